@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cluster of one compute and two memory nodes for benchmarks, on ports of its own."""
+
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BIN = ROOT / "build/release/bin"
+MODEL = ROOT / "models/smollm2-135m-instruct.gguf"
+START_SECONDS_MAX = 180
+STRETCH_SECONDS = 2.0
+SAMPLE_SECONDS = 0.1
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Cluster:
+    """Starts the daemons; ends them, and only them, on exit."""
+
+    def __init__(self, lanes, compute_cores="0", memory_cores="1", memory_nodes=2, capacity="2GiB",
+                 running_max=256, chunk_tokens=512):
+        self.address = f"127.0.0.1:{free_port()}"
+        self.folder = tempfile.TemporaryDirectory(prefix="lamina-bench-")
+        self.processes = []
+        names = [f"m{i}" for i in range(memory_nodes)]
+        self.config = pathlib.Path(self.folder.name) / "cluster.yaml"
+        memory = "\n".join(
+            f'  - {{name: {name}, cores: "{memory_cores}", capacity: {capacity}}}' for name in names)
+        self.config.write_text(
+            f"model: {MODEL}\ncoordinator: {{listen: {self.address}}}\n"
+            f'compute:\n  - {{name: c0, cores: "{compute_cores}"}}\nmemory:\n{memory}\n'
+            f"pipeline: {{mode: rotational, lanes: {lanes}}}\n"
+            f"prefill: {{chunk_tokens: {chunk_tokens}}}\n"
+            f"limits: {{sequence_tokens_max: 8192, running_max: {running_max}}}\n")
+        self.names = [("lamina-coordinator", "coordinator"), ("lamina-compute", "c0")]
+        self.names += [("lamina-memory", name) for name in names]
+
+    def __enter__(self):
+        for program, name in self.names:
+            log = open(pathlib.Path(self.folder.name) / f"{name}.log", "wb")
+            self.processes.append(subprocess.Popen(
+                [BIN / program, "--cluster", self.config, "--name", name], stdout=log, stderr=log))
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while time.monotonic() < deadline:
+            if self.status().get("state") == "serving":
+                return self
+            time.sleep(0.2)
+        logs = "".join((pathlib.Path(self.folder.name) / f"{n}.log").read_text()[-500:]
+                       for _, n in self.names)
+        self.__exit__()
+        raise RuntimeError(f"the cluster did not start in {START_SECONDS_MAX} s:\n{logs}")
+
+    def __exit__(self, *_):
+        for process in self.processes:
+            process.terminate()
+        for process in self.processes:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self.folder.cleanup()
+
+    def status(self):
+        done = subprocess.run([BIN / "lamina", "status", "--json", "--server", self.address],
+                              capture_output=True, text=True, check=False)
+        return json.loads(done.stdout) if done.returncode == 0 else {}
+
+    def decode_rate(self, rows, context, tokens):
+        """Tokens/s while all rows decode: the best stretch of STRETCH_SECONDS of a closed load.
+
+        While prompts are worked on the rate is lower, and before the last prompt and after the first answer
+        there are fewer rows; so the best stretch is the one with all of them. `tokens` must be enough
+        for such a stretch: answers have to outlast the prompts of the others.
+        """
+        load = subprocess.Popen(
+            [BIN / "lamina", "bench", "--json", "--server", self.address, "--concurrency", str(rows),
+             "--requests", str(rows), "--input-tokens", str(context), "--output-tokens",
+             str(tokens)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        samples = []
+        best = 0.0
+        while load.poll() is None:
+            status = self.status()
+            now = time.monotonic()
+            if status:
+                samples.append((now, status["tokens_generated"]))
+            while len(samples) > 1 and now - samples[1][0] >= STRETCH_SECONDS:
+                samples.pop(0)
+            if len(samples) > 1 and now - samples[0][0] >= STRETCH_SECONDS:
+                best = max(best, (samples[-1][1] - samples[0][1]) / (now - samples[0][0]))
+            time.sleep(SAMPLE_SECONDS)
+        out, error = load.communicate()
+        if load.returncode != 0 or best == 0.0:
+            raise RuntimeError(f"no rate for {rows} rows of {context}: {error}")
+        return best, json.loads(out)
+
+
+def machine():
+    """The processor's name, its cores and its vector extensions, for the record."""
+    text = pathlib.Path("/proc/cpuinfo").read_text()
+    name = next((l.split(":")[1].strip() for l in text.splitlines() if l.startswith("model name")),
+                "unknown")
+    flags = [f for f in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if f" {f}" in text]
+    return f"{name}, {os.cpu_count()} cores, {' '.join(flags)}"

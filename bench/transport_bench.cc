@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// lamina-bench-transport: put and signal, one way, between two processes, against the least that
+// the machine needs for it: a memcpy into shared memory and one cache line back and forth.
+//
+// Both are taken in turns, the best of several rounds, because other work on the machine disturbs
+// them. With both processes on one core the bare version yields while it waits, or it would wait
+// for its time slice to end.
+
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "bench/allocation_counter.h"
+#include "common/check.h"
+#include "common/clock.h"
+#include "common/thread_pool.h"
+#include "transport/registry.h"
+
+namespace lamina::bench {
+namespace {
+
+using transport::MakeTransport;
+using transport::Region;
+using transport::RemoteRegion;
+using transport::SignalCondition;
+using transport::SignalStrength;
+using transport::SignalUpdate;
+using transport::Transport;
+
+struct Options {
+  std::string uri = "shm://";
+  std::string json;
+  int rounds = 7;
+  int messages = 0;
+  std::string cores;
+};
+
+constexpr std::array<size_t, 9> kSizes = {8,        64,       256,       1 << 10, 4 << 10,
+                                          16 << 10, 64 << 10, 256 << 10, 1 << 20};
+constexpr size_t kBytesMax = kSizes.back();
+constexpr uint32_t kIdlePeers = 64;
+
+// What both processes see without any transport: the bare link, and descriptors on their way.
+struct alignas(64) BareWord {
+  std::atomic<uint64_t> value;
+};
+struct BareLink {
+  std::array<BareWord, 2> words;
+  std::array<BareWord, 2> steps;  // Raised at every rendezvous, by yielding waiters.
+  std::array<std::array<char, 256>, 2> descriptors;
+  std::array<size_t, 2> descriptor_bytes;
+  alignas(64) std::array<std::array<std::byte, kBytesMax>, 2> bytes;
+};
+
+// One of the two processes; side 0 measures.
+class Side {
+ public:
+  Side(BareLink& link, size_t side, const Options& options)
+      : link_(link), side_(side), transport_(MakeTransport(options.uri).value()) {
+    region_ =
+        transport_
+            ->CreateRegion({.name = "bench", .bytes = kBytesMax, .signal_words = kIdlePeers + 1})
+            .value();
+    LAMINA_CHECK(transport_->RegisterSource(source_, transport::MemoryKind::kHost).ok());
+    const std::string descriptor = region_->Descriptor();
+    LAMINA_CHECK(descriptor.size() <= link.descriptors[side].size());
+    std::memcpy(link.descriptors[side].data(), descriptor.data(), descriptor.size());
+    link.descriptor_bytes[side] = descriptor.size();
+    Meet();
+    const size_t peer = 1 - side;
+    remote_ =
+        transport_->OpenRegion({link.descriptors[peer].data(), link.descriptor_bytes[peer]}, 0)
+            .value();
+    Meet();
+  }
+  // The peer may still put until both are here.
+  ~Side() { Meet(); }
+
+  // Waits for the other side.
+  void Meet() {
+    const uint64_t step = ++step_;
+    link_.steps[side_].value.store(step, std::memory_order_release);
+    while (link_.steps[1 - side_].value.load(std::memory_order_acquire) < step) {
+      sched_yield();
+    }
+  }
+
+  // Nanoseconds one way, over `messages` there and back.
+  double BarePingPong(size_t bytes, int messages, bool yield) {
+    return PingPong(
+        messages,
+        [&] {
+          std::memcpy(link_.bytes[1 - side_].data(), source_.data(), bytes);
+          link_.words[1 - side_].value.store(++bare_sent_, std::memory_order_release);
+        },
+        [&] {
+          ++bare_seen_;
+          while (link_.words[side_].value.load(std::memory_order_acquire) < bare_seen_) {
+            if (yield) {
+              sched_yield();
+            }
+          }
+        });
+  }
+
+  double TransportPingPong(size_t bytes, int messages) {
+    const absl::Span<const std::byte> source(source_.data(), bytes);
+    return PingPong(
+        messages,
+        [&] {
+          const SignalUpdate signal = {
+              .word = 0, .value = ++sent_, .strength = SignalStrength::kWeak};
+          LAMINA_CHECK(transport_->Put(*remote_, 0, source, &signal).ok());
+        },
+        [&] {
+          const std::array come = {SignalCondition{.word = 0, .at_least = ++seen_}};
+          const auto result =
+              transport_->Wait(*region_, come, {.deadline = RealClock().Now() + Seconds(10)});
+          LAMINA_CHECK(result.ok());
+        });
+  }
+
+  // Nanoseconds to look at one idle word, among 64 before one that holds. Side 1 raises that one.
+  double IdlePoll() {
+    constexpr int kLooks = 20000;
+    if (side_ == 1) {
+      const SignalUpdate signal = {.word = kIdlePeers, .value = 1};
+      LAMINA_CHECK(transport_->Put(*remote_, 0, {}, &signal).ok());
+    }
+    Meet();
+    std::array<SignalCondition, kIdlePeers + 1> conditions;
+    for (uint32_t word = 0; word <= kIdlePeers; ++word) {
+      conditions[word] = {.word = word, .at_least = word == kIdlePeers ? 1 : UINT64_MAX};
+    }
+    const Nanos start = RealClock().Now();
+    for (int look = 0; side_ == 0 && look < kLooks; ++look) {
+      LAMINA_CHECK(transport_->Wait(*region_, conditions, {}).ok());
+    }
+    return static_cast<double>(RealClock().Now() - start) / kLooks / kIdlePeers;
+  }
+
+ private:
+  template <typename Send, typename Receive>
+  double PingPong(int messages, const Send& send, const Receive& receive) {
+    Meet();
+    const Nanos start = RealClock().Now();
+    for (int message = 0; message < messages; ++message) {
+      if (side_ == 0) {
+        send();
+        receive();
+      } else {
+        receive();
+        send();
+      }
+    }
+    return static_cast<double>(RealClock().Now() - start) / messages / 2;
+  }
+
+  BareLink& link_;
+  const size_t side_;
+  const std::unique_ptr<Transport> transport_;
+  std::vector<std::byte> source_ = std::vector<std::byte>(kBytesMax, std::byte{1});
+  std::unique_ptr<Region> region_;
+  std::unique_ptr<RemoteRegion> remote_;
+  uint64_t step_ = 0;
+  uint64_t bare_sent_ = 0;
+  uint64_t bare_seen_ = 0;
+  uint64_t sent_ = 0;
+  uint64_t seen_ = 0;
+};
+
+// Nanoseconds to look at one of 64 idle words that lie `stride` words apart.
+double BarePoll(size_t stride) {
+  constexpr int kLooks = 200000;
+  const std::vector<std::atomic<uint64_t>> words(kIdlePeers * stride);
+  uint64_t sum = 0;
+  const Nanos start = RealClock().Now();
+  for (int look = 0; look < kLooks; ++look) {
+    for (size_t word = 0; word < words.size(); word += stride) {
+      sum += words[word].load(std::memory_order_acquire) >= 1 ? 1 : 0;
+    }
+  }
+  LAMINA_CHECK(sum == 0);
+  return static_cast<double>(RealClock().Now() - start) / kLooks / kIdlePeers;
+}
+
+int MessagesFor(size_t bytes, bool same_core, const Options& options) {
+  if (options.messages > 0) {
+    return options.messages;
+  }
+  const int most = same_core ? 2000 : 20000;
+  return std::clamp(static_cast<int>((size_t{64} << 20) / bytes), 50, most);
+}
+
+nlohmann::json Measure(Side& side, size_t core_of_peer, bool same_core, const Options& options) {
+  nlohmann::json rows = nlohmann::json::array();
+  for (const size_t bytes : kSizes) {
+    const int messages = MessagesFor(bytes, same_core, options);
+    double bare = 1e18;
+    double ours = 1e18;
+    uint64_t allocated = 0;
+    for (int round = 0; round < options.rounds; ++round) {
+      bare = std::min(bare, side.BarePingPong(bytes, messages, same_core));
+      const uint64_t before = AllocationsSoFar();
+      ours = std::min(ours, side.TransportPingPong(bytes, messages));
+      allocated += AllocationsSoFar() - before;
+    }
+    rows.push_back({{"cores", same_core ? "one" : "two"},
+                    {"core_of_peer", core_of_peer},
+                    {"bytes", bytes},
+                    {"put_signal_ns", ours},
+                    {"bare_ns", bare},
+                    {"ratio", ours / bare},
+                    {"allocations", allocated}});
+  }
+  return rows;
+}
+
+// Runs both sides, this process on core 0, the other on `core_of_peer`.
+nlohmann::json RunPair(int core_of_peer, const Options& options) {
+  void* memory = mmap(nullptr, sizeof(BareLink), PROT_READ | PROT_WRITE,
+                      MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  LAMINA_CHECK(memory != MAP_FAILED);
+  auto* link = new (memory) BareLink{};
+  const bool same_core = core_of_peer == 0;
+  const pid_t child = fork();
+  LAMINA_CHECK(child >= 0);
+  const size_t number = child == 0 ? 1 : 0;
+  if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+  }
+  LAMINA_CHECK(PinThisThread({child == 0 ? core_of_peer : 0}));
+  nlohmann::json rows;
+  {
+    Side side(*link, number, options);
+    rows = Measure(side, static_cast<size_t>(core_of_peer), same_core, options);
+    const double idle_poll = side.IdlePoll();
+    rows.push_back({{"cores", same_core ? "one" : "two"}, {"idle_poll_ns_per_peer", idle_poll}});
+  }
+  if (child == 0) {
+    _exit(0);
+  }
+  waitpid(child, nullptr, 0);
+  munmap(memory, sizeof(BareLink));
+  return rows;
+}
+
+void Print(const nlohmann::json& rows) {
+  std::printf("%-6s %9s %14s %10s %6s %12s\n", "cores", "bytes", "put+signal ns", "bare ns",
+              "ratio", "allocations");
+  for (const nlohmann::json& row : rows) {
+    if (row.contains("bytes")) {
+      std::printf("%-6s %9zu %14.0f %10.0f %6.2f %12zu\n", row["cores"].get<std::string>().c_str(),
+                  row["bytes"].get<size_t>(), row["put_signal_ns"].get<double>(),
+                  row["bare_ns"].get<double>(), row["ratio"].get<double>(),
+                  row["allocations"].get<size_t>());
+    } else {
+      std::printf("%s\n", row.dump().c_str());
+    }
+  }
+}
+
+int Main(int argc, char** argv) {
+  Options options;
+  CLI::App app("Put and signal between two processes, against a bare memcpy and cache line.");
+  app.add_option("--transport", options.uri, "URI of the backend")->capture_default_str();
+  app.add_option("--rounds", options.rounds, "Rounds of each figure; the best counts")
+      ->capture_default_str();
+  app.add_option("--messages", options.messages, "Messages in a round; 0: as many as take a while");
+  app.add_option("--cores", options.cores, "Only \"one\" or \"two\" cores");
+  app.add_option("--json", options.json, "Write the rows to this file");
+  CLI11_PARSE(app, argc, argv);
+
+  nlohmann::json rows = nlohmann::json::array();
+  for (const int core_of_peer : {1, 0}) {
+    if (options.cores.empty() || (options.cores == "one") == (core_of_peer == 0)) {
+      for (const nlohmann::json& row : RunPair(core_of_peer, options)) {
+        rows.push_back(row);
+      }
+    }
+  }
+  rows.push_back({{"bare_poll_ns_own_lines", BarePoll(8)}, {"bare_poll_ns_packed", BarePoll(1)}});
+  Print(rows);
+  if (!options.json.empty()) {
+    std::ofstream(options.json) << rows.dump(2) << "\n";
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace lamina::bench
+
+int main(int argc, char** argv) { return lamina::bench::Main(argc, argv); }

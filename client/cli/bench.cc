@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// lamina bench: load on a cluster, and how it answers.
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/cli/bench_runner.h"
+#include "client/cli/command.h"
+#include "client/cli/input.h"
+#include "common/status_macros.h"
+
+namespace lamina::cli {
+namespace {
+
+constexpr char kExamples[] =
+    R"(  lamina bench --concurrency 16 --requests 64 --input-tokens 128 --output-tokens 64
+  lamina bench --rate 4 --requests 100 --seed 7 --json
+  lamina bench --trace requests.jsonl
+--concurrency keeps N requests in flight (closed loop); --rate starts R requests per second at
+random, whether the cluster keeps up or not (open loop, Poisson); --trace replays lines of
+  {"arrival_s": 0.5, "input_tokens": 128, "output_tokens": 64}
+Prompts are random token ids, generation is greedy and goes on to --output-tokens. Times are the
+client's: ttft from arrival to first token, tpot the mean per later token, itl between tokens.
+Exit status: 0 all answered, 1 some request failed, 2 wrong usage, 130 Ctrl-C.
+)";
+
+constexpr char kKindGroup[] = "Load (one of)";
+
+// Bounds what an open loop may leave unanswered on this side.
+constexpr uint32_t kOpenLoopInFlightMax = 8192;
+
+struct BenchFlags {
+  std::optional<uint32_t> concurrency;
+  std::optional<double> rate;
+  std::optional<std::string> trace;
+  LoadOptions load = {.requests = 32, .input_tokens = 128, .output_tokens = 64};
+};
+
+absl::StatusOr<std::vector<Arrival>> Arrivals(const BenchFlags& flags) {
+  if (flags.trace.has_value()) {
+    LAMINA_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(*flags.trace));
+    return ParseTrace(text);
+  }
+  LoadOptions load = flags.load;
+  load.rate = flags.rate.value_or(0);
+  return MakeArrivals(load);
+}
+
+void ShowProgress(ProgressLine& line, const BenchProgress& progress, size_t requests) {
+  line.Show(absl::StrFormat(
+      "%d/%d finished, %d failed, %d in flight, %.1f tokens/s", progress.finished, requests,
+      progress.failed, progress.in_flight,
+      progress.seconds > 0 ? static_cast<double>(progress.output_tokens) / progress.seconds : 0.0));
+}
+
+absl::StatusOr<Json> Measure(const BenchFlags& flags, client::Client& client,
+                             const client::Cancellation& cancellation, absl::Status& first_error) {
+  BenchRunOptions options = {.seed = flags.load.seed};
+  LAMINA_ASSIGN_OR_RETURN(options.arrivals, Arrivals(flags));
+  const bool closed_loop = !flags.rate.has_value() && !flags.trace.has_value();
+  options.in_flight_max = closed_loop ? flags.concurrency.value_or(1) : kOpenLoopInFlightMax;
+  LAMINA_ASSIGN_OR_RETURN(const std::vector<client::ModelInfo> models, client.ListModels());
+  if (models.empty() || models[0].vocabulary == 0) {
+    return absl::FailedPreconditionError("the server names no model with a vocabulary");
+  }
+  options.vocabulary = models[0].vocabulary;
+  LAMINA_ASSIGN_OR_RETURN(const client::ClusterStatus before, client.Status());
+  BenchRunner runner(options, client, RealClock());
+  {
+    ProgressLine line;
+    runner.Run(
+        [&](const BenchProgress& progress) {
+          ShowProgress(line, progress, options.arrivals.size());
+        },
+        cancellation);
+  }
+  LAMINA_ASSIGN_OR_RETURN(const client::ClusterStatus after, client.Status());
+  first_error = runner.report().first_error();
+  Json report = runner.report().ToJson(runner.seconds(), before, after);
+  report["model"] = models[0].id;
+  report["load"] = closed_loop              ? Json{{"concurrency", options.in_flight_max}}
+                   : flags.rate.has_value() ? Json{{"rate", *flags.rate}}
+                                            : Json{{"trace", *flags.trace}};
+  report["load"]["seed"] = flags.load.seed;
+  return report;
+}
+
+int Run(const Invocation& invocation, const BenchFlags& flags) {
+  if (flags.concurrency.has_value() + flags.rate.has_value() + flags.trace.has_value() > 1) {
+    return FailUsage("bench", "give only one of --concurrency, --rate, --trace");
+  }
+  const auto client = Connect(invocation);
+  if (!client.ok()) {
+    return Fail(client.status());
+  }
+  const client::Cancellation cancellation;
+  const Interrupts::Scoped scoped(*invocation.interrupts,
+                                  [cancellation] { cancellation.Cancel(); });
+  absl::Status first_error;
+  const absl::StatusOr<Json> report = Measure(flags, **client, cancellation, first_error);
+  if (!report.ok()) {
+    return Fail(report.status());
+  }
+  if (invocation.json) {
+    PrintJson(*report);
+  } else {
+    std::printf("%s", FormatReport(*report).c_str());
+  }
+  if (cancellation.cancelled()) {
+    return kExitInterrupted;
+  }
+  return first_error.ok() ? kExitOk : Fail(first_error);
+}
+
+}  // namespace
+
+void AddBenchCommand(CLI::App& app, Invocation& invocation) {
+  CLI::App* command =
+      AddCommand(app, invocation, "bench", "Put load on a cluster and time its answers", kExamples);
+  const auto flags = std::make_shared<BenchFlags>();
+  AddServerFlag(command, invocation);
+  command->add_option("--concurrency", flags->concurrency, "Requests in flight (default: 1)")
+      ->group(kKindGroup)
+      ->check(Within(1, 4096))
+      ->type_name("N");
+  command->add_option("--rate", flags->rate, "Requests per second")
+      ->group(kKindGroup)
+      ->check(Within(1e-6, 1e6))
+      ->type_name("R");
+  command->add_option("--trace", flags->trace, "Replay this JSONL file; - is stdin")
+      ->group(kKindGroup)
+      ->type_name("FILE");
+  command->add_option("--requests", flags->load.requests, "Requests in all (default: 32)")
+      ->check(Within(1, 1'000'000))
+      ->type_name("N");
+  command->add_option("--input-tokens", flags->load.input_tokens, "Of each prompt (default: 128)")
+      ->check(Within(1, 1 << 20))
+      ->type_name("N");
+  command->add_option("--output-tokens", flags->load.output_tokens, "Of each answer (default: 64)")
+      ->check(Within(1, 1 << 20))
+      ->type_name("N");
+  command->add_option("--seed", flags->load.seed, "Of prompts and arrivals (default: 0)")
+      ->type_name("N");
+  command->callback([&invocation, flags] {
+    invocation.run = [&invocation, flags] { return Run(invocation, *flags); };
+  });
+}
+
+}  // namespace lamina::cli

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The load of `lamina bench`: which requests arrive when. Pure; the same options give the same
+// load.
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/clock.h"
+#include "common/sampling_params.h"
+
+namespace lamina::cli {
+
+struct Arrival {
+  Nanos at = 0;  // After the start. 0 for all in a closed loop.
+  uint32_t input_tokens = 0;
+  uint32_t output_tokens = 0;
+};
+
+struct LoadOptions {
+  uint32_t requests = 0;
+  uint32_t input_tokens = 0;
+  uint32_t output_tokens = 0;
+  double rate = 0;  // Requests per second, exponential gaps (Poisson); 0: all at the start.
+  uint64_t seed = 0;
+};
+
+std::vector<Arrival> MakeArrivals(const LoadOptions& options);
+
+// Lines of {"arrival_s": 0.5, "input_tokens": 128, "output_tokens": 64}, sorted by arrival.
+// Errors: kInvalidArgument naming the line and what is wrong with it; no lines; more than a
+// million.
+absl::StatusOr<std::vector<Arrival>> ParseTrace(absl::string_view text);
+
+// Ids drawn evenly from [0, vocabulary); another prompt for each index.
+std::vector<TokenId> RandomPrompt(uint64_t seed, size_t index, uint32_t tokens,
+                                  uint32_t vocabulary);
+
+}  // namespace lamina::cli

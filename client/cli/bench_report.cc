@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/cli/bench_report.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/units.h"
+
+namespace lamina::cli {
+namespace {
+
+double Milliseconds(Nanos t) { return static_cast<double>(t) * 1e-6; }
+
+// A counter that began again (a restarted node) counts from its new start.
+uint64_t Grown(uint64_t before, uint64_t after) { return after >= before ? after - before : after; }
+
+Json NodeDifference(const client::NodeStatus& before, const client::NodeStatus& after,
+                    double seconds) {
+  const double busy = after.busy_seconds >= before.busy_seconds
+                          ? after.busy_seconds - before.busy_seconds
+                          : after.busy_seconds;
+  const double readable = after.bandwidth_bytes_per_second * seconds;
+  const double read = static_cast<double>(Grown(before.kv_bytes_read, after.kv_bytes_read));
+  return {{"name", after.name},
+          {"role", after.role},
+          {"busy_share", seconds > 0 ? busy / seconds : 0.0},
+          {"bytes_sent", Grown(before.bytes_sent, after.bytes_sent)},
+          {"bytes_received", Grown(before.bytes_received, after.bytes_received)},
+          {"bandwidth_share", readable > 0 ? read / readable : 0.0}};
+}
+
+std::string FormatTimes(const char* name, const Json& times) {
+  return absl::StrFormat("%-5s %10.2f %10.2f %10.2f\n", name, times["p50"].get<double>(),
+                         times["p90"].get<double>(), times["p99"].get<double>());
+}
+
+}  // namespace
+
+void RequestTimes::AddTokens(size_t count, Nanos now) {
+  for (size_t i = 0; i < count; ++i) {
+    if (tokens_++ == 0) {
+      first_ = now;
+    } else {
+      gaps_ms_.push_back(static_cast<float>(Milliseconds(now - last_)));
+    }
+    last_ = now;
+  }
+}
+
+double RequestTimes::ttft_ms() const { return Milliseconds(first_ - arrival_); }
+
+double RequestTimes::tpot_ms() const {
+  return Milliseconds(last_ - first_) / static_cast<double>(tokens_ - 1);
+}
+
+void BenchReport::AddFinished(uint32_t input_tokens, const RequestTimes& times) {
+  ++finished_;
+  input_tokens_ += input_tokens;
+  output_tokens_ += times.tokens();
+  if (times.tokens() > 0) {
+    ttft_ms_.push_back(static_cast<float>(times.ttft_ms()));
+  }
+  if (times.tokens() > 1) {
+    tpot_ms_.push_back(static_cast<float>(times.tpot_ms()));
+  }
+  itl_ms_.insert(itl_ms_.end(), times.gaps_ms().begin(), times.gaps_ms().end());
+}
+
+void BenchReport::AddFailed(const absl::Status& status) {
+  ++failed_;
+  ++errors_[absl::StatusCodeToString(status.code())];
+  first_error_.Update(status);
+}
+
+Json BenchReport::ToJson(double seconds, const client::ClusterStatus& before,
+                         const client::ClusterStatus& after) const {
+  Json nodes = Json::array();
+  for (const client::NodeStatus& node : after.nodes) {
+    const auto old =
+        std::find_if(before.nodes.begin(), before.nodes.end(),
+                     [&](const client::NodeStatus& other) { return other.name == node.name; });
+    nodes.push_back(
+        NodeDifference(old == before.nodes.end() ? client::NodeStatus() : *old, node, seconds));
+  }
+  return {{"requests", finished_ + failed_},
+          {"failed", failed_},
+          {"input_tokens", input_tokens_},
+          {"output_tokens", output_tokens_},
+          {"seconds", seconds},
+          {"output_tokens_per_second",
+           seconds > 0 ? static_cast<double>(output_tokens_) / seconds : 0.0},
+          {"ttft_ms", Percentiles(ttft_ms_)},
+          {"tpot_ms", Percentiles(tpot_ms_)},
+          {"itl_ms", Percentiles(itl_ms_)},
+          {"nodes", nodes},
+          {"errors", errors_}};
+}
+
+Json Percentiles(std::vector<float> values) {
+  std::sort(values.begin(), values.end());
+  const auto rank = [&](double share) {
+    if (values.empty()) {
+      return 0.0f;
+    }
+    const auto at = static_cast<size_t>(std::ceil(share * static_cast<double>(values.size())));
+    return values[std::max<size_t>(at, 1) - 1];
+  };
+  return {{"p50", rank(0.50)}, {"p90", rank(0.90)}, {"p99", rank(0.99)}};
+}
+
+std::string FormatReport(const Json& report) {
+  std::string text = absl::StrFormat(
+      "%d requests, %d failed, in %.2f s\n%d input tokens, %d output tokens: %.1f output "
+      "tokens/s\n\n"
+      "ms           p50        p90        p99\n",
+      report["requests"].get<uint64_t>(), report["failed"].get<uint64_t>(),
+      report["seconds"].get<double>(), report["input_tokens"].get<uint64_t>(),
+      report["output_tokens"].get<uint64_t>(), report["output_tokens_per_second"].get<double>());
+  absl::StrAppend(&text, FormatTimes("ttft", report["ttft_ms"]),
+                  FormatTimes("tpot", report["tpot_ms"]), FormatTimes("itl", report["itl_ms"]),
+                  "\nnode            busy       sent   received  bandwidth\n");
+  for (const Json& node : report["nodes"]) {
+    absl::StrAppend(
+        &text, absl::StrFormat("%-12s %6.1f%% %10s %10s %9.1f%%\n", node["name"].get<std::string>(),
+                               node["busy_share"].get<double>() * 100,
+                               FormatBytes(node["bytes_sent"].get<uint64_t>()),
+                               FormatBytes(node["bytes_received"].get<uint64_t>()),
+                               node["bandwidth_share"].get<double>() * 100));
+  }
+  return text;
+}
+
+}  // namespace lamina::cli

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/cli/bench_runner.h"
+
+#include <algorithm>
+
+#include "absl/time/time.h"
+
+namespace lamina::cli {
+namespace {
+constexpr Nanos kProgressPeriod = Millis(250);
+}
+
+struct BenchRunner::Request {
+  uint32_t input_tokens = 0;
+  RequestTimes times;
+};
+
+BenchRunner::BenchRunner(const BenchRunOptions& options, client::Client& client, const Clock& clock)
+    : options_(options), client_(client), clock_(clock) {}
+
+void BenchRunner::Start(size_t index, const client::Cancellation& cancellation) {
+  const Arrival& arrival = options_.arrivals[index];
+  // An arrival of a closed loop is when there is room for it.
+  const Nanos arrived = arrival.at == 0 ? clock_.Now() : start_ + arrival.at;
+  const auto request = std::make_shared<Request>(
+      Request{.input_tokens = arrival.input_tokens, .times = RequestTimes(arrived)});
+  {
+    const absl::MutexLock lock(&mu_);
+    ++in_flight_;
+  }
+  client::GenerateOptions options;
+  options.prompt = RandomPrompt(options_.seed, index, arrival.input_tokens, options_.vocabulary);
+  options.max_tokens = arrival.output_tokens;
+  options.ignore_eos = true;
+  client_.StartGenerate(
+      options,
+      [this, request](const client::Chunk& chunk) {
+        const Nanos now = clock_.Now();
+        request->times.AddTokens(chunk.tokens.size(), now);
+        const absl::MutexLock lock(&mu_);
+        tokens_streamed_ += chunk.tokens.size();
+      },
+      [this, request](const absl::Status& status) { Finish(*request, status); }, cancellation);
+}
+
+void BenchRunner::Finish(const Request& request, const absl::Status& status) {
+  const absl::MutexLock lock(&mu_);
+  if (status.ok()) {
+    report_.AddFinished(request.input_tokens, request.times);
+  } else if (status.code() != absl::StatusCode::kCancelled) {
+    report_.AddFailed(status);
+  }
+  --in_flight_;
+}
+
+BenchProgress BenchRunner::Progress() {
+  const absl::MutexLock lock(&mu_);
+  return {.finished = report_.finished(),
+          .failed = report_.failed(),
+          .in_flight = in_flight_,
+          .output_tokens = tokens_streamed_,
+          .seconds = ToSeconds(clock_.Now() - start_)};
+}
+
+void BenchRunner::Run(const std::function<void(const BenchProgress&)>& on_progress,
+                      const client::Cancellation& cancellation) {
+  start_ = clock_.Now();
+  size_t next = 0;
+  while (!cancellation.cancelled()) {
+    on_progress(Progress());
+    const Nanos now = clock_.Now();
+    const bool more = next < options_.arrivals.size();
+    const Nanos due = more ? start_ + options_.arrivals[next].at : now;
+    Nanos wait = kProgressPeriod;
+    if (more && due > now) {
+      wait = std::min(wait, due - now);
+      absl::SleepFor(absl::Nanoseconds(wait));
+      continue;
+    }
+    bool ready = false;
+    {
+      const absl::MutexLock lock(&mu_);
+      ready = mu_.AwaitWithTimeout(
+          absl::Condition(this, more ? &BenchRunner::HasRoom : &BenchRunner::Idle),
+          absl::Nanoseconds(wait));
+    }
+    if (ready && !more) {
+      break;
+    }
+    if (ready) {
+      Start(next++, cancellation);
+    }
+  }
+  const absl::MutexLock lock(&mu_);
+  mu_.Await(absl::Condition(this, &BenchRunner::Idle));
+  seconds_ = ToSeconds(clock_.Now() - start_);
+}
+
+}  // namespace lamina::cli

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// BenchRunner: sends a load to a cluster and times the answers.
+//
+// Threading: Run() in one thread; answers arrive in threads of the client library.
+
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "client/cli/bench_load.h"
+#include "client/cli/bench_report.h"
+#include "client/client.h"
+#include "common/clock.h"
+
+namespace lamina::cli {
+
+struct BenchRunOptions {
+  std::vector<Arrival> arrivals;
+  uint32_t in_flight_max = 1;  // Closed loop: the concurrency. Open loop: a bound, reached = wait.
+  uint32_t vocabulary = 1;
+  uint64_t seed = 0;
+};
+
+struct BenchProgress {
+  uint64_t finished = 0;
+  uint64_t failed = 0;
+  uint32_t in_flight = 0;
+  uint64_t output_tokens = 0;
+  double seconds = 0;
+};
+
+class BenchRunner {
+ public:
+  // All outlive the runner.
+  BenchRunner(const BenchRunOptions& options, client::Client& client, const Clock& clock);
+
+  // Returns when every request has ended, or after `cancellation` those that had begun. Times of
+  // requests count from their arrival, so that a late start shows.
+  void Run(const std::function<void(const BenchProgress&)>& on_progress,
+           const client::Cancellation& cancellation);
+
+  double seconds() const { return seconds_; }
+  const BenchReport& report() const { return report_; }
+
+ private:
+  struct Request;
+  void Start(size_t index, const client::Cancellation& cancellation);
+  void Finish(const Request& request, const absl::Status& status);
+  bool HasRoom() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return in_flight_ < options_.in_flight_max;
+  }
+  bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return in_flight_ == 0; }
+  BenchProgress Progress() ABSL_LOCKS_EXCLUDED(mu_);
+
+  const BenchRunOptions& options_;
+  client::Client& client_;
+  const Clock& clock_;
+  Nanos start_ = 0;
+  double seconds_ = 0;
+
+  absl::Mutex mu_;
+  BenchReport report_;  // Guarded by mu_ while Run() runs.
+  uint32_t in_flight_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t tokens_streamed_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace lamina::cli

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/cli/command.h"
+
+#include <cmath>
+#include <cstdio>
+#include <limits>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace lamina::cli {
+namespace {
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kSmallest = 1e-6;  // What "above 0" means for a flag.
+}  // namespace
+
+CLI::App* AddCommand(CLI::App& app, Invocation& invocation, const std::string& name,
+                     const std::string& purpose, const std::string& examples) {
+  CLI::App* command = app.add_subcommand(name, purpose);
+  command->footer(absl::StrCat("Examples:\n", examples));
+  command->add_flag("--json", invocation.json, "Write JSON on stdout, for programs");
+  return command;
+}
+
+void AddServerFlag(CLI::App* command, Invocation& invocation) {
+  command
+      ->add_option("--server", invocation.server,
+                   "The coordinator (default: LAMINA_SERVER, else 127.0.0.1:7400)")
+      ->type_name("HOST:PORT");
+}
+
+void AddGenerationFlags(CLI::App* command, client::GenerateOptions& o) {
+  command
+      ->add_option("--max-tokens", o.max_tokens,
+                   "Tokens to generate at most (default: to the sequence limit, at most 512)")
+      ->check(Within(1, 1 << 20))
+      ->type_name("N");
+  command->add_option("--temperature", o.temperature, "0 is greedy (default: 0)")
+      ->check(Within(0, kInfinity))
+      ->type_name("T");
+  command->add_option("--top-k", o.top_k, "Draw from the K likeliest tokens; 0: all (default: 0)")
+      ->type_name("K");
+  command
+      ->add_option("--top-p", o.top_p,
+                   "Draw from the smallest set of tokens with this mass, in (0, 1] (default: 1)")
+      ->check(Within(kSmallest, 1))
+      ->type_name("P");
+  command
+      ->add_option("--min-p", o.min_p,
+                   "Drop tokens below this share of the likeliest, in [0, 1] (default: 0)")
+      ->check(Within(0, 1))
+      ->type_name("P");
+  command
+      ->add_option("--repetition-penalty", o.repetition_penalty,
+                   "Above 1 discourages tokens seen before (default: 1)")
+      ->check(Within(kSmallest, kInfinity))
+      ->type_name("R");
+  command
+      ->add_option("--presence-penalty", o.presence_penalty,
+                   "Taken from tokens in the output, in [-2, 2] (default: 0)")
+      ->check(Within(-2, 2))
+      ->type_name("X");
+  command
+      ->add_option("--frequency-penalty", o.frequency_penalty,
+                   "Taken for every occurrence in the output, in [-2, 2] (default: 0)")
+      ->check(Within(-2, 2))
+      ->type_name("X");
+  command
+      ->add_option("--seed", o.seed,
+                   "The same seed gives the same text (default: drawn and reported)")
+      ->type_name("N");
+  command
+      ->add_option("--stop", o.stop,
+                   "Text that ends the answer and is left out of it; repeat for more (up to 16)")
+      ->take_all()
+      ->expected(1, 16)
+      ->allow_extra_args(false)
+      ->type_name("TEXT");
+  command->add_flag("--ignore-eos", o.ignore_eos, "Go on after the model's end token");
+}
+
+CLI::Validator Within(double least, double most) {
+  // The empty description keeps the bounds out of the type names of --help.
+  return CLI::Validator(
+      [least, most](std::string& text) -> std::string {
+        double value = 0;
+        if (absl::SimpleAtod(text, &value) && value >= least && value <= most) {
+          return "";
+        }
+        return std::isinf(most)
+                   ? absl::StrCat("'", text, "' is not a number of at least ", least)
+                   : absl::StrCat("'", text, "' is not a number in [", least, ", ", most, "]");
+      },
+      "");
+}
+
+absl::StatusOr<std::unique_ptr<client::Client>> Connect(const Invocation& invocation) {
+  return client::Client::Connect({.server = invocation.server});
+}
+
+int Fail(const absl::Status& status) {
+  if (status.code() == absl::StatusCode::kCancelled) {
+    return kExitInterrupted;
+  }
+  const std::string_view message(status.message().data(), status.message().size());
+  std::fprintf(stderr, "%s %s\n", Terminal::Error().Red("lamina: error:").c_str(),
+               message.empty() ? status.ToString().c_str() : std::string(message).c_str());
+  return kExitFailed;
+}
+
+int FailUsage(const std::string& command, const std::string& message) {
+  std::fprintf(stderr, "%s %s\nTry: lamina %s --help\n",
+               Terminal::Error().Red("lamina: error:").c_str(), message.c_str(), command.c_str());
+  return kExitUsage;
+}
+
+void PrintJson(const Json& value) {
+  std::printf("%s\n", value.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
+  std::fflush(stdout);
+}
+
+}  // namespace lamina::cli

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the commands of `lamina` share. Each command has one file with one Add...Command(), which
+// declares its flags; parsing then leaves the chosen command's body in `Invocation::run`.
+
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/cli/interrupts.h"
+#include "client/cli/terminal.h"
+#include "client/client.h"
+#include "nlohmann/json.hpp"
+
+namespace lamina::cli {
+
+using Json = nlohmann::ordered_json;
+
+// The exit statuses of every command. Wrong usage is 2.
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitFailed = 1;
+inline constexpr int kExitUsage = 2;
+inline constexpr int kExitInterrupted = 130;
+
+// Outlives the command.
+struct Invocation {
+  std::string version;
+  std::string server = "127.0.0.1:7400";
+  bool json = false;
+  Interrupts* interrupts = nullptr;
+  std::function<int()> run;
+};
+
+// Adds a subcommand with --json, and its examples at the end of --help.
+CLI::App* AddCommand(CLI::App& app, Invocation& invocation, const std::string& name,
+                     const std::string& purpose, const std::string& examples);
+// Adds --server.
+void AddServerFlag(CLI::App* command, Invocation& invocation);
+// Adds the flags of sampling and length that generate and chat have in common.
+void AddGenerationFlags(CLI::App* command, client::GenerateOptions& options);
+
+// A check of a number's range for CLI11: [least, most], said in words when it fails.
+CLI::Validator Within(double least, double most);
+
+absl::StatusOr<std::unique_ptr<client::Client>> Connect(const Invocation& invocation);
+
+// Prints the error on stderr and returns the exit status for it.
+int Fail(const absl::Status& status);
+// The same for flags that contradict each other.
+int FailUsage(const std::string& command, const std::string& message);
+
+// One line of JSON on stdout; bytes that are not UTF-8 become U+FFFD.
+void PrintJson(const Json& value);
+
+// Each adds one command.
+void AddBenchCommand(CLI::App& app, Invocation& invocation);
+void AddChatCommand(CLI::App& app, Invocation& invocation);
+void AddConfigCommand(CLI::App& app, Invocation& invocation);
+void AddDetokenizeCommand(CLI::App& app, Invocation& invocation);
+void AddGenerateCommand(CLI::App& app, Invocation& invocation);
+void AddInspectCommand(CLI::App& app, Invocation& invocation);
+void AddScoreCommand(CLI::App& app, Invocation& invocation);
+void AddSplitCommand(CLI::App& app, Invocation& invocation);
+void AddStatusCommand(CLI::App& app, Invocation& invocation);
+void AddTokenizeCommand(CLI::App& app, Invocation& invocation);
+void AddVersionCommand(CLI::App& app, Invocation& invocation);
+
+}  // namespace lamina::cli

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// lamina generate: text for one prompt, streamed.
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/cli/command.h"
+#include "client/cli/generation_json.h"
+#include "client/cli/input.h"
+#include "client/cli/wait_notice.h"
+
+namespace lamina::cli {
+namespace {
+
+constexpr char kExamples[] =
+    R"(  lamina generate --prompt "The capital of France is" --max-tokens 20
+  lamina generate --chat --prompt "Why is the sky blue?" --temperature 0.7 --seed 1
+  lamina generate --prompt-file story.txt --n 4 --temperature 1 --json
+  echo "Hello" | lamina generate --prompt - --logprobs 5 --json
+Exit status: 0 done, 1 the request failed, 2 wrong usage, 130 Ctrl-C.
+)";
+
+struct GenerateFlags {
+  PromptFlags prompt;
+  client::GenerateOptions options;
+  bool chat = false;
+  std::optional<std::string> system;
+};
+
+void PrintUsage(const client::Usage& usage, client::FinishReason reason) {
+  if (!Terminal::Error().interactive()) {
+    return;
+  }
+  const absl::string_view name = client::FinishReasonName(reason);
+  std::fprintf(
+      stderr, "%s\n",
+      Terminal::Error()
+          .Dim(absl::StrFormat("[%d prompt tokens; %d tokens, the first after %.0f ms, then "
+                               "%.1f ms each; %s; seed %d]",
+                               usage.prompt_tokens, usage.completion_tokens, usage.ttft_ms,
+                               usage.tpot_ms, name, usage.seed))
+          .c_str());
+}
+
+// Prints what arrives: text as it comes for one choice, finished choices otherwise.
+class GenerateOutput {
+ public:
+  GenerateOutput(bool json, uint32_t choices) : json_(json), stream_(!json && choices == 1) {}
+
+  void Add(const client::Chunk& chunk) {
+    Choice& choice = choices_[chunk.index];
+    choice.Add(chunk);
+    if (stream_) {
+      std::fwrite(chunk.text.data(), 1, chunk.text.size(), stdout);
+      std::fflush(stdout);
+    }
+    if (choice.finish_reason != client::FinishReason::kNotFinished) {
+      Finish(chunk.index, choice);
+      choices_.erase(chunk.index);
+    }
+  }
+
+  // Ends what has begun and not finished, after Ctrl-C.
+  void Interrupt() {
+    for (auto& [index, choice] : choices_) {
+      choice.finish_reason = client::FinishReason::kCancelled;
+      Finish(index, choice);
+    }
+    choices_.clear();
+  }
+
+  // After an error: text on the screen gets its line end.
+  void Break() {
+    if (stream_ && !choices_.empty()) {
+      std::printf("\n");
+    }
+  }
+
+ private:
+  void Finish(uint32_t index, const Choice& choice) {
+    if (json_) {
+      PrintJson(ToJson(choice, index));
+      return;
+    }
+    if (!stream_) {
+      std::printf("%s\n%s", Terminal::Output().Bold(absl::StrCat("--- choice ", index)).c_str(),
+                  choice.text.c_str());
+    }
+    std::printf("\n");
+    std::fflush(stdout);
+    PrintUsage(choice.usage, choice.finish_reason);
+  }
+
+  const bool json_;
+  const bool stream_;
+  std::map<uint32_t, Choice> choices_;
+};
+
+absl::Status PrepareOptions(GenerateFlags& flags) {
+  absl::StatusOr<client::Prompt> prompt = ReadPrompt(flags.prompt);
+  if (!prompt.ok()) {
+    return prompt.status();
+  }
+  flags.options.prompt = *std::move(prompt);
+  if (flags.chat || flags.system.has_value()) {
+    std::vector<client::ChatMessage> messages;
+    if (flags.system.has_value()) {
+      messages.push_back({.role = "system", .content = *flags.system});
+    }
+    messages.push_back({.role = "user", .content = std::get<std::string>(flags.options.prompt)});
+    flags.options.prompt = std::move(messages);
+  }
+  return absl::OkStatus();
+}
+
+int Run(Invocation& invocation, GenerateFlags& flags) {
+  if (const std::string wrong = CheckPromptFlags(flags.prompt); !wrong.empty()) {
+    return FailUsage("generate", wrong);
+  }
+  if (flags.prompt.tokens.has_value() && (flags.chat || flags.system.has_value())) {
+    return FailUsage("generate", "--chat and --system need text, not --tokens");
+  }
+  if (const absl::Status status = PrepareOptions(flags); !status.ok()) {
+    return Fail(status);
+  }
+  const auto client = Connect(invocation);
+  if (!client.ok()) {
+    return Fail(client.status());
+  }
+  const client::Cancellation cancellation;
+  const Interrupts::Scoped scoped(*invocation.interrupts,
+                                  [cancellation] { cancellation.Cancel(); });
+  GenerateOutput output(invocation.json, flags.options.n.value_or(1));
+  WaitNotice notice("waiting for the first token");
+  const absl::Status status = (*client)->Generate(
+      flags.options,
+      [&](const client::Chunk& chunk) {
+        if (chunk.prompt_tokens_done > 0) {
+          notice.PromptDone(chunk.prompt_tokens_done);
+          return;
+        }
+        notice.End();
+        output.Add(chunk);
+      },
+      cancellation);
+  notice.End();
+  if (cancellation.cancelled()) {
+    output.Interrupt();
+    return kExitInterrupted;
+  }
+  if (!status.ok()) {
+    output.Break();
+    return Fail(status);
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+void AddGenerateCommand(CLI::App& app, Invocation& invocation) {
+  CLI::App* command =
+      AddCommand(app, invocation, "generate", "Generate text for a prompt, streamed", kExamples);
+  const auto flags = std::make_shared<GenerateFlags>();
+  AddServerFlag(command, invocation);
+  AddPromptFlags(command, flags->prompt, /*with_tokens=*/true);
+  AddGenerationFlags(command, flags->options);
+  command
+      ->add_option("--min-tokens", flags->options.min_tokens,
+                   "Tokens before it may end (default: 0)")
+      ->type_name("N");
+  command->add_option("--n", flags->options.n, "Choices, 1 to 128 (default: 1)")
+      ->check(Within(1, 128))
+      ->type_name("N");
+  command
+      ->add_option(
+          "--logprobs", flags->options.logprobs,
+          "Log-probability of each token, and of K alternatives, 0 to 20; seen with --json")
+      ->check(Within(0, 20))
+      ->type_name("K");
+  command
+      ->add_option("--request-id", flags->options.request_id,
+                   "A name for the request (default: made)")
+      ->type_name("ID");
+  command
+      ->add_option("--priority", flags->options.priority,
+                   "Higher is sooner, where the cluster serves by priority (default: 0)")
+      ->type_name("N");
+  command->add_flag("--chat", flags->chat, "Ask as a user of the model's chat form");
+  command
+      ->add_option("--system", flags->system, "A system message for the chat form; implies --chat")
+      ->type_name("TEXT");
+  command->callback([&invocation, flags] {
+    invocation.run = [&invocation, flags] { return Run(invocation, *flags); };
+  });
+}
+
+}  // namespace lamina::cli

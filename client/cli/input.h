@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Prompts as people give them: --prompt TEXT, --prompt - (stdin), --prompt-file F, --tokens 1,2,3.
+
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "client/client.h"
+
+namespace lamina::cli {
+
+// Which of the flags were given is told by `has_value`, so that an empty prompt is one.
+struct PromptFlags {
+  std::optional<std::string> text;
+  std::optional<std::string> file;
+  std::optional<std::string> tokens;
+};
+
+// Adds --prompt and --prompt-file; with_tokens adds --tokens.
+void AddPromptFlags(CLI::App* command, PromptFlags& flags, bool with_tokens);
+
+// What is wrong with their use, or an empty string: exactly one must be given.
+std::string CheckPromptFlags(const PromptFlags& flags);
+
+// Requires: CheckPromptFlags() found nothing.
+// Errors: kNotFound, kInvalidArgument: no such file, not a token list, more than 64 MiB.
+absl::StatusOr<client::Prompt> ReadPrompt(const PromptFlags& flags);
+
+// "-" is stdin.
+absl::StatusOr<std::string> ReadTextFile(const std::string& path);
+
+// Numbers between commas, spaces or brackets: what `tokenize` prints can be given back.
+absl::StatusOr<std::vector<TokenId>> ParseTokens(absl::string_view text);
+
+}  // namespace lamina::cli

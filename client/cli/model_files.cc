@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// lamina split, lamina inspect: what is in a model's files. Local; no server needed.
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "client/cli/command.h"
+#include "common/status_macros.h"
+#include "common/units.h"
+#include "model/inspect.h"
+#include "model/model.h"
+#include "model/splitter.h"
+
+namespace lamina::cli {
+namespace {
+
+constexpr char kSplitExamples[] = R"(  lamina split models/smollm2-135m-instruct.gguf
+  lamina split ~/models/pythia-160m --json
+The model is cut at every attention. What must be carried across it, besides its own output, is the
+context: the minimum in bytes per token. What runs while attention is away is listed beside it.
+)";
+constexpr char kInspectExamples[] = R"(  lamina inspect models/smollm2-135m-instruct.gguf
+  lamina inspect ~/models/opt-125m --tensors
+  lamina inspect model.gguf --json
+MODEL is a GGUF file, or a folder with config.json and safetensors.
+)";
+
+Json SliceToJson(const model::Graph& graph, const model::SplitModel& split, uint32_t index) {
+  const model::Slice& slice = split.slices[index];
+  Json edges = Json::array();
+  for (const model::ValueId id : slice.context) {
+    edges.push_back(
+        {{"name", graph.values[id].name}, {"bytes_per_token", graph.values[id].bytes_per_token()}});
+  }
+  Json beside = Json::array();
+  for (size_t i = slice.ops_before_send; i < slice.ops.size(); ++i) {
+    beside.push_back(graph.ops[slice.ops[i]].name);
+  }
+  return {{"after_attention", graph.ops[slice.attention].name},
+          {"edges", edges},
+          {"bytes_per_token", split.ContextBytesPerToken(graph, index)},
+          {"beside_attention", beside}};
+}
+
+absl::StatusOr<Json> Split(const std::string& path) {
+  LAMINA_ASSIGN_OR_RETURN(const model::Model model, model::OpenModel(path));
+  LAMINA_ASSIGN_OR_RETURN(const model::SplitModel split, model::SplitAtAttention(model.graph));
+  Json context = Json::array();
+  for (uint32_t i = 0; i + 1 < split.slices.size(); ++i) {
+    context.push_back(SliceToJson(model.graph, split, i));
+  }
+  return Json{{"layers", model.graph.attention_count()},
+              {"slices", split.slices.size()},
+              {"context", context}};
+}
+
+void PrintSplit(const Json& split) {
+  std::printf("%llu attentions, %llu slices\n\n",
+              static_cast<unsigned long long>(split["layers"].get<uint64_t>()),
+              static_cast<unsigned long long>(split["slices"].get<uint64_t>()));
+  std::printf("%s\n", Terminal::Output()
+                          .Bold(absl::StrFormat("%-24s %14s  %-32s %s", "after attention",
+                                                "bytes/token", "context", "beside attention"))
+                          .c_str());
+  for (const Json& entry : split["context"]) {
+    std::vector<std::string> names;
+    for (const Json& edge : entry["edges"]) {
+      names.push_back(edge["name"].get<std::string>());
+    }
+    const auto beside = entry["beside_attention"].get<std::vector<std::string>>();
+    std::printf("%s\n",
+                absl::StrFormat("%-24s %14d  %-32s %s", entry["after_attention"].get<std::string>(),
+                                entry["bytes_per_token"].get<uint64_t>(), absl::StrJoin(names, " "),
+                                beside.empty() ? "-" : absl::StrJoin(beside, " "))
+                    .c_str());
+  }
+}
+
+Json SummaryToJson(const model::ModelSummary& summary) {
+  const model::ModelConfig& config = summary.config;
+  Json types = Json::array();
+  for (const model::TypeSummary& type : summary.types) {
+    types.push_back({{"type", type.type},
+                     {"tensors", type.tensors},
+                     {"elements", type.elements},
+                     {"bytes", type.stored_bytes}});
+  }
+  Json tensors = Json::array();
+  for (const model::TensorInfo& tensor : summary.tensor_list) {
+    tensors.push_back({{"name", tensor.name},
+                       {"type", tensor.type},
+                       {"shape", tensor.shape},
+                       {"bytes", tensor.stored_bytes}});
+  }
+  return {{"architecture", config.architecture},
+          {"name", config.name},
+          {"layers", config.layers},
+          {"width", config.width},
+          {"ffn_width", config.ffn_width},
+          {"query_heads", config.query_heads},
+          {"kv_heads", config.kv_heads},
+          {"head_dim", config.head_dim},
+          {"vocabulary", config.vocabulary},
+          {"positions_max", config.positions_max},
+          {"tied_embeddings", config.tied_embeddings},
+          {"parameters", summary.parameters},
+          {"stored_bytes", summary.stored_bytes},
+          {"bf16_bytes", summary.bf16_bytes},
+          {"kv_bytes_per_token", summary.kv_bytes_per_token},
+          {"types", types},
+          {"tensors", tensors}};
+}
+
+void PrintSummary(const model::ModelSummary& summary, bool list_tensors) {
+  const model::ModelConfig& c = summary.config;
+  std::string text = absl::StrFormat(
+      "%s, architecture %s\n"
+      "shape        %d layers, width %d, feed-forward %d, %d query and %d KV heads of %d\n"
+      "vocabulary   %d%s\n"
+      "positions    %d\n"
+      "parameters   %d\n"
+      "files        %s in %d tensors\n"
+      "as bf16      %s on a compute node\n"
+      "KV           %s per token\n",
+      c.name, c.architecture, c.layers, c.width, c.ffn_width, c.query_heads, c.kv_heads, c.head_dim,
+      c.vocabulary, c.tied_embeddings ? ", embeddings tied" : "", c.positions_max,
+      summary.parameters, FormatBytes(summary.stored_bytes), summary.tensors,
+      FormatBytes(summary.bf16_bytes), FormatBytes(summary.kv_bytes_per_token));
+  for (const model::TypeSummary& type : summary.types) {
+    absl::StrAppend(&text, absl::StrFormat("%-12s %d tensors, %s\n", type.type, type.tensors,
+                                           FormatBytes(type.stored_bytes)));
+  }
+  if (list_tensors) {
+    for (const model::TensorInfo& tensor : summary.tensor_list) {
+      absl::StrAppend(&text, absl::StrFormat("%-40s %-6s [%s]\n", tensor.name, tensor.type,
+                                             absl::StrJoin(tensor.shape, ", ")));
+    }
+  }
+  std::printf("%s", text.c_str());
+}
+
+int RunSplit(const Invocation& invocation, const std::string& path) {
+  const absl::StatusOr<Json> split = Split(path);
+  if (!split.ok()) {
+    return Fail(split.status());
+  }
+  if (invocation.json) {
+    PrintJson(*split);
+  } else {
+    PrintSplit(*split);
+  }
+  return kExitOk;
+}
+
+int RunInspect(const Invocation& invocation, const std::string& path, bool list_tensors) {
+  const absl::StatusOr<model::Model> opened = model::OpenModel(path);
+  if (!opened.ok()) {
+    return Fail(opened.status());
+  }
+  const model::ModelSummary summary = model::Inspect(*opened);
+  if (invocation.json) {
+    PrintJson(SummaryToJson(summary));
+  } else {
+    PrintSummary(summary, list_tensors);
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+void AddSplitCommand(CLI::App& app, Invocation& invocation) {
+  CLI::App* command = AddCommand(app, invocation, "split",
+                                 "Where a model is cut, and what crosses the cuts", kSplitExamples);
+  const auto path = std::make_shared<std::string>();
+  command->add_option("MODEL", *path, "A GGUF file or a Hugging Face folder")->required();
+  command->callback([&invocation, path] {
+    invocation.run = [&invocation, path] { return RunSplit(invocation, *path); };
+  });
+}
+
+void AddInspectCommand(CLI::App& app, Invocation& invocation) {
+  struct Flags {
+    std::string path;
+    bool tensors = false;
+  };
+  CLI::App* command = AddCommand(app, invocation, "inspect",
+                                 "Shapes, types and sizes of a model's files", kInspectExamples);
+  const auto flags = std::make_shared<Flags>();
+  command->add_option("MODEL", flags->path, "A GGUF file or a Hugging Face folder")->required();
+  command->add_flag("--tensors", flags->tensors, "Every tensor too");
+  command->callback([&invocation, flags] {
+    invocation.run = [&invocation, flags] {
+      return RunInspect(invocation, flags->path, flags->tensors);
+    };
+  });
+}
+
+}  // namespace lamina::cli

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// lamina score: how likely the model finds a text, token by token.
+#include "client/cli/command.h"
+#include "client/cli/input.h"
+#include "client/cli/wait_notice.h"
+
+namespace lamina::cli {
+namespace {
+
+constexpr char kExamples[] = R"(  lamina score --prompt-file text.txt
+  lamina score --tokens 1,2,3 --json
+Log-probabilities are natural logarithms, one for each token but the first.
+)";
+
+int Run(Invocation& invocation, const PromptFlags& flags) {
+  if (const std::string wrong = CheckPromptFlags(flags); !wrong.empty()) {
+    return FailUsage("score", wrong);
+  }
+  const absl::StatusOr<client::Prompt> prompt = ReadPrompt(flags);
+  if (!prompt.ok()) {
+    return Fail(prompt.status());
+  }
+  const auto client = Connect(invocation);
+  if (!client.ok()) {
+    return Fail(client.status());
+  }
+  WaitNotice notice("scoring");
+  const absl::StatusOr<client::ScoreResult> result = (*client)->Score(*prompt);
+  notice.End();
+  if (!result.ok()) {
+    return Fail(result.status());
+  }
+  if (invocation.json) {
+    PrintJson({{"tokens", result->tokens},
+               {"logprobs", result->logprobs},
+               {"nll_sum", result->nll_sum},
+               {"perplexity", result->perplexity}});
+    return kExitOk;
+  }
+  std::printf("tokens      %zu\nnll_sum     %.4f\nperplexity  %.4f\n", result->tokens.size(),
+              result->nll_sum, result->perplexity);
+  return kExitOk;
+}
+
+}  // namespace
+
+void AddScoreCommand(CLI::App& app, Invocation& invocation) {
+  CLI::App* command = AddCommand(app, invocation, "score",
+                                 "Log-probability of a text, and its perplexity", kExamples);
+  const auto flags = std::make_shared<PromptFlags>();
+  AddServerFlag(command, invocation);
+  AddPromptFlags(command, *flags, /*with_tokens=*/true);
+  command->callback([&invocation, flags] {
+    invocation.run = [&invocation, flags] { return Run(invocation, *flags); };
+  });
+}
+
+}  // namespace lamina::cli

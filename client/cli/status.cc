@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// lamina status: what the cluster and each node do now.
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/cli/command.h"
+#include "common/status_macros.h"
+#include "common/units.h"
+
+namespace lamina::cli {
+namespace {
+
+constexpr char kExamples[] = R"(  lamina status
+  lamina status --json
+busy: share of the last interval spent working. slots: tokens of KV cache, used of all.
+)";
+
+Json ToJson(const client::NodeStatus& node) {
+  return {{"name", node.name},
+          {"role", node.role},
+          {"state", node.state},
+          {"device", node.device},
+          {"transport", node.transport},
+          {"kernels", node.kernels},
+          {"slots_used", node.slots_used},
+          {"slots_total", node.slots_total},
+          {"busy_share", node.busy_share},
+          {"bytes_sent", node.bytes_sent},
+          {"bytes_received", node.bytes_received},
+          {"refused_messages", node.refused_messages},
+          {"pid", node.pid},
+          {"bandwidth_bytes_per_second", node.bandwidth_bytes_per_second},
+          {"kv_bytes_read", node.kv_bytes_read},
+          {"busy_seconds", node.busy_seconds},
+          {"units", node.units},
+          {"mean_extent_tokens", node.mean_extent_tokens}};
+}
+
+Json ToJson(const client::ClusterStatus& status) {
+  Json nodes = Json::array();
+  for (const client::NodeStatus& node : status.nodes) {
+    nodes.push_back(ToJson(node));
+  }
+  Json lanes = Json::array();
+  for (const client::LaneStatus& lane : status.lanes) {
+    lanes.push_back({{"lane", lane.lane},
+                     {"rows", lane.rows},
+                     {"context_tokens", lane.context_tokens},
+                     {"step", lane.step}});
+  }
+  return {{"epoch", status.epoch},
+          {"state", status.state},
+          {"model", status.model},
+          {"version", status.version},
+          {"nodes", nodes},
+          {"lanes", lanes},
+          {"running", status.running},
+          {"waiting", status.waiting},
+          {"tokens_per_second", status.tokens_per_second},
+          {"tokens_generated", status.tokens_generated},
+          {"requests_finished", status.requests_finished},
+          {"requests_failed", status.requests_failed},
+          {"preemptions", status.preemptions},
+          {"uptime_seconds", status.uptime_seconds}};
+}
+
+std::string Slots(const client::NodeStatus& node) {
+  return node.slots_total == 0 ? "-" : absl::StrCat(node.slots_used, "/", node.slots_total);
+}
+
+void PrintNode(const client::NodeStatus& node) {
+  const Terminal& terminal = Terminal::Output();
+  const std::string state = absl::StrFormat("%-9s", node.state);
+  std::printf(
+      "%s\n",
+      absl::StrFormat("%-12s %-12s %s %-6s %-9s %15s %6.1f%% %10s %10s  %s", node.name, node.role,
+                      node.state == "ready" ? terminal.Green(state) : terminal.Yellow(state),
+                      node.device, node.transport.empty() ? "-" : node.transport, Slots(node),
+                      node.busy_share * 100, FormatBytes(node.bytes_sent),
+                      FormatBytes(node.bytes_received), node.kernels)
+          .c_str());
+}
+
+void PrintStatus(const client::ClusterStatus& status) {
+  const Terminal& terminal = Terminal::Output();
+  const std::string state = status.state;
+  std::printf("%s, epoch %llu, model %s, version %s, up %.0f s\n",
+              (state == "serving" ? terminal.Green(state) : terminal.Yellow(state)).c_str(),
+              static_cast<unsigned long long>(status.epoch), status.model.c_str(),
+              status.version.c_str(), status.uptime_seconds);
+  std::printf("requests: %u running, %u waiting, %llu finished, %llu failed, %llu preemptions\n",
+              status.running, status.waiting,
+              static_cast<unsigned long long>(status.requests_finished),
+              static_cast<unsigned long long>(status.requests_failed),
+              static_cast<unsigned long long>(status.preemptions));
+  std::printf("tokens:   %llu generated, %.1f/s in the last 10 s\n\n",
+              static_cast<unsigned long long>(status.tokens_generated), status.tokens_per_second);
+  std::printf("%s\n", terminal
+                          .Bold(absl::StrFormat("%-12s %-12s %-9s %-6s %-9s %15s %7s %10s %10s  %s",
+                                                "node", "role", "state", "device", "transport",
+                                                "slots", "busy", "sent", "received", "kernels"))
+                          .c_str());
+  for (const client::NodeStatus& node : status.nodes) {
+    PrintNode(node);
+  }
+  for (const client::LaneStatus& lane : status.lanes) {
+    std::printf("lane %u: %u rows, %llu context tokens, step %llu\n", lane.lane, lane.rows,
+                static_cast<unsigned long long>(lane.context_tokens),
+                static_cast<unsigned long long>(lane.step));
+  }
+}
+
+absl::StatusOr<client::ClusterStatus> GetStatus(const Invocation& invocation) {
+  LAMINA_ASSIGN_OR_RETURN(const auto client, Connect(invocation));
+  return client->Status();
+}
+
+int Run(const Invocation& invocation) {
+  const absl::StatusOr<client::ClusterStatus> status = GetStatus(invocation);
+  if (!status.ok()) {
+    return Fail(status.status());
+  }
+  if (invocation.json) {
+    PrintJson(ToJson(*status));
+  } else {
+    PrintStatus(*status);
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+void AddStatusCommand(CLI::App& app, Invocation& invocation) {
+  CLI::App* command =
+      AddCommand(app, invocation, "status", "What the cluster and each node do now", kExamples);
+  AddServerFlag(command, invocation);
+  command->callback([&invocation] { invocation.run = [&invocation] { return Run(invocation); }; });
+}
+
+}  // namespace lamina::cli

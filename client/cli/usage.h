@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What is printed when a command line is wrong, or asks for help.
+
+#pragma once
+
+#include "CLI/CLI.hpp"
+
+namespace lamina::cli {
+
+// Prints help or the version on stdout and returns 0, or the mistake on stderr, with the nearest
+// known command or flag, and returns 2.
+int ExplainUsage(const CLI::App& app, const CLI::ParseError& error);
+
+}  // namespace lamina::cli

@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/client.h"
+
+#include <algorithm>
+#include <chrono>
+#include <deque>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "client/convert_internal.h"
+#include "common/check.h"
+#include "common/status_macros.h"
+#include "grpcpp/grpcpp.h"
+#include "lamina/v1/cluster.grpc.pb.h"
+#include "lamina/v1/inference.grpc.pb.h"
+
+namespace lamina::client {
+namespace {
+
+using internal::FromGrpc;
+using internal::FromProto;
+
+constexpr int kMessageBytesMax = 64 << 20;
+
+std::chrono::system_clock::time_point After(Nanos wait) {
+  return std::chrono::system_clock::now() + std::chrono::nanoseconds(wait);
+}
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& server) {
+  grpc::ChannelArguments arguments;
+  // The coordinator is on this network: a web proxy of the environment must not come between.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetMaxReceiveMessageSize(kMessageBytesMax);
+  arguments.SetMaxSendMessageSize(kMessageBytesMax);
+  return grpc::CreateCustomChannel(server, grpc::InsecureChannelCredentials(), arguments);
+}
+
+// Explains why the channel is not ready, by a call that fails at once with the library's reason.
+absl::Status ExplainFailure(const std::shared_ptr<grpc::Channel>& channel,
+                            const std::string& server) {
+  grpc::ClientContext context;
+  context.set_deadline(After(Seconds(1)));
+  v1::ListModelsResponse response;
+  const grpc::Status status =
+      v1::Inference::NewStub(channel)->ListModels(&context, v1::ListModelsRequest(), &response);
+  if (absl::StrContains(status.error_message(), "refused") ||
+      absl::StrContains(status.error_message(), "No such file")) {
+    return absl::UnavailableError(
+        absl::StrCat("server not running at ", server, "; start it with deploy/cluster.sh up"));
+  }
+  return absl::UnavailableError(absl::StrCat("cannot reach the server at ", server, ": ",
+                                             status.error_message(), "; check --server HOST:PORT"));
+}
+
+// One Generate call. Owns itself through `self_` until OnDone, which the library calls last.
+class GenerateCall : public grpc::ClientReadReactor<v1::GenerateResponse>,
+                     public std::enable_shared_from_this<GenerateCall> {
+ public:
+  GenerateCall(const GenerateOptions& options, ChunkFunction on_chunk, DoneFunction on_done,
+               const Cancellation& cancellation)
+      : request_(internal::ToProto(options)),
+        on_chunk_(std::move(on_chunk)),
+        on_done_(std::move(on_done)),
+        cancellation_(cancellation) {
+    if (options.deadline > 0) {
+      context_.set_deadline(After(options.deadline));
+    }
+  }
+
+  void Start(v1::Inference::Stub& stub) {
+    self_ = shared_from_this();
+    stub.async()->Generate(&context_, &request_, this);
+    // The listener shares ownership, so that a late cancel still finds a context.
+    listener_ = cancellation_.Listen([call = self_] { call->context_.TryCancel(); });
+    StartRead(&response_);
+    StartCall();
+  }
+
+ private:
+  void OnReadDone(bool ok) override {
+    if (!ok) {
+      return;
+    }
+    on_chunk_(FromProto(response_));
+    StartRead(&response_);
+  }
+
+  void OnDone(const grpc::Status& status) override {
+    cancellation_.Remove(listener_);
+    const DoneFunction on_done = on_done_;
+    const absl::Status result = FromGrpc(status);
+    // The context keeps the channel. It goes before on_done lets the client's destructor return:
+    // were this thread to drop the channel last, the library would join the thread with itself.
+    std::exchange(self_, nullptr).reset();  // Deletes this.
+    on_done(result);
+  }
+
+  const v1::GenerateRequest request_;
+  const ChunkFunction on_chunk_;
+  const DoneFunction on_done_;
+  const Cancellation cancellation_;
+  grpc::ClientContext context_;
+  v1::GenerateResponse response_;
+  uint64_t listener_ = 0;
+  std::shared_ptr<GenerateCall> self_;
+};
+
+// Hands chunks from the library's threads to the thread that asked.
+class ChunkQueue {
+ public:
+  void Push(const Chunk& chunk) {
+    const absl::MutexLock lock(&mu_);
+    chunks_.push_back(chunk);
+  }
+  void Finish(const absl::Status& status) {
+    const absl::MutexLock lock(&mu_);
+    status_ = status;
+    done_ = true;
+  }
+  // Returns false at the end.
+  bool Pop(Chunk& chunk) {
+    const absl::MutexLock lock(&mu_);
+    mu_.Await(absl::Condition(this, &ChunkQueue::HasNews));
+    if (chunks_.empty()) {
+      return false;
+    }
+    chunk = std::move(chunks_.front());
+    chunks_.pop_front();
+    return true;
+  }
+  absl::Status status() const {
+    const absl::MutexLock lock(&mu_);
+    return status_;
+  }
+
+ private:
+  bool HasNews() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return done_ || !chunks_.empty(); }
+
+  mutable absl::Mutex mu_;
+  std::deque<Chunk> chunks_ ABSL_GUARDED_BY(mu_);
+  absl::Status status_ ABSL_GUARDED_BY(mu_);
+  bool done_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+// How many StartGenerate() calls have not ended. Shared with the calls, because the last of them
+// may still be leaving its lock when the client goes.
+class OpenCalls {
+ public:
+  void Add(int64_t count) {
+    const absl::MutexLock lock(&mu_);
+    count_ += count;
+  }
+  void AwaitNone() {
+    const absl::MutexLock lock(&mu_);
+    mu_.Await(absl::Condition(this, &OpenCalls::None));
+  }
+
+ private:
+  bool None() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return count_ == 0; }
+
+  absl::Mutex mu_;
+  int64_t count_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace
+
+struct Client::Impl {
+  explicit Impl(std::shared_ptr<grpc::Channel> channel, Nanos deadline)
+      : call_deadline(deadline),
+        inference(v1::Inference::NewStub(channel)),
+        cluster(v1::Cluster::NewStub(channel)) {}
+
+  // One call with one answer.
+  template <typename Stub, typename Request, typename Response>
+  absl::StatusOr<Response> Call(Stub& stub,
+                                grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
+                                                             Response*),
+                                const Request& request, Nanos deadline) {
+    grpc::ClientContext context;
+    context.set_deadline(After(deadline));
+    Response response;
+    const grpc::Status status = (stub.*method)(&context, request, &response);
+    if (!status.ok()) {
+      return FromGrpc(status);
+    }
+    return response;
+  }
+
+  const Nanos call_deadline;
+  const std::unique_ptr<v1::Inference::Stub> inference;
+  const std::unique_ptr<v1::Cluster::Stub> cluster;
+
+  const std::shared_ptr<OpenCalls> open_calls = std::make_shared<OpenCalls>();
+};
+
+absl::string_view FinishReasonName(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kNotFinished:
+      return "";
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kCancelled:
+      return "cancelled";
+  }
+  return "";
+}
+
+Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+Client::~Client() { impl_->open_calls->AwaitNone(); }
+
+absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ConnectOptions& options) {
+  const std::shared_ptr<grpc::Channel> channel = MakeChannel(options.server);
+  const auto deadline = After(options.connect_deadline);
+  for (;;) {
+    const grpc_connectivity_state state = channel->GetState(/*try_to_connect=*/true);
+    if (state == GRPC_CHANNEL_READY) {
+      return std::unique_ptr<Client>(
+          new Client(std::make_unique<Impl>(channel, options.call_deadline)));
+    }
+    // The first failure is final: a caller that wants to wait for a server calls again.
+    if (state == GRPC_CHANNEL_TRANSIENT_FAILURE || state == GRPC_CHANNEL_SHUTDOWN) {
+      return ExplainFailure(channel, options.server);
+    }
+    if (!channel->WaitForStateChange(state, deadline)) {
+      return absl::DeadlineExceededError(absl::StrCat("no answer from ", options.server, " within ",
+                                                      ToSeconds(options.connect_deadline),
+                                                      " s; check --server HOST:PORT"));
+    }
+  }
+}
+
+void Client::StartGenerate(const GenerateOptions& options, ChunkFunction on_chunk,
+                           DoneFunction on_done, const Cancellation& cancellation) {
+  impl_->open_calls->Add(1);
+  const auto finish = [open_calls = impl_->open_calls,
+                       on_done = std::move(on_done)](const absl::Status& status) {
+    on_done(status);
+    open_calls->Add(-1);
+  };
+  std::make_shared<GenerateCall>(options, std::move(on_chunk), finish, cancellation)
+      ->Start(*impl_->inference);
+}
+
+absl::Status Client::Generate(const GenerateOptions& options, const ChunkFunction& on_chunk,
+                              const Cancellation& cancellation) {
+  const auto queue = std::make_shared<ChunkQueue>();
+  StartGenerate(
+      options, [queue](const Chunk& chunk) { queue->Push(chunk); },
+      [queue](const absl::Status& status) { queue->Finish(status); }, cancellation);
+  Chunk chunk;
+  while (queue->Pop(chunk)) {
+    on_chunk(chunk);
+  }
+  return queue->status();
+}
+
+absl::StatusOr<ScoreResult> Client::Score(const Prompt& prompt) {
+  v1::ScoreRequest request;
+  if (const auto* text = std::get_if<std::string>(&prompt)) {
+    request.set_text(*text);
+  } else {
+    const auto* tokens = std::get_if<std::vector<TokenId>>(&prompt);
+    LAMINA_CHECK(tokens != nullptr);
+    request.mutable_tokens()->mutable_ids()->Add(tokens->begin(), tokens->end());
+  }
+  LAMINA_ASSIGN_OR_RETURN(
+      const v1::ScoreResponse response,
+      impl_->Call(*impl_->inference, &v1::Inference::Stub::Score, request, impl_->call_deadline));
+  return FromProto(response);
+}
+
+absl::StatusOr<TokenizeResult> Client::Tokenize(const Prompt& prompt, bool add_special) {
+  v1::TokenizeRequest request;
+  if (const auto* text = std::get_if<std::string>(&prompt)) {
+    request.set_text(*text);
+  } else {
+    const auto* messages = std::get_if<std::vector<ChatMessage>>(&prompt);
+    LAMINA_CHECK(messages != nullptr);
+    internal::FillChat(*messages, *request.mutable_chat());
+  }
+  request.set_add_special(add_special);
+  LAMINA_ASSIGN_OR_RETURN(const v1::TokenizeResponse response,
+                          impl_->Call(*impl_->inference, &v1::Inference::Stub::Tokenize, request,
+                                      impl_->call_deadline / 10));
+  return TokenizeResult{.tokens = {response.tokens().begin(), response.tokens().end()},
+                        .pieces = {response.pieces().begin(), response.pieces().end()}};
+}
+
+absl::StatusOr<std::string> Client::Detokenize(const std::vector<TokenId>& tokens,
+                                               bool skip_special) {
+  v1::DetokenizeRequest request;
+  request.mutable_tokens()->Add(tokens.begin(), tokens.end());
+  request.set_skip_special(skip_special);
+  LAMINA_ASSIGN_OR_RETURN(const v1::DetokenizeResponse response,
+                          impl_->Call(*impl_->inference, &v1::Inference::Stub::Detokenize, request,
+                                      impl_->call_deadline / 10));
+  return response.text();
+}
+
+absl::Status Client::Cancel(const std::string& request_id) {
+  v1::CancelRequest request;
+  request.set_request_id(request_id);
+  return impl_
+      ->Call(*impl_->inference, &v1::Inference::Stub::Cancel, request, impl_->call_deadline / 10)
+      .status();
+}
+
+absl::StatusOr<std::vector<ModelInfo>> Client::ListModels() {
+  LAMINA_ASSIGN_OR_RETURN(const v1::ListModelsResponse response,
+                          impl_->Call(*impl_->inference, &v1::Inference::Stub::ListModels,
+                                      v1::ListModelsRequest(), impl_->call_deadline / 10));
+  std::vector<ModelInfo> models;
+  for (const v1::Model& model : response.models()) {
+    models.push_back(FromProto(model));
+  }
+  return models;
+}
+
+absl::StatusOr<ClusterStatus> Client::Status() {
+  LAMINA_ASSIGN_OR_RETURN(const v1::GetStatusResponse response,
+                          impl_->Call(*impl_->cluster, &v1::Cluster::Stub::GetStatus,
+                                      v1::GetStatusRequest(), impl_->call_deadline / 10));
+  return FromProto(response);
+}
+
+}  // namespace lamina::client

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Client: a program's way to a Lamina cluster. Speaks lamina.v1 to the coordinator.
+//
+// Used by the `lamina` command; free of RPC types, so that programs need only this header.
+//
+// Threading: every method from any thread, many at once. Blocking, save StartGenerate().
+// Limits:    messages up to 64 MiB; a bounded wait on every call but Generate, whose end the caller
+//            decides by max_tokens, a deadline, or a Cancellation.
+// Errors:    the server's, code for code, with its message. kUnavailable means that the cluster is
+//            not serving or lost the request: retry the whole request.
+
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/cancellation.h"
+#include "common/clock.h"
+#include "common/sampling_params.h"
+
+namespace lamina::client {
+
+struct ChatMessage {
+  std::string role;  // "system", "user", "assistant"
+  std::string content;
+};
+
+// Text, token ids, or a conversation that the server renders with the model's chat form.
+using Prompt = std::variant<std::string, std::vector<TokenId>, std::vector<ChatMessage>>;
+
+// What is absent takes the server's default; proto/lamina/v1/inference.proto has them.
+struct GenerateOptions {
+  std::string request_id;
+  Prompt prompt;
+  std::optional<uint32_t> max_tokens;
+  std::optional<uint32_t> min_tokens;
+  std::optional<uint32_t> n;
+  std::vector<std::string> stop;
+  std::vector<TokenId> stop_tokens;
+  bool ignore_eos = false;
+  int32_t priority = 0;
+  std::optional<float> temperature;
+  std::optional<uint32_t> top_k;
+  std::optional<float> top_p;
+  std::optional<float> min_p;
+  std::optional<float> repetition_penalty;
+  std::optional<float> presence_penalty;
+  std::optional<float> frequency_penalty;
+  std::vector<std::pair<TokenId, float>> logit_bias;
+  std::optional<uint64_t> seed;
+  std::optional<uint32_t> logprobs;
+  Nanos deadline = 0;  // From the call; 0 for none.
+};
+
+enum class FinishReason : uint8_t { kNotFinished, kStop, kLength, kCancelled };
+
+// "", "stop", "length", "cancelled": the words of JSON outputs.
+absl::string_view FinishReasonName(FinishReason reason);
+
+struct TokenLogprob {
+  TokenId token = 0;
+  float logprob = 0;  // Natural logarithm.
+};
+
+struct TokenOutput {
+  TokenId token = 0;
+  std::optional<float> logprob;
+  std::vector<TokenLogprob> top;
+};
+
+struct Usage {
+  uint32_t prompt_tokens = 0;
+  uint32_t completion_tokens = 0;
+  double ttft_ms = 0;  // At the server: arrival to first token.
+  double tpot_ms = 0;  // Mean time per token after the first.
+  uint64_t seed = 0;
+  uint32_t preemptions = 0;
+};
+
+// A piece of one choice. The last one of a choice has a finish reason and the usage.
+struct Chunk {
+  std::string request_id;
+  uint32_t index = 0;
+  std::string text;
+  std::vector<TokenOutput> tokens;
+  FinishReason finish_reason = FinishReason::kNotFinished;
+  Usage usage;
+  // Not 0 in chunks without output that say how far a long prompt is.
+  uint32_t prompt_tokens_done = 0;
+};
+
+struct ScoreResult {
+  std::vector<TokenId> tokens;
+  std::vector<float> logprobs;  // logprobs[i] belongs to tokens[i + 1].
+  double nll_sum = 0;
+  double perplexity = 0;
+};
+
+struct TokenizeResult {
+  std::vector<TokenId> tokens;
+  std::vector<std::string> pieces;
+};
+
+struct ModelInfo {
+  std::string id;
+  std::string architecture;
+  uint32_t layers = 0;
+  uint32_t vocabulary = 0;
+  uint32_t sequence_tokens_max = 0;
+  uint64_t kv_bytes_per_token = 0;
+};
+
+struct NodeStatus {
+  std::string name;
+  std::string role;
+  std::string state;
+  std::string device;
+  std::string transport;
+  std::string kernels;
+  uint32_t slots_used = 0;
+  uint32_t slots_total = 0;
+  double busy_share = 0;
+  uint64_t bytes_sent = 0;
+  uint64_t bytes_received = 0;
+  uint64_t refused_messages = 0;
+  int32_t pid = 0;
+  double bandwidth_bytes_per_second = 0;
+  uint64_t kv_bytes_read = 0;
+  double busy_seconds = 0;
+  uint64_t units = 0;
+  double mean_extent_tokens = 0;
+};
+
+struct LaneStatus {
+  uint32_t lane = 0;
+  uint32_t rows = 0;
+  uint64_t context_tokens = 0;
+  uint64_t step = 0;
+};
+
+struct ClusterStatus {
+  uint64_t epoch = 0;
+  std::string state;
+  std::string model;
+  std::string version;
+  std::vector<NodeStatus> nodes;
+  std::vector<LaneStatus> lanes;
+  uint32_t running = 0;
+  uint32_t waiting = 0;
+  double tokens_per_second = 0;
+  uint64_t preemptions = 0;
+  uint64_t requests_finished = 0;
+  uint64_t requests_failed = 0;
+  uint64_t tokens_generated = 0;
+  double uptime_seconds = 0;
+};
+
+struct ConnectOptions {
+  std::string server = "127.0.0.1:7400";
+  Nanos connect_deadline = Seconds(5);
+  Nanos call_deadline = Seconds(600);  // Of Score, the longest; the others take a tenth.
+};
+
+using ChunkFunction = std::function<void(const Chunk& chunk)>;
+using DoneFunction = std::function<void(const absl::Status& status)>;
+
+class Client {
+ public:
+  // Waits until the server answers.
+  // Errors: kUnavailable       nothing listens there; says how to start a cluster.
+  //         kDeadlineExceeded  no answer in connect_deadline.
+  static absl::StatusOr<std::unique_ptr<Client>> Connect(const ConnectOptions& options);
+  // Waits for the StartGenerate() calls that have not ended: cancel them first.
+  ~Client();
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  // Calls on_chunk in this thread until every choice has finished.
+  // Errors: kCancelled when `cancellation` was, besides the server's.
+  absl::Status Generate(const GenerateOptions& options, const ChunkFunction& on_chunk,
+                        const Cancellation& cancellation = Cancellation());
+
+  // Returns at once. Both functions run in threads of the RPC library, one call at a time per
+  // request; on_done runs once and last, and may start another request. They must not block.
+  void StartGenerate(const GenerateOptions& options, ChunkFunction on_chunk, DoneFunction on_done,
+                     const Cancellation& cancellation = Cancellation());
+
+  // Requires: a prompt of text or token ids.
+  absl::StatusOr<ScoreResult> Score(const Prompt& prompt);
+  // Requires: a prompt of text or messages.
+  absl::StatusOr<TokenizeResult> Tokenize(const Prompt& prompt, bool add_special);
+  absl::StatusOr<std::string> Detokenize(const std::vector<TokenId>& tokens, bool skip_special);
+  absl::Status Cancel(const std::string& request_id);
+  absl::StatusOr<std::vector<ModelInfo>> ListModels();
+  absl::StatusOr<ClusterStatus> Status();
+
+ private:
+  struct Impl;
+  explicit Client(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace lamina::client

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/convert_internal.h"
+
+namespace lamina::client::internal {
+namespace {
+
+void FillSampling(const GenerateOptions& o, v1::Sampling& sampling) {
+  const auto set = [&sampling](const auto& value, auto setter) {
+    if (value.has_value()) {
+      (sampling.*setter)(*value);
+    }
+  };
+  set(o.temperature, &v1::Sampling::set_temperature);
+  set(o.top_k, &v1::Sampling::set_top_k);
+  set(o.top_p, &v1::Sampling::set_top_p);
+  set(o.min_p, &v1::Sampling::set_min_p);
+  set(o.repetition_penalty, &v1::Sampling::set_repetition_penalty);
+  set(o.presence_penalty, &v1::Sampling::set_presence_penalty);
+  set(o.frequency_penalty, &v1::Sampling::set_frequency_penalty);
+  set(o.seed, &v1::Sampling::set_seed);
+  set(o.logprobs, &v1::Sampling::set_logprobs);
+  for (const auto& [token, bias] : o.logit_bias) {
+    v1::LogitBias& entry = *sampling.add_logit_bias();
+    entry.set_token(token);
+    entry.set_bias(bias);
+  }
+}
+
+FinishReason FromProto(v1::FinishReason reason) {
+  switch (reason) {
+    case v1::FINISH_REASON_STOP:
+      return FinishReason::kStop;
+    case v1::FINISH_REASON_LENGTH:
+      return FinishReason::kLength;
+    case v1::FINISH_REASON_CANCELLED:
+      return FinishReason::kCancelled;
+    default:  // Unspecified, and what a newer server may send.
+      return FinishReason::kNotFinished;
+  }
+}
+
+TokenOutput FromProto(const v1::TokenOutput& in) {
+  TokenOutput out = {.token = in.token()};
+  if (in.has_logprob()) {
+    out.logprob = in.logprob();
+  }
+  for (const v1::TokenLogprob& top : in.top()) {
+    out.top.push_back({.token = top.token(), .logprob = top.logprob()});
+  }
+  return out;
+}
+
+NodeStatus FromProto(const v1::Node& node) {
+  return {.name = node.name(),
+          .role = node.role(),
+          .state = node.state(),
+          .device = node.device(),
+          .transport = node.transport(),
+          .kernels = node.kernels(),
+          .slots_used = node.slots_used(),
+          .slots_total = node.slots_total(),
+          .busy_share = node.busy_share(),
+          .bytes_sent = node.bytes_sent(),
+          .bytes_received = node.bytes_received(),
+          .refused_messages = node.refused_messages(),
+          .pid = node.pid(),
+          .bandwidth_bytes_per_second = node.bandwidth_bytes_per_second(),
+          .kv_bytes_read = node.kv_bytes_read(),
+          .busy_seconds = node.busy_seconds(),
+          .units = node.units(),
+          .mean_extent_tokens = node.mean_extent_tokens()};
+}
+
+}  // namespace
+
+absl::Status FromGrpc(const grpc::Status& status) {
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+void FillChat(const std::vector<ChatMessage>& messages, v1::Chat& chat) {
+  for (const ChatMessage& message : messages) {
+    v1::ChatMessage& entry = *chat.add_messages();
+    entry.set_role(message.role);
+    entry.set_content(message.content);
+  }
+}
+
+v1::GenerateRequest ToProto(const GenerateOptions& o) {
+  v1::GenerateRequest request;
+  request.set_request_id(o.request_id);
+  if (const auto* text = std::get_if<std::string>(&o.prompt)) {
+    request.set_text(*text);
+  } else if (const auto* tokens = std::get_if<std::vector<TokenId>>(&o.prompt)) {
+    request.mutable_tokens()->mutable_ids()->Add(tokens->begin(), tokens->end());
+  } else {
+    FillChat(std::get<std::vector<ChatMessage>>(o.prompt), *request.mutable_chat());
+  }
+  if (o.max_tokens.has_value()) {
+    request.set_max_tokens(*o.max_tokens);
+  }
+  if (o.min_tokens.has_value()) {
+    request.set_min_tokens(*o.min_tokens);
+  }
+  if (o.n.has_value()) {
+    request.set_n(*o.n);
+  }
+  request.mutable_stop()->Add(o.stop.begin(), o.stop.end());
+  request.mutable_stop_tokens()->Add(o.stop_tokens.begin(), o.stop_tokens.end());
+  request.set_ignore_eos(o.ignore_eos);
+  request.set_priority(o.priority);
+  FillSampling(o, *request.mutable_sampling());
+  return request;
+}
+
+Chunk FromProto(const v1::GenerateResponse& response) {
+  Chunk chunk = {.request_id = response.request_id(),
+                 .index = response.index(),
+                 .text = response.text(),
+                 .finish_reason = FromProto(response.finish_reason()),
+                 .prompt_tokens_done = response.prompt_tokens_done()};
+  for (const v1::TokenOutput& token : response.tokens()) {
+    chunk.tokens.push_back(FromProto(token));
+  }
+  const v1::Usage& usage = response.usage();
+  chunk.usage = {.prompt_tokens = usage.prompt_tokens(),
+                 .completion_tokens = usage.completion_tokens(),
+                 .ttft_ms = usage.ttft_ms(),
+                 .tpot_ms = usage.tpot_ms(),
+                 .seed = usage.seed(),
+                 .preemptions = usage.preemptions()};
+  return chunk;
+}
+
+ScoreResult FromProto(const v1::ScoreResponse& response) {
+  return {.tokens = {response.tokens().begin(), response.tokens().end()},
+          .logprobs = {response.logprobs().begin(), response.logprobs().end()},
+          .nll_sum = response.nll_sum(),
+          .perplexity = response.perplexity()};
+}
+
+ModelInfo FromProto(const v1::Model& model) {
+  return {.id = model.id(),
+          .architecture = model.architecture(),
+          .layers = model.layers(),
+          .vocabulary = model.vocabulary(),
+          .sequence_tokens_max = model.sequence_tokens_max(),
+          .kv_bytes_per_token = model.kv_bytes_per_token()};
+}
+
+ClusterStatus FromProto(const v1::GetStatusResponse& response) {
+  ClusterStatus status = {.epoch = response.epoch(),
+                          .state = response.state(),
+                          .model = response.model(),
+                          .version = response.version(),
+                          .running = response.running(),
+                          .waiting = response.waiting(),
+                          .tokens_per_second = response.tokens_per_second(),
+                          .preemptions = response.preemptions(),
+                          .requests_finished = response.requests_finished(),
+                          .requests_failed = response.requests_failed(),
+                          .tokens_generated = response.tokens_generated(),
+                          .uptime_seconds = response.uptime_seconds()};
+  for (const v1::Node& node : response.nodes()) {
+    status.nodes.push_back(FromProto(node));
+  }
+  for (const v1::Lane& lane : response.lanes()) {
+    status.lanes.push_back({.lane = lane.lane(),
+                            .rows = lane.rows(),
+                            .context_tokens = lane.context_tokens(),
+                            .step = lane.step()});
+  }
+  return status;
+}
+
+}  // namespace lamina::client::internal

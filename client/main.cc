@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// lamina: the user's command. Every subcommand is a file of client/cli/.
+#include <cstdlib>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "client/cli/command.h"
+#include "client/cli/usage.h"
+
+namespace lamina::cli {
+namespace {
+
+constexpr char kPurpose[] =
+    "lamina: ask a Lamina cluster for text, and look into it.\n"
+    "Lamina serves language models on compute nodes, which hold the weights, and memory nodes, "
+    "which\n"
+    "hold the KV cache and compute attention.";
+constexpr char kFooter[] = R"(Start a cluster on this machine:
+  deploy/quickstart.sh --keep
+  lamina generate --prompt "The capital of France is" --max-tokens 20
+  lamina status
+`lamina COMMAND --help` has the flags and examples of a command.
+Exit status: 0 ok, 1 the work failed, 2 wrong usage, 130 Ctrl-C.
+)";
+
+void AddCommands(CLI::App& app, Invocation& invocation) {
+  AddGenerateCommand(app, invocation);
+  AddChatCommand(app, invocation);
+  AddScoreCommand(app, invocation);
+  AddTokenizeCommand(app, invocation);
+  AddDetokenizeCommand(app, invocation);
+  AddStatusCommand(app, invocation);
+  AddBenchCommand(app, invocation);
+  AddSplitCommand(app, invocation);
+  AddInspectCommand(app, invocation);
+  AddConfigCommand(app, invocation);
+  AddVersionCommand(app, invocation);
+}
+
+int Main(int argc, char** argv) {
+  Interrupts interrupts;
+  Invocation invocation = {.version = LAMINA_VERSION, .interrupts = &interrupts};
+  if (const char* server = std::getenv("LAMINA_SERVER"); server != nullptr && *server != '\0') {
+    invocation.server = server;
+  }
+  CLI::App app(kPurpose, "lamina");
+  app.footer(kFooter);
+  app.set_version_flag("--version", absl::StrCat("lamina ", invocation.version));
+  app.require_subcommand(1);
+  AddCommands(app, invocation);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return ExplainUsage(app, error);
+  }
+  return invocation.run();
+}
+
+}  // namespace
+}  // namespace lamina::cli
+
+int main(int argc, char** argv) { return lamina::cli::Main(argc, argv); }

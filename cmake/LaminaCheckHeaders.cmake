@@ -1,0 +1,20 @@
+# lamina_check_headers(): the target check_headers compiles each public header by itself, twice in one
+# file, so that a header which leans on its includer or lacks a guard does not build. Not part of `all`.
+# Call it after every library is declared.
+function(lamina_check_headers)
+  get_property(headers GLOBAL PROPERTY LAMINA_HEADERS)
+  set(sources)
+  foreach(header IN LISTS headers)
+    file(RELATIVE_PATH relative ${CMAKE_SOURCE_DIR} ${header})
+    set(source ${CMAKE_BINARY_DIR}/check_headers/${relative}.cc)
+    file(CONFIGURE OUTPUT ${source} CONTENT "#include \"${relative}\"\n#include \"${relative}\"\n")
+    list(APPEND sources ${source})
+  endforeach()
+  add_library(lamina_check_headers OBJECT EXCLUDE_FROM_ALL ${sources})
+  target_compile_options(lamina_check_headers PRIVATE -O0)
+  target_link_libraries(lamina_check_headers PRIVATE lamina_build_flags)
+  if(TARGET lamina_proto)
+    target_link_libraries(lamina_check_headers PRIVATE lamina_proto)
+  endif()
+  add_custom_target(check_headers DEPENDS lamina_check_headers)
+endfunction()

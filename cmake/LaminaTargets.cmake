@@ -1,0 +1,66 @@
+# One helper for each kind of target; every target of ours goes through here.
+
+add_library(lamina_build_flags INTERFACE)
+target_include_directories(lamina_build_flags INTERFACE ${CMAKE_SOURCE_DIR})
+target_compile_options(
+  lamina_build_flags
+  INTERFACE -Wall -Wextra -Wno-missing-field-initializers -Wshadow -Wno-psabi $<$<COMPILE_LANGUAGE:CXX>:-Wconversion>
+            $<$<COMPILE_LANGUAGE:CXX>:-Wno-sign-conversion> $<$<BOOL:${LAMINA_WERROR}>:-Werror>)
+# No contraction of a*b+c: bits must not depend on what the compiler chose to fuse. Kernels that want a
+# fused multiply-add say so.
+target_compile_options(lamina_build_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
+
+# lamina_cc_library(NAME x [HDRS ...] [SRCS ...] [DEPS [PUBLIC ...] [PRIVATE ...]])
+# Creates lamina_x with the alias lamina::x. DEPS without a keyword are PUBLIC.
+function(lamina_cc_library)
+  cmake_parse_arguments(ARG "" "NAME" "HDRS;SRCS;DEPS" ${ARGN})
+  cmake_parse_arguments(DEP "" "" "PUBLIC;PRIVATE" ${ARG_DEPS})
+  list(APPEND DEP_PUBLIC ${DEP_UNPARSED_ARGUMENTS})
+  set(target lamina_${ARG_NAME})
+  if(ARG_SRCS)
+    add_library(${target} STATIC ${ARG_SRCS} ${ARG_HDRS})
+    target_link_libraries(${target} PUBLIC ${DEP_PUBLIC} PRIVATE ${DEP_PRIVATE} lamina_build_flags)
+    target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR})
+  else()
+    add_library(${target} INTERFACE)
+    target_link_libraries(${target} INTERFACE ${DEP_PUBLIC})
+    target_include_directories(${target} INTERFACE ${CMAKE_SOURCE_DIR})
+  endif()
+  add_library(lamina::${ARG_NAME} ALIAS ${target})
+  list(TRANSFORM ARG_HDRS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
+  set_property(GLOBAL APPEND PROPERTY LAMINA_HEADERS ${ARG_HDRS})
+endfunction()
+
+# lamina_cc_binary(NAME x [OUTPUT file] SRCS ... DEPS ...)
+function(lamina_cc_binary)
+  cmake_parse_arguments(ARG "" "NAME;OUTPUT" "SRCS;DEPS" ${ARGN})
+  add_executable(${ARG_NAME} ${ARG_SRCS})
+  target_link_libraries(${ARG_NAME} PRIVATE ${ARG_DEPS} lamina_build_flags)
+  if(ARG_OUTPUT)
+    set_target_properties(${ARG_NAME} PROPERTIES OUTPUT_NAME ${ARG_OUTPUT})
+  endif()
+endfunction()
+
+# lamina_cc_test(NAME x SRCS ... DEPS ... [LABELS unit|conformance|sim|integration|style ...]
+#                [DATA dir] [TIMEOUT seconds])
+# One CTest entry per file. LAMINA_SOURCE_DIR names the source tree for committed test data.
+function(lamina_cc_test)
+  if(NOT LAMINA_BUILD_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
+  add_executable(${ARG_NAME} ${ARG_SRCS})
+  target_link_libraries(${ARG_NAME} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest
+                                            GTest::gtest_main lamina_build_flags)
+  target_compile_definitions(${ARG_NAME} PRIVATE LAMINA_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  set_target_properties(${ARG_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS unit)
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
+             ENVIRONMENT "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/cmake/tsan_suppressions.txt")
+endfunction()

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/config/cluster_config.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "common/config/enum_names_internal.h"
+#include "common/status_macros.h"
+
+namespace lamina {
+namespace {
+
+constexpr int kCoreMax = 4095;              // Linux's CPU_SETSIZE allows 1024; big hosts have more.
+constexpr uint32_t kThreadsMax = 1024;      // Of one node.
+constexpr size_t kNodeNameBytesMax = 63;    // Names become file names and host labels.
+constexpr size_t kMemoryNodesMax = 16;      // Bounds the windows of a compute node.
+constexpr uint32_t kLanesMax = 8;           // Bounds the windows of every node.
+constexpr uint32_t kChunkTokensMax = 8192;  // Bounds the activations of a step.
+constexpr uint32_t kSequenceTokensMax = 1u << 20;
+constexpr uint32_t kRunningMax = 4096;
+constexpr uint32_t kWaitingMax = 1u << 20;
+
+absl::Status Invalid(absl::string_view key, absl::string_view value, absl::string_view allowed) {
+  return absl::InvalidArgumentError(absl::StrCat(key, ": '", value, "' is not ", allowed));
+}
+
+absl::Status NotServed(absl::string_view key, absl::string_view value, absl::string_view served) {
+  return absl::UnimplementedError(
+      absl::StrCat(key, ": '", value, "' is not served by this version; it serves: ", served));
+}
+
+absl::Status CheckRange(absl::string_view key, uint64_t value, uint64_t least, uint64_t most) {
+  if (value >= least && value <= most) {
+    return absl::OkStatus();
+  }
+  return Invalid(key, absl::StrCat(value), absl::StrCat("in [", least, ", ", most, "]"));
+}
+
+bool IsOneOf(absl::string_view value, std::initializer_list<absl::string_view> words) {
+  return std::find(words.begin(), words.end(), value) != words.end();
+}
+
+bool IsThisHost(absl::string_view host) { return IsOneOf(host, {"localhost", "127.0.0.1"}); }
+
+absl::Status CheckNodeName(absl::string_view key, absl::string_view name,
+                           std::set<std::string>& seen) {
+  const bool spelled =
+      !name.empty() && name.size() <= kNodeNameBytesMax && absl::ascii_isalnum(name[0]) &&
+      std::all_of(name.begin(), name.end(), [](char c) {
+        return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-';
+      });
+  if (!spelled) {
+    return Invalid(key, name,
+                   absl::StrCat("a node name: 1 to ", kNodeNameBytesMax,
+                                " letters, digits, '_' or '-', beginning with a letter or digit"));
+  }
+  if (IsOneOf(name, {"coordinator", "gateway"})) {
+    return Invalid(key, name, "free: it is the name of another daemon; choose another");
+  }
+  if (!seen.insert(std::string(name)).second) {
+    return Invalid(key, name, "unique: another node has this name");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckListen(absl::string_view key, const std::string& listen) {
+  const size_t colon = listen.rfind(':');
+  int port = -1;
+  if (colon == std::string::npos || colon == 0 ||
+      !absl::SimpleAtoi(absl::string_view(listen).substr(colon + 1), &port) || port < 0 ||
+      port > 65535) {
+    return Invalid(key, listen, "an address like 127.0.0.1:7400 (port 0 picks a free one)");
+  }
+  return absl::OkStatus();
+}
+
+// What compute and memory nodes have in common.
+template <typename Node>
+absl::Status CheckNode(absl::string_view list, size_t index, const Node& node,
+                       std::set<std::string>& names) {
+  const std::string key = absl::StrCat(list, ".", index);
+  LAMINA_RETURN_IF_ERROR(CheckNodeName(key + ".name", node.name, names));
+  if (node.host.empty()) {
+    return Invalid(key + ".host", node.host, "a host name");
+  }
+  if (node.device != "cpu" && node.device != "cuda" && !absl::StartsWith(node.device, "cuda:")) {
+    return Invalid(key + ".device", node.device, "a device: cpu, cuda or cuda:N");
+  }
+  const std::set<int> distinct(node.cores.begin(), node.cores.end());
+  if (distinct.size() != node.cores.size()) {
+    return Invalid(key + ".cores", absl::StrJoin(node.cores, ","), "a list of distinct cores");
+  }
+  if (!distinct.empty()) {
+    LAMINA_RETURN_IF_ERROR(CheckRange(key + ".cores", *distinct.rbegin(), 0, kCoreMax));
+  }
+  return CheckRange(key + ".threads", node.threads, 0, kThreadsMax);
+}
+
+absl::Status CheckNodes(const ClusterConfig& config) {
+  std::set<std::string> names;
+  if (config.compute.empty() || config.memory.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(config.compute.empty() ? "compute" : "memory",
+                     ": the cluster has none; name at least one, like - {name: ",
+                     config.compute.empty() ? "c0, cores: \"0\"}" : "m0, capacity: 2GiB}"));
+  }
+  for (size_t i = 0; i < config.compute.size(); ++i) {
+    LAMINA_RETURN_IF_ERROR(CheckNode("compute", i, config.compute[i], names));
+    if (!IsOneOf(config.compute[i].compute_type, {"bf16", "f32"})) {
+      return Invalid(absl::StrCat("compute.", i, ".compute_type"), config.compute[i].compute_type,
+                     "one of bf16, f32");
+    }
+  }
+  for (size_t i = 0; i < config.memory.size(); ++i) {
+    LAMINA_RETURN_IF_ERROR(CheckNode("memory", i, config.memory[i], names));
+    if (config.memory[i].capacity_bytes == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("memory.", i, ".capacity: missing or zero; say how many bytes node '",
+                       config.memory[i].name, "' may use for KV, like 2GiB"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckValues(const ClusterConfig& config) {
+  if (config.model.empty()) {
+    return absl::InvalidArgumentError(
+        "model: missing; give a GGUF file or a Hugging Face directory");
+  }
+  LAMINA_RETURN_IF_ERROR(CheckListen("coordinator.listen", config.coordinator_listen));
+  if (!config.gateway_listen.empty()) {
+    LAMINA_RETURN_IF_ERROR(CheckListen("gateway.listen", config.gateway_listen));
+  }
+  if (config.transport.empty()) {
+    return absl::InvalidArgumentError("transport: the list is empty; name at least one, like shm");
+  }
+  for (const std::string& name : config.transport) {
+    if (!IsOneOf(name, {"shm", "ucx", "verbs"})) {
+      return Invalid("transport", name, "one of shm, ucx, verbs");
+    }
+  }
+  if (!IsOneOf(config.policy, {"attend_remote", "fetch_heads", "fetch_recompute", "fetch_hybrid",
+                               "fetch_sparse", "local", "auto"})) {
+    return Invalid("policy", config.policy,
+                   "one of attend_remote, fetch_heads, fetch_recompute, fetch_hybrid, "
+                   "fetch_sparse, local, auto");
+  }
+  LAMINA_RETURN_IF_ERROR(CheckRange("pipeline.lanes", config.pipeline.lanes, 1, kLanesMax));
+  if (config.pipeline.mode == PipelineMode::kSequential && config.pipeline.lanes != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("pipeline.lanes: ", config.pipeline.lanes,
+                     " contradicts pipeline.mode sequential, which has one lane; set it to 1"));
+  }
+  LAMINA_RETURN_IF_ERROR(
+      CheckRange("prefill.chunk_tokens", config.prefill.chunk_tokens, 1, kChunkTokensMax));
+  LAMINA_RETURN_IF_ERROR(CheckRange("limits.sequence_tokens_max", config.limits.sequence_tokens_max,
+                                    2, kSequenceTokensMax));
+  LAMINA_RETURN_IF_ERROR(
+      CheckRange("limits.running_max", config.limits.running_max, 1, kRunningMax));
+  return CheckRange("limits.waiting_max", config.limits.waiting_max, 1, kWaitingMax);
+}
+
+template <typename Node>
+absl::Status CheckNodeServed(absl::string_view list, size_t index, const Node& node) {
+  if (!IsThisHost(node.host)) {
+    return NotServed(absl::StrCat(list, ".", index, ".host"), node.host,
+                     "localhost, 127.0.0.1 (transport shm joins processes of one host)");
+  }
+  if (node.device != "cpu") {
+    return NotServed(absl::StrCat(list, ".", index, ".device"), node.device, "cpu");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckServed(const ClusterConfig& config) {
+  using internal::EnumName;
+  if (!config.gateway_listen.empty()) {
+    return absl::UnimplementedError(
+        "gateway: not served by this version; remove the key: clients speak gRPC to the "
+        "coordinator");
+  }
+  if (config.compute.size() > 1) {
+    return NotServed("compute", absl::StrCat(config.compute.size(), " nodes"), "exactly one");
+  }
+  if (config.memory.size() > kMemoryNodesMax) {
+    return NotServed("memory", absl::StrCat(config.memory.size(), " nodes"),
+                     absl::StrCat("1 to ", kMemoryNodesMax));
+  }
+  for (const std::string& name : config.transport) {
+    if (name != "shm") {
+      return NotServed("transport", name, "shm");
+    }
+  }
+  for (size_t i = 0; i < config.compute.size(); ++i) {
+    LAMINA_RETURN_IF_ERROR(CheckNodeServed("compute", i, config.compute[i]));
+  }
+  for (size_t i = 0; i < config.memory.size(); ++i) {
+    LAMINA_RETURN_IF_ERROR(CheckNodeServed("memory", i, config.memory[i]));
+  }
+  if (config.partition != Partition::kRequest) {
+    return NotServed("partition", EnumName(internal::kPartitions, config.partition), "request");
+  }
+  if (config.policy != "attend_remote") {
+    return NotServed("policy", config.policy, "attend_remote");
+  }
+  if (config.prefill.mode != PrefillMode::kInline) {
+    return NotServed("prefill.mode", EnumName(internal::kPrefillModes, config.prefill.mode),
+                     "inline");
+  }
+  return absl::OkStatus();
+}
+
+// "3" or "1-4".
+absl::Status AppendCoreRange(absl::string_view text, absl::string_view part,
+                             std::vector<int>& cores) {
+  const std::pair<absl::string_view, absl::string_view> ends = absl::StrSplit(part, '-');
+  const absl::string_view last_text = absl::StrContains(part, '-') ? ends.second : ends.first;
+  int first = 0;
+  int last = 0;
+  const auto is_number = [](absl::string_view s) {
+    return !s.empty() && std::all_of(s.begin(), s.end(), absl::ascii_isdigit);
+  };
+  if (!is_number(ends.first) || !is_number(last_text) || !absl::SimpleAtoi(ends.first, &first) ||
+      !absl::SimpleAtoi(last_text, &last) || first > last || last > kCoreMax) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "'", text, "' is not a list of cores; write it like 0 or 0-3,8 (at most ", kCoreMax, ")"));
+  }
+  for (int core = first; core <= last; ++core) {
+    if (std::find(cores.begin(), cores.end(), core) != cores.end()) {
+      return absl::InvalidArgumentError(absl::StrCat("'", text, "' names core ", core, " twice"));
+    }
+    cores.push_back(core);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ClusterConfig::Validate() const {
+  LAMINA_RETURN_IF_ERROR(CheckValues(*this));
+  LAMINA_RETURN_IF_ERROR(CheckNodes(*this));
+  return CheckServed(*this);
+}
+
+const ComputeNodeConfig* ClusterConfig::FindCompute(absl::string_view name) const {
+  const auto it = std::find_if(compute.begin(), compute.end(),
+                               [&](const ComputeNodeConfig& node) { return node.name == name; });
+  return it == compute.end() ? nullptr : &*it;
+}
+
+const MemoryNodeConfig* ClusterConfig::FindMemory(absl::string_view name) const {
+  const auto it = std::find_if(memory.begin(), memory.end(),
+                               [&](const MemoryNodeConfig& node) { return node.name == name; });
+  return it == memory.end() ? nullptr : &*it;
+}
+
+absl::StatusOr<std::vector<int>> ParseCores(absl::string_view text) {
+  std::vector<int> cores;
+  const absl::string_view all = absl::StripAsciiWhitespace(text);
+  if (all.empty()) {
+    return cores;
+  }
+  for (const absl::string_view part : absl::StrSplit(all, ',')) {
+    LAMINA_RETURN_IF_ERROR(AppendCoreRange(text, absl::StripAsciiWhitespace(part), cores));
+  }
+  return cores;
+}
+
+}  // namespace lamina

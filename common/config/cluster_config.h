@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ClusterConfig: the cluster file. One file describes the whole cluster; each daemon finds itself
+// in it by name. See docs/configuration.md for every key.
+//
+// Precedence: defaults here, then the file, then `--set key.path=value`. Unknown keys are errors
+// that name the nearest known key; a value that is there but bad is an error, never a fallback.
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace lamina {
+
+struct ComputeNodeConfig {
+  std::string name;
+  std::string host = "localhost";
+  std::string device = "cpu";
+  std::vector<int> cores;             // "0", "0-3,8"; empty pins nothing.
+  uint32_t threads = 0;               // 0: as many as cores, or 1 without cores.
+  std::string compute_type = "bf16";  // bf16 | f32: of weights and activations.
+};
+
+struct MemoryNodeConfig {
+  std::string name;
+  std::string host = "localhost";
+  std::string device = "cpu";
+  std::vector<int> cores;
+  uint32_t threads = 0;
+  uint64_t capacity_bytes = 0;  // For KV. Required.
+};
+
+enum class PipelineMode : uint8_t { kRotational, kFixed, kSequential };
+enum class Partition : uint8_t { kRequest, kHead, kTokenRange };
+enum class PrefillMode : uint8_t { kInline, kDedicated };
+enum class ServiceOrderKind : uint8_t { kFirstComeFirstServed, kPriority };
+
+struct ClusterConfig {
+  std::string model;                                  // Relative paths: to the working directory.
+  std::string coordinator_listen = "127.0.0.1:7400";  // host:port; port 0 picks one.
+  std::string gateway_listen;                         // Empty: none.
+  std::vector<ComputeNodeConfig> compute;
+  std::vector<MemoryNodeConfig> memory;
+  std::vector<std::string> transport = {"shm"};  // First that works.
+  struct {
+    PipelineMode mode = PipelineMode::kRotational;
+    uint32_t lanes = 2;
+  } pipeline;
+  Partition partition = Partition::kRequest;
+  std::string policy = "attend_remote";
+  struct {
+    PrefillMode mode = PrefillMode::kInline;
+    uint32_t chunk_tokens = 512;
+  } prefill;
+  struct {
+    uint32_t sequence_tokens_max = 8192;
+    uint32_t running_max = 256;
+    uint32_t waiting_max = 1024;
+  } limits;
+  ServiceOrderKind order = ServiceOrderKind::kFirstComeFirstServed;  // fcfs | priority
+
+  // Errors: kInvalidArgument  the key, the value and what is allowed; duplicate node names; no
+  // compute
+  //                           or memory node; values that contradict each other.
+  //         kUnimplemented    a known value that this version cannot serve yet; says which it can.
+  absl::Status Validate() const;
+
+  const ComputeNodeConfig* FindCompute(absl::string_view name) const;
+  const MemoryNodeConfig* FindMemory(absl::string_view name) const;
+};
+
+// Errors: kNotFound         no such file.
+//         kInvalidArgument  not YAML, an unknown key (with its line and the nearest known key), or
+//         a bad
+//                           value. Also what Validate() says.
+absl::StatusOr<ClusterConfig> LoadClusterConfig(const std::string& path,
+                                                const std::vector<std::string>& overrides);
+
+// The same over text; `origin` names it in messages.
+absl::StatusOr<ClusterConfig> ParseClusterConfig(absl::string_view text, absl::string_view origin,
+                                                 const std::vector<std::string>& overrides);
+
+// The effective configuration as YAML, for logs and `lamina config`.
+std::string ToYaml(const ClusterConfig& config);
+
+// "0-3,8" to {0, 1, 2, 3, 8}.
+absl::StatusOr<std::vector<int>> ParseCores(absl::string_view text);
+
+}  // namespace lamina

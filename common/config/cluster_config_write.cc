@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Writing of the cluster file: what it prints reads back as the same configuration.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/config/cluster_config.h"
+#include "common/config/enum_names_internal.h"
+#include "yaml-cpp/yaml.h"
+
+namespace lamina {
+namespace {
+
+std::string FormatCores(const std::vector<int>& cores) {
+  std::vector<std::string> parts;
+  for (size_t i = 0; i < cores.size();) {
+    size_t end = i + 1;
+    while (end < cores.size() && cores[end] == cores[end - 1] + 1) {
+      ++end;
+    }
+    parts.push_back(end - i == 1 ? absl::StrCat(cores[i])
+                                 : absl::StrCat(cores[i], "-", cores[end - 1]));
+    i = end;
+  }
+  return absl::StrJoin(parts, ",");
+}
+
+template <typename Node>
+void EmitNode(YAML::Emitter& out, const Node& node) {
+  out << YAML::Key << "name" << YAML::Value << node.name;
+  out << YAML::Key << "host" << YAML::Value << node.host;
+  out << YAML::Key << "device" << YAML::Value << node.device;
+  out << YAML::Key << "cores" << YAML::Value << YAML::DoubleQuoted << FormatCores(node.cores);
+  out << YAML::Key << "threads" << YAML::Value << node.threads;
+}
+
+// The largest unit that divides the size, so that reading it back gives the same number.
+std::string FormatExactBytes(uint64_t bytes) {
+  constexpr std::pair<int, absl::string_view> kUnits[] = {{30, "GiB"}, {20, "MiB"}, {10, "KiB"}};
+  for (const auto& [shift, unit] : kUnits) {
+    if (bytes != 0 && bytes % (uint64_t{1} << shift) == 0) {
+      return absl::StrCat(bytes >> shift, unit);
+    }
+  }
+  return absl::StrCat(bytes);
+}
+
+void EmitNodes(YAML::Emitter& out, const ClusterConfig& config) {
+  out << YAML::Key << "compute" << YAML::Value << YAML::BeginSeq;
+  for (const ComputeNodeConfig& node : config.compute) {
+    out << YAML::Flow << YAML::BeginMap;
+    EmitNode(out, node);
+    out << YAML::Key << "compute_type" << YAML::Value << node.compute_type << YAML::EndMap;
+  }
+  out << YAML::EndSeq << YAML::Key << "memory" << YAML::Value << YAML::BeginSeq;
+  for (const MemoryNodeConfig& node : config.memory) {
+    out << YAML::Flow << YAML::BeginMap;
+    EmitNode(out, node);
+    out << YAML::Key << "capacity" << YAML::Value << FormatExactBytes(node.capacity_bytes)
+        << YAML::EndMap;
+  }
+  out << YAML::EndSeq;
+}
+
+}  // namespace
+
+std::string ToYaml(const ClusterConfig& config) {
+  using internal::EnumName;
+  YAML::Emitter out;
+  const auto word = [&out](const char* key, absl::string_view value) {
+    out << YAML::Key << key << YAML::Value << std::string(value);
+  };
+  const auto number = [&out](const char* key, uint32_t value) {
+    out << YAML::Key << key << YAML::Value << value;
+  };
+  const auto section = [&out](const char* key) {
+    out << YAML::Key << key << YAML::Value << YAML::Flow << YAML::BeginMap;
+  };
+  out << YAML::BeginMap;
+  word("model", config.model);
+  section("coordinator");
+  word("listen", config.coordinator_listen);
+  out << YAML::EndMap;
+  if (!config.gateway_listen.empty()) {
+    section("gateway");
+    word("listen", config.gateway_listen);
+    out << YAML::EndMap;
+  }
+  EmitNodes(out, config);
+  out << YAML::Key << "transport" << YAML::Value << YAML::Flow << config.transport;
+  section("pipeline");
+  word("mode", EnumName(internal::kPipelineModes, config.pipeline.mode));
+  number("lanes", config.pipeline.lanes);
+  out << YAML::EndMap;
+  word("partition", EnumName(internal::kPartitions, config.partition));
+  word("policy", config.policy);
+  section("prefill");
+  word("mode", EnumName(internal::kPrefillModes, config.prefill.mode));
+  number("chunk_tokens", config.prefill.chunk_tokens);
+  out << YAML::EndMap;
+  section("limits");
+  number("sequence_tokens_max", config.limits.sequence_tokens_max);
+  number("running_max", config.limits.running_max);
+  number("waiting_max", config.limits.waiting_max);
+  out << YAML::EndMap;
+  word("order", EnumName(internal::kServiceOrders, config.order));
+  out << YAML::EndMap;
+  return absl::StrCat(out.c_str(), "\n");
+}
+
+}  // namespace lamina

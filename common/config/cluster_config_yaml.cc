@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Reading of the cluster file. Each section is a table of keys and of what reads their
+// value, so that unknown keys, duplicates and bad values are told apart in one place.
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <set>
+#include <sstream>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/config/cluster_config.h"
+#include "common/config/enum_names_internal.h"
+#include "common/config/override_internal.h"
+#include "common/status_macros.h"
+#include "common/string_distance.h"
+#include "common/units.h"
+#include "yaml-cpp/yaml.h"
+
+namespace lamina {
+namespace {
+
+constexpr size_t kFileBytesMax = 1 << 20;
+
+using ReadValue = std::function<absl::Status(const YAML::Node& node, const std::string& path)>;
+struct Key {
+  std::string name;
+  ReadValue read;
+};
+
+class ClusterFileReader {
+ public:
+  ClusterFileReader(absl::string_view origin, ClusterConfig& config)
+      : origin_(origin), config_(config) {}
+
+  absl::Status Override(const std::string& assignment, YAML::Node& root) {
+    LAMINA_ASSIGN_OR_RETURN(const std::string path, internal::ApplyOverride(assignment, root));
+    overridden_.emplace_back(path, assignment);
+    return absl::OkStatus();
+  }
+  absl::Status Read(const YAML::Node& root);
+
+ private:
+  absl::Status Error(const YAML::Node& node, const std::string& path,
+                     absl::string_view message) const;
+  absl::Status ReadKeys(const YAML::Node& node, const std::string& path,
+                        const std::vector<Key>& keys) const;
+  ReadValue Section(std::vector<Key> keys) const;
+  template <typename Node>
+  ReadValue List(std::vector<Node>& out, std::function<std::vector<Key>(Node&)> keys) const;
+  ReadValue Text(std::string& out) const;
+  ReadValue Number(uint32_t& out) const;
+  ReadValue Size(uint64_t& out) const;
+  ReadValue Cores(std::vector<int>& out) const;
+  ReadValue Words(std::vector<std::string>& out) const;
+  template <typename Enum, size_t N>
+  ReadValue Choice(const internal::EnumNames<Enum, N>& names, Enum& out) const;
+  absl::Status RequireScalar(const YAML::Node& node, const std::string& path) const;
+
+  std::vector<Key> ComputeKeys(ComputeNodeConfig& node) const;
+  std::vector<Key> MemoryKeys(MemoryNodeConfig& node) const;
+
+  const std::string origin_;
+  ClusterConfig& config_;
+  std::vector<std::pair<std::string, std::string>> overridden_;  // Path, and what was typed.
+};
+
+// Says where the value came from: a line of the file, or an override.
+absl::Status ClusterFileReader::Error(const YAML::Node& node, const std::string& path,
+                                      absl::string_view message) const {
+  std::string where = absl::StrCat(origin_, ":", node.Mark().line + 1);
+  for (const auto& [overridden_path, assignment] : overridden_) {
+    if (path == overridden_path || absl::StartsWith(path, overridden_path + ".") ||
+        ((!node.IsScalar() || node.Mark().is_null()) &&
+         absl::StartsWith(overridden_path, path + "."))) {
+      where = absl::StrCat("--set ", assignment);
+    }
+  }
+  return absl::InvalidArgumentError(absl::StrCat(where, ": ", message));
+}
+
+absl::Status ClusterFileReader::RequireScalar(const YAML::Node& node,
+                                              const std::string& path) const {
+  if (node.IsScalar()) {
+    return absl::OkStatus();
+  }
+  return Error(node, path,
+               absl::StrCat(path, ": wants one value, and has ",
+                            node.IsMap()        ? "a section"
+                            : node.IsSequence() ? "a list"
+                                                : "none"));
+}
+
+absl::Status ClusterFileReader::ReadKeys(const YAML::Node& node, const std::string& path,
+                                         const std::vector<Key>& keys) const {
+  if (!node.IsMap()) {
+    return Error(node, path,
+                 absl::StrCat(path.empty() ? "the file" : path, ": wants keys and values"));
+  }
+  std::set<std::string> seen;
+  for (const auto& entry : node) {
+    const std::string name = entry.first.IsScalar() ? entry.first.Scalar() : "?";
+    const std::string key_path = path.empty() ? name : absl::StrCat(path, ".", name);
+    const Key* known = nullptr;
+    std::vector<std::string> names;
+    for (const Key& key : keys) {
+      names.push_back(key.name);
+      known = key.name == name ? &key : known;
+    }
+    if (known == nullptr) {
+      const std::string nearest = NearestName(name, names);
+      return Error(
+          entry.first, key_path,
+          absl::StrCat("unknown key '", key_path, "'",
+                       nearest.empty() ? "" : absl::StrCat("; did you mean '", nearest, "'?"),
+                       " Known here: ", absl::StrJoin(names, ", ")));
+    }
+    if (!seen.insert(name).second) {
+      return Error(entry.first, key_path, absl::StrCat("'", key_path, "' is given twice"));
+    }
+    LAMINA_RETURN_IF_ERROR(known->read(entry.second, key_path));
+  }
+  return absl::OkStatus();
+}
+
+ReadValue ClusterFileReader::Section(std::vector<Key> keys) const {
+  return [this, keys = std::move(keys)](const YAML::Node& node, const std::string& path) {
+    return ReadKeys(node, path, keys);
+  };
+}
+
+template <typename Node>
+ReadValue ClusterFileReader::List(std::vector<Node>& out,
+                                  std::function<std::vector<Key>(Node&)> keys) const {
+  return [this, &out, keys](const YAML::Node& node, const std::string& path) -> absl::Status {
+    if (!node.IsSequence()) {
+      return Error(node, path, absl::StrCat(path, ": wants a list of nodes, each - {name: ...}"));
+    }
+    for (size_t i = 0; i < node.size(); ++i) {
+      Node element;
+      LAMINA_RETURN_IF_ERROR(ReadKeys(node[i], absl::StrCat(path, ".", i), keys(element)));
+      out.push_back(std::move(element));
+    }
+    return absl::OkStatus();
+  };
+}
+
+ReadValue ClusterFileReader::Text(std::string& out) const {
+  return [this, &out](const YAML::Node& node, const std::string& path) -> absl::Status {
+    LAMINA_RETURN_IF_ERROR(RequireScalar(node, path));
+    out = node.Scalar();
+    return absl::OkStatus();
+  };
+}
+
+ReadValue ClusterFileReader::Number(uint32_t& out) const {
+  return [this, &out](const YAML::Node& node, const std::string& path) -> absl::Status {
+    LAMINA_RETURN_IF_ERROR(RequireScalar(node, path));
+    if (!absl::SimpleAtoi(node.Scalar(), &out)) {
+      return Error(node, path, absl::StrCat(path, ": '", node.Scalar(), "' is not a whole number"));
+    }
+    return absl::OkStatus();
+  };
+}
+
+ReadValue ClusterFileReader::Size(uint64_t& out) const {
+  return [this, &out](const YAML::Node& node, const std::string& path) -> absl::Status {
+    LAMINA_RETURN_IF_ERROR(RequireScalar(node, path));
+    const absl::StatusOr<uint64_t> bytes = ParseBytes(node.Scalar());
+    if (!bytes.ok()) {
+      return Error(node, path, absl::StrCat(path, ": ", bytes.status().message()));
+    }
+    out = *bytes;
+    return absl::OkStatus();
+  };
+}
+
+// "0-3,8" or [0, 1, 2, 3, 8].
+ReadValue ClusterFileReader::Cores(std::vector<int>& out) const {
+  return [this, &out](const YAML::Node& node, const std::string& path) -> absl::Status {
+    std::vector<std::string> parts;
+    if (node.IsSequence()) {
+      LAMINA_RETURN_IF_ERROR(Words(parts)(node, path));
+    } else {
+      LAMINA_RETURN_IF_ERROR(RequireScalar(node, path));
+      parts.push_back(node.Scalar());
+    }
+    absl::StatusOr<std::vector<int>> cores = ParseCores(absl::StrJoin(parts, ","));
+    if (!cores.ok()) {
+      return Error(node, path, absl::StrCat(path, ": ", cores.status().message()));
+    }
+    out = *std::move(cores);
+    return absl::OkStatus();
+  };
+}
+
+// One word, or a list of them.
+ReadValue ClusterFileReader::Words(std::vector<std::string>& out) const {
+  return [this, &out](const YAML::Node& node, const std::string& path) -> absl::Status {
+    out.clear();
+    if (!node.IsSequence()) {
+      LAMINA_RETURN_IF_ERROR(RequireScalar(node, path));
+      out.push_back(node.Scalar());
+      return absl::OkStatus();
+    }
+    for (size_t i = 0; i < node.size(); ++i) {
+      const YAML::Node element = node[i];
+      LAMINA_RETURN_IF_ERROR(RequireScalar(element, absl::StrCat(path, ".", i)));
+      out.push_back(element.Scalar());
+    }
+    return absl::OkStatus();
+  };
+}
+
+template <typename Enum, size_t N>
+ReadValue ClusterFileReader::Choice(const internal::EnumNames<Enum, N>& names, Enum& out) const {
+  return [this, &names, &out](const YAML::Node& node, const std::string& path) -> absl::Status {
+    LAMINA_RETURN_IF_ERROR(RequireScalar(node, path));
+    std::vector<std::string> words;
+    for (const auto& [word, value] : names) {
+      if (word == node.Scalar()) {
+        out = value;
+        return absl::OkStatus();
+      }
+      words.emplace_back(word);
+    }
+    return Error(
+        node, path,
+        absl::StrCat(path, ": '", node.Scalar(), "' is not one of ", absl::StrJoin(words, ", ")));
+  };
+}
+
+std::vector<Key> ClusterFileReader::ComputeKeys(ComputeNodeConfig& node) const {
+  return {{"name", Text(node.name)},         {"host", Text(node.host)},
+          {"device", Text(node.device)},     {"cores", Cores(node.cores)},
+          {"threads", Number(node.threads)}, {"compute_type", Text(node.compute_type)}};
+}
+
+std::vector<Key> ClusterFileReader::MemoryKeys(MemoryNodeConfig& node) const {
+  return {{"name", Text(node.name)},         {"host", Text(node.host)},
+          {"device", Text(node.device)},     {"cores", Cores(node.cores)},
+          {"threads", Number(node.threads)}, {"capacity", Size(node.capacity_bytes)}};
+}
+
+absl::Status ClusterFileReader::Read(const YAML::Node& root) {
+  ClusterConfig& c = config_;
+  constexpr uint32_t kNotGiven = UINT32_MAX;
+  c.pipeline.lanes = kNotGiven;
+  const std::vector<Key> keys = {
+      {"model", Text(c.model)},
+      {"coordinator", Section({{"listen", Text(c.coordinator_listen)}})},
+      {"gateway", Section({{"listen", Text(c.gateway_listen)}})},
+      {"compute", List<ComputeNodeConfig>(
+                      c.compute, [this](ComputeNodeConfig& node) { return ComputeKeys(node); })},
+      {"memory", List<MemoryNodeConfig>(
+                     c.memory, [this](MemoryNodeConfig& node) { return MemoryKeys(node); })},
+      {"transport", Words(c.transport)},
+      {"pipeline", Section({{"mode", Choice(internal::kPipelineModes, c.pipeline.mode)},
+                            {"lanes", Number(c.pipeline.lanes)}})},
+      {"partition", Choice(internal::kPartitions, c.partition)},
+      {"policy", Text(c.policy)},
+      {"prefill", Section({{"mode", Choice(internal::kPrefillModes, c.prefill.mode)},
+                           {"chunk_tokens", Number(c.prefill.chunk_tokens)}})},
+      {"limits", Section({{"sequence_tokens_max", Number(c.limits.sequence_tokens_max)},
+                          {"running_max", Number(c.limits.running_max)},
+                          {"waiting_max", Number(c.limits.waiting_max)}})},
+      {"order", Choice(internal::kServiceOrders, c.order)}};
+  LAMINA_RETURN_IF_ERROR(ReadKeys(root, "", keys));
+  if (c.pipeline.lanes == kNotGiven) {
+    c.pipeline.lanes = c.pipeline.mode == PipelineMode::kSequential ? 1 : 2;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<YAML::Node> LoadYaml(absl::string_view text, absl::string_view origin) {
+  try {
+    return YAML::Load(std::string(text));
+  } catch (const YAML::Exception& error) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(origin, ":", error.mark.line + 1, ": not YAML: ", error.msg));
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<ClusterConfig> ParseClusterConfig(absl::string_view text, absl::string_view origin,
+                                                 const std::vector<std::string>& overrides) {
+  LAMINA_ASSIGN_OR_RETURN(YAML::Node root, LoadYaml(text, origin));
+  ClusterConfig config;
+  ClusterFileReader reader(origin, config);
+  try {
+    for (const std::string& assignment : overrides) {
+      LAMINA_RETURN_IF_ERROR(reader.Override(assignment, root));
+    }
+    LAMINA_RETURN_IF_ERROR(reader.Read(root));
+  } catch (const YAML::Exception& error) {
+    return absl::InvalidArgumentError(absl::StrCat(origin, ": ", error.what()));
+  }
+  const absl::Status valid = config.Validate();
+  if (!valid.ok()) {
+    return absl::Status(valid.code(), absl::StrCat(origin, ": ", valid.message()));
+  }
+  return config;
+}
+
+absl::StatusOr<ClusterConfig> LoadClusterConfig(const std::string& path,
+                                                const std::vector<std::string>& overrides) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text(kFileBytesMax + 1, '\0');
+  if (!file) {
+    return absl::NotFoundError(absl::StrCat("cannot open the cluster file '", path,
+                                            "': ", std::strerror(errno),
+                                            "; examples are in deploy/clusters/"));
+  }
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (file.bad() || (file.fail() && !file.eof())) {
+    return absl::InvalidArgumentError(absl::StrCat("cannot read the cluster file '", path, "'"));
+  }
+  text.resize(static_cast<size_t>(file.gcount()));
+  if (text.size() > kFileBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": larger than ", FormatBytes(kFileBytesMax), ", not a cluster file"));
+  }
+  return ParseClusterConfig(text, path, overrides);
+}
+
+}  // namespace lamina

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The words of the cluster file for its enums, for reading, writing and messages.
+
+#pragma once
+
+#include <array>
+#include <utility>
+
+#include "absl/strings/string_view.h"
+#include "common/config/cluster_config.h"
+
+namespace lamina::internal {
+
+template <typename Enum, size_t N>
+using EnumNames = std::array<std::pair<absl::string_view, Enum>, N>;
+
+inline constexpr EnumNames<PipelineMode, 3> kPipelineModes = {
+    {{"rotational", PipelineMode::kRotational},
+     {"fixed", PipelineMode::kFixed},
+     {"sequential", PipelineMode::kSequential}}};
+inline constexpr EnumNames<Partition, 3> kPartitions = {{{"request", Partition::kRequest},
+                                                         {"head", Partition::kHead},
+                                                         {"token_range", Partition::kTokenRange}}};
+inline constexpr EnumNames<PrefillMode, 2> kPrefillModes = {
+    {{"inline", PrefillMode::kInline}, {"dedicated", PrefillMode::kDedicated}}};
+inline constexpr EnumNames<ServiceOrderKind, 2> kServiceOrders = {
+    {{"fcfs", ServiceOrderKind::kFirstComeFirstServed}, {"priority", ServiceOrderKind::kPriority}}};
+
+template <typename Enum, size_t N>
+absl::string_view EnumName(const EnumNames<Enum, N>& names, Enum value) {
+  for (const auto& [name, candidate] : names) {
+    if (candidate == value) {
+      return name;
+    }
+  }
+  return "?";
+}
+
+}  // namespace lamina::internal

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ThreadPool: fork and join over a fixed set of threads, for kernels.
+//
+// The caller takes part, so a pool of one thread starts none. Which thread runs which index is not
+// determined; kernels must not let it show in their results.
+//
+// Threading: one caller at a time. Run() returns when every index has been run.
+// Waiting:   a worker spins for `spin_us`, then sleeps on a futex until the next Run().
+
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace lamina {
+
+struct ThreadPoolOptions {
+  size_t threads = 1;      // In all, the caller counted.
+  std::vector<int> cores;  // Worker i is pinned to cores[i % size]; empty pins nothing. The caller
+                           // is never pinned here.
+  int spin_us = 50;        // Longer wakes faster and starves whoever shares the core.
+};
+
+class ThreadPool {
+ public:
+  explicit ThreadPool(const ThreadPoolOptions& options);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  // Calls body(index, worker) for every index in [0, count), worker in [0, threads()). Does not
+  // allocate. Empty: count 0 returns at once.
+  void Run(size_t count, const std::function<void(size_t index, size_t worker)>& body);
+
+  size_t threads() const;
+
+ private:
+  struct Shared;
+  std::unique_ptr<Shared> shared_;
+};
+
+// Pins the calling thread. Returns false when the host refuses (a core outside its mask, say).
+bool PinThisThread(const std::vector<int>& cores);
+
+}  // namespace lamina

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compute_node/compute_node.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/log.h"
+#include "common/status_macros.h"
+#include "common/units.h"
+#include "transport/registry.h"
+
+namespace lamina::compute_node {
+
+absl::StatusOr<std::unique_ptr<ComputeNode>> ComputeNode::Create(
+    ComputeNodeOptions options, model::Model model, std::unique_ptr<kernels::Dense> dense,
+    ThreadPool& pool, const ModelWeights::Progress& progress) {
+  std::unique_ptr<ComputeNode> node(
+      new ComputeNode(std::move(options), std::move(model), std::move(dense), pool));
+  absl::StatusOr<ModelWeights> weights = ModelWeights::Load(node->model_, *node->dense_, progress);
+  LAMINA_RETURN_IF_ERROR(weights.status());
+  node->weights_ = *std::move(weights);
+  LAMINA_ASSIGN_OR_RETURN(
+      node->executor_, SliceExecutor::Create(node->model_.graph, *node->weights_, *node->dense_));
+  return node;
+}
+
+ComputeNode::ComputeNode(ComputeNodeOptions options, model::Model model,
+                         std::unique_ptr<kernels::Dense> dense, ThreadPool& pool)
+    : options_(std::move(options)),
+      model_(std::move(model)),
+      dense_(std::move(dense)),
+      pool_(pool) {}
+
+ComputeNode::~ComputeNode() { LeaveEpoch(); }
+
+absl::Status ComputeNode::CheckShapes(const control::EpochConfig& config) const {
+  const uint32_t layers = executor_->slice_count() - 1;
+  if (config.layers.size() != layers) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the coordinator's model has ", config.layers.size(), " layers, this node's ", layers));
+  }
+  for (uint32_t layer = 0; layer < layers; ++layer) {
+    if (executor_->attention(layer).descriptor != config.layers[layer]) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("attention of layer ", layer,
+                       " differs between the coordinator's model and this node's"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> ComputeNode::Configure(const control::EpochConfig& config) {
+  LeaveEpoch();
+  const auto own =
+      std::find(config.compute_nodes.begin(), config.compute_nodes.end(), options_.name);
+  if (own == config.compute_nodes.end()) {
+    return absl::InvalidArgumentError(absl::StrCat("the configuration of epoch ", config.epoch,
+                                                   " does not name ", options_.name));
+  }
+  LAMINA_RETURN_IF_ERROR(CheckShapes(config));
+  const core::WindowShape shape{.compute_nodes = static_cast<uint32_t>(config.compute_nodes.size()),
+                                .memory_nodes = static_cast<uint32_t>(config.memory_nodes.size()),
+                                .lanes = config.lanes,
+                                .rows_max = config.rows_max,
+                                .kv_rows_max = config.chunk_tokens_max,
+                                .layers = config.layers};
+  LAMINA_RETURN_IF_ERROR(core::WindowLayout::Check(shape));
+  const core::WindowLayout layout(shape);
+  LAMINA_RETURN_IF_ERROR(executor_->Prepare(config.rows_max + config.chunk_tokens_max));
+  if (!scratch_.has_value() || scratch_->slots() != config.scratch_tokens) {
+    scratch_.reset();
+    absl::StatusOr<kernels::KvArena> scratch =
+        kernels::KvArena::Create(config.layers, config.scratch_tokens);
+    LAMINA_RETURN_IF_ERROR(scratch.status());
+    scratch_ = *std::move(scratch);
+  }
+  config_ = config;
+  LAMINA_ASSIGN_OR_RETURN(transport_, transport::MakeTransport(config.transport));
+  LAMINA_ASSIGN_OR_RETURN(region_, transport_->CreateRegion({.name = options_.name + " replies",
+                                                             .bytes = layout.reply_region_bytes(),
+                                                             .signal_words = layout.reply_words(),
+                                                             .epoch = config.epoch}));
+  worker_ = std::make_unique<StepWorker>(
+      StepWorker::Options{.config = config,
+                          .node = static_cast<uint32_t>(own - config.compute_nodes.begin()),
+                          .vocabulary = model_.config.vocabulary,
+                          .attention = options_.attention},
+      *executor_, *transport_, *region_, *scratch_, pool_, *reporter_, counters_);
+  LogInfo("epoch ", config.epoch, " lanes ", config.lanes, " scratch ",
+          FormatBytes(scratch_->bytes()), " windows ", FormatBytes(layout.reply_region_bytes()),
+          " transport ", transport_->scheme());
+  return region_->Descriptor();
+}
+
+absl::Status ComputeNode::Connect(const control::EpochPeers& peers) {
+  if (worker_ == nullptr || !config_.has_value() || peers.epoch != config_->epoch) {
+    return absl::AbortedError(absl::StrCat("not configured for epoch ", peers.epoch));
+  }
+  std::vector<std::unique_ptr<transport::RemoteRegion>> queries;
+  for (const std::string& descriptor : peers.memory_regions) {
+    LAMINA_ASSIGN_OR_RETURN(auto region, transport_->OpenRegion(descriptor, peers.epoch));
+    queries.push_back(std::move(region));
+  }
+  worker_->SetPeers(std::move(queries));
+  thread_ = std::thread([this, worker = worker_.get(), epoch = peers.epoch] {
+    if (!options_.cores.empty() && !PinThisThread(options_.cores)) {
+      LogWarning("could not pin the worker to its cores");
+    }
+    std::string blamed;
+    const absl::Status status = worker->Run(blamed);
+    if (!status.ok()) {
+      LogError("epoch ", epoch, " failed ", status.message());
+      reporter_->ReportFault(epoch, status, blamed);
+    }
+  });
+  return absl::OkStatus();
+}
+
+void ComputeNode::TakePlan(core::StepPlan plan) {
+  if (worker_ != nullptr) {
+    worker_->PushPlan(std::move(plan));
+  }
+}
+
+void ComputeNode::LeaveEpoch() {
+  if (worker_ != nullptr) {
+    worker_->Stop();
+  }
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+  worker_.reset();
+  region_.reset();
+  transport_.reset();
+  config_.reset();
+}
+
+control::NodeCounters ComputeNode::Counters() const {
+  return {.busy_seconds =
+              static_cast<double>(counters_.busy_nanos.load(std::memory_order_relaxed)) * 1e-9,
+          .bytes_sent = counters_.bytes_sent.load(std::memory_order_relaxed),
+          .bytes_received = counters_.bytes_received.load(std::memory_order_relaxed),
+          .refused_messages = counters_.refused_messages.load(std::memory_order_relaxed),
+          .units = counters_.units.load(std::memory_order_relaxed)};
+}
+
+}  // namespace lamina::compute_node

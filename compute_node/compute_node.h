@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ComputeNode: one compute node's part in the cluster, epoch by epoch. Holds the model and its
+// weights, the region that memory nodes write, the scratch KV, and the thread of the StepWorker.
+//
+// Stateless between epochs: whatever a sequence needs comes with its join.
+//
+// Threading: as NodeHandler says; the worker has a thread of its own.
+
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/thread_pool.h"
+#include "compute_node/model_weights.h"
+#include "compute_node/slice_executor.h"
+#include "compute_node/step_worker.h"
+#include "control/node_handler.h"
+#include "kernels/attention.h"
+#include "kernels/dense.h"
+#include "kernels/kv_arena.h"
+#include "model/model.h"
+#include "transport/transport.h"
+
+namespace lamina::compute_node {
+
+struct ComputeNodeOptions {
+  std::string name;
+  std::vector<int> cores;
+  const kernels::AttentionKernel* attention = nullptr;
+};
+
+class ComputeNode final : public control::NodeHandler {
+ public:
+  // Loads the weights. Errors: those of ModelWeights::Load and SliceExecutor::Create.
+  static absl::StatusOr<std::unique_ptr<ComputeNode>> Create(
+      ComputeNodeOptions options, model::Model model, std::unique_ptr<kernels::Dense> dense,
+      ThreadPool& pool, const ModelWeights::Progress& progress);
+  ~ComputeNode() override;
+
+  // Results and faults go here; set before the link runs.
+  void SetReporter(control::NodeReporter* reporter) { reporter_ = reporter; }
+
+  uint64_t weight_bytes() const { return weights_->bytes(); }
+
+  absl::StatusOr<std::string> Configure(const control::EpochConfig& config) override;
+  absl::Status Connect(const control::EpochPeers& peers) override;
+  void TakePlan(core::StepPlan plan) override;
+  void LeaveEpoch() override;
+  control::NodeCounters Counters() const override;
+
+ private:
+  ComputeNode(ComputeNodeOptions options, model::Model model, std::unique_ptr<kernels::Dense> dense,
+              ThreadPool& pool);
+  absl::Status CheckShapes(const control::EpochConfig& config) const;
+
+  const ComputeNodeOptions options_;
+  const model::Model model_;
+  const std::unique_ptr<kernels::Dense> dense_;
+  ThreadPool& pool_;
+  std::optional<ModelWeights> weights_;
+  std::unique_ptr<SliceExecutor> executor_;
+  control::NodeReporter* reporter_ = nullptr;
+  StepCounters counters_;
+
+  // Of the current epoch; order matters: the worker goes first, the transport last.
+  std::optional<control::EpochConfig> config_;
+  std::unique_ptr<transport::Transport> transport_;
+  std::unique_ptr<transport::Region> region_;
+  std::optional<kernels::KvArena> scratch_;
+  std::unique_ptr<StepWorker> worker_;
+  std::thread thread_;
+};
+
+}  // namespace lamina::compute_node

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// lamina-compute: the daemon of one compute node.
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "common/log.h"
+#include "common/status_macros.h"
+#include "common/thread_pool.h"
+#include "common/units.h"
+#include "compute_node/compute_node.h"
+#include "control/daemon.h"
+#include "control/node_link_service.h"
+#include "kernels/attention.h"
+#include "kernels/dense.h"
+#include "model/fingerprint.h"
+#include "model/model.h"
+
+namespace lamina {
+namespace {
+
+constexpr char kPurpose[] =
+    "lamina-compute holds the weights and runs the dense layers for one compute node of a Lamina "
+    "cluster.\nUsually started by deploy/cluster.sh.\n\n"
+    "Example: lamina-compute --cluster deploy/clusters/local.yaml --name c0";
+
+// Logs every tenth of the loading.
+compute_node::ModelWeights::Progress LogProgress() {
+  return [next = 0.1](double fraction) mutable {
+    if (fraction >= next) {
+      LogInfo("loading weights ", static_cast<int>(fraction * 100 + 0.5), "%");
+      next = std::max(next, fraction) + 0.1;
+    }
+  };
+}
+
+absl::Status Serve(const control::DaemonFlags& flags) {
+  LAMINA_ASSIGN_OR_RETURN(const ClusterConfig config, control::LoadDaemonConfig(flags));
+  const ComputeNodeConfig* node = config.FindCompute(flags.name);
+  if (node == nullptr) {
+    return absl::NotFoundError("the cluster file has no compute node named " + flags.name);
+  }
+  const size_t threads =
+      node->threads != 0 ? node->threads : std::max<size_t>(1, node->cores.size());
+  ThreadPool pool({.threads = threads, .cores = node->cores});
+  const DType compute_type = node->compute_type == "f32" ? DType::kF32 : DType::kBF16;
+  LAMINA_ASSIGN_OR_RETURN(
+      auto dense, kernels::MakeCpuDense(
+                      {.compute_type = compute_type, .threads = threads, .cores = node->cores}));
+  const std::string description = dense->description();
+  LogInfo("dense layers ", description, " attention ", kernels::CpuAttention().name(), " threads ",
+          threads);
+  LAMINA_ASSIGN_OR_RETURN(model::Model model, model::OpenModel(config.model));
+  LAMINA_ASSIGN_OR_RETURN(const std::string fingerprint, model::Fingerprint(model));
+  LogInfo("model ", model.config.name, " architecture ", model.config.architecture, " from ",
+          config.model);
+  LAMINA_ASSIGN_OR_RETURN(
+      auto handler,
+      compute_node::ComputeNode::Create(
+          {.name = flags.name, .cores = node->cores, .attention = &kernels::CpuAttention()},
+          std::move(model), std::move(dense), pool, LogProgress()));
+  LogInfo("weights ", FormatBytes(handler->weight_bytes()));
+  control::NodeLink link(flags.coordinator.empty() ? config.coordinator_listen : flags.coordinator,
+                         {.name = flags.name,
+                          .device = node->device,
+                          .kernels = description,
+                          .model_fingerprint = fingerprint});
+  handler->SetReporter(&link);
+  control::OnTermination([&link] { link.Stop(); }, [] { _exit(1); });
+  return link.Run(*handler, [&flags] {
+    const absl::Status written = control::WriteReadyFile(flags, "ready");
+    if (!written.ok()) {
+      LogWarning(written.message());
+    }
+  });
+}
+
+}  // namespace
+}  // namespace lamina
+
+int main(int argc, char** argv) {
+  const lamina::control::ParsedFlags parsed =
+      lamina::control::ParseDaemonFlags(argc, argv, lamina::kPurpose, "");
+  if (parsed.exit_status.has_value()) {
+    return *parsed.exit_status;
+  }
+  lamina::control::EnsureHugePagesForMalloc(argv);
+  return lamina::control::ExitStatus(lamina::Serve(parsed.flags));
+}

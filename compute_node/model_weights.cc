@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compute_node/model_weights.h"
+
+#include <cstring>
+#include <utility>
+#include <variant>
+
+#include "common/status_macros.h"
+
+namespace lamina::compute_node {
+namespace {
+
+// Appends f32 values in the compute type.
+void AppendAs(DType type, const std::vector<float>& values, std::byte* out) {
+  if (type == DType::kF32) {
+    std::memcpy(out, values.data(), values.size() * sizeof(float));
+    return;
+  }
+  auto* target = reinterpret_cast<BFloat16*>(out);
+  for (size_t i = 0; i < values.size(); ++i) {
+    target[i] = ToBFloat16(values[i]);
+  }
+}
+
+absl::StatusOr<std::vector<float>> Read(const model::Model& model, model::WeightId id) {
+  const model::Weight& weight = model.graph.weights[id];
+  std::vector<float> values(size_t{weight.rows} * weight.cols);
+  LAMINA_RETURN_IF_ERROR(model::ReadWeight(model, id, absl::MakeSpan(values)));
+  return values;
+}
+
+}  // namespace
+
+absl::StatusOr<ModelWeights> ModelWeights::Load(const model::Model& model, kernels::Dense& dense,
+                                                const Progress& progress) {
+  ModelWeights weights;
+  weights.table_type_ = dense.compute_type();
+  weights.linears_.resize(model.graph.ops.size());
+  weights.vectors_.resize(model.graph.weights.size());
+  weights.tables_.resize(model.graph.weights.size());
+  const size_t ops = model.graph.ops.size();
+  for (model::OpId op = 0; op < ops; ++op) {
+    LAMINA_RETURN_IF_ERROR(weights.LoadOp(model, op, dense));
+    progress(static_cast<double>(op + 1) / static_cast<double>(ops));
+  }
+  return weights;
+}
+
+absl::Status ModelWeights::LoadOp(const model::Model& model, model::OpId op,
+                                  kernels::Dense& dense) {
+  const model::OpBody& body = model.graph.ops[op].body;
+  if (const auto* embed = std::get_if<model::EmbedOp>(&body)) {
+    return LoadTable(model, embed->table);
+  }
+  if (const auto* positions = std::get_if<model::PositionEmbedOp>(&body)) {
+    return LoadTable(model, positions->table);
+  }
+  if (const auto* norm = std::get_if<model::NormOp>(&body)) {
+    LAMINA_RETURN_IF_ERROR(LoadVector(model, norm->weight));
+    return norm->bias == model::kNone ? absl::OkStatus() : LoadVector(model, norm->bias);
+  }
+  if (std::holds_alternative<model::LinearOp>(body)) {
+    return LoadLinear(model, op, dense);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ModelWeights::LoadTable(const model::Model& model, model::WeightId weight) {
+  if (!tables_[weight].empty()) {
+    return absl::OkStatus();
+  }
+  LAMINA_ASSIGN_OR_RETURN(const std::vector<float> values, Read(model, weight));
+  tables_[weight].resize(values.size() * DTypeBytes(table_type_));
+  AppendAs(table_type_, values, tables_[weight].data());
+  bytes_ += tables_[weight].size();
+  return absl::OkStatus();
+}
+
+absl::Status ModelWeights::LoadVector(const model::Model& model, model::WeightId weight) {
+  LAMINA_ASSIGN_OR_RETURN(vectors_[weight], Read(model, weight));
+  bytes_ += vectors_[weight].size() * sizeof(float);
+  return absl::OkStatus();
+}
+
+absl::Status ModelWeights::LoadLinear(const model::Model& model, model::OpId op,
+                                      kernels::Dense& dense) {
+  const auto& linear = std::get<model::LinearOp>(model.graph.ops[op].body);
+  size_t rows = 0;
+  bool any_bias = false;
+  for (const model::LinearOp::Part& part : linear.parts) {
+    rows += model.graph.weights[part.weight].rows;
+    any_bias = any_bias || part.bias != model::kNone;
+  }
+  const size_t cols = model.graph.weights[linear.parts[0].weight].cols;
+  const size_t element = DTypeBytes(dense.compute_type());
+  std::vector<std::byte> stacked(rows * cols * element);
+  std::vector<float> bias(any_bias ? rows : 0, 0.0f);
+  size_t row = 0;
+  for (const model::LinearOp::Part& part : linear.parts) {
+    LAMINA_ASSIGN_OR_RETURN(const std::vector<float> values, Read(model, part.weight));
+    AppendAs(dense.compute_type(), values, stacked.data() + row * cols * element);
+    if (part.bias != model::kNone) {
+      LAMINA_ASSIGN_OR_RETURN(const std::vector<float> part_bias, Read(model, part.bias));
+      std::copy(part_bias.begin(), part_bias.end(),
+                bias.begin() + static_cast<std::ptrdiff_t>(row));
+    }
+    row += model.graph.weights[part.weight].rows;
+  }
+  LAMINA_ASSIGN_OR_RETURN(linears_[op],
+                          dense.Pack(stacked.data(), dense.compute_type(), rows, cols, bias));
+  bytes_ += linears_[op]->bytes();
+  return absl::OkStatus();
+}
+
+}  // namespace lamina::compute_node

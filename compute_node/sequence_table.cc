@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compute_node/sequence_table.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace lamina::compute_node {
+
+absl::Status SequenceTable::Apply(const core::StepPlan& plan, uint32_t vocabulary) {
+  for (const core::SequenceId id : plan.leaves) {
+    sequences_.erase(id);
+  }
+  for (const core::SequenceJoin& join : plan.joins) {
+    if (join.tokens.empty() || join.prompt_tokens > join.tokens.size()) {
+      return absl::InternalError(absl::StrCat("sequence ", join.id, " joins with ",
+                                              join.tokens.size(), " tokens and a prompt of ",
+                                              join.prompt_tokens));
+    }
+    for (const TokenId token : join.tokens) {
+      if (token < 0 || static_cast<uint32_t>(token) >= vocabulary) {
+        return absl::InternalError(absl::StrCat("sequence ", join.id, " has token ", token,
+                                                "; the vocabulary has ", vocabulary));
+      }
+    }
+    const auto [entry, is_new] = sequences_.try_emplace(join.id);
+    if (!is_new) {
+      return absl::InternalError(absl::StrCat("sequence ", join.id, " joins twice"));
+    }
+    entry->second.join = join;
+    entry->second.tokens = join.tokens;
+    entry->second.tokens.reserve(std::max<size_t>(join.tokens_max, join.tokens.size()) + 2);
+    if (join.parent != 0) {
+      Sequence* parent = Find(join.parent);
+      if (parent == nullptr) {
+        return absl::InternalError(
+            absl::StrCat("sequence ", join.id, " has an unknown parent ", join.parent));
+      }
+      parent->children.push_back(join.id);
+    }
+  }
+  return absl::OkStatus();
+}
+
+Sequence* SequenceTable::Find(core::SequenceId id) {
+  const auto found = sequences_.find(id);
+  return found == sequences_.end() ? nullptr : &found->second;
+}
+
+core::SampledToken SampleNext(absl::Span<const float> logits, Sequence& sequence,
+                              kernels::SampleScratch& scratch) {
+  const core::SequenceJoin& join = sequence.join;
+  const absl::Span<const TokenId> tokens = sequence.tokens;
+  const auto position = static_cast<uint32_t>(tokens.size());
+  const kernels::SampleResult sampled =
+      kernels::Sample(logits, join.sampling, tokens.first(join.prompt_tokens),
+                      tokens.subspan(join.prompt_tokens), position, scratch);
+  sequence.tokens.push_back(sampled.token);
+  core::SampledToken result{.sequence = join.id,
+                            .position = position,
+                            .token = sampled.token,
+                            .logprob = sampled.logprob};
+  for (const kernels::TokenLogprob& top : sampled.top) {
+    result.top.push_back({.token = top.token, .logprob = top.logprob});
+  }
+  const bool is_end = std::find(join.end_tokens.begin(), join.end_tokens.end(), sampled.token) !=
+                      join.end_tokens.end();
+  if (is_end && sequence.tokens.size() >= join.tokens_min) {
+    result.finish = core::FinishReason::kStop;
+  } else if (sequence.tokens.size() >= join.tokens_max) {
+    result.finish = core::FinishReason::kLength;
+  }
+  sequence.finished = result.finish != core::FinishReason::kNone;
+  return result;
+}
+
+}  // namespace lamina::compute_node

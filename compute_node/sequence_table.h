@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// SequenceTable: what a compute node knows of each sequence: its tokens, how to sample, when it
+// ends. Changed by plans (joins, leaves) and by sampling.
+//
+// Threading: the data thread.
+
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "coordinator/core/step_plan.h"
+#include "kernels/sampling.h"
+
+namespace lamina::compute_node {
+
+struct Sequence {
+  core::SequenceJoin join;
+  std::vector<TokenId> tokens;             // Prompt, committed and sampled.
+  std::vector<core::SequenceId> children;  // Sample their first token with this one's last chunk.
+  bool finished = false;                   // Further rows are dead.
+};
+
+class SequenceTable {
+ public:
+  // Errors: kInternal  a join of a known id, an empty one, or a token outside the vocabulary.
+  absl::Status Apply(const core::StepPlan& plan, uint32_t vocabulary);
+
+  Sequence* Find(core::SequenceId id);
+
+  void Clear() { sequences_.clear(); }
+
+ private:
+  std::unordered_map<core::SequenceId, Sequence> sequences_;
+};
+
+// Samples the next token of `sequence` from `logits`, appends it, and judges whether it is the
+// last.
+core::SampledToken SampleNext(absl::Span<const float> logits, Sequence& sequence,
+                              kernels::SampleScratch& scratch);
+
+}  // namespace lamina::compute_node

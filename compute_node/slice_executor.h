@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// SliceExecutor: runs the ops of a split graph on one device. It knows ops and buffers; nothing of
+// requests, lanes' plans or the network.
+//
+// A RowBuffers holds the values of one batch of rows. Buffers are assigned once by liveness: a
+// value's memory is reused after its last reader in execution order, so that a batch needs a
+// handful of buffers, not one for each value. Values in the context of an attention stay until
+// their last reader.
+//
+// The last slice (final norm, LM head) runs on few rows: those that are sampled or scored. Its
+// inputs are gathered into TailBuffers.
+//
+// Threading: one thread.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/dtype.h"
+#include "compute_node/model_weights.h"
+#include "kernels/dense.h"
+#include "kernels/matrix_view.h"
+#include "model/graph.h"
+#include "model/splitter.h"
+
+namespace lamina::compute_node {
+
+// Memory for the values of up to `rows_max` rows.
+class ValueBuffers {
+ public:
+  std::byte* data(model::ValueId value) { return storage_[slot_[value]].data(); }
+  size_t rows_max() const { return rows_max_; }
+  // Every allocation, for registration with a transport.
+  std::vector<absl::Span<std::byte>> Allocations();
+
+ private:
+  friend class SliceExecutor;
+  size_t rows_max_ = 0;
+  std::vector<uint32_t> slot_;  // [values]; kNone for values that do not live here.
+  std::vector<std::vector<std::byte>> storage_;
+};
+
+// What rows are, apart from their values.
+struct RowInputs {
+  absl::Span<const uint32_t> token_ids;  // [rows]
+  absl::Span<const uint32_t> positions;  // [rows]
+};
+
+class SliceExecutor {
+ public:
+  // Rows that the last slice runs on at once: bounds the memory of the logits.
+  static constexpr size_t kTailRows = 64;
+
+  // References must outlive the executor.
+  // Errors: kInvalidArgument  the graph does not split.
+  static absl::StatusOr<std::unique_ptr<SliceExecutor>> Create(const model::Graph& graph,
+                                                               const ModelWeights& weights,
+                                                               kernels::Dense& dense);
+
+  // Makes primitives for up to `rows_max` rows.
+  absl::Status Prepare(size_t rows_max);
+
+  uint32_t slice_count() const { return static_cast<uint32_t>(split_.slices.size()); }
+  const model::SplitModel& split() const { return split_; }
+
+  ValueBuffers MakeBuffers(size_t rows_max) const;  // For slices 0 .. slice_count() - 2.
+  ValueBuffers MakeTailBuffers() const;             // For the last slice.
+
+  // Runs the part of slice `slice` before its q, k, v are complete, or the part after.
+  // Requires: slice < slice_count() - 1.
+  void RunBeforeSend(uint32_t slice, const RowInputs& rows, ValueBuffers& buffers);
+  void RunAfterSend(uint32_t slice, const RowInputs& rows, ValueBuffers& buffers);
+
+  // Gathers rows `chosen` (at most kTailRows) of the inputs of the last slice, runs it, and returns
+  // the logits [chosen, vocabulary]. `rows` describes all rows of `buffers`.
+  kernels::MatrixView<const float> RunTail(const RowInputs& rows, ValueBuffers& buffers,
+                                           absl::Span<const uint32_t> chosen, ValueBuffers& tail);
+
+  // Rows [q | k | v] for the attention after `slice`, and its output.
+  kernels::MatrixView<BFloat16> QkvRows(uint32_t slice, size_t rows, ValueBuffers& buffers) const;
+  kernels::MatrixView<BFloat16> AttentionRows(uint32_t slice, size_t rows,
+                                              ValueBuffers& buffers) const;
+  const model::AttentionOp& attention(uint32_t slice) const;
+
+ private:
+  SliceExecutor(const model::Graph& graph, const ModelWeights& weights, kernels::Dense& dense,
+                model::SplitModel split);
+
+  void RunOps(absl::Span<const model::OpId> ops, const RowInputs& rows, ValueBuffers& buffers);
+  void RunOp(model::OpId op, const RowInputs& rows, ValueBuffers& buffers);
+  void RunLinear(model::OpId op, size_t rows, ValueBuffers& buffers);
+  void RunNorm(const model::Op& op, size_t rows, ValueBuffers& buffers);
+  void RunAdd(const model::Op& op, size_t rows, ValueBuffers& buffers);
+  void RunRope(const model::Op& op, const RowInputs& rows, ValueBuffers& buffers);
+
+  DType TypeOf(model::ValueId value) const;
+  size_t RowBytes(model::ValueId value) const;
+  kernels::MatrixView<float> Floats(model::ValueId value, size_t rows, ValueBuffers& buffers) const;
+  kernels::MatrixView<BFloat16> Halves(model::ValueId value, size_t rows,
+                                       ValueBuffers& buffers) const;
+  kernels::ActivationView Activations(model::ValueId value, size_t rows,
+                                      ValueBuffers& buffers) const;
+  // What happens to buffers, in order. An attention makes its output when q, k, v are sent, since
+  // prompt chunks attend then and there, and reads its input until the slice has run to its end,
+  // since the transport may.
+  struct Step {
+    model::OpId op = model::kNone;
+    bool reads = true;
+    bool makes = true;
+  };
+  ValueBuffers Assign(absl::Span<const Step> order, absl::Span<const model::ValueId> inputs,
+                      size_t rows_max) const;
+
+  const model::Graph& graph_;
+  const ModelWeights& weights_;
+  kernels::Dense& dense_;
+  const model::SplitModel split_;
+  std::vector<model::ValueId> tail_inputs_;  // Of the last slice: context and attention output.
+};
+
+}  // namespace lamina::compute_node

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// StepWorker: the data thread of a compute node in one epoch. Runs the slices of all lanes, sends
+// q, k, v to memory nodes, attends prompt chunks over the scratch KV, takes attention outputs, and
+// samples.
+//
+// Each lane is a small state machine; the thread always runs the ready lane that is furthest
+// behind. While a lane's attention is away, another lane's slice runs: with two lanes and balanced
+// times neither this node nor the memory nodes wait.
+//
+//   idle --plan--> ready --slice k, put q k v--> away --replies--> ready (k + 1) ... --tail--> idle
+//
+// Threading: Run() on one thread; PushPlan() and Stop() from any other.
+// Allocation: per step (plans, results), not per slice.
+
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/thread_pool.h"
+#include "compute_node/sequence_table.h"
+#include "compute_node/slice_executor.h"
+#include "control/inbox.h"
+#include "control/node_handler.h"
+#include "coordinator/core/window_layout.h"
+#include "kernels/attention.h"
+#include "kernels/kv_arena.h"
+#include "transport/transport.h"
+
+namespace lamina::compute_node {
+
+// Counts that other threads read while the worker runs. Written by the worker alone.
+struct StepCounters {
+  std::atomic<uint64_t> busy_nanos{0};
+  std::atomic<uint64_t> bytes_sent{0};
+  std::atomic<uint64_t> bytes_received{0};
+  std::atomic<uint64_t> refused_messages{0};
+  std::atomic<uint64_t> units{0};
+};
+
+class StepWorker {
+ public:
+  struct Options {
+    control::EpochConfig config;
+    uint32_t node = 0;  // Own index among the compute nodes.
+    uint32_t vocabulary = 0;
+    const kernels::AttentionKernel* attention = nullptr;
+    Nanos peer_deadline = Seconds(60);  // Longest wait for an attention output.
+  };
+
+  // All references must outlive the worker.
+  StepWorker(const Options& options, SliceExecutor& executor, transport::Transport& transport,
+             transport::Region& region, kernels::KvArena& scratch, ThreadPool& pool,
+             control::NodeReporter& reporter, StepCounters& counters);
+  ~StepWorker();
+
+  // Queries for memory node i go to queries[i]. Call before Run().
+  void SetPeers(std::vector<std::unique_ptr<transport::RemoteRegion>> queries);
+
+  // Works until Stop() (OK) or until something is wrong; `blamed` then names the peer, if one.
+  absl::Status Run(std::string& blamed);
+
+  void PushPlan(core::StepPlan plan);
+  void Stop();
+
+ private:
+  enum class Phase : uint8_t { kIdle, kReady, kAway };
+
+  struct RowRange {
+    uint32_t first = 0;
+    uint32_t count = 0;
+  };
+  // What of a step concerns one memory node.
+  struct NodePart {
+    RowRange rows;     // Decode rows.
+    RowRange kv_rows;  // Of the lane's staging of chunk k and v.
+    bool pending = false;
+    bool involved() const { return rows.count > 0 || kv_rows.count > 0; }
+  };
+  struct Chunk {
+    core::PrefillChunk plan;
+    uint32_t first_row = 0;     // Of the step.
+    uint32_t first_kv_row = 0;  // Of the staging.
+    Extent scratch;             // All tokens of the sequence up to this chunk's end.
+    Extent scratch_new;         // Those of this chunk.
+  };
+  // A row of the last slice and what it is for.
+  struct TailRow {
+    uint32_t row = 0;
+    core::SequenceId sequence = 0;
+    uint32_t position = 0;  // Of the row's token.
+    bool score = false;
+  };
+  struct Lane {
+    Phase phase = Phase::kIdle;
+    std::vector<core::StepPlan> plans;  // Not yet begun, oldest first.
+    core::StepPlan plan;                // Of the step that runs.
+    uint32_t slice = 0;                 // Next to run.
+    uint64_t units = 0;                 // Slices run in all; the furthest behind runs first.
+    Nanos away_since = 0;
+    std::vector<uint32_t> token_ids;
+    std::vector<uint32_t> positions;
+    uint32_t decode_rows = 0;
+    std::vector<Chunk> chunks;
+    std::vector<NodePart> nodes;
+    std::vector<TailRow> tail;
+    ValueBuffers buffers;
+    std::vector<core::WindowHeader> headers;  // [memory nodes], the source of puts.
+    std::vector<BFloat16> kv_staging;         // [chunk tokens, k | v]
+  };
+
+  void TakePlans();
+  absl::Status BeginSteps();
+  absl::Status BeginStep(Lane& lane);
+  absl::Status PlaceRows(Lane& lane);
+  absl::Status PlaceChunks(Lane& lane);
+  void ChooseTailRows(Lane& lane);
+  Lane* NextReady();
+  absl::Status RunSlice(Lane& lane, std::string& blamed);
+  absl::Status Send(Lane& lane, std::string& blamed);
+  absl::Status SendTo(Lane& lane, uint32_t node);
+  absl::Status PutAll(uint32_t node, size_t offset, absl::Span<const std::byte> source,
+                      const transport::SignalUpdate* signal);
+  void StageChunks(Lane& lane);
+  void AttendChunks(Lane& lane);
+  absl::Status TakeReplies(std::string& blamed);
+  absl::Status TakeReply(Lane& lane, uint32_t node);
+  absl::Status WaitForReplies(std::string& blamed);
+  void RunTail(Lane& lane);
+  uint64_t UnitValue(const Lane& lane) const;
+  uint32_t IndexOf(const Lane& lane) const { return static_cast<uint32_t>(&lane - lanes_.data()); }
+  RowInputs Rows(const Lane& lane) const { return {lane.token_ids, lane.positions}; }
+
+  const Options options_;
+  const core::WindowLayout layout_;
+  SliceExecutor& executor_;
+  transport::Transport& transport_;
+  transport::Region& region_;
+  kernels::KvArena& scratch_;
+  ThreadPool& pool_;
+  control::NodeReporter& reporter_;
+  StepCounters& counters_;
+  std::vector<std::unique_ptr<transport::RemoteRegion>> queries_;
+  control::Inbox<core::StepPlan> inbox_;
+  transport::AbortWord abort_{0};
+
+  // Worker thread only.
+  SequenceTable sequences_;
+  std::vector<Lane> lanes_;
+  ValueBuffers tail_buffers_;
+  std::unique_ptr<kernels::AttentionScratch> attention_scratch_;
+  std::vector<kernels::AttentionItem> items_;
+  std::vector<transport::SignalCondition> conditions_;
+  std::vector<kernels::SampleScratch> sample_scratch_;  // One a thread.
+  std::vector<core::StepPlan> taken_;
+};
+
+}  // namespace lamina::compute_node

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "control/daemon.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/log.h"
+#include "common/version.h"
+
+namespace lamina::control {
+namespace {
+
+LogLevel ToLogLevel(const std::string& name) {
+  if (name == "debug") {
+    return LogLevel::kDebug;
+  }
+  if (name == "warning") {
+    return LogLevel::kWarning;
+  }
+  return name == "error" ? LogLevel::kError : LogLevel::kInfo;
+}
+
+sigset_t TerminationSignals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGINT);
+  return set;
+}
+
+}  // namespace
+
+ParsedFlags ParseDaemonFlags(int argc, char** argv, const std::string& purpose,
+                             const std::string& default_name) {
+  ParsedFlags parsed;
+  DaemonFlags& flags = parsed.flags;
+  flags.name = default_name;
+  CLI::App app(purpose);
+  app.set_version_flag("--version", std::string(kVersion));
+  app.add_option("--cluster", flags.cluster_file, "Cluster file (YAML); see docs/configuration.md")
+      ->required();
+  auto* name = app.add_option("--name", flags.name, "This daemon's name in the cluster file");
+  if (default_name.empty()) {
+    name->required();
+  }
+  app.add_option("--set", flags.overrides, "Override a key of the cluster file: pipeline.lanes=1")
+      ->take_all();
+  app.add_option("--coordinator", flags.coordinator,
+                 "Coordinator's address; default: coordinator.listen of the cluster file");
+  app.add_option("--ready-file", flags.ready_file, "Written once this daemon serves");
+  app.add_option("--log-level", flags.log_level, "debug, info, warning or error")
+      ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
+      ->capture_default_str();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const int code = app.exit(error);
+    parsed.exit_status = code == 0 ? 0 : 2;
+    return parsed;
+  }
+  SetUpLogging(flags.name, ToLogLevel(flags.log_level));
+  const sigset_t set = TerminationSignals();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  return parsed;
+}
+
+absl::StatusOr<ClusterConfig> LoadDaemonConfig(const DaemonFlags& flags) {
+  absl::StatusOr<ClusterConfig> config = LoadClusterConfig(flags.cluster_file, flags.overrides);
+  if (config.ok()) {
+    LogDebug("effective configuration\n", ToYaml(*config));
+  }
+  return config;
+}
+
+void OnTermination(std::function<void()> first, std::function<void()> second) {
+  signal(SIGPIPE, SIG_IGN);
+  std::thread([set = TerminationSignals(), first = std::move(first), second = std::move(second)] {
+    int number = 0;
+    sigwait(&set, &number);
+    LogInfo("signal ", number, "; stopping");
+    first();
+    sigwait(&set, &number);
+    LogWarning("signal ", number, " again; stopping at once");
+    second();
+  }).detach();
+}
+
+absl::Status WriteReadyFile(const DaemonFlags& flags, const std::string& text) {
+  if (flags.ready_file.empty()) {
+    return absl::OkStatus();
+  }
+  const std::string partial = flags.ready_file + ".partial";
+  std::ofstream out(partial, std::ios::trunc);
+  out << text << '\n';
+  out.close();
+  if (!out || std::rename(partial.c_str(), flags.ready_file.c_str()) != 0) {
+    return absl::InternalError(absl::StrCat("could not write the ready file ", flags.ready_file));
+  }
+  return absl::OkStatus();
+}
+
+void EnsureHugePagesForMalloc(char** argv) {
+  if (std::getenv("GLIBC_TUNABLES") != nullptr) {
+    return;
+  }
+  setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1", 1);
+  // By its real path, so that the process keeps its name.
+  char path[4096];
+  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 1);
+  if (length > 0) {
+    path[length] = '\0';
+    execv(path, argv);
+  }
+  LogWarning("could not start again with huge pages for malloc; weights stay on small pages");
+}
+
+int ExitStatus(const absl::Status& status) {
+  if (status.ok()) {
+    return 0;
+  }
+  LogError(status.message());
+  return 1;
+}
+
+}  // namespace lamina::control

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the mains of all daemons share: flags, logging, signals, pinning, the ready file.
+
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/config/cluster_config.h"
+
+namespace lamina::control {
+
+struct DaemonFlags {
+  std::string cluster_file;
+  std::string name;
+  std::vector<std::string> overrides;  // --set key=value
+  std::string coordinator;             // host:port; empty: the cluster file's.
+  std::string ready_file;
+  std::string log_level = "info";
+};
+
+// Parses the command line; prints --help or --version, or a usage error, and then returns the exit
+// status instead of flags. `purpose` opens the help text. Sets up logging, and blocks SIGTERM and
+// SIGINT in this and all later threads: call it before any other thread starts.
+struct ParsedFlags {
+  std::optional<int> exit_status;
+  DaemonFlags flags;
+};
+ParsedFlags ParseDaemonFlags(int argc, char** argv, const std::string& purpose,
+                             const std::string& default_name);
+
+// Loads the cluster file and logs the effective configuration.
+absl::StatusOr<ClusterConfig> LoadDaemonConfig(const DaemonFlags& flags);
+
+// Calls `first` on the first SIGTERM or SIGINT and `second` on the next, from a thread of its own.
+void OnTermination(std::function<void()> first, std::function<void()> second);
+
+// Writes `text` to the ready file, whole or not at all. Does nothing without one.
+absl::Status WriteReadyFile(const DaemonFlags& flags, const std::string& text);
+
+// Asks malloc for huge pages: weights are streamed once a step, and small pages cost address
+// translations (docs/performance.md, decode). The C library reads this setting from the environment
+// before main: this sets it and runs the program again, once. Does nothing where GLIBC_TUNABLES is
+// set already.
+void EnsureHugePagesForMalloc(char** argv);
+
+// Logs `status` and returns the exit status: 0 ok, 1 the work failed, 2 wrong usage.
+int ExitStatus(const absl::Status& status);
+
+}  // namespace lamina::control

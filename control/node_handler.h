@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// NodeHandler: what a compute or memory node does when the coordinator speaks. NodeLink calls it.
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/attention_descriptor.h"
+#include "coordinator/core/step_plan.h"
+
+namespace lamina::control {
+
+// The shape of the cluster in one epoch, the same for all its nodes.
+struct EpochConfig {
+  uint64_t epoch = 0;
+  uint32_t lanes = 0;
+  uint32_t rows_max = 0;
+  uint32_t chunk_tokens_max = 0;
+  uint32_t scratch_tokens = 0;
+  uint32_t sequence_tokens_max = 0;
+  std::vector<AttentionDescriptor> layers;
+  std::vector<std::string> compute_nodes;
+  std::vector<std::string> memory_nodes;
+  std::vector<uint32_t> slots;  // Of each memory node.
+  std::string transport;        // URI
+};
+
+// Region descriptors of all nodes of an epoch.
+struct EpochPeers {
+  uint64_t epoch = 0;
+  std::vector<std::string> compute_regions;
+  std::vector<std::string> memory_regions;
+};
+
+// What a node says of itself when it joins.
+struct NodeIdentity {
+  std::string name;
+  bool is_memory = false;
+  std::string device = "cpu";
+  uint64_t capacity_bytes = 0;
+  double bandwidth_bytes_per_second = 0;
+  std::string kernels;
+  std::string model_fingerprint;
+};
+
+struct NodeCounters {
+  double busy_seconds = 0;
+  uint64_t bytes_sent = 0;
+  uint64_t bytes_received = 0;
+  uint64_t refused_messages = 0;
+  uint64_t kv_bytes_read = 0;
+  uint64_t units = 0;
+};
+
+// Threading: every call comes from the link's reader thread, except Counters() (any thread).
+class NodeHandler {
+ public:
+  virtual ~NodeHandler() = default;
+
+  // Leaves the epoch before, if any, and makes the region of this one; returns its descriptor.
+  // Errors: whatever stops the node from taking part; it goes to the coordinator as a fault.
+  virtual absl::StatusOr<std::string> Configure(const EpochConfig& config) = 0;
+
+  // Opens the peers' regions and starts working on plans.
+  virtual absl::Status Connect(const EpochPeers& peers) = 0;
+
+  // Takes the next plan of a lane. Does not wait.
+  virtual void TakePlan(core::StepPlan plan) = 0;
+
+  // The coordinator is gone: leaves the epoch. Returns when no data thread works on it any more.
+  virtual void LeaveEpoch() = 0;
+
+  virtual NodeCounters Counters() const = 0;
+};
+
+// What a node tells the coordinator while it works. Threading: any thread; never waits on the
+// network.
+class NodeReporter {
+ public:
+  virtual ~NodeReporter() = default;
+  virtual void ReportResult(core::StepResult result) = 0;
+  // The node cannot go on in `epoch`. `peer` is whom it blames, or empty.
+  virtual void ReportFault(uint64_t epoch, const absl::Status& status, const std::string& peer) = 0;
+};
+
+}  // namespace lamina::control

@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "control/node_link_service.h"
+
+#include <grpcpp/grpcpp.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "common/log.h"
+#include "common/version.h"
+#include "control/plan_codec_service.h"
+#include "lamina/v1/cluster.grpc.pb.h"
+
+namespace lamina::control {
+namespace {
+
+constexpr auto kStatusInterval = std::chrono::milliseconds(500);
+constexpr auto kRetryPauseMin = std::chrono::milliseconds(100);
+constexpr auto kRetryPauseMax = std::chrono::milliseconds(2000);
+constexpr size_t kMessageBytesMax = size_t{256} << 20;
+
+using Stream = grpc::ClientReaderWriter<v1::NodeMessage, v1::CoordinatorMessage>;
+
+EpochConfig ToEpochConfig(const v1::Configure& proto) {
+  EpochConfig config{.epoch = proto.epoch(),
+                     .lanes = proto.lanes(),
+                     .rows_max = proto.rows_max(),
+                     .chunk_tokens_max = proto.chunk_tokens_max(),
+                     .scratch_tokens = proto.scratch_tokens(),
+                     .sequence_tokens_max = proto.sequence_tokens_max(),
+                     .compute_nodes = {proto.compute_nodes().begin(), proto.compute_nodes().end()},
+                     .memory_nodes = {proto.memory_nodes().begin(), proto.memory_nodes().end()},
+                     .slots = {proto.slots().begin(), proto.slots().end()},
+                     .transport = proto.transport()};
+  for (const v1::AttentionDescriptor& layer : proto.layers()) {
+    config.layers.push_back(FromProto(layer));
+  }
+  return config;
+}
+
+v1::NodeMessage HelloMessage(const NodeIdentity& identity) {
+  v1::NodeMessage message;
+  v1::Hello* hello = message.mutable_hello();
+  hello->set_name(identity.name);
+  hello->set_role(identity.is_memory ? v1::ROLE_MEMORY : v1::ROLE_COMPUTE);
+  hello->set_version(kVersion);
+  hello->set_device(identity.device);
+  hello->set_capacity_bytes(identity.capacity_bytes);
+  hello->set_bandwidth_bytes_per_second(identity.bandwidth_bytes_per_second);
+  hello->set_kernels(identity.kernels);
+  hello->set_pid(getpid());
+  hello->set_model_fingerprint(identity.model_fingerprint);
+  return message;
+}
+
+v1::NodeMessage FaultMessage(uint64_t epoch, const absl::Status& status, const std::string& peer) {
+  v1::NodeMessage message;
+  v1::Fault* fault = message.mutable_fault();
+  fault->set_epoch(epoch);
+  fault->set_code(static_cast<int32_t>(status.code()));
+  fault->set_message(std::string(status.message()));
+  fault->set_peer(peer);
+  return message;
+}
+
+v1::NodeMessage StatusMessage(const NodeCounters& now, const NodeCounters& before, double seconds) {
+  v1::NodeMessage message;
+  v1::NodeStatus* status = message.mutable_status();
+  status->set_busy_share(std::clamp((now.busy_seconds - before.busy_seconds) / seconds, 0.0, 1.0));
+  status->set_bytes_sent(now.bytes_sent);
+  status->set_bytes_received(now.bytes_received);
+  status->set_refused_messages(now.refused_messages);
+  status->set_kv_bytes_read(now.kv_bytes_read);
+  status->set_units(now.units);
+  status->set_busy_seconds(now.busy_seconds);
+  return message;
+}
+
+}  // namespace
+
+struct NodeLink::Impl {
+  std::string coordinator;
+  NodeIdentity identity;
+
+  std::mutex mutex;
+  std::condition_variable wake;
+  // Guarded by mutex.
+  std::deque<v1::NodeMessage> outgoing;
+  bool connected = false;
+  bool stopping = false;
+  grpc::ClientContext* context = nullptr;
+
+  void Send(v1::NodeMessage message) {
+    {
+      const std::lock_guard lock(mutex);
+      if (!connected) {
+        return;  // Whatever it was about ended with the stream.
+      }
+      outgoing.push_back(std::move(message));
+    }
+    wake.notify_one();
+  }
+
+  // The only writer of the stream: messages in order, and a status twice a second.
+  void WriteLoop(Stream& stream, NodeHandler& handler) {
+    NodeCounters before = handler.Counters();
+    auto status_due = std::chrono::steady_clock::now() + kStatusInterval;
+    std::unique_lock lock(mutex);
+    while (connected) {
+      wake.wait_until(lock, status_due, [&] { return !outgoing.empty() || !connected; });
+      std::deque<v1::NodeMessage> batch;
+      batch.swap(outgoing);
+      lock.unlock();
+      if (std::chrono::steady_clock::now() >= status_due) {
+        const NodeCounters now = handler.Counters();
+        batch.push_back(
+            StatusMessage(now, before, std::chrono::duration<double>(kStatusInterval).count()));
+        before = now;
+        status_due = std::chrono::steady_clock::now() + kStatusInterval;
+      }
+      bool written = true;
+      for (const v1::NodeMessage& message : batch) {
+        written = written && stream.Write(message);
+      }
+      lock.lock();
+      if (!written) {
+        return;  // The reader sees the end too.
+      }
+    }
+  }
+
+  void Handle(const v1::CoordinatorMessage& message, NodeHandler& handler, absl::Status& refused) {
+    switch (message.message_case()) {
+      case v1::CoordinatorMessage::kConfigure:
+        return HandleConfigure(message.configure(), handler);
+      case v1::CoordinatorMessage::kConnect:
+        return HandleConnect(message.connect(), handler);
+      case v1::CoordinatorMessage::kPlan: {
+        absl::StatusOr<core::StepPlan> plan = FromProto(message.plan());
+        if (!plan.ok()) {
+          Send(FaultMessage(message.plan().epoch(), plan.status(), "coordinator"));
+          return;
+        }
+        return handler.TakePlan(*std::move(plan));
+      }
+      case v1::CoordinatorMessage::kRefused:
+        refused = absl::FailedPreconditionError(message.refused().reason());
+        return;
+      case v1::CoordinatorMessage::MESSAGE_NOT_SET:
+        return;
+    }
+  }
+
+  void HandleConfigure(const v1::Configure& proto, NodeHandler& handler) {
+    const EpochConfig config = ToEpochConfig(proto);
+    absl::StatusOr<std::string> region = handler.Configure(config);
+    if (!region.ok()) {
+      LogError("configure epoch ", config.epoch, " failed ", region.status().message());
+      Send(FaultMessage(config.epoch, region.status(), identity.name));
+      return;
+    }
+    v1::NodeMessage message;
+    message.mutable_prepared()->set_epoch(config.epoch);
+    message.mutable_prepared()->set_region(*std::move(region));
+    Send(std::move(message));
+  }
+
+  void HandleConnect(const v1::Connect& proto, NodeHandler& handler) {
+    const EpochPeers peers{
+        .epoch = proto.epoch(),
+        .compute_regions = {proto.compute_regions().begin(), proto.compute_regions().end()},
+        .memory_regions = {proto.memory_regions().begin(), proto.memory_regions().end()}};
+    const absl::Status status = handler.Connect(peers);
+    if (!status.ok()) {
+      LogError("connect epoch ", peers.epoch, " failed ", status.message());
+      Send(FaultMessage(peers.epoch, status, ""));
+      return;
+    }
+    v1::NodeMessage message;
+    message.mutable_ready()->set_epoch(peers.epoch);
+    Send(std::move(message));
+  }
+
+  // One stream from Hello to its end. Returns whether the coordinator was reached.
+  bool ServeOnce(v1::Cluster::Stub& stub, NodeHandler& handler,
+                 const std::function<void()>& on_attached, absl::Status& refused) {
+    grpc::ClientContext stream_context;
+    {
+      const std::lock_guard lock(mutex);
+      if (stopping) {
+        return false;
+      }
+      context = &stream_context;
+    }
+    std::unique_ptr<Stream> stream = stub.Attach(&stream_context);
+    const bool reached = stream->Write(HelloMessage(identity));
+    if (reached) {
+      LogInfo("attached to coordinator ", coordinator);
+      on_attached();
+      {
+        const std::lock_guard lock(mutex);
+        connected = true;
+        outgoing.clear();
+      }
+      std::thread writer([&] { WriteLoop(*stream, handler); });
+      v1::CoordinatorMessage message;
+      while (refused.ok() && stream->Read(&message)) {
+        Handle(message, handler, refused);
+      }
+      {
+        const std::lock_guard lock(mutex);
+        connected = false;
+      }
+      wake.notify_one();
+      stream_context.TryCancel();
+      writer.join();
+      handler.LeaveEpoch();
+    }
+    stream->Finish();
+    const std::lock_guard lock(mutex);
+    context = nullptr;
+    return reached;
+  }
+};
+
+NodeLink::NodeLink(std::string coordinator, NodeIdentity identity)
+    : impl_(std::make_unique<Impl>()) {
+  impl_->coordinator = std::move(coordinator);
+  impl_->identity = std::move(identity);
+}
+
+NodeLink::~NodeLink() = default;
+
+absl::Status NodeLink::Run(NodeHandler& handler, const std::function<void()>& on_attached) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, static_cast<int>(kRetryPauseMax.count()));
+  arguments.SetMaxReceiveMessageSize(static_cast<int>(kMessageBytesMax));
+  const auto channel =
+      grpc::CreateCustomChannel(impl_->coordinator, grpc::InsecureChannelCredentials(), arguments);
+  const auto stub = v1::Cluster::NewStub(channel);
+  auto pause = kRetryPauseMin;
+  absl::Status refused;
+  bool announced = false;
+  for (;;) {
+    const bool reached = impl_->ServeOnce(*stub, handler, on_attached, refused);
+    if (!refused.ok()) {
+      LogError("refused by coordinator ", refused.message());
+      return refused;
+    }
+    std::unique_lock lock(impl_->mutex);
+    if (impl_->stopping) {
+      return absl::OkStatus();
+    }
+    if (reached) {
+      LogWarning("coordinator ", impl_->coordinator, " is gone; trying again");
+      pause = kRetryPauseMin;
+      announced = true;
+    } else if (!announced) {
+      LogInfo("waiting for coordinator ", impl_->coordinator);
+      announced = true;
+    }
+    impl_->wake.wait_for(lock, pause, [&] { return impl_->stopping; });
+    pause = std::min(pause * 2, kRetryPauseMax);
+  }
+}
+
+void NodeLink::Stop() {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->stopping = true;
+  if (impl_->context != nullptr) {
+    impl_->context->TryCancel();
+  }
+  impl_->wake.notify_all();
+}
+
+void NodeLink::ReportResult(core::StepResult result) {
+  v1::NodeMessage message;
+  ToProto(result, message.mutable_step_result());
+  impl_->Send(std::move(message));
+}
+
+void NodeLink::ReportFault(uint64_t epoch, const absl::Status& status, const std::string& peer) {
+  impl_->Send(FaultMessage(epoch, status, peer));
+}
+
+}  // namespace lamina::control

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// NodeLink: the node's end of the control stream. Joins the coordinator, keeps trying while it is
+// not there, hands its messages to a NodeHandler, and carries results back.
+//
+// Threading: Run() blocks and calls the handler; a second thread writes; a third ticks status.
+// Stop() from any thread.
+
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "control/node_handler.h"
+
+namespace lamina::control {
+
+class NodeLink final : public NodeReporter {
+ public:
+  NodeLink(std::string coordinator, NodeIdentity identity);
+  ~NodeLink() override;
+
+  // Serves until Stop(). A lost coordinator is tried again, with a pause that grows to two seconds.
+  // `on_attached` is called after every successful Hello.
+  // Errors: kFailedPrecondition  the coordinator refused this node; says why. Do not retry
+  // unchanged.
+  absl::Status Run(NodeHandler& handler, const std::function<void()>& on_attached);
+
+  void Stop();
+
+  void ReportResult(core::StepResult result) override;
+  void ReportFault(uint64_t epoch, const absl::Status& status, const std::string& peer) override;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace lamina::control

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "control/plan_codec_service.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace lamina::control {
+
+void ToProto(const SamplingParams& params, v1::Sampling* proto) {
+  proto->set_temperature(params.temperature);
+  proto->set_top_k(params.top_k);
+  proto->set_top_p(params.top_p);
+  proto->set_min_p(params.min_p);
+  proto->set_repetition_penalty(params.repetition_penalty);
+  proto->set_presence_penalty(params.presence_penalty);
+  proto->set_frequency_penalty(params.frequency_penalty);
+  for (const auto& [token, bias] : params.logit_bias) {
+    v1::LogitBias* entry = proto->add_logit_bias();
+    entry->set_token(token);
+    entry->set_bias(bias);
+  }
+  proto->set_seed(params.seed);
+  if (params.logprobs >= 0) {
+    proto->set_logprobs(static_cast<uint32_t>(params.logprobs));
+  }
+}
+
+SamplingParams FromProto(const v1::Sampling& proto) {
+  SamplingParams params;
+  params.temperature = proto.has_temperature() ? proto.temperature() : 0.0f;
+  params.top_k = proto.top_k();
+  params.top_p = proto.has_top_p() ? proto.top_p() : 1.0f;
+  params.min_p = proto.min_p();
+  params.repetition_penalty = proto.has_repetition_penalty() ? proto.repetition_penalty() : 1.0f;
+  params.presence_penalty = proto.presence_penalty();
+  params.frequency_penalty = proto.frequency_penalty();
+  for (const v1::LogitBias& entry : proto.logit_bias()) {
+    params.logit_bias.emplace_back(entry.token(), entry.bias());
+  }
+  params.seed = proto.seed();
+  // Values beyond int32 become INT32_MAX, which Validate() refuses.
+  params.logprobs = proto.has_logprobs()
+                        ? static_cast<int32_t>(std::min<uint32_t>(proto.logprobs(), INT32_MAX))
+                        : -1;
+  return params;
+}
+
+namespace {
+
+void ToProto(const core::SequenceJoin& join, v1::SequenceJoin* proto) {
+  proto->set_id(join.id);
+  proto->mutable_tokens()->Add(join.tokens.begin(), join.tokens.end());
+  proto->set_prompt_tokens(join.prompt_tokens);
+  proto->set_parent(join.parent);
+  control::ToProto(join.sampling, proto->mutable_sampling());
+  proto->set_tokens_max(join.tokens_max);
+  proto->mutable_end_tokens()->Add(join.end_tokens.begin(), join.end_tokens.end());
+  proto->set_tokens_min(join.tokens_min);
+  proto->set_memory_node(join.memory_node);
+  proto->set_score(join.score);
+}
+
+core::SequenceJoin FromProto(const v1::SequenceJoin& proto) {
+  core::SequenceJoin join;
+  join.id = proto.id();
+  join.tokens.assign(proto.tokens().begin(), proto.tokens().end());
+  join.prompt_tokens = proto.prompt_tokens();
+  join.parent = proto.parent();
+  join.sampling = control::FromProto(proto.sampling());
+  join.tokens_max = proto.tokens_max();
+  join.end_tokens.assign(proto.end_tokens().begin(), proto.end_tokens().end());
+  join.tokens_min = proto.tokens_min();
+  join.memory_node = proto.memory_node();
+  join.score = proto.score();
+  return join;
+}
+
+}  // namespace
+
+void ToProto(const core::StepPlan& plan, v1::StepPlan* proto) {
+  proto->set_epoch(plan.epoch);
+  proto->set_lane(plan.lane);
+  proto->set_step(plan.step);
+  proto->mutable_leaves()->Add(plan.leaves.begin(), plan.leaves.end());
+  for (const core::SequenceJoin& join : plan.joins) {
+    ToProto(join, proto->add_joins());
+  }
+  for (const core::SlotGrant& grant : plan.grants) {
+    v1::SlotGrant* entry = proto->add_grants();
+    entry->set_sequence(grant.sequence);
+    entry->mutable_extent()->set_first_slot(grant.extent.first_slot);
+    entry->mutable_extent()->set_tokens(grant.extent.tokens);
+  }
+  for (const core::DecodeRow& row : plan.rows) {
+    proto->add_row_sequences(row.sequence);
+    proto->add_row_positions(row.position);
+  }
+  for (const core::PrefillChunk& chunk : plan.chunks) {
+    v1::PrefillChunk* entry = proto->add_chunks();
+    entry->set_sequence(chunk.sequence);
+    entry->set_first_token(chunk.first_token);
+    entry->set_tokens(chunk.tokens);
+    entry->set_scratch_offset(chunk.scratch_offset);
+    entry->set_last(chunk.last);
+  }
+}
+
+absl::StatusOr<core::StepPlan> FromProto(const v1::StepPlan& proto) {
+  if (proto.row_sequences_size() != proto.row_positions_size()) {
+    return absl::InvalidArgumentError(absl::StrCat("plan has ", proto.row_sequences_size(),
+                                                   " row sequences and ",
+                                                   proto.row_positions_size(), " row positions"));
+  }
+  core::StepPlan plan;
+  plan.epoch = proto.epoch();
+  plan.lane = proto.lane();
+  plan.step = proto.step();
+  plan.leaves.assign(proto.leaves().begin(), proto.leaves().end());
+  for (const v1::SequenceJoin& join : proto.joins()) {
+    plan.joins.push_back(FromProto(join));
+  }
+  for (const v1::SlotGrant& grant : proto.grants()) {
+    plan.grants.push_back(
+        {.sequence = grant.sequence(),
+         .extent = {.first_slot = grant.extent().first_slot(), .tokens = grant.extent().tokens()}});
+  }
+  for (int i = 0; i < proto.row_sequences_size(); ++i) {
+    plan.rows.push_back({.sequence = proto.row_sequences(i), .position = proto.row_positions(i)});
+  }
+  for (const v1::PrefillChunk& chunk : proto.chunks()) {
+    plan.chunks.push_back({.sequence = chunk.sequence(),
+                           .first_token = chunk.first_token(),
+                           .tokens = chunk.tokens(),
+                           .scratch_offset = chunk.scratch_offset(),
+                           .last = chunk.last()});
+  }
+  return plan;
+}
+
+void ToProto(const core::StepResult& result, v1::StepResult* proto) {
+  proto->set_epoch(result.epoch);
+  proto->set_lane(result.lane);
+  proto->set_step(result.step);
+  for (const core::SampledToken& token : result.tokens) {
+    v1::SampledToken* entry = proto->add_tokens();
+    entry->set_sequence(token.sequence);
+    entry->set_position(token.position);
+    entry->set_token(token.token);
+    entry->set_logprob(token.logprob);
+    for (const core::TokenLogprob& top : token.top) {
+      v1::TokenLogprob* alternative = entry->add_top();
+      alternative->set_token(top.token);
+      alternative->set_logprob(top.logprob);
+    }
+    entry->set_finish(static_cast<uint32_t>(token.finish));
+  }
+  for (const core::ScoredTokens& scored : result.scores) {
+    v1::ScoredTokens* entry = proto->add_scores();
+    entry->set_sequence(scored.sequence);
+    entry->set_first_token(scored.first_token);
+    entry->mutable_logprobs()->Add(scored.logprobs.begin(), scored.logprobs.end());
+  }
+}
+
+core::StepResult FromProto(const v1::StepResult& proto) {
+  core::StepResult result;
+  result.epoch = proto.epoch();
+  result.lane = proto.lane();
+  result.step = proto.step();
+  for (const v1::SampledToken& entry : proto.tokens()) {
+    core::SampledToken token{
+        .sequence = entry.sequence(),
+        .position = entry.position(),
+        .token = entry.token(),
+        .logprob = entry.logprob(),
+        .finish = entry.finish() <= static_cast<uint32_t>(core::FinishReason::kError)
+                      ? static_cast<core::FinishReason>(entry.finish())
+                      : core::FinishReason::kError};
+    for (const v1::TokenLogprob& top : entry.top()) {
+      token.top.push_back({.token = top.token(), .logprob = top.logprob()});
+    }
+    result.tokens.push_back(std::move(token));
+  }
+  for (const v1::ScoredTokens& entry : proto.scores()) {
+    result.scores.push_back({.sequence = entry.sequence(),
+                             .first_token = entry.first_token(),
+                             .logprobs = {entry.logprobs().begin(), entry.logprobs().end()}});
+  }
+  return result;
+}
+
+void ToProto(const AttentionDescriptor& descriptor, v1::AttentionDescriptor* proto) {
+  proto->set_query_heads(descriptor.query_heads);
+  proto->set_kv_heads(descriptor.kv_heads);
+  proto->set_head_dim(descriptor.head_dim);
+  proto->set_scale(descriptor.scale);
+  proto->set_window(descriptor.window);
+  proto->set_soft_cap(descriptor.soft_cap);
+}
+
+AttentionDescriptor FromProto(const v1::AttentionDescriptor& proto) {
+  return {.query_heads = proto.query_heads(),
+          .kv_heads = proto.kv_heads(),
+          .head_dim = proto.head_dim(),
+          .scale = proto.scale(),
+          .window = proto.window(),
+          .soft_cap = proto.soft_cap()};
+}
+
+}  // namespace lamina::control

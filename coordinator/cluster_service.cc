@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/cluster_service.h"
+
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "common/log.h"
+#include "common/version.h"
+#include "control/plan_codec_service.h"
+
+namespace lamina::coordinator {
+namespace {
+
+// One attached node: the queue of messages to it. The engine and the reactor share it.
+class NodeStream final : public NodePort {
+ public:
+  class Reactor final : public grpc::ServerBidiReactor<v1::NodeMessage, v1::CoordinatorMessage> {
+   public:
+    Reactor(std::shared_ptr<NodeStream> stream, Engine& engine)
+        : stream_(std::move(stream)), engine_(engine) {
+      StartRead(&message_);
+    }
+
+    void OnReadDone(bool ok) override {
+      if (!ok) {
+        Leave();
+        stream_->End();
+        return;
+      }
+      Handle();
+      StartRead(&message_);
+    }
+    void OnWriteDone(bool ok) override { stream_->WriteDone(ok); }
+    void OnCancel() override {
+      Leave();
+      stream_->End();
+    }
+    void OnDone() override {
+      Leave();
+      stream_->Detach();
+      delete this;
+    }
+
+   private:
+    void Handle();
+    void HandleHello(const v1::Hello& hello);
+    void Leave() {
+      const std::lock_guard lock(leave_mutex_);
+      if (!name_.empty() && !std::exchange(left_, true)) {
+        engine_.NodeLeft(name_, stream_.get());
+      }
+    }
+
+    const std::shared_ptr<NodeStream> stream_;
+    Engine& engine_;
+    v1::NodeMessage message_;
+    std::mutex leave_mutex_;
+    std::string name_;  // Set once by Hello.
+    bool left_ = false;
+  };
+
+  void Attach(Reactor* reactor) {
+    const std::lock_guard lock(mutex_);
+    reactor_ = reactor;
+    Pump();
+  }
+
+  void Configure(const control::EpochConfig& config) override;
+  void Connect(const control::EpochPeers& peers) override;
+  void SendPlan(const core::StepPlan& plan) override {
+    v1::CoordinatorMessage message;
+    control::ToProto(plan, message.mutable_plan());
+    Send(std::move(message));
+  }
+  void Refuse(const std::string& reason) override {
+    v1::CoordinatorMessage message;
+    message.mutable_refused()->set_reason(reason);
+    Send(std::move(message));
+    End();
+  }
+
+  // Finishes the stream once everything queued has been written.
+  void End() override {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+    Pump();
+  }
+
+ private:
+  friend class Reactor;
+
+  void Send(v1::CoordinatorMessage message) {
+    const std::lock_guard lock(mutex_);
+    queue_.push_back(std::move(message));
+    Pump();
+  }
+  void WriteDone(bool ok) {
+    const std::lock_guard lock(mutex_);
+    writing_ = false;
+    if (!ok) {
+      queue_.clear();
+      ending_ = true;
+    }
+    Pump();
+  }
+  void Detach() {
+    const std::lock_guard lock(mutex_);
+    reactor_ = nullptr;
+  }
+  void Pump() {
+    if (reactor_ == nullptr || writing_ || finishing_) {
+      return;
+    }
+    if (!queue_.empty()) {
+      current_ = std::move(queue_.front());
+      queue_.pop_front();
+      writing_ = true;
+      reactor_->StartWrite(&current_);
+    } else if (ending_) {
+      finishing_ = true;
+      reactor_->Finish(grpc::Status::OK);
+    }
+  }
+
+  std::mutex mutex_;
+  std::deque<v1::CoordinatorMessage> queue_;  // Bounded by plan_ahead steps of each lane.
+  v1::CoordinatorMessage current_;
+  bool writing_ = false;
+  bool ending_ = false;
+  bool finishing_ = false;
+  Reactor* reactor_ = nullptr;
+};
+
+void NodeStream::Configure(const control::EpochConfig& config) {
+  v1::CoordinatorMessage message;
+  v1::Configure* proto = message.mutable_configure();
+  proto->set_epoch(config.epoch);
+  proto->set_lanes(config.lanes);
+  proto->set_rows_max(config.rows_max);
+  proto->set_chunk_tokens_max(config.chunk_tokens_max);
+  proto->set_scratch_tokens(config.scratch_tokens);
+  proto->set_sequence_tokens_max(config.sequence_tokens_max);
+  for (const AttentionDescriptor& layer : config.layers) {
+    control::ToProto(layer, proto->add_layers());
+  }
+  for (const std::string& name : config.compute_nodes) {
+    proto->add_compute_nodes(name);
+  }
+  for (const std::string& name : config.memory_nodes) {
+    proto->add_memory_nodes(name);
+  }
+  for (const uint32_t slots : config.slots) {
+    proto->add_slots(slots);
+  }
+  proto->set_transport(config.transport);
+  Send(std::move(message));
+}
+
+void NodeStream::Connect(const control::EpochPeers& peers) {
+  v1::CoordinatorMessage message;
+  v1::Connect* proto = message.mutable_connect();
+  proto->set_epoch(peers.epoch);
+  for (const std::string& region : peers.compute_regions) {
+    proto->add_compute_regions(region);
+  }
+  for (const std::string& region : peers.memory_regions) {
+    proto->add_memory_regions(region);
+  }
+  Send(std::move(message));
+}
+
+void NodeStream::Reactor::Handle() {
+  switch (message_.message_case()) {
+    case v1::NodeMessage::kHello:
+      return HandleHello(message_.hello());
+    case v1::NodeMessage::kPrepared:
+      return engine_.NodePrepared(name_, message_.prepared().epoch(), message_.prepared().region());
+    case v1::NodeMessage::kReady:
+      return engine_.NodeReady(name_, message_.ready().epoch());
+    case v1::NodeMessage::kStepResult:
+      return engine_.StepDone(control::FromProto(message_.step_result()));
+    case v1::NodeMessage::kStatus: {
+      const v1::NodeStatus& status = message_.status();
+      return engine_.NodeStatus(name_, status.busy_share(),
+                                {.busy_seconds = status.busy_seconds(),
+                                 .bytes_sent = status.bytes_sent(),
+                                 .bytes_received = status.bytes_received(),
+                                 .refused_messages = status.refused_messages(),
+                                 .kv_bytes_read = status.kv_bytes_read(),
+                                 .units = status.units()});
+    }
+    case v1::NodeMessage::kFault:
+      return engine_.NodeFault(name_, message_.fault().epoch(),
+                               absl::Status(static_cast<absl::StatusCode>(message_.fault().code()),
+                                            message_.fault().message()),
+                               message_.fault().peer());
+    case v1::NodeMessage::MESSAGE_NOT_SET:
+      return;
+  }
+}
+
+void NodeStream::Reactor::HandleHello(const v1::Hello& hello) {
+  {
+    const std::lock_guard lock(leave_mutex_);
+    if (!name_.empty()) {
+      return;  // A second Hello changes nothing.
+    }
+    name_ = hello.name();
+  }
+  engine_.NodeJoined({.identity = {.name = hello.name(),
+                                   .is_memory = hello.role() == v1::ROLE_MEMORY,
+                                   .device = hello.device(),
+                                   .capacity_bytes = hello.capacity_bytes(),
+                                   .bandwidth_bytes_per_second = hello.bandwidth_bytes_per_second(),
+                                   .kernels = hello.kernels(),
+                                   .model_fingerprint = hello.model_fingerprint()},
+                      .version = hello.version(),
+                      .pid = hello.pid()},
+                     stream_);
+}
+
+const char* Name(core::MemberState state) {
+  switch (state) {
+    case core::MemberState::kAbsent:
+      return "absent";
+    case core::MemberState::kJoined:
+      return "joined";
+    case core::MemberState::kPrepared:
+      return "prepared";
+    case core::MemberState::kReady:
+      return "ready";
+    case core::MemberState::kFailed:
+      return "failed";
+  }
+  return "";
+}
+
+void ToProto(const NodeReport& report, const std::string& transport, v1::Node* node) {
+  node->set_name(report.member.name);
+  node->set_role(report.member.is_memory ? "memory" : "compute");
+  node->set_state(Name(report.member.state));
+  node->set_device(report.hello.identity.device);
+  node->set_transport(transport);
+  node->set_kernels(report.hello.identity.kernels);
+  node->set_slots_used(report.kv.slots_held + report.kv.slots_quarantined);
+  node->set_slots_total(report.kv.slots_total);
+  node->set_mean_extent_tokens(report.kv.mean_extent_tokens);
+  node->set_busy_share(report.busy_share);
+  node->set_bytes_sent(report.counters.bytes_sent);
+  node->set_bytes_received(report.counters.bytes_received);
+  node->set_refused_messages(report.counters.refused_messages);
+  node->set_kv_bytes_read(report.counters.kv_bytes_read);
+  node->set_units(report.counters.units);
+  node->set_busy_seconds(report.counters.busy_seconds);
+  node->set_pid(report.hello.pid);
+  node->set_bandwidth_bytes_per_second(report.hello.identity.bandwidth_bytes_per_second);
+}
+
+}  // namespace
+
+ClusterService::ClusterService(Engine& engine, std::string model, const Clock& clock)
+    : engine_(engine), model_(std::move(model)), clock_(clock), started_(clock.Now()) {}
+
+grpc::ServerBidiReactor<v1::NodeMessage, v1::CoordinatorMessage>* ClusterService::Attach(
+    grpc::CallbackServerContext*) {
+  auto stream = std::make_shared<NodeStream>();
+  auto* reactor = new NodeStream::Reactor(stream, engine_);
+  stream->Attach(reactor);
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* ClusterService::GetStatus(grpc::CallbackServerContext* context,
+                                                    const v1::GetStatusRequest*,
+                                                    v1::GetStatusResponse* response) {
+  const EngineStatus status = engine_.GetStatus();
+  response->set_epoch(status.epoch);
+  response->set_state(status.state);
+  response->set_model(model_);
+  for (const NodeReport& report : status.nodes) {
+    ToProto(report, status.transport, response->add_nodes());
+  }
+  for (size_t i = 0; i < status.scheduler.lanes.size(); ++i) {
+    v1::Lane* lane = response->add_lanes();
+    lane->set_lane(static_cast<uint32_t>(i));
+    lane->set_rows(status.scheduler.lanes[i].rows);
+    lane->set_context_tokens(status.scheduler.lanes[i].context_tokens);
+    lane->set_step(status.scheduler.lanes[i].step_done);
+  }
+  response->set_running(status.scheduler.running);
+  response->set_waiting(status.scheduler.waiting);
+  response->set_tokens_per_second(status.tokens_per_second);
+  response->set_preemptions(status.scheduler.preemptions);
+  response->set_requests_finished(status.requests_finished);
+  response->set_requests_failed(status.requests_failed);
+  response->set_uptime_seconds(ToSeconds(clock_.Now() - started_));
+  response->set_version(kVersion);
+  response->set_tokens_generated(status.tokens_generated);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+}  // namespace lamina::coordinator

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ClusterService: lamina.v1.Cluster over an Engine: the coordinator's end of the nodes' streams,
+// and status.
+//
+// Threading: gRPC's threads read; the engine's thread writes through NodePorts.
+
+#pragma once
+
+#include <string>
+
+#include "common/clock.h"
+#include "coordinator/engine.h"
+#include "lamina/v1/cluster.grpc.pb.h"
+
+namespace lamina::coordinator {
+
+class ClusterService final : public v1::Cluster::CallbackService {
+ public:
+  // The engine must outlive the service and every stream.
+  ClusterService(Engine& engine, std::string model, const Clock& clock);
+
+  grpc::ServerBidiReactor<v1::NodeMessage, v1::CoordinatorMessage>* Attach(
+      grpc::CallbackServerContext* context) override;
+  grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
+                                      const v1::GetStatusRequest* request,
+                                      v1::GetStatusResponse* response) override;
+
+ private:
+  Engine& engine_;
+  const std::string model_;
+  const Clock& clock_;
+  const Nanos started_;
+};
+
+}  // namespace lamina::coordinator

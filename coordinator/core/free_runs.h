@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// FreeRuns: the free slots of one memory node as maximal runs, in three orders: by address, by
+// length and by how recently they were freed (last in, first out).
+//
+// Two runs never touch: what is added next to a run joins it, and the joined run is the most
+// recently freed one. Every call costs O(log runs), whatever the number of slots.
+//
+// Threading: one thread.   Determinism: same calls, same answers.
+
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "common/extent.h"
+
+namespace lamina::core {
+
+class FreeRuns {
+ public:
+  // Adds free slots. Requires: none of them is in a run; extent.tokens > 0.
+  void Add(Extent extent);
+
+  // Takes a part out of the run that contains it. What is left of the run keeps its age.
+  void Remove(Extent extent);
+
+  // The run that starts exactly at `slot`.
+  std::optional<Extent> StartingAt(uint32_t slot) const;
+
+  // The longest run with at least `least` slots among the few that lie nearest to `slot`; of two
+  // equally long ones the one with the lower address.
+  std::optional<Extent> LongestNear(uint32_t slot, uint32_t least) const;
+
+  // The most recently freed run with at least `least` slots, among the last few freed.
+  std::optional<Extent> LastFreed(uint32_t least) const;
+
+  // The longest run of all; of two equally long ones the one with the higher address.
+  std::optional<Extent> Longest() const;
+
+  bool empty() const { return by_start_.empty(); }
+
+  struct Run {
+    uint32_t tokens = 0;
+    int64_t freed = 0;  // Larger is more recent; unique.
+  };
+  const std::map<uint32_t, Run>& runs() const { return by_start_; }
+
+ private:
+  void Insert(uint32_t start, Run run);
+  void Erase(std::map<uint32_t, Run>::iterator it);
+
+  std::map<uint32_t, Run> by_start_;
+  std::set<std::pair<uint32_t, uint32_t>> by_tokens_;  // (tokens, start)
+  std::map<int64_t, uint32_t> by_freed_;               // freed -> start
+  int64_t last_freed_ = 0;
+  int64_t oldest_freed_ = 0;
+};
+
+}  // namespace lamina::core

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "coordinator/core/kv_directory.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "coordinator/core/kv_directory_internal.h"
+
+namespace lamina::core {
+namespace {
+
+// Appends an extent, or lengthens the last one if it continues there.
+void AppendExtent(std::vector<Extent>& extents, Extent extent) {
+  if (!extents.empty() && extents.back().first_slot + extents.back().tokens == extent.first_slot) {
+    extents.back().tokens += extent.tokens;
+  } else {
+    extents.push_back(extent);
+  }
+}
+
+}  // namespace
+
+OpenSequence& KvDirectory::Impl::Insert(SequenceId id, uint32_t node) {
+  LAMINA_CHECK(node < pools.size());
+  const auto [it, inserted] =
+      sequences.emplace(id, OpenSequence{.node = node, .opened = ++opened_count});
+  LAMINA_CHECK(inserted);
+  return it->second;
+}
+
+// Changes the size of a reservation; the slots themselves are the caller's business.
+void KvDirectory::Impl::SetReservation(SequenceId id, OpenSequence& sequence, uint32_t tokens) {
+  Pool& pool = pools[sequence.node];
+  if (sequence.reserved > 0) {
+    pool.reservations.erase({sequence.reserved, sequence.opened});
+  }
+  pool.reserved = pool.reserved - sequence.reserved + tokens;
+  sequence.reserved = tokens;
+  if (tokens > 0) {
+    pool.reservations.emplace(ReservationKey{tokens, sequence.opened}, id);
+  }
+}
+
+void KvDirectory::Impl::FreeReservation(SequenceId id, OpenSequence& sequence) {
+  if (sequence.reserved == 0) {
+    return;
+  }
+  Pool& pool = pools[sequence.node];
+  const Extent extent{sequence.TailEnd(), sequence.reserved};
+  SetReservation(id, sequence, 0);
+  pool.free.Add(extent);
+  pool.unreserved += extent.tokens;
+}
+
+// Reserves the free slots behind the tail, unless they are too few to be worth it. A reservation
+// that could be longer ends at a multiple of the alignment, so that what comes behind it starts
+// there.
+void KvDirectory::Impl::ReserveBehind(SequenceId id, OpenSequence& sequence) {
+  Pool& pool = pools[sequence.node];
+  const uint32_t start = sequence.TailEnd();
+  const auto run = pool.free.StartingAt(start);
+  if (!run) {
+    return;
+  }
+  uint32_t tokens = std::min(run->tokens, options.soft_reservation_max);
+  const uint32_t past_border = (start + tokens) % options.alignment;
+  if (tokens < run->tokens && tokens >= options.soft_reservation_min + past_border) {
+    tokens -= past_border;
+  }
+  if (tokens == 0 || tokens < options.soft_reservation_min) {
+    return;
+  }
+  pool.free.Remove({start, tokens});
+  pool.unreserved -= tokens;
+  SetReservation(id, sequence, tokens);
+}
+
+void KvDirectory::Impl::RevokeOne(Pool& pool) {
+  LAMINA_CHECK(!pool.reservations.empty());
+  const SequenceId id = pool.reservations.begin()->second;
+  FreeReservation(id, Find(id));
+  ++revoked_count;
+}
+
+// Where a sequence that cannot continue at its tail goes on, and how far it could.
+Extent KvDirectory::Impl::NextRun(const OpenSequence& sequence, uint32_t tokens) {
+  Pool& pool = pools[sequence.node];
+  if (pool.free.empty()) {
+    RevokeOne(pool);
+  }
+  const uint32_t least = tokens + options.soft_reservation_min;
+  std::optional<Extent> run;
+  if (!sequence.extents.empty()) {
+    run = pool.free.LongestNear(sequence.TailEnd(), least);
+  }
+  if (!run) {
+    run = pool.free.LastFreed(least);
+  }
+  if (!run) {
+    run = pool.free.Longest();
+  }
+  const uint32_t past_border = run->first_slot % options.alignment;
+  const uint32_t skip = past_border == 0 ? 0 : options.alignment - past_border;
+  if (skip + least <= run->tokens) {
+    return {run->first_slot + skip, run->tokens - skip};
+  }
+  return *run;
+}
+
+// Takes at most `tokens` consecutive slots for the next tokens. Requires: one is free.
+Extent KvDirectory::Impl::TakeNext(SequenceId id, OpenSequence& sequence, uint32_t tokens) {
+  Pool& pool = pools[sequence.node];
+  if (sequence.reserved > 0) {
+    const Extent taken{sequence.TailEnd(), std::min(tokens, sequence.reserved)};
+    SetReservation(id, sequence, sequence.reserved - taken.tokens);
+    return taken;
+  }
+  std::optional<Extent> run;
+  if (!sequence.extents.empty()) {
+    run = pool.free.StartingAt(sequence.TailEnd());
+  }
+  if (!run) {
+    run = NextRun(sequence, tokens);
+  }
+  const Extent taken{run->first_slot, std::min(tokens, run->tokens)};
+  pool.free.Remove(taken);
+  pool.unreserved -= taken.tokens;
+  return taken;
+}
+
+KvDirectory::KvDirectory(const KvDirectoryOptions& options) : impl_(std::make_unique<Impl>()) {
+  LAMINA_CHECK(options.alignment > 0);
+  impl_->options = options;
+  impl_->pools.resize(options.slots.size());
+  for (size_t node = 0; node < options.slots.size(); ++node) {
+    Pool& pool = impl_->pools[node];
+    pool.slots = options.slots[node];
+    pool.unreserved = pool.slots;
+    if (pool.slots > 0) {
+      pool.free.Add({0, pool.slots});
+    }
+  }
+}
+
+KvDirectory::~KvDirectory() = default;
+
+void KvDirectory::Open(SequenceId sequence, uint32_t memory_node) {
+  impl_->Insert(sequence, memory_node);
+}
+
+absl::StatusOr<std::vector<Extent>> KvDirectory::Append(SequenceId sequence, uint32_t tokens) {
+  OpenSequence& open = impl_->Find(sequence);
+  if (tokens > SlotsFree(open.node)) {
+    return absl::ResourceExhaustedError(absl::StrCat("memory node ", open.node, ": ", tokens,
+                                                     " slots asked for, ", SlotsFree(open.node),
+                                                     " free"));
+  }
+  std::vector<Extent> granted;
+  const size_t extents_before = open.extents.size();
+  for (uint32_t left = tokens; left > 0;) {
+    const Extent taken = impl_->TakeNext(sequence, open, left);
+    AppendExtent(open.extents, taken);
+    AppendExtent(granted, taken);
+    left -= taken.tokens;
+  }
+  open.tokens += tokens;
+  impl_->pools[open.node].tokens_open += tokens;
+  impl_->pools[open.node].extents_open += open.extents.size() - extents_before;
+  if (tokens > 0 && open.reserved == 0) {
+    impl_->ReserveBehind(sequence, open);
+  }
+  return granted;
+}
+
+std::vector<Extent> KvDirectory::Fork(SequenceId parent, SequenceId child, uint32_t tokens) {
+  const OpenSequence& from = impl_->Find(parent);
+  LAMINA_CHECK(tokens <= from.tokens);
+  OpenSequence& to = impl_->Insert(child, from.node);
+  Pool& pool = impl_->pools[from.node];
+  uint32_t left = tokens;
+  for (size_t i = 0; left > 0; ++i) {
+    const Extent shared{from.extents[i].first_slot, std::min(left, from.extents[i].tokens)};
+    pool.references.Add(shared);
+    to.extents.push_back(shared);
+    left -= shared.tokens;
+  }
+  to.tokens = tokens;
+  pool.tokens_open += tokens;
+  pool.extents_open += to.extents.size();
+  return to.extents;
+}
+
+void KvDirectory::Release(SequenceId sequence, uint64_t ticket) {
+  OpenSequence& open = impl_->Find(sequence);
+  Pool& pool = impl_->pools[open.node];
+  impl_->FreeReservation(sequence, open);
+  std::vector<Extent> released;
+  for (const Extent& extent : open.extents) {
+    pool.references.Drop(extent, released);
+  }
+  for (const Extent& extent : released) {
+    impl_->quarantine[ticket].push_back({open.node, extent});
+    pool.quarantined += extent.tokens;
+  }
+  pool.tokens_open -= open.tokens;
+  pool.extents_open -= open.extents.size();
+  impl_->sequences.erase(sequence);
+}
+
+void KvDirectory::Recycle(uint64_t ticket) {
+  const auto it = impl_->quarantine.find(ticket);
+  if (it == impl_->quarantine.end()) {
+    return;  // Nothing was released under it.
+  }
+  for (const auto& [node, extent] : it->second) {
+    Pool& pool = impl_->pools[node];
+    pool.free.Add(extent);
+    pool.quarantined -= extent.tokens;
+    pool.unreserved += extent.tokens;
+  }
+  impl_->quarantine.erase(it);
+}
+
+bool KvDirectory::IsOpen(SequenceId sequence) const { return impl_->sequences.contains(sequence); }
+uint32_t KvDirectory::TokensOf(SequenceId sequence) const { return impl_->Find(sequence).tokens; }
+uint32_t KvDirectory::NodeOf(SequenceId sequence) const { return impl_->Find(sequence).node; }
+const std::vector<Extent>& KvDirectory::ExtentsOf(SequenceId sequence) const {
+  return std::as_const(*impl_).Find(sequence).extents;
+}
+
+uint32_t KvDirectory::SlotsFree(uint32_t memory_node) const {
+  const Pool& pool = impl_->pools[memory_node];
+  return pool.unreserved + pool.reserved;
+}
+
+uint32_t KvDirectory::SlotsQuarantined(uint32_t memory_node) const {
+  return impl_->pools[memory_node].quarantined;
+}
+
+uint64_t KvDirectory::ReservationsRevoked() const { return impl_->revoked_count; }
+
+KvPoolStats KvDirectory::Stats(uint32_t memory_node) const {
+  const Pool& pool = impl_->pools[memory_node];
+  const uint32_t slots_free = pool.unreserved + pool.reserved;
+  return {.slots_total = pool.slots,
+          .slots_held = pool.slots - slots_free - pool.quarantined,
+          .slots_quarantined = pool.quarantined,
+          .slots_free = slots_free,
+          .slots_reserved = pool.reserved,
+          .mean_extent_tokens =
+              pool.extents_open == 0
+                  ? 0.0
+                  : static_cast<double>(pool.tokens_open) / static_cast<double>(pool.extents_open)};
+}
+
+}  // namespace lamina::core

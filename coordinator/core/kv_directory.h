@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// KvDirectory: which sequence owns which token slots on which memory node. See architecture.md
+// section 3 and algorithms.md section 6.
+//
+// A slot is one token's K and V in all layers. Slots are handed out in token granularity and kept
+// as extents. Behind each tail lies a soft reservation: slots that count as free, that the
+// sequence's next tokens take first, and that are revoked under pressure. The free list is LIFO and
+// coalesces. Slots are reference-counted, so forks share their prefix. A released slot stays in
+// quarantine until the owner says that no node can use it any more.
+//
+// Threading: one thread. No I/O, no clock.   Determinism: same calls, same answers.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/extent.h"
+#include "coordinator/core/step_plan.h"
+
+namespace lamina::core {
+
+struct KvPoolStats {
+  uint32_t slots_total = 0;
+  uint32_t slots_held = 0;  // Referenced by at least one sequence.
+  uint32_t slots_quarantined = 0;
+  uint32_t slots_free = 0;        // Soft reservations included. held + quarantined + free = total.
+  uint32_t slots_reserved = 0;    // The part of free that is reserved behind tails.
+  double mean_extent_tokens = 0;  // Over the sequences held.
+};
+
+struct KvDirectoryOptions {
+  std::vector<uint32_t> slots;         // Per memory node.
+  uint32_t soft_reservation_min = 64;  // Tokens; a shorter free run is not reserved.
+  uint32_t soft_reservation_max = 256;
+  uint32_t alignment = 16;  // Extents start at multiples of it where there is room.
+};
+
+// Where the next token goes, first that applies:
+//   1. the slot behind the sequence's last one, if it is reserved for it or unreserved;
+//   2. an unreserved run with room for the tokens asked for and the least soft reservation: the
+//      longest of the few nearest to the last slot, else the most recently freed (LIFO);
+//   3. the longest unreserved run, however short;
+//   4. when no unreserved slot is left: the largest soft reservation is revoked, of equally large
+//      ones that of the sequence opened first, and 1 to 3 apply again.
+// Cost: every call O(log runs) for each extent it touches, whatever the number of slots or tokens.
+
+class KvDirectory {
+ public:
+  explicit KvDirectory(const KvDirectoryOptions& options);
+  ~KvDirectory();
+
+  // Starts a sequence without slots. Requires: not open.
+  void Open(SequenceId sequence, uint32_t memory_node);
+
+  // Appends `tokens` slots and returns them as extents, merged where they continue the last one.
+  // Errors: kResourceExhausted  fewer are free, reservations of others included; nothing changed.
+  absl::StatusOr<std::vector<Extent>> Append(SequenceId sequence, uint32_t tokens);
+
+  // Opens `child` on the parent's node, sharing the slots of the parent's first `tokens` tokens,
+  // and returns them. Nothing is copied: what either appends later goes to slots of its own.
+  // Requires: tokens <= TokensOf(parent); child not open.
+  std::vector<Extent> Fork(SequenceId parent, SequenceId child, uint32_t tokens);
+
+  // Ends a sequence. Slots whose last reference this was go to quarantine under `ticket` and are
+  // free after Recycle(ticket). Its soft reservation, which no node ever saw, is free at once.
+  void Release(SequenceId sequence, uint64_t ticket);
+  void Recycle(uint64_t ticket);
+
+  bool IsOpen(SequenceId sequence) const;
+  uint32_t TokensOf(SequenceId sequence) const;
+  uint32_t NodeOf(SequenceId sequence) const;
+  const std::vector<Extent>& ExtentsOf(SequenceId sequence) const;
+  uint32_t SlotsFree(uint32_t memory_node) const;  // Soft reservations included.
+  uint32_t SlotsQuarantined(uint32_t memory_node) const;
+  uint64_t ReservationsRevoked() const;           // Since construction.
+  KvPoolStats Stats(uint32_t memory_node) const;  // Cost: O(1).
+
+  // Recounts everything from scratch. Errors: kInternal names the first broken invariant. For tests
+  // and simulation.
+  absl::Status Audit() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace lamina::core

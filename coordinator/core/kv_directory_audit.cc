@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The directory's invariants, recounted slot by slot.
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "coordinator/core/kv_directory_internal.h"
+
+namespace lamina::core {
+
+// Marks in `owners` how many sequences hold each slot, and checks what is kept about sequences.
+absl::Status KvDirectory::Impl::AuditHeld(uint32_t node, std::vector<uint32_t>& owners) const {
+  const Pool& pool = pools[node];
+  uint64_t tokens_open = 0;
+  uint64_t extents_open = 0;
+  for (const auto& [id, sequence] : sequences) {
+    if (sequence.node != node) {
+      continue;
+    }
+    uint32_t tokens = 0;
+    for (const Extent& extent : sequence.extents) {
+      if (extent.tokens == 0 || extent.first_slot + extent.tokens > pool.slots) {
+        return absl::InternalError(absl::StrCat("sequence ", id, " has an extent out of range"));
+      }
+      tokens += extent.tokens;
+      for (uint32_t i = 0; i < extent.tokens; ++i) {
+        ++owners[extent.first_slot + i];
+      }
+    }
+    if (tokens != sequence.tokens) {
+      return absl::InternalError(
+          absl::StrCat("sequence ", id, " has ", sequence.tokens, " tokens, extents ", tokens));
+    }
+    tokens_open += tokens;
+    extents_open += sequence.extents.size();
+  }
+  for (uint32_t slot = 0; slot < pool.slots; ++slot) {
+    if (owners[slot] > 0 && pool.references.CountAt(slot) != owners[slot]) {
+      return absl::InternalError(absl::StrCat("slot ", slot, " counts ",
+                                              pool.references.CountAt(slot), " references, has ",
+                                              owners[slot]));
+    }
+  }
+  if (tokens_open != pool.tokens_open || extents_open != pool.extents_open) {
+    return absl::InternalError(absl::StrCat("node ", node, " miscounts tokens or extents"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status KvDirectory::Impl::AuditPool(uint32_t node) const {
+  const Pool& pool = pools[node];
+  std::vector<uint32_t> owners(pool.slots);
+  LAMINA_RETURN_IF_ERROR(AuditHeld(node, owners));
+  bool overlap = false;
+  const auto claim = [&](Extent extent) {
+    for (uint32_t i = 0; i < extent.tokens; ++i) {
+      overlap |= owners[extent.first_slot + i]++ > 0;
+    }
+    return extent.tokens;
+  };
+  uint32_t reserved = 0;
+  for (const auto& [id, sequence] : sequences) {
+    if (sequence.node == node && sequence.reserved > 0) {
+      reserved += claim({sequence.TailEnd(), sequence.reserved});
+    }
+  }
+  uint32_t quarantined = 0;
+  for (const auto& [ticket, released] : quarantine) {
+    for (const Released& part : released) {
+      quarantined += part.node == node ? claim(part.extent) : 0;
+    }
+  }
+  uint32_t unreserved = 0;
+  uint32_t last_end = 0;
+  for (const auto& [start, run] : pool.free.runs()) {
+    if (start != 0 && start == last_end) {
+      return absl::InternalError(absl::StrCat("free runs touch at slot ", start));
+    }
+    last_end = start + run.tokens;
+    unreserved += claim({start, run.tokens});
+  }
+  if (overlap) {
+    return absl::InternalError(absl::StrCat("node ", node, ": a slot is in two places"));
+  }
+  if (reserved != pool.reserved || quarantined != pool.quarantined ||
+      unreserved != pool.unreserved) {
+    return absl::InternalError(absl::StrCat("node ", node, " miscounts its slots"));
+  }
+  if (std::find(owners.begin(), owners.end(), 0u) != owners.end()) {
+    return absl::InternalError(absl::StrCat("node ", node, " lost a slot"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status KvDirectory::Audit() const {
+  for (uint32_t node = 0; node < impl_->pools.size(); ++node) {
+    if (absl::Status status = impl_->AuditPool(node); !status.ok()) {
+      return status;
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace lamina::core

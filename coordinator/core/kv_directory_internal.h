@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// KvDirectory::Impl: the state behind KvDirectory, shared by kv_directory.cc (the calls) and
+// kv_directory_audit.cc (the invariants).
+
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/check.h"
+#include "coordinator/core/free_runs.h"
+#include "coordinator/core/kv_directory.h"
+#include "coordinator/core/slot_references.h"
+
+namespace lamina::core {
+
+struct OpenSequence {
+  uint32_t node = 0;
+  uint32_t tokens = 0;
+  uint32_t reserved = 0;  // Slots behind the last one.
+  uint64_t opened = 0;    // Order of opening.
+  std::vector<Extent> extents;
+
+  uint32_t TailEnd() const { return extents.back().first_slot + extents.back().tokens; }
+};
+
+// Largest first, then opened first.
+struct ReservationKey {
+  uint32_t tokens = 0;
+  uint64_t opened = 0;
+  bool operator<(const ReservationKey& other) const {
+    return tokens != other.tokens ? tokens > other.tokens : opened < other.opened;
+  }
+};
+
+// The slots of one memory node.
+struct Pool {
+  uint32_t slots = 0;
+  uint32_t unreserved = 0;
+  uint32_t reserved = 0;
+  uint32_t quarantined = 0;
+  uint64_t tokens_open = 0;   // Over open sequences; shared slots count for each.
+  uint64_t extents_open = 0;  // The same.
+  FreeRuns free;              // Unreserved slots only.
+  SlotReferences references;
+  std::map<ReservationKey, SequenceId> reservations;
+};
+
+struct KvDirectory::Impl {
+  KvDirectoryOptions options;
+  std::vector<Pool> pools;
+  std::map<SequenceId, OpenSequence> sequences;
+  struct Released {
+    uint32_t node = 0;
+    Extent extent;
+  };
+  std::map<uint64_t, std::vector<Released>> quarantine;  // By ticket.
+  uint64_t opened_count = 0;
+  uint64_t revoked_count = 0;
+
+  const OpenSequence& Find(SequenceId id) const {
+    const auto it = sequences.find(id);
+    LAMINA_CHECK(it != sequences.end());
+    return it->second;
+  }
+  OpenSequence& Find(SequenceId id) {
+    return const_cast<OpenSequence&>(std::as_const(*this).Find(id));
+  }
+
+  OpenSequence& Insert(SequenceId id, uint32_t node);
+  void SetReservation(SequenceId id, OpenSequence& sequence, uint32_t tokens);
+  void FreeReservation(SequenceId id, OpenSequence& sequence);
+  void ReserveBehind(SequenceId id, OpenSequence& sequence);
+  void RevokeOne(Pool& pool);
+  Extent NextRun(const OpenSequence& sequence, uint32_t tokens);
+  Extent TakeNext(SequenceId id, OpenSequence& sequence, uint32_t tokens);
+  absl::Status AuditPool(uint32_t node) const;
+  absl::Status AuditHeld(uint32_t node, std::vector<uint32_t>& owners) const;
+};
+
+}  // namespace lamina::core

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/core/membership.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace lamina::core {
+
+Membership::Membership(std::vector<Member> expected) : nodes_(std::move(expected)) {}
+
+Member* Membership::Find(const std::string& name) {
+  const auto found = std::find_if(nodes_.begin(), nodes_.end(),
+                                  [&](const Member& member) { return member.name == name; });
+  return found == nodes_.end() ? nullptr : &*found;
+}
+
+absl::Status Membership::Join(const std::string& name, bool is_memory) {
+  Member* member = Find(name);
+  if (member == nullptr || member->is_memory != is_memory) {
+    std::vector<std::string> known;
+    for (const Member& node : nodes_) {
+      if (node.is_memory == is_memory) {
+        known.push_back(node.name);
+      }
+    }
+    return absl::NotFoundError(absl::StrCat("the cluster file has no ",
+                                            is_memory ? "memory" : "compute", " node ", name,
+                                            "; it has ", absl::StrJoin(known, ", ")));
+  }
+  if (member->state != MemberState::kAbsent) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("a node named ", name, " is already part of this cluster; stop it first"));
+  }
+  member->state = MemberState::kJoined;
+  member->problem.clear();
+  changed_ = true;
+  return absl::OkStatus();
+}
+
+void Membership::Leave(const std::string& name) {
+  Member* member = Find(name);
+  if (member == nullptr || member->state == MemberState::kAbsent) {
+    return;
+  }
+  member->state = MemberState::kAbsent;
+  member->region.clear();
+  changed_ = true;
+  if (!CanForm()) {
+    phase_ = MembershipPhase::kWaiting;
+  }
+}
+
+void Membership::Prepared(const std::string& name, uint64_t epoch, std::string region) {
+  Member* member = Find(name);
+  if (member == nullptr || epoch != epoch_ || member->state != MemberState::kJoined) {
+    return;
+  }
+  member->state = MemberState::kPrepared;
+  member->region = std::move(region);
+}
+
+void Membership::Ready(const std::string& name, uint64_t epoch) {
+  Member* member = Find(name);
+  if (member != nullptr && epoch == epoch_ && member->state == MemberState::kPrepared) {
+    member->state = MemberState::kReady;
+  }
+}
+
+void Membership::Fault(const std::string& name, uint64_t epoch, const absl::Status& status) {
+  Member* member = Find(name);
+  if (member == nullptr || epoch != epoch_ || member->state == MemberState::kAbsent) {
+    return;
+  }
+  // The epoch is over anyway. Whoever works with a peer that left reports a fault, and one fault is
+  // often seen from two sides: neither says anything about the node that reports it.
+  if (phase_ == MembershipPhase::kWaiting || changed_) {
+    return;
+  }
+  changed_ = true;
+  // While preparing, a node fails by itself; later perhaps through a peer of whose end nobody knows
+  // yet.
+  if (phase_ != MembershipPhase::kPreparing && ++faults_ < kFaultsMax) {
+    return;
+  }
+  member->state = MemberState::kFailed;
+  member->problem = std::string(status.message());
+  if (!CanForm()) {
+    phase_ = MembershipPhase::kWaiting;
+  }
+}
+
+bool Membership::CanForm() const {
+  bool compute = false;
+  bool memory = false;
+  for (const Member& node : nodes_) {
+    const bool there = node.state != MemberState::kAbsent && node.state != MemberState::kFailed;
+    if (!there && !formed_once_) {
+      return false;
+    }
+    compute = compute || (there && !node.is_memory);
+    memory = memory || (there && node.is_memory);
+  }
+  return compute && memory;
+}
+
+bool Membership::AllMembers(MemberState least) const {
+  return std::all_of(nodes_.begin(), nodes_.end(), [&](const Member& node) {
+    return node.state == MemberState::kAbsent || node.state == MemberState::kFailed ||
+           node.state >= least;
+  });
+}
+
+MembershipAction Membership::Next() {
+  if (changed_ && CanForm()) {
+    changed_ = false;
+    formed_once_ = true;
+    ++epoch_;
+    phase_ = MembershipPhase::kPreparing;
+    for (Member& node : nodes_) {
+      if (node.state == MemberState::kPrepared || node.state == MemberState::kReady) {
+        node.state = MemberState::kJoined;
+        node.region.clear();
+      }
+    }
+    return MembershipAction::kConfigure;
+  }
+  if (phase_ == MembershipPhase::kPreparing && AllMembers(MemberState::kPrepared)) {
+    phase_ = MembershipPhase::kConnecting;
+    return MembershipAction::kConnect;
+  }
+  if (phase_ == MembershipPhase::kConnecting && AllMembers(MemberState::kReady)) {
+    phase_ = MembershipPhase::kServing;
+    return MembershipAction::kServe;
+  }
+  return MembershipAction::kNone;
+}
+
+std::vector<const Member*> Membership::Of(bool memory) const {
+  std::vector<const Member*> members;
+  for (const Member& node : nodes_) {
+    if (node.is_memory == memory && node.state != MemberState::kAbsent &&
+        node.state != MemberState::kFailed) {
+      members.push_back(&node);
+    }
+  }
+  return members;
+}
+
+std::string Membership::Describe() const {
+  std::vector<std::string> parts;
+  std::vector<std::string> missing;
+  for (const Member& node : nodes_) {
+    if (node.state == MemberState::kFailed) {
+      parts.push_back(absl::StrCat(node.name, " failed: ", node.problem));
+    } else if (node.state == MemberState::kAbsent) {
+      missing.push_back(node.name);
+    }
+  }
+  if (phase_ == MembershipPhase::kServing) {
+    parts.insert(parts.begin(), "serving");
+    if (!missing.empty()) {
+      parts.push_back(absl::StrCat("without ", absl::StrJoin(missing, ", ")));
+    }
+  } else if (!missing.empty() && phase_ == MembershipPhase::kWaiting) {
+    parts.insert(parts.begin(), absl::StrCat("waiting for ", absl::StrJoin(missing, ", ")));
+  } else if (phase_ != MembershipPhase::kWaiting) {
+    parts.insert(parts.begin(), absl::StrCat("configuring epoch ", epoch_));
+  }
+  return absl::StrJoin(parts, "; ");
+}
+
+}  // namespace lamina::core

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Membership: which nodes are there, and which epoch they serve in. A pure state machine.
+//
+// The first epoch waits for every node of the cluster file. When a node is lost, an epoch of those
+// left starts at once, if at least one compute and one memory node are among them; when it comes
+// back, an epoch with it. Each epoch goes through preparing (regions are made), connecting (regions
+// are opened) and serving.
+//
+// Threading: one thread.
+
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace lamina::core {
+
+enum class MemberState : uint8_t { kAbsent, kJoined, kPrepared, kReady, kFailed };
+
+struct Member {
+  std::string name;
+  bool is_memory = false;
+  MemberState state = MemberState::kAbsent;
+  std::string region;   // Descriptor, from kPrepared on.
+  std::string problem;  // Of kFailed.
+};
+
+enum class MembershipPhase : uint8_t { kWaiting, kPreparing, kConnecting, kServing };
+
+enum class MembershipAction : uint8_t {
+  kNone,
+  kConfigure,  // A new epoch: send its configuration to members().
+  kConnect,    // All have prepared: send everybody's regions.
+  kServe,      // All are ready: plan.
+};
+
+class Membership {
+ public:
+  // Faults of one epoch after another that are answered by a new epoch, before the node that
+  // reports them is set aside.
+  static constexpr uint32_t kFaultsMax = 3;
+
+  // The nodes of the cluster file, in order.
+  explicit Membership(std::vector<Member> expected);
+
+  // Errors: kNotFound       not in the cluster file; names those that are.
+  //         kAlreadyExists  a node of that name is there.
+  absl::Status Join(const std::string& name, bool is_memory);
+  void Leave(const std::string& name);
+  void Prepared(const std::string& name, uint64_t epoch, std::string region);
+  void Ready(const std::string& name, uint64_t epoch);
+  // The node cannot go on in this epoch. While preparing, it is set aside with its problem; later,
+  // a new epoch starts. Nothing changes when the epoch is over already.
+  void Fault(const std::string& name, uint64_t epoch, const absl::Status& status);
+
+  // What to do now; call until kNone.
+  MembershipAction Next();
+
+  uint64_t epoch() const { return epoch_; }
+  MembershipPhase phase() const { return phase_; }
+  // Of the current epoch.
+  std::vector<const Member*> compute_members() const { return Of(false); }
+  std::vector<const Member*> memory_members() const { return Of(true); }
+  const std::vector<Member>& all() const { return nodes_; }
+
+  // "serving", "waiting for c0, m1", "m0 failed: ...".
+  std::string Describe() const;
+
+ private:
+  Member* Find(const std::string& name);
+  std::vector<const Member*> Of(bool memory) const;
+  bool CanForm() const;
+  bool AllMembers(MemberState least) const;
+
+  std::vector<Member> nodes_;
+  uint64_t epoch_ = 0;
+  MembershipPhase phase_ = MembershipPhase::kWaiting;
+  bool changed_ = false;  // Since the epoch was formed.
+  bool formed_once_ = false;
+  uint32_t faults_ = 0;  // Since a step was last served; see NoteProgress().
+
+ public:
+  // A step was done in this epoch: faults are counted anew.
+  void NoteProgress() { faults_ = 0; }
+};
+
+}  // namespace lamina::core

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "coordinator/core/placement.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace lamina::core {
+namespace {
+
+// A row costs dense arithmetic whatever its context; it is charged like so many tokens of context.
+// Assumed; it only has to keep many short sequences from piling up beside one long one.
+constexpr uint64_t kContextTokensPerRow = 128;
+
+double AttentionTime(uint64_t context_tokens, double bandwidth) {
+  return static_cast<double>(context_tokens) / (bandwidth > 0 ? bandwidth : 1.0);
+}
+
+}  // namespace
+
+std::optional<uint32_t> PickLane(const std::vector<LaneLoad>& lanes) {
+  std::optional<uint32_t> best;
+  uint64_t best_work = 0;
+  for (uint32_t i = 0; i < lanes.size(); ++i) {
+    const uint64_t work = lanes[i].context_tokens + lanes[i].rows * kContextTokensPerRow;
+    if (lanes[i].has_room && (!best || work < best_work)) {
+      best = i;
+      best_work = work;
+    }
+  }
+  return best;
+}
+
+std::optional<uint32_t> PickMemoryNode(const std::vector<NodeLoad>& nodes, uint32_t tokens) {
+  std::optional<uint32_t> best;
+  std::pair<double, double> best_times;
+  for (uint32_t i = 0; i < nodes.size(); ++i) {
+    if (!nodes[i].fits) {
+      continue;
+    }
+    const double own = AttentionTime(nodes[i].lane_context_tokens + tokens, nodes[i].bandwidth);
+    double longest = own;
+    for (uint32_t j = 0; j < nodes.size(); ++j) {
+      if (j != i) {
+        longest =
+            std::max(longest, AttentionTime(nodes[j].lane_context_tokens, nodes[j].bandwidth));
+      }
+    }
+    const std::pair<double, double> times{longest, own};
+    if (!best || times < best_times) {
+      best = i;
+      best_times = times;
+    }
+  }
+  return best;
+}
+
+}  // namespace lamina::core

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a step is made of: decode rows first, then chunks of prompts already in prefill, then those
+// of newcomers, within the step's token budget.
+//
+// Why rows that get no slot cannot wait for each other for ever: on every memory node, slots go to
+// starving rows in service order before anybody else gets one (GrowByOne, NodeHasRoom), and as long
+// as too few slots are in quarantine for all of them, the last sequence in service order gives up
+// its own (Starve). So the first in service order always gets its slot, at the latest when it is
+// alone; and Submit let it in only because it fits alone.
+
+#include <algorithm>
+#include <utility>
+
+#include "common/check.h"
+#include "coordinator/core/scheduler_internal.h"
+
+namespace lamina::core {
+
+void Scheduler::Plan(std::vector<StepPlan>& plans) {
+  // Lanes in turn, one step each, so that newcomers find every lane at the same stage.
+  for (bool planned = true; planned;) {
+    std::map<uint32_t, OpenStep> open;
+    for (uint32_t lane = 0; lane < impl_->lanes.size(); ++lane) {
+      if (impl_->lanes[lane].in_flight.size() < impl_->options.plan_ahead) {
+        open.emplace(lane, impl_->BeginStep(lane));
+      }
+    }
+    impl_->Admit(open);
+    planned = false;
+    for (auto& [lane, step] : open) {
+      if (impl_->FinishStep(lane, step)) {
+        plans.push_back(std::move(step.plan));
+        planned = true;
+      }
+    }
+  }
+}
+
+// Plans what is running, and seals the leaves: who is taken out from here on leaves a step later.
+OpenStep Scheduler::Impl::BeginStep(uint32_t index) {
+  Lane& lane = lanes[index];
+  OpenStep open;
+  open.plan.epoch = epoch;
+  open.plan.lane = index;
+  open.plan.step = lane.step_planned + 1;
+  open.record.step = open.plan.step;
+  open.tokens_left = options.step_tokens_max;
+  PlanRows(lane, open);
+  PlanChunks(lane, open);
+  StepBorder border = std::exchange(lane.border, {});
+  border.scratch.insert(border.scratch.end(), open.record.border.scratch.begin(),
+                        open.record.border.scratch.end());
+  open.record.border = std::move(border);
+  return open;
+}
+
+void Scheduler::Impl::PlanRows(Lane& lane, OpenStep& open) {
+  // A copy: a row that starves may take out others of this lane. Sequences stay alive meanwhile.
+  const std::vector<Sequence*> running = lane.running;
+  for (Sequence* sequence : running) {
+    const bool more = sequence->planned_tokens < sequence->request.tokens_max;
+    if (sequence->state != SequenceState::kDecoding || !more || !GrowByOne(*sequence, open)) {
+      continue;
+    }
+    open.plan.rows.push_back(
+        {.sequence = sequence->request.id, .position = sequence->planned_tokens - 1});
+    open.record.tokens.push_back(
+        {.sequence = sequence->request.id, .position = sequence->planned_tokens});
+    ++sequence->planned_tokens;
+    --open.tokens_left;
+  }
+  std::stable_sort(open.plan.rows.begin(), open.plan.rows.end(),
+                   [this](const DecodeRow& a, const DecodeRow& b) {
+                     return kv->NodeOf(a.sequence) < kv->NodeOf(b.sequence);
+                   });
+}
+
+// Grants the slot of the next row; false when the row has to sit out.
+bool Scheduler::Impl::GrowByOne(Sequence& sequence, OpenStep& open) {
+  const std::vector<Sequence*>& others = starving[sequence.node];
+  const auto ahead = std::count_if(others.begin(), others.end(),
+                                   [&](const Sequence* other) { return before(other, &sequence); });
+  if (kv->SlotsFree(sequence.node) <= static_cast<uint64_t>(ahead)) {
+    Starve(sequence);
+    return false;
+  }
+  ClearStarving(sequence);
+  const auto granted = kv->Append(sequence.request.id, 1);
+  LAMINA_CHECK(granted.ok());
+  open.plan.grants.push_back({.sequence = sequence.request.id, .extent = granted->front()});
+  Lane& lane = lanes[sequence.lane];
+  ++lane.context_tokens[sequence.node];
+  ++lane.context_tokens_all;
+  return true;
+}
+
+void Scheduler::Impl::Starve(Sequence& sequence) {
+  const uint32_t node = sequence.node;
+  if (!sequence.starving) {
+    sequence.starving = true;
+    starving[node].push_back(&sequence);
+  }
+  // Free slots that older starving rows will take count as coming, like those in quarantine.
+  while (sequence.starving &&
+         kv->SlotsFree(node) + kv->SlotsQuarantined(node) < starving[node].size()) {
+    Sequence* last = nullptr;
+    for (const Lane& lane : lanes) {
+      for (Sequence* other : lane.running) {
+        if (other->node == node && (last == nullptr || before(last, other))) {
+          last = other;
+        }
+      }
+    }
+    Preempt(*last);
+  }
+}
+
+void Scheduler::Impl::PlanChunks(Lane& lane, OpenStep& open) {
+  for (Sequence* sequence : lane.running) {
+    if (sequence->state == SequenceState::kPrefilling && sequence->parent == 0 &&
+        sequence->chunked_tokens < sequence->join_tokens && open.tokens_left > 0) {
+      PlanChunk(*sequence, open);
+    }
+  }
+}
+
+void Scheduler::Impl::PlanChunk(Sequence& sequence, OpenStep& open) {
+  const uint32_t rest = sequence.join_tokens - sequence.chunked_tokens;
+  const uint32_t tokens = std::min({rest, options.chunk_tokens, open.tokens_left});
+  const SequenceId id = sequence.request.id;
+  const bool last = tokens == rest;
+  open.plan.chunks.push_back({.sequence = id,
+                              .first_token = sequence.chunked_tokens,
+                              .tokens = tokens,
+                              .scratch_offset = sequence.scratch_offset,
+                              .last = last});
+  sequence.chunked_tokens += tokens;
+  open.tokens_left -= tokens;
+  if (sequence.request.score) {
+    open.record.scores.push_back({.sequence = id, .last = last});
+  }
+  if (!last) {
+    return;
+  }
+  // The chunk's step is the last one to read the scratch.
+  open.record.border.scratch.push_back(sequence.scratch_offset);
+  sequence.has_scratch = false;
+  if (sequence.request.score) {
+    return;
+  }
+  open.record.tokens.push_back({.sequence = id, .position = sequence.join_tokens});
+  sequence.planned_tokens = sequence.join_tokens + 1;
+  for (const SequenceId fork : sequence.attached) {
+    open.record.tokens.push_back({.sequence = fork, .position = sequence.join_tokens});
+    Find(fork)->planned_tokens = sequence.join_tokens + 1;
+  }
+}
+
+void Scheduler::Impl::Admit(std::map<uint32_t, OpenStep>& open) {
+  while (AdmitFirst(open)) {
+  }
+}
+
+// Lets the first waiting sequence in, unless something is missing: strictly in service order, so
+// that nobody waits for ever behind smaller ones.
+bool Scheduler::Impl::AdmitFirst(std::map<uint32_t, OpenStep>& open) {
+  if (waiting.empty() || Running() >= options.running_max) {
+    return false;
+  }
+  Sequence& first = **waiting.begin();
+  if (!draining.empty() && before(*draining.begin(), &first)) {
+    return false;  // It waits again in a moment, in front of this one.
+  }
+  std::vector<LaneLoad> loads;
+  for (const Lane& lane : lanes) {
+    loads.push_back(
+        {.rows = static_cast<uint32_t>(lane.running.size()),
+         .context_tokens = lane.context_tokens_all,
+         .has_room = lane.running.size() < std::min(options.rows_max, options.step_tokens_max)});
+  }
+  const auto lane = PickLane(loads);
+  if (!lane) {
+    return false;
+  }
+  const auto step = open.find(*lane);
+  if (step == open.end() || step->second.tokens_left == 0) {
+    return false;  // Better to wait for that lane's next step than to unbalance the lanes.
+  }
+  const auto node = PickNodeFor(first, lanes[*lane]);
+  if (!node) {
+    return false;
+  }
+  const auto offset = scratch.Take(first.tokens());
+  if (!offset) {
+    return false;
+  }
+  first.scratch_offset = *offset;
+  first.has_scratch = true;
+  Join(first, *lane, *node, step->second);
+  return true;
+}
+
+uint32_t Scheduler::Impl::RowsOn(uint32_t node) const {
+  size_t rows = 0;
+  for (const Lane& lane : lanes) {
+    rows += std::count_if(lane.running.begin(), lane.running.end(),
+                          [&](const Sequence* sequence) { return sequence->node == node; });
+  }
+  return static_cast<uint32_t>(rows);
+}
+
+// Room for the tokens, the next one, and a few for everybody who is already there: without these a
+// newcomer would be preempted, and recomputed, within a few steps.
+bool Scheduler::Impl::NodeHasRoom(uint32_t node, uint32_t tokens) const {
+  if (!starving[node].empty()) {
+    return false;
+  }
+  const uint64_t headroom = uint64_t{options.admission_headroom} * RowsOn(node);
+  const uint64_t needed =
+      std::min<uint64_t>(tokens + 1 + headroom, options.memory_nodes[node].slots);
+  return kv->SlotsFree(node) >= needed;
+}
+
+std::optional<uint32_t> Scheduler::Impl::PickNodeFor(const Sequence& sequence,
+                                                     const Lane& lane) const {
+  std::vector<NodeLoad> loads;
+  for (uint32_t node = 0; node < options.memory_nodes.size(); ++node) {
+    const MemoryNodeShare& share = options.memory_nodes[node];
+    loads.push_back(
+        {.lane_context_tokens = lane.context_tokens[node],
+         .bandwidth = share.bandwidth_bytes_per_second,
+         .fits = sequence.slots_max() <= share.slots && NodeHasRoom(node, sequence.tokens())});
+  }
+  return PickMemoryNode(loads, sequence.tokens());
+}
+
+namespace {
+
+void Enter(Sequence& sequence, uint32_t lane, uint32_t node) {
+  sequence.state = SequenceState::kPrefilling;
+  sequence.lane = lane;
+  sequence.node = node;
+  sequence.join_tokens = sequence.tokens();
+  sequence.planned_tokens = sequence.join_tokens;
+  sequence.logprobs.clear();
+}
+
+void AppendJoin(const Sequence& sequence, const std::vector<Extent>& slots, StepPlan& plan) {
+  const SequenceRequest& request = sequence.request;
+  SequenceJoin join{.id = request.id,
+                    .tokens = request.prompt,
+                    .prompt_tokens = static_cast<uint32_t>(request.prompt.size()),
+                    .parent = sequence.parent,
+                    .sampling = request.sampling,
+                    .tokens_max = request.tokens_max,
+                    .end_tokens = request.end_tokens,
+                    .tokens_min = request.tokens_min,
+                    .memory_node = sequence.node,
+                    .score = request.score};
+  join.tokens.insert(join.tokens.end(), sequence.committed.begin(), sequence.committed.end());
+  plan.joins.push_back(std::move(join));
+  for (const Extent& extent : slots) {
+    plan.grants.push_back({.sequence = request.id, .extent = extent});
+  }
+}
+
+}  // namespace
+
+void Scheduler::Impl::Join(Sequence& sequence, uint32_t lane, uint32_t node, OpenStep& open) {
+  waiting.erase(&sequence);
+  Enter(sequence, lane, node);
+  sequence.chunked_tokens = 0;
+  kv->Open(sequence.request.id, node);
+  const auto slots = kv->Append(sequence.request.id, sequence.join_tokens);
+  LAMINA_CHECK(slots.ok());
+  AppendJoin(sequence, *slots, open.plan);
+  AddToLane(sequence);
+  JoinForks(sequence, open);
+  PlanChunk(sequence, open);
+}
+
+// Forks submitted by now join with their parent, as far as there is room for their rows. Those left
+// over are served in their turn, as ordinary sequences.
+void Scheduler::Impl::JoinForks(Sequence& parent, OpenStep& open) {
+  if (parent.request.score || !parent.committed.empty()) {
+    return;
+  }
+  for (const SequenceId id : parent.forks) {
+    Sequence* fork = Find(id);
+    if (fork == nullptr || fork->state != SequenceState::kWaiting || fork->request.score ||
+        !fork->committed.empty() || fork->request.prompt != parent.request.prompt ||
+        fork->slots_max() > options.memory_nodes[parent.node].slots ||
+        Running() >= options.running_max ||
+        lanes[parent.lane].running.size() >= std::min(options.rows_max, options.step_tokens_max) ||
+        !NodeHasRoom(parent.node, 0)) {
+      continue;
+    }
+    waiting.erase(fork);
+    Enter(*fork, parent.lane, parent.node);
+    fork->chunked_tokens = fork->join_tokens;  // None of its own.
+    fork->parent = parent.request.id;
+    parent.attached.push_back(id);
+    AppendJoin(*fork, kv->Fork(parent.request.id, id, parent.join_tokens), open.plan);
+    AddToLane(*fork);
+  }
+}
+
+void Scheduler::Impl::AddToLane(Sequence& sequence) {
+  Lane& lane = lanes[sequence.lane];
+  lane.running.insert(std::upper_bound(lane.running.begin(), lane.running.end(), &sequence, before),
+                      &sequence);
+  lane.context_tokens[sequence.node] += sequence.join_tokens;
+  lane.context_tokens_all += sequence.join_tokens;
+}
+
+// Counts the step as planned, unless it is empty.
+bool Scheduler::Impl::FinishStep(uint32_t index, OpenStep& open) {
+  StepPlan& plan = open.plan;
+  plan.leaves = open.record.border.leaves;
+  if (plan.leaves.empty() && plan.rows.empty() && plan.chunks.empty()) {
+    return false;
+  }
+  Lane& lane = lanes[index];
+  lane.step_planned = plan.step;
+  lane.in_flight.push_back(std::move(open.record));
+  return true;
+}
+
+}  // namespace lamina::core

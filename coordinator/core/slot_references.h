@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// SlotReferences: how many sequences use each slot of one memory node, kept only where it is more
+// than one, as runs of equal count. A slot held by one sequence costs nothing here.
+//
+// Threading: one thread.   Determinism: same calls, same answers.
+
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "common/extent.h"
+
+namespace lamina::core {
+
+class SlotReferences {
+ public:
+  // One more sequence uses the extent. Requires: every slot of it is held already.
+  void Add(Extent extent);
+
+  // One sequence less uses the extent. Appends the parts that nobody uses any more to `released`.
+  void Drop(Extent extent, std::vector<Extent>& released);
+
+  // Of a held slot.
+  uint32_t CountAt(uint32_t slot) const;
+
+ private:
+  struct Run {
+    uint32_t end = 0;
+    uint32_t count = 0;  // >= 2
+  };
+  // Makes `slot` a border of runs, if a run contains it.
+  void SplitAt(uint32_t slot);
+
+  std::map<uint32_t, Run> shared_;  // By first slot; runs are disjoint.
+};
+
+}  // namespace lamina::core

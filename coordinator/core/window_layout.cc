@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/core/window_layout.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace lamina::core {
+namespace {
+
+constexpr size_t kWindowAlignment = 4096;
+constexpr size_t kElementBytes = 2;  // bf16
+constexpr double kRegionBytesMax = 64.0 * (uint64_t{1} << 30);
+
+size_t Align(size_t bytes) {
+  return (bytes + kWindowAlignment - 1) / kWindowAlignment * kWindowAlignment;
+}
+
+struct RowBytes {
+  size_t qkv = 0;
+  size_t kv = 0;
+  size_t q = 0;
+};
+
+RowBytes WidestRows(const WindowShape& shape) {
+  RowBytes widest;
+  for (const AttentionDescriptor& layer : shape.layers) {
+    widest.qkv = std::max(widest.qkv, layer.qkv_width() * kElementBytes);
+    widest.kv = std::max(widest.kv, 2 * layer.kv_width() * kElementBytes);
+    widest.q = std::max(widest.q, layer.q_width() * kElementBytes);
+  }
+  return widest;
+}
+
+}  // namespace
+
+absl::Status WindowLayout::Check(const WindowShape& shape) {
+  if (shape.compute_nodes == 0 || shape.memory_nodes == 0 || shape.lanes == 0 ||
+      shape.rows_max == 0 || shape.layers.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("window shape has a zero: compute_nodes ", shape.compute_nodes,
+                     " memory_nodes ", shape.memory_nodes, " lanes ", shape.lanes, " rows_max ",
+                     shape.rows_max, " layers ", shape.layers.size()));
+  }
+  const RowBytes rows = WidestRows(shape);
+  const double bytes = 2.0 * shape.compute_nodes * shape.lanes *
+                       (static_cast<double>(shape.rows_max) * static_cast<double>(rows.qkv) +
+                        static_cast<double>(shape.kv_rows_max) * static_cast<double>(rows.kv));
+  if (bytes > kRegionBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("query windows would take ", bytes,
+                     " bytes; lower limits.running_max or prefill.chunk_tokens"));
+  }
+  return absl::OkStatus();
+}
+
+WindowLayout::WindowLayout(WindowShape shape) : shape_(std::move(shape)) {
+  const RowBytes rows = WidestRows(shape_);
+  query_window_bytes_ =
+      Align(sizeof(WindowHeader) + shape_.rows_max * rows.qkv + shape_.kv_rows_max * rows.kv);
+  reply_window_bytes_ = Align(sizeof(WindowHeader) + shape_.rows_max * rows.q);
+}
+
+size_t WindowLayout::query_region_bytes() const { return query_words() * 2 * query_window_bytes_; }
+
+uint32_t WindowLayout::query_word(uint32_t compute_node, uint32_t lane) const {
+  return compute_node * shape_.lanes + lane;
+}
+
+size_t WindowLayout::QueryWindow(uint32_t compute_node, uint32_t lane, uint64_t value) const {
+  return (size_t{query_word(compute_node, lane)} * 2 + value % 2) * query_window_bytes_;
+}
+
+size_t WindowLayout::reply_region_bytes() const { return reply_words() * 2 * reply_window_bytes_; }
+
+uint32_t WindowLayout::reply_word(uint32_t memory_node, uint32_t lane) const {
+  return memory_node * shape_.lanes + lane;
+}
+
+size_t WindowLayout::ReplyWindow(uint32_t memory_node, uint32_t lane, uint64_t value) const {
+  return (size_t{reply_word(memory_node, lane)} * 2 + value % 2) * reply_window_bytes_;
+}
+
+absl::Status CheckHeader(const WindowHeader& header, const WindowHeader& expected) {
+  const auto differs = [](const char* field, uint64_t found, uint64_t wanted) {
+    return absl::StrCat("window header: ", field, " ", found, " where the plan says ", wanted);
+  };
+  if (header.magic != WindowHeader::kMagic) {
+    return absl::InternalError(differs("magic", header.magic, WindowHeader::kMagic));
+  }
+  if (header.epoch < expected.epoch) {
+    return absl::AbortedError(differs("epoch", header.epoch, expected.epoch));
+  }
+  if (header.epoch == expected.epoch && header.lane == expected.lane &&
+      std::pair(header.step, header.layer) < std::pair(expected.step, expected.layer)) {
+    return absl::AbortedError(differs("step", header.step, expected.step));
+  }
+  if (header.epoch != expected.epoch) {
+    return absl::InternalError(differs("epoch", header.epoch, expected.epoch));
+  }
+  if (header.lane != expected.lane) {
+    return absl::InternalError(differs("lane", header.lane, expected.lane));
+  }
+  if (header.step != expected.step) {
+    return absl::InternalError(differs("step", header.step, expected.step));
+  }
+  if (header.layer != expected.layer) {
+    return absl::InternalError(differs("layer", header.layer, expected.layer));
+  }
+  if (header.rows != expected.rows) {
+    return absl::InternalError(differs("rows", header.rows, expected.rows));
+  }
+  if (header.kv_rows != expected.kv_rows) {
+    return absl::InternalError(differs("kv_rows", header.kv_rows, expected.kv_rows));
+  }
+  if (header.sender != expected.sender) {
+    return absl::InternalError(differs("sender", header.sender, expected.sender));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace lamina::core

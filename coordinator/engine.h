@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Engine: the coordinator's one thread. Owns the scheduler, membership and all requests; turns
+// events of clients and nodes into plans and text. Everything it decides with is a pure state
+// machine of core/; this file is the wiring.
+//
+// Threading: public calls from any thread post to the engine's thread and return at once, except
+// GetStatus(), which waits for its turn.
+// Limits: those of Options; queued requests beyond them are refused with kResourceExhausted.
+
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "common/attention_descriptor.h"
+#include "common/clock.h"
+#include "coordinator/core/membership.h"
+#include "coordinator/core/scheduler.h"
+#include "coordinator/node_port.h"
+#include "coordinator/request.h"
+#include "model/tokenizer/tokenizer.h"
+
+namespace lamina::coordinator {
+
+struct EngineOptions {
+  std::vector<core::Member> nodes;          // Of the cluster file, compute nodes first.
+  std::vector<AttentionDescriptor> layers;  // Of the model.
+  uint32_t vocabulary = 0;
+  std::string model_fingerprint;
+  std::string transport = "shm://";
+  core::SchedulerOptions scheduler;  // memory_nodes is filled in at each epoch.
+  bool priority_order = false;
+  // A node that has not been heard of for so long is taken for dead (stopped, or its cable pulled):
+  // its stream is ended as if it had left. 0 waits for the stream to break by itself.
+  Nanos node_silence_max = 0;
+};
+
+struct NodeReport {
+  core::Member member;
+  NodeHello hello;
+  double busy_share = 0;
+  control::NodeCounters counters;
+  core::KvPoolStats kv;
+};
+
+struct EngineStatus {
+  uint64_t epoch = 0;
+  std::string state;
+  std::string transport;  // Scheme.
+  std::vector<NodeReport> nodes;
+  core::SchedulerStats scheduler;
+  double tokens_per_second = 0;
+  uint64_t tokens_generated = 0;
+  uint64_t requests_finished = 0;
+  uint64_t requests_failed = 0;
+};
+
+class Engine {
+ public:
+  static constexpr uint32_t kMaxTokensDefault = 512;
+
+  // The tokenizer must outlive the engine.
+  Engine(const EngineOptions& options, const model::Tokenizer& tokenizer, const Clock& clock);
+  ~Engine();
+
+  // --- Clients ---
+  // The request runs until its sink's OnDone(). `key` names it for Cancel().
+  void Submit(GenerateSpec spec, uint64_t key, std::shared_ptr<RequestSink> sink);
+  void Cancel(uint64_t key);
+  // By id. `done` gets kNotFound when there is none.
+  void CancelById(const std::string& request_id, std::function<void(const absl::Status&)> done);
+  static uint64_t NewKey();
+
+  // --- Nodes ---
+  // `port` must live until NodeLeft() of the same name and port has been posted.
+  void NodeJoined(const NodeHello& hello, std::shared_ptr<NodePort> port);
+  void NodeLeft(const std::string& name, const NodePort* port);
+  void NodePrepared(const std::string& name, uint64_t epoch, std::string region);
+  void NodeReady(const std::string& name, uint64_t epoch);
+  void NodeFault(const std::string& name, uint64_t epoch, const absl::Status& status,
+                 const std::string& peer);
+  void NodeStatus(const std::string& name, double busy_share,
+                  const control::NodeCounters& counters);
+  void StepDone(core::StepResult result);
+
+  EngineStatus GetStatus();
+
+  // Refuses new requests, lets running ones finish, then calls `done`.
+  void Drain(std::function<void()> done);
+
+  uint32_t sequence_tokens_max() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace lamina::coordinator

@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/inference_service.h"
+
+#include <cmath>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "control/plan_codec_service.h"
+#include "coordinator/chat_form.h"
+
+namespace lamina::coordinator {
+namespace {
+
+v1::FinishReason ToProto(core::FinishReason reason) {
+  switch (reason) {
+    case core::FinishReason::kNone:
+      return v1::FINISH_REASON_UNSPECIFIED;
+    case core::FinishReason::kStop:
+      return v1::FINISH_REASON_STOP;
+    case core::FinishReason::kLength:
+      return v1::FINISH_REASON_LENGTH;
+    case core::FinishReason::kCancelled:
+    case core::FinishReason::kError:
+      return v1::FINISH_REASON_CANCELLED;
+  }
+  return v1::FINISH_REASON_UNSPECIFIED;
+}
+
+void ToProto(const ChoiceUsage& usage, v1::Usage* proto) {
+  proto->set_prompt_tokens(usage.prompt_tokens);
+  proto->set_completion_tokens(usage.completion_tokens);
+  proto->set_ttft_ms(usage.ttft_ms);
+  proto->set_tpot_ms(usage.tpot_ms);
+  proto->set_seed(usage.seed);
+  proto->set_preemptions(usage.preemptions);
+}
+
+v1::GenerateResponse ToProto(const std::string& request_id, const ChoiceOutput& output,
+                             bool with_logprobs) {
+  v1::GenerateResponse response;
+  response.set_request_id(request_id);
+  response.set_index(output.index);
+  response.set_text(output.text);
+  for (const core::SampledToken& token : output.tokens) {
+    v1::TokenOutput* entry = response.add_tokens();
+    entry->set_token(token.token);
+    if (with_logprobs) {
+      entry->set_logprob(token.logprob);
+      for (const core::TokenLogprob& top : token.top) {
+        v1::TokenLogprob* alternative = entry->add_top();
+        alternative->set_token(top.token);
+        alternative->set_logprob(top.logprob);
+      }
+    }
+  }
+  response.set_finish_reason(ToProto(output.finish));
+  if (output.finish != core::FinishReason::kNone) {
+    ToProto(output.usage, response.mutable_usage());
+  }
+  return response;
+}
+
+// One Generate call: a queue between the engine's thread and gRPC's. The engine's sink and the
+// reactor share it, so either may go first.
+class GenerateCall final : public RequestSink {
+ public:
+  class Reactor final : public grpc::ServerWriteReactor<v1::GenerateResponse> {
+   public:
+    Reactor(std::shared_ptr<GenerateCall> call, Engine& engine, uint64_t key)
+        : call_(std::move(call)), engine_(engine), key_(key) {}
+
+    void OnWriteDone(bool ok) override {
+      if (!ok) {
+        engine_.Cancel(key_);
+      }
+      call_->WriteDone();
+    }
+    void OnCancel() override { engine_.Cancel(key_); }
+    void OnDone() override {
+      call_->Detach();
+      delete this;
+    }
+
+   private:
+    const std::shared_ptr<GenerateCall> call_;
+    Engine& engine_;
+    const uint64_t key_;
+  };
+
+  explicit GenerateCall(bool with_logprobs) : with_logprobs_(with_logprobs) {}
+
+  void Attach(Reactor* reactor) {
+    const std::lock_guard lock(mutex_);
+    reactor_ = reactor;
+    Pump();
+  }
+
+  void OnAccepted(const std::string& request_id) override { request_id_ = request_id; }
+  void OnOutput(ChoiceOutput output) override {
+    const std::lock_guard lock(mutex_);
+    queue_.push_back(ToProto(request_id_, output, with_logprobs_));
+    Pump();
+  }
+  void OnProgress(uint32_t tokens_done) override {
+    const std::lock_guard lock(mutex_);
+    v1::GenerateResponse response;
+    response.set_request_id(request_id_);
+    response.set_prompt_tokens_done(tokens_done);
+    queue_.push_back(std::move(response));
+    Pump();
+  }
+  void OnScores(std::vector<float>) override {}
+  void OnDone(const absl::Status& status) override {
+    const std::lock_guard lock(mutex_);
+    final_ = status;
+    Pump();
+  }
+
+ private:
+  friend class Reactor;
+
+  void WriteDone() {
+    const std::lock_guard lock(mutex_);
+    writing_ = false;
+    Pump();
+  }
+  void Detach() {
+    const std::lock_guard lock(mutex_);
+    reactor_ = nullptr;
+  }
+
+  // Guarded by mutex_: starts the next write, or the end when all is written.
+  void Pump() {
+    if (reactor_ == nullptr || writing_ || finishing_) {
+      return;
+    }
+    if (!queue_.empty()) {
+      current_ = std::move(queue_.front());
+      queue_.pop_front();
+      writing_ = true;
+      reactor_->StartWrite(&current_);
+    } else if (final_.has_value()) {
+      finishing_ = true;
+      reactor_->Finish(ToGrpc(*final_));
+    }
+  }
+
+  const bool with_logprobs_;
+  std::string request_id_;  // Engine's thread.
+
+  std::mutex mutex_;
+  std::deque<v1::GenerateResponse> queue_;  // At most one entry per token of the request.
+  v1::GenerateResponse current_;
+  std::optional<absl::Status> final_;
+  bool writing_ = false;
+  bool finishing_ = false;
+  Reactor* reactor_ = nullptr;
+};
+
+class ScoreCall final : public RequestSink {
+ public:
+  ScoreCall(grpc::ServerUnaryReactor* reactor, v1::ScoreResponse* response)
+      : reactor_(reactor), response_(response) {}
+
+  void OnAccepted(const std::string&) override {}
+  void OnOutput(ChoiceOutput) override {}
+  void OnProgress(uint32_t) override {}
+  void OnScores(std::vector<float> logprobs) override {
+    double nll = 0;
+    for (const float logprob : logprobs) {
+      nll -= logprob;
+    }
+    response_->mutable_logprobs()->Add(logprobs.begin(), logprobs.end());
+    response_->set_nll_sum(nll);
+    response_->set_perplexity(
+        logprobs.empty() ? 1.0 : std::exp(nll / static_cast<double>(logprobs.size())));
+  }
+  void OnDone(const absl::Status& status) override { reactor_->Finish(ToGrpc(status)); }
+
+ private:
+  grpc::ServerUnaryReactor* reactor_;
+  v1::ScoreResponse* response_;
+};
+
+grpc::ServerUnaryReactor* FinishWith(grpc::CallbackServerContext* context,
+                                     const absl::Status& status) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpc(status));
+  return reactor;
+}
+
+}  // namespace
+
+grpc::Status ToGrpc(const absl::Status& status) {
+  return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};
+}
+
+InferenceService::InferenceService(Engine& engine, const model::Tokenizer& tokenizer,
+                                   const model::ModelConfig& config, uint64_t kv_bytes_per_token)
+    : engine_(engine),
+      tokenizer_(tokenizer),
+      config_(config),
+      kv_bytes_per_token_(kv_bytes_per_token) {}
+
+absl::StatusOr<std::vector<TokenId>> InferenceService::EncodeChat(const v1::Chat& chat) const {
+  std::vector<ChatMessage> messages;
+  for (const v1::ChatMessage& message : chat.messages()) {
+    messages.push_back({.role = message.role(), .content = message.content()});
+  }
+  LAMINA_ASSIGN_OR_RETURN(const std::string text, RenderChat(tokenizer_.chat_template(), messages));
+  return tokenizer_.Encode(text, {.add_special = false, .parse_special = true});
+}
+
+absl::StatusOr<std::vector<TokenId>> InferenceService::PromptOf(
+    const v1::GenerateRequest& request) const {
+  switch (request.prompt_case()) {
+    case v1::GenerateRequest::kText:
+      return tokenizer_.Encode(request.text(), {});
+    case v1::GenerateRequest::kTokens:
+      return std::vector<TokenId>(request.tokens().ids().begin(), request.tokens().ids().end());
+    case v1::GenerateRequest::kChat:
+      return EncodeChat(request.chat());
+    case v1::GenerateRequest::PROMPT_NOT_SET:
+      break;
+  }
+  return absl::InvalidArgumentError("the request has no prompt: set text, tokens or chat");
+}
+
+absl::StatusOr<GenerateSpec> InferenceService::SpecOf(const v1::GenerateRequest& request) const {
+  GenerateSpec spec{.request_id = request.request_id(),
+                    .sampling = control::FromProto(request.sampling()),
+                    .max_tokens = request.max_tokens(),
+                    .min_tokens = request.min_tokens(),
+                    .stop = {request.stop().begin(), request.stop().end()},
+                    .stop_tokens = {request.stop_tokens().begin(), request.stop_tokens().end()},
+                    .ignore_eos = request.ignore_eos(),
+                    .choices = request.has_n() ? request.n() : 1,
+                    .priority = request.priority()};
+  if (request.has_max_tokens() && request.max_tokens() == 0) {
+    return absl::InvalidArgumentError("max_tokens is 0; ask for at least 1");
+  }
+  if (!request.sampling().has_seed()) {
+    std::random_device entropy;
+    spec.sampling.seed = uint64_t{entropy()} << 32 | entropy();
+  }
+  LAMINA_ASSIGN_OR_RETURN(spec.prompt, PromptOf(request));
+  return spec;
+}
+
+grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
+    grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
+  (void)context;
+  const uint64_t key = Engine::NewKey();
+  auto call = std::make_shared<GenerateCall>(request->sampling().has_logprobs());
+  auto* reactor = new GenerateCall::Reactor(call, engine_, key);
+  call->Attach(reactor);
+  absl::StatusOr<GenerateSpec> spec = SpecOf(*request);
+  if (spec.ok()) {
+    engine_.Submit(*std::move(spec), key, call);
+  } else {
+    call->OnDone(spec.status());
+  }
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* context,
+                                                  const v1::ScoreRequest* request,
+                                                  v1::ScoreResponse* response) {
+  GenerateSpec spec{.max_tokens = 1, .score = true};
+  if (request->has_text()) {
+    absl::StatusOr<std::vector<TokenId>> tokens = tokenizer_.Encode(request->text(), {});
+    if (!tokens.ok()) {
+      return FinishWith(context, tokens.status());
+    }
+    spec.prompt = *std::move(tokens);
+  } else {
+    spec.prompt.assign(request->tokens().ids().begin(), request->tokens().ids().end());
+  }
+  if (spec.prompt.size() < 2) {
+    return FinishWith(
+        context, absl::InvalidArgumentError(absl::StrCat("the text has ", spec.prompt.size(),
+                                                         " tokens; scoring needs at least 2")));
+  }
+  response->mutable_tokens()->Add(spec.prompt.begin(), spec.prompt.end());
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  engine_.Submit(std::move(spec), Engine::NewKey(), std::make_shared<ScoreCall>(reactor, response));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* context,
+                                                     const v1::TokenizeRequest* request,
+                                                     v1::TokenizeResponse* response) {
+  const bool add_special = !request->has_add_special() || request->add_special();
+  const absl::StatusOr<std::vector<TokenId>> tokens =
+      request->has_chat() ? EncodeChat(request->chat())
+                          : tokenizer_.Encode(request->text(), {.add_special = add_special});
+  if (!tokens.ok()) {
+    return FinishWith(context, tokens.status());
+  }
+  for (const TokenId token : *tokens) {
+    response->add_tokens(token);
+    response->add_pieces(std::string(tokenizer_.TokenName(token)));
+  }
+  return FinishWith(context, absl::OkStatus());
+}
+
+grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerContext* context,
+                                                       const v1::DetokenizeRequest* request,
+                                                       v1::DetokenizeResponse* response) {
+  const std::vector<TokenId> tokens(request->tokens().begin(), request->tokens().end());
+  const absl::StatusOr<std::string> checked = tokenizer_.Decode(tokens, request->skip_special());
+  if (!checked.ok()) {
+    return FinishWith(context, checked.status());
+  }
+  // A protobuf string is UTF-8: the stream decoder replaces what is not.
+  model::StreamDecoder decoder(tokenizer_, request->skip_special());
+  std::string text;
+  for (const TokenId token : tokens) {
+    text += decoder.Push(token);
+  }
+  response->set_text(text + decoder.Finish());
+  return FinishWith(context, absl::OkStatus());
+}
+
+grpc::ServerUnaryReactor* InferenceService::Cancel(grpc::CallbackServerContext* context,
+                                                   const v1::CancelRequest* request,
+                                                   v1::CancelResponse*) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  engine_.CancelById(request->request_id(),
+                     [reactor](const absl::Status& status) { reactor->Finish(ToGrpc(status)); });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* InferenceService::ListModels(grpc::CallbackServerContext* context,
+                                                       const v1::ListModelsRequest*,
+                                                       v1::ListModelsResponse* response) {
+  v1::Model* model = response->add_models();
+  model->set_id(config_.name);
+  model->set_architecture(config_.architecture);
+  model->set_layers(config_.layers);
+  model->set_vocabulary(config_.vocabulary);
+  model->set_sequence_tokens_max(engine_.sequence_tokens_max());
+  model->set_kv_bytes_per_token(kv_bytes_per_token_);
+  return FinishWith(context, absl::OkStatus());
+}
+
+}  // namespace lamina::coordinator

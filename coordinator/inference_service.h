@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// InferenceService: lamina.v1.Inference over an Engine. Asynchronous: no thread per call.
+//
+// Threading: gRPC's threads tokenize and check; the engine's thread hands output to the streams.
+
+#pragma once
+
+#include <memory>
+
+#include "absl/status/status.h"
+#include "coordinator/engine.h"
+#include "lamina/v1/inference.grpc.pb.h"
+#include "model/model_config.h"
+#include "model/tokenizer/tokenizer.h"
+
+namespace lamina::coordinator {
+
+grpc::Status ToGrpc(const absl::Status& status);
+
+class InferenceService final : public v1::Inference::CallbackService {
+ public:
+  // All references must outlive the service and every call.
+  InferenceService(Engine& engine, const model::Tokenizer& tokenizer,
+                   const model::ModelConfig& config, uint64_t kv_bytes_per_token);
+
+  grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(
+      grpc::CallbackServerContext* context, const v1::GenerateRequest* request) override;
+  grpc::ServerUnaryReactor* Score(grpc::CallbackServerContext* context,
+                                  const v1::ScoreRequest* request,
+                                  v1::ScoreResponse* response) override;
+  grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
+                                     const v1::TokenizeRequest* request,
+                                     v1::TokenizeResponse* response) override;
+  grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context,
+                                       const v1::DetokenizeRequest* request,
+                                       v1::DetokenizeResponse* response) override;
+  grpc::ServerUnaryReactor* Cancel(grpc::CallbackServerContext* context,
+                                   const v1::CancelRequest* request,
+                                   v1::CancelResponse* response) override;
+  grpc::ServerUnaryReactor* ListModels(grpc::CallbackServerContext* context,
+                                       const v1::ListModelsRequest* request,
+                                       v1::ListModelsResponse* response) override;
+
+ private:
+  absl::StatusOr<std::vector<TokenId>> PromptOf(const v1::GenerateRequest& request) const;
+  absl::StatusOr<std::vector<TokenId>> EncodeChat(const v1::Chat& chat) const;
+  absl::StatusOr<GenerateSpec> SpecOf(const v1::GenerateRequest& request) const;
+
+  Engine& engine_;
+  const model::Tokenizer& tokenizer_;
+  const model::ModelConfig& config_;
+  const uint64_t kv_bytes_per_token_;
+};
+
+}  // namespace lamina::coordinator

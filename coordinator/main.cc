@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// lamina-coordinator: the daemon that batches requests, owns KV placement, and drives the nodes.
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "common/log.h"
+#include "common/status_macros.h"
+#include "control/daemon.h"
+#include "coordinator/cluster_service.h"
+#include "coordinator/engine.h"
+#include "coordinator/inference_service.h"
+#include "model/fingerprint.h"
+#include "model/model.h"
+#include "model/tokenizer/tokenizer.h"
+
+namespace lamina {
+namespace {
+
+constexpr char kPurpose[] =
+    "lamina-coordinator batches requests, places the KV cache and drives the nodes of a Lamina "
+    "cluster.\nIt serves gRPC (lamina.v1.Inference and lamina.v1.Cluster). Usually started by "
+    "deploy/cluster.sh.\n\n"
+    "Example: lamina-coordinator --cluster deploy/clusters/local.yaml";
+constexpr int kMessageBytesMax = 64 << 20;
+// Nodes report twice a second; a loaded host may be late.
+constexpr Nanos kNodeSilenceMax = Seconds(10);
+
+std::vector<AttentionDescriptor> LayersOf(const model::Graph& graph) {
+  std::vector<AttentionDescriptor> layers;
+  for (const model::Op& op : graph.ops) {
+    if (const auto* attention = std::get_if<model::AttentionOp>(&op.body)) {
+      layers.push_back(attention->descriptor);
+    }
+  }
+  return layers;
+}
+
+uint64_t KvBytesPerToken(const std::vector<AttentionDescriptor>& layers) {
+  uint64_t bytes = 0;
+  for (const AttentionDescriptor& layer : layers) {
+    bytes += 2 * uint64_t{layer.kv_width()} * 2;
+  }
+  return bytes;
+}
+
+// The model may have been made for shorter sequences than the cluster file allows.
+uint32_t SequenceTokensMax(const ClusterConfig& config, const model::ModelConfig& model) {
+  const uint32_t wanted = config.limits.sequence_tokens_max;
+  if (model.positions_max != 0 && wanted > model.positions_max) {
+    LogWarning("limits.sequence_tokens_max ", wanted,
+               " is more than the model was made for; using ", model.positions_max);
+    return model.positions_max;
+  }
+  return wanted;
+}
+
+coordinator::EngineOptions MakeOptions(const ClusterConfig& config, const model::Model& model) {
+  coordinator::EngineOptions options{.layers = LayersOf(model.graph),
+                                     .vocabulary = model.config.vocabulary,
+                                     .transport = config.transport.front() + "://",
+                                     .priority_order = config.order == ServiceOrderKind::kPriority,
+                                     .node_silence_max = kNodeSilenceMax};
+  for (const ComputeNodeConfig& node : config.compute) {
+    options.nodes.push_back({.name = node.name});
+  }
+  for (const MemoryNodeConfig& node : config.memory) {
+    options.nodes.push_back({.name = node.name, .is_memory = true});
+  }
+  const uint32_t lanes =
+      config.pipeline.mode == PipelineMode::kSequential ? 1 : config.pipeline.lanes;
+  const uint32_t rows_max = (config.limits.running_max + lanes - 1) / lanes;
+  // Half of a step's tokens at least are for prompts, so that full lanes do not starve them.
+  const uint32_t step_tokens_max = std::max(config.prefill.chunk_tokens, 2 * rows_max);
+  const uint32_t sequence_tokens_max = SequenceTokensMax(config, model.config);
+  options.scheduler = {.lanes = lanes,
+                       .rows_max = rows_max,
+                       .step_tokens_max = step_tokens_max,
+                       .chunk_tokens = config.prefill.chunk_tokens,
+                       .scratch_tokens = std::max(sequence_tokens_max, step_tokens_max),
+                       .sequence_tokens_max = sequence_tokens_max,
+                       .running_max = config.limits.running_max,
+                       .waiting_max = config.limits.waiting_max};
+  return options;
+}
+
+absl::Status Serve(const control::DaemonFlags& flags) {
+  LAMINA_ASSIGN_OR_RETURN(const ClusterConfig config, control::LoadDaemonConfig(flags));
+  LAMINA_ASSIGN_OR_RETURN(const model::Model model, model::OpenModel(config.model));
+  LAMINA_ASSIGN_OR_RETURN(const auto tokenizer, model::LoadTokenizer(config.model));
+  coordinator::EngineOptions options = MakeOptions(config, model);
+  LAMINA_ASSIGN_OR_RETURN(options.model_fingerprint, model::Fingerprint(model));
+  coordinator::Engine engine(options, *tokenizer, RealClock());
+  coordinator::InferenceService inference(engine, *tokenizer, model.config,
+                                          KvBytesPerToken(options.layers));
+  coordinator::ClusterService cluster(engine, model.config.name, RealClock());
+
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  int port = 0;
+  const std::string& listen = config.coordinator_listen;
+  builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), &port);
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.SetMaxReceiveMessageSize(kMessageBytesMax);
+  builder.RegisterService(&inference);
+  builder.RegisterService(&cluster);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  if (server == nullptr || port == 0) {
+    return absl::UnavailableError(
+        absl::StrCat("could not listen on ", listen,
+                     "; is another coordinator running there? Choose another coordinator.listen"));
+  }
+  const std::string address = absl::StrCat(listen.substr(0, listen.rfind(':')), ":", port);
+  LogInfo("listening on ", address, " model ", model.config.name, " waiting for ",
+          options.nodes.size(), " nodes");
+  LAMINA_RETURN_IF_ERROR(control::WriteReadyFile(flags, address));
+  const auto shut_down = [&server] {
+    server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
+  };
+  control::OnTermination([&engine, shut_down] { engine.Drain(shut_down); }, [] { _exit(1); });
+  server->Wait();
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace lamina
+
+int main(int argc, char** argv) {
+  const lamina::control::ParsedFlags parsed =
+      lamina::control::ParseDaemonFlags(argc, argv, lamina::kPurpose, "coordinator");
+  if (parsed.exit_status.has_value()) {
+    return *parsed.exit_status;
+  }
+  return lamina::control::ExitStatus(lamina::Serve(parsed.flags));
+}

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// NodePort: how the engine speaks to one attached node. The cluster service implements it.
+
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "control/node_handler.h"
+#include "coordinator/core/step_plan.h"
+
+namespace lamina::coordinator {
+
+// Threading: called from the engine's thread; calls do not wait on the network.
+class NodePort {
+ public:
+  virtual ~NodePort() = default;
+  virtual void Configure(const control::EpochConfig& config) = 0;
+  virtual void Connect(const control::EpochPeers& peers) = 0;
+  virtual void SendPlan(const core::StepPlan& plan) = 0;
+  // Tells the node why it cannot take part, and ends the stream.
+  virtual void Refuse(const std::string& reason) = 0;
+  // Ends the stream; the node may come back on a new one.
+  virtual void End() = 0;
+};
+
+// What a node says in its Hello, beyond NodeIdentity.
+struct NodeHello {
+  control::NodeIdentity identity;
+  std::string version;
+  int32_t pid = 0;
+};
+
+}  // namespace lamina::coordinator

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a client asks of the engine, and what it hears back. Free of protobuf.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/sampling_params.h"
+#include "coordinator/core/step_plan.h"
+
+namespace lamina::coordinator {
+
+struct GenerateSpec {
+  std::string request_id;  // Empty: the engine makes one.
+  std::vector<TokenId> prompt;
+  SamplingParams sampling;  // Choice i uses seed + i.
+  uint32_t max_tokens = 0;  // 0: as many as fit, at most kMaxTokensDefault.
+  uint32_t min_tokens = 0;
+  std::vector<std::string> stop;
+  std::vector<TokenId> stop_tokens;
+  bool ignore_eos = false;
+  uint32_t choices = 1;
+  int32_t priority = 0;
+  bool score = false;  // Log-probabilities of the prompt; generates nothing.
+};
+
+struct ChoiceUsage {
+  uint32_t prompt_tokens = 0;
+  uint32_t completion_tokens = 0;
+  double ttft_ms = 0;
+  double tpot_ms = 0;
+  uint64_t seed = 0;
+  uint32_t preemptions = 0;
+};
+
+// New output of one choice.
+struct ChoiceOutput {
+  uint32_t index = 0;
+  std::string text;
+  std::vector<core::SampledToken> tokens;
+  core::FinishReason finish = core::FinishReason::kNone;
+  ChoiceUsage usage;  // With finish only.
+};
+
+// Where a request's output goes. Threading: all calls come from the engine's thread; they must not
+// wait.
+class RequestSink {
+ public:
+  virtual ~RequestSink() = default;
+  // The request has an id and is queued.
+  virtual void OnAccepted(const std::string& request_id) = 0;
+  virtual void OnOutput(ChoiceOutput output) = 0;
+  // A prompt that takes several steps has been worked on up to `tokens_done`.
+  virtual void OnProgress(uint32_t tokens_done) = 0;
+  // Of a score: log-probabilities of tokens 1, 2, ...
+  virtual void OnScores(std::vector<float> logprobs) = 0;
+  // The last call, once. Not OK: the request failed as a whole.
+  virtual void OnDone(const absl::Status& status) = 0;
+};
+
+}  // namespace lamina::coordinator

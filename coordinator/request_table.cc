@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/request_table.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "coordinator/engine.h"
+
+namespace lamina::coordinator {
+namespace {
+
+constexpr uint32_t kChoicesMax = 128;
+constexpr size_t kStopsMax = 16;
+constexpr size_t kStopBytesMax = 256;
+constexpr size_t kRequestIdBytesMax = 256;
+
+absl::Status CheckStops(const GenerateSpec& spec) {
+  if (spec.stop.size() > kStopsMax) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "stop has ", spec.stop.size(), " strings; at most ", kStopsMax, " are allowed"));
+  }
+  for (const std::string& stop : spec.stop) {
+    if (stop.empty() || stop.size() > kStopBytesMax) {
+      return absl::InvalidArgumentError(absl::StrCat("a stop string has ", stop.size(),
+                                                     " bytes; it must have 1 to ", kStopBytesMax));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status RequestTable::Check(const GenerateSpec& spec) const {
+  LAMINA_RETURN_IF_ERROR(spec.sampling.Validate());
+  LAMINA_RETURN_IF_ERROR(CheckStops(spec));
+  if (spec.choices == 0 || spec.choices > kChoicesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("n is ", spec.choices, "; it must be in [1, ", kChoicesMax, "]"));
+  }
+  if (spec.request_id.size() > kRequestIdBytesMax) {
+    return absl::InvalidArgumentError(absl::StrCat("request_id has ", spec.request_id.size(),
+                                                   " bytes; at most ", kRequestIdBytesMax,
+                                                   " are allowed"));
+  }
+  if (spec.prompt.empty()) {
+    return absl::InvalidArgumentError("the prompt is empty; send at least one token");
+  }
+  // One more token than the prompt must fit, unless nothing is generated.
+  const size_t room = sequence_tokens_max_ - (spec.score ? 0 : 1);
+  if (spec.prompt.size() > room) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the prompt has ", spec.prompt.size(), " tokens; at most ", room,
+                     " fit (limits.sequence_tokens_max is ", sequence_tokens_max_, ")"));
+  }
+  const auto vocabulary = static_cast<TokenId>(tokenizer_.vocabulary_size());
+  for (const std::vector<TokenId>* list : {&spec.prompt, &spec.stop_tokens}) {
+    for (const TokenId token : *list) {
+      if (token < 0 || token >= vocabulary) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("token ", token, " is not in the vocabulary of ", vocabulary, " tokens"));
+      }
+    }
+  }
+  if (!spec.request_id.empty() && ids_.contains(spec.request_id)) {
+    return absl::AlreadyExistsError(absl::StrCat("request_id ", spec.request_id, " is in use"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<core::SequenceRequest>> RequestTable::Admit(
+    GenerateSpec spec, uint64_t key, std::shared_ptr<RequestSink> sink) {
+  LAMINA_RETURN_IF_ERROR(Check(spec));
+  Request request{
+      .id = spec.request_id.empty() ? absl::StrCat("req-", next_request_++) : spec.request_id,
+      .spec = std::move(spec),
+      .sink = std::move(sink),
+      .arrived = clock_.Now()};
+  std::vector<core::SequenceRequest> sequences;
+  for (uint32_t i = 0; i < request.spec.choices; ++i) {
+    const core::SequenceId id = next_sequence_++;
+    request.choices.push_back({.sequence = id,
+                               .decoder = model::StreamDecoder(tokenizer_, /*skip_special=*/true),
+                               .stops = StopMatcher(request.spec.stop),
+                               .seed = request.spec.sampling.seed + i});
+    places_[id] = {.key = key, .choice = i};
+    sequences.push_back(MakeSequence(request, i));
+  }
+  request.choices_left = request.spec.choices;
+  ids_[request.id] = key;
+  request.sink->OnAccepted(request.id);
+  requests_.emplace(key, std::move(request));
+  return sequences;
+}
+
+core::SequenceRequest RequestTable::MakeSequence(const Request& request, uint32_t choice) const {
+  const GenerateSpec& spec = request.spec;
+  const auto prompt = static_cast<uint32_t>(spec.prompt.size());
+  const uint32_t wanted = spec.max_tokens != 0 ? spec.max_tokens : Engine::kMaxTokensDefault;
+  core::SequenceRequest sequence{
+      .id = request.choices[choice].sequence,
+      .fork_of = choice == 0 ? 0 : request.choices[0].sequence,
+      .prompt = spec.prompt,
+      .sampling = spec.sampling,
+      .tokens_max = prompt + std::min(wanted, sequence_tokens_max_ - prompt),
+      .tokens_min = prompt + std::min(spec.min_tokens, sequence_tokens_max_ - prompt),
+      .end_tokens = spec.stop_tokens,
+      .priority = spec.priority,
+      .score = spec.score,
+      .submitted = request.arrived};
+  sequence.sampling.seed = request.choices[choice].seed;
+  if (!spec.ignore_eos) {
+    sequence.end_tokens.insert(sequence.end_tokens.end(), tokenizer_.end_tokens().begin(),
+                               tokenizer_.end_tokens().end());
+  }
+  return sequence;
+}
+
+std::vector<core::SequenceId> RequestTable::End(uint64_t key, const absl::Status& status) {
+  const auto found = requests_.find(key);
+  if (found == requests_.end()) {
+    return {};
+  }
+  Request& request = found->second;
+  std::vector<core::SequenceId> sequences;
+  for (const Choice& choice : request.choices) {
+    if (!choice.done) {
+      sequences.push_back(choice.sequence);
+    }
+    places_.erase(choice.sequence);
+  }
+  ++(status.ok() ? finished_ : failed_);
+  request.sink->OnDone(status);
+  ids_.erase(request.id);
+  requests_.erase(found);
+  return sequences;
+}
+
+RequestTable::Choice* RequestTable::Find(core::SequenceId sequence, Request** request) {
+  const auto place = places_.find(sequence);
+  if (place == places_.end()) {
+    return nullptr;
+  }
+  *request = &requests_.find(place->second.key)->second;
+  return &(*request)->choices[place->second.choice];
+}
+
+std::vector<core::SequenceId> RequestTable::Deliver(core::Events& events) {
+  std::vector<core::SequenceId> stopped;
+  std::set<uint64_t> touched;
+  Request* request = nullptr;
+  for (core::TokenEvent& event : events.tokens) {
+    Choice* choice = Find(event.sequence, &request);
+    if (choice == nullptr || choice->done) {
+      continue;
+    }
+    TakeToken(*choice, event);
+    touched.insert(places_[event.sequence].key);
+    if (choice->stops.stopped()) {
+      Close(*request, *choice, core::FinishReason::kStop);
+      stopped.push_back(event.sequence);
+    }
+  }
+  for (const core::SequenceId id : events.preempted) {
+    if (Choice* choice = Find(id, &request); choice != nullptr) {
+      ++choice->preemptions;
+    }
+  }
+  for (core::ScoreEvent& event : events.scores) {
+    if (Choice* choice = Find(event.sequence, &request); choice != nullptr) {
+      request->sink->OnScores(std::move(event.logprobs));
+    }
+  }
+  std::vector<std::pair<uint64_t, absl::Status>> failed;
+  for (const core::FinishEvent& event : events.finished) {
+    Choice* choice = Find(event.sequence, &request);
+    if (choice == nullptr || choice->done) {
+      continue;
+    }
+    touched.insert(places_[event.sequence].key);
+    if (event.reason == core::FinishReason::kError) {
+      failed.emplace_back(places_[event.sequence].key, event.status);
+    } else {
+      Close(*request, *choice, event.reason);
+    }
+  }
+  for (const uint64_t key : touched) {
+    Flush(key);
+  }
+  for (const auto& [key, status] : failed) {
+    const std::vector<core::SequenceId> rest = End(key, status);
+    stopped.insert(stopped.end(), rest.begin(), rest.end());
+  }
+  return stopped;
+}
+
+void RequestTable::TakeToken(Choice& choice, core::TokenEvent& event) {
+  const Nanos now = clock_.Now();
+  if (choice.completion_tokens == 0) {
+    choice.first_token = now;
+  }
+  choice.last_token = now;
+  ++choice.completion_tokens;
+  ++tokens_;
+  // The text of an end token is not part of the answer.
+  if (event.token.finish != core::FinishReason::kStop) {
+    choice.pending.text += choice.stops.Push(choice.decoder.Push(event.token.token));
+  }
+  choice.pending.tokens.push_back(std::move(event.token));
+  choice.has_pending = true;
+}
+
+void RequestTable::Close(Request& request, Choice& choice, core::FinishReason reason) {
+  if (!choice.stops.stopped()) {
+    choice.pending.text += choice.stops.Push(choice.decoder.Finish());
+    choice.pending.text += choice.stops.Finish();
+  }
+  const uint32_t tokens = choice.completion_tokens;
+  choice.pending.finish = reason;
+  choice.pending.usage = {
+      .prompt_tokens = static_cast<uint32_t>(request.spec.prompt.size()),
+      .completion_tokens = tokens,
+      .ttft_ms = tokens == 0 ? 0 : ToSeconds(choice.first_token - request.arrived) * 1e3,
+      .tpot_ms =
+          tokens < 2 ? 0 : ToSeconds(choice.last_token - choice.first_token) * 1e3 / (tokens - 1),
+      .seed = choice.seed,
+      .preemptions = choice.preemptions};
+  choice.has_pending = true;
+  choice.done = true;
+  --request.choices_left;
+}
+
+// Sends what the current Deliver() has gathered, and ends the request with its last choice.
+void RequestTable::Flush(uint64_t key) {
+  Request& request = requests_.find(key)->second;
+  for (uint32_t i = 0; i < request.choices.size(); ++i) {
+    Choice& choice = request.choices[i];
+    if (choice.has_pending) {
+      choice.pending.index = i;
+      request.sink->OnOutput(std::exchange(choice.pending, {}));
+      choice.has_pending = false;
+    }
+  }
+  if (request.choices_left == 0) {
+    End(key, absl::OkStatus());
+  }
+}
+
+void RequestTable::Progress(core::SequenceId sequence, uint32_t tokens_done) {
+  Request* request = nullptr;
+  if (Find(sequence, &request) != nullptr) {
+    request->sink->OnProgress(tokens_done);
+  }
+}
+
+uint64_t RequestTable::KeyOf(const std::string& request_id) const {
+  const auto found = ids_.find(request_id);
+  return found == ids_.end() ? 0 : found->second;
+}
+
+std::vector<uint64_t> RequestTable::Keys() const {
+  std::vector<uint64_t> keys;
+  for (const auto& [key, request] : requests_) {
+    keys.push_back(key);
+  }
+  return keys;
+}
+
+}  // namespace lamina::coordinator

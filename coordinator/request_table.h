@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// RequestTable: the requests in flight: which sequences are theirs, the text so far, where output
+// goes. Turns the scheduler's events into text, applies stop strings, counts.
+//
+// Threading: the engine's thread.
+
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/clock.h"
+#include "coordinator/core/scheduler.h"
+#include "coordinator/request.h"
+#include "coordinator/stop_matcher.h"
+#include "model/tokenizer/tokenizer.h"
+
+namespace lamina::coordinator {
+
+class RequestTable {
+ public:
+  RequestTable(const model::Tokenizer& tokenizer, const Clock& clock, uint32_t sequence_tokens_max)
+      : tokenizer_(tokenizer), clock_(clock), sequence_tokens_max_(sequence_tokens_max) {}
+
+  // Takes a request in and returns the sequences to submit, in order. On error nothing was taken.
+  // Errors: kInvalidArgument  names the field and its bound; the prompt's length and the limit.
+  //         kAlreadyExists    the request id is in use.
+  absl::StatusOr<std::vector<core::SequenceRequest>> Admit(GenerateSpec spec, uint64_t key,
+                                                           std::shared_ptr<RequestSink> sink);
+
+  // Ends a request with `status` and forgets it. Returns its sequences, for the scheduler to
+  // finish.
+  std::vector<core::SequenceId> End(uint64_t key, const absl::Status& status);
+
+  // Delivers events to sinks. Returns sequences that a stop string ended here, for the scheduler.
+  std::vector<core::SequenceId> Deliver(core::Events& events);
+
+  // Tells the client how far the prompt of a sequence is. Unknown sequences are ignored.
+  void Progress(core::SequenceId sequence, uint32_t tokens_done);
+
+  // 0 when there is none.
+  uint64_t KeyOf(const std::string& request_id) const;
+  std::vector<uint64_t> Keys() const;
+  bool empty() const { return requests_.empty(); }
+
+  uint64_t finished() const { return finished_; }
+  uint64_t failed() const { return failed_; }
+  uint64_t tokens() const { return tokens_; }
+
+ private:
+  struct Choice {
+    core::SequenceId sequence = 0;
+    model::StreamDecoder decoder;
+    StopMatcher stops;
+    ChoiceOutput pending;  // Of the current Deliver().
+    bool has_pending = false;
+    bool done = false;
+    uint32_t completion_tokens = 0;
+    uint32_t preemptions = 0;
+    uint64_t seed = 0;
+    Nanos first_token = 0;
+    Nanos last_token = 0;
+  };
+  struct Request {
+    std::string id;
+    GenerateSpec spec;
+    std::shared_ptr<RequestSink> sink;
+    Nanos arrived = 0;
+    std::vector<Choice> choices;
+    uint32_t choices_left = 0;
+  };
+  struct Place {
+    uint64_t key = 0;
+    uint32_t choice = 0;
+  };
+
+  absl::Status Check(const GenerateSpec& spec) const;
+  core::SequenceRequest MakeSequence(const Request& request, uint32_t choice) const;
+  Choice* Find(core::SequenceId sequence, Request** request);
+  void TakeToken(Choice& choice, core::TokenEvent& event);
+  void Close(Request& request, Choice& choice, core::FinishReason reason);
+  void Flush(uint64_t key);
+
+  const model::Tokenizer& tokenizer_;
+  const Clock& clock_;
+  const uint32_t sequence_tokens_max_;
+  core::SequenceId next_sequence_ = 1;
+  uint64_t next_request_ = 1;
+  std::map<uint64_t, Request> requests_;  // By key.
+  std::map<std::string, uint64_t> ids_;
+  std::map<core::SequenceId, Place> places_;
+  uint64_t finished_ = 0;
+  uint64_t failed_ = 0;
+  uint64_t tokens_ = 0;
+};
+
+}  // namespace lamina::coordinator

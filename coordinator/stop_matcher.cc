@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/stop_matcher.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace lamina::coordinator {
+namespace {
+
+// The length of the longest end of `text` that is a proper beginning of `stop`.
+size_t OpenPrefix(absl::string_view text, absl::string_view stop) {
+  for (size_t n = std::min(text.size(), stop.size() - 1); n > 0; --n) {
+    if (text.substr(text.size() - n) == stop.substr(0, n)) {
+      return n;
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::string StopMatcher::Push(absl::string_view text) {
+  if (stopped_) {
+    return "";
+  }
+  held_.append(text.data(), text.size());
+  size_t first = std::string::npos;
+  size_t open = 0;
+  for (const std::string& stop : stops_) {
+    first = std::min(first, held_.find(stop));
+    open = std::max(open, OpenPrefix(held_, stop));
+  }
+  if (first != std::string::npos) {
+    stopped_ = true;
+    std::string shown = held_.substr(0, first);
+    held_.clear();
+    return shown;
+  }
+  std::string shown = held_.substr(0, held_.size() - open);
+  held_.erase(0, shown.size());
+  return shown;
+}
+
+std::string StopMatcher::Finish() { return std::exchange(held_, ""); }
+
+}  // namespace lamina::coordinator

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// StopMatcher: passes text through until a stop string appears, over any cuts of the text. Text
+// that may be the beginning of a stop string is held back; nothing of a stop string is ever passed
+// on.
+
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace lamina::coordinator {
+
+class StopMatcher {
+ public:
+  explicit StopMatcher(std::vector<std::string> stops) : stops_(std::move(stops)) {}
+
+  // Returns what can be shown. After a match `stopped()` holds and further text is dropped.
+  std::string Push(absl::string_view text);
+
+  // What was held back, when the text ends without a match.
+  std::string Finish();
+
+  bool stopped() const { return stopped_; }
+
+ private:
+  std::vector<std::string> stops_;
+  std::string held_;
+  bool stopped_ = false;
+};
+
+}  // namespace lamina::coordinator

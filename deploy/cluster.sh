@@ -1,0 +1,365 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Starts and stops the daemons of a cluster file on this host.
+#
+# usage: deploy/cluster.sh up            [--cluster FILE] [--set KEY=VALUE]... [--wait SECONDS]
+#        deploy/cluster.sh down          [--cluster FILE] [--grace SECONDS]
+#        deploy/cluster.sh status        [--cluster FILE]
+#        deploy/cluster.sh logs [NAME]   [--cluster FILE] [--follow]
+#        deploy/cluster.sh restart NAME  [--cluster FILE] [--wait SECONDS]
+#
+#   --cluster FILE     the cluster file (default: deploy/clusters/local.yaml)
+#   --set KEY=VALUE    override a key of it, like pipeline.mode=fixed; `down` and the others need none
+#   --wait SECONDS     for the whole cluster to serve (default: 120)
+#   --grace SECONDS    for a daemon to drain, before it is killed (default: 10)
+#   --state DIR        pid files and logs (default: run/NAME OF THE FILE)
+#   --bin DIR          the programs (default: build/release/bin)
+#
+# `up` returns when the cluster serves, or says which daemon does not and why, with the end of its
+# log, and stops what it started. It starts only what is not running, so it also mends.
+#
+# examples:
+#   deploy/cluster.sh up
+#   deploy/cluster.sh up --cluster my.yaml --set memory.m0.capacity=1GiB --set coordinator.listen=127.0.0.1:0
+#   deploy/cluster.sh logs m0 --follow
+#   deploy/cluster.sh restart c0
+set -euo pipefail
+# shellcheck source=deploy/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+action=
+node=
+cluster=$REPO/deploy/clusters/local.yaml
+overrides=()
+wait_s=120
+grace_s=10
+state=
+bin=$REPO/build/release/bin
+follow=false
+
+parse_arguments() {
+  while [[ $# -gt 0 ]]; do
+    case $1 in
+      --cluster) cluster=$(value_of "$@"); shift ;;
+      --set) overrides+=(--set "$(value_of "$@")"); shift ;;
+      --wait) wait_s=$(value_of "$@"); shift ;;
+      --grace) grace_s=$(value_of "$@"); shift ;;
+      --state) state=$(value_of "$@"); shift ;;
+      --bin) bin=$(value_of "$@"); shift ;;
+      --follow) follow=true ;;
+      -h | --help) print_help; exit 0 ;;
+      -*) usage_error "unknown flag '$1'" ;;
+      *)
+        if [[ -z $action ]]; then
+          action=$1
+        elif [[ -z $node ]]; then
+          node=$1
+        else
+          usage_error "unknown argument '$1'"
+        fi
+        ;;
+    esac
+    shift
+  done
+  [[ -n $action ]] || usage_error "say what to do: up, down, status, logs or restart"
+  [[ $wait_s =~ ^[0-9]+$ && $grace_s =~ ^[0-9]+$ ]] || usage_error "--wait and --grace are whole seconds"
+  if [[ -z $state ]]; then
+    local name
+    name=$(basename "$cluster")
+    state=$REPO/run/${name%.y*ml}
+  fi
+  [[ $state == /* ]] || state=$PWD/$state
+}
+
+# --- daemons -------------------------------------------------------------------------------------
+
+# pid_of NAME: prints the daemon's pid when that process lives and is ours: a pid may have been given to
+# another program since it was written down.
+pid_of() {
+  local pid
+  pid=$(cat "$state/$1.pid" 2> /dev/null) || return 1
+  [[ $pid =~ ^[0-9]+$ ]] || return 1
+  tr '\0' '\n' < "/proc/$pid/cmdline" 2> /dev/null | grep -Fxq "$state/cluster.yaml" || return 1
+  printf '%s' "$pid"
+}
+
+# daemons: "role name" of each, from the configuration that `up` left.
+daemons() { "$bin/lamina" config --cluster "$state/cluster.yaml" --list | awk '{print $1, $2}'; }
+
+# show_log NAME: the end of its log, on stderr.
+show_log() {
+  printf -- '--- end of %s\n' "$state/$1.log" >&2
+  tail -n 15 "$state/$1.log" >&2 || true
+  printf -- '---\n' >&2
+}
+
+# start ROLE NAME EXTRA...: starts a daemon and returns at once.
+start() {
+  local role=$1 name=$2
+  shift 2
+  rm -f "$state/$name.ready"
+  [[ ! -f $state/$name.log ]] || mv "$state/$name.log" "$state/$name.log.previous"
+  # A session of its own: Ctrl-C at a terminal must not reach it.
+  setsid "$bin/lamina-$role" --cluster "$state/cluster.yaml" --name "$name" \
+    --ready-file "$state/$name.ready" "$@" < /dev/null > "$state/$name.log" 2>&1 &
+  local pid=$!
+  echo "$pid" > "$state/$name.pid"
+  # Until it has become the daemon, its command line is this script's and pid_of would not know it.
+  while kill -0 "$pid" 2> /dev/null && ! pid_of "$name" > /dev/null; do
+    sleep 0.01
+  done
+}
+
+# gone_within NAME SECONDS: waits for the daemon's end.
+gone_within() {
+  local end=$((SECONDS + $2))
+  while pid_of "$1" > /dev/null; do
+    ((SECONDS < end)) || return 1
+    sleep 0.1
+  done
+}
+
+# stop NAME: SIGTERM drains, a second one stops, SIGKILL ends.
+stop() {
+  local pid signal
+  for signal in TERM TERM KILL; do
+    pid=$(pid_of "$1") || break
+    kill "-$signal" "$pid" 2> /dev/null || true
+    gone_within "$1" "$grace_s" && break
+    say "$1 (pid $pid) did not stop within $grace_s s of SIG$signal"
+  done
+  if pid=$(pid_of "$1"); then
+    fail "$1 (pid $pid) cannot be stopped"
+  fi
+  rm -f "$state/$1.pid" "$state/$1.ready"
+}
+
+# stop_all: the coordinator first, so that it can end its requests while the nodes are there.
+stop_all() {
+  local _role name
+  stop coordinator
+  while read -r _role name; do
+    [[ $name == coordinator ]] || stop "$name" &
+  done < <(daemons)
+  wait
+}
+
+# --- waiting -------------------------------------------------------------------------------------
+
+# dead: names the first daemon that has been started and lives no more.
+dead() {
+  local _role name
+  while read -r _role name; do
+    if [[ -f $state/$name.pid ]] && ! pid_of "$name" > /dev/null; then
+      printf '%s' "$name"
+      return 0
+    fi
+  done < <(daemons)
+  return 1
+}
+
+# give_up NAME WORDS...: shows why, stops everything, and fails.
+give_up() {
+  local name=$1
+  shift
+  show_log "$name"
+  stop_all
+  fail "$*"
+}
+
+# await_coordinator: waits for the ready file; sets `address`.
+await_coordinator() {
+  local end=$((SECONDS + wait_s))
+  until [[ -s $state/coordinator.ready ]]; do
+    pid_of coordinator > /dev/null || give_up coordinator "the coordinator ended; its log is above"
+    ((SECONDS < end)) || give_up coordinator "the coordinator is not ready after $wait_s s"
+    sleep 0.05
+  done
+  address=$(head -n 1 "$state/coordinator.ready")
+  address=${address/#0.0.0.0:/127.0.0.1:}
+  echo "$address" > "$state/address"
+}
+
+# state_of_cluster: "serving", "waiting for m1", ...
+state_of_cluster() {
+  "$bin/lamina" status --json --server "$address" 2> /dev/null |
+    sed -n 's/^.*"state":"\([^"]*\)","model":.*$/\1/p'
+}
+
+# await_serving: waits for the whole cluster, telling what it waits for.
+await_serving() {
+  local end=$((SECONDS + wait_s)) now last='' name
+  while :; do
+    if name=$(dead); then
+      give_up "$name" "$name ended; the end of its log is above"
+    fi
+    now=$(state_of_cluster) || now=
+    [[ $now != serving ]] || return 0
+    if [[ -n $now && $now != "$last" ]]; then
+      say "$now"
+      last=$now
+    fi
+    if ((SECONDS >= end)); then
+      name=$(sed -n 's/^waiting for \([A-Za-z0-9_-]*\).*$/\1/p' <<< "$last")
+      [[ -f $state/$name.log ]] || name=coordinator
+      give_up "$name" "the cluster does not serve after $wait_s s: ${last:-no answer from $address}"
+    fi
+    sleep 0.2
+  done
+}
+
+# --- actions -------------------------------------------------------------------------------------
+
+need_programs() {
+  local program
+  for program in lamina lamina-coordinator lamina-compute lamina-memory; do
+    [[ -x $bin/$program ]] || fail "$bin/$program is not there; build it with deploy/build.sh"
+  done
+}
+
+need_state() {
+  [[ -f $state/cluster.yaml ]] ||
+    fail "no cluster was started from $cluster here ($state is empty); start it with deploy/cluster.sh up --cluster $cluster"
+}
+
+# find_model PATH: prints the absolute path of the model, looked for from here and from the repository.
+find_model() {
+  local directory
+  for directory in "$PWD" "$REPO"; do
+    local candidate=$1
+    [[ $1 == /* ]] || candidate=$directory/$1
+    if [[ -e $candidate ]]; then
+      printf '%s' "$candidate"
+      return 0
+    fi
+  done
+  fail "the model '$1' is not there (looked in $PWD and $REPO); deploy/get_model.sh gets the quick start's, --set model=PATH names another"
+}
+
+# configure: writes the effective cluster file, with the model's absolute path.
+configure() {
+  local new model
+  new=$("$bin/lamina" config --cluster "$cluster" "${overrides[@]}") || exit 1
+  model=$(sed -n "s/^model: [\"']\{0,1\}\(.*[^\"']\)[\"']\{0,1\}\$/\1/p" <<< "$new")
+  model=$(find_model "$model") || exit 1
+  new=$("$bin/lamina" config --cluster "$cluster" "${overrides[@]}" --set "model='${model//\'/\'\'}'") || exit 1
+  mkdir -p "$state"
+  if [[ -f $state/cluster.yaml && $new != "$(cat "$state/cluster.yaml")" ]]; then
+    local _role name
+    while read -r _role name; do
+      if pid_of "$name" > /dev/null; then
+        fail "a cluster of this file runs with other settings; stop it first: deploy/cluster.sh down --cluster $cluster"
+      fi
+    done < <(daemons)
+    rm -f "$state/address"
+  fi
+  printf '%s\n' "$new" > "$state/cluster.yaml"
+}
+
+# check_port HOST:PORT: fails when somebody listens there.
+check_port() {
+  local host=${1%:*} port=${1##*:}
+  [[ $port != 0 ]] || return 0
+  if (exec 3<> "/dev/tcp/${host/#0.0.0.0/127.0.0.1}/$port") 2> /dev/null; then
+    fail "port $port of $host is in use by another program; stop it, or take another port: --set coordinator.listen=$host:0"
+  fi
+}
+
+start_coordinator() {
+  local listen extra=()
+  listen=$("$bin/lamina" config --cluster "$state/cluster.yaml" --list | awk '$1 == "coordinator" {print $5}')
+  # A port that was picked stays: the nodes of a cluster that is mended look for it there.
+  if [[ -f $state/address && ${listen##*:} == 0 ]]; then
+    listen=$(cat "$state/address")
+    extra=(--set "coordinator.listen=$listen")
+  fi
+  check_port "$listen"
+  start coordinator coordinator "${extra[@]}"
+}
+
+up() {
+  need_programs
+  configure
+  local role name started=0
+  if ! pid_of coordinator > /dev/null; then
+    start_coordinator
+    started=1
+  fi
+  await_coordinator
+  while read -r role name; do
+    if ! pid_of "$name" > /dev/null; then
+      start "$role" "$name" --coordinator "$address"
+      started=$((started + 1))
+    fi
+  done < <(daemons)
+  await_serving
+  if ((started == 0)); then
+    say "the cluster was up already, and serves at $address"
+  else
+    say "the cluster serves at $address"
+  fi
+}
+
+down() {
+  [[ -f $state/cluster.yaml ]] || { say "nothing to stop: no cluster was started from $cluster here"; return 0; }
+  stop_all
+  rm -f "$state/address"
+  say "stopped"
+}
+
+status() {
+  need_state
+  local _role name pid
+  while read -r _role name; do
+    if pid=$(pid_of "$name"); then
+      printf '%-12s pid %s\n' "$name" "$pid"
+    else
+      printf '%-12s not running\n' "$name"
+    fi
+  done < <(daemons)
+  [[ -f $state/address ]] || return 1
+  "$bin/lamina" status --server "$(cat "$state/address")"
+}
+
+logs() {
+  need_state
+  local files=("$state"/*.log)
+  if [[ -n $node ]]; then
+    files=("$state/$node.log")
+  fi
+  [[ -f ${files[0]} ]] || fail "there is no log ${files[0]}; the daemons are: $(daemons | awk '{printf "%s ", $2}')"
+  if $follow; then
+    exec tail -n 20 -F "${files[@]}"
+  fi
+  tail -n 50 "${files[@]}"
+}
+
+restart() {
+  need_programs
+  need_state
+  [[ -n $node ]] || usage_error "restart wants the name of a daemon"
+  local role name
+  while read -r role name; do
+    if [[ $name == "$node" ]]; then
+      stop "$node"
+      if [[ $role == coordinator ]]; then
+        start_coordinator
+        await_coordinator
+      else
+        address=$(cat "$state/address")
+        start "$role" "$node" --coordinator "$address"
+      fi
+      await_serving
+      say "$node was restarted; the cluster serves at $address"
+      return 0
+    fi
+  done < <(daemons)
+  fail "no daemon is called '$node'; there are: $(daemons | awk '{printf "%s ", $2}')"
+}
+
+parse_arguments "$@"
+case $action in
+  up | down | status | logs | restart) "$action" ;;
+  *) usage_error "unknown action '$action'; it is one of up, down, status, logs, restart" ;;
+esac

@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Installs the Debian packages that building and testing Lamina needs: deploy/packages.txt.
+# Quick when all are there. Needs root, or sudo.
+#
+# usage: deploy/install_packages.sh [--list] [--help]
+#   --list   print the packages that are missing, install nothing
+set -euo pipefail
+# shellcheck source=deploy/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+only_list=false
+while [[ $# -gt 0 ]]; do
+  case $1 in
+    --list) only_list=true ;;
+    -h | --help) print_help; exit 0 ;;
+    *) usage_error "unknown argument '$1'" ;;
+  esac
+  shift
+done
+
+command -v dpkg-query > /dev/null || fail "this is not Debian: install what deploy/packages.txt lists by hand"
+
+mapfile -t wanted < <(sed 's/#.*//; s/[[:space:]]//g; /^$/d' "$REPO/deploy/packages.txt")
+mapfile -t missing < <(comm -23 <(printf '%s\n' "${wanted[@]}" | sort -u) \
+  <(dpkg-query -W -f '${Package} ${Status}\n' "${wanted[@]}" 2> /dev/null |
+    awk '/install ok installed$/ {print $1}' | sort -u))
+
+if $only_list; then
+  [[ ${#missing[@]} -eq 0 ]] || printf '%s\n' "${missing[@]}"
+  exit 0
+fi
+[[ ${#missing[@]} -gt 0 ]] || exit 0
+
+as_root=()
+if [[ $(id -u) -ne 0 ]]; then
+  command -v sudo > /dev/null ||
+    fail "installing packages needs root, and there is no sudo. As root, run: apt-get install ${missing[*]}"
+  as_root=(sudo)
+fi
+
+say "installing ${#missing[@]} packages: ${missing[*]}"
+install=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive
+  apt-get install --yes --no-install-recommends -qq -o Dpkg::Use-Pty=0)
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+# With the lists at hand this saves the update; lists that are old or absent fail, and are renewed.
+if ! "${install[@]}" "${missing[@]}" > "$log" 2>&1; then
+  "${as_root[@]}" apt-get update -qq >> "$log" 2>&1 || true
+  "${install[@]}" "${missing[@]}" >> "$log" 2>&1 || {
+    tail -n 20 "$log" >&2
+    fail "apt-get could not install them; the end of its output is above"
+  }
+fi

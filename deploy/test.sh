@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Installs packages, gets the model, builds, and runs every test that needs no accelerator. Ends with
+# CTest's summary; exit status 0 when all passed.
+#
+# usage: deploy/test.sh [--quick] [--label L]... [--sanitizer asan|tsan] [--jobs N] [--help]
+#   --quick           unit and style tests only, and no model
+#   --label L         only tests with this label: unit, conformance, fidelity, sim, integration, style
+#   --sanitizer S     build and run with AddressSanitizer (and UBSan) or ThreadSanitizer
+#   --jobs N          tests at the same time (default: 2)
+# Environment: LAMINA_REQUIRE_MODEL=1 fails when the model cannot be had; without it the tests that
+# need it are left out, and named.
+set -euo pipefail
+# shellcheck source=deploy/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+preset=release
+labels=()
+jobs=2
+quick=false
+while [[ $# -gt 0 ]]; do
+  case $1 in
+    --quick) quick=true ;;
+    --label) labels+=("$(value_of "$@")"); shift ;;
+    --sanitizer)
+      preset=$(value_of "$@")
+      [[ $preset == asan || $preset == tsan ]] || usage_error "--sanitizer is asan or tsan, not '$preset'"
+      shift
+      ;;
+    --jobs) jobs=$(value_of "$@"); shift ;;
+    -h | --help) print_help; exit 0 ;;
+    *) usage_error "unknown argument '$1'" ;;
+  esac
+  shift
+done
+if $quick && [[ ${#labels[@]} -eq 0 ]]; then
+  labels=(unit style)
+fi
+
+"$REPO/deploy/install_packages.sh"
+if ! $quick; then
+  if "$REPO/deploy/get_model.sh"; then
+    :
+  elif [[ ${LAMINA_REQUIRE_MODEL:-0} == 1 ]]; then
+    fail "the model is missing and LAMINA_REQUIRE_MODEL is 1"
+  else
+    say "going on without the model: tests that need it are left out"
+  fi
+fi
+"$REPO/deploy/build.sh" --preset "$preset"
+
+arguments=(--test-dir "$REPO/build/$preset" --output-on-failure --no-tests=error --parallel "$jobs")
+if [[ ${#labels[@]} -gt 0 ]]; then
+  # CTest takes one expression: a label that is any of these.
+  arguments+=(--label-regex "^($(IFS='|'; echo "${labels[*]}"))\$")
+fi
+say "testing"
+exec ctest "${arguments[@]}"

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Attention over a KV arena of token slots, for one query token or many, whole or in part.
+//
+// For a query token at position p and a query head h of KV head g, over the tokens i that it may
+// see (i <= p; with a window also i > p - window):
+//
+//   s_i = scale * dot(q[p,h], k_i[g])          then the soft cap, if any
+//   lse = ln(sum_i exp(s_i))                    natural logarithm
+//   out = sum_i exp(s_i - lse) * v_i[g]         already normalised
+//
+// The order of every sum is fixed by docs/design/attention_numerics.md: blocks of kBlockTokens
+// counted from token 0 are the leaves, merged as a binary counter does. So the bits of a row depend
+// only on its own q, K and V: not on the other rows, the number of query tokens in the call,
+// extents, threads, or the instruction set.
+//
+// Threading: pure functions; the ThreadPool is the only parallelism.
+// Allocation: none, given a large enough AttentionScratch.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/types/span.h"
+#include "common/attention_descriptor.h"
+#include "common/dtype.h"
+#include "common/extent.h"
+#include "common/thread_pool.h"
+
+namespace lamina::kernels {
+
+// Tokens of a leaf of the merge tree.
+inline constexpr uint32_t kBlockTokens = 256;
+
+using lamina::Extent;
+
+// One layer's K and V in an arena.
+// Shapes: k, v  [kv_heads, slots, head_dim] bf16; `head_stride` elements between heads.
+struct KvView {
+  const BFloat16* k = nullptr;
+  const BFloat16* v = nullptr;
+  size_t head_stride = 0;
+};
+
+// Consecutive query tokens of one sequence.
+// Shapes: q    [query_tokens, query_heads, head_dim] bf16, `q_stride` elements between tokens
+//         out  [query_tokens, query_heads, head_dim] bf16, `out_stride` elements between tokens
+struct AttentionItem {
+  // The slots of tokens 0, 1, 2, ... of the sequence, in order. Together they cover at least
+  // first_position + query_tokens tokens, the queries' own K and V included.
+  absl::Span<const Extent> extents;
+  uint32_t first_position = 0;  // Position of the first query token.
+  uint32_t query_tokens = 1;
+  const BFloat16* q = nullptr;
+  size_t q_stride = 0;
+  BFloat16* out = nullptr;
+  size_t out_stride = 0;
+};
+
+// Working memory of one caller, reused over calls.
+class AttentionScratch {
+ public:
+  virtual ~AttentionScratch() = default;
+};
+
+class AttentionKernel {
+ public:
+  virtual ~AttentionKernel() = default;
+
+  // "reference", "highway/AVX3_ZEN4", ...
+  virtual const char* name() const = 0;
+
+  // Scratch for calls with at most `query_tokens_max` query tokens in an item, sequences of at most
+  // `context_tokens_max` tokens, and pools of at most `threads` threads.
+  virtual std::unique_ptr<AttentionScratch> MakeScratch(const AttentionDescriptor& descriptor,
+                                                        uint32_t query_tokens_max,
+                                                        uint32_t context_tokens_max,
+                                                        size_t threads) const = 0;
+
+  // Computes all items. Work is spread over the pool by (item, KV head, tile of query tokens).
+  // Requires: head_dim a multiple of 16 in [16, 256]; query_heads % kv_heads == 0.   (CHECKed)
+  // Cost: reads 2 * tokens * kv_heads * head_dim * 2 bytes per item: bandwidth-bound at one query
+  // token.
+  virtual void Attend(const AttentionDescriptor& descriptor, const KvView& kv,
+                      absl::Span<const AttentionItem> items, AttentionScratch& scratch,
+                      ThreadPool& pool) const = 0;
+};
+
+// Plain loops, one thread, the definition of the bits.
+const AttentionKernel& ReferenceAttention();
+
+// The fastest on this processor; the same bits as ReferenceAttention().
+const AttentionKernel& CpuAttention();
+
+// Copies the K and V of `tokens` consecutive tokens into their slots.
+// Shapes: k, v  [tokens, kv_heads, head_dim] bf16, `stride` elements between tokens.
+//         arena_k, arena_v  as in KvView.
+// `extents` name the slots of those tokens, in order.
+void StoreKv(const AttentionDescriptor& descriptor, const BFloat16* k, const BFloat16* v,
+             size_t stride, absl::Span<const Extent> extents, BFloat16* arena_k, BFloat16* arena_v,
+             size_t head_stride);
+
+}  // namespace lamina::kernels

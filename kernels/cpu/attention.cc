@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The driver of fast attention: cuts a call into tiles, spreads them over the pool, finds the slots
+// of each block, and keeps the stream of prefetches going from one tile to the worker's next.
+#include "kernels/attention.h"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/check.h"
+#include "kernels/cpu/attention_internal.h"
+
+namespace lamina::kernels {
+namespace {
+
+using internal::AttentionOps;
+using internal::Block;
+using internal::Tile;
+using internal::Workspace;
+
+// Rows of a prefill tile: enough to read a block of K and V once for many queries, few enough that
+// their scores (64 KiB) stay in the second-level cache.
+constexpr uint32_t kTileRows = 64;
+constexpr size_t kAlignment = 64;
+
+uint32_t TileTokens(uint32_t group) { return std::max(1u, kTileRows / group); }
+
+// Where the tokens of a tile lie, walked forward block by block.
+class SlotCursor {
+ public:
+  SlotCursor() = default;
+  explicit SlotCursor(absl::Span<const Extent> extents) : extents_(extents) {}
+
+  // Fills `offsets` for tokens [first + begin, first + end), multiplied by `head_dim`. Entries
+  // around them repeat the nearest of them.
+  void Fill(size_t first, uint32_t begin, uint32_t end, size_t head_dim, size_t* offsets) {
+    uint32_t at = begin;
+    while (at < end) {
+      Seek(first + at);
+      const Extent& extent = extents_[index_];
+      const size_t skip = first + at - passed_;
+      const auto run = static_cast<uint32_t>(std::min<size_t>(extent.tokens - skip, end - at));
+      size_t offset = (extent.first_slot + skip) * head_dim;
+      for (uint32_t i = 0; i < run; ++i, offset += head_dim) {
+        offsets[at + i] = offset;
+      }
+      at += run;
+    }
+    std::fill(offsets, offsets + begin, offsets[begin]);
+    std::fill(offsets + end, offsets + internal::kOffsets, offsets[end - 1]);
+  }
+
+ private:
+  void Seek(size_t token) {
+    LAMINA_CHECK(token >= passed_);
+    while (index_ < extents_.size() && token - passed_ >= extents_[index_].tokens) {
+      passed_ += extents_[index_].tokens;
+      ++index_;
+    }
+    LAMINA_CHECK(index_ < extents_.size() && "the extents cover every token that a query may see");
+  }
+
+  absl::Span<const Extent> extents_;
+  size_t index_ = 0;
+  size_t passed_ = 0;  // Tokens before extents_[index_].
+};
+
+class CpuScratch final : public AttentionScratch {
+ public:
+  struct Worker {
+    Workspace work;
+    std::vector<float> floats;
+    size_t offsets[2][internal::kOffsets];
+  };
+
+  CpuScratch(const AttentionDescriptor& d, uint32_t query_tokens_max, uint32_t context_tokens_max,
+             size_t threads)
+      : descriptor(d),
+        query_tokens(std::min(query_tokens_max, TileTokens(d.group()))),
+        context_tokens(context_tokens_max),
+        workers(threads) {
+    const size_t blocks = (size_t{context_tokens_max} + kBlockTokens - 1) / kBlockTokens;
+    // One partial for each bit of the block count, and the one being pushed.
+    const size_t levels = static_cast<size_t>(std::bit_width(blocks)) + 1;
+    for (Worker& worker : workers) {
+      Carve(levels, worker);
+    }
+  }
+
+  const AttentionDescriptor descriptor;
+  const uint32_t query_tokens;
+  const uint32_t context_tokens;
+  std::vector<Worker> workers;
+
+ private:
+  void Carve(size_t levels, Worker& worker) const {
+    const size_t rows = std::max<size_t>(1, size_t{query_tokens} * descriptor.group());
+    const size_t rows16 = (rows + 15) / 16 * 16;
+    const size_t padded = (descriptor.head_dim + 31) / 32 * 32;
+    const std::pair<float**, size_t> parts[] = {
+        {&worker.work.q, rows * padded},
+        {&worker.work.scores, rows * internal::kScoreStride},
+        {&worker.work.stack, levels * rows * padded},
+        {&worker.work.stack_lse, levels * rows16},
+        {&worker.work.peak, rows16},
+        {&worker.work.sum, rows16},
+        {&worker.work.share_a, rows16},
+        {&worker.work.share_b, rows16}};
+    constexpr size_t kLine = kAlignment / sizeof(float);
+    size_t total = kLine;
+    for (const auto& [pointer, size] : parts) {
+      total += (size + kLine - 1) / kLine * kLine;
+    }
+    // Ones: rows that pad a vector are computed with, and must be ordinary numbers.
+    worker.floats.assign(total, 1.0f);
+    float* at = worker.floats.data();
+    at += (kAlignment - reinterpret_cast<uintptr_t>(at) % kAlignment) % kAlignment / sizeof(float);
+    for (const auto& [pointer, size] : parts) {
+      *pointer = at;
+      at += (size + kLine - 1) / kLine * kLine;
+    }
+    worker.work.rows_max = rows;
+    worker.work.rows16 = rows16;
+  }
+};
+
+// One call of Attend.
+struct Call {
+  const AttentionOps& ops;
+  const AttentionDescriptor& descriptor;
+  const KvView& kv;
+  absl::Span<const AttentionItem> items;
+  CpuScratch& scratch;
+  std::atomic<size_t> next_task;  // Tasks below it are taken.
+};
+
+// Walks tasks (item, KV head, tile) in order of their index. Indices only grow.
+class TaskCursor {
+ public:
+  TaskCursor(const Call& call, size_t task) : call_(call) { Seek(task); }
+
+  bool valid() const { return item_ < call_.items.size(); }
+  const AttentionItem& item() const { return call_.items[item_]; }
+
+  void Seek(size_t task) {
+    while (valid() && task - passed_ >= TasksOf(item())) {
+      passed_ += TasksOf(item());
+      ++item_;
+    }
+    if (valid()) {
+      MakeTile(task - passed_);
+    }
+  }
+
+  const Tile& tile() const { return tile_; }
+
+ private:
+  uint32_t TilesOf(const AttentionItem& item) const {
+    const uint32_t tokens = TileTokens(call_.descriptor.group());
+    return (item.query_tokens + tokens - 1) / tokens;
+  }
+  size_t TasksOf(const AttentionItem& item) const {
+    return size_t{TilesOf(item)} * call_.descriptor.kv_heads;
+  }
+
+  void MakeTile(size_t task) {
+    const AttentionDescriptor& d = call_.descriptor;
+    const uint32_t tiles = TilesOf(item());
+    const size_t kv_head = task / tiles;
+    const uint32_t first = static_cast<uint32_t>(task % tiles) * TileTokens(d.group());
+    const size_t column = kv_head * d.group() * d.head_dim;
+    tile_ = {.head_dim = d.head_dim,
+             .padded_dim = (d.head_dim + 31) / 32 * 32,
+             .scale = d.scale,
+             .soft_cap = d.soft_cap,
+             .window = d.window,
+             .group = d.group(),
+             .first_position = item().first_position + first,
+             .query_tokens = std::min(TileTokens(d.group()), item().query_tokens - first),
+             .k = call_.kv.k + kv_head * call_.kv.head_stride,
+             .v = call_.kv.v + kv_head * call_.kv.head_stride,
+             .q = item().q + first * item().q_stride + column,
+             .q_stride = item().q_stride,
+             .out = item().out + first * item().out_stride + column,
+             .out_stride = item().out_stride};
+  }
+
+  const Call& call_;
+  size_t item_ = 0;
+  size_t passed_ = 0;  // Tasks of the items before item_.
+  Tile tile_;
+};
+
+// Walks the blocks of a tile. The offset tables alternate between two, so that the next block's is
+// ready while this one is attended.
+class BlockCursor {
+ public:
+  BlockCursor(const Tile& tile, absl::Span<const Extent> extents, size_t* offsets)
+      : slots_(extents),
+        first_seen_(tile.FirstSeen(0)),
+        end_seen_(tile.EndSeen(tile.query_tokens - 1)),
+        head_dim_(tile.head_dim) {
+    Fill(first_seen_ / kBlockTokens, offsets);
+  }
+
+  const Block& block() const { return block_; }
+  bool last() const { return (size_t{block_.index} + 1) * kBlockTokens >= end_seen_; }
+  void Next(size_t* offsets) { Fill(block_.index + 1, offsets); }
+
+ private:
+  void Fill(uint32_t index, size_t* offsets) {
+    const uint32_t first = index * kBlockTokens;
+    block_.index = index;
+    block_.begin = std::max(first, first_seen_) - first;
+    block_.end = std::min(kBlockTokens, end_seen_ - first);
+    block_.offsets = offsets;
+    slots_.Fill(first, block_.begin, block_.end, head_dim_, offsets);
+  }
+
+  SlotCursor slots_;
+  uint32_t first_seen_;
+  uint32_t end_seen_;
+  uint32_t head_dim_;
+  Block block_;
+};
+
+// One worker's share: its first task, then whatever it takes, each taken when the one before has
+// come to its last block.
+void RunWorker(Call& call, size_t first_task, size_t worker) {
+  CpuScratch::Worker& mine = call.scratch.workers[worker];
+  int table = 0;
+  TaskCursor task(call, first_task);
+  if (!task.valid()) {
+    return;
+  }
+  BlockCursor blocks(task.tile(), task.item().extents, mine.offsets[table]);
+  while (true) {
+    const Tile tile = task.tile();
+    call.ops.begin(tile, mine.work);
+    bool tile_done = false;
+    while (!tile_done) {
+      Block block = blocks.block();
+      tile_done = blocks.last();
+      table ^= 1;
+      if (!tile_done) {
+        blocks.Next(mine.offsets[table]);
+      } else {
+        task.Seek(call.next_task.fetch_add(1, std::memory_order_relaxed));
+        if (task.valid()) {
+          blocks = BlockCursor(task.tile(), task.item().extents, mine.offsets[table]);
+        }
+      }
+      // With nothing to come this names the block itself, which costs nothing to prefetch.
+      block.next_k = task.tile().k;
+      block.next_offsets = blocks.block().offsets;
+      block.next_begin = blocks.block().begin;
+      call.ops.block(tile, block, mine.work);
+    }
+    call.ops.end(tile, mine.work);
+    if (!task.valid()) {
+      return;
+    }
+  }
+}
+
+class CpuKernel final : public AttentionKernel {
+ public:
+  explicit CpuKernel(const AttentionOps& ops)
+      : ops_(ops), name_(std::string("highway/") + ops.name) {}
+
+  const char* name() const override { return name_.c_str(); }
+
+  std::unique_ptr<AttentionScratch> MakeScratch(const AttentionDescriptor& descriptor,
+                                                uint32_t query_tokens_max,
+                                                uint32_t context_tokens_max,
+                                                size_t threads) const override {
+    return std::make_unique<CpuScratch>(descriptor, query_tokens_max, context_tokens_max, threads);
+  }
+
+  void Attend(const AttentionDescriptor& descriptor, const KvView& kv,
+              absl::Span<const AttentionItem> items, AttentionScratch& scratch,
+              ThreadPool& pool) const override {
+    auto& mine = static_cast<CpuScratch&>(scratch);
+    CheckCall(descriptor, items, mine, pool);
+    size_t tasks = 0;
+    const uint32_t tile_tokens = TileTokens(descriptor.group());
+    for (const AttentionItem& item : items) {
+      tasks += size_t{(item.query_tokens + tile_tokens - 1) / tile_tokens} * descriptor.kv_heads;
+    }
+    const size_t workers = std::min(pool.threads(), tasks);
+    Call call = {.ops = ops_,
+                 .descriptor = descriptor,
+                 .kv = kv,
+                 .items = items,
+                 .scratch = mine,
+                 .next_task = workers};
+    // One reference is all that it captures: std::function then needs no allocation.
+    pool.Run(workers, [&call](size_t index, size_t worker) { RunWorker(call, index, worker); });
+  }
+
+ private:
+  static void CheckCall(const AttentionDescriptor& d, absl::Span<const AttentionItem> items,
+                        const CpuScratch& scratch, const ThreadPool& pool) {
+    LAMINA_CHECK(d.head_dim % 16 == 0 && d.head_dim >= 16 && d.head_dim <= 256);
+    LAMINA_CHECK(d.kv_heads > 0 && d.query_heads % d.kv_heads == 0);
+    LAMINA_CHECK(d.head_dim == scratch.descriptor.head_dim &&
+                 d.group() == scratch.descriptor.group());
+    LAMINA_CHECK(pool.threads() <= scratch.workers.size());
+    for (const AttentionItem& item : items) {
+      LAMINA_CHECK(item.first_position + item.query_tokens <= scratch.context_tokens);
+      LAMINA_CHECK(std::min(item.query_tokens, TileTokens(d.group())) <= scratch.query_tokens);
+    }
+  }
+
+  const AttentionOps& ops_;
+  const std::string name_;
+};
+
+std::vector<const AttentionKernel*> MakeVariants() {
+  std::vector<const AttentionKernel*> variants;
+  for (const AttentionOps* ops : internal::SupportedAttentionOps()) {
+    variants.push_back(new CpuKernel(*ops));  // Lives as long as the process.
+  }
+  return variants;
+}
+
+}  // namespace
+
+absl::Span<const AttentionKernel* const> CpuAttentionVariants() {
+  static const auto* const variants = new std::vector<const AttentionKernel*>(MakeVariants());
+  return *variants;
+}
+
+const AttentionKernel& CpuAttention() {
+  const auto variants = CpuAttentionVariants();
+  return variants.empty() ? ReferenceAttention() : *variants[0];
+}
+
+}  // namespace lamina::kernels

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the portable driver of attention (attention.cc) and its vector code (attention_tile.cc) say
+// to each other.
+//
+// The driver cuts a call into tiles (consecutive query tokens of one item, all query heads of one
+// KV head) and walks a tile's blocks of 256 tokens; the vector code attends one block at a time.
+// Row r of a tile is query token r / group and query head r % group of the KV head.
+//
+// Floats of a head are kept *split*: of every 32 elements first the 16 even ones, then the 16 odd
+// ones, because that is how two bf16 in a 32-bit word fall apart by a shift and a mask.
+//
+// Threading: a Workspace belongs to one worker.
+
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "kernels/attention.h"
+
+namespace lamina::kernels::internal {
+
+// Floats between the score rows of a tile: a block and a line, so that rows do not share cache
+// sets.
+inline constexpr size_t kScoreStride = kBlockTokens + 16;
+// Entries of an offset table. Those past the block's last token repeat it.
+inline constexpr size_t kOffsets = kBlockTokens + 16;
+
+struct Tile {
+  uint32_t head_dim = 0;
+  uint32_t padded_dim = 0;  // head_dim rounded up to 32.
+  float scale = 0;
+  float soft_cap = 0;
+  uint32_t window = 0;
+  uint32_t group = 0;
+  uint32_t first_position = 0;
+  uint32_t query_tokens = 0;
+  const BFloat16* k = nullptr;  // Slot 0 of this KV head.
+  const BFloat16* v = nullptr;
+  const BFloat16* q = nullptr;  // First token, first head of the group.
+  size_t q_stride = 0;
+  BFloat16* out = nullptr;
+  size_t out_stride = 0;
+
+  uint32_t rows() const { return query_tokens * group; }
+  // Tokens that a query token sees: [FirstSeen, EndSeen).
+  uint32_t FirstSeen(uint32_t token) const {
+    const uint32_t end = EndSeen(token);
+    return window != 0 && end > window ? end - window : 0;
+  }
+  uint32_t EndSeen(uint32_t token) const { return first_position + token + 1; }
+};
+
+// The tokens of one block that at least one row of the tile sees: [begin, end), counted from the
+// block's first token.
+struct Block {
+  uint32_t index = 0;
+  uint32_t begin = 0;
+  uint32_t end = 0;
+  const size_t* offsets = nullptr;  // [kOffsets] elements from slot 0, by token of the block.
+  // What the worker will read after this block's V, for prefetching.
+  const BFloat16* next_k = nullptr;
+  const size_t* next_offsets = nullptr;
+  uint32_t next_begin = 0;
+};
+
+// The tokens of a block that one query token sees, counted from the block's first token.
+struct TokenRange {
+  uint32_t begin = 0;
+  uint32_t end = 0;  // <= begin: none.
+  bool empty() const { return end <= begin; }
+  friend bool operator==(const TokenRange&, const TokenRange&) = default;
+};
+
+inline TokenRange SeenInBlock(const Tile& tile, const Block& block, uint32_t row) {
+  const uint32_t token = row / tile.group;
+  const uint32_t first = block.index * kBlockTokens;
+  const uint32_t seen_begin = tile.FirstSeen(token);
+  const uint32_t seen_end = tile.EndSeen(token);
+  return {.begin = seen_begin > first ? seen_begin - first : 0,
+          .end = seen_end > first ? std::min(seen_end - first, kBlockTokens) : 0};
+}
+
+// Asks for a line into the second-level cache. On Zen 4 asking for the first level instead costs a
+// third of the bandwidth (13.5 against 18.7 GB/s a core): its few miss buffers are then held for as
+// long as DRAM takes. Highway's Prefetch cannot name a level.
+inline __attribute__((always_inline)) void PrefetchLine(const void* line) {
+  constexpr int kRead = 0;
+  constexpr int kSecondLevel = 2;
+  __builtin_prefetch(line, kRead, kSecondLevel);
+}
+
+// The one stream of reads of a worker: K, then V of a block, then K of its next block. Prefetches
+// run `distance` tokens ahead of it, in this matrix or in the one that follows.
+struct Ahead {
+  // Bytes between a read and its prefetch: measured on Zen 4, where 8 KiB does as well for heads of
+  // 64 and a tenth worse for heads of 128.
+  static constexpr uint32_t kDistanceBytes = 16384;
+
+  const uint16_t* base = nullptr;  // This matrix.
+  const size_t* offsets = nullptr;
+  uint32_t end = 0;
+  const uint16_t* next_base = nullptr;
+  const size_t* next_offsets = nullptr;
+  uint32_t next_begin = 0;
+  uint32_t distance = 0;  // Tokens; a multiple of 16.
+
+  struct Rows {
+    const uint16_t* base;
+    const size_t* offsets;  // Of the token `distance` after the one asked for, and those behind it.
+  };
+  Rows From(uint32_t token) const {
+    const uint32_t at = token + distance;
+    if (at < end) {
+      return {base, offsets + at};
+    }
+    return {next_base, next_offsets + std::min(next_begin + at - end, kBlockTokens)};
+  }
+};
+
+// Working memory of one worker. `rows16` is the row count rounded up to 16.
+struct Workspace {
+  float* q = nullptr;          // [rows, padded_dim] split
+  float* scores = nullptr;     // [rows, kScoreStride]; then the weights exp(s - peak).
+  float* stack = nullptr;      // [levels, rows, padded_dim] split; partials of the merge tree.
+  float* stack_lse = nullptr;  // [levels, rows16]
+  float* peak = nullptr;       // [rows16] largest score of the block
+  float* sum = nullptr;        // [rows16] sum of weights; then its inverse.
+  float* share_a = nullptr;    // [rows16] weights of a merge
+  float* share_b = nullptr;    // [rows16]
+  size_t rows_max = 0;         // The strides of `stack` and `stack_lse`.
+  size_t rows16 = 0;
+  size_t depth = 0;  // Partials on the stack.
+};
+
+struct AttentionOps {
+  const char* name;
+  void (*begin)(const Tile& tile, Workspace& work);
+  void (*block)(const Tile& tile, const Block& block, Workspace& work);
+  void (*end)(const Tile& tile, Workspace& work);
+};
+
+// The vector code for each instruction set that this processor has, best first. Empty on processors
+// without fused multiply-add.
+absl::Span<const AttentionOps* const> SupportedAttentionOps();
+
+}  // namespace lamina::kernels::internal
+
+namespace lamina::kernels {
+
+// Every fast kernel that runs on this processor, best first, for tests and benchmarks.
+absl::Span<const AttentionKernel* const> CpuAttentionVariants();
+
+}  // namespace lamina::kernels

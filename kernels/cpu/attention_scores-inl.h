@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Scores of one block: q.k for every row of a tile and every token that it sees.
+//
+// Four tokens at a time for up to kRows rows: their accumulators live in registers, K is converted
+// once for all of these rows, and a transposing reduction turns four accumulators into four scores.
+
+// Included once for each instruction set, which is Highway's pattern.
+#if defined(LAMINA_ATTENTION_SCORES_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef LAMINA_ATTENTION_SCORES_INL_H
+#undef LAMINA_ATTENTION_SCORES_INL_H
+#else
+#define LAMINA_ATTENTION_SCORES_INL_H
+#endif
+
+#include "hwy/highway.h"
+#include "kernels/cpu/attention_internal.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lamina::kernels::internal::HWY_NAMESPACE {
+
+// Two bf16 lie in a 32-bit word: the even element below, the odd one above.
+template <class D>
+struct Words {
+  using V = hwy::HWY_NAMESPACE::Vec<D>;
+  using D32 = hwy::HWY_NAMESPACE::RebindToUnsigned<D>;
+  using D16 = hwy::HWY_NAMESPACE::Repartition<uint16_t, D>;
+  using W = hwy::HWY_NAMESPACE::Vec<D32>;
+
+  static HWY_INLINE W Load(const uint16_t* p) { return BitCast(D32(), LoadU(D16(), p)); }
+  // The first half of a vector of words; zeros above.
+  static HWY_INLINE W LoadHalf(const uint16_t* p) {
+    const D16 d;
+    return BitCast(D32(), MaskedLoad(FirstN(d, MaxLanes(d) / 2), d, p));
+  }
+  static HWY_INLINE V Even(W w) { return BitCast(D(), ShiftLeft<16>(w)); }
+  static HWY_INLINE V Odd(W w) { return BitCast(D(), And(w, Set(D32(), 0xffff0000u))); }
+};
+
+template <class D>
+struct Scores {
+  using V = hwy::HWY_NAMESPACE::Vec<D>;
+  using W = typename Words<D>::W;
+  static constexpr size_t kN = hwy::HWY_NAMESPACE::MaxLanes(D());
+  static constexpr size_t kParts = canonical::kLanes / kN;
+  // 4 accumulators a row: 16 of 32 registers with AVX-512, 8 of 16 with AVX2.
+  static constexpr uint32_t kRows = kN == 16 ? 4 : 2;
+  // Tokens between changes of row group: their K stays in the first-level cache.
+  static constexpr uint32_t kStretch = 16;
+
+  static void Run(const Tile& tile, const Block& block, Workspace& work) {
+    const auto* k = reinterpret_cast<const uint16_t*>(tile.k);
+    const Ahead ahead = {
+        .base = k,
+        .offsets = block.offsets,
+        .end = block.end,
+        .next_base = reinterpret_cast<const uint16_t*>(tile.v),
+        .next_offsets = block.offsets,
+        .next_begin = block.begin,
+        .distance = std::clamp(Ahead::kDistanceBytes / (2 * tile.head_dim), 16u, kBlockTokens)};
+    const uint32_t rows = tile.rows();
+    const uint32_t passes = (rows + kRows - 1) / kRows;
+    for (uint32_t t = block.begin / 4 * 4; t < block.end; t = t / kStretch * kStretch + kStretch) {
+      const uint32_t stretch_end = std::min(block.end, t / kStretch * kStretch + kStretch);
+      uint32_t row = 0;
+      for (uint32_t pass = 0; pass < passes; ++pass) {
+        // Rows spread evenly: 5 as 3 and 2.
+        const uint32_t count = (rows - row) / (passes - pass);
+        const uint32_t begin = std::max(t, SeenInBlock(tile, block, row).begin / 4 * 4);
+        const uint32_t end = std::min(stretch_end, SeenInBlock(tile, block, row + count - 1).end);
+        const Pass p = {.tile = tile,
+                        .k = k,
+                        .offsets = block.offsets,
+                        .ahead = ahead,
+                        .q = work.q + size_t{row} * tile.padded_dim,
+                        .scores = work.scores + size_t{row} * kScoreStride};
+        RunRows(count, p, begin, end, pass == 0);
+        row += count;
+      }
+    }
+  }
+
+ private:
+  struct Pass {
+    const Tile& tile;
+    const uint16_t* k;
+    const size_t* offsets;
+    const Ahead& ahead;
+    const float* q;
+    float* scores;
+  };
+
+  static HWY_INLINE void RunRows(uint32_t count, const Pass& p, uint32_t begin, uint32_t end,
+                                 bool first) {
+    switch (count) {
+      case 1:
+        return RunSize<1>(p, begin, end, first);
+      case 2:
+        return RunSize<2>(p, begin, end, first);
+      case 3:
+        if constexpr (kRows >= 3) {
+          return RunSize<3>(p, begin, end, first);
+        }
+        break;
+      default:
+        if constexpr (kRows >= 4) {
+          return RunSize<4>(p, begin, end, first);
+        }
+        break;
+    }
+  }
+
+  // The two commonest head sizes have loops of their own, unrolled: the address arithmetic of a
+  // loop costs up to a fifth.
+  template <int kCount>
+  static HWY_INLINE void RunSize(const Pass& p, uint32_t begin, uint32_t end, bool first) {
+    switch (p.tile.head_dim) {
+      case 64:
+        return RunFirst<kCount, 64>(p, begin, end, first);
+      case 128:
+        return RunFirst<kCount, 128>(p, begin, end, first);
+      default:
+        return RunFirst<kCount, 0>(p, begin, end, first);
+    }
+  }
+
+  template <int kCount, uint32_t kDim>
+  static HWY_INLINE void RunFirst(const Pass& p, uint32_t begin, uint32_t end, bool first) {
+    // Later passes find K in the cache, and have nothing to ask for.
+    return first ? Stretch<kCount, kDim, true>(p, begin, end)
+                 : Stretch<kCount, kDim, false>(p, begin, end);
+  }
+
+  // kDim: the head size if the compiler is to know it, else 0.
+  template <int kCount, uint32_t kDim, bool kPrefetch>
+  static HWY_NOINLINE void Stretch(const Pass& p, uint32_t begin, uint32_t end) {
+    const Ahead::Rows rows = p.ahead.From(begin);
+    const uint32_t head_dim = kDim != 0 ? kDim : p.tile.head_dim;
+    const uint16_t* const k = p.k;
+    const float* const q = p.q;
+    float* const scores = p.scores;
+    const size_t* offsets = p.offsets + begin;
+    const size_t* ahead_offsets = rows.offsets;
+    for (uint32_t t = begin; t < end; t += 4, offsets += 4, ahead_offsets += 4) {
+      const uint16_t* tokens[4];
+      const uint16_t* ahead[4];
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) {
+        tokens[i] = k + offsets[i];
+        ahead[i] = rows.base + ahead_offsets[i];
+      }
+      FourTokens<kCount, kDim, kPrefetch>(head_dim, tokens, ahead, q, scores + t);
+    }
+  }
+
+  template <int kCount, uint32_t kDim, bool kPrefetch>
+  static HWY_INLINE void FourTokens(uint32_t head_dim, const uint16_t* (&tokens)[4],
+                                    const uint16_t* (&ahead)[4], const float* q, float* scores) {
+    const D d;
+    V quads[kCount][kParts];
+    const size_t full = head_dim / 32;
+    const size_t padded_dim = (head_dim + 31) / 32 * 32;
+#pragma GCC unroll 4
+    for (size_t part = 0; part < kParts; ++part) {
+      V acc[kCount][4];
+#pragma GCC unroll 4
+      for (int r = 0; r < kCount; ++r) {
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; ++i) {
+          acc[r][i] = Zero(d);
+        }
+      }
+#pragma GCC unroll 4
+      for (size_t chunk = 0; chunk < full; ++chunk) {
+        W words[4];
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; ++i) {
+          words[i] = Words<D>::Load(tokens[i] + chunk * 32 + part * 2 * kN);
+          if (kPrefetch && part == 0) {
+            PrefetchLine(ahead[i] + chunk * 32);
+          }
+        }
+        MultiplyAdd<kCount>(words, q + chunk * 32 + part * kN, padded_dim, acc);
+      }
+      // The last 16 elements of heads of 16, 48, 80, ...: lanes 0 to 7.
+      if (head_dim % 32 != 0 && part * kN < 8) {
+        W words[4];
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; ++i) {
+          const uint16_t* at = tokens[i] + full * 32 + part * 2 * kN;
+          words[i] = kN == 16 ? Words<D>::LoadHalf(at) : Words<D>::Load(at);
+          if (kPrefetch && part == 0) {
+            PrefetchLine(ahead[i] + full * 32);
+          }
+        }
+        MultiplyAdd<kCount>(words, q + full * 32 + part * kN, padded_dim, acc);
+      }
+#pragma GCC unroll 4
+      for (int r = 0; r < kCount; ++r) {
+        quads[r][part] = Quads(acc[r]);
+      }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < kCount; ++r) {
+      StoreScores(quads[r], scores + r * kScoreStride);
+    }
+  }
+
+  template <int kCount>
+  static HWY_INLINE void MultiplyAdd(const W (&words)[4], const float* q, size_t q_stride,
+                                     V (&acc)[kCount][4]) {
+    const D d;
+    V even[4];
+    V odd[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      even[i] = Words<D>::Even(words[i]);
+      odd[i] = Words<D>::Odd(words[i]);
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < kCount; ++r) {
+      const V q_even = Load(d, q + r * q_stride);
+      const V q_odd = Load(d, q + r * q_stride + canonical::kLanes);
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) {
+        acc[r][i] = MulAdd(q_even, even[i], acc[r][i]);
+      }
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) {
+        acc[r][i] = MulAdd(q_odd, odd[i], acc[r][i]);
+      }
+    }
+  }
+
+  // From the lanes of four tokens to the sums of their quads: block b of the result holds quad b of
+  // the four tokens in order. (l0 + l2) + (l1 + l3), as canonical::SumLanes.
+  static HWY_INLINE V Quads(const V (&acc)[4]) {
+    const D d;
+    const hwy::HWY_NAMESPACE::Repartition<double, D> d64;
+    const V x = Add(InterleaveLower(d, acc[0], acc[1]), InterleaveUpper(d, acc[0], acc[1]));
+    const V y = Add(InterleaveLower(d, acc[2], acc[3]), InterleaveUpper(d, acc[2], acc[3]));
+    const auto x64 = BitCast(d64, x);
+    const auto y64 = BitCast(d64, y);
+    return Add(BitCast(d, InterleaveLower(d64, x64, y64)),
+               BitCast(d, InterleaveUpper(d64, x64, y64)));
+  }
+
+  // (Q0 + Q2) + (Q1 + Q3).
+  static HWY_INLINE void StoreScores(const V (&quads)[kParts], float* to) {
+    if constexpr (kN == 16) {
+      const hwy::HWY_NAMESPACE::Half<D> d8;
+      StoreHalves(d8, Add(LowerHalf(d8, quads[0]), UpperHalf(d8, quads[0])), to);
+    } else if constexpr (kN == 8) {
+      StoreHalves(D(), Add(quads[0], quads[1]), to);
+    } else {
+      StoreU(Add(Add(quads[0], quads[2]), Add(quads[1], quads[3])), D(), to);
+    }
+  }
+
+  template <class D8, class V8>
+  static HWY_INLINE void StoreHalves(D8, V8 v, float* to) {
+    const hwy::HWY_NAMESPACE::Half<D8> d4;
+    StoreU(Add(LowerHalf(d4, v), UpperHalf(d4, v)), d4, to);
+  }
+};
+
+}  // namespace lamina::kernels::internal::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From scores to weights, and the merge tree: what attention does besides reading K and V.
+//
+// Exp, Log and Tanh repeat kernels/canonical_math.h operation by operation.
+
+// Included once for each instruction set, which is Highway's pattern.
+#if defined(LAMINA_ATTENTION_SOFTMAX_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef LAMINA_ATTENTION_SOFTMAX_INL_H
+#undef LAMINA_ATTENTION_SOFTMAX_INL_H
+#else
+#define LAMINA_ATTENTION_SOFTMAX_INL_H
+#endif
+
+#include <limits>
+
+#include "hwy/highway.h"
+#include "kernels/canonical_math.h"
+#include "kernels/cpu/attention_internal.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lamina::kernels::internal::HWY_NAMESPACE {
+
+template <class D>
+struct Math {
+  using V = hwy::HWY_NAMESPACE::Vec<D>;
+
+  static HWY_INLINE V Exp(V x) {
+    const D d;
+    const hwy::HWY_NAMESPACE::RebindToUnsigned<D> d32;
+    const V floor = Set(d, canonical::kExpFloor);
+    const V clamped = Max(floor, x);  // On x86 the second operand if one is NaN.
+    const V t = MulAdd(clamped, Set(d, canonical::kLog2E), Set(d, canonical::kRoundMagic));
+    const V n = Sub(t, Set(d, canonical::kRoundMagic));
+    V r = MulAdd(n, Set(d, -canonical::kLn2High), clamped);
+    r = MulAdd(n, Set(d, -canonical::kLn2Low), r);
+    V y = Set(d, canonical::kExpQ[0]);
+    for (int i = 1; i < 5; ++i) {
+      y = MulAdd(y, r, Set(d, canonical::kExpQ[i]));
+    }
+    y = MulAdd(y, r, Set(d, 1.0f));
+    y = MulAdd(y, r, Set(d, 1.0f));
+    const V power = BitCast(d, Add(ShiftLeft<23>(BitCast(d32, t)), Set(d32, 0x3f800000u)));
+    return IfThenZeroElse(Lt(x, floor), Mul(y, power));
+  }
+
+  static HWY_INLINE V Log(V x) {
+    const D d;
+    const hwy::HWY_NAMESPACE::RebindToUnsigned<D> d32;
+    const hwy::HWY_NAMESPACE::RebindToSigned<D> di32;
+    const auto bits = BitCast(d32, x);
+    const auto exponent =
+        ShiftRight<23>(BitCast(di32, Sub(bits, Set(d32, canonical::kSqrtHalfBits))));
+    const V f = Sub(BitCast(d, Sub(bits, ShiftLeft<23>(BitCast(d32, exponent)))), Set(d, 1.0f));
+    const V e = ConvertTo(d, exponent);
+    V r = Set(d, canonical::kLogR[0]);
+    for (int i = 1; i < 7; ++i) {
+      r = MulAdd(r, f, Set(d, canonical::kLogR[i]));
+    }
+    V y = Mul(Mul(f, f), MulAdd(f, r, Set(d, -0.5f)));
+    y = MulAdd(e, Set(d, canonical::kLn2Low), y);
+    y = Add(f, y);
+    y = MulAdd(e, Set(d, canonical::kLn2High), y);
+    return IfThenElse(Eq(x, x), y, x);
+  }
+
+  static HWY_INLINE V Tanh(V y) {
+    const D d;
+    const V one = Set(d, 1.0f);
+    const V a = Abs(y);
+    const V z = Mul(y, y);
+    V t = Set(d, canonical::kTanhT[0]);
+    for (int i = 1; i < 5; ++i) {
+      t = MulAdd(t, z, Set(d, canonical::kTanhT[i]));
+    }
+    const V small = MulAdd(Mul(y, z), t, y);
+    const V e = Exp(Mul(Set(d, -2.0f), a));
+    const V large = CopySign(Div(Sub(one, e), Add(one, e)), y);
+    return IfThenElse(Lt(a, Set(d, canonical::kTanhSmall)), small, large);
+  }
+};
+
+template <class D>
+struct Softmax {
+  using V = hwy::HWY_NAMESPACE::Vec<D>;
+  static constexpr size_t kN = hwy::HWY_NAMESPACE::MaxLanes(D());
+  static constexpr size_t kParts = canonical::kLanes / kN;
+  static constexpr float kEmptyLse = -std::numeric_limits<float>::infinity();
+
+  // Turns each row's scores into weights; leaves 1 / (their sum) in work.sum, and pushes the
+  // block's lse on the stack. Rows that see nothing of the block get lse -inf.
+  static void Run(const Tile& tile, const Block& block, Workspace& work) {
+    const uint32_t rows = tile.rows();
+    for (uint32_t row = 0; row < rows; ++row) {
+      const TokenRange range = SeenInBlock(tile, block, row);
+      if (range.empty()) {
+        work.sum[row] = 1.0f;
+        work.peak[row] = kEmptyLse;
+      } else {
+        RunRow(tile, range, row, work);
+      }
+    }
+    const D d;
+    float* lse = work.stack_lse + work.depth * work.rows16;
+    for (uint32_t row = 0; row < rows; row += kN) {
+      const V sum = Load(d, work.sum + row);
+      Store(Add(Load(d, work.peak + row), Math<D>::Log(sum)), d, lse + row);
+      Store(Div(Set(d, 1.0f), sum), d, work.sum + row);
+    }
+  }
+
+  // Makes the partial above the stack its top, and merges what the block index says.
+  static void Push(const Tile& tile, const Block& block, Workspace& work) {
+    ++work.depth;
+    for (uint32_t b = block.index; (b & 1) != 0 && work.depth > 1; b >>= 1) {
+      MergeTopTwo(tile, work);
+    }
+  }
+
+  // kernels/partial.cc: MergePartials, for all rows.
+  static void MergeTopTwo(const Tile& tile, Workspace& work) {
+    --work.depth;
+    const size_t stride = work.rows_max * tile.padded_dim;
+    float* out_a = work.stack + (work.depth - 1) * stride;
+    const float* out_b = out_a + stride;
+    float* lse_a = work.stack_lse + (work.depth - 1) * work.rows16;
+    const float* lse_b = lse_a + work.rows16;
+    const uint32_t rows = tile.rows();
+    for (uint32_t row = 0; row < rows; row += kN) {
+      Shares(lse_a + row, lse_b + row, work.share_a + row, work.share_b + row);
+    }
+    const D d;
+    for (uint32_t row = 0; row < rows; ++row) {
+      if (lse_b[row] == kEmptyLse) {
+        continue;
+      }
+      // An empty side a has share 0 and an `out` of any age: copied over, not multiplied.
+      const bool copy = work.share_a[row] < 0.0f;
+      const V share_a = Set(d, work.share_a[row]);
+      const V share_b = Set(d, work.share_b[row]);
+      float* a = out_a + size_t{row} * tile.padded_dim;
+      const float* b = out_b + size_t{row} * tile.padded_dim;
+      for (uint32_t i = 0; i < tile.padded_dim; i += kN) {
+        const V from_b = Load(d, b + i);
+        const V merged = MulAdd(share_a, Load(d, a + i), Mul(share_b, from_b));
+        Store(copy ? from_b : merged, d, a + i);
+      }
+    }
+  }
+
+ private:
+  // Weights of the two sides, and the merged lse in place of lse_a. share_a < 0: side a is empty.
+  static HWY_INLINE void Shares(float* lse_a, const float* lse_b, float* share_a, float* share_b) {
+    const D d;
+    const V a = Load(d, lse_a);
+    const V b = Load(d, lse_b);
+    const V m = IfThenElse(Gt(a, b), a, b);
+    const V weight_a = Math<D>::Exp(Sub(a, m));
+    const V weight_b = Math<D>::Exp(Sub(b, m));
+    const V sum = Add(weight_a, weight_b);
+    const V lse = Add(m, Math<D>::Log(sum));
+    const V empty = Set(d, kEmptyLse);
+    const auto a_empty = Eq(a, empty);
+    Store(IfThenElse(a_empty, Set(d, -1.0f), Div(weight_a, sum)), d, share_a);
+    Store(Div(weight_b, sum), d, share_b);
+    Store(IfThenElse(Eq(b, empty), a, IfThenElse(a_empty, b, lse)), d, lse_a);
+  }
+
+  static HWY_INLINE void RunRow(const Tile& tile, TokenRange range, uint32_t row, Workspace& work) {
+    const D d;
+    float* s = work.scores + size_t{row} * kScoreStride;
+    const V scale = Set(d, tile.scale);
+    const V begin = Set(d, static_cast<float>(range.begin));
+    const V end = Set(d, static_cast<float>(range.end));
+    const V masked = Set(d, kEmptyLse);
+    V peak = masked;
+    const uint32_t from = range.begin / 16 * 16;
+    const uint32_t to = (range.end + 15) / 16 * 16;
+    for (uint32_t t = from; t < to; t += kN) {
+      V x = Mul(scale, Load(d, s + t));
+      if (tile.soft_cap > 0.0f) {
+        const V cap = Set(d, tile.soft_cap);
+        x = Mul(cap, Math<D>::Tanh(Div(x, cap)));
+      }
+      if (t < range.begin || t + kN > range.end) {
+        const V token = Iota(d, static_cast<float>(t));
+        x = IfThenElse(And(Ge(token, begin), Lt(token, end)), x, masked);
+      }
+      peak = Max(x, peak);
+      Store(x, d, s + t);
+    }
+    work.peak[row] = GetLane(MaxOfLanes(d, peak));
+    const V m = Set(d, work.peak[row]);
+    V lanes[kParts];
+    for (size_t part = 0; part < kParts; ++part) {
+      lanes[part] = Zero(d);
+    }
+    for (uint32_t t = from; t < to; t += 16) {
+      for (size_t part = 0; part < kParts; ++part) {
+        const V p = Math<D>::Exp(Sub(Load(d, s + t + part * kN), m));
+        lanes[part] = Add(lanes[part], p);
+        Store(p, d, s + t + part * kN);
+      }
+    }
+    HWY_ALIGN float sums[canonical::kLanes];
+    for (size_t part = 0; part < kParts; ++part) {
+      Store(lanes[part], d, sums + part * kN);
+    }
+    work.sum[row] = canonical::SumLanes(sums);
+  }
+};
+
+}  // namespace lamina::kernels::internal::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard

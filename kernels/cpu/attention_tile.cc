@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Attention over one block of tokens, in vectors: compiled once for each instruction set.
+//
+// The bits are those of kernels/reference/attention.cc. Sixteen virtual lanes are one vector of
+// AVX-512 or two of AVX2 ("parts"). Every function follows the order of
+// docs/design/attention_numerics.md; what is free (which rows go together, how far a pass reaches)
+// is chosen for speed.
+//
+// Highway's names are found through their arguments, so that the templates also parse for the
+// scalar target, which is never instantiated: without a fused multiply-add the reference runs.
+#include <algorithm>
+#include <limits>
+
+#include "kernels/canonical_math.h"
+#include "kernels/cpu/attention_internal.h"
+
+#define HWY_WANT_AVX3_DL
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/attention_tile.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h, as it must be.
+#include "hwy/highway.h"
+#include "kernels/cpu/attention_scores-inl.h"
+#include "kernels/cpu/attention_softmax-inl.h"
+#include "kernels/cpu/attention_values-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lamina::kernels::internal::HWY_NAMESPACE {
+
+// Words from `word` on of a head; zeros behind its end.
+template <class D>
+HWY_INLINE typename Words<D>::W LoadWords(const uint16_t* head, uint32_t word, uint32_t head_dim) {
+  constexpr size_t kN = hwy::HWY_NAMESPACE::MaxLanes(D());
+  if (word >= head_dim / 2) {
+    return Zero(typename Words<D>::D32());
+  }
+  return word + kN <= head_dim / 2 ? Words<D>::Load(head + 2 * word)
+                                   : Words<D>::LoadHalf(head + 2 * word);
+}
+
+// canonical::RoundOutput of the even and the odd elements, interleaved.
+template <class D>
+HWY_INLINE auto RoundToWords(hwy::HWY_NAMESPACE::Vec<D> even, hwy::HWY_NAMESPACE::Vec<D> odd) {
+  const hwy::HWY_NAMESPACE::RebindToUnsigned<D> d32;
+  const auto round = [&](hwy::HWY_NAMESPACE::Vec<D> x) HWY_ATTR {
+    const auto bits = BitCast(d32, x);
+    const auto even_up = Add(And(ShiftRight<16>(bits), Set(d32, 1u)), Set(d32, 0x7fffu));
+    return IfThenElse(RebindMask(d32, Eq(x, x)), Add(bits, even_up), Set(d32, 0x7fc00000u));
+  };
+  const auto high = And(round(odd), Set(d32, 0xffff0000u));
+  return BitCast(typename Words<D>::D16(), Or(ShiftRight<16>(round(even)), high));
+}
+
+// Widens a tile's queries and splits them into even and odd elements.
+template <class D>
+void BeginTile(const Tile& tile, Workspace& work) {
+  const D d;
+  constexpr size_t kN = hwy::HWY_NAMESPACE::MaxLanes(D());
+  for (uint32_t row = 0; row < tile.rows(); ++row) {
+    const auto* from = reinterpret_cast<const uint16_t*>(tile.q + row / tile.group * tile.q_stride +
+                                                         size_t{row % tile.group} * tile.head_dim);
+    float* to = work.q + size_t{row} * tile.padded_dim;
+    for (uint32_t word = 0; word < tile.padded_dim / 2; word += kN) {
+      const auto words = LoadWords<D>(from, word, tile.head_dim);
+      float* at = to + word / 16 * 32 + word % 16;
+      Store(Words<D>::Even(words), d, at);
+      Store(Words<D>::Odd(words), d, at + canonical::kLanes);
+    }
+  }
+  work.depth = 0;
+}
+
+// Attends one block and merges its partials into the stack.
+template <class D>
+void AttendBlock(const Tile& tile, const Block& block, Workspace& work) {
+  Scores<D>::Run(tile, block, work);
+  Softmax<D>::Run(tile, block, work);
+  Values<D>::Run(tile, block, work);
+  Softmax<D>::Push(tile, block, work);
+}
+
+// Folds the stack from the top and rounds the result.
+template <class D>
+void EndTile(const Tile& tile, Workspace& work) {
+  while (work.depth > 1) {
+    Softmax<D>::MergeTopTwo(tile, work);
+  }
+  for (uint32_t row = 0; row < tile.rows(); ++row) {
+    const float* from = work.stack + size_t{row} * tile.padded_dim;
+    BFloat16* to =
+        tile.out + row / tile.group * tile.out_stride + size_t{row % tile.group} * tile.head_dim;
+    for (uint32_t i = 0; i < tile.head_dim; ++i) {
+      to[i] = canonical::RoundOutput(from[i / 32 * 32 + i % 2 * 16 + i % 32 / 2]);
+    }
+  }
+}
+
+template <class D>
+const AttentionOps* OpsFor() {
+  if constexpr (hwy::HWY_NAMESPACE::MaxLanes(D()) >= 4) {
+    static const AttentionOps ops = {.name = hwy::TargetName(HWY_TARGET),
+                                     .begin = BeginTile<D>,
+                                     .block = AttendBlock<D>,
+                                     .end = EndTile<D>};
+    return &ops;
+  } else {
+    return nullptr;
+  }
+}
+
+const AttentionOps* Ops() {
+  return OpsFor<hwy::HWY_NAMESPACE::CappedTag<float, canonical::kLanes>>();
+}
+
+}  // namespace lamina::kernels::internal::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+#include <vector>
+
+namespace lamina::kernels::internal {
+namespace {
+
+HWY_EXPORT(Ops);
+
+std::vector<const AttentionOps*> FindSupported() {
+  std::vector<const AttentionOps*> found;
+  // Better targets have lower bits.
+  for (int64_t left = hwy::SupportedTargets() & HWY_TARGETS; left != 0; left &= left - 1) {
+    hwy::ChosenTarget chosen;
+    chosen.Update(left & -left);
+    if (const AttentionOps* ops = HWY_DISPATCH_TABLE(Ops)[chosen.GetIndex()]()) {
+      found.push_back(ops);
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+absl::Span<const AttentionOps* const> SupportedAttentionOps() {
+  static const auto* const found = new std::vector<const AttentionOps*>(FindSupported());
+  return *found;
+}
+
+}  // namespace lamina::kernels::internal
+#endif  // HWY_ONCE

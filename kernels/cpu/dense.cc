@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// CpuDense: the dense layers on this processor. Linear goes to oneDNN where its loops are
+// row-invariant and to our own loop elsewhere; the rest is vector code over rows.
+
+#include "kernels/dense.h"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "common/check.h"
+#include "common/log.h"
+#include "common/status_macros.h"
+#include "kernels/cpu/linear_engine.h"
+#include "kernels/cpu/rope_angles.h"
+#include "kernels/cpu/row_kernels.h"
+
+namespace lamina::kernels {
+namespace cpu {
+namespace {
+
+// Elements below which a second thread costs more than it saves: a wake-up is some microseconds,
+// a row kernel does an element in about half a nanosecond.
+constexpr size_t kElementsPerTask = 16384;
+
+ActivationView Rows(const ActivationView& view, size_t first, size_t count) {
+  ActivationView rows = view;
+  rows.data = static_cast<char*>(view.data) + first * view.stride * DTypeBytes(view.dtype);
+  rows.rows = count;
+  return rows;
+}
+
+class CpuDense final : public Dense {
+ public:
+  explicit CpuDense(const DenseOptions& options)
+      : compute_type_(options.compute_type),
+        pool_({.threads = options.threads, .cores = options.cores, .spin_us = options.spin_us}),
+        own_(MakeOwnLinearEngine(options.compute_type, pool_)) {
+    if (options.force_own_loop) {
+      return;
+    }
+    absl::StatusOr<std::unique_ptr<LinearEngine>> onednn =
+        MakeOnednnLinearEngine(options.compute_type, pool_);
+    if (onednn.ok()) {
+      onednn_ = *std::move(onednn);
+    } else {
+      LogInfo("dense layers take our own loop: ", onednn.status().message());
+    }
+  }
+
+  std::string description() const override {
+    return onednn_ != nullptr ? onednn_->description() : own_->description();
+  }
+  DType compute_type() const override { return compute_type_; }
+
+  absl::StatusOr<std::unique_ptr<PackedLinear>> Pack(const void* weights, DType dtype,
+                                                     size_t out_features, size_t in_features,
+                                                     absl::Span<const float> bias) override {
+    LAMINA_CHECK(bias.empty() || bias.size() == out_features);
+    LAMINA_CHECK(out_features > 0 && in_features > 0);
+    const WeightView view = {weights, dtype, out_features, in_features, bias};
+    if (onednn_ != nullptr) {
+      absl::StatusOr<std::unique_ptr<EngineWeights>> packed = onednn_->Pack(view);
+      if (packed.status().code() != absl::StatusCode::kUnimplemented) {
+        return packed;
+      }
+      LogInfo("a linear layer of ", out_features, " x ", in_features,
+              " takes our own loop: ", packed.status().message());
+    }
+    return own_->Pack(view);
+  }
+
+  absl::Status Prepare(const PackedLinear& weights, size_t rows_max) override {
+    const auto& packed = static_cast<const EngineWeights&>(weights);
+    return packed.engine().Prepare(packed, rows_max);
+  }
+
+  void Linear(const PackedLinear& weights, const ActivationView& in, size_t first_out,
+              MatrixView<float> out) override {
+    const auto& packed = static_cast<const EngineWeights&>(weights);
+    LAMINA_CHECK(in.dtype == compute_type_ && in.cols == packed.in_features());
+    LAMINA_CHECK(in.rows == out.rows && first_out + out.cols <= packed.out_features());
+    LAMINA_CHECK(first_out % 64 == 0);
+    if (in.rows != 0 && out.cols != 0) {
+      packed.engine().Linear(packed, in, first_out, out);
+    }
+  }
+
+  void RmsNorm(MatrixView<const float> x, absl::Span<const float> weight, float epsilon,
+               const ActivationView& out) override {
+    LAMINA_CHECK(weight.size() == x.cols && x.rows == out.rows && x.cols == out.cols);
+    ForRows(x.rows, x.cols, [&](size_t first, size_t count) {
+      RmsNormRows({x.Rows(first, count), weight.data(), nullptr, epsilon, Rows(out, first, count)});
+    });
+  }
+
+  void LayerNorm(MatrixView<const float> x, absl::Span<const float> weight,
+                 absl::Span<const float> bias, float epsilon, const ActivationView& out) override {
+    LAMINA_CHECK(weight.size() == x.cols && bias.size() == x.cols);
+    LAMINA_CHECK(x.rows == out.rows && x.cols == out.cols);
+    ForRows(x.rows, x.cols, [&](size_t first, size_t count) {
+      LayerNormRows(
+          {x.Rows(first, count), weight.data(), bias.data(), epsilon, Rows(out, first, count)});
+    });
+  }
+
+  void RopeAndRound(MatrixView<const float> x, size_t heads, size_t head_dim,
+                    const RopeTable& table, absl::Span<const uint32_t> positions,
+                    MatrixView<BFloat16> out) override {
+    LAMINA_CHECK(positions.size() == x.rows && out.rows == x.rows && out.cols == x.cols);
+    LAMINA_CHECK(heads * head_dim <= x.cols && table.rotary_dim <= head_dim);
+    LAMINA_CHECK(table.frequencies.size() * 2 == table.rotary_dim);
+    angles_.Update(table, positions);
+    const size_t half = table.rotary_dim / 2;
+    ForRows(x.rows, x.cols, [&](size_t first, size_t count) {
+      RopeRows({.x = x.Rows(first, count),
+                .heads = heads,
+                .head_dim = head_dim,
+                .layout = table.layout,
+                .rotary_dim = table.rotary_dim,
+                .cosines = angles_.cosines() + first * half,
+                .sines = angles_.sines() + first * half,
+                .out = out.Rows(first, count)});
+    });
+  }
+
+  void GatedActivation(Activation activation, MatrixView<const float> x,
+                       const ActivationView& out) override {
+    LAMINA_CHECK(x.rows == out.rows && x.cols == 2 * out.cols);
+    ForRows(x.rows, x.cols, [&](size_t first, size_t count) {
+      ActivateRows(
+          {activation, x.Rows(first, count), x.row(first) + out.cols, Rows(out, first, count)});
+    });
+  }
+
+  void Activate(Activation activation, MatrixView<const float> x,
+                const ActivationView& out) override {
+    LAMINA_CHECK(x.rows == out.rows && x.cols == out.cols);
+    ForRows(x.rows, x.cols, [&](size_t first, size_t count) {
+      ActivateRows({activation, x.Rows(first, count), nullptr, Rows(out, first, count)});
+    });
+  }
+
+  void Add(MatrixView<const float> a, MatrixView<const float> b, MatrixView<float> out) override {
+    LAMINA_CHECK(a.rows == b.rows && a.rows == out.rows && a.cols == b.cols && a.cols == out.cols);
+    ForRows(a.rows, a.cols, [&](size_t first, size_t count) {
+      AddRows(a.Rows(first, count), b.Rows(first, count), out.Rows(first, count));
+    });
+  }
+
+  void Convert(MatrixView<const BFloat16> x, const ActivationView& out) override {
+    LAMINA_CHECK(x.rows == out.rows && x.cols == out.cols);
+    ForRows(x.rows, x.cols, [&](size_t first, size_t count) {
+      ConvertRows(x.Rows(first, count), Rows(out, first, count));
+    });
+  }
+
+  void Embed(const void* table, DType dtype, size_t width, absl::Span<const uint32_t> ids,
+             MatrixView<float> out) override {
+    LAMINA_CHECK(out.rows == ids.size() && out.cols == width);
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const size_t first = size_t{ids[i]} * width;
+      if (dtype == DType::kF32) {
+        std::copy_n(static_cast<const float*>(table) + first, width, out.row(i));
+      } else {
+        const auto* row = static_cast<const BFloat16*>(table) + first;
+        ConvertRows(
+            {row, 1, width, width},
+            {.data = out.row(i), .rows = 1, .cols = width, .stride = width, .dtype = DType::kF32});
+      }
+    }
+  }
+
+ private:
+  // Calls body(first, count) over all rows, from several threads when there is enough to do.
+  template <class Body>
+  void ForRows(size_t rows, size_t cols, const Body& body) {
+    const size_t per_task = std::max<size_t>(1, kElementsPerTask / std::max<size_t>(1, cols));
+    const size_t tasks = (rows + per_task - 1) / per_task;
+    if (tasks <= 1 || pool_.threads() == 1) {
+      body(0, rows);
+      return;
+    }
+    const auto task = [&](size_t index, size_t /*worker*/) {
+      const size_t first = index * per_task;
+      body(first, std::min(per_task, rows - first));
+    };
+    pool_.Run(tasks, std::ref(task));
+  }
+
+  DType compute_type_;
+  ThreadPool pool_;
+  std::unique_ptr<LinearEngine> own_;
+  std::unique_ptr<LinearEngine> onednn_;  // Null where oneDNN is not row-invariant.
+  RopeAngles angles_;
+};
+
+}  // namespace
+}  // namespace cpu
+
+absl::StatusOr<std::unique_ptr<Dense>> MakeCpuDense(const DenseOptions& options) {
+  if (options.threads == 0) {
+    return absl::InvalidArgumentError("threads is 0; it must be at least 1");
+  }
+  return std::make_unique<cpu::CpuDense>(options);
+}
+
+}  // namespace lamina::kernels

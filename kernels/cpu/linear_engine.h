@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// LinearEngine: one way to pack weights and multiply by them on this processor. CpuDense has two,
+// oneDNN's and our own, and asks each weight which made it.
+//
+// Threading: one caller at a time; the pool is the only parallelism.
+
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/dtype.h"
+#include "common/thread_pool.h"
+#include "kernels/dense.h"
+
+namespace lamina::kernels::cpu {
+
+struct WeightView {
+  const void* data = nullptr;  // [out_features, in_features], row-major.
+  DType dtype = DType::kBF16;
+  size_t out_features = 0;
+  size_t in_features = 0;
+  absl::Span<const float> bias;  // [out_features] or empty.
+};
+
+class LinearEngine;
+
+// Weights that remember which engine packed them.
+class EngineWeights : public PackedLinear {
+ public:
+  EngineWeights(LinearEngine& engine, const WeightView& weights)
+      : engine_(engine), in_(weights.in_features), out_(weights.out_features) {}
+  size_t in_features() const override { return in_; }
+  size_t out_features() const override { return out_; }
+  LinearEngine& engine() const { return engine_; }
+
+ private:
+  LinearEngine& engine_;
+  size_t in_;
+  size_t out_;
+};
+
+class LinearEngine {
+ public:
+  virtual ~LinearEngine() = default;
+  virtual std::string description() const = 0;
+
+  // Errors: kResourceExhausted  no memory.
+  //         kUnimplemented      this engine has no row-invariant loop for the shape.
+  virtual absl::StatusOr<std::unique_ptr<EngineWeights>> Pack(const WeightView& weights) = 0;
+  virtual absl::Status Prepare(const EngineWeights& weights, size_t rows_max) = 0;
+  virtual void Linear(const EngineWeights& weights, const ActivationView& in, size_t first_out,
+                      MatrixView<float> out) = 0;
+};
+
+// Panels of 64 features, f32 fused multiply-adds in the order of the input features.
+std::unique_ptr<LinearEngine> MakeOwnLinearEngine(DType compute_type, ThreadPool& pool);
+
+// oneDNN's matmul.
+// Errors: kUnimplemented  oneDNN's loops for this type are not row-invariant on this processor.
+absl::StatusOr<std::unique_ptr<LinearEngine>> MakeOnednnLinearEngine(DType compute_type,
+                                                                     ThreadPool& pool);
+
+}  // namespace lamina::kernels::cpu

@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The linear layer through oneDNN: weights cut into blocks of features, each packed once in the
+// layout that oneDNN's matmul asks for, which is the same for every row count.
+//
+// Rows are taken in pieces of exactly 1 to 64, or 128, rows, with a primitive for each: nothing is
+// padded. Work goes to the pool as (rows, block) pairs; what a primitive computes depends on
+// neither the threads nor the range of columns asked for. oneDNN's row-invariant loop writes rows
+// without gaps, so a block of several rows is computed into a buffer in the second cache and copied
+// to its columns; that costs 2 to 4 per cent.
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <new>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/log.h"
+#include "common/status_macros.h"
+#include "hwy/aligned_allocator.h"
+#include "kernels/cpu/linear_engine.h"
+#include "kernels/cpu/onednn_matmul_internal.h"
+#include "kernels/cpu/onednn_probe_internal.h"
+
+namespace lamina::kernels::cpu {
+namespace {
+
+using dnnl::memory;
+
+constexpr size_t kRowsExactMax = 64;  // A primitive for each row count up to here ...
+constexpr size_t kRowsPiece = 128;    // ... and one for full pieces of longer inputs.
+
+// Features of a block. Small enough that two to eight threads share a layer of a small model, large
+// enough that the 1 to 2 us which a primitive costs beside its work do not show.
+constexpr size_t kBlockStep = 64;
+constexpr size_t kBlockMin = 256;
+constexpr size_t kBlockMax = 2048;
+
+size_t BlockFeatures(size_t out_features) {
+  const size_t eighth = (out_features / 8 + kBlockStep - 1) / kBlockStep * kBlockStep;
+  return std::clamp(eighth, kBlockMin, kBlockMax);
+}
+
+class OnednnWeights final : public EngineWeights {
+ public:
+  struct Block {
+    size_t first = 0;
+    size_t features = 0;
+    memory weights;
+    memory bias;  // Empty without one.
+  };
+
+  OnednnWeights(LinearEngine& engine, const WeightView& weights)
+      : EngineWeights(engine, weights), has_bias(!weights.bias.empty()) {}
+
+  uint64_t bytes() const override {
+    uint64_t sum = 0;
+    for (const Block& block : blocks) {
+      sum += block.weights.get_desc().get_size() + (has_bias ? block.features * sizeof(float) : 0);
+    }
+    return sum;
+  }
+
+  const bool has_bias;
+  std::vector<Block> blocks;
+};
+
+class OnednnLinearEngine final : public LinearEngine {
+ public:
+  OnednnLinearEngine(DType compute_type, ThreadPool& pool, std::string loop)
+      : compute_type_(compute_type),
+        pool_(pool),
+        loop_(std::move(loop)),
+        engine_(dnnl::engine::kind::cpu, 0) {
+    for (size_t worker = 0; worker < pool.threads(); ++worker) {
+      streams_.emplace_back(engine_);
+      buffers_.push_back(hwy::AllocateAligned<float>(kRowsPiece * kBlockMax));
+      LAMINA_CHECK(buffers_.back() != nullptr);
+    }
+  }
+
+  std::string description() const override {
+    const dnnl_version_t* version = dnnl_version();
+    return absl::StrCat("onednn ", version->major, ".", version->minor, ".", version->patch, " ",
+                        loop_);
+  }
+
+  absl::StatusOr<std::unique_ptr<EngineWeights>> Pack(const WeightView& weights) override {
+    try {
+      auto packed = std::make_unique<OnednnWeights>(*this, weights);
+      const size_t step = BlockFeatures(weights.out_features);
+      for (size_t first = 0; first < weights.out_features; first += step) {
+        const size_t features = std::min(step, weights.out_features - first);
+        LAMINA_RETURN_IF_ERROR(CheckLoop(weights, features));
+        packed->blocks.push_back(PackBlock(weights, first, features));
+      }
+      return packed;
+    } catch (const dnnl::error& error) {
+      return PackError(weights, error.what());
+    } catch (const std::bad_alloc& error) {
+      return PackError(weights, error.what());
+    }
+  }
+
+  absl::Status Prepare(const EngineWeights& weights, size_t rows_max) override {
+    const auto& packed = static_cast<const OnednnWeights&>(weights);
+    try {
+      for (const OnednnWeights::Block& block : packed.blocks) {
+        for (size_t rows = 1; rows <= std::min(rows_max, kRowsExactMax); ++rows) {
+          Matmul(packed, block, rows);
+        }
+        if (rows_max >= kRowsPiece) {
+          Matmul(packed, block, kRowsPiece);
+        }
+      }
+    } catch (const dnnl::error& error) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("oneDNN could not prepare a linear layer: ", error.what()));
+    }
+    return absl::OkStatus();
+  }
+
+  void Linear(const EngineWeights& weights, const ActivationView& in, size_t first_out,
+              MatrixView<float> out) override {
+    const auto& packed = static_cast<const OnednnWeights&>(weights);
+    LAMINA_CHECK(MakeTasks(packed, in.rows, first_out, out));
+    const char* rows_in = Dense(in);
+    const auto body = [&](size_t index, size_t worker) {
+      RunTask(tasks_[index], worker, rows_in, first_out, out);
+    };
+    pool_.Run(tasks_.size(), std::ref(body));
+  }
+
+ private:
+  // One block of features for one piece of the rows.
+  struct Task {
+    const OnednnWeights::Block* block;
+    const OnednnMatmul* matmul;
+    size_t row;
+    size_t rows;
+    bool direct;  // One row, all features of the block asked for: no need of a copy.
+  };
+
+  static absl::Status PackError(const WeightView& weights, const char* what) {
+    return absl::ResourceExhaustedError(absl::StrCat("oneDNN could not pack a linear layer of ",
+                                                     weights.out_features, " x ",
+                                                     weights.in_features, ": ", what));
+  }
+
+  // The probe knows some shapes; for this one make sure that oneDNN takes the same loop whatever
+  // the rows.
+  absl::Status CheckLoop(const WeightView& weights, size_t features) {
+    MatmulShape shape = {
+        .inputs = weights.in_features, .features = features, .bias = !weights.bias.empty()};
+    if (checked_.contains(shape)) {
+      return absl::OkStatus();
+    }
+    const SingleThreadedOpenMp single;
+    for (size_t rows = 1; rows <= kRowsPiece; rows += rows == kRowsExactMax ? kRowsExactMax : 1) {
+      MatmulShape with_rows = shape;
+      with_rows.rows = rows;
+      const std::string loop = DescribeMatmul(with_rows, compute_type_, engine_).impl_info_str();
+      if (loop != loop_) {
+        return absl::UnimplementedError(
+            absl::StrCat("oneDNN takes ", loop, " instead of ", loop_, " at ", rows, " rows"));
+      }
+    }
+    checked_.insert(shape);
+    return absl::OkStatus();
+  }
+
+  OnednnWeights::Block PackBlock(const WeightView& weights, size_t first, size_t features) {
+    OnednnWeights::Block block = {.first = first, .features = features};
+    const MatmulShape shape = {.rows = 1,
+                               .inputs = weights.in_features,
+                               .features = features,
+                               .bias = !weights.bias.empty()};
+    const SingleThreadedOpenMp single;
+    const auto inputs = static_cast<memory::dim>(weights.in_features);
+    // Row-major [features, inputs] is oneDNN's [inputs, features] with the strides exchanged.
+    const memory::desc plain_desc({inputs, static_cast<memory::dim>(features)},
+                                  OnednnType(weights.dtype), {1, inputs});
+    const size_t offset = first * weights.in_features * DTypeBytes(weights.dtype);
+    memory plain(plain_desc, engine_,
+                 const_cast<char*>(static_cast<const char*>(weights.data) + offset));
+    block.weights = memory(DescribeMatmul(shape, compute_type_, engine_).weights_desc(), engine_);
+    dnnl::reorder(plain, block.weights).execute(streams_[0], plain, block.weights);
+    if (shape.bias) {
+      block.bias = memory(
+          {{1, static_cast<memory::dim>(features)}, memory::data_type::f32, memory::format_tag::ab},
+          engine_);
+      std::copy_n(weights.bias.data() + first, features,
+                  static_cast<float*>(block.bias.get_data_handle()));
+    }
+    return block;
+  }
+
+  const OnednnMatmul* Matmul(const OnednnWeights& weights, const OnednnWeights::Block& block,
+                             size_t rows) {
+    const MatmulShape shape = {.rows = rows,
+                               .inputs = weights.in_features(),
+                               .features = block.features,
+                               .bias = weights.has_bias};
+    const auto found = matmuls_.find(shape);
+    if (found != matmuls_.end()) {
+      return found->second.get();
+    }
+    auto made = std::make_unique<OnednnMatmul>(shape, compute_type_, block.weights.get_desc(),
+                                               engine_, pool_.threads());
+    return matmuls_.emplace(shape, std::move(made)).first->second.get();
+  }
+
+  // False: oneDNN refused a primitive that Prepare() was not asked for.
+  bool MakeTasks(const OnednnWeights& weights, size_t rows, size_t first_out,
+                 MatrixView<float> out) {
+    try {
+      ListTasks(weights, rows, first_out, out);
+      return true;
+    } catch (const dnnl::error& error) {
+      LogError("onednn made no primitive ", error.what());
+      return false;
+    }
+  }
+
+  // Fills tasks_. Blocks outside, rows inside: neighbouring tasks share a block's weights.
+  void ListTasks(const OnednnWeights& weights, size_t row_count, size_t first_out,
+                 MatrixView<float> out) {
+    const size_t last_out = first_out + out.cols;
+    tasks_.clear();
+    for (const OnednnWeights::Block& block : weights.blocks) {
+      const size_t block_end = block.first + block.features;
+      if (block_end <= first_out || block.first >= last_out) {
+        continue;
+      }
+      const bool whole = first_out <= block.first && block_end <= last_out;
+      for (size_t row = 0; row < row_count;) {
+        const size_t rows = PieceRows(row_count - row);
+        tasks_.push_back({&block, Matmul(weights, block, rows), row, rows, whole && rows == 1});
+        row += rows;
+      }
+    }
+  }
+
+  static size_t PieceRows(size_t rows) {
+    return rows >= kRowsPiece ? kRowsPiece : std::min(rows, kRowsExactMax);
+  }
+
+  // The rows without gaps.
+  const char* Dense(const ActivationView& in) {
+    const char* data = static_cast<const char*>(in.data);
+    const size_t row_bytes = in.cols * DTypeBytes(in.dtype);
+    if (in.stride == in.cols || in.rows == 1) {
+      return data;
+    }
+    dense_in_.resize(std::max(dense_in_.size(), in.rows * row_bytes));
+    for (size_t i = 0; i < in.rows; ++i) {
+      std::copy_n(data + i * in.stride * DTypeBytes(in.dtype), row_bytes,
+                  dense_in_.data() + i * row_bytes);
+    }
+    return dense_in_.data();
+  }
+
+  void RunTask(const Task& task, size_t worker, const char* in, size_t first_out,
+               MatrixView<float> out) {
+    const OnednnWeights::Block& block = *task.block;
+    const char* rows_in = in + task.row * task.matmul->in_row_bytes();
+    float* to =
+        task.direct ? out.row(task.row) + (block.first - first_out) : buffers_[worker].get();
+    task.matmul->Run(worker, streams_[worker], block.weights, block.bias, rows_in, to);
+    if (task.direct) {
+      return;
+    }
+    const size_t begin = std::max(block.first, first_out);
+    const size_t end = std::min(block.first + block.features, first_out + out.cols);
+    for (size_t i = 0; i < task.rows; ++i) {
+      std::copy(to + i * block.features + (begin - block.first),
+                to + i * block.features + (end - block.first),
+                out.row(task.row + i) + (begin - first_out));
+    }
+  }
+
+  DType compute_type_;
+  ThreadPool& pool_;
+  std::string loop_;
+  dnnl::engine engine_;
+  std::vector<dnnl::stream> streams_;  // [workers]
+  std::map<MatmulShape, std::unique_ptr<OnednnMatmul>> matmuls_;
+  std::vector<Task> tasks_;
+  std::set<MatmulShape> checked_;  // Of rows 0: shapes known to take loop_.
+  std::vector<char> dense_in_;
+  std::vector<hwy::AlignedFreeUniquePtr<float[]>> buffers_;  // [workers][128 x 2048]
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LinearEngine>> MakeOnednnLinearEngine(DType compute_type,
+                                                                     ThreadPool& pool) {
+  LAMINA_ASSIGN_OR_RETURN(std::string loop, ProbeOnednn(compute_type));
+  try {
+    return std::make_unique<OnednnLinearEngine>(compute_type, pool, std::move(loop));
+  } catch (const dnnl::error& error) {
+    return absl::UnimplementedError(absl::StrCat("oneDNN has no engine here: ", error.what()));
+  }
+}
+
+}  // namespace lamina::kernels::cpu

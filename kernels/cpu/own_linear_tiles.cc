@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cpu/own_linear_tiles.h"
+
+#include <algorithm>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/own_linear_tiles.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+//
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lamina::kernels::cpu {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+using Floats = hn::CappedTag<float, 16>;
+using Words = hn::RebindToUnsigned<Floats>;
+constexpr size_t kLanes = hn::MaxLanes(Floats());
+// Registers that a panel's 64 features fill.
+constexpr size_t kPanelVectors = kPanelFeatures / kLanes;
+
+// One step of `kVectors` vectors against `kRows` rows: one input feature for f32 words, two for
+// bf16.
+struct BF16Words {
+  static constexpr size_t kInputs = 2;
+  template <size_t kInput, class V>
+  static HWY_INLINE hn::Vec<Floats> Weight(V words) {
+    const Words d;
+    if constexpr (kInput == 0) {
+      return hn::BitCast(Floats(), hn::ShiftLeft<16>(words));
+    } else {
+      return hn::BitCast(Floats(), hn::And(words, hn::Set(d, 0xffff0000u)));
+    }
+  }
+};
+
+struct F32Words {
+  static constexpr size_t kInputs = 1;
+  template <size_t kInput, class V>
+  static HWY_INLINE hn::Vec<Floats> Weight(V words) {
+    return hn::BitCast(Floats(), words);
+  }
+};
+
+template <class Format, size_t kInput, size_t kRows, size_t kVectors, class V, class W>
+HWY_INLINE void MultiplyStep(const W (&words)[kVectors], const float* HWY_RESTRICT in,
+                             size_t in_stride, V (&sums)[kRows][kVectors]) {
+  const Floats d;
+  V weights[kVectors];
+  for (size_t v = 0; v < kVectors; ++v) {
+    weights[v] = Format::template Weight<kInput>(words[v]);
+  }
+  for (size_t r = 0; r < kRows; ++r) {
+    const V x = hn::Set(d, in[r * in_stride + kInput]);
+    for (size_t v = 0; v < kVectors; ++v) {
+      sums[r][v] = hn::MulAdd(x, weights[v], sums[r][v]);
+    }
+  }
+}
+
+// `kRows` rows times the `kVectors` vectors of features that start at `first`.
+template <class Format, size_t kRows, size_t kVectors>
+HWY_INLINE void MultiplyTile(const PanelTask& task, size_t row, size_t first,
+                             float* HWY_RESTRICT out, size_t out_stride) {
+  const Floats d;
+  const Words dw;
+  using V = hn::Vec<Floats>;
+  V sums[kRows][kVectors];
+  for (size_t r = 0; r < kRows; ++r) {
+    for (size_t v = 0; v < kVectors; ++v) {
+      sums[r][v] = hn::Zero(d);
+    }
+  }
+  const float* HWY_RESTRICT in = task.in + row * task.in_stride;
+  const uint32_t* HWY_RESTRICT panel = task.panel + first;
+  for (size_t step = 0; step < task.steps; ++step) {
+    hn::Vec<Words> words[kVectors];
+    for (size_t v = 0; v < kVectors; ++v) {
+      words[v] = hn::LoadU(dw, panel + v * kLanes);
+    }
+    MultiplyStep<Format, 0, kRows, kVectors>(words, in, task.in_stride, sums);
+    if constexpr (Format::kInputs == 2) {
+      MultiplyStep<Format, 1, kRows, kVectors>(words, in, task.in_stride, sums);
+    }
+    in += Format::kInputs;
+    panel += kPanelFeatures;
+  }
+  for (size_t r = 0; r < kRows; ++r) {
+    for (size_t v = 0; v < kVectors; ++v) {
+      const V bias = hn::LoadU(d, task.bias + first + v * kLanes);
+      hn::StoreU(hn::Add(sums[r][v], bias), d, out + r * out_stride + first + v * kLanes);
+    }
+  }
+}
+
+// Rows [row, row + kRows) of the panel. A panel with fewer features than 64 goes through `whole`,
+// since the tile writes all 64.
+template <class Format, size_t kRows, size_t kVectors>
+HWY_INLINE void MultiplyRows(const PanelTask& task, size_t row) {
+  float whole[kRows * kPanelFeatures];
+  const bool partly = task.features < kPanelFeatures;
+  float* out = partly ? whole : task.out + row * task.out_stride;
+  const size_t out_stride = partly ? kPanelFeatures : task.out_stride;
+  for (size_t first = 0; first < kPanelFeatures; first += kVectors * kLanes) {
+    MultiplyTile<Format, kRows, kVectors>(task, row, first, out, out_stride);
+  }
+  if (partly) {
+    for (size_t r = 0; r < kRows; ++r) {
+      std::copy_n(whole + r * kPanelFeatures, task.features,
+                  task.out + (row + r) * task.out_stride);
+    }
+  }
+}
+
+// Sixteen accumulators fit where there are 32 registers, eight where there are 16.
+constexpr size_t kTileRows = kLanes == 16 ? 8 : 4;
+constexpr size_t kTileVectors = 2;
+// Few rows: no arithmetic to hide behind, so take wide tiles that read the panel in one pass.
+constexpr size_t kWideVectors = kPanelVectors < 4 ? kPanelVectors : 4;
+
+template <class Format>
+HWY_INLINE void MultiplyPanel(const PanelTask& task) {
+  size_t row = 0;
+  for (; row + kTileRows <= task.rows; row += kTileRows) {
+    MultiplyRows<Format, kTileRows, kTileVectors>(task, row);
+  }
+  for (; row + 4 <= task.rows; row += 4) {
+    MultiplyRows<Format, 4, kTileVectors>(task, row);
+  }
+  for (; row + 2 <= task.rows; row += 2) {
+    MultiplyRows<Format, 2, kWideVectors>(task, row);
+  }
+  for (; row < task.rows; ++row) {
+    MultiplyRows<Format, 1, kWideVectors>(task, row);
+  }
+}
+
+void PanelBF16(const PanelTask& task) { MultiplyPanel<BF16Words>(task); }
+void PanelF32(const PanelTask& task) { MultiplyPanel<F32Words>(task); }
+const char* TargetName() { return hwy::TargetName(HWY_TARGET); }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace lamina::kernels::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace lamina::kernels::cpu {
+
+HWY_EXPORT(PanelBF16);
+HWY_EXPORT(PanelF32);
+HWY_EXPORT(TargetName);
+
+void MultiplyPanelBF16(const PanelTask& task) { HWY_DYNAMIC_DISPATCH(PanelBF16)(task); }
+void MultiplyPanelF32(const PanelTask& task) { HWY_DYNAMIC_DISPATCH(PanelF32)(task); }
+const char* PanelTargetName() { return HWY_DYNAMIC_DISPATCH(TargetName)(); }
+
+}  // namespace lamina::kernels::cpu
+#endif

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Dense layers on one device: linear with packed weights, norms, rope, activations, embedding.
+//
+// Every function is row-invariant: the bits of an output row depend on that input row and the
+// weights alone, not on the rows beside it, their number, or the thread count.
+//
+// Activations enter Linear in the compute type (bf16 or f32) and leave in f32; the residual stream
+// is f32; q, k, v and attention output are bf16 (one rounding at slice borders).
+//
+// Threading: one caller at a time per Dense object.
+// Allocation: Linear makes what it needs when it first sees a row count for some shape of weights;
+//             Prepare() does that beforehand. Pieces of at most 64 rows are made to measure, longer
+//             inputs are cut into pieces of 128.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/dtype.h"
+#include "kernels/matrix_view.h"
+
+namespace lamina::kernels {
+
+// A matrix of activations in the compute type.
+struct ActivationView {
+  void* data = nullptr;
+  size_t rows = 0;
+  size_t cols = 0;
+  size_t stride = 0;  // Elements.
+  DType dtype = DType::kBF16;
+};
+
+// Weights in a layout of the backend's choosing; immutable, shareable between threads.
+class PackedLinear {
+ public:
+  virtual ~PackedLinear() = default;
+  virtual size_t in_features() const = 0;
+  virtual size_t out_features() const = 0;
+  virtual uint64_t bytes() const = 0;
+};
+
+enum class RopeLayout : uint8_t {
+  kHalves,       // Pairs (i, i + rotary_dim/2): Hugging Face.
+  kInterleaved,  // Pairs (2i, 2i + 1): LLaMA in GGUF.
+};
+
+// Rotation angles by position, made once per model: frequencies after scaling (linear, llama3,
+// yarn).
+struct RopeTable {
+  RopeLayout layout = RopeLayout::kHalves;
+  uint32_t rotary_dim = 0;              // Even; <= head_dim. The rest of a head passes unchanged.
+  float magnitude = 1.0f;               // Multiplies cos and sin (yarn's attention factor).
+  absl::Span<const float> frequencies;  // [rotary_dim / 2], radians per position.
+};
+
+enum class Activation : uint8_t {
+  kRelu,
+  kSilu,
+  kGeluErf,
+  kGeluTanh,
+};
+
+class Dense {
+ public:
+  virtual ~Dense() = default;
+
+  // Says which loops run: "onednn 2.6 avx512_core_bf16" or "highway rows", for status and logs.
+  virtual std::string description() const = 0;
+  virtual DType compute_type() const = 0;
+
+  // Packs weights [out_features, in_features], row-major f32 or bf16, and an optional f32 bias.
+  // Errors: kResourceExhausted.
+  virtual absl::StatusOr<std::unique_ptr<PackedLinear>> Pack(const void* weights, DType dtype,
+                                                             size_t out_features,
+                                                             size_t in_features,
+                                                             absl::Span<const float> bias) = 0;
+
+  // Makes whatever Linear() needs for up to `rows_max` rows.
+  virtual absl::Status Prepare(const PackedLinear& weights, size_t rows_max) = 0;
+
+  // out[i, :] = in[i, :] W^T + bias.  Shapes: in [rows, in_features] compute type, out [rows,
+  // out_features] f32. Columns [first_out, first_out + out.cols) only, for the LM head in chunks:
+  // first_out a multiple of 64.
+  virtual void Linear(const PackedLinear& weights, const ActivationView& in, size_t first_out,
+                      MatrixView<float> out) = 0;
+
+  // out = x / sqrt(mean(x^2) + epsilon) * weight, rounded to out.dtype.
+  virtual void RmsNorm(MatrixView<const float> x, absl::Span<const float> weight, float epsilon,
+                       const ActivationView& out) = 0;
+
+  // out = (x - mean) / sqrt(variance + epsilon) * weight + bias.
+  virtual void LayerNorm(MatrixView<const float> x, absl::Span<const float> weight,
+                         absl::Span<const float> bias, float epsilon,
+                         const ActivationView& out) = 0;
+
+  // Rotates the first `heads` heads of each row of f32 `x`, rounds all `x.cols` columns to bf16
+  // `out`. positions [rows].
+  virtual void RopeAndRound(MatrixView<const float> x, size_t heads, size_t head_dim,
+                            const RopeTable& table, absl::Span<const uint32_t> positions,
+                            MatrixView<BFloat16> out) = 0;
+
+  // out = act(gate) * up, gate = x[:, 0:n], up = x[:, n:2n].
+  virtual void GatedActivation(Activation activation, MatrixView<const float> x,
+                               const ActivationView& out) = 0;
+
+  // out = act(x).
+  virtual void Activate(Activation activation, MatrixView<const float> x,
+                        const ActivationView& out) = 0;
+
+  // out = a + b. `out` may be `a` or `b`.
+  virtual void Add(MatrixView<const float> a, MatrixView<const float> b, MatrixView<float> out) = 0;
+
+  // Copies bf16 rows to the compute type (the attention output before its projection).
+  virtual void Convert(MatrixView<const BFloat16> x, const ActivationView& out) = 0;
+
+  // out[i, :] = table[ids[i], :], from bf16 or f32 rows `width` wide, to f32.
+  // Requires: every id is inside the table (the caller has checked).
+  virtual void Embed(const void* table, DType dtype, size_t width, absl::Span<const uint32_t> ids,
+                     MatrixView<float> out) = 0;
+};
+
+struct DenseOptions {
+  DType compute_type = DType::kBF16;
+  size_t threads = 1;      // The caller's counted. Own threads: no OpenMP team is ever started.
+  std::vector<int> cores;  // For the threads beyond the caller's; see ThreadPoolOptions.
+  int spin_us = 50;        // The same.
+  // Take our own row-invariant loop even where oneDNN would do. For tests.
+  bool force_own_loop = false;
+};
+
+// Plain loops in f32, double inside reductions. One thread.
+std::unique_ptr<Dense> MakeReferenceDense(DType compute_type);
+
+// oneDNN where it is row-invariant on this processor (checked by a probe here), our own loop
+// elsewhere.
+absl::StatusOr<std::unique_ptr<Dense>> MakeCpuDense(const DenseOptions& options);
+
+}  // namespace lamina::kernels

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// KvArena: memory for K and V of token slots in all layers: a memory node's pool, a compute node's
+// scratch.
+//
+// Layout: for each layer a K plane and a V plane, each [kv_heads][slots][head_dim] bf16 (tokens
+// inside heads; docs/adr/0005-kv-layout.md). Anonymous memory, so that transparent huge pages
+// apply.
+//
+// Nobody outside this process reads or writes it: data crosses in windows and is copied here.
+//
+// Threading: the owner's. Memory: reserved and touched in Create(); nothing is allocated later.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/attention_descriptor.h"
+#include "common/dtype.h"
+#include "kernels/attention.h"
+
+namespace lamina::kernels {
+
+class KvArena {
+ public:
+  // Bytes of one slot: K and V of all layers.
+  static uint64_t SlotBytes(absl::Span<const AttentionDescriptor> layers);
+
+  // Errors: kInvalidArgument    no slots, or more bytes than an address can say.
+  //         kResourceExhausted  the host refused; says the size asked for.
+  static absl::StatusOr<KvArena> Create(absl::Span<const AttentionDescriptor> layers,
+                                        uint32_t slots);
+
+  KvArena(KvArena&& other) noexcept;
+  KvArena& operator=(KvArena&& other) noexcept;
+  KvArena(const KvArena&) = delete;
+  KvArena& operator=(const KvArena&) = delete;
+  ~KvArena();
+
+  uint32_t slots() const { return slots_; }
+  uint64_t bytes() const { return bytes_; }
+
+  BFloat16* k(uint32_t layer) { return data_ + planes_[layer].k; }
+  BFloat16* v(uint32_t layer) { return data_ + planes_[layer].v; }
+  // Elements between two heads.
+  size_t head_stride(uint32_t layer) const { return planes_[layer].head_stride; }
+  KvView View(uint32_t layer) {
+    return {.k = k(layer), .v = v(layer), .head_stride = head_stride(layer)};
+  }
+
+ private:
+  struct Plane {
+    size_t k = 0;  // Elements from data_.
+    size_t v = 0;
+    size_t head_stride = 0;
+  };
+  KvArena() = default;
+
+  BFloat16* data_ = nullptr;
+  uint64_t bytes_ = 0;
+  uint32_t slots_ = 0;
+  std::vector<Plane> planes_;
+};
+
+}  // namespace lamina::kernels

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Reference attention: the definition of the bits, written to be read beside
+// docs/design/attention_numerics.md. One thread, one query row at a time, no vectors.
+#include "kernels/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "common/check.h"
+#include "kernels/canonical_math.h"
+#include "kernels/partial.h"
+
+namespace lamina::kernels {
+namespace {
+
+class ReferenceScratch final : public AttentionScratch {
+ public:
+  explicit ReferenceScratch(size_t dim)
+      : head_dim(dim), weights(kBlockTokens), q(dim), k(dim), out(dim), stack(dim) {}
+
+  const size_t head_dim;
+  std::vector<float> weights;  // Scores, then their exponentials. [kBlockTokens]
+  std::vector<float> q;        // [head_dim]
+  std::vector<float> k;        // [head_dim]
+  std::vector<float> out;      // [head_dim]
+  PartialStack stack;
+};
+
+void Widen(const BFloat16* from, size_t count, float* to) {
+  for (size_t i = 0; i < count; ++i) {
+    to[i] = ToFloat(from[i]);
+  }
+}
+
+// Lane w takes elements 2w and 2w + 1 of every 32, in this order; the head ends in zeros.
+float Dot(const float* q, const float* k, size_t head_dim) {
+  float lanes[canonical::kLanes] = {};
+  for (size_t chunk = 0; chunk < head_dim; chunk += 2 * canonical::kLanes) {
+    for (size_t w = 0; w < canonical::kLanes; ++w) {
+      for (size_t i = chunk + 2 * w; i < chunk + 2 * w + 2; ++i) {
+        const bool inside = i < head_dim;
+        lanes[w] = std::fma(inside ? q[i] : 0.0f, inside ? k[i] : 0.0f, lanes[w]);
+      }
+    }
+  }
+  return canonical::SumLanes(lanes);
+}
+
+// One query head of one token: where its keys and values are.
+struct Row {
+  const AttentionDescriptor& descriptor;
+  absl::Span<const Extent> extents;
+  const BFloat16* k;  // Of this KV head, slot 0.
+  const BFloat16* v;
+  size_t first_token;  // The row sees tokens [first_token, end_token).
+  size_t end_token;
+};
+
+size_t SlotOf(absl::Span<const Extent> extents, size_t token) {
+  for (const Extent& extent : extents) {
+    if (token < extent.tokens) {
+      return extent.first_slot + token;
+    }
+    token -= extent.tokens;
+  }
+  LAMINA_CHECK(false && "the extents cover every token that a query may see");
+  return 0;
+}
+
+float Score(const Row& row, size_t token, ReferenceScratch& scratch) {
+  const size_t head_dim = scratch.head_dim;
+  Widen(row.k + SlotOf(row.extents, token) * head_dim, head_dim, scratch.k.data());
+  const float s = row.descriptor.scale * Dot(scratch.q.data(), scratch.k.data(), head_dim);
+  const float cap = row.descriptor.soft_cap;
+  return cap > 0.0f ? cap * canonical::Tanh(s / cap) : s;
+}
+
+// The partial of tokens [begin, end), which lie in one block and are not empty. Leaves `out` in the
+// scratch, returns lse.
+float BlockPartial(const Row& row, size_t begin, size_t end, ReferenceScratch& scratch) {
+  float m = -std::numeric_limits<float>::infinity();
+  for (size_t t = begin; t < end; ++t) {
+    const float s = Score(row, t, scratch);
+    scratch.weights[t % kBlockTokens] = s;
+    m = s > m ? s : m;
+  }
+  float lanes[canonical::kLanes] = {};
+  std::fill(scratch.out.begin(), scratch.out.end(), 0.0f);
+  for (size_t t = begin; t < end; ++t) {
+    const float p = canonical::Exp(scratch.weights[t % kBlockTokens] - m);
+    lanes[t % canonical::kLanes] += p;
+    const BFloat16* v = row.v + SlotOf(row.extents, t) * scratch.head_dim;
+    for (size_t d = 0; d < scratch.head_dim; ++d) {
+      scratch.out[d] = std::fma(p, ToFloat(v[d]), scratch.out[d]);
+    }
+  }
+  const float sum = canonical::SumLanes(lanes);
+  const float inverse = 1.0f / sum;
+  for (float& x : scratch.out) {
+    x = x * inverse;
+  }
+  return m + canonical::Log(sum);
+}
+
+// Pushes empty partials for the blocks before `end_block`, largest first.
+void PushHidden(size_t end_block, ReferenceScratch& scratch) {
+  std::fill(scratch.out.begin(), scratch.out.end(), 0.0f);
+  for (uint32_t bit = uint32_t{1} << 31, block = 0; bit != 0; bit >>= 1) {
+    if ((end_block & bit) != 0) {
+      scratch.stack.Push(block, bit, scratch.out.data(), -std::numeric_limits<float>::infinity());
+      block += bit;
+    }
+  }
+}
+
+void AttendRow(const Row& row, const BFloat16* q, BFloat16* out, ReferenceScratch& scratch) {
+  Widen(q, scratch.head_dim, scratch.q.data());
+  PushHidden(row.first_token / kBlockTokens, scratch);
+  for (size_t begin = row.first_token; begin < row.end_token;) {
+    const size_t block = begin / kBlockTokens;
+    const size_t end = std::min<size_t>((block + 1) * kBlockTokens, row.end_token);
+    const float lse = BlockPartial(row, begin, end, scratch);
+    scratch.stack.Push(static_cast<uint32_t>(block), 1, scratch.out.data(), lse);
+    begin = end;
+  }
+  float lse;
+  scratch.stack.Fold(scratch.out.data(), &lse);
+  for (size_t d = 0; d < scratch.head_dim; ++d) {
+    out[d] = canonical::RoundOutput(scratch.out[d]);
+  }
+}
+
+class ReferenceKernel final : public AttentionKernel {
+ public:
+  const char* name() const override { return "reference"; }
+
+  std::unique_ptr<AttentionScratch> MakeScratch(const AttentionDescriptor& descriptor, uint32_t,
+                                                uint32_t, size_t) const override {
+    return std::make_unique<ReferenceScratch>(descriptor.head_dim);
+  }
+
+  void Attend(const AttentionDescriptor& descriptor, const KvView& kv,
+              absl::Span<const AttentionItem> items, AttentionScratch& scratch,
+              ThreadPool&) const override {
+    auto& mine = static_cast<ReferenceScratch&>(scratch);
+    LAMINA_CHECK(descriptor.head_dim == mine.head_dim);
+    LAMINA_CHECK(descriptor.head_dim % 16 == 0 && descriptor.head_dim >= 16 &&
+                 descriptor.head_dim <= 256);
+    LAMINA_CHECK(descriptor.kv_heads > 0 && descriptor.query_heads % descriptor.kv_heads == 0);
+    for (const AttentionItem& item : items) {
+      for (uint32_t token = 0; token < item.query_tokens; ++token) {
+        for (uint32_t head = 0; head < descriptor.query_heads; ++head) {
+          AttendOne(descriptor, kv, item, token, head, mine);
+        }
+      }
+    }
+  }
+
+ private:
+  static void AttendOne(const AttentionDescriptor& descriptor, const KvView& kv,
+                        const AttentionItem& item, uint32_t token, uint32_t head,
+                        ReferenceScratch& scratch) {
+    const size_t end = size_t{item.first_position} + token + 1;
+    const size_t window = descriptor.window;
+    const size_t kv_head = head / descriptor.group();
+    const Row row = {.descriptor = descriptor,
+                     .extents = item.extents,
+                     .k = kv.k + kv_head * kv.head_stride,
+                     .v = kv.v + kv_head * kv.head_stride,
+                     .first_token = window != 0 && end > window ? end - window : 0,
+                     .end_token = end};
+    const size_t column = size_t{head} * descriptor.head_dim;
+    AttendRow(row, item.q + token * item.q_stride + column,
+              item.out + token * item.out_stride + column, scratch);
+  }
+};
+
+}  // namespace
+
+const AttentionKernel& ReferenceAttention() {
+  static const ReferenceKernel kernel;
+  return kernel;
+}
+
+}  // namespace lamina::kernels

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Sampling: from a row of logits to a token, as a function of (logits, params, tokens so far,
+// position).
+//
+// Order: logit bias, repetition penalty, presence and frequency penalties, [greedy stops here],
+// temperature, top-k, softmax, top-p, min-p, one draw Philox(seed, position). Log-probabilities are
+// those of the raw logits (before bias, penalties and temperature), natural logarithm.
+//
+// Determinism: sums in f64 in a fixed order; ties go to the smaller token id.
+
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "common/sampling_params.h"
+
+namespace lamina::kernels {
+
+struct TokenLogprob {
+  TokenId token = 0;
+  float logprob = 0;
+};
+
+struct SampleResult {
+  TokenId token = 0;
+  float logprob = 0;              // Of `token`; set when params.logprobs >= 0.
+  std::vector<TokenLogprob> top;  // The params.logprobs most likely, best first.
+};
+
+// Working memory, reused over calls.
+struct SampleScratch {
+  std::vector<float> logits;
+  std::vector<uint32_t> order;
+  std::vector<uint32_t> counts;  // [vocabulary]; all zero between calls.
+  std::vector<double> weights;
+  std::vector<uint32_t> edge;
+};
+
+// `prompt` and `output` are the tokens so far; `position` is the index of the new token in the
+// whole sequence (prompt.size() + output.size()). NaN logits count as -inf; if every logit is -inf
+// or NaN the result is token 0. Ids outside the vocabulary in `prompt`, `output` and logit_bias are
+// passed over. Requires: at least one logit.
+// Cost: one or two passes over the logits; sorts only top_k, or a 1/64 slice of top_p's edge.
+SampleResult Sample(absl::Span<const float> logits, const SamplingParams& params,
+                    absl::Span<const TokenId> prompt, absl::Span<const TokenId> output,
+                    uint64_t position, SampleScratch& scratch);
+
+// ln softmax(logits)[token].
+float LogProbability(absl::Span<const float> logits, TokenId token);
+
+}  // namespace lamina::kernels

@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory_node/attention_worker.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/status_macros.h"
+
+namespace lamina::memory_node {
+namespace {
+
+// How long an idle worker sleeps before it looks for plans of steps without rows here.
+constexpr Nanos kIdleWait = Millis(50);
+
+core::WindowShape ShapeOf(const control::EpochConfig& config) {
+  return {.compute_nodes = static_cast<uint32_t>(config.compute_nodes.size()),
+          .memory_nodes = static_cast<uint32_t>(config.memory_nodes.size()),
+          .lanes = config.lanes,
+          .rows_max = config.rows_max,
+          .kv_rows_max = config.chunk_tokens_max,
+          .layers = config.layers};
+}
+
+const AttentionDescriptor& Widest(const std::vector<AttentionDescriptor>& layers) {
+  return *std::max_element(layers.begin(), layers.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.q_width(), a.head_dim) < std::pair(b.q_width(), b.head_dim);
+  });
+}
+
+void Add(std::atomic<uint64_t>& counter, uint64_t n) {
+  counter.store(counter.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+AttentionWorker::AttentionWorker(const Options& options, transport::Transport& transport,
+                                 transport::Region& region, kernels::KvArena& arena,
+                                 ThreadPool& pool, WorkerCounters& counters)
+    : options_(options),
+      layout_(ShapeOf(options.config)),
+      transport_(transport),
+      region_(region),
+      arena_(arena),
+      pool_(pool),
+      counters_(counters),
+      lanes_(options.config.lanes),
+      scratch_(options.kernel->MakeScratch(Widest(options.config.layers), 1,
+                                           options.config.sequence_tokens_max, pool.threads())),
+      reply_(layout_.reply_window_bytes()) {
+  items_.reserve(options.config.rows_max);
+  conditions_.resize(layout_.query_words());
+}
+
+// A transport may read the source of a put until the view of its target is gone.
+AttentionWorker::~AttentionWorker() { replies_.clear(); }
+
+void AttentionWorker::SetPeers(std::vector<std::unique_ptr<transport::RemoteRegion>> replies) {
+  replies_ = std::move(replies);
+}
+
+void AttentionWorker::PushPlan(core::StepPlan plan) { inbox_.Push(std::move(plan)); }
+
+void AttentionWorker::Stop() {
+  abort_.store(1, std::memory_order_release);
+  inbox_.Wake();
+}
+
+absl::Status AttentionWorker::Run(std::string& blamed) {
+  LAMINA_RETURN_IF_ERROR(transport_.RegisterSource(reply_, transport::MemoryKind::kHost));
+  while (abort_.load(std::memory_order_acquire) == 0) {
+    const absl::StatusOr<size_t> ready = WaitForQueries();
+    if (!ready.ok()) {
+      if (absl::IsDeadlineExceeded(ready.status())) {
+        LAMINA_RETURN_IF_ERROR(TakePlans());
+        continue;
+      }
+      return absl::IsCancelled(ready.status()) ? absl::OkStatus() : ready.status();
+    }
+    const uint32_t replica = static_cast<uint32_t>(*ready / options_.config.lanes);
+    const uint32_t lane = static_cast<uint32_t>(*ready % options_.config.lanes);
+    const Nanos start = RealClock().Now();
+    const absl::Status status = ServeUnit(replica, lane);
+    Add(counters_.busy_nanos, static_cast<uint64_t>(RealClock().Now() - start));
+    if (absl::IsCancelled(status)) {
+      return absl::OkStatus();
+    }
+    if (!status.ok()) {
+      blamed = options_.config.compute_nodes[replica];
+      return status;
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Waits for the next value of any (compute node, lane). The one served last is looked at last.
+absl::StatusOr<size_t> AttentionWorker::WaitForQueries() {
+  const size_t count = conditions_.size();
+  for (size_t i = 0; i < count; ++i) {
+    const size_t which = (first_condition_ + i) % count;
+    conditions_[i] = {.word = static_cast<uint32_t>(which),
+                      .at_least = lanes_[which % options_.config.lanes].value + 1};
+  }
+  LAMINA_ASSIGN_OR_RETURN(
+      const size_t index,
+      transport_.Wait(region_, conditions_,
+                      {.deadline = RealClock().Now() + kIdleWait, .abort = &abort_}));
+  const size_t which = (first_condition_ + index) % count;
+  first_condition_ = (which + 1) % count;
+  return which;
+}
+
+absl::Status AttentionWorker::ServeUnit(uint32_t replica, uint32_t lane_index) {
+  Lane& lane = lanes_[lane_index];
+  const uint64_t value = region_.LoadSignal(layout_.query_word(replica, lane_index));
+  const uint32_t layer = layout_.LayerOf(value);
+  const std::byte* window =
+      region_.bytes().data() + layout_.QueryWindow(replica, lane_index, value);
+  core::WindowHeader header;
+  std::memcpy(&header, window, sizeof(header));
+  core::WindowHeader expected{.lane = lane_index,
+                              .epoch = options_.config.epoch,
+                              .step = layout_.StepOf(value),
+                              .layer = layer,
+                              .rows = header.rows,
+                              .kv_rows = header.kv_rows,
+                              .sender = replica};
+  // What the signal alone tells, before a plan is waited for that may never come.
+  LAMINA_RETURN_IF_ERROR(CheckWindow(header, expected));
+  if (lane.step == 0) {
+    LAMINA_RETURN_IF_ERROR(AwaitPlan(lane));
+  }
+  expected.step = lane.step;
+  expected.rows = static_cast<uint32_t>(lane.rows.size());
+  expected.kv_rows = lane.chunk_tokens;
+  LAMINA_RETURN_IF_ERROR(CheckWindow(header, expected));
+  Store(lane, layer, window);
+  Attend(lane, layer, window);
+  LAMINA_RETURN_IF_ERROR(Reply(replica, lane_index, value));
+  lane.value = value;
+  const AttentionDescriptor& shape = options_.config.layers[layer];
+  Add(counters_.bytes_received, sizeof(header) + lane.rows.size() * shape.qkv_width() * 2 +
+                                    lane.chunk_tokens * 2 * shape.kv_width() * 2);
+  Add(counters_.units, 1);
+  if (layer + 1 < layout_.layer_count()) {
+    return absl::OkStatus();
+  }
+  lane.step = 0;
+  return Advance(lane);
+}
+
+// A raised signal over a header of the past means that somebody wrote who should not have: the rows
+// cannot be trusted, nor the signal. So a stale window ends the epoch as any other wrong one does.
+absl::Status AttentionWorker::CheckWindow(const core::WindowHeader& header,
+                                          const core::WindowHeader& expected) {
+  absl::Status checked = core::CheckHeader(header, expected);
+  if (!checked.ok()) {
+    Add(counters_.refused_messages, 1);
+    LogWarning("refused a query window of ", options_.config.compute_nodes[expected.sender], " ",
+               checked.message());
+  }
+  return checked;
+}
+
+// Takes what has come, in the order of its coming: a sequence may leave one lane and join another.
+absl::Status AttentionWorker::TakePlans() {
+  taken_.clear();
+  inbox_.TakeAll(taken_);
+  for (core::StepPlan& plan : taken_) {
+    if (plan.epoch == options_.config.epoch && plan.lane < lanes_.size()) {
+      Lane& lane = lanes_[plan.lane];
+      lane.plans.push_back(std::move(plan));
+      LAMINA_RETURN_IF_ERROR(Advance(lane));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Applies plans of a lane whose step is done, up to the next one that has rows here.
+absl::Status AttentionWorker::Advance(Lane& lane) {
+  size_t applied = 0;
+  while (lane.step == 0 && applied < lane.plans.size()) {
+    const core::StepPlan& plan = lane.plans[applied++];
+    LAMINA_RETURN_IF_ERROR(ApplyTables(plan));
+    LAMINA_RETURN_IF_ERROR(CollectRows(plan, lane));
+    if (!lane.rows.empty() || lane.chunk_tokens > 0) {
+      lane.step = plan.step;
+    }
+  }
+  lane.plans.erase(lane.plans.begin(), lane.plans.begin() + static_cast<std::ptrdiff_t>(applied));
+  return absl::OkStatus();
+}
+
+// Waits until the lane is in a step: shared memory outruns gRPC, so a window may come before its
+// plan.
+absl::Status AttentionWorker::AwaitPlan(const Lane& lane) {
+  LAMINA_RETURN_IF_ERROR(TakePlans());
+  while (lane.step == 0) {
+    inbox_.WaitForItem();
+    if (abort_.load(std::memory_order_acquire) != 0) {
+      return absl::CancelledError("stopped while waiting for a plan");
+    }
+    LAMINA_RETURN_IF_ERROR(TakePlans());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AttentionWorker::ApplyTables(const core::StepPlan& plan) {
+  for (const core::SequenceId id : plan.leaves) {
+    sequences_.erase(id);
+  }
+  for (const core::SequenceJoin& join : plan.joins) {
+    if (join.memory_node == options_.node) {
+      sequences_[join.id] = {};
+    }
+  }
+  for (const core::SlotGrant& grant : plan.grants) {
+    const auto found = sequences_.find(grant.sequence);
+    if (found == sequences_.end()) {
+      continue;  // Of another node.
+    }
+    const Extent& extent = grant.extent;
+    if (extent.tokens == 0 || extent.first_slot >= arena_.slots() ||
+        extent.tokens > arena_.slots() - extent.first_slot) {
+      return absl::InternalError(absl::StrCat("plan grants slots [", extent.first_slot, ", +",
+                                              extent.tokens, ") of an arena of ", arena_.slots()));
+    }
+    std::vector<Extent>& extents = found->second.extents;
+    if (!extents.empty() &&
+        extents.back().first_slot + extents.back().tokens == extent.first_slot) {
+      extents.back().tokens += extent.tokens;
+    } else {
+      extents.push_back(extent);
+    }
+    found->second.tokens += extent.tokens;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AttentionWorker::CollectRows(const core::StepPlan& plan, Lane& lane) {
+  lane.rows.clear();
+  lane.chunks.clear();
+  lane.chunk_tokens = 0;
+  for (const core::DecodeRow& row : plan.rows) {
+    const auto found = sequences_.find(row.sequence);
+    if (found == sequences_.end()) {
+      continue;
+    }
+    LAMINA_ASSIGN_OR_RETURN(const std::vector<Extent> slot,
+                            SlotsOf(found->second, row.position, 1));
+    lane.rows.push_back({.sequence = &found->second, .position = row.position, .slot = slot[0]});
+  }
+  for (const core::PrefillChunk& chunk : plan.chunks) {
+    const auto found = sequences_.find(chunk.sequence);
+    if (found == sequences_.end()) {
+      continue;
+    }
+    LAMINA_ASSIGN_OR_RETURN(std::vector<Extent> slots,
+                            SlotsOf(found->second, chunk.first_token, chunk.tokens));
+    lane.chunks.push_back({.tokens = chunk.tokens, .slots = std::move(slots)});
+    lane.chunk_tokens += chunk.tokens;
+  }
+  if (lane.rows.size() > options_.config.rows_max ||
+      lane.chunk_tokens > options_.config.chunk_tokens_max) {
+    return absl::InternalError(absl::StrCat("plan has ", lane.rows.size(), " rows and ",
+                                            lane.chunk_tokens, " chunk tokens for a window of ",
+                                            options_.config.rows_max, " and ",
+                                            options_.config.chunk_tokens_max));
+  }
+  return absl::OkStatus();
+}
+
+// The slots of tokens [first, first + tokens).
+absl::StatusOr<std::vector<Extent>> AttentionWorker::SlotsOf(const Sequence& sequence,
+                                                             uint32_t first,
+                                                             uint32_t tokens) const {
+  if (first > sequence.tokens || tokens > sequence.tokens - first) {
+    return absl::InternalError(absl::StrCat("plan uses tokens [", first, ", +", tokens,
+                                            ") of a sequence with slots for ", sequence.tokens));
+  }
+  std::vector<Extent> slots;
+  uint32_t skip = first;
+  for (const Extent& extent : sequence.extents) {
+    if (tokens == 0) {
+      break;
+    }
+    if (skip >= extent.tokens) {
+      skip -= extent.tokens;
+      continue;
+    }
+    const uint32_t count = std::min(tokens, extent.tokens - skip);
+    slots.push_back({.first_slot = extent.first_slot + skip, .tokens = count});
+    tokens -= count;
+    skip = 0;
+  }
+  return slots;
+}
+
+// Copies k and v of all rows and chunk tokens from the window into their slots.
+void AttentionWorker::Store(const Lane& lane, uint32_t layer, const std::byte* window) {
+  const AttentionDescriptor& shape = options_.config.layers[layer];
+  const auto* row = reinterpret_cast<const BFloat16*>(window + sizeof(core::WindowHeader));
+  for (const Row& r : lane.rows) {
+    const BFloat16* k = row + shape.q_width();
+    kernels::StoreKv(shape, k, k + shape.kv_width(), shape.qkv_width(), {&r.slot, 1},
+                     arena_.k(layer), arena_.v(layer), arena_.head_stride(layer));
+    row += shape.qkv_width();
+  }
+  for (const Chunk& chunk : lane.chunks) {
+    kernels::StoreKv(shape, row, row + shape.kv_width(), 2 * shape.kv_width(), chunk.slots,
+                     arena_.k(layer), arena_.v(layer), arena_.head_stride(layer));
+    row += size_t{chunk.tokens} * 2 * shape.kv_width();
+  }
+}
+
+void AttentionWorker::Attend(const Lane& lane, uint32_t layer, const std::byte* window) {
+  const AttentionDescriptor& shape = options_.config.layers[layer];
+  const auto* q = reinterpret_cast<const BFloat16*>(window + sizeof(core::WindowHeader));
+  auto* out = reinterpret_cast<BFloat16*>(reply_.data() + sizeof(core::WindowHeader));
+  items_.clear();
+  uint64_t context = 0;
+  for (const Row& row : lane.rows) {
+    items_.push_back({.extents = row.sequence->extents,
+                      .first_position = row.position,
+                      .query_tokens = 1,
+                      .q = q,
+                      .q_stride = shape.qkv_width(),
+                      .out = out,
+                      .out_stride = shape.q_width()});
+    q += shape.qkv_width();
+    out += shape.q_width();
+    context += row.position + 1;
+  }
+  if (!items_.empty()) {
+    options_.kernel->Attend(shape, arena_.View(layer), items_, *scratch_, pool_);
+    Add(counters_.kv_bytes_read, context * 2 * shape.kv_width() * sizeof(BFloat16));
+  }
+}
+
+absl::Status AttentionWorker::Reply(uint32_t replica, uint32_t lane_index, uint64_t value) {
+  const Lane& lane = lanes_[lane_index];
+  const uint32_t layer = layout_.LayerOf(value);
+  const core::WindowHeader header{.lane = lane_index,
+                                  .epoch = options_.config.epoch,
+                                  .step = layout_.StepOf(value),
+                                  .layer = layer,
+                                  .rows = static_cast<uint32_t>(lane.rows.size()),
+                                  .sender = options_.node};
+  std::memcpy(reply_.data(), &header, sizeof(header));
+  const size_t bytes = sizeof(header) + lane.rows.size() * options_.config.layers[layer].q_width() *
+                                            sizeof(BFloat16);
+  const transport::SignalUpdate signal{.word = layout_.reply_word(options_.node, lane_index),
+                                       .value = value};
+  const Nanos deadline = RealClock().Now() + options_.peer_deadline;
+  transport::RemoteRegion& peer = *replies_[replica];
+  for (;;) {
+    const absl::Status put =
+        transport_.Put(peer, layout_.ReplyWindow(options_.node, lane_index, value),
+                       {reply_.data(), bytes}, &signal);
+    if (!absl::IsResourceExhausted(put)) {
+      LAMINA_RETURN_IF_ERROR(put);
+      break;
+    }
+    transport_.Progress();
+    if (RealClock().Now() > deadline) {
+      return absl::DeadlineExceededError("the transport took no reply");
+    }
+  }
+  // The buffer is reused for the next unit: wait until the backend has read it.
+  while (transport_.Pending(peer) > 0) {
+    transport_.Progress();
+    if (RealClock().Now() > deadline) {
+      return absl::DeadlineExceededError("a reply did not leave");
+    }
+  }
+  Add(counters_.bytes_sent, bytes);
+  return absl::OkStatus();
+}
+
+}  // namespace lamina::memory_node

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// AttentionWorker: the data thread of a memory node in one epoch. Polls query windows, copies k and
+// v into slots, attends, and puts the outputs into reply windows.
+//
+// It decides nothing: slots, rows and order come from plans. A query window may arrive before its
+// plan (shared memory outruns gRPC): the worker waits for the plan. Plans in which this node has no
+// part never get a window; their changes to the tables are applied as soon as the step before is
+// done.
+//
+// Threading: Run() on one thread; PushPlan() and Stop() from any other.
+// Allocation: none per unit; tables grow when sequences join.
+
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/thread_pool.h"
+#include "control/inbox.h"
+#include "control/node_handler.h"
+#include "coordinator/core/step_plan.h"
+#include "coordinator/core/window_layout.h"
+#include "kernels/attention.h"
+#include "kernels/kv_arena.h"
+#include "transport/transport.h"
+
+namespace lamina::memory_node {
+
+// Counts that other threads read while the worker runs. Written by the worker alone.
+struct WorkerCounters {
+  std::atomic<uint64_t> busy_nanos{0};
+  std::atomic<uint64_t> bytes_sent{0};
+  std::atomic<uint64_t> bytes_received{0};
+  std::atomic<uint64_t> refused_messages{0};
+  std::atomic<uint64_t> kv_bytes_read{0};
+  std::atomic<uint64_t> units{0};
+};
+
+class AttentionWorker {
+ public:
+  struct Options {
+    control::EpochConfig config;
+    uint32_t node = 0;  // Own index among the memory nodes.
+    const kernels::AttentionKernel* kernel = nullptr;
+    Nanos peer_deadline = Seconds(60);  // Longest wait inside a started unit.
+  };
+
+  // All references must outlive the worker.
+  AttentionWorker(const Options& options, transport::Transport& transport,
+                  transport::Region& region, kernels::KvArena& arena, ThreadPool& pool,
+                  WorkerCounters& counters);
+  ~AttentionWorker();
+
+  // Replies of compute node i go to replies[i]. Call before Run().
+  void SetPeers(std::vector<std::unique_ptr<transport::RemoteRegion>> replies);
+
+  // Works until Stop() (OK) or until something is wrong; `blamed` then names the peer, if one.
+  absl::Status Run(std::string& blamed);
+
+  void PushPlan(core::StepPlan plan);
+  void Stop();
+
+ private:
+  struct Sequence {
+    std::vector<Extent> extents;
+    uint32_t tokens = 0;
+  };
+  // A row of the current step that lives here.
+  struct Row {
+    const Sequence* sequence = nullptr;
+    uint32_t position = 0;
+    Extent slot;  // Where its own k and v go.
+  };
+  struct Chunk {
+    uint32_t tokens = 0;
+    std::vector<Extent> slots;
+  };
+  struct Lane {
+    std::vector<core::StepPlan> plans;  // Not yet begun, oldest first.
+    uint64_t step = 0;                  // In it; 0 for none: the next plan has not come.
+    uint64_t value = 0;                 // Last unit done.
+    std::vector<Row> rows;
+    std::vector<Chunk> chunks;
+    uint32_t chunk_tokens = 0;
+  };
+
+  absl::StatusOr<size_t> WaitForQueries();
+  absl::Status ServeUnit(uint32_t replica, uint32_t lane);
+  absl::Status CheckWindow(const core::WindowHeader& header, const core::WindowHeader& expected);
+  absl::Status TakePlans();
+  absl::Status Advance(Lane& lane);
+  absl::Status AwaitPlan(const Lane& lane);
+  absl::Status ApplyTables(const core::StepPlan& plan);
+  absl::Status CollectRows(const core::StepPlan& plan, Lane& lane);
+  absl::StatusOr<std::vector<Extent>> SlotsOf(const Sequence& sequence, uint32_t first,
+                                              uint32_t tokens) const;
+  void Store(const Lane& lane, uint32_t layer, const std::byte* window);
+  void Attend(const Lane& lane, uint32_t layer, const std::byte* window);
+  absl::Status Reply(uint32_t replica, uint32_t lane_index, uint64_t value);
+
+  const Options options_;
+  const core::WindowLayout layout_;
+  transport::Transport& transport_;
+  transport::Region& region_;
+  kernels::KvArena& arena_;
+  ThreadPool& pool_;
+  WorkerCounters& counters_;
+  std::vector<std::unique_ptr<transport::RemoteRegion>> replies_;
+  control::Inbox<core::StepPlan> inbox_;
+  transport::AbortWord abort_{0};
+
+  // Worker thread only.
+  std::vector<Lane> lanes_;
+  std::unordered_map<core::SequenceId, Sequence> sequences_;
+  std::vector<transport::SignalCondition> conditions_;  // [compute node x lane], rotated.
+  size_t first_condition_ = 0;
+  std::unique_ptr<kernels::AttentionScratch> scratch_;
+  std::vector<kernels::AttentionItem> items_;
+  std::vector<std::byte> reply_;  // Header and rows, as in a reply window.
+  std::vector<core::StepPlan> taken_;
+};
+
+}  // namespace lamina::memory_node

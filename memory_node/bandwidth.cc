@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory_node/bandwidth.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+
+#include "common/clock.h"
+
+namespace lamina::memory_node {
+namespace {
+
+constexpr size_t kBufferBytes = size_t{256} << 20;
+constexpr size_t kPieceBytes = size_t{1} << 20;
+constexpr int kPasses = 4;
+
+uint64_t SumPiece(const uint64_t* words, size_t count) {
+  uint64_t sums[8] = {};  // Independent chains: the loop must wait for memory, not for itself.
+  for (size_t i = 0; i + 8 <= count; i += 8) {
+    for (size_t j = 0; j < 8; ++j) {
+      sums[j] += words[i + j];
+    }
+  }
+  return sums[0] + sums[1] + sums[2] + sums[3] + sums[4] + sums[5] + sums[6] + sums[7];
+}
+
+}  // namespace
+
+double MeasureReadBandwidth(ThreadPool& pool) {
+  void* buffer =
+      mmap(nullptr, kBufferBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (buffer == MAP_FAILED) {
+    return 0;
+  }
+  madvise(buffer, kBufferBytes, MADV_HUGEPAGE);
+  std::memset(buffer, 1, kBufferBytes);
+  const auto* words = static_cast<const uint64_t*>(buffer);
+  constexpr size_t kWords = kPieceBytes / sizeof(uint64_t);
+  std::atomic<uint64_t> sink{0};
+  double best = 0;
+  for (int pass = 0; pass < kPasses; ++pass) {
+    const Nanos start = RealClock().Now();
+    pool.Run(kBufferBytes / kPieceBytes, [&](size_t piece, size_t) {
+      sink.fetch_add(SumPiece(words + piece * kWords, kWords), std::memory_order_relaxed);
+    });
+    const Nanos taken = std::max<Nanos>(1, RealClock().Now() - start);
+    best = std::max(best, static_cast<double>(kBufferBytes) / ToSeconds(taken));
+  }
+  munmap(buffer, kBufferBytes);
+  return best;
+}
+
+}  // namespace lamina::memory_node

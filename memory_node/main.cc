@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// lamina-memory: the daemon of one memory node.
+
+#include <unistd.h>
+
+#include "common/log.h"
+#include "common/thread_pool.h"
+#include "common/units.h"
+#include "control/daemon.h"
+#include "control/node_link_service.h"
+#include "kernels/attention.h"
+#include "memory_node/bandwidth.h"
+#include "memory_node/memory_node.h"
+
+namespace lamina {
+namespace {
+
+constexpr char kPurpose[] =
+    "lamina-memory holds the KV cache and computes attention for one memory node of a Lamina "
+    "cluster.\n"
+    "It needs no model file. Usually started by deploy/cluster.sh.\n\n"
+    "Example: lamina-memory --cluster deploy/clusters/local.yaml --name m0";
+
+absl::Status Serve(const control::DaemonFlags& flags) {
+  absl::StatusOr<ClusterConfig> config = control::LoadDaemonConfig(flags);
+  if (!config.ok()) {
+    return config.status();
+  }
+  const MemoryNodeConfig* node = config->FindMemory(flags.name);
+  if (node == nullptr) {
+    return absl::NotFoundError("the cluster file has no memory node named " + flags.name);
+  }
+  const size_t threads =
+      node->threads != 0 ? node->threads : std::max<size_t>(1, node->cores.size());
+  ThreadPool pool({.threads = threads, .cores = node->cores});
+  const double bandwidth = memory_node::MeasureReadBandwidth(pool);
+  LogInfo("read bandwidth ", FormatBytes(static_cast<uint64_t>(bandwidth)), "/s threads ", threads,
+          " kernels ", kernels::CpuAttention().name());
+  control::NodeLink link(flags.coordinator.empty() ? config->coordinator_listen : flags.coordinator,
+                         {.name = flags.name,
+                          .is_memory = true,
+                          .device = node->device,
+                          .capacity_bytes = node->capacity_bytes,
+                          .bandwidth_bytes_per_second = bandwidth,
+                          .kernels = kernels::CpuAttention().name()});
+  memory_node::MemoryNode handler(
+      {.name = flags.name, .cores = node->cores, .kernel = &kernels::CpuAttention()}, pool);
+  handler.SetReporter(&link);
+  control::OnTermination([&link] { link.Stop(); }, [] { _exit(1); });
+  return link.Run(handler, [&flags] {
+    const absl::Status written = control::WriteReadyFile(flags, "ready");
+    if (!written.ok()) {
+      LogWarning(written.message());
+    }
+  });
+}
+
+}  // namespace
+}  // namespace lamina
+
+int main(int argc, char** argv) {
+  const lamina::control::ParsedFlags parsed =
+      lamina::control::ParseDaemonFlags(argc, argv, lamina::kPurpose, "");
+  if (parsed.exit_status.has_value()) {
+    return *parsed.exit_status;
+  }
+  return lamina::control::ExitStatus(lamina::Serve(parsed.flags));
+}

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// MemoryNode: one memory node's part in the cluster, epoch by epoch. Owns the arena, the region
+// that compute nodes write, and the thread of the AttentionWorker.
+//
+// Threading: as NodeHandler says; the worker has a thread of its own.
+
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/thread_pool.h"
+#include "control/node_handler.h"
+#include "kernels/kv_arena.h"
+#include "memory_node/attention_worker.h"
+#include "transport/transport.h"
+
+namespace lamina::memory_node {
+
+struct MemoryNodeOptions {
+  std::string name;
+  std::vector<int> cores;
+  const kernels::AttentionKernel* kernel = nullptr;
+};
+
+class MemoryNode final : public control::NodeHandler {
+ public:
+  MemoryNode(MemoryNodeOptions options, ThreadPool& pool);
+  ~MemoryNode() override;
+
+  // Faults go here; set before the link runs.
+  void SetReporter(control::NodeReporter* reporter) { reporter_ = reporter; }
+
+  absl::StatusOr<std::string> Configure(const control::EpochConfig& config) override;
+  absl::Status Connect(const control::EpochPeers& peers) override;
+  void TakePlan(core::StepPlan plan) override;
+  void LeaveEpoch() override;
+  control::NodeCounters Counters() const override;
+
+ private:
+  absl::Status MakeArena(uint32_t slots);
+
+  const MemoryNodeOptions options_;
+  ThreadPool& pool_;
+  control::NodeReporter* reporter_ = nullptr;
+  WorkerCounters counters_;
+
+  // Of the current epoch; order matters: the worker goes first, the transport last.
+  std::optional<control::EpochConfig> config_;
+  std::unique_ptr<transport::Transport> transport_;
+  std::unique_ptr<transport::Region> region_;
+  std::vector<AttentionDescriptor> arena_layers_;
+  std::optional<kernels::KvArena> arena_;
+  std::unique_ptr<AttentionWorker> worker_;
+  std::thread thread_;
+};
+
+}  // namespace lamina::memory_node

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Architecture: how one family of models is read from its files and written as a graph. To add one:
+// a file beside llama.cc that defines it, a line in registry.cc, and a case in
+// tests/fidelity/make_model_goldens.py.
+//
+// Threading: pure.
+
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "model/gguf/gguf_file.h"
+#include "model/graph.h"
+#include "model/model_config.h"
+#include "model/weight_source.h"
+
+namespace lamina::model {
+
+class JsonConfig;
+
+struct Architecture {
+  absl::string_view name;                             // ModelConfig::architecture.
+  std::vector<absl::string_view> hugging_face_types;  // "model_type" in config.json.
+  absl::string_view gguf_name;  // "general.architecture"; empty when GGUF has none.
+
+  // Fill everything of the config but format, architecture, name and end tokens. They read; what
+  // is possible is CheckConfig()'s to say.
+  absl::Status (*read_json)(const JsonConfig& json, ModelConfig& config) = nullptr;
+  absl::Status (*read_gguf)(const GgufFile& file, ModelConfig& config) = nullptr;
+
+  // Requires: a config that passed CheckConfig(). `weights` is asked only for which tensors exist.
+  absl::StatusOr<Graph> (*build)(const ModelConfig& config, const WeightSource& weights) = nullptr;
+};
+
+// One for each file of this folder.
+const Architecture& LlamaArchitecture();
+const Architecture& Qwen2Architecture();
+const Architecture& OptArchitecture();
+const Architecture& GptNeoxArchitecture();
+
+// Errors: kUnimplemented, listing the known ones.
+absl::StatusOr<const Architecture*> FindArchitectureForJson(absl::string_view model_type);
+absl::StatusOr<const Architecture*> FindArchitectureForGguf(absl::string_view name);
+
+// That sizes are sane and agree with one another, before anything is allocated from them.
+// Errors: kInvalidArgument naming the setting; kUnimplemented for a head size that attention does
+// not have.
+absl::Status CheckConfig(const ModelConfig& config);
+
+}  // namespace lamina::model

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Settings and graph parts that more than one architecture has.
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "model/architectures/common_internal.h"
+
+namespace lamina::model {
+namespace {
+
+// A number over 32 bits becomes one that CheckConfig() refuses.
+absl::Status ReadUint(const GgufFile& file, const std::string& key, uint32_t& value) {
+  LAMINA_ASSIGN_OR_RETURN(const uint64_t number, file.GetUint(key));
+  value = static_cast<uint32_t>(std::min<uint64_t>(number, UINT32_MAX));
+  return absl::OkStatus();
+}
+
+absl::Status ReadUintOr(const GgufFile& file, const std::string& key, uint32_t otherwise,
+                        uint32_t& value) {
+  value = otherwise;
+  return file.Has(key) ? ReadUint(file, key, value) : absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ReadCommon(const JsonConfig& json, ModelConfig& config) {
+  LAMINA_ASSIGN_OR_RETURN(config.layers, json.GetUint("num_hidden_layers"));
+  LAMINA_ASSIGN_OR_RETURN(config.width, json.GetUint("hidden_size"));
+  LAMINA_ASSIGN_OR_RETURN(config.query_heads, json.GetUint("num_attention_heads"));
+  LAMINA_ASSIGN_OR_RETURN(config.vocabulary, json.GetUint("vocab_size"));
+  LAMINA_ASSIGN_OR_RETURN(config.positions_max, json.GetUint("max_position_embeddings"));
+  if (config.query_heads == 0 ||
+      (config.width % config.query_heads != 0 && !json.Has("head_dim"))) {
+    return absl::InvalidArgumentError(absl::StrCat("config.json: hidden_size ", config.width,
+                                                   " is not a multiple of num_attention_heads ",
+                                                   config.query_heads));
+  }
+  LAMINA_ASSIGN_OR_RETURN(config.head_dim,
+                          json.GetUint("head_dim", config.width / config.query_heads));
+  return absl::OkStatus();
+}
+
+absl::Status ReadCommon(const GgufFile& file, const std::string& prefix, ModelConfig& config) {
+  LAMINA_RETURN_IF_ERROR(ReadUint(file, prefix + ".block_count", config.layers));
+  LAMINA_RETURN_IF_ERROR(ReadUint(file, prefix + ".embedding_length", config.width));
+  LAMINA_RETURN_IF_ERROR(ReadUint(file, prefix + ".feed_forward_length", config.ffn_width));
+  LAMINA_RETURN_IF_ERROR(ReadUint(file, prefix + ".context_length", config.positions_max));
+  LAMINA_RETURN_IF_ERROR(ReadUint(file, prefix + ".attention.head_count", config.query_heads));
+  LAMINA_RETURN_IF_ERROR(
+      ReadUintOr(file, prefix + ".attention.head_count_kv", config.query_heads, config.kv_heads));
+  LAMINA_RETURN_IF_ERROR(ReadUintOr(file, prefix + ".attention.sliding_window", 0, config.window));
+  const std::string key_length = prefix + ".attention.key_length";
+  if (config.query_heads == 0 ||
+      (config.width % config.query_heads != 0 && !file.Has(key_length))) {
+    return absl::InvalidArgumentError(absl::StrCat(prefix, ".embedding_length ", config.width,
+                                                   " is not a multiple of ", prefix,
+                                                   ".attention.head_count ", config.query_heads));
+  }
+  LAMINA_RETURN_IF_ERROR(
+      ReadUintOr(file, key_length, config.width / config.query_heads, config.head_dim));
+  uint32_t value_length = 0;
+  LAMINA_RETURN_IF_ERROR(
+      ReadUintOr(file, prefix + ".attention.value_length", config.head_dim, value_length));
+  if (value_length != config.head_dim) {
+    return absl::UnimplementedError(absl::StrCat("keys of ", config.head_dim, " and values of ",
+                                                 value_length, " elements are not supported"));
+  }
+  uint32_t experts = 0;
+  LAMINA_RETURN_IF_ERROR(ReadUintOr(file, prefix + ".expert_count", 0, experts));
+  if (experts != 0) {
+    return absl::UnimplementedError("models with experts are not supported");
+  }
+  const TensorInfo* embedding = file.Find("token_embd.weight");
+  const uint64_t rows = embedding == nullptr ? 0 : embedding->shape.front();
+  return ReadUintOr(file, prefix + ".vocab_size",
+                    static_cast<uint32_t>(std::min<uint64_t>(rows, UINT32_MAX)), config.vocabulary);
+}
+
+absl::StatusOr<ActivationKind> ParseActivation(absl::string_view name) {
+  if (name == "relu") {
+    return ActivationKind::kRelu;
+  }
+  if (name == "silu" || name == "swish") {
+    return ActivationKind::kSilu;
+  }
+  if (name == "gelu") {
+    return ActivationKind::kGeluErf;
+  }
+  if (name == "gelu_new" || name == "gelu_fast" || name == "gelu_pytorch_tanh") {
+    return ActivationKind::kGeluTanh;
+  }
+  return absl::UnimplementedError(
+      absl::StrCat("activation \"", name,
+                   "\" is not supported; the known ones are relu, silu, gelu, gelu_new, gelu_fast "
+                   "and gelu_pytorch_tanh"));
+}
+
+WeightId AddMatrix(GraphBuilder& builder, const std::string& name, uint32_t rows, uint32_t cols) {
+  return builder.AddWeight({.name = name, .rows = rows, .cols = cols});
+}
+
+WeightId AddVector(GraphBuilder& builder, const std::string& name, uint32_t cols) {
+  return AddMatrix(builder, name, 1, cols);
+}
+
+LinearOp::Part AddPart(GraphBuilder& builder, const std::string& name, uint32_t rows, uint32_t cols,
+                       bool bias) {
+  return {.weight = AddMatrix(builder, name + ".weight", rows, cols),
+          .bias = bias ? AddVector(builder, name + ".bias", rows) : kNone};
+}
+
+NormOp AddLayerNorm(GraphBuilder& builder, const std::string& name, const ModelConfig& config) {
+  return {.kind = NormKind::kLayer,
+          .epsilon = config.norm_epsilon,
+          .weight = AddVector(builder, name + ".weight", config.width),
+          .bias = AddVector(builder, name + ".bias", config.width)};
+}
+
+AttentionOp MakeAttention(const ModelConfig& config, uint32_t layer) {
+  AttentionOp op;
+  op.layer = layer;
+  op.descriptor.query_heads = config.query_heads;
+  op.descriptor.kv_heads = config.kv_heads;
+  op.descriptor.head_dim = config.head_dim;
+  op.descriptor.scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
+  op.descriptor.window = layer < config.window_first_layer ? 0 : config.window;
+  return op;
+}
+
+std::string LayerPrefix(absl::string_view prefix, uint32_t layer) {
+  return absl::StrCat(prefix, layer, ".");
+}
+
+}  // namespace lamina::model

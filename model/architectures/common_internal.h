@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the architecture files share: settings that all models have, and small parts of graphs.
+
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "model/architectures/json_config_internal.h"
+#include "model/gguf/gguf_file.h"
+#include "model/graph.h"
+#include "model/model_config.h"
+#include "model/weight_source.h"
+
+namespace lamina::model {
+
+// layers, width, query heads, head size, vocabulary, positions: the keys that all config.json
+// share.
+absl::Status ReadCommon(const JsonConfig& json, ModelConfig& config);
+
+// The same, and feed-forward width and KV heads, of "<prefix>.block_count" and so on.
+absl::Status ReadCommon(const GgufFile& file, const std::string& prefix, ModelConfig& config);
+
+// "silu", "gelu", ... Errors: kUnimplemented, listing the known ones.
+absl::StatusOr<ActivationKind> ParseActivation(absl::string_view name);
+
+// [rows, cols], and a vector of `cols`.
+WeightId AddMatrix(GraphBuilder& builder, const std::string& name, uint32_t rows, uint32_t cols);
+WeightId AddVector(GraphBuilder& builder, const std::string& name, uint32_t cols);
+
+// in W^T + b with weights "<name>.weight" and, if asked, "<name>.bias".
+LinearOp::Part AddPart(GraphBuilder& builder, const std::string& name, uint32_t rows, uint32_t cols,
+                       bool bias);
+
+// LayerNorm with "<name>.weight" and "<name>.bias".
+NormOp AddLayerNorm(GraphBuilder& builder, const std::string& name, const ModelConfig& config);
+
+// The attention op of `layer`, scaled by 1/sqrt(head size), with the config's window.
+AttentionOp MakeAttention(const ModelConfig& config, uint32_t layer);
+
+// "model.layers.3." of "model.layers." and 3.
+std::string LayerPrefix(absl::string_view prefix, uint32_t layer);
+
+}  // namespace lamina::model

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Graph: a model as ops with named edges. An architecture file builds it; the splitter, the
+// executor and the cost model know only this.
+//
+// A Value is an edge: a tensor [tokens, width] with one producer and any number of consumers. Token
+// ids and positions of the rows are known everywhere and are not values. Weights are named, not
+// values. Ops are stored in an order in which they can run.
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/attention_descriptor.h"
+#include "common/dtype.h"
+
+namespace lamina::model {
+
+using ValueId = uint32_t;
+using OpId = uint32_t;
+using WeightId = uint32_t;
+inline constexpr uint32_t kNone = UINT32_MAX;
+
+// What a value is stored as. kCompute is the deployment's compute type (bf16 or f32).
+enum class ValueType : uint8_t { kF32, kBF16, kCompute };
+
+struct Value {
+  std::string name;    // "layers.3.residual"
+  uint32_t width = 0;  // Elements per token.
+  ValueType type = ValueType::kF32;
+  OpId producer = kNone;
+
+  // With kCompute counted as two bytes.
+  uint64_t bytes_per_token() const { return uint64_t{width} * (type == ValueType::kF32 ? 4 : 2); }
+};
+
+// How rows of a stored tensor become rows of the weight we compute with.
+enum class WeightRows : uint8_t {
+  kAsStored,
+  // Stored [heads, 3, head_dim, in] (GPT-NeoX in Hugging Face files): becomes all q, then k, then
+  // v.
+  kSplitFusedQkv,
+};
+
+struct Weight {
+  std::string name;   // The tensor's name in the file.
+  uint32_t rows = 0;  // out_features, or the vocabulary of an embedding, or 1 for a vector.
+  uint32_t cols = 0;  // in_features, or the width.
+  WeightRows order = WeightRows::kAsStored;
+  uint32_t heads = 0;  // For kSplitFusedQkv.
+  // Rows of the stored tensor to leave out at the front (OPT's learned positions start at 2).
+  uint32_t first_row = 0;
+};
+
+enum class NormKind : uint8_t { kRms, kLayer };
+enum class RopeLayout : uint8_t { kHalves, kInterleaved };
+enum class ActivationKind : uint8_t { kRelu, kSilu, kGeluErf, kGeluTanh };
+
+// out[t] = table[id[t]], f32.
+struct EmbedOp {
+  WeightId table = kNone;
+};
+
+// out[t] = in[t] + table[position[t]]: learned positions.
+struct PositionEmbedOp {
+  WeightId table = kNone;
+};
+
+struct NormOp {
+  NormKind kind = NormKind::kRms;
+  float epsilon = 1e-5f;
+  WeightId weight = kNone;
+  WeightId bias = kNone;  // kNone for none.
+};
+
+// out = in W^T + b with W the parts stacked by rows: q, k and v of one layer are one op, and so are
+// gate and up. Output f32.
+struct LinearOp {
+  struct Part {
+    WeightId weight = kNone;
+    WeightId bias = kNone;
+  };
+  std::vector<Part> parts;
+};
+
+// Rounds a row [q | k | v] to bf16 after rotating the q and k heads. rotary_dim 0 rotates nothing.
+struct RopeOp {
+  RopeLayout layout = RopeLayout::kHalves;
+  uint32_t rotary_dim = 0;
+  uint32_t heads = 0;  // Leading heads that are rotated: Hq + Hkv.
+  uint32_t head_dim = 0;
+  float magnitude = 1.0f;
+  std::vector<float> frequencies;  // [rotary_dim / 2], radians per position, after scaling.
+};
+
+// In: a row [q | k | v] bf16. Out: [query_heads * head_dim] bf16.
+struct AttentionOp {
+  uint32_t layer = 0;
+  AttentionDescriptor descriptor;
+};
+
+// out = in[0] + in[1] (+ in[2] ...), left to right, f32.
+struct AddOp {};
+
+// out = act(in), or with `gated` act(in[:, :n]) * in[:, n:]; compute type.
+struct ActivationOp {
+  ActivationKind kind = ActivationKind::kSilu;
+  bool gated = false;
+};
+
+// bf16 to the compute type.
+struct ConvertOp {};
+
+using OpBody = std::variant<EmbedOp, PositionEmbedOp, NormOp, LinearOp, RopeOp, AttentionOp, AddOp,
+                            ActivationOp, ConvertOp>;
+
+struct Op {
+  std::string name;  // "layers.3.attention"
+  std::vector<ValueId> inputs;
+  ValueId output = kNone;
+  OpBody body;
+};
+
+struct Graph {
+  std::vector<Value> values;
+  std::vector<Op> ops;
+  std::vector<Weight> weights;
+  ValueId logits =
+      kNone;  // The output, [tokens, vocabulary] f32; its producer is the LM head, a LinearOp.
+
+  uint32_t attention_count() const;
+
+  // Every op's inputs are made before it, ids are in range, widths agree, one attention per layer
+  // in order. Errors: kInvalidArgument naming the op.
+  absl::Status Validate() const;
+};
+
+// Appends ops and values to a graph; architecture files are written with it. Names get the current
+// scope ("layers.3.") in front.
+class GraphBuilder {
+ public:
+  void SetScope(absl::string_view scope) { scope_ = std::string(scope); }
+
+  WeightId AddWeight(Weight weight);  // The same name and rows twice gives the same id.
+  ValueId Embed(absl::string_view name, WeightId table, uint32_t width);
+  ValueId PositionEmbed(absl::string_view name, ValueId in, WeightId table);
+  ValueId Norm(absl::string_view name, ValueId in, NormOp norm);
+  ValueId Linear(absl::string_view name, ValueId in, std::vector<LinearOp::Part> parts);
+  ValueId Rope(absl::string_view name, ValueId in, RopeOp rope);
+  ValueId Attention(absl::string_view name, ValueId qkv, AttentionOp attention);
+  ValueId Add(absl::string_view name, std::vector<ValueId> in);
+  ValueId Activation(absl::string_view name, ValueId in, ActivationOp activation);
+  ValueId Convert(absl::string_view name, ValueId in);
+
+  const Graph& graph() const { return graph_; }
+  // Sets the output and validates.
+  absl::StatusOr<Graph> Finish(ValueId logits) &&;
+
+ private:
+  ValueId Append(absl::string_view name, std::vector<ValueId> inputs, uint32_t width,
+                 ValueType type, OpBody body);
+  uint32_t WidthOf(ValueId id) const;  // 0 for an id that is no value; Finish() refuses it.
+
+  std::string scope_;
+  Graph graph_;
+};
+
+}  // namespace lamina::model

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Adds up what the files and the graph say.
+
+#include "model/inspect.h"
+
+#include <algorithm>
+#include <map>
+
+namespace lamina::model {
+
+ModelSummary Inspect(const Model& model) {
+  ModelSummary summary;
+  summary.config = model.config;
+  summary.tensor_list = model.weights->tensors();
+  summary.tensors = summary.tensor_list.size();
+  std::map<std::string, TypeSummary> types;
+  for (const TensorInfo& tensor : summary.tensor_list) {
+    TypeSummary& type = types[tensor.type];
+    type.type = tensor.type;
+    ++type.tensors;
+    type.elements += tensor.elements;
+    type.stored_bytes += tensor.stored_bytes;
+    summary.stored_bytes += tensor.stored_bytes;
+  }
+  for (const auto& [name, type] : types) {
+    summary.types.push_back(type);
+  }
+  std::stable_sort(
+      summary.types.begin(), summary.types.end(),
+      [](const TypeSummary& a, const TypeSummary& b) { return a.stored_bytes > b.stored_bytes; });
+  for (const Weight& weight : model.graph.weights) {
+    summary.parameters += uint64_t{weight.rows} * weight.cols;
+  }
+  summary.bf16_bytes = 2 * summary.parameters;
+  for (const Op& op : model.graph.ops) {
+    if (const auto* attention = std::get_if<AttentionOp>(&op.body)) {
+      summary.kv_bytes_per_token += uint64_t{2} * attention->descriptor.kv_width() * 2;
+    }
+  }
+  return summary;
+}
+
+}  // namespace lamina::model

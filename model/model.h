@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// OpenModel: from a path to a graph, its weights, and its configuration.
+
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "model/graph.h"
+#include "model/model_config.h"
+#include "model/weight_source.h"
+
+namespace lamina::model {
+
+struct Model {
+  ModelConfig config;
+  Graph graph;
+  std::unique_ptr<WeightSource> weights;
+};
+
+// `path` is a GGUF file or a Hugging Face directory (config.json and safetensors, one or many).
+// Reads headers and metadata only: weights are read when asked for.
+//
+// Errors: kNotFound         nothing there; a directory without config.json or weights says which.
+//         kUnimplemented    unknown architecture (lists the known ones) or tensor type.
+//         kInvalidArgument  a setting that contradicts another, or a tensor whose shape does not
+//         fit. kDataLoss         truncated or damaged file.
+absl::StatusOr<Model> OpenModel(const std::string& path);
+
+// Reads weight `id` of the graph as f32 [rows, cols], in the order that Weight::order asks for.
+absl::Status ReadWeight(const Model& model, WeightId id, absl::Span<float> out);
+
+}  // namespace lamina::model

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/tokenizer/bpe_tokenizer.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "common/status_macros.h"
+
+namespace lamina::model {
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> BpeTokenizer::Create(BpePipeline pipeline,
+                                                                TokenizerSettings settings) {
+  std::vector<AddedToken> raw;
+  std::vector<AddedToken> normalized;
+  for (AddedToken& token : pipeline.added_tokens) {
+    if (token.normalized) {
+      // The text that it is compared with went through the normaliser, too.
+      LAMINA_ASSIGN_OR_RETURN(token.content, pipeline.normalizer.Apply(token.content));
+    }
+    (token.normalized ? normalized : raw).push_back(std::move(token));
+  }
+  pipeline.added_tokens.clear();
+  std::unique_ptr<BpeTokenizer> tokenizer(
+      new BpeTokenizer(std::move(pipeline), std::move(settings)));
+  tokenizer->raw_tokens_ = AddedTokens(std::move(raw));
+  tokenizer->normalized_tokens_ = AddedTokens(std::move(normalized));
+  return tokenizer;
+}
+
+BpeTokenizer::BpeTokenizer(BpePipeline pipeline, TokenizerSettings settings)
+    : VocabularyTokenizer(std::move(settings)), pipeline_(std::move(pipeline)) {}
+
+absl::Status BpeTokenizer::EncodeText(absl::string_view text, bool parse_special,
+                                      std::vector<TokenId>* out) const {
+  BpeModel::Scratch scratch;
+  for (const AddedTokenSegment& segment : raw_tokens_.Split(text, parse_special)) {
+    if (segment.id >= 0) {
+      out->push_back(segment.id);
+      continue;
+    }
+    LAMINA_RETURN_IF_ERROR(EncodeSegment(text.substr(segment.begin, segment.end - segment.begin),
+                                         segment.begin == 0, parse_special, &scratch, out));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BpeTokenizer::EncodeSegment(absl::string_view segment, bool at_start,
+                                         bool parse_special, BpeModel::Scratch* scratch,
+                                         std::vector<TokenId>* out) const {
+  LAMINA_ASSIGN_OR_RETURN(const std::string text, pipeline_.normalizer.Apply(segment));
+  for (const AddedTokenSegment& part : normalized_tokens_.Split(text, parse_special)) {
+    if (part.id >= 0) {
+      out->push_back(part.id);
+      continue;
+    }
+    LAMINA_ASSIGN_OR_RETURN(
+        const PieceList list,
+        pipeline_.pre_tokenizer.Apply(text.substr(part.begin, part.end - part.begin),
+                                      at_start && part.begin == 0));
+    for (const TextRange& piece : list.pieces) {
+      pipeline_.model.Encode(
+          absl::string_view(list.text).substr(piece.begin, piece.end - piece.begin), scratch, out);
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace lamina::model

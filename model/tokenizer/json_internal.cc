@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/tokenizer/json_internal.h"
+
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+
+namespace lamina::model {
+namespace {
+
+absl::Status Wrong(const char* key, absl::string_view expected, const Json* found) {
+  return absl::InvalidArgumentError(absl::StrCat("\"", key, "\" is ",
+                                                 found == nullptr ? "missing" : found->type_name(),
+                                                 "; ", expected, " expected"));
+}
+
+}  // namespace
+
+absl::StatusOr<Json> ParseJson(absl::string_view text, absl::string_view path) {
+  try {
+    return Json::parse(text.begin(), text.end());
+  } catch (const Json::exception& error) {
+    return absl::DataLossError(
+        absl::StrCat(path, " is damaged (", error.what(), "); fetch it again"));
+  }
+}
+
+const Json* Member(const Json& json, const char* key) {
+  if (!json.is_object()) {
+    return nullptr;
+  }
+  const auto found = json.find(key);
+  return found == json.end() || found->is_null() ? nullptr : &*found;
+}
+
+absl::StatusOr<std::string> GetString(const Json& json, const char* key) {
+  const Json* member = Member(json, key);
+  if (member == nullptr || !member->is_string()) {
+    return Wrong(key, "a string", member);
+  }
+  return member->get_ref<const std::string&>();
+}
+
+absl::StatusOr<TokenId> GetTokenId(const Json& json, const char* key) {
+  const Json* member = Member(json, key);
+  if (member == nullptr || !member->is_number_integer() || member->get<int64_t>() < 0 ||
+      member->get<int64_t>() > std::numeric_limits<TokenId>::max()) {
+    return Wrong(key, "a token id", member);
+  }
+  return member->get<TokenId>();
+}
+
+absl::StatusOr<const Json*> GetArray(const Json& json, const char* key) {
+  const Json* member = Member(json, key);
+  if (member == nullptr || !member->is_array()) {
+    return Wrong(key, "a list", member);
+  }
+  return member;
+}
+
+absl::StatusOr<const Json*> GetObject(const Json& json, const char* key) {
+  const Json* member = Member(json, key);
+  if (member == nullptr || !member->is_object()) {
+    return Wrong(key, "an object", member);
+  }
+  return member;
+}
+
+absl::StatusOr<bool> GetBool(const Json& json, const char* key, bool fallback) {
+  const Json* member = Member(json, key);
+  if (member == nullptr) {
+    return fallback;
+  }
+  if (!member->is_boolean()) {
+    return Wrong(key, "true or false", member);
+  }
+  return member->get<bool>();
+}
+
+}  // namespace lamina::model

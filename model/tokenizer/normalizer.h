@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Normalizer: the text-to-text steps that run before a tokenizer cuts its input, as tokenizer.json
+// lists them. No steps: the identity.
+//
+// Threading: immutable after building; const calls from any thread.
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "model/tokenizer/regex.h"
+
+namespace lamina::model {
+
+enum class UnicodeForm : uint8_t { kNfc, kNfd, kNfkc, kNfkd };
+
+// Takes and returns valid UTF-8. Cost: O(n log n), also on long runs of combining marks.
+std::string NormalizeUnicode(absl::string_view text, UnicodeForm form);
+
+struct PrependStep {
+  std::string prefix;  // Put before every text that is not empty.
+};
+struct ReplaceStep {
+  Regex pattern;
+  std::string replacement;
+};
+using NormalizerStep = std::variant<UnicodeForm, PrependStep, ReplaceStep>;
+
+class Normalizer {
+ public:
+  Normalizer() = default;
+  explicit Normalizer(std::vector<NormalizerStep> steps) : steps_(std::move(steps)) {}
+
+  // Takes valid UTF-8 and returns valid UTF-8.
+  absl::StatusOr<std::string> Apply(absl::string_view text) const;
+
+ private:
+  std::vector<NormalizerStep> steps_;
+};
+
+}  // namespace lamina::model

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/tokenizer/vocabulary.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace lamina::model {
+namespace {
+
+constexpr absl::string_view kEndNames[] = {
+    "<|im_end|>", "<|eot_id|>",    "<|eom_id|>",      "<|endoftext|>", "<|end_of_text|>",
+    "<|end|>",    "<end_of_turn>", "<|end_of_turn|>", "<|eot|>",       "<|END_OF_TURN_TOKEN|>",
+};
+
+}  // namespace
+
+absl::Status Vocabulary::Put(TokenId id, VocabularyEntry entry) {
+  if (id < 0 || id >= kVocabularyMax) {
+    return absl::InvalidArgumentError(absl::StrCat("token \"", entry.name, "\" has id ", id,
+                                                   ", outside 0 to ", kVocabularyMax - 1));
+  }
+  const auto index = static_cast<size_t>(id);
+  if (index >= entries_.size()) {
+    entries_.resize(index + 1);
+  }
+  ids_[entry.name] = id;
+  entries_[index] = std::move(entry);
+  return absl::OkStatus();
+}
+
+TokenId Vocabulary::Find(absl::string_view name) const {
+  const auto found = ids_.find(name);
+  return found == ids_.end() ? -1 : found->second;
+}
+
+std::vector<TokenId> FindEndTokens(const Vocabulary& vocabulary, TokenId eos,
+                                   const std::vector<TokenId>& more) {
+  std::vector<TokenId> out;
+  const auto add = [&](TokenId id) {
+    if (vocabulary.Contains(id) && std::find(out.begin(), out.end(), id) == out.end()) {
+      out.push_back(id);
+    }
+  };
+  add(eos);
+  std::for_each(more.begin(), more.end(), add);
+  for (const absl::string_view name : kEndNames) {
+    const TokenId id = vocabulary.Find(name);
+    if (id >= 0 && vocabulary.at(id).special) {
+      add(id);
+    }
+  }
+  return out;
+}
+
+}  // namespace lamina::model

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The backends that run the transport conformance suite, and its helpers.
+#include "tests/conformance/transport_test.h"
+
+#include <atomic>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "transport/fake/fake_network.h"
+#include "transport/registry.h"
+
+namespace lamina::transport {
+namespace {
+
+MakeTransportFn OverUri(const std::string& uri) {
+  return [uri] {
+    auto transport = MakeTransport(uri);
+    EXPECT_TRUE(transport.ok()) << transport.status();
+    return std::move(transport).value();
+  };
+}
+
+MakeTransportFn OverFake(const FakeNetworkOptions& options) {
+  auto network = std::make_shared<FakeNetwork>(options);
+  return [network] { return network->MakeTransport(); };
+}
+
+const FakeNetworkOptions kLate = {.seed = 1, .delay_steps_max = 8, .in_flight_max = 24};
+const FakeNetworkOptions kLazy = {
+    .seed = 2, .delay_steps_max = 3, .target_must_progress = true, .in_flight_max = 24};
+
+INSTANTIATE_TEST_SUITE_P(Backends, TransportTest,
+                         testing::Values(Backend{"fake", [] { return OverFake({}); }},
+                                         Backend{"fake_late", [] { return OverFake(kLate); }},
+                                         Backend{"fake_lazy", [] { return OverFake(kLazy); }},
+                                         Backend{"shm", [] { return OverUri("shm://"); }}),
+                         [](const testing::TestParamInfo<Backend>& tested) {
+                           return tested.param.name;
+                         });
+
+}  // namespace
+
+std::vector<std::byte> Pattern(size_t size, uint64_t seed) {
+  std::vector<std::byte> bytes(size);
+  uint64_t state = seed * 0x9e3779b97f4a7c15u + 1;
+  for (std::byte& byte : bytes) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    byte = static_cast<std::byte>(state >> 56);
+  }
+  return bytes;
+}
+
+absl::Status PutAll(Transport& sender, RemoteRegion& target, size_t offset,
+                    absl::Span<const std::byte> source, const SignalUpdate* signal) {
+  for (const Nanos deadline = Soon(); RealClock().Now() < deadline; sender.Progress()) {
+    absl::Status status = sender.Put(target, offset, source, signal);
+    if (!absl::IsResourceExhausted(status)) {
+      return status;
+    }
+  }
+  return absl::DeadlineExceededError("the queue stayed full");
+}
+
+bool Link::Await(uint32_t word, uint64_t value) const {
+  for (const Nanos deadline = Soon(); RealClock().Now() < deadline;) {
+    if (region->LoadSignal(word) >= value) {
+      return true;
+    }
+    sender->Progress();
+    receiver->Progress();
+  }
+  return false;
+}
+
+std::unique_ptr<Region> TransportTest::MakeRegion(Transport& transport, size_t bytes,
+                                                  uint32_t words, uint64_t epoch) {
+  auto region = transport.CreateRegion(
+      {.name = "test", .bytes = bytes, .signal_words = words, .epoch = epoch});
+  EXPECT_TRUE(region.ok()) << region.status();
+  return std::move(region).value();
+}
+
+std::unique_ptr<RemoteRegion> TransportTest::Open(Transport& transport, const Region& region,
+                                                  uint64_t epoch) {
+  auto remote = transport.OpenRegion(region.Descriptor(), epoch);
+  EXPECT_TRUE(remote.ok()) << remote.status();
+  return std::move(remote).value();
+}
+
+Link TransportTest::MakeLink(size_t bytes, uint32_t words) {
+  Link link;
+  link.sender = Make();
+  link.receiver = Make();
+  link.region = MakeRegion(*link.receiver, bytes, words);
+  link.remote = Open(*link.sender, *link.region);
+  return link;
+}
+
+absl::Span<std::byte> TransportTest::MakeSource(Transport& sender, size_t size, uint64_t seed) {
+  sources_.push_back(Pattern(size, seed));
+  EXPECT_TRUE(sender.RegisterSource(sources_.back(), MemoryKind::kHost).ok());
+  return absl::MakeSpan(sources_.back());
+}
+
+}  // namespace lamina::transport

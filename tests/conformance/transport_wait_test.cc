@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Conformance: Wait wakes for what it waits for, for its deadline and for its abort word.
+#include <array>
+#include <atomic>
+#include <thread>
+
+#include "tests/conformance/transport_test.h"
+
+namespace lamina::transport {
+namespace {
+
+constexpr std::array kOne = {SignalCondition{.word = 0, .at_least = 1}};
+
+void BusyPause(Nanos duration) {
+  for (const Nanos end = RealClock().Now() + duration; RealClock().Now() < end;) {
+  }
+}
+
+TEST_P(TransportTest, WaitEndsAtItsDeadline) {
+  const auto transport = Make();
+  const auto region = MakeRegion(*transport, 0, 1);
+  // Past, within the spinning, and within the sleeping.
+  for (const Nanos ahead : {Nanos{-1}, Micros(1), Micros(20), Millis(5)}) {
+    const Nanos deadline = RealClock().Now() + ahead;
+
+    const auto result = transport->Wait(*region, kOne, {.deadline = deadline});
+
+    EXPECT_TRUE(absl::IsDeadlineExceeded(result.status())) << result.status();
+    EXPECT_GE(RealClock().Now(), deadline);
+  }
+}
+
+TEST_P(TransportTest, ConditionThatHoldsIsReturnedAfterTheDeadlineAndTheAbort) {
+  const Link link = MakeLink(0, 1);
+  const SignalUpdate signal = Strong(0, 1);
+  ASSERT_TRUE(link.Put(0, {}, &signal).ok());
+  ASSERT_TRUE(link.Await(0, 1));
+  const AbortWord abort{1};
+
+  const auto result = link.receiver->Wait(*link.region, kOne, {.deadline = 0, .abort = &abort});
+
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(*result, 0u);
+}
+
+TEST_P(TransportTest, WaitReturnsTheFirstConditionThatHolds) {
+  const Link link = MakeLink(0, 64);
+  std::vector<SignalCondition> conditions;
+  for (uint32_t word = 0; word < 64; ++word) {
+    conditions.push_back({.word = word, .at_least = 2});
+  }
+  const std::array signals = {Strong(9, 1), Strong(40, 2), Strong(50, 3)};
+  for (const SignalUpdate& signal : signals) {
+    ASSERT_TRUE(PutAll(*link.sender, *link.remote, 0, {}, &signal).ok());
+    ASSERT_TRUE(link.Await(signal.word, signal.value));
+  }
+
+  const auto result = link.receiver->Wait(*link.region, conditions, {.deadline = Soon()});
+
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(*result, 40u);
+}
+
+TEST_P(TransportTest, ValueZeroHoldsAtOnce) {
+  const auto transport = Make();
+  const auto region = MakeRegion(*transport, 0, 1);
+  const std::array conditions = {SignalCondition{.word = 0, .at_least = 0}};
+
+  EXPECT_TRUE(transport->Wait(*region, conditions, {.deadline = 0}).ok());
+}
+
+TEST_P(TransportTest, NoConditionsPauseUntilTheDeadline) {
+  const auto transport = Make();
+  const auto region = MakeRegion(*transport, 0, 1);
+
+  const auto result = transport->Wait(*region, {}, {.deadline = RealClock().Now() + Millis(1)});
+
+  EXPECT_TRUE(absl::IsDeadlineExceeded(result.status())) << result.status();
+}
+
+TEST_P(TransportTest, AbortWordRaisedBeforeEndsTheWait) {
+  const auto transport = Make();
+  const auto region = MakeRegion(*transport, 0, 1);
+  const AbortWord abort{1};
+
+  const auto result = transport->Wait(*region, kOne, {.deadline = Soon(), .abort = &abort});
+
+  EXPECT_TRUE(absl::IsCancelled(result.status())) << result.status();
+  EXPECT_EQ(abort.load(), 1u);
+}
+
+TEST_P(TransportTest, AbortWordRaisedMeanwhileEndsTheWait) {
+  const auto transport = Make();
+  const auto region = MakeRegion(*transport, 0, 1);
+  for (const Nanos pause : {Nanos{0}, Micros(10), Micros(200), Millis(3)}) {
+    AbortWord abort{0};
+    std::jthread other([&] {
+      BusyPause(pause);
+      abort.store(7, std::memory_order_release);
+    });
+
+    const auto result = transport->Wait(*region, kOne, {.deadline = Soon(), .abort = &abort});
+
+    EXPECT_TRUE(absl::IsCancelled(result.status())) << result.status();
+    other.join();
+  }
+}
+
+// Words are raised in random order by one peer; the waiter must find every one.
+TEST_P(TransportTest, WaitWatchesManyWords) {
+  constexpr uint32_t kWords = 64;
+  constexpr int kRaises = 2000;
+  const Link link = MakeLink(0, kWords);
+  std::jthread sender([&] {
+    Prng prng(12);
+    std::array<uint64_t, kWords> values = {};
+    for (int i = 0; i < kRaises; ++i) {
+      const auto word = static_cast<uint32_t>(prng.Below(kWords));
+      const SignalUpdate signal = Weak(word, ++values[word]);
+      ASSERT_TRUE(PutAll(*link.sender, *link.remote, 0, {}, &signal).ok());
+      BusyPause(static_cast<Nanos>(prng.Below(100)) * (prng.Chance(0.02) ? 1000 : 10));
+    }
+  });
+
+  std::vector<SignalCondition> conditions;
+  for (uint32_t word = 0; word < kWords; ++word) {
+    conditions.push_back({.word = word, .at_least = 1});
+  }
+  uint64_t found = 0;
+  while (found < kRaises) {
+    const auto result = link.receiver->Wait(*link.region, conditions, {.deadline = Soon()});
+    ASSERT_TRUE(result.ok()) << result.status() << " after " << found;
+    const uint64_t value = link.region->LoadSignal(static_cast<uint32_t>(*result));
+    found += value - conditions[*result].at_least + 1;
+    conditions[*result].at_least = value + 1;
+  }
+  sender.join();
+}
+
+// Pauses of random length put the waiter to sleep at every point of its way there.
+TEST_P(TransportTest, PingPongWithRandomPausesNeverStops) {
+  constexpr uint64_t kRounds = 100'000;
+  const Link there = MakeLink(0, 1);
+  const auto back = MakeRegion(*there.sender, 0, 1);
+  const auto remote_back = Open(*there.receiver, *back);
+  const auto pause = [](Prng& prng) {
+    BusyPause(static_cast<Nanos>(prng.Below(1000)) * (prng.Chance(0.01) ? 100 : 0));
+  };
+  std::atomic<bool> failed = false;
+  std::jthread pong([&] {
+    Prng prng(13);
+    for (uint64_t round = 1; round <= kRounds && !failed; ++round) {
+      const std::array come = {SignalCondition{.word = 0, .at_least = round}};
+      const auto result = there.receiver->Wait(*there.region, come, {.deadline = Soon()});
+      pause(prng);
+      const SignalUpdate signal = Weak(0, round);
+      failed = !result.ok() || !PutAll(*there.receiver, *remote_back, 0, {}, &signal).ok();
+    }
+    while (!failed && back->LoadSignal(0) < kRounds) {
+      there.receiver->Progress();
+    }
+  });
+
+  Prng prng(14);
+  for (uint64_t round = 1; round <= kRounds && !failed; ++round) {
+    pause(prng);
+    const SignalUpdate signal = Weak(0, round);
+    const std::array come = {SignalCondition{.word = 0, .at_least = round}};
+    failed = !PutAll(*there.sender, *there.remote, 0, {}, &signal).ok() ||
+             !there.sender->Wait(*back, come, {.deadline = Soon()}).ok();
+  }
+  pong.join();
+  EXPECT_FALSE(failed);
+}
+
+}  // namespace
+}  // namespace lamina::transport

@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes goldens/random_models.json: logits of small random models of every architecture, computed by
+transformers in float32 with eager attention.
+
+The weights follow from seed, tensor name and index as tests/support/random_model.h says; the keys of a
+case's "spec" are the fields of RandomModelSpec there.
+
+Needs: numpy, torch, transformers. Run: make_model_goldens.py [OUTPUT]
+"""
+import json
+import pathlib
+import sys
+
+import numpy as np
+import torch
+import transformers
+
+SPEC_DEFAULTS = dict(
+    model_type="llama", seed=1, layers=2, width=64, ffn_width=128, query_heads=4, kv_heads=4, head_dim=16,
+    vocabulary=96, positions_max=512, tied=False, attention_bias=False, mlp_bias=False, activation="silu",
+    window=0, window_first_layer=0, parallel_residual=True, rotary_share=1.0, rope_theta=10000.0,
+    rope_scaling={}, old_config=False)
+
+LLAMA3 = dict(rope_type="llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0,
+              original_max_position_embeddings=64)
+YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32)
+
+CASES = {
+    "llama_multi_head": dict(seed=11),
+    "llama_grouped_tied": dict(seed=12, query_heads=8, kv_heads=2, head_dim=32, tied=True),
+    "llama_one_kv_head": dict(seed=13, query_heads=3, kv_heads=1, head_dim=64, width=192, layers=3),
+    "llama_head_128_biases": dict(seed=14, query_heads=4, kv_heads=2, head_dim=128, attention_bias=True,
+                                  mlp_bias=True, rope_theta=500000.0),
+    "llama_rope_linear": dict(seed=15, rope_scaling=dict(rope_type="linear", factor=2.5)),
+    "llama_rope_llama3": dict(seed=16, head_dim=32, query_heads=2, kv_heads=1, rope_scaling=LLAMA3),
+    "llama_rope_yarn": dict(seed=17, head_dim=64, query_heads=2, kv_heads=2, rope_scaling=YARN),
+    "llama_rope_yarn_options": dict(seed=18, head_dim=32, query_heads=2, kv_heads=2,
+                                    rope_scaling=dict(YARN, truncate=False, beta_fast=16.0, beta_slow=2.0,
+                                                      mscale=1.0, mscale_all_dim=0.5)),
+    "llama_rope_yarn_attention_factor": dict(seed=19, rope_scaling=dict(YARN, attention_factor=1.25)),
+    "llama_old_config": dict(seed=20, rope_theta=50000.0, rope_scaling=LLAMA3, old_config=True),
+    "mistral_window": dict(seed=21, model_type="mistral", query_heads=4, kv_heads=2, window=8),
+    "mistral_no_window": dict(seed=22, model_type="mistral", query_heads=2, kv_heads=1, head_dim=64),
+    "qwen2_grouped": dict(seed=23, model_type="qwen2", query_heads=6, kv_heads=2, width=96),
+    "qwen2_tied_upper_window": dict(seed=24, model_type="qwen2", tied=True, layers=3, window=6,
+                                    window_first_layer=1),
+    "qwen2_yarn_old_config": dict(seed=25, model_type="qwen2", head_dim=32, query_heads=2, kv_heads=1,
+                                  rope_scaling=dict(YARN), old_config=True),
+    "opt_tied": dict(seed=26, model_type="opt", tied=True, attention_bias=True, activation="relu"),
+    "opt_untied_no_bias": dict(seed=27, model_type="opt", activation="gelu", query_heads=1, kv_heads=1,
+                               head_dim=64),
+    "gpt_neox_parallel": dict(seed=28, model_type="gpt_neox", rotary_share=0.25, attention_bias=True,
+                              activation="gelu", query_heads=2, kv_heads=2, head_dim=32),
+    "gpt_neox_sequential": dict(seed=29, model_type="gpt_neox", rotary_share=1.0, attention_bias=True,
+                                parallel_residual=False, activation="gelu_new"),
+    "gpt_neox_no_bias_tied": dict(seed=30, model_type="gpt_neox", rotary_share=0.5, tied=True,
+                                  activation="gelu", old_config=True, width=128, query_heads=1,
+                                  kv_heads=1, head_dim=128),
+}
+
+PROMPT_LENGTHS = [1, 5, 48]
+COLUMNS = 12
+TOP = 4
+
+
+def mix(x):
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def fnv1a64(text):
+    value = 0xCBF29CE484222325
+    for byte in text.encode():
+        value = ((value ^ byte) * 0x100000001B3) % 2**64
+    return value
+
+
+def scale_exponent(name, shape):
+    if name.endswith(".bias"):
+        return -2
+    if "embed_positions" in name:
+        return -1
+    if "embed_tokens" in name or "embed_in" in name:
+        return 0
+    sharper = any(part in name for part in ("q_proj", "k_proj", "query_key_value"))
+    return int(sharper) - (shape[-1].bit_length() - 1) // 2
+
+
+def random_values(name, shape, seed):
+    index = np.arange(1, int(np.prod(shape)) + 1, dtype=np.uint64)
+    key = np.uint64(fnv1a64(name) ^ seed)
+    with np.errstate(over="ignore"):
+        bits = mix(key + index * np.uint64(0x9E3779B97F4A7C15))
+    k = (bits >> np.uint64(56)).astype(np.int64) - 128
+    if "norm" in name and name.endswith(".weight"):
+        values = 1.0 + np.floor(k / 16) / 32
+    else:
+        values = k / 128 * 2.0 ** scale_exponent(name, shape)
+    return values.astype(np.float32).reshape(shape)
+
+
+def make_config(spec):
+    common = dict(num_hidden_layers=spec["layers"], hidden_size=spec["width"],
+                  num_attention_heads=spec["query_heads"], vocab_size=spec["vocabulary"],
+                  max_position_embeddings=spec["positions_max"], tie_word_embeddings=spec["tied"],
+                  bos_token_id=None, eos_token_id=None, pad_token_id=None, attn_implementation="eager")
+    rope = dict(dict(rope_type="default"), **spec["rope_scaling"], rope_theta=spec["rope_theta"])
+    kind = spec["model_type"]
+    if kind == "opt":
+        return transformers.OPTConfig(**common, ffn_dim=spec["ffn_width"],
+                                      activation_function=spec["activation"],
+                                      enable_bias=spec["attention_bias"])
+    common.update(intermediate_size=spec["ffn_width"], hidden_act=spec["activation"])
+    if kind == "gpt_neox":
+        rope["partial_rotary_factor"] = spec["rotary_share"]
+        return transformers.GPTNeoXConfig(**common, rope_parameters=rope,
+                                          use_parallel_residual=spec["parallel_residual"],
+                                          attention_bias=spec["attention_bias"])
+    common.update(num_key_value_heads=spec["kv_heads"], rope_parameters=rope, rms_norm_eps=1e-6)
+    if spec["head_dim"] * spec["query_heads"] != spec["width"]:
+        common["head_dim"] = spec["head_dim"]
+    if kind == "mistral":
+        return transformers.MistralConfig(**common, sliding_window=spec["window"] or None)
+    if kind == "qwen2":
+        return transformers.Qwen2Config(**common, use_sliding_window=spec["window"] != 0,
+                                        sliding_window=spec["window"] or None,
+                                        max_window_layers=spec["window_first_layer"])
+    return transformers.LlamaConfig(**common, attention_bias=spec["attention_bias"],
+                                    mlp_bias=spec["mlp_bias"])
+
+
+def run_case(spec):
+    model = transformers.AutoModelForCausalLM.from_config(make_config(spec), dtype=torch.float32).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if spec["model_type"] == "gpt_neox" and name == "lm_head.weight":
+                name = "embed_out.weight"  # As it is called in the files.
+            parameter.copy_(torch.from_numpy(random_values(name, tuple(parameter.shape), spec["seed"])))
+    rng = np.random.default_rng(spec["seed"])
+    columns = sorted(rng.choice(spec["vocabulary"], COLUMNS, replace=False).tolist())
+    prompts = []
+    for length in PROMPT_LENGTHS:
+        tokens = rng.integers(0, spec["vocabulary"], length).tolist()
+        with torch.no_grad():
+            logits = model(torch.tensor([tokens])).logits[0].double().numpy()
+        rows = []
+        for position in sorted({0, length // 2, length - 1}):
+            row = logits[position]
+            top = np.argsort(-row, kind="stable")[:TOP]
+            rows.append({"position": position,
+                         "values": [round(float(row[c]), 5) for c in columns],
+                         "top": [[int(t), round(float(row[t]), 5)] for t in top]})
+        prompts.append({"tokens": tokens, "rows": rows})
+    return columns, prompts
+
+
+def main():
+    here = pathlib.Path(__file__).parent
+    output = sys.argv[1] if len(sys.argv) > 1 else here / "goldens" / "random_models.json"
+    torch.manual_seed(0)
+    cases = []
+    for name, changes in CASES.items():
+        spec = dict(SPEC_DEFAULTS, **changes)
+        columns, prompts = run_case(spec)
+        cases.append({"name": name, "spec": spec, "columns": columns, "prompts": prompts})
+    with open(output, "w", encoding="utf-8") as file:
+        file.write("[\n")
+        file.write(",\n".join(json.dumps(case, separators=(",", ":")) for case in cases))
+        file.write("\n]\n")
+
+
+main()

@@ -1,0 +1,208 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The lamina command without a cluster: usage, messages, exit statuses, local commands."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+from harness import BIN, MODEL, REPO, cluster_file, require_model, run
+
+COMMANDS = ["generate", "chat", "score", "tokenize", "detokenize", "status", "bench", "split",
+            "inspect", "config", "version"]
+
+
+def unused_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class UsageTest(unittest.TestCase):
+    def assert_fails(self, result, status, *words):
+        self.assertEqual(result.returncode, status, result.stderr)
+        self.assertEqual(result.stdout, "")
+        self.assertTrue(result.stderr.startswith("lamina: error: "), result.stderr)
+        for word in words:
+            self.assertIn(word, result.stderr)
+
+    def test_every_command_teaches_and_takes_json(self):
+        main = run("--help")
+        self.assertEqual(main.returncode, 0)
+        for command in COMMANDS:
+            self.assertIn(f"  {command} ", main.stdout)
+            result = run(command, "--help")
+            self.assertEqual(result.returncode, 0, command)
+            self.assertIn("Examples:", result.stdout, command)
+            if command != "chat":
+                self.assertIn("--json", result.stdout, command)
+
+    def test_version(self):
+        self.assertRegex(run("--version").stdout, r"^lamina \d+\.\d+\.\d+\n$")
+        self.assertEqual("lamina " + json.loads(run("version", "--json").stdout)["version"] + "\n",
+                         run("version").stdout)
+
+    def test_wrong_usage_exits_with_2_and_names_the_nearest(self):
+        self.assert_fails(run(), 2, "no command given")
+        self.assert_fails(run("generat"), 2, "did you mean 'generate'?")
+        self.assert_fails(run("generate", "--promt", "x"), 2, "'--promt'", "did you mean '--prompt'?",
+                          "lamina generate --help")
+        self.assert_fails(run("generate"), 2, "no prompt")
+        self.assert_fails(run("generate", "--prompt", "x", "--tokens", "1"), 2, "more than one")
+        self.assert_fails(run("generate", "--tokens", "1", "--chat"), 2, "--chat")
+        self.assert_fails(run("generate", "--prompt", "x", "--temperature", "-1"), 2, "--temperature")
+        self.assert_fails(run("generate", "--prompt", "x", "--n", "129"), 2, "[1, 128]")
+        self.assert_fails(run("generate", "--prompt", "x", "--max-tokens", "0"), 2, "--max-tokens")
+        self.assert_fails(run("bench", "--rate", "1", "--concurrency", "2"), 2, "only one of")
+        self.assert_fails(run("detokenize"), 2, "--tokens")
+        self.assert_fails(run("split"), 2, "MODEL")
+        self.assert_fails(run("config"), 2, "--cluster")
+
+    def test_bad_input_exits_with_1_and_names_it(self):
+        self.assert_fails(run("generate", "--tokens", "1,x"), 1, "'x' is not a token id")
+        self.assert_fails(run("generate", "--prompt-file", "/nonexistent/p"), 1, "/nonexistent/p")
+        self.assert_fails(run("bench", "--trace", "/nonexistent/t", server=f"127.0.0.1:{unused_port()}"),
+                          1, "not running")
+
+    def test_server_that_is_not_running(self):
+        server = f"127.0.0.1:{unused_port()}"
+        for arguments in (["status"], ["generate", "--prompt", "x"], ["chat"], ["bench"],
+                          ["score", "--tokens", "1,2"], ["tokenize", "--prompt", "x"],
+                          ["detokenize", "--tokens", "1"]):
+            started = time.monotonic()
+            result = run(*arguments, server=server)
+            self.assert_fails(result, 1, f"server not running at {server}",
+                              "deploy/cluster.sh up")
+            self.assertLess(time.monotonic() - started, 30, "an answer at once, not a timeout")
+
+    def test_the_environment_names_the_server_and_the_flag_wins(self):
+        env = {"LAMINA_SERVER": f"127.0.0.1:{unused_port()}"}
+        self.assert_fails(run("status", env=env), 1, env["LAMINA_SERVER"])
+        flag = f"127.0.0.1:{unused_port()}"
+        self.assert_fails(run("status", env=env, server=flag), 1, flag)
+
+    def test_a_server_that_says_nothing_is_given_up(self):
+        with socket.socket() as silent:
+            silent.bind(("127.0.0.1", 0))
+            silent.listen()
+            port = silent.getsockname()[1]
+            result = run("status", server=f"127.0.0.1:{port}", timeout=60)
+        self.assert_fails(result, 1, f"127.0.0.1:{port}")
+
+    def test_ctrl_c_exits_with_130(self):
+        with socket.socket() as silent:
+            silent.bind(("127.0.0.1", 0))
+            silent.listen()
+            server = f"127.0.0.1:{silent.getsockname()[1]}"
+            for arguments in (["status"], ["generate", "--prompt", "-"]):
+                process = subprocess.Popen([str(BIN / "lamina"), *arguments, "--server", server],
+                                           stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                           stderr=subprocess.PIPE)
+                # Its handler is up once it sleeps in a system call of its own threads.
+                deadline = time.monotonic() + 30
+                while time.monotonic() < deadline and not self.blocks_interrupts(process.pid):
+                    time.sleep(0.01)
+                process.send_signal(signal.SIGINT)
+                process.communicate(timeout=30)
+                self.assertEqual(process.returncode, 130, arguments)
+
+    @staticmethod
+    def blocks_interrupts(pid):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("SigBlk:"):
+                return int(line.split()[1], 16) >> (signal.SIGINT - 1) & 1 == 1
+        return False
+
+
+class ConfigTest(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.file = Path(directory.name) / "cluster.yaml"
+
+    def config(self, text, *arguments):
+        self.file.write_text(text)
+        return run("config", "--cluster", self.file, *arguments)
+
+    def test_lists_the_daemons_for_scripts(self):
+        result = run("config", "--cluster", REPO / "deploy/clusters/local.yaml", "--list")
+        self.assertEqual(result.stdout, "coordinator coordinator 127.0.0.1 - 127.0.0.1:7400\n"
+                                        "compute c0 localhost 0 -\n"
+                                        "memory m0 localhost 1 -\n"
+                                        "memory m1 localhost 1 -\n")
+
+    def test_prints_a_file_that_reads_back_as_the_same(self):
+        first = self.config(cluster_file(), "--set", "pipeline.lanes=3")
+        self.assertEqual(first.returncode, 0, first.stderr)
+        self.assertIn("lanes: 3", first.stdout)
+        self.assertEqual(self.config(first.stdout).stdout, first.stdout)
+
+    def test_an_unknown_key_is_named_with_its_line(self):
+        result = self.config("model: m\npolcy: attend_remote\n")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn(f"{self.file}:2", result.stderr)
+        self.assertIn("did you mean 'policy'?", result.stderr)
+
+    def test_what_is_not_served_says_what_is(self):
+        result = self.config(cluster_file(transport="verbs"))
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("it serves: shm", result.stderr)
+
+    def test_a_missing_file_is_named(self):
+        result = run("config", "--cluster", "/nonexistent/c.yaml")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("/nonexistent/c.yaml", result.stderr)
+
+
+class ModelFilesTest(unittest.TestCase):
+    def test_a_missing_model_is_named(self):
+        for command in ("split", "inspect"):
+            result = run(command, "/nonexistent/model.gguf")
+            self.assertEqual(result.returncode, 1)
+            self.assertIn("/nonexistent/model.gguf", result.stderr)
+
+    def test_what_is_no_model_is_refused(self):
+        with tempfile.NamedTemporaryFile(suffix=".gguf") as file:
+            file.write(b"GGUF" + os.urandom(100))
+            file.flush()
+            for command in ("split", "inspect"):
+                result = run(command, file.name)
+                self.assertEqual(result.returncode, 1)
+                self.assertTrue(result.stderr.startswith("lamina: error: "), result.stderr)
+
+    def test_smollm2_is_cut_at_the_residual_stream(self):
+        require_model(self)
+        split = json.loads(run("split", MODEL, "--json").stdout)
+        self.assertEqual((split["layers"], split["slices"]), (30, 31))
+        self.assertEqual(len(split["context"]), 30)
+        for cut in split["context"]:
+            self.assertEqual(len(cut["edges"]), 1, "the residual stream alone")
+            self.assertEqual(cut["bytes_per_token"], 576 * 4)
+            self.assertEqual(cut["edges"][0]["bytes_per_token"], cut["bytes_per_token"])
+
+    def test_smollm2_tokenizes_without_a_server(self):
+        require_model(self)
+        tokens = run("tokenize", "--model", MODEL, "--prompt", "Hello, world", "--json", "--pieces")
+        self.assertEqual(tokens.returncode, 0, tokens.stderr)
+        self.assertEqual(json.loads(tokens.stdout), {"tokens": [19556, 28, 905],
+                                                     "pieces": ["Hello", ",", "\u0120world"]})
+
+    def test_smollm2_is_described(self):
+        require_model(self)
+        info = json.loads(run("inspect", MODEL, "--json").stdout)
+        self.assertEqual(info["architecture"], "llama")
+        self.assertEqual([info[k] for k in ("layers", "width", "query_heads", "kv_heads", "head_dim",
+                                            "vocabulary")], [30, 576, 9, 3, 64, 49152])
+        self.assertEqual(info["kv_bytes_per_token"], 30 * 2 * 3 * 64 * 2)
+        human = run("inspect", MODEL)
+        self.assertIn("22.5 KiB per token", human.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()

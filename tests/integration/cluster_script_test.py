@@ -1,0 +1,232 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""deploy/cluster.sh with daemons that only pretend: what it says and leaves behind when they fail.
+
+The pretenders are shell scripts in a folder of their own; `lamina config` is the real one.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+from harness import BIN, REPO, cluster_file
+
+# Takes the real command for all but status, which says what the file `state` says.
+LAMINA = """#!/bin/bash
+if [[ $1 == status ]]; then
+  [[ -f {dir}/state ]] || exit 1
+  echo "{{\\"epoch\\":1,\\"state\\":\\"$(cat {dir}/state)\\",\\"model\\":\\"m\\"}}"
+else
+  exec {bin}/lamina "$@"
+fi
+"""
+
+# Becomes ready and waits for SIGTERM; or does what the file `NAME.fault` says.
+DAEMON = """#!/bin/bash
+while (($#)); do
+  case $1 in
+    --name) name=$2 ;;
+    --ready-file) ready=$2 ;;
+  esac
+  shift
+done
+echo "$name begins"
+fault=$(cat {dir}/$name.fault 2> /dev/null)
+if [[ $fault == exit ]]; then
+  echo "$name: no such device"
+  exit 1
+fi
+if [[ $fault == deaf ]]; then
+  trap '' TERM
+else
+  trap 'echo "$name ends"; exit 0' TERM
+fi
+[[ $fault == slow ]] || echo 127.0.0.1:7999 > "$ready"
+while :; do sleep 0.05; done
+"""
+
+
+class ClusterScriptTest(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory(prefix="lamina-script-")
+        self.addCleanup(temporary.cleanup)
+        self.directory = Path(temporary.name)
+        self.state = self.directory / "run"
+        self.bin = self.directory / "bin"
+        self.bin.mkdir()
+        for program in ("lamina-coordinator", "lamina-compute", "lamina-memory"):
+            self.write(self.bin / program, DAEMON.format(dir=self.directory))
+        self.write(self.bin / "lamina", LAMINA.format(dir=self.directory, bin=BIN))
+        self.model = self.directory / "model.gguf"
+        self.model.write_text("")
+        self.file = self.directory / "test.yaml"
+        self.file.write_text(cluster_file(model="model.gguf"))
+        (self.directory / "state").write_text("serving")
+        self.addCleanup(self.script, "down", "--grace", "1")
+
+    @staticmethod
+    def write(path, text):
+        path.write_text(text)
+        path.chmod(0o755)
+
+    def script(self, *arguments):
+        return subprocess.run([str(REPO / "deploy/cluster.sh"), *arguments, "--cluster",
+                               str(self.file), "--state", str(self.state), "--bin", str(self.bin)],
+                              capture_output=True, text=True, cwd=self.directory, timeout=120)
+
+    def pids(self):
+        return {path.stem: int(path.read_text()) for path in self.state.glob("*.pid")}
+
+    @staticmethod
+    def lives(pid):
+        try:
+            return "Z" not in Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        except FileNotFoundError:
+            return False
+
+    def test_up_starts_what_the_file_names_and_down_stops_it(self):
+        result = self.script("up")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("serves at 127.0.0.1:7999", result.stderr)
+        pids = self.pids()
+        self.assertEqual(sorted(pids), ["c0", "coordinator", "m0", "m1"])
+        self.assertTrue(all(self.lives(pid) for pid in pids.values()))
+
+        result = self.script("down")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertFalse(any(self.lives(pid) for pid in pids.values()))
+        self.assertEqual(self.pids(), {})
+        self.assertIn("m0 ends", (self.state / "m0.log").read_text(), "it was let drain")
+
+    def test_the_model_is_found_from_here_and_handed_on_as_an_absolute_path(self):
+        self.assertEqual(self.script("up").returncode, 0)
+        self.assertIn(f"model: {self.model}\n", (self.state / "cluster.yaml").read_text())
+
+    def test_up_twice_starts_nothing_twice_and_mends_what_has_died(self):
+        self.script("up")
+        pids = self.pids()
+        again = self.script("up")
+        self.assertEqual(again.returncode, 0, again.stderr)
+        self.assertIn("up already", again.stderr)
+        self.assertEqual(self.pids(), pids)
+
+        os.kill(pids["m0"], signal.SIGKILL)
+        mended = self.script("up")
+        self.assertEqual(mended.returncode, 0, mended.stderr)
+        self.assertNotEqual(self.pids()["m0"], pids["m0"])
+        self.assertEqual(self.pids()["m1"], pids["m1"])
+
+    def test_up_with_other_settings_wants_down_first(self):
+        self.script("up")
+        result = self.script("up", "--set", "pipeline.lanes=1")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("other settings", result.stderr)
+        self.assertEqual(self.script("down").returncode, 0)
+        self.assertEqual(self.script("up", "--set", "pipeline.lanes=1").returncode, 0)
+
+    def test_a_daemon_that_ends_is_named_with_its_log_and_nothing_is_left(self):
+        for name in ("m1", "coordinator"):
+            (self.directory / "state").write_text("waiting for m1")
+            fault = self.directory / f"{name}.fault"
+            fault.write_text("exit")
+            result = self.script("up")
+            fault.unlink()
+            self.assertEqual(result.returncode, 1, name)
+            self.assertIn(f"{name} ended", result.stderr)
+            self.assertIn(f"{name}: no such device", result.stderr)
+            self.assertEqual(self.pids(), {}, "what was started is stopped")
+
+    def test_a_cluster_that_does_not_serve_in_time_says_what_it_waits_for(self):
+        (self.directory / "state").write_text("waiting for m1")
+        result = self.script("up", "--wait", "1")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("does not serve after 1 s: waiting for m1", result.stderr)
+        self.assertIn("m1 begins", result.stderr)
+        self.assertEqual(self.pids(), {})
+
+    def test_a_coordinator_that_is_not_ready_in_time(self):
+        (self.directory / "coordinator.fault").write_text("slow")
+        result = self.script("up", "--wait", "1")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("the coordinator is not ready after 1 s", result.stderr)
+
+    def test_a_port_in_use_is_named(self):
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            result = self.script("up", "--set", f"coordinator.listen=127.0.0.1:{port}")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn(f"port {port} of 127.0.0.1 is in use", result.stderr)
+
+    def test_a_missing_model_says_how_to_get_it(self):
+        self.model.unlink()
+        result = self.script("up")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("the model 'model.gguf' is not there", result.stderr)
+        self.assertIn("deploy/get_model.sh", result.stderr)
+
+    def test_a_wrong_key_is_named(self):
+        result = self.script("up", "--set", "polcy=x")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("did you mean 'policy'?", result.stderr)
+
+    def test_down_kills_what_does_not_listen(self):
+        (self.directory / "m0.fault").write_text("deaf")
+        self.script("up")
+        pid = self.pids()["m0"]
+        result = self.script("down", "--grace", "1")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("m0", result.stderr)
+        self.assertFalse(self.lives(pid))
+
+    def test_down_leaves_processes_alone_that_are_not_ours(self):
+        self.script("up")
+        stranger = subprocess.Popen(["sleep", "60"])
+        self.addCleanup(stranger.wait)
+        self.addCleanup(stranger.kill)
+        old = self.pids()["m0"]
+        (self.state / "m0.pid").write_text(str(stranger.pid))
+        self.assertEqual(self.script("down", "--grace", "1").returncode, 0)
+        self.assertIsNone(stranger.poll())
+        os.kill(old, signal.SIGKILL)  # Ours, which the script could not know of any more.
+
+    def test_restart_replaces_one_daemon(self):
+        self.script("up")
+        before = self.pids()
+        result = self.script("restart", "m1")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        after = self.pids()
+        self.assertNotEqual(before["m1"], after["m1"])
+        self.assertEqual(before["m0"], after["m0"])
+        self.assertIn("m1 ends", (self.state / "m1.log.previous").read_text())
+
+        wrong = self.script("restart", "m9")
+        self.assertEqual(wrong.returncode, 1)
+        self.assertIn("coordinator c0 m0 m1", wrong.stderr)
+
+    def test_logs_and_status(self):
+        self.assertEqual(self.script("logs").returncode, 1)
+        self.script("up")
+        self.assertIn("m0 begins", self.script("logs", "m0").stdout)
+        status = self.script("status")
+        self.assertEqual(status.returncode, 0, status.stderr)
+        self.assertIn(f"m1           pid {self.pids()['m1']}", status.stdout)
+
+    def test_wrong_usage_exits_with_2(self):
+        for arguments in ([], ["upp"], ["up", "--sett", "x"], ["up", "--wait", "soon"],
+                          ["restart"]):
+            if arguments == ["restart"]:
+                self.script("up")
+            result = self.script(*arguments)
+            self.assertEqual(result.returncode, 2, arguments)
+            self.assertIn("--help", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

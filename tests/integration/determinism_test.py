@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Greedy and seeded output is the same to the bit, however the cluster is made and loaded."""
+
+import json
+import subprocess
+import unittest
+
+import harness
+
+# Of mixed lengths: the longest takes several chunks of 16, and spans two blocks of attention.
+TEXTS = ["The capital of France is", "1, 2, 3,", "def f(x):\n  return", "Once upon a time"]
+REQUESTS = 16
+TOKENS = 24
+
+
+def prompt(index):
+    text = TEXTS[index % len(TEXTS)]
+    return (" ".join(f"Item {i} of list {index}." for i in range((index % 8) ** 2)) + " " + text).strip()
+
+
+class DeterminismTest(unittest.TestCase):
+
+    def setUp(self):
+        harness.require_model(self)
+
+    def answers(self, cluster, at_once):
+        """Token ids and log-probabilities of all requests; odd ones are sampled with a seed."""
+        commands = []
+        for i in range(REQUESTS):
+            sampling = ["--temperature", "0.9", "--top-p", "0.95", "--seed", str(i)] if i % 2 else [
+                "--temperature", "0"]
+            commands.append(["generate", "--prompt", prompt(i), "--max-tokens", str(TOKENS),
+                             "--ignore-eos", "--logprobs", "1", "--json", *sampling])
+        if at_once:
+            running = [cluster.popen(*c, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                       for c in commands]
+            outputs = [(p.communicate(timeout=harness.COMMAND_SECONDS), p.returncode)
+                       for p in running]
+            texts = []
+            for (out, error), code in outputs:
+                self.assertEqual(code, 0, error)
+                texts.append(out)
+        else:
+            texts = []
+            for command in commands:
+                result = cluster.lamina(*command)
+                self.assertEqual(result.returncode, 0, result.stderr)
+                texts.append(result.stdout)
+        parsed = [json.loads(text) for text in texts]
+        return [(answer["token_ids"], answer["logprobs"]) for answer in parsed]
+
+    def check(self, at_once=True, **keys):
+        with harness.Cluster(**keys) as cluster:
+            found = self.answers(cluster, at_once)
+            status = cluster.status()
+        for i, (one, other) in enumerate(zip(self.reference(), found)):
+            self.assertEqual(one, other, f"request {i} differs with {keys}")
+        return status
+
+    @classmethod
+    def reference(cls):
+        """One request at a time on the default cluster."""
+        if not hasattr(cls, "reference_"):
+            with harness.Cluster() as cluster:
+                cls.reference_ = cls().answers(cluster, at_once=False)
+        return cls.reference_
+
+    def runTest(self):
+        pass
+
+    def test_in_a_batch_of_mixed_lengths(self):
+        self.check()
+
+    def test_one_memory_node_and_one_lane(self):
+        self.check(memory_nodes=1, pipeline={"mode": "sequential"})
+
+    def test_three_memory_nodes_and_small_chunks(self):
+        self.check(memory_nodes=3, prefill={"chunk_tokens": 16})
+
+    def test_two_threads_in_every_node(self):
+        self.check(compute=[{"name": "c0", "threads": 2}],
+                   memory=[{"name": "m0", "capacity": "256MiB", "threads": 2}])
+
+    def test_with_preemption(self):
+        # Room for one sequence of the limit and a little: 16 requests need more.
+        limits = {"sequence_tokens_max": 512}
+        status = self.check(memory_nodes=1, capacity="18MiB", limits=limits)
+        self.assertGreater(status["preemptions"], 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts real clusters and runs real commands, for tests. Python's standard library only.
+
+Cluster starts the daemons of a generated cluster file, each on a port that the system picks, and
+ends only the processes that it started itself. Logs stay in `directory` and are shown when
+something goes wrong.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parents[2]
+BIN = Path(os.environ.get("LAMINA_BIN") or REPO / "build/release/bin")
+MODEL = REPO / "models/smollm2-135m-instruct.gguf"
+
+# Generous: sanitizers and busy machines are slow. A test that waits this long has failed anyway.
+START_SECONDS = 120
+COMMAND_SECONDS = 120
+STOP_SECONDS = 30
+
+
+def run(*arguments, server=None, stdin="", timeout=COMMAND_SECONDS, program="lamina", env=None):
+    """Runs a command to its end; returns the CompletedProcess with text outputs."""
+    command = [str(BIN / program), *map(str, arguments)]
+    if server is not None:
+        command += ["--server", server]
+    environment = {k: v for k, v in os.environ.items() if k != "LAMINA_SERVER"}
+    environment.update(env or {})
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout,
+                          env=environment)
+
+
+def json_lines(text):
+    """The objects of an output with one JSON object per line."""
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def require_model(test):
+    """Skips a test without the quick start's model, or fails where it must be there."""
+    if MODEL.exists():
+        return
+    reason = f"{MODEL} is not there; deploy/get_model.sh gets it"
+    if os.environ.get("LAMINA_REQUIRE_MODEL") == "1":
+        test.fail(reason)
+    raise unittest.SkipTest(reason)
+
+
+def cluster_file(model=MODEL, memory_nodes=2, capacity="256MiB", **keys):
+    """The text of a cluster file on a free port. `keys` are further top-level keys, as JSON."""
+    config = {
+        "model": str(model),
+        "coordinator": {"listen": "127.0.0.1:0"},
+        "compute": [{"name": "c0"}],
+        "memory": [{"name": f"m{i}", "capacity": capacity} for i in range(memory_nodes)],
+    }
+    config.update(keys)
+    return json.dumps(config, indent=1)  # JSON is YAML.
+
+
+class ClusterError(Exception):
+    """A cluster did not do what was asked; has the ends of the logs."""
+
+
+class Cluster:
+    """A running cluster. Use as a context manager.
+
+    cluster.lamina("status", "--json")   runs a command against it
+    cluster.kill("m0")                   ends a daemon at once (SIGKILL)
+    cluster.stop("m0")                   lets it drain (SIGTERM); returns its exit status
+    cluster.start("m0")                  starts it again
+    """
+
+    def __init__(self, text=None, overrides=(), wait=True, **keys):
+        self._temporary = tempfile.TemporaryDirectory(prefix="lamina-test-")
+        self.directory = Path(self._temporary.name)
+        self.file = self.directory / "cluster.yaml"
+        self.file.write_text(text if text is not None else cluster_file(**keys))
+        self.overrides = [word for o in overrides for word in ("--set", o)]
+        self._wait = wait
+        self.processes = {}
+        self.server = None
+        listing = run("config", "--cluster", self.file, *self.overrides, "--list")
+        if listing.returncode != 0:
+            raise ClusterError(listing.stderr)
+        self.roles = {line.split()[1]: line.split()[0] for line in listing.stdout.splitlines()}
+
+    def __enter__(self):
+        try:
+            for name in self.roles:
+                self.start(name)
+            if self._wait:
+                self.await_state("serving")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.terminate()
+        end = time.monotonic() + STOP_SECONDS
+        for process in self.processes.values():
+            try:
+                process.wait(max(0.1, end - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._temporary.cleanup()
+
+    def log(self, name):
+        path = self.directory / f"{name}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def logs(self):
+        return "\n".join(f"--- {name}\n{self.log(name)[-3000:]}" for name in self.roles)
+
+    def start(self, name):
+        """Starts a daemon. The coordinator is awaited, since the others need its address."""
+        role = self.roles[name]
+        ready = self.directory / f"{name}.ready"
+        ready.unlink(missing_ok=True)
+        command = [str(BIN / f"lamina-{role}"), "--cluster", str(self.file), "--name", name,
+                   "--ready-file", str(ready), *self.overrides]
+        if role == "coordinator" and self.server is not None:
+            command += ["--set", f"coordinator.listen={self.server}"]
+        if role != "coordinator":
+            command += ["--coordinator", self.server]
+        with open(self.directory / f"{name}.log", "ab") as log:
+            self.processes[name] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log,
+                                                    stderr=log, start_new_session=True)
+        if role == "coordinator":
+            self.await_true(lambda: ready.exists() and ready.read_text().strip(),
+                            "the coordinator's ready file", [name])
+            self.server = ready.read_text().split()[0]
+
+    def await_true(self, condition, what, must_live=(), seconds=START_SECONDS):
+        """Polls until the condition holds; fails when one of `must_live` ends."""
+        end = time.monotonic() + seconds
+        while not condition():
+            for name in must_live:
+                if self.processes[name].poll() is not None:
+                    raise ClusterError(f"{name} ended while waiting for {what}\n{self.logs()}")
+            if time.monotonic() > end:
+                raise ClusterError(f"waited {seconds} s for {what}\n{self.logs()}")
+            time.sleep(0.05)
+
+    def status(self):
+        result = self.lamina("status", "--json")
+        return json.loads(result.stdout) if result.returncode == 0 else {"state": result.stderr}
+
+    def await_state(self, state, seconds=START_SECONDS):
+        must_live = [n for n, p in self.processes.items() if p.poll() is None]
+        if state == "serving":
+            must_live = list(self.processes)
+        self.await_true(lambda: self.status()["state"] == state, f"state {state}", must_live,
+                        seconds)
+
+    def lamina(self, *arguments, **keys):
+        return run(*arguments, server=self.server, **keys)
+
+    def popen(self, *arguments, **keys):
+        """A command that is left running; the caller ends it."""
+        return subprocess.Popen([str(BIN / "lamina"), *arguments, "--server", self.server],
+                                text=True, **keys)
+
+    def kill(self, name):
+        self.processes[name].kill()
+        self.processes[name].wait()
+
+    def stop(self, name):
+        self.processes[name].send_signal(signal.SIGTERM)
+        return self.processes[name].wait(STOP_SECONDS)

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A request's tokens and log-probabilities are the same to the bit, whatever runs beside it and
+// however the cluster is made.
+
+#include "absl/strings/str_cat.h"
+#include "tests/integration/cluster_test_util.h"
+#include "transport/fake/fake_network.h"
+
+namespace lamina::test_support {
+namespace {
+
+// Around the borders of chunks (16) and of attention blocks (256).
+constexpr size_t kPromptTokens[] = {1,  2,  3,   7,   15,  16,  17,  31,
+                                    33, 64, 100, 255, 256, 257, 300, 513};
+
+std::vector<coordinator::GenerateSpec> MixedRequests() {
+  std::vector<coordinator::GenerateSpec> specs;
+  for (size_t i = 0; i < std::size(kPromptTokens); ++i) {
+    std::vector<TokenId> prompt = RandomPrompt(kPromptTokens[i], i);
+    specs.push_back(i % 4 == 3 ? Sampled(std::move(prompt), 20, i)
+                               : Greedy(std::move(prompt), static_cast<uint32_t>(12 + i)));
+  }
+  return specs;
+}
+
+LocalClusterOptions Options(const RandomModelSpec& model, DType compute_type) {
+  return {.model = model, .compute_type = compute_type, .slots = 4096, .sequence_tokens_max = 768};
+}
+
+struct Base {
+  RandomModelSpec model;
+  DType compute_type = DType::kBF16;
+};
+
+class BitsTest : public ::testing::TestWithParam<Base> {
+ protected:
+  LocalClusterOptions Plain() const { return Options(GetParam().model, GetParam().compute_type); }
+
+  // Every request alone, one after another, on the plainest cluster.
+  static std::vector<GenerateResult> Alone(const LocalClusterOptions& options,
+                                           const std::vector<coordinator::GenerateSpec>& specs) {
+    const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+    std::vector<GenerateResult> results;
+    for (const coordinator::GenerateSpec& spec : specs) {
+      results.push_back(cluster->Generate(spec));
+    }
+    return results;
+  }
+
+  void ExpectSameTogether(const LocalClusterOptions& options) {
+    const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+    ASSERT_NE(cluster, nullptr);
+    ExpectSame(cluster->GenerateMany(MixedRequests()), Alone(Plain(), MixedRequests()));
+  }
+};
+
+TEST_P(BitsTest, AloneIsAsInABatchOfSixteen) { ExpectSameTogether(Plain()); }
+
+TEST_P(BitsTest, OneMemoryNodeIsAsTwoAndThree) {
+  const std::vector<GenerateResult> alone = Alone(Plain(), MixedRequests());
+  for (const uint32_t nodes : {2u, 3u}) {
+    SCOPED_TRACE(nodes);
+    LocalClusterOptions options = Plain();
+    options.memory_nodes = nodes;
+    const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+    ASSERT_NE(cluster, nullptr);
+    ExpectSame(cluster->GenerateMany(MixedRequests()), alone);
+    for (uint32_t node = 0; node < nodes; ++node) {  // All of them took part.
+      EXPECT_GT(cluster->handler(absl::StrCat("m", node)).Counters().units, 0u);
+    }
+  }
+}
+
+TEST_P(BitsTest, ChunksOf512AreAsChunksOf16) {
+  LocalClusterOptions options = Plain();
+  options.chunk_tokens = 16;
+  ExpectSameTogether(options);
+}
+
+TEST_P(BitsTest, OneLaneIsAsTwoAndThree) {
+  const std::vector<GenerateResult> alone = Alone(Plain(), MixedRequests());
+  for (const uint32_t lanes : {2u, 3u}) {
+    SCOPED_TRACE(lanes);
+    LocalClusterOptions options = Plain();
+    options.lanes = lanes;
+    options.memory_nodes = 2;
+    const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+    ASSERT_NE(cluster, nullptr);
+    ExpectSame(cluster->GenerateMany(MixedRequests()), alone);
+  }
+}
+
+TEST_P(BitsTest, OneThreadIsAsTwo) {
+  LocalClusterOptions options = Plain();
+  options.threads = 2;
+  ExpectSameTogether(options);
+}
+
+TEST_P(BitsTest, EverythingAtOnceIsAsNothing) {
+  LocalClusterOptions options = Plain();
+  options.threads = 2;
+  options.lanes = 2;
+  options.memory_nodes = 3;
+  options.chunk_tokens = 16;
+  ExpectSameTogether(options);
+}
+
+// Data outruns the control stream: windows come before their plans.
+TEST_P(BitsTest, LatePlansChangeNothing) {
+  LocalClusterOptions options = Plain();
+  options.memory_plan_delay = Micros(500);
+  options.lanes = 2;
+  options.memory_nodes = 2;
+  ExpectSameTogether(options);
+}
+
+// A transport that keeps the contract and not a word more: late, in pieces, out of order.
+TEST_P(BitsTest, AnUnrulyTransportChangesNothing) {
+  const std::vector<GenerateResult> alone = Alone(Plain(), MixedRequests());
+  for (const bool target_must_progress : {false, true}) {
+    const std::string name = absl::StrCat("unruly", target_must_progress);
+    const auto network =
+        transport::FakeNetwork::Named(name, {.seed = 7,
+                                             .delay_steps_max = 12,
+                                             .target_must_progress = target_must_progress,
+                                             .in_flight_max = 4,
+                                             .put_bytes_max = 1000});
+    LocalClusterOptions options = Plain();
+    options.transport = "fake://" + name;
+    options.lanes = 2;
+    options.memory_nodes = 2;
+    const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+    ASSERT_NE(cluster, nullptr);
+    ExpectSame(cluster->GenerateMany(MixedRequests()), alone);
+  }
+}
+
+TEST_P(BitsTest, PreemptedIsAsUndisturbed) {
+  std::vector<coordinator::GenerateSpec> specs;
+  for (uint32_t i = 0; i < 16; ++i) {
+    std::vector<TokenId> prompt = RandomPrompt(1 + 5 * i, 100 + i);
+    specs.push_back(i % 2 == 0 ? Greedy(std::move(prompt), 90) : Sampled(std::move(prompt), 90, i));
+  }
+  for (const uint32_t lanes : {1u, 2u}) {
+    SCOPED_TRACE(lanes);
+    LocalClusterOptions options = Plain();
+    options.sequence_tokens_max = 256;
+    options.slots = 300;
+    options.lanes = lanes;
+    options.chunk_tokens = 32;
+    const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+    ASSERT_NE(cluster, nullptr);
+
+    const std::vector<GenerateResult> results = cluster->GenerateMany(specs);
+
+    ExpectSame(results, Alone(Plain(), specs));
+    EXPECT_GT(cluster->engine().GetStatus().scheduler.preemptions, 0u);
+    uint32_t preemptions = 0;
+    for (const GenerateResult& result : results) {
+      preemptions += result.choices[0].usage.preemptions;
+      EXPECT_EQ(result.choices[0].tokens.size(), 90u);  // Nothing lost, nothing repeated.
+      EXPECT_EQ(result.choices[0].usage.completion_tokens, 90u);
+    }
+    EXPECT_GT(preemptions, 0u);
+    EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+  }
+}
+
+TEST_P(BitsTest, ForksAreAsSingleRequestsWithTheirSeeds) {
+  for (const uint32_t slots : {4096u, 400u}) {  // The second: with preemption.
+    SCOPED_TRACE(slots);
+    LocalClusterOptions options = Plain();
+    options.sequence_tokens_max = 400;
+    options.slots = slots;
+    options.memory_nodes = 2;
+    options.chunk_tokens = 32;
+    const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+    ASSERT_NE(cluster, nullptr);
+    std::vector<coordinator::GenerateSpec> forked;
+    std::vector<coordinator::GenerateSpec> single;
+    for (uint32_t i = 0; i < 4; ++i) {
+      forked.push_back(Sampled(RandomPrompt(20 + 30 * i, i), 60, 50 + 10 * i));
+      for (uint32_t choice = 0; choice < 5; ++choice) {
+        single.push_back(forked.back());
+        single.back().sampling.seed += choice;
+      }
+      forked.back().choices = 5;
+    }
+
+    const std::vector<GenerateResult> results = cluster->GenerateMany(forked);
+
+    const std::vector<GenerateResult> alone = Alone(Plain(), single);
+    for (size_t i = 0; i < single.size(); ++i) {
+      SCOPED_TRACE(i);
+      ASSERT_TRUE(results[i / 5].status.ok()) << results[i / 5].status;
+      ExpectSameChoice(results[i / 5].choices[i % 5], alone[i].choices[0]);
+      EXPECT_EQ(results[i / 5].choices[i % 5].usage.seed, single[i].sampling.seed);
+    }
+    EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+  }
+}
+
+TEST_P(BitsTest, ScoresAreTheSameInChunksAndBesideOthers) {
+  const std::vector<TokenId> text = RandomPrompt(300, 9);
+  const std::unique_ptr<LocalCluster> plain = MakeCluster(Plain());
+  ASSERT_NE(plain, nullptr);
+  const GenerateResult whole = plain->Score(text);
+  ASSERT_TRUE(whole.status.ok()) << whole.status;
+  ASSERT_EQ(whole.scores.size(), text.size() - 1);
+  LocalClusterOptions options = Plain();
+  options.chunk_tokens = 16;
+  options.memory_nodes = 2;
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+  std::vector<coordinator::GenerateSpec> specs = MixedRequests();
+  specs.push_back({.prompt = text, .score = true});
+
+  const std::vector<GenerateResult> results = cluster->GenerateMany(specs);
+
+  ASSERT_TRUE(results.back().status.ok()) << results.back().status;
+  EXPECT_EQ(Bits(results.back().scores), Bits(whole.scores));
+}
+
+// A continuation's log-probability is the same whether the token was sampled or given.
+TEST_P(BitsTest, ScoresAreTheLogProbabilitiesOfGeneration) {
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(Plain());
+  ASSERT_NE(cluster, nullptr);
+  const std::vector<TokenId> prompt = RandomPrompt(250, 3);
+  const GenerateResult generated = cluster->Generate(Greedy(prompt, 20));
+  ASSERT_TRUE(generated.status.ok()) << generated.status;
+  std::vector<TokenId> text = prompt;
+  const ChoiceResult& choice = generated.choices[0];
+  text.insert(text.end(), choice.tokens.begin(), choice.tokens.end());
+
+  const GenerateResult scored = cluster->Score(text);
+
+  ASSERT_EQ(scored.scores.size(), text.size() - 1);
+  EXPECT_EQ(Bits({scored.scores.end() - 20, scored.scores.end()}), Bits(choice.logprobs));
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, BitsTest,
+                         ::testing::Values(Base{SmallModel(), DType::kBF16},
+                                           Base{SmallParallelModel(), DType::kF32}),
+                         [](const ::testing::TestParamInfo<Base>& test) {
+                           return test.param.model.model_type +
+                                  (test.param.compute_type == DType::kF32 ? "_f32" : "_bf16");
+                         });
+
+// The loops that define the bits give the same as the fast ones where the compute is bf16-exact:
+// attention. So a cluster differs from another only by its dense layers.
+TEST(BitsTest, ReferenceKernelsServeToo) {
+  LocalClusterOptions options = Options(SmallModel(), DType::kF32);
+  options.reference_kernels = true;
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+
+  const GenerateResult result = cluster->Generate(Greedy(RandomPrompt(40, 1), 12));
+
+  ASSERT_TRUE(result.status.ok()) << result.status;
+  EXPECT_EQ(result.choices[0].tokens.size(), 12u);
+}
+
+}  // namespace
+}  // namespace lamina::test_support

@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A real cluster that serves the quick start's model: the command against real daemons."""
+
+import json
+import signal
+import subprocess
+import unittest
+
+from harness import Cluster, json_lines, require_model
+
+
+class ServingTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        require_model(cls("test_status_names_every_node"))
+        cls.cluster = Cluster(memory_nodes=2)
+        cls.cluster.__enter__()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.cluster.__exit__()
+
+    def ok(self, *arguments, **keys):
+        result = self.cluster.lamina(*arguments, **keys)
+        self.assertEqual(result.returncode, 0, result.stderr + self.cluster.logs())
+        return result.stdout
+
+    def test_status_names_every_node(self):
+        status = json.loads(self.ok("status", "--json"))
+        self.assertEqual(status["state"], "serving")
+        nodes = {node["name"]: node for node in status["nodes"]}
+        for name in ("c0", "m0", "m1"):
+            self.assertEqual(nodes[name]["state"], "ready")
+        self.assertGreater(nodes["m0"]["slots_total"], 0)
+
+    def test_generate_writes_one_line_per_choice(self):
+        lines = json_lines(self.ok("generate", "--prompt", "The capital of France is", "--n", "2",
+                                   "--max-tokens", "8", "--logprobs", "2", "--json"))
+        self.assertEqual(sorted(line["index"] for line in lines), [0, 1])
+        for line in lines:
+            self.assertLessEqual(line["completion_tokens"], 8)
+            self.assertEqual(len(line["token_ids"]), line["completion_tokens"])
+            self.assertEqual(len(line["logprobs"]), line["completion_tokens"])
+            self.assertIn(line["finish_reason"], ("stop", "length"))
+        self.assertEqual(lines[0]["text"], lines[1]["text"], "greedy choices are alike")
+
+    def test_people_and_programs_get_the_same_text(self):
+        arguments = ["generate", "--prompt", "Once upon a time", "--max-tokens", "12"]
+        human = self.ok(*arguments)
+        self.assertEqual(human, json_lines(self.ok(*arguments, "--json"))[0]["text"] + "\n")
+
+    def test_the_same_seed_gives_the_same_text(self):
+        arguments = ["generate", "--prompt", "Dogs", "--temperature", "1", "--seed", "5",
+                     "--max-tokens", "12"]
+        self.assertEqual(self.ok(*arguments), self.ok(*arguments))
+
+    def test_tokens_there_and_back(self):
+        tokens = self.ok("tokenize", "--prompt", "Hello, world")
+        self.assertEqual(self.ok("detokenize", "--tokens", "-", stdin=tokens), "Hello, world\n")
+
+    def test_score_gives_one_logprob_fewer_than_tokens(self):
+        score = json.loads(self.ok("score", "--prompt", "The sky is blue today", "--json"))
+        self.assertEqual(len(score["logprobs"]), len(score["tokens"]) - 1)
+        self.assertAlmostEqual(score["nll_sum"], -sum(score["logprobs"]), places=2)
+
+    def test_chat_answers_each_piped_line(self):
+        answers = json_lines(self.ok("chat", "--max-tokens", "8", "--json",
+                                     stdin="Name a river.\n/reset\nName a river.\n/quit\nno\n"))
+        self.assertEqual(len(answers), 2)
+        self.assertEqual(answers[0]["text"], answers[1]["text"], "/reset forgets the first")
+
+    def test_bench_counts_what_it_asked_for(self):
+        report = json.loads(self.ok("bench", "--concurrency", "4", "--requests", "8",
+                                    "--input-tokens", "16", "--output-tokens", "4", "--json"))
+        self.assertEqual((report["requests"], report["failed"]), (8, 0))
+        self.assertEqual((report["input_tokens"], report["output_tokens"]), (128, 32))
+        self.assertGreater(report["ttft_ms"]["p50"], 0)
+        self.assertIn("m1", [node["name"] for node in report["nodes"]])
+
+    def test_an_empty_prompt_is_refused_and_the_cluster_goes_on(self):
+        result = self.cluster.lamina("generate", "--prompt", "")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("empty", result.stderr)
+        self.test_status_names_every_node()
+
+    def test_a_prompt_beyond_the_limit_is_refused_with_both_numbers(self):
+        result = self.cluster.lamina("generate", "--tokens", ",".join(["5"] * 9000))
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("9000", result.stderr)
+        self.assertIn("8192", result.stderr)
+
+    def test_ctrl_c_cancels_the_request_and_exits_with_130(self):
+        process = self.cluster.popen("generate", "--prompt", "Once", "--max-tokens", "6000",
+                                     "--ignore-eos", stdout=subprocess.PIPE,
+                                     stderr=subprocess.PIPE)
+        self.assertNotEqual(process.stdout.read(1), "", "it streams")
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130)
+        self.cluster.await_true(self.nothing_held, "the request's slots to be free", seconds=20)
+
+    def nothing_held(self):
+        status = self.cluster.status()
+        return status["running"] == 0 and all(node["slots_used"] == 0 for node in status["nodes"])
+
+
+class FaultTest(unittest.TestCase):
+    def test_a_killed_memory_node_ends_its_requests_at_once(self):
+        require_model(self)
+        with Cluster(memory_nodes=1) as cluster:
+            process = cluster.popen("generate", "--prompt", "Once", "--max-tokens", "6000",
+                                    "--ignore-eos", stdout=subprocess.PIPE,
+                                    stderr=subprocess.PIPE)
+            self.assertNotEqual(process.stdout.read(1), "")
+            cluster.kill("m0")
+            _, error = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 1, error)
+            self.assertTrue(error.startswith("lamina: error: "), error)
+            cluster.start("m0")
+            cluster.await_state("serving")
+            again = cluster.lamina("generate", "--prompt", "Once", "--max-tokens", "4")
+            self.assertEqual(again.returncode, 0, again.stderr + cluster.logs())
+
+
+if __name__ == "__main__":
+    unittest.main()

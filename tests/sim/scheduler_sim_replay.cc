@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Replays one seed of the scheduler's simulation: `scheduler_sim_replay SEED [COUNT]` runs COUNT
+// seeds from SEED on and stops at the first that fails, with its last events.
+
+#include <cstdlib>
+#include <iostream>
+
+#include "tests/sim/sim_world.h"
+
+int main(int argc, char** argv) {
+  if (argc < 2) {
+    std::cerr << "usage: " << argv[0] << " SEED [COUNT]\n";
+    return 2;
+  }
+  const uint64_t first = std::strtoull(argv[1], nullptr, 10);
+  const uint64_t count = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1;
+  lamina::sim::SimReach reach;
+  for (uint64_t seed = first; seed < first + count; ++seed) {
+    const lamina::sim::SimReport report = lamina::sim::SimWorld({.seed = seed}).Run();
+    reach.Add(report.reach);
+    if (!report.failure.empty() || count == 1) {
+      for (const std::string& line : report.trace) {
+        std::cout << line << "\n";
+      }
+      std::cout << "seed " << seed << " trace hash " << report.trace_hash << " events "
+                << report.events << ": " << (report.failure.empty() ? "passed" : report.failure)
+                << "\n";
+    }
+    if (!report.failure.empty()) {
+      return 1;
+    }
+  }
+  std::cout << count << " seeds passed: " << reach.ToString() << "\n";
+  return 0;
+}

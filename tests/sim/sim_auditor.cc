@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tests/sim/sim_auditor.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "tests/sim/fake_model.h"
+
+namespace lamina::sim {
+
+void SimAuditor::Fail(core::SequenceId sequence, const std::string& what) {
+  if (failure_.empty()) {
+    failure_ = absl::StrCat("client of sequence ", sequence, ": ", what);
+  }
+}
+
+void SimAuditor::Submitted(const core::SequenceRequest& request) {
+  clients_[request.id] = {.request = request, .tokens = request.prompt};
+}
+
+void SimAuditor::Cancelled(core::SequenceId sequence) { clients_[sequence].ended = true; }
+
+void SimAuditor::Saw(const core::Events& events, bool nodes_lost) {
+  for (const core::TokenEvent& event : events.tokens) {
+    SawToken(event);
+  }
+  for (const core::ScoreEvent& event : events.scores) {
+    SawScore(event);
+  }
+  for (const core::FinishEvent& event : events.finished) {
+    SawEnd(event, nodes_lost);
+  }
+  for (const core::SequenceId sequence : events.preempted) {
+    if (clients_.at(sequence).ended) {
+      Fail(sequence, "preempted after its end");
+    }
+  }
+}
+
+void SimAuditor::SawToken(const core::TokenEvent& event) {
+  Client& client = clients_[event.sequence];
+  const size_t prompt = client.request.prompt.size();
+  if (client.ended || client.request.score || client.request.id == 0) {
+    return Fail(event.sequence, "a token that nobody waits for");
+  }
+  if (prompt + event.index != client.tokens.size() ||
+      event.token.position != client.tokens.size()) {
+    return Fail(event.sequence, absl::StrCat("token index ", event.index, " instead of ",
+                                             client.tokens.size() - prompt));
+  }
+  FakeModel model(client.request.sampling.seed);
+  for (const TokenId token : client.tokens) {
+    model.See(token);
+  }
+  if (event.token.token != model.Next()) {
+    return Fail(event.sequence, absl::StrCat("wrong token at index ", event.index));
+  }
+  client.tokens.push_back(event.token.token);
+}
+
+void SimAuditor::SawScore(const core::ScoreEvent& event) {
+  Client& client = clients_[event.sequence];
+  if (client.ended || client.scored || !client.request.score) {
+    return Fail(event.sequence, "a score that nobody waits for");
+  }
+  client.scored = true;
+  FakeModel model(client.request.sampling.seed);
+  model.See(client.tokens[0]);
+  std::vector<float> expected;
+  for (size_t i = 1; i < client.tokens.size(); ++i) {
+    expected.push_back(model.Logprob(client.tokens[i]));
+    model.See(client.tokens[i]);
+  }
+  if (event.logprobs != expected) {
+    Fail(event.sequence, "a wrong score");
+  }
+}
+
+void SimAuditor::SawEnd(const core::FinishEvent& event, bool nodes_lost) {
+  Client& client = clients_[event.sequence];
+  if (client.ended) {
+    return Fail(event.sequence, "ended twice");
+  }
+  client.ended = true;
+  if (event.reason == core::FinishReason::kError) {
+    if (!nodes_lost || event.status.ok()) {
+      Fail(event.sequence, absl::StrCat("an error for no reason: ", event.status.message()));
+    }
+    return;
+  }
+  const core::SequenceRequest& request = client.request;
+  if (request.score) {
+    return client.scored ? void() : Fail(event.sequence, "ended without a score");
+  }
+  if (client.tokens.size() == request.prompt.size()) {
+    return Fail(event.sequence, "ended without a token");
+  }
+  const bool stop = client.tokens.size() >= request.tokens_min &&
+                    std::find(request.end_tokens.begin(), request.end_tokens.end(),
+                              client.tokens.back()) != request.end_tokens.end();
+  if (stop != (event.reason == core::FinishReason::kStop) ||
+      (!stop && client.tokens.size() != request.tokens_max)) {
+    Fail(event.sequence, "ended too early, too late, or for the wrong reason");
+  }
+}
+
+void SimAuditor::AtEnd() {
+  for (const auto& [id, client] : clients_) {
+    if (!client.ended) {
+      Fail(id, absl::StrCat("never ended; saw ",
+                            client.tokens.size() - client.request.prompt.size(), " tokens"));
+    }
+  }
+}
+
+}  // namespace lamina::sim

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tests/sim/sim_nodes.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "tests/sim/fake_model.h"
+
+namespace lamina::sim {
+
+SimNodes::SimNodes(const core::SchedulerOptions& options, uint64_t epoch, uint64_t seed)
+    : options_(options),
+      epoch_(epoch),
+      random_(seed),
+      scratch_(options.scratch_tokens, -1),
+      step_started_(options.lanes) {
+  for (const core::MemoryNodeShare& node : options.memory_nodes) {
+    slots_.emplace_back(node.slots);
+  }
+}
+
+void SimNodes::Fail(const std::string& what) {
+  if (failure_.empty()) {
+    failure_ = absl::StrCat("nodes: ", what);
+  }
+}
+
+SimNodes::Entry* SimNodes::Find(const core::StepPlan& plan, core::SequenceId id) {
+  const auto it = table_.find(id);
+  if (it == table_.end() || it->second.lane != plan.lane) {
+    Fail(absl::StrCat("sequence ", id, " is not in the tables of lane ", plan.lane));
+    return nullptr;
+  }
+  return &it->second;
+}
+
+void SimNodes::Start(const core::StepPlan& plan) {
+  StartLane(plan);
+  for (const core::SequenceId id : plan.leaves) {
+    Leave(plan, id);
+  }
+  for (const core::SequenceJoin& join : plan.joins) {
+    Join(plan, join);
+  }
+  for (const core::SlotGrant& grant : plan.grants) {
+    Grant(plan, grant);
+  }
+  CheckGrantsOfJoins(plan);
+  CheckRows(plan);
+  for (const core::PrefillChunk& chunk : plan.chunks) {
+    StartChunk(plan, chunk);
+  }
+}
+
+void SimNodes::StartLane(const core::StepPlan& plan) {
+  if (plan.epoch != epoch_ || plan.lane >= step_started_.size() ||
+      plan.step != step_started_[plan.lane] + 1) {
+    return Fail(absl::StrCat("lane ", plan.lane, " step ", plan.step, " is out of order"));
+  }
+  step_started_[plan.lane] = plan.step;
+  size_t tokens = plan.rows.size();
+  for (const core::PrefillChunk& chunk : plan.chunks) {
+    tokens += chunk.tokens;
+  }
+  if (tokens > options_.step_tokens_max || plan.rows.size() > options_.rows_max) {
+    Fail("the step is over its budget");
+  }
+  if (tokens == 0 && plan.leaves.empty()) {
+    Fail("the step is empty");
+  }
+}
+
+void SimNodes::Leave(const core::StepPlan& plan, core::SequenceId id) {
+  Entry* entry = Find(plan, id);
+  if (entry == nullptr) {
+    return;
+  }
+  for (const uint32_t slot : entry->slots) {
+    std::erase(slots_[entry->join.memory_node][slot].owners, id);
+  }
+  table_.erase(id);
+}
+
+void SimNodes::Join(const core::StepPlan& plan, const core::SequenceJoin& join) {
+  if (join.tokens.empty() || join.prompt_tokens > join.tokens.size() ||
+      join.memory_node >= slots_.size() || (!join.score && join.tokens.size() >= join.tokens_max)) {
+    return Fail(absl::StrCat("the join of sequence ", join.id, " makes no sense"));
+  }
+  if (join.parent != 0) {
+    const Entry* parent = Find(plan, join.parent);
+    if (parent == nullptr || parent->join.tokens != join.tokens || parent->chunk_started > 0 ||
+        parent->join.memory_node != join.memory_node) {
+      return Fail(absl::StrCat("sequence ", join.id, " cannot be a fork of ", join.parent));
+    }
+  }
+  const bool fresh =
+      table_.emplace(join.id, Entry{.join = join, .lane = plan.lane, .tokens = join.tokens}).second;
+  if (!fresh) {
+    Fail(absl::StrCat("sequence ", join.id, " joins while another life of it is in the tables"));
+  }
+}
+
+void SimNodes::Grant(const core::StepPlan& plan, const core::SlotGrant& grant) {
+  Entry* entry = Find(plan, grant.sequence);
+  if (entry == nullptr) {
+    return;
+  }
+  std::vector<Slot>& slots = slots_[entry->join.memory_node];
+  const Entry* parent = entry->join.parent == 0 || !table_.contains(entry->join.parent)
+                            ? nullptr
+                            : &table_.at(entry->join.parent);
+  for (uint32_t i = 0; i < grant.extent.tokens; ++i) {
+    const uint32_t slot = grant.extent.first_slot + i;
+    const size_t index = entry->slots.size();
+    if (slot >= slots.size()) {
+      return Fail(absl::StrCat("slot ", slot, " does not exist"));
+    }
+    const bool prefix = entry->join.parent != 0 && index < entry->join.tokens.size();
+    const bool shared =
+        prefix && parent != nullptr && index < parent->slots.size() && parent->slots[index] == slot;
+    if (prefix != shared || (!shared && !slots[slot].owners.empty())) {
+      return Fail(absl::StrCat("slot ", slot, " of node ", entry->join.memory_node,
+                               " is given to sequence ", grant.sequence,
+                               " while another one holds it"));
+    }
+    slots[slot].owners.push_back(grant.sequence);
+    entry->slots.push_back(slot);
+  }
+}
+
+void SimNodes::CheckGrantsOfJoins(const core::StepPlan& plan) {
+  for (const core::SequenceJoin& join : plan.joins) {
+    const auto it = table_.find(join.id);
+    if (it != table_.end() && it->second.slots.size() != join.tokens.size()) {
+      Fail(absl::StrCat("sequence ", join.id, " joins with ", it->second.slots.size(),
+                        " slots for ", join.tokens.size(), " tokens"));
+    }
+  }
+}
+
+void SimNodes::CheckRows(const core::StepPlan& plan) {
+  std::set<core::SequenceId> seen;
+  uint32_t last_node = 0;
+  for (const core::DecodeRow& row : plan.rows) {
+    const Entry* entry = Find(plan, row.sequence);
+    if (entry == nullptr) {
+      return;
+    }
+    if (!seen.insert(row.sequence).second || entry->join.memory_node < last_node) {
+      return Fail("rows are doubled, or not sorted by memory node");
+    }
+    last_node = entry->join.memory_node;
+    if (!entry->prefilled || entry->slots.size() != row.position + size_t{1}) {
+      return Fail(absl::StrCat("the row of sequence ", row.sequence, " at ", row.position,
+                               " is too early, or has no slot"));
+    }
+  }
+}
+
+void SimNodes::StartChunk(const core::StepPlan& plan, const core::PrefillChunk& chunk) {
+  Entry* entry = Find(plan, chunk.sequence);
+  if (entry == nullptr) {
+    return;
+  }
+  const uint32_t end = chunk.first_token + chunk.tokens;
+  if (chunk.tokens == 0 || chunk.tokens > options_.chunk_tokens || entry->join.parent != 0 ||
+      chunk.first_token != entry->chunk_started || end > entry->join.tokens.size() ||
+      chunk.last != (end == entry->join.tokens.size())) {
+    return Fail(absl::StrCat("the chunk of sequence ", chunk.sequence, " at ", chunk.first_token,
+                             " does not continue the one before"));
+  }
+  entry->chunk_started = end;
+  if (chunk.first_token == 0) {
+    ClaimScratch(*entry, chunk);
+  } else if (!entry->has_scratch || entry->scratch_offset != chunk.scratch_offset) {
+    Fail(absl::StrCat("sequence ", chunk.sequence, " moved in the scratch"));
+  }
+}
+
+void SimNodes::ClaimScratch(Entry& entry, const core::PrefillChunk& chunk) {
+  const size_t begin = chunk.scratch_offset;
+  const size_t end = begin + entry.join.tokens.size();
+  for (const auto& [id, other] : table_) {
+    if (other.has_scratch && other.scratch_offset < end &&
+        begin < other.scratch_offset + other.join.tokens.size()) {
+      return Fail(absl::StrCat("sequences ", chunk.sequence, " and ", id, " share scratch"));
+    }
+  }
+  if (end > scratch_.size()) {
+    return Fail(absl::StrCat("sequence ", chunk.sequence, " leaves the scratch"));
+  }
+  entry.has_scratch = true;
+  entry.scratch_offset = chunk.scratch_offset;
+}
+
+core::StepResult SimNodes::End(const core::StepPlan& plan) {
+  core::StepResult result{.epoch = plan.epoch, .lane = plan.lane, .step = plan.step};
+  if (!failure_.empty()) {
+    return result;  // The tables cannot be trusted any more.
+  }
+  for (const core::DecodeRow& row : plan.rows) {
+    EndRow(row, result);
+  }
+  for (const core::PrefillChunk& chunk : plan.chunks) {
+    EndChunk(chunk, result);
+  }
+  return result;
+}
+
+void SimNodes::EndRow(const core::DecodeRow& row, core::StepResult& result) {
+  Entry& entry = table_.at(row.sequence);
+  std::vector<Slot>& slots = slots_[entry.join.memory_node];
+  Slot& target = slots[entry.slots[row.position]];
+  if (target.owners != std::vector<core::SequenceId>{row.sequence}) {
+    return Fail(absl::StrCat("sequence ", row.sequence, " writes a shared slot"));
+  }
+  if (entry.finished) {
+    // A dead row: real nodes may compute it or not. Here, what it writes is rubbish.
+    target.token = static_cast<TokenId>(random_.Below(kVocabulary));
+    if (random_.Chance(0.5)) {
+      result.tokens.push_back(
+          {.sequence = row.sequence, .position = row.position + 1, .token = target.token});
+    }
+    return;
+  }
+  if (entry.tokens.size() != row.position + size_t{1}) {
+    return Fail(absl::StrCat("the row of sequence ", row.sequence, " is at ", row.position,
+                             ", its last token at ", entry.tokens.size() - 1));
+  }
+  target.token = entry.tokens.back();
+  FakeModel model(entry.join.sampling.seed);
+  for (const uint32_t slot : entry.slots) {
+    model.See(slots[slot].token);
+  }
+  Sample(entry, model.Next(), result);
+}
+
+void SimNodes::EndChunk(const core::PrefillChunk& chunk, core::StepResult& result) {
+  Entry& entry = table_.at(chunk.sequence);
+  std::vector<Slot>& slots = slots_[entry.join.memory_node];
+  const uint32_t end = chunk.first_token + chunk.tokens;
+  for (uint32_t i = chunk.first_token; i < end; ++i) {
+    scratch_[entry.scratch_offset + i] = entry.tokens[i];
+    slots[entry.slots[i]].token = entry.tokens[i];
+  }
+  entry.chunked = end;
+  if (entry.join.score) {
+    Score(entry, chunk, result);
+  }
+  if (!chunk.last) {
+    return;
+  }
+  entry.has_scratch = false;
+  for (auto& [id, other] : table_) {
+    if (id != chunk.sequence && (other.join.parent != chunk.sequence || other.prefilled)) {
+      continue;
+    }
+    other.prefilled = true;
+    if (other.join.score) {
+      continue;
+    }
+    FakeModel model(other.join.sampling.seed);
+    for (uint32_t i = 0; i < end; ++i) {
+      model.See(scratch_[entry.scratch_offset + i]);
+    }
+    Sample(other, model.Next(), result);
+  }
+}
+
+// Of the tokens that follow those of the chunk, the last token of all excepted: nothing follows it.
+void SimNodes::Score(const Entry& entry, const core::PrefillChunk& chunk,
+                     core::StepResult& result) {
+  core::ScoredTokens scored{.sequence = chunk.sequence, .first_token = chunk.first_token + 1};
+  FakeModel model(entry.join.sampling.seed);
+  const uint32_t end = chunk.first_token + chunk.tokens;
+  for (uint32_t i = 0; i < end && i + 1 < entry.join.tokens.size(); ++i) {
+    model.See(scratch_[entry.scratch_offset + i]);
+    if (i >= chunk.first_token) {
+      scored.logprobs.push_back(model.Logprob(entry.join.tokens[i + 1]));
+    }
+  }
+  if (!scored.logprobs.empty()) {
+    result.scores.push_back(std::move(scored));
+  }
+}
+
+void SimNodes::Sample(Entry& entry, TokenId token, core::StepResult& result) {
+  core::SampledToken sampled{.sequence = entry.join.id,
+                             .position = static_cast<uint32_t>(entry.tokens.size()),
+                             .token = token};
+  entry.tokens.push_back(token);
+  const auto& ends = entry.join.end_tokens;
+  if (entry.tokens.size() >= entry.join.tokens_min &&
+      std::find(ends.begin(), ends.end(), token) != ends.end()) {
+    sampled.finish = core::FinishReason::kStop;
+  } else if (entry.tokens.size() >= entry.join.tokens_max) {
+    sampled.finish = core::FinishReason::kLength;
+  }
+  entry.finished = sampled.finish != core::FinishReason::kNone;
+  result.tokens.push_back(std::move(sampled));
+}
+
+}  // namespace lamina::sim

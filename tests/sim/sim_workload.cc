@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tests/sim/sim_workload.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "tests/sim/fake_model.h"
+
+namespace lamina::sim {
+namespace {
+
+uint32_t Between(Prng& random, uint32_t least, uint32_t most) {
+  return least + static_cast<uint32_t>(random.Below(most - least + 1));
+}
+
+core::SchedulerOptions MakeOptions(Prng& random) {
+  core::SchedulerOptions options;
+  options.lanes = Between(random, 1, 3);
+  options.plan_ahead = Between(random, 1, 3);
+  options.rows_max = Between(random, 1, 12);
+  options.step_tokens_max = Between(random, 1, 40);
+  options.chunk_tokens = Between(random, 1, 24);
+  options.sequence_tokens_max = Between(random, 16, 64);
+  options.scratch_tokens = options.sequence_tokens_max * Between(random, 1, 3);
+  options.running_max = Between(random, 1, 24);
+  options.waiting_max = Between(random, 4, 40);
+  options.admission_headroom = random.Chance(0.5) ? 0 : Between(random, 0, 8);
+  options.soft_reservation_min = Between(random, 0, 4);
+  options.soft_reservation_max = options.soft_reservation_min + Between(random, 0, 16);
+  const uint32_t nodes = Between(random, 1, 3);
+  for (uint32_t i = 0; i < nodes; ++i) {
+    // From too little for the longest sequence to plenty for many.
+    options.memory_nodes.push_back({.name = absl::StrCat("memory", i),
+                                    .slots = Between(random, 12, random.Chance(0.7) ? 80 : 600),
+                                    .bandwidth_bytes_per_second = 1.0 + random.Uniform()});
+  }
+  return options;
+}
+
+core::SequenceRequest MakeRequest(Prng& random, const core::SchedulerOptions& options) {
+  core::SequenceRequest request;
+  const uint32_t prompt = Between(random, 1, options.sequence_tokens_max - 1);
+  request.prompt.resize(random.Chance(0.5) ? prompt : std::min(prompt, 6u));
+  for (TokenId& token : request.prompt) {
+    token = static_cast<TokenId>(random.Below(kVocabulary));
+  }
+  const auto size = static_cast<uint32_t>(request.prompt.size());
+  request.tokens_max = Between(random, size + 1, options.sequence_tokens_max);
+  request.tokens_min = random.Chance(0.2) ? size + 3 : 0;
+  request.sampling.seed = random();
+  request.score = random.Chance(0.1);
+  request.priority = static_cast<int32_t>(random.Below(3));
+  const uint32_t ends = random.Chance(0.5) ? Between(random, 0, 60) : 0;
+  for (uint32_t end = 0; end < ends; ++end) {
+    request.end_tokens.push_back(static_cast<TokenId>(end));
+  }
+  return request;
+}
+
+}  // namespace
+
+SimWorkload MakeWorkload(Prng& random) {
+  SimWorkload workload;
+  workload.options = MakeOptions(random);
+  workload.priority_order = random.Chance(0.3);
+  workload.faults = {.cancel = random.Chance(0.5) ? 0.2 * random.Uniform() : 0,
+                     .epochs = random.Chance(0.3) ? Between(random, 1, 3) : 0,
+                     .message_delay_max = Micros(Between(random, 1, 300)),
+                     .step_max = Micros(Between(random, 2, 500))};
+  const uint32_t bursts = Between(random, 1, 6);
+  core::SequenceId next_id = 1;
+  Nanos time = 0;
+  for (uint32_t burst = 0; burst < bursts; ++burst) {
+    time += static_cast<Nanos>(random.Below(Millis(random.Chance(0.5) ? 1 : 20)));
+    SimArrival arrival{.time = time};
+    const uint32_t requests = Between(random, 1, 8);
+    for (uint32_t i = 0; i < requests; ++i) {
+      core::SequenceRequest request = MakeRequest(random, workload.options);
+      request.id = next_id++;
+      arrival.requests.push_back(request);
+      const uint32_t forks = random.Chance(0.3) ? Between(random, 1, 4) : 0;
+      const core::SequenceId parent = request.id;
+      for (uint32_t fork = 0; fork < forks; ++fork) {
+        request.id = next_id++;
+        request.fork_of = parent;
+        request.sampling.seed = random();
+        arrival.requests.push_back(request);
+      }
+    }
+    workload.arrivals.push_back(std::move(arrival));
+  }
+  workload.arrivals_end = time;
+  return workload;
+}
+
+}  // namespace lamina::sim

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a seed decides: the limits of the scheduler, the nodes, the requests, and which faults come
+// how often.
+
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "common/philox.h"
+#include "coordinator/core/scheduler.h"
+
+namespace lamina::sim {
+
+struct SimFaults {
+  double cancel = 0;            // Probability for each request; at a random time.
+  uint32_t epochs = 0;          // Membership changes, in each of which a node may be lost.
+  Nanos message_delay_max = 0;  // Of plans and of results, each way.
+  Nanos step_max = 0;           // Longest step; the shortest is 1 us.
+};
+
+struct SimArrival {
+  Nanos time = 0;
+  std::vector<core::SequenceRequest> requests;  // Submitted at once.
+};
+
+struct SimWorkload {
+  core::SchedulerOptions options;
+  bool priority_order = false;
+  SimFaults faults;
+  std::vector<SimArrival> arrivals;
+  Nanos arrivals_end = 0;
+};
+
+SimWorkload MakeWorkload(Prng& random);
+
+}  // namespace lamina::sim

@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tests/sim/sim_world.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tests/sim/fake_model.h"
+
+namespace lamina::sim {
+namespace {
+
+constexpr size_t kTraceLines = 50;
+constexpr uint64_t kEventsMax = 200'000;
+// After the last arrival. The longest workload needs a tenth of it.
+constexpr Nanos kSettleTime = Seconds(20);
+
+std::unique_ptr<core::ServiceOrder> MakeOrder(bool priority) {
+  return priority ? core::MakePriorityOrder() : core::MakeFirstComeFirstServed();
+}
+
+std::string Describe(const core::StepPlan& plan) {
+  std::string line = absl::StrCat("plan lane ", plan.lane, " step ", plan.step);
+  for (const core::SequenceId id : plan.leaves) {
+    absl::StrAppend(&line, " leave ", id);
+  }
+  for (const core::SequenceJoin& join : plan.joins) {
+    absl::StrAppend(&line, " join ", join.id, " tokens ", join.tokens.size(), " node ",
+                    join.memory_node, " parent ", join.parent);
+  }
+  for (const core::SlotGrant& grant : plan.grants) {
+    absl::StrAppend(&line, " grant ", grant.sequence, " ", grant.extent.first_slot, "+",
+                    grant.extent.tokens);
+  }
+  for (const core::DecodeRow& row : plan.rows) {
+    absl::StrAppend(&line, " row ", row.sequence, " at ", row.position);
+  }
+  for (const core::PrefillChunk& chunk : plan.chunks) {
+    absl::StrAppend(&line, " chunk ", chunk.sequence, " ", chunk.first_token, "+", chunk.tokens,
+                    " scratch ", chunk.scratch_offset, chunk.last ? " last" : "");
+  }
+  return line;
+}
+
+}  // namespace
+
+void SimReach::Add(const SimReach& other) {
+  tokens += other.tokens;
+  scores += other.scores;
+  preemptions += other.preemptions;
+  left_without_row += other.left_without_row;
+  reservations_revoked += other.reservations_revoked;
+  forks_shared += other.forks_shared;
+  forks_unshared += other.forks_unshared;
+  rows_dead += other.rows_dead;
+  rows_sat_out += other.rows_sat_out;
+  leave_only_plans += other.leave_only_plans;
+  chunks_beside_rows += other.chunks_beside_rows;
+  several_prompts_in_a_step += other.several_prompts_in_a_step;
+  epochs += other.epochs;
+  ended_by_loss += other.ended_by_loss;
+  queue_full += other.queue_full;
+  refused += other.refused;
+  cancels += other.cancels;
+}
+
+std::string SimReach::ToString() const {
+  return absl::StrCat("tokens ", tokens, ", scores ", scores, ", preemptions ", preemptions,
+                      ", left without a row ", left_without_row, ", reservations revoked ",
+                      reservations_revoked, ", forks shared ", forks_shared, ", unshared ",
+                      forks_unshared, ", rows dead ", rows_dead, ", sat out ", rows_sat_out,
+                      ", leave-only plans ", leave_only_plans, ", chunks beside rows ",
+                      chunks_beside_rows, ", several prompts in a step ", several_prompts_in_a_step,
+                      ", epochs ", epochs, ", ended by loss ", ended_by_loss, ", queue full ",
+                      queue_full, ", refused ", refused, ", cancels ", cancels);
+}
+
+SimWorld::SimWorld(const SimOptions& options)
+    : sim_(options),
+      random_(options.seed),
+      workload_(MakeWorkload(random_)),
+      scheduler_(workload_.options, MakeOrder(workload_.priority_order)),
+      nodes_(std::make_unique<SimNodes>(workload_.options, 0, random_())),
+      links_(workload_.options.lanes),
+      memory_nodes_(workload_.options.memory_nodes) {}
+
+void SimWorld::At(Nanos time, std::function<void()> happen) {
+  queue_.push({time, ++event_count_, std::move(happen)});
+}
+
+void SimWorld::Trace(std::string line) {
+  line = absl::StrCat(now_, " ", line);
+  for (const char c : line) {
+    report_.trace_hash = (report_.trace_hash ^ static_cast<uint8_t>(c)) * 0x100000001b3ULL;
+  }
+  report_.trace.push_back(std::move(line));
+  if (report_.trace.size() > kTraceLines) {
+    report_.trace.erase(report_.trace.begin());
+  }
+}
+
+void SimWorld::Fail(const std::string& what) {
+  if (report_.failure.empty()) {
+    report_.failure = absl::StrCat(what, " (at ", now_, " ns)");
+  }
+}
+
+Nanos SimWorld::Delay(Nanos most) {
+  return 1 + static_cast<Nanos>(random_.Below(static_cast<uint64_t>(most)));
+}
+
+SimReport SimWorld::Run() {
+  ScheduleWorkload();
+  while (!queue_.empty() && report_.failure.empty()) {
+    const Event event = queue_.top();
+    queue_.pop();
+    now_ = event.time;
+    event.happen();
+    Plan();
+    CheckAll();
+    ++report_.events;
+    if (now_ > settled_by_ || report_.events > kEventsMax) {
+      Fail("not settled in time");
+    }
+  }
+  if (report_.failure.empty()) {
+    CheckEnd();
+  }
+  const core::SchedulerStats stats = scheduler_.Stats();
+  report_.reach.preemptions = stats.preemptions;
+  report_.reach.rows_dead = stats.rows_dead;
+  report_.reach.reservations_revoked = revoked_before_ + scheduler_.kv().ReservationsRevoked();
+  return report_;
+}
+
+void SimWorld::ScheduleWorkload() {
+  for (const SimArrival& arrival : workload_.arrivals) {
+    At(arrival.time, [this, &arrival] { Arrive(arrival); });
+  }
+  const Nanos end = workload_.arrivals_end + Millis(2);
+  for (uint32_t i = 0; i < workload_.faults.epochs; ++i) {
+    At(Delay(end), [this] { ChangeEpoch(); });
+  }
+  settled_by_ = end + kSettleTime;
+}
+
+void SimWorld::Arrive(const SimArrival& arrival) {
+  for (const core::SequenceRequest& request : arrival.requests) {
+    const absl::Status status = scheduler_.Submit(request);
+    Trace(absl::StrCat("submit ", request.id, " prompt ", request.prompt.size(), " tokens_max ",
+                       request.tokens_max, " ", status.ToString()));
+    switch (status.code()) {
+      case absl::StatusCode::kOk:
+        break;
+      case absl::StatusCode::kResourceExhausted:
+        ++report_.reach.queue_full;
+        continue;
+      case absl::StatusCode::kInvalidArgument:
+        ++report_.reach.refused;
+        continue;
+      default:
+        Fail(absl::StrCat("Submit answered ", status.ToString()));
+        return;
+    }
+    requests_[request.id] = request;
+    auditor_.Submitted(request);
+    if (random_.Chance(workload_.faults.cancel)) {
+      const core::SequenceId id = request.id;
+      At(now_ + Delay(Millis(3)), [this, id] { Cancel(id); });
+    }
+  }
+}
+
+void SimWorld::Cancel(core::SequenceId sequence) {
+  Trace(absl::StrCat("cancel ", sequence));
+  scheduler_.Finish(sequence);
+  auditor_.Cancelled(sequence);
+  ++report_.reach.cancels;
+}
+
+// Some nodes come back empty, some are lost for good; one always remains.
+void SimWorld::ChangeEpoch() {
+  std::vector<std::string> lost;
+  for (size_t i = 0; i < memory_nodes_.size();) {
+    if (!random_.Chance(0.4)) {
+      ++i;
+      continue;
+    }
+    lost.push_back(memory_nodes_[i].name);
+    if (memory_nodes_.size() > 1 && random_.Chance(0.5)) {
+      memory_nodes_.erase(memory_nodes_.begin() + static_cast<std::ptrdiff_t>(i));
+    } else {
+      ++i;
+    }
+  }
+  revoked_before_ += scheduler_.kv().ReservationsRevoked();
+  core::Events events;
+  scheduler_.StartEpoch(++epoch_, memory_nodes_, lost, events);
+  Trace(absl::StrCat("epoch ", epoch_, " lost ", lost.size()));
+  core::SchedulerOptions options = workload_.options;
+  options.memory_nodes = memory_nodes_;
+  nodes_ = std::make_unique<SimNodes>(options, epoch_, random_());
+  links_.assign(links_.size(), {});
+  last_row_.clear();
+  last_token_.clear();
+  leaves_late_.clear();
+  ++report_.reach.epochs;
+  report_.reach.ended_by_loss += events.finished.size();
+  Show(events, true);
+}
+
+void SimWorld::Plan() {
+  std::vector<core::StepPlan> plans;
+  scheduler_.Plan(plans);
+  for (core::StepPlan& plan : plans) {
+    Observe(plan);
+    Mutate(plan);
+    Trace(Describe(plan));
+    Send(std::move(plan));
+  }
+}
+
+void SimWorld::Observe(const core::StepPlan& plan) {
+  SimReach& reach = report_.reach;
+  reach.leave_only_plans += plan.rows.empty() && plan.chunks.empty();
+  reach.chunks_beside_rows += !plan.rows.empty() && !plan.chunks.empty();
+  reach.several_prompts_in_a_step += plan.chunks.size() > 1;
+  for (const core::SequenceId id : plan.leaves) {
+    reach.left_without_row += !last_row_.contains(id);
+    last_row_.erase(id);
+  }
+  for (const core::SequenceJoin& join : plan.joins) {
+    reach.forks_shared += join.parent != 0;
+    reach.forks_unshared += join.parent == 0 && requests_.at(join.id).fork_of != 0;
+  }
+  for (const core::DecodeRow& row : plan.rows) {
+    const auto last = last_row_.find(row.sequence);
+    reach.rows_sat_out += last != last_row_.end() && last->second + 1 != plan.step;
+    last_row_[row.sequence] = plan.step;
+  }
+}
+
+void SimWorld::Mutate(core::StepPlan& plan) {
+  switch (sim_.bug) {
+    case PlantedBug::kNone:
+    case PlantedBug::kTokenStale:
+    case PlantedBug::kTokenMissing:
+      return;
+    case PlantedBug::kLeaveLost:
+      plan.leaves.clear();
+      return;
+    case PlantedBug::kLeaveLate:
+      std::swap(plan.leaves, leaves_late_[plan.lane]);
+      return;
+    case PlantedBug::kSlotGivenTwice:
+      for (core::SlotGrant& grant : plan.grants) {
+        grant.extent.first_slot -= plan.joins.empty() && grant.extent.first_slot > 0;
+      }
+      return;
+    case PlantedBug::kScratchShared:
+      for (core::PrefillChunk& chunk : plan.chunks) {
+        chunk.scratch_offset = 0;
+      }
+      return;
+    case PlantedBug::kPositionOff:
+      for (core::DecodeRow& row : plan.rows) {
+        ++row.position;
+      }
+      return;
+    case PlantedBug::kCommittedWrong:
+      for (core::SequenceJoin& join : plan.joins) {
+        join.tokens.back() ^= join.tokens.size() > join.prompt_tokens;
+      }
+      return;
+  }
+}
+
+void SimWorld::Mutate(core::StepResult& result) {
+  if (sim_.bug == PlantedBug::kTokenMissing && !result.tokens.empty()) {
+    result.tokens.pop_back();
+  }
+  for (core::SampledToken& token : result.tokens) {
+    const auto last = last_token_.find(token.sequence);
+    const TokenId right = token.token;
+    if (sim_.bug == PlantedBug::kTokenStale && last != last_token_.end()) {
+      token.token = last->second;
+    }
+    last_token_[token.sequence] = right;
+  }
+}
+
+void SimWorld::Send(core::StepPlan plan) {
+  const uint32_t lane = plan.lane;
+  LaneLink& link = links_[lane];
+  link.plan_arrival = std::max(link.plan_arrival, now_ + Delay(workload_.faults.message_delay_max));
+  At(link.plan_arrival, [this, lane, plan = std::move(plan)] {
+    if (plan.epoch == epoch_) {
+      links_[lane].plans.push_back(plan);
+      StartStep(lane);
+    }
+  });
+}
+
+void SimWorld::StartStep(uint32_t lane) {
+  LaneLink& link = links_[lane];
+  if (link.busy || link.plans.empty()) {
+    return;
+  }
+  link.busy = true;
+  nodes_->Start(link.plans.front());
+  const uint64_t epoch = epoch_;
+  At(now_ + Delay(workload_.faults.step_max), [this, lane, epoch] {
+    if (epoch == epoch_) {
+      EndStep(lane);
+    }
+  });
+}
+
+void SimWorld::EndStep(uint32_t lane) {
+  LaneLink& link = links_[lane];
+  core::StepResult result = nodes_->End(link.plans.front());
+  Mutate(result);
+  link.plans.pop_front();
+  link.busy = false;
+  link.result_arrival =
+      std::max(link.result_arrival, now_ + Delay(workload_.faults.message_delay_max));
+  At(link.result_arrival, [this, result = std::move(result)] { Report(result); });
+  StartStep(lane);
+}
+
+void SimWorld::Report(core::StepResult result) {
+  Trace(absl::StrCat("done epoch ", result.epoch, " lane ", result.lane, " step ", result.step,
+                     " tokens ", result.tokens.size()));
+  core::Events events;
+  const absl::Status status = scheduler_.OnStepDone(result, events);
+  if (!status.ok()) {
+    Fail(absl::StrCat("OnStepDone answered ", status.ToString()));
+  }
+  Show(events, false);
+}
+
+void SimWorld::Show(const core::Events& events, bool nodes_lost) {
+  report_.reach.tokens += events.tokens.size();
+  report_.reach.scores += events.scores.size();
+  for (const core::TokenEvent& event : events.tokens) {
+    Trace(absl::StrCat("token ", event.sequence, " index ", event.index, " ", event.token.token));
+  }
+  for (const core::FinishEvent& event : events.finished) {
+    Trace(absl::StrCat("end ", event.sequence, " ", event.status.ToString()));
+  }
+  for (const core::SequenceId sequence : events.preempted) {
+    Trace(absl::StrCat("preempted ", sequence));
+  }
+  auditor_.Saw(events, nodes_lost);
+}
+
+void SimWorld::CheckAll() {
+  if (!nodes_->failure().empty()) {
+    return Fail(nodes_->failure());
+  }
+  if (!auditor_.failure().empty()) {
+    return Fail(auditor_.failure());
+  }
+  if (const absl::Status status = scheduler_.Audit(); !status.ok()) {
+    return Fail(absl::StrCat("audit: ", status.message()));
+  }
+}
+
+void SimWorld::CheckEnd() {
+  auditor_.AtEnd();
+  CheckAll();
+  if (scheduler_.HasWork()) {
+    Fail("work is left, and nothing happens any more");
+  }
+  if (!nodes_->TablesEmpty()) {
+    Fail("the nodes still know a sequence");
+  }
+  for (uint32_t node = 0; node < memory_nodes_.size(); ++node) {
+    if (scheduler_.kv().SlotsFree(node) != memory_nodes_[node].slots) {
+      Fail(absl::StrCat("slots of memory node ", node, " are not free"));
+    }
+  }
+}
+
+}  // namespace lamina::sim

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// SimWorld: the production scheduler between simulated clients and simulated nodes, on a virtual
+// clock. One queue of events ordered by (time, sequence number); everything random comes from the
+// seed. After every event, every checker runs.
+//
+// Two phases. Safety: requests arrive, are cancelled, nodes are lost. Then nothing new happens, and
+// everything must end within a bounded simulated time and leave nothing behind (liveness).
+//
+// Threading: one thread.   Determinism: same options, same trace, hence same trace hash.
+
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <queue>
+#include <string>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/philox.h"
+#include "coordinator/core/scheduler.h"
+#include "tests/sim/sim_auditor.h"
+#include "tests/sim/sim_nodes.h"
+#include "tests/sim/sim_workload.h"
+
+namespace lamina::sim {
+
+// A bug put between the scheduler and the nodes, to see that the checkers bite.
+enum class PlantedBug : uint8_t {
+  kNone,
+  kLeaveLost,       // A leave does not reach the nodes.
+  kLeaveLate,       // A leave reaches the nodes a step later: as if quarantine ended a step early.
+  kSlotGivenTwice,  // A decode grant names the slot before the right one.
+  kScratchShared,   // Every prompt is told to begin at 0 in the scratch.
+  kPositionOff,     // A row is told the next position.
+  kCommittedWrong,  // After a preemption, the last committed token is another one.
+  kTokenStale,      // The nodes report the token of the step before once more.
+  kTokenMissing,    // The nodes leave a token out.
+};
+
+struct SimOptions {
+  uint64_t seed = 0;
+  PlantedBug bug = PlantedBug::kNone;
+};
+
+// How often rare things happened, over one run.
+struct SimReach {
+  uint64_t tokens = 0;
+  uint64_t scores = 0;
+  uint64_t preemptions = 0;
+  uint64_t left_without_row = 0;
+  uint64_t reservations_revoked = 0;
+  uint64_t forks_shared = 0;
+  uint64_t forks_unshared = 0;
+  uint64_t rows_dead = 0;
+  uint64_t rows_sat_out = 0;
+  uint64_t leave_only_plans = 0;
+  uint64_t chunks_beside_rows = 0;
+  uint64_t several_prompts_in_a_step = 0;
+  uint64_t epochs = 0;
+  uint64_t ended_by_loss = 0;
+  uint64_t queue_full = 0;
+  uint64_t refused = 0;
+  uint64_t cancels = 0;
+
+  void Add(const SimReach& other);
+  std::string ToString() const;
+};
+
+struct SimReport {
+  std::string failure;             // Empty: passed.
+  std::vector<std::string> trace;  // The last events.
+  uint64_t trace_hash = 0;
+  uint64_t events = 0;
+  SimReach reach;
+};
+
+class SimWorld {
+ public:
+  explicit SimWorld(const SimOptions& options);
+  SimReport Run();
+
+ private:
+  struct Event {
+    Nanos time = 0;
+    uint64_t sequence = 0;
+    std::function<void()> happen;
+    bool operator<(const Event& other) const {  // For a queue with the earliest on top.
+      return time != other.time ? time > other.time : sequence > other.sequence;
+    }
+  };
+  // A lane as the nodes see it: plans that arrived or are under way, one step running at a time.
+  struct LaneLink {
+    std::deque<core::StepPlan> plans;
+    bool busy = false;
+    Nanos plan_arrival = 0;
+    Nanos result_arrival = 0;
+  };
+
+  void At(Nanos time, std::function<void()> happen);
+  void Trace(std::string line);
+  void Fail(const std::string& what);
+  Nanos Delay(Nanos most);
+
+  void ScheduleWorkload();
+  void Arrive(const SimArrival& arrival);
+  void Cancel(core::SequenceId sequence);
+  void ChangeEpoch();
+  void Plan();
+  void Send(core::StepPlan plan);
+  void Observe(const core::StepPlan& plan);
+  void StartStep(uint32_t lane);
+  void EndStep(uint32_t lane);
+  void Report(core::StepResult result);
+  void Show(const core::Events& events, bool nodes_lost);
+  void Mutate(core::StepPlan& plan);
+  void Mutate(core::StepResult& result);
+  void CheckAll();
+  void CheckEnd();
+
+  SimOptions sim_;
+  Prng random_;
+  SimWorkload workload_;
+  core::Scheduler scheduler_;
+  SimAuditor auditor_;
+  std::unique_ptr<SimNodes> nodes_;
+  std::vector<LaneLink> links_;
+  std::vector<core::MemoryNodeShare> memory_nodes_;
+  std::map<core::SequenceId, core::SequenceRequest> requests_;
+  std::map<core::SequenceId, uint64_t> last_row_;  // Step of the last row.
+  std::map<core::SequenceId, TokenId> last_token_;
+  std::map<uint32_t, std::vector<core::SequenceId>> leaves_late_;  // By lane; kLeaveLate.
+  std::priority_queue<Event> queue_;
+  Nanos now_ = 0;
+  Nanos settled_by_ = 0;
+  uint64_t event_count_ = 0;
+  uint64_t epoch_ = 0;
+  uint64_t revoked_before_ = 0;  // Reservations revoked in earlier epochs.
+  SimReport report_;
+};
+
+}  // namespace lamina::sim

@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/support/local_cluster.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "common/version.h"
+#include "compute_node/compute_node.h"
+#include "kernels/attention.h"
+#include "kernels/dense.h"
+#include "memory_node/memory_node.h"
+#include "model/fingerprint.h"
+#include "model/model.h"
+
+namespace lamina::test_support {
+namespace {
+
+constexpr auto kPoll = std::chrono::milliseconds(2);
+
+// Every node has the same; the engine only compares them.
+constexpr double kBandwidth = 1e10;
+
+// A folder that lasts as long as this.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    static std::atomic<int> next{0};
+    path_ = std::filesystem::temp_directory_path() /
+            absl::StrCat("local_cluster_", getpid(), "_", next.fetch_add(1));
+    std::filesystem::create_directories(path_);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+std::vector<AttentionDescriptor> LayersOf(const model::Graph& graph) {
+  std::vector<AttentionDescriptor> layers;
+  for (const model::Op& op : graph.ops) {
+    if (const auto* attention = std::get_if<model::AttentionOp>(&op.body)) {
+      layers.push_back(attention->descriptor);
+    }
+  }
+  return layers;
+}
+
+const kernels::AttentionKernel& Attention(const LocalClusterOptions& options) {
+  return options.reference_kernels ? kernels::ReferenceAttention() : kernels::CpuAttention();
+}
+
+}  // namespace
+
+GenerateResult LocalRequest::Wait() {
+  std::unique_lock lock(mutex_);
+  if (!changed_.wait_for(lock, std::chrono::nanoseconds(LocalCluster::kPatience),
+                         [this] { return ended_; })) {
+    return {.status = absl::DeadlineExceededError("the request did not end")};
+  }
+  if (overrun_) {
+    return {.status = absl::InternalError("the engine spoke on after the end")};
+  }
+  return result_;
+}
+
+void LocalRequest::WaitForTokens(size_t tokens) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, std::chrono::nanoseconds(LocalCluster::kPatience),
+                    [&] { return ended_ || result_.choices[0].tokens.size() >= tokens; });
+}
+
+bool LocalRequest::ended() {
+  const std::lock_guard lock(mutex_);
+  return ended_;
+}
+
+void LocalRequest::OnAccepted(const std::string& request_id) {
+  const std::lock_guard lock(mutex_);
+  result_.request_id = request_id;
+}
+
+void LocalRequest::OnOutput(coordinator::ChoiceOutput output) {
+  const std::lock_guard lock(mutex_);
+  ChoiceResult& choice = result_.choices.at(output.index);
+  overrun_ = overrun_ || ended_ || choice.finish != core::FinishReason::kNone;
+  choice.text += output.text;
+  for (core::SampledToken& token : output.tokens) {
+    choice.tokens.push_back(token.token);
+    choice.logprobs.push_back(token.logprob);
+    choice.top.push_back(std::move(token.top));
+  }
+  choice.finish = output.finish;
+  choice.usage = output.usage;
+  changed_.notify_all();
+}
+
+void LocalRequest::OnScores(std::vector<float> logprobs) {
+  const std::lock_guard lock(mutex_);
+  overrun_ = overrun_ || ended_;
+  result_.scores = std::move(logprobs);
+}
+
+void LocalRequest::OnProgress(uint32_t tokens_done) {
+  const std::lock_guard lock(mutex_);
+  overrun_ = overrun_ || ended_;
+  result_.progress.push_back(tokens_done);
+}
+
+void LocalRequest::OnDone(const absl::Status& status) {
+  const std::lock_guard lock(mutex_);
+  overrun_ = overrun_ || ended_;
+  result_.status = status;
+  ended_ = true;
+  changed_.notify_all();
+}
+
+absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Create(
+    const LocalClusterOptions& options) {
+  std::unique_ptr<LocalCluster> cluster(new LocalCluster(options));
+  LAMINA_RETURN_IF_ERROR(cluster->Start());
+  return cluster;
+}
+
+absl::Status LocalCluster::Start() {
+  const TemporaryFolder folder;
+  LAMINA_RETURN_IF_ERROR(WriteRandomModel(options_.model, folder.path()));
+  LAMINA_ASSIGN_OR_RETURN(model::Model model, model::OpenModel(folder.path()));
+  layers_ = LayersOf(model.graph);
+  LAMINA_ASSIGN_OR_RETURN(fingerprint_, model::Fingerprint(model));
+  const coordinator::EngineOptions engine_options = MakeEngineOptions();
+  LAMINA_RETURN_IF_ERROR(engine_options.scheduler.Validate());
+  engine_ = std::make_unique<coordinator::Engine>(engine_options, tokenizer_, RealClock());
+  LAMINA_RETURN_IF_ERROR(MakeComputeNode(std::move(model)));
+  for (uint32_t i = 0; i < options_.memory_nodes; ++i) {
+    MakeMemoryNode(absl::StrCat("m", i));
+  }
+  if (!options_.attach) {
+    return absl::OkStatus();
+  }
+  for (const auto& [name, node] : nodes_) {
+    Attach(name);
+  }
+  return WaitForState("serving");
+}
+
+coordinator::EngineOptions LocalCluster::MakeEngineOptions() const {
+  coordinator::EngineOptions options{.nodes = {{.name = "c0"}},
+                                     .layers = layers_,
+                                     .vocabulary = options_.model.vocabulary,
+                                     .model_fingerprint = fingerprint_,
+                                     .transport = options_.transport};
+  for (uint32_t i = 0; i < options_.memory_nodes; ++i) {
+    options.nodes.push_back({.name = absl::StrCat("m", i), .is_memory = true});
+  }
+  const uint32_t rows_max = (options_.running_max + options_.lanes - 1) / options_.lanes;
+  const uint32_t step_tokens_max = std::max(options_.chunk_tokens, 2 * rows_max);
+  options.scheduler = {.lanes = options_.lanes,
+                       .rows_max = rows_max,
+                       .step_tokens_max = step_tokens_max,
+                       .chunk_tokens = options_.chunk_tokens,
+                       .scratch_tokens = std::max(options_.sequence_tokens_max, step_tokens_max),
+                       .sequence_tokens_max = options_.sequence_tokens_max,
+                       .running_max = options_.running_max,
+                       .waiting_max = options_.waiting_max};
+  return options;
+}
+
+absl::Status LocalCluster::MakeComputeNode(model::Model model) {
+  Node& node = nodes_["c0"];
+  node.pool = std::make_unique<ThreadPool>(ThreadPoolOptions{.threads = options_.threads});
+  node.reporter = std::make_unique<LocalReporter>("c0", *engine_);
+  std::unique_ptr<kernels::Dense> dense = kernels::MakeReferenceDense(options_.compute_type);
+  if (!options_.reference_kernels) {
+    LAMINA_ASSIGN_OR_RETURN(dense, kernels::MakeCpuDense({.compute_type = options_.compute_type,
+                                                          .threads = options_.threads}));
+  }
+  LAMINA_ASSIGN_OR_RETURN(auto handler,
+                          compute_node::ComputeNode::Create(
+                              {.name = "c0", .attention = &Attention(options_)}, std::move(model),
+                              std::move(dense), *node.pool, [](double) {}));
+  handler->SetReporter(node.reporter.get());
+  node.handler = std::move(handler);
+  return absl::OkStatus();
+}
+
+void LocalCluster::MakeMemoryNode(const std::string& name) {
+  Node& node = nodes_[name];
+  node.pool = std::make_unique<ThreadPool>(ThreadPoolOptions{.threads = options_.threads});
+  node.reporter = std::make_unique<LocalReporter>(name, *engine_);
+  auto handler = std::make_unique<memory_node::MemoryNode>(
+      memory_node::MemoryNodeOptions{.name = name, .kernel = &Attention(options_)}, *node.pool);
+  handler->SetReporter(node.reporter.get());
+  node.handler = std::move(handler);
+}
+
+LocalCluster::~LocalCluster() {
+  for (const auto& [name, node] : nodes_) {
+    Detach(name);
+  }
+  engine_.reset();
+}
+
+void LocalCluster::Attach(const std::string& name) {
+  Node& node = nodes_.at(name);
+  const bool is_memory = name != "c0";
+  node.link = std::make_shared<LocalLink>(name, *node.handler, *engine_,
+                                          is_memory ? options_.memory_plan_delay : 0);
+  node.reporter->set_attached(true);
+  control::NodeIdentity identity{.name = name, .is_memory = is_memory};
+  if (is_memory) {
+    uint64_t slot_bytes = 0;
+    for (const AttentionDescriptor& layer : layers_) {
+      slot_bytes += 2 * uint64_t{layer.kv_width()} * sizeof(BFloat16);
+    }
+    identity.capacity_bytes = slot_bytes * options_.slots;
+    identity.bandwidth_bytes_per_second = kBandwidth;
+  } else {
+    identity.model_fingerprint = fingerprint_;
+  }
+  engine_->NodeJoined({.identity = identity, .version = kVersion}, node.link);
+}
+
+void LocalCluster::Detach(const std::string& name) {
+  Node& node = nodes_.at(name);
+  if (node.link == nullptr) {
+    return;
+  }
+  node.reporter->set_attached(false);
+  node.link->Close();
+  node.handler->LeaveEpoch();
+  engine_->NodeLeft(name, node.link.get());
+  engine_->GetStatus();  // The engine has let go of the link, which must live until then.
+  node.link.reset();
+}
+
+std::shared_ptr<LocalRequest> LocalCluster::Start(coordinator::GenerateSpec spec) {
+  auto request = std::make_shared<LocalRequest>(spec.choices);
+  request->key = coordinator::Engine::NewKey();
+  engine_->Submit(std::move(spec), request->key, request);
+  return request;
+}
+
+GenerateResult LocalCluster::Generate(coordinator::GenerateSpec spec) {
+  return Start(std::move(spec))->Wait();
+}
+
+std::vector<GenerateResult> LocalCluster::GenerateMany(
+    const std::vector<coordinator::GenerateSpec>& specs) {
+  std::vector<std::shared_ptr<LocalRequest>> requests;
+  for (const coordinator::GenerateSpec& spec : specs) {
+    requests.push_back(Start(spec));
+  }
+  std::vector<GenerateResult> results;
+  for (const std::shared_ptr<LocalRequest>& request : requests) {
+    results.push_back(request->Wait());
+  }
+  return results;
+}
+
+GenerateResult LocalCluster::Score(std::vector<TokenId> tokens) {
+  return Generate({.prompt = std::move(tokens), .score = true});
+}
+
+template <typename Condition>
+absl::Status LocalCluster::WaitUntil(const Condition& condition) {
+  const Nanos deadline = RealClock().Now() + kPatience;
+  coordinator::EngineStatus status = engine_->GetStatus();
+  while (!condition(status)) {
+    if (RealClock().Now() > deadline) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("the cluster stays in state '", status.state, "' epoch ", status.epoch));
+    }
+    std::this_thread::sleep_for(kPoll);
+    status = engine_->GetStatus();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LocalCluster::WaitForState(const std::string& state) {
+  return WaitUntil([&](const coordinator::EngineStatus& status) { return status.state == state; });
+}
+
+absl::Status LocalCluster::WaitForEpoch(uint64_t least) {
+  return WaitUntil([&](const coordinator::EngineStatus& status) {
+    return status.epoch >= least && status.state.starts_with("serving");
+  });
+}
+
+absl::Status LocalCluster::WaitForNoSlots() {
+  return WaitUntil([](const coordinator::EngineStatus& status) {
+    return std::all_of(status.nodes.begin(), status.nodes.end(), [](const auto& node) {
+      return node.kv.slots_held == 0 && node.kv.slots_quarantined == 0;
+    });
+  });
+}
+
+}  // namespace lamina::test_support

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// LocalCluster: a whole cluster in this process without gRPC: the engine, one compute node "c0" and
+// memory nodes "m0", "m1", ..., over a real transport. Everything but the control stream is the
+// code that serves.
+//
+//   Engine <--- LocalLink ("the stream": a queue and a thread) ---> ComputeNode, MemoryNode
+//                                  data: shm:// or fake://
+//
+// Threading: methods from the test's thread. The engine, each link and each node have threads of
+//            their own, so a race detector sees all ends.
+// Ownership: owns everything, the model's files in the test's temporary folder included.
+
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/clock.h"
+#include "common/dtype.h"
+#include "common/thread_pool.h"
+#include "control/node_handler.h"
+#include "coordinator/engine.h"
+#include "model/model.h"
+#include "tests/support/id_tokenizer.h"
+#include "tests/support/local_link.h"
+#include "tests/support/random_model.h"
+
+namespace lamina::test_support {
+
+struct LocalClusterOptions {
+  RandomModelSpec model;
+  DType compute_type = DType::kBF16;
+  bool reference_kernels = false;  // Plain loops instead of the fast kernels.
+  uint32_t memory_nodes = 1;
+  uint32_t slots = 4096;  // Of each memory node.
+  uint32_t lanes = 1;
+  uint32_t chunk_tokens = 512;
+  uint32_t running_max = 32;
+  uint32_t waiting_max = 256;
+  uint32_t sequence_tokens_max = 256;
+  size_t threads = 1;                    // Of each node.
+  std::vector<TokenId> end_tokens = {};  // Of the tokenizer.
+  std::string transport = "shm://";
+  Nanos memory_plan_delay = 0;  // Plans reach memory nodes this much late.
+  // Stop there, before the nodes join.
+  bool attach = true;
+};
+
+struct ChoiceResult {
+  std::string text;
+  std::vector<TokenId> tokens;
+  std::vector<float> logprobs;
+  std::vector<std::vector<core::TokenLogprob>> top;
+  core::FinishReason finish = core::FinishReason::kNone;
+  coordinator::ChoiceUsage usage;
+};
+
+struct GenerateResult {
+  absl::Status status;
+  std::string request_id;
+  std::vector<ChoiceResult> choices;
+  std::vector<float> scores;
+  std::vector<uint32_t> progress;  // Of OnProgress().
+};
+
+// A request in flight.
+class LocalRequest final : public coordinator::RequestSink {
+ public:
+  explicit LocalRequest(uint32_t choices) { result_.choices.resize(choices); }
+
+  // Waits for the end. A request that does not end within kPatience fails with kDeadlineExceeded.
+  GenerateResult Wait();
+  // Waits until choice 0 has `tokens` tokens or the request has ended.
+  void WaitForTokens(size_t tokens);
+  bool ended();
+
+  uint64_t key = 0;
+
+  void OnAccepted(const std::string& request_id) override;
+  void OnOutput(coordinator::ChoiceOutput output) override;
+  void OnScores(std::vector<float> logprobs) override;
+  void OnProgress(uint32_t tokens_done) override;
+  void OnDone(const absl::Status& status) override;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  GenerateResult result_;
+  bool ended_ = false;
+  bool overrun_ = false;  // Something came after the end.
+};
+
+class LocalCluster {
+ public:
+  // Longer than anything here takes on a busy machine under a race detector.
+  static constexpr Nanos kPatience = Seconds(120);
+
+  // Writes the model, loads it, joins all nodes and waits until the cluster serves.
+  static absl::StatusOr<std::unique_ptr<LocalCluster>> Create(const LocalClusterOptions& options);
+  ~LocalCluster();
+
+  std::shared_ptr<LocalRequest> Start(coordinator::GenerateSpec spec);
+  GenerateResult Generate(coordinator::GenerateSpec spec);
+  // All at once.
+  std::vector<GenerateResult> GenerateMany(const std::vector<coordinator::GenerateSpec>& specs);
+  GenerateResult Score(std::vector<TokenId> tokens);
+  void Cancel(const LocalRequest& request) { engine_->Cancel(request.key); }
+
+  // The node's stream ends and the node leaves its epoch, as when its process dies.
+  void Detach(const std::string& name);
+  // A node of that name joins, with nothing of the life before.
+  void Attach(const std::string& name);
+
+  // Errors: kDeadlineExceeded  with the state it stayed in.
+  absl::Status WaitForState(const std::string& state);
+  absl::Status WaitForEpoch(uint64_t least);
+  // Waits until no slot is held anywhere.
+  absl::Status WaitForNoSlots();
+
+  coordinator::Engine& engine() { return *engine_; }
+  LocalLink& link(const std::string& name) { return *nodes_.at(name).link; }
+  const control::NodeHandler& handler(const std::string& name) { return *nodes_.at(name).handler; }
+  const std::vector<AttentionDescriptor>& layers() const { return layers_; }
+
+ private:
+  struct Node {
+    std::unique_ptr<ThreadPool> pool;
+    std::unique_ptr<LocalReporter> reporter;
+    std::unique_ptr<control::NodeHandler> handler;
+    std::shared_ptr<LocalLink> link;  // Null while detached.
+  };
+
+  explicit LocalCluster(const LocalClusterOptions& options)
+      : options_(options), tokenizer_(options.model.vocabulary, options.end_tokens) {}
+
+  absl::Status Start();
+  absl::Status MakeComputeNode(model::Model model);
+  void MakeMemoryNode(const std::string& name);
+  coordinator::EngineOptions MakeEngineOptions() const;
+  template <typename Condition>
+  absl::Status WaitUntil(const Condition& condition);
+
+  const LocalClusterOptions options_;
+  const IdTokenizer tokenizer_;
+  std::vector<AttentionDescriptor> layers_;
+  std::string fingerprint_;
+  std::map<std::string, Node> nodes_;
+  std::unique_ptr<coordinator::Engine> engine_;
+};
+
+}  // namespace lamina::test_support

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/support/local_link.h"
+
+#include <chrono>
+#include <utility>
+
+namespace lamina::test_support {
+
+LocalLink::LocalLink(std::string name, control::NodeHandler& handler, coordinator::Engine& engine,
+                     Nanos delay)
+    : name_(std::move(name)), handler_(handler), engine_(engine), delay_(delay) {
+  thread_ = std::thread([this] { Loop(); });
+}
+
+LocalLink::~LocalLink() { Close(); }
+
+void LocalLink::Close() {
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+  }
+  wake_.notify_one();
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+}
+
+control::EpochConfig LocalLink::config() const {
+  const std::lock_guard lock(mutex_);
+  return config_;
+}
+
+std::string LocalLink::region() const {
+  const std::lock_guard lock(mutex_);
+  return region_;
+}
+
+std::string LocalLink::refused() const {
+  const std::lock_guard lock(mutex_);
+  return refused_;
+}
+
+void LocalLink::Configure(const control::EpochConfig& config) {
+  Post([this, config] { HandleConfigure(config); });
+}
+
+void LocalLink::Connect(const control::EpochPeers& peers) {
+  Post([this, peers] { HandleConnect(peers); });
+}
+
+void LocalLink::SendPlan(const core::StepPlan& plan) {
+  Post([this, plan] { handler_.TakePlan(plan); });
+}
+
+void LocalLink::Refuse(const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  refused_ = reason;
+}
+
+void LocalLink::Post(std::function<void()> message) {
+  {
+    const std::lock_guard lock(mutex_);
+    queue_.push_back(std::move(message));
+  }
+  wake_.notify_one();
+}
+
+void LocalLink::Loop() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    wake_.wait(lock, [this] { return closed_ || !queue_.empty(); });
+    if (closed_) {
+      return;
+    }
+    if (delay_ > 0) {
+      wake_.wait_for(lock, std::chrono::nanoseconds(delay_), [this] { return closed_; });
+    }
+    const std::function<void()> message = std::move(queue_.front());
+    queue_.pop_front();
+    lock.unlock();
+    message();
+    lock.lock();
+  }
+}
+
+void LocalLink::HandleConfigure(const control::EpochConfig& config) {
+  const absl::StatusOr<std::string> region = handler_.Configure(config);
+  if (!region.ok()) {
+    engine_.NodeFault(name_, config.epoch, region.status(), name_);
+    return;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    config_ = config;
+    region_ = *region;
+  }
+  engine_.NodePrepared(name_, config.epoch, *region);
+}
+
+void LocalLink::HandleConnect(const control::EpochPeers& peers) {
+  const absl::Status status = handler_.Connect(peers);
+  if (!status.ok()) {
+    engine_.NodeFault(name_, peers.epoch, status, "");
+    return;
+  }
+  engine_.NodeReady(name_, peers.epoch);
+}
+
+void LocalReporter::set_attached(bool attached) {
+  const std::lock_guard lock(mutex_);
+  attached_ = attached;
+}
+
+void LocalReporter::ReportResult(core::StepResult result) {
+  const std::lock_guard lock(mutex_);
+  if (attached_) {
+    engine_.StepDone(std::move(result));
+  }
+}
+
+void LocalReporter::ReportFault(uint64_t epoch, const absl::Status& status,
+                                const std::string& peer) {
+  const std::lock_guard lock(mutex_);
+  if (attached_) {
+    engine_.NodeFault(name_, epoch, status, peer);
+  }
+}
+
+}  // namespace lamina::test_support

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// LocalLink: both ends of one node's control stream, without gRPC: what the engine says waits in a
+// queue, from which one thread hands it to the node, as the stream's reader does; what the node
+// says goes straight to the engine, which queues it itself.
+//
+// Threading: NodePort calls from the engine's thread; the rest from the test's.
+
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "common/clock.h"
+#include "control/node_handler.h"
+#include "coordinator/engine.h"
+#include "coordinator/node_port.h"
+
+namespace lamina::test_support {
+
+class LocalLink final : public coordinator::NodePort {
+ public:
+  // All references must outlive Close(). Every message waits for `delay` before it is handed on.
+  LocalLink(std::string name, control::NodeHandler& handler, coordinator::Engine& engine,
+            Nanos delay);
+  ~LocalLink() override;
+
+  // Drops what is queued; returns when nothing of it runs any more.
+  void Close();
+
+  // Of the last Configure() and what the node answered.
+  control::EpochConfig config() const;
+  std::string region() const;
+  // Of Refuse(); empty for none.
+  std::string refused() const;
+
+  void Configure(const control::EpochConfig& config) override;
+  void Connect(const control::EpochPeers& peers) override;
+  void SendPlan(const core::StepPlan& plan) override;
+  void Refuse(const std::string& reason) override;
+  void End() override {}  // The engine forgets the node by itself.
+
+ private:
+  void Post(std::function<void()> message);
+  void Loop();
+  void HandleConfigure(const control::EpochConfig& config);
+  void HandleConnect(const control::EpochPeers& peers);
+
+  const std::string name_;
+  control::NodeHandler& handler_;
+  coordinator::Engine& engine_;
+  const Nanos delay_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  // Guarded by mutex_.
+  std::deque<std::function<void()>> queue_;
+  bool closed_ = false;
+  control::EpochConfig config_;
+  std::string region_;
+  std::string refused_;
+
+  std::thread thread_;
+};
+
+// What one node reports. Nothing reaches the engine while the node is detached.
+class LocalReporter final : public control::NodeReporter {
+ public:
+  LocalReporter(std::string name, coordinator::Engine& engine)
+      : name_(std::move(name)), engine_(engine) {}
+
+  void set_attached(bool attached);
+
+  void ReportResult(core::StepResult result) override;
+  void ReportFault(uint64_t epoch, const absl::Status& status, const std::string& peer) override;
+
+ private:
+  const std::string name_;
+  coordinator::Engine& engine_;
+  std::mutex mutex_;
+  bool attached_ = false;
+};
+
+}  // namespace lamina::test_support

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The committed logits of random models (tests/fidelity/goldens/random_models.json), as
+// make_model_goldens.py writes them: for each case its spec and prompts; for each prompt rows with
+// some columns of the logits and the largest of them.
+
+#pragma once
+
+#include "nlohmann/json.hpp"
+#include "tests/support/random_model.h"
+
+namespace lamina::test_support {
+
+// All cases. Read once, at the first call.
+const nlohmann::json& RandomModelCases();
+
+// The "spec" of a case.
+RandomModelSpec ParseRandomModelSpec(const nlohmann::json& json);
+
+}  // namespace lamina::test_support

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "client/cli/bench_load.h"
+#include "client/cli/bench_report.h"
+#include "client/cli/bench_runner.h"
+#include "tests/unit/client/fake_server.h"
+
+namespace lamina::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(BenchLoadTest, ClosedLoopsArriveAtTheStart) {
+  const auto arrivals = MakeArrivals({.requests = 3, .input_tokens = 5, .output_tokens = 7});
+  ASSERT_EQ(arrivals.size(), 3u);
+  EXPECT_EQ(arrivals[2].at, 0);
+  EXPECT_EQ(arrivals[2].input_tokens, 5u);
+  EXPECT_EQ(arrivals[2].output_tokens, 7u);
+}
+
+TEST(BenchLoadTest, PoissonArrivalsHaveTheRateAndTheSpreadOfOne) {
+  const auto arrivals = MakeArrivals({.requests = 20000, .rate = 50, .seed = 3});
+  double sum = 0;
+  double squares = 0;
+  for (size_t i = 1; i < arrivals.size(); ++i) {
+    const double gap = ToSeconds(arrivals[i].at - arrivals[i - 1].at);
+    sum += gap;
+    squares += gap * gap;
+  }
+  const double mean = sum / 19999;
+  // The standard error of both is under 1%.
+  EXPECT_NEAR(mean, 0.02, 0.001);
+  EXPECT_NEAR(squares / 19999 / (mean * mean), 2.0, 0.1) << "an exponential's";
+}
+
+TEST(BenchLoadTest, TheSameSeedGivesTheSameLoad) {
+  const LoadOptions options = {.requests = 10, .rate = 1, .seed = 4};
+  EXPECT_EQ(MakeArrivals(options)[9].at, MakeArrivals(options)[9].at);
+  EXPECT_EQ(RandomPrompt(4, 2, 30, 100), RandomPrompt(4, 2, 30, 100));
+  EXPECT_NE(RandomPrompt(4, 2, 30, 100), RandomPrompt(4, 3, 30, 100));
+  EXPECT_NE(RandomPrompt(4, 2, 30, 100), RandomPrompt(5, 2, 30, 100));
+}
+
+TEST(BenchLoadTest, PromptsUseTheWholeVocabulary) {
+  const auto prompt = RandomPrompt(1, 0, 2000, 10);
+  EXPECT_EQ(std::set<TokenId>(prompt.begin(), prompt.end()).size(), 10u);
+}
+
+TEST(BenchLoadTest, ReadsATraceAndSortsIt) {
+  const auto trace = ParseTrace(
+      "{\"arrival_s\": 1.5, \"input_tokens\": 3, \"output_tokens\": 4}\n\n"
+      "{\"arrival_s\": 0, \"input_tokens\": 1, \"output_tokens\": 2}\n");
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  ASSERT_EQ(trace->size(), 2u);
+  EXPECT_EQ(trace->at(0).input_tokens, 1u);
+  EXPECT_EQ(trace->at(1).at, Millis(1500));
+}
+
+TEST(BenchLoadTest, NamesTheLineOfABadTrace) {
+  for (const auto& [text, expected] : std::vector<std::pair<std::string, std::string>>{
+           {"", "no requests"},
+           {"{", "line 1: not a JSON object"},
+           {"\n[1]", "line 2: not a JSON object"},
+           {"{\"arrival_s\": -1}", "arrival_s must be"},
+           {"{\"input_tokens\": 0}", "input_tokens must be"},
+           {"{\"output_tokens\": 1.5}", "output_tokens must be"},
+           {"{\"output_tokens\": 1e99}", "output_tokens must be"},
+           {"{\"arrival\": 1}", "unknown key 'arrival'"},
+           {"{\"arrival_s\": 1}", "wants arrival_s"}}) {
+    const auto trace = ParseTrace(text);
+    EXPECT_EQ(trace.status().code(), absl::StatusCode::kInvalidArgument) << text;
+    EXPECT_THAT(std::string(trace.status().message()), HasSubstr(expected));
+  }
+}
+
+TEST(BenchReportTest, PercentilesAreNearestRanks) {
+  std::vector<float> values;
+  for (int i = 100; i >= 1; --i) {
+    values.push_back(static_cast<float>(i));
+  }
+  EXPECT_EQ(Percentiles(values), (Json{{"p50", 50.0f}, {"p90", 90.0f}, {"p99", 99.0f}}));
+  EXPECT_EQ(Percentiles({7.0f}), (Json{{"p50", 7.0f}, {"p90", 7.0f}, {"p99", 7.0f}}));
+  EXPECT_EQ(Percentiles({}), (Json{{"p50", 0.0f}, {"p90", 0.0f}, {"p99", 0.0f}}));
+}
+
+TEST(BenchReportTest, TimesCountFromTheArrival) {
+  RequestTimes times(Millis(100));
+  times.AddTokens(1, Millis(150));
+  times.AddTokens(2, Millis(170));
+  EXPECT_EQ(times.tokens(), 3u);
+  EXPECT_DOUBLE_EQ(times.ttft_ms(), 50);
+  EXPECT_DOUBLE_EQ(times.tpot_ms(), 10);
+  EXPECT_THAT(times.gaps_ms(), testing::ElementsAre(20.0f, 0.0f));
+}
+
+TEST(BenchReportTest, NodesAreDifferences) {
+  const client::ClusterStatus before = {
+      .nodes = {{.name = "m0", .bytes_sent = 100, .kv_bytes_read = 1000, .busy_seconds = 1}}};
+  const client::ClusterStatus after = {.nodes = {{.name = "m0",
+                                                  .role = "memory",
+                                                  .bytes_sent = 150,
+                                                  .bandwidth_bytes_per_second = 1000,
+                                                  .kv_bytes_read = 3000,
+                                                  .busy_seconds = 2},
+                                                 {.name = "m1", .bytes_sent = 7}}};
+  const Json nodes = BenchReport().ToJson(4, before, after)["nodes"];
+  EXPECT_EQ(nodes[0]["busy_share"], 0.25);
+  EXPECT_EQ(nodes[0]["bytes_sent"], 50);
+  EXPECT_EQ(nodes[0]["bandwidth_share"], 0.5);
+  EXPECT_EQ(nodes[1]["bytes_sent"], 7) << "a node that is new counts from nothing";
+}
+
+class BenchRunnerTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto client = client::Client::Connect({.server = server_.address()});
+    ASSERT_TRUE(client.ok()) << client.status();
+    client_ = *std::move(client);
+  }
+  client::FakeServer server_;
+  std::unique_ptr<client::Client> client_;
+};
+
+TEST_F(BenchRunnerTest, RunsAClosedLoopWithinItsConcurrency) {
+  const BenchRunOptions options = {
+      .arrivals = MakeArrivals({.requests = 40, .input_tokens = 3, .output_tokens = 5}),
+      .in_flight_max = 4,
+      .vocabulary = 100};
+  BenchRunner runner(options, *client_, RealClock());
+  uint32_t most = 0;
+  runner.Run([&](const BenchProgress& p) { most = std::max(most, p.in_flight); }, {});
+
+  EXPECT_EQ(runner.report().finished(), 40u);
+  EXPECT_EQ(runner.report().output_tokens(), 200u);
+  EXPECT_LE(most, 4u);
+  EXPECT_GT(runner.seconds(), 0);
+}
+
+TEST_F(BenchRunnerTest, RunsAnOpenLoopAtItsTimes) {
+  const BenchRunOptions options = {
+      .arrivals = {{.at = 0, .input_tokens = 1, .output_tokens = 1},
+                   {.at = Millis(60), .input_tokens = 1, .output_tokens = 1}},
+      .in_flight_max = 10,
+      .vocabulary = 100};
+  BenchRunner runner(options, *client_, RealClock());
+  runner.Run([](const BenchProgress&) {}, {});
+  EXPECT_EQ(runner.report().finished(), 2u);
+  EXPECT_GE(runner.seconds(), 0.06);
+}
+
+TEST_F(BenchRunnerTest, CountsWhatFailed) {
+  const BenchRunOptions options = {.arrivals = {{.input_tokens = 1, .output_tokens = 1}},
+                                   .vocabulary = 100};
+  server_.Stop();
+  BenchRunner runner(options, *client_, RealClock());
+  runner.Run([](const BenchProgress&) {}, {});
+  EXPECT_EQ(runner.report().failed(), 1u);
+  EXPECT_EQ(runner.report().first_error().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(BenchRunnerTest, ACancellationStartsNoMore) {
+  const BenchRunOptions options = {
+      .arrivals = MakeArrivals({.requests = 10, .input_tokens = 1, .output_tokens = 1}),
+      .vocabulary = 100};
+  const client::Cancellation cancellation;
+  cancellation.Cancel();
+  BenchRunner runner(options, *client_, RealClock());
+  runner.Run([](const BenchProgress&) {}, cancellation);
+  EXPECT_EQ(runner.report().finished(), 0u);
+}
+
+}  // namespace
+}  // namespace lamina::cli

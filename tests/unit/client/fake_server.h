@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// FakeServer: a coordinator that counts instead of generating, on a free port of this host.
+
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "grpcpp/grpcpp.h"
+#include "lamina/v1/cluster.grpc.pb.h"
+#include "lamina/v1/inference.grpc.pb.h"
+
+namespace lamina::client {
+
+// Answers each choice with max_tokens tokens 0, 1, 2, ..., then LENGTH. The prompt text "fail N"
+// ends with status code N after one token; "hang" sends one token and waits for the client to
+// cancel.
+class FakeInference : public v1::Inference::Service {
+ public:
+  grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
+                        grpc::ServerWriter<v1::GenerateResponse>* writer) override {
+    {
+      const absl::MutexLock lock(&mu_);
+      last_request_ = *request;
+    }
+    v1::GenerateResponse response;
+    response.set_request_id("r1");
+    if (request->text().rfind("fail ", 0) == 0) {
+      response.add_tokens()->set_token(0);
+      writer->Write(response);
+      return {static_cast<grpc::StatusCode>(std::stoi(request->text().substr(5))), "as asked"};
+    }
+    if (request->text() == "hang") {
+      response.add_tokens()->set_token(0);
+      writer->Write(response);
+      while (!context->IsCancelled()) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      ++cancelled;
+      return grpc::Status::CANCELLED;
+    }
+    for (uint32_t index = 0; index < std::max(1u, request->n()); ++index) {
+      WriteChoice(*request, index, *writer);
+    }
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Score(grpc::ServerContext*, const v1::ScoreRequest* request,
+                     v1::ScoreResponse* response) override {
+    *response->mutable_tokens() = request->tokens().ids();
+    for (int i = 1; i < request->tokens().ids_size(); ++i) {
+      response->add_logprobs(-1.0f);
+    }
+    response->set_perplexity(2.5);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Tokenize(grpc::ServerContext*, const v1::TokenizeRequest* request,
+                        v1::TokenizeResponse* response) override {
+    for (const char c :
+         request->has_chat() ? request->chat().messages(0).content() : request->text()) {
+      response->add_tokens(c);
+      response->add_pieces(std::string(1, c));
+    }
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Detokenize(grpc::ServerContext*, const v1::DetokenizeRequest* request,
+                          v1::DetokenizeResponse* response) override {
+    for (const int32_t token : request->tokens()) {
+      response->mutable_text()->push_back(static_cast<char>(token));
+    }
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Cancel(grpc::ServerContext*, const v1::CancelRequest* request,
+                      v1::CancelResponse*) override {
+    return {grpc::StatusCode::NOT_FOUND, "no request " + request->request_id()};
+  }
+
+  grpc::Status ListModels(grpc::ServerContext*, const v1::ListModelsRequest*,
+                          v1::ListModelsResponse* response) override {
+    v1::Model* model = response->add_models();
+    model->set_id("fake");
+    model->set_vocabulary(100);
+    return grpc::Status::OK;
+  }
+
+  v1::GenerateRequest last_request() {
+    const absl::MutexLock lock(&mu_);
+    return last_request_;
+  }
+
+  std::atomic<int> cancelled = 0;
+
+ private:
+  absl::Mutex mu_;
+  v1::GenerateRequest last_request_ ABSL_GUARDED_BY(mu_);
+
+  static void WriteChoice(const v1::GenerateRequest& request, uint32_t index,
+                          grpc::ServerWriter<v1::GenerateResponse>& writer) {
+    for (uint32_t i = 0; i < request.max_tokens(); ++i) {
+      v1::GenerateResponse response;
+      response.set_request_id("r1");
+      response.set_index(index);
+      response.set_text(absl::StrCat(i, " "));
+      response.add_tokens()->set_token(static_cast<int32_t>(i));
+      if (i + 1 == request.max_tokens()) {
+        response.set_finish_reason(v1::FINISH_REASON_LENGTH);
+        response.mutable_usage()->set_completion_tokens(request.max_tokens());
+        response.mutable_usage()->set_seed(request.sampling().seed());
+      }
+      writer.Write(response);
+    }
+  }
+};
+
+class FakeCluster : public v1::Cluster::Service {
+ public:
+  grpc::Status GetStatus(grpc::ServerContext*, const v1::GetStatusRequest*,
+                         v1::GetStatusResponse* response) override {
+    response->set_state("serving");
+    response->set_epoch(3);
+    v1::Node* node = response->add_nodes();
+    node->set_name("m0");
+    node->set_role("memory");
+    node->set_slots_total(1000);
+    node->set_bytes_sent(100 * ++calls);
+    return grpc::Status::OK;
+  }
+  std::atomic<uint64_t> calls = 0;
+};
+
+class FakeServer {
+ public:
+  FakeServer() {
+    int port = 0;
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+    builder.RegisterService(&inference);
+    builder.RegisterService(&cluster);
+    server_ = builder.BuildAndStart();
+    address_ = absl::StrCat("127.0.0.1:", port);
+  }
+  ~FakeServer() { Stop(); }
+  void Stop() {
+    if (server_ != nullptr) {
+      server_->Shutdown(std::chrono::system_clock::now());
+      server_.reset();
+    }
+  }
+  const std::string& address() const { return address_; }
+
+  FakeInference inference;
+  FakeCluster cluster;
+
+ private:
+  std::unique_ptr<grpc::Server> server_;
+  std::string address_;
+};
+
+}  // namespace lamina::client

@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/config/cluster_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "common/units.h"
+
+namespace lamina {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr char kSmall[] = R"(model: m.gguf
+compute:
+  - {name: c0, cores: "0"}
+memory:
+  - {name: m0, cores: "1", capacity: 2GiB}
+  - {name: m1, cores: "1", capacity: 2GiB}
+pipeline: {mode: rotational, lanes: 2}
+)";
+
+absl::StatusOr<ClusterConfig> Parse(absl::string_view text,
+                                    const std::vector<std::string>& overrides = {}) {
+  return ParseClusterConfig(text, "test.yaml", overrides);
+}
+
+std::string ErrorOf(absl::string_view text, const std::vector<std::string>& overrides = {}) {
+  const absl::StatusOr<ClusterConfig> config = Parse(text, overrides);
+  return config.ok() ? "no error" : config.status().ToString();
+}
+
+std::string SmallWith(const std::string& line) { return kSmall + line + "\n"; }
+
+TEST(ClusterConfigTest, ReadsEveryKey) {
+  const auto config = Parse(R"(
+model: models/x.gguf
+coordinator: {listen: 127.0.0.1:7500}
+compute:
+  - {name: c0, host: 127.0.0.1, device: cpu, cores: "0-2,5", threads: 3, compute_type: f32}
+memory:
+  - {name: m0, host: localhost, device: cpu, cores: [1, 7], threads: 2, capacity: 512MiB}
+transport: [shm]
+pipeline: {mode: fixed, lanes: 3}
+partition: request
+policy: attend_remote
+prefill: {mode: inline, chunk_tokens: 16}
+limits: {sequence_tokens_max: 100, running_max: 7, waiting_max: 9}
+order: priority
+)");
+  ASSERT_TRUE(config.ok()) << config.status();
+
+  EXPECT_EQ(config->model, "models/x.gguf");
+  EXPECT_EQ(config->coordinator_listen, "127.0.0.1:7500");
+  ASSERT_EQ(config->compute.size(), 1u);
+  EXPECT_THAT(config->compute[0].cores, ElementsAre(0, 1, 2, 5));
+  EXPECT_EQ(config->compute[0].threads, 3u);
+  EXPECT_EQ(config->compute[0].compute_type, "f32");
+  EXPECT_THAT(config->memory[0].cores, ElementsAre(1, 7));
+  EXPECT_EQ(config->memory[0].capacity_bytes, MiB(512));
+  EXPECT_EQ(config->pipeline.mode, PipelineMode::kFixed);
+  EXPECT_EQ(config->pipeline.lanes, 3u);
+  EXPECT_EQ(config->prefill.chunk_tokens, 16u);
+  EXPECT_EQ(config->limits.sequence_tokens_max, 100u);
+  EXPECT_EQ(config->limits.running_max, 7u);
+  EXPECT_EQ(config->limits.waiting_max, 9u);
+  EXPECT_EQ(config->order, ServiceOrderKind::kPriority);
+}
+
+TEST(ClusterConfigTest, LeavesTheDefaultsOfAbsentKeys) {
+  const auto config = Parse(kSmall);
+  ASSERT_TRUE(config.ok()) << config.status();
+
+  EXPECT_EQ(config->coordinator_listen, "127.0.0.1:7400");
+  EXPECT_EQ(config->limits.running_max, 256u);
+  EXPECT_THAT(config->transport, ElementsAre("shm"));
+}
+
+TEST(ClusterConfigTest, FindsNodesByName) {
+  const auto config = Parse(kSmall);
+  ASSERT_TRUE(config.ok()) << config.status();
+
+  EXPECT_EQ(config->FindCompute("c0"), &config->compute[0]);
+  EXPECT_EQ(config->FindMemory("m1"), &config->memory[1]);
+  EXPECT_EQ(config->FindMemory("c0"), nullptr);
+  EXPECT_EQ(config->FindCompute("m0"), nullptr);
+}
+
+TEST(ClusterConfigTest, NamesTheLineAndTheNearestKeyOfAnUnknownOne) {
+  EXPECT_THAT(ErrorOf(SmallWith("polcy: attend_remote")),
+              AllOf(HasSubstr("INVALID_ARGUMENT"), HasSubstr("test.yaml:8"), HasSubstr("'polcy'"),
+                    HasSubstr("did you mean 'policy'?")));
+  EXPECT_THAT(ErrorOf("model: m\nmemory:\n  - {name: m0,\n     capcity: 1GiB}\n"),
+              AllOf(HasSubstr("test.yaml:4"), HasSubstr("memory.0.capcity"),
+                    HasSubstr("did you mean 'capacity'?")));
+}
+
+TEST(ClusterConfigTest, ListsTheKnownKeysWhenNoneIsNear) {
+  EXPECT_THAT(ErrorOf(SmallWith("limits: {zzzzzzzz: 1}")),
+              AllOf(HasSubstr("limits.zzzzzzzz"), HasSubstr("running_max"),
+                    testing::Not(HasSubstr("did you mean"))));
+}
+
+TEST(ClusterConfigTest, RefusesAKeyThatIsGivenTwice) {
+  EXPECT_THAT(ErrorOf(SmallWith("model: other.gguf")), HasSubstr("'model' is given twice"));
+}
+
+TEST(ClusterConfigTest, RefusesWhatIsNotYaml) {
+  EXPECT_THAT(ErrorOf("model: [a\ncompute: }"),
+              AllOf(HasSubstr("INVALID_ARGUMENT"), HasSubstr("not YAML")));
+  EXPECT_THAT(ErrorOf(""), HasSubstr("wants keys and values"));
+  EXPECT_THAT(ErrorOf("just a sentence"), HasSubstr("wants keys and values"));
+}
+
+struct BadValue {
+  std::string line;
+  std::string expected;
+};
+class BadValueTest : public testing::TestWithParam<BadValue> {};
+
+TEST_P(BadValueTest, IsInvalidAndNamed) {
+  EXPECT_THAT(ErrorOf("model: m\ncompute: [{name: c0}]\nmemory: [{name: m0, capacity: 1GiB}]\n",
+                      {GetParam().line}),
+              AllOf(HasSubstr("INVALID_ARGUMENT"), HasSubstr(GetParam().expected)));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Keys, BadValueTest,
+    testing::Values(
+        BadValue{"model=", "model: missing"}, BadValue{"model=[a]", "model: wants one value"},
+        BadValue{"coordinator.listen=7400", "like 127.0.0.1:7400"},
+        BadValue{"coordinator.listen=127.0.0.1:99999", "like 127.0.0.1:7400"},
+        BadValue{"coordinator.listen=:7400", "like 127.0.0.1:7400"},
+        BadValue{"compute=[]", "compute: the cluster has none"},
+        BadValue{"memory=[]", "memory: the cluster has none"},
+        BadValue{"memory=3", "memory: wants a list"}, BadValue{"compute.0.name=", "a node name"},
+        BadValue{"compute.0.name=a/b", "a node name"},
+        BadValue{"compute.0.name=coordinator", "another daemon"},
+        BadValue{"compute.0.name=m0", "another node has this name"},
+        BadValue{"compute.0.host=", "a host name"}, BadValue{"compute.0.device=tpu", "cpu, cuda"},
+        BadValue{"compute.0.cores=0-", "not a list of cores"},
+        BadValue{"compute.0.cores=5000", "not a list of cores"},
+        BadValue{"compute.0.threads=9999", "[0, 1024]"},
+        BadValue{"compute.0.threads=-1", "not a whole number"},
+        BadValue{"compute.0.compute_type=int8", "bf16, f32"},
+        BadValue{"memory.0.capacity=2 gigs", "memory.0.capacity: '2 gigs'"},
+        BadValue{"memory.0.capacity=0", "memory.0.capacity: missing or zero"},
+        BadValue{"transport=[]", "transport: the list is empty"},
+        BadValue{"transport=tcp", "one of shm, ucx, verbs"},
+        BadValue{"pipeline.mode=circular", "rotational, fixed, sequential"},
+        BadValue{"pipeline.lanes=0", "[1, 8]"}, BadValue{"pipeline.lanes=9", "[1, 8]"},
+        BadValue{"pipeline={mode: sequential, lanes: 2}", "contradicts pipeline.mode sequential"},
+        BadValue{"partition=rows", "request, head, token_range"},
+        BadValue{"policy=magic", "attend_remote, fetch_heads"},
+        BadValue{"prefill.mode=lazy", "inline, dedicated"},
+        BadValue{"prefill.chunk_tokens=0", "[1, 8192]"},
+        BadValue{"limits.sequence_tokens_max=1", "[2, 1048576]"},
+        BadValue{"limits.running_max=0", "[1, 4096]"},
+        BadValue{"limits.waiting_max=0", "[1, 1048576]"},
+        BadValue{"order=lifo", "fcfs, priority"}));
+
+class NotServedTest : public testing::TestWithParam<BadValue> {};
+
+TEST_P(NotServedTest, IsUnimplementedAndSaysWhatIs) {
+  EXPECT_THAT(ErrorOf("model: m\ncompute: [{name: c0}]\nmemory: [{name: m0, capacity: 1GiB}]\n",
+                      {GetParam().line}),
+              AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr(GetParam().expected)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Keys, NotServedTest,
+                         testing::Values(BadValue{"gateway.listen=127.0.0.1:8000",
+                                                  "gateway: not served"},
+                                         BadValue{"compute.1.name=c1", "exactly one"},
+                                         BadValue{"compute.0.host=node17", "localhost, 127.0.0.1"},
+                                         BadValue{"memory.0.host=node17", "localhost, 127.0.0.1"},
+                                         BadValue{"memory.0.device=cuda:1", "it serves: cpu"},
+                                         BadValue{"transport=ucx", "it serves: shm"},
+                                         BadValue{"transport=[shm, verbs]", "it serves: shm"},
+                                         BadValue{"partition=head", "it serves: request"},
+                                         BadValue{"policy=fetch_heads", "it serves: attend_remote"},
+                                         BadValue{"prefill.mode=dedicated", "it serves: inline"}));
+
+TEST(ClusterConfigTest, RefusesMoreMemoryNodesThanItServes) {
+  std::string text = "model: m\ncompute: [{name: c0}]\nmemory:\n";
+  for (int i = 0; i < 17; ++i) {
+    absl::StrAppend(&text, "  - {name: m", i, ", capacity: 1MiB}\n");
+  }
+  EXPECT_THAT(ErrorOf(text), AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr("1 to 16")));
+}
+
+TEST(ClusterConfigTest, SequentialHasOneLaneUnlessTold) {
+  const auto config = Parse(
+      "model: m\ncompute: [{name: c0}]\nmemory: [{name: m0, capacity: 1GiB}]\n"
+      "pipeline: {mode: sequential}\n");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->pipeline.lanes, 1u);
+}
+
+TEST(ClusterConfigTest, OverridesAnyKey) {
+  const auto config =
+      Parse(kSmall, {"model=other.gguf", "pipeline.mode=fixed", "pipeline.lanes=1",
+                     "compute.0.cores=1", "memory.m1.capacity=1GiB", "memory.0.cores=[0, 1]",
+                     "limits.running_max=3", "coordinator.listen=127.0.0.1:0", "transport=[shm]"});
+  ASSERT_TRUE(config.ok()) << config.status();
+
+  EXPECT_EQ(config->model, "other.gguf");
+  EXPECT_EQ(config->pipeline.mode, PipelineMode::kFixed);
+  EXPECT_EQ(config->pipeline.lanes, 1u);
+  EXPECT_THAT(config->compute[0].cores, ElementsAre(1));
+  EXPECT_EQ(config->memory[0].capacity_bytes, GiB(2));
+  EXPECT_EQ(config->memory[1].capacity_bytes, GiB(1));
+  EXPECT_THAT(config->memory[0].cores, ElementsAre(0, 1));
+  EXPECT_EQ(config->limits.running_max, 3u);
+  EXPECT_EQ(config->coordinator_listen, "127.0.0.1:0");
+}
+
+TEST(ClusterConfigTest, OverridesAppendToListsAndTakeKeysAway) {
+  const auto config = Parse(SmallWith("limits: {running_max: 3}"),
+                            {"memory.2={name: m2, capacity: 4MiB}", "limits.running_max=null"});
+  ASSERT_TRUE(config.ok()) << config.status();
+
+  ASSERT_EQ(config->memory.size(), 3u);
+  EXPECT_EQ(config->memory[2].name, "m2");
+  EXPECT_EQ(config->limits.running_max, 256u);
+}
+
+TEST(ClusterConfigTest, TheLastOverrideOfAKeyWins) {
+  const auto config = Parse(kSmall, {"pipeline.lanes=3", "pipeline.lanes=4"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->pipeline.lanes, 4u);
+}
+
+TEST(ClusterConfigTest, NamesTheOverrideThatIsWrong) {
+  EXPECT_THAT(ErrorOf(kSmall, {"pipelin.mode=fixed"}),
+              AllOf(HasSubstr("--set pipelin.mode=fixed"), HasSubstr("did you mean 'pipeline'?")));
+  EXPECT_THAT(ErrorOf(kSmall, {"pipeline.lanes=two"}),
+              AllOf(HasSubstr("--set pipeline.lanes=two"), HasSubstr("not a whole number")));
+  EXPECT_THAT(ErrorOf(kSmall, {"pipeline.lanes"}), HasSubstr("write it like"));
+  EXPECT_THAT(ErrorOf(kSmall, {"memory.m7.capacity=1GiB"}),
+              AllOf(HasSubstr("no element 'm7'"), HasSubstr("m0, m1")));
+  EXPECT_THAT(ErrorOf(kSmall, {"model.name=x"}), HasSubstr("'model' is a value"));
+  EXPECT_THAT(ErrorOf(kSmall, {"a..b=x"}), HasSubstr("empty part"));
+  EXPECT_THAT(ErrorOf(kSmall, {"transport=[shm"}), HasSubstr("the value is not YAML"));
+  EXPECT_THAT(ErrorOf(kSmall, {"memory.m0.capcity=1GiB"}),
+              AllOf(HasSubstr("--set memory.m0.capcity=1GiB"), HasSubstr("'capacity'")));
+}
+
+TEST(ClusterConfigTest, WritesWhatItReadsBackAsTheSame) {
+  const auto config = Parse(kSmall, {"memory.0.capacity=1000001", "compute.0.cores=0-3,8"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  const std::string yaml = ToYaml(*config);
+
+  const auto again = Parse(yaml);
+  ASSERT_TRUE(again.ok()) << again.status() << "\n" << yaml;
+
+  EXPECT_EQ(ToYaml(*again), yaml);
+  EXPECT_EQ(again->memory[0].capacity_bytes, 1000001u);
+  EXPECT_EQ(again->memory[1].capacity_bytes, GiB(2));
+  EXPECT_THAT(again->compute[0].cores, ElementsAre(0, 1, 2, 3, 8));
+}
+
+TEST(ClusterConfigTest, SaysWhenTheFileIsMissing) {
+  const auto config = LoadClusterConfig("/nonexistent/cluster.yaml", {});
+  EXPECT_EQ(config.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(config.status().message()), HasSubstr("/nonexistent/cluster.yaml"));
+}
+
+TEST(ClusterConfigTest, SaysWhenTheFileIsADirectory) {
+  EXPECT_FALSE(LoadClusterConfig("/", {}).ok());
+}
+
+TEST(ClusterConfigTest, TheExamplesAreValid) {
+  for (const char* name : {"local", "minimal", "eight_cores"}) {
+    const auto config =
+        LoadClusterConfig(absl::StrCat(LAMINA_SOURCE_DIR, "/deploy/clusters/", name, ".yaml"), {});
+    EXPECT_TRUE(config.ok()) << name << ": " << config.status();
+  }
+}
+
+TEST(ParseCoresTest, TakesNumbersAndRanges) {
+  EXPECT_THAT(ParseCores("0-3,8").value(), ElementsAre(0, 1, 2, 3, 8));
+  EXPECT_THAT(ParseCores(" 7 , 2 ").value(), ElementsAre(7, 2));
+  EXPECT_THAT(ParseCores("").value(), IsEmpty());
+}
+
+TEST(ParseCoresTest, RefusesWhatIsNotAListOfCores) {
+  for (const char* text : {"a", "-1", "3-1", "1-", "0,,1", "0-9999", "1,1", "0-3,2", "1.5", "+1"}) {
+    EXPECT_EQ(ParseCores(text).status().code(), absl::StatusCode::kInvalidArgument) << text;
+  }
+}
+
+}  // namespace
+}  // namespace lamina

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compute_node/sequence_table.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace lamina::compute_node {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr uint32_t kVocabulary = 8;
+
+core::StepPlan Joins(std::vector<core::SequenceJoin> joins) { return {.joins = std::move(joins)}; }
+
+core::SequenceJoin Join(core::SequenceId id, std::vector<TokenId> tokens) {
+  const auto prompt = static_cast<uint32_t>(tokens.size());
+  return {.id = id, .tokens = std::move(tokens), .prompt_tokens = prompt, .tokens_max = 100};
+}
+
+class SequenceTableTest : public ::testing::Test {
+ protected:
+  absl::Status Apply(const core::StepPlan& plan) { return table_.Apply(plan, kVocabulary); }
+
+  void ExpectRefused(const core::StepPlan& plan, const char* words) {
+    const absl::Status status = Apply(plan);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(words));
+  }
+
+  SequenceTable table_;
+};
+
+TEST_F(SequenceTableTest, KnowsWhoJoinedAndForgetsWhoLeft) {
+  ASSERT_TRUE(Apply(Joins({Join(1, {3, 4}), Join(2, {5})})).ok());
+  ASSERT_NE(table_.Find(1), nullptr);
+  EXPECT_THAT(table_.Find(1)->tokens, ElementsAre(3, 4));
+  EXPECT_FALSE(table_.Find(1)->finished);
+
+  ASSERT_TRUE(Apply({.leaves = {1, 77}}).ok());
+
+  EXPECT_EQ(table_.Find(1), nullptr);
+  EXPECT_NE(table_.Find(2), nullptr);
+}
+
+TEST_F(SequenceTableTest, ASequenceMayLeaveAndJoinAgainInOnePlan) {
+  ASSERT_TRUE(Apply(Joins({Join(1, {3})})).ok());
+  core::StepPlan plan = Joins({Join(1, {3, 6})});
+  plan.leaves = {1};
+
+  ASSERT_TRUE(Apply(plan).ok());
+
+  EXPECT_THAT(table_.Find(1)->tokens, ElementsAre(3, 6));
+}
+
+TEST_F(SequenceTableTest, TellsAParentOfItsForks) {
+  core::SequenceJoin fork = Join(2, {3, 4});
+  fork.parent = 1;
+
+  ASSERT_TRUE(Apply(Joins({Join(1, {3, 4}), fork})).ok());
+
+  EXPECT_THAT(table_.Find(1)->children, ElementsAre(2u));
+}
+
+TEST_F(SequenceTableTest, RefusesPlansThatMakeNoSense) {
+  ASSERT_TRUE(Apply(Joins({Join(1, {3})})).ok());
+  ExpectRefused(Joins({Join(1, {3})}), "joins twice");
+  ExpectRefused(Joins({Join(2, {})}), "0 tokens");
+  ExpectRefused(Joins({Join(2, {8})}), "token 8");
+  ExpectRefused(Joins({Join(2, {-1})}), "token -1");
+  core::SequenceJoin longer = Join(2, {1});
+  longer.prompt_tokens = 2;
+  ExpectRefused(Joins({longer}), "a prompt of 2");
+  core::SequenceJoin orphan = Join(3, {1});
+  orphan.parent = 99;
+  ExpectRefused(Joins({orphan}), "unknown parent 99");
+}
+
+// --- SampleNext ---
+
+class SampleNextTest : public ::testing::Test {
+ protected:
+  // Logits whose largest is that of `token`.
+  core::SampledToken Next(TokenId token) {
+    std::vector<float> logits(kVocabulary, 0.0f);
+    logits[static_cast<size_t>(token)] = 5.0f;
+    return SampleNext(logits, sequence_, scratch_);
+  }
+
+  Sequence sequence_{.join = {.id = 4,
+                              .tokens = {1, 2},
+                              .prompt_tokens = 2,
+                              .sampling = {.logprobs = 1},
+                              .tokens_max = 5,
+                              .end_tokens = {7}},
+                     .tokens = {1, 2}};
+  kernels::SampleScratch scratch_;
+};
+
+TEST_F(SampleNextTest, AppendsTheTokenAndSaysWhereItStands) {
+  const core::SampledToken token = Next(3);
+
+  EXPECT_EQ(token.sequence, 4u);
+  EXPECT_EQ(token.position, 2u);
+  EXPECT_EQ(token.token, 3);
+  EXPECT_EQ(token.finish, core::FinishReason::kNone);
+  EXPECT_NEAR(token.logprob, -0.0461f, 1e-3f);
+  ASSERT_EQ(token.top.size(), 1u);
+  EXPECT_EQ(token.top[0].token, 3);
+  EXPECT_THAT(sequence_.tokens, ElementsAre(1, 2, 3));
+  EXPECT_FALSE(sequence_.finished);
+}
+
+TEST_F(SampleNextTest, EndsAtTheLengthLimit) {
+  EXPECT_EQ(Next(3).finish, core::FinishReason::kNone);
+  EXPECT_EQ(Next(3).finish, core::FinishReason::kNone);
+  EXPECT_EQ(Next(3).finish, core::FinishReason::kLength);
+  EXPECT_TRUE(sequence_.finished);
+}
+
+TEST_F(SampleNextTest, EndsAtAnEndToken) {
+  EXPECT_EQ(Next(7).finish, core::FinishReason::kStop);
+  EXPECT_TRUE(sequence_.finished);
+}
+
+TEST_F(SampleNextTest, DoesNotEndAtAnEndTokenBeforeTheLeastLength) {
+  sequence_.join.tokens_min = 4;
+
+  EXPECT_EQ(Next(7).finish, core::FinishReason::kNone);  // The third.
+  EXPECT_EQ(Next(7).finish, core::FinishReason::kStop);  // The fourth.
+}
+
+TEST_F(SampleNextTest, AnEndTokenAtTheLimitIsAStop) {
+  Next(3);
+  Next(3);
+
+  EXPECT_EQ(Next(7).finish, core::FinishReason::kStop);
+}
+
+TEST_F(SampleNextTest, PenaltiesSeePromptAndOutput) {
+  sequence_.join.sampling.repetition_penalty = 100.0f;
+  std::vector<float> logits(kVocabulary, 1.0f);
+  logits[2] = 3.0f;  // Of the prompt.
+  logits[5] = 2.0f;
+
+  EXPECT_EQ(SampleNext(logits, sequence_, scratch_).token, 5);
+  EXPECT_NE(SampleNext(logits, sequence_, scratch_).token, 5);
+}
+
+}  // namespace
+}  // namespace lamina::compute_node

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Everything that is put into a message comes out again, over the wire's bytes.
+
+#include "control/plan_codec_service.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+namespace lamina::control {
+namespace {
+
+// Through the bytes, as between processes.
+template <typename Proto>
+Proto OverTheWire(const Proto& proto) {
+  Proto received;
+  EXPECT_TRUE(received.ParseFromString(proto.SerializeAsString()));
+  return received;
+}
+
+core::StepPlan RoundTrip(const core::StepPlan& plan) {
+  v1::StepPlan proto;
+  ToProto(plan, &proto);
+  const absl::StatusOr<core::StepPlan> back = FromProto(OverTheWire(proto));
+  EXPECT_TRUE(back.ok()) << back.status();
+  return *back;
+}
+
+core::StepResult RoundTrip(const core::StepResult& result) {
+  v1::StepResult proto;
+  ToProto(result, &proto);
+  return FromProto(OverTheWire(proto));
+}
+
+SamplingParams RoundTrip(const SamplingParams& params) {
+  v1::Sampling proto;
+  ToProto(params, &proto);
+  return FromProto(OverTheWire(proto));
+}
+
+// No field at its default, so that a forgotten one shows.
+const SamplingParams kSampling{.temperature = 0.7f,
+                               .top_k = 11,
+                               .top_p = 0.9f,
+                               .min_p = 0.05f,
+                               .repetition_penalty = 1.2f,
+                               .presence_penalty = -0.5f,
+                               .frequency_penalty = 0.25f,
+                               .logit_bias = {{3, -100.0f}, {70000, 2.5f}},
+                               .seed = std::numeric_limits<uint64_t>::max(),
+                               .logprobs = 4};
+
+TEST(PlanCodecTest, SamplingComesBackWhole) {
+  EXPECT_EQ(RoundTrip(kSampling), kSampling);
+  EXPECT_EQ(RoundTrip(SamplingParams{}), SamplingParams{});
+  SamplingParams zero = kSampling;  // Values that protobuf would leave out.
+  zero.temperature = 0.0f;
+  zero.logprobs = 0;
+  EXPECT_EQ(RoundTrip(zero), zero);
+}
+
+TEST(PlanCodecTest, SamplingWithTooManyLogprobsIsRefusedByItsCheck) {
+  v1::Sampling proto;
+  proto.set_logprobs(std::numeric_limits<uint32_t>::max());
+
+  EXPECT_FALSE(FromProto(proto).Validate().ok());
+}
+
+TEST(PlanCodecTest, AMessageWithoutFieldsIsGreedyAndWithoutLogprobs) {
+  EXPECT_EQ(FromProto(v1::Sampling()), SamplingParams{});
+}
+
+core::StepPlan FullPlan() {
+  return {
+      .epoch = 1ULL << 40,
+      .lane = 3,
+      .step = (1ULL << 33) + 1,
+      .leaves = {5, 1ULL << 50},
+      .joins = {{.id = 9,
+                 .tokens = {1, 2, 49151},
+                 .prompt_tokens = 2,
+                 .parent = 8,
+                 .sampling = kSampling,
+                 .tokens_max = 100,
+                 .end_tokens = {2, 0},
+                 .tokens_min = 4,
+                 .memory_node = 2,
+                 .score = true},
+                {.id = 10, .tokens = {0}, .prompt_tokens = 1}},
+      .grants = {{.sequence = 9, .extent = {.first_slot = 4096, .tokens = 3}},
+                 {.sequence = 10, .extent = {.first_slot = 0, .tokens = 1}}},
+      .rows = {{.sequence = 7, .position = 70}, {.sequence = 6, .position = 0}},
+      .chunks = {{.sequence = 9, .first_token = 1, .tokens = 2, .scratch_offset = 55, .last = true},
+                 {.sequence = 10, .tokens = 1}}};
+}
+
+void ExpectSame(const core::SequenceJoin& found, const core::SequenceJoin& expected) {
+  EXPECT_EQ(found.id, expected.id);
+  EXPECT_EQ(found.tokens, expected.tokens);
+  EXPECT_EQ(found.prompt_tokens, expected.prompt_tokens);
+  EXPECT_EQ(found.parent, expected.parent);
+  EXPECT_EQ(found.sampling, expected.sampling);
+  EXPECT_EQ(found.tokens_max, expected.tokens_max);
+  EXPECT_EQ(found.end_tokens, expected.end_tokens);
+  EXPECT_EQ(found.tokens_min, expected.tokens_min);
+  EXPECT_EQ(found.memory_node, expected.memory_node);
+  EXPECT_EQ(found.score, expected.score);
+}
+
+TEST(PlanCodecTest, APlanComesBackWhole) {
+  const core::StepPlan plan = FullPlan();
+
+  const core::StepPlan back = RoundTrip(plan);
+
+  EXPECT_EQ(back.epoch, plan.epoch);
+  EXPECT_EQ(back.lane, plan.lane);
+  EXPECT_EQ(back.step, plan.step);
+  EXPECT_EQ(back.leaves, plan.leaves);
+  ASSERT_EQ(back.joins.size(), 2u);
+  ExpectSame(back.joins[0], plan.joins[0]);
+  ExpectSame(back.joins[1], plan.joins[1]);
+  ASSERT_EQ(back.grants.size(), 2u);
+  ASSERT_EQ(back.rows.size(), 2u);
+  ASSERT_EQ(back.chunks.size(), 2u);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(back.grants[i].sequence, plan.grants[i].sequence);
+    EXPECT_EQ(back.grants[i].extent.first_slot, plan.grants[i].extent.first_slot);
+    EXPECT_EQ(back.grants[i].extent.tokens, plan.grants[i].extent.tokens);
+    EXPECT_EQ(back.rows[i].sequence, plan.rows[i].sequence);
+    EXPECT_EQ(back.rows[i].position, plan.rows[i].position);
+    EXPECT_EQ(back.chunks[i].sequence, plan.chunks[i].sequence);
+    EXPECT_EQ(back.chunks[i].first_token, plan.chunks[i].first_token);
+    EXPECT_EQ(back.chunks[i].tokens, plan.chunks[i].tokens);
+    EXPECT_EQ(back.chunks[i].scratch_offset, plan.chunks[i].scratch_offset);
+    EXPECT_EQ(back.chunks[i].last, plan.chunks[i].last);
+  }
+}
+
+TEST(PlanCodecTest, APlanWhoseRowListsDifferIsRefusedWithBothLengths) {
+  v1::StepPlan proto;
+  ToProto(FullPlan(), &proto);
+  proto.add_row_positions(1);
+
+  const absl::Status status = FromProto(proto).status();
+
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("2 row sequences and 3 row positions"), std::string::npos);
+}
+
+TEST(PlanCodecTest, AResultComesBackWhole) {
+  const core::StepResult result{
+      .epoch = 12,
+      .lane = 1,
+      .step = 99,
+      .tokens = {{.sequence = 4,
+                  .position = 17,
+                  .token = 321,
+                  .logprob = -0.125f,
+                  .top = {{.token = 321, .logprob = -0.125f}, {.token = 5, .logprob = -3.0f}},
+                  .finish = core::FinishReason::kLength},
+                 {.sequence = 5}},
+      .scores = {{.sequence = 6, .first_token = 3, .logprobs = {-1.0f, -1e30f}}}};
+
+  const core::StepResult back = RoundTrip(result);
+
+  EXPECT_EQ(back.epoch, 12u);
+  EXPECT_EQ(back.lane, 1u);
+  EXPECT_EQ(back.step, 99u);
+  ASSERT_EQ(back.tokens.size(), 2u);
+  EXPECT_EQ(back.tokens[0].sequence, 4u);
+  EXPECT_EQ(back.tokens[0].position, 17u);
+  EXPECT_EQ(back.tokens[0].token, 321);
+  EXPECT_EQ(back.tokens[0].logprob, -0.125f);
+  ASSERT_EQ(back.tokens[0].top.size(), 2u);
+  EXPECT_EQ(back.tokens[0].top[1].token, 5);
+  EXPECT_EQ(back.tokens[0].top[1].logprob, -3.0f);
+  EXPECT_EQ(back.tokens[0].finish, core::FinishReason::kLength);
+  EXPECT_EQ(back.tokens[1].finish, core::FinishReason::kNone);
+  ASSERT_EQ(back.scores.size(), 1u);
+  EXPECT_EQ(back.scores[0].sequence, 6u);
+  EXPECT_EQ(back.scores[0].first_token, 3u);
+  EXPECT_EQ(back.scores[0].logprobs, (std::vector<float>{-1.0f, -1e30f}));
+}
+
+TEST(PlanCodecTest, EveryReasonComesBackAndAnUnknownOneIsAnError) {
+  for (const auto reason :
+       {core::FinishReason::kNone, core::FinishReason::kStop, core::FinishReason::kLength,
+        core::FinishReason::kCancelled, core::FinishReason::kError}) {
+    EXPECT_EQ(RoundTrip(core::StepResult{.tokens = {{.finish = reason}}}).tokens[0].finish, reason);
+  }
+  v1::StepResult proto;
+  proto.add_tokens()->set_finish(77);
+  EXPECT_EQ(FromProto(proto).tokens[0].finish, core::FinishReason::kError);
+}
+
+TEST(PlanCodecTest, AnAttentionDescriptorComesBackWhole) {
+  const AttentionDescriptor descriptor{.query_heads = 9,
+                                       .kv_heads = 3,
+                                       .head_dim = 64,
+                                       .scale = 0.125f,
+                                       .window = 4096,
+                                       .soft_cap = 50.0f};
+  v1::AttentionDescriptor proto;
+  ToProto(descriptor, &proto);
+
+  EXPECT_EQ(FromProto(OverTheWire(proto)), descriptor);
+}
+
+}  // namespace
+}  // namespace lamina::control

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "coordinator/core/kv_directory.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/philox.h"
+
+namespace lamina::core {
+namespace {
+
+using testing::ElementsAre;
+
+KvDirectoryOptions Options(uint32_t slots) {
+  return {.slots = {slots}, .soft_reservation_min = 64, .soft_reservation_max = 256};
+}
+
+TEST(KvDirectoryTest, TokensOfASequenceAreConsecutive) {
+  KvDirectory kv(Options(1024));
+  kv.Open(1, 0);
+
+  EXPECT_THAT(*kv.Append(1, 100), ElementsAre(Extent{0, 100}));
+  EXPECT_THAT(*kv.Append(1, 1), ElementsAre(Extent{100, 1}));
+
+  EXPECT_THAT(kv.ExtentsOf(1), ElementsAre(Extent{0, 101}));
+  EXPECT_EQ(kv.TokensOf(1), 101u);
+}
+
+TEST(KvDirectoryTest, SoftReservationKeepsOthersFromTheTail) {
+  KvDirectory kv(Options(4096));
+  kv.Open(1, 0);
+  kv.Open(2, 0);
+  ASSERT_TRUE(kv.Append(1, 100).ok());
+  EXPECT_GE(kv.Stats(0).slots_reserved, 64u);
+
+  ASSERT_TRUE(kv.Append(2, 100).ok());
+  ASSERT_TRUE(kv.Append(1, 200).ok());
+
+  EXPECT_EQ(kv.ExtentsOf(1).size(), 1u);
+  EXPECT_EQ(kv.ExtentsOf(2)[0].first_slot % 16, 0u);
+}
+
+TEST(KvDirectoryTest, ReservedSlotsCountAsFree) {
+  KvDirectory kv(Options(1024));
+  kv.Open(1, 0);
+  ASSERT_TRUE(kv.Append(1, 24).ok());
+
+  EXPECT_EQ(kv.SlotsFree(0), 1000u);
+}
+
+TEST(KvDirectoryTest, ReservationsAreRevokedOnlyWhenNoUnreservedSlotIsLeft) {
+  KvDirectory kv(Options(512));
+  kv.Open(1, 0);
+  kv.Open(2, 0);
+  ASSERT_TRUE(kv.Append(1, 100).ok());
+  const uint32_t unreserved = kv.SlotsFree(0) - kv.Stats(0).slots_reserved;
+
+  ASSERT_TRUE(kv.Append(2, unreserved).ok());
+  EXPECT_EQ(kv.ReservationsRevoked(), 0u);
+  ASSERT_TRUE(kv.Append(2, 1).ok());
+
+  EXPECT_EQ(kv.ReservationsRevoked(), 1u);
+  EXPECT_TRUE(kv.Audit().ok()) << kv.Audit();
+}
+
+TEST(KvDirectoryTest, TheLargestReservationIsRevokedFirstThenTheOldest) {
+  KvDirectoryOptions options{
+      .slots = {40}, .soft_reservation_min = 1, .soft_reservation_max = 8, .alignment = 1};
+  KvDirectory kv(options);
+  for (SequenceId id = 1; id <= 4; ++id) {
+    kv.Open(id, 0);
+    ASSERT_TRUE(kv.Append(id, 2).ok());  // Each with 8 behind it: the pool is divided up.
+  }
+  ASSERT_TRUE(kv.Append(1, 1).ok());  // 7 behind the first.
+  kv.Open(5, 0);
+
+  EXPECT_THAT(*kv.Append(5, 1), ElementsAre(Extent{12, 1}));  // Behind the second's two.
+}
+
+TEST(KvDirectoryTest, AppendFailsWithResourceExhaustedAndChangesNothing) {
+  KvDirectory kv(Options(128));
+  kv.Open(1, 0);
+  ASSERT_TRUE(kv.Append(1, 100).ok());
+
+  const auto refused = kv.Append(1, 29);
+
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(refused.status().message(), testing::HasSubstr("29 slots asked for, 28 free"));
+  EXPECT_EQ(kv.TokensOf(1), 100u);
+  EXPECT_TRUE(kv.Append(1, 28).ok());
+  EXPECT_EQ(kv.SlotsFree(0), 0u);
+}
+
+TEST(KvDirectoryTest, ForksShareThePrefixAndDivergeIntoSlotsOfTheirOwn) {
+  KvDirectory kv(Options(4096));
+  kv.Open(1, 0);
+  ASSERT_TRUE(kv.Append(1, 50).ok());
+  const uint32_t free_before = kv.SlotsFree(0);
+
+  EXPECT_THAT(kv.Fork(1, 2, 50), ElementsAre(Extent{0, 50}));
+  EXPECT_EQ(kv.SlotsFree(0), free_before);
+  const auto parent = kv.Append(1, 1);
+  const auto child = kv.Append(2, 1);
+
+  EXPECT_NE(parent->front(), child->front());
+  EXPECT_TRUE(kv.Audit().ok()) << kv.Audit();
+}
+
+TEST(KvDirectoryTest, SharedSlotsAreFreedByTheLastHolder) {
+  KvDirectory kv(Options(4096));
+  kv.Open(1, 0);
+  ASSERT_TRUE(kv.Append(1, 50).ok());
+  kv.Fork(1, 2, 30);
+
+  kv.Release(1, 7);
+  EXPECT_EQ(kv.SlotsQuarantined(0), 20u);
+  kv.Release(2, 8);
+  EXPECT_EQ(kv.SlotsQuarantined(0), 50u);
+  kv.Recycle(7);
+  kv.Recycle(8);
+
+  EXPECT_EQ(kv.SlotsFree(0), 4096u);
+  EXPECT_EQ(kv.Stats(0).slots_held, 0u);
+}
+
+TEST(KvDirectoryTest, ReleasedSlotsAreNotFreeBeforeTheirTicketIsRecycled) {
+  KvDirectory kv(Options(100));
+  kv.Open(1, 0);
+  ASSERT_TRUE(kv.Append(1, 60).ok());
+
+  kv.Release(1, 3);
+  EXPECT_EQ(kv.SlotsFree(0), 40u);
+  kv.Recycle(4);
+  EXPECT_EQ(kv.SlotsFree(0), 40u);
+  kv.Recycle(3);
+
+  EXPECT_EQ(kv.SlotsFree(0), 100u);
+  EXPECT_FALSE(kv.IsOpen(1));
+}
+
+TEST(KvDirectoryTest, LastReleasedSlotsAreUsedFirst) {
+  KvDirectory kv(Options(8192));
+  for (SequenceId id = 1; id <= 3; ++id) {
+    kv.Open(id, 0);
+    ASSERT_TRUE(kv.Append(id, 512).ok());
+  }
+  const Extent middle = kv.ExtentsOf(2)[0];
+
+  kv.Release(2, 1);
+  kv.Recycle(1);
+  kv.Open(4, 0);
+
+  EXPECT_EQ(kv.Append(4, 100)->front().first_slot, middle.first_slot);
+}
+
+TEST(KvDirectoryTest, MeanExtentStaysLongUnderChurnOfGrowingSequences) {
+  KvDirectory kv(Options(64 * 1024));
+  Prng random(1);
+  SequenceId next = 1;
+  std::vector<SequenceId> open;
+  for (int step = 0; step < 20'000; ++step) {
+    if (open.size() < 64) {
+      open.push_back(next);
+      kv.Open(next++, 0);
+      ASSERT_TRUE(kv.Append(open.back(), 1 + static_cast<uint32_t>(random.Below(400))).ok());
+    }
+    for (const SequenceId id : open) {
+      ASSERT_TRUE(kv.Append(id, 1).ok());
+    }
+    const size_t leaver = random.Below(open.size());
+    if (kv.TokensOf(open[leaver]) > 100 && random.Chance(0.2)) {
+      kv.Release(open[leaver], step);
+      kv.Recycle(step);
+      open.erase(open.begin() + static_cast<std::ptrdiff_t>(leaver));
+    }
+  }
+
+  EXPECT_GE(kv.Stats(0).mean_extent_tokens, 128.0);
+  EXPECT_TRUE(kv.Audit().ok()) << kv.Audit();
+}
+
+TEST(KvDirectoryTest, RandomCallsKeepEveryInvariant) {
+  for (uint64_t seed = 1; seed <= 100; ++seed) {
+    Prng random(seed);
+    KvDirectory kv({.slots = {1 + static_cast<uint32_t>(random.Below(300)), 97},
+                    .soft_reservation_min = static_cast<uint32_t>(random.Below(5)),
+                    .soft_reservation_max = 5 + static_cast<uint32_t>(random.Below(20)),
+                    .alignment = 1 + static_cast<uint32_t>(random.Below(16))});
+    std::vector<SequenceId> open;
+    SequenceId next = 1;
+    for (uint64_t step = 1; step <= 200; ++step) {
+      const uint64_t choice = random.Below(10);
+      const size_t pick = open.empty() ? 0 : random.Below(open.size());
+      if (choice < 2 || open.empty()) {
+        kv.Open(next, static_cast<uint32_t>(random.Below(2)));
+        open.push_back(next++);
+      } else if (choice < 7) {
+        const auto tokens = static_cast<uint32_t>(random.Below(random.Chance(0.5) ? 2 : 60));
+        const uint32_t free = kv.SlotsFree(kv.NodeOf(open[pick]));
+        EXPECT_EQ(kv.Append(open[pick], tokens).ok(), tokens <= free);
+      } else if (choice == 7) {
+        kv.Fork(open[pick], next, static_cast<uint32_t>(random.Below(kv.TokensOf(open[pick]) + 1)));
+        open.push_back(next++);
+      } else {
+        kv.Release(open[pick], step / 7);
+        open.erase(open.begin() + static_cast<std::ptrdiff_t>(pick));
+      }
+      if (random.Chance(0.3)) {
+        kv.Recycle(random.Below(step / 7 + 1));
+      }
+      ASSERT_TRUE(kv.Audit().ok()) << "seed " << seed << " step " << step << ": " << kv.Audit();
+    }
+  }
+}
+
+TEST(KvDirectoryTest, MillionsOfSlotsCostNothing) {
+  KvDirectory kv(Options(500'000'000));
+  for (SequenceId id = 1; id <= 100; ++id) {
+    kv.Open(id, 0);
+    ASSERT_TRUE(kv.Append(id, 4'000'000).ok());
+    kv.Fork(id, 1000 + id, 3'000'000);
+  }
+  for (SequenceId id = 1; id <= 100; ++id) {
+    kv.Release(id, id);
+    kv.Release(1000 + id, id);
+    kv.Recycle(id);
+  }
+  EXPECT_EQ(kv.SlotsFree(0), 500'000'000u);
+}
+
+}  // namespace
+}  // namespace lamina::core

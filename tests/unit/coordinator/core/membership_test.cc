@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/core/membership.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace lamina::core {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+const absl::Status kBroken = absl::InternalError("broken");
+
+class MembershipTest : public ::testing::Test {
+ protected:
+  // Everything that is to be done now.
+  std::vector<MembershipAction> Actions() {
+    std::vector<MembershipAction> actions;
+    for (;;) {
+      actions.push_back(members_.Next());
+      if (actions.back() == MembershipAction::kNone) {
+        actions.pop_back();
+        return actions;
+      }
+    }
+  }
+
+  void JoinAll() {
+    EXPECT_TRUE(members_.Join("m1", true).ok());
+    EXPECT_TRUE(members_.Join("c0", false).ok());
+    EXPECT_TRUE(members_.Join("m0", true).ok());
+  }
+
+  void Prepare(const std::vector<std::string>& names) {
+    for (const std::string& name : names) {
+      members_.Prepared(name, members_.epoch(), "region of " + name);
+    }
+  }
+  void Ready(const std::vector<std::string>& names) {
+    for (const std::string& name : names) {
+      members_.Ready(name, members_.epoch());
+    }
+  }
+
+  // Into a serving epoch of all three.
+  void Serve() {
+    JoinAll();
+    Actions();
+    ServeAgain({"c0", "m0", "m1"});
+  }
+  void ServeAgain(const std::vector<std::string>& names) {
+    Actions();
+    Prepare(names);
+    Actions();
+    Ready(names);
+    Actions();
+    ASSERT_EQ(members_.phase(), MembershipPhase::kServing);
+  }
+
+  static std::vector<std::string> Names(const std::vector<const Member*>& members) {
+    std::vector<std::string> names;
+    for (const Member* member : members) {
+      names.push_back(member->name);
+    }
+    return names;
+  }
+
+  Membership members_{
+      {{.name = "c0"}, {.name = "m0", .is_memory = true}, {.name = "m1", .is_memory = true}}};
+};
+
+TEST_F(MembershipTest, WaitsForEveryNodeAndSaysForWhom) {
+  EXPECT_TRUE(members_.Join("m0", true).ok());
+
+  EXPECT_THAT(Actions(), ElementsAre());
+  EXPECT_EQ(members_.phase(), MembershipPhase::kWaiting);
+  EXPECT_EQ(members_.Describe(), "waiting for c0, m1");
+}
+
+TEST_F(MembershipTest, PreparesConnectsAndServes) {
+  JoinAll();
+  EXPECT_THAT(Actions(), ElementsAre(MembershipAction::kConfigure));
+  EXPECT_EQ(members_.epoch(), 1u);
+  Prepare({"c0", "m1"});
+  EXPECT_THAT(Actions(), ElementsAre());
+  Prepare({"m0"});
+  EXPECT_THAT(Actions(), ElementsAre(MembershipAction::kConnect));
+  EXPECT_EQ(members_.memory_members()[1]->region, "region of m1");
+  Ready({"m0", "m1"});
+  EXPECT_THAT(Actions(), ElementsAre());
+  Ready({"c0"});
+  EXPECT_THAT(Actions(), ElementsAre(MembershipAction::kServe));
+  EXPECT_EQ(members_.Describe(), "serving");
+  EXPECT_THAT(Names(members_.memory_members()), ElementsAre("m0", "m1"));  // As in the file.
+}
+
+TEST_F(MembershipTest, JoinRefusesUnknownNamesAndRoles) {
+  const absl::Status unknown = members_.Join("m9", true);
+  EXPECT_EQ(unknown.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(unknown.message()), HasSubstr("m0, m1"));
+  EXPECT_EQ(members_.Join("c0", true).code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(members_.Join("c0", false).ok());
+  EXPECT_EQ(members_.Join("c0", false).code(), absl::StatusCode::kAlreadyExists);
+}
+
+TEST_F(MembershipTest, ServesWithoutAMemoryNodeThatLeft) {
+  Serve();
+  members_.Leave("m0");
+
+  EXPECT_THAT(Actions(), ElementsAre(MembershipAction::kConfigure));
+  EXPECT_EQ(members_.epoch(), 2u);
+  EXPECT_THAT(Names(members_.memory_members()), ElementsAre("m1"));
+  ServeAgain({"c0", "m1"});
+  EXPECT_EQ(members_.Describe(), "serving; without m0");
+  EXPECT_TRUE(members_.Join("m0", true).ok());
+  ServeAgain({"c0", "m0", "m1"});
+  EXPECT_EQ(members_.epoch(), 3u);
+  EXPECT_EQ(members_.Describe(), "serving");
+}
+
+TEST_F(MembershipTest, WaitsWhenTheLastOfARoleLeft) {
+  Serve();
+  members_.Leave("c0");
+
+  EXPECT_EQ(members_.phase(), MembershipPhase::kWaiting);
+  EXPECT_THAT(Actions(), ElementsAre());
+  EXPECT_EQ(members_.Describe(), "waiting for c0");
+  EXPECT_TRUE(members_.Join("c0", false).ok());
+  ServeAgain({"c0", "m0", "m1"});
+}
+
+TEST_F(MembershipTest, ANodeThatLeavesWhileOthersPrepareStartsTheNextEpoch) {
+  JoinAll();
+  Actions();
+  Prepare({"c0", "m0"});
+  members_.Leave("m1");
+
+  EXPECT_THAT(Actions(), ElementsAre(MembershipAction::kConfigure));
+  // What was prepared belongs to the epoch before.
+  EXPECT_EQ(members_.compute_members()[0]->state, MemberState::kJoined);
+  members_.Prepared("c0", 1, "old");
+  EXPECT_EQ(members_.compute_members()[0]->state, MemberState::kJoined);
+  ServeAgain({"c0", "m0"});
+}
+
+TEST_F(MembershipTest, IgnoresWordsOfAnotherEpochAndOfStrangers) {
+  Serve();
+  members_.Prepared("m0", 0, "x");
+  members_.Ready("m0", 9);
+  members_.Fault("m0", 0, kBroken);
+  members_.Fault("m9", 1, kBroken);
+  members_.Leave("m9");
+  members_.Prepared("m9", 1, "x");
+
+  EXPECT_THAT(Actions(), ElementsAre());
+  EXPECT_EQ(members_.phase(), MembershipPhase::kServing);
+}
+
+TEST_F(MembershipTest, AFaultWhileServingStartsAnEpochOfTheSameNodes) {
+  Serve();
+  members_.Fault("m0", 1, kBroken);
+
+  EXPECT_THAT(Actions(), ElementsAre(MembershipAction::kConfigure));
+  EXPECT_EQ(members_.epoch(), 2u);
+  EXPECT_THAT(Names(members_.memory_members()), ElementsAre("m0", "m1"));
+}
+
+TEST_F(MembershipTest, AFaultBeforeServingSetsTheNodeAside) {
+  JoinAll();
+  Actions();
+  members_.Fault("m1", 1, kBroken);
+
+  EXPECT_THAT(Actions(), ElementsAre(MembershipAction::kConfigure));
+  EXPECT_THAT(Names(members_.memory_members()), ElementsAre("m0"));
+  EXPECT_THAT(members_.Describe(), HasSubstr("m1 failed: broken"));
+  ServeAgain({"c0", "m0"});
+  members_.Leave("m1");  // It starts again, and is taken back.
+  EXPECT_TRUE(members_.Join("m1", true).ok());
+  ServeAgain({"c0", "m0", "m1"});
+}
+
+TEST_F(MembershipTest, FaultsWithoutProgressSetTheNodeAside) {
+  Serve();
+  for (uint32_t i = 1; i < Membership::kFaultsMax; ++i) {
+    members_.Fault("m0", members_.epoch(), kBroken);
+    ServeAgain({"c0", "m0", "m1"});
+  }
+  members_.Fault("m0", members_.epoch(), kBroken);
+
+  Actions();
+  EXPECT_THAT(Names(members_.memory_members()), ElementsAre("m1"));
+}
+
+TEST_F(MembershipTest, ProgressForgivesFaults) {
+  Serve();
+  for (int i = 0; i < 10; ++i) {
+    members_.Fault("m0", members_.epoch(), kBroken);
+    ServeAgain({"c0", "m0", "m1"});
+    members_.NoteProgress();
+  }
+  EXPECT_THAT(Names(members_.memory_members()), ElementsAre("m0", "m1"));
+}
+
+// A fault that two nodes see is one fault: both speak of the same epoch.
+TEST_F(MembershipTest, TwoReportsOfOneEpochCountOnce) {
+  Serve();
+  for (uint32_t i = 1; i < Membership::kFaultsMax; ++i) {
+    members_.Fault("m0", members_.epoch(), kBroken);
+    members_.Fault("c0", members_.epoch(), kBroken);
+    ServeAgain({"c0", "m0", "m1"});
+  }
+  EXPECT_THAT(Names(members_.compute_members()), ElementsAre("c0"));
+}
+
+// The others miss the node that left, and say so: that is no reason to set them aside.
+TEST_F(MembershipTest, FaultsBecauseOfANodeThatLeftChangeNothing) {
+  Serve();
+  members_.Leave("c0");
+  for (uint32_t i = 0; i < Membership::kFaultsMax; ++i) {
+    members_.Fault("m0", 1, kBroken);
+    members_.Fault("m1", 1, kBroken);
+  }
+  EXPECT_TRUE(members_.Join("c0", false).ok());
+
+  ServeAgain({"c0", "m0", "m1"});
+  EXPECT_EQ(members_.Describe(), "serving");
+}
+
+// A peer dies after it has prepared: opening its region fails before its end is known.
+TEST_F(MembershipTest, AFaultWhileConnectingIsTriedAgain) {
+  JoinAll();
+  Actions();
+  Prepare({"c0", "m0", "m1"});
+  EXPECT_THAT(Actions(), ElementsAre(MembershipAction::kConnect));
+  members_.Fault("c0", 1, kBroken);
+
+  EXPECT_THAT(Actions(), ElementsAre(MembershipAction::kConfigure));
+  Prepare({"c0", "m0"});
+  members_.Leave("m1");
+  ServeAgain({"c0", "m0"});
+}
+
+TEST_F(MembershipTest, AFaultOfTheOnlyComputeNodeBeforeServingWaits) {
+  JoinAll();
+  Actions();
+  members_.Fault("c0", 1, kBroken);
+
+  EXPECT_EQ(members_.phase(), MembershipPhase::kWaiting);
+  EXPECT_THAT(Actions(), ElementsAre());
+  EXPECT_THAT(members_.Describe(), HasSubstr("c0 failed: broken"));
+}
+
+}  // namespace
+}  // namespace lamina::core

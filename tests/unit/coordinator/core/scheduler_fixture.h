@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A scheduler with nodes that answer every step in order: each row and each last chunk samples the
+// token 100 + its position, unless the test says otherwise.
+
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator/core/scheduler.h"
+
+namespace lamina::core {
+
+inline SchedulerOptions SmallOptions(uint32_t slots = 1000) {
+  SchedulerOptions options{.rows_max = 16,
+                           .step_tokens_max = 64,
+                           .chunk_tokens = 32,
+                           .scratch_tokens = 256,
+                           .sequence_tokens_max = 128,
+                           .admission_headroom = 0};
+  options.memory_nodes = {{.name = "a", .slots = slots, .bandwidth_bytes_per_second = 1}};
+  return options;
+}
+
+class SchedulerTest : public testing::Test {
+ protected:
+  void Make(const SchedulerOptions& options, bool priority = false) {
+    scheduler_ = std::make_unique<Scheduler>(
+        options, priority ? MakePriorityOrder() : MakeFirstComeFirstServed());
+  }
+
+  static SequenceRequest Request(SequenceId id, uint32_t prompt, uint32_t tokens_max) {
+    SequenceRequest request{.id = id, .tokens_max = tokens_max};
+    request.prompt.assign(prompt, 5);
+    return request;
+  }
+
+  absl::Status Submit(SequenceId id, uint32_t prompt, uint32_t tokens_max) {
+    return scheduler_->Submit(Request(id, prompt, tokens_max));
+  }
+
+  // Plans, and returns what was planned now.
+  std::vector<StepPlan> Plan() {
+    std::vector<StepPlan> plans;
+    scheduler_->Plan(plans);
+    for (const StepPlan& plan : plans) {
+      for (const SequenceJoin& join : plan.joins) {
+        joins_[join.id] = join;
+      }
+      in_flight_.push_back(plan);
+    }
+    return plans;
+  }
+
+  StepResult Answer(const StepPlan& plan) {
+    StepResult result{.epoch = plan.epoch, .lane = plan.lane, .step = plan.step};
+    for (const DecodeRow& row : plan.rows) {
+      Sample(row.sequence, row.position + 1, result);
+    }
+    for (const PrefillChunk& chunk : plan.chunks) {
+      const uint32_t end = chunk.first_token + chunk.tokens;
+      if (!joins_[chunk.sequence].score) {
+        for (const auto& [id, join] : joins_) {
+          if (chunk.last && (id == chunk.sequence || join.parent == chunk.sequence)) {
+            Sample(id, end, result);
+          }
+        }
+        continue;
+      }
+      const uint32_t scored = chunk.tokens - (chunk.last ? 1 : 0);
+      result.scores.push_back({.sequence = chunk.sequence,
+                               .first_token = chunk.first_token + 1,
+                               .logprobs = std::vector<float>(scored, -1.0f)});
+    }
+    return result;
+  }
+
+  // Answers the oldest step; false when there is none.
+  bool StepDone() {
+    if (in_flight_.empty()) {
+      return false;
+    }
+    const absl::Status status = scheduler_->OnStepDone(Answer(in_flight_.front()), events_);
+    in_flight_.pop_front();
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_TRUE(scheduler_->Audit().ok()) << scheduler_->Audit();
+    return true;
+  }
+
+  void RunUntilIdle() {
+    int steps = 0;
+    do {
+      Plan();
+      ASSERT_LT(++steps, 10'000);
+    } while (StepDone());
+    EXPECT_FALSE(scheduler_->HasWork());
+  }
+
+  // The generated positions of a sequence, in the order of their events.
+  std::vector<uint32_t> IndicesOf(SequenceId id) const {
+    std::vector<uint32_t> indices;
+    for (const TokenEvent& event : events_.tokens) {
+      if (event.sequence == id) {
+        indices.push_back(event.index);
+      }
+    }
+    return indices;
+  }
+
+  const FinishEvent* EndOf(SequenceId id) const {
+    for (const FinishEvent& event : events_.finished) {
+      if (event.sequence == id) {
+        return &event;
+      }
+    }
+    return nullptr;
+  }
+
+  std::unique_ptr<Scheduler> scheduler_;
+  std::deque<StepPlan> in_flight_;
+  std::map<SequenceId, SequenceJoin> joins_;
+  std::map<std::pair<SequenceId, uint32_t>, TokenId> tokens_;  // Instead of 100 + position.
+  Events events_;
+
+ private:
+  void Sample(SequenceId id, uint32_t position, StepResult& result) {
+    const auto chosen = tokens_.find({id, position});
+    result.tokens.push_back(
+        {.sequence = id,
+         .position = position,
+         .token = chosen == tokens_.end() ? static_cast<TokenId>(100 + position) : chosen->second});
+  }
+};
+
+}  // namespace lamina::core

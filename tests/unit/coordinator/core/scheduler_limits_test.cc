@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Every error that Scheduler and SchedulerOptions promise.
+
+#include <gmock/gmock.h>
+
+#include "tests/unit/coordinator/core/scheduler_fixture.h"
+
+namespace lamina::core {
+namespace {
+
+using testing::HasSubstr;
+
+void ExpectError(const absl::Status& status, absl::StatusCode code, const std::string& words) {
+  EXPECT_EQ(status.code(), code) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(words));
+}
+
+class SchedulerLimitsTest : public SchedulerTest {};
+
+TEST_F(SchedulerLimitsTest, EmptyPromptIsRefused) {
+  Make(SmallOptions());
+  ExpectError(Submit(1, 0, 10), absl::StatusCode::kInvalidArgument, "the prompt is empty");
+}
+
+TEST_F(SchedulerLimitsTest, PromptBeyondTheLimitIsRefusedWithBothNumbers) {
+  Make(SmallOptions());
+  ExpectError(Submit(1, 128, 128), absl::StatusCode::kInvalidArgument,
+              "the prompt has 128 tokens, the limit is 127");
+}
+
+TEST_F(SchedulerLimitsTest, TokensMaxBeyondTheLimitIsRefusedWithBothNumbers) {
+  Make(SmallOptions());
+  ExpectError(Submit(1, 10, 129), absl::StatusCode::kInvalidArgument,
+              "tokens_max is 129, the limit is 128");
+}
+
+TEST_F(SchedulerLimitsTest, TokensMaxThatLeavesNothingToGenerateIsRefused) {
+  Make(SmallOptions());
+  ExpectError(Submit(1, 10, 10), absl::StatusCode::kInvalidArgument, "nothing is left to generate");
+}
+
+TEST_F(SchedulerLimitsTest, RequestThatNoMemoryNodeCouldHoldIsRefusedWithTheNumbers) {
+  Make(SmallOptions(/*slots=*/50));
+  ExpectError(Submit(1, 10, 52), absl::StatusCode::kInvalidArgument,
+              "can grow to 51 slots (prompt 10, tokens_max 52), the largest memory node has 50");
+  EXPECT_TRUE(Submit(2, 10, 51).ok());
+}
+
+TEST_F(SchedulerLimitsTest, FullQueueIsResourceExhaustedAndSaysTheLimit) {
+  SchedulerOptions options = SmallOptions();
+  options.waiting_max = 2;
+  Make(options);
+  ASSERT_TRUE(Submit(1, 10, 20).ok());
+  ASSERT_TRUE(Submit(2, 10, 20).ok());
+  ExpectError(Submit(3, 10, 20), absl::StatusCode::kResourceExhausted, "2 sequences wait");
+
+  Plan();
+
+  EXPECT_TRUE(Submit(3, 10, 20).ok());
+}
+
+TEST_F(SchedulerLimitsTest, SubmitWithoutMemoryNodesIsUnavailable) {
+  SchedulerOptions options = SmallOptions();
+  options.memory_nodes.clear();
+  Make(options);
+  ExpectError(Submit(1, 10, 20), absl::StatusCode::kUnavailable, "no memory node");
+}
+
+TEST_F(SchedulerLimitsTest, ResultOfAnUnexpectedStepIsInternal) {
+  Make(SmallOptions());
+  ASSERT_TRUE(Submit(1, 10, 20).ok());
+  StepResult result = Answer(Plan().front());
+  result.step = 2;
+  ExpectError(scheduler_->OnStepDone(result, events_), absl::StatusCode::kInternal,
+              "step 1 is next");
+  result.lane = 9;
+  ExpectError(scheduler_->OnStepDone(result, events_), absl::StatusCode::kInternal, "no such lane");
+}
+
+TEST_F(SchedulerLimitsTest, ResultWithWrongRowsIsInternalAndChangesNothing) {
+  Make(SmallOptions());
+  ASSERT_TRUE(Submit(1, 10, 20).ok());
+  const StepResult right = Answer(Plan().front());
+  StepResult missing = right;
+  missing.tokens.clear();
+  StepResult unplanned = right;
+  unplanned.tokens[0].sequence = 7;
+  StepResult doubled = right;
+  doubled.tokens.push_back(right.tokens[0]);
+  StepResult moved = right;
+  ++moved.tokens[0].position;
+  StepResult scored = right;
+  scored.scores.push_back({.sequence = 1, .first_token = 1, .logprobs = {-1.0f}});
+
+  ExpectError(scheduler_->OnStepDone(missing, events_), absl::StatusCode::kInternal, "no token");
+  ExpectError(scheduler_->OnStepDone(unplanned, events_), absl::StatusCode::kInternal, "no row");
+  ExpectError(scheduler_->OnStepDone(doubled, events_), absl::StatusCode::kInternal, "two tokens");
+  ExpectError(scheduler_->OnStepDone(moved, events_), absl::StatusCode::kInternal, "position 10");
+  ExpectError(scheduler_->OnStepDone(scored, events_), absl::StatusCode::kInternal, "not scored");
+  EXPECT_TRUE(events_.tokens.empty());
+  EXPECT_TRUE(scheduler_->OnStepDone(right, events_).ok());
+}
+
+TEST_F(SchedulerLimitsTest, ScoreWithGapsOrTooManyPartsIsInternal) {
+  Make(SmallOptions());
+  SequenceRequest request = Request(1, 10, 0);
+  request.score = true;
+  ASSERT_TRUE(scheduler_->Submit(request).ok());
+  const StepResult right = Answer(Plan().front());
+  StepResult gap = right;
+  gap.scores[0].first_token = 2;
+  StepResult more = right;
+  more.scores[0].logprobs.resize(10);
+  StepResult fewer = right;
+  fewer.scores[0].logprobs.resize(8);
+
+  ExpectError(scheduler_->OnStepDone(gap, events_), absl::StatusCode::kInternal, "begins at 2");
+  ExpectError(scheduler_->OnStepDone(more, events_), absl::StatusCode::kInternal, "fewer tokens");
+  ExpectError(scheduler_->OnStepDone(fewer, events_), absl::StatusCode::kInternal, "lacks");
+  EXPECT_TRUE(scheduler_->OnStepDone(right, events_).ok());
+}
+
+TEST(SchedulerOptionsTest, ValidateNamesWhatIsWrong) {
+  EXPECT_TRUE(SmallOptions().Validate().ok());
+  SchedulerOptions options = SmallOptions();
+  options.scratch_tokens = 100;
+  ExpectError(options.Validate(), absl::StatusCode::kInvalidArgument,
+              "sequence_tokens_max is 128, more than scratch_tokens 100");
+  for (uint32_t SchedulerOptions::*field :
+       {&SchedulerOptions::lanes, &SchedulerOptions::plan_ahead, &SchedulerOptions::rows_max,
+        &SchedulerOptions::step_tokens_max, &SchedulerOptions::chunk_tokens,
+        &SchedulerOptions::sequence_tokens_max, &SchedulerOptions::running_max}) {
+    options = SmallOptions();
+    options.*field = 0;
+    ExpectError(options.Validate(), absl::StatusCode::kInvalidArgument, "is 0; at least 1");
+  }
+}
+
+}  // namespace
+}  // namespace lamina::core

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/core/window_layout.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+namespace lamina::core {
+namespace {
+
+AttentionDescriptor Layer(uint32_t query_heads, uint32_t kv_heads, uint32_t head_dim) {
+  return {.query_heads = query_heads, .kv_heads = kv_heads, .head_dim = head_dim};
+}
+
+std::vector<WindowShape> Shapes() {
+  return {
+      {.compute_nodes = 1,
+       .memory_nodes = 1,
+       .lanes = 1,
+       .rows_max = 1,
+       .layers = {Layer(1, 1, 16)}},
+      {.compute_nodes = 1,
+       .memory_nodes = 3,
+       .lanes = 2,
+       .rows_max = 16,
+       .kv_rows_max = 512,
+       .layers = {Layer(9, 3, 64), Layer(9, 3, 64)}},
+      {.compute_nodes = 3,
+       .memory_nodes = 2,
+       .lanes = 4,
+       .rows_max = 100,
+       .kv_rows_max = 7,
+       .layers = {Layer(4, 4, 16), Layer(8, 1, 256), Layer(2, 2, 128)}},
+  };
+}
+
+TEST(WindowLayoutTest, SignalValuesGrowAndComeBackAsStepAndLayer) {
+  for (const WindowShape& shape : Shapes()) {
+    const WindowLayout layout(shape);
+    uint64_t value = 0;
+    for (uint64_t step = 1; step < 50; ++step) {
+      for (uint32_t layer = 0; layer < layout.layer_count(); ++layer) {
+        EXPECT_EQ(layout.SignalValue(step, layer), ++value);
+        EXPECT_EQ(layout.StepOf(value), step);
+        EXPECT_EQ(layout.LayerOf(value), layer);
+      }
+    }
+  }
+}
+
+// Windows as half-open byte ranges: inside the region, aligned, and apart from each other.
+void ExpectApart(const std::vector<std::pair<size_t, size_t>>& windows, size_t region_bytes) {
+  std::set<std::pair<size_t, size_t>> sorted(windows.begin(), windows.end());
+  EXPECT_EQ(sorted.size(), windows.size());
+  size_t end = 0;
+  for (const auto& [first, last] : sorted) {
+    EXPECT_GE(first, end);
+    EXPECT_EQ(first % 64, 0u);
+    end = last;
+  }
+  EXPECT_LE(end, region_bytes);
+}
+
+TEST(WindowLayoutTest, QueryWindowsNeverOverlap) {
+  for (const WindowShape& shape : Shapes()) {
+    const WindowLayout layout(shape);
+    std::vector<std::pair<size_t, size_t>> windows;
+    std::set<uint32_t> words;
+    for (uint32_t node = 0; node < shape.compute_nodes; ++node) {
+      for (uint32_t lane = 0; lane < shape.lanes; ++lane) {
+        words.insert(layout.query_word(node, lane));
+        for (const uint64_t value : {8u, 9u}) {
+          const size_t first = layout.QueryWindow(node, lane, value);
+          windows.emplace_back(first, first + layout.query_window_bytes());
+        }
+        EXPECT_EQ(layout.QueryWindow(node, lane, 8), layout.QueryWindow(node, lane, 10));
+      }
+    }
+    ExpectApart(windows, layout.query_region_bytes());
+    EXPECT_EQ(words.size(), layout.query_words());
+    EXPECT_EQ(*words.rbegin() + 1, layout.query_words());
+  }
+}
+
+TEST(WindowLayoutTest, ReplyWindowsNeverOverlap) {
+  for (const WindowShape& shape : Shapes()) {
+    const WindowLayout layout(shape);
+    std::vector<std::pair<size_t, size_t>> windows;
+    std::set<uint32_t> words;
+    for (uint32_t node = 0; node < shape.memory_nodes; ++node) {
+      for (uint32_t lane = 0; lane < shape.lanes; ++lane) {
+        words.insert(layout.reply_word(node, lane));
+        for (const uint64_t value : {8u, 9u}) {
+          const size_t first = layout.ReplyWindow(node, lane, value);
+          windows.emplace_back(first, first + layout.reply_window_bytes());
+        }
+      }
+    }
+    ExpectApart(windows, layout.reply_region_bytes());
+    EXPECT_EQ(words.size(), layout.reply_words());
+    EXPECT_EQ(*words.rbegin() + 1, layout.reply_words());
+  }
+}
+
+TEST(WindowLayoutTest, WindowsHoldAHeaderAndTheRowsOfTheWidestLayer) {
+  for (const WindowShape& shape : Shapes()) {
+    const WindowLayout layout(shape);
+    for (const AttentionDescriptor& layer : shape.layers) {
+      EXPECT_GE(layout.query_window_bytes(), sizeof(WindowHeader) +
+                                                 shape.rows_max * layer.qkv_width() * 2 +
+                                                 shape.kv_rows_max * 2 * layer.kv_width() * 2);
+      EXPECT_GE(layout.reply_window_bytes(),
+                sizeof(WindowHeader) + shape.rows_max * layer.q_width() * 2);
+    }
+  }
+}
+
+TEST(WindowLayoutTest, CheckRefusesZerosAndHugeWindows) {
+  for (const WindowShape& shape : Shapes()) {
+    EXPECT_TRUE(WindowLayout::Check(shape).ok());
+  }
+  const WindowShape good = Shapes()[1];
+  std::vector<WindowShape> bad(5, good);
+  bad[0].compute_nodes = 0;
+  bad[1].memory_nodes = 0;
+  bad[2].lanes = 0;
+  bad[3].rows_max = 0;
+  bad[4].layers.clear();
+  for (const WindowShape& shape : bad) {
+    EXPECT_EQ(WindowLayout::Check(shape).code(), absl::StatusCode::kInvalidArgument);
+  }
+  WindowShape huge = good;
+  huge.rows_max = 20'000'000;
+  const absl::Status status = WindowLayout::Check(huge);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("running_max"));
+}
+
+// --- Headers ---
+
+constexpr WindowHeader kExpected{
+    .lane = 1, .epoch = 7, .step = 20, .layer = 2, .rows = 3, .kv_rows = 16, .sender = 1};
+
+absl::StatusCode Check(void (*change)(WindowHeader&)) {
+  WindowHeader header = kExpected;
+  change(header);
+  return CheckHeader(header, kExpected).code();
+}
+
+TEST(WindowHeaderTest, OfTheUnitExpectedIsTaken) {
+  EXPECT_EQ(Check([](WindowHeader&) {}), absl::StatusCode::kOk);
+}
+
+TEST(WindowHeaderTest, OfThePastIsAborted) {
+  EXPECT_EQ(Check([](WindowHeader& h) { h.epoch = 6; }), absl::StatusCode::kAborted);
+  EXPECT_EQ(Check([](WindowHeader& h) { h.step = 19; }), absl::StatusCode::kAborted);
+  EXPECT_EQ(Check([](WindowHeader& h) { h.layer = 1; }), absl::StatusCode::kAborted);
+  // Of an older epoch, whatever else it says.
+  EXPECT_EQ(Check([](WindowHeader& h) {
+              h.epoch = 6;
+              h.step = 99;
+              h.lane = 0;
+            }),
+            absl::StatusCode::kAborted);
+}
+
+TEST(WindowHeaderTest, ThatDiffersOtherwiseIsAFaultOfTheSender) {
+  using Change = void (*)(WindowHeader&);
+  const std::vector<std::pair<Change, std::string>> changes = {
+      {[](WindowHeader& h) { h.magic = 0; }, "magic"},
+      {[](WindowHeader& h) { h.epoch = 8; }, "epoch 8"},
+      {[](WindowHeader& h) { h.lane = 0; }, "lane 0"},
+      {[](WindowHeader& h) { h.step = 21; }, "step 21"},
+      {[](WindowHeader& h) { h.layer = 3; }, "layer 3"},
+      {[](WindowHeader& h) { h.rows = 4; }, "rows 4"},
+      {[](WindowHeader& h) { h.kv_rows = 0; }, "kv_rows 0"},
+      {[](WindowHeader& h) { h.sender = 0; }, "sender 0"},
+  };
+  for (const auto& [change, words] : changes) {
+    WindowHeader header = kExpected;
+    change(header);
+    const absl::Status status = CheckHeader(header, kExpected);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << words;
+    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(words));
+  }
+}
+
+}  // namespace
+}  // namespace lamina::core

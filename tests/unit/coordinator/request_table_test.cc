@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/request_table.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/id_tokenizer.h"
+
+namespace lamina::coordinator {
+namespace {
+
+using core::FinishReason;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr uint32_t kSequenceTokensMax = 100;
+
+class ManualClock final : public Clock {
+ public:
+  Nanos Now() const override { return now; }
+  Nanos now = Seconds(5);
+};
+
+// Keeps everything that it hears.
+struct RecordingSink final : RequestSink {
+  void OnAccepted(const std::string& id) override { request_id = id; }
+  void OnOutput(ChoiceOutput output) override {
+    text += output.text;
+    outputs.push_back(std::move(output));
+  }
+  void OnScores(std::vector<float> logprobs) override { scores = std::move(logprobs); }
+  void OnProgress(uint32_t tokens_done) override { progress.push_back(tokens_done); }
+  void OnDone(const absl::Status& end) override { done.push_back(end); }
+
+  std::string request_id;
+  std::string text;
+  std::vector<ChoiceOutput> outputs;
+  std::vector<float> scores;
+  std::vector<uint32_t> progress;
+  std::vector<absl::Status> done;
+};
+
+class RequestTableTest : public ::testing::Test {
+ protected:
+  // Takes a request in; it must be a good one.
+  std::vector<core::SequenceRequest> Admit(const GenerateSpec& spec, uint64_t key = 1) {
+    auto admitted = table_.Admit(spec, key, sink_);
+    EXPECT_TRUE(admitted.ok()) << admitted.status();
+    return *std::move(admitted);
+  }
+
+  absl::Status Refusal(const GenerateSpec& spec) {
+    const absl::Status status = table_.Admit(spec, 9, sink_).status();
+    EXPECT_EQ(table_.KeyOf(spec.request_id), spec.request_id == "used" ? 1u : 0u);
+    return status;
+  }
+
+  // The scheduler says that a sequence got a token.
+  std::vector<core::SequenceId> Token(core::SequenceId sequence, TokenId token,
+                                      FinishReason finish = FinishReason::kNone) {
+    core::Events events;
+    events.tokens.push_back(
+        {.sequence = sequence, .token = {.sequence = sequence, .token = token, .finish = finish}});
+    if (finish != FinishReason::kNone) {
+      events.finished.push_back({.sequence = sequence, .reason = finish});
+    }
+    return table_.Deliver(events);
+  }
+
+  const test_support::IdTokenizer tokenizer_{1000, {999, 998}};
+  ManualClock clock_;
+  RequestTable table_{tokenizer_, clock_, kSequenceTokensMax};
+  const std::shared_ptr<RecordingSink> sink_ = std::make_shared<RecordingSink>();
+};
+
+TEST_F(RequestTableTest, AdmitMakesASequenceForEachChoice) {
+  const auto sequences = Admit({.prompt = {1, 2, 3},
+                                .sampling = {.seed = 40},
+                                .max_tokens = 10,
+                                .min_tokens = 4,
+                                .stop_tokens = {7},
+                                .choices = 3,
+                                .priority = 5});
+
+  ASSERT_EQ(sequences.size(), 3u);
+  EXPECT_EQ(sequences[0].fork_of, 0u);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(sequences[i].prompt, (std::vector<TokenId>{1, 2, 3}));
+    EXPECT_EQ(sequences[i].sampling.seed, 40 + i);
+    EXPECT_EQ(sequences[i].tokens_max, 13u);
+    EXPECT_EQ(sequences[i].tokens_min, 7u);
+    EXPECT_EQ(sequences[i].priority, 5);
+    EXPECT_THAT(sequences[i].end_tokens, ElementsAre(7, 999, 998));
+    EXPECT_EQ(sequences[i].fork_of, i == 0 ? 0 : sequences[0].id);
+  }
+  EXPECT_EQ(sink_->request_id, "req-1");
+  EXPECT_EQ(table_.KeyOf("req-1"), 1u);
+}
+
+TEST_F(RequestTableTest, AdmitKeepsLengthsWithinTheLimit) {
+  EXPECT_EQ(Admit({.prompt = {1}}, 1)[0].tokens_max, kSequenceTokensMax);
+  EXPECT_EQ(Admit({.prompt = {1}, .max_tokens = UINT32_MAX}, 2)[0].tokens_max, kSequenceTokensMax);
+  EXPECT_EQ(Admit({.prompt = {1}, .min_tokens = UINT32_MAX}, 3)[0].tokens_min, kSequenceTokensMax);
+}
+
+TEST_F(RequestTableTest, IgnoringTheEndTokensLeavesThoseOfTheRequest) {
+  const auto sequences = Admit({.prompt = {1}, .stop_tokens = {7}, .ignore_eos = true});
+
+  EXPECT_THAT(sequences[0].end_tokens, ElementsAre(7));
+}
+
+TEST_F(RequestTableTest, AdmitRefusesWithTheFieldAndItsBound) {
+  Admit({.request_id = "used", .prompt = {1}});
+  const auto expect = [&](const GenerateSpec& spec, absl::StatusCode code, const char* words) {
+    const absl::Status status = Refusal(spec);
+    EXPECT_EQ(status.code(), code) << words;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(words));
+  };
+  const auto kBad = absl::StatusCode::kInvalidArgument;
+  expect({.prompt = {}}, kBad, "empty");
+  expect({.prompt = std::vector<TokenId>(100, 1)}, kBad,
+         "100 tokens; at most 99 fit (limits.sequence_tokens_max is 100)");
+  expect({.prompt = std::vector<TokenId>(101, 1), .score = true}, kBad, "at most 100");
+  expect({.prompt = {1000}}, kBad, "token 1000");
+  expect({.prompt = {-5}}, kBad, "token -5");
+  expect({.prompt = {1}, .stop_tokens = {1000}}, kBad, "token 1000");
+  expect({.prompt = {1}, .sampling = {.top_p = 2.0f}}, kBad, "top_p");
+  expect({.prompt = {1}, .stop = {""}}, kBad, "1 to 256");
+  expect({.prompt = {1}, .stop = {std::string(257, 'x')}}, kBad, "257 bytes");
+  expect({.prompt = {1}, .stop = std::vector<std::string>(17, "x")}, kBad, "at most 16");
+  expect({.prompt = {1}, .choices = 0}, kBad, "[1, 128]");
+  expect({.prompt = {1}, .choices = 129}, kBad, "[1, 128]");
+  expect({.request_id = std::string(257, 'x'), .prompt = {1}}, kBad, "at most 256");
+  expect({.request_id = "used", .prompt = {1}}, absl::StatusCode::kAlreadyExists, "used");
+}
+
+TEST_F(RequestTableTest, DeliversTextAndTokensAndTheEnd) {
+  const core::SequenceId id = Admit({.prompt = {1, 2}})[0].id;
+
+  clock_.now += Millis(100);
+  EXPECT_THAT(Token(id, 10), IsEmpty());
+  clock_.now += Millis(30);
+  EXPECT_THAT(Token(id, 11, FinishReason::kLength), IsEmpty());
+
+  ASSERT_EQ(sink_->outputs.size(), 2u);
+  EXPECT_EQ(sink_->text, " 10 11");
+  EXPECT_EQ(sink_->outputs[0].finish, FinishReason::kNone);
+  EXPECT_EQ(sink_->outputs[1].finish, FinishReason::kLength);
+  const ChoiceUsage& usage = sink_->outputs[1].usage;
+  EXPECT_EQ(usage.prompt_tokens, 2u);
+  EXPECT_EQ(usage.completion_tokens, 2u);
+  EXPECT_NEAR(usage.ttft_ms, 100, 0.01);
+  EXPECT_NEAR(usage.tpot_ms, 30, 0.01);
+  EXPECT_THAT(sink_->done, ElementsAre(absl::OkStatus()));
+  EXPECT_TRUE(table_.empty());
+  EXPECT_EQ(table_.finished(), 1u);
+  EXPECT_EQ(table_.tokens(), 2u);
+}
+
+TEST_F(RequestTableTest, AnEndTokenIsATokenOfTheAnswerButNotOfItsText) {
+  const core::SequenceId id = Admit({.prompt = {1}})[0].id;
+
+  Token(id, 10);
+  Token(id, 999, FinishReason::kStop);
+
+  EXPECT_EQ(sink_->text, " 10");
+  EXPECT_EQ(sink_->outputs.back().tokens[0].token, 999);
+}
+
+TEST_F(RequestTableTest, AStopStringEndsTheSequenceAndTellsTheScheduler) {
+  const core::SequenceId id = Admit({.prompt = {1}, .stop = {"0 11"}})[0].id;
+
+  EXPECT_THAT(Token(id, 10), IsEmpty());
+  EXPECT_EQ(sink_->text, " 1");
+  EXPECT_THAT(Token(id, 11), ElementsAre(id));
+
+  EXPECT_EQ(sink_->text, " 1");
+  EXPECT_EQ(sink_->outputs.back().finish, FinishReason::kStop);
+  EXPECT_THAT(sink_->done, ElementsAre(absl::OkStatus()));
+  EXPECT_THAT(Token(id, 12), IsEmpty());  // Planned ahead: nobody hears of it.
+  EXPECT_EQ(sink_->text, " 1");
+}
+
+TEST_F(RequestTableTest, EndsWithTheLastChoice) {
+  const auto sequences = Admit({.prompt = {1}, .choices = 2});
+
+  Token(sequences[1].id, 20, FinishReason::kLength);
+  EXPECT_THAT(sink_->done, IsEmpty());
+  Token(sequences[0].id, 10, FinishReason::kLength);
+
+  EXPECT_EQ(sink_->outputs[0].index, 1u);
+  EXPECT_EQ(sink_->outputs[1].index, 0u);
+  EXPECT_THAT(sink_->done, ElementsAre(absl::OkStatus()));
+}
+
+TEST_F(RequestTableTest, AFailedChoiceEndsTheRequestAndItsOtherSequences) {
+  const auto sequences = Admit({.prompt = {1}, .choices = 3});
+  Token(sequences[0].id, 10, FinishReason::kLength);
+  core::Events events;
+  events.finished.push_back({.sequence = sequences[1].id,
+                             .reason = FinishReason::kError,
+                             .status = absl::UnavailableError("node gone")});
+
+  const std::vector<core::SequenceId> rest = table_.Deliver(events);
+
+  EXPECT_THAT(rest, ::testing::Contains(sequences[2].id));
+  EXPECT_THAT(sink_->done, ElementsAre(absl::UnavailableError("node gone")));
+  EXPECT_EQ(table_.failed(), 1u);
+  EXPECT_TRUE(table_.empty());
+}
+
+// All choices fail at once: the client hears of it once.
+TEST_F(RequestTableTest, ChoicesThatFailTogetherEndTheRequestOnce) {
+  const auto sequences = Admit({.prompt = {1}, .choices = 3});
+  core::Events events;
+  for (const core::SequenceRequest& sequence : sequences) {
+    events.finished.push_back({.sequence = sequence.id,
+                               .reason = FinishReason::kError,
+                               .status = absl::UnavailableError("gone")});
+  }
+
+  table_.Deliver(events);
+
+  EXPECT_EQ(sink_->done.size(), 1u);
+  EXPECT_EQ(table_.failed(), 1u);
+}
+
+TEST_F(RequestTableTest, EndReturnsWhatStillRunsAndFreesTheId) {
+  const auto sequences = Admit({.request_id = "mine", .prompt = {1}, .choices = 2});
+  Token(sequences[0].id, 10, FinishReason::kLength);
+
+  EXPECT_THAT(table_.End(1, absl::CancelledError("by client")), ElementsAre(sequences[1].id));
+
+  EXPECT_THAT(sink_->done, ElementsAre(absl::CancelledError("by client")));
+  EXPECT_EQ(table_.KeyOf("mine"), 0u);
+  EXPECT_THAT(table_.End(1, absl::OkStatus()), IsEmpty());
+  EXPECT_EQ(sink_->done.size(), 1u);
+}
+
+TEST_F(RequestTableTest, ScoresGoOutBeforeTheEnd) {
+  const core::SequenceId id = Admit({.prompt = {1, 2, 3}, .score = true})[0].id;
+  core::Events events;
+  events.scores.push_back({.sequence = id, .logprobs = {-1.0f, -2.0f}});
+  events.finished.push_back({.sequence = id, .reason = FinishReason::kLength});
+
+  table_.Deliver(events);
+
+  EXPECT_THAT(sink_->scores, ElementsAre(-1.0f, -2.0f));
+  EXPECT_THAT(sink_->done, ElementsAre(absl::OkStatus()));
+}
+
+TEST_F(RequestTableTest, CountsPreemptionsAndTellsProgress) {
+  const core::SequenceId id = Admit({.prompt = {1, 2, 3}})[0].id;
+  core::Events events;
+  events.preempted = {id, 77};
+
+  table_.Deliver(events);
+  table_.Progress(id, 2);
+  table_.Progress(77, 5);
+  Token(id, 10, FinishReason::kLength);
+
+  EXPECT_EQ(sink_->outputs.back().usage.preemptions, 1u);
+  EXPECT_THAT(sink_->progress, ElementsAre(2u));
+}
+
+}  // namespace
+}  // namespace lamina::coordinator

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A row's bits depend on its own q, K and V alone: not on the queries beside it, the threads, the
+// extents, nor on what lies in memory that is none of its business.
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "kernels/cpu/attention_internal.h"
+#include "tests/unit/kernels/attention_fixture.h"
+
+namespace lamina::kernels {
+namespace {
+
+std::vector<const AttentionKernel*> AllKernels() {
+  std::vector<const AttentionKernel*> all = {&ReferenceAttention()};
+  for (const AttentionKernel* kernel : CpuAttentionVariants()) {
+    all.push_back(kernel);
+  }
+  return all;
+}
+
+// A chunk of queries in one call against one call for each query.
+TEST(AttentionInvarianceTest, PrefillHasTheBitsOfDecode) {
+  ThreadPool pool({.threads = 1});
+  const AttentionCase cases[] = {
+      {Descriptor(64, 2, 3), 700, 600, 100},       {Descriptor(64, 1, 1), 300, 300, 64},
+      {Descriptor(128, 1, 4, 100), 600, 200, 33},  {Descriptor(80, 1, 2, 5, 4.0f), 400, 390, 9},
+      {Descriptor(48, 1, 32, 300), 560, 50, 1000}, {Descriptor(16, 3, 7), 257, 257, 16}};
+  for (const AttentionCase& c : cases) {
+    const AttentionProblem problem(c);
+    for (const AttentionKernel* kernel : CpuAttentionVariants()) {
+      const std::vector<uint16_t> chunk = Bits(problem.Attend(*kernel, pool));
+      std::vector<uint16_t> one_by_one;
+      for (uint32_t i = 0; i < c.queries; ++i) {
+        const std::vector<uint16_t> row = Bits(problem.Attend(*kernel, pool, i, 1));
+        one_by_one.insert(one_by_one.end(), row.begin(), row.end());
+      }
+      ASSERT_EQ(chunk, one_by_one) << kernel->name() << " head_dim " << c.descriptor.head_dim;
+    }
+  }
+}
+
+TEST(AttentionInvarianceTest, AnyCutIntoChunksHasTheSameBits) {
+  ThreadPool pool({.threads = 2});
+  const AttentionCase c = {Descriptor(64, 3, 3), 800, 512, 70};
+  const AttentionProblem problem(c);
+  const std::vector<uint16_t> whole = Bits(problem.Attend(CpuAttention(), pool));
+  for (const uint32_t chunk : {16u, 21u, 22u, 100u, 511u}) {
+    std::vector<uint16_t> cut;
+    for (uint32_t i = 0; i < c.queries; i += chunk) {
+      const std::vector<uint16_t> rows =
+          Bits(problem.Attend(CpuAttention(), pool, i, std::min(chunk, c.queries - i)));
+      cut.insert(cut.end(), rows.begin(), rows.end());
+    }
+    ASSERT_EQ(cut, whole) << chunk;
+  }
+}
+
+TEST(AttentionInvarianceTest, LongContextsHaveTheReferenceBits) {
+  ThreadPool pool({.threads = 1});
+  for (const uint32_t tokens : {1024u, 2047u, 3841u, 5000u}) {
+    const AttentionProblem problem({Descriptor(32, 1, 2), tokens, 2, 200, tokens});
+    const std::vector<uint16_t> want = Bits(problem.Attend(ReferenceAttention(), pool));
+    for (const AttentionKernel* kernel : CpuAttentionVariants()) {
+      ASSERT_EQ(Bits(problem.Attend(*kernel, pool)), want) << kernel->name() << " " << tokens;
+    }
+  }
+}
+
+TEST(AttentionInvarianceTest, LongContextsWithAWindowHaveTheReferenceBits) {
+  ThreadPool pool({.threads = 1});
+  for (const uint32_t window : {1u, 255u, 257u, 1000u, 4999u}) {
+    const AttentionProblem problem({Descriptor(32, 1, 2, window), 5000, 3, 200, window});
+    const std::vector<uint16_t> want = Bits(problem.Attend(ReferenceAttention(), pool));
+    for (const AttentionKernel* kernel : CpuAttentionVariants()) {
+      ASSERT_EQ(Bits(problem.Attend(*kernel, pool)), want) << kernel->name() << " " << window;
+    }
+  }
+}
+
+// Items of many lengths in one call, on 1, 2, 3 and 5 threads, against each item alone.
+TEST(AttentionInvarianceTest, BatchesAndThreadsDoNotShow) {
+  const AttentionDescriptor d = Descriptor(64, 3, 3);
+  const AttentionProblem problem({d, 900, 900, 90});
+  std::vector<std::pair<uint32_t, uint32_t>> parts;  // First query, count.
+  for (uint32_t first = 0, i = 0; first < 900; ++i) {
+    const uint32_t count = std::min(900 - first, i % 3 == 0 ? 1u : i * 7 % 60 + 1);
+    parts.emplace_back(first, count);
+    first += count;
+  }
+  ThreadPool one({.threads = 1});
+  const std::vector<uint16_t> want = Bits(problem.Attend(CpuAttention(), one));
+  for (const AttentionKernel* kernel : AllKernels()) {
+    for (const size_t threads : {1, 2, 3, 5}) {
+      if (kernel == &ReferenceAttention() && threads != 2) {
+        continue;  // It uses one thread of any pool: once is enough.
+      }
+      ThreadPool pool({.threads = threads});
+      std::vector<BFloat16> out(size_t{900} * d.q_width());
+      std::vector<AttentionItem> items;
+      for (const auto& [first, count] : parts) {
+        items.push_back(problem.Item(first, count, out.data() + size_t{first} * d.q_width()));
+      }
+      const auto scratch = kernel->MakeScratch(d, 60, 900, threads);
+      kernel->Attend(d, problem.kv(), items, *scratch, pool);
+      ASSERT_EQ(Bits(out), want) << kernel->name() << " threads " << threads;
+    }
+  }
+}
+
+TEST(AttentionInvarianceTest, NothingToDoIsDone) {
+  const AttentionDescriptor d = Descriptor(64, 1, 2);
+  ThreadPool pool({.threads = 2});
+  for (const AttentionKernel* kernel : AllKernels()) {
+    const auto scratch = kernel->MakeScratch(d, 4, 16, 2);
+    kernel->Attend(d, KvView{}, {}, *scratch, pool);
+    const AttentionItem empty = {.query_tokens = 0};
+    kernel->Attend(d, KvView{}, {&empty, 1}, *scratch, pool);
+  }
+}
+
+// Values that are no numbers reach the rows that see them, and no others.
+TEST(AttentionInvarianceTest, InfinityAndNanOfALaterTokenDoNotReachEarlierRows) {
+  const AttentionDescriptor d = Descriptor(32, 1, 2);
+  constexpr uint32_t kTokens = 40;
+  constexpr uint32_t kBad = 30;
+  std::vector<BFloat16> k(kTokens * 32), v(kTokens * 32), q(kTokens * 64);
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal;
+  for (auto* values : {&k, &v, &q}) {
+    for (BFloat16& x : *values) {
+      x = ToBFloat16(normal(random));
+    }
+  }
+  v[kBad * 32] = ToBFloat16(std::numeric_limits<float>::infinity());
+  v[kBad * 32 + 1] = ToBFloat16(NAN);
+  const Extent extent = {.first_slot = 0, .tokens = kTokens};
+  ThreadPool pool({.threads = 1});
+  std::vector<uint16_t> want;
+  for (const AttentionKernel* kernel : AllKernels()) {
+    std::vector<BFloat16> out(kTokens * 64);
+    const AttentionItem item = {.extents = {&extent, 1},
+                                .query_tokens = kTokens,
+                                .q = q.data(),
+                                .q_stride = 64,
+                                .out = out.data(),
+                                .out_stride = 64};
+    const auto scratch = kernel->MakeScratch(d, kTokens, kTokens, 1);
+    kernel->Attend(d, {.k = k.data(), .v = v.data(), .head_stride = kTokens * 32}, {&item, 1},
+                   *scratch, pool);
+
+    EXPECT_TRUE(std::isfinite(ToFloat(out[(kBad - 1) * 64])));
+    EXPECT_TRUE(std::isinf(ToFloat(out[kBad * 64])));
+    EXPECT_EQ(out[kBad * 64 + 1].bits, 0x7fc0u);
+    want = want.empty() ? Bits(out) : want;
+    ASSERT_EQ(Bits(out), want) << kernel->name();
+  }
+}
+
+// Keys so large that scores overflow, and differences so small that products are subnormal.
+TEST(AttentionInvarianceTest, ExtremeNumbersHaveTheReferenceBits) {
+  const AttentionDescriptor d = Descriptor(48, 1, 3);
+  constexpr uint32_t kTokens = 270;
+  const Extent extent = {.first_slot = 0, .tokens = kTokens};
+  ThreadPool pool({.threads = 1});
+  for (const float scale_of_k : {1e-38f, 1e-20f, 1e18f, 1e37f}) {
+    std::vector<BFloat16> k(kTokens * 48), v(kTokens * 48), q(144);
+    std::mt19937 random(6);
+    std::normal_distribution<float> normal;
+    for (size_t i = 0; i < k.size(); ++i) {
+      k[i] = ToBFloat16(normal(random) * scale_of_k);
+      v[i] = ToBFloat16(normal(random) * 1e-38f);
+    }
+    for (BFloat16& x : q) {
+      x = ToBFloat16(normal(random) * 100.0f);
+    }
+    std::vector<uint16_t> want;
+    for (const AttentionKernel* kernel : AllKernels()) {
+      std::vector<BFloat16> out(144);
+      const AttentionItem item = {.extents = {&extent, 1},
+                                  .first_position = kTokens - 1,
+                                  .q = q.data(),
+                                  .q_stride = 144,
+                                  .out = out.data(),
+                                  .out_stride = 144};
+      const auto scratch = kernel->MakeScratch(d, 1, kTokens, 1);
+      kernel->Attend(d, {.k = k.data(), .v = v.data(), .head_stride = kTokens * 48}, {&item, 1},
+                     *scratch, pool);
+      want = want.empty() ? Bits(out) : want;
+      ASSERT_EQ(Bits(out), want) << kernel->name() << " " << scale_of_k;
+    }
+  }
+}
+
+TEST(AttentionDeathTest, RefusesExtentsThatDoNotCoverTheQueries) {
+  const AttentionDescriptor d = Descriptor(32, 1, 1);
+  std::vector<BFloat16> memory(32 * 32);
+  const Extent extent = {.first_slot = 0, .tokens = 5};
+  const AttentionItem item = {.extents = {&extent, 1},
+                              .first_position = 5,
+                              .q = memory.data(),
+                              .q_stride = 32,
+                              .out = memory.data(),
+                              .out_stride = 32};
+  ThreadPool pool({.threads = 1});
+  for (const AttentionKernel* kernel : AllKernels()) {
+    const auto scratch = kernel->MakeScratch(d, 1, 16, 1);
+    EXPECT_DEATH(
+        kernel->Attend(d, {memory.data(), memory.data(), 16 * 32}, {&item, 1}, *scratch, pool), "");
+  }
+}
+
+TEST(AttentionDeathTest, RefusesHeadSizesThatAreNoMultipleOfSixteen) {
+  const AttentionDescriptor d = Descriptor(24, 1, 1);
+  ThreadPool pool({.threads = 1});
+  for (const AttentionKernel* kernel : AllKernels()) {
+    const auto scratch = kernel->MakeScratch(d, 1, 16, 1);
+    EXPECT_DEATH(kernel->Attend(d, KvView{}, {}, *scratch, pool), "");
+  }
+}
+
+TEST(StoreKvTest, PutsEachHeadOfEachTokenInItsSlot) {
+  const AttentionDescriptor d = Descriptor(16, 2, 1);
+  constexpr size_t kSlots = 8;
+  constexpr size_t kStride = 40;  // Wider than a row: K and V may lie in [q | k | v].
+  std::vector<BFloat16> k(3 * kStride), v(3 * kStride);
+  for (size_t i = 0; i < k.size(); ++i) {
+    k[i].bits = static_cast<uint16_t>(i);
+    v[i].bits = static_cast<uint16_t>(1000 + i);
+  }
+  std::vector<BFloat16> arena_k(2 * kSlots * 16), arena_v(arena_k);
+  const Extent extents[] = {{.first_slot = 5, .tokens = 2}, {.first_slot = 1, .tokens = 1}};
+
+  StoreKv(d, k.data(), v.data(), kStride, extents, arena_k.data(), arena_v.data(), kSlots * 16);
+
+  const size_t slots[] = {5, 6, 1};
+  for (size_t token = 0; token < 3; ++token) {
+    for (size_t head = 0; head < 2; ++head) {
+      for (size_t i = 0; i < 16; ++i) {
+        const size_t at = (head * kSlots + slots[token]) * 16 + i;
+        ASSERT_EQ(arena_k[at].bits, token * kStride + head * 16 + i);
+        ASSERT_EQ(arena_v[at].bits, 1000 + token * kStride + head * 16 + i);
+      }
+    }
+  }
+  EXPECT_EQ(arena_k[0].bits, 0u) << "other slots are left alone";
+}
+
+TEST(StoreKvDeathTest, RefusesSlotsBehindTheArena) {
+  const AttentionDescriptor d = Descriptor(16, 1, 1);
+  std::vector<BFloat16> memory(64);
+  const Extent extent = {.first_slot = 2, .tokens = 1};
+
+  EXPECT_DEATH(StoreKv(d, memory.data(), memory.data(), 16, {&extent, 1}, memory.data(),
+                       memory.data(), 2 * 16),
+               "");
+}
+
+}  // namespace
+}  // namespace lamina::kernels

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Dense::Linear against the plain reference, and guarantee 6: a row's bits depend on that row and
+// the weights alone. CTest runs this file again with oneDNN held to older instruction sets.
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <tuple>
+
+#include "hwy/targets.h"
+#include "kernels/cpu/own_linear_tiles.h"
+#include "kernels/dense.h"
+#include "tests/unit/kernels/dense_test_util.h"
+
+namespace lamina::kernels {
+namespace {
+
+struct Layer {
+  size_t in;
+  size_t out;
+  bool bias;
+};
+
+struct Weights {
+  Weights(const Layer& layer, uint64_t seed)
+      : values(RandomFloats(layer.in * layer.out, seed, 0.5)),
+        bias(layer.bias ? RandomFloats(layer.out, seed + 1) : std::vector<float>()) {}
+  std::vector<float> values;
+  std::vector<float> bias;
+};
+
+std::unique_ptr<PackedLinear> Pack(Dense& dense, const Layer& layer, const Weights& weights) {
+  return *dense.Pack(weights.values.data(), DType::kF32, layer.out, layer.in, weights.bias);
+}
+
+// (compute type, own loop, threads)
+using Variant = std::tuple<DType, bool, size_t>;
+
+class LinearTest : public testing::TestWithParam<Variant> {
+ protected:
+  DType type() const { return std::get<0>(GetParam()); }
+  bool own_loop() const { return std::get<1>(GetParam()); }
+  std::unique_ptr<Dense> Make() const {
+    return MakeDense(type(), own_loop(), std::get<2>(GetParam()));
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Variants, LinearTest,
+                         testing::Combine(testing::Values(DType::kBF16, DType::kF32),
+                                          testing::Bool(), testing::Values(1, 2)),
+                         [](const auto& param_info) {
+                           return std::string(DTypeName(std::get<0>(param_info.param))) +
+                                  (std::get<1>(param_info.param) ? "_own_" : "_best_") +
+                                  std::to_string(std::get<2>(param_info.param));
+                         });
+
+// The error of a sum of n products in f32, whatever its order, is below n 2^-24 sum |x w| (Higham,
+// "Accuracy and Stability", section 3.1); products of bf16 are exact in f32.
+void ExpectProduct(const Layer& layer, const Activations& in, const Weights& weights, DType type,
+                   Activations& got, Activations& expected) {
+  for (size_t i = 0; i < in.row_count(); ++i) {
+    for (size_t j = 0; j < layer.out; ++j) {
+      double magnitude = layer.bias ? std::abs(weights.bias[j]) : 0;
+      for (size_t k = 0; k < layer.in; ++k) {
+        magnitude += std::abs(double{in.Get(i, k)} * double{weights.values[j * layer.in + k]});
+      }
+      const double bound = 1.02 * static_cast<double>(layer.in + 2) * 0x1p-24 * magnitude;
+      ExpectClose(got.Get(i, j), expected.Get(i, j), 0x1p-23, bound,
+                  std::string(DTypeName(type)) + " row " + std::to_string(i) + " column " +
+                      std::to_string(j) + " of " + std::to_string(layer.in) + " x " +
+                      std::to_string(layer.out));
+      if (testing::Test::HasFatalFailure()) {
+        return;
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, MatchesTheReference) {
+  const std::unique_ptr<Dense> dense = Make();
+  const std::unique_ptr<Dense> reference = MakeReferenceDense(type());
+  for (const Layer& layer : {Layer{1, 1, true}, Layer{2, 63, false}, Layer{3, 64, true},
+                             Layer{64, 65, false}, Layer{101, 77, true}, Layer{288, 600, true},
+                             Layer{576, 320, false}, Layer{1536, 64, false}}) {
+    const Weights weights(layer, layer.in);
+    const auto packed = Pack(*dense, layer, weights);
+    const auto plain = Pack(*reference, layer, weights);
+    EXPECT_EQ(packed->in_features(), layer.in);
+    EXPECT_EQ(packed->out_features(), layer.out);
+    EXPECT_GE(packed->bytes(), layer.in * layer.out * DTypeBytes(type()));
+    ASSERT_TRUE(dense->Prepare(*packed, 20).ok());
+    for (const size_t rows : {0, 1, 2, 5, 16, 19, 65, 130}) {
+      Activations in = Activations::Random(rows, layer.in, type(), rows, 3);
+      Activations got(rows, layer.out, DType::kF32, 5);
+      Activations expected(rows, layer.out, DType::kF32, 5);
+      dense->Linear(*packed, in.view(), 0, got.floats());
+      reference->Linear(*plain, in.view(), 0, expected.floats());
+      ExpectProduct(layer, in, weights, type(), got, expected);
+      ASSERT_FALSE(HasFatalFailure()) << dense->description() << ", " << rows << " rows";
+      for (size_t i = 0; i < rows; ++i) {
+        ASSERT_TRUE(std::isnan(got.floats().row(i)[layer.out])) << "wrote past a row's end";
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, RowsHaveTheSameBitsInEveryCompany) {
+  const std::unique_ptr<Dense> dense = Make();
+  for (const Layer& layer : {Layer{576, 960, true}, Layer{1536, 576, false}, Layer{101, 333, true},
+                             Layer{577, 128, false}}) {
+    const Weights weights(layer, 17);
+    const auto packed = Pack(*dense, layer, weights);
+    constexpr size_t kRows = 270;
+    Activations in = Activations::Random(kRows, layer.in, type(), 4);
+    Activations alone(kRows, layer.out, DType::kF32);
+    for (size_t i = 0; i < kRows; ++i) {
+      dense->Linear(*packed, in.rows(i, 1), 0, alone.floats().Rows(i, 1));
+    }
+    for (const size_t rows : {2,  3,  4,  7,   8,   9,   15,  16,  17,  31,  33,
+                              63, 64, 65, 100, 127, 128, 129, 192, 200, 256, 270}) {
+      for (const size_t first : {size_t{0}, (kRows - rows) / 2, kRows - rows}) {
+        Activations together(rows, layer.out, DType::kF32, rows % 3);
+        dense->Linear(*packed, in.rows(first, rows), 0, together.floats());
+        for (size_t i = 0; i < rows; ++i) {
+          for (size_t j = 0; j < layer.out; ++j) {
+            ASSERT_TRUE(SameBits(together.Get(i, j), alone.Get(first + i, j)))
+                << dense->description() << ": row " << i << " of " << rows << ", column " << j;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, ThreadsDoNotChangeBits) {
+  const Layer layer = {576, 1600, true};
+  const Weights weights(layer, 23);
+  Activations in = Activations::Random(75, layer.in, type(), 5);
+  const std::unique_ptr<Dense> one = MakeDense(type(), own_loop(), 1);
+  Activations expected(75, layer.out, DType::kF32);
+  one->Linear(*Pack(*one, layer, weights), in.view(), 0, expected.floats());
+  for (const size_t threads : {2, 3, 5}) {
+    const std::unique_ptr<Dense> many = MakeDense(type(), own_loop(), threads);
+    Activations got(75, layer.out, DType::kF32);
+    many->Linear(*Pack(*many, layer, weights), in.view(), 0, got.floats());
+    ASSERT_EQ(std::memcmp(got.floats().data, expected.floats().data, 75 * layer.out * 4), 0)
+        << threads << " threads";
+  }
+}
+
+TEST_P(LinearTest, ColumnRangesHaveTheBitsOfTheWhole) {
+  const std::unique_ptr<Dense> dense = Make();
+  const Layer layer = {288, 5000, true};
+  const Weights weights(layer, 29);
+  const auto packed = Pack(*dense, layer, weights);
+  for (const size_t rows : {1, 6, 70}) {
+    Activations in = Activations::Random(rows, layer.in, type(), 6);
+    Activations whole(rows, layer.out, DType::kF32);
+    dense->Linear(*packed, in.view(), 0, whole.floats());
+    for (const auto& [first, cols] : std::vector<std::pair<size_t, size_t>>{
+             {0, 1}, {0, 2048}, {64, 100}, {640, 640}, {2048, 2952}, {4992, 8}, {64, 4936}}) {
+      Activations part(rows, cols, DType::kF32, 2);
+      dense->Linear(*packed, in.view(), first, part.floats());
+      for (size_t i = 0; i < rows; ++i) {
+        for (size_t j = 0; j < cols; ++j) {
+          ASSERT_TRUE(SameBits(part.Get(i, j), whole.Get(i, first + j)))
+              << "columns from " << first << ", " << cols << " of them; row " << i << ", column "
+              << j;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, NanAndInfinityStayInTheirRow) {
+  const std::unique_ptr<Dense> dense = Make();
+  const Layer layer = {96, 70, false};
+  const Weights weights(layer, 31);
+  const auto packed = Pack(*dense, layer, weights);
+  Activations in = Activations::Random(20, layer.in, type(), 7);
+  Activations clean(20, layer.out, DType::kF32);
+  dense->Linear(*packed, in.view(), 0, clean.floats());
+  in.Set(3, 95, std::nanf(""));
+  in.Set(11, 0, INFINITY);
+
+  Activations got(20, layer.out, DType::kF32);
+  dense->Linear(*packed, in.view(), 0, got.floats());
+
+  for (size_t i = 0; i < 20; ++i) {
+    for (size_t j = 0; j < layer.out; ++j) {
+      if (i == 3) {
+        ASSERT_TRUE(std::isnan(got.Get(i, j)));
+      } else if (i == 11) {
+        ASSERT_TRUE(std::isinf(got.Get(i, j)));
+      } else {
+        ASSERT_TRUE(SameBits(got.Get(i, j), clean.Get(i, j)));
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, PacksBF16WeightsLikeTheSameValuesInF32) {
+  const std::unique_ptr<Dense> dense = Make();
+  const Layer layer = {100, 130, true};
+  Weights weights(layer, 37);
+  std::vector<BFloat16> rounded;
+  for (float& value : weights.values) {
+    rounded.push_back(ToBFloat16(value));
+    value = ToFloat(rounded.back());
+  }
+  const auto from_f32 = Pack(*dense, layer, weights);
+  const auto from_bf16 =
+      *dense->Pack(rounded.data(), DType::kBF16, layer.out, layer.in, weights.bias);
+  Activations in = Activations::Random(9, layer.in, type(), 8);
+  Activations a(9, layer.out, DType::kF32);
+  Activations b(9, layer.out, DType::kF32);
+  dense->Linear(*from_f32, in.view(), 0, a.floats());
+  dense->Linear(*from_bf16, in.view(), 0, b.floats());
+  EXPECT_EQ(std::memcmp(a.floats().data, b.floats().data, 9 * layer.out * 4), 0);
+}
+
+TEST_P(LinearTest, PackFailsWithResourceExhaustedWhenThereIsNoMemory) {
+  const std::unique_ptr<Dense> dense = Make();
+  const float nothing = 0;
+  const auto packed = dense->Pack(&nothing, DType::kF32, size_t{1} << 22, size_t{1} << 26, {});
+  EXPECT_EQ(packed.status().code(), absl::StatusCode::kResourceExhausted) << packed.status();
+}
+
+TEST(OwnLinearTest, HasTheSameBitsOnEveryInstructionSetWithFusedMultiplyAdd) {
+  for (const DType type : {DType::kBF16, DType::kF32}) {
+    const Layer layer = {301, 200, true};
+    const Weights weights(layer, 41);
+    Activations in = Activations::Random(23, layer.in, type, 9);
+    std::vector<float> expected;
+    std::string expected_target;
+    for (const int64_t target : {HWY_AVX2, HWY_AVX3, HWY_AVX3_DL}) {
+      if ((hwy::SupportedTargets() & HWY_TARGETS & target) == 0) {
+        continue;
+      }
+      hwy::SetSupportedTargetsForTest(target);
+      hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+      const std::unique_ptr<Dense> dense = MakeDense(type, true, 1);
+      Activations out(23, layer.out, DType::kF32);
+      dense->Linear(*Pack(*dense, layer, weights), in.view(), 0, out.floats());
+      const std::string name = cpu::PanelTargetName();
+      EXPECT_EQ(name, hwy::TargetName(target));
+      hwy::SetSupportedTargetsForTest(0);
+      hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+      const std::vector<float> got(out.floats().data, out.floats().data + 23 * layer.out);
+      if (expected.empty()) {
+        expected = got;
+        expected_target = name;
+      }
+      EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size() * 4), 0)
+          << name << " differs from " << expected_target;
+    }
+    EXPECT_FALSE(expected.empty());
+  }
+}
+
+TEST(CpuDenseTest, SaysWhichLoopRuns) {
+  for (const DType type : {DType::kBF16, DType::kF32}) {
+    const std::string own = MakeDense(type, true, 1)->description();
+    const std::string best = MakeDense(type, false, 1)->description();
+    EXPECT_EQ(own.find("highway rows "), 0u) << own;
+    EXPECT_TRUE(best == own || best.find("onednn 2.") == 0) << best;
+    RecordProperty(std::string(DTypeName(type)), best);
+  }
+}
+
+TEST(CpuDenseTest, NoThreadsIsAnInvalidArgument) {
+  EXPECT_EQ(MakeCpuDense({.threads = 0}).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace lamina::kernels

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// GgufFile: what a good file gives, and the error for every kind of bad one.
+
+#include "model/gguf/gguf_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+
+#include "tests/support/gguf_writer.h"
+
+namespace lamina::model {
+namespace {
+
+using test_support::GgufWriter;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+absl::Span<const uint8_t> Bytes(const std::string& file) {
+  return {reinterpret_cast<const uint8_t*>(file.data()), file.size()};
+}
+
+absl::Status ParseStatus(const std::string& file) { return GgufFile::Parse(Bytes(file)).status(); }
+
+GgufWriter SmallFile(uint32_t version = 3) {
+  GgufWriter writer(version);
+  writer.AddUint("a.count", 7);
+  writer.AddFloat("a.ratio", 0.5f);
+  writer.AddBool("a.flag", true);
+  writer.AddString("a.name", "gr\xc3\xbc\xc3\x9f");
+  writer.AddStrings("a.words", {"one", "", "three"});
+  writer.AddInts("a.ids", {-1, 2});
+  writer.AddFloats("a.weights", {0.25f, -8.0f});
+  std::vector<float> values(6);
+  std::iota(values.begin(), values.end(), 1.0f);
+  writer.AddTensorF32("plain", {2, 3}, values);
+  std::vector<float> ramp(64);
+  std::iota(ramp.begin(), ramp.end(), -32.0f);
+  writer.AddTensorQ8_0("packed", {2, 32}, ramp);
+  return writer;
+}
+
+class GgufVersions : public ::testing::TestWithParam<uint32_t> {};
+
+TEST_P(GgufVersions, MetadataComesBackTyped) {
+  const std::string bytes = SmallFile(GetParam()).Finish();
+  const auto file = GgufFile::Parse(Bytes(bytes));
+  ASSERT_TRUE(file.ok()) << file.status();
+  const GgufFile& gguf = **file;
+
+  EXPECT_EQ(*gguf.GetUint("a.count"), 7u);
+  EXPECT_EQ(*gguf.GetFloat("a.ratio"), 0.5);
+  EXPECT_TRUE(*gguf.GetBool("a.flag"));
+  EXPECT_EQ(*gguf.GetString("a.name"), "gr\xc3\xbc\xc3\x9f");
+  EXPECT_THAT(*gguf.GetStrings("a.words"), ElementsAre("one", "", "three"));
+  EXPECT_THAT(*gguf.GetInts("a.ids"), ElementsAre(-1, 2));
+  EXPECT_THAT(*gguf.GetFloats("a.weights"), ElementsAre(0.25, -8.0));
+  EXPECT_EQ(*gguf.GetFloat("a.count"), 7.0) << "a whole number is a number";
+  EXPECT_FALSE(gguf.Has("a.missing"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Versions, GgufVersions, ::testing::Values(2u, 3u));
+
+TEST(GgufFileTest, LookUpsNameTheKeyThatIsMissingOrOfAnotherType) {
+  const std::string bytes = SmallFile().Finish();
+  const auto file = GgufFile::Parse(Bytes(bytes));
+  ASSERT_TRUE(file.ok());
+
+  EXPECT_EQ((*file)->GetUint("a.missing").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string((*file)->GetUint("a.missing").status().message()),
+              HasSubstr("a.missing"));
+  for (const absl::Status& status :
+       {(*file)->GetUint("a.name").status(), (*file)->GetFloat("a.flag").status(),
+        (*file)->GetBool("a.count").status(), (*file)->GetString("a.words").status(),
+        (*file)->GetStrings("a.ids").status(), (*file)->GetInts("a.weights").status(),
+        (*file)->GetFloats("a.ids").status()}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  }
+}
+
+TEST(GgufFileTest, TensorsAreListedAndRead) {
+  const std::string bytes = SmallFile().Finish();
+  const auto file = GgufFile::Parse(Bytes(bytes));
+  ASSERT_TRUE(file.ok());
+  const TensorInfo* packed = (*file)->Find("packed");
+  ASSERT_NE(packed, nullptr);
+  EXPECT_EQ(packed->type, "Q8_0");
+  EXPECT_THAT(packed->shape, ElementsAre(2, 32));
+  EXPECT_EQ(packed->stored_bytes, 2u * 34u);
+
+  std::vector<float> row(3);
+  ASSERT_TRUE((*file)->Read("plain", 3, absl::MakeSpan(row)).ok());
+  EXPECT_THAT(row, ElementsAre(4.0f, 5.0f, 6.0f));
+  std::vector<float> part(5);
+  ASSERT_TRUE((*file)->Read("packed", 32, absl::MakeSpan(part)).ok());
+  EXPECT_NEAR(part[4], 4.0f, 0.15f);
+}
+
+TEST(GgufFileTest, ReadRefusesWhatIsOutsideOrInsideABlock) {
+  const std::string bytes = SmallFile().Finish();
+  const auto file = GgufFile::Parse(Bytes(bytes));
+  ASSERT_TRUE(file.ok());
+  std::vector<float> out(32);
+
+  EXPECT_EQ((*file)->Read("none", 0, absl::MakeSpan(out)).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ((*file)->Read("packed", 64, absl::MakeSpan(out)).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ((*file)->Read("packed", UINT64_MAX, absl::MakeSpan(out)).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ((*file)->Read("packed", 16, absl::MakeSpan(out)).code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(GgufFileTest, EveryTruncationIsDataLossThatSaysWhatToDo) {
+  const std::string bytes = SmallFile().Finish();
+  const size_t last_tensor_end = bytes.size() - (32 - 68 % 32);  // What follows is padding.
+
+  for (size_t size = 0; size < last_tensor_end; ++size) {
+    const absl::Status status = ParseStatus(bytes.substr(0, size));
+    ASSERT_EQ(status.code(), absl::StatusCode::kDataLoss) << size << ": " << status;
+    ASSERT_THAT(std::string(status.message()), HasSubstr("fetch the file again"));
+  }
+}
+
+TEST(GgufFileTest, WrongMagicVersionAndByteOrder) {
+  std::string bytes = SmallFile().Finish();
+  bytes[0] = 'X';
+  EXPECT_EQ(ParseStatus(bytes).code(), absl::StatusCode::kDataLoss);
+  bytes = SmallFile().Finish();
+  bytes[4] = 1;
+  EXPECT_EQ(ParseStatus(bytes).code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(ParseStatus(bytes).message()), HasSubstr("version 1"));
+  bytes[4] = 0;
+  bytes[7] = 3;
+  EXPECT_THAT(std::string(ParseStatus(bytes).message()), HasSubstr("big-endian"));
+}
+
+TEST(GgufFileTest, UnknownTensorTypeIsNamed) {
+  GgufWriter writer;
+  writer.AddTensor("odd", {32}, 20, std::string(18, '\0'));
+  const absl::Status status = ParseStatus(writer.Finish());
+
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("IQ4_NL"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("odd"));
+}
+
+TEST(GgufFileTest, ImpossibleTensorsAreDataLoss) {
+  const std::string data(64, '\0');
+  const auto status = [&](absl::Span<const uint64_t> shape, uint32_t type) {
+    GgufWriter writer;
+    writer.AddTensor("t", shape, type, data);
+    return ParseStatus(writer.Finish()).code();
+  };
+  EXPECT_EQ(status({4, 4}, 0), absl::StatusCode::kOk);
+  EXPECT_EQ(status({4, 5}, 0), absl::StatusCode::kDataLoss) << "outside the file";
+  EXPECT_EQ(status({4, 0}, 0), absl::StatusCode::kDataLoss) << "an empty dimension";
+  EXPECT_EQ(status({uint64_t{1} << 40, uint64_t{1} << 40}, 0), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(status({uint64_t{1} << 62}, 0), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(status({33}, 8), absl::StatusCode::kDataLoss) << "part of a block";
+  EXPECT_EQ(status({1, 1, 1, 1, 1}, 0), absl::StatusCode::kDataLoss) << "five dimensions";
+  EXPECT_EQ(status({}, 0), absl::StatusCode::kDataLoss) << "no dimension";
+}
+
+TEST(GgufFileTest, TwiceTheSameNameIsDataLoss) {
+  GgufWriter keys;
+  keys.AddUint("k", 1);
+  keys.AddUint("k", 2);
+  EXPECT_EQ(ParseStatus(keys.Finish()).code(), absl::StatusCode::kDataLoss);
+  GgufWriter tensors;
+  tensors.AddTensorF32("t", {1}, {1.0f});
+  tensors.AddTensorF32("t", {1}, {2.0f});
+  EXPECT_EQ(ParseStatus(tensors.Finish()).code(), absl::StatusCode::kDataLoss);
+}
+
+TEST(GgufFileTest, OverlappingTensorsAreDataLoss) {
+  GgufWriter writer;
+  writer.AddTensorF32("a", {16}, std::vector<float>(16, 1.0f));
+  writer.AddTensorF32("b", {16}, std::vector<float>(16, 1.0f));
+  std::string bytes = writer.Finish();
+  // The offset of "b" are the last eight bytes before the padding; it is 64.
+  const size_t offset = bytes.find(std::string("\x40\0\0\0\0\0\0\0", 8));
+  ASSERT_NE(offset, std::string::npos);
+  bytes[offset] = 32;
+  const absl::Status status = ParseStatus(bytes);
+
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("overlap"));
+}
+
+TEST(GgufFileTest, BadValuesAreDataLoss) {
+  const auto status = [](uint32_t type, const std::string& bytes) {
+    GgufWriter writer;
+    writer.AddRaw("k", type, bytes);
+    return ParseStatus(writer.Finish()).code();
+  };
+  const auto array = [](char kind, uint64_t length) {
+    std::string bytes = {kind, 0, 0, 0};
+    bytes.append(reinterpret_cast<const char*>(&length), 8);
+    return bytes + std::string(64, '\0');
+  };
+  EXPECT_EQ(status(13, "xxxx"), absl::StatusCode::kDataLoss) << "unknown type";
+  EXPECT_EQ(status(7, "\x02"), absl::StatusCode::kDataLoss) << "neither true nor false";
+  EXPECT_EQ(status(9, array(13, 1)), absl::StatusCode::kDataLoss) << "unknown element type";
+  EXPECT_EQ(status(9, array(4, uint64_t{1} << 60)), absl::StatusCode::kDataLoss) << "too long";
+  EXPECT_EQ(status(9, array(8, 1000)), absl::StatusCode::kDataLoss) << "too many strings";
+  EXPECT_EQ(status(9, array(9, 1)), absl::StatusCode::kUnimplemented) << "array of arrays";
+}
+
+TEST(GgufFileTest, AlignmentMustBeAPowerOfTwo) {
+  GgufWriter writer;
+  writer.AddUint("general.alignment", 48);
+  EXPECT_EQ(ParseStatus(writer.Finish()).code(), absl::StatusCode::kDataLoss);
+}
+
+TEST(GgufFileTest, OpenMapsAFileAndNamesTheOneThatIsMissing) {
+  const std::string path = ::testing::TempDir() + "/gguf_file_test.gguf";
+  std::ofstream(path, std::ios::binary) << SmallFile().Finish();
+  const auto file = GgufFile::Open(path);
+  ASSERT_TRUE(file.ok()) << file.status();
+  std::vector<float> values(6);
+  EXPECT_TRUE((*file)->Read("plain", 0, absl::MakeSpan(values)).ok());
+  std::filesystem::remove(path);
+
+  const absl::Status missing = GgufFile::Open(path).status();
+  EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(missing.message()), HasSubstr("gguf_file_test.gguf"));
+  EXPECT_EQ(GgufFile::Open(::testing::TempDir()).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace lamina::model

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/tokenizer/gguf_tokenizer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "tests/support/gguf_writer.h"
+
+namespace lamina::model {
+namespace {
+
+using test_support::GgufWriter;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const GgufWriter& writer) {
+  const std::string bytes = writer.Finish();
+  const auto file = GgufFile::Parse(
+      absl::MakeConstSpan(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()));
+  EXPECT_TRUE(file.ok()) << file.status();
+  return LoadGgufTokenizer(**file);
+}
+
+// "<s>", "a", "b", "ab", "<|im_end|>", "Ġ", "  ".
+GgufWriter Bpe() {
+  GgufWriter writer;
+  writer.AddString("tokenizer.ggml.model", "gpt2");
+  writer.AddStrings("tokenizer.ggml.tokens", {"<s>", "a", "b", "ab", "<|im_end|>", "\u0120", "  "});
+  writer.AddInts("tokenizer.ggml.token_type", {3, 1, 1, 1, 3, 1, 4});
+  return writer;
+}
+
+GgufWriter GoodBpe() {
+  GgufWriter writer = Bpe();
+  writer.AddStrings("tokenizer.ggml.merges", {"a b"});
+  writer.AddString("tokenizer.ggml.pre", "gpt-2");
+  writer.AddUint("tokenizer.ggml.bos_token_id", 0);
+  writer.AddUint("tokenizer.ggml.eos_token_id", 0);
+  return writer;
+}
+
+TEST(GgufTokenizerTest, EncodesByteLevelBpe) {
+  GgufWriter writer = GoodBpe();
+  writer.AddBool("tokenizer.ggml.add_bos_token", true);
+  writer.AddBool("tokenizer.ggml.add_eos_token", true);
+  writer.AddString("tokenizer.chat_template", "{{ x }}");
+  const auto tokenizer = Load(writer);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+
+  EXPECT_THAT(*(*tokenizer)->Encode("ab  b<|im_end|>", {}), ElementsAre(0, 3, 6, 2, 4, 0));
+  EXPECT_THAT(*(*tokenizer)->Encode(" b", {.add_special = false}), ElementsAre(5, 2));
+  EXPECT_EQ(*(*tokenizer)->Decode({0, 3, 5, 2, 6, 4}, true), "ab b  ");
+  EXPECT_EQ(*(*tokenizer)->Decode({0, 3, 5}, false), "<s>ab ");
+  EXPECT_THAT((*tokenizer)->end_tokens(), ElementsAre(0, 4));
+  EXPECT_EQ((*tokenizer)->chat_template(), "{{ x }}");
+  EXPECT_EQ((*tokenizer)->Find("\u0120"), 5);
+  EXPECT_EQ((*tokenizer)->Find("nothing"), -1);
+}
+
+TEST(GgufTokenizerTest, ReplacesInvalidUtf8) {
+  const auto tokenizer = Load(GoodBpe());
+  ASSERT_TRUE(tokenizer.ok());
+
+  EXPECT_EQ(*(*tokenizer)
+                 ->Encode("a\xFF"
+                          "b",
+                          {}),
+            *(*tokenizer)
+                 ->Encode("a\uFFFD"
+                          "b",
+                          {}));
+}
+
+TEST(GgufTokenizerTest, ExplainsAnUnknownKind) {
+  GgufWriter writer;
+  writer.AddString("tokenizer.ggml.model", "bert");
+
+  const absl::Status status = Load(writer).status();
+
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("\"bert\"; known ones: gpt2"));
+}
+
+TEST(GgufTokenizerTest, ExplainsAFileWithoutTokenizer) {
+  EXPECT_EQ(Load(GgufWriter()).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(GgufTokenizerTest, ExplainsAnUnknownPreTokenizer) {
+  GgufWriter writer = Bpe();
+  writer.AddStrings("tokenizer.ggml.merges", {"a b"});
+  writer.AddString("tokenizer.ggml.pre", "no-such");
+
+  const absl::Status status = Load(writer).status();
+
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("no-such"));
+}
+
+struct BadCase {
+  const char* expected;  // In the message.
+  std::function<void(GgufWriter&)> spoil;
+};
+
+TEST(GgufTokenizerTest, RefusesSettingsThatContradictEachOther) {
+  const BadCase cases[] = {
+      {"bos_token_id is 7",
+       [](GgufWriter& w) {
+         w.AddStrings("tokenizer.ggml.merges", {"a b"});
+         w.AddUint("tokenizer.ggml.bos_token_id", 7);
+       }},
+      {"\"left right\" expected",
+       [](GgufWriter& w) { w.AddStrings("tokenizer.ggml.merges", {"ab"}); }},
+      {"merge 0", [](GgufWriter& w) { w.AddStrings("tokenizer.ggml.merges", {"b b"}); }},
+  };
+  for (const BadCase& bad : cases) {
+    GgufWriter writer = Bpe();
+    writer.AddString("tokenizer.ggml.pre", "gpt-2");
+    bad.spoil(writer);
+
+    const absl::Status status = Load(writer).status();
+
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << bad.expected;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(bad.expected));
+  }
+}
+
+TEST(GgufTokenizerTest, RefusesListsOfDifferentLengths) {
+  GgufWriter types;
+  types.AddString("tokenizer.ggml.model", "gpt2");
+  types.AddStrings("tokenizer.ggml.tokens", {"a", "b"});
+  types.AddInts("tokenizer.ggml.token_type", {1});
+  EXPECT_EQ(Load(types).status().code(), absl::StatusCode::kInvalidArgument);
+
+  GgufWriter scores;
+  scores.AddString("tokenizer.ggml.model", "llama");
+  scores.AddStrings("tokenizer.ggml.tokens", {"a", "b"});
+  scores.AddFloats("tokenizer.ggml.scores", {0.0f});
+  EXPECT_EQ(Load(scores).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+GgufWriter SentencePiece(std::vector<int32_t> types) {
+  GgufWriter writer;
+  writer.AddString("tokenizer.ggml.model", "llama");
+  writer.AddStrings("tokenizer.ggml.tokens", {"<unk>", "<s>", "\u2581", "a",
+                                              "\u2581"
+                                              "a",
+                                              "[PAD]"});
+  writer.AddFloats("tokenizer.ggml.scores", {0, 0, -2, -3, -1, 0});
+  writer.AddInts("tokenizer.ggml.token_type", types);
+  writer.AddUint("tokenizer.ggml.bos_token_id", 1);
+  return writer;
+}
+
+TEST(GgufTokenizerTest, EncodesSentencePieceByScore) {
+  const auto tokenizer = Load(SentencePiece({2, 3, 1, 1, 1, 3}));
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+
+  EXPECT_THAT(*(*tokenizer)->Encode("a a", {}), ElementsAre(1, 4, 4));
+  EXPECT_THAT(*(*tokenizer)->Encode("aa", {.add_special = false}), ElementsAre(4, 3));
+  EXPECT_EQ(*(*tokenizer)->Decode({1, 4, 4}, true), "a a");
+  EXPECT_EQ(*(*tokenizer)->Decode({1, 4, 4}, false), "<s> a a");
+}
+
+TEST(GgufTokenizerTest, LeavesTheLeadingSpaceOutWhenToldTo) {
+  GgufWriter writer = SentencePiece({2, 3, 1, 1, 1, 3});
+  writer.AddBool("tokenizer.ggml.add_space_prefix", false);
+  const auto tokenizer = Load(writer);
+  ASSERT_TRUE(tokenizer.ok());
+
+  EXPECT_THAT(*(*tokenizer)->Encode("a a", {}), ElementsAre(1, 3, 4));
+  EXPECT_EQ(*(*tokenizer)->Decode({4}, true), " a");
+}
+
+TEST(GgufTokenizerTest, ToleratesSeveralUnknownTokens) {
+  EXPECT_TRUE(Load(SentencePiece({2, 3, 1, 1, 1, 2})).ok());
+}
+
+TEST(GgufTokenizerTest, RefusesSentencePieceWithoutUnknownToken) {
+  EXPECT_EQ(Load(SentencePiece({3, 3, 1, 1, 1, 3})).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace lamina::model

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/shm/host_memory.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lamina::transport {
+namespace {
+
+using testing::HasSubstr;
+
+// A tree that stands for "/".
+class HostMemoryTest : public testing::Test {
+ protected:
+  HostMemoryTest() {
+    std::filesystem::remove_all(root_);
+    Write("/proc/meminfo", "MemTotal:  2000 kB\nMemAvailable:   1000 kB\nSwapFree: 0 kB\n");
+  }
+  ~HostMemoryTest() override { std::filesystem::remove_all(root_); }
+
+  void Write(const std::string& path, const std::string& text) {
+    std::filesystem::create_directories(std::filesystem::path(root_ + path).parent_path());
+    std::ofstream(root_ + path) << text;
+  }
+
+  const std::string root_ = testing::TempDir() + "host_memory_test";
+};
+
+TEST_F(HostMemoryTest, HostAloneGivesItsAvailableMemory) {
+  const HostMemory memory = QueryHostMemory(root_);
+
+  EXPECT_EQ(memory.available_bytes, 1000u << 10);
+  EXPECT_THAT(memory.limit, HasSubstr("host"));
+}
+
+TEST_F(HostMemoryTest, NothingReadableMeansNoKnownLimit) {
+  EXPECT_GE(QueryHostMemory(root_ + "/absent").available_bytes, uint64_t{1} << 62);
+}
+
+TEST_F(HostMemoryTest, GroupLimitCountsFilePagesAsFree) {
+  Write("/proc/self/cgroup", "0::/a/b\n");
+  Write("/sys/fs/cgroup/a/b/memory.max", "100000\n");
+  Write("/sys/fs/cgroup/a/b/memory.current", "80000\n");
+  Write("/sys/fs/cgroup/a/b/memory.stat", "anon 1\nactive_file 10000\ninactive_file 20000\n");
+
+  const HostMemory memory = QueryHostMemory(root_);
+
+  EXPECT_EQ(memory.available_bytes, 50000u);
+  EXPECT_THAT(memory.limit, HasSubstr("/a/b"));
+}
+
+TEST_F(HostMemoryTest, LimitOfAnAncestorBinds) {
+  Write("/proc/self/cgroup", "1:name=old:/x\n0::/a/b\n");
+  Write("/sys/fs/cgroup/a/b/memory.max", "max\n");
+  Write("/sys/fs/cgroup/a/memory.max", "7000\n");
+  Write("/sys/fs/cgroup/a/memory.current", "8000\n");
+
+  const HostMemory memory = QueryHostMemory(root_);
+
+  EXPECT_EQ(memory.available_bytes, 0u);
+  EXPECT_THAT(memory.limit, HasSubstr("control group /a"));
+}
+
+TEST_F(HostMemoryTest, ThisHostAnswers) { EXPECT_GT(QueryHostMemory().available_bytes, 0u); }
+
+}  // namespace
+}  // namespace lamina::transport

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "transport/fake/fake_hub_internal.h"
+
+namespace lamina::transport {
+namespace {
+
+constexpr size_t kAlignment = 64;
+
+// Not reused within a process, so that a descriptor never means a later region.
+uint64_t NextNumber() {
+  static std::atomic<uint64_t> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+bool Contains(absl::Span<const std::byte> outer, absl::Span<const std::byte> inner) {
+  return inner.data() >= outer.data() && inner.data() + inner.size() <= outer.data() + outer.size();
+}
+
+}  // namespace
+
+FakeHub::FakeHub(const FakeNetworkOptions& options) : options_(options), prng_(options.seed) {}
+
+uint64_t FakeHub::AddTransport() { return NextNumber(); }
+
+void FakeHub::RemoveTransport(uint64_t transport) {
+  const std::lock_guard lock(mutex_);
+  Drop(nullptr, transport);
+  std::erase_if(sources_, [&](const auto& source) { return source.first == transport; });
+}
+
+std::shared_ptr<FakeMemory> FakeHub::AddRegion(uint64_t owner, const RegionOptions& options) {
+  auto memory = std::make_shared<FakeMemory>();
+  memory->id = NextNumber();
+  memory->owner = owner;
+  memory->epoch = options.epoch;
+  memory->storage.resize(options.bytes + kAlignment - 1);
+  const size_t skip = -reinterpret_cast<uintptr_t>(memory->storage.data()) % kAlignment;
+  memory->bytes = absl::MakeSpan(memory->storage).subspan(skip, options.bytes);
+  memory->signals = std::vector<std::atomic<uint64_t>>(options.signal_words);
+  const std::lock_guard lock(mutex_);
+  regions_[memory->id] = memory;
+  return memory;
+}
+
+void FakeHub::RemoveRegion(const FakeMemory& memory) {
+  const std::lock_guard lock(mutex_);
+  Drop(&memory, 0);
+  regions_.erase(memory.id);
+}
+
+// Removes what flies to `target`, or from `sender`.
+void FakeHub::Drop(const FakeMemory* target, uint64_t sender) {
+  for (Flight& flight : flights_) {
+    const bool hit = flight.view->target.get() == target || flight.view->sender == sender;
+    if (hit) {
+      flight.view->pending -= flight.data_done() ? 0 : 1;
+      flight.landed = {true, true};
+      flight.signal.reset();
+    }
+  }
+  std::erase_if(flights_, [](const Flight& flight) { return flight.done(); });
+}
+
+absl::StatusOr<std::shared_ptr<FakeView>> FakeHub::AddView(uint64_t sender, uint64_t region) {
+  const std::lock_guard lock(mutex_);
+  const auto found = regions_.find(region);
+  if (found == regions_.end()) {
+    return absl::UnavailableError(absl::StrCat(
+        "fake: no region ", region, " on this network: its owner is gone or on another network"));
+  }
+  auto view = std::make_shared<FakeView>();
+  view->sender = sender;
+  view->target = found->second;
+  for (const std::atomic<uint64_t>& word : view->target->signals) {
+    view->raised.push_back(word.load(std::memory_order_relaxed));
+  }
+  return view;
+}
+
+void FakeHub::RemoveView(const FakeView& view) {
+  const std::lock_guard lock(mutex_);
+  for (Flight& flight : flights_) {
+    if (flight.view.get() == &view) {
+      LandData(flight, UINT64_MAX);
+    }
+  }
+}
+
+void FakeHub::AddSource(uint64_t transport, absl::Span<const std::byte> bytes) {
+  const std::lock_guard lock(mutex_);
+  sources_.emplace_back(transport, bytes);
+}
+
+bool FakeHub::IsSource(uint64_t transport, absl::Span<const std::byte> bytes) const {
+  const bool registered = std::any_of(sources_.begin(), sources_.end(), [&](const auto& source) {
+    return source.first == transport && Contains(source.second, bytes);
+  });
+  return bytes.empty() || registered ||
+         std::any_of(regions_.begin(), regions_.end(), [&](const auto& region) {
+           return region.second->owner == transport && Contains(region.second->bytes, bytes);
+         });
+}
+
+uint32_t FakeHub::InFlight(uint64_t sender) const {
+  return static_cast<uint32_t>(
+      std::count_if(flights_.begin(), flights_.end(),
+                    [&](const Flight& flight) { return flight.view->sender == sender; }));
+}
+
+absl::Status FakeHub::CheckPut(const FakeView& view, size_t offset,
+                               absl::Span<const std::byte> source,
+                               const SignalUpdate* signal) const {
+  const size_t size = view.target->bytes.size();
+  if (source.size() > options_.put_bytes_max || offset > size || source.size() > size - offset) {
+    return absl::InvalidArgumentError(absl::StrCat("fake: put of ", source.size(), " bytes at ",
+                                                   offset, " into a region of ", size, ", at most ",
+                                                   options_.put_bytes_max));
+  }
+  if (!IsSource(view.sender, source)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("fake: the source of ", source.size(), " bytes was not registered"));
+  }
+  if (signal != nullptr && signal->word >= view.raised.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("fake: signal word ", signal->word,
+                                                   " of a region that has ", view.raised.size()));
+  }
+  if (signal != nullptr && signal->value <= view.raised[signal->word]) {
+    return absl::InvalidArgumentError(absl::StrCat("fake: signal word ", signal->word, " is ",
+                                                   view.raised[signal->word], " and cannot become ",
+                                                   signal->value, ": values only grow"));
+  }
+  if (!regions_.contains(view.target->id)) {
+    return absl::UnavailableError("fake: the owner has destroyed the region");
+  }
+  if (InFlight(view.sender) >= options_.in_flight_max) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("fake: ", options_.in_flight_max, " puts are in flight"));
+  }
+  return absl::OkStatus();
+}
+
+uint64_t FakeHub::DrawDue() {
+  return options_.delay_steps_max == 0 ? step_ : step_ + 1 + prng_.Below(options_.delay_steps_max);
+}
+
+absl::Status FakeHub::Put(const std::shared_ptr<FakeView>& view, size_t offset,
+                          absl::Span<const std::byte> source, const SignalUpdate* signal) {
+  const std::lock_guard lock(mutex_);
+  if (absl::Status status = CheckPut(*view, offset, source, signal); !status.ok()) {
+    return status;
+  }
+  Flight flight = {.view = view, .offset = offset, .source = source};
+  flight.data_due.first = DrawDue();
+  flight.data_due.second = DrawDue();
+  flight.signal_due = DrawDue();
+  ++view->pending;
+  if (signal != nullptr) {
+    flight.signal = *signal;
+    view->raised[signal->word] = signal->value;
+  }
+  flights_.push_back(std::move(flight));
+  if (options_.delay_steps_max == 0 && !options_.target_must_progress) {
+    LandData(flights_.back(), step_);
+    if (signal != nullptr) {
+      view->target->signals[signal->word].store(signal->value, std::memory_order_release);
+    }
+    flights_.pop_back();
+  }
+  return absl::OkStatus();
+}
+
+void FakeHub::LandData(Flight& flight, uint64_t step) {
+  if (flight.data_done()) {
+    return;
+  }
+  const size_t half = flight.source.size() / 2;
+  const auto land = [&](bool& landed, uint64_t due, size_t begin, size_t size) {
+    if (!landed && due <= step) {
+      if (size > 0) {
+        std::memcpy(flight.view->target->bytes.data() + flight.offset + begin,
+                    flight.source.data() + begin, size);
+      }
+      landed = true;
+    }
+  };
+  land(flight.landed.first, flight.data_due.first, 0, half);
+  land(flight.landed.second, flight.data_due.second, half, flight.source.size() - half);
+  flight.view->pending -= flight.data_done() ? 1 : 0;
+}
+
+// Whether all that must be visible before this flight's signal is so.
+bool FakeHub::MayRaise(const Flight& flight) const {
+  if (!flight.data_done()) {
+    return false;
+  }
+  for (const Flight& earlier : flights_) {
+    if (&earlier == &flight) {
+      return true;
+    }
+    const bool same_peer = earlier.view->sender == flight.view->sender &&
+                           earlier.view->target->owner == flight.view->target->owner;
+    if (flight.signal->strength == SignalStrength::kStrong && same_peer && !earlier.data_done()) {
+      return false;
+    }
+    const bool same_word = earlier.view->target == flight.view->target && earlier.signal &&
+                           earlier.signal->word == flight.signal->word;
+    if (same_word) {
+      return false;
+    }
+  }
+  return true;
+}
+
+uint32_t FakeHub::Pending(const FakeView& view) const {
+  const std::lock_guard lock(mutex_);
+  return view.pending;
+}
+
+uint32_t FakeHub::Step(uint64_t transport) {
+  const std::lock_guard lock(mutex_);
+  ++step_;
+  const auto driven = [&](const Flight& flight) {
+    return !options_.target_must_progress || flight.view->target->owner == transport;
+  };
+  for (Flight& flight : flights_) {
+    if (driven(flight)) {
+      LandData(flight, step_);
+    }
+  }
+  for (Flight& flight : flights_) {
+    if (driven(flight) && flight.signal && flight.signal_due <= step_ && MayRaise(flight)) {
+      // Release: the data that landed above is visible with it.
+      flight.view->target->signals[flight.signal->word].store(flight.signal->value,
+                                                              std::memory_order_release);
+      flight.signal.reset();
+    }
+  }
+  const auto completed = static_cast<uint32_t>(std::count_if(
+      flights_.begin(), flights_.end(),
+      [&](const Flight& flight) { return flight.done() && flight.view->sender == transport; }));
+  std::erase_if(flights_, [](const Flight& flight) { return flight.done(); });
+  return completed;
+}
+
+}  // namespace lamina::transport

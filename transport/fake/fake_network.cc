@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/fake/fake_network.h"
+
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/status_macros.h"
+#include "transport/descriptor_checksum.h"
+#include "transport/fake/fake_hub_internal.h"
+
+namespace lamina::transport {
+namespace {
+
+// A descriptor: magic, checksum of the rest, region, epoch; 8 bytes each, as this host has them.
+constexpr absl::string_view kMagic = "LMNAFAK1";
+using DescriptorBody = std::array<uint64_t, 2>;
+constexpr size_t kDescriptorBytes = 16 + sizeof(DescriptorBody);
+
+// A Wait naps after this long, so that a test with many threads gets on.
+constexpr Nanos kYield = Micros(200);
+constexpr std::chrono::microseconds kNap{50};
+
+absl::string_view AsBytes(const DescriptorBody& body) {
+  return {reinterpret_cast<const char*>(body.data()), sizeof body};
+}
+
+absl::StatusOr<DescriptorBody> Decode(absl::string_view bytes) {
+  if (bytes.size() != kDescriptorBytes || bytes.substr(0, kMagic.size()) != kMagic) {
+    return absl::InvalidArgumentError("fake: these bytes are not a descriptor of a fake:// region");
+  }
+  uint64_t checksum = 0;
+  DescriptorBody body;
+  std::memcpy(&checksum, bytes.data() + kMagic.size(), sizeof checksum);
+  std::memcpy(body.data(), bytes.data() + kMagic.size() + sizeof checksum, sizeof body);
+  if (checksum != DescriptorChecksum(AsBytes(body))) {
+    return absl::InvalidArgumentError("fake: descriptor damaged on its way: wrong checksum");
+  }
+  return body;
+}
+
+class FakeRegion final : public Region {
+ public:
+  FakeRegion(std::shared_ptr<FakeHub> hub, std::shared_ptr<FakeMemory> memory)
+      : hub_(std::move(hub)), memory_(std::move(memory)) {}
+  ~FakeRegion() override { hub_->RemoveRegion(*memory_); }
+
+  absl::Span<std::byte> bytes() override { return memory_->bytes; }
+  uint32_t signal_words() const override { return static_cast<uint32_t>(memory_->signals.size()); }
+  uint64_t LoadSignal(uint32_t word) const override {
+    LAMINA_CHECK(word < signal_words());
+    return memory_->signals[word].load(std::memory_order_acquire);
+  }
+  std::string Descriptor() const override {
+    const DescriptorBody body = {memory_->id, memory_->epoch};
+    const uint64_t checksum = DescriptorChecksum(AsBytes(body));
+    return absl::StrCat(kMagic, absl::string_view(reinterpret_cast<const char*>(&checksum), 8),
+                        AsBytes(body));
+  }
+
+ private:
+  const std::shared_ptr<FakeHub> hub_;
+  const std::shared_ptr<FakeMemory> memory_;
+};
+
+class FakeRemoteRegion final : public RemoteRegion {
+ public:
+  FakeRemoteRegion(std::shared_ptr<FakeHub> hub, std::shared_ptr<FakeView> view)
+      : hub_(std::move(hub)), view_(std::move(view)) {}
+  ~FakeRemoteRegion() override { hub_->RemoveView(*view_); }
+
+  size_t size_bytes() const override { return view_->target->bytes.size(); }
+  uint32_t signal_words() const override {
+    return static_cast<uint32_t>(view_->target->signals.size());
+  }
+  const std::shared_ptr<FakeView>& view() const { return view_; }
+
+ private:
+  const std::shared_ptr<FakeHub> hub_;
+  const std::shared_ptr<FakeView> view_;
+};
+
+class FakeTransport final : public Transport {
+ public:
+  explicit FakeTransport(std::shared_ptr<FakeHub> hub)
+      : hub_(std::move(hub)),
+        number_(hub_->AddTransport()),
+        capabilities_{.one_sided = !hub_->options().target_must_progress,
+                      .local_host_only = true,
+                      .put_bytes_max = hub_->options().put_bytes_max,
+                      .in_flight_max = hub_->options().in_flight_max} {}
+  ~FakeTransport() override { hub_->RemoveTransport(number_); }
+
+  absl::string_view scheme() const override { return "fake"; }
+  const Capabilities& capabilities() const override { return capabilities_; }
+
+  absl::StatusOr<std::unique_ptr<Region>> CreateRegion(const RegionOptions& options) override {
+    LAMINA_RETURN_IF_ERROR(CheckOptions(options));
+    return std::make_unique<FakeRegion>(hub_, hub_->AddRegion(number_, options));
+  }
+
+  absl::StatusOr<std::unique_ptr<RemoteRegion>> OpenRegion(absl::string_view descriptor,
+                                                           uint64_t epoch) override {
+    LAMINA_ASSIGN_OR_RETURN(const DescriptorBody body, Decode(descriptor));
+    if (body[1] != epoch) {
+      return absl::AbortedError(
+          absl::StrCat("fake: descriptor of epoch ", body[1], ", this is epoch ", epoch));
+    }
+    LAMINA_ASSIGN_OR_RETURN(std::shared_ptr<FakeView> view, hub_->AddView(number_, body[0]));
+    return std::make_unique<FakeRemoteRegion>(hub_, std::move(view));
+  }
+
+  absl::Status RegisterSource(absl::Span<const std::byte> bytes, MemoryKind kind) override {
+    if (kind != MemoryKind::kHost) {
+      return absl::InvalidArgumentError("fake: host memory only");
+    }
+    hub_->AddSource(number_, bytes);
+    return absl::OkStatus();
+  }
+
+  absl::Status Put(RemoteRegion& target, size_t offset, absl::Span<const std::byte> source,
+                   const SignalUpdate* signal) override {
+    const auto& remote = static_cast<FakeRemoteRegion&>(target);
+    LAMINA_CHECK(remote.view()->sender == number_);
+    return hub_->Put(remote.view(), offset, source, signal);
+  }
+
+  uint32_t Pending(const RemoteRegion& target) const override {
+    return hub_->Pending(*static_cast<const FakeRemoteRegion&>(target).view());
+  }
+
+  uint32_t Progress() override { return hub_->Step(number_); }
+
+  absl::StatusOr<size_t> Wait(const Region& region, absl::Span<const SignalCondition> conditions,
+                              const WaitOptions& options) override;
+
+ private:
+  static absl::Status CheckOptions(const RegionOptions& options) {
+    if (options.kind != MemoryKind::kHost) {
+      return absl::InvalidArgumentError(absl::StrCat(options.name, ": fake:// has no GPU"));
+    }
+    if (options.bytes == 0 && options.signal_words == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(options.name, ": a region needs bytes or signal words; both are 0"));
+    }
+    constexpr uint32_t kWordsMax = 1u << 20;
+    if (options.signal_words > kWordsMax) {
+      return absl::InvalidArgumentError(absl::StrCat(options.name, ": ", options.signal_words,
+                                                     " signal words, at most ", kWordsMax));
+    }
+    // A region is zeroed when it is made: asking for more would try to take it all.
+    constexpr size_t kBytesMax = GiB(1);
+    if (options.bytes > kBytesMax) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat(options.name, ": ", FormatBytes(options.bytes), " asked for, fake:// holds ",
+                       FormatBytes(kBytesMax), " at most"));
+    }
+    return absl::OkStatus();
+  }
+
+  const std::shared_ptr<FakeHub> hub_;
+  const uint64_t number_;
+  const Capabilities capabilities_;
+};
+
+absl::StatusOr<size_t> FakeTransport::Wait(const Region& region,
+                                           absl::Span<const SignalCondition> conditions,
+                                           const WaitOptions& options) {
+  const Nanos start = RealClock().Now();
+  for (;;) {
+    for (size_t i = 0; i < conditions.size(); ++i) {
+      if (region.LoadSignal(conditions[i].word) >= conditions[i].at_least) {
+        return i;
+      }
+    }
+    if (options.abort != nullptr && options.abort->load(std::memory_order_acquire) != 0) {
+      return absl::CancelledError("fake: the wait was aborted");
+    }
+    const Nanos now = RealClock().Now();
+    if (now >= options.deadline) {
+      return absl::DeadlineExceededError("fake: no signal came by the deadline");
+    }
+    hub_->Step(number_);
+    if (now - start < kYield) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(kNap);
+    }
+  }
+}
+
+// The networks of this process, by name.
+struct Networks {
+  std::mutex mutex;
+  std::map<std::string, std::weak_ptr<FakeHub>> hubs;  // Guarded by mutex.
+};
+
+Networks& AllNetworks() {
+  static auto* const networks = new Networks;  // Never destroyed: other statics may use it.
+  return *networks;
+}
+
+}  // namespace
+
+FakeNetwork::FakeNetwork(const FakeNetworkOptions& options)
+    : hub_(std::make_shared<FakeHub>(options)) {}
+
+FakeNetwork::FakeNetwork(std::shared_ptr<FakeHub> hub) : hub_(std::move(hub)) {}
+
+FakeNetwork::~FakeNetwork() = default;
+
+std::shared_ptr<FakeNetwork> FakeNetwork::Named(absl::string_view name,
+                                                const FakeNetworkOptions& options) {
+  Networks& networks = AllNetworks();
+  const std::lock_guard lock(networks.mutex);
+  std::weak_ptr<FakeHub>& known = networks.hubs[std::string(name)];
+  std::shared_ptr<FakeHub> hub = known.lock();
+  if (hub == nullptr) {
+    hub = std::make_shared<FakeHub>(options);
+    known = hub;
+  }
+  return std::shared_ptr<FakeNetwork>(new FakeNetwork(std::move(hub)));
+}
+
+std::unique_ptr<Transport> FakeNetwork::MakeTransport() {
+  return std::make_unique<FakeTransport>(hub_);
+}
+
+}  // namespace lamina::transport

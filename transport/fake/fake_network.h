@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// fake://NAME: a network within one process, for unit tests and simulation.
+//
+// Transports on a network of the same name reach each other. What a seed decides here, a real
+// backend does by chance: with delays, a Put reads its source late, lands in pieces, and Puts and
+// signals overtake each other wherever transport.h does not forbid it. Code that works over many
+// seeds relies on no more than the contract.
+//
+// Time:        counted in steps; every Progress() of any Transport, and every round of a Wait, is
+//              one step. Used from one thread, a run is a function of the seed.
+// Threading:   as transport.h says, one thread for each Transport. Unlike real backends it locks
+//              and allocates on the data path.
+// Peer death:  destroying a Transport drops what it had in flight. Puts to a destroyed Region are
+//              refused.
+// Limits:      host memory only.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/strings/string_view.h"
+#include "common/units.h"
+#include "transport/transport.h"
+
+namespace lamina::transport {
+
+class FakeHub;
+
+struct FakeNetworkOptions {
+  uint64_t seed = 0;
+
+  // Most steps that each of: reading a source, raising its signal, may take. 0: all happens in
+  // Put(), like shared memory.
+  uint32_t delay_steps_max = 0;
+
+  // Data lands only while its target makes progress, like UCX over TCP.
+  bool target_must_progress = false;
+
+  uint32_t in_flight_max = 64;  // For each Transport.
+  uint64_t put_bytes_max = MiB(64);
+};
+
+class FakeNetwork {
+ public:
+  // The network of that name, made with `options` if there is none. It lasts as long as the result
+  // or one of its Transports is held; so a test holds one with the options it wants, and what is
+  // tested uses "fake://NAME".
+  // Threading: any thread.
+  static std::shared_ptr<FakeNetwork> Named(absl::string_view name,
+                                            const FakeNetworkOptions& options = {});
+
+  explicit FakeNetwork(const FakeNetworkOptions& options);
+  FakeNetwork(const FakeNetwork&) = delete;
+  FakeNetwork& operator=(const FakeNetwork&) = delete;
+  ~FakeNetwork();
+
+  std::unique_ptr<Transport> MakeTransport();
+
+ private:
+  explicit FakeNetwork(std::shared_ptr<FakeHub> hub);
+
+  const std::shared_ptr<FakeHub> hub_;
+};
+
+}  // namespace lamina::transport

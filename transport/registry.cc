@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/registry.h"
+
+#include <array>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/string_distance.h"
+#include "transport/fake/fake_network.h"
+#include "transport/shm/shm_transport.h"
+
+namespace lamina::transport {
+namespace {
+
+using MakeFn = absl::StatusOr<std::unique_ptr<Transport>> (*)(absl::string_view name);
+
+absl::StatusOr<std::unique_ptr<Transport>> MakeShm(absl::string_view name) {
+  if (!name.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("transport \"shm://", name, "\": shm takes nothing after \"shm://\""));
+  }
+  return MakeShmTransport();
+}
+
+absl::StatusOr<std::unique_ptr<Transport>> MakeFake(absl::string_view name) {
+  if (name.empty()) {
+    return absl::InvalidArgumentError(
+        "transport \"fake://\": name the network, as in \"fake://test\"");
+  }
+  return FakeNetwork::Named(name)->MakeTransport();
+}
+
+struct Backend {
+  absl::string_view scheme;
+  MakeFn make;               // Null where this build lacks it.
+  absl::string_view remedy;  // How to get it, then.
+};
+
+constexpr std::array kBackends = {
+    Backend{"fake", &MakeFake, ""},
+    Backend{"shm", &MakeShm, ""},
+    Backend{"ucx", nullptr, "this version does not contain it; on one host use shm://"},
+    Backend{"verbs", nullptr, "this version does not contain it; on one host use shm://"},
+};
+
+absl::Status UnknownScheme(absl::string_view uri, absl::string_view scheme) {
+  std::vector<std::string> known;
+  for (const Backend& backend : kBackends) {
+    known.push_back(absl::StrCat(backend.scheme));
+  }
+  const std::string nearest = NearestName(scheme, known);
+  return absl::InvalidArgumentError(
+      absl::StrCat("transport \"", uri, "\": unknown scheme \"", scheme, "\"; known are ",
+                   absl::StrJoin(known, ", "), nearest.empty() ? "" : "; did you mean \"", nearest,
+                   nearest.empty() ? "" : "://\"?"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Transport>> MakeTransport(absl::string_view uri) {
+  constexpr absl::string_view kSeparator = "://";
+  const size_t colon = uri.find(kSeparator);
+  const absl::string_view scheme = uri.substr(0, colon);
+  for (const Backend& backend : kBackends) {
+    if (backend.scheme != scheme) {
+      continue;
+    }
+    if (colon == absl::string_view::npos) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("transport \"", uri, "\": not a URI; write \"", uri, "://\""));
+    }
+    if (backend.make == nullptr) {
+      return absl::UnimplementedError(
+          absl::StrCat("transport \"", uri, "\": not in this build: ", backend.remedy,
+                       " (built: ", absl::StrJoin(BuiltTransports(), ", "), ")"));
+    }
+    return backend.make(uri.substr(colon + kSeparator.size()));
+  }
+  return UnknownScheme(uri, scheme);
+}
+
+std::vector<std::string> BuiltTransports() {
+  std::vector<std::string> built;
+  for (const Backend& backend : kBackends) {
+    if (backend.make != nullptr) {
+      built.push_back(absl::StrCat(backend.scheme));
+    }
+  }
+  return built;
+}
+
+}  // namespace lamina::transport

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The backends, found by URI scheme.
+
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "transport/transport.h"
+
+namespace lamina::transport {
+
+// Makes the backend that `uri` names: "shm://", "fake://NAME".
+//
+// Errors: kInvalidArgument  unknown scheme; lists the known ones and names the nearest.
+//         kUnimplemented    a known scheme that this build lacks; says how to get it.
+absl::StatusOr<std::unique_ptr<Transport>> MakeTransport(absl::string_view uri);
+
+// Schemes that MakeTransport can make in this build.
+std::vector<std::string> BuiltTransports();
+
+}  // namespace lamina::transport

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ShmRegion and ShmRemoteRegion: the two ends of one region in shared memory.
+//
+//   page 0          ShmHeader
+//   from 4096       signal words, one on each cache line
+//   from a page on  data
+//
+// Sleeping: a waiter that found nothing raises `sleeping`, looks once more, and sleeps on that word
+// as a futex. A sender stores its signal and then looks at `sleeping`. Both put a full fence
+// between their store and their load, so at least one of them sees the other.
+// See: docs/adr/0009-shm-regions.md.
+
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "transport/shm/shared_mapping_internal.h"
+#include "transport/shm/shm_descriptor.h"
+#include "transport/transport.h"
+
+namespace lamina::transport {
+
+inline constexpr size_t kCacheLineBytes = 64;
+inline constexpr uint32_t kShmSignalWordsMax = 1u << 20;
+inline constexpr uint64_t kShmDataBytesMax = uint64_t{1} << 46;
+
+struct ShmHeader {
+  // Constant after creation; a peer compares them with its descriptor.
+  uint64_t magic;
+  uint64_t key[2];
+  uint64_t epoch;
+  uint64_t data_bytes;
+  uint32_t signal_words;
+
+  // Read by the sender at every Put, written only when something rare happens.
+  alignas(kCacheLineBytes) std::atomic<uint32_t> closed;  // The owner destroyed the region.
+  std::atomic<uint32_t> sleeping;                         // 1: the waiter sleeps on this word.
+};
+
+struct alignas(kCacheLineBytes) ShmSignalWord {
+  std::atomic<uint64_t> value;
+};
+static_assert(std::atomic<uint64_t>::is_always_lock_free);
+static_assert(std::atomic<uint32_t>::is_always_lock_free);
+
+// Where the parts lie.
+struct ShmLayout {
+  size_t data_offset = 0;
+  size_t total_bytes = 0;
+};
+// Requires: within kShmDataBytesMax and kShmSignalWordsMax.
+ShmLayout MakeShmLayout(uint64_t data_bytes, uint32_t signal_words);
+
+class ShmRegion final : public Region {
+ public:
+  static absl::StatusOr<std::unique_ptr<ShmRegion>> Create(const RegionOptions& options);
+  ~ShmRegion() override;  // Tells the senders.
+
+  absl::Span<std::byte> bytes() override { return bytes_; }
+  uint32_t signal_words() const override { return descriptor_.signal_words; }
+  uint64_t LoadSignal(uint32_t word) const override;
+  std::string Descriptor() const override { return EncodeShmDescriptor(descriptor_); }
+
+  // The index of the first condition that holds. Requires: every word is in range.
+  std::optional<size_t> FirstHolding(absl::Span<const SignalCondition> conditions) const {
+    for (size_t i = 0; i < conditions.size(); ++i) {
+      // Acquire: the data that came before the signal is visible.
+      if (signals_[conditions[i].word].value.load(std::memory_order_acquire) >=
+          conditions[i].at_least) {
+        return i;
+      }
+    }
+    return std::nullopt;
+  }
+
+  // Sleeps until a signal is raised, or for about `at_most`, or not at all when a condition holds.
+  void Sleep(absl::Span<const SignalCondition> conditions, Nanos at_most) const;
+
+ private:
+  ShmRegion(FileDescriptor file, SharedMapping mapping, const ShmDescriptor& descriptor);
+
+  // Constant after construction.
+  const FileDescriptor file_;  // Peers open it under our number in /proc.
+  const SharedMapping mapping_;
+  const ShmDescriptor descriptor_;
+  ShmHeader* const header_;
+  ShmSignalWord* const signals_;
+  const absl::Span<std::byte> bytes_;
+};
+
+class ShmRemoteRegion final : public RemoteRegion {
+ public:
+  static absl::StatusOr<std::unique_ptr<ShmRemoteRegion>> Open(const ShmDescriptor& descriptor);
+
+  size_t size_bytes() const override { return data_bytes_; }
+  uint32_t signal_words() const override { return static_cast<uint32_t>(raised_.size()); }
+
+  bool closed() const {
+    // Relaxed: nothing is read on the strength of it; a Put that slips through lands in memory that
+    // only senders still hold.
+    return header_->closed.load(std::memory_order_relaxed) != 0;
+  }
+
+  // Copies and raises, all or nothing.
+  absl::Status Put(size_t offset, absl::Span<const std::byte> source, const SignalUpdate* signal);
+
+ private:
+  ShmRemoteRegion(SharedMapping mapping, const ShmDescriptor& descriptor);
+
+  absl::Status CheckPut(size_t offset, size_t bytes, const SignalUpdate* signal) const;
+  void Raise(const SignalUpdate& signal);
+
+  const SharedMapping mapping_;
+  ShmHeader* const header_;
+  ShmSignalWord* const signals_;
+  std::byte* const data_;
+  const size_t data_bytes_;
+  std::vector<uint64_t> raised_;  // The greatest value of each word, as this end knows it.
+};
+
+}  // namespace lamina::transport

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Transport: moves bytes between registered regions of two processes, one-sided.
+//
+// The receiver creates a Region: bytes that peers write, and 64-bit signal words that peers raise.
+// Its descriptor travels over the control plane; a sender opens it once and then only Puts. The
+// receiver learns of a Put by waiting for its signal word, never by a message. Nothing here knows
+// of models.
+//
+//   receiver                                     sender
+//   CreateRegion() -> Region
+//   region->Descriptor()  ---- control plane -->  OpenRegion() -> RemoteRegion
+//                                                 Put(bytes, signal word := value)
+//   Wait(word >= value)
+//
+// To add a backend: implement Transport in transport/<scheme>/, add it to registry.cc, and add one
+// line to tests/conformance/transport_test.cc. That suite is the full definition of correct.
+//
+// Signals:    each word is written by one sender alone, with absolute values that only grow; no
+//             read-modify-write anywhere. Words start at 0.
+// Ordering:   none between Puts, but what a signal promises (SignalStrength). So bytes that two
+//             Puts both write are unspecified, unless the peer's answer to the first came before
+//             the second; Pending() 0 is no such answer.
+// Threading:  CreateRegion, OpenRegion and RegisterSource from any thread, before data flows. Put,
+//             Progress and Wait from one thread per Transport (the owner's polling thread), which
+//             may change only with a happens-before edge. Raising an AbortWord: any thread.
+// Progress:   some backends move data only inside Progress() or Wait(), on either side.
+// Allocation: Put, Progress and Wait do not allocate and take no lock while they succeed; the
+//             message of an error may allocate. fake:// is exempt.
+// Ownership:  a Transport outlives its Regions and RemoteRegions, and these the Puts and Waits that
+//             name them. They are used with the Transport that made them, no other.
+// Fork:       a child process uses none of its parent's Transports.
+
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "common/clock.h"
+
+namespace lamina::transport {
+
+enum class MemoryKind : uint8_t { kHost, kCuda };
+
+// What a backend can do. Constant for the life of the Transport.
+struct Capabilities {
+  bool device_memory = false;    // Accepts MemoryKind::kCuda.
+  bool one_sided = false;        // The target's CPU takes no part in a Put.
+  bool local_host_only = false;  // Reaches only processes of this host.
+  uint64_t put_bytes_max = 0;    // Largest single Put.
+  uint32_t in_flight_max = 0;    // Puts accepted before kResourceExhausted.
+};
+
+// Raised by any thread to make a Wait return kCancelled. Not reset by the transport. A sleeping
+// waiter looks at it at least every millisecond.
+using AbortWord = std::atomic<uint32_t>;
+
+struct RegionOptions {
+  std::string name;  // For messages: "m0 lane 1 from c0".
+  size_t bytes = 0;  // Data bytes, zeroed; may be 0.
+  uint32_t signal_words = 0;
+  MemoryKind kind = MemoryKind::kHost;
+  uint64_t epoch = 0;  // Part of the descriptor; OpenRegion refuses another epoch.
+};
+
+// Memory of this process that peers may write. Unmapped and unregistered when destroyed: later Puts
+// of a peer fail there or vanish, they never touch other memory. The same holds when the process
+// dies.
+class Region {
+ public:
+  virtual ~Region() = default;
+  virtual absl::Span<std::byte> bytes() = 0;  // 64-byte aligned at least.
+  virtual uint32_t signal_words() const = 0;
+
+  // The last value raised that is visible here, with acquire ordering: the data that its signal
+  // covers is visible too. Requires: word < signal_words().
+  virtual uint64_t LoadSignal(uint32_t word) const = 0;
+
+  // Opaque bytes for OpenRegion() of the same backend.
+  virtual std::string Descriptor() const = 0;
+};
+
+// A prepared view of a peer's Region. Destroying it ends its use: sources are not read any more
+// once the destructor returned; Puts in flight may still land, with what their signals promise.
+class RemoteRegion {
+ public:
+  virtual ~RemoteRegion() = default;
+  virtual size_t size_bytes() const = 0;
+  virtual uint32_t signal_words() const = 0;
+};
+
+// What a receiver that sees a value may rely on. Values of one word become visible in the order of
+// their Puts, so a word that shows v stands for all the values put to it up to v; those of
+// different words may overtake each other, and a later one may hide an earlier one.
+enum class SignalStrength : uint8_t {
+  kWeak,    // The bytes of the Put that carries it are visible when the word is.
+  kStrong,  // Those of all earlier Puts of this Transport to this peer (any Region of it) are too.
+};
+
+struct SignalUpdate {
+  uint32_t word = 0;
+  uint64_t value = 0;  // Greater than any value raised on this word before.
+  SignalStrength strength = SignalStrength::kStrong;
+};
+
+struct SignalCondition {
+  uint32_t word = 0;
+  uint64_t at_least = 0;
+};
+
+struct WaitOptions {
+  Nanos deadline = 0;                // On RealClock(). There is no "forever".
+  const AbortWord* abort = nullptr;  // Optional.
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  virtual absl::string_view scheme() const = 0;  // "shm", "ucx", ...
+  virtual const Capabilities& capabilities() const = 0;
+
+  // Errors: kInvalidArgument    zero size and no words, more than 2^20 words, or a kind that the
+  //                             backend lacks.
+  //         kResourceExhausted  the host refused the memory; says how much was asked for and which
+  //                             limit applies.
+  virtual absl::StatusOr<std::unique_ptr<Region>> CreateRegion(const RegionOptions& options) = 0;
+
+  // Opens a peer's region; `epoch` must be the descriptor's. The bytes of a descriptor may be any.
+  // Errors: kInvalidArgument  not a descriptor of this backend and version, or a damaged one.
+  //         kAborted          the descriptor is of another epoch.
+  //         kUnavailable      the peer or its region is gone (also when another one took its name),
+  //                           or not reachable; says what was tried.
+  virtual absl::StatusOr<std::unique_ptr<RemoteRegion>> OpenRegion(absl::string_view descriptor,
+                                                                   uint64_t epoch) = 0;
+
+  // Declares memory that Puts will read from, until the Transport dies. Backends that need no
+  // registration accept everything. Memory inside an own Region needs none.
+  virtual absl::Status RegisterSource(absl::Span<const std::byte> bytes, MemoryKind kind) = 0;
+
+  // Starts copying `source` to `offset` in `target`, then raises the signal if there is one. The
+  // source may be overwritten once Pending(target) is 0, or when the peer's answer to it has been
+  // seen. Never waits. When it returns an error, nothing was sent and no word was raised.
+  //
+  // Empty:  no bytes with a signal only raises the signal; without one, nothing happens.
+  // Errors: kResourceExhausted  in_flight_max reached; Progress() and retry.
+  //         kInvalidArgument    outside the target, more than put_bytes_max, a source that is not
+  //                             registered, a signal word that the target lacks, or a value that
+  //                             is not greater than the last one put to its word.
+  //         kUnavailable        the peer is known to be gone. Later calls say the same. OK does
+  //                             not mean that it is there: a peer that was killed may look silent.
+  virtual absl::Status Put(RemoteRegion& target, size_t offset, absl::Span<const std::byte> source,
+                           const SignalUpdate* signal) = 0;
+
+  // Puts to `target` whose source may still be read.
+  virtual uint32_t Pending(const RemoteRegion& target) const = 0;
+
+  // Drives the backend; never blocks. Returns the completions it ran.
+  virtual uint32_t Progress() = 0;
+
+  // Waits until one of `conditions` holds on `region` and returns its index (the first that holds).
+  // Spins for about the time of one message, then yields, then sleeps. A condition that holds is
+  // returned even when the deadline has passed or the abort word is raised.
+  //
+  // Empty:    no conditions: pauses until the deadline or the abort word.
+  // Requires: every word is less than region.signal_words().
+  // Errors:   kDeadlineExceeded  none held by the deadline.
+  //           kCancelled         the abort word was raised.
+  //           kUnavailable       a peer that writes this region is known to be gone (not every
+  //                              backend can tell).
+  virtual absl::StatusOr<size_t> Wait(const Region& region,
+                                      absl::Span<const SignalCondition> conditions,
+                                      const WaitOptions& options) = 0;
+};
+
+}  // namespace lamina::transport
