@@ -9,7 +9,9 @@ import unittest
 
 import harness
 
-LONG = ["--prompt", "Once upon a time", "--max-tokens", "400", "--ignore-eos", "--json"]
+LONG = ["--prompt", "Once upon a time", "--max-tokens", "600", "--ignore-eos", "--json"]
+# For requests that never get to their end: long enough for the fastest machine.
+ENDLESS = ["--prompt", "Once upon a time", "--max-tokens", "8000", "--ignore-eos", "--json"]
 SOON_SECONDS = 60  # For what happens at once on a machine that may be busy.
 
 
@@ -18,9 +20,9 @@ class FailureTest(unittest.TestCase):
     def setUp(self):
         harness.require_model(self)
 
-    def start_long(self, cluster, count):
-        """Long requests that are all decoding when this returns."""
-        running = [cluster.popen("generate", *LONG, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    def start_long(self, cluster, count, request=ENDLESS):
+        """Requests that are all decoding when this returns."""
+        running = [cluster.popen("generate", *request, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
                    for _ in range(count)]
         for process in running:
             self.addCleanup(process.wait)
@@ -28,8 +30,19 @@ class FailureTest(unittest.TestCase):
         cluster.await_true(lambda: cluster.status().get("running", 0) >= count, "running requests")
         return running
 
+    def start_long_on_both_nodes(self, cluster):
+        """Where a request goes depends on the bandwidths that were measured: starts more if need be."""
+        running = self.start_long(cluster, 6, LONG)
+        while not all(self.slots_by_node(cluster)[name] > 0 for name in ("m0", "m1")):
+            self.assertLess(len(running), 64, cluster.logs())
+            running += self.start_long(cluster, 1, LONG)
+        return running
+
+    def slots_by_node(self, cluster):
+        return {node["name"]: node["slots_used"] for node in cluster.status()["nodes"]}
+
     def slots_used(self, cluster):
-        return sum(node["slots_used"] for node in cluster.status()["nodes"])
+        return sum(self.slots_by_node(cluster).values())
 
     def short(self, cluster):
         result = cluster.lamina("generate", "--prompt", "The capital of France is", "--max-tokens", "4",
@@ -40,7 +53,7 @@ class FailureTest(unittest.TestCase):
     def test_a_killed_memory_node_takes_only_its_own_requests(self):
         with harness.Cluster() as cluster:
             wanted = cluster.lamina("generate", *LONG)
-            running = self.start_long(cluster, 6)
+            running = self.start_long_on_both_nodes(cluster)
             cluster.kill("m0")
             outputs = [(p.communicate(timeout=harness.COMMAND_SECONDS), p.returncode) for p in running]
             codes = [code for _, code in outputs]
@@ -99,10 +112,10 @@ class FailureTest(unittest.TestCase):
         limits = {"running_max": 2, "waiting_max": 2}
         with harness.Cluster(limits=limits, pipeline={"mode": "sequential"}) as cluster:
             running = self.start_long(cluster, 2)
-            waiting = [cluster.popen("generate", *LONG, stdout=subprocess.DEVNULL,
+            waiting = [cluster.popen("generate", *ENDLESS, stdout=subprocess.DEVNULL,
                                      stderr=subprocess.DEVNULL) for _ in range(2)]
             cluster.await_true(lambda: cluster.status()["waiting"] == 2, "a full queue")
-            refused = cluster.lamina("generate", *LONG)
+            refused = cluster.lamina("generate", *ENDLESS)
             self.assertEqual(refused.returncode, 1)
             self.assertIn("the queue is full: 2", refused.stderr)
             for process in running + waiting:

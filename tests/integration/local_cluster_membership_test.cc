@@ -283,6 +283,9 @@ class RogueTest : public ::testing::TestWithParam<std::string> {
     cluster_ = MakeCluster({.model = SmallModel()});
     ASSERT_NE(cluster_, nullptr);
     undisturbed_ = cluster_->GenerateMany(specs_);
+    // A step that was planned before the last token came runs on for a moment.
+    const absl::Status idle = cluster_->WaitForIdle();
+    ASSERT_TRUE(idle.ok()) << idle;
   }
 
   uint64_t epoch() { return cluster_->engine().GetStatus().epoch; }

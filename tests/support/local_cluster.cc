@@ -299,6 +299,15 @@ absl::Status LocalCluster::WaitForEpoch(uint64_t least) {
   });
 }
 
+absl::Status LocalCluster::WaitForIdle() {
+  return WaitUntil([](const coordinator::EngineStatus& status) {
+    const auto& lanes = status.scheduler.lanes;
+    return std::all_of(lanes.begin(), lanes.end(), [](const auto& lane) {
+      return lane.rows == 0 && lane.step_done == lane.step_planned;
+    });
+  });
+}
+
 absl::Status LocalCluster::WaitForNoSlots() {
   return WaitUntil([](const coordinator::EngineStatus& status) {
     return std::all_of(status.nodes.begin(), status.nodes.end(), [](const auto& node) {

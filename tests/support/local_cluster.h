@@ -121,6 +121,8 @@ class LocalCluster {
   // Errors: kDeadlineExceeded  with the state it stayed in.
   absl::Status WaitForState(const std::string& state);
   absl::Status WaitForEpoch(uint64_t least);
+  // Waits until every planned step is done and no sequence runs.
+  absl::Status WaitForIdle();
   // Waits until no slot is held anywhere.
   absl::Status WaitForNoSlots();
 
