@@ -152,8 +152,18 @@ class Cluster:
             time.sleep(0.05)
 
     def status(self):
-        result = self.lamina("status", "--json")
-        return json.loads(result.stdout) if result.returncode == 0 else {"state": result.stderr}
+        """The coordinator's status; asks again while it does not answer, and fails if it has ended."""
+        answers = []
+
+        def answered():
+            result = self.lamina("status", "--json")
+            if result.returncode == 0:
+                answers.append(json.loads(result.stdout))
+            return answers
+
+        coordinators = [name for name, role in self.roles.items() if role == "coordinator"]
+        self.await_true(answered, "an answer to status", coordinators)
+        return answers[0]
 
     def await_state(self, state, seconds=START_SECONDS):
         must_live = [n for n, p in self.processes.items() if p.poll() is None]
