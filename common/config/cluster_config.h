@@ -14,6 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/pipeline_mode.h"
 
 namespace lamina {
 
@@ -35,7 +36,6 @@ struct MemoryNodeConfig {
   uint64_t capacity_bytes = 0;  // For KV. Required.
 };
 
-enum class PipelineMode : uint8_t { kRotational, kFixed, kSequential };
 enum class Partition : uint8_t { kRequest, kHead, kTokenRange };
 enum class PrefillMode : uint8_t { kInline, kDedicated };
 enum class ServiceOrderKind : uint8_t { kFirstComeFirstServed, kPriority };
