@@ -94,6 +94,9 @@ class RemoteRegion {
   virtual ~RemoteRegion() = default;
   virtual size_t size_bytes() const = 0;
   virtual uint32_t signal_words() const = 0;
+
+  // What carries the data, for people: "shm", "ucx tcp/eth0". Constant.
+  virtual std::string path() const = 0;
 };
 
 // What a receiver that sees a value may rely on. Values of one word become visible in the order of

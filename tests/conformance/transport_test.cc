@@ -34,7 +34,10 @@ INSTANTIATE_TEST_SUITE_P(Backends, TransportTest,
                          testing::Values(Backend{"fake", [] { return OverFake({}); }},
                                          Backend{"fake_late", [] { return OverFake(kLate); }},
                                          Backend{"fake_lazy", [] { return OverFake(kLazy); }},
-                                         Backend{"shm", [] { return OverUri("shm://"); }}),
+                                         Backend{"shm", [] { return OverUri("shm://"); }},
+                                         Backend{"ucx", [] { return OverUri("ucx://"); }},
+                                         Backend{"ucx_sm", [] { return OverUri("ucx://sm"); }},
+                                         Backend{"ucx_tcp", [] { return OverUri("ucx://tcp"); }}),
                          [](const testing::TestParamInfo<Backend>& tested) {
                            return tested.param.name;
                          });

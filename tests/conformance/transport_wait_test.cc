@@ -112,6 +112,7 @@ TEST_P(TransportTest, WaitWatchesManyWords) {
   constexpr uint32_t kWords = 64;
   constexpr int kRaises = 2000;
   const Link link = MakeLink(0, kWords);
+  std::atomic<bool> all_found = false;
   std::jthread sender([&] {
     Prng prng(12);
     std::array<uint64_t, kWords> values = {};
@@ -120,6 +121,10 @@ TEST_P(TransportTest, WaitWatchesManyWords) {
       const SignalUpdate signal = Weak(word, ++values[word]);
       ASSERT_TRUE(PutAll(*link.sender, *link.remote, 0, {}, &signal).ok());
       BusyPause(static_cast<Nanos>(prng.Below(100)) * (prng.Chance(0.02) ? 1000 : 10));
+    }
+    // Some backends need the sender to drive the last ones out.
+    while (!all_found) {
+      link.sender->Progress();
     }
   });
 
@@ -130,18 +135,23 @@ TEST_P(TransportTest, WaitWatchesManyWords) {
   uint64_t found = 0;
   while (found < kRaises) {
     const auto result = link.receiver->Wait(*link.region, conditions, {.deadline = Soon()});
-    ASSERT_TRUE(result.ok()) << result.status() << " after " << found;
+    if (!result.ok()) {
+      ADD_FAILURE() << result.status() << " after " << found;
+      break;
+    }
     const uint64_t value = link.region->LoadSignal(static_cast<uint32_t>(*result));
     found += value - conditions[*result].at_least + 1;
     conditions[*result].at_least = value + 1;
   }
+  all_found = true;
   sender.join();
 }
 
 // Pauses of random length put the waiter to sleep at every point of its way there.
 TEST_P(TransportTest, PingPongWithRandomPausesNeverStops) {
-  constexpr uint64_t kRounds = 100'000;
+  // Where the target takes part in each Put, a round is a few switches of threads.
   const Link there = MakeLink(0, 1);
+  const uint64_t rounds = there.sender->capabilities().one_sided ? 100'000 : 3'000;
   const auto back = MakeRegion(*there.sender, 0, 1);
   const auto remote_back = Open(*there.receiver, *back);
   const auto pause = [](Prng& prng) {
@@ -150,20 +160,20 @@ TEST_P(TransportTest, PingPongWithRandomPausesNeverStops) {
   std::atomic<bool> failed = false;
   std::jthread pong([&] {
     Prng prng(13);
-    for (uint64_t round = 1; round <= kRounds && !failed; ++round) {
+    for (uint64_t round = 1; round <= rounds && !failed; ++round) {
       const std::array come = {SignalCondition{.word = 0, .at_least = round}};
       const auto result = there.receiver->Wait(*there.region, come, {.deadline = Soon()});
       pause(prng);
       const SignalUpdate signal = Weak(0, round);
       failed = !result.ok() || !PutAll(*there.receiver, *remote_back, 0, {}, &signal).ok();
     }
-    while (!failed && back->LoadSignal(0) < kRounds) {
+    while (!failed && back->LoadSignal(0) < rounds) {
       there.receiver->Progress();
     }
   });
 
   Prng prng(14);
-  for (uint64_t round = 1; round <= kRounds && !failed; ++round) {
+  for (uint64_t round = 1; round <= rounds && !failed; ++round) {
     pause(prng);
     const SignalUpdate signal = Weak(0, round);
     const std::array come = {SignalCondition{.word = 0, .at_least = round}};

@@ -136,6 +136,20 @@ TEST_P(BitsTest, AnUnrulyTransportChangesNothing) {
   }
 }
 
+TEST_P(BitsTest, UcxChangesNothing) {
+  const std::vector<GenerateResult> alone = Alone(Plain(), MixedRequests());
+  for (const std::string uri : {"ucx://", "ucx://tcp"}) {
+    SCOPED_TRACE(uri);
+    LocalClusterOptions options = Plain();
+    options.transport = uri;
+    options.lanes = 2;
+    options.memory_nodes = 2;
+    const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+    ASSERT_NE(cluster, nullptr);
+    ExpectSame(cluster->GenerateMany(MixedRequests()), alone);
+  }
+}
+
 TEST_P(BitsTest, PreemptedIsAsUndisturbed) {
   std::vector<coordinator::GenerateSpec> specs;
   for (uint32_t i = 0; i < 16; ++i) {

@@ -79,6 +79,7 @@ class FakeRemoteRegion final : public RemoteRegion {
   uint32_t signal_words() const override {
     return static_cast<uint32_t>(view_->target->signals.size());
   }
+  std::string path() const override { return "fake"; }
   const std::shared_ptr<FakeView>& view() const { return view_; }
 
  private:

@@ -104,6 +104,7 @@ class ShmRemoteRegion final : public RemoteRegion {
 
   size_t size_bytes() const override { return data_bytes_; }
   uint32_t signal_words() const override { return static_cast<uint32_t>(raised_.size()); }
+  std::string path() const override { return "shm"; }
 
   bool closed() const {
     // Relaxed: nothing is read on the strength of it; a Put that slips through lands in memory that

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/ucx/peer_watch.h"
+
+#include <poll.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/check.h"
+#include "common/status_macros.h"
+#include "transport/shm/shm_descriptor.h"
+#include "transport/ucx/peer_watch_server_internal.h"
+
+namespace lamina::transport {
+namespace {
+
+constexpr size_t kAddressesMax = 8;
+
+// An address: this head, then `addresses` IpAddresses.
+struct AddressHead {
+  WatchId owner;
+  uint64_t host;
+  uint16_t port;
+  uint16_t addresses;
+  uint32_t zero;
+};
+static_assert(sizeof(AddressHead) == 32);
+
+struct WatchAddress {
+  AddressHead head;
+  std::vector<IpAddress> addresses;
+};
+
+std::string Encode(const WatchAddress& address) {
+  std::string bytes(reinterpret_cast<const char*>(&address.head), sizeof address.head);
+  for (const IpAddress& ip : address.addresses) {
+    bytes.append(reinterpret_cast<const char*>(ip.data()), ip.size());
+  }
+  return bytes;
+}
+
+absl::StatusOr<WatchAddress> Decode(absl::string_view bytes) {
+  WatchAddress address;
+  if (bytes.size() >= sizeof address.head) {
+    std::memcpy(&address.head, bytes.data(), sizeof address.head);
+    bytes.remove_prefix(sizeof address.head);
+    if (address.head.addresses <= kAddressesMax + 1 &&
+        bytes.size() == address.head.addresses * sizeof(IpAddress)) {
+      address.addresses.resize(address.head.addresses);
+      if (!bytes.empty()) {
+        std::memcpy(address.addresses.data(), bytes.data(), bytes.size());
+      }
+      return address;
+    }
+  }
+  return absl::InvalidArgumentError("ucx: the address of the peer's watch is malformed");
+}
+
+// Tries all addresses of an owner at once and keeps the one that answers.
+class Caller {
+ public:
+  Caller(const WatchAddress& owner, const WatchId& region) : owner_(owner) {
+    hello_ = {.magic = kWatchMagic, .owner = owner.head.owner, .region = region};
+    for (const IpAddress& ip : owner.addresses) {
+      absl::StatusOr<Socket> socket = BeginConnect(ip, owner.head.port);
+      Attempt attempt{.ip = ip, .outcome = "no answer"};
+      if (socket.ok()) {
+        attempt.socket = *std::move(socket);
+      } else {
+        attempt.outcome = std::string(socket.status().message());
+      }
+      attempts_.push_back(std::move(attempt));
+    }
+  }
+
+  absl::StatusOr<Socket> Call(Nanos deadline) {
+    for (;;) {
+      std::vector<pollfd> polled;
+      std::vector<Attempt*> order;
+      for (Attempt& attempt : attempts_) {
+        if (attempt.socket.get() >= 0) {
+          const short events = attempt.asked ? POLLIN : POLLOUT;
+          polled.push_back({.fd = attempt.socket.get(), .events = events});
+          order.push_back(&attempt);
+        }
+      }
+      const Nanos left = deadline - RealClock().Now();
+      if (polled.empty() || left <= 0) {
+        return Unreached();
+      }
+      poll(polled.data(), polled.size(), static_cast<int>(left / Millis(1)) + 1);
+      for (size_t i = 0; i < order.size(); ++i) {
+        if (polled[i].revents == 0) {
+          continue;
+        }
+        const char answer = Advance(*order[i]);
+        if (answer == kWatchThere) {
+          return std::move(order[i]->socket);
+        }
+        if (answer == kWatchUnknown) {
+          return absl::UnavailableError(
+              "ucx: the peer has destroyed the region, or made it anew; ask it for a new "
+              "descriptor");
+        }
+      }
+    }
+  }
+
+ private:
+  struct Attempt {
+    IpAddress ip;
+    Socket socket;
+    bool asked = false;
+    std::string outcome;
+  };
+
+  // The answer, or 0 for none yet. A failed attempt loses its socket.
+  char Advance(Attempt& attempt) {
+    const auto fail = [&](std::string why) {
+      attempt.outcome = std::move(why);
+      attempt.socket = Socket();
+      return char{0};
+    };
+    if (!attempt.asked) {
+      if (const int error = ConnectError(attempt.socket); error != 0) {
+        return fail(std::strerror(error));
+      }
+      if (send(attempt.socket.get(), &hello_, sizeof hello_, MSG_NOSIGNAL) != sizeof hello_) {
+        return fail(std::strerror(errno));
+      }
+      attempt.asked = true;
+      return 0;
+    }
+    char answer = 0;
+    const ssize_t count = recv(attempt.socket.get(), &answer, 1, MSG_DONTWAIT);
+    if (count < 0 && (errno == EAGAIN || errno == EINTR)) {
+      return 0;
+    }
+    if (count != 1) {
+      return fail("closed the connection");
+    }
+    if (answer != kWatchThere && answer != kWatchUnknown) {
+      return fail("another process answers there");
+    }
+    return answer;
+  }
+
+  absl::Status Unreached() const {
+    const std::string tried =
+        absl::StrJoin(attempts_, ", ", [&](std::string* out, const Attempt& attempt) {
+          absl::StrAppend(out, ToString(attempt.ip), " port ", owner_.head.port, ": ",
+                          attempt.outcome);
+        });
+    return absl::UnavailableError(absl::StrCat(
+        "ucx: the peer is gone or not reachable (", tried.empty() ? "it has no address" : tried,
+        "); between hosts, let their TCP ports through the firewall"));
+  }
+
+  const WatchAddress& owner_;
+  WatchHello hello_;
+  std::vector<Attempt> attempts_;
+};
+
+}  // namespace
+
+WatchId DrawWatchId() {
+  WatchId id;
+  LAMINA_CHECK(getentropy(&id, sizeof id) == 0);
+  return id;
+}
+
+absl::StatusOr<std::unique_ptr<PeerWatch>> PeerWatch::Start() {
+  LAMINA_ASSIGN_OR_RETURN(Listener listener, Listen());
+  WatchAddress address = {
+      .head = {.owner = DrawWatchId(), .host = HostFingerprint(), .port = listener.port},
+      .addresses = LocalAddresses(kAddressesMax)};
+  address.addresses.insert(address.addresses.begin(), kLoopback);
+  address.head.addresses = static_cast<uint16_t>(address.addresses.size());
+  auto server = std::make_unique<PeerWatchServer>(std::move(listener), address.head.owner);
+  return std::unique_ptr<PeerWatch>(new PeerWatch(std::move(server), Encode(address)));
+}
+
+PeerWatch::PeerWatch(std::unique_ptr<PeerWatchServer> server, std::string address)
+    : server_(std::move(server)), address_(std::move(address)) {}
+
+PeerWatch::~PeerWatch() = default;
+
+void PeerWatch::Announce(const WatchId& region) { server_->Announce(region); }
+void PeerWatch::Withdraw(const WatchId& region) { server_->Withdraw(region); }
+
+absl::StatusOr<std::shared_ptr<const WatchedRegion>> PeerWatch::Open(absl::string_view address,
+                                                                     const WatchId& region,
+                                                                     Nanos deadline) {
+  LAMINA_ASSIGN_OR_RETURN(WatchAddress owner, Decode(address));
+  if (owner.head.host != HostFingerprint()) {
+    // Its loopback is not ours.
+    std::erase(owner.addresses, kLoopback);
+  }
+  LAMINA_ASSIGN_OR_RETURN(Socket socket, Caller(owner, region).Call(deadline));
+  return server_->Watch(std::move(socket));
+}
+
+void PeerWatch::Forget(const std::shared_ptr<const WatchedRegion>& watched) {
+  server_->Forget(watched);
+}
+
+absl::StatusOr<WatchId> PeerWatch::OwnerOf(absl::string_view address) {
+  LAMINA_ASSIGN_OR_RETURN(const WatchAddress decoded, Decode(address));
+  return decoded.head.owner;
+}
+
+}  // namespace lamina::transport

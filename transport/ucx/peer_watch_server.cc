@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <vector>
+
+#include "common/check.h"
+#include "transport/ucx/peer_watch_server_internal.h"
+
+namespace lamina::transport {
+namespace {
+
+static_assert(sizeof(WatchHello) == 40);
+
+// Somebody who connects and says nothing is not one of ours.
+constexpr Nanos kHelloMax = Seconds(10);
+constexpr int kPollMillis = 1000;
+constexpr std::chrono::seconds kWithdrawMax{1};
+
+bool SendByte(const Socket& socket, char byte) {
+  return send(socket.get(), &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT) == 1;
+}
+
+}  // namespace
+
+PeerWatchServer::PeerWatchServer(Listener listener, const WatchId& id)
+    : id_(id),
+      listener_(std::move(listener)),
+      wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+      thread_([this] { Loop(); }) {}
+
+PeerWatchServer::~PeerWatchServer() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    Wake();
+  }
+  thread_.join();
+}
+
+void PeerWatchServer::Wake() {
+  const uint64_t one = 1;
+  // Fails only when a wake is pending already.
+  static_cast<void>(!write(wake_.get(), &one, sizeof one));
+}
+
+void PeerWatchServer::Announce(const WatchId& region) {
+  const std::lock_guard lock(mutex_);
+  regions_.insert(region);
+}
+
+void PeerWatchServer::Withdraw(const WatchId& region) {
+  std::unique_lock lock(mutex_);
+  regions_.erase(region);
+  const auto serves = [&](const Connection& connection) {
+    return connection.greeted && connection.watched == nullptr && connection.region == region;
+  };
+  for (Connection& connection : connections_) {
+    if (serves(connection) && !SendByte(connection.socket, kWatchDestroyed)) {
+      connection.over = true;
+    }
+  }
+  Wake();
+  const bool all_know = closed_.wait_for(lock, kWithdrawMax, [&] {
+    return std::none_of(connections_.begin(), connections_.end(), serves);
+  });
+  if (!all_know) {
+    for (Connection& connection : connections_) {
+      connection.over = connection.over || serves(connection);
+    }
+    Wake();
+  }
+}
+
+std::shared_ptr<const WatchedRegion> PeerWatchServer::Watch(Socket socket) {
+  WatchForSilence(socket);
+  auto watched = std::make_shared<WatchedRegion>();
+  const std::lock_guard lock(mutex_);
+  connections_.push_back({.socket = std::move(socket), .watched = watched, .greeted = true});
+  Wake();
+  return watched;
+}
+
+void PeerWatchServer::Forget(const std::shared_ptr<const WatchedRegion>& watched) {
+  const std::lock_guard lock(mutex_);
+  for (Connection& connection : connections_) {
+    connection.over = connection.over || connection.watched == watched;
+  }
+  Wake();
+}
+
+void PeerWatchServer::Accept() {
+  for (;;) {
+    Socket socket(accept4(listener_.socket.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (socket.get() < 0) {
+      return;
+    }
+    if (connections_.size() < PeerWatch::kOpenersMax) {
+      WatchForSilence(socket);
+      connections_.push_back({.socket = std::move(socket), .since = RealClock().Now()});
+    }
+  }
+}
+
+void PeerWatchServer::Read(Connection& connection) {
+  std::array<char, 64> buffer;
+  const ssize_t count = recv(connection.socket.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+  if (count < 0 && (errno == EAGAIN || errno == EINTR)) {
+    return;
+  }
+  if (connection.watched != nullptr) {
+    // Release: the opener that reads it finds all that this thread knew.
+    const bool destroyed = count > 0 && buffer[0] == kWatchDestroyed;
+    connection.watched->state.store(destroyed ? OwnerState::kRegionDestroyed : OwnerState::kGone,
+                                    std::memory_order_release);
+    connection.over = true;
+    return;
+  }
+  if (count <= 0 || connection.greeted) {
+    connection.over = true;
+    return;
+  }
+  connection.received.append(buffer.data(), static_cast<size_t>(count));
+  if (connection.received.size() >= sizeof(WatchHello)) {
+    Greet(connection);
+  }
+}
+
+void PeerWatchServer::Greet(Connection& connection) {
+  WatchHello hello;
+  std::memcpy(&hello, connection.received.data(), sizeof hello);
+  const bool ours = hello.magic == kWatchMagic && hello.owner == id_;
+  const bool there = ours && regions_.contains(hello.region);
+  connection.greeted = true;
+  connection.region = hello.region;
+  const char answer = there ? kWatchThere : ours ? kWatchUnknown : kWatchMistaken;
+  connection.over = !SendByte(connection.socket, answer) || !there;
+}
+
+void PeerWatchServer::DropLateGreeters() {
+  const Nanos now = RealClock().Now();
+  for (Connection& connection : connections_) {
+    connection.over =
+        connection.over || (!connection.greeted && now - connection.since > kHelloMax);
+  }
+}
+
+void PeerWatchServer::Loop() {
+  std::vector<pollfd> polled;
+  std::vector<Connection*> order;
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    DropLateGreeters();
+    connections_.remove_if([](const Connection& connection) { return connection.over; });
+    closed_.notify_all();
+    polled = {{.fd = wake_.get(), .events = POLLIN},
+              {.fd = listener_.socket.get(), .events = POLLIN}};
+    order.clear();
+    bool greeting = false;
+    for (Connection& connection : connections_) {
+      polled.push_back({.fd = connection.socket.get(), .events = POLLIN});
+      order.push_back(&connection);
+      greeting = greeting || !connection.greeted;
+    }
+    lock.unlock();
+    poll(polled.data(), polled.size(), greeting ? kPollMillis : -1);
+    lock.lock();
+    uint64_t wakes = 0;
+    static_cast<void>(!read(wake_.get(), &wakes, sizeof wakes));
+    for (size_t i = 0; i < order.size(); ++i) {
+      if (polled[i + 2].revents != 0 && !order[i]->over) {
+        Read(*order[i]);
+      }
+    }
+    if (polled[1].revents != 0) {
+      Accept();
+    }
+  }
+  connections_.clear();
+}
+
+}  // namespace lamina::transport

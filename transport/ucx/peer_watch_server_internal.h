@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// PeerWatchServer: the thread of a PeerWatch, and the connections that it looks after.
+//
+// Threading: any thread. Connections are closed by the server's thread alone.
+
+#pragma once
+
+#include <condition_variable>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+
+#include "common/clock.h"
+#include "transport/ucx/peer_watch.h"
+#include "transport/ucx/socket_internal.h"
+
+namespace lamina::transport {
+
+struct WatchHello {
+  std::array<char, 8> magic;
+  WatchId owner;
+  WatchId region;
+};
+inline constexpr std::array<char, 8> kWatchMagic = {'L', 'M', 'N', 'A', 'P', 'W', '0', '1'};
+inline constexpr char kWatchThere = 'Y';
+inline constexpr char kWatchUnknown = 'N';
+inline constexpr char kWatchMistaken = 'X';
+inline constexpr char kWatchDestroyed = 'C';
+
+class PeerWatchServer {
+ public:
+  PeerWatchServer(Listener listener, const WatchId& id);
+  ~PeerWatchServer();
+
+  const WatchId& id() const { return id_; }
+  uint16_t port() const { return listener_.port; }
+
+  void Announce(const WatchId& region);
+  void Withdraw(const WatchId& region);
+  // Takes a connection on which the owner said that the region is there.
+  std::shared_ptr<const WatchedRegion> Watch(Socket socket);
+  void Forget(const std::shared_ptr<const WatchedRegion>& watched);
+
+ private:
+  struct Connection {
+    Socket socket;
+    std::shared_ptr<WatchedRegion> watched;  // Of an opener; null at an owner.
+    std::string received;                    // At an owner, until the hello is whole.
+    WatchId region = {};                     // At an owner, after it.
+    Nanos since = 0;
+    bool greeted = false;
+    bool over = false;
+  };
+
+  void Loop();
+  // All below with mutex_ held.
+  void Accept();
+  void Read(Connection& connection);
+  void Greet(Connection& connection);
+  void DropLateGreeters();
+  void Wake();
+
+  const WatchId id_;
+  const Listener listener_;
+  const Socket wake_;  // An eventfd.
+  std::mutex mutex_;
+  std::condition_variable closed_;
+  // Guarded by mutex_.
+  std::set<WatchId> regions_;
+  std::list<Connection> connections_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace lamina::transport

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "transport/ucx/socket_internal.h"
+
+namespace lamina::transport {
+namespace {
+
+constexpr int kBacklog = 256;
+
+bool IsMapped(const IpAddress& address) {
+  return std::equal(kLoopback.begin(), kLoopback.begin() + 12, address.begin());
+}
+
+IpAddress Mapped(const in_addr& v4) {
+  IpAddress address = kLoopback;
+  std::memcpy(address.data() + 12, &v4, 4);
+  return address;
+}
+
+struct Target {
+  sockaddr_storage address = {};
+  socklen_t size = 0;
+};
+
+Target TargetOf(const IpAddress& ip, uint16_t port) {
+  Target target;
+  if (IsMapped(ip)) {
+    auto& v4 = reinterpret_cast<sockaddr_in&>(target.address);
+    v4.sin_family = AF_INET;
+    v4.sin_port = htons(port);
+    std::memcpy(&v4.sin_addr, ip.data() + 12, 4);
+    target.size = sizeof v4;
+  } else {
+    auto& v6 = reinterpret_cast<sockaddr_in6&>(target.address);
+    v6.sin6_family = AF_INET6;
+    v6.sin6_port = htons(port);
+    std::memcpy(&v6.sin6_addr, ip.data(), ip.size());
+    target.size = sizeof v6;
+  }
+  return target;
+}
+
+// IPv6 for both families where the host has it, else IPv4.
+Socket MakeListening() {
+  constexpr int kKind = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
+  Socket v6(socket(AF_INET6, kKind, 0));
+  const int off = 0;
+  if (v6.get() >= 0 && setsockopt(v6.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) == 0) {
+    const Target any = TargetOf(IpAddress{}, 0);
+    if (bind(v6.get(), reinterpret_cast<const sockaddr*>(&any.address), any.size) == 0) {
+      return v6;
+    }
+  }
+  Socket v4(socket(AF_INET, kKind, 0));
+  const sockaddr_in any = {.sin_family = AF_INET};
+  if (v4.get() >= 0 && bind(v4.get(), reinterpret_cast<const sockaddr*>(&any), sizeof any) == 0) {
+    return v4;
+  }
+  return Socket();
+}
+
+}  // namespace
+
+Socket::~Socket() {
+  if (fd_ >= 0) {
+    shutdown(fd_, SHUT_RDWR);
+    close(fd_);
+  }
+}
+
+std::string ToString(const IpAddress& address) {
+  char text[INET6_ADDRSTRLEN] = "?";
+  if (IsMapped(address)) {
+    inet_ntop(AF_INET, address.data() + 12, text, sizeof text);
+  } else {
+    inet_ntop(AF_INET6, address.data(), text, sizeof text);
+  }
+  return text;
+}
+
+std::vector<IpAddress> LocalAddresses(size_t count_max) {
+  std::vector<IpAddress> found;
+  ifaddrs* raw = nullptr;
+  if (getifaddrs(&raw) != 0) {
+    return found;
+  }
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> all(raw, &freeifaddrs);
+  for (const ifaddrs* entry = raw; entry != nullptr; entry = entry->ifa_next) {
+    const bool usable = entry->ifa_addr != nullptr && (entry->ifa_flags & IFF_UP) != 0 &&
+                        (entry->ifa_flags & IFF_LOOPBACK) == 0;
+    if (!usable || found.size() == count_max) {
+      continue;
+    }
+    if (entry->ifa_addr->sa_family == AF_INET) {
+      found.push_back(Mapped(reinterpret_cast<const sockaddr_in*>(entry->ifa_addr)->sin_addr));
+    } else if (entry->ifa_addr->sa_family == AF_INET6) {
+      const in6_addr& v6 = reinterpret_cast<const sockaddr_in6*>(entry->ifa_addr)->sin6_addr;
+      if (!IN6_IS_ADDR_LINKLOCAL(&v6)) {
+        IpAddress address;
+        std::memcpy(address.data(), &v6, address.size());
+        found.push_back(address);
+      }
+    }
+  }
+  return found;
+}
+
+absl::StatusOr<Listener> Listen() {
+  Listener listener{.socket = MakeListening()};
+  sockaddr_storage bound = {};
+  socklen_t size = sizeof bound;
+  if (listener.socket.get() < 0 || listen(listener.socket.get(), kBacklog) != 0 ||
+      getsockname(listener.socket.get(), reinterpret_cast<sockaddr*>(&bound), &size) != 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("ucx: cannot listen for peers on TCP: ", std::strerror(errno)));
+  }
+  listener.port =
+      ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(bound).sin6_port
+                                        : reinterpret_cast<const sockaddr_in&>(bound).sin_port);
+  return listener;
+}
+
+absl::StatusOr<Socket> BeginConnect(const IpAddress& address, uint16_t port) {
+  const Target target = TargetOf(address, port);
+  Socket made(socket(target.address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (made.get() >= 0 &&
+      (connect(made.get(), reinterpret_cast<const sockaddr*>(&target.address), target.size) == 0 ||
+       errno == EINPROGRESS)) {
+    return made;
+  }
+  return absl::UnavailableError(std::strerror(errno));
+}
+
+int ConnectError(const Socket& socket) {
+  int error = 0;
+  socklen_t size = sizeof error;
+  return getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size) == 0 ? error : errno;
+}
+
+void WatchForSilence(const Socket& socket) {
+  const auto set = [&](int level, int option, int value) {
+    setsockopt(socket.get(), level, option, &value, sizeof value);
+  };
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 5);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 1);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 5);
+}
+
+}  // namespace lamina::transport

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ucx://: puts over UCP, which takes what it finds between two processes: shared memory, TCP, RDMA.
+//
+//   ucx://          whatever UCX would take; its own variables (UCX_TLS, UCX_NET_DEVICES) hold
+//   ucx://tcp       only these transports of UCX, in the form of its UCX_TLS: "tcp", "sm", "rc,sm"
+//
+// Each transport has two workers. All endpoints belong to one of them, and peers connect to the
+// other: so two views in opposite directions share nothing, and closing one does not end the other.
+//
+// A region's descriptor holds its packed remote key, the address of the receiving worker, and where
+// the owner's PeerWatch listens. OpenRegion() asks that watch and keeps the connection; its end
+// says that the owner has destroyed the region or died, whatever UCX carries the data over.
+//
+// Progress:   over TCP a Put is a message that the target's worker unpacks: the target must call
+//             Progress() or Wait(), and the sender too while Pending() is not 0 or a socket was
+//             full.
+// Signals:    an ordered put of eight bytes, behind a fence; behind a flush of the other views
+//             where a strong signal must cover Puts to another region of the same peer.
+//             See: docs/adr/0020-ucx-signals.md.
+// Memory:     allocated through UCX, so that processes of one host map it. Of a region that was
+//             destroyed it lasts as long as the Transport: a late message touches nothing else.
+// Wait:       never kUnavailable: a word's writer is not known to the transport.
+
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "transport/transport.h"
+
+namespace lamina::transport {
+
+// Whether this build has UCX.
+bool UcxIsBuilt();
+
+// `name` is what follows "ucx://".
+//
+// Errors: kInvalidArgument  UCX knows no transport of that name, or has no device for it.
+//         kUnimplemented    this build lacks UCX; says how to get it.
+absl::StatusOr<std::unique_ptr<Transport>> MakeUcxTransport(absl::string_view name);
+
+}  // namespace lamina::transport
