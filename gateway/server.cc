@@ -17,6 +17,8 @@ using asio::ip::tcp;
 using boost::system::error_code;
 
 constexpr auto kTick = std::chrono::milliseconds(100);
+// What the kernel keeps for a slow reader; left to itself it would grow to megabytes.
+constexpr int kSendBufferBytes = 64 << 10;
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 constexpr char kFull[] =
     "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
@@ -117,6 +119,7 @@ void Server::OnAccepted(const error_code& error, tcp::socket socket) {
   } else {
     error_code ignored;
     socket.set_option(tcp::no_delay(true), ignored);
+    socket.set_option(asio::socket_base::send_buffer_size(kSendBufferBytes), ignored);
     auto stream = tls_ == nullptr ? MakePlainStream(std::move(socket))
                                   : MakeTlsStream(std::move(socket), *tls_);
     const auto connection = std::make_shared<Connection>(io_, std::move(stream), settings_, router_,
