@@ -177,7 +177,7 @@ std::shared_ptr<RequestHandler> Router::Health(const HttpRequest&, ResponseWrite
   backend_.GetStatus([handler](const absl::StatusOr<client::ClusterStatus>& status) {
     if (!status.ok()) {
       handler->Respond(ErrorResponse(status.status()));
-    } else if (status->state != "serving") {
+    } else if (!absl::StartsWith(status->state, "serving")) {
       handler->Respond(
           ErrorResponse(absl::UnavailableError(absl::StrCat("the cluster is ", status->state))));
     } else {
