@@ -19,6 +19,12 @@ def hugging_face_model(gguf, folder):
         import transformers
         model = transformers.AutoModelForCausalLM.from_pretrained(
             gguf.parent, gguf_file=gguf.name, dtype=torch.bfloat16)
+        # The weights were dequantised on loading, but the model still says that it is quantised, and
+        # such a one is not saved.
+        model.hf_quantizer = None
+        model.is_quantized = False
+        if hasattr(model.config, "quantization_config"):
+            del model.config.quantization_config
         model.save_pretrained(folder)
         transformers.AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(folder)
     return folder

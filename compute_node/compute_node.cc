@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compute_node/compute_node.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "common/units.h"
+#include "control/epoch_shape.h"
+#include "transport/put_all.h"
 #include "transport/registry.h"
 
 namespace lamina::compute_node {
@@ -52,19 +53,10 @@ absl::Status ComputeNode::CheckShapes(const control::EpochConfig& config) const 
 
 absl::StatusOr<std::string> ComputeNode::Configure(const control::EpochConfig& config) {
   LeaveEpoch();
-  const auto own =
-      std::find(config.compute_nodes.begin(), config.compute_nodes.end(), options_.name);
-  if (own == config.compute_nodes.end()) {
-    return absl::InvalidArgumentError(absl::StrCat("the configuration of epoch ", config.epoch,
-                                                   " does not name ", options_.name));
-  }
+  LAMINA_ASSIGN_OR_RETURN(const uint32_t own,
+                          control::OwnIndex(config.compute_nodes, options_.name, config.epoch));
   LAMINA_RETURN_IF_ERROR(CheckShapes(config));
-  const core::WindowShape shape{.compute_nodes = static_cast<uint32_t>(config.compute_nodes.size()),
-                                .memory_nodes = static_cast<uint32_t>(config.memory_nodes.size()),
-                                .lanes = config.lanes,
-                                .rows_max = config.rows_max,
-                                .kv_rows_max = config.chunk_tokens_max,
-                                .layers = config.layers};
+  const core::WindowShape shape = control::WindowShapeOf(config);
   LAMINA_RETURN_IF_ERROR(core::WindowLayout::Check(shape));
   const core::WindowLayout layout(shape);
   LAMINA_RETURN_IF_ERROR(executor_->Prepare(config.rows_max + config.chunk_tokens_max));
@@ -81,12 +73,12 @@ absl::StatusOr<std::string> ComputeNode::Configure(const control::EpochConfig& c
                                                              .bytes = layout.reply_region_bytes(),
                                                              .signal_words = layout.reply_words(),
                                                              .epoch = config.epoch}));
-  worker_ = std::make_unique<StepWorker>(
-      StepWorker::Options{.config = config,
-                          .node = static_cast<uint32_t>(own - config.compute_nodes.begin()),
-                          .vocabulary = model_.config.vocabulary,
-                          .attention = options_.attention},
-      *executor_, *transport_, *region_, *scratch_, pool_, *reporter_, counters_);
+  worker_ = std::make_unique<StepWorker>(StepWorker::Options{.config = config,
+                                                             .node = own,
+                                                             .vocabulary = model_.config.vocabulary,
+                                                             .attention = options_.attention},
+                                         *executor_, *transport_, *region_, *scratch_, pool_,
+                                         *reporter_, counters_);
   LogInfo("epoch ", config.epoch, " lanes ", config.lanes, " scratch ",
           FormatBytes(scratch_->bytes()), " windows ", FormatBytes(layout.reply_region_bytes()),
           " transport ", transport_->scheme());
@@ -97,23 +89,12 @@ absl::Status ComputeNode::Connect(const control::EpochPeers& peers) {
   if (worker_ == nullptr || !config_.has_value() || peers.epoch != config_->epoch) {
     return absl::AbortedError(absl::StrCat("not configured for epoch ", peers.epoch));
   }
-  std::vector<std::unique_ptr<transport::RemoteRegion>> queries;
-  for (const std::string& descriptor : peers.memory_regions) {
-    LAMINA_ASSIGN_OR_RETURN(auto region, transport_->OpenRegion(descriptor, peers.epoch));
-    queries.push_back(std::move(region));
-  }
+  LAMINA_ASSIGN_OR_RETURN(auto queries,
+                          transport::OpenRegions(*transport_, peers.memory_regions, peers.epoch));
   worker_->SetPeers(std::move(queries));
-  thread_ = std::thread([this, worker = worker_.get(), epoch = peers.epoch] {
-    if (!options_.cores.empty() && !PinThisThread(options_.cores)) {
-      LogWarning("could not pin the worker to its cores");
-    }
-    std::string blamed;
-    const absl::Status status = worker->Run(blamed);
-    if (!status.ok()) {
-      LogError("epoch ", epoch, " failed ", status.message());
-      reporter_->ReportFault(epoch, status, blamed);
-    }
-  });
+  thread_.Start(
+      options_.cores, peers.epoch,
+      [worker = worker_.get()](std::string& blamed) { return worker->Run(blamed); }, reporter_);
   return absl::OkStatus();
 }
 
@@ -127,9 +108,7 @@ void ComputeNode::LeaveEpoch() {
   if (worker_ != nullptr) {
     worker_->Stop();
   }
-  if (thread_.joinable()) {
-    thread_.join();
-  }
+  thread_.Join();
   worker_.reset();
   region_.reset();
   transport_.reset();

@@ -12,7 +12,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -20,6 +19,7 @@
 #include "compute_node/model_weights.h"
 #include "compute_node/slice_executor.h"
 #include "compute_node/step_worker.h"
+#include "control/epoch_thread.h"
 #include "control/node_handler.h"
 #include "kernels/attention.h"
 #include "kernels/dense.h"
@@ -74,7 +74,7 @@ class ComputeNode final : public control::NodeHandler {
   std::unique_ptr<transport::Region> region_;
   std::optional<kernels::KvArena> scratch_;
   std::unique_ptr<StepWorker> worker_;
-  std::thread thread_;
+  control::EpochThread thread_;
 };
 
 }  // namespace lamina::compute_node

@@ -4,14 +4,16 @@
 // q, k, v to memory nodes, attends prompt chunks over the scratch KV, takes attention outputs, and
 // samples.
 //
-// Each lane is a small state machine; the thread always runs the ready lane that is furthest
-// behind. While a lane's attention is away, another lane's slice runs: with two lanes and balanced
-// times neither this node nor the memory nodes wait.
+// Each lane is a small state machine; the thread runs ready lanes in the order of LaneTurns. While
+// a lane's attention is away, another lane's slice runs: with two lanes and balanced times neither
+// this node nor the memory nodes wait.
 //
 //   idle --plan--> ready --slice k, put q k v--> away --replies--> ready (k + 1) ... --tail--> idle
 //
 // Threading: Run() on one thread; PushPlan() and Stop() from any other.
 // Allocation: per step (plans, results), not per slice.
+// Files: step_worker.cc the loop, slices and sampling; step_worker_begin.cc how a step is laid out;
+// step_worker_exchange.cc what goes to memory nodes and comes back.
 
 #pragma once
 
@@ -27,6 +29,7 @@
 #include "compute_node/slice_executor.h"
 #include "control/inbox.h"
 #include "control/node_handler.h"
+#include "coordinator/core/pipeline_schedule.h"
 #include "coordinator/core/window_layout.h"
 #include "kernels/attention.h"
 #include "kernels/kv_arena.h"
@@ -101,7 +104,6 @@ class StepWorker {
     std::vector<core::StepPlan> plans;  // Not yet begun, oldest first.
     core::StepPlan plan;                // Of the step that runs.
     uint32_t slice = 0;                 // Next to run.
-    uint64_t units = 0;                 // Slices run in all; the furthest behind runs first.
     Nanos away_since = 0;
     std::vector<uint32_t> token_ids;
     std::vector<uint32_t> positions;
@@ -114,18 +116,20 @@ class StepWorker {
     std::vector<BFloat16> kv_staging;         // [chunk tokens, k | v]
   };
 
+  absl::Status RegisterSources();
+  absl::Status Loop(std::string& blamed);
   void TakePlans();
   absl::Status BeginSteps();
   absl::Status BeginStep(Lane& lane);
   absl::Status PlaceRows(Lane& lane);
   absl::Status PlaceChunks(Lane& lane);
   void ChooseTailRows(Lane& lane);
-  Lane* NextReady();
+  void SetReady(Lane& lane);
   absl::Status RunSlice(Lane& lane, std::string& blamed);
   absl::Status Send(Lane& lane, std::string& blamed);
   absl::Status SendTo(Lane& lane, uint32_t node);
-  absl::Status PutAll(uint32_t node, size_t offset, absl::Span<const std::byte> source,
-                      const transport::SignalUpdate* signal);
+  absl::Status Put(uint32_t node, size_t offset, absl::Span<const std::byte> source,
+                   const transport::SignalUpdate* signal);
   void StageChunks(Lane& lane);
   void AttendChunks(Lane& lane);
   absl::Status TakeReplies(std::string& blamed);
@@ -152,6 +156,7 @@ class StepWorker {
   // Worker thread only.
   SequenceTable sequences_;
   std::vector<Lane> lanes_;
+  core::LaneTurns turns_;
   ValueBuffers tail_buffers_;
   std::unique_ptr<kernels::AttentionScratch> attention_scratch_;
   std::vector<kernels::AttentionItem> items_;

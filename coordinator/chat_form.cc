@@ -1,61 +1,148 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/chat_form.h"
 
+#include <nlohmann/json.hpp>
+#include <utility>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
+#include "common/status_macros.h"
 
 namespace lamina::coordinator {
 namespace {
 
-constexpr absl::string_view kTurnStart = "<|im_start|>";
-constexpr absl::string_view kTurnEnd = "<|im_end|>";
+using Json = nlohmann::ordered_json;
 
-// The system message that the template puts in front when there is none: the literal text of its
-// own system turn, if that turn is literal.
-std::string DefaultSystem(absl::string_view chat_template) {
-  // Inside a Jinja string a line break may be written either way.
-  const std::string text = absl::StrReplaceAll(chat_template, {{"\\n", "\n"}});
-  const std::string marker = absl::StrCat(kTurnStart, "system\n");
-  const size_t start = text.find(marker);
-  if (start == std::string::npos) {
-    return "";
+// What nobody's template writes by itself.
+constexpr char kProbe[] = "lamina-probe-7f3a";
+
+std::string NameOf(const model::Tokenizer& tokenizer, TokenId token) {
+  return token < 0 ? "" : std::string(tokenizer.TokenName(token));
+}
+
+absl::StatusOr<Json> ParseJson(const std::string& text, absl::string_view what,
+                               Json::value_t wanted) {
+  Json out = Json::parse(text, nullptr, false);
+  if (out.type() != wanted) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, " is not a JSON ", wanted == Json::value_t::array ? "array" : "object"));
   }
-  const size_t first = start + marker.size();
-  const size_t end = text.find(std::string(kTurnEnd), first);
-  if (end == std::string::npos) {
-    return "";
+  return out;
+}
+
+// Whether this is a part of a message that is text, as {"type": "text", "text": "..."}.
+bool IsTextPart(const Json& part) {
+  return part.is_string() ||
+         (part.is_object() && part.contains("text") && part["text"].is_string() &&
+          (!part.contains("type") || part["type"] == "text"));
+}
+
+absl::Status CheckParts(const Json& parts, size_t index) {
+  for (const Json& part : parts) {
+    if (!IsTextPart(part)) {
+      const bool named = part.is_object() && part.contains("type") && part["type"].is_string();
+      return absl::InvalidArgumentError(absl::StrCat(
+          "messages[", index, "].content has a part of type ",
+          named ? part["type"].get<std::string>() : "unknown", "; only text is served"));
+    }
   }
-  const std::string content = text.substr(first, end - first);
-  // A quote or brace would mean that the turn is computed.
-  return content.find_first_of("'{}+") == std::string::npos ? content : "";
+  return absl::OkStatus();
+}
+
+std::string JoinParts(const Json& parts) {
+  std::string out;
+  for (const Json& part : parts) {
+    absl::StrAppend(&out, out.empty() ? "" : "\n",
+                    (part.is_string() ? part : part["text"]).get<std::string>());
+  }
+  return out;
+}
+
+// Templates write the arguments of a call with tojson.
+void ReadArguments(Json* message) {
+  if (!message->contains("tool_calls") || !(*message)["tool_calls"].is_array()) {
+    return;
+  }
+  for (Json& call : (*message)["tool_calls"]) {
+    if (!call.is_object() || !call.contains("function") || !call["function"].is_object() ||
+        !call["function"].contains("arguments")) {
+      continue;
+    }
+    Json& arguments = call["function"]["arguments"];
+    if (arguments.is_string()) {
+      Json parsed = Json::parse(arguments.get<std::string>(), nullptr, false);
+      if (parsed.is_object()) {
+        arguments = std::move(parsed);
+      }
+    }
+  }
+}
+
+absl::StatusOr<Json> MessageOf(const ChatMessage& message, size_t index, bool takes_parts) {
+  if (message.json.empty()) {
+    return Json({{"role", message.role}, {"content", message.content}});
+  }
+  LAMINA_ASSIGN_OR_RETURN(Json out, ParseJson(message.json, absl::StrCat("messages[", index, "]"),
+                                              Json::value_t::object));
+  if (out.contains("content") && out["content"].is_array()) {
+    LAMINA_RETURN_IF_ERROR(CheckParts(out["content"], index));
+    if (!takes_parts) {
+      out["content"] = JoinParts(out["content"]);
+    }
+  }
+  ReadArguments(&out);
+  return out;
 }
 
 }  // namespace
 
-absl::StatusOr<std::string> RenderChat(absl::string_view chat_template,
-                                       const std::vector<ChatMessage>& messages) {
-  if (messages.empty()) {
-    return absl::InvalidArgumentError("the chat has no messages");
+ChatForm::ChatForm(const model::Tokenizer& tokenizer) {
+  if (tokenizer.chat_template().empty()) {
+    status_ = absl::UnimplementedError(
+        "the model has no chat template, so it takes no chats; send a plain prompt");
+    return;
   }
-  if (!absl::StrContains(chat_template, kTurnStart) ||
-      !absl::StrContains(chat_template, kTurnEnd)) {
-    return absl::UnimplementedError(
-        chat_template.empty()
-            ? "the model has no chat template; send a plain prompt"
-            : "the model's chat template is not of the ChatML form, the only one rendered so far; "
-              "send a plain prompt");
+  absl::StatusOr<model::ChatTemplate> created =
+      model::ChatTemplate::Create(tokenizer.chat_template(), NameOf(tokenizer, tokenizer.bos()),
+                                  NameOf(tokenizer, tokenizer.eos()));
+  if (!created.ok()) {
+    // A template that is wrong is no fault of the request.
+    status_ = absl::UnimplementedError(absl::StrCat(
+        "chats cannot be rendered; send a plain prompt: ", created.status().message()));
+    return;
   }
-  std::string text;
-  const std::string system = DefaultSystem(chat_template);
-  if (messages.front().role != "system" && !system.empty()) {
-    absl::StrAppend(&text, kTurnStart, "system\n", system, kTurnEnd, "\n");
+  template_ = *std::move(created);
+  takes_parts_ = ProbeParts().value_or(false);
+}
+
+// Whether the template shows the text of a list of parts, and not the list.
+absl::StatusOr<bool> ChatForm::ProbeParts() const {
+  const Json parts = Json::array({Json({{"type", "text"}, {"text", kProbe}})});
+  model::ChatTemplateInput input{.messages =
+                                     Json::array({Json({{"role", "user"}, {"content", parts}})})};
+  LAMINA_ASSIGN_OR_RETURN(const std::string text, template_->Render(input, std::tm{}));
+  return absl::StrContains(text, kProbe) && !absl::StrContains(text, "'type'") &&
+         !absl::StrContains(text, "\"type\"");
+}
+
+absl::StatusOr<std::string> ChatForm::Render(const ChatRequest& request, const std::tm& now) const {
+  LAMINA_RETURN_IF_ERROR(status_);
+  model::ChatTemplateInput input{.messages = Json::array(),
+                                 .add_generation_prompt = request.add_generation_prompt};
+  for (const ChatMessage& message : request.messages) {
+    LAMINA_ASSIGN_OR_RETURN(Json entry, MessageOf(message, input.messages.size(), takes_parts_));
+    input.messages.push_back(std::move(entry));
   }
-  for (const ChatMessage& message : messages) {
-    absl::StrAppend(&text, kTurnStart, message.role, "\n", message.content, kTurnEnd, "\n");
+  if (!request.tools_json.empty()) {
+    LAMINA_ASSIGN_OR_RETURN(input.tools,
+                            ParseJson(request.tools_json, "tools", Json::value_t::array));
   }
-  absl::StrAppend(&text, kTurnStart, "assistant\n");
-  return text;
+  if (!request.arguments_json.empty()) {
+    LAMINA_ASSIGN_OR_RETURN(
+        input.arguments,
+        ParseJson(request.arguments_json, "the template's arguments", Json::value_t::object));
+  }
+  return template_->Render(input, now);
 }
 
 }  // namespace lamina::coordinator

@@ -1,31 +1,59 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ChatForm: renders a conversation for models whose template is of the ChatML form.
+// ChatForm: renders a request's conversation with the model's own chat template.
 //
-// The template itself is Jinja; this recognises one family of templates by their markers and
-// renders it directly. Other templates are refused by name rather than guessed at.
+// What an OpenAI-like request allows and templates do not expect is made plain here: parts of text
+// become one text where the template knows texts only, and arguments of tool calls that are JSON in
+// a text become objects.
+//
+// Threading: immutable; const calls from any thread.
 
 #pragma once
 
+#include <ctime>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "model/chat_template.h"
+#include "model/tokenizer/tokenizer.h"
 
 namespace lamina::coordinator {
 
 struct ChatMessage {
   std::string role;
   std::string content;
+  std::string json;  // The whole message as a JSON object; replaces the two above when not empty.
 };
 
-// Renders `messages` and opens the assistant's turn.
-//
-// A conversation without a leading system message gets the template's own, if it has one.
-// Errors: kUnimplemented    the model has no template, or one that is not ChatML.
-//         kInvalidArgument  no messages.
-absl::StatusOr<std::string> RenderChat(absl::string_view chat_template,
-                                       const std::vector<ChatMessage>& messages);
+struct ChatRequest {
+  std::vector<ChatMessage> messages;
+  std::string tools_json;      // A JSON array; empty for none.
+  std::string arguments_json;  // A JSON object with further variables; empty for none.
+  bool add_generation_prompt = true;
+};
+
+class ChatForm {
+ public:
+  // Takes the template of `tokenizer`, which is not needed afterwards.
+  explicit ChatForm(const model::Tokenizer& tokenizer);
+
+  // Why chats cannot be rendered; OK when they can.
+  const absl::Status& status() const { return status_; }
+
+  // `now`: local time.
+  // Errors: status(). kInvalidArgument  JSON that is none or of another shape, a part of a message
+  //                                     that is no text, or model::ChatTemplate::Render's.
+  absl::StatusOr<std::string> Render(const ChatRequest& request, const std::tm& now) const;
+
+ private:
+  absl::StatusOr<bool> ProbeParts() const;
+
+  absl::Status status_;
+  std::optional<model::ChatTemplate> template_;
+  bool takes_parts_ = false;
+};
 
 }  // namespace lamina::coordinator

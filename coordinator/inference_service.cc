@@ -2,6 +2,7 @@
 #include "coordinator/inference_service.h"
 
 #include <cmath>
+#include <ctime>
 #include <deque>
 #include <mutex>
 #include <optional>
@@ -9,9 +10,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/log.h"
 #include "common/status_macros.h"
 #include "control/plan_codec_service.h"
-#include "coordinator/chat_form.h"
 
 namespace lamina::coordinator {
 namespace {
@@ -216,15 +217,27 @@ InferenceService::InferenceService(Engine& engine, const model::Tokenizer& token
                                    const model::ModelConfig& config, uint64_t kv_bytes_per_token)
     : engine_(engine),
       tokenizer_(tokenizer),
+      chat_form_(tokenizer),
       config_(config),
-      kv_bytes_per_token_(kv_bytes_per_token) {}
+      kv_bytes_per_token_(kv_bytes_per_token) {
+  if (!chat_form_.status().ok()) {
+    LogWarning(chat_form_.status().message());
+  }
+}
 
 absl::StatusOr<std::vector<TokenId>> InferenceService::EncodeChat(const v1::Chat& chat) const {
-  std::vector<ChatMessage> messages;
+  ChatRequest request{
+      .tools_json = chat.tools_json(),
+      .arguments_json = chat.template_arguments_json(),
+      .add_generation_prompt = !chat.has_add_generation_prompt() || chat.add_generation_prompt()};
   for (const v1::ChatMessage& message : chat.messages()) {
-    messages.push_back({.role = message.role(), .content = message.content()});
+    request.messages.push_back(
+        {.role = message.role(), .content = message.content(), .json = message.json()});
   }
-  LAMINA_ASSIGN_OR_RETURN(const std::string text, RenderChat(tokenizer_.chat_template(), messages));
+  const time_t seconds = std::time(nullptr);
+  std::tm now{};
+  localtime_r(&seconds, &now);
+  LAMINA_ASSIGN_OR_RETURN(const std::string text, chat_form_.Render(request, now));
   return tokenizer_.Encode(text, {.add_special = false, .parse_special = true});
 }
 

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "absl/status/status.h"
+#include "coordinator/chat_form.h"
 #include "coordinator/engine.h"
 #include "lamina/v1/inference.grpc.pb.h"
 #include "model/model_config.h"
@@ -49,6 +50,7 @@ class InferenceService final : public v1::Inference::CallbackService {
 
   Engine& engine_;
   const model::Tokenizer& tokenizer_;
+  const ChatForm chat_form_;
   const model::ModelConfig& config_;
   const uint64_t kv_bytes_per_token_;
 };

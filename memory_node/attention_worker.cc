@@ -9,6 +9,8 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/status_macros.h"
+#include "control/epoch_shape.h"
+#include "transport/put_all.h"
 
 namespace lamina::memory_node {
 namespace {
@@ -16,39 +18,20 @@ namespace {
 // How long an idle worker sleeps before it looks for plans of steps without rows here.
 constexpr Nanos kIdleWait = Millis(50);
 
-core::WindowShape ShapeOf(const control::EpochConfig& config) {
-  return {.compute_nodes = static_cast<uint32_t>(config.compute_nodes.size()),
-          .memory_nodes = static_cast<uint32_t>(config.memory_nodes.size()),
-          .lanes = config.lanes,
-          .rows_max = config.rows_max,
-          .kv_rows_max = config.chunk_tokens_max,
-          .layers = config.layers};
-}
-
-const AttentionDescriptor& Widest(const std::vector<AttentionDescriptor>& layers) {
-  return *std::max_element(layers.begin(), layers.end(), [](const auto& a, const auto& b) {
-    return std::pair(a.q_width(), a.head_dim) < std::pair(b.q_width(), b.head_dim);
-  });
-}
-
-void Add(std::atomic<uint64_t>& counter, uint64_t n) {
-  counter.store(counter.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
-}
-
 }  // namespace
 
 AttentionWorker::AttentionWorker(const Options& options, transport::Transport& transport,
                                  transport::Region& region, kernels::KvArena& arena,
                                  ThreadPool& pool, WorkerCounters& counters)
     : options_(options),
-      layout_(ShapeOf(options.config)),
+      layout_(control::WindowShapeOf(options.config)),
       transport_(transport),
       region_(region),
       arena_(arena),
       pool_(pool),
       counters_(counters),
       lanes_(options.config.lanes),
-      scratch_(options.kernel->MakeScratch(Widest(options.config.layers), 1,
+      scratch_(options.kernel->MakeScratch(control::WidestQueries(options.config.layers), 1,
                                            options.config.sequence_tokens_max, pool.threads())),
       reply_(layout_.reply_window_bytes()) {
   items_.reserve(options.config.rows_max);
@@ -84,7 +67,7 @@ absl::Status AttentionWorker::Run(std::string& blamed) {
     const uint32_t lane = static_cast<uint32_t>(*ready % options_.config.lanes);
     const Nanos start = RealClock().Now();
     const absl::Status status = ServeUnit(replica, lane);
-    Add(counters_.busy_nanos, static_cast<uint64_t>(RealClock().Now() - start));
+    control::AddTo(counters_.busy_nanos, static_cast<uint64_t>(RealClock().Now() - start));
     if (absl::IsCancelled(status)) {
       return absl::OkStatus();
     }
@@ -142,9 +125,10 @@ absl::Status AttentionWorker::ServeUnit(uint32_t replica, uint32_t lane_index) {
   LAMINA_RETURN_IF_ERROR(Reply(replica, lane_index, value));
   lane.value = value;
   const AttentionDescriptor& shape = options_.config.layers[layer];
-  Add(counters_.bytes_received, sizeof(header) + lane.rows.size() * shape.qkv_width() * 2 +
-                                    lane.chunk_tokens * 2 * shape.kv_width() * 2);
-  Add(counters_.units, 1);
+  control::AddTo(counters_.bytes_received, sizeof(header) +
+                                               lane.rows.size() * shape.qkv_width() * 2 +
+                                               lane.chunk_tokens * 2 * shape.kv_width() * 2);
+  control::AddTo(counters_.units, 1);
   if (layer + 1 < layout_.layer_count()) {
     return absl::OkStatus();
   }
@@ -158,7 +142,7 @@ absl::Status AttentionWorker::CheckWindow(const core::WindowHeader& header,
                                           const core::WindowHeader& expected) {
   absl::Status checked = core::CheckHeader(header, expected);
   if (!checked.ok()) {
-    Add(counters_.refused_messages, 1);
+    control::AddTo(counters_.refused_messages, 1);
     LogWarning("refused a query window of ", options_.config.compute_nodes[expected.sender], " ",
                checked.message());
   }
@@ -336,7 +320,7 @@ void AttentionWorker::Attend(const Lane& lane, uint32_t layer, const std::byte* 
   }
   if (!items_.empty()) {
     options_.kernel->Attend(shape, arena_.View(layer), items_, *scratch_, pool_);
-    Add(counters_.kv_bytes_read, context * 2 * shape.kv_width() * sizeof(BFloat16));
+    control::AddTo(counters_.kv_bytes_read, context * 2 * shape.kv_width() * sizeof(BFloat16));
   }
 }
 
@@ -354,29 +338,15 @@ absl::Status AttentionWorker::Reply(uint32_t replica, uint32_t lane_index, uint6
                                             sizeof(BFloat16);
   const transport::SignalUpdate signal{.word = layout_.reply_word(options_.node, lane_index),
                                        .value = value};
-  const Nanos deadline = RealClock().Now() + options_.peer_deadline;
+  const transport::WaitOptions wait{.deadline = RealClock().Now() + options_.peer_deadline,
+                                    .abort = &abort_};
   transport::RemoteRegion& peer = *replies_[replica];
-  for (;;) {
-    const absl::Status put =
-        transport_.Put(peer, layout_.ReplyWindow(options_.node, lane_index, value),
-                       {reply_.data(), bytes}, &signal);
-    if (!absl::IsResourceExhausted(put)) {
-      LAMINA_RETURN_IF_ERROR(put);
-      break;
-    }
-    transport_.Progress();
-    if (RealClock().Now() > deadline) {
-      return absl::DeadlineExceededError("the transport took no reply");
-    }
-  }
+  LAMINA_RETURN_IF_ERROR(transport::PutAll(transport_, peer,
+                                           layout_.ReplyWindow(options_.node, lane_index, value),
+                                           {reply_.data(), bytes}, &signal, wait));
   // The buffer is reused for the next unit: wait until the backend has read it.
-  while (transport_.Pending(peer) > 0) {
-    transport_.Progress();
-    if (RealClock().Now() > deadline) {
-      return absl::DeadlineExceededError("a reply did not leave");
-    }
-  }
-  Add(counters_.bytes_sent, bytes);
+  LAMINA_RETURN_IF_ERROR(transport::DrainPuts(transport_, peer, wait));
+  control::AddTo(counters_.bytes_sent, bytes);
   return absl::OkStatus();
 }
 

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "memory_node/memory_node.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "common/units.h"
+#include "control/epoch_shape.h"
+#include "transport/put_all.h"
 #include "transport/registry.h"
 
 namespace lamina::memory_node {
@@ -19,18 +20,14 @@ MemoryNode::~MemoryNode() { LeaveEpoch(); }
 
 absl::StatusOr<std::string> MemoryNode::Configure(const control::EpochConfig& config) {
   LeaveEpoch();
-  const auto own = std::find(config.memory_nodes.begin(), config.memory_nodes.end(), options_.name);
-  if (own == config.memory_nodes.end() || config.slots.size() != config.memory_nodes.size()) {
+  LAMINA_ASSIGN_OR_RETURN(const uint32_t node,
+                          control::OwnIndex(config.memory_nodes, options_.name, config.epoch));
+  if (config.slots.size() != config.memory_nodes.size()) {
     return absl::InvalidArgumentError(absl::StrCat("the configuration of epoch ", config.epoch,
-                                                   " does not name ", options_.name));
+                                                   " gives slots to ", config.slots.size(), " of ",
+                                                   config.memory_nodes.size(), " memory nodes"));
   }
-  const auto node = static_cast<uint32_t>(own - config.memory_nodes.begin());
-  const core::WindowShape shape{.compute_nodes = static_cast<uint32_t>(config.compute_nodes.size()),
-                                .memory_nodes = static_cast<uint32_t>(config.memory_nodes.size()),
-                                .lanes = config.lanes,
-                                .rows_max = config.rows_max,
-                                .kv_rows_max = config.chunk_tokens_max,
-                                .layers = config.layers};
+  const core::WindowShape shape = control::WindowShapeOf(config);
   LAMINA_RETURN_IF_ERROR(core::WindowLayout::Check(shape));
   const core::WindowLayout layout(shape);
   config_ = config;
@@ -67,23 +64,12 @@ absl::Status MemoryNode::Connect(const control::EpochPeers& peers) {
   if (worker_ == nullptr || !config_.has_value() || peers.epoch != config_->epoch) {
     return absl::AbortedError(absl::StrCat("not configured for epoch ", peers.epoch));
   }
-  std::vector<std::unique_ptr<transport::RemoteRegion>> replies;
-  for (const std::string& descriptor : peers.compute_regions) {
-    LAMINA_ASSIGN_OR_RETURN(auto region, transport_->OpenRegion(descriptor, peers.epoch));
-    replies.push_back(std::move(region));
-  }
+  LAMINA_ASSIGN_OR_RETURN(auto replies,
+                          transport::OpenRegions(*transport_, peers.compute_regions, peers.epoch));
   worker_->SetPeers(std::move(replies));
-  thread_ = std::thread([this, worker = worker_.get(), epoch = peers.epoch] {
-    if (!options_.cores.empty() && !PinThisThread(options_.cores)) {
-      LogWarning("could not pin the worker to its cores");
-    }
-    std::string blamed;
-    const absl::Status status = worker->Run(blamed);
-    if (!status.ok() && reporter_ != nullptr) {
-      LogError("epoch ", epoch, " failed ", status.message());
-      reporter_->ReportFault(epoch, status, blamed);
-    }
-  });
+  thread_.Start(
+      options_.cores, peers.epoch,
+      [worker = worker_.get()](std::string& blamed) { return worker->Run(blamed); }, reporter_);
   return absl::OkStatus();
 }
 
@@ -97,9 +83,7 @@ void MemoryNode::LeaveEpoch() {
   if (worker_ != nullptr) {
     worker_->Stop();
   }
-  if (thread_.joinable()) {
-    thread_.join();
-  }
+  thread_.Join();
   worker_.reset();
   region_.reset();
   transport_.reset();

@@ -10,10 +10,10 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "common/thread_pool.h"
+#include "control/epoch_thread.h"
 #include "control/node_handler.h"
 #include "kernels/kv_arena.h"
 #include "memory_node/attention_worker.h"
@@ -56,7 +56,7 @@ class MemoryNode final : public control::NodeHandler {
   std::vector<AttentionDescriptor> arena_layers_;
   std::optional<kernels::KvArena> arena_;
   std::unique_ptr<AttentionWorker> worker_;
-  std::thread thread_;
+  control::EpochThread thread_;
 };
 
 }  // namespace lamina::memory_node

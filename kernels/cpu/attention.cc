@@ -36,8 +36,10 @@ class SlotCursor {
   explicit SlotCursor(absl::Span<const Extent> extents) : extents_(extents) {}
 
   // Fills `offsets` for tokens [first + begin, first + end), multiplied by `head_dim`. Entries
-  // around them repeat the nearest of them.
-  void Fill(size_t first, uint32_t begin, uint32_t end, size_t head_dim, size_t* offsets) {
+  // around them repeat the nearest of them. Returns Block::runs.
+  uint32_t Fill(size_t first, uint32_t begin, uint32_t end, size_t head_dim, size_t* offsets) {
+    constexpr uint32_t kRun = internal::kRunTokens;
+    uint32_t runs = 0;
     uint32_t at = begin;
     while (at < end) {
       Seek(first + at);
@@ -48,10 +50,14 @@ class SlotCursor {
       for (uint32_t i = 0; i < run; ++i, offset += head_dim) {
         offsets[at + i] = offset;
       }
+      for (uint32_t group = (at + kRun - 1) / kRun; (group + 1) * kRun <= at + run; ++group) {
+        runs |= 1u << group;
+      }
       at += run;
     }
     std::fill(offsets, offsets + begin, offsets[begin]);
     std::fill(offsets + end, offsets + internal::kOffsets, offsets[end - 1]);
+    return runs;
   }
 
  private:
@@ -218,7 +224,7 @@ class BlockCursor {
     block_.begin = std::max(first, first_seen_) - first;
     block_.end = std::min(kBlockTokens, end_seen_ - first);
     block_.offsets = offsets;
-    slots_.Fill(first, block_.begin, block_.end, head_dim_, offsets);
+    block_.runs = slots_.Fill(first, block_.begin, block_.end, head_dim_, offsets);
   }
 
   SlotCursor slots_;

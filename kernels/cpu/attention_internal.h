@@ -29,6 +29,9 @@ inline constexpr size_t kScoreStride = kBlockTokens + 16;
 // Entries of an offset table. Those past the block's last token repeat it.
 inline constexpr size_t kOffsets = kBlockTokens + 16;
 
+// Tokens whose place is asked for at once; see Block::runs.
+inline constexpr uint32_t kRunTokens = 16;
+
 struct Tile {
   uint32_t head_dim = 0;
   uint32_t padded_dim = 0;  // head_dim rounded up to 32.
@@ -61,11 +64,17 @@ struct Block {
   uint32_t begin = 0;
   uint32_t end = 0;
   const size_t* offsets = nullptr;  // [kOffsets] elements from slot 0, by token of the block.
+  // Bit g: tokens 16 g to 16 g + 15 are all in [begin, end) and lie in consecutive slots.
+  uint32_t runs = 0;
   // What the worker will read after this block's V, for prefetching.
   const BFloat16* next_k = nullptr;
   const size_t* next_offsets = nullptr;
   uint32_t next_begin = 0;
 };
+
+inline bool IsRun(const Block& block, uint32_t token) {
+  return (block.runs >> (token / kRunTokens) & 1) != 0;
+}
 
 // The tokens of a block that one query token sees, counted from the block's first token.
 struct TokenRange {

@@ -62,6 +62,7 @@ struct Scores {
     const uint32_t passes = (rows + kRows - 1) / kRows;
     for (uint32_t t = block.begin / 4 * 4; t < block.end; t = t / kStretch * kStretch + kStretch) {
       const uint32_t stretch_end = std::min(block.end, t / kStretch * kStretch + kStretch);
+      const bool run = IsRun(block, t);
       uint32_t row = 0;
       for (uint32_t pass = 0; pass < passes; ++pass) {
         // Rows spread evenly: 5 as 3 and 2.
@@ -73,7 +74,8 @@ struct Scores {
                         .offsets = block.offsets,
                         .ahead = ahead,
                         .q = work.q + size_t{row} * tile.padded_dim,
-                        .scores = work.scores + size_t{row} * kScoreStride};
+                        .scores = work.scores + size_t{row} * kScoreStride,
+                        .run = run};
         RunRows(count, p, begin, end, pass == 0);
         row += count;
       }
@@ -88,6 +90,7 @@ struct Scores {
     const Ahead& ahead;
     const float* q;
     float* scores;
+    bool run;
   };
 
   static HWY_INLINE void RunRows(uint32_t count, const Pass& p, uint32_t begin, uint32_t end,
@@ -127,8 +130,27 @@ struct Scores {
   template <int kCount, uint32_t kDim>
   static HWY_INLINE void RunFirst(const Pass& p, uint32_t begin, uint32_t end, bool first) {
     // Later passes find K in the cache, and have nothing to ask for.
+    if (kDim != 0 && p.run) {
+      return first ? StretchOfRun<kCount, kDim, true>(p, begin, end)
+                   : StretchOfRun<kCount, kDim, false>(p, begin, end);
+    }
     return first ? Stretch<kCount, kDim, true>(p, begin, end)
                  : Stretch<kCount, kDim, false>(p, begin, end);
+  }
+
+  // The tokens follow each other, so that one address serves all.
+  template <int kCount, uint32_t kDim, bool kPrefetch>
+  static HWY_NOINLINE void StretchOfRun(const Pass& p, uint32_t begin, uint32_t end) {
+    const Ahead::Rows rows = p.ahead.From(begin);
+    const uint16_t* k = p.k + p.offsets[begin];
+    const uint16_t* next = rows.base + rows.offsets[0];
+    const float* const q = p.q;
+    float* scores = p.scores + begin;
+    for (uint32_t t = begin; t < end; t += 4, k += 4 * kDim, next += 4 * kDim, scores += 4) {
+      const uint16_t* const tokens[4] = {k, k + kDim, k + 2 * kDim, k + 3 * kDim};
+      const uint16_t* const ahead[4] = {next, next + kDim, next + 2 * kDim, next + 3 * kDim};
+      FourTokens<kCount, kDim, kPrefetch>(kDim, tokens, ahead, q, scores);
+    }
   }
 
   // kDim: the head size if the compiler is to know it, else 0.
@@ -154,8 +176,9 @@ struct Scores {
   }
 
   template <int kCount, uint32_t kDim, bool kPrefetch>
-  static HWY_INLINE void FourTokens(uint32_t head_dim, const uint16_t* (&tokens)[4],
-                                    const uint16_t* (&ahead)[4], const float* q, float* scores) {
+  static HWY_INLINE void FourTokens(uint32_t head_dim, const uint16_t* const (&tokens)[4],
+                                    const uint16_t* const (&ahead)[4], const float* q,
+                                    float* scores) {
     const D d;
     V quads[kCount][kParts];
     const size_t full = head_dim / 32;
@@ -209,25 +232,17 @@ struct Scores {
   template <int kCount>
   static HWY_INLINE void MultiplyAdd(const W (&words)[4], const float* q, size_t q_stride,
                                      V (&acc)[kCount][4]) {
+    // One token after the other, so that AVX2 need not keep more than two vectors of K beside the
+    // accumulators.
     const D d;
-    V even[4];
-    V odd[4];
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
-      even[i] = Words<D>::Even(words[i]);
-      odd[i] = Words<D>::Odd(words[i]);
-    }
+      const V even = Words<D>::Even(words[i]);
+      const V odd = Words<D>::Odd(words[i]);
 #pragma GCC unroll 4
-    for (int r = 0; r < kCount; ++r) {
-      const V q_even = Load(d, q + r * q_stride);
-      const V q_odd = Load(d, q + r * q_stride + canonical::kLanes);
-#pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) {
-        acc[r][i] = MulAdd(q_even, even[i], acc[r][i]);
-      }
-#pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) {
-        acc[r][i] = MulAdd(q_odd, odd[i], acc[r][i]);
+      for (int r = 0; r < kCount; ++r) {
+        acc[r][i] = MulAdd(Load(d, q + r * q_stride), even, acc[r][i]);
+        acc[r][i] = MulAdd(Load(d, q + r * q_stride + canonical::kLanes), odd, acc[r][i]);
       }
     }
   }

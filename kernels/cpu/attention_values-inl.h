@@ -53,14 +53,16 @@ struct Values {
       for (uint32_t row = 0; row < rows;) {
         const TokenRange range = SeenInBlock(tile, block, row);
         const uint32_t count = RowsAlike(tile, block, row, range);
-        Pass p = {.v = v,
+        Pass p = {.block = block,
+                  .v = v,
                   .offsets = block.offsets,
                   .ahead = ahead,
                   .weights = work.scores + size_t{row} * kScoreStride,
                   .out = Top(tile, work, row),
                   .out_stride = tile.padded_dim,
                   .begin = std::max(t, range.begin),
-                  .end = std::min(end, range.end)};
+                  .end = std::min(end, range.end),
+                  .head_dim = tile.head_dim};
         p.fresh = p.begin == range.begin;
         p.prefetch = row == 0;
         if (p.begin < p.end) {
@@ -74,6 +76,7 @@ struct Values {
 
  private:
   struct Pass {
+    const Block& block;
     const uint16_t* v;
     const size_t* offsets;
     const Ahead& ahead;
@@ -82,6 +85,7 @@ struct Values {
     size_t out_stride;
     uint32_t begin;
     uint32_t end;
+    uint32_t head_dim;
     bool fresh = false;     // Accumulators start from 0, not from `out`.
     bool prefetch = false;  // This pass is the first to see its tokens.
   };
@@ -160,26 +164,38 @@ struct Values {
     for (uint32_t t = p.begin; t < p.end;) {
       const uint32_t end = std::min(p.end, t / 16 * 16 + 16);
       const Ahead::Rows rows = p.ahead.From(t);
+      if (t % kRunTokens == 0 && end - t == kRunTokens && IsRun(p.block, t)) {
+        const uint16_t* row = v + p.offsets[t];
+        const float* weights = p.weights + t;
+        const uint16_t* next = rows.base + rows.offsets[0] + chunk * 2 * kN;
+        const bool prefetch = p.prefetch;
+#pragma GCC unroll 2
+        for (uint32_t i = 0; i < kRunTokens; ++i) {
+          if (prefetch) {
+#pragma GCC unroll 4
+            for (int c = 0; c < kChunks; ++c) {
+              if (kN == 16 || c % 2 == 0) {
+                PrefetchLine(next + c * 2 * kN);
+              }
+            }
+            next += p.head_dim;
+          }
+          Token<kCount, kChunks, kHalf>(row, weights + i, even, odd);
+          row += p.head_dim;
+        }
+        t = end;
+        continue;
+      }
       const uint16_t* ahead = (p.prefetch ? rows.base : p.v) + chunk * 2 * kN;
       const size_t* ahead_offsets = p.prefetch ? rows.offsets : p.offsets + t;
       for (; t < end; ++t, ++ahead_offsets) {
-        const uint16_t* row = v + p.offsets[t];
 #pragma GCC unroll 4
         for (int c = 0; c < kChunks; ++c) {
           if (kN == 16 || c % 2 == 0) {  // A line is one vector of AVX-512 or two of AVX2.
             PrefetchLine(ahead + *ahead_offsets + c * 2 * kN);
           }
-          const W words =
-              kHalf ? Words<D>::LoadHalf(row + c * 2 * kN) : Words<D>::Load(row + c * 2 * kN);
-          const V v_even = Words<D>::Even(words);
-          const V v_odd = Words<D>::Odd(words);
-#pragma GCC unroll 4
-          for (int r = 0; r < kCount; ++r) {
-            const V weight = Set(d, p.weights[r * kScoreStride + t]);
-            even[r][c] = MulAdd(weight, v_even, even[r][c]);
-            odd[r][c] = MulAdd(weight, v_odd, odd[r][c]);
-          }
         }
+        Token<kCount, kChunks, kHalf>(v + p.offsets[t], p.weights + t, even, odd);
       }
     }
 #pragma GCC unroll 4
@@ -189,6 +205,29 @@ struct Values {
         float* out = p.out + r * p.out_stride + ChunkAt(chunk + c);
         Store(even[r][c], d, out);
         Store(odd[r][c], d, out + canonical::kLanes);
+      }
+    }
+  }
+
+  template <int kCount, int kChunks, bool kHalf>
+  static HWY_INLINE void Token(const uint16_t* row, const float* weights,
+                               V (&even)[kCount][kChunks], V (&odd)[kCount][kChunks]) {
+    const D d;
+#pragma GCC unroll 4
+    for (int c = 0; c < kChunks; ++c) {
+      const W words =
+          kHalf ? Words<D>::LoadHalf(row + c * 2 * kN) : Words<D>::Load(row + c * 2 * kN);
+      const V v_even = Words<D>::Even(words);
+      const V v_odd = Words<D>::Odd(words);
+      if (kN < 16) {
+        // Weights are loaded again for each chunk: keeping them would push accumulators to memory.
+        __asm__("" : "+r"(weights));
+      }
+#pragma GCC unroll 4
+      for (int r = 0; r < kCount; ++r) {
+        const V weight = Set(d, weights[r * kScoreStride]);
+        even[r][c] = MulAdd(weight, v_even, even[r][c]);
+        odd[r][c] = MulAdd(weight, v_odd, odd[r][c]);
       }
     }
   }

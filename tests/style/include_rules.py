@@ -40,7 +40,8 @@ THIRD_PARTY = [
     (r"hwy/", r"kernels/cpu/"),
     (r"(cuda|cublas|curand|cooperative_groups|nvtx|nvml|mma\.h)", r"kernels/cuda/"),
     (r"(grpc|grpcpp|google/protobuf)/|.*\.pb\.h$", _RPC_FILES),
-    (r"(sentencepiece|utf8proc|pcre2)", r"model/tokenizer/"),
+    (r"utf8proc", r"model/(tokenizer|jinja)/"),
+    (r"(sentencepiece|pcre2)", r"model/tokenizer/"),
     (r"boost/graph/", r"model/splitter\.cc$"),
 ]
 

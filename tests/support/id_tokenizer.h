@@ -17,8 +17,11 @@ namespace lamina::test_support {
 class IdTokenizer final : public model::Tokenizer {
  public:
   // `end_tokens` end a generation; the first of them is eos().
-  explicit IdTokenizer(size_t vocabulary, std::vector<TokenId> end_tokens = {})
-      : vocabulary_(vocabulary), end_tokens_(std::move(end_tokens)) {}
+  explicit IdTokenizer(size_t vocabulary, std::vector<TokenId> end_tokens = {},
+                       std::string chat_template = "")
+      : vocabulary_(vocabulary),
+        end_tokens_(std::move(end_tokens)),
+        chat_template_(std::move(chat_template)) {}
 
   // Takes " 1 2 3". Errors: kInvalidArgument  anything else.
   absl::StatusOr<std::vector<TokenId>> Encode(absl::string_view text,
@@ -32,11 +35,12 @@ class IdTokenizer final : public model::Tokenizer {
   TokenId eos() const override { return end_tokens_.empty() ? -1 : end_tokens_.front(); }
   absl::Span<const TokenId> end_tokens() const override { return end_tokens_; }
   TokenId Find(absl::string_view) const override { return -1; }
-  absl::string_view chat_template() const override { return ""; }
+  absl::string_view chat_template() const override { return chat_template_; }
 
  private:
   size_t vocabulary_;
   std::vector<TokenId> end_tokens_;
+  std::string chat_template_;
 };
 
 }  // namespace lamina::test_support

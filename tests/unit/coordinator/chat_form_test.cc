@@ -4,58 +4,100 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/id_tokenizer.h"
+
 namespace lamina::coordinator {
 namespace {
 
-constexpr char kPlain[] =
-    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] "
-    "+ '<|im_end|>' + '\\n'}}{% endfor %}{% if add_generation_prompt %}{{ "
-    "'<|im_start|>assistant\\n' }}{% endif %}";
-constexpr char kWithSystem[] =
-    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
-    "{{ '<|im_start|>system\\nBe brief.<|im_end|>\\n' }}{% endif %}{{'<|im_start|>' + "
-    "message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}";
+using ::testing::HasSubstr;
 
-TEST(ChatFormTest, RendersTurnsAndOpensTheAssistants) {
-  const auto text = RenderChat(kPlain, {{"system", "S"}, {"user", "U"}, {"assistant", "A"}});
+constexpr char kTexts[] =
+    "{% for message in messages %}{{ '<' + message.role + '>' + message.content }}{% for call in "
+    "message.tool_calls %}{{ call.function.arguments | tojson }}{% endfor %}{% endfor %}"
+    "{% if tools %}{{ tools | tojson }}{% endif %}{{ mood }}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}";
+constexpr char kParts[] =
+    "{% for message in messages %}{% if message.content is string %}{{ message.content }}"
+    "{% else %}{% for part in message.content %}[{{ part.text }}]{% endfor %}{% endif %}"
+    "{% endfor %}";
+
+ChatForm FormOf(const char* chat_template) {
+  return ChatForm(test_support::IdTokenizer(100, {}, chat_template));
+}
+
+absl::StatusOr<std::string> Render(const char* chat_template, const ChatRequest& request) {
+  return FormOf(chat_template).Render(request, std::tm{});
+}
+
+TEST(ChatFormTest, RendersTheModelsOwnTemplate) {
+  const auto text = Render(
+      kTexts, {.messages = {{.role = "system", .content = "S"}, {.role = "user", .content = "U"}}});
 
   ASSERT_TRUE(text.ok()) << text.status();
-  EXPECT_EQ(*text,
-            "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>\n"
-            "<|im_start|>assistant\nA<|im_end|>\n<|im_start|>assistant\n");
+  EXPECT_EQ(*text, "<system>S<user>U<assistant>");
 }
 
-TEST(ChatFormTest, PutsTheTemplatesSystemMessageFirstWhenThereIsNone) {
-  EXPECT_EQ(*RenderChat(kWithSystem, {{"user", "U"}}),
-            "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nU<|im_end|>\n"
-            "<|im_start|>assistant\n");
-  EXPECT_EQ(*RenderChat(kWithSystem, {{"system", "Mine"}, {"user", "U"}}),
-            "<|im_start|>system\nMine<|im_end|>\n<|im_start|>user\nU<|im_end|>\n"
-            "<|im_start|>assistant\n");
-  EXPECT_EQ(*RenderChat(kPlain, {{"user", "U"}}),
-            "<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n");
+TEST(ChatFormTest, PassesToolsArgumentsAndTheGenerationPromptOn) {
+  EXPECT_EQ(*Render(kTexts, {.messages = {{.role = "user", .content = "U"}},
+                             .tools_json = R"([{"b": 1, "a": 2}])",
+                             .arguments_json = R"({"mood": "calm"})",
+                             .add_generation_prompt = false}),
+            R"(<user>U[{"b": 1, "a": 2}]calm)");
 }
 
-TEST(ChatFormTest, DoesNotTakeAComputedSystemTurnForItsText) {
-  const std::string computed =
-      "{{ '<|im_start|>system\n' + message + '<|im_end|>\n' }}{{ '<|im_start|>user' }}";
-
-  EXPECT_EQ(*RenderChat(computed, {{"user", "U"}}),
-            "<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n");
+TEST(ChatFormTest, AMessageMayBeJson) {
+  EXPECT_EQ(*Render(kTexts, {.messages = {{.json = R"({"role":"user","content":"J","x":null})"}}}),
+            "<user>J<assistant>");
 }
 
-TEST(ChatFormTest, RefusesWhatItCannotRender) {
-  const auto none = RenderChat("", {{"user", "U"}});
-  const auto other = RenderChat("[INST] {{ message }} [/INST]", {{"user", "U"}});
-
-  EXPECT_EQ(none.status().code(), absl::StatusCode::kUnimplemented);
-  EXPECT_THAT(std::string(none.status().message()), ::testing::HasSubstr("no chat template"));
-  EXPECT_EQ(other.status().code(), absl::StatusCode::kUnimplemented);
-  EXPECT_THAT(std::string(other.status().message()), ::testing::HasSubstr("ChatML"));
+TEST(ChatFormTest, JoinsPartsForATemplateThatKnowsTextsOnly) {
+  EXPECT_EQ(*Render(kTexts, {.messages = {{.json = R"({"role":"user","content":
+                [{"type":"text","text":"a"},{"type":"text","text":"b"}]})"}}}),
+            "<user>a\nb<assistant>");
 }
 
-TEST(ChatFormTest, RefusesAChatWithoutMessages) {
-  EXPECT_EQ(RenderChat(kPlain, {}).status().code(), absl::StatusCode::kInvalidArgument);
+TEST(ChatFormTest, LeavesPartsToATemplateThatKnowsThem) {
+  EXPECT_EQ(*Render(kParts, {.messages = {{.json = R"({"role":"user","content":
+                [{"type":"text","text":"a"},{"type":"text","text":"b"}]})"}}}),
+            "[a][b]");
+}
+
+TEST(ChatFormTest, ReadsArgumentsOfCallsThatAreJsonInAText) {
+  EXPECT_EQ(*Render(kTexts, {.messages = {{.json = R"({"role":"assistant","content":"","tool_calls":
+                [{"function":{"name":"f","arguments":"{\"a\": 1}"}},
+                 {"function":{"name":"f","arguments":"not json"}}]})"}}}),
+            R"(<assistant>{"a": 1}"not json"<assistant>)");
+}
+
+TEST(ChatFormTest, AModelWithoutATemplateTakesNoChats) {
+  const ChatForm form = FormOf("");
+
+  EXPECT_EQ(form.status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(form.status().message()), HasSubstr("no chat template"));
+  EXPECT_EQ(form.Render({.messages = {{.role = "user"}}}, std::tm{}).status(), form.status());
+}
+
+TEST(ChatFormTest, ATemplateWithAnUnsupportedConstructNamesIt) {
+  const ChatForm form = FormOf("x\n{% include 'other' %}");
+
+  EXPECT_EQ(form.status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(form.status().message()), HasSubstr("line 2: {% include %}"));
+}
+
+TEST(ChatFormTest, RefusesWhatIsNotAChat) {
+  const auto code = absl::StatusCode::kInvalidArgument;
+  const ChatMessage user{.role = "user", .content = "U"};
+
+  EXPECT_EQ(Render(kTexts, {}).status().code(), code);
+  EXPECT_EQ(Render(kTexts, {.messages = {{.json = "[1]"}}}).status().code(), code);
+  EXPECT_EQ(Render(kTexts, {.messages = {{.json = "{"}}}).status().code(), code);
+  EXPECT_EQ(Render(kTexts, {.messages = {user}, .tools_json = "{}"}).status().code(), code);
+  EXPECT_EQ(Render(kTexts, {.messages = {user}, .arguments_json = "[]"}).status().code(), code);
+  const auto image = Render(kTexts, {.messages = {user, {.json = R"({"role":"user","content":
+      [{"type":"image_url","image_url":{"url":"x"}}]})"}}});
+  EXPECT_EQ(image.status().code(), code);
+  EXPECT_THAT(std::string(image.status().message()),
+              HasSubstr("messages[1].content has a part of type image_url"));
 }
 
 }  // namespace

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What goes to memory nodes and comes back: query windows out, reply windows in.
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/status_macros.h"
+#include "compute_node/step_worker.h"
+#include "control/epoch_shape.h"
+#include "transport/put_all.h"
+
+namespace lamina::compute_node {
+namespace {
+
+// While lanes are away and others idle, plans of the idle ones are looked for this often.
+constexpr Nanos kPlanPoll = Micros(200);
+
+}  // namespace
+
+absl::Status StepWorker::Send(Lane& lane, std::string& blamed) {
+  StageChunks(lane);
+  for (uint32_t node = 0; node < lane.nodes.size(); ++node) {
+    if (lane.nodes[node].involved()) {
+      const absl::Status sent = SendTo(lane, node);
+      if (!sent.ok()) {
+        blamed = options_.config.memory_nodes[node];
+        return sent;
+      }
+      lane.nodes[node].pending = true;
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Gathers k and v of the chunks' rows into the staging, as they lie in query windows.
+void StepWorker::StageChunks(Lane& lane) {
+  if (lane.chunks.empty()) {
+    return;
+  }
+  const AttentionDescriptor& shape = options_.config.layers[lane.slice];
+  const size_t kv_width = 2 * size_t{shape.kv_width()};
+  const auto qkv = executor_.QkvRows(lane.slice, lane.positions.size(), lane.buffers);
+  for (const Chunk& chunk : lane.chunks) {
+    for (uint32_t i = 0; i < chunk.plan.tokens; ++i) {
+      std::memcpy(lane.kv_staging.data() + (chunk.first_kv_row + i) * kv_width,
+                  qkv.row(chunk.first_row + i) + shape.q_width(), kv_width * sizeof(BFloat16));
+    }
+  }
+}
+
+absl::Status StepWorker::SendTo(Lane& lane, uint32_t node) {
+  const AttentionDescriptor& shape = options_.config.layers[lane.slice];
+  const NodePart& part = lane.nodes[node];
+  const uint64_t value = UnitValue(lane);
+  const size_t window = layout_.QueryWindow(options_.node, IndexOf(lane), value);
+  const transport::SignalUpdate signal{.word = layout_.query_word(options_.node, IndexOf(lane)),
+                                       .value = value};
+  core::WindowHeader& header = lane.headers[node];
+  header = {.lane = IndexOf(lane),
+            .epoch = options_.config.epoch,
+            .step = lane.plan.step,
+            .layer = lane.slice,
+            .rows = part.rows.count,
+            .kv_rows = part.kv_rows.count,
+            .sender = options_.node};
+  LAMINA_RETURN_IF_ERROR(Put(node, window, transport::AsBytes(&header, 1), nullptr));
+  const auto qkv = executor_.QkvRows(lane.slice, lane.positions.size(), lane.buffers);
+  const auto rows = transport::AsBytes(qkv.row(part.rows.first), part.rows.count * qkv.cols);
+  size_t offset = window + sizeof(header);
+  LAMINA_RETURN_IF_ERROR(Put(node, offset, rows, part.kv_rows.count == 0 ? &signal : nullptr));
+  size_t bytes = sizeof(header) + rows.size();
+  if (part.kv_rows.count > 0) {
+    offset += rows.size();
+    const size_t kv_width = 2 * size_t{shape.kv_width()};
+    const auto kv = transport::AsBytes(lane.kv_staging.data() + part.kv_rows.first * kv_width,
+                                       part.kv_rows.count * kv_width);
+    LAMINA_RETURN_IF_ERROR(Put(node, offset, kv, &signal));
+    bytes += kv.size();
+  }
+  control::AddTo(counters_.bytes_sent, bytes);
+  return absl::OkStatus();
+}
+
+absl::Status StepWorker::Put(uint32_t node, size_t offset, absl::Span<const std::byte> source,
+                             const transport::SignalUpdate* signal) {
+  return transport::PutAll(
+      transport_, *queries_[node], offset, source, signal,
+      {.deadline = RealClock().Now() + options_.peer_deadline, .abort = &abort_});
+}
+
+// Takes every reply that has arrived; lanes with none pending become ready.
+absl::Status StepWorker::TakeReplies(std::string& blamed) {
+  for (Lane& lane : lanes_) {
+    if (lane.phase != Phase::kAway) {
+      continue;
+    }
+    bool pending = false;
+    for (uint32_t node = 0; node < lane.nodes.size(); ++node) {
+      if (!lane.nodes[node].pending) {
+        continue;
+      }
+      if (region_.LoadSignal(layout_.reply_word(node, IndexOf(lane))) < UnitValue(lane)) {
+        pending = true;
+        continue;
+      }
+      const absl::Status taken = TakeReply(lane, node);
+      if (!taken.ok()) {
+        blamed = options_.config.memory_nodes[node];
+        return taken;
+      }
+      lane.nodes[node].pending = false;
+    }
+    if (!pending) {
+      ++lane.slice;
+      SetReady(lane);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StepWorker::TakeReply(Lane& lane, uint32_t node) {
+  const RowRange& rows = lane.nodes[node].rows;
+  const std::byte* window =
+      region_.bytes().data() + layout_.ReplyWindow(node, IndexOf(lane), UnitValue(lane));
+  core::WindowHeader header;
+  std::memcpy(&header, window, sizeof(header));
+  const absl::Status checked = core::CheckHeader(header, {.lane = IndexOf(lane),
+                                                          .epoch = options_.config.epoch,
+                                                          .step = lane.plan.step,
+                                                          .layer = lane.slice,
+                                                          .rows = rows.count,
+                                                          .sender = node});
+  if (!checked.ok()) {
+    control::AddTo(counters_.refused_messages, 1);
+    LogWarning("refused a reply window of ", options_.config.memory_nodes[node], " ",
+               checked.message());
+    return checked;
+  }
+  const auto out = executor_.AttentionRows(lane.slice, lane.positions.size(), lane.buffers);
+  const size_t bytes = rows.count * out.cols * sizeof(BFloat16);
+  std::memcpy(out.row(rows.first), window + sizeof(header), bytes);
+  control::AddTo(counters_.bytes_received, sizeof(header) + bytes);
+  return absl::OkStatus();
+}
+
+absl::Status StepWorker::WaitForReplies(std::string& blamed) {
+  conditions_.clear();
+  Nanos deadline = INT64_MAX;
+  bool any_idle = false;
+  for (Lane& lane : lanes_) {
+    any_idle = any_idle || lane.phase == Phase::kIdle;
+    if (lane.phase != Phase::kAway) {
+      continue;
+    }
+    deadline = std::min(deadline, lane.away_since + options_.peer_deadline);
+    for (uint32_t node = 0; node < lane.nodes.size(); ++node) {
+      if (lane.nodes[node].pending) {
+        conditions_.push_back(
+            {.word = layout_.reply_word(node, IndexOf(lane)), .at_least = UnitValue(lane)});
+        blamed = options_.config.memory_nodes[node];
+      }
+    }
+  }
+  const Nanos poll = any_idle ? RealClock().Now() + kPlanPoll : INT64_MAX;
+  const absl::StatusOr<size_t> ready = transport_.Wait(
+      region_, conditions_, {.deadline = std::min(deadline, poll), .abort = &abort_});
+  if (absl::IsDeadlineExceeded(ready.status()) && RealClock().Now() < deadline) {
+    return absl::OkStatus();
+  }
+  if (absl::IsDeadlineExceeded(ready.status())) {
+    return absl::DeadlineExceededError(absl::StrCat("no attention from ", blamed, " for ",
+                                                    ToSeconds(options_.peer_deadline), " s"));
+  }
+  if (ready.ok()) {
+    blamed.clear();
+  }
+  return ready.status();
+}
+
+}  // namespace lamina::compute_node

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "control/epoch_shape.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace lamina::control {
+
+core::WindowShape WindowShapeOf(const EpochConfig& config) {
+  return {.compute_nodes = static_cast<uint32_t>(config.compute_nodes.size()),
+          .memory_nodes = static_cast<uint32_t>(config.memory_nodes.size()),
+          .lanes = config.lanes,
+          .rows_max = config.rows_max,
+          .kv_rows_max = config.chunk_tokens_max,
+          .layers = config.layers};
+}
+
+const AttentionDescriptor& WidestQueries(const std::vector<AttentionDescriptor>& layers) {
+  return *std::max_element(layers.begin(), layers.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.q_width(), a.head_dim) < std::pair(b.q_width(), b.head_dim);
+  });
+}
+
+uint32_t KvWidthMax(const std::vector<AttentionDescriptor>& layers) {
+  uint32_t widest = 0;
+  for (const AttentionDescriptor& layer : layers) {
+    widest = std::max(widest, static_cast<uint32_t>(layer.kv_width()));
+  }
+  return widest;
+}
+
+absl::StatusOr<uint32_t> OwnIndex(const std::vector<std::string>& names, const std::string& own,
+                                  uint64_t epoch) {
+  const auto found = std::find(names.begin(), names.end(), own);
+  if (found == names.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the configuration of epoch ", epoch, " does not name ", own));
+  }
+  return static_cast<uint32_t>(found - names.begin());
+}
+
+}  // namespace lamina::control

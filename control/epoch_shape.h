@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What compute and memory nodes both derive from an epoch's configuration.
+
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/attention_descriptor.h"
+#include "control/node_handler.h"
+#include "coordinator/core/window_layout.h"
+
+namespace lamina::control {
+
+core::WindowShape WindowShapeOf(const EpochConfig& config);
+
+// The layer whose queries take the most memory. Requires: at least one layer.
+const AttentionDescriptor& WidestQueries(const std::vector<AttentionDescriptor>& layers);
+
+// The widest K of a layer, in elements; V is as wide.
+uint32_t KvWidthMax(const std::vector<AttentionDescriptor>& layers);
+
+// The index of `own` among the nodes of its role. Errors: kInvalidArgument  it is not there.
+absl::StatusOr<uint32_t> OwnIndex(const std::vector<std::string>& names, const std::string& own,
+                                  uint64_t epoch);
+
+// Adds to a counter that one thread writes and others read.
+inline void AddTo(std::atomic<uint64_t>& counter, uint64_t n) {
+  counter.store(counter.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+}
+
+}  // namespace lamina::control

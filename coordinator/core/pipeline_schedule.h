@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// PipelineSchedule and LaneTurns: which compute node (replica) runs which slice of which lane, and
+// in which order a replica runs what is ready. Pure; all nodes compute the same.
+//
+// A unit is a slice with the attention after it: unit (step - 1) * layers + slice of its lane. The
+// last slice of a step and slice 0 of the next belong to one unit, hence to one replica.
+//
+//   rotational   unit k of lane j runs on replica (j + k) mod R. With R + 1 lanes, slices of R time
+//                units and attentions of one, unit k of lane j starts at j + k (R + 1): no replica
+//                and no memory node ever has two units at once, or none.
+//   fixed        lane j stays on replica j mod R and waits for its attention.
+//   sequential   one lane, on replica 0.
+//
+// A pinned step (one with prompt chunks, whose earlier tokens lie in one replica's scratch) runs as
+// a whole on the lane's home, replica j mod R, in every mode.
+//
+// Threading: one thread.   Determinism: same calls, same answers.
+
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "common/pipeline_mode.h"
+
+namespace lamina::core {
+
+class PipelineSchedule {
+ public:
+  // Requires: replicas >= 1, layers >= 1.
+  PipelineSchedule(PipelineMode mode, uint32_t replicas, uint32_t layers)
+      : mode_(mode), replicas_(replicas), layers_(layers) {}
+
+  uint32_t replicas() const { return replicas_; }
+
+  // The replica that runs `slice` (0 to layers) of `step` (from 1) of `lane`.
+  uint32_t ReplicaOf(uint32_t lane, uint64_t step, uint32_t slice, bool pinned) const;
+
+  // When unit `unit` (from 0) of `lane` starts in the balanced rotational schedule, in units of
+  // (slice time / replicas). Takes every value once over lanes 0 to replicas, from time 0 on.
+  uint64_t StartOf(uint32_t lane, uint64_t unit) const { return lane + unit * (replicas_ + 1); }
+
+ private:
+  PipelineMode mode_;
+  uint32_t replicas_;
+  uint32_t layers_;
+};
+
+// Who is next on one replica: of the lanes that are ready the one that has run the fewest units
+// there, and of these the one that has been ready for longest. In the balanced schedule that is the
+// schedule's own order. A lane that was idle starts level with the one furthest behind, so that it
+// neither runs alone until it has caught up nor waits; a ready lane waits for at most two units of
+// each other lane.
+class LaneTurns {
+ public:
+  explicit LaneTurns(uint32_t lanes) : lanes_(lanes) {}
+
+  // Takes part from now on.
+  void Begin(uint32_t lane);
+  // Has a unit to run. Requires: Begin() before.
+  void SetReady(uint32_t lane);
+  // Takes the next lane out of those that are ready; none if none is.
+  std::optional<uint32_t> Next();
+  // Takes no part any more, until it begins again.
+  void End(uint32_t lane);
+
+ private:
+  struct Lane {
+    bool taking_part = false;
+    uint64_t ready_since = 0;  // 0 is not ready.
+    uint64_t units = 0;
+  };
+  std::vector<Lane> lanes_;
+  uint64_t now_ = 0;
+};
+
+}  // namespace lamina::core

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Engine::Impl: the state behind Engine, shared by the files engine*.cc. engine.cc holds the
+// thread, its queue, requests and what outsiders call; engine_membership.cc who takes part;
+// engine_steps.cc plans, results and status.
+
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "coordinator/engine.h"
+#include "coordinator/request_table.h"
+
+namespace lamina::coordinator {
+
+struct Engine::Impl {
+  Impl(const EngineOptions& o, const model::Tokenizer& tokenizer, const Clock& c);
+
+  struct Node {
+    NodeHello hello;
+    std::shared_ptr<NodePort> port;
+    double busy_share = 0;
+    control::NodeCounters counters;
+    uint32_t slots = 0;
+    Nanos last_heard = 0;
+  };
+
+  const EngineOptions options;
+  const Clock& clock;
+  const uint64_t slot_bytes;
+
+  // The queue of the thread. Guarded by mutex.
+  std::mutex mutex;
+  std::condition_variable wake;
+  std::deque<std::function<void()>> queue;
+  bool stopping = false;
+
+  // Engine's thread only, from here on.
+  core::Membership membership;
+  core::Scheduler scheduler;
+  RequestTable requests;
+  std::map<std::string, Node> nodes;  // Attached.
+  std::vector<std::string>
+      memory_names;  // Of the scheduler's epoch; their order is the plans' index.
+  std::vector<core::StepPlan> plans;
+  // Chunks of planned steps that are not the last of their prompts, oldest first, for each lane.
+  std::vector<std::deque<std::pair<uint64_t, core::PrefillChunk>>> chunks_planned;
+  std::deque<std::pair<Nanos, uint64_t>> token_counts;  // (time, requests.tokens()) in the window.
+  std::function<void()> drained;
+  bool draining = false;
+
+  std::thread thread;
+
+  // engine.cc
+  void Post(std::function<void()> event);
+  void Loop();
+  void Deliver(core::Events& events);
+  void EndRequest(uint64_t key, const absl::Status& status);
+  absl::Status CheckServing() const;
+  void Submit(GenerateSpec spec, uint64_t key, const std::shared_ptr<RequestSink>& sink);
+
+  // engine_membership.cc
+  void AdvanceMembership();
+  // Starts an epoch of the members there are: sequences of memory nodes that are gone end, the
+  // others are recomputed.
+  void Configure();
+  control::EpochConfig MakeConfig(const std::vector<core::MemoryNodeShare>& shares) const;
+  void Connect();
+  std::vector<const core::Member*> Members() const;
+  absl::Status CheckHello(const NodeHello& hello) const;
+  void NodeJoined(const NodeHello& hello, std::shared_ptr<NodePort> port);
+  void NodeLeft(const std::string& name, const NodePort* port);
+  void DropSilentNodes();
+  void NodeFault(const std::string& name, uint64_t epoch, const absl::Status& status,
+                 const std::string& peer);
+
+  // engine_steps.cc
+  void PlanSteps();
+  void StepDone(const core::StepResult& result);
+  void ReportChunks(const core::StepResult& result);
+  void CountTokens();
+  double TokensPerSecond();
+  EngineStatus Status();
+};
+
+}  // namespace lamina::coordinator

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Plans out, results in, and what the cluster says of itself.
+
+#include <algorithm>
+#include <utility>
+
+#include "common/log.h"
+#include "coordinator/engine_internal.h"
+
+namespace lamina::coordinator {
+namespace {
+
+constexpr Nanos kRateWindow = Seconds(10);
+
+}  // namespace
+
+void Engine::Impl::PlanSteps() {
+  if (membership.phase() != core::MembershipPhase::kServing) {
+    return;
+  }
+  plans.clear();
+  scheduler.Plan(plans);
+  for (core::StepPlan& plan : plans) {
+    for (const core::PrefillChunk& chunk : plan.chunks) {
+      if (!chunk.last) {
+        chunks_planned[plan.lane].emplace_back(plan.step, chunk);
+      }
+    }
+    for (const core::Member* member : membership.compute_members()) {
+      nodes.at(member->name).port->SendPlan(plan);
+    }
+    // Memory nodes need no tokens.
+    for (core::SequenceJoin& join : plan.joins) {
+      join.tokens.clear();
+      join.end_tokens.clear();
+      join.sampling = {};
+    }
+    for (const core::Member* member : membership.memory_members()) {
+      nodes.at(member->name).port->SendPlan(plan);
+    }
+  }
+}
+
+void Engine::Impl::StepDone(const core::StepResult& result) {
+  core::Events events;
+  const absl::Status status = scheduler.OnStepDone(result, events);
+  if (!status.ok()) {
+    LogError("step result refused: ", status.message());
+    const std::vector<const core::Member*> compute = membership.compute_members();
+    if (!compute.empty()) {
+      NodeFault(compute.front()->name, membership.epoch(), status, "");
+    }
+  } else if (result.epoch == membership.epoch()) {
+    membership.NoteProgress();
+    ReportChunks(result);
+  }
+  Deliver(events);
+  CountTokens();
+}
+
+void Engine::Impl::ReportChunks(const core::StepResult& result) {
+  auto& planned = chunks_planned[result.lane];
+  while (!planned.empty() && planned.front().first <= result.step) {
+    const core::PrefillChunk& chunk = planned.front().second;
+    requests.Progress(chunk.sequence, chunk.first_token + chunk.tokens);
+    planned.pop_front();
+  }
+}
+
+void Engine::Impl::CountTokens() {
+  const Nanos now = clock.Now();
+  // At most a hundred entries: one for each tenth of a second.
+  if (token_counts.empty() || now - token_counts.back().first > kRateWindow / 100) {
+    token_counts.emplace_back(now, requests.tokens());
+  }
+  while (token_counts.size() > 1 && now - token_counts.front().first > kRateWindow) {
+    token_counts.pop_front();
+  }
+}
+
+double Engine::Impl::TokensPerSecond() {
+  const Nanos now = clock.Now();
+  while (token_counts.size() > 1 && now - token_counts.front().first > kRateWindow) {
+    token_counts.pop_front();
+  }
+  if (token_counts.empty() || now <= token_counts.front().first) {
+    return 0;
+  }
+  const double tokens = static_cast<double>(requests.tokens() - token_counts.front().second);
+  return tokens / ToSeconds(std::max(now - token_counts.front().first, Seconds(1)));
+}
+
+EngineStatus Engine::Impl::Status() {
+  EngineStatus status{.epoch = membership.epoch(),
+                      .state = draining ? "draining" : membership.Describe(),
+                      .transport = options.transport.substr(0, options.transport.find(':')),
+                      .scheduler = scheduler.Stats(),
+                      .tokens_per_second = TokensPerSecond(),
+                      .tokens_generated = requests.tokens(),
+                      .requests_finished = requests.finished(),
+                      .requests_failed = requests.failed()};
+  for (const core::Member& member : membership.all()) {
+    NodeReport report{.member = member};
+    if (const auto node = nodes.find(member.name); node != nodes.end()) {
+      report.hello = node->second.hello;
+      report.busy_share = node->second.busy_share;
+      report.counters = node->second.counters;
+    }
+    const auto index = std::find(memory_names.begin(), memory_names.end(), member.name);
+    if (index != memory_names.end()) {
+      report.kv = scheduler.kv().Stats(static_cast<uint32_t>(index - memory_names.begin()));
+    }
+    status.nodes.push_back(std::move(report));
+  }
+  return status;
+}
+
+}  // namespace lamina::coordinator

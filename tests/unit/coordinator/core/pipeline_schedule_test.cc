@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/core/pipeline_schedule.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <functional>
+#include <queue>
+#include <set>
+#include <tuple>
+#include <vector>
+
+#include "common/philox.h"
+
+namespace lamina::core {
+namespace {
+
+constexpr uint32_t kReplicasMax = 8;
+
+// An event simulation of replicas that follow LaneTurns and one pool that serves attentions in the
+// order of their coming. Times are integers.
+class Pipeline {
+ public:
+  struct Unit {
+    uint32_t lane = 0;
+    uint64_t unit = 0;
+    uint64_t start = 0;
+    uint64_t end = 0;
+    uint64_t ready = 0;  // Since then it could have run.
+  };
+  using Time = std::function<uint64_t(uint32_t lane)>;
+
+  Pipeline(PipelineMode mode, uint32_t replicas, uint32_t lanes, uint32_t layers, Time slice,
+           Time attention)
+      : schedule_(mode, replicas, layers),
+        layers_(layers),
+        slice_(std::move(slice)),
+        attention_(std::move(attention)),
+        turns_(replicas, LaneTurns(lanes)),
+        free_(replicas, 0),
+        unit_(lanes, 0),
+        ready_(lanes, 0),
+        ran(replicas) {}
+
+  // Lane j's first unit is ready at first_ready(j).
+  void Run(const Time& first_ready, uint64_t until) {
+    for (uint32_t lane = 0; lane < unit_.size(); ++lane) {
+      for (LaneTurns& turns : turns_) {
+        turns.Begin(lane);
+      }
+      events_.push({first_ready(lane), ++count_, lane});
+    }
+    while (!events_.empty() && std::get<0>(events_.top()) <= until) {
+      const uint64_t now = std::get<0>(events_.top());
+      // Everything of this moment first: then choose.
+      while (!events_.empty() && std::get<0>(events_.top()) == now) {
+        const uint32_t lane = std::get<2>(events_.top());
+        events_.pop();
+        if (lane < unit_.size()) {
+          ready_[lane] = now;
+          turns_[ReplicaOf(lane)].SetReady(lane);
+        }
+      }
+      for (uint32_t replica = 0; replica < turns_.size(); ++replica) {
+        Dispatch(replica, now);
+      }
+    }
+  }
+
+ private:
+  uint32_t ReplicaOf(uint32_t lane) const {
+    return schedule_.ReplicaOf(lane, unit_[lane] / layers_ + 1,
+                               static_cast<uint32_t>(unit_[lane] % layers_), false);
+  }
+
+  void Dispatch(uint32_t replica, uint64_t now) {
+    if (free_[replica] > now) {
+      return;
+    }
+    const auto lane = turns_[replica].Next();
+    if (!lane) {
+      return;
+    }
+    const uint64_t end = now + slice_(*lane);
+    ran[replica].push_back(
+        {.lane = *lane, .unit = unit_[*lane], .start = now, .end = end, .ready = ready_[*lane]});
+    free_[replica] = end;
+    const uint64_t attention = std::max(end, pool_free_);
+    pool_free_ = attention + attention_(*lane);
+    pool.push_back(
+        {.lane = *lane, .unit = unit_[*lane], .start = attention, .end = pool_free_, .ready = end});
+    ++unit_[*lane];
+    events_.push({pool_free_, ++count_, *lane});
+    events_.push({end, ++count_, UINT32_MAX});  // The replica is free again.
+  }
+
+  const PipelineSchedule schedule_;
+  const uint32_t layers_;
+  const Time slice_;
+  const Time attention_;
+  std::vector<LaneTurns> turns_;
+  std::vector<uint64_t> free_;
+  std::vector<uint64_t> unit_;
+  std::vector<uint64_t> ready_;
+  uint64_t pool_free_ = 0;
+  uint64_t count_ = 0;
+  using Event = std::tuple<uint64_t, uint64_t, uint32_t>;
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+
+ public:
+  std::vector<std::vector<Unit>> ran;  // By replica, in order.
+  std::vector<Unit> pool;
+};
+
+uint64_t IdleBetween(const std::vector<Pipeline::Unit>& units, uint64_t from, uint64_t to) {
+  uint64_t busy = 0;
+  for (const Pipeline::Unit& unit : units) {
+    busy += std::min(unit.end, to) - std::min(std::max(unit.start, from), std::min(unit.end, to));
+  }
+  return to - from - busy;
+}
+
+TEST(PipelineScheduleTest, EveryMomentStartsOneUnitAndEveryReplicaOneEveryRMoments) {
+  for (uint32_t replicas = 1; replicas <= kReplicasMax; ++replicas) {
+    SCOPED_TRACE(replicas);
+    const uint32_t layers = 5;
+    const PipelineSchedule schedule(PipelineMode::kRotational, replicas, layers);
+    std::set<uint64_t> starts;
+    const uint64_t units = 7 * layers;
+    for (uint32_t lane = 0; lane <= replicas; ++lane) {
+      for (uint64_t unit = 0; unit < units; ++unit) {
+        const uint64_t start = schedule.StartOf(lane, unit);
+        EXPECT_TRUE(starts.insert(start).second);
+        const auto slice = static_cast<uint32_t>(unit % layers);
+        EXPECT_EQ(schedule.ReplicaOf(lane, unit / layers + 1, slice, false), start % replicas);
+      }
+    }
+    EXPECT_EQ(*starts.rbegin(), starts.size() - 1);  // No gap.
+  }
+}
+
+TEST(PipelineScheduleTest, TheTailOfAStepRunsWhereTheNextStepBegins) {
+  for (const PipelineMode mode :
+       {PipelineMode::kRotational, PipelineMode::kFixed, PipelineMode::kSequential}) {
+    for (uint32_t replicas = 1; replicas <= kReplicasMax; ++replicas) {
+      const PipelineSchedule schedule(mode, replicas, 3);
+      for (uint32_t lane = 0; lane < 9; ++lane) {
+        for (uint64_t step = 1; step < 20; ++step) {
+          EXPECT_EQ(schedule.ReplicaOf(lane, step, 3, false),
+                    schedule.ReplicaOf(lane, step + 1, 0, false));
+        }
+      }
+    }
+  }
+}
+
+TEST(PipelineScheduleTest, APinnedStepStaysAtHome) {
+  const PipelineSchedule schedule(PipelineMode::kRotational, 3, 4);
+  for (uint32_t lane = 0; lane < 5; ++lane) {
+    for (uint32_t slice = 0; slice <= 4; ++slice) {
+      EXPECT_EQ(schedule.ReplicaOf(lane, 7, slice, true), lane % 3);
+    }
+  }
+}
+
+TEST(PipelineScheduleTest, BalancedLanesFollowTheScheduleWithoutConflictOrBubble) {
+  for (uint32_t replicas = 1; replicas <= kReplicasMax; ++replicas) {
+    SCOPED_TRACE(replicas);
+    Pipeline pipeline(
+        PipelineMode::kRotational, replicas, replicas + 1, 5, [=](uint32_t) { return replicas; },
+        [](uint32_t) { return 1; });
+    const uint64_t until = 400;
+    pipeline.Run([](uint32_t lane) { return lane; }, until);
+    const PipelineSchedule schedule(PipelineMode::kRotational, replicas, 5);
+    for (const auto& units : pipeline.ran) {
+      for (const Pipeline::Unit& unit : units) {
+        EXPECT_EQ(unit.start, schedule.StartOf(unit.lane, unit.unit));
+      }
+      EXPECT_EQ(IdleBetween(units, replicas, until), 0u);
+    }
+    for (const Pipeline::Unit& unit : pipeline.pool) {
+      EXPECT_EQ(unit.start, unit.ready);  // Nobody waits for the pool ...
+    }
+    EXPECT_EQ(IdleBetween(pipeline.pool, replicas, until), 0u);  // ... and it waits for nobody.
+  }
+}
+
+// Nobody staggers the lanes at the start: the order of readiness does it.
+TEST(PipelineScheduleTest, LanesThatStartTogetherFallIntoTheSchedule) {
+  for (uint32_t replicas = 1; replicas <= kReplicasMax; ++replicas) {
+    SCOPED_TRACE(replicas);
+    Pipeline pipeline(
+        PipelineMode::kRotational, replicas, replicas + 1, 5, [=](uint32_t) { return replicas; },
+        [](uint32_t) { return 1; });
+    const uint64_t from = 200 * replicas;
+    const uint64_t until = 400 * replicas;
+    pipeline.Run([](uint32_t) { return 0; }, until);
+    for (const auto& units : pipeline.ran) {
+      EXPECT_EQ(IdleBetween(units, from, until), 0u);
+    }
+    EXPECT_EQ(IdleBetween(pipeline.pool, from, until), 0u);
+  }
+}
+
+TEST(PipelineScheduleTest, UnbalancedLanesAreAllServedAndKeepTheirOrder) {
+  Prng random(5);
+  for (const PipelineMode mode : {PipelineMode::kRotational, PipelineMode::kFixed}) {
+    for (uint32_t replicas = 1; replicas <= kReplicasMax; ++replicas) {
+      for (uint32_t lanes = 1; lanes <= 10; ++lanes) {
+        SCOPED_TRACE(testing::Message() << replicas << " replicas, " << lanes << " lanes");
+        std::vector<uint64_t> slices;
+        std::vector<uint64_t> attentions;
+        for (uint32_t lane = 0; lane < lanes; ++lane) {
+          slices.push_back(1 + random.Below(9));
+          attentions.push_back(1 + random.Below(9));
+        }
+        Pipeline pipeline(
+            mode, replicas, lanes, 5, [&](uint32_t lane) { return slices[lane]; },
+            [&](uint32_t lane) { return attentions[lane]; });
+        pipeline.Run([](uint32_t) { return 0; }, 4000);
+
+        std::vector<std::vector<Pipeline::Unit>> of_lane(lanes);
+        for (const auto& units : pipeline.ran) {
+          for (size_t i = 0; i < units.size(); ++i) {
+            of_lane[units[i].lane].push_back(units[i]);
+            EXPECT_TRUE(i == 0 || units[i - 1].end <= units[i].start);
+            uint64_t passed = 0;  // Units of others that began while it was ready.
+            for (size_t before = i; before-- > 0 && units[before].start >= units[i].ready;) {
+              ++passed;
+            }
+            EXPECT_LE(passed, 2 * (lanes - 1));
+          }
+        }
+        for (std::vector<Pipeline::Unit>& units : of_lane) {
+          std::sort(units.begin(), units.end(),
+                    [](const auto& a, const auto& b) { return a.start < b.start; });
+          EXPECT_GT(units.size(), 20u);
+          for (size_t i = 0; i < units.size(); ++i) {
+            EXPECT_EQ(units[i].unit, i);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(LaneTurnsTest, ALaneThatWasIdleNeitherRunsAloneNorWaits) {
+  LaneTurns turns(2);
+  turns.Begin(0);
+  for (int i = 0; i < 100; ++i) {
+    turns.SetReady(0);
+    EXPECT_EQ(turns.Next(), 0u);
+  }
+  turns.Begin(1);
+  std::vector<uint32_t> order;
+  turns.SetReady(0);
+  turns.SetReady(1);
+  for (int i = 0; i < 6; ++i) {
+    order.push_back(*turns.Next());
+    turns.SetReady(order.back());
+  }
+  EXPECT_EQ(order, (std::vector<uint32_t>{0, 1, 0, 1, 0, 1}));
+}
+
+TEST(LaneTurnsTest, ALaneThatEndedIsNotNext) {
+  LaneTurns turns(2);
+  turns.Begin(1);
+  turns.SetReady(1);
+  turns.End(1);
+  EXPECT_EQ(turns.Next(), std::nullopt);
+}
+
+}  // namespace
+}  // namespace lamina::core

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/jinja/template.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "model/jinja/json_value.h"
+#include "model/jinja/limits.h"
+
+namespace lamina::jinja {
+namespace {
+
+using ::testing::HasSubstr;
+
+absl::StatusOr<std::string> Render(const std::string& source, const char* variables = "{}") {
+  absl::StatusOr<Template> parsed = Template::Parse(source);
+  if (!parsed.ok()) {
+    return parsed.status();
+  }
+  const absl::StatusOr<Value> values = FromJson(nlohmann::ordered_json::parse(variables));
+  return values.ok() ? parsed->Render(*values, std::tm{}) : values.status();
+}
+
+void ExpectError(const std::string& source, absl::StatusCode code, const std::string& message,
+                 const char* variables = "{}") {
+  SCOPED_TRACE(source.substr(0, 200));
+  const auto text = Render(source, variables);
+  ASSERT_FALSE(text.ok()) << *text;
+  EXPECT_EQ(text.status().code(), code) << text.status();
+  EXPECT_THAT(std::string(text.status().message()), HasSubstr(message));
+}
+
+std::string Repeat(const std::string& part, int times) {
+  return absl::StrJoin(std::vector<std::string>(static_cast<size_t>(times), part), "");
+}
+
+TEST(JinjaTemplateTest, NamesTheStatementThatIsNotSupported) {
+  for (const std::string name :
+       {"block", "include", "import", "extends", "from", "do", "trans", "autoescape", "debug"}) {
+    ExpectError(absl::StrCat("a\n{% ", name, " x %}"), absl::StatusCode::kUnimplemented,
+                absl::StrCat("line 2: {% ", name, " %} is not supported"));
+  }
+  ExpectError("{% for x in y recursive %}{% endfor %}", absl::StatusCode::kUnimplemented,
+              "recursive");
+}
+
+TEST(JinjaTemplateTest, NamesTheFilterMethodOrFunctionThatIsNotSupported) {
+  const auto code = absl::StatusCode::kUnimplemented;
+  ExpectError("\n\n{{ 'x'|urlize }}", code, "line 3: the filter 'urlize' is not supported");
+  ExpectError("{{ 'x'.zfill(3) }}", code, "the method 'zfill' of a str is not supported");
+  ExpectError("{{ cycler(1) }}", code, "the function 'cycler' is not supported");
+  ExpectError("{{ '%05d' % 3 }}", code, "%0");
+  ExpectError("{{ '{:>3}'.format(3) }}", code, "{:>3}");
+  ExpectError("{{ 0x1f }}", code, "not decimal");
+  ExpectError("{{ [1][1, 2] }}", code, "subscript with commas");
+  ExpectError("{{ {'a': 1}.items }}", code, "the text of a value of type function");
+  ExpectError("{{ [1]|map('string') }}", code, "the text of a value of type iterator");
+}
+
+TEST(JinjaTemplateTest, NamesTheLineOfAMistake) {
+  const auto code = absl::StatusCode::kInvalidArgument;
+  ExpectError("a\n{{ 1 + }}", code, "line 2: unexpected }}");
+  ExpectError("{{ 'abc }}", code, "line 1: a string that does not end");
+  ExpectError("\n{% if x %}", code, "endif");
+  ExpectError("{% endif %}", code, "unknown statement {% endif %}");
+  ExpectError("{# x", code, "comment that does not end");
+  ExpectError("{% raw %} x", code, "{% raw %} that does not end");
+  ExpectError("{{ (1] }}", code, "unexpected ']'");
+  ExpectError("{{ x", code, "{{ that does not end");
+  ExpectError("{{ 1 ! 2 }}", code, "unexpected character '!'");
+  ExpectError("{% set true = 1 %}", code, "cannot assign to true");
+  ExpectError("{% for loop in x %}{% endfor %}", code, "loop");
+  ExpectError("{% break %}", code, "outside of a loop");
+  ExpectError("{{ 99999999999999999999 }}", code, "does not fit 64 bits");
+  ExpectError("{{ '\\ud800' }}", code, "no character");
+  ExpectError("\n\n{{ a.b.c }}", code, "line 3: 'dict' has no attribute 'b'", R"({"a":{}})");
+  ExpectError("\n{{ a.b }}", code, "line 2: 'a' is undefined");
+  ExpectError("{{ 'x'|nope }}", code, "there is no filter named 'nope'");
+  ExpectError("{{ 'x' is nope }}", code, "there is no test named 'nope'");
+  ExpectError("{{ 'x'|indent(wide=3) }}", code, "'indent' has no argument 'wide'");
+  ExpectError("{{ 'x'|replace('y') }}", code, "'replace' needs its argument 'new'");
+  ExpectError("{{ 9223372036854775807 + 1 }}", code, "does not fit 64 bits");
+}
+
+TEST(JinjaTemplateTest, AnExceptionOfTheTemplateIsTheMessage) {
+  ExpectError("{{ raise_exception('roles must ' ~ 'alternate') }}",
+              absl::StatusCode::kInvalidArgument,
+              "the model's chat template refuses the conversation: roles must alternate");
+}
+
+TEST(JinjaTemplateTest, ASandboxKeepsTemplatesFromChangingOrInspectingObjects) {
+  const auto code = absl::StatusCode::kInvalidArgument;
+  ExpectError("{{ [1].append(2) }}", code, "'append' of a list changes it");
+  ExpectError("{{ {}.update({}) }}", code, "'update' of a dict changes it");
+  ExpectError("{{ ''.__class__ }}", code, "'__class__' is not for templates");
+  ExpectError("{% set ns = namespace() %}{% set ns._x = 1 %}", code, "underscore");
+  ExpectError("{% set d = {} %}{% set d.x = 1 %}", code, "only a namespace's attributes");
+}
+
+TEST(JinjaTemplateTest, NestingOfTheTextIsBounded) {
+  const auto code = absl::StatusCode::kInvalidArgument;
+  const int deep = kNestingMax + 5;
+  ExpectError(absl::StrCat("{{ ", Repeat("(", deep), "1", Repeat(")", deep), " }}"), code,
+              "nested deeper");
+  ExpectError(absl::StrCat("{{ ", Repeat("[", deep), Repeat("]", deep), " }}"), code,
+              "nested deeper");
+  ExpectError(absl::StrCat("{{ ", Repeat("-", deep), "1 }}"), code, "nested deeper");
+  ExpectError(absl::StrCat("{{ ", Repeat("not ", deep), "1 }}"), code, "nested deeper");
+  ExpectError(absl::StrCat("{{ 1", Repeat(" + 1", deep), " }}"), code, "nested deeper");
+  ExpectError(absl::StrCat("{{ x", Repeat(".x", deep), " }}"), code, "nested deeper");
+  ExpectError(absl::StrCat("{{ ", Repeat("1 if 1 else ", deep), "1 }}"), code, "nested deeper");
+  ExpectError(absl::StrCat(Repeat("{% if 1 %}", deep), Repeat("{% endif %}", deep)), code,
+              "nested deeper");
+  ExpectError(std::string(kSourceBytesMax + 1, 'x'), code, "bytes; at most");
+}
+
+TEST(JinjaTemplateTest, NestingAtRunTimeIsBounded) {
+  const auto code = absl::StatusCode::kInvalidArgument;
+  ExpectError("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", code, "calls are nested deeper");
+  // A list within a list within ...: through a namespace, as assignments in a loop do not last.
+  ExpectError(
+      "{% set ns = namespace(x=[]) %}{% for i in range(200) %}{% set ns.x = [ns.x] %}"
+      "{% endfor %}",
+      code, "a list or dict is nested deeper");
+  const std::string deep = absl::StrCat(R"({"x":)", Repeat("[", 150), Repeat("]", 150), "}");
+  ExpectError("{{ x }}", code, "nested deeper", deep.c_str());
+}
+
+TEST(JinjaTemplateTest, WorkIsBounded) {
+  const auto code = absl::StatusCode::kInvalidArgument;
+  const std::string message = "rendering takes too long";
+  ExpectError("{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}",
+              code, message);
+  ExpectError("{{ 'x' * 1000000000000 }}", code, message);
+  ExpectError("{{ [1] * 1000000000000 }}", code, message);
+  ExpectError(
+      "{% set ns = namespace(t='xxxxxxxx') %}{% for i in range(100) %}"
+      "{% set ns.t = ns.t + ns.t %}{% endfor %}",
+      code, message);
+  // Sharing makes this tree exponential.
+  ExpectError(
+      "{% set ns = namespace(t=[1]) %}{% for i in range(60) %}{% set ns.t = [ns.t, ns.t] %}"
+      "{% endfor %}{{ ns.t }}",
+      code, message);
+  ExpectError(
+      "{% set ns = namespace(t=[1]) %}{% for i in range(60) %}{% set ns.t = [ns.t, ns.t] %}"
+      "{% endfor %}{{ ns.t|tojson }}",
+      code, message);
+  ExpectError("{{ range(100001) }}", code, "'range' is longer than 100000");
+}
+
+TEST(JinjaTemplateTest, NamespacesAndMacrosThatHoldThemselvesAreFreed) {
+  // Leaks show under AddressSanitizer.
+  EXPECT_EQ(*Render("{% set ns = namespace() %}{% set ns.me = ns %}{% set ns.list = [ns] %}x"),
+            "x");
+  EXPECT_EQ(*Render("{% macro f() %}{% set g = f %}{% macro h() %}{{ h }}{% endmacro %}y"
+                    "{% endmacro %}{{ f() }}"),
+            "y");
+}
+
+TEST(JinjaTemplateTest, OneTemplateRendersManyTimesAlike) {
+  const auto parsed = Template::Parse(
+      "{% set ns = namespace(n=0) %}{% for m in messages %}"
+      "{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}");
+  const Value variables = *FromJson(nlohmann::ordered_json::parse(R"({"messages":[1,2,3]})"));
+  EXPECT_EQ(*parsed->Render(variables, std::tm{}), "3");
+  EXPECT_EQ(*parsed->Render(variables, std::tm{}), "3");
+}
+
+TEST(JinjaTemplateTest, AMillionCharactersOfChatAreWithinTheBudget) {
+  const std::string variables =
+      absl::StrCat(R"({"m":[{"role":"user","content":")", std::string(8 << 20, 'x'), R"("}]})");
+  const auto text = Render(
+      "{% for x in m %}{{ '<|im_start|>' + x.role + '\n' + x.content|trim + '<|im_end|>' }}"
+      "{% endfor %}",
+      variables.c_str());
+  ASSERT_TRUE(text.ok()) << text.status();
+  EXPECT_GT(text->size(), size_t{8} << 20);
+}
+
+}  // namespace
+}  // namespace lamina::jinja

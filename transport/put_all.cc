@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/put_all.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/status_macros.h"
+
+namespace lamina::transport {
+namespace {
+
+// Lets the backend work once while something is waited for.
+absl::Status ProgressOnce(Transport& transport, const WaitOptions& options) {
+  if (options.abort != nullptr && options.abort->load(std::memory_order_acquire) != 0) {
+    return absl::CancelledError("stopped while a put waited");
+  }
+  if (RealClock().Now() > options.deadline) {
+    return absl::DeadlineExceededError("the transport took no more puts");
+  }
+  transport.Progress();
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status PutAll(Transport& transport, RemoteRegion& target, size_t offset,
+                    absl::Span<const std::byte> source, const SignalUpdate* signal,
+                    const WaitOptions& options) {
+  const size_t piece_max = transport.capabilities().put_bytes_max;
+  while (true) {
+    const absl::Span<const std::byte> piece = source.first(std::min(source.size(), piece_max));
+    const bool is_last = piece.size() == source.size();
+    const absl::Status put = transport.Put(target, offset, piece, is_last ? signal : nullptr);
+    if (absl::IsResourceExhausted(put)) {
+      LAMINA_RETURN_IF_ERROR(ProgressOnce(transport, options));
+      continue;
+    }
+    LAMINA_RETURN_IF_ERROR(put);
+    if (is_last) {
+      return absl::OkStatus();
+    }
+    offset += piece.size();
+    source.remove_prefix(piece.size());
+  }
+}
+
+absl::Status DrainPuts(Transport& transport, RemoteRegion& target, const WaitOptions& options) {
+  while (transport.Pending(target) > 0) {
+    LAMINA_RETURN_IF_ERROR(ProgressOnce(transport, options));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<std::unique_ptr<RemoteRegion>>> OpenRegions(
+    Transport& transport, const std::vector<std::string>& descriptors, uint64_t epoch) {
+  std::vector<std::unique_ptr<RemoteRegion>> regions;
+  for (const std::string& descriptor : descriptors) {
+    LAMINA_ASSIGN_OR_RETURN(auto region, transport.OpenRegion(descriptor, epoch));
+    regions.push_back(std::move(region));
+  }
+  return regions;
+}
+
+}  // namespace lamina::transport

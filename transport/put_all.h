@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Puts of any size, and puts that must have left before their source is used again.
+//
+// Threading: the thread that owns the transport.
+
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "transport/transport.h"
+
+namespace lamina::transport {
+
+template <typename T>
+absl::Span<const std::byte> AsBytes(const T* data, size_t count) {
+  return {reinterpret_cast<const std::byte*>(data), count * sizeof(T)};
+}
+
+// Puts `source`, in pieces if the backend asks for them, the signal with the last one; tries again
+// while the backend's queue is full.
+// Errors: those of Put(); kDeadlineExceeded  the queue stayed full; kCancelled  the abort word was
+//         raised meanwhile. On an error some pieces may have left; the signal has not.
+absl::Status PutAll(Transport& transport, RemoteRegion& target, size_t offset,
+                    absl::Span<const std::byte> source, const SignalUpdate* signal,
+                    const WaitOptions& options);
+
+// Waits until no source of puts to `target` is read any more.
+// Errors: kDeadlineExceeded, kCancelled.
+absl::Status DrainPuts(Transport& transport, RemoteRegion& target, const WaitOptions& options);
+
+// Opens the regions of all peers, in order. Errors: those of OpenRegion().
+absl::StatusOr<std::vector<std::unique_ptr<RemoteRegion>>> OpenRegions(
+    Transport& transport, const std::vector<std::string>& descriptors, uint64_t epoch);
+
+}  // namespace lamina::transport
