@@ -219,9 +219,18 @@ await_serving() {
 
 need_programs() {
   local program
-  for program in lamina lamina-coordinator lamina-compute lamina-memory lamina-gateway; do
+  for program in lamina lamina-coordinator lamina-compute lamina-memory; do
     [[ -x $bin/$program ]] || fail "$bin/$program is not there; build it with deploy/build.sh"
   done
+}
+
+# need_gateway: only clusters with HTTP need the program and its port.
+need_gateway() {
+  local listen
+  listen=$("$bin/lamina" config --cluster "$state/cluster.yaml" --list | awk '$1 == "gateway" {print $5}')
+  [[ -n $listen ]] || return 0
+  [[ -x $bin/lamina-gateway ]] || fail "$bin/lamina-gateway is not there; build it with deploy/build.sh"
+  pid_of gateway > /dev/null || check_port "$listen" gateway
 }
 
 need_state() {
@@ -263,12 +272,12 @@ configure() {
   printf '%s\n' "$new" > "$state/cluster.yaml"
 }
 
-# check_port HOST:PORT: fails when somebody listens there.
+# check_port HOST:PORT [SECTION]: fails when somebody listens there.
 check_port() {
   local host=${1%:*} port=${1##*:}
   [[ $port != 0 ]] || return 0
   if (exec 3<> "/dev/tcp/${host/#0.0.0.0/127.0.0.1}/$port") 2> /dev/null; then
-    fail "port $port of $host is in use by another program; stop it, or take another port: --set coordinator.listen=$host:0"
+    fail "port $port of $host is in use by another program; stop it, or take another port: --set ${2:-coordinator}.listen=$host:0"
   fi
 }
 
@@ -287,6 +296,7 @@ start_coordinator() {
 up() {
   need_programs
   configure
+  need_gateway
   local role name started=0
   if ! pid_of coordinator > /dev/null; then
     start_coordinator
