@@ -69,12 +69,15 @@ absl::string_view FinishReasonName(FinishReason reason);
 struct TokenLogprob {
   TokenId token = 0;
   float logprob = 0;  // Natural logarithm.
+  std::string text;   // Bytes; may be part of a character.
 };
 
 struct TokenOutput {
   TokenId token = 0;
   std::optional<float> logprob;
   std::vector<TokenLogprob> top;
+  std::string text;   // Bytes; with log-probabilities only.
+  bool ends = false;  // An end or stop token: its text is not part of the answer.
 };
 
 struct Usage {
@@ -96,6 +99,7 @@ struct Chunk {
   Usage usage;
   // Not 0 in chunks without output that say how far a long prompt is.
   uint32_t prompt_tokens_done = 0;
+  uint32_t prompt_tokens = 0;  // Of the whole prompt.
 };
 
 struct ScoreResult {
@@ -103,6 +107,7 @@ struct ScoreResult {
   std::vector<float> logprobs;  // logprobs[i] belongs to tokens[i + 1].
   double nll_sum = 0;
   double perplexity = 0;
+  std::vector<std::string> texts;  // Of tokens: bytes; may be part of a character.
 };
 
 struct TokenizeResult {

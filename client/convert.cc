@@ -40,12 +40,12 @@ FinishReason FromProto(v1::FinishReason reason) {
 }
 
 TokenOutput FromProto(const v1::TokenOutput& in) {
-  TokenOutput out = {.token = in.token()};
+  TokenOutput out = {.token = in.token(), .text = in.text(), .ends = in.ends()};
   if (in.has_logprob()) {
     out.logprob = in.logprob();
   }
   for (const v1::TokenLogprob& top : in.top()) {
-    out.top.push_back({.token = top.token(), .logprob = top.logprob()});
+    out.top.push_back({.token = top.token(), .logprob = top.logprob(), .text = top.text()});
   }
   return out;
 }
@@ -117,7 +117,8 @@ Chunk FromProto(const v1::GenerateResponse& response) {
                  .index = response.index(),
                  .text = response.text(),
                  .finish_reason = FromProto(response.finish_reason()),
-                 .prompt_tokens_done = response.prompt_tokens_done()};
+                 .prompt_tokens_done = response.prompt_tokens_done(),
+                 .prompt_tokens = response.prompt_tokens()};
   for (const v1::TokenOutput& token : response.tokens()) {
     chunk.tokens.push_back(FromProto(token));
   }
@@ -135,7 +136,8 @@ ScoreResult FromProto(const v1::ScoreResponse& response) {
   return {.tokens = {response.tokens().begin(), response.tokens().end()},
           .logprobs = {response.logprobs().begin(), response.logprobs().end()},
           .nll_sum = response.nll_sum(),
-          .perplexity = response.perplexity()};
+          .perplexity = response.perplexity(),
+          .texts = {response.texts().begin(), response.texts().end()}};
 }
 
 ModelInfo FromProto(const v1::Model& model) {

@@ -42,7 +42,7 @@ void ToProto(const ChoiceUsage& usage, v1::Usage* proto) {
 }
 
 v1::GenerateResponse ToProto(const std::string& request_id, const ChoiceOutput& output,
-                             bool with_logprobs) {
+                             bool with_logprobs, const model::Tokenizer& tokenizer) {
   v1::GenerateResponse response;
   response.set_request_id(request_id);
   response.set_index(output.index);
@@ -50,12 +50,15 @@ v1::GenerateResponse ToProto(const std::string& request_id, const ChoiceOutput& 
   for (const core::SampledToken& token : output.tokens) {
     v1::TokenOutput* entry = response.add_tokens();
     entry->set_token(token.token);
+    entry->set_ends(token.finish == core::FinishReason::kStop);
     if (with_logprobs) {
       entry->set_logprob(token.logprob);
+      entry->set_text(tokenizer.TokenBytes(token.token, /*skip_special=*/false));
       for (const core::TokenLogprob& top : token.top) {
         v1::TokenLogprob* alternative = entry->add_top();
         alternative->set_token(top.token);
         alternative->set_logprob(top.logprob);
+        alternative->set_text(tokenizer.TokenBytes(top.token, /*skip_special=*/false));
       }
     }
   }
@@ -93,7 +96,11 @@ class GenerateCall final : public RequestSink {
     const uint64_t key_;
   };
 
-  explicit GenerateCall(bool with_logprobs) : with_logprobs_(with_logprobs) {}
+  GenerateCall(bool with_logprobs, const model::Tokenizer& tokenizer)
+      : with_logprobs_(with_logprobs), tokenizer_(tokenizer) {}
+
+  // Before the request is submitted.
+  void SetPromptTokens(size_t tokens) { prompt_tokens_ = static_cast<uint32_t>(tokens); }
 
   void Attach(Reactor* reactor) {
     const std::lock_guard lock(mutex_);
@@ -103,8 +110,10 @@ class GenerateCall final : public RequestSink {
 
   void OnAccepted(const std::string& request_id) override { request_id_ = request_id; }
   void OnOutput(ChoiceOutput output) override {
+    v1::GenerateResponse response = ToProto(request_id_, output, with_logprobs_, tokenizer_);
+    response.set_prompt_tokens(prompt_tokens_);
     const std::lock_guard lock(mutex_);
-    queue_.push_back(ToProto(request_id_, output, with_logprobs_));
+    queue_.push_back(std::move(response));
     Pump();
   }
   void OnProgress(uint32_t tokens_done) override {
@@ -112,6 +121,7 @@ class GenerateCall final : public RequestSink {
     v1::GenerateResponse response;
     response.set_request_id(request_id_);
     response.set_prompt_tokens_done(tokens_done);
+    response.set_prompt_tokens(prompt_tokens_);
     queue_.push_back(std::move(response));
     Pump();
   }
@@ -152,6 +162,8 @@ class GenerateCall final : public RequestSink {
   }
 
   const bool with_logprobs_;
+  const model::Tokenizer& tokenizer_;
+  uint32_t prompt_tokens_ = 0;
   std::string request_id_;  // Engine's thread.
 
   std::mutex mutex_;
@@ -269,11 +281,12 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
     grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
   (void)context;
   const uint64_t key = Engine::NewKey();
-  auto call = std::make_shared<GenerateCall>(request->sampling().has_logprobs());
+  auto call = std::make_shared<GenerateCall>(request->sampling().has_logprobs(), tokenizer_);
   auto* reactor = new GenerateCall::Reactor(call, engine_, key);
   call->Attach(reactor);
   absl::StatusOr<GenerateSpec> spec = SpecOf(*request);
   if (spec.ok()) {
+    call->SetPromptTokens(spec->prompt.size());
     engine_.Submit(*std::move(spec), key, call);
   } else {
     call->OnDone(spec.status());
@@ -300,6 +313,10 @@ grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* c
                                                          " tokens; scoring needs at least 2")));
   }
   response->mutable_tokens()->Add(spec.prompt.begin(), spec.prompt.end());
+  for (const TokenId token : spec.prompt) {
+    const bool known = token >= 0 && static_cast<size_t>(token) < tokenizer_.vocabulary_size();
+    response->add_texts(known ? tokenizer_.TokenBytes(token, /*skip_special=*/false) : "");
+  }
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   engine_.Submit(std::move(spec), Engine::NewKey(), std::make_shared<ScoreCall>(reactor, response));
   return reactor;

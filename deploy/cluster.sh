@@ -135,12 +135,13 @@ stop() {
   rm -f "$state/$1.pid" "$state/$1.ready"
 }
 
-# stop_all: the coordinator first, so that it can end its requests while the nodes are there.
+# stop_all: the gateway and then the coordinator first, so that requests can end while the nodes are there.
 stop_all() {
   local _role name
+  stop gateway
   stop coordinator
   while read -r _role name; do
-    [[ $name == coordinator ]] || stop "$name" &
+    [[ $name == coordinator || $name == gateway ]] || stop "$name" &
   done < <(daemons)
   wait
 }
@@ -168,14 +169,19 @@ give_up() {
   fail "$*"
 }
 
-# await_coordinator: waits for the ready file; sets `address`.
-await_coordinator() {
+# await_ready NAME: waits for the ready file of the coordinator or the gateway.
+await_ready() {
   local end=$((SECONDS + wait_s))
-  until [[ -s $state/coordinator.ready ]]; do
-    pid_of coordinator > /dev/null || give_up coordinator "the coordinator ended; its log is above"
-    ((SECONDS < end)) || give_up coordinator "the coordinator is not ready after $wait_s s"
+  until [[ -s $state/$1.ready ]]; do
+    pid_of "$1" > /dev/null || give_up "$1" "the $1 ended; its log is above"
+    ((SECONDS < end)) || give_up "$1" "the $1 is not ready after $wait_s s"
     sleep 0.05
   done
+}
+
+# await_coordinator: sets `address`.
+await_coordinator() {
+  await_ready coordinator
   address=$(head -n 1 "$state/coordinator.ready")
   address=${address/#0.0.0.0:/127.0.0.1:}
   echo "$address" > "$state/address"
@@ -218,6 +224,15 @@ need_programs() {
   done
 }
 
+# need_gateway: only clusters with HTTP need the program and its port.
+need_gateway() {
+  local listen
+  listen=$("$bin/lamina" config --cluster "$state/cluster.yaml" --list | awk '$1 == "gateway" {print $5}')
+  [[ -n $listen ]] || return 0
+  [[ -x $bin/lamina-gateway ]] || fail "$bin/lamina-gateway is not there; build it with deploy/build.sh"
+  pid_of gateway > /dev/null || check_port "$listen" gateway
+}
+
 need_state() {
   [[ -f $state/cluster.yaml ]] ||
     fail "no cluster was started from $cluster here ($state is empty); start it with deploy/cluster.sh up --cluster $cluster"
@@ -257,12 +272,12 @@ configure() {
   printf '%s\n' "$new" > "$state/cluster.yaml"
 }
 
-# check_port HOST:PORT: fails when somebody listens there.
+# check_port HOST:PORT [SECTION]: fails when somebody listens there.
 check_port() {
   local host=${1%:*} port=${1##*:}
   [[ $port != 0 ]] || return 0
   if (exec 3<> "/dev/tcp/${host/#0.0.0.0/127.0.0.1}/$port") 2> /dev/null; then
-    fail "port $port of $host is in use by another program; stop it, or take another port: --set coordinator.listen=$host:0"
+    fail "port $port of $host is in use by another program; stop it, or take another port: --set ${2:-coordinator}.listen=$host:0"
   fi
 }
 
@@ -281,6 +296,7 @@ start_coordinator() {
 up() {
   need_programs
   configure
+  need_gateway
   local role name started=0
   if ! pid_of coordinator > /dev/null; then
     start_coordinator
@@ -299,6 +315,16 @@ up() {
   else
     say "the cluster serves at $address"
   fi
+  say_gateway
+}
+
+# say_gateway: where HTTP is served, if it is.
+say_gateway() {
+  local scheme=http
+  daemons | grep -q '^gateway ' || return 0
+  await_ready gateway
+  ! grep -q '^ *tls_certificate:' "$state/cluster.yaml" || scheme=https
+  say "OpenAI's API is at $scheme://$(head -n 1 "$state/gateway.ready")/v1"
 }
 
 down() {

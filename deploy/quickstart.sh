@@ -51,7 +51,7 @@ fi
 "$REPO/deploy/install_packages.sh"
 "$REPO/deploy/get_model.sh"
 "$REPO/deploy/build.sh" --target lamina --target lamina-coordinator --target lamina-compute \
-  --target lamina-memory
+  --target lamina-memory --target lamina-gateway
 
 say "starting the cluster"
 if "$REPO/deploy/cluster.sh" status --cluster "$cluster" > /dev/null 2>&1; then
@@ -77,6 +77,8 @@ The cluster runs at $LAMINA_SERVER. Try:
   build/release/bin/lamina generate --prompt "The capital of France is" --max-tokens 20
   build/release/bin/lamina bench --concurrency 8 --requests 32
   build/release/bin/lamina status
+  curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \\
+    -d '{"model": "smollm2-135m-instruct", "messages": [{"role": "user", "content": "Hello"}]}'
   deploy/cluster.sh down
 EOF
 fi

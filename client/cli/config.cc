@@ -35,6 +35,9 @@ Json Daemons(const ClusterConfig& config) {
   Json daemons = Json::array();
   daemons.push_back(
       daemon("coordinator", "coordinator", listen.substr(0, listen.rfind(':')), "-", listen));
+  if (const std::string& http = config.gateway.listen; !http.empty()) {
+    daemons.push_back(daemon("gateway", "gateway", http.substr(0, http.rfind(':')), "-", http));
+  }
   for (const ComputeNodeConfig& node : config.compute) {
     daemons.push_back(daemon("compute", node.name, node.host, Cores(node.cores), "-"));
   }

@@ -26,6 +26,11 @@ constexpr uint32_t kChunkTokensMax = 8192;  // Bounds the activations of a step.
 constexpr uint32_t kSequenceTokensMax = 1u << 20;
 constexpr uint32_t kRunningMax = 4096;
 constexpr uint32_t kWaitingMax = 1u << 20;
+constexpr uint64_t kBodyBytesLeast = 1 << 10;
+constexpr uint64_t kBodyBytesMost = 64 << 20;  // What a gRPC message of ours may have.
+constexpr uint32_t kConnectionsMax = 1u << 16;
+constexpr uint32_t kChoicesMax = 4096;
+constexpr uint32_t kGatewaySecondsMax = 86400;
 
 absl::Status Invalid(absl::string_view key, absl::string_view value, absl::string_view allowed) {
   return absl::InvalidArgumentError(absl::StrCat(key, ": '", value, "' is not ", allowed));
@@ -129,15 +134,42 @@ absl::Status CheckNodes(const ClusterConfig& config) {
   return absl::OkStatus();
 }
 
+absl::Status CheckGateway(const GatewayConfig& gateway) {
+  if (gateway == GatewayConfig()) {
+    return absl::OkStatus();
+  }
+  LAMINA_RETURN_IF_ERROR(CheckListen("gateway.listen", gateway.listen));
+  if (gateway.tls_certificate.empty() != gateway.tls_key.empty()) {
+    return absl::InvalidArgumentError(
+        "gateway: tls_certificate and tls_key go together; give both files or none");
+  }
+  for (const std::string& name : gateway.model_names) {
+    if (name.empty()) {
+      return Invalid("gateway.model_names", name, "a list of names that are not empty");
+    }
+  }
+  LAMINA_RETURN_IF_ERROR(CheckRange("gateway.body_bytes_max", gateway.body_bytes_max,
+                                    kBodyBytesLeast, kBodyBytesMost));
+  LAMINA_RETURN_IF_ERROR(
+      CheckRange("gateway.connections_max", gateway.connections_max, 1, kConnectionsMax));
+  LAMINA_RETURN_IF_ERROR(CheckRange("gateway.choices_max", gateway.choices_max, 1, kChoicesMax));
+  for (const auto& [key, seconds] :
+       {std::pair("gateway.request_seconds", gateway.request_seconds),
+        std::pair("gateway.idle_seconds", gateway.idle_seconds),
+        std::pair("gateway.write_seconds", gateway.write_seconds),
+        std::pair("gateway.keep_alive_seconds", gateway.keep_alive_seconds)}) {
+    LAMINA_RETURN_IF_ERROR(CheckRange(key, seconds, 1, kGatewaySecondsMax));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckValues(const ClusterConfig& config) {
   if (config.model.empty()) {
     return absl::InvalidArgumentError(
         "model: missing; give a GGUF file or a Hugging Face directory");
   }
   LAMINA_RETURN_IF_ERROR(CheckListen("coordinator.listen", config.coordinator_listen));
-  if (!config.gateway_listen.empty()) {
-    LAMINA_RETURN_IF_ERROR(CheckListen("gateway.listen", config.gateway_listen));
-  }
+  LAMINA_RETURN_IF_ERROR(CheckGateway(config.gateway));
   if (config.transport.empty()) {
     return absl::InvalidArgumentError("transport: the list is empty; name at least one, like shm");
   }
@@ -181,11 +213,6 @@ absl::Status CheckNodeServed(absl::string_view list, size_t index, const Node& n
 
 absl::Status CheckServed(const ClusterConfig& config) {
   using internal::EnumName;
-  if (!config.gateway_listen.empty()) {
-    return absl::UnimplementedError(
-        "gateway: not served by this version; remove the key: clients speak gRPC to the "
-        "coordinator");
-  }
   if (config.compute.size() > 1) {
     return NotServed("compute", absl::StrCat(config.compute.size(), " nodes"), "exactly one");
   }

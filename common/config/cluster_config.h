@@ -36,6 +36,25 @@ struct MemoryNodeConfig {
   uint64_t capacity_bytes = 0;  // For KV. Required.
 };
 
+// The HTTP gateway. Without a `listen` address there is none.
+struct GatewayConfig {
+  std::string listen;                    // host:port; port 0 picks one.
+  std::vector<std::string> model_names;  // What clients may call the model; empty: its own names.
+  std::string api_keys_file;             // One key per line; empty: no keys are asked for.
+  std::string tls_certificate;           // PEM files; both or none.
+  std::string tls_key;
+  std::vector<std::string> cors_origins;        // Origins whose pages may call; "*" for any.
+  uint64_t body_bytes_max = uint64_t{4} << 20;  // Of one request.
+  uint32_t connections_max = 4096;
+  uint32_t choices_max = 128;        // Prompts of a batch times `n`.
+  uint32_t request_seconds = 30;     // For a request to arrive whole, from its first byte.
+  uint32_t idle_seconds = 75;        // Between two requests of a connection.
+  uint32_t write_seconds = 30;       // For a client to take any of what waits for it.
+  uint32_t keep_alive_seconds = 10;  // Silence of a stream after which it sends a comment.
+
+  friend bool operator==(const GatewayConfig&, const GatewayConfig&) = default;
+};
+
 enum class Partition : uint8_t { kRequest, kHead, kTokenRange };
 enum class PrefillMode : uint8_t { kInline, kDedicated };
 enum class ServiceOrderKind : uint8_t { kFirstComeFirstServed, kPriority };
@@ -43,7 +62,7 @@ enum class ServiceOrderKind : uint8_t { kFirstComeFirstServed, kPriority };
 struct ClusterConfig {
   std::string model;                                  // Relative paths: to the working directory.
   std::string coordinator_listen = "127.0.0.1:7400";  // host:port; port 0 picks one.
-  std::string gateway_listen;                         // Empty: none.
+  GatewayConfig gateway;
   std::vector<ComputeNodeConfig> compute;
   std::vector<MemoryNodeConfig> memory;
   std::vector<std::string> transport = {"shm"};  // First that works.

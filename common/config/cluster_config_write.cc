@@ -63,6 +63,41 @@ void EmitNodes(YAML::Emitter& out, const ClusterConfig& config) {
   out << YAML::EndSeq;
 }
 
+// Empty values are left out: they are the defaults.
+void EmitGateway(YAML::Emitter& out, const GatewayConfig& gateway) {
+  const auto word = [&out](const char* key, const std::string& value) {
+    if (!value.empty()) {
+      out << YAML::Key << key << YAML::Value << value;
+    }
+  };
+  const auto words = [&out](const char* key, const std::vector<std::string>& value) {
+    if (!value.empty()) {
+      out << YAML::Key << key << YAML::Value << YAML::Flow << value;
+    }
+  };
+  const auto number = [&out](const char* key, uint32_t value) {
+    out << YAML::Key << key << YAML::Value << value;
+  };
+  if (gateway.listen.empty()) {
+    return;
+  }
+  out << YAML::Key << "gateway" << YAML::Value << YAML::BeginMap;
+  word("listen", gateway.listen);
+  words("model_names", gateway.model_names);
+  word("api_keys_file", gateway.api_keys_file);
+  word("tls_certificate", gateway.tls_certificate);
+  word("tls_key", gateway.tls_key);
+  words("cors_origins", gateway.cors_origins);
+  word("body_bytes_max", FormatExactBytes(gateway.body_bytes_max));
+  number("connections_max", gateway.connections_max);
+  number("choices_max", gateway.choices_max);
+  number("request_seconds", gateway.request_seconds);
+  number("idle_seconds", gateway.idle_seconds);
+  number("write_seconds", gateway.write_seconds);
+  number("keep_alive_seconds", gateway.keep_alive_seconds);
+  out << YAML::EndMap;
+}
+
 }  // namespace
 
 std::string ToYaml(const ClusterConfig& config) {
@@ -82,11 +117,7 @@ std::string ToYaml(const ClusterConfig& config) {
   section("coordinator");
   word("listen", config.coordinator_listen);
   out << YAML::EndMap;
-  if (!config.gateway_listen.empty()) {
-    section("gateway");
-    word("listen", config.gateway_listen);
-    out << YAML::EndMap;
-  }
+  EmitGateway(out, config.gateway);
   EmitNodes(out, config);
   out << YAML::Key << "transport" << YAML::Value << YAML::Flow << config.transport;
   section("pipeline");

@@ -63,6 +63,7 @@ class ClusterFileReader {
 
   std::vector<Key> ComputeKeys(ComputeNodeConfig& node) const;
   std::vector<Key> MemoryKeys(MemoryNodeConfig& node) const;
+  std::vector<Key> GatewayKeys(GatewayConfig& gateway) const;
 
   const std::string origin_;
   ClusterConfig& config_;
@@ -246,6 +247,22 @@ std::vector<Key> ClusterFileReader::MemoryKeys(MemoryNodeConfig& node) const {
           {"threads", Number(node.threads)}, {"capacity", Size(node.capacity_bytes)}};
 }
 
+std::vector<Key> ClusterFileReader::GatewayKeys(GatewayConfig& gateway) const {
+  return {{"listen", Text(gateway.listen)},
+          {"model_names", Words(gateway.model_names)},
+          {"api_keys_file", Text(gateway.api_keys_file)},
+          {"tls_certificate", Text(gateway.tls_certificate)},
+          {"tls_key", Text(gateway.tls_key)},
+          {"cors_origins", Words(gateway.cors_origins)},
+          {"body_bytes_max", Size(gateway.body_bytes_max)},
+          {"connections_max", Number(gateway.connections_max)},
+          {"choices_max", Number(gateway.choices_max)},
+          {"request_seconds", Number(gateway.request_seconds)},
+          {"idle_seconds", Number(gateway.idle_seconds)},
+          {"write_seconds", Number(gateway.write_seconds)},
+          {"keep_alive_seconds", Number(gateway.keep_alive_seconds)}};
+}
+
 absl::Status ClusterFileReader::Read(const YAML::Node& root) {
   ClusterConfig& c = config_;
   constexpr uint32_t kNotGiven = UINT32_MAX;
@@ -253,7 +270,7 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
   const std::vector<Key> keys = {
       {"model", Text(c.model)},
       {"coordinator", Section({{"listen", Text(c.coordinator_listen)}})},
-      {"gateway", Section({{"listen", Text(c.gateway_listen)}})},
+      {"gateway", Section(GatewayKeys(c.gateway))},
       {"compute", List<ComputeNodeConfig>(
                       c.compute, [this](ComputeNodeConfig& node) { return ComputeKeys(node); })},
       {"memory", List<MemoryNodeConfig>(

@@ -59,7 +59,7 @@ class ClusterScriptTest(unittest.TestCase):
         self.state = self.directory / "run"
         self.bin = self.directory / "bin"
         self.bin.mkdir()
-        for program in ("lamina-coordinator", "lamina-compute", "lamina-memory"):
+        for program in ("lamina-coordinator", "lamina-compute", "lamina-memory", "lamina-gateway"):
             self.write(self.bin / program, DAEMON.format(dir=self.directory))
         self.write(self.bin / "lamina", LAMINA.format(dir=self.directory, bin=BIN))
         self.model = self.directory / "model.gguf"
@@ -163,6 +163,23 @@ class ClusterScriptTest(unittest.TestCase):
             result = self.script("up", "--set", f"coordinator.listen=127.0.0.1:{port}")
         self.assertEqual(result.returncode, 1)
         self.assertIn(f"port {port} of 127.0.0.1 is in use", result.stderr)
+
+    def test_the_gateway_is_started_and_its_address_told(self):
+        result = self.script("up", "--set", "gateway.listen=127.0.0.1:0")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("OpenAI's API is at http://127.0.0.1:7999/v1", result.stderr)
+        self.assertIn("gateway begins", (self.state / "gateway.log").read_text())
+        self.assertEqual(self.script("down").returncode, 0)
+        self.assertIn("gateway ends", (self.state / "gateway.log").read_text())
+
+    def test_a_port_of_the_gateway_that_is_in_use_is_named(self):
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            result = self.script("up", "--set", f"gateway.listen=127.0.0.1:{port}")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("--set gateway.listen=127.0.0.1:0", result.stderr)
 
     def test_a_missing_model_says_how_to_get_it(self):
         self.model.unlink()

@@ -6,10 +6,13 @@ ends only the processes that it started itself. Logs stay in `directory` and are
 something goes wrong.
 """
 
+import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
@@ -34,6 +37,35 @@ def run(*arguments, server=None, stdin="", timeout=COMMAND_SECONDS, program="lam
     environment.update(env or {})
     return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout,
                           env=environment)
+
+
+def run_in_environment(*requirements):
+    """Runs this script again in a virtual environment that has the packages, unless it does.
+
+    The environment stays in the build folder for the next time. Where the packages cannot be had, the
+    tests are skipped, or fail where everything must be there.
+    """
+    folder = BIN.parent / "environments" / "-".join(requirements)
+    python = folder / "bin/python"
+    if Path(sys.prefix).resolve() == folder.resolve():
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    done = folder / "installed"
+    with open(f"{folder}.lock", "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+            command = [str(python), "-m", "pip", "install", "--quiet", *requirements]
+            installed = subprocess.run(command, capture_output=True, text=True)
+            if installed.returncode != 0:
+                reason = f"{' '.join(requirements)} cannot be installed: {installed.stderr[-500:]}"
+                if os.environ.get("LAMINA_REQUIRE_MODEL") == "1":
+                    sys.exit(reason)
+                print(f"skipped: {reason}")
+                sys.exit(0)
+            done.touch()
+    os.execv(python, [str(python), "-B", *sys.argv])
 
 
 def json_lines(text):
@@ -85,6 +117,7 @@ class Cluster:
         self._wait = wait
         self.processes = {}
         self.server = None
+        self.gateway = None  # host:port of its HTTP, when the cluster file has one.
         listing = run("config", "--cluster", self.file, *self.overrides, "--list")
         if listing.returncode != 0:
             raise ClusterError(listing.stderr)
@@ -122,7 +155,7 @@ class Cluster:
         return "\n".join(f"--- {name}\n{self.log(name)[-3000:]}" for name in self.roles)
 
     def start(self, name):
-        """Starts a daemon. The coordinator is awaited, since the others need its address."""
+        """Starts a daemon. The coordinator and the gateway are awaited, for their addresses."""
         role = self.roles[name]
         ready = self.directory / f"{name}.ready"
         ready.unlink(missing_ok=True)
@@ -135,10 +168,14 @@ class Cluster:
         with open(self.directory / f"{name}.log", "ab") as log:
             self.processes[name] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log,
                                                     stderr=log, start_new_session=True)
-        if role == "coordinator":
+        if role in ("coordinator", "gateway"):
             self.await_true(lambda: ready.exists() and ready.read_text().strip(),
-                            "the coordinator's ready file", [name])
-            self.server = ready.read_text().split()[0]
+                            f"the {role}'s ready file", [name])
+            address = ready.read_text().split()[0]
+            if role == "coordinator":
+                self.server = address
+            else:
+                self.gateway = address
 
     def await_true(self, condition, what, must_live=(), seconds=START_SECONDS):
         """Polls until the condition holds; fails when one of `must_live` ends."""

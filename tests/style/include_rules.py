@@ -43,6 +43,7 @@ THIRD_PARTY = [
     (r"utf8proc", r"model/(tokenizer|jinja)/"),
     (r"(sentencepiece|pcre2)", r"model/tokenizer/"),
     (r"boost/graph/", r"model/splitter\.cc$"),
+    (r"(boost/(asio|beast|system)|openssl)/", r"gateway/"),
 ]
 
 # The one header that may look at the platform.

@@ -42,6 +42,9 @@ TEST(ClusterConfigTest, ReadsEveryKey) {
   const auto config = Parse(R"(
 model: models/x.gguf
 coordinator: {listen: 127.0.0.1:7500}
+gateway: {listen: 127.0.0.1:8500, model_names: [a, b], api_keys_file: keys, tls_certificate: c.pem, tls_key: k.pem,
+  cors_origins: "*", body_bytes_max: 1MiB, connections_max: 10, choices_max: 4, request_seconds: 2, idle_seconds: 3,
+  write_seconds: 4, keep_alive_seconds: 5}
 compute:
   - {name: c0, host: 127.0.0.1, device: cpu, cores: "0-2,5", threads: 3, compute_type: f32}
 memory:
@@ -58,6 +61,20 @@ order: priority
 
   EXPECT_EQ(config->model, "models/x.gguf");
   EXPECT_EQ(config->coordinator_listen, "127.0.0.1:7500");
+  const GatewayConfig gateway = {.listen = "127.0.0.1:8500",
+                                 .model_names = {"a", "b"},
+                                 .api_keys_file = "keys",
+                                 .tls_certificate = "c.pem",
+                                 .tls_key = "k.pem",
+                                 .cors_origins = {"*"},
+                                 .body_bytes_max = MiB(1),
+                                 .connections_max = 10,
+                                 .choices_max = 4,
+                                 .request_seconds = 2,
+                                 .idle_seconds = 3,
+                                 .write_seconds = 4,
+                                 .keep_alive_seconds = 5};
+  EXPECT_EQ(config->gateway, gateway);
   ASSERT_EQ(config->compute.size(), 1u);
   EXPECT_THAT(config->compute[0].cores, ElementsAre(0, 1, 2, 5));
   EXPECT_EQ(config->compute[0].threads, 3u);
@@ -161,6 +178,12 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"prefill.mode=lazy", "inline, dedicated"},
         BadValue{"prefill.chunk_tokens=0", "[1, 8192]"},
         BadValue{"limits.sequence_tokens_max=1", "[2, 1048576]"},
+        BadValue{"gateway.listen=8000", "gateway.listen"},
+        BadValue{"gateway={listen: '127.0.0.1:0', tls_key: k}", "go together"},
+        BadValue{"gateway={idle_seconds: 7}", "gateway.listen"},
+        BadValue{"gateway={listen: '127.0.0.1:0', idle_seconds: 0}", "[1, 86400]"},
+        BadValue{"gateway={listen: '127.0.0.1:0', body_bytes_max: 1}", "gateway.body_bytes_max"},
+        BadValue{"gateway={listen: '127.0.0.1:0', model_names: ['']}", "gateway.model_names"},
         BadValue{"limits.running_max=0", "[1, 4096]"},
         BadValue{"limits.waiting_max=0", "[1, 1048576]"},
         BadValue{"order=lifo", "fcfs, priority"}));
@@ -174,9 +197,7 @@ TEST_P(NotServedTest, IsUnimplementedAndSaysWhatIs) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Keys, NotServedTest,
-                         testing::Values(BadValue{"gateway.listen=127.0.0.1:8000",
-                                                  "gateway: not served"},
-                                         BadValue{"compute.1.name=c1", "exactly one"},
+                         testing::Values(BadValue{"compute.1.name=c1", "exactly one"},
                                          BadValue{"compute.0.host=node17", "localhost, 127.0.0.1"},
                                          BadValue{"memory.0.host=node17", "localhost, 127.0.0.1"},
                                          BadValue{"memory.0.device=cuda:1", "it serves: cpu"},

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gateway/api_error.h"
+
+#include "absl/strings/cord.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+
+namespace lamina::gateway {
+namespace {
+
+constexpr char kParam[] = "lamina/param";
+constexpr char kCode[] = "lamina/code";
+constexpr char kHttpStatus[] = "lamina/http-status";
+// A queue empties at the pace of whole answers; a cluster comes back at that of a restart.
+constexpr int kRetryFullSeconds = 1;
+constexpr int kRetryUnavailableSeconds = 5;
+
+std::string Payload(const absl::Status& status, absl::string_view key) {
+  const auto payload = status.GetPayload(key);
+  return payload.has_value() ? std::string(*payload) : "";
+}
+
+nlohmann::ordered_json OrNull(const std::string& text) {
+  return text.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(text);
+}
+
+void FillFromCode(absl::StatusCode code, ApiError& error) {
+  switch (code) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kUnimplemented:
+    case absl::StatusCode::kFailedPrecondition:
+      error.http_status = 400;
+      error.type = "invalid_request_error";
+      break;
+    case absl::StatusCode::kNotFound:
+      error.http_status = 404;
+      error.type = "invalid_request_error";
+      break;
+    case absl::StatusCode::kAlreadyExists:
+      error.http_status = 409;
+      error.type = "invalid_request_error";
+      break;
+    case absl::StatusCode::kResourceExhausted:
+      error.http_status = 429;
+      error.type = "requests";
+      error.code = "rate_limit_exceeded";
+      error.retry_after_seconds = kRetryFullSeconds;
+      break;
+    case absl::StatusCode::kUnavailable:
+      error.http_status = 503;
+      error.type = "server_error";
+      error.code = "service_unavailable";
+      error.retry_after_seconds = kRetryUnavailableSeconds;
+      break;
+    case absl::StatusCode::kDeadlineExceeded:
+      error.http_status = 504;
+      error.type = "server_error";
+      error.code = "timeout";
+      break;
+    case absl::StatusCode::kCancelled:
+      error.http_status = 499;
+      error.type = "server_error";
+      error.code = "request_cancelled";
+      break;
+    default:
+      error.http_status = 500;
+      error.type = "server_error";
+      break;
+  }
+}
+
+}  // namespace
+
+std::string ApiError::ToJson() const {
+  const nlohmann::ordered_json body = {
+      {"error",
+       {{"message", message}, {"type", type}, {"param", OrNull(param)}, {"code", OrNull(code)}}}};
+  return body.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+absl::Status BadField(absl::string_view param, absl::string_view code, absl::string_view message) {
+  absl::Status status = absl::InvalidArgumentError(message);
+  status.SetPayload(kParam, absl::Cord(param));
+  status.SetPayload(kCode, absl::Cord(code));
+  return status;
+}
+
+absl::Status HttpError(int http_status, absl::string_view code, absl::string_view message) {
+  absl::Status status =
+      http_status < 500 ? absl::InvalidArgumentError(message) : absl::InternalError(message);
+  status.SetPayload(kHttpStatus, absl::Cord(absl::StrCat(http_status)));
+  if (!code.empty()) {
+    status.SetPayload(kCode, absl::Cord(code));
+  }
+  return status;
+}
+
+absl::Status UnknownModel(absl::string_view model, absl::string_view served) {
+  absl::Status status = absl::NotFoundError(
+      absl::StrCat("the model '", model, "' is not served here; served: ", served));
+  status.SetPayload(kParam, absl::Cord("model"));
+  status.SetPayload(kCode, absl::Cord("model_not_found"));
+  return status;
+}
+
+ApiError ToApiError(const absl::Status& status) {
+  ApiError error = {.message = std::string(status.message())};
+  FillFromCode(status.code(), error);
+  if (const std::string code = Payload(status, kCode); !code.empty()) {
+    error.code = code;
+  }
+  error.param = Payload(status, kParam);
+  // The coordinator counts the prompt's tokens; OpenAI has a code of its own for this.
+  if (status.code() == absl::StatusCode::kInvalidArgument &&
+      absl::StartsWith(error.message, "the prompt has ") &&
+      absl::StrContains(error.message, "limits.sequence_tokens_max")) {
+    error.code = "context_length_exceeded";
+  }
+  int http_status = 0;
+  if (absl::SimpleAtoi(Payload(status, kHttpStatus), &http_status)) {
+    error.http_status = http_status;
+  }
+  return error;
+}
+
+}  // namespace lamina::gateway

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ApiError: a failure as an OpenAI client sees it: an HTTP status and a body
+// {"error": {"message", "type", "param", "code"}}.
+//
+// Inside the gateway failures travel as absl::Status; what only HTTP knows (the parameter, the
+// code) rides along as payloads, so that the macros of common/status_macros.h work.
+
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace lamina::gateway {
+
+struct ApiError {
+  int http_status = 500;
+  std::string message;
+  std::string type;
+  std::string param;            // Empty: null.
+  std::string code;             // Empty: null.
+  int retry_after_seconds = 0;  // Of the Retry-After header; 0: none.
+
+  // The response body, one line. Bytes that are not UTF-8 are replaced.
+  std::string ToJson() const;
+};
+
+// A bad field of a request: HTTP 400, with the name of the field and OpenAI's code for the kind of
+// mistake ("invalid_type", "invalid_value", "missing_required_parameter", ...).
+absl::Status BadField(absl::string_view param, absl::string_view code, absl::string_view message);
+
+// Something else that only HTTP knows: `http_status` is kept as given.
+absl::Status HttpError(int http_status, absl::string_view code, absl::string_view message);
+
+// The model that was asked for is not served here: HTTP 404.
+absl::Status UnknownModel(absl::string_view model, absl::string_view served);
+
+// What a status of ours, or one that came from the coordinator, is over HTTP: a full queue is 429
+// with Retry-After, a cluster that does not serve (or drains) is 503, a wrong argument is 400.
+ApiError ToApiError(const absl::Status& status);
+
+}  // namespace lamina::gateway

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gateway/api_keys.h"
+
+#include <openssl/crypto.h>
+#include <openssl/sha.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace lamina::gateway {
+namespace {
+
+constexpr char kScheme[] = "bearer ";
+constexpr size_t kSchemeBytes = sizeof(kScheme) - 1;
+
+std::array<uint8_t, 32> DigestOf(absl::string_view key) {
+  std::array<uint8_t, 32> digest{};
+  SHA256(reinterpret_cast<const unsigned char*>(key.data()), key.size(), digest.data());
+  return digest;
+}
+
+}  // namespace
+
+ApiKeys::ApiKeys(const std::vector<std::string>& keys) {
+  for (const std::string& key : keys) {
+    digests_.push_back(DigestOf(key));
+  }
+}
+
+absl::StatusOr<ApiKeys> ApiKeys::Load(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) {
+    return absl::NotFoundError(
+        absl::StrCat("cannot open gateway.api_keys_file '", path, "': ", std::strerror(errno)));
+  }
+  std::vector<std::string> keys;
+  std::string line;
+  for (int number = 1; std::getline(file, line); ++number) {
+    const absl::string_view key = absl::StripAsciiWhitespace(line);
+    if (key.empty() || key.front() == '#') {
+      continue;
+    }
+    if (key.find_first_of(" \t") != absl::string_view::npos) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ":", number, ": a key has no space in it"));
+    }
+    keys.emplace_back(key);
+  }
+  if (keys.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": has no key; write one per line, or leave gateway.api_keys_file out"));
+  }
+  return ApiKeys(keys);
+}
+
+bool ApiKeys::Allows(absl::string_view authorization) const {
+  if (digests_.empty()) {
+    return true;
+  }
+  if (!absl::StartsWithIgnoreCase(authorization, kScheme)) {
+    return false;
+  }
+  const Digest given = DigestOf(absl::StripAsciiWhitespace(authorization.substr(kSchemeBytes)));
+  bool allowed = false;
+  for (const Digest& digest : digests_) {
+    allowed |= CRYPTO_memcmp(digest.data(), given.data(), given.size()) == 0;
+  }
+  return allowed;
+}
+
+}  // namespace lamina::gateway

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gateway/backend_service.h"
+
+#include <chrono>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "client/convert_internal.h"
+#include "common/check.h"
+#include "grpcpp/grpcpp.h"
+#include "lamina/v1/cluster.grpc.pb.h"
+#include "lamina/v1/inference.grpc.pb.h"
+
+namespace lamina::gateway {
+namespace {
+
+using client::internal::FromGrpc;
+using client::internal::FromProto;
+
+constexpr int kMessageBytesMax = 64 << 20;
+constexpr int kReconnectMillisMax = 1000;
+constexpr auto kCallSeconds = std::chrono::seconds(30);
+constexpr auto kScoreSeconds = std::chrono::seconds(600);
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& server) {
+  grpc::ChannelArguments arguments;
+  // The coordinator is on this network: a web proxy of the environment must not come between.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetMaxReceiveMessageSize(kMessageBytesMax);
+  arguments.SetMaxSendMessageSize(kMessageBytesMax);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kReconnectMillisMax);
+  return grpc::CreateCustomChannel(server, grpc::InsecureChannelCredentials(), arguments);
+}
+
+// What the library says of a coordinator that is not there is of no use to an HTTP client.
+absl::Status Explain(const grpc::Status& status) {
+  absl::Status result = FromGrpc(status);
+  if (absl::IsUnavailable(result) && result.message().find("connect") != std::string::npos) {
+    return absl::UnavailableError("the coordinator cannot be reached; try again later");
+  }
+  return result;
+}
+
+// Calls that have not ended. The backend waits for them: their threads still use it.
+class OpenCalls {
+ public:
+  void Add(int change) {
+    const absl::MutexLock lock(&mu_);
+    count_ += change;
+  }
+  void AwaitNone() {
+    const absl::MutexLock lock(&mu_);
+    mu_.Await(absl::Condition(this, &OpenCalls::None));
+  }
+
+ private:
+  bool None() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return count_ == 0; }
+
+  absl::Mutex mu_;
+  int count_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+// One Generate call. The hold keeps it alive at the library while no read is under way; it is given
+// back when the stream has ended, or with Cancel().
+//
+// Threading: OnReadDone and OnDone in threads of the library, all else in the gateway's.
+class GrpcGeneration final : public grpc::ClientReadReactor<v1::GenerateResponse>,
+                             public Generation,
+                             public std::enable_shared_from_this<GrpcGeneration> {
+ public:
+  GrpcGeneration(const client::GenerateOptions& options, client::ChunkFunction on_chunk,
+                 client::DoneFunction on_done, const PostFunction& post,
+                 std::shared_ptr<OpenCalls> open_calls)
+      : request_(client::internal::ToProto(options)),
+        on_chunk_(std::move(on_chunk)),
+        on_done_(std::move(on_done)),
+        post_(post),
+        open_calls_(std::move(open_calls)) {}
+
+  void Start(v1::Inference::Stub& stub) {
+    self_ = shared_from_this();
+    open_calls_->Add(1);
+    stub.async()->Generate(&context_, &request_, this);
+    AddHold();
+    StartCall();
+  }
+
+  void Next() override {
+    LAMINA_CHECK(!reading_);
+    reading_ = true;
+    StartRead(&response_);
+  }
+
+  void Cancel() override {
+    if (cancelled_) {
+      return;
+    }
+    cancelled_ = true;
+    on_chunk_ = nullptr;
+    on_done_ = nullptr;
+    context_.TryCancel();
+    if (!reading_) {
+      LetGo();
+    }
+  }
+
+ private:
+  void OnReadDone(bool ok) override {
+    if (!ok) {
+      RemoveHold();
+      return;
+    }
+    // `reading_` stays true until the chunk is delivered, so that nobody else lets go meanwhile.
+    post_([self = self_, chunk = FromProto(response_)] { self->Deliver(chunk); });
+  }
+
+  void Deliver(const client::Chunk& chunk) {
+    reading_ = false;
+    if (cancelled_) {
+      LetGo();
+    } else {
+      on_chunk_(chunk);
+    }
+  }
+
+  void LetGo() {
+    reading_ = true;
+    RemoveHold();
+  }
+
+  void OnDone(const grpc::Status& status) override {
+    const std::shared_ptr<OpenCalls> open_calls = open_calls_;
+    // The last owner is the gateway's thread: the context's channel must not go in the library's.
+    post_([self = std::exchange(self_, nullptr), result = Explain(status)] {
+      if (const client::DoneFunction done = std::exchange(self->on_done_, nullptr);
+          done != nullptr) {
+        done(result);
+      }
+    });
+    open_calls->Add(-1);
+  }
+
+  const v1::GenerateRequest request_;
+  client::ChunkFunction on_chunk_;
+  client::DoneFunction on_done_;
+  const PostFunction& post_;
+  const std::shared_ptr<OpenCalls> open_calls_;
+  grpc::ClientContext context_;
+  v1::GenerateResponse response_;
+  bool reading_ = false;
+  bool cancelled_ = false;
+  std::shared_ptr<GrpcGeneration> self_;  // Until OnDone.
+};
+
+template <typename Request, typename Response>
+struct UnaryCall {
+  grpc::ClientContext context;
+  Request request;
+  Response response;
+};
+
+class GrpcBackend final : public Backend {
+ public:
+  GrpcBackend(const std::string& server, PostFunction post)
+      : post_(std::move(post)),
+        channel_(MakeChannel(server)),
+        inference_(v1::Inference::NewStub(channel_)),
+        cluster_(v1::Cluster::NewStub(channel_)) {}
+  ~GrpcBackend() override { open_calls_->AwaitNone(); }
+  GrpcBackend(const GrpcBackend&) = delete;
+  GrpcBackend& operator=(const GrpcBackend&) = delete;
+
+  std::shared_ptr<Generation> Generate(const client::GenerateOptions& options,
+                                       client::ChunkFunction on_chunk,
+                                       client::DoneFunction on_done) override {
+    auto call = std::make_shared<GrpcGeneration>(options, std::move(on_chunk), std::move(on_done),
+                                                 post_, open_calls_);
+    call->Start(*inference_);
+    return call;
+  }
+
+  void Score(const client::Prompt& prompt, AnswerFunction<client::ScoreResult> done) override {
+    v1::ScoreRequest request;
+    if (const auto* text = std::get_if<std::string>(&prompt)) {
+      request.set_text(*text);
+    } else {
+      const auto* tokens = std::get_if<std::vector<TokenId>>(&prompt);
+      LAMINA_CHECK(tokens != nullptr);
+      request.mutable_tokens()->mutable_ids()->Add(tokens->begin(), tokens->end());
+    }
+    Call<v1::ScoreResponse>(*inference_->async(), &v1::Inference::Stub::async::Score, request,
+                            kScoreSeconds, std::move(done),
+                            [](const v1::ScoreResponse& response) { return FromProto(response); });
+  }
+
+  void Tokenize(const client::Prompt& prompt, bool add_special,
+                AnswerFunction<client::TokenizeResult> done) override {
+    v1::TokenizeRequest request;
+    if (const auto* text = std::get_if<std::string>(&prompt)) {
+      request.set_text(*text);
+    } else {
+      const auto* messages = std::get_if<std::vector<client::ChatMessage>>(&prompt);
+      LAMINA_CHECK(messages != nullptr);
+      client::internal::FillChat(*messages, *request.mutable_chat());
+    }
+    request.set_add_special(add_special);
+    Call<v1::TokenizeResponse>(
+        *inference_->async(), &v1::Inference::Stub::async::Tokenize, request, kCallSeconds,
+        std::move(done), [](const v1::TokenizeResponse& response) {
+          return client::TokenizeResult{
+              .tokens = {response.tokens().begin(), response.tokens().end()},
+              .pieces = {response.pieces().begin(), response.pieces().end()}};
+        });
+  }
+
+  void Detokenize(const std::vector<TokenId>& tokens, AnswerFunction<std::string> done) override {
+    v1::DetokenizeRequest request;
+    request.mutable_tokens()->Add(tokens.begin(), tokens.end());
+    Call<v1::DetokenizeResponse>(
+        *inference_->async(), &v1::Inference::Stub::async::Detokenize, request, kCallSeconds,
+        std::move(done), [](const v1::DetokenizeResponse& response) { return response.text(); });
+  }
+
+  void ListModels(AnswerFunction<std::vector<client::ModelInfo>> done) override {
+    Call<v1::ListModelsResponse>(*inference_->async(), &v1::Inference::Stub::async::ListModels,
+                                 v1::ListModelsRequest(), kCallSeconds, std::move(done),
+                                 [](const v1::ListModelsResponse& response) {
+                                   std::vector<client::ModelInfo> models;
+                                   for (const v1::Model& model : response.models()) {
+                                     models.push_back(FromProto(model));
+                                   }
+                                   return models;
+                                 });
+  }
+
+  void GetStatus(AnswerFunction<client::ClusterStatus> done) override {
+    Call<v1::GetStatusResponse>(
+        *cluster_->async(), &v1::Cluster::Stub::async::GetStatus, v1::GetStatusRequest(),
+        kCallSeconds, std::move(done),
+        [](const v1::GetStatusResponse& response) { return FromProto(response); });
+  }
+
+ private:
+  // One call with one answer.
+  template <typename Response, typename Stub, typename Request, typename Answer, typename Convert>
+  void Call(Stub& stub,
+            void (Stub::*method)(grpc::ClientContext*, const Request*, Response*,
+                                 std::function<void(grpc::Status)>),
+            const Request& request, std::chrono::seconds deadline, AnswerFunction<Answer> done,
+            Convert convert) {
+    auto call = std::make_shared<UnaryCall<Request, Response>>();
+    call->request = request;
+    call->context.set_deadline(std::chrono::system_clock::now() + deadline);
+    auto* raw = call.get();
+    open_calls_->Add(1);
+    (stub.*method)(
+        &raw->context, &raw->request, &raw->response,
+        [this, open_calls = open_calls_, call = std::move(call), done = std::move(done),
+         convert](const grpc::Status& status) {
+          post_([call, done,
+                 answer = status.ok() ? absl::StatusOr<Answer>(convert(call->response))
+                                      : absl::StatusOr<Answer>(Explain(status))] { done(answer); });
+          open_calls->Add(-1);
+        });
+  }
+
+  const PostFunction post_;
+  const std::shared_ptr<OpenCalls> open_calls_ = std::make_shared<OpenCalls>();
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<v1::Inference::Stub> inference_;
+  const std::unique_ptr<v1::Cluster::Stub> cluster_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> MakeGrpcBackend(const std::string& server, PostFunction post) {
+  return std::make_unique<GrpcBackend>(server, std::move(post));
+}
+
+}  // namespace lamina::gateway

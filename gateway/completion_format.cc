@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gateway/completion_format.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/version.h"
+#include "model/tokenizer/utf8.h"
+#include "nlohmann/json.hpp"
+
+namespace lamina::gateway {
+
+const char kDoneEvent[] = "data: [DONE]\n\n";
+const char kKeepAliveComment[] = ": keep-alive\n\n";
+
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+// JSON has no infinity; clients know this stand-in.
+constexpr float kLogprobLeast = -9999.0f;
+
+std::string Dump(const OrderedJson& json) {
+  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+}
+
+std::string Quote(absl::string_view text) { return Dump(OrderedJson(std::string(text))); }
+
+// Tokens that are no text by themselves are shown as escaped bytes.
+std::string TokenName(const std::string& text, absl::string_view escaped_prefix) {
+  if (model::ToValidUtf8(text) == text) {
+    return text;
+  }
+  std::string name(escaped_prefix);
+  for (const char byte : text) {
+    absl::StrAppendFormat(&name, "\\x%02x", static_cast<unsigned char>(byte));
+  }
+  return name;
+}
+
+double Shown(float logprob) {
+  return std::isfinite(logprob) ? std::max(logprob, kLogprobLeast) : kLogprobLeast;
+}
+
+OrderedJson Bytes(const std::string& text) {
+  OrderedJson bytes = OrderedJson::array();
+  for (const char byte : text) {
+    bytes.push_back(static_cast<unsigned char>(byte));
+  }
+  return bytes;
+}
+
+OrderedJson ChatEntry(const std::string& text, float logprob) {
+  return {{"token", TokenName(text, "")}, {"logprob", Shown(logprob)}, {"bytes", Bytes(text)}};
+}
+
+OrderedJson ChatLogprobs(const std::vector<ShownToken>& tokens) {
+  OrderedJson content = OrderedJson::array();
+  for (const ShownToken& token : tokens) {
+    OrderedJson entry = ChatEntry(token.text, token.logprob.value_or(0));
+    entry["top_logprobs"] = OrderedJson::array();
+    for (const client::TokenLogprob& top : token.top) {
+      entry["top_logprobs"].push_back(ChatEntry(top.text, top.logprob));
+    }
+    content.push_back(std::move(entry));
+  }
+  return {{"content", std::move(content)}, {"refusal", nullptr}};
+}
+
+OrderedJson TopLogprobs(const ShownToken& token) {
+  if (!token.logprob.has_value()) {
+    return nullptr;
+  }
+  OrderedJson top = OrderedJson::object();
+  for (const client::TokenLogprob& alternative : token.top) {
+    top[TokenName(alternative.text, "bytes:")] = Shown(alternative.logprob);
+  }
+  top[TokenName(token.text, "bytes:")] = Shown(*token.logprob);
+  return top;
+}
+
+OrderedJson CompletionLogprobs(const std::vector<ShownToken>& tokens, uint32_t text_offset,
+                               bool with_top) {
+  OrderedJson offsets = OrderedJson::array();
+  OrderedJson logprobs = OrderedJson::array();
+  OrderedJson names = OrderedJson::array();
+  OrderedJson top = OrderedJson::array();
+  for (const ShownToken& token : tokens) {
+    offsets.push_back(text_offset);
+    text_offset += CountCharacters(token.text);
+    logprobs.push_back(token.logprob.has_value() ? OrderedJson(Shown(*token.logprob))
+                                                 : OrderedJson(nullptr));
+    names.push_back(TokenName(token.text, "bytes:"));
+    top.push_back(TopLogprobs(token));
+  }
+  return {{"text_offset", std::move(offsets)},
+          {"token_logprobs", std::move(logprobs)},
+          {"tokens", std::move(names)},
+          {"top_logprobs", with_top ? std::move(top) : OrderedJson(nullptr)}};
+}
+
+// vLLM's shape: null for the first token, then {"token id": {...}} for each.
+OrderedJson PromptLogprobs(const std::vector<ShownToken>& tokens) {
+  OrderedJson list = OrderedJson::array();
+  for (const ShownToken& token : tokens) {
+    if (!token.logprob.has_value()) {
+      list.push_back(nullptr);
+      continue;
+    }
+    list.push_back({{absl::StrCat(token.token),
+                     {{"logprob", Shown(*token.logprob)},
+                      {"rank", nullptr},
+                      {"decoded_token", TokenName(token.text, "bytes:")}}}});
+  }
+  return list;
+}
+
+OrderedJson UsageJson(const TokenCounts& counts) {
+  return {{"prompt_tokens", counts.prompt},
+          {"completion_tokens", counts.completion},
+          {"total_tokens", counts.prompt + counts.completion}};
+}
+
+// What else can end a choice is an error of the whole request.
+absl::string_view ReasonName(client::FinishReason reason) {
+  return reason == client::FinishReason::kLength ? "length" : "stop";
+}
+
+OrderedJson Head(const CompletionHead& head, absl::string_view object) {
+  return {{"id", head.id},
+          {"object", std::string(object)},
+          {"created", head.created},
+          {"model", head.model},
+          {"system_fingerprint", absl::StrCat("lamina-", kVersion)}};
+}
+
+std::string EventPrefix(const CompletionHead& head) {
+  const OrderedJson json = Head(head, head.chat ? "chat.completion.chunk" : "text_completion");
+  std::string text = Dump(json);
+  text.pop_back();  // The closing brace.
+  return absl::StrCat("data: ", text, ",\"choices\":[");
+}
+
+}  // namespace
+
+CompletionFormat::CompletionFormat(CompletionHead head, bool logprobs, uint32_t alternatives)
+    : head_(std::move(head)),
+      logprobs_(logprobs),
+      alternatives_(alternatives),
+      event_prefix_(EventPrefix(head_)) {}
+
+std::string CompletionFormat::Whole(const std::vector<FinishedChoice>& choices,
+                                    const TokenCounts& usage) const {
+  OrderedJson body = Head(head_, head_.chat ? "chat.completion" : "text_completion");
+  body["choices"] = OrderedJson::array();
+  for (const FinishedChoice& choice : choices) {
+    OrderedJson entry = {{"index", choice.index}};
+    if (head_.chat) {
+      entry["message"] = {{"role", "assistant"},
+                          {"content", choice.text},
+                          {"refusal", nullptr},
+                          {"annotations", OrderedJson::array()}};
+    } else {
+      entry["text"] = choice.text;
+    }
+    entry["logprobs"] = !logprobs_   ? OrderedJson(nullptr)
+                        : head_.chat ? ChatLogprobs(choice.tokens)
+                                     : CompletionLogprobs(choice.tokens, 0, alternatives_ > 0);
+    if (!choice.prompt_tokens.empty()) {
+      entry["prompt_logprobs"] = PromptLogprobs(choice.prompt_tokens);
+    }
+    entry["finish_reason"] = std::string(ReasonName(choice.finish));
+    body["choices"].push_back(std::move(entry));
+  }
+  body["usage"] = UsageJson(usage);
+  return Dump(body);
+}
+
+std::string CompletionFormat::Event(absl::string_view choice, Usage usage,
+                                    const TokenCounts& counts) const {
+  const std::string field = usage == Usage::kAbsent ? ""
+                            : usage == Usage::kNull
+                                ? ",\"usage\":null"
+                                : absl::StrCat(",\"usage\":", Dump(UsageJson(counts)));
+  return absl::StrCat(event_prefix_, choice, "]", field, "}\n\n");
+}
+
+std::string CompletionFormat::Logprobs(const std::vector<ShownToken>& tokens,
+                                       uint32_t text_offset) const {
+  if (!logprobs_ || tokens.empty()) {
+    return "null";
+  }
+  return Dump(head_.chat ? ChatLogprobs(tokens)
+                         : CompletionLogprobs(tokens, text_offset, alternatives_ > 0));
+}
+
+std::string CompletionFormat::RoleEvent(uint32_t index, Usage usage,
+                                        const TokenCounts& counts) const {
+  return Event(absl::StrCat("{\"index\":", index,
+                            ",\"delta\":{\"role\":\"assistant\",\"content\":\"\",\"refusal\":null}"
+                            ",\"logprobs\":null,\"finish_reason\":null}"),
+               usage, counts);
+}
+
+std::string CompletionFormat::TextEvent(uint32_t index, absl::string_view text,
+                                        const std::vector<ShownToken>& tokens, uint32_t text_offset,
+                                        Usage usage, const TokenCounts& counts) const {
+  const std::string logprobs = Logprobs(tokens, text_offset);
+  const std::string body = head_.chat ? absl::StrCat("\"delta\":{\"content\":", Quote(text), "}")
+                                      : absl::StrCat("\"text\":", Quote(text));
+  return Event(absl::StrCat("{\"index\":", index, ",", body, ",\"logprobs\":", logprobs,
+                            ",\"finish_reason\":null}"),
+               usage, counts);
+}
+
+std::string CompletionFormat::FinishEvent(uint32_t index, client::FinishReason finish, Usage usage,
+                                          const TokenCounts& counts) const {
+  return Event(
+      absl::StrCat("{\"index\":", index, ",", head_.chat ? "\"delta\":{}" : "\"text\":\"\"",
+                   ",\"logprobs\":null,\"finish_reason\":\"", ReasonName(finish), "\"}"),
+      usage, counts);
+}
+
+std::string CompletionFormat::UsageEvent(const TokenCounts& counts) const {
+  return Event("", Usage::kCounts, counts);
+}
+
+std::string ErrorEvent(absl::string_view error_json) {
+  return absl::StrCat("data: ", error_json, "\n\n");
+}
+
+uint32_t CountCharacters(absl::string_view text) {
+  return static_cast<uint32_t>(std::count_if(text.begin(), text.end(), [](char byte) {
+    return (static_cast<unsigned char>(byte) & 0xC0) != 0x80;
+  }));
+}
+
+}  // namespace lamina::gateway

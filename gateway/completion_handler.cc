@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gateway/completion_handler.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gateway/api_error.h"
+
+namespace lamina::gateway {
+
+CompletionHandler::CompletionHandler(CompletionRequest request, CompletionHead head,
+                                     Backend& backend, ResponseWriter& writer, DoneFunction done)
+    : request_(std::move(request)),
+      head_(head),
+      format_(std::move(head), request_.logprobs, request_.options.logprobs.value_or(0)),
+      backend_(backend),
+      writer_(&writer),
+      done_(std::move(done)),
+      prompts_(request_.prompts.size()) {}
+
+void CompletionHandler::Start() {
+  for (size_t i = 0; i < prompts_.size(); ++i) {
+    prompts_[i].choices.resize(*request_.options.n);
+    if (const auto* text = std::get_if<std::string>(&request_.prompts[i]); text != nullptr) {
+      prompts_[i].echo = *text;
+    }
+  }
+  if (request_.echo || request_.prompt_logprobs) {
+    Prepare();
+  } else {
+    Generate();
+  }
+}
+
+// --- The prompt's own tokens, when the answer shows them ---
+
+void CompletionHandler::Prepare() {
+  preparing_ = prompts_.size();
+  for (size_t i = 0; i < prompts_.size() && writer_ != nullptr; ++i) {
+    PrepareOne(i);
+  }
+}
+
+void CompletionHandler::PrepareOne(size_t index) {
+  const client::Prompt& prompt = request_.prompts[index];
+  const auto self = shared_from_this();
+  if (request_.logprobs || request_.prompt_logprobs) {
+    backend_.Score(prompt, [self, index](const absl::StatusOr<client::ScoreResult>& score) {
+      if (score.ok()) {
+        Prompt& p = self->prompts_[index];
+        std::string text;
+        for (size_t i = 0; i < score->tokens.size() && i < score->texts.size(); ++i) {
+          ShownToken token = {.token = score->tokens[i], .text = score->texts[i]};
+          if (i > 0 && i - 1 < score->logprobs.size()) {
+            token.logprob = score->logprobs[i - 1];
+          }
+          text += token.text;
+          p.echo_tokens.push_back(std::move(token));
+        }
+        p.tokens = static_cast<uint32_t>(score->tokens.size());
+        p.echo = p.echo.empty() ? text : p.echo;
+      }
+      self->Prepared(score.status());
+    });
+  } else if (const auto* tokens = std::get_if<std::vector<TokenId>>(&prompt); tokens != nullptr) {
+    prompts_[index].tokens = static_cast<uint32_t>(tokens->size());
+    backend_.Detokenize(*tokens, [self, index](const absl::StatusOr<std::string>& text) {
+      if (text.ok()) {
+        self->prompts_[index].echo = *text;
+      }
+      self->Prepared(text.status());
+    });
+  } else {
+    backend_.Tokenize(prompt, /*add_special=*/true,
+                      [self, index](const absl::StatusOr<client::TokenizeResult>& result) {
+                        if (result.ok()) {
+                          self->prompts_[index].tokens =
+                              static_cast<uint32_t>(result->tokens.size());
+                        }
+                        self->Prepared(result.status());
+                      });
+  }
+}
+
+void CompletionHandler::Prepared(const absl::Status& status) {
+  if (writer_ == nullptr) {
+    return;
+  }
+  if (!status.ok()) {
+    Fail(status);
+    return;
+  }
+  if (--preparing_ > 0) {
+    return;
+  }
+  if (request_.no_tokens) {
+    FinishWithoutTokens();
+  } else {
+    Generate();
+  }
+}
+
+void CompletionHandler::FinishWithoutTokens() {
+  for (size_t i = 0; i < prompts_.size(); ++i) {
+    for (uint32_t c = 0; c < request_.choices; ++c) {
+      Choice& choice = prompts_[i].choices[c];
+      choice.finish = client::FinishReason::kLength;
+      if (request_.stream) {
+        Begin(i, c);
+        Send(format_.FinishEvent(IndexOf(i, c), choice.finish, usage_of_events(), Counts()));
+      }
+    }
+  }
+  Complete();
+}
+
+// --- Generating ---
+
+void CompletionHandler::Generate() {
+  unfinished_ = prompts_.size();
+  for (size_t i = 0; i < prompts_.size(); ++i) {
+    client::GenerateOptions options = request_.options;
+    options.prompt = request_.prompts[i];
+    options.request_id = prompts_.size() == 1 ? head_.id : absl::StrCat(head_.id, "-", i);
+    const auto self = shared_from_this();
+    prompts_[i].generation = backend_.Generate(
+        options, [self, i](const client::Chunk& chunk) { self->OnChunk(i, chunk); },
+        [self, i](const absl::Status& status) { self->OnDone(i, status); });
+    prompts_[i].generation->Next();
+  }
+}
+
+void CompletionHandler::OnChunk(size_t index, const client::Chunk& chunk) {
+  if (writer_ == nullptr) {
+    return;
+  }
+  Prompt& prompt = prompts_[index];
+  if (chunk.prompt_tokens > 0) {
+    prompt.tokens = chunk.prompt_tokens;
+  }
+  const bool has_output = !chunk.tokens.empty() || !chunk.text.empty() ||
+                          chunk.finish_reason != client::FinishReason::kNotFinished;
+  if (has_output && chunk.index < prompt.choices.size()) {
+    Choice& choice = prompt.choices[chunk.index];
+    choice.completion_tokens += static_cast<uint32_t>(chunk.tokens.size());
+    choice.finish = chunk.finish_reason;
+    if (request_.stream) {
+      Stream(index, chunk);
+    } else {
+      Gather(choice, chunk);
+    }
+  }
+  if (writer_->pending_bytes() > kPendingBytesMax) {
+    prompt.paused = true;
+  } else {
+    prompt.generation->Next();
+  }
+}
+
+void CompletionHandler::OnDrained() {
+  if (writer_ == nullptr) {
+    return;
+  }
+  for (Prompt& prompt : prompts_) {
+    if (std::exchange(prompt.paused, false)) {
+      prompt.generation->Next();
+    }
+  }
+}
+
+void CompletionHandler::OnDone(size_t index, const absl::Status& status) {
+  prompts_[index].done = true;
+  if (writer_ == nullptr) {
+    return;
+  }
+  if (!status.ok()) {
+    Fail(status);
+  } else if (--unfinished_ == 0) {
+    Complete();
+  }
+}
+
+std::vector<ShownToken> CompletionHandler::Shown(const client::Chunk& chunk) const {
+  std::vector<ShownToken> shown;
+  if (request_.options.logprobs.has_value()) {
+    for (const client::TokenOutput& token : chunk.tokens) {
+      if (!token.ends) {
+        shown.push_back(
+            {.token = token.token, .text = token.text, .logprob = token.logprob, .top = token.top});
+      }
+    }
+  }
+  return shown;
+}
+
+void CompletionHandler::Gather(Choice& choice, const client::Chunk& chunk) const {
+  choice.text += chunk.text;
+  std::vector<ShownToken> tokens = Shown(chunk);
+  choice.tokens.insert(choice.tokens.end(), std::make_move_iterator(tokens.begin()),
+                       std::make_move_iterator(tokens.end()));
+}
+
+// --- Events ---
+
+CompletionFormat::Usage CompletionHandler::usage_of_events() const {
+  return request_.continuous_usage ? CompletionFormat::Usage::kCounts
+         : request_.include_usage  ? CompletionFormat::Usage::kNull
+                                   : CompletionFormat::Usage::kAbsent;
+}
+
+// The first event of a choice: a chat's role, or an echoed prompt.
+void CompletionHandler::Begin(size_t index, uint32_t c) {
+  Choice& choice = prompts_[index].choices[c];
+  if (std::exchange(choice.begun, true)) {
+    return;
+  }
+  if (request_.chat) {
+    Send(format_.RoleEvent(IndexOf(index, c), usage_of_events(), Counts()));
+  } else if (request_.echo) {
+    const Prompt& prompt = prompts_[index];
+    Send(format_.TextEvent(IndexOf(index, c), prompt.echo, prompt.echo_tokens, 0, usage_of_events(),
+                           Counts()));
+    choice.characters = CountCharacters(prompt.echo);
+  }
+}
+
+void CompletionHandler::Stream(size_t index, const client::Chunk& chunk) {
+  Choice& choice = prompts_[index].choices[chunk.index];
+  const uint32_t shown_index = IndexOf(index, chunk.index);
+  Begin(index, chunk.index);
+  const std::vector<ShownToken> tokens = Shown(chunk);
+  // Text may lag behind tokens while a character or a stop string is open.
+  if (!chunk.text.empty() || !tokens.empty()) {
+    Send(format_.TextEvent(shown_index, chunk.text, tokens, choice.characters, usage_of_events(),
+                           Counts()));
+    for (const ShownToken& token : tokens) {
+      choice.characters += CountCharacters(token.text);
+    }
+  }
+  if (chunk.finish_reason != client::FinishReason::kNotFinished) {
+    Send(format_.FinishEvent(shown_index, chunk.finish_reason, usage_of_events(), Counts()));
+  }
+}
+
+void CompletionHandler::Send(const std::string& event) {
+  if (!std::exchange(streaming_, true)) {
+    writer_->StartStream();
+  }
+  writer_->Write(event);
+}
+
+void CompletionHandler::OnSilence() {
+  if (request_.stream && writer_ != nullptr) {
+    Send(kKeepAliveComment);
+  }
+}
+
+// --- The end ---
+
+TokenCounts CompletionHandler::Counts() const {
+  TokenCounts counts;
+  for (const Prompt& prompt : prompts_) {
+    counts.prompt += prompt.tokens;
+    for (const Choice& choice : prompt.choices) {
+      counts.completion += choice.completion_tokens;
+    }
+  }
+  return counts;
+}
+
+FinishedChoice CompletionHandler::Finished(Prompt& prompt, Choice& choice, uint32_t index) const {
+  FinishedChoice finished = {.index = index, .finish = choice.finish};
+  finished.text = request_.echo ? prompt.echo + choice.text : std::move(choice.text);
+  if (request_.echo && request_.logprobs) {
+    finished.tokens = prompt.echo_tokens;
+  }
+  finished.tokens.insert(finished.tokens.end(), std::make_move_iterator(choice.tokens.begin()),
+                         std::make_move_iterator(choice.tokens.end()));
+  if (request_.prompt_logprobs) {
+    finished.prompt_tokens = prompt.echo_tokens;
+  }
+  return finished;
+}
+
+// With best_of: the choices of the highest mean log-probability, best first.
+std::vector<FinishedChoice> CompletionHandler::FinishedChoices() {
+  const auto mean = [](const Choice& choice) {
+    double sum = 0;
+    for (const ShownToken& token : choice.tokens) {
+      sum += token.logprob.value_or(0);
+    }
+    return choice.tokens.empty() ? 0 : sum / static_cast<double>(choice.tokens.size());
+  };
+  std::vector<FinishedChoice> finished;
+  for (size_t i = 0; i < prompts_.size(); ++i) {
+    std::vector<Choice>& choices = prompts_[i].choices;
+    if (choices.size() > request_.choices) {
+      std::stable_sort(choices.begin(), choices.end(),
+                       [&mean](const Choice& a, const Choice& b) { return mean(a) > mean(b); });
+    }
+    for (uint32_t c = 0; c < request_.choices; ++c) {
+      finished.push_back(Finished(prompts_[i], choices[c], IndexOf(i, c)));
+    }
+  }
+  return finished;
+}
+
+void CompletionHandler::Complete() {
+  const TokenCounts counts = Counts();
+  if (request_.stream) {
+    if (request_.include_usage) {
+      Send(format_.UsageEvent(counts));
+    }
+    Send(kDoneEvent);
+    End(absl::OkStatus());
+    return;
+  }
+  HttpResponse response = {.body = format_.Whole(FinishedChoices(), counts)};
+  ResponseWriter* writer = writer_;
+  End(absl::OkStatus());
+  writer->Respond(std::move(response));
+}
+
+void CompletionHandler::Fail(const absl::Status& status) {
+  const ApiError error = ToApiError(status);
+  if (streaming_) {
+    Send(ErrorEvent(error.ToJson()));
+    Send(kDoneEvent);
+    End(status);
+    return;
+  }
+  HttpResponse response = {.status = error.http_status, .body = error.ToJson()};
+  if (error.retry_after_seconds > 0) {
+    response.headers.emplace_back("Retry-After", absl::StrCat(error.retry_after_seconds));
+  }
+  ResponseWriter* writer = writer_;
+  End(status);
+  writer->Respond(std::move(response));
+}
+
+// After this nothing more is written but the last of what the caller has begun.
+void CompletionHandler::End(const absl::Status& status) {
+  ResponseWriter* writer = std::exchange(writer_, nullptr);
+  CancelAll();
+  done_({.status = status, .tokens = Counts()});
+  if (streaming_) {
+    writer->EndStream();
+  }
+}
+
+void CompletionHandler::OnGone() {
+  if (std::exchange(writer_, nullptr) == nullptr) {
+    return;
+  }
+  CancelAll();
+  done_({.status = absl::CancelledError("the client went away"), .tokens = Counts()});
+}
+
+void CompletionHandler::CancelAll() {
+  for (Prompt& prompt : prompts_) {
+    if (prompt.generation != nullptr && !prompt.done) {
+      prompt.generation->Cancel();
+    }
+    prompt.generation = nullptr;
+  }
+}
+
+}  // namespace lamina::gateway

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// CompletionHandler: answers one completion request: a generation at the backend for each prompt,
+// whose chunks it turns into events, or gathers into one answer.
+//
+// The headers of a stream are sent with its first event, so that a request which the coordinator
+// refuses gets an HTTP status that says so. After that an error is an event.
+//
+// Threading: the gateway's.
+// Limits:    while the client has more than kPendingBytesMax to take, no generation is asked for
+//            more. A chunk in flight of each generation comes on top.
+
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "gateway/backend.h"
+#include "gateway/completion_format.h"
+#include "gateway/completion_request.h"
+#include "gateway/response_writer.h"
+
+namespace lamina::gateway {
+
+class CompletionHandler final : public RequestHandler,
+                                public std::enable_shared_from_this<CompletionHandler> {
+ public:
+  static constexpr size_t kPendingBytesMax = 64 << 10;
+
+  // How it ended, for the log. Called once, before the last bytes are written.
+  struct Report {
+    absl::Status status;
+    TokenCounts tokens;
+  };
+  using DoneFunction = std::function<void(const Report& report)>;
+
+  // `backend` must outlive this; `writer` must live until the answer has ended or OnGone().
+  CompletionHandler(CompletionRequest request, CompletionHead head, Backend& backend,
+                    ResponseWriter& writer, DoneFunction done);
+
+  void Start();
+
+  void OnDrained() override;
+  void OnSilence() override;
+  void OnGone() override;
+
+ private:
+  struct Choice {
+    std::string text;
+    std::vector<ShownToken> tokens;
+    client::FinishReason finish = client::FinishReason::kNotFinished;
+    uint32_t completion_tokens = 0;
+    uint32_t characters = 0;  // Of tokens shown so far.
+    bool begun = false;       // Streaming: its first event is out.
+  };
+  struct Prompt {
+    std::shared_ptr<Generation> generation;
+    bool paused = false;
+    bool done = false;
+    uint32_t tokens = 0;
+    std::string echo;                     // Text of the prompt.
+    std::vector<ShownToken> echo_tokens;  // With log-probabilities only.
+    std::vector<Choice> choices;
+  };
+
+  void Prepare();
+  void PrepareOne(size_t index);
+  void Prepared(const absl::Status& status);
+  void Generate();
+  void FinishWithoutTokens();
+
+  void OnChunk(size_t index, const client::Chunk& chunk);
+  void OnDone(size_t index, const absl::Status& status);
+  void Stream(size_t index, const client::Chunk& chunk);
+  void Begin(size_t index, uint32_t choice);
+  void Gather(Choice& choice, const client::Chunk& chunk) const;
+  std::vector<ShownToken> Shown(const client::Chunk& chunk) const;
+
+  void Send(const std::string& event);
+  void Fail(const absl::Status& status);
+  void Complete();
+  void End(const absl::Status& status);
+  void CancelAll();
+
+  std::vector<FinishedChoice> FinishedChoices();
+  FinishedChoice Finished(Prompt& prompt, Choice& choice, uint32_t index) const;
+  uint32_t IndexOf(size_t prompt, uint32_t choice) const {
+    return static_cast<uint32_t>(prompt) * request_.choices + choice;
+  }
+  CompletionFormat::Usage usage_of_events() const;
+  TokenCounts Counts() const;
+
+  const CompletionRequest request_;
+  const CompletionHead head_;
+  const CompletionFormat format_;
+  Backend& backend_;
+  ResponseWriter* writer_;  // Null once the answer has ended or the client is gone.
+  DoneFunction done_;
+  std::vector<Prompt> prompts_;
+  size_t preparing_ = 0;
+  size_t unfinished_ = 0;
+  bool streaming_ = false;  // The headers are out.
+};
+
+}  // namespace lamina::gateway

@@ -1,0 +1,403 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gateway/connection.h"
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/beast/http/error.hpp>
+#include <boost/beast/http/field.hpp>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "gateway/api_error.h"
+
+namespace lamina::gateway {
+namespace {
+
+namespace http = boost::beast::http;
+using boost::system::error_code;
+
+// After an answer that came before the whole request: so that the client can still read it.
+constexpr auto kLingerTime = std::chrono::seconds(2);
+constexpr size_t kLingerBytesMax = 4 << 20;
+constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
+
+absl::string_view View(boost::beast::string_view text) { return {text.data(), text.size()}; }
+
+absl::string_view ReasonOf(int status) {
+  switch (status) {
+    case 408:
+      return "Request Timeout";
+    case 499:
+      return "Client Closed Request";
+    default:
+      return View(http::obsolete_reason(static_cast<http::status>(status)));
+  }
+}
+
+HttpResponse ErrorResponse(int http_status, absl::string_view code, absl::string_view message) {
+  return {.status = http_status,
+          .body = ToApiError(HttpError(http_status, code, message)).ToJson()};
+}
+
+HttpResponse ParseErrorResponse(const error_code& error) {
+  if (error == http::error::header_limit) {
+    return ErrorResponse(431, "headers_too_large",
+                         absl::StrCat("the head of the request has more than ",
+                                      Connection::kHeadBytesMax, " bytes"));
+  }
+  if (error == http::error::body_limit) {
+    return ErrorResponse(413, "body_too_large", "the body of the request is too large");
+  }
+  return ErrorResponse(400, "bad_http", absl::StrCat("this is not HTTP/1.1: ", error.message()));
+}
+
+}  // namespace
+
+Connection::Connection(boost::asio::io_context& io, std::unique_ptr<ByteStream> stream,
+                       const Settings& settings, RequestRouter& router, ClosedFunction closed)
+    : settings_(settings),
+      router_(router),
+      closed_(std::move(closed)),
+      stream_(std::move(stream)),
+      io_(io) {}
+
+void Connection::Start() {
+  state_ = State::kReading;
+  SetDeadline(settings_.request_time);
+  stream_->Handshake([self = shared_from_this()](const error_code& error, size_t) {
+    if (self->state_ == State::kClosed) {
+      return;
+    }
+    if (error) {
+      self->Close();
+    } else {
+      self->NextRequest();
+    }
+  });
+}
+
+void Connection::Drain() {
+  draining_ = true;
+  if (state_ == State::kIdle) {
+    Close();
+  }
+}
+
+// --- Reading ---
+
+void Connection::NextRequest() {
+  parser_.emplace();
+  parser_->header_limit(kHeadBytesMax);
+  parser_->body_limit(settings_.body_bytes_max);
+  parser_->eager(true);
+  head_seen_ = false;
+  request_ = {};
+  request_headers_.clear();
+  state_ = State::kIdle;
+  SetDeadline(settings_.idle_time);
+  if (draining_ && unparsed_.empty()) {
+    Close();
+  } else if (unparsed_.empty()) {
+    Read();
+  } else {
+    Parse();
+  }
+}
+
+void Connection::Read() {
+  if (reading_ || state_ == State::kClosed) {
+    return;
+  }
+  reading_ = true;
+  stream_->ReadSome(absl::MakeSpan(read_buffer_),
+                    [self = shared_from_this()](const error_code& error, size_t bytes) {
+                      self->reading_ = false;
+                      self->OnRead(error, bytes);
+                    });
+}
+
+void Connection::OnRead(const error_code& error, size_t bytes) {
+  if (state_ == State::kClosed) {
+    return;
+  }
+  if (error || bytes == 0) {
+    Close();
+    return;
+  }
+  if (state_ == State::kLingering) {
+    lingered_ += bytes;
+    if (lingered_ > kLingerBytesMax) {
+      Close();
+    } else {
+      Read();
+    }
+    return;
+  }
+  unparsed_.append(read_buffer_.data(), bytes);
+  if (state_ == State::kAnswering) {
+    if (unparsed_.size() < kAheadBytesMax) {
+      Read();
+    }
+    return;
+  }
+  Parse();
+}
+
+void Connection::Parse() {
+  if (state_ == State::kIdle) {
+    state_ = State::kReading;
+    SetDeadline(settings_.request_time);
+  }
+  error_code error;
+  const size_t taken = parser_->put(boost::asio::buffer(unparsed_.data(), unparsed_.size()), error);
+  unparsed_.erase(0, taken);
+  if (error == http::error::need_more) {
+    error = {};
+  }
+  if (error) {
+    RefuseRequest(ParseErrorResponse(error));
+    return;
+  }
+  if (parser_->is_header_done() && !head_seen_ && !OnHead()) {
+    return;
+  }
+  if (parser_->is_done()) {
+    OnRequest();
+  } else {
+    Read();
+  }
+}
+
+// Returns false when the request has been refused.
+bool Connection::OnHead() {
+  head_seen_ = true;
+  const auto& head = parser_->get();
+  const absl::string_view target = View(head.target());
+  const size_t question = target.find('?');
+  request_.method = std::string(View(head.method_string()));
+  request_.path = std::string(target.substr(0, question));
+  if (question != absl::string_view::npos) {
+    request_.query = std::string(target.substr(question + 1));
+  }
+  request_.authorization = std::string(View(head[http::field::authorization]));
+  request_.content_type = std::string(View(head[http::field::content_type]));
+  request_.origin = std::string(View(head[http::field::origin]));
+  request_.request_id = std::string(View(head["x-request-id"]));
+  head_only_ = head.method() == http::verb::head;
+  chunked_ = head.version() >= 11;
+  close_after_ = !head.keep_alive();
+  request_headers_ = router_.HeadersFor(request_);
+  if (std::optional<HttpResponse> refusal = router_.Refuse(request_); refusal.has_value()) {
+    if (parser_->is_done()) {
+      parser_.reset();
+      state_ = State::kAnswering;
+      Respond(*std::move(refusal));
+      Read();
+    } else {
+      RefuseRequest(*std::move(refusal));
+    }
+    return false;
+  }
+  if (!parser_->is_done() && chunked_ &&
+      absl::EqualsIgnoreCase(View(head[http::field::expect]), "100-continue")) {
+    Append(kContinue);
+  }
+  return true;
+}
+
+void Connection::OnRequest() {
+  state_ = State::kAnswering;
+  deadline_ = TimePoint::max();
+  last_write_ = std::chrono::steady_clock::now();
+  request_.body = std::move(parser_->get().body());
+  parser_.reset();
+  handler_ = router_.Handle(std::exchange(request_, {}), *this);
+  // Nothing is expected, but this is how a client is seen to go.
+  Read();
+}
+
+// Answers without having read the whole request, which ends the connection.
+void Connection::RefuseRequest(HttpResponse response) {
+  state_ = State::kAnswering;
+  deadline_ = TimePoint::max();
+  parser_.reset();
+  close_after_ = true;
+  linger_after_ = true;
+  Respond(std::move(response));
+}
+
+// --- Answering ---
+
+void Connection::Respond(HttpResponse response) {
+  const bool close = close_after_ || draining_;
+  close_after_ = close;
+  std::string head = absl::StrCat(
+      "HTTP/1.1 ", response.status, " ", ReasonOf(response.status),
+      "\r\nDate: ", absl::FormatTime("%a, %d %b %Y %H:%M:%S GMT", absl::Now(), absl::UTCTimeZone()),
+      "\r\n");
+  // 204 has no body, and must not say how long it is.
+  if (response.status != 204) {
+    absl::StrAppend(&head, "Content-Type: ", response.content_type,
+                    "\r\nContent-Length: ", response.body.size(), "\r\n");
+  }
+  for (const auto* list : {&request_headers_, &response.headers}) {
+    for (const auto& [name, value] : *list) {
+      absl::StrAppend(&head, name, ": ", value, "\r\n");
+    }
+  }
+  absl::StrAppend(&head, close ? "Connection: close\r\n\r\n" : "\r\n");
+  answer_ended_ = true;
+  Append(head_only_ ? head : absl::StrCat(head, response.body));
+}
+
+void Connection::StartStream() {
+  close_after_ = close_after_ || draining_ || !chunked_;
+  std::string head = absl::StrCat(
+      "HTTP/1.1 200 OK\r\nDate: ",
+      absl::FormatTime("%a, %d %b %Y %H:%M:%S GMT", absl::Now(), absl::UTCTimeZone()),
+      "\r\nContent-Type: text/event-stream; charset=utf-8\r\nCache-Control: no-cache\r\n"
+      "X-Accel-Buffering: no\r\n");
+  for (const auto& [name, value] : request_headers_) {
+    absl::StrAppend(&head, name, ": ", value, "\r\n");
+  }
+  absl::StrAppend(&head, chunked_ ? "Transfer-Encoding: chunked\r\n" : "",
+                  close_after_ ? "Connection: close\r\n\r\n" : "\r\n");
+  Append(head);
+}
+
+void Connection::Write(absl::string_view bytes) {
+  if (bytes.empty()) {
+    return;
+  }
+  last_write_ = std::chrono::steady_clock::now();
+  if (chunked_) {
+    Append(absl::StrCat(absl::Hex(bytes.size()), "\r\n", bytes, "\r\n"));
+  } else {
+    Append(bytes);
+  }
+}
+
+void Connection::EndStream() {
+  answer_ended_ = true;
+  if (chunked_) {
+    Append("0\r\n\r\n");
+  } else if (pending_bytes() == 0) {
+    boost::asio::post(io_, [self = shared_from_this()] { self->Answered(); });
+  }
+}
+
+void Connection::Append(absl::string_view bytes) {
+  if (state_ == State::kClosed) {
+    return;
+  }
+  waiting_.append(bytes.data(), bytes.size());
+  if (writing_.empty()) {
+    WriteMore();
+  }
+}
+
+void Connection::WriteMore() {
+  if (written_ == writing_.size()) {
+    writing_.clear();
+    writing_.swap(waiting_);
+    written_ = 0;
+  }
+  write_began_ = std::chrono::steady_clock::now();
+  stream_->WriteSome(absl::string_view(writing_).substr(written_),
+                     [self = shared_from_this()](const error_code& error, size_t bytes) {
+                       self->OnWritten(error, bytes);
+                     });
+}
+
+void Connection::OnWritten(const error_code& error, size_t bytes) {
+  if (state_ == State::kClosed) {
+    return;
+  }
+  if (error) {
+    Close();
+    return;
+  }
+  written_ += bytes;
+  if (pending_bytes() > 0) {
+    WriteMore();
+    return;
+  }
+  writing_.clear();
+  written_ = 0;
+  if (answer_ended_) {
+    Answered();
+  } else if (handler_ != nullptr) {
+    handler_->OnDrained();
+  }
+}
+
+void Connection::Answered() {
+  if (state_ != State::kAnswering) {
+    return;
+  }
+  handler_ = nullptr;
+  answer_ended_ = false;
+  // A burst of an earlier answer must not be kept for as long as the client is.
+  writing_.shrink_to_fit();
+  waiting_.shrink_to_fit();
+  if (linger_after_) {
+    Linger();
+  } else if (close_after_) {
+    stream_->ShutDownWrites();
+    Close();
+  } else {
+    NextRequest();
+  }
+}
+
+// --- The end ---
+
+void Connection::Linger() {
+  state_ = State::kLingering;
+  SetDeadline(kLingerTime);
+  stream_->ShutDownWrites();
+  Read();
+}
+
+void Connection::SetDeadline(std::chrono::milliseconds time) {
+  deadline_ = std::chrono::steady_clock::now() + time;
+}
+
+void Connection::Tick(TimePoint now) {
+  if (!writing_.empty() && now - write_began_ > settings_.write_time) {
+    Close();
+  } else if (now > deadline_) {
+    OnDeadline();
+  } else if (state_ == State::kAnswering && handler_ != nullptr && !answer_ended_ &&
+             now - last_write_ >= settings_.keep_alive_time) {
+    last_write_ = now;
+    handler_->OnSilence();
+  }
+}
+
+void Connection::OnDeadline() {
+  // A connection on which a request has begun is told why it ends.
+  if (state_ == State::kReading && parser_.has_value()) {
+    RefuseRequest(ErrorResponse(408, "request_timeout", "the request did not arrive in time"));
+  } else {
+    Close();
+  }
+}
+
+void Connection::Close() {
+  if (std::exchange(state_, State::kClosed) == State::kClosed) {
+    return;
+  }
+  if (const std::shared_ptr<RequestHandler> handler = std::exchange(handler_, nullptr);
+      handler != nullptr) {
+    handler->OnGone();
+  }
+  stream_->Close();
+  closed_(shared_from_this());
+}
+
+}  // namespace lamina::gateway

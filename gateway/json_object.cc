@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gateway/json_object.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "gateway/api_error.h"
+
+namespace lamina::gateway {
+namespace {
+
+// Nobody nests deeper; the parser keeps a stack entry for each level.
+constexpr size_t kDepthMax = 64;
+
+size_t DepthOf(absl::string_view body) {
+  size_t depth = 0;
+  size_t deepest = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < body.size(); ++i) {
+    const char c = body[i];
+    if (in_string) {
+      if (c == '\\') {
+        ++i;
+      } else if (c == '"') {
+        in_string = false;
+      }
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '[' || c == '{') {
+      deepest = std::max(deepest, ++depth);
+    } else if ((c == ']' || c == '}') && depth > 0) {
+      --depth;
+    }
+  }
+  return deepest;
+}
+
+// Finds where parsing fails, for the message.
+class ErrorPlace : public nlohmann::json_sax<Json> {
+ public:
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool start_object(std::size_t) override { return true; }
+  bool key(string_t&) override { return true; }
+  bool end_object() override { return true; }
+  bool start_array(std::size_t) override { return true; }
+  bool end_array() override { return true; }
+  bool parse_error(std::size_t position, const std::string&,
+                   const nlohmann::detail::exception&) override {
+    byte = position;
+    return false;
+  }
+  size_t byte = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<Json> ParseBody(absl::string_view body) {
+  if (DepthOf(body) > kDepthMax) {
+    return BadField("", "invalid_json",
+                    absl::StrCat("the body is nested deeper than ", kDepthMax, " levels"));
+  }
+  Json value = Json::parse(body.begin(), body.end(), nullptr, /*allow_exceptions=*/false);
+  if (value.is_discarded()) {
+    ErrorPlace place;
+    Json::sax_parse(body.begin(), body.end(), &place);
+    return BadField("", "invalid_json",
+                    absl::StrCat("the body is not valid JSON (at byte ", place.byte, ")"));
+  }
+  if (!value.is_object()) {
+    return BadField("", "invalid_type",
+                    absl::StrCat("the body must be a JSON object, and is ", JsonTypeName(value)));
+  }
+  return value;
+}
+
+absl::string_view JsonTypeName(const Json& value) {
+  switch (value.type()) {
+    case Json::value_t::null:
+      return "null";
+    case Json::value_t::object:
+      return "an object";
+    case Json::value_t::array:
+      return "an array";
+    case Json::value_t::string:
+      return "a string";
+    case Json::value_t::boolean:
+      return "a boolean";
+    case Json::value_t::number_integer:
+    case Json::value_t::number_unsigned:
+      return "an integer";
+    case Json::value_t::number_float:
+      return "a decimal";
+    case Json::value_t::binary:
+    case Json::value_t::discarded:
+      break;
+  }
+  return "unknown";
+}
+
+absl::Status JsonObject::WrongType(absl::string_view name, absl::string_view expected,
+                                   const Json& value) const {
+  return BadField(
+      PathOf(name), "invalid_type",
+      absl::StrCat("'", PathOf(name), "' must be ", expected, ", and is ", JsonTypeName(value)));
+}
+
+const Json* JsonObject::Find(absl::string_view name) {
+  const std::string key(name);
+  known_.insert(key);
+  const auto found = value_.find(key);
+  return found == value_.end() || found->is_null() ? nullptr : &*found;
+}
+
+absl::StatusOr<std::optional<bool>> JsonObject::Bool(absl::string_view name) {
+  const Json* value = Find(name);
+  if (value == nullptr) {
+    return std::nullopt;
+  }
+  if (!value->is_boolean()) {
+    return WrongType(name, "a boolean", *value);
+  }
+  return value->get<bool>();
+}
+
+absl::StatusOr<std::optional<int64_t>> JsonObject::Integer(absl::string_view name, int64_t least,
+                                                           int64_t most) {
+  const Json* value = Find(name);
+  if (value == nullptr) {
+    return std::nullopt;
+  }
+  if (!value->is_number_integer()) {
+    return WrongType(name, "an integer", *value);
+  }
+  const bool huge =
+      value->is_number_unsigned() && value->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX);
+  const int64_t number = huge ? INT64_MAX : value->get<int64_t>();
+  if (huge || number < least || number > most) {
+    const bool above = huge || number > most;
+    return BadField(PathOf(name), above ? "integer_above_max_value" : "integer_below_min_value",
+                    absl::StrCat("'", PathOf(name), "' is ", value->dump(), "; it must be in [",
+                                 least, ", ", most, "]"));
+  }
+  return number;
+}
+
+absl::StatusOr<std::optional<double>> JsonObject::Number(absl::string_view name, double least,
+                                                         double most) {
+  const Json* value = Find(name);
+  if (value == nullptr) {
+    return std::nullopt;
+  }
+  if (!value->is_number()) {
+    return WrongType(name, "a number", *value);
+  }
+  const auto number = value->get<double>();
+  if (!(number >= least && number <= most)) {
+    return BadField(PathOf(name),
+                    number > most ? "decimal_above_max_value" : "decimal_below_min_value",
+                    absl::StrCat("'", PathOf(name), "' is ", number, "; it must be in [", least,
+                                 ", ", most, "]"));
+  }
+  return number;
+}
+
+absl::StatusOr<std::optional<std::string>> JsonObject::String(absl::string_view name) {
+  const Json* value = Find(name);
+  if (value == nullptr) {
+    return std::nullopt;
+  }
+  if (!value->is_string()) {
+    return WrongType(name, "a string", *value);
+  }
+  return value->get<std::string>();
+}
+
+absl::StatusOr<std::vector<std::string>> JsonObject::Strings(absl::string_view name,
+                                                             size_t count_max) {
+  const Json* value = Find(name);
+  std::vector<std::string> strings;
+  if (value == nullptr) {
+    return strings;
+  }
+  if (value->is_string()) {
+    strings.push_back(value->get<std::string>());
+    return strings;
+  }
+  if (!value->is_array()) {
+    return WrongType(name, "a string or an array of strings", *value);
+  }
+  if (value->size() > count_max) {
+    return BadField(PathOf(name), "array_above_max_length",
+                    absl::StrCat("'", PathOf(name), "' has ", value->size(), " strings; at most ",
+                                 count_max, " are allowed"));
+  }
+  for (const Json& element : *value) {
+    if (!element.is_string()) {
+      return WrongType(name, "a string or an array of strings", element);
+    }
+    strings.push_back(element.get<std::string>());
+  }
+  return strings;
+}
+
+absl::Status JsonObject::Refuse(absl::string_view name, const std::vector<Json>& neutral,
+                                absl::string_view why) {
+  const Json* value = Find(name);
+  if (value == nullptr || std::find(neutral.begin(), neutral.end(), *value) != neutral.end()) {
+    return absl::OkStatus();
+  }
+  return BadField(PathOf(name), "unsupported_parameter",
+                  absl::StrCat("'", PathOf(name), "' is not supported: ", why));
+}
+
+absl::Status JsonObject::RefuseUnknown() const {
+  for (const auto& [name, value] : value_.items()) {
+    if (!known_.contains(name)) {
+      return BadField(PathOf(name), "unknown_parameter",
+                      absl::StrCat("unknown parameter '", PathOf(name), "'"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace lamina::gateway

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// lamina-gateway: the daemon that speaks OpenAI-compatible HTTP in front of the coordinator.
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/log.h"
+#include "common/status_macros.h"
+#include "control/daemon.h"
+#include "gateway/api_keys.h"
+#include "gateway/backend_service.h"
+#include "gateway/router.h"
+#include "gateway/server.h"
+
+namespace lamina {
+namespace {
+
+constexpr char kPurpose[] =
+    "lamina-gateway speaks OpenAI-compatible HTTP in front of the coordinator of a Lamina "
+    "cluster.\nUsually started by deploy/cluster.sh, when the cluster file has gateway.listen.\n\n"
+    "Example: lamina-gateway --cluster deploy/clusters/local.yaml";
+
+bool IsLoopback(const std::string& listen) {
+  return absl::StartsWith(listen, "127.") || absl::StartsWith(listen, "localhost:") ||
+         absl::StartsWith(listen, "[::1]:");
+}
+
+// Each connection is a file descriptor, and the usual soft limit is 1024.
+void RaiseFileLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+  }
+}
+
+gateway::Connection::Settings SettingsOf(const GatewayConfig& config) {
+  return {.body_bytes_max = config.body_bytes_max,
+          .request_time = std::chrono::seconds(config.request_seconds),
+          .idle_time = std::chrono::seconds(config.idle_seconds),
+          .write_time = std::chrono::seconds(config.write_seconds),
+          .keep_alive_time = std::chrono::seconds(config.keep_alive_seconds)};
+}
+
+absl::StatusOr<gateway::RouterOptions> RouterOptionsOf(const ClusterConfig& config) {
+  gateway::RouterOptions options = {.cors_origins = config.gateway.cors_origins,
+                                    .model_names = config.gateway.model_names,
+                                    .limits = {.choices_max = config.gateway.choices_max}};
+  if (options.model_names.empty()) {
+    options.model_names.push_back(std::filesystem::path(config.model).stem().string());
+  }
+  if (!config.gateway.api_keys_file.empty()) {
+    LAMINA_ASSIGN_OR_RETURN(options.keys, gateway::ApiKeys::Load(config.gateway.api_keys_file));
+  }
+  return options;
+}
+
+absl::Status Serve(const control::DaemonFlags& flags) {
+  LAMINA_ASSIGN_OR_RETURN(const ClusterConfig config, control::LoadDaemonConfig(flags));
+  const GatewayConfig& own = config.gateway;
+  if (own.listen.empty()) {
+    return absl::InvalidArgumentError(
+        "gateway.listen: the cluster file has no gateway; add gateway: {listen: 127.0.0.1:8000}");
+  }
+  LAMINA_ASSIGN_OR_RETURN(gateway::RouterOptions options, RouterOptionsOf(config));
+  if (!IsLoopback(own.listen) && !options.keys.required()) {
+    LogWarning("gateway.listen ", own.listen,
+               " can be reached from elsewhere and asks for no key; see gateway.api_keys_file");
+  }
+  boost::asio::ssl::context tls(boost::asio::ssl::context::tls_server);
+  const bool with_tls = !own.tls_certificate.empty();
+  if (with_tls) {
+    LAMINA_RETURN_IF_ERROR(gateway::LoadTlsFiles(own.tls_certificate, own.tls_key, tls));
+  }
+  RaiseFileLimit();
+
+  boost::asio::io_context io(1);
+  const std::string& coordinator =
+      flags.coordinator.empty() ? config.coordinator_listen : flags.coordinator;
+  const auto backend = gateway::MakeGrpcBackend(
+      coordinator, [&io](std::function<void()> work) { boost::asio::post(io, std::move(work)); });
+  gateway::Router router(*backend, std::move(options));
+  gateway::Server server(io, SettingsOf(own), router, with_tls ? &tls : nullptr,
+                         own.connections_max);
+  LAMINA_RETURN_IF_ERROR(server.Listen(own.listen));
+  const std::string address =
+      absl::StrCat(own.listen.substr(0, own.listen.rfind(':')), ":", server.port());
+  LogInfo("listening on ", with_tls ? "https://" : "http://", address, " coordinator ",
+          coordinator);
+  LAMINA_RETURN_IF_ERROR(control::WriteReadyFile(flags, address));
+  control::OnTermination(
+      [&] {
+        boost::asio::post(io, [&] {
+          router.Drain();
+          server.Drain([&io] { io.stop(); });
+        });
+      },
+      [] { _exit(1); });
+  const auto work = boost::asio::make_work_guard(io);
+  io.run();
+  LogInfo("drained");
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace lamina
+
+int main(int argc, char** argv) {
+  const lamina::control::ParsedFlags parsed =
+      lamina::control::ParseDaemonFlags(argc, argv, lamina::kPurpose, "gateway");
+  if (parsed.exit_status.has_value()) {
+    return *parsed.exit_status;
+  }
+  return lamina::control::ExitStatus(lamina::Serve(parsed.flags));
+}

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gateway/router.h"
+
+#include <algorithm>
+
+#include "absl/random/random.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "common/log.h"
+#include "common/status_macros.h"
+#include "common/version.h"
+#include "gateway/api_error.h"
+#include "gateway/completion_handler.h"
+#include "gateway/deferred_handler.h"
+#include "gateway/static_files.h"
+#include "gateway/token_endpoints.h"
+
+namespace lamina::gateway {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+constexpr char kModelPrefix[] = "/v1/models/";
+constexpr size_t kRequestIdBytesMax = 128;
+constexpr char kJsonType[] = "application/json";
+
+std::string RandomHex(size_t digits) {
+  thread_local absl::BitGen bits;
+  std::string text;
+  while (text.size() < digits) {
+    absl::StrAppend(&text, absl::Hex(absl::Uniform<uint64_t>(bits), absl::kZeroPad16));
+  }
+  text.resize(digits);
+  return text;
+}
+
+// "%2F" and the like. Broken escapes stay as they are.
+std::string PercentDecode(absl::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    int value = 0;
+    if (text[i] == '%' && i + 2 < text.size() + 0 && absl::ascii_isxdigit(text[i + 1]) &&
+        absl::ascii_isxdigit(text[i + 2]) && absl::SimpleHexAtoi(text.substr(i + 1, 2), &value)) {
+      out.push_back(static_cast<char>(value));
+      i += 2;
+    } else {
+      out.push_back(text[i]);
+    }
+  }
+  return out;
+}
+
+bool IsRequestId(absl::string_view text) {
+  return !text.empty() && text.size() <= kRequestIdBytesMax &&
+         std::all_of(text.begin(), text.end(),
+                     [](char c) { return absl::ascii_isgraph(static_cast<unsigned char>(c)); });
+}
+
+std::string Dump(const OrderedJson& json) {
+  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+}
+
+OrderedJson ModelJson(const std::string& name, const ServedModel& model, int64_t created) {
+  return {{"id", name},
+          {"object", "model"},
+          {"created", created},
+          {"owned_by", "lamina"},
+          {"root", model.info.id},
+          {"parent", nullptr},
+          {"max_model_len", model.info.sequence_tokens_max}};
+}
+
+std::shared_ptr<RequestHandler> Answer(ResponseWriter& writer, HttpResponse response) {
+  writer.Respond(std::move(response));
+  return nullptr;
+}
+
+}  // namespace
+
+Router::Router(Backend& backend, RouterOptions options)
+    : backend_(backend),
+      options_(std::move(options)),
+      models_(backend, options_.model_names),
+      started_(absl::ToUnixSeconds(absl::Now())),
+      routes_({{"/health", {"GET", &Router::Health, true}},
+               {"/version", {"GET", &Router::Version, true}},
+               {"/openapi.json", {"GET", &Router::OpenApi, true}},
+               {"/v1/models", {"GET", &Router::Models}},
+               {kModelPrefix, {"GET", &Router::Models}},
+               {"/tokenize", {"POST", &Router::Tokenize}},
+               {"/detokenize", {"POST", &Router::Detokenize}},
+               {"/v1/completions", {"POST", &Router::Completion}},
+               {"/v1/chat/completions", {"POST", &Router::Completion}}}) {}
+
+const Router::Route* Router::Find(const std::string& path) const {
+  const bool is_model = absl::StartsWith(path, kModelPrefix) && path != kModelPrefix;
+  const auto found = routes_.find(is_model ? kModelPrefix : path);
+  return found == routes_.end() || (path == kModelPrefix) ? nullptr : &found->second;
+}
+
+std::optional<HttpResponse> Router::Refuse(const HttpRequest& head) {
+  const Route* route = Find(head.path);
+  if (route == nullptr) {
+    return ErrorResponse(
+        HttpError(404, "not_found", absl::StrCat("no such URL: ", head.method, " ", head.path)));
+  }
+  const bool preflight = head.method == "OPTIONS" && !options_.cors_origins.empty();
+  const bool matches =
+      head.method == route->method || (head.method == "HEAD" && route->method == "GET");
+  if (preflight) {
+    return HttpResponse{
+        .status = 204,
+        .headers = {{"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
+                    {"Access-Control-Allow-Headers", "authorization, content-type, x-request-id"},
+                    {"Access-Control-Max-Age", "600"}}};
+  }
+  if (!matches) {
+    HttpResponse response = ErrorResponse(
+        HttpError(405, "method_not_supported",
+                  absl::StrCat(head.path, " takes ", route->method, ", not ", head.method)));
+    response.headers.emplace_back("Allow", route->method == "GET" ? "GET, HEAD" : route->method);
+    return response;
+  }
+  if (route->open) {
+    return std::nullopt;
+  }
+  if (!options_.keys.Allows(head.authorization)) {
+    HttpResponse response = ErrorResponse(
+        HttpError(401, "invalid_api_key",
+                  head.authorization.empty()
+                      ? "an API key is needed: send the header 'Authorization: Bearer KEY'"
+                      : "the API key is not one of this server's"));
+    response.headers.emplace_back("WWW-Authenticate", "Bearer");
+    return response;
+  }
+  if (draining_) {
+    return ErrorResponse(absl::UnavailableError("the gateway is stopping; try another"));
+  }
+  if (route->method == "POST" && !absl::StartsWithIgnoreCase(head.content_type, kJsonType)) {
+    return ErrorResponse(HttpError(415, "unsupported_media_type",
+                                   "send the header 'Content-Type: application/json'"));
+  }
+  return std::nullopt;
+}
+
+std::vector<std::pair<std::string, std::string>> Router::HeadersFor(HttpRequest& head) {
+  if (!IsRequestId(head.request_id)) {
+    head.request_id = absl::StrCat("req-", RandomHex(24));
+  }
+  std::vector<std::pair<std::string, std::string>> headers = {{"x-request-id", head.request_id}};
+  for (const std::string& origin : options_.cors_origins) {
+    if (!head.origin.empty() && (origin == "*" || origin == head.origin)) {
+      headers.emplace_back("Access-Control-Allow-Origin", origin);
+      headers.emplace_back("Access-Control-Expose-Headers", "x-request-id");
+      headers.emplace_back("Vary", "Origin");
+      break;
+    }
+  }
+  return headers;
+}
+
+std::shared_ptr<RequestHandler> Router::Handle(HttpRequest request, ResponseWriter& writer) {
+  return (this->*Find(request.path)->endpoint)(request, writer);
+}
+
+std::shared_ptr<RequestHandler> Router::Health(const HttpRequest&, ResponseWriter& writer) {
+  if (draining_) {
+    return Answer(writer, ErrorResponse(absl::UnavailableError("the gateway is stopping")));
+  }
+  const auto handler = std::make_shared<DeferredHandler>(writer);
+  backend_.GetStatus([handler](const absl::StatusOr<client::ClusterStatus>& status) {
+    if (!status.ok()) {
+      handler->Respond(ErrorResponse(status.status()));
+    } else if (!absl::StartsWith(status->state, "serving")) {
+      handler->Respond(
+          ErrorResponse(absl::UnavailableError(absl::StrCat("the cluster is ", status->state))));
+    } else {
+      handler->Respond({.body = Dump({{"state", status->state}})});
+    }
+  });
+  return handler;
+}
+
+std::shared_ptr<RequestHandler> Router::Version(const HttpRequest&, ResponseWriter& writer) {
+  return Answer(writer, {.body = Dump({{"version", kVersion}})});
+}
+
+std::shared_ptr<RequestHandler> Router::OpenApi(const HttpRequest&, ResponseWriter& writer) {
+  return Answer(writer, {.body = std::string(StaticFile("openapi.json"))});
+}
+
+std::shared_ptr<RequestHandler> Router::Models(const HttpRequest& request, ResponseWriter& writer) {
+  const auto handler = std::make_shared<DeferredHandler>(writer);
+  const bool one = absl::StartsWith(request.path, kModelPrefix);
+  const std::string wanted =
+      one ? PercentDecode(absl::string_view(request.path).substr(sizeof(kModelPrefix) - 1)) : "";
+  models_.Get([handler, one, wanted, created = started_](const absl::StatusOr<ServedModel>& model) {
+    if (!model.ok()) {
+      handler->Respond(ErrorResponse(model.status()));
+    } else if (one && !model->Has(wanted)) {
+      handler->Respond(ErrorResponse(UnknownModel(wanted, absl::StrJoin(model->names, ", "))));
+    } else if (one) {
+      handler->Respond({.body = Dump(ModelJson(wanted, *model, created))});
+    } else {
+      OrderedJson data = OrderedJson::array();
+      for (const std::string& name : model->names) {
+        data.push_back(ModelJson(name, *model, created));
+      }
+      handler->Respond({.body = Dump({{"object", "list"}, {"data", std::move(data)}})});
+    }
+  });
+  return handler;
+}
+
+std::shared_ptr<RequestHandler> Router::Tokenize(const HttpRequest& request,
+                                                 ResponseWriter& writer) {
+  return AnswerTokenize(request.body, backend_, models_, writer);
+}
+
+std::shared_ptr<RequestHandler> Router::Detokenize(const HttpRequest& request,
+                                                   ResponseWriter& writer) {
+  return AnswerDetokenize(request.body, backend_, models_, writer);
+}
+
+std::shared_ptr<RequestHandler> Router::Completion(const HttpRequest& request,
+                                                   ResponseWriter& writer) {
+  const bool chat = absl::EndsWith(request.path, "chat/completions");
+  const absl::StatusOr<Json> body = ParseBody(request.body);
+  if (!body.ok()) {
+    return Answer(writer, ErrorResponse(body.status()));
+  }
+  absl::StatusOr<CompletionRequest> parsed =
+      chat ? ParseChatCompletion(*body, options_.limits) : ParseCompletion(*body, options_.limits);
+  if (!parsed.ok()) {
+    return Answer(writer, ErrorResponse(parsed.status()));
+  }
+  const auto handler = std::make_shared<DeferredHandler>(writer);
+  models_.Get([this, handler, chat, parsed = *std::move(parsed), path = request.path,
+               request_id = request.request_id](const absl::StatusOr<ServedModel>& model) {
+    if (!model.ok()) {
+      handler->Respond(ErrorResponse(model.status()));
+      return;
+    }
+    if (!model->Has(parsed.model)) {
+      handler->Respond(
+          ErrorResponse(UnknownModel(parsed.model, absl::StrJoin(model->names, ", "))));
+      return;
+    }
+    const CompletionHead head = {.chat = chat,
+                                 .id = absl::StrCat(chat ? "chatcmpl-" : "cmpl-", RandomHex(32)),
+                                 .model = parsed.model,
+                                 .created = absl::ToUnixSeconds(absl::Now())};
+    const auto log = [path, request_id, id = head.id,
+                      began = absl::Now()](const CompletionHandler::Report& report) {
+      LogInfo(path, " ", absl::StatusCodeToString(report.status.code()), " request ", request_id,
+              " id ", id, " prompt_tokens ", report.tokens.prompt, " completion_tokens ",
+              report.tokens.completion, " ms ", absl::ToInt64Milliseconds(absl::Now() - began));
+    };
+    handler->Continue([&](ResponseWriter& to) {
+      auto completion = std::make_shared<CompletionHandler>(parsed, head, backend_, to, log);
+      completion->Start();
+      return completion;
+    });
+  });
+  return handler;
+}
+
+}  // namespace lamina::gateway

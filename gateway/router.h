@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Router: the gateway's endpoints, who may use them, and what each answers.
+//
+// Threading: the gateway's.
+
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gateway/api_keys.h"
+#include "gateway/backend.h"
+#include "gateway/completion_request.h"
+#include "gateway/connection.h"
+#include "gateway/model_directory.h"
+
+namespace lamina::gateway {
+
+struct RouterOptions {
+  ApiKeys keys;
+  std::vector<std::string> cors_origins;
+  std::vector<std::string> model_names;
+  RequestLimits limits;
+};
+
+class Router final : public RequestRouter {
+ public:
+  // `backend` must outlive it.
+  Router(Backend& backend, RouterOptions options);
+
+  // From now on requests are refused with 503.
+  void Drain() { draining_ = true; }
+
+  std::optional<HttpResponse> Refuse(const HttpRequest& head) override;
+  std::vector<std::pair<std::string, std::string>> HeadersFor(HttpRequest& head) override;
+  std::shared_ptr<RequestHandler> Handle(HttpRequest request, ResponseWriter& writer) override;
+
+ private:
+  using Endpoint = std::shared_ptr<RequestHandler> (Router::*)(const HttpRequest& request,
+                                                               ResponseWriter& writer);
+  struct Route {
+    std::string method;
+    Endpoint endpoint = nullptr;
+    bool open = false;  // Needs no key, and is answered while draining.
+  };
+
+  const Route* Find(const std::string& path) const;
+
+  std::shared_ptr<RequestHandler> Health(const HttpRequest& request, ResponseWriter& writer);
+  std::shared_ptr<RequestHandler> Version(const HttpRequest& request, ResponseWriter& writer);
+  std::shared_ptr<RequestHandler> OpenApi(const HttpRequest& request, ResponseWriter& writer);
+  std::shared_ptr<RequestHandler> Models(const HttpRequest& request, ResponseWriter& writer);
+  std::shared_ptr<RequestHandler> Tokenize(const HttpRequest& request, ResponseWriter& writer);
+  std::shared_ptr<RequestHandler> Detokenize(const HttpRequest& request, ResponseWriter& writer);
+  std::shared_ptr<RequestHandler> Completion(const HttpRequest& request, ResponseWriter& writer);
+
+  Backend& backend_;
+  const RouterOptions options_;
+  ModelDirectory models_;
+  const int64_t started_;  // Seconds since 1970.
+  std::map<std::string, Route> routes_;
+  bool draining_ = false;
+};
+
+}  // namespace lamina::gateway

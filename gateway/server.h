@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Server: accepts connections, keeps them, looks after their times, and lets them end.
+//
+// Threading: the gateway's. It must outlive every connection: run the io_context until it is done.
+// Limits:    `connections_max` at a time; one more is told 503 and closed.
+
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ssl/context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "absl/status/status.h"
+#include "gateway/connection.h"
+
+namespace lamina::gateway {
+
+// Errors: kInvalidArgument  the files cannot be read or do not belong together.
+absl::Status LoadTlsFiles(const std::string& certificate, const std::string& key,
+                          boost::asio::ssl::context& context);
+
+class Server {
+ public:
+  // `tls` is null for plain HTTP; all references must outlive it.
+  Server(boost::asio::io_context& io, const Connection::Settings& settings, RequestRouter& router,
+         boost::asio::ssl::context* tls, size_t connections_max);
+
+  // `listen`: host:port; port 0 picks one.
+  // Errors: kInvalidArgument  the host is not known here. kUnavailable  the port is taken.
+  absl::Status Listen(const std::string& listen);
+  uint16_t port() const { return port_; }
+
+  // Lets every request in hand end, then calls `done`. Until then new ones are still read, for the
+  // router to refuse.
+  void Drain(std::function<void()> done);
+
+ private:
+  void Accept();
+  void OnAccepted(const boost::system::error_code& error, boost::asio::ip::tcp::socket socket);
+  void TurnAway(boost::asio::ip::tcp::socket socket) const;
+  void Tick();
+  void CheckDrained();
+
+  boost::asio::io_context& io_;
+  const Connection::Settings settings_;
+  RequestRouter& router_;
+  boost::asio::ssl::context* const tls_;
+  const size_t connections_max_;
+  boost::asio::ip::tcp::acceptor acceptor_;
+  boost::asio::steady_timer ticker_;
+  boost::asio::steady_timer accept_pause_;
+  std::set<std::shared_ptr<Connection>> connections_;
+  std::function<void()> drained_;
+  bool draining_ = false;
+  uint16_t port_ = 0;
+};
+
+}  // namespace lamina::gateway

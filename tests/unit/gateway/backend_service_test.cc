@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gateway/backend_service.h"
+
+#include <gtest/gtest.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <chrono>
+
+#include "tests/unit/client/fake_server.h"
+
+namespace lamina::gateway {
+namespace {
+
+class BackendTest : public testing::Test {
+ protected:
+  void Connect(const std::string& address) {
+    backend_ = MakeGrpcBackend(
+        address, [this](std::function<void()> work) { boost::asio::post(io_, std::move(work)); });
+  }
+  // Runs what is posted until `done`.
+  void RunUntil(const std::function<bool()>& done) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (!done() && std::chrono::steady_clock::now() < end) {
+      io_.restart();
+      io_.run_one_for(std::chrono::milliseconds(100));
+    }
+    ASSERT_TRUE(done());
+  }
+  void Generate(client::GenerateOptions options) {
+    generation_ = backend_->Generate(
+        options, [this](const client::Chunk& chunk) { chunks_.push_back(chunk); },
+        [this](const absl::Status& status) { status_ = status; });
+  }
+
+  boost::asio::io_context io_;
+  client::FakeServer server_;
+  std::unique_ptr<Backend> backend_;
+  std::shared_ptr<Generation> generation_;
+  std::vector<client::Chunk> chunks_;
+  std::optional<absl::Status> status_;
+};
+
+TEST_F(BackendTest, ChunksComeOneByOneWhenAskedFor) {
+  Connect(server_.address());
+  client::GenerateOptions options = {.prompt = std::string("x")};
+  options.max_tokens = 3;
+  Generate(options);
+  for (size_t i = 1; i <= 3; ++i) {
+    generation_->Next();
+    RunUntil([&] { return chunks_.size() == i; });
+  }
+  EXPECT_EQ(chunks_[2].finish_reason, client::FinishReason::kLength);
+  EXPECT_FALSE(status_.has_value()) << "the end was not asked for yet";
+  generation_->Next();
+  RunUntil([&] { return status_.has_value(); });
+  EXPECT_TRUE(status_->ok()) << *status_;
+}
+
+TEST_F(BackendTest, CancellingReachesTheServerWhetherOrNotAChunkIsAskedFor) {
+  Connect(server_.address());
+  for (const bool asked : {false, true}) {
+    const int before = server_.inference.cancelled;
+    const size_t chunks = chunks_.size();
+    Generate({.prompt = std::string("hang")});
+    generation_->Next();
+    RunUntil([&] { return chunks_.size() > chunks; });
+    if (asked) {
+      generation_->Next();
+    }
+    generation_->Cancel();
+    generation_ = nullptr;
+    RunUntil([&] { return server_.inference.cancelled > before; });
+  }
+  EXPECT_FALSE(status_.has_value()) << "nothing is called after Cancel()";
+}
+
+TEST_F(BackendTest, ErrorsKeepTheirCode) {
+  Connect(server_.address());
+  Generate({.prompt = std::string("fail 8")});
+  generation_->Next();
+  RunUntil([&] { return chunks_.size() == 1; });
+  generation_->Next();
+  RunUntil([&] { return status_.has_value(); });
+  EXPECT_TRUE(absl::IsResourceExhausted(*status_)) << *status_;
+}
+
+TEST_F(BackendTest, CallsWithOneAnswer) {
+  Connect(server_.address());
+  int answers = 0;
+  backend_->ListModels([&](const auto& models) {
+    ASSERT_TRUE(models.ok());
+    EXPECT_EQ(models->at(0).id, "fake");
+    ++answers;
+  });
+  backend_->Tokenize(std::string("ab"), true, [&](const auto& result) {
+    ASSERT_TRUE(result.ok());
+    EXPECT_EQ(result->tokens.size(), 2u);
+    ++answers;
+  });
+  backend_->Detokenize({'h', 'i'}, [&](const auto& text) {
+    EXPECT_EQ(text.value(), "hi");
+    ++answers;
+  });
+  backend_->Score(std::vector<TokenId>{1, 2}, [&](const auto& score) {
+    ASSERT_TRUE(score.ok());
+    EXPECT_EQ(score->logprobs.size(), 1u);
+    ++answers;
+  });
+  backend_->GetStatus([&](const auto& status) {
+    ASSERT_TRUE(status.ok());
+    EXPECT_EQ(status->state, "serving");
+    ++answers;
+  });
+  RunUntil([&] { return answers == 5; });
+}
+
+TEST_F(BackendTest, ACoordinatorThatIsNotThereIsUnavailable) {
+  server_.Stop();
+  Connect(server_.address());
+  std::optional<absl::Status> status;
+  backend_->ListModels([&](const auto& models) { status = models.status(); });
+  RunUntil([&] { return status.has_value(); });
+  EXPECT_TRUE(absl::IsUnavailable(*status)) << *status;
+}
+
+}  // namespace
+}  // namespace lamina::gateway

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gateway/completion_handler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_split.h"
+#include "nlohmann/json.hpp"
+#include "tests/unit/gateway/fake_backend.h"
+
+namespace lamina::gateway {
+namespace {
+
+using Json = nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+
+class CompletionHandlerTest : public testing::Test {
+ protected:
+  void Start(const std::string& fields, bool chat = false) {
+    const auto body = ParseBody("{\"model\":\"m\"," + fields + "}");
+    ASSERT_TRUE(body.ok()) << body.status();
+    auto request = chat ? ParseChatCompletion(*body, {}) : ParseCompletion(*body, {});
+    ASSERT_TRUE(request.ok()) << request.status();
+    handler_ = std::make_shared<CompletionHandler>(
+        *std::move(request), CompletionHead{.chat = chat, .id = "id-1", .model = "m"}, backend_,
+        writer_, [this](const CompletionHandler::Report& report) { reports_.push_back(report); });
+    handler_->Start();
+  }
+  FakeGeneration& generation(size_t i = 0) { return *backend_.generations.at(i); }
+
+  static client::Chunk Text(const std::string& text, uint32_t index = 0, float logprob = -1) {
+    return {.index = index,
+            .text = text,
+            .tokens = {{.token = 5, .logprob = logprob, .text = text}},
+            .prompt_tokens = 3};
+  }
+  static client::Chunk Last(uint32_t index = 0) {
+    return {.index = index, .finish_reason = client::FinishReason::kLength, .prompt_tokens = 3};
+  }
+  // The objects of the stream, without comments and [DONE].
+  std::vector<Json> Events() const {
+    std::vector<Json> events;
+    for (const absl::string_view event : absl::StrSplit(writer_.stream, "\n\n")) {
+      if (event.substr(0, 7) == "data: {") {
+        events.push_back(Json::parse(event.substr(6)));
+      }
+    }
+    return events;
+  }
+
+  FakeBackend backend_;
+  RecordingWriter writer_;
+  std::shared_ptr<CompletionHandler> handler_;
+  std::vector<CompletionHandler::Report> reports_;
+};
+
+TEST_F(CompletionHandlerTest, HeadersWaitForTheFirstEvent) {
+  Start(R"("prompt":"x","stream":true)");
+  EXPECT_FALSE(writer_.started);
+  EXPECT_EQ(generation().options.request_id, "id-1");
+
+  generation().Send(Text("a"));
+  EXPECT_TRUE(writer_.started);
+  generation().Send(Last());
+  generation().Finish(absl::OkStatus());
+
+  EXPECT_TRUE(writer_.ended);
+  EXPECT_THAT(writer_.stream, EndsWith("data: [DONE]\n\n"));
+  ASSERT_EQ(reports_.size(), 1u);
+  EXPECT_EQ(reports_[0].tokens.prompt, 3u);
+  EXPECT_EQ(reports_[0].tokens.completion, 1u);
+}
+
+TEST_F(CompletionHandlerTest, ARefusalIsAnHttpStatusEvenForAStream) {
+  Start(R"("prompt":"x","stream":true)");
+  generation().Finish(absl::ResourceExhaustedError("full"));
+
+  ASSERT_TRUE(writer_.response.has_value());
+  EXPECT_EQ(writer_.response->status, 429);
+  EXPECT_THAT(writer_.response->headers, ElementsAre(std::pair("Retry-After", "1")));
+  EXPECT_FALSE(writer_.started);
+}
+
+TEST_F(CompletionHandlerTest, AnErrorInAStreamIsAnEvent) {
+  Start(R"("prompt":"x","stream":true)");
+  generation().Send(Text("a"));
+  generation().Finish(absl::UnavailableError("node m0 is gone"));
+
+  EXPECT_THAT(writer_.stream, HasSubstr("data: {\"error\":{\"message\":\"node m0 is gone\""));
+  EXPECT_THAT(writer_.stream, EndsWith("data: [DONE]\n\n"));
+  EXPECT_TRUE(writer_.ended);
+  EXPECT_FALSE(writer_.response.has_value());
+}
+
+TEST_F(CompletionHandlerTest, SilenceIsFilledWithComments) {
+  Start(R"("prompt":"x","stream":true)");
+  handler_->OnSilence();
+  EXPECT_TRUE(writer_.started);
+  EXPECT_EQ(writer_.stream, ": keep-alive\n\n");
+
+  Start(R"("prompt":"x")");
+  writer_.stream.clear();
+  handler_->OnSilence();
+  EXPECT_THAT(writer_.stream, IsEmpty()) << "an answer in one piece has nothing to say";
+}
+
+TEST_F(CompletionHandlerTest, ASlowReaderIsNotReadFor) {
+  Start(R"("prompt":"x","stream":true)");
+  EXPECT_EQ(generation().asked, 1);
+  writer_.pending = CompletionHandler::kPendingBytesMax + 1;
+  generation().Send(Text("a"));
+  EXPECT_EQ(generation().asked, 0);
+
+  writer_.pending = 0;
+  handler_->OnDrained();
+  EXPECT_EQ(generation().asked, 1);
+  handler_->OnDrained();
+  EXPECT_EQ(generation().asked, 1) << "it had been asked already";
+}
+
+TEST_F(CompletionHandlerTest, AClientThatGoesCancelsEverything) {
+  Start(R"("prompt":["x","y"])");
+  handler_->OnGone();
+
+  EXPECT_TRUE(generation(0).cancelled && generation(1).cancelled);
+  ASSERT_EQ(reports_.size(), 1u);
+  EXPECT_TRUE(absl::IsCancelled(reports_[0].status));
+  handler_->OnDrained();
+  handler_->OnSilence();
+  EXPECT_FALSE(writer_.started);
+}
+
+TEST_F(CompletionHandlerTest, OneFailureEndsABatch) {
+  Start(R"("prompt":["x","y"])");
+  generation(1).Finish(absl::InvalidArgumentError("no"));
+
+  EXPECT_TRUE(generation(0).cancelled);
+  EXPECT_EQ(writer_.response->status, 400);
+}
+
+TEST_F(CompletionHandlerTest, ChoicesOfABatchAreNumberedThrough) {
+  Start(R"("prompt":["x","y"],"n":2)");
+  EXPECT_EQ(generation(1).options.request_id, "id-1-1");
+  for (size_t p = 0; p < 2; ++p) {
+    for (uint32_t c = 0; c < 2; ++c) {
+      generation(p).Send(Text(p == 0 ? "a" : "b", c));
+      generation(p).Send(Last(c));
+    }
+    generation(p).Finish(absl::OkStatus());
+  }
+  const Json whole = Json::parse(writer_.response->body);
+  std::vector<std::pair<int, std::string>> shown;
+  for (const Json& choice : whole["choices"]) {
+    shown.emplace_back(choice["index"], choice["text"]);
+  }
+  EXPECT_THAT(shown, ElementsAre(std::pair(0, "a"), std::pair(1, "a"), std::pair(2, "b"),
+                                 std::pair(3, "b")));
+  EXPECT_EQ(whole["usage"]["prompt_tokens"], 6);
+  EXPECT_EQ(whole["usage"]["completion_tokens"], 4);
+}
+
+TEST_F(CompletionHandlerTest, BestOfShowsTheLikeliest) {
+  Start(R"("prompt":"x","best_of":3,"n":1)");
+  EXPECT_EQ(generation().options.n, 3u);
+  const float logprobs[] = {-2, -0.5, -1};
+  for (uint32_t c = 0; c < 3; ++c) {
+    generation().Send(Text(std::string(1, static_cast<char>('a' + c)), c, logprobs[c]));
+    generation().Send(Last(c));
+  }
+  generation().Finish(absl::OkStatus());
+
+  const Json whole = Json::parse(writer_.response->body);
+  ASSERT_EQ(whole["choices"].size(), 1u);
+  EXPECT_EQ(whole["choices"][0]["text"], "b");
+  EXPECT_TRUE(whole["choices"][0]["logprobs"].is_null());
+  EXPECT_EQ(whole["usage"]["completion_tokens"], 3);
+}
+
+TEST_F(CompletionHandlerTest, UsageComesLastWhenAskedFor) {
+  Start(R"("messages":[{"role":"user","content":"x"}],"stream":true,
+           "stream_options":{"include_usage":true})",
+        /*chat=*/true);
+  generation().Send(Text("a"));
+  generation().Send(Last());
+  generation().Finish(absl::OkStatus());
+
+  const std::vector<Json> events = Events();
+  ASSERT_EQ(events.size(), 4u);
+  EXPECT_EQ(events[0]["choices"][0]["delta"]["role"], "assistant");
+  EXPECT_EQ(events[2]["choices"][0]["finish_reason"], "length");
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_TRUE(events[i].contains("usage") && events[i]["usage"].is_null());
+  }
+  EXPECT_EQ(events[3]["usage"]["total_tokens"], 4);
+  EXPECT_EQ(events[3]["choices"], Json::array());
+}
+
+TEST_F(CompletionHandlerTest, ContinuousUsageCountsUp) {
+  Start(R"("prompt":"x","stream":true,
+           "stream_options":{"include_usage":true,"continuous_usage_stats":true})");
+  generation().Send(Text("a"));
+  generation().Send(Text("b"));
+  const std::vector<Json> events = Events();
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(events[0]["usage"]["completion_tokens"], 1);
+  EXPECT_EQ(events[1]["usage"]["completion_tokens"], 2);
+  EXPECT_EQ(events[1]["usage"]["prompt_tokens"], 3);
+  handler_->OnGone();
+}
+
+TEST_F(CompletionHandlerTest, TokensWithoutTextMakeNoEvent) {
+  Start(R"("prompt":"x","stream":true)");
+  client::Chunk silent = Text("");
+  generation().Send(silent);
+  EXPECT_THAT(Events(), IsEmpty());
+  client::Chunk progress = {.prompt_tokens_done = 2, .prompt_tokens = 3};
+  generation().Send(progress);
+  EXPECT_THAT(Events(), IsEmpty());
+  handler_->OnGone();
+}
+
+TEST_F(CompletionHandlerTest, TheTokenThatEndsIsNotShown) {
+  Start(R"("prompt":"x","logprobs":0)");
+  generation().Send(Text("a"));
+  client::Chunk end = Last();
+  end.finish_reason = client::FinishReason::kStop;
+  end.tokens = {{.token = 2, .logprob = -0.1f, .text = "<end>", .ends = true}};
+  generation().Send(end);
+  generation().Finish(absl::OkStatus());
+
+  const Json choice = Json::parse(writer_.response->body)["choices"][0];
+  EXPECT_EQ(choice["logprobs"]["tokens"], Json::parse(R"(["a"])"));
+  EXPECT_EQ(choice["finish_reason"], "stop");
+}
+
+TEST_F(CompletionHandlerTest, EchoWithoutTokensAsksForNone) {
+  backend_.score = client::ScoreResult{.tokens = {4, 5}, .logprobs = {-0.25f}, .texts = {"x", "y"}};
+  Start(R"("prompt":"xy","max_tokens":0,"echo":true,"logprobs":0)");
+
+  EXPECT_THAT(backend_.generations, IsEmpty());
+  const Json whole = Json::parse(writer_.response->body);
+  EXPECT_EQ(whole["choices"][0]["text"], "xy");
+  EXPECT_EQ(whole["choices"][0]["logprobs"]["token_logprobs"], Json::parse("[null,-0.25]"));
+  EXPECT_EQ(whole["usage"]["prompt_tokens"], 2);
+  EXPECT_EQ(whole["usage"]["completion_tokens"], 0);
+}
+
+TEST_F(CompletionHandlerTest, EchoOfTokensShowsTheirText) {
+  Start(R"("prompt":[1,2],"echo":true,"stream":true)");
+  generation().Send(Text("c"));
+  generation().Send(Last());
+  generation().Finish(absl::OkStatus());
+  std::string text;
+  for (const Json& event : Events()) {
+    text += event["choices"][0]["text"].get<std::string>();
+  }
+  EXPECT_EQ(text, "abc");
+}
+
+TEST_F(CompletionHandlerTest, AFailureBeforeGeneratingIsAnswered) {
+  backend_.score = absl::InvalidArgumentError("the text has 1 tokens; scoring needs at least 2");
+  Start(R"("prompt":"x","echo":true,"logprobs":0,"max_tokens":4)");
+  EXPECT_THAT(backend_.generations, IsEmpty());
+  EXPECT_EQ(writer_.response->status, 400);
+}
+
+}  // namespace
+}  // namespace lamina::gateway

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gateway/completion_request.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "gateway/api_error.h"
+
+namespace lamina::gateway {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+absl::StatusOr<CompletionRequest> Plain(const std::string& fields) {
+  const auto body = ParseBody(absl::StrCat(R"({"model":"m",)", fields, "}"));
+  return body.ok() ? ParseCompletion(*body, {.choices_max = 8}) : body.status();
+}
+absl::StatusOr<CompletionRequest> Chat(const std::string& fields) {
+  const auto body = ParseBody(absl::StrCat(R"({"model":"m",)", fields, "}"));
+  return body.ok() ? ParseChatCompletion(*body, {.choices_max = 8}) : body.status();
+}
+constexpr char kMessages[] = R"("messages":[{"role":"user","content":"hi"}])";
+
+TEST(CompletionRequestTest, DefaultsAreOpenAis) {
+  const auto request = Plain(R"("prompt":"x")");
+  ASSERT_TRUE(request.ok()) << request.status();
+
+  EXPECT_EQ(std::get<std::string>(request->prompts.at(0)), "x");
+  EXPECT_EQ(request->options.max_tokens, 16u);
+  EXPECT_EQ(request->options.temperature, 1.0f);
+  EXPECT_EQ(request->options.n, 1u);
+  EXPECT_FALSE(request->options.seed.has_value());
+  EXPECT_FALSE(request->stream || request->echo || request->logprobs);
+
+  const auto chat = Chat(kMessages);
+  ASSERT_TRUE(chat.ok()) << chat.status();
+  EXPECT_GT(*chat->options.max_tokens, 1u << 30) << "a chat goes on until the context is full";
+}
+
+TEST(CompletionRequestTest, EveryParameterArrives) {
+  const auto request = Plain(
+      R"("prompt":[1,2],"max_tokens":3,"temperature":0.5,"top_p":0.9,"top_k":-1,"min_p":0.1,
+         "presence_penalty":1,"frequency_penalty":-1,"repetition_penalty":1.1,"seed":-1,"n":2,
+         "best_of":3,"stop":["a","b"],"stop_token_ids":[5],"logit_bias":{"7":-100},"min_tokens":2,
+         "ignore_eos":true,"logprobs":4,"user":"u","priority":-3,"suffix":null})"
+      "");
+  const auto shut = Plain(
+      R"("prompt":[1,2],"max_tokens":3,"temperature":0.5,"top_p":0.9,"top_k":-1,"min_p":0.1,
+         "presence_penalty":1,"frequency_penalty":-1,"repetition_penalty":1.1,"seed":-1,"n":2,
+         "best_of":3,"stop":["a","b"],"stop_token_ids":[5],"logit_bias":{"7":-100},"min_tokens":2,
+         "ignore_eos":true,"logprobs":4,"user":"u","priority":-3,"suffix":null)");
+  EXPECT_FALSE(request.ok()) << "one brace too many";
+  ASSERT_TRUE(shut.ok()) << shut.status();
+
+  const client::GenerateOptions& o = shut->options;
+  EXPECT_THAT(std::get<std::vector<TokenId>>(shut->prompts.at(0)), ElementsAre(1, 2));
+  EXPECT_EQ(o.max_tokens, 3u);
+  EXPECT_EQ(o.temperature, 0.5f);
+  EXPECT_EQ(o.top_p, 0.9f);
+  EXPECT_EQ(o.top_k, 0u);
+  EXPECT_EQ(o.min_p, 0.1f);
+  EXPECT_EQ(o.presence_penalty, 1.0f);
+  EXPECT_EQ(o.frequency_penalty, -1.0f);
+  EXPECT_EQ(o.repetition_penalty, 1.1f);
+  EXPECT_EQ(o.seed, UINT64_MAX);
+  EXPECT_EQ(o.n, 3u) << "best_of are made";
+  EXPECT_EQ(shut->choices, 2u) << "n are shown";
+  EXPECT_THAT(o.stop, ElementsAre("a", "b"));
+  EXPECT_THAT(o.stop_tokens, ElementsAre(5));
+  EXPECT_THAT(o.logit_bias, ElementsAre(std::pair(7, -100.0f)));
+  EXPECT_EQ(o.min_tokens, 2u);
+  EXPECT_TRUE(o.ignore_eos);
+  EXPECT_EQ(o.logprobs, 4u);
+  EXPECT_EQ(o.priority, -3);
+}
+
+TEST(CompletionRequestTest, NullIsAbsent) {
+  const auto request = Plain(
+      R"("prompt":"x","max_tokens":null,"stop":null,"n":null,"logit_bias":null,"stream":null,
+         "stream_options":null,"logprobs":null,"response_format":null)");
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ(request->options.max_tokens, 16u);
+  EXPECT_THAT(request->options.stop, IsEmpty());
+}
+
+TEST(CompletionRequestTest, PromptsComeInFourForms) {
+  EXPECT_EQ(Plain(R"("prompt":["a","b"])")->prompts.size(), 2u);
+  EXPECT_EQ(Plain(R"("prompt":[[1],[2,3]])")->prompts.size(), 2u);
+  EXPECT_EQ(Plain(R"("prompt":[1,2,3])")->prompts.size(), 1u);
+  EXPECT_EQ(Plain(R"("prompt":"abc")")->prompts.size(), 1u);
+}
+
+TEST(CompletionRequestTest, NewerNamesWin) {
+  const auto chat = Chat(absl::StrCat(kMessages, R"(,"max_tokens":5,"max_completion_tokens":6)"));
+  EXPECT_EQ(chat->options.max_tokens, 6u);
+  const auto developer = Chat(R"("messages":[{"role":"developer","content":"be brief"}])");
+  EXPECT_EQ(std::get<std::vector<client::ChatMessage>>(developer->prompts.at(0)).at(0).role,
+            "system");
+}
+
+TEST(CompletionRequestTest, PartsOfTextAreJoined) {
+  const auto chat = Chat(
+      R"("messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},
+         {"role":"assistant","content":null},{"role":"user","name":"Eva","content":""}])");
+  ASSERT_TRUE(chat.ok()) << chat.status();
+  const auto& messages = std::get<std::vector<client::ChatMessage>>(chat->prompts.at(0));
+  EXPECT_EQ(messages.at(0).content, "ab");
+  EXPECT_EQ(messages.at(1).content, "");
+}
+
+TEST(CompletionRequestTest, StreamOptionsNeedAStream) {
+  const auto request = Plain(
+      R"("prompt":"x","stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true})");
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_TRUE(request->stream && request->include_usage && request->continuous_usage);
+}
+
+struct Mistake {
+  const char* fields;
+  const char* param;
+  const char* code;
+};
+class CompletionMistakeTest : public testing::TestWithParam<Mistake> {};
+
+TEST_P(CompletionMistakeTest, IsNamedWithItsCode) {
+  const bool chat = std::string(GetParam().fields).find("messages") != std::string::npos;
+  const auto request = chat ? Chat(GetParam().fields) : Plain(GetParam().fields);
+  ASSERT_FALSE(request.ok());
+  const ApiError error = ToApiError(request.status());
+  EXPECT_EQ(error.http_status, 400);
+  EXPECT_EQ(error.param, GetParam().param) << error.message;
+  EXPECT_EQ(error.code, GetParam().code) << error.message;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Plain, CompletionMistakeTest,
+    testing::Values(
+        Mistake{R"("prompt":null)", "prompt", "missing_required_parameter"},
+        Mistake{R"("prompt":5)", "prompt", "invalid_type"},
+        Mistake{R"("prompt":[])", "prompt", "empty_array"},
+        Mistake{R"("prompt":["a",1])", "prompt[1]", "invalid_type"},
+        Mistake{R"("prompt":[1,"a"])", "prompt", "invalid_type"},
+        Mistake{R"("prompt":[-1])", "prompt", "invalid_value"},
+        Mistake{R"("prompt":[1.5])", "prompt", "invalid_type"},
+        Mistake{R"("prompt":[4294967296])", "prompt", "invalid_value"},
+        Mistake{R"("prompt":["a","b","c"],"n":3)", "prompt", "array_above_max_length"},
+        Mistake{R"("prompt":"x","n":9)", "n", "array_above_max_length"},
+        Mistake{R"("prompt":"x","n":0)", "n", "integer_below_min_value"},
+        Mistake{R"("prompt":"x","n":1.5)", "n", "invalid_type"},
+        Mistake{R"("prompt":"x","max_tokens":18446744073709551615)", "max_tokens",
+                "integer_above_max_value"},
+        Mistake{R"("prompt":"x","temperature":-0.1)", "temperature", "decimal_below_min_value"},
+        Mistake{R"("prompt":"x","top_p":0)", "top_p", "decimal_below_min_value"},
+        Mistake{R"("prompt":"x","stop":["a",1])", "stop", "invalid_type"},
+        Mistake{R"("prompt":"x","stop":"")", "stop", "empty_string"},
+        Mistake{R"("prompt":"x","logit_bias":{"a":1})", "logit_bias", "invalid_value"},
+        Mistake{R"("prompt":"x","logit_bias":{"1":101})", "logit_bias.1",
+                "decimal_above_max_value"},
+        Mistake{R"("prompt":"x","logit_bias":[1])", "logit_bias", "invalid_type"},
+        Mistake{R"("prompt":"x","logprobs":21)", "logprobs", "integer_above_max_value"},
+        Mistake{R"("prompt":"x","logprobs":1,"echo":true)", "logprobs", "unsupported_parameter"},
+        Mistake{R"("prompt":"x","prompt_logprobs":1)", "prompt_logprobs", "unsupported_parameter"},
+        Mistake{R"("prompt":"x","best_of":1,"n":2)", "best_of", "invalid_value"},
+        Mistake{R"("prompt":"x","best_of":2,"stream":true)", "best_of", "invalid_value"},
+        Mistake{R"("prompt":"x","stream_options":{})", "stream_options", "invalid_value"},
+        Mistake{R"("prompt":"x","stream":true,"stream_options":{"x":1})", "stream_options.x",
+                "unknown_parameter"},
+        Mistake{R"("prompt":"x","min_tokens":17)", "min_tokens", "invalid_value"},
+        Mistake{R"("prompt":"x","suffix":"y")", "suffix", "unsupported_parameter"},
+        Mistake{R"("prompt":"x","response_format":{"type":"json_object"})", "response_format",
+                "unsupported_parameter"},
+        Mistake{R"("prompt":"x","guided_regex":"a*")", "guided_regex", "unsupported_parameter"},
+        Mistake{R"("prompt":"x","bogus":1)", "bogus", "unknown_parameter"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Chat, CompletionMistakeTest,
+    testing::Values(Mistake{R"("messages":[])", "messages", "empty_array"},
+                    Mistake{R"("messages":{})", "messages", "invalid_type"},
+                    Mistake{R"("messages":["hi"])", "messages[0]", "invalid_type"},
+                    Mistake{R"("messages":[{"content":"x"}])", "messages[0].role",
+                            "missing_required_parameter"},
+                    Mistake{R"("messages":[{"role":"robot","content":"x"}])", "messages[0].role",
+                            "invalid_value"},
+                    Mistake{R"("messages":[{"role":"user"}])", "messages[0].content",
+                            "missing_required_parameter"},
+                    Mistake{R"("messages":[{"role":"user","content":[{"type":"image_url"}]}])",
+                            "messages[0].content[0].type", "unsupported_parameter"},
+                    Mistake{R"("messages":[{"role":"user","content":"x","colour":1}])",
+                            "messages[0].colour", "unknown_parameter"},
+                    Mistake{R"("messages":[{"role":"assistant","tool_calls":[1]}])",
+                            "messages[0].tool_calls", "unsupported_parameter"},
+                    Mistake{R"("messages":[{"role":"user","content":"x"}],"tools":[{}])", "tools",
+                            "unsupported_parameter"},
+                    Mistake{R"("messages":[{"role":"user","content":"x"}],"top_logprobs":2)",
+                            "top_logprobs", "invalid_value"},
+                    Mistake{R"("messages":[{"role":"user","content":"x"}],"prompt":"y")", "prompt",
+                            "unknown_parameter"},
+                    Mistake{R"("messages":[{"role":"user","content":"x"}],"max_tokens":0)",
+                            "max_tokens", "integer_below_min_value"}));
+
+TEST(CompletionRequestTest, BodiesThatAreNoObjectsAreRefused) {
+  for (const std::string& body :
+       {std::string(""), std::string("nul"), std::string("[]"), std::string("\"x\""),
+        std::string("{\"a\":\"\xff\"}"), std::string(65, '[') + std::string(65, ']')}) {
+    EXPECT_FALSE(ParseBody(body).ok()) << body;
+  }
+  EXPECT_TRUE(ParseBody(R"({"a":"[[[[\"[{"})").ok());
+}
+
+}  // namespace
+}  // namespace lamina::gateway
