@@ -9,6 +9,7 @@
 #include "common/string_distance.h"
 #include "transport/fake/fake_network.h"
 #include "transport/shm/shm_transport.h"
+#include "transport/verbs/verbs_transport.h"
 
 namespace lamina::transport {
 namespace {
@@ -31,17 +32,22 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeFake(absl::string_view name) {
   return FakeNetwork::Named(name)->MakeTransport();
 }
 
+bool Always() { return true; }
+bool Never() { return false; }
+
 struct Backend {
   absl::string_view scheme;
-  MakeFn make;               // Null where this build lacks it.
-  absl::string_view remedy;  // How to get it, then.
+  MakeFn make;
+  bool (*is_built)();
+  absl::string_view remedy;  // How to get it where it is not built.
 };
 
 constexpr std::array kBackends = {
-    Backend{"fake", &MakeFake, ""},
-    Backend{"shm", &MakeShm, ""},
-    Backend{"ucx", nullptr, "this version does not contain it; on one host use shm://"},
-    Backend{"verbs", nullptr, "this version does not contain it; on one host use shm://"},
+    Backend{"fake", &MakeFake, &Always, ""},
+    Backend{"shm", &MakeShm, &Always, ""},
+    Backend{"ucx", nullptr, &Never, "this version does not contain it; on one host use shm://"},
+    Backend{"verbs", &MakeVerbsTransport, &VerbsIsBuilt,
+            "install libibverbs-dev, configure again and build; on one host use shm://"},
 };
 
 absl::Status UnknownScheme(absl::string_view uri, absl::string_view scheme) {
@@ -70,7 +76,7 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeTransport(absl::string_view uri) 
       return absl::InvalidArgumentError(
           absl::StrCat("transport \"", uri, "\": not a URI; write \"", uri, "://\""));
     }
-    if (backend.make == nullptr) {
+    if (!backend.is_built()) {
       return absl::UnimplementedError(
           absl::StrCat("transport \"", uri, "\": not in this build: ", backend.remedy,
                        " (built: ", absl::StrJoin(BuiltTransports(), ", "), ")"));
@@ -83,7 +89,7 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeTransport(absl::string_view uri) 
 std::vector<std::string> BuiltTransports() {
   std::vector<std::string> built;
   for (const Backend& backend : kBackends) {
-    if (backend.make != nullptr) {
+    if (backend.is_built()) {
       built.push_back(absl::StrCat(backend.scheme));
     }
   }

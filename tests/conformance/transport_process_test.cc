@@ -345,5 +345,10 @@ INSTANTIATE_TEST_SUITE_P(Backends, TransportProcessTest, testing::Values("shm://
                            return tested.param.substr(0, tested.param.find(':'));
                          });
 
+INSTANTIATE_TEST_SUITE_P(Rdma, TransportProcessTest, testing::ValuesIn(VerbsUris()),
+                         [](const testing::TestParamInfo<std::string>& tested) {
+                           return tested.param.substr(0, tested.param.find(':'));
+                         });
+
 }  // namespace
 }  // namespace lamina::transport
