@@ -19,6 +19,10 @@ for tool in qemu-system-x86_64 busybox cpio depmod rdma tc apt-get dpkg; do
 done
 # The generic kernel, since the one for clouds lacks Soft-RoCE and 9p.
 package=$(apt-cache depends linux-image-amd64 2>/dev/null | awk '/Depends: linux-image/ {print $2; exit}')
+if [[ -z "$package" && $(id -u) -eq 0 ]]; then
+  apt-get -qq update || true
+  package=$(apt-cache depends linux-image-amd64 2>/dev/null | awk '/Depends: linux-image/ {print $2; exit}')
+fi
 [[ -n "$package" ]] || {
   say "apt knows no linux-image-amd64: run apt-get update"
   exit 1
