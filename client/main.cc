@@ -36,6 +36,7 @@ void AddCommands(CLI::App& app, Invocation& invocation) {
   AddSplitCommand(app, invocation);
   AddInspectCommand(app, invocation);
   AddConfigCommand(app, invocation);
+  AddDoctorCommand(app, invocation);
   AddVersionCommand(app, invocation);
 }
 

@@ -10,6 +10,7 @@
 #include "transport/fake/fake_network.h"
 #include "transport/shm/shm_transport.h"
 #include "transport/ucx/ucx_transport.h"
+#include "transport/verbs/verbs_transport.h"
 
 namespace lamina::transport {
 namespace {
@@ -33,7 +34,6 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeFake(absl::string_view name) {
 }
 
 bool Always() { return true; }
-bool Never() { return false; }
 
 struct Backend {
   absl::string_view scheme;
@@ -47,8 +47,10 @@ constexpr std::array kBackends = {
     Backend{"shm", &MakeShm, &Always, ""},
     Backend{"ucx", &MakeUcxTransport, &UcxIsBuilt,
             "install libucx-dev, configure again and build; on one host use shm://"},
-    Backend{"verbs", nullptr, &Never,
-            "this version does not contain it; on one host use shm://, between hosts ucx://"},
+    Backend{
+        "verbs", &MakeVerbsTransport, &VerbsIsBuilt,
+        "install libibverbs-dev, configure again and build; on one host use shm://, between hosts "
+        "ucx://"},
 };
 
 absl::Status UnknownScheme(absl::string_view uri, absl::string_view scheme) {

@@ -221,8 +221,8 @@ absl::Status CheckServed(const ClusterConfig& config) {
                      absl::StrCat("1 to ", kMemoryNodesMax));
   }
   for (const std::string& name : config.transport) {
-    if (name != "shm") {
-      return NotServed("transport", name, "shm");
+    if (name != "shm" && name != "verbs") {
+      return NotServed("transport", name, "shm, verbs");
     }
   }
   for (size_t i = 0; i < config.compute.size(); ++i) {

@@ -366,5 +366,10 @@ INSTANTIATE_TEST_SUITE_P(Backends, TransportProcessTest,
                            return tested.param.substr(0, colon) + (only.empty() ? "" : "_" + only);
                          });
 
+INSTANTIATE_TEST_SUITE_P(Rdma, TransportProcessTest, testing::ValuesIn(VerbsUris()),
+                         [](const testing::TestParamInfo<std::string>& tested) {
+                           return tested.param.substr(0, tested.param.find(':'));
+                         });
+
 }  // namespace
 }  // namespace lamina::transport

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/doctor/host_facts.h"
+
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/timex.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/config/cluster_config.h"
+
+namespace lamina::doctor {
+namespace {
+
+std::string FirstLine(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+std::vector<int> CoresIn(const std::string& path) {
+  const auto cores = ParseCores(FirstLine(path));
+  return cores.ok() ? *cores : std::vector<int>{};
+}
+
+std::vector<std::string> Entries(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    names.push_back(entry.path().filename());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// The word in brackets of "always [madvise] never".
+std::string Chosen(const std::string& line) {
+  const size_t begin = line.find('[');
+  const size_t end = line.find(']');
+  return begin == std::string::npos || end == std::string::npos
+             ? ""
+             : line.substr(begin + 1, end - begin - 1);
+}
+
+uint64_t MemoryAvailable(const std::string& root) {
+  std::ifstream file(root + "/proc/meminfo");
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string name;
+    uint64_t kib = 0;
+    if (words >> name >> kib && name == "MemAvailable:") {
+      return kib << 10;
+    }
+  }
+  return 0;
+}
+
+std::vector<int> AllowedCores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::vector<int> cores;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) {
+    for (int core = 0; core < CPU_SETSIZE; ++core) {
+      if (CPU_ISSET(core, &set)) {
+        cores.push_back(core);
+      }
+    }
+  }
+  return cores;
+}
+
+bool CanMakeSharedMemory() {
+  const int fd = memfd_create("lamina doctor", MFD_CLOEXEC);
+  if (fd < 0) {
+    return false;
+  }
+  const bool grown = ftruncate(fd, 1 << 20) == 0;
+  close(fd);
+  return grown;
+}
+
+bool ClockIsSynchronised() {
+  timex state = {};
+  return adjtimex(&state) != TIME_ERROR;
+}
+
+void CollectNuma(const std::string& root, HostFacts& facts) {
+  const std::string folder = root + "/sys/devices/system/node/";
+  for (const std::string& name : Entries(folder)) {
+    int node = 0;
+    if (name.rfind("node", 0) == 0 && absl::SimpleAtoi(name.substr(4), &node)) {
+      facts.numa[node] = CoresIn(folder + name + "/cpulist");
+    }
+  }
+}
+
+void CollectDevices(const std::string& root, HostFacts& facts) {
+  const std::string folder = root + "/sys/class/infiniband/";
+  facts.kernel_devices = Entries(folder);
+  for (const std::string& device : facts.kernel_devices) {
+    HostFacts::Link& link = facts.links[device];
+    link.interface = FirstLine(folder + device + "/ports/1/gid_attrs/ndevs/0");
+    if (!link.interface.empty()) {
+      static_cast<void>(absl::SimpleAtoi(
+          FirstLine(root + "/sys/class/net/" + link.interface + "/mtu"), &link.interface_mtu));
+    }
+    static_cast<void>(
+        absl::SimpleAtoi(FirstLine(folder + device + "/device/numa_node"), &link.numa_node));
+  }
+}
+
+}  // namespace
+
+HostFacts CollectHostFacts(const std::string& root) {
+  HostFacts facts;
+  rlimit limit = {};
+  getrlimit(RLIMIT_MEMLOCK, &limit);
+  facts.memlock_bytes = limit.rlim_cur == RLIM_INFINITY ? UINT64_MAX : limit.rlim_cur;
+  facts.memory_available_bytes = MemoryAvailable(root);
+  facts.huge_pages = Chosen(FirstLine(root + "/sys/kernel/mm/transparent_hugepage/enabled"));
+  facts.cores_online = CoresIn(root + "/sys/devices/system/cpu/online");
+  facts.cores_isolated = CoresIn(root + "/sys/devices/system/cpu/isolated");
+  facts.cores_allowed = AllowedCores();
+  CollectNuma(root, facts);
+  facts.memfd = CanMakeSharedMemory();
+  facts.clock_synchronised = ClockIsSynchronised();
+  facts.ports = transport::ListVerbsPorts();
+  CollectDevices(root, facts);
+  return facts;
+}
+
+}  // namespace lamina::doctor

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Checks that try things: each transport, between two ends in this process, and the coordinator.
+
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "client/client.h"
+#include "client/doctor/finding.h"
+#include "common/clock.h"
+
+namespace lamina::doctor {
+
+// Latency and bandwidth of each scheme of `transports`, like {"shm", "verbs"}, and which of them a
+// cluster file with this list gets. Takes twice `each` for every one that works.
+Findings CheckTransports(const std::vector<std::string>& transports, Nanos each);
+
+// Whether a coordinator answers, and is of `version`. `server` is "HOST:PORT".
+Findings CheckCoordinator(const std::string& server, const std::string& version);
+
+}  // namespace lamina::doctor

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Sourced by the scripts that run in the guest: its network, and what all of them need.
+set -euo pipefail
+ulimit -l unlimited
+# shellcheck disable=SC1091
+source ./paths
+
+# One Soft-RoCE device that reaches itself: rxe0, with the GIDs of 192.0.2.1. 4200 leaves room for
+# RoCE's MTU of 4096.
+make_loopback_device() {
+  [[ -e /sys/class/net/dummy0 ]] || ip link add dummy0 type dummy
+  ip link set dummy0 mtu 4200 address 02:00:00:00:00:01 up
+  ip addr add 192.0.2.1/24 dev dummy0
+  rdma link add rxe0 type rxe netdev dummy0
+}
+
+# Two devices with a cable between them: rxeA and rxeB on veth0 and veth1. They reach each other by
+# GID 0, the link-local one, which appears once the kernel has found the address to be unique.
+make_cable() {
+  for end in 0 1; do
+    sysctl -qw "net.ipv6.conf.default.accept_dad=0"
+  done
+  ip link add veth0 type veth peer name veth1
+  ip link set veth0 mtu 4200 up
+  ip link set veth1 mtu 4200 up
+  rdma link add rxeA type rxe netdev veth0
+  rdma link add rxeB type rxe netdev veth1
+  for _ in $(seq 100); do
+    if ip -6 addr show dev veth0 scope link | grep -q inet6 &&
+      ip -6 addr show dev veth1 scope link | grep -q inet6; then
+      return
+    fi
+    sleep 0.1
+  done
+  echo "no link-local address came" >&2
+  return 1
+}
+
+packets_of() { cat "/sys/class/infiniband/$1/ports/1/hw_counters/sent_pkts"; }

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Each check of `lamina doctor`: what it looks at is broken, and the finding read. Files of the
+// kernel are broken below a folder of the test's own; limits and affinity are this process's real
+// ones.
+#include <sched.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "client/doctor/host_checks.h"
+#include "client/doctor/reach_checks.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/client/fake_server.h"
+
+namespace lamina::doctor {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+// A folder that looks like a healthy host with two cores.
+class FakeRoot {
+ public:
+  FakeRoot() : path_(std::filesystem::path(testing::TempDir()) / "doctor_root") {
+    std::filesystem::remove_all(path_);
+    Write("proc/meminfo", "MemTotal: 8000000 kB\nMemAvailable: 4194304 kB");
+    Write("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never");
+    Write("sys/devices/system/cpu/online", "0-1");
+    Write("sys/devices/system/cpu/isolated", "");
+    Write("sys/devices/system/node/node0/cpulist", "0-1");
+  }
+  ~FakeRoot() { std::filesystem::remove_all(path_); }
+
+  void Write(const std::string& name, const std::string& text) const {
+    std::filesystem::create_directories((path_ / name).parent_path());
+    std::ofstream(path_ / name) << text << "\n";
+  }
+  HostFacts Collect() const {
+    HostFacts facts = CollectHostFacts(path_);
+    facts.cores_allowed = {0, 1};  // Those of the machine that runs the test may be others.
+    return facts;
+  }
+
+ private:
+  const std::filesystem::path path_;
+};
+
+ClusterConfig Cluster() {
+  ClusterConfig cluster;
+  cluster.compute = {{.name = "c0", .cores = {0}}};
+  cluster.memory = {{.name = "m0", .cores = {1}, .capacity_bytes = uint64_t{1} << 30}};
+  return cluster;
+}
+
+// The worst finding of a check.
+Finding Find(const Findings& findings, const std::string& check) {
+  Finding worst = {.check = "none", .found = "no finding of that name"};
+  for (const Finding& finding : findings) {
+    if (finding.check == check && (worst.check == "none" || finding.state > worst.state)) {
+      worst = finding;
+    }
+  }
+  EXPECT_EQ(worst.check, check);
+  return worst;
+}
+
+void ExpectExplained(const Finding& finding, State state) {
+  EXPECT_EQ(finding.state, state) << finding.check << ": " << finding.found;
+  EXPECT_THAT(finding.found, Not(IsEmpty()));
+  EXPECT_THAT(finding.why, Not(IsEmpty()));
+  EXPECT_THAT(finding.fix, Not(IsEmpty()));
+}
+
+HostFacts WithPort(HostFacts facts) {
+  transport::VerbsPort port = {.device = "mlx5_0",
+                               .port = 1,
+                               .active = true,
+                               .state = "active",
+                               .ethernet = true,
+                               .mtu = 4096,
+                               .gbit = 100};
+  port.gids = {{.index = 3, .text = "::ffff:192.0.2.1", .ipv4 = true}};
+  facts.kernel_devices = {"mlx5_0"};
+  facts.links["mlx5_0"] = {.interface = "eth2", .interface_mtu = 9000, .numa_node = 0};
+  facts.ports = {port};
+  return facts;
+}
+
+TEST(DoctorTest, HealthyHostHasNothingToFix) {
+  HostFacts facts = WithPort(FakeRoot().Collect());
+  facts.memlock_bytes = UINT64_MAX;
+  facts.clock_synchronised = true;
+  const ClusterConfig cluster = Cluster();
+
+  for (const Finding& finding : CheckHost(facts, &cluster)) {
+    EXPECT_EQ(finding.state, State::kOk) << finding.check << ": " << finding.found;
+    EXPECT_THAT(finding.why, Not(IsEmpty())) << finding.check;
+  }
+}
+
+TEST(DoctorTest, SmallMemlockLimitIsFound) {
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_MEMLOCK, &before), 0);
+  const rlimit small = {.rlim_cur = std::min<rlim_t>(65536, before.rlim_max),
+                        .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_MEMLOCK, &small), 0);
+  ClusterConfig cluster = Cluster();
+  cluster.transport = {"verbs"};
+
+  const Finding finding = Find(CheckHost(FakeRoot().Collect(), &cluster), "memlock");
+
+  setrlimit(RLIMIT_MEMLOCK, &before);
+  ExpectExplained(finding, State::kWarn);
+  EXPECT_THAT(finding.fix, HasSubstr("ulimit -l"));
+}
+
+TEST(DoctorTest, HugePagesThatAreOffAreFound) {
+  const FakeRoot root;
+  root.Write("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]");
+
+  const Finding finding = Find(CheckHost(root.Collect(), nullptr), "huge_pages");
+
+  ExpectExplained(finding, State::kWarn);
+  EXPECT_THAT(finding.found, HasSubstr("never"));
+}
+
+TEST(DoctorTest, SharedMemoryThatIsRefusedIsFound) {
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const FakeRoot root;
+  // No file number is left: memfd_create fails.
+  const rlimit none = {.rlim_cur = 0, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const HostFacts facts = CollectHostFacts("");
+  setrlimit(RLIMIT_NOFILE, &before);
+
+  ExpectExplained(Find(CheckHost(facts, nullptr), "shared_memory"), State::kFail);
+}
+
+TEST(DoctorTest, ClockThatRunsFreeIsFound) {
+  HostFacts facts = FakeRoot().Collect();
+  facts.clock_synchronised = false;
+
+  ExpectExplained(Find(CheckHost(facts, nullptr), "clock"), State::kWarn);
+}
+
+TEST(DoctorTest, CoreThatIsOfflineIsFound) {
+  const FakeRoot root;
+  root.Write("sys/devices/system/cpu/online", "0");
+  const ClusterConfig cluster = Cluster();
+
+  const Finding finding = Find(CheckHost(root.Collect(), &cluster), "cores");
+
+  ExpectExplained(finding, State::kFail);
+  EXPECT_THAT(finding.found, HasSubstr("memory.m0: core 1"));
+}
+
+TEST(DoctorTest, CoreOutsideTheAffinityIsFound) {
+  HostFacts facts = FakeRoot().Collect();
+  facts.cores_allowed = {1};
+  const ClusterConfig cluster = Cluster();
+
+  EXPECT_THAT(Find(CheckHost(facts, &cluster), "cores").found, HasSubstr("compute.c0: core 0"));
+}
+
+TEST(DoctorTest, IsolatedCoresAreCounted) {
+  const FakeRoot root;
+  root.Write("sys/devices/system/cpu/isolated", "0-1");
+  const ClusterConfig cluster = Cluster();
+
+  EXPECT_THAT(Find(CheckHost(root.Collect(), &cluster), "cores").found, HasSubstr("1 of 1"));
+}
+
+TEST(DoctorTest, CoresOfTwoNumaNodesAreFound) {
+  const FakeRoot root;
+  root.Write("sys/devices/system/node/node0/cpulist", "0");
+  root.Write("sys/devices/system/node/node1/cpulist", "1");
+  ClusterConfig cluster = Cluster();
+  cluster.compute[0].cores = {0, 1};
+
+  ExpectExplained(Find(CheckHost(root.Collect(), &cluster), "numa"), State::kWarn);
+}
+
+TEST(DoctorTest, MoreCapacityThanMemoryIsFound) {
+  const FakeRoot root;
+  root.Write("proc/meminfo", "MemAvailable: 1024 kB");
+  const ClusterConfig cluster = Cluster();
+
+  const Finding finding = Find(CheckHost(root.Collect(), &cluster), "memory");
+
+  ExpectExplained(finding, State::kFail);
+  EXPECT_THAT(finding.found, HasSubstr("1.0 GiB"));
+}
+
+TEST(DoctorTest, MissingRdmaDeviceIsFoundWhereTheClusterWantsOne) {
+  HostFacts facts = FakeRoot().Collect();
+  facts.ports.clear();
+  ClusterConfig cluster = Cluster();
+  EXPECT_EQ(Find(CheckHost(facts, &cluster), "rdma_device").state, State::kOk);
+  cluster.transport = {"verbs", "shm"};
+
+  ExpectExplained(Find(CheckHost(facts, &cluster), "rdma_device"), State::kWarn);
+}
+
+TEST(DoctorTest, DeviceWithoutAProviderIsFound) {
+  const FakeRoot root;
+  root.Write("sys/class/infiniband/mlx5_9/ports/1/gid_attrs/ndevs/0", "eth9");
+
+  const Finding finding = Find(CheckHost(root.Collect(), nullptr), "rdma_device");
+
+  ExpectExplained(finding, State::kFail);
+  EXPECT_THAT(finding.found, HasSubstr("mlx5_9"));
+}
+
+TEST(DoctorTest, DeviceThatMayNotBeOpenedIsFound) {
+  HostFacts facts = WithPort(FakeRoot().Collect());
+  facts.ports[0].refused = "Permission denied";
+
+  ExpectExplained(Find(CheckHost(facts, nullptr), "rdma_device"), State::kFail);
+}
+
+TEST(DoctorTest, PortThatIsDownIsFoundWithItsInterface) {
+  HostFacts facts = WithPort(FakeRoot().Collect());
+  facts.ports[0].active = false;
+  facts.ports[0].state = "down";
+
+  const Finding finding = Find(CheckHost(facts, nullptr), "rdma_port");
+
+  ExpectExplained(finding, State::kWarn);
+  EXPECT_EQ(finding.fix, "ip link set eth2 up");
+}
+
+TEST(DoctorTest, EmptyGidTableIsFound) {
+  HostFacts facts = WithPort(FakeRoot().Collect());
+  facts.ports[0].gids.clear();
+
+  ExpectExplained(Find(CheckHost(facts, nullptr), "rdma_gid"), State::kFail);
+}
+
+TEST(DoctorTest, SmallMtuIsFoundWithThatOfTheInterface) {
+  HostFacts facts = WithPort(FakeRoot().Collect());
+  facts.ports[0].mtu = 1024;
+  facts.links["mlx5_0"].interface_mtu = 1500;
+
+  const Finding finding = Find(CheckHost(facts, nullptr), "rdma_mtu");
+
+  ExpectExplained(finding, State::kWarn);
+  EXPECT_THAT(finding.found, HasSubstr("eth2 has MTU 1500"));
+  EXPECT_EQ(finding.fix, "ip link set eth2 mtu 4200");
+}
+
+TEST(DoctorTest, TransportThatWorksIsMeasuredAndChosen) {
+  const Findings findings = CheckTransports({"shm"}, Millis(1));
+
+  EXPECT_THAT(Find(findings, "transport.shm").found, HasSubstr("GB/s"));
+  EXPECT_EQ(Find(findings, "transport").state, State::kOk);
+}
+
+// fake:// wants a name, so that the bare scheme never works: it stands for what this host lacks.
+TEST(DoctorTest, FirstOfTheListThatDoesNotWorkIsAWarningThatNamesBoth) {
+  const Findings findings = CheckTransports({"fake", "shm"}, Millis(1));
+
+  ExpectExplained(Find(findings, "transport.fake"), State::kWarn);
+  const Finding choice = Find(findings, "transport");
+  ExpectExplained(choice, State::kWarn);
+  EXPECT_THAT(choice.found, HasSubstr("gives shm"));
+  EXPECT_THAT(choice.found, HasSubstr("name the network"));
+}
+
+TEST(DoctorTest, ListOfWhichNothingWorksFails) {
+  ExpectExplained(Find(CheckTransports({"fake"}, Millis(1)), "transport"), State::kFail);
+}
+
+TEST(DoctorTest, CoordinatorThatDoesNotAnswerIsFound) {
+  // A port of this host that nobody listens at: port 1 is reserved.
+  ExpectExplained(Find(CheckCoordinator("127.0.0.1:1", "0.1.0"), "coordinator"), State::kWarn);
+}
+
+TEST(DoctorTest, CoordinatorOfAnotherVersionIsFound) {
+  client::FakeServer server;
+  const Findings findings = CheckCoordinator(server.address(), "999.0");
+
+  EXPECT_EQ(Find(findings, "coordinator").state, State::kOk);
+  ExpectExplained(Find(findings, "version"), State::kFail);
+}
+
+}  // namespace
+}  // namespace lamina::doctor

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The rule by which verbs:// takes a port, a GID and an MTU.
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "transport/verbs/verbs_device.h"
+
+namespace lamina::transport {
+namespace {
+
+using testing::HasSubstr;
+
+VerbsPort Port(const std::string& device, double gbit) {
+  VerbsPort port = {.device = device,
+                    .port = 1,
+                    .active = true,
+                    .state = "active",
+                    .ethernet = true,
+                    .mtu = 4096,
+                    .gbit = gbit};
+  port.gids = {
+      {.index = 0, .kind = GidKind::kRoceV1, .text = "fe80::1", .link_local = true},
+      {.index = 1, .kind = GidKind::kRoceV2, .text = "fe80::1", .link_local = true},
+      {.index = 2, .kind = GidKind::kRoceV1, .text = "::ffff:192.0.2.1", .ipv4 = true},
+      {.index = 3, .kind = GidKind::kRoceV2, .text = "::ffff:192.0.2.1", .ipv4 = true},
+      {.index = 4, .kind = GidKind::kRoceV2, .text = "2001:db8::1"},
+  };
+  return port;
+}
+
+std::string Error(const absl::StatusOr<VerbsChoice>& choice) {
+  return std::string(choice.status().message());
+}
+
+TEST(VerbsChoiceTest, TakesTheFastestActivePort) {
+  std::vector<VerbsPort> ports = {Port("a", 100), Port("b", 400), Port("c", 400), Port("d", 800)};
+  ports[3].active = false;
+
+  EXPECT_EQ(ChooseVerbsPort(ports, {}).value().port.device, "b");
+}
+
+TEST(VerbsChoiceTest, TakesTheRoutableGid) {
+  VerbsPort port = Port("a", 100);
+  EXPECT_EQ(ChooseVerbsPort({port}, {}).value().gid.index, 3u);
+  port.gids.erase(port.gids.begin() + 3);
+  EXPECT_EQ(ChooseVerbsPort({port}, {}).value().gid.index, 4u);
+  port.gids.pop_back();
+  EXPECT_EQ(ChooseVerbsPort({port}, {}).value().gid.index, 1u);
+}
+
+TEST(VerbsChoiceTest, WhatIsNamedIsTaken) {
+  const std::vector<VerbsPort> ports = {Port("a", 100), Port("b", 400)};
+
+  const VerbsChoice choice =
+      ChooseVerbsPort(ports, {.device = "a", .port = 1, .gid = 0, .mtu = 1024}).value();
+
+  EXPECT_EQ(choice.port.device, "a");
+  EXPECT_EQ(choice.gid.index, 0u);
+  EXPECT_EQ(choice.mtu, 1024u);
+  EXPECT_EQ(choice.reason, "a port 1, GID 0 (fe80::1, RoCE v1), MTU 1024");
+}
+
+TEST(VerbsChoiceTest, MtuIsNeverMoreThanThePorts) {
+  VerbsPort port = Port("a", 100);
+  port.mtu = 1024;
+  EXPECT_EQ(ChooseVerbsPort({port}, {.mtu = 4096}).value().mtu, 1024u);
+}
+
+TEST(VerbsChoiceTest, NoDeviceIsAFailedPreconditionThatSaysWhatToUse) {
+  const auto choice = ChooseVerbsPort({}, {});
+
+  EXPECT_TRUE(absl::IsFailedPrecondition(choice.status()));
+  EXPECT_THAT(Error(choice), HasSubstr("ucx://"));
+}
+
+TEST(VerbsChoiceTest, AnotherNameListsWhatThereIs) {
+  const auto choice = ChooseVerbsPort({Port("mlx5_0", 100)}, {.device = "mlx5_1"});
+
+  EXPECT_TRUE(absl::IsFailedPrecondition(choice.status()));
+  EXPECT_THAT(Error(choice), HasSubstr("mlx5_0 port 1 (active)"));
+}
+
+TEST(VerbsChoiceTest, PortThatIsDownIsAFailedPrecondition) {
+  VerbsPort port = Port("a", 100);
+  port.active = false;
+  port.state = "down";
+
+  const auto choice = ChooseVerbsPort({port}, {});
+
+  EXPECT_TRUE(absl::IsFailedPrecondition(choice.status()));
+  EXPECT_THAT(Error(choice), HasSubstr("a port 1 (down)"));
+}
+
+TEST(VerbsChoiceTest, PortWithoutTheGidIsAFailedPrecondition) {
+  VerbsPort port = Port("a", 100);
+  EXPECT_TRUE(absl::IsFailedPrecondition(ChooseVerbsPort({port}, {.gid = 9}).status()));
+  port.gids.clear();
+  EXPECT_THAT(Error(ChooseVerbsPort({port}, {})), HasSubstr("IP address"));
+}
+
+TEST(VerbsChoiceTest, DeviceThatCannotBeOpenedIsPermissionDenied) {
+  const VerbsPort port = {.device = "a", .port = 1, .refused = "Permission denied"};
+
+  const auto choice = ChooseVerbsPort({port}, {});
+
+  EXPECT_TRUE(absl::IsPermissionDenied(choice.status()));
+  EXPECT_THAT(Error(choice), HasSubstr("/dev/infiniband"));
+}
+
+}  // namespace
+}  // namespace lamina::transport

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "transport/verbs/control_socket_internal.h"
+
+namespace lamina::transport {
+namespace {
+
+constexpr int kBacklog = 64;
+
+// A host that vanished is found within about ten seconds.
+void SetUp(int fd) {
+  const auto set = [fd](int level, int name, int value) {
+    setsockopt(fd, level, name, &value, sizeof value);
+  };
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 4);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 2);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 10'000);
+}
+
+sockaddr_in6 SocketAddress(const ControlAddress& address, uint16_t port) {
+  sockaddr_in6 result = {};
+  result.sin6_family = AF_INET6;
+  result.sin6_port = htons(port);
+  std::memcpy(&result.sin6_addr, address.data(), address.size());
+  return result;
+}
+
+// Waits until `events` or the deadline; false at the deadline.
+bool AwaitEvents(int fd, short events, Nanos deadline) {
+  for (;;) {
+    const Nanos left = deadline - RealClock().Now();
+    if (left <= 0) {
+      return false;
+    }
+    pollfd one = {.fd = fd, .events = events, .revents = 0};
+    if (poll(&one, 1, static_cast<int>(left / Millis(1)) + 1) > 0) {
+      return true;
+    }
+  }
+}
+
+bool IsOwnAddress(const ifaddrs& entry, ControlAddress& address) {
+  if (entry.ifa_addr == nullptr || (entry.ifa_flags & IFF_UP) == 0 ||
+      (entry.ifa_flags & IFF_LOOPBACK) != 0) {
+    return false;
+  }
+  if (entry.ifa_addr->sa_family == AF_INET) {
+    sockaddr_in v4;
+    std::memcpy(&v4, entry.ifa_addr, sizeof v4);
+    address = kOwnHost;
+    std::memcpy(address.data() + 12, &v4.sin_addr, 4);
+    return true;
+  }
+  if (entry.ifa_addr->sa_family == AF_INET6) {
+    sockaddr_in6 v6;
+    std::memcpy(&v6, entry.ifa_addr, sizeof v6);
+    std::memcpy(address.data(), &v6.sin6_addr, address.size());
+    return IN6_IS_ADDR_LINKLOCAL(&v6.sin6_addr) == 0;
+  }
+  return false;
+}
+
+}  // namespace
+
+ControlSocket::~ControlSocket() {
+  if (fd_ >= 0) {
+    shutdown(fd_, SHUT_RDWR);
+    close(fd_);
+  }
+}
+
+bool ControlSocket::Send(const ControlFrame& frame) const {
+  return send(fd_, &frame, sizeof frame, MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof frame;
+}
+
+int FrameReader::Fill(const ControlSocket& socket) {
+  for (;;) {
+    const ssize_t got = recv(socket.fd(), reinterpret_cast<char*>(&frame_) + have_,
+                             sizeof frame_ - have_, MSG_DONTWAIT);
+    if (got > 0) {
+      have_ += static_cast<size_t>(got);
+      return static_cast<int>(got);
+    }
+    if (got == 0 || (errno != EINTR && errno != EAGAIN)) {
+      return -1;
+    }
+    if (errno == EAGAIN) {
+      return 0;
+    }
+  }
+}
+
+std::string ToText(const ControlAddress& address) {
+  std::array<char, INET6_ADDRSTRLEN> text = {};
+  inet_ntop(AF_INET6, address.data(), text.data(), text.size());
+  absl::string_view result = text.data();
+  absl::ConsumePrefix(&result, "::ffff:");
+  return std::string(result);
+}
+
+std::vector<ControlAddress> OwnAddresses(size_t count_max) {
+  std::vector<ControlAddress> addresses;
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) {
+    return addresses;
+  }
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    ControlAddress address = {};
+    if (addresses.size() < count_max && IsOwnAddress(*entry, address)) {
+      addresses.push_back(address);
+    }
+  }
+  freeifaddrs(list);
+  return addresses;
+}
+
+absl::StatusOr<ControlListener> ListenForPeers() {
+  ControlSocket socket(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int both = 0;
+  setsockopt(socket.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &both, sizeof both);
+  sockaddr_in6 address = SocketAddress({}, 0);
+  socklen_t size = sizeof address;
+  if (socket.fd() < 0 ||
+      bind(socket.fd(), reinterpret_cast<const sockaddr*>(&address), size) != 0 ||
+      listen(socket.fd(), kBacklog) != 0 ||
+      getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+    return absl::UnavailableError(
+        absl::StrCat("verbs: cannot listen for peers: ", std::strerror(errno)));
+  }
+  return ControlListener{std::move(socket), ntohs(address.sin6_port)};
+}
+
+ControlSocket AcceptPeer(const ControlSocket& listener) {
+  ControlSocket socket(accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (socket.fd() >= 0) {
+    SetUp(socket.fd());
+  }
+  return socket;
+}
+
+absl::StatusOr<ControlSocket> ConnectToPeer(const ControlAddress& address, uint16_t port,
+                                            Nanos deadline) {
+  ControlSocket socket(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const sockaddr_in6 to = SocketAddress(address, port);
+  int error = 0;
+  if (socket.fd() < 0 ||
+      (connect(socket.fd(), reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0 &&
+       errno != EINPROGRESS)) {
+    error = errno;
+  } else if (!AwaitEvents(socket.fd(), POLLOUT, deadline)) {
+    error = ETIMEDOUT;
+  } else {
+    socklen_t size = sizeof error;
+    getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &size);
+  }
+  if (error != 0) {
+    return absl::UnavailableError(
+        absl::StrCat(ToText(address), " port ", port, ": ", std::strerror(error)));
+  }
+  SetUp(socket.fd());
+  return socket;
+}
+
+absl::StatusOr<ControlFrame> AwaitFrame(const ControlSocket& socket, Nanos deadline) {
+  ControlFrame frame;
+  for (size_t have = 0; have < sizeof frame;) {
+    if (!AwaitEvents(socket.fd(), POLLIN, deadline)) {
+      return absl::UnavailableError("the peer does not answer");
+    }
+    const ssize_t got =
+        recv(socket.fd(), reinterpret_cast<char*>(&frame) + have, sizeof frame - have, 0);
+    if (got == 0 || (got < 0 && errno != EINTR && errno != EAGAIN)) {
+      return absl::UnavailableError("the peer ended the connection");
+    }
+    have += got > 0 ? static_cast<size_t>(got) : 0;
+  }
+  if (frame.magic != ControlFrame{}.magic) {
+    return absl::UnavailableError("what listens there is no verbs:// of this version");
+  }
+  return frame;
+}
+
+}  // namespace lamina::transport

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/log.h"
+#include "common/status_macros.h"
+#include "transport/shm/shm_descriptor.h"
+#include "transport/verbs/control_thread_internal.h"
+
+namespace lamina::transport {
+namespace {
+
+// For each address of a peer, and for each answer.
+constexpr Nanos kConnectWait = Seconds(3);
+constexpr Nanos kAnswerWait = Seconds(10);
+// For senders that do not say that they stopped; they lose their queue pair then.
+constexpr auto kCloseWait = std::chrono::seconds(2);
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ControlThread>> ControlThread::Start(const VerbsLocal& local) {
+  LAMINA_ASSIGN_OR_RETURN(ControlListener listener, ListenForPeers());
+  std::unique_ptr<ControlThread> control(new ControlThread(local, std::move(listener)));
+  if (control->wake_ < 0) {
+    return absl::ResourceExhaustedError("verbs: no file descriptor is left for an event");
+  }
+  control->thread_ = std::thread([raw = control.get()] { raw->Loop(); });
+  return control;
+}
+
+ControlThread::ControlThread(const VerbsLocal& local, ControlListener listener)
+    : local_(local), listener_(std::move(listener)), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  self_.host = HostFingerprint();
+  LAMINA_CHECK(getentropy(&self_.owner, sizeof self_.owner) == 0);
+  self_.tcp_port = listener_.port;
+  self_.addresses = OwnAddresses(kVerbsAddressesMax);
+  const int flags = fcntl(local.context->async_fd, F_GETFL);
+  fcntl(local.context->async_fd, F_SETFL, flags | O_NONBLOCK);
+}
+
+ControlThread::~ControlThread() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  Wake();
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+  // Queue pairs before the memory that their peers write.
+  inbound_.clear();
+  regions_.clear();
+  if (wake_ >= 0) {
+    close(wake_);
+  }
+}
+
+void ControlThread::Wake() const {
+  const uint64_t one = 1;
+  // Full means that it is awake already.
+  static_cast<void>(write(wake_, &one, sizeof one) == sizeof one);
+}
+
+uint64_t ControlThread::AddRegion(std::unique_ptr<RegionMemory> memory) {
+  const std::lock_guard lock(mutex_);
+  const uint64_t number = next_number_++;
+  regions_[number].memory = std::move(memory);
+  return number;
+}
+
+bool ControlThread::IsInUse(uint64_t region, bool unacknowledged_only) const {
+  for (const auto& inbound : inbound_) {
+    for (const auto& [number, view] : inbound->views) {
+      if (!inbound->ended && view.region == region && !(unacknowledged_only && view.closed)) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+void ControlThread::CloseRegion(uint64_t region) {
+  std::unique_lock lock(mutex_);
+  regions_[region].alive = false;
+  for (const auto& inbound : inbound_) {
+    for (const auto& [number, view] : inbound->views) {
+      if (view.region == region && !inbound->ended) {
+        inbound->ended = !inbound->socket.Send({.kind = ControlKind::kClose, .view = number});
+      }
+    }
+  }
+  const bool stopped = changed_.wait_for(
+      lock, kCloseWait, [&] { return !IsInUse(region, /*unacknowledged_only=*/true); });
+  if (!stopped) {
+    for (const auto& inbound : inbound_) {
+      for (const auto& [number, view] : inbound->views) {
+        inbound->ended = inbound->ended || (view.region == region && !view.closed);
+      }
+    }
+  }
+  RemoveEnded();
+  FreeRegions();
+}
+
+void ControlThread::RemoveEnded() {
+  // Its queue pair goes with it: what the sender still has in flight is refused from now on.
+  const auto ended = std::erase_if(inbound_, [](const auto& inbound) { return inbound->ended; });
+  if (ended > 0) {
+    changed_.notify_all();
+  }
+}
+
+void ControlThread::FreeRegions() {
+  std::erase_if(regions_, [this](const auto& item) {
+    return !item.second.alive && !IsInUse(item.first, /*unacknowledged_only=*/false);
+  });
+}
+
+absl::StatusOr<std::shared_ptr<VerbsLink>> ControlThread::Connect(
+    const VerbsDescriptor& descriptor) {
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& link : links_) {
+      if (link->owner == descriptor.owner && !link->gone.load()) {
+        return link;
+      }
+    }
+  }
+  std::vector<ControlAddress> addresses;
+  if (descriptor.host == self_.host) {
+    addresses.push_back(kOwnHost);
+  }
+  addresses.insert(addresses.end(), descriptor.addresses.begin(), descriptor.addresses.end());
+  std::string tried;
+  auto link = std::make_shared<VerbsLink>();
+  link->owner = descriptor.owner;
+  for (const ControlAddress& address : addresses) {
+    auto socket = ConnectToPeer(address, descriptor.tcp_port, RealClock().Now() + kConnectWait);
+    if (socket.ok()) {
+      link->socket = std::move(*socket);
+      break;
+    }
+    absl::StrAppend(&tried, tried.empty() ? "" : "; ", socket.status().message());
+  }
+  if (link->socket.fd() < 0) {
+    return absl::UnavailableError(
+        absl::StrCat("verbs: the owner of the region cannot be reached over TCP: ", tried,
+                     ": it is gone, or a firewall stands between"));
+  }
+  LAMINA_ASSIGN_OR_RETURN(link->queue, VerbsQueue::Create(local_, /*sends=*/true));
+  link->socket.Send({.owner = descriptor.owner, .address = link->queue->address()});
+  const absl::StatusOr<ControlFrame> answer =
+      AwaitFrame(link->socket, RealClock().Now() + kAnswerWait);
+  if (!answer.ok()) {
+    return absl::UnavailableError(absl::StrCat("verbs: ", answer.status().message()));
+  }
+  if (answer->kind != ControlKind::kWelcome) {
+    return absl::UnavailableError(
+        "verbs: the owner of the region is gone and another process took its port, or it refused "
+        "this end (its log says why)");
+  }
+  LAMINA_RETURN_IF_ERROR(link->queue->Connect(answer->address));
+  LogInfo("verbs: connected by ", local_.choice.reason, " to ",
+          answer->address.ethernet != 0 ? ToText(answer->address.gid)
+                                        : absl::StrCat("LID ", answer->address.lid),
+          ", MTU ", std::min<uint32_t>(answer->address.mtu, local_.choice.mtu));
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(links_, [](const auto& old) { return old->gone.load() && old->views.empty(); });
+    links_.push_back(link);
+  }
+  Wake();
+  return link;
+}
+
+absl::StatusOr<ControlThread::OpenedView> ControlThread::OpenView(VerbsLink& link,
+                                                                  uint64_t region) {
+  std::unique_lock lock(mutex_);
+  const uint64_t number = next_number_++;
+  auto state = std::make_shared<ViewState>();
+  link.views[number].state = state;
+  const bool sent = link.socket.Send(
+      {.kind = ControlKind::kOpen, .view = number, .region = region, .owner = link.owner});
+  const auto answered = [&] {
+    return link.gone.load() || link.views[number].stage != VerbsLink::View::Stage::kAsked;
+  };
+  const bool in_time =
+      sent && changed_.wait_for(lock, std::chrono::nanoseconds(kAnswerWait), answered);
+  const VerbsLink::View::Stage stage = link.views[number].stage;
+  if (in_time && !link.gone.load() && stage == VerbsLink::View::Stage::kOpen) {
+    return OpenedView{number, std::move(state)};
+  }
+  link.views.erase(number);
+  if (stage == VerbsLink::View::Stage::kRefused) {
+    return absl::UnavailableError("verbs: the owner has destroyed the region");
+  }
+  End(link);
+  return absl::UnavailableError("verbs: the owner of the region is gone");
+}
+
+void ControlThread::DropView(VerbsLink& link, uint64_t view) {
+  const std::lock_guard lock(mutex_);
+  link.views.erase(view);
+  if (!link.gone.load()) {
+    link.socket.Send({.kind = ControlKind::kDrop, .view = view});
+  }
+}
+
+void ControlThread::End(VerbsLink& link) { link.gone.store(true); }
+
+}  // namespace lamina::transport

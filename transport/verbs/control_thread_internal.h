@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ControlThread: one thread of each Transport that makes and watches links, and none of the data.
+//
+// To senders it lends regions: it accepts their connections, makes the receiving queue pairs, and
+// tells them when a region is being destroyed. For this Transport's own views it hears the same
+// from other owners. It also reads the device's asynchronous events.
+//
+// Threading: all public calls from any thread. Locks are held for moments, never over network I/O
+//            that could block.
+
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "transport/verbs/control_frame_internal.h"
+#include "transport/verbs/control_socket_internal.h"
+#include "transport/verbs/verbs_descriptor.h"
+#include "transport/verbs/verbs_queue_internal.h"
+#include "transport/verbs/verbs_region_internal.h"
+
+namespace lamina::transport {
+
+// A connection to an owner of regions. All views of its regions share it.
+struct VerbsLink {
+  std::array<uint64_t, 2> owner = {};
+  std::unique_ptr<VerbsQueue> queue;  // The polling thread's.
+  std::atomic<bool> gone{false};      // Set by either thread; never reset.
+
+  // Guarded by the control thread's mutex.
+  ControlSocket socket;
+  FrameReader reader;
+  struct View {
+    std::shared_ptr<ViewState> state;
+    enum class Stage : uint8_t { kAsked, kOpen, kRefused, kDraining } stage = Stage::kAsked;
+  };
+  std::map<uint64_t, View> views;
+};
+
+class ControlThread {
+ public:
+  // `local` must outlive it.
+  static absl::StatusOr<std::unique_ptr<ControlThread>> Start(const VerbsLocal& local);
+  ~ControlThread();
+
+  // The fields of a descriptor that do not depend on the region.
+  const VerbsDescriptor& self() const { return self_; }
+
+  // The owner's side.
+  uint64_t AddRegion(std::unique_ptr<RegionMemory> memory);
+  // Returns when no sender posts to it any more. Its memory goes when they have drained.
+  void CloseRegion(uint64_t region);
+
+  // The sender's side. Errors: of OpenRegion().
+  absl::StatusOr<std::shared_ptr<VerbsLink>> Connect(const VerbsDescriptor& descriptor);
+  struct OpenedView {
+    uint64_t number = 0;
+    std::shared_ptr<ViewState> state;
+  };
+  absl::StatusOr<OpenedView> OpenView(VerbsLink& link, uint64_t region);
+  // Requires: nothing is pending.
+  void DropView(VerbsLink& link, uint64_t view);
+
+ private:
+  struct Inbound {
+    ControlSocket socket;
+    FrameReader reader;
+    std::unique_ptr<VerbsQueue> queue;  // Null before its hello.
+    struct View {
+      uint64_t region = 0;
+      bool closed = false;  // The sender said so.
+    };
+    std::map<uint64_t, View> views;
+    bool ended = false;
+  };
+  struct LentRegion {
+    std::unique_ptr<RegionMemory> memory;
+    bool alive = true;
+  };
+
+  ControlThread(const VerbsLocal& local, ControlListener listener);
+  void Loop();
+  void Wake() const;
+
+  // All with mutex_ held.
+  void Accept();
+  void Read(Inbound& inbound);
+  void Take(Inbound& inbound, const ControlFrame& frame);
+  void TakeHello(Inbound& inbound, const ControlFrame& frame);
+  void Read(VerbsLink& link);
+  void Take(VerbsLink& link, const ControlFrame& frame);
+  bool SendDrained();
+  void RemoveEnded();
+  void FreeRegions();
+  bool IsInUse(uint64_t region, bool unacknowledged_only) const;
+  void ReadEvents();
+  void EndQueue(uint32_t number);
+  static void End(VerbsLink& link);
+
+  const VerbsLocal& local_;
+  const ControlListener listener_;
+  VerbsDescriptor self_;  // Constant after construction.
+  int wake_ = -1;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_.
+  bool stop_ = false;
+  uint64_t next_number_ = 1;
+  std::map<uint64_t, LentRegion> regions_;
+  std::vector<std::unique_ptr<Inbound>> inbound_;
+  std::vector<std::shared_ptr<VerbsLink>> links_;
+
+  std::thread thread_;
+};
+
+}  // namespace lamina::transport

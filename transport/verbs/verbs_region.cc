@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "common/units.h"
+#include "transport/verbs/verbs_region_internal.h"
+
+namespace lamina::transport {
+namespace {
+
+constexpr size_t kPageBytes = 4096;
+constexpr uint32_t kSignalWordsMax = 1u << 20;
+
+uint64_t HostBytes() {
+  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *
+         static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+absl::Status CheckOptions(const RegionOptions& options) {
+  if (options.kind != MemoryKind::kHost) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.name, ": verbs:// of this build holds host memory only"));
+  }
+  if (options.bytes == 0 && options.signal_words == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.name, ": a region needs bytes or signal words; both are 0"));
+  }
+  if (options.signal_words > kSignalWordsMax) {
+    return absl::InvalidArgumentError(absl::StrCat(options.name, ": ", options.signal_words,
+                                                   " signal words, at most ", kSignalWordsMax));
+  }
+  // Registered memory is pinned: the kernel would try until it runs out.
+  if (options.bytes > HostBytes()) {
+    return absl::ResourceExhaustedError(absl::StrCat(options.name, ": ", FormatBytes(options.bytes),
+                                                     " asked for, this host has ",
+                                                     FormatBytes(HostBytes())));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+uint64_t RegionMemory::DataOffset(uint32_t signal_words) {
+  return (signal_words * kVerbsSignalStride + kPageBytes - 1) / kPageBytes * kPageBytes;
+}
+
+absl::StatusOr<std::unique_ptr<RegionMemory>> RegionMemory::Create(ibv_pd* domain,
+                                                                   const RegionOptions& options) {
+  LAMINA_RETURN_IF_ERROR(CheckOptions(options));
+  std::unique_ptr<RegionMemory> memory(new RegionMemory);
+  memory->data_offset_ = DataOffset(options.signal_words);
+  memory->data_bytes_ = options.bytes;
+  memory->signal_words_ = options.signal_words;
+  const size_t total =
+      (memory->data_offset_ + options.bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  void* base = mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (base == MAP_FAILED) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(options.name, ": ", FormatBytes(total), " asked for: ", std::strerror(errno)));
+  }
+  memory->base_ = static_cast<std::byte*>(base);
+  memory->total_ = total;
+  LAMINA_ASSIGN_OR_RETURN(
+      memory->memory_,
+      RegisterVerbsMemory(domain, base, total, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE,
+                          options.name));
+  return memory;
+}
+
+RegionMemory::~RegionMemory() {
+  memory_.reset();
+  if (base_ != nullptr) {
+    munmap(base_, total_);
+  }
+}
+
+void SourceTable::Add(absl::Span<const std::byte> bytes, uint32_t lkey, VerbsMemory keeps) {
+  const auto begin = reinterpret_cast<uintptr_t>(bytes.data());
+  entries_.push_back({begin, begin + bytes.size(), lkey, std::move(keeps)});
+}
+
+void SourceTable::Remove(absl::Span<const std::byte> bytes) {
+  const auto begin = reinterpret_cast<uintptr_t>(bytes.data());
+  std::erase_if(entries_,
+                [&](const Entry& entry) { return entry.begin == begin && entry.keeps == nullptr; });
+  last_ = 0;
+}
+
+std::optional<uint32_t> SourceTable::Find(absl::Span<const std::byte> bytes) const {
+  const auto begin = reinterpret_cast<uintptr_t>(bytes.data());
+  const auto holds = [&](const Entry& entry) {
+    return begin >= entry.begin && begin <= entry.end && bytes.size() <= entry.end - begin;
+  };
+  if (last_ < entries_.size() && holds(entries_[last_])) {
+    return entries_[last_].lkey;
+  }
+  const auto found = std::find_if(entries_.begin(), entries_.end(), holds);
+  if (found == entries_.end()) {
+    return std::nullopt;
+  }
+  last_ = static_cast<size_t>(found - entries_.begin());
+  return found->lkey;
+}
+
+}  // namespace lamina::transport

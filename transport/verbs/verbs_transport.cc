@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/verbs/verbs_transport.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/log.h"
+#include "common/status_macros.h"
+#include "common/units.h"
+#include "transport/verbs/control_thread_internal.h"
+
+namespace lamina::transport {
+namespace {
+
+// As shm://: a message crosses a good network in 1 to 2 us.
+constexpr Nanos kSpin = Micros(3);
+constexpr Nanos kYield = Micros(50);
+// Nothing wakes a waiter: the longest nap is what a message may wait for it.
+constexpr auto kNap = std::chrono::microseconds(50);
+constexpr int kPollsPerClockRead = 4;
+
+constexpr uint64_t kPutBytesMax = GiB(1);
+// A Put takes at most this many work requests, and a queue has room for twice as many.
+constexpr uint64_t kPiecesMax = 63;
+// For what is in flight when a view is destroyed; then its queue pair goes.
+constexpr Nanos kDrainWait = Seconds(2);
+
+class VerbsRegion final : public Region {
+ public:
+  VerbsRegion(ControlThread& control, SourceTable& sources, const RegionMemory& memory,
+              const VerbsDescriptor& descriptor)
+      : control_(control), sources_(sources), memory_(memory), descriptor_(descriptor) {}
+  ~VerbsRegion() override {
+    sources_.Remove(memory_.bytes());
+    control_.CloseRegion(descriptor_.region);
+  }
+
+  absl::Span<std::byte> bytes() override { return memory_.bytes(); }
+  uint32_t signal_words() const override { return memory_.signal_words(); }
+  uint64_t LoadSignal(uint32_t word) const override {
+    LAMINA_CHECK(word < signal_words());
+    // Acquire: the device wrote the data before.
+    return memory_.word(word).load(std::memory_order_acquire);
+  }
+  std::string Descriptor() const override { return EncodeVerbsDescriptor(descriptor_); }
+
+ private:
+  ControlThread& control_;
+  SourceTable& sources_;
+  const RegionMemory& memory_;  // The control thread's; lasts at least until CloseRegion().
+  const VerbsDescriptor descriptor_;
+};
+
+class VerbsRemoteRegion final : public RemoteRegion {
+ public:
+  VerbsRemoteRegion(ControlThread& control, std::shared_ptr<VerbsLink> link,
+                    ControlThread::OpenedView view, const VerbsDescriptor& descriptor,
+                    std::string path)
+      : control_(control),
+        link_(std::move(link)),
+        view_(std::move(view)),
+        descriptor_(descriptor),
+        path_(std::move(path)),
+        raised_(descriptor.signal_words) {}
+  ~VerbsRemoteRegion() override {
+    for (const Nanos end = RealClock().Now() + kDrainWait; pending() > 0;) {
+      if (link_->gone.load() || RealClock().Now() >= end || !link_->queue->Poll().ok()) {
+        link_->gone.store(true);
+        link_->queue->Destroy();
+      }
+    }
+    control_.DropView(*link_, view_.number);
+  }
+
+  size_t size_bytes() const override { return descriptor_.data_bytes; }
+  uint32_t signal_words() const override { return descriptor_.signal_words; }
+  std::string path() const { return path_; }
+
+  VerbsLink& link() const { return *link_; }
+  ViewState& state() const { return *view_.state; }
+  uint32_t pending() const { return state().pending.load(std::memory_order_relaxed); }
+  void set_raised(const SignalUpdate& signal) { raised_[signal.word] = signal.value; }
+
+  // Whether the arguments are right, and the peer is there as far as one knows.
+  absl::Status CheckPut(size_t offset, size_t bytes, const SignalUpdate* signal) const;
+
+  VerbsQueue::Write DataWrite(size_t offset, absl::Span<const std::byte> source,
+                              uint32_t lkey) const {
+    const uint64_t data = descriptor_.address + RegionMemory::DataOffset(descriptor_.signal_words);
+    return {
+        .remote_address = data + offset, .rkey = descriptor_.rkey, .source = source, .lkey = lkey};
+  }
+  VerbsQueue::Signal SignalWrite(const SignalUpdate& signal) const {
+    return {.remote_address = descriptor_.address + signal.word * kVerbsSignalStride,
+            .rkey = descriptor_.rkey,
+            .value = signal.value};
+  }
+
+ private:
+  ControlThread& control_;
+  const std::shared_ptr<VerbsLink> link_;
+  const ControlThread::OpenedView view_;
+  const VerbsDescriptor descriptor_;
+  const std::string path_;
+  std::vector<uint64_t> raised_;
+};
+
+absl::Status VerbsRemoteRegion::CheckPut(size_t offset, size_t bytes,
+                                         const SignalUpdate* signal) const {
+  if (offset > size_bytes() || bytes > size_bytes() - offset) {
+    return absl::InvalidArgumentError(absl::StrCat("verbs: put of ", bytes, " bytes at ", offset,
+                                                   " into a region of ", size_bytes()));
+  }
+  if (signal != nullptr && signal->word >= raised_.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("verbs: signal word ", signal->word,
+                                                   " of a region that has ", raised_.size()));
+  }
+  if (signal != nullptr && signal->value <= raised_[signal->word]) {
+    return absl::InvalidArgumentError(absl::StrCat("verbs: signal word ", signal->word, " is ",
+                                                   raised_[signal->word], " and cannot become ",
+                                                   signal->value, ": values only grow"));
+  }
+  if (state().closed.load(std::memory_order_relaxed)) {
+    return absl::UnavailableError("verbs: the owner has destroyed the region");
+  }
+  if (link_->gone.load(std::memory_order_relaxed)) {
+    return absl::UnavailableError("verbs: the peer is gone: its connection ended");
+  }
+  return absl::OkStatus();
+}
+
+class VerbsTransport final : public Transport {
+ public:
+  VerbsTransport(std::unique_ptr<VerbsLocal> local, std::unique_ptr<ControlThread> control)
+      : local_(std::move(local)),
+        capabilities_{
+            .one_sided = true,
+            .put_bytes_max = std::min(kPutBytesMax, kPiecesMax * local_->message_bytes_max),
+            .in_flight_max = local_->options.queue},
+        control_(std::move(control)) {}
+
+  absl::string_view scheme() const override { return "verbs"; }
+  const Capabilities& capabilities() const override { return capabilities_; }
+
+  absl::StatusOr<std::unique_ptr<Region>> CreateRegion(const RegionOptions& options) override;
+  absl::StatusOr<std::unique_ptr<RemoteRegion>> OpenRegion(absl::string_view descriptor,
+                                                           uint64_t epoch) override;
+  absl::Status RegisterSource(absl::Span<const std::byte> bytes, MemoryKind kind) override;
+  absl::Status Put(RemoteRegion& target, size_t offset, absl::Span<const std::byte> source,
+                   const SignalUpdate* signal) override;
+  uint32_t Pending(const RemoteRegion& target) const override {
+    return static_cast<const VerbsRemoteRegion&>(target).pending();
+  }
+  uint32_t Progress() override;
+  absl::StatusOr<size_t> Wait(const Region& region, absl::Span<const SignalCondition> conditions,
+                              const WaitOptions& options) override;
+
+ private:
+  // In the order of destruction, reversed: queue pairs go before the domain and the context.
+  const std::unique_ptr<VerbsLocal> local_;
+  const Capabilities capabilities_;
+  SourceTable sources_;
+  std::mutex opening_;
+  std::vector<std::shared_ptr<VerbsLink>> links_;  // Written by OpenRegion().
+  const std::unique_ptr<ControlThread> control_;
+};
+
+absl::StatusOr<std::unique_ptr<Region>> VerbsTransport::CreateRegion(const RegionOptions& options) {
+  LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<RegionMemory> memory,
+                          RegionMemory::Create(local_->domain.get(), options));
+  const RegionMemory& kept = *memory;
+  VerbsDescriptor descriptor = control_->self();
+  descriptor.epoch = options.epoch;
+  descriptor.data_bytes = options.bytes;
+  descriptor.signal_words = options.signal_words;
+  descriptor.address = reinterpret_cast<uint64_t>(kept.registration().addr);
+  descriptor.rkey = kept.registration().rkey;
+  const std::lock_guard lock(opening_);
+  sources_.Add(kept.bytes(), kept.registration().lkey, nullptr);
+  descriptor.region = control_->AddRegion(std::move(memory));
+  return std::make_unique<VerbsRegion>(*control_, sources_, kept, descriptor);
+}
+
+absl::StatusOr<std::unique_ptr<RemoteRegion>> VerbsTransport::OpenRegion(
+    absl::string_view descriptor, uint64_t epoch) {
+  LAMINA_ASSIGN_OR_RETURN(const VerbsDescriptor decoded, DecodeVerbsDescriptor(descriptor));
+  if (decoded.epoch != epoch) {
+    return absl::AbortedError(absl::StrCat("verbs: descriptor of epoch ", decoded.epoch,
+                                           ", this is epoch ", epoch,
+                                           ": ask the peer for a new one"));
+  }
+  const std::lock_guard lock(opening_);
+  LAMINA_ASSIGN_OR_RETURN(std::shared_ptr<VerbsLink> link, control_->Connect(decoded));
+  LAMINA_ASSIGN_OR_RETURN(ControlThread::OpenedView view,
+                          control_->OpenView(*link, decoded.region));
+  if (std::find(links_.begin(), links_.end(), link) == links_.end()) {
+    std::erase_if(links_, [](const auto& old) { return old.use_count() == 1; });
+    links_.push_back(link);
+  }
+  return std::make_unique<VerbsRemoteRegion>(*control_, std::move(link), std::move(view), decoded,
+                                             absl::StrCat("verbs ", local_->choice.port.device));
+}
+
+absl::Status VerbsTransport::RegisterSource(absl::Span<const std::byte> bytes, MemoryKind kind) {
+  if (kind != MemoryKind::kHost) {
+    return absl::InvalidArgumentError("verbs: puts of this build read host memory only");
+  }
+  if (bytes.empty()) {
+    return absl::OkStatus();
+  }
+  // Only read: it may be memory that this process cannot write.
+  LAMINA_ASSIGN_OR_RETURN(
+      VerbsMemory memory,
+      RegisterVerbsMemory(local_->domain.get(), const_cast<std::byte*>(bytes.data()), bytes.size(),
+                          0, "source of puts"));
+  const uint32_t lkey = memory->lkey;
+  const std::lock_guard lock(opening_);
+  sources_.Add(bytes, lkey, std::move(memory));
+  return absl::OkStatus();
+}
+
+absl::Status VerbsTransport::Put(RemoteRegion& target, size_t offset,
+                                 absl::Span<const std::byte> source, const SignalUpdate* signal) {
+  auto& remote = static_cast<VerbsRemoteRegion&>(target);
+  if (source.size() > capabilities_.put_bytes_max) {
+    return absl::InvalidArgumentError(absl::StrCat("verbs: put of ", FormatBytes(source.size()),
+                                                   ", at most ",
+                                                   FormatBytes(capabilities_.put_bytes_max)));
+  }
+  LAMINA_RETURN_IF_ERROR(remote.CheckPut(offset, source.size(), signal));
+  VerbsQueue& queue = *remote.link().queue;
+  const uint32_t cost = queue.Cost(source.size(), signal != nullptr);
+  if (cost == 0) {
+    return absl::OkStatus();
+  }
+  uint32_t lkey = 0;
+  if (!source.empty()) {
+    const std::optional<uint32_t> found = sources_.Find(source);
+    if (!found) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("verbs: a source of ", source.size(), " bytes that was not registered"));
+    }
+    lkey = *found;
+  }
+  if (!queue.HasRoom(cost)) {
+    return absl::ResourceExhaustedError("verbs: the queue to the peer is full");
+  }
+  std::atomic<uint32_t>& pending = remote.state().pending;
+  const uint32_t before = pending.load(std::memory_order_relaxed);
+  pending.store(before + 1);
+  absl::Status status;
+  if (remote.state().closed.load()) {
+    status = absl::UnavailableError("verbs: the owner has destroyed the region");
+  } else {
+    std::optional<VerbsQueue::Signal> write;
+    if (signal != nullptr) {
+      write = remote.SignalWrite(*signal);
+    }
+    status = queue.Post(remote.DataWrite(offset, source, lkey), write ? &*write : nullptr,
+                        &remote.state());
+  }
+  if (!status.ok()) {
+    pending.store(before);
+    return status;
+  }
+  if (signal != nullptr) {
+    remote.set_raised(*signal);
+  }
+  return absl::OkStatus();
+}
+
+uint32_t VerbsTransport::Progress() {
+  uint32_t completed = 0;
+  for (const std::shared_ptr<VerbsLink>& link : links_) {
+    if (link->queue->idle()) {
+      continue;
+    }
+    if (link->gone.load(std::memory_order_relaxed)) {
+      link->queue->Destroy();
+      continue;
+    }
+    const absl::StatusOr<uint32_t> done = link->queue->Poll();
+    if (done.ok()) {
+      completed += *done;
+    } else {
+      LogWarning(done.status().message());
+      link->gone.store(true);
+      link->queue->Destroy();
+    }
+  }
+  return completed;
+}
+
+absl::StatusOr<size_t> VerbsTransport::Wait(const Region& region,
+                                            absl::Span<const SignalCondition> conditions,
+                                            const WaitOptions& options) {
+  for (const SignalCondition& condition : conditions) {
+    LAMINA_CHECK(condition.word < region.signal_words());
+  }
+  const Clock& clock = RealClock();
+  Nanos start = 0;
+  for (;;) {
+    for (int poll = 0; poll < kPollsPerClockRead; ++poll) {
+      for (size_t i = 0; i < conditions.size(); ++i) {
+        if (region.LoadSignal(conditions[i].word) >= conditions[i].at_least) {
+          return i;
+        }
+      }
+    }
+    Progress();
+    // Acquire: what was written before raising it is visible to the caller.
+    if (options.abort != nullptr && options.abort->load(std::memory_order_acquire) != 0) {
+      return absl::CancelledError("verbs: the wait was aborted");
+    }
+    const Nanos now = clock.Now();
+    start = start == 0 ? now : start;
+    if (now >= options.deadline) {
+      return absl::DeadlineExceededError("verbs: no signal came by the deadline");
+    }
+    if (now - start >= kSpin + kYield) {
+      std::this_thread::sleep_for(kNap);
+    } else if (now - start >= kSpin) {
+      sched_yield();
+    }
+  }
+}
+
+}  // namespace
+
+bool VerbsIsBuilt() { return true; }
+
+absl::StatusOr<std::unique_ptr<Transport>> MakeVerbsTransport(absl::string_view name) {
+  LAMINA_ASSIGN_OR_RETURN(const VerbsOptions options, ParseVerbsOptions(name));
+  LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<VerbsLocal> local, VerbsLocal::Open(options));
+  LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<ControlThread> control, ControlThread::Start(*local));
+  LogInfo("verbs: ", local->choice.reason, "; host memory by ibv_reg_mr");
+  return std::make_unique<VerbsTransport>(std::move(local), std::move(control));
+}
+
+}  // namespace lamina::transport
