@@ -45,8 +45,6 @@ absl::StatusOr<CompletionRequest> ParseCompletion(const Json& body, const Reques
 absl::StatusOr<CompletionRequest> ParseChatCompletion(const Json& body,
                                                       const RequestLimits& limits);
 
-// The list of messages of a chat, which /tokenize takes too.
-absl::StatusOr<std::vector<client::ChatMessage>> ParseMessages(const Json& messages);
 // An array of token ids.
 absl::StatusOr<std::vector<TokenId>> ParseTokens(const Json& tokens, absl::string_view path);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gateway/connection.h"
 
+#include <algorithm>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/beast/http/error.hpp>
@@ -22,6 +23,7 @@ using boost::system::error_code;
 
 // After an answer that came before the whole request: so that the client can still read it.
 constexpr auto kLingerTime = std::chrono::seconds(2);
+constexpr std::chrono::milliseconds kDrainingIdleTime = std::chrono::seconds(1);
 constexpr size_t kLingerBytesMax = 4 << 20;
 constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
 
@@ -98,8 +100,9 @@ void Connection::NextRequest() {
   request_ = {};
   request_headers_.clear();
   state_ = State::kIdle;
-  SetDeadline(settings_.idle_time);
-  if (draining_ && unparsed_.empty()) {
+  // One that comes while we drain may still ask once, and is told.
+  SetDeadline(draining_ ? std::min(settings_.idle_time, kDrainingIdleTime) : settings_.idle_time);
+  if (draining_ && served_ && unparsed_.empty()) {
     Close();
   } else if (unparsed_.empty()) {
     Read();
@@ -195,6 +198,7 @@ bool Connection::OnHead() {
     if (parser_->is_done()) {
       parser_.reset();
       state_ = State::kAnswering;
+      deadline_ = TimePoint::max();
       Respond(*std::move(refusal));
       Read();
     } else {
@@ -341,6 +345,7 @@ void Connection::Answered() {
   }
   handler_ = nullptr;
   answer_ended_ = false;
+  served_ = true;
   // A burst of an earlier answer must not be kept for as long as the client is.
   writing_.shrink_to_fit();
   waiting_.shrink_to_fit();

@@ -130,6 +130,7 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   bool close_after_ = false;
   bool linger_after_ = false;
   bool draining_ = false;
+  bool served_ = false;  // It has answered a request.
 
   std::string waiting_;
   std::string writing_;

@@ -45,7 +45,7 @@ std::string PercentDecode(absl::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
     int value = 0;
-    if (text[i] == '%' && i + 2 < text.size() + 0 && absl::ascii_isxdigit(text[i + 1]) &&
+    if (text[i] == '%' && i + 2 < text.size() && absl::ascii_isxdigit(text[i + 1]) &&
         absl::ascii_isxdigit(text[i + 2]) && absl::SimpleHexAtoi(text.substr(i + 1, 2), &value)) {
       out.push_back(static_cast<char>(value));
       i += 2;

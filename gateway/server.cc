@@ -22,7 +22,7 @@ constexpr int kSendBufferBytes = 64 << 10;
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 constexpr char kFull[] =
     "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
-    "Content-Length: 124\r\nConnection: close\r\n\r\n"
+    "Content-Length: 125\r\nConnection: close\r\n\r\n"
     R"({"error":{"message":"too many connections; try again later","type":"server_error","param":null,"code":"service_unavailable"}})";
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "common/status_macros.h"
 #include "gateway/api_error.h"
+#include "gateway/chat_messages.h"
 #include "gateway/completion_request.h"
 #include "gateway/deferred_handler.h"
 #include "gateway/json_object.h"
