@@ -19,9 +19,7 @@ make_loopback_device() {
 # Two devices with a cable between them: rxeA and rxeB on veth0 and veth1. They reach each other by
 # GID 0, the link-local one, which appears once the kernel has found the address to be unique.
 make_cable() {
-  for end in 0 1; do
-    sysctl -qw "net.ipv6.conf.default.accept_dad=0"
-  done
+  echo 0 >/proc/sys/net/ipv6/conf/default/accept_dad
   ip link add veth0 type veth peer name veth1
   ip link set veth0 mtu 4200 up
   ip link set veth1 mtu 4200 up

@@ -17,7 +17,7 @@ tail -n +1 -F "$work/console.log" 2>/dev/null | tr -d '\r' &
 tail_pid=$!
 # Without erms the kernel copies eight bytes by one store, as a device does, and not byte by byte.
 timeout -k 5 "$seconds" qemu-system-x86_64 \
-  -accel tcg,thread=multi,tb-size=512 -cpu max,erms=off,fsrm=off -smp 2 -m 3072 \
+  -accel tcg,thread=multi,tb-size=512 -cpu max,erms=off,fsrm=off -smp 2 -m 2048 \
   -nodefaults -display none -no-reboot \
   -serial "file:$work/console.log" -serial "file:$work/status" \
   -virtfs local,path=/,mount_tag=hostroot,security_model=none,readonly=on,multidevs=remap \

@@ -195,7 +195,10 @@ absl::StatusOr<ControlThread::OpenedView> ControlThread::OpenView(VerbsLink& lin
   const bool in_time =
       sent && changed_.wait_for(lock, std::chrono::nanoseconds(kAnswerWait), answered);
   const VerbsLink::View::Stage stage = link.views[number].stage;
-  if (in_time && !link.gone.load() && stage == VerbsLink::View::Stage::kOpen) {
+  // It may be closing already: the first Put will say so.
+  const bool opened =
+      stage == VerbsLink::View::Stage::kOpen || stage == VerbsLink::View::Stage::kDraining;
+  if (in_time && !link.gone.load() && opened) {
     return OpenedView{number, std::move(state)};
   }
   link.views.erase(number);
