@@ -12,6 +12,7 @@
 //
 // Pointers: K, V, q and outputs are device memory, or host memory that the device can reach; rows
 //           and heads begin at multiples of 16 bytes.
+// Ownership: the stream and the arenas outlive it.
 // Threading: the stream's thread.
 // Memory:    everything is taken from the arenas in Create(); no call allocates on the device.
 

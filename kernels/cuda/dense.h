@@ -12,6 +12,7 @@
 // test on the device checks, since cuBLASLt does not promise it; between the ranges, on another
 // kind of device or with another cuBLASLt, bits may differ.
 //
+// Ownership: the stream and the arenas outlive it.
 // Threading: the stream's thread. Memory: weights and workspace come from the arena; the plans that
 // Prepare() or a first use makes are host memory.
 

@@ -8,6 +8,7 @@
 // of top-p, falls within about the vocabulary times 2^-45 of the border between two candidates.
 // Log-probabilities are not computed here.
 //
+// Ownership: the stream and the arenas outlive it.
 // Threading: the stream's thread. Memory: all from the arenas in Create(); rows_max * vocabulary *
 // 8 bytes of device memory.
 

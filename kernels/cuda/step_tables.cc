@@ -104,18 +104,19 @@ class Filler {
       unit.partial += count;
     }
     for (uint32_t i = 0; i < count; ++i) {
-      AddRow(item, held_end, position + i, empty ? 0 : first_block, tables_.partials + i, count);
+      AddRow(item, empty ? 0 : held_end, position + i, first_block, tables_.partials + i, count);
     }
     tables_.partials += blocks * count;
     return absl::OkStatus();
   }
 
-  // One query token. It has the blocks of its tile up to its own position.
+  // One query token. It has the blocks of its tile up to its own position; a tile that sees nothing
+  // has none, which `held_end` 0 says.
   void AddRow(const StepItem& item, uint64_t held_end, uint64_t position, uint32_t first_block,
               uint32_t partial, uint32_t step) {
     const uint32_t held_block = item.held_token / kAttentionBlockTokens;
     const uint32_t end_block = BlocksUntil(std::min(position + 1, held_end));
-    const bool empty = end_block <= first_block || position < item.held_token;
+    const bool empty = end_block <= first_block;
     tables_.rows.push_back({.held_block = held_block,
                             .first_block = empty ? held_block : first_block,
                             .blocks = empty ? 0 : end_block - first_block,

@@ -61,6 +61,20 @@ TEST(StepTablesTest, TokensOfAnotherHolderAreNotSeen) {
   EXPECT_TRUE(EntriesOf(tables.rows[1]).empty());
 }
 
+TEST(StepTablesTest, AWindowMayHideAllThatIsHeld) {
+  const std::vector<Extent> extents = {{0, 300}};
+  StepTables tables;
+
+  ASSERT_TRUE(FillStepTables(Options(1, 50),
+                             {{.extents = extents, .held_token = 256, .first_position = 5000}},
+                             tables)
+                  .ok());
+
+  EXPECT_TRUE(tables.units.empty());
+  ASSERT_EQ(tables.rows.size(), 1u);
+  EXPECT_EQ(tables.rows[0].blocks, 0u);
+}
+
 TEST(StepTablesTest, EntriesAreThoseOfThePartialStack) {
   const float out[16] = {};
   for (uint32_t first = 0; first < 20; ++first) {
