@@ -4,11 +4,17 @@ add_library(lamina_build_flags INTERFACE)
 target_include_directories(lamina_build_flags INTERFACE ${CMAKE_SOURCE_DIR})
 target_compile_options(
   lamina_build_flags
-  INTERFACE -Wall -Wextra -Wno-missing-field-initializers -Wshadow -Wno-psabi $<$<COMPILE_LANGUAGE:CXX>:-Wconversion>
-            $<$<COMPILE_LANGUAGE:CXX>:-Wno-sign-conversion> $<$<BOOL:${LAMINA_WERROR}>:-Werror>)
+  INTERFACE "$<$<COMPILE_LANGUAGE:C,CXX>:-Wall;-Wextra;-Wno-missing-field-initializers;-Wshadow;-Wno-psabi>"
+            $<$<COMPILE_LANGUAGE:CXX>:-Wconversion> $<$<COMPILE_LANGUAGE:CXX>:-Wno-sign-conversion>
+            $<$<AND:$<COMPILE_LANGUAGE:C,CXX>,$<BOOL:${LAMINA_WERROR}>>:-Werror>)
 # No contraction of a*b+c: bits must not depend on what the compiler chose to fuse. Kernels that want a
 # fused multiply-add say so.
 target_compile_options(lamina_build_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
+# The same for nvcc, whose defaults for division, square root and subnormals are IEEE's.
+target_compile_options(
+  lamina_build_flags
+  INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:-fmad=false;--expt-relaxed-constexpr;-Xcompiler=-ffp-contract=off>"
+            $<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<BOOL:${LAMINA_WERROR}>>:-Werror=all-warnings>)
 
 # lamina_cc_library(NAME x [HDRS ...] [SRCS ...] [DEPS [PUBLIC ...] [PRIVATE ...]])
 # Creates lamina_x with the alias lamina::x. DEPS without a keyword are PUBLIC.
@@ -63,4 +69,27 @@ function(lamina_cc_test)
   endif()
   set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
              ENVIRONMENT "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/cmake/tsan_suppressions.txt")
+endfunction()
+
+# lamina_gpu_test(NAME x SRCS ... DEPS ...)
+# A test that needs a CUDA device, with the label gpu: one CTest entry, which without a device says so
+# and counts as skipped. Its build is part of the target lamina_gpu_tests.
+function(lamina_gpu_test)
+  if(NOT LAMINA_BUILD_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "NAME" "SRCS;DEPS" ${ARGN})
+  add_executable(${ARG_NAME} ${ARG_SRCS} ${CMAKE_SOURCE_DIR}/tests/support/gpu_test_main.cc)
+  target_link_libraries(${ARG_NAME} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest lamina_build_flags)
+  # No device code is linked across files, so the C++ compiler links; only libraries that are used
+  # count, since these programs travel.
+  target_link_options(${ARG_NAME} PRIVATE LINKER:--as-needed)
+  set_target_properties(${ARG_NAME} PROPERTIES LINKER_LANGUAGE CXX RUNTIME_OUTPUT_DIRECTORY
+                                                                   ${CMAKE_BINARY_DIR}/tests)
+  add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+  set_tests_properties(${ARG_NAME} PROPERTIES LABELS gpu TIMEOUT 300 SKIP_RETURN_CODE 77 RUN_SERIAL TRUE)
+  if(NOT TARGET lamina_gpu_tests)
+    add_custom_target(lamina_gpu_tests)
+  endif()
+  add_dependencies(lamina_gpu_tests ${ARG_NAME})
 endfunction()

@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "common/config/cuda_host.h"
 #include "common/config/enum_names_internal.h"
 #include "common/status_macros.h"
 
@@ -95,7 +95,7 @@ absl::Status CheckNode(absl::string_view list, size_t index, const Node& node,
   if (node.host.empty()) {
     return Invalid(key + ".host", node.host, "a host name");
   }
-  if (node.device != "cpu" && node.device != "cuda" && !absl::StartsWith(node.device, "cuda:")) {
+  if (node.device != "cpu" && !ParseCudaDevice(node.device).ok()) {
     return Invalid(key + ".device", node.device, "a device: cpu, cuda or cuda:N");
   }
   const std::set<int> distinct(node.cores.begin(), node.cores.end());
@@ -206,7 +206,9 @@ absl::Status CheckNodeServed(absl::string_view list, size_t index, const Node& n
                      "localhost, 127.0.0.1 (transport shm joins processes of one host)");
   }
   if (node.device != "cpu") {
-    return NotServed(absl::StrCat(list, ".", index, ".device"), node.device, "cpu");
+    return NotServed(absl::StrCat(list, ".", index, ".device"), node.device,
+                     absl::StrCat("cpu. Looked for: ",
+                                  DescribeCudaHost(ParseCudaDevice(node.device).value_or(0))));
   }
   return absl::OkStatus();
 }

@@ -161,6 +161,10 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"compute.0.name=coordinator", "another daemon"},
         BadValue{"compute.0.name=m0", "another node has this name"},
         BadValue{"compute.0.host=", "a host name"}, BadValue{"compute.0.device=tpu", "cpu, cuda"},
+        BadValue{"compute.0.device=cuda:", "cpu, cuda"},
+        BadValue{"compute.0.device=cuda:one", "cpu, cuda"},
+        BadValue{"compute.0.device=cuda:-1", "cpu, cuda"},
+        BadValue{"compute.0.device=cuda:64", "cpu, cuda"},
         BadValue{"compute.0.cores=0-", "not a list of cores"},
         BadValue{"compute.0.cores=5000", "not a list of cores"},
         BadValue{"compute.0.threads=9999", "[0, 1024]"},
@@ -206,6 +210,14 @@ INSTANTIATE_TEST_SUITE_P(Keys, NotServedTest,
                                          BadValue{"partition=head", "it serves: request"},
                                          BadValue{"policy=fetch_heads", "it serves: attend_remote"},
                                          BadValue{"prefill.mode=dedicated", "it serves: inline"}));
+
+TEST(ClusterConfigTest, ADeviceThatIsNotServedNamesWhatWasLookedFor) {
+  EXPECT_THAT(
+      ErrorOf("model: m\ncompute: [{name: c0, device: 'cuda:0'}]\n"
+              "memory: [{name: m0, capacity: 1GiB}]\n"),
+      AllOf(HasSubstr("compute.0.device: 'cuda:0'"), HasSubstr("CUDA kernels in this program: "),
+            HasSubstr("driver library libcuda.so.1: "), HasSubstr("device file /dev/nvidia0: ")));
+}
 
 TEST(ClusterConfigTest, RefusesMoreMemoryNodesThanItServes) {
   std::string text = "model: m\ncompute: [{name: c0}]\nmemory:\n";

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The steps of lamina-gpu-bench. Each measures on device 0 and returns its result as one JSON
+// object.
+
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/cuda/device.h"
+
+namespace lamina::bench {
+
+struct GpuBench {
+  kernels::cuda::DeviceInfo device;
+  const kernels::cuda::Stream& stream;
+};
+
+// Attention of 64 rows at 4,096 tokens as a share of the copy bandwidth, for several groups.
+absl::StatusOr<std::string> BenchAttention(const GpuBench& bench);
+
+// Products of LLaMA-3-8B's layers as a share of cuBLASLt with a free choice of algorithms.
+absl::StatusOr<std::string> BenchLinear(const GpuBench& bench);
+
+// Round trips between a thread of the host and the device: the device polling, and the host.
+absl::StatusOr<std::string> BenchPolling(const GpuBench& bench);
+
+// Milliseconds of one call of `work`, the least of five means over `repeats`, after one unmeasured.
+absl::StatusOr<double> Milliseconds(const GpuBench& bench, int repeats,
+                                    const std::function<absl::Status()>& work);
+
+// GB/s (10^9) of a device-to-device copy, bytes read and written both counted.
+absl::StatusOr<double> CopyBandwidth(const GpuBench& bench);
+
+}  // namespace lamina::bench

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What this program and this host have for CUDA devices, in words, for error messages. It asks
+// without the CUDA runtime, so that programs built without it can say it too.
+
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace lamina {
+
+// "cuda" is device 0, "cuda:3" device 3.
+// Errors: kInvalidArgument  anything else.
+absl::StatusOr<int> ParseCudaDevice(absl::string_view device);
+
+// What was looked for to run on device `index`, each with what was found: the kernels in this
+// program, the driver's library, the device file.
+std::string DescribeCudaHost(int index);
+
+// "built with them" or how to build with them: cuda_build_with.cc or cuda_build_without.cc, as
+// CMake chose.
+absl::string_view CudaKernelsInThisBuild();
+
+}  // namespace lamina

@@ -1,0 +1,142 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Checks the CUDA kernels on the GPU of this machine and measures them: device facts, unit tests,
+# attention as a share of the copy bandwidth, dense layers against cuBLASLt's free choice, polling
+# round trips. Each step writes its own file when it is done, so what finished is kept when the rest
+# is cut off.
+#
+# usage: deploy/gpu_check.sh [--step S]... [--out DIR] [--limit SECONDS] [--list] [--help]
+#   --step S         only this step; repeat for more: facts, tests, attention, linear, polling
+#   --out DIR        where results go (default: gpu_check in the working directory)
+#   --limit SECONDS  for each step (default: 90, so that all end within 8 minutes)
+#   --list           print the steps
+# Runs what preset cuda built, or, inside a bundle (deploy/bundle.sh --cuda), the bundle's programs.
+# Results: DIR/STEP.json, DIR/STEP.log, and all in DIR/gpu_check.json.
+# Exit status: 0 every step passed; 1 one failed; 3 there is no CUDA device, and nothing was run.
+set -euo pipefail
+# shellcheck source=deploy/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+all_steps=(facts tests attention linear polling)
+steps=()
+out=gpu_check
+limit=90
+while [[ $# -gt 0 ]]; do
+  case $1 in
+    --step)
+      step=$(value_of "$@")
+      [[ " ${all_steps[*]} " == *" $step "* ]] || usage_error "--step is one of ${all_steps[*]}, not '$step'"
+      steps+=("$step")
+      shift
+      ;;
+    --out) out=$(value_of "$@"); shift ;;
+    --limit) limit=$(value_of "$@"); shift ;;
+    --list) printf '%s\n' "${all_steps[@]}"; exit 0 ;;
+    -h | --help) print_help; exit 0 ;;
+    *) usage_error "unknown argument '$1'" ;;
+  esac
+  shift
+done
+[[ $limit =~ ^[1-9][0-9]*$ ]] || usage_error "--limit is a number of seconds, not '$limit'"
+[[ ${#steps[@]} -gt 0 ]] || steps=("${all_steps[@]}")
+
+# The programs: beside this script in a bundle, else from the build folder.
+if [[ -x $REPO/run && -d $REPO/gpu ]]; then
+  run=("$REPO/run")
+  test_program=gpu/cuda_gpu_test
+  bench_program=gpu/lamina-gpu-bench
+else
+  run=(env)
+  test_program=$REPO/build/cuda/tests/cuda_gpu_test
+  bench_program=$REPO/build/cuda/bin/lamina-gpu-bench
+  for program in "$test_program" "$bench_program"; do
+    [[ -x $program ]] || fail "$program is not built; build it: deploy/build_cuda.sh"
+  done
+fi
+
+mkdir -p "$out"
+out=$(cd "$out" && pwd)
+
+# One step; its JSON object goes to STEP.json. Returns the program's exit status.
+run_step() {
+  local step=$1 status=0 started=$SECONDS
+  case $step in
+    tests)
+      timeout --kill-after=5 "$limit" "${run[@]}" "$test_program" --gtest_brief=1 \
+        "--gtest_output=json:$out/tests.gtest.json" > "$out/tests.log" 2>&1 || status=$?
+      if [[ -f $out/tests.gtest.json ]]; then
+        python3 - "$out/tests.gtest.json" > "$out/tests.json.part" <<'PY'
+import json, sys
+
+report = json.load(open(sys.argv[1]))
+failed = [f"{suite['name']}.{test['name']}"
+          for suite in report["testsuites"] for test in suite["testsuite"] if test.get("failures")]
+print(json.dumps({"tests": report["tests"], "failures": report["failures"], "failed": failed}))
+PY
+      fi
+      ;;
+    *)
+      timeout --kill-after=5 "$limit" "${run[@]}" "$bench_program" "$step" \
+        > "$out/$step.json.part" 2> "$out/$step.log" || status=$?
+      ;;
+  esac
+  if [[ -s $out/$step.json.part ]]; then
+    mv "$out/$step.json.part" "$out/$step.json"
+  else
+    rm -f "$out/$step.json.part"
+  fi
+  say "$step: $([[ $status == 0 ]] && echo passed || echo "failed, exit status $status") after $((SECONDS - started)) s"
+  return "$status"
+}
+
+# All results so far in one file, and a table of them.
+collect() {
+  python3 - "$out" "${all_steps[@]}" <<'PY'
+import json, pathlib, sys
+
+folder = pathlib.Path(sys.argv[1])
+results = {}
+for step in sys.argv[2:]:
+    path = folder / f"{step}.json"
+    if path.exists():
+        results[step] = json.loads(path.read_text())
+(folder / "gpu_check.json").write_text(json.dumps(results, indent=1) + "\n")
+if "facts" in results:
+    f = results["facts"]
+    print(f"device      {f['name']}, compute capability {f['compute_capability']}, copy {f['copy_gb_per_s']} GB/s")
+if "tests" in results:
+    t = results["tests"]
+    print(f"tests       {t['tests']} run, {t['failures']} failed {' '.join(t['failed'])}")
+for s in results.get("attention", {}).get("shapes", []):
+    print(f"attention   group {s['group']}: {s['gb_per_s']} GB/s, {s['share_of_copy']:.3f} of copy (aim 0.92)")
+for s in results.get("linear", {}).get("shapes", []):
+    print(f"linear      {s['layer']:14} {s['rows']:4} rows: {s['ms']:.4f} ms, {s['ratio']:.3f} of cuBLASLt")
+if "polling" in results:
+    p = results["polling"]
+    print(f"polling     device {p['device_polls_us']} us, host {p['host_polls_us']} us a round trip")
+PY
+}
+
+# Whether there is a device, before anything else: the facts step says so with status 77.
+set +e
+run_step facts
+status=$?
+set -e
+if [[ $status == 77 ]]; then
+  cat "$out/facts.log" >&2
+  rm -f "$out/facts.log"
+  printf '%s: no CUDA device on this machine; nothing was checked\n' "$(basename "$0")" >&2
+  exit 3
+fi
+failed=0
+for step in "${steps[@]}"; do
+  if [[ $step == facts ]]; then
+    [[ $status == 0 ]] || failed=1
+  else
+    run_step "$step" || failed=1
+  fi
+  collect > "$out/table.txt"
+done
+cat "$out/table.txt"
+exit "$failed"

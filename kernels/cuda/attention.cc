@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/attention.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "kernels/cuda/attention_kernels.cuh"
+#include "kernels/cuda/cuda_status_internal.h"
+#include "kernels/cuda/step_tables.h"
+
+namespace lamina::kernels::cuda {
+namespace {
+
+static_assert(kAttentionBlockTokens == kBlockTokens);
+
+// Blocks of the longest sequence: more would not fit on the stack of kStackMax partials.
+constexpr uint32_t kBlocksMax = 1u << 18;
+// Most of V in shared memory at a time: so three thread blocks fit on a multiprocessor of 228 KB.
+constexpr uint32_t kStageBytes = 64 * 1024;
+// Pieces taken from an arena are padded to this.
+constexpr uint64_t kAlignment = 256;
+
+// The most tokens of V, a power of two, that fit into kStageBytes.
+uint32_t StageTokens(uint32_t head_dim) {
+  uint32_t tokens = kAttentionBlockTokens;
+  while (tokens * head_dim * sizeof(BFloat16) > kStageBytes) {
+    tokens /= 2;
+  }
+  return tokens;
+}
+
+const uint16_t* Raw(const BFloat16* data) { return reinterpret_cast<const uint16_t*>(data); }
+uint16_t* Raw(BFloat16* data) { return reinterpret_cast<uint16_t*>(data); }
+cudaStream_t HandleOf(const Stream& stream) { return static_cast<cudaStream_t>(stream.get()); }
+
+uint64_t Padded(uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+uint64_t TableBytes(const CudaAttentionOptions& o) {
+  return Padded(o.partials_max * sizeof(AttentionUnit)) +
+         Padded(o.query_rows_max * sizeof(AttentionRow)) + Padded(o.extents_max * sizeof(Extent));
+}
+
+absl::Status Check(const CudaAttentionOptions& o, const DeviceInfo& device) {
+  const AttentionDescriptor& d = o.descriptor;
+  if (d.head_dim % 16 != 0 || d.head_dim < 16 || d.head_dim > 256) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("head_dim: ", d.head_dim, " is no multiple of 16 in [16, 256]"));
+  }
+  if (d.kv_heads == 0 || d.query_heads % d.kv_heads != 0 || d.group() == 0 ||
+      d.group() > kAttentionRowsMax) {
+    return absl::InvalidArgumentError(absl::StrCat("query_heads: ", d.query_heads, " must be 1 to ",
+                                                   kAttentionRowsMax, " for each of ", d.kv_heads,
+                                                   " KV heads"));
+  }
+  const size_t shared =
+      AttendBlocksSharedBytes(d.head_dim, kAttentionRowsMax, StageTokens(d.head_dim));
+  if (shared > device.shared_bytes_max) {
+    return absl::InvalidArgumentError(absl::StrCat("head_dim: ", d.head_dim, " needs ", shared,
+                                                   " bytes of shared memory in a thread block; ",
+                                                   device.name, " has ", device.shared_bytes_max));
+  }
+  return absl::OkStatus();
+}
+
+// A table with its place on the device and its staging place in pinned memory.
+template <typename T>
+struct Table {
+  T* device = nullptr;
+  T* pinned = nullptr;
+
+  absl::Status Take(uint32_t count, MemoryArena& device_arena, MemoryArena& pinned_arena) {
+    LAMINA_ASSIGN_OR_RETURN(device, device_arena.Take<T>(count));
+    LAMINA_ASSIGN_OR_RETURN(pinned, pinned_arena.Take<T>(count));
+    return absl::OkStatus();
+  }
+
+  absl::Status Send(const std::vector<T>& from, const Stream& stream) const {
+    if (from.empty()) {
+      return absl::OkStatus();
+    }
+    std::memcpy(pinned, from.data(), from.size() * sizeof(T));
+    return CopyAsync(device, pinned, from.size() * sizeof(T), stream);
+  }
+};
+
+class CudaAttentionImpl final : public CudaAttention {
+ public:
+  CudaAttentionImpl(const CudaAttentionOptions& options, const Stream& stream, Event fetched)
+      : options_(options), stream_(stream), fetched_(std::move(fetched)) {}
+
+  absl::Status Take(MemoryArena& device_arena, MemoryArena& pinned_arena) {
+    LAMINA_RETURN_IF_ERROR(units_.Take(options_.partials_max, device_arena, pinned_arena));
+    LAMINA_RETURN_IF_ERROR(rows_.Take(options_.query_rows_max, device_arena, pinned_arena));
+    LAMINA_RETURN_IF_ERROR(extents_.Take(options_.extents_max, device_arena, pinned_arena));
+    const uint64_t heads = uint64_t{options_.partials_max} * options_.descriptor.query_heads;
+    LAMINA_ASSIGN_OR_RETURN(partial_lse_, device_arena.Take<float>(heads));
+    LAMINA_ASSIGN_OR_RETURN(partial_out_,
+                            device_arena.Take<float>(heads * options_.descriptor.head_dim));
+    next_.units.reserve(options_.partials_max);
+    next_.rows.reserve(options_.query_rows_max);
+    next_.extents.reserve(options_.extents_max);
+    loaded_.units.reserve(options_.partials_max);
+    loaded_.rows.reserve(options_.query_rows_max);
+    loaded_.extents.reserve(options_.extents_max);
+    return absl::OkStatus();
+  }
+
+  absl::Status LoadStep(absl::Span<const StepItem> items) override {
+    LAMINA_RETURN_IF_ERROR(FillStepTables(options_, items, next_));
+    for (const AttentionRow& row : next_.rows) {
+      if (uint64_t{row.first_block} + row.blocks > kBlocksMax) {
+        return absl::ResourceExhaustedError(
+            absl::StrCat("a query token sees block ", row.first_block + row.blocks - 1,
+                         "; the last possible is ", kBlocksMax - 1));
+      }
+    }
+    LAMINA_RETURN_IF_ERROR(fetched_.Synchronize());
+    std::swap(loaded_, next_);
+    LAMINA_RETURN_IF_ERROR(units_.Send(loaded_.units, stream_));
+    LAMINA_RETURN_IF_ERROR(rows_.Send(loaded_.rows, stream_));
+    LAMINA_RETURN_IF_ERROR(extents_.Send(loaded_.extents, stream_));
+    return fetched_.Record(stream_);
+  }
+
+  uint32_t rows() const override { return static_cast<uint32_t>(loaded_.rows.size()); }
+
+  absl::Status Attend(const AttentionDescriptor& descriptor, const KvView& kv, const BFloat16* q,
+                      size_t q_stride, BFloat16* out, size_t out_stride) override {
+    LAMINA_RETURN_IF_ERROR(LaunchBlocks(descriptor, kv, q, q_stride));
+    MergeBlocksArguments merge = MergeArguments();
+    merge.out = Raw(out);
+    merge.out_stride = out_stride;
+    return LaunchMerge(merge);
+  }
+
+  absl::Status AttendPartial(const AttentionDescriptor& descriptor, const KvView& kv,
+                             const BFloat16* q, size_t q_stride, uint32_t entries_max, float* out,
+                             float* lse) override {
+    for (uint32_t row = 0; row < rows(); ++row) {
+      if (Entries(row).size() > entries_max) {
+        return absl::InvalidArgumentError(absl::StrCat("entries_max: ", entries_max, ", but row ",
+                                                       row, " has ", Entries(row).size()));
+      }
+    }
+    LAMINA_RETURN_IF_ERROR(LaunchBlocks(descriptor, kv, q, q_stride));
+    MergeBlocksArguments merge = MergeArguments();
+    merge.entry_out = out;
+    merge.entry_lse = lse;
+    merge.entries_max = entries_max;
+    return LaunchMerge(merge);
+  }
+
+  std::vector<StackEntry> Entries(uint32_t row) const override {
+    return EntriesOf(loaded_.rows[row]);
+  }
+
+ private:
+  absl::Status LaunchBlocks(const AttentionDescriptor& d, const KvView& kv, const BFloat16* q,
+                            size_t q_stride) {
+    const AttentionDescriptor& mine = options_.descriptor;
+    if (d.query_heads != mine.query_heads || d.kv_heads != mine.kv_heads ||
+        d.head_dim != mine.head_dim || d.window != mine.window) {
+      return absl::InvalidArgumentError(
+          "descriptor: heads, head size or window are not those that this CudaAttention was made "
+          "for");
+    }
+    if (loaded_.units.empty()) {
+      return absl::OkStatus();
+    }
+    AttendBlocksArguments arguments = {.shape = {.query_heads = d.query_heads,
+                                                 .kv_heads = d.kv_heads,
+                                                 .head_dim = d.head_dim,
+                                                 .window = d.window,
+                                                 .scale = d.scale,
+                                                 .soft_cap = d.soft_cap},
+                                       .units = units_.device,
+                                       .extents = extents_.device,
+                                       .rows_max = loaded_.tile_rows_max,
+                                       .stage_tokens = StageTokens(d.head_dim),
+                                       .q = Raw(q),
+                                       .q_stride = q_stride,
+                                       .k = Raw(kv.k),
+                                       .v = Raw(kv.v),
+                                       .head_stride = kv.head_stride,
+                                       .partial_out = partial_out_,
+                                       .partial_lse = partial_lse_};
+    return CudaToStatus(
+        AttendBlocks(arguments, static_cast<uint32_t>(loaded_.units.size()), HandleOf(stream_)),
+        "AttendBlocks");
+  }
+
+  MergeBlocksArguments MergeArguments() const {
+    return {.query_heads = options_.descriptor.query_heads,
+            .head_dim = options_.descriptor.head_dim,
+            .rows = rows_.device,
+            .partial_out = partial_out_,
+            .partial_lse = partial_lse_};
+  }
+
+  absl::Status LaunchMerge(const MergeBlocksArguments& merge) {
+    if (rows() == 0) {
+      return absl::OkStatus();
+    }
+    return CudaToStatus(MergeBlocks(merge, rows(), HandleOf(stream_)), "MergeBlocks");
+  }
+
+  const CudaAttentionOptions options_;
+  const Stream& stream_;
+  Event fetched_;  // The device has read the pinned tables.
+  Table<AttentionUnit> units_;
+  Table<AttentionRow> rows_;
+  Table<Extent> extents_;
+  float* partial_out_ = nullptr;  // [partials_max, query_heads, head_dim]
+  float* partial_lse_ = nullptr;  // [partials_max, query_heads]
+  StepTables loaded_;
+  StepTables next_;
+};
+
+}  // namespace
+
+uint64_t CudaAttention::DeviceBytes(const CudaAttentionOptions& o) {
+  const uint64_t heads = uint64_t{o.partials_max} * o.descriptor.query_heads;
+  return TableBytes(o) + Padded(heads * sizeof(float)) +
+         Padded(heads * o.descriptor.head_dim * sizeof(float));
+}
+
+uint64_t CudaAttention::PinnedBytes(const CudaAttentionOptions& o) { return TableBytes(o); }
+
+absl::StatusOr<std::unique_ptr<CudaAttention>> CudaAttention::Create(
+    const CudaAttentionOptions& options, const DeviceInfo& device, MemoryArena& device_arena,
+    MemoryArena& pinned_arena, const Stream& stream) {
+  LAMINA_RETURN_IF_ERROR(Check(options, device));
+  LAMINA_ASSIGN_OR_RETURN(Event fetched, Event::Create());
+  auto attention = std::make_unique<CudaAttentionImpl>(options, stream, std::move(fetched));
+  LAMINA_RETURN_IF_ERROR(attention->Take(device_arena, pinned_arena));
+  return attention;
+}
+
+absl::Status StoreKv(const AttentionDescriptor& descriptor, const BFloat16* k, const BFloat16* v,
+                     size_t stride, absl::Span<const uint32_t> slots, BFloat16* arena_k,
+                     BFloat16* arena_v, size_t head_stride, const Stream& stream) {
+  if (slots.empty()) {
+    return absl::OkStatus();
+  }
+  const StoreRowsArguments arguments = {.kv_heads = descriptor.kv_heads,
+                                        .head_dim = descriptor.head_dim,
+                                        .k = Raw(k),
+                                        .v = Raw(v),
+                                        .stride = stride,
+                                        .slots = slots.data(),
+                                        .arena_k = Raw(arena_k),
+                                        .arena_v = Raw(arena_v),
+                                        .head_stride = head_stride};
+  return CudaToStatus(StoreRows(arguments, static_cast<uint32_t>(slots.size()), HandleOf(stream)),
+                      "StoreRows");
+}
+
+}  // namespace lamina::kernels::cuda

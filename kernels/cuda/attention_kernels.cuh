@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The kernels of attention as attention.cc calls them: plain structs, no abseil.
+//
+// AttendBlocks computes one block partial for each (query token, head, block of 256 tokens);
+// MergeBlocks joins a row's partials along the fixed tree; StoreRows copies K and V into slots.
+
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "common/extent.h"
+
+namespace lamina::kernels::cuda {
+
+inline constexpr uint32_t kAttentionBlockTokens = 256;
+inline constexpr int kAttentionThreads = 128;
+// Query tokens times heads of one KV head that one thread block computes.
+inline constexpr uint32_t kAttentionRowsMax = 32;
+// Partials on the stack of a row: two for each power of two up to 2^18 blocks, and one to merge.
+inline constexpr int kStackMax = 40;
+
+// A tile of consecutive query tokens of one sequence, and one block of its tokens.
+struct AttentionUnit {
+  uint32_t row = 0;             // Its first query token's row of q and out.
+  uint32_t query_tokens = 0;    // query_tokens * group <= kAttentionRowsMax.
+  uint32_t first_position = 0;  // Position of the first query token.
+  uint32_t block = 0;           // Tokens 256 * block and up.
+  uint32_t tokens = 0;          // Tokens of the block that lie here, 1 to 256, from its first on.
+  uint32_t extent = 0;          // Where the block's first token lies: the extent,
+  uint32_t extent_skip = 0;     // and the tokens of it before.
+  uint32_t partial = 0;         // Partial of the first query token; the others follow.
+};
+
+// The partials of one query token: of `blocks` blocks from `first_block`, `step` apart. Blocks from
+// `held_block` to `first_block` are held but hidden by a window.
+struct AttentionRow {
+  uint32_t held_block = 0;
+  uint32_t first_block = 0;
+  uint32_t blocks = 0;
+  uint32_t partial = 0;
+  uint32_t step = 0;
+};
+
+struct AttentionShape {
+  uint32_t query_heads = 0;
+  uint32_t kv_heads = 0;
+  uint32_t head_dim = 0;
+  uint32_t window = 0;
+  float scale = 0;
+  float soft_cap = 0;
+};
+
+// Shapes: q            [rows, query_heads, head_dim] bf16, q_stride elements between rows
+//         k, v         [kv_heads, slots, head_dim] bf16, head_stride elements between heads
+//         partial_out  [partials, query_heads, head_dim] f32
+//         partial_lse  [partials, query_heads] f32
+// All of it device memory, 16-byte aligned rows.
+struct AttendBlocksArguments {
+  AttentionShape shape;
+  const AttentionUnit* units = nullptr;
+  const Extent* extents = nullptr;
+  uint32_t rows_max = 0;      // Largest query_tokens * group of the units.
+  uint32_t stage_tokens = 0;  // Tokens of V in shared memory at a time; divides 256.
+  const uint16_t* q = nullptr;
+  size_t q_stride = 0;
+  const uint16_t* k = nullptr;
+  const uint16_t* v = nullptr;
+  size_t head_stride = 0;
+  float* partial_out = nullptr;
+  float* partial_lse = nullptr;
+};
+
+// Dynamic shared memory of AttendBlocks.
+size_t AttendBlocksSharedBytes(uint32_t head_dim, uint32_t rows_max, uint32_t stage_tokens);
+
+cudaError_t AttendBlocks(const AttendBlocksArguments& arguments, uint32_t units,
+                         cudaStream_t stream);
+
+// Writes bf16 outputs [rows, query_heads, head_dim], or, where `entry_out` is not null, the entries
+// that are left on each row's stack, bottom first: entry_out [rows, query_heads, entries_max,
+// head_dim] and entry_lse [rows, query_heads, entries_max], both f32.
+struct MergeBlocksArguments {
+  uint32_t query_heads = 0;
+  uint32_t head_dim = 0;
+  const AttentionRow* rows = nullptr;
+  const float* partial_out = nullptr;
+  const float* partial_lse = nullptr;
+  uint16_t* out = nullptr;
+  size_t out_stride = 0;
+  float* entry_out = nullptr;
+  float* entry_lse = nullptr;
+  uint32_t entries_max = 0;
+};
+
+cudaError_t MergeBlocks(const MergeBlocksArguments& arguments, uint32_t rows, cudaStream_t stream);
+
+// Shapes: k, v      [tokens, kv_heads, head_dim] bf16, `stride` elements between tokens
+//         slots     [tokens]
+//         arena_k/v [kv_heads, slots, head_dim] bf16
+struct StoreRowsArguments {
+  uint32_t kv_heads = 0;
+  uint32_t head_dim = 0;
+  const uint16_t* k = nullptr;
+  const uint16_t* v = nullptr;
+  size_t stride = 0;
+  const uint32_t* slots = nullptr;
+  uint16_t* arena_k = nullptr;
+  uint16_t* arena_v = nullptr;
+  size_t head_stride = 0;
+};
+
+cudaError_t StoreRows(const StoreRowsArguments& arguments, uint32_t tokens, cudaStream_t stream);
+
+}  // namespace lamina::kernels::cuda

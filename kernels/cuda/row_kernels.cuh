@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The kernels of the row layers as dense.cc calls them: norms, rope, activations, sums, embedding.
+//
+// Each row is computed by itself, in an order that does not depend on the others.
+
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace lamina::kernels::cuda {
+
+enum class Element : uint8_t { kF32, kBF16 };
+
+// Rows of device memory; strides in elements.
+struct RowsIn {
+  const float* data = nullptr;
+  size_t stride = 0;
+};
+struct RowsOut {
+  void* data = nullptr;
+  size_t stride = 0;
+  Element type = Element::kF32;
+};
+
+enum class RowActivation : uint8_t { kRelu, kSilu, kGeluErf, kGeluTanh };
+
+// Rows and columns of the output.
+struct RowsShape {
+  uint32_t rows = 0;
+  uint32_t cols = 0;
+};
+
+// `bias` null: no mean is subtracted (RmsNorm); else LayerNorm. Sums in f64.
+struct NormArguments {
+  RowsShape shape;
+  RowsIn x;
+  const float* weight = nullptr;  // [cols]
+  const float* bias = nullptr;    // [cols] or null
+  float epsilon = 0;
+  RowsOut out;
+};
+cudaError_t NormRows(const NormArguments& arguments, cudaStream_t stream);
+
+// Rotates the first `heads` heads of each row and rounds all columns to bf16.
+struct RopeArguments {
+  RowsShape shape;
+  RowsIn x;
+  uint32_t heads = 0;
+  uint32_t head_dim = 0;
+  uint32_t rotary_dim = 0;
+  bool interleaved = false;
+  float magnitude = 1;
+  const float* frequencies = nullptr;   // [rotary_dim / 2]
+  const uint32_t* positions = nullptr;  // [rows]
+  uint16_t* out = nullptr;
+  size_t out_stride = 0;
+};
+cudaError_t RopeRows(const RopeArguments& arguments, cudaStream_t stream);
+
+// out = act(x), or, gated, act(x[:, 0:cols]) * x[:, cols:2 cols].
+struct ActivateArguments {
+  RowsShape shape;
+  RowsIn x;
+  RowActivation activation = RowActivation::kSilu;
+  bool gated = false;
+  RowsOut out;
+};
+cudaError_t ActivateRows(const ActivateArguments& arguments, cudaStream_t stream);
+
+struct AddArguments {
+  RowsShape shape;
+  RowsIn a;
+  RowsIn b;
+  float* out = nullptr;
+  size_t out_stride = 0;
+};
+cudaError_t AddRows(const AddArguments& arguments, cudaStream_t stream);
+
+struct ConvertArguments {
+  RowsShape shape;
+  const uint16_t* x = nullptr;
+  size_t x_stride = 0;
+  RowsOut out;
+};
+cudaError_t ConvertRows(const ConvertArguments& arguments, cudaStream_t stream);
+
+struct EmbedArguments {
+  RowsShape shape;
+  const void* table = nullptr;  // [vocabulary, cols]
+  Element type = Element::kBF16;
+  const uint32_t* ids = nullptr;  // [rows], each inside the table
+  float* out = nullptr;
+  size_t out_stride = 0;
+};
+cudaError_t EmbedRows(const EmbedArguments& arguments, cudaStream_t stream);
+
+}  // namespace lamina::kernels::cuda

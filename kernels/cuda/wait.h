@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Waiting and signalling on a stream: the device polls a signal word itself, so that the host may
+// launch the wait, the attention behind it and the answer before the data is there.
+//
+//   WaitForWindow(signal >= n, header)   polls; outcome into a WaitRecord
+//   ... kernels that read the window ...
+//   PutBytes(...), RaiseSignal(...)      the answer; left out once a wait of this record failed
+//
+// A wait ends in bounded time: by the signal, a deadline, or the abort word. Its outcome is a word
+// of pinned host memory that the host reads when it likes; on the good path nobody synchronises.
+// After a failure the work in between runs on what the window holds, harmlessly, since its answer
+// is not sent.
+//
+// Threading: the stream's thread; the abort word any thread.
+// Memory:    signal words, windows and heartbeat are memory that the device can read: its own,
+//            pinned, or registered with the driver. 8-byte aligned.
+// See:       transport/transport.h (signals), docs/formats/windows.md (headers).
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "kernels/cuda/device.h"
+
+namespace lamina::kernels::cuda {
+
+enum class WaitOutcome : uint32_t {
+  kPending = 0,
+  kOk = 1,
+  kTimeout = 2,   // Neither signal nor heartbeat in time.
+  kAborted = 3,   // The abort word was raised.
+  kStale = 4,     // The window's header is older than expected: epoch, or step and layer.
+  kMismatch = 5,  // The header is no header, or not the expected one in another way.
+};
+
+// What a window must begin with: the first 40 bytes of the coordinator's WindowHeader.
+struct WindowStamp {
+  uint32_t magic = 0;
+  uint32_t lane = 0;
+  uint64_t epoch = 0;
+  uint64_t step = 0;
+  uint32_t layer = 0;
+  uint32_t rows = 0;
+  uint32_t kv_rows = 0;
+  uint32_t sender = 0;
+};
+static_assert(sizeof(WindowStamp) == 40);
+
+// Outcomes of the waits of one lane, in pinned host memory; zeroed before use and after a failure
+// was dealt with. The device writes `sequence` last, so that who sees it sees the rest.
+struct WaitRecord {
+  uint32_t failed = 0;    // A WaitOutcome other than kPending and kOk; the first failure stays.
+  uint32_t outcome = 0;   // Of the last wait. After a failure, waits end at once with that failure.
+  uint64_t signal = 0;    // What the signal word showed then.
+  uint64_t polls = 0;     // Looks at it.
+  uint64_t sequence = 0;  // The `sequence` of the last wait that ended.
+};
+static_assert(sizeof(WaitRecord) == 32);
+
+struct WaitRequest {
+  const uint64_t* signal = nullptr;
+  uint64_t at_least = 0;
+  const WindowStamp* window = nullptr;  // Null: no header to check.
+  WindowStamp expected;
+  const uint64_t* heartbeat = nullptr;  // Optional: when it changes, the time starts anew.
+  uint64_t timeout_nanos = 0;           // From the start of polling on the device.
+  const uint32_t* abort = nullptr;      // Nonzero: give up. Looked at with every poll.
+  WaitRecord* record = nullptr;
+  uint64_t sequence = 0;  // The caller's number of this wait; grows.
+};
+
+// Errors: kInvalidArgument  a null signal, abort or record, or no timeout.
+absl::Status WaitForWindow(const WaitRequest& request, const Stream& stream);
+
+struct RaiseRequest {
+  uint64_t* signal = nullptr;
+  uint64_t value = 0;
+  const WaitRecord* record = nullptr;  // Optional: nothing is raised after a failure.
+};
+
+// Raises a signal word after everything that the stream did before, in the order of
+// SignalStrength::kStrong. Errors: kInvalidArgument  a null signal.
+absl::Status RaiseSignal(const RaiseRequest& request, const Stream& stream);
+
+struct PutRequest {
+  void* to = nullptr;  // 16-byte aligned, as is `from`; bytes a multiple of 16.
+  const void* from = nullptr;
+  size_t bytes = 0;
+  const WaitRecord* record = nullptr;  // Optional: nothing is written after a failure.
+};
+
+// Copies with the device's own stores, into memory of the host or a peer that it can reach.
+// Errors: kInvalidArgument  an address or size that is no multiple of 16.
+absl::Status PutBytes(const PutRequest& request, const Stream& stream);
+
+}  // namespace lamina::kernels::cuda

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The polling kernel is one thread: it occupies little of the device while it waits. Kernels behind
+// it on the stream start when it ends; other streams go on.
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/patience.cuh"
+#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/wait_kernels.cuh"
+
+namespace lamina::kernels::cuda {
+namespace {
+
+constexpr uint32_t kPauseNanos = 100;
+constexpr int kPutThreads = 256;
+constexpr uint32_t kPutBlocksMax = 64;
+
+// Requires: the signal was seen with acquire ordering, so that the header is there.
+__device__ inline WaitOutcome CheckStamp(const WindowStamp& got, const WindowStamp& expected) {
+  if (got.magic != expected.magic) {
+    return WaitOutcome::kMismatch;
+  }
+  if (got.epoch < expected.epoch) {
+    return WaitOutcome::kStale;
+  }
+  if (got.epoch == expected.epoch &&
+      (got.step < expected.step || (got.step == expected.step && got.layer < expected.layer))) {
+    return WaitOutcome::kStale;
+  }
+  const bool same = got.epoch == expected.epoch && got.step == expected.step &&
+                    got.layer == expected.layer && got.lane == expected.lane &&
+                    got.rows == expected.rows && got.kv_rows == expected.kv_rows &&
+                    got.sender == expected.sender;
+  return same ? WaitOutcome::kOk : WaitOutcome::kMismatch;
+}
+
+__device__ inline uint64_t BeatOf(const WaitRequest& a) {
+  return a.heartbeat != nullptr ? LoadAcquire(a.heartbeat) : 0;
+}
+
+// Polls until the word shows enough, the time is up, or somebody aborts. A signal that is there
+// counts, whatever the clock and the abort word say.
+__device__ inline WaitOutcome Poll(const WaitRequest& a, uint64_t* seen, uint64_t* polls) {
+  Patience patience(a.timeout_nanos, GlobalNanos(), BeatOf(a));
+  for (*polls = 1;; ++*polls) {
+    *seen = LoadAcquire(a.signal);
+    if (*seen >= a.at_least) {
+      return WaitOutcome::kOk;
+    }
+    if (LoadRelaxed(a.abort) != 0) {
+      return WaitOutcome::kAborted;
+    }
+    if (patience.IsOver(GlobalNanos(), BeatOf(a))) {
+      return WaitOutcome::kTimeout;
+    }
+    Pause(kPauseNanos);
+  }
+}
+
+__global__ void WaitKernel(const WaitRequest a) {
+  uint64_t seen = 0;
+  uint64_t polls = 0;
+  uint32_t outcome = LoadRelaxed(&a.record->failed);
+  if (outcome == 0) {
+    WaitOutcome polled = Poll(a, &seen, &polls);
+    if (polled == WaitOutcome::kOk && a.window != nullptr) {
+      polled = CheckStamp(*a.window, a.expected);
+    }
+    outcome = static_cast<uint32_t>(polled);
+    if (polled != WaitOutcome::kOk) {
+      a.record->failed = outcome;
+    }
+  }
+  a.record->outcome = outcome;
+  a.record->signal = seen;
+  a.record->polls = polls;
+  __threadfence_system();
+  StoreRelease(&a.record->sequence, a.sequence);
+}
+
+__global__ void RaiseKernel(const RaiseRequest a) {
+  if (a.record != nullptr && LoadRelaxed(&a.record->failed) != 0) {
+    return;
+  }
+  __threadfence_system();
+  StoreRelease(a.signal, a.value);
+}
+
+__global__ void PutKernel(const PutRequest a) {
+  if (a.record != nullptr && LoadRelaxed(&a.record->failed) != 0) {
+    return;
+  }
+  const auto* from = static_cast<const uint4*>(a.from);
+  auto* to = static_cast<uint4*>(a.to);
+  const size_t count = a.bytes / sizeof(uint4);
+  for (size_t i = size_t{blockIdx.x} * kPutThreads + threadIdx.x; i < count;
+       i += size_t{gridDim.x} * kPutThreads) {
+    to[i] = from[i];
+  }
+  // Each thread's stores are visible everywhere before the next kernel raises the signal.
+  __threadfence_system();
+}
+
+}  // namespace
+
+cudaError_t LaunchWait(const WaitRequest& request, cudaStream_t stream) {
+  return Launch(WaitKernel,
+                {.grid = dim3(1), .block = dim3(1), .shared_bytes = 0, .stream = stream}, request);
+}
+
+cudaError_t LaunchRaise(const RaiseRequest& request, cudaStream_t stream) {
+  return Launch(RaiseKernel,
+                {.grid = dim3(1), .block = dim3(1), .shared_bytes = 0, .stream = stream}, request);
+}
+
+cudaError_t LaunchPut(const PutRequest& request, cudaStream_t stream) {
+  const size_t wanted = (request.bytes / sizeof(uint4) + kPutThreads - 1) / kPutThreads;
+  const auto blocks = static_cast<uint32_t>(wanted < kPutBlocksMax ? wanted : kPutBlocksMax);
+  return Launch(
+      PutKernel,
+      {.grid = dim3(blocks), .block = dim3(kPutThreads), .shared_bytes = 0, .stream = stream},
+      request);
+}
+
+}  // namespace lamina::kernels::cuda

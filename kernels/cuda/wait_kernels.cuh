@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The kernels of waiting and signalling as wait.cc calls them.
+
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/wait.h"
+
+namespace lamina::kernels::cuda {
+
+cudaError_t LaunchWait(const WaitRequest& request, cudaStream_t stream);
+cudaError_t LaunchRaise(const RaiseRequest& request, cudaStream_t stream);
+cudaError_t LaunchPut(const PutRequest& request, cudaStream_t stream);
+
+}  // namespace lamina::kernels::cuda
