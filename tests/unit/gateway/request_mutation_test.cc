@@ -6,6 +6,7 @@
 
 #include <random>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "gateway/api_error.h"
 #include "gateway/completion_request.h"
@@ -56,6 +57,14 @@ const std::vector<std::string>& Pieces() {
 
 std::string Mutate(std::string body, std::mt19937& random) {
   const auto below = [&random](size_t n) { return random() % n; };
+  if (below(2) == 0) {  // A gentle one: another digit, or another letter.
+    char& c = body[below(body.size())];
+    if (absl::ascii_isalnum(static_cast<unsigned char>(c))) {
+      const bool digit = absl::ascii_isdigit(static_cast<unsigned char>(c));
+      c = static_cast<char>(digit ? '0' + below(10) : 'a' + below(26));
+    }
+    return body;
+  }
   for (size_t left = 1 + below(4); left > 0 && !body.empty(); --left) {
     const size_t at = below(body.size());
     switch (below(5)) {
