@@ -138,11 +138,13 @@ struct Engine::Impl {
 
   void Submit(GenerateSpec spec, uint64_t key, const std::shared_ptr<RequestSink>& sink) {
     if (const absl::Status serving = CheckServing(); !serving.ok()) {
+      requests.metrics().CountFailure(serving.code());
       sink->OnDone(serving);
       return;
     }
     auto sequences = requests.Admit(std::move(spec), key, sink);
     if (!sequences.ok()) {
+      requests.metrics().CountFailure(sequences.status().code());
       sink->OnDone(sequences.status());
       return;
     }
@@ -350,6 +352,9 @@ struct Engine::Impl {
           chunks_planned[plan.lane].emplace_back(plan.step, chunk);
         }
       }
+      for (const core::SequenceJoin& join : plan.joins) {
+        requests.Started(join.id);
+      }
       for (const core::Member* member : membership.compute_members()) {
         nodes.at(member->name).port->SendPlan(plan);
       }
@@ -538,6 +543,8 @@ void Engine::Drain(std::function<void()> done) {
     impl->drained = std::move(done);
   });
 }
+
+const RequestMetrics& Engine::metrics() const { return impl_->requests.metrics(); }
 
 uint32_t Engine::sequence_tokens_max() const {
   return impl_->options.scheduler.sequence_tokens_max;
