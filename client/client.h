@@ -32,6 +32,7 @@ namespace lamina::client {
 struct ChatMessage {
   std::string role;  // "system", "user", "assistant"
   std::string content;
+  std::string json;  // The whole message as a JSON object; replaces the two above when not empty.
 };
 
 // Text, token ids, or a conversation that the server renders with the model's chat form.
@@ -41,6 +42,7 @@ using Prompt = std::variant<std::string, std::vector<TokenId>, std::vector<ChatM
 struct GenerateOptions {
   std::string request_id;
   Prompt prompt;
+  std::string tools_json;  // Of a chat: a JSON array; empty for none.
   std::optional<uint32_t> max_tokens;
   std::optional<uint32_t> min_tokens;
   std::optional<uint32_t> n;
@@ -166,6 +168,10 @@ struct ClusterStatus {
   uint64_t requests_finished = 0;
   uint64_t requests_failed = 0;
   uint64_t tokens_generated = 0;
+  double ttft_seconds_sum = 0;  // Of all first tokens so far, and how many they were.
+  uint64_t ttft_count = 0;
+  double itl_seconds_sum = 0;  // Between tokens, the same.
+  uint64_t itl_count = 0;
   double uptime_seconds = 0;
 };
 

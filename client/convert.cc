@@ -82,6 +82,7 @@ void FillChat(const std::vector<ChatMessage>& messages, v1::Chat& chat) {
     v1::ChatMessage& entry = *chat.add_messages();
     entry.set_role(message.role);
     entry.set_content(message.content);
+    entry.set_json(message.json);
   }
 }
 
@@ -94,6 +95,7 @@ v1::GenerateRequest ToProto(const GenerateOptions& o) {
     request.mutable_tokens()->mutable_ids()->Add(tokens->begin(), tokens->end());
   } else {
     FillChat(std::get<std::vector<ChatMessage>>(o.prompt), *request.mutable_chat());
+    request.mutable_chat()->set_tools_json(o.tools_json);
   }
   if (o.max_tokens.has_value()) {
     request.set_max_tokens(*o.max_tokens);
@@ -161,6 +163,10 @@ ClusterStatus FromProto(const v1::GetStatusResponse& response) {
                           .requests_finished = response.requests_finished(),
                           .requests_failed = response.requests_failed(),
                           .tokens_generated = response.tokens_generated(),
+                          .ttft_seconds_sum = response.ttft_seconds_sum(),
+                          .ttft_count = response.ttft_count(),
+                          .itl_seconds_sum = response.itl_seconds_sum(),
+                          .itl_count = response.itl_count(),
                           .uptime_seconds = response.uptime_seconds()};
   for (const v1::Node& node : response.nodes()) {
     status.nodes.push_back(FromProto(node));

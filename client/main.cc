@@ -32,7 +32,9 @@ void AddCommands(CLI::App& app, Invocation& invocation) {
   AddTokenizeCommand(app, invocation);
   AddDetokenizeCommand(app, invocation);
   AddStatusCommand(app, invocation);
+  AddTopCommand(app, invocation);
   AddBenchCommand(app, invocation);
+  AddBatchCommand(app, invocation);
   AddSplitCommand(app, invocation);
   AddInspectCommand(app, invocation);
   AddConfigCommand(app, invocation);

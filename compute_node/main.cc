@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 
 #include "common/log.h"
 #include "common/status_macros.h"
@@ -12,6 +13,8 @@
 #include "common/units.h"
 #include "compute_node/compute_node.h"
 #include "control/daemon.h"
+#include "control/http_server.h"
+#include "control/metrics_page.h"
 #include "control/node_link_service.h"
 #include "kernels/attention.h"
 #include "kernels/dense.h"
@@ -68,8 +71,24 @@ absl::Status Serve(const control::DaemonFlags& flags) {
                           .kernels = description,
                           .model_fingerprint = fingerprint});
   handler->SetReporter(&link);
+  std::atomic<bool> attached{false};
+  std::unique_ptr<control::HttpServer> http;
+  if (!node->http.empty()) {
+    const control::MetricLabels labels = {{"node", flags.name}, {"role", "compute"}};
+    LAMINA_ASSIGN_OR_RETURN(
+        http, control::HttpServer::Start(
+                  node->http, control::DaemonPages(
+                                  [&handler, labels] {
+                                    control::MetricsPage page;
+                                    control::AddNodeCounters(page, "lamina_", labels,
+                                                             handler->Counters());
+                                    return page.Text();
+                                  },
+                                  [&attached] { return control::AttachedOrWhyNot(attached); })));
+  }
   control::OnTermination([&link] { link.Stop(); }, [] { _exit(1); });
-  return link.Run(*handler, [&flags] {
+  return link.Run(*handler, [&flags, &attached] {
+    attached = true;
     const absl::Status written = control::WriteReadyFile(flags, "ready");
     if (!written.ok()) {
       LogWarning(written.message());

@@ -297,6 +297,12 @@ grpc::ServerUnaryReactor* ClusterService::GetStatus(grpc::CallbackServerContext*
   response->set_uptime_seconds(ToSeconds(clock_.Now() - started_));
   response->set_version(kVersion);
   response->set_tokens_generated(status.tokens_generated);
+  const Histogram::Snapshot first = engine_.metrics().time_to_first_token.Take();
+  response->set_ttft_seconds_sum(first.sum);
+  response->set_ttft_count(first.count);
+  const Histogram::Snapshot next = engine_.metrics().inter_token_latency.Take();
+  response->set_itl_seconds_sum(next.sum);
+  response->set_itl_count(next.count);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(grpc::Status::OK);
   return reactor;

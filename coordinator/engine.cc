@@ -90,11 +90,13 @@ absl::Status Engine::Impl::CheckServing() const {
 void Engine::Impl::Submit(GenerateSpec spec, uint64_t key,
                           const std::shared_ptr<RequestSink>& sink) {
   if (const absl::Status serving = CheckServing(); !serving.ok()) {
+    requests.metrics().CountFailure(serving.code());
     sink->OnDone(serving);
     return;
   }
   auto sequences = requests.Admit(std::move(spec), key, sink);
   if (!sequences.ok()) {
+    requests.metrics().CountFailure(sequences.status().code());
     sink->OnDone(sequences.status());
     return;
   }
@@ -205,6 +207,8 @@ void Engine::Drain(std::function<void()> done) {
     impl->drained = std::move(done);
   });
 }
+
+const RequestMetrics& Engine::metrics() const { return impl_->requests.metrics(); }
 
 uint32_t Engine::sequence_tokens_max() const {
   return impl_->options.scheduler.sequence_tokens_max;

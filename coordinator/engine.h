@@ -24,6 +24,7 @@
 #include "coordinator/core/scheduler.h"
 #include "coordinator/node_port.h"
 #include "coordinator/request.h"
+#include "coordinator/request_metrics.h"
 #include "model/tokenizer/tokenizer.h"
 
 namespace lamina::coordinator {
@@ -93,6 +94,9 @@ class Engine {
 
   // Refuses new requests, lets running ones finish, then calls `done`.
   void Drain(std::function<void()> done);
+
+  // Safe to read from any thread.
+  const RequestMetrics& metrics() const;
 
   uint32_t sequence_tokens_max() const;
 

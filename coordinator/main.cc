@@ -16,7 +16,9 @@
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "control/daemon.h"
+#include "control/http_server.h"
 #include "coordinator/cluster_service.h"
+#include "coordinator/coordinator_metrics.h"
 #include "coordinator/engine.h"
 #include "coordinator/inference_service.h"
 #include "model/fingerprint.h"
@@ -123,6 +125,18 @@ absl::Status Serve(const control::DaemonFlags& flags) {
   const std::string address = absl::StrCat(listen.substr(0, listen.rfind(':')), ":", port);
   LogInfo("listening on ", address, " model ", model.config.name, " waiting for ",
           options.nodes.size(), " nodes");
+  std::unique_ptr<control::HttpServer> http;
+  if (!config.coordinator_http.empty()) {
+    LAMINA_ASSIGN_OR_RETURN(
+        http,
+        control::HttpServer::Start(config.coordinator_http,
+                                   control::DaemonPages(
+                                       [&engine, &model, started = RealClock().Now()] {
+                                         return coordinator::MetricsText(engine, model.config.name,
+                                                                         RealClock(), started);
+                                       },
+                                       [&engine] { return coordinator::HealthProblem(engine); })));
+  }
   LAMINA_RETURN_IF_ERROR(control::WriteReadyFile(flags, address));
   const auto shut_down = [&server] {
     server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));

@@ -132,6 +132,11 @@ std::vector<core::SequenceId> RequestTable::End(uint64_t key, const absl::Status
     places_.erase(choice.sequence);
   }
   ++(status.ok() ? finished_ : failed_);
+  if (absl::IsCancelled(status)) {
+    metrics_.aborted.fetch_add(1, std::memory_order_relaxed);
+  } else if (!status.ok()) {
+    metrics_.CountFailure(status.code());
+  }
   request.sink->OnDone(status);
   ids_.erase(request.id);
   requests_.erase(found);
@@ -200,10 +205,13 @@ void RequestTable::TakeToken(Choice& choice, core::TokenEvent& event) {
   const Nanos now = clock_.Now();
   if (choice.completion_tokens == 0) {
     choice.first_token = now;
+  } else {
+    metrics_.inter_token_latency.Observe(ToSeconds(now - choice.last_token));
   }
   choice.last_token = now;
   ++choice.completion_tokens;
   ++tokens_;
+  metrics_.generated_tokens.fetch_add(1, std::memory_order_relaxed);
   // The text of an end token is not part of the answer.
   if (event.token.finish != core::FinishReason::kStop) {
     choice.pending.text += choice.stops.Push(choice.decoder.Push(event.token.token));
@@ -227,9 +235,39 @@ void RequestTable::Close(Request& request, Choice& choice, core::FinishReason re
           tokens < 2 ? 0 : ToSeconds(choice.last_token - choice.first_token) * 1e3 / (tokens - 1),
       .seed = choice.seed,
       .preemptions = choice.preemptions};
+  Measure(request, choice, reason);
   choice.has_pending = true;
   choice.done = true;
   --request.choices_left;
+}
+
+void RequestTable::Measure(const Request& request, const Choice& choice,
+                           core::FinishReason reason) {
+  const auto prompt = static_cast<double>(request.spec.prompt.size());
+  metrics_.prompt_tokens_per_request.Observe(prompt);
+  metrics_.tokens_per_request.Observe(choice.completion_tokens);
+  metrics_.prompt_tokens.fetch_add(request.spec.prompt.size(), std::memory_order_relaxed);
+  if (reason == core::FinishReason::kStop || reason == core::FinishReason::kLength) {
+    (reason == core::FinishReason::kStop ? metrics_.stopped : metrics_.reached_length)
+        .fetch_add(1, std::memory_order_relaxed);
+  }
+  if (choice.completion_tokens == 0) {
+    return;
+  }
+  metrics_.time_to_first_token.Observe(ToSeconds(choice.first_token - request.arrived));
+  metrics_.end_to_end.Observe(ToSeconds(choice.last_token - request.arrived));
+  metrics_.decode_time.Observe(ToSeconds(choice.last_token - choice.first_token));
+  if (choice.started != 0) {
+    metrics_.queue_time.Observe(ToSeconds(choice.started - request.arrived));
+    metrics_.prefill_time.Observe(ToSeconds(choice.first_token - choice.started));
+  }
+}
+
+void RequestTable::Started(core::SequenceId sequence) {
+  Request* request = nullptr;
+  if (Choice* choice = Find(sequence, &request); choice != nullptr && choice->started == 0) {
+    choice->started = clock_.Now();
+  }
 }
 
 // Sends what the current Deliver() has gathered, and ends the request with its last choice.

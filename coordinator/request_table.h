@@ -19,6 +19,7 @@
 #include "common/clock.h"
 #include "coordinator/core/scheduler.h"
 #include "coordinator/request.h"
+#include "coordinator/request_metrics.h"
 #include "coordinator/stop_matcher.h"
 #include "model/tokenizer/tokenizer.h"
 
@@ -42,6 +43,9 @@ class RequestTable {
   // Delivers events to sinks. Returns sequences that a stop string ended here, for the scheduler.
   std::vector<core::SequenceId> Deliver(core::Events& events);
 
+  // The first step that works on a sequence is planned. Unknown and repeated ones are ignored.
+  void Started(core::SequenceId sequence);
+
   // Tells the client how far the prompt of a sequence is. Unknown sequences are ignored.
   void Progress(core::SequenceId sequence, uint32_t tokens_done);
 
@@ -54,6 +58,8 @@ class RequestTable {
   uint64_t failed() const { return failed_; }
   uint64_t tokens() const { return tokens_; }
 
+  RequestMetrics& metrics() { return metrics_; }
+
  private:
   struct Choice {
     core::SequenceId sequence = 0;
@@ -65,6 +71,7 @@ class RequestTable {
     uint32_t completion_tokens = 0;
     uint32_t preemptions = 0;
     uint64_t seed = 0;
+    Nanos started = 0;
     Nanos first_token = 0;
     Nanos last_token = 0;
   };
@@ -87,6 +94,7 @@ class RequestTable {
   void TakeToken(Choice& choice, core::TokenEvent& event);
   void Close(Request& request, Choice& choice, core::FinishReason reason);
   void Flush(uint64_t key);
+  void Measure(const Request& request, const Choice& choice, core::FinishReason reason);
 
   const model::Tokenizer& tokenizer_;
   const Clock& clock_;
@@ -99,6 +107,7 @@ class RequestTable {
   uint64_t finished_ = 0;
   uint64_t failed_ = 0;
   uint64_t tokens_ = 0;
+  RequestMetrics metrics_;
 };
 
 }  // namespace lamina::coordinator

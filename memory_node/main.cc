@@ -4,10 +4,15 @@
 
 #include <unistd.h>
 
+#include <atomic>
+
 #include "common/log.h"
+#include "common/status_macros.h"
 #include "common/thread_pool.h"
 #include "common/units.h"
 #include "control/daemon.h"
+#include "control/http_server.h"
+#include "control/metrics_page.h"
 #include "control/node_link_service.h"
 #include "kernels/attention.h"
 #include "memory_node/bandwidth.h"
@@ -47,8 +52,25 @@ absl::Status Serve(const control::DaemonFlags& flags) {
   memory_node::MemoryNode handler(
       {.name = flags.name, .cores = node->cores, .kernel = &kernels::CpuAttention()}, pool);
   handler.SetReporter(&link);
+  std::atomic<bool> attached{false};
+  std::unique_ptr<control::HttpServer> http;
+  if (!node->http.empty()) {
+    const control::MetricLabels labels = {{"node", flags.name}, {"role", "memory"}};
+    LAMINA_ASSIGN_OR_RETURN(
+        http, control::HttpServer::Start(
+                  node->http, control::DaemonPages(
+                                  [&handler, labels, bandwidth] {
+                                    control::MetricsPage page;
+                                    control::AddNodeCounters(page, "lamina_", labels,
+                                                             handler.Counters());
+                                    control::AddBandwidth(page, "lamina_", labels, bandwidth);
+                                    return page.Text();
+                                  },
+                                  [&attached] { return control::AttachedOrWhyNot(attached); })));
+  }
   control::OnTermination([&link] { link.Stop(); }, [] { _exit(1); });
-  return link.Run(handler, [&flags] {
+  return link.Run(handler, [&flags, &attached] {
+    attached = true;
     const absl::Status written = control::WriteReadyFile(flags, "ready");
     if (!written.ok()) {
       LogWarning(written.message());

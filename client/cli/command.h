@@ -58,6 +58,7 @@ int FailUsage(const std::string& command, const std::string& message);
 void PrintJson(const Json& value);
 
 // Each adds one command.
+void AddBatchCommand(CLI::App& app, Invocation& invocation);
 void AddBenchCommand(CLI::App& app, Invocation& invocation);
 void AddChatCommand(CLI::App& app, Invocation& invocation);
 void AddConfigCommand(CLI::App& app, Invocation& invocation);
@@ -68,6 +69,7 @@ void AddInspectCommand(CLI::App& app, Invocation& invocation);
 void AddScoreCommand(CLI::App& app, Invocation& invocation);
 void AddSplitCommand(CLI::App& app, Invocation& invocation);
 void AddStatusCommand(CLI::App& app, Invocation& invocation);
+void AddTopCommand(CLI::App& app, Invocation& invocation);
 void AddTokenizeCommand(CLI::App& app, Invocation& invocation);
 void AddVersionCommand(CLI::App& app, Invocation& invocation);
 

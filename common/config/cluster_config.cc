@@ -98,6 +98,9 @@ absl::Status CheckNode(absl::string_view list, size_t index, const Node& node,
   if (node.device != "cpu" && !ParseCudaDevice(node.device).ok()) {
     return Invalid(key + ".device", node.device, "a device: cpu, cuda or cuda:N");
   }
+  if (!node.http.empty()) {
+    LAMINA_RETURN_IF_ERROR(CheckListen(key + ".http", node.http));
+  }
   const std::set<int> distinct(node.cores.begin(), node.cores.end());
   if (distinct.size() != node.cores.size()) {
     return Invalid(key + ".cores", absl::StrJoin(node.cores, ","), "a list of distinct cores");
@@ -169,6 +172,9 @@ absl::Status CheckValues(const ClusterConfig& config) {
         "model: missing; give a GGUF file or a Hugging Face directory");
   }
   LAMINA_RETURN_IF_ERROR(CheckListen("coordinator.listen", config.coordinator_listen));
+  if (!config.coordinator_http.empty()) {
+    LAMINA_RETURN_IF_ERROR(CheckListen("coordinator.http", config.coordinator_http));
+  }
   LAMINA_RETURN_IF_ERROR(CheckGateway(config.gateway));
   if (config.transport.empty()) {
     return absl::InvalidArgumentError("transport: the list is empty; name at least one, like shm");

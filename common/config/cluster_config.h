@@ -25,6 +25,7 @@ struct ComputeNodeConfig {
   std::vector<int> cores;             // "0", "0-3,8"; empty pins nothing.
   uint32_t threads = 0;               // 0: as many as cores, or 1 without cores.
   std::string compute_type = "bf16";  // bf16 | f32: of weights and activations.
+  std::string http;                   // host:port of /metrics and /health. Empty: none.
 };
 
 struct MemoryNodeConfig {
@@ -34,6 +35,7 @@ struct MemoryNodeConfig {
   std::vector<int> cores;
   uint32_t threads = 0;
   uint64_t capacity_bytes = 0;  // For KV. Required.
+  std::string http;             // host:port of /metrics and /health. Empty: none.
 };
 
 // The HTTP gateway. Without a `listen` address there is none.
@@ -62,6 +64,7 @@ enum class ServiceOrderKind : uint8_t { kFirstComeFirstServed, kPriority };
 struct ClusterConfig {
   std::string model;                                  // Relative paths: to the working directory.
   std::string coordinator_listen = "127.0.0.1:7400";  // host:port; port 0 picks one.
+  std::string coordinator_http;                       // Of /metrics and /health. Empty: none.
   GatewayConfig gateway;
   std::vector<ComputeNodeConfig> compute;
   std::vector<MemoryNodeConfig> memory;

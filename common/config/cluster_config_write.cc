@@ -33,6 +33,9 @@ void EmitNode(YAML::Emitter& out, const Node& node) {
   out << YAML::Key << "device" << YAML::Value << node.device;
   out << YAML::Key << "cores" << YAML::Value << YAML::DoubleQuoted << FormatCores(node.cores);
   out << YAML::Key << "threads" << YAML::Value << node.threads;
+  if (!node.http.empty()) {
+    out << YAML::Key << "http" << YAML::Value << node.http;
+  }
 }
 
 // The largest unit that divides the size, so that reading it back gives the same number.
@@ -116,6 +119,9 @@ std::string ToYaml(const ClusterConfig& config) {
   word("model", config.model);
   section("coordinator");
   word("listen", config.coordinator_listen);
+  if (!config.coordinator_http.empty()) {
+    word("http", config.coordinator_http);
+  }
   out << YAML::EndMap;
   EmitGateway(out, config.gateway);
   EmitNodes(out, config);

@@ -238,13 +238,15 @@ ReadValue ClusterFileReader::Choice(const internal::EnumNames<Enum, N>& names, E
 std::vector<Key> ClusterFileReader::ComputeKeys(ComputeNodeConfig& node) const {
   return {{"name", Text(node.name)},         {"host", Text(node.host)},
           {"device", Text(node.device)},     {"cores", Cores(node.cores)},
-          {"threads", Number(node.threads)}, {"compute_type", Text(node.compute_type)}};
+          {"threads", Number(node.threads)}, {"compute_type", Text(node.compute_type)},
+          {"http", Text(node.http)}};
 }
 
 std::vector<Key> ClusterFileReader::MemoryKeys(MemoryNodeConfig& node) const {
   return {{"name", Text(node.name)},         {"host", Text(node.host)},
           {"device", Text(node.device)},     {"cores", Cores(node.cores)},
-          {"threads", Number(node.threads)}, {"capacity", Size(node.capacity_bytes)}};
+          {"threads", Number(node.threads)}, {"capacity", Size(node.capacity_bytes)},
+          {"http", Text(node.http)}};
 }
 
 std::vector<Key> ClusterFileReader::GatewayKeys(GatewayConfig& gateway) const {
@@ -269,7 +271,8 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
   c.pipeline.lanes = kNotGiven;
   const std::vector<Key> keys = {
       {"model", Text(c.model)},
-      {"coordinator", Section({{"listen", Text(c.coordinator_listen)}})},
+      {"coordinator",
+       Section({{"listen", Text(c.coordinator_listen)}, {"http", Text(c.coordinator_http)}})},
       {"gateway", Section(GatewayKeys(c.gateway))},
       {"compute", List<ComputeNodeConfig>(
                       c.compute, [this](ComputeNodeConfig& node) { return ComputeKeys(node); })},

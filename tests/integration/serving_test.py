@@ -55,6 +55,55 @@ class ServingTest(unittest.TestCase):
                      "--max-tokens", "12"]
         self.assertEqual(self.ok(*arguments), self.ok(*arguments))
 
+    def test_a_chat_is_rendered_with_the_models_template(self):
+        # SmolLM2's template puts a system message in front where there is none.
+        own = json_lines(self.ok("generate", "--chat", "--prompt", "Hi", "--max-tokens", "4", "--json"))
+        text = ("<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face"
+                "<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
+        written = json_lines(self.ok("generate", "--prompt", text, "--max-tokens", "4", "--json"))
+        self.assertEqual(own[0]["text"], written[0]["text"])
+        self.assertEqual(own[0]["prompt_tokens"], written[0]["prompt_tokens"])
+
+    def test_top_draws_pictures_of_eighty_columns(self):
+        view = self.ok("top", "--frames", "2", "--interval", "50ms")
+        self.assertEqual(view.count("epoch"), 2)
+        self.assertIn("c0", view)
+        self.assertLessEqual(max(map(len, view.splitlines())), 80)
+        self.assertNotIn("\033", view)
+        frames = json_lines(self.ok("top", "--frames", "2", "--interval", "50ms", "--json"))
+        self.assertEqual([frame["state"] for frame in frames], ["serving"] * 2)
+        self.assertEqual(self.cluster.lamina("top", "--interval", "soon").returncode, 2)
+
+    def test_a_batch_goes_on_where_it_stopped(self):
+        def request(name, **body):
+            return {"custom_id": name, "method": "POST", "url": "/v1/chat/completions",
+                    "body": {"messages": [{"role": "user", "content": f"Say {name}."}],
+                             "temperature": 0, "max_tokens": 4, **body}}
+
+        requests = [request("one"), request("two", n=2), request("three", bogus=1), request("four")]
+        given = self.cluster.directory / "requests.jsonl"
+        given.write_text("".join(json.dumps(r) + "\n" for r in requests))
+        results = self.cluster.directory / "results.jsonl"
+        arguments = ["batch", "--input", str(given), "--output", str(results), "--json"]
+        first = json.loads(self.ok(*arguments))
+        self.assertEqual((first["results"], first["refused"], first["resumed"]), (4, 1, 0))
+        lines = {line["custom_id"]: line for line in json_lines(results.read_text())}
+        self.assertEqual(set(lines), {"one", "two", "three", "four"})
+        self.assertEqual(lines["three"]["response"]["status_code"], 400)
+        self.assertIn("bogus", lines["three"]["response"]["body"]["error"]["message"])
+        self.assertEqual(len(lines["two"]["response"]["body"]["choices"]), 2)
+        body = lines["one"]["response"]["body"]
+        alone = json_lines(self.ok("generate", "--chat", "--prompt", "Say one.", "--max-tokens", "4",
+                                   "--temperature", "0", "--json"))[0]
+        self.assertEqual(body["choices"][0]["message"]["content"], alone["text"])
+        self.assertEqual(body["usage"]["prompt_tokens"], alone["prompt_tokens"])
+        # Cut off within a line, as by a crash: that request is asked again, the others are not.
+        whole = results.read_text().splitlines(keepends=True)
+        results.write_text("".join(whole[:3]) + whole[3][:20])
+        second = json.loads(self.ok(*arguments))
+        self.assertEqual((second["results"], second["resumed"]), (1, 3))
+        self.assertEqual(len(json_lines(results.read_text())), 4)
+
     def test_tokens_there_and_back(self):
         tokens = self.ok("tokenize", "--prompt", "Hello, world")
         self.assertEqual(self.ok("detokenize", "--tokens", "-", stdin=tokens), "Hello, world\n")

@@ -43,7 +43,9 @@ THIRD_PARTY = [
     (r"utf8proc", r"model/(tokenizer|jinja)/"),
     (r"(sentencepiece|pcre2)", r"model/tokenizer/"),
     (r"boost/graph/", r"model/splitter\.cc$"),
-    (r"(boost/(asio|beast|system)|openssl)/", r"gateway/"),
+    (r"prometheus/", r"control/metrics_page\.cc$"),
+    (r"boost/(asio|beast)/", r"control/http_server\.cc$|gateway/"),
+    (r"(boost/system|openssl)/", r"gateway/"),
 ]
 
 # The one header that may look at the platform.

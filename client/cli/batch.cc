@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// lamina batch: the requests of an OpenAI batch file, many at once, results as they come.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <deque>
+#include <filesystem>
+#include <optional>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
+#include "client/cli/batch_file.h"
+#include "client/cli/command.h"
+#include "client/cli/input.h"
+#include "common/clock.h"
+#include "common/status_macros.h"
+
+namespace lamina::cli {
+namespace {
+
+constexpr char kExamples[] = R"(  lamina batch --input requests.jsonl --output results.jsonl
+  lamina batch --input requests.jsonl --output results.jsonl --concurrency 64
+A request: {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions",
+            "body": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 20}}
+Results are appended in the order they come. Run again, it goes on with what has no result yet: what
+was cut off, and what failed for reasons that pass. A request that can never be answered has a
+result with status_code 400. Exit status: 0 every request has a result, 1 some have none, 130 Ctrl-C.
+)";
+
+struct BatchFlags {
+  std::string input;
+  std::string output;
+  uint32_t concurrency = 32;
+};
+
+// The results, appended line by line.
+class ResultFile {
+ public:
+  ~ResultFile() {
+    if (file_ != nullptr) {
+      std::fclose(file_);
+    }
+  }
+
+  // Opens it behind its whole lines, and returns which requests these answer.
+  absl::StatusOr<std::set<std::string>> Open(const std::string& path) {
+    BatchDone done;
+    if (std::filesystem::exists(path)) {
+      LAMINA_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
+      absl::StatusOr<BatchDone> read = ReadBatchResults(text);
+      if (!read.ok()) {
+        return absl::InvalidArgumentError(absl::StrCat(path, ": ", read.status().message(),
+                                                       "; give another --output, or remove it"));
+      }
+      done = *std::move(read);
+      if (done.bytes < text.size() && truncate(path.c_str(), static_cast<off_t>(done.bytes)) != 0) {
+        return Problem(path);
+      }
+    }
+    file_ = std::fopen(path.c_str(), "ab");
+    if (file_ == nullptr) {
+      return Problem(path);
+    }
+    return std::move(done.custom_ids);
+  }
+
+  absl::Status Append(const Json& line) {
+    const std::string text =
+        line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+    if (std::fwrite(text.data(), 1, text.size(), file_) != text.size() || std::fflush(file_) != 0) {
+      return absl::DataLossError(absl::StrCat("cannot write the results: ", std::strerror(errno)));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  static absl::Status Problem(const std::string& path) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": ", std::strerror(errno)));
+  }
+
+  std::FILE* file_ = nullptr;
+};
+
+// Keeps `concurrency` requests in flight. Answers come in threads of the client library; results
+// are written by the thread of Run().
+class BatchRunner {
+ public:
+  BatchRunner(client::Client& client, std::string model, ResultFile& results)
+      : client_(client), model_(std::move(model)), results_(results) {}
+
+  absl::Status Run(const std::vector<const BatchRequest*>& requests, uint32_t concurrency,
+                   const client::Cancellation& cancellation) {
+    ProgressLine progress;
+    const Nanos start = RealClock().Now();
+    size_t next = 0;
+    uint32_t in_flight = 0;
+    absl::Status failure;
+    while (in_flight > 0 || (next < requests.size() && !cancellation.cancelled())) {
+      while (in_flight < concurrency && next < requests.size() && !cancellation.cancelled()) {
+        Start(*requests[next++], cancellation);
+        ++in_flight;
+      }
+      failure.Update(WriteOne());
+      if (!failure.ok()) {
+        cancellation.Cancel();  // And goes on to the last answer, which knows this runner.
+      }
+      --in_flight;
+      Show(progress, requests.size(), ToSeconds(RealClock().Now() - start));
+    }
+    return failure;
+  }
+
+  uint64_t written() const { return written_; }
+  uint64_t refused() const { return refused_; }
+  uint64_t output_tokens() const { return output_tokens_; }
+  const absl::Status& last_failure() const { return last_failure_; }
+
+ private:
+  struct Answer {
+    const BatchRequest* request = nullptr;
+    std::string request_id;
+    std::map<uint32_t, BatchChoice> choices;
+    absl::Status status;
+  };
+
+  void Start(const BatchRequest& request, const client::Cancellation& cancellation) {
+    auto answer = std::make_shared<Answer>(Answer{.request = &request});
+    if (!request.status.ok()) {
+      answer->status = request.status;
+      Done(*answer);
+      return;
+    }
+    client_.StartGenerate(
+        request.options,
+        [answer](const client::Chunk& chunk) {
+          answer->request_id = chunk.request_id;
+          if (chunk.prompt_tokens_done > 0) {
+            return;
+          }
+          BatchChoice& choice = answer->choices[chunk.index];
+          choice.text += chunk.text;
+          if (chunk.finish_reason != client::FinishReason::kNotFinished) {
+            choice.finish_reason = chunk.finish_reason;
+            choice.usage = chunk.usage;
+          }
+        },
+        [this, answer](const absl::Status& status) {
+          answer->status = status;
+          Done(*answer);
+        },
+        cancellation);
+  }
+
+  void Done(Answer& answer) {
+    const absl::MutexLock lock(&mu_);
+    done_.push_back(std::move(answer));
+  }
+
+  absl::Status WriteOne() {
+    Answer answer;
+    {
+      const absl::MutexLock lock(&mu_);
+      mu_.Await(absl::Condition(this, &BatchRunner::HasAnswer));
+      answer = std::move(done_.front());
+      done_.pop_front();
+    }
+    if (IsTransient(answer.status)) {
+      last_failure_ = answer.status;
+      return absl::OkStatus();
+    }
+    ++written_;
+    if (!answer.status.ok()) {
+      ++refused_;
+      return results_.Append(BatchError(*answer.request, answer.status));
+    }
+    for (const auto& [index, choice] : answer.choices) {
+      output_tokens_ += choice.usage.completion_tokens;
+    }
+    return results_.Append(BatchResult(*answer.request, model_, answer.request_id, answer.choices,
+                                       std::time(nullptr)));
+  }
+
+  bool HasAnswer() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !done_.empty(); }
+
+  void Show(ProgressLine& progress, size_t requests, double seconds) const {
+    constexpr size_t kCells = 30;
+    const size_t filled = kCells * written_ / std::max<size_t>(requests, 1);
+    progress.Show(absl::StrFormat("[%s%s] %u/%u  %.1f tokens/s", std::string(filled, '#'),
+                                  std::string(kCells - filled, '.'), written_, requests,
+                                  static_cast<double>(output_tokens_) / std::max(seconds, 1e-9)));
+  }
+
+  client::Client& client_;
+  const std::string model_;
+  ResultFile& results_;
+  uint64_t written_ = 0;
+  uint64_t refused_ = 0;
+  uint64_t output_tokens_ = 0;
+  absl::Status last_failure_;
+
+  absl::Mutex mu_;
+  std::deque<Answer> done_ ABSL_GUARDED_BY(mu_);
+};
+
+void PrintSummary(const Invocation& invocation, const BatchRunner& runner, size_t had, size_t left,
+                  double seconds) {
+  const double rate = static_cast<double>(runner.output_tokens()) / std::max(seconds, 1e-9);
+  if (invocation.json) {
+    PrintJson({{"results", runner.written()},
+               {"refused", runner.refused()},
+               {"resumed", had},
+               {"left", left},
+               {"output_tokens", runner.output_tokens()},
+               {"seconds", seconds},
+               {"output_tokens_per_second", rate}});
+    return;
+  }
+  std::printf("%s\n", absl::StrFormat("%u results, %u of them refused, %u from before, %u left; %u "
+                                      "tokens in %.1f s, %.1f/s",
+                                      runner.written(), runner.refused(), had, left,
+                                      runner.output_tokens(), seconds, rate)
+                          .c_str());
+}
+
+int Run(const Invocation& invocation, const BatchFlags& flags) {
+  const absl::StatusOr<std::string> text = ReadTextFile(flags.input);
+  if (!text.ok()) {
+    return Fail(text.status());
+  }
+  const auto requests = ParseBatch(*text);
+  if (!requests.ok()) {
+    return Fail(
+        absl::InvalidArgumentError(absl::StrCat(flags.input, ": ", requests.status().message())));
+  }
+  ResultFile results;
+  const absl::StatusOr<std::set<std::string>> had = results.Open(flags.output);
+  if (!had.ok()) {
+    return Fail(had.status());
+  }
+  std::vector<const BatchRequest*> left;
+  for (const BatchRequest& request : *requests) {
+    if (!had->contains(request.custom_id)) {
+      left.push_back(&request);
+    }
+  }
+  const auto client = Connect(invocation);
+  if (!client.ok()) {
+    return Fail(client.status());
+  }
+  const auto status = (*client)->Status();
+  if (!status.ok()) {
+    return Fail(status.status());
+  }
+  const client::Cancellation cancellation;
+  const Interrupts::Scoped scoped(*invocation.interrupts,
+                                  [&cancellation] { cancellation.Cancel(); });
+  BatchRunner runner(**client, status->model, results);
+  const Nanos start = RealClock().Now();
+  const absl::Status ran = runner.Run(left, flags.concurrency, cancellation);
+  if (!ran.ok()) {
+    return Fail(ran);
+  }
+  const size_t unanswered = left.size() - runner.written();
+  PrintSummary(invocation, runner, requests->size() - left.size(), unanswered,
+               ToSeconds(RealClock().Now() - start));
+  if (cancellation.cancelled()) {
+    return kExitInterrupted;
+  }
+  return unanswered == 0 ? kExitOk : Fail(runner.last_failure());
+}
+
+}  // namespace
+
+void AddBatchCommand(CLI::App& app, Invocation& invocation) {
+  CLI::App* command =
+      AddCommand(app, invocation, "batch", "Answer an OpenAI batch file", kExamples);
+  const auto flags = std::make_shared<BatchFlags>();
+  AddServerFlag(command, invocation);
+  command->add_option("--input", flags->input, "Requests, one JSON object a line")
+      ->required()
+      ->type_name("FILE");
+  command->add_option("--output", flags->output, "Results, appended; what is there is kept")
+      ->required()
+      ->type_name("FILE");
+  command->add_option("--concurrency", flags->concurrency, "Requests in flight")
+      ->check(Within(1, 4096))
+      ->capture_default_str();
+  command->callback([&invocation, flags] {
+    invocation.run = [&invocation, flags] { return Run(invocation, *flags); };
+  });
+}
+
+}  // namespace lamina::cli

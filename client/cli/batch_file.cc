@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/cli/batch_file.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+
+namespace lamina::cli {
+namespace {
+
+constexpr char kChatUrl[] = "/v1/chat/completions";
+constexpr char kCompletionsUrl[] = "/v1/completions";
+
+absl::Status Wrong(absl::string_view field, absl::string_view wanted) {
+  return absl::InvalidArgumentError(absl::StrCat(field, " is not ", wanted));
+}
+
+// Reads one field of a body.
+using ReadField = absl::Status (*)(const Json& value, const std::string& name,
+                                   BatchRequest* request);
+
+template <typename T>
+absl::Status Number(const Json& value, const std::string& name, std::optional<T>* out) {
+  if (std::is_integral_v<T> ? !value.is_number_unsigned() : !value.is_number()) {
+    return Wrong(name, std::is_integral_v<T> ? "a whole number that is not negative" : "a number");
+  }
+  *out = value.get<T>();
+  return absl::OkStatus();
+}
+
+template <auto member>
+absl::Status ReadNumber(const Json& value, const std::string& name, BatchRequest* request) {
+  return Number(value, name, &(request->options.*member));
+}
+
+absl::Status ReadMessages(const Json& value, const std::string& name, BatchRequest* request) {
+  if (!value.is_array() || value.empty()) {
+    return Wrong(name, "a list with messages");
+  }
+  std::vector<client::ChatMessage> messages;
+  for (const Json& message : value) {
+    messages.push_back({.json = message.dump()});
+  }
+  request->options.prompt = std::move(messages);
+  return absl::OkStatus();
+}
+
+absl::Status ReadTools(const Json& value, const std::string& name, BatchRequest* request) {
+  if (!value.is_array()) {
+    return Wrong(name, "a list");
+  }
+  request->options.tools_json = value.dump();
+  return absl::OkStatus();
+}
+
+absl::Status ReadPromptField(const Json& value, const std::string& name, BatchRequest* request) {
+  if (value.is_string()) {
+    request->options.prompt = value.get<std::string>();
+    return absl::OkStatus();
+  }
+  std::vector<TokenId> tokens;
+  for (const Json& token : value) {
+    if (!value.is_array() || !token.is_number_integer()) {
+      return Wrong(name, "a text or a list of token ids");
+    }
+    tokens.push_back(token.get<TokenId>());
+  }
+  request->options.prompt = std::move(tokens);
+  return absl::OkStatus();
+}
+
+absl::Status ReadStop(const Json& value, const std::string& name, BatchRequest* request) {
+  for (const Json& stop : value.is_array() ? value : Json::array({value})) {
+    if (!stop.is_string()) {
+      return Wrong(name, "a text or a list of texts");
+    }
+    request->options.stop.push_back(stop.get<std::string>());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadLogitBias(const Json& value, const std::string& name, BatchRequest* request) {
+  if (!value.is_object()) {
+    return Wrong(name, "an object of token ids and numbers");
+  }
+  for (const auto& [key, bias] : value.items()) {
+    TokenId token = 0;
+    if (!absl::SimpleAtoi(key, &token) || !bias.is_number()) {
+      return Wrong(name, "an object of token ids and numbers");
+    }
+    request->options.logit_bias.emplace_back(token, bias.get<float>());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadIgnoreEos(const Json& value, const std::string& name, BatchRequest* request) {
+  if (!value.is_boolean()) {
+    return Wrong(name, "true or false");
+  }
+  request->options.ignore_eos = value.get<bool>();
+  return absl::OkStatus();
+}
+
+absl::Status Ignore(const Json&, const std::string&, BatchRequest*) { return absl::OkStatus(); }
+
+struct Field {
+  absl::string_view name;
+  ReadField read;
+};
+using client::GenerateOptions;
+constexpr Field kFields[] = {
+    {"model", Ignore},
+    {"user", Ignore},
+    {"metadata", Ignore},
+    {"store", Ignore},
+    {"service_tier", Ignore},
+    {"max_tokens", ReadNumber<&GenerateOptions::max_tokens>},
+    {"max_completion_tokens", ReadNumber<&GenerateOptions::max_tokens>},
+    {"min_tokens", ReadNumber<&GenerateOptions::min_tokens>},
+    {"n", ReadNumber<&GenerateOptions::n>},
+    {"temperature", ReadNumber<&GenerateOptions::temperature>},
+    {"top_p", ReadNumber<&GenerateOptions::top_p>},
+    {"top_k", ReadNumber<&GenerateOptions::top_k>},
+    {"min_p", ReadNumber<&GenerateOptions::min_p>},
+    {"repetition_penalty", ReadNumber<&GenerateOptions::repetition_penalty>},
+    {"presence_penalty", ReadNumber<&GenerateOptions::presence_penalty>},
+    {"frequency_penalty", ReadNumber<&GenerateOptions::frequency_penalty>},
+    {"seed", ReadNumber<&GenerateOptions::seed>},
+    {"stop", ReadStop},
+    {"logit_bias", ReadLogitBias},
+    {"ignore_eos", ReadIgnoreEos},
+};
+constexpr Field kChatFields[] = {{"messages", ReadMessages}, {"tools", ReadTools}};
+constexpr Field kCompletionFields[] = {{"prompt", ReadPromptField}};
+
+const Field* FindField(absl::string_view name, bool chat) {
+  const auto named = [name](const Field& field) { return field.name == name; };
+  const auto* found = std::find_if(std::begin(kFields), std::end(kFields), named);
+  if (found != std::end(kFields)) {
+    return found;
+  }
+  const absl::Span<const Field> own =
+      chat ? absl::MakeConstSpan(kChatFields) : absl::MakeConstSpan(kCompletionFields);
+  const auto own_field = std::find_if(own.begin(), own.end(), named);
+  return own_field == own.end() ? nullptr : &*own_field;
+}
+
+absl::Status ReadBody(const Json& body, BatchRequest* request) {
+  const char* prompt = request->chat ? "messages" : "prompt";
+  if (!body.is_object() || !body.contains(prompt)) {
+    return absl::InvalidArgumentError(absl::StrCat("the body has no ", prompt));
+  }
+  request->options.temperature = 1;  // OpenAI's default.
+  for (const auto& [name, value] : body.items()) {
+    const Field* field = FindField(name, request->chat);
+    if (field == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the field ", name, " is not supported in batches"));
+    }
+    if (!value.is_null()) {
+      LAMINA_RETURN_IF_ERROR(field->read(value, name, request));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadRequest(const Json& line, BatchRequest* request) {
+  const std::string url = line.value("url", Json()).is_string() ? line["url"] : Json("");
+  if (line.value("method", Json("POST")) != "POST" || (url != kChatUrl && url != kCompletionsUrl)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("only POST of ", kChatUrl, " and ", kCompletionsUrl, " is served in batches"));
+  }
+  request->chat = url == kChatUrl;
+  return ReadBody(line.value("body", Json()), request);
+}
+
+// Calls `take` with each line that is not empty, and its number.
+template <typename Take>
+absl::Status ForLines(absl::string_view text, const Take& take) {
+  for (size_t number = 1; !text.empty(); ++number) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    const absl::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (line.find_first_not_of(" \t\r") != absl::string_view::npos) {
+      LAMINA_RETURN_IF_ERROR(take(line, number));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Json> ParseLine(absl::string_view line, size_t number) {
+  Json out = Json::parse(line, nullptr, false);
+  if (!out.is_object() || !out.contains("custom_id") || !out["custom_id"].is_string()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("line ", number, " is not a JSON object with a custom_id"));
+  }
+  return out;
+}
+
+Json Envelope(const BatchRequest& request, int status_code, const std::string& request_id,
+              Json body) {
+  return {{"id", absl::StrCat("batch_req_", request.custom_id)},
+          {"custom_id", request.custom_id},
+          {"response",
+           {{"status_code", status_code}, {"request_id", request_id}, {"body", std::move(body)}}},
+          {"error", nullptr}};
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<BatchRequest>> ParseBatch(absl::string_view text) {
+  std::vector<BatchRequest> out;
+  std::set<std::string> seen;
+  LAMINA_RETURN_IF_ERROR(ForLines(text, [&](absl::string_view line, size_t number) -> absl::Status {
+    LAMINA_ASSIGN_OR_RETURN(const Json json, ParseLine(line, number));
+    BatchRequest request{.custom_id = json["custom_id"].get<std::string>()};
+    if (!seen.insert(request.custom_id).second) {
+      return absl::InvalidArgumentError(absl::StrCat("line ", number, ": the custom_id ",
+                                                     request.custom_id, " was there before"));
+    }
+    request.status = ReadRequest(json, &request);
+    out.push_back(std::move(request));
+    return absl::OkStatus();
+  }));
+  return out;
+}
+
+absl::StatusOr<BatchDone> ReadBatchResults(absl::string_view text) {
+  const size_t newline = text.rfind('\n');
+  BatchDone out{.bytes = newline == absl::string_view::npos ? 0 : newline + 1};
+  LAMINA_RETURN_IF_ERROR(ForLines(
+      text.substr(0, out.bytes), [&out](absl::string_view line, size_t number) -> absl::Status {
+        LAMINA_ASSIGN_OR_RETURN(const Json json, ParseLine(line, number));
+        if (!json.contains("response")) {
+          return absl::InvalidArgumentError(absl::StrCat("line ", number, " is not a result"));
+        }
+        out.custom_ids.insert(json["custom_id"].get<std::string>());
+        return absl::OkStatus();
+      }));
+  return out;
+}
+
+Json BatchResult(const BatchRequest& request, const std::string& model,
+                 const std::string& request_id, const std::map<uint32_t, BatchChoice>& choices,
+                 int64_t created) {
+  Json list = Json::array();
+  uint64_t prompt_tokens = 0;
+  uint64_t completion_tokens = 0;
+  for (const auto& [index, choice] : choices) {
+    Json entry = {{"index", index}};
+    if (request.chat) {
+      entry["message"] = {{"role", "assistant"}, {"content", choice.text}};
+    } else {
+      entry["text"] = choice.text;
+    }
+    entry["logprobs"] = nullptr;
+    entry["finish_reason"] = std::string(FinishReasonName(choice.finish_reason));
+    list.push_back(std::move(entry));
+    prompt_tokens = choice.usage.prompt_tokens;
+    completion_tokens += choice.usage.completion_tokens;
+  }
+  return Envelope(request, 200, request_id,
+                  {{"id", absl::StrCat(request.chat ? "chatcmpl-" : "cmpl-", request_id)},
+                   {"object", request.chat ? "chat.completion" : "text_completion"},
+                   {"created", created},
+                   {"model", model},
+                   {"choices", std::move(list)},
+                   {"usage",
+                    {{"prompt_tokens", prompt_tokens},
+                     {"completion_tokens", completion_tokens},
+                     {"total_tokens", prompt_tokens + completion_tokens}}}});
+}
+
+Json BatchError(const BatchRequest& request, const absl::Status& status) {
+  const bool ours = status.code() == absl::StatusCode::kInternal;
+  return Envelope(request, ours ? 500 : 400, "",
+                  {{"error",
+                    {{"message", std::string(status.message())},
+                     {"type", ours ? "server_error" : "invalid_request_error"},
+                     {"param", nullptr},
+                     {"code", nullptr}}}});
+}
+
+bool IsTransient(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kCancelled:
+    case absl::StatusCode::kResourceExhausted:
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kAborted:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace lamina::cli

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Lines of OpenAI's batch files: requests to what the client sends, answers to result lines.
+//
+// Threading: free functions without state.
+
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "client/cli/command.h"
+#include "client/client.h"
+
+namespace lamina::cli {
+
+struct BatchRequest {
+  std::string custom_id;
+  bool chat = false;  // /v1/chat/completions, else /v1/completions.
+  // Why it cannot be sent; the result line then says so. OK for one that can.
+  absl::Status status;
+  client::GenerateOptions options;
+};
+
+// The requests of a file, one a line; empty lines are skipped.
+// Errors: kInvalidArgument  a line that is no JSON object, or without a custom_id of its own; names
+//                           the line. What is wrong with one request's body is its status.
+absl::StatusOr<std::vector<BatchRequest>> ParseBatch(absl::string_view text);
+
+// What a result file already has.
+struct BatchDone {
+  std::set<std::string> custom_ids;
+  size_t bytes = 0;  // Of its whole lines; what is behind is of a run that was cut off.
+};
+// Errors: kInvalidArgument  a whole line that is no result; names the line.
+absl::StatusOr<BatchDone> ReadBatchResults(absl::string_view text);
+
+// One choice as it came together.
+struct BatchChoice {
+  std::string text;
+  client::FinishReason finish_reason = client::FinishReason::kNotFinished;
+  client::Usage usage;
+};
+
+// The result line of a request that was answered.
+Json BatchResult(const BatchRequest& request, const std::string& model,
+                 const std::string& request_id, const std::map<uint32_t, BatchChoice>& choices,
+                 int64_t created);
+// The result line of a request that can never be answered.
+Json BatchError(const BatchRequest& request, const absl::Status& status);
+
+// Whether trying again later may help: such a request gets no result line.
+bool IsTransient(const absl::Status& status);
+
+}  // namespace lamina::cli

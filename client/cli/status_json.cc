@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/cli/status_json.h"
+
+namespace lamina::cli {
+namespace {
+
+Json ToJson(const client::NodeStatus& node) {
+  return {{"name", node.name},
+          {"role", node.role},
+          {"state", node.state},
+          {"device", node.device},
+          {"transport", node.transport},
+          {"kernels", node.kernels},
+          {"slots_used", node.slots_used},
+          {"slots_total", node.slots_total},
+          {"busy_share", node.busy_share},
+          {"bytes_sent", node.bytes_sent},
+          {"bytes_received", node.bytes_received},
+          {"refused_messages", node.refused_messages},
+          {"pid", node.pid},
+          {"bandwidth_bytes_per_second", node.bandwidth_bytes_per_second},
+          {"kv_bytes_read", node.kv_bytes_read},
+          {"busy_seconds", node.busy_seconds},
+          {"units", node.units},
+          {"mean_extent_tokens", node.mean_extent_tokens}};
+}
+
+}  // namespace
+
+Json ToJson(const client::ClusterStatus& status) {
+  Json nodes = Json::array();
+  for (const client::NodeStatus& node : status.nodes) {
+    nodes.push_back(ToJson(node));
+  }
+  Json lanes = Json::array();
+  for (const client::LaneStatus& lane : status.lanes) {
+    lanes.push_back({{"lane", lane.lane},
+                     {"rows", lane.rows},
+                     {"context_tokens", lane.context_tokens},
+                     {"step", lane.step}});
+  }
+  return {{"epoch", status.epoch},
+          {"state", status.state},
+          {"model", status.model},
+          {"version", status.version},
+          {"nodes", nodes},
+          {"lanes", lanes},
+          {"running", status.running},
+          {"waiting", status.waiting},
+          {"tokens_per_second", status.tokens_per_second},
+          {"tokens_generated", status.tokens_generated},
+          {"requests_finished", status.requests_finished},
+          {"requests_failed", status.requests_failed},
+          {"preemptions", status.preemptions},
+          {"uptime_seconds", status.uptime_seconds},
+          {"time_to_first_token",
+           {{"seconds_sum", status.ttft_seconds_sum}, {"count", status.ttft_count}}},
+          {"inter_token_latency",
+           {{"seconds_sum", status.itl_seconds_sum}, {"count", status.itl_count}}}};
+}
+
+}  // namespace lamina::cli

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "control/metrics_page.h"
+
+#include <prometheus/metric_family.h>
+#include <prometheus/text_serializer.h>
+
+#include <algorithm>
+#include <limits>
+
+namespace lamina::control {
+
+struct MetricsPage::Families {
+  std::vector<prometheus::MetricFamily> all;
+
+  // The new metric of a family, with its labels.
+  prometheus::ClientMetric& Add(const std::string& name, const std::string& help,
+                                prometheus::MetricType type, const MetricLabels& labels) {
+    auto family = std::find_if(all.begin(), all.end(),
+                               [&name](const auto& candidate) { return candidate.name == name; });
+    if (family == all.end()) {
+      all.push_back({.name = name, .help = help, .type = type, .metric = {}});
+      family = all.end() - 1;
+    }
+    prometheus::ClientMetric& metric = family->metric.emplace_back();
+    for (const auto& [label, value] : labels) {
+      metric.label.push_back({.name = label, .value = value});
+    }
+    return metric;
+  }
+};
+
+MetricsPage::MetricsPage() : families_(std::make_unique<Families>()) {}
+MetricsPage::~MetricsPage() = default;
+
+void MetricsPage::Counter(const std::string& name, const std::string& help,
+                          const MetricLabels& labels, double value) {
+  families_->Add(name, help, prometheus::MetricType::Counter, labels).counter.value = value;
+}
+
+void MetricsPage::Gauge(const std::string& name, const std::string& help,
+                        const MetricLabels& labels, double value) {
+  families_->Add(name, help, prometheus::MetricType::Gauge, labels).gauge.value = value;
+}
+
+void MetricsPage::Histogram(const std::string& name, const std::string& help,
+                            const MetricLabels& labels,
+                            const lamina::Histogram::Snapshot& snapshot) {
+  auto& histogram = families_->Add(name, help, prometheus::MetricType::Histogram, labels).histogram;
+  histogram.sample_count = snapshot.count;
+  histogram.sample_sum = snapshot.sum;
+  uint64_t below = 0;
+  for (size_t i = 0; i < snapshot.counts.size(); ++i) {
+    below += snapshot.counts[i];
+    histogram.bucket.push_back({.cumulative_count = below,
+                                .upper_bound = i < snapshot.bounds.size()
+                                                   ? snapshot.bounds[i]
+                                                   : std::numeric_limits<double>::infinity()});
+  }
+}
+
+std::string MetricsPage::Text() const {
+  return prometheus::TextSerializer().Serialize(families_->all);
+}
+
+void AddNodeCounters(MetricsPage& page, const std::string& prefix, const MetricLabels& labels,
+                     const NodeCounters& counters) {
+  page.Counter(prefix + "busy_seconds_total", "Time that the data thread computed.", labels,
+               counters.busy_seconds);
+  page.Counter(prefix + "sent_bytes_total", "Bytes put into windows of other nodes.", labels,
+               static_cast<double>(counters.bytes_sent));
+  page.Counter(prefix + "received_bytes_total", "Bytes taken from windows of this node.", labels,
+               static_cast<double>(counters.bytes_received));
+  page.Counter(prefix + "refused_messages_total",
+               "Messages in windows that did not fit the plan, or were damaged.", labels,
+               static_cast<double>(counters.refused_messages));
+  page.Counter(prefix + "kv_read_bytes_total", "KV cache that attention has read.", labels,
+               static_cast<double>(counters.kv_bytes_read));
+  page.Counter(prefix + "units_total", "Slices run, or attentions computed.", labels,
+               static_cast<double>(counters.units));
+}
+
+void AddBandwidth(MetricsPage& page, const std::string& prefix, const MetricLabels& labels,
+                  double bytes_per_second) {
+  page.Gauge(prefix + "read_bandwidth_bytes_per_second",
+             "Read bandwidth of memory, measured at start.", labels, bytes_per_second);
+}
+
+}  // namespace lamina::control

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/coordinator_metrics.h"
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/version.h"
+#include "control/metrics_page.h"
+
+namespace lamina::coordinator {
+namespace {
+
+using control::MetricLabels;
+using control::MetricsPage;
+
+double Read(const std::atomic<uint64_t>& counter) {
+  return static_cast<double>(counter.load(std::memory_order_relaxed));
+}
+
+MetricLabels With(MetricLabels labels, const std::string& name, const std::string& value) {
+  labels.emplace_back(name, value);
+  return labels;
+}
+
+// "serving", or "serving, without m1".
+bool IsServing(const EngineStatus& status) { return absl::StartsWith(status.state, "serving"); }
+
+// Of all slots of the memory nodes, 0 to 1.
+double CacheUsage(const EngineStatus& status) {
+  double used = 0;
+  double total = 0;
+  for (const NodeReport& node : status.nodes) {
+    used += node.kv.slots_held;
+    total += node.kv.slots_total;
+  }
+  return total == 0 ? 0 : used / total;
+}
+
+void AddRequests(MetricsPage& page, const EngineStatus& status, const RequestMetrics& metrics,
+                 const MetricLabels& labels) {
+  page.Gauge("vllm:num_requests_running", "Sequences in the running batches.", labels,
+             status.scheduler.running);
+  page.Gauge("vllm:num_requests_waiting", "Sequences in the queue.", labels,
+             status.scheduler.waiting);
+  page.Gauge("vllm:kv_cache_usage_perc", "Share of KV slots that are used, 0 to 1.", labels,
+             CacheUsage(status));
+  page.Counter("vllm:num_preemptions_total", "Sequences that lost their KV cache to others.",
+               labels, static_cast<double>(status.scheduler.preemptions));
+  page.Counter("vllm:prompt_tokens_total", "Tokens of the prompts of finished requests.", labels,
+               Read(metrics.prompt_tokens));
+  page.Counter("vllm:generation_tokens_total", "Tokens generated.", labels,
+               Read(metrics.generated_tokens));
+  const std::string help = "Requests that ended well, by why they ended.";
+  page.Counter("vllm:request_success_total", help, With(labels, "finished_reason", "stop"),
+               Read(metrics.stopped));
+  page.Counter("vllm:request_success_total", help, With(labels, "finished_reason", "length"),
+               Read(metrics.reached_length));
+  page.Counter("vllm:request_success_total", help, With(labels, "finished_reason", "abort"),
+               Read(metrics.aborted));
+}
+
+void AddTimes(MetricsPage& page, const RequestMetrics& metrics, const MetricLabels& labels) {
+  const struct {
+    const char* name;
+    const char* help;
+    const Histogram& histogram;
+  } kTimes[] = {
+      {"vllm:time_to_first_token_seconds", "From arrival to the first token.",
+       metrics.time_to_first_token},
+      {"vllm:inter_token_latency_seconds", "Between tokens of a request.",
+       metrics.inter_token_latency},
+      {"vllm:e2e_request_latency_seconds", "From arrival to the last token.", metrics.end_to_end},
+      {"vllm:request_queue_time_seconds", "From arrival to the first step.", metrics.queue_time},
+      {"vllm:request_prefill_time_seconds", "From the first step to the first token.",
+       metrics.prefill_time},
+      {"vllm:request_decode_time_seconds", "From the first token to the last.",
+       metrics.decode_time},
+      {"vllm:request_prompt_tokens", "Tokens of a request's prompt.",
+       metrics.prompt_tokens_per_request},
+      {"vllm:request_generation_tokens", "Tokens that a request generated.",
+       metrics.tokens_per_request},
+  };
+  for (const auto& time : kTimes) {
+    page.Histogram(time.name, time.help, labels, time.histogram.Take());
+  }
+}
+
+void AddFailures(MetricsPage& page, const RequestMetrics& metrics) {
+  for (const absl::StatusCode code :
+       {absl::StatusCode::kInvalidArgument, absl::StatusCode::kResourceExhausted,
+        absl::StatusCode::kUnavailable, absl::StatusCode::kAlreadyExists,
+        absl::StatusCode::kInternal}) {
+    page.Counter("lamina_requests_failed_total",
+                 "Requests that were refused or ended with an error, by its code.",
+                 {{"code", absl::AsciiStrToLower(absl::StatusCodeToString(code))}},
+                 static_cast<double>(metrics.failures(code)));
+  }
+}
+
+void AddNodes(MetricsPage& page, const EngineStatus& status) {
+  for (const NodeReport& node : status.nodes) {
+    const MetricLabels labels = {{"node", node.member.name},
+                                 {"role", node.member.is_memory ? "memory" : "compute"}};
+    page.Gauge("lamina_node_ready", "1 when the node serves in this epoch.", labels,
+               node.member.state == core::MemberState::kReady ? 1 : 0);
+    control::AddNodeCounters(page, "lamina_node_", labels, node.counters);
+    if (node.member.is_memory) {
+      control::AddBandwidth(page, "lamina_node_", labels,
+                            node.hello.identity.bandwidth_bytes_per_second);
+      page.Gauge("lamina_node_slots", "KV slots, each for one token.", labels, node.kv.slots_total);
+      page.Gauge("lamina_node_slots_used", "KV slots that hold tokens.", labels,
+                 node.kv.slots_held);
+    }
+  }
+}
+
+void AddLanes(MetricsPage& page, const core::SchedulerStats& stats) {
+  for (size_t i = 0; i < stats.lanes.size(); ++i) {
+    const MetricLabels labels = {{"lane", absl::StrCat(i)}};
+    page.Gauge("lamina_lane_rows", "Decode rows of the last step.", labels, stats.lanes[i].rows);
+    page.Gauge("lamina_lane_context_tokens", "Context of those rows.", labels,
+               static_cast<double>(stats.lanes[i].context_tokens));
+    page.Counter("lamina_lane_steps_total", "Steps that are done.", labels,
+                 static_cast<double>(stats.lanes[i].step_done));
+  }
+}
+
+}  // namespace
+
+std::string MetricsText(Engine& engine, const std::string& model_name, const Clock& clock,
+                        Nanos started) {
+  const EngineStatus status = engine.GetStatus();
+  const MetricLabels labels = {{"model_name", model_name}, {"engine", "0"}};
+  MetricsPage page;
+  AddRequests(page, status, engine.metrics(), labels);
+  AddTimes(page, engine.metrics(), labels);
+  AddFailures(page, engine.metrics());
+  page.Gauge("lamina_info", "1, with the version.", {{"version", std::string(kVersion)}}, 1);
+  page.Gauge("lamina_serving", "1 while the cluster serves.", {}, IsServing(status) ? 1 : 0);
+  page.Gauge("lamina_epoch", "Grows with each change of members.", {},
+             static_cast<double>(status.epoch));
+  page.Gauge("lamina_uptime_seconds", "Since the coordinator started.", {},
+             ToSeconds(clock.Now() - started));
+  AddNodes(page, status);
+  AddLanes(page, status.scheduler);
+  return page.Text();
+}
+
+std::string HealthProblem(Engine& engine) {
+  const EngineStatus status = engine.GetStatus();
+  return IsServing(status) ? "" : status.state;
+}
+
+}  // namespace lamina::coordinator

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the coordinator shows on /metrics: requests by the names that vLLM gave them, where the
+// meaning is the same, and the cluster as lamina_*.
+//
+// Threading: any; waits for the engine's thread to report its status.
+
+#pragma once
+
+#include <string>
+
+#include "common/clock.h"
+#include "coordinator/engine.h"
+
+namespace lamina::coordinator {
+
+// The page, in Prometheus's text format. `started`: when the coordinator did, by `clock`.
+std::string MetricsText(Engine& engine, const std::string& model_name, const Clock& clock,
+                        Nanos started);
+
+// Empty when the cluster serves, else what it waits for.
+std::string HealthProblem(Engine& engine);
+
+}  // namespace lamina::coordinator

@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""/metrics and /health of every daemon of a real cluster, and the dashboard and alerts over them.
+
+The pages are read by a strict reader of Prometheus's text format here, and by promtool as well
+where it is installed.
+"""
+
+import json
+import re
+import shutil
+import subprocess
+import unittest
+import urllib.error
+import urllib.request
+
+from harness import MODEL, REPO, Cluster, require_model
+
+MONITORING = REPO / "deploy/monitoring"
+FREE = "127.0.0.1:0"
+_SAMPLE = re.compile(r'([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{((?:[a-z_]+="(?:[^"\\\n]|\\.)*",?)*)\})? (\S+)$')
+_METRIC = re.compile(r"\b(?:vllm:|lamina_)[a-z0-9_]+")
+SECONDS = 20
+
+
+def cluster_file():
+    return json.dumps({
+        "model": str(MODEL),
+        "coordinator": {"listen": FREE, "http": FREE},
+        "compute": [{"name": "c0", "http": FREE}],
+        "memory": [{"name": f"m{i}", "capacity": "256MiB", "http": FREE} for i in range(2)]})
+
+
+def read_page(text):
+    """{(name, labels): value} of a page; fails on anything that is not the text format."""
+    samples, types, helps = {}, {}, set()
+    for line in text.splitlines():
+        if line.startswith("# HELP "):
+            name = line.split(" ", 3)[2]
+            assert name not in helps, f"{name} has its help twice"
+            helps.add(name)
+        elif line.startswith("# TYPE "):
+            _, _, name, kind = line.split(" ")
+            assert name not in types, f"{name} is in two places"
+            assert kind in ("counter", "gauge", "histogram"), line
+            types[name] = kind
+        else:
+            match = _SAMPLE.match(line)
+            assert match, f"not a sample: {line}"
+            name, labels, value = match.groups()
+            base = re.sub(r"_(bucket|sum|count)$", "", name)
+            kind = types.get(name) or types.get(base)
+            assert kind, f"{name} has no type before it"
+            assert kind != "counter" or name.endswith("_total"), f"{name} is a counter without _total"
+            assert (name, labels) not in samples, f"{line} is there twice"
+            samples[name, labels] = float(value)
+    assert text.endswith("\n") and helps == set(types)
+    return samples
+
+
+class MetricsTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        require_model(cls("test_health"))
+        cls.cluster = Cluster(text=cluster_file())
+        cls.cluster.__enter__()
+        result = cls.cluster.lamina("generate", "--prompt", "One two three", "--max-tokens", "5",
+                                    "--ignore-eos")
+        assert result.returncode == 0, result.stderr
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.cluster.__exit__()
+
+    def url(self, daemon, path):
+        found = re.findall(r"metrics at (http://\S+)/metrics", self.cluster.log(daemon))
+        self.assertTrue(found, self.cluster.log(daemon))
+        return found[-1] + path
+
+    def get(self, daemon, path):
+        with urllib.request.urlopen(self.url(daemon, path), timeout=SECONDS) as answer:
+            return answer.read().decode()
+
+    def page(self, daemon):
+        return read_page(self.get(daemon, "/metrics"))
+
+    def value(self, page, name, *parts):
+        found = [v for (n, labels), v in page.items() if n == name and all(p in (labels or "") for p in parts)]
+        self.assertEqual(len(found), 1, f"{name} {parts}")
+        return found[0]
+
+    def test_health(self):
+        for daemon in ("coordinator", "c0", "m0", "m1"):
+            self.assertEqual(self.get(daemon, "/health"), "ok\n")
+        with self.assertRaises(urllib.error.HTTPError) as caught:
+            self.get("m0", "/nothing")
+        self.assertEqual(caught.exception.code, 404)
+
+    def test_the_coordinator_counts_requests(self):
+        before = self.page("coordinator")
+        result = self.cluster.lamina("generate", "--prompt", "One two three", "--max-tokens", "7",
+                                     "--ignore-eos", "--json")
+        prompt = json.loads(result.stdout)["prompt_tokens"]
+        refused = self.cluster.lamina("generate", "--tokens", "9999999")
+        self.assertEqual(refused.returncode, 1)
+        after = self.page("coordinator")
+
+        def grown(name, *parts):
+            return self.value(after, name, *parts) - self.value(before, name, *parts)
+
+        self.assertEqual(grown("vllm:generation_tokens_total"), 7)
+        self.assertEqual(grown("vllm:prompt_tokens_total"), prompt)
+        self.assertEqual(grown("vllm:request_success_total", 'finished_reason="length"'), 1)
+        self.assertEqual(grown("vllm:request_success_total", 'finished_reason="stop"'), 0)
+        self.assertEqual(grown("vllm:time_to_first_token_seconds_count"), 1)
+        self.assertEqual(grown("vllm:inter_token_latency_seconds_count"), 6)
+        for part in ("queue", "prefill", "decode"):
+            self.assertEqual(grown(f"vllm:request_{part}_time_seconds_count"), 1)
+        whole = grown("vllm:e2e_request_latency_seconds_sum")
+        parts = sum(grown(f"vllm:request_{part}_time_seconds_sum")
+                    for part in ("queue", "prefill", "decode"))
+        self.assertAlmostEqual(whole, parts, places=5)
+        self.assertEqual(grown("lamina_requests_failed_total", 'code="invalid_argument"'), 1)
+        self.assertEqual(self.value(after, "vllm:num_requests_running"), 0)
+        self.assertEqual(self.value(after, "lamina_serving"), 1)
+        self.assertEqual(self.value(after, "lamina_node_ready", 'node="m1"'), 1)
+        self.assertGreater(self.value(after, "lamina_node_slots", 'node="m0"'), 0)
+
+    def test_nodes_count_their_work(self):
+        compute = self.page("c0")
+        self.assertGreater(self.value(compute, "lamina_busy_seconds_total", 'role="compute"'), 0)
+        self.assertGreater(self.value(compute, "lamina_sent_bytes_total"), 0)
+        self.assertEqual(self.value(compute, "lamina_refused_messages_total"), 0)
+        memory = [self.page(name) for name in ("m0", "m1")]
+        self.assertGreater(sum(self.value(p, "lamina_kv_read_bytes_total") for p in memory), 0)
+        self.assertGreater(self.value(memory[0], "lamina_read_bandwidth_bytes_per_second"), 0)
+
+    def test_dashboard_and_alerts_ask_for_metrics_that_there_are(self):
+        dashboard = json.loads((MONITORING / "dashboard.json").read_text())
+        asked = [t["expr"] for panel in dashboard["panels"] for t in panel["targets"]]
+        self.assertGreater(len(asked), 20)
+        asked += re.findall(r"expr: (.*)", (MONITORING / "alerts.yml").read_text())
+        there = {name for name, _ in self.page("coordinator")}
+        for expression in asked:
+            for name in _METRIC.findall(expression):
+                self.assertIn(name, there, expression)
+
+    def test_promtool_agrees_where_it_is_installed(self):
+        promtool = shutil.which("promtool")
+        if promtool is None:
+            return  # read_page has checked the same pages.
+        subprocess.run([promtool, "check", "rules", str(MONITORING / "alerts.yml")], check=True)
+        subprocess.run([promtool, "check", "config", str(MONITORING / "prometheus.yml")], check=True)
+        for daemon in ("coordinator", "c0", "m0"):
+            # The names that vLLM chose have colons, which promtool does not like.
+            ours = "\n".join(line for line in self.get(daemon, "/metrics").splitlines() if "vllm:" not in line)
+            subprocess.run([promtool, "check", "metrics"], input=ours + "\n", text=True, check=True)
+
+
+if __name__ == "__main__":
+    unittest.main()

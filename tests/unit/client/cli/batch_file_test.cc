@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/cli/batch_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace lamina::cli {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
+
+constexpr char kChat[] =
+    R"({"custom_id":"a","method":"POST","url":"/v1/chat/completions","body":{"model":"m",)"
+    R"("messages":[{"role":"user","content":"Hi"}],"max_completion_tokens":7,"stop":"x",)"
+    R"("logit_bias":{"5":-1.5},"tools":[{"type":"function"}]}})";
+constexpr char kText[] =
+    R"({"custom_id":"b","method":"POST","url":"/v1/completions","body":{"prompt":[1,2],)"
+    R"("temperature":0,"n":2,"stop":["x","y"],"seed":3}})";
+
+BatchRequest One(const std::string& line) {
+  const auto requests = ParseBatch(line);
+  EXPECT_TRUE(requests.ok()) << requests.status();
+  return requests.ok() && requests->size() == 1 ? requests->front() : BatchRequest();
+}
+
+std::string Body(const std::string& body) {
+  return R"({"custom_id":"c","url":"/v1/completions","body":)" + body + "}";
+}
+
+TEST(BatchFileTest, ReadsAChat) {
+  const BatchRequest request = One(kChat);
+
+  ASSERT_TRUE(request.status.ok()) << request.status;
+  EXPECT_EQ(request.custom_id, "a");
+  EXPECT_TRUE(request.chat);
+  const auto& messages = std::get<std::vector<client::ChatMessage>>(request.options.prompt);
+  ASSERT_EQ(messages.size(), 1u);
+  EXPECT_EQ(messages[0].json, R"({"role":"user","content":"Hi"})");
+  EXPECT_EQ(request.options.tools_json, R"([{"type":"function"}])");
+  EXPECT_EQ(request.options.max_tokens, 7u);
+  EXPECT_EQ(request.options.temperature, 1.0f) << "OpenAI's default";
+  EXPECT_THAT(request.options.stop, ElementsAre("x"));
+  EXPECT_THAT(request.options.logit_bias, ElementsAre(std::pair<TokenId, float>(5, -1.5f)));
+}
+
+TEST(BatchFileTest, ReadsACompletion) {
+  const BatchRequest request = One(kText);
+
+  ASSERT_TRUE(request.status.ok()) << request.status;
+  EXPECT_FALSE(request.chat);
+  EXPECT_THAT(std::get<std::vector<TokenId>>(request.options.prompt), ElementsAre(1, 2));
+  EXPECT_EQ(request.options.temperature, 0.0f);
+  EXPECT_EQ(request.options.n, 2u);
+  EXPECT_EQ(request.options.seed, 3u);
+  EXPECT_THAT(request.options.stop, ElementsAre("x", "y"));
+}
+
+TEST(BatchFileTest, WhatIsWrongWithOneRequestIsItsOwn) {
+  const std::pair<std::string, std::string> kWrong[] = {
+      {R"({"custom_id":"c","url":"/v1/embeddings","body":{}})", "only POST"},
+      {R"({"custom_id":"c","method":"GET","url":"/v1/completions","body":{}})", "only POST"},
+      {R"({"custom_id":"c","url":"/v1/completions"})", "no prompt"},
+      {Body(R"({"prompt":"x","echo":true})"), "echo"},
+      {Body(R"({"prompt":"x","n":-1})"), "n is not"},
+      {Body(R"({"prompt":"x","temperature":"hot"})"), "temperature is not a number"},
+      {Body(R"({"prompt":[1,"x"]})"), "prompt is not"},
+      {Body(R"({"prompt":"x","stop":[1]})"), "stop is not"},
+      {Body(R"({"prompt":"x","logit_bias":{"a":1}})"), "logit_bias is not"},
+      {Body(R"({"prompt":"x","ignore_eos":1})"), "ignore_eos is not"},
+      {Body(R"({"messages":[]})"), "no prompt"},
+  };
+  for (const auto& [line, message] : kWrong) {
+    const BatchRequest request = One(line);
+    EXPECT_EQ(request.status.code(), absl::StatusCode::kInvalidArgument) << line;
+    EXPECT_THAT(std::string(request.status.message()), HasSubstr(message));
+  }
+}
+
+TEST(BatchFileTest, AFileThatIsNoneIsRefusedWithItsLine) {
+  const auto not_json = ParseBatch(std::string(kChat) + "\n\nnot json\n");
+  const auto twice = ParseBatch(std::string(kChat) + "\n" + kChat);
+  const auto nameless = ParseBatch("{}");
+
+  EXPECT_THAT(std::string(not_json.status().message()), HasSubstr("line 3"));
+  EXPECT_THAT(std::string(twice.status().message()), HasSubstr("line 2: the custom_id a"));
+  EXPECT_FALSE(nameless.ok());
+}
+
+TEST(BatchFileTest, ResultsTellWhatIsDoneAndWhereTheyWereCutOff) {
+  const BatchRequest request = One(kText);
+  const std::string line =
+      BatchResult(request, "m", "req-1",
+                  {{0, {.text = "A", .finish_reason = client::FinishReason::kStop}}}, 5)
+          .dump() +
+      "\n";
+
+  const auto done = ReadBatchResults(line + R"({"custom_id":"z","resp)");
+
+  ASSERT_TRUE(done.ok()) << done.status();
+  EXPECT_THAT(done->custom_ids, UnorderedElementsAre("b"));
+  EXPECT_EQ(done->bytes, line.size());
+  EXPECT_FALSE(ReadBatchResults("something else\n").ok());
+  EXPECT_EQ(ReadBatchResults("")->bytes, 0u);
+}
+
+TEST(BatchFileTest, ResultsHaveOpenAisForm) {
+  const Json result = BatchResult(One(kChat), "m", "req-1",
+                                  {{0,
+                                    {.text = "Hello",
+                                     .finish_reason = client::FinishReason::kLength,
+                                     .usage = {.prompt_tokens = 3, .completion_tokens = 2}}},
+                                   {1,
+                                    {.text = "Ho",
+                                     .finish_reason = client::FinishReason::kStop,
+                                     .usage = {.prompt_tokens = 3, .completion_tokens = 1}}}},
+                                  5);
+
+  EXPECT_EQ(result["custom_id"], "a");
+  EXPECT_TRUE(result["error"].is_null());
+  EXPECT_EQ(result["response"]["status_code"], 200);
+  const Json& body = result["response"]["body"];
+  EXPECT_EQ(body["object"], "chat.completion");
+  EXPECT_EQ(body["choices"][0]["message"]["content"], "Hello");
+  EXPECT_EQ(body["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(body["choices"][1]["index"], 1);
+  EXPECT_EQ(body["usage"].dump(), R"({"prompt_tokens":3,"completion_tokens":3,"total_tokens":6})");
+}
+
+TEST(BatchFileTest, ARefusalIsAResultAndAnOutageIsNot) {
+  const Json error = BatchError(One(kText), absl::InvalidArgumentError("too long"));
+
+  EXPECT_EQ(error["response"]["status_code"], 400);
+  EXPECT_EQ(error["response"]["body"]["error"]["message"], "too long");
+  EXPECT_EQ(error["response"]["body"]["error"]["type"], "invalid_request_error");
+  EXPECT_TRUE(IsTransient(absl::UnavailableError("")));
+  EXPECT_TRUE(IsTransient(absl::ResourceExhaustedError("")));
+  EXPECT_FALSE(IsTransient(absl::InvalidArgumentError("")));
+}
+
+}  // namespace
+}  // namespace lamina::cli
