@@ -6,7 +6,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/status_macros.h"
 #include "common/string_distance.h"
+#include "transport/decorators/decorated_transport.h"
 #include "transport/fake/fake_network.h"
 #include "transport/shm/shm_transport.h"
 #include "transport/ucx/ucx_transport.h"
@@ -65,10 +67,28 @@ absl::Status UnknownScheme(absl::string_view uri, absl::string_view scheme) {
                    nearest.empty() ? "" : "://\"?"));
 }
 
+// "NAME(OPTIONS)+URI".
+absl::StatusOr<std::unique_ptr<Transport>> MakeDecorated(absl::string_view uri) {
+  const size_t open = uri.find('(');
+  const size_t close = uri.find(")+");
+  if (close == absl::string_view::npos) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "transport \"", uri, "\": write a decorator as in \"throttle(latency=20us)+shm://\""));
+  }
+  LAMINA_ASSIGN_OR_RETURN(
+      std::unique_ptr<LinkModel> model,
+      MakeLinkModel(uri.substr(0, open), uri.substr(open + 1, close - open - 1)));
+  LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<Transport> inner, MakeTransport(uri.substr(close + 2)));
+  return Decorate(std::move(inner), std::move(model), RealClock());
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Transport>> MakeTransport(absl::string_view uri) {
   constexpr absl::string_view kSeparator = "://";
+  if (uri.find('(') < uri.find(kSeparator)) {
+    return MakeDecorated(uri);
+  }
   const size_t colon = uri.find(kSeparator);
   const absl::string_view scheme = uri.substr(0, colon);
   for (const Backend& backend : kBackends) {

@@ -14,7 +14,8 @@
 
 namespace lamina::transport {
 
-// Makes the backend that `uri` names: "shm://", "fake://NAME".
+// Makes the backend that `uri` names: "shm://", "ucx://", "fake://NAME"; or one behind a decorator:
+// "throttle(bandwidth=1GiB,latency=20us)+shm://", see decorators/link_model.h.
 //
 // Errors: kInvalidArgument  unknown scheme; lists the known ones and names the nearest.
 //         kUnimplemented    a known scheme that this build lacks; says how to get it.

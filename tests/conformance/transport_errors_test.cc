@@ -57,6 +57,23 @@ TEST_P(TransportTest, PutLargerThanTheLimitIsInvalid) {
   EXPECT_TRUE(Untouched(link));
 }
 
+// A backend that needs no registration may take it; then it arrives whole.
+TEST_P(TransportTest, UnregisteredSourceIsInvalidOrArrivesWhole) {
+  const Link link = MakeLink(64, 1);
+  const std::vector<std::byte> source = Pattern(64, 9);
+  const SignalUpdate signal = Strong(0, 1);
+
+  const absl::Status status = link.Put(0, source, &signal);
+
+  if (status.ok()) {
+    ASSERT_TRUE(link.Await(0, 1));
+    EXPECT_TRUE(std::equal(source.begin(), source.end(), link.region->bytes().begin()));
+  } else {
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_TRUE(Untouched(link));
+  }
+}
+
 TEST_P(TransportTest, SignalWordThatTheTargetLacksIsInvalid) {
   const Link link = MakeLink(64, 2);
   const absl::Span<std::byte> source = MakeSource(*link.sender, 64, 1);

@@ -30,11 +30,17 @@ const FakeNetworkOptions kLate = {.seed = 1, .delay_steps_max = 8, .in_flight_ma
 const FakeNetworkOptions kLazy = {
     .seed = 2, .delay_steps_max = 3, .target_must_progress = true, .in_flight_max = 24};
 
+// Slow enough to queue, fast enough for a test; and as late and disordered as is allowed.
+constexpr char kThrottled[] = "throttle(bandwidth=4GiB,latency=2us,jitter=2us)+shm://";
+constexpr char kFaulty[] = "fault(delay=5us,seed=3)+shm://";
+
 INSTANTIATE_TEST_SUITE_P(Backends, TransportTest,
                          testing::Values(Backend{"fake", [] { return OverFake({}); }},
                                          Backend{"fake_late", [] { return OverFake(kLate); }},
                                          Backend{"fake_lazy", [] { return OverFake(kLazy); }},
                                          Backend{"shm", [] { return OverUri("shm://"); }},
+                                         Backend{"throttle", [] { return OverUri(kThrottled); }},
+                                         Backend{"fault", [] { return OverUri(kFaulty); }},
                                          Backend{"ucx", [] { return OverUri("ucx://"); }},
                                          Backend{"ucx_sm", [] { return OverUri("ucx://sm"); }},
                                          Backend{"ucx_tcp", [] { return OverUri("ucx://tcp"); }}),

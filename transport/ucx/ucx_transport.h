@@ -11,15 +11,17 @@
 // A region's descriptor holds its packed remote key, the address of the receiving worker, and where
 // the owner's PeerWatch listens. OpenRegion() asks that watch and keeps the connection; its end
 // says that the owner has destroyed the region or died, whatever UCX carries the data over.
+// See: docs/adr/0021-peer-watch.md.
 //
-// Progress:   over TCP a Put is a message that the target's worker unpacks: the target must call
-//             Progress() or Wait(), and the sender too while Pending() is not 0 or a socket was
-//             full.
-// Signals:    an ordered put of eight bytes, behind a fence; behind a flush of the other views
-//             where a strong signal must cover Puts to another region of the same peer.
-//             See: docs/adr/0020-ucx-signals.md.
+// Data:       over shared memory and RDMA by put, and a signal by a put of eight bytes behind a
+// fence;
+//             elsewhere by active messages. All views of one peer share an endpoint, so that a
+//             strong signal is no more than a weak one.
+//             See: docs/adr/0020-ucx-puts-and-messages.md.
+// Progress:   with messages the target must call Progress() or Wait(), and the sender too while
+//             Pending() is not 0, or a while longer where a socket was full.
 // Memory:     allocated through UCX, so that processes of one host map it. Of a region that was
-//             destroyed it lasts as long as the Transport: a late message touches nothing else.
+//             destroyed it lasts as long as the Transport: a late put touches nothing else.
 // Wait:       never kUnavailable: a word's writer is not known to the transport.
 
 #pragma once

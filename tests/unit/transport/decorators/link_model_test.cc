@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/decorators/link_model.h"
+
+#include <memory>
+#include <vector>
+
+#include "common/units.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "transport/decorators/decorated_transport.h"
+#include "transport/fake/fake_network.h"
+
+namespace lamina::transport {
+namespace {
+
+using testing::HasSubstr;
+
+class ManualClock final : public Clock {
+ public:
+  Nanos Now() const override { return now; }
+  Nanos now = 0;
+};
+
+// One sender and one receiver in a fake network, behind `model`.
+struct Decorated {
+  explicit Decorated(std::unique_ptr<LinkModel> model)
+      : sender(Decorate(network.MakeTransport(), std::move(model), clock)),
+        receiver(network.MakeTransport()),
+        region(*receiver->CreateRegion({.name = "r", .bytes = 1 << 20, .signal_words = 1})),
+        remote(*sender->OpenRegion(region->Descriptor(), 0)),
+        source(1 << 16, std::byte{7}) {
+    EXPECT_TRUE(sender->RegisterSource(source, MemoryKind::kHost).ok());
+  }
+
+  absl::Status Put(uint64_t value, size_t bytes) {
+    const SignalUpdate signal{.word = 0, .value = value};
+    return sender->Put(*remote, 0, absl::MakeConstSpan(source).first(bytes), &signal);
+  }
+
+  ManualClock clock;
+  FakeNetwork network{FakeNetworkOptions{}};
+  std::unique_ptr<Transport> sender;
+  std::unique_ptr<Transport> receiver;
+  std::unique_ptr<Region> region;
+  std::unique_ptr<RemoteRegion> remote;
+  std::vector<std::byte> source;
+};
+
+TEST(ThrottleTest, KeepsItsRateWithinFivePerCentOverATenthOfASecond) {
+  Throttle throttle({.bytes_per_second = MiB(100), .latency = Micros(20), .jitter = Micros(5)});
+  Nanos due = 0;
+  for (uint64_t sent = 0; sent < MiB(10); sent += 4096) {
+    const Nanos next = throttle.Judge(4096, 0).due;
+    EXPECT_GE(next, due) << "a put overtook another";
+    due = next;
+  }
+  EXPECT_NEAR(static_cast<double>(due), 0.1 * 1e9, 0.05 * 0.1 * 1e9);
+}
+
+TEST(ThrottleTest, PutArrivesWhenItIsDueAndNotBefore) {
+  Decorated link(std::make_unique<Throttle>(
+      ThrottleOptions{.bytes_per_second = 1'000'000, .latency = Micros(100)}));
+  ASSERT_TRUE(link.Put(1, 1000).ok());  // 1 ms on the link, then 0.1 ms.
+  EXPECT_EQ(link.sender->Pending(*link.remote), 1u);
+
+  link.clock.now = Micros(1099);
+  link.sender->Progress();
+  EXPECT_EQ(link.region->LoadSignal(0), 0u);
+
+  link.clock.now = Micros(1100);
+  link.sender->Progress();
+  EXPECT_EQ(link.region->LoadSignal(0), 1u);
+  EXPECT_EQ(link.region->bytes()[999], std::byte{7});
+  EXPECT_EQ(link.sender->Pending(*link.remote), 0u);
+}
+
+TEST(FaultTest, CutLinkCarriesNothingAnyMore) {
+  Decorated link(std::make_unique<Fault>(FaultOptions{.cut = 3}));
+  for (uint64_t value = 1; value <= 5; ++value) {
+    ASSERT_TRUE(link.Put(value, 10).ok());
+    link.sender->Progress();
+  }
+  EXPECT_EQ(link.region->LoadSignal(0), 2u);
+}
+
+TEST(FaultTest, DroppedPutsLeaveNoSignal) {
+  Decorated link(std::make_unique<Fault>(FaultOptions{.drop = 1}));
+  ASSERT_TRUE(link.Put(1, 10).ok());
+  link.sender->Progress();
+  EXPECT_EQ(link.region->LoadSignal(0), 0u);
+  EXPECT_EQ(link.region->bytes()[0], std::byte{0});
+}
+
+TEST(FaultTest, CorruptPutArrivesWithOneBitOfItsHeadFlippedAndTheSourceIsUntouched) {
+  Decorated link(std::make_unique<Fault>(FaultOptions{.corrupt = 1}));
+  const std::vector<std::byte> before = link.source;
+  ASSERT_TRUE(link.Put(1, 100).ok());
+  link.sender->Progress();
+  ASSERT_EQ(link.region->LoadSignal(0), 1u);
+  EXPECT_EQ(link.source, before);
+  size_t wrong = 0;
+  for (size_t i = 0; i < 100; ++i) {
+    if (link.region->bytes()[i] != std::byte{7}) {
+      EXPECT_LT(i, 16u);
+      EXPECT_EQ(link.region->bytes()[i] ^ std::byte{7}, std::byte{1});
+      ++wrong;
+    }
+  }
+  EXPECT_EQ(wrong, 1u);
+}
+
+TEST(FaultTest, SameSeedGivesTheSameFates) {
+  Fault one({.delay = Micros(10), .drop = 0.3, .seed = 5});
+  Fault other({.delay = Micros(10), .drop = 0.3, .seed = 5});
+  for (int i = 0; i < 100; ++i) {
+    const PutFate a = one.Judge(1, 0);
+    const PutFate b = other.Judge(1, 0);
+    EXPECT_EQ(a.due, b.due);
+    EXPECT_EQ(a.dropped, b.dropped);
+  }
+}
+
+TEST(LinkModelTest, BadOptionsSayWhatThereIs) {
+  const auto error = [](absl::string_view name, absl::string_view options) {
+    return std::string(MakeLinkModel(name, options).status().message());
+  };
+  EXPECT_THAT(error("slow", ""), HasSubstr("throttle, fault"));
+  EXPECT_THAT(error("throttle", "speed=1"), HasSubstr("bandwidth, jitter, latency, seed"));
+  EXPECT_THAT(error("throttle", "latency=soon"), HasSubstr("latency cannot be \"soon\""));
+  EXPECT_THAT(error("throttle", "bandwidth=0"), HasSubstr("bandwidth"));
+  EXPECT_THAT(error("fault", "drop=2"), HasSubstr("drop"));
+  EXPECT_TRUE(MakeLinkModel("throttle", "").ok());
+  EXPECT_TRUE(MakeLinkModel("fault", "delay=1ms,drop=0.5,corrupt=0.1,cut=9,seed=4").ok());
+}
+
+}  // namespace
+}  // namespace lamina::transport
