@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compute_node/compute_node.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -56,7 +57,8 @@ absl::StatusOr<std::string> ComputeNode::Configure(const control::EpochConfig& c
   LAMINA_ASSIGN_OR_RETURN(const uint32_t own,
                           control::OwnIndex(config.compute_nodes, options_.name, config.epoch));
   LAMINA_RETURN_IF_ERROR(CheckShapes(config));
-  const core::WindowShape shape = control::WindowShapeOf(config);
+  core::WindowShape shape = control::WindowShapeOf(config);
+  shape.context_row_bytes = executor_->ContextRowBytesMax();
   LAMINA_RETURN_IF_ERROR(core::WindowLayout::Check(shape));
   const core::WindowLayout layout(shape);
   LAMINA_RETURN_IF_ERROR(executor_->Prepare(config.rows_max + config.chunk_tokens_max));
@@ -69,18 +71,20 @@ absl::StatusOr<std::string> ComputeNode::Configure(const control::EpochConfig& c
   }
   config_ = config;
   LAMINA_ASSIGN_OR_RETURN(transport_, transport::MakeTransport(config.transport));
-  LAMINA_ASSIGN_OR_RETURN(region_, transport_->CreateRegion({.name = options_.name + " replies",
-                                                             .bytes = layout.reply_region_bytes(),
-                                                             .signal_words = layout.reply_words(),
-                                                             .epoch = config.epoch}));
+  LAMINA_ASSIGN_OR_RETURN(region_,
+                          transport_->CreateRegion({.name = options_.name + " replies",
+                                                    .bytes = layout.compute_region_bytes(),
+                                                    .signal_words = layout.compute_region_words(),
+                                                    .epoch = config.epoch}));
   worker_ = std::make_unique<StepWorker>(StepWorker::Options{.config = config,
+                                                             .shape = shape,
                                                              .node = own,
                                                              .vocabulary = model_.config.vocabulary,
                                                              .attention = options_.attention},
                                          *executor_, *transport_, *region_, *scratch_, pool_,
                                          *reporter_, counters_);
   LogInfo("epoch ", config.epoch, " lanes ", config.lanes, " scratch ",
-          FormatBytes(scratch_->bytes()), " windows ", FormatBytes(layout.reply_region_bytes()),
+          FormatBytes(scratch_->bytes()), " windows ", FormatBytes(layout.compute_region_bytes()),
           " transport ", transport_->scheme());
   return region_->Descriptor();
 }
@@ -91,7 +95,17 @@ absl::Status ComputeNode::Connect(const control::EpochPeers& peers) {
   }
   LAMINA_ASSIGN_OR_RETURN(auto queries,
                           transport::OpenRegions(*transport_, peers.memory_regions, peers.epoch));
-  worker_->SetPeers(std::move(queries));
+  const auto own = static_cast<size_t>(
+      std::find(config_->compute_nodes.begin(), config_->compute_nodes.end(), options_.name) -
+      config_->compute_nodes.begin());
+  std::vector<std::unique_ptr<transport::RemoteRegion>> replicas(peers.compute_regions.size());
+  for (size_t i = 0; i < replicas.size(); ++i) {
+    if (i != own) {
+      LAMINA_ASSIGN_OR_RETURN(replicas[i],
+                              transport_->OpenRegion(peers.compute_regions[i], peers.epoch));
+    }
+  }
+  worker_->SetPeers(std::move(queries), std::move(replicas));
   thread_.Start(
       options_.cores, peers.epoch,
       [worker = worker_.get()](std::string& blamed) { return worker->Run(blamed); }, reporter_);

@@ -205,6 +205,25 @@ kernels::MatrixView<BFloat16> SliceExecutor::AttentionRows(uint32_t slice, size_
   return Halves(graph_.ops[split_.slices[slice].attention].output, rows, buffers);
 }
 
+absl::Span<std::byte> SliceExecutor::ContextRows(uint32_t slice, size_t index, size_t rows,
+                                                 ValueBuffers& buffers) const {
+  LAMINA_CHECK(rows <= buffers.rows_max());
+  const model::ValueId value = split_.slices[slice].context[index];
+  return {buffers.data(value), rows * RowBytes(value)};
+}
+
+size_t SliceExecutor::ContextRowBytesMax() const {
+  size_t most = 0;
+  for (const model::Slice& slice : split_.slices) {
+    size_t bytes = 0;
+    for (const model::ValueId value : slice.context) {
+      bytes += RowBytes(value);
+    }
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
 void SliceExecutor::RunBeforeSend(uint32_t slice, const RowInputs& rows, ValueBuffers& buffers) {
   const model::Slice& s = split_.slices[slice];
   RunOps(absl::MakeSpan(s.ops).first(s.ops_before_send), rows, buffers);

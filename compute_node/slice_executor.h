@@ -88,6 +88,14 @@ class SliceExecutor {
                                               ValueBuffers& buffers) const;
   const model::AttentionOp& attention(uint32_t slice) const;
 
+  // The values that must be carried across the attention after `slice`, besides its output: what
+  // another executor of the same model needs to run slice + 1.
+  size_t context_count(uint32_t slice) const { return split_.slices[slice].context.size(); }
+  absl::Span<std::byte> ContextRows(uint32_t slice, size_t index, size_t rows,
+                                    ValueBuffers& buffers) const;
+  // Of the widest context.
+  size_t ContextRowBytesMax() const;
+
  private:
   SliceExecutor(const model::Graph& graph, const ModelWeights& weights, kernels::Dense& dense,
                 model::SplitModel split);

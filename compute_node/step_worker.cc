@@ -16,7 +16,8 @@ StepWorker::StepWorker(const Options& options, SliceExecutor& executor,
                        kernels::KvArena& scratch, ThreadPool& pool, control::NodeReporter& reporter,
                        StepCounters& counters)
     : options_(options),
-      layout_(control::WindowShapeOf(options.config)),
+      layout_(options.shape),
+      schedule_(control::ScheduleOf(options.config)),
       executor_(executor),
       transport_(transport),
       region_(region),
@@ -40,16 +41,27 @@ StepWorker::StepWorker(const Options& options, SliceExecutor& executor,
     lane.headers.resize(nodes);
     lane.kv_staging.resize(size_t{options.config.chunk_tokens_max} * 2 *
                            control::KvWidthMax(options.config.layers));
+    if (schedule_.replicas() > 1) {
+      lane.token_messages.assign(
+          options.config.plan_ahead,
+          std::vector<std::byte>(sizeof(core::WindowHeader) +
+                                 layout_.token_rows_max() * sizeof(core::TokenEntry)));
+    }
     lane.token_ids.reserve(rows_max);
     lane.positions.reserve(rows_max);
   }
 }
 
 // A transport may read the sources of its puts until the regions' views are gone.
-StepWorker::~StepWorker() { queries_.clear(); }
+StepWorker::~StepWorker() {
+  queries_.clear();
+  replicas_.clear();
+}
 
-void StepWorker::SetPeers(std::vector<std::unique_ptr<transport::RemoteRegion>> queries) {
+void StepWorker::SetPeers(std::vector<std::unique_ptr<transport::RemoteRegion>> queries,
+                          std::vector<std::unique_ptr<transport::RemoteRegion>> replicas) {
   queries_ = std::move(queries);
+  replicas_ = std::move(replicas);
 }
 
 void StepWorker::PushPlan(core::StepPlan plan) { inbox_.Push(std::move(plan)); }
@@ -76,6 +88,11 @@ absl::Status StepWorker::RegisterSources() {
     LAMINA_RETURN_IF_ERROR(transport_.RegisterSource(
         transport::AsBytes(lane.kv_staging.data(), lane.kv_staging.size()),
         transport::MemoryKind::kHost));
+    LAMINA_RETURN_IF_ERROR(transport_.RegisterSource(transport::AsBytes(&lane.context_header, 1),
+                                                     transport::MemoryKind::kHost));
+    for (const std::vector<std::byte>& message : lane.token_messages) {
+      LAMINA_RETURN_IF_ERROR(transport_.RegisterSource(message, transport::MemoryKind::kHost));
+    }
   }
   return absl::OkStatus();
 }
@@ -83,18 +100,19 @@ absl::Status StepWorker::RegisterSources() {
 absl::Status StepWorker::Loop(std::string& blamed) {
   while (abort_.load(std::memory_order_acquire) == 0) {
     TakePlans();
-    LAMINA_RETURN_IF_ERROR(BeginSteps());
-    LAMINA_RETURN_IF_ERROR(TakeReplies(blamed));
+    LAMINA_RETURN_IF_ERROR(TakeArrivals(blamed));
+    LAMINA_RETURN_IF_ERROR(BeginSteps());  // After arrivals: these may have ended a lane's step.
     if (const auto next = turns_.Next(); next.has_value()) {
       const Nanos start = RealClock().Now();
       LAMINA_RETURN_IF_ERROR(RunSlice(lanes_[*next], blamed));
       control::AddTo(counters_.busy_nanos, static_cast<uint64_t>(RealClock().Now() - start));
       continue;
     }
-    const bool any_away = std::any_of(lanes_.begin(), lanes_.end(),
-                                      [](const Lane& lane) { return lane.phase == Phase::kAway; });
-    if (any_away) {
-      LAMINA_RETURN_IF_ERROR(WaitForReplies(blamed));
+    const bool any_waits = std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) {
+      return lane.phase == Phase::kAway || lane.phase == Phase::kElsewhere;
+    });
+    if (any_waits) {
+      LAMINA_RETURN_IF_ERROR(WaitForArrivals(blamed));
     } else {
       inbox_.WaitForItem();
     }
@@ -120,24 +138,46 @@ void StepWorker::SetReady(Lane& lane) {
   turns_.SetReady(IndexOf(lane));
 }
 
-uint64_t StepWorker::UnitValue(const Lane& lane) const {
-  return layout_.SignalValue(lane.plan.step, lane.slice);
+void StepWorker::GoTo(Lane& lane, uint32_t from) {
+  lane.slice = from;
+  while (lane.slice < executor_.slice_count() && ReplicaOf(lane, lane.slice) != options_.node) {
+    ++lane.slice;
+  }
+  lane.away_since = RealClock().Now();
+  if (lane.slice == executor_.slice_count()) {
+    turns_.End(IndexOf(lane));
+    lane.phase = Phase::kElsewhere;
+    return;
+  }
+  turns_.Begin(IndexOf(lane));
+  if (lane.slice == 0) {
+    return SetReady(lane);
+  }
+  for (NodePart& part : lane.nodes) {
+    part.pending = part.involved();
+  }
+  lane.context_pending = ReplicaOf(lane, lane.slice - 1) != options_.node;
+  lane.phase = Phase::kAway;
+}
+
+void StepWorker::EndStep(Lane& lane) {
+  turns_.End(IndexOf(lane));
+  lane.phase = Phase::kIdle;
 }
 
 absl::Status StepWorker::RunSlice(Lane& lane, std::string& blamed) {
   control::AddTo(counters_.units, 1);
   if (lane.slice + 1 == executor_.slice_count()) {
-    RunTail(lane);
-    lane.phase = Phase::kIdle;
-    turns_.End(IndexOf(lane));
-    return absl::OkStatus();
+    return RunTail(lane, blamed);
   }
   executor_.RunBeforeSend(lane.slice, Rows(lane), lane.buffers);
   LAMINA_RETURN_IF_ERROR(Send(lane, blamed));
   AttendChunks(lane);
   executor_.RunAfterSend(lane.slice, Rows(lane), lane.buffers);
-  lane.phase = Phase::kAway;
-  lane.away_since = RealClock().Now();
+  if (ReplicaOf(lane, lane.slice + 1) != options_.node) {
+    LAMINA_RETURN_IF_ERROR(SendContext(lane, blamed));
+  }
+  GoTo(lane, lane.slice + 1);
   return absl::OkStatus();
 }
 
@@ -166,8 +206,8 @@ void StepWorker::AttendChunks(Lane& lane) {
   options_.attention->Attend(shape, scratch_.View(layer), items_, *attention_scratch_, pool_);
 }
 
-// Runs the last slice in blocks of rows, samples and scores, and reports the step.
-void StepWorker::RunTail(Lane& lane) {
+// Runs the last slice in blocks of rows, samples and scores, and tells everybody.
+absl::Status StepWorker::RunTail(Lane& lane, std::string& blamed) {
   core::StepResult result{.epoch = lane.plan.epoch, .lane = lane.plan.lane, .step = lane.plan.step};
   std::vector<uint32_t> chosen;
   for (size_t first = 0; first < lane.tail.size(); first += SliceExecutor::kTailRows) {
@@ -201,7 +241,10 @@ void StepWorker::RunTail(Lane& lane) {
       result.scores.back().logprobs.push_back(scored[i]);
     }
   }
+  LAMINA_RETURN_IF_ERROR(SendTokens(lane, result, blamed));
   reporter_.ReportResult(std::move(result));
+  EndStep(lane);
+  return absl::OkStatus();
 }
 
 }  // namespace lamina::compute_node

@@ -10,10 +10,16 @@
 //
 //   idle --plan--> ready --slice k, put q k v--> away --replies--> ready (k + 1) ... --tail--> idle
 //
+// With several replicas a lane's slices run in turn on all of them, as PipelineSchedule says. Every
+// replica keeps the tables of every lane. The one that ran slice k puts the context to the one that
+// runs slice k + 1, where the attention outputs go too; the one that samples puts the tokens to all
+// others. A lane whose step goes on elsewhere is `elsewhere` until these tokens come.
+//
 // Threading: Run() on one thread; PushPlan() and Stop() from any other.
 // Allocation: per step (plans, results), not per slice.
 // Files: step_worker.cc the loop, slices and sampling; step_worker_begin.cc how a step is laid out;
-// step_worker_exchange.cc what goes to memory nodes and comes back.
+// step_worker_exchange.cc what goes to memory nodes and comes back; step_worker_replicas.cc what
+// replicas tell each other.
 
 #pragma once
 
@@ -50,7 +56,8 @@ class StepWorker {
  public:
   struct Options {
     control::EpochConfig config;
-    uint32_t node = 0;  // Own index among the compute nodes.
+    core::WindowShape shape;  // Of the configuration, with the context's width.
+    uint32_t node = 0;        // Own index among the compute nodes.
     uint32_t vocabulary = 0;
     const kernels::AttentionKernel* attention = nullptr;
     Nanos peer_deadline = Seconds(60);  // Longest wait for an attention output.
@@ -62,8 +69,10 @@ class StepWorker {
              control::NodeReporter& reporter, StepCounters& counters);
   ~StepWorker();
 
-  // Queries for memory node i go to queries[i]. Call before Run().
-  void SetPeers(std::vector<std::unique_ptr<transport::RemoteRegion>> queries);
+  // Queries for memory node i go to queries[i], what goes to compute node i to replicas[i] (null
+  // for the own one). Call before Run().
+  void SetPeers(std::vector<std::unique_ptr<transport::RemoteRegion>> queries,
+                std::vector<std::unique_ptr<transport::RemoteRegion>> replicas);
 
   // Works until Stop() (OK) or until something is wrong; `blamed` then names the peer, if one.
   absl::Status Run(std::string& blamed);
@@ -72,7 +81,7 @@ class StepWorker {
   void Stop();
 
  private:
-  enum class Phase : uint8_t { kIdle, kReady, kAway };
+  enum class Phase : uint8_t { kIdle, kReady, kAway, kElsewhere };
 
   struct RowRange {
     uint32_t first = 0;
@@ -103,7 +112,9 @@ class StepWorker {
     Phase phase = Phase::kIdle;
     std::vector<core::StepPlan> plans;  // Not yet begun, oldest first.
     core::StepPlan plan;                // Of the step that runs.
-    uint32_t slice = 0;                 // Next to run.
+    uint32_t slice = 0;                 // Next to run here.
+    bool pinned = false;                // The step stays on one replica.
+    bool context_pending = false;       // Of the slice before, from another replica.
     Nanos away_since = 0;
     std::vector<uint32_t> token_ids;
     std::vector<uint32_t> positions;
@@ -114,6 +125,9 @@ class StepWorker {
     ValueBuffers buffers;
     std::vector<core::WindowHeader> headers;  // [memory nodes], the source of puts.
     std::vector<BFloat16> kv_staging;         // [chunk tokens, k | v]
+    core::WindowHeader context_header;
+    // Header and entries, [plan_ahead]: each is free again when its step is done everywhere.
+    std::vector<std::vector<std::byte>> token_messages;
   };
 
   absl::Status RegisterSources();
@@ -124,24 +138,46 @@ class StepWorker {
   absl::Status PlaceRows(Lane& lane);
   absl::Status PlaceChunks(Lane& lane);
   void ChooseTailRows(Lane& lane);
+  // The lane's next slice from `from` on that runs here, if there is one.
+  void GoTo(Lane& lane, uint32_t from);
   void SetReady(Lane& lane);
+  void EndStep(Lane& lane);
   absl::Status RunSlice(Lane& lane, std::string& blamed);
   absl::Status Send(Lane& lane, std::string& blamed);
   absl::Status SendTo(Lane& lane, uint32_t node);
-  absl::Status Put(uint32_t node, size_t offset, absl::Span<const std::byte> source,
+  absl::Status SendContext(Lane& lane, std::string& blamed);
+  absl::Status SendTokens(Lane& lane, const core::StepResult& result, std::string& blamed);
+  absl::Status Put(transport::RemoteRegion& peer, size_t offset, absl::Span<const std::byte> source,
                    const transport::SignalUpdate* signal);
   void StageChunks(Lane& lane);
   void AttendChunks(Lane& lane);
-  absl::Status TakeReplies(std::string& blamed);
+  absl::Status TakeArrivals(std::string& blamed);
+  absl::StatusOr<bool> TakeReplies(Lane& lane, std::string& blamed);
   absl::Status TakeReply(Lane& lane, uint32_t node);
-  absl::Status WaitForReplies(std::string& blamed);
-  void RunTail(Lane& lane);
-  uint64_t UnitValue(const Lane& lane) const;
+  absl::StatusOr<bool> TakeContext(Lane& lane);
+  absl::StatusOr<bool> TakeTokens(Lane& lane);
+  absl::Status ApplyTokens(const Lane& lane, const std::byte* entries, uint32_t count);
+  absl::Status CheckWindow(const core::WindowHeader& header, const core::WindowHeader& expected,
+                           const std::string& sender);
+  absl::Status WaitForArrivals(std::string& blamed);
+  absl::Status RunTail(Lane& lane, std::string& blamed);
+  // Of the attention after `slice`.
+  uint64_t UnitValue(const Lane& lane, uint32_t slice) const {
+    return layout_.SignalValue(lane.plan.step, slice);
+  }
+  uint32_t ReplicaOf(const Lane& lane, uint32_t slice) const {
+    return schedule_.ReplicaOf(lane.plan.lane, lane.plan.step, slice, lane.pinned);
+  }
+  // Of the last slice.
+  uint32_t TailReplicaOf(const Lane& lane) const {
+    return ReplicaOf(lane, executor_.slice_count() - 1);
+  }
   uint32_t IndexOf(const Lane& lane) const { return static_cast<uint32_t>(&lane - lanes_.data()); }
   RowInputs Rows(const Lane& lane) const { return {lane.token_ids, lane.positions}; }
 
   const Options options_;
   const core::WindowLayout layout_;
+  const core::PipelineSchedule schedule_;
   SliceExecutor& executor_;
   transport::Transport& transport_;
   transport::Region& region_;
@@ -150,6 +186,7 @@ class StepWorker {
   control::NodeReporter& reporter_;
   StepCounters& counters_;
   std::vector<std::unique_ptr<transport::RemoteRegion>> queries_;
+  std::vector<std::unique_ptr<transport::RemoteRegion>> replicas_;
   control::Inbox<core::StepPlan> inbox_;
   transport::AbortWord abort_{0};
 

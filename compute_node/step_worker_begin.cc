@@ -44,9 +44,8 @@ absl::Status StepWorker::BeginStep(Lane& lane) {
     return absl::OkStatus();
   }
   ChooseTailRows(lane);
-  lane.slice = 0;
-  turns_.Begin(IndexOf(lane));
-  SetReady(lane);
+  lane.pinned = !lane.chunks.empty();
+  GoTo(lane, 0);
   return absl::OkStatus();
 }
 

@@ -31,7 +31,6 @@ absl::Status StepWorker::Send(Lane& lane, std::string& blamed) {
         blamed = options_.config.memory_nodes[node];
         return sent;
       }
-      lane.nodes[node].pending = true;
     }
   }
   return absl::OkStatus();
@@ -56,7 +55,7 @@ void StepWorker::StageChunks(Lane& lane) {
 absl::Status StepWorker::SendTo(Lane& lane, uint32_t node) {
   const AttentionDescriptor& shape = options_.config.layers[lane.slice];
   const NodePart& part = lane.nodes[node];
-  const uint64_t value = UnitValue(lane);
+  const uint64_t value = UnitValue(lane, lane.slice);
   const size_t window = layout_.QueryWindow(options_.node, IndexOf(lane), value);
   const transport::SignalUpdate signal{.word = layout_.query_word(options_.node, IndexOf(lane)),
                                        .value = value};
@@ -68,101 +67,147 @@ absl::Status StepWorker::SendTo(Lane& lane, uint32_t node) {
             .rows = part.rows.count,
             .kv_rows = part.kv_rows.count,
             .sender = options_.node};
-  LAMINA_RETURN_IF_ERROR(Put(node, window, transport::AsBytes(&header, 1), nullptr));
+  LAMINA_RETURN_IF_ERROR(Put(*queries_[node], window, transport::AsBytes(&header, 1), nullptr));
   const auto qkv = executor_.QkvRows(lane.slice, lane.positions.size(), lane.buffers);
   const auto rows = transport::AsBytes(qkv.row(part.rows.first), part.rows.count * qkv.cols);
   size_t offset = window + sizeof(header);
-  LAMINA_RETURN_IF_ERROR(Put(node, offset, rows, part.kv_rows.count == 0 ? &signal : nullptr));
+  LAMINA_RETURN_IF_ERROR(
+      Put(*queries_[node], offset, rows, part.kv_rows.count == 0 ? &signal : nullptr));
   size_t bytes = sizeof(header) + rows.size();
   if (part.kv_rows.count > 0) {
     offset += rows.size();
     const size_t kv_width = 2 * size_t{shape.kv_width()};
     const auto kv = transport::AsBytes(lane.kv_staging.data() + part.kv_rows.first * kv_width,
                                        part.kv_rows.count * kv_width);
-    LAMINA_RETURN_IF_ERROR(Put(node, offset, kv, &signal));
+    LAMINA_RETURN_IF_ERROR(Put(*queries_[node], offset, kv, &signal));
     bytes += kv.size();
   }
   control::AddTo(counters_.bytes_sent, bytes);
   return absl::OkStatus();
 }
 
-absl::Status StepWorker::Put(uint32_t node, size_t offset, absl::Span<const std::byte> source,
+absl::Status StepWorker::Put(transport::RemoteRegion& peer, size_t offset,
+                             absl::Span<const std::byte> source,
                              const transport::SignalUpdate* signal) {
   return transport::PutAll(
-      transport_, *queries_[node], offset, source, signal,
+      transport_, peer, offset, source, signal,
       {.deadline = RealClock().Now() + options_.peer_deadline, .abort = &abort_});
 }
 
-// Takes every reply that has arrived; lanes with none pending become ready.
-absl::Status StepWorker::TakeReplies(std::string& blamed) {
+// Takes everything that has arrived; lanes that wait for nothing more become ready, or idle.
+absl::Status StepWorker::TakeArrivals(std::string& blamed) {
   for (Lane& lane : lanes_) {
+    if (lane.phase == Phase::kElsewhere) {
+      const absl::StatusOr<bool> taken = TakeTokens(lane);
+      if (!taken.ok()) {
+        blamed = options_.config.compute_nodes[TailReplicaOf(lane)];
+        return taken.status();
+      }
+    }
     if (lane.phase != Phase::kAway) {
       continue;
     }
-    bool pending = false;
-    for (uint32_t node = 0; node < lane.nodes.size(); ++node) {
-      if (!lane.nodes[node].pending) {
-        continue;
-      }
-      if (region_.LoadSignal(layout_.reply_word(node, IndexOf(lane))) < UnitValue(lane)) {
-        pending = true;
-        continue;
-      }
-      const absl::Status taken = TakeReply(lane, node);
-      if (!taken.ok()) {
-        blamed = options_.config.memory_nodes[node];
-        return taken;
-      }
-      lane.nodes[node].pending = false;
+    LAMINA_ASSIGN_OR_RETURN(const bool replied, TakeReplies(lane, blamed));
+    const absl::StatusOr<bool> context = TakeContext(lane);
+    if (!context.ok()) {
+      blamed = options_.config.compute_nodes[ReplicaOf(lane, lane.slice - 1)];
+      return context.status();
     }
-    if (!pending) {
-      ++lane.slice;
+    if (replied && *context) {
       SetReady(lane);
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status StepWorker::TakeReply(Lane& lane, uint32_t node) {
-  const RowRange& rows = lane.nodes[node].rows;
-  const std::byte* window =
-      region_.bytes().data() + layout_.ReplyWindow(node, IndexOf(lane), UnitValue(lane));
-  core::WindowHeader header;
-  std::memcpy(&header, window, sizeof(header));
-  const absl::Status checked = core::CheckHeader(header, {.lane = IndexOf(lane),
-                                                          .epoch = options_.config.epoch,
-                                                          .step = lane.plan.step,
-                                                          .layer = lane.slice,
-                                                          .rows = rows.count,
-                                                          .sender = node});
+// Whether no reply of the lane is pending any more.
+absl::StatusOr<bool> StepWorker::TakeReplies(Lane& lane, std::string& blamed) {
+  bool pending = false;
+  for (uint32_t node = 0; node < lane.nodes.size(); ++node) {
+    if (!lane.nodes[node].pending) {
+      continue;
+    }
+    if (region_.LoadSignal(layout_.reply_word(node, IndexOf(lane))) <
+        UnitValue(lane, lane.slice - 1)) {
+      pending = true;
+      continue;
+    }
+    const absl::Status taken = TakeReply(lane, node);
+    if (!taken.ok()) {
+      blamed = options_.config.memory_nodes[node];
+      return taken;
+    }
+    lane.nodes[node].pending = false;
+  }
+  return !pending;
+}
+
+absl::Status StepWorker::CheckWindow(const core::WindowHeader& header,
+                                     const core::WindowHeader& expected,
+                                     const std::string& sender) {
+  absl::Status checked = core::CheckHeader(header, expected);
   if (!checked.ok()) {
     control::AddTo(counters_.refused_messages, 1);
-    LogWarning("refused a reply window of ", options_.config.memory_nodes[node], " ",
-               checked.message());
-    return checked;
+    LogWarning("refused a window of ", sender, " ", checked.message());
   }
-  const auto out = executor_.AttentionRows(lane.slice, lane.positions.size(), lane.buffers);
+  return checked;
+}
+
+absl::Status StepWorker::TakeReply(Lane& lane, uint32_t node) {
+  const uint32_t layer = lane.slice - 1;
+  const RowRange& rows = lane.nodes[node].rows;
+  const std::byte* window =
+      region_.bytes().data() + layout_.ReplyWindow(node, IndexOf(lane), UnitValue(lane, layer));
+  core::WindowHeader header;
+  std::memcpy(&header, window, sizeof(header));
+  LAMINA_RETURN_IF_ERROR(CheckWindow(header,
+                                     {.lane = IndexOf(lane),
+                                      .epoch = options_.config.epoch,
+                                      .step = lane.plan.step,
+                                      .layer = layer,
+                                      .rows = rows.count,
+                                      .sender = node},
+                                     options_.config.memory_nodes[node]));
+  const auto out = executor_.AttentionRows(layer, lane.positions.size(), lane.buffers);
   const size_t bytes = rows.count * out.cols * sizeof(BFloat16);
   std::memcpy(out.row(rows.first), window + sizeof(header), bytes);
   control::AddTo(counters_.bytes_received, sizeof(header) + bytes);
   return absl::OkStatus();
 }
 
-absl::Status StepWorker::WaitForReplies(std::string& blamed) {
+// A replica is late because a memory node is: so memory nodes are given up on first.
+absl::Status StepWorker::WaitForArrivals(std::string& blamed) {
   conditions_.clear();
   Nanos deadline = INT64_MAX;
   bool any_idle = false;
+  const auto expect = [&](const std::string& peer, uint32_t word, uint64_t value, Nanos until) {
+    conditions_.push_back({.word = word, .at_least = value});
+    if (until < deadline) {
+      deadline = until;
+      blamed = peer;
+    }
+  };
   for (Lane& lane : lanes_) {
+    const uint32_t index = IndexOf(lane);
     any_idle = any_idle || lane.phase == Phase::kIdle;
+    if (lane.phase == Phase::kElsewhere) {
+      const uint32_t tail = TailReplicaOf(lane);
+      expect(options_.config.compute_nodes[tail], layout_.token_word(tail, index), lane.plan.step,
+             lane.away_since + 2 * options_.peer_deadline);
+    }
     if (lane.phase != Phase::kAway) {
       continue;
     }
-    deadline = std::min(deadline, lane.away_since + options_.peer_deadline);
+    const uint64_t value = UnitValue(lane, lane.slice - 1);
+    if (lane.context_pending) {
+      const uint32_t before = ReplicaOf(lane, lane.slice - 1);
+      expect(options_.config.compute_nodes[before], layout_.context_word(before, index), value,
+             lane.away_since + 2 * options_.peer_deadline);
+    }
+    const Nanos until = lane.away_since + (lane.context_pending ? 2 : 1) * options_.peer_deadline;
     for (uint32_t node = 0; node < lane.nodes.size(); ++node) {
       if (lane.nodes[node].pending) {
-        conditions_.push_back(
-            {.word = layout_.reply_word(node, IndexOf(lane)), .at_least = UnitValue(lane)});
-        blamed = options_.config.memory_nodes[node];
+        expect(options_.config.memory_nodes[node], layout_.reply_word(node, index), value, until);
       }
     }
   }
@@ -170,11 +215,12 @@ absl::Status StepWorker::WaitForReplies(std::string& blamed) {
   const absl::StatusOr<size_t> ready = transport_.Wait(
       region_, conditions_, {.deadline = std::min(deadline, poll), .abort = &abort_});
   if (absl::IsDeadlineExceeded(ready.status()) && RealClock().Now() < deadline) {
+    blamed.clear();
     return absl::OkStatus();
   }
   if (absl::IsDeadlineExceeded(ready.status())) {
-    return absl::DeadlineExceededError(absl::StrCat("no attention from ", blamed, " for ",
-                                                    ToSeconds(options_.peer_deadline), " s"));
+    return absl::DeadlineExceededError(
+        absl::StrCat("nothing from ", blamed, " for ", ToSeconds(options_.peer_deadline), " s"));
   }
   if (ready.ok()) {
     blamed.clear();

@@ -14,6 +14,7 @@ core::WindowShape WindowShapeOf(const EpochConfig& config) {
           .lanes = config.lanes,
           .rows_max = config.rows_max,
           .kv_rows_max = config.chunk_tokens_max,
+          .plan_ahead = config.plan_ahead,
           .layers = config.layers};
 }
 

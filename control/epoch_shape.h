@@ -12,11 +12,17 @@
 #include "absl/status/statusor.h"
 #include "common/attention_descriptor.h"
 #include "control/node_handler.h"
+#include "coordinator/core/pipeline_schedule.h"
 #include "coordinator/core/window_layout.h"
 
 namespace lamina::control {
 
 core::WindowShape WindowShapeOf(const EpochConfig& config);
+
+inline core::PipelineSchedule ScheduleOf(const EpochConfig& config) {
+  return {config.mode, static_cast<uint32_t>(config.compute_nodes.size()),
+          static_cast<uint32_t>(config.layers.size())};
+}
 
 // The layer whose queries take the most memory. Requires: at least one layer.
 const AttentionDescriptor& WidestQueries(const std::vector<AttentionDescriptor>& layers);

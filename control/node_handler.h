@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/attention_descriptor.h"
+#include "common/pipeline_mode.h"
 #include "coordinator/core/step_plan.h"
 
 namespace lamina::control {
@@ -18,7 +19,9 @@ namespace lamina::control {
 // The shape of the cluster in one epoch, the same for all its nodes.
 struct EpochConfig {
   uint64_t epoch = 0;
+  PipelineMode mode = PipelineMode::kRotational;
   uint32_t lanes = 0;
+  uint32_t plan_ahead = 1;
   uint32_t rows_max = 0;
   uint32_t chunk_tokens_max = 0;
   uint32_t scratch_tokens = 0;

@@ -29,7 +29,9 @@ using Stream = grpc::ClientReaderWriter<v1::NodeMessage, v1::CoordinatorMessage>
 
 EpochConfig ToEpochConfig(const v1::Configure& proto) {
   EpochConfig config{.epoch = proto.epoch(),
+                     .mode = static_cast<PipelineMode>(proto.pipeline_mode()),
                      .lanes = proto.lanes(),
+                     .plan_ahead = proto.plan_ahead(),
                      .rows_max = proto.rows_max(),
                      .chunk_tokens_max = proto.chunk_tokens_max(),
                      .scratch_tokens = proto.scratch_tokens(),

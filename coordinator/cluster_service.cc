@@ -138,6 +138,8 @@ void NodeStream::Configure(const control::EpochConfig& config) {
   v1::Configure* proto = message.mutable_configure();
   proto->set_epoch(config.epoch);
   proto->set_lanes(config.lanes);
+  proto->set_pipeline_mode(static_cast<uint32_t>(config.mode));
+  proto->set_plan_ahead(config.plan_ahead);
   proto->set_rows_max(config.rows_max);
   proto->set_chunk_tokens_max(config.chunk_tokens_max);
   proto->set_scratch_tokens(config.scratch_tokens);
@@ -180,7 +182,7 @@ void NodeStream::Reactor::Handle() {
     case v1::NodeMessage::kReady:
       return engine_.NodeReady(name_, message_.ready().epoch());
     case v1::NodeMessage::kStepResult:
-      return engine_.StepDone(control::FromProto(message_.step_result()));
+      return engine_.StepDone(name_, control::FromProto(message_.step_result()));
     case v1::NodeMessage::kStatus: {
       const v1::NodeStatus& status = message_.status();
       return engine_.NodeStatus(name_, status.busy_share(),

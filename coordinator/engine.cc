@@ -190,8 +190,10 @@ void Engine::NodeStatus(const std::string& name, double busy_share,
   });
 }
 
-void Engine::StepDone(core::StepResult result) {
-  impl_->Post([impl = impl_.get(), result = std::move(result)] { impl->StepDone(result); });
+void Engine::StepDone(const std::string& name, core::StepResult result) {
+  impl_->Post([impl = impl_.get(), name, result = std::move(result)]() mutable {
+    impl->StepDone(name, std::move(result));
+  });
 }
 
 EngineStatus Engine::GetStatus() {

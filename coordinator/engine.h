@@ -35,6 +35,7 @@ struct EngineOptions {
   uint32_t vocabulary = 0;
   std::string model_fingerprint;
   std::string transport = "shm://";
+  PipelineMode mode = PipelineMode::kRotational;
   core::SchedulerOptions scheduler;  // memory_nodes is filled in at each epoch.
   bool priority_order = false;
   // A node that has not been heard of for so long is taken for dead (stopped, or its cable pulled):
@@ -88,7 +89,7 @@ class Engine {
                  const std::string& peer);
   void NodeStatus(const std::string& name, double busy_share,
                   const control::NodeCounters& counters);
-  void StepDone(core::StepResult result);
+  void StepDone(const std::string& name, core::StepResult result);
 
   EngineStatus GetStatus();
 

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/core/step_reports.h"
 #include "coordinator/engine.h"
 #include "coordinator/request_table.h"
 
@@ -47,6 +48,7 @@ struct Engine::Impl {
   // Engine's thread only, from here on.
   core::Membership membership;
   core::Scheduler scheduler;
+  core::StepReports reports;  // Of steps that some compute nodes have done.
   RequestTable requests;
   std::map<std::string, Node> nodes;  // Attached.
   std::vector<std::string>
@@ -85,7 +87,7 @@ struct Engine::Impl {
 
   // engine_steps.cc
   void PlanSteps();
-  void StepDone(const core::StepResult& result);
+  void StepDone(const std::string& name, core::StepResult report);
   void ReportChunks(const core::StepResult& result);
   void CountTokens();
   double TokensPerSecond();

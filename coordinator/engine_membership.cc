@@ -51,6 +51,8 @@ void Engine::Impl::Configure() {
   }
   memory_names = names;
   chunks_planned.assign(options.scheduler.lanes, {});
+  reports.Reset(static_cast<uint32_t>(membership.compute_members().size()),
+                options.scheduler.lanes);
   core::Events events;
   scheduler.StartEpoch(membership.epoch(), shares, lost, events);
   Deliver(events);
@@ -65,7 +67,9 @@ void Engine::Impl::Configure() {
 control::EpochConfig Engine::Impl::MakeConfig(
     const std::vector<core::MemoryNodeShare>& shares) const {
   control::EpochConfig config{.epoch = membership.epoch(),
+                              .mode = options.mode,
                               .lanes = options.scheduler.lanes,
+                              .plan_ahead = options.scheduler.plan_ahead,
                               .rows_max = options.scheduler.rows_max,
                               .chunk_tokens_max = options.scheduler.step_tokens_max,
                               .scratch_tokens = options.scheduler.scratch_tokens,
@@ -182,7 +186,7 @@ void Engine::Impl::NodeFault(const std::string& name, uint64_t epoch, const absl
                              const std::string& peer) {
   LogError("fault of ", name, " epoch ", epoch, peer.empty() ? "" : " blames ", peer, ": ",
            status.message());
-  membership.Fault(name, epoch, status);
+  membership.Fault(name, epoch, status, peer);
   if (membership.phase() == core::MembershipPhase::kWaiting) {
     core::Events events;
     scheduler.FailAll(absl::UnavailableError(absl::StrCat("node ", name, ": ", status.message())),

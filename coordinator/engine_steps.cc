@@ -45,18 +45,30 @@ void Engine::Impl::PlanSteps() {
   }
 }
 
-void Engine::Impl::StepDone(const core::StepResult& result) {
+void Engine::Impl::StepDone(const std::string& name, core::StepResult report) {
+  if (report.epoch != membership.epoch()) {
+    return;
+  }
+  const std::vector<const core::Member*> compute = membership.compute_members();
+  const auto node = std::find_if(compute.begin(), compute.end(),
+                                 [&](const core::Member* member) { return member->name == name; });
+  if (node == compute.end()) {
+    return;
+  }
+  auto whole = reports.Add(static_cast<uint32_t>(node - compute.begin()), std::move(report));
+  absl::Status status = whole.status();
   core::Events events;
-  const absl::Status status = scheduler.OnStepDone(result, events);
+  if (status.ok() && whole->has_value()) {
+    const core::StepResult& result = **whole;
+    status = scheduler.OnStepDone(result, events);
+    if (status.ok()) {
+      membership.NoteProgress();
+      ReportChunks(result);
+    }
+  }
   if (!status.ok()) {
     LogError("step result refused: ", status.message());
-    const std::vector<const core::Member*> compute = membership.compute_members();
-    if (!compute.empty()) {
-      NodeFault(compute.front()->name, membership.epoch(), status, "");
-    }
-  } else if (result.epoch == membership.epoch()) {
-    membership.NoteProgress();
-    ReportChunks(result);
+    NodeFault(name, membership.epoch(), status, "");
   }
   Deliver(events);
   CountTokens();

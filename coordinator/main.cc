@@ -70,6 +70,7 @@ coordinator::EngineOptions MakeOptions(const ClusterConfig& config, const model:
   coordinator::EngineOptions options{.layers = LayersOf(model.graph),
                                      .vocabulary = model.config.vocabulary,
                                      .transport = config.transport.front() + "://",
+                                     .mode = config.pipeline.mode,
                                      .priority_order = config.order == ServiceOrderKind::kPriority,
                                      .node_silence_max = kNodeSilenceMax};
   for (const ComputeNodeConfig& node : config.compute) {

@@ -25,6 +25,7 @@ AttentionWorker::AttentionWorker(const Options& options, transport::Transport& t
                                  ThreadPool& pool, WorkerCounters& counters)
     : options_(options),
       layout_(control::WindowShapeOf(options.config)),
+      schedule_(control::ScheduleOf(options.config)),
       transport_(transport),
       region_(region),
       arena_(arena),
@@ -119,10 +120,16 @@ absl::Status AttentionWorker::ServeUnit(uint32_t replica, uint32_t lane_index) {
   expected.step = lane.step;
   expected.rows = static_cast<uint32_t>(lane.rows.size());
   expected.kv_rows = lane.chunk_tokens;
+  if (const uint32_t turn = schedule_.ReplicaOf(lane_index, lane.step, layer, lane.pinned);
+      turn != replica) {
+    return absl::InternalError(absl::StrCat("a window of lane ", lane_index, " step ", lane.step,
+                                            " layer ", layer, " comes from compute node ", replica,
+                                            " where the schedule says ", turn));
+  }
   LAMINA_RETURN_IF_ERROR(CheckWindow(header, expected));
   Store(lane, layer, window);
   Attend(lane, layer, window);
-  LAMINA_RETURN_IF_ERROR(Reply(replica, lane_index, value));
+  LAMINA_RETURN_IF_ERROR(Reply(lane_index, value));
   lane.value = value;
   const AttentionDescriptor& shape = options_.config.layers[layer];
   control::AddTo(counters_.bytes_received, sizeof(header) +
@@ -172,6 +179,7 @@ absl::Status AttentionWorker::Advance(Lane& lane) {
     LAMINA_RETURN_IF_ERROR(CollectRows(plan, lane));
     if (!lane.rows.empty() || lane.chunk_tokens > 0) {
       lane.step = plan.step;
+      lane.pinned = !plan.chunks.empty();
     }
   }
   lane.plans.erase(lane.plans.begin(), lane.plans.begin() + static_cast<std::ptrdiff_t>(applied));
@@ -324,7 +332,8 @@ void AttentionWorker::Attend(const Lane& lane, uint32_t layer, const std::byte* 
   }
 }
 
-absl::Status AttentionWorker::Reply(uint32_t replica, uint32_t lane_index, uint64_t value) {
+// To the replica that runs the next slice.
+absl::Status AttentionWorker::Reply(uint32_t lane_index, uint64_t value) {
   const Lane& lane = lanes_[lane_index];
   const uint32_t layer = layout_.LayerOf(value);
   const core::WindowHeader header{.lane = lane_index,
@@ -340,6 +349,7 @@ absl::Status AttentionWorker::Reply(uint32_t replica, uint32_t lane_index, uint6
                                        .value = value};
   const transport::WaitOptions wait{.deadline = RealClock().Now() + options_.peer_deadline,
                                     .abort = &abort_};
+  const uint32_t replica = schedule_.ReplicaOf(lane_index, lane.step, layer + 1, lane.pinned);
   transport::RemoteRegion& peer = *replies_[replica];
   LAMINA_RETURN_IF_ERROR(transport::PutAll(transport_, peer,
                                            layout_.ReplyWindow(options_.node, lane_index, value),

@@ -24,6 +24,7 @@
 #include "common/thread_pool.h"
 #include "control/inbox.h"
 #include "control/node_handler.h"
+#include "coordinator/core/pipeline_schedule.h"
 #include "coordinator/core/step_plan.h"
 #include "coordinator/core/window_layout.h"
 #include "kernels/attention.h"
@@ -85,6 +86,7 @@ class AttentionWorker {
     std::vector<core::StepPlan> plans;  // Not yet begun, oldest first.
     uint64_t step = 0;                  // In it; 0 for none: the next plan has not come.
     uint64_t value = 0;                 // Last unit done.
+    bool pinned = false;                // The step stays on one replica.
     std::vector<Row> rows;
     std::vector<Chunk> chunks;
     uint32_t chunk_tokens = 0;
@@ -102,10 +104,11 @@ class AttentionWorker {
                                               uint32_t tokens) const;
   void Store(const Lane& lane, uint32_t layer, const std::byte* window);
   void Attend(const Lane& lane, uint32_t layer, const std::byte* window);
-  absl::Status Reply(uint32_t replica, uint32_t lane_index, uint64_t value);
+  absl::Status Reply(uint32_t lane_index, uint64_t value);
 
   const Options options_;
   const core::WindowLayout layout_;
+  const core::PipelineSchedule schedule_;
   transport::Transport& transport_;
   transport::Region& region_;
   kernels::KvArena& arena_;

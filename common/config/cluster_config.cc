@@ -20,6 +20,7 @@ namespace {
 constexpr int kCoreMax = 4095;              // Linux's CPU_SETSIZE allows 1024; big hosts have more.
 constexpr uint32_t kThreadsMax = 1024;      // Of one node.
 constexpr size_t kNodeNameBytesMax = 63;    // Names become file names and host labels.
+constexpr size_t kComputeNodesMax = 8;      // Replicas.
 constexpr size_t kMemoryNodesMax = 16;      // Bounds the windows of a compute node.
 constexpr uint32_t kLanesMax = 8;           // Bounds the windows of every node.
 constexpr uint32_t kChunkTokensMax = 8192;  // Bounds the activations of a step.
@@ -125,6 +126,11 @@ absl::Status CheckNodes(const ClusterConfig& config) {
       return Invalid(absl::StrCat("compute.", i, ".compute_type"), config.compute[i].compute_type,
                      "one of bf16, f32");
     }
+    if (config.compute[i].compute_type != config.compute[0].compute_type) {
+      return Invalid(absl::StrCat("compute.", i, ".compute_type"), config.compute[i].compute_type,
+                     absl::StrCat(config.compute[0].compute_type,
+                                  ", that of the other compute nodes: they pass rows on"));
+    }
   }
   for (size_t i = 0; i < config.memory.size(); ++i) {
     LAMINA_RETURN_IF_ERROR(CheckNode("memory", i, config.memory[i], names));
@@ -196,6 +202,12 @@ absl::Status CheckValues(const ClusterConfig& config) {
         absl::StrCat("pipeline.lanes: ", config.pipeline.lanes,
                      " contradicts pipeline.mode sequential, which has one lane; set it to 1"));
   }
+  if (config.pipeline.mode == PipelineMode::kSequential && config.compute.size() > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("compute: ", config.compute.size(),
+                     " nodes contradict pipeline.mode sequential, which uses one; remove the "
+                     "others or choose rotational or fixed"));
+  }
   LAMINA_RETURN_IF_ERROR(
       CheckRange("prefill.chunk_tokens", config.prefill.chunk_tokens, 1, kChunkTokensMax));
   LAMINA_RETURN_IF_ERROR(CheckRange("limits.sequence_tokens_max", config.limits.sequence_tokens_max,
@@ -221,8 +233,9 @@ absl::Status CheckNodeServed(absl::string_view list, size_t index, const Node& n
 
 absl::Status CheckServed(const ClusterConfig& config) {
   using internal::EnumName;
-  if (config.compute.size() > 1) {
-    return NotServed("compute", absl::StrCat(config.compute.size(), " nodes"), "exactly one");
+  if (config.compute.size() > kComputeNodesMax) {
+    return NotServed("compute", absl::StrCat(config.compute.size(), " nodes"),
+                     absl::StrCat("1 to ", kComputeNodesMax));
   }
   if (config.memory.size() > kMemoryNodesMax) {
     return NotServed("memory", absl::StrCat(config.memory.size(), " nodes"),

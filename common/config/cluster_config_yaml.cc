@@ -291,7 +291,10 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
       {"order", Choice(internal::kServiceOrders, c.order)}};
   LAMINA_RETURN_IF_ERROR(ReadKeys(root, "", keys));
   if (c.pipeline.lanes == kNotGiven) {
-    c.pipeline.lanes = c.pipeline.mode == PipelineMode::kSequential ? 1 : 2;
+    // One more than replicas: the schedule that leaves nobody idle.
+    const auto replicas = static_cast<uint32_t>(std::max<size_t>(1, c.compute.size()));
+    c.pipeline.lanes =
+        c.pipeline.mode == PipelineMode::kSequential ? 1 : std::min<uint32_t>(replicas + 1, 8);
   }
   return absl::OkStatus();
 }

@@ -69,7 +69,8 @@ void Membership::Ready(const std::string& name, uint64_t epoch) {
   }
 }
 
-void Membership::Fault(const std::string& name, uint64_t epoch, const absl::Status& status) {
+void Membership::Fault(const std::string& name, uint64_t epoch, const absl::Status& status,
+                       const std::string& peer) {
   Member* member = Find(name);
   if (member == nullptr || epoch != epoch_ || member->state == MemberState::kAbsent) {
     return;
@@ -85,8 +86,14 @@ void Membership::Fault(const std::string& name, uint64_t epoch, const absl::Stat
   if (phase_ != MembershipPhase::kPreparing && ++faults_ < kFaultsMax) {
     return;
   }
-  member->state = MemberState::kFailed;
-  member->problem = std::string(status.message());
+  Member* blamed = phase_ == MembershipPhase::kPreparing ? nullptr : Find(peer);
+  if (blamed != nullptr && blamed != member && blamed->state != MemberState::kAbsent) {
+    blamed->state = MemberState::kFailed;
+    blamed->problem = absl::StrCat("blamed by ", name, ": ", status.message());
+  } else {
+    member->state = MemberState::kFailed;
+    member->problem = std::string(status.message());
+  }
   if (!CanForm()) {
     phase_ = MembershipPhase::kWaiting;
   }

@@ -55,8 +55,11 @@ class Membership {
   void Prepared(const std::string& name, uint64_t epoch, std::string region);
   void Ready(const std::string& name, uint64_t epoch);
   // The node cannot go on in this epoch. While preparing, it is set aside with its problem; later,
-  // a new epoch starts. Nothing changes when the epoch is over already.
-  void Fault(const std::string& name, uint64_t epoch, const absl::Status& status);
+  // a new epoch starts, and it is set aside when that has happened too often. With `peer`, the node
+  // that it blames, that one is set aside in its place. Nothing changes when the epoch is over
+  // already.
+  void Fault(const std::string& name, uint64_t epoch, const absl::Status& status,
+             const std::string& peer = "");
 
   // What to do now; call until kNone.
   MembershipAction Next();

@@ -37,11 +37,11 @@ RowBytes WidestRows(const WindowShape& shape) {
 
 absl::Status WindowLayout::Check(const WindowShape& shape) {
   if (shape.compute_nodes == 0 || shape.memory_nodes == 0 || shape.lanes == 0 ||
-      shape.rows_max == 0 || shape.layers.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("window shape has a zero: compute_nodes ", shape.compute_nodes,
-                     " memory_nodes ", shape.memory_nodes, " lanes ", shape.lanes, " rows_max ",
-                     shape.rows_max, " layers ", shape.layers.size()));
+      shape.rows_max == 0 || shape.plan_ahead == 0 || shape.layers.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "window shape has a zero: compute_nodes ", shape.compute_nodes, " memory_nodes ",
+        shape.memory_nodes, " lanes ", shape.lanes, " rows_max ", shape.rows_max, " plan_ahead ",
+        shape.plan_ahead, " layers ", shape.layers.size()));
   }
   const RowBytes rows = WidestRows(shape);
   const double bytes = 2.0 * shape.compute_nodes * shape.lanes *
@@ -60,6 +60,8 @@ WindowLayout::WindowLayout(WindowShape shape) : shape_(std::move(shape)) {
   query_window_bytes_ =
       Align(sizeof(WindowHeader) + shape_.rows_max * rows.qkv + shape_.kv_rows_max * rows.kv);
   reply_window_bytes_ = Align(sizeof(WindowHeader) + shape_.rows_max * rows.q);
+  context_window_bytes_ = Align(sizeof(WindowHeader) + shape_.rows_max * shape_.context_row_bytes);
+  token_window_bytes_ = Align(sizeof(WindowHeader) + token_rows_max() * sizeof(TokenEntry));
 }
 
 size_t WindowLayout::query_region_bytes() const { return query_words() * 2 * query_window_bytes_; }
@@ -80,6 +82,37 @@ uint32_t WindowLayout::reply_word(uint32_t memory_node, uint32_t lane) const {
 
 size_t WindowLayout::ReplyWindow(uint32_t memory_node, uint32_t lane, uint64_t value) const {
   return (size_t{reply_word(memory_node, lane)} * 2 + value % 2) * reply_window_bytes_;
+}
+
+size_t WindowLayout::compute_region_bytes() const {
+  if (shape_.compute_nodes == 1) {
+    return reply_region_bytes();
+  }
+  return reply_region_bytes() +
+         replica_words() * (context_window_bytes_ + shape_.plan_ahead * token_window_bytes_);
+}
+
+uint32_t WindowLayout::compute_region_words() const {
+  return reply_words() + (shape_.compute_nodes == 1 ? 0 : 2 * replica_words());
+}
+
+uint32_t WindowLayout::context_word(uint32_t compute_node, uint32_t lane) const {
+  return reply_words() + compute_node * shape_.lanes + lane;
+}
+
+size_t WindowLayout::ContextWindow(uint32_t compute_node, uint32_t lane) const {
+  return reply_region_bytes() +
+         (size_t{compute_node} * shape_.lanes + lane) * context_window_bytes_;
+}
+
+uint32_t WindowLayout::token_word(uint32_t compute_node, uint32_t lane) const {
+  return reply_words() + replica_words() + compute_node * shape_.lanes + lane;
+}
+
+size_t WindowLayout::TokenWindow(uint32_t compute_node, uint32_t lane, uint64_t step) const {
+  const size_t word = size_t{compute_node} * shape_.lanes + lane;
+  return reply_region_bytes() + replica_words() * context_window_bytes_ +
+         (word * shape_.plan_ahead + step % shape_.plan_ahead) * token_window_bytes_;
 }
 
 absl::Status CheckHeader(const WindowHeader& header, const WindowHeader& expected) {

@@ -5,16 +5,25 @@
 // it travels.
 //
 // Every receiver has one region. A memory node's region holds a query window for each (compute
-// node, lane, parity); a compute node's holds a reply window for each (memory node, lane, parity).
-// A window is a WindowHeader and rows. One signal word belongs to each (sender, lane).
+// node, lane, parity); a compute node's holds a reply window for each (memory node, lane, parity),
+// and with several replicas, behind these, a context window for each (compute node, lane) and a
+// token window for each (compute node, lane, step modulo plan_ahead). A window is a WindowHeader
+// and rows. One signal word belongs to each (sender, lane, kind).
 //
 //   query window   header | rows x [q | k | v] bf16 | kv_rows x [k | v] bf16     (kv_rows: prompt
 //   chunks) reply window   header | rows x [attention output] bf16
+//   context window header | for each value of the context: rows x value
+//   token window   header | rows x TokenEntry
 //
 // A unit is one attention: (step, layer). Its signal value is (step - 1) * layers + layer + 1,
 // steps counting from 1, so values only grow and the plan determines them. Windows alternate by the
 // value's parity. A sender may write unit u + 2 only after it has consumed the reply to unit u: the
 // reply is the credit that frees the window.
+//
+// A lane's units follow each other over the replicas, each waiting for what the one before sent. So
+// a replica that sends the same peer another context knows that the last one was used up. Tokens of
+// a step go to replicas that may have nothing else to do in the step; what frees their window is
+// that the plan of step s + plan_ahead comes only after every replica has reported step s.
 
 #pragma once
 
@@ -41,12 +50,25 @@ struct WindowHeader {
 };
 static_assert(sizeof(WindowHeader) == 64);
 
+// A sampled token, as replicas tell each other.
+struct TokenEntry {
+  uint64_t sequence = 0;
+  uint32_t position = 0;
+  int32_t token = 0;
+  uint32_t finish = 0;  // FinishReason
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(TokenEntry) == 24);
+
 struct WindowShape {
   uint32_t compute_nodes = 0;
   uint32_t memory_nodes = 0;
   uint32_t lanes = 0;
   uint32_t rows_max = 0;     // Decode rows of a lane.
   uint32_t kv_rows_max = 0;  // Chunk tokens of a step.
+  uint32_t plan_ahead = 1;   // Steps of a lane that are planned and not yet done.
+  // Of the widest context between two slices; known to compute nodes, used by them alone.
+  size_t context_row_bytes = 0;
   std::vector<AttentionDescriptor> layers;
 };
 
@@ -84,10 +106,24 @@ class WindowLayout {
   size_t ReplyWindow(uint32_t memory_node, uint32_t lane, uint64_t value) const;
   size_t reply_window_bytes() const { return reply_window_bytes_; }
 
+  // In regions of compute nodes, behind the reply windows. With one replica there are none.
+  size_t compute_region_bytes() const;
+  uint32_t compute_region_words() const;
+  uint32_t context_word(uint32_t compute_node, uint32_t lane) const;
+  size_t ContextWindow(uint32_t compute_node, uint32_t lane) const;
+  uint32_t token_word(uint32_t compute_node, uint32_t lane) const;
+  size_t TokenWindow(uint32_t compute_node, uint32_t lane, uint64_t step) const;
+  // One step samples at most so many tokens: of its rows, its chunks, and their forks.
+  uint32_t token_rows_max() const { return 2 * shape_.rows_max + shape_.kv_rows_max; }
+
  private:
+  uint32_t replica_words() const { return shape_.compute_nodes * shape_.lanes; }
+
   WindowShape shape_;
   size_t query_window_bytes_ = 0;
   size_t reply_window_bytes_ = 0;
+  size_t context_window_bytes_ = 0;
+  size_t token_window_bytes_ = 0;
 };
 
 // Compares a received header with what the plan says. Errors: kAborted  older (epoch or unit):

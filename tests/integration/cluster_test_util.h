@@ -76,6 +76,17 @@ inline coordinator::GenerateSpec Sampled(std::vector<TokenId> prompt, uint32_t m
   return spec;
 }
 
+// Half of them greedy, half sampled; 150 tokens each.
+inline std::vector<coordinator::GenerateSpec> LongRequests(size_t count) {
+  std::vector<coordinator::GenerateSpec> specs;
+  for (size_t i = 0; i < count; ++i) {
+    std::vector<TokenId> prompt = RandomPrompt(5 + 9 * i, i);
+    specs.push_back(i % 2 == 0 ? Greedy(std::move(prompt), 150)
+                               : Sampled(std::move(prompt), 150, i));
+  }
+  return specs;
+}
+
 inline std::vector<uint32_t> Bits(const std::vector<float>& values) {
   std::vector<uint32_t> bits;
   for (const float value : values) {

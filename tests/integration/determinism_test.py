@@ -77,6 +77,10 @@ class DeterminismTest(unittest.TestCase):
     def test_three_memory_nodes_and_small_chunks(self):
         self.check(memory_nodes=3, prefill={"chunk_tokens": 16})
 
+    def test_two_replicas_and_three_lanes(self):
+        status = self.check(compute=[{"name": "c0"}, {"name": "c1"}])
+        self.assertEqual(len(status["lanes"]), 3)
+
     def test_two_threads_in_every_node(self):
         self.check(compute=[{"name": "c0", "threads": 2}],
                    memory=[{"name": "m0", "capacity": "256MiB", "threads": 2}])

@@ -86,6 +86,21 @@ class FailureTest(unittest.TestCase):
             cluster.await_state("serving")
             self.assertEqual(self.short(cluster), first)
 
+    def test_a_killed_replica_takes_no_request_with_it(self):
+        two = [{"name": "c0"}, {"name": "c1"}]
+        with harness.Cluster(compute=two) as cluster:
+            wanted = json.loads(cluster.lamina("generate", *LONG).stdout)["token_ids"]
+            running = self.start_long(cluster, 3, LONG)
+            cluster.kill("c1")
+            for process in running:
+                out, error = process.communicate(timeout=harness.COMMAND_SECONDS)
+                self.assertEqual(process.returncode, 0, error)
+                self.assertEqual(json.loads(out)["token_ids"], wanted)
+            self.assertIn("without c1", cluster.status()["state"])
+            cluster.start("c1")
+            cluster.await_state("serving")
+            self.assertEqual(json.loads(cluster.lamina("generate", *LONG).stdout)["token_ids"], wanted)
+
     def test_a_stopped_node_is_taken_for_dead_and_comes_back(self):
         with harness.Cluster() as cluster:
             first = self.short(cluster)

@@ -91,6 +91,31 @@ TEST_P(BitsTest, OneLaneIsAsTwoAndThree) {
   }
 }
 
+TEST_P(BitsTest, OneReplicaIsAsTwoAndThree) {
+  const std::vector<GenerateResult> alone = Alone(Plain(), MixedRequests());
+  for (const PipelineMode mode : {PipelineMode::kRotational, PipelineMode::kFixed}) {
+    for (const uint32_t replicas : {2u, 3u, 4u}) {
+      for (const uint32_t lanes : {1u, 2u, replicas + 1}) {
+        SCOPED_TRACE(absl::StrCat(replicas, " replicas, ", lanes, " lanes"));
+        LocalClusterOptions options = Plain();
+        options.compute_nodes = replicas;
+        options.mode = mode;
+        options.lanes = lanes;
+        options.memory_nodes = 2;
+        options.chunk_tokens = 64;
+        const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+        ASSERT_NE(cluster, nullptr);
+        ExpectSame(cluster->GenerateMany(MixedRequests()), alone);
+        for (uint32_t node = 0; node < replicas; ++node) {  // All of them took part.
+          if (mode == PipelineMode::kRotational || node < lanes) {
+            EXPECT_GT(cluster->handler(absl::StrCat("c", node)).Counters().units, 0u);
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST_P(BitsTest, OneThreadIsAsTwo) {
   LocalClusterOptions options = Plain();
   options.threads = 2;
@@ -113,6 +138,23 @@ TEST_P(BitsTest, LatePlansChangeNothing) {
   options.lanes = 2;
   options.memory_nodes = 2;
   ExpectSameTogether(options);
+}
+
+TEST_P(BitsTest, ReplicasOverAnUnrulyTransportChangeNothing) {
+  const std::vector<GenerateResult> alone = Alone(Plain(), MixedRequests());
+  const auto network = transport::FakeNetwork::Named(
+      "unruly_replicas",
+      {.seed = 11, .delay_steps_max = 12, .in_flight_max = 4, .put_bytes_max = 1000});
+  LocalClusterOptions options = Plain();
+  options.transport = "fake://unruly_replicas";
+  options.compute_nodes = 2;
+  options.lanes = 3;
+  options.memory_nodes = 2;
+  options.chunk_tokens = 64;
+  options.memory_plan_delay = Micros(200);
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+  ExpectSame(cluster->GenerateMany(MixedRequests()), alone);
 }
 
 // A transport that keeps the contract and not a word more: late, in pieces, out of order.
@@ -182,11 +224,14 @@ TEST_P(BitsTest, PreemptedIsAsUndisturbed) {
 }
 
 TEST_P(BitsTest, ForksAreAsSingleRequestsWithTheirSeeds) {
-  for (const uint32_t slots : {4096u, 400u}) {  // The second: with preemption.
-    SCOPED_TRACE(slots);
+  // The second: with preemption; the third: over two replicas.
+  for (const auto& [slots, replicas] : {std::pair(4096u, 1u), {400u, 1u}, {400u, 2u}}) {
+    SCOPED_TRACE(absl::StrCat(slots, " slots, ", replicas, " replicas"));
     LocalClusterOptions options = Plain();
     options.sequence_tokens_max = 400;
     options.slots = slots;
+    options.compute_nodes = replicas;
+    options.lanes = replicas;
     options.memory_nodes = 2;
     options.chunk_tokens = 32;
     const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);

@@ -17,16 +17,6 @@ using coordinator::GenerateSpec;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-std::vector<GenerateSpec> LongRequests(size_t count) {
-  std::vector<GenerateSpec> specs;
-  for (size_t i = 0; i < count; ++i) {
-    std::vector<TokenId> prompt = RandomPrompt(5 + 9 * i, i);
-    specs.push_back(i % 2 == 0 ? Greedy(std::move(prompt), 150)
-                               : Sampled(std::move(prompt), 150, i));
-  }
-  return specs;
-}
-
 class MembershipTest : public ::testing::TestWithParam<uint32_t> {
  protected:
   LocalClusterOptions Options() const {

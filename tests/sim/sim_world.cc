@@ -63,17 +63,18 @@ void SimReach::Add(const SimReach& other) {
   queue_full += other.queue_full;
   refused += other.refused;
   cancels += other.cancels;
+  tokens_waited += other.tokens_waited;
 }
 
 std::string SimReach::ToString() const {
-  return absl::StrCat("tokens ", tokens, ", scores ", scores, ", preemptions ", preemptions,
-                      ", left without a row ", left_without_row, ", reservations revoked ",
-                      reservations_revoked, ", forks shared ", forks_shared, ", unshared ",
-                      forks_unshared, ", rows dead ", rows_dead, ", sat out ", rows_sat_out,
-                      ", leave-only plans ", leave_only_plans, ", chunks beside rows ",
-                      chunks_beside_rows, ", several prompts in a step ", several_prompts_in_a_step,
-                      ", epochs ", epochs, ", ended by loss ", ended_by_loss, ", queue full ",
-                      queue_full, ", refused ", refused, ", cancels ", cancels);
+  return absl::StrCat(
+      "tokens ", tokens, ", scores ", scores, ", preemptions ", preemptions,
+      ", left without a row ", left_without_row, ", reservations revoked ", reservations_revoked,
+      ", forks shared ", forks_shared, ", unshared ", forks_unshared, ", rows dead ", rows_dead,
+      ", sat out ", rows_sat_out, ", leave-only plans ", leave_only_plans, ", chunks beside rows ",
+      chunks_beside_rows, ", several prompts in a step ", several_prompts_in_a_step, ", epochs ",
+      epochs, ", ended by loss ", ended_by_loss, ", queue full ", queue_full, ", refused ", refused,
+      ", cancels ", cancels, ", tokens waited ", tokens_waited);
 }
 
 SimWorld::SimWorld(const SimOptions& options)
@@ -81,9 +82,12 @@ SimWorld::SimWorld(const SimOptions& options)
       random_(options.seed),
       workload_(MakeWorkload(random_)),
       scheduler_(workload_.options, MakeOrder(workload_.priority_order)),
+      replicas_random_(options.seed + 1),
       nodes_(std::make_unique<SimNodes>(workload_.options, 0, random_())),
       links_(workload_.options.lanes),
-      memory_nodes_(workload_.options.memory_nodes) {}
+      memory_nodes_(workload_.options.memory_nodes) {
+  ChangeReplicas();
+}
 
 void SimWorld::At(Nanos time, std::function<void()> happen) {
   queue_.push({time, ++event_count_, std::move(happen)});
@@ -202,12 +206,21 @@ void SimWorld::ChangeEpoch() {
   options.memory_nodes = memory_nodes_;
   nodes_ = std::make_unique<SimNodes>(options, epoch_, random_());
   links_.assign(links_.size(), {});
+  ChangeReplicas();
   last_row_.clear();
   last_token_.clear();
   leaves_late_.clear();
   ++report_.reach.epochs;
   report_.reach.ended_by_loss += events.finished.size();
   Show(events, true);
+}
+
+void SimWorld::ChangeReplicas() {
+  replicas_ = 1 + static_cast<uint32_t>(replicas_random_.Below(4));
+  reports_.Reset(replicas_, static_cast<uint32_t>(links_.size()));
+  for (LaneLink& link : links_) {
+    link.report_arrivals.assign(replicas_, 0);
+  }
 }
 
 void SimWorld::Plan() {
@@ -323,10 +336,31 @@ void SimWorld::EndStep(uint32_t lane) {
   Mutate(result);
   link.plans.pop_front();
   link.busy = false;
-  link.result_arrival =
-      std::max(link.result_arrival, now_ + Delay(workload_.faults.message_delay_max));
-  At(link.result_arrival, [this, result = std::move(result)] { Report(result); });
+  // One compute node has sampled; the others report the step without tokens.
+  const auto tail = static_cast<uint32_t>(result.step % replicas_);
+  for (uint32_t node = 0; node < replicas_; ++node) {
+    core::StepResult report{.epoch = result.epoch, .lane = result.lane, .step = result.step};
+    Nanos& arrival = link.report_arrivals[node];
+    arrival = std::max(arrival, now_ + Delay(workload_.faults.message_delay_max));
+    At(arrival,
+       [this, node, report = node == tail ? result : report] { TakeReport(node, report); });
+  }
   StartStep(lane);
+}
+
+void SimWorld::TakeReport(uint32_t node, core::StepResult report) {
+  if (report.epoch != epoch_) {
+    return Report(std::move(report));  // The scheduler knows what to do with it.
+  }
+  const bool has_tokens = !report.tokens.empty();
+  const auto whole = reports_.Add(node, std::move(report));
+  if (!whole.ok()) {
+    return Fail(std::string(whole.status().message()));
+  }
+  report_.reach.tokens_waited += has_tokens && !whole->has_value();
+  if (whole->has_value()) {
+    Report(**whole);
+  }
 }
 
 void SimWorld::Report(core::StepResult result) {

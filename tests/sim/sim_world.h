@@ -23,6 +23,7 @@
 #include "common/clock.h"
 #include "common/philox.h"
 #include "coordinator/core/scheduler.h"
+#include "coordinator/core/step_reports.h"
 #include "tests/sim/sim_auditor.h"
 #include "tests/sim/sim_nodes.h"
 #include "tests/sim/sim_workload.h"
@@ -66,6 +67,7 @@ struct SimReach {
   uint64_t queue_full = 0;
   uint64_t refused = 0;
   uint64_t cancels = 0;
+  uint64_t tokens_waited = 0;  // Reports with tokens that were not the last of their step.
 
   void Add(const SimReach& other);
   std::string ToString() const;
@@ -98,7 +100,7 @@ class SimWorld {
     std::deque<core::StepPlan> plans;
     bool busy = false;
     Nanos plan_arrival = 0;
-    Nanos result_arrival = 0;
+    std::vector<Nanos> report_arrivals;  // By compute node; reports of one come in order.
   };
 
   void At(Nanos time, std::function<void()> happen);
@@ -110,11 +112,13 @@ class SimWorld {
   void Arrive(const SimArrival& arrival);
   void Cancel(core::SequenceId sequence);
   void ChangeEpoch();
+  void ChangeReplicas();
   void Plan();
   void Send(core::StepPlan plan);
   void Observe(const core::StepPlan& plan);
   void StartStep(uint32_t lane);
   void EndStep(uint32_t lane);
+  void TakeReport(uint32_t node, core::StepResult report);
   void Report(core::StepResult result);
   void Show(const core::Events& events, bool nodes_lost);
   void Mutate(core::StepPlan& plan);
@@ -126,6 +130,9 @@ class SimWorld {
   Prng random_;
   SimWorkload workload_;
   core::Scheduler scheduler_;
+  Prng replicas_random_;
+  uint32_t replicas_ = 1;  // Compute nodes of the epoch.
+  core::StepReports reports_;
   SimAuditor auditor_;
   std::unique_ptr<SimNodes> nodes_;
   std::vector<LaneLink> links_;

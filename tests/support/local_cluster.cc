@@ -143,7 +143,10 @@ absl::Status LocalCluster::Start() {
   const coordinator::EngineOptions engine_options = MakeEngineOptions();
   LAMINA_RETURN_IF_ERROR(engine_options.scheduler.Validate());
   engine_ = std::make_unique<coordinator::Engine>(engine_options, tokenizer_, RealClock());
-  LAMINA_RETURN_IF_ERROR(MakeComputeNode(std::move(model)));
+  for (uint32_t i = 0; i < options_.compute_nodes; ++i) {
+    LAMINA_ASSIGN_OR_RETURN(model::Model replica, model::OpenModel(folder.path()));
+    LAMINA_RETURN_IF_ERROR(MakeComputeNode(absl::StrCat("c", i), std::move(replica)));
+  }
   for (uint32_t i = 0; i < options_.memory_nodes; ++i) {
     MakeMemoryNode(absl::StrCat("m", i));
   }
@@ -157,11 +160,14 @@ absl::Status LocalCluster::Start() {
 }
 
 coordinator::EngineOptions LocalCluster::MakeEngineOptions() const {
-  coordinator::EngineOptions options{.nodes = {{.name = "c0"}},
-                                     .layers = layers_,
+  coordinator::EngineOptions options{.layers = layers_,
                                      .vocabulary = options_.model.vocabulary,
                                      .model_fingerprint = fingerprint_,
-                                     .transport = options_.transport};
+                                     .transport = options_.transport,
+                                     .mode = options_.mode};
+  for (uint32_t i = 0; i < options_.compute_nodes; ++i) {
+    options.nodes.push_back({.name = absl::StrCat("c", i)});
+  }
   for (uint32_t i = 0; i < options_.memory_nodes; ++i) {
     options.nodes.push_back({.name = absl::StrCat("m", i), .is_memory = true});
   }
@@ -178,10 +184,10 @@ coordinator::EngineOptions LocalCluster::MakeEngineOptions() const {
   return options;
 }
 
-absl::Status LocalCluster::MakeComputeNode(model::Model model) {
-  Node& node = nodes_["c0"];
+absl::Status LocalCluster::MakeComputeNode(const std::string& name, model::Model model) {
+  Node& node = nodes_[name];
   node.pool = std::make_unique<ThreadPool>(ThreadPoolOptions{.threads = options_.threads});
-  node.reporter = std::make_unique<LocalReporter>("c0", *engine_);
+  node.reporter = std::make_unique<LocalReporter>(name, *engine_);
   std::unique_ptr<kernels::Dense> dense = kernels::MakeReferenceDense(options_.compute_type);
   if (!options_.reference_kernels) {
     LAMINA_ASSIGN_OR_RETURN(dense, kernels::MakeCpuDense({.compute_type = options_.compute_type,
@@ -189,7 +195,7 @@ absl::Status LocalCluster::MakeComputeNode(model::Model model) {
   }
   LAMINA_ASSIGN_OR_RETURN(auto handler,
                           compute_node::ComputeNode::Create(
-                              {.name = "c0", .attention = &Attention(options_)}, std::move(model),
+                              {.name = name, .attention = &Attention(options_)}, std::move(model),
                               std::move(dense), *node.pool, [](double) {}));
   handler->SetReporter(node.reporter.get());
   node.handler = std::move(handler);
@@ -215,7 +221,7 @@ LocalCluster::~LocalCluster() {
 
 void LocalCluster::Attach(const std::string& name) {
   Node& node = nodes_.at(name);
-  const bool is_memory = name != "c0";
+  const bool is_memory = name[0] == 'm';
   node.link = std::make_shared<LocalLink>(name, *node.handler, *engine_,
                                           is_memory ? options_.memory_plan_delay : 0);
   node.reporter->set_attached(true);

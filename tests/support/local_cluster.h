@@ -38,6 +38,8 @@ struct LocalClusterOptions {
   RandomModelSpec model;
   DType compute_type = DType::kBF16;
   bool reference_kernels = false;  // Plain loops instead of the fast kernels.
+  uint32_t compute_nodes = 1;
+  PipelineMode mode = PipelineMode::kRotational;
   uint32_t memory_nodes = 1;
   uint32_t slots = 4096;  // Of each memory node.
   uint32_t lanes = 1;
@@ -143,7 +145,7 @@ class LocalCluster {
       : options_(options), tokenizer_(options.model.vocabulary, options.end_tokens) {}
 
   absl::Status Start();
-  absl::Status MakeComputeNode(model::Model model);
+  absl::Status MakeComputeNode(const std::string& name, model::Model model);
   void MakeMemoryNode(const std::string& name);
   coordinator::EngineOptions MakeEngineOptions() const;
   template <typename Condition>

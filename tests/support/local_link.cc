@@ -114,7 +114,7 @@ void LocalReporter::set_attached(bool attached) {
 void LocalReporter::ReportResult(core::StepResult result) {
   const std::lock_guard lock(mutex_);
   if (attached_) {
-    engine_.StepDone(std::move(result));
+    engine_.StepDone(name_, std::move(result));
   }
 }
 

@@ -200,16 +200,20 @@ TEST_P(NotServedTest, IsUnimplementedAndSaysWhatIs) {
               AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr(GetParam().expected)));
 }
 
-INSTANTIATE_TEST_SUITE_P(Keys, NotServedTest,
-                         testing::Values(BadValue{"compute.1.name=c1", "exactly one"},
-                                         BadValue{"compute.0.host=node17", "localhost, 127.0.0.1"},
-                                         BadValue{"memory.0.host=node17", "localhost, 127.0.0.1"},
-                                         BadValue{"memory.0.device=cuda:1", "it serves: cpu"},
-                                         BadValue{"transport=ucx", "it serves: shm, verbs"},
-                                         BadValue{"transport=[shm, ucx]", "it serves: shm, verbs"},
-                                         BadValue{"partition=head", "it serves: request"},
-                                         BadValue{"policy=fetch_heads", "it serves: attend_remote"},
-                                         BadValue{"prefill.mode=dedicated", "it serves: inline"}));
+INSTANTIATE_TEST_SUITE_P(
+    Keys, NotServedTest,
+    testing::Values(BadValue{"compute=[{name: a}, {name: b}, {name: c}, {name: d}, "
+                             "{name: e}, {name: f}, {name: g}, {name: h}, "
+                             "{name: i}]",
+                             "1 to 8"},
+                    BadValue{"compute.0.host=node17", "localhost, 127.0.0.1"},
+                    BadValue{"memory.0.host=node17", "localhost, 127.0.0.1"},
+                    BadValue{"memory.0.device=cuda:1", "it serves: cpu"},
+                    BadValue{"transport=ucx", "it serves: shm, verbs"},
+                    BadValue{"transport=[shm, ucx]", "it serves: shm, verbs"},
+                    BadValue{"partition=head", "it serves: request"},
+                    BadValue{"policy=fetch_heads", "it serves: attend_remote"},
+                    BadValue{"prefill.mode=dedicated", "it serves: inline"}));
 
 TEST(ClusterConfigTest, ADeviceThatIsNotServedNamesWhatWasLookedFor) {
   EXPECT_THAT(
@@ -233,6 +237,23 @@ TEST(ClusterConfigTest, SequentialHasOneLaneUnlessTold) {
       "pipeline: {mode: sequential}\n");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->pipeline.lanes, 1u);
+}
+
+TEST(ClusterConfigTest, HasOneLaneMoreThanReplicasUnlessTold) {
+  const auto config = Parse(
+      "model: m\ncompute: [{name: c0}, {name: c1}, {name: c2}]\n"
+      "memory: [{name: m0, capacity: 1GiB}]\n");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->pipeline.lanes, 4u);
+}
+
+TEST(ClusterConfigTest, RefusesReplicasThatCannotWorkTogether) {
+  const std::string memory = "memory: [{name: m0, capacity: 1GiB}]\n";
+  EXPECT_THAT(ErrorOf("model: m\ncompute: [{name: c0}, {name: c1}]\n" + memory +
+                      "pipeline: {mode: sequential}\n"),
+              AllOf(HasSubstr("INVALID_ARGUMENT"), HasSubstr("2 nodes"), HasSubstr("sequential")));
+  EXPECT_THAT(ErrorOf("model: m\ncompute: [{name: c0}, {name: c1, compute_type: f32}]\n" + memory),
+              AllOf(HasSubstr("compute.1.compute_type"), HasSubstr("bf16, that of the other")));
 }
 
 TEST(ClusterConfigTest, OverridesAnyKey) {

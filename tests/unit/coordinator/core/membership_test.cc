@@ -192,6 +192,37 @@ TEST_F(MembershipTest, FaultsWithoutProgressSetTheNodeAside) {
   EXPECT_THAT(Names(members_.memory_members()), ElementsAre("m1"));
 }
 
+// Who tells of a broken peer is not broken.
+TEST_F(MembershipTest, FaultsThatBlameAPeerSetThePeerAside) {
+  Serve();
+  for (uint32_t i = 1; i < Membership::kFaultsMax; ++i) {
+    members_.Fault("m0", members_.epoch(), kBroken, "m1");
+    ServeAgain({"c0", "m0", "m1"});
+  }
+  members_.Fault("m0", members_.epoch(), kBroken, "m1");
+
+  Actions();
+  EXPECT_THAT(Names(members_.memory_members()), ElementsAre("m0"));
+  EXPECT_THAT(members_.Describe(), HasSubstr("m1 failed: blamed by m0: broken"));
+}
+
+TEST_F(MembershipTest, ANodeThatBlamesItselfOrNobodyKnownIsSetAside) {
+  for (const char* peer : {"m0", "m9", ""}) {
+    SetUp();
+    Serve();
+    for (uint32_t i = 1; i < Membership::kFaultsMax; ++i) {
+      members_.Fault("m0", members_.epoch(), kBroken, peer);
+      ServeAgain({"c0", "m0", "m1"});
+    }
+    members_.Fault("m0", members_.epoch(), kBroken, peer);
+    Actions();
+    EXPECT_THAT(Names(members_.memory_members()), ElementsAre("m1"));
+    members_.Leave("m0");
+    EXPECT_TRUE(members_.Join("m0", true).ok());
+    ServeAgain({"c0", "m0", "m1"});
+  }
+}
+
 TEST_F(MembershipTest, ProgressForgivesFaults) {
   Serve();
   for (int i = 0; i < 10; ++i) {

@@ -104,6 +104,43 @@ TEST(WindowLayoutTest, ReplyWindowsNeverOverlap) {
   }
 }
 
+TEST(WindowLayoutTest, WindowsOfReplicasNeverOverlap) {
+  for (WindowShape shape : Shapes()) {
+    shape.compute_nodes = 3;
+    shape.plan_ahead = 2;
+    shape.context_row_bytes = 2304;
+    const WindowLayout layout(shape);
+    const size_t context = sizeof(WindowHeader) + shape.rows_max * shape.context_row_bytes;
+    const size_t tokens = sizeof(WindowHeader) + layout.token_rows_max() * sizeof(TokenEntry);
+    std::vector<std::pair<size_t, size_t>> windows = {{0, layout.reply_region_bytes()}};
+    std::set<uint32_t> words;
+    for (uint32_t node = 0; node < shape.compute_nodes; ++node) {
+      for (uint32_t lane = 0; lane < shape.lanes; ++lane) {
+        words.insert({layout.context_word(node, lane), layout.token_word(node, lane)});
+        const size_t first = layout.ContextWindow(node, lane);
+        windows.emplace_back(first, first + context);
+        for (const uint64_t step : {6u, 7u}) {
+          const size_t window = layout.TokenWindow(node, lane, step);
+          windows.emplace_back(window, window + tokens);
+        }
+      }
+    }
+    ExpectApart(windows, layout.compute_region_bytes());
+    EXPECT_EQ(words.size(), 2 * shape.compute_nodes * shape.lanes);
+    EXPECT_EQ(*words.begin(), layout.reply_words());
+    EXPECT_EQ(*words.rbegin() + 1, layout.compute_region_words());
+  }
+}
+
+TEST(WindowLayoutTest, OneReplicaHasReplyWindowsAlone) {
+  for (WindowShape shape : Shapes()) {
+    shape.compute_nodes = 1;
+    const WindowLayout layout(shape);
+    EXPECT_EQ(layout.compute_region_bytes(), layout.reply_region_bytes());
+    EXPECT_EQ(layout.compute_region_words(), layout.reply_words());
+  }
+}
+
 TEST(WindowLayoutTest, WindowsHoldAHeaderAndTheRowsOfTheWidestLayer) {
   for (const WindowShape& shape : Shapes()) {
     const WindowLayout layout(shape);

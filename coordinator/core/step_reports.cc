@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/core/step_reports.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace lamina::core {
+
+void StepReports::Reset(uint32_t nodes, uint32_t lanes) {
+  lanes_.assign(lanes, {.steps = std::vector<uint64_t>(nodes, 0)});
+}
+
+absl::StatusOr<std::optional<StepResult>> StepReports::Add(uint32_t node, StepResult report) {
+  if (report.lane >= lanes_.size() || node >= lanes_[report.lane].steps.size()) {
+    return absl::InternalError(
+        absl::StrCat("compute node ", node, " reports lane ", report.lane, ": there is no such"));
+  }
+  Lane& lane = lanes_[report.lane];
+  if (report.step != lane.steps[node] + 1) {
+    return absl::InternalError(absl::StrCat("compute node ", node, " reports step ", report.step,
+                                            " of lane ", report.lane, " where step ",
+                                            lane.steps[node] + 1, " is next"));
+  }
+  lane.steps[node] = report.step;
+  if (lane.open.empty() || report.step > lane.open.back().step) {
+    lane.open.push_back(std::move(report));
+  } else {
+    StepResult& whole = lane.open[report.step - lane.open.front().step];
+    std::move(report.tokens.begin(), report.tokens.end(), std::back_inserter(whole.tokens));
+    std::move(report.scores.begin(), report.scores.end(), std::back_inserter(whole.scores));
+  }
+  const uint64_t done = *std::min_element(lane.steps.begin(), lane.steps.end());
+  if (lane.open.front().step > done) {
+    return std::optional<StepResult>();
+  }
+  std::optional<StepResult> whole = std::move(lane.open.front());
+  lane.open.pop_front();
+  return whole;
+}
+
+}  // namespace lamina::core

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/core/step_reports.h"
+
+#include <gtest/gtest.h>
+
+namespace lamina::core {
+namespace {
+
+StepResult Report(uint64_t step, std::vector<SequenceId> sequences = {}) {
+  StepResult result{.epoch = 1, .step = step};
+  for (const SequenceId id : sequences) {
+    result.tokens.push_back({.sequence = id});
+  }
+  return result;
+}
+
+TEST(StepReportsTest, OneNodeIsDoneAtOnce) {
+  StepReports reports;
+  reports.Reset(1, 1);
+  const auto whole = reports.Add(0, Report(1, {7}));
+  ASSERT_TRUE(whole.ok() && whole->has_value());
+  EXPECT_EQ((*whole)->tokens.size(), 1u);
+}
+
+TEST(StepReportsTest, TheLastReportBringsTheTokensOfWhoeverHadThem) {
+  StepReports reports;
+  reports.Reset(3, 1);
+  EXPECT_FALSE(reports.Add(1, Report(1, {7, 8}))->has_value());
+  EXPECT_FALSE(reports.Add(1, Report(2))->has_value());  // One may be a step ahead.
+  EXPECT_FALSE(reports.Add(0, Report(1))->has_value());
+  const auto first = reports.Add(2, Report(1));
+  ASSERT_TRUE(first.ok() && first->has_value());
+  EXPECT_EQ((*first)->step, 1u);
+  EXPECT_EQ((*first)->tokens.size(), 2u);
+  EXPECT_FALSE(reports.Add(2, Report(2, {9}))->has_value());
+  const auto second = reports.Add(0, Report(2));
+  ASSERT_TRUE(second.ok() && second->has_value());
+  EXPECT_EQ((*second)->tokens.at(0).sequence, 9u);
+}
+
+TEST(StepReportsTest, WhatDoesNotFollowIsRefusedAndChangesNothing) {
+  StepReports reports;
+  reports.Reset(2, 1);
+  EXPECT_EQ(reports.Add(0, Report(2)).status().code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(reports.Add(2, Report(1)).status().code(), absl::StatusCode::kInternal);
+  StepResult other_lane = Report(1);
+  other_lane.lane = 1;
+  EXPECT_EQ(reports.Add(0, other_lane).status().code(), absl::StatusCode::kInternal);
+  EXPECT_TRUE(reports.Add(0, Report(1)).ok());
+  EXPECT_EQ(reports.Add(0, Report(1)).status().code(), absl::StatusCode::kInternal);
+  EXPECT_TRUE(reports.Add(1, Report(1))->has_value());
+}
+
+TEST(StepReportsTest, ANewEpochStartsAnew) {
+  StepReports reports;
+  reports.Reset(2, 1);
+  EXPECT_FALSE(reports.Add(0, Report(1, {7}))->has_value());
+  reports.Reset(1, 1);
+  const auto whole = reports.Add(0, Report(1));
+  ASSERT_TRUE(whole.ok() && whole->has_value());
+  EXPECT_TRUE((*whole)->tokens.empty());
+}
+
+}  // namespace
+}  // namespace lamina::core
