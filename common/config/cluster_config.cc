@@ -241,10 +241,8 @@ absl::Status CheckServed(const ClusterConfig& config) {
     return NotServed("memory", absl::StrCat(config.memory.size(), " nodes"),
                      absl::StrCat("1 to ", kMemoryNodesMax));
   }
-  for (const std::string& name : config.transport) {
-    if (name != "shm" && name != "verbs") {
-      return NotServed("transport", name, "shm, verbs");
-    }
+  if (config.transport.size() > 1) {
+    return NotServed("transport", absl::StrJoin(config.transport, ", "), "one name");
   }
   for (size_t i = 0; i < config.compute.size(); ++i) {
     LAMINA_RETURN_IF_ERROR(CheckNodeServed("compute", i, config.compute[i]));

@@ -82,7 +82,7 @@ class VerbsRemoteRegion final : public RemoteRegion {
 
   size_t size_bytes() const override { return descriptor_.data_bytes; }
   uint32_t signal_words() const override { return descriptor_.signal_words; }
-  std::string path() const { return path_; }
+  std::string path() const override { return path_; }
 
   VerbsLink& link() const { return *link_; }
   ViewState& state() const { return *view_.state; }
