@@ -29,5 +29,9 @@ SOURCE=$(readlink -f "$here/../..")
 END
 status=0
 "$here/run_guest.sh" "$guest" "$work" "$script" || status=$?
-[[ "$status" != 125 ]] || leave_out "the guest did not start, or did not end in time"
+if [[ "$status" == 125 ]]; then
+  grep -q '^guest: kernel' "$work/console.log" || leave_out "the guest did not start"
+  echo "rdma_vm: the guest started and did not end in time" >&2
+  exit 1
+fi
 exit "$status"

@@ -164,6 +164,9 @@ class VerbsTransport final : public Transport {
                               const WaitOptions& options) override;
 
  private:
+  // Takes completions; a queue pair that failed is destroyed.
+  static uint32_t Reap(VerbsLink& link);
+
   // In the order of destruction, reversed: queue pairs go before the domain and the context.
   const std::unique_ptr<VerbsLocal> local_;
   const Capabilities capabilities_;
@@ -251,6 +254,10 @@ absl::Status VerbsTransport::Put(RemoteRegion& target, size_t offset,
     lkey = *found;
   }
   if (!queue.HasRoom(cost)) {
+    Reap(remote.link());  // Much of it may be complete, if the caller waited by other means.
+    LAMINA_RETURN_IF_ERROR(remote.CheckPut(offset, source.size(), signal));
+  }
+  if (!queue.HasRoom(cost)) {
     return absl::ResourceExhaustedError("verbs: the queue to the peer is full");
   }
   std::atomic<uint32_t>& pending = remote.state().pending;
@@ -277,24 +284,28 @@ absl::Status VerbsTransport::Put(RemoteRegion& target, size_t offset,
   return absl::OkStatus();
 }
 
+uint32_t VerbsTransport::Reap(VerbsLink& link) {
+  if (link.queue->idle()) {
+    return 0;
+  }
+  if (link.gone.load(std::memory_order_relaxed)) {
+    link.queue->Destroy();
+    return 0;
+  }
+  const absl::StatusOr<uint32_t> done = link.queue->Poll();
+  if (!done.ok()) {
+    LogWarning(done.status().message());
+    link.gone.store(true);
+    link.queue->Destroy();
+    return 0;
+  }
+  return *done;
+}
+
 uint32_t VerbsTransport::Progress() {
   uint32_t completed = 0;
   for (const std::shared_ptr<VerbsLink>& link : links_) {
-    if (link->queue->idle()) {
-      continue;
-    }
-    if (link->gone.load(std::memory_order_relaxed)) {
-      link->queue->Destroy();
-      continue;
-    }
-    const absl::StatusOr<uint32_t> done = link->queue->Poll();
-    if (done.ok()) {
-      completed += *done;
-    } else {
-      LogWarning(done.status().message());
-      link->gone.store(true);
-      link->queue->Destroy();
-    }
+    completed += Reap(*link);
   }
   return completed;
 }
