@@ -46,7 +46,8 @@ absl::StatusOr<double> DevicePolls(const GpuBench& bench, Words& words) {
     const auto started = std::chrono::steady_clock::now();
     for (uint64_t round = 1; round <= kRounds; ++round) {
       Store(&words.to_device, round);
-      while (Load(&words.to_host) < round && Load(&words.record.sequence) < kRounds) {
+      while (Load(&words.to_host) < round &&
+             __atomic_load_n(&words.record.failed, __ATOMIC_ACQUIRE) == 0) {
       }
     }
     micros = MicrosSince(started) / kRounds;
@@ -66,7 +67,10 @@ absl::StatusOr<double> DevicePolls(const GpuBench& bench, Words& words) {
     }
   }
   if (!status.ok()) {
-    Store(&words.record.sequence, kRounds);  // Lets the host's thread end.
+    // Ends the waits that were launched, and the host's thread.
+    __atomic_store_n(&words.abort, 1u, __ATOMIC_RELEASE);
+    __atomic_store_n(&words.record.failed, static_cast<uint32_t>(WaitOutcome::kAborted),
+                     __ATOMIC_RELEASE);
   }
   const absl::Status synchronized = bench.stream.Synchronize();
   host.join();

@@ -27,7 +27,7 @@ class CudaSamplerTest : public DeviceTest {
   void SetUp() override {
     DeviceTest::SetUp();
     auto sampler = CudaSampler::Create(
-        {.vocabulary = kVocabulary, .rows_max = kRows, .tokens_max = 4096, .biases_max = 64},
+        {.vocabulary = kVocabulary, .rows_max = kRows, .tokens_max = 4096, .biases_max = 128},
         *arena_, *pinned_, stream());
     ASSERT_TRUE(sampler.ok()) << sampler.status();
     sampler_ = std::move(*sampler);

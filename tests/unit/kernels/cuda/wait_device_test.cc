@@ -167,7 +167,8 @@ TEST_F(WaitTest, ThousandsOfRoundsCarryTheirBytes) {
         word = round;
       }
       Store(&words_->signal, round);
-      while (Load(&words_->answer) < round && Load(&words_->record.sequence) < kRounds) {
+      while (Load(&words_->answer) < round &&
+             __atomic_load_n(&words_->record.failed, __ATOMIC_ACQUIRE) == 0) {
         std::this_thread::yield();
       }
       for (const uint64_t word : words_->echo) {
