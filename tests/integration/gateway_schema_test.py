@@ -36,13 +36,13 @@ class GatewaySchemaTest(unittest.TestCase):
             file.write_text(json.dumps(schema))
             command = [str(Path(sys.executable).parent / "schemathesis"), "run", str(file),
                        "--url", url, "--checks", ",".join(CHECKS), "--seed", "1",
-                       "--generation-deterministic", "--generation-database", "none",
+                       "--generation-deterministic",
                        "--max-examples", str(EXAMPLES), "--phases", "coverage,fuzzing",
                        "--request-timeout", "60", "--no-color", "--warnings", "off",
                        "--suppress-health-check", "all"]
             result = subprocess.run(command, capture_output=True, text=True,
                                     cwd=cluster.directory)
-            self.assertEqual(result.returncode, 0, result.stdout[-8000:] + cluster.log("gateway"))
+            self.assertEqual(result.returncode, 0, result.stdout[-8000:] + result.stderr[-2000:] + cluster.log("gateway"))
             print(result.stdout[-400:])
 
 
