@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
 #include "absl/synchronization/mutex.h"
 #include "client/convert_internal.h"
 #include "common/check.h"
@@ -38,7 +39,8 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& server) {
 // What the library says of a coordinator that is not there is of no use to an HTTP client.
 absl::Status Explain(const grpc::Status& status) {
   absl::Status result = FromGrpc(status);
-  if (absl::IsUnavailable(result) && result.message().find("connect") != std::string::npos) {
+  if (absl::IsUnavailable(result) && (absl::StrContains(result.message(), "onnect") ||
+                                      absl::StrContains(result.message(), "ocket"))) {
     return absl::UnavailableError("the coordinator cannot be reached; try again later");
   }
   return result;

@@ -259,7 +259,7 @@ class GatewayLoadTest(GatewayTestCase):
         long = raw(body_of(stream=True, max_tokens=8000, ignore_eos=True))
         first, second = self.connect(cluster), self.connect(cluster)
         first.sendall(long)
-        cluster.await_true(lambda: cluster.status()["running"] == 1, "the first runs")
+        read_until(first, b"data: {")
         second.sendall(long)
         cluster.await_true(lambda: cluster.status()["waiting"] == 1, "the second waits")
         response, text = self.ask(cluster, "POST", "/v1/completions", body_of(stream=True))
