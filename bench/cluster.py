@@ -27,11 +27,10 @@ class Cluster:
     """Starts the daemons; ends them, and only them, on exit."""
 
     def __init__(self, lanes, compute_cores="0", memory_cores="1", memory_nodes=2, capacity="2GiB",
-                 running_max=256, chunk_tokens=512, gateway=False):
+                 running_max=256, chunk_tokens=512):
         self.address = f"127.0.0.1:{free_port()}"
         self.folder = tempfile.TemporaryDirectory(prefix="lamina-bench-")
         self.processes = []
-        self.gateway = f"127.0.0.1:{free_port()}"
         names = [f"m{i}" for i in range(memory_nodes)]
         self.config = pathlib.Path(self.folder.name) / "cluster.yaml"
         memory = "\n".join(
@@ -41,11 +40,9 @@ class Cluster:
             f'compute:\n  - {{name: c0, cores: "{compute_cores}"}}\nmemory:\n{memory}\n'
             f"pipeline: {{mode: rotational, lanes: {lanes}}}\n"
             f"prefill: {{chunk_tokens: {chunk_tokens}}}\n"
-            f"limits: {{sequence_tokens_max: 8192, running_max: {running_max}}}\n" +
-            (f"gateway: {{listen: {self.gateway}}}\n" if gateway else ""))
+            f"limits: {{sequence_tokens_max: 8192, running_max: {running_max}}}\n")
         self.names = [("lamina-coordinator", "coordinator"), ("lamina-compute", "c0")]
         self.names += [("lamina-memory", name) for name in names]
-        self.names += [("lamina-gateway", "gateway")] if gateway else []
 
     def __enter__(self):
         for program, name in self.names:
