@@ -13,7 +13,7 @@ say() { echo "rdma_vm: $*" >&2; }
 
 for tool in qemu-system-x86_64 busybox cpio depmod rdma tc apt-get dpkg; do
   command -v "$tool" >/dev/null || {
-    say "$tool is missing: deploy/install_packages.sh installs it"
+    say "$tool is missing; the guest needs the packages busybox-static cpio ibverbs-providers iproute2 kmod qemu-system-x86"
     exit 1
   }
 done
