@@ -49,9 +49,16 @@ class DeterminismTest(unittest.TestCase):
         parsed = [json.loads(text) for text in texts]
         return [(answer["token_ids"], answer["logprobs"]) for answer in parsed]
 
-    def check(self, at_once=True, **keys):
+    def check(self, at_once=True, beside=(), **keys):
+        """`beside`: commands that run at the same time, from before the first request on."""
         with harness.Cluster(**keys) as cluster:
+            others = [cluster.popen(*command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+                      for command in beside]
+            cluster.await_true(lambda: cluster.status()["running"] >= len(others), "the others")
             found = self.answers(cluster, at_once)
+            for other in others:
+                _, error = other.communicate(timeout=harness.COMMAND_SECONDS)
+                self.assertEqual(other.returncode, 0, error)
             status = cluster.status()
         for i, (one, other) in enumerate(zip(self.reference(), found)):
             self.assertEqual(one, other, f"request {i} differs with {keys}")
@@ -86,9 +93,12 @@ class DeterminismTest(unittest.TestCase):
                    memory=[{"name": "m0", "capacity": "256MiB", "threads": 2}])
 
     def test_with_preemption(self):
-        # Room for one sequence of the limit and a little: 16 requests need more.
+        # Room for one sequence of the limit and a little. Four others are let in while they are short
+        # and grow to twice of what there is.
         limits = {"sequence_tokens_max": 512}
-        status = self.check(memory_nodes=1, capacity="18MiB", limits=limits)
+        growing = ["generate", "--prompt", "Once upon a time", "--max-tokens", "400", "--ignore-eos",
+                   "--json"]
+        status = self.check(beside=[growing] * 4, memory_nodes=1, capacity="18MiB", limits=limits)
         self.assertGreater(status["preemptions"], 0)
 
 

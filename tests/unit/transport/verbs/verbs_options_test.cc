@@ -30,7 +30,7 @@ TEST(VerbsOptionsTest, EveryKeyIsTaken) {
 }
 
 TEST(VerbsOptionsTest, UnknownKeyNamesTheNearest) {
-  const absl::Status status = ParseVerbsOptions("?retry=3").status();
+  const absl::Status status = ParseVerbsOptions("?retrys=3").status();
 
   EXPECT_TRUE(absl::IsInvalidArgument(status));
   EXPECT_THAT(std::string(status.message()), HasSubstr("did you mean \"retries\"?"));
