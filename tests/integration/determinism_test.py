@@ -88,6 +88,10 @@ class DeterminismTest(unittest.TestCase):
         status = self.check(compute=[{"name": "c0"}, {"name": "c1"}])
         self.assertEqual(len(status["lanes"]), 3)
 
+    def test_over_ucx(self):
+        status = self.check(transport="ucx")
+        self.assertEqual({node["transport"].split()[0] for node in status["nodes"]}, {"ucx"})
+
     def test_two_threads_in_every_node(self):
         self.check(compute=[{"name": "c0", "threads": 2}],
                    memory=[{"name": "m0", "capacity": "256MiB", "threads": 2}])

@@ -39,7 +39,7 @@ CLEAN = {
     "control/daemon.cc": SPDX + 'auto* policy = std::getenv("OMP_WAIT_POLICY");\n',
     "tests/unit/kernels/attention_test.cc": SPDX + "#include <dnnl.h>\n#include <ucp/api/ucp.h>\n",
     "tests/unit/kernels/CMakeLists.txt": "lamina_cc_test(NAME x)\n",
-    "tests/fidelity/goldens/raw.txt": "trailing \t \nno newline, and /tmp/x",
+    "tests/fidelity/goldens/raw.txt": "trailing \t \nno newline, and /" + "tmp/x",
     "deploy/run.sh": "#!/bin/bash\n# SPDX-License-Identifier: Apache-2.0\n"
     + 'cd "${TMPDIR:-/tmp}"\n# TODO(anna, ADR 0007): stop here.\n',
 }
@@ -124,9 +124,9 @@ PLANTED = {
     "length": [{"model/x.cc": SPDX + "int x;\n" * 600}],
     "executables": [{"model/x.cc": (SPDX, True)}, {"deploy/x.sh": (CLEAN["deploy/run.sh"], False)}],
     "machine-paths": [
-        {"docs/b.md": "see /work/main\n"},
-        {"model/x.cc": SPDX + 'const char* kPath = "/root/model.gguf";\n'},
-        {"tests/unit/x_test.cc": SPDX + 'const char* kPath = "/tmp/model.gguf";\n'},
+        {"docs/b.md": "see /" + "work/x\n"},
+        {"model/x.cc": SPDX + 'const char* kPath = "/' + 'root/model.gguf";\n'},
+        {"tests/unit/x_test.cc": SPDX + 'const char* kPath = "/' + 'tmp/model.gguf";\n'},
         {"deploy/b.txt": "/home/anna/x\n"},
     ],
     "file-names": [{"model/BigGraph.cc": SPDX}, {"model/big-graph.h": HEADER}],
