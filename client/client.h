@@ -159,6 +159,7 @@ struct ClusterStatus {
   std::string state;
   std::string model;
   std::string version;
+  std::string partition;  // How KV is spread, in words; empty before the first epoch.
   std::vector<NodeStatus> nodes;
   std::vector<LaneStatus> lanes;
   uint32_t running = 0;

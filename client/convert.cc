@@ -156,6 +156,7 @@ ClusterStatus FromProto(const v1::GetStatusResponse& response) {
                           .state = response.state(),
                           .model = response.model(),
                           .version = response.version(),
+                          .partition = response.partition(),
                           .running = response.running(),
                           .waiting = response.waiting(),
                           .tokens_per_second = response.tokens_per_second(),

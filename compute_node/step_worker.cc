@@ -41,6 +41,10 @@ StepWorker::StepWorker(const Options& options, SliceExecutor& executor,
     lane.headers.resize(nodes);
     lane.kv_staging.resize(size_t{options.config.chunk_tokens_max} * 2 *
                            control::KvWidthMax(options.config.layers));
+    if (by_head()) {
+      lane.row_staging.resize(size_t{options.config.rows_max} *
+                              control::QkvWidthMax(options.config.layers));
+    }
     if (schedule_.replicas() > 1) {
       lane.token_messages.assign(
           options.config.plan_ahead,
@@ -88,6 +92,11 @@ absl::Status StepWorker::RegisterSources() {
     LAMINA_RETURN_IF_ERROR(transport_.RegisterSource(
         transport::AsBytes(lane.kv_staging.data(), lane.kv_staging.size()),
         transport::MemoryKind::kHost));
+    if (by_head()) {
+      LAMINA_RETURN_IF_ERROR(transport_.RegisterSource(
+          transport::AsBytes(lane.row_staging.data(), lane.row_staging.size()),
+          transport::MemoryKind::kHost));
+    }
     LAMINA_RETURN_IF_ERROR(transport_.RegisterSource(transport::AsBytes(&lane.context_header, 1),
                                                      transport::MemoryKind::kHost));
     for (const std::vector<std::byte>& message : lane.token_messages) {

@@ -33,6 +33,7 @@
 #include "common/thread_pool.h"
 #include "compute_node/sequence_table.h"
 #include "compute_node/slice_executor.h"
+#include "control/epoch_shape.h"
 #include "control/inbox.h"
 #include "control/node_handler.h"
 #include "coordinator/core/pipeline_schedule.h"
@@ -96,10 +97,9 @@ class StepWorker {
   };
   struct Chunk {
     core::PrefillChunk plan;
-    uint32_t first_row = 0;     // Of the step.
-    uint32_t first_kv_row = 0;  // Of the staging.
-    Extent scratch;             // All tokens of the sequence up to this chunk's end.
-    Extent scratch_new;         // Those of this chunk.
+    uint32_t first_row = 0;  // Of the step.
+    Extent scratch;          // All tokens of the sequence up to this chunk's end.
+    Extent scratch_new;      // Those of this chunk.
   };
   // A row of the last slice and what it is for.
   struct TailRow {
@@ -124,7 +124,11 @@ class StepWorker {
     std::vector<TailRow> tail;
     ValueBuffers buffers;
     std::vector<core::WindowHeader> headers;  // [memory nodes], the source of puts.
-    std::vector<BFloat16> kv_staging;         // [chunk tokens, k | v]
+    // [chunk tokens, k | v] of the memory nodes, one after the other.
+    std::vector<BFloat16> kv_staging;
+    // Partition head: [decode rows, q | k | v] of each memory node's heads. Else rows are sent as
+    // they are.
+    std::vector<BFloat16> row_staging;
     core::WindowHeader context_header;
     // Header and entries, [plan_ahead]: each is free again when its step is done everywhere.
     std::vector<std::vector<std::byte>> token_messages;
@@ -149,7 +153,22 @@ class StepWorker {
   absl::Status SendTokens(Lane& lane, const core::StepResult& result, std::string& blamed);
   absl::Status Put(transport::RemoteRegion& peer, size_t offset, absl::Span<const std::byte> source,
                    const transport::SignalUpdate* signal);
-  void StageChunks(Lane& lane);
+  void StageRows(Lane& lane, uint32_t node);
+  void StageChunks(Lane& lane, uint32_t node);
+  absl::Span<BFloat16> RowStaging(Lane& lane, uint32_t node);
+  absl::Span<BFloat16> KvStaging(Lane& lane, uint32_t node);
+  // Whether memory nodes get some columns of every row, and not whole rows.
+  bool by_head() const { return !options_.config.heads.empty(); }
+  core::HeadRange HeadsOf(uint32_t layer, uint32_t node) const {
+    return control::HeadsOf(options_.config, options_.config.layers[layer], node);
+  }
+  // The layer as a memory node computes it.
+  AttentionDescriptor PartOf(uint32_t layer, uint32_t node) const {
+    return core::PartOf(options_.config.layers[layer], HeadsOf(layer, node));
+  }
+  bool Holds(uint32_t node, const Sequence& sequence) const {
+    return control::Holds(options_.config, node, sequence.join.memory_node);
+  }
   void AttendChunks(Lane& lane);
   absl::Status TakeArrivals(std::string& blamed);
   absl::StatusOr<bool> TakeReplies(Lane& lane, std::string& blamed);

@@ -65,9 +65,13 @@ absl::Status StepWorker::PlaceRows(Lane& lane) {
       return absl::InternalError(absl::StrCat("row of sequence ", row.sequence, " position ",
                                               row.position, " does not follow from the tables"));
     }
-    RowRange& range = lane.nodes[sequence->join.memory_node].rows;
-    range.first = range.count == 0 ? static_cast<uint32_t>(lane.positions.size()) : range.first;
-    ++range.count;
+    for (uint32_t node = 0; node < lane.nodes.size(); ++node) {
+      if (Holds(node, *sequence)) {
+        RowRange& range = lane.nodes[node].rows;
+        range.first = range.count == 0 ? static_cast<uint32_t>(lane.positions.size()) : range.first;
+        ++range.count;
+      }
+    }
     lane.token_ids.push_back(static_cast<uint32_t>(sequence->tokens.back()));
     lane.positions.push_back(row.position);
   }
@@ -97,13 +101,13 @@ absl::Status StepWorker::PlaceChunks(Lane& lane) {
       lane.positions.push_back(chunk.first_token + i);
     }
   }
-  // Staging rows: node by node, in the order of chunks.
+  // Staging rows: node by node, in the order of chunks. With heads spread every node has them all.
   uint32_t row = 0;
   for (uint32_t node = 0; node < lane.nodes.size(); ++node) {
+    row = by_head() ? 0 : row;
     lane.nodes[node].kv_rows.first = row;
-    for (Chunk& chunk : lane.chunks) {
-      if (sequences_.Find(chunk.plan.sequence)->join.memory_node == node) {
-        chunk.first_kv_row = row;
+    for (const Chunk& chunk : lane.chunks) {
+      if (Holds(node, *sequences_.Find(chunk.plan.sequence))) {
         row += chunk.plan.tokens;
       }
     }

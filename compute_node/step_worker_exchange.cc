@@ -23,7 +23,6 @@ constexpr Nanos kPlanPoll = Micros(200);
 }  // namespace
 
 absl::Status StepWorker::Send(Lane& lane, std::string& blamed) {
-  StageChunks(lane);
   for (uint32_t node = 0; node < lane.nodes.size(); ++node) {
     if (lane.nodes[node].involved()) {
       const absl::Status sent = SendTo(lane, node);
@@ -36,24 +35,63 @@ absl::Status StepWorker::Send(Lane& lane, std::string& blamed) {
   return absl::OkStatus();
 }
 
-// Gathers k and v of the chunks' rows into the staging, as they lie in query windows.
-void StepWorker::StageChunks(Lane& lane) {
-  if (lane.chunks.empty()) {
-    return;
-  }
+// The parts of the stagings where a memory node's rows lie; no two nodes' overlap.
+absl::Span<BFloat16> StepWorker::RowStaging(Lane& lane, uint32_t node) {
+  const AttentionDescriptor part = PartOf(lane.slice, node);
+  const size_t head_width = part.qkv_width() / part.kv_heads;
+  const size_t offset =
+      size_t{HeadsOf(lane.slice, node).first} * head_width * options_.config.rows_max;
+  const size_t elements = size_t{lane.nodes[node].rows.count} * part.qkv_width();
+  return absl::MakeSpan(lane.row_staging).subspan(offset, elements);
+}
+
+absl::Span<BFloat16> StepWorker::KvStaging(Lane& lane, uint32_t node) {
+  const AttentionDescriptor part = PartOf(lane.slice, node);
+  const size_t token_width = 2 * size_t{part.kv_width()};
+  const size_t offset = size_t{HeadsOf(lane.slice, node).first} * 2 * part.head_dim *
+                            options_.config.chunk_tokens_max +
+                        lane.nodes[node].kv_rows.first * token_width;
+  return absl::MakeSpan(lane.kv_staging)
+      .subspan(offset, lane.nodes[node].kv_rows.count * token_width);
+}
+
+// Gathers q, k and v of the node's heads, as its query window has them.
+void StepWorker::StageRows(Lane& lane, uint32_t node) {
   const AttentionDescriptor& shape = options_.config.layers[lane.slice];
-  const size_t kv_width = 2 * size_t{shape.kv_width()};
+  const AttentionDescriptor part = PartOf(lane.slice, node);
+  const size_t first_kv = size_t{HeadsOf(lane.slice, node).first} * shape.head_dim;
   const auto qkv = executor_.QkvRows(lane.slice, lane.positions.size(), lane.buffers);
+  BFloat16* to = RowStaging(lane, node).data();
+  const RowRange& rows = lane.nodes[node].rows;
+  for (uint32_t i = 0; i < rows.count; ++i) {
+    const BFloat16* row = qkv.row(rows.first + i);
+    const BFloat16* k = row + shape.q_width() + first_kv;
+    to = std::copy_n(row + first_kv * shape.group(), part.q_width(), to);
+    to = std::copy_n(k, part.kv_width(), to);
+    to = std::copy_n(k + shape.kv_width(), part.kv_width(), to);
+  }
+}
+
+// Gathers k and v of the chunks' rows, the same.
+void StepWorker::StageChunks(Lane& lane, uint32_t node) {
+  const AttentionDescriptor& shape = options_.config.layers[lane.slice];
+  const AttentionDescriptor part = PartOf(lane.slice, node);
+  const size_t first_kv = size_t{HeadsOf(lane.slice, node).first} * shape.head_dim;
+  const auto qkv = executor_.QkvRows(lane.slice, lane.positions.size(), lane.buffers);
+  BFloat16* to = KvStaging(lane, node).data();
   for (const Chunk& chunk : lane.chunks) {
+    if (!Holds(node, *sequences_.Find(chunk.plan.sequence))) {
+      continue;
+    }
     for (uint32_t i = 0; i < chunk.plan.tokens; ++i) {
-      std::memcpy(lane.kv_staging.data() + (chunk.first_kv_row + i) * kv_width,
-                  qkv.row(chunk.first_row + i) + shape.q_width(), kv_width * sizeof(BFloat16));
+      const BFloat16* k = qkv.row(chunk.first_row + i) + shape.q_width() + first_kv;
+      to = std::copy_n(k, part.kv_width(), to);
+      to = std::copy_n(k + shape.kv_width(), part.kv_width(), to);
     }
   }
 }
 
 absl::Status StepWorker::SendTo(Lane& lane, uint32_t node) {
-  const AttentionDescriptor& shape = options_.config.layers[lane.slice];
   const NodePart& part = lane.nodes[node];
   const uint64_t value = UnitValue(lane, lane.slice);
   const size_t window = layout_.QueryWindow(options_.node, IndexOf(lane), value);
@@ -69,16 +107,21 @@ absl::Status StepWorker::SendTo(Lane& lane, uint32_t node) {
             .sender = options_.node};
   LAMINA_RETURN_IF_ERROR(Put(*queries_[node], window, transport::AsBytes(&header, 1), nullptr));
   const auto qkv = executor_.QkvRows(lane.slice, lane.positions.size(), lane.buffers);
-  const auto rows = transport::AsBytes(qkv.row(part.rows.first), part.rows.count * qkv.cols);
+  absl::Span<const BFloat16> q_rows(qkv.row(part.rows.first), part.rows.count * qkv.cols);
+  if (by_head()) {
+    StageRows(lane, node);
+    q_rows = RowStaging(lane, node);
+  }
+  const auto rows = transport::AsBytes(q_rows.data(), q_rows.size());
   size_t offset = window + sizeof(header);
   LAMINA_RETURN_IF_ERROR(
       Put(*queries_[node], offset, rows, part.kv_rows.count == 0 ? &signal : nullptr));
   size_t bytes = sizeof(header) + rows.size();
   if (part.kv_rows.count > 0) {
     offset += rows.size();
-    const size_t kv_width = 2 * size_t{shape.kv_width()};
-    const auto kv = transport::AsBytes(lane.kv_staging.data() + part.kv_rows.first * kv_width,
-                                       part.kv_rows.count * kv_width);
+    StageChunks(lane, node);
+    const absl::Span<const BFloat16> staged = KvStaging(lane, node);
+    const auto kv = transport::AsBytes(staged.data(), staged.size());
     LAMINA_RETURN_IF_ERROR(Put(*queries_[node], offset, kv, &signal));
     bytes += kv.size();
   }
@@ -169,8 +212,18 @@ absl::Status StepWorker::TakeReply(Lane& lane, uint32_t node) {
                                       .sender = node},
                                      options_.config.memory_nodes[node]));
   const auto out = executor_.AttentionRows(layer, lane.positions.size(), lane.buffers);
-  const size_t bytes = rows.count * out.cols * sizeof(BFloat16);
-  std::memcpy(out.row(rows.first), window + sizeof(header), bytes);
+  const size_t width = PartOf(layer, node).q_width();
+  const size_t bytes = rows.count * width * sizeof(BFloat16);
+  if (width == out.cols) {
+    std::memcpy(out.row(rows.first), window + sizeof(header), bytes);
+  } else {
+    const AttentionDescriptor& shape = options_.config.layers[layer];
+    const size_t first = size_t{HeadsOf(layer, node).first} * shape.group() * shape.head_dim;
+    const auto* from = reinterpret_cast<const BFloat16*>(window + sizeof(header));
+    for (uint32_t i = 0; i < rows.count; ++i) {
+      std::copy_n(from + i * width, width, out.row(rows.first + i) + first);
+    }
+  }
   control::AddTo(counters_.bytes_received, sizeof(header) + bytes);
   return absl::OkStatus();
 }

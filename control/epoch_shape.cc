@@ -18,6 +18,44 @@ core::WindowShape WindowShapeOf(const EpochConfig& config) {
           .layers = config.layers};
 }
 
+core::HeadRange HeadsOf(const EpochConfig& config, const AttentionDescriptor& layer,
+                        uint32_t node) {
+  return config.heads.empty() ? core::HeadRange{.count = layer.kv_heads} : config.heads[node];
+}
+
+std::vector<AttentionDescriptor> LayersOf(const EpochConfig& config, uint32_t node) {
+  std::vector<AttentionDescriptor> layers;
+  for (const AttentionDescriptor& layer : config.layers) {
+    layers.push_back(core::PartOf(layer, HeadsOf(config, layer, node)));
+  }
+  return layers;
+}
+
+absl::Status CheckShares(const EpochConfig& config) {
+  const size_t nodes = config.memory_nodes.size();
+  if (config.slots.size() != nodes) {
+    return absl::InvalidArgumentError(absl::StrCat("the configuration of epoch ", config.epoch,
+                                                   " gives slots to ", config.slots.size(), " of ",
+                                                   nodes, " memory nodes"));
+  }
+  if (config.heads.empty()) {
+    return absl::OkStatus();
+  }
+  uint32_t next = 0;
+  bool fits = config.heads.size() == nodes;
+  for (const core::HeadRange& range : config.heads) {
+    fits = fits && range.first == next && range.count > 0;
+    next += range.count;
+  }
+  for (const AttentionDescriptor& layer : config.layers) {
+    fits = fits && layer.kv_heads == next;
+  }
+  return fits ? absl::OkStatus()
+              : absl::InvalidArgumentError(absl::StrCat(
+                    "the configuration of epoch ", config.epoch, " gives ", next, " KV heads to ",
+                    config.heads.size(), " of ", nodes, " memory nodes; the layers have others"));
+}
+
 const AttentionDescriptor& WidestQueries(const std::vector<AttentionDescriptor>& layers) {
   return *std::max_element(layers.begin(), layers.end(), [](const auto& a, const auto& b) {
     return std::pair(a.q_width(), a.head_dim) < std::pair(b.q_width(), b.head_dim);
@@ -28,6 +66,14 @@ uint32_t KvWidthMax(const std::vector<AttentionDescriptor>& layers) {
   uint32_t widest = 0;
   for (const AttentionDescriptor& layer : layers) {
     widest = std::max(widest, static_cast<uint32_t>(layer.kv_width()));
+  }
+  return widest;
+}
+
+uint32_t QkvWidthMax(const std::vector<AttentionDescriptor>& layers) {
+  uint32_t widest = 0;
+  for (const AttentionDescriptor& layer : layers) {
+    widest = std::max(widest, layer.qkv_width());
   }
   return widest;
 }

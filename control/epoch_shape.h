@@ -24,11 +24,29 @@ inline core::PipelineSchedule ScheduleOf(const EpochConfig& config) {
           static_cast<uint32_t>(config.layers.size())};
 }
 
+// The heads that memory node `node` holds of the sequences that are there.
+core::HeadRange HeadsOf(const EpochConfig& config, const AttentionDescriptor& layer, uint32_t node);
+
+// The attention of each layer as memory node `node` computes it.
+std::vector<AttentionDescriptor> LayersOf(const EpochConfig& config, uint32_t node);
+
+// Whether K and V of a sequence whose join names memory node `named` are on `node`, all or some of
+// its heads.
+inline bool Holds(const EpochConfig& config, uint32_t node, uint32_t named) {
+  return !config.heads.empty() || node == named;
+}
+
+// Errors: kInvalidArgument  slots or heads that do not fit the memory nodes or the layers.
+absl::Status CheckShares(const EpochConfig& config);
+
 // The layer whose queries take the most memory. Requires: at least one layer.
 const AttentionDescriptor& WidestQueries(const std::vector<AttentionDescriptor>& layers);
 
 // The widest K of a layer, in elements; V is as wide.
 uint32_t KvWidthMax(const std::vector<AttentionDescriptor>& layers);
+
+// The widest row [q | k | v] of a layer, in elements.
+uint32_t QkvWidthMax(const std::vector<AttentionDescriptor>& layers);
 
 // The index of `own` among the nodes of its role. Errors: kInvalidArgument  it is not there.
 absl::StatusOr<uint32_t> OwnIndex(const std::vector<std::string>& names, const std::string& own,

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "common/attention_descriptor.h"
 #include "common/pipeline_mode.h"
+#include "coordinator/core/head_shares.h"
 #include "coordinator/core/step_plan.h"
 
 namespace lamina::control {
@@ -30,7 +31,10 @@ struct EpochConfig {
   std::vector<std::string> compute_nodes;
   std::vector<std::string> memory_nodes;
   std::vector<uint32_t> slots;  // Of each memory node.
-  std::string transport;        // URI
+  // Partition head: what each memory node holds of every sequence. Else empty: a memory node holds
+  // all heads of the sequences that live on it.
+  std::vector<core::HeadRange> heads;
+  std::string transport;  // URI
 };
 
 // Region descriptors of all nodes of an epoch.

@@ -28,18 +28,20 @@ constexpr size_t kMessageBytesMax = size_t{256} << 20;
 using Stream = grpc::ClientReaderWriter<v1::NodeMessage, v1::CoordinatorMessage>;
 
 EpochConfig ToEpochConfig(const v1::Configure& proto) {
-  EpochConfig config{.epoch = proto.epoch(),
-                     .mode = static_cast<PipelineMode>(proto.pipeline_mode()),
-                     .lanes = proto.lanes(),
-                     .plan_ahead = proto.plan_ahead(),
-                     .rows_max = proto.rows_max(),
-                     .chunk_tokens_max = proto.chunk_tokens_max(),
-                     .scratch_tokens = proto.scratch_tokens(),
-                     .sequence_tokens_max = proto.sequence_tokens_max(),
-                     .compute_nodes = {proto.compute_nodes().begin(), proto.compute_nodes().end()},
-                     .memory_nodes = {proto.memory_nodes().begin(), proto.memory_nodes().end()},
-                     .slots = {proto.slots().begin(), proto.slots().end()},
-                     .transport = proto.transport()};
+  EpochConfig config{
+      .epoch = proto.epoch(),
+      .mode = static_cast<PipelineMode>(proto.pipeline_mode()),
+      .lanes = proto.lanes(),
+      .plan_ahead = proto.plan_ahead(),
+      .rows_max = proto.rows_max(),
+      .chunk_tokens_max = proto.chunk_tokens_max(),
+      .scratch_tokens = proto.scratch_tokens(),
+      .sequence_tokens_max = proto.sequence_tokens_max(),
+      .compute_nodes = {proto.compute_nodes().begin(), proto.compute_nodes().end()},
+      .memory_nodes = {proto.memory_nodes().begin(), proto.memory_nodes().end()},
+      .slots = {proto.slots().begin(), proto.slots().end()},
+      .heads = core::ConsecutiveRanges({proto.kv_heads().begin(), proto.kv_heads().end()}),
+      .transport = proto.transport()};
   for (const v1::AttentionDescriptor& layer : proto.layers()) {
     config.layers.push_back(FromProto(layer));
   }

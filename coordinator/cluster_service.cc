@@ -156,6 +156,9 @@ void NodeStream::Configure(const control::EpochConfig& config) {
   for (const uint32_t slots : config.slots) {
     proto->add_slots(slots);
   }
+  for (const core::HeadRange& heads : config.heads) {
+    proto->add_kv_heads(heads.count);
+  }
   proto->set_transport(config.transport);
   Send(std::move(message));
 }
@@ -290,6 +293,7 @@ grpc::ServerUnaryReactor* ClusterService::GetStatus(grpc::CallbackServerContext*
     lane->set_context_tokens(status.scheduler.lanes[i].context_tokens);
     lane->set_step(status.scheduler.lanes[i].step_done);
   }
+  response->set_partition(status.partition);
   response->set_running(status.scheduler.running);
   response->set_waiting(status.scheduler.waiting);
   response->set_tokens_per_second(status.tokens_per_second);

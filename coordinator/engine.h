@@ -20,6 +20,8 @@
 #include "absl/types/span.h"
 #include "common/attention_descriptor.h"
 #include "common/clock.h"
+#include "common/partition.h"
+#include "common/pipeline_mode.h"
 #include "coordinator/core/membership.h"
 #include "coordinator/core/scheduler.h"
 #include "coordinator/node_port.h"
@@ -36,6 +38,7 @@ struct EngineOptions {
   std::string model_fingerprint;
   std::string transport = "shm://";
   PipelineMode mode = PipelineMode::kRotational;
+  Partition partition = Partition::kRequest;
   core::SchedulerOptions scheduler;  // memory_nodes is filled in at each epoch.
   bool priority_order = false;
   // A node that has not been heard of for so long is taken for dead (stopped, or its cable pulled):
@@ -57,6 +60,7 @@ struct EngineStatus {
   std::string transport;  // Scheme.
   std::vector<NodeReport> nodes;
   core::SchedulerStats scheduler;
+  std::string partition;  // "request"; "head: m0 2, m1 1 of 3 KV heads; ..."
   double tokens_per_second = 0;
   uint64_t tokens_generated = 0;
   uint64_t requests_finished = 0;

@@ -12,11 +12,13 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "coordinator/core/head_shares.h"
 #include "coordinator/core/step_reports.h"
 #include "coordinator/engine.h"
 #include "coordinator/request_table.h"
@@ -50,9 +52,11 @@ struct Engine::Impl {
   core::Scheduler scheduler;
   core::StepReports reports;  // Of steps that some compute nodes have done.
   RequestTable requests;
-  std::map<std::string, Node> nodes;  // Attached.
-  std::vector<std::string>
-      memory_names;  // Of the scheduler's epoch; their order is the plans' index.
+  std::map<std::string, Node> nodes;      // Attached.
+  std::vector<std::string> memory_names;  // Of the scheduler's epoch, in the plans' order.
+  // Partition head: which heads these hold.
+  std::optional<core::HeadSplit> head_split;
+  std::string partition;  // As status tells it.
   std::vector<core::StepPlan> plans;
   // Chunks of planned steps that are not the last of their prompts, oldest first, for each lane.
   std::vector<std::deque<std::pair<uint64_t, core::PrefillChunk>>> chunks_planned;
@@ -75,7 +79,13 @@ struct Engine::Impl {
   // Starts an epoch of the members there are: sequences of memory nodes that are gone end, the
   // others are recomputed.
   void Configure();
-  control::EpochConfig MakeConfig(const std::vector<core::MemoryNodeShare>& shares) const;
+  // What the scheduler places sequences on: each memory node, or (partition head) all as one.
+  absl::StatusOr<std::vector<core::MemoryNodeShare>> SharesOf(
+      const std::vector<const core::Member*>& members);
+  std::vector<core::HeadNode> HeadNodesOf(const std::vector<const core::Member*>& members) const;
+  control::EpochConfig MakeConfig() const;
+  // Why the cluster waits: every request ends.
+  void StopServing(const absl::Status& status);
   void Connect();
   std::vector<const core::Member*> Members() const;
   absl::Status CheckHello(const NodeHello& hello) const;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/log.h"
+#include "common/status_macros.h"
 #include "common/units.h"
 #include "common/version.h"
 #include "coordinator/engine_internal.h"
@@ -33,15 +34,17 @@ void Engine::Impl::AdvanceMembership() {
 }
 
 void Engine::Impl::Configure() {
+  const std::vector<const core::Member*> memory = membership.memory_members();
+  const auto shares = SharesOf(memory);
+  if (!shares.ok()) {
+    LogError("cannot serve: ", shares.status().message());
+    membership.CannotServe(shares.status().message());
+    return StopServing(
+        absl::UnavailableError(absl::StrCat("cannot serve: ", shares.status().message())));
+  }
   std::vector<std::string> names;
-  std::vector<core::MemoryNodeShare> shares;
-  for (const core::Member* member : membership.memory_members()) {
-    const Node& node = nodes.at(member->name);
+  for (const core::Member* member : memory) {
     names.push_back(member->name);
-    shares.push_back(
-        {.name = member->name,
-         .slots = node.slots,
-         .bandwidth_bytes_per_second = node.hello.identity.bandwidth_bytes_per_second});
   }
   std::vector<std::string> lost;
   for (const std::string& name : memory_names) {
@@ -54,18 +57,62 @@ void Engine::Impl::Configure() {
   reports.Reset(static_cast<uint32_t>(membership.compute_members().size()),
                 options.scheduler.lanes);
   core::Events events;
-  scheduler.StartEpoch(membership.epoch(), shares, lost, events);
+  scheduler.StartEpoch(membership.epoch(), *shares, lost, events);
   Deliver(events);
-  const control::EpochConfig config = MakeConfig(shares);
+  const control::EpochConfig config = MakeConfig();
   LogInfo("configuring epoch ", config.epoch, " compute ", absl::StrJoin(config.compute_nodes, ","),
-          " memory ", absl::StrJoin(config.memory_nodes, ","));
+          " memory ", absl::StrJoin(config.memory_nodes, ","), " partition ", partition);
   for (const core::Member* member : Members()) {
     nodes.at(member->name).port->Configure(config);
   }
 }
 
-control::EpochConfig Engine::Impl::MakeConfig(
-    const std::vector<core::MemoryNodeShare>& shares) const {
+absl::StatusOr<std::vector<core::MemoryNodeShare>> Engine::Impl::SharesOf(
+    const std::vector<const core::Member*>& members) {
+  if (options.partition == Partition::kHead) {
+    const std::vector<core::HeadNode> parts = HeadNodesOf(members);
+    LAMINA_ASSIGN_OR_RETURN(
+        head_split, core::ShareHeads(options.layers, parts, options.scheduler.sequence_tokens_max));
+    partition = absl::StrCat("head: ", core::DescribeSplit(*head_split, parts));
+    core::MemoryNodeShare whole{.slots = head_split->slots};
+    for (const core::HeadNode& part : parts) {
+      whole.parts.push_back(part.name);
+      whole.bandwidth_bytes_per_second += part.bandwidth;
+    }
+    whole.name = absl::StrJoin(whole.parts, "+");
+    return std::vector{whole};
+  }
+  std::vector<core::MemoryNodeShare> shares;
+  for (const core::Member* member : members) {
+    const Node& node = nodes.at(member->name);
+    shares.push_back(
+        {.name = member->name,
+         .slots = node.slots,
+         .bandwidth_bytes_per_second = node.hello.identity.bandwidth_bytes_per_second});
+  }
+  partition = "request";
+  return shares;
+}
+
+std::vector<core::HeadNode> Engine::Impl::HeadNodesOf(
+    const std::vector<const core::Member*>& members) const {
+  std::vector<core::HeadNode> parts;
+  for (const core::Member* member : members) {
+    const control::NodeIdentity& identity = nodes.at(member->name).hello.identity;
+    parts.push_back({.name = member->name,
+                     .bandwidth = identity.bandwidth_bytes_per_second,
+                     .capacity_bytes = identity.capacity_bytes});
+  }
+  return parts;
+}
+
+void Engine::Impl::StopServing(const absl::Status& status) {
+  core::Events events;
+  scheduler.FailAll(status, events);
+  Deliver(events);
+}
+
+control::EpochConfig Engine::Impl::MakeConfig() const {
   control::EpochConfig config{.epoch = membership.epoch(),
                               .mode = options.mode,
                               .lanes = options.scheduler.lanes,
@@ -79,9 +126,12 @@ control::EpochConfig Engine::Impl::MakeConfig(
   for (const core::Member* member : membership.compute_members()) {
     config.compute_nodes.push_back(member->name);
   }
-  for (const core::MemoryNodeShare& share : shares) {
-    config.memory_nodes.push_back(share.name);
-    config.slots.push_back(share.slots);
+  for (const std::string& name : memory_names) {
+    config.memory_nodes.push_back(name);
+    config.slots.push_back(head_split.has_value() ? head_split->slots : nodes.at(name).slots);
+  }
+  if (head_split.has_value()) {
+    config.heads = head_split->heads;
   }
   return config;
 }
@@ -119,6 +169,17 @@ absl::Status Engine::Impl::CheckHello(const NodeHello& hello) const {
   }
   const uint64_t slots = identity.capacity_bytes / slot_bytes;
   const uint32_t least = options.scheduler.sequence_tokens_max;
+  if (identity.is_memory && options.partition == Partition::kHead) {
+    // One head at least; whether all have room for all heads, only all of them tell.
+    const uint64_t least_bytes = slot_bytes * least / options.layers[0].kv_heads;
+    return identity.capacity_bytes >= least_bytes
+               ? absl::OkStatus()
+               : absl::FailedPreconditionError(absl::StrCat(
+                     "memory node ", identity.name, " has ", FormatBytes(identity.capacity_bytes),
+                     ", too little for its share: one KV head of one request of ", least,
+                     " tokens (limits.sequence_tokens_max) takes ", FormatBytes(least_bytes),
+                     "; raise its capacity or lower the limit"));
+  }
   if (identity.is_memory && slots < least) {
     return absl::FailedPreconditionError(
         absl::StrCat("memory node ", identity.name, " has ", FormatBytes(identity.capacity_bytes),
@@ -156,11 +217,8 @@ void Engine::Impl::NodeLeft(const std::string& name, const NodePort* port) {
   nodes.erase(found);
   membership.Leave(name);
   if (membership.phase() == core::MembershipPhase::kWaiting) {
-    core::Events events;
-    scheduler.FailAll(absl::UnavailableError(absl::StrCat(
-                          "node ", name, " is gone and the cluster cannot go on without it")),
-                      events);
-    Deliver(events);
+    StopServing(absl::UnavailableError(
+        absl::StrCat("node ", name, " is gone and the cluster cannot go on without it")));
   }
 }
 
@@ -188,10 +246,7 @@ void Engine::Impl::NodeFault(const std::string& name, uint64_t epoch, const absl
            status.message());
   membership.Fault(name, epoch, status, peer);
   if (membership.phase() == core::MembershipPhase::kWaiting) {
-    core::Events events;
-    scheduler.FailAll(absl::UnavailableError(absl::StrCat("node ", name, ": ", status.message())),
-                      events);
-    Deliver(events);
+    StopServing(absl::UnavailableError(absl::StrCat("node ", name, ": ", status.message())));
   }
 }
 

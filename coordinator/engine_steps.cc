@@ -111,6 +111,7 @@ EngineStatus Engine::Impl::Status() {
                       .state = draining ? "draining" : membership.Describe(),
                       .transport = options.transport.substr(0, options.transport.find(':')),
                       .scheduler = scheduler.Stats(),
+                      .partition = partition,
                       .tokens_per_second = TokensPerSecond(),
                       .tokens_generated = requests.tokens(),
                       .requests_finished = requests.finished(),
@@ -124,7 +125,9 @@ EngineStatus Engine::Impl::Status() {
     }
     const auto index = std::find(memory_names.begin(), memory_names.end(), member.name);
     if (index != memory_names.end()) {
-      report.kv = scheduler.kv().Stats(static_cast<uint32_t>(index - memory_names.begin()));
+      // With heads spread over the nodes all have the same slots, counted once.
+      report.kv = scheduler.kv().Stats(
+          head_split.has_value() ? 0 : static_cast<uint32_t>(index - memory_names.begin()));
     }
     status.nodes.push_back(std::move(report));
   }

@@ -19,6 +19,7 @@
 #include "control/http_server.h"
 #include "coordinator/cluster_service.h"
 #include "coordinator/coordinator_metrics.h"
+#include "coordinator/core/head_shares.h"
 #include "coordinator/engine.h"
 #include "coordinator/inference_service.h"
 #include "model/fingerprint.h"
@@ -71,6 +72,7 @@ coordinator::EngineOptions MakeOptions(const ClusterConfig& config, const model:
                                      .vocabulary = model.config.vocabulary,
                                      .transport = config.transport.front() + "://",
                                      .mode = config.pipeline.mode,
+                                     .partition = config.partition,
                                      .priority_order = config.order == ServiceOrderKind::kPriority,
                                      .node_silence_max = kNodeSilenceMax};
   for (const ComputeNodeConfig& node : config.compute) {
@@ -96,11 +98,25 @@ coordinator::EngineOptions MakeOptions(const ClusterConfig& config, const model:
   return options;
 }
 
+// What the cluster file alone tells of the partition; bandwidths are not known yet.
+absl::Status CheckPartition(const ClusterConfig& config,
+                            const coordinator::EngineOptions& options) {
+  if (config.partition != Partition::kHead) {
+    return absl::OkStatus();
+  }
+  std::vector<core::HeadNode> nodes;
+  for (const MemoryNodeConfig& node : config.memory) {
+    nodes.push_back({.name = node.name, .capacity_bytes = node.capacity_bytes});
+  }
+  return core::ShareHeads(options.layers, nodes, options.scheduler.sequence_tokens_max).status();
+}
+
 absl::Status Serve(const control::DaemonFlags& flags) {
   LAMINA_ASSIGN_OR_RETURN(const ClusterConfig config, control::LoadDaemonConfig(flags));
   LAMINA_ASSIGN_OR_RETURN(const model::Model model, model::OpenModel(config.model));
   LAMINA_ASSIGN_OR_RETURN(const auto tokenizer, model::LoadTokenizer(config.model));
   coordinator::EngineOptions options = MakeOptions(config, model);
+  LAMINA_RETURN_IF_ERROR(CheckPartition(config, options));
   LAMINA_ASSIGN_OR_RETURN(options.model_fingerprint, model::Fingerprint(model));
   coordinator::Engine engine(options, *tokenizer, RealClock());
   coordinator::InferenceService inference(engine, *tokenizer, model.config,

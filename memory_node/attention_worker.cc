@@ -24,6 +24,7 @@ AttentionWorker::AttentionWorker(const Options& options, transport::Transport& t
                                  transport::Region& region, kernels::KvArena& arena,
                                  ThreadPool& pool, WorkerCounters& counters)
     : options_(options),
+      layers_(control::LayersOf(options.config, options.node)),
       layout_(control::WindowShapeOf(options.config)),
       schedule_(control::ScheduleOf(options.config)),
       transport_(transport),
@@ -32,7 +33,7 @@ AttentionWorker::AttentionWorker(const Options& options, transport::Transport& t
       pool_(pool),
       counters_(counters),
       lanes_(options.config.lanes),
-      scratch_(options.kernel->MakeScratch(control::WidestQueries(options.config.layers), 1,
+      scratch_(options.kernel->MakeScratch(control::WidestQueries(layers_), 1,
                                            options.config.sequence_tokens_max, pool.threads())),
       reply_(layout_.reply_window_bytes()) {
   items_.reserve(options.config.rows_max);
@@ -131,7 +132,7 @@ absl::Status AttentionWorker::ServeUnit(uint32_t replica, uint32_t lane_index) {
   Attend(lane, layer, window);
   LAMINA_RETURN_IF_ERROR(Reply(lane_index, value));
   lane.value = value;
-  const AttentionDescriptor& shape = options_.config.layers[layer];
+  const AttentionDescriptor& shape = layers_[layer];
   control::AddTo(counters_.bytes_received, sizeof(header) +
                                                lane.rows.size() * shape.qkv_width() * 2 +
                                                lane.chunk_tokens * 2 * shape.kv_width() * 2);
@@ -205,7 +206,7 @@ absl::Status AttentionWorker::ApplyTables(const core::StepPlan& plan) {
     sequences_.erase(id);
   }
   for (const core::SequenceJoin& join : plan.joins) {
-    if (join.memory_node == options_.node) {
+    if (control::Holds(options_.config, options_.node, join.memory_node)) {
       sequences_[join.id] = {};
     }
   }
@@ -293,7 +294,7 @@ absl::StatusOr<std::vector<Extent>> AttentionWorker::SlotsOf(const Sequence& seq
 
 // Copies k and v of all rows and chunk tokens from the window into their slots.
 void AttentionWorker::Store(const Lane& lane, uint32_t layer, const std::byte* window) {
-  const AttentionDescriptor& shape = options_.config.layers[layer];
+  const AttentionDescriptor& shape = layers_[layer];
   const auto* row = reinterpret_cast<const BFloat16*>(window + sizeof(core::WindowHeader));
   for (const Row& r : lane.rows) {
     const BFloat16* k = row + shape.q_width();
@@ -309,7 +310,7 @@ void AttentionWorker::Store(const Lane& lane, uint32_t layer, const std::byte* w
 }
 
 void AttentionWorker::Attend(const Lane& lane, uint32_t layer, const std::byte* window) {
-  const AttentionDescriptor& shape = options_.config.layers[layer];
+  const AttentionDescriptor& shape = layers_[layer];
   const auto* q = reinterpret_cast<const BFloat16*>(window + sizeof(core::WindowHeader));
   auto* out = reinterpret_cast<BFloat16*>(reply_.data() + sizeof(core::WindowHeader));
   items_.clear();
@@ -343,8 +344,8 @@ absl::Status AttentionWorker::Reply(uint32_t lane_index, uint64_t value) {
                                   .rows = static_cast<uint32_t>(lane.rows.size()),
                                   .sender = options_.node};
   std::memcpy(reply_.data(), &header, sizeof(header));
-  const size_t bytes = sizeof(header) + lane.rows.size() * options_.config.layers[layer].q_width() *
-                                            sizeof(BFloat16);
+  const size_t bytes =
+      sizeof(header) + lane.rows.size() * layers_[layer].q_width() * sizeof(BFloat16);
   const transport::SignalUpdate signal{.word = layout_.reply_word(options_.node, lane_index),
                                        .value = value};
   const transport::WaitOptions wait{.deadline = RealClock().Now() + options_.peer_deadline,

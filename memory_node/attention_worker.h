@@ -107,6 +107,7 @@ class AttentionWorker {
   absl::Status Reply(uint32_t lane_index, uint64_t value);
 
   const Options options_;
+  const std::vector<AttentionDescriptor> layers_;  // As this node computes them.
   const core::WindowLayout layout_;
   const core::PipelineSchedule schedule_;
   transport::Transport& transport_;

@@ -22,16 +22,12 @@ absl::StatusOr<std::string> MemoryNode::Configure(const control::EpochConfig& co
   LeaveEpoch();
   LAMINA_ASSIGN_OR_RETURN(const uint32_t node,
                           control::OwnIndex(config.memory_nodes, options_.name, config.epoch));
-  if (config.slots.size() != config.memory_nodes.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("the configuration of epoch ", config.epoch,
-                                                   " gives slots to ", config.slots.size(), " of ",
-                                                   config.memory_nodes.size(), " memory nodes"));
-  }
+  LAMINA_RETURN_IF_ERROR(control::CheckShares(config));
   const core::WindowShape shape = control::WindowShapeOf(config);
   LAMINA_RETURN_IF_ERROR(core::WindowLayout::Check(shape));
   const core::WindowLayout layout(shape);
   config_ = config;
-  LAMINA_RETURN_IF_ERROR(MakeArena(config.slots[node]));
+  LAMINA_RETURN_IF_ERROR(MakeArena(control::LayersOf(config, node), config.slots[node]));
   LAMINA_ASSIGN_OR_RETURN(transport_, transport::MakeTransport(config.transport));
   LAMINA_ASSIGN_OR_RETURN(region_, transport_->CreateRegion({.name = options_.name + " queries",
                                                              .bytes = layout.query_region_bytes(),
@@ -48,15 +44,15 @@ absl::StatusOr<std::string> MemoryNode::Configure(const control::EpochConfig& co
 
 // Keeps the arena of the epoch before when its shape is the same: nothing in it is referred to any
 // more.
-absl::Status MemoryNode::MakeArena(uint32_t slots) {
-  if (arena_.has_value() && arena_->slots() == slots && arena_layers_ == config_->layers) {
+absl::Status MemoryNode::MakeArena(std::vector<AttentionDescriptor> layers, uint32_t slots) {
+  if (arena_.has_value() && arena_->slots() == slots && arena_layers_ == layers) {
     return absl::OkStatus();
   }
   arena_.reset();
-  absl::StatusOr<kernels::KvArena> arena = kernels::KvArena::Create(config_->layers, slots);
+  absl::StatusOr<kernels::KvArena> arena = kernels::KvArena::Create(layers, slots);
   LAMINA_RETURN_IF_ERROR(arena.status());
   arena_ = *std::move(arena);
-  arena_layers_ = config_->layers;
+  arena_layers_ = std::move(layers);
   return absl::OkStatus();
 }
 

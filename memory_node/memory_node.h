@@ -42,7 +42,7 @@ class MemoryNode final : public control::NodeHandler {
   control::NodeCounters Counters() const override;
 
  private:
-  absl::Status MakeArena(uint32_t slots);
+  absl::Status MakeArena(std::vector<AttentionDescriptor> layers, uint32_t slots);
 
   const MemoryNodeOptions options_;
   ThreadPool& pool_;

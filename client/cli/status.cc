@@ -45,8 +45,12 @@ void PrintStatus(const client::ClusterStatus& status) {
               static_cast<unsigned long long>(status.requests_finished),
               static_cast<unsigned long long>(status.requests_failed),
               static_cast<unsigned long long>(status.preemptions));
-  std::printf("tokens:   %llu generated, %.1f/s in the last 10 s\n\n",
+  std::printf("tokens:   %llu generated, %.1f/s in the last 10 s\n",
               static_cast<unsigned long long>(status.tokens_generated), status.tokens_per_second);
+  if (!status.partition.empty()) {
+    std::printf("KV:       by %s\n", status.partition.c_str());
+  }
+  std::printf("\n");
   std::printf("%s\n", terminal
                           .Bold(absl::StrFormat("%-12s %-12s %-9s %-6s %-9s %15s %7s %10s %10s  %s",
                                                 "node", "role", "state", "device", "transport",

@@ -43,6 +43,7 @@ Json ToJson(const client::ClusterStatus& status) {
           {"state", status.state},
           {"model", status.model},
           {"version", status.version},
+          {"partition", status.partition},
           {"nodes", nodes},
           {"lanes", lanes},
           {"running", status.running},

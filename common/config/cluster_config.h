@@ -14,6 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/partition.h"
 #include "common/pipeline_mode.h"
 
 namespace lamina {
@@ -57,7 +58,6 @@ struct GatewayConfig {
   friend bool operator==(const GatewayConfig&, const GatewayConfig&) = default;
 };
 
-enum class Partition : uint8_t { kRequest, kHead, kTokenRange };
 enum class PrefillMode : uint8_t { kInline, kDedicated };
 enum class ServiceOrderKind : uint8_t { kFirstComeFirstServed, kPriority };
 

@@ -99,6 +99,11 @@ void Membership::Fault(const std::string& name, uint64_t epoch, const absl::Stat
   }
 }
 
+void Membership::CannotServe(absl::string_view problem) {
+  phase_ = MembershipPhase::kWaiting;
+  problem_ = std::string(problem);
+}
+
 bool Membership::CanForm() const {
   bool compute = false;
   bool memory = false;
@@ -123,6 +128,7 @@ bool Membership::AllMembers(MemberState least) const {
 MembershipAction Membership::Next() {
   if (changed_ && CanForm()) {
     changed_ = false;
+    problem_.clear();
     formed_once_ = true;
     ++epoch_;
     phase_ = MembershipPhase::kPreparing;
@@ -175,6 +181,9 @@ std::string Membership::Describe() const {
     parts.insert(parts.begin(), absl::StrCat("waiting for ", absl::StrJoin(missing, ", ")));
   } else if (phase_ != MembershipPhase::kWaiting) {
     parts.insert(parts.begin(), absl::StrCat("configuring epoch ", epoch_));
+  }
+  if (phase_ == MembershipPhase::kWaiting && !problem_.empty()) {
+    parts.insert(parts.begin(), absl::StrCat("cannot serve: ", problem_));
   }
   return absl::StrJoin(parts, "; ");
 }

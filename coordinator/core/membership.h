@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 
 namespace lamina::core {
 
@@ -61,6 +62,9 @@ class Membership {
   void Fault(const std::string& name, uint64_t epoch, const absl::Status& status,
              const std::string& peer = "");
 
+  // The answer to kConfigure when the members cannot serve together: waits for other members.
+  void CannotServe(absl::string_view problem);
+
   // What to do now; call until kNone.
   MembershipAction Next();
 
@@ -71,7 +75,7 @@ class Membership {
   std::vector<const Member*> memory_members() const { return Of(true); }
   const std::vector<Member>& all() const { return nodes_; }
 
-  // "serving", "waiting for c0, m1", "m0 failed: ...".
+  // "serving", "waiting for c0, m1", "m0 failed: ...", "cannot serve: ...".
   std::string Describe() const;
 
  private:
@@ -85,6 +89,7 @@ class Membership {
   MembershipPhase phase_ = MembershipPhase::kWaiting;
   bool changed_ = false;  // Since the epoch was formed.
   bool formed_once_ = false;
+  std::string problem_;  // Of CannotServe(), while it lasts.
   uint32_t faults_ = 0;  // Since a step was last served; see NoteProgress().
 
  public:

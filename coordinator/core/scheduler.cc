@@ -62,6 +62,15 @@ FinishEvent ErrorEvent(SequenceId id, absl::Status status) {
 
 }  // namespace
 
+std::string MemoryNodeShare::FirstLost(const std::vector<std::string>& lost) const {
+  for (const std::string& node : lost) {
+    if (node == name || std::find(parts.begin(), parts.end(), node) != parts.end()) {
+      return node;
+    }
+  }
+  return "";
+}
+
 absl::Status SchedulerOptions::Validate() const {
   LAMINA_RETURN_IF_ERROR(AtLeastOne("lanes", lanes));
   LAMINA_RETURN_IF_ERROR(AtLeastOne("plan_ahead", plan_ahead));
@@ -244,9 +253,9 @@ void Scheduler::Finish(SequenceId sequence) {
 void Scheduler::StartEpoch(uint64_t epoch, const std::vector<MemoryNodeShare>& memory_nodes,
                            const std::vector<std::string>& lost, Events& events) {
   for (Sequence* sequence : impl_->TakenFromNodes()) {
-    const std::string& node = impl_->options.memory_nodes[sequence->node].name;
+    const std::string node = impl_->options.memory_nodes[sequence->node].FirstLost(lost);
     const bool held = sequence->state != SequenceState::kDraining;
-    if (held && std::find(lost.begin(), lost.end(), node) != lost.end()) {
+    if (held && !node.empty()) {
       const SequenceId id = sequence->request.id;
       events.finished.push_back(ErrorEvent(
           id, absl::UnavailableError(absl::StrCat("memory node ", node,

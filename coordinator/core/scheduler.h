@@ -46,6 +46,12 @@ struct MemoryNodeShare {
   std::string name;
   uint32_t slots = 0;
   double bandwidth_bytes_per_second = 0;  // Measured by the node at start; relative size matters.
+  // Where the share is a whole made of several nodes (partition head): their names. What lives on
+  // the share is lost with any of them.
+  std::vector<std::string> parts = {};
+
+  // The first of `lost` that the share cannot be without; empty if none is.
+  std::string FirstLost(const std::vector<std::string>& lost) const;
 };
 
 struct SchedulerOptions {

@@ -151,7 +151,7 @@ class ConfigTest(unittest.TestCase):
         self.assertIn("did you mean 'policy'?", result.stderr)
 
     def test_what_is_not_served_says_what_is(self):
-        result = self.config(cluster_file(partition="head"))
+        result = self.config(cluster_file(partition="token_range"))
         self.assertEqual(result.returncode, 1)
         self.assertIn("it serves: request", result.stderr)
 

@@ -103,6 +103,11 @@ class DeterminismTest(unittest.TestCase):
         status = self.check(compute=[{"name": "c0"}, {"name": "c1"}])
         self.assertEqual(len(status["lanes"]), 3)
 
+    def test_heads_over_two_and_three_memory_nodes(self):
+        for nodes in (2, 3):
+            status = self.check(memory_nodes=nodes, partition="head", capacity="512MiB")
+            self.assertIn("of 3 KV heads", status["partition"])
+
     def test_over_ucx(self):
         status = self.check(transport="ucx")
         self.assertEqual({node["transport"].split()[0] for node in status["nodes"]}, {"ucx"})

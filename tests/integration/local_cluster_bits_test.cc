@@ -72,6 +72,53 @@ TEST_P(BitsTest, OneMemoryNodeIsAsTwoAndThree) {
   }
 }
 
+// Both models have two KV heads.
+TEST_P(BitsTest, HeadsOnTwoMemoryNodesAreAsOnOne) {
+  const std::vector<GenerateResult> alone = Alone(Plain(), MixedRequests());
+  for (const auto& [replicas, lanes, chunk] :
+       {std::tuple{1u, 1u, 512u}, {1u, 2u, 16u}, {2u, 3u, 64u}}) {
+    SCOPED_TRACE(absl::StrCat(replicas, " replicas, ", lanes, " lanes, chunks of ", chunk));
+    LocalClusterOptions options = Plain();
+    options.partition = Partition::kHead;
+    options.memory_nodes = 2;
+    options.compute_nodes = replicas;
+    options.lanes = lanes;
+    options.chunk_tokens = chunk;
+    options.memory_plan_delay = Micros(200);
+    const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+    ASSERT_NE(cluster, nullptr);
+    ExpectSame(cluster->GenerateMany(MixedRequests()), alone);
+    EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+    const coordinator::EngineStatus status = cluster->engine().GetStatus();
+    EXPECT_THAT(status.partition, ::testing::HasSubstr("m0 1, m1 1 of 2 KV heads"));
+    for (const coordinator::NodeReport& node : status.nodes) {
+      EXPECT_EQ(node.kv.slots_total, node.member.is_memory ? 2 * options.slots : 0);
+      EXPECT_GT(node.counters.units + cluster->handler(node.member.name).Counters().units, 0u);
+    }
+  }
+}
+
+TEST_P(BitsTest, UnevenHeadsAreAsAllOnOneNode) {
+  RandomModelSpec model = GetParam().model;
+  model.width = 96;
+  model.head_dim = 16;
+  model.query_heads = 6;
+  model.kv_heads = GetParam().model.model_type == "llama" ? 3 : 6;
+  LocalClusterOptions options = Options(model, GetParam().compute_type);
+  const std::vector<GenerateResult> alone = Alone(options, MixedRequests());
+  options.partition = Partition::kHead;
+  options.memory_nodes = 2;
+  options.memory_bandwidths = {1, 2.5};
+  options.lanes = 2;
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+
+  ExpectSame(cluster->GenerateMany(MixedRequests()), alone);
+
+  EXPECT_THAT(cluster->engine().GetStatus().partition,
+              ::testing::HasSubstr(model.kv_heads == 3 ? "m0 1, m1 2 of 3" : "m0 2, m1 4 of 6"));
+}
+
 TEST_P(BitsTest, ChunksOf512AreAsChunksOf16) {
   LocalClusterOptions options = Plain();
   options.chunk_tokens = 16;
@@ -198,11 +245,15 @@ TEST_P(BitsTest, PreemptedIsAsUndisturbed) {
     std::vector<TokenId> prompt = RandomPrompt(1 + 5 * i, 100 + i);
     specs.push_back(i % 2 == 0 ? Greedy(std::move(prompt), 90) : Sampled(std::move(prompt), 90, i));
   }
-  for (const uint32_t lanes : {1u, 2u}) {
-    SCOPED_TRACE(lanes);
+  for (const auto& [lanes, partition] :
+       {std::pair(1u, Partition::kRequest), {2u, Partition::kRequest}, {2u, Partition::kHead}}) {
+    SCOPED_TRACE(absl::StrCat(lanes, " lanes, partition ", static_cast<int>(partition)));
+    const uint32_t memory_nodes = partition == Partition::kRequest ? 1 : 2;
     LocalClusterOptions options = Plain();
     options.sequence_tokens_max = 256;
-    options.slots = 300;
+    options.partition = partition;
+    options.memory_nodes = memory_nodes;
+    options.slots = 300 / memory_nodes;
     options.lanes = lanes;
     options.chunk_tokens = 32;
     const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);

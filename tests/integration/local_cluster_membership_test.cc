@@ -155,6 +155,81 @@ INSTANTIATE_TEST_SUITE_P(Lanes, MembershipTest, ::testing::Values(1u, 2u));
 
 // --- Who may join ---
 
+// With heads spread over the memory nodes each has a part of every sequence.
+class HeadPartitionTest : public ::testing::Test {
+ protected:
+  static LocalClusterOptions Options(uint32_t slots) {
+    return {.model = SmallModel(),
+            .memory_nodes = 2,
+            .partition = Partition::kHead,
+            .slots = slots,
+            .chunk_tokens = 32};
+  }
+  // Ends when it is cancelled, or by an error.
+  static GenerateSpec Endless() { return Greedy(RandomPrompt(10, 1), 240); }
+};
+
+TEST_F(HeadPartitionTest, AMemoryNodeThatLeavesTakesItsHeadsOfAllRequests) {
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(Options(4096));
+  ASSERT_NE(cluster, nullptr);
+  const GenerateResult undisturbed = cluster->Generate(Greedy(RandomPrompt(10, 1), 20));
+  const std::shared_ptr<LocalRequest> running = cluster->Start(Endless());
+  running->WaitForTokens(2);
+
+  cluster->Detach("m1");
+
+  const GenerateResult ended = running->Wait();
+  if (!ended.status.ok()) {  // It may have been faster.
+    EXPECT_EQ(ended.status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(std::string(ended.status.message()), HasSubstr("memory node m1 was lost"));
+  }
+  ASSERT_TRUE(cluster->WaitForEpoch(2).ok());
+  EXPECT_THAT(cluster->engine().GetStatus().partition, HasSubstr("m0 2 of 2 KV heads"));
+  ExpectSameChoice(cluster->Generate(Greedy(RandomPrompt(10, 1), 20)).choices[0],
+                   undisturbed.choices[0]);
+  cluster->Attach("m1");
+  ASSERT_TRUE(cluster->WaitForEpoch(3).ok());
+  EXPECT_THAT(cluster->engine().GetStatus().partition, HasSubstr("m0 1, m1 1 of 2 KV heads"));
+  ExpectSameChoice(cluster->Generate(Greedy(RandomPrompt(10, 1), 20)).choices[0],
+                   undisturbed.choices[0]);
+}
+
+TEST_F(HeadPartitionTest, NodesLeftWithTooLittleRoomSaySoAndWaitForTheOthers) {
+  // Room for one head of a sequence of 256 tokens on each node, not for two.
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(Options(150));
+  ASSERT_NE(cluster, nullptr);
+  const std::shared_ptr<LocalRequest> running = cluster->Start(Endless());
+  running->WaitForTokens(2);
+
+  cluster->Detach("m1");
+
+  EXPECT_TRUE(running->ended() || !running->Wait().status.ok());
+  EXPECT_THAT(cluster->engine().GetStatus().state,
+              AllOf(HasSubstr("cannot serve"), HasSubstr("room for 1 of 2 KV heads")));
+  const GenerateResult refused = cluster->Generate(Endless());
+  EXPECT_EQ(refused.status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(refused.status.message()), HasSubstr("room for 1 of 2 KV heads"));
+  cluster->Attach("m1");
+  ASSERT_TRUE(cluster->WaitForState("serving").ok());
+  EXPECT_TRUE(cluster->Generate(Endless()).status.ok());
+}
+
+TEST_F(HeadPartitionTest, MoreNodesThanHeadsNeverServe) {
+  LocalClusterOptions options = Options(4096);
+  options.memory_nodes = 3;
+  options.attach = false;
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+  for (const std::string name : {"c0", "m0", "m1", "m2"}) {
+    cluster->Attach(name);
+  }
+  // When this is answered the engine has seen all nodes, and decides before it is asked again.
+  EXPECT_FALSE(cluster->Generate(Endless()).status.ok());
+  EXPECT_THAT(
+      cluster->engine().GetStatus().state,
+      AllOf(HasSubstr("cannot serve"), HasSubstr("3 memory nodes"), HasSubstr("2 KV heads")));
+}
+
 TEST(JoinTest, RequestsBeforeAllNodesAreThereAreToldWhoIsMissing) {
   const std::unique_ptr<LocalCluster> cluster =
       MakeCluster({.model = SmallModel(), .memory_nodes = 2, .attach = false});

@@ -164,7 +164,8 @@ coordinator::EngineOptions LocalCluster::MakeEngineOptions() const {
                                      .vocabulary = options_.model.vocabulary,
                                      .model_fingerprint = fingerprint_,
                                      .transport = options_.transport,
-                                     .mode = options_.mode};
+                                     .mode = options_.mode,
+                                     .partition = options_.partition};
   for (uint32_t i = 0; i < options_.compute_nodes; ++i) {
     options.nodes.push_back({.name = absl::StrCat("c", i)});
   }
@@ -232,7 +233,10 @@ void LocalCluster::Attach(const std::string& name) {
       slot_bytes += 2 * uint64_t{layer.kv_width()} * sizeof(BFloat16);
     }
     identity.capacity_bytes = slot_bytes * options_.slots;
-    identity.bandwidth_bytes_per_second = kBandwidth;
+    const size_t index = std::stoul(name.substr(1));
+    const auto& bandwidths = options_.memory_bandwidths;
+    identity.bandwidth_bytes_per_second =
+        kBandwidth * (index < bandwidths.size() ? bandwidths[index] : 1);
   } else {
     identity.model_fingerprint = fingerprint_;
   }

@@ -41,7 +41,10 @@ struct LocalClusterOptions {
   uint32_t compute_nodes = 1;
   PipelineMode mode = PipelineMode::kRotational;
   uint32_t memory_nodes = 1;
-  uint32_t slots = 4096;  // Of each memory node.
+  Partition partition = Partition::kRequest;
+  // Of each memory node, relative; those left out are 1.
+  std::vector<double> memory_bandwidths = {};
+  uint32_t slots = 4096;  // That each memory node has room for, all KV heads included.
   uint32_t lanes = 1;
   uint32_t chunk_tokens = 512;
   uint32_t running_max = 32;

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How KV is spread over memory nodes: what is refused before serving, and what status says."""
+
+import tempfile
+import unittest
+from pathlib import Path
+
+import harness
+
+
+class PartitionTest(unittest.TestCase):
+
+    def setUp(self):
+        harness.require_model(self)
+
+    def refused(self, **keys):
+        """What the coordinator says when it refuses the cluster file. It must not listen."""
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "cluster.yaml"
+            file.write_text(harness.cluster_file(**keys))
+            result = harness.run("--cluster", file, program="lamina-coordinator")
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertNotIn("listening", result.stderr)
+        return result.stderr
+
+    def test_more_memory_nodes_than_kv_heads(self):
+        error = self.refused(memory_nodes=4, partition="head")
+        self.assertIn("4 memory nodes, but the model has 3 KV heads", error)
+
+    def test_a_memory_node_too_small_for_its_share(self):
+        memory = [{"name": "big", "capacity": "1GiB"}, {"name": "small", "capacity": "4MiB"}]
+        error = self.refused(memory=memory, partition="head")
+        self.assertIn("memory node small has 4.0 MiB, too little for its share", error)
+        self.assertIn("limits.sequence_tokens_max", error)
+
+    def test_memory_nodes_too_small_together(self):
+        # A head of 8192 tokens takes 60 MiB: each has room for one, of three.
+        error = self.refused(memory_nodes=2, capacity="100MiB", partition="head")
+        self.assertIn("room for 2 of 3 KV heads", error)
+
+    def test_status_shows_the_shares(self):
+        with harness.Cluster(memory_nodes=2, partition="head") as cluster:
+            words = cluster.lamina("status").stdout
+            self.assertRegex(words, r"KV: +by head: m0 [12], m1 [12] of 3 KV heads; the slowest takes "
+                                    r"\d+\.\d\d times an even split's time")
+            status = cluster.status()
+            self.assertIn("of 3 KV heads", status["partition"])
+            slots = {node["slots_total"] for node in status["nodes"] if node["role"] == "memory"}
+            self.assertEqual(len(slots), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
