@@ -61,6 +61,10 @@ struct GenerateOptions {
   std::optional<uint64_t> seed;
   std::optional<uint32_t> logprobs;
   Nanos deadline = 0;  // From the call; 0 for none.
+  // By which the request is followed through logs and traces; empty for none. `followed_id` counts
+  // only if common/trace_context.h's IsRequestId() takes it, else logs have the request id.
+  std::string followed_id;
+  std::string trace_parent;
 };
 
 enum class FinishReason : uint8_t { kNotFinished, kStop, kLength, kCancelled };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/convert_internal.h"
+#include "common/trace_context.h"
 
 namespace lamina::client::internal {
 namespace {
@@ -75,6 +76,15 @@ NodeStatus FromProto(const v1::Node& node) {
 
 absl::Status FromGrpc(const grpc::Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+void FillMetadata(const GenerateOptions& options, grpc::ClientContext& context) {
+  if (IsRequestId(options.followed_id)) {
+    context.AddMetadata(kRequestIdHeader, options.followed_id);
+  }
+  if (ParseTraceParent(options.trace_parent).has_value()) {
+    context.AddMetadata(kTraceParentHeader, options.trace_parent);
+  }
 }
 
 void FillChat(const std::vector<ChatMessage>& messages, v1::Chat& chat) {
