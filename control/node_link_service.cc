@@ -15,6 +15,7 @@
 
 #include "common/log.h"
 #include "common/version.h"
+#include "control/counters_codec_service.h"
 #include "control/plan_codec_service.h"
 #include "control/request_log.h"
 #include "lamina/v1/cluster.grpc.pb.h"
@@ -92,6 +93,7 @@ v1::NodeMessage StatusMessage(const NodeCounters& now, const NodeCounters& befor
   status->set_kv_bytes_read(now.kv_bytes_read);
   status->set_units(now.units);
   status->set_busy_seconds(now.busy_seconds);
+  ToProto(now, status->mutable_detail());
   return message;
 }
 
