@@ -4,7 +4,6 @@
 
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -51,10 +50,5 @@ uint32_t QkvWidthMax(const std::vector<AttentionDescriptor>& layers);
 // The index of `own` among the nodes of its role. Errors: kInvalidArgument  it is not there.
 absl::StatusOr<uint32_t> OwnIndex(const std::vector<std::string>& names, const std::string& own,
                                   uint64_t epoch);
-
-// Adds to a counter that one thread writes and others read.
-inline void AddTo(std::atomic<uint64_t>& counter, uint64_t n) {
-  counter.store(counter.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
-}
 
 }  // namespace lamina::control

@@ -13,6 +13,7 @@
 #include "common/attention_descriptor.h"
 #include "common/pipeline_mode.h"
 #include "coordinator/core/head_shares.h"
+#include "control/node_counters.h"
 #include "coordinator/core/step_plan.h"
 
 namespace lamina::control {
@@ -53,15 +54,6 @@ struct NodeIdentity {
   double bandwidth_bytes_per_second = 0;
   std::string kernels;
   std::string model_fingerprint;
-};
-
-struct NodeCounters {
-  double busy_seconds = 0;
-  uint64_t bytes_sent = 0;
-  uint64_t bytes_received = 0;
-  uint64_t refused_messages = 0;
-  uint64_t kv_bytes_read = 0;
-  uint64_t units = 0;
 };
 
 // Threading: every call comes from the link's reader thread, except Counters() (any thread).

@@ -22,6 +22,7 @@
 #include "coordinator/core/head_shares.h"
 #include "coordinator/engine.h"
 #include "coordinator/inference_service.h"
+#include "coordinator/span_file.h"
 #include "model/fingerprint.h"
 #include "model/model.h"
 #include "model/tokenizer/tokenizer.h"
@@ -118,6 +119,14 @@ absl::Status Serve(const control::DaemonFlags& flags) {
   coordinator::EngineOptions options = MakeOptions(config, model);
   LAMINA_RETURN_IF_ERROR(CheckPartition(config, options));
   LAMINA_ASSIGN_OR_RETURN(options.model_fingerprint, model::Fingerprint(model));
+  std::unique_ptr<coordinator::SpanFile> spans;
+  if (!config.coordinator_spans.empty()) {
+    LAMINA_ASSIGN_OR_RETURN(spans,
+                            coordinator::SpanFile::Open(config.coordinator_spans, RealClock()));
+    options.on_request_end = [&spans](const coordinator::RequestRecord& record) {
+      spans->Write(record);
+    };
+  }
   coordinator::Engine engine(options, *tokenizer, RealClock());
   coordinator::InferenceService inference(engine, *tokenizer, model.config,
                                           KvBytesPerToken(options.layers));

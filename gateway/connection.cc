@@ -13,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/trace_context.h"
 #include "gateway/api_error.h"
 
 namespace lamina::gateway {
@@ -189,7 +190,8 @@ bool Connection::OnHead() {
   request_.authorization = std::string(View(head[http::field::authorization]));
   request_.content_type = std::string(View(head[http::field::content_type]));
   request_.origin = std::string(View(head[http::field::origin]));
-  request_.request_id = std::string(View(head["x-request-id"]));
+  request_.request_id = std::string(View(head[kRequestIdHeader]));
+  request_.trace_parent = std::string(View(head[kTraceParentHeader]));
   head_only_ = head.method() == http::verb::head;
   chunked_ = head.version() >= 11;
   close_after_ = !head.keep_alive();

@@ -35,7 +35,8 @@ struct HttpRequest {
   std::string authorization;
   std::string content_type;
   std::string origin;
-  std::string request_id;  // Of x-request-id.
+  std::string request_id;    // Of x-request-id.
+  std::string trace_parent;  // Of traceparent.
   std::string body;
 };
 

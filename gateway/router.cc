@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gateway/router.h"
 
-#include <algorithm>
-
 #include "absl/random/random.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
@@ -12,8 +10,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "common/log.h"
+#include "common/log_event.h"
 #include "common/status_macros.h"
+#include "common/trace_context.h"
 #include "common/version.h"
 #include "gateway/api_error.h"
 #include "gateway/completion_handler.h"
@@ -27,7 +26,6 @@ namespace {
 using OrderedJson = nlohmann::ordered_json;
 
 constexpr char kModelPrefix[] = "/v1/models/";
-constexpr size_t kRequestIdBytesMax = 128;
 constexpr char kJsonType[] = "application/json";
 
 std::string RandomHex(size_t digits) {
@@ -54,12 +52,6 @@ std::string PercentDecode(absl::string_view text) {
     }
   }
   return out;
-}
-
-bool IsRequestId(absl::string_view text) {
-  return !text.empty() && text.size() <= kRequestIdBytesMax &&
-         std::all_of(text.begin(), text.end(),
-                     [](char c) { return absl::ascii_isgraph(static_cast<unsigned char>(c)); });
 }
 
 std::string Dump(const OrderedJson& json) {
@@ -114,11 +106,11 @@ std::optional<HttpResponse> Router::Refuse(const HttpRequest& head) {
   const bool matches =
       head.method == route->method || (head.method == "HEAD" && route->method == "GET");
   if (preflight) {
-    return HttpResponse{
-        .status = 204,
-        .headers = {{"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
-                    {"Access-Control-Allow-Headers", "authorization, content-type, x-request-id"},
-                    {"Access-Control-Max-Age", "600"}}};
+    return HttpResponse{.status = 204,
+                        .headers = {{"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
+                                    {"Access-Control-Allow-Headers",
+                                     "authorization, content-type, x-request-id, traceparent"},
+                                    {"Access-Control-Max-Age", "600"}}};
   }
   if (!matches) {
     HttpResponse response = ErrorResponse(
@@ -240,6 +232,8 @@ std::shared_ptr<RequestHandler> Router::Completion(const HttpRequest& request,
   if (!parsed.ok()) {
     return Answer(writer, ErrorResponse(parsed.status()));
   }
+  parsed->options.followed_id = request.request_id;
+  parsed->options.trace_parent = request.trace_parent;
   const auto handler = std::make_shared<DeferredHandler>(writer);
   models_.Get([this, handler, chat, parsed = *std::move(parsed), path = request.path,
                request_id = request.request_id](const absl::StatusOr<ServedModel>& model) {
@@ -258,9 +252,14 @@ std::shared_ptr<RequestHandler> Router::Completion(const HttpRequest& request,
                                  .created = absl::ToUnixSeconds(absl::Now())};
     const auto log = [path, request_id, id = head.id,
                       began = absl::Now()](const CompletionHandler::Report& report) {
-      LogInfo(path, " ", absl::StatusCodeToString(report.status.code()), " request ", request_id,
-              " id ", id, " prompt_tokens ", report.tokens.prompt, " completion_tokens ",
-              report.tokens.completion, " ms ", absl::ToInt64Milliseconds(absl::Now() - began));
+      LogEvent(LogLevel::kInfo, "answered",
+               {{"path", path},
+                {"status", absl::StatusCodeToString(report.status.code())},
+                {"request_id", request_id},
+                {"id", id},
+                {"prompt_tokens", report.tokens.prompt},
+                {"completion_tokens", report.tokens.completion},
+                {"ms", absl::ToInt64Milliseconds(absl::Now() - began)}});
     };
     handler->Continue([&](ResponseWriter& to) {
       auto completion = std::make_shared<CompletionHandler>(parsed, head, backend_, to, log);

@@ -24,6 +24,8 @@
 #include "common/thread_pool.h"
 #include "control/inbox.h"
 #include "control/node_handler.h"
+#include "control/refusals.h"
+#include "control/work_meter.h"
 #include "coordinator/core/pipeline_schedule.h"
 #include "coordinator/core/step_plan.h"
 #include "coordinator/core/window_layout.h"
@@ -35,12 +37,12 @@ namespace lamina::memory_node {
 
 // Counts that other threads read while the worker runs. Written by the worker alone.
 struct WorkerCounters {
-  std::atomic<uint64_t> busy_nanos{0};
   std::atomic<uint64_t> bytes_sent{0};
   std::atomic<uint64_t> bytes_received{0};
-  std::atomic<uint64_t> refused_messages{0};
   std::atomic<uint64_t> kv_bytes_read{0};
   std::atomic<uint64_t> units{0};
+  control::Refusals refusals;
+  control::WorkMeter meter;
 };
 
 class AttentionWorker {
@@ -92,6 +94,9 @@ class AttentionWorker {
     uint32_t chunk_tokens = 0;
   };
 
+  // The time since the last lap went into `part` of a unit. Returns how much it was.
+  Nanos Lap(control::WorkPart part, uint32_t lane, uint64_t value, uint32_t replica,
+            size_t bytes = 0);
   absl::StatusOr<size_t> WaitForQueries();
   absl::Status ServeUnit(uint32_t replica, uint32_t lane);
   absl::Status CheckWindow(const core::WindowHeader& header, const core::WindowHeader& expected);
@@ -103,7 +108,7 @@ class AttentionWorker {
   absl::StatusOr<std::vector<Extent>> SlotsOf(const Sequence& sequence, uint32_t first,
                                               uint32_t tokens) const;
   void Store(const Lane& lane, uint32_t layer, const std::byte* window);
-  void Attend(const Lane& lane, uint32_t layer, const std::byte* window);
+  uint64_t Attend(const Lane& lane, uint32_t layer, const std::byte* window);
   absl::Status Reply(uint32_t lane_index, uint64_t value);
 
   const Options options_;
@@ -128,6 +133,8 @@ class AttentionWorker {
   std::vector<kernels::AttentionItem> items_;
   std::vector<std::byte> reply_;  // Header and rows, as in a reply window.
   std::vector<core::StepPlan> taken_;
+  std::vector<control::LinkCounters*> links_;  // [compute nodes]
+  Nanos lap_ = 0;                              // End of the last one.
 };
 
 }  // namespace lamina::memory_node
