@@ -29,6 +29,7 @@ using OrderedJson = nlohmann::ordered_json;
 constexpr char kModelPrefix[] = "/v1/models/";
 constexpr size_t kRequestIdBytesMax = 128;
 constexpr char kJsonType[] = "application/json";
+constexpr char kMetricsType[] = "text/plain; version=0.0.4; charset=utf-8";
 
 std::string RandomHex(size_t digits) {
   thread_local absl::BitGen bits;
@@ -88,9 +89,10 @@ Router::Router(Backend& backend, RouterOptions options)
       options_(std::move(options)),
       models_(backend, options_.model_names),
       started_(absl::ToUnixSeconds(absl::Now())),
-      routes_({{"/health", {"GET", &Router::Health, true}},
-               {"/version", {"GET", &Router::Version, true}},
-               {"/openapi.json", {"GET", &Router::OpenApi, true}},
+      routes_({{"/health", {"GET", &Router::Health, true, true}},
+               {"/version", {"GET", &Router::Version, true, true}},
+               {"/openapi.json", {"GET", &Router::OpenApi, true, true}},
+               {"/metrics", {"GET", &Router::Metrics, false, true}},
                {"/v1/models", {"GET", &Router::Models}},
                {kModelPrefix, {"GET", &Router::Models}},
                {"/tokenize", {"POST", &Router::Tokenize}},
@@ -127,10 +129,7 @@ std::optional<HttpResponse> Router::Refuse(const HttpRequest& head) {
     response.headers.emplace_back("Allow", route->method == "GET" ? "GET, HEAD" : route->method);
     return response;
   }
-  if (route->open) {
-    return std::nullopt;
-  }
-  if (!options_.keys.Allows(head.authorization)) {
+  if (!route->open && !options_.keys.Allows(head.authorization)) {
     HttpResponse response = ErrorResponse(
         HttpError(401, "invalid_api_key",
                   head.authorization.empty()
@@ -139,7 +138,7 @@ std::optional<HttpResponse> Router::Refuse(const HttpRequest& head) {
     response.headers.emplace_back("WWW-Authenticate", "Bearer");
     return response;
   }
-  if (draining_) {
+  if (draining_ && !route->always) {
     return ErrorResponse(absl::UnavailableError("the gateway is stopping; try another"));
   }
   if (route->method == "POST" && !absl::StartsWithIgnoreCase(head.content_type, kJsonType)) {
@@ -163,6 +162,13 @@ std::vector<std::pair<std::string, std::string>> Router::HeadersFor(HttpRequest&
     }
   }
   return headers;
+}
+
+std::string Router::RouteOf(const std::string& path) const {
+  const Route* route = Find(path);
+  return route == nullptr                       ? "other"
+         : absl::StartsWith(path, kModelPrefix) ? absl::StrCat(kModelPrefix, "{model}")
+                                                : path;
 }
 
 std::shared_ptr<RequestHandler> Router::Handle(HttpRequest request, ResponseWriter& writer) {
@@ -193,6 +199,10 @@ std::shared_ptr<RequestHandler> Router::Version(const HttpRequest&, ResponseWrit
 
 std::shared_ptr<RequestHandler> Router::OpenApi(const HttpRequest&, ResponseWriter& writer) {
   return Answer(writer, {.body = std::string(StaticFile("openapi.json"))});
+}
+
+std::shared_ptr<RequestHandler> Router::Metrics(const HttpRequest&, ResponseWriter& writer) {
+  return Answer(writer, {.content_type = kMetricsType, .body = metrics_.Text()});
 }
 
 std::shared_ptr<RequestHandler> Router::Models(const HttpRequest& request, ResponseWriter& writer) {
@@ -263,7 +273,8 @@ std::shared_ptr<RequestHandler> Router::Completion(const HttpRequest& request,
               report.tokens.completion, " ms ", absl::ToInt64Milliseconds(absl::Now() - began));
     };
     handler->Continue([&](ResponseWriter& to) {
-      auto completion = std::make_shared<CompletionHandler>(parsed, head, backend_, to, log);
+      auto completion =
+          std::make_shared<CompletionHandler>(parsed, head, backend_, to, metrics_, log);
       completion->Start();
       return completion;
     });

@@ -104,6 +104,21 @@ TEST_F(RouterTest, HealthIsThatOfTheCluster) {
   EXPECT_THAT(writer_.response->body, HasSubstr("waiting for m0"));
 }
 
+TEST_F(RouterTest, MetricsHaveRoutesForPathsAndAreThereWhileDraining) {
+  Router router(backend_, {.keys = ApiKeys({"k"})});
+  EXPECT_EQ(router.RouteOf("/v1/models/a%20b"), "/v1/models/{model}");
+  EXPECT_EQ(router.RouteOf("/tokenize"), "/tokenize");
+  EXPECT_EQ(router.RouteOf("/.env"), "other");
+  router.Drain();
+  EXPECT_EQ(StatusOf(router.Refuse({.method = "GET", .path = "/metrics"})), 401);
+  EXPECT_EQ(
+      StatusOf(router.Refuse({.method = "GET", .path = "/metrics", .authorization = "Bearer k"})),
+      0);
+  router.Handle({.method = "GET", .path = "/metrics"}, writer_);
+  EXPECT_THAT(writer_.response->content_type, HasSubstr("text/plain"));
+  EXPECT_THAT(writer_.response->body, HasSubstr("lamina_gateway_connections 0\n"));
+}
+
 TEST_F(RouterTest, CompletionsReachTheBackend) {
   Router router(backend_, {});
   const auto handler =
