@@ -18,6 +18,7 @@
 #include "gateway/api_error.h"
 #include "gateway/completion_handler.h"
 #include "gateway/deferred_handler.h"
+#include "gateway/page_endpoints.h"
 #include "gateway/static_files.h"
 #include "gateway/token_endpoints.h"
 
@@ -89,10 +90,14 @@ Router::Router(Backend& backend, RouterOptions options)
       options_(std::move(options)),
       models_(backend, options_.model_names),
       started_(absl::ToUnixSeconds(absl::Now())),
-      routes_({{"/health", {"GET", &Router::Health, true, true}},
+      routes_({{"/", {"GET", &Router::Page, true, true}},
+               {"/page.css", {"GET", &Router::Page, true, true}},
+               {"/page.js", {"GET", &Router::Page, true, true}},
+               {"/health", {"GET", &Router::Health, true, true}},
                {"/version", {"GET", &Router::Version, true, true}},
                {"/openapi.json", {"GET", &Router::OpenApi, true, true}},
                {"/metrics", {"GET", &Router::Metrics, false, true}},
+               {"/v1/lamina/status", {"GET", &Router::Status, false, true}},
                {"/v1/models", {"GET", &Router::Models}},
                {kModelPrefix, {"GET", &Router::Models}},
                {"/tokenize", {"POST", &Router::Tokenize}},
@@ -203,6 +208,14 @@ std::shared_ptr<RequestHandler> Router::OpenApi(const HttpRequest&, ResponseWrit
 
 std::shared_ptr<RequestHandler> Router::Metrics(const HttpRequest&, ResponseWriter& writer) {
   return Answer(writer, {.content_type = kMetricsType, .body = metrics_.Text()});
+}
+
+std::shared_ptr<RequestHandler> Router::Page(const HttpRequest& request, ResponseWriter& writer) {
+  return Answer(writer, PageFile(request.path));
+}
+
+std::shared_ptr<RequestHandler> Router::Status(const HttpRequest&, ResponseWriter& writer) {
+  return AnswerStatus(backend_, writer);
 }
 
 std::shared_ptr<RequestHandler> Router::Models(const HttpRequest& request, ResponseWriter& writer) {

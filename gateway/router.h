@@ -59,6 +59,8 @@ class Router final : public RequestRouter {
   std::shared_ptr<RequestHandler> Version(const HttpRequest& request, ResponseWriter& writer);
   std::shared_ptr<RequestHandler> OpenApi(const HttpRequest& request, ResponseWriter& writer);
   std::shared_ptr<RequestHandler> Metrics(const HttpRequest& request, ResponseWriter& writer);
+  std::shared_ptr<RequestHandler> Page(const HttpRequest& request, ResponseWriter& writer);
+  std::shared_ptr<RequestHandler> Status(const HttpRequest& request, ResponseWriter& writer);
   std::shared_ptr<RequestHandler> Models(const HttpRequest& request, ResponseWriter& writer);
   std::shared_ptr<RequestHandler> Tokenize(const HttpRequest& request, ResponseWriter& writer);
   std::shared_ptr<RequestHandler> Detokenize(const HttpRequest& request, ResponseWriter& writer);

@@ -4,6 +4,8 @@
 namespace lamina::cli {
 namespace {
 
+using Json = nlohmann::ordered_json;
+
 Json ToJson(const client::NodeStatus& node) {
   return {{"name", node.name},
           {"role", node.role},
