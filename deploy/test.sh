@@ -38,7 +38,11 @@ if $quick && [[ ${#labels[@]} -eq 0 ]]; then
   labels=(unit style)
 fi
 
-"$REPO/deploy/install_packages.sh"
+if $quick; then
+  "$REPO/deploy/install_packages.sh"
+else
+  "$REPO/deploy/install_packages.sh" --tests
+fi
 if ! $quick; then
   if "$REPO/deploy/get_model.sh"; then
     :

@@ -17,6 +17,7 @@
 #include "gateway/api_error.h"
 #include "gateway/completion_handler.h"
 #include "gateway/deferred_handler.h"
+#include "gateway/page_endpoints.h"
 #include "gateway/static_files.h"
 #include "gateway/token_endpoints.h"
 
@@ -27,6 +28,7 @@ using OrderedJson = nlohmann::ordered_json;
 
 constexpr char kModelPrefix[] = "/v1/models/";
 constexpr char kJsonType[] = "application/json";
+constexpr char kMetricsType[] = "text/plain; version=0.0.4; charset=utf-8";
 
 std::string RandomHex(size_t digits) {
   thread_local absl::BitGen bits;
@@ -80,9 +82,14 @@ Router::Router(Backend& backend, RouterOptions options)
       options_(std::move(options)),
       models_(backend, options_.model_names),
       started_(absl::ToUnixSeconds(absl::Now())),
-      routes_({{"/health", {"GET", &Router::Health, true}},
-               {"/version", {"GET", &Router::Version, true}},
-               {"/openapi.json", {"GET", &Router::OpenApi, true}},
+      routes_({{"/", {"GET", &Router::Page, true, true}},
+               {"/page.css", {"GET", &Router::Page, true, true}},
+               {"/page.js", {"GET", &Router::Page, true, true}},
+               {"/health", {"GET", &Router::Health, true, true}},
+               {"/version", {"GET", &Router::Version, true, true}},
+               {"/openapi.json", {"GET", &Router::OpenApi, true, true}},
+               {"/metrics", {"GET", &Router::Metrics, false, true}},
+               {"/v1/lamina/status", {"GET", &Router::Status, false, true}},
                {"/v1/models", {"GET", &Router::Models}},
                {kModelPrefix, {"GET", &Router::Models}},
                {"/tokenize", {"POST", &Router::Tokenize}},
@@ -119,10 +126,7 @@ std::optional<HttpResponse> Router::Refuse(const HttpRequest& head) {
     response.headers.emplace_back("Allow", route->method == "GET" ? "GET, HEAD" : route->method);
     return response;
   }
-  if (route->open) {
-    return std::nullopt;
-  }
-  if (!options_.keys.Allows(head.authorization)) {
+  if (!route->open && !options_.keys.Allows(head.authorization)) {
     HttpResponse response = ErrorResponse(
         HttpError(401, "invalid_api_key",
                   head.authorization.empty()
@@ -131,7 +135,7 @@ std::optional<HttpResponse> Router::Refuse(const HttpRequest& head) {
     response.headers.emplace_back("WWW-Authenticate", "Bearer");
     return response;
   }
-  if (draining_) {
+  if (draining_ && !route->always) {
     return ErrorResponse(absl::UnavailableError("the gateway is stopping; try another"));
   }
   if (route->method == "POST" && !absl::StartsWithIgnoreCase(head.content_type, kJsonType)) {
@@ -155,6 +159,13 @@ std::vector<std::pair<std::string, std::string>> Router::HeadersFor(HttpRequest&
     }
   }
   return headers;
+}
+
+std::string Router::RouteOf(const std::string& path) const {
+  const Route* route = Find(path);
+  return route == nullptr                       ? "other"
+         : absl::StartsWith(path, kModelPrefix) ? absl::StrCat(kModelPrefix, "{model}")
+                                                : path;
 }
 
 std::shared_ptr<RequestHandler> Router::Handle(HttpRequest request, ResponseWriter& writer) {
@@ -185,6 +196,18 @@ std::shared_ptr<RequestHandler> Router::Version(const HttpRequest&, ResponseWrit
 
 std::shared_ptr<RequestHandler> Router::OpenApi(const HttpRequest&, ResponseWriter& writer) {
   return Answer(writer, {.body = std::string(StaticFile("openapi.json"))});
+}
+
+std::shared_ptr<RequestHandler> Router::Metrics(const HttpRequest&, ResponseWriter& writer) {
+  return Answer(writer, {.content_type = kMetricsType, .body = metrics_.Text()});
+}
+
+std::shared_ptr<RequestHandler> Router::Page(const HttpRequest& request, ResponseWriter& writer) {
+  return Answer(writer, PageFile(request.path));
+}
+
+std::shared_ptr<RequestHandler> Router::Status(const HttpRequest&, ResponseWriter& writer) {
+  return AnswerStatus(backend_, writer);
 }
 
 std::shared_ptr<RequestHandler> Router::Models(const HttpRequest& request, ResponseWriter& writer) {
@@ -262,7 +285,8 @@ std::shared_ptr<RequestHandler> Router::Completion(const HttpRequest& request,
                 {"ms", absl::ToInt64Milliseconds(absl::Now() - began)}});
     };
     handler->Continue([&](ResponseWriter& to) {
-      auto completion = std::make_shared<CompletionHandler>(parsed, head, backend_, to, log);
+      auto completion =
+          std::make_shared<CompletionHandler>(parsed, head, backend_, to, metrics_, log);
       completion->Start();
       return completion;
     });

@@ -4,6 +4,8 @@
 namespace lamina::cli {
 namespace {
 
+using Json = nlohmann::ordered_json;
+
 Json ToJson(const client::LinkStatus& link) {
   return {{"peer", link.peer},         {"bytes", link.bytes},
           {"messages", link.messages}, {"seconds", link.seconds},

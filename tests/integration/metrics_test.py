@@ -45,7 +45,8 @@ def cluster_file():
         "model": str(MODEL),
         "coordinator": {"listen": FREE, "http": FREE},
         "compute": [{"name": "c0", "http": FREE}],
-        "memory": [{"name": f"m{i}", "capacity": "256MiB", "http": FREE} for i in range(2)]})
+        "memory": [{"name": f"m{i}", "capacity": "256MiB", "http": FREE} for i in range(2)],
+        "gateway": {"listen": FREE}})
 
 
 def read_page(text):
@@ -90,6 +91,8 @@ class MetricsTest(unittest.TestCase):
         cls.cluster.__exit__()
 
     def url(self, daemon, path):
+        if daemon == "gateway":
+            return f"http://{self.cluster.gateway}{path}"
         found = re.findall(r"metrics at (http://\S+)/metrics", self.cluster.log(daemon))
         self.assertTrue(found, self.cluster.log(daemon))
         return found[-1] + path
@@ -179,12 +182,48 @@ class MetricsTest(unittest.TestCase):
         self.assertGreater(sum(self.value(page, "lamina_link_wait_seconds_total", 'peer="c0"')
                                for page in memory), 0)
 
+    def post(self, body):
+        request = urllib.request.Request(self.url("gateway", "/v1/completions"), json.dumps(body).encode(),
+                                         {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=SECONDS) as answer:
+            return answer.read()
+
+    def test_the_gateway_counts_what_clients_see(self):
+        before = self.page("gateway")
+        body = {"model": MODEL.stem, "prompt": "One two three", "max_tokens": 5, "ignore_eos": True}
+        streamed = self.post({**body, "stream": True})
+        self.assertTrue(streamed.endswith(b"data: [DONE]\n\n"))
+        self.post(body)
+        with self.assertRaises(urllib.error.HTTPError) as caught:
+            self.post({**body, "temperature": 9})
+        caught.exception.close()
+        after = self.page("gateway")
+
+        def grown(name, *parts):
+            old = [v for (n, labels), v in before.items() if n == name and all(p in (labels or "") for p in parts)]
+            return self.value(after, name, *parts) - sum(old)
+
+        path = 'path="/v1/completions"'
+        self.assertEqual(grown("lamina_gateway_requests_total", path, 'code="200"'), 2)
+        self.assertEqual(grown("lamina_gateway_requests_total", path, 'code="400"'), 1)
+        self.assertEqual(grown("lamina_gateway_refused_total", 'reason="decimal_above_max_value"'), 1)
+        self.assertEqual(grown("lamina_gateway_time_to_first_token_seconds_count"), 1)
+        self.assertEqual(grown("lamina_gateway_completion_seconds_count"), 2)
+        # Events may carry several tokens; those of the first have no gap.
+        self.assertLessEqual(grown("lamina_gateway_inter_token_latency_seconds_count"), 4)
+        self.assertGreater(grown("lamina_gateway_sent_bytes_total"), len(streamed))
+        self.assertEqual(self.value(after, "lamina_gateway_streams"), 0)
+
     def test_dashboard_and_alerts_ask_for_metrics_that_there_are(self):
         dashboard = json.loads((MONITORING / "dashboard.json").read_text())
+        # A counter by reason is there once it has counted.
+        with self.assertRaises(urllib.error.HTTPError) as caught:
+            self.post({"model": "nobody", "prompt": ""})
+        caught.exception.close()
         asked = [t["expr"] for panel in dashboard["panels"] for t in panel["targets"]]
         self.assertGreater(len(asked), 20)
         asked += re.findall(r"expr: (.*)", (MONITORING / "alerts.yml").read_text())
-        there = {name for name, _ in self.page("coordinator")}
+        there = {name for d in ("coordinator", "gateway") for name, _ in self.page(d)}
         for expression in asked:
             for name in _METRIC.findall(expression):
                 self.assertIn(name, there, expression)
@@ -193,7 +232,7 @@ class MetricsTest(unittest.TestCase):
         promtool = tool(self, "promtool")
         subprocess.run([promtool, "check", "rules", str(MONITORING / "alerts.yml")], check=True)
         subprocess.run([promtool, "check", "config", str(MONITORING / "prometheus.yml")], check=True)
-        for daemon in ("coordinator", "c0", "m0"):
+        for daemon in ("coordinator", "c0", "m0", "gateway"):
             # The names that vLLM chose have colons, which promtool does not like.
             ours = "\n".join(line for line in self.get(daemon, "/metrics").splitlines() if "vllm:" not in line)
             subprocess.run([promtool, "check", "metrics"], input=ours + "\n", text=True, check=True)
