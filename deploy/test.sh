@@ -6,11 +6,12 @@
 #
 # usage: deploy/test.sh [--quick] [--label L]... [--sanitizer asan|tsan] [--jobs N] [--help]
 #   --quick           unit and style tests only, and no model
-#   --label L         only tests with this label: unit, conformance, fidelity, sim, integration, style
+#   --label L         only tests with this label: unit, conformance, fidelity, sim, integration, rdma_vm,
+#                     style
 #   --sanitizer S     build and run with AddressSanitizer (and UBSan) or ThreadSanitizer
 #   --jobs N          tests at the same time (default: 2)
 # Environment: LAMINA_REQUIRE_MODEL=1 fails when the model cannot be had; without it the tests that
-# need it are left out, and named.
+# need it are left out, and named. LAMINA_REQUIRE_RDMA_VM=1 does the same for the guest of tests/rdma_vm.
 set -euo pipefail
 # shellcheck source=deploy/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
