@@ -8,7 +8,8 @@
 // Limits:    messages up to 64 MiB; a bounded wait on every call but Generate, whose end the caller
 //            decides by max_tokens, a deadline, or a Cancellation.
 // Errors:    the server's, code for code, with its message. kUnavailable means that the cluster is
-//            not serving or lost the request: retry the whole request.
+//            not serving or lost the request: retry the whole request. Those of generations name
+//            the request as logs do, in the payload "x-request-id".
 
 #pragma once
 

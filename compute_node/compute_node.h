@@ -53,6 +53,7 @@ class ComputeNode final : public control::NodeHandler {
   void TakePlan(core::StepPlan plan) override;
   void LeaveEpoch() override;
   control::NodeCounters Counters() const override;
+  control::TraceRing& ring() override { return counters_.meter.ring(); }
 
  private:
   ComputeNode(ComputeNodeOptions options, model::Model model, std::unique_ptr<kernels::Dense> dense,

@@ -12,8 +12,8 @@
 #include "absl/status/statusor.h"
 #include "common/attention_descriptor.h"
 #include "common/pipeline_mode.h"
-#include "coordinator/core/head_shares.h"
 #include "control/node_counters.h"
+#include "coordinator/core/head_shares.h"
 #include "coordinator/core/step_plan.h"
 
 namespace lamina::control {
@@ -75,6 +75,17 @@ class NodeHandler {
   virtual void LeaveEpoch() = 0;
 
   virtual NodeCounters Counters() const = 0;
+
+  // The timeline of the data thread; lives as long as the handler. Start(), Stop() and Take() come
+  // from the link's reader thread.
+  virtual TraceRing& ring() = 0;
+};
+
+// A node's part of a timeline, in answer to the collection `id`.
+struct NodeTrace {
+  uint64_t id = 0;
+  std::vector<TraceEvent> events;
+  uint64_t dropped = 0;
 };
 
 // What a node tells the coordinator while it works. Threading: any thread; never waits on the

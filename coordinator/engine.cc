@@ -43,7 +43,12 @@ Engine::Impl::Impl(const EngineOptions& o, const model::Tokenizer& tokenizer, co
       membership(o.nodes),
       scheduler(o.scheduler, MakeOrder(o.priority_order)),
       requests(tokenizer, c, o.scheduler.sequence_tokens_max) {
-  requests.SetOnEnd(o.on_request_end);
+  requests.SetOnEnd([this](const RequestRecord& record) {
+    trace.Ended(record);
+    if (options.on_request_end != nullptr) {
+      options.on_request_end(record);
+    }
+  });
 }
 
 void Engine::Impl::Post(std::function<void()> event) {

@@ -28,6 +28,7 @@
 #include "coordinator/request.h"
 #include "coordinator/request_metrics.h"
 #include "coordinator/request_record.h"
+#include "coordinator/trace_log.h"
 #include "model/tokenizer/tokenizer.h"
 
 namespace lamina::coordinator {
@@ -99,6 +100,17 @@ class Engine {
   void StepDone(const std::string& name, core::StepResult result);
 
   EngineStatus GetStatus();
+
+  // --- Timelines ---
+  // Everybody records for `length`.
+  void StartTrace(Nanos length, std::function<void()> done);
+  // The coordinator's own part; the nodes are asked for theirs.
+  void CollectTrace(std::function<void(EngineTrace)> done);
+  // Errors: kUnavailable  the node's part has not come yet.
+  //         kNotFound     there is no such node.
+  void ReadTrace(const std::string& name, std::function<void(absl::StatusOr<TracedNode>)> done);
+  void NodeTrace(const std::string& name, control::NodeTrace trace);
+  void NodeClock(const std::string& name, const ClockSample& sample);
 
   // Refuses new requests, lets running ones finish, then calls `done`.
   void Drain(std::function<void()> done);

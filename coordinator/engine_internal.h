@@ -2,7 +2,7 @@
 //
 // Engine::Impl: the state behind Engine, shared by the files engine*.cc. engine.cc holds the
 // thread, its queue, requests and what outsiders call; engine_membership.cc who takes part;
-// engine_steps.cc plans, results and status.
+// engine_steps.cc plans, results and status; engine_trace.cc timelines.
 
 #pragma once
 
@@ -52,6 +52,7 @@ struct Engine::Impl {
   core::Scheduler scheduler;
   core::StepReports reports;  // Of steps that some compute nodes have done.
   RequestTable requests;
+  TraceLog trace;
   std::map<std::string, Node> nodes;      // Attached.
   std::vector<std::string> memory_names;  // Of the scheduler's epoch, in the plans' order.
   // Partition head: which heads these hold.

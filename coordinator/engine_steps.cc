@@ -21,7 +21,11 @@ void Engine::Impl::PlanSteps() {
   }
   plans.clear();
   scheduler.Plan(plans);
+  const Nanos now = plans.empty() ? 0 : clock.Now();
   for (core::StepPlan& plan : plans) {
+    if (trace.on(now)) {
+      trace.Planned(plan, now, [this](core::SequenceId id) { return requests.FollowedId(id); });
+    }
     for (const core::PrefillChunk& chunk : plan.chunks) {
       if (!chunk.last) {
         chunks_planned[plan.lane].emplace_back(plan.step, chunk);
@@ -64,6 +68,7 @@ void Engine::Impl::StepDone(const std::string& name, core::StepResult report) {
     status = scheduler.OnStepDone(result, events);
     if (status.ok()) {
       membership.NoteProgress();
+      trace.Done(result.epoch, result.lane, result.step, clock.Now());
       ReportChunks(result);
     }
   }

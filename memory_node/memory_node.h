@@ -40,6 +40,7 @@ class MemoryNode final : public control::NodeHandler {
   void TakePlan(core::StepPlan plan) override;
   void LeaveEpoch() override;
   control::NodeCounters Counters() const override;
+  control::TraceRing& ring() override { return counters_.meter.ring(); }
 
  private:
   absl::Status MakeArena(std::vector<AttentionDescriptor> layers, uint32_t slots);

@@ -41,6 +41,9 @@ class LocalLink final : public coordinator::NodePort {
   void Configure(const control::EpochConfig& config) override;
   void Connect(const control::EpochPeers& peers) override;
   void SendPlan(const core::StepPlan& plan) override;
+  void StartTrace(Nanos length) override;
+  void CollectTrace(uint64_t id) override;
+  void PingClock() override;
   void Refuse(const std::string& reason) override;
   void End() override {}  // The engine forgets the node by itself.
 
