@@ -174,7 +174,7 @@ struct LaneStatus {
 };
 
 // What joins two nodes, and how fast it was when the epoch began.
-struct LinkStatus {
+struct MeasuredLink {
   std::string from;
   std::string to;
   std::string path;  // "shm", "ucx tcp/eth0".
@@ -190,7 +190,7 @@ struct ClusterStatus {
   std::string partition;  // How KV is spread, in words; empty before the first epoch.
   std::vector<NodeStatus> nodes;
   std::vector<LaneStatus> lanes;
-  std::vector<LinkStatus> links;
+  std::vector<MeasuredLink> links;
   std::vector<std::string> warnings;  // What works, and not as the cluster file would have it.
   uint32_t running = 0;
   uint32_t waiting = 0;

@@ -74,7 +74,7 @@ void PrintStatus(const client::ClusterStatus& status, const std::string& bubbles
   if (!bubbles.empty()) {
     std::printf("%s\n", bubbles.c_str());
   }
-  for (const client::LinkStatus& link : status.links) {
+  for (const client::MeasuredLink& link : status.links) {
     std::printf("link %s %s by %s: %.1f us, %s/s\n", link.from.c_str(), link.to.c_str(),
                 link.path.c_str(), link.latency_seconds * 1e6,
                 FormatBytes(static_cast<uint64_t>(link.bytes_per_second)).c_str());

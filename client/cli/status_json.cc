@@ -64,7 +64,7 @@ Json ToJson(const client::ClusterStatus& status) {
                      {"step", lane.step}});
   }
   Json links = Json::array();
-  for (const client::LinkStatus& link : status.links) {
+  for (const client::MeasuredLink& link : status.links) {
     links.push_back({{"from", link.from},
                      {"to", link.to},
                      {"path", link.path},
