@@ -174,6 +174,15 @@ struct LaneStatus {
   uint64_t step = 0;
 };
 
+// What joins two nodes, and how fast it was when the epoch began.
+struct MeasuredLink {
+  std::string from;
+  std::string to;
+  std::string path;  // "shm", "ucx tcp/eth0".
+  double latency_seconds = 0;
+  double bytes_per_second = 0;
+};
+
 struct ClusterStatus {
   uint64_t epoch = 0;
   std::string state;
@@ -182,6 +191,8 @@ struct ClusterStatus {
   std::string partition;  // How KV is spread, in words; empty before the first epoch.
   std::vector<NodeStatus> nodes;
   std::vector<LaneStatus> lanes;
+  std::vector<MeasuredLink> links;
+  std::vector<std::string> warnings;  // What works, and not as the cluster file would have it.
   uint32_t running = 0;
   uint32_t waiting = 0;
   double tokens_per_second = 0;

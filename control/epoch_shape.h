@@ -51,4 +51,9 @@ uint32_t QkvWidthMax(const std::vector<AttentionDescriptor>& layers);
 absl::StatusOr<uint32_t> OwnIndex(const std::vector<std::string>& names, const std::string& own,
                                   uint64_t epoch);
 
+// The URI to make the epoch's transport from: the options of verbs:// are each host's own.
+inline const std::string& TransportUri(const EpochConfig& config, const std::string& verbs_uri) {
+  return config.transport == "verbs://" ? verbs_uri : config.transport;
+}
+
 }  // namespace lamina::control

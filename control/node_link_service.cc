@@ -19,6 +19,7 @@
 #include "control/counters_codec_service.h"
 #include "control/plan_codec_service.h"
 #include "control/request_log.h"
+#include "control/transport_fault.h"
 #include "lamina/v1/cluster.grpc.pb.h"
 
 namespace lamina::control {
@@ -83,6 +84,7 @@ v1::NodeMessage FaultMessage(uint64_t epoch, const absl::Status& status, const s
   fault->set_code(static_cast<int32_t>(status.code()));
   fault->set_message(std::string(status.message()));
   fault->set_peer(peer);
+  fault->set_transport(IsTransportFault(status));
   return message;
 }
 
@@ -328,6 +330,20 @@ void NodeLink::Stop() {
 void NodeLink::ReportResult(core::StepResult result) {
   v1::NodeMessage message;
   ToProto(result, message.mutable_step_result());
+  impl_->Send(std::move(message));
+}
+
+void NodeLink::ReportLinks(uint64_t epoch, std::vector<LinkReport> links) {
+  v1::NodeMessage message;
+  v1::NodeLinks* proto = message.mutable_links();
+  proto->set_epoch(epoch);
+  for (LinkReport& link : links) {
+    v1::NodeLink* entry = proto->add_links();
+    entry->set_peer(std::move(link.peer));
+    entry->set_path(std::move(link.path));
+    entry->set_latency_seconds(link.latency_seconds);
+    entry->set_bytes_per_second(link.bytes_per_second);
+  }
   impl_->Send(std::move(message));
 }
 

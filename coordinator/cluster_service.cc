@@ -12,6 +12,7 @@
 #include "common/version.h"
 #include "control/counters_codec_service.h"
 #include "control/plan_codec_service.h"
+#include "control/transport_fault.h"
 #include "coordinator/inference_service.h"
 
 namespace lamina::coordinator {
@@ -222,11 +223,24 @@ void NodeStream::Reactor::Handle() {
       control::FromProto(status.detail(), counters);
       return engine_.NodeStatus(name_, status.busy_share(), counters);
     }
-    case v1::NodeMessage::kFault:
-      return engine_.NodeFault(name_, message_.fault().epoch(),
-                               absl::Status(static_cast<absl::StatusCode>(message_.fault().code()),
-                                            message_.fault().message()),
-                               message_.fault().peer());
+    case v1::NodeMessage::kFault: {
+      const v1::Fault& fault = message_.fault();
+      absl::Status status(static_cast<absl::StatusCode>(fault.code()), fault.message());
+      return engine_.NodeFault(
+          name_, fault.epoch(),
+          fault.transport() ? control::TransportFault(std::move(status)) : std::move(status),
+          fault.peer());
+    }
+    case v1::NodeMessage::kLinks: {
+      std::vector<control::LinkReport> links;
+      for (const v1::NodeLink& link : message_.links().links()) {
+        links.push_back({.peer = link.peer(),
+                         .path = link.path(),
+                         .latency_seconds = link.latency_seconds(),
+                         .bytes_per_second = link.bytes_per_second()});
+      }
+      return engine_.NodeLinks(name_, message_.links().epoch(), std::move(links));
+    }
     case v1::NodeMessage::kTrace:
       return engine_.NodeTrace(name_, control::FromProto(message_.trace()));
     case v1::NodeMessage::kPong:
@@ -355,6 +369,17 @@ grpc::ServerUnaryReactor* ClusterService::GetStatus(grpc::CallbackServerContext*
   response->set_model(model_);
   for (const NodeReport& report : status.nodes) {
     ToProto(report, status.transport, response->add_nodes());
+  }
+  for (const PairLink& link : status.links) {
+    v1::Link* proto = response->add_links();
+    proto->set_from(link.from);
+    proto->set_to(link.report.peer);
+    proto->set_path(link.report.path);
+    proto->set_latency_seconds(link.report.latency_seconds);
+    proto->set_bytes_per_second(link.report.bytes_per_second);
+  }
+  for (const std::string& warning : status.warnings) {
+    response->add_warnings(warning);
   }
   for (size_t i = 0; i < status.scheduler.lanes.size(); ++i) {
     v1::Lane* lane = response->add_lanes();

@@ -38,7 +38,7 @@ struct EngineOptions {
   std::vector<AttentionDescriptor> layers;  // Of the model.
   uint32_t vocabulary = 0;
   std::string model_fingerprint;
-  std::string transport = "shm://";
+  std::vector<std::string> transports = {"shm://"};  // URIs; the first that works for all nodes.
   PipelineMode mode = PipelineMode::kRotational;
   Partition partition = Partition::kRequest;
   core::SchedulerOptions scheduler;  // memory_nodes is filled in at each epoch.
@@ -58,10 +58,18 @@ struct NodeReport {
   core::KvPoolStats kv;
 };
 
+// What joins two nodes of the current epoch.
+struct PairLink {
+  std::string from;
+  control::LinkReport report;
+};
+
 struct EngineStatus {
   uint64_t epoch = 0;
   std::string state;
-  std::string transport;  // Scheme.
+  std::string transport;              // Scheme.
+  std::vector<std::string> warnings;  // What works, and not as the cluster file would have it.
+  std::vector<PairLink> links;        // As they are measured.
   std::vector<NodeReport> nodes;
   core::SchedulerStats scheduler;
   std::string partition;  // "request"; "head: m0 2, m1 1 of 3 KV heads; ..."
@@ -95,6 +103,7 @@ class Engine {
   void NodeReady(const std::string& name, uint64_t epoch);
   void NodeFault(const std::string& name, uint64_t epoch, const absl::Status& status,
                  const std::string& peer);
+  void NodeLinks(const std::string& name, uint64_t epoch, std::vector<control::LinkReport> links);
   void NodeStatus(const std::string& name, double busy_share,
                   const control::NodeCounters& counters);
   void StepDone(const std::string& name, core::StepResult result);

@@ -20,6 +20,7 @@
 
 #include "coordinator/core/head_shares.h"
 #include "coordinator/core/step_reports.h"
+#include "coordinator/core/transport_choice.h"
 #include "coordinator/engine.h"
 #include "coordinator/request_table.h"
 
@@ -33,6 +34,7 @@ struct Engine::Impl {
     std::shared_ptr<NodePort> port;
     double busy_share = 0;
     control::NodeCounters counters;
+    std::vector<control::LinkReport> links;  // Of the current epoch.
     uint32_t slots = 0;
     Nanos last_heard = 0;
   };
@@ -49,6 +51,7 @@ struct Engine::Impl {
 
   // Engine's thread only, from here on.
   core::Membership membership;
+  core::TransportChoice transport;
   core::Scheduler scheduler;
   core::StepReports reports;  // Of steps that some compute nodes have done.
   RequestTable requests;
@@ -95,6 +98,8 @@ struct Engine::Impl {
   void DropSilentNodes();
   void NodeFault(const std::string& name, uint64_t epoch, const absl::Status& status,
                  const std::string& peer);
+  bool PassOverTransport(const std::string& name, uint64_t epoch, const absl::Status& status);
+  void NodeLinks(const std::string& name, uint64_t epoch, std::vector<control::LinkReport> links);
 
   // engine_steps.cc
   void PlanSteps();

@@ -115,19 +115,25 @@ double Engine::Impl::TokensPerSecond() {
 EngineStatus Engine::Impl::Status() {
   EngineStatus status{.epoch = membership.epoch(),
                       .state = draining ? "draining" : membership.Describe(),
-                      .transport = options.transport.substr(0, options.transport.find(':')),
+                      .transport = transport.uri().substr(0, transport.uri().find(':')),
                       .scheduler = scheduler.Stats(),
                       .partition = partition,
                       .tokens_per_second = TokensPerSecond(),
                       .tokens_generated = requests.tokens(),
                       .requests_finished = requests.finished(),
                       .requests_failed = requests.failed()};
+  if (std::string warning = transport.Warning(); !warning.empty()) {
+    status.warnings.push_back(std::move(warning));
+  }
   for (const core::Member& member : membership.all()) {
     NodeReport report{.member = member};
     if (const auto node = nodes.find(member.name); node != nodes.end()) {
       report.hello = node->second.hello;
       report.busy_share = node->second.busy_share;
       report.counters = node->second.counters;
+      for (const control::LinkReport& link : node->second.links) {
+        status.links.push_back({.from = member.name, .report = link});
+      }
     }
     const auto index = std::find(memory_names.begin(), memory_names.end(), member.name);
     if (index != memory_names.end()) {

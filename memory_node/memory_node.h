@@ -25,6 +25,7 @@ struct MemoryNodeOptions {
   std::string name;
   std::vector<int> cores;
   const kernels::AttentionKernel* kernel = nullptr;
+  std::string verbs_uri = "verbs://";  // With this host's options.
 };
 
 class MemoryNode final : public control::NodeHandler {
@@ -44,6 +45,7 @@ class MemoryNode final : public control::NodeHandler {
 
  private:
   absl::Status MakeArena(std::vector<AttentionDescriptor> layers, uint32_t slots);
+  absl::Status MakeRegion(const core::WindowLayout& layout);
 
   const MemoryNodeOptions options_;
   ThreadPool& pool_;

@@ -16,6 +16,7 @@
 #include "common/config/cluster_config.h"
 #include "common/config/enum_names_internal.h"
 #include "common/config/override_internal.h"
+#include "common/config/verbs_keys_internal.h"
 #include "common/status_macros.h"
 #include "common/string_distance.h"
 #include "common/units.h"
@@ -54,6 +55,7 @@ class ClusterFileReader {
   ReadValue List(std::vector<Node>& out, std::function<std::vector<Key>(Node&)> keys) const;
   ReadValue Text(std::string& out) const;
   ReadValue Number(uint32_t& out) const;
+  ReadValue Number(std::optional<uint32_t>& out) const;
   ReadValue Size(uint64_t& out) const;
   ReadValue Cores(std::vector<int>& out) const;
   ReadValue Words(std::vector<std::string>& out) const;
@@ -64,6 +66,7 @@ class ClusterFileReader {
   std::vector<Key> ComputeKeys(ComputeNodeConfig& node) const;
   std::vector<Key> MemoryKeys(MemoryNodeConfig& node) const;
   std::vector<Key> GatewayKeys(GatewayConfig& gateway) const;
+  std::vector<Key> VerbsKeys(VerbsConfig& verbs) const;
 
   const std::string origin_;
   ClusterConfig& config_;
@@ -168,6 +171,12 @@ ReadValue ClusterFileReader::Number(uint32_t& out) const {
   };
 }
 
+ReadValue ClusterFileReader::Number(std::optional<uint32_t>& out) const {
+  return [this, &out](const YAML::Node& node, const std::string& path) -> absl::Status {
+    return Number(out.emplace())(node, path);
+  };
+}
+
 ReadValue ClusterFileReader::Size(uint64_t& out) const {
   return [this, &out](const YAML::Node& node, const std::string& path) -> absl::Status {
     LAMINA_RETURN_IF_ERROR(RequireScalar(node, path));
@@ -265,6 +274,14 @@ std::vector<Key> ClusterFileReader::GatewayKeys(GatewayConfig& gateway) const {
           {"keep_alive_seconds", Number(gateway.keep_alive_seconds)}};
 }
 
+std::vector<Key> ClusterFileReader::VerbsKeys(VerbsConfig& verbs) const {
+  std::vector<Key> keys = {{"device", Text(verbs.device)}};
+  for (const internal::VerbsKey& key : internal::kVerbsKeys) {
+    keys.push_back({key.name, Number(verbs.*key.value)});
+  }
+  return keys;
+}
+
 absl::Status ClusterFileReader::Read(const YAML::Node& root) {
   ClusterConfig& c = config_;
   constexpr uint32_t kNotGiven = UINT32_MAX;
@@ -280,6 +297,7 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
       {"memory", List<MemoryNodeConfig>(
                      c.memory, [this](MemoryNodeConfig& node) { return MemoryKeys(node); })},
       {"transport", Words(c.transport)},
+      {"verbs", Section(VerbsKeys(c.verbs))},
       {"pipeline", Section({{"mode", Choice(internal::kPipelineModes, c.pipeline.mode)},
                             {"lanes", Number(c.pipeline.lanes)}})},
       {"partition", Choice(internal::kPartitions, c.partition)},

@@ -29,9 +29,10 @@ COMMAND_SECONDS = 120
 STOP_SECONDS = 30
 
 
-def run(*arguments, server=None, stdin="", timeout=COMMAND_SECONDS, program="lamina", env=None):
-    """Runs a command to its end; returns the CompletedProcess with text outputs."""
-    command = [str(BIN / program), *map(str, arguments)]
+def run(*arguments, server=None, stdin="", timeout=COMMAND_SECONDS, program="lamina", env=None,
+        prefix=()):
+    """Runs a command to its end, behind the words of `prefix`; returns the CompletedProcess with text outputs."""
+    command = [*prefix, str(BIN / program), *map(str, arguments)]
     if server is not None:
         command += ["--server", server]
     environment = {k: v for k, v in os.environ.items() if k != "LAMINA_SERVER"}
@@ -160,12 +161,17 @@ class Cluster:
     def logs(self):
         return "\n".join(f"--- {name}\n{self.log(name)[-3000:]}" for name in self.roles)
 
+    def prefix(self, name):
+        """Words before the command line of a daemon, or of the client (""); for tests that put them elsewhere."""
+        del name
+        return []
+
     def start(self, name):
         """Starts a daemon. The coordinator and the gateway are awaited, for their addresses."""
         role = self.roles[name]
         ready = self.directory / f"{name}.ready"
         ready.unlink(missing_ok=True)
-        command = [str(BIN / f"lamina-{role}"), "--cluster", str(self.file), "--name", name,
+        command = [*self.prefix(name), str(BIN / f"lamina-{role}"), "--cluster", str(self.file), "--name", name,
                    "--ready-file", str(ready), *self.overrides]
         if role == "coordinator" and self.server is not None:
             command += ["--set", f"coordinator.listen={self.server}"]
@@ -216,11 +222,11 @@ class Cluster:
                         seconds)
 
     def lamina(self, *arguments, **keys):
-        return run(*arguments, server=self.server, **keys)
+        return run(*arguments, server=self.server, prefix=self.prefix(""), **keys)
 
     def popen(self, *arguments, **keys):
         """A command that is left running; the caller ends it."""
-        return subprocess.Popen([str(BIN / "lamina"), *arguments, "--server", self.server],
+        return subprocess.Popen([*self.prefix(""), str(BIN / "lamina"), *arguments, "--server", self.server],
                                 text=True, **keys)
 
     def kill(self, name):

@@ -147,4 +147,11 @@ void LocalReporter::ReportFault(uint64_t epoch, const absl::Status& status,
   }
 }
 
+void LocalReporter::ReportLinks(uint64_t epoch, std::vector<control::LinkReport> links) {
+  const std::lock_guard lock(mutex_);
+  if (attached_) {
+    engine_.NodeLinks(name_, epoch, std::move(links));
+  }
+}
+
 }  // namespace lamina::test_support

@@ -80,6 +80,7 @@ class LocalReporter final : public control::NodeReporter {
 
   void ReportResult(core::StepResult result) override;
   void ReportFault(uint64_t epoch, const absl::Status& status, const std::string& peer) override;
+  void ReportLinks(uint64_t epoch, std::vector<control::LinkReport> links) override;
 
  private:
   const std::string name_;
