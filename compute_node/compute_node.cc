@@ -135,7 +135,9 @@ control::NodeCounters ComputeNode::Counters() const {
           .bytes_sent = counters_.bytes_sent.load(std::memory_order_relaxed),
           .bytes_received = counters_.bytes_received.load(std::memory_order_relaxed),
           .refused_messages = counters_.refused_messages.load(std::memory_order_relaxed),
-          .units = counters_.units.load(std::memory_order_relaxed)};
+          .units = counters_.units.load(std::memory_order_relaxed),
+          .unit_seconds_fixed = counters_.unit_line.fixed.load(std::memory_order_relaxed),
+          .unit_seconds_slope = counters_.unit_line.slope.load(std::memory_order_relaxed)};
 }
 
 }  // namespace lamina::compute_node

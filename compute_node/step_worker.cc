@@ -114,7 +114,7 @@ absl::Status StepWorker::Loop(std::string& blamed) {
     if (const auto next = turns_.Next(); next.has_value()) {
       const Nanos start = RealClock().Now();
       LAMINA_RETURN_IF_ERROR(RunSlice(lanes_[*next], blamed));
-      control::AddTo(counters_.busy_nanos, static_cast<uint64_t>(RealClock().Now() - start));
+      NoteSlice(lanes_[*next], RealClock().Now() - start);
       continue;
     }
     const bool any_waits = std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) {
@@ -172,6 +172,18 @@ void StepWorker::GoTo(Lane& lane, uint32_t from) {
 void StepWorker::EndStep(Lane& lane) {
   turns_.End(IndexOf(lane));
   lane.phase = Phase::kIdle;
+}
+
+// Steps with prompt chunks say nothing about decode rows.
+void StepWorker::NoteSlice(Lane& lane, Nanos elapsed) {
+  control::AddTo(counters_.busy_nanos, static_cast<uint64_t>(elapsed));
+  lane.slices_nanos += elapsed;
+  ++lane.slices_run;
+  const bool step_ended = lane.phase == Phase::kIdle || lane.phase == Phase::kElsewhere;
+  if (step_ended && lane.chunks.empty()) {
+    slice_times_.Add(lane.decode_rows, ToSeconds(lane.slices_nanos) / lane.slices_run);
+    counters_.unit_line.Set(slice_times_.Line(/*proportional=*/false));
+  }
 }
 
 absl::Status StepWorker::RunSlice(Lane& lane, std::string& blamed) {

@@ -51,6 +51,7 @@ struct StepCounters {
   std::atomic<uint64_t> bytes_received{0};
   std::atomic<uint64_t> refused_messages{0};
   std::atomic<uint64_t> units{0};
+  control::UnitLine unit_line;
 };
 
 class StepWorker {
@@ -119,6 +120,8 @@ class StepWorker {
     std::vector<uint32_t> token_ids;
     std::vector<uint32_t> positions;
     uint32_t decode_rows = 0;
+    Nanos slices_nanos = 0;  // Spent on slices of the step here.
+    uint32_t slices_run = 0;
     std::vector<Chunk> chunks;
     std::vector<NodePart> nodes;
     std::vector<TailRow> tail;
@@ -147,6 +150,7 @@ class StepWorker {
   void SetReady(Lane& lane);
   void EndStep(Lane& lane);
   absl::Status RunSlice(Lane& lane, std::string& blamed);
+  void NoteSlice(Lane& lane, Nanos elapsed);
   absl::Status Send(Lane& lane, std::string& blamed);
   absl::Status SendTo(Lane& lane, uint32_t node);
   absl::Status SendContext(Lane& lane, std::string& blamed);
@@ -219,6 +223,7 @@ class StepWorker {
   std::vector<transport::SignalCondition> conditions_;
   std::vector<kernels::SampleScratch> sample_scratch_;  // One a thread.
   std::vector<core::StepPlan> taken_;
+  LineFit slice_times_;
 };
 
 }  // namespace lamina::compute_node

@@ -27,6 +27,8 @@ absl::Status StepWorker::BeginStep(Lane& lane) {
   lane.token_ids.clear();
   lane.positions.clear();
   lane.chunks.clear();
+  lane.slices_nanos = 0;
+  lane.slices_run = 0;
   for (NodePart& part : lane.nodes) {
     part = {};
   }

@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/attention_descriptor.h"
+#include "common/line_fit.h"
 #include "control/node_handler.h"
 #include "coordinator/core/pipeline_schedule.h"
 #include "coordinator/core/window_layout.h"
@@ -51,6 +52,16 @@ uint32_t QkvWidthMax(const std::vector<AttentionDescriptor>& layers);
 // The index of `own` among the nodes of its role. Errors: kInvalidArgument  it is not there.
 absl::StatusOr<uint32_t> OwnIndex(const std::vector<std::string>& names, const std::string& own,
                                   uint64_t epoch);
+
+// The line of a worker's units, written by the worker alone and read by others.
+struct UnitLine {
+  std::atomic<double> fixed{0};
+  std::atomic<double> slope{0};
+  void Set(const LineFit::Values& seconds) {
+    fixed.store(seconds.fixed, std::memory_order_relaxed);
+    slope.store(seconds.slope, std::memory_order_relaxed);
+  }
+};
 
 // Adds to a counter that one thread writes and others read.
 inline void AddTo(std::atomic<uint64_t>& counter, uint64_t n) {

@@ -83,6 +83,8 @@ v1::NodeMessage StatusMessage(const NodeCounters& now, const NodeCounters& befor
   status->set_kv_bytes_read(now.kv_bytes_read);
   status->set_units(now.units);
   status->set_busy_seconds(now.busy_seconds);
+  status->set_unit_seconds_fixed(now.unit_seconds_fixed);
+  status->set_unit_seconds_slope(now.unit_seconds_slope);
   return message;
 }
 

@@ -56,7 +56,8 @@ struct Engine::Impl {
   std::vector<std::string> memory_names;  // Of the scheduler's epoch, in the plans' order.
   // Partition head: which heads these hold.
   std::optional<core::HeadSplit> head_split;
-  std::string partition;  // As status tells it.
+  std::string partition;    // As status tells it.
+  uint32_t lanes_told = 0;  // Of the last choice that was logged.
   std::vector<core::StepPlan> plans;
   // Chunks of planned steps that are not the last of their prompts, oldest first, for each lane.
   std::vector<std::deque<std::pair<uint64_t, core::PrefillChunk>>> chunks_planned;
@@ -101,6 +102,8 @@ struct Engine::Impl {
   void ReportChunks(const core::StepResult& result);
   void CountTokens();
   double TokensPerSecond();
+  // What the nodes have measured of slices and attentions, put together.
+  core::LaneCosts CostsOfLanes() const;
   EngineStatus Status();
 };
 

@@ -20,6 +20,7 @@
 #include "coordinator/cluster_service.h"
 #include "coordinator/coordinator_metrics.h"
 #include "coordinator/core/head_shares.h"
+#include "coordinator/core/window_layout.h"
 #include "coordinator/engine.h"
 #include "coordinator/inference_service.h"
 #include "model/fingerprint.h"
@@ -88,6 +89,7 @@ coordinator::EngineOptions MakeOptions(const ClusterConfig& config, const model:
   const uint32_t step_tokens_max = std::max(config.prefill.chunk_tokens, 2 * rows_max);
   const uint32_t sequence_tokens_max = SequenceTokensMax(config, model.config);
   options.scheduler = {.lanes = lanes,
+                       .lanes_auto = config.pipeline.lanes_auto,
                        .rows_max = rows_max,
                        .step_tokens_max = step_tokens_max,
                        .chunk_tokens = config.prefill.chunk_tokens,
@@ -111,12 +113,24 @@ absl::Status CheckPartition(const ClusterConfig& config,
   return core::ShareHeads(options.layers, nodes, options.scheduler.sequence_tokens_max).status();
 }
 
+// Nodes would find it out one after the other.
+absl::Status CheckWindows(const ClusterConfig& config, const coordinator::EngineOptions& options) {
+  return core::WindowLayout::Check({.compute_nodes = static_cast<uint32_t>(config.compute.size()),
+                                    .memory_nodes = static_cast<uint32_t>(config.memory.size()),
+                                    .lanes = options.scheduler.lanes,
+                                    .rows_max = options.scheduler.rows_max,
+                                    .kv_rows_max = options.scheduler.step_tokens_max,
+                                    .plan_ahead = options.scheduler.plan_ahead,
+                                    .layers = options.layers});
+}
+
 absl::Status Serve(const control::DaemonFlags& flags) {
   LAMINA_ASSIGN_OR_RETURN(const ClusterConfig config, control::LoadDaemonConfig(flags));
   LAMINA_ASSIGN_OR_RETURN(const model::Model model, model::OpenModel(config.model));
   LAMINA_ASSIGN_OR_RETURN(const auto tokenizer, model::LoadTokenizer(config.model));
   coordinator::EngineOptions options = MakeOptions(config, model);
   LAMINA_RETURN_IF_ERROR(CheckPartition(config, options));
+  LAMINA_RETURN_IF_ERROR(CheckWindows(config, options));
   LAMINA_ASSIGN_OR_RETURN(options.model_fingerprint, model::Fingerprint(model));
   coordinator::Engine engine(options, *tokenizer, RealClock());
   coordinator::InferenceService inference(engine, *tokenizer, model.config,

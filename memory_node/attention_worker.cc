@@ -69,7 +69,9 @@ absl::Status AttentionWorker::Run(std::string& blamed) {
     const uint32_t lane = static_cast<uint32_t>(*ready % options_.config.lanes);
     const Nanos start = RealClock().Now();
     const absl::Status status = ServeUnit(replica, lane);
-    control::AddTo(counters_.busy_nanos, static_cast<uint64_t>(RealClock().Now() - start));
+    const Nanos elapsed = RealClock().Now() - start;
+    control::AddTo(counters_.busy_nanos, static_cast<uint64_t>(elapsed));
+    NoteUnit(lanes_[lane], elapsed);
     if (absl::IsCancelled(status)) {
       return absl::OkStatus();
     }
@@ -79,6 +81,21 @@ absl::Status AttentionWorker::Run(std::string& blamed) {
     }
   }
   return absl::OkStatus();
+}
+
+// Attentions without chunks, of the middle of a step: its first may have waited for the plan, its
+// last applies the next one.
+void AttentionWorker::NoteUnit(const Lane& lane, Nanos elapsed) {
+  if (lane.step == 0 || lane.rows.empty() || lane.chunk_tokens > 0 ||
+      layout_.LayerOf(lane.value) == 0) {
+    return;
+  }
+  uint64_t context = 0;
+  for (const Row& row : lane.rows) {
+    context += row.position + 1;
+  }
+  unit_times_.Add(static_cast<double>(context), ToSeconds(elapsed));
+  counters_.unit_line.Set(unit_times_.Line(/*proportional=*/true));
 }
 
 // Waits for the next value of any (compute node, lane). The one served last is looked at last.

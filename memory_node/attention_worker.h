@@ -22,6 +22,7 @@
 
 #include "absl/status/status.h"
 #include "common/thread_pool.h"
+#include "control/epoch_shape.h"
 #include "control/inbox.h"
 #include "control/node_handler.h"
 #include "coordinator/core/pipeline_schedule.h"
@@ -41,6 +42,7 @@ struct WorkerCounters {
   std::atomic<uint64_t> refused_messages{0};
   std::atomic<uint64_t> kv_bytes_read{0};
   std::atomic<uint64_t> units{0};
+  control::UnitLine unit_line;
 };
 
 class AttentionWorker {
@@ -94,6 +96,7 @@ class AttentionWorker {
 
   absl::StatusOr<size_t> WaitForQueries();
   absl::Status ServeUnit(uint32_t replica, uint32_t lane);
+  void NoteUnit(const Lane& lane, Nanos elapsed);
   absl::Status CheckWindow(const core::WindowHeader& header, const core::WindowHeader& expected);
   absl::Status TakePlans();
   absl::Status Advance(Lane& lane);
@@ -128,6 +131,7 @@ class AttentionWorker {
   std::vector<kernels::AttentionItem> items_;
   std::vector<std::byte> reply_;  // Header and rows, as in a reply window.
   std::vector<core::StepPlan> taken_;
+  LineFit unit_times_;
 };
 
 }  // namespace lamina::memory_node

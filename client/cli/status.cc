@@ -50,6 +50,9 @@ void PrintStatus(const client::ClusterStatus& status) {
   if (!status.partition.empty()) {
     std::printf("KV:       by %s\n", status.partition.c_str());
   }
+  if (!status.lane_choice.empty()) {
+    std::printf("lanes:    %s\n", status.lane_choice.c_str());
+  }
   std::printf("\n");
   std::printf("%s\n", terminal
                           .Bold(absl::StrFormat("%-12s %-12s %-9s %-6s %-9s %15s %7s %10s %10s  %s",

@@ -215,6 +215,11 @@ absl::Status CheckValues(const ClusterConfig& config) {
                                     2, kSequenceTokensMax));
   LAMINA_RETURN_IF_ERROR(
       CheckRange("limits.running_max", config.limits.running_max, 1, kRunningMax));
+  if (config.pipeline.lanes > config.limits.running_max) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("pipeline.lanes: ", config.pipeline.lanes, " contradicts limits.running_max ",
+                     config.limits.running_max, ": a lane would never have a row"));
+  }
   return CheckRange("limits.waiting_max", config.limits.waiting_max, 1, kWaitingMax);
 }
 

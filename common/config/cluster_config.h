@@ -71,7 +71,8 @@ struct ClusterConfig {
   std::vector<std::string> transport = {"shm"};  // First that works.
   struct {
     PipelineMode mode = PipelineMode::kRotational;
-    uint32_t lanes = 2;
+    uint32_t lanes = 2;       // At most.
+    bool lanes_auto = false;  // `lanes: auto`: any number up to `lanes`, by measured times.
   } pipeline;
   Partition partition = Partition::kRequest;
   std::string policy = "attend_remote";

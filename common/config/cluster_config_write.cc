@@ -128,7 +128,11 @@ std::string ToYaml(const ClusterConfig& config) {
   out << YAML::Key << "transport" << YAML::Value << YAML::Flow << config.transport;
   section("pipeline");
   word("mode", EnumName(internal::kPipelineModes, config.pipeline.mode));
-  number("lanes", config.pipeline.lanes);
+  if (config.pipeline.lanes_auto) {
+    word("lanes", "auto");
+  } else {
+    number("lanes", config.pipeline.lanes);
+  }
   out << YAML::EndMap;
   word("partition", EnumName(internal::kPartitions, config.partition));
   word("policy", config.policy);

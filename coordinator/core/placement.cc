@@ -18,11 +18,15 @@ double AttentionTime(uint64_t context_tokens, double bandwidth) {
 
 }  // namespace
 
+uint64_t WorkOf(const LaneLoad& load) {
+  return load.context_tokens + load.rows * kContextTokensPerRow;
+}
+
 std::optional<uint32_t> PickLane(const std::vector<LaneLoad>& lanes) {
   std::optional<uint32_t> best;
   uint64_t best_work = 0;
   for (uint32_t i = 0; i < lanes.size(); ++i) {
-    const uint64_t work = lanes[i].context_tokens + lanes[i].rows * kContextTokensPerRow;
+    const uint64_t work = WorkOf(lanes[i]);
     if (lanes[i].has_room && (!best || work < best_work)) {
       best = i;
       best_work = work;

@@ -19,6 +19,9 @@ struct LaneLoad {
   bool has_room = true;  // For one more row.
 };
 
+// A lane's work, in tokens of context; a row is charged like so many of them.
+uint64_t WorkOf(const LaneLoad& load);
+
 // The lane with the least work among those with room. With one sequence in all it is lane 0.
 std::optional<uint32_t> PickLane(const std::vector<LaneLoad>& lanes);
 

@@ -313,6 +313,7 @@ SchedulerStats Scheduler::Stats() const {
   SchedulerStats stats = impl_->counters;
   stats.waiting = static_cast<uint32_t>(impl_->waiting.size() + impl_->draining.size());
   stats.running = impl_->Running();
+  stats.lane_count = impl_->lane_count;
   for (const Lane& lane : impl_->lanes) {
     stats.lanes.push_back({.rows = static_cast<uint32_t>(lane.running.size()),
                            .context_tokens = lane.context_tokens_all,

@@ -57,7 +57,13 @@ absl::Status Scheduler::Impl::AuditLane(uint32_t index) const {
       lane.step_planned - lane.step_done != lane.in_flight.size()) {
     return broken("miscounts its steps");
   }
-  if (lane.running.size() > options.rows_max) {
+  size_t rows = 0;
+  for (const auto& [id, sequence] : sequences) {
+    const bool runs = sequence->state == SequenceState::kPrefilling ||
+                      sequence->state == SequenceState::kDecoding;
+    rows += runs && sequence->next_lane == index;
+  }
+  if (rows > options.rows_max) {
     return broken("has more rows than rows_max");
   }
   if (!std::is_sorted(lane.running.begin(), lane.running.end(), before)) {

@@ -20,6 +20,7 @@
 #include <set>
 #include <vector>
 
+#include "coordinator/core/lane_count.h"
 #include "coordinator/core/placement.h"
 #include "coordinator/core/scheduler.h"
 #include "coordinator/core/scratch_space.h"
@@ -37,6 +38,9 @@ struct Sequence {
 
   // While running:
   uint32_t lane = 0;
+  uint32_t next_lane =
+      0;  // Where it is wanted; differs from `lane` until its planned rows are done.
+  uint64_t last_step = 0;  // Of the lane: the last one planned with a row of it.
   uint32_t node = 0;
   uint32_t join_tokens = 0;     // Prompt and committed tokens when it joined.
   uint32_t chunked_tokens = 0;  // Of those, planned in chunks.
@@ -128,7 +132,10 @@ struct Scheduler::Impl {
   std::vector<SequenceId> preempted;             // Not yet told.
   uint64_t arrivals = 0;
   uint64_t tickets = 0;
-  SchedulerStats counters;  // The counts in it; the rest is filled in on demand.
+  LaneCosts lane_costs;
+  LaneCount lane_count;
+  uint32_t lanes_active = 1;  // The first ones; the others get no newcomers.
+  SchedulerStats counters;    // The counts in it; the rest is filled in on demand.
 
   // scheduler.cc
   void ResetNodes(const std::vector<MemoryNodeShare>& memory_nodes);
@@ -162,6 +169,14 @@ struct Scheduler::Impl {
   void AddToLane(Sequence& sequence);
   void JoinForks(Sequence& parent, OpenStep& open);
   bool FinishStep(uint32_t lane, OpenStep& open);
+
+  // scheduler_lanes.cc
+  void BalanceLanes();
+  void UpdateLaneCount();
+  std::vector<LaneLoad> LaneLoads() const;
+  bool MayMove(const Sequence& sequence) const;
+  void EvenOut(const std::vector<LaneLoad>& loads);
+  void FinishMoves(uint32_t index);
 
   // scheduler_results.cc
   absl::Status CheckResult(const PlannedStep& planned, const StepResult& result);

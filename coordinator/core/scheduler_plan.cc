@@ -18,6 +18,7 @@
 namespace lamina::core {
 
 void Scheduler::Plan(std::vector<StepPlan>& plans) {
+  impl_->BalanceLanes();
   // Lanes in turn, one step each, so that newcomers find every lane at the same stage.
   for (bool planned = true; planned;) {
     std::map<uint32_t, OpenStep> open;
@@ -60,7 +61,9 @@ void Scheduler::Impl::PlanRows(Lane& lane, OpenStep& open) {
   const std::vector<Sequence*> running = lane.running;
   for (Sequence* sequence : running) {
     const bool more = sequence->planned_tokens < sequence->request.tokens_max;
-    if (sequence->state != SequenceState::kDecoding || !more || !GrowByOne(*sequence, open)) {
+    const bool leaving = sequence->next_lane != sequence->lane;
+    if (sequence->state != SequenceState::kDecoding || !more || leaving ||
+        !GrowByOne(*sequence, open)) {
       continue;
     }
     open.plan.rows.push_back(
@@ -68,6 +71,7 @@ void Scheduler::Impl::PlanRows(Lane& lane, OpenStep& open) {
     open.record.tokens.push_back(
         {.sequence = sequence->request.id, .position = sequence->planned_tokens});
     ++sequence->planned_tokens;
+    sequence->last_step = open.plan.step;
     --open.tokens_left;
   }
   std::stable_sort(open.plan.rows.begin(), open.plan.rows.end(),
@@ -172,14 +176,7 @@ bool Scheduler::Impl::AdmitFirst(std::map<uint32_t, OpenStep>& open) {
   if (!draining.empty() && before(*draining.begin(), &first)) {
     return false;  // It waits again in a moment, in front of this one.
   }
-  std::vector<LaneLoad> loads;
-  for (const Lane& lane : lanes) {
-    loads.push_back(
-        {.rows = static_cast<uint32_t>(lane.running.size()),
-         .context_tokens = lane.context_tokens_all,
-         .has_room = lane.running.size() < std::min(options.rows_max, options.step_tokens_max)});
-  }
-  const auto lane = PickLane(loads);
+  const auto lane = PickLane(LaneLoads());
   if (!lane) {
     return false;
   }
@@ -240,6 +237,8 @@ namespace {
 void Enter(Sequence& sequence, uint32_t lane, uint32_t node) {
   sequence.state = SequenceState::kPrefilling;
   sequence.lane = lane;
+  sequence.next_lane = lane;
+  sequence.last_step = 0;
   sequence.node = node;
   sequence.join_tokens = sequence.tokens();
   sequence.planned_tokens = sequence.join_tokens;
@@ -291,8 +290,7 @@ void Scheduler::Impl::JoinForks(Sequence& parent, OpenStep& open) {
     if (fork == nullptr || fork->state != SequenceState::kWaiting || fork->request.score ||
         !fork->committed.empty() || fork->request.prompt != parent.request.prompt ||
         fork->slots_max() > options.memory_nodes[parent.node].slots ||
-        Running() >= options.running_max ||
-        lanes[parent.lane].running.size() >= std::min(options.rows_max, options.step_tokens_max) ||
+        Running() >= options.running_max || !LaneLoads()[parent.lane].has_room ||
         !NodeHasRoom(parent.node, 0)) {
       continue;
     }

@@ -176,6 +176,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"pipeline.mode=circular", "rotational, fixed, sequential"},
         BadValue{"pipeline.lanes=0", "[1, 8]"}, BadValue{"pipeline.lanes=9", "[1, 8]"},
         BadValue{"pipeline={mode: sequential, lanes: 2}", "contradicts pipeline.mode sequential"},
+        BadValue{"pipeline.lanes=many", "not a whole number, nor auto"},
         BadValue{"partition=rows", "request, head, token_range"},
         BadValue{"policy=magic", "attend_remote, fetch_heads"},
         BadValue{"prefill.mode=lazy", "inline, dedicated"},
@@ -190,6 +191,22 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"limits.running_max=0", "[1, 4096]"},
         BadValue{"limits.waiting_max=0", "[1, 1048576]"},
         BadValue{"order=lifo", "fcfs, priority"}));
+
+TEST(ClusterConfigTest, LanesMayBeAutomatic) {
+  const auto config = Parse(kSmall, {"pipeline={lanes: auto}"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_TRUE(config->pipeline.lanes_auto);
+  EXPECT_EQ(config->pipeline.lanes, 2u);
+  EXPECT_THAT(ToYaml(*config), HasSubstr("lanes: auto"));
+}
+
+TEST(ClusterConfigTest, RefusesMoreLanesThanRows) {
+  EXPECT_THAT(ErrorOf(kSmall, {"pipeline.lanes=3", "limits.running_max=2"}),
+              HasSubstr("a lane would never have a row"));
+  const auto config = Parse(kSmall, {"pipeline={mode: rotational}", "limits.running_max=1"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->pipeline.lanes, 1u);
+}
 
 class NotServedTest : public testing::TestWithParam<BadValue> {};
 
