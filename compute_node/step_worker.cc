@@ -32,7 +32,8 @@ StepWorker::StepWorker(const Options& options, SliceExecutor& executor,
           options.attention->MakeScratch(control::WidestQueries(options.config.layers),
                                          std::max<uint32_t>(1, options.config.chunk_tokens_max),
                                          options.config.sequence_tokens_max, pool.threads())),
-      sample_scratch_(pool.threads()) {
+      sample_scratch_(pool.threads()),
+      folded_(pool.threads()) {
   const size_t rows_max = options.config.rows_max + options.config.chunk_tokens_max;
   const size_t nodes = options.config.memory_nodes.size();
   for (Lane& lane : lanes_) {
@@ -41,8 +42,8 @@ StepWorker::StepWorker(const Options& options, SliceExecutor& executor,
     lane.headers.resize(nodes);
     lane.kv_staging.resize(size_t{options.config.chunk_tokens_max} * 2 *
                            control::KvWidthMax(options.config.layers));
-    if (by_head()) {
-      lane.row_staging.resize(size_t{options.config.rows_max} *
+    if (by_head() || by_span()) {
+      lane.row_staging.resize((by_span() ? nodes : 1) * size_t{options.config.rows_max} *
                               control::QkvWidthMax(options.config.layers));
     }
     if (schedule_.replicas() > 1) {
@@ -92,7 +93,7 @@ absl::Status StepWorker::RegisterSources() {
     LAMINA_RETURN_IF_ERROR(transport_.RegisterSource(
         transport::AsBytes(lane.kv_staging.data(), lane.kv_staging.size()),
         transport::MemoryKind::kHost));
-    if (by_head()) {
+    if (!lane.row_staging.empty()) {
       LAMINA_RETURN_IF_ERROR(transport_.RegisterSource(
           transport::AsBytes(lane.row_staging.data(), lane.row_staging.size()),
           transport::MemoryKind::kHost));
@@ -165,6 +166,7 @@ void StepWorker::GoTo(Lane& lane, uint32_t from) {
   for (NodePart& part : lane.nodes) {
     part.pending = part.involved();
   }
+  lane.partials_due = by_span() && lane.decode_rows > 0;
   lane.context_pending = ReplicaOf(lane, lane.slice - 1) != options_.node;
   lane.phase = Phase::kAway;
 }

@@ -23,7 +23,8 @@ absl::Status StepWorker::BeginSteps() {
 }
 
 absl::Status StepWorker::BeginStep(Lane& lane) {
-  LAMINA_RETURN_IF_ERROR(sequences_.Apply(lane.plan, options_.vocabulary));
+  LAMINA_RETURN_IF_ERROR(
+      sequences_.Apply(lane.plan, options_.vocabulary, options_.config.span_tokens));
   lane.token_ids.clear();
   lane.positions.clear();
   lane.chunks.clear();
@@ -67,7 +68,7 @@ absl::Status StepWorker::PlaceRows(Lane& lane) {
       return absl::InternalError(absl::StrCat("row of sequence ", row.sequence, " position ",
                                               row.position, " does not follow from the tables"));
     }
-    for (uint32_t node = 0; node < lane.nodes.size(); ++node) {
+    for (uint32_t node = 0; node < lane.nodes.size() && !by_span(); ++node) {
       if (Holds(node, *sequence)) {
         RowRange& range = lane.nodes[node].rows;
         range.first = range.count == 0 ? static_cast<uint32_t>(lane.positions.size()) : range.first;
@@ -78,7 +79,7 @@ absl::Status StepWorker::PlaceRows(Lane& lane) {
     lane.positions.push_back(row.position);
   }
   lane.decode_rows = static_cast<uint32_t>(lane.positions.size());
-  return absl::OkStatus();
+  return by_span() ? PlaceSpans(lane) : absl::OkStatus();
 }
 
 absl::Status StepWorker::PlaceChunks(Lane& lane) {
@@ -87,7 +88,7 @@ absl::Status StepWorker::PlaceChunks(Lane& lane) {
     const uint64_t end = uint64_t{chunk.first_token} + chunk.tokens;
     if (sequence == nullptr || sequence->join.memory_node >= lane.nodes.size() ||
         chunk.tokens == 0 || end > sequence->join.tokens.size() ||
-        chunk.scratch_offset + end > scratch_.slots()) {
+        (by_span() && end > sequence->slots) || chunk.scratch_offset + end > scratch_.slots()) {
       return absl::InternalError(absl::StrCat("chunk [", chunk.first_token, ", +", chunk.tokens,
                                               ") of sequence ", chunk.sequence,
                                               " does not follow from the tables"));
@@ -109,8 +110,8 @@ absl::Status StepWorker::PlaceChunks(Lane& lane) {
     row = by_head() ? 0 : row;
     lane.nodes[node].kv_rows.first = row;
     for (const Chunk& chunk : lane.chunks) {
-      if (Holds(node, *sequences_.Find(chunk.plan.sequence))) {
-        row += chunk.plan.tokens;
+      for (uint32_t i = 0; i < chunk.plan.tokens; ++i) {
+        row += HoldsToken(node, *sequences_.Find(chunk.plan.sequence), chunk.plan.first_token + i);
       }
     }
     lane.nodes[node].kv_rows.count = row - lane.nodes[node].kv_rows.first;

@@ -31,10 +31,10 @@ core::HeadRange HeadsOf(const EpochConfig& config, const AttentionDescriptor& la
 // The attention of each layer as memory node `node` computes it.
 std::vector<AttentionDescriptor> LayersOf(const EpochConfig& config, uint32_t node);
 
-// Whether K and V of a sequence whose join names memory node `named` are on `node`, all or some of
-// its heads.
+// Whether K and V of a sequence whose join names memory node `named` are on `node`: all, some
+// heads, or perhaps some spans.
 inline bool Holds(const EpochConfig& config, uint32_t node, uint32_t named) {
-  return !config.heads.empty() || node == named;
+  return !config.heads.empty() || config.span_tokens > 0 || node == named;
 }
 
 // Errors: kInvalidArgument  slots or heads that do not fit the memory nodes or the layers.

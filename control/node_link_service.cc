@@ -41,6 +41,7 @@ EpochConfig ToEpochConfig(const v1::Configure& proto) {
       .memory_nodes = {proto.memory_nodes().begin(), proto.memory_nodes().end()},
       .slots = {proto.slots().begin(), proto.slots().end()},
       .heads = core::ConsecutiveRanges({proto.kv_heads().begin(), proto.kv_heads().end()}),
+      .span_tokens = proto.span_tokens(),
       .transport = proto.transport()};
   for (const v1::AttentionDescriptor& layer : proto.layers()) {
     config.layers.push_back(FromProto(layer));

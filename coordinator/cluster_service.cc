@@ -159,6 +159,7 @@ void NodeStream::Configure(const control::EpochConfig& config) {
   for (const core::HeadRange& heads : config.heads) {
     proto->add_kv_heads(heads.count);
   }
+  proto->set_span_tokens(config.span_tokens);
   proto->set_transport(config.transport);
   Send(std::move(message));
 }

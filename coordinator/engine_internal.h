@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "coordinator/core/head_shares.h"
+#include "coordinator/core/sequence_kv.h"
 #include "coordinator/core/step_reports.h"
 #include "coordinator/engine.h"
 #include "coordinator/request_table.h"
@@ -83,6 +84,7 @@ struct Engine::Impl {
   // What the scheduler places sequences on: each memory node, or (partition head) all as one.
   absl::StatusOr<std::vector<core::MemoryNodeShare>> SharesOf(
       const std::vector<const core::Member*>& members);
+  std::string DescribePartition(const std::string& words) const;
   std::vector<core::HeadNode> HeadNodesOf(const std::vector<const core::Member*>& members) const;
   control::EpochConfig MakeConfig() const;
   // Why the cluster waits: every request ends.

@@ -19,7 +19,8 @@
 #include "control/http_server.h"
 #include "coordinator/cluster_service.h"
 #include "coordinator/coordinator_metrics.h"
-#include "coordinator/core/head_shares.h"
+#include "coordinator/core/partition_choice.h"
+#include "coordinator/core/sequence_kv.h"
 #include "coordinator/core/window_layout.h"
 #include "coordinator/engine.h"
 #include "coordinator/inference_service.h"
@@ -73,7 +74,6 @@ coordinator::EngineOptions MakeOptions(const ClusterConfig& config, const model:
                                      .vocabulary = model.config.vocabulary,
                                      .transport = config.transport.front() + "://",
                                      .mode = config.pipeline.mode,
-                                     .partition = config.partition,
                                      .priority_order = config.order == ServiceOrderKind::kPriority,
                                      .node_silence_max = kNodeSilenceMax};
   for (const ComputeNodeConfig& node : config.compute) {
@@ -100,17 +100,28 @@ coordinator::EngineOptions MakeOptions(const ClusterConfig& config, const model:
   return options;
 }
 
-// What the cluster file alone tells of the partition; bandwidths are not known yet.
-absl::Status CheckPartition(const ClusterConfig& config,
-                            const coordinator::EngineOptions& options) {
-  if (config.partition != Partition::kHead) {
-    return absl::OkStatus();
-  }
-  std::vector<core::HeadNode> nodes;
+// Decides on the partition, and refuses one that cannot be served, by what the cluster file alone
+// tells: bandwidths are not known yet.
+absl::Status SettlePartition(const ClusterConfig& config, coordinator::EngineOptions& options) {
+  const uint32_t tokens_max = options.scheduler.sequence_tokens_max;
+  core::PartitionNeeds needs{.layers = options.layers,
+                             .sequence_tokens_max = tokens_max,
+                             .running_max = options.scheduler.running_max};
   for (const MemoryNodeConfig& node : config.memory) {
-    nodes.push_back({.name = node.name, .capacity_bytes = node.capacity_bytes});
+    needs.nodes.push_back({.name = node.name, .capacity_bytes = node.capacity_bytes});
   }
-  return core::ShareHeads(options.layers, nodes, options.scheduler.sequence_tokens_max).status();
+  options.partition = config.partition;
+  if (config.partition == Partition::kAuto) {
+    LAMINA_ASSIGN_OR_RETURN(const core::PartitionChoice choice, core::ChoosePartition(needs));
+    options.partition = choice.partition;
+    options.partition_why = absl::StrCat("chosen because ", choice.why);
+  } else if (config.partition != Partition::kRequest) {  // There a small node is refused alone.
+    LAMINA_RETURN_IF_ERROR(core::CheckPartition(config.partition, needs));
+  }
+  if (options.partition == Partition::kTokenRange) {
+    options.scheduler.span_tokens = core::SpanTokensFor(tokens_max);
+  }
+  return absl::OkStatus();
 }
 
 // Nodes would find it out one after the other.
@@ -129,7 +140,7 @@ absl::Status Serve(const control::DaemonFlags& flags) {
   LAMINA_ASSIGN_OR_RETURN(const model::Model model, model::OpenModel(config.model));
   LAMINA_ASSIGN_OR_RETURN(const auto tokenizer, model::LoadTokenizer(config.model));
   coordinator::EngineOptions options = MakeOptions(config, model);
-  LAMINA_RETURN_IF_ERROR(CheckPartition(config, options));
+  LAMINA_RETURN_IF_ERROR(SettlePartition(config, options));
   LAMINA_RETURN_IF_ERROR(CheckWindows(config, options));
   LAMINA_ASSIGN_OR_RETURN(options.model_fingerprint, model::Fingerprint(model));
   coordinator::Engine engine(options, *tokenizer, RealClock());

@@ -70,15 +70,24 @@ class AttentionWorker {
   void Stop();
 
  private:
-  struct Sequence {
+  // Tokens [index * span_tokens, + tokens) of a sequence.
+  struct Span {
+    uint32_t index = 0;
     std::vector<Extent> extents;
     uint32_t tokens = 0;
+  };
+  struct Sequence {
+    std::vector<Extent> extents;
+    uint32_t tokens = 0;      // With spans those on other nodes too.
+    std::vector<Span> spans;  // Partition token_range, in place of `extents`: those that lie here.
   };
   // A row of the current step that lives here.
   struct Row {
     const Sequence* sequence = nullptr;
     uint32_t position = 0;
-    Extent slot;  // Where its own k and v go.
+    Extent slot;            // Where its own k and v go.
+    bool own = true;        // They go here; with spans perhaps to another node.
+    uint32_t partials = 0;  // With spans: how many it sees here.
   };
   struct Chunk {
     uint32_t tokens = 0;
@@ -103,8 +112,21 @@ class AttentionWorker {
   absl::Status AwaitPlan(const Lane& lane);
   absl::Status ApplyTables(const core::StepPlan& plan);
   absl::Status CollectRows(const core::StepPlan& plan, Lane& lane);
-  absl::StatusOr<std::vector<Extent>> SlotsOf(const Sequence& sequence, uint32_t first,
-                                              uint32_t tokens) const;
+  static void AppendExtent(std::vector<Extent>& extents, const Extent& extent);
+  static absl::StatusOr<std::vector<Extent>> SlotsOf(const std::vector<Extent>& extents,
+                                                     uint32_t held, uint32_t first,
+                                                     uint32_t tokens);
+  bool spans() const { return options_.config.span_tokens > 0; }
+  absl::Status GrantToSpan(Sequence& sequence, const core::SlotGrant& grant);
+  absl::StatusOr<std::vector<Extent>> SpanSlotsOf(const Sequence& sequence, uint32_t first,
+                                                  uint32_t tokens) const;
+  absl::Status CollectSpanRow(const Sequence& sequence, uint32_t position, Lane& lane) const;
+  void CollectSpanItems(const Row& row, const BFloat16* q, size_t q_stride,
+                        const AttentionDescriptor& shape, float*& partial);
+  // Elements of the row in a query window.
+  static size_t RowWidth(const Row& row, const AttentionDescriptor& shape) {
+    return row.own ? shape.qkv_width() : shape.q_width();
+  }
   void Store(const Lane& lane, uint32_t layer, const std::byte* window);
   void Attend(const Lane& lane, uint32_t layer, const std::byte* window);
   absl::Status Reply(uint32_t lane_index, uint64_t value);

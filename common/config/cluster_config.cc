@@ -256,10 +256,6 @@ absl::Status CheckServed(const ClusterConfig& config) {
   for (size_t i = 0; i < config.memory.size(); ++i) {
     LAMINA_RETURN_IF_ERROR(CheckNodeServed("memory", i, config.memory[i]));
   }
-  if (config.partition == Partition::kTokenRange) {
-    return NotServed("partition", EnumName(internal::kPartitions, config.partition),
-                     "request, head");
-  }
   if (config.policy != "attend_remote") {
     return NotServed("policy", config.policy, "attend_remote");
   }

@@ -73,6 +73,9 @@ struct SchedulerOptions {
   // Slots that must be free for each sequence already on the memory node before another one joins.
   // More of them: fewer preemptions, less of the memory used.
   uint32_t admission_headroom = 16;
+  // Partition token_range: sequences are cut into spans of so many tokens, which may lie on
+  // different memory nodes. 0: a sequence lies on one.
+  uint32_t span_tokens = 0;
   uint32_t soft_reservation_min = 64;  // See KvDirectoryOptions.
   uint32_t soft_reservation_max = 256;
   // Of epoch 0. May be empty: then Submit answers kUnavailable until StartEpoch brings some.

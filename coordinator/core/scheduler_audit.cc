@@ -75,7 +75,9 @@ absl::Status Scheduler::Impl::AuditLane(uint32_t index) const {
     if (sequence->lane != index) {
       return broken("has a row of another lane");
     }
-    context[sequence->node] += kv->TokensOf(sequence->request.id);
+    for (uint32_t node = 0; node < context.size(); ++node) {
+      context[node] += kv->TokensOn(sequence->request.id, node);
+    }
     all += kv->TokensOf(sequence->request.id);
   }
   if (context != lane.context_tokens || all != lane.context_tokens_all) {

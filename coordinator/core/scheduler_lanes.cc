@@ -125,17 +125,14 @@ void Scheduler::Impl::FinishMoves(uint32_t index) {
     if (sequence->next_lane == index || from.step_done < sequence->last_step) {
       continue;
     }
-    const uint32_t tokens = kv->TokensOf(sequence->request.id);
     std::erase(from.running, sequence);
-    from.context_tokens[sequence->node] -= tokens;
-    from.context_tokens_all -= tokens;
+    TakeContext(*sequence, from);
     Lane& to = lanes[sequence->next_lane];
     sequence->lane = sequence->next_lane;
     sequence->last_step = 0;
     to.running.insert(std::upper_bound(to.running.begin(), to.running.end(), sequence, before),
                       sequence);
-    to.context_tokens[sequence->node] += tokens;
-    to.context_tokens_all += tokens;
+    AddContext(*sequence, to);
     ++counters.lane_moves;
   }
 }

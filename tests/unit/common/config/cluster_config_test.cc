@@ -226,7 +226,6 @@ INSTANTIATE_TEST_SUITE_P(
                     BadValue{"memory.0.host=node17", "localhost, 127.0.0.1"},
                     BadValue{"memory.0.device=cuda:1", "it serves: cpu"},
                     BadValue{"transport=[verbs, shm]", "it serves: one name"},
-                    BadValue{"partition=token_range", "it serves: request, head"},
                     BadValue{"policy=fetch_heads", "it serves: attend_remote"},
                     BadValue{"prefill.mode=dedicated", "it serves: inline"}));
 
