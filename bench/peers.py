@@ -76,26 +76,35 @@ def main():
     parser.add_argument("--points", type=points, default=points("1:1024,16:1024,64:512"),
                         help="rows:context,rows:context (default 1:1024,16:1024,64:512)")
     parser.add_argument("--tokens", type=int, default=64, help="answers of the peers")
+    parser.add_argument("--systems", type=lambda text: text.split(","),
+                        default=["lamina", "llama.cpp", "vLLM"],
+                        help="which to run (default lamina,llama.cpp,vLLM)")
     parser.add_argument("--lanes", type=int, default=2)
     arguments = parser.parse_args()
     print(f"machine {cluster.machine()}")
-    lamina = run_lamina(arguments.points, arguments.lanes)
-    llama = run_llama(arguments.points, arguments.tokens)
-    vllm = run_vllm(arguments.points, arguments.tokens)
-    for name, rates in (("llama.cpp", llama), ("vLLM", vllm)):
-        if not rates:
+    found = {}
+    for name, run in (("lamina", lambda: run_lamina(arguments.points, arguments.lanes)),
+                      ("llama.cpp", lambda: run_llama(arguments.points, arguments.tokens)),
+                      ("vLLM", lambda: run_vllm(arguments.points, arguments.tokens))):
+        found[name] = run() if name in arguments.systems else {}
+        # At once: each takes minutes, and a later one may fail.
+        for (rows, context), rate in found[name].items():
+            print(f"  {name} rows {rows} context {context}: {rate:.0f} tokens/s", flush=True)
+        if not found[name] and name in arguments.systems:
             print(f"no figures of {name}; bench/setup_peers.sh installs it")
+    lamina, llama, vllm = found["lamina"], found["llama.cpp"], found["vLLM"]
     print(f"{'rows':>5} {'context':>8} {'lamina':>8} {'llama.cpp':>10} {'ratio':>6} {'vLLM':>8} {'ratio':>6}"
           "   (decode tokens/s)")
     rows_out = []
     for point in arguments.points:
-        row = {"rows": point[0], "context": point[1], "lamina": lamina[point],
+        row = {"rows": point[0], "context": point[1], "lamina": lamina.get(point),
                "llama_cpp": llama.get(point), "vllm": vllm.get(point)}
         rows_out.append(row)
-        cells = [f"{point[0]:5} {point[1]:8} {lamina[point]:8.0f}"]
+        own = row["lamina"]
+        cells = [f"{point[0]:5} {point[1]:8} " + (f"{own:8.0f}" if own else f"{'-':>8}")]
         for rate, width in ((row["llama_cpp"], 10), (row["vllm"], 8)):
-            cells.append(f"{rate:{width}.0f} {lamina[point] / rate:6.2f}" if rate
-                         else f"{'-':>{width}} {'-':>6}")
+            cells.append((f"{rate:{width}.0f}" if rate else f"{'-':>{width}}") +
+                         (f" {own / rate:6.2f}" if own and rate else f" {'-':>6}"))
         print(" ".join(cells))
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:

@@ -64,6 +64,7 @@ class GenerateCall : public grpc::ClientReadReactor<v1::GenerateResponse>,
         on_chunk_(std::move(on_chunk)),
         on_done_(std::move(on_done)),
         cancellation_(cancellation) {
+    internal::FillMetadata(options, context_);
     if (options.deadline > 0) {
       context_.set_deadline(After(options.deadline));
     }

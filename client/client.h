@@ -61,6 +61,10 @@ struct GenerateOptions {
   std::optional<uint64_t> seed;
   std::optional<uint32_t> logprobs;
   Nanos deadline = 0;  // From the call; 0 for none.
+  // By which the request is followed through logs and traces; empty for none. `followed_id` counts
+  // only if common/trace_context.h's IsRequestId() takes it, else logs have the request id.
+  std::string followed_id;
+  std::string trace_parent;
 };
 
 enum class FinishReason : uint8_t { kNotFinished, kStop, kLength, kCancelled };
@@ -126,6 +130,16 @@ struct ModelInfo {
   uint64_t kv_bytes_per_token = 0;
 };
 
+// What a node put into windows of another one, and how long it stood still for it.
+struct LinkStatus {
+  std::string peer;
+  uint64_t bytes = 0;
+  uint64_t messages = 0;
+  double seconds = 0;  // In puts.
+  uint64_t failures = 0;
+  double waited_seconds = 0;
+};
+
 struct NodeStatus {
   std::string name;
   std::string role;
@@ -145,6 +159,11 @@ struct NodeStatus {
   double busy_seconds = 0;
   uint64_t units = 0;
   double mean_extent_tokens = 0;
+  // Of its data thread since the node started: seconds by what they went into, as "attend" or
+  // "wait_query". All waits begin with "wait_".
+  std::vector<std::pair<std::string, double>> parts;
+  std::vector<std::pair<std::string, uint64_t>> refusals;  // refused_messages by reason.
+  std::vector<LinkStatus> links;
 };
 
 struct LaneStatus {

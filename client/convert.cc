@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/convert_internal.h"
+#include "common/trace_context.h"
 
 namespace lamina::client::internal {
 namespace {
@@ -51,30 +52,54 @@ TokenOutput FromProto(const v1::TokenOutput& in) {
 }
 
 NodeStatus FromProto(const v1::Node& node) {
-  return {.name = node.name(),
-          .role = node.role(),
-          .state = node.state(),
-          .device = node.device(),
-          .transport = node.transport(),
-          .kernels = node.kernels(),
-          .slots_used = node.slots_used(),
-          .slots_total = node.slots_total(),
-          .busy_share = node.busy_share(),
-          .bytes_sent = node.bytes_sent(),
-          .bytes_received = node.bytes_received(),
-          .refused_messages = node.refused_messages(),
-          .pid = node.pid(),
-          .bandwidth_bytes_per_second = node.bandwidth_bytes_per_second(),
-          .kv_bytes_read = node.kv_bytes_read(),
-          .busy_seconds = node.busy_seconds(),
-          .units = node.units(),
-          .mean_extent_tokens = node.mean_extent_tokens()};
+  NodeStatus status = {.name = node.name(),
+                       .role = node.role(),
+                       .state = node.state(),
+                       .device = node.device(),
+                       .transport = node.transport(),
+                       .kernels = node.kernels(),
+                       .slots_used = node.slots_used(),
+                       .slots_total = node.slots_total(),
+                       .busy_share = node.busy_share(),
+                       .bytes_sent = node.bytes_sent(),
+                       .bytes_received = node.bytes_received(),
+                       .refused_messages = node.refused_messages(),
+                       .pid = node.pid(),
+                       .bandwidth_bytes_per_second = node.bandwidth_bytes_per_second(),
+                       .kv_bytes_read = node.kv_bytes_read(),
+                       .busy_seconds = node.busy_seconds(),
+                       .units = node.units(),
+                       .mean_extent_tokens = node.mean_extent_tokens()};
+  for (const v1::PartTime& part : node.detail().parts()) {
+    status.parts.emplace_back(part.part(), part.seconds());
+  }
+  for (const v1::RefusalCount& refusal : node.detail().refusals()) {
+    status.refusals.emplace_back(refusal.reason(), refusal.count());
+  }
+  for (const v1::LinkCount& link : node.detail().links()) {
+    status.links.push_back({.peer = link.peer(),
+                            .bytes = link.bytes(),
+                            .messages = link.puts(),
+                            .seconds = link.seconds(),
+                            .failures = link.failures(),
+                            .waited_seconds = link.waited_seconds()});
+  }
+  return status;
 }
 
 }  // namespace
 
 absl::Status FromGrpc(const grpc::Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+void FillMetadata(const GenerateOptions& options, grpc::ClientContext& context) {
+  if (IsRequestId(options.followed_id)) {
+    context.AddMetadata(kRequestIdHeader, options.followed_id);
+  }
+  if (ParseTraceParent(options.trace_parent).has_value()) {
+    context.AddMetadata(kTraceParentHeader, options.trace_parent);
+  }
 }
 
 void FillChat(const std::vector<ChatMessage>& messages, v1::Chat& chat) {

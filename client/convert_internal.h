@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "client/client.h"
+#include "grpcpp/client_context.h"
 #include "grpcpp/support/status.h"
 #include "lamina/v1/cluster.pb.h"
 #include "lamina/v1/inference.pb.h"
@@ -17,6 +18,8 @@ namespace lamina::client::internal {
 absl::Status FromGrpc(const grpc::Status& status);
 
 v1::GenerateRequest ToProto(const GenerateOptions& options);
+// The names by which the request is followed, as metadata of the call.
+void FillMetadata(const GenerateOptions& options, grpc::ClientContext& context);
 void FillChat(const std::vector<ChatMessage>& messages, v1::Chat& chat);
 Chunk FromProto(const v1::GenerateResponse& response);
 ScoreResult FromProto(const v1::ScoreResponse& response);

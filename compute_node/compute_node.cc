@@ -130,14 +130,14 @@ void ComputeNode::LeaveEpoch() {
 }
 
 control::NodeCounters ComputeNode::Counters() const {
-  return {.busy_seconds =
-              static_cast<double>(counters_.busy_nanos.load(std::memory_order_relaxed)) * 1e-9,
-          .bytes_sent = counters_.bytes_sent.load(std::memory_order_relaxed),
-          .bytes_received = counters_.bytes_received.load(std::memory_order_relaxed),
-          .refused_messages = counters_.refused_messages.load(std::memory_order_relaxed),
-          .units = counters_.units.load(std::memory_order_relaxed),
-          .unit_seconds_fixed = counters_.unit_line.fixed.load(std::memory_order_relaxed),
-          .unit_seconds_slope = counters_.unit_line.slope.load(std::memory_order_relaxed)};
+  control::NodeCounters counters = {
+      .bytes_sent = counters_.bytes_sent.load(std::memory_order_relaxed),
+      .bytes_received = counters_.bytes_received.load(std::memory_order_relaxed),
+      .units = counters_.units.load(std::memory_order_relaxed)};
+  control::Count(counters_.meter, counters_.refusals, /*is_memory=*/false, counters);
+  counters.unit_seconds_fixed = counters_.unit_line.fixed.load(std::memory_order_relaxed);
+  counters.unit_seconds_slope = counters_.unit_line.slope.load(std::memory_order_relaxed);
+  return counters;
 }
 
 }  // namespace lamina::compute_node

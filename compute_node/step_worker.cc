@@ -36,6 +36,13 @@ StepWorker::StepWorker(const Options& options, SliceExecutor& executor,
       folded_(pool.threads()) {
   const size_t rows_max = options.config.rows_max + options.config.chunk_tokens_max;
   const size_t nodes = options.config.memory_nodes.size();
+  for (const std::string& name : options.config.memory_nodes) {
+    memory_links_.push_back(counters.meter.Link(name));
+  }
+  for (size_t i = 0; i < options.config.compute_nodes.size(); ++i) {
+    const bool own = i == options.node;
+    compute_links_.push_back(own ? nullptr : counters.meter.Link(options.config.compute_nodes[i]));
+  }
   for (Lane& lane : lanes_) {
     lane.buffers = executor.MakeBuffers(rows_max);
     lane.nodes.resize(nodes);
@@ -107,7 +114,32 @@ absl::Status StepWorker::RegisterSources() {
   return absl::OkStatus();
 }
 
+Nanos StepWorker::Lap(control::TraceEvent event) {
+  event.start = lap_;
+  lap_ = counters_.meter.Lap(event);
+  return lap_ - event.start;
+}
+
+Nanos StepWorker::LapOf(const Lane& lane, control::WorkPart part, uint32_t layer, uint8_t peer,
+                        size_t bytes) {
+  return Lap({.part = part,
+              .lane = static_cast<uint8_t>(IndexOf(lane)),
+              .peer = peer,
+              .layer = static_cast<uint16_t>(layer),
+              .rows = static_cast<uint16_t>(std::min<size_t>(lane.positions.size(), UINT16_MAX)),
+              .step = static_cast<uint32_t>(lane.plan.step),
+              .bytes = static_cast<uint32_t>(bytes)});
+}
+
+void StepWorker::CountSent(control::LinkCounters& link, size_t bytes, Nanos spent) {
+  control::AddTo(counters_.bytes_sent, bytes);
+  control::AddTo(link.bytes, bytes);
+  control::AddTo(link.puts, 1);
+  control::AddTo(link.nanos, static_cast<uint64_t>(spent));
+}
+
 absl::Status StepWorker::Loop(std::string& blamed) {
+  lap_ = RealClock().Now();
   while (abort_.load(std::memory_order_acquire) == 0) {
     TakePlans();
     LAMINA_RETURN_IF_ERROR(TakeArrivals(blamed));
@@ -125,6 +157,7 @@ absl::Status StepWorker::Loop(std::string& blamed) {
       LAMINA_RETURN_IF_ERROR(WaitForArrivals(blamed));
     } else {
       inbox_.WaitForItem();
+      Lap(control::WorkPart::kWaitPlan);
     }
   }
   return absl::OkStatus();
@@ -178,7 +211,6 @@ void StepWorker::EndStep(Lane& lane) {
 
 // Steps with prompt chunks say nothing about decode rows.
 void StepWorker::NoteSlice(Lane& lane, Nanos elapsed) {
-  control::AddTo(counters_.busy_nanos, static_cast<uint64_t>(elapsed));
   lane.slices_nanos += elapsed;
   ++lane.slices_run;
   const bool step_ended = lane.phase == Phase::kIdle || lane.phase == Phase::kElsewhere;
@@ -194,9 +226,11 @@ absl::Status StepWorker::RunSlice(Lane& lane, std::string& blamed) {
     return RunTail(lane, blamed);
   }
   executor_.RunBeforeSend(lane.slice, Rows(lane), lane.buffers);
+  LapOf(lane, control::WorkPart::kDense, lane.slice);
   LAMINA_RETURN_IF_ERROR(Send(lane, blamed));
   AttendChunks(lane);
   executor_.RunAfterSend(lane.slice, Rows(lane), lane.buffers);
+  LapOf(lane, control::WorkPart::kBeside, lane.slice);
   if (ReplicaOf(lane, lane.slice + 1) != options_.node) {
     LAMINA_RETURN_IF_ERROR(SendContext(lane, blamed));
   }
@@ -227,6 +261,7 @@ void StepWorker::AttendChunks(Lane& lane) {
                       .out_stride = out.stride});
   }
   options_.attention->Attend(shape, scratch_.View(layer), items_, *attention_scratch_, pool_);
+  LapOf(lane, control::WorkPart::kChunks, layer);
 }
 
 // Runs the last slice in blocks of rows, samples and scores, and tells everybody.
@@ -264,6 +299,7 @@ absl::Status StepWorker::RunTail(Lane& lane, std::string& blamed) {
       result.scores.back().logprobs.push_back(scored[i]);
     }
   }
+  LapOf(lane, control::WorkPart::kHead, lane.slice);
   LAMINA_RETURN_IF_ERROR(SendTokens(lane, result, blamed));
   reporter_.ReportResult(std::move(result));
   EndStep(lane);

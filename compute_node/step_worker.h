@@ -37,6 +37,8 @@
 #include "control/epoch_shape.h"
 #include "control/inbox.h"
 #include "control/node_handler.h"
+#include "control/refusals.h"
+#include "control/work_meter.h"
 #include "coordinator/core/pipeline_schedule.h"
 #include "coordinator/core/window_layout.h"
 #include "kernels/attention.h"
@@ -48,12 +50,12 @@ namespace lamina::compute_node {
 
 // Counts that other threads read while the worker runs. Written by the worker alone.
 struct StepCounters {
-  std::atomic<uint64_t> busy_nanos{0};
   std::atomic<uint64_t> bytes_sent{0};
   std::atomic<uint64_t> bytes_received{0};
-  std::atomic<uint64_t> refused_messages{0};
   std::atomic<uint64_t> units{0};
   control::UnitLine unit_line;
+  control::Refusals refusals;
+  control::WorkMeter meter;
 };
 
 class StepWorker {
@@ -152,6 +154,14 @@ class StepWorker {
     std::vector<std::vector<std::byte>> token_messages;
   };
 
+  // The time since the last lap went into `part`. Returns how much it was.
+  Nanos Lap(control::WorkPart part) { return Lap({.part = part}); }
+  Nanos Lap(control::TraceEvent event);
+  // The same, of a lane's `layer`.
+  Nanos LapOf(const Lane& lane, control::WorkPart part, uint32_t layer,
+              uint8_t peer = control::TraceEvent::kNoPeer, size_t bytes = 0);
+  // `bytes` of it have gone to the peer in `spent`.
+  void CountSent(control::LinkCounters& link, size_t bytes, Nanos spent);
   absl::Status RegisterSources();
   absl::Status Loop(std::string& blamed);
   void TakePlans();
@@ -170,8 +180,8 @@ class StepWorker {
   absl::Status SendTo(Lane& lane, uint32_t node);
   absl::Status SendContext(Lane& lane, std::string& blamed);
   absl::Status SendTokens(Lane& lane, const core::StepResult& result, std::string& blamed);
-  absl::Status Put(transport::RemoteRegion& peer, size_t offset, absl::Span<const std::byte> source,
-                   const transport::SignalUpdate* signal);
+  absl::Status Put(transport::RemoteRegion& peer, control::LinkCounters& link, size_t offset,
+                   absl::Span<const std::byte> source, const transport::SignalUpdate* signal);
   void StageRows(Lane& lane, uint32_t node);
   void StageChunks(Lane& lane, uint32_t node);
   absl::Span<BFloat16> RowStaging(Lane& lane, uint32_t node);
@@ -213,6 +223,7 @@ class StepWorker {
   absl::Status CheckWindow(const core::WindowHeader& header, const core::WindowHeader& expected,
                            const std::string& sender);
   absl::Status WaitForArrivals(std::string& blamed);
+  void CountWait(uint8_t peer);
   absl::Status RunTail(Lane& lane, std::string& blamed);
   // Of the attention after `slice`.
   uint64_t UnitValue(const Lane& lane, uint32_t slice) const {
@@ -256,6 +267,10 @@ class StepWorker {
   std::map<uint32_t, std::vector<kernels::PartialStack>> partial_stacks_;  // By head_dim: the same.
   std::vector<core::StepPlan> taken_;
   LineFit slice_times_;
+  std::vector<control::LinkCounters*> memory_links_;   // [memory nodes]
+  std::vector<control::LinkCounters*> compute_links_;  // [compute nodes]
+  std::vector<uint8_t> awaited_;                       // Peers of conditions_.
+  Nanos lap_ = 0;                                      // End of the last one.
 };
 
 }  // namespace lamina::compute_node

@@ -49,6 +49,7 @@ absl::Status StepWorker::BeginStep(Lane& lane) {
   ChooseTailRows(lane);
   lane.pinned = !lane.chunks.empty();
   GoTo(lane, 0);
+  LapOf(lane, control::WorkPart::kLayOut, 0);
   return absl::OkStatus();
 }
 

@@ -20,6 +20,16 @@ namespace {
 // While lanes are away and others idle, plans of the idle ones are looked for this often.
 constexpr Nanos kPlanPoll = Micros(200);
 
+uint8_t MemoryPeer(uint32_t node) {
+  return static_cast<uint8_t>(control::TraceEvent::kMemoryPeer + node);
+}
+
+const std::string& NameOfPeer(const control::EpochConfig& config, uint8_t peer) {
+  return peer < control::TraceEvent::kMemoryPeer
+             ? config.compute_nodes[peer]
+             : config.memory_nodes[peer - control::TraceEvent::kMemoryPeer];
+}
+
 }  // namespace
 
 absl::Status StepWorker::Send(Lane& lane, std::string& blamed) {
@@ -106,7 +116,9 @@ absl::Status StepWorker::SendTo(Lane& lane, uint32_t node) {
             .rows = part.rows.count,
             .kv_rows = part.kv_rows.count,
             .sender = options_.node};
-  LAMINA_RETURN_IF_ERROR(Put(*queries_[node], window, transport::AsBytes(&header, 1), nullptr));
+  control::LinkCounters& link = *memory_links_[node];
+  LAMINA_RETURN_IF_ERROR(
+      Put(*queries_[node], link, window, transport::AsBytes(&header, 1), nullptr));
   const auto qkv = executor_.QkvRows(lane.slice, lane.positions.size(), lane.buffers);
   absl::Span<const BFloat16> q_rows(qkv.row(part.rows.first), part.rows.count * qkv.cols);
   if (by_head()) {
@@ -118,26 +130,31 @@ absl::Status StepWorker::SendTo(Lane& lane, uint32_t node) {
   const auto rows = transport::AsBytes(q_rows.data(), q_rows.size());
   size_t offset = window + sizeof(header);
   LAMINA_RETURN_IF_ERROR(
-      Put(*queries_[node], offset, rows, part.kv_rows.count == 0 ? &signal : nullptr));
+      Put(*queries_[node], link, offset, rows, part.kv_rows.count == 0 ? &signal : nullptr));
   size_t bytes = sizeof(header) + rows.size();
   if (part.kv_rows.count > 0) {
     offset += rows.size();
     StageChunks(lane, node);
     const absl::Span<const BFloat16> staged = KvStaging(lane, node);
     const auto kv = transport::AsBytes(staged.data(), staged.size());
-    LAMINA_RETURN_IF_ERROR(Put(*queries_[node], offset, kv, &signal));
+    LAMINA_RETURN_IF_ERROR(Put(*queries_[node], link, offset, kv, &signal));
     bytes += kv.size();
   }
-  control::AddTo(counters_.bytes_sent, bytes);
+  CountSent(link, bytes,
+            LapOf(lane, control::WorkPart::kSend, lane.slice, MemoryPeer(node), bytes));
   return absl::OkStatus();
 }
 
-absl::Status StepWorker::Put(transport::RemoteRegion& peer, size_t offset,
-                             absl::Span<const std::byte> source,
+absl::Status StepWorker::Put(transport::RemoteRegion& peer, control::LinkCounters& link,
+                             size_t offset, absl::Span<const std::byte> source,
                              const transport::SignalUpdate* signal) {
-  return transport::PutAll(
-      transport_, peer, offset, source, signal,
-      {.deadline = RealClock().Now() + options_.peer_deadline, .abort = &abort_});
+  absl::Status put =
+      transport::PutAll(transport_, peer, offset, source, signal,
+                        {.deadline = RealClock().Now() + options_.peer_deadline, .abort = &abort_});
+  if (!put.ok() && !absl::IsCancelled(put)) {
+    control::AddTo(link.failures, 1);
+  }
+  return put;
 }
 
 // Takes everything that has arrived; lanes that wait for nothing more become ready, or idle.
@@ -197,7 +214,7 @@ absl::Status StepWorker::CheckWindow(const core::WindowHeader& header,
                                      const std::string& sender) {
   absl::Status checked = core::CheckHeader(header, expected);
   if (!checked.ok()) {
-    control::AddTo(counters_.refused_messages, 1);
+    counters_.refusals.Count(control::RefusalOf(header, expected));
     LogWarning("refused a window of ", sender, " ", checked.message());
   }
   return checked;
@@ -237,19 +254,33 @@ absl::Status StepWorker::TakeReply(Lane& lane, uint32_t node) {
     }
   }
   control::AddTo(counters_.bytes_received, sizeof(header) + bytes);
+  LapOf(lane, control::WorkPart::kTake, layer, MemoryPeer(node), bytes);
   return absl::OkStatus();
+}
+
+// The thread has stood still for `peer`, or for one of several of which nothing came.
+void StepWorker::CountWait(uint8_t peer) {
+  const bool memory = peer >= control::TraceEvent::kMemoryPeer;
+  const Nanos waited =
+      Lap({.part = memory ? control::WorkPart::kWaitAttention : control::WorkPart::kWaitReplica,
+           .peer = peer});
+  control::LinkCounters& link =
+      memory ? *memory_links_[peer - control::TraceEvent::kMemoryPeer] : *compute_links_[peer];
+  control::AddTo(link.waited_nanos, static_cast<uint64_t>(waited));
 }
 
 // A replica is late because a memory node is: so memory nodes are given up on first.
 absl::Status StepWorker::WaitForArrivals(std::string& blamed) {
   conditions_.clear();
+  awaited_.clear();
   Nanos deadline = INT64_MAX;
   bool any_idle = false;
-  const auto expect = [&](const std::string& peer, uint32_t word, uint64_t value, Nanos until) {
+  const auto expect = [&](uint8_t peer, uint32_t word, uint64_t value, Nanos until) {
     conditions_.push_back({.word = word, .at_least = value});
+    awaited_.push_back(peer);
     if (until < deadline) {
       deadline = until;
-      blamed = peer;
+      blamed = NameOfPeer(options_.config, peer);
     }
   };
   for (Lane& lane : lanes_) {
@@ -257,7 +288,7 @@ absl::Status StepWorker::WaitForArrivals(std::string& blamed) {
     any_idle = any_idle || lane.phase == Phase::kIdle;
     if (lane.phase == Phase::kElsewhere) {
       const uint32_t tail = TailReplicaOf(lane);
-      expect(options_.config.compute_nodes[tail], layout_.token_word(tail, index), lane.plan.step,
+      expect(static_cast<uint8_t>(tail), layout_.token_word(tail, index), lane.plan.step,
              lane.away_since + 2 * options_.peer_deadline);
     }
     if (lane.phase != Phase::kAway) {
@@ -266,19 +297,22 @@ absl::Status StepWorker::WaitForArrivals(std::string& blamed) {
     const uint64_t value = UnitValue(lane, lane.slice - 1);
     if (lane.context_pending) {
       const uint32_t before = ReplicaOf(lane, lane.slice - 1);
-      expect(options_.config.compute_nodes[before], layout_.context_word(before, index), value,
+      expect(static_cast<uint8_t>(before), layout_.context_word(before, index), value,
              lane.away_since + 2 * options_.peer_deadline);
     }
     const Nanos until = lane.away_since + (lane.context_pending ? 2 : 1) * options_.peer_deadline;
     for (uint32_t node = 0; node < lane.nodes.size(); ++node) {
       if (lane.nodes[node].pending) {
-        expect(options_.config.memory_nodes[node], layout_.reply_word(node, index), value, until);
+        expect(MemoryPeer(node), layout_.reply_word(node, index), value, until);
       }
     }
   }
   const Nanos poll = any_idle ? RealClock().Now() + kPlanPoll : INT64_MAX;
   const absl::StatusOr<size_t> ready = transport_.Wait(
       region_, conditions_, {.deadline = std::min(deadline, poll), .abort = &abort_});
+  if (!awaited_.empty()) {
+    CountWait(awaited_[ready.ok() ? *ready : 0]);
+  }
   if (absl::IsDeadlineExceeded(ready.status()) && RealClock().Now() < deadline) {
     blamed.clear();
     return absl::OkStatus();

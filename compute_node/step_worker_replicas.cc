@@ -32,17 +32,21 @@ absl::Status StepWorker::SendContext(Lane& lane, std::string& blamed) {
   const size_t first = offset;
   const size_t values = executor_.context_count(lane.slice);
   const auto header = transport::AsBytes(&lane.context_header, 1);
-  LAMINA_RETURN_IF_ERROR(Put(*replicas_[target], offset, header, values == 0 ? &signal : nullptr));
+  control::LinkCounters& link = *compute_links_[target];
+  LAMINA_RETURN_IF_ERROR(
+      Put(*replicas_[target], link, offset, header, values == 0 ? &signal : nullptr));
   offset += header.size();
   for (size_t i = 0; i < values; ++i) {
     const absl::Span<const std::byte> bytes =
         executor_.ContextRows(lane.slice, i, rows, lane.buffers);
     LAMINA_RETURN_IF_ERROR(
-        Put(*replicas_[target], offset, bytes, i + 1 == values ? &signal : nullptr));
+        Put(*replicas_[target], link, offset, bytes, i + 1 == values ? &signal : nullptr));
     offset += bytes.size();
   }
   blamed.clear();
-  control::AddTo(counters_.bytes_sent, offset - first);
+  CountSent(link, offset - first,
+            LapOf(lane, control::WorkPart::kContext, lane.slice, static_cast<uint8_t>(target),
+                  offset - first));
   return absl::OkStatus();
 }
 
@@ -77,6 +81,7 @@ absl::StatusOr<bool> StepWorker::TakeContext(Lane& lane) {
   }
   lane.context_pending = false;
   control::AddTo(counters_.bytes_received, offset);
+  LapOf(lane, control::WorkPart::kTake, slice, static_cast<uint8_t>(sender), offset);
   return true;
 }
 
@@ -116,8 +121,12 @@ absl::Status StepWorker::SendTokens(Lane& lane, const core::StepResult& result,
   for (uint32_t replica = 0; replica < replicas_.size(); ++replica) {
     if (replica != options_.node) {
       blamed = options_.config.compute_nodes[replica];
-      LAMINA_RETURN_IF_ERROR(Put(*replicas_[replica], window, {message.data(), bytes}, &signal));
-      control::AddTo(counters_.bytes_sent, bytes);
+      control::LinkCounters& link = *compute_links_[replica];
+      LAMINA_RETURN_IF_ERROR(
+          Put(*replicas_[replica], link, window, {message.data(), bytes}, &signal));
+      CountSent(link, bytes,
+                LapOf(lane, control::WorkPart::kContext, lane.slice, static_cast<uint8_t>(replica),
+                      bytes));
     }
   }
   blamed.clear();
@@ -144,7 +153,10 @@ absl::StatusOr<bool> StepWorker::TakeTokens(Lane& lane) {
                                       .sender = sender},
                                      options_.config.compute_nodes[sender]));
   LAMINA_RETURN_IF_ERROR(ApplyTokens(lane, window + sizeof(header), header.rows));
-  control::AddTo(counters_.bytes_received, sizeof(header) + header.rows * sizeof(core::TokenEntry));
+  const size_t received = sizeof(header) + header.rows * sizeof(core::TokenEntry);
+  control::AddTo(counters_.bytes_received, received);
+  LapOf(lane, control::WorkPart::kTake, executor_.slice_count() - 1, static_cast<uint8_t>(sender),
+        received);
   reporter_.ReportResult(
       {.epoch = lane.plan.epoch, .lane = lane.plan.lane, .step = lane.plan.step});
   EndStep(lane);

@@ -15,7 +15,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
+#include "common/log_event.h"
 #include "common/version.h"
+#include "control/grpc_log_service.h"
 
 namespace lamina::control {
 namespace {
@@ -28,6 +30,10 @@ LogLevel ToLogLevel(const std::string& name) {
     return LogLevel::kWarning;
   }
   return name == "error" ? LogLevel::kError : LogLevel::kInfo;
+}
+
+LogFormat ToLogFormat(const std::string& name) {
+  return name == "json" ? LogFormat::kJson : LogFormat::kText;
 }
 
 sigset_t TerminationSignals() {
@@ -58,9 +64,12 @@ ParsedFlags ParseDaemonFlags(int argc, char** argv, const std::string& purpose,
   app.add_option("--coordinator", flags.coordinator,
                  "Coordinator's address; default: coordinator.listen of the cluster file");
   app.add_option("--ready-file", flags.ready_file, "Written once this daemon serves");
-  app.add_option("--log-level", flags.log_level, "debug, info, warning or error")
-      ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
-      ->capture_default_str();
+  app.add_option("--log-level", flags.log_level,
+                 "debug, info, warning or error; default: log.level of the cluster file")
+      ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
+  app.add_option("--log-format", flags.log_format,
+                 "text, or json: one object per line; default: log.format of the cluster file")
+      ->check(CLI::IsMember({"text", "json"}));
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -69,6 +78,8 @@ ParsedFlags ParseDaemonFlags(int argc, char** argv, const std::string& purpose,
     return parsed;
   }
   SetUpLogging(flags.name, ToLogLevel(flags.log_level));
+  SetLogFormat(ToLogFormat(flags.log_format));
+  RouteGrpcLog();
   const sigset_t set = TerminationSignals();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   return parsed;
@@ -77,6 +88,9 @@ ParsedFlags ParseDaemonFlags(int argc, char** argv, const std::string& purpose,
 absl::StatusOr<ClusterConfig> LoadDaemonConfig(const DaemonFlags& flags) {
   absl::StatusOr<ClusterConfig> config = LoadClusterConfig(flags.cluster_file, flags.overrides);
   if (config.ok()) {
+    SetUpLogging(flags.name,
+                 flags.log_level.empty() ? config->log.level : ToLogLevel(flags.log_level));
+    SetLogFormat(flags.log_format.empty() ? config->log.format : ToLogFormat(flags.log_format));
     LogDebug("effective configuration\n", ToYaml(*config));
   }
   return config;

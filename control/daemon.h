@@ -20,7 +20,9 @@ struct DaemonFlags {
   std::vector<std::string> overrides;  // --set key=value
   std::string coordinator;             // host:port; empty: the cluster file's.
   std::string ready_file;
-  std::string log_level = "info";
+  // Empty: the cluster file's.
+  std::string log_level;
+  std::string log_format;
 };
 
 // Parses the command line; prints --help or --version, or a usage error, and then returns the exit
@@ -33,7 +35,8 @@ struct ParsedFlags {
 ParsedFlags ParseDaemonFlags(int argc, char** argv, const std::string& purpose,
                              const std::string& default_name);
 
-// Loads the cluster file and logs the effective configuration.
+// Loads the cluster file, sets up logging as it says where no flag does, and logs the effective
+// configuration.
 absl::StatusOr<ClusterConfig> LoadDaemonConfig(const DaemonFlags& flags);
 
 // Calls `first` on the first SIGTERM or SIGINT and `second` on the next, from a thread of its own.

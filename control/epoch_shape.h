@@ -4,7 +4,6 @@
 
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -62,10 +61,5 @@ struct UnitLine {
     slope.store(seconds.slope, std::memory_order_relaxed);
   }
 };
-
-// Adds to a counter that one thread writes and others read.
-inline void AddTo(std::atomic<uint64_t>& counter, uint64_t n) {
-  counter.store(counter.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
-}
 
 }  // namespace lamina::control

@@ -58,6 +58,29 @@ void MetricsPage::Histogram(const std::string& name, const std::string& help,
   }
 }
 
+namespace {
+
+MetricLabels With(MetricLabels labels, const std::string& name, const std::string& value) {
+  labels.emplace_back(name, value);
+  return labels;
+}
+
+void AddLink(MetricsPage& page, const std::string& prefix, const MetricLabels& labels,
+             const LinkCount& link) {
+  page.Counter(prefix + "sent_bytes_total", "Bytes put into windows of the peer.", labels,
+               static_cast<double>(link.bytes));
+  page.Counter(prefix + "messages_total", "Messages put into windows of the peer.", labels,
+               static_cast<double>(link.puts));
+  page.Counter(prefix + "put_seconds_total", "Time that the data thread spent putting them.",
+               labels, link.seconds);
+  page.Counter(prefix + "put_failures_total", "Puts that ended with an error.", labels,
+               static_cast<double>(link.failures));
+  page.Counter(prefix + "wait_seconds_total", "Time that the data thread stood still for the peer.",
+               labels, link.waited_seconds);
+}
+
+}  // namespace
+
 std::string MetricsPage::Text() const {
   return prometheus::TextSerializer().Serialize(families_->all);
 }
@@ -70,19 +93,36 @@ void AddNodeCounters(MetricsPage& page, const std::string& prefix, const MetricL
                static_cast<double>(counters.bytes_sent));
   page.Counter(prefix + "received_bytes_total", "Bytes taken from windows of this node.", labels,
                static_cast<double>(counters.bytes_received));
-  page.Counter(prefix + "refused_messages_total",
-               "Messages in windows that did not fit the plan, or were damaged.", labels,
-               static_cast<double>(counters.refused_messages));
+  for (const auto& [reason, count] : counters.refusals) {
+    page.Counter(prefix + "refused_messages_total",
+                 "Messages in windows that did not fit the plan, or were damaged.",
+                 With(labels, "reason", reason), static_cast<double>(count));
+  }
   page.Counter(prefix + "kv_read_bytes_total", "KV cache that attention has read.", labels,
                static_cast<double>(counters.kv_bytes_read));
   page.Counter(prefix + "units_total", "Slices run, or attentions computed.", labels,
                static_cast<double>(counters.units));
+  for (const auto& [part, seconds] : counters.parts) {
+    page.Counter(prefix + "part_seconds_total", "Time of the data thread, by what it went into.",
+                 With(labels, "part", part), seconds);
+  }
+  for (const LinkCount& link : counters.links) {
+    AddLink(page, prefix + "link_", With(labels, "peer", link.peer), link);
+  }
 }
 
 void AddBandwidth(MetricsPage& page, const std::string& prefix, const MetricLabels& labels,
-                  double bytes_per_second) {
+                  double bytes_per_second, const NodeCounters& counters) {
   page.Gauge(prefix + "read_bandwidth_bytes_per_second",
              "Read bandwidth of memory, measured at start.", labels, bytes_per_second);
+  const auto attend = std::find_if(counters.parts.begin(), counters.parts.end(), [](const auto& p) {
+    return p.first == NameOf(WorkPart::kAttend);
+  });
+  const double seconds = attend == counters.parts.end() ? 0 : attend->second;
+  const double readable = seconds * bytes_per_second;
+  page.Gauge(prefix + "read_bandwidth_share",
+             "Of that bandwidth, what attention has reached while it ran, since the start.", labels,
+             readable > 0 ? static_cast<double>(counters.kv_bytes_read) / readable : 0);
 }
 
 }  // namespace lamina::control

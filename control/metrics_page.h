@@ -49,8 +49,9 @@ class MetricsPage {
 void AddNodeCounters(MetricsPage& page, const std::string& prefix, const MetricLabels& labels,
                      const NodeCounters& counters);
 
-// Memory nodes: the read bandwidth that was measured at start, the bound of kv_read_bytes_total.
+// Memory nodes: the read bandwidth that was measured at start, the bound of kv_read_bytes_total,
+// and the share of it that attention reaches.
 void AddBandwidth(MetricsPage& page, const std::string& prefix, const MetricLabels& labels,
-                  double bytes_per_second);
+                  double bytes_per_second, const NodeCounters& counters);
 
 }  // namespace lamina::control

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "common/attention_descriptor.h"
 #include "common/pipeline_mode.h"
+#include "control/node_counters.h"
 #include "coordinator/core/head_shares.h"
 #include "coordinator/core/step_plan.h"
 
@@ -56,20 +57,6 @@ struct NodeIdentity {
   double bandwidth_bytes_per_second = 0;
   std::string kernels;
   std::string model_fingerprint;
-};
-
-struct NodeCounters {
-  double busy_seconds = 0;
-  uint64_t bytes_sent = 0;
-  uint64_t bytes_received = 0;
-  uint64_t refused_messages = 0;
-  uint64_t kv_bytes_read = 0;
-  uint64_t units = 0;
-  // A line through the times of units of late: of a slice over rows (compute nodes, the tail of a
-  // step spread over its slices), of an attention over tokens of context (memory nodes). Zeros:
-  // nothing measured yet.
-  double unit_seconds_fixed = 0;
-  double unit_seconds_slope = 0;
 };
 
 // Threading: every call comes from the link's reader thread, except Counters() (any thread).

@@ -9,12 +9,15 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
 #include "common/log.h"
 #include "common/version.h"
+#include "control/counters_codec_service.h"
 #include "control/plan_codec_service.h"
+#include "control/request_log.h"
 #include "lamina/v1/cluster.grpc.pb.h"
 
 namespace lamina::control {
@@ -47,6 +50,15 @@ EpochConfig ToEpochConfig(const v1::Configure& proto) {
     config.layers.push_back(FromProto(layer));
   }
   return config;
+}
+
+// Nothing for compute nodes, which have a part in every request.
+std::optional<uint32_t> OwnMemoryIndex(const EpochConfig& config, const NodeIdentity& identity) {
+  const auto own = std::find(config.memory_nodes.begin(), config.memory_nodes.end(), identity.name);
+  if (!identity.is_memory || own == config.memory_nodes.end()) {
+    return std::nullopt;
+  }
+  return static_cast<uint32_t>(own - config.memory_nodes.begin());
 }
 
 v1::NodeMessage HelloMessage(const NodeIdentity& identity) {
@@ -86,6 +98,7 @@ v1::NodeMessage StatusMessage(const NodeCounters& now, const NodeCounters& befor
   status->set_busy_seconds(now.busy_seconds);
   status->set_unit_seconds_fixed(now.unit_seconds_fixed);
   status->set_unit_seconds_slope(now.unit_seconds_slope);
+  ToProto(now, status->mutable_detail());
   return message;
 }
 
@@ -94,6 +107,7 @@ v1::NodeMessage StatusMessage(const NodeCounters& now, const NodeCounters& befor
 struct NodeLink::Impl {
   std::string coordinator;
   NodeIdentity identity;
+  RequestLog request_log;  // Reader thread.
 
   std::mutex mutex;
   std::condition_variable wake;
@@ -154,6 +168,7 @@ struct NodeLink::Impl {
           Send(FaultMessage(message.plan().epoch(), plan.status(), "coordinator"));
           return;
         }
+        request_log.Note(*plan);
         return handler.TakePlan(*std::move(plan));
       }
       case v1::CoordinatorMessage::kRefused:
@@ -166,6 +181,7 @@ struct NodeLink::Impl {
 
   void HandleConfigure(const v1::Configure& proto, NodeHandler& handler) {
     const EpochConfig config = ToEpochConfig(proto);
+    request_log.StartEpoch(OwnMemoryIndex(config, identity));
     absl::StatusOr<std::string> region = handler.Configure(config);
     if (!region.ok()) {
       LogError("configure epoch ", config.epoch, " failed ", region.status().message());

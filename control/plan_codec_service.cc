@@ -57,6 +57,7 @@ void ToProto(const core::SequenceJoin& join, v1::SequenceJoin* proto) {
   proto->set_tokens_min(join.tokens_min);
   proto->set_memory_node(join.memory_node);
   proto->set_score(join.score);
+  proto->set_request_id(join.request_id);
 }
 
 core::SequenceJoin FromProto(const v1::SequenceJoin& proto) {
@@ -71,6 +72,7 @@ core::SequenceJoin FromProto(const v1::SequenceJoin& proto) {
   join.tokens_min = proto.tokens_min();
   join.memory_node = proto.memory_node();
   join.score = proto.score();
+  join.request_id = proto.request_id();
   return join;
 }
 

@@ -8,6 +8,7 @@
 
 #include "common/log.h"
 #include "common/version.h"
+#include "control/counters_codec_service.h"
 #include "control/plan_codec_service.h"
 
 namespace lamina::coordinator {
@@ -189,15 +190,16 @@ void NodeStream::Reactor::Handle() {
       return engine_.StepDone(name_, control::FromProto(message_.step_result()));
     case v1::NodeMessage::kStatus: {
       const v1::NodeStatus& status = message_.status();
-      return engine_.NodeStatus(name_, status.busy_share(),
-                                {.busy_seconds = status.busy_seconds(),
-                                 .bytes_sent = status.bytes_sent(),
-                                 .bytes_received = status.bytes_received(),
-                                 .refused_messages = status.refused_messages(),
-                                 .kv_bytes_read = status.kv_bytes_read(),
-                                 .units = status.units(),
-                                 .unit_seconds_fixed = status.unit_seconds_fixed(),
-                                 .unit_seconds_slope = status.unit_seconds_slope()});
+      control::NodeCounters counters = {.busy_seconds = status.busy_seconds(),
+                                        .bytes_sent = status.bytes_sent(),
+                                        .bytes_received = status.bytes_received(),
+                                        .refused_messages = status.refused_messages(),
+                                        .kv_bytes_read = status.kv_bytes_read(),
+                                        .units = status.units(),
+                                        .unit_seconds_fixed = status.unit_seconds_fixed(),
+                                        .unit_seconds_slope = status.unit_seconds_slope()};
+      control::FromProto(status.detail(), counters);
+      return engine_.NodeStatus(name_, status.busy_share(), counters);
     }
     case v1::NodeMessage::kFault:
       return engine_.NodeFault(name_, message_.fault().epoch(),
@@ -262,6 +264,7 @@ void ToProto(const NodeReport& report, const std::string& transport, v1::Node* n
   node->set_kv_bytes_read(report.counters.kv_bytes_read);
   node->set_units(report.counters.units);
   node->set_busy_seconds(report.counters.busy_seconds);
+  control::ToProto(report.counters, node->mutable_detail());
   node->set_pid(report.hello.pid);
   node->set_bandwidth_bytes_per_second(report.hello.identity.bandwidth_bytes_per_second);
 }

@@ -106,7 +106,7 @@ void AddNodes(MetricsPage& page, const EngineStatus& status) {
     control::AddNodeCounters(page, "lamina_node_", labels, node.counters);
     if (node.member.is_memory) {
       control::AddBandwidth(page, "lamina_node_", labels,
-                            node.hello.identity.bandwidth_bytes_per_second);
+                            node.hello.identity.bandwidth_bytes_per_second, node.counters);
       page.Gauge("lamina_node_slots", "KV slots, each for one token.", labels, node.kv.slots_total);
       page.Gauge("lamina_node_slots_used", "KV slots that hold tokens.", labels,
                  node.kv.slots_held);

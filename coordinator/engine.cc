@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/log_event.h"
 #include "coordinator/engine_internal.h"
 
 namespace lamina::coordinator {
@@ -22,6 +23,13 @@ uint64_t SlotBytes(const std::vector<AttentionDescriptor>& layers) {
   return bytes;
 }
 
+void LogRefused(const std::string& request_id, const absl::Status& status) {
+  LogEvent(LogLevel::kInfo, "refused",
+           {{"request_id", request_id},
+            {"status", absl::StatusCodeToString(status.code())},
+            {"error", status.message()}});
+}
+
 std::unique_ptr<core::ServiceOrder> MakeOrder(bool priority) {
   return priority ? core::MakePriorityOrder() : core::MakeFirstComeFirstServed();
 }
@@ -34,7 +42,9 @@ Engine::Impl::Impl(const EngineOptions& o, const model::Tokenizer& tokenizer, co
       slot_bytes(SlotBytes(o.layers)),
       membership(o.nodes),
       scheduler(o.scheduler, MakeOrder(o.priority_order)),
-      requests(tokenizer, c, o.scheduler.sequence_tokens_max) {}
+      requests(tokenizer, c, o.scheduler.sequence_tokens_max) {
+  requests.SetOnEnd(o.on_request_end);
+}
 
 void Engine::Impl::Post(std::function<void()> event) {
   {
@@ -89,13 +99,16 @@ absl::Status Engine::Impl::CheckServing() const {
 
 void Engine::Impl::Submit(GenerateSpec spec, uint64_t key,
                           const std::shared_ptr<RequestSink>& sink) {
+  const std::string id = spec.followed_id.empty() ? spec.request_id : spec.followed_id;
   if (const absl::Status serving = CheckServing(); !serving.ok()) {
+    LogRefused(id, serving);
     requests.metrics().CountFailure(serving.code());
     sink->OnDone(serving);
     return;
   }
   auto sequences = requests.Admit(std::move(spec), key, sink);
   if (!sequences.ok()) {
+    LogRefused(id, sequences.status());
     requests.metrics().CountFailure(sequences.status().code());
     sink->OnDone(sequences.status());
     return;

@@ -27,6 +27,7 @@
 #include "coordinator/node_port.h"
 #include "coordinator/request.h"
 #include "coordinator/request_metrics.h"
+#include "coordinator/request_record.h"
 #include "model/tokenizer/tokenizer.h"
 
 namespace lamina::coordinator {
@@ -45,6 +46,8 @@ struct EngineOptions {
   // A node that has not been heard of for so long is taken for dead (stopped, or its cable pulled):
   // its stream is ended as if it had left. 0 waits for the stream to break by itself.
   Nanos node_silence_max = 0;
+  // Called in the engine's thread for every request that was taken in, when it has ended.
+  RequestEndFunction on_request_end;
 };
 
 struct NodeReport {

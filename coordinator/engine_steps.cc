@@ -34,8 +34,9 @@ void Engine::Impl::PlanSteps() {
         chunks_planned[plan.lane].emplace_back(plan.step, chunk);
       }
     }
-    for (const core::SequenceJoin& join : plan.joins) {
+    for (core::SequenceJoin& join : plan.joins) {
       requests.Started(join.id);
+      join.request_id = requests.FollowedId(join.id);
     }
     for (const core::Member* member : membership.compute_members()) {
       nodes.at(member->name).port->SendPlan(plan);

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
 #include "common/status_macros.h"
+#include "common/trace_context.h"
 #include "control/plan_codec_service.h"
 
 namespace lamina::coordinator {
@@ -96,10 +97,13 @@ class GenerateCall final : public RequestSink {
     const uint64_t key_;
   };
 
-  GenerateCall(bool with_logprobs, const model::Tokenizer& tokenizer)
-      : with_logprobs_(with_logprobs), tokenizer_(tokenizer) {}
+  // `context` must live until the reactor is done.
+  GenerateCall(bool with_logprobs, const model::Tokenizer& tokenizer,
+               grpc::CallbackServerContext* context)
+      : with_logprobs_(with_logprobs), tokenizer_(tokenizer), context_(context) {}
 
-  // Before the request is submitted.
+  // Both before the request is submitted.
+  void SetFollowedId(const std::string& id) { followed_id_ = id; }
   void SetPromptTokens(size_t tokens) { prompt_tokens_ = static_cast<uint32_t>(tokens); }
 
   void Attach(Reactor* reactor) {
@@ -108,7 +112,12 @@ class GenerateCall final : public RequestSink {
     Pump();
   }
 
-  void OnAccepted(const std::string& request_id) override { request_id_ = request_id; }
+  void OnAccepted(const std::string& request_id) override {
+    request_id_ = request_id;
+    if (followed_id_.empty()) {
+      followed_id_ = request_id;
+    }
+  }
   void OnOutput(ChoiceOutput output) override {
     v1::GenerateResponse response = ToProto(request_id_, output, with_logprobs_, tokenizer_);
     response.set_prompt_tokens(prompt_tokens_);
@@ -157,14 +166,19 @@ class GenerateCall final : public RequestSink {
       reactor_->StartWrite(&current_);
     } else if (final_.has_value()) {
       finishing_ = true;
+      if (IsRequestId(followed_id_)) {
+        context_->AddTrailingMetadata(kRequestIdHeader, followed_id_);
+      }
       reactor_->Finish(ToGrpc(*final_));
     }
   }
 
   const bool with_logprobs_;
   const model::Tokenizer& tokenizer_;
+  grpc::CallbackServerContext* const context_;
   uint32_t prompt_tokens_ = 0;
-  std::string request_id_;  // Engine's thread.
+  std::string request_id_;   // Engine's thread.
+  std::string followed_id_;  // The same until `final_` is set.
 
   std::mutex mutex_;
   std::deque<v1::GenerateResponse> queue_;  // At most one entry per token of the request.
@@ -199,6 +213,21 @@ class ScoreCall final : public RequestSink {
   grpc::ServerUnaryReactor* reactor_;
   v1::ScoreResponse* response_;
 };
+
+// The value of a header of the call; empty without.
+absl::string_view Header(const grpc::CallbackServerContext& context, const char* name) {
+  const auto found = context.client_metadata().find(name);
+  return found == context.client_metadata().end()
+             ? absl::string_view()
+             : absl::string_view(found->second.data(), found->second.size());
+}
+
+// Names by which the client follows the request. Those that are not of their form count as absent.
+void TakeHeaders(const grpc::CallbackServerContext& context, GenerateSpec& spec) {
+  const absl::string_view id = Header(context, kRequestIdHeader);
+  spec.followed_id = IsRequestId(id) ? std::string(id) : spec.request_id;
+  spec.caller = ParseTraceParent(Header(context, kTraceParentHeader));
+}
 
 grpc::ServerUnaryReactor* FinishWith(grpc::CallbackServerContext* context,
                                      const absl::Status& status) {
@@ -279,13 +308,18 @@ absl::StatusOr<GenerateSpec> InferenceService::SpecOf(const v1::GenerateRequest&
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
     grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
-  (void)context;
   const uint64_t key = Engine::NewKey();
-  auto call = std::make_shared<GenerateCall>(request->sampling().has_logprobs(), tokenizer_);
+  auto call =
+      std::make_shared<GenerateCall>(request->sampling().has_logprobs(), tokenizer_, context);
   auto* reactor = new GenerateCall::Reactor(call, engine_, key);
   call->Attach(reactor);
+  GenerateSpec followed{.request_id = request->request_id()};
+  TakeHeaders(*context, followed);
+  call->SetFollowedId(followed.followed_id);
   absl::StatusOr<GenerateSpec> spec = SpecOf(*request);
   if (spec.ok()) {
+    spec->followed_id = followed.followed_id;
+    spec->caller = followed.caller;
     call->SetPromptTokens(spec->prompt.size());
     engine_.Submit(*std::move(spec), key, call);
   } else {
@@ -316,6 +350,10 @@ grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* c
   for (const TokenId token : spec.prompt) {
     const bool known = token >= 0 && static_cast<size_t>(token) < tokenizer_.vocabulary_size();
     response->add_texts(known ? tokenizer_.TokenBytes(token, /*skip_special=*/false) : "");
+  }
+  TakeHeaders(*context, spec);
+  if (!spec.followed_id.empty()) {
+    context->AddTrailingMetadata(kRequestIdHeader, spec.followed_id);
   }
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   engine_.Submit(std::move(spec), Engine::NewKey(), std::make_shared<ScoreCall>(reactor, response));

@@ -24,6 +24,7 @@
 #include "coordinator/core/window_layout.h"
 #include "coordinator/engine.h"
 #include "coordinator/inference_service.h"
+#include "coordinator/span_file.h"
 #include "model/fingerprint.h"
 #include "model/model.h"
 #include "model/tokenizer/tokenizer.h"
@@ -143,6 +144,14 @@ absl::Status Serve(const control::DaemonFlags& flags) {
   LAMINA_RETURN_IF_ERROR(SettlePartition(config, options));
   LAMINA_RETURN_IF_ERROR(CheckWindows(config, options));
   LAMINA_ASSIGN_OR_RETURN(options.model_fingerprint, model::Fingerprint(model));
+  std::unique_ptr<coordinator::SpanFile> spans;
+  if (!config.coordinator_spans.empty()) {
+    LAMINA_ASSIGN_OR_RETURN(spans,
+                            coordinator::SpanFile::Open(config.coordinator_spans, RealClock()));
+    options.on_request_end = [&spans](const coordinator::RequestRecord& record) {
+      spans->Write(record);
+    };
+  }
   coordinator::Engine engine(options, *tokenizer, RealClock());
   coordinator::InferenceService inference(engine, *tokenizer, model.config,
                                           KvBytesPerToken(options.layers));

@@ -6,17 +6,21 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "common/sampling_params.h"
+#include "common/trace_context.h"
 #include "coordinator/core/step_plan.h"
 
 namespace lamina::coordinator {
 
 struct GenerateSpec {
-  std::string request_id;  // Empty: the engine makes one.
+  std::string request_id;   // Empty: the engine makes one.
+  std::string followed_id;  // What logs of all daemons call it. Empty: the request id.
+  std::optional<TraceContext> caller;
   std::vector<TokenId> prompt;
   SamplingParams sampling;  // Choice i uses seed + i.
   uint32_t max_tokens = 0;  // 0: as many as fit, at most kMaxTokensDefault.

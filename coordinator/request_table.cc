@@ -90,6 +90,10 @@ absl::StatusOr<std::vector<core::SequenceRequest>> RequestTable::Admit(
   }
   request.choices_left = request.spec.choices;
   ids_[request.id] = key;
+  if (request.spec.followed_id.empty()) {
+    request.spec.followed_id = request.id;
+  }
+  LogAdmitted(RecordOf(request, absl::OkStatus()), request.choices[0].sequence);
   request.sink->OnAccepted(request.id);
   requests_.emplace(key, std::move(request));
   return sequences;
@@ -137,10 +141,40 @@ std::vector<core::SequenceId> RequestTable::End(uint64_t key, const absl::Status
   } else if (!status.ok()) {
     metrics_.CountFailure(status.code());
   }
+  const RequestRecord record = RecordOf(request, status);
+  LogEnded(record);
+  if (on_end_ != nullptr) {
+    on_end_(record);
+  }
   request.sink->OnDone(status);
   ids_.erase(request.id);
   requests_.erase(found);
   return sequences;
+}
+
+RequestRecord RequestTable::RecordOf(const Request& request, const absl::Status& status) const {
+  RequestRecord record{.followed_id = request.spec.followed_id,
+                       .id = request.id,
+                       .caller = request.spec.caller,
+                       .score = request.spec.score,
+                       .choices = request.spec.choices,
+                       .prompt_tokens = static_cast<uint32_t>(request.spec.prompt.size()),
+                       .arrived = request.arrived,
+                       .ended = clock_.Now(),
+                       .status = status};
+  const auto earlier = [](Nanos a, Nanos b) { return a == 0 || (b != 0 && b < a) ? b : a; };
+  for (const Choice& choice : request.choices) {
+    record.completion_tokens += choice.completion_tokens;
+    record.preemptions += choice.preemptions;
+    record.started = earlier(record.started, choice.started);
+    record.first_token = earlier(record.first_token, choice.first_token);
+  }
+  return record;
+}
+
+std::string RequestTable::FollowedId(core::SequenceId sequence) {
+  Request* request = nullptr;
+  return Find(sequence, &request) == nullptr ? "" : request->spec.followed_id;
 }
 
 RequestTable::Choice* RequestTable::Find(core::SequenceId sequence, Request** request) {

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -20,6 +21,7 @@
 #include "coordinator/core/scheduler.h"
 #include "coordinator/request.h"
 #include "coordinator/request_metrics.h"
+#include "coordinator/request_record.h"
 #include "coordinator/stop_matcher.h"
 #include "model/tokenizer/tokenizer.h"
 
@@ -29,6 +31,9 @@ class RequestTable {
  public:
   RequestTable(const model::Tokenizer& tokenizer, const Clock& clock, uint32_t sequence_tokens_max)
       : tokenizer_(tokenizer), clock_(clock), sequence_tokens_max_(sequence_tokens_max) {}
+
+  // Called for every request that was taken in, when it has ended. Before the first.
+  void SetOnEnd(RequestEndFunction on_end) { on_end_ = std::move(on_end); }
 
   // Takes a request in and returns the sequences to submit, in order. On error nothing was taken.
   // Errors: kInvalidArgument  names the field and its bound; the prompt's length and the limit.
@@ -45,6 +50,9 @@ class RequestTable {
 
   // The first step that works on a sequence is planned. Unknown and repeated ones are ignored.
   void Started(core::SequenceId sequence);
+
+  // What logs call the request of a sequence; empty for unknown ones.
+  std::string FollowedId(core::SequenceId sequence);
 
   // Tells the client how far the prompt of a sequence is. Unknown sequences are ignored.
   void Progress(core::SequenceId sequence, uint32_t tokens_done);
@@ -94,6 +102,7 @@ class RequestTable {
   void TakeToken(Choice& choice, core::TokenEvent& event);
   void Close(Request& request, Choice& choice, core::FinishReason reason);
   void Flush(uint64_t key);
+  RequestRecord RecordOf(const Request& request, const absl::Status& status) const;
   void Measure(const Request& request, const Choice& choice, core::FinishReason reason);
 
   const model::Tokenizer& tokenizer_;
@@ -108,6 +117,7 @@ class RequestTable {
   uint64_t failed_ = 0;
   uint64_t tokens_ = 0;
   RequestMetrics metrics_;
+  RequestEndFunction on_end_;
 };
 
 }  // namespace lamina::coordinator

@@ -1,19 +1,22 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Installs the Debian packages that building and testing Lamina needs: deploy/packages.txt.
+# Installs the Debian packages that building Lamina and most of its tests need: deploy/packages.txt.
 # Quick when all are there. Needs root, or sudo.
 #
-# usage: deploy/install_packages.sh [--list] [--help]
-#   --list   print the packages that are missing, install nothing
+# usage: deploy/install_packages.sh [--list] [--tests] [--help]
+#   --list    print the packages that are missing, install nothing
+#   --tests   those of deploy/packages_test.txt too, which one test each needs
 set -euo pipefail
 # shellcheck source=deploy/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 only_list=false
+lists=("$REPO/deploy/packages.txt")
 while [[ $# -gt 0 ]]; do
   case $1 in
     --list) only_list=true ;;
+    --tests) lists+=("$REPO/deploy/packages_test.txt") ;;
     -h | --help) print_help; exit 0 ;;
     *) usage_error "unknown argument '$1'" ;;
   esac
@@ -22,7 +25,7 @@ done
 
 command -v dpkg-query > /dev/null || fail "this is not Debian: install what deploy/packages.txt lists by hand"
 
-mapfile -t wanted < <(sed 's/#.*//; s/[[:space:]]//g; /^$/d' "$REPO/deploy/packages.txt")
+mapfile -t wanted < <(sed 's/#.*//; s/[[:space:]]//g; /^$/d' "${lists[@]}")
 mapfile -t missing < <(comm -23 <(printf '%s\n' "${wanted[@]}" | sort -u) \
   <(dpkg-query -W -f '${Package} ${Status}\n' "${wanted[@]}" 2> /dev/null |
     awk '/install ok installed$/ {print $1}' | sort -u))

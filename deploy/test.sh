@@ -4,13 +4,16 @@
 # Installs packages, gets the model, builds, and runs every test that needs no accelerator. Ends with
 # CTest's summary; exit status 0 when all passed.
 #
-# usage: deploy/test.sh [--quick] [--label L]... [--sanitizer asan|tsan] [--jobs N] [--help]
+# usage: deploy/test.sh [--quick] [--label L]... [--sanitizer asan|tsan] [--jobs N] [--retries N] [--help]
 #   --quick           unit and style tests only, and no model
-#   --label L         only tests with this label: unit, conformance, fidelity, sim, integration, style
+#   --label L         only tests with this label: unit, conformance, fidelity, sim, integration, rdma_vm,
+#                     style
 #   --sanitizer S     build and run with AddressSanitizer (and UBSan) or ThreadSanitizer
 #   --jobs N          tests at the same time (default: 2)
+#   --retries N       run a test that failed up to N times more, and name those that needed it
+#                     (default: 0)
 # Environment: LAMINA_REQUIRE_MODEL=1 fails when the model cannot be had; without it the tests that
-# need it are left out, and named.
+# need it are left out, and named. LAMINA_REQUIRE_RDMA_VM=1 does the same for the guest of tests/rdma_vm.
 set -euo pipefail
 # shellcheck source=deploy/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -18,6 +21,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 preset=release
 labels=()
 jobs=2
+retries=0
 quick=false
 while [[ $# -gt 0 ]]; do
   case $1 in
@@ -29,6 +33,11 @@ while [[ $# -gt 0 ]]; do
       shift
       ;;
     --jobs) jobs=$(value_of "$@"); shift ;;
+    --retries)
+      retries=$(value_of "$@")
+      [[ $retries =~ ^[0-9]+$ ]] || usage_error "--retries is a number, not '$retries'"
+      shift
+      ;;
     -h | --help) print_help; exit 0 ;;
     *) usage_error "unknown argument '$1'" ;;
   esac
@@ -38,7 +47,11 @@ if $quick && [[ ${#labels[@]} -eq 0 ]]; then
   labels=(unit style)
 fi
 
-"$REPO/deploy/install_packages.sh"
+if $quick; then
+  "$REPO/deploy/install_packages.sh"
+else
+  "$REPO/deploy/install_packages.sh" --tests
+fi
 if ! $quick; then
   if "$REPO/deploy/get_model.sh"; then
     :
@@ -55,5 +68,14 @@ if [[ ${#labels[@]} -gt 0 ]]; then
   # CTest takes one expression: a label that is any of these.
   arguments+=(--label-regex "^($(IFS='|'; echo "${labels[*]}"))\$")
 fi
+log=$REPO/build/$preset/test.log
+arguments+=(--repeat "until-pass:$((retries + 1))")
 say "testing"
-exec ctest "${arguments[@]}"
+status=0
+ctest "${arguments[@]}" | tee "$log" || status=$?
+failed=$(sed -nE 's/.*Test *#[0-9]+: ([^ ]+) .*\*\*\*(Failed|Timeout|Exception|Not Run).*/  \1/p' "$log" | sort -u)
+if [[ -n $failed && $retries -gt 0 ]]; then
+  say "tests that failed at least once, each a defect of the test or of what it tests:"
+  echo "$failed"
+fi
+exit "$status"

@@ -80,7 +80,9 @@ class GrpcGeneration final : public grpc::ClientReadReactor<v1::GenerateResponse
         on_chunk_(std::move(on_chunk)),
         on_done_(std::move(on_done)),
         post_(post),
-        open_calls_(std::move(open_calls)) {}
+        open_calls_(std::move(open_calls)) {
+    client::internal::FillMetadata(options, context_);
+  }
 
   void Start(v1::Inference::Stub& stub) {
     self_ = shared_from_this();

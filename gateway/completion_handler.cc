@@ -6,17 +6,20 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "gateway/api_error.h"
+#include "gateway/deferred_handler.h"
 
 namespace lamina::gateway {
 
 CompletionHandler::CompletionHandler(CompletionRequest request, CompletionHead head,
-                                     Backend& backend, ResponseWriter& writer, DoneFunction done)
+                                     Backend& backend, ResponseWriter& writer,
+                                     GatewayMetrics& metrics, DoneFunction done)
     : request_(std::move(request)),
       head_(head),
       format_(std::move(head), request_.logprobs, request_.options.logprobs.value_or(0)),
       backend_(backend),
       writer_(&writer),
+      metrics_(metrics),
+      began_(std::chrono::steady_clock::now()),
       done_(std::move(done)),
       prompts_(request_.prompts.size()) {}
 
@@ -230,6 +233,7 @@ void CompletionHandler::Stream(size_t index, const client::Chunk& chunk) {
   Choice& choice = prompts_[index].choices[chunk.index];
   const uint32_t shown_index = IndexOf(index, chunk.index);
   Begin(index, chunk.index);
+  choice.times.Observe(metrics_, began_, std::chrono::steady_clock::now(), chunk.tokens.size());
   const std::vector<ShownToken> tokens = Shown(chunk);
   // Text may lag behind tokens while a character or a stop string is open.
   if (!chunk.text.empty() || !tokens.empty()) {
@@ -324,16 +328,13 @@ void CompletionHandler::Complete() {
 }
 
 void CompletionHandler::Fail(const absl::Status& status) {
-  const ApiError error = ToApiError(status);
+  HttpResponse response = ErrorResponse(status);
   if (streaming_) {
-    Send(ErrorEvent(error.ToJson()));
+    metrics_.CountBrokenStream(response.error_code);
+    Send(ErrorEvent(response.body));
     Send(kDoneEvent);
     End(status);
     return;
-  }
-  HttpResponse response = {.status = error.http_status, .body = error.ToJson()};
-  if (error.retry_after_seconds > 0) {
-    response.headers.emplace_back("Retry-After", absl::StrCat(error.retry_after_seconds));
   }
   ResponseWriter* writer = writer_;
   End(status);
@@ -344,6 +345,10 @@ void CompletionHandler::Fail(const absl::Status& status) {
 void CompletionHandler::End(const absl::Status& status) {
   ResponseWriter* writer = std::exchange(writer_, nullptr);
   CancelAll();
+  if (status.ok()) {
+    metrics_.completion_time.Observe(
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count());
+  }
   done_({.status = status, .tokens = Counts()});
   if (streaming_) {
     writer->EndStream();

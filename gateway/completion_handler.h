@@ -12,6 +12,7 @@
 
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -22,6 +23,7 @@
 #include "gateway/backend.h"
 #include "gateway/completion_format.h"
 #include "gateway/completion_request.h"
+#include "gateway/gateway_metrics.h"
 #include "gateway/response_writer.h"
 
 namespace lamina::gateway {
@@ -38,9 +40,10 @@ class CompletionHandler final : public RequestHandler,
   };
   using DoneFunction = std::function<void(const Report& report)>;
 
-  // `backend` must outlive this; `writer` must live until the answer has ended or OnGone().
+  // `backend` and `metrics` must outlive this; `writer` must live until the answer has ended or
+  // OnGone().
   CompletionHandler(CompletionRequest request, CompletionHead head, Backend& backend,
-                    ResponseWriter& writer, DoneFunction done);
+                    ResponseWriter& writer, GatewayMetrics& metrics, DoneFunction done);
 
   void Start();
 
@@ -56,6 +59,7 @@ class CompletionHandler final : public RequestHandler,
     uint32_t completion_tokens = 0;
     uint32_t characters = 0;  // Of tokens shown so far.
     bool begun = false;       // Streaming: its first event is out.
+    TokenTimes times;         // Streaming.
   };
   struct Prompt {
     std::shared_ptr<Generation> generation;
@@ -99,6 +103,8 @@ class CompletionHandler final : public RequestHandler,
   const CompletionFormat format_;
   Backend& backend_;
   ResponseWriter* writer_;  // Null once the answer has ended or the client is gone.
+  GatewayMetrics& metrics_;
+  const std::chrono::steady_clock::time_point began_;
   DoneFunction done_;
   std::vector<Prompt> prompts_;
   size_t preparing_ = 0;

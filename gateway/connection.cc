@@ -13,7 +13,9 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/trace_context.h"
 #include "gateway/api_error.h"
+#include "gateway/deferred_handler.h"
 
 namespace lamina::gateway {
 namespace {
@@ -25,6 +27,7 @@ using boost::system::error_code;
 constexpr auto kLingerTime = std::chrono::seconds(2);
 constexpr std::chrono::milliseconds kDrainingIdleTime = std::chrono::seconds(1);
 constexpr size_t kLingerBytesMax = 4 << 20;
+constexpr char kNoRoute[] = "other";  // The path is not known yet.
 constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
 
 absl::string_view View(boost::beast::string_view text) { return {text.data(), text.size()}; }
@@ -40,21 +43,17 @@ absl::string_view ReasonOf(int status) {
   }
 }
 
-HttpResponse ErrorResponse(int http_status, absl::string_view code, absl::string_view message) {
-  return {.status = http_status,
-          .body = ToApiError(HttpError(http_status, code, message)).ToJson()};
-}
-
 HttpResponse ParseErrorResponse(const error_code& error) {
   if (error == http::error::header_limit) {
-    return ErrorResponse(431, "headers_too_large",
-                         absl::StrCat("the head of the request has more than ",
-                                      Connection::kHeadBytesMax, " bytes"));
+    return ErrorResponse(HttpError(431, "headers_too_large",
+                                   absl::StrCat("the head of the request has more than ",
+                                                Connection::kHeadBytesMax, " bytes")));
   }
   if (error == http::error::body_limit) {
-    return ErrorResponse(413, "body_too_large", "the body of the request is too large");
+    return ErrorResponse(HttpError(413, "body_too_large", "the body of the request is too large"));
   }
-  return ErrorResponse(400, "bad_http", absl::StrCat("this is not HTTP/1.1: ", error.message()));
+  return ErrorResponse(
+      HttpError(400, "bad_http", absl::StrCat("this is not HTTP/1.1: ", error.message())));
 }
 
 }  // namespace
@@ -70,6 +69,7 @@ Connection::Connection(boost::asio::io_context& io, std::unique_ptr<ByteStream> 
 void Connection::Start() {
   state_ = State::kReading;
   SetDeadline(settings_.request_time);
+  router_.metrics().AddConnections(1);
   stream_->Handshake([self = shared_from_this()](const error_code& error, size_t) {
     if (self->state_ == State::kClosed) {
       return;
@@ -98,6 +98,7 @@ void Connection::NextRequest() {
   parser_->eager(true);
   head_seen_ = false;
   request_ = {};
+  route_.clear();
   request_headers_.clear();
   state_ = State::kIdle;
   // One that comes while we drain may still ask once, and is told.
@@ -131,6 +132,7 @@ void Connection::OnRead(const error_code& error, size_t bytes) {
     Close();
     return;
   }
+  router_.metrics().CountReceived(bytes);
   if (state_ == State::kLingering) {
     lingered_ += bytes;
     if (lingered_ > kLingerBytesMax) {
@@ -189,11 +191,13 @@ bool Connection::OnHead() {
   request_.authorization = std::string(View(head[http::field::authorization]));
   request_.content_type = std::string(View(head[http::field::content_type]));
   request_.origin = std::string(View(head[http::field::origin]));
-  request_.request_id = std::string(View(head["x-request-id"]));
+  request_.request_id = std::string(View(head[kRequestIdHeader]));
+  request_.trace_parent = std::string(View(head[kTraceParentHeader]));
   head_only_ = head.method() == http::verb::head;
   chunked_ = head.version() >= 11;
   close_after_ = !head.keep_alive();
   request_headers_ = router_.HeadersFor(request_);
+  route_ = router_.RouteOf(request_.path);
   if (std::optional<HttpResponse> refusal = router_.Refuse(request_); refusal.has_value()) {
     if (parser_->is_done()) {
       parser_.reset();
@@ -255,10 +259,15 @@ void Connection::Respond(HttpResponse response) {
   }
   absl::StrAppend(&head, close ? "Connection: close\r\n\r\n" : "\r\n");
   answer_ended_ = true;
+  router_.metrics().CountAnswer(route_.empty() ? kNoRoute : route_, response.status,
+                                response.error_code);
   Append(head_only_ ? head : absl::StrCat(head, response.body));
 }
 
 void Connection::StartStream() {
+  streaming_ = true;
+  router_.metrics().AddStreams(1);
+  router_.metrics().CountAnswer(route_, 200, "");
   close_after_ = close_after_ || draining_ || !chunked_;
   std::string head = absl::StrCat(
       "HTTP/1.1 200 OK\r\nDate: ",
@@ -326,6 +335,7 @@ void Connection::OnWritten(const error_code& error, size_t bytes) {
     return;
   }
   written_ += bytes;
+  router_.metrics().CountSent(bytes);
   if (pending_bytes() > 0) {
     WriteMore();
     return;
@@ -343,6 +353,7 @@ void Connection::Answered() {
   if (state_ != State::kAnswering) {
     return;
   }
+  CountEnd(/*gone=*/false);
   handler_ = nullptr;
   answer_ended_ = false;
   served_ = true;
@@ -387,9 +398,23 @@ void Connection::Tick(TimePoint now) {
 void Connection::OnDeadline() {
   // A connection on which a request has begun is told why it ends.
   if (state_ == State::kReading && parser_.has_value()) {
-    RefuseRequest(ErrorResponse(408, "request_timeout", "the request did not arrive in time"));
+    RefuseRequest(
+        ErrorResponse(HttpError(408, "request_timeout", "the request did not arrive in time")));
   } else {
     Close();
+  }
+}
+
+void Connection::CountEnd(bool gone) {
+  GatewayMetrics& metrics = router_.metrics();
+  const bool streamed = std::exchange(streaming_, false);
+  if (streamed) {
+    metrics.AddStreams(-1);
+  }
+  if (gone && streamed) {
+    metrics.CountBrokenStream("client_gone");
+  } else if (gone && handler_ != nullptr) {
+    metrics.CountGone(route_);
   }
 }
 
@@ -397,6 +422,8 @@ void Connection::Close() {
   if (std::exchange(state_, State::kClosed) == State::kClosed) {
     return;
   }
+  router_.metrics().AddConnections(-1);
+  CountEnd(/*gone=*/!answer_ended_);
   if (const std::shared_ptr<RequestHandler> handler = std::exchange(handler_, nullptr);
       handler != nullptr) {
     handler->OnGone();

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "gateway/byte_stream.h"
+#include "gateway/gateway_metrics.h"
 #include "gateway/response_writer.h"
 
 namespace lamina::gateway {
@@ -35,7 +36,8 @@ struct HttpRequest {
   std::string authorization;
   std::string content_type;
   std::string origin;
-  std::string request_id;  // Of x-request-id.
+  std::string request_id;    // Of x-request-id.
+  std::string trace_parent;  // Of traceparent.
   std::string body;
 };
 
@@ -47,6 +49,9 @@ class RequestRouter {
   virtual std::optional<HttpResponse> Refuse(const HttpRequest& head) = 0;
   // Headers for every response to the request. Gives it a request_id if it has none.
   virtual std::vector<std::pair<std::string, std::string>> HeadersFor(HttpRequest& head) = 0;
+  // The name that requests of `path` are counted under.
+  virtual std::string RouteOf(const std::string& path) const = 0;
+  virtual GatewayMetrics& metrics() = 0;
   // Answers through `writer`, at once or later; a later answer has a handler.
   virtual std::shared_ptr<RequestHandler> Handle(HttpRequest request, ResponseWriter& writer) = 0;
 };
@@ -95,6 +100,8 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   void OnRequest();
   void RefuseRequest(HttpResponse response);
   void Answered();
+  // Of the answer: it ended, or the client is gone.
+  void CountEnd(bool gone);
 
   void Append(absl::string_view bytes);
   void WriteMore();
@@ -122,11 +129,13 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   std::array<char, 8 << 10> read_buffer_;
 
   HttpRequest request_;
+  std::string route_;
   std::shared_ptr<RequestHandler> handler_;
   std::vector<std::pair<std::string, std::string>> request_headers_;
   bool head_only_ = false;  // Of HEAD.
   bool chunked_ = false;
   bool answer_ended_ = false;
+  bool streaming_ = false;
   bool close_after_ = false;
   bool linger_after_ = false;
   bool draining_ = false;

@@ -8,7 +8,8 @@ namespace lamina::gateway {
 
 HttpResponse ErrorResponse(const absl::Status& status) {
   const ApiError error = ToApiError(status);
-  HttpResponse response = {.status = error.http_status, .body = error.ToJson()};
+  HttpResponse response = {
+      .status = error.http_status, .body = error.ToJson(), .error_code = error.code};
   if (error.retry_after_seconds > 0) {
     response.headers.emplace_back("Retry-After", absl::StrCat(error.retry_after_seconds));
   }

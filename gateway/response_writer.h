@@ -22,6 +22,7 @@ struct HttpResponse {
   std::string content_type = "application/json";
   std::string body;
   std::vector<std::pair<std::string, std::string>> headers;  // Besides those of every response.
+  std::string error_code;                                    // As in the body, for counting.
 };
 
 class ResponseWriter {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gateway/router.h"
 
-#include <algorithm>
-
 #include "absl/random/random.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
@@ -12,12 +10,14 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "common/log.h"
+#include "common/log_event.h"
 #include "common/status_macros.h"
+#include "common/trace_context.h"
 #include "common/version.h"
 #include "gateway/api_error.h"
 #include "gateway/completion_handler.h"
 #include "gateway/deferred_handler.h"
+#include "gateway/page_endpoints.h"
 #include "gateway/static_files.h"
 #include "gateway/token_endpoints.h"
 
@@ -27,8 +27,8 @@ namespace {
 using OrderedJson = nlohmann::ordered_json;
 
 constexpr char kModelPrefix[] = "/v1/models/";
-constexpr size_t kRequestIdBytesMax = 128;
 constexpr char kJsonType[] = "application/json";
+constexpr char kMetricsType[] = "text/plain; version=0.0.4; charset=utf-8";
 
 std::string RandomHex(size_t digits) {
   thread_local absl::BitGen bits;
@@ -54,12 +54,6 @@ std::string PercentDecode(absl::string_view text) {
     }
   }
   return out;
-}
-
-bool IsRequestId(absl::string_view text) {
-  return !text.empty() && text.size() <= kRequestIdBytesMax &&
-         std::all_of(text.begin(), text.end(),
-                     [](char c) { return absl::ascii_isgraph(static_cast<unsigned char>(c)); });
 }
 
 std::string Dump(const OrderedJson& json) {
@@ -88,9 +82,14 @@ Router::Router(Backend& backend, RouterOptions options)
       options_(std::move(options)),
       models_(backend, options_.model_names),
       started_(absl::ToUnixSeconds(absl::Now())),
-      routes_({{"/health", {"GET", &Router::Health, true}},
-               {"/version", {"GET", &Router::Version, true}},
-               {"/openapi.json", {"GET", &Router::OpenApi, true}},
+      routes_({{"/", {"GET", &Router::Page, true, true}},
+               {"/page.css", {"GET", &Router::Page, true, true}},
+               {"/page.js", {"GET", &Router::Page, true, true}},
+               {"/health", {"GET", &Router::Health, true, true}},
+               {"/version", {"GET", &Router::Version, true, true}},
+               {"/openapi.json", {"GET", &Router::OpenApi, true, true}},
+               {"/metrics", {"GET", &Router::Metrics, false, true}},
+               {"/v1/lamina/status", {"GET", &Router::Status, false, true}},
                {"/v1/models", {"GET", &Router::Models}},
                {kModelPrefix, {"GET", &Router::Models}},
                {"/tokenize", {"POST", &Router::Tokenize}},
@@ -114,11 +113,11 @@ std::optional<HttpResponse> Router::Refuse(const HttpRequest& head) {
   const bool matches =
       head.method == route->method || (head.method == "HEAD" && route->method == "GET");
   if (preflight) {
-    return HttpResponse{
-        .status = 204,
-        .headers = {{"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
-                    {"Access-Control-Allow-Headers", "authorization, content-type, x-request-id"},
-                    {"Access-Control-Max-Age", "600"}}};
+    return HttpResponse{.status = 204,
+                        .headers = {{"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
+                                    {"Access-Control-Allow-Headers",
+                                     "authorization, content-type, x-request-id, traceparent"},
+                                    {"Access-Control-Max-Age", "600"}}};
   }
   if (!matches) {
     HttpResponse response = ErrorResponse(
@@ -127,10 +126,7 @@ std::optional<HttpResponse> Router::Refuse(const HttpRequest& head) {
     response.headers.emplace_back("Allow", route->method == "GET" ? "GET, HEAD" : route->method);
     return response;
   }
-  if (route->open) {
-    return std::nullopt;
-  }
-  if (!options_.keys.Allows(head.authorization)) {
+  if (!route->open && !options_.keys.Allows(head.authorization)) {
     HttpResponse response = ErrorResponse(
         HttpError(401, "invalid_api_key",
                   head.authorization.empty()
@@ -139,7 +135,7 @@ std::optional<HttpResponse> Router::Refuse(const HttpRequest& head) {
     response.headers.emplace_back("WWW-Authenticate", "Bearer");
     return response;
   }
-  if (draining_) {
+  if (draining_ && !route->always) {
     return ErrorResponse(absl::UnavailableError("the gateway is stopping; try another"));
   }
   if (route->method == "POST" && !absl::StartsWithIgnoreCase(head.content_type, kJsonType)) {
@@ -163,6 +159,13 @@ std::vector<std::pair<std::string, std::string>> Router::HeadersFor(HttpRequest&
     }
   }
   return headers;
+}
+
+std::string Router::RouteOf(const std::string& path) const {
+  const Route* route = Find(path);
+  return route == nullptr                       ? "other"
+         : absl::StartsWith(path, kModelPrefix) ? absl::StrCat(kModelPrefix, "{model}")
+                                                : path;
 }
 
 std::shared_ptr<RequestHandler> Router::Handle(HttpRequest request, ResponseWriter& writer) {
@@ -193,6 +196,18 @@ std::shared_ptr<RequestHandler> Router::Version(const HttpRequest&, ResponseWrit
 
 std::shared_ptr<RequestHandler> Router::OpenApi(const HttpRequest&, ResponseWriter& writer) {
   return Answer(writer, {.body = std::string(StaticFile("openapi.json"))});
+}
+
+std::shared_ptr<RequestHandler> Router::Metrics(const HttpRequest&, ResponseWriter& writer) {
+  return Answer(writer, {.content_type = kMetricsType, .body = metrics_.Text()});
+}
+
+std::shared_ptr<RequestHandler> Router::Page(const HttpRequest& request, ResponseWriter& writer) {
+  return Answer(writer, PageFile(request.path));
+}
+
+std::shared_ptr<RequestHandler> Router::Status(const HttpRequest&, ResponseWriter& writer) {
+  return AnswerStatus(backend_, writer);
 }
 
 std::shared_ptr<RequestHandler> Router::Models(const HttpRequest& request, ResponseWriter& writer) {
@@ -240,6 +255,8 @@ std::shared_ptr<RequestHandler> Router::Completion(const HttpRequest& request,
   if (!parsed.ok()) {
     return Answer(writer, ErrorResponse(parsed.status()));
   }
+  parsed->options.followed_id = request.request_id;
+  parsed->options.trace_parent = request.trace_parent;
   const auto handler = std::make_shared<DeferredHandler>(writer);
   models_.Get([this, handler, chat, parsed = *std::move(parsed), path = request.path,
                request_id = request.request_id](const absl::StatusOr<ServedModel>& model) {
@@ -258,12 +275,18 @@ std::shared_ptr<RequestHandler> Router::Completion(const HttpRequest& request,
                                  .created = absl::ToUnixSeconds(absl::Now())};
     const auto log = [path, request_id, id = head.id,
                       began = absl::Now()](const CompletionHandler::Report& report) {
-      LogInfo(path, " ", absl::StatusCodeToString(report.status.code()), " request ", request_id,
-              " id ", id, " prompt_tokens ", report.tokens.prompt, " completion_tokens ",
-              report.tokens.completion, " ms ", absl::ToInt64Milliseconds(absl::Now() - began));
+      LogEvent(LogLevel::kInfo, "answered",
+               {{"path", path},
+                {"status", absl::StatusCodeToString(report.status.code())},
+                {"request_id", request_id},
+                {"id", id},
+                {"prompt_tokens", report.tokens.prompt},
+                {"completion_tokens", report.tokens.completion},
+                {"ms", absl::ToInt64Milliseconds(absl::Now() - began)}});
     };
     handler->Continue([&](ResponseWriter& to) {
-      auto completion = std::make_shared<CompletionHandler>(parsed, head, backend_, to, log);
+      auto completion =
+          std::make_shared<CompletionHandler>(parsed, head, backend_, to, metrics_, log);
       completion->Start();
       return completion;
     });

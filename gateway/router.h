@@ -39,6 +39,8 @@ class Router final : public RequestRouter {
 
   std::optional<HttpResponse> Refuse(const HttpRequest& head) override;
   std::vector<std::pair<std::string, std::string>> HeadersFor(HttpRequest& head) override;
+  std::string RouteOf(const std::string& path) const override;
+  GatewayMetrics& metrics() override { return metrics_; }
   std::shared_ptr<RequestHandler> Handle(HttpRequest request, ResponseWriter& writer) override;
 
  private:
@@ -47,7 +49,8 @@ class Router final : public RequestRouter {
   struct Route {
     std::string method;
     Endpoint endpoint = nullptr;
-    bool open = false;  // Needs no key, and is answered while draining.
+    bool open = false;    // Needs no key.
+    bool always = false;  // Is answered while draining.
   };
 
   const Route* Find(const std::string& path) const;
@@ -55,6 +58,9 @@ class Router final : public RequestRouter {
   std::shared_ptr<RequestHandler> Health(const HttpRequest& request, ResponseWriter& writer);
   std::shared_ptr<RequestHandler> Version(const HttpRequest& request, ResponseWriter& writer);
   std::shared_ptr<RequestHandler> OpenApi(const HttpRequest& request, ResponseWriter& writer);
+  std::shared_ptr<RequestHandler> Metrics(const HttpRequest& request, ResponseWriter& writer);
+  std::shared_ptr<RequestHandler> Page(const HttpRequest& request, ResponseWriter& writer);
+  std::shared_ptr<RequestHandler> Status(const HttpRequest& request, ResponseWriter& writer);
   std::shared_ptr<RequestHandler> Models(const HttpRequest& request, ResponseWriter& writer);
   std::shared_ptr<RequestHandler> Tokenize(const HttpRequest& request, ResponseWriter& writer);
   std::shared_ptr<RequestHandler> Detokenize(const HttpRequest& request, ResponseWriter& writer);
@@ -63,6 +69,7 @@ class Router final : public RequestRouter {
   Backend& backend_;
   const RouterOptions options_;
   ModelDirectory models_;
+  GatewayMetrics metrics_;
   const int64_t started_;  // Seconds since 1970.
   std::map<std::string, Route> routes_;
   bool draining_ = false;

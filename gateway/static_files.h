@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The files of gateway/static/, compiled in: the description of the API.
+// The files of gateway/static/, compiled in: the description of the API, the web page.
 
 #pragma once
 

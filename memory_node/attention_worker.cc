@@ -38,6 +38,9 @@ AttentionWorker::AttentionWorker(const Options& options, transport::Transport& t
                                            options.config.sequence_tokens_max, pool.threads())),
       reply_(layout_.reply_window_bytes()) {
   items_.reserve(options.config.rows_max * std::max(1u, layout_.shape().spans_max));
+  for (const std::string& name : options.config.compute_nodes) {
+    links_.push_back(counters.meter.Link(name));
+  }
   conditions_.resize(layout_.query_words());
 }
 
@@ -55,12 +58,28 @@ void AttentionWorker::Stop() {
   inbox_.Wake();
 }
 
+Nanos AttentionWorker::Lap(control::WorkPart part, uint32_t lane, uint64_t value, uint32_t replica,
+                           size_t bytes) {
+  const Nanos start = lap_;
+  lap_ = counters_.meter.Lap({.start = start,
+                              .part = part,
+                              .lane = static_cast<uint8_t>(lane),
+                              .peer = static_cast<uint8_t>(replica),
+                              .layer = static_cast<uint16_t>(layout_.LayerOf(value)),
+                              .rows = static_cast<uint16_t>(lanes_[lane].rows.size()),
+                              .step = static_cast<uint32_t>(layout_.StepOf(value)),
+                              .bytes = static_cast<uint32_t>(std::min<size_t>(bytes, UINT32_MAX))});
+  return lap_ - start;
+}
+
 absl::Status AttentionWorker::Run(std::string& blamed) {
   LAMINA_RETURN_IF_ERROR(transport_.RegisterSource(reply_, transport::MemoryKind::kHost));
+  lap_ = RealClock().Now();
   while (abort_.load(std::memory_order_acquire) == 0) {
     const absl::StatusOr<size_t> ready = WaitForQueries();
     if (!ready.ok()) {
       if (absl::IsDeadlineExceeded(ready.status())) {
+        lap_ = counters_.meter.Lap({.start = lap_, .part = control::WorkPart::kWaitQuery});
         LAMINA_RETURN_IF_ERROR(TakePlans());
         continue;
       }
@@ -68,11 +87,11 @@ absl::Status AttentionWorker::Run(std::string& blamed) {
     }
     const uint32_t replica = static_cast<uint32_t>(*ready / options_.config.lanes);
     const uint32_t lane = static_cast<uint32_t>(*ready % options_.config.lanes);
+    const Nanos waited = Lap(control::WorkPart::kWaitQuery, lane, lanes_[lane].value + 1, replica);
+    control::AddTo(links_[replica]->waited_nanos, static_cast<uint64_t>(waited));
     const Nanos start = RealClock().Now();
     const absl::Status status = ServeUnit(replica, lane);
-    const Nanos elapsed = RealClock().Now() - start;
-    control::AddTo(counters_.busy_nanos, static_cast<uint64_t>(elapsed));
-    NoteUnit(lanes_[lane], elapsed);
+    NoteUnit(lanes_[lane], RealClock().Now() - start);
     if (absl::IsCancelled(status)) {
       return absl::OkStatus();
     }
@@ -136,19 +155,23 @@ absl::Status AttentionWorker::ServeUnit(uint32_t replica, uint32_t lane_index) {
   LAMINA_RETURN_IF_ERROR(CheckWindow(header, expected));
   if (lane.step == 0) {
     LAMINA_RETURN_IF_ERROR(AwaitPlan(lane));
+    Lap(control::WorkPart::kWaitPlan, lane_index, value, replica);
   }
   expected.step = lane.step;
   expected.rows = static_cast<uint32_t>(lane.rows.size());
   expected.kv_rows = lane.chunk_tokens;
   if (const uint32_t turn = schedule_.ReplicaOf(lane_index, lane.step, layer, lane.pinned);
       turn != replica) {
+    counters_.refusals.Count(control::Refusal::kSchedule);
     return absl::InternalError(absl::StrCat("a window of lane ", lane_index, " step ", lane.step,
                                             " layer ", layer, " comes from compute node ", replica,
                                             " where the schedule says ", turn));
   }
   LAMINA_RETURN_IF_ERROR(CheckWindow(header, expected));
   Store(lane, layer, window);
-  Attend(lane, layer, window);
+  Lap(control::WorkPart::kStore, lane_index, value, replica);
+  const uint64_t read = Attend(lane, layer, window);
+  Lap(control::WorkPart::kAttend, lane_index, value, replica, read);
   LAMINA_RETURN_IF_ERROR(Reply(lane_index, value));
   lane.value = value;
   const AttentionDescriptor& shape = layers_[layer];
@@ -162,7 +185,9 @@ absl::Status AttentionWorker::ServeUnit(uint32_t replica, uint32_t lane_index) {
     return absl::OkStatus();
   }
   lane.step = 0;
-  return Advance(lane);
+  const absl::Status advanced = Advance(lane);
+  Lap(control::WorkPart::kTables, lane_index, value, replica);
+  return advanced;
 }
 
 // A raised signal over a header of the past means that somebody wrote who should not have: the rows
@@ -171,7 +196,7 @@ absl::Status AttentionWorker::CheckWindow(const core::WindowHeader& header,
                                           const core::WindowHeader& expected) {
   absl::Status checked = core::CheckHeader(header, expected);
   if (!checked.ok()) {
-    control::AddTo(counters_.refused_messages, 1);
+    counters_.refusals.Count(control::RefusalOf(header, expected));
     LogWarning("refused a query window of ", options_.config.compute_nodes[expected.sender], " ",
                checked.message());
   }
@@ -354,7 +379,8 @@ void AttentionWorker::Store(const Lane& lane, uint32_t layer, const std::byte* w
   }
 }
 
-void AttentionWorker::Attend(const Lane& lane, uint32_t layer, const std::byte* window) {
+// Returns how many bytes of KV it has read.
+uint64_t AttentionWorker::Attend(const Lane& lane, uint32_t layer, const std::byte* window) {
   const AttentionDescriptor& shape = layers_[layer];
   const auto* q = reinterpret_cast<const BFloat16*>(window + sizeof(core::WindowHeader));
   auto* out = reinterpret_cast<BFloat16*>(reply_.data() + sizeof(core::WindowHeader));
@@ -380,10 +406,12 @@ void AttentionWorker::Attend(const Lane& lane, uint32_t layer, const std::byte* 
     out += shape.q_width();
     context += row.position + 1;
   }
+  const uint64_t bytes = context * 2 * shape.kv_width() * sizeof(BFloat16);
   if (!items_.empty()) {
     options_.kernel->Attend(shape, arena_.View(layer), items_, *scratch_, pool_);
-    control::AddTo(counters_.kv_bytes_read, context * 2 * shape.kv_width() * sizeof(BFloat16));
+    control::AddTo(counters_.kv_bytes_read, bytes);
   }
+  return bytes;
 }
 
 // To the replica that runs the next slice.
@@ -409,12 +437,21 @@ absl::Status AttentionWorker::Reply(uint32_t lane_index, uint64_t value) {
                                     .abort = &abort_};
   const uint32_t replica = schedule_.ReplicaOf(lane_index, lane.step, layer + 1, lane.pinned);
   transport::RemoteRegion& peer = *replies_[replica];
-  LAMINA_RETURN_IF_ERROR(transport::PutAll(transport_, peer,
-                                           layout_.ReplyWindow(options_.node, lane_index, value),
-                                           {reply_.data(), bytes}, &signal, wait));
+  absl::Status sent =
+      transport::PutAll(transport_, peer, layout_.ReplyWindow(options_.node, lane_index, value),
+                        {reply_.data(), bytes}, &signal, wait);
   // The buffer is reused for the next unit: wait until the backend has read it.
-  LAMINA_RETURN_IF_ERROR(transport::DrainPuts(transport_, peer, wait));
+  sent.Update(sent.ok() ? transport::DrainPuts(transport_, peer, wait) : absl::OkStatus());
+  control::LinkCounters& link = *links_[replica];
+  if (!sent.ok()) {
+    control::AddTo(link.failures, absl::IsCancelled(sent) ? 0 : 1);
+    return sent;
+  }
   control::AddTo(counters_.bytes_sent, bytes);
+  control::AddTo(link.bytes, bytes);
+  control::AddTo(link.puts, 1);
+  control::AddTo(link.nanos, static_cast<uint64_t>(Lap(control::WorkPart::kReply, lane_index, value,
+                                                       replica, bytes)));
   return absl::OkStatus();
 }
 

@@ -25,6 +25,8 @@
 #include "control/epoch_shape.h"
 #include "control/inbox.h"
 #include "control/node_handler.h"
+#include "control/refusals.h"
+#include "control/work_meter.h"
 #include "coordinator/core/pipeline_schedule.h"
 #include "coordinator/core/step_plan.h"
 #include "coordinator/core/window_layout.h"
@@ -36,13 +38,13 @@ namespace lamina::memory_node {
 
 // Counts that other threads read while the worker runs. Written by the worker alone.
 struct WorkerCounters {
-  std::atomic<uint64_t> busy_nanos{0};
   std::atomic<uint64_t> bytes_sent{0};
   std::atomic<uint64_t> bytes_received{0};
-  std::atomic<uint64_t> refused_messages{0};
   std::atomic<uint64_t> kv_bytes_read{0};
   std::atomic<uint64_t> units{0};
   control::UnitLine unit_line;
+  control::Refusals refusals;
+  control::WorkMeter meter;
 };
 
 class AttentionWorker {
@@ -103,6 +105,9 @@ class AttentionWorker {
     uint32_t chunk_tokens = 0;
   };
 
+  // The time since the last lap went into `part` of a unit. Returns how much it was.
+  Nanos Lap(control::WorkPart part, uint32_t lane, uint64_t value, uint32_t replica,
+            size_t bytes = 0);
   absl::StatusOr<size_t> WaitForQueries();
   absl::Status ServeUnit(uint32_t replica, uint32_t lane);
   void NoteUnit(const Lane& lane, Nanos elapsed);
@@ -128,7 +133,7 @@ class AttentionWorker {
     return row.own ? shape.qkv_width() : shape.q_width();
   }
   void Store(const Lane& lane, uint32_t layer, const std::byte* window);
-  void Attend(const Lane& lane, uint32_t layer, const std::byte* window);
+  uint64_t Attend(const Lane& lane, uint32_t layer, const std::byte* window);
   absl::Status Reply(uint32_t lane_index, uint64_t value);
 
   const Options options_;
@@ -154,6 +159,8 @@ class AttentionWorker {
   std::vector<std::byte> reply_;  // Header and rows, as in a reply window.
   std::vector<core::StepPlan> taken_;
   LineFit unit_times_;
+  std::vector<control::LinkCounters*> links_;  // [compute nodes]
+  Nanos lap_ = 0;                              // End of the last one.
 };
 
 }  // namespace lamina::memory_node

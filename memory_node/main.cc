@@ -61,9 +61,10 @@ absl::Status Serve(const control::DaemonFlags& flags) {
                   node->http, control::DaemonPages(
                                   [&handler, labels, bandwidth] {
                                     control::MetricsPage page;
-                                    control::AddNodeCounters(page, "lamina_", labels,
-                                                             handler.Counters());
-                                    control::AddBandwidth(page, "lamina_", labels, bandwidth);
+                                    const control::NodeCounters counters = handler.Counters();
+                                    control::AddNodeCounters(page, "lamina_", labels, counters);
+                                    control::AddBandwidth(page, "lamina_", labels, bandwidth,
+                                                          counters);
                                     return page.Text();
                                   },
                                   [&attached] { return control::AttachedOrWhyNot(attached); })));

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/cli/bubbles.h"
 #include "common/units.h"
 
 namespace lamina::cli {
@@ -28,7 +29,8 @@ Json NodeDifference(const client::NodeStatus& before, const client::NodeStatus& 
           {"busy_share", seconds > 0 ? busy / seconds : 0.0},
           {"bytes_sent", Grown(before.bytes_sent, after.bytes_sent)},
           {"bytes_received", Grown(before.bytes_received, after.bytes_received)},
-          {"bandwidth_share", readable > 0 ? read / readable : 0.0}};
+          {"bandwidth_share", readable > 0 ? read / readable : 0.0},
+          {"part_shares", PartShares(before, after, seconds)}};
 }
 
 std::string FormatTimes(const char* name, const Json& times) {
@@ -95,6 +97,7 @@ Json BenchReport::ToJson(double seconds, const client::ClusterStatus& before,
           {"tpot_ms", Percentiles(tpot_ms_)},
           {"itl_ms", Percentiles(itl_ms_)},
           {"nodes", nodes},
+          {"bubbles", LargestBubble(before, after, seconds)},
           {"errors", errors_}};
 }
 
@@ -128,6 +131,9 @@ std::string FormatReport(const Json& report) {
                                FormatBytes(node["bytes_sent"].get<uint64_t>()),
                                FormatBytes(node["bytes_received"].get<uint64_t>()),
                                node["bandwidth_share"].get<double>() * 100));
+  }
+  if (const std::string words = report.value("bubbles", ""); !words.empty()) {
+    absl::StrAppend(&text, "\n", words, "\n");
   }
   return text;
 }

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // lamina status: what the cluster and each node do now.
+#include <chrono>
+#include <thread>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/cli/bubbles.h"
 #include "client/cli/command.h"
 #include "client/cli/status_json.h"
 #include "common/status_macros.h"
@@ -10,6 +14,9 @@
 
 namespace lamina::cli {
 namespace {
+
+// Nodes report twice a second.
+constexpr std::chrono::milliseconds kBetweenLooks(1100);
 
 constexpr char kExamples[] = R"(  lamina status
   lamina status --json
@@ -33,7 +40,8 @@ void PrintNode(const client::NodeStatus& node) {
           .c_str());
 }
 
-void PrintStatus(const client::ClusterStatus& status) {
+// `bubbles` in words; empty for none.
+void PrintStatus(const client::ClusterStatus& status, const std::string& bubbles) {
   const Terminal& terminal = Terminal::Output();
   const std::string state = status.state;
   std::printf("%s, epoch %llu, model %s, version %s, up %.0f s\n",
@@ -62,6 +70,9 @@ void PrintStatus(const client::ClusterStatus& status) {
   for (const client::NodeStatus& node : status.nodes) {
     PrintNode(node);
   }
+  if (!bubbles.empty()) {
+    std::printf("%s\n", bubbles.c_str());
+  }
   for (const client::LaneStatus& lane : status.lanes) {
     std::printf("lane %u: %u rows, %llu context tokens, step %llu\n", lane.lane, lane.rows,
                 static_cast<unsigned long long>(lane.context_tokens),
@@ -69,20 +80,37 @@ void PrintStatus(const client::ClusterStatus& status) {
   }
 }
 
-absl::StatusOr<client::ClusterStatus> GetStatus(const Invocation& invocation) {
+struct Looks {
+  client::ClusterStatus status;
+  std::string bubbles;
+};
+
+// For people, while there is work: a second look after some reports of the nodes, which shows what
+// the devices wait for.
+absl::StatusOr<Looks> Look(const Invocation& invocation) {
   LAMINA_ASSIGN_OR_RETURN(const auto client, Connect(invocation));
-  return client->Status();
+  Looks looks;
+  LAMINA_ASSIGN_OR_RETURN(looks.status, client->Status());
+  if (invocation.json || looks.status.running == 0) {
+    return looks;
+  }
+  const client::ClusterStatus before = looks.status;
+  std::this_thread::sleep_for(kBetweenLooks);
+  LAMINA_ASSIGN_OR_RETURN(looks.status, client->Status());
+  looks.bubbles =
+      LargestBubble(before, looks.status, looks.status.uptime_seconds - before.uptime_seconds);
+  return looks;
 }
 
 int Run(const Invocation& invocation) {
-  const absl::StatusOr<client::ClusterStatus> status = GetStatus(invocation);
-  if (!status.ok()) {
-    return Fail(status.status());
+  const absl::StatusOr<Looks> looks = Look(invocation);
+  if (!looks.ok()) {
+    return Fail(looks.status());
   }
   if (invocation.json) {
-    PrintJson(ToJson(*status));
+    PrintJson(ToJson(looks->status));
   } else {
-    PrintStatus(*status);
+    PrintStatus(looks->status, looks->bubbles);
   }
   return kExitOk;
 }

@@ -4,7 +4,28 @@
 namespace lamina::cli {
 namespace {
 
+using Json = nlohmann::ordered_json;
+
+Json ToJson(const client::LinkStatus& link) {
+  return {{"peer", link.peer},         {"bytes", link.bytes},
+          {"messages", link.messages}, {"seconds", link.seconds},
+          {"failures", link.failures}, {"waited_seconds", link.waited_seconds}};
+}
+
+template <typename Value>
+Json ObjectOf(const std::vector<std::pair<std::string, Value>>& pairs) {
+  Json json = Json::object();
+  for (const auto& [name, value] : pairs) {
+    json[name] = value;
+  }
+  return json;
+}
+
 Json ToJson(const client::NodeStatus& node) {
+  Json links = Json::array();
+  for (const client::LinkStatus& link : node.links) {
+    links.push_back(ToJson(link));
+  }
   return {{"name", node.name},
           {"role", node.role},
           {"state", node.state},
@@ -22,7 +43,10 @@ Json ToJson(const client::NodeStatus& node) {
           {"kv_bytes_read", node.kv_bytes_read},
           {"busy_seconds", node.busy_seconds},
           {"units", node.units},
-          {"mean_extent_tokens", node.mean_extent_tokens}};
+          {"mean_extent_tokens", node.mean_extent_tokens},
+          {"part_seconds", ObjectOf(node.parts)},
+          {"refusals", ObjectOf(node.refusals)},
+          {"links", links}};
 }
 
 }  // namespace

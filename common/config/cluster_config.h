@@ -14,6 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/log_event.h"
 #include "common/partition.h"
 #include "common/pipeline_mode.h"
 
@@ -65,6 +66,7 @@ struct ClusterConfig {
   std::string model;                                  // Relative paths: to the working directory.
   std::string coordinator_listen = "127.0.0.1:7400";  // host:port; port 0 picks one.
   std::string coordinator_http;                       // Of /metrics and /health. Empty: none.
+  std::string coordinator_spans;                      // File of spans. Empty: none.
   GatewayConfig gateway;
   std::vector<ComputeNodeConfig> compute;
   std::vector<MemoryNodeConfig> memory;
@@ -86,6 +88,10 @@ struct ClusterConfig {
     uint32_t waiting_max = 1024;
   } limits;
   ServiceOrderKind order = ServiceOrderKind::kFirstComeFirstServed;  // fcfs | priority
+  struct {
+    LogLevel level = LogLevel::kInfo;
+    LogFormat format = LogFormat::kText;
+  } log;  // Of every daemon; flags go before it.
 
   // Errors: kInvalidArgument  the key, the value and what is allowed; duplicate node names; no
   // compute

@@ -122,6 +122,9 @@ std::string ToYaml(const ClusterConfig& config) {
   if (!config.coordinator_http.empty()) {
     word("http", config.coordinator_http);
   }
+  if (!config.coordinator_spans.empty()) {
+    word("spans", config.coordinator_spans);
+  }
   out << YAML::EndMap;
   EmitGateway(out, config.gateway);
   EmitNodes(out, config);
@@ -146,6 +149,10 @@ std::string ToYaml(const ClusterConfig& config) {
   number("waiting_max", config.limits.waiting_max);
   out << YAML::EndMap;
   word("order", EnumName(internal::kServiceOrders, config.order));
+  section("log");
+  word("level", EnumName(internal::kLogLevels, config.log.level));
+  word("format", EnumName(internal::kLogFormats, config.log.format));
+  out << YAML::EndMap;
   out << YAML::EndMap;
   return absl::StrCat(out.c_str(), "\n");
 }

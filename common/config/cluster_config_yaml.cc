@@ -285,8 +285,9 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
   c.pipeline.lanes = kNotGiven;
   const std::vector<Key> keys = {
       {"model", Text(c.model)},
-      {"coordinator",
-       Section({{"listen", Text(c.coordinator_listen)}, {"http", Text(c.coordinator_http)}})},
+      {"coordinator", Section({{"listen", Text(c.coordinator_listen)},
+                               {"http", Text(c.coordinator_http)},
+                               {"spans", Text(c.coordinator_spans)}})},
       {"gateway", Section(GatewayKeys(c.gateway))},
       {"compute", List<ComputeNodeConfig>(
                       c.compute, [this](ComputeNodeConfig& node) { return ComputeKeys(node); })},
@@ -302,7 +303,9 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
       {"limits", Section({{"sequence_tokens_max", Number(c.limits.sequence_tokens_max)},
                           {"running_max", Number(c.limits.running_max)},
                           {"waiting_max", Number(c.limits.waiting_max)}})},
-      {"order", Choice(internal::kServiceOrders, c.order)}};
+      {"order", Choice(internal::kServiceOrders, c.order)},
+      {"log", Section({{"level", Choice(internal::kLogLevels, c.log.level)},
+                       {"format", Choice(internal::kLogFormats, c.log.format)}})}};
   LAMINA_RETURN_IF_ERROR(ReadKeys(root, "", keys));
   if (c.pipeline.lanes == kNotGiven) {
     // One more than replicas: the schedule that leaves nobody idle.

@@ -27,6 +27,12 @@ inline constexpr EnumNames<PrefillMode, 2> kPrefillModes = {
     {{"inline", PrefillMode::kInline}, {"dedicated", PrefillMode::kDedicated}}};
 inline constexpr EnumNames<ServiceOrderKind, 2> kServiceOrders = {
     {{"fcfs", ServiceOrderKind::kFirstComeFirstServed}, {"priority", ServiceOrderKind::kPriority}}};
+inline constexpr EnumNames<LogLevel, 4> kLogLevels = {{{"debug", LogLevel::kDebug},
+                                                       {"info", LogLevel::kInfo},
+                                                       {"warning", LogLevel::kWarning},
+                                                       {"error", LogLevel::kError}}};
+inline constexpr EnumNames<LogFormat, 2> kLogFormats = {
+    {{"text", LogFormat::kText}, {"json", LogFormat::kJson}}};
 
 template <typename Enum, size_t N>
 absl::string_view EnumName(const EnumNames<Enum, N>& names, Enum value) {

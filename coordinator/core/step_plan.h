@@ -63,6 +63,8 @@ struct SequenceJoin {
   uint32_t memory_node = 0;  // Index into the epoch's memory nodes.
   // Report the log-probability of every token given those before it (Score); nothing is sampled.
   bool score = false;
+  // What logs call the request that the sequence is of. Nothing depends on it.
+  std::string request_id;
 };
 
 // Slots for the next tokens of a sequence, appended to those it has. With spans (partition

@@ -50,9 +50,11 @@ class OwnWeights final : public EngineWeights {
   void Fill(const WeightView& weights, DType compute_type) {
     uint32_t* word = words_.get();
     for (size_t panel = 0; panel < panels_; ++panel) {
-      for (size_t step = 0; step < steps_; ++step) {
-        for (size_t feature = 0; feature < kPanelFeatures; ++feature) {
-          *word++ = Word(weights, compute_type, panel * kPanelFeatures + feature, step);
+      for (size_t strip = 0; strip < kPanelFeatures; strip += kStripFeatures) {
+        for (size_t step = 0; step < steps_; ++step) {
+          for (size_t feature = strip; feature < strip + kStripFeatures; ++feature) {
+            *word++ = Word(weights, compute_type, panel * kPanelFeatures + feature, step);
+          }
         }
       }
     }
@@ -62,8 +64,9 @@ class OwnWeights final : public EngineWeights {
     return word_count() * sizeof(uint32_t) + bias_.size() * sizeof(float);
   }
   size_t steps() const { return steps_; }
+  // Null behind the last.
   const uint32_t* panel(size_t index) const {
-    return words_.get() + index * steps_ * kPanelFeatures;
+    return index < panels_ ? words_.get() + index * steps_ * kPanelFeatures : nullptr;
   }
   const float* bias(size_t panel) const { return bias_.data() + panel * kPanelFeatures; }
 
@@ -79,7 +82,7 @@ class OwnWeights final : public EngineWeights {
 
   size_t steps_;
   size_t panels_;
-  hwy::AlignedFreeUniquePtr<uint32_t[]> words_;  // [panels][steps][64]
+  hwy::AlignedFreeUniquePtr<uint32_t[]> words_;  // [panels][4][steps][16]
   std::vector<float> bias_;                      // [panels * 64]
 };
 
@@ -154,6 +157,7 @@ class OwnLinearEngine final : public LinearEngine {
                 size_t panel, size_t row, MatrixView<float> out) const {
     PanelTask task;
     task.panel = weights.panel(first_panel + panel);
+    task.next = weights.panel(first_panel + panel + pool_.threads());
     task.steps = weights.steps();
     task.in = x.data;
     task.in_stride = x.stride;

@@ -60,9 +60,30 @@ HWY_INLINE void MultiplyStep(const W (&words)[kVectors], const float* HWY_RESTRI
   }
 }
 
+// What is fetched while a panel is multiplied: every step of a tile asks for as much as lets the
+// last step of the last tile ask for the end.
+class Fetcher {
+ public:
+  Fetcher(const PanelTask& task, size_t passes)
+      : next_(reinterpret_cast<const char*>(task.next)),
+        bytes_each_(next_ == nullptr ? 0 : kPanelFeatures * sizeof(uint32_t) / passes) {}
+
+  HWY_INLINE void Step() {
+    for (size_t byte = 0; byte < bytes_each_; byte += kCacheLine) {
+      __builtin_prefetch(next_ + byte, 0, 2);
+    }
+    next_ += bytes_each_;
+  }
+
+ private:
+  static constexpr size_t kCacheLine = 64;
+  const char* next_;
+  size_t bytes_each_;
+};
+
 // `kRows` rows times the `kVectors` vectors of features that start at `first`.
 template <class Format, size_t kRows, size_t kVectors>
-HWY_INLINE void MultiplyTile(const PanelTask& task, size_t row, size_t first,
+HWY_INLINE void MultiplyTile(const PanelTask& task, size_t row, size_t first, Fetcher& fetcher,
                              float* HWY_RESTRICT out, size_t out_stride) {
   const Floats d;
   const Words dw;
@@ -74,18 +95,22 @@ HWY_INLINE void MultiplyTile(const PanelTask& task, size_t row, size_t first,
     }
   }
   const float* HWY_RESTRICT in = task.in + row * task.in_stride;
-  const uint32_t* HWY_RESTRICT panel = task.panel + first;
+  const size_t strip_words = task.steps * kStripFeatures;
+  const uint32_t* HWY_RESTRICT strip =
+      task.panel + first / kStripFeatures * strip_words + first % kStripFeatures;
   for (size_t step = 0; step < task.steps; ++step) {
     hn::Vec<Words> words[kVectors];
     for (size_t v = 0; v < kVectors; ++v) {
-      words[v] = hn::LoadU(dw, panel + v * kLanes);
+      words[v] = hn::LoadU(
+          dw, strip + v * kLanes / kStripFeatures * strip_words + v * kLanes % kStripFeatures);
     }
+    fetcher.Step();
     MultiplyStep<Format, 0, kRows, kVectors>(words, in, task.in_stride, sums);
     if constexpr (Format::kInputs == 2) {
       MultiplyStep<Format, 1, kRows, kVectors>(words, in, task.in_stride, sums);
     }
     in += Format::kInputs;
-    panel += kPanelFeatures;
+    strip += kStripFeatures;
   }
   for (size_t r = 0; r < kRows; ++r) {
     for (size_t v = 0; v < kVectors; ++v) {
@@ -98,13 +123,13 @@ HWY_INLINE void MultiplyTile(const PanelTask& task, size_t row, size_t first,
 // Rows [row, row + kRows) of the panel. A panel with fewer features than 64 goes through `whole`,
 // since the tile writes all 64.
 template <class Format, size_t kRows, size_t kVectors>
-HWY_INLINE void MultiplyRows(const PanelTask& task, size_t row) {
+HWY_INLINE void MultiplyRows(const PanelTask& task, size_t row, Fetcher& fetcher) {
   float whole[kRows * kPanelFeatures];
   const bool partly = task.features < kPanelFeatures;
   float* out = partly ? whole : task.out + row * task.out_stride;
   const size_t out_stride = partly ? kPanelFeatures : task.out_stride;
   for (size_t first = 0; first < kPanelFeatures; first += kVectors * kLanes) {
-    MultiplyTile<Format, kRows, kVectors>(task, row, first, out, out_stride);
+    MultiplyTile<Format, kRows, kVectors>(task, row, first, fetcher, out, out_stride);
   }
   if (partly) {
     for (size_t r = 0; r < kRows; ++r) {
@@ -120,20 +145,31 @@ constexpr size_t kTileVectors = 2;
 // Few rows: no arithmetic to hide behind, so take wide tiles that read the panel in one pass.
 constexpr size_t kWideVectors = kPanelVectors < 4 ? kPanelVectors : 4;
 
+// How often the rows read the panel's words, in tiles.
+constexpr size_t Passes(size_t rows) {
+  const size_t high = rows / kTileRows + rows % kTileRows / 4;
+  const size_t low = rows % 4 / 2 + rows % 2;
+  return high * (kPanelVectors / kTileVectors) + low * (kPanelVectors / kWideVectors);
+}
+
 template <class Format>
 HWY_INLINE void MultiplyPanel(const PanelTask& task) {
+  if (task.rows == 0) {
+    return;
+  }
+  Fetcher fetcher(task, Passes(task.rows));
   size_t row = 0;
   for (; row + kTileRows <= task.rows; row += kTileRows) {
-    MultiplyRows<Format, kTileRows, kTileVectors>(task, row);
+    MultiplyRows<Format, kTileRows, kTileVectors>(task, row, fetcher);
   }
   for (; row + 4 <= task.rows; row += 4) {
-    MultiplyRows<Format, 4, kTileVectors>(task, row);
+    MultiplyRows<Format, 4, kTileVectors>(task, row, fetcher);
   }
   for (; row + 2 <= task.rows; row += 2) {
-    MultiplyRows<Format, 2, kWideVectors>(task, row);
+    MultiplyRows<Format, 2, kWideVectors>(task, row, fetcher);
   }
   for (; row < task.rows; ++row) {
-    MultiplyRows<Format, 1, kWideVectors>(task, row);
+    MultiplyRows<Format, 1, kWideVectors>(task, row, fetcher);
   }
 }
 

@@ -153,13 +153,13 @@ void Drain(const SenderInChild& sender) {
 }
 
 TEST_P(TransportProcessTest, MessagesCrossProcessesBothWays) {
-  constexpr uint64_t kRounds = 2000;
+  const uint64_t rounds = Repeats(2000);
   constexpr size_t kBytes = 10'000;
-  Child child([](const Pipe& pipe) {
+  Child child([rounds](const Pipe& pipe) {
     SenderInChild sender(Make(), pipe);
     const auto own = MakeRegion(*sender.transport, kBytes, 1);
     pipe.Send(own->Descriptor());
-    for (uint64_t round = 1; round <= kRounds; ++round) {
+    for (uint64_t round = 1; round <= rounds; ++round) {
       const std::array come = {SignalCondition{.word = 0, .at_least = round}};
       ASSERT_TRUE(sender.transport->Wait(*own, come, {.deadline = Soon()}).ok());
       const SignalUpdate signal = Weak(0, round);
@@ -176,7 +176,7 @@ TEST_P(TransportProcessTest, MessagesCrossProcessesBothWays) {
   std::vector<std::byte> source(kBytes);
   ASSERT_TRUE(transport->RegisterSource(source, MemoryKind::kHost).ok());
 
-  for (uint64_t round = 1; round <= kRounds; ++round) {
+  for (uint64_t round = 1; round <= rounds; ++round) {
     std::fill(source.begin(), source.end(), static_cast<std::byte>(round * 41));
     const SignalUpdate signal = Weak(0, round);
     ASSERT_TRUE(PutAll(*transport, *remote, 0, source, &signal).ok());
@@ -248,7 +248,7 @@ TEST_P(TransportProcessTest, AnotherPeerUsesTheRegionAfterTheFirstWasKilled) {
 // It is killed while it puts, waits asleep, or does both, and nothing here may crash or hang.
 TEST_P(TransportProcessTest, PeerKilledAtRandomMomentsHarmsNobody) {
   Prng prng(15);
-  for (int round = 0; round < 30; ++round) {
+  for (uint64_t round = Repeats(30); round > 0; --round) {
     Child child([](const Pipe& pipe) {
       const SenderInChild sender(Make(), pipe);
       const auto own = MakeRegion(*sender.transport, 1 << 16, 1);

@@ -228,7 +228,7 @@ class World {
 TEST_P(TransportTest, RandomOperationsAgreeWithTheModel) {
   const MakeTransportFn make = GetParam().open();
   uint64_t operations = 0;
-  for (uint64_t seed = 100; operations < kOperations; ++seed) {
+  for (uint64_t seed = 100; operations < Repeats(kOperations); ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     std::vector<std::vector<std::byte>> sources;
     World world(make, sources, seed);

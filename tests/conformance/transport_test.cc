@@ -3,9 +3,12 @@
 // The backends that run the transport conformance suite, and its helpers.
 #include "tests/conformance/transport_test.h"
 
+#include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "transport/fake/fake_network.h"
 #include "transport/registry.h"
@@ -49,6 +52,16 @@ INSTANTIATE_TEST_SUITE_P(Backends, TransportTest,
                          });
 
 }  // namespace
+
+uint64_t Repeats(uint64_t full) {
+  const char* text = std::getenv("LAMINA_CONFORMANCE_DIVISOR");
+  uint64_t divisor = 1;
+  if (text != nullptr && (!absl::SimpleAtoi(text, &divisor) || divisor == 0)) {
+    ADD_FAILURE() << "LAMINA_CONFORMANCE_DIVISOR=" << text << " is not a number from 1";
+    return full;
+  }
+  return std::max<uint64_t>(full / divisor, 1);
+}
 
 std::vector<std::byte> Pattern(size_t size, uint64_t seed) {
   std::vector<std::byte> bytes(size);

@@ -43,6 +43,10 @@ inline SignalUpdate Strong(uint32_t word, uint64_t value) {
   return {.word = word, .value = value, .strength = SignalStrength::kStrong};
 }
 
+// Rounds of a test that repeats itself: `full`, or fewer where LAMINA_CONFORMANCE_DIVISOR asks for
+// it (a guest whose processor is emulated). At least one.
+uint64_t Repeats(uint64_t full);
+
 // Bytes that differ from place to place and from seed to seed.
 std::vector<std::byte> Pattern(size_t size, uint64_t seed);
 

@@ -151,7 +151,7 @@ TEST_P(TransportTest, WaitWatchesManyWords) {
 TEST_P(TransportTest, PingPongWithRandomPausesNeverStops) {
   // Where the target takes part in each Put, a round is a few switches of threads.
   const Link there = MakeLink(0, 1);
-  const uint64_t rounds = there.sender->capabilities().one_sided ? 100'000 : 3'000;
+  const uint64_t rounds = Repeats(there.sender->capabilities().one_sided ? 100'000 : 3'000);
   const auto back = MakeRegion(*there.sender, 0, 1);
   const auto remote_back = Open(*there.receiver, *back);
   const auto pause = [](Prng& prng) {

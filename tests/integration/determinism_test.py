@@ -3,6 +3,7 @@
 
 import json
 import subprocess
+import threading
 import unittest
 
 import harness
@@ -49,20 +50,34 @@ class DeterminismTest(unittest.TestCase):
         parsed = [json.loads(text) for text in texts]
         return [(answer["token_ids"], answer["logprobs"]) for answer in parsed]
 
-    def check(self, at_once=True, beside=(), **keys):
-        """`beside`: commands that run at the same time, from before the first request on."""
+    def check(self, at_once=True, beside=(), until=None, **keys):
+        """`beside`: commands that run at the same time, again and again, until `until(status)` holds."""
         with harness.Cluster(**keys) as cluster:
-            others = [cluster.popen(*command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+            enough = threading.Event()
+            others = [threading.Thread(target=self.repeat, args=(cluster, command, enough))
                       for command in beside]
-            cluster.await_true(lambda: cluster.status()["running"] >= len(others), "the others")
-            found = self.answers(cluster, at_once)
-            for other in others:
-                _, error = other.communicate(timeout=harness.COMMAND_SECONDS)
-                self.assertEqual(other.returncode, 0, error)
+            try:
+                for other in others:
+                    other.start()
+                found = self.answers(cluster, at_once)
+                if until is not None:
+                    cluster.await_true(lambda: until(cluster.status()), "what is asked for beside")
+            finally:
+                enough.set()
+                for other in others:
+                    other.join()
             status = cluster.status()
         for i, (one, other) in enumerate(zip(self.reference(), found)):
             self.assertEqual(one, other, f"request {i} differs with {keys}")
         return status
+
+    def repeat(self, cluster, command, enough):
+        while not enough.is_set():
+            process = cluster.popen(*command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            while process.poll() is None and not enough.wait(0.1):
+                pass
+            process.kill()
+            process.wait()
 
     @classmethod
     def reference(cls):
@@ -114,8 +129,8 @@ class DeterminismTest(unittest.TestCase):
         limits = {"sequence_tokens_max": 512}
         growing = ["generate", "--prompt", "Once upon a time", "--max-tokens", "400", "--ignore-eos",
                    "--json"]
-        status = self.check(beside=[growing] * 4, memory_nodes=1, capacity="18MiB", limits=limits)
-        self.assertGreater(status["preemptions"], 0)
+        self.check(beside=[growing] * 4, until=lambda status: status["preemptions"] > 0, memory_nodes=1,
+                   capacity="18MiB", limits=limits)
 
 
 if __name__ == "__main__":

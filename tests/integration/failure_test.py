@@ -4,15 +4,54 @@
 import json
 import signal
 import subprocess
+import threading
 import time
 import unittest
 
 import harness
 
-LONG = ["--prompt", "Once upon a time", "--max-tokens", "600", "--ignore-eos", "--json"]
+PROMPT = ["--prompt", "Once upon a time", "--ignore-eos"]
 # For requests that never get to their end: long enough for the fastest machine.
-ENDLESS = ["--prompt", "Once upon a time", "--max-tokens", "8000", "--ignore-eos", "--json"]
+ENDLESS = [*PROMPT, "--max-tokens", "8000"]
+# What an endless answer is compared with.
+WANTED = [*PROMPT, "--max-tokens", "300"]
+CHARACTERS_ON_THE_WAY = 400
 SOON_SECONDS = 60  # For what happens at once on a machine that may be busy.
+
+
+class Answer:
+    """An endless request whose text is read as it comes."""
+
+    def __init__(self, cluster):
+        self.process = cluster.popen("generate", *ENDLESS, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.text = ""
+        self.error = ""
+        self._threads = [threading.Thread(target=self._read_text), threading.Thread(target=self._read_error)]
+        for thread in self._threads:
+            thread.start()
+
+    def _read_text(self):
+        for piece in iter(lambda: self.process.stdout.read(16), ""):
+            self.text += piece
+
+    def _read_error(self):
+        self.error = self.process.stderr.read()
+
+    def ended(self):
+        return self.process.poll() is not None
+
+    def wait(self, seconds):
+        """The exit status; text and error are complete then."""
+        code = self.process.wait(seconds)
+        for thread in self._threads:
+            thread.join(seconds)
+        return code
+
+    def end(self):
+        self.process.kill()
+        self.wait(SOON_SECONDS)
+        self.process.stdout.close()
+        self.process.stderr.close()
 
 
 class FailureTest(unittest.TestCase):
@@ -20,23 +59,38 @@ class FailureTest(unittest.TestCase):
     def setUp(self):
         harness.require_model(self)
 
-    def start_long(self, cluster, count, request=ENDLESS):
-        """Requests that are all decoding when this returns."""
-        running = [cluster.popen("generate", *request, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-                   for _ in range(count)]
-        for process in running:
-            self.addCleanup(process.wait)
-            self.addCleanup(process.kill)
-        cluster.await_true(lambda: cluster.status().get("running", 0) >= count, "running requests")
-        return running
+    def start_endless(self, cluster, count):
+        """Requests that are all running when this returns."""
+        before = cluster.status().get("running", 0)
+        answers = [Answer(cluster) for _ in range(count)]
+        for answer in answers:
+            self.addCleanup(answer.end)
+        cluster.await_true(lambda: cluster.status().get("running", 0) >= before + count, "running requests")
+        return answers
 
-    def start_long_on_both_nodes(self, cluster):
+    def start_endless_on_both_nodes(self, cluster):
         """Where a request goes depends on the bandwidths that were measured: starts more if need be."""
-        running = self.start_long(cluster, 6, LONG)
+        answers = self.start_endless(cluster, 4)
         while not all(self.slots_by_node(cluster)[name] > 0 for name in ("m0", "m1")):
-            self.assertLess(len(running), 64, cluster.logs())
-            running += self.start_long(cluster, 1, LONG)
-        return running
+            self.assertLess(len(answers), 64, cluster.logs())
+            answers += self.start_endless(cluster, 1)
+        return answers
+
+    def goes_on(self, cluster, answer, wanted):
+        """Waits until the answer has ended (false), or has grown by more than was still on its way (true)."""
+        enough = max(len(wanted), len(answer.text) + CHARACTERS_ON_THE_WAY)
+        cluster.await_true(lambda: answer.ended() or len(answer.text) >= enough, "more of an answer",
+                           seconds=harness.COMMAND_SECONDS)
+        grown = len(answer.text) >= enough
+        text = answer.text.rstrip("\n")  # A failed command ends its line.
+        length = min(len(wanted), len(text))
+        self.assertEqual(text[:length], wanted[:length])
+        return grown
+
+    def wanted(self, cluster):
+        result = cluster.lamina("generate", *WANTED)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result.stdout.rstrip("\n")
 
     def slots_by_node(self, cluster):
         return {node["name"]: node["slots_used"] for node in cluster.status()["nodes"]}
@@ -52,19 +106,22 @@ class FailureTest(unittest.TestCase):
 
     def test_a_killed_memory_node_takes_only_its_own_requests(self):
         with harness.Cluster() as cluster:
-            wanted = cluster.lamina("generate", *LONG)
-            running = self.start_long_on_both_nodes(cluster)
+            wanted = self.wanted(cluster)
+            answers = self.start_endless_on_both_nodes(cluster)
             cluster.kill("m0")
-            outputs = [(p.communicate(timeout=harness.COMMAND_SECONDS), p.returncode) for p in running]
-            codes = [code for _, code in outputs]
-            self.assertIn(1, codes, "requests of the dead node end with an error")
-            self.assertIn(0, codes, "requests of the other node go on")
-            for (out, error), code in outputs:
-                if code == 0:
-                    self.assertEqual(json.loads(out)["token_ids"],
-                                     json.loads(wanted.stdout)["token_ids"])
+            cluster.await_true(lambda: any(answer.ended() for answer in answers), "the end of an answer")
+            cluster.await_true(lambda: "without m0" in cluster.status()["state"], "the loss of m0")
+            gone, alive = 0, 0
+            for answer in answers:
+                if self.goes_on(cluster, answer, wanted):
+                    alive += 1
+                    answer.end()
                 else:
-                    self.assertIn("m0 was lost", error)
+                    self.assertEqual(answer.wait(SOON_SECONDS), 1)
+                    self.assertIn("m0 was lost", answer.error)
+                    gone += 1
+            self.assertGreater(gone, 0, "requests of the dead node end with an error")
+            self.assertGreater(alive, 0, "requests of the other node go on")
             first = self.short(cluster)  # Served by the node that is left.
             cluster.start("m0")
             cluster.await_state("serving")
@@ -73,12 +130,11 @@ class FailureTest(unittest.TestCase):
     def test_a_killed_compute_node_ends_requests_at_once_and_serves_again_when_back(self):
         with harness.Cluster() as cluster:
             first = self.short(cluster)
-            running = self.start_long(cluster, 2)
+            answers = self.start_endless(cluster, 2)
             cluster.kill("c0")
-            for process in running:
-                _, error = process.communicate(timeout=SOON_SECONDS)
-                self.assertEqual(process.returncode, 1)
-                self.assertIn("c0", error)
+            for answer in answers:
+                self.assertEqual(answer.wait(SOON_SECONDS), 1)
+                self.assertIn("c0", answer.error)
             refused = cluster.lamina("generate", "--prompt", "Hello", "--max-tokens", "1")
             self.assertEqual(refused.returncode, 1)
             self.assertIn("waiting for c0", refused.stderr)
@@ -90,14 +146,13 @@ class FailureTest(unittest.TestCase):
         two = [{"name": "c0"}, {"name": "c1"}]
         with harness.Cluster(compute=two) as cluster:
             first = self.short(cluster)
-            wanted = json.loads(cluster.lamina("generate", *LONG).stdout)["token_ids"]
-            running = self.start_long(cluster, 3, LONG)
+            wanted = self.wanted(cluster)
+            answers = self.start_endless(cluster, 3)
             cluster.kill("c1")
-            for process in running:
-                out, error = process.communicate(timeout=harness.COMMAND_SECONDS)
-                self.assertEqual(process.returncode, 0, error)
-                self.assertEqual(json.loads(out)["token_ids"], wanted)
-            self.assertIn("without c1", cluster.status()["state"])
+            cluster.await_true(lambda: "without c1" in cluster.status()["state"], "the loss of c1")
+            for answer in answers:
+                self.assertTrue(self.goes_on(cluster, answer, wanted), answer.error)
+                answer.end()
             cluster.start("c1")
             cluster.await_state("serving")
             self.assertEqual(self.short(cluster), first)
@@ -116,10 +171,8 @@ class FailureTest(unittest.TestCase):
 
     def test_a_client_that_is_gone_frees_its_slots(self):
         with harness.Cluster() as cluster:
-            running = self.start_long(cluster, 3)
-            for process in running:
-                process.kill()
-                process.communicate()
+            for answer in self.start_endless(cluster, 3):
+                answer.end()
             cluster.await_true(lambda: self.slots_used(cluster) == 0, "free slots", seconds=SOON_SECONDS)
             self.assertEqual(cluster.status()["running"], 0)
             self.short(cluster)
@@ -127,16 +180,18 @@ class FailureTest(unittest.TestCase):
     def test_a_full_queue_is_refused_with_the_limit(self):
         limits = {"running_max": 2, "waiting_max": 2}
         with harness.Cluster(limits=limits, pipeline={"mode": "sequential"}) as cluster:
-            running = self.start_long(cluster, 2)
+            answers = self.start_endless(cluster, 2)
             waiting = [cluster.popen("generate", *ENDLESS, stdout=subprocess.DEVNULL,
                                      stderr=subprocess.DEVNULL) for _ in range(2)]
             cluster.await_true(lambda: cluster.status()["waiting"] == 2, "a full queue")
             refused = cluster.lamina("generate", *ENDLESS)
             self.assertEqual(refused.returncode, 1)
             self.assertIn("the queue is full: 2", refused.stderr)
-            for process in running + waiting:
+            for process in waiting:
                 process.terminate()
                 process.communicate()
+            for answer in answers:
+                answer.end()
 
     def test_a_memory_node_too_small_for_one_request_says_how_much_it_needs(self):
         with harness.Cluster(memory_nodes=1, capacity="1MiB", wait=False) as cluster:

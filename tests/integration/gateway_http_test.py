@@ -283,6 +283,9 @@ class GatewayLoadTest(GatewayTestCase):
         connection = self.connect(cluster)
         connection.sendall(raw(body_of(stream=True, max_tokens=100, ignore_eos=True)))
         data = read_until(connection, b"data: ")
+        endless = self.connect(cluster)  # Draining cannot be over while this one runs.
+        endless.sendall(raw(body_of(stream=True, max_tokens=8000, ignore_eos=True)))
+        read_until(endless, b"data: ")
         process = cluster.processes["gateway"]
         process.send_signal(signal.SIGTERM)
         cluster.await_true(lambda: "stopping" in cluster.log("gateway"), "the signal")
@@ -290,6 +293,7 @@ class GatewayLoadTest(GatewayTestCase):
         self.assertEqual(response.status, 503, text)
         data += read_until(connection, b"[DONE]")
         self.assertIn(b"[DONE]", data)
+        endless.close()
         self.assertEqual(process.wait(STOP_SECONDS), 0, cluster.log("gateway"))
 
     def test_keys_and_tls(self):

@@ -2,19 +2,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """/metrics and /health of every daemon of a real cluster, and the dashboard and alerts over them.
 
-The pages are read by a strict reader of Prometheus's text format here, and by promtool as well
-where it is installed.
+The pages are read by a strict reader of Prometheus's text format here, by promtool, and by Debian's
+Prometheus, which deploy/get_prometheus.sh unpacks into the build folder without installing it.
 """
 
 import json
+import os
 import re
 import shutil
 import subprocess
 import unittest
 import urllib.error
+import urllib.parse
 import urllib.request
 
-from harness import MODEL, REPO, Cluster, require_model
+from harness import BIN, MODEL, REPO, Cluster, require_model
 
 MONITORING = REPO / "deploy/monitoring"
 FREE = "127.0.0.1:0"
@@ -23,12 +25,28 @@ _METRIC = re.compile(r"\b(?:vllm:|lamina_)[a-z0-9_]+")
 SECONDS = 20
 
 
+def tool(test, name):
+    """The path of a program of Debian's package prometheus; gets it if it is not there."""
+    installed = shutil.which(name)
+    if installed is not None:
+        return installed
+    folder = BIN.parent / "environments/prometheus"
+    got = subprocess.run([str(REPO / "deploy/get_prometheus.sh"), "--output", str(folder)],
+                         capture_output=True, text=True)
+    if got.returncode != 0:
+        if os.environ.get("LAMINA_REQUIRE_MODEL") == "1":
+            test.fail(got.stderr)
+        raise unittest.SkipTest(got.stderr)
+    return str(folder / "usr/bin" / name)
+
+
 def cluster_file():
     return json.dumps({
         "model": str(MODEL),
         "coordinator": {"listen": FREE, "http": FREE},
         "compute": [{"name": "c0", "http": FREE}],
-        "memory": [{"name": f"m{i}", "capacity": "256MiB", "http": FREE} for i in range(2)]})
+        "memory": [{"name": f"m{i}", "capacity": "256MiB", "http": FREE} for i in range(2)],
+        "gateway": {"listen": FREE}})
 
 
 def read_page(text):
@@ -73,6 +91,8 @@ class MetricsTest(unittest.TestCase):
         cls.cluster.__exit__()
 
     def url(self, daemon, path):
+        if daemon == "gateway":
+            return f"http://{self.cluster.gateway}{path}"
         found = re.findall(r"metrics at (http://\S+)/metrics", self.cluster.log(daemon))
         self.assertTrue(found, self.cluster.log(daemon))
         return found[-1] + path
@@ -88,6 +108,11 @@ class MetricsTest(unittest.TestCase):
         found = [v for (n, labels), v in page.items() if n == name and all(p in (labels or "") for p in parts)]
         self.assertEqual(len(found), 1, f"{name} {parts}")
         return found[0]
+
+    def total(self, page, name):
+        values = [v for (n, _), v in page.items() if n == name]
+        self.assertTrue(values, name)
+        return sum(values)
 
     def test_health(self):
         for daemon in ("coordinator", "c0", "m0", "m1"):
@@ -130,31 +155,149 @@ class MetricsTest(unittest.TestCase):
         compute = self.page("c0")
         self.assertGreater(self.value(compute, "lamina_busy_seconds_total", 'role="compute"'), 0)
         self.assertGreater(self.value(compute, "lamina_sent_bytes_total"), 0)
-        self.assertEqual(self.value(compute, "lamina_refused_messages_total"), 0)
+        self.assertEqual(self.total(compute, "lamina_refused_messages_total"), 0)
         memory = [self.page(name) for name in ("m0", "m1")]
         self.assertGreater(sum(self.value(p, "lamina_kv_read_bytes_total") for p in memory), 0)
         self.assertGreater(self.value(memory[0], "lamina_read_bandwidth_bytes_per_second"), 0)
+        used = max(memory, key=lambda page: self.value(page, "lamina_kv_read_bytes_total"))
+        self.assertGreater(self.value(used, "lamina_read_bandwidth_share"), 0)
+
+    def test_time_goes_into_parts_and_bytes_to_peers(self):
+        compute = self.page("c0")
+        for part in ("lay_out", "dense", "send", "chunks", "head", "take", "wait_attention"):
+            self.assertGreater(self.value(compute, "lamina_part_seconds_total", f'part="{part}"'), 0, part)
+        parts = {labels: v for (name, labels), v in compute.items() if name == "lamina_part_seconds_total"}
+        busy = sum(v for labels, v in parts.items() if 'part="wait_' not in labels)
+        self.assertAlmostEqual(self.value(compute, "lamina_busy_seconds_total"), busy, delta=busy * 1e-3)
+        # What one end sends the other receives: both count since they started.
+        sent = sum(self.value(compute, "lamina_link_sent_bytes_total", f'peer="m{i}"') for i in range(2))
+        self.assertEqual(sent, self.value(compute, "lamina_sent_bytes_total"))
+        memory = [self.page(f"m{i}") for i in range(2)]
+        received = sum(self.value(page, "lamina_received_bytes_total") for page in memory)
+        self.assertGreater(received, 0)
+        for page in memory:
+            self.assertEqual(self.value(page, "lamina_link_put_failures_total", 'peer="c0"'), 0)
+        self.assertGreater(sum(self.value(page, "lamina_part_seconds_total", 'part="attend"')
+                               for page in memory), 0)
+        self.assertGreater(sum(self.value(page, "lamina_link_wait_seconds_total", 'peer="c0"')
+                               for page in memory), 0)
+
+    def post(self, body):
+        request = urllib.request.Request(self.url("gateway", "/v1/completions"), json.dumps(body).encode(),
+                                         {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=SECONDS) as answer:
+            return answer.read()
+
+    def test_the_gateway_counts_what_clients_see(self):
+        before = self.page("gateway")
+        body = {"model": MODEL.stem, "prompt": "One two three", "max_tokens": 5, "ignore_eos": True}
+        streamed = self.post({**body, "stream": True})
+        self.assertTrue(streamed.endswith(b"data: [DONE]\n\n"))
+        self.post(body)
+        with self.assertRaises(urllib.error.HTTPError) as caught:
+            self.post({**body, "temperature": 9})
+        caught.exception.close()
+        after = self.page("gateway")
+
+        def grown(name, *parts):
+            old = [v for (n, labels), v in before.items() if n == name and all(p in (labels or "") for p in parts)]
+            return self.value(after, name, *parts) - sum(old)
+
+        path = 'path="/v1/completions"'
+        self.assertEqual(grown("lamina_gateway_requests_total", path, 'code="200"'), 2)
+        self.assertEqual(grown("lamina_gateway_requests_total", path, 'code="400"'), 1)
+        self.assertEqual(grown("lamina_gateway_refused_total", 'reason="decimal_above_max_value"'), 1)
+        self.assertEqual(grown("lamina_gateway_time_to_first_token_seconds_count"), 1)
+        self.assertEqual(grown("lamina_gateway_completion_seconds_count"), 2)
+        # Events may carry several tokens; those of the first have no gap.
+        self.assertLessEqual(grown("lamina_gateway_inter_token_latency_seconds_count"), 4)
+        self.assertGreater(grown("lamina_gateway_sent_bytes_total"), len(streamed))
+        self.assertEqual(self.value(after, "lamina_gateway_streams"), 0)
 
     def test_dashboard_and_alerts_ask_for_metrics_that_there_are(self):
         dashboard = json.loads((MONITORING / "dashboard.json").read_text())
+        # A counter by reason is there once it has counted.
+        with self.assertRaises(urllib.error.HTTPError) as caught:
+            self.post({"model": "nobody", "prompt": ""})
+        caught.exception.close()
         asked = [t["expr"] for panel in dashboard["panels"] for t in panel["targets"]]
         self.assertGreater(len(asked), 20)
         asked += re.findall(r"expr: (.*)", (MONITORING / "alerts.yml").read_text())
-        there = {name for name, _ in self.page("coordinator")}
+        there = {name for d in ("coordinator", "gateway") for name, _ in self.page(d)}
         for expression in asked:
             for name in _METRIC.findall(expression):
                 self.assertIn(name, there, expression)
 
-    def test_promtool_agrees_where_it_is_installed(self):
-        promtool = shutil.which("promtool")
-        if promtool is None:
-            return  # read_page has checked the same pages.
+    def test_promtool_agrees(self):
+        promtool = tool(self, "promtool")
         subprocess.run([promtool, "check", "rules", str(MONITORING / "alerts.yml")], check=True)
         subprocess.run([promtool, "check", "config", str(MONITORING / "prometheus.yml")], check=True)
-        for daemon in ("coordinator", "c0", "m0"):
+        for daemon in ("coordinator", "c0", "m0", "gateway"):
             # The names that vLLM chose have colons, which promtool does not like.
             ours = "\n".join(line for line in self.get(daemon, "/metrics").splitlines() if "vllm:" not in line)
             subprocess.run([promtool, "check", "metrics"], input=ours + "\n", text=True, check=True)
+
+
+class PrometheusTest(unittest.TestCase):
+    """Debian's Prometheus, with our configuration, over a cluster of ours."""
+
+    def test_prometheus_scrapes_every_daemon_and_evaluates_the_rules(self):
+        require_model(self)
+        prometheus = tool(self, "prometheus")
+        with Cluster(text=cluster_file()) as cluster:
+            targets = [re.findall(r"metrics at http://(\S+)/metrics", cluster.log(name))[-1]
+                       for name in ("coordinator", "c0", "m0", "m1")]
+            result = cluster.lamina("generate", "--prompt", "One two three", "--max-tokens", "5",
+                                    "--ignore-eos")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            server = self.start(prometheus, cluster, targets)
+
+            def ask(path, **query):
+                url = f"http://{server}/api/v1/{path}?{urllib.parse.urlencode(query)}"
+                with urllib.request.urlopen(url, timeout=SECONDS) as answer:
+                    return json.load(answer)["data"]
+
+            def all_up():
+                active = ask("targets")["activeTargets"]
+                return len(active) == len(targets) and all(t["health"] == "up" for t in active)
+
+            def value_of(expression):
+                result = ask("query", query=expression)["result"]
+                return float(result[0]["value"][1]) if result else None
+
+            cluster.await_true(all_up, "every target is up")
+            cluster.await_true(lambda: value_of("vllm:generation_tokens_total") == 5, "5 tokens counted")
+            self.assertEqual(value_of("count(up == 1)"), len(targets))
+            self.assertEqual(value_of("count(lamina_node_ready == 1)"), 3)
+            self.assertGreater(value_of('sum(lamina_part_seconds_total{part="attend"})'), 0)
+
+            def rules():
+                return [rule for group in ask("rules")["groups"] for rule in group["rules"]]
+            cluster.await_true(lambda: rules() and all(r["health"] == "ok" for r in rules()),
+                               "every rule evaluates")
+            self.assertEqual([r["name"] for r in rules() if r["state"] == "firing"], [])
+
+    def start(self, prometheus, cluster, targets):
+        """Starts it with the repository's configuration over these targets; returns its host:port."""
+        text = (MONITORING / "prometheus.yml").read_text()
+        text, changed = re.subn(r"targets: \[.*\]", f"targets: {json.dumps(targets)}", text)
+        self.assertEqual(changed, 1)
+        text = text.replace("scrape_interval: 5s", "scrape_interval: 1s, evaluation_interval: 1s")
+        text = text.replace("[alerts.yml]", json.dumps([str(MONITORING / "alerts.yml")]))
+        (cluster.directory / "prometheus.yml").write_text(text)
+        log = cluster.directory / "prometheus.log"
+        with open(log, "wb") as out:
+            process = subprocess.Popen(
+                [prometheus, f"--config.file={cluster.directory}/prometheus.yml",
+                 f"--storage.tsdb.path={cluster.directory}/tsdb", "--web.listen-address=127.0.0.1:0"],
+                stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        listening = re.compile(r'msg="Listening on" address=(\S+)')
+        cluster.await_true(lambda: listening.search(log.read_text()) or process.poll() is not None,
+                           "Prometheus listens")
+        self.assertIsNone(process.poll(), log.read_text())
+        return listening.search(log.read_text()).group(1)
 
 
 if __name__ == "__main__":

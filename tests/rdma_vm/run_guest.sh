@@ -13,7 +13,7 @@ seconds=${RDMA_VM_SECONDS:-540}
 
 rm -f "$work/status"
 : >"$work/console.log"
-tail -n +1 -F "$work/console.log" 2>/dev/null | tr -d '\r' &
+tail -n +1 -F "$work/console.log" 2>/dev/null | sed -u 's|\r||' &
 tail_pid=$!
 # Without erms the kernel copies eight bytes by one store, as a device does, and not byte by byte.
 timeout -k 5 "$seconds" qemu-system-x86_64 \

@@ -41,11 +41,34 @@ TEST(MetricsPageTest, BucketsOfAHistogramAreCumulative) {
 TEST(MetricsPageTest, ShowsTheCountersOfANode) {
   MetricsPage page;
   AddNodeCounters(page, "lamina_", {{"node", "m0"}},
-                  {.busy_seconds = 2.5, .bytes_sent = 3, .refused_messages = 1});
+                  {.busy_seconds = 2.5,
+                   .bytes_sent = 3,
+                   .refused_messages = 1,
+                   .parts = {{"attend", 0.5}},
+                   .refusals = {{"stale", 1}, {"rows", 0}},
+                   .links = {{.peer = "c0", .bytes = 9, .puts = 2, .failures = 1}}});
 
   EXPECT_THAT(page.Text(), HasSubstr("lamina_busy_seconds_total{node=\"m0\"} 2.5\n"));
   EXPECT_THAT(page.Text(), HasSubstr("lamina_sent_bytes_total{node=\"m0\"} 3\n"));
-  EXPECT_THAT(page.Text(), HasSubstr("lamina_refused_messages_total{node=\"m0\"} 1\n"));
+  EXPECT_THAT(page.Text(),
+              HasSubstr("lamina_refused_messages_total{node=\"m0\",reason=\"stale\"} 1\n"));
+  EXPECT_THAT(page.Text(),
+              HasSubstr("lamina_refused_messages_total{node=\"m0\",reason=\"rows\"} 0\n"));
+  EXPECT_THAT(page.Text(),
+              HasSubstr("lamina_part_seconds_total{node=\"m0\",part=\"attend\"} 0.5\n"));
+  EXPECT_THAT(page.Text(), HasSubstr("lamina_link_sent_bytes_total{node=\"m0\",peer=\"c0\"} 9\n"));
+  EXPECT_THAT(page.Text(),
+              HasSubstr("lamina_link_put_failures_total{node=\"m0\",peer=\"c0\"} 1\n"));
+}
+
+TEST(MetricsPageTest, TheShareOfTheBandwidthIsThatOfAttentionWhileItRuns) {
+  MetricsPage page;
+  AddBandwidth(page, "lamina_", {{"node", "m0"}}, 1e9,
+               {.kv_bytes_read = 250'000'000, .parts = {{"attend", 0.5}, {"wait_query", 9}}});
+  AddBandwidth(page, "lamina_", {{"node", "m1"}}, 1e9, {});
+
+  EXPECT_THAT(page.Text(), HasSubstr("lamina_read_bandwidth_share{node=\"m0\"} 0.5\n"));
+  EXPECT_THAT(page.Text(), HasSubstr("lamina_read_bandwidth_share{node=\"m1\"} 0\n"));
 }
 
 }  // namespace

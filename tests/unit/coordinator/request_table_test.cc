@@ -264,5 +264,48 @@ TEST_F(RequestTableTest, CountsPreemptionsAndTellsProgress) {
   EXPECT_THAT(sink_->progress, ElementsAre(2u));
 }
 
+TEST_F(RequestTableTest, AnEndedRequestLeavesItsTimesAndCountsAndNoText) {
+  std::vector<RequestRecord> ended;
+  table_.SetOnEnd([&ended](const RequestRecord& record) { ended.push_back(record); });
+  const auto sequences = Admit({.request_id = "cmpl-1",
+                                .followed_id = "follow-me",
+                                .caller = TraceContext{.trace_id = "t", .span_id = "s"},
+                                .prompt = {1, 2, 3},
+                                .max_tokens = 2});
+  EXPECT_EQ(table_.FollowedId(sequences[0].id), "follow-me");
+  const Nanos arrived = clock_.now;
+  clock_.now += Seconds(1);
+  table_.Started(sequences[0].id);
+  clock_.now += Seconds(1);
+  Token(sequences[0].id, 5);
+  clock_.now += Seconds(1);
+  Token(sequences[0].id, 6, FinishReason::kLength);
+
+  ASSERT_EQ(ended.size(), 1u);
+  EXPECT_EQ(ended[0].followed_id, "follow-me");
+  EXPECT_EQ(ended[0].id, "cmpl-1");
+  EXPECT_EQ(ended[0].caller->trace_id, "t");
+  EXPECT_EQ(ended[0].prompt_tokens, 3u);
+  EXPECT_EQ(ended[0].completion_tokens, 2u);
+  EXPECT_EQ(ended[0].arrived, arrived);
+  EXPECT_EQ(ended[0].started, arrived + Seconds(1));
+  EXPECT_EQ(ended[0].first_token, arrived + Seconds(2));
+  EXPECT_EQ(ended[0].ended, arrived + Seconds(3));
+  EXPECT_TRUE(ended[0].status.ok());
+  EXPECT_EQ(table_.FollowedId(sequences[0].id), "");
+}
+
+TEST_F(RequestTableTest, ARequestWithoutANameIsFollowedByItsId) {
+  std::vector<RequestRecord> ended;
+  table_.SetOnEnd([&ended](const RequestRecord& record) { ended.push_back(record); });
+  const auto sequences = Admit({.prompt = {1}});
+  EXPECT_EQ(table_.FollowedId(sequences[0].id), sink_->request_id);
+  table_.End(1, absl::CancelledError("gone"));
+  ASSERT_EQ(ended.size(), 1u);
+  EXPECT_EQ(ended[0].followed_id, sink_->request_id);
+  EXPECT_TRUE(absl::IsCancelled(ended[0].status));
+  EXPECT_EQ(ended[0].first_token, 0);
+}
+
 }  // namespace
 }  // namespace lamina::coordinator

@@ -27,7 +27,8 @@ class CompletionHandlerTest : public testing::Test {
     ASSERT_TRUE(request.ok()) << request.status();
     handler_ = std::make_shared<CompletionHandler>(
         *std::move(request), CompletionHead{.chat = chat, .id = "id-1", .model = "m"}, backend_,
-        writer_, [this](const CompletionHandler::Report& report) { reports_.push_back(report); });
+        writer_, metrics_,
+        [this](const CompletionHandler::Report& report) { reports_.push_back(report); });
     handler_->Start();
   }
   FakeGeneration& generation(size_t i = 0) { return *backend_.generations.at(i); }
@@ -54,6 +55,7 @@ class CompletionHandlerTest : public testing::Test {
 
   FakeBackend backend_;
   RecordingWriter writer_;
+  GatewayMetrics metrics_;
   std::shared_ptr<CompletionHandler> handler_;
   std::vector<CompletionHandler::Report> reports_;
 };
@@ -73,6 +75,25 @@ TEST_F(CompletionHandlerTest, HeadersWaitForTheFirstEvent) {
   ASSERT_EQ(reports_.size(), 1u);
   EXPECT_EQ(reports_[0].tokens.prompt, 3u);
   EXPECT_EQ(reports_[0].tokens.completion, 1u);
+}
+
+TEST_F(CompletionHandlerTest, TimesOfStreamsAreMeasured) {
+  Start(R"("prompt":"x","stream":true)");
+  generation().Send(Text("a"));
+  generation().Send(Text("b"));
+  generation().Send(Text("c"));
+  EXPECT_EQ(metrics_.time_to_first_token.Take().count, 1u);
+  EXPECT_EQ(metrics_.inter_token_latency.Take().count, 2u);
+  generation().Finish(absl::InternalError("broken"));
+  EXPECT_EQ(metrics_.completion_time.Take().count, 0u);
+  EXPECT_THAT(metrics_.Text(), HasSubstr("broken_streams_total{reason=\"error\"} 1"));
+
+  Start(R"("prompt":"x")");
+  generation(1).Send(Text("a"));
+  generation(1).Send(Last());
+  generation(1).Finish(absl::OkStatus());
+  EXPECT_EQ(metrics_.completion_time.Take().count, 1u);
+  EXPECT_EQ(metrics_.time_to_first_token.Take().count, 1u);
 }
 
 TEST_F(CompletionHandlerTest, ARefusalIsAnHttpStatusEvenForAStream) {

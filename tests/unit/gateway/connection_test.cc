@@ -124,6 +124,10 @@ class EchoRouter : public RequestRouter {
     return nullptr;
   }
 
+  std::string RouteOf(const std::string& path) const override { return path; }
+  GatewayMetrics& metrics() override { return counted; }
+
+  GatewayMetrics counted;
   int requests = 0;
   ResponseWriter* writer = nullptr;
   std::shared_ptr<Handler> handler;
@@ -215,6 +219,38 @@ TEST_F(ConnectionTest, AClientThatGoesIsNoticedWhileItIsAnswered) {
   HangUp();
   EXPECT_TRUE(router_.handler->gone);
   EXPECT_TRUE(closed_);
+}
+
+TEST_F(ConnectionTest, TrafficIsCounted) {
+  Open();
+  const std::string request = Post("/stream", "");
+  Send(request);
+  router_.writer->StartStream();
+  Run();
+  EXPECT_THAT(router_.counted.Text(), HasSubstr("lamina_gateway_streams 1\n"));
+  EXPECT_THAT(router_.counted.Text(), HasSubstr("lamina_gateway_connections 1\n"));
+  router_.writer->EndStream();
+  Run();
+  EXPECT_THAT(router_.counted.Text(), HasSubstr("lamina_gateway_streams 0\n"));
+  const std::string page = router_.counted.Text();
+  EXPECT_THAT(page, HasSubstr(absl::StrCat("received_bytes_total ", request.size(), "\n")));
+  EXPECT_THAT(page, HasSubstr(absl::StrCat("sent_bytes_total ", wire_->to_client.size(), "\n")));
+  EXPECT_THAT(page, HasSubstr("{path=\"/stream\",code=\"200\"} 1\n"));
+
+  Send(request);
+  HangUp();
+  EXPECT_THAT(router_.counted.Text(), HasSubstr("{path=\"/stream\",code=\"499\"} 1\n"));
+  EXPECT_THAT(router_.counted.Text(), HasSubstr("lamina_gateway_connections 0\n"));
+  Open();
+  Send(request);
+  router_.writer->StartStream();
+  HangUp();
+  EXPECT_THAT(router_.counted.Text(), HasSubstr("broken_streams_total{reason=\"client_gone\"} 1"));
+  EXPECT_THAT(router_.counted.Text(), HasSubstr("lamina_gateway_streams 0\n"));
+  Open();
+  Send("nonsense\r\n\r\n");
+  EXPECT_THAT(router_.counted.Text(), HasSubstr("refused_total{reason=\"bad_http\"} 1"));
+  EXPECT_THAT(router_.counted.Text(), HasSubstr("{path=\"other\",code=\"400\"} 1\n"));
 }
 
 TEST_F(ConnectionTest, AClientThatTakesNothingIsClosed) {

@@ -104,6 +104,41 @@ TEST_F(RouterTest, HealthIsThatOfTheCluster) {
   EXPECT_THAT(writer_.response->body, HasSubstr("waiting for m0"));
 }
 
+TEST_F(RouterTest, MetricsHaveRoutesForPathsAndAreThereWhileDraining) {
+  Router router(backend_, {.keys = ApiKeys({"k"})});
+  EXPECT_EQ(router.RouteOf("/v1/models/a%20b"), "/v1/models/{model}");
+  EXPECT_EQ(router.RouteOf("/tokenize"), "/tokenize");
+  EXPECT_EQ(router.RouteOf("/.env"), "other");
+  router.Drain();
+  EXPECT_EQ(StatusOf(router.Refuse({.method = "GET", .path = "/metrics"})), 401);
+  EXPECT_EQ(
+      StatusOf(router.Refuse({.method = "GET", .path = "/metrics", .authorization = "Bearer k"})),
+      0);
+  router.Handle({.method = "GET", .path = "/metrics"}, writer_);
+  EXPECT_THAT(writer_.response->content_type, HasSubstr("text/plain"));
+  EXPECT_THAT(writer_.response->body, HasSubstr("lamina_gateway_connections 0\n"));
+}
+
+TEST_F(RouterTest, ThePageIsForAllAndTheStatusForThoseWithAKey) {
+  Router router(backend_, {.keys = ApiKeys({"k"})});
+  for (const auto& [path, type] : {std::pair("/", "text/html"), std::pair("/page.css", "text/css"),
+                                   std::pair("/page.js", "text/javascript")}) {
+    EXPECT_EQ(StatusOf(router.Refuse({.method = "GET", .path = path})), 0);
+    router.Handle({.method = "GET", .path = path}, writer_);
+    EXPECT_THAT(writer_.response->content_type, HasSubstr(type));
+    EXPECT_THAT(writer_.response->body, HasSubstr("SPDX"));
+    EXPECT_THAT(writer_.response->headers,
+                Contains(Pair("Content-Security-Policy", HasSubstr("default-src 'none'; script"))));
+  }
+  EXPECT_EQ(StatusOf(router.Refuse({.method = "GET", .path = "/v1/lamina/status"})), 401);
+  backend_.status = client::ClusterStatus{.state = "serving", .nodes = {{.name = "m0"}}};
+  router.Handle({.method = "GET", .path = "/v1/lamina/status"}, writer_);
+  EXPECT_EQ(Json::parse(writer_.response->body)["nodes"][0]["name"], "m0");
+  backend_.status = absl::UnavailableError("away");
+  router.Handle({.method = "GET", .path = "/v1/lamina/status"}, writer_);
+  EXPECT_EQ(writer_.response->status, 503);
+}
+
 TEST_F(RouterTest, CompletionsReachTheBackend) {
   Router router(backend_, {});
   const auto handler =

@@ -19,8 +19,8 @@ PartitionNeeds Needs(const std::vector<uint64_t>& tokens, uint32_t sequence_toke
   PartitionNeeds needs{.sequence_tokens_max = sequence_tokens_max, .running_max = 64};
   needs.layers.assign(2, {.query_heads = 8, .kv_heads = 4, .head_dim = 64});
   for (const uint64_t room : tokens) {
-    needs.nodes.push_back({.name = absl::StrCat("m", needs.nodes.size()),
-                           .capacity_bytes = room * 4 * kHeadBytes});
+    needs.nodes.push_back(
+        {.name = absl::StrCat("m", needs.nodes.size()), .capacity_bytes = room * 4 * kHeadBytes});
   }
   return needs;
 }

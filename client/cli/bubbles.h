@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Bubbles: what devices stood still for between two looks at a cluster, in shares and in words.
+
+#pragma once
+
+#include <string>
+
+#include "client/cli/command.h"
+#include "client/client.h"
+
+namespace lamina::cli {
+
+// {"attend": 0.4, "wait_query": 0.5, ...}: shares of `seconds`. A node that started again counts
+// from 0.
+Json PartShares(const client::NodeStatus& before, const client::NodeStatus& after, double seconds);
+
+// "c0 worked 71.0% of the time; m0 ...; largest bubble: m0 stands still 41.0% of the time for
+// queries of c0". Waits for plans count only when there is nothing else: then there was no work.
+// Empty without nodes that report parts.
+std::string LargestBubble(const client::ClusterStatus& before, const client::ClusterStatus& after,
+                          double seconds);
+
+}  // namespace lamina::cli

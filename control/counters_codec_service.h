@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Between NodeCounters and the messages that carry them: from a node to the coordinator, and on to
+// clients.
+
+#pragma once
+
+#include "control/node_counters.h"
+#include "lamina/v1/cluster.pb.h"
+
+namespace lamina::control {
+
+// Parts, refusals and links: what has no fields of its own in the messages around it.
+void ToProto(const NodeCounters& counters, v1::NodeDetail* proto);
+void FromProto(const v1::NodeDetail& proto, NodeCounters& counters);
+
+}  // namespace lamina::control

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "control/grpc_log_service.h"
+
+#include <grpc/support/log.h>
+
+#include "common/log_event.h"
+
+namespace lamina::control {
+namespace {
+
+LogLevel LevelOf(gpr_log_severity severity) {
+  switch (severity) {
+    case GPR_LOG_SEVERITY_DEBUG:
+      return LogLevel::kDebug;
+    case GPR_LOG_SEVERITY_INFO:
+      return LogLevel::kInfo;
+    case GPR_LOG_SEVERITY_ERROR:
+      return LogLevel::kError;
+  }
+  return LogLevel::kError;
+}
+
+void Write(gpr_log_func_args* args) {
+  LogEvent(LevelOf(args->severity), args->message,
+           {{"library", "grpc"}, {"file", args->file}, {"line", args->line}});
+}
+
+}  // namespace
+
+void RouteGrpcLog() { gpr_set_log_function(Write); }
+
+}  // namespace lamina::control

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// NodeCounters: what a node has counted since it started, as others read it: its own page, the
+// control stream, the coordinator.
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "control/refusals.h"
+#include "control/work_meter.h"
+
+namespace lamina::control {
+
+struct NodeCounters {
+  double busy_seconds = 0;  // Of all parts that are no waits.
+  uint64_t bytes_sent = 0;
+  uint64_t bytes_received = 0;
+  uint64_t refused_messages = 0;
+  uint64_t kv_bytes_read = 0;
+  uint64_t units = 0;
+  // A line through the times of units of late: of a slice over rows (compute nodes, the tail of a
+  // step spread over its slices), of an attention over tokens of context (memory nodes). Zeros:
+  // nothing measured yet.
+  double unit_seconds_fixed = 0;
+  double unit_seconds_slope = 0;
+  std::vector<std::pair<std::string, double>> parts;       // Seconds by NameOf(WorkPart).
+  std::vector<std::pair<std::string, uint64_t>> refusals;  // refused_messages by reason.
+  std::vector<LinkCount> links;                            // By peer.
+};
+
+// The parts of a node's time, in the order of WorkPart.
+std::vector<WorkPart> PartsOf(bool is_memory);
+
+// Fills in what meter and refusals know.
+void Count(const WorkMeter& meter, const Refusals& refusals, bool is_memory,
+           NodeCounters& counters);
+
+}  // namespace lamina::control

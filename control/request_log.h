@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// RequestLog: a node's log of requests: when each of them comes to the node and when it leaves, by
+// the id that the client gave it. At level debug only.
+//
+// Threading: the link's reader thread: never on the data path.
+// Limits: as many entries as sequences run in the cluster.
+
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "coordinator/core/step_plan.h"
+
+namespace lamina::control {
+
+class RequestLog {
+ public:
+  // An epoch begins, with no sequences. A memory node has an index, and logs what lives on it.
+  void StartEpoch(std::optional<uint32_t> memory_node);
+
+  // Before the plan is handed on.
+  void Note(const core::StepPlan& plan);
+
+ private:
+  std::optional<uint32_t> memory_node_;
+  std::map<core::SequenceId, std::string> here_;
+};
+
+}  // namespace lamina::control

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/cli/bubbles.h"
+
+#include <gtest/gtest.h>
+
+namespace lamina::cli {
+namespace {
+
+client::NodeStatus Node(const std::string& name, double busy,
+                        std::vector<std::pair<std::string, double>> parts,
+                        std::vector<client::LinkStatus> links = {}) {
+  client::NodeStatus node = {.name = name, .busy_seconds = busy};
+  node.parts = std::move(parts);
+  node.links = std::move(links);
+  return node;
+}
+
+client::LinkStatus Link(const std::string& peer, double waited) {
+  return {.peer = peer, .waited_seconds = waited};
+}
+
+TEST(BubblesTest, NamesTheLongestWaitAndWhomItIsFor) {
+  client::ClusterStatus before;
+  before.nodes = {
+      Node("c0", 100, {{"dense", 100}, {"wait_attention", 50}}, {Link("m0", 40), Link("m1", 10)}),
+      Node("m0", 10, {{"attend", 10}, {"wait_query", 100}}, {Link("c0", 100)})};
+  client::ClusterStatus after;
+  after.nodes = {Node("c0", 107, {{"dense", 107}, {"wait_attention", 53}},
+                      {Link("m0", 40.5), Link("m1", 12.5)}),
+                 Node("m0", 18, {{"attend", 18}, {"wait_query", 102}}, {Link("c0", 102)})};
+
+  EXPECT_EQ(LargestBubble(before, after, 10),
+            "busy: c0 70.0%, m0 80.0%\n"
+            "largest bubble: c0 stands still 30.0% of the time for attention of m1");
+  EXPECT_DOUBLE_EQ(PartShares(before.nodes[0], after.nodes[0], 10)["dense"].get<double>(), 0.7);
+}
+
+TEST(BubblesTest, WithoutWorkThereAreNoPlans) {
+  client::ClusterStatus before;
+  before.nodes = {Node("c0", 0, {{"dense", 0}, {"wait_plan", 0}})};
+  client::ClusterStatus after;
+  after.nodes = {Node("c0", 1, {{"dense", 1}, {"wait_plan", 9}})};
+
+  EXPECT_EQ(LargestBubble(before, after, 10),
+            "busy: c0 10.0%\n"
+            "largest bubble: c0 stands still 90.0% of the time for plans: there is nothing to do");
+}
+
+TEST(BubblesTest, AWaitFromBeforeDoesNotDistortTheShares) {
+  client::ClusterStatus before;
+  before.nodes = {Node("c0", 0, {{"dense", 0}, {"wait_plan", 0}})};
+  client::ClusterStatus after;
+  after.nodes = {Node("c0", 5, {{"dense", 5}, {"wait_plan", 600}})};
+
+  EXPECT_EQ(LargestBubble(before, after, 10).substr(0, 14), "busy: c0 50.0%");
+}
+
+TEST(BubblesTest, NodesThatSayNothingAreLeftOut) {
+  client::ClusterStatus status;
+  status.nodes = {client::NodeStatus{.name = "c0"}};
+  EXPECT_EQ(LargestBubble(status, status, 10), "");
+}
+
+}  // namespace
+}  // namespace lamina::cli
