@@ -53,15 +53,16 @@ absl::Status StepWorker::BeginStep(Lane& lane) {
   return absl::OkStatus();
 }
 
-// Decode rows, sorted by memory node; their input is the token sampled last.
+// Decode rows, sorted by memory node; with spans, which may lie on several, in the plan's order.
+// Their input is the token sampled last.
 absl::Status StepWorker::PlaceRows(Lane& lane) {
-  std::stable_sort(lane.plan.rows.begin(), lane.plan.rows.end(),
-                   [this](const core::DecodeRow& a, const core::DecodeRow& b) {
-                     const Sequence* x = sequences_.Find(a.sequence);
-                     const Sequence* y = sequences_.Find(b.sequence);
-                     return (x == nullptr ? 0 : x->join.memory_node) <
-                            (y == nullptr ? 0 : y->join.memory_node);
-                   });
+  const auto node_of = [this](const core::DecodeRow& row) {
+    const Sequence* sequence = sequences_.Find(row.sequence);
+    return sequence == nullptr || by_span() ? 0 : sequence->join.memory_node;
+  };
+  std::stable_sort(
+      lane.plan.rows.begin(), lane.plan.rows.end(),
+      [&](const core::DecodeRow& a, const core::DecodeRow& b) { return node_of(a) < node_of(b); });
   for (const core::DecodeRow& row : lane.plan.rows) {
     const Sequence* sequence = sequences_.Find(row.sequence);
     if (sequence == nullptr || sequence->join.memory_node >= lane.nodes.size() ||
