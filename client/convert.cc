@@ -199,6 +199,14 @@ ClusterStatus FromProto(const v1::GetStatusResponse& response) {
   for (const v1::Node& node : response.nodes()) {
     status.nodes.push_back(FromProto(node));
   }
+  for (const v1::Link& link : response.links()) {
+    status.links.push_back({.from = link.from(),
+                            .to = link.to(),
+                            .path = link.path(),
+                            .latency_seconds = link.latency_seconds(),
+                            .bytes_per_second = link.bytes_per_second()});
+  }
+  status.warnings = {response.warnings().begin(), response.warnings().end()};
   for (const v1::Lane& lane : response.lanes()) {
     status.lanes.push_back({.lane = lane.lane(),
                             .rows = lane.rows(),

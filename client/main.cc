@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "client/cli/command.h"
+#include "client/cli/trace.h"
 #include "client/cli/usage.h"
 
 namespace lamina::cli {
@@ -33,6 +34,7 @@ void AddCommands(CLI::App& app, Invocation& invocation) {
   AddDetokenizeCommand(app, invocation);
   AddStatusCommand(app, invocation);
   AddTopCommand(app, invocation);
+  AddTraceCommand(app, invocation);
   AddBenchCommand(app, invocation);
   AddBatchCommand(app, invocation);
   AddSplitCommand(app, invocation);

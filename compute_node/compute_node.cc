@@ -9,6 +9,7 @@
 #include "common/status_macros.h"
 #include "common/units.h"
 #include "control/epoch_shape.h"
+#include "control/transport_fault.h"
 #include "transport/put_all.h"
 #include "transport/registry.h"
 
@@ -70,12 +71,7 @@ absl::StatusOr<std::string> ComputeNode::Configure(const control::EpochConfig& c
     scratch_ = *std::move(scratch);
   }
   config_ = config;
-  LAMINA_ASSIGN_OR_RETURN(transport_, transport::MakeTransport(config.transport));
-  LAMINA_ASSIGN_OR_RETURN(region_,
-                          transport_->CreateRegion({.name = options_.name + " replies",
-                                                    .bytes = layout.compute_region_bytes(),
-                                                    .signal_words = layout.compute_region_words(),
-                                                    .epoch = config.epoch}));
+  LAMINA_RETURN_IF_ERROR(control::TransportFault(MakeRegion(config, layout)));
   worker_ = std::make_unique<StepWorker>(StepWorker::Options{.config = config,
                                                              .shape = shape,
                                                              .node = own,
@@ -89,10 +85,30 @@ absl::StatusOr<std::string> ComputeNode::Configure(const control::EpochConfig& c
   return region_->Descriptor();
 }
 
+absl::Status ComputeNode::MakeRegion(const control::EpochConfig& config,
+                                     const core::WindowLayout& layout) {
+  LAMINA_ASSIGN_OR_RETURN(
+      transport_, transport::MakeTransport(control::TransportUri(config, options_.verbs_uri)));
+  LAMINA_ASSIGN_OR_RETURN(region_,
+                          transport_->CreateRegion({.name = options_.name + " replies",
+                                                    .bytes = layout.compute_region_bytes(),
+                                                    .signal_words = layout.compute_region_words(),
+                                                    .epoch = config.epoch}));
+  return absl::OkStatus();
+}
+
 absl::Status ComputeNode::Connect(const control::EpochPeers& peers) {
   if (worker_ == nullptr || !config_.has_value() || peers.epoch != config_->epoch) {
     return absl::AbortedError(absl::StrCat("not configured for epoch ", peers.epoch));
   }
+  LAMINA_RETURN_IF_ERROR(control::TransportFault(OpenPeers(peers)));
+  thread_.Start(
+      options_.cores, peers.epoch,
+      [worker = worker_.get()](std::string& blamed) { return worker->Run(blamed); }, reporter_);
+  return absl::OkStatus();
+}
+
+absl::Status ComputeNode::OpenPeers(const control::EpochPeers& peers) {
   LAMINA_ASSIGN_OR_RETURN(auto queries,
                           transport::OpenRegions(*transport_, peers.memory_regions, peers.epoch));
   const auto own = static_cast<size_t>(
@@ -106,9 +122,6 @@ absl::Status ComputeNode::Connect(const control::EpochPeers& peers) {
     }
   }
   worker_->SetPeers(std::move(queries), std::move(replicas));
-  thread_.Start(
-      options_.cores, peers.epoch,
-      [worker = worker_.get()](std::string& blamed) { return worker->Run(blamed); }, reporter_);
   return absl::OkStatus();
 }
 

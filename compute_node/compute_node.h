@@ -33,6 +33,7 @@ struct ComputeNodeOptions {
   std::string name;
   std::vector<int> cores;
   const kernels::AttentionKernel* attention = nullptr;
+  std::string verbs_uri = "verbs://";  // With this host's options.
 };
 
 class ComputeNode final : public control::NodeHandler {
@@ -53,11 +54,14 @@ class ComputeNode final : public control::NodeHandler {
   void TakePlan(core::StepPlan plan) override;
   void LeaveEpoch() override;
   control::NodeCounters Counters() const override;
+  control::TraceRing& ring() override { return counters_.meter.ring(); }
 
  private:
   ComputeNode(ComputeNodeOptions options, model::Model model, std::unique_ptr<kernels::Dense> dense,
               ThreadPool& pool);
   absl::Status CheckShapes(const control::EpochConfig& config) const;
+  absl::Status MakeRegion(const control::EpochConfig& config, const core::WindowLayout& layout);
+  absl::Status OpenPeers(const control::EpochPeers& peers);
 
   const ComputeNodeOptions options_;
   const model::Model model_;

@@ -61,9 +61,11 @@ absl::Status Serve(const control::DaemonFlags& flags) {
           config.model);
   LAMINA_ASSIGN_OR_RETURN(
       auto handler,
-      compute_node::ComputeNode::Create(
-          {.name = flags.name, .cores = node->cores, .attention = &kernels::CpuAttention()},
-          std::move(model), std::move(dense), pool, LogProgress()));
+      compute_node::ComputeNode::Create({.name = flags.name,
+                                         .cores = node->cores,
+                                         .attention = &kernels::CpuAttention(),
+                                         .verbs_uri = config.verbs.Uri()},
+                                        std::move(model), std::move(dense), pool, LogProgress()));
   LogInfo("weights ", FormatBytes(handler->weight_bytes()));
   control::NodeLink link(flags.coordinator.empty() ? config.coordinator_listen : flags.coordinator,
                          {.name = flags.name,

@@ -2,11 +2,13 @@
 #include "compute_node/step_worker.h"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "common/clock.h"
 #include "common/status_macros.h"
 #include "control/epoch_shape.h"
+#include "control/transport_fault.h"
 #include "transport/put_all.h"
 
 namespace lamina::compute_node {
@@ -84,8 +86,11 @@ void StepWorker::Stop() {
 }
 
 absl::Status StepWorker::Run(std::string& blamed) {
-  LAMINA_RETURN_IF_ERROR(RegisterSources());
-  absl::Status status = Loop(blamed);
+  LAMINA_RETURN_IF_ERROR(control::TransportFault(RegisterSources()));
+  absl::Status status = control::TransportFault(MeasureLinks(blamed));
+  if (status.ok()) {
+    status = Loop(blamed);
+  }
   return absl::IsCancelled(status) ? absl::OkStatus() : status;
 }
 
@@ -142,6 +147,9 @@ absl::Status StepWorker::Loop(std::string& blamed) {
   lap_ = RealClock().Now();
   while (abort_.load(std::memory_order_acquire) == 0) {
     TakePlans();
+    // A transport that carries messages moves none but here and in waits: those of other lanes must
+    // not stay behind a slice.
+    transport_.Progress();
     LAMINA_RETURN_IF_ERROR(TakeArrivals(blamed));
     LAMINA_RETURN_IF_ERROR(BeginSteps());  // After arrivals: these may have ended a lane's step.
     if (const auto next = turns_.Next(); next.has_value()) {
@@ -155,12 +163,22 @@ absl::Status StepWorker::Loop(std::string& blamed) {
     });
     if (any_waits) {
       LAMINA_RETURN_IF_ERROR(WaitForArrivals(blamed));
+    } else if (AnyPending()) {
+      std::this_thread::yield();  // Nothing would move while it sleeps for a plan.
     } else {
       inbox_.WaitForItem();
       Lap(control::WorkPart::kWaitPlan);
     }
   }
   return absl::OkStatus();
+}
+
+bool StepWorker::AnyPending() const {
+  const auto pending = [this](const std::unique_ptr<transport::RemoteRegion>& peer) {
+    return peer != nullptr && transport_.Pending(*peer) > 0;
+  };
+  return std::any_of(queries_.begin(), queries_.end(), pending) ||
+         std::any_of(replicas_.begin(), replicas_.end(), pending);
 }
 
 void StepWorker::TakePlans() {
@@ -229,6 +247,7 @@ absl::Status StepWorker::RunSlice(Lane& lane, std::string& blamed) {
   LapOf(lane, control::WorkPart::kDense, lane.slice);
   LAMINA_RETURN_IF_ERROR(Send(lane, blamed));
   AttendChunks(lane);
+  transport_.Progress();  // What was sent and is still here.
   executor_.RunAfterSend(lane.slice, Rows(lane), lane.buffers);
   LapOf(lane, control::WorkPart::kBeside, lane.slice);
   if (ReplicaOf(lane, lane.slice + 1) != options_.node) {

@@ -19,7 +19,8 @@
 // Allocation: per step (plans, results), not per slice.
 // Files: step_worker.cc the loop, slices and sampling; step_worker_begin.cc how a step is laid out;
 // step_worker_exchange.cc what goes to memory nodes and comes back; step_worker_spans.cc the same
-// for sequences cut into spans; step_worker_replicas.cc what replicas tell each other.
+// for sequences cut into spans; step_worker_replicas.cc what replicas tell each other;
+// step_worker_links.cc how fast the links are, before any of that.
 
 #pragma once
 
@@ -44,6 +45,7 @@
 #include "kernels/attention.h"
 #include "kernels/kv_arena.h"
 #include "kernels/partial.h"
+#include "transport/link_probe.h"
 #include "transport/transport.h"
 
 namespace lamina::compute_node {
@@ -163,7 +165,13 @@ class StepWorker {
   // `bytes` of it have gone to the peer in `spent`.
   void CountSent(control::LinkCounters& link, size_t bytes, Nanos spent);
   absl::Status RegisterSources();
+  absl::Status MeasureLinks(std::string& blamed);
+  absl::Status AnswerReplicas(const transport::WaitOptions& wait, std::string& blamed);
+  absl::Status MeasurePeer(const std::string& name, const transport::LinkAsker& asker,
+                           const transport::WaitOptions& wait,
+                           std::vector<control::LinkReport>& reports);
   absl::Status Loop(std::string& blamed);
+  bool AnyPending() const;  // Puts that have not left yet.
   void TakePlans();
   absl::Status BeginSteps();
   absl::Status BeginStep(Lane& lane);

@@ -42,4 +42,23 @@ void FromProto(const v1::NodeDetail& proto, NodeCounters& counters) {
   }
 }
 
+void ToProto(const NodeTrace& trace, v1::NodeTrace* proto) {
+  proto->set_id(trace.id);
+  proto->set_dropped(trace.dropped);
+  proto->mutable_words()->Reserve(static_cast<int>(trace.events.size()) * TraceEvent::kWords);
+  for (const TraceEvent& event : trace.events) {
+    for (const uint64_t word : event.ToWords()) {
+      proto->add_words(word);
+    }
+  }
+}
+
+NodeTrace FromProto(const v1::NodeTrace& proto) {
+  NodeTrace trace{.id = proto.id(), .dropped = proto.dropped()};
+  for (int i = 0; i + TraceEvent::kWords <= proto.words_size(); i += TraceEvent::kWords) {
+    trace.events.push_back(TraceEvent::FromWords(proto.words().data() + i));
+  }
+  return trace;
+}
+
 }  // namespace lamina::control

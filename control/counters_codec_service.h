@@ -5,7 +5,7 @@
 
 #pragma once
 
-#include "control/node_counters.h"
+#include "control/node_handler.h"
 #include "lamina/v1/cluster.pb.h"
 
 namespace lamina::control {
@@ -13,5 +13,9 @@ namespace lamina::control {
 // Parts, refusals and links: what has no fields of its own in the messages around it.
 void ToProto(const NodeCounters& counters, v1::NodeDetail* proto);
 void FromProto(const v1::NodeDetail& proto, NodeCounters& counters);
+
+void ToProto(const NodeTrace& trace, v1::NodeTrace* proto);
+// Words that make no whole event are left out.
+NodeTrace FromProto(const v1::NodeTrace& proto);
 
 }  // namespace lamina::control

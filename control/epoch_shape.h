@@ -62,4 +62,9 @@ struct UnitLine {
   }
 };
 
+// The URI to make the epoch's transport from: the options of verbs:// are each host's own.
+inline const std::string& TransportUri(const EpochConfig& config, const std::string& verbs_uri) {
+  return config.transport == "verbs://" ? verbs_uri : config.transport;
+}
+
 }  // namespace lamina::control

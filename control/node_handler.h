@@ -48,6 +48,14 @@ struct EpochPeers {
   std::vector<std::string> memory_regions;
 };
 
+// A link that the reporting node has measured, when the epoch began.
+struct LinkReport {
+  std::string peer;
+  std::string path;  // What carries the data: "shm", "ucx tcp/eth0".
+  double latency_seconds = 0;
+  double bytes_per_second = 0;
+};
+
 // What a node says of itself when it joins.
 struct NodeIdentity {
   std::string name;
@@ -65,7 +73,8 @@ class NodeHandler {
   virtual ~NodeHandler() = default;
 
   // Leaves the epoch before, if any, and makes the region of this one; returns its descriptor.
-  // Errors: whatever stops the node from taking part; it goes to the coordinator as a fault.
+  // Errors: whatever stops the node from taking part; it goes to the coordinator as a fault. What
+  // the transport says is marked as its fault (transport_fault.h).
   virtual absl::StatusOr<std::string> Configure(const EpochConfig& config) = 0;
 
   // Opens the peers' regions and starts working on plans.
@@ -78,6 +87,17 @@ class NodeHandler {
   virtual void LeaveEpoch() = 0;
 
   virtual NodeCounters Counters() const = 0;
+
+  // The timeline of the data thread; lives as long as the handler. Start(), Stop() and Take() come
+  // from the link's reader thread.
+  virtual TraceRing& ring() = 0;
+};
+
+// A node's part of a timeline, in answer to the collection `id`.
+struct NodeTrace {
+  uint64_t id = 0;
+  std::vector<TraceEvent> events;
+  uint64_t dropped = 0;
 };
 
 // What a node tells the coordinator while it works. Threading: any thread; never waits on the
@@ -88,6 +108,7 @@ class NodeReporter {
   virtual void ReportResult(core::StepResult result) = 0;
   // The node cannot go on in `epoch`. `peer` is whom it blames, or empty.
   virtual void ReportFault(uint64_t epoch, const absl::Status& status, const std::string& peer) = 0;
+  virtual void ReportLinks(uint64_t epoch, std::vector<LinkReport> links) = 0;
 };
 
 }  // namespace lamina::control

@@ -13,11 +13,13 @@
 #include <thread>
 #include <utility>
 
+#include "common/clock.h"
 #include "common/log.h"
 #include "common/version.h"
 #include "control/counters_codec_service.h"
 #include "control/plan_codec_service.h"
 #include "control/request_log.h"
+#include "control/transport_fault.h"
 #include "lamina/v1/cluster.grpc.pb.h"
 
 namespace lamina::control {
@@ -52,10 +54,10 @@ EpochConfig ToEpochConfig(const v1::Configure& proto) {
   return config;
 }
 
-// Nothing for compute nodes, which have a part in every request.
+// Nothing for compute nodes, and under partition head: they have a part in every request.
 std::optional<uint32_t> OwnMemoryIndex(const EpochConfig& config, const NodeIdentity& identity) {
   const auto own = std::find(config.memory_nodes.begin(), config.memory_nodes.end(), identity.name);
-  if (!identity.is_memory || own == config.memory_nodes.end()) {
+  if (!identity.is_memory || !config.heads.empty() || own == config.memory_nodes.end()) {
     return std::nullopt;
   }
   return static_cast<uint32_t>(own - config.memory_nodes.begin());
@@ -83,6 +85,7 @@ v1::NodeMessage FaultMessage(uint64_t epoch, const absl::Status& status, const s
   fault->set_code(static_cast<int32_t>(status.code()));
   fault->set_message(std::string(status.message()));
   fault->set_peer(peer);
+  fault->set_transport(IsTransportFault(status));
   return message;
 }
 
@@ -146,7 +149,10 @@ struct NodeLink::Impl {
         status_due = std::chrono::steady_clock::now() + kStatusInterval;
       }
       bool written = true;
-      for (const v1::NodeMessage& message : batch) {
+      for (v1::NodeMessage& message : batch) {
+        if (message.has_pong()) {
+          message.mutable_pong()->set_sent(RealClock().Now());
+        }
         written = written && stream.Write(message);
       }
       lock.lock();
@@ -171,11 +177,33 @@ struct NodeLink::Impl {
         request_log.Note(*plan);
         return handler.TakePlan(*std::move(plan));
       }
+      case v1::CoordinatorMessage::kTrace:
+        return HandleTrace(message.trace(), handler.ring());
+      case v1::CoordinatorMessage::kPing: {
+        v1::NodeMessage answer;
+        answer.mutable_pong()->set_received(RealClock().Now());
+        answer.mutable_pong()->set_ping_sent(message.ping().sent());
+        return Send(std::move(answer));
+      }
       case v1::CoordinatorMessage::kRefused:
         refused = absl::FailedPreconditionError(message.refused().reason());
         return;
       case v1::CoordinatorMessage::MESSAGE_NOT_SET:
         return;
+    }
+  }
+
+  void HandleTrace(const v1::TraceOrder& order, TraceRing& ring) {
+    if (order.record_nanos() > 0) {
+      ring.Start(RealClock().Now() + order.record_nanos());
+    }
+    if (order.collect_id() != 0) {
+      ring.Stop();
+      NodeTrace trace{.id = order.collect_id()};
+      trace.events = ring.Take(trace.dropped);
+      v1::NodeMessage message;
+      ToProto(trace, message.mutable_trace());
+      Send(std::move(message));
     }
   }
 
@@ -305,6 +333,20 @@ void NodeLink::Stop() {
 void NodeLink::ReportResult(core::StepResult result) {
   v1::NodeMessage message;
   ToProto(result, message.mutable_step_result());
+  impl_->Send(std::move(message));
+}
+
+void NodeLink::ReportLinks(uint64_t epoch, std::vector<LinkReport> links) {
+  v1::NodeMessage message;
+  v1::NodeLinks* proto = message.mutable_links();
+  proto->set_epoch(epoch);
+  for (LinkReport& link : links) {
+    v1::NodeLink* entry = proto->add_links();
+    entry->set_peer(std::move(link.peer));
+    entry->set_path(std::move(link.path));
+    entry->set_latency_seconds(link.latency_seconds);
+    entry->set_bytes_per_second(link.bytes_per_second);
+  }
   impl_->Send(std::move(message));
 }
 

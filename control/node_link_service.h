@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "control/node_handler.h"
@@ -33,6 +34,7 @@ class NodeLink final : public NodeReporter {
 
   void ReportResult(core::StepResult result) override;
   void ReportFault(uint64_t epoch, const absl::Status& status, const std::string& peer) override;
+  void ReportLinks(uint64_t epoch, std::vector<LinkReport> links) override;
 
  private:
   struct Impl;

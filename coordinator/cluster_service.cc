@@ -6,13 +6,19 @@
 #include <mutex>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "common/clock.h"
 #include "common/log.h"
 #include "common/version.h"
 #include "control/counters_codec_service.h"
 #include "control/plan_codec_service.h"
+#include "control/transport_fault.h"
+#include "coordinator/inference_service.h"
 
 namespace lamina::coordinator {
 namespace {
+
+constexpr double kTraceSecondsMax = 60;
 
 // One attached node: the queue of messages to it. The engine and the reactor share it.
 class NodeStream final : public NodePort {
@@ -82,6 +88,22 @@ class NodeStream final : public NodePort {
     End();
   }
 
+  void StartTrace(Nanos length) override {
+    v1::CoordinatorMessage message;
+    message.mutable_trace()->set_record_nanos(length);
+    Send(std::move(message));
+  }
+  void CollectTrace(uint64_t id) override {
+    v1::CoordinatorMessage message;
+    message.mutable_trace()->set_collect_id(id);
+    Send(std::move(message));
+  }
+  void PingClock() override {
+    v1::CoordinatorMessage message;
+    message.mutable_ping();  // Gets its time when it is written.
+    Send(std::move(message));
+  }
+
   // Finishes the stream once everything queued has been written.
   void End() override {
     const std::lock_guard lock(mutex_);
@@ -117,6 +139,9 @@ class NodeStream final : public NodePort {
     if (!queue_.empty()) {
       current_ = std::move(queue_.front());
       queue_.pop_front();
+      if (current_.has_ping()) {
+        current_.mutable_ping()->set_sent(RealClock().Now());
+      }
       writing_ = true;
       reactor_->StartWrite(&current_);
     } else if (ending_) {
@@ -201,11 +226,31 @@ void NodeStream::Reactor::Handle() {
       control::FromProto(status.detail(), counters);
       return engine_.NodeStatus(name_, status.busy_share(), counters);
     }
-    case v1::NodeMessage::kFault:
-      return engine_.NodeFault(name_, message_.fault().epoch(),
-                               absl::Status(static_cast<absl::StatusCode>(message_.fault().code()),
-                                            message_.fault().message()),
-                               message_.fault().peer());
+    case v1::NodeMessage::kFault: {
+      const v1::Fault& fault = message_.fault();
+      absl::Status status(static_cast<absl::StatusCode>(fault.code()), fault.message());
+      return engine_.NodeFault(
+          name_, fault.epoch(),
+          fault.transport() ? control::TransportFault(std::move(status)) : std::move(status),
+          fault.peer());
+    }
+    case v1::NodeMessage::kLinks: {
+      std::vector<control::LinkReport> links;
+      for (const v1::NodeLink& link : message_.links().links()) {
+        links.push_back({.peer = link.peer(),
+                         .path = link.path(),
+                         .latency_seconds = link.latency_seconds(),
+                         .bytes_per_second = link.bytes_per_second()});
+      }
+      return engine_.NodeLinks(name_, message_.links().epoch(), std::move(links));
+    }
+    case v1::NodeMessage::kTrace:
+      return engine_.NodeTrace(name_, control::FromProto(message_.trace()));
+    case v1::NodeMessage::kPong:
+      return engine_.NodeClock(name_, {.sent = message_.pong().ping_sent(),
+                                       .node_received = message_.pong().received(),
+                                       .node_sent = message_.pong().sent(),
+                                       .received = RealClock().Now()});
     case v1::NodeMessage::MESSAGE_NOT_SET:
       return;
   }
@@ -269,6 +314,42 @@ void ToProto(const NodeReport& report, const std::string& transport, v1::Node* n
   node->set_bandwidth_bytes_per_second(report.hello.identity.bandwidth_bytes_per_second);
 }
 
+void ToProto(const TracedStep& step, v1::TracedStep* proto) {
+  proto->set_epoch(step.epoch);
+  proto->set_lane(step.lane);
+  proto->set_step(step.step);
+  proto->set_planned(step.planned);
+  proto->set_done(step.done);
+  proto->set_rows(step.rows);
+  proto->set_chunk_tokens(step.chunk_tokens);
+  proto->mutable_requests()->Add(step.requests.begin(), step.requests.end());
+}
+
+void ToProto(const RequestRecord& record, v1::TracedRequest* proto) {
+  proto->set_request_id(record.followed_id);
+  proto->set_id(record.id);
+  proto->set_arrived(record.arrived);
+  proto->set_started(record.started);
+  proto->set_first_token(record.first_token);
+  proto->set_ended(record.ended);
+}
+
+void ToProto(const EngineTrace& trace, v1::CollectTraceResponse* proto) {
+  proto->set_epoch(trace.epoch);
+  proto->mutable_compute_nodes()->Add(trace.compute_nodes.begin(), trace.compute_nodes.end());
+  proto->mutable_memory_nodes()->Add(trace.memory_nodes.begin(), trace.memory_nodes.end());
+  for (const TracedStep& step : trace.steps) {
+    ToProto(step, proto->add_steps());
+  }
+  proto->mutable_names()->Add(trace.names.begin(), trace.names.end());
+  for (const RequestRecord& record : trace.requests) {
+    ToProto(record, proto->add_requests());
+  }
+  proto->set_dropped(trace.dropped);
+  proto->set_began(trace.began);
+  proto->set_ended(trace.ended);
+}
+
 }  // namespace
 
 ClusterService::ClusterService(Engine& engine, std::string model, const Clock& clock)
@@ -291,6 +372,17 @@ grpc::ServerUnaryReactor* ClusterService::GetStatus(grpc::CallbackServerContext*
   response->set_model(model_);
   for (const NodeReport& report : status.nodes) {
     ToProto(report, status.transport, response->add_nodes());
+  }
+  for (const PairLink& link : status.links) {
+    v1::Link* proto = response->add_links();
+    proto->set_from(link.from);
+    proto->set_to(link.report.peer);
+    proto->set_path(link.report.path);
+    proto->set_latency_seconds(link.report.latency_seconds);
+    proto->set_bytes_per_second(link.report.bytes_per_second);
+  }
+  for (const std::string& warning : status.warnings) {
+    response->add_warnings(warning);
   }
   for (size_t i = 0; i < status.scheduler.lanes.size(); ++i) {
     v1::Lane* lane = response->add_lanes();
@@ -319,6 +411,50 @@ grpc::ServerUnaryReactor* ClusterService::GetStatus(grpc::CallbackServerContext*
   response->set_itl_count(next.count);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* ClusterService::StartTrace(grpc::CallbackServerContext* context,
+                                                     const v1::StartTraceRequest* request,
+                                                     v1::StartTraceResponse*) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const double seconds = request->seconds();
+  if (!(seconds > 0 && seconds <= kTraceSecondsMax)) {
+    reactor->Finish(
+        {grpc::StatusCode::INVALID_ARGUMENT,
+         absl::StrCat("seconds is ", seconds, "; it must be in (0, ", kTraceSecondsMax, "]")});
+    return reactor;
+  }
+  engine_.StartTrace(static_cast<Nanos>(seconds * 1e9),
+                     [reactor] { reactor->Finish(grpc::Status::OK); });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* ClusterService::CollectTrace(grpc::CallbackServerContext* context,
+                                                       const v1::CollectTraceRequest*,
+                                                       v1::CollectTraceResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  engine_.CollectTrace([reactor, response](const EngineTrace& trace) {
+    ToProto(trace, response);
+    reactor->Finish(grpc::Status::OK);
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* ClusterService::ReadTrace(grpc::CallbackServerContext* context,
+                                                    const v1::ReadTraceRequest* request,
+                                                    v1::ReadTraceResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  engine_.ReadTrace(request->node(), [reactor, response](const absl::StatusOr<TracedNode>& node) {
+    if (!node.ok()) {
+      reactor->Finish(ToGrpc(node.status()));
+      return;
+    }
+    control::ToProto(node->trace, response->mutable_trace());
+    response->set_clock_offset(node->clock.offset);
+    response->set_clock_error(node->clock.error);
+    reactor->Finish(grpc::Status::OK);
+  });
   return reactor;
 }
 

@@ -25,6 +25,15 @@ class ClusterService final : public v1::Cluster::CallbackService {
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
                                       const v1::GetStatusRequest* request,
                                       v1::GetStatusResponse* response) override;
+  grpc::ServerUnaryReactor* StartTrace(grpc::CallbackServerContext* context,
+                                       const v1::StartTraceRequest* request,
+                                       v1::StartTraceResponse* response) override;
+  grpc::ServerUnaryReactor* CollectTrace(grpc::CallbackServerContext* context,
+                                         const v1::CollectTraceRequest* request,
+                                         v1::CollectTraceResponse* response) override;
+  grpc::ServerUnaryReactor* ReadTrace(grpc::CallbackServerContext* context,
+                                      const v1::ReadTraceRequest* request,
+                                      v1::ReadTraceResponse* response) override;
 
  private:
   Engine& engine_;

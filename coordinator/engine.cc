@@ -41,9 +41,15 @@ Engine::Impl::Impl(const EngineOptions& o, const model::Tokenizer& tokenizer, co
       clock(c),
       slot_bytes(SlotBytes(o.layers)),
       membership(o.nodes),
+      transport(o.transports),
       scheduler(o.scheduler, MakeOrder(o.priority_order)),
       requests(tokenizer, c, o.scheduler.sequence_tokens_max) {
-  requests.SetOnEnd(o.on_request_end);
+  requests.SetOnEnd([this](const RequestRecord& record) {
+    trace.Ended(record);
+    if (options.on_request_end != nullptr) {
+      options.on_request_end(record);
+    }
+  });
 }
 
 void Engine::Impl::Post(std::function<void()> event) {
@@ -189,6 +195,13 @@ void Engine::NodeFault(const std::string& name, uint64_t epoch, const absl::Stat
                        const std::string& peer) {
   impl_->Post([impl = impl_.get(), name, epoch, status, peer] {
     impl->NodeFault(name, epoch, status, peer);
+  });
+}
+
+void Engine::NodeLinks(const std::string& name, uint64_t epoch,
+                       std::vector<control::LinkReport> links) {
+  impl_->Post([impl = impl_.get(), name, epoch, links = std::move(links)] {
+    impl->NodeLinks(name, epoch, links);
   });
 }
 

@@ -28,6 +28,7 @@
 #include "coordinator/request.h"
 #include "coordinator/request_metrics.h"
 #include "coordinator/request_record.h"
+#include "coordinator/trace_log.h"
 #include "model/tokenizer/tokenizer.h"
 
 namespace lamina::coordinator {
@@ -37,7 +38,7 @@ struct EngineOptions {
   std::vector<AttentionDescriptor> layers;  // Of the model.
   uint32_t vocabulary = 0;
   std::string model_fingerprint;
-  std::string transport = "shm://";
+  std::vector<std::string> transports = {"shm://"};  // URIs; the first that works for all nodes.
   PipelineMode mode = PipelineMode::kRotational;
   Partition partition = Partition::kRequest;  // Not kAuto.
   std::string partition_why;                  // Of one that was chosen; status tells it.
@@ -58,10 +59,18 @@ struct NodeReport {
   core::KvPoolStats kv;
 };
 
+// What joins two nodes of the current epoch.
+struct PairLink {
+  std::string from;
+  control::LinkReport report;
+};
+
 struct EngineStatus {
   uint64_t epoch = 0;
   std::string state;
-  std::string transport;  // Scheme.
+  std::string transport;              // Scheme.
+  std::vector<std::string> warnings;  // What works, and not as the cluster file would have it.
+  std::vector<PairLink> links;        // As they are measured.
   std::vector<NodeReport> nodes;
   core::SchedulerStats scheduler;
   std::string partition;  // "request"; "head: m0 2, m1 1 of 3 KV heads; ..."
@@ -95,11 +104,23 @@ class Engine {
   void NodeReady(const std::string& name, uint64_t epoch);
   void NodeFault(const std::string& name, uint64_t epoch, const absl::Status& status,
                  const std::string& peer);
+  void NodeLinks(const std::string& name, uint64_t epoch, std::vector<control::LinkReport> links);
   void NodeStatus(const std::string& name, double busy_share,
                   const control::NodeCounters& counters);
   void StepDone(const std::string& name, core::StepResult result);
 
   EngineStatus GetStatus();
+
+  // --- Timelines ---
+  // Everybody records for `length`.
+  void StartTrace(Nanos length, std::function<void()> done);
+  // The coordinator's own part; the nodes are asked for theirs.
+  void CollectTrace(std::function<void(EngineTrace)> done);
+  // Errors: kUnavailable  the node's part has not come yet.
+  //         kNotFound     there is no such node.
+  void ReadTrace(const std::string& name, std::function<void(absl::StatusOr<TracedNode>)> done);
+  void NodeTrace(const std::string& name, control::NodeTrace trace);
+  void NodeClock(const std::string& name, const ClockSample& sample);
 
   // Refuses new requests, lets running ones finish, then calls `done`.
   void Drain(std::function<void()> done);

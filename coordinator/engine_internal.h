@@ -2,7 +2,7 @@
 //
 // Engine::Impl: the state behind Engine, shared by the files engine*.cc. engine.cc holds the
 // thread, its queue, requests and what outsiders call; engine_membership.cc who takes part;
-// engine_steps.cc plans, results and status.
+// engine_steps.cc plans, results and status; engine_trace.cc timelines.
 
 #pragma once
 
@@ -21,6 +21,7 @@
 #include "coordinator/core/head_shares.h"
 #include "coordinator/core/sequence_kv.h"
 #include "coordinator/core/step_reports.h"
+#include "coordinator/core/transport_choice.h"
 #include "coordinator/engine.h"
 #include "coordinator/request_table.h"
 
@@ -34,6 +35,7 @@ struct Engine::Impl {
     std::shared_ptr<NodePort> port;
     double busy_share = 0;
     control::NodeCounters counters;
+    std::vector<control::LinkReport> links;  // Of the current epoch.
     uint32_t slots = 0;
     Nanos last_heard = 0;
   };
@@ -50,9 +52,11 @@ struct Engine::Impl {
 
   // Engine's thread only, from here on.
   core::Membership membership;
+  core::TransportChoice transport;
   core::Scheduler scheduler;
   core::StepReports reports;  // Of steps that some compute nodes have done.
   RequestTable requests;
+  TraceLog trace;
   std::map<std::string, Node> nodes;      // Attached.
   std::vector<std::string> memory_names;  // Of the scheduler's epoch, in the plans' order.
   // Partition head: which heads these hold.
@@ -97,6 +101,8 @@ struct Engine::Impl {
   void DropSilentNodes();
   void NodeFault(const std::string& name, uint64_t epoch, const absl::Status& status,
                  const std::string& peer);
+  bool PassOverTransport(const std::string& name, uint64_t epoch, const absl::Status& status);
+  void NodeLinks(const std::string& name, uint64_t epoch, std::vector<control::LinkReport> links);
 
   // engine_steps.cc
   void PlanSteps();

@@ -6,11 +6,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "common/units.h"
 #include "common/version.h"
+#include "control/transport_fault.h"
 #include "coordinator/engine_internal.h"
 
 namespace lamina::coordinator {
@@ -61,8 +63,10 @@ void Engine::Impl::Configure() {
   Deliver(events);
   const control::EpochConfig config = MakeConfig();
   LogInfo("configuring epoch ", config.epoch, " compute ", absl::StrJoin(config.compute_nodes, ","),
-          " memory ", absl::StrJoin(config.memory_nodes, ","), " partition ", partition);
+          " memory ", absl::StrJoin(config.memory_nodes, ","), " partition ", partition,
+          " transport ", config.transport);
   for (const core::Member* member : Members()) {
+    nodes.at(member->name).links.clear();
     nodes.at(member->name).port->Configure(config);
   }
 }
@@ -134,7 +138,7 @@ control::EpochConfig Engine::Impl::MakeConfig() const {
                               .scratch_tokens = options.scheduler.scratch_tokens,
                               .sequence_tokens_max = options.scheduler.sequence_tokens_max,
                               .layers = options.layers,
-                              .transport = options.transport};
+                              .transport = transport.uri()};
   for (const core::Member* member : membership.compute_members()) {
     config.compute_nodes.push_back(member->name);
   }
@@ -224,6 +228,7 @@ void Engine::Impl::NodeJoined(const NodeHello& hello, std::shared_ptr<NodePort> 
   }
   const auto slots = static_cast<uint32_t>(
       std::min<uint64_t>(hello.identity.capacity_bytes / slot_bytes, uint64_t{1} << 31));
+  transport.Reset();
   nodes[name] = {
       .hello = hello, .port = std::move(port), .slots = slots, .last_heard = clock.Now()};
   LogInfo("joined ", name, " pid ", hello.pid, " kernels ", hello.identity.kernels);
@@ -265,10 +270,39 @@ void Engine::Impl::NodeFault(const std::string& name, uint64_t epoch, const absl
                              const std::string& peer) {
   LogError("fault of ", name, " epoch ", epoch, peer.empty() ? "" : " blames ", peer, ": ",
            status.message());
+  if (control::IsTransportFault(status) && PassOverTransport(name, epoch, status)) {
+    return;
+  }
   membership.Fault(name, epoch, status, peer);
   if (membership.phase() == core::MembershipPhase::kWaiting) {
     StopServing(absl::UnavailableError(absl::StrCat("node ", name, ": ", status.message())));
   }
+}
+
+// Whether another transport of the list is tried. A second node that says the same changes nothing.
+bool Engine::Impl::PassOverTransport(const std::string& name, uint64_t epoch,
+                                     const absl::Status& status) {
+  core::TransportChoice next = transport;
+  if (!next.PassOver(name, std::string(status.message())) || !membership.StartAnew(name, epoch)) {
+    return false;
+  }
+  transport = next;
+  LogWarning(transport.Warning());
+  return true;
+}
+
+void Engine::Impl::NodeLinks(const std::string& name, uint64_t epoch,
+                             std::vector<control::LinkReport> links) {
+  const auto node = nodes.find(name);
+  if (node == nodes.end() || epoch != membership.epoch()) {
+    return;
+  }
+  for (const control::LinkReport& link : links) {
+    LogInfo("link ", name, " ", link.peer, " by ", link.path,
+            absl::StrFormat(" latency %.1f us bandwidth ", link.latency_seconds * 1e6),
+            FormatBytes(static_cast<uint64_t>(link.bytes_per_second)), "/s");
+  }
+  node->second.links = std::move(links);
 }
 
 }  // namespace lamina::coordinator

@@ -28,7 +28,11 @@ void Engine::Impl::PlanSteps() {
       lanes_told = choice.lanes;
     }
   }
+  const Nanos now = plans.empty() ? 0 : clock.Now();
   for (core::StepPlan& plan : plans) {
+    if (trace.on(now)) {
+      trace.Planned(plan, now, [this](core::SequenceId id) { return requests.FollowedId(id); });
+    }
     for (const core::PrefillChunk& chunk : plan.chunks) {
       if (!chunk.last) {
         chunks_planned[plan.lane].emplace_back(plan.step, chunk);
@@ -71,6 +75,7 @@ void Engine::Impl::StepDone(const std::string& name, core::StepResult report) {
     status = scheduler.OnStepDone(result, events);
     if (status.ok()) {
       membership.NoteProgress();
+      trace.Done(result.epoch, result.lane, result.step, clock.Now());
       ReportChunks(result);
     }
   }
@@ -153,19 +158,25 @@ core::LaneCosts Engine::Impl::CostsOfLanes() const {
 EngineStatus Engine::Impl::Status() {
   EngineStatus status{.epoch = membership.epoch(),
                       .state = draining ? "draining" : membership.Describe(),
-                      .transport = options.transport.substr(0, options.transport.find(':')),
+                      .transport = transport.uri().substr(0, transport.uri().find(':')),
                       .scheduler = scheduler.Stats(),
                       .partition = partition,
                       .tokens_per_second = TokensPerSecond(),
                       .tokens_generated = requests.tokens(),
                       .requests_finished = requests.finished(),
                       .requests_failed = requests.failed()};
+  if (std::string warning = transport.Warning(); !warning.empty()) {
+    status.warnings.push_back(std::move(warning));
+  }
   for (const core::Member& member : membership.all()) {
     NodeReport report{.member = member};
     if (const auto node = nodes.find(member.name); node != nodes.end()) {
       report.hello = node->second.hello;
       report.busy_share = node->second.busy_share;
       report.counters = node->second.counters;
+      for (const control::LinkReport& link : node->second.links) {
+        status.links.push_back({.from = member.name, .report = link});
+      }
     }
     const auto index = std::find(memory_names.begin(), memory_names.end(), member.name);
     if (index != memory_names.end()) {

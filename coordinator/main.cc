@@ -73,10 +73,13 @@ uint32_t SequenceTokensMax(const ClusterConfig& config, const model::ModelConfig
 coordinator::EngineOptions MakeOptions(const ClusterConfig& config, const model::Model& model) {
   coordinator::EngineOptions options{.layers = LayersOf(model.graph),
                                      .vocabulary = model.config.vocabulary,
-                                     .transport = config.transport.front() + "://",
                                      .mode = config.pipeline.mode,
                                      .priority_order = config.order == ServiceOrderKind::kPriority,
                                      .node_silence_max = kNodeSilenceMax};
+  options.transports.clear();
+  for (const std::string& scheme : config.transport) {
+    options.transports.push_back(scheme + "://");
+  }
   for (const ComputeNodeConfig& node : config.compute) {
     options.nodes.push_back({.name = node.name});
   }

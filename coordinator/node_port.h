@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "common/clock.h"
 #include "control/node_handler.h"
 #include "coordinator/core/step_plan.h"
 
@@ -19,6 +20,12 @@ class NodePort {
   virtual void Configure(const control::EpochConfig& config) = 0;
   virtual void Connect(const control::EpochPeers& peers) = 0;
   virtual void SendPlan(const core::StepPlan& plan) = 0;
+  // The node records its timeline for so long.
+  virtual void StartTrace(Nanos length) = 0;
+  // The node sends what it has recorded, with this id.
+  virtual void CollectTrace(uint64_t id) = 0;
+  // The node tells its clock.
+  virtual void PingClock() = 0;
   // Tells the node why it cannot take part, and ends the stream.
   virtual void Refuse(const std::string& reason) = 0;
   // Ends the stream; the node may come back on a new one.

@@ -172,6 +172,14 @@ RequestRecord RequestTable::RecordOf(const Request& request, const absl::Status&
   return record;
 }
 
+std::vector<RequestRecord> RequestTable::Running() const {
+  std::vector<RequestRecord> records;
+  for (const auto& [key, request] : requests_) {
+    records.push_back(RecordOf(request, absl::OkStatus()));
+  }
+  return records;
+}
+
 std::string RequestTable::FollowedId(core::SequenceId sequence) {
   Request* request = nullptr;
   return Find(sequence, &request) == nullptr ? "" : request->spec.followed_id;

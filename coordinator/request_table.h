@@ -54,6 +54,9 @@ class RequestTable {
   // What logs call the request of a sequence; empty for unknown ones.
   std::string FollowedId(core::SequenceId sequence);
 
+  // Of all that have not ended; their times so far.
+  std::vector<RequestRecord> Running() const;
+
   // Tells the client how far the prompt of a sequence is. Unknown sequences are ignored.
   void Progress(core::SequenceId sequence, uint32_t tokens_done);
 

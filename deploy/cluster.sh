@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Starts and stops the daemons of a cluster file on this host.
+# Starts and stops the daemons of a cluster file on this host. For nodes whose `host` is another one it
+# prints what to type there.
 #
 # usage: deploy/cluster.sh up            [--cluster FILE] [--set KEY=VALUE]... [--wait SECONDS]
 #        deploy/cluster.sh down          [--cluster FILE] [--grace SECONDS]
@@ -84,8 +85,33 @@ pid_of() {
   printf '%s' "$pid"
 }
 
-# daemons: "role name" of each, from the configuration that `up` left.
-daemons() { "$bin/lamina" config --cluster "$state/cluster.yaml" --list | awk '{print $1, $2}'; }
+# listing: "role name host cores address" of each daemon, from the configuration that `up` left.
+listing() { "$bin/lamina" config --cluster "$state/cluster.yaml" --list; }
+
+# is_here ROLE HOST: whether that daemon runs on this host. The coordinator and the gateway always do.
+is_here() {
+  case $1:$2 in
+    coordinator:* | gateway:* | *:localhost | *:127.*) return 0 ;;
+  esac
+  [[ $2 == "$HOSTNAME" || " $(hostname -I 2> /dev/null) " == *" $2 "* ]]
+}
+
+# daemons: "role name" of each on this host.
+daemons() {
+  local role name host _rest
+  while read -r role name host _rest; do
+    ! is_here "$role" "$host" || printf '%s %s\n' "$role" "$name"
+  done < <(listing)
+}
+
+# say_elsewhere: what to type on other hosts.
+say_elsewhere() {
+  local role name host _rest
+  while read -r role name host _rest; do
+    is_here "$role" "$host" ||
+      say "on $host, with a copy of $state/cluster.yaml: lamina-$role --cluster cluster.yaml --name $name --coordinator $address"
+  done < <(listing)
+}
 
 # show_log NAME: the end of its log, on stderr.
 show_log() {
@@ -309,6 +335,7 @@ up() {
       started=$((started + 1))
     fi
   done < <(daemons)
+  say_elsewhere
   await_serving
   if ((started == 0)); then
     say "the cluster was up already, and serves at $address"

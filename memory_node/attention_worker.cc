@@ -11,6 +11,8 @@
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "control/epoch_shape.h"
+#include "control/transport_fault.h"
+#include "transport/link_probe.h"
 #include "transport/put_all.h"
 
 namespace lamina::memory_node {
@@ -18,6 +20,9 @@ namespace {
 
 // How long an idle worker sleeps before it looks for plans of steps without rows here.
 constexpr Nanos kIdleWait = Millis(50);
+// For all compute nodes to have measured their links, one after the other. Longer than each waits
+// for an answer, so that it is they who say which link does not work.
+constexpr Nanos kMeasuringMax = Seconds(60);
 
 }  // namespace
 
@@ -73,7 +78,11 @@ Nanos AttentionWorker::Lap(control::WorkPart part, uint32_t lane, uint64_t value
 }
 
 absl::Status AttentionWorker::Run(std::string& blamed) {
-  LAMINA_RETURN_IF_ERROR(transport_.RegisterSource(reply_, transport::MemoryKind::kHost));
+  LAMINA_RETURN_IF_ERROR(
+      control::TransportFault(transport_.RegisterSource(reply_, transport::MemoryKind::kHost)));
+  if (absl::Status answered = AnswerLinks(blamed); !answered.ok()) {
+    return absl::IsCancelled(answered) ? absl::OkStatus() : control::TransportFault(answered);
+  }
   lap_ = RealClock().Now();
   while (abort_.load(std::memory_order_acquire) == 0) {
     const absl::StatusOr<size_t> ready = WaitForQueries();
@@ -117,6 +126,25 @@ void AttentionWorker::NoteUnit(const Lane& lane, Nanos elapsed) {
   }
   unit_times_.Add(static_cast<double>(context), ToSeconds(elapsed));
   counters_.unit_line.Set(unit_times_.Line(/*proportional=*/true));
+}
+
+// Compute nodes measure their links before they send anything else.
+absl::Status AttentionWorker::AnswerLinks(std::string& blamed) {
+  std::vector<transport::LinkAnswerer> answerers;
+  for (uint32_t node = 0; node < replies_.size(); ++node) {
+    answerers.push_back({.peer = replies_[node].get(),
+                         .ask_word = layout_.query_probe_word(node),
+                         .answer_word = layout_.memory_probe_word(options_.node)});
+  }
+  size_t late = 0;
+  const absl::Status status = transport::AnswerLinks(
+      transport_, region_, answerers,
+      {.deadline = RealClock().Now() + kMeasuringMax, .abort = &abort_}, late);
+  if (!status.ok()) {
+    blamed = options_.config.compute_nodes[late];
+    return absl::Status(status.code(), absl::StrCat("link to ", blamed, ": ", status.message()));
+  }
+  return absl::OkStatus();
 }
 
 // Waits for the next value of any (compute node, lane). The one served last is looked at last.

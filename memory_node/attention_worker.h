@@ -108,6 +108,7 @@ class AttentionWorker {
   // The time since the last lap went into `part` of a unit. Returns how much it was.
   Nanos Lap(control::WorkPart part, uint32_t lane, uint64_t value, uint32_t replica,
             size_t bytes = 0);
+  absl::Status AnswerLinks(std::string& blamed);
   absl::StatusOr<size_t> WaitForQueries();
   absl::Status ServeUnit(uint32_t replica, uint32_t lane);
   void NoteUnit(const Lane& lane, Nanos elapsed);

@@ -49,8 +49,11 @@ absl::Status Serve(const control::DaemonFlags& flags) {
                           .capacity_bytes = node->capacity_bytes,
                           .bandwidth_bytes_per_second = bandwidth,
                           .kernels = kernels::CpuAttention().name()});
-  memory_node::MemoryNode handler(
-      {.name = flags.name, .cores = node->cores, .kernel = &kernels::CpuAttention()}, pool);
+  memory_node::MemoryNode handler({.name = flags.name,
+                                   .cores = node->cores,
+                                   .kernel = &kernels::CpuAttention(),
+                                   .verbs_uri = config->verbs.Uri()},
+                                  pool);
   handler.SetReporter(&link);
   std::atomic<bool> attached{false};
   std::unique_ptr<control::HttpServer> http;

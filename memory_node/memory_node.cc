@@ -8,6 +8,7 @@
 #include "common/status_macros.h"
 #include "common/units.h"
 #include "control/epoch_shape.h"
+#include "control/transport_fault.h"
 #include "transport/put_all.h"
 #include "transport/registry.h"
 
@@ -28,11 +29,7 @@ absl::StatusOr<std::string> MemoryNode::Configure(const control::EpochConfig& co
   const core::WindowLayout layout(shape);
   config_ = config;
   LAMINA_RETURN_IF_ERROR(MakeArena(control::LayersOf(config, node), config.slots[node]));
-  LAMINA_ASSIGN_OR_RETURN(transport_, transport::MakeTransport(config.transport));
-  LAMINA_ASSIGN_OR_RETURN(region_, transport_->CreateRegion({.name = options_.name + " queries",
-                                                             .bytes = layout.query_region_bytes(),
-                                                             .signal_words = layout.query_words(),
-                                                             .epoch = config.epoch}));
+  LAMINA_RETURN_IF_ERROR(control::TransportFault(MakeRegion(layout)));
   worker_ = std::make_unique<AttentionWorker>(
       AttentionWorker::Options{.config = config, .node = node, .kernel = options_.kernel},
       *transport_, *region_, *arena_, pool_, counters_);
@@ -40,6 +37,17 @@ absl::StatusOr<std::string> MemoryNode::Configure(const control::EpochConfig& co
           FormatBytes(arena_->bytes()), " windows ", FormatBytes(layout.query_region_bytes()),
           " transport ", transport_->scheme());
   return region_->Descriptor();
+}
+
+absl::Status MemoryNode::MakeRegion(const core::WindowLayout& layout) {
+  LAMINA_ASSIGN_OR_RETURN(
+      transport_, transport::MakeTransport(control::TransportUri(*config_, options_.verbs_uri)));
+  LAMINA_ASSIGN_OR_RETURN(region_,
+                          transport_->CreateRegion({.name = options_.name + " queries",
+                                                    .bytes = layout.query_region_bytes(),
+                                                    .signal_words = layout.query_region_words(),
+                                                    .epoch = config_->epoch}));
+  return absl::OkStatus();
 }
 
 // Keeps the arena of the epoch before when its shape is the same: nothing in it is referred to any
@@ -60,9 +68,9 @@ absl::Status MemoryNode::Connect(const control::EpochPeers& peers) {
   if (worker_ == nullptr || !config_.has_value() || peers.epoch != config_->epoch) {
     return absl::AbortedError(absl::StrCat("not configured for epoch ", peers.epoch));
   }
-  LAMINA_ASSIGN_OR_RETURN(auto replies,
-                          transport::OpenRegions(*transport_, peers.compute_regions, peers.epoch));
-  worker_->SetPeers(std::move(replies));
+  auto replies = transport::OpenRegions(*transport_, peers.compute_regions, peers.epoch);
+  LAMINA_RETURN_IF_ERROR(control::TransportFault(replies.status()));
+  worker_->SetPeers(*std::move(replies));
   thread_.Start(
       options_.cores, peers.epoch,
       [worker = worker_.get()](std::string& blamed) { return worker->Run(blamed); }, reporter_);

@@ -25,6 +25,7 @@ struct MemoryNodeOptions {
   std::string name;
   std::vector<int> cores;
   const kernels::AttentionKernel* kernel = nullptr;
+  std::string verbs_uri = "verbs://";  // With this host's options.
 };
 
 class MemoryNode final : public control::NodeHandler {
@@ -40,9 +41,11 @@ class MemoryNode final : public control::NodeHandler {
   void TakePlan(core::StepPlan plan) override;
   void LeaveEpoch() override;
   control::NodeCounters Counters() const override;
+  control::TraceRing& ring() override { return counters_.meter.ring(); }
 
  private:
   absl::Status MakeArena(std::vector<AttentionDescriptor> layers, uint32_t slots);
+  absl::Status MakeRegion(const core::WindowLayout& layout);
 
   const MemoryNodeOptions options_;
   ThreadPool& pool_;

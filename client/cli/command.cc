@@ -7,6 +7,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/trace_context.h"
 
 namespace lamina::cli {
 namespace {
@@ -103,8 +104,13 @@ int Fail(const absl::Status& status) {
     return kExitInterrupted;
   }
   const std::string_view message(status.message().data(), status.message().size());
-  std::fprintf(stderr, "%s %s\n", Terminal::Error().Red("lamina: error:").c_str(),
-               message.empty() ? status.ToString().c_str() : std::string(message).c_str());
+  std::string words = message.empty() ? status.ToString() : std::string(message);
+  // Who sent what cannot be need not search logs for it.
+  if (const auto id = status.GetPayload(kRequestIdHeader);
+      id.has_value() && !absl::IsInvalidArgument(status)) {
+    words += " (request " + std::string(*id) + ")";
+  }
+  std::fprintf(stderr, "%s %s\n", Terminal::Error().Red("lamina: error:").c_str(), words.c_str());
   return kExitFailed;
 }
 

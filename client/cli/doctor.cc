@@ -3,10 +3,13 @@
 // lamina doctor: what is wrong with this host, why it matters, and what to type.
 #include <algorithm>
 #include <optional>
+#include <semaphore>
 
 #include "absl/strings/str_format.h"
 #include "client/cli/command.h"
 #include "client/doctor/host_checks.h"
+#include "client/doctor/peer_checks.h"
+#include "client/doctor/peer_server.h"
 #include "client/doctor/reach_checks.h"
 #include "common/config/cluster_config.h"
 #include "transport/registry.h"
@@ -21,7 +24,10 @@ using doctor::State;
 constexpr char kExamples[] = R"(  lamina doctor
   lamina doctor --cluster deploy/clusters/local.yaml
   lamina doctor --json
-Looks at this host alone: run it on each. Exit status 1 when a check fails.
+  lamina doctor --serve 0.0.0.0:7500        # on one host, until Ctrl-C; then on another:
+  lamina doctor --peer 192.0.2.1:7500
+Looks at this host alone: run it on each. With --peer at what is between this host and another too.
+Exit status 1 when a check fails.
 )";
 
 constexpr Nanos kEach = Millis(200);
@@ -29,6 +35,8 @@ constexpr Nanos kEach = Millis(200);
 struct DoctorFlags {
   std::string cluster;
   std::vector<std::string> overrides;
+  std::string serve;
+  std::string peer;
 };
 
 const char* NameOf(State state) {
@@ -79,6 +87,27 @@ std::vector<std::string> TransportsToTry(const std::optional<ClusterConfig>& clu
   return schemes;
 }
 
+// Until Ctrl-C.
+int Serve(const Invocation& invocation, const DoctorFlags& flags,
+          const std::optional<ClusterConfig>& cluster) {
+  const auto server =
+      doctor::PeerServer::Start({.listen = flags.serve,
+                                 .version = invocation.version,
+                                 .verbs_uri = cluster ? cluster->verbs.Uri() : "verbs://",
+                                 .unix_nanos = &doctor::UnixNanos});
+  if (!server.ok()) {
+    return Fail(server.status());
+  }
+  std::printf("serving at %s; on the other host: lamina doctor --peer %s\n",
+              (*server)->address().c_str(), (*server)->address().c_str());
+  std::fflush(stdout);
+  std::binary_semaphore interrupted(0);
+  const Interrupts::Scoped handler(*invocation.interrupts,
+                                   [&interrupted] { interrupted.release(); });
+  interrupted.acquire();
+  return kExitOk;
+}
+
 int Run(const Invocation& invocation, const DoctorFlags& flags) {
   std::optional<ClusterConfig> cluster;
   if (!flags.cluster.empty()) {
@@ -88,6 +117,9 @@ int Run(const Invocation& invocation, const DoctorFlags& flags) {
     }
     cluster = *loaded;
   }
+  if (!flags.serve.empty()) {
+    return Serve(invocation, flags, cluster);
+  }
   Findings findings =
       doctor::CheckHost(doctor::CollectHostFacts(""), cluster ? &*cluster : nullptr);
   const auto add = [&findings](Findings more) {
@@ -96,6 +128,12 @@ int Run(const Invocation& invocation, const DoctorFlags& flags) {
   add(doctor::CheckTransports(TransportsToTry(cluster), kEach));
   if (cluster) {
     add(doctor::CheckCoordinator(cluster->coordinator_listen, invocation.version));
+  }
+  if (!flags.peer.empty()) {
+    add(doctor::CheckPeer({.address = flags.peer,
+                           .transports = TransportsToTry(cluster),
+                           .version = invocation.version,
+                           .verbs_uri = cluster ? cluster->verbs.Uri() : "verbs://"}));
   }
   if (invocation.json) {
     PrintJson(ToJson(findings));
@@ -120,6 +158,12 @@ void AddDoctorCommand(CLI::App& app, Invocation& invocation) {
       ->take_all()
       ->expected(1)
       ->type_name("KEY=VALUE");
+  CLI::Option* serve =
+      command->add_option("--serve", flags->serve, "Be the other end of a --peer, until Ctrl-C")
+          ->type_name("HOST:PORT");
+  command->add_option("--peer", flags->peer, "Look also at what is between this host and that one")
+      ->type_name("HOST:PORT")
+      ->excludes(serve);
   command->callback([&invocation, flags] {
     invocation.run = [&invocation, flags] { return Run(invocation, *flags); };
   });

@@ -21,6 +21,7 @@ constexpr std::chrono::milliseconds kBetweenLooks(1100);
 constexpr char kExamples[] = R"(  lamina status
   lamina status --json
 busy: share of the last interval spent working. slots: tokens of KV cache, used of all.
+link: latency one way and bandwidth, measured when the epoch began.
 )";
 
 std::string Slots(const client::NodeStatus& node) {
@@ -62,6 +63,9 @@ void PrintStatus(const client::ClusterStatus& status, const std::string& bubbles
     std::printf("lanes:    %s\n", status.lane_choice.c_str());
   }
   std::printf("\n");
+  for (const std::string& warning : status.warnings) {
+    std::printf("%s %s\n\n", terminal.Yellow("warning:").c_str(), warning.c_str());
+  }
   std::printf("%s\n", terminal
                           .Bold(absl::StrFormat("%-12s %-12s %-9s %-6s %-9s %15s %7s %10s %10s  %s",
                                                 "node", "role", "state", "device", "transport",
@@ -72,6 +76,11 @@ void PrintStatus(const client::ClusterStatus& status, const std::string& bubbles
   }
   if (!bubbles.empty()) {
     std::printf("%s\n", bubbles.c_str());
+  }
+  for (const client::MeasuredLink& link : status.links) {
+    std::printf("link %s %s by %s: %.1f us, %s/s\n", link.from.c_str(), link.to.c_str(),
+                link.path.c_str(), link.latency_seconds * 1e6,
+                FormatBytes(static_cast<uint64_t>(link.bytes_per_second)).c_str());
   }
   for (const client::LaneStatus& lane : status.lanes) {
     std::printf("lane %u: %u rows, %llu context tokens, step %llu\n", lane.lane, lane.rows,

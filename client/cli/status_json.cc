@@ -63,6 +63,14 @@ Json ToJson(const client::ClusterStatus& status) {
                      {"context_tokens", lane.context_tokens},
                      {"step", lane.step}});
   }
+  Json links = Json::array();
+  for (const client::MeasuredLink& link : status.links) {
+    links.push_back({{"from", link.from},
+                     {"to", link.to},
+                     {"path", link.path},
+                     {"latency_seconds", link.latency_seconds},
+                     {"bytes_per_second", link.bytes_per_second}});
+  }
   return {{"epoch", status.epoch},
           {"state", status.state},
           {"model", status.model},
@@ -72,6 +80,8 @@ Json ToJson(const client::ClusterStatus& status) {
           {"lane_moves", status.lane_moves},
           {"nodes", nodes},
           {"lanes", lanes},
+          {"links", links},
+          {"warnings", status.warnings},
           {"running", status.running},
           {"waiting", status.waiting},
           {"tokens_per_second", status.tokens_per_second},

@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "common/config/cuda_host.h"
 #include "common/config/enum_names_internal.h"
+#include "common/config/verbs_keys_internal.h"
 #include "common/status_macros.h"
 
 namespace lamina {
@@ -173,6 +174,41 @@ absl::Status CheckGateway(const GatewayConfig& gateway) {
   return absl::OkStatus();
 }
 
+absl::Status CheckVerbs(const VerbsConfig& verbs) {
+  const bool spelled = std::all_of(verbs.device.begin(), verbs.device.end(), [](unsigned char c) {
+    return absl::ascii_isalnum(c) || c == '_' || c == '-' || c == '.';
+  });
+  if (!spelled) {
+    return Invalid("verbs.device", verbs.device, "a device's name, like mlx5_0");
+  }
+  for (const internal::VerbsKey& key : internal::kVerbsKeys) {
+    if (const std::optional<uint32_t> value = verbs.*key.value; value.has_value()) {
+      LAMINA_RETURN_IF_ERROR(
+          CheckRange(absl::StrCat("verbs.", key.name), *value, key.least, key.most));
+    }
+  }
+  if (const uint32_t mtu = verbs.mtu.value_or(256); (mtu & (mtu - 1)) != 0) {
+    return Invalid("verbs.mtu", absl::StrCat(mtu), "one of 256, 512, 1024, 2048, 4096");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckTransport(const ClusterConfig& config) {
+  if (config.transport.empty()) {
+    return absl::InvalidArgumentError("transport: the list is empty; name at least one, like shm");
+  }
+  std::set<std::string> seen;
+  for (const std::string& name : config.transport) {
+    if (!IsOneOf(name, {"shm", "ucx", "verbs"})) {
+      return Invalid("transport", name, "one of shm, ucx, verbs");
+    }
+    if (!seen.insert(name).second) {
+      return absl::InvalidArgumentError(absl::StrCat("transport: names ", name, " twice"));
+    }
+  }
+  return CheckVerbs(config.verbs);
+}
+
 absl::Status CheckValues(const ClusterConfig& config) {
   if (config.model.empty()) {
     return absl::InvalidArgumentError(
@@ -183,14 +219,7 @@ absl::Status CheckValues(const ClusterConfig& config) {
     LAMINA_RETURN_IF_ERROR(CheckListen("coordinator.http", config.coordinator_http));
   }
   LAMINA_RETURN_IF_ERROR(CheckGateway(config.gateway));
-  if (config.transport.empty()) {
-    return absl::InvalidArgumentError("transport: the list is empty; name at least one, like shm");
-  }
-  for (const std::string& name : config.transport) {
-    if (!IsOneOf(name, {"shm", "ucx", "verbs"})) {
-      return Invalid("transport", name, "one of shm, ucx, verbs");
-    }
-  }
+  LAMINA_RETURN_IF_ERROR(CheckTransport(config));
   if (!IsOneOf(config.policy, {"attend_remote", "fetch_heads", "fetch_recompute", "fetch_hybrid",
                                "fetch_sparse", "local", "auto"})) {
     return Invalid("policy", config.policy,
@@ -224,10 +253,12 @@ absl::Status CheckValues(const ClusterConfig& config) {
 }
 
 template <typename Node>
-absl::Status CheckNodeServed(absl::string_view list, size_t index, const Node& node) {
-  if (!IsThisHost(node.host)) {
+absl::Status CheckNodeServed(absl::string_view list, size_t index, const Node& node,
+                             bool other_hosts) {
+  if (!IsThisHost(node.host) && !other_hosts) {
     return NotServed(absl::StrCat(list, ".", index, ".host"), node.host,
-                     "localhost, 127.0.0.1 (transport shm joins processes of one host)");
+                     "localhost, 127.0.0.1 (transport shm joins processes of one host; between "
+                     "hosts write transport: ucx, or [verbs, ucx])");
   }
   if (node.device != "cpu") {
     return NotServed(absl::StrCat(list, ".", index, ".device"), node.device,
@@ -235,6 +266,24 @@ absl::Status CheckNodeServed(absl::string_view list, size_t index, const Node& n
                                   DescribeCudaHost(ParseCudaDevice(node.device).value_or(0))));
   }
   return absl::OkStatus();
+}
+
+// Nodes on other hosts must reach the coordinator.
+absl::Status CheckReachable(const ClusterConfig& config) {
+  const std::string host =
+      config.coordinator_listen.substr(0, config.coordinator_listen.rfind(':'));
+  const auto check = [&](const auto& nodes) -> absl::Status {
+    for (const auto& node : nodes) {
+      if (IsThisHost(host) && !IsThisHost(node.host)) {
+        return Invalid("coordinator.listen", config.coordinator_listen,
+                       absl::StrCat("an address of this host that ", node.name, " on ", node.host,
+                                    " can reach, or 0.0.0.0 for all"));
+      }
+    }
+    return absl::OkStatus();
+  };
+  LAMINA_RETURN_IF_ERROR(check(config.compute));
+  return check(config.memory);
 }
 
 absl::Status CheckServed(const ClusterConfig& config) {
@@ -247,14 +296,12 @@ absl::Status CheckServed(const ClusterConfig& config) {
     return NotServed("memory", absl::StrCat(config.memory.size(), " nodes"),
                      absl::StrCat("1 to ", kMemoryNodesMax));
   }
-  if (config.transport.size() > 1) {
-    return NotServed("transport", absl::StrJoin(config.transport, ", "), "one name");
-  }
+  const bool other_hosts = config.transport != std::vector<std::string>{"shm"};
   for (size_t i = 0; i < config.compute.size(); ++i) {
-    LAMINA_RETURN_IF_ERROR(CheckNodeServed("compute", i, config.compute[i]));
+    LAMINA_RETURN_IF_ERROR(CheckNodeServed("compute", i, config.compute[i], other_hosts));
   }
   for (size_t i = 0; i < config.memory.size(); ++i) {
-    LAMINA_RETURN_IF_ERROR(CheckNodeServed("memory", i, config.memory[i]));
+    LAMINA_RETURN_IF_ERROR(CheckNodeServed("memory", i, config.memory[i], other_hosts));
   }
   if (config.policy != "attend_remote") {
     return NotServed("policy", config.policy, "attend_remote");
@@ -292,10 +339,23 @@ absl::Status AppendCoreRange(absl::string_view text, absl::string_view part,
 
 }  // namespace
 
+std::string VerbsConfig::Uri() const {
+  std::string uri = absl::StrCat("verbs://", device);
+  char separator = '?';
+  for (const internal::VerbsKey& key : internal::kVerbsKeys) {
+    if (const std::optional<uint32_t> number = this->*key.value; number.has_value()) {
+      absl::StrAppend(&uri, std::string(1, separator), key.name, "=", *number);
+      separator = '&';
+    }
+  }
+  return uri;
+}
+
 absl::Status ClusterConfig::Validate() const {
   LAMINA_RETURN_IF_ERROR(CheckValues(*this));
   LAMINA_RETURN_IF_ERROR(CheckNodes(*this));
-  return CheckServed(*this);
+  LAMINA_RETURN_IF_ERROR(CheckServed(*this));
+  return CheckReachable(*this);
 }
 
 const ComputeNodeConfig* ClusterConfig::FindCompute(absl::string_view name) const {

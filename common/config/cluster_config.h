@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -59,6 +60,24 @@ struct GatewayConfig {
   friend bool operator==(const GatewayConfig&, const GatewayConfig&) = default;
 };
 
+// How verbs:// uses this host's RDMA devices. What is not given is chosen by rule
+// (transport/verbs/verbs_options.h has the rules' defaults).
+struct VerbsConfig {
+  std::string device;  // Like mlx5_0; empty: the fastest active port.
+  std::optional<uint32_t> port;
+  std::optional<uint32_t> gid;  // Index into the port's table.
+  std::optional<uint32_t> mtu;
+  std::optional<uint32_t> timeout;  // Of a packet: 4.096 us * 2^timeout.
+  std::optional<uint32_t> retries;
+  std::optional<uint32_t> rnr_retries;
+  std::optional<uint32_t> queue;  // Work requests in flight to one peer.
+
+  // "verbs://mlx5_0?gid=3".
+  std::string Uri() const;
+
+  friend bool operator==(const VerbsConfig&, const VerbsConfig&) = default;
+};
+
 enum class PrefillMode : uint8_t { kInline, kDedicated };
 enum class ServiceOrderKind : uint8_t { kFirstComeFirstServed, kPriority };
 
@@ -70,7 +89,8 @@ struct ClusterConfig {
   GatewayConfig gateway;
   std::vector<ComputeNodeConfig> compute;
   std::vector<MemoryNodeConfig> memory;
-  std::vector<std::string> transport = {"shm"};  // First that works.
+  std::vector<std::string> transport = {"shm"};  // The first that works for all nodes.
+  VerbsConfig verbs;
   struct {
     PipelineMode mode = PipelineMode::kRotational;
     uint32_t lanes = 2;       // At most.

@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "common/config/cluster_config.h"
 #include "common/config/enum_names_internal.h"
+#include "common/config/verbs_keys_internal.h"
 #include "yaml-cpp/yaml.h"
 
 namespace lamina {
@@ -101,6 +102,22 @@ void EmitGateway(YAML::Emitter& out, const GatewayConfig& gateway) {
   out << YAML::EndMap;
 }
 
+void EmitVerbs(YAML::Emitter& out, const VerbsConfig& verbs) {
+  if (verbs == VerbsConfig()) {
+    return;
+  }
+  out << YAML::Key << "verbs" << YAML::Value << YAML::Flow << YAML::BeginMap;
+  if (!verbs.device.empty()) {
+    out << YAML::Key << "device" << YAML::Value << verbs.device;
+  }
+  for (const internal::VerbsKey& key : internal::kVerbsKeys) {
+    if (const std::optional<uint32_t> value = verbs.*key.value; value.has_value()) {
+      out << YAML::Key << key.name << YAML::Value << *value;
+    }
+  }
+  out << YAML::EndMap;
+}
+
 }  // namespace
 
 std::string ToYaml(const ClusterConfig& config) {
@@ -129,6 +146,7 @@ std::string ToYaml(const ClusterConfig& config) {
   EmitGateway(out, config.gateway);
   EmitNodes(out, config);
   out << YAML::Key << "transport" << YAML::Value << YAML::Flow << config.transport;
+  EmitVerbs(out, config.verbs);
   section("pipeline");
   word("mode", EnumName(internal::kPipelineModes, config.pipeline.mode));
   if (config.pipeline.lanes_auto) {

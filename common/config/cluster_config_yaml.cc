@@ -16,6 +16,7 @@
 #include "common/config/cluster_config.h"
 #include "common/config/enum_names_internal.h"
 #include "common/config/override_internal.h"
+#include "common/config/verbs_keys_internal.h"
 #include "common/status_macros.h"
 #include "common/string_distance.h"
 #include "common/units.h"
@@ -55,6 +56,7 @@ class ClusterFileReader {
   ReadValue Text(std::string& out) const;
   ReadValue Number(uint32_t& out) const;
   ReadValue NumberOrAuto(uint32_t& out, bool& automatic) const;
+  ReadValue Number(std::optional<uint32_t>& out) const;
   ReadValue Size(uint64_t& out) const;
   ReadValue Cores(std::vector<int>& out) const;
   ReadValue Words(std::vector<std::string>& out) const;
@@ -65,6 +67,7 @@ class ClusterFileReader {
   std::vector<Key> ComputeKeys(ComputeNodeConfig& node) const;
   std::vector<Key> MemoryKeys(MemoryNodeConfig& node) const;
   std::vector<Key> GatewayKeys(GatewayConfig& gateway) const;
+  std::vector<Key> VerbsKeys(VerbsConfig& verbs) const;
 
   const std::string origin_;
   ClusterConfig& config_;
@@ -182,6 +185,12 @@ ReadValue ClusterFileReader::NumberOrAuto(uint32_t& out, bool& automatic) const 
   };
 }
 
+ReadValue ClusterFileReader::Number(std::optional<uint32_t>& out) const {
+  return [this, &out](const YAML::Node& node, const std::string& path) -> absl::Status {
+    return Number(out.emplace())(node, path);
+  };
+}
+
 ReadValue ClusterFileReader::Size(uint64_t& out) const {
   return [this, &out](const YAML::Node& node, const std::string& path) -> absl::Status {
     LAMINA_RETURN_IF_ERROR(RequireScalar(node, path));
@@ -279,6 +288,14 @@ std::vector<Key> ClusterFileReader::GatewayKeys(GatewayConfig& gateway) const {
           {"keep_alive_seconds", Number(gateway.keep_alive_seconds)}};
 }
 
+std::vector<Key> ClusterFileReader::VerbsKeys(VerbsConfig& verbs) const {
+  std::vector<Key> keys = {{"device", Text(verbs.device)}};
+  for (const internal::VerbsKey& key : internal::kVerbsKeys) {
+    keys.push_back({key.name, Number(verbs.*key.value)});
+  }
+  return keys;
+}
+
 absl::Status ClusterFileReader::Read(const YAML::Node& root) {
   ClusterConfig& c = config_;
   constexpr uint32_t kNotGiven = UINT32_MAX;
@@ -294,6 +311,7 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
       {"memory", List<MemoryNodeConfig>(
                      c.memory, [this](MemoryNodeConfig& node) { return MemoryKeys(node); })},
       {"transport", Words(c.transport)},
+      {"verbs", Section(VerbsKeys(c.verbs))},
       {"pipeline", Section({{"mode", Choice(internal::kPipelineModes, c.pipeline.mode)},
                             {"lanes", NumberOrAuto(c.pipeline.lanes, c.pipeline.lanes_auto)}})},
       {"partition", Choice(internal::kPartitions, c.partition)},

@@ -104,6 +104,16 @@ void Membership::CannotServe(absl::string_view problem) {
   problem_ = std::string(problem);
 }
 
+bool Membership::StartAnew(const std::string& name, uint64_t epoch) {
+  const Member* member = Find(name);
+  if (member == nullptr || epoch != epoch_ || member->state == MemberState::kAbsent ||
+      phase_ == MembershipPhase::kWaiting || changed_) {
+    return false;
+  }
+  changed_ = true;
+  return true;
+}
+
 bool Membership::CanForm() const {
   bool compute = false;
   bool memory = false;

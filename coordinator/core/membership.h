@@ -65,6 +65,10 @@ class Membership {
   // The answer to kConfigure when the members cannot serve together: waits for other members.
   void CannotServe(absl::string_view problem);
 
+  // The epoch cannot go on, through no fault of `name`, which says so: another one of the same
+  // members starts. False, and nothing changes, when the epoch is over already.
+  bool StartAnew(const std::string& name, uint64_t epoch);
+
   // What to do now; call until kNone.
   MembershipAction Next();
 

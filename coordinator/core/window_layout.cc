@@ -98,7 +98,7 @@ size_t WindowLayout::compute_region_bytes() const {
 }
 
 uint32_t WindowLayout::compute_region_words() const {
-  return reply_words() + (shape_.compute_nodes == 1 ? 0 : 2 * replica_words());
+  return data_words() + shape_.memory_nodes + shape_.compute_nodes;
 }
 
 uint32_t WindowLayout::context_word(uint32_t compute_node, uint32_t lane) const {

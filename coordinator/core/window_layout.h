@@ -100,6 +100,9 @@ class WindowLayout {
   size_t query_region_bytes() const;
   uint32_t query_word(uint32_t compute_node, uint32_t lane) const;
   uint32_t query_words() const { return shape_.compute_nodes * shape_.lanes; }
+  // Behind these, one of each compute node, for the measuring of links (transport/link_probe.h).
+  uint32_t query_region_words() const { return query_words() + shape_.compute_nodes; }
+  uint32_t query_probe_word(uint32_t compute_node) const { return query_words() + compute_node; }
   size_t QueryWindow(uint32_t compute_node, uint32_t lane, uint64_t value) const;
   size_t query_window_bytes() const { return query_window_bytes_; }
 
@@ -117,11 +120,21 @@ class WindowLayout {
   size_t ContextWindow(uint32_t compute_node, uint32_t lane) const;
   uint32_t token_word(uint32_t compute_node, uint32_t lane) const;
   size_t TokenWindow(uint32_t compute_node, uint32_t lane, uint64_t step) const;
+  // For the measuring of links: one of each memory node, then one of each compute node.
+  uint32_t memory_probe_word(uint32_t memory_node) const { return data_words() + memory_node; }
+  uint32_t compute_probe_word(uint32_t compute_node) const {
+    return data_words() + shape_.memory_nodes + compute_node;
+  }
+  size_t context_window_bytes() const { return context_window_bytes_; }
   // One step samples at most so many tokens: of its rows, its chunks, and their forks.
   uint32_t token_rows_max() const { return 2 * shape_.rows_max + shape_.kv_rows_max; }
 
  private:
   uint32_t replica_words() const { return shape_.compute_nodes * shape_.lanes; }
+  // Of a compute node's region, those for probes left out.
+  uint32_t data_words() const {
+    return reply_words() + (shape_.compute_nodes == 1 ? 0 : 2 * replica_words());
+  }
 
   WindowShape shape_;
   size_t query_window_bytes_ = 0;

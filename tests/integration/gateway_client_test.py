@@ -5,6 +5,7 @@
 import asyncio
 import json
 import unittest
+import urllib.request
 
 from harness import Cluster, json_lines, require_model, run_in_environment
 
@@ -12,10 +13,23 @@ if __name__ == "__main__":
     run_in_environment("openai==3.54.0")
 
 import openai  # noqa: E402  In the environment.
+from openai.types import Completion  # noqa: E402
+from openai.types.chat import ChatCompletion, ChatCompletionChunk  # noqa: E402
 
 MODEL = "smollm2-135m-instruct"
 PROMPT = "The capital of France is"
 CHAT = [{"role": "user", "content": "Name three colours."}]
+
+
+def unknown_fields(model, where=""):
+    """Fields of an answer, read into the openai package's types, that these do not know."""
+    found = [f"{where}.{name}" for name in (model.model_extra or {})]
+    for name in model.model_fields_set & set(type(model).model_fields):
+        value = getattr(model, name)
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, openai.BaseModel):
+                found += unknown_fields(item, f"{where}.{name}")
+    return found
 
 
 class GatewayClientTest(unittest.TestCase):
@@ -136,6 +150,58 @@ class GatewayClientTest(unittest.TestCase):
         streamed = [e for c in self.chat(logprobs=True, top_logprobs=2, max_tokens=4, stream=True)
                     for e in (c.choices[0].logprobs.content if c.choices[0].logprobs else [])]
         self.assertEqual(streamed, content)
+
+    def record(self, path, **body):
+        """The events of a stream as they came over the wire, without [DONE]."""
+        data = json.dumps({"model": MODEL, "max_tokens": 4, "temperature": 0, "stream": True, **body})
+        request = urllib.request.Request(f"{self.url}{path}", data.encode(), {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            events = answer.read().decode().split("\n\n")
+        self.assertEqual(events[-2:], ["data: [DONE]", ""])
+        self.assertEqual({event[:6] for event in events[:-1]}, {"data: "})
+        return [json.loads(event[6:]) for event in events[:-2]]
+
+    def assert_shape(self, kind, event):
+        """Every field that the type demands is there, each has its type, and there is none besides."""
+        self.assertEqual(unknown_fields(kind.model_validate(event, strict=True)), [], event)
+
+    def test_recorded_streams_have_the_documented_shape(self):
+        usage = {"stream_options": {"include_usage": True}}
+        for body in ({"messages": CHAT}, {"messages": CHAT, "n": 2, **usage},
+                     {"messages": CHAT, "logprobs": True, "top_logprobs": 2, **usage}):
+            with self.subTest(body=body):
+                events = self.record("/chat/completions", **body)
+                for event in events:
+                    self.assert_shape(ChatCompletionChunk, event)
+                whole = self.record_whole("/chat/completions", **body)
+                self.assert_shape(ChatCompletion, whole)
+        for body in ({"prompt": PROMPT}, {"prompt": [PROMPT, "One"], **usage}, {"prompt": PROMPT, "logprobs": 2}):
+            with self.subTest(body=body):
+                # The package has one type for both: a chunk's finish_reason is null but in the last.
+                for event in self.record("/completions", **body):
+                    choices = [{**c, "finish_reason": c["finish_reason"] or "stop"} for c in event["choices"]]
+                    self.assert_shape(Completion, {**event, "choices": choices})
+                self.assert_shape(Completion, self.record_whole("/completions", **body))
+
+    def record_whole(self, path, **body):
+        body.pop("stream_options", None)
+        data = json.dumps({"model": MODEL, "max_tokens": 4, "temperature": 0, **body})
+        request = urllib.request.Request(f"{self.url}{path}", data.encode(), {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)
+
+    def test_prompt_logprobs_are_those_of_score(self):
+        answer = self.complete(max_tokens=2, extra_body={"prompt_logprobs": 0}).choices[0]
+        tokens = json.loads(self.cluster.lamina("tokenize", "--prompt", PROMPT, "--json").stdout)["tokens"]
+        shown = answer.prompt_logprobs
+        self.assertIsNone(shown[0])
+        self.assertEqual([list(entry) for entry in shown[1:]], [[str(token)] for token in tokens[1:]])
+        score = json.loads(self.cluster.lamina("score", "--tokens", "-", "--json",
+                                               stdin=" ".join(map(str, tokens))).stdout)
+        for entry, expected in zip(shown[1:], score["logprobs"]):
+            self.assertAlmostEqual(next(iter(entry.values()))["logprob"], expected, places=4)
+        body = self.refused(openai.BadRequestError, self.complete, extra_body={"prompt_logprobs": 2})
+        self.assertEqual(body["param"], "prompt_logprobs")
 
     def test_echo_shows_the_prompt_and_its_logprobs(self):
         alone = self.complete(max_tokens=3).choices[0].text

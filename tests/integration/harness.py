@@ -20,6 +20,7 @@ from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[2]
 BIN = Path(os.environ.get("LAMINA_BIN") or REPO / "build/release/bin")
+UV = "uv==0.13.9"
 MODEL = REPO / "models/smollm2-135m-instruct.gguf"
 
 # Generous: sanitizers and busy machines are slow. A test that waits this long has failed anyway.
@@ -28,9 +29,10 @@ COMMAND_SECONDS = 120
 STOP_SECONDS = 30
 
 
-def run(*arguments, server=None, stdin="", timeout=COMMAND_SECONDS, program="lamina", env=None):
-    """Runs a command to its end; returns the CompletedProcess with text outputs."""
-    command = [str(BIN / program), *map(str, arguments)]
+def run(*arguments, server=None, stdin="", timeout=COMMAND_SECONDS, program="lamina", env=None,
+        prefix=()):
+    """Runs a command to its end, behind the words of `prefix`; returns the CompletedProcess with text outputs."""
+    command = [*prefix, str(BIN / program), *map(str, arguments)]
     if server is not None:
         command += ["--server", server]
     environment = {k: v for k, v in os.environ.items() if k != "LAMINA_SERVER"}
@@ -56,8 +58,13 @@ def run_in_environment(*requirements):
         if not done.exists():
             shutil.rmtree(folder, ignore_errors=True)
             subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-            command = [str(python), "-m", "pip", "install", "--quiet", *requirements]
-            installed = subprocess.run(command, capture_output=True, text=True)
+            # pip takes minutes for what uv installs in seconds.
+            installed = subprocess.run([str(python), "-m", "pip", "install", "--quiet", UV],
+                                       capture_output=True, text=True)
+            if installed.returncode == 0:
+                installed = subprocess.run([str(folder / "bin/uv"), "pip", "install", "--quiet", "--no-cache",
+                                            "--python", str(python), *requirements],
+                                           capture_output=True, text=True)
             if installed.returncode != 0:
                 reason = f"{' '.join(requirements)} cannot be installed: {installed.stderr[-500:]}"
                 if os.environ.get("LAMINA_REQUIRE_MODEL") == "1":
@@ -154,12 +161,17 @@ class Cluster:
     def logs(self):
         return "\n".join(f"--- {name}\n{self.log(name)[-3000:]}" for name in self.roles)
 
+    def prefix(self, name):
+        """Words before the command line of a daemon, or of the client (""); for tests that put them elsewhere."""
+        del name
+        return []
+
     def start(self, name):
         """Starts a daemon. The coordinator and the gateway are awaited, for their addresses."""
         role = self.roles[name]
         ready = self.directory / f"{name}.ready"
         ready.unlink(missing_ok=True)
-        command = [str(BIN / f"lamina-{role}"), "--cluster", str(self.file), "--name", name,
+        command = [*self.prefix(name), str(BIN / f"lamina-{role}"), "--cluster", str(self.file), "--name", name,
                    "--ready-file", str(ready), *self.overrides]
         if role == "coordinator" and self.server is not None:
             command += ["--set", f"coordinator.listen={self.server}"]
@@ -210,11 +222,11 @@ class Cluster:
                         seconds)
 
     def lamina(self, *arguments, **keys):
-        return run(*arguments, server=self.server, **keys)
+        return run(*arguments, server=self.server, prefix=self.prefix(""), **keys)
 
     def popen(self, *arguments, **keys):
         """A command that is left running; the caller ends it."""
-        return subprocess.Popen([str(BIN / "lamina"), *arguments, "--server", self.server],
+        return subprocess.Popen([*self.prefix(""), str(BIN / "lamina"), *arguments, "--server", self.server],
                                 text=True, **keys)
 
     def kill(self, name):

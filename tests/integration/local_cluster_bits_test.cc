@@ -229,7 +229,7 @@ TEST_P(BitsTest, ReplicasOverAnUnrulyTransportChangeNothing) {
       "unruly_replicas",
       {.seed = 11, .delay_steps_max = 12, .in_flight_max = 4, .put_bytes_max = 1000});
   LocalClusterOptions options = Plain();
-  options.transport = "fake://unruly_replicas";
+  options.transports = {"fake://unruly_replicas"};
   options.compute_nodes = 2;
   options.lanes = 3;
   options.memory_nodes = 2;
@@ -252,7 +252,7 @@ TEST_P(BitsTest, AnUnrulyTransportChangesNothing) {
                                              .in_flight_max = 4,
                                              .put_bytes_max = 1000});
     LocalClusterOptions options = Plain();
-    options.transport = "fake://" + name;
+    options.transports = {"fake://" + name};
     options.lanes = 2;
     options.memory_nodes = 2;
     const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
@@ -266,7 +266,7 @@ TEST_P(BitsTest, UcxChangesNothing) {
   for (const std::string uri : {"ucx://", "ucx://tcp"}) {
     SCOPED_TRACE(uri);
     LocalClusterOptions options = Plain();
-    options.transport = uri;
+    options.transports = {uri};
     options.lanes = 2;
     options.memory_nodes = 2;
     const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);

@@ -164,7 +164,7 @@ coordinator::EngineOptions LocalCluster::MakeEngineOptions() const {
   coordinator::EngineOptions options{.layers = layers_,
                                      .vocabulary = options_.model.vocabulary,
                                      .model_fingerprint = fingerprint_,
-                                     .transport = options_.transport,
+                                     .transports = options_.transports,
                                      .mode = options_.mode,
                                      .partition = options_.partition};
   for (uint32_t i = 0; i < options_.compute_nodes; ++i) {

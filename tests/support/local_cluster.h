@@ -50,10 +50,10 @@ struct LocalClusterOptions {
   uint32_t running_max = 32;
   uint32_t waiting_max = 256;
   uint32_t sequence_tokens_max = 256;
-  size_t threads = 1;                    // Of each node.
-  std::vector<TokenId> end_tokens = {};  // Of the tokenizer.
-  std::string transport = "shm://";
-  Nanos memory_plan_delay = 0;  // Plans reach memory nodes this much late.
+  size_t threads = 1;                                // Of each node.
+  std::vector<TokenId> end_tokens = {};              // Of the tokenizer.
+  std::vector<std::string> transports = {"shm://"};  // The first that works.
+  Nanos memory_plan_delay = 0;                       // Plans reach memory nodes this much late.
   // Stop there, before the nodes join.
   bool attach = true;
 };

@@ -52,6 +52,27 @@ void LocalLink::SendPlan(const core::StepPlan& plan) {
   Post([this, plan] { handler_.TakePlan(plan); });
 }
 
+void LocalLink::StartTrace(Nanos length) {
+  Post([this, length] { handler_.ring().Start(RealClock().Now() + length); });
+}
+
+void LocalLink::CollectTrace(uint64_t id) {
+  Post([this, id] {
+    handler_.ring().Stop();
+    control::NodeTrace trace{.id = id};
+    trace.events = handler_.ring().Take(trace.dropped);
+    engine_.NodeTrace(name_, std::move(trace));
+  });
+}
+
+void LocalLink::PingClock() {
+  Post([this, sent = RealClock().Now()] {
+    const Nanos now = RealClock().Now();
+    engine_.NodeClock(name_,
+                      {.sent = sent, .node_received = now, .node_sent = now, .received = now});
+  });
+}
+
 void LocalLink::Refuse(const std::string& reason) {
   const std::lock_guard lock(mutex_);
   refused_ = reason;
@@ -123,6 +144,13 @@ void LocalReporter::ReportFault(uint64_t epoch, const absl::Status& status,
   const std::lock_guard lock(mutex_);
   if (attached_) {
     engine_.NodeFault(name_, epoch, status, peer);
+  }
+}
+
+void LocalReporter::ReportLinks(uint64_t epoch, std::vector<control::LinkReport> links) {
+  const std::lock_guard lock(mutex_);
+  if (attached_) {
+    engine_.NodeLinks(name_, epoch, std::move(links));
   }
 }
 

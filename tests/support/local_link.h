@@ -41,6 +41,9 @@ class LocalLink final : public coordinator::NodePort {
   void Configure(const control::EpochConfig& config) override;
   void Connect(const control::EpochPeers& peers) override;
   void SendPlan(const core::StepPlan& plan) override;
+  void StartTrace(Nanos length) override;
+  void CollectTrace(uint64_t id) override;
+  void PingClock() override;
   void Refuse(const std::string& reason) override;
   void End() override {}  // The engine forgets the node by itself.
 
@@ -77,6 +80,7 @@ class LocalReporter final : public control::NodeReporter {
 
   void ReportResult(core::StepResult result) override;
   void ReportFault(uint64_t epoch, const absl::Status& status, const std::string& peer) override;
+  void ReportLinks(uint64_t epoch, std::vector<control::LinkReport> links) override;
 
  private:
   const std::string name_;

@@ -66,7 +66,14 @@ std::optional<std::string> ValueOf(absl::string_view printed, absl::string_view 
   return std::nullopt;
 }
 
+// Unless the URI or UCX_TLS names transports: all but RDMA, which is what verbs:// is for. UCX 1.13
+// ends the process when an endpoint over RDMA is closed before the peer has answered it (ADR 0028).
+constexpr char kWithoutRdma[] = "^ib";
+
 bool HasSharedMemory(absl::string_view transports) {
+  if (transports == kWithoutRdma) {
+    return true;
+  }
   for (const absl::string_view name : absl::StrSplit(transports, ',')) {
     if (name == "all" || name == "sm" || name == "shm" || name == "mm" || name == "sysv" ||
         name == "posix") {
@@ -84,11 +91,17 @@ absl::Status Modify(ucp_config_t* config, absl::string_view name, absl::string_v
 }
 
 absl::Status Configure(ucp_config_t* config, absl::string_view transports) {
+  const auto print = [&] {
+    return Printed(
+        [&](FILE* stream) { ucp_config_print(config, stream, nullptr, UCS_CONFIG_PRINT_CONFIG); });
+  };
+  if (transports.empty() && ValueOf(print(), "TLS") == "all") {
+    transports = kWithoutRdma;
+  }
   if (!transports.empty()) {
     LAMINA_RETURN_IF_ERROR(Modify(config, "TLS", transports));
   }
-  const std::string printed = Printed(
-      [&](FILE* stream) { ucp_config_print(config, stream, nullptr, UCS_CONFIG_PRINT_CONFIG); });
+  const std::string printed = print();
   for (const Setting& setting : kSettings) {
     if (ValueOf(printed, setting.name).has_value()) {
       LAMINA_RETURN_IF_ERROR(Modify(config, setting.name, setting.value));

@@ -73,6 +73,7 @@ TEST_F(ClientTest, GenerateReturnsTheServersErrorAfterWhatItSent) {
       client_->Generate({.prompt = "fail 8", .max_tokens = 5}, [&](const Chunk&) { ++chunks; });
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(status.message(), "as asked");
+  EXPECT_EQ(std::string(*status.GetPayload("x-request-id")), "followed");
   EXPECT_EQ(chunks, 1);
 }
 

@@ -35,6 +35,7 @@ class FakeInference : public v1::Inference::Service {
     if (request->text().rfind("fail ", 0) == 0) {
       response.add_tokens()->set_token(0);
       writer->Write(response);
+      context->AddTrailingMetadata("x-request-id", "followed");
       return {static_cast<grpc::StatusCode>(std::stoi(request->text().substr(5))), "as asked"};
     }
     if (request->text() == "hang") {

@@ -173,6 +173,10 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"memory.0.capacity=0", "memory.0.capacity: missing or zero"},
         BadValue{"transport=[]", "transport: the list is empty"},
         BadValue{"transport=tcp", "one of shm, ucx, verbs"},
+        BadValue{"transport=[ucx, shm, ucx]", "names ucx twice"},
+        BadValue{"verbs.gid=256", "verbs.gid"}, BadValue{"verbs.mtu=1500", "256, 512, 1024"},
+        BadValue{"verbs.retries=7", "[0, 6]"}, BadValue{"verbs.device=a?b", "verbs.device"},
+        BadValue{"verbs.mtus=256", "did you mean 'mtu'"}, BadValue{"verbs.port=x", "verbs.port"},
         BadValue{"pipeline.mode=circular", "rotational, fixed, sequential"},
         BadValue{"pipeline.lanes=0", "[1, 8]"}, BadValue{"pipeline.lanes=9", "[1, 8]"},
         BadValue{"pipeline={mode: sequential, lanes: 2}", "contradicts pipeline.mode sequential"},
@@ -225,7 +229,6 @@ INSTANTIATE_TEST_SUITE_P(
                     BadValue{"compute.0.host=node17", "localhost, 127.0.0.1"},
                     BadValue{"memory.0.host=node17", "localhost, 127.0.0.1"},
                     BadValue{"memory.0.device=cuda:1", "it serves: cpu"},
-                    BadValue{"transport=[verbs, shm]", "it serves: one name"},
                     BadValue{"policy=fetch_heads", "it serves: attend_remote"},
                     BadValue{"prefill.mode=dedicated", "it serves: inline"}));
 
@@ -243,6 +246,31 @@ TEST(ClusterConfigTest, RefusesMoreMemoryNodesThanItServes) {
     absl::StrAppend(&text, "  - {name: m", i, ", capacity: 1MiB}\n");
   }
   EXPECT_THAT(ErrorOf(text), AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr("1 to 16")));
+}
+
+TEST(ClusterConfigTest, NodesMayBeElsewhereWhereATransportReachesThem) {
+  for (const char* transport : {"ucx", "[verbs, ucx]", "[shm, ucx]"}) {
+    EXPECT_TRUE(Parse("model: m\ncompute: [{name: c0, host: h0}]\n"
+                      "memory: [{name: m0, host: 192.0.2.7, capacity: 1GiB}]\n",
+                      {std::string("transport=") + transport, "coordinator.listen=0.0.0.0:7400"})
+                    .ok())
+        << transport;
+  }
+  EXPECT_THAT(ErrorOf("model: m\ncompute: [{name: c0}]\ntransport: ucx\n"
+                      "memory: [{name: m0, host: h1, capacity: 1GiB}]\n"),
+              AllOf(HasSubstr("coordinator.listen"), HasSubstr("m0 on h1")));
+}
+
+TEST(ClusterConfigTest, VerbsOptionsBecomeAUri) {
+  EXPECT_EQ(VerbsConfig().Uri(), "verbs://");
+  const auto config = Parse(
+      kSmall, {"transport=[verbs, ucx]", "verbs={device: mlx5_1, gid: 3}", "verbs.retries=0"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_THAT(config->transport, ElementsAre("verbs", "ucx"));
+  EXPECT_EQ(config->verbs.Uri(), "verbs://mlx5_1?gid=3&retries=0");
+  const auto again = Parse(ToYaml(*config));
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->verbs, config->verbs);
 }
 
 TEST(ClusterConfigTest, SequentialHasOneLaneUnlessTold) {

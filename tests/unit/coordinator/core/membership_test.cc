@@ -95,6 +95,23 @@ TEST_F(MembershipTest, PreparesConnectsAndServes) {
   EXPECT_THAT(Names(members_.memory_members()), ElementsAre("m0", "m1"));  // As in the file.
 }
 
+TEST_F(MembershipTest, StartsAnewWithTheSameMembers) {
+  JoinAll();
+  Actions();
+  EXPECT_TRUE(members_.StartAnew("c0", 1));
+  EXPECT_FALSE(members_.StartAnew("m0", 1));  // It says the same, of an epoch that is over.
+  EXPECT_THAT(Actions(), ElementsAre(MembershipAction::kConfigure));
+  EXPECT_EQ(members_.epoch(), 2u);
+  EXPECT_FALSE(members_.StartAnew("m0", 1));
+  EXPECT_FALSE(members_.StartAnew("m9", 2));
+  ServeAgain({"c0", "m0", "m1"});
+
+  EXPECT_TRUE(members_.StartAnew("m1", 2));
+  EXPECT_THAT(Actions(), ElementsAre(MembershipAction::kConfigure));
+  ServeAgain({"c0", "m0", "m1"});
+  EXPECT_EQ(members_.Describe(), "serving");
+}
+
 TEST_F(MembershipTest, JoinRefusesUnknownNamesAndRoles) {
   const absl::Status unknown = members_.Join("m9", true);
   EXPECT_EQ(unknown.code(), absl::StatusCode::kNotFound);

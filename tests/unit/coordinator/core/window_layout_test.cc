@@ -81,6 +81,11 @@ TEST(WindowLayoutTest, QueryWindowsNeverOverlap) {
     ExpectApart(windows, layout.query_region_bytes());
     EXPECT_EQ(words.size(), layout.query_words());
     EXPECT_EQ(*words.rbegin() + 1, layout.query_words());
+    for (uint32_t node = 0; node < shape.compute_nodes; ++node) {
+      words.insert(layout.query_probe_word(node));
+    }
+    EXPECT_EQ(words.size(), layout.query_region_words());
+    EXPECT_EQ(*words.rbegin() + 1, layout.query_region_words());
   }
 }
 
@@ -128,16 +133,24 @@ TEST(WindowLayoutTest, WindowsOfReplicasNeverOverlap) {
     ExpectApart(windows, layout.compute_region_bytes());
     EXPECT_EQ(words.size(), 2 * shape.compute_nodes * shape.lanes);
     EXPECT_EQ(*words.begin(), layout.reply_words());
+    for (uint32_t node = 0; node < shape.memory_nodes; ++node) {
+      words.insert(layout.memory_probe_word(node));
+    }
+    for (uint32_t node = 0; node < shape.compute_nodes; ++node) {
+      words.insert(layout.compute_probe_word(node));
+    }
+    EXPECT_EQ(words.size() + layout.reply_words(), layout.compute_region_words());
     EXPECT_EQ(*words.rbegin() + 1, layout.compute_region_words());
   }
 }
 
-TEST(WindowLayoutTest, OneReplicaHasReplyWindowsAlone) {
+TEST(WindowLayoutTest, OneReplicaHasReplyWindowsAndProbesAlone) {
   for (WindowShape shape : Shapes()) {
     shape.compute_nodes = 1;
     const WindowLayout layout(shape);
     EXPECT_EQ(layout.compute_region_bytes(), layout.reply_region_bytes());
-    EXPECT_EQ(layout.compute_region_words(), layout.reply_words());
+    EXPECT_EQ(layout.memory_probe_word(0), layout.reply_words());
+    EXPECT_EQ(layout.compute_region_words(), layout.reply_words() + shape.memory_nodes + 1);
   }
 }
 

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A load over the gateway's HTTP against the same load straight over gRPC, in turns on one cluster.
+
+Both clients send the same prompts in a closed loop and stream the answers: `lamina bench` over gRPC,
+lamina-bench-gateway over HTTP. Rounds alternate, so that a disturbance hits both; the ratio is that of
+the medians. The gateway's own processor time for a token stands beside. With --batch it is `lamina batch`
+against `lamina bench` instead.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import time
+
+import cluster
+
+MODEL = cluster.MODEL.stem
+LIMIT_SECONDS = 600
+
+
+class GatewayCluster(cluster.Cluster):
+    """With a gateway, on any core; the compute node has one core, the memory node the other."""
+
+    def __init__(self, running_max, **keys):
+        super().__init__(lanes=2, running_max=running_max, memory_nodes=1, **keys)
+        self.gateway = f"127.0.0.1:{cluster.free_port()}"
+        with open(self.config, "a", encoding="utf-8") as out:
+            out.write(f"gateway: {{listen: {self.gateway}, model_names: {MODEL}}}\n")
+        self.names.append(("lamina-gateway", "gateway"))
+
+    def gateway_seconds(self):
+        """Processor time that the gateway has used so far."""
+        fields = pathlib.Path(f"/proc/{self.processes[-1].pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def run(*command):
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False,
+                          timeout=LIMIT_SECONDS)
+    if done.returncode != 0:
+        raise RuntimeError(f"{command}: {done.stderr[-1000:]}")
+    return done.stdout
+
+
+def grpc(running, load):
+    report = json.loads(run(cluster.BIN / "lamina", "bench", "--json", "--server", running.address, *load))
+    return report["output_tokens_per_second"], report["tpot_ms"]
+
+
+def http(running, load):
+    before = running.gateway_seconds()
+    report = json.loads(run(cluster.BIN / "lamina-bench-gateway", "--server", running.gateway, "--model", MODEL, *load))
+    report["tpot_ms"]["gateway_us"] = 1e6 * (running.gateway_seconds() - before) / report["output_tokens"]
+    return report["output_tokens_per_second"], report["tpot_ms"]
+
+
+def batch(running, load):
+    keys = dict(zip(load[::2], load[1::2]))
+    folder = pathlib.Path(running.folder.name)
+    lines, answers = folder / "batch.jsonl", folder / "answers.jsonl"
+    answers.unlink(missing_ok=True)
+    prompt = list(range(1000, 1000 + int(keys["--input-tokens"])))
+    lines.write_text("".join(json.dumps({
+        "custom_id": f"r{i}", "method": "POST", "url": "/v1/completions",
+        "body": {"model": MODEL, "prompt": [p + i for p in prompt], "temperature": 0, "ignore_eos": True,
+                 "max_tokens": int(keys["--output-tokens"])}}) + "\n" for i in range(int(keys["--requests"]))))
+    began = time.monotonic()
+    run(cluster.BIN / "lamina", "batch", "--input", lines, "--output", answers, "--concurrency", keys["--concurrency"],
+        "--server", running.address)
+    seconds = time.monotonic() - began
+    tokens = sum(json.loads(line)["response"]["body"]["usage"]["completion_tokens"]
+                 for line in answers.read_text().splitlines())
+    return tokens / seconds, {"p50": 0.0, "p99": 0.0}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", help="write the rows here")
+    parser.add_argument("--concurrency", default="1,64,512")
+    parser.add_argument("--tokens", type=int, default=32, help="of each answer")
+    parser.add_argument("--input-tokens", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--batch", action="store_true", help="`lamina batch` instead of the gateway")
+    arguments = parser.parse_args()
+    other = batch if arguments.batch else http
+    points = [int(part) for part in arguments.concurrency.split(",")]
+    rows = []
+    print(f"machine   {cluster.machine()}")
+    print(f"{'in flight':>9} {'gRPC tok/s':>11} {other.__name__ + ' tok/s':>11} {'ratio':>6}"
+          f" {'gRPC tpot p50/p99 ms':>22} {other.__name__ + ' tpot p50/p99 ms':>22}")
+    with GatewayCluster(running_max=max(points)) as running:
+        for point in points:
+            load = ["--concurrency", str(point), "--requests", str(max(point, 16)), "--input-tokens",
+                    str(arguments.input_tokens), "--output-tokens", str(arguments.tokens)]
+            results = {grpc: [], other: []}
+            for _ in range(arguments.rounds):
+                for way, found in results.items():
+                    found.append(way(running, load))
+            rate = {way: statistics.median(r for r, _ in found) for way, found in results.items()}
+            tpot = {way: {p: statistics.median(t[p] for _, t in found) for p in ("p50", "p99")}
+                    for way, found in results.items()}
+            row = {"concurrency": point, "grpc_tokens_per_second": rate[grpc], "tokens_per_second": rate[other],
+                   "ratio": rate[other] / rate[grpc], "grpc_tpot_ms": tpot[grpc], "tpot_ms": tpot[other],
+                   "rounds": {way.__name__: [r for r, _ in found] for way, found in results.items()}}
+            cpu = [times["gateway_us"] for _, times in results[other] if "gateway_us" in times]
+            row["gateway_us_per_token"] = statistics.median(cpu) if cpu else None
+            rows.append(row)
+            print(f"{point:9} {rate[grpc]:11.1f} {rate[other]:11.1f} {row['ratio']:6.3f}"
+                  f" {tpot[grpc]['p50']:11.2f}/{tpot[grpc]['p99']:9.2f} {tpot[other]['p50']:11.2f}/{tpot[other]['p99']:9.2f}"
+                  f"   rounds {' '.join(f'{a:.0f}:{b:.0f}' for a, b in zip(*row['rounds'].values()))}"
+                  + (f"   gateway {row['gateway_us_per_token']:.0f} us/token" if cpu else ""), flush=True)
+    if arguments.json:
+        pathlib.Path(arguments.json).write_text(json.dumps({"machine": cluster.machine(), "rows": rows}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/doctor/peer_checks.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/doctor/peer_link.h"
+#include "client/doctor/peer_server.h"
+#include "common/status_macros.h"
+#include "lamina/v1/doctor.grpc.pb.h"
+#include "transport/link_probe.h"
+#include "transport/registry.h"
+
+namespace lamina::doctor {
+namespace {
+
+// Beyond it the lines of two logs cannot be put in order by their times.
+constexpr int64_t kClockOffsetMax = Millis(100);
+
+using Stub = v1::Doctor::Stub;
+
+// Calls `method`, which ends within `wait`.
+template <typename Request, typename Response>
+absl::Status Call(Stub& stub,
+                  grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+                  const Request& request, Response* response, Nanos wait) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::nanoseconds(wait));
+  const grpc::Status status = (stub.*method)(&context, request, response);
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+struct Measured {
+  transport::LinkSpeed speed;
+  std::string path;
+};
+
+absl::Status At(const std::string& where, const absl::Status& status) {
+  return status.ok() ? status
+                     : absl::Status(status.code(), absl::StrCat(where, ": ", status.message()));
+}
+
+absl::StatusOr<Measured> Measure(Stub& stub, const std::string& scheme,
+                                 const PeerCheckOptions& options) {
+  LAMINA_ASSIGN_OR_RETURN(
+      const auto own,
+      transport::MakeTransport(scheme == "verbs" ? options.verbs_uri : scheme + "://"));
+  LAMINA_ASSIGN_OR_RETURN(
+      const auto region,
+      own->CreateRegion({.name = "doctor", .bytes = kPeerRegionBytes, .signal_words = kPeerWords}));
+  v1::OpenLinkRequest request;
+  request.set_transport(scheme);
+  request.set_region(region->Descriptor());
+  v1::OpenLinkResponse response;
+  LAMINA_RETURN_IF_ERROR(At(absl::StrCat("at ", options.address),
+                            Call(stub, &Stub::OpenLink, request, &response, 2 * kPeerWait)));
+  absl::StatusOr<Measured> measured = absl::UnknownError("not measured");
+  if (auto remote = own->OpenRegion(response.region(), 0); remote.ok()) {
+    const auto speed = transport::MeasureLink(*own,
+                                              {.peer = remote->get(),
+                                               .ask_word = kAskWord,
+                                               .bytes = region->bytes(),
+                                               .region = region.get(),
+                                               .answer_word = kAnswerWord},
+                                              {.deadline = RealClock().Now() + kPeerWait});
+    const std::string path = (*remote)->path();
+    measured =
+        speed.ok() ? absl::StatusOr<Measured>(Measured{*speed, path}) : At(path, speed.status());
+  } else {
+    measured = remote.status();
+  }
+  v1::CloseLinkResponse closed;
+  const absl::Status status =
+      Call(stub, &Stub::CloseLink, v1::CloseLinkRequest(), &closed, 2 * kPeerWait);
+  // What this end saw says more, if it saw anything.
+  if (measured.ok() && !status.ok()) {
+    return At(absl::StrCat("at ", options.address), status);
+  }
+  return measured;
+}
+
+Finding ClockFinding(int64_t offset, int64_t round) {
+  Finding finding = {.check = "peer.clock",
+                     .found = absl::StrFormat("its clock is %+.3f ms off this one's, to %.3f ms",
+                                              static_cast<double>(offset) * 1e-6,
+                                              static_cast<double>(round) * 0.5e-6),
+                     .why = "logs and traces of several hosts are put in order by their times"};
+  if (std::abs(offset) > kClockOffsetMax + round / 2) {
+    finding.state = State::kWarn;
+    finding.fix = "timedatectl set-ntp true   # on both hosts";
+  }
+  return finding;
+}
+
+Finding TransportFinding(const std::string& scheme, const absl::StatusOr<Measured>& measured) {
+  Finding finding = {.check = "peer.transport." + scheme,
+                     .why = "what it reaches between the two hosts"};
+  if (measured.ok()) {
+    finding.found = absl::StrFormat("%s: latency %.2f us one way, %.2f GB/s", measured->path,
+                                    measured->speed.latency_seconds * 1e6,
+                                    measured->speed.bytes_per_second * 1e-9);
+    return finding;
+  }
+  finding.state = State::kWarn;
+  finding.found = std::string(measured.status().message());
+  finding.why = "a cluster file that names it first is served by the next one";
+  finding.fix = scheme == "shm"
+                    ? "lamina config --cluster FILE --set transport=ucx   # shm joins one host"
+                    : "lamina doctor   # on both hosts; and let all TCP ports through between "
+                      "them: each process listens at one that the system picks";
+  return finding;
+}
+
+Finding ChoiceFinding(const std::string& chosen, const std::string& first) {
+  Finding finding = {.check = "peer.transport", .why = "all data between the hosts goes by it"};
+  if (chosen.empty()) {
+    finding.state = State::kFail;
+    finding.found = "none of the list joins the two hosts";
+    finding.fix = "lamina config --cluster FILE --set transport=ucx";
+  } else {
+    finding.found = absl::StrCat("the list gives ", chosen, " between the two hosts");
+    if (chosen != first) {
+      finding.state = State::kWarn;
+      absl::StrAppend(&finding.found, ", and not ", first, ", the first");
+      finding.fix = "lamina config --cluster FILE --set transport=" + chosen;
+    }
+  }
+  return finding;
+}
+
+}  // namespace
+
+Findings CheckPeer(const PeerCheckOptions& options) {
+  const std::unique_ptr<Stub> stub =
+      v1::Doctor::NewStub(grpc::CreateChannel(options.address, grpc::InsecureChannelCredentials()));
+  v1::GreetResponse greeting;
+  // The first call makes the connection; the second one's round is the network's.
+  absl::Status reached = Call(*stub, &Stub::Greet, v1::GreetRequest(), &greeting, kPeerWait);
+  const int64_t asked = UnixNanos();
+  if (reached.ok()) {
+    reached = Call(*stub, &Stub::Greet, v1::GreetRequest(), &greeting, kPeerWait);
+  }
+  const int64_t answered = UnixNanos();
+  if (!reached.ok()) {
+    return {{.check = "peer",
+             .state = State::kFail,
+             .found = absl::StrCat(options.address, " cannot be reached: ", reached.message()),
+             .why = "nodes of two hosts reach each other by TCP, whatever carries their data",
+             .fix = absl::StrCat("lamina doctor --serve ", options.address,
+                                 "   # there; and let the port through the firewalls between")}};
+  }
+  Findings findings = {{.check = "peer",
+                        .found = absl::StrCat(options.address, ", host ", greeting.host()),
+                        .why = "nodes of two hosts reach each other by TCP"}};
+  const bool same = greeting.version() == options.version;
+  findings.push_back(
+      {.check = "peer.version",
+       .state = same ? State::kOk : State::kFail,
+       .found = absl::StrCat("there ", greeting.version(), ", here ", options.version),
+       .why = "nodes of another version are refused",
+       .fix = same ? "" : "deploy/build.sh   # on every host, then restart"});
+  findings.push_back(
+      ClockFinding(greeting.unix_nanos() - (asked + (answered - asked) / 2), answered - asked));
+  std::string chosen;
+  for (const std::string& scheme : options.transports) {
+    const absl::StatusOr<Measured> measured = Measure(*stub, scheme, options);
+    chosen = chosen.empty() && measured.ok() ? scheme : chosen;
+    findings.push_back(TransportFinding(scheme, measured));
+  }
+  if (!options.transports.empty()) {
+    findings.push_back(ChoiceFinding(chosen, options.transports.front()));
+  }
+  return findings;
+}
+
+}  // namespace lamina::doctor

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/doctor/peer_server.h"
+
+#include <grpcpp/grpcpp.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/doctor/peer_link.h"
+#include "common/status_macros.h"
+#include "lamina/v1/doctor.grpc.pb.h"
+#include "transport/link_probe.h"
+#include "transport/registry.h"
+
+namespace lamina::doctor {
+namespace {
+
+std::string HostName() {
+  std::array<char, 256> name = {};
+  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
+}
+
+grpc::Status ToGrpc(const absl::Status& status) {
+  return status.ok() ? grpc::Status::OK
+                     : grpc::Status(static_cast<grpc::StatusCode>(status.code()),
+                                    std::string(status.message()));
+}
+
+// One end of a link, which answers until it is closed.
+class AnsweringEnd {
+ public:
+  static absl::StatusOr<std::unique_ptr<AnsweringEnd>> Open(const std::string& uri,
+                                                            const std::string& peer) {
+    auto end = std::make_unique<AnsweringEnd>();
+    LAMINA_ASSIGN_OR_RETURN(end->transport_, transport::MakeTransport(uri));
+    LAMINA_ASSIGN_OR_RETURN(
+        end->region_,
+        end->transport_->CreateRegion(
+            {.name = "doctor", .bytes = kPeerRegionBytes, .signal_words = kPeerWords}));
+    LAMINA_ASSIGN_OR_RETURN(end->remote_, end->transport_->OpenRegion(peer, 0));
+    end->thread_ = std::thread([raw = end.get()] { raw->Answer(); });
+    return end;
+  }
+
+  ~AnsweringEnd() {
+    abort_.store(1, std::memory_order_release);
+    if (thread_.joinable()) {
+      thread_.join();
+    }
+    remote_.reset();
+    region_.reset();
+  }
+
+  std::string descriptor() const { return region_->Descriptor(); }
+
+  absl::Status Join() {
+    thread_.join();
+    return status_;
+  }
+
+ private:
+  void Answer() {
+    const std::array answerers = {transport::LinkAnswerer{
+        .peer = remote_.get(), .ask_word = kAskWord, .answer_word = kAnswerWord}};
+    size_t late = 0;
+    status_ =
+        transport::AnswerLinks(*transport_, *region_, answerers,
+                               {.deadline = RealClock().Now() + kPeerWait, .abort = &abort_}, late);
+  }
+
+  std::unique_ptr<transport::Transport> transport_;
+  std::unique_ptr<transport::Region> region_;
+  std::unique_ptr<transport::RemoteRegion> remote_;
+  transport::AbortWord abort_{0};
+  absl::Status status_;  // Of the thread.
+  std::thread thread_;
+};
+
+class Service final : public v1::Doctor::Service {
+ public:
+  explicit Service(PeerServerOptions options) : options_(std::move(options)) {}
+
+  grpc::Status Greet(grpc::ServerContext*, const v1::GreetRequest*,
+                     v1::GreetResponse* response) override {
+    response->set_version(options_.version);
+    response->set_host(HostName());
+    response->set_unix_nanos(options_.unix_nanos());
+    return grpc::Status::OK;
+  }
+
+  grpc::Status OpenLink(grpc::ServerContext*, const v1::OpenLinkRequest* request,
+                        v1::OpenLinkResponse* response) override {
+    const std::lock_guard lock(mutex_);
+    end_.reset();
+    const std::string& scheme = request->transport();
+    auto end = AnsweringEnd::Open(scheme == "verbs" ? options_.verbs_uri : scheme + "://",
+                                  request->region());
+    if (!end.ok()) {
+      return ToGrpc(end.status());
+    }
+    end_ = *std::move(end);
+    response->set_region(end_->descriptor());
+    return grpc::Status::OK;
+  }
+
+  grpc::Status CloseLink(grpc::ServerContext*, const v1::CloseLinkRequest*,
+                         v1::CloseLinkResponse*) override {
+    const std::lock_guard lock(mutex_);
+    const std::unique_ptr<AnsweringEnd> end = std::move(end_);
+    return end == nullptr ? grpc::Status::OK : ToGrpc(end->Join());
+  }
+
+ private:
+  const PeerServerOptions options_;
+  std::mutex mutex_;
+  std::unique_ptr<AnsweringEnd> end_;  // Guarded by mutex_.
+};
+
+}  // namespace
+
+struct PeerServer::Impl {
+  explicit Impl(PeerServerOptions options) : service(std::move(options)) {}
+  Service service;
+  std::unique_ptr<grpc::Server> server;
+};
+
+PeerServer::PeerServer() = default;
+
+PeerServer::~PeerServer() {
+  impl_->server->Shutdown(std::chrono::system_clock::now());
+  impl_->server->Wait();
+}
+
+absl::StatusOr<std::unique_ptr<PeerServer>> PeerServer::Start(PeerServerOptions options) {
+  const std::string listen = options.listen;
+  auto impl = std::make_unique<Impl>(std::move(options));
+  int port = 0;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), &port);
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.RegisterService(&impl->service);
+  impl->server = builder.BuildAndStart();
+  if (impl->server == nullptr || port == 0) {
+    return absl::UnavailableError(
+        absl::StrCat("could not listen on ", listen, "; choose another HOST:PORT"));
+  }
+  std::unique_ptr<PeerServer> server(new PeerServer());
+  server->impl_ = std::move(impl);
+  server->address_ = absl::StrCat(listen.substr(0, listen.rfind(':')), ":", port);
+  return server;
+}
+
+int64_t UnixNanos() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace lamina::doctor

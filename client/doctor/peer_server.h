@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// PeerServer: the end of `lamina doctor --serve` of checks between two hosts. It tells version and
+// clock, and is the other end of links by any transport of this build, one at a time.
+//
+// Threading: gRPC's own threads; one more answers while a link is open.
+
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace lamina::doctor {
+
+struct PeerServerOptions {
+  std::string listen;  // HOST:PORT; port 0 picks one.
+  std::string version;
+  std::string verbs_uri = "verbs://";   // With this host's options.
+  std::function<int64_t()> unix_nanos;  // This host's clock.
+};
+
+class PeerServer {
+ public:
+  // Errors: kUnavailable  it cannot listen there.
+  static absl::StatusOr<std::unique_ptr<PeerServer>> Start(PeerServerOptions options);
+  ~PeerServer();
+
+  const std::string& address() const { return address_; }  // With the port that was picked.
+
+ private:
+  struct Impl;
+
+  PeerServer();
+
+  std::unique_ptr<Impl> impl_;
+  std::string address_;
+};
+
+// Nanoseconds since 1970.
+int64_t UnixNanos();
+
+}  // namespace lamina::doctor

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts on one machine: network and IPC namespaces, joined by a switch in a namespace of its own.
+
+Each has an address, and a link whose bandwidth can be limited. Shared memory does not reach across, since
+UCX takes processes of other IPC namespaces for those of other hosts. Needs root.
+"""
+
+import os
+import subprocess
+import sys
+
+LEFT_OUT = 77  # CTest's SKIP_RETURN_CODE.
+
+
+def _ip(*words):
+    return subprocess.run(["ip", *words], capture_output=True, text=True)
+
+
+def _must(*words):
+    result = subprocess.run(words, capture_output=True, text=True)
+    if result.returncode != 0:
+        raise OSError(f"{' '.join(words)}: {result.stderr.strip()}")
+    return result.stdout
+
+
+class Hosts:
+    """Use as a context manager. hosts.prefix("a") stands before a command that is to run on host a."""
+
+    def __init__(self, names):
+        self.names = list(names)
+        # Names of interfaces have 15 letters at most; those of namespaces are seen by the whole machine.
+        self._tag = f"lam{os.getpid()}"
+        self.addresses = {name: f"10.77.0.{i + 1}" for i, name in enumerate(self.names)}
+
+    def __enter__(self):
+        try:
+            self._make()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        for name in [*self.names, "switch"]:
+            _ip("netns", "del", self.namespace(name))
+
+    def namespace(self, name):
+        return f"{self._tag}{name}"
+
+    def _make(self):
+        switch = self.namespace("switch")
+        _must("ip", "netns", "add", switch)
+        _must("ip", "-n", switch, "link", "add", "bridge", "type", "bridge")
+        _must("ip", "-n", switch, "link", "set", "bridge", "up")
+        for name in self.names:
+            own = self.namespace(name)
+            port = f"port{self.names.index(name)}"
+            _must("ip", "netns", "add", own)
+            _must("ip", "link", "add", "eth0", "netns", own, "type", "veth", "peer", "name", port, "netns",
+                  switch)
+            _must("ip", "-n", switch, "link", "set", port, "master", "bridge", "up")
+            _must("ip", "-n", own, "addr", "add", f"{self.addresses[name]}/24", "dev", "eth0")
+            _must("ip", "-n", own, "link", "set", "eth0", "up")
+            _must("ip", "-n", own, "link", "set", "lo", "up")
+
+    def prefix(self, name):
+        return ["ip", "netns", "exec", self.namespace(name), "unshare", "--ipc"]
+
+    def limit(self, name, rate):
+        """Lets a host send and receive at `rate` (like 50mbit) at most."""
+        shaper = ["tbf", "rate", rate, "burst", "32kb", "latency", "200ms"]
+        port = f"port{self.names.index(name)}"
+        _must("tc", "-n", self.namespace(name), "qdisc", "add", "dev", "eth0", "root", *shaper)
+        _must("tc", "-n", self.namespace("switch"), "qdisc", "add", "dev", port, "root", *shaper)
+
+    def delay(self, name, time):
+        """Makes what a host sends late by `time` (like 1ms). False where this kernel has no netem."""
+        return subprocess.run(["tc", "-n", self.namespace(name), "qdisc", "add", "dev", "eth0", "root",
+                               "netem", "delay", time], capture_output=True).returncode == 0
+
+    def sent(self, name):
+        """Bytes that a host has sent over its link."""
+        return int(_must(*self.prefix(name)[:4], "cat", "/sys/class/net/eth0/statistics/tx_bytes"))
+
+
+def leave_out_unless_possible():
+    """Ends the test with 77, and says why, where namespaces cannot be made; as root they must be possible."""
+    try:
+        with Hosts(["a"]) as hosts:
+            _must(*hosts.prefix("a"), "true")
+    except OSError as error:
+        print(f"network and IPC namespaces cannot be made: {error}")
+        sys.exit(1 if os.environ.get("LAMINA_REQUIRE_NAMESPACES") == "1" else LEFT_OUT)

@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A cluster over several hosts gives the tokens of one on a single host over shared memory.
+
+The hosts are namespaces (hosts.py); data goes by ucx over TCP, through links of limited bandwidth.
+"""
+
+import json
+import re
+import subprocess
+import tempfile
+import unittest
+
+import harness
+import hosts as namespaces
+
+# Enough that both memory nodes get some, whatever bandwidths they measured; one is several chunks long.
+PROMPTS = [f"Once upon a time there were {i} little dogs who" for i in range(11)]
+PROMPTS.append("They liked to run and to play in the sun. " * 12)
+PREFILL = {"chunk_tokens": 64}
+# Of the host with the memory nodes: a decoded token of one sequence is 90 KB on the wire.
+RATE = "100mbit"
+
+
+class HostsCluster(harness.Cluster):
+    """Each daemon on the host that `places` names; the client where the coordinator is."""
+
+    def __init__(self, hosts, places, **keys):
+        self._hosts = hosts
+        self._places = places
+        address = hosts.addresses
+        compute = [{"name": n, "host": address[h]} for n, h in places.items() if n.startswith("c")
+                   and n != "coordinator"]
+        memory = [{"name": n, "host": address[h], "capacity": "256MiB"} for n, h in places.items()
+                  if n.startswith("m")]
+        super().__init__(coordinator={"listen": f"{address[places['coordinator']]}:0"}, compute=compute,
+                         memory=memory, **keys)
+
+    def prefix(self, name):
+        return self._hosts.prefix(self._places[name or "coordinator"])
+
+
+def tokens_of(test, cluster):
+    """What the prompts give, all of them at the same time."""
+    running = [cluster.popen("generate", "--prompt", prompt, "--max-tokens", "8", "--ignore-eos",
+                             "--temperature", "0", "--json", stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE)
+               for prompt in PROMPTS]
+    answers = []
+    for process in running:
+        out, err = process.communicate(timeout=harness.COMMAND_SECONDS)
+        test.assertEqual(process.returncode, 0, err + cluster.logs())
+        answers.append(json.loads(out)["token_ids"])
+    return answers
+
+
+def measured(test, cluster, links):
+    """Status, once every link has been measured."""
+    cluster.await_true(lambda: len(cluster.status()["links"]) == links, f"{links} measured links")
+    status = cluster.status()
+    for link in status["links"]:
+        test.assertGreater(link["latency_seconds"], 0, link)
+        test.assertGreater(link["bytes_per_second"], 0, link)
+    return status
+
+
+class TwoHostsTest(unittest.TestCase):
+
+    def setUp(self):
+        harness.require_model(self)
+
+    def test_same_tokens_as_over_shared_memory(self):
+        with harness.Cluster(transport="shm", prefill=PREFILL) as cluster:
+            wanted = tokens_of(self, cluster)
+
+        # Both memory nodes share the link of host b.
+        places = {"coordinator": "a", "c0": "a", "m0": "b", "m1": "b"}
+        with namespaces.Hosts(["a", "b"]) as hosts:
+            hosts.limit("b", RATE)
+            if not hosts.delay("a", "1ms"):
+                print("no netem in this kernel: no delay")
+            with HostsCluster(hosts, places, transport=["verbs", "ucx"],
+                              verbs={"device": "nosuchdevice"}, prefill=PREFILL) as cluster:
+                status = measured(self, cluster, 2)
+                before = hosts.sent("b")
+                got = tokens_of(self, cluster)
+                sent = hosts.sent("b") - before
+                after = cluster.status()
+
+                self.assertEqual(len(status["warnings"]), 1, status["warnings"])
+                self.assertRegex(status["warnings"][0], "data goes by ucx, not by verbs")
+                self.assertIn(status["warnings"][0], cluster.log("coordinator"))
+                for link in status["links"]:
+                    self.assertRegex(link["path"], "^ucx .*tcp")
+                    self.assertLess(link["bytes_per_second"], 4 * 100e6 / 8, link)
+                carried = {node["name"]: node["bytes_sent"] for node in after["nodes"]}
+                self.assertGreaterEqual(sent, carried["m0"] + carried["m1"])
+                self.assertGreater(carried["m0"], 0, "m0 had no part in it")
+                self.assertGreater(carried["m1"], 0, "m1 had no part in it")
+                self.assertIsNone(re.search("refused", cluster.log("c0")))
+        self.assertEqual(got, wanted)
+
+    def test_doctor_sees_what_is_between(self):
+        with namespaces.Hosts(["a", "b"]) as hosts:
+            hosts.limit("b", RATE)
+            other = subprocess.Popen([*hosts.prefix("b"), str(harness.BIN / "lamina"), "doctor", "--serve",
+                                      f"{hosts.addresses['b']}:0"], stdout=subprocess.PIPE, text=True)
+            self.addCleanup(other.stdout.close)
+            self.addCleanup(other.wait)
+            self.addCleanup(other.kill)
+            address = re.search("serving at ([0-9.:]+);", other.stdout.readline()).group(1)
+
+            findings = self.doctor(hosts, address)
+            self.assertEqual(findings["peer"]["state"], "ok", findings)
+            self.assertEqual(findings["peer.version"]["state"], "ok", findings)
+            self.assertEqual(findings["peer.clock"]["state"], "ok", findings)
+            self.assertRegex(findings["peer.transport.ucx"]["found"], "^ucx .*tcp.* 0.0[0-4] GB/s")
+            self.assertIn("the list gives ucx", findings["peer.transport"]["found"])
+
+            other.kill()
+            other.wait()
+            findings = self.doctor(hosts, address)
+            self.assertEqual(findings["peer"]["state"], "fail", findings)
+            self.assertIn(f"lamina doctor --serve {address}", findings["peer"]["fix"])
+            self.assertNotIn("peer.clock", findings)
+
+    def doctor(self, hosts, address):
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+            file.write(harness.cluster_file(transport="ucx"))
+            file.flush()
+            result = harness.run("doctor", "--cluster", file.name, "--peer", address, "--json",
+                                 prefix=hosts.prefix("a"))
+        return {finding["check"]: finding for finding in json.loads(result.stdout)}
+
+
+if __name__ == "__main__":
+    namespaces.leave_out_unless_possible()
+    unittest.main()

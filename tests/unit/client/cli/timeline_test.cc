@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/cli/timeline.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "client/cli/timeline_clocks.h"
+
+namespace lamina::cli {
+namespace {
+
+using control::TraceEvent;
+using control::WorkPart;
+using nlohmann::json;
+
+constexpr uint8_t kM0 = TraceEvent::kMemoryPeer;
+constexpr Nanos kWire = 300;
+
+// One compute and one memory node, two layers, one lane; the memory node's clock is `skew` ahead.
+client::Timeline MakeTimeline(Nanos skew, Nanos measured, Nanos error) {
+  client::NodeTimeline c0{.name = "c0"};
+  client::NodeTimeline m0{.name = "m0", .is_memory = true};
+  m0.clock_offset = measured;
+  m0.clock_error = error;
+  Nanos t = 1'000'000;
+  for (uint32_t step = 1; step <= 3; ++step) {
+    const auto c = [&](WorkPart part, uint16_t layer, Nanos length, uint8_t peer) {
+      c0.events.push_back({.start = t,
+                           .end = t + length,
+                           .part = part,
+                           .lane = 0,
+                           .peer = peer,
+                           .layer = layer,
+                           .rows = 1,
+                           .step = step});
+      t += length;
+    };
+    for (uint16_t layer = 0; layer < 2; ++layer) {
+      c(WorkPart::kDense, layer, 10'000, TraceEvent::kNoPeer);
+      c(WorkPart::kSend, layer, 1'000, kM0);
+      Nanos m = t + kWire;
+      for (const auto& [part, length] :
+           {std::pair(WorkPart::kStore, 500), std::pair(WorkPart::kAttend, 7'000),
+            std::pair(WorkPart::kReply, 800)}) {
+        m0.events.push_back({.start = m + skew,
+                             .end = m + length + skew,
+                             .part = part,
+                             .lane = 0,
+                             .peer = 0,
+                             .layer = layer,
+                             .rows = 1,
+                             .step = step});
+        m += length;
+      }
+      c(WorkPart::kWaitAttention, layer, m + kWire - t, kM0);
+      c(WorkPart::kTake, layer, 400, kM0);
+    }
+    c(WorkPart::kHead, 2, 5'000, TraceEvent::kNoPeer);
+  }
+  client::Timeline timeline{.epoch = 1, .began = 900'000, .ended = t, .nodes = {c0, m0}};
+  timeline.steps.push_back({.epoch = 1,
+                            .lane = 0,
+                            .step = 2,
+                            .planned = 950'000,
+                            .done = t,
+                            .rows = 1,
+                            .requests = {"follow \"me\""}});
+  timeline.requests.push_back({.request_id = "follow \"me\"",
+                               .id = "x",
+                               .arrived = 900'000,
+                               .started = 950'000,
+                               .ended = t});
+  return timeline;
+}
+
+TEST(TimelineClocksTest, DataThatGoesBothWaysShowsTheClock) {
+  for (const Nanos skew : {0, 70'000, -3'000'000}) {
+    client::Timeline timeline = MakeTimeline(skew, skew + 40'000, 50'000);
+    const std::vector<NodeClock> clocks = PutOnOneClock(timeline);
+    EXPECT_EQ(clocks[0].shift, 0);
+    EXPECT_EQ(clocks[1].measured, skew + 40'000);
+    EXPECT_NEAR(static_cast<double>(clocks[1].shift), static_cast<double>(skew), kWire) << skew;
+  }
+}
+
+TEST(TimelineClocksTest, WithoutDataTheMeasuredOffsetCounts) {
+  client::Timeline timeline = MakeTimeline(5'000, 4'000, 2'000);
+  timeline.nodes[1].events.resize(1);  // A store, and no reply.
+  const Nanos start = timeline.nodes[1].events[0].start;
+  const std::vector<NodeClock> clocks = PutOnOneClock(timeline);
+  EXPECT_EQ(clocks[1].shift, 4'000);
+  EXPECT_EQ(timeline.nodes[1].events[0].start, start - 4'000);
+}
+
+TEST(TimelineClocksTest, AnExactMeasurementIsKept) {
+  client::Timeline timeline = MakeTimeline(5'000, 5'010, 20);
+  EXPECT_EQ(PutOnOneClock(timeline)[1].shift, 5'010);
+}
+
+// Slices by process and row; fails where two of a row overlap without one holding the other.
+std::map<std::pair<int, int>, std::vector<json>> Rows(const json& file) {
+  std::map<std::pair<int, int>, std::vector<json>> rows;
+  for (const json& event : file["traceEvents"]) {
+    if (event["ph"] == "X") {
+      rows[{event["pid"], event["tid"]}].push_back(event);
+    }
+  }
+  for (auto& [row, slices] : rows) {
+    std::sort(slices.begin(), slices.end(), [](const json& a, const json& b) {
+      return std::pair(a["ts"].get<double>(), -a["dur"].get<double>()) <
+             std::pair(b["ts"].get<double>(), -b["dur"].get<double>());
+    });
+    std::vector<double> ends;
+    for (const json& slice : slices) {
+      const double start = slice["ts"];
+      const double end = start + slice["dur"].get<double>();
+      while (!ends.empty() && ends.back() <= start + 1e-6) {
+        ends.pop_back();
+      }
+      EXPECT_TRUE(ends.empty() || end <= ends.back() + 1e-6) << slice;
+      ends.push_back(end);
+    }
+  }
+  return rows;
+}
+
+TEST(TimelineTest, LanesNestArrowsGoForwardAndRequestsAreNamed) {
+  client::Timeline timeline = MakeTimeline(70'000, 100'000, 50'000);
+  PutOnOneClock(timeline);
+  const json file = json::parse(ToTraceEvents(timeline));
+  const auto rows = Rows(file);
+
+  std::map<std::string, int> in_lane;
+  std::string requests;
+  for (const json& slice : rows.at({2, 1})) {
+    ++in_lane[slice["name"]];
+    if (slice["name"] == "step 2") {
+      requests = slice["args"]["requests"][0];
+    }
+  }
+  EXPECT_EQ(requests, "follow \"me\"");
+  for (const char* name : {"dense 0", "dense 1", "attention 0", "attention 1", "head"}) {
+    EXPECT_EQ(in_lane[name], 3) << name;
+  }
+  std::map<std::string, double> starts;
+  int arrows = 0;
+  std::map<std::string, int> names;
+  for (const json& event : file["traceEvents"]) {
+    if (event["ph"] == "s") {
+      starts[event["id"]] = event["ts"];
+    }
+    ++names[event["name"]];
+  }
+  for (const json& event : file["traceEvents"]) {
+    if (event["ph"] == "f") {
+      ASSERT_TRUE(starts.contains(event["id"])) << event;
+      EXPECT_LE(starts[event["id"]], event["ts"].get<double>());
+      ++arrows;
+    }
+  }
+  EXPECT_EQ(arrows, 12);  // Of 3 steps, 2 layers, there and back.
+  EXPECT_EQ(names["follow \"me\""], 2);
+  EXPECT_EQ(names["prefill"], 2);
+  EXPECT_EQ(names["decode"], 0);
+}
+
+TEST(TimelineTest, AnEmptyTimelineIsAFileToo) {
+  const json file = json::parse(ToTraceEvents({}));
+  EXPECT_TRUE(file["traceEvents"].is_array());
+}
+
+}  // namespace
+}  // namespace lamina::cli

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/link_probe.h"
+
+#include <atomic>
+#include <thread>
+
+#include "common/units.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "transport/registry.h"
+
+namespace lamina::transport {
+namespace {
+
+constexpr size_t kBytes = KiB(256);
+
+Nanos Soon() { return RealClock().Now() + Seconds(60); }
+
+std::unique_ptr<Transport> Make(const std::string& uri) { return MakeTransport(uri).value(); }
+
+// A node with a region: word i belongs to node i.
+struct End {
+  explicit End(const std::string& uri)
+      : transport(Make(uri)),
+        region(
+            transport->CreateRegion({.name = "end", .bytes = kBytes, .signal_words = 4}).value()) {}
+
+  std::unique_ptr<RemoteRegion> Open(const End& peer) const {
+    return transport->OpenRegion(peer.region->Descriptor(), 0).value();
+  }
+
+  std::unique_ptr<Transport> transport;
+  std::unique_ptr<Region> region;
+};
+
+// `askers` of words 1, 2, ... measure one after the other what node 0 answers.
+std::vector<absl::StatusOr<LinkSpeed>> Measure(const std::string& uri, uint32_t askers) {
+  const End answerer(uri);
+  std::vector<std::unique_ptr<End>> ends;
+  std::vector<std::unique_ptr<RemoteRegion>> to_askers;
+  std::vector<LinkAnswerer> answerers;
+  for (uint32_t i = 0; i < askers; ++i) {
+    ends.push_back(std::make_unique<End>(uri));
+    to_askers.push_back(answerer.Open(*ends.back()));
+    answerers.push_back({.peer = to_askers.back().get(), .ask_word = i + 1, .answer_word = 0});
+  }
+  std::jthread answering([&] {
+    size_t late = 0;
+    EXPECT_TRUE(
+        AnswerLinks(*answerer.transport, *answerer.region, answerers, {.deadline = Soon()}, late)
+            .ok());
+  });
+  std::vector<absl::StatusOr<LinkSpeed>> speeds;
+  for (uint32_t i = 0; i < askers; ++i) {
+    const auto to_answerer = ends[i]->Open(answerer);
+    speeds.push_back(MeasureLink(*ends[i]->transport,
+                                 {.peer = to_answerer.get(),
+                                  .ask_word = i + 1,
+                                  .bytes = ends[i]->region->bytes(),
+                                  .region = ends[i]->region.get(),
+                                  .answer_word = 0},
+                                 {.deadline = Soon()}));
+  }
+  answering.join();
+  return speeds;
+}
+
+TEST(LinkProbeTest, EveryAskerIsAnswered) {
+  for (const auto& speed : Measure("shm://", 3)) {
+    ASSERT_TRUE(speed.ok()) << speed.status();
+    EXPECT_GT(speed->latency_seconds, 0);
+    EXPECT_GT(speed->bytes_per_second, 0);
+  }
+}
+
+TEST(LinkProbeTest, SlowLinkLooksNoFasterThanItIs) {
+  const auto speeds = Measure("throttle(bandwidth=100MiB,latency=2ms)+shm://", 1);
+
+  ASSERT_TRUE(speeds[0].ok()) << speeds[0].status();
+  EXPECT_GE(speeds[0]->latency_seconds, 0.002);
+  EXPECT_LE(speeds[0]->bytes_per_second, 2.2 * static_cast<double>(MiB(100)));
+}
+
+TEST(LinkProbeTest, PeerThatDoesNotAnswerEndsAtTheDeadline) {
+  const End answerer("shm://");
+  const End asker("shm://");
+  const auto remote = asker.Open(answerer);
+
+  const auto speed = MeasureLink(*asker.transport,
+                                 {.peer = remote.get(),
+                                  .ask_word = 1,
+                                  .bytes = asker.region->bytes(),
+                                  .region = asker.region.get()},
+                                 {.deadline = RealClock().Now() + Millis(20)});
+
+  EXPECT_TRUE(absl::IsDeadlineExceeded(speed.status())) << speed.status();
+}
+
+TEST(LinkProbeTest, AskerThatNeverComesIsNamed) {
+  const End answerer("shm://");
+  const End asker("shm://");
+  const auto remote = answerer.Open(asker);
+  const std::vector<LinkAnswerer> answerers = {
+      {.peer = remote.get(), .ask_word = 1, .answer_word = 0}};
+  size_t late = 7;
+
+  const absl::Status status = AnswerLinks(*answerer.transport, *answerer.region, answerers,
+                                          {.deadline = RealClock().Now() + Millis(20)}, late);
+
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_EQ(late, 0u);
+}
+
+TEST(LinkProbeTest, AbortEndsBothEnds) {
+  const End answerer("shm://");
+  const End asker("shm://");
+  const auto to_answerer = asker.Open(answerer);
+  const auto to_asker = answerer.Open(asker);
+  const AbortWord abort{1};
+  const std::vector<LinkAnswerer> answerers = {
+      {.peer = to_asker.get(), .ask_word = 1, .answer_word = 0}};
+  size_t late = 0;
+
+  EXPECT_TRUE(absl::IsCancelled(AnswerLinks(*answerer.transport, *answerer.region, answerers,
+                                            {.deadline = Soon(), .abort = &abort}, late)));
+  EXPECT_TRUE(absl::IsCancelled(MeasureLink(*asker.transport,
+                                            {.peer = to_answerer.get(),
+                                             .ask_word = 2,
+                                             .bytes = asker.region->bytes(),
+                                             .region = asker.region.get()},
+                                            {.deadline = Soon(), .abort = &abort})
+                                    .status()));
+}
+
+}  // namespace
+}  // namespace lamina::transport

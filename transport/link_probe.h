@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How fast a link between two nodes is, measured with the Puts that it will carry, in a few dozen
+// milliseconds when an epoch begins. It also shows that messages really cross.
+//
+//   asker                              answerer
+//   Put(ask word := 1)        -->
+//                             <--      Put(answer word := 1)      latency: half of such a round
+//   Put(bytes) ... (ask := n) -->
+//                             <--      Put(answer word := n)      bandwidth
+//   Put(ask word := the last) -->      stops
+//
+// Each word has one writer and serves for this alone, once in the life of its region.
+//
+// Threading: the thread that owns the transport.
+// Allocation: allocates; it is no part of the data path.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "transport/transport.h"
+
+namespace lamina::transport {
+
+struct LinkSpeed {
+  double latency_seconds = 0;  // One way: half of the median round of an empty Put.
+  double bytes_per_second = 0;
+};
+
+// What the asker needs of the link.
+struct LinkAsker {
+  RemoteRegion* peer = nullptr;
+  uint32_t ask_word = 0;              // Of the peer's region.
+  size_t offset = 0;                  // Where bytes may be put in it.
+  absl::Span<const std::byte> bytes;  // Registered; what is put, once and again. Not empty.
+  const Region* region = nullptr;     // The own one.
+  uint32_t answer_word = 0;           // Of the own region.
+};
+
+// Measures for about 40 ms at most, once the answerer is there.
+// Errors: those of Put() and Wait(). kDeadlineExceeded: no answer came.
+absl::StatusOr<LinkSpeed> MeasureLink(Transport& transport, const LinkAsker& asker,
+                                      const WaitOptions& wait);
+
+// Answers all askers until each has said its last. `late` is the index of one that did not, when
+// the result is not OK.
+struct LinkAnswerer {
+  RemoteRegion* peer = nullptr;
+  uint32_t ask_word = 0;     // Of the own region.
+  uint32_t answer_word = 0;  // Of the peer's.
+};
+absl::Status AnswerLinks(Transport& transport, const Region& region,
+                         absl::Span<const LinkAnswerer> answerers, const WaitOptions& wait,
+                         size_t& late);
+
+}  // namespace lamina::transport
