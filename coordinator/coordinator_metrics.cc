@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/coordinator_metrics.h"
 
+#include <algorithm>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -114,6 +116,25 @@ void AddNodes(MetricsPage& page, const EngineStatus& status) {
   }
 }
 
+// With the labels of lamina_node_link_*, so that one divides by the other.
+void AddMeasuredLinks(MetricsPage& page, const EngineStatus& status) {
+  for (const PairLink& link : status.links) {
+    const auto from =
+        std::find_if(status.nodes.begin(), status.nodes.end(),
+                     [&link](const NodeReport& node) { return node.member.name == link.from; });
+    const bool is_memory = from != status.nodes.end() && from->member.is_memory;
+    const MetricLabels labels = {{"node", link.from},
+                                 {"role", is_memory ? "memory" : "compute"},
+                                 {"peer", link.report.peer}};
+    page.Gauge("lamina_node_link_bandwidth_bytes_per_second",
+               "Bandwidth to the peer, measured when the epoch began.", labels,
+               link.report.bytes_per_second);
+    page.Gauge("lamina_node_link_latency_seconds",
+               "Time to the peer, one way, measured when the epoch began.", labels,
+               link.report.latency_seconds);
+  }
+}
+
 void AddLanes(MetricsPage& page, const core::SchedulerStats& stats) {
   for (size_t i = 0; i < stats.lanes.size(); ++i) {
     const MetricLabels labels = {{"lane", absl::StrCat(i)}};
@@ -142,6 +163,7 @@ std::string MetricsText(Engine& engine, const std::string& model_name, const Clo
   page.Gauge("lamina_uptime_seconds", "Since the coordinator started.", {},
              ToSeconds(clock.Now() - started));
   AddNodes(page, status);
+  AddMeasuredLinks(page, status);
   AddLanes(page, status.scheduler);
   return page.Text();
 }

@@ -53,6 +53,9 @@ void TraceLog::Planned(const core::StepPlan& plan, Nanos now,
 }
 
 void TraceLog::Done(uint64_t epoch, uint32_t lane, uint64_t step, Nanos now) {
+  if (!on(now)) {
+    return;
+  }
   // Among the latest: a lane has few steps in flight.
   for (auto it = steps_.rbegin(); it != steps_.rend(); ++it) {
     if (it->epoch == epoch && it->lane == lane && it->step <= step) {

@@ -214,8 +214,28 @@ class MetricsTest(unittest.TestCase):
         self.assertGreater(grown("lamina_gateway_sent_bytes_total"), len(streamed))
         self.assertEqual(self.value(after, "lamina_gateway_streams"), 0)
 
+    def labels_of(self, name):
+        return {labels for n, labels in self.page("coordinator") if n == name}
+
+    def await_measured_links(self):
+        self.cluster.await_true(
+            lambda: len(self.labels_of("lamina_node_link_bandwidth_bytes_per_second")) >= 2,
+            "the links are measured")
+
+    def test_links_are_as_they_were_measured(self):
+        self.await_measured_links()
+        page = self.page("coordinator")
+        for peer in ("m0", "m1"):
+            of = ('node="c0"', f'peer="{peer}"')
+            self.assertGreater(self.value(page, "lamina_node_link_bandwidth_bytes_per_second", *of), 0)
+            self.assertGreater(self.value(page, "lamina_node_link_latency_seconds", *of), 0)
+        # With the labels of what it is compared with.
+        self.assertLessEqual(self.labels_of("lamina_node_link_bandwidth_bytes_per_second"),
+                             self.labels_of("lamina_node_link_sent_bytes_total"))
+
     def test_dashboard_and_alerts_ask_for_metrics_that_there_are(self):
         dashboard = json.loads((MONITORING / "dashboard.json").read_text())
+        self.await_measured_links()
         # A counter by reason is there once it has counted.
         with self.assertRaises(urllib.error.HTTPError) as caught:
             self.post({"model": "nobody", "prompt": ""})

@@ -40,6 +40,9 @@ TEST(TraceLogTest, StepsNameTheirRequestsOnce) {
 TEST(TraceLogTest, EndsAfterItsTimeOrWhenCollected) {
   TraceLog log;
   log.Start(10, 100);
+  log.Planned(Plan(0, 1, {1}), 20, NameOf);
+  log.Done(1, 0, 1, 200);
+  EXPECT_EQ(log.Take({}).steps[0].done, 0);
   EXPECT_FALSE(log.on(110));
   log.Collect(50);
   EXPECT_FALSE(log.on(51));
