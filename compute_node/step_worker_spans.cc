@@ -31,6 +31,10 @@ absl::Status StepWorker::PlaceSpans(Lane& lane) {
                                                 last + 1, " spans, of which slots for ",
                                                 spans.size(), " were granted"));
       }
+      if (*std::max_element(spans.begin(), spans.end()) >= lane.nodes.size()) {
+        return absl::InternalError(absl::StrCat("row ", row, " of lane ", lane.plan.lane,
+                                                " has a span on a memory node that is not there"));
+      }
       for (uint32_t node = 0; node < lane.nodes.size(); ++node) {
         const bool sees =
             std::find(spans.begin(), spans.begin() + last + 1, node) != spans.begin() + last + 1;

@@ -54,10 +54,11 @@ EpochConfig ToEpochConfig(const v1::Configure& proto) {
   return config;
 }
 
-// Nothing for compute nodes, and under partition head: they have a part in every request.
+// Nothing for compute nodes, and where sequences are spread: they have a part in every request.
 std::optional<uint32_t> OwnMemoryIndex(const EpochConfig& config, const NodeIdentity& identity) {
   const auto own = std::find(config.memory_nodes.begin(), config.memory_nodes.end(), identity.name);
-  if (!identity.is_memory || !config.heads.empty() || own == config.memory_nodes.end()) {
+  const bool spread = !config.heads.empty() || config.span_tokens > 0;
+  if (!identity.is_memory || spread || own == config.memory_nodes.end()) {
     return std::nullopt;
   }
   return static_cast<uint32_t>(own - config.memory_nodes.begin());
