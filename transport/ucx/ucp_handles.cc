@@ -3,7 +3,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <optional>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -68,7 +70,14 @@ std::optional<std::string> ValueOf(absl::string_view printed, absl::string_view 
 
 // Unless the URI or UCX_TLS names transports: all but RDMA, which is what verbs:// is for. UCX 1.13
 // ends the process when an endpoint over RDMA is closed before the peer has answered it (ADR 0028).
+// Where there is no RDMA device it must not be named: UCX would complain on stdout.
 constexpr char kWithoutRdma[] = "^ib";
+
+bool HasRdmaDevice() {
+  std::error_code error;
+  const std::filesystem::directory_iterator devices("/sys/class/infiniband", error);
+  return !error && devices != std::filesystem::directory_iterator();
+}
 
 bool HasSharedMemory(absl::string_view transports) {
   if (transports == kWithoutRdma) {
@@ -95,7 +104,7 @@ absl::Status Configure(ucp_config_t* config, absl::string_view transports) {
     return Printed(
         [&](FILE* stream) { ucp_config_print(config, stream, nullptr, UCS_CONFIG_PRINT_CONFIG); });
   };
-  if (transports.empty() && ValueOf(print(), "TLS") == "all") {
+  if (transports.empty() && HasRdmaDevice() && ValueOf(print(), "TLS") == "all") {
     transports = kWithoutRdma;
   }
   if (!transports.empty()) {
