@@ -264,6 +264,9 @@ class RefusalTest : public ::testing::Test {
     void Configure(const control::EpochConfig&) override {}
     void Connect(const control::EpochPeers&) override {}
     void SendPlan(const core::StepPlan&) override {}
+    void StartTrace(Nanos) override {}
+    void CollectTrace(uint64_t) override {}
+    void PingClock() override {}
     void Refuse(const std::string& words) override { reason = words; }
     void End() override {}
     std::string reason;
