@@ -123,7 +123,7 @@ absl::StatusOr<Timeline> RecordTimeline(const ConnectOptions& options, Nanos len
                                         const Cancellation& cancellation) {
   const auto stub = MakeStub(options.server);
   v1::StartTraceRequest start;
-  start.set_seconds(ToSeconds(length));
+  start.set_seconds(static_cast<double>(length) / 1e9);  // Exact at whole seconds, so at the limit.
   LAMINA_RETURN_IF_ERROR(
       Call<v1::StartTraceResponse>(*stub, &v1::Cluster::Stub::StartTrace, start).status());
   Wait(length, cancellation);
