@@ -237,8 +237,9 @@ absl::Status StepWorker::TakeReply(Lane& lane, uint32_t node) {
                                      options_.config.memory_nodes[node]));
   const auto out = executor_.AttentionRows(layer, lane.positions.size(), lane.buffers);
   if (by_span()) {  // Merged when all nodes have answered.
-    control::AddTo(counters_.bytes_received,
-                   sizeof(header) + lane.nodes[node].partials * PartialBytes(layer));
+    const size_t partials = lane.nodes[node].partials * PartialBytes(layer);
+    control::AddTo(counters_.bytes_received, sizeof(header) + partials);
+    LapOf(lane, control::WorkPart::kTake, layer, MemoryPeer(node), partials);
     return absl::OkStatus();
   }
   const size_t width = PartOf(layer, node).q_width();

@@ -128,6 +128,7 @@ void StepWorker::MergePartials(Lane& lane) {
                      kernels::canonical::RoundOutput);
     }
   });
+  LapOf(lane, control::WorkPart::kTake, layer);
 }
 
 }  // namespace lamina::compute_node
