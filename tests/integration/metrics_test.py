@@ -317,7 +317,19 @@ class PrometheusTest(unittest.TestCase):
         cluster.await_true(lambda: listening.search(log.read_text()) or process.poll() is not None,
                            "Prometheus listens")
         self.assertIsNone(process.poll(), log.read_text())
-        return listening.search(log.read_text()).group(1)
+        server = listening.search(log.read_text()).group(1)
+
+        def ready():
+            # It listens before its storage is open, and answers 503 until then.
+            try:
+                with urllib.request.urlopen(f"http://{server}/-/ready", timeout=SECONDS):
+                    return True
+            except urllib.error.HTTPError as error:
+                if error.code != 503:
+                    raise
+                return False
+        cluster.await_true(ready, "Prometheus is ready")
+        return server
 
 
 if __name__ == "__main__":
