@@ -3,6 +3,7 @@
 #include "coordinator/core/placement.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace lamina::core {
@@ -25,12 +26,21 @@ uint64_t WorkOf(const LaneLoad& load) {
 std::optional<uint32_t> PickLane(const std::vector<LaneLoad>& lanes) {
   std::optional<uint32_t> best;
   uint64_t best_work = 0;
+  uint64_t least_work = std::numeric_limits<uint64_t>::max();
   for (uint32_t i = 0; i < lanes.size(); ++i) {
+    if (!lanes[i].has_room) {
+      continue;
+    }
     const uint64_t work = WorkOf(lanes[i]);
-    if (lanes[i].has_room && (!best || work < best_work)) {
+    least_work = std::min(least_work, work);
+    if (lanes[i].open && (!best || work < best_work)) {
       best = i;
       best_work = work;
     }
+  }
+  // Its rows are what planning its step has just added to its work.
+  if (best && best_work > least_work + lanes[*best].rows) {
+    return std::nullopt;
   }
   return best;
 }

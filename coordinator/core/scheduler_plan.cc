@@ -188,13 +188,17 @@ bool Scheduler::Impl::AdmitFirst(std::map<uint32_t, OpenStep>& open) {
   if (!draining.empty() && before(*draining.begin(), &first)) {
     return false;  // It waits again in a moment, in front of this one.
   }
-  const auto lane = PickLane(LaneLoads());
+  std::vector<LaneLoad> loads = LaneLoads();
+  for (uint32_t i = 0; i < loads.size(); ++i) {
+    loads[i].open = open.contains(i);
+  }
+  const auto lane = PickLane(loads);
   if (!lane) {
     return false;
   }
   const auto step = open.find(*lane);
-  if (step == open.end() || step->second.tokens_left == 0) {
-    return false;  // Better to wait for that lane's next step than to unbalance the lanes.
+  if (step->second.tokens_left == 0) {
+    return false;  // Prompts before it have taken this step; the next one is soon.
   }
   const std::vector<uint32_t> nodes = PickNodesFor(first, lanes[*lane]);
   if (nodes.empty()) {
