@@ -130,12 +130,18 @@ absl::Status SettlePartition(const ClusterConfig& config, coordinator::EngineOpt
 
 // Nodes would find it out one after the other.
 absl::Status CheckWindows(const ClusterConfig& config, const coordinator::EngineOptions& options) {
+  const core::SchedulerOptions& limits = options.scheduler;
+  const uint32_t spans_max =
+      limits.span_tokens == 0
+          ? 0
+          : (limits.sequence_tokens_max + limits.span_tokens - 1) / limits.span_tokens;
   return core::WindowLayout::Check({.compute_nodes = static_cast<uint32_t>(config.compute.size()),
                                     .memory_nodes = static_cast<uint32_t>(config.memory.size()),
-                                    .lanes = options.scheduler.lanes,
-                                    .rows_max = options.scheduler.rows_max,
-                                    .kv_rows_max = options.scheduler.step_tokens_max,
-                                    .plan_ahead = options.scheduler.plan_ahead,
+                                    .lanes = limits.lanes,
+                                    .rows_max = limits.rows_max,
+                                    .kv_rows_max = limits.step_tokens_max,
+                                    .plan_ahead = limits.plan_ahead,
+                                    .spans_max = spans_max,
                                     .layers = options.layers});
 }
 

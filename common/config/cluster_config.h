@@ -93,7 +93,7 @@ struct ClusterConfig {
   VerbsConfig verbs;
   struct {
     PipelineMode mode = PipelineMode::kRotational;
-    uint32_t lanes = 2;       // At most.
+    uint32_t lanes = 2;
     bool lanes_auto = false;  // `lanes: auto`: any number up to `lanes`, by measured times.
   } pipeline;
   Partition partition = Partition::kRequest;

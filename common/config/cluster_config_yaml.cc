@@ -331,6 +331,7 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
     c.pipeline.lanes = c.pipeline.mode == PipelineMode::kSequential
                            ? 1
                            : std::min({replicas + 1, 8u, std::max(1u, c.limits.running_max)});
+    c.pipeline.lanes_auto = c.pipeline.mode != PipelineMode::kSequential;
   }
   return absl::OkStatus();
 }

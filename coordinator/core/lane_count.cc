@@ -18,8 +18,7 @@ std::vector<uint32_t> Candidates(const LaneCountOptions& options, uint32_t rows)
       std::min(options.lanes_max, std::max(1u, (rows + rows_max - 1) / rows_max));
   std::vector<uint32_t> candidates;
   for (uint32_t lanes = 1; lanes <= options.lanes_max; ++lanes) {
-    const bool allowed = options.automatic || lanes == 1 || lanes == options.lanes_max;
-    if (allowed && lanes >= least && (lanes <= rows || lanes == least)) {
+    if (lanes >= least && (lanes <= rows || lanes == least)) {
       candidates.push_back(lanes);
     }
   }
@@ -41,6 +40,9 @@ double LayerSeconds(const LaneCosts& costs, const LaneWork& work, uint32_t lanes
 
 LaneCount ChooseLanes(const LaneCountOptions& options, const LaneCosts& costs, const LaneWork& work,
                       uint32_t current) {
+  if (!options.automatic) {
+    return {options.lanes_max, absl::StrFormat("%d, as configured", options.lanes_max)};
+  }
   const std::vector<uint32_t> candidates = Candidates(options, work.rows);
   const auto of = [&](uint32_t lanes) {
     return absl::StrFormat("%d of %d lanes: %d rows", lanes, options.lanes_max, work.rows);

@@ -37,7 +37,7 @@ double LayerSeconds(const LaneCosts& costs, const LaneWork& work, uint32_t lanes
 
 struct LaneCountOptions {
   uint32_t lanes_max = 1;
-  bool automatic = false;  // Any number up to lanes_max; else lanes_max or one.
+  bool automatic = false;  // Any number up to lanes_max; else lanes_max.
   uint32_t rows_max = 1;   // Of a lane.
 };
 
@@ -46,9 +46,9 @@ struct LaneCount {
   std::string why;  // "2 of 2 lanes: 16 rows, a layer takes 1.2 ms, 1.9 ms in one lane"
 };
 
-// Before anything is measured: lanes_max, or one when there are fewer rows than that. Then the
-// fastest, but `current` as long as it is within a twentieth of it. Never more lanes than rows, nor
-// too few for the rows.
+// Without `automatic`: lanes_max. With it, before anything is measured: lanes_max, or one when
+// there are fewer rows than that; then the fastest, but `current` as long as it is within a
+// twentieth of it. Never more lanes than rows, nor too few for the rows.
 LaneCount ChooseLanes(const LaneCountOptions& options, const LaneCosts& costs, const LaneWork& work,
                       uint32_t current);
 

@@ -60,8 +60,8 @@ struct MemoryNodeShare {
 };
 
 struct SchedulerOptions {
-  uint32_t lanes = 1;       // At most; few rows run in fewer (lane_count.h).
-  bool lanes_auto = false;  // Any number up to it, else all or one.
+  uint32_t lanes = 1;
+  bool lanes_auto = false;  // Any number up to `lanes`, by measured times (lane_count.h).
   uint32_t plan_ahead = 2;
   uint32_t rows_max = 256;         // Decode rows of a lane.
   uint32_t step_tokens_max = 512;  // Decode rows plus chunk tokens of a step.

@@ -204,6 +204,19 @@ TEST(ClusterConfigTest, LanesMayBeAutomatic) {
   EXPECT_THAT(ToYaml(*config), HasSubstr("lanes: auto"));
 }
 
+TEST(ClusterConfigTest, LanesAreAutomaticUnlessGivenOrSequential) {
+  const auto config = Parse(kSmall, {"pipeline={mode: rotational}"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_TRUE(config->pipeline.lanes_auto);
+  const auto given = Parse(kSmall, {"pipeline={lanes: 2}"});
+  ASSERT_TRUE(given.ok()) << given.status();
+  EXPECT_FALSE(given->pipeline.lanes_auto);
+  const auto sequential = Parse(kSmall, {"pipeline={mode: sequential}"});
+  ASSERT_TRUE(sequential.ok()) << sequential.status();
+  EXPECT_FALSE(sequential->pipeline.lanes_auto);
+  EXPECT_EQ(sequential->pipeline.lanes, 1u);
+}
+
 TEST(ClusterConfigTest, RefusesMoreLanesThanRows) {
   EXPECT_THAT(ErrorOf(kSmall, {"pipeline.lanes=3", "limits.running_max=2"}),
               HasSubstr("a lane would never have a row"));

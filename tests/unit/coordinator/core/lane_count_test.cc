@@ -19,8 +19,17 @@ LaneCosts Costs() {
           .measured = true};
 }
 
+TEST(LaneCountTest, AConfiguredNumberIsTaken) {
+  for (const uint32_t rows : {1u, 2u, 64u}) {
+    const LaneCount choice = ChooseLanes({.lanes_max = 2, .rows_max = 64}, Costs(),
+                                         {.rows = rows, .context_tokens = 9}, 2);
+    EXPECT_EQ(choice.lanes, 2u);
+    EXPECT_EQ(choice.why, "2, as configured");
+  }
+}
+
 TEST(LaneCountTest, UnmeasuredRowsDecide) {
-  const LaneCountOptions options{.lanes_max = 3, .rows_max = 16};
+  const LaneCountOptions options{.lanes_max = 3, .automatic = true, .rows_max = 16};
   EXPECT_EQ(ChooseLanes(options, {}, {.rows = 2}, 1).lanes, 1u);
   EXPECT_EQ(ChooseLanes(options, {}, {.rows = 3}, 1).lanes, 3u);
   EXPECT_THAT(ChooseLanes(options, {}, {.rows = 3}, 1).why,
@@ -28,7 +37,7 @@ TEST(LaneCountTest, UnmeasuredRowsDecide) {
 }
 
 TEST(LaneCountTest, ShortContextsAreFasterInOneLane) {
-  const LaneCountOptions options{.lanes_max = 2, .rows_max = 64};
+  const LaneCountOptions options{.lanes_max = 2, .automatic = true, .rows_max = 64};
   const LaneCount choice = ChooseLanes(options, Costs(), {.rows = 4, .context_tokens = 40}, 2);
   EXPECT_EQ(choice.lanes, 1u);
   EXPECT_THAT(choice.why, HasSubstr("1 of 2 lanes: 4 rows, a layer takes 1.09 ms, with 2"));
@@ -38,7 +47,8 @@ TEST(LaneCountTest, LongContextsAreFasterInTwo) {
   // Attention 2 ms, slices 1.16 ms: 3.2 ms one after the other, 2.3 ms at once.
   const LaneWork work{.rows = 16, .context_tokens = 2000};
   EXPECT_LT(LayerSeconds(Costs(), work, 2), LayerSeconds(Costs(), work, 1));
-  EXPECT_EQ(ChooseLanes({.lanes_max = 2, .rows_max = 64}, Costs(), work, 1).lanes, 2u);
+  EXPECT_EQ(
+      ChooseLanes({.lanes_max = 2, .automatic = true, .rows_max = 64}, Costs(), work, 1).lanes, 2u);
 }
 
 TEST(LaneCountTest, AutomaticTakesTheBestOfAll) {
@@ -56,7 +66,7 @@ TEST(LaneCountTest, AutomaticTakesTheBestOfAll) {
 }
 
 TEST(LaneCountTest, ASmallGainChangesNothing) {
-  const LaneCountOptions options{.lanes_max = 2, .rows_max = 64};
+  const LaneCountOptions options{.lanes_max = 2, .automatic = true, .rows_max = 64};
   LaneCosts costs = Costs();
   costs.slice_per_row = 0;
   costs.attention_fixed = 0;

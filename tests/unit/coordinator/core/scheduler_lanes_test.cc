@@ -17,6 +17,7 @@ class SchedulerLanesTest : public SchedulerTest {
   void MakeLanes(uint32_t lanes) {
     SchedulerOptions options = SmallOptions();
     options.lanes = lanes;
+    options.lanes_auto = true;
     Make(options);
   }
 
@@ -109,6 +110,7 @@ TEST_F(SchedulerLanesTest, MeasuredTimesDecide) {
 TEST_F(SchedulerLanesTest, ASequenceOnItsWayMayBeEndedOrPreempted) {
   SchedulerOptions options = SmallOptions(60);
   options.lanes = 2;
+  options.lanes_auto = true;
   Make(options);
   for (SequenceId id = 1; id <= 6; ++id) {
     ASSERT_TRUE(Submit(id, 5, 50).ok());
