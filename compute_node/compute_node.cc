@@ -148,6 +148,8 @@ control::NodeCounters ComputeNode::Counters() const {
       .bytes_received = counters_.bytes_received.load(std::memory_order_relaxed),
       .units = counters_.units.load(std::memory_order_relaxed)};
   control::Count(counters_.meter, counters_.refusals, /*is_memory=*/false, counters);
+  counters.unit_seconds_fixed = counters_.unit_line.fixed.load(std::memory_order_relaxed);
+  counters.unit_seconds_slope = counters_.unit_line.slope.load(std::memory_order_relaxed);
   return counters;
 }
 

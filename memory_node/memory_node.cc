@@ -101,6 +101,8 @@ control::NodeCounters MemoryNode::Counters() const {
       .kv_bytes_read = counters_.kv_bytes_read.load(std::memory_order_relaxed),
       .units = counters_.units.load(std::memory_order_relaxed)};
   control::Count(counters_.meter, counters_.refusals, /*is_memory=*/true, counters);
+  counters.unit_seconds_fixed = counters_.unit_line.fixed.load(std::memory_order_relaxed);
+  counters.unit_seconds_slope = counters_.unit_line.slope.load(std::memory_order_relaxed);
   return counters;
 }
 

@@ -244,6 +244,11 @@ absl::Status CheckValues(const ClusterConfig& config) {
                                     2, kSequenceTokensMax));
   LAMINA_RETURN_IF_ERROR(
       CheckRange("limits.running_max", config.limits.running_max, 1, kRunningMax));
+  if (config.pipeline.lanes > config.limits.running_max) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("pipeline.lanes: ", config.pipeline.lanes, " contradicts limits.running_max ",
+                     config.limits.running_max, ": a lane would never have a row"));
+  }
   return CheckRange("limits.waiting_max", config.limits.waiting_max, 1, kWaitingMax);
 }
 
@@ -297,10 +302,6 @@ absl::Status CheckServed(const ClusterConfig& config) {
   }
   for (size_t i = 0; i < config.memory.size(); ++i) {
     LAMINA_RETURN_IF_ERROR(CheckNodeServed("memory", i, config.memory[i], other_hosts));
-  }
-  if (config.partition == Partition::kTokenRange) {
-    return NotServed("partition", EnumName(internal::kPartitions, config.partition),
-                     "request, head");
   }
   if (config.policy != "attend_remote") {
     return NotServed("policy", config.policy, "attend_remote");

@@ -94,6 +94,7 @@ struct ClusterConfig {
   struct {
     PipelineMode mode = PipelineMode::kRotational;
     uint32_t lanes = 2;
+    bool lanes_auto = false;  // `lanes: auto`: any number up to `lanes`, by measured times.
   } pipeline;
   Partition partition = Partition::kRequest;
   std::string policy = "attend_remote";

@@ -149,7 +149,11 @@ std::string ToYaml(const ClusterConfig& config) {
   EmitVerbs(out, config.verbs);
   section("pipeline");
   word("mode", EnumName(internal::kPipelineModes, config.pipeline.mode));
-  number("lanes", config.pipeline.lanes);
+  if (config.pipeline.lanes_auto) {
+    word("lanes", "auto");
+  } else {
+    number("lanes", config.pipeline.lanes);
+  }
   out << YAML::EndMap;
   word("partition", EnumName(internal::kPartitions, config.partition));
   word("policy", config.policy);
