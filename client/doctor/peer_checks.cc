@@ -45,6 +45,15 @@ absl::Status Call(Stub& stub,
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }
 
+// A call whose bytes stay on the way ends only when the connection does, whatever its deadline; so
+// the kernel is to end one that gets no acknowledgement.
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, static_cast<int>(Seconds(60) / Millis(1)));
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, static_cast<int>(kLargeWait / Millis(1)));
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
 struct Measured {
   transport::LinkSpeed speed;
   std::string path;
@@ -175,8 +184,7 @@ Findings CheckPeer(const PeerCheckOptions& options) {
     return {Unreached(reach, State::kFail, "peer", options.address,
                       absl::StrCat("lamina doctor --serve ", options.address))};
   }
-  const std::unique_ptr<Stub> stub =
-      v1::Doctor::NewStub(grpc::CreateChannel(options.address, grpc::InsecureChannelCredentials()));
+  const std::unique_ptr<Stub> stub = v1::Doctor::NewStub(MakeChannel(options.address));
   v1::GreetResponse greeting;
   // The first call makes the connection; the second one's round is the network's.
   absl::Status reached = Call(*stub, &Stub::Greet, v1::GreetRequest(), &greeting, kPeerWait);

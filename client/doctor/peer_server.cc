@@ -86,8 +86,9 @@ class Service final : public v1::Doctor::Service {
  public:
   explicit Service(PeerServerOptions options) : options_(std::move(options)) {}
 
-  grpc::Status Greet(grpc::ServerContext*, const v1::GreetRequest*,
+  grpc::Status Greet(grpc::ServerContext*, const v1::GreetRequest* request,
                      v1::GreetResponse* response) override {
+    response->set_padding(request->padding());
     response->set_version(options_.version);
     response->set_host(HostName());
     for (const Interface& interface : options_.interfaces) {
