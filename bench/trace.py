@@ -16,9 +16,9 @@ EDGE_SECONDS = 0.3  # Of each window: until recording has begun, and before it e
 
 
 def tokens_per_second(running, seconds):
-    before, start = running.status()["tokens_generated"], time.monotonic()
+    before, start = running.tokens_generated(), time.monotonic()
     time.sleep(seconds)
-    after, end = running.status()["tokens_generated"], time.monotonic()
+    after, end = running.tokens_generated(), time.monotonic()
     return (after - before) / (end - start)
 
 
@@ -49,7 +49,7 @@ def main():
              str(arguments.context), "--output-tokens", "8000"],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            while not running.status()["tokens_generated"] > 4 * arguments.rows:
+            while not running.tokens_generated() > 4 * arguments.rows:
                 time.sleep(0.1)
             path = f"{running.folder.name}/trace.json"
             ratios, rates, events = [], {"off": [], "on": []}, []

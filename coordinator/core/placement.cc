@@ -3,6 +3,7 @@
 #include "coordinator/core/placement.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace lamina::core {
@@ -16,17 +17,30 @@ double AttentionTime(uint64_t context_tokens, double bandwidth) {
   return static_cast<double>(context_tokens) / (bandwidth > 0 ? bandwidth : 1.0);
 }
 
+uint64_t WorkOf(const LaneLoad& load) {
+  return load.context_tokens + load.rows * kContextTokensPerRow;
+}
+
 }  // namespace
 
 std::optional<uint32_t> PickLane(const std::vector<LaneLoad>& lanes) {
   std::optional<uint32_t> best;
   uint64_t best_work = 0;
+  uint64_t least_work = std::numeric_limits<uint64_t>::max();
   for (uint32_t i = 0; i < lanes.size(); ++i) {
-    const uint64_t work = lanes[i].context_tokens + lanes[i].rows * kContextTokensPerRow;
-    if (lanes[i].has_room && (!best || work < best_work)) {
+    if (!lanes[i].has_room) {
+      continue;
+    }
+    const uint64_t work = WorkOf(lanes[i]);
+    least_work = std::min(least_work, work);
+    if (lanes[i].open && (!best || work < best_work)) {
       best = i;
       best_work = work;
     }
+  }
+  // Its rows are what planning its step has just added to its work.
+  if (best && best_work > least_work + lanes[*best].rows) {
+    return std::nullopt;
   }
   return best;
 }

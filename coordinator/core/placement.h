@@ -17,9 +17,13 @@ struct LaneLoad {
   uint32_t rows = 0;
   uint64_t context_tokens = 0;
   bool has_room = true;  // For one more row.
+  bool open = true;      // Its next step is being planned: a sequence can join it now.
 };
 
-// The lane with the least work among those with room. With one sequence in all it is lane 0.
+// The open lane with the least work among those with room; nothing when a lane that is not open has
+// so much less that waiting for its next step is better. Lanes take turns and grow when they open,
+// so a small difference says nothing: a newcomer that waited for it could wait for ever. With one
+// sequence in all it is lane 0.
 std::optional<uint32_t> PickLane(const std::vector<LaneLoad>& lanes);
 
 struct NodeLoad {

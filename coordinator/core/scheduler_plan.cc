@@ -173,19 +173,21 @@ bool Scheduler::Impl::AdmitFirst(std::map<uint32_t, OpenStep>& open) {
     return false;  // It waits again in a moment, in front of this one.
   }
   std::vector<LaneLoad> loads;
-  for (const Lane& lane : lanes) {
+  for (uint32_t i = 0; i < lanes.size(); ++i) {
+    const Lane& lane = lanes[i];
     loads.push_back(
         {.rows = static_cast<uint32_t>(lane.running.size()),
          .context_tokens = lane.context_tokens_all,
-         .has_room = lane.running.size() < std::min(options.rows_max, options.step_tokens_max)});
+         .has_room = lane.running.size() < std::min(options.rows_max, options.step_tokens_max),
+         .open = open.contains(i)});
   }
   const auto lane = PickLane(loads);
   if (!lane) {
     return false;
   }
   const auto step = open.find(*lane);
-  if (step == open.end() || step->second.tokens_left == 0) {
-    return false;  // Better to wait for that lane's next step than to unbalance the lanes.
+  if (step->second.tokens_left == 0) {
+    return false;  // Prompts before it have taken this step; the next one is soon.
   }
   const auto node = PickNodeFor(first, lanes[*lane]);
   if (!node) {

@@ -287,8 +287,9 @@ class PrometheusTest(unittest.TestCase):
 
             cluster.await_true(all_up, "every target is up")
             cluster.await_true(lambda: value_of("vllm:generation_tokens_total") == 5, "5 tokens counted")
-            self.assertEqual(value_of("count(up == 1)"), len(targets))
-            self.assertEqual(value_of("count(lamina_node_ready == 1)"), 3)
+            # A scrape may time out on a busy machine; the next one does not.
+            cluster.await_true(lambda: value_of("count(up == 1)") == len(targets), "every scrape worked")
+            cluster.await_true(lambda: value_of("count(lamina_node_ready == 1)") == 3, "3 nodes ready")
             self.assertGreater(value_of('sum(lamina_part_seconds_total{part="attend"})'), 0)
 
             def rules():

@@ -19,6 +19,18 @@ TEST(PlacementTest, LanesWithoutRoomArePassedOver) {
   EXPECT_EQ(PickLane({{.has_room = false}}), std::nullopt);
 }
 
+TEST(PlacementTest, AnOpenLaneIsPreferredUnlessAnotherHasMuchLess) {
+  EXPECT_EQ(PickLane({{.rows = 2, .context_tokens = 90, .open = false},
+                      {.rows = 2, .context_tokens = 92}}),
+            1u);
+  EXPECT_EQ(PickLane({{.rows = 1, .context_tokens = 90, .open = false},
+                      {.rows = 2, .context_tokens = 92}}),
+            std::nullopt);
+  EXPECT_EQ(PickLane({{.has_room = false, .open = false}, {.rows = 9, .context_tokens = 1000}}),
+            1u);
+  EXPECT_EQ(PickLane({{.open = false}}), std::nullopt);
+}
+
 TEST(PlacementTest, TheNodeThatLeastRaisesTheLongestTimeIsPicked) {
   // 300/3 and 120/1: on the fast node the longest time stays 120.
   EXPECT_EQ(PickMemoryNode({{.lane_context_tokens = 300, .bandwidth = 3},

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <string>
@@ -91,6 +92,17 @@ class SchedulerTest : public testing::Test {
     EXPECT_TRUE(status.ok()) << status;
     EXPECT_TRUE(scheduler_->Audit().ok()) << scheduler_->Audit();
     return true;
+  }
+
+  // Answers the oldest step of this lane; false when there is none.
+  bool StepDoneOf(uint32_t lane) {
+    const auto step = std::find_if(in_flight_.begin(), in_flight_.end(),
+                                   [&](const StepPlan& plan) { return plan.lane == lane; });
+    if (step == in_flight_.end()) {
+      return false;
+    }
+    std::rotate(in_flight_.begin(), step, step + 1);
+    return StepDone();
   }
 
   void RunUntilIdle() {

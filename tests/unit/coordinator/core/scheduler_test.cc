@@ -4,6 +4,8 @@
 
 #include <gmock/gmock.h>
 
+#include <cstdlib>
+
 #include "tests/unit/coordinator/core/scheduler_fixture.h"
 
 namespace lamina::core {
@@ -284,6 +286,33 @@ TEST_F(SchedulerTest, ABurstIsSpreadOverTheLanes) {
 
   EXPECT_EQ(scheduler_->Stats().lanes[0].rows, 2u);
   EXPECT_EQ(scheduler_->Stats().lanes[1].rows, 2u);
+}
+
+// Lanes of equal work open their steps one after the other, and each has just grown when it does:
+// a newcomer must not wait for ever for the other one.
+TEST_F(SchedulerTest, NewcomersJoinWhileEqualLanesTakeTurns) {
+  SchedulerOptions options = SmallOptions();
+  options.lanes = 2;
+  Make(options);
+  ASSERT_TRUE(Submit(1, 32, 90).ok());
+  ASSERT_TRUE(Submit(2, 32, 90).ok());
+  Plan();
+  for (uint32_t turn = 0; turn < 10; ++turn) {
+    ASSERT_TRUE(StepDoneOf(turn % 2));
+    Plan();
+  }
+  for (const SequenceId id : {3, 4, 5}) {
+    ASSERT_TRUE(Submit(id, 32, 90).ok());
+  }
+  std::map<uint32_t, int> joined;
+  for (uint32_t turn = 0; turn < 12; ++turn) {
+    for (const StepPlan& plan : Plan()) {
+      joined[plan.lane] += static_cast<int>(plan.joins.size());
+    }
+    ASSERT_TRUE(StepDoneOf(turn % 2));
+  }
+  EXPECT_EQ(joined[0] + joined[1], 3);
+  EXPECT_LE(std::abs(joined[0] - joined[1]), 1);
 }
 
 TEST_F(SchedulerTest, ANewEpochContinuesWhatWasRunningAndEndsWhatWasLost) {
