@@ -181,6 +181,12 @@ absl::Status CheckVerbs(const VerbsConfig& verbs) {
   if (!spelled) {
     return Invalid("verbs.device", verbs.device, "a device's name, like mlx5_0");
   }
+  const bool on_pci = std::all_of(verbs.near.begin(), verbs.near.end(), [](unsigned char c) {
+    return absl::ascii_isxdigit(c) || c == ':' || c == '.';
+  });
+  if (!on_pci) {
+    return Invalid("verbs.near", verbs.near, "a PCI device's address, like 0000:41:00.0");
+  }
   for (const internal::VerbsKey& key : internal::kVerbsKeys) {
     if (const std::optional<uint32_t> value = verbs.*key.value; value.has_value()) {
       LAMINA_RETURN_IF_ERROR(
@@ -342,6 +348,10 @@ absl::Status AppendCoreRange(absl::string_view text, absl::string_view part,
 std::string VerbsConfig::Uri() const {
   std::string uri = absl::StrCat("verbs://", device);
   char separator = '?';
+  if (!near.empty()) {
+    absl::StrAppend(&uri, "?near=", near);
+    separator = '&';
+  }
   for (const internal::VerbsKey& key : internal::kVerbsKeys) {
     if (const std::optional<uint32_t> number = this->*key.value; number.has_value()) {
       absl::StrAppend(&uri, std::string(1, separator), key.name, "=", *number);

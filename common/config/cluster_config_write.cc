@@ -110,6 +110,9 @@ void EmitVerbs(YAML::Emitter& out, const VerbsConfig& verbs) {
   if (!verbs.device.empty()) {
     out << YAML::Key << "device" << YAML::Value << verbs.device;
   }
+  if (!verbs.near.empty()) {
+    out << YAML::Key << "near" << YAML::Value << YAML::DoubleQuoted << verbs.near;
+  }
   for (const internal::VerbsKey& key : internal::kVerbsKeys) {
     if (const std::optional<uint32_t> value = verbs.*key.value; value.has_value()) {
       out << YAML::Key << key.name << YAML::Value << *value;

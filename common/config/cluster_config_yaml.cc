@@ -289,7 +289,7 @@ std::vector<Key> ClusterFileReader::GatewayKeys(GatewayConfig& gateway) const {
 }
 
 std::vector<Key> ClusterFileReader::VerbsKeys(VerbsConfig& verbs) const {
-  std::vector<Key> keys = {{"device", Text(verbs.device)}};
+  std::vector<Key> keys = {{"device", Text(verbs.device)}, {"near", Text(verbs.near)}};
   for (const internal::VerbsKey& key : internal::kVerbsKeys) {
     keys.push_back({key.name, Number(verbs.*key.value)});
   }

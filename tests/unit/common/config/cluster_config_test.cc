@@ -176,7 +176,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"transport=[ucx, shm, ucx]", "names ucx twice"},
         BadValue{"verbs.gid=256", "verbs.gid"}, BadValue{"verbs.mtu=1500", "256, 512, 1024"},
         BadValue{"verbs.retries=7", "[0, 6]"}, BadValue{"verbs.device=a?b", "verbs.device"},
-        BadValue{"verbs.mtus=256", "did you mean 'mtu'"}, BadValue{"verbs.port=x", "verbs.port"},
+        BadValue{"verbs.near=gpu0", "verbs.near"}, BadValue{"verbs.mtus=256", "did you mean 'mtu'"},
+        BadValue{"verbs.port=x", "verbs.port"},
         BadValue{"pipeline.mode=circular", "rotational, fixed, sequential"},
         BadValue{"pipeline.lanes=0", "[1, 8]"}, BadValue{"pipeline.lanes=9", "[1, 8]"},
         BadValue{"pipeline={mode: sequential, lanes: 2}", "contradicts pipeline.mode sequential"},
@@ -276,11 +277,11 @@ TEST(ClusterConfigTest, NodesMayBeElsewhereWhereATransportReachesThem) {
 
 TEST(ClusterConfigTest, VerbsOptionsBecomeAUri) {
   EXPECT_EQ(VerbsConfig().Uri(), "verbs://");
-  const auto config = Parse(
-      kSmall, {"transport=[verbs, ucx]", "verbs={device: mlx5_1, gid: 3}", "verbs.retries=0"});
+  const auto config = Parse(kSmall, {"transport=[verbs, ucx]", "verbs={device: mlx5_1, gid: 3}",
+                                     "verbs.retries=0", "verbs.near=0000:41:00.0"});
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_THAT(config->transport, ElementsAre("verbs", "ucx"));
-  EXPECT_EQ(config->verbs.Uri(), "verbs://mlx5_1?gid=3&retries=0");
+  EXPECT_EQ(config->verbs.Uri(), "verbs://mlx5_1?near=0000:41:00.0&gid=3&retries=0");
   const auto again = Parse(ToYaml(*config));
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(again->verbs, config->verbs);
