@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A cluster of one compute and two memory nodes for benchmarks, on ports of its own."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -18,12 +19,19 @@ START_SECONDS_MAX = 180
 STRETCH_SECONDS = 2.0
 SAMPLE_SECONDS = 0.2
 ANY_PORT = "127.0.0.1:0"
+PART = re.compile(r'lamina_part_seconds_total\{node="([^"]+)",role="[^"]+",part="([^"]+)"\}')
 
 
 def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+@dataclasses.dataclass
+class Stretch:
+    tokens_per_second: float
+    shares: dict  # (node, part) -> seconds a second
 
 
 class Cluster:
@@ -46,6 +54,7 @@ class Cluster:
             f"pipeline: {{mode: rotational, lanes: {lanes}}}\n"
             f"prefill: {{chunk_tokens: {chunk_tokens}}}\n"
             f"limits: {{sequence_tokens_max: 8192, running_max: {running_max}}}\n")
+        self.nodes = ["c0"] + names
         self.names = [("lamina-coordinator", "coordinator"), ("lamina-compute", "c0")]
         self.names += [("lamina-memory", name) for name in names]
 
@@ -95,8 +104,18 @@ class Cluster:
         return sum(value for name, value in self.metrics().items()
                    if name.startswith("vllm:generation_tokens_total"))
 
+    def part_seconds(self):
+        """{(node, part): seconds} that each node has spent on each part of its work so far."""
+        parts = {}
+        for daemon in self.nodes:
+            for name, value in self.metrics(daemon).items():
+                found = PART.match(name)
+                if found:
+                    parts[found.groups()] = value
+        return parts
+
     def decode_rate(self, rows, context, tokens):
-        """Tokens/s while all rows decode: the best stretch of STRETCH_SECONDS of a closed load.
+        """The best Stretch of a closed load, in which all rows decode, and the load's own report.
 
         While prompts are worked on the rate is lower, and before the last prompt and after the first answer
         there are fewer rows; so the best stretch is the one with all of them. `tokens` must be enough
@@ -107,18 +126,20 @@ class Cluster:
              "--requests", str(rows), "--input-tokens", str(context), "--output-tokens",
              str(tokens)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         samples = []
-        best = 0.0
+        best = Stretch(0.0, {})
         while load.poll() is None:
-            tokens = self.tokens_generated()
-            now = time.monotonic()
-            samples.append((now, tokens))
-            while len(samples) > 1 and now - samples[1][0] >= STRETCH_SECONDS:
+            samples.append((time.monotonic(), self.tokens_generated(), self.part_seconds()))
+            while len(samples) > 1 and samples[-1][0] - samples[1][0] >= STRETCH_SECONDS:
                 samples.pop(0)
-            if len(samples) > 1 and now - samples[0][0] >= STRETCH_SECONDS:
-                best = max(best, (samples[-1][1] - samples[0][1]) / (now - samples[0][0]))
+            (begin, tokens_before, before), (end, tokens_after, after) = samples[0], samples[-1]
+            if end - begin >= STRETCH_SECONDS:
+                rate = (tokens_after - tokens_before) / (end - begin)
+                if rate > best.tokens_per_second:
+                    best = Stretch(rate, {part: (seconds - before[part]) / (end - begin)
+                                          for part, seconds in after.items()})
             time.sleep(SAMPLE_SECONDS)
         out, error = load.communicate()
-        if load.returncode != 0 or best == 0.0:
+        if load.returncode != 0 or best.tokens_per_second == 0.0:
             raise RuntimeError(f"no rate for {rows} rows of {context}: {error}")
         return best, json.loads(out)
 

@@ -4,7 +4,8 @@
 The step time is rows / rate, the rate being that of the best stretch, in which all rows decode. The floor is the larger of
   bytes: (weights, read once by each lane + K and V of all rows) / read bandwidth of all cores
   flops: 2 * parameters * rows / bf16 GEMM peak of the compute cores
-both measured in the same run. Parts: busy time of each node per step, from the nodes' own counters.
+both measured in the same run. Parts: what each node spent its time on within the same stretch, in ms of a step, from the
+nodes' own counters; what a node takes for itself comes first, waiting last.
 """
 
 import argparse
@@ -36,13 +37,14 @@ def answer_tokens(rows, context):
     return int(128 + max(0.0, rows * context / 1000 - 2) * 1000 / (10 + rows))
 
 
-def measure(running, rows, context):
-    before = running.status()
-    rate, report = running.decode_rate(rows, context, answer_tokens(rows, context))
-    after = running.status()
-    busy = {new["name"]: (new["busy_seconds"] - old["busy_seconds"]) * 1e3
-            for old, new in zip(before["nodes"], after["nodes"])}
-    return rate, busy, report
+def parts_of(stretch, step_ms):
+    """{node: {part: ms of a step}}, without what is below a hundredth of the step."""
+    parts = {}
+    for (node, part), share in sorted(stretch.shares.items(),
+                                      key=lambda item: (item[0][1].startswith("wait"), -item[1])):
+        if share >= 0.01:
+            parts.setdefault(node, {})[part] = share * step_ms
+    return parts
 
 
 def main():
@@ -58,25 +60,29 @@ def main():
     print(f"bandwidth {limits['read_bytes_per_second'] / 1e9:.1f} GB/s on all cores, "
           f"GEMM {limits['gemm_flops_per_second'] / 1e12:.2f} TFLOP/s on one core")
     print(f"{'rows':>5} {'context':>8} {'step ms':>8} {'floor ms':>9} {'floor/step':>10} {'tok/s':>8}"
-          f" {'busy ms while serving it: node=':>20}")
+          "  parts of a step, ms")
     rows_out = []
     with cluster.Cluster(arguments.lanes) as running:
         for rows in arguments.rows:
             for context in arguments.context:
-                rate, busy, report = measure(running, rows, context)
+                stretch, report = running.decode_rate(rows, context, answer_tokens(rows, context))
+                rate = stretch.tokens_per_second
                 step = rows / rate * 1e3
                 lanes = min(arguments.lanes, rows)
                 tokens = context + answer_tokens(rows, context) / 2
                 moved = WEIGHT_BYTES * lanes + rows * tokens * KV_BYTES
                 floor = 1e3 * max(moved / limits["read_bytes_per_second"],
                                   2 * PARAMETERS * rows / limits["gemm_flops_per_second"])
+                parts = parts_of(stretch, step)
                 row = {"rows": rows, "context": context, "step_ms": step, "floor_ms": floor,
                        "ratio": floor / step, "tokens_per_second": rate,
-                       "busy_ms": busy, "ttft_p50_ms": report["ttft_ms"]["p50"]}
+                       "parts_ms": parts, "ttft_p50_ms": report["ttft_ms"]["p50"]}
                 rows_out.append(row)
-                parts = " ".join(f"{name}={ms:.0f}" for name, ms in busy.items())
+                text = "; ".join(
+                    f"{node}: " + ", ".join(f"{part} {ms:.1f}" for part, ms in of_node.items())
+                    for node, of_node in parts.items())
                 print(f"{rows:5} {context:8} {step:8.2f} {floor:9.2f} {floor / step:10.2f} "
-                      f"{rate:8.0f} {parts}", flush=True)
+                      f"{rate:8.0f}  {text}", flush=True)
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:
             json.dump({"machine": cluster.machine(), "bounds": limits, "rows": rows_out}, out, indent=1)

@@ -219,8 +219,48 @@ std::vector<float> Interleave(const std::vector<float>& values, uint64_t heads, 
   return out;
 }
 
+// What converters make of q, k and v interleaved by head: all of q, then all of k, then all of v.
+std::vector<float> StackQkv(const std::vector<float>& values, uint64_t heads, uint64_t head_dim) {
+  const size_t block = values.size() / (heads * 3);  // The rows of one head of q, k or v.
+  LAMINA_CHECK(block % head_dim == 0);
+  std::vector<float> out(values.size());
+  for (size_t head = 0; head < heads; ++head) {
+    for (size_t part = 0; part < 3; ++part) {
+      std::copy_n(values.begin() + static_cast<ptrdiff_t>((head * 3 + part) * block), block,
+                  out.begin() + static_cast<ptrdiff_t>((part * heads + head) * block));
+    }
+  }
+  return out;
+}
+
+// The values as a GGUF file of this architecture orders them.
+std::vector<float> GgufOrder(const RandomModelSpec& spec, const RandomTensor& tensor,
+                             std::vector<float> values) {
+  if (spec.model_type == "gpt_neox") {
+    return absl::StrContains(tensor.name, "query_key_value")
+               ? StackQkv(values, spec.query_heads, spec.head_dim)
+               : values;
+  }
+  if (spec.model_type == "qwen2") {
+    return values;  // Its rope pairs halves in GGUF files too.
+  }
+  if (absl::StrContains(tensor.name, "q_proj")) {
+    return Interleave(values, spec.query_heads, spec.head_dim);
+  }
+  return absl::StrContains(tensor.name, "k_proj") ? Interleave(values, spec.kv_heads, spec.head_dim)
+                                                  : values;
+}
+
 std::string GgufName(const std::string& name) {
   static constexpr const char* kParts[][2] = {
+      {"gpt_neox.embed_in", "token_embd"},
+      {"gpt_neox.layers.", "blk."},
+      {"gpt_neox.final_layer_norm", "output_norm"},
+      {"attention.query_key_value", "attn_qkv"},
+      {"attention.dense", "attn_output"},
+      {"mlp.dense_h_to_4h", "ffn_up"},
+      {"mlp.dense_4h_to_h", "ffn_down"},
+      {"embed_out", "output"},
       {"model.embed_tokens", "token_embd"},
       {"model.layers.", "blk."},
       {"self_attn.q_proj", "attn_q"},
@@ -245,23 +285,38 @@ std::string GgufName(const std::string& name) {
   return result;
 }
 
+std::string GgufArchitecture(const RandomModelSpec& spec) {
+  if (spec.model_type == "gpt_neox") {
+    return "gptneox";
+  }
+  return spec.model_type == "qwen2" ? "qwen2" : "llama";
+}
+
 void AddGgufMetadata(const RandomModelSpec& spec, GgufWriter& writer) {
-  writer.AddString("general.architecture", "llama");
+  const std::string prefix = GgufArchitecture(spec) + ".";
+  writer.AddString("general.architecture", GgufArchitecture(spec));
   writer.AddString("general.name", "Random");
-  writer.AddUint("llama.block_count", spec.layers);
-  writer.AddUint("llama.context_length", spec.positions_max);
-  writer.AddUint("llama.embedding_length", spec.width);
-  writer.AddUint("llama.feed_forward_length", spec.ffn_width);
-  writer.AddUint("llama.attention.head_count", spec.query_heads);
-  writer.AddUint("llama.attention.head_count_kv", spec.kv_heads);
-  writer.AddUint("llama.attention.key_length", spec.head_dim);
-  writer.AddUint("llama.attention.value_length", spec.head_dim);
-  writer.AddFloat("llama.attention.layer_norm_rms_epsilon", 1e-6f);
-  writer.AddUint("llama.rope.dimension_count", spec.head_dim);
-  writer.AddFloat("llama.rope.freq_base", spec.rope_theta);
-  writer.AddUint("llama.vocab_size", spec.vocabulary);
+  writer.AddUint(prefix + "block_count", spec.layers);
+  writer.AddUint(prefix + "context_length", spec.positions_max);
+  writer.AddUint(prefix + "embedding_length", spec.width);
+  writer.AddUint(prefix + "feed_forward_length", spec.ffn_width);
+  writer.AddUint(prefix + "attention.head_count", spec.query_heads);
+  if (spec.model_type == "gpt_neox") {
+    writer.AddFloat(prefix + "attention.layer_norm_epsilon", 1e-5f);
+    writer.AddBool(prefix + "use_parallel_residual", spec.parallel_residual);
+    writer.AddUint(prefix + "rope.dimension_count",
+                   static_cast<uint32_t>(static_cast<float>(spec.head_dim) * spec.rotary_share));
+    return;
+  }
+  writer.AddUint(prefix + "attention.head_count_kv", spec.kv_heads);
+  writer.AddUint(prefix + "attention.key_length", spec.head_dim);
+  writer.AddUint(prefix + "attention.value_length", spec.head_dim);
+  writer.AddFloat(prefix + "attention.layer_norm_rms_epsilon", 1e-6f);
+  writer.AddUint(prefix + "rope.dimension_count", spec.head_dim);
+  writer.AddFloat(prefix + "rope.freq_base", spec.rope_theta);
+  writer.AddUint(prefix + "vocab_size", spec.vocabulary);
   if (spec.window != 0) {
-    writer.AddUint("llama.attention.sliding_window", spec.window);
+    writer.AddUint(prefix + "attention.sliding_window", spec.window);
   }
 }
 
@@ -321,7 +376,7 @@ absl::Status WriteRandomModel(const RandomModelSpec& spec, const std::string& di
 
 absl::Status WriteRandomGguf(const RandomModelSpec& spec, const std::string& path,
                              absl::string_view type) {
-  LAMINA_CHECK(spec.model_type == "llama" || spec.model_type == "mistral");
+  LAMINA_CHECK(spec.model_type != "opt");
   LAMINA_CHECK(spec.rope_scaling.empty());
   GgufWriter writer;
   AddGgufMetadata(spec, writer);
@@ -329,12 +384,7 @@ absl::Status WriteRandomGguf(const RandomModelSpec& spec, const std::string& pat
     AddTinyTokenizer(spec.vocabulary, writer);
   }
   for (const RandomTensor& tensor : RandomTensors(spec)) {
-    std::vector<float> values = RandomValues(tensor, spec.seed);
-    if (absl::StrContains(tensor.name, "q_proj")) {
-      values = Interleave(values, spec.query_heads, spec.head_dim);
-    } else if (absl::StrContains(tensor.name, "k_proj")) {
-      values = Interleave(values, spec.kv_heads, spec.head_dim);
-    }
+    const std::vector<float> values = GgufOrder(spec, tensor, RandomValues(tensor, spec.seed));
     if (type == "Q8_0" && tensor.shape.size() == 2) {
       writer.AddTensorQ8_0(GgufName(tensor.name), tensor.shape, values);
     } else {

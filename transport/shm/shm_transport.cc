@@ -17,8 +17,10 @@ namespace {
 
 // A message crosses in 0.1 to 2 us. Longer spinning takes the core from a peer that shares it.
 constexpr Nanos kSpin = Micros(3);
-// Yielding reacts within a microsecond when the core is free, and costs a system call each time.
-constexpr Nanos kYield = Micros(50);
+// Yielding reacts within a microsecond when the core is free, and costs a system call each time. It
+// lasts longer than a slice of dense layers, the usual pause between two messages: a sleeper takes
+// 50 to 200 us to wake where its processor is a guest's and has halted.
+constexpr Nanos kYield = Millis(1);
 // An abort word is seen at least this often.
 constexpr Nanos kSleepMax = Millis(1);
 // The clock costs about as much as looking at twenty words.
