@@ -38,7 +38,7 @@ class Cluster:
     """Starts the daemons; ends them, and only them, on exit."""
 
     def __init__(self, lanes, compute_cores="0", memory_cores="1", memory_nodes=2, capacity="2GiB",
-                 running_max=256, chunk_tokens=512):
+                 running_max=256, chunk_tokens=512, coordinator_cores=""):
         self.address = f"127.0.0.1:{free_port()}"
         self.folder = tempfile.TemporaryDirectory(prefix="lamina-bench-")
         self.processes = []
@@ -49,7 +49,7 @@ class Cluster:
             f'  - {{name: {name}, cores: "{memory_cores}", capacity: {capacity}, http: {ANY_PORT}}}'
             for name in names)
         self.config.write_text(
-            f"model: {MODEL}\ncoordinator: {{listen: {self.address}, http: {ANY_PORT}}}\n"
+            f'model: {MODEL}\ncoordinator: {{listen: {self.address}, http: {ANY_PORT}, cores: "{coordinator_cores}"}}\n'
             f'compute:\n  - {{name: c0, cores: "{compute_cores}", http: {ANY_PORT}}}\nmemory:\n{memory}\n'
             f"pipeline: {{mode: rotational, lanes: {lanes}}}\n"
             f"prefill: {{chunk_tokens: {chunk_tokens}}}\n"

@@ -5,6 +5,9 @@ Both clients send the same prompts in a closed loop and stream the answers: `lam
 lamina-bench-gateway over HTTP. Rounds alternate, so that a disturbance hits both; the ratio is that of
 the medians. The gateway's own processor time for a token stands beside. With --batch it is `lamina batch`
 against `lamina bench` instead.
+
+The compute node has core 0, the memory node core 1, and as in deploy/clusters/local.yaml the coordinator and the
+gateway are beside the memory node; so are both clients. --cores '' lets all these go where the kernel puts them.
 """
 
 import argparse
@@ -13,7 +16,6 @@ import os
 import pathlib
 import statistics
 import subprocess
-import time
 
 import cluster
 
@@ -22,13 +24,14 @@ LIMIT_SECONDS = 600
 
 
 class GatewayCluster(cluster.Cluster):
-    """With a gateway, on any core; the compute node has one core, the memory node the other."""
+    """With a gateway; `cores` are for it, the coordinator and the clients, empty for any."""
 
-    def __init__(self, running_max, **keys):
-        super().__init__(lanes=2, running_max=running_max, memory_nodes=1, **keys)
+    def __init__(self, running_max, cores, **keys):
+        super().__init__(lanes=2, running_max=running_max, memory_nodes=1, coordinator_cores=cores, **keys)
         self.gateway = f"127.0.0.1:{cluster.free_port()}"
+        self.client = ["taskset", "-c", cores] if cores else []
         with open(self.config, "a", encoding="utf-8") as out:
-            out.write(f"gateway: {{listen: {self.gateway}, model_names: {MODEL}}}\n")
+            out.write(f'gateway: {{listen: {self.gateway}, model_names: {MODEL}, cores: "{cores}"}}\n')
         self.names.append(("lamina-gateway", "gateway"))
 
     def gateway_seconds(self):
@@ -46,13 +49,15 @@ def run(*command):
 
 
 def grpc(running, load):
-    report = json.loads(run(cluster.BIN / "lamina", "bench", "--json", "--server", running.address, *load))
+    report = json.loads(run(*running.client, cluster.BIN / "lamina", "bench", "--json", "--server", running.address,
+                            *load))
     return report["output_tokens_per_second"], report["tpot_ms"]
 
 
 def http(running, load):
     before = running.gateway_seconds()
-    report = json.loads(run(cluster.BIN / "lamina-bench-gateway", "--server", running.gateway, "--model", MODEL, *load))
+    report = json.loads(run(*running.client, cluster.BIN / "lamina-bench-gateway", "--server", running.gateway,
+                            "--model", MODEL, *load))
     report["tpot_ms"]["gateway_us"] = 1e6 * (running.gateway_seconds() - before) / report["output_tokens"]
     return report["output_tokens_per_second"], report["tpot_ms"]
 
@@ -67,13 +72,9 @@ def batch(running, load):
         "custom_id": f"r{i}", "method": "POST", "url": "/v1/completions",
         "body": {"model": MODEL, "prompt": [p + i for p in prompt], "temperature": 0, "ignore_eos": True,
                  "max_tokens": int(keys["--output-tokens"])}}) + "\n" for i in range(int(keys["--requests"]))))
-    began = time.monotonic()
-    run(cluster.BIN / "lamina", "batch", "--input", lines, "--output", answers, "--concurrency", keys["--concurrency"],
-        "--server", running.address)
-    seconds = time.monotonic() - began
-    tokens = sum(json.loads(line)["response"]["body"]["usage"]["completion_tokens"]
-                 for line in answers.read_text().splitlines())
-    return tokens / seconds, {"p50": 0.0, "p99": 0.0}
+    report = json.loads(run(*running.client, cluster.BIN / "lamina", "batch", "--json", "--input", lines, "--output",
+                            answers, "--concurrency", keys["--concurrency"], "--server", running.address))
+    return report["output_tokens_per_second"], {"p50": 0.0, "p99": 0.0}
 
 
 def main():
@@ -83,6 +84,7 @@ def main():
     parser.add_argument("--tokens", type=int, default=32, help="of each answer")
     parser.add_argument("--input-tokens", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cores", default="1", help="of the coordinator, the gateway and the clients; '' for any")
     parser.add_argument("--batch", action="store_true", help="`lamina batch` instead of the gateway")
     arguments = parser.parse_args()
     other = batch if arguments.batch else http
@@ -91,14 +93,14 @@ def main():
     print(f"machine   {cluster.machine()}")
     print(f"{'in flight':>9} {'gRPC tok/s':>11} {other.__name__ + ' tok/s':>11} {'ratio':>6}"
           f" {'gRPC tpot p50/p99 ms':>22} {other.__name__ + ' tpot p50/p99 ms':>22}")
-    with GatewayCluster(running_max=max(points)) as running:
+    with GatewayCluster(running_max=max(points), cores=arguments.cores) as running:
         for point in points:
             load = ["--concurrency", str(point), "--requests", str(max(point, 16)), "--input-tokens",
                     str(arguments.input_tokens), "--output-tokens", str(arguments.tokens)]
             results = {grpc: [], other: []}
-            for _ in range(arguments.rounds):
-                for way, found in results.items():
-                    found.append(way(running, load))
+            for turn in range(arguments.rounds):
+                for way in (grpc, other) if turn % 2 == 0 else (other, grpc):
+                    results[way].append(way(running, load))
             rate = {way: statistics.median(r for r, _ in found) for way, found in results.items()}
             tpot = {way: {p: statistics.median(t[p] for _, t in found) for p in ("p50", "p99")}
                     for way, found in results.items()}

@@ -63,9 +63,11 @@ struct GenerateOptions {
   std::optional<uint32_t> logprobs;
   Nanos deadline = 0;  // From the call; 0 for none.
   // By which the request is followed through logs and traces; empty for none. `followed_id` counts
-  // only if common/trace_context.h's IsRequestId() takes it, else logs have the request id.
+  // only if common/trace_context.h's IsRequestId() takes it, else logs have the request id;
+  // `trace_state` only with a `trace_parent`.
   std::string followed_id;
   std::string trace_parent;
+  std::string trace_state;
 };
 
 enum class FinishReason : uint8_t { kNotFinished, kStop, kLength, kCancelled };
@@ -109,12 +111,19 @@ struct Chunk {
   uint32_t prompt_tokens = 0;  // Of the whole prompt.
 };
 
+// A token of a prompt among all of the vocabulary.
+struct TokenRank {
+  uint32_t rank = 0;              // 1 for the most likely.
+  std::vector<TokenLogprob> top;  // Best first.
+};
+
 struct ScoreResult {
   std::vector<TokenId> tokens;
   std::vector<float> logprobs;  // logprobs[i] belongs to tokens[i + 1].
   double nll_sum = 0;
   double perplexity = 0;
   std::vector<std::string> texts;  // Of tokens: bytes; may be part of a character.
+  std::vector<TokenRank> ranks;    // One for each of logprobs, when alternatives were asked for.
 };
 
 struct TokenizeResult {

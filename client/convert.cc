@@ -40,14 +40,21 @@ FinishReason FromProto(v1::FinishReason reason) {
   }
 }
 
+template <typename List>
+std::vector<TokenLogprob> LogprobsOf(const List& tokens) {
+  std::vector<TokenLogprob> out;
+  for (const v1::TokenLogprob& token : tokens) {
+    out.push_back({.token = token.token(), .logprob = token.logprob(), .text = token.text()});
+  }
+  return out;
+}
+
 TokenOutput FromProto(const v1::TokenOutput& in) {
   TokenOutput out = {.token = in.token(), .text = in.text(), .ends = in.ends()};
   if (in.has_logprob()) {
     out.logprob = in.logprob();
   }
-  for (const v1::TokenLogprob& top : in.top()) {
-    out.top.push_back({.token = top.token(), .logprob = top.logprob(), .text = top.text()});
-  }
+  out.top = LogprobsOf(in.top());
   return out;
 }
 
@@ -99,6 +106,9 @@ void FillMetadata(const GenerateOptions& options, grpc::ClientContext& context) 
   }
   if (ParseTraceParent(options.trace_parent).has_value()) {
     context.AddMetadata(kTraceParentHeader, options.trace_parent);
+    if (IsTraceState(options.trace_state)) {
+      context.AddMetadata(kTraceStateHeader, options.trace_state);
+    }
   }
 }
 
@@ -160,11 +170,15 @@ Chunk FromProto(const v1::GenerateResponse& response) {
 }
 
 ScoreResult FromProto(const v1::ScoreResponse& response) {
-  return {.tokens = {response.tokens().begin(), response.tokens().end()},
-          .logprobs = {response.logprobs().begin(), response.logprobs().end()},
-          .nll_sum = response.nll_sum(),
-          .perplexity = response.perplexity(),
-          .texts = {response.texts().begin(), response.texts().end()}};
+  ScoreResult result = {.tokens = {response.tokens().begin(), response.tokens().end()},
+                        .logprobs = {response.logprobs().begin(), response.logprobs().end()},
+                        .nll_sum = response.nll_sum(),
+                        .perplexity = response.perplexity(),
+                        .texts = {response.texts().begin(), response.texts().end()}};
+  for (const v1::TokenRank& rank : response.ranks()) {
+    result.ranks.push_back({.rank = rank.rank(), .top = LogprobsOf(rank.top())});
+  }
+  return result;
 }
 
 ModelInfo FromProto(const v1::Model& model) {

@@ -54,4 +54,10 @@ std::optional<TraceContext> ParseTraceParent(absl::string_view header) {
                       .sampled = (digit & 1) != 0};
 }
 
+bool IsTraceState(absl::string_view text) {
+  return !text.empty() && text.size() <= kTraceStateBytesMax &&
+         std::all_of(text.begin(), text.end(),
+                     [](char c) { return absl::ascii_isprint(static_cast<unsigned char>(c)); });
+}
+
 }  // namespace lamina

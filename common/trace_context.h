@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Names by which one request is followed from a client through all daemons: the request id, and the
-// traceparent of W3C's Trace Context. Both are headers of HTTP and metadata of gRPC.
+// Names by which one request is followed from a client through all daemons: the request id, and
+// traceparent and tracestate of W3C's Trace Context. All are headers of HTTP and metadata of gRPC.
 
 #pragma once
 
@@ -14,7 +14,9 @@ namespace lamina {
 
 inline constexpr char kRequestIdHeader[] = "x-request-id";
 inline constexpr char kTraceParentHeader[] = "traceparent";
+inline constexpr char kTraceStateHeader[] = "tracestate";
 inline constexpr size_t kFollowedIdBytesMax = 128;
+inline constexpr size_t kTraceStateBytesMax = 512;
 
 // Whether a client's request id may stand in headers and logs: 1 to kFollowedIdBytesMax bytes that
 // ASCII can show, no space.
@@ -25,9 +27,13 @@ struct TraceContext {
   std::string trace_id;  // 32 digits, lower-case hexadecimal, not all 0.
   std::string span_id;   // 16 digits, the same.
   bool sampled = false;
+  std::string state;  // What tracing systems say to each other; passed on as it is.
 };
 
 // What a header says; nothing if it is not of the standard's form: then a trace begins here.
 std::optional<TraceContext> ParseTraceParent(absl::string_view header);
+
+// Whether a tracestate is passed on: 1 to kTraceStateBytesMax bytes that ASCII can show, or spaces.
+bool IsTraceState(absl::string_view text);
 
 }  // namespace lamina

@@ -61,6 +61,18 @@ Sequence* SequenceTable::Find(core::SequenceId id) {
   return found == sequences_.end() ? nullptr : &found->second;
 }
 
+namespace {
+
+std::vector<core::TokenLogprob> ToCore(const std::vector<kernels::TokenLogprob>& tokens) {
+  std::vector<core::TokenLogprob> out;
+  for (const kernels::TokenLogprob& token : tokens) {
+    out.push_back({.token = token.token, .logprob = token.logprob});
+  }
+  return out;
+}
+
+}  // namespace
+
 core::SampledToken SampleNext(absl::Span<const float> logits, Sequence& sequence,
                               kernels::SampleScratch& scratch) {
   const core::SequenceJoin& join = sequence.join;
@@ -74,9 +86,7 @@ core::SampledToken SampleNext(absl::Span<const float> logits, Sequence& sequence
                             .position = position,
                             .token = sampled.token,
                             .logprob = sampled.logprob};
-  for (const kernels::TokenLogprob& top : sampled.top) {
-    result.top.push_back({.token = top.token, .logprob = top.logprob});
-  }
+  result.top = ToCore(sampled.top);
   const bool is_end = std::find(join.end_tokens.begin(), join.end_tokens.end(), sampled.token) !=
                       join.end_tokens.end();
   if (is_end && sequence.tokens.size() >= join.tokens_min) {
@@ -86,6 +96,17 @@ core::SampledToken SampleNext(absl::Span<const float> logits, Sequence& sequence
   }
   sequence.finished = result.finish != core::FinishReason::kNone;
   return result;
+}
+
+core::TokenRank RankOf(absl::Span<const float> logits, TokenId token, const Sequence& sequence,
+                       kernels::SampleScratch& scratch) {
+  const int32_t alternatives = sequence.join.sampling.logprobs;
+  if (alternatives < 0) {
+    return {};
+  }
+  const kernels::TokenRank ranked =
+      kernels::RankOf(logits, token, static_cast<uint32_t>(alternatives), scratch);
+  return {.rank = ranked.rank, .top = ToCore(ranked.top)};
 }
 
 }  // namespace lamina::compute_node

@@ -46,4 +46,8 @@ class SequenceTable {
 core::SampledToken SampleNext(absl::Span<const float> logits, Sequence& sequence,
                               kernels::SampleScratch& scratch);
 
+// Of a scored token, with as many alternatives as the sequence asks for; rank 0 if it does not.
+core::TokenRank RankOf(absl::Span<const float> logits, TokenId token, const Sequence& sequence,
+                       kernels::SampleScratch& scratch);
+
 }  // namespace lamina::compute_node

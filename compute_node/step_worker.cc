@@ -296,12 +296,15 @@ absl::Status StepWorker::RunTail(Lane& lane, std::string& blamed) {
     const auto logits = executor_.RunTail(Rows(lane), lane.buffers, chosen, tail_buffers_);
     std::vector<core::SampledToken> sampled(count);
     std::vector<float> scored(count);
+    std::vector<core::TokenRank> ranks(count);
     pool_.Run(count, [&](size_t i, size_t worker) {
       const TailRow& row = lane.tail[first + i];
       Sequence& sequence = *sequences_.Find(row.sequence);
       const absl::Span<const float> values(logits.row(i), logits.cols);
       if (row.score) {
-        scored[i] = kernels::LogProbability(values, sequence.tokens[row.position + 1]);
+        const TokenId token = sequence.tokens[row.position + 1];
+        scored[i] = kernels::LogProbability(values, token);
+        ranks[i] = RankOf(values, token, sequence, sample_scratch_[worker]);
       } else {
         sampled[i] = SampleNext(values, sequence, sample_scratch_[worker]);
       }
@@ -316,6 +319,9 @@ absl::Status StepWorker::RunTail(Lane& lane, std::string& blamed) {
         result.scores.push_back({.sequence = row.sequence, .first_token = row.position + 1});
       }
       result.scores.back().logprobs.push_back(scored[i]);
+      if (ranks[i].rank > 0) {
+        result.scores.back().ranks.push_back(std::move(ranks[i]));
+      }
     }
   }
   LapOf(lane, control::WorkPart::kHead, lane.slice);

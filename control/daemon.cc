@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
 #include "common/log_event.h"
+#include "common/thread_pool.h"
 #include "common/version.h"
 #include "control/grpc_log_service.h"
 
@@ -94,6 +95,12 @@ absl::StatusOr<ClusterConfig> LoadDaemonConfig(const DaemonFlags& flags) {
     LogDebug("effective configuration\n", ToYaml(*config));
   }
   return config;
+}
+
+void KeepToCores(const std::vector<int>& cores) {
+  if (!cores.empty() && !PinThisThread(cores)) {
+    LogWarning("could not pin this daemon to its cores");
+  }
 }
 
 void OnTermination(std::function<void()> first, std::function<void()> second) {

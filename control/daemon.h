@@ -39,6 +39,10 @@ ParsedFlags ParseDaemonFlags(int argc, char** argv, const std::string& purpose,
 // configuration.
 absl::StatusOr<ClusterConfig> LoadDaemonConfig(const DaemonFlags& flags);
 
+// Keeps this thread, and those that it starts from now on, to `cores`; empty: to none. A host that
+// refuses is a warning.
+void KeepToCores(const std::vector<int>& cores);
+
 // Calls `first` on the first SIGTERM or SIGINT and `second` on the next, from a thread of its own.
 void OnTermination(std::function<void()> first, std::function<void()> second);
 

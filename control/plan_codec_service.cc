@@ -162,6 +162,15 @@ void ToProto(const core::StepResult& result, v1::StepResult* proto) {
     entry->set_sequence(scored.sequence);
     entry->set_first_token(scored.first_token);
     entry->mutable_logprobs()->Add(scored.logprobs.begin(), scored.logprobs.end());
+    for (const core::TokenRank& rank : scored.ranks) {
+      v1::TokenRank* ranked = entry->add_ranks();
+      ranked->set_rank(rank.rank);
+      for (const core::TokenLogprob& top : rank.top) {
+        v1::TokenLogprob* alternative = ranked->add_top();
+        alternative->set_token(top.token);
+        alternative->set_logprob(top.logprob);
+      }
+    }
   }
 }
 
@@ -185,9 +194,17 @@ core::StepResult FromProto(const v1::StepResult& proto) {
     result.tokens.push_back(std::move(token));
   }
   for (const v1::ScoredTokens& entry : proto.scores()) {
-    result.scores.push_back({.sequence = entry.sequence(),
-                             .first_token = entry.first_token(),
-                             .logprobs = {entry.logprobs().begin(), entry.logprobs().end()}});
+    core::ScoredTokens scored{.sequence = entry.sequence(),
+                              .first_token = entry.first_token(),
+                              .logprobs = {entry.logprobs().begin(), entry.logprobs().end()}};
+    for (const v1::TokenRank& ranked : entry.ranks()) {
+      core::TokenRank& rank = scored.ranks.emplace_back();
+      rank.rank = ranked.rank();
+      for (const v1::TokenLogprob& top : ranked.top()) {
+        rank.top.push_back({.token = top.token(), .logprob = top.logprob()});
+      }
+    }
+    result.scores.push_back(std::move(scored));
   }
   return result;
 }

@@ -42,6 +42,13 @@ void ToProto(const ChoiceUsage& usage, v1::Usage* proto) {
   proto->set_preemptions(usage.preemptions);
 }
 
+void ToProto(const core::TokenLogprob& token, const model::Tokenizer& tokenizer,
+             v1::TokenLogprob* proto) {
+  proto->set_token(token.token);
+  proto->set_logprob(token.logprob);
+  proto->set_text(tokenizer.TokenBytes(token.token, /*skip_special=*/false));
+}
+
 v1::GenerateResponse ToProto(const std::string& request_id, const ChoiceOutput& output,
                              bool with_logprobs, const model::Tokenizer& tokenizer) {
   v1::GenerateResponse response;
@@ -56,10 +63,7 @@ v1::GenerateResponse ToProto(const std::string& request_id, const ChoiceOutput& 
       entry->set_logprob(token.logprob);
       entry->set_text(tokenizer.TokenBytes(token.token, /*skip_special=*/false));
       for (const core::TokenLogprob& top : token.top) {
-        v1::TokenLogprob* alternative = entry->add_top();
-        alternative->set_token(top.token);
-        alternative->set_logprob(top.logprob);
-        alternative->set_text(tokenizer.TokenBytes(top.token, /*skip_special=*/false));
+        ToProto(top, tokenizer, entry->add_top());
       }
     }
   }
@@ -134,7 +138,7 @@ class GenerateCall final : public RequestSink {
     queue_.push_back(std::move(response));
     Pump();
   }
-  void OnScores(std::vector<float>) override {}
+  void OnScores(std::vector<float>, std::vector<core::TokenRank>) override {}
   void OnDone(const absl::Status& status) override {
     const std::lock_guard lock(mutex_);
     final_ = status;
@@ -191,13 +195,14 @@ class GenerateCall final : public RequestSink {
 
 class ScoreCall final : public RequestSink {
  public:
-  ScoreCall(grpc::ServerUnaryReactor* reactor, v1::ScoreResponse* response)
-      : reactor_(reactor), response_(response) {}
+  ScoreCall(grpc::ServerUnaryReactor* reactor, const model::Tokenizer& tokenizer,
+            v1::ScoreResponse* response)
+      : reactor_(reactor), tokenizer_(tokenizer), response_(response) {}
 
   void OnAccepted(const std::string&) override {}
   void OnOutput(ChoiceOutput) override {}
   void OnProgress(uint32_t) override {}
-  void OnScores(std::vector<float> logprobs) override {
+  void OnScores(std::vector<float> logprobs, std::vector<core::TokenRank> ranks) override {
     double nll = 0;
     for (const float logprob : logprobs) {
       nll -= logprob;
@@ -206,11 +211,19 @@ class ScoreCall final : public RequestSink {
     response_->set_nll_sum(nll);
     response_->set_perplexity(
         logprobs.empty() ? 1.0 : std::exp(nll / static_cast<double>(logprobs.size())));
+    for (const core::TokenRank& rank : ranks) {
+      v1::TokenRank* entry = response_->add_ranks();
+      entry->set_rank(rank.rank);
+      for (const core::TokenLogprob& top : rank.top) {
+        ToProto(top, tokenizer_, entry->add_top());
+      }
+    }
   }
   void OnDone(const absl::Status& status) override { reactor_->Finish(ToGrpc(status)); }
 
  private:
   grpc::ServerUnaryReactor* reactor_;
+  const model::Tokenizer& tokenizer_;
   v1::ScoreResponse* response_;
 };
 
@@ -227,6 +240,10 @@ void TakeHeaders(const grpc::CallbackServerContext& context, GenerateSpec& spec)
   const absl::string_view id = Header(context, kRequestIdHeader);
   spec.followed_id = IsRequestId(id) ? std::string(id) : spec.request_id;
   spec.caller = ParseTraceParent(Header(context, kTraceParentHeader));
+  const absl::string_view state = Header(context, kTraceStateHeader);
+  if (spec.caller.has_value() && IsTraceState(state)) {
+    spec.caller->state = std::string(state);
+  }
 }
 
 grpc::ServerUnaryReactor* FinishWith(grpc::CallbackServerContext* context,
@@ -332,6 +349,11 @@ grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* c
                                                   const v1::ScoreRequest* request,
                                                   v1::ScoreResponse* response) {
   GenerateSpec spec{.max_tokens = 1, .score = true};
+  if (request->has_logprobs()) {
+    // Values beyond int32 become INT32_MAX, which is refused as every other above the limit.
+    spec.sampling.logprobs =
+        static_cast<int32_t>(std::min<uint32_t>(request->logprobs(), INT32_MAX));
+  }
   if (request->has_text()) {
     absl::StatusOr<std::vector<TokenId>> tokens = tokenizer_.Encode(request->text(), {});
     if (!tokens.ok()) {
@@ -340,11 +362,6 @@ grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* c
     spec.prompt = *std::move(tokens);
   } else {
     spec.prompt.assign(request->tokens().ids().begin(), request->tokens().ids().end());
-  }
-  if (spec.prompt.size() < 2) {
-    return FinishWith(
-        context, absl::InvalidArgumentError(absl::StrCat("the text has ", spec.prompt.size(),
-                                                         " tokens; scoring needs at least 2")));
   }
   response->mutable_tokens()->Add(spec.prompt.begin(), spec.prompt.end());
   for (const TokenId token : spec.prompt) {
@@ -356,7 +373,8 @@ grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* c
     context->AddTrailingMetadata(kRequestIdHeader, spec.followed_id);
   }
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  engine_.Submit(std::move(spec), Engine::NewKey(), std::make_shared<ScoreCall>(reactor, response));
+  engine_.Submit(std::move(spec), Engine::NewKey(),
+                 std::make_shared<ScoreCall>(reactor, tokenizer_, response));
   return reactor;
 }
 

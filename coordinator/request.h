@@ -61,8 +61,9 @@ class RequestSink {
   virtual void OnOutput(ChoiceOutput output) = 0;
   // A prompt that takes several steps has been worked on up to `tokens_done`.
   virtual void OnProgress(uint32_t tokens_done) = 0;
-  // Of a score: log-probabilities of tokens 1, 2, ...
-  virtual void OnScores(std::vector<float> logprobs) = 0;
+  // Of a score: log-probabilities of tokens 1, 2, ... and, if sampling.logprobs asks for them,
+  // their ranks.
+  virtual void OnScores(std::vector<float> logprobs, std::vector<core::TokenRank> ranks) = 0;
   // The last call, once. Not OK: the request failed as a whole.
   virtual void OnDone(const absl::Status& status) = 0;
 };

@@ -217,7 +217,7 @@ std::vector<core::SequenceId> RequestTable::Deliver(core::Events& events) {
   }
   for (core::ScoreEvent& event : events.scores) {
     if (Choice* choice = Find(event.sequence, &request); choice != nullptr) {
-      request->sink->OnScores(std::move(event.logprobs));
+      request->sink->OnScores(std::move(event.logprobs), std::move(event.ranks));
     }
   }
   std::vector<std::pair<uint64_t, absl::Status>> failed;

@@ -107,6 +107,11 @@ std::string SpanFile::LineOf(const RequestRecord& record, Nanos offset) {
   part("queue", record.arrived, record.started);
   part("prefill", record.started, record.first_token);
   part("decode", record.first_token, record.ended);
+  if (record.caller.has_value() && !record.caller->state.empty()) {
+    for (Json& span : spans) {
+      span["traceState"] = record.caller->state;
+    }
+  }
   const Json resource = {{"attributes",
                           {Text("service.name", "lamina-coordinator"),
                            Text("service.version", std::string(kVersion))}}};

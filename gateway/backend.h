@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,8 +39,10 @@ class Backend {
   virtual std::shared_ptr<Generation> Generate(const client::GenerateOptions& options,
                                                client::ChunkFunction on_chunk,
                                                client::DoneFunction on_done) = 0;
+  // Ranks, and so many alternatives beside each token, if `alternatives` is set.
   // Requires: a prompt of text or token ids.
-  virtual void Score(const client::Prompt& prompt, AnswerFunction<client::ScoreResult> done) = 0;
+  virtual void Score(const client::Prompt& prompt, std::optional<uint32_t> alternatives,
+                     AnswerFunction<client::ScoreResult> done) = 0;
   // Requires: a prompt of text or messages.
   virtual void Tokenize(const client::Prompt& prompt, bool add_special,
                         AnswerFunction<client::TokenizeResult> done) = 0;

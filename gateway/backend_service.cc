@@ -186,8 +186,12 @@ class GrpcBackend final : public Backend {
     return call;
   }
 
-  void Score(const client::Prompt& prompt, AnswerFunction<client::ScoreResult> done) override {
+  void Score(const client::Prompt& prompt, std::optional<uint32_t> alternatives,
+             AnswerFunction<client::ScoreResult> done) override {
     v1::ScoreRequest request;
+    if (alternatives.has_value()) {
+      request.set_logprobs(*alternatives);
+    }
     if (const auto* text = std::get_if<std::string>(&prompt)) {
       request.set_text(*text);
     } else {

@@ -102,18 +102,26 @@ OrderedJson CompletionLogprobs(const std::vector<ShownToken>& tokens, uint32_t t
           {"top_logprobs", with_top ? std::move(top) : OrderedJson(nullptr)}};
 }
 
-// vLLM's shape: null for the first token, then {"token id": {...}} for each.
+// vLLM's shape: null for the first token, then {"token id": {...}} for each: the prompt's own token
+// and the alternatives.
 OrderedJson PromptLogprobs(const std::vector<ShownToken>& tokens) {
+  const auto entry = [](float logprob, size_t rank, const std::string& text) {
+    return OrderedJson{
+        {"logprob", Shown(logprob)}, {"rank", rank}, {"decoded_token", TokenName(text, "bytes:")}};
+  };
   OrderedJson list = OrderedJson::array();
   for (const ShownToken& token : tokens) {
     if (!token.logprob.has_value()) {
       list.push_back(nullptr);
       continue;
     }
-    list.push_back({{absl::StrCat(token.token),
-                     {{"logprob", Shown(*token.logprob)},
-                      {"rank", nullptr},
-                      {"decoded_token", TokenName(token.text, "bytes:")}}}});
+    OrderedJson ranked = {
+        {absl::StrCat(token.token), entry(*token.logprob, token.rank, token.text)}};
+    for (size_t i = 0; i < token.top.size(); ++i) {
+      const client::TokenLogprob& other = token.top[i];
+      ranked[absl::StrCat(other.token)] = entry(other.logprob, i + 1, other.text);
+    }
+    list.push_back(std::move(ranked));
   }
   return list;
 }
@@ -170,7 +178,8 @@ std::string CompletionFormat::Whole(const std::vector<FinishedChoice>& choices,
                         : head_.chat ? ChatLogprobs(choice.tokens)
                                      : CompletionLogprobs(choice.tokens, 0, alternatives_ > 0);
     if (!choice.prompt_tokens.empty()) {
-      entry["prompt_logprobs"] = PromptLogprobs(choice.prompt_tokens);
+      // A chat has one prompt, whatever its choices.
+      (head_.chat ? body : entry)["prompt_logprobs"] = PromptLogprobs(choice.prompt_tokens);
     }
     entry["finish_reason"] = std::string(ReasonName(choice.finish));
     body["choices"].push_back(std::move(entry));

@@ -32,6 +32,7 @@ struct ShownToken {
   TokenId token = 0;
   std::string text;              // Bytes; may be part of a character.
   std::optional<float> logprob;  // The first token of a prompt has none.
+  uint32_t rank = 0;             // Among all of the vocabulary, from 1; of prompts only.
   std::vector<client::TokenLogprob> top;
 };
 
@@ -39,8 +40,9 @@ struct ShownToken {
 struct FinishedChoice {
   uint32_t index = 0;
   std::string text;
-  std::vector<ShownToken> tokens;         // With log-probabilities only.
-  std::vector<ShownToken> prompt_tokens;  // With prompt_logprobs only.
+  std::vector<ShownToken> tokens;  // With log-probabilities only.
+  // With prompt_logprobs only; of a chat, in choice 0 alone.
+  std::vector<ShownToken> prompt_tokens;
   client::FinishReason finish = client::FinishReason::kNotFinished;
 };
 

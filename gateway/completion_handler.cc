@@ -30,7 +30,7 @@ void CompletionHandler::Start() {
       prompts_[i].echo = *text;
     }
   }
-  if (request_.echo || request_.prompt_logprobs) {
+  if (request_.echo || request_.prompt_logprobs.has_value()) {
     Prepare();
   } else {
     Generate();
@@ -49,24 +49,10 @@ void CompletionHandler::Prepare() {
 void CompletionHandler::PrepareOne(size_t index) {
   const client::Prompt& prompt = request_.prompts[index];
   const auto self = shared_from_this();
-  if (request_.logprobs || request_.prompt_logprobs) {
-    backend_.Score(prompt, [self, index](const absl::StatusOr<client::ScoreResult>& score) {
-      if (score.ok()) {
-        Prompt& p = self->prompts_[index];
-        std::string text;
-        for (size_t i = 0; i < score->tokens.size() && i < score->texts.size(); ++i) {
-          ShownToken token = {.token = score->tokens[i], .text = score->texts[i]};
-          if (i > 0 && i - 1 < score->logprobs.size()) {
-            token.logprob = score->logprobs[i - 1];
-          }
-          text += token.text;
-          p.echo_tokens.push_back(std::move(token));
-        }
-        p.tokens = static_cast<uint32_t>(score->tokens.size());
-        p.echo = p.echo.empty() ? text : p.echo;
-      }
-      self->Prepared(score.status());
-    });
+  if (request_.chat) {
+    ScoreChat(index);
+  } else if (request_.logprobs || request_.prompt_logprobs.has_value()) {
+    ScorePrompt(index, prompt);
   } else if (const auto* tokens = std::get_if<std::vector<TokenId>>(&prompt); tokens != nullptr) {
     prompts_[index].tokens = static_cast<uint32_t>(tokens->size());
     backend_.Detokenize(*tokens, [self, index](const absl::StatusOr<std::string>& text) {
@@ -85,6 +71,51 @@ void CompletionHandler::PrepareOne(size_t index) {
                         self->Prepared(result.status());
                       });
   }
+}
+
+// What the template makes of the messages is scored as tokens.
+void CompletionHandler::ScoreChat(size_t index) {
+  backend_.Tokenize(
+      request_.prompts[index], /*add_special=*/true,
+      [self = shared_from_this(), index](const absl::StatusOr<client::TokenizeResult>& result) {
+        if (!result.ok()) {
+          self->Prepared(result.status());
+        } else if (self->writer_ != nullptr) {
+          self->ScorePrompt(index, result->tokens);
+        }
+      });
+}
+
+void CompletionHandler::ScorePrompt(size_t index, const client::Prompt& prompt) {
+  const uint32_t echoed =
+      request_.echo && request_.logprobs ? request_.options.logprobs.value_or(0) : 0;
+  backend_.Score(
+      prompt, std::max(echoed, request_.prompt_logprobs.value_or(0)),
+      [self = shared_from_this(), index](const absl::StatusOr<client::ScoreResult>& score) {
+        if (score.ok()) {
+          self->TakeScore(index, *score);
+        }
+        self->Prepared(score.status());
+      });
+}
+
+void CompletionHandler::TakeScore(size_t index, const client::ScoreResult& score) {
+  Prompt& prompt = prompts_[index];
+  std::string text;
+  for (size_t i = 0; i < score.tokens.size() && i < score.texts.size(); ++i) {
+    ShownToken token = {.token = score.tokens[i], .text = score.texts[i]};
+    if (i > 0 && i - 1 < score.logprobs.size()) {
+      token.logprob = score.logprobs[i - 1];
+    }
+    if (i > 0 && i - 1 < score.ranks.size()) {
+      token.rank = score.ranks[i - 1].rank;
+      token.top = score.ranks[i - 1].top;
+    }
+    text += token.text;
+    prompt.echo_tokens.push_back(std::move(token));
+  }
+  prompt.tokens = static_cast<uint32_t>(score.tokens.size());
+  prompt.echo = prompt.echo.empty() ? text : prompt.echo;
 }
 
 void CompletionHandler::Prepared(const absl::Status& status) {
@@ -117,6 +148,16 @@ void CompletionHandler::FinishWithoutTokens() {
     }
   }
   Complete();
+}
+
+// The prompt's tokens with so many alternatives.
+std::vector<ShownToken> CompletionHandler::PromptTokens(const Prompt& prompt,
+                                                        uint32_t alternatives) const {
+  std::vector<ShownToken> tokens = prompt.echo_tokens;
+  for (ShownToken& token : tokens) {
+    token.top.resize(std::min<size_t>(token.top.size(), alternatives));
+  }
+  return tokens;
 }
 
 // --- Generating ---
@@ -223,8 +264,8 @@ void CompletionHandler::Begin(size_t index, uint32_t c) {
     Send(format_.RoleEvent(IndexOf(index, c), usage_of_events(), Counts()));
   } else if (request_.echo) {
     const Prompt& prompt = prompts_[index];
-    Send(format_.TextEvent(IndexOf(index, c), prompt.echo, prompt.echo_tokens, 0, usage_of_events(),
-                           Counts()));
+    Send(format_.TextEvent(IndexOf(index, c), prompt.echo, EchoedTokens(prompt), 0,
+                           usage_of_events(), Counts()));
     choice.characters = CountCharacters(prompt.echo);
   }
 }
@@ -278,12 +319,12 @@ FinishedChoice CompletionHandler::Finished(Prompt& prompt, Choice& choice, uint3
   FinishedChoice finished = {.index = index, .finish = choice.finish};
   finished.text = request_.echo ? prompt.echo + choice.text : std::move(choice.text);
   if (request_.echo && request_.logprobs) {
-    finished.tokens = prompt.echo_tokens;
+    finished.tokens = EchoedTokens(prompt);
   }
   finished.tokens.insert(finished.tokens.end(), std::make_move_iterator(choice.tokens.begin()),
                          std::make_move_iterator(choice.tokens.end()));
-  if (request_.prompt_logprobs) {
-    finished.prompt_tokens = prompt.echo_tokens;
+  if (request_.prompt_logprobs.has_value() && !(request_.chat && index > 0)) {
+    finished.prompt_tokens = PromptTokens(prompt, *request_.prompt_logprobs);
   }
   return finished;
 }

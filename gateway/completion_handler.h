@@ -73,9 +73,16 @@ class CompletionHandler final : public RequestHandler,
 
   void Prepare();
   void PrepareOne(size_t index);
+  void ScoreChat(size_t index);
+  void ScorePrompt(size_t index, const client::Prompt& prompt);
+  void TakeScore(size_t index, const client::ScoreResult& score);
   void Prepared(const absl::Status& status);
   void Generate();
   void FinishWithoutTokens();
+  std::vector<ShownToken> PromptTokens(const Prompt& prompt, uint32_t alternatives) const;
+  std::vector<ShownToken> EchoedTokens(const Prompt& prompt) const {
+    return PromptTokens(prompt, request_.options.logprobs.value_or(0));
+  }
 
   void OnChunk(size_t index, const client::Chunk& chunk);
   void OnDone(size_t index, const absl::Status& status);

@@ -183,16 +183,12 @@ absl::Status ReadCommon(JsonObject& body, CompletionRequest& request) {
   LAMINA_ASSIGN_OR_RETURN(const std::optional<int64_t> priority,
                           body.Integer("priority", INT32_MIN, INT32_MAX));
   options.priority = static_cast<int32_t>(priority.value_or(0));
-  // Only the tokens' own probabilities of a prompt are computed, without alternatives.
   LAMINA_ASSIGN_OR_RETURN(const std::optional<int64_t> prompt_logprobs,
                           body.Integer("prompt_logprobs", 0, kLogprobsMax));
-  request.prompt_logprobs = prompt_logprobs.has_value();
-  if (prompt_logprobs.value_or(0) != 0) {
-    return BadField("prompt_logprobs", "unsupported_parameter",
-                    "'prompt_logprobs' above 0 is not supported: alternatives of prompt tokens are "
-                    "not computed");
+  if (prompt_logprobs.has_value()) {
+    request.prompt_logprobs = static_cast<uint32_t>(*prompt_logprobs);
   }
-  if (request.prompt_logprobs && request.stream) {
+  if (request.prompt_logprobs.has_value() && request.stream) {
     return BadField("prompt_logprobs", "invalid_value",
                     "'prompt_logprobs' is only for requests that are not streamed");
   }
@@ -273,11 +269,6 @@ absl::Status ReadCompletionLogprobs(JsonObject& body, CompletionRequest& request
   }
   request.logprobs = true;
   request.options.logprobs = static_cast<uint32_t>(*logprobs);
-  if (request.echo && *logprobs > 0) {
-    return BadField("logprobs", "unsupported_parameter",
-                    "'logprobs' above 0 with 'echo' is not supported: alternatives of prompt "
-                    "tokens are not computed; 0 gives the tokens' own");
-  }
   return absl::OkStatus();
 }
 
@@ -415,10 +406,6 @@ absl::StatusOr<CompletionRequest> ParseChatCompletion(const Json& json,
       static_cast<uint32_t>(newer.value_or(max_tokens.value_or(kTokensMax)));
   LAMINA_RETURN_IF_ERROR(CheckMinTokens(request));
   LAMINA_RETURN_IF_ERROR(ReadChatLogprobs(body, request));
-  if (request.prompt_logprobs) {
-    return BadField("prompt_logprobs", "unsupported_parameter",
-                    "'prompt_logprobs' is only served by /v1/completions");
-  }
   LAMINA_RETURN_IF_ERROR(CheckChoices(request, limits));
   LAMINA_RETURN_IF_ERROR(ReadChatOthers(body));
   LAMINA_RETURN_IF_ERROR(ReadOthers(body));

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,7 +29,8 @@ struct CompletionRequest {
   bool logprobs = false;   // Show them; options.logprobs says how many alternatives.
   bool echo = false;       // Show the prompt before the text.
   bool no_tokens = false;  // Of echo: max_tokens was 0.
-  bool prompt_logprobs = false;
+  // Show so many alternatives beside each token of the prompt. Not streamed.
+  std::optional<uint32_t> prompt_logprobs;
 
   bool stream = false;
   bool include_usage = false;

@@ -193,6 +193,11 @@ bool Connection::OnHead() {
   request_.origin = std::string(View(head[http::field::origin]));
   request_.request_id = std::string(View(head[kRequestIdHeader]));
   request_.trace_parent = std::string(View(head[kTraceParentHeader]));
+  const auto [first, last] = head.equal_range(kTraceStateHeader);
+  for (auto field = first; field != last; ++field) {
+    absl::StrAppend(&request_.trace_state, request_.trace_state.empty() ? "" : ",",
+                    View(field->value()));
+  }
   head_only_ = head.method() == http::verb::head;
   chunked_ = head.version() >= 11;
   close_after_ = !head.keep_alive();

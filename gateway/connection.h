@@ -38,6 +38,7 @@ struct HttpRequest {
   std::string origin;
   std::string request_id;    // Of x-request-id.
   std::string trace_parent;  // Of traceparent.
+  std::string trace_state;   // Of all fields tracestate, which are one list.
   std::string body;
 };
 

@@ -72,6 +72,7 @@ absl::Status Serve(const control::DaemonFlags& flags) {
     return absl::InvalidArgumentError(
         "gateway.listen: the cluster file has no gateway; add gateway: {listen: 127.0.0.1:8000}");
   }
+  control::KeepToCores(own.cores);
   LAMINA_ASSIGN_OR_RETURN(gateway::RouterOptions options, RouterOptionsOf(config));
   if (!IsLoopback(own.listen) && !options.keys.required()) {
     LogWarning("gateway.listen ", own.listen,

@@ -257,6 +257,7 @@ std::shared_ptr<RequestHandler> Router::Completion(const HttpRequest& request,
   }
   parsed->options.followed_id = request.request_id;
   parsed->options.trace_parent = request.trace_parent;
+  parsed->options.trace_state = request.trace_state;
   const auto handler = std::make_shared<DeferredHandler>(writer);
   models_.Get([this, handler, chat, parsed = *std::move(parsed), path = request.path,
                request_id = request.request_id](const absl::StatusOr<ServedModel>& model) {

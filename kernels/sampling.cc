@@ -332,14 +332,22 @@ struct LogNormaliser {
   }
 };
 
+std::vector<TokenLogprob> MostLikely(absl::Span<const float> logits,
+                                     const LogNormaliser& normaliser, size_t count,
+                                     SampleScratch& scratch) {
+  std::vector<TokenLogprob> top;
+  SelectBest(logits, count, scratch.order);
+  for (const uint32_t id : scratch.order) {
+    top.push_back({static_cast<TokenId>(id), normaliser.Of(logits[id])});
+  }
+  return top;
+}
+
 void ReportLogprobs(absl::Span<const float> logits, int32_t count, SampleScratch& scratch,
                     SampleResult& result) {
   const LogNormaliser normaliser(logits);
   result.logprob = normaliser.Of(logits[result.token]);
-  SelectBest(logits, static_cast<size_t>(count), scratch.order);
-  for (const uint32_t id : scratch.order) {
-    result.top.push_back({static_cast<TokenId>(id), normaliser.Of(logits[id])});
-  }
+  result.top = MostLikely(logits, normaliser, static_cast<size_t>(count), scratch);
 }
 
 }  // namespace
@@ -361,6 +369,20 @@ SampleResult Sample(absl::Span<const float> logits, const SamplingParams& params
 float LogProbability(absl::Span<const float> logits, TokenId token) {
   LAMINA_CHECK(token >= 0 && static_cast<size_t>(token) < logits.size());
   return LogNormaliser(logits).Of(logits[token]);
+}
+
+TokenRank RankOf(absl::Span<const float> logits, TokenId token, uint32_t alternatives,
+                 SampleScratch& scratch) {
+  LAMINA_CHECK(token >= 0 && static_cast<size_t>(token) < logits.size());
+  const auto key = [&](size_t id) { return std::isnan(logits[id]) ? kLowest : logits[id]; };
+  const float own = key(static_cast<size_t>(token));
+  TokenRank result{.rank = 1};
+  for (size_t id = 0; id < logits.size(); ++id) {
+    const float other = key(id);
+    result.rank += other > own || (other == own && id < static_cast<size_t>(token)) ? 1 : 0;
+  }
+  result.top = MostLikely(logits, LogNormaliser(logits), alternatives, scratch);
+  return result;
 }
 
 }  // namespace lamina::kernels

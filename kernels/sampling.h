@@ -51,4 +51,15 @@ SampleResult Sample(absl::Span<const float> logits, const SamplingParams& params
 // ln softmax(logits)[token].
 float LogProbability(absl::Span<const float> logits, TokenId token);
 
+// A given token among all of a row.
+struct TokenRank {
+  uint32_t rank = 0;              // 1 for the most likely; of equal ones the smaller id goes first.
+  std::vector<TokenLogprob> top;  // The `alternatives` most likely, best first.
+};
+
+// NaN logits count as -inf. Requires: a token of the vocabulary.
+// Cost: three passes over the logits.
+TokenRank RankOf(absl::Span<const float> logits, TokenId token, uint32_t alternatives,
+                 SampleScratch& scratch);
+
 }  // namespace lamina::kernels

@@ -33,10 +33,11 @@ Json Daemons(const ClusterConfig& config) {
   };
   const std::string& listen = config.coordinator_listen;
   Json daemons = Json::array();
-  daemons.push_back(
-      daemon("coordinator", "coordinator", listen.substr(0, listen.rfind(':')), "-", listen));
+  daemons.push_back(daemon("coordinator", "coordinator", listen.substr(0, listen.rfind(':')),
+                           Cores(config.coordinator_cores), listen));
   if (const std::string& http = config.gateway.listen; !http.empty()) {
-    daemons.push_back(daemon("gateway", "gateway", http.substr(0, http.rfind(':')), "-", http));
+    daemons.push_back(daemon("gateway", "gateway", http.substr(0, http.rfind(':')),
+                             Cores(config.gateway.cores), http));
   }
   for (const ComputeNodeConfig& node : config.compute) {
     daemons.push_back(daemon("compute", node.name, node.host, Cores(node.cores), "-"));

@@ -2,6 +2,7 @@
 #include "client/doctor/host_checks.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -138,6 +139,12 @@ void AddCores(const HostFacts& facts, const std::string& name, const std::vector
 
 void AddClusterChecks(const HostFacts& facts, const ClusterConfig& cluster, Findings& findings) {
   uint64_t capacity = 0;
+  for (const auto& [name, cores] : {std::pair("coordinator", cluster.coordinator_cores),
+                                    std::pair("gateway", cluster.gateway.cores)}) {
+    if (!cores.empty()) {
+      AddCores(facts, name, cores, findings);
+    }
+  }
   for (const ComputeNodeConfig& node : cluster.compute) {
     if (!node.cores.empty()) {
       AddCores(facts, "compute." + node.name, node.cores, findings);

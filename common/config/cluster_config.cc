@@ -89,6 +89,14 @@ absl::Status CheckListen(absl::string_view key, const std::string& listen) {
   return absl::OkStatus();
 }
 
+absl::Status CheckCores(const std::string& key, const std::vector<int>& cores) {
+  const std::set<int> distinct(cores.begin(), cores.end());
+  if (distinct.size() != cores.size()) {
+    return Invalid(key, absl::StrJoin(cores, ","), "a list of distinct cores");
+  }
+  return distinct.empty() ? absl::OkStatus() : CheckRange(key, *distinct.rbegin(), 0, kCoreMax);
+}
+
 // What compute and memory nodes have in common.
 template <typename Node>
 absl::Status CheckNode(absl::string_view list, size_t index, const Node& node,
@@ -104,13 +112,7 @@ absl::Status CheckNode(absl::string_view list, size_t index, const Node& node,
   if (!node.http.empty()) {
     LAMINA_RETURN_IF_ERROR(CheckListen(key + ".http", node.http));
   }
-  const std::set<int> distinct(node.cores.begin(), node.cores.end());
-  if (distinct.size() != node.cores.size()) {
-    return Invalid(key + ".cores", absl::StrJoin(node.cores, ","), "a list of distinct cores");
-  }
-  if (!distinct.empty()) {
-    LAMINA_RETURN_IF_ERROR(CheckRange(key + ".cores", *distinct.rbegin(), 0, kCoreMax));
-  }
+  LAMINA_RETURN_IF_ERROR(CheckCores(key + ".cores", node.cores));
   return CheckRange(key + ".threads", node.threads, 0, kThreadsMax);
 }
 
@@ -150,6 +152,7 @@ absl::Status CheckGateway(const GatewayConfig& gateway) {
     return absl::OkStatus();
   }
   LAMINA_RETURN_IF_ERROR(CheckListen("gateway.listen", gateway.listen));
+  LAMINA_RETURN_IF_ERROR(CheckCores("gateway.cores", gateway.cores));
   if (gateway.tls_certificate.empty() != gateway.tls_key.empty()) {
     return absl::InvalidArgumentError(
         "gateway: tls_certificate and tls_key go together; give both files or none");
@@ -221,6 +224,7 @@ absl::Status CheckValues(const ClusterConfig& config) {
         "model: missing; give a GGUF file or a Hugging Face directory");
   }
   LAMINA_RETURN_IF_ERROR(CheckListen("coordinator.listen", config.coordinator_listen));
+  LAMINA_RETURN_IF_ERROR(CheckCores("coordinator.cores", config.coordinator_cores));
   if (!config.coordinator_http.empty()) {
     LAMINA_RETURN_IF_ERROR(CheckListen("coordinator.http", config.coordinator_http));
   }

@@ -44,6 +44,7 @@ struct MemoryNodeConfig {
 // The HTTP gateway. Without a `listen` address there is none.
 struct GatewayConfig {
   std::string listen;                    // host:port; port 0 picks one.
+  std::vector<int> cores;                // As of nodes; empty pins nothing.
   std::vector<std::string> model_names;  // What clients may call the model; empty: its own names.
   std::string api_keys_file;             // One key per line; empty: no keys are asked for.
   std::string tls_certificate;           // PEM files; both or none.
@@ -87,6 +88,7 @@ struct ClusterConfig {
   std::string coordinator_listen = "127.0.0.1:7400";  // host:port; port 0 picks one.
   std::string coordinator_http;                       // Of /metrics and /health. Empty: none.
   std::string coordinator_spans;                      // File of spans. Empty: none.
+  std::vector<int> coordinator_cores;                 // As of nodes; empty pins nothing.
   GatewayConfig gateway;
   std::vector<ComputeNodeConfig> compute;
   std::vector<MemoryNodeConfig> memory;

@@ -27,12 +27,16 @@ std::string FormatCores(const std::vector<int>& cores) {
   return absl::StrJoin(parts, ",");
 }
 
+void EmitCores(YAML::Emitter& out, const std::vector<int>& cores) {
+  out << YAML::Key << "cores" << YAML::Value << YAML::DoubleQuoted << FormatCores(cores);
+}
+
 template <typename Node>
 void EmitNode(YAML::Emitter& out, const Node& node) {
   out << YAML::Key << "name" << YAML::Value << node.name;
   out << YAML::Key << "host" << YAML::Value << node.host;
   out << YAML::Key << "device" << YAML::Value << node.device;
-  out << YAML::Key << "cores" << YAML::Value << YAML::DoubleQuoted << FormatCores(node.cores);
+  EmitCores(out, node.cores);
   out << YAML::Key << "threads" << YAML::Value << node.threads;
   if (!node.http.empty()) {
     out << YAML::Key << "http" << YAML::Value << node.http;
@@ -87,6 +91,9 @@ void EmitGateway(YAML::Emitter& out, const GatewayConfig& gateway) {
   }
   out << YAML::Key << "gateway" << YAML::Value << YAML::BeginMap;
   word("listen", gateway.listen);
+  if (!gateway.cores.empty()) {
+    EmitCores(out, gateway.cores);
+  }
   words("model_names", gateway.model_names);
   word("api_keys_file", gateway.api_keys_file);
   word("tls_certificate", gateway.tls_certificate);
@@ -144,6 +151,9 @@ std::string ToYaml(const ClusterConfig& config) {
   }
   if (!config.coordinator_spans.empty()) {
     word("spans", config.coordinator_spans);
+  }
+  if (!config.coordinator_cores.empty()) {
+    EmitCores(out, config.coordinator_cores);
   }
   out << YAML::EndMap;
   EmitGateway(out, config.gateway);

@@ -274,6 +274,7 @@ std::vector<Key> ClusterFileReader::MemoryKeys(MemoryNodeConfig& node) const {
 
 std::vector<Key> ClusterFileReader::GatewayKeys(GatewayConfig& gateway) const {
   return {{"listen", Text(gateway.listen)},
+          {"cores", Cores(gateway.cores)},
           {"model_names", Words(gateway.model_names)},
           {"api_keys_file", Text(gateway.api_keys_file)},
           {"tls_certificate", Text(gateway.tls_certificate)},
@@ -304,7 +305,8 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
       {"model", Text(c.model)},
       {"coordinator", Section({{"listen", Text(c.coordinator_listen)},
                                {"http", Text(c.coordinator_http)},
-                               {"spans", Text(c.coordinator_spans)}})},
+                               {"spans", Text(c.coordinator_spans)},
+                               {"cores", Cores(c.coordinator_cores)}})},
       {"gateway", Section(GatewayKeys(c.gateway))},
       {"compute", List<ComputeNodeConfig>(
                       c.compute, [this](ComputeNodeConfig& node) { return ComputeKeys(node); })},

@@ -115,7 +115,8 @@ struct FinishEvent {
 // A FinishEvent with kLength follows in the same Events.
 struct ScoreEvent {
   SequenceId sequence = 0;
-  std::vector<float> logprobs;  // [prompt - 1]: of tokens 1, 2, ...
+  std::vector<float> logprobs;   // [prompt - 1]: of tokens 1, 2, ...
+  std::vector<TokenRank> ranks;  // The same, or none.
 };
 // In the order in which they are to be shown: per sequence tokens or score, then its end.
 struct Events {

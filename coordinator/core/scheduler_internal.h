@@ -52,6 +52,7 @@ struct Sequence {
   std::vector<SequenceId> attached;  // The reverse of `parent`.
   bool starving = false;             // Its next row got no slot.
   std::vector<float> logprobs;       // Score.
+  std::vector<TokenRank> ranks;      // The same.
 
   uint32_t tokens() const {
     return static_cast<uint32_t>(request.prompt.size() + committed.size());

@@ -297,6 +297,7 @@ void Enter(Sequence& sequence, uint32_t lane, uint32_t node) {
   sequence.join_tokens = sequence.tokens();
   sequence.planned_tokens = sequence.join_tokens;
   sequence.logprobs.clear();
+  sequence.ranks.clear();
 }
 
 void AppendJoin(const Sequence& sequence, const std::vector<SlotGrant>& slots, StepPlan& plan) {

@@ -117,6 +117,11 @@ absl::Status Scheduler::Impl::CheckScores(const PlannedStep& planned, const Step
                      absl::StrCat("sequence ", part.sequence, " is scored up to token ",
                                   so_far->second, ", its next part begins at ", part.first_token));
     }
+    const bool ranked = sequence->request.sampling.logprobs >= 0;
+    if (part.ranks.size() != (ranked ? part.logprobs.size() : 0)) {
+      return NodeBug(result, absl::StrCat("sequence ", part.sequence, " has ", part.ranks.size(),
+                                          " ranks for ", part.logprobs.size(), " tokens"));
+    }
     so_far->second += part.logprobs.size();
     if (so_far->second >= sequence->request.prompt.size()) {
       return NodeBug(result, absl::StrCat("sequence ", part.sequence, " has fewer tokens"));
@@ -167,6 +172,7 @@ void Scheduler::Impl::CommitScores(const PlannedStep& planned, const StepResult&
     if (Sequence* sequence = Find(part.sequence); sequence != nullptr) {
       sequence->logprobs.insert(sequence->logprobs.end(), part.logprobs.begin(),
                                 part.logprobs.end());
+      sequence->ranks.insert(sequence->ranks.end(), part.ranks.begin(), part.ranks.end());
     }
   }
   for (const PlannedScore& chunk : planned.scores) {
@@ -174,8 +180,9 @@ void Scheduler::Impl::CommitScores(const PlannedStep& planned, const StepResult&
     if (sequence == nullptr || !chunk.last) {
       continue;
     }
-    events.scores.push_back(
-        {.sequence = chunk.sequence, .logprobs = std::move(sequence->logprobs)});
+    events.scores.push_back({.sequence = chunk.sequence,
+                             .logprobs = std::move(sequence->logprobs),
+                             .ranks = std::move(sequence->ranks)});
     events.finished.push_back({.sequence = chunk.sequence, .reason = FinishReason::kLength});
     End(*sequence);
   }

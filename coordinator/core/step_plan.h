@@ -61,7 +61,8 @@ struct SequenceJoin {
   std::vector<TokenId> end_tokens;
   uint32_t tokens_min = 0;
   uint32_t memory_node = 0;  // Index into the epoch's memory nodes.
-  // Report the log-probability of every token given those before it (Score); nothing is sampled.
+  // Report the log-probability of every token given those before it (Score), and its rank if
+  // sampling.logprobs is not negative; nothing is sampled.
   bool score = false;
   // What logs call the request that the sequence is of. Nothing depends on it.
   std::string request_id;
@@ -121,6 +122,12 @@ struct SampledToken {
   FinishReason finish = FinishReason::kNone;
 };
 
+// A prompt token among all of the vocabulary.
+struct TokenRank {
+  uint32_t rank = 0;              // 1 for the most likely.
+  std::vector<TokenLogprob> top;  // The sampling.logprobs most likely, best first.
+};
+
 // Log-probabilities of prompt tokens [first_token, first_token + logprobs.size()). The parts of a
 // sequence follow each other without gap from token 1; once its last chunk is done they reach its
 // last token.
@@ -128,6 +135,7 @@ struct ScoredTokens {
   SequenceId sequence = 0;
   uint32_t first_token = 0;
   std::vector<float> logprobs;
+  std::vector<TokenRank> ranks;  // One a log-probability if sampling.logprobs >= 0, else none.
 };
 
 struct StepResult {

@@ -132,8 +132,8 @@ class ConfigTest(unittest.TestCase):
 
     def test_lists_the_daemons_for_scripts(self):
         result = run("config", "--cluster", REPO / "deploy/clusters/local.yaml", "--list")
-        self.assertEqual(result.stdout, "coordinator coordinator 127.0.0.1 - 127.0.0.1:7400\n"
-                                        "gateway gateway 127.0.0.1 - 127.0.0.1:8000\n"
+        self.assertEqual(result.stdout, "coordinator coordinator 127.0.0.1 1 127.0.0.1:7400\n"
+                                        "gateway gateway 127.0.0.1 1 127.0.0.1:8000\n"
                                         "compute c0 localhost 0 -\n"
                                         "memory m0 localhost 1 -\n"
                                         "memory m1 localhost 1 -\n")

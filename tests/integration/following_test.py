@@ -86,8 +86,10 @@ class FollowingTest(unittest.TestCase):
         self.await_line("m0", given, "request leaves")
 
     def test_a_traceparent_becomes_the_parent_of_spans(self):
-        self.ask({"x-request-id": "traced", "traceparent": f"00-{TRACE}-{CALLER}-01"})
+        state = "congo=t61rcWkgMzE,rojo=00f067aa0ba902b7"
+        self.ask({"x-request-id": "traced", "traceparent": f"00-{TRACE}-{CALLER}-01", "tracestate": state})
         spans = self.spans_of("traced")
+        self.assertEqual({span["traceState"] for span in spans.values()}, {state})
         self.assertEqual(set(spans), {"generate", "queue", "prefill", "decode"})
         self.assertEqual({span["traceId"] for span in spans.values()}, {TRACE})
         self.assertEqual(spans["generate"]["parentSpanId"], CALLER)
@@ -98,8 +100,9 @@ class FollowingTest(unittest.TestCase):
         self.assertEqual(order, sorted(order))
 
     def test_a_traceparent_of_another_form_begins_a_trace(self):
-        self.ask({"x-request-id": "misled", "traceparent": f"00-{TRACE.upper()}-{CALLER}-01"})
+        self.ask({"x-request-id": "misled", "traceparent": f"00-{TRACE.upper()}-{CALLER}-01", "tracestate": "a=b"})
         spans = self.spans_of("misled")
+        self.assertNotIn("traceState", spans["generate"])
         self.assertNotIn("parentSpanId", spans["generate"])
         self.assertNotEqual(spans["generate"]["traceId"].lower(), TRACE)
 

@@ -200,8 +200,44 @@ class GatewayClientTest(unittest.TestCase):
                                                stdin=" ".join(map(str, tokens))).stdout)
         for entry, expected in zip(shown[1:], score["logprobs"]):
             self.assertAlmostEqual(next(iter(entry.values()))["logprob"], expected, places=4)
-        body = self.refused(openai.BadRequestError, self.complete, extra_body={"prompt_logprobs": 2})
+        body = self.refused(openai.BadRequestError, self.complete, extra_body={"prompt_logprobs": 21})
         self.assertEqual(body["param"], "prompt_logprobs")
+        self.assertEqual(self.complete(prompt=tokens[:1], max_tokens=1, extra_body={"prompt_logprobs": 1})
+                         .choices[0].prompt_logprobs, [None])
+
+    def test_prompt_logprobs_have_ranks_and_alternatives(self):
+        # An own answer as the prompt: each of its tokens was the likeliest when it was sampled, beside the
+        # same alternatives.
+        first = self.complete(max_tokens=8, logprobs=3).choices[0]
+        tokens = json.loads(self.cluster.lamina("tokenize", "--prompt", PROMPT + first.text, "--json").stdout)["tokens"]
+        again = self.complete(prompt=tokens, max_tokens=0, echo=True, logprobs=3, extra_body={"prompt_logprobs": 3})
+        shown = again.choices[0].prompt_logprobs
+        self.assertEqual(len(shown), len(tokens))
+        for token, entry in zip(tokens[1:], shown[1:]):
+            ranks = {key: value["rank"] for key, value in entry.items()}
+            self.assertEqual(next(iter(ranks)), str(token))
+            self.assertEqual(set(ranks.values()), {1, 2, 3, ranks[str(token)]})
+            self.assertEqual(len(ranks), 3 if ranks[str(token)] <= 3 else 4)
+            best = sorted(entry.values(), key=lambda value: value["rank"])
+            logprobs = [value["logprob"] for value in best]
+            self.assertEqual(logprobs, sorted(logprobs, reverse=True))
+        for entry, then in zip(shown[-8:], first.logprobs.top_logprobs):
+            self.assertEqual(next(iter(entry.values()))["rank"], 1)
+            self.assertEqual({value["decoded_token"] for value in entry.values()}, set(then))
+        # The same numbers in the form of echo.
+        for entry, top in zip(shown[1:], again.choices[0].logprobs.top_logprobs[1:]):
+            for value in entry.values():
+                self.assertEqual(top[value["decoded_token"]], value["logprob"])
+
+    def test_prompt_logprobs_of_a_chat_are_of_its_template(self):
+        answer = self.chat(max_tokens=1, extra_body={"prompt_logprobs": 1})
+        request = urllib.request.Request(self.url.removesuffix("/v1") + "/tokenize",
+                                         json.dumps({"model": MODEL, "messages": CHAT}).encode(),
+                                         {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            tokens = json.load(reply)["tokens"]
+        self.assertEqual([next(iter(entry)) for entry in answer.prompt_logprobs[1:]], [str(t) for t in tokens[1:]])
+        self.assertEqual(answer.usage.prompt_tokens, len(tokens))
 
     def test_echo_shows_the_prompt_and_its_logprobs(self):
         alone = self.complete(max_tokens=3).choices[0].text

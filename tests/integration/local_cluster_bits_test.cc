@@ -360,12 +360,26 @@ TEST_P(BitsTest, ScoresAreTheSameInChunksAndBesideOthers) {
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
   ASSERT_NE(cluster, nullptr);
   std::vector<coordinator::GenerateSpec> specs = MixedRequests();
-  specs.push_back({.prompt = text, .score = true});
+  specs.push_back({.prompt = text, .sampling = {.logprobs = 2}, .score = true});
 
   const std::vector<GenerateResult> results = cluster->GenerateMany(specs);
 
   ASSERT_TRUE(results.back().status.ok()) << results.back().status;
   EXPECT_EQ(Bits(results.back().scores), Bits(whole.scores));
+  // The alternatives say the same of a token that is one of them, and are better than one that is
+  // none.
+  EXPECT_TRUE(whole.ranks.empty());
+  ASSERT_EQ(results.back().ranks.size(), whole.scores.size());
+  for (size_t i = 0; i < whole.scores.size(); ++i) {
+    const core::TokenRank& ranked = results.back().ranks[i];
+    ASSERT_EQ(ranked.top.size(), 2u);
+    if (ranked.rank <= 2) {
+      EXPECT_EQ(ranked.top[ranked.rank - 1].token, text[i + 1]);
+      EXPECT_EQ(ranked.top[ranked.rank - 1].logprob, whole.scores[i]);
+    } else {
+      EXPECT_GE(ranked.top[1].logprob, whole.scores[i]);
+    }
+  }
 }
 
 // A continuation's log-probability is the same whether the token was sampled or given.
@@ -383,6 +397,25 @@ TEST_P(BitsTest, ScoresAreTheLogProbabilitiesOfGeneration) {
 
   ASSERT_EQ(scored.scores.size(), text.size() - 1);
   EXPECT_EQ(Bits({scored.scores.end() - 20, scored.scores.end()}), Bits(choice.logprobs));
+}
+
+// What is greedy now was the likeliest then.
+TEST_P(BitsTest, GreedyTokensAreOfTheFirstRank) {
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(Plain());
+  ASSERT_NE(cluster, nullptr);
+  std::vector<TokenId> text = RandomPrompt(40, 3);
+  const GenerateResult generated = cluster->Generate(Greedy(text, 20));
+  ASSERT_TRUE(generated.status.ok()) << generated.status;
+  text.insert(text.end(), generated.choices[0].tokens.begin(), generated.choices[0].tokens.end());
+
+  const GenerateResult scored =
+      cluster->Generate({.prompt = text, .sampling = {.logprobs = 1}, .score = true});
+
+  ASSERT_EQ(scored.ranks.size(), text.size() - 1);
+  for (size_t i = scored.ranks.size() - 20; i < scored.ranks.size(); ++i) {
+    EXPECT_EQ(scored.ranks[i].rank, 1u);
+    EXPECT_EQ(scored.ranks[i].top[0].token, text[i + 1]);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, BitsTest,

@@ -108,10 +108,11 @@ void LocalRequest::OnOutput(coordinator::ChoiceOutput output) {
   changed_.notify_all();
 }
 
-void LocalRequest::OnScores(std::vector<float> logprobs) {
+void LocalRequest::OnScores(std::vector<float> logprobs, std::vector<core::TokenRank> ranks) {
   const std::lock_guard lock(mutex_);
   overrun_ = overrun_ || ended_;
   result_.scores = std::move(logprobs);
+  result_.ranks = std::move(ranks);
 }
 
 void LocalRequest::OnProgress(uint32_t tokens_done) {

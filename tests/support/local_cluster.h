@@ -72,6 +72,7 @@ struct GenerateResult {
   std::string request_id;
   std::vector<ChoiceResult> choices;
   std::vector<float> scores;
+  std::vector<core::TokenRank> ranks;
   std::vector<uint32_t> progress;  // Of OnProgress().
 };
 
@@ -90,7 +91,7 @@ class LocalRequest final : public coordinator::RequestSink {
 
   void OnAccepted(const std::string& request_id) override;
   void OnOutput(coordinator::ChoiceOutput output) override;
-  void OnScores(std::vector<float> logprobs) override;
+  void OnScores(std::vector<float> logprobs, std::vector<core::TokenRank> ranks) override;
   void OnProgress(uint32_t tokens_done) override;
   void OnDone(const absl::Status& status) override;
 

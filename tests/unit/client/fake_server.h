@@ -58,6 +58,13 @@ class FakeInference : public v1::Inference::Service {
     *response->mutable_tokens() = request->tokens().ids();
     for (int i = 1; i < request->tokens().ids_size(); ++i) {
       response->add_logprobs(-1.0f);
+      if (request->has_logprobs()) {
+        v1::TokenRank* rank = response->add_ranks();
+        rank->set_rank(request->logprobs() + 1);
+        for (uint32_t top = 0; top < request->logprobs(); ++top) {
+          rank->add_top()->set_text("x");
+        }
+      }
     }
     response->set_perplexity(2.5);
     return grpc::Status::OK;

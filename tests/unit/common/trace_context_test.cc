@@ -45,6 +45,15 @@ TEST(TraceContextTest, OtherFormsAreNotRead) {
   }
 }
 
+TEST(TraceContextTest, StatesAreShortAndCanBeShown) {
+  EXPECT_TRUE(IsTraceState("rojo=00f067aa0ba902b7, congo=t61rcWkgMzE"));
+  EXPECT_TRUE(IsTraceState(std::string(kTraceStateBytesMax, 'x')));
+  EXPECT_FALSE(IsTraceState(std::string(kTraceStateBytesMax + 1, 'x')));
+  EXPECT_FALSE(IsTraceState(""));
+  EXPECT_FALSE(IsTraceState("a=\x80"));
+  EXPECT_FALSE(IsTraceState("a=\r\nb"));
+}
+
 TEST(TraceContextTest, RequestIdsAreShortAndCanBeShown) {
   EXPECT_TRUE(IsRequestId("a"));
   EXPECT_TRUE(IsRequestId(std::string(kFollowedIdBytesMax, 'x')));

@@ -160,7 +160,10 @@ TEST(PlanCodecTest, AResultComesBackWhole) {
                   .top = {{.token = 321, .logprob = -0.125f}, {.token = 5, .logprob = -3.0f}},
                   .finish = core::FinishReason::kLength},
                  {.sequence = 5}},
-      .scores = {{.sequence = 6, .first_token = 3, .logprobs = {-1.0f, -1e30f}}}};
+      .scores = {{.sequence = 6,
+                  .first_token = 3,
+                  .logprobs = {-1.0f, -1e30f},
+                  .ranks = {{.rank = 2, .top = {{.token = 9, .logprob = -0.5f}}}, {.rank = 77}}}}};
 
   const core::StepResult back = RoundTrip(result);
 
@@ -181,6 +184,12 @@ TEST(PlanCodecTest, AResultComesBackWhole) {
   EXPECT_EQ(back.scores[0].sequence, 6u);
   EXPECT_EQ(back.scores[0].first_token, 3u);
   EXPECT_EQ(back.scores[0].logprobs, (std::vector<float>{-1.0f, -1e30f}));
+  ASSERT_EQ(back.scores[0].ranks.size(), 2u);
+  EXPECT_EQ(back.scores[0].ranks[0].rank, 2u);
+  ASSERT_EQ(back.scores[0].ranks[0].top.size(), 1u);
+  EXPECT_EQ(back.scores[0].ranks[0].top[0].token, 9);
+  EXPECT_EQ(back.scores[0].ranks[0].top[0].logprob, -0.5f);
+  EXPECT_EQ(back.scores[0].ranks[1].rank, 77u);
 }
 
 TEST(PlanCodecTest, EveryReasonComesBackAndAnUnknownOneIsAnError) {

@@ -29,7 +29,9 @@ struct RecordingSink final : RequestSink {
     text += output.text;
     outputs.push_back(std::move(output));
   }
-  void OnScores(std::vector<float> logprobs) override { scores = std::move(logprobs); }
+  void OnScores(std::vector<float> logprobs, std::vector<core::TokenRank>) override {
+    scores = std::move(logprobs);
+  }
   void OnProgress(uint32_t tokens_done) override { progress.push_back(tokens_done); }
   void OnDone(const absl::Status& end) override { done.push_back(end); }
 

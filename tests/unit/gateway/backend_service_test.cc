@@ -102,9 +102,18 @@ TEST_F(BackendTest, CallsWithOneAnswer) {
     EXPECT_EQ(text.value(), "hi");
     ++answers;
   });
-  backend_->Score(std::vector<TokenId>{1, 2}, [&](const auto& score) {
+  backend_->Score(std::vector<TokenId>{1, 2}, std::nullopt, [&](const auto& score) {
     ASSERT_TRUE(score.ok());
     EXPECT_EQ(score->logprobs.size(), 1u);
+    EXPECT_TRUE(score->ranks.empty());
+    ++answers;
+  });
+  backend_->Score(std::vector<TokenId>{1, 2}, 3, [&](const auto& score) {
+    ASSERT_TRUE(score.ok());
+    ASSERT_EQ(score->ranks.size(), 1u);
+    EXPECT_EQ(score->ranks[0].rank, 4u);
+    ASSERT_EQ(score->ranks[0].top.size(), 3u);
+    EXPECT_EQ(score->ranks[0].top[0].text, "x");
     ++answers;
   });
   backend_->GetStatus([&](const auto& status) {
@@ -112,7 +121,7 @@ TEST_F(BackendTest, CallsWithOneAnswer) {
     EXPECT_EQ(status->state, "serving");
     ++answers;
   });
-  RunUntil([&] { return answers == 5; });
+  RunUntil([&] { return answers == 6; });
 }
 
 TEST_F(BackendTest, ACoordinatorThatIsNotThereIsUnavailable) {

@@ -126,10 +126,22 @@ TEST(CompletionFormatTest, WholeAnswersHaveEveryChoiceAndTheUsage) {
 
 TEST(CompletionFormatTest, PromptLogprobsBeginWithNull) {
   const std::vector<FinishedChoice> choices = {
-      {.prompt_tokens = {{.token = 1, .text = "A"}, {.token = 2, .text = "B", .logprob = -1.0f}}}};
-  const Json whole = Json::parse(Plain().Whole(choices, {}));
-  EXPECT_EQ(whole["choices"][0]["prompt_logprobs"],
-            Json::parse(R"([null,{"2":{"logprob":-1.0,"rank":null,"decoded_token":"B"}}])"));
+      {.prompt_tokens = {{.token = 1, .text = "A"},
+                         {.token = 2,
+                          .text = "B",
+                          .logprob = -1.0f,
+                          .rank = 2,
+                          .top = {{.token = 7, .logprob = -0.5f, .text = "\xff"},
+                                  {.token = 2, .logprob = -1.0f, .text = "B"}}},
+                         {.token = 3, .text = "C", .logprob = -2.0f, .rank = 9}}}};
+  const Json expected = Json::parse(R"([null,
+      {"2":{"logprob":-1.0,"rank":2,"decoded_token":"B"},
+       "7":{"logprob":-0.5,"rank":1,"decoded_token":"bytes:\\xff"}},
+      {"3":{"logprob":-2.0,"rank":9,"decoded_token":"C"}}])");
+  EXPECT_EQ(Json::parse(Plain().Whole(choices, {}))["choices"][0]["prompt_logprobs"], expected);
+  const Json chat = Json::parse(Chat().Whole(choices, {}));
+  EXPECT_EQ(chat["prompt_logprobs"], expected);
+  EXPECT_FALSE(chat["choices"][0].contains("prompt_logprobs"));
 }
 
 TEST(CompletionFormatTest, ErrorsAndTheEndAreEvents) {

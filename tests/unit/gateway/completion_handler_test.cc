@@ -270,6 +270,40 @@ TEST_F(CompletionHandlerTest, EchoWithoutTokensAsksForNone) {
   EXPECT_EQ(whole["usage"]["completion_tokens"], 0);
 }
 
+TEST_F(CompletionHandlerTest, EchoAndPromptLogprobsShowAsManyAlternativesAsEachAskedFor) {
+  backend_.score =
+      client::ScoreResult{.tokens = {4, 5},
+                          .logprobs = {-2.0f},
+                          .texts = {"x", "y"},
+                          .ranks = {{.rank = 3,
+                                     .top = {{.token = 8, .logprob = -0.5f, .text = "p"},
+                                             {.token = 9, .logprob = -1.0f, .text = "q"}}}}};
+  Start(R"("prompt":"xy","max_tokens":0,"echo":true,"logprobs":1,"prompt_logprobs":2)");
+
+  EXPECT_EQ(backend_.scored_alternatives, 2u);
+  const Json choice = Json::parse(writer_.response->body)["choices"][0];
+  EXPECT_EQ(choice["logprobs"]["top_logprobs"], Json::parse(R"([null,{"p":-0.5,"y":-2.0}])"));
+  EXPECT_EQ(choice["prompt_logprobs"][1].size(), 3u);
+  EXPECT_EQ(choice["prompt_logprobs"][1]["5"]["rank"], 3);
+  EXPECT_EQ(choice["prompt_logprobs"][1]["9"]["rank"], 2);
+}
+
+TEST_F(CompletionHandlerTest, AChatsPromptIsScoredAsTheTemplateWritesIt) {
+  backend_.score = client::ScoreResult{
+      .tokens = {1, 2}, .logprobs = {-0.25f}, .texts = {"a", "b"}, .ranks = {{.rank = 1}}};
+  Start(R"("messages":[{"role":"user","content":"x"}],"prompt_logprobs":0,"n":2)",
+        /*chat=*/true);
+  ASSERT_TRUE(backend_.scored_prompt.has_value());
+  EXPECT_EQ(std::get<std::vector<TokenId>>(*backend_.scored_prompt), (std::vector<TokenId>{1, 2}));
+  for (const uint32_t index : {0u, 1u}) {
+    generation().Send(Last(index));
+  }
+  generation().Finish(absl::OkStatus());
+  const Json whole = Json::parse(writer_.response->body);
+  ASSERT_EQ(whole["prompt_logprobs"].size(), 2u);
+  EXPECT_EQ(whole["prompt_logprobs"][1]["2"]["rank"], 1);
+}
+
 TEST_F(CompletionHandlerTest, EchoOfTokensShowsTheirText) {
   Start(R"("prompt":[1,2],"echo":true,"stream":true)");
   generation().Send(Text("c"));
@@ -283,7 +317,7 @@ TEST_F(CompletionHandlerTest, EchoOfTokensShowsTheirText) {
 }
 
 TEST_F(CompletionHandlerTest, AFailureBeforeGeneratingIsAnswered) {
-  backend_.score = absl::InvalidArgumentError("the text has 1 tokens; scoring needs at least 2");
+  backend_.score = absl::InvalidArgumentError("token 9 is not in the vocabulary");
   Start(R"("prompt":"x","echo":true,"logprobs":0,"max_tokens":4)");
   EXPECT_THAT(backend_.generations, IsEmpty());
   EXPECT_EQ(writer_.response->status, 400);

@@ -160,8 +160,12 @@ INSTANTIATE_TEST_SUITE_P(
                 "decimal_above_max_value"},
         Mistake{R"("prompt":"x","logit_bias":[1])", "logit_bias", "invalid_type"},
         Mistake{R"("prompt":"x","logprobs":21)", "logprobs", "integer_above_max_value"},
-        Mistake{R"("prompt":"x","logprobs":1,"echo":true)", "logprobs", "unsupported_parameter"},
-        Mistake{R"("prompt":"x","prompt_logprobs":1)", "prompt_logprobs", "unsupported_parameter"},
+        Mistake{R"("prompt":"x","prompt_logprobs":21)", "prompt_logprobs",
+                "integer_above_max_value"},
+        Mistake{R"("prompt":"x","prompt_logprobs":-1)", "prompt_logprobs",
+                "integer_below_min_value"},
+        Mistake{R"("prompt":"x","prompt_logprobs":1,"stream":true)", "prompt_logprobs",
+                "invalid_value"},
         Mistake{R"("prompt":"x","best_of":1,"n":2)", "best_of", "invalid_value"},
         Mistake{R"("prompt":"x","best_of":2,"stream":true)", "best_of", "invalid_value"},
         Mistake{R"("prompt":"x","stream_options":{})", "stream_options", "invalid_value"},
@@ -171,7 +175,16 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{R"("prompt":"x","suffix":"y")", "suffix", "unsupported_parameter"},
         Mistake{R"("prompt":"x","response_format":{"type":"json_object"})", "response_format",
                 "unsupported_parameter"},
+        Mistake{R"("prompt":"x","response_format":{"type":"json_schema","json_schema":{}})",
+                "response_format", "unsupported_parameter"},
+        Mistake{R"("prompt":"x","response_format":{"type":"regex","regex":"a*"})",
+                "response_format", "unsupported_parameter"},
         Mistake{R"("prompt":"x","guided_regex":"a*")", "guided_regex", "unsupported_parameter"},
+        Mistake{R"("prompt":"x","guided_json":{})", "guided_json", "unsupported_parameter"},
+        Mistake{R"("prompt":"x","guided_choice":["a"])", "guided_choice", "unsupported_parameter"},
+        Mistake{R"("prompt":"x","guided_grammar":"a")", "guided_grammar", "unsupported_parameter"},
+        Mistake{R"("prompt":"x","structured_outputs":{"regex":"a*"})", "structured_outputs",
+                "unsupported_parameter"},
         Mistake{R"("prompt":"x","bogus":1)", "bogus", "unknown_parameter"}));
 
 INSTANTIATE_TEST_SUITE_P(
@@ -195,6 +208,15 @@ INSTANTIATE_TEST_SUITE_P(
                             "unsupported_parameter"},
                     Mistake{R"("messages":[{"role":"user","content":"x"}],"top_logprobs":2)",
                             "top_logprobs", "invalid_value"},
+                    Mistake{R"("messages":[{"role":"user","content":"x"}],)"
+                            R"("response_format":{"type":"json_object"})",
+                            "response_format", "unsupported_parameter"},
+                    Mistake{R"("messages":[{"role":"user","content":"x"}],)"
+                            R"("response_format":{"type":"json_schema","json_schema":{}})",
+                            "response_format", "unsupported_parameter"},
+                    Mistake{R"("messages":[{"role":"user","content":"x"}],)"
+                            R"("structured_outputs":{"regex":"a*"})",
+                            "structured_outputs", "unsupported_parameter"},
                     Mistake{R"("messages":[{"role":"user","content":"x"}],"prompt":"y")", "prompt",
                             "unknown_parameter"},
                     Mistake{R"("messages":[{"role":"user","content":"x"}],"max_tokens":0)",

@@ -50,7 +50,10 @@ class FakeBackend : public Backend {
     generations.push_back(generation);
     return generation;
   }
-  void Score(const client::Prompt&, AnswerFunction<client::ScoreResult> done) override {
+  void Score(const client::Prompt& prompt, std::optional<uint32_t> alternatives,
+             AnswerFunction<client::ScoreResult> done) override {
+    scored_prompt = prompt;
+    scored_alternatives = alternatives;
     done(score);
   }
   void Tokenize(const client::Prompt&, bool, AnswerFunction<client::TokenizeResult> done) override {
@@ -64,6 +67,8 @@ class FakeBackend : public Backend {
 
   std::vector<std::shared_ptr<FakeGeneration>> generations;
   absl::StatusOr<client::ScoreResult> score = client::ScoreResult();
+  std::optional<client::Prompt> scored_prompt;
+  std::optional<uint32_t> scored_alternatives;
   absl::StatusOr<std::vector<client::ModelInfo>> models =
       std::vector<client::ModelInfo>{{.id = "m", .sequence_tokens_max = 100}};
   absl::StatusOr<client::ClusterStatus> status = client::ClusterStatus{.state = "serving"};

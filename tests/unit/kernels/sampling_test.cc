@@ -364,6 +364,32 @@ TEST(SamplingTest, LogprobsAreThoseOfTheRawLogits) {
   EXPECT_EQ(LogProbability(logits, 4), -kInf);
 }
 
+TEST(SamplingTest, RanksAreThoseOfASortOfEverything) {
+  std::vector<float> logits = RandomLogits(3000, 11);
+  logits[7] = logits[2000];  // A tie.
+  logits[8] = kNan;
+  logits[9] = -kInf;
+  std::vector<TokenId> order(logits.size());
+  for (size_t i = 0; i < order.size(); ++i) {
+    order[i] = static_cast<TokenId>(i);
+  }
+  const auto key = [&](TokenId id) { return std::isnan(logits[id]) ? -kInf : logits[id]; };
+  std::stable_sort(order.begin(), order.end(),
+                   [&](TokenId a, TokenId b) { return key(a) > key(b); });
+  SampleScratch scratch;
+  for (size_t place = 0; place < order.size(); place += place < 40 ? 1 : 97) {
+    const TokenRank ranked = RankOf(logits, order[place], 5, scratch);
+    ASSERT_EQ(ranked.rank, place + 1);
+    ASSERT_EQ(ranked.top.size(), 5u);
+    for (size_t i = 0; i < 5; ++i) {
+      EXPECT_EQ(ranked.top[i].token, order[i]);
+      EXPECT_EQ(ranked.top[i].logprob, LogProbability(logits, order[i]));
+    }
+  }
+  EXPECT_EQ(RankOf(logits, 2000, 0, scratch).rank, RankOf(logits, 7, 0, scratch).rank + 1);
+  EXPECT_TRUE(RankOf(logits, 7, 0, scratch).top.empty());
+}
+
 TEST(SamplingTest, ZeroLogprobsReportsTheTokenAlone) {
   SampleScratch scratch;
   const SampleResult result = Sample(std::vector<float>{0, 0}, {.logprobs = 0}, {}, {}, 0, scratch);

@@ -41,8 +41,8 @@ std::string SmallWith(const std::string& line) { return kSmall + line + "\n"; }
 TEST(ClusterConfigTest, ReadsEveryKey) {
   const auto config = Parse(R"(
 model: models/x.gguf
-coordinator: {listen: 127.0.0.1:7500}
-gateway: {listen: 127.0.0.1:8500, model_names: [a, b], api_keys_file: keys, tls_certificate: c.pem, tls_key: k.pem,
+coordinator: {listen: 127.0.0.1:7500, cores: "6"}
+gateway: {listen: 127.0.0.1:8500, cores: "6,7", model_names: [a, b], api_keys_file: keys, tls_certificate: c.pem, tls_key: k.pem,
   cors_origins: "*", body_bytes_max: 1MiB, connections_max: 10, choices_max: 4, request_seconds: 2, idle_seconds: 3,
   write_seconds: 4, keep_alive_seconds: 5}
 compute:
@@ -61,7 +61,9 @@ order: priority
 
   EXPECT_EQ(config->model, "models/x.gguf");
   EXPECT_EQ(config->coordinator_listen, "127.0.0.1:7500");
+  EXPECT_THAT(config->coordinator_cores, ElementsAre(6));
   const GatewayConfig gateway = {.listen = "127.0.0.1:8500",
+                                 .cores = {6, 7},
                                  .model_names = {"a", "b"},
                                  .api_keys_file = "keys",
                                  .tls_certificate = "c.pem",
@@ -190,6 +192,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"gateway.listen=8000", "gateway.listen"},
         BadValue{"gateway={listen: '127.0.0.1:0', tls_key: k}", "go together"},
         BadValue{"gateway={idle_seconds: 7}", "gateway.listen"},
+        BadValue{"gateway={listen: '127.0.0.1:0', cores: 1-}", "not a list of cores"},
+        BadValue{"coordinator.cores=[1, 1]", "names core 1 twice"},
         BadValue{"gateway={listen: '127.0.0.1:0', idle_seconds: 0}", "[1, 86400]"},
         BadValue{"gateway={listen: '127.0.0.1:0', body_bytes_max: 1}", "gateway.body_bytes_max"},
         BadValue{"gateway={listen: '127.0.0.1:0', model_names: ['']}", "gateway.model_names"},
@@ -362,7 +366,9 @@ TEST(ClusterConfigTest, NamesTheOverrideThatIsWrong) {
 }
 
 TEST(ClusterConfigTest, WritesWhatItReadsBackAsTheSame) {
-  const auto config = Parse(kSmall, {"memory.0.capacity=1000001", "compute.0.cores=0-3,8"});
+  const auto config =
+      Parse(kSmall, {"memory.0.capacity=1000001", "compute.0.cores=0-3,8", "coordinator.cores=2,3",
+                     "gateway={listen: '127.0.0.1:0', cores: 5}"});
   ASSERT_TRUE(config.ok()) << config.status();
   const std::string yaml = ToYaml(*config);
 
@@ -373,6 +379,8 @@ TEST(ClusterConfigTest, WritesWhatItReadsBackAsTheSame) {
   EXPECT_EQ(again->memory[0].capacity_bytes, 1000001u);
   EXPECT_EQ(again->memory[1].capacity_bytes, GiB(2));
   EXPECT_THAT(again->compute[0].cores, ElementsAre(0, 1, 2, 3, 8));
+  EXPECT_THAT(again->coordinator_cores, ElementsAre(2, 3));
+  EXPECT_THAT(again->gateway.cores, ElementsAre(5));
 }
 
 TEST(ClusterConfigTest, SaysWhenTheFileIsMissing) {

@@ -117,7 +117,10 @@ TEST_F(SchedulerLimitsTest, ScoreWithGapsOrTooManyPartsIsInternal) {
 
   ExpectError(scheduler_->OnStepDone(gap, events_), absl::StatusCode::kInternal, "begins at 2");
   ExpectError(scheduler_->OnStepDone(more, events_), absl::StatusCode::kInternal, "fewer tokens");
+  StepResult ranked = right;
+  ranked.scores[0].ranks.resize(9);
   ExpectError(scheduler_->OnStepDone(fewer, events_), absl::StatusCode::kInternal, "lacks");
+  ExpectError(scheduler_->OnStepDone(ranked, events_), absl::StatusCode::kInternal, "9 ranks");
   EXPECT_TRUE(scheduler_->OnStepDone(right, events_).ok());
 }
 
