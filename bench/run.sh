@@ -14,7 +14,8 @@ Usage: bench/run.sh SUITE [--json FILE] [-- ARGUMENTS OF THE SUITE]
 Suites:
   attention  decode attention against the read bandwidth measured beside it
   dense      linear layers against oneDNN called directly, and against the GEMM peak
-  transport  put and signal between two processes against a raw cache-line ping-pong
+  transport  put and signal between two processes: shm against a raw cache-line ping-pong, ucx against bare UCP
+             and ucx_perftest (Debian: ucx-utils)
   decode     steps of a running cluster against their floor, for rows x context
   gateway    a load over the gateway's HTTP against the same over gRPC; --batch: `lamina batch` against `lamina bench`
   trace      a steady load with its timeline recorded, and not, in turns
@@ -46,12 +47,12 @@ fi
 
 bin=$root/build/release/bin
 case "$suite" in
-  attention | dense | transport)
+  attention | dense)
     program=$bin/lamina-bench-$suite
     [[ -x $program ]] || { echo "$program is missing; run deploy/build.sh" >&2; exit 1; }
     exec "$program" "${json[@]}" "$@"
     ;;
-  decode | gateway | peers | trace)
+  decode | gateway | peers | trace | transport)
     exec python3 "$root/bench/$suite.py" "${json[@]}" "$@"
     ;;
   *)

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // lamina-bench-transport: put and signal, one way, between two processes, against the least that
-// the machine needs for it: a memcpy into shared memory and one cache line back and forth.
+// the machine needs for it: a memcpy into shared memory and one cache line back and forth; over
+// ucx:// against the least that UCX needs, two puts with a fence between. And the bandwidth of many
+// puts after each other.
 //
 // Both are taken in turns, the best of several rounds, because other work on the machine disturbs
 // them. With both processes on one core the bare version yields while it waits, or it would wait
@@ -27,7 +29,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/string_view.h"
 #include "bench/allocation_counter.h"
+#include "bench/ucp_peer.h"
 #include "common/check.h"
 #include "common/clock.h"
 #include "common/thread_pool.h"
@@ -56,6 +61,10 @@ constexpr std::array<size_t, 9> kSizes = {8,        64,       256,       1 << 10
                                           16 << 10, 64 << 10, 256 << 10, 1 << 20};
 constexpr size_t kBytesMax = kSizes.back();
 constexpr uint32_t kIdlePeers = 64;
+// Behind those that IdlePoll() looks at.
+constexpr uint32_t kStreamWord = kIdlePeers + 1;
+constexpr std::array<size_t, 3> kStreamSizes = {4 << 10, 64 << 10, 1 << 20};
+constexpr absl::string_view kUcx = "ucx://";
 
 // What both processes see without any transport: the bare link, and descriptors on their way.
 struct alignas(64) BareWord {
@@ -64,7 +73,7 @@ struct alignas(64) BareWord {
 struct BareLink {
   std::array<BareWord, 2> words;
   std::array<BareWord, 2> steps;  // Raised at every rendezvous, by yielding waiters.
-  std::array<std::array<char, 256>, 2> descriptors;
+  std::array<std::array<char, 4096>, 2> descriptors;
   std::array<size_t, 2> descriptor_bytes;
   alignas(64) std::array<std::array<std::byte, kBytesMax>, 2> bytes;
 };
@@ -76,18 +85,14 @@ class Side {
       : link_(link), side_(side), transport_(MakeTransport(options.uri).value()) {
     region_ =
         transport_
-            ->CreateRegion({.name = "bench", .bytes = kBytesMax, .signal_words = kIdlePeers + 1})
+            ->CreateRegion({.name = "bench", .bytes = kBytesMax, .signal_words = kIdlePeers + 2})
             .value();
     LAMINA_CHECK(transport_->RegisterSource(source_, transport::MemoryKind::kHost).ok());
-    const std::string descriptor = region_->Descriptor();
-    LAMINA_CHECK(descriptor.size() <= link.descriptors[side].size());
-    std::memcpy(link.descriptors[side].data(), descriptor.data(), descriptor.size());
-    link.descriptor_bytes[side] = descriptor.size();
-    Meet();
-    const size_t peer = 1 - side;
-    remote_ =
-        transport_->OpenRegion({link.descriptors[peer].data(), link.descriptor_bytes[peer]}, 0)
-            .value();
+    remote_ = transport_->OpenRegion(Exchange(region_->Descriptor()), 0).value();
+    if (absl::StartsWith(options.uri, kUcx) && UcpPeer::IsBuilt()) {
+      ucp_ = UcpPeer::Make(options.uri.substr(kUcx.size()), kBytesMax,
+                           [this](const std::string& own) { return Exchange(own); });
+    }
     Meet();
   }
   // The peer may still put until both are here.
@@ -104,6 +109,10 @@ class Side {
 
   // Nanoseconds one way, over `messages` there and back.
   double BarePingPong(size_t bytes, int messages, bool yield) {
+    if (ucp_ != nullptr) {
+      return PingPong(
+          messages, [&] { ucp_->PutFencePut(bytes); }, [&] { ucp_->Await(); });
+    }
     return PingPong(
         messages,
         [&] {
@@ -129,12 +138,35 @@ class Side {
               .word = 0, .value = ++sent_, .strength = SignalStrength::kWeak};
           LAMINA_CHECK(transport_->Put(*remote_, 0, source, &signal).ok());
         },
-        [&] {
-          const std::array come = {SignalCondition{.word = 0, .at_least = ++seen_}};
-          const auto result =
-              transport_->Wait(*region_, come, {.deadline = RealClock().Now() + Seconds(10)});
-          LAMINA_CHECK(result.ok());
-        });
+        [&] { AwaitWord(0, ++seen_); });
+  }
+
+  // Bytes a second from side 0 to side 1, until the last of `messages` has been answered.
+  double Stream(size_t bytes, int messages) {
+    const absl::Span<const std::byte> source(source_.data(), bytes);
+    const uint64_t first = streamed_ + 1;
+    streamed_ += static_cast<uint64_t>(messages);
+    Meet();
+    const Nanos start = RealClock().Now();
+    if (side_ == 0) {
+      for (uint64_t value = first; value <= streamed_;) {
+        const SignalUpdate signal = {
+            .word = kStreamWord, .value = value, .strength = SignalStrength::kWeak};
+        const absl::Status status = transport_->Put(*remote_, 0, source, &signal);
+        LAMINA_CHECK(status.ok() || absl::IsResourceExhausted(status));
+        value += status.ok() ? 1 : 0;
+        if (!status.ok()) {
+          transport_->Progress();
+        }
+      }
+      AwaitWord(kStreamWord, streamed_);
+    } else {
+      AwaitWord(kStreamWord, streamed_);
+      const SignalUpdate signal = {.word = kStreamWord, .value = streamed_};
+      LAMINA_CHECK(transport_->Put(*remote_, 0, {}, &signal).ok());
+    }
+    const Nanos took = RealClock().Now() - start;
+    return static_cast<double>(bytes) * messages / static_cast<double>(took) * 1e9;
   }
 
   // Nanoseconds to look at one idle word, among 64 before one that holds. Side 1 raises that one.
@@ -157,6 +189,23 @@ class Side {
   }
 
  private:
+  // What the other side gives at the same call.
+  std::string Exchange(const std::string& own) {
+    LAMINA_CHECK(own.size() <= link_.descriptors[side_].size());
+    std::memcpy(link_.descriptors[side_].data(), own.data(), own.size());
+    link_.descriptor_bytes[side_] = own.size();
+    Meet();
+    const std::string other(link_.descriptors[1 - side_].data(), link_.descriptor_bytes[1 - side_]);
+    Meet();
+    return other;
+  }
+
+  void AwaitWord(uint32_t word, uint64_t value) {
+    const std::array come = {SignalCondition{.word = word, .at_least = value}};
+    LAMINA_CHECK(
+        transport_->Wait(*region_, come, {.deadline = RealClock().Now() + Seconds(20)}).ok());
+  }
+
   template <typename Send, typename Receive>
   double PingPong(int messages, const Send& send, const Receive& receive) {
     Meet();
@@ -179,11 +228,13 @@ class Side {
   std::vector<std::byte> source_ = std::vector<std::byte>(kBytesMax, std::byte{1});
   std::unique_ptr<Region> region_;
   std::unique_ptr<RemoteRegion> remote_;
+  std::unique_ptr<UcpPeer> ucp_;  // Over ucx:// only.
   uint64_t step_ = 0;
   uint64_t bare_sent_ = 0;
   uint64_t bare_seen_ = 0;
   uint64_t sent_ = 0;
   uint64_t seen_ = 0;
+  uint64_t streamed_ = 0;
 };
 
 // Nanoseconds to look at one of 64 idle words that lie `stride` words apart.
@@ -205,7 +256,8 @@ int MessagesFor(size_t bytes, bool same_core, const Options& options) {
   if (options.messages > 0) {
     return options.messages;
   }
-  const int most = same_core ? 2000 : 20000;
+  // Beyond this host a message takes tens of microseconds.
+  const int most = same_core || options.uri != "shm://" ? 2000 : 20000;
   return std::clamp(static_cast<int>((size_t{64} << 20) / bytes), 50, most);
 }
 
@@ -253,6 +305,15 @@ nlohmann::json RunPair(int core_of_peer, const Options& options) {
     rows = Measure(side, static_cast<size_t>(core_of_peer), same_core, options);
     const double idle_poll = side.IdlePoll();
     rows.push_back({{"cores", same_core ? "one" : "two"}, {"idle_poll_ns_per_peer", idle_poll}});
+    for (const size_t bytes : kStreamSizes) {
+      double best = 0;
+      for (int round = 0; round < options.rounds; ++round) {
+        best = std::max(best, side.Stream(bytes, MessagesFor(bytes, same_core, options)));
+      }
+      rows.push_back({{"cores", same_core ? "one" : "two"},
+                      {"stream_bytes", bytes},
+                      {"stream_bytes_per_second", best}});
+    }
   }
   if (child == 0) {
     _exit(0);

@@ -67,8 +67,13 @@ function(lamina_cc_test)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
-  set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
-             ENVIRONMENT "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/cmake/tsan_suppressions.txt")
+  set(environment "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/cmake/tsan_suppressions.txt")
+  if(CMAKE_CXX_FLAGS MATCHES "-fsanitize=thread")
+    # UCX puts a madvise() of its own in the place of the C library's. It takes a lock when a thread ends,
+    # after the detector has forgotten the thread, and the detector crashes.
+    list(APPEND environment UCX_MEM_EVENTS=n UCX_MEM_MMAP_HOOK_MODE=none)
+  endif()
+  set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "${environment}")
 endfunction()
 
 # lamina_gpu_test(NAME x SRCS ... DEPS ...)

@@ -4,10 +4,12 @@
 # Installs packages, gets the model, builds, and runs every test that needs no accelerator. Ends with
 # CTest's summary; exit status 0 when all passed.
 #
-# usage: deploy/test.sh [--quick] [--label L]... [--sanitizer asan|tsan] [--jobs N] [--retries N] [--help]
+# usage: deploy/test.sh [--quick] [--label L]... [--target T]... [--sanitizer asan|tsan] [--jobs N]
+#                       [--retries N] [--help]
 #   --quick           unit and style tests only, and no model
 #   --label L         only tests with this label: unit, conformance, fidelity, sim, integration, rdma_vm,
 #                     style
+#   --target T        build only this test program and run it; repeat for more; no model
 #   --sanitizer S     build and run with AddressSanitizer (and UBSan) or ThreadSanitizer
 #   --jobs N          tests at the same time (default: 2)
 #   --retries N       run a test that failed up to N times more, and name those that needed it
@@ -20,6 +22,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 preset=release
 labels=()
+targets=()
 jobs=2
 retries=0
 quick=false
@@ -27,6 +30,7 @@ while [[ $# -gt 0 ]]; do
   case $1 in
     --quick) quick=true ;;
     --label) labels+=("$(value_of "$@")"); shift ;;
+    --target) targets+=("$(value_of "$@")"); shift ;;
     --sanitizer)
       preset=$(value_of "$@")
       [[ $preset == asan || $preset == tsan ]] || usage_error "--sanitizer is asan or tsan, not '$preset'"
@@ -47,12 +51,16 @@ if $quick && [[ ${#labels[@]} -eq 0 ]]; then
   labels=(unit style)
 fi
 
+build=(--preset "$preset")
+for target in "${targets[@]}"; do
+  build+=(--target "$target")
+done
 if $quick; then
   "$REPO/deploy/install_packages.sh"
 else
   "$REPO/deploy/install_packages.sh" --tests
 fi
-if ! $quick; then
+if ! $quick && [[ ${#targets[@]} -eq 0 ]]; then
   if "$REPO/deploy/get_model.sh"; then
     :
   elif [[ ${LAMINA_REQUIRE_MODEL:-0} == 1 ]]; then
@@ -61,12 +69,15 @@ if ! $quick; then
     say "going on without the model: tests that need it are left out"
   fi
 fi
-"$REPO/deploy/build.sh" --preset "$preset"
+"$REPO/deploy/build.sh" "${build[@]}"
 
 arguments=(--test-dir "$REPO/build/$preset" --output-on-failure --no-tests=error --parallel "$jobs")
 if [[ ${#labels[@]} -gt 0 ]]; then
   # CTest takes one expression: a label that is any of these.
   arguments+=(--label-regex "^($(IFS='|'; echo "${labels[*]}"))\$")
+fi
+if [[ ${#targets[@]} -gt 0 ]]; then
+  arguments+=(--tests-regex "^($(IFS='|'; echo "${targets[*]}"))\$")
 fi
 log=$REPO/build/$preset/test.log
 arguments+=(--repeat "until-pass:$((retries + 1))")
