@@ -196,6 +196,8 @@ ClusterStatus FromProto(const v1::GetStatusResponse& response) {
                           .model = response.model(),
                           .version = response.version(),
                           .partition = response.partition(),
+                          .lane_choice = response.lane_choice(),
+                          .lane_moves = response.lane_moves(),
                           .running = response.running(),
                           .waiting = response.waiting(),
                           .tokens_per_second = response.tokens_per_second(),

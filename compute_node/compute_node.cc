@@ -109,16 +109,21 @@ absl::Status ComputeNode::Connect(const control::EpochPeers& peers) {
 }
 
 absl::Status ComputeNode::OpenPeers(const control::EpochPeers& peers) {
+  const core::WindowLayout layout(control::WindowShapeOf(*config_));
   LAMINA_ASSIGN_OR_RETURN(auto queries,
-                          transport::OpenRegions(*transport_, peers.memory_regions, peers.epoch));
+                          transport::OpenRegions(*transport_, peers.memory_regions, peers.epoch,
+                                                 {.bytes = layout.query_region_bytes(),
+                                                  .signal_words = layout.query_region_words()}));
   const auto own = static_cast<size_t>(
       std::find(config_->compute_nodes.begin(), config_->compute_nodes.end(), options_.name) -
       config_->compute_nodes.begin());
   std::vector<std::unique_ptr<transport::RemoteRegion>> replicas(peers.compute_regions.size());
   for (size_t i = 0; i < replicas.size(); ++i) {
     if (i != own) {
-      LAMINA_ASSIGN_OR_RETURN(replicas[i],
-                              transport_->OpenRegion(peers.compute_regions[i], peers.epoch));
+      LAMINA_ASSIGN_OR_RETURN(
+          replicas[i], transport::OpenRegionOf(*transport_, peers.compute_regions[i], peers.epoch,
+                                               {.bytes = region_->bytes().size(),
+                                                .signal_words = region_->signal_words()}));
     }
   }
   worker_->SetPeers(std::move(queries), std::move(replicas));
@@ -148,6 +153,8 @@ control::NodeCounters ComputeNode::Counters() const {
       .bytes_received = counters_.bytes_received.load(std::memory_order_relaxed),
       .units = counters_.units.load(std::memory_order_relaxed)};
   control::Count(counters_.meter, counters_.refusals, /*is_memory=*/false, counters);
+  counters.unit_seconds_fixed = counters_.unit_line.fixed.load(std::memory_order_relaxed);
+  counters.unit_seconds_slope = counters_.unit_line.slope.load(std::memory_order_relaxed);
   return counters;
 }
 

@@ -8,7 +8,8 @@
 
 namespace lamina::compute_node {
 
-absl::Status SequenceTable::Apply(const core::StepPlan& plan, uint32_t vocabulary) {
+absl::Status SequenceTable::Apply(const core::StepPlan& plan, uint32_t vocabulary,
+                                  uint32_t span_tokens) {
   for (const core::SequenceId id : plan.leaves) {
     sequences_.erase(id);
   }
@@ -39,6 +40,18 @@ absl::Status SequenceTable::Apply(const core::StepPlan& plan, uint32_t vocabular
       }
       parent->children.push_back(join.id);
     }
+  }
+  for (size_t i = 0; span_tokens > 0 && i < plan.grants.size(); ++i) {
+    const core::SlotGrant& grant = plan.grants[i];
+    Sequence* sequence = Find(grant.sequence);
+    if (sequence == nullptr) {
+      return absl::InternalError(
+          absl::StrCat("slots are granted to the unknown sequence ", grant.sequence));
+    }
+    if (sequence->slots / span_tokens == sequence->spans.size()) {
+      sequence->spans.push_back(grant.memory_node);
+    }
+    sequence->slots += grant.extent.tokens;
   }
   return absl::OkStatus();
 }

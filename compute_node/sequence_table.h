@@ -23,12 +23,15 @@ struct Sequence {
   std::vector<TokenId> tokens;             // Prompt, committed and sampled.
   std::vector<core::SequenceId> children;  // Sample their first token with this one's last chunk.
   bool finished = false;                   // Further rows are dead.
+  std::vector<uint32_t> spans;             // Partition token_range: the memory node of each.
+  uint32_t slots = 0;                      // The same: for so many tokens.
 };
 
 class SequenceTable {
  public:
   // Errors: kInternal  a join of a known id, an empty one, or a token outside the vocabulary.
-  absl::Status Apply(const core::StepPlan& plan, uint32_t vocabulary);
+  // With `span_tokens` (partition token_range) grants are kept too.
+  absl::Status Apply(const core::StepPlan& plan, uint32_t vocabulary, uint32_t span_tokens = 0);
 
   Sequence* Find(core::SequenceId id);
 

@@ -34,7 +34,8 @@ StepWorker::StepWorker(const Options& options, SliceExecutor& executor,
           options.attention->MakeScratch(control::WidestQueries(options.config.layers),
                                          std::max<uint32_t>(1, options.config.chunk_tokens_max),
                                          options.config.sequence_tokens_max, pool.threads())),
-      sample_scratch_(pool.threads()) {
+      sample_scratch_(pool.threads()),
+      folded_(pool.threads()) {
   const size_t rows_max = options.config.rows_max + options.config.chunk_tokens_max;
   const size_t nodes = options.config.memory_nodes.size();
   for (const std::string& name : options.config.memory_nodes) {
@@ -50,8 +51,8 @@ StepWorker::StepWorker(const Options& options, SliceExecutor& executor,
     lane.headers.resize(nodes);
     lane.kv_staging.resize(size_t{options.config.chunk_tokens_max} * 2 *
                            control::KvWidthMax(options.config.layers));
-    if (by_head()) {
-      lane.row_staging.resize(size_t{options.config.rows_max} *
+    if (by_head() || by_span()) {
+      lane.row_staging.resize((by_span() ? nodes : 1) * size_t{options.config.rows_max} *
                               control::QkvWidthMax(options.config.layers));
     }
     if (schedule_.replicas() > 1) {
@@ -104,7 +105,7 @@ absl::Status StepWorker::RegisterSources() {
     LAMINA_RETURN_IF_ERROR(transport_.RegisterSource(
         transport::AsBytes(lane.kv_staging.data(), lane.kv_staging.size()),
         transport::MemoryKind::kHost));
-    if (by_head()) {
+    if (!lane.row_staging.empty()) {
       LAMINA_RETURN_IF_ERROR(transport_.RegisterSource(
           transport::AsBytes(lane.row_staging.data(), lane.row_staging.size()),
           transport::MemoryKind::kHost));
@@ -152,7 +153,9 @@ absl::Status StepWorker::Loop(std::string& blamed) {
     LAMINA_RETURN_IF_ERROR(TakeArrivals(blamed));
     LAMINA_RETURN_IF_ERROR(BeginSteps());  // After arrivals: these may have ended a lane's step.
     if (const auto next = turns_.Next(); next.has_value()) {
+      const Nanos start = RealClock().Now();
       LAMINA_RETURN_IF_ERROR(RunSlice(lanes_[*next], blamed));
+      NoteSlice(lanes_[*next], RealClock().Now() - start);
       continue;
     }
     const bool any_waits = std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) {
@@ -214,6 +217,7 @@ void StepWorker::GoTo(Lane& lane, uint32_t from) {
   for (NodePart& part : lane.nodes) {
     part.pending = part.involved();
   }
+  lane.partials_due = by_span() && lane.decode_rows > 0;
   lane.context_pending = ReplicaOf(lane, lane.slice - 1) != options_.node;
   lane.phase = Phase::kAway;
 }
@@ -221,6 +225,17 @@ void StepWorker::GoTo(Lane& lane, uint32_t from) {
 void StepWorker::EndStep(Lane& lane) {
   turns_.End(IndexOf(lane));
   lane.phase = Phase::kIdle;
+}
+
+// Steps with prompt chunks say nothing about decode rows.
+void StepWorker::NoteSlice(Lane& lane, Nanos elapsed) {
+  lane.slices_nanos += elapsed;
+  ++lane.slices_run;
+  const bool step_ended = lane.phase == Phase::kIdle || lane.phase == Phase::kElsewhere;
+  if (step_ended && lane.chunks.empty()) {
+    slice_times_.Add(lane.decode_rows, ToSeconds(lane.slices_nanos) / lane.slices_run);
+    counters_.unit_line.Set(slice_times_.Line(/*proportional=*/false));
+  }
 }
 
 absl::Status StepWorker::RunSlice(Lane& lane, std::string& blamed) {

@@ -18,13 +18,15 @@
 // Threading: Run() on one thread; PushPlan() and Stop() from any other.
 // Allocation: per step (plans, results), not per slice.
 // Files: step_worker.cc the loop, slices and sampling; step_worker_begin.cc how a step is laid out;
-// step_worker_exchange.cc what goes to memory nodes and comes back; step_worker_replicas.cc what
-// replicas tell each other; step_worker_links.cc how fast the links are, before any of that.
+// step_worker_exchange.cc what goes to memory nodes and comes back; step_worker_spans.cc the same
+// for sequences cut into spans; step_worker_replicas.cc what replicas tell each other;
+// step_worker_links.cc how fast the links are, before any of that.
 
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -42,6 +44,7 @@
 #include "coordinator/core/window_layout.h"
 #include "kernels/attention.h"
 #include "kernels/kv_arena.h"
+#include "kernels/partial.h"
 #include "transport/link_probe.h"
 #include "transport/transport.h"
 
@@ -52,6 +55,7 @@ struct StepCounters {
   std::atomic<uint64_t> bytes_sent{0};
   std::atomic<uint64_t> bytes_received{0};
   std::atomic<uint64_t> units{0};
+  control::UnitLine unit_line;
   control::Refusals refusals;
   control::WorkMeter meter;
 };
@@ -96,7 +100,16 @@ class StepWorker {
     RowRange rows;     // Decode rows.
     RowRange kv_rows;  // Of the lane's staging of chunk k and v.
     bool pending = false;
+    // Partition token_range: the rows, of which the first `own_rows` have their own token there.
+    std::vector<uint32_t> span_rows;
+    uint32_t own_rows = 0;
+    uint32_t partials = 0;  // That it answers.
     bool involved() const { return rows.count > 0 || kv_rows.count > 0; }
+  };
+  // Of a row's span: where its reply lies.
+  struct Partial {
+    uint32_t node = 0;
+    uint32_t index = 0;  // Among the node's.
   };
   struct Chunk {
     core::PrefillChunk plan;
@@ -122,6 +135,8 @@ class StepWorker {
     std::vector<uint32_t> token_ids;
     std::vector<uint32_t> positions;
     uint32_t decode_rows = 0;
+    Nanos slices_nanos = 0;  // Spent on slices of the step here.
+    uint32_t slices_run = 0;
     std::vector<Chunk> chunks;
     std::vector<NodePart> nodes;
     std::vector<TailRow> tail;
@@ -129,9 +144,13 @@ class StepWorker {
     std::vector<core::WindowHeader> headers;  // [memory nodes], the source of puts.
     // [chunk tokens, k | v] of the memory nodes, one after the other.
     std::vector<BFloat16> kv_staging;
-    // Partition head: [decode rows, q | k | v] of each memory node's heads. Else rows are sent as
-    // they are.
+    // Partition head: [decode rows, q | k | v] of each memory node's heads. Partition token_range:
+    // [memory nodes, decode rows, q | k | v]. Else rows are sent as they are.
     std::vector<BFloat16> row_staging;
+    // Partition token_range: of each decode row and span, rows by rows; where each row's begin.
+    std::vector<Partial> partials;
+    std::vector<uint32_t> first_partial;
+    bool partials_due = false;
     core::WindowHeader context_header;
     // Header and entries, [plan_ahead]: each is free again when its step is done everywhere.
     std::vector<std::vector<std::byte>> token_messages;
@@ -164,6 +183,7 @@ class StepWorker {
   void SetReady(Lane& lane);
   void EndStep(Lane& lane);
   absl::Status RunSlice(Lane& lane, std::string& blamed);
+  void NoteSlice(Lane& lane, Nanos elapsed);
   absl::Status Send(Lane& lane, std::string& blamed);
   absl::Status SendTo(Lane& lane, uint32_t node);
   absl::Status SendContext(Lane& lane, std::string& blamed);
@@ -186,6 +206,21 @@ class StepWorker {
   bool Holds(uint32_t node, const Sequence& sequence) const {
     return control::Holds(options_.config, node, sequence.join.memory_node);
   }
+  // Whether K and V of that token, all or some heads, are on the node.
+  bool HoldsToken(uint32_t node, const Sequence& sequence, uint32_t token) const {
+    return by_span() ? sequence.spans[token / options_.config.span_tokens] == node
+                     : Holds(node, sequence);
+  }
+  // step_worker_spans.cc: partition token_range.
+  bool by_span() const { return options_.config.span_tokens > 0; }
+  const std::vector<uint32_t>& SpansOf(const Lane& lane, uint32_t row) {
+    return sequences_.Find(lane.plan.rows[row].sequence)->spans;
+  }
+  absl::Status PlaceSpans(Lane& lane);
+  void PlacePartials(Lane& lane);
+  absl::Span<const BFloat16> StageSpanRows(Lane& lane, uint32_t node);
+  size_t PartialBytes(uint32_t layer) const;
+  void MergePartials(Lane& lane);
   void AttendChunks(Lane& lane);
   absl::Status TakeArrivals(std::string& blamed);
   absl::StatusOr<bool> TakeReplies(Lane& lane, std::string& blamed);
@@ -236,7 +271,10 @@ class StepWorker {
   std::vector<kernels::AttentionItem> items_;
   std::vector<transport::SignalCondition> conditions_;
   std::vector<kernels::SampleScratch> sample_scratch_;  // One a thread.
+  std::vector<std::vector<float>> folded_;              // The same: a merged head.
+  std::map<uint32_t, std::vector<kernels::PartialStack>> partial_stacks_;  // By head_dim: the same.
   std::vector<core::StepPlan> taken_;
+  LineFit slice_times_;
   std::vector<control::LinkCounters*> memory_links_;   // [memory nodes]
   std::vector<control::LinkCounters*> compute_links_;  // [compute nodes]
   std::vector<uint8_t> awaited_;                       // Peers of conditions_.

@@ -23,10 +23,13 @@ absl::Status StepWorker::BeginSteps() {
 }
 
 absl::Status StepWorker::BeginStep(Lane& lane) {
-  LAMINA_RETURN_IF_ERROR(sequences_.Apply(lane.plan, options_.vocabulary));
+  LAMINA_RETURN_IF_ERROR(
+      sequences_.Apply(lane.plan, options_.vocabulary, options_.config.span_tokens));
   lane.token_ids.clear();
   lane.positions.clear();
   lane.chunks.clear();
+  lane.slices_nanos = 0;
+  lane.slices_run = 0;
   for (NodePart& part : lane.nodes) {
     part = {};
   }
@@ -50,15 +53,16 @@ absl::Status StepWorker::BeginStep(Lane& lane) {
   return absl::OkStatus();
 }
 
-// Decode rows, sorted by memory node; their input is the token sampled last.
+// Decode rows, sorted by memory node; with spans, which may lie on several, in the plan's order.
+// Their input is the token sampled last.
 absl::Status StepWorker::PlaceRows(Lane& lane) {
-  std::stable_sort(lane.plan.rows.begin(), lane.plan.rows.end(),
-                   [this](const core::DecodeRow& a, const core::DecodeRow& b) {
-                     const Sequence* x = sequences_.Find(a.sequence);
-                     const Sequence* y = sequences_.Find(b.sequence);
-                     return (x == nullptr ? 0 : x->join.memory_node) <
-                            (y == nullptr ? 0 : y->join.memory_node);
-                   });
+  const auto node_of = [this](const core::DecodeRow& row) {
+    const Sequence* sequence = sequences_.Find(row.sequence);
+    return sequence == nullptr || by_span() ? 0 : sequence->join.memory_node;
+  };
+  std::stable_sort(
+      lane.plan.rows.begin(), lane.plan.rows.end(),
+      [&](const core::DecodeRow& a, const core::DecodeRow& b) { return node_of(a) < node_of(b); });
   for (const core::DecodeRow& row : lane.plan.rows) {
     const Sequence* sequence = sequences_.Find(row.sequence);
     if (sequence == nullptr || sequence->join.memory_node >= lane.nodes.size() ||
@@ -66,7 +70,7 @@ absl::Status StepWorker::PlaceRows(Lane& lane) {
       return absl::InternalError(absl::StrCat("row of sequence ", row.sequence, " position ",
                                               row.position, " does not follow from the tables"));
     }
-    for (uint32_t node = 0; node < lane.nodes.size(); ++node) {
+    for (uint32_t node = 0; node < lane.nodes.size() && !by_span(); ++node) {
       if (Holds(node, *sequence)) {
         RowRange& range = lane.nodes[node].rows;
         range.first = range.count == 0 ? static_cast<uint32_t>(lane.positions.size()) : range.first;
@@ -77,7 +81,7 @@ absl::Status StepWorker::PlaceRows(Lane& lane) {
     lane.positions.push_back(row.position);
   }
   lane.decode_rows = static_cast<uint32_t>(lane.positions.size());
-  return absl::OkStatus();
+  return by_span() ? PlaceSpans(lane) : absl::OkStatus();
 }
 
 absl::Status StepWorker::PlaceChunks(Lane& lane) {
@@ -86,7 +90,7 @@ absl::Status StepWorker::PlaceChunks(Lane& lane) {
     const uint64_t end = uint64_t{chunk.first_token} + chunk.tokens;
     if (sequence == nullptr || sequence->join.memory_node >= lane.nodes.size() ||
         chunk.tokens == 0 || end > sequence->join.tokens.size() ||
-        chunk.scratch_offset + end > scratch_.slots()) {
+        (by_span() && end > sequence->slots) || chunk.scratch_offset + end > scratch_.slots()) {
       return absl::InternalError(absl::StrCat("chunk [", chunk.first_token, ", +", chunk.tokens,
                                               ") of sequence ", chunk.sequence,
                                               " does not follow from the tables"));
@@ -108,8 +112,8 @@ absl::Status StepWorker::PlaceChunks(Lane& lane) {
     row = by_head() ? 0 : row;
     lane.nodes[node].kv_rows.first = row;
     for (const Chunk& chunk : lane.chunks) {
-      if (Holds(node, *sequences_.Find(chunk.plan.sequence))) {
-        row += chunk.plan.tokens;
+      for (uint32_t i = 0; i < chunk.plan.tokens; ++i) {
+        row += HoldsToken(node, *sequences_.Find(chunk.plan.sequence), chunk.plan.first_token + i);
       }
     }
     lane.nodes[node].kv_rows.count = row - lane.nodes[node].kv_rows.first;

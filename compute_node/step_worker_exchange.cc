@@ -90,10 +90,11 @@ void StepWorker::StageChunks(Lane& lane, uint32_t node) {
   const auto qkv = executor_.QkvRows(lane.slice, lane.positions.size(), lane.buffers);
   BFloat16* to = KvStaging(lane, node).data();
   for (const Chunk& chunk : lane.chunks) {
-    if (!Holds(node, *sequences_.Find(chunk.plan.sequence))) {
-      continue;
-    }
+    const Sequence& sequence = *sequences_.Find(chunk.plan.sequence);
     for (uint32_t i = 0; i < chunk.plan.tokens; ++i) {
+      if (!HoldsToken(node, sequence, chunk.plan.first_token + i)) {
+        continue;
+      }
       const BFloat16* k = qkv.row(chunk.first_row + i) + shape.q_width() + first_kv;
       to = std::copy_n(k, part.kv_width(), to);
       to = std::copy_n(k + shape.kv_width(), part.kv_width(), to);
@@ -123,6 +124,8 @@ absl::Status StepWorker::SendTo(Lane& lane, uint32_t node) {
   if (by_head()) {
     StageRows(lane, node);
     q_rows = RowStaging(lane, node);
+  } else if (by_span()) {
+    q_rows = StageSpanRows(lane, node);
   }
   const auto rows = transport::AsBytes(q_rows.data(), q_rows.size());
   size_t offset = window + sizeof(header);
@@ -199,6 +202,10 @@ absl::StatusOr<bool> StepWorker::TakeReplies(Lane& lane, std::string& blamed) {
     }
     lane.nodes[node].pending = false;
   }
+  if (!pending && lane.partials_due) {
+    lane.partials_due = false;
+    MergePartials(lane);
+  }
   return !pending;
 }
 
@@ -229,6 +236,12 @@ absl::Status StepWorker::TakeReply(Lane& lane, uint32_t node) {
                                       .sender = node},
                                      options_.config.memory_nodes[node]));
   const auto out = executor_.AttentionRows(layer, lane.positions.size(), lane.buffers);
+  if (by_span()) {  // Merged when all nodes have answered.
+    const size_t partials = lane.nodes[node].partials * PartialBytes(layer);
+    control::AddTo(counters_.bytes_received, sizeof(header) + partials);
+    LapOf(lane, control::WorkPart::kTake, layer, MemoryPeer(node), partials);
+    return absl::OkStatus();
+  }
   const size_t width = PartOf(layer, node).q_width();
   const size_t bytes = rows.count * width * sizeof(BFloat16);
   if (width == out.cols) {

@@ -9,13 +9,17 @@
 namespace lamina::control {
 
 core::WindowShape WindowShapeOf(const EpochConfig& config) {
-  return {.compute_nodes = static_cast<uint32_t>(config.compute_nodes.size()),
-          .memory_nodes = static_cast<uint32_t>(config.memory_nodes.size()),
-          .lanes = config.lanes,
-          .rows_max = config.rows_max,
-          .kv_rows_max = config.chunk_tokens_max,
-          .plan_ahead = config.plan_ahead,
-          .layers = config.layers};
+  return {
+      .compute_nodes = static_cast<uint32_t>(config.compute_nodes.size()),
+      .memory_nodes = static_cast<uint32_t>(config.memory_nodes.size()),
+      .lanes = config.lanes,
+      .rows_max = config.rows_max,
+      .kv_rows_max = config.chunk_tokens_max,
+      .plan_ahead = config.plan_ahead,
+      .spans_max = config.span_tokens == 0
+                       ? 0
+                       : (config.sequence_tokens_max + config.span_tokens - 1) / config.span_tokens,
+      .layers = config.layers};
 }
 
 core::HeadRange HeadsOf(const EpochConfig& config, const AttentionDescriptor& layer,

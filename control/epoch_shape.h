@@ -4,12 +4,14 @@
 
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/attention_descriptor.h"
+#include "common/line_fit.h"
 #include "control/node_handler.h"
 #include "coordinator/core/pipeline_schedule.h"
 #include "coordinator/core/window_layout.h"
@@ -29,10 +31,10 @@ core::HeadRange HeadsOf(const EpochConfig& config, const AttentionDescriptor& la
 // The attention of each layer as memory node `node` computes it.
 std::vector<AttentionDescriptor> LayersOf(const EpochConfig& config, uint32_t node);
 
-// Whether K and V of a sequence whose join names memory node `named` are on `node`, all or some of
-// its heads.
+// Whether K and V of a sequence whose join names memory node `named` are on `node`: all, some
+// heads, or perhaps some spans.
 inline bool Holds(const EpochConfig& config, uint32_t node, uint32_t named) {
-  return !config.heads.empty() || node == named;
+  return !config.heads.empty() || config.span_tokens > 0 || node == named;
 }
 
 // Errors: kInvalidArgument  slots or heads that do not fit the memory nodes or the layers.
@@ -50,6 +52,16 @@ uint32_t QkvWidthMax(const std::vector<AttentionDescriptor>& layers);
 // The index of `own` among the nodes of its role. Errors: kInvalidArgument  it is not there.
 absl::StatusOr<uint32_t> OwnIndex(const std::vector<std::string>& names, const std::string& own,
                                   uint64_t epoch);
+
+// The line of a worker's units, written by the worker alone and read by others.
+struct UnitLine {
+  std::atomic<double> fixed{0};
+  std::atomic<double> slope{0};
+  void Set(const LineFit::Values& seconds) {
+    fixed.store(seconds.fixed, std::memory_order_relaxed);
+    slope.store(seconds.slope, std::memory_order_relaxed);
+  }
+};
 
 // The URI to make the epoch's transport from: the options of verbs:// are each host's own.
 inline const std::string& TransportUri(const EpochConfig& config, const std::string& verbs_uri) {

@@ -22,6 +22,11 @@ struct NodeCounters {
   uint64_t refused_messages = 0;
   uint64_t kv_bytes_read = 0;
   uint64_t units = 0;
+  // A line through the times of units of late: of a slice over rows (compute nodes, the tail of a
+  // step spread over its slices), of an attention over tokens of context (memory nodes). Zeros:
+  // nothing measured yet.
+  double unit_seconds_fixed = 0;
+  double unit_seconds_slope = 0;
   std::vector<std::pair<std::string, double>> parts;       // Seconds by NameOf(WorkPart).
   std::vector<std::pair<std::string, uint64_t>> refusals;  // refused_messages by reason.
   std::vector<LinkCount> links;                            // By peer.

@@ -35,6 +35,9 @@ struct EpochConfig {
   // Partition head: what each memory node holds of every sequence. Else empty: a memory node holds
   // all heads of the sequences that live on it.
   std::vector<core::HeadRange> heads;
+  // Partition token_range: sequences are cut into spans of so many tokens, each on the memory node
+  // that its grants name. Else 0.
+  uint32_t span_tokens = 0;
   std::string transport;  // URI
 };
 

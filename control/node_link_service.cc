@@ -46,6 +46,7 @@ EpochConfig ToEpochConfig(const v1::Configure& proto) {
       .memory_nodes = {proto.memory_nodes().begin(), proto.memory_nodes().end()},
       .slots = {proto.slots().begin(), proto.slots().end()},
       .heads = core::ConsecutiveRanges({proto.kv_heads().begin(), proto.kv_heads().end()}),
+      .span_tokens = proto.span_tokens(),
       .transport = proto.transport()};
   for (const v1::AttentionDescriptor& layer : proto.layers()) {
     config.layers.push_back(FromProto(layer));
@@ -53,10 +54,11 @@ EpochConfig ToEpochConfig(const v1::Configure& proto) {
   return config;
 }
 
-// Nothing for compute nodes, and under partition head: they have a part in every request.
+// Nothing for compute nodes, and where sequences are spread: they have a part in every request.
 std::optional<uint32_t> OwnMemoryIndex(const EpochConfig& config, const NodeIdentity& identity) {
   const auto own = std::find(config.memory_nodes.begin(), config.memory_nodes.end(), identity.name);
-  if (!identity.is_memory || !config.heads.empty() || own == config.memory_nodes.end()) {
+  const bool spread = !config.heads.empty() || config.span_tokens > 0;
+  if (!identity.is_memory || spread || own == config.memory_nodes.end()) {
     return std::nullopt;
   }
   return static_cast<uint32_t>(own - config.memory_nodes.begin());
@@ -98,6 +100,8 @@ v1::NodeMessage StatusMessage(const NodeCounters& now, const NodeCounters& befor
   status->set_kv_bytes_read(now.kv_bytes_read);
   status->set_units(now.units);
   status->set_busy_seconds(now.busy_seconds);
+  status->set_unit_seconds_fixed(now.unit_seconds_fixed);
+  status->set_unit_seconds_slope(now.unit_seconds_slope);
   ToProto(now, status->mutable_detail());
   return message;
 }

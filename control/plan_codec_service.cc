@@ -91,6 +91,7 @@ void ToProto(const core::StepPlan& plan, v1::StepPlan* proto) {
     entry->set_sequence(grant.sequence);
     entry->mutable_extent()->set_first_slot(grant.extent.first_slot);
     entry->mutable_extent()->set_tokens(grant.extent.tokens);
+    entry->set_memory_node(grant.memory_node);
   }
   for (const core::DecodeRow& row : plan.rows) {
     proto->add_row_sequences(row.sequence);
@@ -123,7 +124,8 @@ absl::StatusOr<core::StepPlan> FromProto(const v1::StepPlan& proto) {
   for (const v1::SlotGrant& grant : proto.grants()) {
     plan.grants.push_back(
         {.sequence = grant.sequence(),
-         .extent = {.first_slot = grant.extent().first_slot(), .tokens = grant.extent().tokens()}});
+         .extent = {.first_slot = grant.extent().first_slot(), .tokens = grant.extent().tokens()},
+         .memory_node = grant.memory_node()});
   }
   for (int i = 0; i < proto.row_sequences_size(); ++i) {
     plan.rows.push_back({.sequence = proto.row_sequences(i), .position = proto.row_positions(i)});

@@ -185,6 +185,7 @@ void NodeStream::Configure(const control::EpochConfig& config) {
   for (const core::HeadRange& heads : config.heads) {
     proto->add_kv_heads(heads.count);
   }
+  proto->set_span_tokens(config.span_tokens);
   proto->set_transport(config.transport);
   Send(std::move(message));
 }
@@ -219,7 +220,9 @@ void NodeStream::Reactor::Handle() {
                                         .bytes_received = status.bytes_received(),
                                         .refused_messages = status.refused_messages(),
                                         .kv_bytes_read = status.kv_bytes_read(),
-                                        .units = status.units()};
+                                        .units = status.units(),
+                                        .unit_seconds_fixed = status.unit_seconds_fixed(),
+                                        .unit_seconds_slope = status.unit_seconds_slope()};
       control::FromProto(status.detail(), counters);
       return engine_.NodeStatus(name_, status.busy_share(), counters);
     }
@@ -389,6 +392,8 @@ grpc::ServerUnaryReactor* ClusterService::GetStatus(grpc::CallbackServerContext*
     lane->set_step(status.scheduler.lanes[i].step_done);
   }
   response->set_partition(status.partition);
+  response->set_lane_choice(status.scheduler.lane_count.why);
+  response->set_lane_moves(status.scheduler.lane_moves);
   response->set_running(status.scheduler.running);
   response->set_waiting(status.scheduler.waiting);
   response->set_tokens_per_second(status.tokens_per_second);

@@ -40,8 +40,9 @@ struct EngineOptions {
   std::string model_fingerprint;
   std::vector<std::string> transports = {"shm://"};  // URIs; the first that works for all nodes.
   PipelineMode mode = PipelineMode::kRotational;
-  Partition partition = Partition::kRequest;
-  core::SchedulerOptions scheduler;  // memory_nodes is filled in at each epoch.
+  Partition partition = Partition::kRequest;  // Not kAuto.
+  std::string partition_why;                  // Of one that was chosen; status tells it.
+  core::SchedulerOptions scheduler;           // memory_nodes is filled in at each epoch.
   bool priority_order = false;
   // A node that has not been heard of for so long is taken for dead (stopped, or its cable pulled):
   // its stream is ended as if it had left. 0 waits for the stream to break by itself.

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "coordinator/core/head_shares.h"
+#include "coordinator/core/sequence_kv.h"
 #include "coordinator/core/step_reports.h"
 #include "coordinator/core/transport_choice.h"
 #include "coordinator/engine.h"
@@ -60,7 +61,8 @@ struct Engine::Impl {
   std::vector<std::string> memory_names;  // Of the scheduler's epoch, in the plans' order.
   // Partition head: which heads these hold.
   std::optional<core::HeadSplit> head_split;
-  std::string partition;  // As status tells it.
+  std::string partition;    // As status tells it.
+  uint32_t lanes_told = 0;  // Of the last choice that was logged.
   std::vector<core::StepPlan> plans;
   // Chunks of planned steps that are not the last of their prompts, oldest first, for each lane.
   std::vector<std::deque<std::pair<uint64_t, core::PrefillChunk>>> chunks_planned;
@@ -86,6 +88,7 @@ struct Engine::Impl {
   // What the scheduler places sequences on: each memory node, or (partition head) all as one.
   absl::StatusOr<std::vector<core::MemoryNodeShare>> SharesOf(
       const std::vector<const core::Member*>& members);
+  std::string DescribePartition(const std::string& words) const;
   std::vector<core::HeadNode> HeadNodesOf(const std::vector<const core::Member*>& members) const;
   control::EpochConfig MakeConfig() const;
   // Why the cluster waits: every request ends.
@@ -107,6 +110,8 @@ struct Engine::Impl {
   void ReportChunks(const core::StepResult& result);
   void CountTokens();
   double TokensPerSecond();
+  // What the nodes have measured of slices and attentions, put together.
+  core::LaneCosts CostsOfLanes() const;
   EngineStatus Status();
 };
 

@@ -77,7 +77,7 @@ absl::StatusOr<std::vector<core::MemoryNodeShare>> Engine::Impl::SharesOf(
     const std::vector<core::HeadNode> parts = HeadNodesOf(members);
     LAMINA_ASSIGN_OR_RETURN(
         head_split, core::ShareHeads(options.layers, parts, options.scheduler.sequence_tokens_max));
-    partition = absl::StrCat("head: ", core::DescribeSplit(*head_split, parts));
+    partition = DescribePartition(absl::StrCat("head: ", core::DescribeSplit(*head_split, parts)));
     core::MemoryNodeShare whole{.slots = head_split->slots};
     for (const core::HeadNode& part : parts) {
       whole.parts.push_back(part.name);
@@ -94,8 +94,20 @@ absl::StatusOr<std::vector<core::MemoryNodeShare>> Engine::Impl::SharesOf(
          .slots = node.slots,
          .bandwidth_bytes_per_second = node.hello.identity.bandwidth_bytes_per_second});
   }
-  partition = "request";
+  const uint32_t span_tokens = options.scheduler.span_tokens;
+  if (span_tokens > 0) {
+    LAMINA_RETURN_IF_ERROR(core::CheckSpans(options.layers, shares, span_tokens,
+                                            options.scheduler.sequence_tokens_max));
+  }
+  partition = DescribePartition(span_tokens == 0 ? "request"
+                                                 : absl::StrCat("token_range: spans of ",
+                                                                span_tokens, " tokens over ",
+                                                                shares.size(), " memory nodes"));
   return shares;
+}
+
+std::string Engine::Impl::DescribePartition(const std::string& words) const {
+  return options.partition_why.empty() ? words : absl::StrCat(words, "; ", options.partition_why);
 }
 
 std::vector<core::HeadNode> Engine::Impl::HeadNodesOf(
@@ -137,6 +149,7 @@ control::EpochConfig Engine::Impl::MakeConfig() const {
   if (head_split.has_value()) {
     config.heads = head_split->heads;
   }
+  config.span_tokens = options.scheduler.span_tokens;
   return config;
 }
 
@@ -173,6 +186,14 @@ absl::Status Engine::Impl::CheckHello(const NodeHello& hello) const {
   }
   const uint64_t slots = identity.capacity_bytes / slot_bytes;
   const uint32_t least = options.scheduler.sequence_tokens_max;
+  if (identity.is_memory && options.scheduler.span_tokens > 0) {
+    // One span at least; whether a longest request has room, only all nodes together tell.
+    return core::CheckSpans(
+        options.layers,
+        {{.name = identity.name,
+          .slots = static_cast<uint32_t>(std::min<uint64_t>(slots, uint64_t{1} << 31))}},
+        options.scheduler.span_tokens, options.scheduler.span_tokens);
+  }
   if (identity.is_memory && options.partition == Partition::kHead) {
     // One head at least; whether all have room for all heads, only all of them tell.
     const uint64_t least_bytes = slot_bytes * least / options.layers[0].kv_heads;

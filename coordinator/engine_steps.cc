@@ -21,6 +21,13 @@ void Engine::Impl::PlanSteps() {
   }
   plans.clear();
   scheduler.Plan(plans);
+  if (!plans.empty()) {
+    const core::LaneCount& choice = scheduler.lane_count();
+    if (choice.lanes != lanes_told) {
+      LogInfo("lanes: ", choice.why);
+      lanes_told = choice.lanes;
+    }
+  }
   const Nanos now = plans.empty() ? 0 : clock.Now();
   for (core::StepPlan& plan : plans) {
     if (trace.on(now)) {
@@ -110,6 +117,42 @@ double Engine::Impl::TokensPerSecond() {
   }
   const double tokens = static_cast<double>(requests.tokens() - token_counts.front().second);
   return tokens / ToSeconds(std::max(now - token_counts.front().first, Seconds(1)));
+}
+
+// Replicas share the slices evenly. Memory nodes share a lane's context by their speed, or each
+// computes its heads of all of it.
+core::LaneCosts Engine::Impl::CostsOfLanes() const {
+  core::LaneCosts costs;
+  const auto compute = membership.compute_members();
+  const auto counters = [this](const core::Member* member) -> const control::NodeCounters& {
+    return nodes.at(member->name).counters;
+  };
+  uint32_t slices = 0;
+  for (const core::Member* member : compute) {
+    const control::NodeCounters& node = counters(member);
+    slices += node.unit_seconds_fixed + node.unit_seconds_slope > 0;
+    costs.slice_fixed += node.unit_seconds_fixed;
+    costs.slice_per_row += node.unit_seconds_slope;
+  }
+  double speed = 0;
+  double slowest = 0;
+  for (const core::Member* member : membership.memory_members()) {
+    const control::NodeCounters& node = counters(member);
+    costs.attention_fixed = std::max(costs.attention_fixed, node.unit_seconds_fixed);
+    if (node.unit_seconds_slope > 0) {
+      speed += 1 / node.unit_seconds_slope;
+      slowest = std::max(slowest, node.unit_seconds_slope);
+    }
+  }
+  if (slices == 0 || costs.attention_fixed + slowest == 0) {
+    return {};
+  }
+  costs.slice_fixed /= slices;
+  costs.slice_per_row /= slices;
+  costs.attention_per_token = head_split.has_value() || speed == 0 ? slowest : 1 / speed;
+  costs.replicas = static_cast<uint32_t>(compute.size());
+  costs.measured = true;
+  return costs;
 }
 
 EngineStatus Engine::Impl::Status() {

@@ -19,7 +19,9 @@
 #include "control/http_server.h"
 #include "coordinator/cluster_service.h"
 #include "coordinator/coordinator_metrics.h"
-#include "coordinator/core/head_shares.h"
+#include "coordinator/core/partition_choice.h"
+#include "coordinator/core/sequence_kv.h"
+#include "coordinator/core/window_layout.h"
 #include "coordinator/engine.h"
 #include "coordinator/inference_service.h"
 #include "coordinator/span_file.h"
@@ -72,7 +74,6 @@ coordinator::EngineOptions MakeOptions(const ClusterConfig& config, const model:
   coordinator::EngineOptions options{.layers = LayersOf(model.graph),
                                      .vocabulary = model.config.vocabulary,
                                      .mode = config.pipeline.mode,
-                                     .partition = config.partition,
                                      .priority_order = config.order == ServiceOrderKind::kPriority,
                                      .node_silence_max = kNodeSilenceMax};
   options.transports.clear();
@@ -92,6 +93,7 @@ coordinator::EngineOptions MakeOptions(const ClusterConfig& config, const model:
   const uint32_t step_tokens_max = std::max(config.prefill.chunk_tokens, 2 * rows_max);
   const uint32_t sequence_tokens_max = SequenceTokensMax(config, model.config);
   options.scheduler = {.lanes = lanes,
+                       .lanes_auto = config.pipeline.lanes_auto,
                        .rows_max = rows_max,
                        .step_tokens_max = step_tokens_max,
                        .chunk_tokens = config.prefill.chunk_tokens,
@@ -102,17 +104,45 @@ coordinator::EngineOptions MakeOptions(const ClusterConfig& config, const model:
   return options;
 }
 
-// What the cluster file alone tells of the partition; bandwidths are not known yet.
-absl::Status CheckPartition(const ClusterConfig& config,
-                            const coordinator::EngineOptions& options) {
-  if (config.partition != Partition::kHead) {
-    return absl::OkStatus();
-  }
-  std::vector<core::HeadNode> nodes;
+// Decides on the partition, and refuses one that cannot be served, by what the cluster file alone
+// tells: bandwidths are not known yet.
+absl::Status SettlePartition(const ClusterConfig& config, coordinator::EngineOptions& options) {
+  const uint32_t tokens_max = options.scheduler.sequence_tokens_max;
+  core::PartitionNeeds needs{.layers = options.layers,
+                             .sequence_tokens_max = tokens_max,
+                             .running_max = options.scheduler.running_max};
   for (const MemoryNodeConfig& node : config.memory) {
-    nodes.push_back({.name = node.name, .capacity_bytes = node.capacity_bytes});
+    needs.nodes.push_back({.name = node.name, .capacity_bytes = node.capacity_bytes});
   }
-  return core::ShareHeads(options.layers, nodes, options.scheduler.sequence_tokens_max).status();
+  options.partition = config.partition;
+  if (config.partition == Partition::kAuto) {
+    LAMINA_ASSIGN_OR_RETURN(const core::PartitionChoice choice, core::ChoosePartition(needs));
+    options.partition = choice.partition;
+    options.partition_why = absl::StrCat("chosen because ", choice.why);
+  } else if (config.partition != Partition::kRequest) {  // There a small node is refused alone.
+    LAMINA_RETURN_IF_ERROR(core::CheckPartition(config.partition, needs));
+  }
+  if (options.partition == Partition::kTokenRange) {
+    options.scheduler.span_tokens = core::SpanTokensFor(tokens_max);
+  }
+  return absl::OkStatus();
+}
+
+// Nodes would find it out one after the other.
+absl::Status CheckWindows(const ClusterConfig& config, const coordinator::EngineOptions& options) {
+  const core::SchedulerOptions& limits = options.scheduler;
+  const uint32_t spans_max =
+      limits.span_tokens == 0
+          ? 0
+          : (limits.sequence_tokens_max + limits.span_tokens - 1) / limits.span_tokens;
+  return core::WindowLayout::Check({.compute_nodes = static_cast<uint32_t>(config.compute.size()),
+                                    .memory_nodes = static_cast<uint32_t>(config.memory.size()),
+                                    .lanes = limits.lanes,
+                                    .rows_max = limits.rows_max,
+                                    .kv_rows_max = limits.step_tokens_max,
+                                    .plan_ahead = limits.plan_ahead,
+                                    .spans_max = spans_max,
+                                    .layers = options.layers});
 }
 
 absl::Status Serve(const control::DaemonFlags& flags) {
@@ -121,7 +151,8 @@ absl::Status Serve(const control::DaemonFlags& flags) {
   LAMINA_ASSIGN_OR_RETURN(const model::Model model, model::OpenModel(config.model));
   LAMINA_ASSIGN_OR_RETURN(const auto tokenizer, model::LoadTokenizer(config.model));
   coordinator::EngineOptions options = MakeOptions(config, model);
-  LAMINA_RETURN_IF_ERROR(CheckPartition(config, options));
+  LAMINA_RETURN_IF_ERROR(SettlePartition(config, options));
+  LAMINA_RETURN_IF_ERROR(CheckWindows(config, options));
   LAMINA_ASSIGN_OR_RETURN(options.model_fingerprint, model::Fingerprint(model));
   std::unique_ptr<coordinator::SpanFile> spans;
   if (!config.coordinator_spans.empty()) {

@@ -57,7 +57,20 @@ struct AttentionItem {
   size_t q_stride = 0;
   BFloat16* out = nullptr;
   size_t out_stride = 0;
+  // When set, `out` is not written: the partial goes here, f32, for somebody else to merge.
+  // Shape: [query_tokens, query_heads, PartialWidth()]: out, then lse.
+  //
+  // The tokens may then be a part of a sequence that begins at a block border b, with positions
+  // counted from there, if it has no window and ends where its last query does or is an aligned
+  // span (its length a power of two of blocks that divides b): its partial is one node of the
+  // sequence's own merge tree.
+  float* partial = nullptr;
 };
+
+// Elements of one partial: out, then lse.
+inline size_t PartialWidth(const AttentionDescriptor& descriptor) {
+  return size_t{descriptor.head_dim} + 1;
+}
 
 // Working memory of one caller, reused over calls.
 class AttentionScratch {

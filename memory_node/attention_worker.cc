@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -41,7 +42,7 @@ AttentionWorker::AttentionWorker(const Options& options, transport::Transport& t
       scratch_(options.kernel->MakeScratch(control::WidestQueries(layers_), 1,
                                            options.config.sequence_tokens_max, pool.threads())),
       reply_(layout_.reply_window_bytes()) {
-  items_.reserve(options.config.rows_max);
+  items_.reserve(options.config.rows_max * std::max(1u, layout_.shape().spans_max));
   for (const std::string& name : options.config.compute_nodes) {
     links_.push_back(counters.meter.Link(name));
   }
@@ -97,7 +98,9 @@ absl::Status AttentionWorker::Run(std::string& blamed) {
     const uint32_t lane = static_cast<uint32_t>(*ready % options_.config.lanes);
     const Nanos waited = Lap(control::WorkPart::kWaitQuery, lane, lanes_[lane].value + 1, replica);
     control::AddTo(links_[replica]->waited_nanos, static_cast<uint64_t>(waited));
+    const Nanos start = RealClock().Now();
     const absl::Status status = ServeUnit(replica, lane);
+    NoteUnit(lanes_[lane], RealClock().Now() - start);
     if (absl::IsCancelled(status)) {
       return absl::OkStatus();
     }
@@ -107,6 +110,22 @@ absl::Status AttentionWorker::Run(std::string& blamed) {
     }
   }
   return absl::OkStatus();
+}
+
+// Attentions without chunks, of the middle of a step: its first may have waited for the plan, its
+// last applies the next one.
+void AttentionWorker::NoteUnit(const Lane& lane, Nanos elapsed) {
+  if (lane.step == 0 || lane.rows.empty() || lane.chunk_tokens > 0 ||
+      layout_.LayerOf(lane.value) == 0 ||
+      layout_.LayerOf(lane.value) + 1 == layout_.layer_count()) {
+    return;
+  }
+  uint64_t context = 0;
+  for (const Row& row : lane.rows) {
+    context += row.position + 1;
+  }
+  unit_times_.Add(static_cast<double>(context), ToSeconds(elapsed));
+  counters_.unit_line.Set(unit_times_.Line(/*proportional=*/true));
 }
 
 // Compute nodes measure their links before they send anything else.
@@ -184,9 +203,11 @@ absl::Status AttentionWorker::ServeUnit(uint32_t replica, uint32_t lane_index) {
   LAMINA_RETURN_IF_ERROR(Reply(lane_index, value));
   lane.value = value;
   const AttentionDescriptor& shape = layers_[layer];
-  control::AddTo(counters_.bytes_received, sizeof(header) +
-                                               lane.rows.size() * shape.qkv_width() * 2 +
-                                               lane.chunk_tokens * 2 * shape.kv_width() * 2);
+  size_t elements = size_t{lane.chunk_tokens} * 2 * shape.kv_width();
+  for (const Row& row : lane.rows) {
+    elements += RowWidth(row, shape);
+  }
+  control::AddTo(counters_.bytes_received, sizeof(header) + elements * sizeof(BFloat16));
   control::AddTo(counters_.units, 1);
   if (layer + 1 < layout_.layer_count()) {
     return absl::OkStatus();
@@ -254,6 +275,14 @@ absl::Status AttentionWorker::AwaitPlan(const Lane& lane) {
   return absl::OkStatus();
 }
 
+void AttentionWorker::AppendExtent(std::vector<Extent>& extents, const Extent& extent) {
+  if (!extents.empty() && extents.back().first_slot + extents.back().tokens == extent.first_slot) {
+    extents.back().tokens += extent.tokens;
+  } else {
+    extents.push_back(extent);
+  }
+}
+
 absl::Status AttentionWorker::ApplyTables(const core::StepPlan& plan) {
   for (const core::SequenceId id : plan.leaves) {
     sequences_.erase(id);
@@ -269,18 +298,20 @@ absl::Status AttentionWorker::ApplyTables(const core::StepPlan& plan) {
       continue;  // Of another node.
     }
     const Extent& extent = grant.extent;
+    if (spans() && grant.memory_node != options_.node) {
+      LAMINA_RETURN_IF_ERROR(GrantToSpan(found->second, grant));
+      continue;
+    }
     if (extent.tokens == 0 || extent.first_slot >= arena_.slots() ||
         extent.tokens > arena_.slots() - extent.first_slot) {
       return absl::InternalError(absl::StrCat("plan grants slots [", extent.first_slot, ", +",
                                               extent.tokens, ") of an arena of ", arena_.slots()));
     }
-    std::vector<Extent>& extents = found->second.extents;
-    if (!extents.empty() &&
-        extents.back().first_slot + extents.back().tokens == extent.first_slot) {
-      extents.back().tokens += extent.tokens;
-    } else {
-      extents.push_back(extent);
+    if (spans()) {
+      LAMINA_RETURN_IF_ERROR(GrantToSpan(found->second, grant));
+      continue;
     }
+    AppendExtent(found->second.extents, extent);
     found->second.tokens += extent.tokens;
   }
   return absl::OkStatus();
@@ -295,8 +326,13 @@ absl::Status AttentionWorker::CollectRows(const core::StepPlan& plan, Lane& lane
     if (found == sequences_.end()) {
       continue;
     }
+    if (spans()) {
+      LAMINA_RETURN_IF_ERROR(CollectSpanRow(found->second, row.position, lane));
+      continue;
+    }
+    const Sequence& sequence = found->second;
     LAMINA_ASSIGN_OR_RETURN(const std::vector<Extent> slot,
-                            SlotsOf(found->second, row.position, 1));
+                            SlotsOf(sequence.extents, sequence.tokens, row.position, 1));
     lane.rows.push_back({.sequence = &found->second, .position = row.position, .slot = slot[0]});
   }
   for (const core::PrefillChunk& chunk : plan.chunks) {
@@ -304,11 +340,18 @@ absl::Status AttentionWorker::CollectRows(const core::StepPlan& plan, Lane& lane
     if (found == sequences_.end()) {
       continue;
     }
-    LAMINA_ASSIGN_OR_RETURN(std::vector<Extent> slots,
-                            SlotsOf(found->second, chunk.first_token, chunk.tokens));
-    lane.chunks.push_back({.tokens = chunk.tokens, .slots = std::move(slots)});
-    lane.chunk_tokens += chunk.tokens;
+    const Sequence& sequence = found->second;
+    LAMINA_ASSIGN_OR_RETURN(
+        std::vector<Extent> slots,
+        spans() ? SpanSlotsOf(sequence, chunk.first_token, chunk.tokens)
+                : SlotsOf(sequence.extents, sequence.tokens, chunk.first_token, chunk.tokens));
+    const uint32_t tokens =
+        std::accumulate(slots.begin(), slots.end(), 0u,
+                        [](uint32_t sum, const Extent& extent) { return sum + extent.tokens; });
+    lane.chunks.push_back({.tokens = tokens, .slots = std::move(slots)});
+    lane.chunk_tokens += tokens;
   }
+  std::stable_partition(lane.rows.begin(), lane.rows.end(), [](const Row& row) { return row.own; });
   if (lane.rows.size() > options_.config.rows_max ||
       lane.chunk_tokens > options_.config.chunk_tokens_max) {
     return absl::InternalError(absl::StrCat("plan has ", lane.rows.size(), " rows and ",
@@ -319,17 +362,17 @@ absl::Status AttentionWorker::CollectRows(const core::StepPlan& plan, Lane& lane
   return absl::OkStatus();
 }
 
-// The slots of tokens [first, first + tokens).
-absl::StatusOr<std::vector<Extent>> AttentionWorker::SlotsOf(const Sequence& sequence,
-                                                             uint32_t first,
-                                                             uint32_t tokens) const {
-  if (first > sequence.tokens || tokens > sequence.tokens - first) {
+// The slots of tokens [first, first + tokens) of `held`.
+absl::StatusOr<std::vector<Extent>> AttentionWorker::SlotsOf(const std::vector<Extent>& extents,
+                                                             uint32_t held, uint32_t first,
+                                                             uint32_t tokens) {
+  if (first > held || tokens > held - first) {
     return absl::InternalError(absl::StrCat("plan uses tokens [", first, ", +", tokens,
-                                            ") of a sequence with slots for ", sequence.tokens));
+                                            ") of a sequence with slots for ", held));
   }
   std::vector<Extent> slots;
   uint32_t skip = first;
-  for (const Extent& extent : sequence.extents) {
+  for (const Extent& extent : extents) {
     if (tokens == 0) {
       break;
     }
@@ -351,9 +394,11 @@ void AttentionWorker::Store(const Lane& lane, uint32_t layer, const std::byte* w
   const auto* row = reinterpret_cast<const BFloat16*>(window + sizeof(core::WindowHeader));
   for (const Row& r : lane.rows) {
     const BFloat16* k = row + shape.q_width();
-    kernels::StoreKv(shape, k, k + shape.kv_width(), shape.qkv_width(), {&r.slot, 1},
-                     arena_.k(layer), arena_.v(layer), arena_.head_stride(layer));
-    row += shape.qkv_width();
+    if (r.own) {
+      kernels::StoreKv(shape, k, k + shape.kv_width(), shape.qkv_width(), {&r.slot, 1},
+                       arena_.k(layer), arena_.v(layer), arena_.head_stride(layer));
+    }
+    row += RowWidth(r, shape);
   }
   for (const Chunk& chunk : lane.chunks) {
     kernels::StoreKv(shape, row, row + shape.kv_width(), 2 * shape.kv_width(), chunk.slots,
@@ -367,9 +412,17 @@ uint64_t AttentionWorker::Attend(const Lane& lane, uint32_t layer, const std::by
   const AttentionDescriptor& shape = layers_[layer];
   const auto* q = reinterpret_cast<const BFloat16*>(window + sizeof(core::WindowHeader));
   auto* out = reinterpret_cast<BFloat16*>(reply_.data() + sizeof(core::WindowHeader));
+  auto* partial = reinterpret_cast<float*>(reply_.data() + sizeof(core::WindowHeader));
   items_.clear();
   uint64_t context = 0;
   for (const Row& row : lane.rows) {
+    if (spans()) {
+      CollectSpanItems(row, q, RowWidth(row, shape), shape, partial);
+      q += RowWidth(row, shape);
+      context +=
+          items_.back().first_position + 1 + (row.partials - 1) * options_.config.span_tokens;
+      continue;
+    }
     items_.push_back({.extents = row.sequence->extents,
                       .first_position = row.position,
                       .query_tokens = 1,
@@ -400,8 +453,12 @@ absl::Status AttentionWorker::Reply(uint32_t lane_index, uint64_t value) {
                                   .rows = static_cast<uint32_t>(lane.rows.size()),
                                   .sender = options_.node};
   std::memcpy(reply_.data(), &header, sizeof(header));
-  const size_t bytes =
-      sizeof(header) + lane.rows.size() * layers_[layer].q_width() * sizeof(BFloat16);
+  const size_t partial_bytes =
+      layers_[layer].query_heads * kernels::PartialWidth(layers_[layer]) * sizeof(float);
+  size_t bytes = sizeof(header);
+  for (const Row& row : lane.rows) {
+    bytes += spans() ? row.partials * partial_bytes : layers_[layer].q_width() * sizeof(BFloat16);
+  }
   const transport::SignalUpdate signal{.word = layout_.reply_word(options_.node, lane_index),
                                        .value = value};
   const transport::WaitOptions wait{.deadline = RealClock().Now() + options_.peer_deadline,

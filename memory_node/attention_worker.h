@@ -22,6 +22,7 @@
 
 #include "absl/status/status.h"
 #include "common/thread_pool.h"
+#include "control/epoch_shape.h"
 #include "control/inbox.h"
 #include "control/node_handler.h"
 #include "control/refusals.h"
@@ -41,6 +42,7 @@ struct WorkerCounters {
   std::atomic<uint64_t> bytes_received{0};
   std::atomic<uint64_t> kv_bytes_read{0};
   std::atomic<uint64_t> units{0};
+  control::UnitLine unit_line;
   control::Refusals refusals;
   control::WorkMeter meter;
 };
@@ -70,15 +72,24 @@ class AttentionWorker {
   void Stop();
 
  private:
-  struct Sequence {
+  // Tokens [index * span_tokens, + tokens) of a sequence.
+  struct Span {
+    uint32_t index = 0;
     std::vector<Extent> extents;
     uint32_t tokens = 0;
+  };
+  struct Sequence {
+    std::vector<Extent> extents;
+    uint32_t tokens = 0;      // With spans those on other nodes too.
+    std::vector<Span> spans;  // Partition token_range, in place of `extents`: those that lie here.
   };
   // A row of the current step that lives here.
   struct Row {
     const Sequence* sequence = nullptr;
     uint32_t position = 0;
-    Extent slot;  // Where its own k and v go.
+    Extent slot;            // Where its own k and v go.
+    bool own = true;        // They go here; with spans perhaps to another node.
+    uint32_t partials = 0;  // With spans: how many it sees here.
   };
   struct Chunk {
     uint32_t tokens = 0;
@@ -100,14 +111,28 @@ class AttentionWorker {
   absl::Status AnswerLinks(std::string& blamed);
   absl::StatusOr<size_t> WaitForQueries();
   absl::Status ServeUnit(uint32_t replica, uint32_t lane);
+  void NoteUnit(const Lane& lane, Nanos elapsed);
   absl::Status CheckWindow(const core::WindowHeader& header, const core::WindowHeader& expected);
   absl::Status TakePlans();
   absl::Status Advance(Lane& lane);
   absl::Status AwaitPlan(const Lane& lane);
   absl::Status ApplyTables(const core::StepPlan& plan);
   absl::Status CollectRows(const core::StepPlan& plan, Lane& lane);
-  absl::StatusOr<std::vector<Extent>> SlotsOf(const Sequence& sequence, uint32_t first,
-                                              uint32_t tokens) const;
+  static void AppendExtent(std::vector<Extent>& extents, const Extent& extent);
+  static absl::StatusOr<std::vector<Extent>> SlotsOf(const std::vector<Extent>& extents,
+                                                     uint32_t held, uint32_t first,
+                                                     uint32_t tokens);
+  bool spans() const { return options_.config.span_tokens > 0; }
+  absl::Status GrantToSpan(Sequence& sequence, const core::SlotGrant& grant);
+  absl::StatusOr<std::vector<Extent>> SpanSlotsOf(const Sequence& sequence, uint32_t first,
+                                                  uint32_t tokens) const;
+  absl::Status CollectSpanRow(const Sequence& sequence, uint32_t position, Lane& lane) const;
+  void CollectSpanItems(const Row& row, const BFloat16* q, size_t q_stride,
+                        const AttentionDescriptor& shape, float*& partial);
+  // Elements of the row in a query window.
+  static size_t RowWidth(const Row& row, const AttentionDescriptor& shape) {
+    return row.own ? shape.qkv_width() : shape.q_width();
+  }
   void Store(const Lane& lane, uint32_t layer, const std::byte* window);
   uint64_t Attend(const Lane& lane, uint32_t layer, const std::byte* window);
   absl::Status Reply(uint32_t lane_index, uint64_t value);
@@ -134,6 +159,7 @@ class AttentionWorker {
   std::vector<kernels::AttentionItem> items_;
   std::vector<std::byte> reply_;  // Header and rows, as in a reply window.
   std::vector<core::StepPlan> taken_;
+  LineFit unit_times_;
   std::vector<control::LinkCounters*> links_;  // [compute nodes]
   Nanos lap_ = 0;                              // End of the last one.
 };

@@ -68,7 +68,10 @@ absl::Status MemoryNode::Connect(const control::EpochPeers& peers) {
   if (worker_ == nullptr || !config_.has_value() || peers.epoch != config_->epoch) {
     return absl::AbortedError(absl::StrCat("not configured for epoch ", peers.epoch));
   }
-  auto replies = transport::OpenRegions(*transport_, peers.compute_regions, peers.epoch);
+  const core::WindowLayout layout(control::WindowShapeOf(*config_));
+  auto replies = transport::OpenRegions(
+      *transport_, peers.compute_regions, peers.epoch,
+      {.bytes = layout.reply_region_bytes(), .signal_words = layout.compute_region_words()});
   LAMINA_RETURN_IF_ERROR(control::TransportFault(replies.status()));
   worker_->SetPeers(*std::move(replies));
   thread_.Start(
@@ -101,6 +104,8 @@ control::NodeCounters MemoryNode::Counters() const {
       .kv_bytes_read = counters_.kv_bytes_read.load(std::memory_order_relaxed),
       .units = counters_.units.load(std::memory_order_relaxed)};
   control::Count(counters_.meter, counters_.refusals, /*is_memory=*/true, counters);
+  counters.unit_seconds_fixed = counters_.unit_line.fixed.load(std::memory_order_relaxed);
+  counters.unit_seconds_slope = counters_.unit_line.slope.load(std::memory_order_relaxed);
   return counters;
 }
 

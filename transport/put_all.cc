@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "common/units.h"
 
 namespace lamina::transport {
 namespace {
@@ -51,11 +53,27 @@ absl::Status DrainPuts(Transport& transport, RemoteRegion& target, const WaitOpt
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::unique_ptr<RemoteRegion>> OpenRegionOf(Transport& transport,
+                                                           absl::string_view descriptor,
+                                                           uint64_t epoch, RegionSize least) {
+  LAMINA_ASSIGN_OR_RETURN(auto region, transport.OpenRegion(descriptor, epoch));
+  if (region->size_bytes() < least.bytes || region->signal_words() < least.signal_words) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "a peer's windows are too small for the largest batch: ", FormatBytes(region->size_bytes()),
+        " and ", region->signal_words(), " signal words, needed are ", FormatBytes(least.bytes),
+        " and ", least.signal_words,
+        "; run one version of Lamina on all nodes, or lower limits.running_max or "
+        "prefill.chunk_tokens"));
+  }
+  return region;
+}
+
 absl::StatusOr<std::vector<std::unique_ptr<RemoteRegion>>> OpenRegions(
-    Transport& transport, const std::vector<std::string>& descriptors, uint64_t epoch) {
+    Transport& transport, const std::vector<std::string>& descriptors, uint64_t epoch,
+    RegionSize least) {
   std::vector<std::unique_ptr<RemoteRegion>> regions;
   for (const std::string& descriptor : descriptors) {
-    LAMINA_ASSIGN_OR_RETURN(auto region, transport.OpenRegion(descriptor, epoch));
+    LAMINA_ASSIGN_OR_RETURN(auto region, OpenRegionOf(transport, descriptor, epoch, least));
     regions.push_back(std::move(region));
   }
   return regions;

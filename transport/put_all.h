@@ -7,12 +7,14 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "transport/transport.h"
 
@@ -35,8 +37,21 @@ absl::Status PutAll(Transport& transport, RemoteRegion& target, size_t offset,
 // Errors: kDeadlineExceeded, kCancelled.
 absl::Status DrainPuts(Transport& transport, RemoteRegion& target, const WaitOptions& options);
 
-// Opens the regions of all peers, in order. Errors: those of OpenRegion().
+struct RegionSize {
+  size_t bytes = 0;
+  uint32_t signal_words = 0;
+};
+
+// Opens a peer's region, to which Puts will go up to `least`.
+// Errors: those of OpenRegion(); kFailedPrecondition  the region is smaller: the peer reckons with
+//         smaller batches.
+absl::StatusOr<std::unique_ptr<RemoteRegion>> OpenRegionOf(Transport& transport,
+                                                           absl::string_view descriptor,
+                                                           uint64_t epoch, RegionSize least);
+
+// Opens the regions of all peers, in order. Errors: those of OpenRegionOf().
 absl::StatusOr<std::vector<std::unique_ptr<RemoteRegion>>> OpenRegions(
-    Transport& transport, const std::vector<std::string>& descriptors, uint64_t epoch);
+    Transport& transport, const std::vector<std::string>& descriptors, uint64_t epoch,
+    RegionSize least);
 
 }  // namespace lamina::transport

@@ -7,7 +7,9 @@
 
 #include "absl/strings/str_format.h"
 #include "client/cli/command.h"
+#include "client/doctor/gpu_checks.h"
 #include "client/doctor/host_checks.h"
+#include "client/doctor/interfaces.h"
 #include "client/doctor/peer_checks.h"
 #include "client/doctor/peer_server.h"
 #include "client/doctor/reach_checks.h"
@@ -94,7 +96,8 @@ int Serve(const Invocation& invocation, const DoctorFlags& flags,
       doctor::PeerServer::Start({.listen = flags.serve,
                                  .version = invocation.version,
                                  .verbs_uri = cluster ? cluster->verbs.Uri() : "verbs://",
-                                 .unix_nanos = &doctor::UnixNanos});
+                                 .unix_nanos = &doctor::UnixNanos,
+                                 .interfaces = doctor::ListInterfaces()});
   if (!server.ok()) {
     return Fail(server.status());
   }
@@ -125,6 +128,7 @@ int Run(const Invocation& invocation, const DoctorFlags& flags) {
   const auto add = [&findings](Findings more) {
     findings.insert(findings.end(), more.begin(), more.end());
   };
+  add(doctor::CheckGpus(doctor::CollectGpuFacts("")));
   add(doctor::CheckTransports(TransportsToTry(cluster), kEach));
   if (cluster) {
     add(doctor::CheckCoordinator(cluster->coordinator_listen, invocation.version));

@@ -59,6 +59,9 @@ void PrintStatus(const client::ClusterStatus& status, const std::string& bubbles
   if (!status.partition.empty()) {
     std::printf("KV:       by %s\n", status.partition.c_str());
   }
+  if (!status.lane_choice.empty()) {
+    std::printf("lanes:    %s\n", status.lane_choice.c_str());
+  }
   std::printf("\n");
   for (const std::string& warning : status.warnings) {
     std::printf("%s %s\n\n", terminal.Yellow("warning:").c_str(), warning.c_str());

@@ -76,6 +76,8 @@ Json ToJson(const client::ClusterStatus& status) {
           {"model", status.model},
           {"version", status.version},
           {"partition", status.partition},
+          {"lane_choice", status.lane_choice},
+          {"lane_moves", status.lane_moves},
           {"nodes", nodes},
           {"lanes", lanes},
           {"links", links},

@@ -13,6 +13,8 @@ namespace {
 
 // A region of a small cluster; below it verbs:// registers nothing of use.
 constexpr uint64_t kMemlockLeast = MiB(64);
+// Of the windows of a small cluster.
+constexpr uint64_t kSharedMemoryLeast = MiB(256);
 // The Ethernet frame that holds RoCE's largest MTU, 4096 bytes, and its headers.
 constexpr uint32_t kInterfaceMtu = 4200;
 
@@ -60,6 +62,25 @@ Finding CheckSharedMemory(const HostFacts& facts) {
   if (!facts.memfd) {
     finding.state = State::kFail;
     finding.fix = "ulimit -n 4096; ulimit -f unlimited";
+  }
+  return finding;
+}
+
+// What ucx:// on one host, unlike shm://, takes from /dev/shm; containers often have 64 MB.
+Finding CheckSharedMemoryLimits(const HostFacts& facts) {
+  Finding finding = {
+      .check = "shared_memory_limits",
+      .found = absl::StrCat(
+          "/dev/shm: ", facts.dev_shm_bytes == 0 ? "none" : FormatBytes(facts.dev_shm_bytes),
+          ", largest file: ",
+          facts.file_size_max == UINT64_MAX ? "unlimited" : FormatBytes(facts.file_size_max)),
+      .why = "windows of shm:// are files in memory; ucx:// within one host uses /dev/shm"};
+  if (facts.file_size_max < kSharedMemoryLeast) {
+    finding.state = State::kFail;
+    finding.fix = "ulimit -f unlimited";
+  } else if (facts.dev_shm_bytes < kSharedMemoryLeast) {
+    finding.state = State::kWarn;
+    finding.fix = "mount -o remount,size=1G /dev/shm   # docker run --shm-size 1g";
   }
   return finding;
 }
@@ -227,7 +248,7 @@ void AddDevices(const HostFacts& facts, const ClusterConfig* cluster, Findings& 
 
 Findings CheckHost(const HostFacts& facts, const ClusterConfig* cluster) {
   Findings findings = {CheckMemlock(facts, cluster), CheckHugePages(facts),
-                       CheckSharedMemory(facts), CheckClock(facts)};
+                       CheckSharedMemory(facts), CheckSharedMemoryLimits(facts), CheckClock(facts)};
   if (cluster != nullptr) {
     AddClusterChecks(facts, *cluster, findings);
   }

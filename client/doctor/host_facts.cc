@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/statvfs.h>
 #include <sys/timex.h>
 #include <unistd.h>
 
@@ -88,6 +89,11 @@ bool CanMakeSharedMemory() {
   return grown;
 }
 
+uint64_t SizeOfFileSystem(const std::string& path) {
+  struct statvfs system = {};
+  return statvfs(path.c_str(), &system) == 0 ? uint64_t{system.f_blocks} * system.f_frsize : 0;
+}
+
 bool ClockIsSynchronised() {
   timex state = {};
   return adjtimex(&state) != TIME_ERROR;
@@ -131,6 +137,9 @@ HostFacts CollectHostFacts(const std::string& root) {
   facts.cores_isolated = CoresIn(root + "/sys/devices/system/cpu/isolated");
   facts.cores_allowed = AllowedCores();
   CollectNuma(root, facts);
+  facts.dev_shm_bytes = SizeOfFileSystem(root + "/dev/shm");
+  getrlimit(RLIMIT_FSIZE, &limit);
+  facts.file_size_max = limit.rlim_cur == RLIM_INFINITY ? UINT64_MAX : limit.rlim_cur;
   facts.memfd = CanMakeSharedMemory();
   facts.clock_synchronised = ClockIsSynchronised();
   facts.ports = transport::ListVerbsPorts();

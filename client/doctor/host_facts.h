@@ -23,6 +23,8 @@ struct HostFacts {
   std::vector<int> cores_allowed;        // By this process's affinity.
   std::map<int, std::vector<int>> numa;  // Cores of each node.
   bool memfd = false;                    // Whether shm:// can make its memory.
+  uint64_t dev_shm_bytes = 0;            // Size of /dev/shm; 0: there is none.
+  uint64_t file_size_max = UINT64_MAX;   // `ulimit -f`, in bytes; shared memory counts as a file.
   bool clock_synchronised = false;
 
   std::vector<transport::VerbsPort> ports;  // As libibverbs lists them.

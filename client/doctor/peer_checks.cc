@@ -11,8 +11,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/doctor/interfaces.h"
 #include "client/doctor/peer_link.h"
 #include "client/doctor/peer_server.h"
+#include "client/doctor/tcp_reach.h"
 #include "common/status_macros.h"
 #include "lamina/v1/doctor.grpc.pb.h"
 #include "transport/link_probe.h"
@@ -23,6 +25,12 @@ namespace {
 
 // Beyond it the lines of two logs cannot be put in order by their times.
 constexpr int64_t kClockOffsetMax = Millis(100);
+
+// For a connection; that of TCP tries again after one second.
+constexpr Nanos kReachWait = Seconds(3);
+// More than fits any packet.
+constexpr size_t kLargeBytes = 256 << 10;
+constexpr Nanos kLargeWait = Seconds(5);
 
 using Stub = v1::Doctor::Stub;
 
@@ -35,6 +43,15 @@ absl::Status Call(Stub& stub,
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::nanoseconds(wait));
   const grpc::Status status = (stub.*method)(&context, request, response);
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+// A call whose bytes stay on the way ends only when the connection does, whatever its deadline; so
+// the kernel is to end one that gets no acknowledgement.
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, static_cast<int>(Seconds(60) / Millis(1)));
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, static_cast<int>(kLargeWait / Millis(1)));
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
 }
 
 struct Measured {
@@ -135,11 +152,39 @@ Finding ChoiceFinding(const std::string& chosen, const std::string& first) {
   return finding;
 }
 
+// Large packets are looked at by a large message: where a switch takes smaller ones than both ends,
+// and the word of it is lost, only those stall.
+Finding MtuFinding(Stub& stub, const v1::GreetResponse& greeting, const TcpReach& reach) {
+  std::vector<Interface> there;
+  for (const v1::NetworkInterface& one : greeting.interfaces()) {
+    there.push_back({.name = one.name(), .address = one.address(), .mtu = one.mtu()});
+  }
+  const Interface own = WithAddress(ListInterfaces(), reach.own_address);
+  Finding finding = CheckMtu(own, WithAddress(there, reach.peer_address));
+  v1::GreetRequest large;
+  large.set_padding(std::string(kLargeBytes, 'x'));
+  v1::GreetResponse answer;
+  if (const absl::Status status = Call(stub, &Stub::Greet, large, &answer, kLargeWait);
+      !status.ok()) {
+    finding.state = State::kFail;
+    absl::StrAppend(&finding.found, "; small messages cross, one of ", kLargeBytes,
+                    " bytes does not: ", status.message());
+    finding.fix =
+        absl::StrCat("ip link set ", own.name.empty() ? "INTERFACE" : own.name,
+                     " mtu 1280   # on both hosts; larger once the switches between take more");
+  }
+  return finding;
+}
+
 }  // namespace
 
 Findings CheckPeer(const PeerCheckOptions& options) {
-  const std::unique_ptr<Stub> stub =
-      v1::Doctor::NewStub(grpc::CreateChannel(options.address, grpc::InsecureChannelCredentials()));
+  const TcpReach reach = ReachTcp(options.address, kReachWait);
+  if (reach.reach != Reach::kReached) {
+    return {Unreached(reach, State::kFail, "peer", options.address,
+                      absl::StrCat("lamina doctor --serve ", options.address))};
+  }
+  const std::unique_ptr<Stub> stub = v1::Doctor::NewStub(MakeChannel(options.address));
   v1::GreetResponse greeting;
   // The first call makes the connection; the second one's round is the network's.
   absl::Status reached = Call(*stub, &Stub::Greet, v1::GreetRequest(), &greeting, kPeerWait);
@@ -151,10 +196,9 @@ Findings CheckPeer(const PeerCheckOptions& options) {
   if (!reached.ok()) {
     return {{.check = "peer",
              .state = State::kFail,
-             .found = absl::StrCat(options.address, " cannot be reached: ", reached.message()),
-             .why = "nodes of two hosts reach each other by TCP, whatever carries their data",
-             .fix = absl::StrCat("lamina doctor --serve ", options.address,
-                                 "   # there; and let the port through the firewalls between")}};
+             .found = absl::StrCat(options.address, " is no doctor: ", reached.message()),
+             .why = "something else listens at that port",
+             .fix = absl::StrCat("lamina doctor --serve ", options.address, "   # there")}};
   }
   Findings findings = {{.check = "peer",
                         .found = absl::StrCat(options.address, ", host ", greeting.host()),
@@ -168,6 +212,11 @@ Findings CheckPeer(const PeerCheckOptions& options) {
        .fix = same ? "" : "deploy/build.sh   # on every host, then restart"});
   findings.push_back(
       ClockFinding(greeting.unix_nanos() - (asked + (answered - asked) / 2), answered - asked));
+  findings.push_back(MtuFinding(*stub, greeting, reach));
+  if (findings.back().state == State::kFail) {
+    // Transports would only wait in vain, each in its way.
+    return findings;
+  }
   std::string chosen;
   for (const std::string& scheme : options.transports) {
     const absl::StatusOr<Measured> measured = Measure(*stub, scheme, options);

@@ -18,8 +18,10 @@ struct PeerCheckOptions {
   std::string verbs_uri = "verbs://";   // With this host's options.
 };
 
-// Whether it can be reached (nothing else is looked at when not), its version, how far its clock is
-// off, and latency and bandwidth of each transport; which of them a cluster of both gets.
+// Whether it can be reached, and if not in which way; its version, how far its clock is off,
+// whether the MTUs agree and large packets cross, and latency and bandwidth of each transport;
+// which of them a cluster of both gets. What cannot be reached, or loses large packets, is not
+// looked at further.
 Findings CheckPeer(const PeerCheckOptions& options);
 
 }  // namespace lamina::doctor

@@ -86,10 +86,17 @@ class Service final : public v1::Doctor::Service {
  public:
   explicit Service(PeerServerOptions options) : options_(std::move(options)) {}
 
-  grpc::Status Greet(grpc::ServerContext*, const v1::GreetRequest*,
+  grpc::Status Greet(grpc::ServerContext*, const v1::GreetRequest* request,
                      v1::GreetResponse* response) override {
+    response->set_padding(request->padding());
     response->set_version(options_.version);
     response->set_host(HostName());
+    for (const Interface& interface : options_.interfaces) {
+      v1::NetworkInterface* one = response->add_interfaces();
+      one->set_name(interface.name);
+      one->set_address(interface.address);
+      one->set_mtu(interface.mtu);
+    }
     response->set_unix_nanos(options_.unix_nanos());
     return grpc::Status::OK;
   }

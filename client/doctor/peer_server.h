@@ -11,9 +11,11 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "client/doctor/interfaces.h"
 
 namespace lamina::doctor {
 
@@ -22,6 +24,7 @@ struct PeerServerOptions {
   std::string version;
   std::string verbs_uri = "verbs://";   // With this host's options.
   std::function<int64_t()> unix_nanos;  // This host's clock.
+  std::vector<Interface> interfaces;    // Of this host.
 };
 
 class PeerServer {

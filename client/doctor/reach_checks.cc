@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/doctor/tcp_reach.h"
 #include "common/status_macros.h"
 #include "common/units.h"
 #include "transport/registry.h"
@@ -19,6 +20,7 @@ using transport::SignalUpdate;
 using transport::Transport;
 
 constexpr size_t kBandwidthBytes = MiB(1);
+constexpr Nanos kReachWait = Seconds(3);
 // For one message.
 constexpr Nanos kMessageWait = Seconds(5);
 
@@ -122,6 +124,12 @@ Findings CheckTransports(const std::vector<std::string>& transports, Nanos each)
 }
 
 Findings CheckCoordinator(const std::string& server, const std::string& version) {
+  if (const TcpReach reach = ReachTcp(server, kReachWait); reach.reach != Reach::kReached) {
+    Finding finding = Unreached(reach, State::kWarn, "coordinator", server,
+                                "deploy/cluster.sh up --cluster FILE");
+    finding.why = "nodes and clients reach the cluster by it";
+    return {finding};
+  }
   absl::StatusOr<client::ClusterStatus> status = absl::UnknownError("not asked");
   if (auto client = client::Client::Connect({.server = server}); client.ok()) {
     status = (*client)->Status();
@@ -132,7 +140,7 @@ Findings CheckCoordinator(const std::string& server, const std::string& version)
     return {{.check = "coordinator",
              .state = State::kWarn,
              .found = absl::StrCat(server, ": ", status.status().message()),
-             .why = "nodes and clients reach the cluster by it; a firewall may drop its port",
+             .why = "nodes and clients reach the cluster by it",
              .fix = "deploy/cluster.sh up --cluster FILE"}};
   }
   Findings findings = {{.check = "coordinator",

@@ -184,6 +184,12 @@ absl::Status CheckVerbs(const VerbsConfig& verbs) {
   if (!spelled) {
     return Invalid("verbs.device", verbs.device, "a device's name, like mlx5_0");
   }
+  const bool on_pci = std::all_of(verbs.near.begin(), verbs.near.end(), [](unsigned char c) {
+    return absl::ascii_isxdigit(c) || c == ':' || c == '.';
+  });
+  if (!on_pci) {
+    return Invalid("verbs.near", verbs.near, "a PCI device's address, like 0000:41:00.0");
+  }
   for (const internal::VerbsKey& key : internal::kVerbsKeys) {
     if (const std::optional<uint32_t> value = verbs.*key.value; value.has_value()) {
       LAMINA_RETURN_IF_ERROR(
@@ -248,6 +254,11 @@ absl::Status CheckValues(const ClusterConfig& config) {
                                     2, kSequenceTokensMax));
   LAMINA_RETURN_IF_ERROR(
       CheckRange("limits.running_max", config.limits.running_max, 1, kRunningMax));
+  if (config.pipeline.lanes > config.limits.running_max) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("pipeline.lanes: ", config.pipeline.lanes, " contradicts limits.running_max ",
+                     config.limits.running_max, ": a lane would never have a row"));
+  }
   return CheckRange("limits.waiting_max", config.limits.waiting_max, 1, kWaitingMax);
 }
 
@@ -302,10 +313,6 @@ absl::Status CheckServed(const ClusterConfig& config) {
   for (size_t i = 0; i < config.memory.size(); ++i) {
     LAMINA_RETURN_IF_ERROR(CheckNodeServed("memory", i, config.memory[i], other_hosts));
   }
-  if (config.partition == Partition::kTokenRange) {
-    return NotServed("partition", EnumName(internal::kPartitions, config.partition),
-                     "request, head");
-  }
   if (config.policy != "attend_remote") {
     return NotServed("policy", config.policy, "attend_remote");
   }
@@ -345,6 +352,10 @@ absl::Status AppendCoreRange(absl::string_view text, absl::string_view part,
 std::string VerbsConfig::Uri() const {
   std::string uri = absl::StrCat("verbs://", device);
   char separator = '?';
+  if (!near.empty()) {
+    absl::StrAppend(&uri, "?near=", near);
+    separator = '&';
+  }
   for (const internal::VerbsKey& key : internal::kVerbsKeys) {
     if (const std::optional<uint32_t> number = this->*key.value; number.has_value()) {
       absl::StrAppend(&uri, std::string(1, separator), key.name, "=", *number);

@@ -64,7 +64,8 @@ struct GatewayConfig {
 // How verbs:// uses this host's RDMA devices. What is not given is chosen by rule
 // (transport/verbs/verbs_options.h has the rules' defaults).
 struct VerbsConfig {
-  std::string device;  // Like mlx5_0; empty: the fastest active port.
+  std::string device;  // Like mlx5_0; empty: the nearest to `near`, then the fastest active port.
+  std::string near;    // A device on PCI like 0000:41:00.0, a GPU say; empty: none.
   std::optional<uint32_t> port;
   std::optional<uint32_t> gid;  // Index into the port's table.
   std::optional<uint32_t> mtu;
@@ -96,6 +97,7 @@ struct ClusterConfig {
   struct {
     PipelineMode mode = PipelineMode::kRotational;
     uint32_t lanes = 2;
+    bool lanes_auto = false;  // `lanes: auto`: any number up to `lanes`, by measured times.
   } pipeline;
   Partition partition = Partition::kRequest;
   std::string policy = "attend_remote";

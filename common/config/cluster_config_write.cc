@@ -117,6 +117,9 @@ void EmitVerbs(YAML::Emitter& out, const VerbsConfig& verbs) {
   if (!verbs.device.empty()) {
     out << YAML::Key << "device" << YAML::Value << verbs.device;
   }
+  if (!verbs.near.empty()) {
+    out << YAML::Key << "near" << YAML::Value << YAML::DoubleQuoted << verbs.near;
+  }
   for (const internal::VerbsKey& key : internal::kVerbsKeys) {
     if (const std::optional<uint32_t> value = verbs.*key.value; value.has_value()) {
       out << YAML::Key << key.name << YAML::Value << *value;
@@ -159,7 +162,11 @@ std::string ToYaml(const ClusterConfig& config) {
   EmitVerbs(out, config.verbs);
   section("pipeline");
   word("mode", EnumName(internal::kPipelineModes, config.pipeline.mode));
-  number("lanes", config.pipeline.lanes);
+  if (config.pipeline.lanes_auto) {
+    word("lanes", "auto");
+  } else {
+    number("lanes", config.pipeline.lanes);
+  }
   out << YAML::EndMap;
   word("partition", EnumName(internal::kPartitions, config.partition));
   word("policy", config.policy);

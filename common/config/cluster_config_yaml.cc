@@ -55,6 +55,7 @@ class ClusterFileReader {
   ReadValue List(std::vector<Node>& out, std::function<std::vector<Key>(Node&)> keys) const;
   ReadValue Text(std::string& out) const;
   ReadValue Number(uint32_t& out) const;
+  ReadValue NumberOrAuto(uint32_t& out, bool& automatic) const;
   ReadValue Number(std::optional<uint32_t>& out) const;
   ReadValue Size(uint64_t& out) const;
   ReadValue Cores(std::vector<int>& out) const;
@@ -171,6 +172,19 @@ ReadValue ClusterFileReader::Number(uint32_t& out) const {
   };
 }
 
+// `auto` leaves the number as it was.
+ReadValue ClusterFileReader::NumberOrAuto(uint32_t& out, bool& automatic) const {
+  return [this, &out, &automatic](const YAML::Node& node, const std::string& path) -> absl::Status {
+    LAMINA_RETURN_IF_ERROR(RequireScalar(node, path));
+    automatic = node.Scalar() == "auto";
+    if (!automatic && !absl::SimpleAtoi(node.Scalar(), &out)) {
+      return Error(node, path,
+                   absl::StrCat(path, ": '", node.Scalar(), "' is not a whole number, nor auto"));
+    }
+    return absl::OkStatus();
+  };
+}
+
 ReadValue ClusterFileReader::Number(std::optional<uint32_t>& out) const {
   return [this, &out](const YAML::Node& node, const std::string& path) -> absl::Status {
     return Number(out.emplace())(node, path);
@@ -276,7 +290,7 @@ std::vector<Key> ClusterFileReader::GatewayKeys(GatewayConfig& gateway) const {
 }
 
 std::vector<Key> ClusterFileReader::VerbsKeys(VerbsConfig& verbs) const {
-  std::vector<Key> keys = {{"device", Text(verbs.device)}};
+  std::vector<Key> keys = {{"device", Text(verbs.device)}, {"near", Text(verbs.near)}};
   for (const internal::VerbsKey& key : internal::kVerbsKeys) {
     keys.push_back({key.name, Number(verbs.*key.value)});
   }
@@ -301,7 +315,7 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
       {"transport", Words(c.transport)},
       {"verbs", Section(VerbsKeys(c.verbs))},
       {"pipeline", Section({{"mode", Choice(internal::kPipelineModes, c.pipeline.mode)},
-                            {"lanes", Number(c.pipeline.lanes)}})},
+                            {"lanes", NumberOrAuto(c.pipeline.lanes, c.pipeline.lanes_auto)}})},
       {"partition", Choice(internal::kPartitions, c.partition)},
       {"policy", Text(c.policy)},
       {"prefill", Section({{"mode", Choice(internal::kPrefillModes, c.prefill.mode)},
@@ -316,8 +330,10 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
   if (c.pipeline.lanes == kNotGiven) {
     // One more than replicas: the schedule that leaves nobody idle.
     const auto replicas = static_cast<uint32_t>(std::max<size_t>(1, c.compute.size()));
-    c.pipeline.lanes =
-        c.pipeline.mode == PipelineMode::kSequential ? 1 : std::min<uint32_t>(replicas + 1, 8);
+    c.pipeline.lanes = c.pipeline.mode == PipelineMode::kSequential
+                           ? 1
+                           : std::min({replicas + 1, 8u, std::max(1u, c.limits.running_max)});
+    c.pipeline.lanes_auto = c.pipeline.mode != PipelineMode::kSequential;
   }
   return absl::OkStatus();
 }

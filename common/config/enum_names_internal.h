@@ -19,9 +19,10 @@ inline constexpr EnumNames<PipelineMode, 3> kPipelineModes = {
     {{"rotational", PipelineMode::kRotational},
      {"fixed", PipelineMode::kFixed},
      {"sequential", PipelineMode::kSequential}}};
-inline constexpr EnumNames<Partition, 3> kPartitions = {{{"request", Partition::kRequest},
+inline constexpr EnumNames<Partition, 4> kPartitions = {{{"request", Partition::kRequest},
                                                          {"head", Partition::kHead},
-                                                         {"token_range", Partition::kTokenRange}}};
+                                                         {"token_range", Partition::kTokenRange},
+                                                         {"auto", Partition::kAuto}}};
 inline constexpr EnumNames<PrefillMode, 2> kPrefillModes = {
     {{"inline", PrefillMode::kInline}, {"dedicated", PrefillMode::kDedicated}}};
 inline constexpr EnumNames<ServiceOrderKind, 2> kServiceOrders = {

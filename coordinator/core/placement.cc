@@ -17,11 +17,11 @@ double AttentionTime(uint64_t context_tokens, double bandwidth) {
   return static_cast<double>(context_tokens) / (bandwidth > 0 ? bandwidth : 1.0);
 }
 
+}  // namespace
+
 uint64_t WorkOf(const LaneLoad& load) {
   return load.context_tokens + load.rows * kContextTokensPerRow;
 }
-
-}  // namespace
 
 std::optional<uint32_t> PickLane(const std::vector<LaneLoad>& lanes) {
   std::optional<uint32_t> best;

@@ -20,6 +20,9 @@ struct LaneLoad {
   bool open = true;      // Its next step is being planned: a sequence can join it now.
 };
 
+// A lane's work, in tokens of context; a row is charged like so many of them.
+uint64_t WorkOf(const LaneLoad& load);
+
 // The open lane with the least work among those with room; nothing when a lane that is not open has
 // so much less that waiting for its next step is better. Lanes take turns and grow when they open,
 // so a small difference says nothing: a newcomer that waited for it could wait for ever. With one

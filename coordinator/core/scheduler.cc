@@ -101,7 +101,7 @@ Scheduler::Impl::Impl(const SchedulerOptions& scheduler_options,
 
 void Scheduler::Impl::ResetNodes(const std::vector<MemoryNodeShare>& memory_nodes) {
   options.memory_nodes = memory_nodes;
-  kv = std::make_unique<KvDirectory>(KvOptions(options));
+  kv = std::make_unique<SequenceKv>(KvOptions(options), options.span_tokens);
   scratch = ScratchSpace(options.scratch_tokens);
   starving.assign(memory_nodes.size(), {});
   lanes.clear();
@@ -111,12 +111,34 @@ void Scheduler::Impl::ResetNodes(const std::vector<MemoryNodeShare>& memory_node
   }
 }
 
-uint32_t Scheduler::Impl::SlotsOfLargestNode() const {
-  uint32_t most = 0;
+uint32_t Scheduler::Impl::TokensOfLongest() const {
+  uint64_t most = 0;
   for (const MemoryNodeShare& node : options.memory_nodes) {
-    most = std::max(most, node.slots);
+    if (options.span_tokens == 0) {
+      most = std::max<uint64_t>(most, node.slots);
+    } else {
+      most += node.slots / options.span_tokens * options.span_tokens;
+    }
   }
-  return most;
+  return static_cast<uint32_t>(std::min<uint64_t>(most, UINT32_MAX));
+}
+
+void Scheduler::Impl::AddContext(const Sequence& sequence, Lane& lane) {
+  for (uint32_t node = 0; node < lane.context_tokens.size(); ++node) {
+    lane.context_tokens[node] += kv->TokensOn(sequence.request.id, node);
+  }
+  lane.context_tokens_all += kv->TokensOf(sequence.request.id);
+}
+
+void Scheduler::Impl::TakeContext(const Sequence& sequence, Lane& lane) {
+  for (uint32_t node = 0; node < lane.context_tokens.size(); ++node) {
+    lane.context_tokens[node] -= kv->TokensOn(sequence.request.id, node);
+  }
+  lane.context_tokens_all -= kv->TokensOf(sequence.request.id);
+}
+
+bool Scheduler::Impl::LivesOn(const Sequence& sequence, uint32_t node) const {
+  return sequence.node == node || kv->TokensOn(sequence.request.id, node) > 0;
 }
 
 Sequence* Scheduler::Impl::Find(SequenceId id) {
@@ -142,9 +164,7 @@ void Scheduler::Impl::ClearStarving(Sequence& sequence) {
 void Scheduler::Impl::TakeOut(Sequence& sequence) {
   Lane& lane = lanes[sequence.lane];
   LAMINA_CHECK(std::erase(lane.running, &sequence) == 1);
-  const uint32_t tokens = kv->TokensOf(sequence.request.id);
-  lane.context_tokens[sequence.node] -= tokens;
-  lane.context_tokens_all -= tokens;
+  TakeContext(sequence, lane);
   if (lane.border.ticket == 0) {
     lane.border.ticket = ++tickets;
   }
@@ -224,11 +244,13 @@ absl::Status Scheduler::Submit(SequenceRequest request) {
   auto sequence = std::make_unique<Sequence>();
   sequence->request = std::move(request);
   const SequenceRequest& kept = sequence->request;
-  if (sequence->slots_max() > impl_->SlotsOfLargestNode()) {
+  if (sequence->slots_max() > impl_->TokensOfLongest()) {
     return absl::InvalidArgumentError(
         absl::StrCat("the request can grow to ", sequence->slots_max(), " slots (prompt ",
-                     kept.prompt.size(), ", tokens_max ", kept.tokens_max,
-                     "), the largest memory node has ", impl_->SlotsOfLargestNode()));
+                     kept.prompt.size(), ", tokens_max ", kept.tokens_max, "), ",
+                     impl_->options.span_tokens == 0 ? "the largest memory node has "
+                                                     : "the memory nodes have room for ",
+                     impl_->TokensOfLongest()));
   }
   if (impl_->waiting.size() + impl_->draining.size() >= impl_->options.waiting_max) {
     return absl::ResourceExhaustedError(absl::StrCat(
@@ -253,9 +275,13 @@ void Scheduler::Finish(SequenceId sequence) {
 void Scheduler::StartEpoch(uint64_t epoch, const std::vector<MemoryNodeShare>& memory_nodes,
                            const std::vector<std::string>& lost, Events& events) {
   for (Sequence* sequence : impl_->TakenFromNodes()) {
-    const std::string node = impl_->options.memory_nodes[sequence->node].FirstLost(lost);
-    const bool held = sequence->state != SequenceState::kDraining;
-    if (held && !node.empty()) {
+    std::string node;
+    if (sequence->state != SequenceState::kDraining) {  // Else it holds nothing.
+      for (const uint32_t index : impl_->kv->NodesOf(sequence->request.id)) {
+        node = node.empty() ? impl_->options.memory_nodes[index].FirstLost(lost) : node;
+      }
+    }
+    if (!node.empty()) {
       const SequenceId id = sequence->request.id;
       events.finished.push_back(ErrorEvent(
           id, absl::UnavailableError(absl::StrCat("memory node ", node,
@@ -275,7 +301,7 @@ void Scheduler::StartEpoch(uint64_t epoch, const std::vector<MemoryNodeShare>& m
   impl_->ResetNodes(memory_nodes);
   impl_->epoch = epoch;
 
-  const uint32_t slots = impl_->SlotsOfLargestNode();
+  const uint32_t slots = impl_->TokensOfLongest();
   const std::vector<Sequence*> waiting(impl_->waiting.begin(), impl_->waiting.end());
   for (Sequence* sequence : waiting) {
     if (sequence->slots_max() > slots) {
@@ -313,6 +339,7 @@ SchedulerStats Scheduler::Stats() const {
   SchedulerStats stats = impl_->counters;
   stats.waiting = static_cast<uint32_t>(impl_->waiting.size() + impl_->draining.size());
   stats.running = impl_->Running();
+  stats.lane_count = impl_->lane_count;
   for (const Lane& lane : impl_->lanes) {
     stats.lanes.push_back({.rows = static_cast<uint32_t>(lane.running.size()),
                            .context_tokens = lane.context_tokens_all,
@@ -322,7 +349,7 @@ SchedulerStats Scheduler::Stats() const {
   return stats;
 }
 
-const KvDirectory& Scheduler::kv() const { return *impl_->kv; }
+const KvDirectory& Scheduler::kv() const { return impl_->kv->directory(); }
 
 absl::Status Scheduler::Audit() const { return impl_->Audit(); }
 

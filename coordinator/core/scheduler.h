@@ -20,6 +20,10 @@
 // the step that carries its leave is done; then it waits in its old place of the service order, and
 // is later recomputed from prompt and committed tokens. Clients see a pause, never a token twice.
 //
+// Lanes: newcomers join the lane with the least work; a sequence changes lanes when the work
+// becomes uneven, or when other rows of its lane have left and fewer lanes are faster
+// (scheduler_lanes.cc).
+//
 // The decode of a sequence is planned when the step of its last chunk is done, that is, when its
 // memory node has confirmed the K and V of the whole prompt.
 //
@@ -38,6 +42,7 @@
 #include "absl/strings/string_view.h"
 #include "common/clock.h"
 #include "coordinator/core/kv_directory.h"
+#include "coordinator/core/lane_count.h"
 #include "coordinator/core/step_plan.h"
 
 namespace lamina::core {
@@ -56,6 +61,7 @@ struct MemoryNodeShare {
 
 struct SchedulerOptions {
   uint32_t lanes = 1;
+  bool lanes_auto = false;  // Any number up to `lanes`, by measured times (lane_count.h).
   uint32_t plan_ahead = 2;
   uint32_t rows_max = 256;         // Decode rows of a lane.
   uint32_t step_tokens_max = 512;  // Decode rows plus chunk tokens of a step.
@@ -67,6 +73,9 @@ struct SchedulerOptions {
   // Slots that must be free for each sequence already on the memory node before another one joins.
   // More of them: fewer preemptions, less of the memory used.
   uint32_t admission_headroom = 16;
+  // Partition token_range: sequences are cut into spans of so many tokens, which may lie on
+  // different memory nodes. 0: a sequence lies on one.
+  uint32_t span_tokens = 0;
   uint32_t soft_reservation_min = 64;  // See KvDirectoryOptions.
   uint32_t soft_reservation_max = 256;
   // Of epoch 0. May be empty: then Submit answers kUnavailable until StartEpoch brings some.
@@ -136,6 +145,8 @@ struct SchedulerStats {
   uint64_t preemptions = 0;
   uint64_t tokens_committed = 0;
   uint64_t rows_dead = 0;
+  uint64_t lane_moves = 0;  // Of sequences from lane to lane.
+  LaneCount lane_count;     // Over how many lanes sequences are spread now, and why.
   struct Lane {
     uint32_t rows = 0;
     uint64_t context_tokens = 0;
@@ -170,6 +181,9 @@ class Scheduler {
   void StartEpoch(uint64_t epoch, const std::vector<MemoryNodeShare>& memory_nodes,
                   const std::vector<std::string>& lost, Events& events);
 
+  // What was measured of late; decides over how many lanes the rows are spread.
+  void SetLaneCosts(const LaneCosts& costs);
+
   // Plans as many steps as plan_ahead allows, over all lanes; appends them in the order of sending.
   // A lane without work gets none; a lane without rows but with leaves gets a plan of leaves only.
   void Plan(std::vector<StepPlan>& plans);
@@ -186,6 +200,8 @@ class Scheduler {
 
   bool HasWork() const;
   SchedulerStats Stats() const;
+  // Of the last Plan().
+  const LaneCount& lane_count() const;
   const KvDirectory& kv() const;
 
   // Audit of every invariant, KV directory included; kInternal names the first broken one.

@@ -57,7 +57,13 @@ absl::Status Scheduler::Impl::AuditLane(uint32_t index) const {
       lane.step_planned - lane.step_done != lane.in_flight.size()) {
     return broken("miscounts its steps");
   }
-  if (lane.running.size() > options.rows_max) {
+  size_t rows = 0;
+  for (const auto& [id, sequence] : sequences) {
+    const bool runs = sequence->state == SequenceState::kPrefilling ||
+                      sequence->state == SequenceState::kDecoding;
+    rows += runs && sequence->next_lane == index;
+  }
+  if (rows > options.rows_max) {
     return broken("has more rows than rows_max");
   }
   if (!std::is_sorted(lane.running.begin(), lane.running.end(), before)) {
@@ -69,7 +75,9 @@ absl::Status Scheduler::Impl::AuditLane(uint32_t index) const {
     if (sequence->lane != index) {
       return broken("has a row of another lane");
     }
-    context[sequence->node] += kv->TokensOf(sequence->request.id);
+    for (uint32_t node = 0; node < context.size(); ++node) {
+      context[node] += kv->TokensOn(sequence->request.id, node);
+    }
     all += kv->TokensOf(sequence->request.id);
   }
   if (context != lane.context_tokens || all != lane.context_tokens_all) {

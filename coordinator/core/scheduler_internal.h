@@ -20,9 +20,11 @@
 #include <set>
 #include <vector>
 
+#include "coordinator/core/lane_count.h"
 #include "coordinator/core/placement.h"
 #include "coordinator/core/scheduler.h"
 #include "coordinator/core/scratch_space.h"
+#include "coordinator/core/sequence_kv.h"
 
 namespace lamina::core {
 
@@ -37,7 +39,10 @@ struct Sequence {
 
   // While running:
   uint32_t lane = 0;
-  uint32_t node = 0;
+  uint32_t next_lane =
+      0;  // Where it is wanted; differs from `lane` until its planned rows are done.
+  uint64_t last_step = 0;       // Of the lane: the last one planned with a row of it.
+  uint32_t node = 0;            // Where its next token goes.
   uint32_t join_tokens = 0;     // Prompt and committed tokens when it joined.
   uint32_t chunked_tokens = 0;  // Of those, planned in chunks.
   uint32_t planned_tokens = 0;  // Tokens in all once every planned step is done.
@@ -119,7 +124,7 @@ struct Scheduler::Impl {
   std::unique_ptr<ServiceOrder> order;
   ServiceBefore before;
   uint64_t epoch = 0;
-  std::unique_ptr<KvDirectory> kv;
+  std::unique_ptr<SequenceKv> kv;
   ScratchSpace scratch;
   std::map<SequenceId, std::unique_ptr<Sequence>> sequences;
   SequenceQueue waiting;
@@ -129,11 +134,19 @@ struct Scheduler::Impl {
   std::vector<SequenceId> preempted;             // Not yet told.
   uint64_t arrivals = 0;
   uint64_t tickets = 0;
-  SchedulerStats counters;  // The counts in it; the rest is filled in on demand.
+  LaneCosts lane_costs;
+  LaneCount lane_count;
+  uint32_t lanes_active = 1;  // The first ones; the others get no newcomers.
+  SchedulerStats counters;    // The counts in it; the rest is filled in on demand.
 
   // scheduler.cc
   void ResetNodes(const std::vector<MemoryNodeShare>& memory_nodes);
-  uint32_t SlotsOfLargestNode() const;
+  // The longest sequence that the memory nodes can hold when it is alone.
+  uint32_t TokensOfLongest() const;
+  // Adds a sequence's tokens to the lane's context on each node, or takes them away.
+  void AddContext(const Sequence& sequence, Lane& lane);
+  void TakeContext(const Sequence& sequence, Lane& lane);
+  bool LivesOn(const Sequence& sequence, uint32_t node) const;
   Sequence* Find(SequenceId id);
   uint32_t Running() const;
   std::vector<Sequence*> TakenFromNodes();
@@ -156,13 +169,24 @@ struct Scheduler::Impl {
   void PlanChunk(Sequence& sequence, OpenStep& open);
   void Admit(std::map<uint32_t, OpenStep>& open);
   bool AdmitFirst(std::map<uint32_t, OpenStep>& open);
-  std::optional<uint32_t> PickNodeFor(const Sequence& sequence, const Lane& lane) const;
+  // The memory nodes of the spans that a sequence joins with; empty when there is no room.
+  std::vector<uint32_t> PickNodesFor(const Sequence& sequence, const Lane& lane) const;
+  // Where the next span of a running sequence goes; one with room, if there is one.
+  uint32_t PickNextNode(const Sequence& sequence) const;
   bool NodeHasRoom(uint32_t node, uint32_t tokens) const;
   uint32_t RowsOn(uint32_t node) const;
-  void Join(Sequence& sequence, uint32_t lane, uint32_t node, OpenStep& open);
+  void Join(Sequence& sequence, uint32_t lane, const std::vector<uint32_t>& nodes, OpenStep& open);
   void AddToLane(Sequence& sequence);
   void JoinForks(Sequence& parent, OpenStep& open);
   bool FinishStep(uint32_t lane, OpenStep& open);
+
+  // scheduler_lanes.cc
+  void BalanceLanes();
+  void UpdateLaneCount();
+  std::vector<LaneLoad> LaneLoads() const;
+  bool MayMove(const Sequence& sequence) const;
+  void EvenOut(const std::vector<LaneLoad>& loads);
+  void FinishMoves(uint32_t index);
 
   // scheduler_results.cc
   absl::Status CheckResult(const PlannedStep& planned, const StepResult& result);

@@ -18,6 +18,7 @@
 namespace lamina::core {
 
 void Scheduler::Plan(std::vector<StepPlan>& plans) {
+  impl_->BalanceLanes();
   // Lanes in turn, one step each, so that newcomers find every lane at the same stage.
   for (bool planned = true; planned;) {
     std::map<uint32_t, OpenStep> open;
@@ -60,7 +61,9 @@ void Scheduler::Impl::PlanRows(Lane& lane, OpenStep& open) {
   const std::vector<Sequence*> running = lane.running;
   for (Sequence* sequence : running) {
     const bool more = sequence->planned_tokens < sequence->request.tokens_max;
-    if (sequence->state != SequenceState::kDecoding || !more || !GrowByOne(*sequence, open)) {
+    const bool leaving = sequence->next_lane != sequence->lane;
+    if (sequence->state != SequenceState::kDecoding || !more || leaving ||
+        !GrowByOne(*sequence, open)) {
       continue;
     }
     open.plan.rows.push_back(
@@ -68,27 +71,39 @@ void Scheduler::Impl::PlanRows(Lane& lane, OpenStep& open) {
     open.record.tokens.push_back(
         {.sequence = sequence->request.id, .position = sequence->planned_tokens});
     ++sequence->planned_tokens;
+    sequence->last_step = open.plan.step;
     --open.tokens_left;
   }
   std::stable_sort(open.plan.rows.begin(), open.plan.rows.end(),
                    [this](const DecodeRow& a, const DecodeRow& b) {
-                     return kv->NodeOf(a.sequence) < kv->NodeOf(b.sequence);
+                     return Find(a.sequence)->node < Find(b.sequence)->node;
                    });
 }
 
 // Grants the slot of the next row; false when the row has to sit out.
 bool Scheduler::Impl::GrowByOne(Sequence& sequence, OpenStep& open) {
+  const bool new_span = kv->RoomInSpan(sequence.request.id) == 0;
+  if (new_span) {
+    const uint32_t node = PickNextNode(sequence);
+    if (node != sequence.node) {
+      ClearStarving(sequence);
+      sequence.node = node;
+    }
+  }
   const std::vector<Sequence*>& others = starving[sequence.node];
   const auto ahead = std::count_if(others.begin(), others.end(),
                                    [&](const Sequence* other) { return before(other, &sequence); });
-  if (kv->SlotsFree(sequence.node) <= static_cast<uint64_t>(ahead)) {
+  if (kv->directory().SlotsFree(sequence.node) <= static_cast<uint64_t>(ahead)) {
     Starve(sequence);
     return false;
   }
   ClearStarving(sequence);
+  if (new_span) {
+    kv->BeginSpan(sequence.request.id, sequence.node);
+  }
   const auto granted = kv->Append(sequence.request.id, 1);
   LAMINA_CHECK(granted.ok());
-  open.plan.grants.push_back({.sequence = sequence.request.id, .extent = granted->front()});
+  open.plan.grants.push_back(granted->front());
   Lane& lane = lanes[sequence.lane];
   ++lane.context_tokens[sequence.node];
   ++lane.context_tokens_all;
@@ -102,12 +117,13 @@ void Scheduler::Impl::Starve(Sequence& sequence) {
     starving[node].push_back(&sequence);
   }
   // Free slots that older starving rows will take count as coming, like those in quarantine.
+  const KvDirectory& slots = kv->directory();
   while (sequence.starving &&
-         kv->SlotsFree(node) + kv->SlotsQuarantined(node) < starving[node].size()) {
+         slots.SlotsFree(node) + slots.SlotsQuarantined(node) < starving[node].size()) {
     Sequence* last = nullptr;
     for (const Lane& lane : lanes) {
       for (Sequence* other : lane.running) {
-        if (other->node == node && (last == nullptr || before(last, other))) {
+        if (LivesOn(*other, node) && (last == nullptr || before(last, other))) {
           last = other;
         }
       }
@@ -172,14 +188,9 @@ bool Scheduler::Impl::AdmitFirst(std::map<uint32_t, OpenStep>& open) {
   if (!draining.empty() && before(*draining.begin(), &first)) {
     return false;  // It waits again in a moment, in front of this one.
   }
-  std::vector<LaneLoad> loads;
-  for (uint32_t i = 0; i < lanes.size(); ++i) {
-    const Lane& lane = lanes[i];
-    loads.push_back(
-        {.rows = static_cast<uint32_t>(lane.running.size()),
-         .context_tokens = lane.context_tokens_all,
-         .has_room = lane.running.size() < std::min(options.rows_max, options.step_tokens_max),
-         .open = open.contains(i)});
+  std::vector<LaneLoad> loads = LaneLoads();
+  for (uint32_t i = 0; i < loads.size(); ++i) {
+    loads[i].open = open.contains(i);
   }
   const auto lane = PickLane(loads);
   if (!lane) {
@@ -189,8 +200,8 @@ bool Scheduler::Impl::AdmitFirst(std::map<uint32_t, OpenStep>& open) {
   if (step->second.tokens_left == 0) {
     return false;  // Prompts before it have taken this step; the next one is soon.
   }
-  const auto node = PickNodeFor(first, lanes[*lane]);
-  if (!node) {
+  const std::vector<uint32_t> nodes = PickNodesFor(first, lanes[*lane]);
+  if (nodes.empty()) {
     return false;
   }
   const auto offset = scratch.Take(first.tokens());
@@ -199,7 +210,7 @@ bool Scheduler::Impl::AdmitFirst(std::map<uint32_t, OpenStep>& open) {
   }
   first.scratch_offset = *offset;
   first.has_scratch = true;
-  Join(first, *lane, *node, step->second);
+  Join(first, *lane, nodes, step->second);
   return true;
 }
 
@@ -207,7 +218,7 @@ uint32_t Scheduler::Impl::RowsOn(uint32_t node) const {
   size_t rows = 0;
   for (const Lane& lane : lanes) {
     rows += std::count_if(lane.running.begin(), lane.running.end(),
-                          [&](const Sequence* sequence) { return sequence->node == node; });
+                          [&](const Sequence* sequence) { return LivesOn(*sequence, node); });
   }
   return static_cast<uint32_t>(rows);
 }
@@ -221,20 +232,58 @@ bool Scheduler::Impl::NodeHasRoom(uint32_t node, uint32_t tokens) const {
   const uint64_t headroom = uint64_t{options.admission_headroom} * RowsOn(node);
   const uint64_t needed =
       std::min<uint64_t>(tokens + 1 + headroom, options.memory_nodes[node].slots);
-  return kv->SlotsFree(node) >= needed;
+  return kv->directory().SlotsFree(node) >= needed;
 }
 
-std::optional<uint32_t> Scheduler::Impl::PickNodeFor(const Sequence& sequence,
-                                                     const Lane& lane) const {
+// Span by span. What this sequence takes on a node counts for its next span: a node holds so many
+// whole spans of one sequence as fit beside each other, so that the sequence can grow to its end
+// when it is alone.
+std::vector<uint32_t> Scheduler::Impl::PickNodesFor(const Sequence& sequence,
+                                                    const Lane& lane) const {
+  const uint32_t span_max = options.span_tokens == 0 ? sequence.slots_max() : options.span_tokens;
+  std::vector<uint32_t> taken(options.memory_nodes.size());
+  std::vector<uint32_t> nodes;
+  for (uint32_t left = sequence.tokens(); left > 0;) {
+    const uint32_t tokens = options.span_tokens == 0 ? left : std::min(left, options.span_tokens);
+    std::vector<NodeLoad> loads;
+    for (uint32_t node = 0; node < taken.size(); ++node) {
+      const MemoryNodeShare& share = options.memory_nodes[node];
+      loads.push_back({.lane_context_tokens = lane.context_tokens[node] + taken[node],
+                       .bandwidth = share.bandwidth_bytes_per_second,
+                       .fits = taken[node] + uint64_t{span_max} <= share.slots &&
+                               NodeHasRoom(node, taken[node] + tokens)});
+    }
+    const auto picked = PickMemoryNode(loads, tokens);
+    if (!picked) {
+      return {};
+    }
+    nodes.push_back(*picked);
+    taken[*picked] += tokens;
+    left -= tokens;
+  }
+  return nodes;
+}
+
+// Submit() let the sequence in only if all its spans fit beside each other, so there is a node that
+// they leave room on. If others fill it, that is the one where room is made.
+uint32_t Scheduler::Impl::PickNextNode(const Sequence& sequence) const {
+  const Lane& lane = lanes[sequence.lane];
   std::vector<NodeLoad> loads;
+  uint32_t roomiest = 0;
+  uint64_t room_most = 0;
   for (uint32_t node = 0; node < options.memory_nodes.size(); ++node) {
     const MemoryNodeShare& share = options.memory_nodes[node];
-    loads.push_back(
-        {.lane_context_tokens = lane.context_tokens[node],
-         .bandwidth = share.bandwidth_bytes_per_second,
-         .fits = sequence.slots_max() <= share.slots && NodeHasRoom(node, sequence.tokens())});
+    const uint64_t room = share.slots - kv->TokensOn(sequence.request.id, node);
+    loads.push_back({.lane_context_tokens = lane.context_tokens[node],
+                     .bandwidth = share.bandwidth_bytes_per_second,
+                     .fits = room >= options.span_tokens && starving[node].empty() &&
+                             kv->directory().SlotsFree(node) > 0});
+    if (room > room_most) {
+      roomiest = node;
+      room_most = room;
+    }
   }
-  return PickMemoryNode(loads, sequence.tokens());
+  return PickMemoryNode(loads, options.span_tokens).value_or(roomiest);
 }
 
 namespace {
@@ -242,6 +291,8 @@ namespace {
 void Enter(Sequence& sequence, uint32_t lane, uint32_t node) {
   sequence.state = SequenceState::kPrefilling;
   sequence.lane = lane;
+  sequence.next_lane = lane;
+  sequence.last_step = 0;
   sequence.node = node;
   sequence.join_tokens = sequence.tokens();
   sequence.planned_tokens = sequence.join_tokens;
@@ -249,7 +300,7 @@ void Enter(Sequence& sequence, uint32_t lane, uint32_t node) {
   sequence.ranks.clear();
 }
 
-void AppendJoin(const Sequence& sequence, const std::vector<Extent>& slots, StepPlan& plan) {
+void AppendJoin(const Sequence& sequence, const std::vector<SlotGrant>& slots, StepPlan& plan) {
   const SequenceRequest& request = sequence.request;
   SequenceJoin join{.id = request.id,
                     .tokens = request.prompt,
@@ -263,21 +314,27 @@ void AppendJoin(const Sequence& sequence, const std::vector<Extent>& slots, Step
                     .score = request.score};
   join.tokens.insert(join.tokens.end(), sequence.committed.begin(), sequence.committed.end());
   plan.joins.push_back(std::move(join));
-  for (const Extent& extent : slots) {
-    plan.grants.push_back({.sequence = request.id, .extent = extent});
-  }
+  plan.grants.insert(plan.grants.end(), slots.begin(), slots.end());
 }
 
 }  // namespace
 
-void Scheduler::Impl::Join(Sequence& sequence, uint32_t lane, uint32_t node, OpenStep& open) {
+void Scheduler::Impl::Join(Sequence& sequence, uint32_t lane, const std::vector<uint32_t>& nodes,
+                           OpenStep& open) {
   waiting.erase(&sequence);
-  Enter(sequence, lane, node);
+  Enter(sequence, lane, nodes.back());
   sequence.chunked_tokens = 0;
-  kv->Open(sequence.request.id, node);
-  const auto slots = kv->Append(sequence.request.id, sequence.join_tokens);
-  LAMINA_CHECK(slots.ok());
-  AppendJoin(sequence, *slots, open.plan);
+  const SequenceId id = sequence.request.id;
+  kv->Open(id);
+  std::vector<SlotGrant> slots;
+  for (const uint32_t node : nodes) {
+    kv->BeginSpan(id, node);
+    const auto granted =
+        kv->Append(id, std::min(kv->RoomInSpan(id), sequence.join_tokens - kv->TokensOf(id)));
+    LAMINA_CHECK(granted.ok());
+    slots.insert(slots.end(), granted->begin(), granted->end());
+  }
+  AppendJoin(sequence, slots, open.plan);
   AddToLane(sequence);
   JoinForks(sequence, open);
   PlanChunk(sequence, open);
@@ -293,9 +350,9 @@ void Scheduler::Impl::JoinForks(Sequence& parent, OpenStep& open) {
     Sequence* fork = Find(id);
     if (fork == nullptr || fork->state != SequenceState::kWaiting || fork->request.score ||
         !fork->committed.empty() || fork->request.prompt != parent.request.prompt ||
-        fork->slots_max() > options.memory_nodes[parent.node].slots ||
-        Running() >= options.running_max ||
-        lanes[parent.lane].running.size() >= std::min(options.rows_max, options.step_tokens_max) ||
+        fork->slots_max() > (options.span_tokens == 0 ? options.memory_nodes[parent.node].slots
+                                                      : TokensOfLongest()) ||
+        Running() >= options.running_max || !LaneLoads()[parent.lane].has_room ||
         !NodeHasRoom(parent.node, 0)) {
       continue;
     }
@@ -313,8 +370,7 @@ void Scheduler::Impl::AddToLane(Sequence& sequence) {
   Lane& lane = lanes[sequence.lane];
   lane.running.insert(std::upper_bound(lane.running.begin(), lane.running.end(), &sequence, before),
                       &sequence);
-  lane.context_tokens[sequence.node] += sequence.join_tokens;
-  lane.context_tokens_all += sequence.join_tokens;
+  AddContext(sequence, lane);
 }
 
 // Counts the step as planned, unless it is empty.

@@ -68,10 +68,12 @@ struct SequenceJoin {
   std::string request_id;
 };
 
-// Slots for the next tokens of a sequence, on its memory node, appended to those it has.
+// Slots for the next tokens of a sequence, appended to those it has. With spans (partition
+// token_range) no extent crosses the border of two.
 struct SlotGrant {
   SequenceId sequence = 0;
   Extent extent;
+  uint32_t memory_node = 0;  // Index into the epoch's memory nodes.
 };
 
 // One decode token: its id is what the sequence sampled last, known on the compute node.

@@ -21,6 +21,7 @@ struct RowBytes {
   size_t qkv = 0;
   size_t kv = 0;
   size_t q = 0;
+  size_t partial = 0;
 };
 
 RowBytes WidestRows(const WindowShape& shape) {
@@ -29,6 +30,8 @@ RowBytes WidestRows(const WindowShape& shape) {
     widest.qkv = std::max(widest.qkv, layer.qkv_width() * kElementBytes);
     widest.kv = std::max(widest.kv, 2 * layer.kv_width() * kElementBytes);
     widest.q = std::max(widest.q, layer.q_width() * kElementBytes);
+    widest.partial =
+        std::max(widest.partial, layer.query_heads * (size_t{layer.head_dim} + 1) * sizeof(float));
   }
   return widest;
 }
@@ -59,7 +62,9 @@ WindowLayout::WindowLayout(WindowShape shape) : shape_(std::move(shape)) {
   const RowBytes rows = WidestRows(shape_);
   query_window_bytes_ =
       Align(sizeof(WindowHeader) + shape_.rows_max * rows.qkv + shape_.kv_rows_max * rows.kv);
-  reply_window_bytes_ = Align(sizeof(WindowHeader) + shape_.rows_max * rows.q);
+  reply_window_bytes_ =
+      Align(sizeof(WindowHeader) +
+            shape_.rows_max * (shape_.spans_max == 0 ? rows.q : shape_.spans_max * rows.partial));
   context_window_bytes_ = Align(sizeof(WindowHeader) + shape_.rows_max * shape_.context_row_bytes);
   token_window_bytes_ = Align(sizeof(WindowHeader) + token_rows_max() * sizeof(TokenEntry));
 }

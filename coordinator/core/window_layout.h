@@ -12,6 +12,8 @@
 //
 //   query window   header | rows x [q | k | v] bf16 | kv_rows x [k | v] bf16     (kv_rows: prompt
 //   chunks) reply window   header | rows x [attention output] bf16
+//   (with spans, partition token_range: header | own rows x [q | k | v] | other rows x q | kv_rows
+//   x [k | v], and header | partials x [query heads x [out | lse]] f32)
 //   context window header | for each value of the context: rows x value
 //   token window   header | rows x TokenEntry
 //
@@ -67,6 +69,8 @@ struct WindowShape {
   uint32_t rows_max = 0;     // Decode rows of a lane.
   uint32_t kv_rows_max = 0;  // Chunk tokens of a step.
   uint32_t plan_ahead = 1;   // Steps of a lane that are planned and not yet done.
+  // Partition token_range: spans of a sequence, each answered by a partial. Else 0.
+  uint32_t spans_max = 0;
   // Of the widest context between two slices; known to compute nodes, used by them alone.
   size_t context_row_bytes = 0;
   std::vector<AttentionDescriptor> layers;

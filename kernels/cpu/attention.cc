@@ -179,20 +179,27 @@ class TaskCursor {
     const size_t kv_head = task / tiles;
     const uint32_t first = static_cast<uint32_t>(task % tiles) * TileTokens(d.group());
     const size_t column = kv_head * d.group() * d.head_dim;
-    tile_ = {.head_dim = d.head_dim,
-             .padded_dim = (d.head_dim + 31) / 32 * 32,
-             .scale = d.scale,
-             .soft_cap = d.soft_cap,
-             .window = d.window,
-             .group = d.group(),
-             .first_position = item().first_position + first,
-             .query_tokens = std::min(TileTokens(d.group()), item().query_tokens - first),
-             .k = call_.kv.k + kv_head * call_.kv.head_stride,
-             .v = call_.kv.v + kv_head * call_.kv.head_stride,
-             .q = item().q + first * item().q_stride + column,
-             .q_stride = item().q_stride,
-             .out = item().out + first * item().out_stride + column,
-             .out_stride = item().out_stride};
+    tile_ = {
+        .head_dim = d.head_dim,
+        .padded_dim = (d.head_dim + 31) / 32 * 32,
+        .scale = d.scale,
+        .soft_cap = d.soft_cap,
+        .window = d.window,
+        .group = d.group(),
+        .first_position = item().first_position + first,
+        .query_tokens = std::min(TileTokens(d.group()), item().query_tokens - first),
+        .k = call_.kv.k + kv_head * call_.kv.head_stride,
+        .v = call_.kv.v + kv_head * call_.kv.head_stride,
+        .q = item().q + first * item().q_stride + column,
+        .q_stride = item().q_stride,
+        .out = item().out == nullptr ? nullptr : item().out + first * item().out_stride + column,
+        .out_stride = item().out_stride,
+        .partial_stride = PartialWidth(d),
+        .query_heads = d.query_heads};
+    if (item().partial != nullptr) {
+      const size_t head = size_t{first} * d.query_heads + kv_head * d.group();
+      tile_.partial = item().partial + head * tile_.partial_stride;
+    }
   }
 
   const Call& call_;

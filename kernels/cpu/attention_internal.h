@@ -47,6 +47,10 @@ struct Tile {
   size_t q_stride = 0;
   BFloat16* out = nullptr;
   size_t out_stride = 0;
+  // In place of `out`: of the first token, first head of the group; see AttentionItem::partial.
+  float* partial = nullptr;
+  size_t partial_stride = 0;  // Floats between heads.
+  uint32_t query_heads = 0;   // Of a token.
 
   uint32_t rows() const { return query_tokens * group; }
   // Tokens that a query token sees: [FirstSeen, EndSeen).

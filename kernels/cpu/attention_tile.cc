@@ -89,6 +89,15 @@ void EndTile(const Tile& tile, Workspace& work) {
   }
   for (uint32_t row = 0; row < tile.rows(); ++row) {
     const float* from = work.stack + size_t{row} * tile.padded_dim;
+    if (tile.partial != nullptr) {
+      float* to = tile.partial + (size_t{row / tile.group} * tile.query_heads + row % tile.group) *
+                                     tile.partial_stride;
+      for (uint32_t i = 0; i < tile.head_dim; ++i) {
+        to[i] = from[i / 32 * 32 + i % 2 * 16 + i % 32 / 2];
+      }
+      to[tile.head_dim] = work.stack_lse[row];
+      continue;
+    }
     BFloat16* to =
         tile.out + row / tile.group * tile.out_stride + size_t{row % tile.group} * tile.head_dim;
     for (uint32_t i = 0; i < tile.head_dim; ++i) {

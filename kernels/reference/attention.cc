@@ -117,7 +117,8 @@ void PushHidden(size_t end_block, ReferenceScratch& scratch) {
   }
 }
 
-void AttendRow(const Row& row, const BFloat16* q, BFloat16* out, ReferenceScratch& scratch) {
+void AttendRow(const Row& row, const BFloat16* q, BFloat16* out, float* partial,
+               ReferenceScratch& scratch) {
   Widen(q, scratch.head_dim, scratch.q.data());
   PushHidden(row.first_token / kBlockTokens, scratch);
   for (size_t begin = row.first_token; begin < row.end_token;) {
@@ -129,6 +130,11 @@ void AttendRow(const Row& row, const BFloat16* q, BFloat16* out, ReferenceScratc
   }
   float lse;
   scratch.stack.Fold(scratch.out.data(), &lse);
+  if (partial != nullptr) {
+    std::copy(scratch.out.begin(), scratch.out.end(), partial);
+    partial[scratch.head_dim] = lse;
+    return;
+  }
   for (size_t d = 0; d < scratch.head_dim; ++d) {
     out[d] = canonical::RoundOutput(scratch.out[d]);
   }
@@ -174,8 +180,12 @@ class ReferenceKernel final : public AttentionKernel {
                      .first_token = window != 0 && end > window ? end - window : 0,
                      .end_token = end};
     const size_t column = size_t{head} * descriptor.head_dim;
-    AttendRow(row, item.q + token * item.q_stride + column,
-              item.out + token * item.out_stride + column, scratch);
+    float* partial = item.partial == nullptr
+                         ? nullptr
+                         : item.partial + (size_t{token} * descriptor.query_heads + head) *
+                                              PartialWidth(descriptor);
+    BFloat16* out = partial == nullptr ? item.out + token * item.out_stride + column : nullptr;
+    AttendRow(row, item.q + token * item.q_stride + column, out, partial, scratch);
   }
 };
 

@@ -108,6 +108,12 @@ class DeterminismTest(unittest.TestCase):
             status = self.check(memory_nodes=nodes, partition="head", capacity="512MiB")
             self.assertIn("of 3 KV heads", status["partition"])
 
+    def test_token_ranges_over_three_memory_nodes(self):
+        # Spans of 256 tokens; the longest prompt has more.
+        status = self.check(memory_nodes=3, partition="token_range",
+                            limits={"sequence_tokens_max": 2048})
+        self.assertIn("spans of 256 tokens", status["partition"])
+
     def test_over_ucx(self):
         status = self.check(transport="ucx")
         self.assertEqual({node["transport"].split()[0] for node in status["nodes"]}, {"ucx"})

@@ -5,6 +5,7 @@ Each has an address, and a link whose bandwidth can be limited. Shared memory do
 UCX takes processes of other IPC namespaces for those of other hosts. Needs root.
 """
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -77,6 +78,27 @@ class Hosts:
         """Makes what a host sends late by `time` (like 1ms). False where this kernel has no netem."""
         return subprocess.run(["tc", "-n", self.namespace(name), "qdisc", "add", "dev", "eth0", "root",
                                "netem", "delay", time], capture_output=True).returncode == 0
+
+    def set_mtu(self, name, mtu):
+        _must("ip", "-n", self.namespace(name), "link", "set", "eth0", "mtu", str(mtu))
+
+    @contextlib.contextmanager
+    def dropping(self, name, to):
+        """Drops all that a host would send to another one, without a word, as a firewall does."""
+        route = ["route", "add", "blackhole", f"{self.addresses[to]}/32"]
+        _must("ip", "-n", self.namespace(name), *route)
+        yield
+        route[1] = "del"
+        _must("ip", "-n", self.namespace(name), *route)
+
+    @contextlib.contextmanager
+    def dropping_large(self, name):
+        """Drops what is larger than 1400 bytes on the way to a host, without a word."""
+        device = ["dev", f"port{self.names.index(name)}", "root"]
+        switch = self.namespace("switch")
+        _must("tc", "-n", switch, "qdisc", "replace", *device, "tbf", "rate", "1gbit", "burst", "1400", "latency", "200ms")
+        yield
+        _must("tc", "-n", switch, "qdisc", "del", *device)
 
     def sent(self, name):
         """Bytes that a host has sent over its link."""

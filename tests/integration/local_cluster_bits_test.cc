@@ -98,6 +98,42 @@ TEST_P(BitsTest, HeadsOnTwoMemoryNodesAreAsOnOne) {
   }
 }
 
+// Spans of 256 tokens: the longest requests have three.
+TEST_P(BitsTest, TokenRangesOnTwoAndThreeMemoryNodesAreAsOnOne) {
+  const std::vector<GenerateResult> alone = Alone(Plain(), MixedRequests());
+  for (const auto& [nodes, replicas, lanes, chunk] :
+       {std::tuple{1u, 1u, 1u, 512u}, {2u, 1u, 1u, 512u}, {3u, 1u, 2u, 16u}, {3u, 2u, 3u, 64u}}) {
+    SCOPED_TRACE(absl::StrCat(nodes, " memory nodes, ", replicas, " replicas, ", lanes,
+                              " lanes, chunks of ", chunk));
+    LocalClusterOptions options = Plain();
+    options.partition = Partition::kTokenRange;
+    options.memory_nodes = nodes;
+    options.compute_nodes = replicas;
+    options.lanes = lanes;
+    options.chunk_tokens = chunk;
+    options.memory_plan_delay = Micros(200);
+    const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+    ASSERT_NE(cluster, nullptr);
+    ExpectSame(cluster->GenerateMany(MixedRequests()), alone);
+    EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+    for (uint32_t node = 0; node < nodes; ++node) {  // All of them took part.
+      EXPECT_GT(cluster->handler(absl::StrCat("m", node)).Counters().units, 0u);
+    }
+  }
+}
+
+// No node has room for the longest request.
+TEST_P(BitsTest, ASequenceLongerThanAnyMemoryNodeHasTheSameBits) {
+  LocalClusterOptions options = Plain();
+  options.partition = Partition::kTokenRange;
+  options.memory_nodes = 3;
+  options.slots = 300;
+  options.lanes = 2;
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+  ExpectSame(cluster->GenerateMany(MixedRequests()), Alone(Plain(), MixedRequests()));
+}
+
 TEST_P(BitsTest, UnevenHeadsAreAsAllOnOneNode) {
   RandomModelSpec model = GetParam().model;
   model.width = 96;

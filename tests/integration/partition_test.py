@@ -38,6 +38,33 @@ class PartitionTest(unittest.TestCase):
         error = self.refused(memory_nodes=2, capacity="100MiB", partition="head")
         self.assertIn("room for 2 of 3 KV heads", error)
 
+    def test_a_memory_node_too_small_for_a_span(self):
+        memory = [{"name": "big", "capacity": "1GiB"}, {"name": "small", "capacity": "4MiB"}]
+        error = self.refused(memory=memory, partition="token_range")
+        self.assertRegex(error, "memory node small has room for [0-9]+ tokens, too little")
+
+    def test_too_little_room_for_the_spans_of_one_request(self):
+        error = self.refused(memory_nodes=2, capacity="64MiB", partition="token_range")
+        self.assertIn("in spans of 1024, but one request may have 8192", error)
+
+    def test_auto_says_what_it_chose_and_why(self):
+        with harness.Cluster(memory_nodes=2, partition="auto", capacity="512MiB") as cluster:
+            self.assertIn("request; chosen because every memory node has room for",
+                          cluster.status()["partition"])
+        with harness.Cluster(memory_nodes=2, partition="auto", capacity="160MiB") as cluster:
+            self.assertRegex(cluster.status()["partition"],
+                             "^(head|token_range): .*; chosen because a request of 8192 tokens does "
+                             "not fit into every memory node")
+            answer = cluster.lamina("generate", "--prompt", "The capital of France is",
+                                    "--max-tokens", "6", "--temperature", "0")
+            self.assertIn("Paris", answer.stdout)
+
+    def test_auto_says_why_nothing_can_be_served(self):
+        error = self.refused(memory_nodes=2, capacity="64MiB", partition="auto")
+        self.assertIn("no partition can be served: partition request: memory node m0", error)
+        self.assertIn("partition head:", error)
+        self.assertIn("partition token_range:", error)
+
     def test_status_shows_the_shares(self):
         with harness.Cluster(memory_nodes=2, partition="head") as cluster:
             words = cluster.lamina("status").stdout

@@ -5,10 +5,12 @@
 The hosts are namespaces (hosts.py); data goes by ucx over TCP, through links of limited bandwidth.
 """
 
+import contextlib
 import json
 import re
 import subprocess
 import tempfile
+import time
 import unittest
 
 import harness
@@ -20,6 +22,9 @@ PROMPTS.append("They liked to run and to play in the sun. " * 12)
 PREFILL = {"chunk_tokens": 64}
 # Of the host with the memory nodes: a decoded token of one sequence is 90 KB on the wire.
 RATE = "100mbit"
+# Of transport_flow.cc. So many take three seconds at that rate.
+MESSAGE_BYTES = 64 << 10
+FLOW_MESSAGES = 600
 
 
 class HostsCluster(harness.Cluster):
@@ -64,6 +69,32 @@ def measured(test, cluster, links):
     return status
 
 
+class Flow:
+    """One end of a flow (transport_flow.cc) on a host. Use as a context manager."""
+
+    def __init__(self, prefix, mode, *words):
+        program = harness.BIN.parent / "tests/transport_flow"
+        self.process = subprocess.Popen([*prefix, str(program), mode, "ucx://", *words], text=True,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+    def line(self):
+        return self.process.stdout.readline().strip()
+
+    def ask(self):
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return self.line()
+
+
 class TwoHostsTest(unittest.TestCase):
 
     def setUp(self):
@@ -100,6 +131,44 @@ class TwoHostsTest(unittest.TestCase):
                 self.assertIsNone(re.search("refused", cluster.log("c0")))
         self.assertEqual(got, wanted)
 
+    def test_memory_nodes_share_a_nic_fairly(self):
+        # Two processes on host b, as two memory nodes; a peer of theirs on host a. First they send, then they receive.
+        with namespaces.Hosts(["a", "b"]) as hosts:
+            hosts.limit("b", RATE)
+            for senders, receivers in (("b", "a"), ("a", "b")):
+                with self.subTest(senders=senders):
+                    before = hosts.sent(senders)
+                    counts = self.flows(hosts, senders, receivers)
+                    self.assertGreaterEqual(hosts.sent(senders) - before, sum(counts) * MESSAGE_BYTES)
+                    # Either gets 1/2 in the long run; TCP's own pace makes it more or less over seconds.
+                    self.assertGreater(min(counts), sum(counts) / 5, counts)
+
+    def flows(self, hosts, senders, receivers):
+        """How many messages came of each of two flows at the same time, each between two processes of its own."""
+        flows = []
+        with contextlib.ExitStack() as processes:
+            for _ in range(2):
+                receiver = processes.enter_context(Flow(hosts.prefix(receivers), "receive", "1"))
+                sender = processes.enter_context(Flow(hosts.prefix(senders), "send", "0", receiver.line()))
+                flows.append((receiver, sender))
+
+            def counts():
+                for receiver, sender in flows:
+                    self.assertIsNone(receiver.process.poll())
+                    self.assertIsNone(sender.process.poll())
+                return [int(receiver.ask()) for receiver, _ in flows]
+
+            end = time.monotonic() + harness.COMMAND_SECONDS
+            start = counts()
+            while min(start) < 16:
+                self.assertLess(time.monotonic(), end, f"no data flows: {start}")
+                start = counts()
+            now = start
+            while sum(now) - sum(start) < FLOW_MESSAGES:
+                self.assertLess(time.monotonic(), end, f"data stopped: {start}, {now}")
+                now = counts()
+            return [n - s for n, s in zip(now, start)]
+
     def test_doctor_sees_what_is_between(self):
         with namespaces.Hosts(["a", "b"]) as hosts:
             hosts.limit("b", RATE)
@@ -117,10 +186,31 @@ class TwoHostsTest(unittest.TestCase):
             self.assertRegex(findings["peer.transport.ucx"]["found"], "^ucx .*tcp.* 0.0[0-4] GB/s")
             self.assertIn("the list gives ucx", findings["peer.transport"]["found"])
 
+            self.assertEqual(findings["peer.mtu"]["state"], "ok", findings)
+
+            hosts.set_mtu("a", 1400)
+            findings = self.doctor(hosts, address)
+            self.assertEqual(findings["peer.mtu"]["state"], "warn", findings)
+            self.assertRegex(findings["peer.mtu"]["fix"], "^ip link set eth0 mtu 1500 .*here")
+            hosts.set_mtu("a", 1500)
+
+            with hosts.dropping_large("b"):
+                findings = self.doctor(hosts, address)
+            self.assertEqual(findings["peer.mtu"]["state"], "fail", findings)
+            self.assertIn("small messages cross", findings["peer.mtu"]["found"])
+            self.assertNotIn("peer.transport", findings)
+
+            with hosts.dropping("b", to="a"):
+                findings = self.doctor(hosts, address)
+            self.assertEqual(findings["peer"]["state"], "fail", findings)
+            self.assertIn("a firewall drops the packets", findings["peer"]["found"])
+            self.assertIn(f"--dport {address.split(':')[1]} -j ACCEPT", findings["peer"]["fix"])
+
             other.kill()
             other.wait()
             findings = self.doctor(hosts, address)
             self.assertEqual(findings["peer"]["state"], "fail", findings)
+            self.assertIn("nobody listens", findings["peer"]["found"])
             self.assertIn(f"lamina doctor --serve {address}", findings["peer"]["fix"])
             self.assertNotIn("peer.clock", findings)
 

@@ -54,6 +54,7 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensAndEverythingEndsUnderAThousandSe
   EXPECT_GT(reach.queue_full, 100);
   EXPECT_GT(reach.refused, 100);
   EXPECT_GT(reach.cancels, 100);
+  EXPECT_GT(reach.lane_moves, 100);
   EXPECT_GT(reach.tokens_waited, 1000);
 }
 

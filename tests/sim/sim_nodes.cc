@@ -27,12 +27,16 @@ void SimNodes::Fail(const std::string& what) {
   }
 }
 
+// A sequence may change lanes when no step with a row of it is under way.
 SimNodes::Entry* SimNodes::Find(const core::StepPlan& plan, core::SequenceId id) {
   const auto it = table_.find(id);
-  if (it == table_.end() || it->second.lane != plan.lane) {
+  const bool there = it != table_.end();
+  if (!there ||
+      (it->second.lane != plan.lane && (!it->second.prefilled || it->second.row_under_way))) {
     Fail(absl::StrCat("sequence ", id, " is not in the tables of lane ", plan.lane));
     return nullptr;
   }
+  it->second.lane = plan.lane;
   return &it->second;
 }
 
@@ -144,10 +148,11 @@ void SimNodes::CheckRows(const core::StepPlan& plan) {
   std::set<core::SequenceId> seen;
   uint32_t last_node = 0;
   for (const core::DecodeRow& row : plan.rows) {
-    const Entry* entry = Find(plan, row.sequence);
+    Entry* entry = Find(plan, row.sequence);
     if (entry == nullptr) {
       return;
     }
+    entry->row_under_way = true;
     if (!seen.insert(row.sequence).second || entry->join.memory_node < last_node) {
       return Fail("rows are doubled, or not sorted by memory node");
     }
@@ -211,6 +216,7 @@ core::StepResult SimNodes::End(const core::StepPlan& plan) {
 
 void SimNodes::EndRow(const core::DecodeRow& row, core::StepResult& result) {
   Entry& entry = table_.at(row.sequence);
+  entry.row_under_way = false;
   std::vector<Slot>& slots = slots_[entry.join.memory_node];
   Slot& target = slots[entry.slots[row.position]];
   if (target.owners != std::vector<core::SequenceId>{row.sequence}) {

@@ -40,6 +40,7 @@ class SimNodes {
     uint32_t chunk_started = 0;
     bool prefilled = false;  // Ended its last chunk, or its parent's.
     bool finished = false;   // Rows are dead.
+    bool row_under_way = false;
     bool has_scratch = false;
     uint32_t scratch_offset = 0;
   };

@@ -35,6 +35,7 @@ core::SchedulerOptions MakeOptions(Prng& random) {
                                     .slots = Between(random, 12, random.Chance(0.7) ? 80 : 600),
                                     .bandwidth_bytes_per_second = 1.0 + random.Uniform()});
   }
+  options.lanes_auto = options.running_max % 2 == 0;
   return options;
 }
 

@@ -63,6 +63,7 @@ void SimReach::Add(const SimReach& other) {
   queue_full += other.queue_full;
   refused += other.refused;
   cancels += other.cancels;
+  lane_moves += other.lane_moves;
   tokens_waited += other.tokens_waited;
 }
 
@@ -74,7 +75,7 @@ std::string SimReach::ToString() const {
       ", sat out ", rows_sat_out, ", leave-only plans ", leave_only_plans, ", chunks beside rows ",
       chunks_beside_rows, ", several prompts in a step ", several_prompts_in_a_step, ", epochs ",
       epochs, ", ended by loss ", ended_by_loss, ", queue full ", queue_full, ", refused ", refused,
-      ", cancels ", cancels, ", tokens waited ", tokens_waited);
+      ", cancels ", cancels, ", lane moves ", lane_moves, ", tokens waited ", tokens_waited);
 }
 
 SimWorld::SimWorld(const SimOptions& options)
@@ -83,6 +84,7 @@ SimWorld::SimWorld(const SimOptions& options)
       workload_(MakeWorkload(random_)),
       scheduler_(workload_.options, MakeOrder(workload_.priority_order)),
       replicas_random_(options.seed + 1),
+      costs_random_(options.seed + 2),
       nodes_(std::make_unique<SimNodes>(workload_.options, 0, random_())),
       links_(workload_.options.lanes),
       memory_nodes_(workload_.options.memory_nodes) {
@@ -134,6 +136,7 @@ SimReport SimWorld::Run() {
   const core::SchedulerStats stats = scheduler_.Stats();
   report_.reach.preemptions = stats.preemptions;
   report_.reach.rows_dead = stats.rows_dead;
+  report_.reach.lane_moves = stats.lane_moves;
   report_.reach.reservations_revoked = revoked_before_ + scheduler_.kv().ReservationsRevoked();
   return report_;
 }
@@ -223,7 +226,22 @@ void SimWorld::ChangeReplicas() {
   }
 }
 
+// Measured times that ask for one lane or for many.
+void SimWorld::ChangeCosts() {
+  core::LaneCosts costs{.replicas = replicas_, .measured = costs_random_.Chance(0.9)};
+  if (costs_random_.Chance(0.5)) {
+    costs.slice_fixed = 1;
+  } else {
+    costs.slice_per_row = 1;
+    costs.attention_per_token = 0.1;
+  }
+  scheduler_.SetLaneCosts(costs);
+}
+
 void SimWorld::Plan() {
+  if (costs_random_.Chance(0.02)) {
+    ChangeCosts();
+  }
   std::vector<core::StepPlan> plans;
   scheduler_.Plan(plans);
   for (core::StepPlan& plan : plans) {

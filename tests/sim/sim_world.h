@@ -67,6 +67,7 @@ struct SimReach {
   uint64_t queue_full = 0;
   uint64_t refused = 0;
   uint64_t cancels = 0;
+  uint64_t lane_moves = 0;
   uint64_t tokens_waited = 0;  // Reports with tokens that were not the last of their step.
 
   void Add(const SimReach& other);
@@ -113,6 +114,7 @@ class SimWorld {
   void Cancel(core::SequenceId sequence);
   void ChangeEpoch();
   void ChangeReplicas();
+  void ChangeCosts();
   void Plan();
   void Send(core::StepPlan plan);
   void Observe(const core::StepPlan& plan);
@@ -131,6 +133,7 @@ class SimWorld {
   SimWorkload workload_;
   core::Scheduler scheduler_;
   Prng replicas_random_;
+  Prng costs_random_;
   uint32_t replicas_ = 1;  // Compute nodes of the epoch.
   core::StepReports reports_;
   SimAuditor auditor_;

@@ -13,6 +13,7 @@
 #include "common/status_macros.h"
 #include "common/version.h"
 #include "compute_node/compute_node.h"
+#include "coordinator/core/sequence_kv.h"
 #include "kernels/attention.h"
 #include "kernels/dense.h"
 #include "memory_node/memory_node.h"
@@ -183,6 +184,9 @@ coordinator::EngineOptions LocalCluster::MakeEngineOptions() const {
                        .sequence_tokens_max = options_.sequence_tokens_max,
                        .running_max = options_.running_max,
                        .waiting_max = options_.waiting_max};
+  if (options_.partition == Partition::kTokenRange) {
+    options.scheduler.span_tokens = core::SpanTokensFor(options_.sequence_tokens_max);
+  }
   return options;
 }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The rule of ChooseVerbsPort; pure, so that it is tested without a device.
+// The rule of ChooseVerbsPort, which is pure, so that it is tested without a device.
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -60,7 +61,7 @@ absl::StatusOr<VerbsGid> ChooseGid(const VerbsPort& port, const VerbsOptions& op
 }
 
 absl::StatusOr<VerbsPort> ChoosePort(const std::vector<VerbsPort>& ports,
-                                     const VerbsOptions& options) {
+                                     const VerbsOptions& options, const PciPlace& near) {
   if (ports.empty()) {
     return absl::FailedPreconditionError(
         "verbs: this host has no RDMA device; use ucx:// over Ethernet, or `rdma link add rxe0 "
@@ -90,22 +91,45 @@ absl::StatusOr<VerbsPort> ChoosePort(const std::vector<VerbsPort>& ports,
         absl::StrCat("verbs: no port is active: ", Describe(ports),
                      "; look at the cable, and `ip link set INTERFACE up`"));
   }
-  return *std::max_element(fitting.begin(), fitting.end(),
-                           [](const VerbsPort& a, const VerbsPort& b) { return a.gbit < b.gbit; });
+  const auto rank = [&](const VerbsPort& port) {
+    const PciDistance distance =
+        near.path.empty() ? PciDistance::kHost : DistanceOf(near, port.place);
+    return std::pair(distance, -port.gbit);
+  };
+  return *std::min_element(
+      fitting.begin(), fitting.end(),
+      [&](const VerbsPort& a, const VerbsPort& b) { return rank(a) < rank(b); });
 }
 
 }  // namespace
 
 absl::StatusOr<VerbsChoice> ChooseVerbsPort(const std::vector<VerbsPort>& ports,
-                                            const VerbsOptions& options) {
+                                            const VerbsOptions& options, const PciPlace& near) {
   VerbsChoice choice;
-  LAMINA_ASSIGN_OR_RETURN(choice.port, ChoosePort(ports, options));
+  LAMINA_ASSIGN_OR_RETURN(choice.port, ChoosePort(ports, options, near));
   LAMINA_ASSIGN_OR_RETURN(choice.gid, ChooseGid(choice.port, options));
   choice.mtu = std::min(options.mtu.value_or(choice.port.mtu), choice.port.mtu);
   choice.reason =
       absl::StrCat(choice.port.device, " port ", choice.port.port, ", GID ", choice.gid.index, " (",
                    choice.gid.text, ", ", NameOf(choice.gid.kind), "), MTU ", choice.mtu);
+  if (!near.path.empty()) {
+    absl::StrAppend(&choice.reason, ", ", NameOf(DistanceOf(near, choice.port.place)), " as ",
+                    near.address());
+  }
   return choice;
+}
+
+absl::StatusOr<PciPlace> FindNear(const VerbsOptions& options) {
+  if (options.near.empty()) {
+    return PciPlace{};
+  }
+  PciPlace place = FindPciPlace("/sys/bus/pci/devices/" + options.near);
+  if (place.path.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "verbs: near=", options.near,
+        " is no PCI device of this host; `lspci -D` lists those that it has, like 0000:41:00.0"));
+  }
+  return place;
 }
 
 }  // namespace lamina::transport

@@ -111,7 +111,8 @@ void AddPorts(ibv_device* device, std::vector<VerbsPort>& ports) {
                      .mtu = BytesOf(port.active_mtu),
                      .gbit = LanesOf(port.active_width) * SpeedOf(port.active_speed),
                      .message_bytes_max = port.max_msg_sz,
-                     .gids = GidsOf(context.get(), number)});
+                     .gids = GidsOf(context.get(), number),
+                     .place = FindPciPlace("/sys/class/infiniband/" + name + "/device")});
   }
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "transport/verbs/pci_place.h"
 #include "transport/verbs/verbs_options.h"
 
 namespace lamina::transport {
@@ -35,6 +36,7 @@ struct VerbsPort {
   double gbit = 0;   // Active speed times width, Gbit/s.
   uint64_t message_bytes_max = 0;
   std::vector<VerbsGid> gids;
+  PciPlace place;  // Of the device.
 };
 
 // In the order of the devices' names. Empty where there is no RDMA device. Does I/O.
@@ -47,13 +49,18 @@ struct VerbsChoice {
   std::string reason;  // "rxe0 port 1, GID 1 (::ffff:192.0.2.1, RoCE v2), MTU 1024".
 };
 
-// The rule: the named device and port; else among the active ports the fastest, then the first by
-// name. Its GID: the named one; else RoCE v2 before RoCE v1, IPv4 before global IPv6 before link-
-// local. Its MTU: the smaller of the port's and the named one.
+// The rule: the named device and port; else among the active ports those nearest to `near` by PCI
+// Express, if it has a path, then the fastest, then the first by name. Its GID: the named one; else
+// RoCE v2 before RoCE v1, IPv4 before global IPv6 before link- local. Its MTU: the smaller of the
+// port's and the named one.
 //
 // Errors: kFailedPrecondition  none fits; says what there is and what to do.
 //         kPermissionDenied    the device may not be opened.
 absl::StatusOr<VerbsChoice> ChooseVerbsPort(const std::vector<VerbsPort>& ports,
-                                            const VerbsOptions& options);
+                                            const VerbsOptions& options, const PciPlace& near = {});
+
+// Where the device that options.near names sits; without a path when it names none. Does I/O.
+// Errors: kFailedPrecondition  this host has no such device.
+absl::StatusOr<PciPlace> FindNear(const VerbsOptions& options);
 
 }  // namespace lamina::transport

@@ -33,20 +33,24 @@ constexpr std::array kKeys = {
 };
 
 absl::Status UnknownKey(absl::string_view name) {
-  std::vector<std::string> known;
+  std::vector<std::string> known = {"near"};
   for (const Key& key : kKeys) {
     known.push_back(std::string(key.name));
   }
   const std::string nearest = NearestName(name, known);
   return absl::InvalidArgumentError(
-      absl::StrCat("verbs: unknown option \"", name, "\"; known are port, gid, mtu, timeout, ",
-                   "retries, rnr_retries, queue",
+      absl::StrCat("verbs: unknown option \"", name,
+                   "\"; known are near, port, gid, mtu, timeout, retries, rnr_retries, queue",
                    nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?")));
 }
 
 absl::Status SetOption(absl::string_view text, VerbsOptions& options) {
   const std::pair<absl::string_view, absl::string_view> parts =
       absl::StrSplit(text, absl::MaxSplits('=', 1));
+  if (parts.first == "near") {
+    options.near = std::string(parts.second);
+    return absl::OkStatus();
+  }
   const auto* key = std::find_if(kKeys.begin(), kKeys.end(),
                                  [&](const Key& known) { return known.name == parts.first; });
   if (key == kKeys.end()) {

@@ -38,7 +38,8 @@ uint32_t RandomPacketNumber() {
 absl::StatusOr<std::unique_ptr<VerbsLocal>> VerbsLocal::Open(const VerbsOptions& options) {
   auto local = std::make_unique<VerbsLocal>();
   local->options = options;
-  LAMINA_ASSIGN_OR_RETURN(local->choice, ChooseVerbsPort(ListVerbsPorts(), options));
+  LAMINA_ASSIGN_OR_RETURN(const PciPlace near, FindNear(options));
+  LAMINA_ASSIGN_OR_RETURN(local->choice, ChooseVerbsPort(ListVerbsPorts(), options, near));
   LAMINA_ASSIGN_OR_RETURN(local->context, OpenVerbsDevice(local->choice.port.device));
   local->domain.reset(ibv_alloc_pd(local->context.get()));
   if (local->domain == nullptr) {

@@ -6,7 +6,9 @@
 
 #include <limits>
 
+#include "kernels/canonical_math.h"
 #include "kernels/cpu/attention_internal.h"
+#include "kernels/partial.h"
 #include "tests/unit/kernels/attention_fixture.h"
 
 namespace lamina::kernels {
@@ -54,6 +56,68 @@ TEST(AttentionInvarianceTest, AnyCutIntoChunksHasTheSameBits) {
       cut.insert(cut.end(), rows.begin(), rows.end());
     }
     ASSERT_EQ(cut, whole) << chunk;
+  }
+}
+
+// The extents of tokens [first, first + count).
+std::vector<Extent> Cut(absl::Span<const Extent> extents, uint32_t first, uint32_t count) {
+  std::vector<Extent> cut;
+  uint32_t at = 0;
+  for (const Extent& extent : extents) {
+    const uint32_t begin = std::max(first, at);
+    const uint32_t end = std::min(first + count, at + extent.tokens);
+    if (begin < end) {
+      cut.push_back({.first_slot = extent.first_slot + begin - at, .tokens = end - begin});
+    }
+    at += extent.tokens;
+  }
+  return cut;
+}
+
+// One row's attention from the partials of spans of `span` tokens, merged as they come.
+std::vector<BFloat16> FromSpans(const AttentionProblem& problem, const AttentionKernel& kernel,
+                                ThreadPool& pool, uint32_t tokens, uint32_t span) {
+  const AttentionDescriptor& d = problem.descriptor();
+  std::vector<PartialStack> stacks(d.query_heads, PartialStack(d.head_dim));
+  const auto scratch = kernel.MakeScratch(d, 1, tokens, pool.threads());
+  AttentionItem item = problem.Item(0, 1, nullptr);
+  for (uint32_t first = 0; first < tokens; first += span) {
+    const uint32_t count = std::min(span, tokens - first);
+    const std::vector<Extent> extents = Cut(problem.Item(0, 1, nullptr).extents, first, count);
+    std::vector<float> partial(d.query_heads * PartialWidth(d));
+    item.extents = extents;
+    item.first_position = count - 1;
+    item.partial = partial.data();
+    kernel.Attend(d, problem.kv(), {&item, 1}, *scratch, pool);
+    for (uint32_t head = 0; head < d.query_heads; ++head) {
+      const float* own = partial.data() + head * PartialWidth(d);
+      stacks[head].Push(first / kBlockTokens, count == span ? span / kBlockTokens : 1, own,
+                        own[d.head_dim]);
+    }
+  }
+  std::vector<BFloat16> out;
+  std::vector<float> folded(d.head_dim);
+  for (PartialStack& stack : stacks) {
+    float lse;
+    stack.Fold(folded.data(), &lse);
+    for (const float x : folded) {
+      out.push_back(canonical::RoundOutput(x));
+    }
+  }
+  return out;
+}
+
+TEST(AttentionInvarianceTest, PartialsOfSpansMergeToTheBitsOfTheWhole) {
+  ThreadPool pool({.threads = 2});
+  for (const uint32_t tokens : {1u, 255u, 256u, 257u, 700u, 1024u, 1600u, 2048u, 3333u}) {
+    const AttentionProblem problem({Descriptor(64, 3, 3), tokens, 1, 200, tokens});
+    const std::vector<uint16_t> whole = Bits(problem.Attend(ReferenceAttention(), pool));
+    for (const AttentionKernel* kernel : AllKernels()) {
+      for (const uint32_t blocks : {1u, 2u, 4u, 8u}) {
+        ASSERT_EQ(Bits(FromSpans(problem, *kernel, pool, tokens, blocks * kBlockTokens)), whole)
+            << kernel->name() << " " << tokens << " tokens in spans of " << blocks << " blocks";
+      }
+    }
   }
 }
 

@@ -95,6 +95,7 @@ TEST(DoctorTest, HealthyHostHasNothingToFix) {
   HostFacts facts = WithPort(FakeRoot().Collect());
   facts.memlock_bytes = UINT64_MAX;
   facts.clock_synchronised = true;
+  facts.dev_shm_bytes = uint64_t{4} << 30;
   const ClusterConfig cluster = Cluster();
 
   for (const Finding& finding : CheckHost(facts, &cluster)) {
@@ -140,6 +141,31 @@ TEST(DoctorTest, SharedMemoryThatIsRefusedIsFound) {
   setrlimit(RLIMIT_NOFILE, &before);
 
   ExpectExplained(Find(CheckHost(facts, nullptr), "shared_memory"), State::kFail);
+}
+
+TEST(DoctorTest, SmallLimitOfFilesIsFound) {
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit small = {.rlim_cur = std::min<rlim_t>(1 << 20, before.rlim_max),
+                        .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const HostFacts facts = CollectHostFacts("");
+  setrlimit(RLIMIT_FSIZE, &before);
+
+  const Finding finding = Find(CheckHost(facts, nullptr), "shared_memory_limits");
+
+  ExpectExplained(finding, State::kFail);
+  EXPECT_EQ(finding.fix, "ulimit -f unlimited");
+}
+
+TEST(DoctorTest, HostWithoutDevShmIsFound) {
+  HostFacts facts = FakeRoot().Collect();
+  EXPECT_EQ(facts.dev_shm_bytes, 0u);  // The folder is not there.
+
+  ExpectExplained(Find(CheckHost(facts, nullptr), "shared_memory_limits"), State::kWarn);
+
+  facts.dev_shm_bytes = uint64_t{64} << 20;  // That of a container.
+  EXPECT_THAT(Find(CheckHost(facts, nullptr), "shared_memory_limits").found, HasSubstr("64.0 MiB"));
 }
 
 TEST(DoctorTest, ClockThatRunsFreeIsFound) {

@@ -5,10 +5,12 @@
 
 #include <algorithm>
 
+#include "client/doctor/interfaces.h"
 #include "client/doctor/peer_server.h"
 #include "common/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/client/fake_server.h"
 
 namespace lamina::doctor {
 namespace {
@@ -57,7 +59,7 @@ TEST(PeerChecksTest, HealthyPeerHasNothingToFix) {
 
   const Findings findings = Check(*server, {"shm"});
 
-  EXPECT_EQ(findings.size(), 5u);
+  EXPECT_EQ(findings.size(), 6u);
   for (const Finding& finding : findings) {
     EXPECT_EQ(finding.state, State::kOk) << finding.check << ": " << finding.found;
     EXPECT_THAT(finding.why, Not(IsEmpty())) << finding.check;
@@ -78,6 +80,42 @@ TEST(PeerChecksTest, PeerThatIsNotThereIsFoundAndNothingElseTried) {
   EXPECT_EQ(findings[0].check, "peer");
   EXPECT_THAT(findings[0].found, HasSubstr(address));
   EXPECT_THAT(findings[0].fix, HasSubstr("lamina doctor --serve"));
+}
+
+TEST(PeerChecksTest, ProgramThatIsNoDoctorIsFound) {
+  client::FakeServer server;
+
+  const Findings findings = CheckPeer({.address = server.address(), .transports = {"shm"}});
+
+  ASSERT_EQ(findings.size(), 1u);
+  ExpectExplained(findings[0], State::kFail);
+  EXPECT_THAT(findings[0].found, HasSubstr("is no doctor"));
+}
+
+TEST(PeerChecksTest, OtherMtuIsFoundAndTheSmallerOneIsRaised) {
+  const Interface loopback = WithAddress(ListInterfaces(), "127.0.0.1");
+  ASSERT_FALSE(loopback.name.empty());
+  const auto smaller =
+      Serve({.interfaces = {{.name = "eth7", .address = "127.0.0.1", .mtu = loopback.mtu - 100}}});
+  const auto larger =
+      Serve({.interfaces = {{.name = "eth7", .address = "127.0.0.1", .mtu = loopback.mtu + 100}}});
+
+  const Finding there = Find(Check(*smaller, {}), "peer.mtu");
+  const Finding here = Find(Check(*larger, {}), "peer.mtu");
+
+  ExpectExplained(there, State::kWarn);
+  EXPECT_THAT(there.fix, AllOf(HasSubstr("ip link set eth7 mtu"), HasSubstr("# there")));
+  ExpectExplained(here, State::kWarn);
+  EXPECT_THAT(here.fix, AllOf(HasSubstr("ip link set " + loopback.name), HasSubstr("# here")));
+}
+
+TEST(PeerChecksTest, MtuBehindATranslatedAddressIsUnknownAndNoFault) {
+  const auto server = Serve({.interfaces = {{.name = "eth7", .address = "192.0.2.7", .mtu = 1}}});
+
+  const Finding finding = Find(Check(*server, {}), "peer.mtu");
+
+  EXPECT_EQ(finding.state, State::kOk);
+  EXPECT_THAT(finding.found, HasSubstr("there unknown"));
 }
 
 TEST(PeerChecksTest, OtherVersionIsFound) {

@@ -178,10 +178,12 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"transport=[ucx, shm, ucx]", "names ucx twice"},
         BadValue{"verbs.gid=256", "verbs.gid"}, BadValue{"verbs.mtu=1500", "256, 512, 1024"},
         BadValue{"verbs.retries=7", "[0, 6]"}, BadValue{"verbs.device=a?b", "verbs.device"},
-        BadValue{"verbs.mtus=256", "did you mean 'mtu'"}, BadValue{"verbs.port=x", "verbs.port"},
+        BadValue{"verbs.near=gpu0", "verbs.near"}, BadValue{"verbs.mtus=256", "did you mean 'mtu'"},
+        BadValue{"verbs.port=x", "verbs.port"},
         BadValue{"pipeline.mode=circular", "rotational, fixed, sequential"},
         BadValue{"pipeline.lanes=0", "[1, 8]"}, BadValue{"pipeline.lanes=9", "[1, 8]"},
         BadValue{"pipeline={mode: sequential, lanes: 2}", "contradicts pipeline.mode sequential"},
+        BadValue{"pipeline.lanes=many", "not a whole number, nor auto"},
         BadValue{"partition=rows", "request, head, token_range"},
         BadValue{"policy=magic", "attend_remote, fetch_heads"},
         BadValue{"prefill.mode=lazy", "inline, dedicated"},
@@ -198,6 +200,35 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"limits.running_max=0", "[1, 4096]"},
         BadValue{"limits.waiting_max=0", "[1, 1048576]"},
         BadValue{"order=lifo", "fcfs, priority"}));
+
+TEST(ClusterConfigTest, LanesMayBeAutomatic) {
+  const auto config = Parse(kSmall, {"pipeline={lanes: auto}"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_TRUE(config->pipeline.lanes_auto);
+  EXPECT_EQ(config->pipeline.lanes, 2u);
+  EXPECT_THAT(ToYaml(*config), HasSubstr("lanes: auto"));
+}
+
+TEST(ClusterConfigTest, LanesAreAutomaticUnlessGivenOrSequential) {
+  const auto config = Parse(kSmall, {"pipeline={mode: rotational}"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_TRUE(config->pipeline.lanes_auto);
+  const auto given = Parse(kSmall, {"pipeline={lanes: 2}"});
+  ASSERT_TRUE(given.ok()) << given.status();
+  EXPECT_FALSE(given->pipeline.lanes_auto);
+  const auto sequential = Parse(kSmall, {"pipeline={mode: sequential}"});
+  ASSERT_TRUE(sequential.ok()) << sequential.status();
+  EXPECT_FALSE(sequential->pipeline.lanes_auto);
+  EXPECT_EQ(sequential->pipeline.lanes, 1u);
+}
+
+TEST(ClusterConfigTest, RefusesMoreLanesThanRows) {
+  EXPECT_THAT(ErrorOf(kSmall, {"pipeline.lanes=3", "limits.running_max=2"}),
+              HasSubstr("a lane would never have a row"));
+  const auto config = Parse(kSmall, {"pipeline={mode: rotational}", "limits.running_max=1"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->pipeline.lanes, 1u);
+}
 
 class NotServedTest : public testing::TestWithParam<BadValue> {};
 
@@ -216,7 +247,6 @@ INSTANTIATE_TEST_SUITE_P(
                     BadValue{"compute.0.host=node17", "localhost, 127.0.0.1"},
                     BadValue{"memory.0.host=node17", "localhost, 127.0.0.1"},
                     BadValue{"memory.0.device=cuda:1", "it serves: cpu"},
-                    BadValue{"partition=token_range", "it serves: request, head"},
                     BadValue{"policy=fetch_heads", "it serves: attend_remote"},
                     BadValue{"prefill.mode=dedicated", "it serves: inline"}));
 
@@ -251,11 +281,11 @@ TEST(ClusterConfigTest, NodesMayBeElsewhereWhereATransportReachesThem) {
 
 TEST(ClusterConfigTest, VerbsOptionsBecomeAUri) {
   EXPECT_EQ(VerbsConfig().Uri(), "verbs://");
-  const auto config = Parse(
-      kSmall, {"transport=[verbs, ucx]", "verbs={device: mlx5_1, gid: 3}", "verbs.retries=0"});
+  const auto config = Parse(kSmall, {"transport=[verbs, ucx]", "verbs={device: mlx5_1, gid: 3}",
+                                     "verbs.retries=0", "verbs.near=0000:41:00.0"});
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_THAT(config->transport, ElementsAre("verbs", "ucx"));
-  EXPECT_EQ(config->verbs.Uri(), "verbs://mlx5_1?gid=3&retries=0");
+  EXPECT_EQ(config->verbs.Uri(), "verbs://mlx5_1?near=0000:41:00.0&gid=3&retries=0");
   const auto again = Parse(ToYaml(*config));
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(again->verbs, config->verbs);

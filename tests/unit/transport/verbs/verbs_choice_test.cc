@@ -39,6 +39,41 @@ TEST(VerbsChoiceTest, TakesTheFastestActivePort) {
   EXPECT_EQ(ChooseVerbsPort(ports, {}).value().port.device, "b");
 }
 
+TEST(VerbsChoiceTest, TakesTheNearestToADeviceThenTheFastest) {
+  const PciPlace gpu = {.path = {"pci0000:40", "0000:40:01.0", "0000:41:00.0"}, .numa_node = 0};
+  std::vector<VerbsPort> ports = {Port("far", 800), Port("root", 400), Port("node", 800),
+                                  Port("switch", 100), Port("switch_too", 200)};
+  ports[0].place = {.path = {"pci0000:80", "0000:80:01.0", "0000:81:00.0"}, .numa_node = 1};
+  ports[1].place = {.path = {"pci0000:40", "0000:40:02.0", "0000:43:00.0"}, .numa_node = 0};
+  ports[2].place = {.path = {"pci0000:60", "0000:60:01.0", "0000:61:00.0"}, .numa_node = 0};
+  ports[3].place = {.path = {"pci0000:40", "0000:40:01.0", "0000:42:00.0"}, .numa_node = 0};
+  ports[4].place = ports[3].place;
+
+  for (const std::string wanted : {"switch_too", "switch", "root", "node", "far"}) {
+    const VerbsChoice choice = ChooseVerbsPort(ports, {}, gpu).value();
+    EXPECT_EQ(choice.port.device, wanted);
+    EXPECT_THAT(choice.reason, HasSubstr("as 0000:41:00.0"));
+    std::erase_if(ports, [&](const VerbsPort& port) { return port.device == wanted; });
+  }
+}
+
+TEST(VerbsChoiceTest, NamedDeviceOverridesTheNearest) {
+  const PciPlace gpu = {.path = {"pci0000:40", "0000:40:01.0", "0000:41:00.0"}, .numa_node = 0};
+  std::vector<VerbsPort> ports = {Port("a", 100), Port("b", 100)};
+  ports[0].place = gpu;
+
+  EXPECT_EQ(ChooseVerbsPort(ports, {}, gpu).value().port.device, "a");
+  EXPECT_EQ(ChooseVerbsPort(ports, {.device = "b"}, gpu).value().port.device, "b");
+}
+
+TEST(VerbsChoiceTest, DeviceThatIsNotOfThisHostIsAFailedPrecondition) {
+  const auto near = FindNear({.near = "ffff:ff:1f.7"});
+
+  EXPECT_TRUE(absl::IsFailedPrecondition(near.status()));
+  EXPECT_THAT(std::string(near.status().message()), HasSubstr("lspci -D"));
+  EXPECT_TRUE(FindNear({}).value().path.empty());
+}
+
 TEST(VerbsChoiceTest, TakesTheRoutableGid) {
   VerbsPort port = Port("a", 100);
   EXPECT_EQ(ChooseVerbsPort({port}, {}).value().gid.index, 3u);

@@ -15,11 +15,13 @@ TEST(VerbsOptionsTest, NothingMeansTheDefaults) {
 }
 
 TEST(VerbsOptionsTest, EveryKeyIsTaken) {
-  const VerbsOptions options =
-      ParseVerbsOptions("mlx5_1?port=2&gid=3&mtu=1024&timeout=18&retries=5&rnr_retries=4&queue=512")
-          .value();
+  const VerbsOptions options = ParseVerbsOptions(
+                                   "mlx5_1?near=0000:41:00.0&port=2&gid=3&mtu=1024&timeout=18&"
+                                   "retries=5&rnr_retries=4&queue=512")
+                                   .value();
 
   EXPECT_EQ(options, (VerbsOptions{.device = "mlx5_1",
+                                   .near = "0000:41:00.0",
                                    .port = 2,
                                    .gid = 3,
                                    .mtu = 1024,

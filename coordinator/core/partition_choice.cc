@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/core/partition_choice.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/status_macros.h"
+#include "common/units.h"
+#include "coordinator/core/sequence_kv.h"
+
+namespace lamina::core {
+namespace {
+
+// Heads may keep the slowest node busy for so much longer than an even split would.
+constexpr double kImbalanceMax = 1.25;
+
+uint64_t SlotBytes(absl::Span<const AttentionDescriptor> layers) {
+  uint64_t bytes = 0;
+  for (const AttentionDescriptor& layer : layers) {
+    bytes += 2 * uint64_t{layer.kv_width()} * 2;
+  }
+  return bytes;
+}
+
+absl::Status CheckWholeSequences(const PartitionNeeds& needs) {
+  const uint64_t slot_bytes = SlotBytes(needs.layers);
+  for (const HeadNode& node : needs.nodes) {
+    if (node.capacity_bytes / slot_bytes < needs.sequence_tokens_max) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "partition request: memory node ", node.name, " has ", FormatBytes(node.capacity_bytes),
+          ": room for ", node.capacity_bytes / slot_bytes, " tokens, but one request may have ",
+          needs.sequence_tokens_max, " (limits.sequence_tokens_max); raise its capacity to ",
+          FormatBytes(slot_bytes * needs.sequence_tokens_max), " or lower the limit"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckTokenRanges(const PartitionNeeds& needs) {
+  const uint64_t slot_bytes = SlotBytes(needs.layers);
+  std::vector<MemoryNodeShare> shares;
+  for (const HeadNode& node : needs.nodes) {
+    shares.push_back({.name = node.name,
+                      .slots = static_cast<uint32_t>(std::min<uint64_t>(
+                          node.capacity_bytes / slot_bytes, uint64_t{1} << 31))});
+  }
+  return CheckSpans(needs.layers, shares, SpanTokensFor(needs.sequence_tokens_max),
+                    needs.sequence_tokens_max);
+}
+
+absl::StatusOr<HeadSplit> SplitHeads(const PartitionNeeds& needs) {
+  return ShareHeads(needs.layers, needs.nodes, needs.sequence_tokens_max);
+}
+
+}  // namespace
+
+absl::Status CheckPartition(Partition partition, const PartitionNeeds& needs) {
+  switch (partition) {
+    case Partition::kRequest:
+      return CheckWholeSequences(needs);
+    case Partition::kHead:
+      return SplitHeads(needs).status();
+    case Partition::kTokenRange:
+      return CheckTokenRanges(needs);
+    case Partition::kAuto:
+      return ChoosePartition(needs).status();
+  }
+  return absl::InternalError("no such partition");
+}
+
+absl::StatusOr<PartitionChoice> ChoosePartition(const PartitionNeeds& needs) {
+  const size_t nodes = needs.nodes.size();
+  const absl::Status whole = CheckWholeSequences(needs);
+  if (whole.ok() && nodes == 1) {
+    return PartitionChoice{Partition::kRequest, "there is one memory node"};
+  }
+  const bool few = needs.running_max < 2 * nodes;
+  if (whole.ok() && !few) {
+    return PartitionChoice{
+        Partition::kRequest,
+        absl::StrCat("every memory node has room for a request of ", needs.sequence_tokens_max,
+                     " tokens, and up to ", needs.running_max, " requests keep ", nodes,
+                     " nodes busy")};
+  }
+  const std::string reason =
+      whole.ok() ? absl::StrCat("at most ", needs.running_max, " requests for ", nodes, " nodes")
+                 : absl::StrCat("a request of ", needs.sequence_tokens_max,
+                                " tokens does not fit into every memory node");
+  const absl::StatusOr<HeadSplit> split = SplitHeads(needs);
+  const absl::Status ranges = CheckTokenRanges(needs);
+  if (split.ok() && (split->imbalance <= kImbalanceMax || !ranges.ok())) {
+    return PartitionChoice{
+        Partition::kHead,
+        absl::StrFormat("%s, and the heads divide: the slowest node takes %.2f times an even "
+                        "split's time",
+                        reason, split->imbalance)};
+  }
+  if (ranges.ok()) {
+    return PartitionChoice{Partition::kTokenRange,
+                           absl::StrCat(reason, ", and the KV heads do not divide over the nodes")};
+  }
+  if (whole.ok()) {
+    return PartitionChoice{Partition::kRequest,
+                           absl::StrCat("neither heads nor token ranges can be spread: ",
+                                        split.status().message(), "; ", ranges.message())};
+  }
+  return absl::FailedPreconditionError(absl::StrCat("no partition can be served: ", whole.message(),
+                                                    "; ", split.status().message(), "; ",
+                                                    ranges.message()));
+}
+
+}  // namespace lamina::core

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Partition token_range: sequences are cut into spans, of which this node holds some. A row comes
+// to every node that holds a span it sees; each answers one partial for each of these. Rows whose
+// own token lies here come first, with k and v; the others bring q alone.
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "control/epoch_shape.h"
+#include "memory_node/attention_worker.h"
+
+namespace lamina::memory_node {
+
+// Every node counts all tokens of every sequence, and keeps the slots of its own spans.
+absl::Status AttentionWorker::GrantToSpan(Sequence& sequence, const core::SlotGrant& grant) {
+  const uint32_t span_tokens = options_.config.span_tokens;
+  const uint32_t index = sequence.tokens / span_tokens;
+  if (grant.extent.tokens > (index + 1) * span_tokens - sequence.tokens) {
+    return absl::InternalError(absl::StrCat("plan grants sequence ", grant.sequence, " slots for [",
+                                            sequence.tokens, ", +", grant.extent.tokens,
+                                            "), across the border of spans of ", span_tokens));
+  }
+  sequence.tokens += grant.extent.tokens;
+  if (grant.memory_node != options_.node) {
+    return absl::OkStatus();
+  }
+  if (sequence.spans.empty() || sequence.spans.back().index != index) {
+    sequence.spans.push_back({.index = index});
+  }
+  Span& span = sequence.spans.back();
+  AppendExtent(span.extents, grant.extent);
+  span.tokens += grant.extent.tokens;
+  return absl::OkStatus();
+}
+
+// The slots of those of tokens [first, first + tokens) that lie here.
+absl::StatusOr<std::vector<Extent>> AttentionWorker::SpanSlotsOf(const Sequence& sequence,
+                                                                 uint32_t first,
+                                                                 uint32_t tokens) const {
+  const uint32_t span_tokens = options_.config.span_tokens;
+  std::vector<Extent> slots;
+  for (const Span& span : sequence.spans) {
+    const uint32_t start = span.index * span_tokens;
+    const uint32_t begin = std::max(first, start);
+    const uint32_t end = std::min(first + tokens, start + span_tokens);
+    if (begin >= end) {
+      continue;
+    }
+    LAMINA_ASSIGN_OR_RETURN(const std::vector<Extent> part,
+                            SlotsOf(span.extents, span.tokens, begin - start, end - begin));
+    slots.insert(slots.end(), part.begin(), part.end());
+  }
+  return slots;
+}
+
+// Adds the row if it sees a span that lies here.
+absl::Status AttentionWorker::CollectSpanRow(const Sequence& sequence, uint32_t position,
+                                             Lane& lane) const {
+  const uint32_t span_tokens = options_.config.span_tokens;
+  Row row{.sequence = &sequence, .position = position, .own = false};
+  for (const Span& span : sequence.spans) {
+    row.partials += span.index * span_tokens <= position;
+  }
+  if (row.partials == 0) {
+    return absl::OkStatus();
+  }
+  LAMINA_ASSIGN_OR_RETURN(const std::vector<Extent> slot, SpanSlotsOf(sequence, position, 1));
+  if (!slot.empty()) {
+    row.own = true;
+    row.slot = slot[0];
+  }
+  lane.rows.push_back(row);
+  return absl::OkStatus();
+}
+
+// A span is attended as a sequence of its own, with positions counted from its start.
+void AttentionWorker::CollectSpanItems(const Row& row, const BFloat16* q, size_t q_stride,
+                                       const AttentionDescriptor& shape, float*& partial) {
+  const uint32_t span_tokens = options_.config.span_tokens;
+  for (const Span& span : row.sequence->spans) {
+    const uint32_t start = span.index * span_tokens;
+    if (start > row.position) {
+      break;
+    }
+    items_.push_back({.extents = span.extents,
+                      .first_position = std::min(row.position - start, span_tokens - 1),
+                      .query_tokens = 1,
+                      .q = q,
+                      .q_stride = q_stride,
+                      .partial = partial});
+    partial += shape.query_heads * kernels::PartialWidth(shape);
+  }
+}
+
+}  // namespace lamina::memory_node

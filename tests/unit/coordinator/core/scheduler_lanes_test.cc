@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Over how many lanes sequences are spread, and how they change lanes.
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <set>
+
+#include "tests/unit/coordinator/core/scheduler_fixture.h"
+
+namespace lamina::core {
+namespace {
+
+class SchedulerLanesTest : public SchedulerTest {
+ protected:
+  void MakeLanes(uint32_t lanes) {
+    SchedulerOptions options = SmallOptions();
+    options.lanes = lanes;
+    options.lanes_auto = true;
+    Make(options);
+  }
+
+  // Slices cost what weights cost, whatever the rows.
+  static LaneCosts BoundByWeights() {
+    return {.slice_fixed = 1e-3, .attention_per_token = 1e-9, .measured = true};
+  }
+  // Slices and attentions take about as long as each other, by rows and by tokens.
+  static LaneCosts Balanced() {
+    return {.slice_per_row = 1e-3, .attention_per_token = 3e-5, .measured = true};
+  }
+
+  // Plans and answers so many steps; the lanes that had rows in the last two plans of each.
+  void Steps(int count) {
+    for (int i = 0; i < count; ++i) {
+      Plan();
+      StepDone();
+    }
+  }
+
+  std::vector<uint32_t> RowsOfLanes() const {
+    std::vector<uint32_t> rows;
+    for (const SchedulerStats::Lane& lane : scheduler_->Stats().lanes) {
+      rows.push_back(lane.rows);
+    }
+    return rows;
+  }
+};
+
+TEST_F(SchedulerLanesTest, FewerRowsThanLanesRunInOne) {
+  MakeLanes(3);
+  ASSERT_TRUE(Submit(1, 5, 60).ok());
+  ASSERT_TRUE(Submit(2, 5, 60).ok());
+  Steps(10);
+  EXPECT_EQ(RowsOfLanes(), (std::vector<uint32_t>{2, 0, 0}));
+  ASSERT_TRUE(Submit(3, 5, 60).ok());
+  Steps(20);
+  EXPECT_EQ(RowsOfLanes(), (std::vector<uint32_t>{1, 1, 1}));
+  RunUntilIdle();
+  for (SequenceId id = 1; id <= 3; ++id) {
+    EXPECT_EQ(IndicesOf(id).size(), 55u);
+    ASSERT_NE(EndOf(id), nullptr);
+  }
+}
+
+TEST_F(SchedulerLanesTest, LanesAreEvenedOutWhenOthersLeave) {
+  MakeLanes(2);
+  for (SequenceId id = 1; id <= 8; ++id) {
+    ASSERT_TRUE(Submit(id, 5, 100).ok());
+  }
+  Steps(10);
+  ASSERT_EQ(RowsOfLanes(), (std::vector<uint32_t>{4, 4}));
+  for (const SequenceId id : {1u, 3u, 5u}) {
+    scheduler_->Finish(id);
+  }
+  Steps(30);
+  std::vector<uint32_t> rows = RowsOfLanes();
+  std::sort(rows.begin(), rows.end());
+  EXPECT_EQ(rows, (std::vector<uint32_t>{2, 3}));
+  EXPECT_GT(scheduler_->Stats().lane_moves, 0u);
+  RunUntilIdle();
+  for (const SequenceId id : {2u, 4u, 6u, 7u, 8u}) {
+    std::vector<uint32_t> all(95);
+    for (uint32_t i = 0; i < all.size(); ++i) {
+      all[i] = i;
+    }
+    EXPECT_EQ(IndicesOf(id), all);  // None twice, none left out.
+  }
+}
+
+TEST_F(SchedulerLanesTest, MeasuredTimesDecide) {
+  MakeLanes(2);
+  for (SequenceId id = 1; id <= 6; ++id) {
+    ASSERT_TRUE(Submit(id, 5, 128).ok());
+  }
+  Steps(10);
+  ASSERT_EQ(RowsOfLanes(), (std::vector<uint32_t>{3, 3}));
+  scheduler_->SetLaneCosts(BoundByWeights());
+  Steps(20);
+  EXPECT_EQ(RowsOfLanes(), (std::vector<uint32_t>{6, 0}));
+  EXPECT_EQ(scheduler_->lane_count().lanes, 1u);
+  EXPECT_THAT(scheduler_->lane_count().why, testing::HasSubstr("1 of 2 lanes: 6 rows"));
+  scheduler_->SetLaneCosts(Balanced());
+  Steps(30);
+  EXPECT_EQ(RowsOfLanes(), (std::vector<uint32_t>{3, 3}));
+  RunUntilIdle();
+  EXPECT_EQ(scheduler_->kv().SlotsFree(0), 1000u);
+}
+
+TEST_F(SchedulerLanesTest, ASequenceOnItsWayMayBeEndedOrPreempted) {
+  SchedulerOptions options = SmallOptions(60);
+  options.lanes = 2;
+  options.lanes_auto = true;
+  Make(options);
+  for (SequenceId id = 1; id <= 6; ++id) {
+    ASSERT_TRUE(Submit(id, 5, 50).ok());
+  }
+  int steps = 0;
+  do {
+    Plan();
+    scheduler_->SetLaneCosts(++steps % 8 < 4 ? BoundByWeights() : Balanced());
+    ASSERT_LT(steps, 10'000);
+    if (steps == 20) {
+      scheduler_->Finish(2);
+      EXPECT_TRUE(scheduler_->Audit().ok()) << scheduler_->Audit();
+    }
+  } while (StepDone());
+  EXPECT_FALSE(scheduler_->HasWork());
+  EXPECT_GT(scheduler_->Stats().lane_moves, 0u);
+  EXPECT_GT(scheduler_->Stats().preemptions, 0u);
+  for (const SequenceId id : {1u, 3u, 4u, 5u, 6u}) {
+    EXPECT_EQ(IndicesOf(id).size(), 45u);
+  }
+  EXPECT_EQ(scheduler_->kv().SlotsFree(0), 60u);
+}
+
+}  // namespace
+}  // namespace lamina::core

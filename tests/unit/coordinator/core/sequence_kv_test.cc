@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Sequences cut into spans: their slots, and how the scheduler spreads them.
+#include "coordinator/core/sequence_kv.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+
+#include "tests/unit/coordinator/core/scheduler_fixture.h"
+
+namespace lamina::core {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(SequenceKvTest, UncutIsOneSpan) {
+  SequenceKv kv({.slots = {100}}, 0);
+  kv.Open(7);
+  EXPECT_EQ(kv.RoomInSpan(7), 0u);
+  kv.BeginSpan(7, 0);
+  EXPECT_EQ(kv.RoomInSpan(7), UINT32_MAX);
+  const auto granted = kv.Append(7, 100);
+  ASSERT_TRUE(granted.ok()) << granted.status();
+  EXPECT_EQ(kv.TokensOf(7), 100u);
+  EXPECT_EQ(kv.Append(7, 1).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(kv.Audit().ok()) << kv.Audit();
+}
+
+TEST(SequenceKvTest, SpansLieWhereTheyBegan) {
+  SequenceKv kv({.slots = {1000, 1000}}, 256);
+  kv.Open(7);
+  for (const uint32_t node : {1u, 0u, 1u}) {
+    kv.BeginSpan(7, node);
+    EXPECT_EQ(kv.RoomInSpan(7), 256u);
+    const auto granted = kv.Append(7, 256);
+    ASSERT_TRUE(granted.ok()) << granted.status();
+    for (const SlotGrant& grant : *granted) {
+      EXPECT_EQ(grant.memory_node, node);
+    }
+    EXPECT_EQ(kv.RoomInSpan(7), 0u);
+  }
+  EXPECT_EQ(kv.TokensOn(7, 0), 256u);
+  EXPECT_EQ(kv.TokensOn(7, 1), 512u);
+  const std::vector<SlotGrant> shared = kv.Fork(7, 8, 300);
+  EXPECT_EQ(kv.TokensOn(8, 1), 256u);
+  EXPECT_EQ(kv.TokensOn(8, 0), 44u);
+  EXPECT_EQ(kv.RoomInSpan(8), 212u);
+  EXPECT_EQ(shared.front().sequence, 8u);
+  EXPECT_TRUE(kv.Audit().ok()) << kv.Audit();
+  kv.Release(7, 1);
+  kv.Recycle(1);
+  EXPECT_EQ(kv.directory().SlotsFree(0), 956u);
+  EXPECT_EQ(kv.directory().SlotsFree(1), 744u);
+  kv.Release(8, 2);
+  kv.Recycle(2);
+  EXPECT_EQ(kv.directory().SlotsFree(1), 1000u);
+  EXPECT_TRUE(kv.Audit().ok()) << kv.Audit();
+}
+
+TEST(SpanTokensTest, ArePowersOfTwoOfBlocksAndAtMostEight) {
+  EXPECT_EQ(SpanTokensFor(2), 256u);
+  EXPECT_EQ(SpanTokensFor(2048), 256u);
+  EXPECT_EQ(SpanTokensFor(2049), 512u);
+  EXPECT_EQ(SpanTokensFor(8192), 1024u);
+  EXPECT_EQ(SpanTokensFor(1048576), 131072u);
+}
+
+TEST(CheckSpansTest, SaysWhatIsMissing) {
+  const std::vector<AttentionDescriptor> layers = {
+      {.query_heads = 4, .kv_heads = 2, .head_dim = 64}};
+  const std::vector<MemoryNodeShare> nodes = {{.name = "big", .slots = 600},
+                                              {.name = "small", .slots = 255}};
+  EXPECT_THAT(std::string(CheckSpans(layers, nodes, 256, 700).message()),
+              HasSubstr("memory node small has room for 255 tokens"));
+  EXPECT_THAT(std::string(CheckSpans(layers, {nodes[0]}, 256, 513).message()),
+              HasSubstr("room for 512 tokens in spans of 256"));
+  EXPECT_TRUE(CheckSpans(layers, {nodes[0]}, 256, 512).ok());
+  std::vector<AttentionDescriptor> windowed = layers;
+  windowed[0].window = 100;
+  EXPECT_THAT(std::string(CheckSpans(windowed, nodes, 256, 1).message()),
+              HasSubstr("sliding window"));
+}
+
+class SchedulerSpansTest : public SchedulerTest {
+ protected:
+  void MakeNodes(const std::vector<uint32_t>& slots) {
+    SchedulerOptions options{.rows_max = 16,
+                             .step_tokens_max = 256,
+                             .chunk_tokens = 256,
+                             .scratch_tokens = 4096,
+                             .sequence_tokens_max = 2048,
+                             .admission_headroom = 4,
+                             .span_tokens = 256};
+    for (size_t i = 0; i < slots.size(); ++i) {
+      options.memory_nodes.push_back({.name = std::string(1, static_cast<char>('a' + i)),
+                                      .slots = slots[i],
+                                      .bandwidth_bytes_per_second = 1});
+    }
+    Make(options);
+  }
+};
+
+TEST_F(SchedulerSpansTest, ALongSequenceIsSpreadEvenly) {
+  MakeNodes({2000, 2000});
+  ASSERT_TRUE(Submit(1, 1000, 1100).ok());
+  std::vector<uint32_t> granted(2);
+  while (EndOf(1) == nullptr) {
+    for (const StepPlan& plan : Plan()) {
+      for (const SlotGrant& grant : plan.grants) {
+        granted[grant.memory_node] += grant.extent.tokens;
+      }
+    }
+    ASSERT_TRUE(StepDone());
+  }
+  EXPECT_EQ(granted[0] + granted[1], 1099u);
+  EXPECT_EQ(std::max(granted[0], granted[1]), 587u);  // 2 of 5 spans, of which the last has 75.
+  EXPECT_EQ(IndicesOf(1).size(), 100u);
+}
+
+TEST_F(SchedulerSpansTest, ASequenceMayBeLongerThanAnyNode) {
+  MakeNodes({600, 600, 300});
+  EXPECT_THAT(std::string(Submit(1, 1000, 1400).message()),
+              HasSubstr("the memory nodes have room for 1280"));
+  ASSERT_TRUE(Submit(2, 1000, 1281).ok());
+  RunUntilIdle();
+  EXPECT_EQ(IndicesOf(2).size(), 281u);
+  for (uint32_t node = 0; node < 3; ++node) {
+    EXPECT_EQ(scheduler_->kv().SlotsFree(node), node == 2 ? 300u : 600u);
+  }
+}
+
+TEST_F(SchedulerSpansTest, EveryOneEndsWhenSlotsRunOut) {
+  MakeNodes({520, 520, 300});
+  for (SequenceId id = 1; id <= 12; ++id) {
+    ASSERT_TRUE(
+        Submit(id, 20 + 7 * static_cast<uint32_t>(id), 600 + 50 * static_cast<uint32_t>(id % 5))
+            .ok());
+  }
+  RunUntilIdle();
+  EXPECT_GT(scheduler_->Stats().preemptions, 0u);
+  for (SequenceId id = 1; id <= 12; ++id) {
+    ASSERT_NE(EndOf(id), nullptr);
+    EXPECT_EQ(EndOf(id)->reason, FinishReason::kLength);
+    EXPECT_EQ(IndicesOf(id).size(), 600 + 50 * (id % 5) - (20 + 7 * id));
+  }
+}
+
+TEST_F(SchedulerSpansTest, ALostNodeTakesTheSequencesWithASpanOnIt) {
+  MakeNodes({2000, 2000});
+  ASSERT_TRUE(Submit(1, 1000, 1100).ok());
+  ASSERT_TRUE(Submit(2, 10, 1100).ok());
+  for (int i = 0; i < 12; ++i) {
+    Plan();
+    ASSERT_TRUE(StepDone());
+  }
+  const std::string home = joins_[2].memory_node == 0 ? "a" : "b";
+  const std::string other = home == "a" ? "b" : "a";
+  scheduler_->StartEpoch(2, {{.name = home, .slots = 2000, .bandwidth_bytes_per_second = 1}},
+                         {other}, events_);
+  ASSERT_NE(EndOf(1), nullptr);
+  EXPECT_EQ(EndOf(1)->status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(EndOf(2), nullptr);
+}
+
+}  // namespace
+}  // namespace lamina::core
