@@ -6,8 +6,8 @@ lamina-bench-gateway over HTTP. Rounds alternate, so that a disturbance hits bot
 the medians. The gateway's own processor time for a token stands beside. With --batch it is `lamina batch`
 against `lamina bench` instead.
 
-The compute node has core 0, the memory node core 1, and as in deploy/clusters/local.yaml the coordinator and the
-gateway are beside the memory node; so are both clients. --cores '' lets all these go where the kernel puts them.
+The compute node has core 0, the memory node core 1. The coordinator, the gateway and both clients run where the
+kernel puts them; --cores 1 keeps them beside the memory node.
 """
 
 import argparse
@@ -84,7 +84,7 @@ def main():
     parser.add_argument("--tokens", type=int, default=32, help="of each answer")
     parser.add_argument("--input-tokens", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--cores", default="1", help="of the coordinator, the gateway and the clients; '' for any")
+    parser.add_argument("--cores", default="", help="of the coordinator, the gateway and the clients; none for any")
     parser.add_argument("--batch", action="store_true", help="`lamina batch` instead of the gateway")
     arguments = parser.parse_args()
     other = batch if arguments.batch else http

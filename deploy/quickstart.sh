@@ -41,8 +41,7 @@ first_cores() {
 fit=()
 read -r core_a core_b < <(first_cores)
 if [[ "$core_a $core_b" != "0 1" ]]; then
-  fit+=(--set "compute.c0.cores=$core_a" --set "memory.m0.cores=$core_b" --set "memory.m1.cores=$core_b"
-    --set "coordinator.cores=$core_b" --set "gateway.cores=$core_b")
+  fit+=(--set "compute.c0.cores=$core_a" --set "memory.m0.cores=$core_b" --set "memory.m1.cores=$core_b")
 fi
 if (($(awk '/MemAvailable/ {print int($2 / 1e6)}' /proc/meminfo) < 7)); then
   say "little memory is free: the memory nodes get 512 MiB each"

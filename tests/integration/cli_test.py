@@ -131,9 +131,10 @@ class ConfigTest(unittest.TestCase):
         return run("config", "--cluster", self.file, *arguments)
 
     def test_lists_the_daemons_for_scripts(self):
-        result = run("config", "--cluster", REPO / "deploy/clusters/local.yaml", "--list")
-        self.assertEqual(result.stdout, "coordinator coordinator 127.0.0.1 1 127.0.0.1:7400\n"
-                                        "gateway gateway 127.0.0.1 1 127.0.0.1:8000\n"
+        result = run("config", "--cluster", REPO / "deploy/clusters/local.yaml", "--list",
+                     "--set", "gateway.cores=5-6")
+        self.assertEqual(result.stdout, "coordinator coordinator 127.0.0.1 - 127.0.0.1:7400\n"
+                                        "gateway gateway 127.0.0.1 5,6 127.0.0.1:8000\n"
                                         "compute c0 localhost 0 -\n"
                                         "memory m0 localhost 1 -\n"
                                         "memory m1 localhost 1 -\n")
