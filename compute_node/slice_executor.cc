@@ -43,20 +43,45 @@ std::vector<absl::Span<std::byte>> ValueBuffers::Allocations() {
 
 absl::StatusOr<std::unique_ptr<SliceExecutor>> SliceExecutor::Create(const model::Graph& graph,
                                                                      const ModelWeights& weights,
-                                                                     kernels::Dense& dense) {
+                                                                     kernels::Dense& dense,
+                                                                     size_t head_columns) {
   LAMINA_ASSIGN_OR_RETURN(model::SplitModel split, model::SplitAtAttention(graph));
   if (split.slices.size() < 2) {
     return absl::InvalidArgumentError("the model has no attention");
   }
-  return std::unique_ptr<SliceExecutor>(new SliceExecutor(graph, weights, dense, std::move(split)));
+  const std::vector<model::OpId>& last = split.slices.back().ops;
+  if (last.empty() || !std::holds_alternative<model::LinearOp>(graph.ops[last.back()].body)) {
+    return absl::InvalidArgumentError("the model does not end with a linear layer, the LM head");
+  }
+  return std::unique_ptr<SliceExecutor>(
+      new SliceExecutor(graph, weights, dense, std::move(split), head_columns));
 }
 
 SliceExecutor::SliceExecutor(const model::Graph& graph, const ModelWeights& weights,
-                             kernels::Dense& dense, model::SplitModel split)
-    : graph_(graph), weights_(weights), dense_(dense), split_(std::move(split)) {
+                             kernels::Dense& dense, model::SplitModel split, size_t head_columns)
+    : graph_(graph),
+      weights_(weights),
+      dense_(dense),
+      split_(std::move(split)),
+      head_columns_(head_columns != 0 ? head_columns : HeadColumnsLikeASlice()) {
   const model::Slice& before = split_.slices[split_.slices.size() - 2];
   tail_inputs_ = before.context;
   tail_inputs_.push_back(graph_.ops[before.attention].output);
+}
+
+size_t SliceExecutor::HeadColumnsLikeASlice() const {
+  // Whole blocks of oneDNN's weights; fewer columns would run a block more than once.
+  constexpr size_t kStep = 2048;
+  size_t slice_weights = 0;
+  for (const model::OpId op : split_.slices[split_.slices.size() / 2].ops) {
+    if (std::holds_alternative<model::LinearOp>(graph_.ops[op].body)) {
+      slice_weights += size_t{graph_.values[graph_.ops[op].inputs[0]].width} *
+                       graph_.values[graph_.ops[op].output].width;
+    }
+  }
+  const model::Op& head = graph_.ops[split_.slices.back().ops.back()];
+  const size_t columns = slice_weights / graph_.values[head.inputs[0]].width;
+  return std::max<size_t>(1, (columns + kStep / 2) / kStep) * kStep;
 }
 
 absl::Status SliceExecutor::Prepare(size_t rows_max) {
@@ -234,10 +259,8 @@ void SliceExecutor::RunAfterSend(uint32_t slice, const RowInputs& rows, ValueBuf
   RunOps(absl::MakeSpan(s.ops).subspan(s.ops_before_send), rows, buffers);
 }
 
-kernels::MatrixView<const float> SliceExecutor::RunTail(const RowInputs& rows,
-                                                        ValueBuffers& buffers,
-                                                        absl::Span<const uint32_t> chosen,
-                                                        ValueBuffers& tail) {
+void SliceExecutor::BeginTail(const RowInputs& rows, ValueBuffers& buffers,
+                              absl::Span<const uint32_t> chosen, ValueBuffers& tail) {
   LAMINA_CHECK(chosen.size() <= kTailRows);
   for (const model::ValueId value : tail_inputs_) {
     const size_t bytes = RowBytes(value);
@@ -253,8 +276,22 @@ kernels::MatrixView<const float> SliceExecutor::RunTail(const RowInputs& rows,
   }
   const RowInputs gathered{.token_ids = {ids, chosen.size()},
                            .positions = {positions, chosen.size()}};
-  RunOps(split_.slices.back().ops, gathered, tail);
-  return Floats(graph_.logits, chosen.size(), tail);
+  const absl::Span<const model::OpId> ops = split_.slices.back().ops;
+  RunOps(ops.first(ops.size() - 1), gathered, tail);
+}
+
+size_t SliceExecutor::RunHead(size_t rows, size_t first, ValueBuffers& tail) {
+  const model::OpId id = split_.slices.back().ops.back();
+  const model::Op& head = graph_.ops[id];
+  const kernels::MatrixView<float> logits = Floats(head.output, rows, tail);
+  const size_t columns = std::min(head_columns_, logits.cols - first);
+  dense_.Linear(*weights_.linear(id), Activations(head.inputs[0], rows, tail), first,
+                logits.Cols(first, columns));
+  return first + columns;
+}
+
+kernels::MatrixView<const float> SliceExecutor::Logits(size_t rows, ValueBuffers& tail) const {
+  return Floats(graph_.logits, rows, tail);
 }
 
 void SliceExecutor::RunOps(absl::Span<const model::OpId> ops, const RowInputs& rows,

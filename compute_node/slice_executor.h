@@ -9,7 +9,8 @@
 // their last reader.
 //
 // The last slice (final norm, LM head) runs on few rows: those that are sampled or scored. Its
-// inputs are gathered into TailBuffers.
+// inputs are gathered into TailBuffers. The LM head is much wider than any other layer, so it runs
+// in chunks of the vocabulary, each about as long as a slice, between which other lanes can run.
 //
 // Threading: one thread.
 
@@ -57,11 +58,13 @@ class SliceExecutor {
   // Rows that the last slice runs on at once: bounds the memory of the logits.
   static constexpr size_t kTailRows = 64;
 
-  // References must outlive the executor.
+  // References must outlive the executor. `head_columns`: of the LM head at once, a multiple of 64;
+  // 0 takes as many as have about the weights of a slice.
   // Errors: kInvalidArgument  the graph does not split.
   static absl::StatusOr<std::unique_ptr<SliceExecutor>> Create(const model::Graph& graph,
                                                                const ModelWeights& weights,
-                                                               kernels::Dense& dense);
+                                                               kernels::Dense& dense,
+                                                               size_t head_columns = 0);
 
   // Makes primitives for up to `rows_max` rows.
   absl::Status Prepare(size_t rows_max);
@@ -77,10 +80,15 @@ class SliceExecutor {
   void RunBeforeSend(uint32_t slice, const RowInputs& rows, ValueBuffers& buffers);
   void RunAfterSend(uint32_t slice, const RowInputs& rows, ValueBuffers& buffers);
 
-  // Gathers rows `chosen` (at most kTailRows) of the inputs of the last slice, runs it, and returns
-  // the logits [chosen, vocabulary]. `rows` describes all rows of `buffers`.
-  kernels::MatrixView<const float> RunTail(const RowInputs& rows, ValueBuffers& buffers,
-                                           absl::Span<const uint32_t> chosen, ValueBuffers& tail);
+  // Gathers rows `chosen` (at most kTailRows) of the inputs of the last slice and runs it up to the
+  // LM head. `rows` describes all rows of `buffers`.
+  void BeginTail(const RowInputs& rows, ValueBuffers& buffers, absl::Span<const uint32_t> chosen,
+                 ValueBuffers& tail);
+  // Runs the next chunk of the LM head on these `rows`, from column `first` (0 at first), and
+  // returns the column after it, which is the vocabulary's size when all are done.
+  size_t RunHead(size_t rows, size_t first, ValueBuffers& tail);
+  // [rows, vocabulary], when all chunks have run.
+  kernels::MatrixView<const float> Logits(size_t rows, ValueBuffers& tail) const;
 
   // Rows [q | k | v] for the attention after `slice`, and its output.
   kernels::MatrixView<BFloat16> QkvRows(uint32_t slice, size_t rows, ValueBuffers& buffers) const;
@@ -98,7 +106,8 @@ class SliceExecutor {
 
  private:
   SliceExecutor(const model::Graph& graph, const ModelWeights& weights, kernels::Dense& dense,
-                model::SplitModel split);
+                model::SplitModel split, size_t head_columns);
+  size_t HeadColumnsLikeASlice() const;
 
   void RunOps(absl::Span<const model::OpId> ops, const RowInputs& rows, ValueBuffers& buffers);
   void RunOp(model::OpId op, const RowInputs& rows, ValueBuffers& buffers);
@@ -130,6 +139,7 @@ class SliceExecutor {
   kernels::Dense& dense_;
   const model::SplitModel split_;
   std::vector<model::ValueId> tail_inputs_;  // Of the last slice: context and attention output.
+  size_t head_columns_;                      // Of the LM head at once.
 };
 
 }  // namespace lamina::compute_node

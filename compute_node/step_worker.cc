@@ -230,7 +230,7 @@ void StepWorker::EndStep(Lane& lane) {
 // Steps with prompt chunks say nothing about decode rows.
 void StepWorker::NoteSlice(Lane& lane, Nanos elapsed) {
   lane.slices_nanos += elapsed;
-  ++lane.slices_run;
+  lane.slices_run += InHead(lane) ? 0 : 1;
   const bool step_ended = lane.phase == Phase::kIdle || lane.phase == Phase::kElsewhere;
   if (step_ended && lane.chunks.empty()) {
     slice_times_.Add(lane.decode_rows, ToSeconds(lane.slices_nanos) / lane.slices_run);
@@ -239,10 +239,10 @@ void StepWorker::NoteSlice(Lane& lane, Nanos elapsed) {
 }
 
 absl::Status StepWorker::RunSlice(Lane& lane, std::string& blamed) {
-  control::AddTo(counters_.units, 1);
   if (lane.slice + 1 == executor_.slice_count()) {
     return RunTail(lane, blamed);
   }
+  control::AddTo(counters_.units, 1);
   executor_.RunBeforeSend(lane.slice, Rows(lane), lane.buffers);
   LapOf(lane, control::WorkPart::kDense, lane.slice);
   LAMINA_RETURN_IF_ERROR(Send(lane, blamed));
@@ -285,50 +285,79 @@ void StepWorker::AttendChunks(Lane& lane) {
 
 // Runs the last slice in blocks of rows, samples and scores, and tells everybody.
 absl::Status StepWorker::RunTail(Lane& lane, std::string& blamed) {
-  core::StepResult result{.epoch = lane.plan.epoch, .lane = lane.plan.lane, .step = lane.plan.step};
-  std::vector<uint32_t> chosen;
-  for (size_t first = 0; first < lane.tail.size(); first += SliceExecutor::kTailRows) {
-    const size_t count = std::min(SliceExecutor::kTailRows, lane.tail.size() - first);
-    chosen.clear();
-    for (size_t i = 0; i < count; ++i) {
-      chosen.push_back(lane.tail[first + i].row);
+  if (tail_lane_ != nullptr && tail_lane_ != &lane) {
+    SetReady(lane);  // The logits of another lane are not complete; it is ready too, and next.
+    return absl::OkStatus();
+  }
+  if (tail_lane_ == nullptr) {
+    tail_lane_ = &lane;
+    lane.tail_done = 0;
+    lane.head_columns = 0;
+    lane.result = {.epoch = lane.plan.epoch, .lane = lane.plan.lane, .step = lane.plan.step};
+    control::AddTo(counters_.units, 1);
+  }
+  const size_t count = std::min(SliceExecutor::kTailRows, lane.tail.size() - lane.tail_done);
+  if (count > 0) {
+    if (lane.head_columns == 0) {
+      uint32_t chosen[SliceExecutor::kTailRows];
+      for (size_t i = 0; i < count; ++i) {
+        chosen[i] = lane.tail[lane.tail_done + i].row;
+      }
+      executor_.BeginTail(Rows(lane), lane.buffers, {chosen, count}, tail_buffers_);
     }
-    const auto logits = executor_.RunTail(Rows(lane), lane.buffers, chosen, tail_buffers_);
-    std::vector<core::SampledToken> sampled(count);
-    std::vector<float> scored(count);
-    std::vector<core::TokenRank> ranks(count);
-    pool_.Run(count, [&](size_t i, size_t worker) {
-      const TailRow& row = lane.tail[first + i];
-      Sequence& sequence = *sequences_.Find(row.sequence);
-      const absl::Span<const float> values(logits.row(i), logits.cols);
-      if (row.score) {
-        const TokenId token = sequence.tokens[row.position + 1];
-        scored[i] = kernels::LogProbability(values, token);
-        ranks[i] = RankOf(values, token, sequence, sample_scratch_[worker]);
-      } else {
-        sampled[i] = SampleNext(values, sequence, sample_scratch_[worker]);
-      }
-    });
-    for (size_t i = 0; i < count; ++i) {
-      const TailRow& row = lane.tail[first + i];
-      if (!row.score) {
-        result.tokens.push_back(std::move(sampled[i]));
-        continue;
-      }
-      if (result.scores.empty() || result.scores.back().sequence != row.sequence) {
-        result.scores.push_back({.sequence = row.sequence, .first_token = row.position + 1});
-      }
-      result.scores.back().logprobs.push_back(scored[i]);
-      if (ranks[i].rank > 0) {
-        result.scores.back().ranks.push_back(std::move(ranks[i]));
-      }
+    lane.head_columns = executor_.RunHead(count, lane.head_columns, tail_buffers_);
+    if (lane.head_columns == executor_.Logits(count, tail_buffers_).cols) {
+      SampleTail(lane, count);
+      lane.tail_done += count;
+      lane.head_columns = 0;
     }
   }
   LapOf(lane, control::WorkPart::kHead, lane.slice);
-  LAMINA_RETURN_IF_ERROR(SendTokens(lane, result, blamed));
-  reporter_.ReportResult(std::move(result));
+  if (lane.tail_done < lane.tail.size()) {
+    SetReady(lane);
+    return absl::OkStatus();
+  }
+  tail_lane_ = nullptr;
+  LAMINA_RETURN_IF_ERROR(SendTokens(lane, lane.result, blamed));
+  reporter_.ReportResult(std::move(lane.result));
   EndStep(lane);
   return absl::OkStatus();
+}
+
+// Samples or scores the next `count` rows, whose logits are complete.
+void StepWorker::SampleTail(Lane& lane, size_t count) {
+  const auto logits = executor_.Logits(count, tail_buffers_);
+  const size_t first = lane.tail_done;
+  core::StepResult& result = lane.result;
+  std::vector<core::SampledToken> sampled(count);
+  std::vector<float> scored(count);
+  std::vector<core::TokenRank> ranks(count);
+  pool_.Run(count, [&](size_t i, size_t worker) {
+    const TailRow& row = lane.tail[first + i];
+    Sequence& sequence = *sequences_.Find(row.sequence);
+    const absl::Span<const float> values(logits.row(i), logits.cols);
+    if (row.score) {
+      const TokenId token = sequence.tokens[row.position + 1];
+      scored[i] = kernels::LogProbability(values, token);
+      ranks[i] = RankOf(values, token, sequence, sample_scratch_[worker]);
+    } else {
+      sampled[i] = SampleNext(values, sequence, sample_scratch_[worker]);
+    }
+  });
+  for (size_t i = 0; i < count; ++i) {
+    const TailRow& row = lane.tail[first + i];
+    if (!row.score) {
+      result.tokens.push_back(std::move(sampled[i]));
+      continue;
+    }
+    if (result.scores.empty() || result.scores.back().sequence != row.sequence) {
+      result.scores.push_back({.sequence = row.sequence, .first_token = row.position + 1});
+    }
+    result.scores.back().logprobs.push_back(scored[i]);
+    if (ranks[i].rank > 0) {
+      result.scores.back().ranks.push_back(std::move(ranks[i]));
+    }
+  }
 }
 
 }  // namespace lamina::compute_node

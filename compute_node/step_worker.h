@@ -140,6 +140,9 @@ class StepWorker {
     std::vector<Chunk> chunks;
     std::vector<NodePart> nodes;
     std::vector<TailRow> tail;
+    size_t tail_done = 0;     // Rows of `tail` that are sampled or scored.
+    size_t head_columns = 0;  // Logits of the next rows that are there.
+    core::StepResult result;  // Of the rows that are done.
     ValueBuffers buffers;
     std::vector<core::WindowHeader> headers;  // [memory nodes], the source of puts.
     // [chunk tokens, k | v] of the memory nodes, one after the other.
@@ -232,7 +235,12 @@ class StepWorker {
                            const std::string& sender);
   absl::Status WaitForArrivals(std::string& blamed);
   void CountWait(uint8_t peer);
+  // The next chunk of the LM head; behind the last one, the step's end.
   absl::Status RunTail(Lane& lane, std::string& blamed);
+  void SampleTail(Lane& lane, size_t count);
+  bool InHead(const Lane& lane) const {
+    return lane.phase == Phase::kReady && lane.slice + 1 == executor_.slice_count();
+  }
   // Of the attention after `slice`.
   uint64_t UnitValue(const Lane& lane, uint32_t slice) const {
     return layout_.SignalValue(lane.plan.step, slice);
@@ -267,6 +275,7 @@ class StepWorker {
   std::vector<Lane> lanes_;
   core::LaneTurns turns_;
   ValueBuffers tail_buffers_;
+  const Lane* tail_lane_ = nullptr;  // Whose logits are being made there.
   std::unique_ptr<kernels::AttentionScratch> attention_scratch_;
   std::vector<kernels::AttentionItem> items_;
   std::vector<transport::SignalCondition> conditions_;

@@ -131,7 +131,8 @@ class TraceTest(unittest.TestCase):
                 self.assertEqual(parts["send", layer], attended[lane, step, layer])
                 self.assertEqual(parts["take", layer], attended[lane, step, layer])
                 self.assertGreaterEqual(attended[lane, step, layer], 1)
-            self.assertEqual(parts["head", LAYERS], 1, (lane, step))
+            # In chunks of the vocabulary, between which the other lane runs.
+            self.assertGreater(parts["head", LAYERS], 1, (lane, step))
 
     def test_lanes_show_their_steps(self):
         in_steps = collections.defaultdict(collections.Counter)

@@ -38,7 +38,7 @@ class Program {
     auto weights = ModelWeights::Load(model_, *dense_, [](double) {});
     EXPECT_TRUE(weights.ok()) << weights.status();
     weights_.emplace(*std::move(weights));
-    auto executor = SliceExecutor::Create(model_.graph, *weights_, *dense_);
+    auto executor = SliceExecutor::Create(model_.graph, *weights_, *dense_, /*head_columns=*/64);
     EXPECT_TRUE(executor.ok()) << executor.status();
     executor_ = *std::move(executor);
     std::filesystem::remove_all(directory);
@@ -157,7 +157,13 @@ class WholeRun {
       for (uint32_t i = first; i < std::min<size_t>(first + 3, tokens_.size()); ++i) {
         chosen.push_back(i);
       }
-      const auto logits = executor_.RunTail(Rows(), buffers_, chosen, tail_);
+      executor_.BeginTail(Rows(), buffers_, chosen, tail_);
+      const auto logits = executor_.Logits(chosen.size(), tail_);
+      int head_chunks = 0;
+      for (size_t column = 0; column < logits.cols; ++head_chunks) {
+        column = executor_.RunHead(chosen.size(), column, tail_);
+      }
+      EXPECT_GT(head_chunks, 1);
       for (size_t i = 0; i < chosen.size(); ++i) {
         all.emplace_back(logits.row(i), logits.row(i) + logits.cols);
       }
