@@ -31,8 +31,16 @@ mount -t devpts pts /dev/pts
 for folder in dev dev/shm dev/pts proc sys; do
   mount -o bind /$folder /host/$folder
 done
+# The guest's own /run and /tmp hide what the host has there: the sources may be among it.
+source=$(argument lamina.source)
+mkdir -p /source
+mount -o bind "/host$source" /source || finish 122
 mount -t tmpfs run /host/run
 mount -t tmpfs -o mode=1777 tmp /host/tmp
+if ! [ -d "/host$source" ]; then
+  mkdir -p "/host$source"
+  mount -o bind /source "/host$source"
+fi
 mkdir -p "/host$work"
 mount -t 9p -o rw,cache=mmap,$options work "/host$work" || finish 121
 

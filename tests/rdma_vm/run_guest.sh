@@ -9,6 +9,7 @@ set -euo pipefail
 guest=$1
 work=$(readlink -f "$2")
 script=$3
+source=$(readlink -f "$(dirname "${BASH_SOURCE[0]}")/../..")
 seconds=${RDMA_VM_SECONDS:-540}
 
 rm -f "$work/status"
@@ -23,7 +24,7 @@ timeout -k 5 "$seconds" qemu-system-x86_64 \
   -virtfs local,path=/,mount_tag=hostroot,security_model=none,readonly=on,multidevs=remap \
   -virtfs "local,path=$work,mount_tag=work,security_model=none,multidevs=remap" \
   -kernel "$guest/vmlinuz" -initrd "$guest/initramfs" \
-  -append "console=ttyS0,115200 quiet panic=-1 mitigations=off lamina.work=$work lamina.run=$script" \
+  -append "console=ttyS0,115200 quiet panic=-1 mitigations=off lamina.work=$work lamina.run=$script lamina.source=$source" \
   || echo "rdma_vm: qemu ended with $?" >&2
 sleep 0.3
 kill "$tail_pid" 2>/dev/null || true
