@@ -31,7 +31,7 @@ mount -t devpts pts /dev/pts
 for folder in dev dev/shm dev/pts proc sys; do
   mount -o bind /$folder /host/$folder
 done
-# The guest's own /run and /tmp hide what the host has there: the sources may be among it.
+# The guest's own folders for temporary files hide the host's: the sources may lie there.
 source=$(argument lamina.source)
 mkdir -p /source
 mount -o bind "/host$source" /source || finish 122
