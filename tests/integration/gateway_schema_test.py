@@ -24,6 +24,7 @@ VOCABULARY = 49152
 EXAMPLES = 20  # Of each operation, when fuzzing.
 RUN_SECONDS = 35  # After which it begins nothing new.
 SECONDS = 240
+WORKERS = "1"  # Python 3.11 counts the depth of syntax trees for all threads together, and fails when two build one.
 
 
 class GatewaySchemaTest(unittest.TestCase):
@@ -36,7 +37,7 @@ class GatewaySchemaTest(unittest.TestCase):
             command = [str(Path(sys.executable).parent / "st"), "run", self.description(cluster, url),
                        "--url", url, "--max-examples", str(EXAMPLES), "--seed", "6",
                        "--phases", "examples,coverage,fuzzing", "--no-color", "--continue-on-failure",
-                       "--workers", "4", "--max-time", str(RUN_SECONDS),
+                       "--workers", WORKERS, "--max-time", str(RUN_SECONDS),
                        "--exclude-checks", "positive_data_acceptance",
                        "--generation-database", "none", "--request-timeout", "60"]
             result = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS,
