@@ -61,6 +61,7 @@ struct GenerateOptions {
   std::vector<std::pair<TokenId, float>> logit_bias;
   std::optional<uint64_t> seed;
   std::optional<uint32_t> logprobs;
+  OutputForm form;     // Of the whole output.
   Nanos deadline = 0;  // From the call; 0 for none.
   // By which the request is followed through logs and traces; empty for none. `followed_id` counts
   // only if common/trace_context.h's IsRequestId() takes it, else logs have the request id;

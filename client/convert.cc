@@ -25,6 +25,19 @@ void FillSampling(const GenerateOptions& o, v1::Sampling& sampling) {
     entry.set_token(token);
     entry.set_bias(bias);
   }
+  switch (o.form.kind) {
+    case OutputForm::Kind::kAny:
+      break;
+    case OutputForm::Kind::kJsonSchema:
+      sampling.mutable_form()->set_json_schema(o.form.text);
+      break;
+    case OutputForm::Kind::kRegex:
+      sampling.mutable_form()->set_regex(o.form.text);
+      break;
+    case OutputForm::Kind::kGrammar:
+      sampling.mutable_form()->set_grammar(o.form.text);
+      break;
+  }
 }
 
 FinishReason FromProto(v1::FinishReason reason) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/output_form.h"
 
 namespace lamina {
 
@@ -26,6 +27,7 @@ struct SamplingParams {
   float frequency_penalty = 0.0f;   // [-2, 2]; subtracted per occurrence in the output.
   std::vector<std::pair<TokenId, float>> logit_bias;  // Added to raw logits.
   uint64_t seed = 0;
+  OutputForm form;        // Tokens that do not fit are never sampled.
   int32_t logprobs = -1;  // Alternatives to report beside the token: [0, 20]; -1 means none at all.
 
   // Errors: kInvalidArgument names the field, the value and the range.

@@ -33,7 +33,8 @@ ComputeNode::ComputeNode(ComputeNodeOptions options, model::Model model,
     : options_(std::move(options)),
       model_(std::move(model)),
       dense_(std::move(dense)),
-      pool_(pool) {}
+      pool_(pool),
+      grammars_(options_.make_grammars, {}) {}
 
 ComputeNode::~ComputeNode() { LeaveEpoch(); }
 
@@ -76,7 +77,8 @@ absl::StatusOr<std::string> ComputeNode::Configure(const control::EpochConfig& c
                                                              .shape = shape,
                                                              .node = own,
                                                              .vocabulary = model_.config.vocabulary,
-                                                             .attention = options_.attention},
+                                                             .attention = options_.attention,
+                                                             .grammars = &grammars_},
                                          *executor_, *transport_, *region_, *scratch_, pool_,
                                          *reporter_, counters_);
   LogInfo("epoch ", config.epoch, " lanes ", config.lanes, " scratch ",
@@ -132,6 +134,11 @@ absl::Status ComputeNode::OpenPeers(const control::EpochPeers& peers) {
 
 void ComputeNode::TakePlan(core::StepPlan plan) {
   if (worker_ != nullptr) {
+    for (const core::SequenceJoin& join : plan.joins) {
+      if (!join.sampling.form.any()) {
+        grammars_.Prepare(join.sampling.form);  // While its prompt is worked on.
+      }
+    }
     worker_->PushPlan(std::move(plan));
   }
 }

@@ -33,6 +33,8 @@ struct ComputeNodeOptions {
   std::string name;
   std::vector<int> cores;
   const kernels::AttentionKernel* attention = nullptr;
+  // For forms of output; runs once, when the first comes.
+  model::GrammarCache::Maker make_grammars;
   std::string verbs_uri = "verbs://";  // With this host's options.
 };
 
@@ -71,6 +73,7 @@ class ComputeNode final : public control::NodeHandler {
   std::unique_ptr<SliceExecutor> executor_;
   control::NodeReporter* reporter_ = nullptr;
   StepCounters counters_;
+  model::GrammarCache grammars_;
 
   // Of the current epoch; order matters: the worker goes first, the transport last.
   std::optional<control::EpochConfig> config_;

@@ -19,7 +19,9 @@
 #include "kernels/attention.h"
 #include "kernels/dense.h"
 #include "model/fingerprint.h"
+#include "model/grammar/grammar_cache.h"
 #include "model/model.h"
+#include "model/tokenizer/tokenizer.h"
 
 namespace lamina {
 namespace {
@@ -28,6 +30,14 @@ constexpr char kPurpose[] =
     "lamina-compute holds the weights and runs the dense layers for one compute node of a Lamina "
     "cluster.\nUsually started by deploy/cluster.sh.\n\n"
     "Example: lamina-compute --cluster deploy/clusters/local.yaml --name c0";
+
+// Its tokenizer is read when the first request wants an output of a form.
+model::GrammarCache::Maker GrammarMaker(const std::string& path, uint32_t vocabulary) {
+  return [path, vocabulary]() -> absl::StatusOr<std::unique_ptr<model::GrammarCompiler>> {
+    LAMINA_ASSIGN_OR_RETURN(const auto tokenizer, model::LoadTokenizer(path));
+    return model::MakeGrammarCompiler(*tokenizer, vocabulary);
+  };
+}
 
 // Logs every tenth of the loading.
 compute_node::ModelWeights::Progress LogProgress() {
@@ -57,6 +67,7 @@ absl::Status Serve(const control::DaemonFlags& flags) {
           threads);
   LAMINA_ASSIGN_OR_RETURN(model::Model model, model::OpenModel(config.model));
   LAMINA_ASSIGN_OR_RETURN(const std::string fingerprint, model::Fingerprint(model));
+  const uint32_t vocabulary = model.config.vocabulary;
   LogInfo("model ", model.config.name, " architecture ", model.config.architecture, " from ",
           config.model);
   LAMINA_ASSIGN_OR_RETURN(
@@ -64,6 +75,7 @@ absl::Status Serve(const control::DaemonFlags& flags) {
       compute_node::ComputeNode::Create({.name = flags.name,
                                          .cores = node->cores,
                                          .attention = &kernels::CpuAttention(),
+                                         .make_grammars = GrammarMaker(config.model, vocabulary),
                                          .verbs_uri = config.verbs.Uri()},
                                         std::move(model), std::move(dense), pool, LogProgress()));
   LogInfo("weights ", FormatBytes(handler->weight_bytes()));

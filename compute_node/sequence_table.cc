@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/log.h"
 
 namespace lamina::compute_node {
 
@@ -71,16 +72,43 @@ std::vector<core::TokenLogprob> ToCore(const std::vector<kernels::TokenLogprob>&
   return out;
 }
 
+// Brings the sequence's grammar up to its tokens: they may have been sampled elsewhere, or before a
+// preemption. False when one does not fit, or without a grammar.
+bool FollowGrammar(Sequence& sequence, model::GrammarCache& grammars) {
+  const core::SequenceJoin& join = sequence.join;
+  if (sequence.grammar == nullptr) {
+    const model::GrammarCache::Result grammar = grammars.Get(join.sampling.form);
+    if (!grammar.ok()) {
+      LogError("request ", join.request_id,
+               " has a form that its coordinator took and this node does not: ",
+               grammar.status().message());
+      return false;
+    }
+    sequence.grammar = (*grammar)->Begin();
+    sequence.in_grammar = join.prompt_tokens;
+  }
+  for (; sequence.in_grammar < sequence.tokens.size(); ++sequence.in_grammar) {
+    if (!sequence.grammar->Accept(sequence.tokens[sequence.in_grammar])) {
+      return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 core::SampledToken SampleNext(absl::Span<const float> logits, Sequence& sequence,
-                              kernels::SampleScratch& scratch) {
+                              model::GrammarCache& grammars, kernels::SampleScratch& scratch) {
   const core::SequenceJoin& join = sequence.join;
   const absl::Span<const TokenId> tokens = sequence.tokens;
   const auto position = static_cast<uint32_t>(tokens.size());
+  const bool formed = !join.sampling.form.any();
+  const bool fits = !formed || (FollowGrammar(sequence, grammars) && !sequence.grammar->ended());
+  const absl::Span<const uint32_t> allowed =
+      formed && fits ? sequence.grammar->Allowed() : absl::Span<const uint32_t>();
   const kernels::SampleResult sampled =
       kernels::Sample(logits, join.sampling, tokens.first(join.prompt_tokens),
-                      tokens.subspan(join.prompt_tokens), position, scratch);
+                      tokens.subspan(join.prompt_tokens), position, scratch, allowed);
   sequence.tokens.push_back(sampled.token);
   core::SampledToken result{.sequence = join.id,
                             .position = position,
@@ -89,9 +117,12 @@ core::SampledToken SampleNext(absl::Span<const float> logits, Sequence& sequence
   result.top = ToCore(sampled.top);
   const bool is_end = std::find(join.end_tokens.begin(), join.end_tokens.end(), sampled.token) !=
                       join.end_tokens.end();
-  if (is_end && sequence.tokens.size() >= join.tokens_min) {
+  // If no token fits, because the vocabulary cannot spell what must come, the output is cut off.
+  const bool cut = formed && !(fits && FollowGrammar(sequence, grammars));
+  const bool whole = formed && !cut && sequence.grammar->ended();
+  if (whole || (is_end && sequence.tokens.size() >= join.tokens_min)) {
     result.finish = core::FinishReason::kStop;
-  } else if (sequence.tokens.size() >= join.tokens_max) {
+  } else if (cut || sequence.tokens.size() >= join.tokens_max) {
     result.finish = core::FinishReason::kLength;
   }
   sequence.finished = result.finish != core::FinishReason::kNone;

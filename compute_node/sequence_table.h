@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <unordered_map>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "absl/types/span.h"
 #include "coordinator/core/step_plan.h"
 #include "kernels/sampling.h"
+#include "model/grammar/grammar_cache.h"
 
 namespace lamina::compute_node {
 
@@ -23,8 +25,10 @@ struct Sequence {
   std::vector<TokenId> tokens;             // Prompt, committed and sampled.
   std::vector<core::SequenceId> children;  // Sample their first token with this one's last chunk.
   bool finished = false;                   // Further rows are dead.
-  std::vector<uint32_t> spans;             // Partition token_range: the memory node of each.
-  uint32_t slots = 0;                      // The same: for so many tokens.
+  std::unique_ptr<model::GrammarState> grammar;  // Of its form, once it has sampled.
+  size_t in_grammar = 0;                         // Tokens up to here are in it.
+  std::vector<uint32_t> spans;                   // Partition token_range: the memory node of each.
+  uint32_t slots = 0;                            // The same: for so many tokens.
 };
 
 class SequenceTable {
@@ -42,9 +46,10 @@ class SequenceTable {
 };
 
 // Samples the next token of `sequence` from `logits`, appends it, and judges whether it is the
-// last.
+// last. A sequence with a form takes its grammar from `grammars`: the first waits until it is
+// compiled.
 core::SampledToken SampleNext(absl::Span<const float> logits, Sequence& sequence,
-                              kernels::SampleScratch& scratch);
+                              model::GrammarCache& grammars, kernels::SampleScratch& scratch);
 
 // Of a scored token, with as many alternatives as the sequence asks for; rank 0 if it does not.
 core::TokenRank RankOf(absl::Span<const float> logits, TokenId token, const Sequence& sequence,

@@ -341,7 +341,7 @@ void StepWorker::SampleTail(Lane& lane, size_t count) {
       scored[i] = kernels::LogProbability(values, token);
       ranks[i] = RankOf(values, token, sequence, sample_scratch_[worker]);
     } else {
-      sampled[i] = SampleNext(values, sequence, sample_scratch_[worker]);
+      sampled[i] = SampleNext(values, sequence, *options_.grammars, sample_scratch_[worker]);
     }
   });
   for (size_t i = 0; i < count; ++i) {

@@ -68,6 +68,7 @@ class StepWorker {
     uint32_t node = 0;        // Own index among the compute nodes.
     uint32_t vocabulary = 0;
     const kernels::AttentionKernel* attention = nullptr;
+    model::GrammarCache* grammars = nullptr;
     Nanos peer_deadline = Seconds(60);  // Longest wait for an attention output.
   };
 

@@ -22,7 +22,38 @@ void ToProto(const SamplingParams& params, v1::Sampling* proto) {
   if (params.logprobs >= 0) {
     proto->set_logprobs(static_cast<uint32_t>(params.logprobs));
   }
+  switch (params.form.kind) {
+    case OutputForm::Kind::kAny:
+      break;
+    case OutputForm::Kind::kJsonSchema:
+      proto->mutable_form()->set_json_schema(params.form.text);
+      break;
+    case OutputForm::Kind::kRegex:
+      proto->mutable_form()->set_regex(params.form.text);
+      break;
+    case OutputForm::Kind::kGrammar:
+      proto->mutable_form()->set_grammar(params.form.text);
+      break;
+  }
 }
+
+namespace {
+
+OutputForm FromProto(const v1::OutputForm& proto) {
+  switch (proto.form_case()) {
+    case v1::OutputForm::kJsonSchema:
+      return {OutputForm::Kind::kJsonSchema, proto.json_schema()};
+    case v1::OutputForm::kRegex:
+      return {OutputForm::Kind::kRegex, proto.regex()};
+    case v1::OutputForm::kGrammar:
+      return {OutputForm::Kind::kGrammar, proto.grammar()};
+    case v1::OutputForm::FORM_NOT_SET:
+      break;
+  }
+  return {};
+}
+
+}  // namespace
 
 SamplingParams FromProto(const v1::Sampling& proto) {
   SamplingParams params;
@@ -41,6 +72,7 @@ SamplingParams FromProto(const v1::Sampling& proto) {
   params.logprobs = proto.has_logprobs()
                         ? static_cast<int32_t>(std::min<uint32_t>(proto.logprobs(), INT32_MAX))
                         : -1;
+  params.form = FromProto(proto.form());
   return params;
 }
 

@@ -3,8 +3,6 @@
 
 #include <cmath>
 #include <ctime>
-#include <deque>
-#include <mutex>
 #include <optional>
 #include <random>
 #include <utility>
@@ -18,180 +16,11 @@
 namespace lamina::coordinator {
 namespace {
 
-v1::FinishReason ToProto(core::FinishReason reason) {
-  switch (reason) {
-    case core::FinishReason::kNone:
-      return v1::FINISH_REASON_UNSPECIFIED;
-    case core::FinishReason::kStop:
-      return v1::FINISH_REASON_STOP;
-    case core::FinishReason::kLength:
-      return v1::FINISH_REASON_LENGTH;
-    case core::FinishReason::kCancelled:
-    case core::FinishReason::kError:
-      return v1::FINISH_REASON_CANCELLED;
-  }
-  return v1::FINISH_REASON_UNSPECIFIED;
-}
-
-void ToProto(const ChoiceUsage& usage, v1::Usage* proto) {
-  proto->set_prompt_tokens(usage.prompt_tokens);
-  proto->set_completion_tokens(usage.completion_tokens);
-  proto->set_ttft_ms(usage.ttft_ms);
-  proto->set_tpot_ms(usage.tpot_ms);
-  proto->set_seed(usage.seed);
-  proto->set_preemptions(usage.preemptions);
-}
-
-void ToProto(const core::TokenLogprob& token, const model::Tokenizer& tokenizer,
-             v1::TokenLogprob* proto) {
-  proto->set_token(token.token);
-  proto->set_logprob(token.logprob);
-  proto->set_text(tokenizer.TokenBytes(token.token, /*skip_special=*/false));
-}
-
-v1::GenerateResponse ToProto(const std::string& request_id, const ChoiceOutput& output,
-                             bool with_logprobs, const model::Tokenizer& tokenizer) {
-  v1::GenerateResponse response;
-  response.set_request_id(request_id);
-  response.set_index(output.index);
-  response.set_text(output.text);
-  for (const core::SampledToken& token : output.tokens) {
-    v1::TokenOutput* entry = response.add_tokens();
-    entry->set_token(token.token);
-    entry->set_ends(token.finish == core::FinishReason::kStop);
-    if (with_logprobs) {
-      entry->set_logprob(token.logprob);
-      entry->set_text(tokenizer.TokenBytes(token.token, /*skip_special=*/false));
-      for (const core::TokenLogprob& top : token.top) {
-        ToProto(top, tokenizer, entry->add_top());
-      }
-    }
-  }
-  response.set_finish_reason(ToProto(output.finish));
-  if (output.finish != core::FinishReason::kNone) {
-    ToProto(output.usage, response.mutable_usage());
-  }
-  return response;
-}
-
-// One Generate call: a queue between the engine's thread and gRPC's. The engine's sink and the
-// reactor share it, so either may go first.
-class GenerateCall final : public RequestSink {
- public:
-  class Reactor final : public grpc::ServerWriteReactor<v1::GenerateResponse> {
-   public:
-    Reactor(std::shared_ptr<GenerateCall> call, Engine& engine, uint64_t key)
-        : call_(std::move(call)), engine_(engine), key_(key) {}
-
-    void OnWriteDone(bool ok) override {
-      if (!ok) {
-        engine_.Cancel(key_);
-      }
-      call_->WriteDone();
-    }
-    void OnCancel() override { engine_.Cancel(key_); }
-    void OnDone() override {
-      call_->Detach();
-      delete this;
-    }
-
-   private:
-    const std::shared_ptr<GenerateCall> call_;
-    Engine& engine_;
-    const uint64_t key_;
-  };
-
-  // `context` must live until the reactor is done.
-  GenerateCall(bool with_logprobs, const model::Tokenizer& tokenizer,
-               grpc::CallbackServerContext* context)
-      : with_logprobs_(with_logprobs), tokenizer_(tokenizer), context_(context) {}
-
-  // Both before the request is submitted.
-  void SetFollowedId(const std::string& id) { followed_id_ = id; }
-  void SetPromptTokens(size_t tokens) { prompt_tokens_ = static_cast<uint32_t>(tokens); }
-
-  void Attach(Reactor* reactor) {
-    const std::lock_guard lock(mutex_);
-    reactor_ = reactor;
-    Pump();
-  }
-
-  void OnAccepted(const std::string& request_id) override {
-    request_id_ = request_id;
-    if (followed_id_.empty()) {
-      followed_id_ = request_id;
-    }
-  }
-  void OnOutput(ChoiceOutput output) override {
-    v1::GenerateResponse response = ToProto(request_id_, output, with_logprobs_, tokenizer_);
-    response.set_prompt_tokens(prompt_tokens_);
-    const std::lock_guard lock(mutex_);
-    queue_.push_back(std::move(response));
-    Pump();
-  }
-  void OnProgress(uint32_t tokens_done) override {
-    const std::lock_guard lock(mutex_);
-    v1::GenerateResponse response;
-    response.set_request_id(request_id_);
-    response.set_prompt_tokens_done(tokens_done);
-    response.set_prompt_tokens(prompt_tokens_);
-    queue_.push_back(std::move(response));
-    Pump();
-  }
-  void OnScores(std::vector<float>, std::vector<core::TokenRank>) override {}
-  void OnDone(const absl::Status& status) override {
-    const std::lock_guard lock(mutex_);
-    final_ = status;
-    Pump();
-  }
-
- private:
-  friend class Reactor;
-
-  void WriteDone() {
-    const std::lock_guard lock(mutex_);
-    writing_ = false;
-    Pump();
-  }
-  void Detach() {
-    const std::lock_guard lock(mutex_);
-    reactor_ = nullptr;
-  }
-
-  // Guarded by mutex_: starts the next write, or the end when all is written.
-  void Pump() {
-    if (reactor_ == nullptr || writing_ || finishing_) {
-      return;
-    }
-    if (!queue_.empty()) {
-      current_ = std::move(queue_.front());
-      queue_.pop_front();
-      writing_ = true;
-      reactor_->StartWrite(&current_);
-    } else if (final_.has_value()) {
-      finishing_ = true;
-      if (IsRequestId(followed_id_)) {
-        context_->AddTrailingMetadata(kRequestIdHeader, followed_id_);
-      }
-      reactor_->Finish(ToGrpc(*final_));
-    }
-  }
-
-  const bool with_logprobs_;
-  const model::Tokenizer& tokenizer_;
-  grpc::CallbackServerContext* const context_;
-  uint32_t prompt_tokens_ = 0;
-  std::string request_id_;   // Engine's thread.
-  std::string followed_id_;  // The same until `final_` is set.
-
-  std::mutex mutex_;
-  std::deque<v1::GenerateResponse> queue_;  // At most one entry per token of the request.
-  v1::GenerateResponse current_;
-  std::optional<absl::Status> final_;
-  bool writing_ = false;
-  bool finishing_ = false;
-  Reactor* reactor_ = nullptr;
-};
+// A form is compiled again on the compute nodes, while the request's prompt is worked on; if that
+// takes longer, rows wait for it. So what would keep them long is refused here.
+constexpr size_t kFormsMax = 64;
+constexpr Nanos kFormCpuMax = Seconds(2);
+constexpr size_t kFormBytesMax = 32 << 20;
 
 class ScoreCall final : public RequestSink {
  public:
@@ -255,17 +84,15 @@ grpc::ServerUnaryReactor* FinishWith(grpc::CallbackServerContext* context,
 
 }  // namespace
 
-grpc::Status ToGrpc(const absl::Status& status) {
-  return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};
-}
-
 InferenceService::InferenceService(Engine& engine, const model::Tokenizer& tokenizer,
                                    const model::ModelConfig& config, uint64_t kv_bytes_per_token)
     : engine_(engine),
       tokenizer_(tokenizer),
       chat_form_(tokenizer),
       config_(config),
-      kv_bytes_per_token_(kv_bytes_per_token) {
+      kv_bytes_per_token_(kv_bytes_per_token),
+      grammars_([this] { return model::MakeGrammarCompiler(tokenizer_, config_.vocabulary); },
+                {.forms_max = kFormsMax, .cpu_max = kFormCpuMax, .bytes_max = kFormBytesMax}) {
   if (!chat_form_.status().ok()) {
     LogWarning(chat_form_.status().message());
   }
@@ -315,6 +142,10 @@ absl::StatusOr<GenerateSpec> InferenceService::SpecOf(const v1::GenerateRequest&
   if (request.has_max_tokens() && request.max_tokens() == 0) {
     return absl::InvalidArgumentError("max_tokens is 0; ask for at least 1");
   }
+  if (spec.ignore_eos && !spec.sampling.form.any()) {
+    return absl::InvalidArgumentError(
+        "ignore_eos and a form of output exclude each other: what has its form ends");
+  }
   if (!request.sampling().has_seed()) {
     std::random_device entropy;
     spec.sampling.seed = uint64_t{entropy()} << 32 | entropy();
@@ -325,11 +156,9 @@ absl::StatusOr<GenerateSpec> InferenceService::SpecOf(const v1::GenerateRequest&
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
     grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
-  const uint64_t key = Engine::NewKey();
   auto call =
       std::make_shared<GenerateCall>(request->sampling().has_logprobs(), tokenizer_, context);
-  auto* reactor = new GenerateCall::Reactor(call, engine_, key);
-  call->Attach(reactor);
+  grpc::ServerWriteReactor<v1::GenerateResponse>* reactor = GenerateCall::Start(call, engine_);
   GenerateSpec followed{.request_id = request->request_id()};
   TakeHeaders(*context, followed);
   call->SetFollowedId(followed.followed_id);
@@ -338,7 +167,7 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
     spec->followed_id = followed.followed_id;
     spec->caller = followed.caller;
     call->SetPromptTokens(spec->prompt.size());
-    engine_.Submit(*std::move(spec), key, call);
+    GenerateCall::Submit(call, engine_, grammars_, *std::move(spec));
   } else {
     call->OnDone(spec.status());
   }

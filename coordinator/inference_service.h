@@ -2,7 +2,9 @@
 //
 // InferenceService: lamina.v1.Inference over an Engine. Asynchronous: no thread per call.
 //
-// Threading: gRPC's threads tokenize and check; the engine's thread hands output to the streams.
+// Threading: gRPC's threads tokenize and check; the engine's thread hands output to the streams. A
+// request with a form of output waits for its grammar on a thread beside them, so that a form which
+// is wrong or too complex never reaches the engine.
 
 #pragma once
 
@@ -11,13 +13,13 @@
 #include "absl/status/status.h"
 #include "coordinator/chat_form.h"
 #include "coordinator/engine.h"
+#include "coordinator/generate_call_service.h"
 #include "lamina/v1/inference.grpc.pb.h"
+#include "model/grammar/grammar_cache.h"
 #include "model/model_config.h"
 #include "model/tokenizer/tokenizer.h"
 
 namespace lamina::coordinator {
-
-grpc::Status ToGrpc(const absl::Status& status);
 
 class InferenceService final : public v1::Inference::CallbackService {
  public:
@@ -53,6 +55,7 @@ class InferenceService final : public v1::Inference::CallbackService {
   const ChatForm chat_form_;
   const model::ModelConfig& config_;
   const uint64_t kv_bytes_per_token_;
+  model::GrammarCache grammars_;
 };
 
 }  // namespace lamina::coordinator

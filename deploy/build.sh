@@ -37,6 +37,9 @@ cd "$REPO"
 # Objects of an earlier checkout in another folder serve too.
 export CCACHE_BASEDIR=$REPO CCACHE_NOHASHDIR=1
 
+"$REPO/deploy/get_xgrammar.sh" ||
+  say "going on without XGrammar: output of a given form (a JSON schema, ...) will be refused"
+
 log=build/$preset-build.log
 mkdir -p build
 if [[ ! -f build/$preset/build.ninja ]]; then

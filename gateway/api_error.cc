@@ -119,6 +119,11 @@ ApiError ToApiError(const absl::Status& status) {
       absl::StrContains(error.message, "limits.sequence_tokens_max")) {
     error.code = "context_length_exceeded";
   }
+  if (error.http_status == 400 && error.param.empty() &&
+      absl::StartsWith(error.message, "the form of the output: ")) {
+    error.param = "response_format";
+    error.code = "invalid_value";
+  }
   int http_status = 0;
   if (absl::SimpleAtoi(Payload(status, kHttpStatus), &http_status)) {
     error.http_status = http_status;

@@ -7,6 +7,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "client/output_form_json.h"
 #include "common/status_macros.h"
 #include "gateway/api_error.h"
 #include "gateway/chat_messages.h"
@@ -132,6 +133,33 @@ absl::Status ReadStreaming(JsonObject& body, CompletionRequest& request) {
   return options.RefuseUnknown();
 }
 
+absl::Status ReadForm(JsonObject& body, client::GenerateOptions& options) {
+  const std::pair<const char*, absl::StatusOr<OutputForm> (*)(const Json&)> fields[] = {
+      {"response_format", client::ResponseFormat},
+      {"structured_outputs", client::StructuredOutputs}};
+  for (const auto& [name, read] : fields) {
+    const Json* value = body.Find(name);
+    if (value == nullptr) {
+      continue;
+    }
+    absl::StatusOr<OutputForm> form = read(*value);
+    if (!form.ok()) {
+      return BadField(name, "invalid_value",
+                      absl::StrCat("'", name, "': ", form.status().message()));
+    }
+    if (!form->any() && !options.form.any()) {
+      return BadField(name, "invalid_value",
+                      "'response_format' and 'structured_outputs' exclude each other");
+    }
+    options.form = form->any() ? std::move(options.form) : *std::move(form);
+  }
+  if (!options.form.any() && options.ignore_eos) {
+    return BadField("ignore_eos", "invalid_value",
+                    "'ignore_eos' cannot be: output of a given form ends when it is whole");
+  }
+  return absl::OkStatus();
+}
+
 // Fields that change nothing here, and fields that would and that this server does not obey.
 absl::Status ReadOthers(JsonObject& body) {
   for (const char* name : {"user", "metadata", "store", "service_tier", "safety_identifier",
@@ -139,13 +167,8 @@ absl::Status ReadOthers(JsonObject& body) {
                            "parallel_tool_calls", "spaces_between_special_tokens", "prediction"}) {
     body.Ignore(name);
   }
-  const Json format_text = {{"type", "text"}};
-  LAMINA_RETURN_IF_ERROR(body.Refuse("response_format", {format_text},
-                                     "output cannot be constrained here; only {\"type\": "
-                                     "\"text\"} is served"));
-  for (const char* name :
-       {"guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"}) {
-    LAMINA_RETURN_IF_ERROR(body.Refuse(name, {}, "output cannot be constrained here"));
+  for (const char* name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar"}) {
+    LAMINA_RETURN_IF_ERROR(body.Refuse(name, {}, "use structured_outputs"));
   }
   LAMINA_RETURN_IF_ERROR(
       body.Refuse("skip_special_tokens", {true}, "special tokens are never part of the text"));
@@ -175,6 +198,7 @@ absl::Status ReadCommon(JsonObject& body, CompletionRequest& request) {
   options.n = request.choices;
   LAMINA_ASSIGN_OR_RETURN(const std::optional<bool> ignore_eos, body.Bool("ignore_eos"));
   options.ignore_eos = ignore_eos.value_or(false);
+  LAMINA_RETURN_IF_ERROR(ReadForm(body, options));
   LAMINA_ASSIGN_OR_RETURN(const std::optional<int64_t> min_tokens,
                           body.Integer("min_tokens", 0, kTokensMax));
   if (min_tokens.has_value()) {

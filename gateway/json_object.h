@@ -21,7 +21,7 @@
 
 namespace lamina::gateway {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;  // Schemas of output mean an order.
 
 // Parses a body. Errors: kInvalidArgument  not JSON (with the place), nested deeper than 64, or not
 // an object.

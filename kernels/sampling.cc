@@ -164,14 +164,26 @@ void PenalisePresenceAndFrequency(const SamplingParams& params, absl::Span<const
   }
 }
 
-// Copies the logits into the scratch and applies bias and penalties.
+void KeepAllowed(absl::Span<const uint32_t> allowed, std::vector<float>& logits) {
+  for (size_t i = 0; i < logits.size(); ++i) {
+    const size_t word = i / 32;
+    if (word >= allowed.size() || ((allowed[word] >> (i % 32)) & 1) == 0) {
+      logits[i] = kLowest;
+    }
+  }
+}
+
+// Copies the logits into the scratch and applies `allowed`, bias and penalties.
 absl::Span<const float> Adjusted(absl::Span<const float> logits, const SamplingParams& params,
                                  absl::Span<const TokenId> prompt, absl::Span<const TokenId> output,
-                                 SampleScratch& scratch) {
-  if (!ChangesLogits(params)) {
+                                 absl::Span<const uint32_t> allowed, SampleScratch& scratch) {
+  if (allowed.empty() && !ChangesLogits(params)) {
     return logits;
   }
   scratch.logits.assign(logits.begin(), logits.end());
+  if (!allowed.empty()) {
+    KeepAllowed(allowed, scratch.logits);
+  }
   if (scratch.counts.size() < logits.size()) {
     scratch.counts.resize(logits.size(), 0);
   }
@@ -354,9 +366,10 @@ void ReportLogprobs(absl::Span<const float> logits, int32_t count, SampleScratch
 
 SampleResult Sample(absl::Span<const float> logits, const SamplingParams& params,
                     absl::Span<const TokenId> prompt, absl::Span<const TokenId> output,
-                    uint64_t position, SampleScratch& scratch) {
+                    uint64_t position, SampleScratch& scratch, absl::Span<const uint32_t> allowed) {
   LAMINA_CHECK(!logits.empty());
-  const absl::Span<const float> adjusted = Adjusted(logits, params, prompt, output, scratch);
+  const absl::Span<const float> adjusted =
+      Adjusted(logits, params, prompt, output, allowed, scratch);
   SampleResult result;
   result.token = params.temperature == 0.0f ? Greedy(adjusted)
                                             : DrawToken(adjusted, params, position, scratch);

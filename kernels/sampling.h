@@ -3,9 +3,9 @@
 // Sampling: from a row of logits to a token, as a function of (logits, params, tokens so far,
 // position).
 //
-// Order: logit bias, repetition penalty, presence and frequency penalties, [greedy stops here],
-// temperature, top-k, softmax, top-p, min-p, one draw Philox(seed, position). Log-probabilities are
-// those of the raw logits (before bias, penalties and temperature), natural logarithm.
+// Order: tokens that are not allowed leave, logit bias, repetition penalty, presence and frequency
+// penalties, [greedy stops here], temperature, top-k, softmax, top-p, min-p, one draw Philox(seed,
+// position). Log-probabilities are those of the raw logits (before any of this), natural logarithm.
 //
 // Determinism: sums in f64 in a fixed order; ties go to the smaller token id.
 
@@ -41,12 +41,14 @@ struct SampleScratch {
 
 // `prompt` and `output` are the tokens so far; `position` is the index of the new token in the
 // whole sequence (prompt.size() + output.size()). NaN logits count as -inf; if every logit is -inf
-// or NaN the result is token 0. Ids outside the vocabulary in `prompt`, `output` and logit_bias are
-// passed over. Requires: at least one logit.
+// or NaN the result is token 0. `allowed` has a bit for each token, the lowest of the first word
+// for token 0; empty, it allows all, and what lies behind its end is not allowed. Ids outside the
+// vocabulary in `prompt`, `output` and logit_bias are passed over. Requires: at least one logit.
 // Cost: one or two passes over the logits; sorts only top_k, or a 1/64 slice of top_p's edge.
 SampleResult Sample(absl::Span<const float> logits, const SamplingParams& params,
                     absl::Span<const TokenId> prompt, absl::Span<const TokenId> output,
-                    uint64_t position, SampleScratch& scratch);
+                    uint64_t position, SampleScratch& scratch,
+                    absl::Span<const uint32_t> allowed = {});
 
 // ln softmax(logits)[token].
 float LogProbability(absl::Span<const float> logits, TokenId token);

@@ -6,6 +6,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "client/output_form_json.h"
 #include "common/status_macros.h"
 
 namespace lamina::cli {
@@ -104,6 +105,16 @@ absl::Status ReadIgnoreEos(const Json& value, const std::string& name, BatchRequ
   return absl::OkStatus();
 }
 
+absl::Status ReadResponseFormat(const Json& value, const std::string&, BatchRequest* request) {
+  LAMINA_ASSIGN_OR_RETURN(request->options.form, client::ResponseFormat(value));
+  return absl::OkStatus();
+}
+
+absl::Status ReadStructuredOutputs(const Json& value, const std::string&, BatchRequest* request) {
+  LAMINA_ASSIGN_OR_RETURN(request->options.form, client::StructuredOutputs(value));
+  return absl::OkStatus();
+}
+
 absl::Status Ignore(const Json&, const std::string&, BatchRequest*) { return absl::OkStatus(); }
 
 struct Field {
@@ -132,6 +143,8 @@ constexpr Field kFields[] = {
     {"stop", ReadStop},
     {"logit_bias", ReadLogitBias},
     {"ignore_eos", ReadIgnoreEos},
+    {"response_format", ReadResponseFormat},
+    {"structured_outputs", ReadStructuredOutputs},
 };
 constexpr Field kChatFields[] = {{"messages", ReadMessages}, {"tools", ReadTools}};
 constexpr Field kCompletionFields[] = {{"prompt", ReadPromptField}};

@@ -9,6 +9,7 @@
 #include "client/cli/generation_json.h"
 #include "client/cli/input.h"
 #include "client/cli/wait_notice.h"
+#include "common/status_macros.h"
 
 namespace lamina::cli {
 namespace {
@@ -17,6 +18,7 @@ constexpr char kExamples[] =
     R"(  lamina generate --prompt "The capital of France is" --max-tokens 20
   lamina generate --chat --prompt "Why is the sky blue?" --temperature 0.7 --seed 1
   lamina generate --prompt-file story.txt --n 4 --temperature 1 --json
+  lamina generate --chat --prompt "Describe a cat." --json-schema cat.json
   echo "Hello" | lamina generate --prompt - --logprobs 5 --json
 Exit status: 0 done, 1 the request failed, 2 wrong usage, 130 Ctrl-C.
 )";
@@ -26,6 +28,9 @@ struct GenerateFlags {
   client::GenerateOptions options;
   bool chat = false;
   std::optional<std::string> system;
+  std::optional<std::string> json_schema;  // Files.
+  std::optional<std::string> grammar;
+  std::optional<std::string> regex;
 };
 
 void PrintUsage(const client::Usage& usage, client::FinishReason reason) {
@@ -97,7 +102,22 @@ class GenerateOutput {
   std::map<uint32_t, Choice> choices_;
 };
 
+absl::StatusOr<OutputForm> ReadForm(const GenerateFlags& flags) {
+  if (flags.regex.has_value()) {
+    return OutputForm{OutputForm::Kind::kRegex, *flags.regex};
+  }
+  if (!flags.json_schema.has_value() && !flags.grammar.has_value()) {
+    return OutputForm{};
+  }
+  const bool schema = flags.json_schema.has_value();
+  LAMINA_ASSIGN_OR_RETURN(std::string text,
+                          ReadTextFile(schema ? *flags.json_schema : *flags.grammar));
+  return OutputForm{schema ? OutputForm::Kind::kJsonSchema : OutputForm::Kind::kGrammar,
+                    std::move(text)};
+}
+
 absl::Status PrepareOptions(GenerateFlags& flags) {
+  LAMINA_ASSIGN_OR_RETURN(flags.options.form, ReadForm(flags));
   absl::StatusOr<client::Prompt> prompt = ReadPrompt(flags.prompt);
   if (!prompt.ok()) {
     return prompt.status();
@@ -186,6 +206,24 @@ void AddGenerateCommand(CLI::App& app, Invocation& invocation) {
       ->add_option("--priority", flags->options.priority,
                    "Higher is sooner, where the cluster serves by priority (default: 0)")
       ->type_name("N");
+  constexpr char kForm[] = "Form of the output (at most one)";
+  CLI::Option* schema =
+      command->add_option("--json-schema", flags->json_schema, "A file with a JSON schema")
+          ->type_name("FILE")
+          ->group(kForm);
+  CLI::Option* regex = command
+                           ->add_option("--regex", flags->regex,
+                                        "A regular expression that the whole output matches")
+                           ->type_name("RE")
+                           ->group(kForm)
+                           ->excludes(schema);
+  command
+      ->add_option("--grammar", flags->grammar,
+                   "A file with a grammar in EBNF, as XGrammar reads it, with the rule root")
+      ->type_name("FILE")
+      ->group(kForm)
+      ->excludes(schema)
+      ->excludes(regex);
   command->add_flag("--chat", flags->chat, "Ask as a user of the model's chat form");
   command
       ->add_option("--system", flags->system, "A system message for the chat form; implies --chat")

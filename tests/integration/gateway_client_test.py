@@ -302,7 +302,7 @@ class GatewayClientTest(unittest.TestCase):
                 body = self.refused(bad, self.complete, **keys)
                 self.assertEqual((body["param"], body["code"]), (param, code))
                 self.assertEqual(body["type"], "invalid_request_error")
-        for kind in ("json_object", "json_schema"):
+        for kind in ("grammar", "json_schema"):
             body = self.refused(bad, self.chat, response_format={"type": kind})
             self.assertEqual(body["param"], "response_format")
         body = self.refused(bad, self.chat, messages=[{"role": "user", "content": [

@@ -79,13 +79,54 @@ TEST_F(SequenceTableTest, RefusesPlansThatMakeNoSense) {
 
 // --- SampleNext ---
 
+// Allows 0, then 1, then 2, which ends it.
+class CountingState final : public model::GrammarState {
+ public:
+  absl::Span<const uint32_t> Allowed() override {
+    mask_ = 1u << next_;
+    return absl::MakeConstSpan(&mask_, 1);
+  }
+  bool Accept(TokenId token) override {
+    const bool fits = token == next_ && !ended();
+    next_ += fits ? 1 : 0;
+    return fits;
+  }
+  bool ended() const override { return next_ == 3; }
+
+ private:
+  TokenId next_ = 0;
+  uint32_t mask_ = 0;
+};
+
+class CountingGrammar final : public model::Grammar {
+ public:
+  std::unique_ptr<model::GrammarState> Begin() const override {
+    return std::make_unique<CountingState>();
+  }
+  size_t bytes() const override { return 1; }
+};
+
+class CountingCompiler final : public model::GrammarCompiler {
+ public:
+  absl::StatusOr<std::shared_ptr<const model::Grammar>> Compile(const OutputForm& form) override {
+    if (form.text != "counting") {
+      return absl::InvalidArgumentError("only counting is known");
+    }
+    return std::make_shared<CountingGrammar>();
+  }
+};
+
+absl::StatusOr<std::unique_ptr<model::GrammarCompiler>> CountingGrammars() {
+  return std::make_unique<CountingCompiler>();
+}
+
 class SampleNextTest : public ::testing::Test {
  protected:
   // Logits whose largest is that of `token`.
   core::SampledToken Next(TokenId token) {
     std::vector<float> logits(kVocabulary, 0.0f);
     logits[static_cast<size_t>(token)] = 5.0f;
-    return SampleNext(logits, sequence_, scratch_);
+    return SampleNext(logits, sequence_, grammars_, scratch_);
   }
 
   Sequence sequence_{.join = {.id = 4,
@@ -95,8 +136,38 @@ class SampleNextTest : public ::testing::Test {
                               .tokens_max = 5,
                               .end_tokens = {7}},
                      .tokens = {1, 2}};
+  model::GrammarCache grammars_{CountingGrammars, {}};
   kernels::SampleScratch scratch_;
 };
+
+TEST_F(SampleNextTest, TakesWhatItsGrammarAllowsAndEndsWithIt) {
+  sequence_.join.sampling.form = {OutputForm::Kind::kRegex, "counting"};
+  sequence_.join.tokens_min = 100;
+
+  EXPECT_EQ(Next(7).token, 0);
+  EXPECT_EQ(Next(7).token, 1);
+  const core::SampledToken last = Next(0);
+
+  EXPECT_EQ(last.token, 2);
+  EXPECT_EQ(last.finish, core::FinishReason::kStop) << "whatever the least length says";
+}
+
+TEST_F(SampleNextTest, AGrammarFollowsTokensThatWereSampledElsewhere) {
+  sequence_.join.sampling.form = {OutputForm::Kind::kRegex, "counting"};
+  sequence_.tokens = {1, 2, 0};  // As after a preemption, or on another replica.
+
+  EXPECT_EQ(Next(7).token, 1);
+  sequence_.tokens.push_back(2);
+
+  EXPECT_EQ(Next(5).finish, core::FinishReason::kLength) << "nothing may follow";
+}
+
+TEST_F(SampleNextTest, WithoutItsGrammarTheOutputIsCut) {
+  sequence_.join.sampling.form = {OutputForm::Kind::kRegex, "other"};
+
+  EXPECT_EQ(Next(3).finish, core::FinishReason::kLength);
+  EXPECT_TRUE(sequence_.finished);
+}
 
 TEST_F(SampleNextTest, AppendsTheTokenAndSaysWhereItStands) {
   const core::SampledToken token = Next(3);
@@ -144,8 +215,8 @@ TEST_F(SampleNextTest, PenaltiesSeePromptAndOutput) {
   logits[2] = 3.0f;  // Of the prompt.
   logits[5] = 2.0f;
 
-  EXPECT_EQ(SampleNext(logits, sequence_, scratch_).token, 5);
-  EXPECT_NE(SampleNext(logits, sequence_, scratch_).token, 5);
+  EXPECT_EQ(SampleNext(logits, sequence_, grammars_, scratch_).token, 5);
+  EXPECT_NE(SampleNext(logits, sequence_, grammars_, scratch_).token, 5);
 }
 
 }  // namespace

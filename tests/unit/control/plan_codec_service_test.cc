@@ -54,6 +54,12 @@ const SamplingParams kSampling{.temperature = 0.7f,
 TEST(PlanCodecTest, SamplingComesBackWhole) {
   EXPECT_EQ(RoundTrip(kSampling), kSampling);
   EXPECT_EQ(RoundTrip(SamplingParams{}), SamplingParams{});
+  for (const OutputForm::Kind kind :
+       {OutputForm::Kind::kJsonSchema, OutputForm::Kind::kRegex, OutputForm::Kind::kGrammar}) {
+    SamplingParams formed = kSampling;
+    formed.form = {kind, "text"};
+    EXPECT_EQ(RoundTrip(formed), formed);
+  }
   SamplingParams zero = kSampling;  // Values that protobuf would leave out.
   zero.temperature = 0.0f;
   zero.logprobs = 0;

@@ -173,18 +173,32 @@ INSTANTIATE_TEST_SUITE_P(
                 "unknown_parameter"},
         Mistake{R"("prompt":"x","min_tokens":17)", "min_tokens", "invalid_value"},
         Mistake{R"("prompt":"x","suffix":"y")", "suffix", "unsupported_parameter"},
-        Mistake{R"("prompt":"x","response_format":{"type":"json_object"})", "response_format",
-                "unsupported_parameter"},
+        Mistake{R"("prompt":"x","response_format":"json")", "response_format", "invalid_value"},
         Mistake{R"("prompt":"x","response_format":{"type":"json_schema","json_schema":{}})",
-                "response_format", "unsupported_parameter"},
+                "response_format", "invalid_value"},
+        Mistake{
+            R"("prompt":"x","response_format":{"type":"json_schema","json_schema":{"schema":1}})",
+            "response_format", "invalid_value"},
         Mistake{R"("prompt":"x","response_format":{"type":"regex","regex":"a*"})",
-                "response_format", "unsupported_parameter"},
+                "response_format", "invalid_value"},
+        Mistake{R"("prompt":"x","structured_outputs":{})", "structured_outputs", "invalid_value"},
+        Mistake{R"("prompt":"x","structured_outputs":{"regex":""})", "structured_outputs",
+                "invalid_value"},
+        Mistake{R"("prompt":"x","structured_outputs":{"choice":[]})", "structured_outputs",
+                "invalid_value"},
+        Mistake{R"("prompt":"x","structured_outputs":{"regex":"a","choice":["b"]})",
+                "structured_outputs", "invalid_value"},
+        Mistake{R"("prompt":"x","structured_outputs":{"structural_tag":"a"})", "structured_outputs",
+                "invalid_value"},
+        Mistake{R"("prompt":"x","structured_outputs":{"regex":"a"},"ignore_eos":true)",
+                "ignore_eos", "invalid_value"},
+        Mistake{R"("prompt":"x","structured_outputs":{"regex":"a"},)"
+                R"("response_format":{"type":"json_object"})",
+                "structured_outputs", "invalid_value"},
         Mistake{R"("prompt":"x","guided_regex":"a*")", "guided_regex", "unsupported_parameter"},
         Mistake{R"("prompt":"x","guided_json":{})", "guided_json", "unsupported_parameter"},
         Mistake{R"("prompt":"x","guided_choice":["a"])", "guided_choice", "unsupported_parameter"},
         Mistake{R"("prompt":"x","guided_grammar":"a")", "guided_grammar", "unsupported_parameter"},
-        Mistake{R"("prompt":"x","structured_outputs":{"regex":"a*"})", "structured_outputs",
-                "unsupported_parameter"},
         Mistake{R"("prompt":"x","bogus":1)", "bogus", "unknown_parameter"}));
 
 INSTANTIATE_TEST_SUITE_P(
@@ -208,19 +222,33 @@ INSTANTIATE_TEST_SUITE_P(
                             "unsupported_parameter"},
                     Mistake{R"("messages":[{"role":"user","content":"x"}],"top_logprobs":2)",
                             "top_logprobs", "invalid_value"},
-                    Mistake{R"("messages":[{"role":"user","content":"x"}],)"
-                            R"("response_format":{"type":"json_object"})",
-                            "response_format", "unsupported_parameter"},
-                    Mistake{R"("messages":[{"role":"user","content":"x"}],)"
-                            R"("response_format":{"type":"json_schema","json_schema":{}})",
-                            "response_format", "unsupported_parameter"},
-                    Mistake{R"("messages":[{"role":"user","content":"x"}],)"
-                            R"("structured_outputs":{"regex":"a*"})",
-                            "structured_outputs", "unsupported_parameter"},
                     Mistake{R"("messages":[{"role":"user","content":"x"}],"prompt":"y")", "prompt",
                             "unknown_parameter"},
                     Mistake{R"("messages":[{"role":"user","content":"x"}],"max_tokens":0)",
                             "max_tokens", "integer_below_min_value"}));
+
+TEST(CompletionRequestTest, FormsOfOutputAreRead) {
+  const auto form = [](const std::string& fields) {
+    const auto request = Chat(std::string(kMessages) + fields);
+    EXPECT_TRUE(request.ok()) << request.status();
+    return request.ok() ? request->options.form : OutputForm{};
+  };
+  using Kind = OutputForm::Kind;
+  EXPECT_TRUE(form(R"(,"response_format":{"type":"text"},"structured_outputs":null)").any());
+  EXPECT_EQ(form(R"(,"response_format":{"type":"json_object"})"),
+            (OutputForm{Kind::kJsonSchema, R"({"type":"object"})"}));
+  // In the order that was sent: answers have their properties so.
+  EXPECT_EQ(form(R"(,"response_format":{"type":"json_schema","json_schema":{"name":"n",)"
+                 R"("strict":true,"schema":{"type":"object","properties":{"z":{},"a":{}}}}})"),
+            (OutputForm{Kind::kJsonSchema, R"({"type":"object","properties":{"z":{},"a":{}}})"}));
+  EXPECT_EQ(form(R"(,"structured_outputs":{"regex":"a+","json":null})"),
+            (OutputForm{Kind::kRegex, "a+"}));
+  EXPECT_EQ(form(R"(,"structured_outputs":{"json":"{}"})"), (OutputForm{Kind::kJsonSchema, "{}"}));
+  EXPECT_EQ(form(R"(,"structured_outputs":{"choice":["a","b\"\n"]})"),
+            (OutputForm{Kind::kGrammar, R"(root ::= "a" | "b\"\n")"}));
+  EXPECT_EQ(form(R"(,"structured_outputs":{"grammar":"root ::= \"x\""})"),
+            (OutputForm{Kind::kGrammar, "root ::= \"x\""}));
+}
 
 TEST(CompletionRequestTest, BodiesThatAreNoObjectsAreRefused) {
   for (const std::string& body :

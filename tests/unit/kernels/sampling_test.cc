@@ -411,5 +411,41 @@ TEST(SamplingTest, LogProbabilitiesOfALargeVocabularySumToOne) {
   EXPECT_EQ(sum, 200);
 }
 
+// Tokens that are not allowed are as if their logits were -inf, whatever the parameters.
+TEST(AllowedTest, OnlyAllowedTokensAreSampled) {
+  const std::vector<float> logits = RandomLogits(100, 5);
+  const std::vector<uint32_t> allowed = {0x00000010, 0x80000001, 0, 0};  // 4, 32, 63.
+  std::vector<float> only(logits.size(), -kInf);
+  for (const size_t token : {4, 32, 63}) {
+    only[token] = logits[token];
+  }
+  const std::vector<SamplingParams> all_params = {
+      {},
+      {.temperature = 1, .seed = 3},
+      {.temperature = 2, .top_k = 2, .seed = 3},
+      {.temperature = 1, .top_p = 0.6f, .presence_penalty = 2, .seed = 3},
+      {.temperature = 1, .logit_bias = {{5, 100}, {32, 3}}, .seed = 3}};
+  SampleScratch scratch;
+  for (const SamplingParams& params : all_params) {
+    for (uint64_t position = 0; position < 50; ++position) {
+      const std::vector<TokenId> output = {63, 63};
+      const TokenId token = Sample(logits, params, {}, output, position, scratch, allowed).token;
+      EXPECT_EQ(token, Sample(only, params, {}, output, position, scratch).token);
+    }
+  }
+}
+
+TEST(AllowedTest, LogprobsStayThoseOfTheRawLogits) {
+  const std::vector<float> logits = RandomLogits(40, 6);
+  const std::vector<uint32_t> allowed = {1u << 7};  // Behind its end nothing is allowed.
+  SampleScratch scratch;
+
+  const SampleResult result = Sample(logits, {.logprobs = 2}, {}, {}, 0, scratch, allowed);
+
+  EXPECT_EQ(result.token, 7);
+  EXPECT_EQ(result.logprob, LogProbability(logits, 7));
+  EXPECT_EQ(result.top, Sample(logits, {.logprobs = 2}, {}, {}, 0, scratch).top);
+}
+
 }  // namespace
 }  // namespace lamina::kernels

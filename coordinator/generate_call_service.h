@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// GenerateCall: one Generate call of the Inference service: a queue between the engine's thread and
+// gRPC's. The engine's sink and the reactor share it, so either may go first.
+//
+// Threading: as written beside the functions; what the queue holds is guarded by a mutex.
+
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "coordinator/engine.h"
+#include "lamina/v1/inference.grpc.pb.h"
+#include "model/grammar/grammar_cache.h"
+#include "model/tokenizer/tokenizer.h"
+
+namespace lamina::coordinator {
+
+grpc::Status ToGrpc(const absl::Status& status);
+
+// With its text.
+void ToProto(const core::TokenLogprob& token, const model::Tokenizer& tokenizer,
+             v1::TokenLogprob* proto);
+
+class GenerateCall final : public RequestSink {
+ public:
+  // `context` must live until the call is done.
+  GenerateCall(bool with_logprobs, const model::Tokenizer& tokenizer,
+               grpc::CallbackServerContext* context)
+      : with_logprobs_(with_logprobs), tokenizer_(tokenizer), context_(context) {}
+
+  // The reactor of the call, which keeps it. A client that goes cancels the request.
+  static grpc::ServerWriteReactor<v1::GenerateResponse>* Start(
+      const std::shared_ptr<GenerateCall>& call, Engine& engine);
+
+  // Both before the request is submitted.
+  void SetFollowedId(const std::string& id) { followed_id_ = id; }
+  void SetPromptTokens(size_t tokens) { prompt_tokens_ = static_cast<uint32_t>(tokens); }
+
+  // Gives the request to the engine, one with a form of output when that is compiled: what is wrong
+  // with a form ends the call. After Start().
+  static void Submit(const std::shared_ptr<GenerateCall>& call, Engine& engine,
+                     model::GrammarCache& grammars, GenerateSpec spec);
+
+  void OnAccepted(const std::string& request_id) override;
+  void OnOutput(ChoiceOutput output) override;
+  void OnProgress(uint32_t tokens_done) override;
+  void OnScores(std::vector<float>, std::vector<core::TokenRank>) override {}
+  void OnDone(const absl::Status& status) override;
+
+ private:
+  class Reactor;
+
+  void SubmitUnlessCancelled(Engine& engine, GenerateSpec spec, std::shared_ptr<RequestSink> self);
+  void Attach(Reactor* reactor);
+  void Detach();
+  void WriteDone();
+  void SetCancelled();
+  void Pump();
+
+  const bool with_logprobs_;
+  const model::Tokenizer& tokenizer_;
+  grpc::CallbackServerContext* const context_;
+  const uint64_t key_ = Engine::NewKey();
+  uint32_t prompt_tokens_ = 0;
+  std::string request_id_;   // Engine's thread.
+  std::string followed_id_;  // The same until `final_` is set.
+
+  std::mutex mutex_;
+  std::deque<v1::GenerateResponse> queue_;  // At most one entry per token of the request.
+  v1::GenerateResponse current_;
+  std::optional<absl::Status> final_;
+  bool writing_ = false;
+  bool finishing_ = false;
+  bool cancelled_ = false;
+  Reactor* reactor_ = nullptr;
+};
+
+}  // namespace lamina::coordinator

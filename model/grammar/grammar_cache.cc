@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/grammar/grammar_cache.h"
+
+#include <ctime>
+#include <future>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/units.h"
+
+namespace lamina::model {
+namespace {
+
+// Of this thread, so that a busy machine changes nothing.
+Nanos ThreadTime() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return Nanos{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+}  // namespace
+
+GrammarCache::GrammarCache(Maker make, Options options)
+    : make_(std::move(make)), options_(options) {}
+
+GrammarCache::~GrammarCache() {
+  std::deque<std::shared_ptr<Entry>> left;
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+    left.swap(to_do_);
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+  for (const std::shared_ptr<Entry>& entry : left) {
+    Finish(entry, absl::CancelledError("the program ends"));
+  }
+}
+
+void GrammarCache::Prepare(const OutputForm& form, std::function<void(const Result&)> done) {
+  std::unique_lock lock(mutex_);
+  std::shared_ptr<Entry> entry;
+  for (auto it = entries_.begin(); it != entries_.end() && entry == nullptr; ++it) {
+    if ((*it)->form == form) {
+      entry = *it;
+      entries_.splice(entries_.begin(), entries_, it);
+    }
+  }
+  if (entry == nullptr) {
+    entry = std::make_shared<Entry>();
+    entry->form = form;
+    entries_.push_front(entry);
+    if (entries_.size() > options_.forms_max) {
+      entries_.pop_back();  // If it is still waited for, the queue holds it.
+    }
+    to_do_.push_back(entry);
+    if (!thread_.joinable()) {
+      thread_ = std::thread([this] { Run(); });
+    }
+    changed_.notify_one();
+  }
+  if (done == nullptr) {
+    return;
+  }
+  if (!entry->ready) {
+    entry->waiting.push_back(std::move(done));
+    return;
+  }
+  lock.unlock();  // A result that is there does not change.
+  done(entry->result);
+}
+
+GrammarCache::Result GrammarCache::Get(const OutputForm& form) {
+  std::promise<Result> promise;
+  Prepare(form, [&promise](const Result& result) { promise.set_value(result); });
+  return promise.get_future().get();
+}
+
+void GrammarCache::Run() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return stopped_ || !to_do_.empty(); });
+    if (stopped_) {
+      return;
+    }
+    const std::shared_ptr<Entry> entry = std::move(to_do_.front());
+    to_do_.pop_front();
+    lock.unlock();
+    Finish(entry, Compile(entry->form));
+    lock.lock();
+  }
+}
+
+GrammarCache::Result GrammarCache::Compile(const OutputForm& form) {
+  if (compiler_ == nullptr && make_ == nullptr) {
+    return absl::UnimplementedError("output of a given form is not served here");
+  }
+  if (compiler_ == nullptr) {
+    auto made = make_();
+    if (!made.ok()) {
+      return made.status();
+    }
+    compiler_ = *std::move(made);
+  }
+  const Nanos began = ThreadTime();
+  Result result = compiler_->Compile(form);
+  const Nanos spent = ThreadTime() - began;
+  if (!result.ok()) {
+    return result;
+  }
+  if (options_.cpu_max > 0 && spent > options_.cpu_max) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the form is too complex: compiling it took ", spent / 1'000'000,
+                     " ms of processor time; at most ", options_.cpu_max / 1'000'000,
+                     " are allowed. Use fewer repetitions and alternatives"));
+  }
+  if (options_.bytes_max > 0 && (*result)->bytes() > options_.bytes_max) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the form is too complex: compiled it has ", FormatBytes((*result)->bytes()), "; at most ",
+        FormatBytes(options_.bytes_max), " are allowed. Use fewer repetitions and alternatives"));
+  }
+  return result;
+}
+
+void GrammarCache::Finish(const std::shared_ptr<Entry>& entry, Result result) {
+  std::vector<std::function<void(const Result&)>> waiting;
+  {
+    const std::lock_guard lock(mutex_);
+    entry->result = std::move(result);
+    entry->ready = true;
+    waiting.swap(entry->waiting);
+  }
+  for (const auto& done : waiting) {
+    done(entry->result);
+  }
+}
+
+}  // namespace lamina::model

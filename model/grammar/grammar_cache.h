@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// GrammarCache: compiles forms on a thread of its own, each once, and keeps the latest.
+//
+// Threading: any.
+
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/clock.h"
+#include "common/output_form.h"
+#include "model/grammar/grammar.h"
+
+namespace lamina::model {
+
+class GrammarCache {
+ public:
+  using Result = absl::StatusOr<std::shared_ptr<const Grammar>>;
+  using Maker = std::function<absl::StatusOr<std::unique_ptr<GrammarCompiler>>()>;
+
+  struct Options {
+    size_t forms_max = 64;  // Kept, the latest used first.
+    Nanos cpu_max = 0;      // Refuses what took more of the processor's time; 0: nothing.
+    size_t bytes_max = 0;   // Refuses what is larger; 0: nothing.
+  };
+
+  // `make` runs on the cache's thread when the first form comes; without one there are no forms.
+  GrammarCache(Maker make, Options options);
+  // Waits for the form that is being compiled; those that wait get kCancelled.
+  ~GrammarCache();
+
+  // Begins to compile unless it is there, is being made, or is known to be wrong. `done` is called
+  // once, from here or from the cache's thread. Errors: those of `make` and of Compile();
+  // kInvalidArgument when it is beyond a limit of the options.
+  void Prepare(const OutputForm& form, std::function<void(const Result&)> done = nullptr);
+
+  // Prepares, and waits.
+  Result Get(const OutputForm& form);
+
+ private:
+  struct Entry {
+    OutputForm form;
+    bool ready = false;
+    Result result;
+    std::vector<std::function<void(const Result&)>> waiting;
+  };
+
+  void Run();
+  Result Compile(const OutputForm& form);
+  void Finish(const std::shared_ptr<Entry>& entry, Result result);
+
+  const Maker make_;
+  const Options options_;
+
+  std::unique_ptr<GrammarCompiler> compiler_;  // The cache's thread.
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::list<std::shared_ptr<Entry>> entries_;  // The latest used first.
+  std::deque<std::shared_ptr<Entry>> to_do_;
+  bool stopped_ = false;
+  std::thread thread_;
+};
+
+}  // namespace lamina::model

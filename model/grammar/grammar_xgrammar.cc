@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// XGrammar's errors are exceptions; none leaves this file.
+
+#include "model/grammar/grammar.h"
+
+#include <xgrammar/xgrammar.h>
+
+#include <algorithm>
+#include <exception>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace lamina::model {
+namespace {
+
+class XGrammarState final : public GrammarState {
+ public:
+  XGrammarState(const xgrammar::CompiledGrammar& grammar, size_t vocabulary)
+      : matcher_(grammar),
+        words_(static_cast<size_t>(xgrammar::GetBitmaskSize(static_cast<int>(vocabulary)))),
+        shape_(static_cast<int64_t>(words_.size())) {}
+
+  absl::Span<const uint32_t> Allowed() override {
+    DLTensor mask{.data = words_.data(),
+                  .device = {kDLCPU, 0},
+                  .ndim = 1,
+                  .dtype = xgrammar::GetBitmaskDLType(),
+                  .shape = &shape_,
+                  .strides = nullptr,
+                  .byte_offset = 0};
+    const bool some_not = matcher_.FillNextTokenBitmask(&mask);
+    return some_not ? absl::Span<const uint32_t>(words_) : absl::Span<const uint32_t>();
+  }
+
+  bool Accept(TokenId token) override { return !ended() && matcher_.AcceptToken(token); }
+  bool ended() const override { return matcher_.IsTerminated(); }
+
+ private:
+  xgrammar::GrammarMatcher matcher_;
+  std::vector<uint32_t> words_;
+  int64_t shape_;
+};
+
+class XGrammar final : public Grammar {
+ public:
+  XGrammar(xgrammar::CompiledGrammar grammar, size_t vocabulary)
+      : grammar_(std::move(grammar)), vocabulary_(vocabulary) {}
+
+  std::unique_ptr<GrammarState> Begin() const override {
+    return std::make_unique<XGrammarState>(grammar_, vocabulary_);
+  }
+  size_t bytes() const override { return grammar_.MemorySizeBytes(); }
+
+ private:
+  const xgrammar::CompiledGrammar grammar_;
+  const size_t vocabulary_;
+};
+
+// Without the place in XGrammar's sources that its messages begin with.
+std::string Reason(const std::exception& error) {
+  constexpr size_t kBytesMax = 400;  // It may quote the whole form.
+  std::string text = error.what();
+  if (text.size() > kBytesMax) {
+    text = text.substr(0, kBytesMax) + " ...";
+  }
+  const size_t check = text.find("Check failed: ");
+  const size_t behind =
+      check == std::string::npos ? std::string::npos : text.find(": ", check + 14);
+  if (behind != std::string::npos) {
+    return text.substr(behind + 2);
+  }
+  const size_t place = text.find(".cc:");
+  const size_t begin = place == std::string::npos ? std::string::npos : text.find(": ", place);
+  return begin == std::string::npos ? text : text.substr(begin + 2);
+}
+
+class XGrammarCompiler final : public GrammarCompiler {
+ public:
+  XGrammarCompiler(const xgrammar::TokenizerInfo& tokens, size_t vocabulary)
+      : compiler_(tokens, /*max_threads=*/1, /*cache_enabled=*/false), vocabulary_(vocabulary) {}
+
+  absl::StatusOr<std::shared_ptr<const Grammar>> Compile(const OutputForm& form) override {
+    try {
+      return std::make_shared<XGrammar>(CompileOrThrow(form), vocabulary_);
+    } catch (const std::exception& error) {
+      return absl::InvalidArgumentError(Reason(error));
+    }
+  }
+
+ private:
+  xgrammar::CompiledGrammar CompileOrThrow(const OutputForm& form) {
+    switch (form.kind) {
+      case OutputForm::Kind::kRegex:
+        return compiler_.CompileRegex(form.text);
+      case OutputForm::Kind::kGrammar:
+        return compiler_.CompileGrammar(form.text);
+      case OutputForm::Kind::kAny:
+      case OutputForm::Kind::kJsonSchema:
+        break;
+    }
+    // White space as Python's json.dumps puts it: where any is allowed, small models write nothing
+    // but white space.
+    return compiler_.CompileJSONSchema(form.text, /*any_whitespace=*/false,
+                                       /*indent=*/std::nullopt, /*separators=*/std::nullopt,
+                                       /*strict_mode=*/true);
+  }
+
+  xgrammar::GrammarCompiler compiler_;
+  const size_t vocabulary_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GrammarCompiler>> MakeGrammarCompiler(const Tokenizer& tokenizer,
+                                                                     size_t vocabulary) {
+  if (tokenizer.end_tokens().empty()) {
+    return absl::FailedPreconditionError(
+        "the model's tokenizer has no end token, so output of a given form could not end");
+  }
+  // Tokens without bytes are never allowed: special ones are not part of the text.
+  std::vector<std::string> bytes(std::min(vocabulary, tokenizer.vocabulary_size()));
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    bytes[i] = tokenizer.TokenBytes(static_cast<TokenId>(i), /*skip_special=*/true);
+  }
+  const std::vector<int32_t> ends(tokenizer.end_tokens().begin(), tokenizer.end_tokens().end());
+  try {
+    const xgrammar::TokenizerInfo tokens(bytes, xgrammar::VocabType::RAW,
+                                         static_cast<int>(vocabulary), ends);
+    return std::make_unique<XGrammarCompiler>(tokens, vocabulary);
+  } catch (const std::exception& error) {
+    return absl::InternalError(
+        absl::StrCat("XGrammar does not take the vocabulary: ", Reason(error)));
+  }
+}
+
+}  // namespace lamina::model

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Grammars of regular expressions against PCRE2, which knows whether a text can still become a
+// match; those of JSON schemas against a reader of JSON.
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <pcre2.h>
+
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "tests/unit/model/grammar/letter_tokenizer.h"
+
+namespace lamina::model {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Json = nlohmann::ordered_json;
+
+constexpr size_t kPadding = 5;  // Columns of the logits that the tokenizer does not know.
+
+const LetterTokenizer& Tokens() {
+  static const auto* const tokens = new LetterTokenizer(
+      {"ab", "abc", "12", "2024", "-0", "true", "\": ", "\", \"", "{\"", "}]", "  ", "\n\n", "né"});
+  return *tokens;
+}
+
+GrammarCompiler& Compiler() {
+  static GrammarCompiler* const compiler = [] {
+    auto made = MakeGrammarCompiler(Tokens(), Tokens().vocabulary_size() + kPadding);
+    LAMINA_CHECK(made.ok());
+    return made->release();
+  }();
+  return *compiler;
+}
+
+bool Bit(absl::Span<const uint32_t> mask, size_t token) {
+  return mask.empty() || ((mask[token / 32] >> (token % 32)) & 1) != 0;
+}
+
+// What PCRE2 says of a text that must match as a whole.
+class Pattern {
+ public:
+  explicit Pattern(const std::string& regex) {
+    const std::string whole = absl::StrCat("\\A(?:", regex, ")\\z");
+    int error = 0;
+    size_t at = 0;
+    code_ = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(whole.data()), whole.size(), 0, &error, &at,
+                          nullptr);
+    LAMINA_CHECK(code_ != nullptr);
+    data_ = pcre2_match_data_create_from_pattern(code_, nullptr);
+  }
+  ~Pattern() {
+    pcre2_match_data_free(data_);
+    pcre2_code_free(code_);
+  }
+  Pattern(const Pattern&) = delete;
+  Pattern& operator=(const Pattern&) = delete;
+
+  bool Matches(const std::string& text) { return Match(text, 0) >= 0; }
+  bool CanBecome(const std::string& text) {
+    const int found = Match(text, PCRE2_PARTIAL_HARD);
+    return found >= 0 || found == PCRE2_ERROR_PARTIAL;
+  }
+
+ private:
+  int Match(const std::string& text, uint32_t options) {
+    return pcre2_match(code_, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), 0, options,
+                       data_, nullptr);
+  }
+
+  pcre2_code* code_;
+  pcre2_match_data* data_;
+};
+
+// Goes on with a token drawn from those that are allowed. False at the end. Without
+// `bytes`, lone bytes of longer characters are left out: XGrammar lets them spell surrogates.
+bool Draw(GrammarState& state, std::mt19937& random, std::string& text, bool bytes = true) {
+  const absl::Span<const uint32_t> mask = state.Allowed();
+  std::vector<TokenId> allowed;
+  for (size_t token = 0; token < Tokens().vocabulary_size(); ++token) {
+    if (Bit(mask, token) && (bytes || token <= 128 || token > 256)) {
+      allowed.push_back(static_cast<TokenId>(token));
+    }
+  }
+  LAMINA_CHECK(!allowed.empty());
+  const TokenId token = allowed[random() % allowed.size()];
+  EXPECT_TRUE(state.Accept(token));
+  text += Tokens().TokenBytes(token, /*skip_special=*/true);
+  return !state.ended();
+}
+
+class RegexTest : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(RegexTest, AllowsWhatCanBecomeAMatchAndNothingElse) {
+  const auto grammar = Compiler().Compile({OutputForm::Kind::kRegex, GetParam()});
+  ASSERT_TRUE(grammar.ok()) << grammar.status();
+  Pattern pattern(GetParam());
+  std::mt19937 random(7);
+  for (int walk = 0; walk < 20; ++walk) {
+    const auto state = (*grammar)->Begin();
+    std::string text;
+    bool goes_on = true;
+    for (int step = 0; step < 12 && goes_on; ++step) {
+      const absl::Span<const uint32_t> mask = state->Allowed();
+      EXPECT_EQ(Bit(mask, 0), pattern.Matches(text)) << "to end after '" << text << "'";
+      for (size_t token = 1; token < Tokens().vocabulary_size(); ++token) {
+        const std::string longer =
+            text + Tokens().TokenBytes(static_cast<TokenId>(token), /*skip_special=*/true);
+        EXPECT_EQ(Bit(mask, token), pattern.CanBecome(longer)) << "'" << longer << "'";
+      }
+      for (size_t i = 0; i < kPadding; ++i) {
+        EXPECT_FALSE(Bit(mask, Tokens().vocabulary_size() + i));
+      }
+      goes_on = Draw(*state, random, text);
+    }
+    EXPECT_TRUE(goes_on || pattern.Matches(text)) << text;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, RegexTest,
+                         ::testing::Values("a", "a*", "(ab|abc)+", "[0-9]{4}-[0-9]{2}-[0-9]{2}",
+                                           "-?(0|[1-9][0-9]*)(\\.[0-9]+)?", "(yes|no|true)",
+                                           "[a-c]{2,5}x?", "a(b(c(d)?)?)?", "(a|b)*abb"));
+
+std::string RandomOutput(const Grammar& grammar, uint32_t seed, bool bytes = true) {
+  std::mt19937 random(seed);
+  const auto state = grammar.Begin();
+  std::string text;
+  for (int step = 0; step < 4000; ++step) {
+    if (!Draw(*state, random, text, bytes)) {
+      return text;
+    }
+  }
+  return "";  // It went on and on, which random walks may.
+}
+
+TEST(JsonSchemaTest, OutputsAreJsonOfTheSchemaInItsOrder) {
+  const auto grammar = Compiler().Compile({OutputForm::Kind::kJsonSchema, R"({
+      "type": "object",
+      "properties": {"size": {"enum": ["ab", "12"]}, "count": {"type": "integer", "minimum": -9, "maximum": 2024},
+                     "open": {"type": "boolean"}, "at": {"type": "array", "maxItems": 2,
+                                                          "items": {"type": "null"}}},
+      "required": ["size", "count", "open", "at"]})"});
+  ASSERT_TRUE(grammar.ok()) << grammar.status();
+  int whole = 0;
+  for (uint32_t seed = 0; seed < 50; ++seed) {
+    const std::string text = RandomOutput(**grammar, seed, /*bytes=*/false);
+    whole += text.empty() ? 0 : 1;
+    const Json value = Json::parse(text.empty() ? "null" : text, nullptr, false);
+    if (text.empty()) {
+      continue;
+    }
+    ASSERT_TRUE(value.is_object()) << text;
+    std::vector<std::string> keys;
+    for (const auto& [key, entry] : value.items()) {
+      keys.push_back(key);
+    }
+    EXPECT_THAT(keys, testing::ElementsAre("size", "count", "open", "at")) << text;
+    EXPECT_TRUE(value["size"] == "ab" || value["size"] == "12") << text;
+    EXPECT_TRUE(value["count"].is_number_integer() && value["open"].is_boolean()) << text;
+    EXPECT_LE(value["at"].size(), 2u) << text;
+    EXPECT_EQ(text, [&] {  // White space is where Python's json.dumps puts it, and nowhere else.
+      std::string tight = text;
+      tight.erase(std::remove(tight.begin(), tight.end(), ' '), tight.end());
+      EXPECT_THAT(text, Not(HasSubstr("\n")));
+      EXPECT_EQ(tight, value.dump());
+      return text;
+    }());
+  }
+  EXPECT_GT(whole, 40);
+}
+
+TEST(JsonSchemaTest, ObjectsOfAnyKeysAreObjects) {
+  const auto grammar = Compiler().Compile(
+      {OutputForm::Kind::kJsonSchema,
+       R"({"type":"object","additionalProperties":{"type":["string","boolean","null"]}})"});
+  ASSERT_TRUE(grammar.ok()) << grammar.status();
+  int whole = 0;
+  for (uint32_t seed = 0; seed < 20; ++seed) {
+    const std::string text = RandomOutput(**grammar, seed, /*bytes=*/false);
+    if (!text.empty()) {
+      ++whole;
+      EXPECT_TRUE(Json::parse(text, nullptr, false).is_object()) << text;
+    }
+  }
+  EXPECT_GT(whole, 10);
+}
+
+TEST(GrammarTest, AChoiceIsOneOfIt) {
+  const auto grammar =
+      Compiler().Compile({OutputForm::Kind::kGrammar, R"(root ::= "né\n" | "a\"b\\" | "12")"});
+  ASSERT_TRUE(grammar.ok()) << grammar.status();
+  for (uint32_t seed = 0; seed < 20; ++seed) {
+    EXPECT_THAT(RandomOutput(**grammar, seed), testing::AnyOf("né\n", "a\"b\\", "12"));
+  }
+}
+
+TEST(GrammarTest, ATokenThatDoesNotFitChangesNothing) {
+  const auto grammar = Compiler().Compile({OutputForm::Kind::kRegex, "ab"});
+  ASSERT_TRUE(grammar.ok());
+  const auto state = (*grammar)->Begin();
+  const auto letter = [](char byte) { return static_cast<TokenId>(1 + byte); };
+
+  EXPECT_FALSE(state->Accept(letter('b')));
+  EXPECT_FALSE(state->Accept(0));
+  EXPECT_TRUE(state->Accept(letter('a')));
+  EXPECT_TRUE(state->Accept(letter('b')));
+  EXPECT_FALSE(state->ended());
+  EXPECT_TRUE(state->Accept(0));
+  EXPECT_TRUE(state->ended());
+  EXPECT_FALSE(state->Accept(letter('a')));
+}
+
+struct WrongForm {
+  OutputForm::Kind kind;
+  const char* text;
+};
+class WrongFormTest : public ::testing::TestWithParam<WrongForm> {};
+
+TEST_P(WrongFormTest, IsRefusedInWords) {
+  const auto grammar = Compiler().Compile({GetParam().kind, GetParam().text});
+
+  ASSERT_EQ(grammar.status().code(), absl::StatusCode::kInvalidArgument) << GetParam().text;
+  EXPECT_FALSE(grammar.status().message().empty());
+  EXPECT_THAT(std::string(grammar.status().message()), Not(HasSubstr(".cc")))
+      << "places in a library's sources say nothing to a user";
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, WrongFormTest,
+    ::testing::Values(WrongForm{OutputForm::Kind::kJsonSchema, "{"},
+                      WrongForm{OutputForm::Kind::kJsonSchema, ""},
+                      WrongForm{OutputForm::Kind::kJsonSchema, R"({"type": "colour"})"},
+                      WrongForm{OutputForm::Kind::kJsonSchema, R"({"$ref": "#/$defs/none"})"},
+                      WrongForm{OutputForm::Kind::kRegex, "("},
+                      WrongForm{OutputForm::Kind::kRegex, "a{3,1}"},
+                      WrongForm{OutputForm::Kind::kRegex, "[z-a]"},
+                      WrongForm{OutputForm::Kind::kGrammar, "root ::= other"},
+                      WrongForm{OutputForm::Kind::kGrammar, "start ::= \"a\""},
+                      WrongForm{OutputForm::Kind::kGrammar, "root ::= \"a"}));
+
+}  // namespace
+}  // namespace lamina::model
