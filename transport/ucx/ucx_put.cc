@@ -23,6 +23,15 @@ constexpr Nanos kSpin = Micros(10);
 constexpr Nanos kYield = Micros(100);
 constexpr std::chrono::microseconds kNap{50};
 
+// Of an operation whose end `done` is told, with `operation`. `more` says what the caller fills in.
+ucp_request_param_t Asynchronous(void* operation, ucp_send_nbx_callback_t done, uint32_t more = 0) {
+  ucp_request_param_t params = {};
+  params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | more;
+  params.cb.send = done;
+  params.user_data = operation;
+  return params;
+}
+
 }  // namespace
 
 const UcxTransport::Source* UcxTransport::FindSource(absl::Span<const std::byte> bytes) const {
@@ -79,11 +88,8 @@ bool UcxTransport::Track(Operation& operation, ucs_status_ptr_t request) {
 bool UcxTransport::PutDirect(UcxRemoteRegion& view, size_t offset,
                              absl::Span<const std::byte> source, ucp_mem_h handle) {
   Operation& operation = Take(view);
-  ucp_request_param_t params = {};
-  params.op_attr_mask =
-      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMH;
-  params.cb.send = &OnDone;
-  params.user_data = &operation;
+  ucp_request_param_t params =
+      Asynchronous(&operation, &OnDone, UCP_OP_ATTR_FIELD_MEMH);
   params.memh = handle;
   const uint64_t address = view.address_ + UcxDataOffset(view.signal_words()) + offset;
   return Track(operation, ucp_put_nbx(view.peer_.endpoint(), source.data(), source.size(), address,
@@ -97,10 +103,7 @@ bool UcxTransport::RaiseDirect(UcxRemoteRegion& view, const SignalUpdate& signal
   }
   Operation& operation = Take(view);
   operation.value = signal.value;
-  ucp_request_param_t params = {};
-  params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
-  params.cb.send = &OnDone;
-  params.user_data = &operation;
+  const ucp_request_param_t params = Asynchronous(&operation, &OnDone);
   const uint64_t address = view.address_ + uint64_t{signal.word} * kUcxSignalStride;
   return Track(operation, ucp_put_nbx(view.peer_.endpoint(), &operation.value,
                                       sizeof operation.value, address, view.key_.get(), &params));
@@ -120,11 +123,8 @@ bool UcxTransport::SendMessages(UcxRemoteRegion& view, size_t offset,
       operation.message.word = signal->word;
       operation.message.value = signal->value;
     }
-    ucp_request_param_t params = {};
-    params.op_attr_mask =
-        UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
-    params.cb.send = &OnDone;
-    params.user_data = &operation;
+    ucp_request_param_t params =
+        Asynchronous(&operation, &OnDone, UCP_OP_ATTR_FIELD_FLAGS);
     // A rendezvous would need answers of the peer.
     params.flags = UCP_AM_SEND_FLAG_EAGER;
     if (!Track(operation,
