@@ -32,8 +32,11 @@ constexpr Setting kSettings[] = {
     {"MAX_EAGER_RAILS", "1"},
     // The strong kind waits for the network inside the call.
     {"FENCE_MODE", "weak"},
-    // How often a peer that says nothing is looked at.
-    {"KEEPALIVE_INTERVAL", "2s"},
+    // PeerWatch looks after peers that say nothing. With a keepalive of UCX an endpoint over RDMA
+    // sends
+    // its first message over the lane of the keepalive, and UCX 1.13 ends the process when such an
+    // endpoint is closed before the peer has answered (ADR 0066).
+    {"KEEPALIVE_INTERVAL", "inf"},
 };
 
 struct ReleaseConfig {
@@ -68,9 +71,8 @@ std::optional<std::string> ValueOf(absl::string_view printed, absl::string_view 
   return std::nullopt;
 }
 
-// Unless the URI or UCX_TLS names transports: all but RDMA, which is what verbs:// is for. UCX 1.13
-// ends the process when an endpoint over RDMA is closed before the peer has answered it (ADR 0028).
-// Where there is no RDMA device it must not be named: UCX would complain on stdout.
+// Unless the URI or UCX_TLS names transports: all but RDMA, which is what verbs:// is for (ADR
+// 0028). Where there is no RDMA device it must not be named: UCX would complain on stdout.
 constexpr char kWithoutRdma[] = "^ib";
 
 bool HasRdmaDevice() {
