@@ -86,11 +86,12 @@ bool UcxTransport::Track(Operation& operation, ucs_status_ptr_t request) {
 }
 
 bool UcxTransport::PutDirect(UcxRemoteRegion& view, size_t offset,
-                             absl::Span<const std::byte> source, ucp_mem_h handle) {
+                             absl::Span<const std::byte> source, const Source& registered) {
   Operation& operation = Take(view);
   ucp_request_param_t params =
-      Asynchronous(&operation, &OnDone, UCP_OP_ATTR_FIELD_MEMH);
-  params.memh = handle;
+      Asynchronous(&operation, &OnDone, UCP_OP_ATTR_FIELD_MEMH | UCP_OP_ATTR_FIELD_MEMORY_TYPE);
+  params.memh = registered.handle;
+  params.memory_type = registered.type;
   const uint64_t address = view.address_ + UcxDataOffset(view.signal_words()) + offset;
   return Track(operation, ucp_put_nbx(view.peer_.endpoint(), source.data(), source.size(), address,
                                       view.key_.get(), &params));
@@ -111,7 +112,8 @@ bool UcxTransport::RaiseDirect(UcxRemoteRegion& view, const SignalUpdate& signal
 
 // The signal travels with the last piece.
 bool UcxTransport::SendMessages(UcxRemoteRegion& view, size_t offset,
-                                absl::Span<const std::byte> source, const SignalUpdate* signal) {
+                                absl::Span<const std::byte> source, ucs_memory_type_t type,
+                                const SignalUpdate* signal) {
   do {
     const absl::Span<const std::byte> piece = source.first(std::min(source.size(), kPieceBytes));
     source.remove_prefix(piece.size());
@@ -124,7 +126,8 @@ bool UcxTransport::SendMessages(UcxRemoteRegion& view, size_t offset,
       operation.message.value = signal->value;
     }
     ucp_request_param_t params =
-        Asynchronous(&operation, &OnDone, UCP_OP_ATTR_FIELD_FLAGS);
+        Asynchronous(&operation, &OnDone, UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_MEMORY_TYPE);
+    params.memory_type = type;
     // A rendezvous would need answers of the peer.
     params.flags = UCP_AM_SEND_FLAG_EAGER;
     if (!Track(operation,
@@ -177,9 +180,10 @@ absl::Status UcxTransport::Put(RemoteRegion& target, size_t offset,
     return absl::OkStatus();
   }
   const bool taken =
-      view.direct_ ? (source.empty() || PutDirect(view, offset, source, registered->handle)) &&
+      view.direct_ ? (source.empty() || PutDirect(view, offset, source, *registered)) &&
                          (signal == nullptr || RaiseDirect(view, *signal))
-                   : SendMessages(view, offset, source, signal);
+                   : SendMessages(view, offset, source,
+                                  source.empty() ? UCS_MEMORY_TYPE_HOST : registered->type, signal);
   if (!taken) {
     return view.CheckPeer();
   }
