@@ -22,6 +22,8 @@ namespace {
 constexpr Nanos kSpin = Micros(10);
 constexpr Nanos kYield = Micros(100);
 constexpr std::chrono::microseconds kNap{50};
+// The clock costs about as much as looking at twenty words.
+constexpr int kPollsPerClockRead = 4;
 
 // Of an operation whose end `done` is told, with `operation`. `more` says what the caller fills in.
 ucp_request_param_t Asynchronous(void* operation, ucp_send_nbx_callback_t done, uint32_t more = 0) {
@@ -209,26 +211,33 @@ absl::StatusOr<size_t> UcxTransport::Wait(const Region& region,
     LAMINA_CHECK(condition.word < own.signal_words());
   }
   const Clock& clock = RealClock();
-  Nanos start = 0;
+  Nanos idle_since = 0;
   for (;;) {
-    for (size_t i = 0; i < conditions.size(); ++i) {
-      if (own.LoadSignal(conditions[i].word) >= conditions[i].at_least) {
-        return i;
+    unsigned moved = 0;
+    for (int poll = 0; poll < kPollsPerClockRead; ++poll) {
+      for (size_t i = 0; i < conditions.size(); ++i) {
+        if (own.LoadSignal(conditions[i].word) >= conditions[i].at_least) {
+          return i;
+        }
       }
+      moved += ucp_worker_progress(receiver_.get());
+    }
+    if (!peers_.empty()) {
+      moved += ucp_worker_progress(sender_.get());
     }
     // Acquire: what was written before raising it is visible to the caller.
     if (options.abort != nullptr && options.abort->load(std::memory_order_acquire) != 0) {
       return absl::CancelledError("ucx: the wait was aborted");
     }
     const Nanos now = clock.Now();
-    start = start == 0 ? now : start;
+    // A long message comes in many pieces: no nap between them.
+    idle_since = idle_since == 0 || moved > 0 ? now : idle_since;
     if (now >= options.deadline) {
       return absl::DeadlineExceededError("ucx: no signal came by the deadline");
     }
-    Progress();
-    if (now - start >= kSpin + kYield) {
+    if (now - idle_since >= kSpin + kYield) {
       std::this_thread::sleep_for(kNap);
-    } else if (now - start >= kSpin) {
+    } else if (now - idle_since >= kSpin) {
       sched_yield();
     }
   }
