@@ -51,7 +51,8 @@ enum class MemoryKind : uint8_t { kHost, kCuda };
 
 // What a backend can do. Constant for the life of the Transport.
 struct Capabilities {
-  bool device_memory = false;    // Accepts MemoryKind::kCuda.
+  bool device_memory = false;    // Regions may be of MemoryKind::kCuda.
+  bool device_sources = false;   // Puts may read MemoryKind::kCuda.
   bool one_sided = false;        // The target's CPU takes no part in a Put.
   bool local_host_only = false;  // Reaches only processes of this host.
   uint64_t put_bytes_max = 0;    // Largest single Put.

@@ -3,12 +3,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/doctor/files.h"
 
 namespace lamina::doctor {
 namespace {
@@ -20,21 +18,6 @@ using transport::PciPlace;
 constexpr char kNvidia[] = "0x10de";
 // VGA controllers and 3D controllers.
 constexpr char kDisplayClass[] = "0x03";
-
-std::string Text(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
-std::vector<std::string> Entries(const std::string& folder) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    names.push_back(entry.path().filename());
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
 
 bool HasDmabufForRdma(const std::string& release) {
   int major = 0;
@@ -87,8 +70,8 @@ GpuFacts CollectGpuFacts(const std::string& root) {
   GpuFacts facts;
   const std::string pci = root + "/sys/bus/pci/devices/";
   for (const std::string& address : Entries(pci)) {
-    if (Text(pci + address + "/vendor").rfind(kNvidia, 0) == 0 &&
-        Text(pci + address + "/class").rfind(kDisplayClass, 0) == 0) {
+    if (FileText(pci + address + "/vendor").rfind(kNvidia, 0) == 0 &&
+        FileText(pci + address + "/class").rfind(kDisplayClass, 0) == 0) {
       facts.gpus.push_back(transport::FindPciPlace(pci + address));
     }
   }
@@ -99,10 +82,10 @@ GpuFacts CollectGpuFacts(const std::string& root) {
       facts.nics.push_back({.device = device, .place = std::move(place)});
     }
   }
-  const std::string driver = Text(root + "/proc/driver/nvidia/version");
+  const std::string driver = FileText(root + "/proc/driver/nvidia/version");
   facts.driver = !driver.empty();
   facts.open_modules = driver.find("Open Kernel Module") != std::string::npos;
-  facts.dmabuf_kernel = HasDmabufForRdma(Text(root + "/proc/sys/kernel/osrelease"));
+  facts.dmabuf_kernel = HasDmabufForRdma(FileText(root + "/proc/sys/kernel/osrelease"));
   facts.peermem = std::filesystem::exists(root + "/sys/module/nvidia_peermem");
   return facts;
 }

@@ -8,39 +8,21 @@
 #include <sys/timex.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "client/doctor/files.h"
 #include "common/config/cluster_config.h"
 
 namespace lamina::doctor {
 namespace {
 
-std::string FirstLine(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
 std::vector<int> CoresIn(const std::string& path) {
   const auto cores = ParseCores(FirstLine(path));
   return cores.ok() ? *cores : std::vector<int>{};
-}
-
-std::vector<std::string> Entries(const std::string& folder) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    names.push_back(entry.path().filename());
-  }
-  std::sort(names.begin(), names.end());
-  return names;
 }
 
 // The word in brackets of "always [madvise] never".

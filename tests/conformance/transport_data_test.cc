@@ -167,14 +167,14 @@ TEST_P(TransportTest, DestroyedRemoteRegionReadsNoSourceAnyMore) {
 // In all tests below two threads run: the receiver looks while the sender writes.
 
 TEST_P(TransportTest, DataIsVisibleBeforeItsSignal) {
-  constexpr uint64_t kMessages = 3000;
+  const uint64_t messages = Repeats(3000);
   constexpr size_t kBytes = 4096;
   const Link link = MakeLink(kBytes, 1);
   const auto acks = MakeRegion(*link.sender, 0, 1);
   const auto remote_acks = Open(*link.receiver, *acks);
   const absl::Span<std::byte> source = MakeSource(*link.sender, kBytes, 8);
   std::jthread sender([&] {
-    for (uint64_t value = 1; value <= kMessages; ++value) {
+    for (uint64_t value = 1; value <= messages; ++value) {
       std::fill(source.begin(), source.end(), static_cast<std::byte>(value * 37));
       const SignalUpdate signal = Weak(0, value);
       ASSERT_TRUE(PutAll(*link.sender, *link.remote, 0, source, &signal).ok());
@@ -183,7 +183,7 @@ TEST_P(TransportTest, DataIsVisibleBeforeItsSignal) {
     }
   });
 
-  for (uint64_t value = 1; value <= kMessages; ++value) {
+  for (uint64_t value = 1; value <= messages; ++value) {
     const std::array come = {SignalCondition{.word = 0, .at_least = value}};
     ASSERT_TRUE(link.receiver->Wait(*link.region, come, {.deadline = Soon()}).ok());
     const auto expected = static_cast<std::byte>(value * 37);
@@ -194,7 +194,7 @@ TEST_P(TransportTest, DataIsVisibleBeforeItsSignal) {
   }
   // Some backends need the sender of the last message to drive it out.
   for (const Nanos deadline = Soon();
-       acks->LoadSignal(0) < kMessages && RealClock().Now() < deadline;) {
+       acks->LoadSignal(0) < messages && RealClock().Now() < deadline;) {
     link.receiver->Progress();
   }
   sender.join();
@@ -277,35 +277,35 @@ TEST_P(TransportTest, WordThatShowsAValueStandsForAllUpToIt) {
 }
 
 TEST_P(TransportTest, ManyPeersWriteOneRegionEachItsOwnPart) {
-  constexpr uint32_t kPeers = 64;
+  const uint32_t peers = ManyPeers();
   constexpr size_t kPart = 129;
   constexpr uint64_t kRounds = 20;
   const auto receiver = Make();
-  const auto region = MakeRegion(*receiver, kPeers * kPart, kPeers);
+  const auto region = MakeRegion(*receiver, peers * kPart, peers);
   std::vector<std::unique_ptr<Transport>> senders;
   std::vector<std::unique_ptr<RemoteRegion>> remotes;
   std::vector<absl::Span<std::byte>> sources;
-  for (uint32_t peer = 0; peer < kPeers; ++peer) {
+  for (uint32_t peer = 0; peer < peers; ++peer) {
     senders.push_back(Make());
     remotes.push_back(Open(*senders.back(), *region));
     sources.push_back(MakeSource(*senders.back(), kPart, peer));
   }
   std::jthread all_senders([&] {
     for (uint64_t round = 1; round <= kRounds; ++round) {
-      for (uint32_t peer = 0; peer < kPeers; ++peer) {
+      for (uint32_t peer = 0; peer < peers; ++peer) {
         const SignalUpdate signal = Weak(peer, round);
         ASSERT_TRUE(
             PutAll(*senders[peer], *remotes[peer], peer * kPart, sources[peer], &signal).ok());
       }
     }
-    for (uint32_t peer = 0; peer < kPeers; ++peer) {
+    for (uint32_t peer = 0; peer < peers; ++peer) {
       while (senders[peer]->Pending(*remotes[peer]) > 0) {
         senders[peer]->Progress();
       }
     }
   });
 
-  for (uint32_t peer = 0; peer < kPeers; ++peer) {
+  for (uint32_t peer = 0; peer < peers; ++peer) {
     const std::array come = {SignalCondition{.word = peer, .at_least = kRounds}};
     ASSERT_TRUE(receiver->Wait(*region, come, {.deadline = Soon()}).ok());
     EXPECT_TRUE(Equal(region->bytes().subspan(peer * kPart, kPart), sources[peer]));

@@ -37,6 +37,20 @@ const FakeNetworkOptions kLazy = {
 constexpr char kThrottled[] = "throttle(bandwidth=4GiB,latency=2us,jitter=2us)+shm://";
 constexpr char kFaulty[] = "fault(delay=5us,seed=3)+shm://";
 
+// From 1 to a million; `fallback` where the variable is not set.
+uint64_t NumberFromEnvironment(const char* name, uint64_t fallback) {
+  const char* text = std::getenv(name);
+  if (text == nullptr) {
+    return fallback;
+  }
+  uint64_t number = 0;
+  if (!absl::SimpleAtoi(text, &number) || number == 0 || number > 1'000'000) {
+    ADD_FAILURE() << name << "=" << text << " is not a number from 1 to a million";
+    return fallback;
+  }
+  return number;
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, TransportTest,
                          testing::Values(Backend{"fake", [] { return OverFake({}); }},
                                          Backend{"fake_late", [] { return OverFake(kLate); }},
@@ -54,13 +68,11 @@ INSTANTIATE_TEST_SUITE_P(Backends, TransportTest,
 }  // namespace
 
 uint64_t Repeats(uint64_t full) {
-  const char* text = std::getenv("LAMINA_CONFORMANCE_DIVISOR");
-  uint64_t divisor = 1;
-  if (text != nullptr && (!absl::SimpleAtoi(text, &divisor) || divisor == 0)) {
-    ADD_FAILURE() << "LAMINA_CONFORMANCE_DIVISOR=" << text << " is not a number from 1";
-    return full;
-  }
-  return std::max<uint64_t>(full / divisor, 1);
+  return std::max<uint64_t>(full / NumberFromEnvironment("LAMINA_CONFORMANCE_DIVISOR", 1), 1);
+}
+
+uint32_t ManyPeers() {
+  return static_cast<uint32_t>(NumberFromEnvironment("LAMINA_CONFORMANCE_PEERS", 64));
 }
 
 std::vector<std::byte> Pattern(size_t size, uint64_t seed) {

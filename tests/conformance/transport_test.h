@@ -47,6 +47,9 @@ inline SignalUpdate Strong(uint32_t word, uint64_t value) {
 // it (a guest whose processor is emulated). At least one.
 uint64_t Repeats(uint64_t full);
 
+// Peers of a test with many: 64, or as LAMINA_CONFORMANCE_PEERS says (a guest with little memory).
+uint32_t ManyPeers();
+
 // Bytes that differ from place to place and from seed to seed.
 std::vector<std::byte> Pattern(size_t size, uint64_t seed);
 

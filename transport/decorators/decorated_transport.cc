@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "common/units.h"
+#include "transport/put_check.h"
 
 namespace lamina::transport {
 namespace {
@@ -159,13 +160,13 @@ DecoratedRemoteRegion::~DecoratedRemoteRegion() { transport_.Forget(*this); }
 absl::Status DecoratedTransport::CheckPut(DecoratedRemoteRegion& view, size_t offset,
                                           absl::Span<const std::byte> source,
                                           const SignalUpdate* signal) {
-  const size_t size = view.size_bytes();
-  if (source.size() > capabilities_.put_bytes_max || offset > size ||
-      source.size() > size - offset) {
-    return absl::InvalidArgumentError(absl::StrCat("put of ", source.size(), " bytes at ", offset,
-                                                   " into a region of ", size, ", at most ",
-                                                   capabilities_.put_bytes_max));
+  if (source.size() > capabilities_.put_bytes_max) {
+    return absl::InvalidArgumentError(absl::StrCat("put of ", FormatBytes(source.size()),
+                                                   ", at most ",
+                                                   FormatBytes(capabilities_.put_bytes_max)));
   }
+  LAMINA_RETURN_IF_ERROR(
+      CheckPutArguments(scheme(), view.size_bytes(), view.raised_, offset, source.size(), signal));
   const bool registered =
       std::any_of(sources_.begin(), sources_.end(), [&](absl::Span<const std::byte> known) {
         return source.data() >= known.data() &&
@@ -174,12 +175,6 @@ absl::Status DecoratedTransport::CheckPut(DecoratedRemoteRegion& view, size_t of
   if (!source.empty() && !registered) {
     return absl::InvalidArgumentError(
         absl::StrCat("the source of ", source.size(), " bytes was not registered"));
-  }
-  if (signal != nullptr &&
-      (signal->word >= view.raised_.size() || signal->value <= view.raised_[signal->word])) {
-    return absl::InvalidArgumentError(absl::StrCat("signal word ", signal->word, " of ",
-                                                   view.raised_.size(), " cannot become ",
-                                                   signal->value, ": values only grow"));
   }
   LAMINA_RETURN_IF_ERROR(view.failure_);
   // A Put of nothing says whether the peer is gone.

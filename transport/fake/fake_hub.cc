@@ -3,7 +3,9 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 #include "transport/fake/fake_hub_internal.h"
+#include "transport/put_check.h"
 
 namespace lamina::transport {
 namespace {
@@ -114,24 +116,15 @@ uint32_t FakeHub::InFlight(uint64_t sender) const {
 absl::Status FakeHub::CheckPut(const FakeView& view, size_t offset,
                                absl::Span<const std::byte> source,
                                const SignalUpdate* signal) const {
-  const size_t size = view.target->bytes.size();
-  if (source.size() > options_.put_bytes_max || offset > size || source.size() > size - offset) {
-    return absl::InvalidArgumentError(absl::StrCat("fake: put of ", source.size(), " bytes at ",
-                                                   offset, " into a region of ", size, ", at most ",
-                                                   options_.put_bytes_max));
+  if (source.size() > options_.put_bytes_max) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("fake: put of ", source.size(), " bytes, at most ", options_.put_bytes_max));
   }
+  LAMINA_RETURN_IF_ERROR(CheckPutArguments("fake", view.target->bytes.size(), view.raised, offset,
+                                           source.size(), signal));
   if (!IsSource(view.sender, source)) {
     return absl::InvalidArgumentError(
         absl::StrCat("fake: the source of ", source.size(), " bytes was not registered"));
-  }
-  if (signal != nullptr && signal->word >= view.raised.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("fake: signal word ", signal->word,
-                                                   " of a region that has ", view.raised.size()));
-  }
-  if (signal != nullptr && signal->value <= view.raised[signal->word]) {
-    return absl::InvalidArgumentError(absl::StrCat("fake: signal word ", signal->word, " is ",
-                                                   view.raised[signal->word], " and cannot become ",
-                                                   signal->value, ": values only grow"));
   }
   if (!regions_.contains(view.target->id)) {
     return absl::UnavailableError("fake: the owner has destroyed the region");

@@ -3,7 +3,6 @@
 
 #include <array>
 #include <chrono>
-#include <cstring>
 #include <map>
 #include <mutex>
 #include <string>
@@ -12,37 +11,26 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
-#include "transport/descriptor_checksum.h"
+#include "transport/descriptor_frame.h"
 #include "transport/fake/fake_hub_internal.h"
 
 namespace lamina::transport {
 namespace {
 
-// A descriptor: magic, checksum of the rest, region, epoch; 8 bytes each, as this host has them.
 constexpr absl::string_view kMagic = "LMNAFAK1";
-using DescriptorBody = std::array<uint64_t, 2>;
-constexpr size_t kDescriptorBytes = 16 + sizeof(DescriptorBody);
+using DescriptorFields = std::array<uint64_t, 2>;  // Region, epoch.
 
 // A Wait naps after this long, so that a test with many threads gets on.
 constexpr Nanos kYield = Micros(200);
 constexpr std::chrono::microseconds kNap{50};
 
-absl::string_view AsBytes(const DescriptorBody& body) {
-  return {reinterpret_cast<const char*>(body.data()), sizeof body};
-}
-
-absl::StatusOr<DescriptorBody> Decode(absl::string_view bytes) {
-  if (bytes.size() != kDescriptorBytes || bytes.substr(0, kMagic.size()) != kMagic) {
-    return absl::InvalidArgumentError("fake: these bytes are not a descriptor of a fake:// region");
+absl::StatusOr<DescriptorFields> Decode(absl::string_view bytes) {
+  LAMINA_ASSIGN_OR_RETURN(absl::string_view body, DescriptorBody("fake", kMagic, bytes));
+  DescriptorFields fields;
+  if (!TakeField(body, fields) || !body.empty()) {
+    return absl::InvalidArgumentError("fake: descriptor of an impossible length");
   }
-  uint64_t checksum = 0;
-  DescriptorBody body;
-  std::memcpy(&checksum, bytes.data() + kMagic.size(), sizeof checksum);
-  std::memcpy(body.data(), bytes.data() + kMagic.size() + sizeof checksum, sizeof body);
-  if (checksum != DescriptorChecksum(AsBytes(body))) {
-    return absl::InvalidArgumentError("fake: descriptor damaged on its way: wrong checksum");
-  }
-  return body;
+  return fields;
 }
 
 class FakeRegion final : public Region {
@@ -58,10 +46,9 @@ class FakeRegion final : public Region {
     return memory_->signals[word].load(std::memory_order_acquire);
   }
   std::string Descriptor() const override {
-    const DescriptorBody body = {memory_->id, memory_->epoch};
-    const uint64_t checksum = DescriptorChecksum(AsBytes(body));
-    return absl::StrCat(kMagic, absl::string_view(reinterpret_cast<const char*>(&checksum), 8),
-                        AsBytes(body));
+    std::string body;
+    AppendField(body, DescriptorFields{memory_->id, memory_->epoch});
+    return FrameDescriptor(kMagic, body);
   }
 
  private:
@@ -108,7 +95,7 @@ class FakeTransport final : public Transport {
 
   absl::StatusOr<std::unique_ptr<RemoteRegion>> OpenRegion(absl::string_view descriptor,
                                                            uint64_t epoch) override {
-    LAMINA_ASSIGN_OR_RETURN(const DescriptorBody body, Decode(descriptor));
+    LAMINA_ASSIGN_OR_RETURN(const DescriptorFields body, Decode(descriptor));
     if (body[1] != epoch) {
       return absl::AbortedError(
           absl::StrCat("fake: descriptor of epoch ", body[1], ", this is epoch ", epoch));

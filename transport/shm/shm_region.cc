@@ -16,6 +16,7 @@
 #include "common/check.h"
 #include "common/status_macros.h"
 #include "common/units.h"
+#include "transport/put_check.h"
 
 namespace lamina::transport {
 namespace {
@@ -173,19 +174,7 @@ ShmRemoteRegion::ShmRemoteRegion(SharedMapping mapping, const ShmDescriptor& des
 
 absl::Status ShmRemoteRegion::CheckPut(size_t offset, size_t bytes,
                                        const SignalUpdate* signal) const {
-  if (offset > data_bytes_ || bytes > data_bytes_ - offset) {
-    return absl::InvalidArgumentError(absl::StrCat("shm: put of ", bytes, " bytes at ", offset,
-                                                   " into a region of ", data_bytes_));
-  }
-  if (signal != nullptr && signal->word >= raised_.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("shm: signal word ", signal->word, " of a region that has ", raised_.size()));
-  }
-  if (signal != nullptr && signal->value <= raised_[signal->word]) {
-    return absl::InvalidArgumentError(absl::StrCat("shm: signal word ", signal->word, " is ",
-                                                   raised_[signal->word], " and cannot become ",
-                                                   signal->value, ": values only grow"));
-  }
+  LAMINA_RETURN_IF_ERROR(CheckPutArguments("shm", data_bytes_, raised_, offset, bytes, signal));
   if (closed()) {
     return absl::UnavailableError("shm: the owner has destroyed the region");
   }

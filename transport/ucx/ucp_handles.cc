@@ -32,8 +32,11 @@ constexpr Setting kSettings[] = {
     {"MAX_EAGER_RAILS", "1"},
     // The strong kind waits for the network inside the call.
     {"FENCE_MODE", "weak"},
-    // How often a peer that says nothing is looked at.
-    {"KEEPALIVE_INTERVAL", "2s"},
+    // PeerWatch looks after peers that say nothing. With a keepalive of UCX an endpoint over RDMA
+    // sends
+    // its first message over the lane of the keepalive, and UCX 1.13 ends the process when such an
+    // endpoint is closed before the peer has answered (ADR 0066).
+    {"KEEPALIVE_INTERVAL", "inf"},
 };
 
 struct ReleaseConfig {
@@ -68,9 +71,8 @@ std::optional<std::string> ValueOf(absl::string_view printed, absl::string_view 
   return std::nullopt;
 }
 
-// Unless the URI or UCX_TLS names transports: all but RDMA, which is what verbs:// is for. UCX 1.13
-// ends the process when an endpoint over RDMA is closed before the peer has answered it (ADR 0028).
-// Where there is no RDMA device it must not be named: UCX would complain on stdout.
+// Unless the URI or UCX_TLS names transports: all but RDMA, which is what verbs:// is for (ADR
+// 0028). Where there is no RDMA device it must not be named: UCX would complain on stdout.
 constexpr char kWithoutRdma[] = "^ib";
 
 bool HasRdmaDevice() {
@@ -160,6 +162,15 @@ absl::StatusOr<UcpContext> MakeUcpContext(absl::string_view transports) {
   return UcpContext(context);
 }
 
+absl::StatusOr<bool> HasCudaMemory(ucp_context_h context) {
+  ucp_context_attr_t attributes = {};
+  attributes.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
+  if (const ucs_status_t status = ucp_context_query(context, &attributes); status != UCS_OK) {
+    return UcsError("asking for kinds of memory", status);
+  }
+  return (attributes.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA)) != 0;
+}
+
 absl::StatusOr<UcpWorker> MakeUcpWorker(ucp_context_h context) {
   ucp_worker_params_t params = {};
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
@@ -214,12 +225,14 @@ absl::StatusOr<UcpMemory> UcpMemory::Allocate(ucp_context_h context, size_t byte
   return memory;
 }
 
-absl::StatusOr<UcpMemory> UcpMemory::Register(ucp_context_h context, const void* data,
-                                              size_t bytes) {
+absl::StatusOr<UcpMemory> UcpMemory::Register(ucp_context_h context, const void* data, size_t bytes,
+                                              ucs_memory_type_t type) {
   ucp_mem_map_params_t params = {};
-  params.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH;
+  params.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH |
+                      UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE;
   params.address = const_cast<void*>(data);
   params.length = bytes;
+  params.memory_type = type;
   return Map(context, params);
 }
 

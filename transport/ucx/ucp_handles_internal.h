@@ -30,6 +30,9 @@ using UcpContext = std::unique_ptr<std::remove_pointer_t<ucp_context_h>, Destroy
 // `transports` is a list for UCX_TLS; empty leaves UCX's choice.
 absl::StatusOr<UcpContext> MakeUcpContext(absl::string_view transports);
 
+// Whether UCX was built with CUDA and finds a device.
+absl::StatusOr<bool> HasCudaMemory(ucp_context_h context);
+
 struct DestroyUcpWorker {
   void operator()(ucp_worker_h worker) const noexcept { ucp_worker_destroy(worker); }
 };
@@ -44,7 +47,8 @@ class UcpMemory {
  public:
   // Zeroed, at least 64-byte aligned.
   static absl::StatusOr<UcpMemory> Allocate(ucp_context_h context, size_t bytes);
-  static absl::StatusOr<UcpMemory> Register(ucp_context_h context, const void* data, size_t bytes);
+  static absl::StatusOr<UcpMemory> Register(ucp_context_h context, const void* data, size_t bytes,
+                                            ucs_memory_type_t type);
 
   UcpMemory(UcpMemory&& other) noexcept;
   UcpMemory& operator=(UcpMemory&& other) noexcept;

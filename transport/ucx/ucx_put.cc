@@ -22,6 +22,17 @@ namespace {
 constexpr Nanos kSpin = Micros(10);
 constexpr Nanos kYield = Micros(100);
 constexpr std::chrono::microseconds kNap{50};
+// The clock costs about as much as looking at twenty words.
+constexpr int kPollsPerClockRead = 4;
+
+// Of an operation whose end `done` is told, with `operation`. `more` says what the caller fills in.
+ucp_request_param_t Asynchronous(void* operation, ucp_send_nbx_callback_t done, uint32_t more = 0) {
+  ucp_request_param_t params = {};
+  params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | more;
+  params.cb.send = done;
+  params.user_data = operation;
+  return params;
+}
 
 }  // namespace
 
@@ -77,14 +88,12 @@ bool UcxTransport::Track(Operation& operation, ucs_status_ptr_t request) {
 }
 
 bool UcxTransport::PutDirect(UcxRemoteRegion& view, size_t offset,
-                             absl::Span<const std::byte> source, ucp_mem_h handle) {
+                             absl::Span<const std::byte> source, const Source& registered) {
   Operation& operation = Take(view);
-  ucp_request_param_t params = {};
-  params.op_attr_mask =
-      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMH;
-  params.cb.send = &OnDone;
-  params.user_data = &operation;
-  params.memh = handle;
+  ucp_request_param_t params =
+      Asynchronous(&operation, &OnDone, UCP_OP_ATTR_FIELD_MEMH | UCP_OP_ATTR_FIELD_MEMORY_TYPE);
+  params.memh = registered.handle;
+  params.memory_type = registered.type;
   const uint64_t address = view.address_ + UcxDataOffset(view.signal_words()) + offset;
   return Track(operation, ucp_put_nbx(view.peer_.endpoint(), source.data(), source.size(), address,
                                       view.key_.get(), &params));
@@ -97,10 +106,7 @@ bool UcxTransport::RaiseDirect(UcxRemoteRegion& view, const SignalUpdate& signal
   }
   Operation& operation = Take(view);
   operation.value = signal.value;
-  ucp_request_param_t params = {};
-  params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
-  params.cb.send = &OnDone;
-  params.user_data = &operation;
+  const ucp_request_param_t params = Asynchronous(&operation, &OnDone);
   const uint64_t address = view.address_ + uint64_t{signal.word} * kUcxSignalStride;
   return Track(operation, ucp_put_nbx(view.peer_.endpoint(), &operation.value,
                                       sizeof operation.value, address, view.key_.get(), &params));
@@ -108,7 +114,8 @@ bool UcxTransport::RaiseDirect(UcxRemoteRegion& view, const SignalUpdate& signal
 
 // The signal travels with the last piece.
 bool UcxTransport::SendMessages(UcxRemoteRegion& view, size_t offset,
-                                absl::Span<const std::byte> source, const SignalUpdate* signal) {
+                                absl::Span<const std::byte> source, ucs_memory_type_t type,
+                                const SignalUpdate* signal) {
   do {
     const absl::Span<const std::byte> piece = source.first(std::min(source.size(), kPieceBytes));
     source.remove_prefix(piece.size());
@@ -120,11 +127,9 @@ bool UcxTransport::SendMessages(UcxRemoteRegion& view, size_t offset,
       operation.message.word = signal->word;
       operation.message.value = signal->value;
     }
-    ucp_request_param_t params = {};
-    params.op_attr_mask =
-        UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
-    params.cb.send = &OnDone;
-    params.user_data = &operation;
+    ucp_request_param_t params =
+        Asynchronous(&operation, &OnDone, UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_MEMORY_TYPE);
+    params.memory_type = type;
     // A rendezvous would need answers of the peer.
     params.flags = UCP_AM_SEND_FLAG_EAGER;
     if (!Track(operation,
@@ -177,9 +182,10 @@ absl::Status UcxTransport::Put(RemoteRegion& target, size_t offset,
     return absl::OkStatus();
   }
   const bool taken =
-      view.direct_ ? (source.empty() || PutDirect(view, offset, source, registered->handle)) &&
+      view.direct_ ? (source.empty() || PutDirect(view, offset, source, *registered)) &&
                          (signal == nullptr || RaiseDirect(view, *signal))
-                   : SendMessages(view, offset, source, signal);
+                   : SendMessages(view, offset, source,
+                                  source.empty() ? UCS_MEMORY_TYPE_HOST : registered->type, signal);
   if (!taken) {
     return view.CheckPeer();
   }
@@ -205,26 +211,33 @@ absl::StatusOr<size_t> UcxTransport::Wait(const Region& region,
     LAMINA_CHECK(condition.word < own.signal_words());
   }
   const Clock& clock = RealClock();
-  Nanos start = 0;
+  Nanos idle_since = 0;
   for (;;) {
-    for (size_t i = 0; i < conditions.size(); ++i) {
-      if (own.LoadSignal(conditions[i].word) >= conditions[i].at_least) {
-        return i;
+    unsigned moved = 0;
+    for (int poll = 0; poll < kPollsPerClockRead; ++poll) {
+      for (size_t i = 0; i < conditions.size(); ++i) {
+        if (own.LoadSignal(conditions[i].word) >= conditions[i].at_least) {
+          return i;
+        }
       }
+      moved += ucp_worker_progress(receiver_.get());
+    }
+    if (!peers_.empty()) {
+      moved += ucp_worker_progress(sender_.get());
     }
     // Acquire: what was written before raising it is visible to the caller.
     if (options.abort != nullptr && options.abort->load(std::memory_order_acquire) != 0) {
       return absl::CancelledError("ucx: the wait was aborted");
     }
     const Nanos now = clock.Now();
-    start = start == 0 ? now : start;
+    // A long message comes in many pieces: no nap between them.
+    idle_since = idle_since == 0 || moved > 0 ? now : idle_since;
     if (now >= options.deadline) {
       return absl::DeadlineExceededError("ucx: no signal came by the deadline");
     }
-    Progress();
-    if (now - start >= kSpin + kYield) {
+    if (now - idle_since >= kSpin + kYield) {
       std::this_thread::sleep_for(kNap);
-    } else if (now - start >= kSpin) {
+    } else if (now - idle_since >= kSpin) {
       sched_yield();
     }
   }

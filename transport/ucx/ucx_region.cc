@@ -5,6 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "transport/put_check.h"
 #include "transport/ucx/ucx_region_internal.h"
 
 namespace lamina::transport {
@@ -64,20 +65,7 @@ std::string UcxRemoteRegion::path() const {
 
 absl::Status UcxRemoteRegion::CheckPut(size_t offset, size_t bytes,
                                        const SignalUpdate* signal) const {
-  if (offset > data_bytes_ || bytes > data_bytes_ - offset) {
-    return absl::InvalidArgumentError(absl::StrCat("ucx: put of ", bytes, " bytes at ", offset,
-                                                   " into a region of ", data_bytes_));
-  }
-  if (signal != nullptr && signal->word >= raised_.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("ucx: signal word ", signal->word, " of a region that has ", raised_.size()));
-  }
-  if (signal != nullptr && signal->value <= raised_[signal->word]) {
-    return absl::InvalidArgumentError(absl::StrCat("ucx: signal word ", signal->word, " is ",
-                                                   raised_[signal->word], " and cannot become ",
-                                                   signal->value, ": values only grow"));
-  }
-  return absl::OkStatus();
+  return CheckPutArguments("ucx", data_bytes_, raised_, offset, bytes, signal);
 }
 
 absl::Status UcxRemoteRegion::CheckPeer() const {

@@ -24,7 +24,7 @@ constexpr Nanos kDrainMax = Millis(10);
 absl::Status CheckOptions(const RegionOptions& options) {
   if (options.kind != MemoryKind::kHost) {
     return absl::InvalidArgumentError(
-        absl::StrCat(options.name, ": this build of ucx:// holds host memory only"));
+        absl::StrCat(options.name, ": regions of ucx:// lie in host memory"));
   }
   if (options.bytes == 0 && options.signal_words == 0) {
     return absl::InvalidArgumentError(
@@ -54,6 +54,7 @@ absl::StatusOr<std::unique_ptr<Transport>> UcxTransport::Make(absl::string_view 
 
 absl::Status UcxTransport::SetUp(absl::string_view name) {
   LAMINA_ASSIGN_OR_RETURN(context_, MakeUcpContext(name));
+  LAMINA_ASSIGN_OR_RETURN(capabilities_.device_sources, HasCudaMemory(context_.get()));
   LAMINA_ASSIGN_OR_RETURN(receiver_, MakeUcpWorker(context_.get()));
   LAMINA_ASSIGN_OR_RETURN(sender_, MakeUcpWorker(context_.get()));
   LAMINA_ASSIGN_OR_RETURN(receiver_address_, AddressOf(receiver_.get()));
@@ -93,7 +94,7 @@ absl::StatusOr<std::unique_ptr<Region>> UcxTransport::CreateRegion(const RegionO
                               .watch = watch_->address(),
                               .worker = receiver_address_};
   LAMINA_ASSIGN_OR_RETURN(descriptor.key, memory->PackRemoteKey());
-  AddSource(*memory);
+  AddSource(*memory, UCS_MEMORY_TYPE_HOST);
   auto region = std::make_unique<UcxRegion>(
       *std::move(memory), std::move(descriptor),
       [this](UcxRegion& dying, UcpMemory retired) { Retire(dying, std::move(retired)); });
@@ -152,23 +153,27 @@ absl::StatusOr<std::unique_ptr<RemoteRegion>> UcxTransport::OpenRegion(absl::str
                                            *std::move(key));
 }
 
-void UcxTransport::AddSource(const UcpMemory& memory) {
-  const Source source{memory.data(), memory.data() + memory.size(), memory.handle()};
+void UcxTransport::AddSource(const UcpMemory& memory, ucs_memory_type_t type) {
+  const Source source{memory.data(), memory.data() + memory.size(), memory.handle(), type};
   const auto by_begin = [](const Source& a, const Source& b) { return a.begin < b.begin; };
   sources_.insert(std::upper_bound(sources_.begin(), sources_.end(), source, by_begin), source);
 }
 
 absl::Status UcxTransport::RegisterSource(absl::Span<const std::byte> bytes, MemoryKind kind) {
-  if (kind != MemoryKind::kHost) {
-    return absl::InvalidArgumentError("ucx: this build reads host memory only");
+  if (kind == MemoryKind::kCuda && !capabilities_.device_sources) {
+    return absl::InvalidArgumentError(
+        "ucx: this UCX knows no CUDA memory: `ucx_info -d` lists cuda_copy where it was built with "
+        "CUDA and finds a device; Debian's is built without");
   }
   if (bytes.empty()) {
     return absl::OkStatus();
   }
   const std::lock_guard lock(set_up_);
+  const ucs_memory_type_t type =
+      kind == MemoryKind::kCuda ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
   LAMINA_ASSIGN_OR_RETURN(UcpMemory memory,
-                          UcpMemory::Register(context_.get(), bytes.data(), bytes.size()));
-  AddSource(memory);
+                          UcpMemory::Register(context_.get(), bytes.data(), bytes.size(), type));
+  AddSource(memory, type);
   memories_.push_back(std::move(memory));
   return absl::OkStatus();
 }

@@ -68,6 +68,7 @@ class UcxTransport final : public Transport {
     const std::byte* begin;
     const std::byte* end;
     ucp_mem_h handle;
+    ucs_memory_type_t type;
   };
 
   UcxTransport() : operations_(kOperationsMax) {}
@@ -76,25 +77,24 @@ class UcxTransport final : public Transport {
   void Retire(UcxRegion& region, UcpMemory memory);
   absl::StatusOr<UcxPeer*> FindPeer(const WatchId& id, const std::string& address);
   void ReleasePeer(UcxPeer& peer);
-  void AddSource(const UcpMemory& memory);
+  void AddSource(const UcpMemory& memory, ucs_memory_type_t type);
   const Source* FindSource(absl::Span<const std::byte> bytes) const;
   Operation& Take(UcxRemoteRegion& view);
   void Release(Operation& operation);
   bool Track(Operation& operation, ucs_status_ptr_t request);
   bool PutDirect(UcxRemoteRegion& view, size_t offset, absl::Span<const std::byte> source,
-                 ucp_mem_h handle);
+                 const Source& registered);
   bool RaiseDirect(UcxRemoteRegion& view, const SignalUpdate& signal);
   bool SendMessages(UcxRemoteRegion& view, size_t offset, absl::Span<const std::byte> source,
-                    const SignalUpdate* signal);
+                    ucs_memory_type_t type, const SignalUpdate* signal);
   static void OnDone(void* request, ucs_status_t status, void* operation);
   static ucs_status_t OnMessage(void* transport, const void* header, size_t header_bytes,
                                 void* data, size_t bytes, const ucp_am_recv_param_t* param);
 
-  const Capabilities capabilities_ = {.device_memory = false,
-                                      .one_sided = false,  // Depends on the peer; see path().
-                                      .local_host_only = false,
-                                      .put_bytes_max = kPutBytesMax,
-                                      .in_flight_max = kInFlightMax};
+  Capabilities capabilities_ = {.one_sided = false,  // Depends on the peer; see path().
+                                .local_host_only = false,
+                                .put_bytes_max = kPutBytesMax,
+                                .in_flight_max = kInFlightMax};
   // Order matters: members die last to first.
   UcpContext context_;
   std::unique_ptr<PeerWatch> watch_;

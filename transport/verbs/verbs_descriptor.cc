@@ -1,21 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "transport/verbs/verbs_descriptor.h"
 
-#include <bit>
 #include <cstring>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
-#include "transport/descriptor_checksum.h"
+#include "common/status_macros.h"
+#include "transport/descriptor_frame.h"
 
 namespace lamina::transport {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "the form is little-endian");
-
 constexpr absl::string_view kMagic = "LMNAVRB1";
-constexpr size_t kVersionAt = 7;
 constexpr uint64_t kDataBytesMax = uint64_t{1} << 46;
 constexpr uint32_t kSignalWordsMax = 1u << 20;
 
@@ -34,7 +31,7 @@ struct Body {
   uint8_t addresses[kVerbsAddressesMax][16];
   uint8_t reserved[24];
 };
-static_assert(sizeof(Body) + 16 == kVerbsDescriptorBytes);
+static_assert(kDescriptorBodyAt + sizeof(Body) == kVerbsDescriptorBytes);
 
 }  // namespace
 
@@ -53,34 +50,17 @@ std::string EncodeVerbsDescriptor(const VerbsDescriptor& descriptor) {
   for (size_t i = 0; i < descriptor.addresses.size(); ++i) {
     std::memcpy(body.addresses[i], descriptor.addresses[i].data(), 16);
   }
-  const absl::string_view bytes(reinterpret_cast<const char*>(&body), sizeof body);
-  const uint64_t checksum = DescriptorChecksum(bytes);
-  return absl::StrCat(kMagic, absl::string_view(reinterpret_cast<const char*>(&checksum), 8),
-                      bytes);
+  return FrameDescriptor(kMagic, {reinterpret_cast<const char*>(&body), sizeof body});
 }
 
 absl::StatusOr<VerbsDescriptor> DecodeVerbsDescriptor(absl::string_view bytes) {
-  if (bytes.size() < kMagic.size() || bytes.substr(0, kVersionAt) != kMagic.substr(0, kVersionAt)) {
-    return absl::InvalidArgumentError(
-        "verbs: these bytes are not a descriptor of a verbs:// region");
-  }
-  if (bytes[kVersionAt] != kMagic[kVersionAt]) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "verbs: descriptor of version '", bytes.substr(kVersionAt, 1), "', this build reads '",
-        kMagic.substr(kVersionAt), "': run one version of Lamina on all nodes"));
-  }
-  if (bytes.size() != kVerbsDescriptorBytes) {
+  LAMINA_ASSIGN_OR_RETURN(absl::string_view rest, DescriptorBody("verbs", kMagic, bytes));
+  Body body;
+  if (rest.size() != sizeof body) {
     return absl::InvalidArgumentError(absl::StrCat("verbs: descriptor of ", bytes.size(),
                                                    " bytes, expected ", kVerbsDescriptorBytes));
   }
-  uint64_t checksum = 0;
-  std::memcpy(&checksum, bytes.data() + kMagic.size(), sizeof checksum);
-  const absl::string_view rest = bytes.substr(kMagic.size() + sizeof checksum);
-  if (checksum != DescriptorChecksum(rest)) {
-    return absl::InvalidArgumentError("verbs: descriptor damaged on its way: wrong checksum");
-  }
-  Body body;
-  std::memcpy(&body, rest.data(), sizeof body);
+  TakeField(rest, body);
   if (body.data_bytes > kDataBytesMax || body.signal_words > kSignalWordsMax ||
       body.address_count > kVerbsAddressesMax) {
     return absl::InvalidArgumentError("verbs: descriptor of an impossible size");

@@ -15,6 +15,7 @@
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "common/units.h"
+#include "transport/put_check.h"
 #include "transport/verbs/control_thread_internal.h"
 
 namespace lamina::transport {
@@ -115,19 +116,7 @@ class VerbsRemoteRegion final : public RemoteRegion {
 
 absl::Status VerbsRemoteRegion::CheckPut(size_t offset, size_t bytes,
                                          const SignalUpdate* signal) const {
-  if (offset > size_bytes() || bytes > size_bytes() - offset) {
-    return absl::InvalidArgumentError(absl::StrCat("verbs: put of ", bytes, " bytes at ", offset,
-                                                   " into a region of ", size_bytes()));
-  }
-  if (signal != nullptr && signal->word >= raised_.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("verbs: signal word ", signal->word,
-                                                   " of a region that has ", raised_.size()));
-  }
-  if (signal != nullptr && signal->value <= raised_[signal->word]) {
-    return absl::InvalidArgumentError(absl::StrCat("verbs: signal word ", signal->word, " is ",
-                                                   raised_[signal->word], " and cannot become ",
-                                                   signal->value, ": values only grow"));
-  }
+  LAMINA_RETURN_IF_ERROR(CheckPutArguments("verbs", size_bytes(), raised_, offset, bytes, signal));
   if (state().closed.load(std::memory_order_relaxed)) {
     return absl::UnavailableError("verbs: the owner has destroyed the region");
   }

@@ -7,13 +7,12 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 
 #include "client/doctor/host_checks.h"
 #include "client/doctor/reach_checks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/client/doctor/findings.h"
 #include "tests/unit/client/fake_server.h"
 
 namespace lamina::doctor {
@@ -24,30 +23,20 @@ using testing::IsEmpty;
 using testing::Not;
 
 // A folder that looks like a healthy host with two cores.
-class FakeRoot {
+class FakeRoot : public FakeFolder {
  public:
-  FakeRoot() : path_(std::filesystem::path(testing::TempDir()) / "doctor_root") {
-    std::filesystem::remove_all(path_);
+  FakeRoot() : FakeFolder("doctor_root") {
     Write("proc/meminfo", "MemTotal: 8000000 kB\nMemAvailable: 4194304 kB");
     Write("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never");
     Write("sys/devices/system/cpu/online", "0-1");
     Write("sys/devices/system/cpu/isolated", "");
     Write("sys/devices/system/node/node0/cpulist", "0-1");
   }
-  ~FakeRoot() { std::filesystem::remove_all(path_); }
-
-  void Write(const std::string& name, const std::string& text) const {
-    std::filesystem::create_directories((path_ / name).parent_path());
-    std::ofstream(path_ / name) << text << "\n";
-  }
   HostFacts Collect() const {
-    HostFacts facts = CollectHostFacts(path_);
+    HostFacts facts = CollectHostFacts(path());
     facts.cores_allowed = {0, 1};  // Those of the machine that runs the test may be others.
     return facts;
   }
-
- private:
-  const std::filesystem::path path_;
 };
 
 ClusterConfig Cluster() {
@@ -55,25 +44,6 @@ ClusterConfig Cluster() {
   cluster.compute = {{.name = "c0", .cores = {0}}};
   cluster.memory = {{.name = "m0", .cores = {1}, .capacity_bytes = uint64_t{1} << 30}};
   return cluster;
-}
-
-// The worst finding of a check.
-Finding Find(const Findings& findings, const std::string& check) {
-  Finding worst = {.check = "none", .found = "no finding of that name"};
-  for (const Finding& finding : findings) {
-    if (finding.check == check && (worst.check == "none" || finding.state > worst.state)) {
-      worst = finding;
-    }
-  }
-  EXPECT_EQ(worst.check, check);
-  return worst;
-}
-
-void ExpectExplained(const Finding& finding, State state) {
-  EXPECT_EQ(finding.state, state) << finding.check << ": " << finding.found;
-  EXPECT_THAT(finding.found, Not(IsEmpty()));
-  EXPECT_THAT(finding.why, Not(IsEmpty()));
-  EXPECT_THAT(finding.fix, Not(IsEmpty()));
 }
 
 HostFacts WithPort(HostFacts facts) {

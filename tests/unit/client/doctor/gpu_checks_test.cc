@@ -6,25 +6,22 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/client/doctor/findings.h"
 
 namespace lamina::doctor {
 namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::Not;
 
 // Two root complexes, each on a NUMA node. On the first: a switch with a GPU and mlx5_0 behind it,
 // and mlx5_1 beside the switch. On the second: mlx5_2.
-class FakePci {
+class FakePci : public FakeFolder {
  public:
-  FakePci() : root_(std::filesystem::path(testing::TempDir()) / "doctor_pci") {
-    std::filesystem::remove_all(root_);
+  FakePci() : FakeFolder("doctor_pci") {
     AddDevice("0000:41:00.0", "pci0000:40/0000:40:01.0/0000:41:00.0", 0);
     Write("sys/bus/pci/devices/0000:41:00.0/vendor", "0x10de");
     Write("sys/bus/pci/devices/0000:41:00.0/class", "0x030200");
@@ -34,45 +31,23 @@ class FakePci {
     Write("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64");
     Write("proc/sys/kernel/osrelease", "6.1.0-18-amd64");
   }
-  ~FakePci() { std::filesystem::remove_all(root_); }
-
-  void Write(const std::string& name, const std::string& text) const {
-    std::filesystem::create_directories((root_ / name).parent_path());
-    std::ofstream(root_ / name) << text << "\n";
-  }
-  void Remove(const std::string& name) const { std::filesystem::remove_all(root_ / name); }
-  void AddNic(const std::string& device, const std::string& address, const std::string& path,
+  void AddNic(const std::string& device, const std::string& address, const std::string& place,
               int numa_node) const {
-    AddDevice(address, path, numa_node);
-    std::filesystem::create_directories(root_ / "sys/class/infiniband" / device);
-    std::filesystem::create_symlink(root_ / "sys/devices" / path,
-                                    root_ / "sys/class/infiniband" / device / "device");
+    AddDevice(address, place, numa_node);
+    std::filesystem::create_directories(path() / "sys/class/infiniband" / device);
+    std::filesystem::create_symlink(path() / "sys/devices" / place,
+                                    path() / "sys/class/infiniband" / device / "device");
   }
-  Findings Check() const { return CheckGpus(CollectGpuFacts(root_)); }
+  Findings Check() const { return CheckGpus(CollectGpuFacts(path())); }
 
  private:
-  void AddDevice(const std::string& address, const std::string& path, int numa_node) const {
-    Write("sys/devices/" + path + "/numa_node", std::to_string(numa_node));
-    std::filesystem::create_directories(root_ / "sys/bus/pci/devices");
-    std::filesystem::create_symlink(root_ / "sys/devices" / path,
-                                    root_ / "sys/bus/pci/devices" / address);
+  void AddDevice(const std::string& address, const std::string& place, int numa_node) const {
+    Write("sys/devices/" + place + "/numa_node", std::to_string(numa_node));
+    std::filesystem::create_directories(path() / "sys/bus/pci/devices");
+    std::filesystem::create_symlink(path() / "sys/devices" / place,
+                                    path() / "sys/bus/pci/devices" / address);
   }
-
-  const std::filesystem::path root_;
 };
-
-Finding Find(const Findings& findings, const std::string& check) {
-  const auto found = std::find_if(findings.begin(), findings.end(),
-                                  [&](const Finding& finding) { return finding.check == check; });
-  EXPECT_NE(found, findings.end()) << check;
-  return found == findings.end() ? Finding() : *found;
-}
-
-void ExpectExplained(const Finding& finding) {
-  EXPECT_EQ(finding.state, State::kWarn) << finding.check << ": " << finding.found;
-  EXPECT_THAT(finding.why, Not(IsEmpty()));
-  EXPECT_THAT(finding.fix, Not(IsEmpty()));
-}
 
 TEST(GpuChecksTest, NearestNicIsNamedWithItsDistance) {
   const FakePci pci;
@@ -93,7 +68,7 @@ TEST(GpuChecksTest, NicOfAnotherNumaNodeIsFound) {
 
   const Finding finding = Find(pci.Check(), "gpu_nic");
 
-  ExpectExplained(finding);
+  ExpectExplained(finding, State::kWarn);
   EXPECT_THAT(finding.found, AllOf(HasSubstr("mlx5_2"), HasSubstr("across NUMA nodes")));
 }
 
@@ -103,7 +78,7 @@ TEST(GpuChecksTest, WaysToTheMemoryOfAGpuAreTriedInOrder) {
 
   pci.Write("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module");
   const Finding neither = Find(pci.Check(), "gpu_direct");
-  ExpectExplained(neither);
+  ExpectExplained(neither, State::kWarn);
   EXPECT_THAT(neither.fix, HasSubstr("modprobe nvidia_peermem"));
 
   pci.Write("sys/module/nvidia_peermem/version", "1.3");
@@ -118,7 +93,7 @@ TEST(GpuChecksTest, KernelWithoutDmabufIsFound) {
 
   const Finding finding = Find(pci.Check(), "gpu_direct");
 
-  ExpectExplained(finding);
+  ExpectExplained(finding, State::kWarn);
   EXPECT_THAT(finding.found, HasSubstr("older than 5.12"));
 }
 
@@ -126,7 +101,7 @@ TEST(GpuChecksTest, GpuWithoutADriverIsFound) {
   const FakePci pci;
   pci.Remove("proc/driver/nvidia/version");
 
-  ExpectExplained(Find(pci.Check(), "gpu"));
+  ExpectExplained(Find(pci.Check(), "gpu"), State::kWarn);
 }
 
 TEST(GpuChecksTest, HostWithoutGpusHasNothingToFix) {

@@ -10,6 +10,7 @@
 #include "common/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/client/doctor/findings.h"
 #include "tests/unit/client/fake_server.h"
 
 namespace lamina::doctor {
@@ -38,20 +39,6 @@ Findings Check(const PeerServer& server, const std::vector<std::string>& transpo
                     .transports = transports,
                     .version = kVersion,
                     .verbs_uri = kNoDevice});
-}
-
-Finding Find(const Findings& findings, const std::string& check) {
-  const auto found = std::find_if(findings.begin(), findings.end(),
-                                  [&](const Finding& finding) { return finding.check == check; });
-  EXPECT_NE(found, findings.end()) << check;
-  return found == findings.end() ? Finding() : *found;
-}
-
-void ExpectExplained(const Finding& finding, State state) {
-  EXPECT_EQ(finding.state, state) << finding.check << ": " << finding.found;
-  EXPECT_THAT(finding.found, Not(IsEmpty()));
-  EXPECT_THAT(finding.why, Not(IsEmpty()));
-  EXPECT_THAT(finding.fix, Not(IsEmpty()));
 }
 
 TEST(PeerChecksTest, HealthyPeerHasNothingToFix) {

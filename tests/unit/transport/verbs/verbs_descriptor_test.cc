@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "gtest/gtest.h"
-#include "transport/descriptor_checksum.h"
+#include "transport/descriptor_frame.h"
 
 namespace lamina::transport {
 namespace {
