@@ -104,6 +104,9 @@ class StepWorker {
     std::vector<uint32_t> span_rows;
     uint32_t own_rows = 0;
     uint32_t partials = 0;  // That it answers.
+    // While a unit is sent: its rows as they lie in the window, k and v of its own row or not.
+    absl::Span<const BFloat16> staged = {};
+    uint32_t row_chunks = 1;
     bool involved() const { return rows.count > 0 || kv_rows.count > 0; }
   };
   // Of a row's span: where its reply lies.
@@ -188,7 +191,9 @@ class StepWorker {
   absl::Status RunSlice(Lane& lane, std::string& blamed);
   void NoteSlice(Lane& lane, Nanos elapsed);
   absl::Status Send(Lane& lane, std::string& blamed);
-  absl::Status SendTo(Lane& lane, uint32_t node);
+  void BeginSend(Lane& lane, uint32_t node);
+  size_t StagedRow(const Lane& lane, uint32_t node, uint32_t row) const;
+  absl::Status SendChunk(Lane& lane, uint32_t node, uint32_t chunk);
   absl::Status SendContext(Lane& lane, std::string& blamed);
   absl::Status SendTokens(Lane& lane, const core::StepResult& result, std::string& blamed);
   absl::Status Put(transport::RemoteRegion& peer, control::LinkCounters& link, size_t offset,

@@ -12,6 +12,7 @@
 #include "common/status_macros.h"
 #include "compute_node/step_worker.h"
 #include "control/epoch_shape.h"
+#include "coordinator/core/row_chunks.h"
 #include "transport/put_all.h"
 
 namespace lamina::compute_node {
@@ -32,11 +33,22 @@ const std::string& NameOfPeer(const control::EpochConfig& config, uint8_t peer) 
 
 }  // namespace
 
+// The first chunk to every memory node, then the second, so that all begin early.
 absl::Status StepWorker::Send(Lane& lane, std::string& blamed) {
+  uint32_t most = 0;
   for (uint32_t node = 0; node < lane.nodes.size(); ++node) {
     if (lane.nodes[node].involved()) {
-      const absl::Status sent = SendTo(lane, node);
-      if (!sent.ok()) {
+      BeginSend(lane, node);
+      most = std::max(most, lane.nodes[node].row_chunks);
+    }
+  }
+  for (uint32_t chunk = 0; chunk < most; ++chunk) {
+    for (uint32_t node = 0; node < lane.nodes.size(); ++node) {
+      const NodePart& part = lane.nodes[node];
+      if (!part.involved() || chunk >= part.row_chunks) {
+        continue;
+      }
+      if (const absl::Status sent = SendChunk(lane, node, chunk); !sent.ok()) {
         blamed = options_.config.memory_nodes[node];
         return sent;
       }
@@ -102,42 +114,64 @@ void StepWorker::StageChunks(Lane& lane, uint32_t node) {
   }
 }
 
-absl::Status StepWorker::SendTo(Lane& lane, uint32_t node) {
-  const NodePart& part = lane.nodes[node];
-  const uint64_t value = UnitValue(lane, lane.slice);
-  const size_t window = layout_.QueryWindow(options_.node, IndexOf(lane), value);
-  const transport::SignalUpdate signal{.word = layout_.query_word(options_.node, IndexOf(lane)),
-                                       .value = value};
-  core::WindowHeader& header = lane.headers[node];
-  header = {.lane = IndexOf(lane),
-            .epoch = options_.config.epoch,
-            .step = lane.plan.step,
-            .layer = lane.slice,
-            .rows = part.rows.count,
-            .kv_rows = part.kv_rows.count,
-            .sender = options_.node};
-  control::LinkCounters& link = *memory_links_[node];
-  LAMINA_RETURN_IF_ERROR(
-      Put(*queries_[node], link, window, transport::AsBytes(&header, 1), nullptr));
-  const auto qkv = executor_.QkvRows(lane.slice, lane.positions.size(), lane.buffers);
-  absl::Span<const BFloat16> q_rows(qkv.row(part.rows.first), part.rows.count * qkv.cols);
+void StepWorker::BeginSend(Lane& lane, uint32_t node) {
+  NodePart& part = lane.nodes[node];
+  part.row_chunks = core::RowChunksOf(lane.plan.row_chunks, part.rows.count);
+  lane.headers[node] = {.lane = IndexOf(lane),
+                        .epoch = options_.config.epoch,
+                        .step = lane.plan.step,
+                        .layer = lane.slice,
+                        .rows = part.rows.count,
+                        .kv_rows = part.kv_rows.count,
+                        .sender = options_.node};
   if (by_head()) {
     StageRows(lane, node);
-    q_rows = RowStaging(lane, node);
+    part.staged = RowStaging(lane, node);
   } else if (by_span()) {
-    q_rows = StageSpanRows(lane, node);
+    part.staged = StageSpanRows(lane, node);
+  } else {
+    const auto qkv = executor_.QkvRows(lane.slice, lane.positions.size(), lane.buffers);
+    part.staged = {qkv.row(part.rows.first), part.rows.count * qkv.cols};
   }
-  const auto rows = transport::AsBytes(q_rows.data(), q_rows.size());
-  size_t offset = window + sizeof(header);
-  LAMINA_RETURN_IF_ERROR(
-      Put(*queries_[node], link, offset, rows, part.kv_rows.count == 0 ? &signal : nullptr));
-  size_t bytes = sizeof(header) + rows.size();
-  if (part.kv_rows.count > 0) {
-    offset += rows.size();
+}
+
+// Where row `row` of those that go to the node begins among them, in elements.
+size_t StepWorker::StagedRow(const Lane& lane, uint32_t node, uint32_t row) const {
+  const AttentionDescriptor shape = PartOf(lane.slice, node);
+  const uint32_t own = by_span() ? std::min(row, lane.nodes[node].own_rows) : row;
+  return size_t{own} * shape.qkv_width() + size_t{row - own} * shape.q_width();
+}
+
+// The header goes before the first chunk, k and v of prompt chunks behind the last one.
+absl::Status StepWorker::SendChunk(Lane& lane, uint32_t node, uint32_t chunk) {
+  const NodePart& part = lane.nodes[node];
+  const uint64_t unit = UnitValue(lane, lane.slice);
+  const size_t window = layout_.QueryWindow(options_.node, IndexOf(lane), unit);
+  const transport::SignalUpdate signal{.word = layout_.query_word(options_.node, IndexOf(lane)),
+                                       .value = core::ChunkValue(unit, chunk, part.row_chunks)};
+  control::LinkCounters& link = *memory_links_[node];
+  const bool last = chunk + 1 == part.row_chunks;
+  const bool kv_follows = last && part.kv_rows.count > 0;
+  const core::WindowHeader& header = lane.headers[node];
+  size_t bytes = 0;
+  if (chunk == 0) {
+    LAMINA_RETURN_IF_ERROR(
+        Put(*queries_[node], link, window, transport::AsBytes(&header, 1), nullptr));
+    bytes += sizeof(header);
+  }
+  const size_t begin =
+      StagedRow(lane, node, core::FirstRowOf(chunk, part.row_chunks, part.rows.count));
+  const size_t end =
+      StagedRow(lane, node, core::FirstRowOf(chunk + 1, part.row_chunks, part.rows.count));
+  const auto rows = transport::AsBytes(part.staged.data() + begin, end - begin);
+  const size_t offset = window + sizeof(header) + begin * sizeof(BFloat16);
+  LAMINA_RETURN_IF_ERROR(Put(*queries_[node], link, offset, rows, kv_follows ? nullptr : &signal));
+  bytes += rows.size();
+  if (kv_follows) {
     StageChunks(lane, node);
     const absl::Span<const BFloat16> staged = KvStaging(lane, node);
     const auto kv = transport::AsBytes(staged.data(), staged.size());
-    LAMINA_RETURN_IF_ERROR(Put(*queries_[node], link, offset, kv, &signal));
+    LAMINA_RETURN_IF_ERROR(Put(*queries_[node], link, offset + rows.size(), kv, &signal));
     bytes += kv.size();
   }
   CountSent(link, bytes,

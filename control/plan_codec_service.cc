@@ -105,6 +105,7 @@ void ToProto(const core::StepPlan& plan, v1::StepPlan* proto) {
     entry->set_scratch_offset(chunk.scratch_offset);
     entry->set_last(chunk.last);
   }
+  proto->set_row_chunks(plan.row_chunks);
 }
 
 absl::StatusOr<core::StepPlan> FromProto(const v1::StepPlan& proto) {
@@ -137,6 +138,7 @@ absl::StatusOr<core::StepPlan> FromProto(const v1::StepPlan& proto) {
                            .scratch_offset = chunk.scratch_offset(),
                            .last = chunk.last()});
   }
+  plan.row_chunks = proto.row_chunks();
   return plan;
 }
 

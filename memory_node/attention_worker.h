@@ -8,6 +8,12 @@
 // part never get a window; their changes to the tables are applied as soon as the step before is
 // done.
 //
+// Rows of a unit come in chunks (coordinator/core/row_chunks.h); each is attended when it is here,
+// and its outputs leave at once. Lanes take turns between chunks that have not come yet.
+//
+// Files: attention_worker.cc the loop, plans and tables; attention_unit.cc one attention;
+// attention_spans.cc what is different for sequences cut into spans.
+//
 // Threading: Run() on one thread; PushPlan() and Stop() from any other.
 // Allocation: none per unit; tables grow when sequences join.
 
@@ -98,11 +104,25 @@ class AttentionWorker {
   struct Lane {
     std::vector<core::StepPlan> plans;  // Not yet begun, oldest first.
     uint64_t step = 0;                  // In it; 0 for none: the next plan has not come.
-    uint64_t value = 0;                 // Last unit done.
+    uint64_t value = 0;                 // Of the last chunk done.
     bool pinned = false;                // The step stays on one replica.
+    uint32_t row_chunks = 1;            // Of each unit of the step.
     std::vector<Row> rows;
     std::vector<Chunk> chunks;
     uint32_t chunk_tokens = 0;
+    // Of the unit that is being served: chunks done, and what of the windows they took, in bytes.
+    uint32_t chunks_done = 0;
+    size_t query_bytes = 0;
+    size_t reply_bytes = 0;
+    Nanos unit_nanos = 0;
+    // Header and rows, as in a reply window. The next unit's query says that it was read.
+    std::vector<std::byte> reply;
+  };
+  // Rows [first, first + rows.size()) of a lane.
+  struct RowChunk {
+    uint64_t value = 0;
+    absl::Span<const Row> rows;
+    bool last = false;
   };
 
   // The time since the last lap went into `part` of a unit. Returns how much it was.
@@ -111,7 +131,10 @@ class AttentionWorker {
   absl::Status AnswerLinks(std::string& blamed);
   absl::StatusOr<size_t> WaitForQueries();
   absl::Status ServeUnit(uint32_t replica, uint32_t lane);
-  void NoteUnit(const Lane& lane, Nanos elapsed);
+  absl::Status BeginUnit(uint32_t replica, uint32_t lane_index, uint64_t value);
+  absl::Status ServeChunk(uint32_t replica, uint32_t lane_index, uint64_t last);
+  absl::Status EndUnit(uint32_t replica, uint32_t lane_index);
+  void NoteUnit(const Lane& lane);
   absl::Status CheckWindow(const core::WindowHeader& header, const core::WindowHeader& expected);
   absl::Status TakePlans();
   absl::Status Advance(Lane& lane);
@@ -133,9 +156,9 @@ class AttentionWorker {
   static size_t RowWidth(const Row& row, const AttentionDescriptor& shape) {
     return row.own ? shape.qkv_width() : shape.q_width();
   }
-  void Store(const Lane& lane, uint32_t layer, const std::byte* window);
-  uint64_t Attend(const Lane& lane, uint32_t layer, const std::byte* window);
-  absl::Status Reply(uint32_t lane_index, uint64_t value);
+  size_t Store(const Lane& lane, const RowChunk& chunk, const std::byte* rows);
+  uint64_t Attend(Lane& lane, const RowChunk& chunk, const std::byte* rows);
+  absl::Status Reply(uint32_t lane_index, const RowChunk& chunk);
 
   const Options options_;
   const std::vector<AttentionDescriptor> layers_;  // As this node computes them.
@@ -157,7 +180,6 @@ class AttentionWorker {
   size_t first_condition_ = 0;
   std::unique_ptr<kernels::AttentionScratch> scratch_;
   std::vector<kernels::AttentionItem> items_;
-  std::vector<std::byte> reply_;  // Header and rows, as in a reply window.
   std::vector<core::StepPlan> taken_;
   LineFit unit_times_;
   std::vector<control::LinkCounters*> links_;  // [compute nodes]

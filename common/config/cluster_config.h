@@ -98,6 +98,8 @@ struct ClusterConfig {
     PipelineMode mode = PipelineMode::kRotational;
     uint32_t lanes = 2;
     bool lanes_auto = false;  // `lanes: auto`: any number up to `lanes`, by measured times.
+    uint32_t chunks = 1;      // In which a lane's rows go to a memory node, at most.
+    bool chunks_auto = true;  // `chunks: auto`: by measured times.
   } pipeline;
   Partition partition = Partition::kRequest;
   std::string policy = "attend_remote";

@@ -174,6 +174,58 @@ TEST_P(BitsTest, OneLaneIsAsTwoAndThree) {
   }
 }
 
+// Of the rows that go to a memory node; with prompts beside them, late plans, and partitions that
+// stage rows in their own ways.
+TEST_P(BitsTest, RowsInOneChunkAreAsInTwoThreeAndSixteen) {
+  const std::vector<GenerateResult> alone = Alone(Plain(), MixedRequests());
+  for (const auto& [partition, chunks, replicas] : {std::tuple{Partition::kRequest, 2u, 1u},
+                                                    {Partition::kRequest, 3u, 2u},
+                                                    {Partition::kRequest, 16u, 1u},
+                                                    {Partition::kHead, 2u, 2u},
+                                                    {Partition::kHead, 3u, 1u},
+                                                    {Partition::kTokenRange, 2u, 1u},
+                                                    {Partition::kTokenRange, 16u, 2u}}) {
+    SCOPED_TRACE(absl::StrCat("partition ", static_cast<int>(partition), ", ", chunks, " chunks, ",
+                              replicas, " replicas"));
+    LocalClusterOptions options = Plain();
+    options.partition = partition;
+    options.row_chunks = {.chunks = chunks};
+    options.compute_nodes = replicas;
+    options.memory_nodes = 2;
+    options.lanes = replicas + 1;
+    options.chunk_tokens = 64;
+    options.memory_plan_delay = Micros(200);
+    const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+    ASSERT_NE(cluster, nullptr);
+    ExpectSame(cluster->GenerateMany(MixedRequests()), alone);
+    EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+  }
+}
+
+// A slow link, on which the number of chunks follows from what is measured; and one that delays and
+// cuts chunks as it likes.
+TEST_P(BitsTest, RowsInChunksOverSlowAndUnrulyLinksChangeNothing) {
+  const std::vector<GenerateResult> alone = Alone(Plain(), MixedRequests());
+  const auto network = transport::FakeNetwork::Named(
+      "unruly_chunks",
+      {.seed = 5, .delay_steps_max = 12, .in_flight_max = 4, .put_bytes_max = 1000});
+  for (const std::string uri :
+       {"throttle(bandwidth=20MB,latency=100us,jitter=50us)+shm://", "fake://unruly_chunks"}) {
+    for (const core::RowChunkOptions row_chunks :
+         {core::RowChunkOptions{.automatic = true}, core::RowChunkOptions{.chunks = 5}}) {
+      SCOPED_TRACE(absl::StrCat(uri, " ", row_chunks.chunks));
+      LocalClusterOptions options = Plain();
+      options.transports = {uri};
+      options.row_chunks = row_chunks;
+      options.lanes = 2;
+      options.memory_nodes = 2;
+      const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+      ASSERT_NE(cluster, nullptr);
+      ExpectSame(cluster->GenerateMany(MixedRequests()), alone);
+    }
+  }
+}
+
 TEST_P(BitsTest, OneReplicaIsAsTwoAndThree) {
   const std::vector<GenerateResult> alone = Alone(Plain(), MixedRequests());
   for (const PipelineMode mode : {PipelineMode::kRotational, PipelineMode::kFixed}) {
