@@ -92,17 +92,18 @@ coordinator::EngineOptions MakeOptions(const ClusterConfig& config, const model:
   // Half of a step's tokens at least are for prompts, so that full lanes do not starve them.
   const uint32_t step_tokens_max = std::max(config.prefill.chunk_tokens, 2 * rows_max);
   const uint32_t sequence_tokens_max = SequenceTokensMax(config, model.config);
-  options.scheduler = {
-      .lanes = lanes,
-      .lanes_auto = config.pipeline.lanes_auto,
-      .row_chunks = {.chunks = config.pipeline.chunks, .automatic = config.pipeline.chunks_auto},
-      .rows_max = rows_max,
-      .step_tokens_max = step_tokens_max,
-      .chunk_tokens = config.prefill.chunk_tokens,
-      .scratch_tokens = std::max(sequence_tokens_max, step_tokens_max),
-      .sequence_tokens_max = sequence_tokens_max,
-      .running_max = config.limits.running_max,
-      .waiting_max = config.limits.waiting_max};
+  options.scheduler = {.lanes = lanes,
+                       .lanes_auto = config.pipeline.lanes_auto,
+                       .row_chunks = {.chunks = config.pipeline.chunks,
+                                      .automatic = config.pipeline.chunks_auto,
+                                      .query_first = config.pipeline.query_first},
+                       .rows_max = rows_max,
+                       .step_tokens_max = step_tokens_max,
+                       .chunk_tokens = config.prefill.chunk_tokens,
+                       .scratch_tokens = std::max(sequence_tokens_max, step_tokens_max),
+                       .sequence_tokens_max = sequence_tokens_max,
+                       .running_max = config.limits.running_max,
+                       .waiting_max = config.limits.waiting_max};
   return options;
 }
 

@@ -13,25 +13,25 @@
 
 namespace lamina::memory_node {
 
-// Serves all chunks of the lane's unit that are here.
+// Serves all pieces of the lane's unit that are here.
 absl::Status AttentionWorker::ServeUnit(uint32_t replica, uint32_t lane_index) {
   Lane& lane = lanes_[lane_index];
   const uint32_t word = layout_.query_word(replica, lane_index);
   uint64_t value = region_.LoadSignal(word);
   const Nanos start = RealClock().Now();
-  if (lane.chunks_done == 0) {
+  if (lane.pieces_done == 0) {
     LAMINA_RETURN_IF_ERROR(BeginUnit(replica, lane_index, value));
   }
   const uint64_t last = core::UnitOf(value) * core::kRowChunksMax;
-  if (lane.chunks_done > 0 && core::UnitOf(value) != core::UnitOf(lane.value)) {
+  if (lane.pieces_done > 0 && core::UnitOf(value) != core::UnitOf(lane.value)) {
     counters_.refusals.Count(control::Refusal::kSchedule);
     return absl::InternalError(absl::StrCat(
         "compute node ", replica, " went on to step ", layout_.StepOf(value), " layer ",
         layout_.LayerOf(value), " of lane ", lane_index, " without the end of the unit before"));
   }
-  while (lane.chunks_done < core::ChunksHere(value, lane.row_chunks)) {
-    LAMINA_RETURN_IF_ERROR(ServeChunk(replica, lane_index, last));
-    if (lane.chunks_done == lane.row_chunks) {
+  while (lane.pieces_done < core::PiecesHere(value, lane.pieces.count())) {
+    LAMINA_RETURN_IF_ERROR(ServePiece(replica, lane_index, last));
+    if (lane.pieces_done == lane.pieces.count()) {
       lane.unit_nanos += RealClock().Now() - start;
       return EndUnit(replica, lane_index);
     }
@@ -78,30 +78,45 @@ absl::Status AttentionWorker::BeginUnit(uint32_t replica, uint32_t lane_index, u
   return CheckWindow(header, expected);
 }
 
-// The next chunk of the unit whose last signal value is `last`.
-absl::Status AttentionWorker::ServeChunk(uint32_t replica, uint32_t lane_index, uint64_t last) {
+// The next piece of the unit whose last signal value is `last`: a chunk of rows, or the queries of
+// the first one.
+absl::Status AttentionWorker::ServePiece(uint32_t replica, uint32_t lane_index, uint64_t last) {
   Lane& lane = lanes_[lane_index];
+  const core::RowPieces& pieces = lane.pieces;
+  const bool queries = pieces.query_first && lane.pieces_done == 0;
+  const uint32_t index = lane.pieces_done - (pieces.query_first && !queries ? 1 : 0);
   const auto count = static_cast<uint32_t>(lane.rows.size());
-  const uint32_t first = core::FirstRowOf(lane.chunks_done, lane.row_chunks, count);
-  const uint32_t end = core::FirstRowOf(lane.chunks_done + 1, lane.row_chunks, count);
-  const RowChunk chunk{.value = core::ChunkValue(last, lane.chunks_done, lane.row_chunks),
+  const uint32_t first = core::FirstRowOf(index, pieces.chunks, count);
+  const uint32_t end = core::FirstRowOf(index + 1, pieces.chunks, count);
+  const uint64_t value = core::PieceValue(last, lane.pieces_done, pieces.count());
+  const RowChunk chunk{.value = value,
                        .rows = absl::MakeConstSpan(lane.rows).subspan(first, end - first),
-                       .last = lane.chunks_done + 1 == lane.row_chunks};
-  const std::byte* rows = region_.bytes().data() +
-                          layout_.QueryWindow(replica, lane_index, chunk.value) + lane.query_bytes;
-  lane.query_bytes += Store(lane, chunk, rows);
-  Lap(control::WorkPart::kStore, lane_index, chunk.value, replica);
-  const uint64_t read = Attend(lane, chunk, rows);
-  Lap(control::WorkPart::kAttend, lane_index, chunk.value, replica, read);
-  LAMINA_RETURN_IF_ERROR(Reply(lane_index, chunk));
-  lane.value = chunk.value;
-  ++lane.chunks_done;
+                       .first = index == 0,
+                       .last = lane.pieces_done + 1 == pieces.count(),
+                       .query_first = pieces.query_first && index == 0,
+                       .window = region_.bytes().data() +
+                                 layout_.QueryWindow(replica, lane_index, value) +
+                                 lane.query_bytes};
+  if (!queries) {
+    lane.query_bytes += Store(lane, chunk);
+    Lap(control::WorkPart::kStore, lane_index, value, replica);
+  }
+  const uint64_t read = Attend(lane, chunk,
+                               queries             ? Tokens::kClosed
+                               : chunk.query_first ? Tokens::kOpen
+                                                   : Tokens::kAll);
+  Lap(control::WorkPart::kAttend, lane_index, value, replica, read);
+  if (!queries) {
+    LAMINA_RETURN_IF_ERROR(Reply(lane_index, chunk));
+  }
+  lane.value = value;
+  ++lane.pieces_done;
   return absl::OkStatus();
 }
 
 absl::Status AttentionWorker::EndUnit(uint32_t replica, uint32_t lane_index) {
   Lane& lane = lanes_[lane_index];
-  lane.chunks_done = 0;
+  lane.pieces_done = 0;
   control::AddTo(counters_.bytes_received, lane.query_bytes);
   control::AddTo(counters_.units, 1);
   NoteUnit(lane);
@@ -116,62 +131,70 @@ absl::Status AttentionWorker::EndUnit(uint32_t replica, uint32_t lane_index) {
 
 // Copies k and v of the chunk's rows from the window into their slots, and with the last one those
 // of prompt chunks. Returns how many bytes of the window that was.
-size_t AttentionWorker::Store(const Lane& lane, const RowChunk& chunk, const std::byte* rows) {
+size_t AttentionWorker::Store(const Lane& lane, const RowChunk& chunk) {
   const uint32_t layer = layout_.LayerOf(chunk.value);
   const AttentionDescriptor& shape = layers_[layer];
-  const auto* const begin = reinterpret_cast<const BFloat16*>(rows);
-  const BFloat16* row = begin;
-  for (const Row& r : chunk.rows) {
-    const BFloat16* k = row + shape.q_width();
-    if (r.own) {
-      kernels::StoreKv(shape, k, k + shape.kv_width(), shape.qkv_width(), {&r.slot, 1},
-                       arena_.k(layer), arena_.v(layer), arena_.head_stride(layer));
+  RowPlaces places(chunk, shape);
+  for (const Row& row : chunk.rows) {
+    if (row.own) {
+      kernels::StoreKv(shape, places.kv(), places.kv() + shape.kv_width(), shape.qkv_width(),
+                       {&row.slot, 1}, arena_.k(layer), arena_.v(layer), arena_.head_stride(layer));
     }
-    row += RowWidth(r, shape);
+    places.Next(row);
   }
+  const BFloat16* end = chunk.rows.empty() ? places.q() : places.end();
   for (size_t i = 0; chunk.last && i < lane.chunks.size(); ++i) {
     const Chunk& prompt = lane.chunks[i];
-    kernels::StoreKv(shape, row, row + shape.kv_width(), 2 * shape.kv_width(), prompt.slots,
+    kernels::StoreKv(shape, end, end + shape.kv_width(), 2 * shape.kv_width(), prompt.slots,
                      arena_.k(layer), arena_.v(layer), arena_.head_stride(layer));
-    row += size_t{prompt.tokens} * 2 * shape.kv_width();
+    end += size_t{prompt.tokens} * 2 * shape.kv_width();
   }
-  return static_cast<size_t>(row - begin) * sizeof(BFloat16);
+  return static_cast<size_t>(reinterpret_cast<const std::byte*>(end) - chunk.window);
 }
 
 // Returns how many bytes of KV it has read.
-uint64_t AttentionWorker::Attend(Lane& lane, const RowChunk& chunk, const std::byte* rows) {
+uint64_t AttentionWorker::Attend(Lane& lane, const RowChunk& chunk, Tokens tokens) {
   const uint32_t layer = layout_.LayerOf(chunk.value);
   const AttentionDescriptor& shape = layers_[layer];
-  const auto* q = reinterpret_cast<const BFloat16*>(rows);
-  auto* out = reinterpret_cast<BFloat16*>(lane.reply.data() + lane.reply_bytes);
-  auto* partial = reinterpret_cast<float*>(lane.reply.data() + lane.reply_bytes);
   items_.clear();
-  uint64_t context = 0;
-  for (const Row& row : chunk.rows) {
-    if (spans()) {
-      CollectSpanItems(row, q, RowWidth(row, shape), shape, partial);
-      q += RowWidth(row, shape);
-      context +=
-          items_.back().first_position + 1 + (row.partials - 1) * options_.config.span_tokens;
-      continue;
-    }
-    items_.push_back({.extents = row.sequence->extents,
-                      .first_position = row.position,
-                      .query_tokens = 1,
-                      .q = q,
-                      .q_stride = shape.qkv_width(),
-                      .out = out,
-                      .out_stride = shape.q_width()});
-    q += shape.qkv_width();
-    out += shape.q_width();
-    context += row.position + 1;
-  }
+  cut_rows_.clear();
+  const uint64_t context =
+      spans() ? CollectSpanRows(lane, chunk, tokens) : CollectItems(lane, chunk, tokens);
   const uint64_t bytes = context * 2 * shape.kv_width() * sizeof(BFloat16);
   if (!items_.empty()) {
     options_.kernel->Attend(shape, arena_.View(layer), items_, *scratch_, pool_);
     control::AddTo(counters_.kv_bytes_read, bytes);
   }
+  if (tokens == Tokens::kOpen && !cut_rows_.empty()) {
+    MergeCutRows(lane, chunk);
+  }
   return bytes;
+}
+
+// Rows whose sequences lie here as a whole. Returns how many tokens they see.
+uint64_t AttentionWorker::CollectItems(Lane& lane, const RowChunk& chunk, Tokens tokens) {
+  const AttentionDescriptor& shape = layers_[layout_.LayerOf(chunk.value)];
+  auto* out = reinterpret_cast<BFloat16*>(lane.reply.data() + lane.reply_bytes);
+  float* partial = lane.closed_partials.data();
+  uint64_t context = 0;
+  RowPlaces places(chunk, shape);
+  for (const Row& row : chunk.rows) {
+    if (tokens != Tokens::kAll && Cuts(row, shape)) {
+      context += CollectCutRow(lane, row, places.q(), tokens, shape, partial);
+    } else if (tokens != Tokens::kClosed) {
+      items_.push_back({.extents = row.sequence->extents,
+                        .first_position = row.position,
+                        .query_tokens = 1,
+                        .q = places.q(),
+                        .q_stride = shape.qkv_width(),
+                        .out = out,
+                        .out_stride = shape.q_width()});
+      context += row.position + 1;
+    }
+    places.Next(row);
+    out += shape.q_width();
+  }
+  return context;
 }
 
 // To the replica that runs the next slice; the header goes before the first chunk.
@@ -185,7 +208,7 @@ absl::Status AttentionWorker::Reply(uint32_t lane_index, const RowChunk& chunk) 
     lane.reply_bytes +=
         spans() ? row.partials * partial_bytes : layers_[layer].q_width() * sizeof(BFloat16);
   }
-  if (lane.chunks_done == 0) {
+  if (chunk.first) {
     const core::WindowHeader header{.lane = lane_index,
                                     .epoch = options_.config.epoch,
                                     .step = layout_.StepOf(chunk.value),

@@ -200,7 +200,11 @@ absl::Status AttentionWorker::Advance(Lane& lane) {
     if (!lane.rows.empty() || lane.chunk_tokens > 0) {
       lane.step = plan.step;
       lane.pinned = !plan.chunks.empty();
-      lane.row_chunks = core::RowChunksOf(plan.row_chunks, static_cast<uint32_t>(lane.rows.size()));
+      lane.pieces = core::PiecesOf(plan.row_chunks, plan.query_first,
+                                   static_cast<uint32_t>(lane.rows.size()));
+      if (lane.pieces.query_first && !spans()) {
+        LAMINA_RETURN_IF_ERROR(CutAtFullBlocks(lane));
+      }
     }
   }
   lane.plans.erase(lane.plans.begin(), lane.plans.begin() + static_cast<std::ptrdiff_t>(applied));

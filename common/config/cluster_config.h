@@ -18,6 +18,7 @@
 #include "common/log_event.h"
 #include "common/partition.h"
 #include "common/pipeline_mode.h"
+#include "common/query_first.h"
 
 namespace lamina {
 
@@ -100,6 +101,7 @@ struct ClusterConfig {
     bool lanes_auto = false;  // `lanes: auto`: any number up to `lanes`, by measured times.
     uint32_t chunks = 1;      // In which a lane's rows go to a memory node, at most.
     bool chunks_auto = true;  // `chunks: auto`: by measured times.
+    QueryFirst query_first = QueryFirst::kAuto;
   } pipeline;
   Partition partition = Partition::kRequest;
   std::string policy = "attend_remote";

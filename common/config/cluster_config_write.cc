@@ -172,6 +172,7 @@ std::string ToYaml(const ClusterConfig& config) {
   } else {
     number("chunks", config.pipeline.chunks);
   }
+  word("query_first", EnumName(internal::kQueryFirst, config.pipeline.query_first));
   out << YAML::EndMap;
   word("partition", EnumName(internal::kPartitions, config.partition));
   word("policy", config.policy);

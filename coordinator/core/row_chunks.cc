@@ -22,27 +22,36 @@ double Seconds(uint32_t chunks, double link, double attention, double message) {
 
 RowChunkCount ChooseRowChunks(const RowChunkOptions& options, const LinkCosts& link,
                               const RowChunkWork& work) {
-  if (!options.automatic) {
-    return {options.chunks, absl::StrFormat("%d, as configured", options.chunks)};
-  }
-  if (!link.measured || work.attention_seconds + work.slice_seconds <= 0 || work.rows == 0) {
-    return {1, "1 chunk: times not measured yet"};
-  }
+  const bool measured = link.measured && work.attention_seconds + work.slice_seconds > 0;
   const double seconds = link.seconds_per_row * work.rows;
+  const bool slow =
+      measured && seconds >= kShareMin * (seconds + work.attention_seconds + work.slice_seconds);
+  RowChunkCount count{.query_first = options.query_first == QueryFirst::kAlways ||
+                                     (options.query_first == QueryFirst::kAuto && slow)};
+  const char* const order = count.query_first ? ", queries first" : "";
+  if (!options.automatic) {
+    count.chunks = options.chunks;
+    count.why = absl::StrFormat("%d, as configured%s", options.chunks, order);
+    return count;
+  }
+  if (!measured || work.rows == 0) {
+    count.why = absl::StrFormat("1 chunk: times not measured yet%s", order);
+    return count;
+  }
   const double message = std::min(link.seconds_per_message, kMessageSecondsMax);
-  const double layer = seconds + work.attention_seconds + work.slice_seconds;
-  uint32_t best = 1;
-  for (uint32_t chunks = 2; chunks <= RowChunksOf(kRowChunksMax, work.rows); ++chunks) {
-    if (seconds >= kShareMin * layer &&
-        Seconds(chunks, seconds, work.attention_seconds, message) <
-            Seconds(best, seconds, work.attention_seconds, message)) {
-      best = chunks;
+  const uint32_t most = slow ? PiecesOf(kRowChunksMax, count.query_first, work.rows).chunks : 1;
+  for (uint32_t chunks = 2; chunks <= most; ++chunks) {
+    if (Seconds(chunks, seconds, work.attention_seconds, message) <
+        Seconds(count.chunks, seconds, work.attention_seconds, message)) {
+      count.chunks = chunks;
     }
   }
-  return {best, absl::StrFormat("%d chunk%s: %d rows, %.2f ms of link beside %.2f ms of attention "
-                                "and %.2f ms of slice a layer",
-                                best, best == 1 ? "" : "s", work.rows, seconds * 1e3,
-                                work.attention_seconds * 1e3, work.slice_seconds * 1e3)};
+  count.why = absl::StrFormat(
+      "%d chunk%s: %d rows, %.2f ms of link beside %.2f ms of attention and %.2f ms of slice a "
+      "layer%s",
+      count.chunks, count.chunks == 1 ? "" : "s", work.rows, seconds * 1e3,
+      work.attention_seconds * 1e3, work.slice_seconds * 1e3, order);
+  return count;
 }
 
 }  // namespace lamina::core

@@ -16,14 +16,28 @@
 #include <cstdint>
 #include <string>
 
+#include "common/query_first.h"
+
 namespace lamina::core {
 
 // Of the rows of one unit for one memory node. Signal values leave room for so many.
 inline constexpr uint32_t kRowChunksMax = 16;
 
-// A unit's rows are cut into at most `planned` chunks, none of them empty.
-inline uint32_t RowChunksOf(uint32_t planned, uint32_t rows) {
-  return std::clamp(std::min(planned, rows), 1u, kRowChunksMax);
+// How the rows of one unit for one memory node are cut. With `query_first` the queries of the first
+// chunk leave by themselves, ahead of their k and v: attention over blocks that are full starts
+// with them. So there is a piece, with a signal value, for each chunk, and one for these queries.
+struct RowPieces {
+  uint32_t chunks = 1;
+  bool query_first = false;
+
+  uint32_t count() const { return chunks + (query_first ? 1 : 0); }
+};
+
+// At most `planned` chunks, none of them empty. No rows are one chunk.
+inline RowPieces PiecesOf(uint32_t planned, bool query_first, uint32_t rows) {
+  const bool ahead = query_first && rows > 0;
+  return {.chunks = std::clamp(std::min(planned, rows), 1u, kRowChunksMax - (ahead ? 1 : 0)),
+          .query_first = ahead};
 }
 
 // The first row of a chunk; of chunk `chunks` the number of rows. Requires: chunk <= chunks.
@@ -34,15 +48,15 @@ inline uint32_t FirstRowOf(uint32_t chunk, uint32_t chunks, uint32_t rows) {
 // Signal values. Unit u has (u - 1) * kRowChunksMax + 1 to u * kRowChunksMax; 0 is before all.
 inline uint64_t UnitOf(uint64_t value) { return (value + kRowChunksMax - 1) / kRowChunksMax; }
 
-// That announces `chunk` of the unit whose last value is `last`.
-inline uint64_t ChunkValue(uint64_t last, uint32_t chunk, uint32_t chunks) {
-  return chunk + 1 == chunks ? last : last - kRowChunksMax + chunk + 1;
+// That announces piece `piece` of `pieces` of the unit whose last value is `last`.
+inline uint64_t PieceValue(uint64_t last, uint32_t piece, uint32_t pieces) {
+  return piece + 1 == pieces ? last : last - kRowChunksMax + piece + 1;
 }
 
-// How many chunks of its unit are there when a word shows `value`. Requires: value > 0.
-inline uint32_t ChunksHere(uint64_t value, uint32_t chunks) {
+// How many pieces of its unit are there when a word shows `value`. Requires: value > 0.
+inline uint32_t PiecesHere(uint64_t value, uint32_t pieces) {
   const auto shown = static_cast<uint32_t>((value - 1) % kRowChunksMax + 1);
-  return shown == kRowChunksMax ? chunks : std::min(shown, chunks);
+  return shown == kRowChunksMax ? pieces : std::min(shown, pieces);
 }
 
 // What is known of the way between compute and memory nodes.
@@ -55,6 +69,7 @@ struct LinkCosts {
 struct RowChunkOptions {
   uint32_t chunks = 1;     // As configured.
   bool automatic = false;  // Any number up to kRowChunksMax.
+  QueryFirst query_first = QueryFirst::kNever;
 };
 
 // One layer of a lane: what its rows need of the link, the memory nodes and the replica.
@@ -66,11 +81,13 @@ struct RowChunkWork {
 
 struct RowChunkCount {
   uint32_t chunks = 1;
-  std::string why;  // "8 chunks: 16 rows, 1.27 ms of link beside 1.90 ms of attention a layer"
+  bool query_first = false;
+  std::string why;  // "8 chunks: 16 rows, 1.27 ms of link beside 1.90 ms of attention a layer,
+                    // queries first"
 };
 
 // The number with the shortest layer; 1 while nothing is measured, and where the link takes less
-// than a twentieth of a layer.
+// than a twentieth of a layer: there kAuto keeps k and v beside their queries, too.
 RowChunkCount ChooseRowChunks(const RowChunkOptions& options, const LinkCosts& link,
                               const RowChunkWork& work);
 

@@ -384,6 +384,7 @@ bool Scheduler::Impl::FinishStep(uint32_t index, OpenStep& open) {
   if (!plan.rows.empty()) {
     counters.row_chunks = RowChunksFor(lane, plan);
     plan.row_chunks = counters.row_chunks.chunks;
+    plan.query_first = counters.row_chunks.query_first;
   }
   lane.step_planned = plan.step;
   lane.in_flight.push_back(std::move(open.record));

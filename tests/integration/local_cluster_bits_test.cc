@@ -174,22 +174,28 @@ TEST_P(BitsTest, OneLaneIsAsTwoAndThree) {
   }
 }
 
-// Of the rows that go to a memory node; with prompts beside them, late plans, and partitions that
-// stage rows in their own ways.
+// Of the rows that go to a memory node, with and without queries that go first; with prompts beside
+// them, late plans, and partitions that stage rows in their own ways.
 TEST_P(BitsTest, RowsInOneChunkAreAsInTwoThreeAndSixteen) {
   const std::vector<GenerateResult> alone = Alone(Plain(), MixedRequests());
-  for (const auto& [partition, chunks, replicas] : {std::tuple{Partition::kRequest, 2u, 1u},
-                                                    {Partition::kRequest, 3u, 2u},
-                                                    {Partition::kRequest, 16u, 1u},
-                                                    {Partition::kHead, 2u, 2u},
-                                                    {Partition::kHead, 3u, 1u},
-                                                    {Partition::kTokenRange, 2u, 1u},
-                                                    {Partition::kTokenRange, 16u, 2u}}) {
+  constexpr QueryFirst kNever = QueryFirst::kNever;
+  constexpr QueryFirst kAlways = QueryFirst::kAlways;
+  for (const auto& [partition, chunks, query_first, replicas] :
+       {std::tuple{Partition::kRequest, 2u, kNever, 1u},
+        {Partition::kRequest, 16u, kNever, 1u},
+        {Partition::kRequest, 1u, kAlways, 1u},
+        {Partition::kRequest, 3u, kAlways, 2u},
+        {Partition::kHead, 3u, kNever, 1u},
+        {Partition::kHead, 2u, kAlways, 2u},
+        {Partition::kTokenRange, 2u, kNever, 1u},
+        {Partition::kTokenRange, 1u, kAlways, 1u},
+        {Partition::kTokenRange, 16u, kAlways, 2u}}) {
     SCOPED_TRACE(absl::StrCat("partition ", static_cast<int>(partition), ", ", chunks, " chunks, ",
-                              replicas, " replicas"));
+                              query_first == kAlways ? "queries first, " : "", replicas,
+                              " replicas"));
     LocalClusterOptions options = Plain();
     options.partition = partition;
-    options.row_chunks = {.chunks = chunks};
+    options.row_chunks = {.chunks = chunks, .query_first = query_first};
     options.compute_nodes = replicas;
     options.memory_nodes = 2;
     options.lanes = replicas + 1;
@@ -202,6 +208,23 @@ TEST_P(BitsTest, RowsInOneChunkAreAsInTwoThreeAndSixteen) {
   }
 }
 
+// Attention over full blocks has begun, on several threads, before k and v come.
+TEST_P(BitsTest, QueriesFirstOverLongContextsChangeNothing) {
+  LocalClusterOptions options = Plain();
+  options.sequence_tokens_max = 2100;
+  options.slots = 12000;
+  std::vector<coordinator::GenerateSpec> specs;
+  for (const size_t tokens : {1020u, 1790u, 2043u}) {  // 3, 6 and 7 full blocks, then one more.
+    specs.push_back(Greedy(RandomPrompt(tokens, tokens), 12));
+  }
+  const std::vector<GenerateResult> alone = Alone(options, specs);
+  options.row_chunks = {.chunks = 1, .query_first = QueryFirst::kAlways};
+  options.threads = 2;
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+  ExpectSame(cluster->GenerateMany(specs), alone);
+}
+
 // A slow link, on which the number of chunks follows from what is measured; and one that delays and
 // cuts chunks as it likes.
 TEST_P(BitsTest, RowsInChunksOverSlowAndUnrulyLinksChangeNothing) {
@@ -212,7 +235,8 @@ TEST_P(BitsTest, RowsInChunksOverSlowAndUnrulyLinksChangeNothing) {
   for (const std::string uri :
        {"throttle(bandwidth=20MB,latency=100us,jitter=50us)+shm://", "fake://unruly_chunks"}) {
     for (const core::RowChunkOptions row_chunks :
-         {core::RowChunkOptions{.automatic = true}, core::RowChunkOptions{.chunks = 5}}) {
+         {core::RowChunkOptions{.automatic = true, .query_first = QueryFirst::kAuto},
+          core::RowChunkOptions{.chunks = 5, .query_first = QueryFirst::kAlways}}) {
       SCOPED_TRACE(absl::StrCat(uri, " ", row_chunks.chunks));
       LocalClusterOptions options = Plain();
       options.transports = {uri};

@@ -12,14 +12,14 @@ constexpr LinkCosts kFast{.seconds_per_row = 1e-6, .seconds_per_message = 1e-6, 
 constexpr RowChunkWork kWork{.rows = 16, .attention_seconds = 1.5e-3, .slice_seconds = 1e-3};
 
 TEST(RowChunksTest, TheirValuesGrowAndTheLastIsTheUnits) {
-  for (uint32_t chunks = 1; chunks <= kRowChunksMax; ++chunks) {
+  for (uint32_t pieces = 1; pieces <= kRowChunksMax; ++pieces) {
     uint64_t before = 0;
     for (uint64_t unit = 1; unit < 5; ++unit) {
-      for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
-        const uint64_t value = ChunkValue(unit * kRowChunksMax, chunk, chunks);
+      for (uint32_t piece = 0; piece < pieces; ++piece) {
+        const uint64_t value = PieceValue(unit * kRowChunksMax, piece, pieces);
         EXPECT_GT(value, before);
         EXPECT_EQ(UnitOf(value), unit);
-        EXPECT_EQ(ChunksHere(value, chunks), chunk + 1);
+        EXPECT_EQ(PiecesHere(value, pieces), piece + 1);
         before = value;
       }
       EXPECT_EQ(before, unit * kRowChunksMax);
@@ -30,9 +30,14 @@ TEST(RowChunksTest, TheirValuesGrowAndTheLastIsTheUnits) {
 TEST(RowChunksTest, CoverAllRowsAndNoneIsEmpty) {
   for (uint32_t rows = 0; rows < 40; ++rows) {
     for (uint32_t planned = 0; planned < 40; ++planned) {
-      const uint32_t chunks = RowChunksOf(planned, rows);
+      for (const bool query_first : {false, true}) {
+        const RowPieces pieces = PiecesOf(planned, query_first, rows);
+        EXPECT_EQ(pieces.query_first, query_first && rows > 0);
+        EXPECT_LE(pieces.count(), kRowChunksMax);
+        EXPECT_LE(pieces.chunks, std::max(1u, rows));
+      }
+      const uint32_t chunks = PiecesOf(planned, false, rows).chunks;
       ASSERT_GE(chunks, 1u);
-      ASSERT_LE(chunks, kRowChunksMax);
       EXPECT_EQ(FirstRowOf(0, chunks, rows), 0u);
       EXPECT_EQ(FirstRowOf(chunks, chunks, rows), rows);
       for (uint32_t chunk = 0; rows > 0 && chunk < chunks; ++chunk) {
@@ -62,6 +67,23 @@ TEST(RowChunksTest, AutoCutsWhereTheLinkTakesLongAndNeverFinerThanRows) {
   RowChunkWork few = kWork;
   few.rows = 1;
   EXPECT_EQ(ChooseRowChunks({.automatic = true}, kSlow, few).chunks, 1u);
+}
+
+TEST(RowChunksTest, QueriesGoFirstWhereTheLinkIsSlowUnlessSaidOtherwise) {
+  const auto first = [](QueryFirst query_first, const LinkCosts& link) {
+    const RowChunkCount fixed =
+        ChooseRowChunks({.chunks = 3, .query_first = query_first}, link, kWork);
+    const RowChunkCount automatic =
+        ChooseRowChunks({.automatic = true, .query_first = query_first}, link, kWork);
+    EXPECT_EQ(fixed.query_first, automatic.query_first);
+    EXPECT_EQ(fixed.why.ends_with("queries first"), fixed.query_first) << fixed.why;
+    return fixed.query_first;
+  };
+  EXPECT_TRUE(first(QueryFirst::kAuto, kSlow));
+  EXPECT_FALSE(first(QueryFirst::kAuto, kFast));
+  EXPECT_FALSE(first(QueryFirst::kAuto, {}));
+  EXPECT_TRUE(first(QueryFirst::kAlways, kFast));
+  EXPECT_FALSE(first(QueryFirst::kNever, kSlow));
 }
 
 TEST(RowChunksTest, AutoCutsLessWhereMessagesCostMore) {
