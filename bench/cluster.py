@@ -38,7 +38,8 @@ class Cluster:
     """Starts the daemons; ends them, and only them, on exit."""
 
     def __init__(self, lanes, compute_cores="0", memory_cores="1", memory_nodes=2, capacity="2GiB",
-                 running_max=256, chunk_tokens=512, coordinator_cores="", transport="shm", chunks="auto"):
+                 running_max=256, chunk_tokens=512, coordinator_cores="", transport="shm", chunks="auto",
+                 query_first="auto"):
         self.address = f"127.0.0.1:{free_port()}"
         self.folder = tempfile.TemporaryDirectory(prefix="lamina-bench-")
         self.processes = []
@@ -51,7 +52,7 @@ class Cluster:
         self.config.write_text(
             f'model: {MODEL}\ncoordinator: {{listen: {self.address}, http: {ANY_PORT}, cores: "{coordinator_cores}"}}\n'
             f'compute:\n  - {{name: c0, cores: "{compute_cores}", http: {ANY_PORT}}}\nmemory:\n{memory}\n'
-            f"pipeline: {{mode: rotational, lanes: {lanes}, chunks: {chunks}}}\n"
+            f"pipeline: {{mode: rotational, lanes: {lanes}, chunks: {chunks}, query_first: {query_first}}}\n"
             f'transport: "{transport}"\n'
             f"prefill: {{chunk_tokens: {chunk_tokens}}}\n"
             f"limits: {{sequence_tokens_max: 8192, running_max: {running_max}}}\n")

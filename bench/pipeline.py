@@ -7,7 +7,8 @@ compute node's own counters, an attention from the memory node's. The simulation
 of the memory that both cores share. Columns:
   gain      two lanes' tokens/s over one lane's, measured
   bound     the same, both simulated
-  of bound  gain / bound
+  of bound  gain / bound. More than 1 where one lane loses more to waiting and waking than the simulation knows
+  (sim)     the simulated step, in ms
 """
 
 import argparse
@@ -76,7 +77,7 @@ def main():
     bandwidth = bounds()["read_bytes_per_second"]
     print(f"machine   {cluster.machine()}")
     print(f"bandwidth {bandwidth / 1e9:.1f} GB/s on all cores")
-    print(f"{'rows':>5} {'context':>8} {'t_m ms':>7} {'t_a ms':>7} {'head ms':>8} {'one lane':>9} {'two lanes':>10}"
+    print(f"{'rows':>5} {'context':>8} {'t_m ms':>7} {'t_a ms':>7} {'head ms':>8} {'one lane':>9} {'(sim)':>6} {'two lanes':>10} {'(sim)':>6}"
           f" {'gain':>6} {'bound':>6} {'of bound':>9}")
     points = []
     for context in arguments.context:
@@ -84,7 +85,8 @@ def main():
             one = point(rows, context, arguments.tokens, bandwidth)
             points.append(one)
             print(f"{rows:5} {context:8} {one['slice_ms']:7.2f} {one['attention_ms']:7.2f} {one['head_ms']:8.2f} "
-                  f"{one['one_lane_ms']:9.1f} {one['two_lanes_ms']:10.1f} {one['gain']:6.2f} {one['bound']:6.2f} "
+                  f"{one['one_lane_ms']:9.1f} {one['simulated_one_lane_ms']:6.1f} {one['two_lanes_ms']:10.1f} "
+                  f"{one['simulated_two_lanes_ms']:6.1f} {one['gain']:6.2f} {one['bound']:6.2f} "
                   f"{one['of_bound']:9.2f}", flush=True)
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:
