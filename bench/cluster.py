@@ -38,7 +38,8 @@ class Cluster:
     """Starts the daemons; ends them, and only them, on exit."""
 
     def __init__(self, lanes, compute_cores="0", memory_cores="1", memory_nodes=2, capacity="2GiB",
-                 running_max=256, chunk_tokens=512, coordinator_cores=""):
+                 running_max=256, chunk_tokens=512, coordinator_cores="", transport="shm", chunks="auto",
+                 query_first="auto"):
         self.address = f"127.0.0.1:{free_port()}"
         self.folder = tempfile.TemporaryDirectory(prefix="lamina-bench-")
         self.processes = []
@@ -51,7 +52,8 @@ class Cluster:
         self.config.write_text(
             f'model: {MODEL}\ncoordinator: {{listen: {self.address}, http: {ANY_PORT}, cores: "{coordinator_cores}"}}\n'
             f'compute:\n  - {{name: c0, cores: "{compute_cores}", http: {ANY_PORT}}}\nmemory:\n{memory}\n'
-            f"pipeline: {{mode: rotational, lanes: {lanes}}}\n"
+            f"pipeline: {{mode: rotational, lanes: {lanes}, chunks: {chunks}, query_first: {query_first}}}\n"
+            f'transport: "{transport}"\n'
             f"prefill: {{chunk_tokens: {chunk_tokens}}}\n"
             f"limits: {{sequence_tokens_max: 8192, running_max: {running_max}}}\n")
         self.nodes = ["c0"] + names
@@ -127,6 +129,8 @@ class Cluster:
              str(tokens)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         samples = []
         best = Stretch(0.0, {})
+        late = self.tokens_generated() + 0.7 * rows * tokens
+        self.chunk_choice = ""  # Of a step late in the load, when all rows decode.
         while load.poll() is None:
             samples.append((time.monotonic(), self.tokens_generated(), self.part_seconds()))
             while len(samples) > 1 and samples[-1][0] - samples[1][0] >= STRETCH_SECONDS:
@@ -137,6 +141,8 @@ class Cluster:
                 if rate > best.tokens_per_second:
                     best = Stretch(rate, {part: (seconds - before[part]) / (end - begin)
                                           for part, seconds in after.items()})
+            if not self.chunk_choice and samples[-1][1] >= late:
+                self.chunk_choice = self.status().get("chunk_choice", "")
             time.sleep(SAMPLE_SECONDS)
         out, error = load.communicate()
         if load.returncode != 0 or best.tokens_per_second == 0.0:

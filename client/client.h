@@ -198,7 +198,8 @@ struct ClusterStatus {
   std::string state;
   std::string model;
   std::string version;
-  std::string partition;    // How KV is spread, in words; empty before the first epoch.
+  std::string partition;     // How KV is spread, in words; empty before the first epoch.
+  std::string chunk_choice;  // In how many chunks rows leave, and why; empty before the first.
   std::string lane_choice;  // Over how many lanes rows are spread, and why; empty before the first.
   uint64_t lane_moves = 0;  // Of sequences from lane to lane.
   std::vector<NodeStatus> nodes;

@@ -209,6 +209,7 @@ ClusterStatus FromProto(const v1::GetStatusResponse& response) {
                           .model = response.model(),
                           .version = response.version(),
                           .partition = response.partition(),
+                          .chunk_choice = response.chunk_choice(),
                           .lane_choice = response.lane_choice(),
                           .lane_moves = response.lane_moves(),
                           .running = response.running(),

@@ -298,6 +298,9 @@ void SliceExecutor::RunOps(absl::Span<const model::OpId> ops, const RowInputs& r
                            ValueBuffers& buffers) {
   for (const model::OpId op : ops) {
     RunOp(op, rows, buffers);
+    if (between_ops_) {
+      between_ops_();
+    }
   }
 }
 

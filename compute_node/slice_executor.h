@@ -18,7 +18,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -65,6 +67,9 @@ class SliceExecutor {
                                                                const ModelWeights& weights,
                                                                kernels::Dense& dense,
                                                                size_t head_columns = 0);
+
+  // Called after every op: a transport that moves nothing by itself gets on beside long slices.
+  void SetBetweenOps(std::function<void()> call) { between_ops_ = std::move(call); }
 
   // Makes primitives for up to `rows_max` rows.
   absl::Status Prepare(size_t rows_max);
@@ -140,6 +145,7 @@ class SliceExecutor {
   const model::SplitModel split_;
   std::vector<model::ValueId> tail_inputs_;  // Of the last slice: context and attention output.
   size_t head_columns_;                      // Of the LM head at once.
+  std::function<void()> between_ops_;        // May be null.
 };
 
 }  // namespace lamina::compute_node

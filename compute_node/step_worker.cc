@@ -51,10 +51,8 @@ StepWorker::StepWorker(const Options& options, SliceExecutor& executor,
     lane.headers.resize(nodes);
     lane.kv_staging.resize(size_t{options.config.chunk_tokens_max} * 2 *
                            control::KvWidthMax(options.config.layers));
-    if (by_head() || by_span()) {
-      lane.row_staging.resize((by_span() ? nodes : 1) * size_t{options.config.rows_max} *
-                              control::QkvWidthMax(options.config.layers));
-    }
+    lane.row_staging.resize((by_span() ? nodes : 1) * size_t{options.config.rows_max} *
+                            control::QkvWidthMax(options.config.layers));
     if (schedule_.replicas() > 1) {
       lane.token_messages.assign(
           options.config.plan_ahead,
@@ -89,7 +87,11 @@ absl::Status StepWorker::Run(std::string& blamed) {
   LAMINA_RETURN_IF_ERROR(control::TransportFault(RegisterSources()));
   absl::Status status = control::TransportFault(MeasureLinks(blamed));
   if (status.ok()) {
+    if (!transport_.capabilities().one_sided) {
+      executor_.SetBetweenOps([this] { transport_.Progress(); });
+    }
     status = Loop(blamed);
+    executor_.SetBetweenOps(nullptr);
   }
   return absl::IsCancelled(status) ? absl::OkStatus() : status;
 }
@@ -105,11 +107,9 @@ absl::Status StepWorker::RegisterSources() {
     LAMINA_RETURN_IF_ERROR(transport_.RegisterSource(
         transport::AsBytes(lane.kv_staging.data(), lane.kv_staging.size()),
         transport::MemoryKind::kHost));
-    if (!lane.row_staging.empty()) {
-      LAMINA_RETURN_IF_ERROR(transport_.RegisterSource(
-          transport::AsBytes(lane.row_staging.data(), lane.row_staging.size()),
-          transport::MemoryKind::kHost));
-    }
+    LAMINA_RETURN_IF_ERROR(transport_.RegisterSource(
+        transport::AsBytes(lane.row_staging.data(), lane.row_staging.size()),
+        transport::MemoryKind::kHost));
     LAMINA_RETURN_IF_ERROR(transport_.RegisterSource(transport::AsBytes(&lane.context_header, 1),
                                                      transport::MemoryKind::kHost));
     for (const std::vector<std::byte>& message : lane.token_messages) {

@@ -105,6 +105,9 @@ class StepWorker {
     std::vector<uint32_t> span_rows;
     uint32_t own_rows = 0;
     uint32_t partials = 0;  // That it answers.
+    // While a unit is sent: its rows as they lie in the window, k and v of its own row or not.
+    absl::Span<const BFloat16> staged = {};
+    core::RowPieces pieces;
     bool involved() const { return rows.count > 0 || kv_rows.count > 0; }
   };
   // Of a row's span: where its reply lies.
@@ -148,8 +151,9 @@ class StepWorker {
     std::vector<core::WindowHeader> headers;  // [memory nodes], the source of puts.
     // [chunk tokens, k | v] of the memory nodes, one after the other.
     std::vector<BFloat16> kv_staging;
-    // Partition head: [decode rows, q | k | v] of each memory node's heads. Partition token_range:
-    // [memory nodes, decode rows, q | k | v]. Else rows are sent as they are.
+    // Rows as they lie in windows: where queries go first, and in partition head: [decode rows, q |
+    // k | v] of each memory node's. Partition token_range: [memory nodes, decode rows, q | k | v].
+    // Else rows are sent as they are.
     std::vector<BFloat16> row_staging;
     // Partition token_range: of each decode row and span, rows by rows; where each row's begin.
     std::vector<Partial> partials;
@@ -189,7 +193,10 @@ class StepWorker {
   absl::Status RunSlice(Lane& lane, std::string& blamed);
   void NoteSlice(Lane& lane, Nanos elapsed);
   absl::Status Send(Lane& lane, std::string& blamed);
-  absl::Status SendTo(Lane& lane, uint32_t node);
+  void BeginSend(Lane& lane, uint32_t node);
+  size_t StagedRow(const Lane& lane, uint32_t node, uint32_t row) const;
+  absl::Status SendPiece(Lane& lane, uint32_t node, uint32_t piece);
+  size_t PieceEnd(const Lane& lane, uint32_t node, uint32_t piece) const;
   absl::Status SendContext(Lane& lane, std::string& blamed);
   absl::Status SendTokens(Lane& lane, const core::StepResult& result, std::string& blamed);
   absl::Status Put(transport::RemoteRegion& peer, control::LinkCounters& link, size_t offset,
@@ -222,7 +229,6 @@ class StepWorker {
   }
   absl::Status PlaceSpans(Lane& lane);
   void PlacePartials(Lane& lane);
-  absl::Span<const BFloat16> StageSpanRows(Lane& lane, uint32_t node);
   size_t PartialBytes(uint32_t layer) const;
   void MergePartials(Lane& lane);
   void AttendChunks(Lane& lane);

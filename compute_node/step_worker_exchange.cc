@@ -12,6 +12,7 @@
 #include "common/status_macros.h"
 #include "compute_node/step_worker.h"
 #include "control/epoch_shape.h"
+#include "coordinator/core/row_chunks.h"
 #include "transport/put_all.h"
 
 namespace lamina::compute_node {
@@ -32,11 +33,22 @@ const std::string& NameOfPeer(const control::EpochConfig& config, uint8_t peer) 
 
 }  // namespace
 
+// The first piece to every memory node, then the second, so that all begin early.
 absl::Status StepWorker::Send(Lane& lane, std::string& blamed) {
+  uint32_t most = 0;
   for (uint32_t node = 0; node < lane.nodes.size(); ++node) {
     if (lane.nodes[node].involved()) {
-      const absl::Status sent = SendTo(lane, node);
-      if (!sent.ok()) {
+      BeginSend(lane, node);
+      most = std::max(most, lane.nodes[node].pieces.count());
+    }
+  }
+  for (uint32_t piece = 0; piece < most; ++piece) {
+    for (uint32_t node = 0; node < lane.nodes.size(); ++node) {
+      const NodePart& part = lane.nodes[node];
+      if (!part.involved() || piece >= part.pieces.count()) {
+        continue;
+      }
+      if (const absl::Status sent = SendPiece(lane, node, piece); !sent.ok()) {
         blamed = options_.config.memory_nodes[node];
         return sent;
       }
@@ -48,11 +60,17 @@ absl::Status StepWorker::Send(Lane& lane, std::string& blamed) {
 // The parts of the stagings where a memory node's rows lie; no two nodes' overlap.
 absl::Span<BFloat16> StepWorker::RowStaging(Lane& lane, uint32_t node) {
   const AttentionDescriptor part = PartOf(lane.slice, node);
-  const size_t head_width = part.qkv_width() / part.kv_heads;
-  const size_t offset =
-      size_t{HeadsOf(lane.slice, node).first} * head_width * options_.config.rows_max;
+  const absl::Span<BFloat16> all = absl::MakeSpan(lane.row_staging);
+  if (by_span()) {
+    return all.subspan(all.size() / lane.nodes.size() * node, all.size() / lane.nodes.size());
+  }
   const size_t elements = size_t{lane.nodes[node].rows.count} * part.qkv_width();
-  return absl::MakeSpan(lane.row_staging).subspan(offset, elements);
+  if (by_head()) {
+    const size_t head_width = part.qkv_width() / part.kv_heads;
+    return all.subspan(
+        size_t{HeadsOf(lane.slice, node).first} * head_width * options_.config.rows_max, elements);
+  }
+  return all.subspan(size_t{lane.nodes[node].rows.first} * part.qkv_width(), elements);
 }
 
 absl::Span<BFloat16> StepWorker::KvStaging(Lane& lane, uint32_t node) {
@@ -65,21 +83,33 @@ absl::Span<BFloat16> StepWorker::KvStaging(Lane& lane, uint32_t node) {
       .subspan(offset, lane.nodes[node].kv_rows.count * token_width);
 }
 
-// Gathers q, k and v of the node's heads, as its query window has them.
+// Gathers q, k and v of the node's rows and heads, as its query window has them: [q | k | v] of
+// each row, q alone where its token lies elsewhere; where queries go first, q of all rows of the
+// first chunk and then their [k | v].
 void StepWorker::StageRows(Lane& lane, uint32_t node) {
+  const NodePart& to_node = lane.nodes[node];
   const AttentionDescriptor& shape = options_.config.layers[lane.slice];
   const AttentionDescriptor part = PartOf(lane.slice, node);
   const size_t first_kv = size_t{HeadsOf(lane.slice, node).first} * shape.head_dim;
   const auto qkv = executor_.QkvRows(lane.slice, lane.positions.size(), lane.buffers);
-  BFloat16* to = RowStaging(lane, node).data();
-  const RowRange& rows = lane.nodes[node].rows;
-  for (uint32_t i = 0; i < rows.count; ++i) {
-    const BFloat16* row = qkv.row(rows.first + i);
-    const BFloat16* k = row + shape.q_width() + first_kv;
+  const core::RowPieces& pieces = to_node.pieces;
+  const uint32_t ahead =
+      pieces.query_first ? core::FirstRowOf(1, pieces.chunks, to_node.rows.count) : 0;
+  BFloat16* const begin = RowStaging(lane, node).data();
+  BFloat16* to = begin;
+  BFloat16* kv = begin + size_t{ahead} * part.q_width();  // Of the rows whose queries go first.
+  for (uint32_t i = 0; i < to_node.rows.count; ++i) {
+    const BFloat16* row = qkv.row(by_span() ? to_node.span_rows[i] : to_node.rows.first + i);
+    to = i == ahead ? kv : to;
     to = std::copy_n(row + first_kv * shape.group(), part.q_width(), to);
-    to = std::copy_n(k, part.kv_width(), to);
-    to = std::copy_n(k + shape.kv_width(), part.kv_width(), to);
+    BFloat16*& next = i < ahead ? kv : to;
+    if (!by_span() || i < to_node.own_rows) {
+      const BFloat16* k = row + shape.q_width() + first_kv;
+      next = std::copy_n(k, part.kv_width(), next);
+      next = std::copy_n(k + shape.kv_width(), part.kv_width(), next);
+    }
   }
+  lane.nodes[node].staged = {begin, StagedRow(lane, node, to_node.rows.count)};
 }
 
 // Gathers k and v of the chunks' rows, the same.
@@ -102,42 +132,70 @@ void StepWorker::StageChunks(Lane& lane, uint32_t node) {
   }
 }
 
-absl::Status StepWorker::SendTo(Lane& lane, uint32_t node) {
-  const NodePart& part = lane.nodes[node];
-  const uint64_t value = UnitValue(lane, lane.slice);
-  const size_t window = layout_.QueryWindow(options_.node, IndexOf(lane), value);
-  const transport::SignalUpdate signal{.word = layout_.query_word(options_.node, IndexOf(lane)),
-                                       .value = value};
-  core::WindowHeader& header = lane.headers[node];
-  header = {.lane = IndexOf(lane),
-            .epoch = options_.config.epoch,
-            .step = lane.plan.step,
-            .layer = lane.slice,
-            .rows = part.rows.count,
-            .kv_rows = part.kv_rows.count,
-            .sender = options_.node};
-  control::LinkCounters& link = *memory_links_[node];
-  LAMINA_RETURN_IF_ERROR(
-      Put(*queries_[node], link, window, transport::AsBytes(&header, 1), nullptr));
-  const auto qkv = executor_.QkvRows(lane.slice, lane.positions.size(), lane.buffers);
-  absl::Span<const BFloat16> q_rows(qkv.row(part.rows.first), part.rows.count * qkv.cols);
-  if (by_head()) {
+void StepWorker::BeginSend(Lane& lane, uint32_t node) {
+  NodePart& part = lane.nodes[node];
+  part.pieces = core::PiecesOf(lane.plan.row_chunks, lane.plan.query_first, part.rows.count);
+  lane.headers[node] = {.lane = IndexOf(lane),
+                        .epoch = options_.config.epoch,
+                        .step = lane.plan.step,
+                        .layer = lane.slice,
+                        .rows = part.rows.count,
+                        .kv_rows = part.kv_rows.count,
+                        .sender = options_.node};
+  if (by_head() || by_span() || part.pieces.query_first) {
     StageRows(lane, node);
-    q_rows = RowStaging(lane, node);
-  } else if (by_span()) {
-    q_rows = StageSpanRows(lane, node);
+  } else {
+    const auto qkv = executor_.QkvRows(lane.slice, lane.positions.size(), lane.buffers);
+    part.staged = {qkv.row(part.rows.first), part.rows.count * qkv.cols};
   }
-  const auto rows = transport::AsBytes(q_rows.data(), q_rows.size());
-  size_t offset = window + sizeof(header);
-  LAMINA_RETURN_IF_ERROR(
-      Put(*queries_[node], link, offset, rows, part.kv_rows.count == 0 ? &signal : nullptr));
-  size_t bytes = sizeof(header) + rows.size();
-  if (part.kv_rows.count > 0) {
-    offset += rows.size();
+}
+
+// Where row `row` of those that go to the node begins among them, in elements.
+size_t StepWorker::StagedRow(const Lane& lane, uint32_t node, uint32_t row) const {
+  const AttentionDescriptor shape = PartOf(lane.slice, node);
+  const uint32_t own = by_span() ? std::min(row, lane.nodes[node].own_rows) : row;
+  return size_t{own} * shape.qkv_width() + size_t{row - own} * shape.q_width();
+}
+
+// Where piece `piece` of what goes to the node ends, in elements of its staged rows.
+size_t StepWorker::PieceEnd(const Lane& lane, uint32_t node, uint32_t piece) const {
+  const NodePart& part = lane.nodes[node];
+  if (part.pieces.query_first && piece == 0) {
+    return size_t{core::FirstRowOf(1, part.pieces.chunks, part.rows.count)} *
+           PartOf(lane.slice, node).q_width();
+  }
+  const uint32_t chunk = piece - (part.pieces.query_first ? 1 : 0);
+  return StagedRow(lane, node, core::FirstRowOf(chunk + 1, part.pieces.chunks, part.rows.count));
+}
+
+// The header goes before the first piece, k and v of prompt chunks behind the last one.
+absl::Status StepWorker::SendPiece(Lane& lane, uint32_t node, uint32_t piece) {
+  const NodePart& part = lane.nodes[node];
+  const uint32_t pieces = part.pieces.count();
+  const uint64_t unit = UnitValue(lane, lane.slice);
+  const size_t window = layout_.QueryWindow(options_.node, IndexOf(lane), unit);
+  const transport::SignalUpdate signal{.word = layout_.query_word(options_.node, IndexOf(lane)),
+                                       .value = core::PieceValue(unit, piece, pieces)};
+  control::LinkCounters& link = *memory_links_[node];
+  const bool kv_follows = piece + 1 == pieces && part.kv_rows.count > 0;
+  const core::WindowHeader& header = lane.headers[node];
+  size_t bytes = 0;
+  if (piece == 0) {
+    LAMINA_RETURN_IF_ERROR(
+        Put(*queries_[node], link, window, transport::AsBytes(&header, 1), nullptr));
+    bytes += sizeof(header);
+  }
+  const size_t begin = piece == 0 ? 0 : PieceEnd(lane, node, piece - 1);
+  const size_t end = PieceEnd(lane, node, piece);
+  const auto rows = transport::AsBytes(part.staged.data() + begin, end - begin);
+  const size_t offset = window + sizeof(header) + begin * sizeof(BFloat16);
+  LAMINA_RETURN_IF_ERROR(Put(*queries_[node], link, offset, rows, kv_follows ? nullptr : &signal));
+  bytes += rows.size();
+  if (kv_follows) {
     StageChunks(lane, node);
     const absl::Span<const BFloat16> staged = KvStaging(lane, node);
     const auto kv = transport::AsBytes(staged.data(), staged.size());
-    LAMINA_RETURN_IF_ERROR(Put(*queries_[node], link, offset, kv, &signal));
+    LAMINA_RETURN_IF_ERROR(Put(*queries_[node], link, offset + rows.size(), kv, &signal));
     bytes += kv.size();
   }
   CountSent(link, bytes,

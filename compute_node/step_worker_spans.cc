@@ -72,21 +72,6 @@ void StepWorker::PlacePartials(Lane& lane) {
   }
 }
 
-// [q | k | v] of the rows whose token lies there, then q of the others.
-absl::Span<const BFloat16> StepWorker::StageSpanRows(Lane& lane, uint32_t node) {
-  const AttentionDescriptor& shape = options_.config.layers[lane.slice];
-  const NodePart& part = lane.nodes[node];
-  const auto qkv = executor_.QkvRows(lane.slice, lane.positions.size(), lane.buffers);
-  BFloat16* const start =
-      lane.row_staging.data() + lane.row_staging.size() / lane.nodes.size() * node;
-  BFloat16* to = start;
-  for (uint32_t i = 0; i < part.span_rows.size(); ++i) {
-    to = std::copy_n(qkv.row(part.span_rows[i]),
-                     i < part.own_rows ? shape.qkv_width() : shape.q_width(), to);
-  }
-  return {start, static_cast<size_t>(to - start)};
-}
-
 size_t StepWorker::PartialBytes(uint32_t layer) const {
   const AttentionDescriptor& shape = options_.config.layers[layer];
   return shape.query_heads * kernels::PartialWidth(shape) * sizeof(float);

@@ -392,6 +392,7 @@ grpc::ServerUnaryReactor* ClusterService::GetStatus(grpc::CallbackServerContext*
     lane->set_step(status.scheduler.lanes[i].step_done);
   }
   response->set_partition(status.partition);
+  response->set_chunk_choice(status.scheduler.row_chunks.why);
   response->set_lane_choice(status.scheduler.lane_count.why);
   response->set_lane_moves(status.scheduler.lane_moves);
   response->set_running(status.scheduler.running);

@@ -213,6 +213,7 @@ void Engine::NodeStatus(const std::string& name, double busy_share,
       node->second.counters = counters;
       node->second.last_heard = impl->clock.Now();
       impl->scheduler.SetLaneCosts(impl->CostsOfLanes());
+      impl->scheduler.SetLinkCosts(impl->CostsOfLinks());
     }
   });
 }

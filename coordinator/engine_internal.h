@@ -112,6 +112,8 @@ struct Engine::Impl {
   double TokensPerSecond();
   // What the nodes have measured of slices and attentions, put together.
   core::LaneCosts CostsOfLanes() const;
+  // The same of the links between compute and memory nodes.
+  core::LinkCosts CostsOfLinks() const;
   EngineStatus Status();
 };
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/dtype.h"
 #include "common/log.h"
 #include "coordinator/engine_internal.h"
 
@@ -151,6 +152,34 @@ core::LaneCosts Engine::Impl::CostsOfLanes() const {
   costs.slice_per_row /= slices;
   costs.attention_per_token = head_split.has_value() || speed == 0 ? slowest : 1 / speed;
   costs.replicas = static_cast<uint32_t>(compute.size());
+  costs.measured = true;
+  return costs;
+}
+
+// Links are measured one way; the way back is taken to be as fast. Memory nodes share a lane's
+// rows, and a compute node's link carries those of all.
+core::LinkCosts Engine::Impl::CostsOfLinks() const {
+  core::LinkCosts costs;
+  double slowest = 0;
+  for (const core::Member* member : membership.compute_members()) {
+    for (const control::LinkReport& link : nodes.at(member->name).links) {
+      const bool to_memory =
+          std::find(memory_names.begin(), memory_names.end(), link.peer) != memory_names.end();
+      if (!to_memory || link.bytes_per_second <= 0) {
+        continue;
+      }
+      slowest = slowest == 0 ? link.bytes_per_second : std::min(slowest, link.bytes_per_second);
+      costs.seconds_per_message = std::max(costs.seconds_per_message, link.latency_seconds);
+    }
+  }
+  if (slowest == 0) {
+    return costs;
+  }
+  double bytes = 0;
+  for (const AttentionDescriptor& layer : options.layers) {
+    bytes += static_cast<double>((layer.qkv_width() + layer.q_width()) * sizeof(BFloat16));
+  }
+  costs.seconds_per_row = bytes / static_cast<double>(options.layers.size()) / slowest;
   costs.measured = true;
   return costs;
 }

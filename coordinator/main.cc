@@ -94,6 +94,9 @@ coordinator::EngineOptions MakeOptions(const ClusterConfig& config, const model:
   const uint32_t sequence_tokens_max = SequenceTokensMax(config, model.config);
   options.scheduler = {.lanes = lanes,
                        .lanes_auto = config.pipeline.lanes_auto,
+                       .row_chunks = {.chunks = config.pipeline.chunks,
+                                      .automatic = config.pipeline.chunks_auto,
+                                      .query_first = config.pipeline.query_first},
                        .rows_max = rows_max,
                        .step_tokens_max = step_tokens_max,
                        .chunk_tokens = config.prefill.chunk_tokens,

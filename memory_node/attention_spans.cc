@@ -75,23 +75,44 @@ absl::Status AttentionWorker::CollectSpanRow(const Sequence& sequence, uint32_t 
   return absl::OkStatus();
 }
 
-// A span is attended as a sequence of its own, with positions counted from its start.
-void AttentionWorker::CollectSpanItems(const Row& row, const BFloat16* q, size_t q_stride,
-                                       const AttentionDescriptor& shape, float*& partial) {
+// Rows of which some spans lie here. Returns how many tokens they see.
+uint64_t AttentionWorker::CollectSpanRows(Lane& lane, const RowChunk& chunk, Tokens tokens) {
+  const AttentionDescriptor& shape = layers_[layout_.LayerOf(chunk.value)];
+  auto* partial = reinterpret_cast<float*>(lane.reply.data() + lane.reply_bytes);
+  uint64_t context = 0;
+  RowPlaces places(chunk, shape);
+  for (const Row& row : chunk.rows) {
+    context += CollectSpanItems(row, places.q(), tokens, shape, partial);
+    places.Next(row);
+  }
+  return context;
+}
+
+// A span is attended as a sequence of its own, with positions counted from its start. Only the one
+// of the row's own token waits for k and v.
+uint64_t AttentionWorker::CollectSpanItems(const Row& row, const BFloat16* q, Tokens tokens,
+                                           const AttentionDescriptor& shape, float*& partial) {
   const uint32_t span_tokens = options_.config.span_tokens;
+  uint64_t context = 0;
   for (const Span& span : row.sequence->spans) {
     const uint32_t start = span.index * span_tokens;
     if (start > row.position) {
       break;
     }
-    items_.push_back({.extents = span.extents,
-                      .first_position = std::min(row.position - start, span_tokens - 1),
-                      .query_tokens = 1,
-                      .q = q,
-                      .q_stride = q_stride,
-                      .partial = partial});
+    const bool open = row.own && row.position - start < span_tokens;
+    if (tokens == Tokens::kAll || open == (tokens == Tokens::kOpen)) {
+      const uint32_t last = std::min(row.position - start, span_tokens - 1);
+      items_.push_back({.extents = span.extents,
+                        .first_position = last,
+                        .query_tokens = 1,
+                        .q = q,
+                        .q_stride = shape.qkv_width(),
+                        .partial = partial});
+      context += last + 1;
+    }
     partial += shape.query_heads * kernels::PartialWidth(shape);
   }
+  return context;
 }
 
 }  // namespace lamina::memory_node

@@ -2,7 +2,6 @@
 #include "memory_node/attention_worker.h"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -13,7 +12,6 @@
 #include "control/epoch_shape.h"
 #include "control/transport_fault.h"
 #include "transport/link_probe.h"
-#include "transport/put_all.h"
 
 namespace lamina::memory_node {
 namespace {
@@ -40,8 +38,10 @@ AttentionWorker::AttentionWorker(const Options& options, transport::Transport& t
       counters_(counters),
       lanes_(options.config.lanes),
       scratch_(options.kernel->MakeScratch(control::WidestQueries(layers_), 1,
-                                           options.config.sequence_tokens_max, pool.threads())),
-      reply_(layout_.reply_window_bytes()) {
+                                           options.config.sequence_tokens_max, pool.threads())) {
+  for (Lane& lane : lanes_) {
+    lane.reply.resize(layout_.reply_window_bytes());
+  }
   items_.reserve(options.config.rows_max * std::max(1u, layout_.shape().spans_max));
   for (const std::string& name : options.config.compute_nodes) {
     links_.push_back(counters.meter.Link(name));
@@ -78,8 +78,10 @@ Nanos AttentionWorker::Lap(control::WorkPart part, uint32_t lane, uint64_t value
 }
 
 absl::Status AttentionWorker::Run(std::string& blamed) {
-  LAMINA_RETURN_IF_ERROR(
-      control::TransportFault(transport_.RegisterSource(reply_, transport::MemoryKind::kHost)));
+  for (Lane& lane : lanes_) {
+    LAMINA_RETURN_IF_ERROR(control::TransportFault(
+        transport_.RegisterSource(lane.reply, transport::MemoryKind::kHost)));
+  }
   if (absl::Status answered = AnswerLinks(blamed); !answered.ok()) {
     return absl::IsCancelled(answered) ? absl::OkStatus() : control::TransportFault(answered);
   }
@@ -98,9 +100,7 @@ absl::Status AttentionWorker::Run(std::string& blamed) {
     const uint32_t lane = static_cast<uint32_t>(*ready % options_.config.lanes);
     const Nanos waited = Lap(control::WorkPart::kWaitQuery, lane, lanes_[lane].value + 1, replica);
     control::AddTo(links_[replica]->waited_nanos, static_cast<uint64_t>(waited));
-    const Nanos start = RealClock().Now();
     const absl::Status status = ServeUnit(replica, lane);
-    NoteUnit(lanes_[lane], RealClock().Now() - start);
     if (absl::IsCancelled(status)) {
       return absl::OkStatus();
     }
@@ -114,9 +114,8 @@ absl::Status AttentionWorker::Run(std::string& blamed) {
 
 // Attentions without chunks, of the middle of a step: its first may have waited for the plan, its
 // last applies the next one.
-void AttentionWorker::NoteUnit(const Lane& lane, Nanos elapsed) {
-  if (lane.step == 0 || lane.rows.empty() || lane.chunk_tokens > 0 ||
-      layout_.LayerOf(lane.value) == 0 ||
+void AttentionWorker::NoteUnit(const Lane& lane) {
+  if (lane.rows.empty() || lane.chunk_tokens > 0 || layout_.LayerOf(lane.value) == 0 ||
       layout_.LayerOf(lane.value) + 1 == layout_.layer_count()) {
     return;
   }
@@ -124,7 +123,7 @@ void AttentionWorker::NoteUnit(const Lane& lane, Nanos elapsed) {
   for (const Row& row : lane.rows) {
     context += row.position + 1;
   }
-  unit_times_.Add(static_cast<double>(context), ToSeconds(elapsed));
+  unit_times_.Add(static_cast<double>(context), ToSeconds(lane.unit_nanos));
   counters_.unit_line.Set(unit_times_.Line(/*proportional=*/true));
 }
 
@@ -164,60 +163,6 @@ absl::StatusOr<size_t> AttentionWorker::WaitForQueries() {
   return which;
 }
 
-absl::Status AttentionWorker::ServeUnit(uint32_t replica, uint32_t lane_index) {
-  Lane& lane = lanes_[lane_index];
-  const uint64_t value = region_.LoadSignal(layout_.query_word(replica, lane_index));
-  const uint32_t layer = layout_.LayerOf(value);
-  const std::byte* window =
-      region_.bytes().data() + layout_.QueryWindow(replica, lane_index, value);
-  core::WindowHeader header;
-  std::memcpy(&header, window, sizeof(header));
-  core::WindowHeader expected{.lane = lane_index,
-                              .epoch = options_.config.epoch,
-                              .step = layout_.StepOf(value),
-                              .layer = layer,
-                              .rows = header.rows,
-                              .kv_rows = header.kv_rows,
-                              .sender = replica};
-  // What the signal alone tells, before a plan is waited for that may never come.
-  LAMINA_RETURN_IF_ERROR(CheckWindow(header, expected));
-  if (lane.step == 0) {
-    LAMINA_RETURN_IF_ERROR(AwaitPlan(lane));
-    Lap(control::WorkPart::kWaitPlan, lane_index, value, replica);
-  }
-  expected.step = lane.step;
-  expected.rows = static_cast<uint32_t>(lane.rows.size());
-  expected.kv_rows = lane.chunk_tokens;
-  if (const uint32_t turn = schedule_.ReplicaOf(lane_index, lane.step, layer, lane.pinned);
-      turn != replica) {
-    counters_.refusals.Count(control::Refusal::kSchedule);
-    return absl::InternalError(absl::StrCat("a window of lane ", lane_index, " step ", lane.step,
-                                            " layer ", layer, " comes from compute node ", replica,
-                                            " where the schedule says ", turn));
-  }
-  LAMINA_RETURN_IF_ERROR(CheckWindow(header, expected));
-  Store(lane, layer, window);
-  Lap(control::WorkPart::kStore, lane_index, value, replica);
-  const uint64_t read = Attend(lane, layer, window);
-  Lap(control::WorkPart::kAttend, lane_index, value, replica, read);
-  LAMINA_RETURN_IF_ERROR(Reply(lane_index, value));
-  lane.value = value;
-  const AttentionDescriptor& shape = layers_[layer];
-  size_t elements = size_t{lane.chunk_tokens} * 2 * shape.kv_width();
-  for (const Row& row : lane.rows) {
-    elements += RowWidth(row, shape);
-  }
-  control::AddTo(counters_.bytes_received, sizeof(header) + elements * sizeof(BFloat16));
-  control::AddTo(counters_.units, 1);
-  if (layer + 1 < layout_.layer_count()) {
-    return absl::OkStatus();
-  }
-  lane.step = 0;
-  const absl::Status advanced = Advance(lane);
-  Lap(control::WorkPart::kTables, lane_index, value, replica);
-  return advanced;
-}
-
 // A raised signal over a header of the past means that somebody wrote who should not have: the rows
 // cannot be trusted, nor the signal. So a stale window ends the epoch as any other wrong one does.
 absl::Status AttentionWorker::CheckWindow(const core::WindowHeader& header,
@@ -255,6 +200,11 @@ absl::Status AttentionWorker::Advance(Lane& lane) {
     if (!lane.rows.empty() || lane.chunk_tokens > 0) {
       lane.step = plan.step;
       lane.pinned = !plan.chunks.empty();
+      lane.pieces = core::PiecesOf(plan.row_chunks, plan.query_first,
+                                   static_cast<uint32_t>(lane.rows.size()));
+      if (lane.pieces.query_first && !spans()) {
+        LAMINA_RETURN_IF_ERROR(CutAtFullBlocks(lane));
+      }
     }
   }
   lane.plans.erase(lane.plans.begin(), lane.plans.begin() + static_cast<std::ptrdiff_t>(applied));
@@ -386,101 +336,6 @@ absl::StatusOr<std::vector<Extent>> AttentionWorker::SlotsOf(const std::vector<E
     skip = 0;
   }
   return slots;
-}
-
-// Copies k and v of all rows and chunk tokens from the window into their slots.
-void AttentionWorker::Store(const Lane& lane, uint32_t layer, const std::byte* window) {
-  const AttentionDescriptor& shape = layers_[layer];
-  const auto* row = reinterpret_cast<const BFloat16*>(window + sizeof(core::WindowHeader));
-  for (const Row& r : lane.rows) {
-    const BFloat16* k = row + shape.q_width();
-    if (r.own) {
-      kernels::StoreKv(shape, k, k + shape.kv_width(), shape.qkv_width(), {&r.slot, 1},
-                       arena_.k(layer), arena_.v(layer), arena_.head_stride(layer));
-    }
-    row += RowWidth(r, shape);
-  }
-  for (const Chunk& chunk : lane.chunks) {
-    kernels::StoreKv(shape, row, row + shape.kv_width(), 2 * shape.kv_width(), chunk.slots,
-                     arena_.k(layer), arena_.v(layer), arena_.head_stride(layer));
-    row += size_t{chunk.tokens} * 2 * shape.kv_width();
-  }
-}
-
-// Returns how many bytes of KV it has read.
-uint64_t AttentionWorker::Attend(const Lane& lane, uint32_t layer, const std::byte* window) {
-  const AttentionDescriptor& shape = layers_[layer];
-  const auto* q = reinterpret_cast<const BFloat16*>(window + sizeof(core::WindowHeader));
-  auto* out = reinterpret_cast<BFloat16*>(reply_.data() + sizeof(core::WindowHeader));
-  auto* partial = reinterpret_cast<float*>(reply_.data() + sizeof(core::WindowHeader));
-  items_.clear();
-  uint64_t context = 0;
-  for (const Row& row : lane.rows) {
-    if (spans()) {
-      CollectSpanItems(row, q, RowWidth(row, shape), shape, partial);
-      q += RowWidth(row, shape);
-      context +=
-          items_.back().first_position + 1 + (row.partials - 1) * options_.config.span_tokens;
-      continue;
-    }
-    items_.push_back({.extents = row.sequence->extents,
-                      .first_position = row.position,
-                      .query_tokens = 1,
-                      .q = q,
-                      .q_stride = shape.qkv_width(),
-                      .out = out,
-                      .out_stride = shape.q_width()});
-    q += shape.qkv_width();
-    out += shape.q_width();
-    context += row.position + 1;
-  }
-  const uint64_t bytes = context * 2 * shape.kv_width() * sizeof(BFloat16);
-  if (!items_.empty()) {
-    options_.kernel->Attend(shape, arena_.View(layer), items_, *scratch_, pool_);
-    control::AddTo(counters_.kv_bytes_read, bytes);
-  }
-  return bytes;
-}
-
-// To the replica that runs the next slice.
-absl::Status AttentionWorker::Reply(uint32_t lane_index, uint64_t value) {
-  const Lane& lane = lanes_[lane_index];
-  const uint32_t layer = layout_.LayerOf(value);
-  const core::WindowHeader header{.lane = lane_index,
-                                  .epoch = options_.config.epoch,
-                                  .step = layout_.StepOf(value),
-                                  .layer = layer,
-                                  .rows = static_cast<uint32_t>(lane.rows.size()),
-                                  .sender = options_.node};
-  std::memcpy(reply_.data(), &header, sizeof(header));
-  const size_t partial_bytes =
-      layers_[layer].query_heads * kernels::PartialWidth(layers_[layer]) * sizeof(float);
-  size_t bytes = sizeof(header);
-  for (const Row& row : lane.rows) {
-    bytes += spans() ? row.partials * partial_bytes : layers_[layer].q_width() * sizeof(BFloat16);
-  }
-  const transport::SignalUpdate signal{.word = layout_.reply_word(options_.node, lane_index),
-                                       .value = value};
-  const transport::WaitOptions wait{.deadline = RealClock().Now() + options_.peer_deadline,
-                                    .abort = &abort_};
-  const uint32_t replica = schedule_.ReplicaOf(lane_index, lane.step, layer + 1, lane.pinned);
-  transport::RemoteRegion& peer = *replies_[replica];
-  absl::Status sent =
-      transport::PutAll(transport_, peer, layout_.ReplyWindow(options_.node, lane_index, value),
-                        {reply_.data(), bytes}, &signal, wait);
-  // The buffer is reused for the next unit: wait until the backend has read it.
-  sent.Update(sent.ok() ? transport::DrainPuts(transport_, peer, wait) : absl::OkStatus());
-  control::LinkCounters& link = *links_[replica];
-  if (!sent.ok()) {
-    control::AddTo(link.failures, absl::IsCancelled(sent) ? 0 : 1);
-    return sent;
-  }
-  control::AddTo(counters_.bytes_sent, bytes);
-  control::AddTo(link.bytes, bytes);
-  control::AddTo(link.puts, 1);
-  control::AddTo(link.nanos, static_cast<uint64_t>(Lap(control::WorkPart::kReply, lane_index, value,
-                                                       replica, bytes)));
-  return absl::OkStatus();
 }
 
 }  // namespace lamina::memory_node

@@ -8,6 +8,13 @@
 // part never get a window; their changes to the tables are applied as soon as the step before is
 // done.
 //
+// Rows of a unit come in chunks (coordinator/core/row_chunks.h); each is attended when it is here,
+// and its outputs leave at once. Lanes take turns between chunks that have not come yet.
+//
+// Files: attention_worker.cc the loop, plans and tables; attention_unit.cc one attention;
+// attention_spans.cc what is different for sequences cut into spans; attention_query_first.cc what
+// is where queries come ahead of their k and v.
+//
 // Threading: Run() on one thread; PushPlan() and Stop() from any other.
 // Allocation: none per unit; tables grow when sequences join.
 
@@ -15,6 +22,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -32,6 +40,7 @@
 #include "coordinator/core/window_layout.h"
 #include "kernels/attention.h"
 #include "kernels/kv_arena.h"
+#include "kernels/partial.h"
 #include "transport/transport.h"
 
 namespace lamina::memory_node {
@@ -90,6 +99,10 @@ class AttentionWorker {
     Extent slot;            // Where its own k and v go.
     bool own = true;        // They go here; with spans perhaps to another node.
     uint32_t partials = 0;  // With spans: how many it sees here.
+    // Where queries go first: its full blocks as aligned spans, and the tokens behind them. Spans
+    // of a cut sequence are these already. Empty where no block is full.
+    std::vector<Span> closed = {};
+    Span open = {};
   };
   struct Chunk {
     uint32_t tokens = 0;
@@ -98,12 +111,34 @@ class AttentionWorker {
   struct Lane {
     std::vector<core::StepPlan> plans;  // Not yet begun, oldest first.
     uint64_t step = 0;                  // In it; 0 for none: the next plan has not come.
-    uint64_t value = 0;                 // Last unit done.
+    uint64_t value = 0;                 // Of the last piece done.
     bool pinned = false;                // The step stays on one replica.
+    core::RowPieces pieces;             // Of each unit of the step.
     std::vector<Row> rows;
     std::vector<Chunk> chunks;
     uint32_t chunk_tokens = 0;
+    // Of the unit that is being served: pieces done, and what of the windows they took, in bytes.
+    uint32_t pieces_done = 0;
+    size_t query_bytes = 0;
+    size_t reply_bytes = 0;
+    Nanos unit_nanos = 0;
+    // Header and rows, as in a reply window. The next unit's query says that it was read.
+    std::vector<std::byte> reply;
+    // Of the rows of the first chunk, where queries go first: [rows, spans of the row, query heads,
+    // PartialWidth()], f32.
+    std::vector<float> closed_partials;
   };
+  // Some rows of a lane that are here.
+  struct RowChunk {
+    uint64_t value = 0;
+    absl::Span<const Row> rows;
+    bool first = false;
+    bool last = false;
+    bool query_first = false;           // Their queries came first and stand together.
+    const std::byte* window = nullptr;  // Where they begin in it.
+  };
+  // Which tokens of a row are attended.
+  enum class Tokens : uint8_t { kAll, kClosed, kOpen };
 
   // The time since the last lap went into `part` of a unit. Returns how much it was.
   Nanos Lap(control::WorkPart part, uint32_t lane, uint64_t value, uint32_t replica,
@@ -111,7 +146,10 @@ class AttentionWorker {
   absl::Status AnswerLinks(std::string& blamed);
   absl::StatusOr<size_t> WaitForQueries();
   absl::Status ServeUnit(uint32_t replica, uint32_t lane);
-  void NoteUnit(const Lane& lane, Nanos elapsed);
+  absl::Status BeginUnit(uint32_t replica, uint32_t lane_index, uint64_t value);
+  absl::Status ServePiece(uint32_t replica, uint32_t lane_index, uint64_t last);
+  absl::Status EndUnit(uint32_t replica, uint32_t lane_index);
+  void NoteUnit(const Lane& lane);
   absl::Status CheckWindow(const core::WindowHeader& header, const core::WindowHeader& expected);
   absl::Status TakePlans();
   absl::Status Advance(Lane& lane);
@@ -127,15 +165,49 @@ class AttentionWorker {
   absl::StatusOr<std::vector<Extent>> SpanSlotsOf(const Sequence& sequence, uint32_t first,
                                                   uint32_t tokens) const;
   absl::Status CollectSpanRow(const Sequence& sequence, uint32_t position, Lane& lane) const;
-  void CollectSpanItems(const Row& row, const BFloat16* q, size_t q_stride,
-                        const AttentionDescriptor& shape, float*& partial);
+  uint64_t CollectSpanItems(const Row& row, const BFloat16* q, Tokens tokens,
+                            const AttentionDescriptor& shape, float*& partial);
   // Elements of the row in a query window.
   static size_t RowWidth(const Row& row, const AttentionDescriptor& shape) {
     return row.own ? shape.qkv_width() : shape.q_width();
   }
-  void Store(const Lane& lane, uint32_t layer, const std::byte* window);
-  uint64_t Attend(const Lane& lane, uint32_t layer, const std::byte* window);
-  absl::Status Reply(uint32_t lane_index, uint64_t value);
+  // Walks the rows of a chunk as they lie in the window.
+  class RowPlaces {
+   public:
+    RowPlaces(const RowChunk& chunk, const AttentionDescriptor& shape)
+        : shape_(shape),
+          q_(reinterpret_cast<const BFloat16*>(chunk.window)),
+          kv_(q_ + (chunk.query_first ? chunk.rows.size() : 1) * shape.q_width()),
+          query_first_(chunk.query_first) {}
+    const BFloat16* q() const { return q_; }
+    const BFloat16* kv() const { return kv_; }  // [k | v], if the row is own.
+    void Next(const Row& row) {
+      const size_t kv_width = row.own ? 2 * size_t{shape_.kv_width()} : 0;
+      q_ += shape_.q_width() + (query_first_ ? 0 : kv_width);
+      kv_ += kv_width + (query_first_ ? 0 : shape_.q_width());
+    }
+    // Behind the last row, when all have been walked.
+    const BFloat16* end() const { return query_first_ ? kv_ : q_; }
+
+   private:
+    const AttentionDescriptor& shape_;
+    const BFloat16* q_;
+    const BFloat16* kv_;
+    bool query_first_;
+  };
+  size_t Store(const Lane& lane, const RowChunk& chunk);
+  uint64_t Attend(Lane& lane, const RowChunk& chunk, Tokens tokens);
+  uint64_t CollectItems(Lane& lane, const RowChunk& chunk, Tokens tokens);
+  uint64_t CollectSpanRows(Lane& lane, const RowChunk& chunk, Tokens tokens);
+  // attention_query_first.cc
+  absl::Status CutAtFullBlocks(Lane& lane);
+  bool Cuts(const Row& row, const AttentionDescriptor& shape) const {
+    return !row.closed.empty() && shape.window == 0;
+  }
+  uint64_t CollectCutRow(Lane& lane, const Row& row, const BFloat16* q, Tokens tokens,
+                         const AttentionDescriptor& shape, float*& partial);
+  void MergeCutRows(Lane& lane, const RowChunk& chunk);
+  absl::Status Reply(uint32_t lane_index, const RowChunk& chunk);
 
   const Options options_;
   const std::vector<AttentionDescriptor> layers_;  // As this node computes them.
@@ -157,7 +229,9 @@ class AttentionWorker {
   size_t first_condition_ = 0;
   std::unique_ptr<kernels::AttentionScratch> scratch_;
   std::vector<kernels::AttentionItem> items_;
-  std::vector<std::byte> reply_;  // Header and rows, as in a reply window.
+  std::vector<const Row*> cut_rows_;                               // Of the chunk at hand.
+  std::map<uint32_t, std::vector<kernels::PartialStack>> stacks_;  // By head_dim: one a thread.
+  std::vector<std::vector<float>> folded_;                         // The same: a merged head.
   std::vector<core::StepPlan> taken_;
   LineFit unit_times_;
   std::vector<control::LinkCounters*> links_;  // [compute nodes]

@@ -62,6 +62,9 @@ void PrintStatus(const client::ClusterStatus& status, const std::string& bubbles
   if (!status.lane_choice.empty()) {
     std::printf("lanes:    %s\n", status.lane_choice.c_str());
   }
+  if (!status.chunk_choice.empty()) {
+    std::printf("rows:     leave in %s\n", status.chunk_choice.c_str());
+  }
   std::printf("\n");
   for (const std::string& warning : status.warnings) {
     std::printf("%s %s\n\n", terminal.Yellow("warning:").c_str(), warning.c_str());

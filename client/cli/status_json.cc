@@ -76,6 +76,7 @@ Json ToJson(const client::ClusterStatus& status) {
           {"model", status.model},
           {"version", status.version},
           {"partition", status.partition},
+          {"chunk_choice", status.chunk_choice},
           {"lane_choice", status.lane_choice},
           {"lane_moves", status.lane_moves},
           {"nodes", nodes},

@@ -24,6 +24,7 @@ constexpr uint32_t kThreadsMax = 1024;      // Of one node.
 constexpr size_t kNodeNameBytesMax = 63;    // Names become file names and host labels.
 constexpr size_t kComputeNodesMax = 8;      // Replicas.
 constexpr size_t kMemoryNodesMax = 16;      // Bounds the windows of a compute node.
+constexpr uint32_t kChunksMax = 16;         // As coordinator/core/row_chunks.h.
 constexpr uint32_t kLanesMax = 8;           // Bounds the windows of every node.
 constexpr uint32_t kChunkTokensMax = 8192;  // Bounds the activations of a step.
 constexpr uint32_t kSequenceTokensMax = 1u << 20;
@@ -202,14 +203,25 @@ absl::Status CheckVerbs(const VerbsConfig& verbs) {
   return absl::OkStatus();
 }
 
+// "throttle(bandwidth=100MB)+shm" is shm, slowed down; what stands between the brackets is the
+// transport's to read.
+absl::string_view WithoutThrottle(absl::string_view name) {
+  if (absl::StartsWith(name, "throttle(")) {
+    const size_t end = name.find(")+");
+    return end == absl::string_view::npos ? name : name.substr(end + 2);
+  }
+  return name;
+}
+
 absl::Status CheckTransport(const ClusterConfig& config) {
   if (config.transport.empty()) {
     return absl::InvalidArgumentError("transport: the list is empty; name at least one, like shm");
   }
   std::set<std::string> seen;
   for (const std::string& name : config.transport) {
-    if (!IsOneOf(name, {"shm", "ucx", "verbs"})) {
-      return Invalid("transport", name, "one of shm, ucx, verbs");
+    if (!IsOneOf(WithoutThrottle(name), {"shm", "ucx", "verbs"})) {
+      return Invalid("transport", name,
+                     "one of shm, ucx, verbs; to emulate a slow link throttle(...)+shm");
     }
     if (!seen.insert(name).second) {
       return absl::InvalidArgumentError(absl::StrCat("transport: names ", name, " twice"));
@@ -237,6 +249,7 @@ absl::Status CheckValues(const ClusterConfig& config) {
                    "fetch_sparse, local, auto");
   }
   LAMINA_RETURN_IF_ERROR(CheckRange("pipeline.lanes", config.pipeline.lanes, 1, kLanesMax));
+  LAMINA_RETURN_IF_ERROR(CheckRange("pipeline.chunks", config.pipeline.chunks, 1, kChunksMax));
   if (config.pipeline.mode == PipelineMode::kSequential && config.pipeline.lanes != 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("pipeline.lanes: ", config.pipeline.lanes,
@@ -306,7 +319,9 @@ absl::Status CheckServed(const ClusterConfig& config) {
     return NotServed("memory", absl::StrCat(config.memory.size(), " nodes"),
                      absl::StrCat("1 to ", kMemoryNodesMax));
   }
-  const bool other_hosts = config.transport != std::vector<std::string>{"shm"};
+  const bool other_hosts =
+      !std::all_of(config.transport.begin(), config.transport.end(),
+                   [](const std::string& name) { return WithoutThrottle(name) == "shm"; });
   for (size_t i = 0; i < config.compute.size(); ++i) {
     LAMINA_RETURN_IF_ERROR(CheckNodeServed("compute", i, config.compute[i], other_hosts));
   }

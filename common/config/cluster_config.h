@@ -18,6 +18,7 @@
 #include "common/log_event.h"
 #include "common/partition.h"
 #include "common/pipeline_mode.h"
+#include "common/query_first.h"
 
 namespace lamina {
 
@@ -98,6 +99,9 @@ struct ClusterConfig {
     PipelineMode mode = PipelineMode::kRotational;
     uint32_t lanes = 2;
     bool lanes_auto = false;  // `lanes: auto`: any number up to `lanes`, by measured times.
+    uint32_t chunks = 1;      // In which a lane's rows go to a memory node, at most.
+    bool chunks_auto = true;  // `chunks: auto`: by measured times.
+    QueryFirst query_first = QueryFirst::kAuto;
   } pipeline;
   Partition partition = Partition::kRequest;
   std::string policy = "attend_remote";

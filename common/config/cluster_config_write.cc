@@ -167,6 +167,12 @@ std::string ToYaml(const ClusterConfig& config) {
   } else {
     number("lanes", config.pipeline.lanes);
   }
+  if (config.pipeline.chunks_auto) {
+    word("chunks", "auto");
+  } else {
+    number("chunks", config.pipeline.chunks);
+  }
+  word("query_first", EnumName(internal::kQueryFirst, config.pipeline.query_first));
   out << YAML::EndMap;
   word("partition", EnumName(internal::kPartitions, config.partition));
   word("policy", config.policy);

@@ -19,6 +19,8 @@ inline constexpr EnumNames<PipelineMode, 3> kPipelineModes = {
     {{"rotational", PipelineMode::kRotational},
      {"fixed", PipelineMode::kFixed},
      {"sequential", PipelineMode::kSequential}}};
+inline constexpr EnumNames<QueryFirst, 3> kQueryFirst = {
+    {{"auto", QueryFirst::kAuto}, {"always", QueryFirst::kAlways}, {"never", QueryFirst::kNever}}};
 inline constexpr EnumNames<Partition, 4> kPartitions = {{{"request", Partition::kRequest},
                                                          {"head", Partition::kHead},
                                                          {"token_range", Partition::kTokenRange},

@@ -43,6 +43,7 @@
 #include "common/clock.h"
 #include "coordinator/core/kv_directory.h"
 #include "coordinator/core/lane_count.h"
+#include "coordinator/core/row_chunks.h"
 #include "coordinator/core/step_plan.h"
 
 namespace lamina::core {
@@ -61,7 +62,8 @@ struct MemoryNodeShare {
 
 struct SchedulerOptions {
   uint32_t lanes = 1;
-  bool lanes_auto = false;  // Any number up to `lanes`, by measured times (lane_count.h).
+  bool lanes_auto = false;     // Any number up to `lanes`, by measured times (lane_count.h).
+  RowChunkOptions row_chunks;  // In how many chunks a lane's rows go to a memory node.
   uint32_t plan_ahead = 2;
   uint32_t rows_max = 256;         // Decode rows of a lane.
   uint32_t step_tokens_max = 512;  // Decode rows plus chunk tokens of a step.
@@ -145,8 +147,9 @@ struct SchedulerStats {
   uint64_t preemptions = 0;
   uint64_t tokens_committed = 0;
   uint64_t rows_dead = 0;
-  uint64_t lane_moves = 0;  // Of sequences from lane to lane.
-  LaneCount lane_count;     // Over how many lanes sequences are spread now, and why.
+  uint64_t lane_moves = 0;   // Of sequences from lane to lane.
+  LaneCount lane_count;      // Over how many lanes sequences are spread now, and why.
+  RowChunkCount row_chunks;  // Of the last step with rows.
   struct Lane {
     uint32_t rows = 0;
     uint64_t context_tokens = 0;
@@ -183,6 +186,8 @@ class Scheduler {
 
   // What was measured of late; decides over how many lanes the rows are spread.
   void SetLaneCosts(const LaneCosts& costs);
+  // The same of links; decides in how many chunks rows leave.
+  void SetLinkCosts(const LinkCosts& costs);
 
   // Plans as many steps as plan_ahead allows, over all lanes; appends them in the order of sending.
   // A lane without work gets none; a lane without rows but with leaves gets a plan of leaves only.

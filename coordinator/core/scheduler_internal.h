@@ -135,6 +135,7 @@ struct Scheduler::Impl {
   uint64_t arrivals = 0;
   uint64_t tickets = 0;
   LaneCosts lane_costs;
+  LinkCosts link_costs;
   LaneCount lane_count;
   uint32_t lanes_active = 1;  // The first ones; the others get no newcomers.
   SchedulerStats counters;    // The counts in it; the rest is filled in on demand.
@@ -179,6 +180,7 @@ struct Scheduler::Impl {
   void AddToLane(Sequence& sequence);
   void JoinForks(Sequence& parent, OpenStep& open);
   bool FinishStep(uint32_t lane, OpenStep& open);
+  RowChunkCount RowChunksFor(const Lane& lane, const StepPlan& plan) const;
 
   // scheduler_lanes.cc
   void BalanceLanes();

@@ -21,6 +21,8 @@ constexpr uint32_t kTokensLeftMin = 8;
 
 void Scheduler::SetLaneCosts(const LaneCosts& costs) { impl_->lane_costs = costs; }
 
+void Scheduler::SetLinkCosts(const LinkCosts& costs) { impl_->link_costs = costs; }
+
 const LaneCount& Scheduler::lane_count() const { return impl_->lane_count; }
 
 void Scheduler::Impl::UpdateLaneCount() {

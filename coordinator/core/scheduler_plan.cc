@@ -381,9 +381,26 @@ bool Scheduler::Impl::FinishStep(uint32_t index, OpenStep& open) {
     return false;
   }
   Lane& lane = lanes[index];
+  if (!plan.rows.empty()) {
+    counters.row_chunks = RowChunksFor(lane, plan);
+    plan.row_chunks = counters.row_chunks.chunks;
+    plan.query_first = counters.row_chunks.query_first;
+  }
   lane.step_planned = plan.step;
   lane.in_flight.push_back(std::move(open.record));
   return true;
+}
+
+RowChunkCount Scheduler::Impl::RowChunksFor(const Lane& lane, const StepPlan& plan) const {
+  LinkCosts link = link_costs;
+  link.measured = link.measured && lane_costs.measured;
+  const auto rows = static_cast<uint32_t>(plan.rows.size());
+  const double context = static_cast<double>(lane.context_tokens_all);
+  return ChooseRowChunks(
+      options.row_chunks, link,
+      {.rows = rows,
+       .attention_seconds = lane_costs.attention_fixed + lane_costs.attention_per_token * context,
+       .slice_seconds = lane_costs.slice_fixed + lane_costs.slice_per_row * rows});
 }
 
 }  // namespace lamina::core

@@ -76,7 +76,7 @@ uint32_t WindowLayout::query_word(uint32_t compute_node, uint32_t lane) const {
 }
 
 size_t WindowLayout::QueryWindow(uint32_t compute_node, uint32_t lane, uint64_t value) const {
-  return (size_t{query_word(compute_node, lane)} * 2 + value % 2) * query_window_bytes_;
+  return (size_t{query_word(compute_node, lane)} * 2 + UnitOf(value) % 2) * query_window_bytes_;
 }
 
 size_t WindowLayout::reply_region_bytes() const { return reply_words() * 2 * reply_window_bytes_; }
@@ -86,7 +86,7 @@ uint32_t WindowLayout::reply_word(uint32_t memory_node, uint32_t lane) const {
 }
 
 size_t WindowLayout::ReplyWindow(uint32_t memory_node, uint32_t lane, uint64_t value) const {
-  return (size_t{reply_word(memory_node, lane)} * 2 + value % 2) * reply_window_bytes_;
+  return (size_t{reply_word(memory_node, lane)} * 2 + UnitOf(value) % 2) * reply_window_bytes_;
 }
 
 size_t WindowLayout::compute_region_bytes() const {

@@ -17,10 +17,12 @@
 //   context window header | for each value of the context: rows x value
 //   token window   header | rows x TokenEntry
 //
-// A unit is one attention: (step, layer). Its signal value is (step - 1) * layers + layer + 1,
-// steps counting from 1, so values only grow and the plan determines them. Windows alternate by the
-// value's parity. A sender may write unit u + 2 only after it has consumed the reply to unit u: the
-// reply is the credit that frees the window.
+// A unit is one attention: (step, layer). Units count from 1: (step - 1) * layers + layer + 1,
+// steps counting from 1. Rows of a unit go out, and outputs come back, in up to kRowChunksMax
+// chunks (row_chunks.h), each with a signal value of its own; the last one's is unit *
+// kRowChunksMax, however many there are. So values only grow and the plan determines them. Windows
+// alternate by the unit's parity. A sender may write unit u + 2 only after it has consumed the
+// reply to unit u: the reply is the credit that frees the window.
 //
 // A lane's units follow each other over the replicas, each waiting for what the one before sent. So
 // a replica that sends the same peer another context knows that the last one was used up. Tokens of
@@ -35,6 +37,7 @@
 
 #include "absl/status/status.h"
 #include "common/attention_descriptor.h"
+#include "coordinator/core/row_chunks.h"
 
 namespace lamina::core {
 
@@ -87,13 +90,14 @@ class WindowLayout {
   const WindowShape& shape() const { return shape_; }
   uint32_t layer_count() const { return static_cast<uint32_t>(shape_.layers.size()); }
 
+  // Of the last chunk: with it all of the unit is there.
   uint64_t SignalValue(uint64_t step, uint32_t layer) const {
-    return (step - 1) * shape_.layers.size() + layer + 1;
+    return ((step - 1) * shape_.layers.size() + layer + 1) * kRowChunksMax;
   }
-  // The inverse. Requires: value > 0.
-  uint64_t StepOf(uint64_t value) const { return (value - 1) / shape_.layers.size() + 1; }
+  // The inverse, of any chunk's value. Requires: value > 0.
+  uint64_t StepOf(uint64_t value) const { return (UnitOf(value) - 1) / shape_.layers.size() + 1; }
   uint32_t LayerOf(uint64_t value) const {
-    return static_cast<uint32_t>((value - 1) % shape_.layers.size());
+    return static_cast<uint32_t>((UnitOf(value) - 1) % shape_.layers.size());
   }
 
   // Regions of memory nodes.

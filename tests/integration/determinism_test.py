@@ -114,6 +114,14 @@ class DeterminismTest(unittest.TestCase):
                             limits={"sequence_tokens_max": 2048})
         self.assertIn("spans of 256 tokens", status["partition"])
 
+    def test_rows_in_chunks_over_a_slow_link(self):
+        # Other partitions and numbers: local_cluster_bits_test.cc.
+        status = self.check(partition="token_range", limits={"sequence_tokens_max": 2048},
+                            pipeline={"mode": "rotational", "chunks": 3},
+                            transport="throttle(bandwidth=50MB,latency=50us)+shm")
+        self.assertLess(status["links"][0]["bytes_per_second"], 60e6)
+        self.assertEqual(status["chunk_choice"], "3, as configured")
+
     def test_over_ucx(self):
         status = self.check(transport="ucx")
         self.assertEqual({node["transport"].split()[0] for node in status["nodes"]}, {"ucx"})

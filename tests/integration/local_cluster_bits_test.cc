@@ -174,6 +174,82 @@ TEST_P(BitsTest, OneLaneIsAsTwoAndThree) {
   }
 }
 
+// Of the rows that go to a memory node, with and without queries that go first; with prompts beside
+// them, late plans, and partitions that stage rows in their own ways.
+TEST_P(BitsTest, RowsInOneChunkAreAsInTwoThreeAndSixteen) {
+  const std::vector<GenerateResult> alone = Alone(Plain(), MixedRequests());
+  constexpr QueryFirst kNever = QueryFirst::kNever;
+  constexpr QueryFirst kAlways = QueryFirst::kAlways;
+  for (const auto& [partition, chunks, query_first, replicas] :
+       {std::tuple{Partition::kRequest, 2u, kNever, 1u},
+        {Partition::kRequest, 16u, kNever, 1u},
+        {Partition::kRequest, 1u, kAlways, 1u},
+        {Partition::kRequest, 3u, kAlways, 2u},
+        {Partition::kHead, 3u, kNever, 1u},
+        {Partition::kHead, 2u, kAlways, 2u},
+        {Partition::kTokenRange, 2u, kNever, 1u},
+        {Partition::kTokenRange, 1u, kAlways, 1u},
+        {Partition::kTokenRange, 16u, kAlways, 2u}}) {
+    SCOPED_TRACE(absl::StrCat("partition ", static_cast<int>(partition), ", ", chunks, " chunks, ",
+                              query_first == kAlways ? "queries first, " : "", replicas,
+                              " replicas"));
+    LocalClusterOptions options = Plain();
+    options.partition = partition;
+    options.row_chunks = {.chunks = chunks, .query_first = query_first};
+    options.compute_nodes = replicas;
+    options.memory_nodes = 2;
+    options.lanes = replicas + 1;
+    options.chunk_tokens = 64;
+    options.memory_plan_delay = Micros(200);
+    const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+    ASSERT_NE(cluster, nullptr);
+    ExpectSame(cluster->GenerateMany(MixedRequests()), alone);
+    EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+  }
+}
+
+// Attention over full blocks has begun, on several threads, before k and v come.
+TEST_P(BitsTest, QueriesFirstOverLongContextsChangeNothing) {
+  LocalClusterOptions options = Plain();
+  options.sequence_tokens_max = 2100;
+  options.slots = 12000;
+  std::vector<coordinator::GenerateSpec> specs;
+  for (const size_t tokens : {1020u, 1790u, 2043u}) {  // 3, 6 and 7 full blocks, then one more.
+    specs.push_back(Greedy(RandomPrompt(tokens, tokens), 12));
+  }
+  const std::vector<GenerateResult> alone = Alone(options, specs);
+  options.row_chunks = {.chunks = 1, .query_first = QueryFirst::kAlways};
+  options.threads = 2;
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+  ExpectSame(cluster->GenerateMany(specs), alone);
+}
+
+// A slow link, on which the number of chunks follows from what is measured; and one that delays and
+// cuts chunks as it likes.
+TEST_P(BitsTest, RowsInChunksOverSlowAndUnrulyLinksChangeNothing) {
+  const std::vector<GenerateResult> alone = Alone(Plain(), MixedRequests());
+  const auto network = transport::FakeNetwork::Named(
+      "unruly_chunks",
+      {.seed = 5, .delay_steps_max = 12, .in_flight_max = 4, .put_bytes_max = 1000});
+  for (const std::string uri :
+       {"throttle(bandwidth=20MB,latency=100us,jitter=50us)+shm://", "fake://unruly_chunks"}) {
+    for (const core::RowChunkOptions row_chunks :
+         {core::RowChunkOptions{.automatic = true, .query_first = QueryFirst::kAuto},
+          core::RowChunkOptions{.chunks = 5, .query_first = QueryFirst::kAlways}}) {
+      SCOPED_TRACE(absl::StrCat(uri, " ", row_chunks.chunks));
+      LocalClusterOptions options = Plain();
+      options.transports = {uri};
+      options.row_chunks = row_chunks;
+      options.lanes = 2;
+      options.memory_nodes = 2;
+      const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+      ASSERT_NE(cluster, nullptr);
+      ExpectSame(cluster->GenerateMany(MixedRequests()), alone);
+    }
+  }
+}
+
 TEST_P(BitsTest, OneReplicaIsAsTwoAndThree) {
   const std::vector<GenerateResult> alone = Alone(Plain(), MixedRequests());
   for (const PipelineMode mode : {PipelineMode::kRotational, PipelineMode::kFixed}) {

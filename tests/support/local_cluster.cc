@@ -177,6 +177,7 @@ coordinator::EngineOptions LocalCluster::MakeEngineOptions() const {
   const uint32_t rows_max = (options_.running_max + options_.lanes - 1) / options_.lanes;
   const uint32_t step_tokens_max = std::max(options_.chunk_tokens, 2 * rows_max);
   options.scheduler = {.lanes = options_.lanes,
+                       .row_chunks = options_.row_chunks,
                        .rows_max = rows_max,
                        .step_tokens_max = step_tokens_max,
                        .chunk_tokens = options_.chunk_tokens,

@@ -46,6 +46,7 @@ struct LocalClusterOptions {
   std::vector<double> memory_bandwidths = {};
   uint32_t slots = 4096;  // That each memory node has room for, all KV heads included.
   uint32_t lanes = 1;
+  core::RowChunkOptions row_chunks = {};
   uint32_t chunk_tokens = 512;
   uint32_t running_max = 32;
   uint32_t waiting_max = 256;

@@ -184,6 +184,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"pipeline.lanes=0", "[1, 8]"}, BadValue{"pipeline.lanes=9", "[1, 8]"},
         BadValue{"pipeline={mode: sequential, lanes: 2}", "contradicts pipeline.mode sequential"},
         BadValue{"pipeline.lanes=many", "not a whole number, nor auto"},
+        BadValue{"pipeline.chunks=0", "[1, 16]"}, BadValue{"pipeline.chunks=17", "[1, 16]"},
+        BadValue{"transport=throttle(shm", "throttle(...)+shm"},
+        BadValue{"transport=throttle(latency=1us)+tcp", "one of shm, ucx, verbs"},
         BadValue{"partition=rows", "request, head, token_range"},
         BadValue{"policy=magic", "attend_remote, fetch_heads"},
         BadValue{"prefill.mode=lazy", "inline, dedicated"},
@@ -220,6 +223,24 @@ TEST(ClusterConfigTest, LanesAreAutomaticUnlessGivenOrSequential) {
   ASSERT_TRUE(sequential.ok()) << sequential.status();
   EXPECT_FALSE(sequential->pipeline.lanes_auto);
   EXPECT_EQ(sequential->pipeline.lanes, 1u);
+}
+
+TEST(ClusterConfigTest, RowChunksAreAutomaticUnlessGiven) {
+  const auto config = Parse(kSmall, {});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_TRUE(config->pipeline.chunks_auto);
+  EXPECT_THAT(ToYaml(*config), HasSubstr("chunks: auto"));
+  const auto given = Parse(kSmall, {"pipeline={chunks: 3}"});
+  ASSERT_TRUE(given.ok()) << given.status();
+  EXPECT_FALSE(given->pipeline.chunks_auto);
+  EXPECT_EQ(given->pipeline.chunks, 3u);
+  EXPECT_THAT(ToYaml(*given), HasSubstr("chunks: 3"));
+}
+
+TEST(ClusterConfigTest, ATransportMayBeThrottled) {
+  const auto config = Parse(kSmall, {"transport='throttle(bandwidth=100MB,latency=20us)+shm'"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_THAT(config->transport, ElementsAre("throttle(bandwidth=100MB,latency=20us)+shm"));
 }
 
 TEST(ClusterConfigTest, RefusesMoreLanesThanRows) {

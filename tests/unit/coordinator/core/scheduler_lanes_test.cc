@@ -107,6 +107,24 @@ TEST_F(SchedulerLanesTest, MeasuredTimesDecide) {
   EXPECT_EQ(scheduler_->kv().SlotsFree(0), 1000u);
 }
 
+TEST_F(SchedulerLanesTest, RowsLeaveInChunksWhereTheLinkIsMeasuredToBeSlow) {
+  SchedulerOptions options = SmallOptions();
+  options.row_chunks = {.automatic = true};
+  Make(options);
+  for (SequenceId id = 1; id <= 8; ++id) {
+    ASSERT_TRUE(Submit(id, 5, 128).ok());
+  }
+  Steps(10);
+  EXPECT_EQ(scheduler_->Stats().row_chunks.chunks, 1u);
+  scheduler_->SetLaneCosts(Balanced());
+  scheduler_->SetLinkCosts(
+      {.seconds_per_row = 4e-4, .seconds_per_message = 1e-5, .measured = true});
+  Steps(10);
+  EXPECT_GT(scheduler_->Stats().row_chunks.chunks, 2u);
+  EXPECT_THAT(scheduler_->Stats().row_chunks.why, testing::HasSubstr("8 rows"));
+  RunUntilIdle();
+}
+
 TEST_F(SchedulerLanesTest, ASequenceOnItsWayMayBeEndedOrPreempted) {
   SchedulerOptions options = SmallOptions(60);
   options.lanes = 2;

@@ -42,9 +42,12 @@ TEST(WindowLayoutTest, SignalValuesGrowAndComeBackAsStepAndLayer) {
     uint64_t value = 0;
     for (uint64_t step = 1; step < 50; ++step) {
       for (uint32_t layer = 0; layer < layout.layer_count(); ++layer) {
-        EXPECT_EQ(layout.SignalValue(step, layer), ++value);
-        EXPECT_EQ(layout.StepOf(value), step);
-        EXPECT_EQ(layout.LayerOf(value), layer);
+        for (uint32_t chunk = 1; chunk <= kRowChunksMax; ++chunk) {
+          ++value;
+          EXPECT_EQ(layout.StepOf(value), step);
+          EXPECT_EQ(layout.LayerOf(value), layer);
+        }
+        EXPECT_EQ(layout.SignalValue(step, layer), value);
       }
     }
   }
@@ -71,11 +74,12 @@ TEST(WindowLayoutTest, QueryWindowsNeverOverlap) {
     for (uint32_t node = 0; node < shape.compute_nodes; ++node) {
       for (uint32_t lane = 0; lane < shape.lanes; ++lane) {
         words.insert(layout.query_word(node, lane));
-        for (const uint64_t value : {8u, 9u}) {
-          const size_t first = layout.QueryWindow(node, lane, value);
+        for (const uint64_t unit : {8u, 9u}) {
+          const size_t first = layout.QueryWindow(node, lane, unit * kRowChunksMax);
           windows.emplace_back(first, first + layout.query_window_bytes());
+          EXPECT_EQ(layout.QueryWindow(node, lane, (unit - 1) * kRowChunksMax + 1), first);
+          EXPECT_EQ(layout.QueryWindow(node, lane, (unit + 2) * kRowChunksMax), first);
         }
-        EXPECT_EQ(layout.QueryWindow(node, lane, 8), layout.QueryWindow(node, lane, 10));
       }
     }
     ExpectApart(windows, layout.query_region_bytes());
@@ -97,8 +101,8 @@ TEST(WindowLayoutTest, ReplyWindowsNeverOverlap) {
     for (uint32_t node = 0; node < shape.memory_nodes; ++node) {
       for (uint32_t lane = 0; lane < shape.lanes; ++lane) {
         words.insert(layout.reply_word(node, lane));
-        for (const uint64_t value : {8u, 9u}) {
-          const size_t first = layout.ReplyWindow(node, lane, value);
+        for (const uint64_t unit : {8u, 9u}) {
+          const size_t first = layout.ReplyWindow(node, lane, unit * kRowChunksMax);
           windows.emplace_back(first, first + layout.reply_window_bytes());
         }
       }

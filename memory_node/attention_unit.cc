@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One attention of a lane: chunks of rows come in, K and V go into their slots, outputs leave.
+
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "common/clock.h"
+#include "common/status_macros.h"
+#include "coordinator/core/row_chunks.h"
+#include "memory_node/attention_worker.h"
+#include "transport/put_all.h"
+
+namespace lamina::memory_node {
+
+// Serves all pieces of the lane's unit that are here.
+absl::Status AttentionWorker::ServeUnit(uint32_t replica, uint32_t lane_index) {
+  Lane& lane = lanes_[lane_index];
+  const uint32_t word = layout_.query_word(replica, lane_index);
+  uint64_t value = region_.LoadSignal(word);
+  const Nanos start = RealClock().Now();
+  if (lane.pieces_done == 0) {
+    LAMINA_RETURN_IF_ERROR(BeginUnit(replica, lane_index, value));
+  }
+  const uint64_t last = core::UnitOf(value) * core::kRowChunksMax;
+  if (lane.pieces_done > 0 && core::UnitOf(value) != core::UnitOf(lane.value)) {
+    counters_.refusals.Count(control::Refusal::kSchedule);
+    return absl::InternalError(absl::StrCat(
+        "compute node ", replica, " went on to step ", layout_.StepOf(value), " layer ",
+        layout_.LayerOf(value), " of lane ", lane_index, " without the end of the unit before"));
+  }
+  while (lane.pieces_done < core::PiecesHere(value, lane.pieces.count())) {
+    LAMINA_RETURN_IF_ERROR(ServePiece(replica, lane_index, last));
+    if (lane.pieces_done == lane.pieces.count()) {
+      lane.unit_nanos += RealClock().Now() - start;
+      return EndUnit(replica, lane_index);
+    }
+    transport_.Progress();  // What has come of the others, and outputs that are still here.
+    value = region_.LoadSignal(word);
+  }
+  lane.unit_nanos += RealClock().Now() - start;
+  return absl::OkStatus();
+}
+
+// Checks the header against the step that the plan announced.
+absl::Status AttentionWorker::BeginUnit(uint32_t replica, uint32_t lane_index, uint64_t value) {
+  Lane& lane = lanes_[lane_index];
+  const uint32_t layer = layout_.LayerOf(value);
+  core::WindowHeader header;
+  std::memcpy(&header, region_.bytes().data() + layout_.QueryWindow(replica, lane_index, value),
+              sizeof(header));
+  core::WindowHeader expected{.lane = lane_index,
+                              .epoch = options_.config.epoch,
+                              .step = layout_.StepOf(value),
+                              .layer = layer,
+                              .rows = header.rows,
+                              .kv_rows = header.kv_rows,
+                              .sender = replica};
+  // What the signal alone tells, before a plan is waited for that may never come.
+  LAMINA_RETURN_IF_ERROR(CheckWindow(header, expected));
+  if (lane.step == 0) {
+    LAMINA_RETURN_IF_ERROR(AwaitPlan(lane));
+    Lap(control::WorkPart::kWaitPlan, lane_index, value, replica);
+  }
+  expected.step = lane.step;
+  expected.rows = static_cast<uint32_t>(lane.rows.size());
+  expected.kv_rows = lane.chunk_tokens;
+  if (const uint32_t turn = schedule_.ReplicaOf(lane_index, lane.step, layer, lane.pinned);
+      turn != replica) {
+    counters_.refusals.Count(control::Refusal::kSchedule);
+    return absl::InternalError(absl::StrCat("a window of lane ", lane_index, " step ", lane.step,
+                                            " layer ", layer, " comes from compute node ", replica,
+                                            " where the schedule says ", turn));
+  }
+  lane.query_bytes = sizeof(header);
+  lane.reply_bytes = sizeof(header);
+  lane.unit_nanos = 0;
+  return CheckWindow(header, expected);
+}
+
+// The next piece of the unit whose last signal value is `last`: a chunk of rows, or the queries of
+// the first one.
+absl::Status AttentionWorker::ServePiece(uint32_t replica, uint32_t lane_index, uint64_t last) {
+  Lane& lane = lanes_[lane_index];
+  const core::RowPieces& pieces = lane.pieces;
+  const bool queries = pieces.query_first && lane.pieces_done == 0;
+  const uint32_t index = lane.pieces_done - (pieces.query_first && !queries ? 1 : 0);
+  const auto count = static_cast<uint32_t>(lane.rows.size());
+  const uint32_t first = core::FirstRowOf(index, pieces.chunks, count);
+  const uint32_t end = core::FirstRowOf(index + 1, pieces.chunks, count);
+  const uint64_t value = core::PieceValue(last, lane.pieces_done, pieces.count());
+  const RowChunk chunk{.value = value,
+                       .rows = absl::MakeConstSpan(lane.rows).subspan(first, end - first),
+                       .first = index == 0,
+                       .last = lane.pieces_done + 1 == pieces.count(),
+                       .query_first = pieces.query_first && index == 0,
+                       .window = region_.bytes().data() +
+                                 layout_.QueryWindow(replica, lane_index, value) +
+                                 lane.query_bytes};
+  if (!queries) {
+    lane.query_bytes += Store(lane, chunk);
+    Lap(control::WorkPart::kStore, lane_index, value, replica);
+  }
+  const uint64_t read = Attend(lane, chunk,
+                               queries             ? Tokens::kClosed
+                               : chunk.query_first ? Tokens::kOpen
+                                                   : Tokens::kAll);
+  Lap(control::WorkPart::kAttend, lane_index, value, replica, read);
+  if (!queries) {
+    LAMINA_RETURN_IF_ERROR(Reply(lane_index, chunk));
+  }
+  lane.value = value;
+  ++lane.pieces_done;
+  return absl::OkStatus();
+}
+
+absl::Status AttentionWorker::EndUnit(uint32_t replica, uint32_t lane_index) {
+  Lane& lane = lanes_[lane_index];
+  lane.pieces_done = 0;
+  control::AddTo(counters_.bytes_received, lane.query_bytes);
+  control::AddTo(counters_.units, 1);
+  NoteUnit(lane);
+  if (layout_.LayerOf(lane.value) + 1 < layout_.layer_count()) {
+    return absl::OkStatus();
+  }
+  lane.step = 0;
+  const absl::Status advanced = Advance(lane);
+  Lap(control::WorkPart::kTables, lane_index, lane.value, replica);
+  return advanced;
+}
+
+// Copies k and v of the chunk's rows from the window into their slots, and with the last one those
+// of prompt chunks. Returns how many bytes of the window that was.
+size_t AttentionWorker::Store(const Lane& lane, const RowChunk& chunk) {
+  const uint32_t layer = layout_.LayerOf(chunk.value);
+  const AttentionDescriptor& shape = layers_[layer];
+  RowPlaces places(chunk, shape);
+  for (const Row& row : chunk.rows) {
+    if (row.own) {
+      kernels::StoreKv(shape, places.kv(), places.kv() + shape.kv_width(), shape.qkv_width(),
+                       {&row.slot, 1}, arena_.k(layer), arena_.v(layer), arena_.head_stride(layer));
+    }
+    places.Next(row);
+  }
+  const BFloat16* end = chunk.rows.empty() ? places.q() : places.end();
+  for (size_t i = 0; chunk.last && i < lane.chunks.size(); ++i) {
+    const Chunk& prompt = lane.chunks[i];
+    kernels::StoreKv(shape, end, end + shape.kv_width(), 2 * shape.kv_width(), prompt.slots,
+                     arena_.k(layer), arena_.v(layer), arena_.head_stride(layer));
+    end += size_t{prompt.tokens} * 2 * shape.kv_width();
+  }
+  return static_cast<size_t>(reinterpret_cast<const std::byte*>(end) - chunk.window);
+}
+
+// Returns how many bytes of KV it has read.
+uint64_t AttentionWorker::Attend(Lane& lane, const RowChunk& chunk, Tokens tokens) {
+  const uint32_t layer = layout_.LayerOf(chunk.value);
+  const AttentionDescriptor& shape = layers_[layer];
+  items_.clear();
+  cut_rows_.clear();
+  const uint64_t context =
+      spans() ? CollectSpanRows(lane, chunk, tokens) : CollectItems(lane, chunk, tokens);
+  const uint64_t bytes = context * 2 * shape.kv_width() * sizeof(BFloat16);
+  if (!items_.empty()) {
+    options_.kernel->Attend(shape, arena_.View(layer), items_, *scratch_, pool_);
+    control::AddTo(counters_.kv_bytes_read, bytes);
+  }
+  if (tokens == Tokens::kOpen && !cut_rows_.empty()) {
+    MergeCutRows(lane, chunk);
+  }
+  return bytes;
+}
+
+// Rows whose sequences lie here as a whole. Returns how many tokens they see.
+uint64_t AttentionWorker::CollectItems(Lane& lane, const RowChunk& chunk, Tokens tokens) {
+  const AttentionDescriptor& shape = layers_[layout_.LayerOf(chunk.value)];
+  auto* out = reinterpret_cast<BFloat16*>(lane.reply.data() + lane.reply_bytes);
+  float* partial = lane.closed_partials.data();
+  uint64_t context = 0;
+  RowPlaces places(chunk, shape);
+  for (const Row& row : chunk.rows) {
+    if (tokens != Tokens::kAll && Cuts(row, shape)) {
+      context += CollectCutRow(lane, row, places.q(), tokens, shape, partial);
+    } else if (tokens != Tokens::kClosed) {
+      items_.push_back({.extents = row.sequence->extents,
+                        .first_position = row.position,
+                        .query_tokens = 1,
+                        .q = places.q(),
+                        .q_stride = shape.qkv_width(),
+                        .out = out,
+                        .out_stride = shape.q_width()});
+      context += row.position + 1;
+    }
+    places.Next(row);
+    out += shape.q_width();
+  }
+  return context;
+}
+
+// To the replica that runs the next slice; the header goes before the first chunk.
+absl::Status AttentionWorker::Reply(uint32_t lane_index, const RowChunk& chunk) {
+  Lane& lane = lanes_[lane_index];
+  const uint32_t layer = layout_.LayerOf(chunk.value);
+  const size_t partial_bytes =
+      layers_[layer].query_heads * kernels::PartialWidth(layers_[layer]) * sizeof(float);
+  size_t begin = lane.reply_bytes;
+  for (const Row& row : chunk.rows) {
+    lane.reply_bytes +=
+        spans() ? row.partials * partial_bytes : layers_[layer].q_width() * sizeof(BFloat16);
+  }
+  if (chunk.first) {
+    const core::WindowHeader header{.lane = lane_index,
+                                    .epoch = options_.config.epoch,
+                                    .step = layout_.StepOf(chunk.value),
+                                    .layer = layer,
+                                    .rows = static_cast<uint32_t>(lane.rows.size()),
+                                    .sender = options_.node};
+    std::memcpy(lane.reply.data(), &header, sizeof(header));
+    begin = 0;
+  }
+  const size_t bytes = lane.reply_bytes - begin;
+  const transport::SignalUpdate signal{.word = layout_.reply_word(options_.node, lane_index),
+                                       .value = chunk.value};
+  const transport::WaitOptions wait{.deadline = RealClock().Now() + options_.peer_deadline,
+                                    .abort = &abort_};
+  const uint32_t replica = schedule_.ReplicaOf(lane_index, lane.step, layer + 1, lane.pinned);
+  const absl::Status sent =
+      transport::PutAll(transport_, *replies_[replica],
+                        layout_.ReplyWindow(options_.node, lane_index, chunk.value) + begin,
+                        absl::MakeConstSpan(lane.reply).subspan(begin, bytes), &signal, wait);
+  control::LinkCounters& link = *links_[replica];
+  if (!sent.ok()) {
+    control::AddTo(link.failures, absl::IsCancelled(sent) ? 0 : 1);
+    return sent;
+  }
+  transport_.Progress();  // Much of it leaves before another lane's attention keeps the thread.
+  control::AddTo(counters_.bytes_sent, bytes);
+  control::AddTo(link.bytes, bytes);
+  control::AddTo(link.puts, 1);
+  control::AddTo(link.nanos, static_cast<uint64_t>(Lap(control::WorkPart::kReply, lane_index,
+                                                       chunk.value, replica, bytes)));
+  return absl::OkStatus();
+}
+
+}  // namespace lamina::memory_node
