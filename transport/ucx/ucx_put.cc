@@ -20,7 +20,7 @@ namespace {
 
 // As in shm_transport.cc; a nap instead of a futex, since nobody wakes us.
 constexpr Nanos kSpin = Micros(10);
-constexpr Nanos kYield = Micros(100);
+constexpr Nanos kYield = Millis(1);
 constexpr std::chrono::microseconds kNap{50};
 // The clock costs about as much as looking at twenty words.
 constexpr int kPollsPerClockRead = 4;

@@ -21,9 +21,9 @@
 namespace lamina::transport {
 namespace {
 
-// As shm://: a message crosses a good network in 1 to 2 us.
+// As in shm_transport.cc: a message crosses a good network in 1 to 2 us.
 constexpr Nanos kSpin = Micros(3);
-constexpr Nanos kYield = Micros(50);
+constexpr Nanos kYield = Millis(1);
 // Nothing wakes a waiter: the longest nap is what a message may wait for it.
 constexpr auto kNap = std::chrono::microseconds(50);
 constexpr int kPollsPerClockRead = 4;
