@@ -211,9 +211,15 @@ void Engine::NodeStatus(const std::string& name, double busy_share,
     if (const auto node = impl->nodes.find(name); node != impl->nodes.end()) {
       node->second.busy_share = busy_share;
       node->second.counters = counters;
+      for (const auto& [part, seconds] : counters.parts) {
+        if (part == "attend") {
+          node->second.attention_rate.Update(counters.kv_bytes_read, seconds);
+        }
+      }
       node->second.last_heard = impl->clock.Now();
       impl->scheduler.SetLaneCosts(impl->CostsOfLanes());
       impl->scheduler.SetLinkCosts(impl->CostsOfLinks());
+      impl->UpdateBandwidths();
     }
   });
 }

@@ -20,6 +20,7 @@
 
 #include "coordinator/core/head_shares.h"
 #include "coordinator/core/sequence_kv.h"
+#include "coordinator/core/serving_bandwidth.h"
 #include "coordinator/core/step_reports.h"
 #include "coordinator/core/transport_choice.h"
 #include "coordinator/engine.h"
@@ -36,6 +37,7 @@ struct Engine::Impl {
     double busy_share = 0;
     control::NodeCounters counters;
     std::vector<control::LinkReport> links;  // Of the current epoch.
+    core::AttentionRate attention_rate;      // Memory nodes.
     uint32_t slots = 0;
     Nanos last_heard = 0;
   };
@@ -61,8 +63,9 @@ struct Engine::Impl {
   std::vector<std::string> memory_names;  // Of the scheduler's epoch, in the plans' order.
   // Partition head: which heads these hold.
   std::optional<core::HeadSplit> head_split;
-  std::string partition;    // As status tells it.
-  uint32_t lanes_told = 0;  // Of the last choice that was logged.
+  std::string partition;     // As status tells it.
+  std::string shares_words;  // The same: by what new sequences are shared out.
+  uint32_t lanes_told = 0;   // Of the last choice that was logged.
   std::vector<core::StepPlan> plans;
   // Chunks of planned steps that are not the last of their prompts, oldest first, for each lane.
   std::vector<std::deque<std::pair<uint64_t, core::PrefillChunk>>> chunks_planned;
@@ -114,6 +117,10 @@ struct Engine::Impl {
   core::LaneCosts CostsOfLanes() const;
   // The same of the links between compute and memory nodes.
   core::LinkCosts CostsOfLinks() const;
+  // Of these memory nodes, from their attentions of late if all have been measured.
+  core::ServingBandwidth BandwidthOf(const std::vector<std::string>& names) const;
+  void UpdateBandwidths();
+  static std::vector<std::string> NamesOf(const std::vector<const core::Member*>& members);
   EngineStatus Status();
 };
 

@@ -35,6 +35,14 @@ void Engine::Impl::AdvanceMembership() {
   }
 }
 
+std::vector<std::string> Engine::Impl::NamesOf(const std::vector<const core::Member*>& members) {
+  std::vector<std::string> names;
+  for (const core::Member* member : members) {
+    names.push_back(member->name);
+  }
+  return names;
+}
+
 void Engine::Impl::Configure() {
   const std::vector<const core::Member*> memory = membership.memory_members();
   const auto shares = SharesOf(memory);
@@ -44,10 +52,7 @@ void Engine::Impl::Configure() {
     return StopServing(
         absl::UnavailableError(absl::StrCat("cannot serve: ", shares.status().message())));
   }
-  std::vector<std::string> names;
-  for (const core::Member* member : memory) {
-    names.push_back(member->name);
-  }
+  const std::vector<std::string> names = NamesOf(memory);
   std::vector<std::string> lost;
   for (const std::string& name : memory_names) {
     if (std::find(names.begin(), names.end(), name) == names.end()) {
@@ -55,6 +60,7 @@ void Engine::Impl::Configure() {
     }
   }
   memory_names = names;
+  shares_words = BandwidthOf(names).words;
   chunks_planned.assign(options.scheduler.lanes, {});
   reports.Reset(static_cast<uint32_t>(membership.compute_members().size()),
                 options.scheduler.lanes);
@@ -87,12 +93,11 @@ absl::StatusOr<std::vector<core::MemoryNodeShare>> Engine::Impl::SharesOf(
     return std::vector{whole};
   }
   std::vector<core::MemoryNodeShare> shares;
-  for (const core::Member* member : members) {
-    const Node& node = nodes.at(member->name);
-    shares.push_back(
-        {.name = member->name,
-         .slots = node.slots,
-         .bandwidth_bytes_per_second = node.hello.identity.bandwidth_bytes_per_second});
+  const core::ServingBandwidth bandwidth = BandwidthOf(NamesOf(members));
+  for (size_t i = 0; i < members.size(); ++i) {
+    shares.push_back({.name = members[i]->name,
+                      .slots = nodes.at(members[i]->name).slots,
+                      .bandwidth_bytes_per_second = bandwidth.bytes_per_second[i]});
   }
   const uint32_t span_tokens = options.scheduler.span_tokens;
   if (span_tokens > 0) {
@@ -113,11 +118,11 @@ std::string Engine::Impl::DescribePartition(const std::string& words) const {
 std::vector<core::HeadNode> Engine::Impl::HeadNodesOf(
     const std::vector<const core::Member*>& members) const {
   std::vector<core::HeadNode> parts;
-  for (const core::Member* member : members) {
-    const control::NodeIdentity& identity = nodes.at(member->name).hello.identity;
-    parts.push_back({.name = member->name,
-                     .bandwidth = identity.bandwidth_bytes_per_second,
-                     .capacity_bytes = identity.capacity_bytes});
+  const core::ServingBandwidth bandwidth = BandwidthOf(NamesOf(members));
+  for (size_t i = 0; i < members.size(); ++i) {
+    parts.push_back({.name = members[i]->name,
+                     .bandwidth = bandwidth.bytes_per_second[i],
+                     .capacity_bytes = nodes.at(members[i]->name).hello.identity.capacity_bytes});
   }
   return parts;
 }

@@ -184,16 +184,40 @@ core::LinkCosts Engine::Impl::CostsOfLinks() const {
   return costs;
 }
 
+core::ServingBandwidth Engine::Impl::BandwidthOf(const std::vector<std::string>& names) const {
+  std::vector<core::NodeSpeed> speeds;
+  for (const std::string& name : names) {
+    const Node& node = nodes.at(name);
+    speeds.push_back({.name = name,
+                      .at_start = node.hello.identity.bandwidth_bytes_per_second,
+                      .attending = node.attention_rate.bytes_per_second()});
+  }
+  return core::BandwidthOf(speeds);
+}
+
+// With heads spread the shares stay until the next epoch, which moves K and V anyway.
+void Engine::Impl::UpdateBandwidths() {
+  if (membership.phase() != core::MembershipPhase::kServing) {
+    return;  // Nodes of memory_names may be gone.
+  }
+  const core::ServingBandwidth bandwidth = BandwidthOf(memory_names);
+  shares_words = bandwidth.words;
+  if (!head_split.has_value()) {
+    scheduler.SetBandwidths(bandwidth.bytes_per_second);
+  }
+}
+
 EngineStatus Engine::Impl::Status() {
-  EngineStatus status{.epoch = membership.epoch(),
-                      .state = draining ? "draining" : membership.Describe(),
-                      .transport = transport.uri().substr(0, transport.uri().find(':')),
-                      .scheduler = scheduler.Stats(),
-                      .partition = partition,
-                      .tokens_per_second = TokensPerSecond(),
-                      .tokens_generated = requests.tokens(),
-                      .requests_finished = requests.finished(),
-                      .requests_failed = requests.failed()};
+  EngineStatus status{
+      .epoch = membership.epoch(),
+      .state = draining ? "draining" : membership.Describe(),
+      .transport = transport.uri().substr(0, transport.uri().find(':')),
+      .scheduler = scheduler.Stats(),
+      .partition = shares_words.empty() ? partition : absl::StrCat(partition, "; ", shares_words),
+      .tokens_per_second = TokensPerSecond(),
+      .tokens_generated = requests.tokens(),
+      .requests_finished = requests.finished(),
+      .requests_failed = requests.failed()};
   if (std::string warning = transport.Warning(); !warning.empty()) {
     status.warnings.push_back(std::move(warning));
   }

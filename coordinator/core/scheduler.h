@@ -189,6 +189,10 @@ class Scheduler {
   // The same of links; decides in how many chunks rows leave.
   void SetLinkCosts(const LinkCosts& costs);
 
+  // How fast the memory nodes are, in the order of StartEpoch: new sequences and spans are shared
+  // out by it; those that are there stay. Requires: as many as there are.
+  void SetBandwidths(const std::vector<double>& bytes_per_second);
+
   // Plans as many steps as plan_ahead allows, over all lanes; appends them in the order of sending.
   // A lane without work gets none; a lane without rows but with leaves gets a plan of leaves only.
   void Plan(std::vector<StepPlan>& plans);

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/check.h"
 #include "coordinator/core/scheduler_internal.h"
 
 namespace lamina::core {
@@ -22,6 +23,14 @@ constexpr uint32_t kTokensLeftMin = 8;
 void Scheduler::SetLaneCosts(const LaneCosts& costs) { impl_->lane_costs = costs; }
 
 void Scheduler::SetLinkCosts(const LinkCosts& costs) { impl_->link_costs = costs; }
+
+void Scheduler::SetBandwidths(const std::vector<double>& bytes_per_second) {
+  std::vector<MemoryNodeShare>& nodes = impl_->options.memory_nodes;
+  LAMINA_CHECK(bytes_per_second.size() == nodes.size());
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    nodes[i].bandwidth_bytes_per_second = bytes_per_second[i];
+  }
+}
 
 const LaneCount& Scheduler::lane_count() const { return impl_->lane_count; }
 

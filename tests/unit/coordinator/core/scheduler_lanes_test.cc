@@ -107,6 +107,33 @@ TEST_F(SchedulerLanesTest, MeasuredTimesDecide) {
   EXPECT_EQ(scheduler_->kv().SlotsFree(0), 1000u);
 }
 
+TEST_F(SchedulerLanesTest, NewSequencesFollowTheBandwidthsOfNow) {
+  SchedulerOptions options = SmallOptions();
+  options.memory_nodes = {{.name = "m0", .slots = 1000, .bandwidth_bytes_per_second = 1},
+                          {.name = "m1", .slots = 1000, .bandwidth_bytes_per_second = 1}};
+  Make(options);
+  const auto counts = [this](SequenceId first, SequenceId last) {
+    std::vector<int> of_nodes(2);
+    for (SequenceId id = first; id <= last; ++id) {
+      ++of_nodes[joins_[id].memory_node];
+    }
+    return of_nodes;
+  };
+  for (SequenceId id = 1; id <= 4; ++id) {
+    ASSERT_TRUE(Submit(id, 20, 60).ok());
+  }
+  Steps(10);
+  EXPECT_EQ(counts(1, 4), (std::vector<int>{2, 2}));
+  RunUntilIdle();
+  scheduler_->SetBandwidths({3.5, 1});
+  for (SequenceId id = 5; id <= 8; ++id) {
+    ASSERT_TRUE(Submit(id, 20, 60).ok());
+  }
+  Steps(10);
+  EXPECT_EQ(counts(5, 8), (std::vector<int>{3, 1}));
+  EXPECT_TRUE(scheduler_->Audit().ok()) << scheduler_->Audit();
+}
+
 TEST_F(SchedulerLanesTest, RowsLeaveInChunksWhereTheLinkIsMeasuredToBeSlow) {
   SchedulerOptions options = SmallOptions();
   options.row_chunks = {.automatic = true};
