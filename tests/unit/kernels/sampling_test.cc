@@ -444,7 +444,12 @@ TEST(AllowedTest, LogprobsStayThoseOfTheRawLogits) {
 
   EXPECT_EQ(result.token, 7);
   EXPECT_EQ(result.logprob, LogProbability(logits, 7));
-  EXPECT_EQ(result.top, Sample(logits, {.logprobs = 2}, {}, {}, 0, scratch).top);
+  const SampleResult free = Sample(logits, {.logprobs = 2}, {}, {}, 0, scratch);
+  ASSERT_EQ(result.top.size(), free.top.size());
+  for (size_t i = 0; i < free.top.size(); ++i) {
+    EXPECT_EQ(result.top[i].token, free.top[i].token);
+    EXPECT_EQ(result.top[i].logprob, free.top[i].logprob);
+  }
 }
 
 }  // namespace
