@@ -48,7 +48,7 @@ void AddRequests(MetricsPage& page, const EngineStatus& status, const RequestMet
              CacheUsage(status));
   page.Counter("vllm:num_preemptions_total", "Sequences that lost their KV cache to others.",
                labels, static_cast<double>(status.scheduler.preemptions));
-  page.Counter("vllm:prompt_tokens_total", "Tokens of the prompts of finished requests.", labels,
+  page.Counter("vllm:prompt_tokens_total", "Tokens of prompts that have been read.", labels,
                Read(metrics.prompt_tokens));
   page.Counter("vllm:generation_tokens_total", "Tokens generated.", labels,
                Read(metrics.generated_tokens));

@@ -203,7 +203,7 @@ std::vector<core::SequenceId> RequestTable::Deliver(core::Events& events) {
     if (choice == nullptr || choice->done) {
       continue;
     }
-    TakeToken(*choice, event);
+    TakeToken(*request, *choice, event);
     touched.insert(places_[event.sequence].key);
     if (choice->stops.stopped()) {
       Close(*request, *choice, core::FinishReason::kStop);
@@ -243,10 +243,12 @@ std::vector<core::SequenceId> RequestTable::Deliver(core::Events& events) {
   return stopped;
 }
 
-void RequestTable::TakeToken(Choice& choice, core::TokenEvent& event) {
+void RequestTable::TakeToken(const Request& request, Choice& choice, core::TokenEvent& event) {
   const Nanos now = clock_.Now();
   if (choice.completion_tokens == 0) {
     choice.first_token = now;
+    metrics_.time_to_first_token.Observe(ToSeconds(now - request.arrived));
+    metrics_.prompt_tokens.fetch_add(request.spec.prompt.size(), std::memory_order_relaxed);
   } else {
     metrics_.inter_token_latency.Observe(ToSeconds(now - choice.last_token));
   }
@@ -288,15 +290,16 @@ void RequestTable::Measure(const Request& request, const Choice& choice,
   const auto prompt = static_cast<double>(request.spec.prompt.size());
   metrics_.prompt_tokens_per_request.Observe(prompt);
   metrics_.tokens_per_request.Observe(choice.completion_tokens);
-  metrics_.prompt_tokens.fetch_add(request.spec.prompt.size(), std::memory_order_relaxed);
   if (reason == core::FinishReason::kStop || reason == core::FinishReason::kLength) {
     (reason == core::FinishReason::kStop ? metrics_.stopped : metrics_.reached_length)
         .fetch_add(1, std::memory_order_relaxed);
   }
   if (choice.completion_tokens == 0) {
+    if (request.spec.score) {
+      metrics_.prompt_tokens.fetch_add(request.spec.prompt.size(), std::memory_order_relaxed);
+    }
     return;
   }
-  metrics_.time_to_first_token.Observe(ToSeconds(choice.first_token - request.arrived));
   metrics_.end_to_end.Observe(ToSeconds(choice.last_token - request.arrived));
   metrics_.decode_time.Observe(ToSeconds(choice.last_token - choice.first_token));
   if (choice.started != 0) {

@@ -102,7 +102,7 @@ class RequestTable {
   absl::Status Check(const GenerateSpec& spec) const;
   core::SequenceRequest MakeSequence(const Request& request, uint32_t choice) const;
   Choice* Find(core::SequenceId sequence, Request** request);
-  void TakeToken(Choice& choice, core::TokenEvent& event);
+  void TakeToken(const Request& request, Choice& choice, core::TokenEvent& event);
   void Close(Request& request, Choice& choice, core::FinishReason reason);
   void Flush(uint64_t key);
   RequestRecord RecordOf(const Request& request, const absl::Status& status) const;

@@ -137,6 +137,20 @@ TEST_F(RequestTableTest, AdmitRefusesWithTheFieldAndItsBound) {
   expect({.request_id = "used", .prompt = {1}}, absl::StatusCode::kAlreadyExists, "used");
 }
 
+TEST_F(RequestTableTest, APromptIsCountedWithItsFirstToken) {
+  const core::SequenceId id = Admit({.prompt = {1, 2, 3}})[0].id;
+  EXPECT_EQ(table_.metrics().prompt_tokens, 0u);
+
+  clock_.now += Seconds(2);
+  Token(id, 4);
+  Token(id, 5);
+
+  EXPECT_EQ(table_.metrics().prompt_tokens, 3u) << "long before the request ends";
+  const auto times = table_.metrics().time_to_first_token.Take();
+  EXPECT_EQ(times.count, 1u);
+  EXPECT_EQ(times.sum, 2.0);
+}
+
 TEST_F(RequestTableTest, DeliversTextAndTokensAndTheEnd) {
   const core::SequenceId id = Admit({.prompt = {1, 2}})[0].id;
 
