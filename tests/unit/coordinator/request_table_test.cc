@@ -128,6 +128,11 @@ TEST_F(RequestTableTest, AdmitRefusesWithTheFieldAndItsBound) {
   expect({.prompt = {-5}}, kBad, "token -5");
   expect({.prompt = {1}, .stop_tokens = {1000}}, kBad, "token 1000");
   expect({.prompt = {1}, .sampling = {.top_p = 2.0f}}, kBad, "top_p");
+  const auto form = [](std::string text) {
+    return SamplingParams{.form = {OutputForm::Kind::kRegex, std::move(text)}};
+  };
+  expect({.prompt = {1}, .sampling = form(std::string(65537, 'a'))}, kBad, "65537 bytes");
+  expect({.prompt = {1}, .sampling = form(std::string(65, '('))}, kBad, "65 deep");
   expect({.prompt = {1}, .stop = {""}}, kBad, "1 to 256");
   expect({.prompt = {1}, .stop = {std::string(257, 'x')}}, kBad, "257 bytes");
   expect({.prompt = {1}, .stop = std::vector<std::string>(17, "x")}, kBad, "at most 16");
