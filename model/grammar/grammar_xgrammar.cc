@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/log.h"
 
 namespace lamina::model {
 namespace {
@@ -32,11 +33,24 @@ class XGrammarState final : public GrammarState {
                   .shape = &shape_,
                   .strides = nullptr,
                   .byte_offset = 0};
-    const bool some_not = matcher_.FillNextTokenBitmask(&mask);
-    return some_not ? absl::Span<const uint32_t>(words_) : absl::Span<const uint32_t>();
+    try {
+      const bool some_not = matcher_.FillNextTokenBitmask(&mask);
+      return some_not ? absl::Span<const uint32_t>(words_) : absl::Span<const uint32_t>();
+    } catch (const std::exception& error) {
+      LogError("XGrammar finds no next tokens, so the output is cut: ", error.what());
+      std::fill(words_.begin(), words_.end(), 0);
+      return words_;
+    }
   }
 
-  bool Accept(TokenId token) override { return !ended() && matcher_.AcceptToken(token); }
+  bool Accept(TokenId token) override {
+    try {
+      return !ended() && matcher_.AcceptToken(token);
+    } catch (const std::exception& error) {
+      LogError("XGrammar does not take token ", token, ": ", error.what());
+      return false;
+    }
+  }
   bool ended() const override { return matcher_.IsTerminated(); }
 
  private:
