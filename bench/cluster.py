@@ -69,11 +69,13 @@ class Cluster:
         while time.monotonic() < deadline:
             if self.status().get("state") == "serving":
                 return self
+            if any(process.poll() is not None for process in self.processes):
+                break  # Its log says why.
             time.sleep(0.2)
         logs = "".join((pathlib.Path(self.folder.name) / f"{n}.log").read_text()[-500:]
                        for _, n in self.names)
         self.__exit__()
-        raise RuntimeError(f"the cluster did not start in {START_SECONDS_MAX} s:\n{logs}")
+        raise RuntimeError(f"the cluster did not start (it has {START_SECONDS_MAX} s for it):\n{logs}")
 
     def __exit__(self, *_):
         for process in self.processes:
