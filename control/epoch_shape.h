@@ -21,8 +21,11 @@ namespace lamina::control {
 core::WindowShape WindowShapeOf(const EpochConfig& config);
 
 inline core::PipelineSchedule ScheduleOf(const EpochConfig& config) {
-  return {config.mode, static_cast<uint32_t>(config.compute_nodes.size()),
-          static_cast<uint32_t>(config.layers.size())};
+  const auto layers = static_cast<uint32_t>(config.layers.size());
+  return config.stages.empty()
+             ? core::PipelineSchedule(config.mode,
+                                      static_cast<uint32_t>(config.compute_nodes.size()), layers)
+             : core::PipelineSchedule(config.mode, config.stages, layers);
 }
 
 // The heads that memory node `node` holds of the sequences that are there.
@@ -39,6 +42,12 @@ inline bool Holds(const EpochConfig& config, uint32_t node, uint32_t named) {
 
 // Errors: kInvalidArgument  slots or heads that do not fit the memory nodes or the layers.
 absl::Status CheckShares(const EpochConfig& config);
+
+// The layers that compute node `node` runs.
+core::Stage StageOf(const EpochConfig& config, uint32_t node);
+
+// Errors: kInvalidArgument  stages that do not fit the compute nodes or the layers.
+absl::Status CheckStages(const EpochConfig& config);
 
 // The layer whose queries take the most memory. Requires: at least one layer.
 const AttentionDescriptor& WidestQueries(const std::vector<AttentionDescriptor>& layers);

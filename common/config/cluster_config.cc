@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "common/config/cuda_host.h"
 #include "common/config/enum_names_internal.h"
+#include "common/config/replicas.h"
 #include "common/config/verbs_keys_internal.h"
 #include "common/status_macros.h"
 
@@ -255,10 +256,11 @@ absl::Status CheckValues(const ClusterConfig& config) {
         absl::StrCat("pipeline.lanes: ", config.pipeline.lanes,
                      " contradicts pipeline.mode sequential, which has one lane; set it to 1"));
   }
-  if (config.pipeline.mode == PipelineMode::kSequential && config.compute.size() > 1) {
+  const size_t replicas = ReplicasOf(config).size();
+  if (config.pipeline.mode == PipelineMode::kSequential && replicas > 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat("compute: ", config.compute.size(),
-                     " nodes contradict pipeline.mode sequential, which uses one; remove the "
+        absl::StrCat("compute: ", replicas,
+                     " replicas contradict pipeline.mode sequential, which uses one; remove the "
                      "others or choose rotational or fixed"));
   }
   LAMINA_RETURN_IF_ERROR(
@@ -383,6 +385,7 @@ std::string VerbsConfig::Uri() const {
 absl::Status ClusterConfig::Validate() const {
   LAMINA_RETURN_IF_ERROR(CheckValues(*this));
   LAMINA_RETURN_IF_ERROR(CheckNodes(*this));
+  LAMINA_RETURN_IF_ERROR(CheckReplicas(*this));
   LAMINA_RETURN_IF_ERROR(CheckServed(*this));
   return CheckReachable(*this);
 }
