@@ -64,10 +64,13 @@ absl::StatusOr<std::string> ComputeNode::Configure(const control::EpochConfig& c
   LAMINA_RETURN_IF_ERROR(core::WindowLayout::Check(shape));
   const core::WindowLayout layout(shape);
   LAMINA_RETURN_IF_ERROR(executor_->Prepare(config.rows_max + config.chunk_tokens_max));
-  if (!scratch_.has_value() || scratch_->slots() != config.scratch_tokens) {
+  // Where prompts have nodes of their own, the others need none.
+  const bool prompts = config.prefill_nodes == 0 || control::IsPrefillNode(config, options_.name);
+  const uint32_t scratch_tokens = prompts ? config.scratch_tokens : 1;
+  if (!scratch_.has_value() || scratch_->slots() != scratch_tokens) {
     scratch_.reset();
     absl::StatusOr<kernels::KvArena> scratch =
-        kernels::KvArena::Create(config.layers, config.scratch_tokens);
+        kernels::KvArena::Create(config.layers, scratch_tokens);
     LAMINA_RETURN_IF_ERROR(scratch.status());
     scratch_ = *std::move(scratch);
   }

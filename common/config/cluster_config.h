@@ -22,8 +22,12 @@
 
 namespace lamina {
 
+// What a compute node does: everything, or (prefill.mode dedicated) prompts' chunks alone.
+enum class ComputeRole : uint8_t { kCompute, kPrefill };
+
 struct ComputeNodeConfig {
   std::string name;
+  ComputeRole role = ComputeRole::kCompute;
   std::string host = "localhost";
   std::string device = "cpu";
   std::vector<int> cores;             // "0", "0-3,8"; empty pins nothing.
@@ -127,6 +131,8 @@ struct ClusterConfig {
   absl::Status Validate() const;
 
   const ComputeNodeConfig* FindCompute(absl::string_view name) const;
+  // Compute nodes of that role.
+  uint32_t CountCompute(ComputeRole role) const;
   const MemoryNodeConfig* FindMemory(absl::string_view name) const;
 };
 

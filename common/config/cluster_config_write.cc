@@ -59,7 +59,9 @@ void EmitNodes(YAML::Emitter& out, const ClusterConfig& config) {
   for (const ComputeNodeConfig& node : config.compute) {
     out << YAML::Flow << YAML::BeginMap;
     EmitNode(out, node);
-    out << YAML::Key << "compute_type" << YAML::Value << node.compute_type << YAML::EndMap;
+    out << YAML::Key << "compute_type" << YAML::Value << node.compute_type << YAML::Key << "role"
+        << YAML::Value << std::string(internal::EnumName(internal::kComputeRoles, node.role))
+        << YAML::EndMap;
   }
   out << YAML::EndSeq << YAML::Key << "memory" << YAML::Value << YAML::BeginSeq;
   for (const MemoryNodeConfig& node : config.memory) {

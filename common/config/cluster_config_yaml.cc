@@ -262,7 +262,7 @@ std::vector<Key> ClusterFileReader::ComputeKeys(ComputeNodeConfig& node) const {
   return {{"name", Text(node.name)},         {"host", Text(node.host)},
           {"device", Text(node.device)},     {"cores", Cores(node.cores)},
           {"threads", Number(node.threads)}, {"compute_type", Text(node.compute_type)},
-          {"http", Text(node.http)}};
+          {"http", Text(node.http)},         {"role", Choice(internal::kComputeRoles, node.role)}};
 }
 
 std::vector<Key> ClusterFileReader::MemoryKeys(MemoryNodeConfig& node) const {
@@ -332,7 +332,7 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
   LAMINA_RETURN_IF_ERROR(ReadKeys(root, "", keys));
   if (c.pipeline.lanes == kNotGiven) {
     // One more than replicas: the schedule that leaves nobody idle.
-    const auto replicas = static_cast<uint32_t>(std::max<size_t>(1, c.compute.size()));
+    const uint32_t replicas = std::max(1u, c.CountCompute(ComputeRole::kCompute));
     c.pipeline.lanes = c.pipeline.mode == PipelineMode::kSequential
                            ? 1
                            : std::min({replicas + 1, 8u, std::max(1u, c.limits.running_max)});

@@ -9,6 +9,10 @@
 
 namespace lamina::core {
 
+absl::string_view RoleOf(const Member& member) {
+  return member.is_memory ? "memory" : member.prefill ? "prefill" : "compute";
+}
+
 Membership::Membership(std::vector<Member> expected) : nodes_(std::move(expected)) {}
 
 Member* Membership::Find(const std::string& name) {
@@ -122,7 +126,7 @@ bool Membership::CanForm() const {
     if (!there && !formed_once_) {
       return false;
     }
-    compute = compute || (there && !node.is_memory);
+    compute = compute || (there && !node.is_memory && !node.prefill);
     memory = memory || (there && node.is_memory);
   }
   return compute && memory;
@@ -159,6 +163,19 @@ MembershipAction Membership::Next() {
     return MembershipAction::kServe;
   }
   return MembershipAction::kNone;
+}
+
+std::vector<const Member*> Membership::compute_members() const {
+  std::vector<const Member*> members = Of(false);
+  std::stable_partition(members.begin(), members.end(),
+                        [](const Member* node) { return !node->prefill; });
+  return members;
+}
+
+uint32_t Membership::prefill_members() const {
+  const std::vector<const Member*> members = Of(false);
+  return static_cast<uint32_t>(std::count_if(members.begin(), members.end(),
+                                             [](const Member* node) { return node->prefill; }));
 }
 
 std::vector<const Member*> Membership::Of(bool memory) const {

@@ -10,6 +10,9 @@ namespace lamina::core {
 
 uint32_t PipelineSchedule::ReplicaOf(uint32_t lane, uint64_t step, uint32_t slice,
                                      bool pinned) const {
+  if (IsPrefillLane(lane)) {
+    return PrefillNodeOf(lane);
+  }
   if (mode_ != PipelineMode::kRotational || pinned) {
     return lane % replicas_;
   }
