@@ -212,11 +212,11 @@ struct NodeLink::Impl {
 
   void HandleConfigure(const v1::Configure& proto, NodeHandler& handler) {
     const EpochConfig config = ToEpochConfig(proto);
-    request_log.StartEpoch(OwnMemoryIndex(config, identity), IsPrefillNode(config, identity.name));
-    absl::StatusOr<std::string> region = CheckRoles(config);
-    if (region.ok()) {
-      region = handler.Configure(config);
-    }
+    const absl::Status roles = CheckRoles(config);
+    request_log.StartEpoch(OwnMemoryIndex(config, identity),
+                           roles.ok() && IsPrefillNode(config, identity.name));
+    absl::StatusOr<std::string> region =
+        roles.ok() ? handler.Configure(config) : absl::StatusOr<std::string>(roles);
     if (!region.ok()) {
       LogError("configure epoch ", config.epoch, " failed ", region.status().message());
       Send(FaultMessage(config.epoch, region.status(), identity.name));
