@@ -40,6 +40,9 @@ struct Options {
   std::string kernel;  // Part of a name; empty: the best.
   std::string only;    // Part of a section's name; empty: all.
   std::string json;
+  std::vector<uint32_t> head_dims = {64, 128};
+  std::vector<uint32_t> groups = {1, 3, 4, 8};
+  std::vector<uint32_t> contexts = {256, 1024, 4096};
 };
 
 double Seconds(const std::function<void()>& body) {
@@ -238,9 +241,9 @@ class Bench {
     std::printf("\ndecode from DRAM: KV GB/s, plain read GB/s beside it, share (best)\n");
     std::printf("%9s %6s %8s %6s %8s %8s %14s\n", "head_dim", "group", "context", "rows", "KV",
                 "read", "share");
-    for (const uint32_t head_dim : {64u, 128u}) {
-      for (const uint32_t group : {1u, 3u, 4u, 8u}) {
-        for (const uint32_t context : {256u, 1024u, 4096u}) {
+    for (const uint32_t head_dim : options_.head_dims) {
+      for (const uint32_t group : options_.groups) {
+        for (const uint32_t context : options_.contexts) {
           DecodeOne(head_dim, group, context);
         }
       }
@@ -268,8 +271,8 @@ class Bench {
   // 8 MiB of KV for the whole pool: the bound of arithmetic, not of memory.
   void InCache() {
     std::printf("\ndecode from the last cache: KV GB/s, plain read GB/s\n");
-    for (const uint32_t head_dim : {64u, 128u}) {
-      for (const uint32_t group : {1u, 3u, 4u, 8u}) {
+    for (const uint32_t head_dim : options_.head_dims) {
+      for (const uint32_t group : options_.groups) {
         const AttentionDescriptor d = Describe(head_dim, group == 3 ? 3 : 4, group);
         const size_t bytes = size_t{8} << 20;
         const size_t slots = bytes / (2 * sizeof(BFloat16) * d.kv_width());
@@ -337,8 +340,8 @@ class Bench {
     const double peak = MeasureFmaPeak(0.3);
     std::printf("\nprefill of 512 tokens after 3584: GFLOP/s a core, share of the FMA peak %.0f\n",
                 peak / 1e9);
-    for (const uint32_t head_dim : {64u, 128u}) {
-      for (const uint32_t group : {1u, 3u, 4u, 8u}) {
+    for (const uint32_t head_dim : options_.head_dims) {
+      for (const uint32_t group : options_.groups) {
         const AttentionDescriptor d = Describe(head_dim, group == 3 ? 3 : 4, group);
         const size_t slots = 4096;
         const Batch batch = MakeBatch(arena_, d, slots, Contiguous({4096}), 512);
@@ -382,6 +385,15 @@ int main(int argc, char** argv) {
   app.add_option("--kernel", options.kernel, "AVX2, AVX3 or AVX3_DL; the best if not given");
   app.add_option("--only", options.only, "One section")
       ->check(CLI::IsMember({"decode", "l3", "churn", "prefill"}));
+  app.add_option("--head-dims", options.head_dims, "Head sizes, except of churn")
+      ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("--groups", options.groups, "Query heads of a KV head, except of churn")
+      ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("--contexts", options.contexts, "Tokens of a sequence, for decode")
+      ->delimiter(',')
+      ->capture_default_str();
   app.add_option("--json", options.json, "Also write the figures to this file");
   CLI11_PARSE(app, argc, argv);
   return lamina::bench::Bench(options).Run();

@@ -155,6 +155,8 @@ struct NodeStatus {
   std::string name;
   std::string role;
   std::string state;
+  std::string replica;  // Of a stage; else empty.
+  std::string layers;   // The same: "0-18".
   std::string device;
   std::string transport;
   std::string kernels;
@@ -199,6 +201,7 @@ struct ClusterStatus {
   std::string state;
   std::string model;
   std::string version;
+  std::string stages;  // Of replicas over several nodes, in words: "r0: c0 0-18, c1 19-29, by cost"
   std::string partition;     // How KV is spread, in words; empty before the first epoch.
   std::string prefill;       // Where prompts run: "inline", "dedicated: p0".
   std::string chunk_choice;  // In how many chunks rows leave, and why; empty before the first.

@@ -17,23 +17,29 @@ namespace lamina::compute_node {
 
 absl::StatusOr<std::unique_ptr<ComputeNode>> ComputeNode::Create(
     ComputeNodeOptions options, model::Model model, std::unique_ptr<kernels::Dense> dense,
-    ThreadPool& pool, const ModelWeights::Progress& progress) {
-  std::unique_ptr<ComputeNode> node(
-      new ComputeNode(std::move(options), std::move(model), std::move(dense), pool));
-  absl::StatusOr<ModelWeights> weights = ModelWeights::Load(node->model_, *node->dense_, progress);
-  LAMINA_RETURN_IF_ERROR(weights.status());
-  node->weights_ = *std::move(weights);
+    ThreadPool& pool, ModelWeights::Progress progress) {
+  std::unique_ptr<ComputeNode> node(new ComputeNode(std::move(options), std::move(model),
+                                                    std::move(dense), pool, std::move(progress)));
+  absl::StatusOr<ModelWeights> none =
+      ModelWeights::Load(node->model_, *node->dense_, {}, node->progress_);
+  LAMINA_RETURN_IF_ERROR(none.status());
+  node->weights_ = *std::move(none);
   LAMINA_ASSIGN_OR_RETURN(
       node->executor_, SliceExecutor::Create(node->model_.graph, *node->weights_, *node->dense_));
+  if (!node->options_.is_stage) {
+    LAMINA_RETURN_IF_ERROR(node->LoadStage({.layers = node->executor_->slice_count() - 1}));
+  }
   return node;
 }
 
 ComputeNode::ComputeNode(ComputeNodeOptions options, model::Model model,
-                         std::unique_ptr<kernels::Dense> dense, ThreadPool& pool)
+                         std::unique_ptr<kernels::Dense> dense, ThreadPool& pool,
+                         ModelWeights::Progress progress)
     : options_(std::move(options)),
       model_(std::move(model)),
       dense_(std::move(dense)),
       pool_(pool),
+      progress_(std::move(progress)),
       grammars_(options_.make_grammars, {}) {}
 
 ComputeNode::~ComputeNode() { LeaveEpoch(); }
@@ -59,21 +65,15 @@ absl::StatusOr<std::string> ComputeNode::Configure(const control::EpochConfig& c
   LAMINA_ASSIGN_OR_RETURN(const uint32_t own,
                           control::OwnIndex(config.compute_nodes, options_.name, config.epoch));
   LAMINA_RETURN_IF_ERROR(CheckShapes(config));
+  LAMINA_RETURN_IF_ERROR(control::CheckStages(config));
   core::WindowShape shape = control::WindowShapeOf(config);
   shape.context_row_bytes = executor_->ContextRowBytesMax();
   LAMINA_RETURN_IF_ERROR(core::WindowLayout::Check(shape));
   const core::WindowLayout layout(shape);
+  const core::Stage stage = control::StageOf(config, own);
+  LAMINA_RETURN_IF_ERROR(LoadStage(stage));
   LAMINA_RETURN_IF_ERROR(executor_->Prepare(config.rows_max + config.chunk_tokens_max));
-  // Where prompts have nodes of their own, the others need none.
-  const bool prompts = config.prefill_nodes == 0 || control::IsPrefillNode(config, options_.name);
-  const uint32_t scratch_tokens = prompts ? config.scratch_tokens : 1;
-  if (!scratch_.has_value() || scratch_->slots() != scratch_tokens) {
-    scratch_.reset();
-    absl::StatusOr<kernels::KvArena> scratch =
-        kernels::KvArena::Create(config.layers, scratch_tokens);
-    LAMINA_RETURN_IF_ERROR(scratch.status());
-    scratch_ = *std::move(scratch);
-  }
+  LAMINA_RETURN_IF_ERROR(MakeScratch(config, stage));
   config_ = config;
   LAMINA_RETURN_IF_ERROR(control::TransportFault(MakeRegion(config, layout)));
   worker_ = std::make_unique<StepWorker>(StepWorker::Options{.config = config,

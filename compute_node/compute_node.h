@@ -36,18 +36,29 @@ struct ComputeNodeOptions {
   // For forms of output; runs once, when the first comes.
   model::GrammarCache::Maker make_grammars;
   std::string verbs_uri = "verbs://";  // With this host's options.
+  // It is a stage of a replica: the coordinator says which layers it has, so weights are loaded
+  // with the configuration of an epoch, and kept as long as these stay the same.
+  bool is_stage = false;
 };
 
 class ComputeNode final : public control::NodeHandler {
  public:
-  // Loads the weights. Errors: those of ModelWeights::Load and SliceExecutor::Create.
-  static absl::StatusOr<std::unique_ptr<ComputeNode>> Create(
-      ComputeNodeOptions options, model::Model model, std::unique_ptr<kernels::Dense> dense,
-      ThreadPool& pool, const ModelWeights::Progress& progress);
+  // Loads the weights, unless it is a stage. `progress` is called later too then. Errors: those of
+  // ModelWeights::Load and SliceExecutor::Create.
+  static absl::StatusOr<std::unique_ptr<ComputeNode>> Create(ComputeNodeOptions options,
+                                                             model::Model model,
+                                                             std::unique_ptr<kernels::Dense> dense,
+                                                             ThreadPool& pool,
+                                                             ModelWeights::Progress progress);
   ~ComputeNode() override;
 
   // Results and faults go here; set before the link runs.
   void SetReporter(control::NodeReporter* reporter) { reporter_ = reporter; }
+
+  // Weights that the dense layers work off in a second, in a batch of few rows: some of the layers
+  // are loaded, run, and let go. Takes about a second. Before the link runs.
+  // Errors: those of ModelWeights::Load.
+  absl::StatusOr<double> MeasureDenseSpeed();
 
   uint64_t weight_bytes() const { return weights_->bytes(); }
 
@@ -60,7 +71,12 @@ class ComputeNode final : public control::NodeHandler {
 
  private:
   ComputeNode(ComputeNodeOptions options, model::Model model, std::unique_ptr<kernels::Dense> dense,
-              ThreadPool& pool);
+              ThreadPool& pool, ModelWeights::Progress progress);
+  // Of their linear layers.
+  double WeightsOf(absl::Span<const model::OpId> ops) const;
+  // Loads what the stage needs, if it is not there.
+  absl::Status LoadStage(const core::Stage& stage);
+  absl::Status MakeScratch(const control::EpochConfig& config, const core::Stage& stage);
   absl::Status CheckShapes(const control::EpochConfig& config) const;
   absl::Status MakeRegion(const control::EpochConfig& config, const core::WindowLayout& layout);
   absl::Status OpenPeers(const control::EpochPeers& peers);
@@ -69,7 +85,9 @@ class ComputeNode final : public control::NodeHandler {
   const model::Model model_;
   const std::unique_ptr<kernels::Dense> dense_;
   ThreadPool& pool_;
+  const ModelWeights::Progress progress_;
   std::optional<ModelWeights> weights_;
+  core::Stage loaded_;  // Layers whose weights are there.
   std::unique_ptr<SliceExecutor> executor_;
   control::NodeReporter* reporter_ = nullptr;
   StepCounters counters_;
@@ -80,6 +98,7 @@ class ComputeNode final : public control::NodeHandler {
   std::unique_ptr<transport::Transport> transport_;
   std::unique_ptr<transport::Region> region_;
   std::optional<kernels::KvArena> scratch_;
+  core::Stage scratch_stage_;  // Whose layers it has.
   std::unique_ptr<StepWorker> worker_;
   control::EpochThread thread_;
 };

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "common/config/replicas.h"
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "common/thread_pool.h"
@@ -76,14 +77,22 @@ absl::Status Serve(const control::DaemonFlags& flags) {
                                          .cores = node->cores,
                                          .attention = &kernels::CpuAttention(),
                                          .make_grammars = GrammarMaker(config.model, vocabulary),
-                                         .verbs_uri = config.verbs.Uri()},
+                                         .verbs_uri = config.verbs.Uri(),
+                                         .is_stage = IsStage(config, *node)},
                                         std::move(model), std::move(dense), pool, LogProgress()));
-  LogInfo("weights ", FormatBytes(handler->weight_bytes()));
+  if (handler->weight_bytes() > 0) {
+    LogInfo("weights ", FormatBytes(handler->weight_bytes()));
+  }
+  double dense_speed = 0;
+  if (IsStage(config, *node) && !node->layers.has_value()) {
+    LAMINA_ASSIGN_OR_RETURN(dense_speed, handler->MeasureDenseSpeed());
+  }
   control::NodeLink link(flags.coordinator.empty() ? config.coordinator_listen : flags.coordinator,
                          {.name = flags.name,
                           .device = node->device,
                           .kernels = description,
-                          .model_fingerprint = fingerprint});
+                          .model_fingerprint = fingerprint,
+                          .dense_speed = dense_speed});
   handler->SetReporter(&link);
   std::atomic<bool> attached{false};
   std::unique_ptr<control::HttpServer> http;

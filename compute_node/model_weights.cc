@@ -32,16 +32,16 @@ absl::StatusOr<std::vector<float>> Read(const model::Model& model, model::Weight
 }  // namespace
 
 absl::StatusOr<ModelWeights> ModelWeights::Load(const model::Model& model, kernels::Dense& dense,
+                                                absl::Span<const model::OpId> ops,
                                                 const Progress& progress) {
   ModelWeights weights;
   weights.table_type_ = dense.compute_type();
   weights.linears_.resize(model.graph.ops.size());
   weights.vectors_.resize(model.graph.weights.size());
   weights.tables_.resize(model.graph.weights.size());
-  const size_t ops = model.graph.ops.size();
-  for (model::OpId op = 0; op < ops; ++op) {
-    LAMINA_RETURN_IF_ERROR(weights.LoadOp(model, op, dense));
-    progress(static_cast<double>(op + 1) / static_cast<double>(ops));
+  for (size_t i = 0; i < ops.size(); ++i) {
+    LAMINA_RETURN_IF_ERROR(weights.LoadOp(model, ops[i], dense));
+    progress(static_cast<double>(i + 1) / static_cast<double>(ops.size()));
   }
   return weights;
 }

@@ -2,6 +2,8 @@
 //
 // ModelWeights: the weights of a graph, resident in the form that the kernels take.
 //
+// A node that runs some layers only (a stage) holds the weights of those.
+//
 // Threading: built once; constant afterwards.
 // Memory:    linear weights once in the backend's packed layout; an embedding table once as rows
 // (so a
@@ -15,6 +17,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "common/dtype.h"
 #include "kernels/dense.h"
 #include "model/model.h"
@@ -26,9 +29,10 @@ class ModelWeights {
   // Called while loading, with the share done in [0, 1].
   using Progress = std::function<void(double fraction)>;
 
-  // Reads, dequantises and packs every weight of the graph.
+  // Reads, dequantises and packs the weights of these ops, and no others.
   // Errors: those of ReadWeight(); kResourceExhausted.
   static absl::StatusOr<ModelWeights> Load(const model::Model& model, kernels::Dense& dense,
+                                           absl::Span<const model::OpId> ops,
                                            const Progress& progress);
 
   // Of a LinearOp: its parts stacked. nullptr for other ops.

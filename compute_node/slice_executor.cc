@@ -84,6 +84,14 @@ size_t SliceExecutor::HeadColumnsLikeASlice() const {
   return std::max<size_t>(1, (columns + kStep / 2) / kStep) * kStep;
 }
 
+std::vector<model::OpId> SliceExecutor::OpsOf(uint32_t first, uint32_t end) const {
+  std::vector<model::OpId> ops;
+  for (uint32_t s = first; s < end; ++s) {
+    ops.insert(ops.end(), split_.slices[s].ops.begin(), split_.slices[s].ops.end());
+  }
+  return ops;
+}
+
 absl::Status SliceExecutor::Prepare(size_t rows_max) {
   for (uint32_t s = 0; s < slice_count(); ++s) {
     const bool tail = s + 1 == slice_count();

@@ -60,7 +60,8 @@ class SliceExecutor {
   // Rows that the last slice runs on at once: bounds the memory of the logits.
   static constexpr size_t kTailRows = 64;
 
-  // References must outlive the executor. `head_columns`: of the LM head at once, a multiple of 64;
+  // References must outlive the executor; only slices whose weights are there may run.
+  // `head_columns`: of the LM head at once, a multiple of 64;
   // 0 takes as many as have about the weights of a slice.
   // Errors: kInvalidArgument  the graph does not split.
   static absl::StatusOr<std::unique_ptr<SliceExecutor>> Create(const model::Graph& graph,
@@ -71,11 +72,13 @@ class SliceExecutor {
   // Called after every op: a transport that moves nothing by itself gets on beside long slices.
   void SetBetweenOps(std::function<void()> call) { between_ops_ = std::move(call); }
 
-  // Makes primitives for up to `rows_max` rows.
+  // Makes primitives for up to `rows_max` rows, for the weights that are there.
   absl::Status Prepare(size_t rows_max);
 
   uint32_t slice_count() const { return static_cast<uint32_t>(split_.slices.size()); }
   const model::SplitModel& split() const { return split_; }
+  // The ops of slices [first, end): what they need of the weights.
+  std::vector<model::OpId> OpsOf(uint32_t first, uint32_t end) const;
 
   ValueBuffers MakeBuffers(size_t rows_max) const;  // For slices 0 .. slice_count() - 2.
   ValueBuffers MakeTailBuffers() const;             // For the last slice.

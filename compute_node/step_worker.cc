@@ -24,11 +24,12 @@ StepWorker::StepWorker(const Options& options, SliceExecutor& executor,
       transport_(transport),
       region_(region),
       scratch_(scratch),
+      first_layer_(control::StageOf(options.config, options.node).first_layer),
       pool_(pool),
       reporter_(reporter),
       counters_(counters),
       lanes_(options.config.lanes),
-      turns_(options.config.lanes),
+      turns_(options.config.lanes, /*by_visit=*/!options.config.stages.empty()),
       tail_buffers_(executor.MakeTailBuffers()),
       attention_scratch_(
           options.attention->MakeScratch(control::WidestQueries(options.config.layers),
@@ -202,12 +203,15 @@ void StepWorker::TakePlans() {
 
 void StepWorker::SetReady(Lane& lane) {
   lane.phase = Phase::kReady;
+  if (lane.slice == 0 || NodeOf(lane, lane.slice - 1) != options_.node) {
+    turns_.BeginVisit(IndexOf(lane));
+  }
   turns_.SetReady(IndexOf(lane));
 }
 
 void StepWorker::GoTo(Lane& lane, uint32_t from) {
   lane.slice = from;
-  while (lane.slice < executor_.slice_count() && ReplicaOf(lane, lane.slice) != options_.node) {
+  while (lane.slice < executor_.slice_count() && NodeOf(lane, lane.slice) != options_.node) {
     ++lane.slice;
   }
   lane.away_since = RealClock().Now();
@@ -224,7 +228,7 @@ void StepWorker::GoTo(Lane& lane, uint32_t from) {
     part.pending = part.involved();
   }
   lane.partials_due = by_span() && lane.decode_rows > 0;
-  lane.context_pending = ReplicaOf(lane, lane.slice - 1) != options_.node;
+  lane.context_pending = NodeOf(lane, lane.slice - 1) != options_.node;
   lane.phase = Phase::kAway;
 }
 
@@ -256,7 +260,7 @@ absl::Status StepWorker::RunSlice(Lane& lane, std::string& blamed) {
   transport_.Progress();  // What was sent and is still here.
   executor_.RunAfterSend(lane.slice, Rows(lane), lane.buffers);
   LapOf(lane, control::WorkPart::kBeside, lane.slice);
-  if (ReplicaOf(lane, lane.slice + 1) != options_.node) {
+  if (NodeOf(lane, lane.slice + 1) != options_.node) {
     LAMINA_RETURN_IF_ERROR(SendContext(lane, blamed));
   }
   GoTo(lane, lane.slice + 1);
@@ -269,6 +273,7 @@ void StepWorker::AttendChunks(Lane& lane) {
     return;
   }
   const uint32_t layer = lane.slice;
+  const uint32_t plane = layer - first_layer_;
   const AttentionDescriptor& shape = options_.config.layers[layer];
   const auto qkv = executor_.QkvRows(layer, lane.positions.size(), lane.buffers);
   const auto out = executor_.AttentionRows(layer, lane.positions.size(), lane.buffers);
@@ -276,7 +281,7 @@ void StepWorker::AttendChunks(Lane& lane) {
   for (const Chunk& chunk : lane.chunks) {
     const BFloat16* k = qkv.row(chunk.first_row) + shape.q_width();
     kernels::StoreKv(shape, k, k + shape.kv_width(), qkv.stride, {&chunk.scratch_new, 1},
-                     scratch_.k(layer), scratch_.v(layer), scratch_.head_stride(layer));
+                     scratch_.k(plane), scratch_.v(plane), scratch_.head_stride(plane));
     items_.push_back({.extents = {&chunk.scratch, 1},
                       .first_position = chunk.plan.first_token,
                       .query_tokens = chunk.plan.tokens,
@@ -285,7 +290,7 @@ void StepWorker::AttendChunks(Lane& lane) {
                       .out = out.row(chunk.first_row),
                       .out_stride = out.stride});
   }
-  options_.attention->Attend(shape, scratch_.View(layer), items_, *attention_scratch_, pool_);
+  options_.attention->Attend(shape, scratch_.View(plane), items_, *attention_scratch_, pool_);
   LapOf(lane, control::WorkPart::kChunks, layer);
 }
 

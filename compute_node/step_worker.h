@@ -18,6 +18,11 @@
 // A node for prompts alone (prefill.mode dedicated) has one lane, of chunks, and forgets a sequence
 // once it has sampled its first token; the replicas take that token and go on.
 //
+// A replica may have stages, each on a compute node of its own (coordinator/core/stages.h). To this
+// worker that is another schedule: the next slice runs on another node, which gets the context. So
+// here "replicas" are the other compute nodes. What they get of prompt chunks besides is the
+// attention output, which was computed here.
+//
 // Threading: Run() on one thread; PushPlan() and Stop() from any other.
 // Allocation: per step (plans, results), not per slice.
 // Files: step_worker.cc the loop, slices and sampling; step_worker_begin.cc how a step is laid out;
@@ -137,7 +142,7 @@ class StepWorker {
     core::StepPlan plan;                // Of the step that runs.
     uint32_t slice = 0;                 // Next to run here.
     bool pinned = false;                // The step stays on one replica.
-    bool context_pending = false;       // Of the slice before, from another replica.
+    bool context_pending = false;       // Of the slice before, from another compute node.
     Nanos away_since = 0;
     std::vector<uint32_t> token_ids;
     std::vector<uint32_t> positions;
@@ -202,6 +207,7 @@ class StepWorker {
   size_t StagedRow(const Lane& lane, uint32_t node, uint32_t row) const;
   absl::Status SendPiece(Lane& lane, uint32_t node, uint32_t piece);
   size_t PieceEnd(const Lane& lane, uint32_t node, uint32_t piece) const;
+  std::vector<absl::Span<std::byte>> ContextOf(Lane& lane, uint32_t slice) const;
   absl::Status SendContext(Lane& lane, std::string& blamed);
   absl::Status SendTokens(Lane& lane, const core::StepResult& result, std::string& blamed);
   absl::Status Put(transport::RemoteRegion& peer, control::LinkCounters& link, size_t offset,
@@ -257,13 +263,11 @@ class StepWorker {
   uint64_t UnitValue(const Lane& lane, uint32_t slice) const {
     return layout_.SignalValue(lane.plan.step, slice);
   }
-  uint32_t ReplicaOf(const Lane& lane, uint32_t slice) const {
-    return schedule_.ReplicaOf(lane.plan.lane, lane.plan.step, slice, lane.pinned);
+  uint32_t NodeOf(const Lane& lane, uint32_t slice) const {
+    return schedule_.NodeOf(lane.plan.lane, lane.plan.step, slice, lane.pinned);
   }
   // Of the last slice.
-  uint32_t TailReplicaOf(const Lane& lane) const {
-    return ReplicaOf(lane, executor_.slice_count() - 1);
-  }
+  uint32_t TailNodeOf(const Lane& lane) const { return NodeOf(lane, executor_.slice_count() - 1); }
   uint32_t IndexOf(const Lane& lane) const { return static_cast<uint32_t>(&lane - lanes_.data()); }
   RowInputs Rows(const Lane& lane) const { return {lane.token_ids, lane.positions}; }
 
@@ -273,7 +277,8 @@ class StepWorker {
   SliceExecutor& executor_;
   transport::Transport& transport_;
   transport::Region& region_;
-  kernels::KvArena& scratch_;
+  kernels::KvArena& scratch_;   // Of the layers that run here,
+  const uint32_t first_layer_;  // from this one on.
   ThreadPool& pool_;
   control::NodeReporter& reporter_;
   StepCounters& counters_;

@@ -221,7 +221,7 @@ absl::Status StepWorker::TakeArrivals(std::string& blamed) {
     if (lane.phase == Phase::kElsewhere) {
       const absl::StatusOr<bool> taken = TakeTokens(lane);
       if (!taken.ok()) {
-        blamed = options_.config.compute_nodes[TailReplicaOf(lane)];
+        blamed = options_.config.compute_nodes[TailNodeOf(lane)];
         return taken.status();
       }
     }
@@ -231,7 +231,7 @@ absl::Status StepWorker::TakeArrivals(std::string& blamed) {
     LAMINA_ASSIGN_OR_RETURN(const bool replied, TakeReplies(lane, blamed));
     const absl::StatusOr<bool> context = TakeContext(lane);
     if (!context.ok()) {
-      blamed = options_.config.compute_nodes[ReplicaOf(lane, lane.slice - 1)];
+      blamed = options_.config.compute_nodes[NodeOf(lane, lane.slice - 1)];
       return context.status();
     }
     if (replied && *context) {
@@ -347,7 +347,7 @@ absl::Status StepWorker::WaitForArrivals(std::string& blamed) {
     any_idle =
         any_idle || (lane.phase == Phase::kIdle && schedule_.TakesPart(options_.node, index));
     if (lane.phase == Phase::kElsewhere) {
-      const uint32_t tail = TailReplicaOf(lane);
+      const uint32_t tail = TailNodeOf(lane);
       expect(static_cast<uint8_t>(tail), layout_.token_word(tail, index), lane.plan.step,
              lane.away_since + 2 * options_.peer_deadline);
     }
@@ -356,7 +356,7 @@ absl::Status StepWorker::WaitForArrivals(std::string& blamed) {
     }
     const uint64_t value = UnitValue(lane, lane.slice - 1);
     if (lane.context_pending) {
-      const uint32_t before = ReplicaOf(lane, lane.slice - 1);
+      const uint32_t before = NodeOf(lane, lane.slice - 1);
       expect(static_cast<uint8_t>(before), layout_.context_word(before, index), value,
              lane.away_since + 2 * options_.peer_deadline);
     }

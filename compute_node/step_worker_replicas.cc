@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What replicas tell each other: the context of a lane that moves on, and the tokens of a step.
+// What compute nodes tell each other: the context of a lane that moves on, and the tokens of a
+// step.
 
 #include <algorithm>
 #include <cstring>
@@ -14,34 +15,46 @@
 
 namespace lamina::compute_node {
 
+// What moves on behind slice `slice`: the context of all rows, and the attention outputs of chunks.
+std::vector<absl::Span<std::byte>> StepWorker::ContextOf(Lane& lane, uint32_t slice) const {
+  const size_t rows = lane.positions.size();
+  std::vector<absl::Span<std::byte>> values;
+  for (size_t i = 0; i < executor_.context_count(slice); ++i) {
+    values.push_back(executor_.ContextRows(slice, i, rows, lane.buffers));
+  }
+  if (rows > lane.decode_rows) {
+    const auto out = executor_.AttentionRows(slice, rows, lane.buffers);
+    values.push_back({reinterpret_cast<std::byte*>(out.row(lane.decode_rows)),
+                      (rows - lane.decode_rows) * out.cols * sizeof(BFloat16)});
+  }
+  return values;
+}
+
 // The attention outputs of this slice go to the same replica; whatever comes last makes it ready.
 absl::Status StepWorker::SendContext(Lane& lane, std::string& blamed) {
   const uint32_t index = IndexOf(lane);
-  const uint32_t target = ReplicaOf(lane, lane.slice + 1);
-  const size_t rows = lane.positions.size();
+  const uint32_t target = NodeOf(lane, lane.slice + 1);
   lane.context_header = {.lane = index,
                          .epoch = options_.config.epoch,
                          .step = lane.plan.step,
                          .layer = lane.slice,
-                         .rows = static_cast<uint32_t>(rows),
+                         .rows = static_cast<uint32_t>(lane.positions.size()),
                          .sender = options_.node};
   const transport::SignalUpdate signal{.word = layout_.context_word(options_.node, index),
                                        .value = UnitValue(lane, lane.slice)};
   blamed = options_.config.compute_nodes[target];
   size_t offset = layout_.ContextWindow(options_.node, index);
   const size_t first = offset;
-  const size_t values = executor_.context_count(lane.slice);
+  const std::vector<absl::Span<std::byte>> values = ContextOf(lane, lane.slice);
   const auto header = transport::AsBytes(&lane.context_header, 1);
   control::LinkCounters& link = *compute_links_[target];
   LAMINA_RETURN_IF_ERROR(
-      Put(*replicas_[target], link, offset, header, values == 0 ? &signal : nullptr));
+      Put(*replicas_[target], link, offset, header, values.empty() ? &signal : nullptr));
   offset += header.size();
-  for (size_t i = 0; i < values; ++i) {
-    const absl::Span<const std::byte> bytes =
-        executor_.ContextRows(lane.slice, i, rows, lane.buffers);
-    LAMINA_RETURN_IF_ERROR(
-        Put(*replicas_[target], link, offset, bytes, i + 1 == values ? &signal : nullptr));
-    offset += bytes.size();
+  for (size_t i = 0; i < values.size(); ++i) {
+    LAMINA_RETURN_IF_ERROR(Put(*replicas_[target], link, offset, values[i],
+                               i + 1 == values.size() ? &signal : nullptr));
+    offset += values[i].size();
   }
   blamed.clear();
   CountSent(link, offset - first,
@@ -57,7 +70,7 @@ absl::StatusOr<bool> StepWorker::TakeContext(Lane& lane) {
   }
   const uint32_t index = IndexOf(lane);
   const uint32_t slice = lane.slice - 1;
-  const uint32_t sender = ReplicaOf(lane, slice);
+  const uint32_t sender = NodeOf(lane, slice);
   if (region_.LoadSignal(layout_.context_word(sender, index)) < UnitValue(lane, slice)) {
     return false;
   }
@@ -74,8 +87,7 @@ absl::StatusOr<bool> StepWorker::TakeContext(Lane& lane) {
                                       .sender = sender},
                                      options_.config.compute_nodes[sender]));
   size_t offset = sizeof(header);
-  for (size_t i = 0; i < executor_.context_count(slice); ++i) {
-    const absl::Span<std::byte> bytes = executor_.ContextRows(slice, i, rows, lane.buffers);
+  for (const absl::Span<std::byte> bytes : ContextOf(lane, slice)) {
     std::memcpy(bytes.data(), window + offset, bytes.size());
     offset += bytes.size();
   }
@@ -139,7 +151,7 @@ absl::Status StepWorker::SendTokens(Lane& lane, const core::StepResult& result,
 // Ends the step here, if its tokens have come.
 absl::StatusOr<bool> StepWorker::TakeTokens(Lane& lane) {
   const uint32_t index = IndexOf(lane);
-  const uint32_t sender = TailReplicaOf(lane);
+  const uint32_t sender = TailNodeOf(lane);
   if (region_.LoadSignal(layout_.token_word(sender, index)) < lane.plan.step) {
     return false;
   }

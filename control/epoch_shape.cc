@@ -19,6 +19,7 @@ core::WindowShape WindowShapeOf(const EpochConfig& config) {
       .spans_max = config.span_tokens == 0
                        ? 0
                        : (config.sequence_tokens_max + config.span_tokens - 1) / config.span_tokens,
+      .context_chunk_rows = config.stages.empty() ? 0 : config.chunk_tokens_max,
       .layers = config.layers};
 }
 
@@ -36,6 +37,24 @@ bool IsPrefillNode(const EpochConfig& config, const std::string& name) {
   const auto& nodes = config.compute_nodes;
   return std::find(nodes.end() - static_cast<std::ptrdiff_t>(config.prefill_nodes), nodes.end(),
                    name) != nodes.end();
+}
+
+core::Stage StageOf(const EpochConfig& config, uint32_t node) {
+  return config.stages.empty()
+             ? core::Stage{.replica = node, .layers = static_cast<uint32_t>(config.layers.size())}
+             : config.stages[node];
+}
+
+absl::Status CheckStages(const EpochConfig& config) {
+  if (config.stages.empty()) {
+    return absl::OkStatus();
+  }
+  if (config.stages.size() != config.compute_nodes.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("the configuration of epoch ", config.epoch,
+                                                   " has stages for ", config.stages.size(), " of ",
+                                                   config.compute_nodes.size(), " compute nodes"));
+  }
+  return core::CheckStages(config.stages, static_cast<uint32_t>(config.layers.size()));
 }
 
 core::HeadRange HeadsOf(const EpochConfig& config, const AttentionDescriptor& layer,

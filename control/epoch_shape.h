@@ -21,8 +21,13 @@ namespace lamina::control {
 core::WindowShape WindowShapeOf(const EpochConfig& config);
 
 inline core::PipelineSchedule ScheduleOf(const EpochConfig& config) {
-  return {config.mode, static_cast<uint32_t>(config.compute_nodes.size()) - config.prefill_nodes,
-          static_cast<uint32_t>(config.layers.size()), config.lanes - config.prefill_nodes};
+  const auto layers = static_cast<uint32_t>(config.layers.size());
+  return config.stages.empty()
+             ? core::PipelineSchedule(
+                   config.mode,
+                   static_cast<uint32_t>(config.compute_nodes.size()) - config.prefill_nodes,
+                   layers, config.lanes - config.prefill_nodes)
+             : core::PipelineSchedule(config.mode, config.stages, layers);
 }
 
 // Errors: kInvalidArgument  so many prefill nodes that no node, or no lane, is left to decode.
@@ -45,6 +50,12 @@ inline bool Holds(const EpochConfig& config, uint32_t node, uint32_t named) {
 
 // Errors: kInvalidArgument  slots or heads that do not fit the memory nodes or the layers.
 absl::Status CheckShares(const EpochConfig& config);
+
+// The layers that compute node `node` runs.
+core::Stage StageOf(const EpochConfig& config, uint32_t node);
+
+// Errors: kInvalidArgument  stages that do not fit the compute nodes or the layers.
+absl::Status CheckStages(const EpochConfig& config);
 
 // The layer whose queries take the most memory. Requires: at least one layer.
 const AttentionDescriptor& WidestQueries(const std::vector<AttentionDescriptor>& layers);

@@ -14,6 +14,7 @@
 #include "common/pipeline_mode.h"
 #include "control/node_counters.h"
 #include "coordinator/core/head_shares.h"
+#include "coordinator/core/stages.h"
 #include "coordinator/core/step_plan.h"
 
 namespace lamina::control {
@@ -30,6 +31,9 @@ struct EpochConfig {
   uint32_t sequence_tokens_max = 0;
   std::vector<AttentionDescriptor> layers;
   std::vector<std::string> compute_nodes;
+  // What each compute node runs, where replicas are split into stages. Else empty: each is a
+  // replica by itself.
+  std::vector<core::Stage> stages;
   std::vector<std::string> memory_nodes;
   std::vector<uint32_t> slots;  // Of each memory node.
   // Partition head: what each memory node holds of every sequence. Else empty: a memory node holds
@@ -68,6 +72,9 @@ struct NodeIdentity {
   double bandwidth_bytes_per_second = 0;
   std::string kernels;
   std::string model_fingerprint;
+  // Stages whose layers are to be chosen: weights that the node's dense layers work off in a
+  // second.
+  double dense_speed = 0;
 };
 
 // Threading: every call comes from the link's reader thread, except Counters() (any thread).
@@ -86,7 +93,8 @@ class NodeHandler {
   // Takes the next plan of a lane. Does not wait.
   virtual void TakePlan(core::StepPlan plan) = 0;
 
-  // The coordinator is gone: leaves the epoch. Returns when no data thread works on it any more.
+  // The coordinator is gone, or goes on without this node: leaves the epoch. Returns when no data
+  // thread works on it any more.
   virtual void LeaveEpoch() = 0;
 
   virtual NodeCounters Counters() const = 0;

@@ -53,6 +53,10 @@ EpochConfig ToEpochConfig(const v1::Configure& proto) {
   for (const v1::AttentionDescriptor& layer : proto.layers()) {
     config.layers.push_back(FromProto(layer));
   }
+  for (const v1::ComputeStage& stage : proto.stages()) {
+    config.stages.push_back(
+        {.replica = stage.replica(), .first_layer = stage.first_layer(), .layers = stage.layers()});
+  }
   return config;
 }
 
@@ -75,6 +79,7 @@ v1::NodeMessage HelloMessage(const NodeIdentity& identity) {
   hello->set_device(identity.device);
   hello->set_capacity_bytes(identity.capacity_bytes);
   hello->set_bandwidth_bytes_per_second(identity.bandwidth_bytes_per_second);
+  hello->set_dense_speed(identity.dense_speed);
   hello->set_kernels(identity.kernels);
   hello->set_pid(getpid());
   hello->set_model_fingerprint(identity.model_fingerprint);
@@ -180,6 +185,8 @@ struct NodeLink::Impl {
         request_log.Note(*plan);
         return handler.TakePlan(*std::move(plan));
       }
+      case v1::CoordinatorMessage::kLeave:
+        return handler.LeaveEpoch();
       case v1::CoordinatorMessage::kTrace:
         return HandleTrace(message.trace(), handler.ring());
       case v1::CoordinatorMessage::kPing: {

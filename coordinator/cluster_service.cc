@@ -76,6 +76,11 @@ class NodeStream final : public NodePort {
 
   void Configure(const control::EpochConfig& config) override;
   void Connect(const control::EpochPeers& peers) override;
+  void Leave() override {
+    v1::CoordinatorMessage message;
+    message.mutable_leave();
+    Send(std::move(message));
+  }
   void SendPlan(const core::StepPlan& plan) override {
     v1::CoordinatorMessage message;
     control::ToProto(plan, message.mutable_plan());
@@ -176,6 +181,12 @@ void NodeStream::Configure(const control::EpochConfig& config) {
   for (const std::string& name : config.compute_nodes) {
     proto->add_compute_nodes(name);
   }
+  for (const core::Stage& stage : config.stages) {
+    v1::ComputeStage* added = proto->add_stages();
+    added->set_replica(stage.replica);
+    added->set_first_layer(stage.first_layer);
+    added->set_layers(stage.layers);
+  }
   for (const std::string& name : config.memory_nodes) {
     proto->add_memory_nodes(name);
   }
@@ -271,7 +282,8 @@ void NodeStream::Reactor::HandleHello(const v1::Hello& hello) {
                                    .capacity_bytes = hello.capacity_bytes(),
                                    .bandwidth_bytes_per_second = hello.bandwidth_bytes_per_second(),
                                    .kernels = hello.kernels(),
-                                   .model_fingerprint = hello.model_fingerprint()},
+                                   .model_fingerprint = hello.model_fingerprint(),
+                                   .dense_speed = hello.dense_speed()},
                       .version = hello.version(),
                       .pid = hello.pid()},
                      stream_);
@@ -312,6 +324,8 @@ void ToProto(const NodeReport& report, const std::string& transport, v1::Node* n
   node->set_busy_seconds(report.counters.busy_seconds);
   control::ToProto(report.counters, node->mutable_detail());
   node->set_pid(report.hello.pid);
+  node->set_replica(report.member.replica);
+  node->set_layers(report.layers);
   node->set_bandwidth_bytes_per_second(report.hello.identity.bandwidth_bytes_per_second);
 }
 
@@ -397,6 +411,7 @@ grpc::ServerUnaryReactor* ClusterService::GetStatus(grpc::CallbackServerContext*
   }
   response->set_partition(status.partition);
   response->set_prefill(status.prefill);
+  response->set_stages(status.stages);
   response->set_chunk_choice(status.scheduler.row_chunks.why);
   response->set_lane_choice(status.scheduler.lane_count.why);
   response->set_lane_moves(status.scheduler.lane_moves);

@@ -33,9 +33,18 @@
 
 namespace lamina::coordinator {
 
+// A model replica that several compute nodes hold together.
+struct ReplicaOptions {
+  std::string name;
+  std::vector<std::string> nodes;  // By stage.
+  std::vector<uint32_t> layers;    // Of each stage, as the cluster file says; empty: to be chosen.
+};
+
 struct EngineOptions {
   std::vector<core::Member> nodes;          // Of the cluster file, compute nodes first.
   std::vector<AttentionDescriptor> layers;  // Of the model.
+  std::vector<ReplicaOptions> replicas;     // Those of several nodes.
+  std::vector<double> slice_costs;          // [layers + 1], in weights; for these.
   uint32_t vocabulary = 0;
   std::string model_fingerprint;
   std::vector<std::string> transports = {"shm://"};  // URIs; the first that works for all nodes.
@@ -53,6 +62,7 @@ struct EngineOptions {
 
 struct NodeReport {
   core::Member member;
+  std::string layers;  // Of a stage: "0-18".
   NodeHello hello;
   double busy_share = 0;
   control::NodeCounters counters;
@@ -73,6 +83,7 @@ struct EngineStatus {
   std::vector<PairLink> links;        // As they are measured.
   std::vector<NodeReport> nodes;
   core::SchedulerStats scheduler;
+  std::string stages;     // "r0: c0 0-18, c1 19-29, by cost"
   std::string partition;  // "request"; "head: m0 2, m1 1 of 3 KV heads; ..."
   std::string prefill;    // "inline"; "dedicated: p0"
   double tokens_per_second = 0;

@@ -22,6 +22,7 @@
 #include "coordinator/core/pipeline_schedule.h"
 #include "coordinator/core/sequence_kv.h"
 #include "coordinator/core/serving_bandwidth.h"
+#include "coordinator/core/stages.h"
 #include "coordinator/core/step_reports.h"
 #include "coordinator/core/transport_choice.h"
 #include "coordinator/engine.h"
@@ -64,7 +65,8 @@ struct Engine::Impl {
   std::vector<std::string> memory_names;  // Of the scheduler's epoch, in the plans' order.
   // Partition head: which heads these hold.
   std::optional<core::HeadSplit> head_split;
-  std::string partition;     // As status tells it.
+  std::map<std::string, core::StageSplit> stage_splits;  // By replica; they stay.
+  std::string partition;                                 // As status tells it.
   std::string shares_words;  // The same: by what new sequences are shared out.
   uint32_t lanes_told = 0;   // Of the last choice that was logged.
   std::vector<core::StepPlan> plans;
@@ -92,6 +94,12 @@ struct Engine::Impl {
   // What the scheduler places sequences on: each memory node, or (partition head) all as one.
   absl::StatusOr<std::vector<core::MemoryNodeShare>> SharesOf(
       const std::vector<const core::Member*>& members);
+  // Decides how the layers of replicas with stages are split, where that is not decided yet.
+  absl::Status SplitReplicas();
+  // What a compute node runs, with its replica's index left 0; nothing if it is no stage.
+  std::optional<core::Stage> StageOf(const std::string& node) const;
+  std::vector<core::Stage> StagesOf(const std::vector<const core::Member*>& compute) const;
+  std::string DescribeStages() const;
   std::string DescribePartition(const std::string& words) const;
   std::vector<core::HeadNode> HeadNodesOf(const std::vector<const core::Member*>& members) const;
   control::EpochConfig MakeConfig() const;

@@ -45,7 +45,10 @@ std::vector<std::string> Engine::Impl::NamesOf(const std::vector<const core::Mem
 
 void Engine::Impl::Configure() {
   const std::vector<const core::Member*> memory = membership.memory_members();
-  const auto shares = SharesOf(memory);
+  auto shares = SharesOf(memory);
+  if (const absl::Status split = SplitReplicas(); !split.ok()) {
+    shares = split;
+  }
   if (!shares.ok()) {
     LogError("cannot serve: ", shares.status().message());
     membership.CannotServe(shares.status().message());
@@ -73,9 +76,17 @@ void Engine::Impl::Configure() {
   LogInfo("configuring epoch ", config.epoch, " compute ", absl::StrJoin(config.compute_nodes, ","),
           " memory ", absl::StrJoin(config.memory_nodes, ","), " partition ", partition,
           " prefill ", DescribePrefill(), " transport ", config.transport);
-  for (const core::Member* member : Members()) {
-    nodes.at(member->name).links.clear();
-    nodes.at(member->name).port->Configure(config);
+  const std::vector<const core::Member*> members = Members();
+  for (auto& [name, node] : nodes) {
+    node.links.clear();
+    const bool takes_part =
+        std::any_of(members.begin(), members.end(),
+                    [&name = name](const core::Member* member) { return member->name == name; });
+    if (takes_part) {
+      node.port->Configure(config);
+    } else {
+      node.port->Leave();
+    }
   }
 }
 
@@ -150,6 +161,7 @@ control::EpochConfig Engine::Impl::MakeConfig() const {
   for (const core::Member* member : membership.compute_members()) {
     config.compute_nodes.push_back(member->name);
   }
+  config.stages = StagesOf(membership.compute_members());
   for (const std::string& name : memory_names) {
     config.memory_nodes.push_back(name);
     config.slots.push_back(head_split.has_value() ? head_split->slots : nodes.at(name).slots);

@@ -156,6 +156,16 @@ core::LaneCosts Engine::Impl::CostsOfLanes() const {
   costs.slice_per_row /= slices;
   costs.attention_per_token = head_split.has_value() || speed == 0 ? slowest : 1 / speed;
   costs.replicas = static_cast<uint32_t>(compute.size()) - membership.prefill_members();
+  if (const std::vector<core::Stage> stages = StagesOf(compute); !stages.empty()) {
+    costs.replicas = 0;
+    for (const core::Stage& stage : stages) {
+      costs.replicas = std::max(costs.replicas, stage.replica + 1);
+    }
+    costs.busiest_share = 0;
+    for (const auto& [name, split] : stage_splits) {
+      costs.busiest_share = std::max(costs.busiest_share, split.busiest_share);
+    }
+  }
   costs.measured = true;
   return costs;
 }
@@ -217,6 +227,7 @@ EngineStatus Engine::Impl::Status() {
       .state = draining ? "draining" : membership.Describe(),
       .transport = transport.uri().substr(0, transport.uri().find(':')),
       .scheduler = scheduler.Stats(),
+      .stages = DescribeStages(),
       .partition = shares_words.empty() ? partition : absl::StrCat(partition, "; ", shares_words),
       .prefill = DescribePrefill(),
       .tokens_per_second = TokensPerSecond(),
@@ -232,6 +243,9 @@ EngineStatus Engine::Impl::Status() {
   }
   for (const core::Member& member : membership.all()) {
     NodeReport report{.member = member};
+    if (const std::optional<core::Stage> stage = StageOf(member.name); stage.has_value()) {
+      report.layers = absl::StrCat(stage->first_layer, "-", stage->first_layer + stage->layers - 1);
+    }
     if (const auto node = nodes.find(member.name); node != nodes.end()) {
       report.hello = node->second.hello;
       report.busy_share = node->second.busy_share;

@@ -25,6 +25,7 @@
 #include "coordinator/engine.h"
 #include "coordinator/inference_service.h"
 #include "coordinator/span_file.h"
+#include "coordinator/stage_options.h"
 #include "model/fingerprint.h"
 #include "model/model.h"
 #include "model/tokenizer/tokenizer.h"
@@ -155,6 +156,7 @@ absl::Status Serve(const control::DaemonFlags& flags) {
   LAMINA_ASSIGN_OR_RETURN(const model::Model model, model::OpenModel(config.model));
   LAMINA_ASSIGN_OR_RETURN(const auto tokenizer, model::LoadTokenizer(config.model));
   coordinator::EngineOptions options = MakeOptions(config, model);
+  LAMINA_RETURN_IF_ERROR(coordinator::SettleStages(config, model.graph, options));
   LAMINA_RETURN_IF_ERROR(SettlePartition(config, options));
   LAMINA_RETURN_IF_ERROR(CheckWindows(config, options));
   LAMINA_ASSIGN_OR_RETURN(options.model_fingerprint, model::Fingerprint(model));

@@ -19,6 +19,8 @@ class NodePort {
   virtual ~NodePort() = default;
   virtual void Configure(const control::EpochConfig& config) = 0;
   virtual void Connect(const control::EpochPeers& peers) = 0;
+  // The node has no part in the current epoch.
+  virtual void Leave() = 0;
   virtual void SendPlan(const core::StepPlan& plan) = 0;
   // The node records its timeline for so long.
   virtual void StartTrace(Nanos length) = 0;

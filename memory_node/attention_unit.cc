@@ -65,7 +65,7 @@ absl::Status AttentionWorker::BeginUnit(uint32_t replica, uint32_t lane_index, u
   expected.step = lane.step;
   expected.rows = static_cast<uint32_t>(lane.rows.size());
   expected.kv_rows = lane.chunk_tokens;
-  if (const uint32_t turn = schedule_.ReplicaOf(lane_index, lane.step, layer, lane.pinned);
+  if (const uint32_t turn = schedule_.NodeOf(lane_index, lane.step, layer, lane.pinned);
       turn != replica) {
     counters_.refusals.Count(control::Refusal::kSchedule);
     return absl::InternalError(absl::StrCat("a window of lane ", lane_index, " step ", lane.step,
@@ -223,7 +223,7 @@ absl::Status AttentionWorker::Reply(uint32_t lane_index, const RowChunk& chunk) 
                                        .value = chunk.value};
   const transport::WaitOptions wait{.deadline = RealClock().Now() + options_.peer_deadline,
                                     .abort = &abort_};
-  const uint32_t replica = schedule_.ReplicaOf(lane_index, lane.step, layer + 1, lane.pinned);
+  const uint32_t replica = schedule_.NodeOf(lane_index, lane.step, layer + 1, lane.pinned);
   const absl::Status sent =
       transport::PutAll(transport_, *replies_[replica],
                         layout_.ReplyWindow(options_.node, lane_index, chunk.value) + begin,

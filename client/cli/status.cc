@@ -56,6 +56,9 @@ void PrintStatus(const client::ClusterStatus& status, const std::string& bubbles
               static_cast<unsigned long long>(status.preemptions));
   std::printf("tokens:   %llu generated, %.1f/s in the last 10 s\n",
               static_cast<unsigned long long>(status.tokens_generated), status.tokens_per_second);
+  if (!status.stages.empty()) {
+    std::printf("stages:   %s\n", status.stages.c_str());
+  }
   if (!status.partition.empty()) {
     std::printf("KV:       by %s\n", status.partition.c_str());
   }

@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/config/cuda_host.h"
+#include "common/config/replicas.h"
 #include "common/config/verbs_keys_internal.h"
 #include "common/status_macros.h"
 
@@ -161,6 +162,11 @@ absl::Status CheckRoles(const ClusterConfig& config) {
         "compute: ", prefill, " nodes with role prefill contradict prefill.mode inline, in which ",
         "all compute nodes take prompts; set prefill.mode to dedicated, or remove the role"));
   }
+  if (dedicated && ReplicasOf(config).size() < config.compute.size()) {
+    return absl::UnimplementedError(
+        "prefill.mode: 'dedicated' is not served by this version together with replicas of several "
+        "nodes (compute.N.replica); it serves: inline with these, or dedicated with single nodes");
+  }
   if (prefill == config.compute.size()) {
     return absl::InvalidArgumentError(
         "compute: all nodes have role prefill, so nobody would decode; leave at least one with "
@@ -276,11 +282,11 @@ absl::Status CheckValues(const ClusterConfig& config) {
         absl::StrCat("pipeline.lanes: ", config.pipeline.lanes,
                      " contradicts pipeline.mode sequential, which has one lane; set it to 1"));
   }
-  const uint32_t replicas = config.CountCompute(ComputeRole::kCompute);
+  const size_t replicas = ReplicasOf(config).size() - config.CountCompute(ComputeRole::kPrefill);
   if (config.pipeline.mode == PipelineMode::kSequential && replicas > 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("compute: ", replicas,
-                     " nodes contradict pipeline.mode sequential, which uses one; remove the "
+                     " replicas contradict pipeline.mode sequential, which uses one; remove the "
                      "others or choose rotational or fixed"));
   }
   LAMINA_RETURN_IF_ERROR(
@@ -400,6 +406,7 @@ std::string VerbsConfig::Uri() const {
 absl::Status ClusterConfig::Validate() const {
   LAMINA_RETURN_IF_ERROR(CheckValues(*this));
   LAMINA_RETURN_IF_ERROR(CheckNodes(*this));
+  LAMINA_RETURN_IF_ERROR(CheckReplicas(*this));
   LAMINA_RETURN_IF_ERROR(CheckRoles(*this));
   LAMINA_RETURN_IF_ERROR(CheckServed(*this));
   return CheckReachable(*this);

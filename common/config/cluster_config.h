@@ -25,6 +25,14 @@ namespace lamina {
 // What a compute node does: everything, or (prefill.mode dedicated) prompts' chunks alone.
 enum class ComputeRole : uint8_t { kCompute, kPrefill };
 
+// "0-14": the attentions of a model, counted from 0.
+struct LayerRange {
+  uint32_t first = 0;
+  uint32_t last = 0;  // The last one of them.
+
+  friend bool operator==(const LayerRange&, const LayerRange&) = default;
+};
+
 struct ComputeNodeConfig {
   std::string name;
   ComputeRole role = ComputeRole::kCompute;
@@ -34,6 +42,11 @@ struct ComputeNodeConfig {
   uint32_t threads = 0;               // 0: as many as cores, or 1 without cores.
   std::string compute_type = "bf16";  // bf16 | f32: of weights and activations.
   std::string http;                   // host:port of /metrics and /health. Empty: none.
+  // Nodes that name the same replica hold it together, each a stage of its layers. Empty: the node
+  // is a replica by itself.
+  std::string replica;
+  std::optional<uint32_t> stage;     // From 0 on.
+  std::optional<LayerRange> layers;  // Not given: chosen, by cost and by measured speed.
 };
 
 struct MemoryNodeConfig {

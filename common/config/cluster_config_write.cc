@@ -54,14 +54,28 @@ std::string FormatExactBytes(uint64_t bytes) {
   return absl::StrCat(bytes);
 }
 
+void EmitStage(YAML::Emitter& out, const ComputeNodeConfig& node) {
+  if (!node.replica.empty()) {
+    out << YAML::Key << "replica" << YAML::Value << node.replica;
+  }
+  if (node.stage.has_value()) {
+    out << YAML::Key << "stage" << YAML::Value << *node.stage;
+  }
+  if (node.layers.has_value()) {
+    out << YAML::Key << "layers" << YAML::Value << YAML::DoubleQuoted
+        << absl::StrCat(node.layers->first, "-", node.layers->last);
+  }
+}
+
 void EmitNodes(YAML::Emitter& out, const ClusterConfig& config) {
   out << YAML::Key << "compute" << YAML::Value << YAML::BeginSeq;
   for (const ComputeNodeConfig& node : config.compute) {
     out << YAML::Flow << YAML::BeginMap;
     EmitNode(out, node);
     out << YAML::Key << "compute_type" << YAML::Value << node.compute_type << YAML::Key << "role"
-        << YAML::Value << std::string(internal::EnumName(internal::kComputeRoles, node.role))
-        << YAML::EndMap;
+        << YAML::Value << std::string(internal::EnumName(internal::kComputeRoles, node.role));
+    EmitStage(out, node);
+    out << YAML::EndMap;
   }
   out << YAML::EndSeq << YAML::Key << "memory" << YAML::Value << YAML::BeginSeq;
   for (const MemoryNodeConfig& node : config.memory) {

@@ -16,6 +16,7 @@
 #include "common/config/cluster_config.h"
 #include "common/config/enum_names_internal.h"
 #include "common/config/override_internal.h"
+#include "common/config/replicas.h"
 #include "common/config/verbs_keys_internal.h"
 #include "common/status_macros.h"
 #include "common/string_distance.h"
@@ -60,6 +61,7 @@ class ClusterFileReader {
   ReadValue Size(uint64_t& out) const;
   ReadValue Cores(std::vector<int>& out) const;
   ReadValue Words(std::vector<std::string>& out) const;
+  ReadValue Layers(std::optional<LayerRange>& out) const;
   template <typename Enum, size_t N>
   ReadValue Choice(const internal::EnumNames<Enum, N>& names, Enum& out) const;
   absl::Status RequireScalar(const YAML::Node& node, const std::string& path) const;
@@ -240,6 +242,19 @@ ReadValue ClusterFileReader::Words(std::vector<std::string>& out) const {
   };
 }
 
+// "0-14", or "3" for one.
+ReadValue ClusterFileReader::Layers(std::optional<LayerRange>& out) const {
+  return [this, &out](const YAML::Node& node, const std::string& path) -> absl::Status {
+    LAMINA_RETURN_IF_ERROR(RequireScalar(node, path));
+    const absl::StatusOr<LayerRange> range = ParseLayers(node.Scalar());
+    if (!range.ok()) {
+      return Error(node, path, absl::StrCat(path, ": ", range.status().message()));
+    }
+    out = *range;
+    return absl::OkStatus();
+  };
+}
+
 template <typename Enum, size_t N>
 ReadValue ClusterFileReader::Choice(const internal::EnumNames<Enum, N>& names, Enum& out) const {
   return [this, &names, &out](const YAML::Node& node, const std::string& path) -> absl::Status {
@@ -259,10 +274,17 @@ ReadValue ClusterFileReader::Choice(const internal::EnumNames<Enum, N>& names, E
 }
 
 std::vector<Key> ClusterFileReader::ComputeKeys(ComputeNodeConfig& node) const {
-  return {{"name", Text(node.name)},         {"host", Text(node.host)},
-          {"device", Text(node.device)},     {"cores", Cores(node.cores)},
-          {"threads", Number(node.threads)}, {"compute_type", Text(node.compute_type)},
-          {"http", Text(node.http)},         {"role", Choice(internal::kComputeRoles, node.role)}};
+  return {{"name", Text(node.name)},
+          {"host", Text(node.host)},
+          {"device", Text(node.device)},
+          {"cores", Cores(node.cores)},
+          {"threads", Number(node.threads)},
+          {"compute_type", Text(node.compute_type)},
+          {"http", Text(node.http)},
+          {"replica", Text(node.replica)},
+          {"stage", Number(node.stage)},
+          {"layers", Layers(node.layers)},
+          {"role", Choice(internal::kComputeRoles, node.role)}};
 }
 
 std::vector<Key> ClusterFileReader::MemoryKeys(MemoryNodeConfig& node) const {
@@ -331,11 +353,12 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
                        {"format", Choice(internal::kLogFormats, c.log.format)}})}};
   LAMINA_RETURN_IF_ERROR(ReadKeys(root, "", keys));
   if (c.pipeline.lanes == kNotGiven) {
-    // One more than replicas: the schedule that leaves nobody idle.
-    const uint32_t replicas = std::max(1u, c.CountCompute(ComputeRole::kCompute));
+    // One more than replicas, or two for each stage: the schedules that leave nobody idle.
+    const uint32_t nodes = std::max(1u, c.CountCompute(ComputeRole::kCompute));
+    const uint32_t wanted = ReplicasOf(c).size() < c.compute.size() ? 2 * nodes : nodes + 1;
     c.pipeline.lanes = c.pipeline.mode == PipelineMode::kSequential
                            ? 1
-                           : std::min({replicas + 1, 8u, std::max(1u, c.limits.running_max)});
+                           : std::min({wanted, 8u, std::max(1u, c.limits.running_max)});
     c.pipeline.lanes_auto = c.pipeline.mode != PipelineMode::kSequential;
   }
   return absl::OkStatus();

@@ -35,7 +35,8 @@ double LayerSeconds(const LaneCosts& costs, const LaneWork& work, uint32_t lanes
   const double context = static_cast<double>(work.context_tokens) / lanes;
   const double slice = costs.slice_fixed + costs.slice_per_row * rows;
   const double attention = costs.attention_fixed + costs.attention_per_token * context;
-  return std::max({lanes * slice / costs.replicas, lanes * attention, slice + attention});
+  return std::max(
+      {lanes * slice * costs.busiest_share / costs.replicas, lanes * attention, slice + attention});
 }
 
 LaneCount ChooseLanes(const LaneCountOptions& options, const LaneCosts& costs, const LaneWork& work,

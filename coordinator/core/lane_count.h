@@ -22,7 +22,8 @@ struct LaneCosts {
   double attention_fixed = 0;  // Of an attention on the pool of memory nodes.
   double attention_per_token = 0;  // And for each token of the lane's context.
   uint32_t replicas = 1;
-  bool measured = false;  // Else the others mean nothing.
+  double busiest_share = 1;  // Of a replica's slices on the busiest of its stages.
+  bool measured = false;     // Else the others mean nothing.
 };
 
 // What runs, spread evenly over lanes.

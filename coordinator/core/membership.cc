@@ -8,6 +8,13 @@
 #include "absl/strings/str_join.h"
 
 namespace lamina::core {
+namespace {
+
+bool IsThere(const Member& node) {
+  return node.state != MemberState::kAbsent && node.state != MemberState::kFailed;
+}
+
+}  // namespace
 
 absl::string_view RoleOf(const Member& member) {
   return member.is_memory ? "memory" : member.prefill ? "prefill" : "compute";
@@ -40,7 +47,8 @@ absl::Status Membership::Join(const std::string& name, bool is_memory) {
   }
   member->state = MemberState::kJoined;
   member->problem.clear();
-  changed_ = true;
+  // A stage whose replica is not whole changes nothing. Before the first epoch all are waited for.
+  changed_ = changed_ || !formed_once_ || TakesPart(*member);
   return absl::OkStatus();
 }
 
@@ -49,9 +57,10 @@ void Membership::Leave(const std::string& name) {
   if (member == nullptr || member->state == MemberState::kAbsent) {
     return;
   }
+  const bool waits = IsThere(*member) && !TakesPart(*member);  // For other stages: no loss.
+  changed_ = changed_ || !formed_once_ || !waits;
   member->state = MemberState::kAbsent;
   member->region.clear();
-  changed_ = true;
   if (!CanForm()) {
     phase_ = MembershipPhase::kWaiting;
   }
@@ -118,25 +127,30 @@ bool Membership::StartAnew(const std::string& name, uint64_t epoch) {
   return true;
 }
 
+bool Membership::TakesPart(const Member& node) const {
+  return IsThere(node) && (node.replica.empty() ||
+                           std::all_of(nodes_.begin(), nodes_.end(), [&](const Member& other) {
+                             return other.replica != node.replica || IsThere(other);
+                           }));
+}
+
 bool Membership::CanForm() const {
   bool compute = false;
   bool memory = false;
   for (const Member& node : nodes_) {
-    const bool there = node.state != MemberState::kAbsent && node.state != MemberState::kFailed;
-    if (!there && !formed_once_) {
+    const bool part = TakesPart(node);
+    if (!part && !formed_once_) {
       return false;
     }
-    compute = compute || (there && !node.is_memory && !node.prefill);
-    memory = memory || (there && node.is_memory);
+    compute = compute || (part && !node.is_memory && !node.prefill);
+    memory = memory || (part && node.is_memory);
   }
   return compute && memory;
 }
 
 bool Membership::AllMembers(MemberState least) const {
-  return std::all_of(nodes_.begin(), nodes_.end(), [&](const Member& node) {
-    return node.state == MemberState::kAbsent || node.state == MemberState::kFailed ||
-           node.state >= least;
-  });
+  return std::all_of(nodes_.begin(), nodes_.end(),
+                     [&](const Member& node) { return !TakesPart(node) || node.state >= least; });
 }
 
 MembershipAction Membership::Next() {
@@ -181,8 +195,7 @@ uint32_t Membership::prefill_members() const {
 std::vector<const Member*> Membership::Of(bool memory) const {
   std::vector<const Member*> members;
   for (const Member& node : nodes_) {
-    if (node.is_memory == memory && node.state != MemberState::kAbsent &&
-        node.state != MemberState::kFailed) {
+    if (node.is_memory == memory && TakesPart(node)) {
       members.push_back(&node);
     }
   }
@@ -197,6 +210,9 @@ std::string Membership::Describe() const {
       parts.push_back(absl::StrCat(node.name, " failed: ", node.problem));
     } else if (node.state == MemberState::kAbsent) {
       missing.push_back(node.name);
+    } else if (!TakesPart(node)) {
+      parts.push_back(
+          absl::StrCat(node.name, " waits for the other stages of replica ", node.replica));
     }
   }
   if (phase_ == MembershipPhase::kServing) {

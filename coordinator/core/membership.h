@@ -4,8 +4,9 @@
 //
 // The first epoch waits for every node of the cluster file. When a node is lost, an epoch of those
 // left starts at once, if at least one compute node (of those that decode) and one memory node are
-// among them; when it comes back, an epoch with it. Each epoch goes through preparing (regions are
-// made), connecting (regions are opened) and serving.
+// among them; when it comes back, an epoch with it. Of a replica that several compute nodes hold
+// together (stages) all take part or none: those that are there wait for the others. Each epoch
+// goes through preparing (regions are made), connecting (regions are opened) and serving.
 //
 // Threading: one thread.
 
@@ -27,9 +28,11 @@ struct Member {
   std::string name;
   bool is_memory = false;
   bool prefill = false;  // A compute node that runs prompts' chunks alone.
+  // Compute nodes of one replica take part together or not at all. Empty: a replica by itself.
+  std::string replica = {};
   MemberState state = MemberState::kAbsent;
-  std::string region;   // Descriptor, from kPrepared on.
-  std::string problem;  // Of kFailed.
+  std::string region = {};   // Descriptor, from kPrepared on.
+  std::string problem = {};  // Of kFailed.
 };
 
 // "compute", "prefill" or "memory".
@@ -93,6 +96,8 @@ class Membership {
   std::vector<const Member*> Of(bool memory) const;
   bool CanForm() const;
   bool AllMembers(MemberState least) const;
+  // Whether it is there, and with it all of its replica.
+  bool TakesPart(const Member& node) const;
 
   std::vector<Member> nodes_;
   uint64_t epoch_ = 0;

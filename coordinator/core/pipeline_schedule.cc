@@ -8,6 +8,21 @@
 
 namespace lamina::core {
 
+PipelineSchedule::PipelineSchedule(PipelineMode mode, absl::Span<const Stage> nodes,
+                                   uint32_t layers)
+    : mode_(mode), replicas_(0), layers_(layers) {
+  for (const Stage& node : nodes) {
+    replicas_ = std::max(replicas_, node.replica + 1);
+  }
+  nodes_.resize(size_t{replicas_} * (layers + 1));
+  for (uint32_t i = 0; i < nodes.size(); ++i) {
+    const uint32_t end = nodes[i].first_layer + nodes[i].layers;
+    for (uint32_t slice = nodes[i].first_layer; slice < (end == layers ? end + 1 : end); ++slice) {
+      nodes_[nodes[i].replica * (layers + 1) + slice] = i;
+    }
+  }
+}
+
 uint32_t PipelineSchedule::ReplicaOf(uint32_t lane, uint64_t step, uint32_t slice,
                                      bool pinned) const {
   if (IsPrefillLane(lane)) {
@@ -39,13 +54,15 @@ void LaneTurns::SetReady(uint32_t lane) {
   lanes_[lane].ready_since = ++now_;
 }
 
+std::pair<uint64_t, uint64_t> LaneTurns::RankOf(const Lane& lane) const {
+  return {by_visit_ ? lane.visit : lane.units, lane.ready_since};
+}
+
 std::optional<uint32_t> LaneTurns::Next() {
   std::optional<uint32_t> next;
   for (uint32_t i = 0; i < lanes_.size(); ++i) {
     const Lane& lane = lanes_[i];
-    if (lane.ready_since != 0 &&
-        (!next || std::pair(lane.units, lane.ready_since) <
-                      std::pair(lanes_[*next].units, lanes_[*next].ready_since))) {
+    if (lane.ready_since != 0 && (!next || RankOf(lane) < RankOf(lanes_[*next]))) {
       next = i;
     }
   }

@@ -12,8 +12,15 @@
 //   fixed        lane j stays on replica j mod R and waits for its attention.
 //   sequential   one lane, on replica 0.
 //
+// A replica is one compute node, or several that hold its layers in stages (stages.h): then a slice
+// runs on the replica's node that has its layer. Such a replica works on several lanes at once, one
+// on each stage and others in the pool of memory nodes. With n lanes a step of all of them takes no
+// less than the longest of: n times the busiest stage's slices, n times a lane's attentions, and
+// one lane's slices and attentions after each other. With lanes alike, two for each stage, it takes
+// just that: one runs there while the other's attention is away.
+//
 // A pinned step (one with prompt chunks, whose earlier tokens lie in one replica's scratch) runs as
-// a whole on the lane's home, replica j mod R, in every mode.
+// a whole on the lane's home, replica j mod R, in every mode; on all its stages, if it has several.
 //
 // Compute nodes for prompts alone (prefill.mode dedicated) come behind the replicas, and behind the
 // lanes that rotate there is one lane for each, which has chunks only and stays on its node. Such a
@@ -25,9 +32,12 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "common/pipeline_mode.h"
+#include "coordinator/core/stages.h"
 
 namespace lamina::core {
 
@@ -39,32 +49,46 @@ class PipelineSchedule {
                    uint32_t prefill_lane = UINT32_MAX)
       : mode_(mode), replicas_(replicas), layers_(layers), prefill_lane_(prefill_lane) {}
 
+  // Replicas of several nodes: nodes[i] is what compute node i runs. No prefill lanes. Requires:
+  // CheckStages().
+  PipelineSchedule(PipelineMode mode, absl::Span<const Stage> nodes, uint32_t layers);
+
   uint32_t replicas() const { return replicas_; }
 
   bool IsPrefillLane(uint32_t lane) const { return lane >= prefill_lane_; }
   // Whether compute node `node` (replicas first) runs slices of the lane.
   bool Runs(uint32_t node, uint32_t lane) const {
-    return IsPrefillLane(lane) ? node == PrefillNodeOf(lane) : node < replicas_;
+    return IsPrefillLane(lane) ? node == PrefillNodeOf(lane) : !IsPrefillNode(node);
   }
   // Whether it keeps the lane's tables: it gets its plans and reports its steps.
   bool TakesPart(uint32_t node, uint32_t lane) const {
-    return node < replicas_ || Runs(node, lane);
+    return !IsPrefillNode(node) || Runs(node, lane);
   }
 
   // The replica that runs `slice` (0 to layers) of `step` (from 1) of `lane`.
   uint32_t ReplicaOf(uint32_t lane, uint64_t step, uint32_t slice, bool pinned) const;
+
+  // The compute node that does it.
+  uint32_t NodeOf(uint32_t lane, uint64_t step, uint32_t slice, bool pinned) const {
+    const uint32_t replica = ReplicaOf(lane, step, slice, pinned);
+    return nodes_.empty() ? replica : nodes_[replica * (layers_ + 1) + slice];
+  }
 
   // When unit `unit` (from 0) of `lane` starts in the balanced rotational schedule, in units of
   // (slice time / replicas). Takes every value once over lanes 0 to replicas, from time 0 on.
   uint64_t StartOf(uint32_t lane, uint64_t unit) const { return lane + unit * (replicas_ + 1); }
 
  private:
+  bool IsPrefillNode(uint32_t node) const {
+    return prefill_lane_ != UINT32_MAX && node >= replicas_;
+  }
   uint32_t PrefillNodeOf(uint32_t lane) const { return replicas_ + lane - prefill_lane_; }
 
   PipelineMode mode_;
   uint32_t replicas_;
   uint32_t layers_;
-  uint32_t prefill_lane_;
+  uint32_t prefill_lane_ = UINT32_MAX;
+  std::vector<uint32_t> nodes_;  // [replicas, slices] where replicas have several nodes.
 };
 
 // Who is next on one replica: of the lanes that are ready the one that has run the fewest units
@@ -72,12 +96,19 @@ class PipelineSchedule {
 // schedule's own order. A lane that was idle starts level with the one furthest behind, so that it
 // neither runs alone until it has caught up nor waits; a ready lane waits for at most two units of
 // each other lane.
+//
+// On a stage of a replica it is another: the one whose visit, its way through the layers here,
+// began first. Taking turns, all lanes would go through the stage together, and leave the next one
+// idle until then. The oldest visit waits for nobody but the unit that runs.
 class LaneTurns {
  public:
-  explicit LaneTurns(uint32_t lanes) : lanes_(lanes) {}
+  // `by_visit`: see above.
+  explicit LaneTurns(uint32_t lanes, bool by_visit = false) : lanes_(lanes), by_visit_(by_visit) {}
 
   // Takes part from now on.
   void Begin(uint32_t lane);
+  // Its next unit is the first here behind one that ran elsewhere, or of a step.
+  void BeginVisit(uint32_t lane) { lanes_[lane].visit = ++now_; }
   // Has a unit to run. Requires: Begin() before.
   void SetReady(uint32_t lane);
   // Takes the next lane out of those that are ready; none if none is.
@@ -90,8 +121,13 @@ class LaneTurns {
     bool taking_part = false;
     uint64_t ready_since = 0;  // 0 is not ready.
     uint64_t units = 0;
+    uint64_t visit = 0;
   };
+  // The least is next.
+  std::pair<uint64_t, uint64_t> RankOf(const Lane& lane) const;
+
   std::vector<Lane> lanes_;
+  bool by_visit_;
   uint64_t now_ = 0;
 };
 

@@ -65,7 +65,10 @@ WindowLayout::WindowLayout(WindowShape shape) : shape_(std::move(shape)) {
   reply_window_bytes_ =
       Align(sizeof(WindowHeader) +
             shape_.rows_max * (shape_.spans_max == 0 ? rows.q : shape_.spans_max * rows.partial));
-  context_window_bytes_ = Align(sizeof(WindowHeader) + shape_.rows_max * shape_.context_row_bytes);
+  const size_t chunk_rows = shape_.context_chunk_rows;
+  context_window_bytes_ =
+      Align(sizeof(WindowHeader) + (shape_.rows_max + chunk_rows) * shape_.context_row_bytes +
+            chunk_rows * rows.q);
   token_window_bytes_ = Align(sizeof(WindowHeader) + token_rows_max() * sizeof(TokenEntry));
 }
 

@@ -15,6 +15,7 @@
 //   (with spans, partition token_range: header | own rows x [q | k | v] | other rows x q | kv_rows
 //   x [k | v], and header | partials x [query heads x [out | lse]] f32)
 //   context window header | for each value of the context: rows x value
+//   (with stages: of decode and chunk rows, then chunk rows x [attention output] bf16)
 //   token window   header | rows x TokenEntry
 //
 // A unit is one attention: (step, layer). Units count from 1: (step - 1) * layers + layer + 1,
@@ -74,6 +75,9 @@ struct WindowShape {
   uint32_t plan_ahead = 1;   // Steps of a lane that are planned and not yet done.
   // Partition token_range: spans of a sequence, each answered by a partial. Else 0.
   uint32_t spans_max = 0;
+  // Chunk tokens whose context moves on too, with their attention outputs: where replicas have
+  // stages. Else 0: a step with chunks stays on one node.
+  uint32_t context_chunk_rows = 0;
   // Of the widest context between two slices; known to compute nodes, used by them alone.
   size_t context_row_bytes = 0;
   std::vector<AttentionDescriptor> layers;

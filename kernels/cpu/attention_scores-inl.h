@@ -43,8 +43,11 @@ struct Scores {
   using W = typename Words<D>::W;
   static constexpr size_t kN = hwy::HWY_NAMESPACE::MaxLanes(D());
   static constexpr size_t kParts = canonical::kLanes / kN;
-  // 4 accumulators a row: 16 of 32 registers with AVX-512, 8 of 16 with AVX2.
-  static constexpr uint32_t kRows = kN == 16 ? 4 : 2;
+  static constexpr uint32_t kRows = 4;
+  // Tokens whose accumulators are in registers at once: 16 accumulators of 32 registers with
+  // AVX-512; of 16 registers 8 at most, beside which two tokens of K and a query find room.
+  template <int kCount>
+  static constexpr int kTokensAtOnce = kN == 16 || kCount <= 2 ? 4 : 2;
   // Tokens between changes of row group: their K stays in the first-level cache.
   static constexpr uint32_t kStretch = 16;
 
@@ -101,15 +104,9 @@ struct Scores {
       case 2:
         return RunSize<2>(p, begin, end, first);
       case 3:
-        if constexpr (kRows >= 3) {
-          return RunSize<3>(p, begin, end, first);
-        }
-        break;
+        return RunSize<3>(p, begin, end, first);
       default:
-        if constexpr (kRows >= 4) {
-          return RunSize<4>(p, begin, end, first);
-        }
-        break;
+        return RunSize<4>(p, begin, end, first);
     }
   }
 
@@ -179,48 +176,26 @@ struct Scores {
   static HWY_INLINE void FourTokens(uint32_t head_dim, const uint16_t* const (&tokens)[4],
                                     const uint16_t* const (&ahead)[4], const float* q,
                                     float* scores) {
-    const D d;
+    constexpr int kAtOnce = kTokensAtOnce<kCount>;
     V quads[kCount][kParts];
-    const size_t full = head_dim / 32;
-    const size_t padded_dim = (head_dim + 31) / 32 * 32;
 #pragma GCC unroll 4
     for (size_t part = 0; part < kParts; ++part) {
-      V acc[kCount][4];
+      V pairs[kCount][2];
+#pragma GCC unroll 2
+      for (int first = 0; first < 4; first += kAtOnce) {
+        V acc[kCount][kAtOnce];
+        Dot<kCount, kAtOnce, kPrefetch>(head_dim, part, tokens + first, ahead + first, q, acc);
 #pragma GCC unroll 4
-      for (int r = 0; r < kCount; ++r) {
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; ++i) {
-          acc[r][i] = Zero(d);
-        }
-      }
-#pragma GCC unroll 4
-      for (size_t chunk = 0; chunk < full; ++chunk) {
-        W words[4];
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; ++i) {
-          words[i] = Words<D>::Load(tokens[i] + chunk * 32 + part * 2 * kN);
-          if (kPrefetch && part == 0) {
-            PrefetchLine(ahead[i] + chunk * 32);
+        for (int r = 0; r < kCount; ++r) {
+#pragma GCC unroll 2
+          for (int i = 0; i < kAtOnce; i += 2) {
+            pairs[r][(first + i) / 2] = Pair(acc[r][i], acc[r][i + 1]);
           }
         }
-        MultiplyAdd<kCount>(words, q + chunk * 32 + part * kN, padded_dim, acc);
-      }
-      // The last 16 elements of heads of 16, 48, 80, ...: lanes 0 to 7.
-      if (head_dim % 32 != 0 && part * kN < 8) {
-        W words[4];
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; ++i) {
-          const uint16_t* at = tokens[i] + full * 32 + part * 2 * kN;
-          words[i] = kN == 16 ? Words<D>::LoadHalf(at) : Words<D>::Load(at);
-          if (kPrefetch && part == 0) {
-            PrefetchLine(ahead[i] + full * 32);
-          }
-        }
-        MultiplyAdd<kCount>(words, q + full * 32 + part * kN, padded_dim, acc);
       }
 #pragma GCC unroll 4
       for (int r = 0; r < kCount; ++r) {
-        quads[r][part] = Quads(acc[r]);
+        quads[r][part] = Quads(pairs[r][0], pairs[r][1]);
       }
     }
 #pragma GCC unroll 4
@@ -229,14 +204,74 @@ struct Scores {
     }
   }
 
-  template <int kCount>
-  static HWY_INLINE void MultiplyAdd(const W (&words)[4], const float* q, size_t q_stride,
-                                     V (&acc)[kCount][4]) {
+  // The lanes of one part of q.k, for kAtOnce tokens.
+  template <int kCount, int kAtOnce, bool kPrefetch>
+  static HWY_INLINE void Dot(uint32_t head_dim, size_t part, const uint16_t* const* tokens,
+                             const uint16_t* const* ahead, const float* q,
+                             V (&acc)[kCount][kAtOnce]) {
+    const D d;
+    const size_t full = head_dim / 32;
+    const size_t padded_dim = (head_dim + 31) / 32 * 32;
+#pragma GCC unroll 4
+    for (int r = 0; r < kCount; ++r) {
+#pragma GCC unroll 4
+      for (int i = 0; i < kAtOnce; ++i) {
+        acc[r][i] = Zero(d);
+      }
+    }
+#pragma GCC unroll 4
+    for (size_t chunk = 0; chunk < full; ++chunk) {
+      W words[kAtOnce];
+#pragma GCC unroll 4
+      for (int i = 0; i < kAtOnce; ++i) {
+        words[i] = Words<D>::Load(tokens[i] + chunk * 32 + part * 2 * kN);
+        if (kPrefetch && part == 0) {
+          PrefetchLine(ahead[i] + chunk * 32);
+        }
+      }
+      MultiplyAdd<kCount, kAtOnce>(words, q + chunk * 32 + part * kN, padded_dim, acc);
+    }
+    // The last 16 elements of heads of 16, 48, 80, ...: lanes 0 to 7.
+    if (head_dim % 32 != 0 && part * kN < 8) {
+      W words[kAtOnce];
+#pragma GCC unroll 4
+      for (int i = 0; i < kAtOnce; ++i) {
+        const uint16_t* at = tokens[i] + full * 32 + part * 2 * kN;
+        words[i] = kN == 16 ? Words<D>::LoadHalf(at) : Words<D>::Load(at);
+        if (kPrefetch && part == 0) {
+          PrefetchLine(ahead[i] + full * 32);
+        }
+      }
+      MultiplyAdd<kCount, kAtOnce>(words, q + full * 32 + part * kN, padded_dim, acc);
+    }
+  }
+
+  template <int kCount, int kAtOnce>
+  static HWY_INLINE void MultiplyAdd(const W (&words)[kAtOnce], const float* q, size_t q_stride,
+                                     V (&acc)[kCount][kAtOnce]) {
+    const D d;
+    if constexpr (kAtOnce == 2) {
+      // Two tokens beside each other: each query is loaded once for both.
+      const V even[2] = {Words<D>::Even(words[0]), Words<D>::Even(words[1])};
+      const V odd[2] = {Words<D>::Odd(words[0]), Words<D>::Odd(words[1])};
+#pragma GCC unroll 4
+      for (int r = 0; r < kCount; ++r) {
+        const V q_even = Load(d, q + r * q_stride);
+        acc[r][0] = MulAdd(q_even, even[0], acc[r][0]);
+        acc[r][1] = MulAdd(q_even, even[1], acc[r][1]);
+      }
+#pragma GCC unroll 4
+      for (int r = 0; r < kCount; ++r) {
+        const V q_odd = Load(d, q + r * q_stride + canonical::kLanes);
+        acc[r][0] = MulAdd(q_odd, odd[0], acc[r][0]);
+        acc[r][1] = MulAdd(q_odd, odd[1], acc[r][1]);
+      }
+      return;
+    }
     // One token after the other, so that AVX2 need not keep more than two vectors of K beside the
     // accumulators.
-    const D d;
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < kAtOnce; ++i) {
       const V even = Words<D>::Even(words[i]);
       const V odd = Words<D>::Odd(words[i]);
 #pragma GCC unroll 4
@@ -247,15 +282,17 @@ struct Scores {
     }
   }
 
-  // From the lanes of four tokens to the sums of their quads: block b of the result holds quad b of
-  // the four tokens in order. (l0 + l2) + (l1 + l3), as canonical::SumLanes.
-  static HWY_INLINE V Quads(const V (&acc)[4]) {
+  // From the lanes of four tokens to the sums of their quads, in two steps: block b of the result
+  // holds quad b of the four tokens in order. (l0 + l2) + (l1 + l3), as canonical::SumLanes.
+  static HWY_INLINE V Pair(V a, V b) {
+    const D d;
+    return Add(InterleaveLower(d, a, b), InterleaveUpper(d, a, b));
+  }
+  static HWY_INLINE V Quads(V first, V second) {
     const D d;
     const hwy::HWY_NAMESPACE::Repartition<double, D> d64;
-    const V x = Add(InterleaveLower(d, acc[0], acc[1]), InterleaveUpper(d, acc[0], acc[1]));
-    const V y = Add(InterleaveLower(d, acc[2], acc[3]), InterleaveUpper(d, acc[2], acc[3]));
-    const auto x64 = BitCast(d64, x);
-    const auto y64 = BitCast(d64, y);
+    const auto x64 = BitCast(d64, first);
+    const auto y64 = BitCast(d64, second);
     return Add(BitCast(d, InterleaveLower(d64, x64, y64)),
                BitCast(d, InterleaveUpper(d64, x64, y64)));
   }

@@ -167,7 +167,8 @@ struct Values {
       if (t % kRunTokens == 0 && end - t == kRunTokens && IsRun(p.block, t)) {
         const uint16_t* row = v + p.offsets[t];
         const float* weights = p.weights + t;
-        const uint16_t* next = rows.base + rows.offsets[0] + chunk * 2 * kN;
+        // Each walk over these tokens' columns asks for its part of the lines, in their order.
+        const uint16_t* next = rows.base + rows.offsets[0] + chunk * 2 * kN * kRunTokens;
         const bool prefetch = p.prefetch;
 #pragma GCC unroll 2
         for (uint32_t i = 0; i < kRunTokens; ++i) {
@@ -178,7 +179,7 @@ struct Values {
                 PrefetchLine(next + c * 2 * kN);
               }
             }
-            next += p.head_dim;
+            next += kChunks * 2 * kN;
           }
           Token<kCount, kChunks, kHalf>(row, weights + i, even, odd);
           row += p.head_dim;

@@ -187,6 +187,23 @@ class FailureTest(unittest.TestCase):
             self.assertEqual(len(json.loads(out)["token_ids"]), 4)
             self.assertEqual(self.short(cluster), first)
 
+    def test_a_killed_stage_takes_its_replica_out_and_no_request_with_it(self):
+        compute = [{"name": "c0", "replica": "r0", "stage": 0, "layers": "0-14"},
+                   {"name": "c1", "replica": "r0", "stage": 1, "layers": "15-29"}, {"name": "c2"}]
+        with harness.Cluster(compute=compute) as cluster:
+            first = self.short(cluster)
+            wanted = self.wanted(cluster)
+            answers = self.start_endless(cluster, 2)
+            cluster.kill("c1")
+            cluster.await_true(lambda: "c0 waits for the other stages" in cluster.status()["state"],
+                               "the loss of c1")
+            for answer in answers:
+                self.assertTrue(self.goes_on(cluster, answer, wanted), answer.error)
+                answer.end()
+            cluster.start("c1")
+            cluster.await_state("serving")
+            self.assertEqual(self.short(cluster), first)
+
     def test_a_stopped_node_is_taken_for_dead_and_comes_back(self):
         with harness.Cluster() as cluster:
             first = self.short(cluster)

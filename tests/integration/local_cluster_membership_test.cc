@@ -263,6 +263,7 @@ class RefusalTest : public ::testing::Test {
   struct Port final : coordinator::NodePort {
     void Configure(const control::EpochConfig&) override {}
     void Connect(const control::EpochPeers&) override {}
+    void Leave() override {}
     void SendPlan(const core::StepPlan&) override {}
     void StartTrace(Nanos) override {}
     void CollectTrace(uint64_t) override {}

@@ -40,6 +40,9 @@ struct LocalClusterOptions {
   bool reference_kernels = false;  // Plain loops instead of the fast kernels.
   uint32_t compute_nodes = 1;
   uint32_t prefill_nodes = 0;  // Beside these, "p0", ...
+  // Compute nodes of one replica: c0 to c(stages - 1) are the first, and so on.
+  uint32_t stages = 1;
+  std::vector<uint32_t> stage_layers = {};  // Of each stage; empty: chosen.
   PipelineMode mode = PipelineMode::kRotational;
   uint32_t memory_nodes = 1;
   Partition partition = Partition::kRequest;
@@ -136,6 +139,8 @@ class LocalCluster {
 
   coordinator::Engine& engine() { return *engine_; }
   LocalLink& link(const std::string& name) { return *nodes_.at(name).link; }
+  // Of a compute node, in bytes.
+  uint64_t WeightBytes(const std::string& name) const;
   const control::NodeHandler& handler(const std::string& name) { return *nodes_.at(name).handler; }
   const std::vector<AttentionDescriptor>& layers() const { return layers_; }
 
@@ -160,6 +165,7 @@ class LocalCluster {
   const LocalClusterOptions options_;
   const IdTokenizer tokenizer_;
   std::vector<AttentionDescriptor> layers_;
+  std::vector<double> slice_costs_;
   std::string fingerprint_;
   std::map<std::string, Node> nodes_;
   std::unique_ptr<coordinator::Engine> engine_;

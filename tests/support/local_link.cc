@@ -48,6 +48,10 @@ void LocalLink::Connect(const control::EpochPeers& peers) {
   Post([this, peers] { HandleConnect(peers); });
 }
 
+void LocalLink::Leave() {
+  Post([this] { handler_.LeaveEpoch(); });
+}
+
 void LocalLink::SendPlan(const core::StepPlan& plan) {
   Post([this, plan] { handler_.TakePlan(plan); });
 }

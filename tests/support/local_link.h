@@ -40,6 +40,7 @@ class LocalLink final : public coordinator::NodePort {
 
   void Configure(const control::EpochConfig& config) override;
   void Connect(const control::EpochPeers& peers) override;
+  void Leave() override;
   void SendPlan(const core::StepPlan& plan) override;
   void StartTrace(Nanos length) override;
   void CollectTrace(uint64_t id) override;

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <filesystem>
 #include <limits>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "common/philox.h"
@@ -35,7 +36,9 @@ class Program {
     auto opened = model::OpenModel(directory);
     EXPECT_TRUE(opened.ok()) << opened.status();
     model_ = *std::move(opened);
-    auto weights = ModelWeights::Load(model_, *dense_, [](double) {});
+    std::vector<model::OpId> ops(model_.graph.ops.size());
+    std::iota(ops.begin(), ops.end(), 0);
+    auto weights = ModelWeights::Load(model_, *dense_, ops, [](double) {});
     EXPECT_TRUE(weights.ok()) << weights.status();
     weights_.emplace(*std::move(weights));
     auto executor = SliceExecutor::Create(model_.graph, *weights_, *dense_, /*head_columns=*/64);

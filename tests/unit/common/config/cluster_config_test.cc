@@ -345,6 +345,11 @@ TEST(ClusterConfigTest, PromptsMayHaveNodesOfTheirOwn) {
 
   EXPECT_THAT(ErrorOf("model: m\ncompute: [{name: p0, role: prefill}]\n" + rest),
               AllOf(HasSubstr("INVALID_ARGUMENT"), HasSubstr("nobody would decode")));
+  EXPECT_THAT(
+      ErrorOf("model: m\ncompute: [{name: c0, replica: r, stage: 0}, {name: c1, replica: r, "
+              "stage: 1}, {name: p0, role: prefill}]\n" +
+              rest),
+      AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr("replicas of several nodes")));
   EXPECT_TRUE(Parse("model: m\ncompute: [{name: c0}, {name: p0, role: prefill}]\n" + rest +
                     "pipeline: {mode: sequential}\n")
                   .ok());
@@ -352,9 +357,10 @@ TEST(ClusterConfigTest, PromptsMayHaveNodesOfTheirOwn) {
 
 TEST(ClusterConfigTest, RefusesReplicasThatCannotWorkTogether) {
   const std::string memory = "memory: [{name: m0, capacity: 1GiB}]\n";
-  EXPECT_THAT(ErrorOf("model: m\ncompute: [{name: c0}, {name: c1}]\n" + memory +
-                      "pipeline: {mode: sequential}\n"),
-              AllOf(HasSubstr("INVALID_ARGUMENT"), HasSubstr("2 nodes"), HasSubstr("sequential")));
+  EXPECT_THAT(
+      ErrorOf("model: m\ncompute: [{name: c0}, {name: c1}]\n" + memory +
+              "pipeline: {mode: sequential}\n"),
+      AllOf(HasSubstr("INVALID_ARGUMENT"), HasSubstr("2 replicas"), HasSubstr("sequential")));
   EXPECT_THAT(ErrorOf("model: m\ncompute: [{name: c0}, {name: c1, compute_type: f32}]\n" + memory),
               AllOf(HasSubstr("compute.1.compute_type"), HasSubstr("bf16, that of the other")));
 }
@@ -437,7 +443,7 @@ TEST(ClusterConfigTest, SaysWhenTheFileIsADirectory) {
 }
 
 TEST(ClusterConfigTest, TheExamplesAreValid) {
-  for (const char* name : {"local", "minimal", "eight_cores"}) {
+  for (const char* name : {"local", "minimal", "eight_cores", "stages"}) {
     const auto config =
         LoadClusterConfig(absl::StrCat(LAMINA_SOURCE_DIR, "/deploy/clusters/", name, ".yaml"), {});
     EXPECT_TRUE(config.ok()) << name << ": " << config.status();

@@ -335,5 +335,51 @@ TEST(MembershipRolesTest, PrefillNodesComeLastAndNoEpochFormsOfThemAlone) {
   EXPECT_EQ(members.phase(), MembershipPhase::kWaiting);
 }
 
+// Replica r0 is c0 and c1 together, c2 one by itself.
+TEST(MembershipOfStagesTest, AReplicaTakesPartWholeOrNotAtAll) {
+  Membership members({{.name = "c0", .replica = "r0"},
+                      {.name = "c1", .replica = "r0"},
+                      {.name = "c2"},
+                      {.name = "m0", .is_memory = true}});
+  const auto serve = [&members](const std::vector<std::string>& names) {
+    while (members.Next() != MembershipAction::kNone) {
+      for (const std::string& name : names) {
+        members.Prepared(name, members.epoch(), "region");
+      }
+    }
+    for (const std::string& name : names) {
+      members.Ready(name, members.epoch());
+    }
+    members.Next();
+    return members.phase() == MembershipPhase::kServing;
+  };
+  const auto compute = [&members] {
+    std::vector<std::string> names;
+    for (const Member* member : members.compute_members()) {
+      names.push_back(member->name);
+    }
+    return names;
+  };
+  for (const char* name : {"c0", "c1", "c2"}) {
+    ASSERT_TRUE(members.Join(name, false).ok());
+  }
+  EXPECT_EQ(members.Next(), MembershipAction::kNone);  // m0 is missing.
+  ASSERT_TRUE(members.Join("m0", true).ok());
+  ASSERT_TRUE(serve({"c0", "c1", "c2", "m0"}));
+  EXPECT_THAT(compute(), ElementsAre("c0", "c1", "c2"));
+
+  members.Leave("c1");
+  ASSERT_TRUE(serve({"c2", "m0"}));  // Nobody waits for c0, which has not been asked.
+  EXPECT_THAT(compute(), ElementsAre("c2"));
+  EXPECT_THAT(members.Describe(), HasSubstr("without c1"));
+  EXPECT_THAT(members.Describe(), HasSubstr("c0 waits for the other stages of replica r0"));
+
+  members.Leave("c2");  // c0 alone is no replica.
+  EXPECT_EQ(members.phase(), MembershipPhase::kWaiting);
+  ASSERT_TRUE(members.Join("c1", false).ok());
+  ASSERT_TRUE(serve({"c0", "c1", "m0"}));
+  EXPECT_THAT(compute(), ElementsAre("c0", "c1"));
+}
+
 }  // namespace
 }  // namespace lamina::core

@@ -33,16 +33,42 @@ class Pipeline {
 
   Pipeline(PipelineMode mode, uint32_t replicas, uint32_t lanes, uint32_t layers, Time slice,
            Time attention)
-      : schedule_(mode, replicas, layers),
+      : Pipeline(PipelineSchedule(mode, replicas, layers), LaneTurns(lanes), replicas, lanes,
+                 layers, std::move(slice), std::move(attention)) {}
+  // Replicas of several nodes.
+  Pipeline(absl::Span<const Stage> nodes, uint32_t lanes, uint32_t layers, Time slice,
+           Time attention)
+      : Pipeline(PipelineSchedule(PipelineMode::kRotational, nodes, layers),
+                 LaneTurns(lanes, /*by_visit=*/true), static_cast<uint32_t>(nodes.size()), lanes,
+                 layers, std::move(slice), std::move(attention)) {}
+
+  // When that unit of the lane began.
+  uint64_t StartOf(uint32_t lane, uint64_t unit) const {
+    for (const auto& units : ran) {
+      for (const Unit& one : units) {
+        if (one.lane == lane && one.unit == unit) {
+          return one.start;
+        }
+      }
+    }
+    ADD_FAILURE() << "unit " << unit << " of lane " << lane << " did not run";
+    return 0;
+  }
+
+ private:
+  Pipeline(PipelineSchedule schedule, LaneTurns turns, uint32_t replicas, uint32_t lanes,
+           uint32_t layers, Time slice, Time attention)
+      : schedule_(std::move(schedule)),
         layers_(layers),
         slice_(std::move(slice)),
         attention_(std::move(attention)),
-        turns_(replicas, LaneTurns(lanes)),
+        turns_(replicas, std::move(turns)),
         free_(replicas, 0),
         unit_(lanes, 0),
         ready_(lanes, 0),
         ran(replicas) {}
 
+ public:
   // Lane j's first unit is ready at first_ready(j).
   void Run(const Time& first_ready, uint64_t until) {
     for (uint32_t lane = 0; lane < unit_.size(); ++lane) {
@@ -59,7 +85,11 @@ class Pipeline {
         events_.pop();
         if (lane < unit_.size()) {
           ready_[lane] = now;
-          turns_[ReplicaOf(lane)].SetReady(lane);
+          const uint32_t node = NodeOf(lane, unit_[lane]);
+          if (unit_[lane] % layers_ == 0 || NodeOf(lane, unit_[lane] - 1) != node) {
+            turns_[node].BeginVisit(lane);
+          }
+          turns_[node].SetReady(lane);
         }
       }
       for (uint32_t replica = 0; replica < turns_.size(); ++replica) {
@@ -69,9 +99,8 @@ class Pipeline {
   }
 
  private:
-  uint32_t ReplicaOf(uint32_t lane) const {
-    return schedule_.ReplicaOf(lane, unit_[lane] / layers_ + 1,
-                               static_cast<uint32_t>(unit_[lane] % layers_), false);
+  uint32_t NodeOf(uint32_t lane, uint64_t unit) const {
+    return schedule_.NodeOf(lane, unit / layers_ + 1, static_cast<uint32_t>(unit % layers_), false);
   }
 
   void Dispatch(uint32_t replica, uint64_t now) {
@@ -160,6 +189,126 @@ TEST(PipelineScheduleTest, APinnedStepStaysAtHome) {
   for (uint32_t lane = 0; lane < 5; ++lane) {
     for (uint32_t slice = 0; slice <= 4; ++slice) {
       EXPECT_EQ(schedule.ReplicaOf(lane, 7, slice, true), lane % 3);
+    }
+  }
+}
+
+TEST(PipelineScheduleTest, WithStagesEverySliceRunsWhereItsLayerIs) {
+  Prng random(9);
+  for (uint32_t replicas = 1; replicas <= 3; ++replicas) {
+    const uint32_t layers = 7;
+    std::vector<Stage> nodes;
+    for (uint32_t replica = 0; replica < replicas; ++replica) {
+      for (uint32_t first = 0; first < layers;) {  // Other stages in every replica.
+        const auto count = static_cast<uint32_t>(1 + random.Below(layers - first));
+        nodes.push_back({.replica = replica, .first_layer = first, .layers = count});
+        first += count;
+      }
+    }
+    std::reverse(nodes.begin(), nodes.end());
+    ASSERT_TRUE(CheckStages(nodes, layers).ok());
+    for (const PipelineMode mode : {PipelineMode::kRotational, PipelineMode::kFixed}) {
+      const PipelineSchedule schedule(mode, nodes, layers);
+      const PipelineSchedule whole(mode, replicas, layers);
+      EXPECT_EQ(schedule.replicas(), replicas);
+      for (uint32_t lane = 0; lane < 5; ++lane) {
+        for (uint64_t step = 1; step < 9; ++step) {
+          for (const bool pinned : {false, true}) {
+            for (uint32_t slice = 0; slice <= layers; ++slice) {
+              const Stage& node = nodes[schedule.NodeOf(lane, step, slice, pinned)];
+              EXPECT_EQ(node.replica, whole.NodeOf(lane, step, slice, pinned));
+              const uint32_t layer = std::min(slice, layers - 1);  // The tail is the last stage's.
+              EXPECT_LE(node.first_layer, layer);
+              EXPECT_LT(layer, node.first_layer + node.layers);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// Layers spread as evenly as can be, over one replica.
+std::vector<Stage> EvenStages(uint32_t stages, uint32_t layers) {
+  std::vector<Stage> nodes;
+  for (uint32_t i = 0; i < stages; ++i) {
+    const uint32_t first = i * layers / stages;
+    nodes.push_back({.first_layer = first, .layers = (i + 1) * layers / stages - first});
+  }
+  return nodes;
+}
+
+// One replica of several stages, lanes of one kind. No schedule takes less than the busiest of
+// stages, pool, and one lane by itself; with two lanes for each stage it takes just that.
+TEST(PipelineScheduleTest, StagesReachTheirBound) {
+  using Times = std::pair<uint64_t, uint64_t>;
+  for (uint32_t stages = 1; stages <= 4; ++stages) {
+    const uint32_t layers = 8;
+    const std::vector<Stage> nodes = EvenStages(stages, layers);
+    uint64_t most = 0;
+    for (const Stage& node : nodes) {
+      most = std::max<uint64_t>(most, node.layers);
+    }
+    for (const auto& [slice, attention] :
+         {Times{3, 1}, Times{9, 1}, Times{5, 2}, Times{4, 4}, Times{2, 3}, Times{1, 3}}) {
+      for (uint32_t lanes = 1; lanes <= 8; ++lanes) {
+        SCOPED_TRACE(testing::Message() << stages << " stages, " << lanes << " lanes, slices of "
+                                        << slice << ", attentions of " << attention);
+        Pipeline pipeline(
+            nodes, lanes, layers, [slice = slice](uint32_t) { return slice; },
+            [attention = attention](uint32_t) { return attention; });
+        const uint64_t bound = std::max(
+            {lanes * most * slice, lanes * layers * attention, layers * (slice + attention)});
+        constexpr uint64_t kFirst = 20;  // Lanes that start together have fallen into it by then.
+        constexpr uint64_t kSteps = 40;
+        pipeline.Run([](uint32_t) { return 0; }, (kFirst + kSteps + 1) * 2 * bound);
+        for (uint32_t lane = 0; lane < lanes; ++lane) {
+          const auto taken =
+              static_cast<double>(pipeline.StartOf(lane, (kFirst + kSteps) * layers) -
+                                  pipeline.StartOf(lane, kFirst * layers));
+          const double ratio = taken / static_cast<double>(kSteps * bound);
+          EXPECT_GE(ratio, 1 - 1.0 / kSteps);
+          EXPECT_LE(ratio, lanes >= 2 * stages ? 1 + 1.0 / kSteps : 1.75);
+        }
+      }
+    }
+  }
+}
+
+TEST(PipelineScheduleTest, UnequalLanesAreAllServedOnStagesAndTheOldestVisitFirst) {
+  Prng random(7);
+  for (uint32_t stages = 2; stages <= 4; ++stages) {
+    for (uint32_t lanes = 1; lanes <= 8; ++lanes) {
+      SCOPED_TRACE(testing::Message() << stages << " stages, " << lanes << " lanes");
+      const uint32_t layers = 7;
+      std::vector<uint64_t> slices;
+      std::vector<uint64_t> attentions;
+      for (uint32_t lane = 0; lane < lanes; ++lane) {
+        slices.push_back(1 + random.Below(9));
+        attentions.push_back(1 + random.Below(9));
+      }
+      const std::vector<Stage> nodes = EvenStages(stages, layers);
+      Pipeline pipeline(
+          nodes, lanes, layers, [&](uint32_t lane) { return slices[lane]; },
+          [&](uint32_t lane) { return attentions[lane]; });
+      pipeline.Run([](uint32_t) { return 0; }, 6000);
+
+      std::vector<uint64_t> next(lanes, 0);
+      for (size_t node = 0; node < nodes.size(); ++node) {
+        const auto& units = pipeline.ran[node];
+        for (size_t i = 0; i < units.size(); ++i) {
+          const uint64_t layer = units[i].unit % layers;
+          EXPECT_GE(layer, nodes[node].first_layer);
+          EXPECT_LT(layer, nodes[node].first_layer + nodes[node].layers);
+          uint64_t passed = 0;  // Units of others that began while it was ready.
+          for (size_t before = i; before-- > 0 && units[before].start >= units[i].ready;) {
+            ++passed;
+          }
+          EXPECT_LE(passed, uint64_t{lanes - 1} * nodes[node].layers);
+          next[units[i].lane] = std::max(next[units[i].lane], units[i].unit);
+        }
+      }
+      EXPECT_GT(*std::min_element(next.begin(), next.end()), 20u * layers / lanes);
     }
   }
 }

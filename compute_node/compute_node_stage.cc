@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What of the model a compute node holds: all of it, or the layers of a stage; and how fast the
+// dense layers of a stage are, before it is known which.
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/status_macros.h"
+#include "common/units.h"
+#include "compute_node/compute_node.h"
+#include "control/epoch_shape.h"
+
+namespace lamina::compute_node {
+namespace {
+
+// A small batch: weights are read for few rows, as in decode.
+constexpr size_t kSpeedRows = 16;
+// So many do not stay in a cache, as those of a stage do not.
+constexpr double kSpeedWeights = 64e6;
+constexpr int kSpeedRounds = 5;
+
+}  // namespace
+
+absl::Status ComputeNode::LoadStage(const core::Stage& stage) {
+  if (stage.first_layer == loaded_.first_layer && stage.layers == loaded_.layers) {
+    return absl::OkStatus();
+  }
+  const uint32_t end = stage.first_layer + stage.layers;
+  const bool last = end + 1 == executor_->slice_count();
+  const std::vector<model::OpId> ops = executor_->OpsOf(stage.first_layer, last ? end + 1 : end);
+  loaded_ = {};
+  absl::StatusOr<ModelWeights> none = ModelWeights::Load(model_, *dense_, {}, progress_);
+  LAMINA_RETURN_IF_ERROR(none.status());
+  *weights_ = *std::move(none);  // Not both at once.
+  absl::StatusOr<ModelWeights> weights = ModelWeights::Load(model_, *dense_, ops, progress_);
+  LAMINA_RETURN_IF_ERROR(weights.status());
+  *weights_ = *std::move(weights);
+  loaded_ = stage;
+  LogInfo("layers ", stage.first_layer, "-", end - 1, " of ", executor_->slice_count() - 1,
+          " weights ", FormatBytes(weights_->bytes()));
+  return absl::OkStatus();
+}
+
+absl::Status ComputeNode::MakeScratch(const control::EpochConfig& config,
+                                      const core::Stage& stage) {
+  // Where prompts have nodes of their own, the others need none.
+  const bool prompts = config.prefill_nodes == 0 || control::IsPrefillNode(config, options_.name);
+  const uint32_t tokens = prompts ? config.scratch_tokens : 1;
+  if (scratch_.has_value() && scratch_->slots() == tokens &&
+      scratch_stage_.first_layer == stage.first_layer && scratch_stage_.layers == stage.layers) {
+    return absl::OkStatus();
+  }
+  scratch_.reset();
+  absl::StatusOr<kernels::KvArena> scratch = kernels::KvArena::Create(
+      absl::MakeConstSpan(config.layers).subspan(stage.first_layer, stage.layers), tokens);
+  LAMINA_RETURN_IF_ERROR(scratch.status());
+  scratch_ = *std::move(scratch);
+  scratch_stage_ = stage;
+  return absl::OkStatus();
+}
+
+double ComputeNode::WeightsOf(absl::Span<const model::OpId> ops) const {
+  double weights = 0;
+  for (const model::OpId op : ops) {
+    const model::Op& made = model_.graph.ops[op];
+    if (std::holds_alternative<model::LinearOp>(made.body)) {
+      weights += static_cast<double>(model_.graph.values[made.inputs[0]].width) *
+                 model_.graph.values[made.output].width;
+    }
+  }
+  return weights;
+}
+
+absl::StatusOr<double> ComputeNode::MeasureDenseSpeed() {
+  const uint32_t layers = executor_->slice_count() - 1;
+  const uint32_t first = std::min(1u, layers - 1);  // Slice 0 is shorter than the others.
+  uint32_t end = first + 1;
+  while (end < layers && WeightsOf(executor_->OpsOf(first, end)) < kSpeedWeights) {
+    ++end;
+  }
+  const std::vector<model::OpId> ops = executor_->OpsOf(first, end);
+  absl::StatusOr<ModelWeights> some = ModelWeights::Load(model_, *dense_, ops, [](double) {});
+  LAMINA_RETURN_IF_ERROR(some.status());
+  *weights_ = *std::move(some);
+  LAMINA_RETURN_IF_ERROR(executor_->Prepare(kSpeedRows));
+  ValueBuffers buffers = executor_->MakeBuffers(kSpeedRows);
+  std::vector<uint32_t> ids(kSpeedRows, 0);
+  std::vector<uint32_t> positions(kSpeedRows, 0);
+  double best = 0;
+  for (int round = 0; round < kSpeedRounds; ++round) {
+    const Nanos start = RealClock().Now();
+    for (uint32_t slice = first; slice < end; ++slice) {
+      executor_->RunBeforeSend(slice, {ids, positions}, buffers);
+      executor_->RunAfterSend(slice, {ids, positions}, buffers);
+    }
+    const double seconds = std::max(1e-9, ToSeconds(RealClock().Now() - start));
+    best = std::max(best, WeightsOf(ops) / seconds);
+  }
+  absl::StatusOr<ModelWeights> none = ModelWeights::Load(model_, *dense_, {}, [](double) {});
+  LAMINA_RETURN_IF_ERROR(none.status());
+  *weights_ = *std::move(none);
+  loaded_ = {};
+  LogInfo("dense speed ", absl::StrFormat("%.2f", best / 1e9), "G weights/s over layers ", first,
+          "-", end - 1);
+  return best;
+}
+
+}  // namespace lamina::compute_node

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From the cluster file and the model to the engine's options of replicas with stages.
+
+#pragma once
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/config/cluster_config.h"
+#include "coordinator/engine.h"
+#include "model/graph.h"
+
+namespace lamina::coordinator {
+
+// Weights of the linear layers of each slice: what a row costs there. Errors: those of the
+// splitter.
+absl::StatusOr<std::vector<double>> SliceCosts(const model::Graph& graph);
+
+// Fills in replicas, their nodes' membership and slice_costs; nothing without stages.
+// Errors: kInvalidArgument  layers that the model does not have, or that are left out at its end;
+//                           more stages than layers.
+absl::Status SettleStages(const ClusterConfig& config, const model::Graph& graph,
+                          EngineOptions& options);
+
+}  // namespace lamina::coordinator
