@@ -186,6 +186,34 @@ TEST(StagesTest, AStageHoldsTheWeightsOfItsLayersAlone) {
   EXPECT_EQ(status.nodes[1].member.replica, "r0");
 }
 
+// One replica's second stage is three times as fast as its first; the other replica's are alike.
+// Both splits are found for the layers and the LM head, and stay over epochs.
+TEST(StagesTest, AFasterNodeGetsMoreLayers) {
+  RandomModelSpec model = SmallModel();
+  model.layers = 8;
+  LocalClusterOptions options{.model = model, .chunk_tokens = 32};
+  const std::unique_ptr<LocalCluster> one = MakeCluster(options);
+  options.compute_nodes = 4;
+  options.stages = 2;
+  options.lanes = 4;
+  options.dense_speeds = {1e9, 3e9, 2e9, 2.1e9};
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+  const std::vector<GenerateSpec> specs = LongRequests(4);
+  const std::vector<GenerateResult> expected = one->GenerateMany(specs);
+
+  ExpectSame(cluster->GenerateMany(specs), expected);
+  const coordinator::EngineStatus status = cluster->engine().GetStatus();
+  EXPECT_EQ(status.stages,
+            "r0: c0 0-1, c1 2-7, by cost and measured speed: c0 0.50, c1 1.50; "
+            "r1: c2 0-4, c3 5-7, by cost and measured speed: c2 1.00, c3 1.00");
+  EXPECT_GT(cluster->WeightBytes("c1"), cluster->WeightBytes("c3"));
+  cluster->Detach("c3");
+  EXPECT_TRUE(cluster->WaitForEpoch(status.epoch + 1).ok());
+  EXPECT_EQ(cluster->engine().GetStatus().stages, status.stages);
+  ExpectSame(cluster->GenerateMany(specs), expected);
+}
+
 // What is left of a replica waits; the other one goes on, and recomputes what ran there.
 TEST(StagesTest, AReplicaTakesPartWholeOrNotAtAll) {
   const std::unique_ptr<LocalCluster> cluster = MakeCluster({.model = FiveLayers(SmallModel()),
