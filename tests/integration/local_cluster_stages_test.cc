@@ -4,6 +4,8 @@
 // of the own layers, and all of a replica's nodes or none.
 
 #include "absl/strings/str_cat.h"
+#include "kernels/attention.h"
+#include "memory_node/memory_node.h"
 #include "tests/integration/cluster_test_util.h"
 #include "transport/fake/fake_network.h"
 
@@ -212,6 +214,25 @@ TEST(StagesTest, AFasterNodeGetsMoreLayers) {
   EXPECT_TRUE(cluster->WaitForEpoch(status.epoch + 1).ok());
   EXPECT_EQ(cluster->engine().GetStatus().stages, status.stages);
   ExpectSame(cluster->GenerateMany(specs), expected);
+}
+
+// What comes from the coordinator is not believed.
+TEST(StagesTest, NodesRefuseStagesThatDoNotHaveEveryLayerOnce) {
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(
+      {.model = FiveLayers(SmallModel()), .compute_nodes = 2, .stages = 2, .stage_layers = {2, 3}});
+  ASSERT_NE(cluster, nullptr);
+  const control::EpochConfig good = cluster->link("m0").config();
+  ThreadPool pool({.threads = 1});
+  memory_node::MemoryNode node({.name = "m0", .kernel = &kernels::CpuAttention()}, pool);
+  EXPECT_TRUE(node.Configure(good).ok());
+  std::vector<control::EpochConfig> bad(4, good);
+  bad[0].stages.pop_back();
+  bad[1].stages[1].first_layer = 1;
+  bad[2].stages[1].layers = 7;
+  bad[3].stages[1].replica = 1000;
+  for (const control::EpochConfig& config : bad) {
+    EXPECT_EQ(node.Configure(config).status().code(), absl::StatusCode::kInvalidArgument);
+  }
 }
 
 // What is left of a replica waits; the other one goes on, and recomputes what ran there.

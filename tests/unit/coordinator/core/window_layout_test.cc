@@ -203,6 +203,12 @@ TEST(WindowLayoutTest, CheckRefusesZerosAndHugeWindows) {
   const absl::Status status = WindowLayout::Check(huge);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("running_max"));
+  WindowShape wide = good;  // The context of 2 million chunk tokens, from each compute node.
+  wide.compute_nodes = 4;
+  wide.context_row_bytes = 16 << 10;
+  wide.context_chunk_rows = 2 << 20;
+  EXPECT_THAT(std::string(WindowLayout::Check(wide).message()),
+              ::testing::HasSubstr("context windows between compute nodes"));
 }
 
 // --- Headers ---
