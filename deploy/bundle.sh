@@ -27,7 +27,7 @@ while [[ $# -gt 0 ]]; do
 done
 $cuda || usage_error "say --cuda: there is no other bundle"
 build=$REPO/build/cuda
-for program in "$build/tests/cuda_gpu_test" "$build/bin/lamina-gpu-bench"; do
+for program in "$build/tests/cuda_gpu_test" "$build/tests/cuda_node_gpu_test" "$build/bin/lamina-gpu-bench"; do
   [[ -x $program ]] || fail "$program is not built; build it: deploy/build_cuda.sh"
 done
 if [[ -e $out ]]; then
@@ -36,7 +36,7 @@ if [[ -e $out ]]; then
 fi
 
 mkdir -p "$out/gpu" "$out/bin" "$out/lib" "$out/deploy"
-cp "$build/tests/cuda_gpu_test" "$build/bin/lamina-gpu-bench" "$out/gpu/"
+cp "$build/tests/cuda_gpu_test" "$build/tests/cuda_node_gpu_test" "$build/bin/lamina-gpu-bench" "$out/gpu/"
 for program in lamina lamina-coordinator lamina-compute lamina-memory; do
   [[ ! -x $build/bin/$program ]] || cp "$build/bin/$program" "$out/bin/"
 done

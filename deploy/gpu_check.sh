@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Checks the CUDA kernels on the GPU of this machine and measures them: device facts, unit tests,
-# attention as a share of the copy bandwidth, dense layers against cuBLASLt's free choice, polling
-# round trips. Each step writes its own file when it is done, so what finished is kept when the rest
-# is cut off.
+# clusters with memory nodes on the GPU, attention as a share of the copy bandwidth, dense layers
+# against cuBLASLt's free choice, polling round trips. Each step writes its own file when it is done,
+# so what finished is kept when the rest is cut off.
 #
 # usage: deploy/gpu_check.sh [--step S]... [--out DIR] [--limit SECONDS] [--list] [--help]
-#   --step S         only this step; repeat for more: facts, tests, attention, linear, polling
+#   --step S         only this step; repeat for more: facts, tests, nodes, attention, linear, polling
 #   --out DIR        where results go (default: gpu_check in the working directory)
 #   --limit SECONDS  for each step (default: 90, so that all end within 8 minutes)
 #   --list           print the steps
@@ -18,7 +18,7 @@ set -euo pipefail
 # shellcheck source=deploy/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-all_steps=(facts tests attention linear polling)
+all_steps=(facts tests nodes attention linear polling)
 steps=()
 out=gpu_check
 limit=90
@@ -45,12 +45,14 @@ done
 if [[ -x $REPO/run && -d $REPO/gpu ]]; then
   run=("$REPO/run")
   test_program=gpu/cuda_gpu_test
+  node_program=gpu/cuda_node_gpu_test
   bench_program=gpu/lamina-gpu-bench
 else
   run=(env)
   test_program=$REPO/build/cuda/tests/cuda_gpu_test
+  node_program=$REPO/build/cuda/tests/cuda_node_gpu_test
   bench_program=$REPO/build/cuda/bin/lamina-gpu-bench
-  for program in "$test_program" "$bench_program"; do
+  for program in "$test_program" "$node_program" "$bench_program"; do
     [[ -x $program ]] || fail "$program is not built; build it: deploy/build_cuda.sh"
   done
 fi
@@ -60,13 +62,14 @@ out=$(cd "$out" && pwd)
 
 # One step; its JSON object goes to STEP.json. Returns the program's exit status.
 run_step() {
-  local step=$1 status=0 started=$SECONDS
+  local step=$1 status=0 started=$SECONDS program=$test_program
   case $step in
-    tests)
-      timeout --kill-after=5 "$limit" "${run[@]}" "$test_program" --gtest_brief=1 \
-        "--gtest_output=json:$out/tests.gtest.json" > "$out/tests.log" 2>&1 || status=$?
-      if [[ -f $out/tests.gtest.json ]]; then
-        python3 - "$out/tests.gtest.json" > "$out/tests.json.part" <<'PY'
+    tests | nodes)
+      [[ $step == tests ]] || program=$node_program
+      timeout --kill-after=5 "$limit" "${run[@]}" "$program" --gtest_brief=1 \
+        "--gtest_output=json:$out/$step.gtest.json" > "$out/$step.log" 2>&1 || status=$?
+      if [[ -f $out/$step.gtest.json ]]; then
+        python3 - "$out/$step.gtest.json" > "$out/$step.json.part" <<'PY'
 import json, sys
 
 report = json.load(open(sys.argv[1]))
@@ -105,9 +108,10 @@ for step in sys.argv[2:]:
 if "facts" in results:
     f = results["facts"]
     print(f"device      {f['name']}, compute capability {f['compute_capability']}, copy {f['copy_gb_per_s']} GB/s")
-if "tests" in results:
-    t = results["tests"]
-    print(f"tests       {t['tests']} run, {t['failures']} failed {' '.join(t['failed'])}")
+for step in ("tests", "nodes"):
+    if step in results:
+        t = results[step]
+        print(f"{step:12}{t['tests']} run, {t['failures']} failed {' '.join(t['failed'])}")
 for s in results.get("attention", {}).get("shapes", []):
     print(f"attention   group {s['group']}: {s['gb_per_s']} GB/s, {s['share_of_copy']:.3f} of copy (aim 0.92)")
 for s in results.get("linear", {}).get("shapes", []):

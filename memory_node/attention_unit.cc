@@ -98,13 +98,14 @@ absl::Status AttentionWorker::ServePiece(uint32_t replica, uint32_t lane_index, 
                                  layout_.QueryWindow(replica, lane_index, value) +
                                  lane.query_bytes};
   if (!queries) {
-    lane.query_bytes += Store(lane, chunk);
+    LAMINA_ASSIGN_OR_RETURN(const size_t stored, Store(lane, chunk));
+    lane.query_bytes += stored;
     Lap(control::WorkPart::kStore, lane_index, value, replica);
   }
-  const uint64_t read = Attend(lane, chunk,
-                               queries             ? Tokens::kClosed
-                               : chunk.query_first ? Tokens::kOpen
-                                                   : Tokens::kAll);
+  LAMINA_ASSIGN_OR_RETURN(const uint64_t read, Attend(lane, chunk,
+                                                      queries             ? Tokens::kClosed
+                                                      : chunk.query_first ? Tokens::kOpen
+                                                                          : Tokens::kAll));
   Lap(control::WorkPart::kAttend, lane_index, value, replica, read);
   if (!queries) {
     LAMINA_RETURN_IF_ERROR(Reply(lane_index, chunk));
@@ -131,29 +132,35 @@ absl::Status AttentionWorker::EndUnit(uint32_t replica, uint32_t lane_index) {
 
 // Copies k and v of the chunk's rows from the window into their slots, and with the last one those
 // of prompt chunks. Returns how many bytes of the window that was.
-size_t AttentionWorker::Store(const Lane& lane, const RowChunk& chunk) {
+absl::StatusOr<size_t> AttentionWorker::Store(const Lane& lane, const RowChunk& chunk) {
   const uint32_t layer = layout_.LayerOf(chunk.value);
   const AttentionDescriptor& shape = layers_[layer];
+  kv_rows_.clear();
   RowPlaces places(chunk, shape);
   for (const Row& row : chunk.rows) {
     if (row.own) {
-      kernels::StoreKv(shape, places.kv(), places.kv() + shape.kv_width(), shape.qkv_width(),
-                       {&row.slot, 1}, arena_.k(layer), arena_.v(layer), arena_.head_stride(layer));
+      kv_rows_.push_back({.k = places.kv(),
+                          .v = places.kv() + shape.kv_width(),
+                          .stride = shape.qkv_width(),
+                          .slots = {&row.slot, 1}});
     }
     places.Next(row);
   }
   const BFloat16* end = chunk.rows.empty() ? places.q() : places.end();
   for (size_t i = 0; chunk.last && i < lane.chunks.size(); ++i) {
     const Chunk& prompt = lane.chunks[i];
-    kernels::StoreKv(shape, end, end + shape.kv_width(), 2 * shape.kv_width(), prompt.slots,
-                     arena_.k(layer), arena_.v(layer), arena_.head_stride(layer));
+    kv_rows_.push_back({.k = end,
+                        .v = end + shape.kv_width(),
+                        .stride = 2 * shape.kv_width(),
+                        .slots = prompt.slots});
     end += size_t{prompt.tokens} * 2 * shape.kv_width();
   }
+  LAMINA_RETURN_IF_ERROR(device_.Store(layer, kv_rows_));
   return static_cast<size_t>(reinterpret_cast<const std::byte*>(end) - chunk.window);
 }
 
 // Returns how many bytes of KV it has read.
-uint64_t AttentionWorker::Attend(Lane& lane, const RowChunk& chunk, Tokens tokens) {
+absl::StatusOr<uint64_t> AttentionWorker::Attend(Lane& lane, const RowChunk& chunk, Tokens tokens) {
   const uint32_t layer = layout_.LayerOf(chunk.value);
   const AttentionDescriptor& shape = layers_[layer];
   items_.clear();
@@ -162,7 +169,7 @@ uint64_t AttentionWorker::Attend(Lane& lane, const RowChunk& chunk, Tokens token
       spans() ? CollectSpanRows(lane, chunk, tokens) : CollectItems(lane, chunk, tokens);
   const uint64_t bytes = context * 2 * shape.kv_width() * sizeof(BFloat16);
   if (!items_.empty()) {
-    options_.kernel->Attend(shape, arena_.View(layer), items_, *scratch_, pool_);
+    LAMINA_RETURN_IF_ERROR(device_.Attend(layer, items_));
     control::AddTo(counters_.kv_bytes_read, bytes);
   }
   if (tokens == Tokens::kOpen && !cut_rows_.empty()) {

@@ -2,6 +2,7 @@
 #include "memory_node/attention_worker.h"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 #include <utility>
 
@@ -25,7 +26,7 @@ constexpr Nanos kMeasuringMax = Seconds(60);
 }  // namespace
 
 AttentionWorker::AttentionWorker(const Options& options, transport::Transport& transport,
-                                 transport::Region& region, kernels::KvArena& arena,
+                                 transport::Region& region, kernels::KvDevice& device,
                                  ThreadPool& pool, WorkerCounters& counters)
     : options_(options),
       layers_(control::LayersOf(options.config, options.node)),
@@ -33,20 +34,34 @@ AttentionWorker::AttentionWorker(const Options& options, transport::Transport& t
       schedule_(control::ScheduleOf(options.config)),
       transport_(transport),
       region_(region),
-      arena_(arena),
+      device_(device),
       pool_(pool),
       counters_(counters),
-      lanes_(options.config.lanes),
-      scratch_(options.kernel->MakeScratch(control::WidestQueries(layers_), 1,
-                                           options.config.sequence_tokens_max, pool.threads())) {
+      lanes_(options.config.lanes) {
   for (Lane& lane : lanes_) {
     lane.reply.resize(layout_.reply_window_bytes());
   }
   items_.reserve(options.config.rows_max * std::max(1u, layout_.shape().spans_max));
+  kv_rows_.reserve(options.config.rows_max + 1);
   for (const std::string& name : options.config.compute_nodes) {
     links_.push_back(counters.meter.Link(name));
   }
   conditions_.resize(layout_.query_words());
+}
+
+kernels::KvDeviceOptions AttentionWorker::DeviceOptions(const control::EpochConfig& config,
+                                                        std::vector<AttentionDescriptor> layers,
+                                                        uint32_t slots) {
+  const uint32_t blocks =
+      (config.sequence_tokens_max + kernels::kBlockTokens - 1) / kernels::kBlockTokens;
+  // A row's spans, or its full blocks as aligned spans and the rest.
+  const uint32_t items_of_row = std::max(control::WindowShapeOf(config).spans_max,
+                                         static_cast<uint32_t>(std::bit_width(blocks)) + 1);
+  return {.layers = std::move(layers),
+          .slots = slots,
+          .context_tokens_max = config.sequence_tokens_max,
+          .items_max = config.rows_max * items_of_row,
+          .store_tokens_max = config.rows_max + config.chunk_tokens_max};
 }
 
 // A transport may read the source of a put until the view of its target is gone.
@@ -78,6 +93,7 @@ Nanos AttentionWorker::Lap(control::WorkPart part, uint32_t lane, uint64_t value
 }
 
 absl::Status AttentionWorker::Run(std::string& blamed) {
+  LAMINA_RETURN_IF_ERROR(device_.Begin());
   for (Lane& lane : lanes_) {
     LAMINA_RETURN_IF_ERROR(control::TransportFault(
         transport_.RegisterSource(lane.reply, transport::MemoryKind::kHost)));
@@ -252,10 +268,10 @@ absl::Status AttentionWorker::ApplyTables(const core::StepPlan& plan) {
       LAMINA_RETURN_IF_ERROR(GrantToSpan(found->second, grant));
       continue;
     }
-    if (extent.tokens == 0 || extent.first_slot >= arena_.slots() ||
-        extent.tokens > arena_.slots() - extent.first_slot) {
+    if (extent.tokens == 0 || extent.first_slot >= device_.slots() ||
+        extent.tokens > device_.slots() - extent.first_slot) {
       return absl::InternalError(absl::StrCat("plan grants slots [", extent.first_slot, ", +",
-                                              extent.tokens, ") of an arena of ", arena_.slots()));
+                                              extent.tokens, ") of an arena of ", device_.slots()));
     }
     if (spans()) {
       LAMINA_RETURN_IF_ERROR(GrantToSpan(found->second, grant));

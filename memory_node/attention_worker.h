@@ -39,7 +39,7 @@
 #include "coordinator/core/step_plan.h"
 #include "coordinator/core/window_layout.h"
 #include "kernels/attention.h"
-#include "kernels/kv_arena.h"
+#include "kernels/kv_device.h"
 #include "kernels/partial.h"
 #include "transport/transport.h"
 
@@ -60,19 +60,23 @@ class AttentionWorker {
  public:
   struct Options {
     control::EpochConfig config;
-    uint32_t node = 0;  // Own index among the memory nodes.
-    const kernels::AttentionKernel* kernel = nullptr;
+    uint32_t node = 0;                  // Own index among the memory nodes.
     Nanos peer_deadline = Seconds(60);  // Longest wait inside a started unit.
   };
 
   // All references must outlive the worker.
   AttentionWorker(const Options& options, transport::Transport& transport,
-                  transport::Region& region, kernels::KvArena& arena, ThreadPool& pool,
+                  transport::Region& region, kernels::KvDevice& device, ThreadPool& pool,
                   WorkerCounters& counters);
   ~AttentionWorker();
 
   // Replies of compute node i go to replies[i]. Call before Run().
   void SetPeers(std::vector<std::unique_ptr<transport::RemoteRegion>> replies);
+
+  // What a device is asked for at most in this epoch, with `slots` of `layers`.
+  static kernels::KvDeviceOptions DeviceOptions(const control::EpochConfig& config,
+                                                std::vector<AttentionDescriptor> layers,
+                                                uint32_t slots);
 
   // Works until Stop() (OK) or until something is wrong; `blamed` then names the peer, if one.
   absl::Status Run(std::string& blamed);
@@ -195,8 +199,8 @@ class AttentionWorker {
     const BFloat16* kv_;
     bool query_first_;
   };
-  size_t Store(const Lane& lane, const RowChunk& chunk);
-  uint64_t Attend(Lane& lane, const RowChunk& chunk, Tokens tokens);
+  absl::StatusOr<size_t> Store(const Lane& lane, const RowChunk& chunk);
+  absl::StatusOr<uint64_t> Attend(Lane& lane, const RowChunk& chunk, Tokens tokens);
   uint64_t CollectItems(Lane& lane, const RowChunk& chunk, Tokens tokens);
   uint64_t CollectSpanRows(Lane& lane, const RowChunk& chunk, Tokens tokens);
   // attention_query_first.cc
@@ -215,7 +219,7 @@ class AttentionWorker {
   const core::PipelineSchedule schedule_;
   transport::Transport& transport_;
   transport::Region& region_;
-  kernels::KvArena& arena_;
+  kernels::KvDevice& device_;
   ThreadPool& pool_;
   WorkerCounters& counters_;
   std::vector<std::unique_ptr<transport::RemoteRegion>> replies_;
@@ -227,7 +231,7 @@ class AttentionWorker {
   std::unordered_map<core::SequenceId, Sequence> sequences_;
   std::vector<transport::SignalCondition> conditions_;  // [compute node x lane], rotated.
   size_t first_condition_ = 0;
-  std::unique_ptr<kernels::AttentionScratch> scratch_;
+  std::vector<kernels::KvRows> kv_rows_;
   std::vector<kernels::AttentionItem> items_;
   std::vector<const Row*> cut_rows_;                               // Of the chunk at hand.
   std::map<uint32_t, std::vector<kernels::PartialStack>> stacks_;  // By head_dim: one a thread.

@@ -14,9 +14,8 @@
 #include "control/http_server.h"
 #include "control/metrics_page.h"
 #include "control/node_link_service.h"
-#include "kernels/attention.h"
-#include "memory_node/bandwidth.h"
 #include "memory_node/memory_node.h"
+#include "memory_node/node_device.h"
 
 namespace lamina {
 namespace {
@@ -39,19 +38,21 @@ absl::Status Serve(const control::DaemonFlags& flags) {
   const size_t threads =
       node->threads != 0 ? node->threads : std::max<size_t>(1, node->cores.size());
   ThreadPool pool({.threads = threads, .cores = node->cores});
-  const double bandwidth = memory_node::MeasureReadBandwidth(pool);
+  LAMINA_ASSIGN_OR_RETURN(const memory_node::NodeDevice device,
+                          memory_node::OpenNodeDevice(node->device, pool));
+  const double bandwidth = device.read_bytes_per_second;
   LogInfo("read bandwidth ", FormatBytes(static_cast<uint64_t>(bandwidth)), "/s threads ", threads,
-          " kernels ", kernels::CpuAttention().name());
+          " kernels ", device.kernels);
   control::NodeLink link(flags.coordinator.empty() ? config->coordinator_listen : flags.coordinator,
                          {.name = flags.name,
                           .is_memory = true,
                           .device = node->device,
                           .capacity_bytes = node->capacity_bytes,
                           .bandwidth_bytes_per_second = bandwidth,
-                          .kernels = kernels::CpuAttention().name()});
+                          .kernels = device.kernels});
   memory_node::MemoryNode handler({.name = flags.name,
                                    .cores = node->cores,
-                                   .kernel = &kernels::CpuAttention(),
+                                   .make_device = device.make,
                                    .verbs_uri = config->verbs.Uri()},
                                   pool);
   handler.SetReporter(&link);

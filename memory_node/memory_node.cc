@@ -29,14 +29,15 @@ absl::StatusOr<std::string> MemoryNode::Configure(const control::EpochConfig& co
   LAMINA_RETURN_IF_ERROR(core::WindowLayout::Check(shape));
   const core::WindowLayout layout(shape);
   config_ = config;
-  LAMINA_RETURN_IF_ERROR(MakeArena(control::LayersOf(config, node), config.slots[node]));
+  LAMINA_RETURN_IF_ERROR(MakeDevice(
+      AttentionWorker::DeviceOptions(config, control::LayersOf(config, node), config.slots[node])));
   LAMINA_RETURN_IF_ERROR(control::TransportFault(MakeRegion(layout)));
-  worker_ = std::make_unique<AttentionWorker>(
-      AttentionWorker::Options{.config = config, .node = node, .kernel = options_.kernel},
-      *transport_, *region_, *arena_, pool_, counters_);
-  LogInfo("epoch ", config.epoch, " slots ", arena_->slots(), " arena ",
-          FormatBytes(arena_->bytes()), " windows ", FormatBytes(layout.query_region_bytes()),
-          " transport ", transport_->scheme());
+  worker_ =
+      std::make_unique<AttentionWorker>(AttentionWorker::Options{.config = config, .node = node},
+                                        *transport_, *region_, *device_, pool_, counters_);
+  LogInfo("epoch ", config.epoch, " device ", device_->name(), " slots ", device_->slots(),
+          " arena ", FormatBytes(device_->bytes()), " windows ",
+          FormatBytes(layout.query_region_bytes()), " transport ", transport_->scheme());
   return region_->Descriptor();
 }
 
@@ -51,17 +52,15 @@ absl::Status MemoryNode::MakeRegion(const core::WindowLayout& layout) {
   return absl::OkStatus();
 }
 
-// Keeps the arena of the epoch before when its shape is the same: nothing in it is referred to any
-// more.
-absl::Status MemoryNode::MakeArena(std::vector<AttentionDescriptor> layers, uint32_t slots) {
-  if (arena_.has_value() && arena_->slots() == slots && arena_layers_ == layers) {
+// Keeps the device's arena of the epoch before when its shape is the same: nothing in it is
+// referred to any more.
+absl::Status MemoryNode::MakeDevice(const kernels::KvDeviceOptions& options) {
+  if (device_ != nullptr && device_options_ == options && device_->usable()) {
     return absl::OkStatus();
   }
-  arena_.reset();
-  absl::StatusOr<kernels::KvArena> arena = kernels::KvArena::Create(layers, slots);
-  LAMINA_RETURN_IF_ERROR(arena.status());
-  arena_ = *std::move(arena);
-  arena_layers_ = std::move(layers);
+  device_.reset();
+  LAMINA_ASSIGN_OR_RETURN(device_, options_.make_device(options));
+  device_options_ = options;
   return absl::OkStatus();
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// MemoryNode: one memory node's part in the cluster, epoch by epoch. Owns the arena, the region
+// MemoryNode: one memory node's part in the cluster, epoch by epoch. Owns the device, the region
 // that compute nodes write, and the thread of the AttentionWorker.
 //
 // Threading: as NodeHandler says; the worker has a thread of its own.
@@ -15,7 +15,7 @@
 #include "common/thread_pool.h"
 #include "control/epoch_thread.h"
 #include "control/node_handler.h"
-#include "kernels/kv_arena.h"
+#include "kernels/kv_device.h"
 #include "memory_node/attention_worker.h"
 #include "transport/transport.h"
 
@@ -24,7 +24,7 @@ namespace lamina::memory_node {
 struct MemoryNodeOptions {
   std::string name;
   std::vector<int> cores;
-  const kernels::AttentionKernel* kernel = nullptr;
+  kernels::KvDeviceMaker make_device;  // Of the device that holds KV and attends.
   std::string verbs_uri = "verbs://";  // With this host's options.
 };
 
@@ -44,7 +44,7 @@ class MemoryNode final : public control::NodeHandler {
   control::TraceRing& ring() override { return counters_.meter.ring(); }
 
  private:
-  absl::Status MakeArena(std::vector<AttentionDescriptor> layers, uint32_t slots);
+  absl::Status MakeDevice(const kernels::KvDeviceOptions& options);
   absl::Status MakeRegion(const core::WindowLayout& layout);
 
   const MemoryNodeOptions options_;
@@ -56,8 +56,8 @@ class MemoryNode final : public control::NodeHandler {
   std::optional<control::EpochConfig> config_;
   std::unique_ptr<transport::Transport> transport_;
   std::unique_ptr<transport::Region> region_;
-  std::vector<AttentionDescriptor> arena_layers_;
-  std::optional<kernels::KvArena> arena_;
+  kernels::KvDeviceOptions device_options_;
+  std::unique_ptr<kernels::KvDevice> device_;
   std::unique_ptr<AttentionWorker> worker_;
   control::EpochThread thread_;
 };

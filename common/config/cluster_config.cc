@@ -285,9 +285,10 @@ absl::Status CheckNodeServed(absl::string_view list, size_t index, const Node& n
                      "localhost, 127.0.0.1 (transport shm joins processes of one host; between "
                      "hosts write transport: ucx, or [verbs, ucx])");
   }
-  if (node.device != "cpu") {
+  // Whether a memory node has its device shows where it is started.
+  if (node.device != "cpu" && list != "memory") {
     return NotServed(absl::StrCat(list, ".", index, ".device"), node.device,
-                     absl::StrCat("cpu. Looked for: ",
+                     absl::StrCat("cpu (memory nodes also cuda). Looked for: ",
                                   DescribeCudaHost(ParseCudaDevice(node.device).value_or(0))));
   }
   return absl::OkStatus();

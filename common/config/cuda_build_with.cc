@@ -3,6 +3,6 @@
 
 namespace lamina {
 
-absl::string_view CudaKernelsInThisBuild() { return "built, but nodes do not use them yet"; }
+absl::string_view CudaKernelsInThisBuild() { return "built, for memory nodes"; }
 
 }  // namespace lamina

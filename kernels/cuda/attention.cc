@@ -117,6 +117,9 @@ class CudaAttentionImpl final : public CudaAttention {
                          "; the last possible is ", kBlocksMax - 1));
       }
     }
+    if (next_ == loaded_) {
+      return absl::OkStatus();  // Another layer of the same step.
+    }
     LAMINA_RETURN_IF_ERROR(fetched_.Synchronize());
     std::swap(loaded_, next_);
     LAMINA_RETURN_IF_ERROR(units_.Send(loaded_.units, stream_));

@@ -76,8 +76,9 @@ class CudaAttention {
   virtual ~CudaAttention() = default;
 
   // Takes the tables of a step: row r of q and outputs is the r-th query token of the items, in
-  // order. Waits until the device has fetched the step before (not until it has computed it).
-  // Errors: kResourceExhausted  a limit of the options, by name; the tables are those of before.
+  // order. Waits until the device has fetched the step before (not until it has computed it),
+  // unless the tables are still the same. Errors: kResourceExhausted  a limit of the options, by
+  // name; the tables are those of before.
   //         kInvalidArgument    extents that end before a query token that only this device can
   //                             serve (held_token 0), or a held_token inside a block.
   virtual absl::Status LoadStep(absl::Span<const StepItem> items) = 0;

@@ -33,6 +33,7 @@ struct AttentionUnit {
   uint32_t extent = 0;          // Where the block's first token lies: the extent,
   uint32_t extent_skip = 0;     // and the tokens of it before.
   uint32_t partial = 0;         // Partial of the first query token; the others follow.
+  friend bool operator==(const AttentionUnit&, const AttentionUnit&) = default;
 };
 
 // The partials of one query token: of `blocks` blocks from `first_block`, `step` apart. Blocks from
@@ -43,6 +44,7 @@ struct AttentionRow {
   uint32_t blocks = 0;
   uint32_t partial = 0;
   uint32_t step = 0;
+  friend bool operator==(const AttentionRow&, const AttentionRow&) = default;
 };
 
 struct AttentionShape {

@@ -23,6 +23,7 @@ struct StepTables {
   std::vector<Extent> extents;
   uint32_t partials = 0;
   uint32_t tile_rows_max = 0;  // Largest query_tokens * group of a unit.
+  friend bool operator==(const StepTables&, const StepTables&) = default;
 };
 
 // Fills `tables` anew. Errors: those of CudaAttention::LoadStep.

@@ -23,6 +23,17 @@ class PartitionTest(unittest.TestCase):
         self.assertNotIn("listening", result.stderr)
         return result.stderr
 
+    def test_a_memory_node_without_its_device_says_what_was_looked_for(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "cluster.yaml"
+            file.write_text(harness.cluster_file(memory_nodes=1))
+            result = harness.run("--cluster", file, "--name", "m0", "--set", "memory.0.device=cuda:63",
+                                 program="lamina-memory")
+        self.assertEqual(result.returncode, 1, result.stderr)
+        for part in ("device cuda:63", "CUDA kernels in this program", "libcuda.so.1",
+                     "/dev/nvidia63: not found", "device: cpu"):
+            self.assertIn(part, result.stderr)
+
     def test_more_memory_nodes_than_kv_heads(self):
         error = self.refused(memory_nodes=4, partition="head")
         self.assertIn("4 memory nodes, but the model has 3 KV heads", error)

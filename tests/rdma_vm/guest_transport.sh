@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # In the guest: the conformance suite of verbs://, with fewer rounds of its long tests, since processors are
-# emulated; then a cable that loses, delays and is pulled.
+# emulated; then that of ucx:// over the same device, and a cable that loses, delays and is pulled.
 source ./guest_lib.sh
 
 make_loopback_device
@@ -15,6 +15,11 @@ fi
 echo "guest: rxe0 sent $(packets_of rxe0) packets"
 [[ $(packets_of rxe0) -gt 10000 ]]
 rdma link del rxe0
+ip link del dummy0
+
+./guest_ucx.sh
+rdma link del rxe0
+ip link del dummy0
 
 make_cable
 "$BUILD/tests/rdma_link_test"

@@ -22,7 +22,7 @@ mkdir -p "$guest"
 "$here/build_guest.sh" "$guest" || leave_out "the guest cannot be built, see above"
 rm -rf "$work"
 mkdir -p "$work"
-install -m 755 "$here/$script" "$here/guest_lib.sh" "$work/"
+install -m 755 "$here"/guest_*.sh "$work/"
 cat >"$work/paths" <<END
 BUILD=$build
 SOURCE=$(readlink -f "$here/../..")

@@ -230,7 +230,12 @@ void LocalCluster::MakeMemoryNode(const std::string& name) {
   node.pool = std::make_unique<ThreadPool>(ThreadPoolOptions{.threads = options_.threads});
   node.reporter = std::make_unique<LocalReporter>(name, *engine_);
   auto handler = std::make_unique<memory_node::MemoryNode>(
-      memory_node::MemoryNodeOptions{.name = name, .kernel = &Attention(options_)}, *node.pool);
+      memory_node::MemoryNodeOptions{
+          .name = name,
+          .make_device = name == options_.other_device.name
+                             ? options_.other_device.make
+                             : kernels::CpuKvDevices(Attention(options_), *node.pool)},
+      *node.pool);
   handler->SetReporter(node.reporter.get());
   node.handler = std::move(handler);
 }

@@ -27,6 +27,7 @@
 #include "common/thread_pool.h"
 #include "control/node_handler.h"
 #include "coordinator/engine.h"
+#include "kernels/kv_device.h"
 #include "model/model.h"
 #include "tests/support/id_tokenizer.h"
 #include "tests/support/local_link.h"
@@ -59,7 +60,12 @@ struct LocalClusterOptions {
   size_t threads = 1;                                // Of each node.
   std::vector<TokenId> end_tokens = {};              // Of the tokenizer.
   std::vector<std::string> transports = {"shm://"};  // The first that works.
-  Nanos memory_plan_delay = 0;                       // Plans reach memory nodes this much late.
+  // The memory node of that name has its KV there instead of on the processor.
+  struct OtherDevice {
+    std::string name;
+    kernels::KvDeviceMaker make;
+  } other_device = {};
+  Nanos memory_plan_delay = 0;  // Plans reach memory nodes this much late.
   // Stop there, before the nodes join.
   bool attach = true;
 };

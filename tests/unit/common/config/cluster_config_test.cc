@@ -267,7 +267,7 @@ INSTANTIATE_TEST_SUITE_P(
                              "1 to 8"},
                     BadValue{"compute.0.host=node17", "localhost, 127.0.0.1"},
                     BadValue{"memory.0.host=node17", "localhost, 127.0.0.1"},
-                    BadValue{"memory.0.device=cuda:1", "it serves: cpu"},
+                    BadValue{"compute.0.device=cuda:1", "it serves: cpu"},
                     BadValue{"policy=fetch_heads", "it serves: attend_remote"},
                     BadValue{"prefill.mode=dedicated", "it serves: inline"}));
 
@@ -277,6 +277,12 @@ TEST(ClusterConfigTest, ADeviceThatIsNotServedNamesWhatWasLookedFor) {
               "memory: [{name: m0, capacity: 1GiB}]\n"),
       AllOf(HasSubstr("compute.0.device: 'cuda:0'"), HasSubstr("CUDA kernels in this program: "),
             HasSubstr("driver library libcuda.so.1: "), HasSubstr("device file /dev/nvidia0: ")));
+}
+
+TEST(ClusterConfigTest, MemoryNodesMayHaveACudaDevice) {
+  EXPECT_EQ(ErrorOf("model: m\ncompute: [{name: c0}]\n"
+                    "memory: [{name: m0, capacity: 1GiB, device: 'cuda:1'}]\n"),
+            "no error");
 }
 
 TEST(ClusterConfigTest, RefusesMoreMemoryNodesThanItServes) {

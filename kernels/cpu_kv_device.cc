@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <utility>
+
+#include "common/check.h"
+#include "common/status_macros.h"
+#include "kernels/kv_arena.h"
+#include "kernels/kv_device.h"
+
+namespace lamina::kernels {
+namespace {
+
+class CpuKvDevice final : public KvDevice {
+ public:
+  CpuKvDevice(const KvDeviceOptions& options, const AttentionKernel& kernel, ThreadPool& pool,
+              KvArena arena)
+      : layers_(options.layers),
+        kernel_(kernel),
+        pool_(pool),
+        name_(kernel.name()),
+        arena_(std::move(arena)) {
+    // Scratch of the layer with most to a row serves all.
+    const auto widest =
+        std::max_element(layers_.begin(), layers_.end(),
+                         [](const auto& a, const auto& b) { return a.q_width() < b.q_width(); });
+    scratch_ = kernel.MakeScratch(*widest, 1, options.context_tokens_max, pool.threads());
+  }
+
+  const std::string& name() const override { return name_; }
+  uint32_t slots() const override { return arena_.slots(); }
+  uint64_t bytes() const override { return arena_.bytes(); }
+  bool usable() const override { return true; }
+  absl::Status Begin() override { return absl::OkStatus(); }
+
+  absl::Status Store(uint32_t layer, absl::Span<const KvRows> rows) override {
+    for (const KvRows& row : rows) {
+      StoreKv(layers_[layer], row.k, row.v, row.stride, row.slots, arena_.k(layer), arena_.v(layer),
+              arena_.head_stride(layer));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Attend(uint32_t layer, absl::Span<const AttentionItem> items) override {
+    kernel_.Attend(layers_[layer], arena_.View(layer), items, *scratch_, pool_);
+    return absl::OkStatus();
+  }
+
+ private:
+  const std::vector<AttentionDescriptor> layers_;
+  const AttentionKernel& kernel_;
+  ThreadPool& pool_;
+  const std::string name_;
+  KvArena arena_;
+  std::unique_ptr<AttentionScratch> scratch_;
+};
+
+}  // namespace
+
+KvDeviceMaker CpuKvDevices(const AttentionKernel& kernel, ThreadPool& pool) {
+  return [&kernel,
+          &pool](const KvDeviceOptions& options) -> absl::StatusOr<std::unique_ptr<KvDevice>> {
+    LAMINA_ASSIGN_OR_RETURN(KvArena arena, KvArena::Create(options.layers, options.slots));
+    return std::make_unique<CpuKvDevice>(options, kernel, pool, std::move(arena));
+  };
+}
+
+}  // namespace lamina::kernels

@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/kv_device.h"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "kernels/canonical_math.h"
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/device.h"
+#include "kernels/kv_arena.h"
+#include "kernels/partial.h"
+
+namespace lamina::kernels::cuda {
+namespace {
+
+constexpr uint64_t kPieceAlignment = 256;  // Of MemoryArena.
+// Pieces that a device takes from each arena, without those of CudaAttention.
+constexpr uint64_t kPieces = 16;
+
+template <typename T>
+uint64_t BytesOf(uint64_t count) {
+  return count * sizeof(T) + kPieceAlignment;
+}
+
+// The same numbers on both sides of a bus.
+template <typename T>
+struct Pair {
+  T* device = nullptr;
+  T* pinned = nullptr;
+
+  absl::Status Take(uint64_t count, MemoryArena& device_arena, MemoryArena& pinned_arena) {
+    LAMINA_ASSIGN_OR_RETURN(device, device_arena.Take<T>(count));
+    LAMINA_ASSIGN_OR_RETURN(pinned, pinned_arena.Take<T>(count));
+    return absl::OkStatus();
+  }
+  absl::Status Send(size_t count, const Stream& stream) const {
+    return CopyAsync(device, pinned, count * sizeof(T), stream);
+  }
+  absl::Status Fetch(size_t count, const Stream& stream) const {
+    return CopyAsync(pinned, device, count * sizeof(T), stream);
+  }
+};
+
+// Sizes that follow from the options.
+struct Sizes {
+  explicit Sizes(const KvDeviceOptions& o) {
+    for (const AttentionDescriptor& layer : o.layers) {
+      q_width = std::max<uint64_t>(q_width, layer.q_width());
+      kv_width = std::max<uint64_t>(kv_width, layer.kv_width());
+      query_heads = std::max<uint64_t>(query_heads, layer.query_heads);
+    }
+    const uint64_t blocks = (uint64_t{o.context_tokens_max} + kBlockTokens - 1) / kBlockTokens;
+    entries_max = static_cast<uint32_t>(std::bit_width(blocks)) + 1;
+    slot_bytes = KvArena::SlotBytes(o.layers);
+    items = o.items_max;
+    store_tokens = o.store_tokens_max;
+    // Every slot is of one sequence, of which each item sees some blocks, the last perhaps in part.
+    // An item may begin and end inside an extent of its sequence.
+    partials = o.slots / kBlockTokens + 2 * items;
+    extents = o.slots + 2 * items;
+  }
+
+  // Of entries: outputs of all heads, or the entries of their stacks.
+  uint64_t entry_floats() const { return items * entries_max * q_width; }
+  uint64_t entry_lses() const { return items * entries_max * query_heads; }
+
+  uint64_t RowBytes() const {
+    return 2 * BytesOf<BFloat16>(items * q_width) + BytesOf<BFloat16>(2 * store_tokens * kv_width) +
+           BytesOf<uint32_t>(store_tokens) + BytesOf<float>(entry_floats()) +
+           BytesOf<float>(entry_lses()) + kPieces * kPieceAlignment;
+  }
+
+  uint64_t q_width = 0;
+  uint64_t kv_width = 0;
+  uint64_t query_heads = 0;
+  uint32_t entries_max = 0;
+  uint64_t slot_bytes = 0;
+  uint64_t items = 0;
+  uint64_t store_tokens = 0;
+  uint64_t partials = 0;
+  uint64_t extents = 0;
+};
+
+CudaAttentionOptions AttentionOptionsOf(const AttentionDescriptor& layer, const Sizes& sizes) {
+  return {.descriptor = layer,
+          .query_rows_max = static_cast<uint32_t>(sizes.items),
+          .partials_max = static_cast<uint32_t>(sizes.partials),
+          .extents_max = static_cast<uint32_t>(sizes.extents)};
+}
+
+// Layers that one CudaAttention serves.
+bool SameTables(const AttentionDescriptor& a, const AttentionDescriptor& b) {
+  return a.query_heads == b.query_heads && a.kv_heads == b.kv_heads && a.head_dim == b.head_dim &&
+         a.window == b.window;
+}
+
+class CudaKvDevice final : public KvDevice {
+ public:
+  static absl::StatusOr<std::unique_ptr<KvDevice>> Create(int index,
+                                                          const KvDeviceOptions& options);
+
+  const std::string& name() const override { return name_; }
+  uint32_t slots() const override { return options_.slots; }
+  uint64_t bytes() const override { return sizes_.slot_bytes * options_.slots; }
+  bool usable() const override { return usable_.load(std::memory_order_relaxed); }
+  absl::Status Begin() override { return OpenDevice(info_.index).status(); }
+  absl::Status Store(uint32_t layer, absl::Span<const KvRows> rows) override {
+    return Noted(TryStore(layer, rows));
+  }
+  absl::Status Attend(uint32_t layer, absl::Span<const AttentionItem> items) override {
+    return Noted(TryAttend(layer, items));
+  }
+
+ private:
+  struct Layer {
+    AttentionDescriptor descriptor;
+    BFloat16* k = nullptr;
+    BFloat16* v = nullptr;
+    size_t head_stride = 0;
+    CudaAttention* attention = nullptr;
+  };
+
+  CudaKvDevice(const KvDeviceOptions& options, DeviceInfo info, Stream stream,
+               MemoryArena device_arena, MemoryArena pinned_arena)
+      : options_(options),
+        sizes_(options),
+        info_(std::move(info)),
+        name_(absl::StrCat("cuda:", info_.index, " ", info_.name)),
+        stream_(std::move(stream)),
+        device_arena_(std::move(device_arena)),
+        pinned_arena_(std::move(pinned_arena)) {}
+
+  absl::Status TakeMemory();
+  absl::Status Noted(absl::Status status) {
+    usable_.store(usable() && status.ok(), std::memory_order_relaxed);
+    return status;
+  }
+  absl::Status TryStore(uint32_t layer, absl::Span<const KvRows> rows);
+  absl::Status TryAttend(uint32_t layer, absl::Span<const AttentionItem> items);
+  absl::Status LoadTables(CudaAttention& attention, absl::Span<const AttentionItem> items);
+  absl::Status AttendWhole(const Layer& layer, absl::Span<const AttentionItem> items);
+  absl::Status AttendParts(const Layer& layer, absl::Span<const AttentionItem> items);
+
+  const KvDeviceOptions options_;
+  const Sizes sizes_;
+  const DeviceInfo info_;
+  const std::string name_;
+  const Stream stream_;
+  MemoryArena device_arena_;
+  MemoryArena pinned_arena_;
+  std::vector<std::unique_ptr<CudaAttention>> attentions_;
+  std::vector<Layer> layers_;
+  Pair<BFloat16> q_;
+  Pair<BFloat16> out_;
+  Pair<BFloat16> kv_;  // [tokens, k and v]
+  Pair<uint32_t> slots_;
+  Pair<float> entry_out_;
+  Pair<float> entry_lse_;
+  std::atomic<bool> usable_{true};
+  bool storing_ = false;  // The device may still read kv_ and slots_.
+  std::vector<StepItem> step_items_;
+  std::vector<float> folded_;
+};
+
+absl::StatusOr<std::unique_ptr<KvDevice>> CudaKvDevice::Create(int index,
+                                                               const KvDeviceOptions& options) {
+  LAMINA_ASSIGN_OR_RETURN(DeviceInfo info, OpenDevice(index));
+  const Sizes sizes(options);
+  if (options.layers.empty() || options.slots == 0) {
+    return absl::InvalidArgumentError("a KV device needs layers and slots");
+  }
+  uint64_t device_bytes = sizes.slot_bytes * options.slots + sizes.RowBytes() +
+                          2 * options.layers.size() * kPieceAlignment;
+  uint64_t pinned_bytes = sizes.RowBytes();
+  for (size_t i = 0; i < options.layers.size(); ++i) {
+    const bool first = std::none_of(
+        options.layers.begin(), options.layers.begin() + static_cast<std::ptrdiff_t>(i),
+        [&](const auto& earlier) { return SameTables(earlier, options.layers[i]); });
+    if (first) {
+      const CudaAttentionOptions attention = AttentionOptionsOf(options.layers[i], sizes);
+      device_bytes += CudaAttention::DeviceBytes(attention) + kPieces * kPieceAlignment;
+      pinned_bytes += CudaAttention::PinnedBytes(attention) + kPieces * kPieceAlignment;
+    }
+  }
+  LAMINA_ASSIGN_OR_RETURN(Stream stream, Stream::Create());
+  LAMINA_ASSIGN_OR_RETURN(MemoryArena device_arena,
+                          MemoryArena::Create(ArenaKind::kDevice, device_bytes));
+  LAMINA_ASSIGN_OR_RETURN(MemoryArena pinned_arena,
+                          MemoryArena::Create(ArenaKind::kPinnedHost, pinned_bytes));
+  std::unique_ptr<CudaKvDevice> device(new CudaKvDevice(options, std::move(info), std::move(stream),
+                                                        std::move(device_arena),
+                                                        std::move(pinned_arena)));
+  LAMINA_RETURN_IF_ERROR(device->TakeMemory());
+  return device;
+}
+
+absl::Status CudaKvDevice::TakeMemory() {
+  for (const AttentionDescriptor& descriptor : options_.layers) {
+    Layer layer{.descriptor = descriptor,
+                .head_stride = size_t{options_.slots} * descriptor.head_dim};
+    const uint64_t plane = uint64_t{options_.slots} * descriptor.kv_width();
+    LAMINA_ASSIGN_OR_RETURN(layer.k, device_arena_.Take<BFloat16>(plane));
+    LAMINA_ASSIGN_OR_RETURN(layer.v, device_arena_.Take<BFloat16>(plane));
+    const auto same = std::find_if(layers_.begin(), layers_.end(), [&](const Layer& earlier) {
+      return SameTables(earlier.descriptor, descriptor);
+    });
+    if (same != layers_.end()) {
+      layer.attention = same->attention;
+    } else {
+      LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<CudaAttention> attention,
+                              CudaAttention::Create(AttentionOptionsOf(descriptor, sizes_), info_,
+                                                    device_arena_, pinned_arena_, stream_));
+      layer.attention = attention.get();
+      attentions_.push_back(std::move(attention));
+    }
+    layers_.push_back(layer);
+  }
+  const auto take = [this](auto& pair, uint64_t count) {
+    return pair.Take(count, device_arena_, pinned_arena_);
+  };
+  LAMINA_RETURN_IF_ERROR(take(q_, sizes_.items * sizes_.q_width));
+  LAMINA_RETURN_IF_ERROR(take(out_, sizes_.items * sizes_.q_width));
+  LAMINA_RETURN_IF_ERROR(take(kv_, 2 * sizes_.store_tokens * sizes_.kv_width));
+  LAMINA_RETURN_IF_ERROR(take(slots_, sizes_.store_tokens));
+  LAMINA_RETURN_IF_ERROR(take(entry_out_, sizes_.entry_floats()));
+  LAMINA_RETURN_IF_ERROR(take(entry_lse_, sizes_.entry_lses()));
+  step_items_.reserve(sizes_.items);
+  // Slots begin as zeros, like those of a host's arena.
+  for (const Layer& layer : layers_) {
+    const size_t plane = size_t{options_.slots} * layer.descriptor.kv_width() * sizeof(BFloat16);
+    LAMINA_RETURN_IF_ERROR(FillAsync(layer.k, 0, plane, stream_));
+    LAMINA_RETURN_IF_ERROR(FillAsync(layer.v, 0, plane, stream_));
+  }
+  return stream_.Synchronize();
+}
+
+absl::Status CudaKvDevice::TryStore(uint32_t layer_index, absl::Span<const KvRows> rows) {
+  const Layer& layer = layers_[layer_index];
+  const size_t width = layer.descriptor.kv_width();
+  if (storing_) {
+    LAMINA_RETURN_IF_ERROR(stream_.Synchronize());
+    storing_ = false;
+  }
+  uint32_t tokens = 0;
+  for (const KvRows& run : rows) {
+    uint32_t token = 0;
+    for (const Extent& extent : run.slots) {
+      if (tokens + extent.tokens > sizes_.store_tokens) {
+        return absl::InternalError(
+            absl::StrCat(name_, ": more than ", sizes_.store_tokens, " tokens to store at once"));
+      }
+      for (uint32_t i = 0; i < extent.tokens; ++i, ++token, ++tokens) {
+        BFloat16* const to = kv_.pinned + size_t{tokens} * 2 * width;
+        std::memcpy(to, run.k + token * run.stride, width * sizeof(BFloat16));
+        std::memcpy(to + width, run.v + token * run.stride, width * sizeof(BFloat16));
+        slots_.pinned[tokens] = extent.first_slot + i;
+      }
+    }
+  }
+  if (tokens == 0) {
+    return absl::OkStatus();
+  }
+  storing_ = true;
+  LAMINA_RETURN_IF_ERROR(kv_.Send(size_t{tokens} * 2 * width, stream_));
+  LAMINA_RETURN_IF_ERROR(slots_.Send(tokens, stream_));
+  return StoreKv(layer.descriptor, kv_.device, kv_.device + width, 2 * width,
+                 {slots_.device, tokens}, layer.k, layer.v, layer.head_stride, stream_);
+}
+
+absl::Status CudaKvDevice::TryAttend(uint32_t layer_index, absl::Span<const AttentionItem> items) {
+  if (items.empty()) {
+    return absl::OkStatus();
+  }
+  const Layer& layer = layers_[layer_index];
+  const size_t width = layer.descriptor.q_width();
+  LAMINA_RETURN_IF_ERROR(LoadTables(*layer.attention, items));
+  for (size_t i = 0; i < items.size(); ++i) {
+    std::memcpy(q_.pinned + i * width, items[i].q, width * sizeof(BFloat16));
+  }
+  LAMINA_RETURN_IF_ERROR(q_.Send(items.size() * width, stream_));
+  const bool parts = std::any_of(items.begin(), items.end(),
+                                 [](const auto& item) { return item.partial != nullptr; });
+  LAMINA_RETURN_IF_ERROR(parts ? AttendParts(layer, items) : AttendWhole(layer, items));
+  storing_ = false;  // Both have waited for the stream.
+  return absl::OkStatus();
+}
+
+absl::Status CudaKvDevice::LoadTables(CudaAttention& attention,
+                                      absl::Span<const AttentionItem> items) {
+  step_items_.clear();
+  for (const AttentionItem& item : items) {
+    if (item.query_tokens != 1) {
+      return absl::InternalError(
+          absl::StrCat(name_, ": an item of ", item.query_tokens, " query tokens; 1 is served"));
+    }
+    step_items_.push_back({.extents = item.extents, .first_position = item.first_position});
+  }
+  return attention.LoadStep(step_items_);
+}
+
+absl::Status CudaKvDevice::AttendWhole(const Layer& layer, absl::Span<const AttentionItem> items) {
+  const size_t width = layer.descriptor.q_width();
+  LAMINA_RETURN_IF_ERROR(layer.attention->Attend(
+      layer.descriptor, {.k = layer.k, .v = layer.v, .head_stride = layer.head_stride}, q_.device,
+      width, out_.device, width));
+  LAMINA_RETURN_IF_ERROR(out_.Fetch(items.size() * width, stream_));
+  LAMINA_RETURN_IF_ERROR(stream_.Synchronize());
+  for (size_t i = 0; i < items.size(); ++i) {
+    std::memcpy(items[i].out, out_.pinned + i * width, width * sizeof(BFloat16));
+  }
+  return absl::OkStatus();
+}
+
+// The device leaves each row's stack; the processor folds it along the same tree.
+absl::Status CudaKvDevice::AttendParts(const Layer& layer, absl::Span<const AttentionItem> items) {
+  const AttentionDescriptor& d = layer.descriptor;
+  uint32_t entries_max = 1;
+  for (uint32_t row = 0; row < items.size(); ++row) {
+    entries_max =
+        std::max(entries_max, static_cast<uint32_t>(layer.attention->Entries(row).size()));
+  }
+  if (entries_max > sizes_.entries_max) {
+    return absl::InternalError(
+        absl::StrCat(name_, ": ", entries_max, " partials of a row, at most ", sizes_.entries_max));
+  }
+  LAMINA_RETURN_IF_ERROR(layer.attention->AttendPartial(
+      d, {.k = layer.k, .v = layer.v, .head_stride = layer.head_stride}, q_.device, d.q_width(),
+      entries_max, entry_out_.device, entry_lse_.device));
+  const size_t heads = items.size() * d.query_heads * entries_max;
+  LAMINA_RETURN_IF_ERROR(entry_out_.Fetch(heads * d.head_dim, stream_));
+  LAMINA_RETURN_IF_ERROR(entry_lse_.Fetch(heads, stream_));
+  LAMINA_RETURN_IF_ERROR(stream_.Synchronize());
+  PartialStack stack(d.head_dim);
+  folded_.resize(PartialWidth(d));
+  for (uint32_t row = 0; row < items.size(); ++row) {
+    const std::vector<StackEntry> entries = layer.attention->Entries(row);
+    for (uint32_t head = 0; head < d.query_heads; ++head) {
+      const size_t first = (size_t{row} * d.query_heads + head) * entries_max;
+      for (size_t i = 0; i < entries.size(); ++i) {
+        stack.Push(entries[i].first_block, entries[i].blocks,
+                   entry_out_.pinned + (first + i) * d.head_dim, entry_lse_.pinned[first + i]);
+      }
+      const AttentionItem& item = items[row];
+      float* const to =
+          item.partial != nullptr ? item.partial + head * PartialWidth(d) : folded_.data();
+      stack.Fold(to, to + d.head_dim);
+      if (item.partial == nullptr) {
+        std::transform(to, to + d.head_dim, item.out + size_t{head} * d.head_dim,
+                       canonical::RoundOutput);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+KvDeviceMaker CudaKvDevices(int index) {
+  return [index](const KvDeviceOptions& options) { return CudaKvDevice::Create(index, options); };
+}
+
+absl::StatusOr<double> MeasureReadBandwidth(int index) {
+  constexpr uint64_t kBytes = uint64_t{256} << 20;
+  constexpr int kPasses = 8;
+  LAMINA_RETURN_IF_ERROR(OpenDevice(index).status());
+  LAMINA_ASSIGN_OR_RETURN(MemoryArena arena,
+                          MemoryArena::Create(ArenaKind::kDevice, 2 * kBytes + kPieceAlignment));
+  LAMINA_ASSIGN_OR_RETURN(std::byte* const from, arena.Take<std::byte>(kBytes));
+  LAMINA_ASSIGN_OR_RETURN(std::byte* const to, arena.Take<std::byte>(kBytes));
+  LAMINA_ASSIGN_OR_RETURN(const Stream stream, Stream::Create());
+  LAMINA_ASSIGN_OR_RETURN(const Event start, Event::Create());
+  LAMINA_ASSIGN_OR_RETURN(const Event end, Event::Create());
+  LAMINA_RETURN_IF_ERROR(FillAsync(from, 0, kBytes, stream));
+  LAMINA_RETURN_IF_ERROR(CopyAsync(to, from, kBytes, stream));
+  LAMINA_RETURN_IF_ERROR(start.Record(stream));
+  for (int pass = 0; pass < kPasses; ++pass) {
+    LAMINA_RETURN_IF_ERROR(CopyAsync(to, from, kBytes, stream));
+  }
+  LAMINA_RETURN_IF_ERROR(end.Record(stream));
+  LAMINA_RETURN_IF_ERROR(end.Synchronize());
+  LAMINA_ASSIGN_OR_RETURN(const float milliseconds, end.MillisecondsSince(start));
+  // Half of what a copy moves is read; a kernel that only reads gets the whole.
+  return 2.0 * kPasses * static_cast<double>(kBytes) / (std::max(milliseconds, 1e-3f) * 1e-3);
+}
+
+}  // namespace lamina::kernels::cuda

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// KvDevice: K and V of token slots in all layers, and attention over them, on one device: what a
+// memory node drives.
+//
+// Its rows live in the caller's host memory (windows); how they come to the device and back is the
+// device's own business. The bits are those of kernels/attention.h on every device.
+//
+//   Store(layer, rows)   k and v into their slots
+//   Attend(layer, items) outputs are in host memory when it returns
+//
+// To add a device: implement this, and add it to the suite in tests/unit/kernels/kv_device_suite.h.
+//
+// Threading:  made by any thread, then used by one, which calls Begin() first.
+// Allocation: memory is reserved and touched when it is made, none on the device afterwards.
+
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/attention_descriptor.h"
+#include "common/dtype.h"
+#include "common/extent.h"
+#include "common/thread_pool.h"
+#include "kernels/attention.h"
+
+namespace lamina::kernels {
+
+struct KvDeviceOptions {
+  std::vector<AttentionDescriptor> layers;
+  uint32_t slots = 0;
+  uint32_t context_tokens_max = 0;  // Of one sequence.
+  uint32_t items_max = 0;           // Of one Attend.
+  uint32_t store_tokens_max = 0;    // Of one Store.
+  friend bool operator==(const KvDeviceOptions&, const KvDeviceOptions&) = default;
+};
+
+// K and V of consecutive tokens, and their slots in order.
+// Shapes: k, v  [tokens, kv_heads, head_dim] bf16, `stride` elements between tokens
+struct KvRows {
+  const BFloat16* k = nullptr;
+  const BFloat16* v = nullptr;
+  size_t stride = 0;
+  absl::Span<const Extent> slots;
+};
+
+class KvDevice {
+ public:
+  virtual ~KvDevice() = default;
+
+  // Of the kernels, and of the device if it is not the processor: "highway/AVX2", "cuda:0 H200".
+  virtual const std::string& name() const = 0;
+  virtual uint32_t slots() const = 0;
+  virtual uint64_t bytes() const = 0;  // Of K and V.
+
+  // False once a call has failed: make another one. Any thread.
+  virtual bool usable() const = 0;
+
+  // By the thread that will use it.
+  virtual absl::Status Begin() = 0;
+
+  // Copies all rows into their slots. They may be overwritten when it returns.
+  // Errors: kInternal  the device failed and is not usable() any more; says how.
+  virtual absl::Status Store(uint32_t layer, absl::Span<const KvRows> rows) = 0;
+
+  // Attends all items, each of one query token, after all that was stored before.
+  // Errors: as Store; no output may be used then.
+  // Cost:   as AttentionKernel::Attend, and for a device across a bus two copies of the rows.
+  virtual absl::Status Attend(uint32_t layer, absl::Span<const AttentionItem> items) = 0;
+};
+
+// Makes devices of one kind, each with an arena of its own.
+// Errors: kInvalidArgument    layers that its kernels do not compute.
+//         kResourceExhausted  memory was refused; says how much was asked for.
+//         kUnavailable        the device is not there.
+using KvDeviceMaker =
+    std::function<absl::StatusOr<std::unique_ptr<KvDevice>>(const KvDeviceOptions&)>;
+
+// On this processor. `kernel` and `pool` outlive the devices.
+KvDeviceMaker CpuKvDevices(const AttentionKernel& kernel, ThreadPool& pool);
+
+}  // namespace lamina::kernels

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory_node/node_device.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/config/cuda_host.h"
+#include "common/status_macros.h"
+#include "kernels/attention.h"
+#include "memory_node/bandwidth.h"
+
+namespace lamina::memory_node {
+
+absl::StatusOr<NodeDevice> OpenNodeDevice(absl::string_view device, ThreadPool& pool) {
+  if (device == "cpu") {
+    const kernels::AttentionKernel& kernel = kernels::CpuAttention();
+    return NodeDevice{.make = kernels::CpuKvDevices(kernel, pool),
+                      .kernels = kernel.name(),
+                      .read_bytes_per_second = MeasureReadBandwidth(pool)};
+  }
+  LAMINA_ASSIGN_OR_RETURN(const int index, ParseCudaDevice(device));
+  absl::StatusOr<NodeDevice> opened = OpenCudaNodeDevice(index);
+  if (!opened.ok()) {
+    return absl::Status(
+        opened.status().code(),
+        absl::StrCat("device ", device, ": ", opened.status().message(),
+                     ". Looked for: ", DescribeCudaHost(index),
+                     ". Give the node device: cpu, or start it where the device is"));
+  }
+  return opened;
+}
+
+}  // namespace lamina::memory_node

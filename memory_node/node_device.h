@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The device of a memory node, by its name in the cluster file.
+
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/thread_pool.h"
+#include "kernels/kv_device.h"
+
+namespace lamina::memory_node {
+
+struct NodeDevice {
+  kernels::KvDeviceMaker make;
+  std::string kernels;  // For people: "highway/AVX2", "cuda".
+  double read_bytes_per_second = 0;
+};
+
+// "cpu", "cuda" or "cuda:N". Measures its read bandwidth: some tenths of a second. `pool` outlives
+// the devices.
+// Errors: kInvalidArgument  another name.
+//         kUnavailable      CUDA that this program or this host lacks; says what was looked for.
+absl::StatusOr<NodeDevice> OpenNodeDevice(absl::string_view device, ThreadPool& pool);
+
+// node_device_cuda.cc or node_device_without_cuda.cc, as CMake chose.
+absl::StatusOr<NodeDevice> OpenCudaNodeDevice(int index);
+
+}  // namespace lamina::memory_node

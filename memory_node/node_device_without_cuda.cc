@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory_node/node_device.h"
+
+namespace lamina::memory_node {
+
+absl::StatusOr<NodeDevice> OpenCudaNodeDevice(int) {
+  return absl::UnavailableError(
+      "this program was built without CUDA; deploy/build_cuda.sh builds with it");
+}
+
+}  // namespace lamina::memory_node

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What every KvDevice does, against plain loops over a host's arena, bit for bit.
+
+#include "tests/unit/kernels/kv_device_suite.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+#include <string>
+
+#include "kernels/kv_arena.h"
+
+namespace lamina::kernels {
+namespace {
+
+struct Shape {
+  std::vector<AttentionDescriptor> layers;
+  std::string name;
+};
+
+AttentionDescriptor Layer(uint32_t head_dim, uint32_t kv_heads, uint32_t group, uint32_t window = 0,
+                          float soft_cap = 0) {
+  return {.query_heads = kv_heads * group,
+          .kv_heads = kv_heads,
+          .head_dim = head_dim,
+          .scale = 1.0f / std::sqrt(static_cast<float>(head_dim)),
+          .window = window,
+          .soft_cap = soft_cap};
+}
+
+// Some sequences of unlike lengths that grow side by side, so that their slots are scattered.
+class KvDeviceTest : public testing::TestWithParam<Shape> {
+ protected:
+  static constexpr uint32_t kSlots = 2048;
+  static constexpr uint32_t kContext = 1024;
+  static constexpr uint32_t kSequences = 3;
+
+  struct Sequence {
+    std::vector<Extent> extents;
+    uint32_t tokens = 0;
+  };
+
+  void SetUp() override {
+    const KvDeviceOptions options = {.layers = layers(),
+                                     .slots = kSlots,
+                                     .context_tokens_max = kContext,
+                                     .items_max = 16,
+                                     .store_tokens_max = 300};
+    auto device = SuiteDevices(pool_)(options);
+    ASSERT_TRUE(device.ok()) << device.status();
+    device_ = *std::move(device);
+    ASSERT_TRUE(device_->Begin().ok());
+    auto arena = KvArena::Create(layers(), kSlots);
+    ASSERT_TRUE(arena.ok());
+    arena_.emplace(*std::move(arena));
+    sequences_.resize(kSequences);
+  }
+
+  const std::vector<AttentionDescriptor>& layers() const { return GetParam().layers; }
+
+  std::vector<BFloat16> Normal(size_t count) {
+    std::normal_distribution<float> normal(0.0f, 1.2f);
+    std::vector<BFloat16> values(count);
+    for (BFloat16& x : values) {
+      x = ToBFloat16(normal(random_));
+    }
+    return values;
+  }
+
+  // Gives a sequence the next free slots.
+  Extent Grow(Sequence& sequence, uint32_t tokens) {
+    const Extent extent{.first_slot = next_slot_, .tokens = tokens};
+    next_slot_ += tokens + 3;
+    sequence.extents.push_back(extent);
+    sequence.tokens += tokens;
+    return extent;
+  }
+
+  // Stores random rows in all layers, in both.
+  void Store(const std::vector<Extent>& slots, size_t padding) {
+    for (uint32_t layer = 0; layer < layers().size(); ++layer) {
+      const size_t width = layers()[layer].kv_width();
+      const size_t stride = 2 * width + padding;
+      std::vector<std::vector<BFloat16>> values;
+      std::vector<KvRows> rows;
+      for (const Extent& extent : slots) {
+        values.push_back(Normal(extent.tokens * stride));
+        rows.push_back({.k = values.back().data(),
+                        .v = values.back().data() + width,
+                        .stride = stride,
+                        .slots = {&extent, 1}});
+        StoreKv(layers()[layer], rows.back().k, rows.back().v, stride, rows.back().slots,
+                arena_->k(layer), arena_->v(layer), arena_->head_stride(layer));
+      }
+      const absl::Status stored = device_->Store(layer, rows);
+      ASSERT_TRUE(stored.ok()) << stored;
+      for (std::vector<BFloat16>& used : values) {
+        std::fill(used.begin(), used.end(), BFloat16{0x7fc0});  // May be overwritten from now on.
+      }
+    }
+  }
+
+  // Attends items on the device and by the reference; outputs must be equal to the bit.
+  void Attend(const std::vector<AttentionItem>& items, const std::vector<bool>& parts) {
+    for (uint32_t layer = 0; layer < layers().size(); ++layer) {
+      const AttentionDescriptor& d = layers()[layer];
+      const std::vector<BFloat16> q = Normal(items.size() * d.q_width());
+      const size_t part = d.query_heads * PartialWidth(d);
+      std::vector<BFloat16> out[2];
+      std::vector<float> partial[2];
+      for (int which = 0; which < 2; ++which) {
+        out[which].assign(items.size() * d.q_width(), BFloat16{0x1234});
+        partial[which].assign(items.size() * part, -7.0f);
+        std::vector<AttentionItem> mine = items;
+        for (size_t i = 0; i < mine.size(); ++i) {
+          mine[i].q = q.data() + i * d.q_width();
+          mine[i].q_stride = d.q_width();
+          mine[i].out = parts[i] ? nullptr : out[which].data() + i * d.q_width();
+          mine[i].out_stride = d.q_width();
+          mine[i].partial = parts[i] ? partial[which].data() + i * part : nullptr;
+        }
+        if (which == 0) {
+          const absl::Status attended = device_->Attend(layer, mine);
+          ASSERT_TRUE(attended.ok()) << attended;
+        } else {
+          const auto scratch = ReferenceAttention().MakeScratch(d, 1, kContext, 1);
+          ReferenceAttention().Attend(d, arena_->View(layer), mine, *scratch, pool_);
+        }
+      }
+      EXPECT_EQ(std::memcmp(out[0].data(), out[1].data(), out[0].size() * sizeof(BFloat16)), 0)
+          << "layer " << layer;
+      EXPECT_EQ(std::memcmp(partial[0].data(), partial[1].data(), partial[0].size() * 4), 0)
+          << "layer " << layer;
+    }
+  }
+
+  static AttentionItem LastTokenOf(const Sequence& sequence) {
+    return {.extents = sequence.extents, .first_position = sequence.tokens - 1};
+  }
+
+  ThreadPool pool_{{.threads = 2}};
+  std::mt19937 random_{11};
+  std::unique_ptr<KvDevice> device_;
+  std::optional<KvArena> arena_;
+  std::vector<Sequence> sequences_;
+  uint32_t next_slot_ = 5;
+};
+
+TEST_P(KvDeviceTest, SaysWhatItIs) {
+  EXPECT_EQ(device_->slots(), kSlots);
+  EXPECT_GE(device_->bytes(), KvArena::SlotBytes(layers()) * kSlots);
+  EXPECT_FALSE(device_->name().empty());
+  EXPECT_TRUE(device_->usable());
+}
+
+// Prompts in pieces, then steps in which every sequence gets a token and attends.
+TEST_P(KvDeviceTest, GrowingSequencesHaveTheBitsOfTheReference) {
+  const uint32_t prompts[kSequences] = {1, 255, 290};
+  for (uint32_t i = 0; i < kSequences; ++i) {
+    Store({Grow(sequences_[i], prompts[i])}, 0);
+  }
+  for (int step = 0; step < 4; ++step) {
+    std::vector<Extent> slots;
+    for (Sequence& sequence : sequences_) {
+      slots.push_back(Grow(sequence, 1));
+    }
+    Store(slots, 48);
+    Attend({LastTokenOf(sequences_[0]), LastTokenOf(sequences_[1]), LastTokenOf(sequences_[2])},
+           {false, false, false});
+  }
+}
+
+// As rows whose queries came first, and spans of a cut sequence: parts beside whole rows.
+TEST_P(KvDeviceTest, PartsAreThoseOfTheReference) {
+  Sequence& sequence = sequences_[0];
+  for (const uint32_t tokens : {256u, 100u, 156u, 200u, 88u}) {
+    Store({Grow(sequence, tokens)}, 0);
+  }
+  const std::vector<Extent> closed = {sequence.extents.begin(), sequence.extents.begin() + 3};
+  const std::vector<Extent> open = {sequence.extents.begin() + 3, sequence.extents.end()};
+  Attend({{.extents = closed, .first_position = 511},
+          {.extents = open, .first_position = 287},
+          {.extents = open, .first_position = 255},
+          LastTokenOf(sequence)},
+         {true, true, true, false});
+  Attend({{.extents = closed, .first_position = 511}}, {true});
+}
+
+TEST_P(KvDeviceTest, SlotsAreOverwritten) {
+  Sequence& sequence = sequences_[0];
+  const Extent first = Grow(sequence, 200);
+  Store({first}, 0);
+  Attend({LastTokenOf(sequence)}, {false});
+  Store({first}, 16);
+  Attend({LastTokenOf(sequence)}, {false});
+}
+
+TEST_P(KvDeviceTest, NothingToDoIsDone) {
+  EXPECT_TRUE(device_->Store(0, {}).ok());
+  EXPECT_TRUE(device_->Attend(0, {}).ok());
+  EXPECT_TRUE(device_->usable());
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, KvDeviceTest,
+                         testing::Values(Shape{{Layer(64, 3, 3), Layer(64, 3, 3)}, "Grouped"},
+                                         Shape{{Layer(16, 2, 1), Layer(16, 2, 1, 100)},
+                                               "AWindowInOneLayer"},
+                                         Shape{{Layer(128, 1, 8, 0, 20.0f)}, "OneKvHeadAndACap"}),
+                         [](const auto& test) { return test.param.name; });
+
+TEST(KvDeviceMakerTest, RefusesAnArenaOfNothing) {
+  ThreadPool pool({.threads = 1});
+  EXPECT_FALSE(SuiteDevices(pool)({.layers = {Layer(64, 1, 1)}, .slots = 0}).ok());
+  EXPECT_FALSE(SuiteDevices(pool)({.layers = {}, .slots = 16}).ok());
+}
+
+}  // namespace
+}  // namespace lamina::kernels
