@@ -223,7 +223,8 @@ TEST(StagesTest, NodesRefuseStagesThatDoNotHaveEveryLayerOnce) {
   ASSERT_NE(cluster, nullptr);
   const control::EpochConfig good = cluster->link("m0").config();
   ThreadPool pool({.threads = 1});
-  memory_node::MemoryNode node({.name = "m0", .kernel = &kernels::CpuAttention()}, pool);
+  memory_node::MemoryNode node(
+      {.name = "m0", .make_device = kernels::CpuKvDevices(kernels::CpuAttention(), pool)}, pool);
   EXPECT_TRUE(node.Configure(good).ok());
   std::vector<control::EpochConfig> bad(4, good);
   bad[0].stages.pop_back();
