@@ -28,11 +28,7 @@ absl::StatusOr<std::unique_ptr<ComputeNode>> ComputeNode::Create(
       node->executor_, SliceExecutor::Create(node->model_.graph, *node->weights_, *node->dense_));
   const uint32_t layers = node->executor_->slice_count() - 1;
   const core::Stage own = node->options_.layers.value_or(core::Stage{.layers = layers});
-  if (own.layers > layers || own.first_layer > layers - own.layers) {
-    return absl::InvalidArgumentError(absl::StrCat("the model has ", layers, " layers; the stage [",
-                                                   own.first_layer, ", +", own.layers,
-                                                   ") has others"));
-  }
+  LAMINA_RETURN_IF_ERROR(node->CheckLayers(own));
   if (!node->options_.is_stage || node->options_.layers.has_value()) {
     LAMINA_RETURN_IF_ERROR(node->LoadStage(own));
   }

@@ -64,6 +64,7 @@ class ComputeNode final : public control::NodeHandler {
 
   uint64_t weight_bytes() const { return weights_->bytes(); }
 
+  absl::Status LoadLayers(const core::Stage& stage) override;
   absl::StatusOr<std::string> Configure(const control::EpochConfig& config) override;
   absl::Status Connect(const control::EpochPeers& peers) override;
   void TakePlan(core::StepPlan plan) override;
@@ -76,6 +77,8 @@ class ComputeNode final : public control::NodeHandler {
               ThreadPool& pool, ModelWeights::Progress progress);
   // Of their linear layers.
   double WeightsOf(absl::Span<const model::OpId> ops) const;
+  // Errors: kInvalidArgument  the model has no such layers.
+  absl::Status CheckLayers(const core::Stage& stage) const;
   // Loads what the stage needs, if it is not there.
   absl::Status LoadStage(const core::Stage& stage);
   absl::Status MakeScratch(const control::EpochConfig& config, const core::Stage& stage);

@@ -216,6 +216,57 @@ TEST(StagesTest, AFasterNodeGetsMoreLayers) {
   ExpectSame(cluster->GenerateMany(specs), expected);
 }
 
+// A node's end of the stream, for the coordinator to talk to.
+struct SilentPort final : coordinator::NodePort {
+  void LoadLayers(const core::Stage& stage) override { layers = stage; }
+  void Configure(const control::EpochConfig&) override { ++configured; }
+  void Connect(const control::EpochPeers&) override {}
+  void Leave() override {}
+  void SendPlan(const core::StepPlan&) override {}
+  void StartTrace(Nanos) override {}
+  void CollectTrace(uint64_t) override {}
+  void PingClock() override {}
+  void Refuse(const std::string& words) override { refused = words; }
+  void End() override {}
+
+  core::Stage layers;
+  int configured = 0;
+  std::string refused;
+};
+
+// Nobody waits for it: the epoch that it takes part in begins when its layers are there.
+TEST(StagesTest, AStageThatComesBackLoadsBeforeItTakesPart) {
+  const std::unique_ptr<LocalCluster> cluster =
+      MakeCluster({.model = FiveLayers(SmallModel()), .compute_nodes = 4, .stages = 2, .lanes = 2});
+  ASSERT_NE(cluster, nullptr);
+  coordinator::Engine& engine = cluster->engine();
+  const coordinator::EngineStatus before = engine.GetStatus();
+  const coordinator::NodeHello hello = before.nodes[3].hello;
+  ASSERT_EQ(hello.identity.name, "c3");
+  cluster->Detach("c3");
+  ASSERT_TRUE(cluster->WaitForEpoch(before.epoch + 1).ok());
+  const auto port = std::make_shared<SilentPort>();
+
+  engine.NodeJoined(hello, port);
+
+  EXPECT_EQ(engine.GetStatus().epoch, before.epoch + 1);  // Others go on.
+  EXPECT_EQ(absl::StrCat(port->layers.first_layer, "-",
+                         port->layers.first_layer + port->layers.layers - 1),
+            before.nodes[3].layers);
+  EXPECT_TRUE(cluster->Generate(Greedy(RandomPrompt(5, 1), 20)).status.ok());
+  const auto second = std::make_shared<SilentPort>();
+  engine.NodeJoined(hello, second);  // While the first one loads.
+  engine.GetStatus();
+  EXPECT_THAT(second->refused, HasSubstr("already part of this cluster"));
+  engine.NodeLoaded("c3", absl::ResourceExhaustedError("no memory"));
+  EXPECT_THAT(engine.GetStatus().state, HasSubstr("without c3"));
+  EXPECT_EQ(port->refused, "no memory");
+  EXPECT_EQ(port->configured, 0);
+  cluster->Attach("c3");
+  EXPECT_TRUE(cluster->WaitForState("serving").ok());
+  EXPECT_TRUE(cluster->Generate(Greedy(RandomPrompt(5, 1), 20)).status.ok());
+}
+
 // What comes from the coordinator is not believed.
 TEST(StagesTest, NodesRefuseStagesThatDoNotHaveEveryLayerOnce) {
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(
