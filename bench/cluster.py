@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster of one compute and two memory nodes for benchmarks, on ports of its own."""
+"""A cluster of one compute node, if asked for another for prompts, and two memory nodes for benchmarks, on ports of its own."""
 
 import dataclasses
 import json
@@ -39,7 +39,8 @@ class Cluster:
 
     def __init__(self, lanes, compute_cores="0", memory_cores="1", memory_nodes=2, capacity="2GiB",
                  running_max=256, chunk_tokens=512, coordinator_cores="", transport="shm", chunks="auto",
-                 query_first="auto"):
+                 query_first="auto", prefill_cores=None):
+        """`prefill_cores`: prompts run on a node of their own there, "p0"."""
         self.address = f"127.0.0.1:{free_port()}"
         self.folder = tempfile.TemporaryDirectory(prefix="lamina-bench-")
         self.processes = []
@@ -49,15 +50,18 @@ class Cluster:
         memory = "\n".join(
             f'  - {{name: {name}, cores: "{memory_cores}", capacity: {capacity}, http: {ANY_PORT}}}'
             for name in names)
+        prefill = "" if prefill_cores is None else (
+            f'  - {{name: p0, role: prefill, cores: "{prefill_cores}", http: {ANY_PORT}}}\n')
         self.config.write_text(
             f'model: {MODEL}\ncoordinator: {{listen: {self.address}, http: {ANY_PORT}, cores: "{coordinator_cores}"}}\n'
-            f'compute:\n  - {{name: c0, cores: "{compute_cores}", http: {ANY_PORT}}}\nmemory:\n{memory}\n'
+            f'compute:\n  - {{name: c0, cores: "{compute_cores}", http: {ANY_PORT}}}\n{prefill}memory:\n{memory}\n'
             f"pipeline: {{mode: rotational, lanes: {lanes}, chunks: {chunks}, query_first: {query_first}}}\n"
             f'transport: "{transport}"\n'
-            f"prefill: {{chunk_tokens: {chunk_tokens}}}\n"
+            f"prefill: {{mode: {'dedicated' if prefill else 'inline'}, chunk_tokens: {chunk_tokens}}}\n"
             f"limits: {{sequence_tokens_max: 8192, running_max: {running_max}}}\n")
-        self.nodes = ["c0"] + names
-        self.names = [("lamina-coordinator", "coordinator"), ("lamina-compute", "c0")]
+        compute = ["c0", "p0"] if prefill else ["c0"]
+        self.nodes = compute + names
+        self.names = [("lamina-coordinator", "coordinator")] + [("lamina-compute", name) for name in compute]
         self.names += [("lamina-memory", name) for name in names]
 
     def __enter__(self):

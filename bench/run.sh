@@ -18,6 +18,8 @@ Suites:
              and ucx_perftest (Debian: ucx-utils)
   decode     steps of a running cluster against their floor, for rows x context
   overlap    network time hidden behind attention, on a link throttled to a third of the step
+  prefill    time per output token of running requests while a long prompt arrives: prompts beside rows, and on a node
+             of their own
   pipeline   two lanes against one, beside the bound of an event simulation with the measured times
   gateway    a load over the gateway's HTTP against the same over gRPC; --batch: `lamina batch` against `lamina bench`
   trace      a steady load with its timeline recorded, and not, in turns
@@ -54,11 +56,11 @@ case "$suite" in
     [[ -x $program ]] || { echo "$program is missing; run deploy/build.sh" >&2; exit 1; }
     exec "$program" "${json[@]}" "$@"
     ;;
-  decode | gateway | overlap | peers | pipeline | trace | transport)
+  decode | gateway | overlap | peers | pipeline | prefill | trace | transport)
     exec python3 "$root/bench/$suite.py" "${json[@]}" "$@"
     ;;
   *)
-    echo "unknown suite $suite; known: attention dense transport decode overlap pipeline gateway trace peers" >&2
+    echo "unknown suite $suite; known: attention dense transport decode overlap prefill pipeline gateway trace peers" >&2
     exit 2
     ;;
 esac

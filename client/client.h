@@ -184,6 +184,7 @@ struct LaneStatus {
   uint32_t rows = 0;
   uint64_t context_tokens = 0;
   uint64_t step = 0;
+  bool prefill = false;  // Of a node for prompts alone.
 };
 
 // What joins two nodes, and how fast it was when the epoch began.
@@ -202,6 +203,7 @@ struct ClusterStatus {
   std::string version;
   std::string stages;  // Of replicas over several nodes, in words: "r0: c0 0-18, c1 19-29, by cost"
   std::string partition;     // How KV is spread, in words; empty before the first epoch.
+  std::string prefill;       // Where prompts run: "inline", "dedicated: p0".
   std::string chunk_choice;  // In how many chunks rows leave, and why; empty before the first.
   std::string lane_choice;  // Over how many lanes rows are spread, and why; empty before the first.
   uint64_t lane_moves = 0;  // Of sequences from lane to lane.

@@ -212,6 +212,7 @@ ClusterStatus FromProto(const v1::GetStatusResponse& response) {
                           .version = response.version(),
                           .stages = response.stages(),
                           .partition = response.partition(),
+                          .prefill = response.prefill(),
                           .chunk_choice = response.chunk_choice(),
                           .lane_choice = response.lane_choice(),
                           .lane_moves = response.lane_moves(),
@@ -242,7 +243,8 @@ ClusterStatus FromProto(const v1::GetStatusResponse& response) {
     status.lanes.push_back({.lane = lane.lane(),
                             .rows = lane.rows(),
                             .context_tokens = lane.context_tokens(),
-                            .step = lane.step()});
+                            .step = lane.step(),
+                            .prefill = lane.prefill()});
   }
   return status;
 }

@@ -135,8 +135,13 @@ absl::StatusOr<Timeline> RecordTimeline(const ConnectOptions& options, Nanos len
   for (const bool is_memory : {false, true}) {
     for (const std::string& name : is_memory ? own.memory_nodes() : own.compute_nodes()) {
       LAMINA_ASSIGN_OR_RETURN(NodeTimeline node, ReadNode(*stub, name, is_memory));
+      node.prefill = !is_memory && timeline.nodes.size() + own.prefill_nodes() >=
+                                       static_cast<size_t>(own.compute_nodes_size());
       timeline.nodes.push_back(std::move(node));
     }
+  }
+  if (own.prefill_nodes() > 0) {
+    timeline.prefill_lane = own.prefill_lane();
   }
   return timeline;
 }

@@ -21,6 +21,7 @@ namespace lamina::client {
 struct NodeTimeline {
   std::string name;
   bool is_memory = false;
+  bool prefill = false;                     // A compute node for prompts alone.
   std::vector<control::TraceEvent> events;  // Oldest first; peers by their index in its role.
   uint64_t dropped = 0;                     // Older ones that had no room.
   Nanos clock_offset = 0;                   // Its clock less the coordinator's,
@@ -55,7 +56,8 @@ struct Timeline {
   std::vector<NodeTimeline> nodes;  // Compute nodes, then memory nodes, each in their order.
   std::vector<StepTimeline> steps;
   std::vector<RequestTimeline> requests;
-  uint64_t dropped = 0;  // Steps and requests beyond the coordinator's bounds.
+  uint64_t dropped = 0;                // Steps and requests beyond the coordinator's bounds.
+  uint32_t prefill_lane = UINT32_MAX;  // From here on lanes are prefill nodes'.
 };
 
 // Records for `length`, or until `cancellation`, and returns what there is by then.

@@ -109,6 +109,13 @@ void ThreadPool::Run(size_t count, const std::function<void(size_t, size_t)>& bo
   }
 }
 
+std::vector<int> CallerCores(const ThreadPoolOptions& options) {
+  if (options.threads <= 1 || options.cores.empty()) {
+    return options.cores;
+  }
+  return {options.cores.front()};
+}
+
 bool PinThisThread(const std::vector<int>& cores) {
   cpu_set_t set;
   CPU_ZERO(&set);

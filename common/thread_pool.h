@@ -42,6 +42,10 @@ class ThreadPool {
   std::unique_ptr<Shared> shared_;
 };
 
+// The cores for the thread that calls Run() of such a pool: the one that no worker is pinned to;
+// all of them if there is no worker.
+std::vector<int> CallerCores(const ThreadPoolOptions& options);
+
 // Pins the calling thread. Returns false when the host refuses (a core outside its mask, say).
 bool PinThisThread(const std::vector<int>& cores);
 

@@ -15,6 +15,7 @@
 #include "common/status_macros.h"
 #include "common/units.h"
 #include "compute_node/compute_node.h"
+#include "control/epoch_shape.h"
 
 namespace lamina::compute_node {
 namespace {
@@ -65,14 +66,16 @@ absl::Status ComputeNode::LoadStage(const core::Stage& stage) {
 
 absl::Status ComputeNode::MakeScratch(const control::EpochConfig& config,
                                       const core::Stage& stage) {
-  if (scratch_.has_value() && scratch_->slots() == config.scratch_tokens &&
+  // Where prompts have nodes of their own, the others need none.
+  const bool prompts = config.prefill_nodes == 0 || control::IsPrefillNode(config, options_.name);
+  const uint32_t tokens = prompts ? config.scratch_tokens : 1;
+  if (scratch_.has_value() && scratch_->slots() == tokens &&
       scratch_stage_.first_layer == stage.first_layer && scratch_stage_.layers == stage.layers) {
     return absl::OkStatus();
   }
   scratch_.reset();
   absl::StatusOr<kernels::KvArena> scratch = kernels::KvArena::Create(
-      absl::MakeConstSpan(config.layers).subspan(stage.first_layer, stage.layers),
-      config.scratch_tokens);
+      absl::MakeConstSpan(config.layers).subspan(stage.first_layer, stage.layers), tokens);
   LAMINA_RETURN_IF_ERROR(scratch.status());
   scratch_ = *std::move(scratch);
   scratch_stage_ = stage;

@@ -67,7 +67,9 @@ absl::Status Serve(const control::DaemonFlags& flags) {
   }
   const size_t threads =
       node->threads != 0 ? node->threads : std::max<size_t>(1, node->cores.size());
-  ThreadPool pool({.threads = threads, .cores = node->cores});
+  control::TakeMemoryNear(node->cores);
+  const ThreadPoolOptions pinning = {.threads = threads, .cores = node->cores};
+  ThreadPool pool(pinning);
   const DType compute_type = node->compute_type == "f32" ? DType::kF32 : DType::kBF16;
   LAMINA_ASSIGN_OR_RETURN(
       auto dense, kernels::MakeCpuDense(
@@ -83,7 +85,7 @@ absl::Status Serve(const control::DaemonFlags& flags) {
   LAMINA_ASSIGN_OR_RETURN(
       auto handler,
       compute_node::ComputeNode::Create({.name = flags.name,
-                                         .cores = node->cores,
+                                         .cores = CallerCores(pinning),
                                          .attention = &kernels::CpuAttention(),
                                          .make_grammars = GrammarMaker(config.model, vocabulary),
                                          .verbs_uri = config.verbs.Uri(),

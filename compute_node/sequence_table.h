@@ -39,6 +39,8 @@ class SequenceTable {
 
   Sequence* Find(core::SequenceId id);
 
+  void Erase(core::SequenceId id) { sequences_.erase(id); }
+
   void Clear() { sequences_.clear(); }
 
  private:

@@ -47,21 +47,24 @@ StepWorker::StepWorker(const Options& options, SliceExecutor& executor,
     compute_links_.push_back(own ? nullptr : counters.meter.Link(options.config.compute_nodes[i]));
   }
   for (Lane& lane : lanes_) {
-    lane.buffers = executor.MakeBuffers(rows_max);
     lane.nodes.resize(nodes);
     lane.headers.resize(nodes);
+    lane.token_ids.reserve(rows_max);
+    lane.positions.reserve(rows_max);
+    if (!Runs(IndexOf(lane))) {
+      continue;
+    }
+    lane.buffers = executor.MakeBuffers(rows_max);
     lane.kv_staging.resize(size_t{options.config.chunk_tokens_max} * 2 *
                            control::KvWidthMax(options.config.layers));
     lane.row_staging.resize((by_span() ? nodes : 1) * size_t{options.config.rows_max} *
                             control::QkvWidthMax(options.config.layers));
-    if (options_.config.compute_nodes.size() > 1) {
+    if (options.config.compute_nodes.size() > 1) {
       lane.token_messages.assign(
           options.config.plan_ahead,
           std::vector<std::byte>(sizeof(core::WindowHeader) +
                                  layout_.token_rows_max() * sizeof(core::TokenEntry)));
     }
-    lane.token_ids.reserve(rows_max);
-    lane.positions.reserve(rows_max);
   }
 }
 
@@ -99,6 +102,9 @@ absl::Status StepWorker::Run(std::string& blamed) {
 
 absl::Status StepWorker::RegisterSources() {
   for (Lane& lane : lanes_) {
+    if (!Runs(IndexOf(lane))) {
+      continue;
+    }
     for (const absl::Span<std::byte> bytes : lane.buffers.Allocations()) {
       LAMINA_RETURN_IF_ERROR(transport_.RegisterSource(bytes, transport::MemoryKind::kHost));
     }
@@ -325,8 +331,28 @@ absl::Status StepWorker::RunTail(Lane& lane, std::string& blamed) {
   tail_lane_ = nullptr;
   LAMINA_RETURN_IF_ERROR(SendTokens(lane, lane.result, blamed));
   reporter_.ReportResult(std::move(lane.result));
+  ForgetPrefilled(lane);
   EndStep(lane);
   return absl::OkStatus();
+}
+
+// A node for prompts alone is not told of what becomes of them.
+void StepWorker::ForgetPrefilled(const Lane& lane) {
+  if (!schedule_.IsPrefillLane(IndexOf(lane))) {
+    return;
+  }
+  for (const Chunk& chunk : lane.chunks) {
+    if (!chunk.plan.last) {
+      continue;
+    }
+    for (const core::SequenceId child : sequences_.Find(chunk.plan.sequence)->children) {
+      const Sequence* fork = sequences_.Find(child);
+      if (fork != nullptr && fork->join.parent == chunk.plan.sequence) {
+        sequences_.Erase(child);
+      }
+    }
+    sequences_.Erase(chunk.plan.sequence);
+  }
 }
 
 // Samples or scores the next `count` rows, whose logits are complete.

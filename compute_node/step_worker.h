@@ -15,6 +15,9 @@
 // runs slice k + 1, where the attention outputs go too; the one that samples puts the tokens to all
 // others. A lane whose step goes on elsewhere is `elsewhere` until these tokens come.
 //
+// A node for prompts alone (prefill.mode dedicated) has one lane, of chunks, and forgets a sequence
+// once it has sampled its first token; the replicas take that token and go on.
+//
 // A replica may have stages, each on a compute node of its own (coordinator/core/stages.h). To this
 // worker that is another schedule: the next slice runs on another node, which gets the context. So
 // here "replicas" are the other compute nodes. What they get of prompt chunks besides is the
@@ -185,6 +188,7 @@ class StepWorker {
                            std::vector<control::LinkReport>& reports);
   absl::Status Loop(std::string& blamed);
   bool AnyPending() const;  // Puts that have not left yet.
+  bool Runs(uint32_t lane) const { return schedule_.Runs(options_.node, lane); }
   void TakePlans();
   absl::Status BeginSteps();
   absl::Status BeginStep(Lane& lane);
@@ -195,6 +199,7 @@ class StepWorker {
   void GoTo(Lane& lane, uint32_t from);
   void SetReady(Lane& lane);
   void EndStep(Lane& lane);
+  void ForgetPrefilled(const Lane& lane);
   absl::Status RunSlice(Lane& lane, std::string& blamed);
   void NoteSlice(Lane& lane, Nanos elapsed);
   absl::Status Send(Lane& lane, std::string& blamed);

@@ -35,11 +35,11 @@ absl::Status StepWorker::BeginStep(Lane& lane) {
   }
   LAMINA_RETURN_IF_ERROR(PlaceRows(lane));
   LAMINA_RETURN_IF_ERROR(PlaceChunks(lane));
-  if (lane.positions.size() > lane.buffers.rows_max() ||
-      lane.decode_rows > options_.config.rows_max) {
+  const size_t rows_max = options_.config.rows_max + options_.config.chunk_tokens_max;
+  if (lane.positions.size() > rows_max || lane.decode_rows > options_.config.rows_max) {
     return absl::InternalError(absl::StrCat("plan of lane ", lane.plan.lane, " step ",
                                             lane.plan.step, " has ", lane.positions.size(),
-                                            " rows; at most ", lane.buffers.rows_max(), " fit"));
+                                            " rows; at most ", rows_max, " fit"));
   }
   if (lane.positions.empty()) {  // Only leaves: answered at once.
     reporter_.ReportResult(
@@ -90,7 +90,8 @@ absl::Status StepWorker::PlaceChunks(Lane& lane) {
     const uint64_t end = uint64_t{chunk.first_token} + chunk.tokens;
     if (sequence == nullptr || sequence->join.memory_node >= lane.nodes.size() ||
         chunk.tokens == 0 || end > sequence->join.tokens.size() ||
-        (by_span() && end > sequence->slots) || chunk.scratch_offset + end > scratch_.slots()) {
+        (by_span() && end > sequence->slots) ||
+        chunk.scratch_offset + end > options_.config.scratch_tokens) {
       return absl::InternalError(absl::StrCat("chunk [", chunk.first_token, ", +", chunk.tokens,
                                               ") of sequence ", chunk.sequence,
                                               " does not follow from the tables"));
@@ -151,7 +152,9 @@ void StepWorker::ChooseTailRows(Lane& lane) {
       const uint32_t position = plan.first_token + plan.tokens - 1;
       lane.tail.push_back({.row = row, .sequence = plan.sequence, .position = position});
       for (const core::SequenceId child : sequence.children) {
-        if (sequences_.Find(child) != nullptr) {
+        // It may have left, or be back on its own.
+        const Sequence* fork = sequences_.Find(child);
+        if (fork != nullptr && fork->join.parent == plan.sequence) {
           lane.tail.push_back({.row = row, .sequence = child, .position = position});
         }
       }

@@ -344,7 +344,8 @@ absl::Status StepWorker::WaitForArrivals(std::string& blamed) {
   };
   for (Lane& lane : lanes_) {
     const uint32_t index = IndexOf(lane);
-    any_idle = any_idle || lane.phase == Phase::kIdle;
+    any_idle =
+        any_idle || (lane.phase == Phase::kIdle && schedule_.TakesPart(options_.node, index));
     if (lane.phase == Phase::kElsewhere) {
       const uint32_t tail = TailNodeOf(lane);
       expect(static_cast<uint8_t>(tail), layout_.token_word(tail, index), lane.plan.step,

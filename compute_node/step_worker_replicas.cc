@@ -103,12 +103,15 @@ absl::Status StepWorker::SendTokens(Lane& lane, const core::StepResult& result,
   if (options_.config.compute_nodes.size() == 1) {
     return absl::OkStatus();
   }
+  const uint32_t index = IndexOf(lane);
+  const auto hears = [&](uint32_t node) {
+    return node != options_.node && schedule_.TakesPart(node, index);
+  };
   if (result.tokens.size() > layout_.token_rows_max()) {
     return absl::InternalError(absl::StrCat("step ", result.step, " of lane ", result.lane,
                                             " samples ", result.tokens.size(), " tokens; at most ",
                                             layout_.token_rows_max(), " fit"));
   }
-  const uint32_t index = IndexOf(lane);
   std::vector<std::byte>& message =
       lane.token_messages[lane.plan.step % lane.token_messages.size()];
   const core::WindowHeader header{.lane = index,
@@ -131,7 +134,7 @@ absl::Status StepWorker::SendTokens(Lane& lane, const core::StepResult& result,
                                        .value = lane.plan.step};
   const size_t window = layout_.TokenWindow(options_.node, index, lane.plan.step);
   for (uint32_t replica = 0; replica < replicas_.size(); ++replica) {
-    if (replica != options_.node) {
+    if (hears(replica)) {
       blamed = options_.config.compute_nodes[replica];
       control::LinkCounters& link = *compute_links_[replica];
       LAMINA_RETURN_IF_ERROR(

@@ -14,8 +14,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/log.h"
 #include "common/log_event.h"
+#include "common/numa.h"
 #include "common/thread_pool.h"
 #include "common/version.h"
 #include "control/grpc_log_service.h"
@@ -100,6 +102,16 @@ absl::StatusOr<ClusterConfig> LoadDaemonConfig(const DaemonFlags& flags) {
 void KeepToCores(const std::vector<int>& cores) {
   if (!cores.empty() && !PinThisThread(cores)) {
     LogWarning("could not pin this daemon to its cores");
+  }
+}
+
+void TakeMemoryNear(const std::vector<int>& cores) {
+  const std::vector<int> nodes = NumaNodesOf(cores);
+  const absl::Status preferred = PreferMemoryOf(nodes);
+  if (!preferred.ok()) {
+    LogWarning("memory may lie far from the cores: ", preferred.message());
+  } else if (!nodes.empty()) {
+    LogInfo("memory of NUMA nodes ", absl::StrJoin(nodes, ","));
   }
 }
 

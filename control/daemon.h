@@ -43,6 +43,10 @@ absl::StatusOr<ClusterConfig> LoadDaemonConfig(const DaemonFlags& flags);
 // refuses is a warning.
 void KeepToCores(const std::vector<int>& cores);
 
+// Has this thread, and those that it starts from now on, take memory near `cores`; empty: anywhere.
+// A host that refuses is a warning.
+void TakeMemoryNear(const std::vector<int>& cores);
+
 // Calls `first` on the first SIGTERM or SIGINT and `second` on the next, from a thread of its own.
 void OnTermination(std::function<void()> first, std::function<void()> second);
 

@@ -23,6 +23,22 @@ core::WindowShape WindowShapeOf(const EpochConfig& config) {
       .layers = config.layers};
 }
 
+absl::Status CheckRoles(const EpochConfig& config) {
+  if (config.prefill_nodes < config.compute_nodes.size() && config.prefill_nodes < config.lanes) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("the configuration of epoch ", config.epoch, " has ", config.prefill_nodes,
+                   " prefill nodes of ", config.compute_nodes.size(), " compute nodes, and ",
+                   config.lanes, " lanes: none is left to decode"));
+}
+
+bool IsPrefillNode(const EpochConfig& config, const std::string& name) {
+  const auto& nodes = config.compute_nodes;
+  return std::find(nodes.end() - static_cast<std::ptrdiff_t>(config.prefill_nodes), nodes.end(),
+                   name) != nodes.end();
+}
+
 core::Stage StageOf(const EpochConfig& config, uint32_t node) {
   return config.stages.empty()
              ? core::Stage{.replica = node, .layers = static_cast<uint32_t>(config.layers.size())}

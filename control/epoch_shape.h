@@ -23,10 +23,18 @@ core::WindowShape WindowShapeOf(const EpochConfig& config);
 inline core::PipelineSchedule ScheduleOf(const EpochConfig& config) {
   const auto layers = static_cast<uint32_t>(config.layers.size());
   return config.stages.empty()
-             ? core::PipelineSchedule(config.mode,
-                                      static_cast<uint32_t>(config.compute_nodes.size()), layers)
+             ? core::PipelineSchedule(
+                   config.mode,
+                   static_cast<uint32_t>(config.compute_nodes.size()) - config.prefill_nodes,
+                   layers, config.lanes - config.prefill_nodes)
              : core::PipelineSchedule(config.mode, config.stages, layers);
 }
+
+// Errors: kInvalidArgument  so many prefill nodes that no node, or no lane, is left to decode.
+absl::Status CheckRoles(const EpochConfig& config);
+
+// Whether compute node `name` is for prompts alone.
+bool IsPrefillNode(const EpochConfig& config, const std::string& name);
 
 // The heads that memory node `node` holds of the sequences that are there.
 core::HeadRange HeadsOf(const EpochConfig& config, const AttentionDescriptor& layer, uint32_t node);

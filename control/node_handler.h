@@ -43,6 +43,9 @@ struct EpochConfig {
   // that its grants name. Else 0.
   uint32_t span_tokens = 0;
   std::string transport;  // URI
+  // The last of `compute_nodes` run prompts' chunks alone, each in one of the last of `lanes`
+  // (PipelineSchedule). 0: prompts run in the lanes of decode rows.
+  uint32_t prefill_nodes = 0;
 };
 
 // Region descriptors of all nodes of an epoch.

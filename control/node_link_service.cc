@@ -17,6 +17,7 @@
 #include "common/log.h"
 #include "common/version.h"
 #include "control/counters_codec_service.h"
+#include "control/epoch_shape.h"
 #include "control/plan_codec_service.h"
 #include "control/request_log.h"
 #include "control/transport_fault.h"
@@ -47,7 +48,8 @@ EpochConfig ToEpochConfig(const v1::Configure& proto) {
       .slots = {proto.slots().begin(), proto.slots().end()},
       .heads = core::ConsecutiveRanges({proto.kv_heads().begin(), proto.kv_heads().end()}),
       .span_tokens = proto.span_tokens(),
-      .transport = proto.transport()};
+      .transport = proto.transport(),
+      .prefill_nodes = proto.prefill_nodes()};
   for (const v1::AttentionDescriptor& layer : proto.layers()) {
     config.layers.push_back(FromProto(layer));
   }
@@ -226,8 +228,11 @@ struct NodeLink::Impl {
 
   void HandleConfigure(const v1::Configure& proto, NodeHandler& handler) {
     const EpochConfig config = ToEpochConfig(proto);
-    request_log.StartEpoch(OwnMemoryIndex(config, identity));
-    absl::StatusOr<std::string> region = handler.Configure(config);
+    const absl::Status roles = CheckRoles(config);
+    request_log.StartEpoch(OwnMemoryIndex(config, identity),
+                           roles.ok() && IsPrefillNode(config, identity.name));
+    absl::StatusOr<std::string> region =
+        roles.ok() ? handler.Configure(config) : absl::StatusOr<std::string>(roles);
     if (!region.ok()) {
       LogError("configure epoch ", config.epoch, " failed ", region.status().message());
       Send(FaultMessage(config.epoch, region.status(), identity.name));

@@ -5,8 +5,9 @@
 
 namespace lamina::control {
 
-void RequestLog::StartEpoch(std::optional<uint32_t> memory_node) {
+void RequestLog::StartEpoch(std::optional<uint32_t> memory_node, bool prefill_only) {
   memory_node_ = memory_node;
+  prefill_only_ = prefill_only;
   here_.clear();
 }
 
@@ -34,7 +35,9 @@ void RequestLog::Note(const core::StepPlan& plan) {
               {"lane", plan.lane},
               {"step", plan.step},
               {"prompt_tokens", join.prompt_tokens}});
-    here_[join.id] = join.request_id;
+    if (!prefill_only_) {
+      here_[join.id] = join.request_id;
+    }
   }
 }
 

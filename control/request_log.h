@@ -19,14 +19,16 @@ namespace lamina::control {
 
 class RequestLog {
  public:
-  // An epoch begins, with no sequences. A memory node has an index, and logs what lives on it.
-  void StartEpoch(std::optional<uint32_t> memory_node);
+  // An epoch begins, with no sequences. A memory node has an index, and logs what lives on it. A
+  // node for prompts alone is not told when they leave.
+  void StartEpoch(std::optional<uint32_t> memory_node, bool prefill_only = false);
 
   // Before the plan is handed on.
   void Note(const core::StepPlan& plan);
 
  private:
   std::optional<uint32_t> memory_node_;
+  bool prefill_only_ = false;
   std::map<core::SequenceId, std::string> here_;
 };
 

@@ -204,6 +204,7 @@ void NodeStream::Configure(const control::EpochConfig& config) {
   }
   proto->set_span_tokens(config.span_tokens);
   proto->set_transport(config.transport);
+  proto->set_prefill_nodes(config.prefill_nodes);
   Send(std::move(message));
 }
 
@@ -316,7 +317,7 @@ const char* Name(core::MemberState state) {
 
 void ToProto(const NodeReport& report, const std::string& transport, v1::Node* node) {
   node->set_name(report.member.name);
-  node->set_role(report.member.is_memory ? "memory" : "compute");
+  node->set_role(std::string(core::RoleOf(report.member)));
   node->set_state(Name(report.member.state));
   node->set_device(report.hello.identity.device);
   node->set_transport(transport);
@@ -372,6 +373,8 @@ void ToProto(const EngineTrace& trace, v1::CollectTraceResponse* proto) {
   proto->set_dropped(trace.dropped);
   proto->set_began(trace.began);
   proto->set_ended(trace.ended);
+  proto->set_prefill_nodes(trace.prefill_nodes);
+  proto->set_prefill_lane(trace.prefill_lane);
 }
 
 }  // namespace
@@ -414,8 +417,10 @@ grpc::ServerUnaryReactor* ClusterService::GetStatus(grpc::CallbackServerContext*
     lane->set_rows(status.scheduler.lanes[i].rows);
     lane->set_context_tokens(status.scheduler.lanes[i].context_tokens);
     lane->set_step(status.scheduler.lanes[i].step_done);
+    lane->set_prefill(status.scheduler.lanes[i].prefill);
   }
   response->set_partition(status.partition);
+  response->set_prefill(status.prefill);
   response->set_stages(status.stages);
   response->set_chunk_choice(status.scheduler.row_chunks.why);
   response->set_lane_choice(status.scheduler.lane_count.why);

@@ -102,7 +102,7 @@ void AddFailures(MetricsPage& page, const RequestMetrics& metrics) {
 void AddNodes(MetricsPage& page, const EngineStatus& status) {
   for (const NodeReport& node : status.nodes) {
     const MetricLabels labels = {{"node", node.member.name},
-                                 {"role", node.member.is_memory ? "memory" : "compute"}};
+                                 {"role", std::string(core::RoleOf(node.member))}};
     page.Gauge("lamina_node_ready", "1 when the node serves in this epoch.", labels,
                node.member.state == core::MemberState::kReady ? 1 : 0);
     control::AddNodeCounters(page, "lamina_node_", labels, node.counters);
@@ -122,9 +122,9 @@ void AddMeasuredLinks(MetricsPage& page, const EngineStatus& status) {
     const auto from =
         std::find_if(status.nodes.begin(), status.nodes.end(),
                      [&link](const NodeReport& node) { return node.member.name == link.from; });
-    const bool is_memory = from != status.nodes.end() && from->member.is_memory;
+    const core::Member member = from == status.nodes.end() ? core::Member() : from->member;
     const MetricLabels labels = {{"node", link.from},
-                                 {"role", is_memory ? "memory" : "compute"},
+                                 {"role", std::string(core::RoleOf(member))},
                                  {"peer", link.report.peer}};
     page.Gauge("lamina_node_link_bandwidth_bytes_per_second",
                "Bandwidth to the peer, measured when the epoch began.", labels,

@@ -51,7 +51,7 @@ struct EngineOptions {
   PipelineMode mode = PipelineMode::kRotational;
   Partition partition = Partition::kRequest;  // Not kAuto.
   std::string partition_why;                  // Of one that was chosen; status tells it.
-  core::SchedulerOptions scheduler;           // memory_nodes is filled in at each epoch.
+  core::SchedulerOptions scheduler;  // memory_nodes, prefill_lanes: filled in at each epoch.
   bool priority_order = false;
   // A node that has not been heard of for so long is taken for dead (stopped, or its cable pulled):
   // its stream is ended as if it had left. 0 waits for the stream to break by itself.
@@ -85,6 +85,7 @@ struct EngineStatus {
   core::SchedulerStats scheduler;
   std::string stages;     // "r0: c0 0-18, c1 19-29, by cost"
   std::string partition;  // "request"; "head: m0 2, m1 1 of 3 KV heads; ..."
+  std::string prefill;    // "inline"; "dedicated: p0"
   double tokens_per_second = 0;
   uint64_t tokens_generated = 0;
   uint64_t requests_finished = 0;

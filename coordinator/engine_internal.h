@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "coordinator/core/head_shares.h"
+#include "coordinator/core/pipeline_schedule.h"
 #include "coordinator/core/sequence_kv.h"
 #include "coordinator/core/serving_bandwidth.h"
 #include "coordinator/core/stages.h"
@@ -106,6 +107,9 @@ struct Engine::Impl {
   std::string DescribePartition(const std::string& words) const;
   std::vector<core::HeadNode> HeadNodesOf(const std::vector<const core::Member*>& members) const;
   control::EpochConfig MakeConfig() const;
+  // Of the epoch: who runs which lane.
+  core::PipelineSchedule Schedule() const;
+  std::string DescribePrefill() const;
   // Why the cluster waits: every request ends.
   void StopServing(const absl::Status& status);
   void Connect();

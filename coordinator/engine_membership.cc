@@ -64,16 +64,18 @@ void Engine::Impl::Configure() {
   }
   memory_names = names;
   shares_words = BandwidthOf(names).words;
-  chunks_planned.assign(options.scheduler.lanes, {});
-  reports.Reset(static_cast<uint32_t>(membership.compute_members().size()),
-                options.scheduler.lanes);
+  // Without a prefill node prompts run inline.
+  const uint32_t prefill_nodes = membership.prefill_members();
+  const uint32_t lanes = options.scheduler.lanes + prefill_nodes;
+  chunks_planned.assign(lanes, {});
+  reports.Reset(static_cast<uint32_t>(membership.compute_members().size()), lanes, prefill_nodes);
   core::Events events;
-  scheduler.StartEpoch(membership.epoch(), *shares, lost, events);
+  scheduler.StartEpoch(membership.epoch(), *shares, lost, events, prefill_nodes);
   Deliver(events);
   const control::EpochConfig config = MakeConfig();
   LogInfo("configuring epoch ", config.epoch, " compute ", absl::StrJoin(config.compute_nodes, ","),
           " memory ", absl::StrJoin(config.memory_nodes, ","), " partition ", partition,
-          " transport ", config.transport);
+          " prefill ", DescribePrefill(), " transport ", config.transport);
   const std::vector<const core::Member*> members = Members();
   for (auto& [name, node] : nodes) {
     node.links.clear();
@@ -147,14 +149,15 @@ void Engine::Impl::StopServing(const absl::Status& status) {
 control::EpochConfig Engine::Impl::MakeConfig() const {
   control::EpochConfig config{.epoch = membership.epoch(),
                               .mode = options.mode,
-                              .lanes = options.scheduler.lanes,
+                              .lanes = options.scheduler.lanes + membership.prefill_members(),
                               .plan_ahead = options.scheduler.plan_ahead,
                               .rows_max = options.scheduler.rows_max,
                               .chunk_tokens_max = options.scheduler.step_tokens_max,
                               .scratch_tokens = options.scheduler.scratch_tokens,
                               .sequence_tokens_max = options.scheduler.sequence_tokens_max,
                               .layers = options.layers,
-                              .transport = transport.uri()};
+                              .transport = transport.uri(),
+                              .prefill_nodes = membership.prefill_members()};
   for (const core::Member* member : membership.compute_members()) {
     config.compute_nodes.push_back(member->name);
   }
@@ -168,6 +171,29 @@ control::EpochConfig Engine::Impl::MakeConfig() const {
   }
   config.span_tokens = options.scheduler.span_tokens;
   return config;
+}
+
+core::PipelineSchedule Engine::Impl::Schedule() const {
+  const auto nodes_there = static_cast<uint32_t>(membership.compute_members().size());
+  return {options.mode, nodes_there - membership.prefill_members(),
+          static_cast<uint32_t>(options.layers.size()), options.scheduler.lanes};
+}
+
+std::string Engine::Impl::DescribePrefill() const {
+  std::vector<std::string> names;
+  bool expected = false;
+  for (const core::Member& member : membership.all()) {
+    expected = expected || member.prefill;
+  }
+  for (const core::Member* member : membership.compute_members()) {
+    if (member->prefill) {
+      names.push_back(member->name);
+    }
+  }
+  if (!names.empty()) {
+    return absl::StrCat("dedicated: ", absl::StrJoin(names, ", "));
+  }
+  return expected ? "inline, for no prefill node is there" : "inline";
 }
 
 void Engine::Impl::Connect() {

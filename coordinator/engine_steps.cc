@@ -30,6 +30,7 @@ void Engine::Impl::PlanSteps() {
     }
   }
   const Nanos now = plans.empty() ? 0 : clock.Now();
+  const core::PipelineSchedule schedule = Schedule();
   for (core::StepPlan& plan : plans) {
     if (trace.on(now)) {
       trace.Planned(plan, now, [this](core::SequenceId id) { return requests.FollowedId(id); });
@@ -43,8 +44,11 @@ void Engine::Impl::PlanSteps() {
       requests.Started(join.id);
       join.request_id = requests.FollowedId(join.id);
     }
-    for (const core::Member* member : membership.compute_members()) {
-      nodes.at(member->name).port->SendPlan(plan);
+    const std::vector<const core::Member*> compute = membership.compute_members();
+    for (uint32_t i = 0; i < compute.size(); ++i) {
+      if (schedule.TakesPart(i, plan.lane)) {
+        nodes.at(compute[i]->name).port->SendPlan(plan);
+      }
     }
     // Memory nodes need no tokens.
     for (core::SequenceJoin& join : plan.joins) {
@@ -120,8 +124,8 @@ double Engine::Impl::TokensPerSecond() {
   return tokens / ToSeconds(std::max(now - token_counts.front().first, Seconds(1)));
 }
 
-// Replicas share the slices evenly. Memory nodes share a lane's context by their speed, or each
-// computes its heads of all of it.
+// Replicas share the slices evenly; prefill nodes measure none of decode rows. Memory nodes share a
+// lane's context by their speed, or each computes its heads of all of it.
 core::LaneCosts Engine::Impl::CostsOfLanes() const {
   core::LaneCosts costs;
   const auto compute = membership.compute_members();
@@ -151,7 +155,7 @@ core::LaneCosts Engine::Impl::CostsOfLanes() const {
   costs.slice_fixed /= slices;
   costs.slice_per_row /= slices;
   costs.attention_per_token = head_split.has_value() || speed == 0 ? slowest : 1 / speed;
-  costs.replicas = static_cast<uint32_t>(compute.size());
+  costs.replicas = static_cast<uint32_t>(compute.size()) - membership.prefill_members();
   if (const std::vector<core::Stage> stages = StagesOf(compute); !stages.empty()) {
     costs.replicas = 0;
     for (const core::Stage& stage : stages) {
@@ -173,8 +177,8 @@ core::LinkCosts Engine::Impl::CostsOfLinks() const {
   double slowest = 0;
   for (const core::Member* member : membership.compute_members()) {
     for (const control::LinkReport& link : nodes.at(member->name).links) {
-      const bool to_memory =
-          std::find(memory_names.begin(), memory_names.end(), link.peer) != memory_names.end();
+      const bool to_memory = !member->prefill && std::find(memory_names.begin(), memory_names.end(),
+                                                           link.peer) != memory_names.end();
       if (!to_memory || link.bytes_per_second <= 0) {
         continue;
       }
@@ -225,12 +229,17 @@ EngineStatus Engine::Impl::Status() {
       .scheduler = scheduler.Stats(),
       .stages = DescribeStages(),
       .partition = shares_words.empty() ? partition : absl::StrCat(partition, "; ", shares_words),
+      .prefill = DescribePrefill(),
       .tokens_per_second = TokensPerSecond(),
       .tokens_generated = requests.tokens(),
       .requests_finished = requests.finished(),
       .requests_failed = requests.failed()};
   if (std::string warning = transport.Warning(); !warning.empty()) {
     status.warnings.push_back(std::move(warning));
+  }
+  if (membership.phase() == core::MembershipPhase::kServing &&
+      status.prefill.starts_with("inline,")) {
+    status.warnings.push_back(absl::StrCat("prefill.mode dedicated runs ", status.prefill));
   }
   for (const core::Member& member : membership.all()) {
     NodeReport report{.member = member};

@@ -28,6 +28,8 @@ void Engine::CollectTrace(std::function<void(EngineTrace)> done) {
     for (const core::Member* member : impl->membership.compute_members()) {
       trace.compute_nodes.push_back(member->name);
     }
+    trace.prefill_nodes = impl->membership.prefill_members();
+    trace.prefill_lane = impl->options.scheduler.lanes;
     for (const core::Member* member : impl->membership.memory_members()) {
       trace.memory_nodes.push_back(member->name);
     }

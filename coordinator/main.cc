@@ -82,7 +82,7 @@ coordinator::EngineOptions MakeOptions(const ClusterConfig& config, const model:
     options.transports.push_back(scheme + "://");
   }
   for (const ComputeNodeConfig& node : config.compute) {
-    options.nodes.push_back({.name = node.name});
+    options.nodes.push_back({.name = node.name, .prefill = node.role == ComputeRole::kPrefill});
   }
   for (const MemoryNodeConfig& node : config.memory) {
     options.nodes.push_back({.name = node.name, .is_memory = true});
@@ -139,14 +139,15 @@ absl::Status CheckWindows(const ClusterConfig& config, const coordinator::Engine
       limits.span_tokens == 0
           ? 0
           : (limits.sequence_tokens_max + limits.span_tokens - 1) / limits.span_tokens;
-  return core::WindowLayout::Check({.compute_nodes = static_cast<uint32_t>(config.compute.size()),
-                                    .memory_nodes = static_cast<uint32_t>(config.memory.size()),
-                                    .lanes = limits.lanes,
-                                    .rows_max = limits.rows_max,
-                                    .kv_rows_max = limits.step_tokens_max,
-                                    .plan_ahead = limits.plan_ahead,
-                                    .spans_max = spans_max,
-                                    .layers = options.layers});
+  return core::WindowLayout::Check(
+      {.compute_nodes = static_cast<uint32_t>(config.compute.size()),
+       .memory_nodes = static_cast<uint32_t>(config.memory.size()),
+       .lanes = limits.lanes + config.CountCompute(ComputeRole::kPrefill),
+       .rows_max = limits.rows_max,
+       .kv_rows_max = limits.step_tokens_max,
+       .plan_ahead = limits.plan_ahead,
+       .spans_max = spans_max,
+       .layers = options.layers});
 }
 
 absl::Status Serve(const control::DaemonFlags& flags) {

@@ -37,7 +37,9 @@ absl::Status Serve(const control::DaemonFlags& flags) {
   }
   const size_t threads =
       node->threads != 0 ? node->threads : std::max<size_t>(1, node->cores.size());
-  ThreadPool pool({.threads = threads, .cores = node->cores});
+  control::TakeMemoryNear(node->cores);
+  const ThreadPoolOptions pinning = {.threads = threads, .cores = node->cores};
+  ThreadPool pool(pinning);
   LAMINA_ASSIGN_OR_RETURN(const memory_node::NodeDevice device,
                           memory_node::OpenNodeDevice(node->device, pool));
   const double bandwidth = device.read_bytes_per_second;
@@ -51,7 +53,7 @@ absl::Status Serve(const control::DaemonFlags& flags) {
                           .bandwidth_bytes_per_second = bandwidth,
                           .kernels = device.kernels});
   memory_node::MemoryNode handler({.name = flags.name,
-                                   .cores = node->cores,
+                                   .cores = CallerCores(pinning),
                                    .make_device = device.make,
                                    .verbs_uri = config->verbs.Uri()},
                                   pool);

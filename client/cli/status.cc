@@ -62,6 +62,9 @@ void PrintStatus(const client::ClusterStatus& status, const std::string& bubbles
   if (!status.partition.empty()) {
     std::printf("KV:       by %s\n", status.partition.c_str());
   }
+  if (!status.prefill.empty() && status.prefill != "inline") {
+    std::printf("prompts:  %s\n", status.prefill.c_str());
+  }
   if (!status.lane_choice.empty()) {
     std::printf("lanes:    %s\n", status.lane_choice.c_str());
   }
@@ -89,7 +92,8 @@ void PrintStatus(const client::ClusterStatus& status, const std::string& bubbles
                 FormatBytes(static_cast<uint64_t>(link.bytes_per_second)).c_str());
   }
   for (const client::LaneStatus& lane : status.lanes) {
-    std::printf("lane %u: %u rows, %llu context tokens, step %llu\n", lane.lane, lane.rows,
+    std::printf("lane %u%s: %u %s, %llu context tokens, step %llu\n", lane.lane,
+                lane.prefill ? " (prefill)" : "", lane.rows, lane.prefill ? "prompts" : "rows",
                 static_cast<unsigned long long>(lane.context_tokens),
                 static_cast<unsigned long long>(lane.step));
   }

@@ -63,7 +63,8 @@ Json ToJson(const client::ClusterStatus& status) {
     lanes.push_back({{"lane", lane.lane},
                      {"rows", lane.rows},
                      {"context_tokens", lane.context_tokens},
-                     {"step", lane.step}});
+                     {"step", lane.step},
+                     {"prefill", lane.prefill}});
   }
   Json links = Json::array();
   for (const client::MeasuredLink& link : status.links) {
@@ -79,6 +80,7 @@ Json ToJson(const client::ClusterStatus& status) {
           {"version", status.version},
           {"stages", status.stages},
           {"partition", status.partition},
+          {"prefill", status.prefill},
           {"chunk_choice", status.chunk_choice},
           {"lane_choice", status.lane_choice},
           {"lane_moves", status.lane_moves},

@@ -159,8 +159,12 @@ class Writer {
   }
 
   void Node(const client::NodeTimeline& node, int process) {
-    Name(process, absl::StrCat(node.name, node.is_memory ? " (memory)" : " (compute)"));
-    NameRow(process, kWorkerRow, node.is_memory ? "memory worker" : "replica");
+    const char* const role = node.is_memory ? "memory" : node.prefill ? "prefill" : "compute";
+    Name(process, absl::StrCat(node.name, " (", role, ")"));
+    NameRow(process, kWorkerRow,
+            node.is_memory ? "memory worker"
+            : node.prefill ? "prefill worker"
+                           : "replica");
     std::map<std::string, int> links;
     for (const TraceEvent& event : node.events) {
       Event(node, process, event, links);
@@ -240,7 +244,8 @@ class Writer {
     }
     Name(kLanes, "lanes");
     for (const auto& [lane, steps] : lanes_) {
-      NameRow(kLanes, lane + 1, absl::StrCat("lane ", lane));
+      NameRow(kLanes, lane + 1,
+              absl::StrCat("lane ", lane, lane >= timeline_.prefill_lane ? " (prefill)" : ""));
       Nanos end = base_;
       for (const auto& [number, step] : steps) {
         end = Lane(lane, number, step, end);

@@ -12,7 +12,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/config/cuda_host.h"
-#include "common/config/enum_names_internal.h"
 #include "common/config/replicas.h"
 #include "common/config/verbs_keys_internal.h"
 #include "common/status_macros.h"
@@ -149,6 +148,33 @@ absl::Status CheckNodes(const ClusterConfig& config) {
   return absl::OkStatus();
 }
 
+// Prompts run on nodes of their own if, and only if, there are such nodes.
+absl::Status CheckRoles(const ClusterConfig& config) {
+  const uint32_t prefill = config.CountCompute(ComputeRole::kPrefill);
+  const bool dedicated = config.prefill.mode == PrefillMode::kDedicated;
+  if (dedicated && prefill == 0) {
+    return absl::InvalidArgumentError(
+        "prefill.mode: dedicated needs a compute node of its own, and none has role prefill; give "
+        "one role: prefill, or set prefill.mode to inline");
+  }
+  if (!dedicated && prefill > 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "compute: ", prefill, " nodes with role prefill contradict prefill.mode inline, in which ",
+        "all compute nodes take prompts; set prefill.mode to dedicated, or remove the role"));
+  }
+  if (dedicated && ReplicasOf(config).size() < config.compute.size()) {
+    return absl::UnimplementedError(
+        "prefill.mode: 'dedicated' is not served by this version together with replicas of several "
+        "nodes (compute.N.replica); it serves: inline with these, or dedicated with single nodes");
+  }
+  if (prefill == config.compute.size()) {
+    return absl::InvalidArgumentError(
+        "compute: all nodes have role prefill, so nobody would decode; leave at least one with "
+        "role compute");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckGateway(const GatewayConfig& gateway) {
   if (gateway == GatewayConfig()) {
     return absl::OkStatus();
@@ -256,7 +282,7 @@ absl::Status CheckValues(const ClusterConfig& config) {
         absl::StrCat("pipeline.lanes: ", config.pipeline.lanes,
                      " contradicts pipeline.mode sequential, which has one lane; set it to 1"));
   }
-  const size_t replicas = ReplicasOf(config).size();
+  const size_t replicas = ReplicasOf(config).size() - config.CountCompute(ComputeRole::kPrefill);
   if (config.pipeline.mode == PipelineMode::kSequential && replicas > 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("compute: ", replicas,
@@ -313,7 +339,6 @@ absl::Status CheckReachable(const ClusterConfig& config) {
 }
 
 absl::Status CheckServed(const ClusterConfig& config) {
-  using internal::EnumName;
   if (config.compute.size() > kComputeNodesMax) {
     return NotServed("compute", absl::StrCat(config.compute.size(), " nodes"),
                      absl::StrCat("1 to ", kComputeNodesMax));
@@ -333,10 +358,6 @@ absl::Status CheckServed(const ClusterConfig& config) {
   }
   if (config.policy != "attend_remote") {
     return NotServed("policy", config.policy, "attend_remote");
-  }
-  if (config.prefill.mode != PrefillMode::kInline) {
-    return NotServed("prefill.mode", EnumName(internal::kPrefillModes, config.prefill.mode),
-                     "inline");
   }
   return absl::OkStatus();
 }
@@ -387,8 +408,15 @@ absl::Status ClusterConfig::Validate() const {
   LAMINA_RETURN_IF_ERROR(CheckValues(*this));
   LAMINA_RETURN_IF_ERROR(CheckNodes(*this));
   LAMINA_RETURN_IF_ERROR(CheckReplicas(*this));
+  LAMINA_RETURN_IF_ERROR(CheckRoles(*this));
   LAMINA_RETURN_IF_ERROR(CheckServed(*this));
   return CheckReachable(*this);
+}
+
+uint32_t ClusterConfig::CountCompute(ComputeRole role) const {
+  return static_cast<uint32_t>(
+      std::count_if(compute.begin(), compute.end(),
+                    [&](const ComputeNodeConfig& node) { return node.role == role; }));
 }
 
 const ComputeNodeConfig* ClusterConfig::FindCompute(absl::string_view name) const {

@@ -22,6 +22,9 @@
 
 namespace lamina {
 
+// What a compute node does: everything, or (prefill.mode dedicated) prompts' chunks alone.
+enum class ComputeRole : uint8_t { kCompute, kPrefill };
+
 // "0-14": the attentions of a model, counted from 0.
 struct LayerRange {
   uint32_t first = 0;
@@ -32,6 +35,7 @@ struct LayerRange {
 
 struct ComputeNodeConfig {
   std::string name;
+  ComputeRole role = ComputeRole::kCompute;
   std::string host = "localhost";
   std::string device = "cpu";
   std::vector<int> cores;             // "0", "0-3,8"; empty pins nothing.
@@ -140,6 +144,8 @@ struct ClusterConfig {
   absl::Status Validate() const;
 
   const ComputeNodeConfig* FindCompute(absl::string_view name) const;
+  // Compute nodes of that role.
+  uint32_t CountCompute(ComputeRole role) const;
   const MemoryNodeConfig* FindMemory(absl::string_view name) const;
 };
 

@@ -72,7 +72,8 @@ void EmitNodes(YAML::Emitter& out, const ClusterConfig& config) {
   for (const ComputeNodeConfig& node : config.compute) {
     out << YAML::Flow << YAML::BeginMap;
     EmitNode(out, node);
-    out << YAML::Key << "compute_type" << YAML::Value << node.compute_type;
+    out << YAML::Key << "compute_type" << YAML::Value << node.compute_type << YAML::Key << "role"
+        << YAML::Value << std::string(internal::EnumName(internal::kComputeRoles, node.role));
     EmitStage(out, node);
     out << YAML::EndMap;
   }

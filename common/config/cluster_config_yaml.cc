@@ -274,11 +274,17 @@ ReadValue ClusterFileReader::Choice(const internal::EnumNames<Enum, N>& names, E
 }
 
 std::vector<Key> ClusterFileReader::ComputeKeys(ComputeNodeConfig& node) const {
-  return {{"name", Text(node.name)},         {"host", Text(node.host)},
-          {"device", Text(node.device)},     {"cores", Cores(node.cores)},
-          {"threads", Number(node.threads)}, {"compute_type", Text(node.compute_type)},
-          {"http", Text(node.http)},         {"replica", Text(node.replica)},
-          {"stage", Number(node.stage)},     {"layers", Layers(node.layers)}};
+  return {{"name", Text(node.name)},
+          {"host", Text(node.host)},
+          {"device", Text(node.device)},
+          {"cores", Cores(node.cores)},
+          {"threads", Number(node.threads)},
+          {"compute_type", Text(node.compute_type)},
+          {"http", Text(node.http)},
+          {"replica", Text(node.replica)},
+          {"stage", Number(node.stage)},
+          {"layers", Layers(node.layers)},
+          {"role", Choice(internal::kComputeRoles, node.role)}};
 }
 
 std::vector<Key> ClusterFileReader::MemoryKeys(MemoryNodeConfig& node) const {
@@ -348,8 +354,8 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
   LAMINA_RETURN_IF_ERROR(ReadKeys(root, "", keys));
   if (c.pipeline.lanes == kNotGiven) {
     // One more than replicas, or two for each stage: the schedules that leave nobody idle.
-    const auto nodes = static_cast<uint32_t>(std::max<size_t>(1, c.compute.size()));
-    const uint32_t wanted = ReplicasOf(c).size() < nodes ? 2 * nodes : nodes + 1;
+    const uint32_t nodes = std::max(1u, c.CountCompute(ComputeRole::kCompute));
+    const uint32_t wanted = ReplicasOf(c).size() < c.compute.size() ? 2 * nodes : nodes + 1;
     c.pipeline.lanes = c.pipeline.mode == PipelineMode::kSequential
                            ? 1
                            : std::min({wanted, 8u, std::max(1u, c.limits.running_max)});

@@ -25,6 +25,8 @@ inline constexpr EnumNames<Partition, 4> kPartitions = {{{"request", Partition::
                                                          {"head", Partition::kHead},
                                                          {"token_range", Partition::kTokenRange},
                                                          {"auto", Partition::kAuto}}};
+inline constexpr EnumNames<ComputeRole, 2> kComputeRoles = {
+    {{"compute", ComputeRole::kCompute}, {"prefill", ComputeRole::kPrefill}}};
 inline constexpr EnumNames<PrefillMode, 2> kPrefillModes = {
     {{"inline", PrefillMode::kInline}, {"dedicated", PrefillMode::kDedicated}}};
 inline constexpr EnumNames<ServiceOrderKind, 2> kServiceOrders = {

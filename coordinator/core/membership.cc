@@ -16,6 +16,10 @@ bool IsThere(const Member& node) {
 
 }  // namespace
 
+absl::string_view RoleOf(const Member& member) {
+  return member.is_memory ? "memory" : member.prefill ? "prefill" : "compute";
+}
+
 Membership::Membership(std::vector<Member> expected) : nodes_(std::move(expected)) {}
 
 Member* Membership::Find(const std::string& name) {
@@ -138,7 +142,7 @@ bool Membership::CanForm() const {
     if (!part && !formed_once_) {
       return false;
     }
-    compute = compute || (part && !node.is_memory);
+    compute = compute || (part && !node.is_memory && !node.prefill);
     memory = memory || (part && node.is_memory);
   }
   return compute && memory;
@@ -173,6 +177,19 @@ MembershipAction Membership::Next() {
     return MembershipAction::kServe;
   }
   return MembershipAction::kNone;
+}
+
+std::vector<const Member*> Membership::compute_members() const {
+  std::vector<const Member*> members = Of(false);
+  std::stable_partition(members.begin(), members.end(),
+                        [](const Member* node) { return !node->prefill; });
+  return members;
+}
+
+uint32_t Membership::prefill_members() const {
+  const std::vector<const Member*> members = Of(false);
+  return static_cast<uint32_t>(std::count_if(members.begin(), members.end(),
+                                             [](const Member* node) { return node->prefill; }));
 }
 
 std::vector<const Member*> Membership::Of(bool memory) const {

@@ -3,10 +3,10 @@
 // Membership: which nodes are there, and which epoch they serve in. A pure state machine.
 //
 // The first epoch waits for every node of the cluster file. When a node is lost, an epoch of those
-// left starts at once, if at least one compute and one memory node are among them; when it comes
-// back, an epoch with it. Of a replica that several compute nodes hold together (stages) all take
-// part or none: those that are there wait for the others. Each epoch goes through preparing
-// (regions are made), connecting (regions are opened) and serving.
+// left starts at once, if at least one compute node (of those that decode) and one memory node are
+// among them; when it comes back, an epoch with it. Of a replica that several compute nodes hold
+// together (stages) all take part or none: those that are there wait for the others. Each epoch
+// goes through preparing (regions are made), connecting (regions are opened) and serving.
 //
 // Threading: one thread.
 
@@ -27,12 +27,16 @@ enum class MemberState : uint8_t { kAbsent, kJoined, kPrepared, kReady, kFailed 
 struct Member {
   std::string name;
   bool is_memory = false;
+  bool prefill = false;  // A compute node that runs prompts' chunks alone.
   // Compute nodes of one replica take part together or not at all. Empty: a replica by itself.
   std::string replica = {};
   MemberState state = MemberState::kAbsent;
   std::string region = {};   // Descriptor, from kPrepared on.
   std::string problem = {};  // Of kFailed.
 };
+
+// "compute", "prefill" or "memory".
+absl::string_view RoleOf(const Member& member);
 
 enum class MembershipPhase : uint8_t { kWaiting, kPreparing, kConnecting, kServing };
 
@@ -77,9 +81,11 @@ class Membership {
 
   uint64_t epoch() const { return epoch_; }
   MembershipPhase phase() const { return phase_; }
-  // Of the current epoch.
-  std::vector<const Member*> compute_members() const { return Of(false); }
+  // Of the current epoch. Of the compute nodes those for prompts come last.
+  std::vector<const Member*> compute_members() const;
   std::vector<const Member*> memory_members() const { return Of(true); }
+  // How many of the compute nodes are for prompts alone.
+  uint32_t prefill_members() const;
   const std::vector<Member>& all() const { return nodes_; }
 
   // "serving", "waiting for c0, m1", "m0 failed: ...", "cannot serve: ...".

@@ -25,6 +25,9 @@ PipelineSchedule::PipelineSchedule(PipelineMode mode, absl::Span<const Stage> no
 
 uint32_t PipelineSchedule::ReplicaOf(uint32_t lane, uint64_t step, uint32_t slice,
                                      bool pinned) const {
+  if (IsPrefillLane(lane)) {
+    return PrefillNodeOf(lane);
+  }
   if (mode_ != PipelineMode::kRotational || pinned) {
     return lane % replicas_;
   }

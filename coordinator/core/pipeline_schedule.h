@@ -22,6 +22,10 @@
 // A pinned step (one with prompt chunks, whose earlier tokens lie in one replica's scratch) runs as
 // a whole on the lane's home, replica j mod R, in every mode; on all its stages, if it has several.
 //
+// Compute nodes for prompts alone (prefill.mode dedicated) come behind the replicas, and behind the
+// lanes that rotate there is one lane for each, which has chunks only and stays on its node. Such a
+// node has no part in other lanes; the replicas keep the tables of all.
+//
 // Threading: one thread.   Determinism: same calls, same answers.
 
 #pragma once
@@ -39,14 +43,27 @@ namespace lamina::core {
 
 class PipelineSchedule {
  public:
-  // Requires: replicas >= 1, layers >= 1.
-  PipelineSchedule(PipelineMode mode, uint32_t replicas, uint32_t layers)
-      : mode_(mode), replicas_(replicas), layers_(layers) {}
+  // Of the lanes from `prefill_lane` on each is a prefill node's. Requires: replicas >= 1, layers
+  // >= 1.
+  PipelineSchedule(PipelineMode mode, uint32_t replicas, uint32_t layers,
+                   uint32_t prefill_lane = UINT32_MAX)
+      : mode_(mode), replicas_(replicas), layers_(layers), prefill_lane_(prefill_lane) {}
 
-  // Replicas of several nodes: nodes[i] is what compute node i runs. Requires: CheckStages().
+  // Replicas of several nodes: nodes[i] is what compute node i runs. No prefill lanes. Requires:
+  // CheckStages().
   PipelineSchedule(PipelineMode mode, absl::Span<const Stage> nodes, uint32_t layers);
 
   uint32_t replicas() const { return replicas_; }
+
+  bool IsPrefillLane(uint32_t lane) const { return lane >= prefill_lane_; }
+  // Whether compute node `node` (replicas first) runs slices of the lane.
+  bool Runs(uint32_t node, uint32_t lane) const {
+    return IsPrefillLane(lane) ? node == PrefillNodeOf(lane) : !IsPrefillNode(node);
+  }
+  // Whether it keeps the lane's tables: it gets its plans and reports its steps.
+  bool TakesPart(uint32_t node, uint32_t lane) const {
+    return !IsPrefillNode(node) || Runs(node, lane);
+  }
 
   // The replica that runs `slice` (0 to layers) of `step` (from 1) of `lane`.
   uint32_t ReplicaOf(uint32_t lane, uint64_t step, uint32_t slice, bool pinned) const;
@@ -62,9 +79,15 @@ class PipelineSchedule {
   uint64_t StartOf(uint32_t lane, uint64_t unit) const { return lane + unit * (replicas_ + 1); }
 
  private:
+  bool IsPrefillNode(uint32_t node) const {
+    return prefill_lane_ != UINT32_MAX && node >= replicas_;
+  }
+  uint32_t PrefillNodeOf(uint32_t lane) const { return replicas_ + lane - prefill_lane_; }
+
   PipelineMode mode_;
   uint32_t replicas_;
   uint32_t layers_;
+  uint32_t prefill_lane_ = UINT32_MAX;
   std::vector<uint32_t> nodes_;  // [replicas, slices] where replicas have several nodes.
 };
 

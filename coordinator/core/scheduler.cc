@@ -92,20 +92,21 @@ Scheduler::Impl::Impl(const SchedulerOptions& scheduler_options,
     : options(scheduler_options),
       order(std::move(service_order)),
       before{order.get()},
-      scratch(scheduler_options.scratch_tokens),
       waiting(before),
       draining(before) {
   LAMINA_CHECK(options.Validate().ok());
-  ResetNodes(options.memory_nodes);
+  ResetNodes(options.memory_nodes, options.prefill_lanes);
 }
 
-void Scheduler::Impl::ResetNodes(const std::vector<MemoryNodeShare>& memory_nodes) {
+void Scheduler::Impl::ResetNodes(const std::vector<MemoryNodeShare>& memory_nodes,
+                                 uint32_t prefill_lanes) {
   options.memory_nodes = memory_nodes;
+  options.prefill_lanes = prefill_lanes;
   kv = std::make_unique<SequenceKv>(KvOptions(options), options.span_tokens);
-  scratch = ScratchSpace(options.scratch_tokens);
+  scratch.assign(std::max(1u, prefill_lanes), ScratchSpace(options.scratch_tokens));
   starving.assign(memory_nodes.size(), {});
   lanes.clear();
-  lanes.resize(options.lanes);
+  lanes.resize(options.lanes + prefill_lanes);
   for (Lane& lane : lanes) {
     lane.context_tokens.assign(memory_nodes.size(), 0);
   }
@@ -273,7 +274,8 @@ void Scheduler::Finish(SequenceId sequence) {
 }
 
 void Scheduler::StartEpoch(uint64_t epoch, const std::vector<MemoryNodeShare>& memory_nodes,
-                           const std::vector<std::string>& lost, Events& events) {
+                           const std::vector<std::string>& lost, Events& events,
+                           uint32_t prefill_lanes) {
   for (Sequence* sequence : impl_->TakenFromNodes()) {
     std::string node;
     if (sequence->state != SequenceState::kDraining) {  // Else it holds nothing.
@@ -298,7 +300,7 @@ void Scheduler::StartEpoch(uint64_t epoch, const std::vector<MemoryNodeShare>& m
     impl_->waiting.insert(sequence);
   }
   impl_->draining.clear();
-  impl_->ResetNodes(memory_nodes);
+  impl_->ResetNodes(memory_nodes, prefill_lanes);
   impl_->epoch = epoch;
 
   const uint32_t slots = impl_->TokensOfLongest();
@@ -344,7 +346,8 @@ SchedulerStats Scheduler::Stats() const {
     stats.lanes.push_back({.rows = static_cast<uint32_t>(lane.running.size()),
                            .context_tokens = lane.context_tokens_all,
                            .step_planned = lane.step_planned,
-                           .step_done = lane.step_done});
+                           .step_done = lane.step_done,
+                           .prefill = stats.lanes.size() >= impl_->options.lanes});
   }
   return stats;
 }

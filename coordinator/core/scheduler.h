@@ -24,6 +24,10 @@
 // becomes uneven, or when other rows of its lane have left and fewer lanes are faster
 // (scheduler_lanes.cc).
 //
+// With prefill lanes (prefill.mode dedicated) newcomers join the one of these with the most room in
+// its next step. It plans chunks only, at its own pace; a sequence whose prompt is done goes on in
+// one of the other lanes, which plan rows only.
+//
 // The decode of a sequence is planned when the step of its last chunk is done, that is, when its
 // memory node has confirmed the K and V of the whole prompt.
 //
@@ -61,14 +65,16 @@ struct MemoryNodeShare {
 };
 
 struct SchedulerOptions {
-  uint32_t lanes = 1;
+  uint32_t lanes = 1;          // That decode.
+  uint32_t prefill_lanes = 0;  // Behind these, one of each prefill node. Of epoch 0.
   bool lanes_auto = false;     // Any number up to `lanes`, by measured times (lane_count.h).
   RowChunkOptions row_chunks;  // In how many chunks a lane's rows go to a memory node.
   uint32_t plan_ahead = 2;
   uint32_t rows_max = 256;         // Decode rows of a lane.
   uint32_t step_tokens_max = 512;  // Decode rows plus chunk tokens of a step.
   uint32_t chunk_tokens = 512;     // Largest chunk of one prompt.
-  uint32_t scratch_tokens = 8192;  // Of the compute node, for all prompts in prefill of all lanes.
+  // Of a compute node, for all prompts in prefill of all lanes, or of the node's prefill lane.
+  uint32_t scratch_tokens = 8192;
   uint32_t sequence_tokens_max = 8192;
   uint32_t running_max = 256;
   uint32_t waiting_max = 1024;
@@ -155,8 +161,9 @@ struct SchedulerStats {
     uint64_t context_tokens = 0;
     uint64_t step_planned = 0;
     uint64_t step_done = 0;
+    bool prefill = false;
   };
-  std::vector<Lane> lanes;
+  std::vector<Lane> lanes;  // Prefill lanes last.
 };
 
 class Scheduler {
@@ -180,9 +187,10 @@ class Scheduler {
   // Starts an epoch with these memory nodes: step numbers start again, nothing is held. Sequences
   // that were running go back to the front of the queue, with what they have committed, except
   // those whose memory node is in `lost` (names): these end with kError and kUnavailable. So do
-  // sequences that no node of the new epoch could hold.
+  // sequences that no node of the new epoch could hold. With `prefill_lanes` prompts run in these
+  // alone; without them in the same steps as rows.
   void StartEpoch(uint64_t epoch, const std::vector<MemoryNodeShare>& memory_nodes,
-                  const std::vector<std::string>& lost, Events& events);
+                  const std::vector<std::string>& lost, Events& events, uint32_t prefill_lanes = 0);
 
   // What was measured of late; decides over how many lanes the rows are spread.
   void SetLaneCosts(const LaneCosts& costs);

@@ -24,8 +24,12 @@ absl::Status Scheduler::Impl::AuditSequence(const Sequence& sequence) const {
     return broken("is not in the queue of its state");
   }
   const bool runs = !waits && !drains;
-  const auto& running = lanes[sequence.lane].running;
-  if ((std::find(running.begin(), running.end(), self) != running.end()) != runs) {
+  // One that waits may remember a lane of an earlier epoch.
+  const bool listed =
+      sequence.lane < lanes.size() &&
+      std::find(lanes[sequence.lane].running.begin(), lanes[sequence.lane].running.end(), self) !=
+          lanes[sequence.lane].running.end();
+  if (listed != runs) {
     return broken("runs and does not, or the reverse");
   }
   if (kv->IsOpen(id) != runs) {
@@ -75,6 +79,13 @@ absl::Status Scheduler::Impl::AuditLane(uint32_t index) const {
     if (sequence->lane != index) {
       return broken("has a row of another lane");
     }
+    if (IsPrefillLane(index) && sequence->last_step > 0) {
+      return broken("has decode rows, and is for prompts");
+    }
+    if (options.prefill_lanes > 0 && !IsPrefillLane(index) &&
+        sequence->state == SequenceState::kPrefilling) {
+      return broken("has a prompt, and is for decode rows");
+    }
     for (uint32_t node = 0; node < context.size(); ++node) {
       context[node] += kv->TokensOn(sequence->request.id, node);
     }
@@ -108,7 +119,9 @@ absl::Status Scheduler::Impl::Audit() const {
   if (starve != static_cast<size_t>(marked)) {
     return absl::InternalError("the lists of starving sequences are wrong");
   }
-  if (Running() == 0 && !scratch.empty() &&
+  const bool scratch_held =
+      std::any_of(scratch.begin(), scratch.end(), [](const auto& space) { return !space.empty(); });
+  if (Running() == 0 && scratch_held &&
       std::all_of(lanes.begin(), lanes.end(), [](const Lane& lane) {
         return lane.in_flight.empty() && lane.border.leaves.empty();
       })) {

@@ -125,11 +125,11 @@ struct Scheduler::Impl {
   ServiceBefore before;
   uint64_t epoch = 0;
   std::unique_ptr<SequenceKv> kv;
-  ScratchSpace scratch;
+  std::vector<ScratchSpace> scratch;  // One, or one of each prefill lane.
   std::map<SequenceId, std::unique_ptr<Sequence>> sequences;
   SequenceQueue waiting;
   SequenceQueue draining;
-  std::vector<Lane> lanes;
+  std::vector<Lane> lanes;                       // Prefill lanes last.
   std::vector<std::vector<Sequence*>> starving;  // Per memory node.
   std::vector<SequenceId> preempted;             // Not yet told.
   uint64_t arrivals = 0;
@@ -141,7 +141,11 @@ struct Scheduler::Impl {
   SchedulerStats counters;    // The counts in it; the rest is filled in on demand.
 
   // scheduler.cc
-  void ResetNodes(const std::vector<MemoryNodeShare>& memory_nodes);
+  void ResetNodes(const std::vector<MemoryNodeShare>& memory_nodes, uint32_t prefill_lanes);
+  bool IsPrefillLane(uint32_t lane) const { return lane >= options.lanes; }
+  ScratchSpace& ScratchOf(uint32_t lane) {
+    return scratch[IsPrefillLane(lane) ? lane - options.lanes : 0];
+  }
   // The longest sequence that the memory nodes can hold when it is alone.
   uint32_t TokensOfLongest() const;
   // Adds a sequence's tokens to the lane's context on each node, or takes them away.
@@ -170,8 +174,15 @@ struct Scheduler::Impl {
   void PlanChunk(Sequence& sequence, OpenStep& open);
   void Admit(std::map<uint32_t, OpenStep>& open);
   bool AdmitFirst(std::map<uint32_t, OpenStep>& open);
-  // The memory nodes of the spans that a sequence joins with; empty when there is no room.
-  std::vector<uint32_t> PickNodesFor(const Sequence& sequence, const Lane& lane) const;
+  // The open lane that a newcomer joins; none when it has to wait for the next step of one.
+  std::optional<uint32_t> PickLaneToJoin(const std::map<uint32_t, OpenStep>& open) const;
+  bool HasRoomForRow(uint32_t lane) const;
+  // The memory nodes of the spans that a sequence joins with, beside so many tokens of context on
+  // each; empty when there is no room.
+  std::vector<uint32_t> PickNodesFor(const Sequence& sequence,
+                                     const std::vector<uint64_t>& context_tokens) const;
+  // Of the lane that a sequence will decode in: of all, if that is not decided yet.
+  std::vector<uint64_t> ContextBeside(uint32_t lane) const;
   // Where the next span of a running sequence goes; one with room, if there is one.
   uint32_t PickNextNode(const Sequence& sequence) const;
   bool NodeHasRoom(uint32_t node, uint32_t tokens) const;
@@ -196,7 +207,7 @@ struct Scheduler::Impl {
   absl::Status CheckScores(const PlannedStep& planned, const StepResult& result);
   void Commit(const SampledToken& token, Events& events);
   void CommitScores(const PlannedStep& planned, const StepResult& result, Events& events);
-  void PassBorder(const StepBorder& border);
+  void PassBorder(uint32_t lane, const StepBorder& border);
 
   // scheduler_audit.cc
   absl::Status Audit() const;

@@ -4,7 +4,8 @@
 //
 // A sequence changes lanes between steps: it sits out until every planned step with its row is
 // done, then its next row is planned in the other lane. Nodes keep one table for all lanes, so
-// nothing is sent for it: K and V, slots and tokens stay where they are.
+// nothing is sent for it: K and V, slots and tokens stay where they are. In the same way a sequence
+// leaves its prefill lane once its prompt is done.
 
 #include <algorithm>
 #include <utility>
@@ -69,7 +70,11 @@ std::vector<LaneLoad> Scheduler::Impl::LaneLoads() const {
   return loads;
 }
 
+// From a prefill lane it must.
 bool Scheduler::Impl::MayMove(const Sequence& sequence) const {
+  if (IsPrefillLane(sequence.lane)) {
+    return sequence.state == SequenceState::kDecoding && sequence.next_lane == sequence.lane;
+  }
   return sequence.state == SequenceState::kDecoding && sequence.next_lane == sequence.lane &&
          !sequence.starving &&
          sequence.planned_tokens + kTokensLeftMin <= sequence.request.tokens_max;

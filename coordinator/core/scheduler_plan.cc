@@ -47,7 +47,9 @@ OpenStep Scheduler::Impl::BeginStep(uint32_t index) {
   open.plan.step = lane.step_planned + 1;
   open.record.step = open.plan.step;
   open.tokens_left = options.step_tokens_max;
-  PlanRows(lane, open);
+  if (!IsPrefillLane(index)) {  // There who has no prompt left waits for room in another lane.
+    PlanRows(lane, open);
+  }
   PlanChunks(lane, open);
   StepBorder border = std::exchange(lane.border, {});
   border.scratch.insert(border.scratch.end(), open.record.border.scratch.begin(),
@@ -188,11 +190,7 @@ bool Scheduler::Impl::AdmitFirst(std::map<uint32_t, OpenStep>& open) {
   if (!draining.empty() && before(*draining.begin(), &first)) {
     return false;  // It waits again in a moment, in front of this one.
   }
-  std::vector<LaneLoad> loads = LaneLoads();
-  for (uint32_t i = 0; i < loads.size(); ++i) {
-    loads[i].open = open.contains(i);
-  }
-  const auto lane = PickLane(loads);
+  const auto lane = PickLaneToJoin(open);
   if (!lane) {
     return false;
   }
@@ -200,11 +198,11 @@ bool Scheduler::Impl::AdmitFirst(std::map<uint32_t, OpenStep>& open) {
   if (step->second.tokens_left == 0) {
     return false;  // Prompts before it have taken this step; the next one is soon.
   }
-  const std::vector<uint32_t> nodes = PickNodesFor(first, lanes[*lane]);
+  const std::vector<uint32_t> nodes = PickNodesFor(first, ContextBeside(*lane));
   if (nodes.empty()) {
     return false;
   }
-  const auto offset = scratch.Take(first.tokens());
+  const auto offset = ScratchOf(*lane).Take(first.tokens());
   if (!offset) {
     return false;
   }
@@ -212,6 +210,45 @@ bool Scheduler::Impl::AdmitFirst(std::map<uint32_t, OpenStep>& open) {
   first.has_scratch = true;
   Join(first, *lane, nodes, step->second);
   return true;
+}
+
+std::optional<uint32_t> Scheduler::Impl::PickLaneToJoin(
+    const std::map<uint32_t, OpenStep>& open) const {
+  if (options.prefill_lanes == 0) {
+    std::vector<LaneLoad> loads = LaneLoads();
+    for (uint32_t i = 0; i < loads.size(); ++i) {
+      loads[i].open = open.contains(i);
+    }
+    return PickLane(loads);
+  }
+  std::optional<uint32_t> best;
+  uint32_t most_left = 0;
+  for (const auto& [lane, step] : open) {
+    if (IsPrefillLane(lane) && step.tokens_left > most_left && HasRoomForRow(lane)) {
+      best = lane;
+      most_left = step.tokens_left;
+    }
+  }
+  return best;
+}
+
+bool Scheduler::Impl::HasRoomForRow(uint32_t lane) const {
+  const LaneLoad load = LaneLoads()[lane];
+  return IsPrefillLane(lane) ? load.rows < std::min(options.rows_max, options.step_tokens_max)
+                             : load.has_room;
+}
+
+std::vector<uint64_t> Scheduler::Impl::ContextBeside(uint32_t lane) const {
+  if (!IsPrefillLane(lane)) {
+    return lanes[lane].context_tokens;
+  }
+  std::vector<uint64_t> all(options.memory_nodes.size());
+  for (const Lane& each : lanes) {
+    for (uint32_t node = 0; node < all.size(); ++node) {
+      all[node] += each.context_tokens[node];
+    }
+  }
+  return all;
 }
 
 uint32_t Scheduler::Impl::RowsOn(uint32_t node) const {
@@ -238,8 +275,8 @@ bool Scheduler::Impl::NodeHasRoom(uint32_t node, uint32_t tokens) const {
 // Span by span. What this sequence takes on a node counts for its next span: a node holds so many
 // whole spans of one sequence as fit beside each other, so that the sequence can grow to its end
 // when it is alone.
-std::vector<uint32_t> Scheduler::Impl::PickNodesFor(const Sequence& sequence,
-                                                    const Lane& lane) const {
+std::vector<uint32_t> Scheduler::Impl::PickNodesFor(
+    const Sequence& sequence, const std::vector<uint64_t>& context_tokens) const {
   const uint32_t span_max = options.span_tokens == 0 ? sequence.slots_max() : options.span_tokens;
   std::vector<uint32_t> taken(options.memory_nodes.size());
   std::vector<uint32_t> nodes;
@@ -248,7 +285,7 @@ std::vector<uint32_t> Scheduler::Impl::PickNodesFor(const Sequence& sequence,
     std::vector<NodeLoad> loads;
     for (uint32_t node = 0; node < taken.size(); ++node) {
       const MemoryNodeShare& share = options.memory_nodes[node];
-      loads.push_back({.lane_context_tokens = lane.context_tokens[node] + taken[node],
+      loads.push_back({.lane_context_tokens = context_tokens[node] + taken[node],
                        .bandwidth = share.bandwidth_bytes_per_second,
                        .fits = taken[node] + uint64_t{span_max} <= share.slots &&
                                NodeHasRoom(node, taken[node] + tokens)});
@@ -352,7 +389,7 @@ void Scheduler::Impl::JoinForks(Sequence& parent, OpenStep& open) {
         !fork->committed.empty() || fork->request.prompt != parent.request.prompt ||
         fork->slots_max() > (options.span_tokens == 0 ? options.memory_nodes[parent.node].slots
                                                       : TokensOfLongest()) ||
-        Running() >= options.running_max || !LaneLoads()[parent.lane].has_room ||
+        Running() >= options.running_max || !HasRoomForRow(parent.lane) ||
         !NodeHasRoom(parent.node, 0)) {
       continue;
     }

@@ -58,7 +58,7 @@ absl::Status Scheduler::OnStepDone(const StepResult& result, Events& events) {
     impl_->Commit(token, events);
   }
   impl_->CommitScores(planned, result, events);
-  impl_->PassBorder(planned.border);
+  impl_->PassBorder(result.lane, planned.border);
   for (const SequenceId id : std::exchange(impl_->preempted, {})) {
     if (impl_->Find(id) != nullptr) {
       events.preempted.push_back(id);
@@ -188,12 +188,12 @@ void Scheduler::Impl::CommitScores(const PlannedStep& planned, const StepResult&
   }
 }
 
-void Scheduler::Impl::PassBorder(const StepBorder& border) {
+void Scheduler::Impl::PassBorder(uint32_t lane, const StepBorder& border) {
   if (border.ticket != 0) {
     kv->Recycle(border.ticket);
   }
   for (const uint32_t offset : border.scratch) {
-    scratch.Free(offset);
+    ScratchOf(lane).Free(offset);
   }
   for (const SequenceId id : border.draining) {
     Sequence* sequence = Find(id);

@@ -6,17 +6,26 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/pipeline_schedule.h"
 
 namespace lamina::core {
 
-void StepReports::Reset(uint32_t nodes, uint32_t lanes) {
+void StepReports::Reset(uint32_t nodes, uint32_t lanes, uint32_t prefill_nodes) {
+  const PipelineSchedule schedule(PipelineMode::kFixed, nodes - prefill_nodes, /*layers=*/1,
+                                  lanes - prefill_nodes);
   lanes_.assign(lanes, {.steps = std::vector<uint64_t>(nodes, 0)});
+  for (uint32_t lane = 0; lane < lanes; ++lane) {
+    for (uint32_t node = 0; node < nodes; ++node) {
+      lanes_[lane].steps[node] = schedule.TakesPart(node, lane) ? 0 : kNoPart;
+    }
+  }
 }
 
 absl::StatusOr<std::optional<StepResult>> StepReports::Add(uint32_t node, StepResult report) {
-  if (report.lane >= lanes_.size() || node >= lanes_[report.lane].steps.size()) {
-    return absl::InternalError(
-        absl::StrCat("compute node ", node, " reports lane ", report.lane, ": there is no such"));
+  if (report.lane >= lanes_.size() || node >= lanes_[report.lane].steps.size() ||
+      lanes_[report.lane].steps[node] == kNoPart) {
+    return absl::InternalError(absl::StrCat("compute node ", node, " reports lane ", report.lane,
+                                            ": there is no such, or it has no part in it"));
   }
   Lane& lane = lanes_[report.lane];
   if (report.step != lane.steps[node] + 1) {

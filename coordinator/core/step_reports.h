@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // StepReports: puts the reports of several compute nodes about one step together. A step of a lane
-// is done when every compute node has reported it; one of them brings the tokens.
+// is done when every compute node that takes part in the lane has reported it; one of them brings
+// the tokens.
 //
 // Threading: one thread.
 
@@ -19,16 +20,19 @@ namespace lamina::core {
 
 class StepReports {
  public:
-  // A new epoch: nothing has been reported.
-  void Reset(uint32_t nodes, uint32_t lanes);
+  // A new epoch: nothing has been reported. The last `prefill_nodes` of nodes and lanes belong to
+  // each other: such a node takes part in no other lane (PipelineSchedule).
+  void Reset(uint32_t nodes, uint32_t lanes, uint32_t prefill_nodes = 0);
 
   // Takes the report of compute node `node`; returns the whole result with the last one.
-  // Errors: kInternal  no such lane, or not the node's next step of it. Nothing changed.
+  // Errors: kInternal  no such lane, one that the node has no part in, or not the node's next step
+  // of it. Nothing changed.
   absl::StatusOr<std::optional<StepResult>> Add(uint32_t node, StepResult report);
 
  private:
+  static constexpr uint64_t kNoPart = UINT64_MAX;
   struct Lane {
-    std::vector<uint64_t> steps;  // Reported, by node.
+    std::vector<uint64_t> steps;  // Reported, by node; kNoPart if it takes none.
     std::deque<StepResult> open;  // Steps that somebody has reported, oldest first.
   };
   std::vector<Lane> lanes_;

@@ -226,9 +226,9 @@ function show(status) {
   setText("waiting", String(status.waiting));
   setText("rate", status.tokens_per_second.toFixed(1));
   setText("epoch", String(status.epoch));
-  for (const role of ["compute", "memory"]) {
-    at(role).replaceChildren(...status.nodes.filter((node) => node.role === role).map(row));
-  }
+  const isMemory = (node) => node.role === "memory";
+  at("memory").replaceChildren(...status.nodes.filter(isMemory).map(row));
+  at("compute").replaceChildren(...status.nodes.filter((node) => !isMemory(node)).map(row));
 }
 
 async function poll() {

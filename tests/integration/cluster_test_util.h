@@ -87,6 +87,20 @@ inline std::vector<coordinator::GenerateSpec> LongRequests(size_t count) {
   return specs;
 }
 
+// Around the borders of chunks (16) and of attention blocks (256).
+inline constexpr size_t kPromptTokens[] = {1,  2,  3,   7,   15,  16,  17,  31,
+                                           33, 64, 100, 255, 256, 257, 300, 513};
+
+inline std::vector<coordinator::GenerateSpec> MixedRequests() {
+  std::vector<coordinator::GenerateSpec> specs;
+  for (size_t i = 0; i < std::size(kPromptTokens); ++i) {
+    std::vector<TokenId> prompt = RandomPrompt(kPromptTokens[i], i);
+    specs.push_back(i % 4 == 3 ? Sampled(std::move(prompt), 20, i)
+                               : Greedy(std::move(prompt), static_cast<uint32_t>(12 + i)));
+  }
+  return specs;
+}
+
 inline std::vector<uint32_t> Bits(const std::vector<float>& values) {
   std::vector<uint32_t> bits;
   for (const float value : values) {

@@ -103,6 +103,14 @@ class DeterminismTest(unittest.TestCase):
         status = self.check(compute=[{"name": "c0"}, {"name": "c1"}])
         self.assertEqual(len(status["lanes"]), 3)
 
+    def test_prompts_on_nodes_of_their_own(self):
+        status = self.check(compute=[{"name": "c0"}, {"name": "p0", "role": "prefill"},
+                                     {"name": "p1", "role": "prefill"}],
+                            prefill={"mode": "dedicated", "chunk_tokens": 64})
+        self.assertEqual(status["prefill"], "dedicated: p0, p1")
+        self.assertEqual([node["role"] for node in status["nodes"][:3]], ["compute", "prefill", "prefill"])
+        self.assertEqual([lane["prefill"] for lane in status["lanes"]], [False, False, True, True])
+
     def test_two_stages(self):
         stages = [{"name": "c0", "replica": "r0", "stage": 0}, {"name": "c1", "replica": "r0", "stage": 1}]
         status = self.check(compute=stages)

@@ -157,6 +157,36 @@ class FailureTest(unittest.TestCase):
             cluster.await_state("serving")
             self.assertEqual(self.short(cluster), first)
 
+    def test_a_killed_prefill_node_takes_no_request_with_it(self):
+        nodes = [{"name": "c0"}, {"name": "p0", "role": "prefill"}]
+        with harness.Cluster(compute=nodes, prefill={"mode": "dedicated", "chunk_tokens": 64}) as cluster:
+            first = self.short(cluster)
+            wanted = self.wanted(cluster)
+            answers = self.start_endless(cluster, 2)
+            cluster.await_true(lambda: all(answer.text for answer in answers), "text of all")
+            # A prompt of about 1300 tokens, on its way.
+            long = cluster.popen("generate", "--prompt", " ".join(f"Item {i} of the list." for i in range(150)),
+                                 "--max-tokens", "4", "--ignore-eos", "--json", stdout=subprocess.PIPE,
+                                 stderr=subprocess.PIPE)
+            self.addCleanup(long.communicate)
+            self.addCleanup(long.kill)
+            cluster.await_true(lambda: cluster.status()["running"] > 2 or long.poll() is not None, "a prompt on p0")
+            cluster.kill("p0")
+            cluster.await_true(lambda: "without p0" in cluster.status()["state"], "the loss of p0")
+            status = cluster.status()
+            self.assertIn("no prefill node is there", status["prefill"])
+            self.assertIn("no prefill node is there", " ".join(status["warnings"]))
+            for answer in answers:
+                self.assertTrue(self.goes_on(cluster, answer, wanted), answer.error)
+                answer.end()
+            cluster.start("p0")
+            cluster.await_state("serving")
+            self.assertEqual(cluster.status()["prefill"], "dedicated: p0")
+            out, error = long.communicate(timeout=harness.COMMAND_SECONDS)
+            self.assertEqual(long.returncode, 0, error)
+            self.assertEqual(len(json.loads(out)["token_ids"]), 4)
+            self.assertEqual(self.short(cluster), first)
+
     def test_a_killed_stage_takes_its_replica_out_and_no_request_with_it(self):
         compute = [{"name": "c0", "replica": "r0", "stage": 0, "layers": "0-14"},
                    {"name": "c1", "replica": "r0", "stage": 1, "layers": "15-29"}, {"name": "c2"}]

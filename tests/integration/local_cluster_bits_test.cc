@@ -10,20 +10,6 @@
 namespace lamina::test_support {
 namespace {
 
-// Around the borders of chunks (16) and of attention blocks (256).
-constexpr size_t kPromptTokens[] = {1,  2,  3,   7,   15,  16,  17,  31,
-                                    33, 64, 100, 255, 256, 257, 300, 513};
-
-std::vector<coordinator::GenerateSpec> MixedRequests() {
-  std::vector<coordinator::GenerateSpec> specs;
-  for (size_t i = 0; i < std::size(kPromptTokens); ++i) {
-    std::vector<TokenId> prompt = RandomPrompt(kPromptTokens[i], i);
-    specs.push_back(i % 4 == 3 ? Sampled(std::move(prompt), 20, i)
-                               : Greedy(std::move(prompt), static_cast<uint32_t>(12 + i)));
-  }
-  return specs;
-}
-
 LocalClusterOptions Options(const RandomModelSpec& model, DType compute_type) {
   return {.model = model, .compute_type = compute_type, .slots = 4096, .sequence_tokens_max = 768};
 }

@@ -133,8 +133,9 @@ class FormTest(unittest.TestCase):
 
 
 class ReplicasTest(FormTest):
-    """The same where each token of a sequence may be sampled by another process."""
-    KEYS = {"compute": [{"name": "c0"}, {"name": "c1"}]}
+    """The same where each token of a sequence may be sampled by another process, the first by one for prompts alone."""
+    KEYS = {"compute": [{"name": "c0"}, {"name": "c1"}, {"name": "p0", "role": "prefill"}],
+            "prefill": {"mode": "dedicated"}}
 
 
 if __name__ == "__main__":

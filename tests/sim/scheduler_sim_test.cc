@@ -55,6 +55,10 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensAndEverythingEndsUnderAThousandSe
   EXPECT_GT(reach.refused, 100);
   EXPECT_GT(reach.cancels, 100);
   EXPECT_GT(reach.lane_moves, 100);
+  EXPECT_GT(reach.chunks_dedicated, 1000);
+  EXPECT_GT(reach.chunks_beside_lanes, 1000);
+  EXPECT_GT(reach.prefill_nodes_side_by_side, 100);
+  EXPECT_GT(reach.preempted_in_prefill, 100);
   EXPECT_GT(reach.tokens_waited, 1000);
 }
 

@@ -14,8 +14,9 @@ SimNodes::SimNodes(const core::SchedulerOptions& options, uint64_t epoch, uint64
     : options_(options),
       epoch_(epoch),
       random_(seed),
-      scratch_(options.scratch_tokens, -1),
-      step_started_(options.lanes) {
+      scratch_(std::max(1u, options.prefill_lanes),
+               std::vector<TokenId>(options.scratch_tokens, -1)),
+      step_started_(options.lanes + options.prefill_lanes) {
   for (const core::MemoryNodeShare& node : options.memory_nodes) {
     slots_.emplace_back(node.slots);
   }
@@ -52,6 +53,7 @@ void SimNodes::Start(const core::StepPlan& plan) {
     Grant(plan, grant);
   }
   CheckGrantsOfJoins(plan);
+  CheckRoles(plan);
   CheckRows(plan);
   for (const core::PrefillChunk& chunk : plan.chunks) {
     StartChunk(plan, chunk);
@@ -73,6 +75,17 @@ void SimNodes::StartLane(const core::StepPlan& plan) {
   }
   if (tokens == 0 && plan.leaves.empty()) {
     Fail("the step is empty");
+  }
+}
+
+// Prefill nodes decode nothing, and where there are some the others take no prompts.
+void SimNodes::CheckRoles(const core::StepPlan& plan) {
+  if (options_.prefill_lanes == 0) {
+    return;
+  }
+  const bool prefill = plan.lane >= options_.lanes;
+  if (prefill ? !plan.rows.empty() : !plan.chunks.empty() || !plan.joins.empty()) {
+    Fail(absl::StrCat("lane ", plan.lane, " has what is not for its nodes"));
   }
 }
 
@@ -188,12 +201,12 @@ void SimNodes::ClaimScratch(Entry& entry, const core::PrefillChunk& chunk) {
   const size_t begin = chunk.scratch_offset;
   const size_t end = begin + entry.join.tokens.size();
   for (const auto& [id, other] : table_) {
-    if (other.has_scratch && other.scratch_offset < end &&
-        begin < other.scratch_offset + other.join.tokens.size()) {
+    if (other.has_scratch && &ScratchOf(other.lane) == &ScratchOf(entry.lane) &&
+        other.scratch_offset < end && begin < other.scratch_offset + other.join.tokens.size()) {
       return Fail(absl::StrCat("sequences ", chunk.sequence, " and ", id, " share scratch"));
     }
   }
-  if (end > scratch_.size()) {
+  if (end > ScratchOf(entry.lane).size()) {
     return Fail(absl::StrCat("sequence ", chunk.sequence, " leaves the scratch"));
   }
   entry.has_scratch = true;
@@ -248,7 +261,7 @@ void SimNodes::EndChunk(const core::PrefillChunk& chunk, core::StepResult& resul
   std::vector<Slot>& slots = slots_[entry.join.memory_node];
   const uint32_t end = chunk.first_token + chunk.tokens;
   for (uint32_t i = chunk.first_token; i < end; ++i) {
-    scratch_[entry.scratch_offset + i] = entry.tokens[i];
+    ScratchOf(entry.lane)[entry.scratch_offset + i] = entry.tokens[i];
     slots[entry.slots[i]].token = entry.tokens[i];
   }
   entry.chunked = end;
@@ -269,7 +282,7 @@ void SimNodes::EndChunk(const core::PrefillChunk& chunk, core::StepResult& resul
     }
     FakeModel model(other.join.sampling.seed);
     for (uint32_t i = 0; i < end; ++i) {
-      model.See(scratch_[entry.scratch_offset + i]);
+      model.See(ScratchOf(entry.lane)[entry.scratch_offset + i]);
     }
     Sample(other, model.Next(), result);
   }
@@ -282,7 +295,7 @@ void SimNodes::Score(const Entry& entry, const core::PrefillChunk& chunk,
   FakeModel model(entry.join.sampling.seed);
   const uint32_t end = chunk.first_token + chunk.tokens;
   for (uint32_t i = 0; i < end && i + 1 < entry.join.tokens.size(); ++i) {
-    model.See(scratch_[entry.scratch_offset + i]);
+    model.See(ScratchOf(entry.lane)[entry.scratch_offset + i]);
     if (i >= chunk.first_token) {
       scored.logprobs.push_back(model.Logprob(entry.join.tokens[i + 1]));
     }

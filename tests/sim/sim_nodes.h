@@ -55,11 +55,15 @@ class SimNodes {
   void CheckRows(const core::StepPlan& plan);
   void StartChunk(const core::StepPlan& plan, const core::PrefillChunk& chunk);
   void ClaimScratch(Entry& entry, const core::PrefillChunk& chunk);
+  void CheckRoles(const core::StepPlan& plan);
   void EndRow(const core::DecodeRow& row, core::StepResult& result);
   void EndChunk(const core::PrefillChunk& chunk, core::StepResult& result);
   void Score(const Entry& entry, const core::PrefillChunk& chunk, core::StepResult& result);
   void Sample(Entry& entry, TokenId token, core::StepResult& result);
   Entry* Find(const core::StepPlan& plan, core::SequenceId id);
+  std::vector<TokenId>& ScratchOf(uint32_t lane) {
+    return scratch_[lane >= options_.lanes ? lane - options_.lanes : 0];
+  }
 
   core::SchedulerOptions options_;
   uint64_t epoch_;
@@ -70,7 +74,8 @@ class SimNodes {
     TokenId token = -1;
   };
   std::vector<std::vector<Slot>> slots_;  // By memory node.
-  std::vector<TokenId> scratch_;
+  // By prefill node, or one of all lanes.
+  std::vector<std::vector<TokenId>> scratch_;
   std::vector<uint64_t> step_started_;  // By lane.
   std::string failure_;
 };

@@ -16,6 +16,16 @@ constexpr uint64_t kEventsMax = 200'000;
 // After the last arrival. The longest workload needs a tenth of it.
 constexpr Nanos kSettleTime = Seconds(20);
 
+// In three of five worlds prompts run beside rows; in the others on up to three nodes.
+uint32_t PrefillNodes(Prng& random) {
+  return random.Chance(0.6) ? 0 : 1 + static_cast<uint32_t>(random.Below(3));
+}
+
+SimWorkload WithPrefillLanes(SimWorkload workload, Prng random) {
+  workload.options.prefill_lanes = PrefillNodes(random);
+  return workload;
+}
+
 std::unique_ptr<core::ServiceOrder> MakeOrder(bool priority) {
   return priority ? core::MakePriorityOrder() : core::MakeFirstComeFirstServed();
 }
@@ -64,6 +74,10 @@ void SimReach::Add(const SimReach& other) {
   refused += other.refused;
   cancels += other.cancels;
   lane_moves += other.lane_moves;
+  chunks_dedicated += other.chunks_dedicated;
+  chunks_beside_lanes += other.chunks_beside_lanes;
+  prefill_nodes_side_by_side += other.prefill_nodes_side_by_side;
+  preempted_in_prefill += other.preempted_in_prefill;
   tokens_waited += other.tokens_waited;
 }
 
@@ -75,18 +89,22 @@ std::string SimReach::ToString() const {
       ", sat out ", rows_sat_out, ", leave-only plans ", leave_only_plans, ", chunks beside rows ",
       chunks_beside_rows, ", several prompts in a step ", several_prompts_in_a_step, ", epochs ",
       epochs, ", ended by loss ", ended_by_loss, ", queue full ", queue_full, ", refused ", refused,
-      ", cancels ", cancels, ", lane moves ", lane_moves, ", tokens waited ", tokens_waited);
+      ", cancels ", cancels, ", lane moves ", lane_moves, ", chunks dedicated ", chunks_dedicated,
+      ", beside lanes ", chunks_beside_lanes, ", side by side ", prefill_nodes_side_by_side,
+      ", preempted in prefill ", preempted_in_prefill, ", tokens waited ", tokens_waited);
 }
 
 SimWorld::SimWorld(const SimOptions& options)
     : sim_(options),
       random_(options.seed),
-      workload_(MakeWorkload(random_)),
+      workload_(WithPrefillLanes(MakeWorkload(random_), Prng(options.seed + 3))),
       scheduler_(workload_.options, MakeOrder(workload_.priority_order)),
       replicas_random_(options.seed + 1),
       costs_random_(options.seed + 2),
+      prefill_random_(options.seed + 4),
+      prefill_nodes_(workload_.options.prefill_lanes),
       nodes_(std::make_unique<SimNodes>(workload_.options, 0, random_())),
-      links_(workload_.options.lanes),
+      links_(workload_.options.lanes + prefill_nodes_),
       memory_nodes_(workload_.options.memory_nodes) {
   ChangeReplicas();
 }
@@ -203,14 +221,18 @@ void SimWorld::ChangeEpoch() {
   }
   revoked_before_ += scheduler_.kv().ReservationsRevoked();
   core::Events events;
-  scheduler_.StartEpoch(++epoch_, memory_nodes_, lost, events);
+  // Prefill nodes come and go too; without one prompts run beside rows.
+  prefill_nodes_ = workload_.options.prefill_lanes == 0 ? 0 : PrefillNodes(prefill_random_);
+  scheduler_.StartEpoch(++epoch_, memory_nodes_, lost, events, prefill_nodes_);
   Trace(absl::StrCat("epoch ", epoch_, " lost ", lost.size()));
   core::SchedulerOptions options = workload_.options;
   options.memory_nodes = memory_nodes_;
+  options.prefill_lanes = prefill_nodes_;
   nodes_ = std::make_unique<SimNodes>(options, epoch_, random_());
-  links_.assign(links_.size(), {});
+  links_.assign(workload_.options.lanes + prefill_nodes_, {});
   ChangeReplicas();
   last_row_.clear();
+  left_prefill_.clear();
   last_token_.clear();
   leaves_late_.clear();
   ++report_.reach.epochs;
@@ -220,9 +242,9 @@ void SimWorld::ChangeEpoch() {
 
 void SimWorld::ChangeReplicas() {
   replicas_ = 1 + static_cast<uint32_t>(replicas_random_.Below(4));
-  reports_.Reset(replicas_, static_cast<uint32_t>(links_.size()));
+  reports_.Reset(replicas_ + prefill_nodes_, static_cast<uint32_t>(links_.size()), prefill_nodes_);
   for (LaneLink& link : links_) {
-    link.report_arrivals.assign(replicas_, 0);
+    link.report_arrivals.assign(replicas_ + prefill_nodes_, 0);
   }
 }
 
@@ -257,6 +279,9 @@ void SimWorld::Observe(const core::StepPlan& plan) {
   reach.leave_only_plans += plan.rows.empty() && plan.chunks.empty();
   reach.chunks_beside_rows += !plan.rows.empty() && !plan.chunks.empty();
   reach.several_prompts_in_a_step += plan.chunks.size() > 1;
+  if (IsPrefillLane(plan.lane)) {
+    ObservePrefill(plan);
+  }
   for (const core::SequenceId id : plan.leaves) {
     reach.left_without_row += !last_row_.contains(id);
     last_row_.erase(id);
@@ -270,6 +295,23 @@ void SimWorld::Observe(const core::StepPlan& plan) {
     reach.rows_sat_out += last != last_row_.end() && last->second + 1 != plan.step;
     last_row_[row.sequence] = plan.step;
   }
+}
+
+void SimWorld::ObservePrefill(const core::StepPlan& plan) {
+  SimReach& reach = report_.reach;
+  const auto busy = [&](uint32_t lane) { return links_[lane].busy && lane != plan.lane; };
+  bool decodes = false;
+  bool prefills = false;
+  for (uint32_t lane = 0; lane < links_.size(); ++lane) {
+    (IsPrefillLane(lane) ? prefills : decodes) |= busy(lane);
+  }
+  reach.chunks_dedicated += !plan.chunks.empty();
+  reach.chunks_beside_lanes += !plan.chunks.empty() && decodes;
+  reach.prefill_nodes_side_by_side += !plan.chunks.empty() && prefills;
+  for (const core::SequenceJoin& join : plan.joins) {
+    reach.preempted_in_prefill += left_prefill_.erase(join.id);
+  }
+  left_prefill_.insert(plan.leaves.begin(), plan.leaves.end());
 }
 
 void SimWorld::Mutate(core::StepPlan& plan) {
@@ -354,9 +396,15 @@ void SimWorld::EndStep(uint32_t lane) {
   Mutate(result);
   link.plans.pop_front();
   link.busy = false;
-  // One compute node has sampled; the others report the step without tokens.
-  const auto tail = static_cast<uint32_t>(result.step % replicas_);
-  for (uint32_t node = 0; node < replicas_; ++node) {
+  // One compute node has sampled; the others report the step without tokens. Prefill nodes have
+  // only their own lanes.
+  const uint32_t prefill_node = replicas_ + lane - workload_.options.lanes;
+  const auto tail =
+      IsPrefillLane(lane) ? prefill_node : static_cast<uint32_t>(result.step % replicas_);
+  for (uint32_t node = 0; node < replicas_ + prefill_nodes_; ++node) {
+    if (node >= replicas_ && node != tail) {
+      continue;
+    }
     core::StepResult report{.epoch = result.epoch, .lane = result.lane, .step = result.step};
     Nanos& arrival = link.report_arrivals[node];
     arrival = std::max(arrival, now_ + Delay(workload_.faults.message_delay_max));

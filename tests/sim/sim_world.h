@@ -17,6 +17,7 @@
 #include <map>
 #include <memory>
 #include <queue>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -68,6 +69,10 @@ struct SimReach {
   uint64_t refused = 0;
   uint64_t cancels = 0;
   uint64_t lane_moves = 0;
+  uint64_t chunks_dedicated = 0;     // Steps of prefill nodes with chunks.
+  uint64_t chunks_beside_lanes = 0;  // Of these, while steps with rows are planned elsewhere.
+  uint64_t prefill_nodes_side_by_side = 0;  // Of these, while another one has chunks too.
+  uint64_t preempted_in_prefill = 0;        // Left a prefill node, to come again.
   uint64_t tokens_waited = 0;  // Reports with tokens that were not the last of their step.
 
   void Add(const SimReach& other);
@@ -114,6 +119,7 @@ class SimWorld {
   void Cancel(core::SequenceId sequence);
   void ChangeEpoch();
   void ChangeReplicas();
+  bool IsPrefillLane(uint32_t lane) const { return lane >= workload_.options.lanes; }
   void ChangeCosts();
   void Plan();
   void Send(core::StepPlan plan);
@@ -123,6 +129,7 @@ class SimWorld {
   void TakeReport(uint32_t node, core::StepResult report);
   void Report(core::StepResult result);
   void Show(const core::Events& events, bool nodes_lost);
+  void ObservePrefill(const core::StepPlan& plan);
   void Mutate(core::StepPlan& plan);
   void Mutate(core::StepResult& result);
   void CheckAll();
@@ -134,7 +141,9 @@ class SimWorld {
   core::Scheduler scheduler_;
   Prng replicas_random_;
   Prng costs_random_;
-  uint32_t replicas_ = 1;  // Compute nodes of the epoch.
+  Prng prefill_random_;
+  uint32_t replicas_ = 1;       // Compute nodes of the epoch, those for prompts left out.
+  uint32_t prefill_nodes_ = 0;  // These.
   core::StepReports reports_;
   SimAuditor auditor_;
   std::unique_ptr<SimNodes> nodes_;
@@ -142,6 +151,7 @@ class SimWorld {
   std::vector<core::MemoryNodeShare> memory_nodes_;
   std::map<core::SequenceId, core::SequenceRequest> requests_;
   std::map<core::SequenceId, uint64_t> last_row_;  // Step of the last row.
+  std::set<core::SequenceId> left_prefill_;        // Left a prefill lane.
   std::map<core::SequenceId, TokenId> last_token_;
   std::map<uint32_t, std::vector<core::SequenceId>> leaves_late_;  // By lane; kLeaveLate.
   std::priority_queue<Event> queue_;

@@ -151,6 +151,10 @@ absl::Status LocalCluster::Start() {
     LAMINA_ASSIGN_OR_RETURN(model::Model replica, model::OpenModel(folder.path()));
     LAMINA_RETURN_IF_ERROR(MakeComputeNode(absl::StrCat("c", i), std::move(replica)));
   }
+  for (uint32_t i = 0; i < options_.prefill_nodes; ++i) {
+    LAMINA_ASSIGN_OR_RETURN(model::Model replica, model::OpenModel(folder.path()));
+    LAMINA_RETURN_IF_ERROR(MakeComputeNode(absl::StrCat("p", i), std::move(replica)));
+  }
   for (uint32_t i = 0; i < options_.memory_nodes; ++i) {
     MakeMemoryNode(absl::StrCat("m", i));
   }
@@ -181,6 +185,9 @@ coordinator::EngineOptions LocalCluster::MakeEngineOptions() const {
       options.replicas.back().nodes.push_back(options.nodes.back().name);
       options.slice_costs = slice_costs_;
     }
+  }
+  for (uint32_t i = 0; i < options_.prefill_nodes; ++i) {
+    options.nodes.push_back({.name = absl::StrCat("p", i), .prefill = true});
   }
   for (uint32_t i = 0; i < options_.memory_nodes; ++i) {
     options.nodes.push_back({.name = absl::StrCat("m", i), .is_memory = true});

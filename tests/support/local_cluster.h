@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// LocalCluster: a whole cluster in this process without gRPC: the engine, one compute node "c0" and
-// memory nodes "m0", "m1", ..., over a real transport. Everything but the control stream is the
-// code that serves.
+// LocalCluster: a whole cluster in this process without gRPC: the engine, compute nodes "c0", ...,
+// prefill nodes "p0", ... and memory nodes "m0", ..., over a real transport. Everything but the
+// control stream is the code that serves.
 //
 //   Engine <--- LocalLink ("the stream": a queue and a thread) ---> ComputeNode, MemoryNode
 //                                  data: shm:// or fake://
@@ -40,6 +40,7 @@ struct LocalClusterOptions {
   DType compute_type = DType::kBF16;
   bool reference_kernels = false;  // Plain loops instead of the fast kernels.
   uint32_t compute_nodes = 1;
+  uint32_t prefill_nodes = 0;  // Beside these, "p0", ...
   // Compute nodes of one replica: c0 to c(stages - 1) are the first, and so on.
   uint32_t stages = 1;
   std::vector<uint32_t> stage_layers = {};  // Of each stage; empty: chosen.

@@ -28,5 +28,12 @@ TEST_P(ThreadPoolTest, RunsEveryIndexOnceInEveryRound) {
 
 INSTANTIATE_TEST_SUITE_P(Threads, ThreadPoolTest, testing::Values(1, 2, 3, 8));
 
+// Workers 1, 2, ... have cores[1], cores[2], ...
+TEST(CallerCoresTest, AreThoseThatNoWorkerHas) {
+  EXPECT_EQ(CallerCores({.threads = 1, .cores = {4, 5}}), (std::vector<int>{4, 5}));
+  EXPECT_EQ(CallerCores({.threads = 2, .cores = {4, 5}}), std::vector<int>{4});
+  EXPECT_EQ(CallerCores({.threads = 3, .cores = {}}), std::vector<int>{});
+}
+
 }  // namespace
 }  // namespace lamina

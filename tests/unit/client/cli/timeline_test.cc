@@ -5,6 +5,7 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -126,6 +127,23 @@ std::map<std::pair<int, int>, std::vector<json>> Rows(const json& file) {
     }
   }
   return rows;
+}
+
+TEST(TimelineTest, PrefillNodesAndTheirLanesAreNamed) {
+  client::Timeline timeline = MakeTimeline(0, 0, 10);
+  for (client::NodeTimeline& node : timeline.nodes) {
+    node.prefill = !node.is_memory;
+  }
+  timeline.prefill_lane = 0;
+  std::set<std::string> names;
+  for (const json& event : json::parse(ToTraceEvents(timeline))["traceEvents"]) {
+    if (event["ph"] == "M" && event["args"].contains("name")) {
+      names.insert(event["args"]["name"]);
+    }
+  }
+  for (const char* name : {"c0 (prefill)", "m0 (memory)", "prefill worker", "lane 0 (prefill)"}) {
+    EXPECT_TRUE(names.contains(name)) << name;
+  }
 }
 
 TEST(TimelineTest, LanesNestArrowsGoForwardAndRequestsAreNamed) {

@@ -190,6 +190,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"partition=rows", "request, head, token_range"},
         BadValue{"policy=magic", "attend_remote, fetch_heads"},
         BadValue{"prefill.mode=lazy", "inline, dedicated"},
+        BadValue{"prefill.mode=dedicated", "none has role prefill"},
+        BadValue{"compute.0.role=prefill", "contradict prefill.mode inline"},
+        BadValue{"compute.0.role=decode", "compute, prefill"},
         BadValue{"prefill.chunk_tokens=0", "[1, 8192]"},
         BadValue{"limits.sequence_tokens_max=1", "[2, 1048576]"},
         BadValue{"gateway.listen=8000", "gateway.listen"},
@@ -268,8 +271,7 @@ INSTANTIATE_TEST_SUITE_P(
                     BadValue{"compute.0.host=node17", "localhost, 127.0.0.1"},
                     BadValue{"memory.0.host=node17", "localhost, 127.0.0.1"},
                     BadValue{"compute.0.device=cuda:1", "it serves: cpu"},
-                    BadValue{"policy=fetch_heads", "it serves: attend_remote"},
-                    BadValue{"prefill.mode=dedicated", "it serves: inline"}));
+                    BadValue{"policy=fetch_heads", "it serves: attend_remote"}));
 
 TEST(ClusterConfigTest, ADeviceThatIsNotServedNamesWhatWasLookedFor) {
   EXPECT_THAT(
@@ -332,6 +334,31 @@ TEST(ClusterConfigTest, HasOneLaneMoreThanReplicasUnlessTold) {
       "memory: [{name: m0, capacity: 1GiB}]\n");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->pipeline.lanes, 4u);
+}
+
+TEST(ClusterConfigTest, PromptsMayHaveNodesOfTheirOwn) {
+  const std::string rest = "memory: [{name: m0, capacity: 1GiB}]\nprefill: {mode: dedicated}\n";
+  const auto config =
+      Parse("model: m\ncompute: [{name: c0}, {name: p0, role: prefill}, {name: c1}]\n" + rest);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->pipeline.lanes, 3u);  // One more than those that decode.
+  EXPECT_EQ(config->CountCompute(ComputeRole::kPrefill), 1u);
+  const auto again = Parse(ToYaml(*config));
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->compute[1].role, ComputeRole::kPrefill);
+  EXPECT_EQ(again->compute[2].role, ComputeRole::kCompute);
+  EXPECT_EQ(again->prefill.mode, PrefillMode::kDedicated);
+
+  EXPECT_THAT(ErrorOf("model: m\ncompute: [{name: p0, role: prefill}]\n" + rest),
+              AllOf(HasSubstr("INVALID_ARGUMENT"), HasSubstr("nobody would decode")));
+  EXPECT_THAT(
+      ErrorOf("model: m\ncompute: [{name: c0, replica: r, stage: 0}, {name: c1, replica: r, "
+              "stage: 1}, {name: p0, role: prefill}]\n" +
+              rest),
+      AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr("replicas of several nodes")));
+  EXPECT_TRUE(Parse("model: m\ncompute: [{name: c0}, {name: p0, role: prefill}]\n" + rest +
+                    "pipeline: {mode: sequential}\n")
+                  .ok());
 }
 
 TEST(ClusterConfigTest, RefusesReplicasThatCannotWorkTogether) {

@@ -299,6 +299,42 @@ TEST_F(MembershipTest, AFaultOfTheOnlyComputeNodeBeforeServingWaits) {
   EXPECT_THAT(members_.Describe(), HasSubstr("c0 failed: broken"));
 }
 
+TEST(MembershipRolesTest, PrefillNodesComeLastAndNoEpochFormsOfThemAlone) {
+  Membership members({{.name = "p0", .prefill = true},
+                      {.name = "c0"},
+                      {.name = "p1", .prefill = true},
+                      {.name = "m0", .is_memory = true}});
+  for (const char* name : {"p0", "p1", "c0"}) {
+    EXPECT_TRUE(members.Join(name, false).ok());
+  }
+  EXPECT_TRUE(members.Join("m0", true).ok());
+  EXPECT_EQ(members.Next(), MembershipAction::kConfigure);
+  const auto names = [&] {
+    std::vector<std::string> found;
+    for (const Member* member : members.compute_members()) {
+      found.push_back(member->name);
+    }
+    return found;
+  };
+  EXPECT_THAT(names(), ElementsAre("c0", "p0", "p1"));
+  EXPECT_EQ(members.prefill_members(), 2u);
+  EXPECT_EQ(RoleOf(*members.compute_members()[0]), "compute");
+  EXPECT_EQ(RoleOf(*members.compute_members()[1]), "prefill");
+
+  members.Leave("p0");
+  EXPECT_EQ(members.Next(), MembershipAction::kConfigure);
+  EXPECT_THAT(names(), ElementsAre("c0", "p1"));
+  members.Leave("p1");
+  EXPECT_EQ(members.Next(), MembershipAction::kConfigure);
+  EXPECT_EQ(members.prefill_members(), 0u);
+
+  EXPECT_TRUE(members.Join("p1", false).ok());
+  EXPECT_EQ(members.Next(), MembershipAction::kConfigure);
+  members.Leave("c0");
+  EXPECT_EQ(members.Next(), MembershipAction::kNone);
+  EXPECT_EQ(members.phase(), MembershipPhase::kWaiting);
+}
+
 // Replica r0 is c0 and c1 together, c2 one by itself.
 TEST(MembershipOfStagesTest, AReplicaTakesPartWholeOrNotAtAll) {
   Membership members({{.name = "c0", .replica = "r0"},

@@ -420,5 +420,29 @@ TEST(LaneTurnsTest, ALaneThatEndedIsNotNext) {
   EXPECT_EQ(turns.Next(), std::nullopt);
 }
 
+TEST(PipelineScheduleTest, PrefillLanesStayOnTheirNodesAndTheOthersRotateWithoutThem) {
+  for (uint32_t replicas = 1; replicas <= kReplicasMax; ++replicas) {
+    const uint32_t lanes = replicas + 1;
+    const PipelineSchedule plain(PipelineMode::kRotational, replicas, 5);
+    const PipelineSchedule schedule(PipelineMode::kRotational, replicas, 5, lanes);
+    for (uint64_t step = 1; step <= 4; ++step) {
+      for (uint32_t slice = 0; slice <= 5; ++slice) {
+        for (uint32_t lane = 0; lane < lanes; ++lane) {
+          EXPECT_EQ(schedule.ReplicaOf(lane, step, slice, false),
+                    plain.ReplicaOf(lane, step, slice, false));
+        }
+        EXPECT_EQ(schedule.ReplicaOf(lanes, step, slice, true), replicas);
+        EXPECT_EQ(schedule.ReplicaOf(lanes + 1, step, slice, true), replicas + 1);
+      }
+    }
+    EXPECT_TRUE(schedule.Runs(replicas, lanes));
+    EXPECT_FALSE(schedule.Runs(0, lanes));
+    EXPECT_FALSE(schedule.Runs(replicas, 0));
+    EXPECT_TRUE(schedule.TakesPart(0, lanes));  // It keeps the tables of all lanes.
+    EXPECT_FALSE(schedule.TakesPart(replicas + 1, lanes));
+    EXPECT_FALSE(schedule.TakesPart(replicas, lanes - 1));
+  }
+}
+
 }  // namespace
 }  // namespace lamina::core

@@ -38,6 +38,24 @@ TEST(StepReportsTest, TheLastReportBringsTheTokensOfWhoeverHadThem) {
   EXPECT_EQ((*second)->tokens.at(0).sequence, 9u);
 }
 
+TEST(StepReportsTest, APrefillNodeReportsItsOwnLaneAlone) {
+  StepReports reports;
+  reports.Reset(4, 3, 2);  // Replicas 0 and 1; node 2 has lane 1, node 3 lane 2.
+  const auto report = [](uint32_t lane) {
+    StepResult result = Report(1);
+    result.lane = lane;
+    return result;
+  };
+  EXPECT_FALSE(reports.Add(0, report(0))->has_value());
+  EXPECT_EQ(reports.Add(2, report(0)).status().code(), absl::StatusCode::kInternal);
+  EXPECT_TRUE(reports.Add(1, report(0))->has_value());
+
+  EXPECT_FALSE(reports.Add(3, report(2))->has_value());
+  EXPECT_EQ(reports.Add(2, report(2)).status().code(), absl::StatusCode::kInternal);
+  EXPECT_FALSE(reports.Add(1, report(2))->has_value());
+  EXPECT_TRUE(reports.Add(0, report(2))->has_value());
+}
+
 TEST(StepReportsTest, WhatDoesNotFollowIsRefusedAndChangesNothing) {
   StepReports reports;
   reports.Reset(2, 1);

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Prefill lanes: prompts at their own pace, rows in the other lanes.
+
+#include <map>
+#include <optional>
+#include <set>
+
+#include "tests/unit/coordinator/core/scheduler_fixture.h"
+
+namespace lamina::core {
+namespace {
+
+class SchedulerPrefillTest : public SchedulerTest {
+ protected:
+  void MakeLanes(uint32_t lanes, uint32_t prefill_lanes, uint32_t slots = 1000) {
+    SchedulerOptions options = SmallOptions(slots);
+    options.lanes = lanes;
+    options.prefill_lanes = prefill_lanes;
+    Make(options);
+  }
+
+  // Plans, checks that lanes keep to what they are for, and returns the plan of `lane`, if any.
+  std::optional<StepPlan> PlanOf(uint32_t lane, uint32_t first_prefill_lane) {
+    std::optional<StepPlan> found;
+    for (StepPlan& plan : Plan()) {
+      EXPECT_TRUE(plan.lane >= first_prefill_lane ? plan.rows.empty() : plan.chunks.empty());
+      if (plan.lane == lane && !found.has_value()) {
+        found = std::move(plan);
+      }
+    }
+    return found;
+  }
+};
+
+TEST_F(SchedulerPrefillTest, APromptRunsInThePrefillLaneAndDecodesInAnother) {
+  MakeLanes(1, 1);
+  ASSERT_TRUE(Submit(1, 40, 44).ok());
+  const auto first = PlanOf(1, 1);
+  ASSERT_TRUE(first.has_value());
+  ASSERT_EQ(first->joins.size(), 1u);
+  EXPECT_EQ(first->chunks.at(0).tokens, 32u);
+  EXPECT_FALSE(PlanOf(0, 1).has_value());
+  ASSERT_TRUE(StepDoneOf(1));
+  ASSERT_TRUE(StepDoneOf(1));  // The last chunk, and with it the first token.
+  EXPECT_EQ(IndicesOf(1), (std::vector<uint32_t>{0}));
+  const auto row = PlanOf(0, 1);
+  ASSERT_TRUE(row.has_value());
+  EXPECT_EQ(row->rows.at(0).position, 40u);
+  EXPECT_TRUE(row->joins.empty());
+  RunUntilIdle();
+  EXPECT_EQ(IndicesOf(1), (std::vector<uint32_t>{0, 1, 2, 3}));
+  EXPECT_EQ(EndOf(1)->reason, FinishReason::kLength);
+}
+
+TEST_F(SchedulerPrefillTest, DecodeGoesOnWhileAPrefillStepIsUnderWay) {
+  MakeLanes(2, 1);
+  ASSERT_TRUE(Submit(1, 4, 100).ok());
+  Plan();
+  ASSERT_TRUE(StepDoneOf(2));
+  ASSERT_TRUE(Submit(2, 120, 128).ok());
+  Plan();
+  // No prefill step is answered meanwhile.
+  for (int i = 0; i < 50; ++i) {
+    ASSERT_TRUE(StepDoneOf(0)) << i;
+    PlanOf(0, 2);
+  }
+  EXPECT_EQ(IndicesOf(1).size(), 51u);
+  EXPECT_TRUE(IndicesOf(2).empty());
+  RunUntilIdle();
+  EXPECT_EQ(IndicesOf(2).size(), 8u);
+}
+
+TEST_F(SchedulerPrefillTest, SeveralPromptsSpreadOverTheNodesEachWithItsScratch) {
+  MakeLanes(1, 2);
+  for (SequenceId id = 1; id <= 4; ++id) {  // Of 256 tokens of scratch each node has two.
+    ASSERT_TRUE(Submit(id, 120, 124).ok());
+  }
+  std::map<uint32_t, std::set<SequenceId>> joined;
+  std::map<uint32_t, std::set<uint32_t>> offsets;
+  for (int step = 0; step < 200 && scheduler_->HasWork(); ++step) {
+    for (const StepPlan& plan : Plan()) {
+      for (const PrefillChunk& chunk : plan.chunks) {
+        joined[plan.lane].insert(chunk.sequence);
+        offsets[plan.lane].insert(chunk.scratch_offset);
+      }
+    }
+    StepDone();
+  }
+  EXPECT_FALSE(scheduler_->HasWork());
+  EXPECT_EQ(joined[1].size(), 2u);
+  EXPECT_EQ(joined[2].size(), 2u);
+  EXPECT_EQ(offsets[1], offsets[2]);
+  for (SequenceId id = 1; id <= 4; ++id) {
+    EXPECT_EQ(IndicesOf(id).size(), 4u);
+  }
+}
+
+TEST_F(SchedulerPrefillTest, APreemptedPromptComesAgainThroughAPrefillLane) {
+  MakeLanes(1, 1, /*slots=*/60);
+  ASSERT_TRUE(Submit(1, 8, 50).ok());
+  Plan();
+  ASSERT_TRUE(StepDoneOf(1));
+  ASSERT_TRUE(Submit(2, 20, 50).ok());
+  RunUntilIdle();
+  EXPECT_GT(scheduler_->Stats().preemptions, 0u);
+  EXPECT_EQ(IndicesOf(1).size(), 42u);
+  EXPECT_EQ(IndicesOf(2).size(), 30u);
+}
+
+TEST_F(SchedulerPrefillTest, WithoutRoomInALaneThatDecodesASequenceWaitsInThePrefillLane) {
+  SchedulerOptions options = SmallOptions();
+  options.prefill_lanes = 1;
+  options.rows_max = 1;
+  Make(options);
+  for (SequenceId id = 1; id <= 3; ++id) {
+    ASSERT_TRUE(Submit(id, 8, 20).ok());
+  }
+  for (int step = 0; step < 200 && scheduler_->HasWork(); ++step) {
+    PlanOf(0, 1);
+    StepDone();
+  }
+  EXPECT_FALSE(scheduler_->HasWork());
+  for (SequenceId id = 1; id <= 3; ++id) {
+    EXPECT_EQ(IndicesOf(id).size(), 12u);
+  }
+}
+
+TEST_F(SchedulerPrefillTest, ForksShareThePromptAndDecodeBesideTheirParent) {
+  MakeLanes(2, 1);
+  ASSERT_TRUE(Submit(1, 40, 44).ok());
+  SequenceRequest fork = Request(2, 40, 44);
+  fork.fork_of = 1;
+  ASSERT_TRUE(scheduler_->Submit(fork).ok());
+  const auto plan = PlanOf(2, 2);
+  ASSERT_TRUE(plan.has_value());
+  ASSERT_EQ(plan->joins.size(), 2u);
+  EXPECT_EQ(plan->joins[1].parent, 1u);
+  RunUntilIdle();
+  EXPECT_EQ(IndicesOf(1).size(), 4u);
+  EXPECT_EQ(IndicesOf(2).size(), 4u);
+}
+
+// As when the last prefill node is lost, and comes back.
+TEST_F(SchedulerPrefillTest, AnEpochWithoutPrefillLanesRunsPromptsBesideRows) {
+  MakeLanes(1, 1);
+  ASSERT_TRUE(Submit(1, 40, 60).ok());
+  ASSERT_TRUE(Submit(2, 100, 110).ok());
+  Plan();
+  ASSERT_TRUE(StepDoneOf(1));
+  const auto change_epoch = [&](uint64_t epoch, uint32_t prefill_lanes) {
+    in_flight_.clear();
+    scheduler_->StartEpoch(epoch, {{.name = "a", .slots = 1000, .bandwidth_bytes_per_second = 1}},
+                           {}, events_, prefill_lanes);
+    EXPECT_TRUE(scheduler_->Audit().ok()) << scheduler_->Audit();
+  };
+  change_epoch(1, 0);
+  std::vector<StepPlan> plans = Plan();
+  ASSERT_FALSE(plans.empty());
+  EXPECT_EQ(plans[0].lane, 0u);
+  EXPECT_FALSE(plans[0].chunks.empty());
+  ASSERT_TRUE(StepDone());
+  change_epoch(2, 2);
+  plans = Plan();
+  ASSERT_FALSE(plans.empty());
+  EXPECT_EQ(plans[0].lane, 1u);
+  RunUntilIdle();
+  EXPECT_EQ(IndicesOf(1).size(), 20u);
+  EXPECT_EQ(IndicesOf(2).size(), 10u);
+}
+
+}  // namespace
+}  // namespace lamina::core
