@@ -26,8 +26,11 @@ absl::StatusOr<std::unique_ptr<ComputeNode>> ComputeNode::Create(
   node->weights_ = *std::move(none);
   LAMINA_ASSIGN_OR_RETURN(
       node->executor_, SliceExecutor::Create(node->model_.graph, *node->weights_, *node->dense_));
-  if (!node->options_.is_stage) {
-    LAMINA_RETURN_IF_ERROR(node->LoadStage({.layers = node->executor_->slice_count() - 1}));
+  const uint32_t layers = node->executor_->slice_count() - 1;
+  const core::Stage own = node->options_.layers.value_or(core::Stage{.layers = layers});
+  LAMINA_RETURN_IF_ERROR(node->CheckLayers(own));
+  if (!node->options_.is_stage || node->options_.layers.has_value()) {
+    LAMINA_RETURN_IF_ERROR(node->LoadStage(own));
   }
   return node;
 }

@@ -37,14 +37,16 @@ struct ComputeNodeOptions {
   model::GrammarCache::Maker make_grammars;
   std::string verbs_uri = "verbs://";  // With this host's options.
   // It is a stage of a replica: the coordinator says which layers it has, so weights are loaded
-  // with the configuration of an epoch, and kept as long as these stay the same.
+  // with the configuration of an epoch, and kept as long as these stay the same. With `layers`,
+  // what the cluster file says, they are loaded at once all the same.
   bool is_stage = false;
+  std::optional<core::Stage> layers = {};
 };
 
 class ComputeNode final : public control::NodeHandler {
  public:
-  // Loads the weights, unless it is a stage. `progress` is called later too then. Errors: those of
-  // ModelWeights::Load and SliceExecutor::Create.
+  // Loads the weights, unless it is a stage of layers not known yet. `progress` is called later too
+  // then. Errors: those of ModelWeights::Load and SliceExecutor::Create.
   static absl::StatusOr<std::unique_ptr<ComputeNode>> Create(ComputeNodeOptions options,
                                                              model::Model model,
                                                              std::unique_ptr<kernels::Dense> dense,
@@ -62,6 +64,7 @@ class ComputeNode final : public control::NodeHandler {
 
   uint64_t weight_bytes() const { return weights_->bytes(); }
 
+  absl::Status LoadLayers(const core::Stage& stage) override;
   absl::StatusOr<std::string> Configure(const control::EpochConfig& config) override;
   absl::Status Connect(const control::EpochPeers& peers) override;
   void TakePlan(core::StepPlan plan) override;
@@ -74,6 +77,8 @@ class ComputeNode final : public control::NodeHandler {
               ThreadPool& pool, ModelWeights::Progress progress);
   // Of their linear layers.
   double WeightsOf(absl::Span<const model::OpId> ops) const;
+  // Errors: kInvalidArgument  the model has no such layers.
+  absl::Status CheckLayers(const core::Stage& stage) const;
   // Loads what the stage needs, if it is not there.
   absl::Status LoadStage(const core::Stage& stage);
   absl::Status MakeScratch(const control::EpochConfig& config, const core::Stage& stage);

@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/clock.h"
 #include "common/log.h"
@@ -26,6 +27,22 @@ constexpr double kSpeedWeights = 64e6;
 constexpr int kSpeedRounds = 5;
 
 }  // namespace
+
+absl::Status ComputeNode::CheckLayers(const core::Stage& stage) const {
+  const uint32_t layers = executor_->slice_count() - 1;
+  if (stage.layers == 0 || stage.layers > layers || stage.first_layer > layers - stage.layers) {
+    return absl::InvalidArgumentError(absl::StrCat("the model has ", layers, " layers; the stage [",
+                                                   stage.first_layer, ", +", stage.layers,
+                                                   ") has others"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ComputeNode::LoadLayers(const core::Stage& stage) {
+  LeaveEpoch();  // Whose worker would read the weights.
+  LAMINA_RETURN_IF_ERROR(CheckLayers(stage));
+  return LoadStage(stage);
+}
 
 absl::Status ComputeNode::LoadStage(const core::Stage& stage) {
   if (stage.first_layer == loaded_.first_layer && stage.layers == loaded_.layers) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <optional>
 
 #include "common/config/replicas.h"
 #include "common/log.h"
@@ -50,6 +51,14 @@ compute_node::ModelWeights::Progress LogProgress() {
   };
 }
 
+std::optional<core::Stage> LayersOf(const ComputeNodeConfig& node) {
+  if (!node.layers.has_value()) {
+    return std::nullopt;
+  }
+  return core::Stage{.first_layer = node.layers->first,
+                     .layers = node.layers->last + 1 - node.layers->first};
+}
+
 absl::Status Serve(const control::DaemonFlags& flags) {
   LAMINA_ASSIGN_OR_RETURN(const ClusterConfig config, control::LoadDaemonConfig(flags));
   const ComputeNodeConfig* node = config.FindCompute(flags.name);
@@ -80,7 +89,8 @@ absl::Status Serve(const control::DaemonFlags& flags) {
                                          .attention = &kernels::CpuAttention(),
                                          .make_grammars = GrammarMaker(config.model, vocabulary),
                                          .verbs_uri = config.verbs.Uri(),
-                                         .is_stage = IsStage(config, *node)},
+                                         .is_stage = IsStage(config, *node),
+                                         .layers = LayersOf(*node)},
                                         std::move(model), std::move(dense), pool, LogProgress()));
   if (handler->weight_bytes() > 0) {
     LogInfo("weights ", FormatBytes(handler->weight_bytes()));

@@ -82,6 +82,10 @@ class NodeHandler {
  public:
   virtual ~NodeHandler() = default;
 
+  // A stage loads the weights of these layers, if they are not there. Between epochs.
+  // Errors: kInvalidArgument  the model has others; those of loading.
+  virtual absl::Status LoadLayers(const core::Stage& stage) = 0;
+
   // Leaves the epoch before, if any, and makes the region of this one; returns its descriptor.
   // Errors: whatever stops the node from taking part; it goes to the coordinator as a fault. What
   // the transport says is marked as its fault (transport_fault.h).

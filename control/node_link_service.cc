@@ -185,6 +185,15 @@ struct NodeLink::Impl {
         request_log.Note(*plan);
         return handler.TakePlan(*std::move(plan));
       }
+      case v1::CoordinatorMessage::kLoadLayers: {
+        const absl::Status loaded =
+            handler.LoadLayers({.first_layer = message.load_layers().first_layer(),
+                                .layers = message.load_layers().layers()});
+        v1::NodeMessage answer;
+        answer.mutable_layers_loaded()->set_code(static_cast<int32_t>(loaded.code()));
+        answer.mutable_layers_loaded()->set_message(std::string(loaded.message()));
+        return Send(std::move(answer));
+      }
       case v1::CoordinatorMessage::kLeave:
         return handler.LeaveEpoch();
       case v1::CoordinatorMessage::kTrace:

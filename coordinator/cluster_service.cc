@@ -74,6 +74,12 @@ class NodeStream final : public NodePort {
     Pump();
   }
 
+  void LoadLayers(const core::Stage& stage) override {
+    v1::CoordinatorMessage message;
+    message.mutable_load_layers()->set_first_layer(stage.first_layer);
+    message.mutable_load_layers()->set_layers(stage.layers);
+    Send(std::move(message));
+  }
   void Configure(const control::EpochConfig& config) override;
   void Connect(const control::EpochPeers& peers) override;
   void Leave() override {
@@ -221,6 +227,10 @@ void NodeStream::Reactor::Handle() {
       return HandleHello(message_.hello());
     case v1::NodeMessage::kPrepared:
       return engine_.NodePrepared(name_, message_.prepared().epoch(), message_.prepared().region());
+    case v1::NodeMessage::kLayersLoaded:
+      return engine_.NodeLoaded(
+          name_, absl::Status(static_cast<absl::StatusCode>(message_.layers_loaded().code()),
+                              message_.layers_loaded().message()));
     case v1::NodeMessage::kReady:
       return engine_.NodeReady(name_, message_.ready().epoch());
     case v1::NodeMessage::kStepResult:

@@ -191,6 +191,10 @@ void Engine::NodeReady(const std::string& name, uint64_t epoch) {
   impl_->Post([impl = impl_.get(), name, epoch] { impl->membership.Ready(name, epoch); });
 }
 
+void Engine::NodeLoaded(const std::string& name, const absl::Status& status) {
+  impl_->Post([impl = impl_.get(), name, status] { impl->NodeLoaded(name, status); });
+}
+
 void Engine::NodeFault(const std::string& name, uint64_t epoch, const absl::Status& status,
                        const std::string& peer) {
   impl_->Post([impl = impl_.get(), name, epoch, status, peer] {

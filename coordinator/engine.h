@@ -114,6 +114,8 @@ class Engine {
   void NodeLeft(const std::string& name, const NodePort* port);
   void NodePrepared(const std::string& name, uint64_t epoch, std::string region);
   void NodeReady(const std::string& name, uint64_t epoch);
+  // The answer to NodePort::LoadLayers().
+  void NodeLoaded(const std::string& name, const absl::Status& status);
   void NodeFault(const std::string& name, uint64_t epoch, const absl::Status& status,
                  const std::string& peer);
   void NodeLinks(const std::string& name, uint64_t epoch, std::vector<control::LinkReport> links);

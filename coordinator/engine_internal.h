@@ -41,6 +41,7 @@ struct Engine::Impl {
     std::vector<control::LinkReport> links;  // Of the current epoch.
     core::AttentionRate attention_rate;      // Memory nodes.
     uint32_t slots = 0;
+    bool loading = false;  // A stage that takes part when it has its layers.
     Nanos last_heard = 0;
   };
 
@@ -98,6 +99,9 @@ struct Engine::Impl {
   absl::Status SplitReplicas();
   // What a compute node runs, with its replica's index left 0; nothing if it is no stage.
   std::optional<core::Stage> StageOf(const std::string& node) const;
+  // Whether the node gets its layers before it joins: they were chosen before.
+  std::optional<core::Stage> LayersToLoad(const NodeHello& hello) const;
+  void NodeLoaded(const std::string& name, const absl::Status& status);
   std::vector<core::Stage> StagesOf(const std::vector<const core::Member*>& compute) const;
   std::string DescribeStages() const;
   std::string DescribePartition(const std::string& words) const;

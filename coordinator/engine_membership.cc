@@ -261,7 +261,11 @@ absl::Status Engine::Impl::CheckHello(const NodeHello& hello) const {
 void Engine::Impl::NodeJoined(const NodeHello& hello, std::shared_ptr<NodePort> port) {
   const std::string& name = hello.identity.name;
   absl::Status status = CheckHello(hello);
-  if (status.ok()) {
+  const std::optional<core::Stage> layers = LayersToLoad(hello);
+  if (status.ok() && layers.has_value() && nodes.contains(name)) {
+    status = absl::AlreadyExistsError(
+        absl::StrCat("a node named ", name, " is already part of this cluster; stop it first"));
+  } else if (status.ok() && !layers.has_value()) {
     status = membership.Join(name, hello.identity.is_memory);
   }
   if (!status.ok()) {
@@ -271,9 +275,16 @@ void Engine::Impl::NodeJoined(const NodeHello& hello, std::shared_ptr<NodePort> 
   }
   const auto slots = static_cast<uint32_t>(
       std::min<uint64_t>(hello.identity.capacity_bytes / slot_bytes, uint64_t{1} << 31));
+  Node& node = nodes[name] = {.hello = hello,
+                              .port = std::move(port),
+                              .slots = slots,
+                              .loading = layers.has_value(),
+                              .last_heard = clock.Now()};
+  if (node.loading) {
+    LogInfo("loading layers ", name, " pid ", hello.pid);
+    return node.port->LoadLayers(*layers);
+  }
   transport.Reset();
-  nodes[name] = {
-      .hello = hello, .port = std::move(port), .slots = slots, .last_heard = clock.Now()};
   LogInfo("joined ", name, " pid ", hello.pid, " kernels ", hello.identity.kernels);
 }
 

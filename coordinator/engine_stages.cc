@@ -51,6 +51,34 @@ std::optional<core::Stage> Engine::Impl::StageOf(const std::string& node) const 
   return std::nullopt;
 }
 
+std::optional<core::Stage> Engine::Impl::LayersToLoad(const NodeHello& hello) const {
+  for (const ReplicaOptions& replica : options.replicas) {
+    const auto& names = replica.nodes;
+    if (!hello.identity.is_memory && replica.layers.empty() &&
+        std::find(names.begin(), names.end(), hello.identity.name) != names.end()) {
+      return StageOf(hello.identity.name);
+    }
+  }
+  return std::nullopt;
+}
+
+void Engine::Impl::NodeLoaded(const std::string& name, const absl::Status& status) {
+  const auto node = nodes.find(name);
+  if (node == nodes.end() || !node->second.loading) {
+    return;
+  }
+  node->second.loading = false;
+  const absl::Status joined = status.ok() ? membership.Join(name, /*is_memory=*/false) : status;
+  if (!joined.ok()) {
+    LogError("refused node ", name, ": ", joined.message());
+    node->second.port->Refuse(std::string(joined.message()));
+    nodes.erase(node);
+    return;
+  }
+  transport.Reset();
+  LogInfo("joined ", name, " pid ", node->second.hello.pid, " with its layers");
+}
+
 std::vector<core::Stage> Engine::Impl::StagesOf(
     const std::vector<const core::Member*>& compute) const {
   std::vector<core::Stage> stages;

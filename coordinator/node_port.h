@@ -17,6 +17,8 @@ namespace lamina::coordinator {
 class NodePort {
  public:
   virtual ~NodePort() = default;
+  // The node, a stage, loads these layers, and says when it has: Engine::NodeLoaded().
+  virtual void LoadLayers(const core::Stage& stage) = 0;
   virtual void Configure(const control::EpochConfig& config) = 0;
   virtual void Connect(const control::EpochPeers& peers) = 0;
   // The node has no part in the current epoch.

@@ -24,6 +24,7 @@ absl::StatusOr<std::string> MemoryNode::Configure(const control::EpochConfig& co
   LAMINA_ASSIGN_OR_RETURN(const uint32_t node,
                           control::OwnIndex(config.memory_nodes, options_.name, config.epoch));
   LAMINA_RETURN_IF_ERROR(control::CheckShares(config));
+  LAMINA_RETURN_IF_ERROR(control::CheckStages(config));
   const core::WindowShape shape = control::WindowShapeOf(config);
   LAMINA_RETURN_IF_ERROR(core::WindowLayout::Check(shape));
   const core::WindowLayout layout(shape);

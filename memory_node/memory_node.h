@@ -36,6 +36,7 @@ class MemoryNode final : public control::NodeHandler {
   // Faults go here; set before the link runs.
   void SetReporter(control::NodeReporter* reporter) { reporter_ = reporter; }
 
+  absl::Status LoadLayers(const core::Stage&) override { return absl::OkStatus(); }  // Has none.
   absl::StatusOr<std::string> Configure(const control::EpochConfig& config) override;
   absl::Status Connect(const control::EpochPeers& peers) override;
   void TakePlan(core::StepPlan plan) override;

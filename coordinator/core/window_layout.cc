@@ -55,6 +55,16 @@ absl::Status WindowLayout::Check(const WindowShape& shape) {
         absl::StrCat("query windows would take ", bytes,
                      " bytes; lower limits.running_max or prefill.chunk_tokens"));
   }
+  const double chunk_rows = shape.context_chunk_rows;
+  const double context =
+      1.0 * shape.compute_nodes * shape.lanes *
+      ((shape.rows_max + chunk_rows) * static_cast<double>(shape.context_row_bytes) +
+       chunk_rows * static_cast<double>(rows.q));
+  if (context > kRegionBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("context windows between compute nodes would take ", context,
+                     " bytes; lower pipeline.lanes, limits.running_max or prefill.chunk_tokens"));
+  }
   return absl::OkStatus();
 }
 

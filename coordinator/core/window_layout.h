@@ -86,7 +86,7 @@ struct WindowShape {
 // The offsets, fixed at configuration.
 class WindowLayout {
  public:
-  // Errors: kInvalidArgument  a zero count, or windows beyond 64 GiB.
+  // Errors: kInvalidArgument  a zero count, or windows of one kind beyond 64 GiB.
   static absl::Status Check(const WindowShape& shape);
 
   explicit WindowLayout(WindowShape shape);

@@ -120,12 +120,6 @@ class DeterminismTest(unittest.TestCase):
         self.assertEqual(int(first["layers"].split("-")[1]) + 1, int(last["layers"].split("-")[0]))
         self.assertTrue(first["units"] > 0 and last["units"] > 0)
 
-    def test_layers_that_the_file_gives_to_three_stages(self):
-        layers = ["0-14", "15-24", "25-29"]
-        stages = [{"name": f"c{i}", "replica": "r0", "stage": i, "layers": layers[i]} for i in range(3)]
-        status = self.check(compute=stages, prefill={"chunk_tokens": 64})
-        self.assertEqual(status["stages"], "r0: c0 0-14, c1 15-24, c2 25-29, as configured")
-
     def test_heads_over_two_and_three_memory_nodes(self):
         for nodes in (2, 3):
             status = self.check(memory_nodes=nodes, partition="head", capacity="512MiB")

@@ -264,6 +264,7 @@ class RefusalTest : public ::testing::Test {
     void Configure(const control::EpochConfig&) override {}
     void Connect(const control::EpochPeers&) override {}
     void Leave() override {}
+    void LoadLayers(const core::Stage&) override {}
     void SendPlan(const core::StepPlan&) override {}
     void StartTrace(Nanos) override {}
     void CollectTrace(uint64_t) override {}

@@ -4,6 +4,8 @@
 // of the own layers, and all of a replica's nodes or none.
 
 #include "absl/strings/str_cat.h"
+#include "kernels/attention.h"
+#include "memory_node/memory_node.h"
 #include "tests/integration/cluster_test_util.h"
 #include "transport/fake/fake_network.h"
 
@@ -184,6 +186,105 @@ TEST(StagesTest, AStageHoldsTheWeightsOfItsLayersAlone) {
   EXPECT_EQ(status.stages, "r0: c0 0-0, c1 1-3, c2 4-4, as configured");
   EXPECT_EQ(status.nodes[1].layers, "1-3");
   EXPECT_EQ(status.nodes[1].member.replica, "r0");
+}
+
+// One replica's second stage is three times as fast as its first; the other replica's are alike.
+// Both splits are found for the layers and the LM head, and stay over epochs.
+TEST(StagesTest, AFasterNodeGetsMoreLayers) {
+  RandomModelSpec model = SmallModel();
+  model.layers = 8;
+  LocalClusterOptions options{.model = model, .chunk_tokens = 32};
+  const std::unique_ptr<LocalCluster> one = MakeCluster(options);
+  options.compute_nodes = 4;
+  options.stages = 2;
+  options.lanes = 4;
+  options.dense_speeds = {1e9, 3e9, 2e9, 2.1e9};
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+  const std::vector<GenerateSpec> specs = LongRequests(4);
+  const std::vector<GenerateResult> expected = one->GenerateMany(specs);
+
+  ExpectSame(cluster->GenerateMany(specs), expected);
+  const coordinator::EngineStatus status = cluster->engine().GetStatus();
+  EXPECT_EQ(status.stages,
+            "r0: c0 0-1, c1 2-7, by cost and measured speed: c0 0.50, c1 1.50; "
+            "r1: c2 0-4, c3 5-7, by cost and measured speed: c2 1.00, c3 1.00");
+  EXPECT_GT(cluster->WeightBytes("c1"), cluster->WeightBytes("c3"));
+  cluster->Detach("c3");
+  EXPECT_TRUE(cluster->WaitForEpoch(status.epoch + 1).ok());
+  EXPECT_EQ(cluster->engine().GetStatus().stages, status.stages);
+  ExpectSame(cluster->GenerateMany(specs), expected);
+}
+
+// A node's end of the stream, for the coordinator to talk to.
+struct SilentPort final : coordinator::NodePort {
+  void LoadLayers(const core::Stage& stage) override { layers = stage; }
+  void Configure(const control::EpochConfig&) override { ++configured; }
+  void Connect(const control::EpochPeers&) override {}
+  void Leave() override {}
+  void SendPlan(const core::StepPlan&) override {}
+  void StartTrace(Nanos) override {}
+  void CollectTrace(uint64_t) override {}
+  void PingClock() override {}
+  void Refuse(const std::string& words) override { refused = words; }
+  void End() override {}
+
+  core::Stage layers;
+  int configured = 0;
+  std::string refused;
+};
+
+// Nobody waits for it: the epoch that it takes part in begins when its layers are there.
+TEST(StagesTest, AStageThatComesBackLoadsBeforeItTakesPart) {
+  const std::unique_ptr<LocalCluster> cluster =
+      MakeCluster({.model = FiveLayers(SmallModel()), .compute_nodes = 4, .stages = 2, .lanes = 2});
+  ASSERT_NE(cluster, nullptr);
+  coordinator::Engine& engine = cluster->engine();
+  const coordinator::EngineStatus before = engine.GetStatus();
+  const coordinator::NodeHello hello = before.nodes[3].hello;
+  ASSERT_EQ(hello.identity.name, "c3");
+  cluster->Detach("c3");
+  ASSERT_TRUE(cluster->WaitForEpoch(before.epoch + 1).ok());
+  const auto port = std::make_shared<SilentPort>();
+
+  engine.NodeJoined(hello, port);
+
+  EXPECT_EQ(engine.GetStatus().epoch, before.epoch + 1);  // Others go on.
+  EXPECT_EQ(absl::StrCat(port->layers.first_layer, "-",
+                         port->layers.first_layer + port->layers.layers - 1),
+            before.nodes[3].layers);
+  EXPECT_TRUE(cluster->Generate(Greedy(RandomPrompt(5, 1), 20)).status.ok());
+  const auto second = std::make_shared<SilentPort>();
+  engine.NodeJoined(hello, second);  // While the first one loads.
+  engine.GetStatus();
+  EXPECT_THAT(second->refused, HasSubstr("already part of this cluster"));
+  engine.NodeLoaded("c3", absl::ResourceExhaustedError("no memory"));
+  EXPECT_THAT(engine.GetStatus().state, HasSubstr("without c3"));
+  EXPECT_EQ(port->refused, "no memory");
+  EXPECT_EQ(port->configured, 0);
+  cluster->Attach("c3");
+  EXPECT_TRUE(cluster->WaitForState("serving").ok());
+  EXPECT_TRUE(cluster->Generate(Greedy(RandomPrompt(5, 1), 20)).status.ok());
+}
+
+// What comes from the coordinator is not believed.
+TEST(StagesTest, NodesRefuseStagesThatDoNotHaveEveryLayerOnce) {
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(
+      {.model = FiveLayers(SmallModel()), .compute_nodes = 2, .stages = 2, .stage_layers = {2, 3}});
+  ASSERT_NE(cluster, nullptr);
+  const control::EpochConfig good = cluster->link("m0").config();
+  ThreadPool pool({.threads = 1});
+  memory_node::MemoryNode node(
+      {.name = "m0", .make_device = kernels::CpuKvDevices(kernels::CpuAttention(), pool)}, pool);
+  EXPECT_TRUE(node.Configure(good).ok());
+  std::vector<control::EpochConfig> bad(4, good);
+  bad[0].stages.pop_back();
+  bad[1].stages[1].first_layer = 1;
+  bad[2].stages[1].layers = 7;
+  bad[3].stages[1].replica = 1000;
+  for (const control::EpochConfig& config : bad) {
+    EXPECT_EQ(node.Configure(config).status().code(), absl::StatusCode::kInvalidArgument);
+  }
 }
 
 // What is left of a replica waits; the other one goes on, and recomputes what ran there.

@@ -273,6 +273,9 @@ void LocalCluster::Attach(const std::string& name) {
         kBandwidth * (index < bandwidths.size() ? bandwidths[index] : 1);
   } else {
     identity.model_fingerprint = fingerprint_;
+    if (!options_.dense_speeds.empty()) {
+      identity.dense_speed = options_.dense_speeds.at(std::stoul(name.substr(1)));
+    }
   }
   engine_->NodeJoined({.identity = identity, .version = kVersion}, node.link);
 }

@@ -44,6 +44,8 @@ struct LocalClusterOptions {
   // Compute nodes of one replica: c0 to c(stages - 1) are the first, and so on.
   uint32_t stages = 1;
   std::vector<uint32_t> stage_layers = {};  // Of each stage; empty: chosen.
+  // What compute nodes say they have measured, each; empty: nothing.
+  std::vector<double> dense_speeds = {};
   PipelineMode mode = PipelineMode::kRotational;
   uint32_t memory_nodes = 1;
   Partition partition = Partition::kRequest;

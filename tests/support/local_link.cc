@@ -48,6 +48,10 @@ void LocalLink::Connect(const control::EpochPeers& peers) {
   Post([this, peers] { HandleConnect(peers); });
 }
 
+void LocalLink::LoadLayers(const core::Stage& stage) {
+  Post([this, stage] { engine_.NodeLoaded(name_, handler_.LoadLayers(stage)); });
+}
+
 void LocalLink::Leave() {
   Post([this] { handler_.LeaveEpoch(); });
 }

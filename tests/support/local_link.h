@@ -38,6 +38,7 @@ class LocalLink final : public coordinator::NodePort {
   // Of Refuse(); empty for none.
   std::string refused() const;
 
+  void LoadLayers(const core::Stage& stage) override;
   void Configure(const control::EpochConfig& config) override;
   void Connect(const control::EpochPeers& peers) override;
   void Leave() override;

@@ -90,5 +90,16 @@ TEST(LaneCountTest, NeverMoreThanRows) {
   EXPECT_LE(ChooseLanes(options, costs, {.rows = 2, .context_tokens = 20000}, 8).lanes, 2u);
 }
 
+// Two equal stages are like a replica that is twice as fast, as soon as there are lanes for both.
+TEST(LaneCountTest, StagesWorkOnOtherLanesAtOnce) {
+  const LaneCosts whole{.slice_fixed = 2, .attention_fixed = 1, .measured = true};
+  LaneCosts staged = whole;
+  staged.busiest_share = 0.5;
+  const LaneWork work{.rows = 8};
+  EXPECT_DOUBLE_EQ(LayerSeconds(staged, work, 1), LayerSeconds(whole, work, 1));
+  EXPECT_DOUBLE_EQ(LayerSeconds(whole, work, 4), 8);
+  EXPECT_DOUBLE_EQ(LayerSeconds(staged, work, 4), 4);
+}
+
 }  // namespace
 }  // namespace lamina::core

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 #include <string>
 
@@ -113,13 +114,25 @@ TEST(WindowLayoutTest, ReplyWindowsNeverOverlap) {
   }
 }
 
-TEST(WindowLayoutTest, WindowsOfReplicasNeverOverlap) {
+// With stages the context of prompt chunks moves on too, and their attention outputs.
+TEST(WindowLayoutTest, WindowsOfReplicasAndStagesNeverOverlap) {
+  std::vector<WindowShape> shapes = Shapes();
   for (WindowShape shape : Shapes()) {
+    shape.context_chunk_rows = shape.kv_rows_max;
+    shapes.push_back(shape);
+  }
+  for (WindowShape shape : shapes) {
     shape.compute_nodes = 3;
     shape.plan_ahead = 2;
     shape.context_row_bytes = 2304;
     const WindowLayout layout(shape);
-    const size_t context = sizeof(WindowHeader) + shape.rows_max * shape.context_row_bytes;
+    size_t widest = 0;
+    for (const AttentionDescriptor& layer : shape.layers) {
+      widest = std::max(widest, size_t{2} * layer.q_width());
+    }
+    const size_t context = sizeof(WindowHeader) +
+                           (shape.rows_max + shape.context_chunk_rows) * shape.context_row_bytes +
+                           shape.context_chunk_rows * widest;
     const size_t tokens = sizeof(WindowHeader) + layout.token_rows_max() * sizeof(TokenEntry);
     std::vector<std::pair<size_t, size_t>> windows = {{0, layout.reply_region_bytes()}};
     std::set<uint32_t> words;
@@ -190,6 +203,12 @@ TEST(WindowLayoutTest, CheckRefusesZerosAndHugeWindows) {
   const absl::Status status = WindowLayout::Check(huge);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("running_max"));
+  WindowShape wide = good;  // The context of 2 million chunk tokens, from each compute node.
+  wide.compute_nodes = 4;
+  wide.context_row_bytes = 16 << 10;
+  wide.context_chunk_rows = 2 << 20;
+  EXPECT_THAT(std::string(WindowLayout::Check(wide).message()),
+              ::testing::HasSubstr("context windows between compute nodes"));
 }
 
 // --- Headers ---
