@@ -18,7 +18,7 @@ import time
 
 import cluster
 
-QUIET_SECONDS = 8.0  # Undisturbed, before the prompt.
+QUIET_SECONDS = 6.0  # Undisturbed, before the prompt.
 PROMPT_SECONDS_MAX = 300
 WORD = "Item {} of the list."
 
@@ -63,8 +63,8 @@ def summary(gaps):
 
 
 def prompt_of(tokens):
-    """About five tokens an item."""
-    return " ".join(WORD.format(100 + i % 900) for i in range(tokens // 8))
+    """Nine tokens an item."""
+    return " ".join(WORD.format(100 + i % 900) for i in range(tokens // 9))
 
 
 def measure(arguments, name, chunk, prefill_cores):
