@@ -54,7 +54,8 @@ class PinningTest(unittest.TestCase):
             self.works_on(cluster, "c0", ["0"])
             self.works_on(cluster, "m0", ["1"])
             if Path("/sys/devices/system/node/node0").exists():
-                self.assertIn("memory of NUMA nodes 0", cluster.log("c0"))
+                # A container may forbid it.
+                self.assertRegex(cluster.log("c0"), "memory of NUMA nodes 0|memory may lie far from the cores")
 
     def test_every_worker_has_a_core_of_its_own(self):
         compute = [{"name": "c0", "cores": "0-1"}]
