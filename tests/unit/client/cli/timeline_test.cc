@@ -135,8 +135,9 @@ TEST(TimelineTest, PrefillNodesAndTheirLanesAreNamed) {
     node.prefill = !node.is_memory;
   }
   timeline.prefill_lane = 0;
+  const json file = json::parse(ToTraceEvents(timeline));
   std::set<std::string> names;
-  for (const json& event : json::parse(ToTraceEvents(timeline))["traceEvents"]) {
+  for (const json& event : file["traceEvents"]) {
     if (event["ph"] == "M" && event["args"].contains("name")) {
       names.insert(event["args"]["name"]);
     }
