@@ -107,10 +107,13 @@ void KeepToCores(const std::vector<int>& cores) {
 
 void TakeMemoryNear(const std::vector<int>& cores) {
   const std::vector<int> nodes = NumaNodesOf(cores);
+  if (nodes.empty()) {
+    return;  // A policy that the daemon was started with stays.
+  }
   const absl::Status preferred = PreferMemoryOf(nodes);
   if (!preferred.ok()) {
     LogWarning("memory may lie far from the cores: ", preferred.message());
-  } else if (!nodes.empty()) {
+  } else {
     LogInfo("memory of NUMA nodes ", absl::StrJoin(nodes, ","));
   }
 }

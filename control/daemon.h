@@ -43,7 +43,7 @@ absl::StatusOr<ClusterConfig> LoadDaemonConfig(const DaemonFlags& flags);
 // refuses is a warning.
 void KeepToCores(const std::vector<int>& cores);
 
-// Has this thread, and those that it starts from now on, take memory near `cores`; empty: anywhere.
+// Has this thread, and those that it starts from now on, take memory near `cores`; empty: as it is.
 // A host that refuses is a warning.
 void TakeMemoryNear(const std::vector<int>& cores);
 

@@ -60,9 +60,10 @@ struct Sizes {
     slot_bytes = KvArena::SlotBytes(o.layers);
     items = o.items_max;
     store_tokens = o.store_tokens_max;
-    // Every slot is of one sequence, of which each item sees some blocks, the last perhaps in part.
-    // An item may begin and end inside an extent of its sequence.
-    partials = o.slots / kBlockTokens + 2 * items;
+    // So many as items see that share no slots, each some blocks, the last perhaps in part, from
+    // inside an extent to inside another. Forks share theirs: then an Attend goes in several parts,
+    // for each of which one item must fit.
+    partials = std::max(o.slots / kBlockTokens + 2 * items, blocks + 1);
     extents = o.slots + 2 * items;
   }
 
@@ -143,6 +144,8 @@ class CudaKvDevice final : public KvDevice {
   }
   absl::Status TryStore(uint32_t layer, absl::Span<const KvRows> rows);
   absl::Status TryAttend(uint32_t layer, absl::Span<const AttentionItem> items);
+  size_t CountThatFit(absl::Span<const AttentionItem> items) const;
+  absl::Status AttendSome(const Layer& layer, absl::Span<const AttentionItem> items);
   absl::Status LoadTables(CudaAttention& attention, absl::Span<const AttentionItem> items);
   absl::Status AttendWhole(const Layer& layer, absl::Span<const AttentionItem> items);
   absl::Status AttendParts(const Layer& layer, absl::Span<const AttentionItem> items);
@@ -274,10 +277,31 @@ absl::Status CudaKvDevice::TryStore(uint32_t layer_index, absl::Span<const KvRow
 }
 
 absl::Status CudaKvDevice::TryAttend(uint32_t layer_index, absl::Span<const AttentionItem> items) {
-  if (items.empty()) {
-    return absl::OkStatus();
+  while (!items.empty()) {
+    const size_t count = CountThatFit(items);
+    LAMINA_RETURN_IF_ERROR(AttendSome(layers_[layer_index], items.first(count)));
+    items.remove_prefix(count);
   }
-  const Layer& layer = layers_[layer_index];
+  return absl::OkStatus();
+}
+
+// The first items whose tables fit; at least one.
+size_t CudaKvDevice::CountThatFit(absl::Span<const AttentionItem> items) const {
+  uint64_t partials = 0;
+  uint64_t extents = 0;
+  size_t count = 0;
+  while (count < items.size() && count < sizes_.items) {
+    partials += items[count].first_position / kBlockTokens + 1;
+    extents += items[count].extents.size();
+    if (count > 0 && (partials > sizes_.partials || extents > sizes_.extents)) {
+      break;
+    }
+    ++count;
+  }
+  return count;
+}
+
+absl::Status CudaKvDevice::AttendSome(const Layer& layer, absl::Span<const AttentionItem> items) {
   const size_t width = layer.descriptor.q_width();
   LAMINA_RETURN_IF_ERROR(LoadTables(*layer.attention, items));
   for (size_t i = 0; i < items.size(); ++i) {

@@ -188,6 +188,22 @@ TEST_P(KvDeviceTest, PartsAreThoseOfTheReference) {
   Attend({{.extents = closed, .first_position = 511}}, {true});
 }
 
+// Choices of one request share its prompt's slots: together they see more tokens than there are.
+TEST_P(KvDeviceTest, ManyItemsShareSlots) {
+  Sequence& prompt = sequences_[0];
+  for (int i = 0; i < 4; ++i) {
+    Store({Grow(prompt, 250)}, 0);
+  }
+  std::vector<Sequence> forks(16, prompt);
+  std::vector<AttentionItem> items;
+  for (Sequence& fork : forks) {
+    Store({Grow(fork, 1)}, 0);
+    items.push_back(LastTokenOf(fork));
+  }
+  Attend(items, std::vector<bool>(16, false));
+  Attend(items, std::vector<bool>(16, true));
+}
+
 TEST_P(KvDeviceTest, SlotsAreOverwritten) {
   Sequence& sequence = sequences_[0];
   const Extent first = Grow(sequence, 200);
