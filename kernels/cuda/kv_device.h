@@ -4,8 +4,8 @@
 //
 // Rows go through pinned host memory: gathered by the processor, one copy to the device for all
 // rows of a Store and of an Attend, one copy back. Tables of extents are sent only when they
-// change, that is once for all layers of a step, unless its sequences share so many slots that it goes
-// in several parts.
+// change, that is once for all layers of a step, unless its sequences share so many slots that an
+// Attend goes in several parts.
 
 #pragma once
 
