@@ -10,6 +10,7 @@
 // to its columns; that costs 2 to 4 per cent.
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <map>
 #include <new>
@@ -37,12 +38,16 @@ constexpr size_t kRowsPiece = 128;    // ... and one for full pieces of longer i
 // Features of a block. Small enough that two to eight threads share a layer of a small model, large
 // enough that the 1 to 2 us which a primitive costs beside its work do not show.
 constexpr size_t kBlockStep = 64;
-constexpr size_t kBlockMin = 256;
+constexpr size_t kBlockUsual = 512;
+constexpr size_t kBlocksMax = 8;
 constexpr size_t kBlockMax = 2048;
 
+// An even number of even blocks: for two threads, and without a rest that costs a call of its own.
 size_t BlockFeatures(size_t out_features) {
-  const size_t eighth = (out_features / 8 + kBlockStep - 1) / kBlockStep * kBlockStep;
-  return std::clamp(eighth, kBlockMin, kBlockMax);
+  const size_t pairs = (out_features + kBlockUsual) / (2 * kBlockUsual);
+  const size_t blocks = std::clamp<size_t>(2 * pairs, 1, kBlocksMax);
+  const size_t even = (out_features + blocks - 1) / blocks;
+  return std::min((even + kBlockStep - 1) / kBlockStep * kBlockStep, kBlockMax);
 }
 
 class OnednnWeights final : public EngineWeights {
@@ -52,6 +57,9 @@ class OnednnWeights final : public EngineWeights {
     size_t features = 0;
     memory weights;
     memory bias;  // Empty without one.
+    // For pieces of 1 to 64 rows and of 128, as far as they have been asked for: found without a
+    // search, which costs as much as a row of a small layer.
+    mutable std::array<const OnednnMatmul*, kRowsExactMax + 1> matmuls = {};
   };
 
   OnednnWeights(LinearEngine& engine, const WeightView& weights)
@@ -201,6 +209,16 @@ class OnednnLinearEngine final : public LinearEngine {
 
   const OnednnMatmul* Matmul(const OnednnWeights& weights, const OnednnWeights::Block& block,
                              size_t rows) {
+    const OnednnMatmul*& known = block.matmuls[std::min(rows, kRowsExactMax + 1) - 1];
+    if (known == nullptr) {
+      known = MakeMatmul(weights, block, rows);
+    }
+    return known;
+  }
+
+  // The one of all layers of this shape.
+  const OnednnMatmul* MakeMatmul(const OnednnWeights& weights, const OnednnWeights::Block& block,
+                                 size_t rows) {
     const MatmulShape shape = {.rows = rows,
                                .inputs = weights.in_features(),
                                .features = block.features,
