@@ -97,6 +97,8 @@ class Side {
   }
   // The peer may still put until both are here.
   ~Side() { Meet(); }
+  Side(const Side&) = delete;
+  Side& operator=(const Side&) = delete;
 
   // Waits for the other side.
   void Meet() {

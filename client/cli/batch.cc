@@ -42,11 +42,14 @@ struct BatchFlags {
 // The results, appended line by line.
 class ResultFile {
  public:
+  ResultFile() = default;
   ~ResultFile() {
     if (file_ != nullptr) {
       std::fclose(file_);
     }
   }
+  ResultFile(const ResultFile&) = delete;
+  ResultFile& operator=(const ResultFile&) = delete;
 
   // Opens it behind its whole lines, and returns which requests these answer.
   absl::StatusOr<std::set<std::string>> Open(const std::string& path) {

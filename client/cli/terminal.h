@@ -34,7 +34,11 @@ bool StdinIsTerminal();
 // A line on stderr that each Show() replaces. Silent when stderr is not a terminal.
 class ProgressLine {
  public:
+  ProgressLine() = default;
   ~ProgressLine() { Clear(); }
+  ProgressLine(const ProgressLine&) = delete;
+  ProgressLine& operator=(const ProgressLine&) = delete;
+
   void Show(const std::string& text);
   void Clear();
 
