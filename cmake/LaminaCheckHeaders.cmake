@@ -1,10 +1,15 @@
-# lamina_check_headers(): the target check_headers compiles each public header by itself, twice in one
-# file, so that a header which leans on its includer or lacks a guard does not build. Not part of `all`.
-# Call it after every library is declared.
+# lamina_check_headers(): the target check_headers compiles public headers by themselves, twice in one
+# file, so that a header which leans on its includer or lacks a guard does not build: those without a
+# .cc file beside them, since that would include its header first (style rule own-header-first). Not
+# part of `all`. Call it after every library is declared.
 function(lamina_check_headers)
   get_property(headers GLOBAL PROPERTY LAMINA_HEADERS)
   set(sources)
   foreach(header IN LISTS headers)
+    string(REGEX REPLACE "\\.h$" ".cc" own ${header})
+    if(EXISTS ${own})
+      continue()
+    endif()
     file(RELATIVE_PATH relative ${CMAKE_SOURCE_DIR} ${header})
     set(source ${CMAKE_BINARY_DIR}/check_headers/${relative}.cc)
     file(CONFIGURE OUTPUT ${source} CONTENT "#include \"${relative}\"\n#include \"${relative}\"\n")

@@ -77,6 +77,10 @@ PLANTED = {
         {"common/x.cc": SPDX + "#include <pcre2.h>\n"},
         {"model/graph.cc": SPDX + "#include <boost/graph/adjacency_list.hpp>\n"},
     ],
+    "own-header-first": [
+        {"common/clock.cc": SPDX + '#include <cstdint>\n\n#include "common/clock.h"\n'},
+        {"common/clock.cc": SPDX + "int n = 1;\n"},
+    ],
     "pragma-once": [{"model/x.h": SPDX}, {"model/x.h": SPDX + "// #pragma once\n"}],
     "conditionals": [
         {"model/x.cc": SPDX + "#ifdef __AVX512F__\n#endif\n"},

@@ -117,6 +117,18 @@ def check_pragma_once(tree):
                 yield Finding("pragma-once", file.path, 1, "a header needs '#pragma once'")
 
 
+# So that building a.cc shows that a.h leans on nobody; check_headers compiles only the headers without one.
+def check_own_header_first(tree):
+    headers = {file.path for file in tree.files if file.suffix == ".h"}
+    for file in tree.files:
+        own = file.path.removesuffix(".cc") + ".h"
+        if file.suffix != ".cc" or own not in headers:
+            continue
+        number, first = next(includes(file), (1, "nothing"))
+        if first != own:
+            yield Finding("own-header-first", file.path, number, f"includes {first} before {own}")
+
+
 def _allowed_conditional(file, keyword, condition, enclosing):
     if file.path == PORT_HEADER:
         return True
@@ -147,5 +159,6 @@ RULES = {
     "layers": check_layers,
     "third-party": check_third_party,
     "pragma-once": check_pragma_once,
+    "own-header-first": check_own_header_first,
     "conditionals": check_conditionals,
 }
