@@ -188,7 +188,7 @@ class Bench {
           [&](size_t call) { ours_->Linear(*ours[call % ours.size()], view, 0, result); },
           [&](size_t call) { own_->Linear(*own[call % own.size()], view, 0, result); }};
       if (peers[0] != nullptr) {
-        bodies.push_back(
+        bodies.emplace_back(
             [&](size_t call) { peers[call % peers.size()]->Run(in.data(), out.data()); });
       }
       const std::vector<double> times = BestTimes(bodies, options_.rounds);

@@ -175,7 +175,7 @@ class OpenCalls {
 }  // namespace
 
 struct Client::Impl {
-  explicit Impl(std::shared_ptr<grpc::Channel> channel, Nanos deadline)
+  explicit Impl(const std::shared_ptr<grpc::Channel>& channel, Nanos deadline)
       : call_deadline(deadline),
         inference(v1::Inference::NewStub(channel)),
         cluster(v1::Cluster::NewStub(channel)) {}

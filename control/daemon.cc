@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/file_limit.h"
 #include "common/log.h"
 #include "common/log_event.h"
 #include "common/numa.h"
@@ -82,6 +83,7 @@ ParsedFlags ParseDaemonFlags(int argc, char** argv, const std::string& purpose,
   }
   SetUpLogging(flags.name, ToLogLevel(flags.log_level));
   SetLogFormat(ToLogFormat(flags.log_format));
+  RaiseFileLimit();
   RouteGrpcLog();
   const sigset_t set = TerminationSignals();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);

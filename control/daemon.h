@@ -26,8 +26,9 @@ struct DaemonFlags {
 };
 
 // Parses the command line; prints --help or --version, or a usage error, and then returns the exit
-// status instead of flags. `purpose` opens the help text. Sets up logging, and blocks SIGTERM and
-// SIGINT in this and all later threads: call it before any other thread starts.
+// status instead of flags. `purpose` opens the help text. Sets up logging, raises the soft limit on
+// open files to the hard one, and blocks SIGTERM and SIGINT in this and all later threads: call it
+// before any other thread starts.
 struct ParsedFlags {
   std::optional<int> exit_status;
   DaemonFlags flags;

@@ -2,7 +2,6 @@
 //
 // lamina-gateway: the daemon that speaks OpenAI-compatible HTTP in front of the coordinator.
 
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <boost/asio/executor_work_guard.hpp>
@@ -33,15 +32,6 @@ constexpr char kPurpose[] =
 bool IsLoopback(const std::string& listen) {
   return absl::StartsWith(listen, "127.") || absl::StartsWith(listen, "localhost:") ||
          absl::StartsWith(listen, "[::1]:");
-}
-
-// Each connection is a file descriptor, and the usual soft limit is 1024.
-void RaiseFileLimit() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
-    limit.rlim_cur = limit.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &limit);
-  }
 }
 
 gateway::Connection::Settings SettingsOf(const GatewayConfig& config) {
@@ -83,7 +73,6 @@ absl::Status Serve(const control::DaemonFlags& flags) {
   if (with_tls) {
     LAMINA_RETURN_IF_ERROR(gateway::LoadTlsFiles(own.tls_certificate, own.tls_key, tls));
   }
-  RaiseFileLimit();
 
   boost::asio::io_context io(1);
   const std::string& coordinator =

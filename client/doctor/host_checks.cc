@@ -121,10 +121,10 @@ void AddCores(const HostFacts& facts, const std::string& name, const std::vector
   findings.push_back(std::move(finding));
 
   std::vector<int> nodes;
-  for (const auto& [node, of_node] : facts.numa) {
+  for (const auto& node : facts.numa) {
     if (std::any_of(cores.begin(), cores.end(),
-                    [&of_node](int core) { return Holds(of_node, core); })) {
-      nodes.push_back(node);
+                    [&node](int core) { return Holds(node.second, core); })) {
+      nodes.push_back(node.first);
     }
   }
   if (nodes.size() > 1) {

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/types/span.h"
 #include "common/config/override_internal.h"
 #include "common/status_macros.h"
 
@@ -45,7 +46,7 @@ absl::StatusOr<YAML::Node> ParseValue(const std::string& assignment, const std::
 
 }  // namespace
 
-absl::StatusOr<std::string> ApplyOverride(const std::string& assignment, YAML::Node root) {
+absl::StatusOr<std::string> ApplyOverride(const std::string& assignment, const YAML::Node& root) {
   const size_t equals = assignment.find('=');
   if (equals == std::string::npos || equals == 0) {
     return absl::InvalidArgumentError(
@@ -84,7 +85,7 @@ absl::StatusOr<std::string> ApplyOverride(const std::string& assignment, YAML::N
       at.reset(at[path[i]]);
     } else {
       return absl::InvalidArgumentError(absl::StrCat(
-          "--set ", assignment, ": '", absl::StrJoin(path.begin(), path.begin() + i, "."),
+          "--set ", assignment, ": '", absl::StrJoin(absl::MakeSpan(path).first(i), "."),
           "' is a value and has no keys"));
     }
   }

@@ -18,6 +18,6 @@ namespace lamina::internal {
 // Returns the path with names turned into indices: "memory.m0.capacity" gives "memory.0.capacity".
 // Errors: kInvalidArgument  no '=', an empty path, a path through a value, or an unknown element
 //                           (lists the known ones). `root` is then unspecified.
-absl::StatusOr<std::string> ApplyOverride(const std::string& assignment, YAML::Node root);
+absl::StatusOr<std::string> ApplyOverride(const std::string& assignment, const YAML::Node& root);
 
 }  // namespace lamina::internal
