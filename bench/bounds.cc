@@ -14,7 +14,7 @@
 #include "common/clock.h"
 #include "common/thread_pool.h"
 #include "kernels/dense.h"
-#include "memory_node/bandwidth.h"
+#include "kernels/read_bandwidth.h"
 
 namespace lamina {
 namespace {
@@ -27,7 +27,7 @@ double ReadBandwidth() {
   ThreadPool pool({.threads = std::max(1u, std::thread::hardware_concurrency())});
   double best = 0;
   for (int i = 0; i < 5; ++i) {
-    best = std::max(best, memory_node::MeasureReadBandwidth(pool));
+    best = std::max(best, kernels::MeasureReadBandwidth(pool));
   }
   return best;
 }

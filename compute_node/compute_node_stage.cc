@@ -66,8 +66,10 @@ absl::Status ComputeNode::LoadStage(const core::Stage& stage) {
 
 absl::Status ComputeNode::MakeScratch(const control::EpochConfig& config,
                                       const core::Stage& stage) {
-  // Where prompts have nodes of their own, the others need none.
-  const bool prompts = config.prefill_nodes == 0 || control::IsPrefillNode(config, options_.name);
+  // Where prompts have nodes of their own, the others need none, nor where prompts attend over KV
+  // that is here.
+  const bool prompts = !control::IsLocal(config) &&
+                       (config.prefill_nodes == 0 || control::IsPrefillNode(config, options_.name));
   const uint32_t tokens = prompts ? config.scratch_tokens : 1;
   if (scratch_.has_value() && scratch_->slots() == tokens &&
       scratch_stage_.first_layer == stage.first_layer && scratch_stage_.layers == stage.layers) {
@@ -79,6 +81,32 @@ absl::Status ComputeNode::MakeScratch(const control::EpochConfig& config,
   LAMINA_RETURN_IF_ERROR(scratch.status());
   scratch_ = *std::move(scratch);
   scratch_stage_ = stage;
+  return absl::OkStatus();
+}
+
+absl::Status ComputeNode::MakeKv(const control::EpochConfig& config) {
+  if (!control::IsLocal(config)) {
+    kv_.reset();
+    return absl::OkStatus();
+  }
+  if (config.compute_nodes.size() > 1) {
+    return absl::UnimplementedError(
+        absl::StrCat("policy local with ", config.compute_nodes.size(),
+                     " compute nodes is not served by this version; it serves one"));
+  }
+  LAMINA_RETURN_IF_ERROR(control::CheckShares(config));
+  if (options_.make_kv == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the coordinator has KV on ", options_.name,
+                     " (policy local), whose own cluster file has not; give both the same file"));
+  }
+  const kernels::KvDeviceOptions options = LocalAttention::DeviceOptions(config);
+  if (kv_ != nullptr && kv_options_ == options && kv_->usable()) {
+    return absl::OkStatus();
+  }
+  kv_.reset();
+  LAMINA_ASSIGN_OR_RETURN(kv_, options_.make_kv(options));
+  kv_options_ = options;
   return absl::OkStatus();
 }
 

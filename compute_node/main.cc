@@ -20,6 +20,8 @@
 #include "control/node_link_service.h"
 #include "kernels/attention.h"
 #include "kernels/dense.h"
+#include "kernels/kv_device.h"
+#include "kernels/read_bandwidth.h"
 #include "model/fingerprint.h"
 #include "model/grammar/grammar_cache.h"
 #include "model/model.h"
@@ -74,6 +76,7 @@ absl::Status Serve(const control::DaemonFlags& flags) {
   LAMINA_ASSIGN_OR_RETURN(
       auto dense, kernels::MakeCpuDense(
                       {.compute_type = compute_type, .threads = threads, .cores = node->cores}));
+  const bool holds_kv = config.policy == kPolicyLocal;
   const std::string description = dense->description();
   LogInfo("dense layers ", description, " attention ", kernels::CpuAttention().name(), " threads ",
           threads);
@@ -84,17 +87,20 @@ absl::Status Serve(const control::DaemonFlags& flags) {
           config.model);
   LAMINA_ASSIGN_OR_RETURN(
       auto handler,
-      compute_node::ComputeNode::Create({.name = flags.name,
-                                         .cores = CallerCores(pinning),
-                                         .attention = &kernels::CpuAttention(),
-                                         .make_grammars = GrammarMaker(config.model, vocabulary),
-                                         .verbs_uri = config.verbs.Uri(),
-                                         .is_stage = IsStage(config, *node),
-                                         .layers = LayersOf(*node)},
-                                        std::move(model), std::move(dense), pool, LogProgress()));
+      compute_node::ComputeNode::Create(
+          {.name = flags.name,
+           .cores = CallerCores(pinning),
+           .attention = &kernels::CpuAttention(),
+           .make_grammars = GrammarMaker(config.model, vocabulary),
+           .verbs_uri = config.verbs.Uri(),
+           .is_stage = IsStage(config, *node),
+           .layers = LayersOf(*node),
+           .make_kv = holds_kv ? kernels::CpuKvDevices(kernels::CpuAttention(), pool) : nullptr},
+          std::move(model), std::move(dense), pool, LogProgress()));
   if (handler->weight_bytes() > 0) {
     LogInfo("weights ", FormatBytes(handler->weight_bytes()));
   }
+  const double bandwidth = holds_kv ? kernels::MeasureReadBandwidth(pool) : 0;
   double dense_speed = 0;
   if (IsStage(config, *node) && !node->layers.has_value()) {
     LAMINA_ASSIGN_OR_RETURN(dense_speed, handler->MeasureDenseSpeed());
@@ -102,6 +108,8 @@ absl::Status Serve(const control::DaemonFlags& flags) {
   control::NodeLink link(flags.coordinator.empty() ? config.coordinator_listen : flags.coordinator,
                          {.name = flags.name,
                           .device = node->device,
+                          .capacity_bytes = node->capacity_bytes,
+                          .bandwidth_bytes_per_second = bandwidth,
                           .kernels = description,
                           .model_fingerprint = fingerprint,
                           .dense_speed = dense_speed});
@@ -113,10 +121,14 @@ absl::Status Serve(const control::DaemonFlags& flags) {
     LAMINA_ASSIGN_OR_RETURN(
         http, control::HttpServer::Start(
                   node->http, control::DaemonPages(
-                                  [&handler, labels] {
+                                  [&handler, labels, bandwidth] {
                                     control::MetricsPage page;
-                                    control::AddNodeCounters(page, "lamina_", labels,
-                                                             handler->Counters());
+                                    const control::NodeCounters counters = handler->Counters();
+                                    control::AddNodeCounters(page, "lamina_", labels, counters);
+                                    if (bandwidth > 0) {
+                                      control::AddBandwidth(page, "lamina_", labels, bandwidth,
+                                                            counters);
+                                    }
                                     return page.Text();
                                   },
                                   [&attached] { return control::AttachedOrWhyNot(attached); })));

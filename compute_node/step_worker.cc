@@ -28,6 +28,8 @@ StepWorker::StepWorker(const Options& options, SliceExecutor& executor,
       pool_(pool),
       reporter_(reporter),
       counters_(counters),
+      local_(options.kv == nullptr ? nullptr
+                                   : std::make_unique<LocalAttention>(options.config, *options.kv)),
       lanes_(options.config.lanes),
       turns_(options.config.lanes, /*by_visit=*/!options.config.stages.empty()),
       tail_buffers_(executor.MakeTailBuffers()),
@@ -40,7 +42,7 @@ StepWorker::StepWorker(const Options& options, SliceExecutor& executor,
   const size_t rows_max = options.config.rows_max + options.config.chunk_tokens_max;
   const size_t nodes = options.config.memory_nodes.size();
   for (const std::string& name : options.config.memory_nodes) {
-    memory_links_.push_back(counters.meter.Link(name));
+    memory_links_.push_back(local_ != nullptr ? nullptr : counters.meter.Link(name));
   }
   for (size_t i = 0; i < options.config.compute_nodes.size(); ++i) {
     const bool own = i == options.node;
@@ -88,6 +90,9 @@ void StepWorker::Stop() {
 }
 
 absl::Status StepWorker::Run(std::string& blamed) {
+  if (local_ != nullptr) {
+    LAMINA_RETURN_IF_ERROR(local_->Begin());
+  }
   LAMINA_RETURN_IF_ERROR(control::TransportFault(RegisterSources()));
   absl::Status status = control::TransportFault(MeasureLinks(blamed));
   if (status.ok()) {
@@ -221,7 +226,7 @@ void StepWorker::GoTo(Lane& lane, uint32_t from) {
     return;
   }
   turns_.Begin(IndexOf(lane));
-  if (lane.slice == 0) {
+  if (lane.slice == 0 || local_ != nullptr) {
     return SetReady(lane);
   }
   for (NodePart& part : lane.nodes) {
@@ -255,8 +260,12 @@ absl::Status StepWorker::RunSlice(Lane& lane, std::string& blamed) {
   control::AddTo(counters_.units, 1);
   executor_.RunBeforeSend(lane.slice, Rows(lane), lane.buffers);
   LapOf(lane, control::WorkPart::kDense, lane.slice);
-  LAMINA_RETURN_IF_ERROR(Send(lane, blamed));
-  AttendChunks(lane);
+  if (local_ != nullptr) {
+    LAMINA_RETURN_IF_ERROR(AttendHere(lane));
+  } else {
+    LAMINA_RETURN_IF_ERROR(Send(lane, blamed));
+    AttendChunks(lane);
+  }
   transport_.Progress();  // What was sent and is still here.
   executor_.RunAfterSend(lane.slice, Rows(lane), lane.buffers);
   LapOf(lane, control::WorkPart::kBeside, lane.slice);

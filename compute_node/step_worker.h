@@ -23,12 +23,16 @@
 // here "replicas" are the other compute nodes. What they get of prompt chunks besides is the
 // attention output, which was computed here.
 //
+// Under policy local there are no memory nodes: decode rows and chunks attend here, over the KV of
+// this node (local_attention.h), and a lane is never away.
+//
 // Threading: Run() on one thread; PushPlan() and Stop() from any other.
 // Allocation: per step (plans, results), not per slice.
 // Files: step_worker.cc the loop, slices and sampling; step_worker_begin.cc how a step is laid out;
 // step_worker_exchange.cc what goes to memory nodes and comes back; step_worker_spans.cc the same
 // for sequences cut into spans; step_worker_replicas.cc what replicas tell each other;
-// step_worker_links.cc how fast the links are, before any of that.
+// step_worker_local.cc attention under policy local; step_worker_links.cc how fast the links are,
+// before any of that.
 
 #pragma once
 
@@ -41,6 +45,7 @@
 
 #include "absl/status/status.h"
 #include "common/thread_pool.h"
+#include "compute_node/local_attention.h"
 #include "compute_node/sequence_table.h"
 #include "compute_node/slice_executor.h"
 #include "control/epoch_shape.h"
@@ -62,6 +67,7 @@ namespace lamina::compute_node {
 struct StepCounters {
   std::atomic<uint64_t> bytes_sent{0};
   std::atomic<uint64_t> bytes_received{0};
+  std::atomic<uint64_t> kv_bytes_read{0};  // Policy local.
   std::atomic<uint64_t> units{0};
   control::UnitLine unit_line;
   control::Refusals refusals;
@@ -77,6 +83,7 @@ class StepWorker {
     uint32_t vocabulary = 0;
     const kernels::AttentionKernel* attention = nullptr;
     model::GrammarCache* grammars = nullptr;
+    kernels::KvDevice* kv = nullptr;    // Policy local: where K and V are. Else null.
     Nanos peer_deadline = Seconds(60);  // Longest wait for an attention output.
   };
 
@@ -243,6 +250,7 @@ class StepWorker {
   size_t PartialBytes(uint32_t layer) const;
   void MergePartials(Lane& lane);
   void AttendChunks(Lane& lane);
+  absl::Status AttendHere(Lane& lane);  // step_worker_local.cc
   absl::Status TakeArrivals(std::string& blamed);
   absl::StatusOr<bool> TakeReplies(Lane& lane, std::string& blamed);
   absl::Status TakeReply(Lane& lane, uint32_t node);
@@ -289,6 +297,7 @@ class StepWorker {
 
   // Worker thread only.
   SequenceTable sequences_;
+  std::unique_ptr<LocalAttention> local_;  // Policy local.
   std::vector<Lane> lanes_;
   core::LaneTurns turns_;
   ValueBuffers tail_buffers_;

@@ -35,6 +35,9 @@ absl::Status StepWorker::BeginStep(Lane& lane) {
   }
   LAMINA_RETURN_IF_ERROR(PlaceRows(lane));
   LAMINA_RETURN_IF_ERROR(PlaceChunks(lane));
+  if (local_ != nullptr) {
+    LAMINA_RETURN_IF_ERROR(local_->BeginStep(lane.plan));
+  }
   const size_t rows_max = options_.config.rows_max + options_.config.chunk_tokens_max;
   if (lane.positions.size() > rows_max || lane.decode_rows > options_.config.rows_max) {
     return absl::InternalError(absl::StrCat("plan of lane ", lane.plan.lane, " step ",

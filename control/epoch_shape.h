@@ -48,6 +48,11 @@ inline bool Holds(const EpochConfig& config, uint32_t node, uint32_t named) {
   return !config.heads.empty() || config.span_tokens > 0 || node == named;
 }
 
+// Whether compute nodes hold KV and attend themselves (policy local).
+inline bool IsLocal(const EpochConfig& config) {
+  return config.memory_nodes == config.compute_nodes;
+}
+
 // Errors: kInvalidArgument  slots or heads that do not fit the memory nodes or the layers.
 absl::Status CheckShares(const EpochConfig& config);
 

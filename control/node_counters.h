@@ -32,10 +32,8 @@ struct NodeCounters {
   std::vector<LinkCount> links;                            // By peer.
 };
 
-// The parts of a node's time, in the order of WorkPart.
-std::vector<WorkPart> PartsOf(bool is_memory);
-
-// Fills in what meter and refusals know.
+// Fills in what meter and refusals know; parts in the order of WorkPart: those of the role, and
+// others that took time.
 void Count(const WorkMeter& meter, const Refusals& refusals, bool is_memory,
            NodeCounters& counters);
 

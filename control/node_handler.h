@@ -34,8 +34,8 @@ struct EpochConfig {
   // What each compute node runs, where replicas are split into stages. Else empty: each is a
   // replica by itself.
   std::vector<core::Stage> stages;
-  std::vector<std::string> memory_nodes;
-  std::vector<uint32_t> slots;  // Of each memory node.
+  std::vector<std::string> memory_nodes;  // Policy local: the compute nodes, which hold KV.
+  std::vector<uint32_t> slots;            // Of each memory node.
   // Partition head: what each memory node holds of every sequence. Else empty: a memory node holds
   // all heads of the sequences that live on it.
   std::vector<core::HeadRange> heads;
@@ -68,7 +68,7 @@ struct NodeIdentity {
   std::string name;
   bool is_memory = false;
   std::string device = "cpu";
-  uint64_t capacity_bytes = 0;
+  uint64_t capacity_bytes = 0;  // For KV. Of a compute node under policy local.
   double bandwidth_bytes_per_second = 0;
   std::string kernels;
   std::string model_fingerprint;

@@ -106,7 +106,7 @@ void AddNodes(MetricsPage& page, const EngineStatus& status) {
     page.Gauge("lamina_node_ready", "1 when the node serves in this epoch.", labels,
                node.member.state == core::MemberState::kReady ? 1 : 0);
     control::AddNodeCounters(page, "lamina_node_", labels, node.counters);
-    if (node.member.is_memory) {
+    if (node.member.is_memory || node.member.holds_kv) {
       control::AddBandwidth(page, "lamina_node_", labels,
                             node.hello.identity.bandwidth_bytes_per_second, node.counters);
       page.Gauge("lamina_node_slots", "KV slots, each for one token.", labels, node.kv.slots_total);

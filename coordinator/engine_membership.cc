@@ -44,7 +44,7 @@ std::vector<std::string> Engine::Impl::NamesOf(const std::vector<const core::Mem
 }
 
 void Engine::Impl::Configure() {
-  const std::vector<const core::Member*> memory = membership.memory_members();
+  const std::vector<const core::Member*> memory = membership.kv_members();
   auto shares = SharesOf(memory);
   if (const absl::Status split = SplitReplicas(); !split.ok()) {
     shares = split;
@@ -248,10 +248,17 @@ absl::Status Engine::Impl::CheckHello(const NodeHello& hello) const {
                      " tokens (limits.sequence_tokens_max) takes ", FormatBytes(least_bytes),
                      "; raise its capacity or lower the limit"));
   }
-  if (identity.is_memory && slots < least) {
+  if (!identity.is_memory && identity.capacity_bytes == 0 && membership.HoldsKv(identity.name)) {
     return absl::FailedPreconditionError(
-        absl::StrCat("memory node ", identity.name, " has ", FormatBytes(identity.capacity_bytes),
-                     ": room for ", slots, " tokens, but one request may have ", least,
+        absl::StrCat("compute node ", identity.name,
+                     " has no capacity for KV, which policy local keeps there; start it with the "
+                     "coordinator's cluster file"));
+  }
+  if (membership.HoldsKv(identity.name) && slots < least) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(identity.is_memory ? "memory node " : "compute node ", identity.name, " has ",
+                     FormatBytes(identity.capacity_bytes), ": room for ", slots,
+                     " tokens, but one request may have ", least,
                      " (limits.sequence_tokens_max); raise its capacity to ",
                      FormatBytes(slot_bytes * least), " or lower the limit"));
   }

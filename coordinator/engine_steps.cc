@@ -234,6 +234,9 @@ EngineStatus Engine::Impl::Status() {
       .tokens_generated = requests.tokens(),
       .requests_finished = requests.finished(),
       .requests_failed = requests.failed()};
+  if (membership.memory_members().empty() && !membership.kv_members().empty()) {
+    status.scheduler.row_chunks.why.clear();  // Policy local: rows leave for nowhere.
+  }
   if (std::string warning = transport.Warning(); !warning.empty()) {
     status.warnings.push_back(std::move(warning));
   }

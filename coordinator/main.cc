@@ -81,8 +81,10 @@ coordinator::EngineOptions MakeOptions(const ClusterConfig& config, const model:
   for (const std::string& scheme : config.transport) {
     options.transports.push_back(scheme + "://");
   }
+  const bool local = config.policy == kPolicyLocal;
   for (const ComputeNodeConfig& node : config.compute) {
-    options.nodes.push_back({.name = node.name, .prefill = node.role == ComputeRole::kPrefill});
+    options.nodes.push_back(
+        {.name = node.name, .prefill = node.role == ComputeRole::kPrefill, .holds_kv = local});
   }
   for (const MemoryNodeConfig& node : config.memory) {
     options.nodes.push_back({.name = node.name, .is_memory = true});
@@ -105,6 +107,12 @@ coordinator::EngineOptions MakeOptions(const ClusterConfig& config, const model:
                        .sequence_tokens_max = sequence_tokens_max,
                        .running_max = config.limits.running_max,
                        .waiting_max = config.limits.waiting_max};
+  if (local) {
+    options.scheduler.lanes_auto = false;
+    options.scheduler.lanes_why = "for no attention is away that another lane would hide";
+    options.partition_why = absl::StrCat("policy local: K and V stay on ", config.compute[0].name,
+                                         ", which attends itself");
+  }
   return options;
 }
 
@@ -115,6 +123,10 @@ absl::Status SettlePartition(const ClusterConfig& config, coordinator::EngineOpt
   core::PartitionNeeds needs{.layers = options.layers,
                              .sequence_tokens_max = tokens_max,
                              .running_max = options.scheduler.running_max};
+  if (config.policy == kPolicyLocal) {
+    options.partition = Partition::kRequest;
+    return absl::OkStatus();
+  }
   for (const MemoryNodeConfig& node : config.memory) {
     needs.nodes.push_back({.name = node.name, .capacity_bytes = node.capacity_bytes});
   }
@@ -141,7 +153,7 @@ absl::Status CheckWindows(const ClusterConfig& config, const coordinator::Engine
           : (limits.sequence_tokens_max + limits.span_tokens - 1) / limits.span_tokens;
   return core::WindowLayout::Check(
       {.compute_nodes = static_cast<uint32_t>(config.compute.size()),
-       .memory_nodes = static_cast<uint32_t>(config.memory.size()),
+       .memory_nodes = static_cast<uint32_t>(std::max<size_t>(1, config.memory.size())),
        .lanes = limits.lanes + config.CountCompute(ComputeRole::kPrefill),
        .rows_max = limits.rows_max,
        .kv_rows_max = limits.step_tokens_max,

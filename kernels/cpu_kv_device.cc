@@ -23,7 +23,8 @@ class CpuKvDevice final : public KvDevice {
     const auto widest =
         std::max_element(layers_.begin(), layers_.end(),
                          [](const auto& a, const auto& b) { return a.q_width() < b.q_width(); });
-    scratch_ = kernel.MakeScratch(*widest, 1, options.context_tokens_max, pool.threads());
+    scratch_ = kernel.MakeScratch(*widest, options.query_tokens_max, options.context_tokens_max,
+                                  pool.threads());
   }
 
   const std::string& name() const override { return name_; }

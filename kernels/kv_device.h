@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // KvDevice: K and V of token slots in all layers, and attention over them, on one device: what a
-// memory node drives.
+// memory node drives, or under policy local a compute node.
 //
 // Its rows live in the caller's host memory (windows); how they come to the device and back is the
 // device's own business. The bits are those of kernels/attention.h on every device.
@@ -38,6 +38,7 @@ struct KvDeviceOptions {
   uint32_t slots = 0;
   uint32_t context_tokens_max = 0;  // Of one sequence.
   uint32_t items_max = 0;           // Of one Attend.
+  uint32_t query_tokens_max = 1;    // Of an item.
   uint32_t store_tokens_max = 0;    // Of one Store.
   friend bool operator==(const KvDeviceOptions&, const KvDeviceOptions&) = default;
 };
@@ -70,14 +71,15 @@ class KvDevice {
   // Errors: kInternal  the device failed and is not usable() any more; says how.
   virtual absl::Status Store(uint32_t layer, absl::Span<const KvRows> rows) = 0;
 
-  // Attends all items, each of one query token, after all that was stored before.
+  // Attends all items, each of at most `query_tokens_max` tokens, after all that was stored before.
   // Errors: as Store; no output may be used then.
   // Cost:   as AttentionKernel::Attend, and for a device across a bus two copies of the rows.
   virtual absl::Status Attend(uint32_t layer, absl::Span<const AttentionItem> items) = 0;
 };
 
 // Makes devices of one kind, each with an arena of its own.
-// Errors: kInvalidArgument    layers that its kernels do not compute.
+// Errors: kInvalidArgument    layers, or items of more query tokens, that its kernels do not
+//                             compute.
 //         kResourceExhausted  memory was refused; says how much was asked for.
 //         kUnavailable        the device is not there.
 using KvDeviceMaker =

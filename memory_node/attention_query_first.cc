@@ -25,7 +25,7 @@ absl::Status AttentionWorker::CutAtFullBlocks(Lane& lane) {
     uint32_t block = 0;
     const auto span_of = [&](uint32_t first, uint32_t tokens) -> absl::StatusOr<Span> {
       LAMINA_ASSIGN_OR_RETURN(std::vector<Extent> extents,
-                              SlotsOf(sequence.extents, sequence.tokens, first, tokens));
+                              tables_.SlotsOf(sequence, first, tokens));
       return Span{
           .index = first / kernels::kBlockTokens, .extents = std::move(extents), .tokens = tokens};
     };

@@ -6,54 +6,11 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "control/epoch_shape.h"
 #include "memory_node/attention_worker.h"
 
 namespace lamina::memory_node {
-
-// Every node counts all tokens of every sequence, and keeps the slots of its own spans.
-absl::Status AttentionWorker::GrantToSpan(Sequence& sequence, const core::SlotGrant& grant) {
-  const uint32_t span_tokens = options_.config.span_tokens;
-  const uint32_t index = sequence.tokens / span_tokens;
-  if (grant.extent.tokens > (index + 1) * span_tokens - sequence.tokens) {
-    return absl::InternalError(absl::StrCat("plan grants sequence ", grant.sequence, " slots for [",
-                                            sequence.tokens, ", +", grant.extent.tokens,
-                                            "), across the border of spans of ", span_tokens));
-  }
-  sequence.tokens += grant.extent.tokens;
-  if (grant.memory_node != options_.node) {
-    return absl::OkStatus();
-  }
-  if (sequence.spans.empty() || sequence.spans.back().index != index) {
-    sequence.spans.push_back({.index = index});
-  }
-  Span& span = sequence.spans.back();
-  AppendExtent(span.extents, grant.extent);
-  span.tokens += grant.extent.tokens;
-  return absl::OkStatus();
-}
-
-// The slots of those of tokens [first, first + tokens) that lie here.
-absl::StatusOr<std::vector<Extent>> AttentionWorker::SpanSlotsOf(const Sequence& sequence,
-                                                                 uint32_t first,
-                                                                 uint32_t tokens) const {
-  const uint32_t span_tokens = options_.config.span_tokens;
-  std::vector<Extent> slots;
-  for (const Span& span : sequence.spans) {
-    const uint32_t start = span.index * span_tokens;
-    const uint32_t begin = std::max(first, start);
-    const uint32_t end = std::min(first + tokens, start + span_tokens);
-    if (begin >= end) {
-      continue;
-    }
-    LAMINA_ASSIGN_OR_RETURN(const std::vector<Extent> part,
-                            SlotsOf(span.extents, span.tokens, begin - start, end - begin));
-    slots.insert(slots.end(), part.begin(), part.end());
-  }
-  return slots;
-}
 
 // Adds the row if it sees a span that lies here.
 absl::Status AttentionWorker::CollectSpanRow(const Sequence& sequence, uint32_t position,
@@ -66,7 +23,7 @@ absl::Status AttentionWorker::CollectSpanRow(const Sequence& sequence, uint32_t 
   if (row.partials == 0) {
     return absl::OkStatus();
   }
-  LAMINA_ASSIGN_OR_RETURN(const std::vector<Extent> slot, SpanSlotsOf(sequence, position, 1));
+  LAMINA_ASSIGN_OR_RETURN(const std::vector<Extent> slot, tables_.SlotsOf(sequence, position, 1));
   if (!slot.empty()) {
     row.own = true;
     row.slot = slot[0];

@@ -37,7 +37,11 @@ AttentionWorker::AttentionWorker(const Options& options, transport::Transport& t
       device_(device),
       pool_(pool),
       counters_(counters),
-      lanes_(options.config.lanes) {
+      lanes_(options.config.lanes),
+      tables_({.node = options.node,
+               .slots = device.slots(),
+               .span_tokens = options.config.span_tokens,
+               .holds_all = !options.config.heads.empty() || options.config.span_tokens > 0}) {
   for (Lane& lane : lanes_) {
     lane.reply.resize(layout_.reply_window_bytes());
   }
@@ -211,7 +215,7 @@ absl::Status AttentionWorker::Advance(Lane& lane) {
   size_t applied = 0;
   while (lane.step == 0 && applied < lane.plans.size()) {
     const core::StepPlan& plan = lane.plans[applied++];
-    LAMINA_RETURN_IF_ERROR(ApplyTables(plan));
+    LAMINA_RETURN_IF_ERROR(tables_.Apply(plan));
     LAMINA_RETURN_IF_ERROR(CollectRows(plan, lane));
     if (!lane.rows.empty() || lane.chunk_tokens > 0) {
       lane.step = plan.step;
@@ -241,76 +245,30 @@ absl::Status AttentionWorker::AwaitPlan(const Lane& lane) {
   return absl::OkStatus();
 }
 
-void AttentionWorker::AppendExtent(std::vector<Extent>& extents, const Extent& extent) {
-  if (!extents.empty() && extents.back().first_slot + extents.back().tokens == extent.first_slot) {
-    extents.back().tokens += extent.tokens;
-  } else {
-    extents.push_back(extent);
-  }
-}
-
-absl::Status AttentionWorker::ApplyTables(const core::StepPlan& plan) {
-  for (const core::SequenceId id : plan.leaves) {
-    sequences_.erase(id);
-  }
-  for (const core::SequenceJoin& join : plan.joins) {
-    if (control::Holds(options_.config, options_.node, join.memory_node)) {
-      sequences_[join.id] = {};
-    }
-  }
-  for (const core::SlotGrant& grant : plan.grants) {
-    const auto found = sequences_.find(grant.sequence);
-    if (found == sequences_.end()) {
-      continue;  // Of another node.
-    }
-    const Extent& extent = grant.extent;
-    if (spans() && grant.memory_node != options_.node) {
-      LAMINA_RETURN_IF_ERROR(GrantToSpan(found->second, grant));
-      continue;
-    }
-    if (extent.tokens == 0 || extent.first_slot >= device_.slots() ||
-        extent.tokens > device_.slots() - extent.first_slot) {
-      return absl::InternalError(absl::StrCat("plan grants slots [", extent.first_slot, ", +",
-                                              extent.tokens, ") of an arena of ", device_.slots()));
-    }
-    if (spans()) {
-      LAMINA_RETURN_IF_ERROR(GrantToSpan(found->second, grant));
-      continue;
-    }
-    AppendExtent(found->second.extents, extent);
-    found->second.tokens += extent.tokens;
-  }
-  return absl::OkStatus();
-}
-
 absl::Status AttentionWorker::CollectRows(const core::StepPlan& plan, Lane& lane) {
   lane.rows.clear();
   lane.chunks.clear();
   lane.chunk_tokens = 0;
   for (const core::DecodeRow& row : plan.rows) {
-    const auto found = sequences_.find(row.sequence);
-    if (found == sequences_.end()) {
-      continue;
+    const Sequence* sequence = tables_.Find(row.sequence);
+    if (sequence == nullptr) {
+      continue;  // Of another node.
     }
     if (spans()) {
-      LAMINA_RETURN_IF_ERROR(CollectSpanRow(found->second, row.position, lane));
+      LAMINA_RETURN_IF_ERROR(CollectSpanRow(*sequence, row.position, lane));
       continue;
     }
-    const Sequence& sequence = found->second;
     LAMINA_ASSIGN_OR_RETURN(const std::vector<Extent> slot,
-                            SlotsOf(sequence.extents, sequence.tokens, row.position, 1));
-    lane.rows.push_back({.sequence = &found->second, .position = row.position, .slot = slot[0]});
+                            tables_.SlotsOf(*sequence, row.position, 1));
+    lane.rows.push_back({.sequence = sequence, .position = row.position, .slot = slot[0]});
   }
   for (const core::PrefillChunk& chunk : plan.chunks) {
-    const auto found = sequences_.find(chunk.sequence);
-    if (found == sequences_.end()) {
+    const Sequence* sequence = tables_.Find(chunk.sequence);
+    if (sequence == nullptr) {
       continue;
     }
-    const Sequence& sequence = found->second;
-    LAMINA_ASSIGN_OR_RETURN(
-        std::vector<Extent> slots,
-        spans() ? SpanSlotsOf(sequence, chunk.first_token, chunk.tokens)
-                : SlotsOf(sequence.extents, sequence.tokens, chunk.first_token, chunk.tokens));
+    LAMINA_ASSIGN_OR_RETURN(std::vector<Extent> slots,
+                            tables_.SlotsOf(*sequence, chunk.first_token, chunk.tokens));
     const uint32_t tokens =
         std::accumulate(slots.begin(), slots.end(), 0u,
                         [](uint32_t sum, const Extent& extent) { return sum + extent.tokens; });
@@ -326,32 +284,6 @@ absl::Status AttentionWorker::CollectRows(const core::StepPlan& plan, Lane& lane
                                             options_.config.chunk_tokens_max));
   }
   return absl::OkStatus();
-}
-
-// The slots of tokens [first, first + tokens) of `held`.
-absl::StatusOr<std::vector<Extent>> AttentionWorker::SlotsOf(const std::vector<Extent>& extents,
-                                                             uint32_t held, uint32_t first,
-                                                             uint32_t tokens) {
-  if (first > held || tokens > held - first) {
-    return absl::InternalError(absl::StrCat("plan uses tokens [", first, ", +", tokens,
-                                            ") of a sequence with slots for ", held));
-  }
-  std::vector<Extent> slots;
-  uint32_t skip = first;
-  for (const Extent& extent : extents) {
-    if (tokens == 0) {
-      break;
-    }
-    if (skip >= extent.tokens) {
-      skip -= extent.tokens;
-      continue;
-    }
-    const uint32_t count = std::min(tokens, extent.tokens - skip);
-    slots.push_back({.first_slot = extent.first_slot + skip, .tokens = count});
-    tokens -= count;
-    skip = 0;
-  }
-  return slots;
 }
 
 }  // namespace lamina::memory_node

@@ -25,7 +25,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -36,6 +35,7 @@
 #include "control/refusals.h"
 #include "control/work_meter.h"
 #include "coordinator/core/pipeline_schedule.h"
+#include "coordinator/core/slot_tables.h"
 #include "coordinator/core/step_plan.h"
 #include "coordinator/core/window_layout.h"
 #include "kernels/attention.h"
@@ -85,17 +85,8 @@ class AttentionWorker {
   void Stop();
 
  private:
-  // Tokens [index * span_tokens, + tokens) of a sequence.
-  struct Span {
-    uint32_t index = 0;
-    std::vector<Extent> extents;
-    uint32_t tokens = 0;
-  };
-  struct Sequence {
-    std::vector<Extent> extents;
-    uint32_t tokens = 0;      // With spans those on other nodes too.
-    std::vector<Span> spans;  // Partition token_range, in place of `extents`: those that lie here.
-  };
+  using Span = core::SlotTables::Span;
+  using Sequence = core::SlotTables::Sequence;
   // A row of the current step that lives here.
   struct Row {
     const Sequence* sequence = nullptr;
@@ -158,16 +149,8 @@ class AttentionWorker {
   absl::Status TakePlans();
   absl::Status Advance(Lane& lane);
   absl::Status AwaitPlan(const Lane& lane);
-  absl::Status ApplyTables(const core::StepPlan& plan);
   absl::Status CollectRows(const core::StepPlan& plan, Lane& lane);
-  static void AppendExtent(std::vector<Extent>& extents, const Extent& extent);
-  static absl::StatusOr<std::vector<Extent>> SlotsOf(const std::vector<Extent>& extents,
-                                                     uint32_t held, uint32_t first,
-                                                     uint32_t tokens);
   bool spans() const { return options_.config.span_tokens > 0; }
-  absl::Status GrantToSpan(Sequence& sequence, const core::SlotGrant& grant);
-  absl::StatusOr<std::vector<Extent>> SpanSlotsOf(const Sequence& sequence, uint32_t first,
-                                                  uint32_t tokens) const;
   absl::Status CollectSpanRow(const Sequence& sequence, uint32_t position, Lane& lane) const;
   uint64_t CollectSpanItems(const Row& row, const BFloat16* q, Tokens tokens,
                             const AttentionDescriptor& shape, float*& partial);
@@ -228,7 +211,7 @@ class AttentionWorker {
 
   // Worker thread only.
   std::vector<Lane> lanes_;
-  std::unordered_map<core::SequenceId, Sequence> sequences_;
+  core::SlotTables tables_;
   std::vector<transport::SignalCondition> conditions_;  // [compute node x lane], rotated.
   size_t first_condition_ = 0;
   std::vector<kernels::KvRows> kv_rows_;

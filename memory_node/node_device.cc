@@ -5,7 +5,7 @@
 #include "common/config/cuda_host.h"
 #include "common/status_macros.h"
 #include "kernels/attention.h"
-#include "memory_node/bandwidth.h"
+#include "kernels/read_bandwidth.h"
 
 namespace lamina::memory_node {
 
@@ -14,7 +14,7 @@ absl::StatusOr<NodeDevice> OpenNodeDevice(absl::string_view device, ThreadPool& 
     const kernels::AttentionKernel& kernel = kernels::CpuAttention();
     return NodeDevice{.make = kernels::CpuKvDevices(kernel, pool),
                       .kernels = kernel.name(),
-                      .read_bytes_per_second = MeasureReadBandwidth(pool)};
+                      .read_bytes_per_second = kernels::MeasureReadBandwidth(pool)};
   }
   LAMINA_ASSIGN_OR_RETURN(const int index, ParseCudaDevice(device));
   absl::StatusOr<NodeDevice> opened = OpenCudaNodeDevice(index);

@@ -213,7 +213,7 @@ class Writer {
 
   struct Layer {
     Span dense;
-    Span away;  // From the last put of q, k, v to the last reply that was taken.
+    Span away;  // From the last put of q, k, v to the last reply that was taken; or the attention.
   };
   struct LaneStep {
     std::map<uint16_t, Layer> layers;
@@ -231,6 +231,8 @@ class Writer {
         return event.peer >= TraceEvent::kMemoryPeer
                    ? step.layers[event.layer].away.Cover(event.end, event.end)
                    : void();
+      case WorkPart::kAttend:  // Policy local: it has not gone away.
+        return step.layers[event.layer].away.Cover(event.start, event.end);
       case WorkPart::kHead:
         return step.head.Cover(event.start, event.end);
       default:

@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/config/cuda_host.h"
+#include "common/config/policy_internal.h"
 #include "common/config/replicas.h"
 #include "common/config/verbs_keys_internal.h"
 #include "common/status_macros.h"
@@ -119,7 +120,7 @@ absl::Status CheckNode(absl::string_view list, size_t index, const Node& node,
 
 absl::Status CheckNodes(const ClusterConfig& config) {
   std::set<std::string> names;
-  if (config.compute.empty() || config.memory.empty()) {
+  if (config.compute.empty() || (config.memory.empty() && config.policy != kPolicyLocal)) {
     return absl::InvalidArgumentError(
         absl::StrCat(config.compute.empty() ? "compute" : "memory",
                      ": the cluster has none; name at least one, like - {name: ",
@@ -356,8 +357,8 @@ absl::Status CheckServed(const ClusterConfig& config) {
   for (size_t i = 0; i < config.memory.size(); ++i) {
     LAMINA_RETURN_IF_ERROR(CheckNodeServed("memory", i, config.memory[i], other_hosts));
   }
-  if (config.policy != "attend_remote") {
-    return NotServed("policy", config.policy, "attend_remote");
+  if (!IsOneOf(config.policy, {kPolicyAttendRemote, kPolicyLocal})) {
+    return NotServed("policy", config.policy, "attend_remote, local");
   }
   return absl::OkStatus();
 }
@@ -409,6 +410,7 @@ absl::Status ClusterConfig::Validate() const {
   LAMINA_RETURN_IF_ERROR(CheckNodes(*this));
   LAMINA_RETURN_IF_ERROR(CheckReplicas(*this));
   LAMINA_RETURN_IF_ERROR(CheckRoles(*this));
+  LAMINA_RETURN_IF_ERROR(internal::CheckPolicy(*this));
   LAMINA_RETURN_IF_ERROR(CheckServed(*this));
   return CheckReachable(*this);
 }

@@ -33,6 +33,10 @@ struct LayerRange {
   friend bool operator==(const LayerRange&, const LayerRange&) = default;
 };
 
+// Of `policy`: where K and V are, and who attends.
+inline constexpr absl::string_view kPolicyAttendRemote = "attend_remote";
+inline constexpr absl::string_view kPolicyLocal = "local";
+
 struct ComputeNodeConfig {
   std::string name;
   ComputeRole role = ComputeRole::kCompute;
@@ -47,6 +51,7 @@ struct ComputeNodeConfig {
   std::string replica;
   std::optional<uint32_t> stage;     // From 0 on.
   std::optional<LayerRange> layers;  // Not given: chosen, by cost and by measured speed.
+  uint64_t capacity_bytes = 0;       // For KV: with policy local, and then required.
 };
 
 struct MemoryNodeConfig {
@@ -121,7 +126,7 @@ struct ClusterConfig {
     QueryFirst query_first = QueryFirst::kAuto;
   } pipeline;
   Partition partition = Partition::kRequest;
-  std::string policy = "attend_remote";
+  std::string policy{kPolicyAttendRemote};
   struct {
     PrefillMode mode = PrefillMode::kInline;
     uint32_t chunk_tokens = 512;
@@ -138,8 +143,7 @@ struct ClusterConfig {
   } log;  // Of every daemon; flags go before it.
 
   // Errors: kInvalidArgument  the key, the value and what is allowed; duplicate node names; no
-  // compute
-  //                           or memory node; values that contradict each other.
+  //                           compute or memory node; values that contradict each other.
   //         kUnimplemented    a known value that this version cannot serve yet; says which it can.
   absl::Status Validate() const;
 

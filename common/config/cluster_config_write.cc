@@ -75,9 +75,16 @@ void EmitNodes(YAML::Emitter& out, const ClusterConfig& config) {
     out << YAML::Key << "compute_type" << YAML::Value << node.compute_type << YAML::Key << "role"
         << YAML::Value << std::string(internal::EnumName(internal::kComputeRoles, node.role));
     EmitStage(out, node);
+    if (node.capacity_bytes > 0) {
+      out << YAML::Key << "capacity" << YAML::Value << FormatExactBytes(node.capacity_bytes);
+    }
     out << YAML::EndMap;
   }
-  out << YAML::EndSeq << YAML::Key << "memory" << YAML::Value << YAML::BeginSeq;
+  out << YAML::EndSeq;
+  if (config.memory.empty()) {
+    return;  // Policy local.
+  }
+  out << YAML::Key << "memory" << YAML::Value << YAML::BeginSeq;
   for (const MemoryNodeConfig& node : config.memory) {
     out << YAML::Flow << YAML::BeginMap;
     EmitNode(out, node);

@@ -284,6 +284,7 @@ std::vector<Key> ClusterFileReader::ComputeKeys(ComputeNodeConfig& node) const {
           {"replica", Text(node.replica)},
           {"stage", Number(node.stage)},
           {"layers", Layers(node.layers)},
+          {"capacity", Size(node.capacity_bytes)},
           {"role", Choice(internal::kComputeRoles, node.role)}};
 }
 
@@ -356,7 +357,8 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
     // One more than replicas, or two for each stage: the schedules that leave nobody idle.
     const uint32_t nodes = std::max(1u, c.CountCompute(ComputeRole::kCompute));
     const uint32_t wanted = ReplicasOf(c).size() < c.compute.size() ? 2 * nodes : nodes + 1;
-    c.pipeline.lanes = c.pipeline.mode == PipelineMode::kSequential
+    // One where no attention is ever away.
+    c.pipeline.lanes = c.pipeline.mode == PipelineMode::kSequential || c.policy == kPolicyLocal
                            ? 1
                            : std::min({wanted, 8u, std::max(1u, c.limits.running_max)});
     c.pipeline.lanes_auto = c.pipeline.mode != PipelineMode::kSequential;

@@ -42,7 +42,7 @@ double LayerSeconds(const LaneCosts& costs, const LaneWork& work, uint32_t lanes
 LaneCount ChooseLanes(const LaneCountOptions& options, const LaneCosts& costs, const LaneWork& work,
                       uint32_t current) {
   if (!options.automatic) {
-    return {options.lanes_max, absl::StrFormat("%d, as configured", options.lanes_max)};
+    return {options.lanes_max, absl::StrFormat("%d, %s", options.lanes_max, options.fixed_why)};
   }
   const std::vector<uint32_t> candidates = Candidates(options, work.rows);
   const auto of = [&](uint32_t lanes) {

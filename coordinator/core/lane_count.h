@@ -38,8 +38,9 @@ double LayerSeconds(const LaneCosts& costs, const LaneWork& work, uint32_t lanes
 
 struct LaneCountOptions {
   uint32_t lanes_max = 1;
-  bool automatic = false;  // Any number up to lanes_max; else lanes_max.
-  uint32_t rows_max = 1;   // Of a lane.
+  bool automatic = false;                   // Any number up to lanes_max; else lanes_max.
+  uint32_t rows_max = 1;                    // Of a lane.
+  std::string fixed_why = "as configured";  // Without `automatic`.
 };
 
 struct LaneCount {

@@ -14,6 +14,8 @@ bool IsThere(const Member& node) {
   return node.state != MemberState::kAbsent && node.state != MemberState::kFailed;
 }
 
+bool KeepsKv(const Member& node) { return node.is_memory || node.holds_kv; }
+
 }  // namespace
 
 absl::string_view RoleOf(const Member& member) {
@@ -136,16 +138,16 @@ bool Membership::TakesPart(const Member& node) const {
 
 bool Membership::CanForm() const {
   bool compute = false;
-  bool memory = false;
+  bool kv = false;
   for (const Member& node : nodes_) {
     const bool part = TakesPart(node);
     if (!part && !formed_once_) {
       return false;
     }
     compute = compute || (part && !node.is_memory && !node.prefill);
-    memory = memory || (part && node.is_memory);
+    kv = kv || (part && KeepsKv(node));
   }
-  return compute && memory;
+  return compute && kv;
 }
 
 bool Membership::AllMembers(MemberState least) const {
@@ -184,6 +186,21 @@ std::vector<const Member*> Membership::compute_members() const {
   std::stable_partition(members.begin(), members.end(),
                         [](const Member* node) { return !node->prefill; });
   return members;
+}
+
+std::vector<const Member*> Membership::kv_members() const {
+  std::vector<const Member*> members;
+  for (const Member& node : nodes_) {
+    if (KeepsKv(node) && TakesPart(node)) {
+      members.push_back(&node);
+    }
+  }
+  return members;
+}
+
+bool Membership::HoldsKv(const std::string& name) const {
+  return std::any_of(nodes_.begin(), nodes_.end(),
+                     [&](const Member& node) { return node.name == name && KeepsKv(node); });
 }
 
 uint32_t Membership::prefill_members() const {

@@ -3,10 +3,11 @@
 // Membership: which nodes are there, and which epoch they serve in. A pure state machine.
 //
 // The first epoch waits for every node of the cluster file. When a node is lost, an epoch of those
-// left starts at once, if at least one compute node (of those that decode) and one memory node are
-// among them; when it comes back, an epoch with it. Of a replica that several compute nodes hold
-// together (stages) all take part or none: those that are there wait for the others. Each epoch
-// goes through preparing (regions are made), connecting (regions are opened) and serving.
+// left starts at once, if at least one compute node (of those that decode) and one that holds KV (a
+// memory node, or under policy local a compute node) are among them; when it comes back, an epoch
+// with it. Of a replica that several compute nodes hold together (stages) all take part or none:
+// those that are there wait for the others. Each epoch goes through preparing (regions are made),
+// connecting (regions are opened) and serving.
 //
 // Threading: one thread.
 
@@ -30,6 +31,7 @@ struct Member {
   bool prefill = false;  // A compute node that runs prompts' chunks alone.
   // Compute nodes of one replica take part together or not at all. Empty: a replica by itself.
   std::string replica = {};
+  bool holds_kv = false;  // A compute node that holds KV itself (policy local).
   MemberState state = MemberState::kAbsent;
   std::string region = {};   // Descriptor, from kPrepared on.
   std::string problem = {};  // Of kFailed.
@@ -84,6 +86,9 @@ class Membership {
   // Of the current epoch. Of the compute nodes those for prompts come last.
   std::vector<const Member*> compute_members() const;
   std::vector<const Member*> memory_members() const { return Of(true); }
+  // Those that hold KV: memory nodes, or under policy local compute nodes.
+  std::vector<const Member*> kv_members() const;
+  bool HoldsKv(const std::string& name) const;
   // How many of the compute nodes are for prompts alone.
   uint32_t prefill_members() const;
   const std::vector<Member>& all() const { return nodes_; }

@@ -68,7 +68,8 @@ struct SchedulerOptions {
   uint32_t lanes = 1;          // That decode.
   uint32_t prefill_lanes = 0;  // Behind these, one of each prefill node. Of epoch 0.
   bool lanes_auto = false;     // Any number up to `lanes`, by measured times (lane_count.h).
-  RowChunkOptions row_chunks;  // In how many chunks a lane's rows go to a memory node.
+  std::string lanes_why = "as configured";  // Without lanes_auto.
+  RowChunkOptions row_chunks;               // In how many chunks a lane's rows go to a memory node.
   uint32_t plan_ahead = 2;
   uint32_t rows_max = 256;         // Decode rows of a lane.
   uint32_t step_tokens_max = 512;  // Decode rows plus chunk tokens of a step.

@@ -48,7 +48,8 @@ void Scheduler::Impl::UpdateLaneCount() {
   }
   lane_count = ChooseLanes({.lanes_max = options.lanes,
                             .automatic = options.lanes_auto,
-                            .rows_max = std::min(options.rows_max, options.step_tokens_max)},
+                            .rows_max = std::min(options.rows_max, options.step_tokens_max),
+                            .fixed_why = options.lanes_why},
                            lane_costs, work, lanes_active);
   lanes_active = lane_count.lanes;
 }

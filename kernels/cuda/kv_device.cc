@@ -178,6 +178,9 @@ absl::StatusOr<std::unique_ptr<KvDevice>> CudaKvDevice::Create(int index,
   if (options.layers.empty() || options.slots == 0) {
     return absl::InvalidArgumentError("a KV device needs layers and slots");
   }
+  if (options.query_tokens_max != 1) {
+    return absl::InvalidArgumentError("a KV device of CUDA attends one query token of an item");
+  }
   uint64_t device_bytes = sizes.slot_bytes * options.slots + sizes.RowBytes() +
                           2 * options.layers.size() * kPieceAlignment;
   uint64_t pinned_bytes = sizes.RowBytes();

@@ -152,9 +152,9 @@ class ConfigTest(unittest.TestCase):
         self.assertIn("did you mean 'policy'?", result.stderr)
 
     def test_what_is_not_served_says_what_is(self):
-        result = self.config(cluster_file(policy="local"))
+        result = self.config(cluster_file(policy="fetch_heads"))
         self.assertEqual(result.returncode, 1)
-        self.assertIn("it serves: attend_remote", result.stderr)
+        self.assertIn("it serves: attend_remote, local", result.stderr)
 
     def test_a_missing_file_is_named(self):
         result = run("config", "--cluster", "/nonexistent/c.yaml")

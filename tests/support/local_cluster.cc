@@ -155,7 +155,7 @@ absl::Status LocalCluster::Start() {
     LAMINA_ASSIGN_OR_RETURN(model::Model replica, model::OpenModel(folder.path()));
     LAMINA_RETURN_IF_ERROR(MakeComputeNode(absl::StrCat("p", i), std::move(replica)));
   }
-  for (uint32_t i = 0; i < options_.memory_nodes; ++i) {
+  for (uint32_t i = 0; i < memory_nodes(); ++i) {
     MakeMemoryNode(absl::StrCat("m", i));
   }
   if (!options_.attach) {
@@ -175,7 +175,7 @@ coordinator::EngineOptions LocalCluster::MakeEngineOptions() const {
                                      .mode = options_.mode,
                                      .partition = options_.partition};
   for (uint32_t i = 0; i < options_.compute_nodes; ++i) {
-    options.nodes.push_back({.name = absl::StrCat("c", i)});
+    options.nodes.push_back({.name = absl::StrCat("c", i), .holds_kv = options_.local});
     if (options_.stages > 1) {
       const std::string replica = absl::StrCat("r", i / options_.stages);
       options.nodes.back().replica = replica;
@@ -189,7 +189,7 @@ coordinator::EngineOptions LocalCluster::MakeEngineOptions() const {
   for (uint32_t i = 0; i < options_.prefill_nodes; ++i) {
     options.nodes.push_back({.name = absl::StrCat("p", i), .prefill = true});
   }
-  for (uint32_t i = 0; i < options_.memory_nodes; ++i) {
+  for (uint32_t i = 0; i < memory_nodes(); ++i) {
     options.nodes.push_back({.name = absl::StrCat("m", i), .is_memory = true});
   }
   const uint32_t rows_max = (options_.running_max + options_.lanes - 1) / options_.lanes;
@@ -221,7 +221,11 @@ absl::Status LocalCluster::MakeComputeNode(const std::string& name, model::Model
   LAMINA_ASSIGN_OR_RETURN(
       auto handler,
       compute_node::ComputeNode::Create(
-          {.name = name, .attention = &Attention(options_), .is_stage = options_.stages > 1},
+          {.name = name,
+           .attention = &Attention(options_),
+           .is_stage = options_.stages > 1,
+           .make_kv =
+               options_.local ? kernels::CpuKvDevices(Attention(options_), *node.pool) : nullptr},
           std::move(model), std::move(dense), *node.pool, [](double) {}));
   handler->SetReporter(node.reporter.get());
   node.handler = std::move(handler);
@@ -261,12 +265,14 @@ void LocalCluster::Attach(const std::string& name) {
                                           is_memory ? options_.memory_plan_delay : 0);
   node.reporter->set_attached(true);
   control::NodeIdentity identity{.name = name, .is_memory = is_memory};
-  if (is_memory) {
+  if (is_memory || options_.local) {
     uint64_t slot_bytes = 0;
     for (const AttentionDescriptor& layer : layers_) {
       slot_bytes += 2 * uint64_t{layer.kv_width()} * sizeof(BFloat16);
     }
     identity.capacity_bytes = slot_bytes * options_.slots;
+  }
+  if (is_memory) {
     const size_t index = std::stoul(name.substr(1));
     const auto& bandwidths = options_.memory_bandwidths;
     identity.bandwidth_bytes_per_second =

@@ -47,11 +47,13 @@ struct LocalClusterOptions {
   // What compute nodes say they have measured, each; empty: nothing.
   std::vector<double> dense_speeds = {};
   PipelineMode mode = PipelineMode::kRotational;
+  bool local = false;  // Policy local: compute nodes hold KV; memory_nodes is not looked at.
   uint32_t memory_nodes = 1;
   Partition partition = Partition::kRequest;
   // Of each memory node, relative; those left out are 1.
   std::vector<double> memory_bandwidths = {};
-  uint32_t slots = 4096;  // That each memory node has room for, all KV heads included.
+  // That each memory node (or c0, of policy local) has room for, all KV heads included.
+  uint32_t slots = 4096;
   uint32_t lanes = 1;
   core::RowChunkOptions row_chunks = {};
   uint32_t chunk_tokens = 512;
@@ -169,6 +171,8 @@ class LocalCluster {
   coordinator::EngineOptions MakeEngineOptions() const;
   template <typename Condition>
   absl::Status WaitUntil(const Condition& condition);
+
+  uint32_t memory_nodes() const { return options_.local ? 0 : options_.memory_nodes; }
 
   const LocalClusterOptions options_;
   const IdTokenizer tokenizer_;

@@ -187,6 +187,35 @@ TEST(TimelineTest, LanesNestArrowsGoForwardAndRequestsAreNamed) {
   EXPECT_EQ(names["decode"], 0);
 }
 
+// Policy local.
+TEST(TimelineTest, AttentionOfAComputeNodeIsInItsLane) {
+  client::NodeTimeline c0{.name = "c0"};
+  Nanos t = 1'000;
+  for (const auto& [part, layer] : {std::pair(WorkPart::kDense, 0),
+                                    {WorkPart::kStore, 0},
+                                    {WorkPart::kAttend, 0},
+                                    {WorkPart::kDense, 1},
+                                    {WorkPart::kAttend, 1},
+                                    {WorkPart::kHead, 2}}) {
+    c0.events.push_back({.start = t,
+                         .end = t + 1'000,
+                         .part = part,
+                         .lane = 0,
+                         .layer = static_cast<uint16_t>(layer),
+                         .rows = 1,
+                         .step = 1});
+    t += 1'000;
+  }
+  const json file = json::parse(
+      ToTraceEvents({.epoch = 1, .began = 0, .ended = t, .nodes = {c0}, .prefill_lane = 1}));
+  std::vector<std::string> in_lane;
+  for (const json& slice : Rows(file).at({2, 1})) {
+    in_lane.push_back(slice["name"]);
+  }
+  EXPECT_EQ(in_lane, (std::vector<std::string>{"step 1", "dense 0", "attention 0", "dense 1",
+                                               "attention 1", "head"}));
+}
+
 TEST(TimelineTest, AnEmptyTimelineIsAFileToo) {
   const json file = json::parse(ToTraceEvents({}));
   EXPECT_TRUE(file["traceEvents"].is_array());

@@ -271,7 +271,7 @@ INSTANTIATE_TEST_SUITE_P(
                     BadValue{"compute.0.host=node17", "localhost, 127.0.0.1"},
                     BadValue{"memory.0.host=node17", "localhost, 127.0.0.1"},
                     BadValue{"compute.0.device=cuda:1", "it serves: cpu"},
-                    BadValue{"policy=fetch_heads", "it serves: attend_remote"}));
+                    BadValue{"policy=fetch_heads", "it serves: attend_remote, local"}));
 
 TEST(ClusterConfigTest, ADeviceThatIsNotServedNamesWhatWasLookedFor) {
   EXPECT_THAT(

@@ -28,6 +28,11 @@ TEST(LaneCountTest, AConfiguredNumberIsTaken) {
   }
 }
 
+TEST(LaneCountTest, WhyThereIsOneMayBeSaid) {
+  const LaneCountOptions options{.lanes_max = 1, .fixed_why = "for a reason"};
+  EXPECT_EQ(ChooseLanes(options, Costs(), {.rows = 9}, 1).why, "1, for a reason");
+}
+
 TEST(LaneCountTest, UnmeasuredRowsDecide) {
   const LaneCountOptions options{.lanes_max = 3, .automatic = true, .rows_max = 16};
   EXPECT_EQ(ChooseLanes(options, {}, {.rows = 2}, 1).lanes, 1u);

@@ -95,6 +95,32 @@ TEST_F(MembershipTest, PreparesConnectsAndServes) {
   EXPECT_THAT(Names(members_.memory_members()), ElementsAre("m0", "m1"));  // As in the file.
 }
 
+// Policy local.
+TEST_F(MembershipTest, AComputeNodeThatHoldsKvServesWithoutMemoryNodes) {
+  members_ = Membership({{.name = "c0", .holds_kv = true}});
+  EXPECT_TRUE(members_.HoldsKv("c0"));
+  EXPECT_TRUE(members_.Join("c0", false).ok());
+  EXPECT_THAT(Actions(), ElementsAre(MembershipAction::kConfigure));
+  EXPECT_THAT(Names(members_.kv_members()), ElementsAre("c0"));
+  EXPECT_THAT(Names(members_.compute_members()), ElementsAre("c0"));
+  EXPECT_THAT(Names(members_.memory_members()), ElementsAre());
+  Prepare({"c0"});
+  EXPECT_THAT(Actions(), ElementsAre(MembershipAction::kConnect));
+  Ready({"c0"});
+  EXPECT_THAT(Actions(), ElementsAre(MembershipAction::kServe));
+
+  members_.Leave("c0");
+  EXPECT_EQ(members_.phase(), MembershipPhase::kWaiting);
+}
+
+TEST_F(MembershipTest, MemoryNodesHoldKvAndComputeNodesDoNot) {
+  JoinAll();
+  Actions();
+  EXPECT_THAT(Names(members_.kv_members()), ElementsAre("m0", "m1"));
+  EXPECT_FALSE(members_.HoldsKv("c0"));
+  EXPECT_FALSE(members_.HoldsKv("m9"));
+}
+
 TEST_F(MembershipTest, StartsAnewWithTheSameMembers) {
   JoinAll();
   Actions();

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The read bandwidth of this host as a memory node sees it: the share that placement weighs nodes
-// by.
+// The read bandwidth of this host as a node that holds KV sees it: the share that placement
+// weighs nodes by.
 
 #pragma once
 
 #include "common/thread_pool.h"
 
-namespace lamina::memory_node {
+namespace lamina::kernels {
 
 // Reads a buffer larger than the caches a few times on all threads of the pool; best of the passes,
 // in bytes per second. Cost: about 0.1 s and 256 MiB for its duration.
 double MeasureReadBandwidth(ThreadPool& pool);
 
-}  // namespace lamina::memory_node
+}  // namespace lamina::kernels

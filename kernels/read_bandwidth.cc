@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "memory_node/bandwidth.h"
+#include "kernels/read_bandwidth.h"
 
 #include <sys/mman.h>
 
@@ -10,7 +10,7 @@
 
 #include "common/clock.h"
 
-namespace lamina::memory_node {
+namespace lamina::kernels {
 namespace {
 
 constexpr size_t kBufferBytes = size_t{256} << 20;
@@ -53,4 +53,4 @@ double MeasureReadBandwidth(ThreadPool& pool) {
   return best;
 }
 
-}  // namespace lamina::memory_node
+}  // namespace lamina::kernels

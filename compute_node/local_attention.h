@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// LocalAttention: what a compute node does in place of memory nodes under policy local: it keeps
+// the slots of all sequences, stores k and v of a step's rows there, and attends them.
+//
+// Decode rows and prompt chunks alike: a chunk attends over the slots of its sequence, so there is
+// no scratch KV. The bits are those of every other policy, as attention's arithmetic is canonical.
+//
+//   BeginStep(plan)            once a step
+//   Store(lane, layer, qkv)    then Attend(lane, layer, qkv, out): once a layer
+//
+// Threading: one thread.   Allocation: per step, none per layer.
+
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "control/node_handler.h"
+#include "coordinator/core/slot_tables.h"
+#include "coordinator/core/step_plan.h"
+#include "kernels/kv_device.h"
+#include "kernels/matrix_view.h"
+
+namespace lamina::compute_node {
+
+class LocalAttention {
+ public:
+  // What a device is asked for in this epoch.
+  static kernels::KvDeviceOptions DeviceOptions(const control::EpochConfig& config);
+
+  // The device is one that was made for `config`, and must outlive this.
+  LocalAttention(const control::EpochConfig& config, kernels::KvDevice& device);
+
+  // By the thread that will call the others, before them. Errors: those of the device.
+  absl::Status Begin() { return device_.Begin(); }
+
+  // Applies the plan's changes and finds the slots of its rows, which are from now on those of its
+  // lane: decode rows first, then the tokens of its chunks.
+  // Errors: kInternal  the plan does not fit the tables, or the arena.
+  absl::Status BeginStep(const core::StepPlan& plan);
+
+  // Copies k and v of all rows of the lane's step into their slots.
+  // Shapes: qkv  [rows, q | k | v], of the layer. Errors: those of the device.
+  absl::Status Store(uint32_t lane, uint32_t layer, const kernels::MatrixView<BFloat16>& qkv);
+
+  // Attends all rows of the lane's step. Returns how many bytes of K and V that read.
+  // Shapes: out  [rows, query heads * head_dim]. Errors: those of the device.
+  // Cost: as AttentionKernel::Attend.
+  absl::StatusOr<uint64_t> Attend(uint32_t lane, uint32_t layer,
+                                  const kernels::MatrixView<BFloat16>& qkv,
+                                  const kernels::MatrixView<BFloat16>& out);
+
+ private:
+  // Consecutive tokens of a sequence, as rows of the step.
+  struct Rows {
+    const core::SlotTables::Sequence* sequence = nullptr;
+    uint32_t first_row = 0;
+    uint32_t first_token = 0;
+    uint32_t tokens = 0;
+    std::vector<Extent> slots;  // Of these tokens.
+  };
+
+  absl::Status Add(core::SequenceId id, uint32_t first_token, uint32_t tokens,
+                   std::vector<Rows>& step) const;
+
+  const std::vector<AttentionDescriptor> layers_;
+  kernels::KvDevice& device_;
+  core::SlotTables tables_;
+  std::vector<std::vector<Rows>> steps_;  // [lanes]
+  std::vector<kernels::KvRows> stored_;
+  std::vector<kernels::AttentionItem> items_;
+};
+
+}  // namespace lamina::compute_node

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compute_node/local_attention.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+
+#include "kernels/kv_arena.h"
+
+namespace lamina::compute_node {
+namespace {
+
+using ::testing::HasSubstr;
+
+// K and V of whole sequences lie one behind the other in an arena of their own; attention over that
+// by plain loops is what is expected.
+class LocalAttentionTest : public ::testing::Test {
+ protected:
+  static constexpr uint32_t kSlots = 700;
+  static constexpr uint32_t kTokensMax = 400;  // Of a sequence.
+
+  LocalAttentionTest() {
+    config_ = {
+        .epoch = 1,
+        .lanes = 2,
+        .rows_max = 8,
+        .chunk_tokens_max = 300,
+        .sequence_tokens_max = kTokensMax,
+        .layers = {{.query_heads = 6, .kv_heads = 2, .head_dim = 32, .scale = 0.2f},
+                   {.query_heads = 3, .kv_heads = 1, .head_dim = 32, .scale = 0.3f, .window = 40}},
+        .compute_nodes = {"c0"},
+        .memory_nodes = {"c0"},
+        .slots = {kSlots}};
+    auto device = kernels::CpuKvDevices(kernels::CpuAttention(),
+                                        pool_)(LocalAttention::DeviceOptions(config_));
+    EXPECT_TRUE(device.ok()) << device.status();
+    device_ = *std::move(device);
+    local_ = std::make_unique<LocalAttention>(config_, *device_);
+    EXPECT_TRUE(local_->Begin().ok());
+    for (int i = 0; i < 3; ++i) {
+      auto arena = kernels::KvArena::Create(config_.layers, kTokensMax);
+      EXPECT_TRUE(arena.ok());
+      expected_.push_back(*std::move(arena));
+    }
+  }
+
+  // Runs the rows of a plan through both layers; `pieces` are (sequence, first token, tokens), as
+  // the plan has them. Sequences are numbered from 1.
+  void Step(const core::StepPlan& plan, const std::vector<std::array<uint32_t, 3>>& pieces) {
+    ASSERT_TRUE(local_->BeginStep(plan).ok());
+    uint32_t rows = 0;
+    for (const auto& [sequence, first, tokens] : pieces) {
+      rows += tokens;
+    }
+    for (uint32_t layer = 0; layer < config_.layers.size(); ++layer) {
+      const AttentionDescriptor& shape = config_.layers[layer];
+      std::vector<BFloat16> qkv(rows * shape.qkv_width());
+      for (BFloat16& x : qkv) {
+        x = ToBFloat16(normal_(random_));
+      }
+      std::vector<BFloat16> out(rows * shape.q_width());
+      std::vector<BFloat16> wanted(rows * shape.q_width());
+      const auto qkv_rows = kernels::Packed(qkv.data(), rows, shape.qkv_width());
+      const auto out_rows = kernels::Packed(out.data(), rows, shape.q_width());
+      ASSERT_TRUE(local_->Store(plan.lane, layer, qkv_rows).ok());
+      const auto read = local_->Attend(plan.lane, layer, qkv_rows, out_rows);
+      ASSERT_TRUE(read.ok()) << read.status();
+      uint64_t seen = 0;
+      uint32_t row = 0;
+      const auto scratch =
+          kernels::ReferenceAttention().MakeScratch(shape, config_.chunk_tokens_max, kTokensMax, 1);
+      for (const auto& [sequence, first, tokens] : pieces) {
+        kernels::KvArena& arena = expected_[sequence - 1];
+        const Extent own{.first_slot = first, .tokens = tokens};
+        const Extent all{.first_slot = 0, .tokens = first + tokens};
+        const BFloat16* k = qkv_rows.row(row) + shape.q_width();
+        kernels::StoreKv(shape, k, k + shape.kv_width(), shape.qkv_width(), {&own, 1},
+                         arena.k(layer), arena.v(layer), arena.head_stride(layer));
+        const kernels::AttentionItem item{.extents = {&all, 1},
+                                          .first_position = first,
+                                          .query_tokens = tokens,
+                                          .q = qkv_rows.row(row),
+                                          .q_stride = shape.qkv_width(),
+                                          .out = wanted.data() + row * shape.q_width(),
+                                          .out_stride = shape.q_width()};
+        kernels::ReferenceAttention().Attend(shape, arena.View(layer), {&item, 1}, *scratch, pool_);
+        seen += first + tokens;
+        row += tokens;
+      }
+      EXPECT_EQ(std::memcmp(out.data(), wanted.data(), out.size() * sizeof(BFloat16)), 0);
+      EXPECT_EQ(*read, seen * 2 * shape.kv_width() * sizeof(BFloat16));
+    }
+  }
+
+  ThreadPool pool_{{.threads = 2}};
+  std::mt19937 random_{7};
+  std::normal_distribution<float> normal_{0.0f, 1.0f};
+  control::EpochConfig config_;
+  std::unique_ptr<kernels::KvDevice> device_;
+  std::unique_ptr<LocalAttention> local_;
+  std::vector<kernels::KvArena> expected_;  // By sequence.
+};
+
+// A prompt in two chunks over scattered slots beside another's, then rows beside a chunk.
+TEST_F(LocalAttentionTest, RowsAndChunksHaveTheBitsOfTheReference) {
+  Step({.lane = 0,
+        .joins = {{.id = 1}, {.id = 2}},
+        .grants = {{1, {0, 100}}, {1, {300, 170}}, {2, {120, 9}}},
+        .chunks = {{.sequence = 1, .tokens = 130}, {.sequence = 2, .tokens = 9, .last = true}}},
+       {{1, 0, 130}, {2, 0, 9}});
+  Step({.lane = 0,
+        .grants = {{2, {200, 1}}},
+        .rows = {{.sequence = 2, .position = 9}},
+        .chunks = {{.sequence = 1, .first_token = 130, .tokens = 140, .last = true}}},
+       {{2, 9, 1}, {1, 130, 140}});
+  Step({.lane = 0,
+        .grants = {{2, {201, 1}}, {1, {470, 1}}},
+        .rows = {{.sequence = 2, .position = 10}, {.sequence = 1, .position = 270}}},
+       {{2, 10, 1}, {1, 270, 1}});
+}
+
+// A fork reads its parent's slots and writes its own.
+TEST_F(LocalAttentionTest, SlotsMayBeShared) {
+  Step({.lane = 1,
+        .joins = {{.id = 1}},
+        .grants = {{1, {10, 50}}},
+        .chunks = {{.sequence = 1, .tokens = 50, .last = true}}},
+       {{1, 0, 50}});
+  expected_[1] = std::move(expected_[0]);
+  auto arena = kernels::KvArena::Create(config_.layers, kTokensMax);
+  ASSERT_TRUE(arena.ok());
+  expected_[0] = *std::move(arena);
+  Step({.lane = 1,
+        .leaves = {1},
+        .joins = {{.id = 2}},
+        .grants = {{2, {10, 50}}, {2, {90, 1}}},
+        .rows = {{.sequence = 2, .position = 50}}},
+       {{2, 50, 1}});
+}
+
+TEST_F(LocalAttentionTest, APlanThatDoesNotFitIsRefused) {
+  EXPECT_THAT(local_->BeginStep({.rows = {{.sequence = 9}}}).ToString(), HasSubstr("sequence 9"));
+  EXPECT_THAT(local_->BeginStep({.joins = {{.id = 1}}, .rows = {{.sequence = 1, .position = 0}}})
+                  .ToString(),
+              HasSubstr("slots for 0"));
+  EXPECT_THAT(
+      local_->BeginStep({.joins = {{.id = 2}}, .grants = {{2, {kSlots - 1, 2}}}}).ToString(),
+      HasSubstr("of an arena of 700"));
+}
+
+}  // namespace
+}  // namespace lamina::compute_node
