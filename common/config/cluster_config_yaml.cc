@@ -274,17 +274,12 @@ ReadValue ClusterFileReader::Choice(const internal::EnumNames<Enum, N>& names, E
 }
 
 std::vector<Key> ClusterFileReader::ComputeKeys(ComputeNodeConfig& node) const {
-  return {{"name", Text(node.name)},
-          {"host", Text(node.host)},
-          {"device", Text(node.device)},
-          {"cores", Cores(node.cores)},
-          {"threads", Number(node.threads)},
-          {"compute_type", Text(node.compute_type)},
-          {"http", Text(node.http)},
-          {"replica", Text(node.replica)},
-          {"stage", Number(node.stage)},
-          {"layers", Layers(node.layers)},
-          {"role", Choice(internal::kComputeRoles, node.role)}};
+  return {{"name", Text(node.name)},         {"host", Text(node.host)},
+          {"device", Text(node.device)},     {"cores", Cores(node.cores)},
+          {"threads", Number(node.threads)}, {"compute_type", Text(node.compute_type)},
+          {"http", Text(node.http)},         {"replica", Text(node.replica)},
+          {"stage", Number(node.stage)},     {"shard", Number(node.shard)},
+          {"layers", Layers(node.layers)},   {"role", Choice(internal::kComputeRoles, node.role)}};
 }
 
 std::vector<Key> ClusterFileReader::MemoryKeys(MemoryNodeConfig& node) const {
@@ -353,8 +348,9 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
                        {"format", Choice(internal::kLogFormats, c.log.format)}})}};
   LAMINA_RETURN_IF_ERROR(ReadKeys(root, "", keys));
   if (c.pipeline.lanes == kNotGiven) {
-    // One more than replicas, or two for each stage: the schedules that leave nobody idle.
-    const uint32_t nodes = std::max(1u, c.CountCompute(ComputeRole::kCompute));
+    // One more than replicas, or two for each stage: the schedules that leave nobody idle. The
+    // shards of a stage are one place.
+    const uint32_t nodes = std::max(1u, c.CountCompute(ComputeRole::kCompute) / ShardsOf(c));
     const uint32_t wanted = ReplicasOf(c).size() < c.compute.size() ? 2 * nodes : nodes + 1;
     c.pipeline.lanes = c.pipeline.mode == PipelineMode::kSequential
                            ? 1

@@ -120,6 +120,9 @@ TEST(WindowLayoutTest, WindowsOfReplicasAndStagesNeverOverlap) {
   for (WindowShape shape : Shapes()) {
     shape.context_chunk_rows = shape.kv_rows_max;
     shapes.push_back(shape);
+    shape.shards = 3;
+    shape.part_row_bytes = 1000;
+    shapes.push_back(shape);
   }
   for (WindowShape shape : shapes) {
     shape.compute_nodes = 3;
@@ -144,6 +147,18 @@ TEST(WindowLayoutTest, WindowsOfReplicasAndStagesNeverOverlap) {
         for (const uint64_t step : {6u, 7u}) {
           const size_t window = layout.TokenWindow(node, lane, step);
           windows.emplace_back(window, window + tokens);
+        }
+      }
+    }
+    const size_t part =
+        sizeof(WindowHeader) + (shape.rows_max + shape.kv_rows_max) * shape.part_row_bytes;
+    for (uint32_t shard = 0; shard < shape.shards && shape.shards > 1; ++shard) {
+      for (uint32_t lane = 0; lane < shape.lanes; ++lane) {
+        words.insert(layout.part_word(shard, lane));
+        for (const uint64_t count : {6u, 7u}) {
+          const size_t window = layout.PartWindow(shard, lane, count);
+          windows.emplace_back(window, window + part);
+          EXPECT_EQ(layout.PartWindow(shard, lane, count + 2), window);
         }
       }
     }
