@@ -163,7 +163,8 @@ TEST(WindowLayoutTest, WindowsOfReplicasAndStagesNeverOverlap) {
       }
     }
     ExpectApart(windows, layout.compute_region_bytes());
-    EXPECT_EQ(words.size(), 2 * shape.compute_nodes * shape.lanes);
+    const uint32_t shards = shape.shards == 1 ? 0 : shape.shards;
+    EXPECT_EQ(words.size(), (2 * shape.compute_nodes + shards) * shape.lanes);
     EXPECT_EQ(*words.begin(), layout.reply_words());
     for (uint32_t node = 0; node < shape.memory_nodes; ++node) {
       words.insert(layout.memory_probe_word(node));
