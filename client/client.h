@@ -156,7 +156,7 @@ struct NodeStatus {
   std::string role;
   std::string state;
   std::string replica;  // Of a stage; else empty.
-  std::string layers;   // The same: "0-18".
+  std::string layers;   // The same: "0-18", of a shard "0-29, KV heads 0-1, MLP columns 0-703".
   std::string device;
   std::string transport;
   std::string kernels;
@@ -171,6 +171,7 @@ struct NodeStatus {
   uint64_t kv_bytes_read = 0;
   double busy_seconds = 0;
   uint64_t units = 0;
+  uint64_t weight_bytes = 0;  // Of compute nodes, as they hold them.
   double mean_extent_tokens = 0;
   // Of its data thread since the node started: seconds by what they went into, as "attend" or
   // "wait_query". All waits begin with "wait_".

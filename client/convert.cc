@@ -91,6 +91,7 @@ NodeStatus FromProto(const v1::Node& node) {
                        .kv_bytes_read = node.kv_bytes_read(),
                        .busy_seconds = node.busy_seconds(),
                        .units = node.units(),
+                       .weight_bytes = node.detail().weight_bytes(),
                        .mean_extent_tokens = node.mean_extent_tokens()};
   for (const v1::PartTime& part : node.detail().parts()) {
     status.parts.emplace_back(part.part(), part.seconds());

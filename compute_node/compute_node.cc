@@ -20,13 +20,12 @@ absl::StatusOr<std::unique_ptr<ComputeNode>> ComputeNode::Create(
     ThreadPool& pool, ModelWeights::Progress progress) {
   std::unique_ptr<ComputeNode> node(new ComputeNode(std::move(options), std::move(model),
                                                     std::move(dense), pool, std::move(progress)));
-  absl::StatusOr<ModelWeights> none =
-      ModelWeights::Load(node->model_, *node->dense_, {}, node->progress_);
-  LAMINA_RETURN_IF_ERROR(none.status());
-  node->weights_ = *std::move(none);
-  LAMINA_ASSIGN_OR_RETURN(
-      node->executor_, SliceExecutor::Create(node->model_.graph, *node->weights_, *node->dense_));
+  LAMINA_RETURN_IF_ERROR(node->MakeExecutor({}));
   const uint32_t layers = node->executor_->slice_count() - 1;
+  for (uint32_t layer = 0; layer < layers; ++layer) {
+    node->layers_.push_back(node->executor_->attention(layer).descriptor);
+  }
+  node->context_row_bytes_ = node->executor_->ContextRowBytesMax();
   const core::Stage own = node->options_.layers.value_or(core::Stage{.layers = layers});
   LAMINA_RETURN_IF_ERROR(node->CheckLayers(own));
   if (!node->options_.is_stage || node->options_.layers.has_value()) {
@@ -48,13 +47,13 @@ ComputeNode::ComputeNode(ComputeNodeOptions options, model::Model model,
 ComputeNode::~ComputeNode() { LeaveEpoch(); }
 
 absl::Status ComputeNode::CheckShapes(const control::EpochConfig& config) const {
-  const uint32_t layers = executor_->slice_count() - 1;
-  if (config.layers.size() != layers) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "the coordinator's model has ", config.layers.size(), " layers, this node's ", layers));
+  if (config.layers.size() != layers_.size()) {
+    return absl::FailedPreconditionError(absl::StrCat("the coordinator's model has ",
+                                                      config.layers.size(), " layers, this node's ",
+                                                      layers_.size()));
   }
-  for (uint32_t layer = 0; layer < layers; ++layer) {
-    if (executor_->attention(layer).descriptor != config.layers[layer]) {
+  for (uint32_t layer = 0; layer < layers_.size(); ++layer) {
+    if (layers_[layer] != config.layers[layer]) {
       return absl::FailedPreconditionError(
           absl::StrCat("attention of layer ", layer,
                        " differs between the coordinator's model and this node's"));
@@ -69,18 +68,20 @@ absl::StatusOr<std::string> ComputeNode::Configure(const control::EpochConfig& c
                           control::OwnIndex(config.compute_nodes, options_.name, config.epoch));
   LAMINA_RETURN_IF_ERROR(CheckShapes(config));
   LAMINA_RETURN_IF_ERROR(control::CheckStages(config));
-  core::WindowShape shape = control::WindowShapeOf(config);
-  shape.context_row_bytes = executor_->ContextRowBytesMax();
-  LAMINA_RETURN_IF_ERROR(core::WindowLayout::Check(shape));
-  const core::WindowLayout layout(shape);
   const core::Stage stage = control::StageOf(config, own);
   LAMINA_RETURN_IF_ERROR(LoadStage(stage));
+  core::WindowShape shape = control::WindowShapeOf(config);
+  shape.context_row_bytes = context_row_bytes_;
+  shape.part_row_bytes = executor_->PartRowBytesMax();
+  LAMINA_RETURN_IF_ERROR(core::WindowLayout::Check(shape));
+  const core::WindowLayout layout(shape);
   LAMINA_RETURN_IF_ERROR(executor_->Prepare(config.rows_max + config.chunk_tokens_max));
-  LAMINA_RETURN_IF_ERROR(MakeScratch(config, stage));
+  const control::EpochConfig own_config = control::OfShard(config, stage.shard);
+  LAMINA_RETURN_IF_ERROR(MakeScratch(own_config, stage));
   LAMINA_RETURN_IF_ERROR(MakeKv(config));
   config_ = config;
   LAMINA_RETURN_IF_ERROR(control::TransportFault(MakeRegion(config, layout)));
-  worker_ = std::make_unique<StepWorker>(StepWorker::Options{.config = config,
+  worker_ = std::make_unique<StepWorker>(StepWorker::Options{.config = own_config,
                                                              .shape = shape,
                                                              .node = own,
                                                              .vocabulary = model_.config.vocabulary,
@@ -171,7 +172,8 @@ control::NodeCounters ComputeNode::Counters() const {
       .bytes_sent = counters_.bytes_sent.load(std::memory_order_relaxed),
       .bytes_received = counters_.bytes_received.load(std::memory_order_relaxed),
       .kv_bytes_read = counters_.kv_bytes_read.load(std::memory_order_relaxed),
-      .units = counters_.units.load(std::memory_order_relaxed)};
+      .units = counters_.units.load(std::memory_order_relaxed),
+      .weight_bytes = weight_bytes_.load(std::memory_order_relaxed)};
   control::Count(counters_.meter, counters_.refusals, /*is_memory=*/false, counters);
   counters.unit_seconds_fixed = counters_.unit_line.fixed.load(std::memory_order_relaxed);
   counters.unit_seconds_slope = counters_.unit_line.slope.load(std::memory_order_relaxed);

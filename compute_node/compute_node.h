@@ -9,6 +9,7 @@
 
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -37,9 +38,10 @@ struct ComputeNodeOptions {
   // For forms of output; runs once, when the first comes.
   model::GrammarCache::Maker make_grammars;
   std::string verbs_uri = "verbs://";  // With this host's options.
-  // It is a stage of a replica: the coordinator says which layers it has, so weights are loaded
-  // with the configuration of an epoch, and kept as long as these stay the same. With `layers`,
-  // what the cluster file says, they are loaded at once all the same.
+  // It is a stage of a replica, or a shard: the coordinator says which layers it has and how much
+  // of them, so weights are loaded with the configuration of an epoch, and kept as long as these
+  // stay the same. With `layers`, what the cluster file says of a stage without shards, they are
+  // loaded at once all the same.
   bool is_stage = false;
   std::optional<core::Stage> layers = {};
   // Policy local: of the device that holds KV.
@@ -84,6 +86,9 @@ class ComputeNode final : public control::NodeHandler {
   absl::Status CheckLayers(const core::Stage& stage) const;
   // Loads what the stage needs, if it is not there.
   absl::Status LoadStage(const core::Stage& stage);
+  // The graph of a shard, and its executor; without weights. Errors: those of ShardGraph().
+  absl::Status MakeExecutor(const ShardPart& shard);
+  absl::Status DropWeights();
   absl::Status MakeScratch(const control::EpochConfig& config, const core::Stage& stage);
   // Policy local. Keeps the device of the epoch before if it is of the same shape.
   absl::Status MakeKv(const control::EpochConfig& config);
@@ -96,11 +101,17 @@ class ComputeNode final : public control::NodeHandler {
   const std::unique_ptr<kernels::Dense> dense_;
   ThreadPool& pool_;
   const ModelWeights::Progress progress_;
+  // Of the whole model: what all nodes know alike.
+  std::vector<AttentionDescriptor> layers_;
+  size_t context_row_bytes_ = 0;
   std::optional<ModelWeights> weights_;
-  core::Stage loaded_;  // Layers whose weights are there.
+  core::Stage loaded_;                   // Layers whose weights are there.
+  ShardPart shard_;                      // What runs:
+  std::unique_ptr<model::Graph> graph_;  // the model's graph, or a shard's.
   std::unique_ptr<SliceExecutor> executor_;
   control::NodeReporter* reporter_ = nullptr;
   StepCounters counters_;
+  std::atomic<uint64_t> weight_bytes_{0};
   model::GrammarCache grammars_;
 
   // Of the current epoch; order matters: the worker goes first, the transport last.

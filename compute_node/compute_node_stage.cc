@@ -16,6 +16,7 @@
 #include "common/units.h"
 #include "compute_node/compute_node.h"
 #include "control/epoch_shape.h"
+#include "model/shard.h"
 
 namespace lamina::compute_node {
 namespace {
@@ -29,7 +30,7 @@ constexpr int kSpeedRounds = 5;
 }  // namespace
 
 absl::Status ComputeNode::CheckLayers(const core::Stage& stage) const {
-  const uint32_t layers = executor_->slice_count() - 1;
+  const auto layers = static_cast<uint32_t>(layers_.size());
   if (stage.layers == 0 || stage.layers > layers || stage.first_layer > layers - stage.layers) {
     return absl::InvalidArgumentError(absl::StrCat("the model has ", layers, " layers; the stage [",
                                                    stage.first_layer, ", +", stage.layers,
@@ -44,22 +45,51 @@ absl::Status ComputeNode::LoadLayers(const core::Stage& stage) {
   return LoadStage(stage);
 }
 
+absl::Status ComputeNode::DropWeights() {
+  loaded_ = {};
+  absl::StatusOr<ModelWeights> none =
+      ModelWeights::Load(*graph_, *model_.weights, *dense_, {}, progress_);
+  LAMINA_RETURN_IF_ERROR(none.status());
+  weights_ = *std::move(none);
+  weight_bytes_.store(0, std::memory_order_relaxed);
+  return absl::OkStatus();
+}
+
+absl::Status ComputeNode::MakeExecutor(const ShardPart& shard) {
+  LAMINA_ASSIGN_OR_RETURN(model::Graph graph, model::ShardGraph(model_.graph, shard));
+  executor_.reset();
+  graph_ = std::make_unique<model::Graph>(std::move(graph));
+  LAMINA_RETURN_IF_ERROR(DropWeights());
+  LAMINA_ASSIGN_OR_RETURN(executor_, SliceExecutor::Create(*graph_, *weights_, *dense_));
+  return absl::OkStatus();
+}
+
 absl::Status ComputeNode::LoadStage(const core::Stage& stage) {
-  if (stage.first_layer == loaded_.first_layer && stage.layers == loaded_.layers) {
+  core::Stage wanted = stage;
+  wanted.replica = 0;
+  if (wanted == loaded_) {
     return absl::OkStatus();
+  }
+  if (wanted.shard != shard_ || executor_ == nullptr) {
+    LAMINA_RETURN_IF_ERROR(MakeExecutor(wanted.shard));
+    shard_ = wanted.shard;
   }
   const uint32_t end = stage.first_layer + stage.layers;
   const bool last = end + 1 == executor_->slice_count();
-  const std::vector<model::OpId> ops = executor_->OpsOf(stage.first_layer, last ? end + 1 : end);
-  loaded_ = {};
-  absl::StatusOr<ModelWeights> none = ModelWeights::Load(model_, *dense_, {}, progress_);
-  LAMINA_RETURN_IF_ERROR(none.status());
-  *weights_ = *std::move(none);  // Not both at once.
-  absl::StatusOr<ModelWeights> weights = ModelWeights::Load(model_, *dense_, ops, progress_);
+  const std::vector<model::OpId> ops =
+      executor_->OpsOf(stage.first_layer, last ? end + 1 : end, /*head=*/stage.shard.index == 0);
+  LAMINA_RETURN_IF_ERROR(DropWeights());  // Not both at once.
+  absl::StatusOr<ModelWeights> weights =
+      ModelWeights::Load(*graph_, *model_.weights, *dense_, ops, progress_);
   LAMINA_RETURN_IF_ERROR(weights.status());
   *weights_ = *std::move(weights);
-  loaded_ = stage;
+  loaded_ = wanted;
+  weight_bytes_.store(weights_->bytes(), std::memory_order_relaxed);
   LogInfo("layers ", stage.first_layer, "-", end - 1, " of ", executor_->slice_count() - 1,
+          stage.shard.count == 1
+              ? ""
+              : absl::StrCat(" shard ", stage.shard.index, " of ", stage.shard.count, " KV heads ",
+                             stage.shard.heads, " MLP columns ", stage.shard.columns),
           " weights ", FormatBytes(weights_->bytes()));
   return absl::OkStatus();
 }
@@ -72,7 +102,8 @@ absl::Status ComputeNode::MakeScratch(const control::EpochConfig& config,
                        (config.prefill_nodes == 0 || control::IsPrefillNode(config, options_.name));
   const uint32_t tokens = prompts ? config.scratch_tokens : 1;
   if (scratch_.has_value() && scratch_->slots() == tokens &&
-      scratch_stage_.first_layer == stage.first_layer && scratch_stage_.layers == stage.layers) {
+      scratch_stage_.first_layer == stage.first_layer && scratch_stage_.layers == stage.layers &&
+      scratch_stage_.shard == stage.shard) {
     return absl::OkStatus();
   }
   scratch_.reset();
@@ -113,10 +144,10 @@ absl::Status ComputeNode::MakeKv(const control::EpochConfig& config) {
 double ComputeNode::WeightsOf(absl::Span<const model::OpId> ops) const {
   double weights = 0;
   for (const model::OpId op : ops) {
-    const model::Op& made = model_.graph.ops[op];
+    const model::Op& made = graph_->ops[op];
     if (std::holds_alternative<model::LinearOp>(made.body)) {
-      weights += static_cast<double>(model_.graph.values[made.inputs[0]].width) *
-                 model_.graph.values[made.output].width;
+      weights += static_cast<double>(graph_->values[made.inputs[0]].width) *
+                 graph_->values[made.output].width;
     }
   }
   return weights;
@@ -147,10 +178,7 @@ absl::StatusOr<double> ComputeNode::MeasureDenseSpeed() {
     const double seconds = std::max(1e-9, ToSeconds(RealClock().Now() - start));
     best = std::max(best, WeightsOf(ops) / seconds);
   }
-  absl::StatusOr<ModelWeights> none = ModelWeights::Load(model_, *dense_, {}, [](double) {});
-  LAMINA_RETURN_IF_ERROR(none.status());
-  *weights_ = *std::move(none);
-  loaded_ = {};
+  LAMINA_RETURN_IF_ERROR(DropWeights());
   LogInfo("dense speed ", absl::StrFormat("%.2f", best / 1e9), "G weights/s over layers ", first,
           "-", end - 1);
   return best;

@@ -54,8 +54,8 @@ compute_node::ModelWeights::Progress LogProgress() {
 }
 
 std::optional<core::Stage> LayersOf(const ComputeNodeConfig& node) {
-  if (!node.layers.has_value()) {
-    return std::nullopt;
+  if (!node.layers.has_value() || node.shard.has_value()) {
+    return std::nullopt;  // The coordinator says.
   }
   return core::Stage{.first_layer = node.layers->first,
                      .layers = node.layers->last + 1 - node.layers->first};
@@ -102,7 +102,7 @@ absl::Status Serve(const control::DaemonFlags& flags) {
   }
   const double bandwidth = holds_kv ? kernels::MeasureReadBandwidth(pool) : 0;
   double dense_speed = 0;
-  if (IsStage(config, *node) && !node->layers.has_value()) {
+  if (IsStage(config, *node) && node->stage.has_value() && !node->layers.has_value()) {
     LAMINA_ASSIGN_OR_RETURN(dense_speed, handler->MeasureDenseSpeed());
   }
   control::NodeLink link(flags.coordinator.empty() ? config.coordinator_listen : flags.coordinator,

@@ -22,18 +22,21 @@ void AppendAs(DType type, const std::vector<float>& values, std::byte* out) {
   }
 }
 
-absl::StatusOr<std::vector<float>> Read(const model::Model& model, model::WeightId id) {
-  const model::Weight& weight = model.graph.weights[id];
+}  // namespace
+
+absl::StatusOr<std::vector<float>> ModelWeights::Origin::Read(model::WeightId id) const {
+  const model::Weight& weight = graph.weights[id];
   std::vector<float> values(size_t{weight.rows} * weight.cols);
-  LAMINA_RETURN_IF_ERROR(model::ReadWeight(model, id, absl::MakeSpan(values)));
+  LAMINA_RETURN_IF_ERROR(model::ReadWeight(graph, source, id, absl::MakeSpan(values)));
   return values;
 }
 
-}  // namespace
-
-absl::StatusOr<ModelWeights> ModelWeights::Load(const model::Model& model, kernels::Dense& dense,
+absl::StatusOr<ModelWeights> ModelWeights::Load(const model::Graph& graph,
+                                                const model::WeightSource& source,
+                                                kernels::Dense& dense,
                                                 absl::Span<const model::OpId> ops,
                                                 const Progress& progress) {
+  const Origin model{.graph = graph, .source = source};
   ModelWeights weights;
   weights.table_type_ = dense.compute_type();
   weights.linears_.resize(model.graph.ops.size());
@@ -46,8 +49,7 @@ absl::StatusOr<ModelWeights> ModelWeights::Load(const model::Model& model, kerne
   return weights;
 }
 
-absl::Status ModelWeights::LoadOp(const model::Model& model, model::OpId op,
-                                  kernels::Dense& dense) {
+absl::Status ModelWeights::LoadOp(const Origin& model, model::OpId op, kernels::Dense& dense) {
   const model::OpBody& body = model.graph.ops[op].body;
   if (const auto* embed = std::get_if<model::EmbedOp>(&body)) {
     return LoadTable(model, embed->table);
@@ -65,25 +67,24 @@ absl::Status ModelWeights::LoadOp(const model::Model& model, model::OpId op,
   return absl::OkStatus();
 }
 
-absl::Status ModelWeights::LoadTable(const model::Model& model, model::WeightId weight) {
+absl::Status ModelWeights::LoadTable(const Origin& model, model::WeightId weight) {
   if (!tables_[weight].empty()) {
     return absl::OkStatus();
   }
-  LAMINA_ASSIGN_OR_RETURN(const std::vector<float> values, Read(model, weight));
+  LAMINA_ASSIGN_OR_RETURN(const std::vector<float> values, model.Read(weight));
   tables_[weight].resize(values.size() * DTypeBytes(table_type_));
   AppendAs(table_type_, values, tables_[weight].data());
   bytes_ += tables_[weight].size();
   return absl::OkStatus();
 }
 
-absl::Status ModelWeights::LoadVector(const model::Model& model, model::WeightId weight) {
-  LAMINA_ASSIGN_OR_RETURN(vectors_[weight], Read(model, weight));
+absl::Status ModelWeights::LoadVector(const Origin& model, model::WeightId weight) {
+  LAMINA_ASSIGN_OR_RETURN(vectors_[weight], model.Read(weight));
   bytes_ += vectors_[weight].size() * sizeof(float);
   return absl::OkStatus();
 }
 
-absl::Status ModelWeights::LoadLinear(const model::Model& model, model::OpId op,
-                                      kernels::Dense& dense) {
+absl::Status ModelWeights::LoadLinear(const Origin& model, model::OpId op, kernels::Dense& dense) {
   const auto& linear = std::get<model::LinearOp>(model.graph.ops[op].body);
   size_t rows = 0;
   bool any_bias = false;
@@ -97,10 +98,10 @@ absl::Status ModelWeights::LoadLinear(const model::Model& model, model::OpId op,
   std::vector<float> bias(any_bias ? rows : 0, 0.0f);
   size_t row = 0;
   for (const model::LinearOp::Part& part : linear.parts) {
-    LAMINA_ASSIGN_OR_RETURN(const std::vector<float> values, Read(model, part.weight));
+    LAMINA_ASSIGN_OR_RETURN(const std::vector<float> values, model.Read(part.weight));
     AppendAs(dense.compute_type(), values, stacked.data() + row * cols * element);
     if (part.bias != model::kNone) {
-      LAMINA_ASSIGN_OR_RETURN(const std::vector<float> part_bias, Read(model, part.bias));
+      LAMINA_ASSIGN_OR_RETURN(const std::vector<float> part_bias, model.Read(part.bias));
       std::copy(part_bias.begin(), part_bias.end(),
                 bias.begin() + static_cast<std::ptrdiff_t>(row));
     }

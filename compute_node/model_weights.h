@@ -33,6 +33,13 @@ class ModelWeights {
   // Errors: those of ReadWeight(); kResourceExhausted.
   static absl::StatusOr<ModelWeights> Load(const model::Model& model, kernels::Dense& dense,
                                            absl::Span<const model::OpId> ops,
+                                           const Progress& progress) {
+    return Load(model.graph, *model.weights, dense, ops, progress);
+  }
+  // The same of another graph of the model: a shard's (model/shard.h).
+  static absl::StatusOr<ModelWeights> Load(const model::Graph& graph,
+                                           const model::WeightSource& source, kernels::Dense& dense,
+                                           absl::Span<const model::OpId> ops,
                                            const Progress& progress);
 
   // Of a LinearOp: its parts stacked. nullptr for other ops.
@@ -47,10 +54,16 @@ class ModelWeights {
 
  private:
   ModelWeights() = default;
-  absl::Status LoadLinear(const model::Model& model, model::OpId op, kernels::Dense& dense);
-  absl::Status LoadTable(const model::Model& model, model::WeightId weight);
-  absl::Status LoadVector(const model::Model& model, model::WeightId weight);
-  absl::Status LoadOp(const model::Model& model, model::OpId op, kernels::Dense& dense);
+  // Whose weights, and from where.
+  struct Origin {
+    const model::Graph& graph;
+    const model::WeightSource& source;
+    absl::StatusOr<std::vector<float>> Read(model::WeightId id) const;
+  };
+  absl::Status LoadLinear(const Origin& model, model::OpId op, kernels::Dense& dense);
+  absl::Status LoadTable(const Origin& model, model::WeightId weight);
+  absl::Status LoadVector(const Origin& model, model::WeightId weight);
+  absl::Status LoadOp(const Origin& model, model::OpId op, kernels::Dense& dense);
 
   DType table_type_ = DType::kBF16;
   uint64_t bytes_ = 0;

@@ -6,6 +6,7 @@
 #include <utility>
 #include <variant>
 
+#include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
 
@@ -53,6 +54,16 @@ absl::StatusOr<std::unique_ptr<SliceExecutor>> SliceExecutor::Create(const model
   if (last.empty() || !std::holds_alternative<model::LinearOp>(graph.ops[last.back()].body)) {
     return absl::InvalidArgumentError("the model does not end with a linear layer, the LM head");
   }
+  for (const model::Slice& slice : split.slices) {
+    const auto beside = absl::MakeConstSpan(slice.ops).subspan(slice.ops_before_send);
+    for (const model::OpId op : beside) {
+      if (slice.attention != model::kNone &&
+          std::holds_alternative<model::ReduceOp>(graph.ops[op].body)) {
+        return absl::UnimplementedError(
+            absl::StrCat(graph.ops[op].name, ": a reduction over shards beside the attention"));
+      }
+    }
+  }
   return std::unique_ptr<SliceExecutor>(
       new SliceExecutor(graph, weights, dense, std::move(split), head_columns));
 }
@@ -64,9 +75,39 @@ SliceExecutor::SliceExecutor(const model::Graph& graph, const ModelWeights& weig
       dense_(dense),
       split_(std::move(split)),
       head_columns_(head_columns != 0 ? head_columns : HeadColumnsLikeASlice()) {
+  FindTail();
+}
+
+void SliceExecutor::FindTail() {
+  is_part_.assign(graph_.values.size(), false);
+  for (const model::Op& op : graph_.ops) {
+    if (std::holds_alternative<model::ReduceOp>(op.body)) {
+      is_part_[op.inputs[0]] = true;
+    }
+  }
   const model::Slice& before = split_.slices[split_.slices.size() - 2];
-  tail_inputs_ = before.context;
-  tail_inputs_.push_back(graph_.ops[before.attention].output);
+  last_inputs_ = before.context;
+  last_inputs_.push_back(graph_.ops[before.attention].output);
+  const std::vector<model::OpId>& ops = split_.slices.back().ops;
+  for (size_t i = 0; i < ops.size(); ++i) {
+    if (std::holds_alternative<model::ReduceOp>(graph_.ops[ops[i]].body)) {
+      tail_begin_ = i + 1;
+    }
+  }
+  if (tail_begin_ == 0) {
+    tail_inputs_ = last_inputs_;
+    return;
+  }
+  std::vector<bool> known(graph_.values.size(), false);
+  for (size_t i = tail_begin_; i < ops.size(); ++i) {
+    for (const model::ValueId input : graph_.ops[ops[i]].inputs) {
+      if (!known[input]) {
+        tail_inputs_.push_back(input);
+      }
+      known[input] = true;
+    }
+    known[graph_.ops[ops[i]].output] = true;
+  }
 }
 
 size_t SliceExecutor::HeadColumnsLikeASlice() const {
@@ -84,18 +125,21 @@ size_t SliceExecutor::HeadColumnsLikeASlice() const {
   return std::max<size_t>(1, (columns + kStep / 2) / kStep) * kStep;
 }
 
-std::vector<model::OpId> SliceExecutor::OpsOf(uint32_t first, uint32_t end) const {
+std::vector<model::OpId> SliceExecutor::OpsOf(uint32_t first, uint32_t end, bool head) const {
   std::vector<model::OpId> ops;
   for (uint32_t s = first; s < end; ++s) {
-    ops.insert(ops.end(), split_.slices[s].ops.begin(), split_.slices[s].ops.end());
+    const absl::Span<const model::OpId> all = split_.slices[s].ops;
+    const auto own = s + 1 == slice_count() && !head ? all.first(tail_begin_) : all;
+    ops.insert(ops.end(), own.begin(), own.end());
   }
   return ops;
 }
 
 absl::Status SliceExecutor::Prepare(size_t rows_max) {
   for (uint32_t s = 0; s < slice_count(); ++s) {
-    const bool tail = s + 1 == slice_count();
-    for (const model::OpId op : split_.slices[s].ops) {
+    for (size_t i = 0; i < split_.slices[s].ops.size(); ++i) {
+      const model::OpId op = split_.slices[s].ops[i];
+      const bool tail = s + 1 == slice_count() && i >= tail_begin_;
       if (weights_.linear(op) != nullptr) {
         LAMINA_RETURN_IF_ERROR(
             dense_.Prepare(*weights_.linear(op), tail ? std::min(rows_max, kTailRows) : rows_max));
@@ -128,6 +172,7 @@ ValueBuffers SliceExecutor::Assign(absl::Span<const Step> order,
   ValueBuffers buffers;
   buffers.rows_max_ = rows_max;
   buffers.slot_.assign(graph_.values.size(), model::kNone);
+  buffers.placed_.assign(graph_.values.size(), nullptr);
   std::vector<size_t> last_use(graph_.values.size(), 0);
   for (size_t i = 0; i < order.size(); ++i) {
     if (order[i].reads) {
@@ -142,6 +187,9 @@ ValueBuffers SliceExecutor::Assign(absl::Span<const Step> order,
   }
   std::vector<std::pair<size_t, uint32_t>> free;  // (bytes of a row, slot)
   const auto take = [&](model::ValueId value) {
+    if (is_part_[value]) {
+      return;
+    }
     const size_t bytes = RowBytes(value);
     const auto match = std::find_if(free.begin(), free.end(),
                                     [&](const auto& entry) { return entry.first == bytes; });
@@ -168,7 +216,7 @@ ValueBuffers SliceExecutor::Assign(absl::Span<const Step> order,
     std::sort(read.begin(), read.end());
     read.erase(std::unique(read.begin(), read.end()), read.end());
     for (const model::ValueId value : read) {
-      if (last_use[value] == i) {
+      if (last_use[value] == i && !is_part_[value]) {
         free.emplace_back(RowBytes(value), buffers.slot_[value]);
       }
     }
@@ -189,12 +237,15 @@ ValueBuffers SliceExecutor::MakeBuffers(size_t rows_max) const {
     const bool made = slice.ops_before_send < slice.ops.size();
     order.push_back({.op = slice.attention, .makes = !made});
   }
+  for (size_t i = 0; i < tail_begin_; ++i) {
+    order.push_back({.op = split_.slices.back().ops[i]});
+  }
   return Assign(order, {}, rows_max);
 }
 
 ValueBuffers SliceExecutor::MakeTailBuffers() const {
   std::vector<Step> order;
-  for (const model::OpId op : split_.slices.back().ops) {
+  for (const model::OpId op : absl::MakeConstSpan(split_.slices.back().ops).subspan(tail_begin_)) {
     order.push_back({.op = op});
   }
   return Assign(order, tail_inputs_, kTailRows);
@@ -267,6 +318,61 @@ void SliceExecutor::RunAfterSend(uint32_t slice, const RowInputs& rows, ValueBuf
   RunOps(absl::MakeSpan(s.ops).subspan(s.ops_before_send), rows, buffers);
 }
 
+size_t SliceExecutor::OpsEnd(uint32_t slice) const {
+  return slice + 1 == slice_count() ? tail_begin_ : split_.slices[slice].ops_before_send;
+}
+
+size_t SliceExecutor::NextReduce(uint32_t slice, size_t from) const {
+  const size_t end = OpsEnd(slice);
+  while (from < end && !std::holds_alternative<model::ReduceOp>(OpAt(slice, from).body)) {
+    ++from;
+  }
+  return from;
+}
+
+void SliceExecutor::Run(uint32_t slice, size_t from, size_t end, const RowInputs& rows,
+                        ValueBuffers& buffers) {
+  RunOps(absl::MakeSpan(split_.slices[slice].ops).subspan(from, end - from), rows, buffers);
+}
+
+void SliceExecutor::PlacePart(uint32_t slice, size_t reduce, std::byte* at,
+                              ValueBuffers& buffers) const {
+  buffers.placed_[OpAt(slice, reduce).inputs[0]] = at;
+}
+
+void SliceExecutor::Reduce(uint32_t slice, size_t reduce, absl::Span<const float* const> parts,
+                           size_t rows, ValueBuffers& buffers) {
+  const auto out = Floats(OpAt(slice, reduce).output, rows, buffers);
+  const auto part = [&](size_t shard) { return kernels::Packed(parts[shard], rows, out.cols); };
+  dense_.Add(part(0), part(1), out);
+  for (size_t shard = 2; shard < parts.size(); ++shard) {
+    dense_.Add(out, part(shard), out);
+  }
+}
+
+size_t SliceExecutor::PartRowBytes(uint32_t slice, size_t reduce) const {
+  return RowBytes(OpAt(slice, reduce).inputs[0]);
+}
+
+size_t SliceExecutor::PartRowBytesMax() const {
+  size_t most = 0;
+  for (model::ValueId value = 0; value < is_part_.size(); ++value) {
+    most = std::max(most, is_part_[value] ? RowBytes(value) : 0);
+  }
+  return most;
+}
+
+void SliceExecutor::KeepRows(absl::Span<const uint32_t> kept, ValueBuffers& buffers) const {
+  for (const model::ValueId value : last_inputs_) {
+    const size_t bytes = RowBytes(value);
+    for (size_t i = 0; i < kept.size(); ++i) {
+      if (kept[i] != i) {
+        std::memcpy(buffers.data(value) + i * bytes, buffers.data(value) + kept[i] * bytes, bytes);
+      }
+    }
+  }
+}
+
 void SliceExecutor::BeginTail(const RowInputs& rows, ValueBuffers& buffers,
                               absl::Span<const uint32_t> chosen, ValueBuffers& tail) {
   LAMINA_CHECK(chosen.size() <= kTailRows);
@@ -285,7 +391,7 @@ void SliceExecutor::BeginTail(const RowInputs& rows, ValueBuffers& buffers,
   const RowInputs gathered{.token_ids = {ids, chosen.size()},
                            .positions = {positions, chosen.size()}};
   const absl::Span<const model::OpId> ops = split_.slices.back().ops;
-  RunOps(ops.first(ops.size() - 1), gathered, tail);
+  RunOps(ops.subspan(tail_begin_, ops.size() - 1 - tail_begin_), gathered, tail);
 }
 
 size_t SliceExecutor::RunHead(size_t rows, size_t first, ValueBuffers& tail) {
@@ -342,7 +448,7 @@ void SliceExecutor::RunOp(model::OpId id, const RowInputs& rows, ValueBuffers& b
   } else if (std::holds_alternative<model::ConvertOp>(op.body)) {
     dense_.Convert(Halves(op.inputs[0], count, buffers), Activations(op.output, count, buffers));
   } else {
-    LAMINA_CHECK(false);  // Attention ops are never inside a slice.
+    LAMINA_CHECK(false);  // Attention is never inside a slice, a reduction never run as an op.
   }
 }
 

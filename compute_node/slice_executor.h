@@ -12,6 +12,11 @@
 // inputs are gathered into TailBuffers. The LM head is much wider than any other layer, so it runs
 // in chunks of the vocabulary, each about as long as a slice, between which other lanes can run.
 //
+// A shard's graph (model/shard.h) has reductions: a slice runs up to one, the caller exchanges
+// parts with the other shards, sums, and goes on behind it. All are before q, k, v are complete;
+// those of the last slice are its body, which runs on the rows that the rest of it needs,
+// KeepRows().
+//
 // Threading: one thread.
 
 #pragma once
@@ -37,7 +42,9 @@ namespace lamina::compute_node {
 // Memory for the values of up to `rows_max` rows.
 class ValueBuffers {
  public:
-  std::byte* data(model::ValueId value) { return storage_[slot_[value]].data(); }
+  std::byte* data(model::ValueId value) {
+    return placed_[value] != nullptr ? placed_[value] : storage_[slot_[value]].data();
+  }
   size_t rows_max() const { return rows_max_; }
   // Every allocation, for registration with a transport.
   std::vector<absl::Span<std::byte>> Allocations();
@@ -47,6 +54,7 @@ class ValueBuffers {
   size_t rows_max_ = 0;
   std::vector<uint32_t> slot_;  // [values]; kNone for values that do not live here.
   std::vector<std::vector<std::byte>> storage_;
+  std::vector<std::byte*> placed_;  // [values]: where the caller wants them; else null.
 };
 
 // What rows are, apart from their values.
@@ -64,6 +72,7 @@ class SliceExecutor {
   // `head_columns`: of the LM head at once, a multiple of 64;
   // 0 takes as many as have about the weights of a slice.
   // Errors: kInvalidArgument  the graph does not split.
+  //         kUnimplemented    a reduction in what runs beside the attention.
   static absl::StatusOr<std::unique_ptr<SliceExecutor>> Create(const model::Graph& graph,
                                                                const ModelWeights& weights,
                                                                kernels::Dense& dense,
@@ -77,16 +86,34 @@ class SliceExecutor {
 
   uint32_t slice_count() const { return static_cast<uint32_t>(split_.slices.size()); }
   const model::SplitModel& split() const { return split_; }
-  // The ops of slices [first, end): what they need of the weights.
-  std::vector<model::OpId> OpsOf(uint32_t first, uint32_t end) const;
+  // The ops of slices [first, end): what they need of the weights. Without `head` not those of the
+  // last slice behind its last reduction.
+  std::vector<model::OpId> OpsOf(uint32_t first, uint32_t end, bool head = true) const;
 
   ValueBuffers MakeBuffers(size_t rows_max) const;  // For slices 0 .. slice_count() - 2.
   ValueBuffers MakeTailBuffers() const;             // For the last slice.
 
   // Runs the part of slice `slice` before its q, k, v are complete, or the part after.
-  // Requires: slice < slice_count() - 1.
+  // Requires: slice < slice_count() - 1; before the send no reductions.
   void RunBeforeSend(uint32_t slice, const RowInputs& rows, ValueBuffers& buffers);
   void RunAfterSend(uint32_t slice, const RowInputs& rows, ValueBuffers& buffers);
+
+  // The same in steps, where there may be reductions: ops [from, end) of a slice, which end before
+  // NextReduce() or behind the last op, OpsEnd(). Of the last slice these are its body.
+  bool reduces() const { return tail_begin_ > 0; }
+  size_t OpsEnd(uint32_t slice) const;
+  // The first reduction from `from` on, or OpsEnd().
+  size_t NextReduce(uint32_t slice, size_t from) const;
+  void Run(uint32_t slice, size_t from, size_t end, const RowInputs& rows, ValueBuffers& buffers);
+  // Where the part goes that reduction `reduce` sums, [rows, width] f32; before what makes it runs.
+  void PlacePart(uint32_t slice, size_t reduce, std::byte* at, ValueBuffers& buffers) const;
+  // Sums the shards' parts, in their order. Shapes: parts  [shards][rows, width] f32.
+  void Reduce(uint32_t slice, size_t reduce, absl::Span<const float* const> parts, size_t rows,
+              ValueBuffers& buffers);
+  size_t PartRowBytes(uint32_t slice, size_t reduce) const;
+  size_t PartRowBytesMax() const;  // 0 without reductions.
+  // Moves these rows of the inputs of the last slice, ascending, to the front.
+  void KeepRows(absl::Span<const uint32_t> kept, ValueBuffers& buffers) const;
 
   // Gathers rows `chosen` (at most kTailRows) of the inputs of the last slice and runs it up to the
   // LM head. `rows` describes all rows of `buffers`.
@@ -116,6 +143,10 @@ class SliceExecutor {
   SliceExecutor(const model::Graph& graph, const ModelWeights& weights, kernels::Dense& dense,
                 model::SplitModel split, size_t head_columns);
   size_t HeadColumnsLikeASlice() const;
+  void FindTail();
+  const model::Op& OpAt(uint32_t slice, size_t op) const {
+    return graph_.ops[split_.slices[slice].ops[op]];
+  }
 
   void RunOps(absl::Span<const model::OpId> ops, const RowInputs& rows, ValueBuffers& buffers);
   void RunOp(model::OpId op, const RowInputs& rows, ValueBuffers& buffers);
@@ -146,9 +177,14 @@ class SliceExecutor {
   const ModelWeights& weights_;
   kernels::Dense& dense_;
   const model::SplitModel split_;
-  std::vector<model::ValueId> tail_inputs_;  // Of the last slice: context and attention output.
-  size_t head_columns_;                      // Of the LM head at once.
-  std::function<void()> between_ops_;        // May be null.
+  // Of the last slice: where it goes on behind its last reduction; what crosses the last attention,
+  // and what the ops from there on read.
+  size_t tail_begin_ = 0;
+  std::vector<model::ValueId> last_inputs_;
+  std::vector<model::ValueId> tail_inputs_;
+  std::vector<bool> is_part_;          // [values]: summed by a reduction, so placed.
+  size_t head_columns_;                // Of the LM head at once.
+  std::function<void()> between_ops_;  // May be null.
 };
 
 }  // namespace lamina::compute_node

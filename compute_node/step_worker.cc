@@ -19,7 +19,8 @@ StepWorker::StepWorker(const Options& options, SliceExecutor& executor,
                        StepCounters& counters)
     : options_(options),
       layout_(options.shape),
-      schedule_(control::ScheduleOf(options.config)),
+      shard_(control::StageOf(options.config, options.node).shard),
+      schedule_(control::ScheduleOf(options.config, shard_.index)),
       executor_(executor),
       transport_(transport),
       region_(region),
@@ -31,7 +32,7 @@ StepWorker::StepWorker(const Options& options, SliceExecutor& executor,
       local_(options.kv == nullptr ? nullptr
                                    : std::make_unique<LocalAttention>(options.config, *options.kv)),
       lanes_(options.config.lanes),
-      turns_(options.config.lanes, /*by_visit=*/!options.config.stages.empty()),
+      turns_(options.config.lanes, /*by_visit=*/control::HasStages(options.config)),
       tail_buffers_(executor.MakeTailBuffers()),
       attention_scratch_(
           options.attention->MakeScratch(control::WidestQueries(options.config.layers),
@@ -48,6 +49,7 @@ StepWorker::StepWorker(const Options& options, SliceExecutor& executor,
     const bool own = i == options.node;
     compute_links_.push_back(own ? nullptr : counters.meter.Link(options.config.compute_nodes[i]));
   }
+  FindShards();
   for (Lane& lane : lanes_) {
     lane.nodes.resize(nodes);
     lane.headers.resize(nodes);
@@ -61,6 +63,12 @@ StepWorker::StepWorker(const Options& options, SliceExecutor& executor,
                            control::KvWidthMax(options.config.layers));
     lane.row_staging.resize((by_span() ? nodes : 1) * size_t{options.config.rows_max} *
                             control::QkvWidthMax(options.config.layers));
+    for (std::vector<std::byte>& part : lane.parts) {
+      part.resize(shard_.count == 1
+                      ? 0
+                      : sizeof(core::WindowHeader) + rows_max * executor.PartRowBytesMax());
+    }
+    lane.kept_rows.reserve(rows_max);
     if (options.config.compute_nodes.size() > 1) {
       lane.token_messages.assign(
           options.config.plan_ahead,
@@ -124,6 +132,9 @@ absl::Status StepWorker::RegisterSources() {
         transport::MemoryKind::kHost));
     LAMINA_RETURN_IF_ERROR(transport_.RegisterSource(transport::AsBytes(&lane.context_header, 1),
                                                      transport::MemoryKind::kHost));
+    for (const std::vector<std::byte>& part : lane.parts) {
+      LAMINA_RETURN_IF_ERROR(transport_.RegisterSource(part, transport::MemoryKind::kHost));
+    }
     for (const std::vector<std::byte>& message : lane.token_messages) {
       LAMINA_RETURN_IF_ERROR(transport_.RegisterSource(message, transport::MemoryKind::kHost));
     }
@@ -208,6 +219,9 @@ void StepWorker::TakePlans() {
 
 void StepWorker::SetReady(Lane& lane) {
   lane.phase = Phase::kReady;
+  if (lane.op > 0) {
+    return turns_.SetReady(IndexOf(lane));  // In the middle of a slice.
+  }
   if (lane.slice == 0 || NodeOf(lane, lane.slice - 1) != options_.node) {
     turns_.BeginVisit(IndexOf(lane));
   }
@@ -216,6 +230,7 @@ void StepWorker::SetReady(Lane& lane) {
 
 void StepWorker::GoTo(Lane& lane, uint32_t from) {
   lane.slice = from;
+  lane.op = 0;
   while (lane.slice < executor_.slice_count() && NodeOf(lane, lane.slice) != options_.node) {
     ++lane.slice;
   }
@@ -245,7 +260,7 @@ void StepWorker::EndStep(Lane& lane) {
 // Steps with prompt chunks say nothing about decode rows.
 void StepWorker::NoteSlice(Lane& lane, Nanos elapsed) {
   lane.slices_nanos += elapsed;
-  lane.slices_run += InHead(lane) ? 0 : 1;
+  lane.slices_run += InHead(lane) || lane.reducing ? 0 : 1;
   const bool step_ended = lane.phase == Phase::kIdle || lane.phase == Phase::kElsewhere;
   if (step_ended && lane.chunks.empty()) {
     slice_times_.Add(lane.decode_rows, ToSeconds(lane.slices_nanos) / lane.slices_run);
@@ -254,12 +269,19 @@ void StepWorker::NoteSlice(Lane& lane, Nanos elapsed) {
 }
 
 absl::Status StepWorker::RunSlice(Lane& lane, std::string& blamed) {
-  if (lane.slice + 1 == executor_.slice_count()) {
-    return RunTail(lane, blamed);
+  LAMINA_ASSIGN_OR_RETURN(const bool complete, RunOps(lane, blamed));
+  if (!complete) {
+    return absl::OkStatus();
+  }
+  if (InHead(lane)) {
+    if (shard_.index == 0) {
+      return RunTail(lane, blamed);
+    }
+    control::AddTo(counters_.units, 1);
+    GoTo(lane, executor_.slice_count());
+    return absl::OkStatus();
   }
   control::AddTo(counters_.units, 1);
-  executor_.RunBeforeSend(lane.slice, Rows(lane), lane.buffers);
-  LapOf(lane, control::WorkPart::kDense, lane.slice);
   if (local_ != nullptr) {
     LAMINA_RETURN_IF_ERROR(AttendHere(lane));
   } else {
@@ -274,6 +296,39 @@ absl::Status StepWorker::RunSlice(Lane& lane, std::string& blamed) {
   }
   GoTo(lane, lane.slice + 1);
   return absl::OkStatus();
+}
+
+// Runs the slice's ops on, as far as they go without the other shards' parts; of the last slice
+// those that all shards run. Whether all have run.
+absl::StatusOr<bool> StepWorker::RunOps(Lane& lane, std::string& blamed) {
+  if (InHead(lane) && lane.op == 0 && executor_.reduces()) {
+    KeepTailRows(lane);
+  }
+  const size_t end = executor_.OpsEnd(lane.slice);
+  if (lane.op == end) {
+    return true;
+  }
+  if (lane.positions.empty()) {  // Nothing is sampled.
+    lane.op = end;
+    return true;
+  }
+  const size_t reduce = executor_.NextReduce(lane.slice, lane.op);
+  if (reduce < end) {
+    ++lane.reductions;
+    executor_.PlacePart(lane.slice, reduce, PartOfSum(lane).data() + sizeof(core::WindowHeader),
+                        lane.buffers);
+  }
+  executor_.Run(lane.slice, lane.op, reduce, Rows(lane), lane.buffers);
+  lane.op = reduce;
+  LapOf(lane, control::WorkPart::kDense, lane.slice);
+  if (reduce == end) {
+    return true;
+  }
+  LAMINA_RETURN_IF_ERROR(SendPart(lane, blamed));
+  lane.reducing = true;
+  lane.away_since = RealClock().Now();
+  lane.phase = Phase::kAway;
+  return false;
 }
 
 // Prompt chunks attend here, over the scratch KV, while decode rows attend at the memory nodes.

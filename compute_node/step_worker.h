@@ -26,12 +26,19 @@
 // Under policy local there are no memory nodes: decode rows and chunks attend here, over the KV of
 // this node (local_attention.h), and a lane is never away.
 //
+// A replica may have shards (tensor parallelism): the configuration and the executor's graph are
+// this shard's own, with some heads and columns. Where a slice needs a sum over shards, the lane
+// puts its part to the others and is away until theirs have come; other lanes run meanwhile, so
+// that shards need not agree on an order of lanes. The LM head is shard 0's: the others' steps end
+// when its tokens come.
+//
 // Threading: Run() on one thread; PushPlan() and Stop() from any other.
 // Allocation: per step (plans, results), not per slice.
 // Files: step_worker.cc the loop, slices and sampling; step_worker_begin.cc how a step is laid out;
 // step_worker_exchange.cc what goes to memory nodes and comes back; step_worker_spans.cc the same
 // for sequences cut into spans; step_worker_replicas.cc what replicas tell each other;
-// step_worker_local.cc attention under policy local; step_worker_links.cc how fast the links are,
+// step_worker_local.cc attention under policy local; step_worker_shards.cc what shards tell each
+// other; step_worker_links.cc how fast the links are,
 // before any of that.
 
 #pragma once
@@ -77,9 +84,9 @@ struct StepCounters {
 class StepWorker {
  public:
   struct Options {
-    control::EpochConfig config;
-    core::WindowShape shape;  // Of the configuration, with the context's width.
-    uint32_t node = 0;        // Own index among the compute nodes.
+    control::EpochConfig config;  // As the node's shard works with it.
+    core::WindowShape shape;      // Of the cluster's, with the widths of contexts and parts.
+    uint32_t node = 0;            // Own index among the compute nodes.
     uint32_t vocabulary = 0;
     const kernels::AttentionKernel* attention = nullptr;
     model::GrammarCache* grammars = nullptr;
@@ -147,7 +154,10 @@ class StepWorker {
     Phase phase = Phase::kIdle;
     std::vector<core::StepPlan> plans;  // Not yet begun, oldest first.
     core::StepPlan plan;                // Of the step that runs.
-    uint32_t slice = 0;                 // Next to run here.
+    uint32_t slice = 0;                 // Next to run here,
+    size_t op = 0;                      // from this op on.
+    bool reducing = false;              // Parts of other shards are awaited, for op `op`.
+    uint64_t reductions = 0;            // So far.
     bool pinned = false;                // The step stays on one replica.
     bool context_pending = false;       // Of the slice before, from another compute node.
     Nanos away_since = 0;
@@ -174,6 +184,9 @@ class StepWorker {
     std::vector<Partial> partials;
     std::vector<uint32_t> first_partial;
     bool partials_due = false;
+    // The own part of the latest two reductions: header and rows.
+    std::vector<std::byte> parts[2];
+    std::vector<uint32_t> kept_rows;  // Of the last slice's.
     core::WindowHeader context_header;
     // Header and entries, [plan_ahead]: each is free again when its step is done everywhere.
     std::vector<std::vector<std::byte>> token_messages;
@@ -208,6 +221,7 @@ class StepWorker {
   void EndStep(Lane& lane);
   void ForgetPrefilled(const Lane& lane);
   absl::Status RunSlice(Lane& lane, std::string& blamed);
+  absl::StatusOr<bool> RunOps(Lane& lane, std::string& blamed);
   void NoteSlice(Lane& lane, Nanos elapsed);
   absl::Status Send(Lane& lane, std::string& blamed);
   void BeginSend(Lane& lane, uint32_t node);
@@ -249,6 +263,17 @@ class StepWorker {
   void PlacePartials(Lane& lane);
   size_t PartialBytes(uint32_t layer) const;
   void MergePartials(Lane& lane);
+  // step_worker_shards.cc
+  void FindShards();
+  void KeepTailRows(Lane& lane);
+  std::vector<std::byte>& PartOfSum(Lane& lane) { return lane.parts[lane.reductions % 2]; }
+  absl::Status SendPart(Lane& lane, std::string& blamed);
+  bool IsHere(const Lane& lane, uint32_t shard) const {
+    return shard == shard_.index ||
+           region_.LoadSignal(layout_.part_word(shard, IndexOf(lane))) >= lane.reductions;
+  }
+  uint32_t NextMissingPart(const Lane& lane) const;
+  absl::StatusOr<bool> TakeParts(Lane& lane, std::string& blamed);
   void AttendChunks(Lane& lane);
   absl::Status AttendHere(Lane& lane);  // step_worker_local.cc
   absl::Status TakeArrivals(std::string& blamed);
@@ -274,13 +299,16 @@ class StepWorker {
   uint32_t NodeOf(const Lane& lane, uint32_t slice) const {
     return schedule_.NodeOf(lane.plan.lane, lane.plan.step, slice, lane.pinned);
   }
-  // Of the last slice.
-  uint32_t TailNodeOf(const Lane& lane) const { return NodeOf(lane, executor_.slice_count() - 1); }
+  // Whose tokens end the step.
+  uint32_t TailNodeOf(const Lane& lane) const {
+    return schedule_.HeadNodeOf(lane.plan.lane, lane.plan.step, lane.pinned);
+  }
   uint32_t IndexOf(const Lane& lane) const { return static_cast<uint32_t>(&lane - lanes_.data()); }
   RowInputs Rows(const Lane& lane) const { return {lane.token_ids, lane.positions}; }
 
   const Options options_;
   const core::WindowLayout layout_;
+  const ShardPart shard_;
   const core::PipelineSchedule schedule_;
   SliceExecutor& executor_;
   transport::Transport& transport_;
@@ -308,6 +336,9 @@ class StepWorker {
   std::vector<kernels::SampleScratch> sample_scratch_;  // One a thread.
   std::vector<std::vector<float>> folded_;              // The same: a merged head.
   std::map<uint32_t, std::vector<kernels::PartialStack>> partial_stacks_;  // By head_dim: the same.
+  std::vector<uint32_t>
+      shard_nodes_;  // Those that sum with this one, by shard; one if there are none.
+  std::vector<const float*> parts_;  // Of the sum at hand.
   std::vector<core::StepPlan> taken_;
   LineFit slice_times_;
   std::vector<control::LinkCounters*> memory_links_;   // [memory nodes]

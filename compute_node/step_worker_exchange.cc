@@ -228,6 +228,15 @@ absl::Status StepWorker::TakeArrivals(std::string& blamed) {
     if (lane.phase != Phase::kAway) {
       continue;
     }
+    if (lane.reducing) {
+      LAMINA_ASSIGN_OR_RETURN(const bool summed, TakeParts(lane, blamed));
+      if (summed) {
+        lane.reducing = false;
+        ++lane.op;
+        SetReady(lane);
+      }
+      continue;
+    }
     LAMINA_ASSIGN_OR_RETURN(const bool replied, TakeReplies(lane, blamed));
     const absl::StatusOr<bool> context = TakeContext(lane);
     if (!context.ok()) {
@@ -352,6 +361,12 @@ absl::Status StepWorker::WaitForArrivals(std::string& blamed) {
              lane.away_since + 2 * options_.peer_deadline);
     }
     if (lane.phase != Phase::kAway) {
+      continue;
+    }
+    if (lane.reducing) {
+      const uint32_t shard = NextMissingPart(lane);
+      expect(static_cast<uint8_t>(shard_nodes_[shard]), layout_.part_word(shard, index),
+             lane.reductions, lane.away_since + 2 * options_.peer_deadline);
       continue;
     }
     const uint64_t value = UnitValue(lane, lane.slice - 1);

@@ -23,6 +23,7 @@ void ToProto(const NodeCounters& counters, v1::NodeDetail* proto) {
     entry->set_failures(link.failures);
     entry->set_waited_seconds(link.waited_seconds);
   }
+  proto->set_weight_bytes(counters.weight_bytes);
 }
 
 void FromProto(const v1::NodeDetail& proto, NodeCounters& counters) {
@@ -40,6 +41,7 @@ void FromProto(const v1::NodeDetail& proto, NodeCounters& counters) {
                               .failures = link.failures(),
                               .waited_seconds = link.waited_seconds()});
   }
+  counters.weight_bytes = proto.weight_bytes();
 }
 
 void ToProto(const NodeTrace& trace, v1::NodeTrace* proto) {

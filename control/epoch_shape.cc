@@ -5,8 +5,19 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 
 namespace lamina::control {
+namespace {
+
+// The heads that are in both; {0, 0} if none is.
+core::HeadRange Common(core::HeadRange a, core::HeadRange b) {
+  const uint32_t first = std::max(a.first, b.first);
+  const uint32_t end = std::min(a.first + a.count, b.first + b.count);
+  return first < end ? core::HeadRange{.first = first, .count = end - first} : core::HeadRange{};
+}
+
+}  // namespace
 
 core::WindowShape WindowShapeOf(const EpochConfig& config) {
   return {
@@ -20,6 +31,7 @@ core::WindowShape WindowShapeOf(const EpochConfig& config) {
                        ? 0
                        : (config.sequence_tokens_max + config.span_tokens - 1) / config.span_tokens,
       .context_chunk_rows = config.stages.empty() ? 0 : config.chunk_tokens_max,
+      .shards = ShardsOf(config),
       .layers = config.layers};
 }
 
@@ -54,7 +66,12 @@ absl::Status CheckStages(const EpochConfig& config) {
                                                    " has stages for ", config.stages.size(), " of ",
                                                    config.compute_nodes.size(), " compute nodes"));
   }
-  return core::CheckStages(config.stages, static_cast<uint32_t>(config.layers.size()));
+  LAMINA_RETURN_IF_ERROR(
+      core::CheckStages(config.stages, static_cast<uint32_t>(config.layers.size())));
+  for (const AttentionDescriptor& layer : config.layers) {
+    LAMINA_RETURN_IF_ERROR(core::CheckShards(config.stages, layer.kv_heads));
+  }
+  return absl::OkStatus();
 }
 
 core::HeadRange HeadsOf(const EpochConfig& config, const AttentionDescriptor& layer,
@@ -62,12 +79,52 @@ core::HeadRange HeadsOf(const EpochConfig& config, const AttentionDescriptor& la
   return config.heads.empty() ? core::HeadRange{.count = layer.kv_heads} : config.heads[node];
 }
 
+core::HeadRange HeadsOf(const EpochConfig& config, const AttentionDescriptor& layer, uint32_t node,
+                        uint32_t shard) {
+  const core::HeadRange held = HeadsOf(config, layer, node);
+  if (ShardsOf(config) == 1) {
+    return held;
+  }
+  const auto stage =
+      std::find_if(config.stages.begin(), config.stages.end(),
+                   [&](const core::Stage& candidate) { return candidate.shard.index == shard; });
+  return Common(held, {.first = stage->shard.first_head, .count = stage->shard.heads});
+}
+
+std::vector<uint32_t> ShardsThatAsk(const EpochConfig& config, uint32_t node) {
+  std::vector<uint32_t> shards;
+  for (uint32_t shard = 0; shard < ShardsOf(config); ++shard) {
+    if (HeadsOf(config, config.layers.front(), node, shard).count > 0) {
+      shards.push_back(shard);
+    }
+  }
+  return shards;
+}
+
 std::vector<AttentionDescriptor> LayersOf(const EpochConfig& config, uint32_t node) {
+  const std::vector<uint32_t> shards = ShardsThatAsk(config, node);
   std::vector<AttentionDescriptor> layers;
   for (const AttentionDescriptor& layer : config.layers) {
-    layers.push_back(core::PartOf(layer, HeadsOf(config, layer, node)));
+    for (const uint32_t shard : shards) {
+      layers.push_back(core::PartOf(layer, HeadsOf(config, layer, node, shard)));
+    }
   }
   return layers;
+}
+
+EpochConfig OfShard(EpochConfig config, const ShardPart& shard) {
+  if (shard.count == 1) {
+    return config;
+  }
+  const core::HeadRange own{.first = shard.first_head, .count = shard.heads};
+  for (AttentionDescriptor& layer : config.layers) {
+    layer = core::PartOf(layer, own);
+  }
+  for (core::HeadRange& heads : config.heads) {
+    heads = Common(heads, own);
+    heads.first -= heads.count == 0 ? heads.first : own.first;
+  }
+  return config;
 }
 
 absl::Status CheckShares(const EpochConfig& config) {

@@ -4,6 +4,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <string>
@@ -20,14 +21,15 @@ namespace lamina::control {
 
 core::WindowShape WindowShapeOf(const EpochConfig& config);
 
-inline core::PipelineSchedule ScheduleOf(const EpochConfig& config) {
+// For shards of that index.
+inline core::PipelineSchedule ScheduleOf(const EpochConfig& config, uint32_t shard = 0) {
   const auto layers = static_cast<uint32_t>(config.layers.size());
   return config.stages.empty()
              ? core::PipelineSchedule(
                    config.mode,
                    static_cast<uint32_t>(config.compute_nodes.size()) - config.prefill_nodes,
                    layers, config.lanes - config.prefill_nodes)
-             : core::PipelineSchedule(config.mode, config.stages, layers);
+             : core::PipelineSchedule(config.mode, config.stages, layers, shard);
 }
 
 // Errors: kInvalidArgument  so many prefill nodes that no node, or no lane, is left to decode.
@@ -39,13 +41,31 @@ bool IsPrefillNode(const EpochConfig& config, const std::string& name);
 // The heads that memory node `node` holds of the sequences that are there.
 core::HeadRange HeadsOf(const EpochConfig& config, const AttentionDescriptor& layer, uint32_t node);
 
-// The attention of each layer as memory node `node` computes it.
+// How many shards each replica has; 1: none.
+inline uint32_t ShardsOf(const EpochConfig& config) {
+  return config.stages.empty() ? 1 : config.stages.front().shard.count;
+}
+
+// The heads that compute nodes of shard `shard` ask memory node `node` for, perhaps none.
+core::HeadRange HeadsOf(const EpochConfig& config, const AttentionDescriptor& layer, uint32_t node,
+                        uint32_t shard);
+
+// The shards that ask memory node `node` for any heads.
+std::vector<uint32_t> ShardsThatAsk(const EpochConfig& config, uint32_t node);
+
+// The attention of each layer as memory node `node` computes it, for each of ShardsThatAsk() by
+// itself: [layers, shards]. Without shards one for each layer.
 std::vector<AttentionDescriptor> LayersOf(const EpochConfig& config, uint32_t node);
+
+// The configuration as a shard works with it: layers of its own heads, and memory nodes' heads
+// counted among these. Requires: CheckStages(), CheckShares().
+EpochConfig OfShard(EpochConfig config, const ShardPart& shard);
 
 // Whether K and V of a sequence whose join names memory node `named` are on `node`: all, some
 // heads, or perhaps some spans.
 inline bool Holds(const EpochConfig& config, uint32_t node, uint32_t named) {
-  return !config.heads.empty() || config.span_tokens > 0 || node == named;
+  return config.heads.empty() ? config.span_tokens > 0 || node == named
+                              : config.heads[node].count > 0;
 }
 
 // Whether compute nodes hold KV and attend themselves (policy local).
@@ -58,6 +78,12 @@ absl::Status CheckShares(const EpochConfig& config);
 
 // The layers that compute node `node` runs.
 core::Stage StageOf(const EpochConfig& config, uint32_t node);
+
+// Whether compute nodes run some layers only.
+inline bool HasStages(const EpochConfig& config) {
+  return std::any_of(config.stages.begin(), config.stages.end(),
+                     [&](const core::Stage& stage) { return stage.layers < config.layers.size(); });
+}
 
 // Errors: kInvalidArgument  stages that do not fit the compute nodes or the layers.
 absl::Status CheckStages(const EpochConfig& config);

@@ -54,8 +54,7 @@ EpochConfig ToEpochConfig(const v1::Configure& proto) {
     config.layers.push_back(FromProto(layer));
   }
   for (const v1::ComputeStage& stage : proto.stages()) {
-    config.stages.push_back(
-        {.replica = stage.replica(), .first_layer = stage.first_layer(), .layers = stage.layers()});
+    config.stages.push_back(FromProto(stage));
   }
   return config;
 }
@@ -186,9 +185,7 @@ struct NodeLink::Impl {
         return handler.TakePlan(*std::move(plan));
       }
       case v1::CoordinatorMessage::kLoadLayers: {
-        const absl::Status loaded =
-            handler.LoadLayers({.first_layer = message.load_layers().first_layer(),
-                                .layers = message.load_layers().layers()});
+        const absl::Status loaded = handler.LoadLayers(FromProto(message.load_layers().stage()));
         v1::NodeMessage answer;
         answer.mutable_layers_loaded()->set_code(static_cast<int32_t>(loaded.code()));
         answer.mutable_layers_loaded()->set_message(std::string(loaded.message()));

@@ -263,4 +263,30 @@ AttentionDescriptor FromProto(const v1::AttentionDescriptor& proto) {
           .soft_cap = proto.soft_cap()};
 }
 
+void ToProto(const core::Stage& stage, v1::ComputeStage* proto) {
+  proto->set_replica(stage.replica);
+  proto->set_first_layer(stage.first_layer);
+  proto->set_layers(stage.layers);
+  v1::Shard* shard = proto->mutable_shard();
+  shard->set_index(stage.shard.index);
+  shard->set_count(stage.shard.count);
+  shard->set_first_head(stage.shard.first_head);
+  shard->set_heads(stage.shard.heads);
+  shard->set_first_column(stage.shard.first_column);
+  shard->set_columns(stage.shard.columns);
+}
+
+core::Stage FromProto(const v1::ComputeStage& proto) {
+  const v1::Shard& shard = proto.shard();
+  return {.replica = proto.replica(),
+          .first_layer = proto.first_layer(),
+          .layers = proto.layers(),
+          .shard = {.index = shard.index(),
+                    .count = shard.count(),
+                    .first_head = shard.first_head(),
+                    .heads = shard.heads(),
+                    .first_column = shard.first_column(),
+                    .columns = shard.columns()}};
+}
+
 }  // namespace lamina::control

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/attention_descriptor.h"
+#include "coordinator/core/stages.h"
 #include "coordinator/core/step_plan.h"
 #include "lamina/v1/cluster.pb.h"
 
@@ -24,5 +25,8 @@ core::StepResult FromProto(const v1::StepResult& proto);
 
 void ToProto(const AttentionDescriptor& descriptor, v1::AttentionDescriptor* proto);
 AttentionDescriptor FromProto(const v1::AttentionDescriptor& proto);
+
+void ToProto(const core::Stage& stage, v1::ComputeStage* proto);
+core::Stage FromProto(const v1::ComputeStage& proto);
 
 }  // namespace lamina::control

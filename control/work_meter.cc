@@ -17,6 +17,8 @@ absl::string_view NameOf(WorkPart part) {
       return "beside";
     case WorkPart::kContext:
       return "context";
+    case WorkPart::kReduce:
+      return "reduce";
     case WorkPart::kHead:
       return "head";
     case WorkPart::kTake:

@@ -18,6 +18,7 @@ enum class WorkPart : uint8_t {
   kChunks,         // Attention of prompt chunks.
   kBeside,         // Of a slice: what runs while attention is away.
   kContext,        // Context put to the next replica.
+  kReduce,         // Parts of sums put to the other shards, and summed when all have come.
   kHead,           // Norm and LM head of the rows that are sampled, sampling, tokens put out.
   kTake,           // What others put here, copied to its place.
   kWaitAttention,  // For a memory node.

@@ -76,8 +76,7 @@ class NodeStream final : public NodePort {
 
   void LoadLayers(const core::Stage& stage) override {
     v1::CoordinatorMessage message;
-    message.mutable_load_layers()->set_first_layer(stage.first_layer);
-    message.mutable_load_layers()->set_layers(stage.layers);
+    control::ToProto(stage, message.mutable_load_layers()->mutable_stage());
     Send(std::move(message));
   }
   void Configure(const control::EpochConfig& config) override;
@@ -188,10 +187,7 @@ void NodeStream::Configure(const control::EpochConfig& config) {
     proto->add_compute_nodes(name);
   }
   for (const core::Stage& stage : config.stages) {
-    v1::ComputeStage* added = proto->add_stages();
-    added->set_replica(stage.replica);
-    added->set_first_layer(stage.first_layer);
-    added->set_layers(stage.layers);
+    control::ToProto(stage, proto->add_stages());
   }
   for (const std::string& name : config.memory_nodes) {
     proto->add_memory_nodes(name);

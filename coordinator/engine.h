@@ -24,6 +24,7 @@
 #include "common/pipeline_mode.h"
 #include "coordinator/core/membership.h"
 #include "coordinator/core/scheduler.h"
+#include "coordinator/core/stages.h"
 #include "coordinator/node_port.h"
 #include "coordinator/request.h"
 #include "coordinator/request_metrics.h"
@@ -36,7 +37,8 @@ namespace lamina::coordinator {
 // A model replica that several compute nodes hold together.
 struct ReplicaOptions {
   std::string name;
-  std::vector<std::string> nodes;  // By stage.
+  std::vector<std::string> nodes;  // By stage, and of each stage by shard.
+  uint32_t shards = 1;             // Of each stage; all replicas have as many.
   std::vector<uint32_t> layers;    // Of each stage, as the cluster file says; empty: to be chosen.
 };
 
@@ -45,6 +47,7 @@ struct EngineOptions {
   std::vector<AttentionDescriptor> layers;  // Of the model.
   std::vector<ReplicaOptions> replicas;     // Those of several nodes.
   std::vector<double> slice_costs;          // [layers + 1], in weights; for these.
+  core::ShardCosts shard_costs;             // The same, for those of several shards.
   uint32_t vocabulary = 0;
   std::string model_fingerprint;
   std::vector<std::string> transports = {"shm://"};  // URIs; the first that works for all nodes.
@@ -62,7 +65,7 @@ struct EngineOptions {
 
 struct NodeReport {
   core::Member member;
-  std::string layers;  // Of a stage: "0-18".
+  std::string layers;  // Of a stage: "0-18"; of a shard "0-29, KV heads 0-1, MLP columns 0-703".
   NodeHello hello;
   double busy_share = 0;
   control::NodeCounters counters;
@@ -83,7 +86,8 @@ struct EngineStatus {
   std::vector<PairLink> links;        // As they are measured.
   std::vector<NodeReport> nodes;
   core::SchedulerStats scheduler;
-  std::string stages;     // "r0: c0 0-18, c1 19-29, by cost"
+  // "r0: c0 0-18, c1 19-29, by cost"; "r0: c0 0-29, c1 0-29; shards of 3 KV heads and ..."
+  std::string stages;
   std::string partition;  // "request"; "head: m0 2, m1 1 of 3 KV heads; ..."
   std::string prefill;    // "inline"; "dedicated: p0"
   double tokens_per_second = 0;

@@ -67,6 +67,7 @@ struct Engine::Impl {
   // Partition head: which heads these hold.
   std::optional<core::HeadSplit> head_split;
   std::map<std::string, core::StageSplit> stage_splits;  // By replica; they stay.
+  std::optional<core::ShardSplit> shard_split;           // The same, of all replicas.
   std::string partition;                                 // As status tells it.
   std::string shares_words;  // The same: by what new sequences are shared out.
   uint32_t lanes_told = 0;   // Of the last choice that was logged.
@@ -95,8 +96,11 @@ struct Engine::Impl {
   // What the scheduler places sequences on: each memory node, or (partition head) all as one.
   absl::StatusOr<std::vector<core::MemoryNodeShare>> SharesOf(
       const std::vector<const core::Member*>& members);
-  // Decides how the layers of replicas with stages are split, where that is not decided yet.
+  // Decides how the layers of replicas with stages are split, and how these over shards, where that
+  // is not decided yet.
   absl::Status SplitReplicas();
+  absl::Status SplitIntoShards();
+  uint32_t shards() const { return options.replicas.empty() ? 1 : options.replicas[0].shards; }
   // What a compute node runs, with its replica's index left 0; nothing if it is no stage.
   std::optional<core::Stage> StageOf(const std::string& node) const;
   // Whether the node gets its layers before it joins: they were chosen before.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Replicas that several compute nodes hold in stages: which layers each has.
+// Replicas that several compute nodes hold in stages and shards: which layers each has, and how
+// much of them.
 
 #include <algorithm>
 #include <map>
@@ -16,12 +17,23 @@ namespace lamina::coordinator {
 absl::Status Engine::Impl::SplitReplicas() {
   for (const ReplicaOptions& replica : options.replicas) {
     std::vector<core::StageNode> stages;
-    for (const std::string& name : replica.nodes) {
-      if (const auto node = nodes.find(name); node != nodes.end()) {
-        stages.push_back({.name = name, .speed = node->second.hello.identity.dense_speed});
+    uint32_t there = 0;
+    for (size_t i = 0; i < replica.nodes.size(); ++i) {
+      const auto node = nodes.find(replica.nodes[i]);
+      if (node == nodes.end()) {
+        continue;
+      }
+      ++there;
+      const double speed = node->second.hello.identity.dense_speed;
+      if (i % replica.shards == 0) {
+        stages.push_back({.name = replica.nodes[i], .speed = speed});
+      } else if (!stages.empty()) {  // The shards of a stage work side by side.
+        core::StageNode& stage = stages.back();
+        absl::StrAppend(&stage.name, "+", replica.nodes[i]);
+        stage.speed = stage.speed > 0 && speed > 0 ? stage.speed + speed : 0;
       }
     }
-    if (stages.size() < replica.nodes.size() || stage_splits.contains(replica.name)) {
+    if (there < replica.nodes.size() || stage_splits.contains(replica.name)) {
       continue;
     }
     core::StageSplit split{.layers = replica.layers, .why = "as configured"};
@@ -30,9 +42,26 @@ absl::Status Engine::Impl::SplitReplicas() {
     } else {
       split.busiest_share = core::BusiestShare(options.slice_costs, stages, split.layers);
     }
+    LAMINA_RETURN_IF_ERROR(SplitIntoShards());
     stage_splits[replica.name] = split;
     LogInfo("stages ", DescribeStages());
   }
+  return absl::OkStatus();
+}
+
+// One split for all replicas and stages: what goes from one to the next are a shard's heads.
+absl::Status Engine::Impl::SplitIntoShards() {
+  if (shards() == 1 || shard_split.has_value()) {
+    return absl::OkStatus();
+  }
+  std::vector<std::string> names(shards());
+  for (const ReplicaOptions& replica : options.replicas) {
+    for (size_t i = 0; i < replica.nodes.size(); ++i) {
+      std::string& name = names[i % shards()];
+      absl::StrAppend(&name, name.empty() ? "" : "+", replica.nodes[i]);
+    }
+  }
+  LAMINA_ASSIGN_OR_RETURN(shard_split, core::SplitShards(options.shard_costs, names));
   return absl::OkStatus();
 }
 
@@ -41,11 +70,12 @@ std::optional<core::Stage> Engine::Impl::StageOf(const std::string& node) const 
     const auto split = stage_splits.find(replica.name);
     core::Stage stage;
     for (size_t i = 0; i < replica.nodes.size() && split != stage_splits.end(); ++i) {
-      stage.layers = split->second.layers[i];
+      stage.layers = split->second.layers[i / replica.shards];
       if (replica.nodes[i] == node) {
+        stage.shard = replica.shards == 1 ? ShardPart() : shard_split->parts[i % replica.shards];
         return stage;
       }
-      stage.first_layer += stage.layers;
+      stage.first_layer += (i + 1) % replica.shards == 0 ? stage.layers : 0;
     }
   }
   return std::nullopt;
@@ -54,7 +84,7 @@ std::optional<core::Stage> Engine::Impl::StageOf(const std::string& node) const 
 std::optional<core::Stage> Engine::Impl::LayersToLoad(const NodeHello& hello) const {
   for (const ReplicaOptions& replica : options.replicas) {
     const auto& names = replica.nodes;
-    if (!hello.identity.is_memory && replica.layers.empty() &&
+    if (!hello.identity.is_memory && (replica.layers.empty() || replica.shards > 1) &&
         std::find(names.begin(), names.end(), hello.identity.name) != names.end()) {
       return StageOf(hello.identity.name);
     }
@@ -114,7 +144,10 @@ std::string Engine::Impl::DescribeStages() const {
                         stage.first_layer + stage.layers - 1);
       }
     }
-    absl::StrAppend(&words, ", ", split.why);
+    absl::StrAppend(&words, ", ", split.layers.size() > 1 ? split.why : "all layers");
+  }
+  if (shard_split.has_value()) {
+    absl::StrAppend(&words, "; shards ", shard_split->why);
   }
   return words;
 }

@@ -152,6 +152,10 @@ core::LaneCosts Engine::Impl::CostsOfLanes() const {
   if (slices == 0 || costs.attention_fixed + slowest == 0) {
     return {};
   }
+  // A lane's attention comes in as many parts as there are shards, one after the other.
+  costs.attention_fixed *= shards();
+  slowest *= shards();
+  speed /= shards();
   costs.slice_fixed /= slices;
   costs.slice_per_row /= slices;
   costs.attention_per_token = head_split.has_value() || speed == 0 ? slowest : 1 / speed;
@@ -248,6 +252,11 @@ EngineStatus Engine::Impl::Status() {
     NodeReport report{.member = member};
     if (const std::optional<core::Stage> stage = StageOf(member.name); stage.has_value()) {
       report.layers = absl::StrCat(stage->first_layer, "-", stage->first_layer + stage->layers - 1);
+      if (const ShardPart& part = stage->shard; part.count > 1) {
+        absl::StrAppend(&report.layers, ", KV heads ", part.first_head, "-",
+                        part.first_head + part.heads - 1, ", MLP columns ", part.first_column, "-",
+                        part.first_column + part.columns - 1);
+      }
     }
     if (const auto node = nodes.find(member.name); node != nodes.end()) {
       report.hello = node->second.hello;

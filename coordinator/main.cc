@@ -13,6 +13,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "common/config/replicas.h"
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "control/daemon.h"
@@ -145,7 +146,8 @@ absl::Status SettlePartition(const ClusterConfig& config, coordinator::EngineOpt
 }
 
 // Nodes would find it out one after the other.
-absl::Status CheckWindows(const ClusterConfig& config, const coordinator::EngineOptions& options) {
+absl::Status CheckWindows(const ClusterConfig& config, const coordinator::EngineOptions& options,
+                          uint32_t width) {
   const core::SchedulerOptions& limits = options.scheduler;
   const uint32_t spans_max =
       limits.span_tokens == 0
@@ -159,6 +161,8 @@ absl::Status CheckWindows(const ClusterConfig& config, const coordinator::Engine
        .kv_rows_max = limits.step_tokens_max,
        .plan_ahead = limits.plan_ahead,
        .spans_max = spans_max,
+       .shards = ShardsOf(config),
+       .part_row_bytes = width * sizeof(float),
        .layers = options.layers});
 }
 
@@ -170,7 +174,7 @@ absl::Status Serve(const control::DaemonFlags& flags) {
   coordinator::EngineOptions options = MakeOptions(config, model);
   LAMINA_RETURN_IF_ERROR(coordinator::SettleStages(config, model.graph, options));
   LAMINA_RETURN_IF_ERROR(SettlePartition(config, options));
-  LAMINA_RETURN_IF_ERROR(CheckWindows(config, options));
+  LAMINA_RETURN_IF_ERROR(CheckWindows(config, options, model.config.width));
   LAMINA_ASSIGN_OR_RETURN(options.model_fingerprint, model::Fingerprint(model));
   std::unique_ptr<coordinator::SpanFile> spans;
   if (!config.coordinator_spans.empty()) {

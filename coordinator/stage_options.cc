@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/config/replicas.h"
 #include "common/status_macros.h"
+#include "model/shard.h"
 #include "model/splitter.h"
 
 namespace lamina::coordinator {
@@ -27,6 +28,14 @@ absl::StatusOr<std::vector<double>> SliceCosts(const model::Graph& graph) {
   return costs;
 }
 
+absl::StatusOr<core::ShardCosts> ShardCostsOf(const model::Graph& graph) {
+  LAMINA_ASSIGN_OR_RETURN(const model::ShardWidths widths, model::ShardWidthsOf(graph));
+  return core::ShardCosts{.heads = widths.heads,
+                          .columns = widths.columns,
+                          .head = widths.head_weights,
+                          .column = widths.column_weights};
+}
+
 absl::Status SettleStages(const ClusterConfig& config, const model::Graph& graph,
                           EngineOptions& options) {
   const auto layers = static_cast<uint32_t>(options.layers.size());
@@ -38,19 +47,19 @@ absl::Status SettleStages(const ClusterConfig& config, const model::Graph& graph
                        last.layers->last, "' is the last stage of replica '", replica.name,
                        "' and must end with layer ", layers - 1, ", the last of the model"));
     }
-    if (replica.nodes.size() > layers) {
+    if (const size_t stages = replica.nodes.size() / replica.shards; stages > layers) {
       return absl::InvalidArgumentError(absl::StrCat("compute: replica '", replica.name, "' has ",
-                                                     replica.nodes.size(),
-                                                     " stages; the model has ", layers, " layers"));
+                                                     stages, " stages; the model has ", layers,
+                                                     " layers"));
     }
     if (replica.nodes.size() == 1) {
       continue;
     }
-    ReplicaOptions added{.name = replica.name};
+    ReplicaOptions added{.name = replica.name, .shards = replica.shards};
     for (const size_t index : replica.nodes) {
       const ComputeNodeConfig& node = config.compute[index];
       added.nodes.push_back(node.name);
-      if (node.layers.has_value()) {
+      if (node.layers.has_value() && node.shard.value_or(0) == 0) {
         added.layers.push_back(node.layers->last + 1 - node.layers->first);
       }
       for (core::Member& member : options.nodes) {
@@ -63,6 +72,11 @@ absl::Status SettleStages(const ClusterConfig& config, const model::Graph& graph
   }
   if (!options.replicas.empty()) {
     LAMINA_ASSIGN_OR_RETURN(options.slice_costs, SliceCosts(graph));
+  }
+  if (const uint32_t shards = ShardsOf(config); shards > 1) {
+    LAMINA_ASSIGN_OR_RETURN(options.shard_costs, ShardCostsOf(graph));
+    const std::vector<std::string> names(shards);
+    LAMINA_RETURN_IF_ERROR(core::SplitShards(options.shard_costs, names).status());
   }
   return absl::OkStatus();
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// From the cluster file and the model to the engine's options of replicas with stages.
+// From the cluster file and the model to the engine's options of replicas with stages and shards.
 
 #pragma once
 
@@ -18,9 +18,14 @@ namespace lamina::coordinator {
 // splitter.
 absl::StatusOr<std::vector<double>> SliceCosts(const model::Graph& graph);
 
-// Fills in replicas, their nodes' membership and slice_costs; nothing without stages.
+// What shards share out. Errors: those of ShardWidthsOf().
+absl::StatusOr<core::ShardCosts> ShardCostsOf(const model::Graph& graph);
+
+// Fills in replicas, their nodes' membership, slice_costs and shard_costs; nothing without stages
+// and shards.
 // Errors: kInvalidArgument  layers that the model does not have, or that are left out at its end;
-//                           more stages than layers.
+//                           more stages than layers; more shards than KV heads or MLP columns.
+//         kUnimplemented    shards of a model whose layers have unlike widths.
 absl::Status SettleStages(const ClusterConfig& config, const model::Graph& graph,
                           EngineOptions& options);
 

@@ -47,14 +47,16 @@ absl::Status AttentionWorker::CutAtFullBlocks(Lane& lane) {
   for (const AttentionDescriptor& layer : layers_) {
     widest = std::max(widest, layer.query_heads * kernels::PartialWidth(layer));
   }
-  lane.closed_partials.resize(std::max(lane.closed_partials.size(), spans_all * widest));
+  for (Part& part : lane.parts) {
+    part.closed_partials.resize(std::max(part.closed_partials.size(), spans_all * widest));
+  }
   items_.reserve(std::max(items_.capacity(), spans_all + lane.rows.size()));
   cut_rows_.reserve(std::max<size_t>(cut_rows_.capacity(), ahead));
   return absl::OkStatus();
 }
 
 // Its partials lie one behind the other, the open block's last. Returns how many tokens it sees.
-uint64_t AttentionWorker::CollectCutRow(Lane&, const Row& row, const BFloat16* q, Tokens tokens,
+uint64_t AttentionWorker::CollectCutRow(const Row& row, const BFloat16* q, Tokens tokens,
                                         const AttentionDescriptor& shape, float*& partial) {
   const size_t width = shape.query_heads * kernels::PartialWidth(shape);
   uint64_t context = 0;
@@ -79,15 +81,15 @@ uint64_t AttentionWorker::CollectCutRow(Lane&, const Row& row, const BFloat16* q
 }
 
 // Into the reply, along the tree that one call would have followed.
-void AttentionWorker::MergeCutRows(Lane& lane, const RowChunk& chunk) {
-  const AttentionDescriptor& shape = layers_[layout_.LayerOf(chunk.value)];
+void AttentionWorker::MergeCutRows(Part& part, const RowChunk& chunk) {
+  const AttentionDescriptor& shape = layers_[chunk.layer];
   const size_t head_width = kernels::PartialWidth(shape);
   std::vector<kernels::PartialStack>& stacks = stacks_[shape.head_dim];
   if (stacks.empty()) {
     stacks.assign(pool_.threads(), kernels::PartialStack(shape.head_dim));
     folded_.resize(pool_.threads());
   }
-  auto* const out = reinterpret_cast<BFloat16*>(lane.reply.data() + lane.reply_bytes);
+  auto* const out = reinterpret_cast<BFloat16*>(part.reply.data() + part.reply_bytes);
   pool_.Run(cut_rows_.size(), [&](size_t i, size_t worker) {
     const Row& row = *cut_rows_[i];
     size_t before = 0;  // Spans of the rows before it.
@@ -95,7 +97,7 @@ void AttentionWorker::MergeCutRows(Lane& lane, const RowChunk& chunk) {
       before += cut_rows_[j]->closed.size() + 1;
     }
     const float* const partials =
-        lane.closed_partials.data() + before * shape.query_heads * head_width;
+        part.closed_partials.data() + before * shape.query_heads * head_width;
     BFloat16* const to = out + static_cast<size_t>(&row - chunk.rows.data()) * shape.q_width();
     kernels::PartialStack& stack = stacks[worker];
     std::vector<float>& folded = folded_[worker];

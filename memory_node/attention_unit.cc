@@ -2,6 +2,7 @@
 //
 // One attention of a lane: chunks of rows come in, K and V go into their slots, outputs leave.
 
+#include <algorithm>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -13,37 +14,45 @@
 
 namespace lamina::memory_node {
 
-// Serves all pieces of the lane's unit that are here.
+// Serves all pieces of the lane's unit that are here, of one shard's part of it.
 absl::Status AttentionWorker::ServeUnit(uint32_t replica, uint32_t lane_index) {
-  Lane& lane = lanes_[lane_index];
+  Part* const found = PartFor(replica, lane_index);
+  if (found == nullptr) {
+    counters_.refusals.Count(control::Refusal::kSchedule);
+    return absl::InternalError(absl::StrCat("a window of lane ", lane_index, " comes from compute ",
+                                            "node ", replica, ", whose shard has no heads here"));
+  }
+  const Lane& lane = lanes_[lane_index];
+  Part& part = *found;
   const uint32_t word = layout_.query_word(replica, lane_index);
   uint64_t value = region_.LoadSignal(word);
   const Nanos start = RealClock().Now();
-  if (lane.pieces_done == 0) {
-    LAMINA_RETURN_IF_ERROR(BeginUnit(replica, lane_index, value));
+  if (part.pieces_done == 0) {
+    LAMINA_RETURN_IF_ERROR(BeginUnit(replica, lane_index, part, value));
   }
   const uint64_t last = core::UnitOf(value) * core::kRowChunksMax;
-  if (lane.pieces_done > 0 && core::UnitOf(value) != core::UnitOf(lane.value)) {
+  if (part.pieces_done > 0 && core::UnitOf(value) != core::UnitOf(part.value)) {
     counters_.refusals.Count(control::Refusal::kSchedule);
     return absl::InternalError(absl::StrCat(
         "compute node ", replica, " went on to step ", layout_.StepOf(value), " layer ",
         layout_.LayerOf(value), " of lane ", lane_index, " without the end of the unit before"));
   }
-  while (lane.pieces_done < core::PiecesHere(value, lane.pieces.count())) {
-    LAMINA_RETURN_IF_ERROR(ServePiece(replica, lane_index, last));
-    if (lane.pieces_done == lane.pieces.count()) {
-      lane.unit_nanos += RealClock().Now() - start;
-      return EndUnit(replica, lane_index);
+  while (part.pieces_done < core::PiecesHere(value, lane.pieces.count())) {
+    LAMINA_RETURN_IF_ERROR(ServePiece(replica, lane_index, part, last));
+    if (part.pieces_done == lane.pieces.count()) {
+      part.unit_nanos += RealClock().Now() - start;
+      return EndUnit(replica, lane_index, part);
     }
     transport_.Progress();  // What has come of the others, and outputs that are still here.
     value = region_.LoadSignal(word);
   }
-  lane.unit_nanos += RealClock().Now() - start;
+  part.unit_nanos += RealClock().Now() - start;
   return absl::OkStatus();
 }
 
 // Checks the header against the step that the plan announced.
-absl::Status AttentionWorker::BeginUnit(uint32_t replica, uint32_t lane_index, uint64_t value) {
+absl::Status AttentionWorker::BeginUnit(uint32_t replica, uint32_t lane_index, Part& part,
+                                        uint64_t value) {
   Lane& lane = lanes_[lane_index];
   const uint32_t layer = layout_.LayerOf(value);
   core::WindowHeader header;
@@ -65,76 +74,82 @@ absl::Status AttentionWorker::BeginUnit(uint32_t replica, uint32_t lane_index, u
   expected.step = lane.step;
   expected.rows = static_cast<uint32_t>(lane.rows.size());
   expected.kv_rows = lane.chunk_tokens;
-  if (const uint32_t turn = schedule_.NodeOf(lane_index, lane.step, layer, lane.pinned);
+  if (const uint32_t turn =
+          schedules_[part.index].NodeOf(lane_index, lane.step, layer, lane.pinned);
       turn != replica) {
     counters_.refusals.Count(control::Refusal::kSchedule);
     return absl::InternalError(absl::StrCat("a window of lane ", lane_index, " step ", lane.step,
                                             " layer ", layer, " comes from compute node ", replica,
                                             " where the schedule says ", turn));
   }
-  lane.query_bytes = sizeof(header);
-  lane.reply_bytes = sizeof(header);
-  lane.unit_nanos = 0;
+  part.query_bytes = sizeof(header);
+  part.reply_bytes = sizeof(header);
+  part.unit_nanos = 0;
   return CheckWindow(header, expected);
 }
 
 // The next piece of the unit whose last signal value is `last`: a chunk of rows, or the queries of
 // the first one.
-absl::Status AttentionWorker::ServePiece(uint32_t replica, uint32_t lane_index, uint64_t last) {
-  Lane& lane = lanes_[lane_index];
+absl::Status AttentionWorker::ServePiece(uint32_t replica, uint32_t lane_index, Part& part,
+                                         uint64_t last) {
+  const Lane& lane = lanes_[lane_index];
   const core::RowPieces& pieces = lane.pieces;
-  const bool queries = pieces.query_first && lane.pieces_done == 0;
-  const uint32_t index = lane.pieces_done - (pieces.query_first && !queries ? 1 : 0);
+  const bool queries = pieces.query_first && part.pieces_done == 0;
+  const uint32_t index = part.pieces_done - (pieces.query_first && !queries ? 1 : 0);
   const auto count = static_cast<uint32_t>(lane.rows.size());
   const uint32_t first = core::FirstRowOf(index, pieces.chunks, count);
   const uint32_t end = core::FirstRowOf(index + 1, pieces.chunks, count);
-  const uint64_t value = core::PieceValue(last, lane.pieces_done, pieces.count());
+  const uint64_t value = core::PieceValue(last, part.pieces_done, pieces.count());
   const RowChunk chunk{.value = value,
+                       .layer = DeviceLayer(part, value),
                        .rows = absl::MakeConstSpan(lane.rows).subspan(first, end - first),
                        .first = index == 0,
-                       .last = lane.pieces_done + 1 == pieces.count(),
+                       .last = part.pieces_done + 1 == pieces.count(),
                        .query_first = pieces.query_first && index == 0,
                        .window = region_.bytes().data() +
                                  layout_.QueryWindow(replica, lane_index, value) +
-                                 lane.query_bytes};
+                                 part.query_bytes};
   if (!queries) {
     LAMINA_ASSIGN_OR_RETURN(const size_t stored, Store(lane, chunk));
-    lane.query_bytes += stored;
+    part.query_bytes += stored;
     Lap(control::WorkPart::kStore, lane_index, value, replica);
   }
-  LAMINA_ASSIGN_OR_RETURN(const uint64_t read, Attend(lane, chunk,
+  LAMINA_ASSIGN_OR_RETURN(const uint64_t read, Attend(part, chunk,
                                                       queries             ? Tokens::kClosed
                                                       : chunk.query_first ? Tokens::kOpen
                                                                           : Tokens::kAll));
   Lap(control::WorkPart::kAttend, lane_index, value, replica, read);
   if (!queries) {
-    LAMINA_RETURN_IF_ERROR(Reply(lane_index, chunk));
+    LAMINA_RETURN_IF_ERROR(Reply(lane_index, part, chunk));
   }
-  lane.value = value;
-  ++lane.pieces_done;
+  part.value = value;
+  ++part.pieces_done;
   return absl::OkStatus();
 }
 
-absl::Status AttentionWorker::EndUnit(uint32_t replica, uint32_t lane_index) {
+absl::Status AttentionWorker::EndUnit(uint32_t replica, uint32_t lane_index, Part& part) {
   Lane& lane = lanes_[lane_index];
-  lane.pieces_done = 0;
-  control::AddTo(counters_.bytes_received, lane.query_bytes);
+  part.pieces_done = 0;
+  control::AddTo(counters_.bytes_received, part.query_bytes);
   control::AddTo(counters_.units, 1);
-  NoteUnit(lane);
-  if (layout_.LayerOf(lane.value) + 1 < layout_.layer_count()) {
+  NoteUnit(lane, part);
+  if (layout_.LayerOf(part.value) + 1 < layout_.layer_count()) {
     return absl::OkStatus();
+  }
+  part.done = true;
+  if (!std::all_of(lane.parts.begin(), lane.parts.end(), [](const Part& p) { return p.done; })) {
+    return absl::OkStatus();  // The tables are still those of the others' step.
   }
   lane.step = 0;
   const absl::Status advanced = Advance(lane);
-  Lap(control::WorkPart::kTables, lane_index, lane.value, replica);
+  Lap(control::WorkPart::kTables, lane_index, part.value, replica);
   return advanced;
 }
 
 // Copies k and v of the chunk's rows from the window into their slots, and with the last one those
 // of prompt chunks. Returns how many bytes of the window that was.
 absl::StatusOr<size_t> AttentionWorker::Store(const Lane& lane, const RowChunk& chunk) {
-  const uint32_t layer = layout_.LayerOf(chunk.value);
-  const AttentionDescriptor& shape = layers_[layer];
+  const AttentionDescriptor& shape = layers_[chunk.layer];
   kv_rows_.clear();
   RowPlaces places(chunk, shape);
   for (const Row& row : chunk.rows) {
@@ -155,39 +170,38 @@ absl::StatusOr<size_t> AttentionWorker::Store(const Lane& lane, const RowChunk& 
                         .slots = prompt.slots});
     end += size_t{prompt.tokens} * 2 * shape.kv_width();
   }
-  LAMINA_RETURN_IF_ERROR(device_.Store(layer, kv_rows_));
+  LAMINA_RETURN_IF_ERROR(device_.Store(chunk.layer, kv_rows_));
   return static_cast<size_t>(reinterpret_cast<const std::byte*>(end) - chunk.window);
 }
 
 // Returns how many bytes of KV it has read.
-absl::StatusOr<uint64_t> AttentionWorker::Attend(Lane& lane, const RowChunk& chunk, Tokens tokens) {
-  const uint32_t layer = layout_.LayerOf(chunk.value);
-  const AttentionDescriptor& shape = layers_[layer];
+absl::StatusOr<uint64_t> AttentionWorker::Attend(Part& part, const RowChunk& chunk, Tokens tokens) {
+  const AttentionDescriptor& shape = layers_[chunk.layer];
   items_.clear();
   cut_rows_.clear();
   const uint64_t context =
-      spans() ? CollectSpanRows(lane, chunk, tokens) : CollectItems(lane, chunk, tokens);
+      spans() ? CollectSpanRows(part, chunk, tokens) : CollectItems(part, chunk, tokens);
   const uint64_t bytes = context * 2 * shape.kv_width() * sizeof(BFloat16);
   if (!items_.empty()) {
-    LAMINA_RETURN_IF_ERROR(device_.Attend(layer, items_));
+    LAMINA_RETURN_IF_ERROR(device_.Attend(chunk.layer, items_));
     control::AddTo(counters_.kv_bytes_read, bytes);
   }
   if (tokens == Tokens::kOpen && !cut_rows_.empty()) {
-    MergeCutRows(lane, chunk);
+    MergeCutRows(part, chunk);
   }
   return bytes;
 }
 
 // Rows whose sequences lie here as a whole. Returns how many tokens they see.
-uint64_t AttentionWorker::CollectItems(Lane& lane, const RowChunk& chunk, Tokens tokens) {
-  const AttentionDescriptor& shape = layers_[layout_.LayerOf(chunk.value)];
-  auto* out = reinterpret_cast<BFloat16*>(lane.reply.data() + lane.reply_bytes);
-  float* partial = lane.closed_partials.data();
+uint64_t AttentionWorker::CollectItems(Part& part, const RowChunk& chunk, Tokens tokens) {
+  const AttentionDescriptor& shape = layers_[chunk.layer];
+  auto* out = reinterpret_cast<BFloat16*>(part.reply.data() + part.reply_bytes);
+  float* partial = part.closed_partials.data();
   uint64_t context = 0;
   RowPlaces places(chunk, shape);
   for (const Row& row : chunk.rows) {
     if (tokens != Tokens::kAll && Cuts(row, shape)) {
-      context += CollectCutRow(lane, row, places.q(), tokens, shape, partial);
+      context += CollectCutRow(row, places.q(), tokens, shape, partial);
     } else if (tokens != Tokens::kClosed) {
       items_.push_back({.extents = row.sequence->extents,
                         .first_position = row.position,
@@ -205,15 +219,14 @@ uint64_t AttentionWorker::CollectItems(Lane& lane, const RowChunk& chunk, Tokens
 }
 
 // To the replica that runs the next slice; the header goes before the first chunk.
-absl::Status AttentionWorker::Reply(uint32_t lane_index, const RowChunk& chunk) {
-  Lane& lane = lanes_[lane_index];
+absl::Status AttentionWorker::Reply(uint32_t lane_index, Part& part, const RowChunk& chunk) {
+  const Lane& lane = lanes_[lane_index];
   const uint32_t layer = layout_.LayerOf(chunk.value);
-  const size_t partial_bytes =
-      layers_[layer].query_heads * kernels::PartialWidth(layers_[layer]) * sizeof(float);
-  size_t begin = lane.reply_bytes;
+  const AttentionDescriptor& shape = layers_[chunk.layer];
+  const size_t partial_bytes = shape.query_heads * kernels::PartialWidth(shape) * sizeof(float);
+  size_t begin = part.reply_bytes;
   for (const Row& row : chunk.rows) {
-    lane.reply_bytes +=
-        spans() ? row.partials * partial_bytes : layers_[layer].q_width() * sizeof(BFloat16);
+    part.reply_bytes += spans() ? row.partials * partial_bytes : shape.q_width() * sizeof(BFloat16);
   }
   if (chunk.first) {
     const core::WindowHeader header{.lane = lane_index,
@@ -222,19 +235,20 @@ absl::Status AttentionWorker::Reply(uint32_t lane_index, const RowChunk& chunk) 
                                     .layer = layer,
                                     .rows = static_cast<uint32_t>(lane.rows.size()),
                                     .sender = options_.node};
-    std::memcpy(lane.reply.data(), &header, sizeof(header));
+    std::memcpy(part.reply.data(), &header, sizeof(header));
     begin = 0;
   }
-  const size_t bytes = lane.reply_bytes - begin;
+  const size_t bytes = part.reply_bytes - begin;
   const transport::SignalUpdate signal{.word = layout_.reply_word(options_.node, lane_index),
                                        .value = chunk.value};
   const transport::WaitOptions wait{.deadline = RealClock().Now() + options_.peer_deadline,
                                     .abort = &abort_};
-  const uint32_t replica = schedule_.NodeOf(lane_index, lane.step, layer + 1, lane.pinned);
+  const uint32_t replica =
+      schedules_[part.index].NodeOf(lane_index, lane.step, layer + 1, lane.pinned);
   const absl::Status sent =
       transport::PutAll(transport_, *replies_[replica],
                         layout_.ReplyWindow(options_.node, lane_index, chunk.value) + begin,
-                        absl::MakeConstSpan(lane.reply).subspan(begin, bytes), &signal, wait);
+                        absl::MakeConstSpan(part.reply).subspan(begin, bytes), &signal, wait);
   control::LinkCounters& link = *links_[replica];
   if (!sent.ok()) {
     control::AddTo(link.failures, absl::IsCancelled(sent) ? 0 : 1);

@@ -29,9 +29,9 @@ AttentionWorker::AttentionWorker(const Options& options, transport::Transport& t
                                  transport::Region& region, kernels::KvDevice& device,
                                  ThreadPool& pool, WorkerCounters& counters)
     : options_(options),
+      shards_(control::ShardsThatAsk(options.config, options.node)),
       layers_(control::LayersOf(options.config, options.node)),
       layout_(control::WindowShapeOf(options.config)),
-      schedule_(control::ScheduleOf(options.config)),
       transport_(transport),
       region_(region),
       device_(device),
@@ -42,8 +42,22 @@ AttentionWorker::AttentionWorker(const Options& options, transport::Transport& t
                .slots = device.slots(),
                .span_tokens = options.config.span_tokens,
                .holds_all = !options.config.heads.empty() || options.config.span_tokens > 0}) {
+  for (const uint32_t shard : shards_) {
+    schedules_.push_back(control::ScheduleOf(options.config, shard));
+  }
+  for (uint32_t node = 0; node < options.config.compute_nodes.size(); ++node) {
+    const uint32_t shard = control::StageOf(options.config, node).shard.index;
+    const auto found = std::find(shards_.begin(), shards_.end(), shard);
+    part_of_.push_back(found == shards_.end() ? kNoPart
+                                              : static_cast<uint32_t>(found - shards_.begin()));
+  }
   for (Lane& lane : lanes_) {
-    lane.reply.resize(layout_.reply_window_bytes());
+    lane.parts.resize(shards_.size());
+    for (uint32_t i = 0; i < shards_.size(); ++i) {
+      lane.parts[i].shard = shards_[i];
+      lane.parts[i].index = i;
+      lane.parts[i].reply.resize(layout_.reply_window_bytes());
+    }
   }
   items_.reserve(options.config.rows_max * std::max(1u, layout_.shape().spans_max));
   kv_rows_.reserve(options.config.rows_max + 1);
@@ -51,6 +65,11 @@ AttentionWorker::AttentionWorker(const Options& options, transport::Transport& t
     links_.push_back(counters.meter.Link(name));
   }
   conditions_.resize(layout_.query_words());
+}
+
+AttentionWorker::Part* AttentionWorker::PartFor(uint32_t compute_node, uint32_t lane) {
+  const uint32_t part = part_of_[compute_node];
+  return part == kNoPart ? nullptr : &lanes_[lane].parts[part];
 }
 
 kernels::KvDeviceOptions AttentionWorker::DeviceOptions(const control::EpochConfig& config,
@@ -98,9 +117,11 @@ Nanos AttentionWorker::Lap(control::WorkPart part, uint32_t lane, uint64_t value
 
 absl::Status AttentionWorker::Run(std::string& blamed) {
   LAMINA_RETURN_IF_ERROR(device_.Begin());
-  for (Lane& lane : lanes_) {
-    LAMINA_RETURN_IF_ERROR(control::TransportFault(
-        transport_.RegisterSource(lane.reply, transport::MemoryKind::kHost)));
+  for (const Lane& lane : lanes_) {
+    for (const Part& part : lane.parts) {
+      LAMINA_RETURN_IF_ERROR(control::TransportFault(
+          transport_.RegisterSource(part.reply, transport::MemoryKind::kHost)));
+    }
   }
   if (absl::Status answered = AnswerLinks(blamed); !answered.ok()) {
     return absl::IsCancelled(answered) ? absl::OkStatus() : control::TransportFault(answered);
@@ -118,7 +139,9 @@ absl::Status AttentionWorker::Run(std::string& blamed) {
     }
     const uint32_t replica = static_cast<uint32_t>(*ready / options_.config.lanes);
     const uint32_t lane = static_cast<uint32_t>(*ready % options_.config.lanes);
-    const Nanos waited = Lap(control::WorkPart::kWaitQuery, lane, lanes_[lane].value + 1, replica);
+    const Part* part = PartFor(replica, lane);
+    const Nanos waited =
+        Lap(control::WorkPart::kWaitQuery, lane, part == nullptr ? 1 : part->value + 1, replica);
     control::AddTo(links_[replica]->waited_nanos, static_cast<uint64_t>(waited));
     const absl::Status status = ServeUnit(replica, lane);
     if (absl::IsCancelled(status)) {
@@ -134,16 +157,16 @@ absl::Status AttentionWorker::Run(std::string& blamed) {
 
 // Attentions without chunks, of the middle of a step: its first may have waited for the plan, its
 // last applies the next one.
-void AttentionWorker::NoteUnit(const Lane& lane) {
-  if (lane.rows.empty() || lane.chunk_tokens > 0 || layout_.LayerOf(lane.value) == 0 ||
-      layout_.LayerOf(lane.value) + 1 == layout_.layer_count()) {
+void AttentionWorker::NoteUnit(const Lane& lane, const Part& part) {
+  if (lane.rows.empty() || lane.chunk_tokens > 0 || layout_.LayerOf(part.value) == 0 ||
+      layout_.LayerOf(part.value) + 1 == layout_.layer_count()) {
     return;
   }
   uint64_t context = 0;
   for (const Row& row : lane.rows) {
     context += row.position + 1;
   }
-  unit_times_.Add(static_cast<double>(context), ToSeconds(lane.unit_nanos));
+  unit_times_.Add(static_cast<double>(context), ToSeconds(part.unit_nanos));
   counters_.unit_line.Set(unit_times_.Line(/*proportional=*/true));
 }
 
@@ -166,13 +189,21 @@ absl::Status AttentionWorker::AnswerLinks(std::string& blamed) {
   return absl::OkStatus();
 }
 
-// Waits for the next value of any (compute node, lane). The one served last is looked at last.
+// Waits for the next value of any (compute node, lane). The one served last is looked at last. A
+// shard may be in the next step before another's last window is here: where nothing was sampled
+// they need not have met. Then its windows wait, since the tables are still those of the step
+// before.
 absl::StatusOr<size_t> AttentionWorker::WaitForQueries() {
   const size_t count = conditions_.size();
   for (size_t i = 0; i < count; ++i) {
     const size_t which = (first_condition_ + i) % count;
+    const auto lane = static_cast<uint32_t>(which % options_.config.lanes);
+    const Part* part = PartFor(static_cast<uint32_t>(which / options_.config.lanes), lane);
+    const bool waits = part != nullptr && part->done && lanes_[lane].step != 0;
     conditions_[i] = {.word = static_cast<uint32_t>(which),
-                      .at_least = lanes_[which % options_.config.lanes].value + 1};
+                      .at_least = waits             ? UINT64_MAX
+                                  : part == nullptr ? 1
+                                                    : part->value + 1};
   }
   LAMINA_ASSIGN_OR_RETURN(
       const size_t index,
@@ -219,6 +250,9 @@ absl::Status AttentionWorker::Advance(Lane& lane) {
     LAMINA_RETURN_IF_ERROR(CollectRows(plan, lane));
     if (!lane.rows.empty() || lane.chunk_tokens > 0) {
       lane.step = plan.step;
+      for (Part& part : lane.parts) {
+        part.done = false;
+      }
       lane.pinned = !plan.chunks.empty();
       lane.pieces = core::PiecesOf(plan.row_chunks, plan.query_first,
                                    static_cast<uint32_t>(lane.rows.size()));

@@ -11,6 +11,11 @@
 // Rows of a unit come in chunks (coordinator/core/row_chunks.h); each is attended when it is here,
 // and its outputs leave at once. Lanes take turns between chunks that have not come yet.
 //
+// Where compute nodes are shards, each sends the rows of its own heads: a unit comes in one part
+// for each shard that has heads here, in any order, and is served part by part. To the device the
+// heads of a shard are a layer by itself (control::LayersOf), so that its windows need no
+// gathering.
+//
 // Files: attention_worker.cc the loop, plans and tables; attention_unit.cc one attention;
 // attention_spans.cc what is different for sequences cut into spans; attention_query_first.cc what
 // is where queries come ahead of their k and v.
@@ -103,15 +108,12 @@ class AttentionWorker {
     uint32_t tokens = 0;
     std::vector<Extent> slots;
   };
-  struct Lane {
-    std::vector<core::StepPlan> plans;  // Not yet begun, oldest first.
-    uint64_t step = 0;                  // In it; 0 for none: the next plan has not come.
-    uint64_t value = 0;                 // Of the last piece done.
-    bool pinned = false;                // The step stays on one replica.
-    core::RowPieces pieces;             // Of each unit of the step.
-    std::vector<Row> rows;
-    std::vector<Chunk> chunks;
-    uint32_t chunk_tokens = 0;
+  // What a lane's units are for one shard; without shards there is one.
+  struct Part {
+    uint32_t shard = 0;
+    uint32_t index = 0;  // Among those with heads here.
+    uint64_t value = 0;  // Of the last piece done.
+    bool done = false;   // Its last unit of the step.
     // Of the unit that is being served: pieces done, and what of the windows they took, in bytes.
     uint32_t pieces_done = 0;
     size_t query_bytes = 0;
@@ -123,15 +125,28 @@ class AttentionWorker {
     // PartialWidth()], f32.
     std::vector<float> closed_partials;
   };
+  struct Lane {
+    std::vector<core::StepPlan> plans;  // Not yet begun, oldest first.
+    uint64_t step = 0;                  // In it; 0 for none: the next plan has not come.
+    bool pinned = false;                // The step stays on one replica.
+    core::RowPieces pieces;             // Of each unit of the step.
+    std::vector<Row> rows;
+    std::vector<Chunk> chunks;
+    uint32_t chunk_tokens = 0;
+    std::vector<Part> parts;
+  };
   // Some rows of a lane that are here.
   struct RowChunk {
     uint64_t value = 0;
+    uint32_t layer = 0;  // The device's: of the model's layer and the shard.
     absl::Span<const Row> rows;
     bool first = false;
     bool last = false;
     bool query_first = false;           // Their queries came first and stand together.
     const std::byte* window = nullptr;  // Where they begin in it.
   };
+  static constexpr uint32_t kNoPart = UINT32_MAX;
+
   // Which tokens of a row are attended.
   enum class Tokens : uint8_t { kAll, kClosed, kOpen };
 
@@ -140,11 +155,16 @@ class AttentionWorker {
             size_t bytes = 0);
   absl::Status AnswerLinks(std::string& blamed);
   absl::StatusOr<size_t> WaitForQueries();
+  // Of the lane, for a compute node; null if its shard has no heads here.
+  Part* PartFor(uint32_t compute_node, uint32_t lane);
+  uint32_t DeviceLayer(const Part& part, uint64_t value) const {
+    return layout_.LayerOf(value) * static_cast<uint32_t>(shards_.size()) + part.index;
+  }
   absl::Status ServeUnit(uint32_t replica, uint32_t lane);
-  absl::Status BeginUnit(uint32_t replica, uint32_t lane_index, uint64_t value);
-  absl::Status ServePiece(uint32_t replica, uint32_t lane_index, uint64_t last);
-  absl::Status EndUnit(uint32_t replica, uint32_t lane_index);
-  void NoteUnit(const Lane& lane);
+  absl::Status BeginUnit(uint32_t replica, uint32_t lane_index, Part& part, uint64_t value);
+  absl::Status ServePiece(uint32_t replica, uint32_t lane_index, Part& part, uint64_t last);
+  absl::Status EndUnit(uint32_t replica, uint32_t lane_index, Part& part);
+  void NoteUnit(const Lane& lane, const Part& part);
   absl::Status CheckWindow(const core::WindowHeader& header, const core::WindowHeader& expected);
   absl::Status TakePlans();
   absl::Status Advance(Lane& lane);
@@ -183,23 +203,25 @@ class AttentionWorker {
     bool query_first_;
   };
   absl::StatusOr<size_t> Store(const Lane& lane, const RowChunk& chunk);
-  absl::StatusOr<uint64_t> Attend(Lane& lane, const RowChunk& chunk, Tokens tokens);
-  uint64_t CollectItems(Lane& lane, const RowChunk& chunk, Tokens tokens);
-  uint64_t CollectSpanRows(Lane& lane, const RowChunk& chunk, Tokens tokens);
+  absl::StatusOr<uint64_t> Attend(Part& part, const RowChunk& chunk, Tokens tokens);
+  uint64_t CollectItems(Part& part, const RowChunk& chunk, Tokens tokens);
+  uint64_t CollectSpanRows(Part& part, const RowChunk& chunk, Tokens tokens);
   // attention_query_first.cc
   absl::Status CutAtFullBlocks(Lane& lane);
   bool Cuts(const Row& row, const AttentionDescriptor& shape) const {
     return !row.closed.empty() && shape.window == 0;
   }
-  uint64_t CollectCutRow(Lane& lane, const Row& row, const BFloat16* q, Tokens tokens,
+  uint64_t CollectCutRow(const Row& row, const BFloat16* q, Tokens tokens,
                          const AttentionDescriptor& shape, float*& partial);
-  void MergeCutRows(Lane& lane, const RowChunk& chunk);
-  absl::Status Reply(uint32_t lane_index, const RowChunk& chunk);
+  void MergeCutRows(Part& part, const RowChunk& chunk);
+  absl::Status Reply(uint32_t lane_index, Part& part, const RowChunk& chunk);
 
   const Options options_;
-  const std::vector<AttentionDescriptor> layers_;  // As this node computes them.
+  const std::vector<uint32_t> shards_;             // Those with heads here.
+  const std::vector<AttentionDescriptor> layers_;  // As this node computes them: [layers, shards].
   const core::WindowLayout layout_;
-  const core::PipelineSchedule schedule_;
+  std::vector<core::PipelineSchedule> schedules_;  // [parts]
+  std::vector<uint32_t> part_of_;  // [compute nodes]: index of the part, or kNoPart.
   transport::Transport& transport_;
   transport::Region& region_;
   kernels::KvDevice& device_;

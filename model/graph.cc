@@ -103,6 +103,11 @@ class BodyChecker {
     return CheckWidth("input", in().width, uint64_t{out().width} * (body.gated ? 2 : 1));
   }
 
+  absl::Status operator()(const ReduceOp&) const {
+    LAMINA_RETURN_IF_ERROR(CheckTypes(ValueType::kF32, ValueType::kF32));
+    return CheckSameWidth();
+  }
+
   absl::Status operator()(const ConvertOp&) const {
     LAMINA_RETURN_IF_ERROR(CheckTypes(ValueType::kBF16, ValueType::kCompute));
     return CheckSameWidth();
@@ -208,7 +213,8 @@ absl::Status CheckProducers(const Graph& graph) {
 
 absl::Status CheckWeights(const Graph& graph) {
   for (const Weight& weight : graph.weights) {
-    const uint64_t length = weight.rows == 1 ? weight.cols : weight.rows;
+    const uint64_t rows = weight.rows == 1 ? weight.cols : weight.rows;
+    const uint64_t length = weight.slice.has_value() ? weight.slice->whole_rows : rows;
     if (weight.order == WeightRows::kSplitFusedQkv &&
         (weight.heads == 0 || length % (uint64_t{3} * weight.heads) != 0)) {
       return absl::InvalidArgumentError(absl::StrCat("weight ", weight.name, ": ", length,

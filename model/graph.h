@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -48,6 +49,20 @@ enum class WeightRows : uint8_t {
   kSplitFusedQkv,
 };
 
+struct WeightRange {
+  uint32_t first = 0;
+  uint32_t count = 0;
+};
+
+// Which piece of a weight is meant (model/shard.h): rows of these ranges, one behind the other, and
+// of each row these columns. A vector of n counts as n rows of one.
+struct WeightSlice {
+  uint32_t whole_rows = 0;  // Of the weight, after `order`.
+  uint32_t whole_cols = 0;
+  std::vector<WeightRange> rows;
+  WeightRange cols;
+};
+
 struct Weight {
   std::string name;   // The tensor's name in the file.
   uint32_t rows = 0;  // out_features, or the vocabulary of an embedding, or 1 for a vector.
@@ -56,6 +71,7 @@ struct Weight {
   uint32_t heads = 0;  // For kSplitFusedQkv.
   // Rows of the stored tensor to leave out at the front (OPT's learned positions start at 2).
   uint32_t first_row = 0;
+  std::optional<WeightSlice> slice = {};  // Then `rows` and `cols` are the piece's.
 };
 
 enum class NormKind : uint8_t { kRms, kLayer };
@@ -117,8 +133,12 @@ struct ActivationOp {
 // bf16 to the compute type.
 struct ConvertOp {};
 
+// In a shard's graph (model/shard.h): out = in of shard 0 + in of shard 1 + ..., in that order,
+// f32. What runs the graph exchanges them.
+struct ReduceOp {};
+
 using OpBody = std::variant<EmbedOp, PositionEmbedOp, NormOp, LinearOp, RopeOp, AttentionOp, AddOp,
-                            ActivationOp, ConvertOp>;
+                            ActivationOp, ConvertOp, ReduceOp>;
 
 struct Op {
   std::string name;  // "layers.3.attention"

@@ -7,6 +7,7 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -186,6 +187,40 @@ absl::Status ReadFusedQkv(const WeightSource& source, const Weight& weight, absl
   return absl::OkStatus();
 }
 
+absl::Status ReadWhole(const WeightSource& source, const Weight& weight, absl::Span<float> out) {
+  if (weight.order == WeightRows::kSplitFusedQkv) {
+    return ReadFusedQkv(source, weight, out);
+  }
+  const uint64_t cols = weight.slice.has_value() ? weight.slice->whole_cols : weight.cols;
+  return source.Read(weight.name, weight.first_row * cols, out);
+}
+
+// Of a matrix only the rows asked for; vectors, and rows that are stored in another order, as a
+// whole.
+absl::Status ReadSlice(const WeightSource& source, const Weight& weight, absl::Span<float> out) {
+  const WeightSlice& slice = *weight.slice;
+  const bool as_whole = weight.order != WeightRows::kAsStored || slice.whole_cols == 1;
+  std::vector<float> rows(as_whole ? size_t{slice.whole_rows} * slice.whole_cols : 0);
+  if (as_whole) {
+    LAMINA_RETURN_IF_ERROR(ReadWhole(source, weight, absl::MakeSpan(rows)));
+  }
+  auto to = out.begin();
+  for (const WeightRange& range : slice.rows) {
+    const uint64_t first = as_whole ? uint64_t{range.first} * slice.whole_cols : 0;
+    if (!as_whole) {
+      rows.resize(size_t{range.count} * slice.whole_cols);
+      LAMINA_RETURN_IF_ERROR(
+          source.Read(weight.name, (uint64_t{weight.first_row} + range.first) * slice.whole_cols,
+                      absl::MakeSpan(rows)));
+    }
+    for (size_t row = 0; row < range.count; ++row) {
+      const float* from = rows.data() + first + row * slice.whole_cols + slice.cols.first;
+      to = std::copy_n(from, slice.cols.count, to);
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<Model> OpenModel(const std::string& path) {
@@ -201,19 +236,21 @@ absl::StatusOr<Model> OpenModel(const std::string& path) {
 }
 
 absl::Status ReadWeight(const Model& model, WeightId id, absl::Span<float> out) {
-  if (id >= model.graph.weights.size()) {
+  return ReadWeight(model.graph, *model.weights, id, out);
+}
+
+absl::Status ReadWeight(const Graph& graph, const WeightSource& source, WeightId id,
+                        absl::Span<float> out) {
+  if (id >= graph.weights.size()) {
     return absl::InvalidArgumentError(absl::StrCat("no weight ", id, " in the graph"));
   }
-  const Weight& weight = model.graph.weights[id];
+  const Weight& weight = graph.weights[id];
   if (out.size() != uint64_t{weight.rows} * weight.cols) {
     return absl::InvalidArgumentError(absl::StrCat("weight \"", weight.name, "\" has ", weight.rows,
                                                    " x ", weight.cols, " elements, not ",
                                                    out.size()));
   }
-  if (weight.order == WeightRows::kSplitFusedQkv) {
-    return ReadFusedQkv(*model.weights, weight, out);
-  }
-  return model.weights->Read(weight.name, uint64_t{weight.first_row} * weight.cols, out);
+  return weight.slice.has_value() ? ReadSlice(source, weight, out) : ReadWhole(source, weight, out);
 }
 
 }  // namespace lamina::model

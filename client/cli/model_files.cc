@@ -7,8 +7,10 @@
 #include "client/cli/command.h"
 #include "common/status_macros.h"
 #include "common/units.h"
+#include "coordinator/core/stages.h"
 #include "model/inspect.h"
 #include "model/model.h"
+#include "model/shard.h"
 #include "model/splitter.h"
 
 namespace lamina::cli {
@@ -16,8 +18,11 @@ namespace {
 
 constexpr char kSplitExamples[] = R"(  lamina split models/smollm2-135m-instruct.gguf
   lamina split ~/models/pythia-160m --json
+  lamina split models/smollm2-135m-instruct.gguf --shards 2
 The model is cut at every attention. What must be carried across it, besides its own output, is the
 context: the minimum in bytes per token. What runs while attention is away is listed beside it.
+With --shards: what each of so many nodes holds by tensor parallelism (compute.N.shard), and what it
+puts to the others of a token.
 )";
 constexpr char kInspectExamples[] = R"(  lamina inspect models/smollm2-135m-instruct.gguf
   lamina inspect ~/models/opt-125m --tensors
@@ -42,16 +47,62 @@ Json SliceToJson(const model::Graph& graph, const model::SplitModel& split, uint
           {"beside_attention", beside}};
 }
 
-absl::StatusOr<Json> Split(const std::string& path) {
+absl::StatusOr<Json> ShardsToJson(const model::Graph& graph, uint32_t count) {
+  LAMINA_ASSIGN_OR_RETURN(const model::ShardWidths widths, model::ShardWidthsOf(graph));
+  LAMINA_ASSIGN_OR_RETURN(const core::ShardSplit split,
+                          core::SplitShards({.heads = widths.heads,
+                                             .columns = widths.columns,
+                                             .head = widths.head_weights,
+                                             .column = widths.column_weights},
+                                            std::vector<std::string>(count)));
+  Json shards = Json::array();
+  for (const ShardPart& part : split.parts) {
+    LAMINA_ASSIGN_OR_RETURN(const model::Graph shard, model::ShardGraph(graph, part));
+    uint64_t put = 0;
+    for (const model::Op& op : shard.ops) {
+      if (std::holds_alternative<model::ReduceOp>(op.body)) {
+        put += shard.values[op.output].bytes_per_token() * (count - 1);
+      }
+    }
+    shards.push_back({{"shard", part.index},
+                      {"kv_heads", part.heads},
+                      {"mlp_columns", part.columns},
+                      {"linear_bytes", model::LinearBytes(shard, /*head=*/part.index == 0)},
+                      {"put_bytes_per_token", put}});
+  }
+  return shards;
+}
+
+absl::StatusOr<Json> Split(const std::string& path, uint32_t shards) {
   LAMINA_ASSIGN_OR_RETURN(const model::Model model, model::OpenModel(path));
   LAMINA_ASSIGN_OR_RETURN(const model::SplitModel split, model::SplitAtAttention(model.graph));
   Json context = Json::array();
   for (uint32_t i = 0; i + 1 < split.slices.size(); ++i) {
     context.push_back(SliceToJson(model.graph, split, i));
   }
-  return Json{{"layers", model.graph.attention_count()},
-              {"slices", split.slices.size()},
-              {"context", context}};
+  Json json{{"layers", model.graph.attention_count()},
+            {"slices", split.slices.size()},
+            {"context", context}};
+  if (shards > 1) {
+    LAMINA_ASSIGN_OR_RETURN(json["shards"], ShardsToJson(model.graph, shards));
+  }
+  return json;
+}
+
+void PrintShards(const Json& shards) {
+  std::printf("\n%s\n",
+              Terminal::Output()
+                  .Bold(absl::StrFormat("%-6s %9s %12s %16s %22s", "shard", "KV heads",
+                                        "MLP columns", "linear weights", "puts of a token"))
+                  .c_str());
+  for (const Json& shard : shards) {
+    std::printf("%s\n",
+                absl::StrFormat("%-6d %9d %12d %16s %22s", shard["shard"].get<int>(),
+                                shard["kv_heads"].get<int>(), shard["mlp_columns"].get<int>(),
+                                FormatBytes(shard["linear_bytes"].get<uint64_t>()),
+                                FormatBytes(shard["put_bytes_per_token"].get<uint64_t>()))
+                    .c_str());
+  }
 }
 
 void PrintSplit(const Json& split) {
@@ -139,8 +190,8 @@ void PrintSummary(const model::ModelSummary& summary, bool list_tensors) {
   std::printf("%s", text.c_str());
 }
 
-int RunSplit(const Invocation& invocation, const std::string& path) {
-  const absl::StatusOr<Json> split = Split(path);
+int RunSplit(const Invocation& invocation, const std::string& path, uint32_t shards) {
+  const absl::StatusOr<Json> split = Split(path, shards);
   if (!split.ok()) {
     return Fail(split.status());
   }
@@ -148,6 +199,9 @@ int RunSplit(const Invocation& invocation, const std::string& path) {
     PrintJson(*split);
   } else {
     PrintSplit(*split);
+    if (split->contains("shards")) {
+      PrintShards((*split)["shards"]);
+    }
   }
   return kExitOk;
 }
@@ -171,10 +225,18 @@ int RunInspect(const Invocation& invocation, const std::string& path, bool list_
 void AddSplitCommand(CLI::App& app, Invocation& invocation) {
   CLI::App* command = AddCommand(app, invocation, "split",
                                  "Where a model is cut, and what crosses the cuts", kSplitExamples);
-  const auto path = std::make_shared<std::string>();
-  command->add_option("MODEL", *path, "A GGUF file or a Hugging Face folder")->required();
-  command->callback([&invocation, path] {
-    invocation.run = [&invocation, path] { return RunSplit(invocation, *path); };
+  struct Flags {
+    std::string path;
+    uint32_t shards = 1;
+  };
+  const auto flags = std::make_shared<Flags>();
+  command->add_option("MODEL", flags->path, "A GGUF file or a Hugging Face folder")->required();
+  command->add_option("--shards", flags->shards, "What each of so many shards holds")
+      ->check(CLI::Range(1, 8));
+  command->callback([&invocation, flags] {
+    invocation.run = [&invocation, flags] {
+      return RunSplit(invocation, flags->path, flags->shards);
+    };
   });
 }
 

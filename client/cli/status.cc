@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "client/cli/bubbles.h"
 #include "client/cli/command.h"
 #include "client/cli/status_json.h"
@@ -26,6 +27,17 @@ link: latency one way and bandwidth, measured when the epoch began.
 
 std::string Slots(const client::NodeStatus& node) {
   return node.slots_total == 0 ? "-" : absl::StrCat(node.slots_used, "/", node.slots_total);
+}
+
+// What each node of a split replica holds.
+std::string Weights(const client::ClusterStatus& status) {
+  std::vector<std::string> words;
+  for (const client::NodeStatus& node : status.nodes) {
+    if (!node.replica.empty()) {
+      words.push_back(absl::StrCat(node.name, " ", FormatBytes(node.weight_bytes)));
+    }
+  }
+  return absl::StrJoin(words, ", ");
 }
 
 void PrintNode(const client::NodeStatus& node) {
@@ -58,6 +70,7 @@ void PrintStatus(const client::ClusterStatus& status, const std::string& bubbles
               static_cast<unsigned long long>(status.tokens_generated), status.tokens_per_second);
   if (!status.stages.empty()) {
     std::printf("stages:   %s\n", status.stages.c_str());
+    std::printf("weights:  %s\n", Weights(status).c_str());
   }
   if (!status.partition.empty()) {
     std::printf("KV:       by %s\n", status.partition.c_str());

@@ -45,6 +45,7 @@ Json ToJson(const client::NodeStatus& node) {
           {"kv_bytes_read", node.kv_bytes_read},
           {"busy_seconds", node.busy_seconds},
           {"units", node.units},
+          {"weight_bytes", node.weight_bytes},
           {"mean_extent_tokens", node.mean_extent_tokens},
           {"part_seconds", ObjectOf(node.parts)},
           {"refusals", ObjectOf(node.refusals)},

@@ -194,10 +194,14 @@ class Writer {
     if (peer.empty()) {
       return;
     }
-    if (IsPut(event.part)) {
+    // Parts of sums go both ways at once, twice in a layer: they have no arrows.
+    const bool is_part = event.part == WorkPart::kReduce;
+    if (IsPut(event.part) || is_part) {
       const auto [row, is_new] =
           links.emplace(peer, kFirstLinkRow + static_cast<int>(links.size()));
       Slice(process, row->second, NameOf(event.part), span, args);
+    }
+    if (IsPut(event.part)) {
       Flow('s', process, event.start, event.lane, FlowId(event, node.name, peer));
     } else if (IsArrival(event.part)) {
       Flow('f', process, event.end, event.lane, FlowId(event, peer, node.name));

@@ -46,10 +46,11 @@ struct ComputeNodeConfig {
   uint32_t threads = 0;               // 0: as many as cores, or 1 without cores.
   std::string compute_type = "bf16";  // bf16 | f32: of weights and activations.
   std::string http;                   // host:port of /metrics and /health. Empty: none.
-  // Nodes that name the same replica hold it together, each a stage of its layers. Empty: the node
-  // is a replica by itself.
+  // Nodes that name the same replica hold it together, each a stage of its layers, or a shard of
+  // heads and MLP columns, or a shard of a stage. Empty: the node is a replica by itself.
   std::string replica;
   std::optional<uint32_t> stage;     // From 0 on.
+  std::optional<uint32_t> shard;     // The same, of the replica or of its stage.
   std::optional<LayerRange> layers;  // Not given: chosen, by cost and by measured speed.
   uint64_t capacity_bytes = 0;       // For KV: with policy local, and then required.
 };

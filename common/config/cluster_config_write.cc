@@ -61,6 +61,9 @@ void EmitStage(YAML::Emitter& out, const ComputeNodeConfig& node) {
   if (node.stage.has_value()) {
     out << YAML::Key << "stage" << YAML::Value << *node.stage;
   }
+  if (node.shard.has_value()) {
+    out << YAML::Key << "shard" << YAML::Value << *node.shard;
+  }
   if (node.layers.has_value()) {
     out << YAML::Key << "layers" << YAML::Value << YAML::DoubleQuoted
         << absl::StrCat(node.layers->first, "-", node.layers->last);

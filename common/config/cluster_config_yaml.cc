@@ -283,6 +283,7 @@ std::vector<Key> ClusterFileReader::ComputeKeys(ComputeNodeConfig& node) const {
           {"http", Text(node.http)},
           {"replica", Text(node.replica)},
           {"stage", Number(node.stage)},
+          {"shard", Number(node.shard)},
           {"layers", Layers(node.layers)},
           {"capacity", Size(node.capacity_bytes)},
           {"role", Choice(internal::kComputeRoles, node.role)}};
@@ -354,8 +355,9 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
                        {"format", Choice(internal::kLogFormats, c.log.format)}})}};
   LAMINA_RETURN_IF_ERROR(ReadKeys(root, "", keys));
   if (c.pipeline.lanes == kNotGiven) {
-    // One more than replicas, or two for each stage: the schedules that leave nobody idle.
-    const uint32_t nodes = std::max(1u, c.CountCompute(ComputeRole::kCompute));
+    // One more than replicas, or two for each stage: the schedules that leave nobody idle. The
+    // shards of a stage are one place.
+    const uint32_t nodes = std::max(1u, c.CountCompute(ComputeRole::kCompute) / ShardsOf(c));
     const uint32_t wanted = ReplicasOf(c).size() < c.compute.size() ? 2 * nodes : nodes + 1;
     // One where no attention is ever away.
     c.pipeline.lanes = c.pipeline.mode == PipelineMode::kSequential || c.policy == kPolicyLocal

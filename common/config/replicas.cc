@@ -2,6 +2,7 @@
 #include "common/config/replicas.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -19,7 +20,62 @@ std::string KeyOf(size_t index, absl::string_view key) {
   return absl::StrCat("compute.", index, ".", key);
 }
 
-// The nodes of one replica have stages 0, 1, 2, ..., each once.
+// Of each stage the nodes have shards 0, 1, 2, ..., each once; as many of every stage. `nodes` gets
+// the shard 0 of each.
+absl::Status CheckShards(const ClusterConfig& config, const ReplicaConfig& replica,
+                         std::vector<size_t>& nodes) {
+  const auto shard_of = [&](size_t i) { return config.compute[replica.nodes[i]].shard; };
+  const auto stage_of = [&](size_t i) { return config.compute[replica.nodes[i]].stage; };
+  const bool any = std::any_of(replica.nodes.begin(), replica.nodes.end(), [&](size_t index) {
+    return config.compute[index].shard.has_value();
+  });
+  if (!any) {
+    nodes = replica.nodes;
+    return absl::OkStatus();
+  }
+  uint32_t expected = 0;
+  for (size_t i = 0; i < replica.nodes.size(); ++i) {
+    const size_t index = replica.nodes[i];
+    const ComputeNodeConfig& node = config.compute[index];
+    const bool new_stage = i > 0 && stage_of(i) != stage_of(i - 1);
+    if (!node.shard.has_value()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(KeyOf(index, "shard"), ": missing; other nodes of replica '", replica.name,
+                       "' are shards, so each says which it is"));
+    }
+    if (i > 0 && !new_stage && *node.shard == *shard_of(i - 1)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          KeyOf(index, "shard"), ": replica '", replica.name, "' has shard ", *node.shard,
+          " twice, on ", config.compute[replica.nodes[i - 1]].name, " and ", node.name));
+    }
+    expected = new_stage ? 0 : expected;
+    if (*node.shard != expected) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(KeyOf(index, "shard"), ": replica '", replica.name, "' has shard ",
+                       *node.shard, " and no shard ", expected, "; shards are counted from 0"));
+    }
+    if (node.layers != config.compute[replica.nodes[i - expected]].layers) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          KeyOf(index, "layers"), ": differ from those of shard 0 of the same stage of ",
+          "replica '", replica.name, "'"));
+    }
+    ++expected;
+    const bool ends = i + 1 == replica.nodes.size() || stage_of(i + 1) != stage_of(i);
+    if (ends && expected != replica.shards) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(KeyOf(index, "shard"), ": replica '", replica.name, "' has ", expected,
+                       " shards of stage ", node.stage.value_or(0), " and ", replica.shards,
+                       " of its first; give every stage as many"));
+    }
+    if (*node.shard == 0) {
+      nodes.push_back(index);
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The nodes of one replica, of several shards those of shard 0, have stages 0, 1, 2, ..., each
+// once.
 absl::Status CheckStages(const ClusterConfig& config, const ReplicaConfig& replica) {
   for (size_t stage = 0; stage < replica.nodes.size(); ++stage) {
     const size_t index = replica.nodes[stage];
@@ -28,9 +84,9 @@ absl::Status CheckStages(const ClusterConfig& config, const ReplicaConfig& repli
       if (replica.nodes.size() == 1) {
         continue;
       }
-      return absl::InvalidArgumentError(absl::StrCat(KeyOf(index, "stage"), ": missing; replica '",
-                                                     replica.name, "' has ", replica.nodes.size(),
-                                                     " nodes, so each says which stage it is"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(KeyOf(index, "stage"), ": missing; replica '", replica.name, "' has ",
+                       replica.nodes.size(), " nodes, so each says which stage or shard it is"));
     }
     if (stage > 0 && *node.stage == config.compute[replica.nodes[stage - 1]].stage) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -89,11 +145,25 @@ std::vector<ReplicaConfig> ReplicasOf(const ClusterConfig& config) {
     }
   }
   for (ReplicaConfig& replica : replicas) {
-    std::stable_sort(replica.nodes.begin(), replica.nodes.end(), [&](size_t a, size_t b) {
-      return config.compute[a].stage.value_or(0) < config.compute[b].stage.value_or(0);
-    });
+    const auto place = [&](size_t index) {
+      const ComputeNodeConfig& node = config.compute[index];
+      return std::pair(node.stage.value_or(0), node.shard.value_or(0));
+    };
+    std::stable_sort(replica.nodes.begin(), replica.nodes.end(),
+                     [&](size_t a, size_t b) { return place(a) < place(b); });
+    const auto first_stage = [&](size_t index) {
+      return config.compute[index].shard.has_value() &&
+             place(index).first == place(replica.nodes[0]).first;
+    };
+    replica.shards = static_cast<uint32_t>(std::max<std::ptrdiff_t>(
+        1, std::count_if(replica.nodes.begin(), replica.nodes.end(), first_stage)));
   }
   return replicas;
+}
+
+uint32_t ShardsOf(const ClusterConfig& config) {
+  const std::vector<ReplicaConfig> replicas = ReplicasOf(config);
+  return replicas.empty() ? 1 : replicas.front().shards;
 }
 
 bool IsStage(const ClusterConfig& config, const ComputeNodeConfig& node) {
@@ -105,15 +175,30 @@ bool IsStage(const ClusterConfig& config, const ComputeNodeConfig& node) {
 absl::Status CheckReplicas(const ClusterConfig& config) {
   for (size_t i = 0; i < config.compute.size(); ++i) {
     const ComputeNodeConfig& node = config.compute[i];
-    if (node.replica.empty() && (node.stage.has_value() || node.layers.has_value())) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(KeyOf(i, node.stage.has_value() ? "stage" : "layers"), ": node '", node.name,
-                       "' is a stage of no replica; name it, like replica: r0"));
+    const bool is_part =
+        node.stage.has_value() || node.shard.has_value() || node.layers.has_value();
+    if (node.replica.empty() && is_part) {
+      const absl::string_view key = node.stage.has_value()   ? "stage"
+                                    : node.shard.has_value() ? "shard"
+                                                             : "layers";
+      return absl::InvalidArgumentError(absl::StrCat(
+          KeyOf(i, key), ": node '", node.name, "' is a ",
+          node.shard.has_value() ? "shard" : "stage", " of no replica; name it, like replica: r0"));
     }
   }
-  for (const ReplicaConfig& replica : ReplicasOf(config)) {
-    LAMINA_RETURN_IF_ERROR(CheckStages(config, replica));
-    LAMINA_RETURN_IF_ERROR(CheckLayers(config, replica));
+  const std::vector<ReplicaConfig> replicas = ReplicasOf(config);
+  for (const ReplicaConfig& replica : replicas) {
+    ReplicaConfig firsts{.name = replica.name};
+    LAMINA_RETURN_IF_ERROR(CheckShards(config, replica, firsts.nodes));
+    LAMINA_RETURN_IF_ERROR(CheckStages(config, firsts));
+    LAMINA_RETURN_IF_ERROR(CheckLayers(config, firsts));
+    const bool prefill = config.compute[replica.nodes[0]].role == ComputeRole::kPrefill;
+    if (!prefill && replica.shards != replicas[0].shards) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(KeyOf(replica.nodes[0], "shard"), ": replica '", replicas[0].name, "' has ",
+                       replicas[0].shards, " shards and replica '", replica.name, "' ",
+                       replica.shards, "; give all replicas as many"));
+    }
   }
   return absl::OkStatus();
 }

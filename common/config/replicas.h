@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which compute nodes of the cluster file hold a model replica together, in stages.
+// Which compute nodes of the cluster file hold a model replica together, in stages and shards.
 
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -17,18 +18,23 @@ namespace lamina {
 
 struct ReplicaConfig {
   std::string name;           // Of the node, if it is one by itself.
-  std::vector<size_t> nodes;  // Indices into `compute`, by stage.
+  std::vector<size_t> nodes;  // Indices into `compute`, by stage, and of each stage by shard.
+  uint32_t shards = 1;        // Of each stage.
 };
 
 // The replicas in the order in which the file names their first node. Of a file that
 // CheckReplicas() refuses, the stages are in any order.
 std::vector<ReplicaConfig> ReplicasOf(const ClusterConfig& config);
 
+// Of every replica of a file that CheckReplicas() accepts.
+uint32_t ShardsOf(const ClusterConfig& config);
+
 // Whether the node is one of several of a replica.
 bool IsStage(const ClusterConfig& config, const ComputeNodeConfig& node);
 
-// Errors: kInvalidArgument  a stage without a replica, one that is missing or there twice, layers
-// of some stages only, or layers that overlap or leave some out.
+// Errors: kInvalidArgument  a stage or shard without a replica, one that is missing or there twice,
+// layers of some stages only, layers that overlap or leave some out, or that differ between the
+// shards of a stage; replicas of different numbers of shards.
 absl::Status CheckReplicas(const ClusterConfig& config);
 
 // "0-14" or "3". Errors: kInvalidArgument.

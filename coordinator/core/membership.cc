@@ -229,7 +229,7 @@ std::string Membership::Describe() const {
       missing.push_back(node.name);
     } else if (!TakesPart(node)) {
       parts.push_back(
-          absl::StrCat(node.name, " waits for the other stages of replica ", node.replica));
+          absl::StrCat(node.name, " waits for the other nodes of replica ", node.replica));
     }
   }
   if (phase_ == MembershipPhase::kServing) {

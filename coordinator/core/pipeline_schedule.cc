@@ -9,14 +9,21 @@
 namespace lamina::core {
 
 PipelineSchedule::PipelineSchedule(PipelineMode mode, absl::Span<const Stage> nodes,
-                                   uint32_t layers)
+                                   uint32_t layers, uint32_t shard)
     : mode_(mode), replicas_(0), layers_(layers) {
   for (const Stage& node : nodes) {
     replicas_ = std::max(replicas_, node.replica + 1);
   }
   nodes_.resize(size_t{replicas_} * (layers + 1));
+  heads_.resize(replicas_);
   for (uint32_t i = 0; i < nodes.size(); ++i) {
     const uint32_t end = nodes[i].first_layer + nodes[i].layers;
+    if (end == layers && nodes[i].shard.index == 0) {
+      heads_[nodes[i].replica] = i;
+    }
+    if (nodes[i].shard.index != shard) {
+      continue;
+    }
     for (uint32_t slice = nodes[i].first_layer; slice < (end == layers ? end + 1 : end); ++slice) {
       nodes_[nodes[i].replica * (layers + 1) + slice] = i;
     }

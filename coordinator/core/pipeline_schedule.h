@@ -22,6 +22,10 @@
 // A pinned step (one with prompt chunks, whose earlier tokens lie in one replica's scratch) runs as
 // a whole on the lane's home, replica j mod R, in every mode; on all its stages, if it has several.
 //
+// Of the shards of a replica or stage all run the same slices. They hand what crosses from node to
+// node to the ones of their own index; the schedule is made for one of these. The LM head is shard
+// 0's.
+//
 // Compute nodes for prompts alone (prefill.mode dedicated) come behind the replicas, and behind the
 // lanes that rotate there is one lane for each, which has chunks only and stays on its node. Such a
 // node has no part in other lanes; the replicas keep the tables of all.
@@ -49,9 +53,10 @@ class PipelineSchedule {
                    uint32_t prefill_lane = UINT32_MAX)
       : mode_(mode), replicas_(replicas), layers_(layers), prefill_lane_(prefill_lane) {}
 
-  // Replicas of several nodes: nodes[i] is what compute node i runs. No prefill lanes. Requires:
-  // CheckStages().
-  PipelineSchedule(PipelineMode mode, absl::Span<const Stage> nodes, uint32_t layers);
+  // Replicas of several nodes: nodes[i] is what compute node i runs. For shards of index `shard`.
+  // No prefill lanes. Requires: CheckStages(), CheckShards().
+  PipelineSchedule(PipelineMode mode, absl::Span<const Stage> nodes, uint32_t layers,
+                   uint32_t shard = 0);
 
   uint32_t replicas() const { return replicas_; }
 
@@ -74,6 +79,12 @@ class PipelineSchedule {
     return nodes_.empty() ? replica : nodes_[replica * (layers_ + 1) + slice];
   }
 
+  // The one that runs the LM head behind the last slice, and samples.
+  uint32_t HeadNodeOf(uint32_t lane, uint64_t step, bool pinned) const {
+    const uint32_t replica = ReplicaOf(lane, step, layers_, pinned);
+    return heads_.empty() ? replica : heads_[replica];
+  }
+
   // When unit `unit` (from 0) of `lane` starts in the balanced rotational schedule, in units of
   // (slice time / replicas). Takes every value once over lanes 0 to replicas, from time 0 on.
   uint64_t StartOf(uint32_t lane, uint64_t unit) const { return lane + unit * (replicas_ + 1); }
@@ -89,6 +100,7 @@ class PipelineSchedule {
   uint32_t layers_;
   uint32_t prefill_lane_ = UINT32_MAX;
   std::vector<uint32_t> nodes_;  // [replicas, slices] where replicas have several nodes.
+  std::vector<uint32_t> heads_;  // [replicas], there.
 };
 
 // Who is next on one replica: of the lanes that are ready the one that has run the fewest units

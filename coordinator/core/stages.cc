@@ -16,6 +16,9 @@ namespace {
 // Measurements of nodes that are alike differ by less.
 constexpr double kAlike = 1.1;
 
+// Of MLP columns: a block of the packed weights.
+constexpr uint32_t kColumnStep = 64;
+
 // Speeds against their mean; all 1 if they are alike or one is not known.
 std::vector<double> RelativeSpeeds(absl::Span<const StageNode> stages) {
   double sum = 0;
@@ -43,19 +46,32 @@ double CostOf(absl::Span<const double> slice_costs, uint32_t first, uint32_t end
                          slice_costs.begin() + static_cast<std::ptrdiff_t>(last), 0.0);
 }
 
+std::string DescribeShards(const ShardCosts& costs, absl::Span<const std::string> names,
+                           absl::Span<const ShardPart> parts) {
+  std::string words =
+      absl::StrCat("of ", costs.heads, " KV heads and ", costs.columns, " MLP columns");
+  for (size_t i = 0; i < parts.size(); ++i) {
+    absl::StrAppend(&words, i == 0 ? " " : ", ", names[i], " ", parts[i].heads, " and ",
+                    parts[i].columns);
+  }
+  return words + ", by cost";
+}
+
 }  // namespace
 
 absl::Status CheckStages(absl::Span<const Stage> nodes, uint32_t layers) {
-  std::map<uint32_t, std::vector<Stage>> replicas;
+  std::map<std::pair<uint32_t, uint32_t>, std::vector<Stage>> planes;  // By replica and shard.
   for (const Stage& node : nodes) {
-    replicas[node.replica].push_back(node);
+    planes[{node.replica, node.shard.index}].push_back(node);
   }
-  uint32_t replica = 0;
-  for (auto& [index, stages] : replicas) {
+  uint32_t replicas = 0;
+  for (auto& [key, stages] : planes) {
+    const auto& [index, shard] = key;
     std::sort(stages.begin(), stages.end(),
               [](const Stage& a, const Stage& b) { return a.first_layer < b.first_layer; });
     uint64_t next = 0;
-    bool fits = index == replica++;
+    replicas += index == replicas;
+    bool fits = index + 1 == replicas;
     for (const Stage& stage : stages) {
       fits = fits && stage.first_layer == next && stage.layers > 0;
       next += stage.layers;
@@ -66,6 +82,46 @@ absl::Status CheckStages(absl::Span<const Stage> nodes, uint32_t layers) {
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckShards(absl::Span<const Stage> nodes, uint32_t kv_heads) {
+  if (nodes.empty() || nodes.front().shard.count == 1) {
+    const bool none = std::all_of(nodes.begin(), nodes.end(), [](const Stage& node) {
+      return node.shard.count == 1 && node.shard.index == 0;
+    });
+    return none ? absl::OkStatus()
+                : absl::InvalidArgumentError("some compute nodes are shards and others are not");
+  }
+  const uint32_t count = nodes.front().shard.count;
+  std::vector<ShardPart> parts(std::min<size_t>(count, nodes.size()));
+  std::map<std::pair<uint32_t, uint32_t>, uint32_t> nodes_of;  // By replica and first layer.
+  bool fits = parts.size() == count;
+  for (const Stage& node : nodes) {
+    const ShardPart& shard = node.shard;
+    fits = fits && shard.count == count && shard.index < count;
+    if (!fits) {
+      break;
+    }
+    ShardPart& known = parts[shard.index];
+    fits = known == ShardPart() || known == shard;
+    known = shard;
+    nodes_of[{node.replica, node.first_layer}] |= 1u << std::min(shard.index, 31u);
+  }
+  for (const auto& [place, there] : nodes_of) {
+    fits = fits && there + 1 == 1u << std::min(count, 31u);
+  }
+  uint64_t head = 0;
+  uint64_t column = 0;
+  for (const ShardPart& part : parts) {
+    fits = fits && part.first_head == head && part.heads > 0 && part.first_column == column &&
+           part.columns > 0;
+    head += part.heads;
+    column += part.columns;
+  }
+  return fits && head == kv_heads ? absl::OkStatus()
+                                  : absl::InvalidArgumentError(absl::StrCat(
+                                        "the ", count, " shards of the model do not have each of ",
+                                        kv_heads, " KV heads once"));
 }
 
 double BusiestShare(absl::Span<const double> slice_costs, absl::Span<const StageNode> stages,
@@ -124,6 +180,45 @@ absl::StatusOr<StageSplit> SplitLayers(absl::Span<const double> slice_costs,
   for (uint32_t s = 0; measured && s < count; ++s) {
     split.why += absl::StrFormat("%s %s %.2f", s == 0 ? "" : ",", stages[s].name, speeds[s]);
   }
+  return split;
+}
+
+absl::StatusOr<ShardSplit> SplitShards(const ShardCosts& costs,
+                                       absl::Span<const std::string> names) {
+  const auto count = static_cast<uint32_t>(names.size());
+  if (count > costs.heads || count > costs.columns) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "compute: a replica of ", count,
+        " shards wants a KV head and an MLP column for each; this model has ", costs.heads,
+        " KV heads and ", costs.columns, " columns: take fewer shards, or stages"));
+  }
+  ShardSplit split{.parts = std::vector<ShardPart>(count)};
+  for (uint32_t i = 0; i < count; ++i) {
+    split.parts[i] = {.index = i,
+                      .count = count,
+                      .heads = costs.heads / count + (i < costs.heads % count ? 1 : 0)};
+  }
+  // Columns make up for what heads leave uneven: step after step to whoever has least then. In
+  // blocks, as long as each shard may have several.
+  uint32_t step = kColumnStep;
+  while (step > 1 && (costs.columns % step != 0 || costs.columns / step < 8 * count)) {
+    step /= 2;
+  }
+  for (uint32_t left = costs.columns / step; left > 0; --left) {
+    const auto rank = [&](const ShardPart& part) {
+      const bool is_due = part.columns == 0 && left <= count;  // Everybody gets one.
+      return std::pair(!is_due, part.heads * costs.head + part.columns * costs.column);
+    };
+    const auto least =
+        std::min_element(split.parts.begin(), split.parts.end(),
+                         [&](const ShardPart& a, const ShardPart& b) { return rank(a) < rank(b); });
+    least->columns += step;
+  }
+  for (uint32_t i = 1; i < count; ++i) {
+    split.parts[i].first_head = split.parts[i - 1].first_head + split.parts[i - 1].heads;
+    split.parts[i].first_column = split.parts[i - 1].first_column + split.parts[i - 1].columns;
+  }
+  split.why = DescribeShards(costs, names, split.parts);
   return split;
 }
 

@@ -65,6 +65,15 @@ absl::Status WindowLayout::Check(const WindowShape& shape) {
         absl::StrCat("context windows between compute nodes would take ", context,
                      " bytes; lower pipeline.lanes, limits.running_max or prefill.chunk_tokens"));
   }
+  const double parts = shape.shards == 1 ? 0
+                                         : 2.0 * shape.shards * shape.lanes *
+                                               (1.0 * shape.rows_max + shape.kv_rows_max) *
+                                               static_cast<double>(shape.part_row_bytes);
+  if (parts > kRegionBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("part windows between shards would take ", parts,
+                     " bytes; lower pipeline.lanes, limits.running_max or prefill.chunk_tokens"));
+  }
   return absl::OkStatus();
 }
 
@@ -80,6 +89,8 @@ WindowLayout::WindowLayout(WindowShape shape) : shape_(std::move(shape)) {
       Align(sizeof(WindowHeader) + (shape_.rows_max + chunk_rows) * shape_.context_row_bytes +
             chunk_rows * rows.q);
   token_window_bytes_ = Align(sizeof(WindowHeader) + token_rows_max() * sizeof(TokenEntry));
+  part_window_bytes_ =
+      Align(sizeof(WindowHeader) + (shape_.rows_max + shape_.kv_rows_max) * shape_.part_row_bytes);
 }
 
 size_t WindowLayout::query_region_bytes() const { return query_words() * 2 * query_window_bytes_; }
@@ -107,7 +118,8 @@ size_t WindowLayout::compute_region_bytes() const {
     return reply_region_bytes();
   }
   return reply_region_bytes() +
-         replica_words() * (context_window_bytes_ + shape_.plan_ahead * token_window_bytes_);
+         replica_words() * (context_window_bytes_ + shape_.plan_ahead * token_window_bytes_) +
+         part_words() * 2 * part_window_bytes_;
 }
 
 uint32_t WindowLayout::compute_region_words() const {
@@ -131,6 +143,17 @@ size_t WindowLayout::TokenWindow(uint32_t compute_node, uint32_t lane, uint64_t 
   const size_t word = size_t{compute_node} * shape_.lanes + lane;
   return reply_region_bytes() + replica_words() * context_window_bytes_ +
          (word * shape_.plan_ahead + step % shape_.plan_ahead) * token_window_bytes_;
+}
+
+uint32_t WindowLayout::part_word(uint32_t shard, uint32_t lane) const {
+  return reply_words() + 2 * replica_words() + shard * shape_.lanes + lane;
+}
+
+size_t WindowLayout::PartWindow(uint32_t shard, uint32_t lane, uint64_t count) const {
+  const size_t word = size_t{shard} * shape_.lanes + lane;
+  return reply_region_bytes() +
+         replica_words() * (context_window_bytes_ + shape_.plan_ahead * token_window_bytes_) +
+         (word * 2 + count % 2) * part_window_bytes_;
 }
 
 absl::Status CheckHeader(const WindowHeader& header, const WindowHeader& expected) {

@@ -7,8 +7,9 @@
 // Every receiver has one region. A memory node's region holds a query window for each (compute
 // node, lane, parity); a compute node's holds a reply window for each (memory node, lane, parity),
 // and with several replicas, behind these, a context window for each (compute node, lane) and a
-// token window for each (compute node, lane, step modulo plan_ahead). A window is a WindowHeader
-// and rows. One signal word belongs to each (sender, lane, kind).
+// token window for each (compute node, lane, step modulo plan_ahead), and with shards a part window
+// for each (shard, lane, parity). A window is a WindowHeader and rows. One signal word belongs to
+// each (sender, lane, kind).
 //
 //   query window   header | rows x [q | k | v] bf16 | kv_rows x [k | v] bf16     (kv_rows: prompt
 //   chunks) reply window   header | rows x [attention output] bf16
@@ -17,6 +18,7 @@
 //   context window header | for each value of the context: rows x value
 //   (with stages: of decode and chunk rows, then chunk rows x [attention output] bf16)
 //   token window   header | rows x TokenEntry
+//   part window    header | rows x [part of a sum over shards] f32
 //
 // A unit is one attention: (step, layer). Units count from 1: (step - 1) * layers + layer + 1,
 // steps counting from 1. Rows of a unit go out, and outputs come back, in up to kRowChunksMax
@@ -29,6 +31,11 @@
 // a replica that sends the same peer another context knows that the last one was used up. Tokens of
 // a step go to replicas that may have nothing else to do in the step; what frees their window is
 // that the plan of step s + plan_ahead comes only after every replica has reported step s.
+//
+// Reductions over shards are counted from 1 in each lane, alike on all of them; windows alternate
+// by the count's parity. A shard sends part n + 2 after it has all parts n + 1, and each of these
+// was sent by one that had used all parts n: so no window, and no source of a put, is written too
+// early.
 
 #pragma once
 
@@ -80,6 +87,8 @@ struct WindowShape {
   uint32_t context_chunk_rows = 0;
   // Of the widest context between two slices; known to compute nodes, used by them alone.
   size_t context_row_bytes = 0;
+  uint32_t shards = 1;
+  size_t part_row_bytes = 0;  // Of the widest sum over shards; known to compute nodes alone too.
   std::vector<AttentionDescriptor> layers;
 };
 
@@ -128,6 +137,9 @@ class WindowLayout {
   size_t ContextWindow(uint32_t compute_node, uint32_t lane) const;
   uint32_t token_word(uint32_t compute_node, uint32_t lane) const;
   size_t TokenWindow(uint32_t compute_node, uint32_t lane, uint64_t step) const;
+  // With several shards, behind these.
+  uint32_t part_word(uint32_t shard, uint32_t lane) const;
+  size_t PartWindow(uint32_t shard, uint32_t lane, uint64_t count) const;
   // For the measuring of links: one of each memory node, then one of each compute node.
   uint32_t memory_probe_word(uint32_t memory_node) const { return data_words() + memory_node; }
   uint32_t compute_probe_word(uint32_t compute_node) const {
@@ -141,14 +153,16 @@ class WindowLayout {
   uint32_t replica_words() const { return shape_.compute_nodes * shape_.lanes; }
   // Of a compute node's region, those for probes left out.
   uint32_t data_words() const {
-    return reply_words() + (shape_.compute_nodes == 1 ? 0 : 2 * replica_words());
+    return reply_words() + (shape_.compute_nodes == 1 ? 0 : 2 * replica_words()) + part_words();
   }
+  uint32_t part_words() const { return shape_.shards == 1 ? 0 : shape_.shards * shape_.lanes; }
 
   WindowShape shape_;
   size_t query_window_bytes_ = 0;
   size_t reply_window_bytes_ = 0;
   size_t context_window_bytes_ = 0;
   size_t token_window_bytes_ = 0;
+  size_t part_window_bytes_ = 0;
 };
 
 // Compares a received header with what the plan says. Errors: kAborted  older (epoch or unit):

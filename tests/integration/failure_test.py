@@ -195,7 +195,7 @@ class FailureTest(unittest.TestCase):
             wanted = self.wanted(cluster)
             answers = self.start_endless(cluster, 2)
             cluster.kill("c1")
-            cluster.await_true(lambda: "c0 waits for the other stages" in cluster.status()["state"],
+            cluster.await_true(lambda: "c0 waits for the other nodes" in cluster.status()["state"],
                                "the loss of c1")
             for answer in answers:
                 self.assertTrue(self.goes_on(cluster, answer, wanted), answer.error)

@@ -27,6 +27,7 @@ double LogProbability(const std::vector<float>& logits, TokenId token) {
 struct Case {
   size_t golden = 0;
   DType compute_type = DType::kF32;
+  uint32_t shards = 1;
 };
 
 class FidelityTest : public ::testing::TestWithParam<Case> {
@@ -37,6 +38,8 @@ class FidelityTest : public ::testing::TestWithParam<Case> {
   std::unique_ptr<LocalCluster> Cluster() const {
     return MakeCluster({.model = spec(),
                         .compute_type = GetParam().compute_type,
+                        .compute_nodes = GetParam().shards,
+                        .shards = GetParam().shards,
                         .memory_nodes = 2,
                         .lanes = 2,
                         .chunk_tokens = 16});
@@ -164,6 +167,11 @@ std::vector<Case> AllCases() {
   for (size_t i = 0; i < RandomModelCases().size(); ++i) {
     cases.push_back({.golden = i, .compute_type = DType::kF32});
     cases.push_back({.golden = i, .compute_type = DType::kBF16});
+    const RandomModelSpec spec = ParseRandomModelSpec(RandomModelCases()[i].at("spec"));
+    if (spec.kv_heads > 1) {  // Over shards the same tolerances hold.
+      const uint32_t shards = std::min(spec.kv_heads, 3u);
+      cases.push_back({.golden = i, .compute_type = DType::kF32, .shards = shards});
+    }
   }
   return cases;
 }
@@ -172,7 +180,10 @@ INSTANTIATE_TEST_SUITE_P(Models, FidelityTest, ::testing::ValuesIn(AllCases()),
                          [](const ::testing::TestParamInfo<Case>& test) {
                            return absl::StrCat(
                                RandomModelCases()[test.param.golden].at("name").get<std::string>(),
-                               "_", DTypeName(test.param.compute_type));
+                               "_", DTypeName(test.param.compute_type),
+                               test.param.shards == 1
+                                   ? ""
+                                   : absl::StrCat("_", test.param.shards, "_shards"));
                          });
 
 }  // namespace

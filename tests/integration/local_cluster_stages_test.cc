@@ -315,7 +315,7 @@ TEST(StagesTest, AReplicaTakesPartWholeOrNotAtAll) {
     }
     ExpectSame(results, undisturbed);
     EXPECT_TRUE(cluster->WaitForEpoch(epoch + 1).ok());
-    EXPECT_THAT(cluster->engine().GetStatus().state, HasSubstr("waits for the other stages"));
+    EXPECT_THAT(cluster->engine().GetStatus().state, HasSubstr("waits for the other nodes"));
     cluster->Attach(name);
     EXPECT_TRUE(cluster->WaitForState("serving").ok());
   }

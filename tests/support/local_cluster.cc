@@ -143,6 +143,7 @@ absl::Status LocalCluster::Start() {
   LAMINA_ASSIGN_OR_RETURN(model::Model model, model::OpenModel(folder.path()));
   layers_ = LayersOf(model.graph);
   LAMINA_ASSIGN_OR_RETURN(slice_costs_, coordinator::SliceCosts(model.graph));
+  LAMINA_ASSIGN_OR_RETURN(shard_costs_, coordinator::ShardCostsOf(model.graph));
   LAMINA_ASSIGN_OR_RETURN(fingerprint_, model::Fingerprint(model));
   const coordinator::EngineOptions engine_options = MakeEngineOptions();
   LAMINA_RETURN_IF_ERROR(engine_options.scheduler.Validate());
@@ -176,14 +177,16 @@ coordinator::EngineOptions LocalCluster::MakeEngineOptions() const {
                                      .partition = options_.partition};
   for (uint32_t i = 0; i < options_.compute_nodes; ++i) {
     options.nodes.push_back({.name = absl::StrCat("c", i), .holds_kv = options_.local});
-    if (options_.stages > 1) {
-      const std::string replica = absl::StrCat("r", i / options_.stages);
+    if (const uint32_t nodes = options_.stages * options_.shards; nodes > 1) {
+      const std::string replica = absl::StrCat("r", i / nodes);
       options.nodes.back().replica = replica;
-      if (i % options_.stages == 0) {
-        options.replicas.push_back({.name = replica, .layers = options_.stage_layers});
+      if (i % nodes == 0) {
+        options.replicas.push_back(
+            {.name = replica, .shards = options_.shards, .layers = options_.stage_layers});
       }
       options.replicas.back().nodes.push_back(options.nodes.back().name);
       options.slice_costs = slice_costs_;
+      options.shard_costs = shard_costs_;
     }
   }
   for (uint32_t i = 0; i < options_.prefill_nodes; ++i) {
@@ -223,7 +226,7 @@ absl::Status LocalCluster::MakeComputeNode(const std::string& name, model::Model
       compute_node::ComputeNode::Create(
           {.name = name,
            .attention = &Attention(options_),
-           .is_stage = options_.stages > 1,
+           .is_stage = options_.stages * options_.shards > 1,
            .make_kv =
                options_.local ? kernels::CpuKvDevices(Attention(options_), *node.pool) : nullptr},
           std::move(model), std::move(dense), *node.pool, [](double) {}));

@@ -44,6 +44,7 @@ struct LocalClusterOptions {
   // Compute nodes of one replica: c0 to c(stages - 1) are the first, and so on.
   uint32_t stages = 1;
   std::vector<uint32_t> stage_layers = {};  // Of each stage; empty: chosen.
+  uint32_t shards = 1;                      // Of each stage: its nodes follow each other.
   // What compute nodes say they have measured, each; empty: nothing.
   std::vector<double> dense_speeds = {};
   PipelineMode mode = PipelineMode::kRotational;
@@ -178,6 +179,7 @@ class LocalCluster {
   const IdTokenizer tokenizer_;
   std::vector<AttentionDescriptor> layers_;
   std::vector<double> slice_costs_;
+  core::ShardCosts shard_costs_;
   std::string fingerprint_;
   std::map<std::string, Node> nodes_;
   std::unique_ptr<coordinator::Engine> engine_;

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <numbers>
 #include <utility>
+#include <variant>
 
 #include "common/check.h"
 #include "common/dtype.h"
@@ -196,6 +197,8 @@ class Interpreter {
 
   void Run(const ConvertOp&, Rows& out) const { out = In(); }
 
+  void Run(const ReduceOp&, Rows& out) const { out = In(); }  // Summed by the caller.
+
   const Graph& graph_;
   const std::vector<Row>& weights_;
   const absl::Span<const TokenId> tokens_;
@@ -227,19 +230,53 @@ absl::StatusOr<ReferenceModel> ReferenceModel::Load(const Model& model,
 }
 
 std::vector<std::vector<float>> ReferenceModel::Logits(absl::Span<const TokenId> tokens) const {
-  const Graph& graph = model_->graph;
-  Interpreter interpreter(graph, weights_, tokens);
-  for (const Op& op : graph.ops) {
-    interpreter.Run(op);
-    const ValueType type = graph.values[op.output].type;
-    if ((type == ValueType::kBF16 && options_.round_bf16) ||
-        (type == ValueType::kCompute && options_.round_compute)) {
-      for (Row& row : interpreter.value(op.output)) {
-        RoundToBFloat16(row);
+  return Logits({this, 1}, tokens);
+}
+
+std::vector<std::vector<float>> ReferenceModel::Logits(absl::Span<const ReferenceModel> shards,
+                                                       absl::Span<const TokenId> tokens) {
+  std::vector<Interpreter> interpreters;
+  interpreters.reserve(shards.size());
+  for (const ReferenceModel& shard : shards) {
+    interpreters.emplace_back(shard.model_->graph, shard.weights_, tokens);
+  }
+  std::vector<size_t> next(shards.size(), 0);  // Op of each.
+  while (next[0] < shards[0].model_->graph.ops.size()) {
+    std::vector<Rows*> parts;
+    for (size_t i = 0; i < shards.size(); ++i) {
+      const Graph& graph = shards[i].model_->graph;
+      bool reduces = false;
+      while (!reduces && next[i] < graph.ops.size()) {
+        const Op& op = graph.ops[next[i]++];
+        Interpreter& interpreter = interpreters[i];
+        interpreter.Run(op);
+        const ValueType type = graph.values[op.output].type;
+        if ((type == ValueType::kBF16 && shards[i].options_.round_bf16) ||
+            (type == ValueType::kCompute && shards[i].options_.round_compute)) {
+          for (Row& row : interpreter.value(op.output)) {
+            RoundToBFloat16(row);
+          }
+        }
+        reduces = std::holds_alternative<ReduceOp>(op.body);
+        if (reduces) {
+          parts.push_back(&interpreter.value(op.output));
+        }
       }
     }
+    Rows sum;
+    for (const Rows* part : parts) {
+      sum.resize(tokens.size(), Row(part->front().size(), 0.0f));
+      for (size_t t = 0; t < tokens.size(); ++t) {
+        for (size_t c = 0; c < sum[t].size(); ++c) {
+          sum[t][c] += (*part)[t][c];
+        }
+      }
+    }
+    for (Rows* part : parts) {
+      *part = sum;
+    }
   }
-  return interpreter.value(graph.logits);
+  return interpreters[0].value(shards[0].model_->graph.logits);
 }
 
 }  // namespace lamina::test_support

@@ -74,6 +74,23 @@ TEST_F(StageOptionsTest, SlicesCostTheirWeights) {
               ElementsAre(qkv, rest + qkv, rest + qkv, rest + qkv, rest + 64 * 100));
 }
 
+TEST_F(StageOptionsTest, ShardsOfTheFileBecomeReplicas) {
+  ASSERT_TRUE(Settle("[{name: c0, replica: r, shard: 1}, {name: c1, replica: r, shard: 0}]").ok());
+  ASSERT_EQ(options_.replicas.size(), 1u);
+  EXPECT_THAT(options_.replicas[0].nodes, ElementsAre("c1", "c0"));
+  EXPECT_EQ(options_.replicas[0].shards, 2u);
+  EXPECT_EQ(options_.shard_costs.heads, 2u);
+  EXPECT_EQ(options_.shard_costs.columns, 96u);
+  // Of one KV head in 4 layers: two query heads, k and v, and the output's columns.
+  EXPECT_EQ(options_.shard_costs.head, 4 * 64 * (2 * 16 + 2 * 16 + 2 * 16));
+  EXPECT_EQ(options_.shard_costs.column, 4 * 3 * 64);
+  const absl::Status refused = Settle(
+      "[{name: a, replica: r, shard: 0}, {name: b, replica: r, shard: 1}, "
+      "{name: c, replica: r, shard: 2}]");
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(refused.message(), HasSubstr("this model has 2 KV heads"));
+}
+
 TEST_F(StageOptionsTest, WithoutStagesThereIsNothingToSettle) {
   ASSERT_TRUE(Settle("[{name: c0}, {name: c1}]").ok());
   EXPECT_TRUE(options_.replicas.empty());

@@ -449,7 +449,7 @@ TEST(ClusterConfigTest, SaysWhenTheFileIsADirectory) {
 }
 
 TEST(ClusterConfigTest, TheExamplesAreValid) {
-  for (const char* name : {"local", "minimal", "eight_cores", "stages"}) {
+  for (const char* name : {"local", "minimal", "eight_cores", "stages", "shards"}) {
     const auto config =
         LoadClusterConfig(absl::StrCat(LAMINA_SOURCE_DIR, "/deploy/clusters/", name, ".yaml"), {});
     EXPECT_TRUE(config.ok()) << name << ": " << config.status();

@@ -59,6 +59,71 @@ TEST(ReplicasTest, OneReplicaOfStagesRunsSequentially) {
   EXPECT_TRUE(lanes->pipeline.lanes_auto);
 }
 
+TEST(ReplicasTest, ShardsOfAReplicaAndOfItsStages) {
+  const auto config = Parse(
+      "[{name: c0, replica: r0, shard: 1}, {name: c1, replica: r0, shard: 0}, "
+      "{name: c2, replica: r0, shard: 2}]");
+  ASSERT_TRUE(config.ok()) << config.status();
+  ASSERT_EQ(ReplicasOf(*config).size(), 1u);
+  EXPECT_THAT(ReplicasOf(*config)[0].nodes, ElementsAre(1, 0, 2));
+  EXPECT_EQ(ShardsOf(*config), 3u);
+  EXPECT_TRUE(IsStage(*config, config->compute[0]));
+  EXPECT_EQ(config->pipeline.lanes, 2u);  // They are one place.
+  const auto staged = Parse(
+      "[{name: c0, replica: r, stage: 1, shard: 1, layers: 4-5}, {name: c1, replica: r, stage: 0, "
+      "shard: 1, layers: 0-3}, {name: c2, replica: r, stage: 1, shard: 0, layers: 4-5}, "
+      "{name: c3, replica: r, stage: 0, shard: 0, layers: 0-3}]");
+  ASSERT_TRUE(staged.ok()) << staged.status();
+  EXPECT_THAT(ReplicasOf(*staged)[0].nodes, ElementsAre(3, 1, 2, 0));
+  EXPECT_EQ(ShardsOf(*staged), 2u);
+  EXPECT_EQ(staged->pipeline.lanes, 4u);
+  const auto again = ParseClusterConfig(ToYaml(*staged), "again", {});
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->compute[0].shard, 1u);
+  const auto none = Parse("[{name: c0}]");
+  ASSERT_TRUE(none.ok()) << none.status();
+  EXPECT_EQ(ShardsOf(*none), 1u);
+}
+
+TEST(ReplicasTest, BadShardsAreRefusedByName) {
+  const std::string two = "{name: c0, replica: r, shard: 0}, {name: c1, replica: r, shard: 1}";
+  for (const auto& [compute, message] : {
+           std::pair{std::string("[{name: c0, shard: 0}]"),
+                     "compute.0.shard: node 'c0' is a shard of no replica"},
+           {"[{name: c0, replica: r, shard: 0}, {name: c1, replica: r}]",
+            "compute.1.shard: missing; other nodes of replica 'r' are shards"},
+           {"[{name: c0, replica: r, shard: 0}, {name: c1, replica: r, shard: 2}]",
+            "compute.1.shard: replica 'r' has shard 2 and no shard 1"},
+           {"[{name: c0, replica: r, shard: 1}]", "has shard 1 and no shard 0"},
+           {"[{name: c0, replica: r, shard: 0}, {name: c1, replica: r, shard: 0}]",
+            "compute.1.shard: replica 'r' has shard 0 twice, on c0 and c1"},
+           {"[" + two + ", {name: c2}]",
+            "compute.2.shard: replica 'r' has 2 shards and replica 'c2' 1; give all replicas as "
+            "many"},
+           {"[{name: c0, replica: r, stage: 0, shard: 0}, {name: c1, replica: r, stage: 0, shard: "
+            "1},"
+            " {name: c2, replica: r, stage: 1, shard: 0}]",
+            "compute.2.shard: replica 'r' has 1 shards of stage 1 and 2 of its first"},
+           {"[{name: c0, replica: r, stage: 0, shard: 0}, {name: c1, replica: r, stage: 1, shard: "
+            "1}]",
+            "compute.1.shard: replica 'r' has shard 1 and no shard 0"},
+           {"[{name: c0, replica: r, stage: 0, shard: 0, layers: 0-3}, {name: c1, replica: r, "
+            "stage: 0,"
+            " shard: 1, layers: 0-4}]",
+            "compute.1.layers: differ from those of shard 0"},
+       }) {
+    const auto config = Parse(compute);
+    EXPECT_EQ(config.status().code(), absl::StatusCode::kInvalidArgument) << compute;
+    EXPECT_THAT(config.status().message(), HasSubstr(message));
+  }
+  EXPECT_THAT(
+      Parse("[" + two + ", {name: p0, role: prefill}]", "prefill: {mode: dedicated}\n")
+          .status()
+          .message(),
+      HasSubstr("'dedicated' is not served by this version together with replicas of several "
+                "nodes"));
+}
+
 struct Bad {
   std::string compute;
   std::string message;

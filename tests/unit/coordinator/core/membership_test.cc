@@ -398,7 +398,7 @@ TEST(MembershipOfStagesTest, AReplicaTakesPartWholeOrNotAtAll) {
   ASSERT_TRUE(serve({"c2", "m0"}));  // Nobody waits for c0, which has not been asked.
   EXPECT_THAT(compute(), ElementsAre("c2"));
   EXPECT_THAT(members.Describe(), HasSubstr("without c1"));
-  EXPECT_THAT(members.Describe(), HasSubstr("c0 waits for the other stages of replica r0"));
+  EXPECT_THAT(members.Describe(), HasSubstr("c0 waits for the other nodes of replica r0"));
 
   members.Leave("c2");  // c0 alone is no replica.
   EXPECT_EQ(members.phase(), MembershipPhase::kWaiting);

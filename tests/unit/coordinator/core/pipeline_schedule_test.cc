@@ -228,6 +228,40 @@ TEST(PipelineScheduleTest, WithStagesEverySliceRunsWhereItsLayerIs) {
   }
 }
 
+// Every shard of a stage runs its slices, for the nodes of its own index; shard 0 has the head.
+TEST(PipelineScheduleTest, ShardsRunTheSameSlices) {
+  const uint32_t layers = 5;
+  std::vector<Stage> nodes;
+  for (const uint32_t replica : {0u, 1u}) {
+    for (const uint32_t first : {0u, 3u}) {
+      for (const uint32_t shard : {0u, 1u, 2u}) {
+        nodes.push_back({.replica = replica,
+                         .first_layer = first,
+                         .layers = first == 0 ? 3u : 2u,
+                         .shard = {.index = shard, .count = 3, .first_head = shard, .heads = 1}});
+      }
+    }
+  }
+  ASSERT_TRUE(CheckStages(nodes, layers).ok());
+  const PipelineSchedule first(PipelineMode::kRotational, nodes, layers, 0);
+  for (const uint32_t shard : {0u, 1u, 2u}) {
+    const PipelineSchedule schedule(PipelineMode::kRotational, nodes, layers, shard);
+    for (uint32_t lane = 0; lane < 4; ++lane) {
+      for (uint64_t step = 1; step < 5; ++step) {
+        for (uint32_t slice = 0; slice <= layers; ++slice) {
+          const uint32_t node = schedule.NodeOf(lane, step, slice, false);
+          EXPECT_EQ(nodes[node].shard.index, shard);
+          EXPECT_EQ(node, first.NodeOf(lane, step, slice, false) + shard);
+        }
+        EXPECT_EQ(schedule.HeadNodeOf(lane, step, false), first.NodeOf(lane, step, layers, false));
+        EXPECT_EQ(schedule.HeadNodeOf(lane, step, true), first.NodeOf(lane, step, layers, true));
+      }
+    }
+  }
+  const PipelineSchedule plain(PipelineMode::kRotational, 3, layers);
+  EXPECT_EQ(plain.HeadNodeOf(1, 2, false), plain.NodeOf(1, 2, layers, false));
+}
+
 // Layers spread as evenly as can be, over one replica.
 std::vector<Stage> EvenStages(uint32_t stages, uint32_t layers) {
   std::vector<Stage> nodes;

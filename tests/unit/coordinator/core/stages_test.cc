@@ -127,5 +127,98 @@ TEST(StagesTest, StagesWithGapsOverlapsOrMissingReplicasAreRefused) {
   EXPECT_EQ(check({{0, UINT32_MAX, 2}, {0, 0, 4}}), kBad);
 }
 
+// SmolLM2: 3 KV heads with 3 query heads each, 1536 columns of the MLP.
+ShardCosts SmolLm2() { return {.heads = 3, .columns = 1536, .head = 294912, .column = 1728}; }
+
+double CostOf(const ShardCosts& costs, const ShardPart& part) {
+  return part.heads * costs.head + part.columns * costs.column;
+}
+
+TEST(ShardsTest, ColumnsMakeUpForUnevenHeads) {
+  const auto two = SplitShards(SmolLm2(), {"c0", "c1"});
+  ASSERT_TRUE(two.ok()) << two.status();
+  EXPECT_EQ(two->parts[0], (ShardPart{0, 2, 0, 2, 0, 704}));
+  EXPECT_EQ(two->parts[1], (ShardPart{1, 2, 2, 1, 704, 832}));
+  EXPECT_EQ(two->why, "of 3 KV heads and 1536 MLP columns c0 2 and 704, c1 1 and 832, by cost");
+  const auto three = SplitShards(SmolLm2(), {"a", "b", "c"});
+  ASSERT_TRUE(three.ok()) << three.status();
+  for (const ShardPart& part : three->parts) {
+    EXPECT_EQ(part.heads, 1u);
+    EXPECT_EQ(part.columns, 512u);
+  }
+}
+
+// All heads and columns are somebody's; columns go where there is least, so that nobody has more
+// than its share by more than a block of them, unless it is by a head.
+TEST(ShardsTest, SplitsAreWholeAndEven) {
+  Prng random(5);
+  for (int round = 0; round < 300; ++round) {
+    const auto count = static_cast<uint32_t>(2 + random.Below(3));
+    const ShardCosts costs{.heads = static_cast<uint32_t>(count + random.Below(8)),
+                           .columns = static_cast<uint32_t>(count + random.Below(3000)),
+                           .head = 1.0 + static_cast<double>(random.Below(2000)),
+                           .column = 1.0 + static_cast<double>(random.Below(20))};
+
+    const auto split = SplitShards(costs, std::vector<std::string>(count, "c"));
+
+    ASSERT_TRUE(split.ok()) << split.status();
+    std::vector<Stage> nodes;
+    uint32_t columns = 0;
+    double total = 0;
+    for (const ShardPart& part : split->parts) {
+      nodes.push_back({.layers = 4, .shard = part});
+      columns += part.columns;
+      total += CostOf(costs, part);
+    }
+    EXPECT_TRUE(CheckShards(nodes, costs.heads).ok());
+    EXPECT_TRUE(CheckStages(nodes, 4).ok());
+    EXPECT_EQ(columns, costs.columns);
+    for (const ShardPart& part : split->parts) {
+      const double share = total / count;
+      EXPECT_LE(CostOf(costs, part), std::max(share, part.heads * costs.head) + 64 * costs.column);
+    }
+  }
+}
+
+TEST(ShardsTest, MoreShardsThanHeadsAreRefused) {
+  const auto split = SplitShards(SmolLm2(), std::vector<std::string>(4));
+  EXPECT_EQ(split.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(split.status().message(),
+              HasSubstr("this model has 3 KV heads and 1536 columns: take "
+                        "fewer shards, or stages"));
+}
+
+TEST(ShardsTest, ShardsThatDoNotHaveEveryHeadOnceAreRefused) {
+  const ShardPart a{0, 2, 0, 2, 0, 10};
+  const ShardPart b{1, 2, 2, 1, 10, 5};
+  const auto check = [](const std::vector<ShardPart>& parts) {
+    std::vector<Stage> nodes;
+    for (const ShardPart& part : parts) {
+      nodes.push_back({.layers = 4, .shard = part});
+    }
+    return CheckShards(nodes, 3).code();
+  };
+  constexpr absl::StatusCode kBad = absl::StatusCode::kInvalidArgument;
+  EXPECT_EQ(check({a, b}), absl::StatusCode::kOk);
+  EXPECT_EQ(check({b, a}), absl::StatusCode::kOk);
+  EXPECT_EQ(check({{}}), absl::StatusCode::kOk);
+  EXPECT_EQ(check({a}), kBad);
+  EXPECT_EQ(check({a, a}), kBad);
+  EXPECT_EQ(check({a, {}}), kBad);
+  EXPECT_EQ(check({{}, a}), kBad);
+  EXPECT_EQ(check({a, {1, 2, 1, 2, 10, 5}}), kBad);
+  EXPECT_EQ(check({a, {1, 2, 2, 1, 11, 5}}), kBad);
+  EXPECT_EQ(check({a, {1, 2, 2, 1, 10, 0}}), kBad);
+  EXPECT_EQ(check({a, {1, 3, 2, 1, 10, 5}}), kBad);
+  EXPECT_EQ(check({a, {UINT32_MAX, 2, 2, 1, 10, 5}}), kBad);
+  std::vector<Stage> twice = {{0, 0, 2, a}, {0, 0, 2, b}, {0, 2, 2, a}};
+  EXPECT_EQ(CheckShards(twice, 3).code(), kBad);  // The second stage is not whole.
+  twice.push_back({0, 2, 2, b});
+  EXPECT_TRUE(CheckShards(twice, 3).ok());
+  EXPECT_TRUE(CheckStages(twice, 4).ok());
+  twice[3].shard.heads = 2;
+  EXPECT_EQ(CheckShards(twice, 3).code(), kBad);  // Another split there.
+}
+
 }  // namespace
 }  // namespace lamina::core

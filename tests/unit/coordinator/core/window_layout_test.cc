@@ -120,6 +120,9 @@ TEST(WindowLayoutTest, WindowsOfReplicasAndStagesNeverOverlap) {
   for (WindowShape shape : Shapes()) {
     shape.context_chunk_rows = shape.kv_rows_max;
     shapes.push_back(shape);
+    shape.shards = 3;
+    shape.part_row_bytes = 1000;
+    shapes.push_back(shape);
   }
   for (WindowShape shape : shapes) {
     shape.compute_nodes = 3;
@@ -147,8 +150,21 @@ TEST(WindowLayoutTest, WindowsOfReplicasAndStagesNeverOverlap) {
         }
       }
     }
+    const size_t part =
+        sizeof(WindowHeader) + (shape.rows_max + shape.kv_rows_max) * shape.part_row_bytes;
+    for (uint32_t shard = 0; shard < shape.shards && shape.shards > 1; ++shard) {
+      for (uint32_t lane = 0; lane < shape.lanes; ++lane) {
+        words.insert(layout.part_word(shard, lane));
+        for (const uint64_t count : {6u, 7u}) {
+          const size_t window = layout.PartWindow(shard, lane, count);
+          windows.emplace_back(window, window + part);
+          EXPECT_EQ(layout.PartWindow(shard, lane, count + 2), window);
+        }
+      }
+    }
     ExpectApart(windows, layout.compute_region_bytes());
-    EXPECT_EQ(words.size(), 2 * shape.compute_nodes * shape.lanes);
+    const uint32_t shards = shape.shards == 1 ? 0 : shape.shards;
+    EXPECT_EQ(words.size(), (2 * shape.compute_nodes + shards) * shape.lanes);
     EXPECT_EQ(*words.begin(), layout.reply_words());
     for (uint32_t node = 0; node < shape.memory_nodes; ++node) {
       words.insert(layout.memory_probe_word(node));
