@@ -62,7 +62,8 @@ struct EngineOptions {
 
 struct NodeReport {
   core::Member member;
-  std::string layers;  // Of a stage: "0-18".
+  std::string layers;   // Of a stage: "0-18".
+  std::string windows;  // Where those that peers write lie.
   NodeHello hello;
   double busy_share = 0;
   control::NodeCounters counters;
@@ -112,7 +113,7 @@ class Engine {
   // `port` must live until NodeLeft() of the same name and port has been posted.
   void NodeJoined(const NodeHello& hello, std::shared_ptr<NodePort> port);
   void NodeLeft(const std::string& name, const NodePort* port);
-  void NodePrepared(const std::string& name, uint64_t epoch, std::string region);
+  void NodePrepared(const std::string& name, uint64_t epoch, control::PreparedNode prepared);
   void NodeReady(const std::string& name, uint64_t epoch);
   // The answer to NodePort::LoadLayers().
   void NodeLoaded(const std::string& name, const absl::Status& status);

@@ -36,4 +36,21 @@ make_cable() {
   return 1
 }
 
+# How far the guest has come, for those who want to know where its time goes.
+lap() { echo "guest: $1 after $(cut -d' ' -f1 /proc/uptime) s"; }
+
+# passes FILTER: runs these conformance tests; none may be skipped for want of a device. The emulated
+# console is slow: it shows what took seconds, and all of it only when something failed.
+passes() {
+  "$BUILD/tests/transport_conformance_test" --gtest_filter="$1" >suite.txt 2>&1 || {
+    cat suite.txt
+    return 1
+  }
+  grep -E '\([0-9]{4,} ms\)$|  PASSED  ' suite.txt
+  grep -Eq '\[  PASSED  \] [0-9]{2,} tests' suite.txt
+  if grep -q SKIPPED suite.txt; then
+    return 1
+  fi
+}
+
 packets_of() { cat "/sys/class/infiniband/$1/ports/1/hw_counters/sent_pkts"; }
