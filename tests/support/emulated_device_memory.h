@@ -21,7 +21,7 @@ namespace lamina::test_support {
 struct EmulatedDeviceOptions {
   bool guarded = true;       // The processor may not touch it.
   bool peer_access = false;  // Drivers pin it by its address; needs `guarded` off.
-  bool dmabuf = true;        // By the kernel's udmabuf, where that is there.
+  bool dmabuf = true;        // By the kernel's udmabuf; without it, a file that is none.
   bool flush = true;         // FlushPeerWrites() works.
   DeviceAddresses addresses = DeviceAddresses::kOpaque;  // kHost needs `guarded` off.
 };
