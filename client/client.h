@@ -159,6 +159,7 @@ struct NodeStatus {
   std::string layers;   // The same: "0-18", of a shard "0-29, KV heads 0-1, MLP columns 0-703".
   std::string device;
   std::string transport;
+  std::string windows;  // Where those that peers write lie, and how the network reaches them.
   std::string kernels;
   uint32_t slots_used = 0;
   uint32_t slots_total = 0;

@@ -79,6 +79,7 @@ NodeStatus FromProto(const v1::Node& node) {
                        .layers = node.layers(),
                        .device = node.device(),
                        .transport = node.transport(),
+                       .windows = node.windows(),
                        .kernels = node.kernels(),
                        .slots_used = node.slots_used(),
                        .slots_total = node.slots_total(),

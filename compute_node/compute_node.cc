@@ -62,7 +62,7 @@ absl::Status ComputeNode::CheckShapes(const control::EpochConfig& config) const 
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> ComputeNode::Configure(const control::EpochConfig& config) {
+absl::StatusOr<control::PreparedNode> ComputeNode::Configure(const control::EpochConfig& config) {
   LeaveEpoch();
   LAMINA_ASSIGN_OR_RETURN(const uint32_t own,
                           control::OwnIndex(config.compute_nodes, options_.name, config.epoch));
@@ -90,14 +90,15 @@ absl::StatusOr<std::string> ComputeNode::Configure(const control::EpochConfig& c
                                                              .kv = kv_.get()},
                                          *executor_, *transport_, *region_, *scratch_, pool_,
                                          *reporter_, counters_);
+  const std::string windows = transport::DescribeMemory(region_->memory());
   LogInfo("epoch ", config.epoch, " lanes ", config.lanes, " scratch ",
           FormatBytes(scratch_->bytes()), " windows ", FormatBytes(layout.compute_region_bytes()),
-          " transport ", transport_->scheme());
+          " in ", windows, " transport ", transport_->scheme());
   if (kv_ != nullptr) {
     LogInfo("epoch ", config.epoch, " KV here: device ", kv_->name(), " slots ", kv_->slots(),
             " arena ", FormatBytes(kv_->bytes()));
   }
-  return region_->Descriptor();
+  return control::PreparedNode{.region = region_->Descriptor(), .windows = windows};
 }
 
 absl::Status ComputeNode::MakeRegion(const control::EpochConfig& config,

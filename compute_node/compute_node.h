@@ -70,7 +70,7 @@ class ComputeNode final : public control::NodeHandler {
   uint64_t weight_bytes() const { return weights_->bytes(); }
 
   absl::Status LoadLayers(const core::Stage& stage) override;
-  absl::StatusOr<std::string> Configure(const control::EpochConfig& config) override;
+  absl::StatusOr<control::PreparedNode> Configure(const control::EpochConfig& config) override;
   absl::Status Connect(const control::EpochPeers& peers) override;
   void TakePlan(core::StepPlan plan) override;
   void LeaveEpoch() override;

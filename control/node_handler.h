@@ -63,6 +63,12 @@ struct LinkReport {
   double bytes_per_second = 0;
 };
 
+// A node's part in an epoch, as others need it.
+struct PreparedNode {
+  std::string region;   // Its descriptor.
+  std::string windows;  // For people: where it lies, and how the network reaches it.
+};
+
 // What a node says of itself when it joins.
 struct NodeIdentity {
   std::string name;
@@ -86,10 +92,10 @@ class NodeHandler {
   // Errors: kInvalidArgument  the model has others; those of loading.
   virtual absl::Status LoadLayers(const core::Stage& stage) = 0;
 
-  // Leaves the epoch before, if any, and makes the region of this one; returns its descriptor.
+  // Leaves the epoch before, if any, and makes the region of this one.
   // Errors: whatever stops the node from taking part; it goes to the coordinator as a fault. What
   // the transport says is marked as its fault (transport_fault.h).
-  virtual absl::StatusOr<std::string> Configure(const EpochConfig& config) = 0;
+  virtual absl::StatusOr<PreparedNode> Configure(const EpochConfig& config) = 0;
 
   // Opens the peers' regions and starts working on plans.
   virtual absl::Status Connect(const EpochPeers& peers) = 0;

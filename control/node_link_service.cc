@@ -228,16 +228,17 @@ struct NodeLink::Impl {
     const absl::Status roles = CheckRoles(config);
     request_log.StartEpoch(OwnMemoryIndex(config, identity),
                            roles.ok() && IsPrefillNode(config, identity.name));
-    absl::StatusOr<std::string> region =
-        roles.ok() ? handler.Configure(config) : absl::StatusOr<std::string>(roles);
-    if (!region.ok()) {
-      LogError("configure epoch ", config.epoch, " failed ", region.status().message());
-      Send(FaultMessage(config.epoch, region.status(), identity.name));
+    absl::StatusOr<PreparedNode> prepared =
+        roles.ok() ? handler.Configure(config) : absl::StatusOr<PreparedNode>(roles);
+    if (!prepared.ok()) {
+      LogError("configure epoch ", config.epoch, " failed ", prepared.status().message());
+      Send(FaultMessage(config.epoch, prepared.status(), identity.name));
       return;
     }
     v1::NodeMessage message;
     message.mutable_prepared()->set_epoch(config.epoch);
-    message.mutable_prepared()->set_region(*std::move(region));
+    message.mutable_prepared()->set_region(std::move(prepared->region));
+    message.mutable_prepared()->set_windows(std::move(prepared->windows));
     Send(std::move(message));
   }
 

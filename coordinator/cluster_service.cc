@@ -222,7 +222,9 @@ void NodeStream::Reactor::Handle() {
     case v1::NodeMessage::kHello:
       return HandleHello(message_.hello());
     case v1::NodeMessage::kPrepared:
-      return engine_.NodePrepared(name_, message_.prepared().epoch(), message_.prepared().region());
+      return engine_.NodePrepared(
+          name_, message_.prepared().epoch(),
+          {.region = message_.prepared().region(), .windows = message_.prepared().windows()});
     case v1::NodeMessage::kLayersLoaded:
       return engine_.NodeLoaded(
           name_, absl::Status(static_cast<absl::StatusCode>(message_.layers_loaded().code()),
@@ -332,6 +334,7 @@ void ToProto(const NodeReport& report, const std::string& transport, v1::Node* n
   node->set_pid(report.hello.pid);
   node->set_replica(report.member.replica);
   node->set_layers(report.layers);
+  node->set_windows(report.windows);
   node->set_bandwidth_bytes_per_second(report.hello.identity.bandwidth_bytes_per_second);
 }
 

@@ -181,9 +181,9 @@ void Engine::NodeLeft(const std::string& name, const NodePort* port) {
   impl_->Post([impl = impl_.get(), name, port] { impl->NodeLeft(name, port); });
 }
 
-void Engine::NodePrepared(const std::string& name, uint64_t epoch, std::string region) {
-  impl_->Post([impl = impl_.get(), name, epoch, region = std::move(region)] {
-    impl->membership.Prepared(name, epoch, region);
+void Engine::NodePrepared(const std::string& name, uint64_t epoch, control::PreparedNode prepared) {
+  impl_->Post([impl = impl_.get(), name, epoch, prepared = std::move(prepared)] {
+    impl->NodePrepared(name, epoch, prepared);
   });
 }
 

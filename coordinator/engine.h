@@ -65,7 +65,8 @@ struct EngineOptions {
 
 struct NodeReport {
   core::Member member;
-  std::string layers;  // Of a stage: "0-18"; of a shard "0-29, KV heads 0-1, MLP columns 0-703".
+  std::string layers;   // Of a stage: "0-18"; of a shard "0-29, KV heads 0-1, MLP columns 0-703".
+  std::string windows;  // Where those that peers write lie.
   NodeHello hello;
   double busy_share = 0;
   control::NodeCounters counters;
@@ -116,7 +117,7 @@ class Engine {
   // `port` must live until NodeLeft() of the same name and port has been posted.
   void NodeJoined(const NodeHello& hello, std::shared_ptr<NodePort> port);
   void NodeLeft(const std::string& name, const NodePort* port);
-  void NodePrepared(const std::string& name, uint64_t epoch, std::string region);
+  void NodePrepared(const std::string& name, uint64_t epoch, control::PreparedNode prepared);
   void NodeReady(const std::string& name, uint64_t epoch);
   // The answer to NodePort::LoadLayers().
   void NodeLoaded(const std::string& name, const absl::Status& status);

@@ -38,7 +38,8 @@ struct Engine::Impl {
     std::shared_ptr<NodePort> port;
     double busy_share = 0;
     control::NodeCounters counters;
-    std::vector<control::LinkReport> links;  // Of the current epoch.
+    std::vector<control::LinkReport> links;  // Of the current epoch,
+    std::string windows;                     // and this.
     core::AttentionRate attention_rate;      // Memory nodes.
     uint32_t slots = 0;
     bool loading = false;  // A stage that takes part when it has its layers.
@@ -125,6 +126,7 @@ struct Engine::Impl {
   void NodeFault(const std::string& name, uint64_t epoch, const absl::Status& status,
                  const std::string& peer);
   bool PassOverTransport(const std::string& name, uint64_t epoch, const absl::Status& status);
+  void NodePrepared(const std::string& name, uint64_t epoch, const control::PreparedNode& prepared);
   void NodeLinks(const std::string& name, uint64_t epoch, std::vector<control::LinkReport> links);
 
   // engine_steps.cc

@@ -79,6 +79,7 @@ void Engine::Impl::Configure() {
   const std::vector<const core::Member*> members = Members();
   for (auto& [name, node] : nodes) {
     node.links.clear();
+    node.windows.clear();
     const bool takes_part =
         std::any_of(members.begin(), members.end(),
                     [&name = name](const core::Member* member) { return member->name == name; });
@@ -350,6 +351,15 @@ bool Engine::Impl::PassOverTransport(const std::string& name, uint64_t epoch,
   transport = next;
   LogWarning(transport.Warning());
   return true;
+}
+
+void Engine::Impl::NodePrepared(const std::string& name, uint64_t epoch,
+                                const control::PreparedNode& prepared) {
+  membership.Prepared(name, epoch, prepared.region);
+  if (const auto node = nodes.find(name); node != nodes.end() && epoch == membership.epoch()) {
+    node->second.windows = prepared.windows;
+    LogInfo("prepared ", name, " epoch ", epoch, " windows in ", prepared.windows);
+  }
 }
 
 void Engine::Impl::NodeLinks(const std::string& name, uint64_t epoch,

@@ -260,6 +260,7 @@ EngineStatus Engine::Impl::Status() {
     }
     if (const auto node = nodes.find(member.name); node != nodes.end()) {
       report.hello = node->second.hello;
+      report.windows = node->second.windows;
       report.busy_share = node->second.busy_share;
       report.counters = node->second.counters;
       for (const control::LinkReport& link : node->second.links) {

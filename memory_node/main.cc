@@ -55,7 +55,8 @@ absl::Status Serve(const control::DaemonFlags& flags) {
   memory_node::MemoryNode handler({.name = flags.name,
                                    .cores = CallerCores(pinning),
                                    .make_device = device.make,
-                                   .verbs_uri = config->verbs.Uri()},
+                                   .verbs_uri = config->verbs.Uri(),
+                                   .device = node->device},
                                   pool);
   handler.SetReporter(&link);
   std::atomic<bool> attached{false};

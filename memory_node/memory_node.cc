@@ -19,7 +19,7 @@ MemoryNode::MemoryNode(MemoryNodeOptions options, ThreadPool& pool)
 
 MemoryNode::~MemoryNode() { LeaveEpoch(); }
 
-absl::StatusOr<std::string> MemoryNode::Configure(const control::EpochConfig& config) {
+absl::StatusOr<control::PreparedNode> MemoryNode::Configure(const control::EpochConfig& config) {
   LeaveEpoch();
   LAMINA_ASSIGN_OR_RETURN(const uint32_t node,
                           control::OwnIndex(config.memory_nodes, options_.name, config.epoch));
@@ -35,10 +35,14 @@ absl::StatusOr<std::string> MemoryNode::Configure(const control::EpochConfig& co
   worker_ =
       std::make_unique<AttentionWorker>(AttentionWorker::Options{.config = config, .node = node},
                                         *transport_, *region_, *device_, pool_, counters_);
+  const std::string windows = absl::StrCat(
+      transport::DescribeMemory(region_->memory()),
+      options_.device == "cpu" ? "" : absl::StrCat(", rows are copied to ", options_.device));
   LogInfo("epoch ", config.epoch, " device ", device_->name(), " slots ", device_->slots(),
           " arena ", FormatBytes(device_->bytes()), " windows ",
-          FormatBytes(layout.query_region_bytes()), " transport ", transport_->scheme());
-  return region_->Descriptor();
+          FormatBytes(layout.query_region_bytes()), " in ", windows, " transport ",
+          transport_->scheme());
+  return control::PreparedNode{.region = region_->Descriptor(), .windows = windows};
 }
 
 absl::Status MemoryNode::MakeRegion(const core::WindowLayout& layout) {

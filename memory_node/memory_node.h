@@ -26,6 +26,7 @@ struct MemoryNodeOptions {
   std::vector<int> cores;
   kernels::KvDeviceMaker make_device;  // Of the device that holds KV and attends.
   std::string verbs_uri = "verbs://";  // With this host's options.
+  std::string device = "cpu";          // For people.
 };
 
 class MemoryNode final : public control::NodeHandler {
@@ -37,7 +38,7 @@ class MemoryNode final : public control::NodeHandler {
   void SetReporter(control::NodeReporter* reporter) { reporter_ = reporter; }
 
   absl::Status LoadLayers(const core::Stage&) override { return absl::OkStatus(); }  // Has none.
-  absl::StatusOr<std::string> Configure(const control::EpochConfig& config) override;
+  absl::StatusOr<control::PreparedNode> Configure(const control::EpochConfig& config) override;
   absl::Status Connect(const control::EpochPeers& peers) override;
   void TakePlan(core::StepPlan plan) override;
   void LeaveEpoch() override;

@@ -11,15 +11,17 @@
 #include "transport/decorators/decorated_transport.h"
 #include "transport/fake/fake_network.h"
 #include "transport/shm/shm_transport.h"
+#include "transport/staging/device_transport.h"
 #include "transport/ucx/ucx_transport.h"
 #include "transport/verbs/verbs_transport.h"
 
 namespace lamina::transport {
 namespace {
 
-using MakeFn = absl::StatusOr<std::unique_ptr<Transport>> (*)(absl::string_view name);
+using MakeFn = absl::StatusOr<std::unique_ptr<Transport>> (*)(absl::string_view name,
+                                                              DeviceMemory* device);
 
-absl::StatusOr<std::unique_ptr<Transport>> MakeShm(absl::string_view name) {
+absl::StatusOr<std::unique_ptr<Transport>> MakeShm(absl::string_view name, DeviceMemory*) {
   if (!name.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("transport \"shm://", name, "\": shm takes nothing after \"shm://\""));
@@ -27,7 +29,7 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeShm(absl::string_view name) {
   return MakeShmTransport();
 }
 
-absl::StatusOr<std::unique_ptr<Transport>> MakeFake(absl::string_view name) {
+absl::StatusOr<std::unique_ptr<Transport>> MakeFake(absl::string_view name, DeviceMemory*) {
   if (name.empty()) {
     return absl::InvalidArgumentError(
         "transport \"fake://\": name the network, as in \"fake://test\"");
@@ -82,9 +84,8 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeDecorated(absl::string_view uri) 
   return Decorate(std::move(inner), std::move(model), RealClock());
 }
 
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<Transport>> MakeTransport(absl::string_view uri) {
+absl::StatusOr<std::unique_ptr<Transport>> MakeBackend(absl::string_view uri,
+                                                       DeviceMemory* device) {
   constexpr absl::string_view kSeparator = "://";
   if (uri.find('(') < uri.find(kSeparator)) {
     return MakeDecorated(uri);
@@ -104,9 +105,17 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeTransport(absl::string_view uri) 
           absl::StrCat("transport \"", uri, "\": not in this build: ", backend.remedy,
                        " (built: ", absl::StrJoin(BuiltTransports(), ", "), ")"));
     }
-    return backend.make(uri.substr(colon + kSeparator.size()));
+    return backend.make(uri.substr(colon + kSeparator.size()), device);
   }
   return UnknownScheme(uri, scheme);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Transport>> MakeTransport(absl::string_view uri,
+                                                         DeviceMemory* device) {
+  LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<Transport> made, MakeBackend(uri, device));
+  return device == nullptr ? std::move(made) : OverDevice(std::move(made), *device);
 }
 
 std::vector<std::string> BuiltTransports() {

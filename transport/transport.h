@@ -44,15 +44,14 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/clock.h"
+#include "transport/memory_choice.h"
 
 namespace lamina::transport {
 
-enum class MemoryKind : uint8_t { kHost, kCuda };
-
 // What a backend can do. Constant for the life of the Transport.
 struct Capabilities {
-  bool device_memory = false;    // Regions may be of MemoryKind::kCuda.
-  bool device_sources = false;   // Puts may read MemoryKind::kCuda.
+  bool device_memory = false;    // Regions may be of MemoryKind::kDevice.
+  bool device_sources = false;   // Puts may read MemoryKind::kDevice.
   bool one_sided = false;        // The target's CPU takes no part in a Put.
   bool local_host_only = false;  // Reaches only processes of this host.
   uint64_t put_bytes_max = 0;    // Largest single Put.
@@ -77,8 +76,22 @@ struct RegionOptions {
 class Region {
  public:
   virtual ~Region() = default;
-  virtual absl::Span<std::byte> bytes() = 0;  // 64-byte aligned at least.
+  // 64-byte aligned at least. Of kDevice: addresses of the device, not for the processor.
+  virtual absl::Span<std::byte> bytes() = 0;
   virtual uint32_t signal_words() const = 0;
+  virtual MemoryChoice memory() const { return {}; }
+
+  // Of kDevice: of what visible signals cover, the part in [offset, offset + bytes) is there for
+  // work that the device is given from now on. Signals of such a Region say that data has come, and
+  // this brings it the last step; the host's memory needs none. By the thread that waits.
+  // Errors: kInternal  the device failed.
+  // Cost:   staging: a copy of the range to the device; else what the device asks for a flush.
+  // Requires: the range lies in the Region.
+  virtual absl::Status Land(size_t offset, size_t bytes) {
+    static_cast<void>(offset);
+    static_cast<void>(bytes);
+    return absl::OkStatus();
+  }
 
   // The last value raised that is visible here, with acquire ordering: the data that its signal
   // covers is visible too. Requires: word < signal_words().
@@ -146,7 +159,7 @@ class Transport {
                                                                    uint64_t epoch) = 0;
 
   // Declares memory that Puts will read from, until the Transport dies. Backends that need no
-  // registration accept everything. Memory inside an own Region needs none.
+  // registration accept everything in the host's memory. Memory inside an own Region needs none.
   virtual absl::Status RegisterSource(absl::Span<const std::byte> bytes, MemoryKind kind) = 0;
 
   // Starts copying `source` to `offset` in `target`, then raises the signal if there is one. The

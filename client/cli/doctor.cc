@@ -13,6 +13,7 @@
 #include "client/doctor/peer_checks.h"
 #include "client/doctor/peer_server.h"
 #include "client/doctor/reach_checks.h"
+#include "client/doctor/window_checks.h"
 #include "common/config/cluster_config.h"
 #include "transport/registry.h"
 
@@ -130,6 +131,7 @@ int Run(const Invocation& invocation, const DoctorFlags& flags) {
   };
   add(doctor::CheckGpus(doctor::CollectGpuFacts("")));
   add(doctor::CheckTransports(TransportsToTry(cluster), kEach));
+  add(doctor::CheckDeviceWindows(TransportsToTry(cluster), doctor::OpenDoctorDevice()));
   if (cluster) {
     add(doctor::CheckCoordinator(cluster->coordinator_listen, invocation.version));
   }

@@ -2,6 +2,7 @@
 //
 // lamina status: what the cluster and each node do now.
 #include <chrono>
+#include <map>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -22,6 +23,7 @@ constexpr std::chrono::milliseconds kBetweenLooks(1100);
 constexpr char kExamples[] = R"(  lamina status
   lamina status --json
 busy: share of the last interval spent working. slots: tokens of KV cache, used of all.
+windows: where the memory lies that peers write, and how the network reaches it.
 link: latency one way and bandwidth, measured when the epoch began.
 )";
 
@@ -51,6 +53,21 @@ void PrintNode(const client::NodeStatus& node) {
                       node.busy_share * 100, FormatBytes(node.bytes_sent),
                       FormatBytes(node.bytes_received), node.kernels)
           .c_str());
+}
+
+// "windows: host memory: c0, m0, m1": a line for each place, with its nodes.
+std::vector<std::string> WindowLines(const client::ClusterStatus& status) {
+  std::map<std::string, std::vector<std::string>> nodes;
+  for (const client::NodeStatus& node : status.nodes) {
+    if (!node.windows.empty()) {
+      nodes[node.windows].push_back(node.name);
+    }
+  }
+  std::vector<std::string> lines;
+  for (const auto& [place, names] : nodes) {
+    lines.push_back(absl::StrCat("windows: ", place, ": ", absl::StrJoin(names, ", ")));
+  }
+  return lines;
 }
 
 // `bubbles` in words; empty for none.
@@ -98,6 +115,9 @@ void PrintStatus(const client::ClusterStatus& status, const std::string& bubbles
   }
   if (!bubbles.empty()) {
     std::printf("%s\n", bubbles.c_str());
+  }
+  for (const std::string& line : WindowLines(status)) {
+    std::printf("%s\n", line.c_str());
   }
   for (const client::MeasuredLink& link : status.links) {
     std::printf("link %s %s by %s: %.1f us, %s/s\n", link.from.c_str(), link.to.c_str(),

@@ -33,6 +33,7 @@ Json ToJson(const client::NodeStatus& node) {
           {"layers", node.layers},
           {"device", node.device},
           {"transport", node.transport},
+          {"windows", node.windows},
           {"kernels", node.kernels},
           {"slots_used", node.slots_used},
           {"slots_total", node.slots_total},

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/doctor/tcp_reach.h"
+#include "client/doctor/window_checks.h"
 #include "common/status_macros.h"
 #include "common/units.h"
 #include "transport/registry.h"
@@ -153,6 +154,9 @@ Findings CheckCoordinator(const std::string& server, const std::string& version)
        .found = absl::StrCat("coordinator ", status->version, ", this program ", version),
        .why = "nodes of another version are refused",
        .fix = same ? "" : "deploy/build.sh   # on every host, then restart"});
+  for (Finding& windows : CheckClusterWindows(*status)) {
+    findings.push_back(std::move(windows));
+  }
   return findings;
 }
 

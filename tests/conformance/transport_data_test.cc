@@ -23,8 +23,8 @@ TEST_P(TransportTest, RegionStartsZeroedAlignedAndUnraised) {
 
   EXPECT_EQ(region->bytes().size(), 5000u);
   EXPECT_EQ(reinterpret_cast<uintptr_t>(region->bytes().data()) % 64, 0u);
-  EXPECT_TRUE(std::all_of(region->bytes().begin(), region->bytes().end(),
-                          [](std::byte b) { return b == std::byte{0}; }));
+  const auto seen = Arrived(*region);
+  EXPECT_TRUE(std::all_of(seen.begin(), seen.end(), [](std::byte b) { return b == std::byte{0}; }));
   ASSERT_EQ(region->signal_words(), 3u);
   for (uint32_t word = 0; word < 3; ++word) {
     EXPECT_EQ(region->LoadSignal(word), 0u);
@@ -88,7 +88,7 @@ TEST_P(TransportTest, CarriesOneByteTo64MiB) {
     ASSERT_TRUE(PutAll(*link.sender, *link.remote, 0, source.first(size), &signal).ok());
 
     ASSERT_TRUE(link.Await(0, value));
-    ASSERT_TRUE(Equal(link.region->bytes().first(size), source.first(size)));
+    ASSERT_TRUE(Equal(Arrived(*link.region, 0, size), Seen(source.first(size))));
   }
 }
 
@@ -102,33 +102,34 @@ TEST_P(TransportTest, UnalignedPutsTouchNothingElse) {
     const size_t size = prng.Below(300);
     const size_t from = prng.Below(kBytes - size);
     const size_t to = prng.Below(kBytes - size);
-    std::copy_n(source.begin() + from, size, expected.begin() + to);
+    std::copy_n(Seen(source).begin() + from, size, expected.begin() + to);
     const SignalUpdate signal = Weak(0, round);
 
     ASSERT_TRUE(link.Put(to, source.subspan(from, size), &signal).ok());
 
     ASSERT_TRUE(link.Await(0, round));
-    ASSERT_TRUE(Equal(link.region->bytes(), expected)) << "round " << round;
+    ASSERT_TRUE(Equal(Arrived(*link.region), expected)) << "round " << round;
   }
 }
 
 TEST_P(TransportTest, SourceInsideAnOwnRegionNeedsNoRegistration) {
   const Link link = MakeLink(64, 1);
   const auto own = MakeRegion(*link.sender, 64, 1);
-  std::fill(own->bytes().begin(), own->bytes().end(), std::byte{5});
+  std::fill(Seen(own->bytes()).begin(), Seen(own->bytes()).end(), std::byte{5});
   const SignalUpdate signal = Weak(0, 1);
 
   ASSERT_TRUE(link.Put(0, own->bytes(), &signal).ok());
 
   ASSERT_TRUE(link.Await(0, 1));
-  EXPECT_TRUE(Equal(link.region->bytes(), own->bytes()));
+  EXPECT_TRUE(Equal(Arrived(*link.region), Seen(own->bytes())));
 }
 
 TEST_P(TransportTest, SourceMayBeOverwrittenOncePendingIsZero) {
   const Link link = MakeLink(64, 1);
   const absl::Span<std::byte> source = MakeSource(*link.sender, 64, 6);
+  const absl::Span<std::byte> seen = Seen(source);
   for (uint64_t round = 1; round <= 200; ++round) {
-    std::fill(source.begin(), source.end(), static_cast<std::byte>(round));
+    std::fill(seen.begin(), seen.end(), static_cast<std::byte>(round));
     const SignalUpdate signal = Weak(0, round);
     ASSERT_TRUE(PutAll(*link.sender, *link.remote, 0, source, &signal).ok());
     for (const Nanos deadline = Soon(); link.sender->Pending(*link.remote) > 0;) {
@@ -137,30 +138,31 @@ TEST_P(TransportTest, SourceMayBeOverwrittenOncePendingIsZero) {
       link.receiver->Progress();
     }
 
-    std::fill(source.begin(), source.end(), std::byte{0xee});
+    std::fill(seen.begin(), seen.end(), std::byte{0xee});
 
     ASSERT_TRUE(link.Await(0, round));
-    ASSERT_EQ(link.region->bytes()[63], static_cast<std::byte>(round));
-    ASSERT_EQ(link.region->bytes()[0], static_cast<std::byte>(round));
+    ASSERT_EQ(Arrived(*link.region)[63], static_cast<std::byte>(round));
+    ASSERT_EQ(Arrived(*link.region)[0], static_cast<std::byte>(round));
   }
 }
 
 TEST_P(TransportTest, DestroyedRemoteRegionReadsNoSourceAnyMore) {
   Link link = MakeLink(64, 1);
   const absl::Span<std::byte> source = MakeSource(*link.sender, 64, 7);
-  const std::vector<std::byte> sent(source.begin(), source.end());
+  const absl::Span<std::byte> seen = Seen(source);
+  const std::vector<std::byte> sent(seen.begin(), seen.end());
   const SignalUpdate signal = Strong(0, 1);
   ASSERT_TRUE(link.Put(0, source, &signal).ok());
 
   link.remote.reset();
-  std::fill(source.begin(), source.end(), std::byte{0});
+  std::fill(seen.begin(), seen.end(), std::byte{0});
   for (int i = 0; i < 100; ++i) {
     link.sender->Progress();
     link.receiver->Progress();
   }
 
   if (link.region->LoadSignal(0) == 1) {
-    EXPECT_TRUE(Equal(link.region->bytes(), sent));
+    EXPECT_TRUE(Equal(Arrived(*link.region), sent));
   }
 }
 
@@ -173,9 +175,10 @@ TEST_P(TransportTest, DataIsVisibleBeforeItsSignal) {
   const auto acks = MakeRegion(*link.sender, 0, 1);
   const auto remote_acks = Open(*link.receiver, *acks);
   const absl::Span<std::byte> source = MakeSource(*link.sender, kBytes, 8);
+  const absl::Span<std::byte> seen = Seen(source);
   std::jthread sender([&] {
     for (uint64_t value = 1; value <= messages; ++value) {
-      std::fill(source.begin(), source.end(), static_cast<std::byte>(value * 37));
+      std::fill(seen.begin(), seen.end(), static_cast<std::byte>(value * 37));
       const SignalUpdate signal = Weak(0, value);
       ASSERT_TRUE(PutAll(*link.sender, *link.remote, 0, source, &signal).ok());
       const std::array ack = {SignalCondition{.word = 0, .at_least = value}};
@@ -187,7 +190,7 @@ TEST_P(TransportTest, DataIsVisibleBeforeItsSignal) {
     const std::array come = {SignalCondition{.word = 0, .at_least = value}};
     ASSERT_TRUE(link.receiver->Wait(*link.region, come, {.deadline = Soon()}).ok());
     const auto expected = static_cast<std::byte>(value * 37);
-    const auto bytes = link.region->bytes();
+    const auto bytes = Arrived(*link.region);
     ASSERT_EQ(std::count(bytes.begin(), bytes.end(), expected), static_cast<long>(kBytes));
     const SignalUpdate ack = Weak(0, value);
     ASSERT_TRUE(PutAll(*link.receiver, *remote_acks, 0, {}, &ack).ok());
@@ -233,9 +236,9 @@ TEST_P(TransportTest, StrongSignalCoversAllEarlierPutsToThatPeer) {
     const std::array come = {SignalCondition{.word = 0, .at_least = covered}};
     ASSERT_TRUE(link.receiver->Wait(*link.region, come, {.deadline = Soon()}).ok());
     for (uint64_t i = covered - 10; i < covered; ++i) {
-      const auto expected = source.subspan(i * kSlot, kSlot);
-      const bool here = Equal(link.region->bytes().subspan(i * kSlot, kSlot), expected);
-      const bool there = Equal(second->bytes().subspan(i * kSlot, kSlot), expected);
+      const auto expected = Seen(source.subspan(i * kSlot, kSlot));
+      const bool here = Equal(Arrived(*link.region, i * kSlot, kSlot), expected);
+      const bool there = Equal(Arrived(*second, i * kSlot, kSlot), expected);
       ASSERT_TRUE(here || there) << "put " << i << ", covered " << covered;
     }
   }
@@ -267,9 +270,10 @@ TEST_P(TransportTest, WordThatShowsAValueStandsForAllUpToIt) {
     link.receiver->Progress();
     const uint64_t now = link.region->LoadSignal(0);
     ASSERT_GE(now, seen) << "a signal went back";
-    const auto* arrived = reinterpret_cast<const uint64_t*>(link.region->bytes().data());
+    const absl::Span<std::byte> come = Arrived(*link.region, seen * 8, (now - seen) * 8);
+    const auto* arrived = reinterpret_cast<const uint64_t*>(come.data());
     for (uint64_t i = seen; i < now; ++i) {
-      ASSERT_EQ(arrived[i], i + 1);
+      ASSERT_EQ(arrived[i - seen], i + 1);
     }
     seen = now;
   }
@@ -308,7 +312,7 @@ TEST_P(TransportTest, ManyPeersWriteOneRegionEachItsOwnPart) {
   for (uint32_t peer = 0; peer < peers; ++peer) {
     const std::array come = {SignalCondition{.word = peer, .at_least = kRounds}};
     ASSERT_TRUE(receiver->Wait(*region, come, {.deadline = Soon()}).ok());
-    EXPECT_TRUE(Equal(region->bytes().subspan(peer * kPart, kPart), sources[peer]));
+    EXPECT_TRUE(Equal(Arrived(*region, peer * kPart, kPart), Seen(sources[peer])));
   }
   all_senders.join();
 }

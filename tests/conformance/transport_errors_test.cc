@@ -23,7 +23,7 @@ bool Untouched(const Link& link) {
   for (uint32_t word = 0; word < link.region->signal_words(); ++word) {
     clean = clean && link.region->LoadSignal(word) == 0;
   }
-  const auto bytes = link.region->bytes();
+  const auto bytes = Arrived(*link.region);
   return clean && std::all_of(bytes.begin(), bytes.end(),
                               [](std::byte byte) { return byte == std::byte{0}; });
 }
@@ -67,7 +67,7 @@ TEST_P(TransportTest, UnregisteredSourceIsInvalidOrArrivesWhole) {
 
   if (status.ok()) {
     ASSERT_TRUE(link.Await(0, 1));
-    EXPECT_TRUE(std::equal(source.begin(), source.end(), link.region->bytes().begin()));
+    EXPECT_TRUE(std::equal(source.begin(), source.end(), Arrived(*link.region).begin()));
   } else {
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
     EXPECT_TRUE(Untouched(link));
@@ -121,11 +121,11 @@ TEST_P(TransportTest, DeviceMemoryIsInvalidWhereTheBackendLacksIt) {
   const auto transport = Make();
   if (!transport->capabilities().device_memory) {
     const auto region =
-        transport->CreateRegion({.name = "gpu", .bytes = 64, .kind = MemoryKind::kCuda});
+        transport->CreateRegion({.name = "gpu", .bytes = 64, .kind = MemoryKind::kDevice});
     EXPECT_TRUE(absl::IsInvalidArgument(region.status()));
   }
   if (!transport->capabilities().device_sources) {
-    EXPECT_TRUE(absl::IsInvalidArgument(transport->RegisterSource({}, MemoryKind::kCuda)));
+    EXPECT_TRUE(absl::IsInvalidArgument(transport->RegisterSource({}, MemoryKind::kDevice)));
   }
 }
 
@@ -195,7 +195,7 @@ TEST_P(TransportTest, PutToADestroyedRegionIsUnavailableAndStaysSo) {
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_TRUE(absl::IsUnavailable(link.Put(0, source, nullptr)));
   EXPECT_EQ(next->LoadSignal(0), 0u) << "the put landed in another region";
-  EXPECT_EQ(next->bytes()[0], std::byte{0});
+  EXPECT_EQ(Arrived(*next)[0], std::byte{0});
   EXPECT_EQ(link.sender->Pending(*link.remote), 0u);
 }
 

@@ -109,17 +109,31 @@ class Child {
 
 constexpr std::array kFirst = {SignalCondition{.word = 0, .at_least = 1}};
 
-class TransportProcessTest : public testing::TestWithParam<std::string> {
+// A URI, and whether regions lie in a device's memory.
+struct ProcessBackend {
+  std::string name;
+  std::string uri;
+  bool on_device = false;
+};
+
+void PrintTo(const ProcessBackend& backend, std::ostream* out) { *out << backend.name; }
+
+class TransportProcessTest : public testing::TestWithParam<ProcessBackend> {
  protected:
   static std::unique_ptr<Transport> Make() {
-    auto transport = MakeTransport(GetParam());
+    static auto* const device = new test_support::EmulatedDeviceMemory;  // Of each process.
+    auto transport = MakeTransport(GetParam().uri, GetParam().on_device ? device : nullptr);
     EXPECT_TRUE(transport.ok()) << transport.status();
     return std::move(transport).value();
   }
 
   static std::unique_ptr<Region> MakeRegion(Transport& transport, size_t bytes, uint32_t words) {
     auto region = transport.CreateRegion(
-        {.name = "process", .bytes = bytes, .signal_words = words, .epoch = 3});
+        {.name = "process",
+         .bytes = bytes,
+         .signal_words = words,
+         .kind = GetParam().on_device ? MemoryKind::kDevice : MemoryKind::kHost,
+         .epoch = 3});
     EXPECT_TRUE(region.ok()) << region.status();
     return std::move(region).value();
   }
@@ -164,6 +178,7 @@ TEST_P(TransportProcessTest, MessagesCrossProcessesBothWays) {
       ASSERT_TRUE(sender.transport->Wait(*own, come, {.deadline = Soon()}).ok());
       const SignalUpdate signal = Weak(0, round);
       // Sent back from where it arrived.
+      ASSERT_TRUE(own->Land(0, kBytes).ok());
       ASSERT_TRUE(PutAll(*sender.transport, *sender.remote, 0, own->bytes(), &signal).ok());
     }
     Drain(sender);
@@ -182,7 +197,7 @@ TEST_P(TransportProcessTest, MessagesCrossProcessesBothWays) {
     ASSERT_TRUE(PutAll(*transport, *remote, 0, source, &signal).ok());
     const std::array come = {SignalCondition{.word = 0, .at_least = round}};
     ASSERT_TRUE(transport->Wait(*region, come, {.deadline = Soon()}).ok());
-    ASSERT_TRUE(std::equal(source.begin(), source.end(), region->bytes().begin()));
+    ASSERT_TRUE(std::equal(source.begin(), source.end(), Arrived(*region).begin()));
   }
 
   child.pipe_to().Send("done");
@@ -240,7 +255,7 @@ TEST_P(TransportProcessTest, AnotherPeerUsesTheRegionAfterTheFirstWasKilled) {
 
   ASSERT_TRUE(transport->Wait(*region, come, {.deadline = Soon()}).ok());
   const std::vector<std::byte> expected = Pattern(1 << 16, 1);
-  EXPECT_TRUE(std::equal(expected.begin(), expected.end(), region->bytes().begin()));
+  EXPECT_TRUE(std::equal(expected.begin(), expected.end(), Arrived(*region).begin()));
   second.pipe_to().Send("done");
   EXPECT_TRUE(second.ExitedWell());
 }
@@ -358,17 +373,36 @@ TEST_P(TransportProcessTest, PeerThatDestroyedItsRegionIsUnavailable) {
   EXPECT_TRUE(child.ExitedWell());
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, TransportProcessTest,
-                         testing::Values("shm://", "ucx://", "ucx://sm", "ucx://tcp"),
-                         [](const testing::TestParamInfo<std::string>& tested) {
-                           const size_t colon = tested.param.find("://");
-                           const std::string only = tested.param.substr(colon + 3);
-                           return tested.param.substr(0, colon) + (only.empty() ? "" : "_" + only);
+INSTANTIATE_TEST_SUITE_P(
+    Backends, TransportProcessTest,
+    testing::Values(ProcessBackend{"shm", "shm://"}, ProcessBackend{"ucx", "ucx://"},
+                    ProcessBackend{"ucx_sm", "ucx://sm"}, ProcessBackend{"ucx_tcp", "ucx://tcp"}),
+    [](const testing::TestParamInfo<ProcessBackend>& tested) { return tested.param.name; });
+
+INSTANTIATE_TEST_SUITE_P(OnDevices, TransportProcessTest,
+                         testing::Values(ProcessBackend{"shm_staged", "shm://", true},
+                                         ProcessBackend{"ucx_sm_staged", "ucx://sm", true},
+                                         ProcessBackend{"ucx_tcp_staged", "ucx://tcp", true}),
+                         [](const testing::TestParamInfo<ProcessBackend>& tested) {
+                           return tested.param.name;
                          });
 
-INSTANTIATE_TEST_SUITE_P(Rdma, TransportProcessTest, testing::ValuesIn(VerbsUris()),
-                         [](const testing::TestParamInfo<std::string>& tested) {
-                           return tested.param.substr(0, tested.param.find(':'));
+std::vector<ProcessBackend> RdmaBackends(bool on_device) {
+  std::vector<ProcessBackend> backends;
+  for (const std::string& uri : VerbsUris()) {
+    backends.push_back({on_device ? "verbs_staged" : "verbs", uri, on_device});
+  }
+  return backends;
+}
+
+INSTANTIATE_TEST_SUITE_P(Rdma, TransportProcessTest, testing::ValuesIn(RdmaBackends(false)),
+                         [](const testing::TestParamInfo<ProcessBackend>& tested) {
+                           return tested.param.name;
+                         });
+
+INSTANTIATE_TEST_SUITE_P(RdmaOnDevices, TransportProcessTest, testing::ValuesIn(RdmaBackends(true)),
+                         [](const testing::TestParamInfo<ProcessBackend>& tested) {
+                           return tested.param.name;
                          });
 
 }  // namespace

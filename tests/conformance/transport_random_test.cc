@@ -45,8 +45,9 @@ struct Node {
 
 class World {
  public:
-  World(const MakeTransportFn& make, std::vector<std::vector<std::byte>>& sources, uint64_t seed)
-      : make_(make), prng_(seed), nodes_(kNodes) {
+  World(const MakeTransportFn& make, MemoryKind kind, std::vector<std::vector<std::byte>>& sources,
+        uint64_t seed)
+      : make_(make), kind_(kind), prng_(seed), nodes_(kNodes) {
     for (size_t i = 0; i < kNodes; ++i) {
       nodes_[i].transport = make_();
       sources.push_back(Pattern(1 << 16, i));
@@ -77,8 +78,11 @@ class World {
   void MakeRegionAnew(Node& node) {
     node.region.reset();
     ++node.epoch;
-    auto region = node.transport->CreateRegion(
-        {.name = "random", .bytes = kRegionBytes, .signal_words = kWords, .epoch = node.epoch});
+    auto region = node.transport->CreateRegion({.name = "random",
+                                                .bytes = kRegionBytes,
+                                                .signal_words = kWords,
+                                                .kind = kind_,
+                                                .epoch = node.epoch});
     ASSERT_TRUE(region.ok()) << region.status();
     node.region = std::move(region).value();
     node.model.assign(kRegionBytes, std::byte{0});
@@ -179,17 +183,17 @@ class World {
   }
 
   static bool HasWritten(Node& node, size_t from) {
-    const auto bytes = node.region->bytes();
-    return std::all_of(
-        node.written[from].begin(), node.written[from].end(), [&](const Range& range) {
-          return std::equal(bytes.begin() + range.begin, bytes.begin() + range.begin + range.size,
-                            node.model.begin() + static_cast<long>(range.begin));
-        });
+    return std::all_of(node.written[from].begin(), node.written[from].end(),
+                       [&](const Range& range) {
+                         const auto bytes = Arrived(*node.region, range.begin, range.size);
+                         return std::equal(bytes.begin(), bytes.end(),
+                                           node.model.begin() + static_cast<long>(range.begin));
+                       });
   }
 
   void CompareWithModel() {
     for (Node& node : nodes_) {
-      const auto bytes = node.region->bytes();
+      const auto bytes = Arrived(*node.region);
       ASSERT_TRUE(std::equal(bytes.begin(), bytes.end(), node.model.begin()));
       for (uint32_t word = 0; word < kWords; ++word) {
         // The words of other signals are not covered by the strong ones: they come in time.
@@ -220,18 +224,19 @@ class World {
   }
 
   const MakeTransportFn& make_;
+  const MemoryKind kind_;
   Prng prng_;
   std::vector<Node> nodes_;
   uint64_t operations_ = 0;
 };
 
 TEST_P(TransportTest, RandomOperationsAgreeWithTheModel) {
-  const MakeTransportFn make = GetParam().open();
+  const MakeTransportFn make = GetParam().open(device());
   uint64_t operations = 0;
   for (uint64_t seed = 100; operations < Repeats(kOperations); ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     std::vector<std::vector<std::byte>> sources;
-    World world(make, sources, seed);
+    World world(make, kind(), sources, seed);
     for (int round = 0; round < 100; ++round) {
       ASSERT_NO_FATAL_FAILURE(world.Round());
     }

@@ -13,21 +13,25 @@
 #include "common/file_limit.h"
 #include "transport/fake/fake_network.h"
 #include "transport/registry.h"
+#include "transport/staging/device_transport.h"
 
 namespace lamina::transport {
 namespace {
 
-MakeTransportFn OverUri(const std::string& uri) {
-  return [uri] {
-    auto transport = MakeTransport(uri);
-    EXPECT_TRUE(transport.ok()) << transport.status();
-    return std::move(transport).value();
-  };
+Backend OverFake(const std::string& name, const FakeNetworkOptions& options) {
+  return {name, [options](DeviceMemory* device) -> MakeTransportFn {
+            auto network = std::make_shared<FakeNetwork>(options);
+            return [network, device] {
+              auto transport = network->MakeTransport();
+              return device == nullptr ? std::move(transport)
+                                       : OverDevice(std::move(transport), *device);
+            };
+          }};
 }
 
-MakeTransportFn OverFake(const FakeNetworkOptions& options) {
-  auto network = std::make_shared<FakeNetwork>(options);
-  return [network] { return network->MakeTransport(); };
+Backend OnDevice(Backend backend, const test_support::EmulatedDeviceOptions& options = {}) {
+  backend.device = options;
+  return backend;
 }
 
 const FakeNetworkOptions kLate = {.seed = 1, .delay_steps_max = 8, .in_flight_max = 24};
@@ -52,21 +56,47 @@ uint64_t NumberFromEnvironment(const char* name, uint64_t fallback) {
   return number;
 }
 
+// A device whose memory UCX may know by its addresses.
+constexpr test_support::EmulatedDeviceOptions kKnown = {.guarded = false,
+                                                        .addresses = DeviceAddresses::kHost};
+
 INSTANTIATE_TEST_SUITE_P(Backends, TransportTest,
-                         testing::Values(Backend{"fake", [] { return OverFake({}); }},
-                                         Backend{"fake_late", [] { return OverFake(kLate); }},
-                                         Backend{"fake_lazy", [] { return OverFake(kLazy); }},
-                                         Backend{"shm", [] { return OverUri("shm://"); }},
-                                         Backend{"throttle", [] { return OverUri(kThrottled); }},
-                                         Backend{"fault", [] { return OverUri(kFaulty); }},
-                                         Backend{"ucx", [] { return OverUri("ucx://"); }},
-                                         Backend{"ucx_sm", [] { return OverUri("ucx://sm"); }},
-                                         Backend{"ucx_tcp", [] { return OverUri("ucx://tcp"); }}),
+                         testing::Values(OverFake("fake", {}), OverFake("fake_late", kLate),
+                                         OverFake("fake_lazy", kLazy), OverUri("shm", "shm://"),
+                                         OverUri("throttle", kThrottled), OverUri("fault", kFaulty),
+                                         OverUri("ucx", "ucx://"), OverUri("ucx_sm", "ucx://sm"),
+                                         OverUri("ucx_tcp", "ucx://tcp")),
                          [](const testing::TestParamInfo<Backend>& tested) {
                            return tested.param.name;
                          });
 
+INSTANTIATE_TEST_SUITE_P(
+    OnDevices, TransportTest,
+    testing::Values(OnDevice(OverFake("fake_late_staged", kLate)),
+                    OnDevice(OverFake("fake_lazy_staged", kLazy)),
+                    OnDevice(OverUri("shm_staged", "shm://")),
+                    OnDevice(OverUri("ucx_sm_staged", "ucx://sm")),
+                    OnDevice(OverUri("ucx_tcp_staged", "ucx://tcp")),
+                    OnDevice(OverUri("ucx_tcp_registered", "ucx://tcp"), kKnown)),
+    [](const testing::TestParamInfo<Backend>& tested) { return tested.param.name; });
+
 }  // namespace
+
+Backend OverUri(const std::string& name, const std::string& uri) {
+  return {name, [uri](DeviceMemory* device) -> MakeTransportFn {
+            return [uri, device] {
+              auto transport = MakeTransport(uri, device);
+              EXPECT_TRUE(transport.ok()) << transport.status();
+              return std::move(transport).value();
+            };
+          }};
+}
+
+absl::Span<std::byte> Arrived(Region& region, size_t offset, size_t bytes) {
+  const absl::Status landed = region.Land(offset, bytes);
+  EXPECT_TRUE(landed.ok()) << landed;
+  return Seen(region.bytes().subspan(offset, bytes));
+}
 
 uint64_t Repeats(uint64_t full) {
   return std::max<uint64_t>(full / NumberFromEnvironment("LAMINA_CONFORMANCE_DIVISOR", 1), 1);
@@ -112,7 +142,7 @@ bool Link::Await(uint32_t word, uint64_t value) const {
 std::unique_ptr<Region> TransportTest::MakeRegion(Transport& transport, size_t bytes,
                                                   uint32_t words, uint64_t epoch) {
   auto region = transport.CreateRegion(
-      {.name = "test", .bytes = bytes, .signal_words = words, .epoch = epoch});
+      {.name = "test", .bytes = bytes, .signal_words = words, .kind = kind(), .epoch = epoch});
   EXPECT_TRUE(region.ok()) << region.status();
   return std::move(region).value();
 }
@@ -134,6 +164,15 @@ Link TransportTest::MakeLink(size_t bytes, uint32_t words) {
 }
 
 absl::Span<std::byte> TransportTest::MakeSource(Transport& sender, size_t size, uint64_t seed) {
+  if (device_ != nullptr) {
+    device_sources_.push_back(DeviceAllocation::Make(*device_, size).value());
+    const absl::Span<std::byte> source = device_sources_.back().bytes().first(size);
+    const std::vector<std::byte> pattern = Pattern(size, seed);
+    std::copy(pattern.begin(), pattern.end(), Seen(source).begin());
+    // All of it: whole pages can be a dmabuf.
+    EXPECT_TRUE(sender.RegisterSource(device_sources_.back().bytes(), MemoryKind::kDevice).ok());
+    return source;
+  }
   sources_.push_back(Pattern(size, seed));
   EXPECT_TRUE(sender.RegisterSource(sources_.back(), MemoryKind::kHost).ok());
   return absl::MakeSpan(sources_.back());

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -21,6 +22,7 @@
 #include "common/philox.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/emulated_device_memory.h"
 #include "transport/transport.h"
 
 namespace lamina::transport {
@@ -28,9 +30,12 @@ namespace lamina::transport {
 // Makes Transports that reach each other.
 using MakeTransportFn = std::function<std::unique_ptr<Transport>()>;
 
+// With a device all regions with data, and what most tests put, lie in its memory.
 struct Backend {
   std::string name;
-  std::function<MakeTransportFn()> open;  // A fresh network for each test.
+  // A fresh network for each test; `device` is null without one.
+  std::function<MakeTransportFn(DeviceMemory* device)> open;
+  std::optional<test_support::EmulatedDeviceOptions> device = std::nullopt;
 };
 
 // Generous: it ends a test that hangs, and is no claim about speed.
@@ -42,6 +47,8 @@ inline SignalUpdate Weak(uint32_t word, uint64_t value) {
 inline SignalUpdate Strong(uint32_t word, uint64_t value) {
   return {.word = word, .value = value, .strength = SignalStrength::kStrong};
 }
+
+Backend OverUri(const std::string& name, const std::string& uri);
 
 // Rounds of a test that repeats itself: `full`, or fewer where LAMINA_CONFORMANCE_DIVISOR asks for
 // it (a guest whose processor is emulated). At least one.
@@ -74,15 +81,29 @@ struct Link {
   bool Await(uint32_t word, uint64_t value) const;
 };
 
+// What the owner of the memory sees there: itself, but for a device's memory.
+inline absl::Span<std::byte> Seen(absl::Span<const std::byte> bytes) {
+  return test_support::EmulatedDeviceMemory::SeenByItsOwner(bytes);
+}
+
+// The same of a part of a region that visible signals cover.
+absl::Span<std::byte> Arrived(Region& region, size_t offset, size_t bytes);
+inline absl::Span<std::byte> Arrived(Region& region) {
+  return Arrived(region, 0, region.bytes().size());
+}
+
 // URIs of verbs:// that this host can make: none where it has no RDMA device. tests/rdma_vm runs
 // the suite where there is one, and fails when the list is empty.
 std::vector<std::string> VerbsUris();
 
 class TransportTest : public testing::TestWithParam<Backend> {
  protected:
-  TransportTest() : make_(GetParam().open()) {}
+  TransportTest() : make_(GetParam().open(device())) {}
 
   std::unique_ptr<Transport> Make() { return make_(); }
+
+  DeviceMemory* device() { return device_.get(); }
+  MemoryKind kind() const { return device_ ? MemoryKind::kDevice : MemoryKind::kHost; }
 
   std::unique_ptr<Region> MakeRegion(Transport& transport, size_t bytes, uint32_t words,
                                      uint64_t epoch = 7);
@@ -90,12 +111,16 @@ class TransportTest : public testing::TestWithParam<Backend> {
                                      uint64_t epoch = 7);
   Link MakeLink(size_t bytes, uint32_t words);
 
-  // `sender` may read the result until the test ends.
+  // `sender` may read the result until the test ends; the test writes it by Seen().
   absl::Span<std::byte> MakeSource(Transport& sender, size_t size, uint64_t seed);
 
  private:
   // The sources die after the Transports of the test's body.
+  const std::unique_ptr<test_support::EmulatedDeviceMemory> device_ =
+      GetParam().device ? std::make_unique<test_support::EmulatedDeviceMemory>(*GetParam().device)
+                        : nullptr;
   std::vector<std::vector<std::byte>> sources_;
+  std::vector<DeviceAllocation> device_sources_;
   const MakeTransportFn make_;
 };
 

@@ -53,6 +53,10 @@ TEST_P(CudaNodeTest, HasTheBitsOfTheProcessor) {
   ASSERT_NE(cluster, nullptr);
   ExpectSame(cluster->GenerateMany(Requests()), expected);
   EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+  for (const coordinator::NodeReport& node : cluster->engine().GetStatus().nodes) {
+    EXPECT_EQ(node.windows,
+              node.member.name == "m0" ? "host memory, rows are copied to cuda:0" : "host memory");
+  }
   for (uint32_t node = 0; node < options.memory_nodes; ++node) {  // All of them took part.
     EXPECT_GT(cluster->handler(absl::StrCat("m", node)).Counters().units, 0u);
   }

@@ -32,7 +32,9 @@ class ServingTest(unittest.TestCase):
         nodes = {node["name"]: node for node in status["nodes"]}
         for name in ("c0", "m0", "m1"):
             self.assertEqual(nodes[name]["state"], "ready")
+            self.assertEqual(nodes[name]["windows"], "host memory")
         self.assertGreater(nodes["m0"]["slots_total"], 0)
+        self.assertIn("windows: host memory: c0, m0, m1\n", self.ok("status"))
 
     def test_generate_writes_one_line_per_choice(self):
         lines = json_lines(self.ok("generate", "--prompt", "The capital of France is", "--n", "2",

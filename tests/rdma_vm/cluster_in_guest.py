@@ -56,6 +56,7 @@ class VerbsClusterTest(unittest.TestCase):
         self.assertEqual(again, wanted)
         self.assertTrue(all(len(ids) == 12 for answer in wanted for ids in answer))
         self.assertEqual(before["warnings"], [])
+        self.assertEqual({node["windows"] for node in before["nodes"] if node["role"] != "coordinator"}, {"host memory"})
         self.assertEqual({link["path"] for link in before["links"]}, {"verbs rxe0"})
         self.assertEqual({f"{link['from']} {link['to']}" for link in before["links"]}, {"c0 m0", "c0 m1"})
 

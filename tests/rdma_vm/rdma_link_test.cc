@@ -168,6 +168,7 @@ TEST_F(RdmaLinkTest, PulledCableIsUnavailableAndAFreshViewWorksOnceItIsBack) {
 TEST_F(RdmaLinkTest, ForgedRemoteKeyIsUnavailableAndWritesNothing) {
   VerbsDescriptor forged = DecodeVerbsDescriptor(region_->Descriptor()).value();
   forged.rkey ^= 0x5a;
+  forged.data_rkey ^= 0x5a;
   const auto remote = sender_->OpenRegion(EncodeVerbsDescriptor(forged), 1);
   ASSERT_TRUE(remote.ok()) << remote.status();
   std::fill(source_.begin(), source_.end(), std::byte{1});

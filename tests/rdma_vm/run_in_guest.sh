@@ -19,7 +19,8 @@ leave_out() {
 
 [[ "$(uname -m)" == x86_64 ]] || leave_out "the guest is for x86-64, this is $(uname -m)"
 mkdir -p "$guest"
-"$here/build_guest.sh" "$guest" || leave_out "the guest cannot be built, see above"
+# The first of several builds it for all.
+flock "$guest/lock" "$here/build_guest.sh" "$guest" || leave_out "the guest cannot be built, see above"
 rm -rf "$work"
 mkdir -p "$work"
 install -m 755 "$here"/guest_*.sh "$work/"

@@ -248,7 +248,8 @@ void LocalCluster::MakeMemoryNode(const std::string& name) {
           .name = name,
           .make_device = name == options_.other_device.name
                              ? options_.other_device.make
-                             : kernels::CpuKvDevices(Attention(options_), *node.pool)},
+                             : kernels::CpuKvDevices(Attention(options_), *node.pool),
+          .device = name == options_.other_device.name ? "cuda:0" : "cpu"},
       *node.pool);
   handler->SetReporter(node.reporter.get());
   node.handler = std::move(handler);

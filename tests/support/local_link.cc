@@ -113,17 +113,17 @@ void LocalLink::Loop() {
 }
 
 void LocalLink::HandleConfigure(const control::EpochConfig& config) {
-  const absl::StatusOr<std::string> region = handler_.Configure(config);
-  if (!region.ok()) {
-    engine_.NodeFault(name_, config.epoch, region.status(), name_);
+  const absl::StatusOr<control::PreparedNode> prepared = handler_.Configure(config);
+  if (!prepared.ok()) {
+    engine_.NodeFault(name_, config.epoch, prepared.status(), name_);
     return;
   }
   {
     const std::lock_guard lock(mutex_);
     config_ = config;
-    region_ = *region;
+    region_ = prepared->region;
   }
-  engine_.NodePrepared(name_, config.epoch, *region);
+  engine_.NodePrepared(name_, config.epoch, *prepared);
 }
 
 void LocalLink::HandleConnect(const control::EpochPeers& peers) {

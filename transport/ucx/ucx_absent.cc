@@ -7,7 +7,7 @@ namespace lamina::transport {
 
 bool UcxIsBuilt() { return false; }
 
-absl::StatusOr<std::unique_ptr<Transport>> MakeUcxTransport(absl::string_view) {
+absl::StatusOr<std::unique_ptr<Transport>> MakeUcxTransport(absl::string_view, DeviceMemory*) {
   return absl::UnimplementedError(
       "ucx: not in this build; install libucx-dev, configure again and build");
 }

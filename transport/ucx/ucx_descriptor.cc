@@ -8,7 +8,7 @@
 namespace lamina::transport {
 namespace {
 
-constexpr absl::string_view kMagic = "LMNAUCX1";
+constexpr absl::string_view kMagic = "LMNAUCX2";
 
 void AppendString(std::string& body, const std::string& value) {
   AppendField(body, static_cast<uint32_t>(value.size()));
@@ -34,9 +34,11 @@ std::string EncodeUcxDescriptor(const UcxDescriptor& descriptor) {
   AppendField(body, descriptor.address);
   AppendField(body, descriptor.data_bytes);
   AppendField(body, descriptor.signal_words);
+  AppendField(body, descriptor.data_address);
   AppendString(body, descriptor.watch);
   AppendString(body, descriptor.worker);
   AppendString(body, descriptor.key);
+  AppendString(body, descriptor.data_key);
   return FrameDescriptor(kMagic, body);
 }
 
@@ -46,8 +48,9 @@ absl::StatusOr<UcxDescriptor> DecodeUcxDescriptor(absl::string_view bytes) {
   const bool whole =
       TakeField(rest, descriptor.epoch) && TakeField(rest, descriptor.region) &&
       TakeField(rest, descriptor.address) && TakeField(rest, descriptor.data_bytes) &&
-      TakeField(rest, descriptor.signal_words) && TakeString(rest, descriptor.watch) &&
-      TakeString(rest, descriptor.worker) && TakeString(rest, descriptor.key) && rest.empty();
+      TakeField(rest, descriptor.signal_words) && TakeField(rest, descriptor.data_address) &&
+      TakeString(rest, descriptor.watch) && TakeString(rest, descriptor.worker) &&
+      TakeString(rest, descriptor.key) && TakeString(rest, descriptor.data_key) && rest.empty();
   if (!whole || descriptor.worker.empty() || descriptor.key.empty() ||
       descriptor.data_bytes > kUcxDataBytesMax || descriptor.signal_words > kUcxSignalWordsMax) {
     return absl::InvalidArgumentError("ucx: descriptor of an impossible form");

@@ -4,15 +4,17 @@
 // plane.
 //
 //   bytes     field          little-endian
-//   [0, 8)    magic          "LMNAUCX1"; the digit is the version of this form
+//   [0, 8)    magic          "LMNAUCX2"; the digit is the version of this form
 //   [8, 16)   checksum       FNV-1a, 64 bits, of all bytes from 16 on
 //   [16, 24)  epoch
 //   [24, 40)  region         128 random bits
 //   [40, 48)  address        of the first signal word, in the owner's memory
 //   [48, 56)  data_bytes
 //   [56, 60)  signal_words
+//   [60, 68)  data_address   of the data
 //   then, each as a 32-bit length and that many bytes: watch (PeerWatchAddress), worker (address of
-//   UCX), key (packed remote key of UCX)
+//   UCX), key (packed remote key of UCX), data_key (the same, of data in a device's memory; else
+//   empty, and `key` is that of the data too)
 
 #pragma once
 
@@ -32,9 +34,11 @@ struct UcxDescriptor {
   uint64_t address = 0;
   uint64_t data_bytes = 0;
   uint32_t signal_words = 0;
+  uint64_t data_address = 0;
   std::string watch;
   std::string worker;
   std::string key;
+  std::string data_key;
 
   friend bool operator==(const UcxDescriptor&, const UcxDescriptor&) = default;
 };

@@ -94,9 +94,9 @@ bool UcxTransport::PutDirect(UcxRemoteRegion& view, size_t offset,
       Asynchronous(&operation, &OnDone, UCP_OP_ATTR_FIELD_MEMH | UCP_OP_ATTR_FIELD_MEMORY_TYPE);
   params.memh = registered.handle;
   params.memory_type = registered.type;
-  const uint64_t address = view.address_ + UcxDataOffset(view.signal_words()) + offset;
-  return Track(operation, ucp_put_nbx(view.peer_.endpoint(), source.data(), source.size(), address,
-                                      view.key_.get(), &params));
+  ucp_rkey_h const key = view.data_key_ == nullptr ? view.key_.get() : view.data_key_.get();
+  return Track(operation, ucp_put_nbx(view.peer_.endpoint(), source.data(), source.size(),
+                                      view.data_address_ + offset, key, &params));
 }
 
 bool UcxTransport::RaiseDirect(UcxRemoteRegion& view, const SignalUpdate& signal) {

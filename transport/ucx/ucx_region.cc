@@ -10,17 +10,30 @@
 
 namespace lamina::transport {
 
-UcxRegion::UcxRegion(UcpMemory memory, UcxDescriptor descriptor, Retire retire)
+UcxRegion::UcxRegion(UcxMemory memory, UcxDescriptor descriptor, Retire retire)
     : memory_(std::move(memory)),
       descriptor_(std::move(descriptor)),
-      data_(memory_.data() + UcxDataOffset(descriptor_.signal_words), descriptor_.data_bytes),
+      data_(reinterpret_cast<std::byte*>(descriptor_.data_address), descriptor_.data_bytes),
       retire_(std::move(retire)) {}
 
 UcxRegion::~UcxRegion() { retire_(*this, std::move(memory_)); }
 
 std::atomic_ref<uint64_t> UcxRegion::Signal(uint32_t word) const {
   return std::atomic_ref<uint64_t>(
-      *reinterpret_cast<uint64_t*>(memory_.data() + word * kUcxSignalStride));
+      *reinterpret_cast<uint64_t*>(memory_.host.data() + word * kUcxSignalStride));
+}
+
+MemoryChoice UcxRegion::memory() const {
+  DeviceMemory* const device = memory_.device_memory();
+  return device == nullptr
+             ? MemoryChoice{}
+             : MemoryChoice{
+                   .path = MemoryPath::kRegistered, .device = device->name(), .why_not = ""};
+}
+
+absl::Status UcxRegion::Land(size_t, size_t bytes) {
+  DeviceMemory* const device = memory_.device_memory();
+  return device == nullptr || bytes == 0 ? absl::OkStatus() : device->FlushPeerWrites();
 }
 
 uint64_t UcxRegion::LoadSignal(uint32_t word) const {
@@ -36,8 +49,12 @@ bool UcxRegion::Deliver(const UcxMessage& message, const void* data, size_t byte
   if (!inside) {
     return false;
   }
-  if (bytes > 0) {
-    std::memcpy(data_.data() + message.offset, data, bytes);
+  std::byte* const to = data_.data() + message.offset;
+  DeviceMemory* const device = memory_.device_memory();
+  if (bytes > 0 && device == nullptr) {
+    std::memcpy(to, data, bytes);
+  } else if (bytes > 0 && !device->CopyIn(to, static_cast<const std::byte*>(data), bytes).ok()) {
+    return false;  // The waiter meets its deadline.
   }
   if (message.value != 0) {
     // Release: the data of this message, and of all before it, comes first.
@@ -48,15 +65,18 @@ bool UcxRegion::Deliver(const UcxMessage& message, const void* data, size_t byte
 
 UcxRemoteRegion::UcxRemoteRegion(UcxTransport& transport, const UcxDescriptor& descriptor,
                                  std::shared_ptr<const WatchedRegion> watched, UcxPeer& peer,
-                                 UcpRemoteKey key)
+                                 UcpRemoteKey key, UcpRemoteKey data_key)
     : transport_(transport),
       watched_(std::move(watched)),
       peer_(peer),
       key_(std::move(key)),
+      data_key_(std::move(data_key)),
       region_(descriptor.region),
       address_(descriptor.address),
+      data_address_(descriptor.data_address),
       data_bytes_(descriptor.data_bytes),
-      direct_(peer.IsDirect(key_.get(), descriptor.address)),
+      direct_(peer.IsDirect(key_.get(), address_) &&
+              (data_key_ == nullptr || peer.IsDirect(data_key_.get(), data_address_))),
       raised_(descriptor.signal_words) {}
 
 std::string UcxRemoteRegion::path() const {

@@ -12,12 +12,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/device_memory.h"
 #include "transport/transport.h"
 #include "transport/ucx/peer_watch.h"
 #include "transport/ucx/ucp_handles_internal.h"
@@ -35,28 +37,41 @@ struct UcxMessage {
 };
 static_assert(sizeof(UcxMessage) == 40);
 
+// What lies behind a region: signal words and data in the host's memory, or the words there and the
+// data in a device's.
+struct UcxMemory {
+  UcpMemory host;
+  DeviceAllocation device;          // Empty for data in the host's memory; outlives its
+  std::optional<UcpMemory> mapped;  // registration.
+
+  DeviceMemory* device_memory() const { return device.memory(); }
+};
+
 class UcxRegion final : public Region {
  public:
   // Called when the region is destroyed; takes its memory, to which a peer may still put for a
   // while.
-  using Retire = std::function<void(UcxRegion& region, UcpMemory memory)>;
+  using Retire = std::function<void(UcxRegion& region, UcxMemory memory)>;
 
-  UcxRegion(UcpMemory memory, UcxDescriptor descriptor, Retire retire);
+  UcxRegion(UcxMemory memory, UcxDescriptor descriptor, Retire retire);
   ~UcxRegion() override;
 
   absl::Span<std::byte> bytes() override { return data_; }
   uint32_t signal_words() const override { return descriptor_.signal_words; }
+  MemoryChoice memory() const override;
+  absl::Status Land(size_t offset, size_t bytes) override;
   uint64_t LoadSignal(uint32_t word) const override;
   std::string Descriptor() const override { return EncodeUcxDescriptor(descriptor_); }
 
   const UcxDescriptor& fields() const { return descriptor_; }
-  // Copies the data and raises the signal; false, and nothing done, where the message is outside.
+  // Copies the data and raises the signal; false, and no signal raised, where the message is
+  // outside or the device fails.
   bool Deliver(const UcxMessage& message, const void* data, size_t bytes);
 
  private:
   std::atomic_ref<uint64_t> Signal(uint32_t word) const;
 
-  UcpMemory memory_;
+  UcxMemory memory_;
   const UcxDescriptor descriptor_;
   const absl::Span<std::byte> data_;
   const Retire retire_;
@@ -103,7 +118,8 @@ class UcxTransport;
 class UcxRemoteRegion final : public RemoteRegion {
  public:
   UcxRemoteRegion(UcxTransport& transport, const UcxDescriptor& descriptor,
-                  std::shared_ptr<const WatchedRegion> watched, UcxPeer& peer, UcpRemoteKey key);
+                  std::shared_ptr<const WatchedRegion> watched, UcxPeer& peer, UcpRemoteKey key,
+                  UcpRemoteKey data_key);
   ~UcxRemoteRegion() override;
 
   size_t size_bytes() const override { return data_bytes_; }
@@ -121,8 +137,10 @@ class UcxRemoteRegion final : public RemoteRegion {
   const std::shared_ptr<const WatchedRegion> watched_;
   UcxPeer& peer_;
   const UcpRemoteKey key_;
+  const UcpRemoteKey data_key_;  // Null where `key_` is that of the data too.
   const WatchId region_;
   const uint64_t address_;  // Of the first signal word there.
+  const uint64_t data_address_;
   const uint64_t data_bytes_;
   const bool direct_;             // By puts; else by active messages.
   std::vector<uint64_t> raised_;  // The greatest value put to each word.

@@ -21,10 +21,11 @@ constexpr Nanos kOpenMax = Seconds(5);
 // What a view that is destroyed gives to what is under way, before it cuts it.
 constexpr Nanos kDrainMax = Millis(10);
 
-absl::Status CheckOptions(const RegionOptions& options) {
-  if (options.kind != MemoryKind::kHost) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(options.name, ": regions of ucx:// lie in host memory"));
+absl::Status CheckOptions(const RegionOptions& options, const DeviceMemory* device) {
+  if (options.kind != MemoryKind::kHost && device == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        options.name, ": this ucx:// was made without a device, and its regions lie in the host's ",
+        "memory"));
   }
   if (options.bytes == 0 && options.signal_words == 0) {
     return absl::InvalidArgumentError(
@@ -35,8 +36,9 @@ absl::Status CheckOptions(const RegionOptions& options) {
                                                    " signal words, at most ", kUcxSignalWordsMax));
   }
   const HostMemory memory = QueryHostMemory();
+  const uint64_t bytes = options.kind == MemoryKind::kHost ? options.bytes : 0;
   if (options.bytes > kUcxDataBytesMax ||
-      options.bytes + UcxDataOffset(options.signal_words) > memory.available_bytes) {
+      bytes + UcxDataOffset(options.signal_words) > memory.available_bytes) {
     return absl::ResourceExhaustedError(
         absl::StrCat(options.name, ": ", FormatBytes(options.bytes), " asked for, ",
                      FormatBytes(memory.available_bytes), " free (", memory.limit, ")"));
@@ -46,15 +48,18 @@ absl::Status CheckOptions(const RegionOptions& options) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Transport>> UcxTransport::Make(absl::string_view name) {
-  std::unique_ptr<UcxTransport> made(new UcxTransport);
+absl::StatusOr<std::unique_ptr<Transport>> UcxTransport::Make(absl::string_view name,
+                                                              DeviceMemory* device) {
+  std::unique_ptr<UcxTransport> made(new UcxTransport(device));
   LAMINA_RETURN_IF_ERROR(made->SetUp(name));
   return made;
 }
 
 absl::Status UcxTransport::SetUp(absl::string_view name) {
   LAMINA_ASSIGN_OR_RETURN(context_, MakeUcpContext(name));
-  LAMINA_ASSIGN_OR_RETURN(capabilities_.device_sources, HasCudaMemory(context_.get()));
+  LAMINA_ASSIGN_OR_RETURN(knows_cuda_, HasCudaMemory(context_.get()));
+  capabilities_.device_memory = device_ != nullptr;
+  capabilities_.device_sources = device_ != nullptr;
   LAMINA_ASSIGN_OR_RETURN(receiver_, MakeUcpWorker(context_.get()));
   LAMINA_ASSIGN_OR_RETURN(sender_, MakeUcpWorker(context_.get()));
   LAMINA_ASSIGN_OR_RETURN(receiver_address_, AddressOf(receiver_.get()));
@@ -77,38 +82,89 @@ absl::Status UcxTransport::SetUp(absl::string_view name) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<ucs_memory_type_t> UcxTransport::DeviceType() const {
+  if (device_->addresses() == DeviceAddresses::kHost) {
+    return UCS_MEMORY_TYPE_HOST;
+  }
+  if (device_->addresses() == DeviceAddresses::kCuda && knows_cuda_) {
+    return UCS_MEMORY_TYPE_CUDA;
+  }
+  if (device_->addresses() == DeviceAddresses::kOpaque) {
+    return absl::FailedPreconditionError(absl::StrCat("UCX knows no memory of ", device_->name()));
+  }
+  return absl::FailedPreconditionError(
+      "this UCX knows no CUDA memory: `ucx_info -d` lists cuda_copy where UCX was built with CUDA "
+      "and finds a device; Debian's has none");
+}
+
+absl::StatusOr<UcxMemory> UcxTransport::MakeMemory(const RegionOptions& options) const {
+  const size_t words = UcxDataOffset(options.signal_words);
+  if (options.kind == MemoryKind::kHost || options.bytes == 0) {
+    LAMINA_ASSIGN_OR_RETURN(UcpMemory host,
+                            UcpMemory::Allocate(context_.get(), words + options.bytes));
+    return UcxMemory{.host = std::move(host), .device = {}, .mapped = std::nullopt};
+  }
+  LAMINA_ASSIGN_OR_RETURN(const ucs_memory_type_t type, DeviceType());
+  if (const absl::Status flushed = device_->FlushPeerWrites(); !flushed.ok()) {
+    return absl::FailedPreconditionError(absl::StrCat("no flush of writes: ", flushed.message()));
+  }
+  LAMINA_ASSIGN_OR_RETURN(DeviceAllocation device, DeviceAllocation::Make(*device_, options.bytes));
+  LAMINA_ASSIGN_OR_RETURN(
+      UcpMemory mapped,
+      UcpMemory::Register(context_.get(), device.bytes().data(), device.bytes().size(), type));
+  LAMINA_ASSIGN_OR_RETURN(UcpMemory host,
+                          UcpMemory::Allocate(context_.get(), std::max(words, kUcxSignalStride)));
+  return UcxMemory{
+      .host = std::move(host), .device = std::move(device), .mapped = std::move(mapped)};
+}
+
 absl::StatusOr<std::unique_ptr<Region>> UcxTransport::CreateRegion(const RegionOptions& options) {
-  LAMINA_RETURN_IF_ERROR(CheckOptions(options));
-  const size_t bytes = UcxDataOffset(options.signal_words) + options.bytes;
+  LAMINA_RETURN_IF_ERROR(CheckOptions(options, device_));
   const std::lock_guard lock(set_up_);
-  absl::StatusOr<UcpMemory> memory = UcpMemory::Allocate(context_.get(), bytes);
+  absl::StatusOr<UcxMemory> memory = MakeMemory(options);
   if (!memory.ok()) {
     return absl::Status(memory.status().code(),
                         absl::StrCat(options.name, ": ", memory.status().message()));
   }
+  std::byte* const words = memory->host.data();
+  std::byte* const data = memory->mapped.has_value() ? memory->mapped->data()
+                                                     : words + UcxDataOffset(options.signal_words);
   UcxDescriptor descriptor = {.epoch = options.epoch,
                               .region = DrawWatchId(),
-                              .address = reinterpret_cast<uint64_t>(memory->data()),
+                              .address = reinterpret_cast<uint64_t>(words),
                               .data_bytes = options.bytes,
                               .signal_words = options.signal_words,
+                              .data_address = reinterpret_cast<uint64_t>(data),
                               .watch = watch_->address(),
                               .worker = receiver_address_};
-  LAMINA_ASSIGN_OR_RETURN(descriptor.key, memory->PackRemoteKey());
-  AddSource(*memory, UCS_MEMORY_TYPE_HOST);
+  LAMINA_ASSIGN_OR_RETURN(descriptor.key, memory->host.PackRemoteKey());
+  if (memory->mapped.has_value()) {
+    LAMINA_ASSIGN_OR_RETURN(descriptor.data_key, memory->mapped->PackRemoteKey());
+    LAMINA_ASSIGN_OR_RETURN(const ucs_memory_type_t type, DeviceType());
+    AddSource(*memory->mapped, type);
+  }
+  AddSource(memory->host, UCS_MEMORY_TYPE_HOST);
   auto region = std::make_unique<UcxRegion>(
       *std::move(memory), std::move(descriptor),
-      [this](UcxRegion& dying, UcpMemory retired) { Retire(dying, std::move(retired)); });
+      [this](UcxRegion& dying, UcxMemory retired) { Retire(dying, std::move(retired)); });
   regions_[region->fields().region] = region.get();
   watch_->Announce(region->fields().region);
   return region;
 }
 
-void UcxTransport::Retire(UcxRegion& region, UcpMemory memory) {
+void UcxTransport::Retire(UcxRegion& region, UcxMemory memory) {
   watch_->Withdraw(region.fields().region);
   const std::lock_guard lock(set_up_);
   regions_.erase(region.fields().region);
-  std::erase_if(sources_, [&](const Source& source) { return source.handle == memory.handle(); });
-  memories_.push_back(std::move(memory));
+  std::erase_if(sources_, [&](const Source& source) {
+    return source.handle == memory.host.handle() ||
+           (memory.mapped.has_value() && source.handle == memory.mapped->handle());
+  });
+  memories_.push_back(std::move(memory.host));
+  if (memory.mapped.has_value()) {
+    allocations_.push_back(std::move(memory.device));
+    memories_.push_back(*std::move(memory.mapped));
+  }
 }
 
 absl::StatusOr<UcxPeer*> UcxTransport::FindPeer(const WatchId& id, const std::string& address) {
@@ -143,14 +199,20 @@ absl::StatusOr<std::unique_ptr<RemoteRegion>> UcxTransport::OpenRegion(absl::str
   const std::lock_guard lock(set_up_);
   LAMINA_ASSIGN_OR_RETURN(UcxPeer* const peer, FindPeer(owner, decoded.worker));
   absl::StatusOr<UcpRemoteKey> key = UnpackRemoteKey(peer->endpoint(), decoded.key);
-  if (!key.ok()) {
+  absl::StatusOr<UcpRemoteKey> data_key;
+  if (key.ok() && !decoded.data_key.empty()) {
+    data_key = UnpackRemoteKey(peer->endpoint(), decoded.data_key);
+  } else {
+    data_key = UcpRemoteKey();
+  }
+  if (!key.ok() || !data_key.ok()) {
     watch_->Forget(watched);
     ReleasePeer(*peer);
-    return key.status();
+    return key.ok() ? data_key.status() : key.status();
   }
   ++peer->views;
   return std::make_unique<UcxRemoteRegion>(*this, decoded, std::move(watched), *peer,
-                                           *std::move(key));
+                                           *std::move(key), *std::move(data_key));
 }
 
 void UcxTransport::AddSource(const UcpMemory& memory, ucs_memory_type_t type) {
@@ -160,17 +222,18 @@ void UcxTransport::AddSource(const UcpMemory& memory, ucs_memory_type_t type) {
 }
 
 absl::Status UcxTransport::RegisterSource(absl::Span<const std::byte> bytes, MemoryKind kind) {
-  if (kind == MemoryKind::kCuda && !capabilities_.device_sources) {
+  if (kind == MemoryKind::kDevice && device_ == nullptr) {
     return absl::InvalidArgumentError(
-        "ucx: this UCX knows no CUDA memory: `ucx_info -d` lists cuda_copy where it was built with "
-        "CUDA and finds a device; Debian's is built without");
+        "ucx: this transport was made without a device, and puts read the host's memory only");
   }
   if (bytes.empty()) {
     return absl::OkStatus();
   }
+  ucs_memory_type_t type = UCS_MEMORY_TYPE_HOST;
+  if (kind == MemoryKind::kDevice) {
+    LAMINA_ASSIGN_OR_RETURN(type, DeviceType());
+  }
   const std::lock_guard lock(set_up_);
-  const ucs_memory_type_t type =
-      kind == MemoryKind::kCuda ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
   LAMINA_ASSIGN_OR_RETURN(UcpMemory memory,
                           UcpMemory::Register(context_.get(), bytes.data(), bytes.size(), type));
   AddSource(memory, type);
@@ -199,8 +262,9 @@ UcxRemoteRegion::~UcxRemoteRegion() { transport_.Close(*this); }
 
 bool UcxIsBuilt() { return true; }
 
-absl::StatusOr<std::unique_ptr<Transport>> MakeUcxTransport(absl::string_view name) {
-  return UcxTransport::Make(name);
+absl::StatusOr<std::unique_ptr<Transport>> MakeUcxTransport(absl::string_view name,
+                                                            DeviceMemory* device) {
+  return UcxTransport::Make(name, device);
 }
 
 }  // namespace lamina::transport

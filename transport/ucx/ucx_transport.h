@@ -20,7 +20,9 @@
 //             See: docs/adr/0020-ucx-puts-and-messages.md.
 // Progress:   with messages the target must call Progress() or Wait(), and the sender too while
 //             Pending() is not 0, or a while longer where a socket was full.
-// Memory:     allocated through UCX, so that processes of one host map it. Of a region that was
+// Memory:     allocated through UCX, so that processes of one host map it. A device's is registered
+//             where UCX knows it (CUDA), else not (kFailedPrecondition; staging/device_transport.h
+//             goes on from there); signal words always lie in the host's. Of a region that was
 //             destroyed it lasts as long as the Transport: a late put touches nothing else.
 // Wait:       never kUnavailable: a word's writer is not known to the transport.
 
@@ -30,6 +32,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/device_memory.h"
 #include "transport/transport.h"
 
 namespace lamina::transport {
@@ -37,10 +40,11 @@ namespace lamina::transport {
 // Whether this build has UCX.
 bool UcxIsBuilt();
 
-// `name` is what follows "ucx://".
+// `name` is what follows "ucx://". `device`, which may be null, outlives the transport.
 //
 // Errors: kInvalidArgument  UCX knows no transport of that name, or has no device for it.
 //         kUnimplemented    this build lacks UCX; says how to get it.
-absl::StatusOr<std::unique_ptr<Transport>> MakeUcxTransport(absl::string_view name);
+absl::StatusOr<std::unique_ptr<Transport>> MakeUcxTransport(absl::string_view name,
+                                                            DeviceMemory* device);
 
 }  // namespace lamina::transport

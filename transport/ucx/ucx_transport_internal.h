@@ -24,7 +24,8 @@ namespace lamina::transport {
 
 class UcxTransport final : public Transport {
  public:
-  static absl::StatusOr<std::unique_ptr<Transport>> Make(absl::string_view name);
+  static absl::StatusOr<std::unique_ptr<Transport>> Make(absl::string_view name,
+                                                         DeviceMemory* device);
   ~UcxTransport() override { LAMINA_CHECK(peers_.empty() && regions_.empty()); }
 
   absl::string_view scheme() const override { return "ucx"; }
@@ -71,10 +72,13 @@ class UcxTransport final : public Transport {
     ucs_memory_type_t type;
   };
 
-  UcxTransport() : operations_(kOperationsMax) {}
+  explicit UcxTransport(DeviceMemory* device) : device_(device), operations_(kOperationsMax) {}
 
   absl::Status SetUp(absl::string_view name);
-  void Retire(UcxRegion& region, UcpMemory memory);
+  // How UCX is told of the device's memory.
+  absl::StatusOr<ucs_memory_type_t> DeviceType() const;
+  absl::StatusOr<UcxMemory> MakeMemory(const RegionOptions& options) const;
+  void Retire(UcxRegion& region, UcxMemory memory);
   absl::StatusOr<UcxPeer*> FindPeer(const WatchId& id, const std::string& address);
   void ReleasePeer(UcxPeer& peer);
   void AddSource(const UcpMemory& memory, ucs_memory_type_t type);
@@ -96,6 +100,9 @@ class UcxTransport final : public Transport {
                                 .put_bytes_max = kPutBytesMax,
                                 .in_flight_max = kInFlightMax};
   // Order matters: members die last to first.
+  DeviceMemory* const device_;                 // Null where there is none.
+  bool knows_cuda_ = false;                    // UCX does.
+  std::vector<DeviceAllocation> allocations_;  // Of regions that were destroyed.
   UcpContext context_;
   std::unique_ptr<PeerWatch> watch_;
   std::string receiver_address_;

@@ -8,7 +8,7 @@ namespace lamina::transport {
 
 bool VerbsIsBuilt() { return false; }
 
-absl::StatusOr<std::unique_ptr<Transport>> MakeVerbsTransport(absl::string_view) {
+absl::StatusOr<std::unique_ptr<Transport>> MakeVerbsTransport(absl::string_view, DeviceMemory*) {
   return absl::UnimplementedError(
       "verbs: not in this build; install libibverbs-dev, configure again and build");
 }

@@ -12,7 +12,7 @@
 namespace lamina::transport {
 namespace {
 
-constexpr absl::string_view kMagic = "LMNAVRB1";
+constexpr absl::string_view kMagic = "LMNAVRB2";
 constexpr uint64_t kDataBytesMax = uint64_t{1} << 46;
 constexpr uint32_t kSignalWordsMax = 1u << 20;
 
@@ -27,9 +27,10 @@ struct Body {
   uint32_t signal_words;
   uint16_t tcp_port;
   uint16_t address_count;
-  uint32_t zero;
+  uint32_t data_rkey;
   uint8_t addresses[kVerbsAddressesMax][16];
-  uint8_t reserved[24];
+  uint64_t data_address;
+  uint8_t reserved[16];
 };
 static_assert(kDescriptorBodyAt + sizeof(Body) == kVerbsDescriptorBytes);
 
@@ -46,7 +47,9 @@ std::string EncodeVerbsDescriptor(const VerbsDescriptor& descriptor) {
                .rkey = descriptor.rkey,
                .signal_words = descriptor.signal_words,
                .tcp_port = descriptor.tcp_port,
-               .address_count = static_cast<uint16_t>(descriptor.addresses.size())};
+               .address_count = static_cast<uint16_t>(descriptor.addresses.size()),
+               .data_rkey = descriptor.data_rkey,
+               .data_address = descriptor.data_address};
   for (size_t i = 0; i < descriptor.addresses.size(); ++i) {
     std::memcpy(body.addresses[i], descriptor.addresses[i].data(), 16);
   }
@@ -73,7 +76,9 @@ absl::StatusOr<VerbsDescriptor> DecodeVerbsDescriptor(absl::string_view bytes) {
                                 .address = body.address,
                                 .rkey = body.rkey,
                                 .signal_words = body.signal_words,
-                                .tcp_port = body.tcp_port};
+                                .tcp_port = body.tcp_port,
+                                .data_rkey = body.data_rkey,
+                                .data_address = body.data_address};
   descriptor.addresses.resize(body.address_count);
   for (size_t i = 0; i < descriptor.addresses.size(); ++i) {
     std::memcpy(descriptor.addresses[i].data(), body.addresses[i], 16);

@@ -4,21 +4,22 @@
 // plane.
 //
 //   bytes       field          little-endian
-//   [0, 8)      magic          "LMNAVRB1"; the digit is the version of this form
+//   [0, 8)      magic          "LMNAVRB2"; the digit is the version of this form
 //   [8, 16)     checksum       FNV-1a, 64 bits, of bytes [16, 240)
 //   [16, 24)    host           hash of the host's boot id
 //   [24, 40)    owner          128 random bits of the owner's Transport
 //   [40, 48)    region         number, unique to the owner
 //   [48, 56)    epoch
 //   [56, 64)    data_bytes
-//   [64, 72)    address        of the registration, at the owner
-//   [72, 76)    rkey
+//   [64, 72)    address        of the first signal word, at the owner
+//   [72, 76)    rkey           of the signal words
 //   [76, 80)    signal_words
 //   [80, 82)    tcp_port       where the owner listens
 //   [82, 84)    address_count  0 to 8
-//   [84, 88)    zero
+//   [84, 88)    data_rkey
 //   [88, 216)   addresses      16 bytes each, IPv6 or mapped IPv4, network order
-//   [216, 240)  zero
+//   [216, 224)  data_address   at the owner; its device's, if the data lies in a device's memory
+//   [224, 240)  zero
 
 #pragma once
 
@@ -45,6 +46,8 @@ struct VerbsDescriptor {
   uint32_t rkey = 0;
   uint32_t signal_words = 0;
   uint16_t tcp_port = 0;
+  uint32_t data_rkey = 0;
+  uint64_t data_address = 0;
   std::vector<std::array<uint8_t, 16>> addresses;
 
   friend bool operator==(const VerbsDescriptor&, const VerbsDescriptor&) = default;

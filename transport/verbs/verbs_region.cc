@@ -23,10 +23,12 @@ uint64_t HostBytes() {
          static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
-absl::Status CheckOptions(const RegionOptions& options) {
-  if (options.kind != MemoryKind::kHost) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(options.name, ": verbs:// of this build holds host memory only"));
+size_t WholePages(size_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
+
+absl::Status CheckOptions(const RegionOptions& options, const DeviceMemory* device) {
+  if (options.kind != MemoryKind::kHost && device == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        options.name, ": this verbs:// was made without a device, and holds host memory only"));
   }
   if (options.bytes == 0 && options.signal_words == 0) {
     return absl::InvalidArgumentError(
@@ -37,7 +39,7 @@ absl::Status CheckOptions(const RegionOptions& options) {
                                                    " signal words, at most ", kSignalWordsMax));
   }
   // Registered memory is pinned: the kernel would try until it runs out.
-  if (options.bytes > HostBytes()) {
+  if (options.kind == MemoryKind::kHost && options.bytes > HostBytes()) {
     return absl::ResourceExhaustedError(absl::StrCat(options.name, ": ", FormatBytes(options.bytes),
                                                      " asked for, this host has ",
                                                      FormatBytes(HostBytes())));
@@ -48,33 +50,47 @@ absl::Status CheckOptions(const RegionOptions& options) {
 }  // namespace
 
 uint64_t RegionMemory::DataOffset(uint32_t signal_words) {
-  return (signal_words * kVerbsSignalStride + kPageBytes - 1) / kPageBytes * kPageBytes;
+  return WholePages(signal_words * kVerbsSignalStride);
 }
 
 absl::StatusOr<std::unique_ptr<RegionMemory>> RegionMemory::Create(ibv_pd* domain,
-                                                                   const RegionOptions& options) {
-  LAMINA_RETURN_IF_ERROR(CheckOptions(options));
+                                                                   const RegionOptions& options,
+                                                                   DeviceMemory* device) {
+  LAMINA_RETURN_IF_ERROR(CheckOptions(options, device));
   std::unique_ptr<RegionMemory> memory(new RegionMemory);
-  memory->data_offset_ = DataOffset(options.signal_words);
-  memory->data_bytes_ = options.bytes;
   memory->signal_words_ = options.signal_words;
-  const size_t total =
-      (memory->data_offset_ + options.bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
-  void* base = mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (base == MAP_FAILED) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(options.name, ": ", FormatBytes(total), " asked for: ", std::strerror(errno)));
+  const size_t data_offset = DataOffset(options.signal_words);
+  if (options.kind == MemoryKind::kHost || options.bytes == 0) {
+    LAMINA_RETURN_IF_ERROR(memory->MapHost(domain, options.name, data_offset + options.bytes));
+    memory->data_ = {memory->base_ + data_offset, options.bytes};
+    return memory;
   }
-  memory->base_ = static_cast<std::byte*>(base);
-  memory->total_ = total;
+  LAMINA_RETURN_IF_ERROR(memory->MapHost(domain, options.name, std::max(data_offset, kPageBytes)));
+  LAMINA_ASSIGN_OR_RETURN(memory->device_, DeviceAllocation::Make(*device, options.bytes));
+  memory->data_ = memory->device_.bytes().first(options.bytes);
   LAMINA_ASSIGN_OR_RETURN(
-      memory->memory_,
-      RegisterVerbsMemory(domain, base, total, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE,
-                          options.name));
+      memory->device_memory_,
+      RegisterVerbsDeviceMemory(domain, *device, memory->device_.bytes(),
+                                IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
   return memory;
 }
 
+absl::Status RegionMemory::MapHost(ibv_pd* domain, const std::string& name, size_t bytes) {
+  total_ = WholePages(bytes);
+  void* base = mmap(nullptr, total_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (base == MAP_FAILED) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(name, ": ", FormatBytes(total_), " asked for: ", std::strerror(errno)));
+  }
+  base_ = static_cast<std::byte*>(base);
+  LAMINA_ASSIGN_OR_RETURN(
+      memory_, RegisterVerbsMemory(domain, base, total_,
+                                   IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE, name));
+  return absl::OkStatus();
+}
+
 RegionMemory::~RegionMemory() {
+  device_memory_.memory.reset();
   memory_.reset();
   if (base_ != nullptr) {
     munmap(base_, total_);

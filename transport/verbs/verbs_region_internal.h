@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // RegionMemory: what lies behind a region: signal words, one on each cache line, then the data; one
-// registration. SourceTable: the registrations that puts read from.
+// registration. Data in a device's memory has one of its own. SourceTable: the registrations that
+// puts read from.
 
 #pragma once
 
@@ -15,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "transport/transport.h"
+#include "transport/verbs/verbs_device_memory_internal.h"
 #include "transport/verbs/verbs_handles_internal.h"
 
 namespace lamina::transport {
@@ -23,9 +25,12 @@ inline constexpr size_t kVerbsSignalStride = 64;
 
 class RegionMemory {
  public:
-  // Errors: of CreateRegion().
+  // `device` is null where there is none.
+  // Errors: of CreateRegion(); kFailedPrecondition  the device's memory cannot be registered; says
+  //         why.
   static absl::StatusOr<std::unique_ptr<RegionMemory>> Create(ibv_pd* domain,
-                                                              const RegionOptions& options);
+                                                              const RegionOptions& options,
+                                                              DeviceMemory* device);
   RegionMemory(const RegionMemory&) = delete;
   RegionMemory& operator=(const RegionMemory&) = delete;
   ~RegionMemory();
@@ -33,22 +38,30 @@ class RegionMemory {
   // Where the data lies, from the start of the registration.
   static uint64_t DataOffset(uint32_t signal_words);
 
-  absl::Span<std::byte> bytes() const { return {base_ + data_offset_, data_bytes_}; }
+  absl::Span<std::byte> bytes() const { return data_; }
   const std::atomic<uint64_t>& word(uint32_t index) const {
     return *reinterpret_cast<const std::atomic<uint64_t>*>(base_ + index * kVerbsSignalStride);
   }
   uint32_t signal_words() const { return signal_words_; }
+  // Of the signal words, and of the data.
   const ibv_mr& registration() const { return *memory_; }
+  const ibv_mr& data_registration() const {
+    return device_memory_.memory == nullptr ? *memory_ : *device_memory_.memory;
+  }
+  const MemoryChoice& choice() const { return device_memory_.choice; }
+  DeviceMemory* device() const { return device_.memory(); }  // Null for the host's memory.
 
  private:
   RegionMemory() = default;
+  absl::Status MapHost(ibv_pd* domain, const std::string& name, size_t bytes);
 
   std::byte* base_ = nullptr;
   size_t total_ = 0;
-  size_t data_offset_ = 0;
-  size_t data_bytes_ = 0;
+  absl::Span<std::byte> data_;
   uint32_t signal_words_ = 0;
   VerbsMemory memory_;
+  DeviceAllocation device_;
+  VerbsDeviceMemory device_memory_;
 };
 
 class SourceTable {

@@ -46,6 +46,11 @@ class VerbsRegion final : public Region {
 
   absl::Span<std::byte> bytes() override { return memory_.bytes(); }
   uint32_t signal_words() const override { return memory_.signal_words(); }
+  MemoryChoice memory() const override { return memory_.choice(); }
+  absl::Status Land(size_t, size_t bytes) override {
+    return memory_.device() == nullptr || bytes == 0 ? absl::OkStatus()
+                                                     : memory_.device()->FlushPeerWrites();
+  }
   uint64_t LoadSignal(uint32_t word) const override {
     LAMINA_CHECK(word < signal_words());
     // Acquire: the device wrote the data before.
@@ -95,9 +100,10 @@ class VerbsRemoteRegion final : public RemoteRegion {
 
   VerbsQueue::Write DataWrite(size_t offset, absl::Span<const std::byte> source,
                               uint32_t lkey) const {
-    const uint64_t data = descriptor_.address + RegionMemory::DataOffset(descriptor_.signal_words);
-    return {
-        .remote_address = data + offset, .rkey = descriptor_.rkey, .source = source, .lkey = lkey};
+    return {.remote_address = descriptor_.data_address + offset,
+            .rkey = descriptor_.data_rkey,
+            .source = source,
+            .lkey = lkey};
   }
   VerbsQueue::Signal SignalWrite(const SignalUpdate& signal) const {
     return {.remote_address = descriptor_.address + signal.word * kVerbsSignalStride,
@@ -128,9 +134,13 @@ absl::Status VerbsRemoteRegion::CheckPut(size_t offset, size_t bytes,
 
 class VerbsTransport final : public Transport {
  public:
-  VerbsTransport(std::unique_ptr<VerbsLocal> local, std::unique_ptr<ControlThread> control)
+  VerbsTransport(std::unique_ptr<VerbsLocal> local, std::unique_ptr<ControlThread> control,
+                 DeviceMemory* device)
       : local_(std::move(local)),
+        device_(device),
         capabilities_{
+            .device_memory = device != nullptr,
+            .device_sources = device != nullptr,
             .one_sided = true,
             .put_bytes_max = std::min(kPutBytesMax, kPiecesMax * local_->message_bytes_max),
             .in_flight_max = local_->options.queue},
@@ -158,6 +168,7 @@ class VerbsTransport final : public Transport {
 
   // In the order of destruction, reversed: queue pairs go before the domain and the context.
   const std::unique_ptr<VerbsLocal> local_;
+  DeviceMemory* const device_;  // Null where there is none.
   const Capabilities capabilities_;
   SourceTable sources_;
   std::mutex opening_;
@@ -167,7 +178,7 @@ class VerbsTransport final : public Transport {
 
 absl::StatusOr<std::unique_ptr<Region>> VerbsTransport::CreateRegion(const RegionOptions& options) {
   LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<RegionMemory> memory,
-                          RegionMemory::Create(local_->domain.get(), options));
+                          RegionMemory::Create(local_->domain.get(), options, device_));
   const RegionMemory& kept = *memory;
   VerbsDescriptor descriptor = control_->self();
   descriptor.epoch = options.epoch;
@@ -175,8 +186,10 @@ absl::StatusOr<std::unique_ptr<Region>> VerbsTransport::CreateRegion(const Regio
   descriptor.signal_words = options.signal_words;
   descriptor.address = reinterpret_cast<uint64_t>(kept.registration().addr);
   descriptor.rkey = kept.registration().rkey;
+  descriptor.data_address = reinterpret_cast<uint64_t>(kept.bytes().data());
+  descriptor.data_rkey = kept.data_registration().rkey;
   const std::lock_guard lock(opening_);
-  sources_.Add(kept.bytes(), kept.registration().lkey, nullptr);
+  sources_.Add(kept.bytes(), kept.data_registration().lkey, nullptr);
   descriptor.region = control_->AddRegion(std::move(memory));
   return std::make_unique<VerbsRegion>(*control_, sources_, kept, descriptor);
 }
@@ -202,17 +215,26 @@ absl::StatusOr<std::unique_ptr<RemoteRegion>> VerbsTransport::OpenRegion(
 }
 
 absl::Status VerbsTransport::RegisterSource(absl::Span<const std::byte> bytes, MemoryKind kind) {
-  if (kind != MemoryKind::kHost) {
-    return absl::InvalidArgumentError("verbs: puts of this build read host memory only");
+  if (kind != MemoryKind::kHost && device_ == nullptr) {
+    return absl::InvalidArgumentError(
+        "verbs: this transport was made without a device, and puts read host memory only");
   }
   if (bytes.empty()) {
     return absl::OkStatus();
   }
   // Only read: it may be memory that this process cannot write.
-  LAMINA_ASSIGN_OR_RETURN(
-      VerbsMemory memory,
-      RegisterVerbsMemory(local_->domain.get(), const_cast<std::byte*>(bytes.data()), bytes.size(),
-                          0, "source of puts"));
+  VerbsMemory memory;
+  if (kind == MemoryKind::kDevice) {
+    LAMINA_ASSIGN_OR_RETURN(
+        VerbsDeviceMemory registered,
+        RegisterVerbsDeviceMemory(local_->domain.get(), *device_, bytes, /*access=*/0));
+    LogInfo("source of puts: ", DescribeMemory(registered.choice));
+    memory = std::move(registered.memory);
+  } else {
+    LAMINA_ASSIGN_OR_RETURN(
+        memory, RegisterVerbsMemory(local_->domain.get(), const_cast<std::byte*>(bytes.data()),
+                                    bytes.size(), 0, "source of puts"));
+  }
   const uint32_t lkey = memory->lkey;
   const std::lock_guard lock(opening_);
   sources_.Add(bytes, lkey, std::move(memory));
@@ -337,12 +359,13 @@ absl::StatusOr<size_t> VerbsTransport::Wait(const Region& region,
 
 bool VerbsIsBuilt() { return true; }
 
-absl::StatusOr<std::unique_ptr<Transport>> MakeVerbsTransport(absl::string_view name) {
+absl::StatusOr<std::unique_ptr<Transport>> MakeVerbsTransport(absl::string_view name,
+                                                              DeviceMemory* device) {
   LAMINA_ASSIGN_OR_RETURN(const VerbsOptions options, ParseVerbsOptions(name));
   LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<VerbsLocal> local, VerbsLocal::Open(options));
   LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<ControlThread> control, ControlThread::Start(*local));
   LogInfo("verbs: ", local->choice.reason, "; host memory by ibv_reg_mr");
-  return std::make_unique<VerbsTransport>(std::move(local), std::move(control));
+  return std::make_unique<VerbsTransport>(std::move(local), std::move(control), device);
 }
 
 }  // namespace lamina::transport

@@ -14,9 +14,11 @@
 //           signal is inline, on one doorbell with its data, and the only part that is completed.
 // Progress: the target's processor takes no part. The sender reaps completions in Progress() and
 //           Wait(); a Put to a peer that is idle costs no call.
-// Memory:   host memory by ibv_reg_mr. A region that was destroyed stays registered until its
-//           senders have drained or are gone, so that what was in flight cannot break the queue
-//           pair that their other regions share.
+// Memory:   the host's by ibv_reg_mr; a device's by a dmabuf, else by ibv_reg_mr where peermem is
+//           there, else not (kFailedPrecondition; staging/device_transport.h goes on from there).
+//           Signal words always lie in the host's. A region that was destroyed stays registered
+//           until its senders have drained or are gone, so that what was in flight cannot break the
+//           queue pair that their other regions share.
 // Errors:   a queue pair that failed, or whose TCP connection ended, is destroyed: its Puts vanish
 //           and its views say kUnavailable. OpenRegion() makes a new one.
 // Wait:     never kUnavailable: a word's writer is not known to the transport.
@@ -28,6 +30,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/device_memory.h"
 #include "transport/transport.h"
 
 namespace lamina::transport {
@@ -35,7 +38,7 @@ namespace lamina::transport {
 // Whether this build has libibverbs.
 bool VerbsIsBuilt();
 
-// `name` is what follows "verbs://".
+// `name` is what follows "verbs://". `device`, which may be null, outlives the transport.
 //
 // Errors: kInvalidArgument     an unknown option, or a value out of its range.
 //         kFailedPrecondition  no RDMA device here, or none of that name; its port is down, or has
@@ -43,6 +46,7 @@ bool VerbsIsBuilt();
 //         kPermissionDenied    the device file may not be opened.
 //         kResourceExhausted   the device, or the memlock limit, refused.
 //         kUnimplemented       this build lacks libibverbs; says how to get it.
-absl::StatusOr<std::unique_ptr<Transport>> MakeVerbsTransport(absl::string_view name);
+absl::StatusOr<std::unique_ptr<Transport>> MakeVerbsTransport(absl::string_view name,
+                                                              DeviceMemory* device);
 
 }  // namespace lamina::transport

@@ -36,7 +36,18 @@ enum cudaDeviceAttr {
   cudaDevAttrComputeCapabilityMajor = 75,
   cudaDevAttrComputeCapabilityMinor = 76,
   cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
+  cudaDevAttrGPUDirectRDMAFlushWritesOptions = 117,
+  cudaDevAttrGPUDirectRDMAWritesOrdering = 118,
 };
+enum cudaGPUDirectRDMAWritesOrdering { cudaGPUDirectRDMAWritesOrderingOwner = 100 };
+enum cudaFlushGPUDirectRDMAWritesOptions { cudaFlushGPUDirectRDMAWritesOptionHost = 1 };
+enum cudaFlushGPUDirectRDMAWritesScope { cudaFlushGPUDirectRDMAWritesToOwner = 100 };
+enum cudaFlushGPUDirectRDMAWritesTarget { cudaFlushGPUDirectRDMAWritesTargetCurrentDevice };
+enum cudaDriverEntryPointQueryResult {
+  cudaDriverEntryPointSuccess = 0,
+  cudaDriverEntryPointSymbolNotFound = 1,
+};
+inline constexpr unsigned long long cudaEnableDefault = 0;
 enum cudaMemcpyKind { cudaMemcpyDefault = 4 };
 
 struct cudaDeviceProp {
@@ -61,15 +72,18 @@ inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
 inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   *value = attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin ? 227 * 1024
            : attribute == cudaDevAttrComputeCapabilityMajor     ? 9
-           : attribute == cudaDevAttrMultiProcessorCount        ? 1
-                                                                : 0;
+           : attribute == cudaDevAttrGPUDirectRDMAFlushWritesOptions
+               ? cudaFlushGPUDirectRDMAWritesOptionHost
+           : attribute == cudaDevAttrMultiProcessorCount ? 1
+                                                         : 0;
   return cudaSuccess;
 }
 
 // Refuses what no device of today has, so that the error can be tested.
 inline cudaError_t cudaMalloc(void** data, size_t bytes) {
   const size_t padded = (bytes + 255) / 256 * 256;
-  *data = bytes > size_t{1} << 40 ? nullptr : std::aligned_alloc(256, padded);
+  const size_t alignment = bytes >= size_t{1} << 21 ? 4096 : 256;  // Large ones on whole pages.
+  *data = bytes > size_t{1} << 40 ? nullptr : std::aligned_alloc(alignment, padded);
   return *data != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 inline cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned) {
@@ -88,6 +102,19 @@ inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cud
 }
 inline cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
   std::memset(to, value, bytes);
+  return cudaSuccess;
+}
+
+// There is no driver.
+inline cudaError_t cudaGetDriverEntryPointByVersion(const char*, void** function, unsigned,
+                                                    unsigned long long,
+                                                    cudaDriverEntryPointQueryResult* found) {
+  *function = nullptr;
+  *found = cudaDriverEntryPointSymbolNotFound;
+  return cudaSuccess;
+}
+inline cudaError_t cudaDeviceFlushGPUDirectRDMAWrites(cudaFlushGPUDirectRDMAWritesTarget,
+                                                      cudaFlushGPUDirectRDMAWritesScope) {
   return cudaSuccess;
 }
 

@@ -19,6 +19,8 @@ VerbsDescriptor Example() {
           .rkey = 8,
           .signal_words = 9,
           .tcp_port = 10,
+          .data_rkey = 14,
+          .data_address = 15,
           .addresses = {{11}, {12, 13}}};
 }
 
@@ -40,7 +42,7 @@ TEST(VerbsDescriptorTest, FieldsLieWhereTheHeaderSays) {
   const std::string bytes = EncodeVerbsDescriptor(Example());
 
   ASSERT_EQ(bytes.size(), kVerbsDescriptorBytes);
-  EXPECT_EQ(bytes.substr(0, 8), "LMNAVRB1");
+  EXPECT_EQ(bytes.substr(0, 8), "LMNAVRB2");
   for (const auto& [offset, value] : std::vector<std::pair<size_t, int>>{{16, 1},
                                                                          {24, 2},
                                                                          {32, 3},
@@ -52,9 +54,11 @@ TEST(VerbsDescriptorTest, FieldsLieWhereTheHeaderSays) {
                                                                          {76, 9},
                                                                          {80, 10},
                                                                          {82, 2},
+                                                                         {84, 14},
                                                                          {88, 11},
                                                                          {104, 12},
-                                                                         {105, 13}}) {
+                                                                         {105, 13},
+                                                                         {216, 15}}) {
     EXPECT_EQ(bytes[offset], value) << offset;
   }
 }
@@ -69,7 +73,7 @@ TEST(VerbsDescriptorTest, ImpossibleSizesAreInvalidThoughTheChecksumFits) {
 
 TEST(VerbsDescriptorTest, AnotherVersionIsInvalidAndSaysSo) {
   std::string bytes = EncodeVerbsDescriptor(Example());
-  bytes[7] = '2';
+  bytes[7] = '1';
   EXPECT_NE(DecodeVerbsDescriptor(bytes).status().message().find("one version"),
             absl::string_view::npos);
 }

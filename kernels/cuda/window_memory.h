@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A CUDA device's memory as transports see it (common/device_memory.h).
+//
+//   dmabuf   cuMemGetHandleForAddressRange, with NVIDIA's open kernel modules
+//   peermem  where the module nvidia_peermem (once nv_peer_mem) is loaded
+//   flush    none where the device orders such writes itself, else
+//   cudaDeviceFlushGPUDirectRDMAWrites
+//
+// Its copies and its export compile and run in the emulation; none of it has met a NIC yet.
+
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/device_memory.h"
+
+namespace lamina::kernels::cuda {
+
+// `modules` is the folder of the kernel's modules, for tests.
+// Errors: kUnavailable  no such device.
+absl::StatusOr<std::unique_ptr<DeviceMemory>> OpenWindowMemory(
+    int index, const std::string& modules = "/sys/module");
+
+}  // namespace lamina::kernels::cuda

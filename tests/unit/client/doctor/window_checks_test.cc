@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/doctor/window_checks.h"
+
+#include "tests/support/emulated_device_memory.h"
+#include "tests/unit/client/doctor/findings.h"
+
+namespace lamina::doctor {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+using Device = absl::StatusOr<std::unique_ptr<DeviceMemory>>;
+
+TEST(WindowChecksTest, WithoutADeviceItSaysWhyAndWhereWindowsLie) {
+  const Findings findings = CheckDeviceWindows({"shm"}, Device(absl::UnavailableError("no GPU")));
+
+  ASSERT_THAT(findings, SizeIs(1));
+  EXPECT_EQ(Find(findings, "device_windows").state, State::kOk);
+  EXPECT_THAT(findings[0].found, HasSubstr("no GPU"));
+  EXPECT_THAT(findings[0].why, HasSubstr("host's memory"));
+}
+
+TEST(WindowChecksTest, EveryTransportThatWorksSaysHowItReachesTheDevice) {
+  const Device device = std::make_unique<test_support::EmulatedDeviceMemory>();
+
+  const Findings findings = CheckDeviceWindows({"shm", "carrier-pigeon"}, device);
+
+  ASSERT_THAT(findings, SizeIs(1));
+  const Finding shm = Find(findings, "device_windows.shm");
+  EXPECT_EQ(shm.state, State::kOk);
+  EXPECT_THAT(shm.found,
+              HasSubstr("memory of emulated:0 through a staging buffer (shm:// reaches"));
+}
+
+TEST(WindowChecksTest, NodesOfARunningClusterAreNamedAndStagingOverRdmaIsAWarning) {
+  client::ClusterStatus status;
+  EXPECT_THAT(CheckClusterWindows(status), IsEmpty());
+  status.nodes.push_back({.name = "c0", .transport = "verbs", .windows = "host memory"});
+  status.nodes.push_back({.name = "m0",
+                          .transport = "verbs",
+                          .windows = "memory of cuda:0 through a staging buffer (dmabuf: none)"});
+  status.nodes.push_back({.name = "m1"});
+
+  const Findings findings = CheckClusterWindows(status);
+
+  ASSERT_THAT(findings, SizeIs(2));
+  EXPECT_EQ(findings[0].found, "c0: host memory");
+  EXPECT_EQ(findings[0].state, State::kOk);
+  ExpectExplained(findings[1], State::kWarn);
+  EXPECT_THAT(findings[1].found, HasSubstr("m0: memory of cuda:0"));
+}
+
+}  // namespace
+}  // namespace lamina::doctor

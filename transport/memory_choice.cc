@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/memory_choice.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+namespace lamina::transport {
+namespace {
+
+absl::string_view Words(MemoryPath path) {
+  switch (path) {
+    case MemoryPath::kHost:
+      break;
+    case MemoryPath::kDmabuf:
+      return " by dmabuf";
+    case MemoryPath::kPeermem:
+      return " by peermem";
+    case MemoryPath::kRegistered:
+      return " by UCX";
+    case MemoryPath::kStaging:
+      return " through a staging buffer";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string DescribeMemory(const MemoryChoice& choice) {
+  if (choice.path == MemoryPath::kHost) {
+    return "host memory";
+  }
+  return absl::StrCat("memory of ", choice.device, Words(choice.path),
+                      choice.why_not.empty() ? "" : absl::StrCat(" (", choice.why_not, ")"));
+}
+
+}  // namespace lamina::transport
