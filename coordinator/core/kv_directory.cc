@@ -184,7 +184,8 @@ std::vector<Extent> KvDirectory::Fork(SequenceId parent, SequenceId child, uint3
   uint32_t left = tokens;
   for (size_t i = 0; left > 0; ++i) {
     const Extent shared{from.extents[i].first_slot, std::min(left, from.extents[i].tokens)};
-    pool.references.Add(shared);
+    pool.live.Add(shared);
+    pool.uses.Add(shared);
     to.extents.push_back(shared);
     left -= shared.tokens;
   }
@@ -198,12 +199,13 @@ void KvDirectory::Release(SequenceId sequence, uint64_t ticket) {
   OpenSequence& open = impl_->Find(sequence);
   Pool& pool = impl_->pools[open.node];
   impl_->FreeReservation(sequence, open);
+  // Shared slots too: whoever ends last may have a ticket that comes back before this one.
   std::vector<Extent> released;
   for (const Extent& extent : open.extents) {
-    pool.references.Drop(extent, released);
+    impl_->quarantine[ticket].push_back({open.node, extent});
+    pool.live.Drop(extent, released);
   }
   for (const Extent& extent : released) {
-    impl_->quarantine[ticket].push_back({open.node, extent});
     pool.quarantined += extent.tokens;
   }
   pool.tokens_open -= open.tokens;
@@ -216,11 +218,16 @@ void KvDirectory::Recycle(uint64_t ticket) {
   if (it == impl_->quarantine.end()) {
     return;  // Nothing was released under it.
   }
-  for (const auto& [node, extent] : it->second) {
+  std::vector<Extent> freed;
+  for (const auto& [node, held] : it->second) {
     Pool& pool = impl_->pools[node];
-    pool.free.Add(extent);
-    pool.quarantined -= extent.tokens;
-    pool.unreserved += extent.tokens;
+    freed.clear();
+    pool.uses.Drop(held, freed);
+    for (const Extent& extent : freed) {
+      pool.free.Add(extent);
+      pool.quarantined -= extent.tokens;
+      pool.unreserved += extent.tokens;
+    }
   }
   impl_->quarantine.erase(it);
 }

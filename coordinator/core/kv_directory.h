@@ -7,7 +7,7 @@
 // as extents. Behind each tail lies a soft reservation: slots that count as free, that the
 // sequence's next tokens take first, and that are revoked under pressure. The free list is LIFO and
 // coalesces. Slots are reference-counted, so forks share their prefix. A released slot stays in
-// quarantine until the owner says that no node can use it any more.
+// quarantine until the owner has said of every sequence that used it that no node can any more.
 //
 // Threading: one thread. No I/O, no clock.   Determinism: same calls, same answers.
 
@@ -53,6 +53,8 @@ class KvDirectory {
  public:
   explicit KvDirectory(const KvDirectoryOptions& options);
   ~KvDirectory();
+  KvDirectory(const KvDirectory&) = delete;
+  KvDirectory& operator=(const KvDirectory&) = delete;
 
   // Starts a sequence without slots. Requires: not open.
   void Open(SequenceId sequence, uint32_t memory_node);
@@ -66,8 +68,10 @@ class KvDirectory {
   // Requires: tokens <= TokensOf(parent); child not open.
   std::vector<Extent> Fork(SequenceId parent, SequenceId child, uint32_t tokens);
 
-  // Ends a sequence. Slots whose last reference this was go to quarantine under `ticket` and are
-  // free after Recycle(ticket). Its soft reservation, which no node ever saw, is free at once.
+  // Ends a sequence. Slots that no open sequence uses any more are in quarantine, and free after
+  // Recycle() of the tickets of all that used them: sequences that share slots may run in different
+  // lanes, whose steps end in any order. Its soft reservation, which no node ever saw, is free at
+  // once.
   void Release(SequenceId sequence, uint64_t ticket);
   void Recycle(uint64_t ticket);
 

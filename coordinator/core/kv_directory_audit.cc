@@ -38,10 +38,9 @@ absl::Status KvDirectory::Impl::AuditHeld(uint32_t node, std::vector<uint32_t>& 
     extents_open += sequence.extents.size();
   }
   for (uint32_t slot = 0; slot < pool.slots; ++slot) {
-    if (owners[slot] > 0 && pool.references.CountAt(slot) != owners[slot]) {
-      return absl::InternalError(absl::StrCat("slot ", slot, " counts ",
-                                              pool.references.CountAt(slot), " references, has ",
-                                              owners[slot]));
+    if (owners[slot] > 0 && pool.live.CountAt(slot) != owners[slot]) {
+      return absl::InternalError(absl::StrCat("slot ", slot, " counts ", pool.live.CountAt(slot),
+                                              " references, has ", owners[slot]));
     }
   }
   if (tokens_open != pool.tokens_open || extents_open != pool.extents_open) {
@@ -67,11 +66,22 @@ absl::Status KvDirectory::Impl::AuditPool(uint32_t node) const {
       reserved += claim({sequence.TailEnd(), sequence.reserved});
     }
   }
-  uint32_t quarantined = 0;
+  std::vector<uint32_t> tickets(pool.slots);
   for (const auto& [ticket, released] : quarantine) {
     for (const Released& part : released) {
-      quarantined += part.node == node ? claim(part.extent) : 0;
+      for (uint32_t i = 0; part.node == node && i < part.extent.tokens; ++i) {
+        ++tickets[part.extent.first_slot + i];
+      }
     }
+  }
+  uint32_t quarantined = 0;
+  for (uint32_t slot = 0; slot < pool.slots; ++slot) {
+    const uint32_t uses = owners[slot] + tickets[slot];
+    if (tickets[slot] > 0 && pool.uses.CountAt(slot) != uses) {
+      return absl::InternalError(
+          absl::StrCat("slot ", slot, " counts ", pool.uses.CountAt(slot), " uses, has ", uses));
+    }
+    quarantined += tickets[slot] > 0 && owners[slot] == 0 ? claim({slot, 1}) : 0;
   }
   uint32_t unreserved = 0;
   uint32_t last_end = 0;

@@ -46,7 +46,8 @@ struct Pool {
   uint64_t tokens_open = 0;   // Over open sequences; shared slots count for each.
   uint64_t extents_open = 0;  // The same.
   FreeRuns free;              // Unreserved slots only.
-  SlotReferences references;
+  SlotReferences live;        // Open sequences that use a slot.
+  SlotReferences uses;  // The same, and sequences that have ended, until their ticket is recycled.
   std::map<ReservationKey, SequenceId> reservations;
 };
 

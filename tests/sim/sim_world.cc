@@ -242,6 +242,7 @@ void SimWorld::ChangeEpoch() {
 
 void SimWorld::ChangeReplicas() {
   replicas_ = 1 + static_cast<uint32_t>(replicas_random_.Below(4));
+  one_replica_ = replicas_random_.Chance(0.3);
   reports_.Reset(replicas_ + prefill_nodes_, static_cast<uint32_t>(links_.size()), prefill_nodes_);
   for (LaneLink& link : links_) {
     link.report_arrivals.assign(replicas_ + prefill_nodes_, 0);
@@ -399,8 +400,8 @@ void SimWorld::EndStep(uint32_t lane) {
   // One compute node has sampled; the others report the step without tokens. Prefill nodes have
   // only their own lanes.
   const uint32_t prefill_node = replicas_ + lane - workload_.options.lanes;
-  const auto tail =
-      IsPrefillLane(lane) ? prefill_node : static_cast<uint32_t>(result.step % replicas_);
+  const auto turn = static_cast<uint32_t>(one_replica_ ? 0 : result.step % replicas_);
+  const uint32_t tail = IsPrefillLane(lane) ? prefill_node : turn;
   for (uint32_t node = 0; node < replicas_ + prefill_nodes_; ++node) {
     if (node >= replicas_ && node != tail) {
       continue;

@@ -143,6 +143,7 @@ class SimWorld {
   Prng costs_random_;
   Prng prefill_random_;
   uint32_t replicas_ = 1;       // Compute nodes of the epoch, those for prompts left out.
+  bool one_replica_ = false;    // They are shards or stages of one: the same node samples always.
   uint32_t prefill_nodes_ = 0;  // These.
   core::StepReports reports_;
   SimAuditor auditor_;

@@ -124,6 +124,26 @@ TEST(KvDirectoryTest, SharedSlotsAreFreedByTheLastHolder) {
   EXPECT_EQ(kv.Stats(0).slots_held, 0u);
 }
 
+// Tickets of lanes come back in any order, and the first holder's nodes may still use the slots.
+TEST(KvDirectoryTest, SharedSlotsAreNotFreeBeforeTheTicketsOfAllHoldersAreRecycled) {
+  KvDirectory kv(Options(4096));
+  kv.Open(1, 0);
+  ASSERT_TRUE(kv.Append(1, 50).ok());
+  kv.Fork(1, 2, 30);
+  ASSERT_TRUE(kv.Append(2, 5).ok());
+
+  kv.Release(1, 7);
+  kv.Release(2, 8);
+  kv.Recycle(8);
+  EXPECT_EQ(kv.SlotsFree(0), 4096u - 50u);
+  EXPECT_EQ(kv.SlotsQuarantined(0), 50u);
+  EXPECT_TRUE(kv.Audit().ok()) << kv.Audit();
+  kv.Recycle(7);
+
+  EXPECT_EQ(kv.SlotsFree(0), 4096u);
+  EXPECT_TRUE(kv.Audit().ok()) << kv.Audit();
+}
+
 TEST(KvDirectoryTest, ReleasedSlotsAreNotFreeBeforeTheirTicketIsRecycled) {
   KvDirectory kv(Options(100));
   kv.Open(1, 0);
