@@ -58,6 +58,8 @@ class ComputeNode final : public control::NodeHandler {
                                                              ThreadPool& pool,
                                                              ModelWeights::Progress progress);
   ~ComputeNode() override;
+  ComputeNode(const ComputeNode&) = delete;
+  ComputeNode& operator=(const ComputeNode&) = delete;
 
   // Results and faults go here; set before the link runs.
   void SetReporter(control::NodeReporter* reporter) { reporter_ = reporter; }

@@ -149,8 +149,8 @@ class SliceExecutor {
   }
 
   void RunOps(absl::Span<const model::OpId> ops, const RowInputs& rows, ValueBuffers& buffers);
-  void RunOp(model::OpId op, const RowInputs& rows, ValueBuffers& buffers);
-  void RunLinear(model::OpId op, size_t rows, ValueBuffers& buffers);
+  void RunOp(model::OpId id, const RowInputs& rows, ValueBuffers& buffers);
+  void RunLinear(model::OpId id, size_t rows, ValueBuffers& buffers);
   void RunNorm(const model::Op& op, size_t rows, ValueBuffers& buffers);
   void RunAdd(const model::Op& op, size_t rows, ValueBuffers& buffers);
   void RunRope(const model::Op& op, const RowInputs& rows, ValueBuffers& buffers);

@@ -99,6 +99,8 @@ class StepWorker {
              transport::Region& region, kernels::KvArena& scratch, ThreadPool& pool,
              control::NodeReporter& reporter, StepCounters& counters);
   ~StepWorker();
+  StepWorker(const StepWorker&) = delete;
+  StepWorker& operator=(const StepWorker&) = delete;
 
   // Queries for memory node i go to queries[i], what goes to compute node i to replicas[i] (null
   // for the own one). Call before Run().

@@ -24,8 +24,8 @@ std::vector<absl::Span<std::byte>> StepWorker::ContextOf(Lane& lane, uint32_t sl
   }
   if (rows > lane.decode_rows) {
     const auto out = executor_.AttentionRows(slice, rows, lane.buffers);
-    values.push_back({reinterpret_cast<std::byte*>(out.row(lane.decode_rows)),
-                      (rows - lane.decode_rows) * out.cols * sizeof(BFloat16)});
+    values.emplace_back(reinterpret_cast<std::byte*>(out.row(lane.decode_rows)),
+                        (rows - lane.decode_rows) * out.cols * sizeof(BFloat16));
   }
   return values;
 }

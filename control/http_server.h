@@ -39,6 +39,8 @@ class HttpServer {
                                                            Handler handler);
   // Closes all connections.
   ~HttpServer();
+  HttpServer(const HttpServer&) = delete;
+  HttpServer& operator=(const HttpServer&) = delete;
 
   // host:port, with the port that was picked.
   const std::string& address() const { return address_; }

@@ -23,6 +23,8 @@ class NodeLink final : public NodeReporter {
  public:
   NodeLink(std::string coordinator, NodeIdentity identity);
   ~NodeLink() override;
+  NodeLink(const NodeLink&) = delete;
+  NodeLink& operator=(const NodeLink&) = delete;
 
   // Serves until Stop(). A lost coordinator is tried again, with a pause that grows to two seconds.
   // `on_attached` is called after every successful Hello.

@@ -104,6 +104,8 @@ class Engine {
   // The tokenizer must outlive the engine.
   Engine(const EngineOptions& options, const model::Tokenizer& tokenizer, const Clock& clock);
   ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
 
   // --- Clients ---
   // The request runs until its sink's OnDone(). `key` names it for Cancel().

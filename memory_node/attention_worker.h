@@ -74,6 +74,8 @@ class AttentionWorker {
                   transport::Region& region, kernels::KvDevice& device, ThreadPool& pool,
                   WorkerCounters& counters);
   ~AttentionWorker();
+  AttentionWorker(const AttentionWorker&) = delete;
+  AttentionWorker& operator=(const AttentionWorker&) = delete;
 
   // Replies of compute node i go to replies[i]. Call before Run().
   void SetPeers(std::vector<std::unique_ptr<transport::RemoteRegion>> replies);

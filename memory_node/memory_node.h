@@ -33,6 +33,8 @@ class MemoryNode final : public control::NodeHandler {
  public:
   MemoryNode(MemoryNodeOptions options, ThreadPool& pool);
   ~MemoryNode() override;
+  MemoryNode(const MemoryNode&) = delete;
+  MemoryNode& operator=(const MemoryNode&) = delete;
 
   // Faults go here; set before the link runs.
   void SetReporter(control::NodeReporter* reporter) { reporter_ = reporter; }

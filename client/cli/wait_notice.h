@@ -16,6 +16,8 @@ class WaitNotice {
   // Shows "<what>, 3 s" on stderr from half a second on, when stderr is a terminal.
   explicit WaitNotice(const std::string& what);
   ~WaitNotice();
+  WaitNotice(const WaitNotice&) = delete;
+  WaitNotice& operator=(const WaitNotice&) = delete;
   // Adds how much of the prompt has been worked on to the notice.
   void PromptDone(uint32_t tokens);
   // Takes the notice away. Later calls do nothing.

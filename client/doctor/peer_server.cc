@@ -48,6 +48,7 @@ class AnsweringEnd {
     return end;
   }
 
+  AnsweringEnd() = default;
   ~AnsweringEnd() {
     abort_.store(1, std::memory_order_release);
     if (thread_.joinable()) {
@@ -56,6 +57,8 @@ class AnsweringEnd {
     remote_.reset();
     region_.reset();
   }
+  AnsweringEnd(const AnsweringEnd&) = delete;
+  AnsweringEnd& operator=(const AnsweringEnd&) = delete;
 
   std::string descriptor() const { return region_->Descriptor(); }
 

@@ -32,6 +32,8 @@ class PeerServer {
   // Errors: kUnavailable  it cannot listen there.
   static absl::StatusOr<std::unique_ptr<PeerServer>> Start(PeerServerOptions options);
   ~PeerServer();
+  PeerServer(const PeerServer&) = delete;
+  PeerServer& operator=(const PeerServer&) = delete;
 
   const std::string& address() const { return address_; }  // With the port that was picked.
 

@@ -171,6 +171,8 @@ class Scheduler {
  public:
   Scheduler(const SchedulerOptions& options, std::unique_ptr<ServiceOrder> order);
   ~Scheduler();
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
 
   // Errors: kInvalidArgument    empty prompt; prompt or tokens_max beyond the limit (both numbers);
   //                             tokens_max that leaves nothing to generate; a request that no

@@ -40,6 +40,8 @@ class GgufFile final : public WeightSource {
   static absl::StatusOr<std::unique_ptr<GgufFile>> Parse(absl::Span<const uint8_t> bytes);
 
   ~GgufFile() override;
+  GgufFile(const GgufFile&) = delete;
+  GgufFile& operator=(const GgufFile&) = delete;
 
   const std::map<std::string, GgufValue>& metadata() const { return metadata_; }
 

@@ -38,6 +38,8 @@ class GrammarCache {
   GrammarCache(Maker make, Options options);
   // Waits for the form that is being compiled; those that wait get kCancelled.
   ~GrammarCache();
+  GrammarCache(const GrammarCache&) = delete;
+  GrammarCache& operator=(const GrammarCache&) = delete;
 
   // Begins to compile unless it is there, is being made, or is known to be wrong. `done` is called
   // once, from here or from the cache's thread. Errors: those of `make` and of Compile();

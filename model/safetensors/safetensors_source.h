@@ -34,6 +34,8 @@ class SafetensorsSource final : public WeightSource {
   static absl::StatusOr<std::unique_ptr<SafetensorsSource>> Parse(absl::Span<const uint8_t> bytes);
 
   ~SafetensorsSource() override;
+  SafetensorsSource(const SafetensorsSource&) = delete;
+  SafetensorsSource& operator=(const SafetensorsSource&) = delete;
 
   const std::vector<TensorInfo>& tensors() const override { return tensors_; }
   const TensorInfo* Find(absl::string_view name) const override;

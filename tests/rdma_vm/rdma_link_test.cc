@@ -73,6 +73,8 @@ class RdmaLinkTest : public testing::Test {
     static_cast<void>(std::system("tc qdisc del dev veth1 root 2>/dev/null"));
     static_cast<void>(std::system("ip link set veth0 up"));
   }
+  RdmaLinkTest(const RdmaLinkTest&) = delete;
+  RdmaLinkTest& operator=(const RdmaLinkTest&) = delete;
 
   static std::unique_ptr<Transport> Make(const std::string& uri) {
     auto transport = MakeTransport(uri);

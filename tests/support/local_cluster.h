@@ -127,6 +127,8 @@ class LocalCluster {
   // Writes the model, loads it, joins all nodes and waits until the cluster serves.
   static absl::StatusOr<std::unique_ptr<LocalCluster>> Create(const LocalClusterOptions& options);
   ~LocalCluster();
+  LocalCluster(const LocalCluster&) = delete;
+  LocalCluster& operator=(const LocalCluster&) = delete;
 
   std::shared_ptr<LocalRequest> Start(coordinator::GenerateSpec spec);
   GenerateResult Generate(coordinator::GenerateSpec spec);

@@ -28,6 +28,8 @@ class LocalLink final : public coordinator::NodePort {
   LocalLink(std::string name, control::NodeHandler& handler, coordinator::Engine& engine,
             Nanos delay);
   ~LocalLink() override;
+  LocalLink(const LocalLink&) = delete;
+  LocalLink& operator=(const LocalLink&) = delete;
 
   // Drops what is queued; returns when nothing of it runs any more.
   void Close();

@@ -26,6 +26,8 @@ class DecoratedRegion final : public Region {
   DecoratedRegion(DecoratedTransport& transport, std::unique_ptr<Region> inner)
       : transport_(transport), inner_(std::move(inner)) {}
   ~DecoratedRegion() override;
+  DecoratedRegion(const DecoratedRegion&) = delete;
+  DecoratedRegion& operator=(const DecoratedRegion&) = delete;
 
   absl::Span<std::byte> bytes() override { return inner_->bytes(); }
   uint32_t signal_words() const override { return inner_->signal_words(); }
@@ -44,6 +46,8 @@ class DecoratedRemoteRegion final : public RemoteRegion {
   DecoratedRemoteRegion(DecoratedTransport& transport, std::unique_ptr<RemoteRegion> inner)
       : transport_(transport), inner_(std::move(inner)), raised_(inner_->signal_words()) {}
   ~DecoratedRemoteRegion() override;
+  DecoratedRemoteRegion(const DecoratedRemoteRegion&) = delete;
+  DecoratedRemoteRegion& operator=(const DecoratedRemoteRegion&) = delete;
 
   size_t size_bytes() const override { return inner_->size_bytes(); }
   uint32_t signal_words() const override { return inner_->signal_words(); }

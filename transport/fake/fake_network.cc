@@ -38,6 +38,8 @@ class FakeRegion final : public Region {
   FakeRegion(std::shared_ptr<FakeHub> hub, std::shared_ptr<FakeMemory> memory)
       : hub_(std::move(hub)), memory_(std::move(memory)) {}
   ~FakeRegion() override { hub_->RemoveRegion(*memory_); }
+  FakeRegion(const FakeRegion&) = delete;
+  FakeRegion& operator=(const FakeRegion&) = delete;
 
   absl::Span<std::byte> bytes() override { return memory_->bytes; }
   uint32_t signal_words() const override { return static_cast<uint32_t>(memory_->signals.size()); }
@@ -61,6 +63,8 @@ class FakeRemoteRegion final : public RemoteRegion {
   FakeRemoteRegion(std::shared_ptr<FakeHub> hub, std::shared_ptr<FakeView> view)
       : hub_(std::move(hub)), view_(std::move(view)) {}
   ~FakeRemoteRegion() override { hub_->RemoveView(*view_); }
+  FakeRemoteRegion(const FakeRemoteRegion&) = delete;
+  FakeRemoteRegion& operator=(const FakeRemoteRegion&) = delete;
 
   size_t size_bytes() const override { return view_->target->bytes.size(); }
   uint32_t signal_words() const override {
@@ -84,6 +88,8 @@ class FakeTransport final : public Transport {
                       .put_bytes_max = hub_->options().put_bytes_max,
                       .in_flight_max = hub_->options().in_flight_max} {}
   ~FakeTransport() override { hub_->RemoveTransport(number_); }
+  FakeTransport(const FakeTransport&) = delete;
+  FakeTransport& operator=(const FakeTransport&) = delete;
 
   absl::string_view scheme() const override { return "fake"; }
   const Capabilities& capabilities() const override { return capabilities_; }

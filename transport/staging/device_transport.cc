@@ -62,6 +62,8 @@ class StagedRegion final : public PlainRegion {
                 .device = device_.memory()->name(),
                 .why_not = std::move(why_not)} {}
   ~StagedRegion() override;
+  StagedRegion(const StagedRegion&) = delete;
+  StagedRegion& operator=(const StagedRegion&) = delete;
 
   absl::Span<std::byte> bytes() override { return bytes_; }
   MemoryChoice memory() const override { return choice_; }

@@ -49,6 +49,8 @@ class PeerWatch {
   static absl::StatusOr<std::unique_ptr<PeerWatch>> Start();
   // All that it watches is forgotten; all that it announced is withdrawn.
   ~PeerWatch();
+  PeerWatch(const PeerWatch&) = delete;
+  PeerWatch& operator=(const PeerWatch&) = delete;
 
   // For Open() of a peer.
   const std::string& address() const { return address_; }

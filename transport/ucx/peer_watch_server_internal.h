@@ -35,6 +35,8 @@ class PeerWatchServer {
  public:
   PeerWatchServer(Listener listener, const WatchId& id);
   ~PeerWatchServer();
+  PeerWatchServer(const PeerWatchServer&) = delete;
+  PeerWatchServer& operator=(const PeerWatchServer&) = delete;
 
   const WatchId& id() const { return id_; }
   uint16_t port() const { return listener_.port; }

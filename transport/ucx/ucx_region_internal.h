@@ -55,6 +55,8 @@ class UcxRegion final : public Region {
 
   UcxRegion(UcxMemory memory, UcxDescriptor descriptor, Retire retire);
   ~UcxRegion() override;
+  UcxRegion(const UcxRegion&) = delete;
+  UcxRegion& operator=(const UcxRegion&) = delete;
 
   absl::Span<std::byte> bytes() override { return data_; }
   uint32_t signal_words() const override { return descriptor_.signal_words; }
@@ -83,6 +85,8 @@ class UcxPeer {
   static absl::StatusOr<std::unique_ptr<UcxPeer>> Connect(ucp_worker_h worker, const WatchId& id,
                                                           const std::string& address);
   ~UcxPeer();
+  UcxPeer(const UcxPeer&) = delete;
+  UcxPeer& operator=(const UcxPeer&) = delete;
 
   // Ends all that is under way, as failed; returns when UCX reads no source any more.
   void Cut();
@@ -121,6 +125,8 @@ class UcxRemoteRegion final : public RemoteRegion {
                   std::shared_ptr<const WatchedRegion> watched, UcxPeer& peer, UcpRemoteKey key,
                   UcpRemoteKey data_key);
   ~UcxRemoteRegion() override;
+  UcxRemoteRegion(const UcxRemoteRegion&) = delete;
+  UcxRemoteRegion& operator=(const UcxRemoteRegion&) = delete;
 
   size_t size_bytes() const override { return data_bytes_; }
   uint32_t signal_words() const override { return static_cast<uint32_t>(raised_.size()); }

@@ -27,6 +27,8 @@ class UcxTransport final : public Transport {
   static absl::StatusOr<std::unique_ptr<Transport>> Make(absl::string_view name,
                                                          DeviceMemory* device);
   ~UcxTransport() override { LAMINA_CHECK(peers_.empty() && regions_.empty()); }
+  UcxTransport(const UcxTransport&) = delete;
+  UcxTransport& operator=(const UcxTransport&) = delete;
 
   absl::string_view scheme() const override { return "ucx"; }
   const Capabilities& capabilities() const override { return capabilities_; }

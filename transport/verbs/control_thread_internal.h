@@ -52,6 +52,8 @@ class ControlThread {
   // `local` must outlive it.
   static absl::StatusOr<std::unique_ptr<ControlThread>> Start(const VerbsLocal& local);
   ~ControlThread();
+  ControlThread(const ControlThread&) = delete;
+  ControlThread& operator=(const ControlThread&) = delete;
 
   // The fields of a descriptor that do not depend on the region.
   const VerbsDescriptor& self() const { return self_; }

@@ -43,6 +43,8 @@ class VerbsRegion final : public Region {
     sources_.Remove(memory_.bytes());
     control_.CloseRegion(descriptor_.region);
   }
+  VerbsRegion(const VerbsRegion&) = delete;
+  VerbsRegion& operator=(const VerbsRegion&) = delete;
 
   absl::Span<std::byte> bytes() override { return memory_.bytes(); }
   uint32_t signal_words() const override { return memory_.signal_words(); }
@@ -85,6 +87,8 @@ class VerbsRemoteRegion final : public RemoteRegion {
     }
     control_.DropView(*link_, view_.number);
   }
+  VerbsRemoteRegion(const VerbsRemoteRegion&) = delete;
+  VerbsRemoteRegion& operator=(const VerbsRemoteRegion&) = delete;
 
   size_t size_bytes() const override { return descriptor_.data_bytes; }
   uint32_t signal_words() const override { return descriptor_.signal_words; }

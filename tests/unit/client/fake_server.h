@@ -158,6 +158,8 @@ class FakeServer {
     address_ = absl::StrCat("127.0.0.1:", port);
   }
   ~FakeServer() { Stop(); }
+  FakeServer(const FakeServer&) = delete;
+  FakeServer& operator=(const FakeServer&) = delete;
   void Stop() {
     if (server_ != nullptr) {
       server_->Shutdown(std::chrono::system_clock::now());

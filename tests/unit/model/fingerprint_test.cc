@@ -15,7 +15,10 @@ using test_support::RandomModelSpec;
 
 class FingerprintTest : public ::testing::Test {
  protected:
+  FingerprintTest() = default;
   ~FingerprintTest() override { std::filesystem::remove_all(folder_); }
+  FingerprintTest(const FingerprintTest&) = delete;
+  FingerprintTest& operator=(const FingerprintTest&) = delete;
 
   std::string Of(const RandomModelSpec& spec, const char* type = "F32") {
     const std::string directory = absl::StrCat(folder_, "/", next_++);

@@ -23,6 +23,8 @@ class FakeFolder {
     std::filesystem::remove_all(path_);
   }
   ~FakeFolder() { std::filesystem::remove_all(path_); }
+  FakeFolder(const FakeFolder&) = delete;
+  FakeFolder& operator=(const FakeFolder&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
 

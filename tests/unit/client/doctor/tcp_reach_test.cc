@@ -33,6 +33,8 @@ class Listener {
     address_ = absl::StrCat("127.0.0.1:", ntohs(here.sin_port));
   }
   ~Listener() { close(fd_); }
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
   const std::string& address() const { return address_; }
 
  private:

@@ -37,6 +37,8 @@ class HuggingFaceTokenizerTest : public ::testing::Test {
     std::filesystem::create_directories(directory_);
   }
   ~HuggingFaceTokenizerTest() override { std::filesystem::remove_all(directory_); }
+  HuggingFaceTokenizerTest(const HuggingFaceTokenizerTest&) = delete;
+  HuggingFaceTokenizerTest& operator=(const HuggingFaceTokenizerTest&) = delete;
 
   void Write(const std::string& name, const std::string& text) {
     std::ofstream(directory_ + "/" + name) << text;

@@ -20,6 +20,8 @@ class HostMemoryTest : public testing::Test {
     Write("/proc/meminfo", "MemTotal:  2000 kB\nMemAvailable:   1000 kB\nSwapFree: 0 kB\n");
   }
   ~HostMemoryTest() override { std::filesystem::remove_all(root_); }
+  HostMemoryTest(const HostMemoryTest&) = delete;
+  HostMemoryTest& operator=(const HostMemoryTest&) = delete;
 
   void Write(const std::string& path, const std::string& text) {
     std::filesystem::create_directories(std::filesystem::path(root_ + path).parent_path());
