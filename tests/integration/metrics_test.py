@@ -229,9 +229,11 @@ class MetricsTest(unittest.TestCase):
             of = ('node="c0"', f'peer="{peer}"')
             self.assertGreater(self.value(page, "lamina_node_link_bandwidth_bytes_per_second", *of), 0)
             self.assertGreater(self.value(page, "lamina_node_link_latency_seconds", *of), 0)
-        # With the labels of what it is compared with.
-        self.assertLessEqual(self.labels_of("lamina_node_link_bandwidth_bytes_per_second"),
-                             self.labels_of("lamina_node_link_sent_bytes_total"))
+        # With the labels of what it is compared with, which a node reports a little later.
+        self.cluster.await_true(
+            lambda: self.labels_of("lamina_node_link_bandwidth_bytes_per_second") <=
+            self.labels_of("lamina_node_link_sent_bytes_total"),
+            "sent bytes have the labels of the links")
 
     def test_dashboard_and_alerts_ask_for_metrics_that_there_are(self):
         dashboard = json.loads((MONITORING / "dashboard.json").read_text())

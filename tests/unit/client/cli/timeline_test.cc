@@ -208,8 +208,9 @@ TEST(TimelineTest, AttentionOfAComputeNodeIsInItsLane) {
   }
   const json file = json::parse(
       ToTraceEvents({.epoch = 1, .began = 0, .ended = t, .nodes = {c0}, .prefill_lane = 1}));
+  const auto rows = Rows(file);
   std::vector<std::string> in_lane;
-  for (const json& slice : Rows(file).at({2, 1})) {
+  for (const json& slice : rows.at({2, 1})) {
     in_lane.push_back(slice["name"]);
   }
   EXPECT_EQ(in_lane, (std::vector<std::string>{"step 1", "dense 0", "attention 0", "dense 1",
