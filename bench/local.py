@@ -9,8 +9,9 @@ ratios of neighbouring turns the median counts; the range shows the noise.
 
   tax    compute and memory node on the same cores, one lane, over shm, against policy local on these cores: what it costs
          that attention is another process. tax = step over shm / step of policy local - 1
-  pools  a compute node on core 0 and a memory node on core 1, as many lanes as the coordinator finds best, against policy
-         local on both cores. gain = tokens/s of two pools / tokens/s of policy local
+  pools  a compute node on core 0 and a memory node on core 1, with one lane and with two, against policy local on both
+         cores. gain = tokens/s of two pools / tokens/s of policy local. The number of lanes is given, since `auto` goes by
+         measured times, and those of a cluster that was stopped are wrong
 """
 
 import argparse
@@ -46,6 +47,7 @@ class Side:
         self.name = name
         self.running = cluster.Cluster(**keys)
         self.load = None
+        self.first_tokens_before = 0
 
     def __enter__(self):
         self.running.__enter__()
@@ -66,6 +68,7 @@ class Side:
 
     def begin_load(self, rows, context):
         tokens = min(ANSWER_TOKENS_MAX, SEQUENCE_TOKENS_MAX - context)
+        self.first_tokens_before = self.first_tokens()
         self.load = subprocess.Popen(
             [cluster.BIN / "lamina", "bench", "--json", "--server", self.running.address, "--concurrency", str(rows),
              "--requests", str(rows), "--input-tokens", str(context), "--output-tokens", str(tokens)],
@@ -77,8 +80,9 @@ class Side:
             self.load.wait()
             self.load = None
 
-    def rows(self):
-        return sum(value for name, value in self.running.metrics().items() if name.startswith("lamina_lane_rows"))
+    def first_tokens(self):
+        return sum(value for name, value in self.running.metrics().items()
+                   if name.startswith("vllm:time_to_first_token_seconds_count"))
 
     def check(self):
         if self.load.poll() is not None:
@@ -126,7 +130,7 @@ def begin(sides, rows, context):
             while time.monotonic() < end:
                 time.sleep(0.1)
                 side.check()
-                if side not in ready and side.rows() == rows:
+                if side not in ready and side.first_tokens() - side.first_tokens_before >= rows:
                     ready.add(side)
                     break
             side.pause()
@@ -156,6 +160,7 @@ def milliseconds(shares, step):
 
 
 def compare(sides, rows, context, turns, seconds):
+    """Of each side the step, its parts, and its ratios to the last side's in neighbouring turns."""
     begin(sides, rows, context)
     steps = {side.name: [] for side in sides}
     shares = {side.name: [] for side in sides}
@@ -164,22 +169,27 @@ def compare(sides, rows, context, turns, seconds):
             step, of_turn = side.turn(rows, seconds)
             steps[side.name].append(step)
             shares[side.name].append(of_turn)
-    sides[0].resume()
-    lanes = sides[0].running.status().get("lane_choice", "")
+    for side in sides:
+        side.resume()
     end(sides)
-    first, second = (side.name for side in sides)
-    ratios = [a / b for a, b in zip(steps[first], steps[second])]
-    found = {"rows": rows, "context": context, "ratio": statistics.median(ratios), "ratios": ratios, "lanes": lanes}
-    for name in (first, second):
-        step = statistics.median(steps[name])
-        found[name] = {"step_ms": step * 1e3, "tokens_per_second": rows / step,
-                       "parts_ms": milliseconds(shares[name], step)}
+    last = sides[-1].name
+    found = {"rows": rows, "context": context}
+    for name, of_side in steps.items():
+        step = statistics.median(of_side)
+        ratios = [a / b for a, b in zip(of_side, steps[last])]
+        found[name] = {"step_ms": step * 1e3, "tokens_per_second": rows / step, "ratio": statistics.median(ratios),
+                       "ratios": ratios, "parts_ms": milliseconds(shares[name], step)}
     return found
 
 
 def words(parts):
     return "; ".join(f"{node}: " + ", ".join(f"{part} {ms:.2f}" for part, ms in of_node.items())
                      for node, of_node in parts.items())
+
+
+def print_parts(found, names):
+    for name in names:
+        print(f"    {name}: {words(found[name]['parts_ms'])}", flush=True)
 
 
 def tax(arguments):
@@ -192,30 +202,30 @@ def tax(arguments):
         for rows, context in arguments.tax_points:
             found = compare([shm, local], rows, context, arguments.turns, arguments.seconds)
             rows_out.append(found)
-            low, high = min(found["ratios"]) - 1, max(found["ratios"]) - 1
+            ratios = [100 * (ratio - 1) for ratio in found["shm"]["ratios"]]
             print(f"{rows:3} rows of {context:4}: shm {found['shm']['step_ms']:7.2f} ms, local "
-                  f"{found['local']['step_ms']:7.2f} ms, tax {100 * (found['ratio'] - 1):+.1f}% ({100 * low:+.1f} to "
-                  f"{100 * high:+.1f})")
-            print(f"    shm    {words(found['shm']['parts_ms'])}\n    local  {words(found['local']['parts_ms'])}",
-                  flush=True)
+                  f"{found['local']['step_ms']:7.2f} ms, tax {100 * (found['shm']['ratio'] - 1):+.1f}% "
+                  f"({min(ratios):+.1f} to {max(ratios):+.1f})")
+            print_parts(found, ("shm", "local"))
     return rows_out
 
 
 def pools(arguments):
-    print("pools: compute on core 0, memory on core 1, lanes auto, against local on both cores")
+    print("pools: compute on core 0, memory on core 1, one lane and two, against local on both cores")
     rows_out = []
-    with Side("pools", lanes="auto", memory_nodes=1, capacity=arguments.capacity) as two, \
+    with Side("one lane", lanes=1, memory_nodes=1, capacity=arguments.capacity) as one, \
+            Side("two lanes", lanes=2, memory_nodes=1, capacity=arguments.capacity) as two, \
             Side("local", lanes="auto", compute_cores="0-1", local=True, capacity=arguments.capacity) as local:
         for rows, context in arguments.pool_points:
-            found = compare([two, local], rows, context, arguments.turns, arguments.seconds)
+            found = compare([one, two, local], rows, context, arguments.turns, arguments.seconds)
             rows_out.append(found)
-            gain = [1 / ratio for ratio in found["ratios"]]
-            winner = "local" if found["ratio"] > 1 else "pools"
-            print(f"{rows:3} rows of {context:4}: pools {found['pools']['tokens_per_second']:7.1f} tok/s, local "
-                  f"{found['local']['tokens_per_second']:7.1f}, gain {1 / found['ratio']:.2f} ({min(gain):.2f} to "
-                  f"{max(gain):.2f}): {winner}; lanes {found['lanes']}")
-            print(f"    pools  {words(found['pools']['parts_ms'])}\n    local  {words(found['local']['parts_ms'])}",
-                  flush=True)
+            local_rate = found["local"]["tokens_per_second"]
+            print(f"{rows:3} rows of {context:4}: local {local_rate:7.1f} tok/s")
+            for name in (one.name, two.name):
+                gains = [1 / ratio for ratio in found[name]["ratios"]]
+                print(f"    {name} {found[name]['tokens_per_second']:7.1f} tok/s, gain {1 / found[name]['ratio']:.2f} "
+                      f"({min(gains):.2f} to {max(gains):.2f})")
+            print_parts(found, (one.name, two.name, local.name))
     return rows_out
 
 

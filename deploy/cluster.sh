@@ -81,7 +81,8 @@ pid_of() {
   local pid
   pid=$(cat "$state/$1.pid" 2> /dev/null) || return 1
   [[ $pid =~ ^[0-9]+$ ]] || return 1
-  tr '\0' '\n' < "/proc/$pid/cmdline" 2> /dev/null | grep -Fxq "$state/cluster.yaml" || return 1
+  # In braces, since the shell itself says when the file is not there.
+  { tr '\0' '\n' < "/proc/$pid/cmdline"; } 2> /dev/null | grep -Fxq "$state/cluster.yaml" || return 1
   printf '%s' "$pid"
 }
 

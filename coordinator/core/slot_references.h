@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // SlotReferences: how many sequences use each slot of one memory node, kept only where it is more
-// than one, as runs of equal count. A slot held by one sequence costs nothing here.
+// than one, as runs of equal count. A slot held by one sequence costs nothing here. Which sequences
+// count is the owner's choice: the open ones, or also those whose slots are in quarantine.
 //
 // Threading: one thread.   Determinism: same calls, same answers.
 
