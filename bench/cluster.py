@@ -17,7 +17,11 @@ BIN = ROOT / "build/release/bin"
 MODEL = ROOT / "models/smollm2-135m-instruct.gguf"
 START_SECONDS_MAX = 180
 STRETCH_SECONDS = 2.0
-SAMPLE_SECONDS = 0.2
+STRETCHES = 3
+SETTLE_SECONDS = 1.0
+POLL_SECONDS = 0.003
+SEQUENCE_TOKENS_MAX = 8192
+ANSWER_TOKENS_MAX = 6000  # More than is needed: a load is ended when it has been measured.
 ANY_PORT = "127.0.0.1:0"
 PART = re.compile(r'lamina_part_seconds_total\{node="([^"]+)",role="[^"]+",part="([^"]+)"\}')
 
@@ -32,6 +36,7 @@ def free_port():
 class Stretch:
     tokens_per_second: float
     shares: dict  # (node, part) -> seconds a second
+    context_tokens: float  # Of all rows, in the middle.
 
 
 class Cluster:
@@ -39,12 +44,16 @@ class Cluster:
 
     def __init__(self, lanes, compute_cores="0", memory_cores="1", memory_nodes=2, capacity="2GiB",
                  running_max=256, chunk_tokens=512, coordinator_cores="", transport="shm", chunks="auto",
-                 query_first="auto", prefill_cores=None, local=False):
+                 query_first="auto", prefill_cores=None, local=False, model=MODEL):
         """`prefill_cores`: prompts run on a node of their own there, "p0". `local`: policy local, without memory nodes."""
         self.address = f"127.0.0.1:{free_port()}"
         self.folder = tempfile.TemporaryDirectory(prefix="lamina-bench-")
         self.processes = []
         self.pages = {}
+        self.load = None
+        self.load_rows = 0
+        self.chunk_choice = ""  # When a rate was measured.
+        self.first_tokens_before = 0.0
         names = [] if local else [f"m{i}" for i in range(memory_nodes)]
         self.config = pathlib.Path(self.folder.name) / "cluster.yaml"
         memory = "memory:\n" + "\n".join(
@@ -54,13 +63,13 @@ class Cluster:
         prefill = "" if prefill_cores is None else (
             f'  - {{name: p0, role: prefill, cores: "{prefill_cores}", http: {ANY_PORT}}}\n')
         self.config.write_text(
-            f'model: {MODEL}\ncoordinator: {{listen: {self.address}, http: {ANY_PORT}, cores: "{coordinator_cores}"}}\n'
+            f'model: {model}\ncoordinator: {{listen: {self.address}, http: {ANY_PORT}, cores: "{coordinator_cores}"}}\n'
             f'compute:\n  - {{name: c0, cores: "{compute_cores}", http: {ANY_PORT}{kv}}}\n{prefill}'
             f"{'policy: local' if local else memory}\n"
             f"pipeline: {{mode: rotational, lanes: {lanes}, chunks: {chunks}, query_first: {query_first}}}\n"
             f'transport: "{transport}"\n'
             f"prefill: {{mode: {'dedicated' if prefill else 'inline'}, chunk_tokens: {chunk_tokens}}}\n"
-            f"limits: {{sequence_tokens_max: 8192, running_max: {running_max}}}\n")
+            f"limits: {{sequence_tokens_max: {SEQUENCE_TOKENS_MAX}, running_max: {running_max}}}\n")
         compute = ["c0", "p0"] if prefill else ["c0"]
         self.nodes = compute + names
         self.names = [("lamina-coordinator", "coordinator")] + [("lamina-compute", name) for name in compute]
@@ -84,6 +93,7 @@ class Cluster:
         raise RuntimeError(f"the cluster did not start (it has {START_SECONDS_MAX} s for it):\n{logs}")
 
     def __exit__(self, *_):
+        self.kill_load()
         for process in self.processes:
             process.terminate()
         for process in self.processes:
@@ -124,38 +134,78 @@ class Cluster:
                     parts[found.groups()] = value
         return parts
 
-    def decode_rate(self, rows, context, tokens):
-        """The best Stretch of a closed load, in which all rows decode, and the load's own report.
+    def begin_load(self, rows, context):
+        """A closed load of `rows` requests, whose answers outlast all prompts and the measurement."""
+        self.load_rows = rows
+        self.first_tokens_before = self.first_tokens()
+        self.load = subprocess.Popen(
+            [BIN / "lamina", "bench", "--json", "--server", self.address, "--concurrency", str(rows), "--requests",
+             str(rows), "--input-tokens", str(context), "--output-tokens",
+             str(min(ANSWER_TOKENS_MAX, SEQUENCE_TOKENS_MAX - context))],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
-        While prompts are worked on the rate is lower, and before the last prompt and after the first answer
-        there are fewer rows; so the best stretch is the one with all of them. `tokens` must be enough
-        for such a stretch: answers have to outlast the prompts of the others.
-        """
-        load = subprocess.Popen(
-            [BIN / "lamina", "bench", "--json", "--server", self.address, "--concurrency", str(rows),
-             "--requests", str(rows), "--input-tokens", str(context), "--output-tokens",
-             str(tokens)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        samples = []
-        best = Stretch(0.0, {})
-        late = self.tokens_generated() + 0.7 * rows * tokens
-        self.chunk_choice = ""  # Of a step late in the load, when all rows decode.
-        while load.poll() is None:
-            samples.append((time.monotonic(), self.tokens_generated(), self.part_seconds()))
-            while len(samples) > 1 and samples[-1][0] - samples[1][0] >= STRETCH_SECONDS:
-                samples.pop(0)
-            (begin, tokens_before, before), (end, tokens_after, after) = samples[0], samples[-1]
-            if end - begin >= STRETCH_SECONDS:
-                rate = (tokens_after - tokens_before) / (end - begin)
-                if rate > best.tokens_per_second:
-                    best = Stretch(rate, {part: (seconds - before[part]) / (end - begin)
-                                          for part, seconds in after.items()})
-            if not self.chunk_choice and samples[-1][1] >= late:
-                self.chunk_choice = self.status().get("chunk_choice", "")
-            time.sleep(SAMPLE_SECONDS)
-        out, error = load.communicate()
-        if load.returncode != 0 or best.tokens_per_second == 0.0:
-            raise RuntimeError(f"no rate for {rows} rows of {context}: {error}")
-        return best, json.loads(out)
+    def first_tokens(self):
+        return sum(value for name, value in self.metrics().items()
+                   if name.startswith("vllm:time_to_first_token_seconds_count"))
+
+    def context_tokens(self):
+        return sum(value for name, value in self.metrics().items() if name.startswith("lamina_lane_context_tokens"))
+
+    def check_load(self):
+        if self.load.poll() is not None:
+            raise RuntimeError(f"the load of {self.load_rows} requests ended before it was measured")
+
+    def all_decode(self):
+        self.check_load()
+        return self.first_tokens() - self.first_tokens_before >= self.load_rows
+
+    def kill_load(self):
+        if self.load is not None:
+            self.load.kill()
+            self.load.wait()
+            self.load = None
+
+    def end_load(self):
+        """No request is left when it returns."""
+        self.kill_load()
+        while True:
+            status = self.status()
+            if status.get("state") == "serving" and status.get("running", 1) == 0:
+                return
+            time.sleep(0.1)
+
+    def step_end(self):
+        """The time of the next step's end, and the tokens so far."""
+        before = tokens = self.tokens_generated()
+        while tokens == before:
+            self.check_load()
+            time.sleep(POLL_SECONDS)
+            tokens = self.tokens_generated()
+        return time.monotonic(), tokens
+
+    def stretch(self, seconds):
+        """From the end of one step to that of another."""
+        begin, tokens_before = self.step_end()
+        before, parts_begin = self.part_seconds(), time.monotonic()
+        time.sleep(seconds / 2)
+        context = self.context_tokens()
+        time.sleep(seconds / 2)
+        after, parts_end = self.part_seconds(), time.monotonic()
+        end, tokens_after = self.step_end()
+        return Stretch((tokens_after - tokens_before) / (end - begin),
+                       {part: (spent - before.get(part, 0.0)) / (parts_end - parts_begin)
+                        for part, spent in after.items()}, context)
+
+    def decode_rate(self, rows, context):
+        """The best of some stretches in which all rows decode. The prompts before them take the longest."""
+        self.begin_load(rows, context)
+        while not self.all_decode():
+            time.sleep(0.2)
+        time.sleep(SETTLE_SECONDS)
+        stretches = [self.stretch(STRETCH_SECONDS) for _ in range(STRETCHES)]
+        self.chunk_choice = self.status().get("chunk_choice", "")
+        self.end_load()
+        return max(stretches, key=lambda one: one.tokens_per_second)
 
 
 def machine():

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps of a running cluster against their floor, for rows x context.
 
-The step time is rows / rate, the rate being that of the best stretch, in which all rows decode. The floor is the larger of
+The step time is rows / rate, the rate being that of the best of some stretches in which all rows decode. The floor is the larger of
   bytes: (weights, read once by each lane + K and V of all rows) / read bandwidth of all cores
   flops: 2 * parameters * rows / bf16 GEMM peak of the compute cores
 both measured in the same run. Parts: what each node spent its time on within the same stretch, in ms of a step, from the
@@ -32,11 +32,6 @@ def bounds():
         return json.load(open(out.name))
 
 
-def answer_tokens(rows, context):
-    """Enough for a stretch in which all rows decode: prompts take about a millisecond a token here."""
-    return int(128 + max(0.0, rows * context / 1000 - 2) * 1000 / (10 + rows))
-
-
 def parts_of(stretch, step_ms):
     """{node: {part: ms of a step}}, without what is below a hundredth of the step."""
     parts = {}
@@ -65,18 +60,17 @@ def main():
     with cluster.Cluster(arguments.lanes) as running:
         for rows in arguments.rows:
             for context in arguments.context:
-                stretch, report = running.decode_rate(rows, context, answer_tokens(rows, context))
+                stretch = running.decode_rate(rows, context)
                 rate = stretch.tokens_per_second
                 step = rows / rate * 1e3
                 lanes = min(arguments.lanes, rows)
-                tokens = context + answer_tokens(rows, context) / 2
-                moved = WEIGHT_BYTES * lanes + rows * tokens * KV_BYTES
+                moved = WEIGHT_BYTES * lanes + stretch.context_tokens * KV_BYTES
                 floor = 1e3 * max(moved / limits["read_bytes_per_second"],
                                   2 * PARAMETERS * rows / limits["gemm_flops_per_second"])
                 parts = parts_of(stretch, step)
-                row = {"rows": rows, "context": context, "step_ms": step, "floor_ms": floor,
+                row = {"rows": rows, "context": context, "context_tokens": stretch.context_tokens, "step_ms": step, "floor_ms": floor,
                        "ratio": floor / step, "tokens_per_second": rate,
-                       "parts_ms": parts, "ttft_p50_ms": report["ttft_ms"]["p50"]}
+                       "parts_ms": parts}
                 rows_out.append(row)
                 text = "; ".join(
                     f"{node}: " + ", ".join(f"{part} {ms:.1f}" for part, ms in of_node.items())

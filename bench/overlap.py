@@ -27,7 +27,7 @@ def measure(arguments, transport, chunks, query_first="auto"):
     """Milliseconds of a step and of what is exposed in it, and the cluster's own words on its chunks."""
     with cluster.Cluster(1, memory_nodes=1, transport=transport, chunks=chunks,
                          query_first=query_first) as running:
-        stretch, _ = running.decode_rate(arguments.rows, arguments.context, arguments.tokens)
+        stretch = running.decode_rate(arguments.rows, arguments.context)
         step = arguments.rows / stretch.tokens_per_second * 1e3
         waited = stretch.shares.get(("c0", "wait_attention"), 0.0) * step
         worked = sum(stretch.shares.get(("m0", part), 0.0) for part in WORK_PARTS) * step
@@ -42,7 +42,6 @@ def main():
     parser.add_argument("--json", help="write the figures here")
     parser.add_argument("--rows", type=int, default=16)
     parser.add_argument("--context", type=int, default=512)
-    parser.add_argument("--tokens", type=int, default=200, help="of each answer")
     parser.add_argument("--share", type=float, default=1 / 3, help="of the serial step that the link takes")
     parser.add_argument("--chunks", default=["auto"], type=lambda text: text.split(","))
     parser.add_argument("--bandwidth", type=float, help="bytes/s, instead of one by --share")

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two lanes against one, on one compute and one memory core, beside the bound that an event simulation gives.
 
-For every (rows, context): the step of one lane with all rows, of two lanes with half of them each, and of one lane with half
-of the rows, whose units run alone on the machine and give the simulation its times: a slice and the LM head from the
-compute node's own counters, an attention from the memory node's. The simulation (pipeline_model.py) knows the bandwidth
-of the memory that both cores share. Columns:
-  gain      two lanes' tokens/s over one lane's, measured
+For every (rows, context), in turns (turns.py): the step of one lane with all rows, of two lanes with half of them each, and of
+one lane with half of the rows, whose units run alone on the machine and give the simulation its times: a slice and the LM
+head from the compute node's own counters, an attention from the memory node's. The simulation (pipeline_model.py) knows
+the bandwidth of the memory that both cores share. Columns:
+  gain      two lanes' tokens/s over one lane's, measured, median of neighbouring turns
   bound     the same, both simulated
-  of bound  gain / bound. More than 1 where one lane loses more to waiting and waking than the simulation knows
+  of bound  gain / bound. More than 1 where one lane loses more to waiting and waking than the simulation knows, or where a
+            lane finds weights in a cache that the other has just read
   (sim)     the simulated step, in ms
+With --vocabulary N the model is not the quick start's but one of its shape with N tokens and random weights
+(small_vocabulary.py): the LM head, beside which a single lane's memory node has nothing to do, is nearly gone.
 """
 
 import argparse
@@ -16,81 +19,80 @@ import json
 
 import cluster
 import pipeline_model
-from decode import KV_BYTES, bounds, integers
+import small_vocabulary
+from decode import KV_BYTES, bounds
+from turns import Side, compare, points
 
 LAYERS = 30
+WIDTH = 576
 LAYER_BYTES = 2 * 3.54e6  # SmolLM2-135M in bf16.
-HEAD_BYTES = 2 * 28.3e6
 SLICE_PARTS = ("dense", "beside", "send", "take")
 ATTENTION_PARTS = ("store", "attend", "reply")
 
 
-def measure(lanes, rows, context, tokens):
-    """Seconds of a step, and {part: seconds of a step} summed over nodes."""
-    with cluster.Cluster(lanes, memory_nodes=1, chunks=1) as running:
-        stretch, report = running.decode_rate(rows, context, tokens)
-    step = rows / stretch.tokens_per_second
-    parts = {}
-    for (_, part), share in stretch.shares.items():
-        parts[part] = parts.get(part, 0.0) + share * step
-    return step, parts, report
-
-
-def times_of(parts, rows, context):
+def times_of(side, vocabulary):
     """Of the units of a lane that was alone on the machine."""
+    parts = {}
+    for of_node in side["parts_ms"].values():
+        for part, value in of_node.items():
+            parts[part] = parts.get(part, 0.0) + value * 1e-3
+
     def spent(names):
         return sum(parts.get(name, 0.0) for name in names)
 
     return pipeline_model.Times(
         slice_seconds=spent(SLICE_PARTS) / LAYERS, attention_seconds=spent(ATTENTION_PARTS) / LAYERS,
-        head_seconds=parts.get("head", 0.0), slice_bytes=LAYER_BYTES, head_bytes=HEAD_BYTES,
-        attention_bytes=rows * context * KV_BYTES / LAYERS)
+        head_seconds=parts.get("head", 0.0), slice_bytes=LAYER_BYTES, head_bytes=2 * WIDTH * vocabulary,
+        attention_bytes=side["context_tokens"] * KV_BYTES / LAYERS)
 
 
-def point(rows, context, tokens, bandwidth):
-    whole_step, whole_parts, whole_report = measure(1, rows, context, tokens)
-    _, half_parts, _ = measure(1, rows // 2, context, tokens)
-    lanes_step, _, lanes_report = measure(2, rows, context, tokens)
-    middle = context + tokens / 2
-    whole = times_of(whole_parts, rows, middle)
-    half = times_of(half_parts, rows // 2, middle)
-    simulated = [pipeline_model.step_seconds(whole, 1, LAYERS, bandwidth),
-                 pipeline_model.step_seconds(half, 2, LAYERS, bandwidth)]
-    gain, bound = whole_step / lanes_step, simulated[0] / simulated[1]
-    return {"rows": rows, "context": context, "one_lane_ms": whole_step * 1e3, "two_lanes_ms": lanes_step * 1e3,
+def measure(sides, rows, context, arguments, bandwidth):
+    found = compare(sides, rows, context, arguments.turns, arguments.seconds)
+    half, one, two = (found[side.name] for side in sides)
+    whole_times, half_times = times_of(one, arguments.vocabulary), times_of(half, arguments.vocabulary)
+    simulated = [pipeline_model.step_seconds(whole_times, 1, LAYERS, bandwidth),
+                 pipeline_model.step_seconds(half_times, 2, LAYERS, bandwidth)]
+    gain, bound = one["ratio"], simulated[0] / simulated[1]
+    return {"rows": rows, "context": context, "one_lane_ms": one["step_ms"], "two_lanes_ms": two["step_ms"],
             "simulated_one_lane_ms": simulated[0] * 1e3, "simulated_two_lanes_ms": simulated[1] * 1e3,
-            "gain": gain, "bound": bound, "of_bound": gain / bound,
-            "slice_ms": half.slice_seconds * 1e3, "attention_ms": half.attention_seconds * 1e3,
-            "head_ms": half.head_seconds * 1e3,
-            "one_lane_tokens_per_second": rows / whole_step, "two_lanes_tokens_per_second": rows / lanes_step,
-            "one_lane_itl_p50_ms": whole_report["itl_ms"]["p50"], "two_lanes_itl_p50_ms": lanes_report["itl_ms"]["p50"]}
+            "gain": gain, "gains": one["ratios"], "bound": bound, "of_bound": gain / bound,
+            "slice_ms": half_times.slice_seconds * 1e3, "attention_ms": half_times.attention_seconds * 1e3,
+            "head_ms": half_times.head_seconds * 1e3,
+            "one_lane_tokens_per_second": one["tokens_per_second"],
+            "two_lanes_tokens_per_second": two["tokens_per_second"]}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", help="write the points here")
-    parser.add_argument("--rows", type=integers, default=[4, 8, 16, 32])
-    parser.add_argument("--context", type=integers, default=[128, 512, 1024])
-    parser.add_argument("--tokens", type=int, default=160, help="of each answer")
+    parser.add_argument("--points", type=points, help="rows x context, ...",
+                        default=points("4x128,16x128,64x128,4x512,16x512,64x512,4x1024,16x1024,32x1024,4x2048,16x2048"))
+    parser.add_argument("--turns", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of a turn")
+    parser.add_argument("--capacity", default="2GiB", help="for KV, of each cluster")
+    parser.add_argument("--vocabulary", type=int, default=small_vocabulary.QUICK_START, help="of a random model")
     arguments = parser.parse_args()
     bandwidth = bounds()["read_bytes_per_second"]
     print(f"machine   {cluster.machine()}")
     print(f"bandwidth {bandwidth / 1e9:.1f} GB/s on all cores")
     print(f"{'rows':>5} {'context':>8} {'t_m ms':>7} {'t_a ms':>7} {'head ms':>8} {'one lane':>9} {'(sim)':>6} {'two lanes':>10} {'(sim)':>6}"
           f" {'gain':>6} {'bound':>6} {'of bound':>9}")
-    points = []
-    for context in arguments.context:
-        for rows in arguments.rows:
-            one = point(rows, context, arguments.tokens, bandwidth)
-            points.append(one)
-            print(f"{rows:5} {context:8} {one['slice_ms']:7.2f} {one['attention_ms']:7.2f} {one['head_ms']:8.2f} "
-                  f"{one['one_lane_ms']:9.1f} {one['simulated_one_lane_ms']:6.1f} {one['two_lanes_ms']:10.1f} "
-                  f"{one['simulated_two_lanes_ms']:6.1f} {one['gain']:6.2f} {one['bound']:6.2f} "
-                  f"{one['of_bound']:9.2f}", flush=True)
+    measured = []
+    with small_vocabulary.model(arguments.vocabulary) as model:
+        keys = {"memory_nodes": 1, "chunks": 1, "capacity": arguments.capacity, "model": model}
+        with Side("one lane", lanes=1, **keys) as one, Side("half", row_share=0.5, lanes=1, **keys) as half, \
+                Side("two lanes", lanes=2, **keys) as two:
+            for rows, context in arguments.points:
+                point = measure([half, one, two], rows, context, arguments, bandwidth)
+                measured.append(point)
+                print(f"{rows:5} {context:8} {point['slice_ms']:7.2f} {point['attention_ms']:7.2f} {point['head_ms']:8.2f} "
+                      f"{point['one_lane_ms']:9.1f} {point['simulated_one_lane_ms']:6.1f} {point['two_lanes_ms']:10.1f} "
+                      f"{point['simulated_two_lanes_ms']:6.1f} {point['gain']:6.2f} {point['bound']:6.2f} "
+                      f"{point['of_bound']:9.2f}", flush=True)
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:
-            json.dump({"machine": cluster.machine(), "read_bytes_per_second": bandwidth, "points": points}, out, indent=1)
+            json.dump({"machine": cluster.machine(), "read_bytes_per_second": bandwidth, "points": measured}, out, indent=1)
 
 
 if __name__ == "__main__":

@@ -47,6 +47,13 @@ function(lamina_cc_binary)
   endif()
 endfunction()
 
+# lamina_compile_fast(x)
+# For targets whose own code is never waited for: with -O1 a third of the time of a release build's
+# compiler goes.
+function(lamina_compile_fast target)
+  target_compile_options(${target} PRIVATE "$<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1>")
+endfunction()
+
 # lamina_cc_test(NAME x SRCS ... DEPS ... [LABELS unit|conformance|sim|integration|style ...]
 #                [DATA dir] [TIMEOUT seconds])
 # One CTest entry per file. LAMINA_SOURCE_DIR names the source tree for committed test data.
@@ -58,6 +65,7 @@ function(lamina_cc_test)
   add_executable(${ARG_NAME} ${ARG_SRCS})
   target_link_libraries(${ARG_NAME} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest
                                             GTest::gtest_main lamina_build_flags)
+  lamina_compile_fast(${ARG_NAME})
   target_compile_definitions(${ARG_NAME} PRIVATE LAMINA_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   set_target_properties(${ARG_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
