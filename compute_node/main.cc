@@ -19,6 +19,7 @@
 #include "control/metrics_page.h"
 #include "control/node_link_service.h"
 #include "kernels/attention.h"
+#include "kernels/compute_device.h"
 #include "kernels/dense.h"
 #include "kernels/kv_device.h"
 #include "kernels/read_bandwidth.h"
@@ -76,10 +77,12 @@ absl::Status Serve(const control::DaemonFlags& flags) {
   LAMINA_ASSIGN_OR_RETURN(
       auto dense, kernels::MakeCpuDense(
                       {.compute_type = compute_type, .threads = threads, .cores = node->cores}));
+  std::unique_ptr<kernels::ComputeDevice> device =
+      kernels::MakeCpuComputeDevice(std::move(dense), kernels::CpuAttention(), pool);
   const bool holds_kv = config.policy == kPolicyLocal;
-  const std::string description = dense->description();
-  LogInfo("dense layers ", description, " attention ", kernels::CpuAttention().name(), " threads ",
-          threads);
+  const std::string description = device->dense().description();
+  LogInfo("device ", device->name(), " dense layers ", description, " attention ",
+          device->is_host() ? kernels::CpuAttention().name() : "cuda", " threads ", threads);
   LAMINA_ASSIGN_OR_RETURN(model::Model model, model::OpenModel(config.model));
   LAMINA_ASSIGN_OR_RETURN(const std::string fingerprint, model::Fingerprint(model));
   const uint32_t vocabulary = model.config.vocabulary;
@@ -90,13 +93,12 @@ absl::Status Serve(const control::DaemonFlags& flags) {
       compute_node::ComputeNode::Create(
           {.name = flags.name,
            .cores = CallerCores(pinning),
-           .attention = &kernels::CpuAttention(),
            .make_grammars = GrammarMaker(config.model, vocabulary),
            .verbs_uri = config.verbs.Uri(),
            .is_stage = IsStage(config, *node),
            .layers = LayersOf(*node),
            .make_kv = holds_kv ? kernels::CpuKvDevices(kernels::CpuAttention(), pool) : nullptr},
-          std::move(model), std::move(dense), pool, LogProgress()));
+          std::move(model), std::move(device), pool, LogProgress()));
   if (handler->weight_bytes() > 0) {
     LogInfo("weights ", FormatBytes(handler->weight_bytes()));
   }
