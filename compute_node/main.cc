@@ -14,6 +14,7 @@
 #include "common/thread_pool.h"
 #include "common/units.h"
 #include "compute_node/compute_node.h"
+#include "compute_node/node_device.h"
 #include "control/daemon.h"
 #include "control/http_server.h"
 #include "control/metrics_page.h"
@@ -75,10 +76,10 @@ absl::Status Serve(const control::DaemonFlags& flags) {
   ThreadPool pool(pinning);
   const DType compute_type = node->compute_type == "f32" ? DType::kF32 : DType::kBF16;
   LAMINA_ASSIGN_OR_RETURN(
-      auto dense, kernels::MakeCpuDense(
-                      {.compute_type = compute_type, .threads = threads, .cores = node->cores}));
-  std::unique_ptr<kernels::ComputeDevice> device =
-      kernels::MakeCpuComputeDevice(std::move(dense), kernels::CpuAttention(), pool);
+      std::unique_ptr<kernels::ComputeDevice> device,
+      compute_node::OpenNodeDevice(
+          node->device, {.compute_type = compute_type, .threads = threads, .cores = node->cores},
+          pool));
   const bool holds_kv = config.policy == kPolicyLocal;
   const std::string description = device->dense().description();
   LogInfo("device ", device->name(), " dense layers ", description, " attention ",
