@@ -16,10 +16,11 @@
 namespace lamina::compute_node {
 
 absl::StatusOr<std::unique_ptr<ComputeNode>> ComputeNode::Create(
-    ComputeNodeOptions options, model::Model model, std::unique_ptr<kernels::Dense> dense,
+    ComputeNodeOptions options, model::Model model, std::unique_ptr<kernels::ComputeDevice> device,
     ThreadPool& pool, ModelWeights::Progress progress) {
   std::unique_ptr<ComputeNode> node(new ComputeNode(std::move(options), std::move(model),
-                                                    std::move(dense), pool, std::move(progress)));
+                                                    std::move(device), pool, std::move(progress)));
+  LAMINA_RETURN_IF_ERROR(node->device_->Begin());
   LAMINA_RETURN_IF_ERROR(node->MakeExecutor({}));
   const uint32_t layers = node->executor_->slice_count() - 1;
   for (uint32_t layer = 0; layer < layers; ++layer) {
@@ -35,11 +36,11 @@ absl::StatusOr<std::unique_ptr<ComputeNode>> ComputeNode::Create(
 }
 
 ComputeNode::ComputeNode(ComputeNodeOptions options, model::Model model,
-                         std::unique_ptr<kernels::Dense> dense, ThreadPool& pool,
+                         std::unique_ptr<kernels::ComputeDevice> device, ThreadPool& pool,
                          ModelWeights::Progress progress)
     : options_(std::move(options)),
       model_(std::move(model)),
-      dense_(std::move(dense)),
+      device_(std::move(device)),
       pool_(pool),
       progress_(std::move(progress)),
       grammars_(options_.make_grammars, {}) {}
@@ -64,6 +65,7 @@ absl::Status ComputeNode::CheckShapes(const control::EpochConfig& config) const 
 
 absl::StatusOr<control::PreparedNode> ComputeNode::Configure(const control::EpochConfig& config) {
   LeaveEpoch();
+  LAMINA_RETURN_IF_ERROR(device_->Begin());
   LAMINA_ASSIGN_OR_RETURN(const uint32_t own,
                           control::OwnIndex(config.compute_nodes, options_.name, config.epoch));
   LAMINA_RETURN_IF_ERROR(CheckShapes(config));
@@ -85,14 +87,16 @@ absl::StatusOr<control::PreparedNode> ComputeNode::Configure(const control::Epoc
                                                              .shape = shape,
                                                              .node = own,
                                                              .vocabulary = model_.config.vocabulary,
-                                                             .attention = options_.attention,
                                                              .grammars = &grammars_,
                                                              .kv = kv_.get()},
-                                         *executor_, *transport_, *region_, *scratch_, pool_,
+                                         *executor_, *transport_, *region_, *chunks_, pool_,
                                          *reporter_, counters_);
-  const std::string windows = transport::DescribeMemory(region_->memory());
+  LAMINA_RETURN_IF_ERROR(worker_->Prepare());
+  const std::string windows = absl::StrCat(transport::DescribeMemory(region_->memory()),
+                                           device_->is_host() ? "" : ", rows are copied to ",
+                                           device_->is_host() ? "" : device_->name());
   LogInfo("epoch ", config.epoch, " lanes ", config.lanes, " scratch ",
-          FormatBytes(scratch_->bytes()), " windows ", FormatBytes(layout.compute_region_bytes()),
+          FormatBytes(chunks_->bytes()), " windows ", FormatBytes(layout.compute_region_bytes()),
           " in ", windows, " transport ", transport_->scheme());
   if (kv_ != nullptr) {
     LogInfo("epoch ", config.epoch, " KV here: device ", kv_->name(), " slots ", kv_->slots(),

@@ -22,9 +22,7 @@
 #include "compute_node/step_worker.h"
 #include "control/epoch_thread.h"
 #include "control/node_handler.h"
-#include "kernels/attention.h"
-#include "kernels/dense.h"
-#include "kernels/kv_arena.h"
+#include "kernels/compute_device.h"
 #include "kernels/kv_device.h"
 #include "model/model.h"
 #include "transport/transport.h"
@@ -34,7 +32,6 @@ namespace lamina::compute_node {
 struct ComputeNodeOptions {
   std::string name;
   std::vector<int> cores;
-  const kernels::AttentionKernel* attention = nullptr;
   // For forms of output; runs once, when the first comes.
   model::GrammarCache::Maker make_grammars;
   std::string verbs_uri = "verbs://";  // With this host's options.
@@ -52,11 +49,10 @@ class ComputeNode final : public control::NodeHandler {
  public:
   // Loads the weights, unless it is a stage of layers not known yet. `progress` is called later too
   // then. Errors: those of ModelWeights::Load and SliceExecutor::Create.
-  static absl::StatusOr<std::unique_ptr<ComputeNode>> Create(ComputeNodeOptions options,
-                                                             model::Model model,
-                                                             std::unique_ptr<kernels::Dense> dense,
-                                                             ThreadPool& pool,
-                                                             ModelWeights::Progress progress);
+  static absl::StatusOr<std::unique_ptr<ComputeNode>> Create(
+      ComputeNodeOptions options, model::Model model,
+      std::unique_ptr<kernels::ComputeDevice> device, ThreadPool& pool,
+      ModelWeights::Progress progress);
   ~ComputeNode() override;
   ComputeNode(const ComputeNode&) = delete;
   ComputeNode& operator=(const ComputeNode&) = delete;
@@ -80,8 +76,9 @@ class ComputeNode final : public control::NodeHandler {
   control::TraceRing& ring() override { return counters_.meter.ring(); }
 
  private:
-  ComputeNode(ComputeNodeOptions options, model::Model model, std::unique_ptr<kernels::Dense> dense,
-              ThreadPool& pool, ModelWeights::Progress progress);
+  ComputeNode(ComputeNodeOptions options, model::Model model,
+              std::unique_ptr<kernels::ComputeDevice> device, ThreadPool& pool,
+              ModelWeights::Progress progress);
   // Of their linear layers.
   double WeightsOf(absl::Span<const model::OpId> ops) const;
   // Errors: kInvalidArgument  the model has no such layers.
@@ -100,7 +97,7 @@ class ComputeNode final : public control::NodeHandler {
 
   const ComputeNodeOptions options_;
   const model::Model model_;
-  const std::unique_ptr<kernels::Dense> dense_;
+  const std::unique_ptr<kernels::ComputeDevice> device_;
   ThreadPool& pool_;
   const ModelWeights::Progress progress_;
   // Of the whole model: what all nodes know alike.
@@ -120,8 +117,8 @@ class ComputeNode final : public control::NodeHandler {
   std::optional<control::EpochConfig> config_;
   std::unique_ptr<transport::Transport> transport_;
   std::unique_ptr<transport::Region> region_;
-  std::optional<kernels::KvArena> scratch_;
-  core::Stage scratch_stage_;  // Whose layers it has.
+  std::unique_ptr<kernels::ChunkAttention> chunks_;
+  kernels::ChunkAttentionOptions chunk_options_;
   kernels::KvDeviceOptions kv_options_;
   std::unique_ptr<kernels::KvDevice> kv_;
   std::unique_ptr<StepWorker> worker_;

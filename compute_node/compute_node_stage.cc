@@ -41,6 +41,7 @@ absl::Status ComputeNode::CheckLayers(const core::Stage& stage) const {
 
 absl::Status ComputeNode::LoadLayers(const core::Stage& stage) {
   LeaveEpoch();  // Whose worker would read the weights.
+  LAMINA_RETURN_IF_ERROR(device_->Begin());
   LAMINA_RETURN_IF_ERROR(CheckLayers(stage));
   return LoadStage(stage);
 }
@@ -48,7 +49,7 @@ absl::Status ComputeNode::LoadLayers(const core::Stage& stage) {
 absl::Status ComputeNode::DropWeights() {
   loaded_ = {};
   absl::StatusOr<ModelWeights> none =
-      ModelWeights::Load(*graph_, *model_.weights, *dense_, {}, progress_);
+      ModelWeights::Load(*graph_, *model_.weights, *device_, {}, progress_);
   LAMINA_RETURN_IF_ERROR(none.status());
   weights_ = *std::move(none);
   weight_bytes_.store(0, std::memory_order_relaxed);
@@ -60,7 +61,7 @@ absl::Status ComputeNode::MakeExecutor(const ShardPart& shard) {
   executor_.reset();
   graph_ = std::make_unique<model::Graph>(std::move(graph));
   LAMINA_RETURN_IF_ERROR(DropWeights());
-  LAMINA_ASSIGN_OR_RETURN(executor_, SliceExecutor::Create(*graph_, *weights_, *dense_));
+  LAMINA_ASSIGN_OR_RETURN(executor_, SliceExecutor::Create(*graph_, *weights_, *device_));
   return absl::OkStatus();
 }
 
@@ -80,7 +81,7 @@ absl::Status ComputeNode::LoadStage(const core::Stage& stage) {
       executor_->OpsOf(stage.first_layer, last ? end + 1 : end, /*head=*/stage.shard.index == 0);
   LAMINA_RETURN_IF_ERROR(DropWeights());  // Not both at once.
   absl::StatusOr<ModelWeights> weights =
-      ModelWeights::Load(*graph_, *model_.weights, *dense_, ops, progress_);
+      ModelWeights::Load(*graph_, *model_.weights, *device_, ops, progress_);
   LAMINA_RETURN_IF_ERROR(weights.status());
   *weights_ = *std::move(weights);
   loaded_ = wanted;
@@ -101,17 +102,18 @@ absl::Status ComputeNode::MakeScratch(const control::EpochConfig& config,
   const bool prompts = !control::IsLocal(config) &&
                        (config.prefill_nodes == 0 || control::IsPrefillNode(config, options_.name));
   const uint32_t tokens = prompts ? config.scratch_tokens : 1;
-  if (scratch_.has_value() && scratch_->slots() == tokens &&
-      scratch_stage_.first_layer == stage.first_layer && scratch_stage_.layers == stage.layers &&
-      scratch_stage_.shard == stage.shard) {
+  const auto layers = absl::MakeConstSpan(config.layers).subspan(stage.first_layer, stage.layers);
+  const kernels::ChunkAttentionOptions options = {
+      .layers = {layers.begin(), layers.end()},
+      .slots = tokens,
+      .context_tokens_max = prompts ? config.sequence_tokens_max : 1,
+      .query_tokens_max = prompts ? config.chunk_tokens_max : 1};
+  if (chunks_ != nullptr && chunk_options_ == options) {
     return absl::OkStatus();
   }
-  scratch_.reset();
-  absl::StatusOr<kernels::KvArena> scratch = kernels::KvArena::Create(
-      absl::MakeConstSpan(config.layers).subspan(stage.first_layer, stage.layers), tokens);
-  LAMINA_RETURN_IF_ERROR(scratch.status());
-  scratch_ = *std::move(scratch);
-  scratch_stage_ = stage;
+  chunks_.reset();
+  LAMINA_ASSIGN_OR_RETURN(chunks_, device_->MakeChunkAttention(options));
+  chunk_options_ = options;
   return absl::OkStatus();
 }
 
@@ -119,6 +121,10 @@ absl::Status ComputeNode::MakeKv(const control::EpochConfig& config) {
   if (!control::IsLocal(config)) {
     kv_.reset();
     return absl::OkStatus();
+  }
+  if (!device_->is_host()) {
+    return absl::UnimplementedError(absl::StrCat("policy local with compute on ", device_->name(),
+                                                 " is not served by this version"));
   }
   if (config.compute_nodes.size() > 1) {
     return absl::UnimplementedError(
@@ -161,20 +167,22 @@ absl::StatusOr<double> ComputeNode::MeasureDenseSpeed() {
     ++end;
   }
   const std::vector<model::OpId> ops = executor_->OpsOf(first, end);
-  absl::StatusOr<ModelWeights> some = ModelWeights::Load(model_, *dense_, ops, [](double) {});
+  absl::StatusOr<ModelWeights> some = ModelWeights::Load(model_, *device_, ops, [](double) {});
   LAMINA_RETURN_IF_ERROR(some.status());
   *weights_ = *std::move(some);
   LAMINA_RETURN_IF_ERROR(executor_->Prepare(kSpeedRows));
-  ValueBuffers buffers = executor_->MakeBuffers(kSpeedRows);
+  LAMINA_ASSIGN_OR_RETURN(ValueBuffers buffers, executor_->MakeBuffers(kSpeedRows));
   std::vector<uint32_t> ids(kSpeedRows, 0);
   std::vector<uint32_t> positions(kSpeedRows, 0);
+  LAMINA_RETURN_IF_ERROR(executor_->SetRows({ids, positions}, buffers));
   double best = 0;
   for (int round = 0; round < kSpeedRounds; ++round) {
     const Nanos start = RealClock().Now();
     for (uint32_t slice = first; slice < end; ++slice) {
-      executor_->RunBeforeSend(slice, {ids, positions}, buffers);
-      executor_->RunAfterSend(slice, {ids, positions}, buffers);
+      executor_->RunBeforeSend(slice, buffers);
+      executor_->RunAfterSend(slice, buffers);
     }
+    LAMINA_RETURN_IF_ERROR(device_->Synchronize());
     const double seconds = std::max(1e-9, ToSeconds(RealClock().Now() - start));
     best = std::max(best, WeightsOf(ops) / seconds);
   }

@@ -14,11 +14,13 @@
 #include "common/thread_pool.h"
 #include "common/units.h"
 #include "compute_node/compute_node.h"
+#include "compute_node/node_device.h"
 #include "control/daemon.h"
 #include "control/http_server.h"
 #include "control/metrics_page.h"
 #include "control/node_link_service.h"
 #include "kernels/attention.h"
+#include "kernels/compute_device.h"
 #include "kernels/dense.h"
 #include "kernels/kv_device.h"
 #include "kernels/read_bandwidth.h"
@@ -74,12 +76,14 @@ absl::Status Serve(const control::DaemonFlags& flags) {
   ThreadPool pool(pinning);
   const DType compute_type = node->compute_type == "f32" ? DType::kF32 : DType::kBF16;
   LAMINA_ASSIGN_OR_RETURN(
-      auto dense, kernels::MakeCpuDense(
-                      {.compute_type = compute_type, .threads = threads, .cores = node->cores}));
+      std::unique_ptr<kernels::ComputeDevice> device,
+      compute_node::OpenNodeDevice(
+          node->device, {.compute_type = compute_type, .threads = threads, .cores = node->cores},
+          pool));
   const bool holds_kv = config.policy == kPolicyLocal;
-  const std::string description = dense->description();
-  LogInfo("dense layers ", description, " attention ", kernels::CpuAttention().name(), " threads ",
-          threads);
+  const std::string description = device->dense().description();
+  LogInfo("device ", device->name(), " dense layers ", description, " attention ",
+          device->is_host() ? kernels::CpuAttention().name() : "cuda", " threads ", threads);
   LAMINA_ASSIGN_OR_RETURN(model::Model model, model::OpenModel(config.model));
   LAMINA_ASSIGN_OR_RETURN(const std::string fingerprint, model::Fingerprint(model));
   const uint32_t vocabulary = model.config.vocabulary;
@@ -90,13 +94,12 @@ absl::Status Serve(const control::DaemonFlags& flags) {
       compute_node::ComputeNode::Create(
           {.name = flags.name,
            .cores = CallerCores(pinning),
-           .attention = &kernels::CpuAttention(),
            .make_grammars = GrammarMaker(config.model, vocabulary),
            .verbs_uri = config.verbs.Uri(),
            .is_stage = IsStage(config, *node),
            .layers = LayersOf(*node),
            .make_kv = holds_kv ? kernels::CpuKvDevices(kernels::CpuAttention(), pool) : nullptr},
-          std::move(model), std::move(dense), pool, LogProgress()));
+          std::move(model), std::move(device), pool, LogProgress()));
   if (handler->weight_bytes() > 0) {
     LogInfo("weights ", FormatBytes(handler->weight_bytes()));
   }

@@ -33,54 +33,63 @@ absl::StatusOr<std::vector<float>> ModelWeights::Origin::Read(model::WeightId id
 
 absl::StatusOr<ModelWeights> ModelWeights::Load(const model::Graph& graph,
                                                 const model::WeightSource& source,
-                                                kernels::Dense& dense,
+                                                kernels::ComputeDevice& device,
                                                 absl::Span<const model::OpId> ops,
                                                 const Progress& progress) {
   const Origin model{.graph = graph, .source = source};
   ModelWeights weights;
-  weights.table_type_ = dense.compute_type();
+  weights.table_type_ = device.dense().compute_type();
   weights.linears_.resize(model.graph.ops.size());
+  weights.frequencies_.resize(model.graph.ops.size());
   weights.vectors_.resize(model.graph.weights.size());
   weights.tables_.resize(model.graph.weights.size());
   for (size_t i = 0; i < ops.size(); ++i) {
-    LAMINA_RETURN_IF_ERROR(weights.LoadOp(model, ops[i], dense));
+    LAMINA_RETURN_IF_ERROR(weights.LoadOp(model, ops[i], device));
     progress(static_cast<double>(i + 1) / static_cast<double>(ops.size()));
   }
   return weights;
 }
 
-absl::Status ModelWeights::LoadOp(const Origin& model, model::OpId op, kernels::Dense& dense) {
+absl::Status ModelWeights::LoadOp(const Origin& model, model::OpId op,
+                                  kernels::ComputeDevice& device) {
   const model::OpBody& body = model.graph.ops[op].body;
   if (const auto* embed = std::get_if<model::EmbedOp>(&body)) {
-    return LoadTable(model, embed->table);
+    return LoadTable(model, embed->table, device);
   }
   if (const auto* positions = std::get_if<model::PositionEmbedOp>(&body)) {
-    return LoadTable(model, positions->table);
+    return LoadTable(model, positions->table, device);
   }
   if (const auto* norm = std::get_if<model::NormOp>(&body)) {
-    LAMINA_RETURN_IF_ERROR(LoadVector(model, norm->weight));
-    return norm->bias == model::kNone ? absl::OkStatus() : LoadVector(model, norm->bias);
+    LAMINA_RETURN_IF_ERROR(LoadVector(model, norm->weight, device));
+    return norm->bias == model::kNone ? absl::OkStatus() : LoadVector(model, norm->bias, device);
   }
   if (std::holds_alternative<model::LinearOp>(body)) {
-    return LoadLinear(model, op, dense);
+    return LoadLinear(model, op, device.dense());
+  }
+  if (const auto* rope = std::get_if<model::RopeOp>(&body)) {
+    LAMINA_ASSIGN_OR_RETURN(frequencies_[op], kernels::MoveToDevice(rope->frequencies, device));
   }
   return absl::OkStatus();
 }
 
-absl::Status ModelWeights::LoadTable(const Origin& model, model::WeightId weight) {
-  if (!tables_[weight].empty()) {
+absl::Status ModelWeights::LoadTable(const Origin& model, model::WeightId weight,
+                                     kernels::ComputeDevice& device) {
+  if (tables_[weight].bytes > 0) {
     return absl::OkStatus();
   }
   LAMINA_ASSIGN_OR_RETURN(const std::vector<float> values, model.Read(weight));
-  tables_[weight].resize(values.size() * DTypeBytes(table_type_));
-  AppendAs(table_type_, values, tables_[weight].data());
-  bytes_ += tables_[weight].size();
+  std::vector<std::byte> table(values.size() * DTypeBytes(table_type_));
+  AppendAs(table_type_, values, table.data());
+  LAMINA_ASSIGN_OR_RETURN(tables_[weight], kernels::MoveToDevice(std::move(table), device));
+  bytes_ += tables_[weight].bytes;
   return absl::OkStatus();
 }
 
-absl::Status ModelWeights::LoadVector(const Origin& model, model::WeightId weight) {
-  LAMINA_ASSIGN_OR_RETURN(vectors_[weight], model.Read(weight));
-  bytes_ += vectors_[weight].size() * sizeof(float);
+absl::Status ModelWeights::LoadVector(const Origin& model, model::WeightId weight,
+                                      kernels::ComputeDevice& device) {
+  LAMINA_ASSIGN_OR_RETURN(std::vector<float> values, model.Read(weight));
+  LAMINA_ASSIGN_OR_RETURN(vectors_[weight], kernels::MoveToDevice(std::move(values), device));
+  bytes_ += vectors_[weight].bytes;
   return absl::OkStatus();
 }
 

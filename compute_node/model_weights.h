@@ -5,9 +5,8 @@
 // A node that runs some layers only (a stage) holds the weights of those.
 //
 // Threading: built once; constant afterwards.
-// Memory:    linear weights once in the backend's packed layout; an embedding table once as rows
-// (so a
-//            tied table is held twice: rows to look up, packed for the LM head).
+// Memory:    the device's. Linear weights once in the backend's packed layout; an embedding table
+//            once as rows (so a tied table is held twice: rows to look up, packed for the LM head).
 
 #pragma once
 
@@ -19,7 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/dtype.h"
-#include "kernels/dense.h"
+#include "kernels/compute_device.h"
 #include "model/model.h"
 
 namespace lamina::compute_node {
@@ -29,25 +28,29 @@ class ModelWeights {
   // Called while loading, with the share done in [0, 1].
   using Progress = std::function<void(double fraction)>;
 
-  // Reads, dequantises and packs the weights of these ops, and no others.
-  // Errors: those of ReadWeight(); kResourceExhausted.
-  static absl::StatusOr<ModelWeights> Load(const model::Model& model, kernels::Dense& dense,
+  // Reads, dequantises and packs the weights of these ops, and no others. The device outlives them.
+  // Errors: those of ReadWeight() and of the device.
+  static absl::StatusOr<ModelWeights> Load(const model::Model& model,
+                                           kernels::ComputeDevice& device,
                                            absl::Span<const model::OpId> ops,
                                            const Progress& progress) {
-    return Load(model.graph, *model.weights, dense, ops, progress);
+    return Load(model.graph, *model.weights, device, ops, progress);
   }
   // The same of another graph of the model: a shard's (model/shard.h).
   static absl::StatusOr<ModelWeights> Load(const model::Graph& graph,
-                                           const model::WeightSource& source, kernels::Dense& dense,
+                                           const model::WeightSource& source,
+                                           kernels::ComputeDevice& device,
                                            absl::Span<const model::OpId> ops,
                                            const Progress& progress);
 
   // Of a LinearOp: its parts stacked. nullptr for other ops.
   const kernels::PackedLinear* linear(model::OpId op) const { return linears_[op].get(); }
   // A norm's weight or bias, or another vector.
-  const std::vector<float>& vector(model::WeightId weight) const { return vectors_[weight]; }
+  absl::Span<const float> vector(model::WeightId weight) const { return Floats(vectors_[weight]); }
+  // Of a RopeOp.
+  absl::Span<const float> frequencies(model::OpId op) const { return Floats(frequencies_[op]); }
   // Rows of an embedding, in the compute type.
-  const void* table(model::WeightId weight) const { return tables_[weight].data(); }
+  const void* table(model::WeightId weight) const { return tables_[weight].data; }
   DType table_type() const { return table_type_; }
 
   uint64_t bytes() const { return bytes_; }
@@ -60,16 +63,22 @@ class ModelWeights {
     const model::WeightSource& source;
     absl::StatusOr<std::vector<float>> Read(model::WeightId id) const;
   };
+  static absl::Span<const float> Floats(const kernels::Buffer& buffer) {
+    return {reinterpret_cast<const float*>(buffer.data), buffer.bytes / sizeof(float)};
+  }
   absl::Status LoadLinear(const Origin& model, model::OpId op, kernels::Dense& dense);
-  absl::Status LoadTable(const Origin& model, model::WeightId weight);
-  absl::Status LoadVector(const Origin& model, model::WeightId weight);
-  absl::Status LoadOp(const Origin& model, model::OpId op, kernels::Dense& dense);
+  absl::Status LoadTable(const Origin& model, model::WeightId weight,
+                         kernels::ComputeDevice& device);
+  absl::Status LoadVector(const Origin& model, model::WeightId weight,
+                          kernels::ComputeDevice& device);
+  absl::Status LoadOp(const Origin& model, model::OpId op, kernels::ComputeDevice& device);
 
   DType table_type_ = DType::kBF16;
   uint64_t bytes_ = 0;
   std::vector<std::unique_ptr<kernels::PackedLinear>> linears_;  // [ops]
-  std::vector<std::vector<float>> vectors_;                      // [weights]
-  std::vector<std::vector<std::byte>> tables_;                   // [weights]
+  std::vector<kernels::Buffer> frequencies_;                     // [ops]
+  std::vector<kernels::Buffer> vectors_;                         // [weights]
+  std::vector<kernels::Buffer> tables_;                          // [weights]
 };
 
 }  // namespace lamina::compute_node

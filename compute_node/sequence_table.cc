@@ -95,6 +95,25 @@ bool FollowGrammar(Sequence& sequence, model::GrammarCache& grammars) {
   return true;
 }
 
+// The token that was appended last. `whole`: its grammar has ended; `cut`: no token fits.
+core::SampledToken Judged(const kernels::SampleResult& sampled, Sequence& sequence, bool whole,
+                          bool cut) {
+  const core::SequenceJoin& join = sequence.join;
+  core::SampledToken result{.sequence = join.id,
+                            .position = static_cast<uint32_t>(sequence.tokens.size() - 1),
+                            .token = sampled.token,
+                            .logprob = sampled.logprob};
+  const bool is_end = std::find(join.end_tokens.begin(), join.end_tokens.end(), sampled.token) !=
+                      join.end_tokens.end();
+  if (whole || (is_end && sequence.tokens.size() >= join.tokens_min)) {
+    result.finish = core::FinishReason::kStop;
+  } else if (cut || sequence.tokens.size() >= join.tokens_max) {
+    result.finish = core::FinishReason::kLength;
+  }
+  sequence.finished = result.finish != core::FinishReason::kNone;
+  return result;
+}
+
 }  // namespace
 
 core::SampledToken SampleNext(absl::Span<const float> logits, Sequence& sequence,
@@ -110,23 +129,17 @@ core::SampledToken SampleNext(absl::Span<const float> logits, Sequence& sequence
       kernels::Sample(logits, join.sampling, tokens.first(join.prompt_tokens),
                       tokens.subspan(join.prompt_tokens), position, scratch, allowed);
   sequence.tokens.push_back(sampled.token);
-  core::SampledToken result{.sequence = join.id,
-                            .position = position,
-                            .token = sampled.token,
-                            .logprob = sampled.logprob};
-  result.top = ToCore(sampled.top);
-  const bool is_end = std::find(join.end_tokens.begin(), join.end_tokens.end(), sampled.token) !=
-                      join.end_tokens.end();
   // If no token fits, because the vocabulary cannot spell what must come, the output is cut off.
   const bool cut = formed && !(fits && FollowGrammar(sequence, grammars));
   const bool whole = formed && !cut && sequence.grammar->ended();
-  if (whole || (is_end && sequence.tokens.size() >= join.tokens_min)) {
-    result.finish = core::FinishReason::kStop;
-  } else if (cut || sequence.tokens.size() >= join.tokens_max) {
-    result.finish = core::FinishReason::kLength;
-  }
-  sequence.finished = result.finish != core::FinishReason::kNone;
+  core::SampledToken result = Judged(sampled, sequence, whole, cut);
+  result.top = ToCore(sampled.top);
   return result;
+}
+
+core::SampledToken AppendSampled(TokenId token, Sequence& sequence) {
+  sequence.tokens.push_back(token);
+  return Judged({.token = token}, sequence, /*whole=*/false, /*cut=*/false);
 }
 
 core::TokenRank RankOf(absl::Span<const float> logits, TokenId token, const Sequence& sequence,

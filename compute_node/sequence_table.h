@@ -53,6 +53,9 @@ class SequenceTable {
 core::SampledToken SampleNext(absl::Span<const float> logits, Sequence& sequence,
                               model::GrammarCache& grammars, kernels::SampleScratch& scratch);
 
+// The same with a token that was sampled elsewhere. Requires: no form, no log-probabilities.
+core::SampledToken AppendSampled(TokenId token, Sequence& sequence);
+
 // Of a scored token, with as many alternatives as the sequence asks for; rank 0 if it does not.
 core::TokenRank RankOf(absl::Span<const float> logits, TokenId token, const Sequence& sequence,
                        kernels::SampleScratch& scratch);

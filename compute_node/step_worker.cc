@@ -15,8 +15,8 @@ namespace lamina::compute_node {
 
 StepWorker::StepWorker(const Options& options, SliceExecutor& executor,
                        transport::Transport& transport, transport::Region& region,
-                       kernels::KvArena& scratch, ThreadPool& pool, control::NodeReporter& reporter,
-                       StepCounters& counters)
+                       kernels::ChunkAttention& chunks, ThreadPool& pool,
+                       control::NodeReporter& reporter, StepCounters& counters)
     : options_(options),
       layout_(options.shape),
       shard_(control::StageOf(options.config, options.node).shard),
@@ -24,7 +24,7 @@ StepWorker::StepWorker(const Options& options, SliceExecutor& executor,
       executor_(executor),
       transport_(transport),
       region_(region),
-      scratch_(scratch),
+      chunks_(chunks),
       first_layer_(control::StageOf(options.config, options.node).first_layer),
       pool_(pool),
       reporter_(reporter),
@@ -33,11 +33,6 @@ StepWorker::StepWorker(const Options& options, SliceExecutor& executor,
                                    : std::make_unique<LocalAttention>(options.config, *options.kv)),
       lanes_(options.config.lanes),
       turns_(options.config.lanes, /*by_visit=*/control::HasStages(options.config)),
-      tail_buffers_(executor.MakeTailBuffers()),
-      attention_scratch_(
-          options.attention->MakeScratch(control::WidestQueries(options.config.layers),
-                                         std::max<uint32_t>(1, options.config.chunk_tokens_max),
-                                         options.config.sequence_tokens_max, pool.threads())),
       sample_scratch_(pool.threads()),
       folded_(pool.threads()) {
   const size_t rows_max = options.config.rows_max + options.config.chunk_tokens_max;
@@ -58,7 +53,6 @@ StepWorker::StepWorker(const Options& options, SliceExecutor& executor,
     if (!Runs(IndexOf(lane))) {
       continue;
     }
-    lane.buffers = executor.MakeBuffers(rows_max);
     lane.kv_staging.resize(size_t{options.config.chunk_tokens_max} * 2 *
                            control::KvWidthMax(options.config.layers));
     lane.row_staging.resize((by_span() ? nodes : 1) * size_t{options.config.rows_max} *
@@ -76,6 +70,25 @@ StepWorker::StepWorker(const Options& options, SliceExecutor& executor,
                                  layout_.token_rows_max() * sizeof(core::TokenEntry)));
     }
   }
+}
+
+absl::Status StepWorker::Prepare() {
+  LAMINA_ASSIGN_OR_RETURN(tail_buffers_, executor_.MakeTailBuffers());
+  LAMINA_ASSIGN_OR_RETURN(
+      sampler_,
+      executor_.device().MakeSampler({.vocabulary = options_.vocabulary,
+                                      .rows_max = SliceExecutor::kTailRows,
+                                      .sequence_tokens_max = options_.config.sequence_tokens_max}));
+  device_samples_.reserve(SliceExecutor::kTailRows);
+  host_rows_.reserve(SliceExecutor::kTailRows);
+  for (Lane& lane : lanes_) {
+    if (Runs(IndexOf(lane))) {
+      LAMINA_ASSIGN_OR_RETURN(
+          lane.buffers,
+          executor_.MakeBuffers(options_.config.rows_max + options_.config.chunk_tokens_max));
+    }
+  }
+  return absl::OkStatus();
 }
 
 // A transport may read the sources of its puts until the regions' views are gone.
@@ -98,6 +111,7 @@ void StepWorker::Stop() {
 }
 
 absl::Status StepWorker::Run(std::string& blamed) {
+  LAMINA_RETURN_IF_ERROR(executor_.device().Begin());
   if (local_ != nullptr) {
     LAMINA_RETURN_IF_ERROR(local_->Begin());
   }
@@ -110,6 +124,8 @@ absl::Status StepWorker::Run(std::string& blamed) {
     status = Loop(blamed);
     executor_.SetBetweenOps(nullptr);
   }
+  // What it still does goes on in memory that the epoch's end frees.
+  status.Update(executor_.device().Synchronize());
   return absl::IsCancelled(status) ? absl::OkStatus() : status;
 }
 
@@ -286,10 +302,10 @@ absl::Status StepWorker::RunSlice(Lane& lane, std::string& blamed) {
     LAMINA_RETURN_IF_ERROR(AttendHere(lane));
   } else {
     LAMINA_RETURN_IF_ERROR(Send(lane, blamed));
-    AttendChunks(lane);
+    LAMINA_RETURN_IF_ERROR(AttendChunks(lane));
   }
   transport_.Progress();  // What was sent and is still here.
-  executor_.RunAfterSend(lane.slice, Rows(lane), lane.buffers);
+  executor_.RunAfterSend(lane.slice, lane.buffers);
   LapOf(lane, control::WorkPart::kBeside, lane.slice);
   if (NodeOf(lane, lane.slice + 1) != options_.node) {
     LAMINA_RETURN_IF_ERROR(SendContext(lane, blamed));
@@ -302,7 +318,7 @@ absl::Status StepWorker::RunSlice(Lane& lane, std::string& blamed) {
 // those that all shards run. Whether all have run.
 absl::StatusOr<bool> StepWorker::RunOps(Lane& lane, std::string& blamed) {
   if (InHead(lane) && lane.op == 0 && executor_.reduces()) {
-    KeepTailRows(lane);
+    LAMINA_RETURN_IF_ERROR(KeepTailRows(lane));
   }
   const size_t end = executor_.OpsEnd(lane.slice);
   if (lane.op == end) {
@@ -318,8 +334,14 @@ absl::StatusOr<bool> StepWorker::RunOps(Lane& lane, std::string& blamed) {
     executor_.PlacePart(lane.slice, reduce, PartOfSum(lane).data() + sizeof(core::WindowHeader),
                         lane.buffers);
   }
-  executor_.Run(lane.slice, lane.op, reduce, Rows(lane), lane.buffers);
+  executor_.Run(lane.slice, lane.op, reduce, lane.buffers);
   lane.op = reduce;
+  if (reduce < end) {
+    LAMINA_RETURN_IF_ERROR(
+        executor_.PartToHost(lane.slice, reduce, lane.positions.size(), lane.buffers));
+  } else if (!InHead(lane)) {
+    LAMINA_RETURN_IF_ERROR(executor_.QkvToHost(lane.slice, lane.positions.size(), lane.buffers));
+  }
   LapOf(lane, control::WorkPart::kDense, lane.slice);
   if (reduce == end) {
     return true;
@@ -332,127 +354,24 @@ absl::StatusOr<bool> StepWorker::RunOps(Lane& lane, std::string& blamed) {
 }
 
 // Prompt chunks attend here, over the scratch KV, while decode rows attend at the memory nodes.
-void StepWorker::AttendChunks(Lane& lane) {
+absl::Status StepWorker::AttendChunks(Lane& lane) {
   if (lane.chunks.empty()) {
-    return;
+    return absl::OkStatus();
   }
   const uint32_t layer = lane.slice;
-  const uint32_t plane = layer - first_layer_;
-  const AttentionDescriptor& shape = options_.config.layers[layer];
-  const auto qkv = executor_.QkvRows(layer, lane.positions.size(), lane.buffers);
-  const auto out = executor_.AttentionRows(layer, lane.positions.size(), lane.buffers);
   items_.clear();
   for (const Chunk& chunk : lane.chunks) {
-    const BFloat16* k = qkv.row(chunk.first_row) + shape.q_width();
-    kernels::StoreKv(shape, k, k + shape.kv_width(), qkv.stride, {&chunk.scratch_new, 1},
-                     scratch_.k(plane), scratch_.v(plane), scratch_.head_stride(plane));
-    items_.push_back({.extents = {&chunk.scratch, 1},
+    items_.push_back({.sequence = chunk.scratch,
                       .first_position = chunk.plan.first_token,
-                      .query_tokens = chunk.plan.tokens,
-                      .q = qkv.row(chunk.first_row),
-                      .q_stride = qkv.stride,
-                      .out = out.row(chunk.first_row),
-                      .out_stride = out.stride});
+                      .tokens = chunk.plan.tokens,
+                      .first_row = chunk.first_row});
   }
-  options_.attention->Attend(shape, scratch_.View(plane), items_, *attention_scratch_, pool_);
+  const size_t rows = lane.positions.size();
+  LAMINA_RETURN_IF_ERROR(chunks_.Attend(layer - first_layer_, items_,
+                                        executor_.DeviceQkvRows(layer, rows, lane.buffers),
+                                        executor_.DeviceAttentionRows(layer, rows, lane.buffers)));
   LapOf(lane, control::WorkPart::kChunks, layer);
-}
-
-// Runs the last slice in blocks of rows, samples and scores, and tells everybody.
-absl::Status StepWorker::RunTail(Lane& lane, std::string& blamed) {
-  if (tail_lane_ != nullptr && tail_lane_ != &lane) {
-    SetReady(lane);  // The logits of another lane are not complete; it is ready too, and next.
-    return absl::OkStatus();
-  }
-  if (tail_lane_ == nullptr) {
-    tail_lane_ = &lane;
-    lane.tail_done = 0;
-    lane.head_columns = 0;
-    lane.result = {.epoch = lane.plan.epoch, .lane = lane.plan.lane, .step = lane.plan.step};
-    control::AddTo(counters_.units, 1);
-  }
-  const size_t count = std::min(SliceExecutor::kTailRows, lane.tail.size() - lane.tail_done);
-  if (count > 0) {
-    if (lane.head_columns == 0) {
-      uint32_t chosen[SliceExecutor::kTailRows];
-      for (size_t i = 0; i < count; ++i) {
-        chosen[i] = lane.tail[lane.tail_done + i].row;
-      }
-      executor_.BeginTail(Rows(lane), lane.buffers, {chosen, count}, tail_buffers_);
-    }
-    lane.head_columns = executor_.RunHead(count, lane.head_columns, tail_buffers_);
-    if (lane.head_columns == executor_.Logits(count, tail_buffers_).cols) {
-      SampleTail(lane, count);
-      lane.tail_done += count;
-      lane.head_columns = 0;
-    }
-  }
-  LapOf(lane, control::WorkPart::kHead, lane.slice);
-  if (lane.tail_done < lane.tail.size()) {
-    SetReady(lane);
-    return absl::OkStatus();
-  }
-  tail_lane_ = nullptr;
-  LAMINA_RETURN_IF_ERROR(SendTokens(lane, lane.result, blamed));
-  reporter_.ReportResult(std::move(lane.result));
-  ForgetPrefilled(lane);
-  EndStep(lane);
   return absl::OkStatus();
-}
-
-// A node for prompts alone is not told of what becomes of them.
-void StepWorker::ForgetPrefilled(const Lane& lane) {
-  if (!schedule_.IsPrefillLane(IndexOf(lane))) {
-    return;
-  }
-  for (const Chunk& chunk : lane.chunks) {
-    if (!chunk.plan.last) {
-      continue;
-    }
-    for (const core::SequenceId child : sequences_.Find(chunk.plan.sequence)->children) {
-      const Sequence* fork = sequences_.Find(child);
-      if (fork != nullptr && fork->join.parent == chunk.plan.sequence) {
-        sequences_.Erase(child);
-      }
-    }
-    sequences_.Erase(chunk.plan.sequence);
-  }
-}
-
-// Samples or scores the next `count` rows, whose logits are complete.
-void StepWorker::SampleTail(Lane& lane, size_t count) {
-  const auto logits = executor_.Logits(count, tail_buffers_);
-  const size_t first = lane.tail_done;
-  core::StepResult& result = lane.result;
-  std::vector<core::SampledToken> sampled(count);
-  std::vector<float> scored(count);
-  std::vector<core::TokenRank> ranks(count);
-  pool_.Run(count, [&](size_t i, size_t worker) {
-    const TailRow& row = lane.tail[first + i];
-    Sequence& sequence = *sequences_.Find(row.sequence);
-    const absl::Span<const float> values(logits.row(i), logits.cols);
-    if (row.score) {
-      const TokenId token = sequence.tokens[row.position + 1];
-      scored[i] = kernels::LogProbability(values, token);
-      ranks[i] = RankOf(values, token, sequence, sample_scratch_[worker]);
-    } else {
-      sampled[i] = SampleNext(values, sequence, *options_.grammars, sample_scratch_[worker]);
-    }
-  });
-  for (size_t i = 0; i < count; ++i) {
-    const TailRow& row = lane.tail[first + i];
-    if (!row.score) {
-      result.tokens.push_back(std::move(sampled[i]));
-      continue;
-    }
-    if (result.scores.empty() || result.scores.back().sequence != row.sequence) {
-      result.scores.push_back({.sequence = row.sequence, .first_token = row.position + 1});
-    }
-    result.scores.back().logprobs.push_back(scored[i]);
-    if (ranks[i].rank > 0) {
-      result.scores.back().ranks.push_back(std::move(ranks[i]));
-    }
-  }
 }
 
 }  // namespace lamina::compute_node

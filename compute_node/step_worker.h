@@ -34,7 +34,8 @@
 //
 // Threading: Run() on one thread; PushPlan() and Stop() from any other.
 // Allocation: per step (plans, results), not per slice.
-// Files: step_worker.cc the loop, slices and sampling; step_worker_begin.cc how a step is laid out;
+// Files: step_worker.cc the loop and slices; step_worker_tail.cc the last slice and sampling;
+// step_worker_begin.cc how a step is laid out;
 // step_worker_exchange.cc what goes to memory nodes and comes back; step_worker_spans.cc the same
 // for sequences cut into spans; step_worker_replicas.cc what replicas tell each other;
 // step_worker_local.cc attention under policy local; step_worker_shards.cc what shards tell each
@@ -63,7 +64,7 @@
 #include "coordinator/core/pipeline_schedule.h"
 #include "coordinator/core/window_layout.h"
 #include "kernels/attention.h"
-#include "kernels/kv_arena.h"
+#include "kernels/compute_device.h"
 #include "kernels/partial.h"
 #include "transport/link_probe.h"
 #include "transport/transport.h"
@@ -88,7 +89,6 @@ class StepWorker {
     core::WindowShape shape;      // Of the cluster's, with the widths of contexts and parts.
     uint32_t node = 0;            // Own index among the compute nodes.
     uint32_t vocabulary = 0;
-    const kernels::AttentionKernel* attention = nullptr;
     model::GrammarCache* grammars = nullptr;
     kernels::KvDevice* kv = nullptr;    // Policy local: where K and V are. Else null.
     Nanos peer_deadline = Seconds(60);  // Longest wait for an attention output.
@@ -96,11 +96,14 @@ class StepWorker {
 
   // All references must outlive the worker.
   StepWorker(const Options& options, SliceExecutor& executor, transport::Transport& transport,
-             transport::Region& region, kernels::KvArena& scratch, ThreadPool& pool,
+             transport::Region& region, kernels::ChunkAttention& chunks, ThreadPool& pool,
              control::NodeReporter& reporter, StepCounters& counters);
   ~StepWorker();
   StepWorker(const StepWorker&) = delete;
   StepWorker& operator=(const StepWorker&) = delete;
+
+  // Takes the memory of the lanes. Call before SetPeers(). Errors: those of the device.
+  absl::Status Prepare();
 
   // Queries for memory node i go to queries[i], what goes to compute node i to replicas[i] (null
   // for the own one). Call before Run().
@@ -143,7 +146,6 @@ class StepWorker {
     core::PrefillChunk plan;
     uint32_t first_row = 0;  // Of the step.
     Extent scratch;          // All tokens of the sequence up to this chunk's end.
-    Extent scratch_new;      // Those of this chunk.
   };
   // A row of the last slice and what it is for.
   struct TailRow {
@@ -267,7 +269,7 @@ class StepWorker {
   void MergePartials(Lane& lane);
   // step_worker_shards.cc
   void FindShards();
-  void KeepTailRows(Lane& lane);
+  absl::Status KeepTailRows(Lane& lane);
   std::vector<std::byte>& PartOfSum(Lane& lane) { return lane.parts[lane.reductions % 2]; }
   absl::Status SendPart(Lane& lane, std::string& blamed);
   bool IsHere(const Lane& lane, uint32_t shard) const {
@@ -276,7 +278,7 @@ class StepWorker {
   }
   uint32_t NextMissingPart(const Lane& lane) const;
   absl::StatusOr<bool> TakeParts(Lane& lane, std::string& blamed);
-  void AttendChunks(Lane& lane);
+  absl::Status AttendChunks(Lane& lane);
   absl::Status AttendHere(Lane& lane);  // step_worker_local.cc
   absl::Status TakeArrivals(std::string& blamed);
   absl::StatusOr<bool> TakeReplies(Lane& lane, std::string& blamed);
@@ -290,7 +292,8 @@ class StepWorker {
   void CountWait(uint8_t peer);
   // The next chunk of the LM head; behind the last one, the step's end.
   absl::Status RunTail(Lane& lane, std::string& blamed);
-  void SampleTail(Lane& lane, size_t count);
+  absl::Status SampleTail(Lane& lane, size_t count);
+  absl::Status SampleOnDevice(const Lane& lane, size_t count);
   bool InHead(const Lane& lane) const {
     return lane.phase == Phase::kReady && lane.slice + 1 == executor_.slice_count();
   }
@@ -315,8 +318,8 @@ class StepWorker {
   SliceExecutor& executor_;
   transport::Transport& transport_;
   transport::Region& region_;
-  kernels::KvArena& scratch_;   // Of the layers that run here,
-  const uint32_t first_layer_;  // from this one on.
+  kernels::ChunkAttention& chunks_;  // Of the layers that run here,
+  const uint32_t first_layer_;       // from this one on.
   ThreadPool& pool_;
   control::NodeReporter& reporter_;
   StepCounters& counters_;
@@ -332,9 +335,11 @@ class StepWorker {
   core::LaneTurns turns_;
   ValueBuffers tail_buffers_;
   const Lane* tail_lane_ = nullptr;  // Whose logits are being made there.
-  std::unique_ptr<kernels::AttentionScratch> attention_scratch_;
-  std::vector<kernels::AttentionItem> items_;
+  std::vector<kernels::ChunkItem> items_;
   std::vector<transport::SignalCondition> conditions_;
+  std::unique_ptr<kernels::RowSampler> sampler_;        // Of the device; may be null.
+  std::vector<kernels::RowSample> device_samples_;      // Of the rows that are sampled.
+  std::vector<uint32_t> host_rows_;                     // Those that the host samples or scores.
   std::vector<kernels::SampleScratch> sample_scratch_;  // One a thread.
   std::vector<std::vector<float>> folded_;              // The same: a merged head.
   std::map<uint32_t, std::vector<kernels::PartialStack>> partial_stacks_;  // By head_dim: the same.

@@ -51,6 +51,9 @@ absl::Status StepWorker::BeginStep(Lane& lane) {
   }
   ChooseTailRows(lane);
   lane.pinned = !lane.chunks.empty();
+  if (Runs(IndexOf(lane))) {
+    LAMINA_RETURN_IF_ERROR(executor_.SetRows(Rows(lane), lane.buffers));
+  }
   GoTo(lane, 0);
   LapOf(lane, control::WorkPart::kLayOut, 0);
   return absl::OkStatus();
@@ -102,9 +105,7 @@ absl::Status StepWorker::PlaceChunks(Lane& lane) {
     lane.chunks.push_back(
         {.plan = chunk,
          .first_row = static_cast<uint32_t>(lane.positions.size()),
-         .scratch = {.first_slot = chunk.scratch_offset, .tokens = static_cast<uint32_t>(end)},
-         .scratch_new = {.first_slot = chunk.scratch_offset + chunk.first_token,
-                         .tokens = chunk.tokens}});
+         .scratch = {.first_slot = chunk.scratch_offset, .tokens = static_cast<uint32_t>(end)}});
     for (uint32_t i = 0; i < chunk.tokens; ++i) {
       lane.token_ids.push_back(static_cast<uint32_t>(sequence->tokens[chunk.first_token + i]));
       lane.positions.push_back(chunk.first_token + i);

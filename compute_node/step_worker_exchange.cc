@@ -244,6 +244,7 @@ absl::Status StepWorker::TakeArrivals(std::string& blamed) {
       return context.status();
     }
     if (replied && *context) {
+      executor_.AttentionToDevice(lane.slice - 1, 0, lane.decode_rows, lane.buffers);
       SetReady(lane);
     }
   }

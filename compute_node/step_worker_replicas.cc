@@ -45,6 +45,8 @@ absl::Status StepWorker::SendContext(Lane& lane, std::string& blamed) {
   blamed = options_.config.compute_nodes[target];
   size_t offset = layout_.ContextWindow(options_.node, index);
   const size_t first = offset;
+  LAMINA_RETURN_IF_ERROR(
+      executor_.ContextToHost(lane.slice, lane.positions.size(), lane.decode_rows, lane.buffers));
   const std::vector<absl::Span<std::byte>> values = ContextOf(lane, lane.slice);
   const auto header = transport::AsBytes(&lane.context_header, 1);
   control::LinkCounters& link = *compute_links_[target];
@@ -91,6 +93,7 @@ absl::StatusOr<bool> StepWorker::TakeContext(Lane& lane) {
     std::memcpy(bytes.data(), window + offset, bytes.size());
     offset += bytes.size();
   }
+  executor_.ContextToDevice(slice, rows, lane.decode_rows, lane.buffers);
   lane.context_pending = false;
   control::AddTo(counters_.bytes_received, offset);
   LapOf(lane, control::WorkPart::kTake, slice, static_cast<uint8_t>(sender), offset);

@@ -29,7 +29,7 @@ void StepWorker::FindShards() {
 }
 
 // The last slice runs on the rows that are sampled or scored; forks share one.
-void StepWorker::KeepTailRows(Lane& lane) {
+absl::Status StepWorker::KeepTailRows(Lane& lane) {
   lane.kept_rows.clear();
   for (TailRow& row : lane.tail) {
     if (lane.kept_rows.empty() || lane.kept_rows.back() != row.row) {
@@ -44,6 +44,7 @@ void StepWorker::KeepTailRows(Lane& lane) {
   }
   lane.token_ids.resize(lane.kept_rows.size());
   lane.positions.resize(lane.kept_rows.size());
+  return executor_.SetRows(Rows(lane), lane.buffers);
 }
 
 // The part lies in PartOfSum() behind its header, and goes out with it at once.

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Compiles what needs nvcc: the CUDA kernels, their tests for a GPU, their benchmark, and lamina-memory
-# with them; with preset cuda, into build/cuda. Needs no GPU. The continuous integration runs it.
+# Compiles what needs nvcc: the CUDA kernels, their tests for a GPU, their benchmark, and lamina-compute
+# and lamina-memory with them; with preset cuda, into build/cuda. Needs no GPU. The continuous
+# integration runs it.
 #
 # usage: deploy/build_cuda.sh [--jobs N] [--help]
 #   --jobs N   at the same time (default: as deploy/build.sh)
@@ -28,4 +29,4 @@ if ! command -v nvcc > /dev/null || ! nvcc --version | grep -q 'release 1[3-9]';
   say "left out: the CUDA kernels and cuda_gpu_test are not compiled; nvcc 13 or later is not on the PATH (found: $found)"
   exit 0
 fi
-exec "$REPO/deploy/build.sh" --preset cuda --target lamina_gpu_tests --target lamina-gpu-bench --target lamina-memory "${arguments[@]}"
+exec "$REPO/deploy/build.sh" --preset cuda --target lamina_gpu_tests --target lamina-gpu-bench --target lamina-compute --target lamina-memory "${arguments[@]}"

@@ -2,14 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Checks the CUDA kernels on the GPU of this machine and measures them: device facts, unit tests,
-# clusters with memory nodes on the GPU, attention as a share of the copy bandwidth, dense layers
-# against cuBLASLt's free choice, polling round trips. Each step writes its own file when it is done,
-# so what finished is kept when the rest is cut off.
+# clusters with memory nodes on the GPU and with compute nodes on it, attention as a share of the copy
+# bandwidth, dense layers against cuBLASLt's free choice, polling round trips. Each step writes its own
+# file when it is done, so what finished is kept when the rest is cut off.
 #
 # usage: deploy/gpu_check.sh [--step S]... [--out DIR] [--limit SECONDS] [--list] [--help]
-#   --step S         only this step; repeat for more: facts, tests, nodes, attention, linear, polling
+#   --step S         only this step; repeat for more: facts, tests, nodes, compute, attention,
+#                    linear, polling
 #   --out DIR        where results go (default: gpu_check in the working directory)
-#   --limit SECONDS  for each step (default: 90, so that all end within 8 minutes)
+#   --limit SECONDS  for each step (default: 90, so that all end within 10 minutes)
 #   --list           print the steps
 # Runs what preset cuda built, or, inside a bundle (deploy/bundle.sh --cuda), the bundle's programs.
 # Results: DIR/STEP.json, DIR/STEP.log, and all in DIR/gpu_check.json.
@@ -18,7 +19,7 @@ set -euo pipefail
 # shellcheck source=deploy/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-all_steps=(facts tests nodes attention linear polling)
+all_steps=(facts tests nodes compute attention linear polling)
 steps=()
 out=gpu_check
 limit=90
@@ -62,11 +63,16 @@ out=$(cd "$out" && pwd)
 
 # One step; its JSON object goes to STEP.json. Returns the program's exit status.
 run_step() {
-  local step=$1 status=0 started=$SECONDS program=$test_program
+  local step=$1 status=0 started=$SECONDS program=$test_program filter
   case $step in
-    tests | nodes)
+    tests | nodes | compute)
       [[ $step == tests ]] || program=$node_program
-      timeout --kill-after=5 "$limit" "${run[@]}" "$program" --gtest_brief=1 \
+      case $step in
+        nodes) filter='*CudaNodeTest*' ;;
+        compute) filter='-*CudaNodeTest*' ;;
+        *) filter='*' ;;
+      esac
+      timeout --kill-after=5 "$limit" "${run[@]}" "$program" --gtest_brief=1 "--gtest_filter=$filter" \
         "--gtest_output=json:$out/$step.gtest.json" > "$out/$step.log" 2>&1 || status=$?
       if [[ -f $out/$step.gtest.json ]]; then
         python3 - "$out/$step.gtest.json" > "$out/$step.json.part" <<'PY'
@@ -108,7 +114,7 @@ for step in sys.argv[2:]:
 if "facts" in results:
     f = results["facts"]
     print(f"device      {f['name']}, compute capability {f['compute_capability']}, copy {f['copy_gb_per_s']} GB/s")
-for step in ("tests", "nodes"):
+for step in ("tests", "nodes", "compute"):
     if step in results:
         t = results[step]
         print(f"{step:12}{t['tests']} run, {t['failures']} failed {' '.join(t['failed'])}")

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "memory_node/node_device.h"
 
-#include "absl/strings/str_cat.h"
 #include "common/config/cuda_host.h"
 #include "common/status_macros.h"
 #include "kernels/attention.h"
@@ -19,11 +18,7 @@ absl::StatusOr<NodeDevice> OpenNodeDevice(absl::string_view device, ThreadPool& 
   LAMINA_ASSIGN_OR_RETURN(const int index, ParseCudaDevice(device));
   absl::StatusOr<NodeDevice> opened = OpenCudaNodeDevice(index);
   if (!opened.ok()) {
-    return absl::Status(
-        opened.status().code(),
-        absl::StrCat("device ", device, ": ", opened.status().message(),
-                     ". Looked for: ", DescribeCudaHost(index),
-                     ". Give the node device: cpu, or start it where the device is"));
+    return WithCudaHost(opened.status(), device);
   }
   return opened;
 }

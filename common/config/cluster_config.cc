@@ -312,13 +312,7 @@ absl::Status CheckNodeServed(absl::string_view list, size_t index, const Node& n
                      "localhost, 127.0.0.1 (transport shm joins processes of one host; between "
                      "hosts write transport: ucx, or [verbs, ucx])");
   }
-  // Whether a memory node has its device shows where it is started.
-  if (node.device != "cpu" && list != "memory") {
-    return NotServed(absl::StrCat(list, ".", index, ".device"), node.device,
-                     absl::StrCat("cpu (memory nodes also cuda). Looked for: ",
-                                  DescribeCudaHost(ParseCudaDevice(node.device).value_or(0))));
-  }
-  return absl::OkStatus();
+  return absl::OkStatus();  // Whether a node has its device shows where it is started.
 }
 
 // Nodes on other hosts must reach the coordinator.
@@ -352,7 +346,12 @@ absl::Status CheckServed(const ClusterConfig& config) {
       !std::all_of(config.transport.begin(), config.transport.end(),
                    [](const std::string& name) { return WithoutThrottle(name) == "shm"; });
   for (size_t i = 0; i < config.compute.size(); ++i) {
-    LAMINA_RETURN_IF_ERROR(CheckNodeServed("compute", i, config.compute[i], other_hosts));
+    const ComputeNodeConfig& node = config.compute[i];
+    LAMINA_RETURN_IF_ERROR(CheckNodeServed("compute", i, node, other_hosts));
+    if (node.device != "cpu" && config.policy == kPolicyLocal) {
+      return NotServed(absl::StrCat("compute.", i, ".device"), node.device,
+                       "cpu, with policy local; cuda with policy attend_remote");
+    }
   }
   for (size_t i = 0; i < config.memory.size(); ++i) {
     LAMINA_RETURN_IF_ERROR(CheckNodeServed("memory", i, config.memory[i], other_hosts));

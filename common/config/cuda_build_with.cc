@@ -3,6 +3,6 @@
 
 namespace lamina {
 
-absl::string_view CudaKernelsInThisBuild() { return "built, for memory nodes"; }
+absl::string_view CudaKernelsInThisBuild() { return "built"; }
 
 }  // namespace lamina

@@ -48,4 +48,11 @@ std::string DescribeCudaHost(int index) {
                       access(file.c_str(), F_OK) == 0 ? "found" : "not found");
 }
 
+absl::Status WithCudaHost(const absl::Status& error, absl::string_view device) {
+  return absl::Status(error.code(),
+                      absl::StrCat("device ", device, ": ", error.message(), ". Looked for: ",
+                                   DescribeCudaHost(ParseCudaDevice(device).value_or(0)),
+                                   ". Give the node device: cpu, or start it where the device is"));
+}
+
 }  // namespace lamina

@@ -7,6 +7,7 @@
 
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
@@ -19,6 +20,9 @@ absl::StatusOr<int> ParseCudaDevice(absl::string_view device);
 // What was looked for to run on device `index`, each with what was found: the kernels in this
 // program, the driver's library, the device file.
 std::string DescribeCudaHost(int index);
+
+// The error of a node that could not open `device`, with what was looked for and what to do.
+absl::Status WithCudaHost(const absl::Status& error, absl::string_view device);
 
 // "built with them" or how to build with them: cuda_build_with.cc or cuda_build_without.cc, as
 // CMake chose.

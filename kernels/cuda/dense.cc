@@ -15,6 +15,8 @@
 namespace lamina::kernels::cuda {
 namespace {
 
+constexpr uint64_t kAlignment = 256;  // Of MemoryArena.
+
 RowsIn In(const MatrixView<const float>& x) { return {.data = x.data, .stride = x.stride}; }
 
 RowsOut Out(const ActivationView& out) {
@@ -62,9 +64,8 @@ std::vector<std::byte> Converted(const void* weights, DType from, DType to, size
 
 class CudaDenseImpl final : public CudaDense {
  public:
-  CudaDenseImpl(DType compute_type, MemoryArena& arena, const Stream& stream,
-                std::unique_ptr<LinearEngine> linear)
-      : compute_type_(compute_type), arena_(arena), stream_(stream), linear_(std::move(linear)) {}
+  CudaDenseImpl(DType compute_type, const Stream& stream, std::unique_ptr<LinearEngine> linear)
+      : compute_type_(compute_type), stream_(stream), linear_(std::move(linear)) {}
 
   std::string description() const override { return linear_->description(); }
   DType compute_type() const override { return compute_type_; }
@@ -77,17 +78,22 @@ class CudaDenseImpl final : public CudaDense {
     LAMINA_CHECK(bias.empty() || bias.size() == out_features);
     const std::vector<std::byte> bytes =
         Converted(weights, dtype, compute_type_, out_features * in_features);
-    LAMINA_ASSIGN_OR_RETURN(std::byte* const data, arena_.Take<std::byte>(bytes.size()));
+    const uint64_t padded = (bytes.size() + kAlignment - 1) / kAlignment * kAlignment;
+    LAMINA_ASSIGN_OR_RETURN(
+        MemoryArena memory,
+        MemoryArena::Create(ArenaKind::kDevice,
+                            bias.empty() ? bytes.size() : padded + bias.size() * sizeof(float)));
+    LAMINA_ASSIGN_OR_RETURN(std::byte* const data, memory.Take<std::byte>(bytes.size()));
     LAMINA_RETURN_IF_ERROR(CopyAsync(data, bytes.data(), bytes.size(), stream_));
     float* device_bias = nullptr;
     if (!bias.empty()) {
-      LAMINA_ASSIGN_OR_RETURN(device_bias, arena_.Take<float>(bias.size()));
+      LAMINA_ASSIGN_OR_RETURN(device_bias, memory.Take<float>(bias.size()));
       LAMINA_RETURN_IF_ERROR(
           CopyAsync(device_bias, bias.data(), bias.size() * sizeof(float), stream_));
     }
     LAMINA_RETURN_IF_ERROR(stream_.Synchronize());
-    return std::make_unique<DeviceLinear>(
-        in_features, out_features, bytes.size() + bias.size() * sizeof(float), data, device_bias);
+    return std::make_unique<DeviceLinear>(in_features, out_features, std::move(memory), data,
+                                          device_bias);
   }
 
   absl::Status Prepare(const PackedLinear& weights, size_t /*rows_max*/) override {
@@ -221,7 +227,6 @@ class CudaDenseImpl final : public CudaDense {
   void Note(cudaError_t error, const char* call) { Note(CudaToStatus(error, call)); }
 
   const DType compute_type_;
-  MemoryArena& arena_;
   const Stream& stream_;
   std::unique_ptr<LinearEngine> linear_;
   absl::Status failure_;
@@ -236,7 +241,7 @@ absl::StatusOr<std::unique_ptr<CudaDense>> MakeCudaDense(const CudaDenseOptions&
   LAMINA_ASSIGN_OR_RETURN(
       auto linear,
       MakeLinearEngine(options.compute_type, {workspace, options.workspace_bytes}, stream));
-  return std::make_unique<CudaDenseImpl>(options.compute_type, arena, stream, std::move(linear));
+  return std::make_unique<CudaDenseImpl>(options.compute_type, stream, std::move(linear));
 }
 
 }  // namespace lamina::kernels::cuda

@@ -12,9 +12,10 @@
 // test on the device checks, since cuBLASLt does not promise it; between the ranges, on another
 // kind of device or with another cuBLASLt, bits may differ.
 //
-// Ownership: the stream and the arenas outlive it.
-// Threading: the stream's thread. Memory: weights and workspace come from the arena; the plans that
-// Prepare() or a first use makes are host memory.
+// Ownership: the stream and the arena outlive it.
+// Threading: the stream's thread. Memory: the workspace comes from the arena; packed weights own
+// theirs, so that a node can let go of some layers and load others; the plans that Prepare() or a
+// first use makes are host memory.
 
 #pragma once
 

@@ -13,6 +13,7 @@
 #include "kernels/canonical_math.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/kv_layers_internal.h"
 #include "kernels/kv_arena.h"
 #include "kernels/partial.h"
 
@@ -20,7 +21,7 @@ namespace lamina::kernels::cuda {
 namespace {
 
 constexpr uint64_t kPieceAlignment = 256;  // Of MemoryArena.
-// Pieces that a device takes from each arena, without those of CudaAttention.
+// Pieces that a device takes from each arena, without those of its layers.
 constexpr uint64_t kPieces = 16;
 
 template <typename T>
@@ -88,17 +89,12 @@ struct Sizes {
   uint64_t extents = 0;
 };
 
-CudaAttentionOptions AttentionOptionsOf(const AttentionDescriptor& layer, const Sizes& sizes) {
-  return {.descriptor = layer,
+KvLayers::Options LayerOptionsOf(const KvDeviceOptions& options, const Sizes& sizes) {
+  return {.layers = options.layers,
+          .slots = options.slots,
           .query_rows_max = static_cast<uint32_t>(sizes.items),
           .partials_max = static_cast<uint32_t>(sizes.partials),
           .extents_max = static_cast<uint32_t>(sizes.extents)};
-}
-
-// Layers that one CudaAttention serves.
-bool SameTables(const AttentionDescriptor& a, const AttentionDescriptor& b) {
-  return a.query_heads == b.query_heads && a.kv_heads == b.kv_heads && a.head_dim == b.head_dim &&
-         a.window == b.window;
 }
 
 class CudaKvDevice final : public KvDevice {
@@ -119,13 +115,7 @@ class CudaKvDevice final : public KvDevice {
   }
 
  private:
-  struct Layer {
-    AttentionDescriptor descriptor;
-    BFloat16* k = nullptr;
-    BFloat16* v = nullptr;
-    size_t head_stride = 0;
-    CudaAttention* attention = nullptr;
-  };
+  using Layer = KvLayers::Layer;
 
   CudaKvDevice(const KvDeviceOptions& options, DeviceInfo info, Stream stream,
                MemoryArena device_arena, MemoryArena pinned_arena)
@@ -157,8 +147,7 @@ class CudaKvDevice final : public KvDevice {
   const Stream stream_;
   MemoryArena device_arena_;
   MemoryArena pinned_arena_;
-  std::vector<std::unique_ptr<CudaAttention>> attentions_;
-  std::vector<Layer> layers_;
+  KvLayers layers_;
   Pair<BFloat16> q_;
   Pair<BFloat16> out_;
   Pair<BFloat16> kv_;  // [tokens, k and v]
@@ -181,19 +170,9 @@ absl::StatusOr<std::unique_ptr<KvDevice>> CudaKvDevice::Create(int index,
   if (options.query_tokens_max != 1) {
     return absl::InvalidArgumentError("a KV device of CUDA attends one query token of an item");
   }
-  uint64_t device_bytes = sizes.slot_bytes * options.slots + sizes.RowBytes() +
-                          2 * options.layers.size() * kPieceAlignment;
-  uint64_t pinned_bytes = sizes.RowBytes();
-  for (size_t i = 0; i < options.layers.size(); ++i) {
-    const bool first = std::none_of(
-        options.layers.begin(), options.layers.begin() + static_cast<std::ptrdiff_t>(i),
-        [&](const auto& earlier) { return SameTables(earlier, options.layers[i]); });
-    if (first) {
-      const CudaAttentionOptions attention = AttentionOptionsOf(options.layers[i], sizes);
-      device_bytes += CudaAttention::DeviceBytes(attention) + kPieces * kPieceAlignment;
-      pinned_bytes += CudaAttention::PinnedBytes(attention) + kPieces * kPieceAlignment;
-    }
-  }
+  const KvLayers::Options layers = LayerOptionsOf(options, sizes);
+  const uint64_t device_bytes = KvLayers::DeviceBytes(layers) + sizes.RowBytes();
+  const uint64_t pinned_bytes = KvLayers::PinnedBytes(layers) + sizes.RowBytes();
   LAMINA_ASSIGN_OR_RETURN(Stream stream, Stream::Create());
   LAMINA_ASSIGN_OR_RETURN(MemoryArena device_arena,
                           MemoryArena::Create(ArenaKind::kDevice, device_bytes));
@@ -207,26 +186,8 @@ absl::StatusOr<std::unique_ptr<KvDevice>> CudaKvDevice::Create(int index,
 }
 
 absl::Status CudaKvDevice::TakeMemory() {
-  for (const AttentionDescriptor& descriptor : options_.layers) {
-    Layer layer{.descriptor = descriptor,
-                .head_stride = size_t{options_.slots} * descriptor.head_dim};
-    const uint64_t plane = uint64_t{options_.slots} * descriptor.kv_width();
-    LAMINA_ASSIGN_OR_RETURN(layer.k, device_arena_.Take<BFloat16>(plane));
-    LAMINA_ASSIGN_OR_RETURN(layer.v, device_arena_.Take<BFloat16>(plane));
-    const auto same = std::find_if(layers_.begin(), layers_.end(), [&](const Layer& earlier) {
-      return SameTables(earlier.descriptor, descriptor);
-    });
-    if (same != layers_.end()) {
-      layer.attention = same->attention;
-    } else {
-      LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<CudaAttention> attention,
-                              CudaAttention::Create(AttentionOptionsOf(descriptor, sizes_), info_,
+  LAMINA_ASSIGN_OR_RETURN(layers_, KvLayers::Create(LayerOptionsOf(options_, sizes_), info_,
                                                     device_arena_, pinned_arena_, stream_));
-      layer.attention = attention.get();
-      attentions_.push_back(std::move(attention));
-    }
-    layers_.push_back(layer);
-  }
   const auto take = [this](auto& pair, uint64_t count) {
     return pair.Take(count, device_arena_, pinned_arena_);
   };
@@ -237,12 +198,6 @@ absl::Status CudaKvDevice::TakeMemory() {
   LAMINA_RETURN_IF_ERROR(take(entry_out_, sizes_.entry_floats()));
   LAMINA_RETURN_IF_ERROR(take(entry_lse_, sizes_.entry_lses()));
   step_items_.reserve(sizes_.items);
-  // Slots begin as zeros, like those of a host's arena.
-  for (const Layer& layer : layers_) {
-    const size_t plane = size_t{options_.slots} * layer.descriptor.kv_width() * sizeof(BFloat16);
-    LAMINA_RETURN_IF_ERROR(FillAsync(layer.k, 0, plane, stream_));
-    LAMINA_RETURN_IF_ERROR(FillAsync(layer.v, 0, plane, stream_));
-  }
   return stream_.Synchronize();
 }
 
@@ -333,9 +288,8 @@ absl::Status CudaKvDevice::LoadTables(CudaAttention& attention,
 
 absl::Status CudaKvDevice::AttendWhole(const Layer& layer, absl::Span<const AttentionItem> items) {
   const size_t width = layer.descriptor.q_width();
-  LAMINA_RETURN_IF_ERROR(layer.attention->Attend(
-      layer.descriptor, {.k = layer.k, .v = layer.v, .head_stride = layer.head_stride}, q_.device,
-      width, out_.device, width));
+  LAMINA_RETURN_IF_ERROR(layer.attention->Attend(layer.descriptor, layer.view(), q_.device, width,
+                                                 out_.device, width));
   LAMINA_RETURN_IF_ERROR(out_.Fetch(items.size() * width, stream_));
   LAMINA_RETURN_IF_ERROR(stream_.Synchronize());
   for (size_t i = 0; i < items.size(); ++i) {
@@ -357,8 +311,7 @@ absl::Status CudaKvDevice::AttendParts(const Layer& layer, absl::Span<const Atte
         absl::StrCat(name_, ": ", entries_max, " partials of a row, at most ", sizes_.entries_max));
   }
   LAMINA_RETURN_IF_ERROR(layer.attention->AttendPartial(
-      d, {.k = layer.k, .v = layer.v, .head_stride = layer.head_stride}, q_.device, d.q_width(),
-      entries_max, entry_out_.device, entry_lse_.device));
+      d, layer.view(), q_.device, d.q_width(), entries_max, entry_out_.device, entry_lse_.device));
   const size_t heads = items.size() * d.query_heads * entries_max;
   LAMINA_RETURN_IF_ERROR(entry_out_.Fetch(heads * d.head_dim, stream_));
   LAMINA_RETURN_IF_ERROR(entry_lse_.Fetch(heads, stream_));

@@ -8,11 +8,13 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "kernels/cuda/dense.h"
+#include "kernels/cuda/device.h"
 #include "kernels/dense.h"
 
 namespace lamina::kernels::cuda {
@@ -20,24 +22,25 @@ namespace lamina::kernels::cuda {
 // Weights on the device: rows [out_features, in_features] in the compute type, and an f32 bias.
 class DeviceLinear final : public PackedLinear {
  public:
-  DeviceLinear(size_t in_features, size_t out_features, uint64_t bytes, const void* weights,
+  // Owns `memory`, where both lie.
+  DeviceLinear(size_t in_features, size_t out_features, MemoryArena memory, const void* weights,
                const float* bias)
       : in_features_(in_features),
         out_features_(out_features),
-        bytes_(bytes),
+        memory_(std::move(memory)),
         weights_(weights),
         bias_(bias) {}
 
   size_t in_features() const override { return in_features_; }
   size_t out_features() const override { return out_features_; }
-  uint64_t bytes() const override { return bytes_; }
+  uint64_t bytes() const override { return memory_.bytes(); }
   const void* weights() const { return weights_; }
   const float* bias() const { return bias_; }  // Null: none.
 
  private:
   size_t in_features_;
   size_t out_features_;
-  uint64_t bytes_;
+  MemoryArena memory_;
   const void* weights_;
   const float* bias_;
 };

@@ -75,7 +75,7 @@ class GpuCheckTest(unittest.TestCase):
 
         self.assertEqual(done.returncode, 1)
         results = json.loads((self.out / "gpu_check.json").read_text())
-        self.assertEqual(sorted(results), ["attention", "facts", "nodes", "tests"])
+        self.assertEqual(sorted(results), ["attention", "compute", "facts", "nodes", "tests"])
         self.assertEqual(results["tests"]["failed"], ["Suite.Fails"])
         self.assertIn("CUBLAS_STATUS_EXECUTION_FAILED", (self.out / "linear.log").read_text())
         self.assertIn("0.900 of copy", done.stdout)
@@ -93,7 +93,7 @@ class GpuCheckTest(unittest.TestCase):
         done = self.check("--step", "all")
 
         self.assertEqual(done.returncode, 2)
-        self.assertIn("facts tests nodes attention linear polling", done.stderr)
+        self.assertIn("facts tests nodes compute attention linear polling", done.stderr)
 
 
 if __name__ == "__main__":

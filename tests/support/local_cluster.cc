@@ -216,23 +216,33 @@ absl::Status LocalCluster::MakeComputeNode(const std::string& name, model::Model
   Node& node = nodes_[name];
   node.pool = std::make_unique<ThreadPool>(ThreadPoolOptions{.threads = options_.threads});
   node.reporter = std::make_unique<LocalReporter>(name, *engine_);
+  LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<kernels::ComputeDevice> device,
+                          MakeComputeDevice(name, *node.pool));
+  LAMINA_ASSIGN_OR_RETURN(
+      auto handler,
+      compute_node::ComputeNode::Create(
+          {.name = name,
+           .is_stage = options_.stages * options_.shards > 1,
+           .make_kv =
+               options_.local ? kernels::CpuKvDevices(Attention(options_), *node.pool) : nullptr},
+          std::move(model), std::move(device), *node.pool, [](double) {}));
+  handler->SetReporter(node.reporter.get());
+  node.handler = std::move(handler);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<kernels::ComputeDevice>> LocalCluster::MakeComputeDevice(
+    const std::string& name, ThreadPool& pool) const {
+  const std::vector<std::string>& others = options_.other_compute.names;
+  if (std::find(others.begin(), others.end(), name) != others.end()) {
+    return options_.other_compute.make(options_.compute_type);
+  }
   std::unique_ptr<kernels::Dense> dense = kernels::MakeReferenceDense(options_.compute_type);
   if (!options_.reference_kernels) {
     LAMINA_ASSIGN_OR_RETURN(dense, kernels::MakeCpuDense({.compute_type = options_.compute_type,
                                                           .threads = options_.threads}));
   }
-  LAMINA_ASSIGN_OR_RETURN(
-      auto handler,
-      compute_node::ComputeNode::Create(
-          {.name = name,
-           .attention = &Attention(options_),
-           .is_stage = options_.stages * options_.shards > 1,
-           .make_kv =
-               options_.local ? kernels::CpuKvDevices(Attention(options_), *node.pool) : nullptr},
-          std::move(model), std::move(dense), *node.pool, [](double) {}));
-  handler->SetReporter(node.reporter.get());
-  node.handler = std::move(handler);
-  return absl::OkStatus();
+  return kernels::MakeCpuComputeDevice(std::move(dense), Attention(options_), pool);
 }
 
 uint64_t LocalCluster::WeightBytes(const std::string& name) const {

@@ -15,6 +15,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -27,6 +28,7 @@
 #include "common/thread_pool.h"
 #include "control/node_handler.h"
 #include "coordinator/engine.h"
+#include "kernels/compute_device.h"
 #include "kernels/kv_device.h"
 #include "model/model.h"
 #include "tests/support/id_tokenizer.h"
@@ -69,6 +71,11 @@ struct LocalClusterOptions {
     std::string name;
     kernels::KvDeviceMaker make;
   } other_device = {};
+  // The compute nodes of these names have their weights and activations there instead.
+  struct OtherCompute {
+    std::vector<std::string> names;
+    std::function<absl::StatusOr<std::unique_ptr<kernels::ComputeDevice>>(DType)> make;
+  } other_compute = {};
   Nanos memory_plan_delay = 0;  // Plans reach memory nodes this much late.
   // Stop there, before the nodes join.
   bool attach = true;
@@ -170,6 +177,8 @@ class LocalCluster {
 
   absl::Status Start();
   absl::Status MakeComputeNode(const std::string& name, model::Model model);
+  absl::StatusOr<std::unique_ptr<kernels::ComputeDevice>> MakeComputeDevice(const std::string& name,
+                                                                            ThreadPool& pool) const;
   void MakeMemoryNode(const std::string& name);
   coordinator::EngineOptions MakeEngineOptions() const;
   template <typename Condition>

@@ -20,11 +20,14 @@ enum cudaError_t {
   cudaErrorInsufficientDriver = 35,
   cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101,
+  cudaErrorLaunchFailure = 719,
   cudaErrorSystemNotReady = 802,
 };
 
 inline const char* cudaGetErrorName(cudaError_t error) {
-  return error == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation" : "cudaErrorInvalidValue";
+  return error == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation"
+         : error == cudaErrorLaunchFailure  ? "cudaErrorLaunchFailure"
+                                            : "cudaErrorInvalidValue";
 }
 inline const char* cudaGetErrorString(cudaError_t) { return "emulated"; }
 
@@ -123,7 +126,9 @@ inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   return cudaSuccess;
 }
 inline cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
-inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+inline cudaError_t cudaStreamSynchronize(cudaStream_t) {
+  return lamina::cuda_emulation::TakeFailure() ? cudaErrorLaunchFailure : cudaSuccess;
+}
 inline cudaError_t cudaEventCreate(cudaEvent_t* event) {
   *event = nullptr;
   return cudaSuccess;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -190,5 +191,12 @@ uint64_t Exchange(uint64_t value, unsigned source) {
 }
 
 unsigned Lane() { return Machine::Mine().lane(); }
+
+namespace {
+std::atomic<bool> failure_due{false};
+}  // namespace
+
+void FailNextSynchronize() { failure_due.store(true); }
+bool TakeFailure() { return failure_due.exchange(false); }
 
 }  // namespace lamina::cuda_emulation

@@ -54,4 +54,9 @@ uint64_t Exchange(uint64_t value, unsigned source);
 
 unsigned Lane();
 
+// The next wait for a stream fails with cudaErrorLaunchFailure, once. Any thread.
+void FailNextSynchronize();
+// Whether this one does.
+bool TakeFailure();
+
 }  // namespace lamina::cuda_emulation

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The executor with reference kernels against the plain executor of graphs, which keeps every value
+// The executor on the suite's device against the plain executor of graphs, which keeps every value
 // by itself: a buffer that is given to a second value too early shows as a wrong logit. Before
 // every slice all that no later slice may read is poisoned with NaN.
 
@@ -16,9 +16,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/philox.h"
-#include "kernels/attention.h"
 #include "tests/support/random_model.h"
 #include "tests/support/reference_model.h"
+#include "tests/unit/kernels/compute_device_suite.h"
 
 namespace lamina::compute_node {
 namespace {
@@ -29,7 +29,7 @@ using test_support::RandomModelSpec;
 class Program {
  public:
   Program(const RandomModelSpec& spec, DType compute_type)
-      : dense_(kernels::MakeReferenceDense(compute_type)) {
+      : device_(kernels::SuiteComputeDevice(compute_type, pool_)) {
     const std::string directory = absl::StrCat(::testing::TempDir(), "/slices_", getpid());
     std::filesystem::create_directories(directory);
     EXPECT_TRUE(test_support::WriteRandomModel(spec, directory).ok());
@@ -38,10 +38,10 @@ class Program {
     model_ = *std::move(opened);
     std::vector<model::OpId> ops(model_.graph.ops.size());
     std::iota(ops.begin(), ops.end(), 0);
-    auto weights = ModelWeights::Load(model_, *dense_, ops, [](double) {});
+    auto weights = ModelWeights::Load(model_, *device_, ops, [](double) {});
     EXPECT_TRUE(weights.ok()) << weights.status();
     weights_.emplace(*std::move(weights));
-    auto executor = SliceExecutor::Create(model_.graph, *weights_, *dense_, /*head_columns=*/64);
+    auto executor = SliceExecutor::Create(model_.graph, *weights_, *device_, /*head_columns=*/64);
     EXPECT_TRUE(executor.ok()) << executor.status();
     executor_ = *std::move(executor);
     std::filesystem::remove_all(directory);
@@ -52,7 +52,8 @@ class Program {
 
  private:
   model::Model model_;
-  std::unique_ptr<kernels::Dense> dense_;
+  ThreadPool pool_{{}};
+  std::unique_ptr<kernels::ComputeDevice> device_;
   std::optional<ModelWeights> weights_;
   std::unique_ptr<SliceExecutor> executor_;
 };
@@ -64,8 +65,8 @@ class WholeRun {
       : program_(program),
         executor_(program.executor()),
         tokens_(tokens.begin(), tokens.end()),
-        buffers_(executor_.MakeBuffers(tokens.size())),
-        tail_(executor_.MakeTailBuffers()) {
+        buffers_(*executor_.MakeBuffers(tokens.size())),
+        tail_(*executor_.MakeTailBuffers()) {
     for (uint32_t i = 0; i < tokens.size(); ++i) {
       positions_.push_back(i);
     }
@@ -74,22 +75,20 @@ class WholeRun {
   // Logits of every row.
   std::vector<std::vector<float>> Logits() {
     EXPECT_TRUE(executor_.Prepare(tokens_.size()).ok());
-    for (const absl::Span<std::byte> bytes : buffers_.Allocations()) {
-      std::memset(bytes.data(), 0xff, bytes.size());  // NaN in f32 and in bf16.
-    }
+    EXPECT_TRUE(executor_.SetRows({tokens_, positions_}, buffers_).ok());
+    PoisonAll(buffers_);
+    MakeChunks();
     for (uint32_t slice = 0; slice + 1 < executor_.slice_count(); ++slice) {
       Poison(slice);
-      executor_.RunBeforeSend(slice, Rows(), buffers_);
+      executor_.RunBeforeSend(slice, buffers_);
       Attend(slice);  // Prompt chunks attend before what is left of the slice runs.
-      executor_.RunAfterSend(slice, Rows(), buffers_);
+      executor_.RunAfterSend(slice, buffers_);
       ExpectQkvStays(slice);
     }
     return Tail();
   }
 
  private:
-  RowInputs Rows() const { return {tokens_, positions_}; }
-
   // Everything but what the slice is given: the context of the attention before it and its output.
   void Poison(uint32_t slice) {
     if (slice == 0) {
@@ -101,13 +100,26 @@ class WholeRun {
     given.push_back(graph.ops[before.attention].output);
     std::vector<std::vector<std::byte>> kept;
     for (const model::ValueId value : given) {
-      kept.emplace_back(buffers_.data(value), buffers_.data(value) + Bytes(value));
+      kept.emplace_back(Bytes(value));
+      device().Copy(kept.back().data(), buffers_.data(value), Bytes(value));
     }
-    for (const absl::Span<std::byte> bytes : buffers_.Allocations()) {
+    EXPECT_TRUE(device().Synchronize().ok());
+    PoisonAll(buffers_);
+    for (size_t i = 0; i < given.size(); ++i) {
+      device().Copy(buffers_.data(given[i]), kept[i].data(), kept[i].size());
+    }
+    EXPECT_TRUE(device().Synchronize().ok());
+  }
+
+  // NaN in f32 and in bf16, on the device and on the host.
+  void PoisonAll(const ValueBuffers& buffers) {
+    for (const absl::Span<std::byte> bytes : buffers.Allocations()) {
       std::memset(bytes.data(), 0xff, bytes.size());
     }
-    for (size_t i = 0; i < given.size(); ++i) {
-      std::memcpy(buffers_.data(given[i]), kept[i].data(), kept[i].size());
+    for (const absl::Span<std::byte> bytes : buffers.DeviceAllocations()) {
+      const std::vector<std::byte> poison(bytes.size(), std::byte{0xff});
+      device().Copy(bytes.data(), poison.data(), poison.size());
+      EXPECT_TRUE(device().Synchronize().ok());
     }
   }
 
@@ -118,55 +130,78 @@ class WholeRun {
     return tokens_.size() * value.width * (value.type == model::ValueType::kF32 ? 4 : 2);
   }
 
-  void Attend(uint32_t slice) {
-    const AttentionDescriptor& shape = executor_.attention(slice).descriptor;
+  void MakeChunks() {
     const auto rows = static_cast<uint32_t>(tokens_.size());
+    std::vector<AttentionDescriptor> layers;
+    for (uint32_t slice = 0; slice + 1 < executor_.slice_count(); ++slice) {
+      layers.push_back(executor_.attention(slice).descriptor);
+    }
+    auto chunks = device().MakeChunkAttention({.layers = std::move(layers),
+                                               .slots = rows,
+                                               .context_tokens_max = rows,
+                                               .query_tokens_max = rows});
+    ASSERT_TRUE(chunks.ok()) << chunks.status();
+    chunks_ = *std::move(chunks);
+  }
+
+  void Attend(uint32_t slice) {
+    const auto rows = static_cast<uint32_t>(tokens_.size());
+    EXPECT_TRUE(executor_.QkvToHost(slice, rows, buffers_).ok());
     const auto qkv = executor_.QkvRows(slice, rows, buffers_);
-    const auto out = executor_.AttentionRows(slice, rows, buffers_);
     qkv_.assign(qkv.row(0), qkv.row(0) + rows * qkv.cols);
-    std::vector<BFloat16> k(rows * shape.kv_width());
-    std::vector<BFloat16> v(k.size());
-    const Extent all{.first_slot = 0, .tokens = rows};
-    const size_t head_stride = size_t{rows} * shape.head_dim;
-    const BFloat16* first = qkv.row(0) + shape.q_width();
-    kernels::StoreKv(shape, first, first + shape.kv_width(), qkv.stride, {&all, 1}, k.data(),
-                     v.data(), head_stride);
-    const auto& kernel = kernels::ReferenceAttention();
-    const auto scratch = kernel.MakeScratch(shape, rows, rows, 1);
-    ThreadPool pool({});
-    const kernels::AttentionItem item{.extents = {&all, 1},
-                                      .query_tokens = rows,
-                                      .q = qkv.row(0),
-                                      .q_stride = qkv.stride,
-                                      .out = out.row(0),
-                                      .out_stride = out.stride};
-    kernel.Attend(shape, {.k = k.data(), .v = v.data(), .head_stride = head_stride}, {&item, 1},
-                  *scratch, pool);
+    const kernels::ChunkItem item{.sequence = {.first_slot = 0, .tokens = rows}, .tokens = rows};
+    const absl::Status attended =
+        chunks_->Attend(slice, {&item, 1}, executor_.DeviceQkvRows(slice, rows, buffers_),
+                        executor_.DeviceAttentionRows(slice, rows, buffers_));
+    EXPECT_TRUE(attended.ok()) << attended;
+    CarryOver(slice);
+  }
+
+  // What goes to another node comes back as it was.
+  void CarryOver(uint32_t slice) {
+    const size_t rows = tokens_.size();
+    EXPECT_TRUE(executor_.ContextToHost(slice, rows, 0, buffers_).ok());
+    const model::Slice& cut = executor_.split().slices[slice];
+    std::vector<model::ValueId> carried = cut.context;
+    carried.push_back(program_.model().graph.ops[cut.attention].output);
+    for (const model::ValueId value : carried) {
+      if (!device().is_host()) {
+        const std::vector<std::byte> poison(Bytes(value), std::byte{0xff});
+        device().Copy(buffers_.data(value), poison.data(), poison.size());
+        EXPECT_TRUE(device().Synchronize().ok());
+      }
+    }
+    executor_.ContextToDevice(slice, rows, rows, buffers_);
+    executor_.AttentionToDevice(slice, 0, rows, buffers_);
   }
 
   // A transport may still be reading q, k, v while the rest of the slice runs.
   void ExpectQkvStays(uint32_t slice) {
     const auto qkv = executor_.QkvRows(slice, tokens_.size(), buffers_);
     EXPECT_EQ(std::memcmp(qkv_.data(), qkv.row(0), qkv_.size() * sizeof(BFloat16)), 0);
+    EXPECT_TRUE(
+        executor_.QkvToHost(slice, tokens_.size(), buffers_).ok());  // As the device has it.
+    EXPECT_EQ(std::memcmp(qkv_.data(), qkv.row(0), qkv_.size() * sizeof(BFloat16)), 0);
   }
 
   std::vector<std::vector<float>> Tail() {
     std::vector<std::vector<float>> all;
     for (uint32_t first = 0; first < tokens_.size(); first += 3) {
-      for (const absl::Span<std::byte> bytes : tail_.Allocations()) {
-        std::memset(bytes.data(), 0xff, bytes.size());
-      }
+      PoisonAll(tail_);
       std::vector<uint32_t> chosen;
       for (uint32_t i = first; i < std::min<size_t>(first + 3, tokens_.size()); ++i) {
         chosen.push_back(i);
       }
-      executor_.BeginTail(Rows(), buffers_, chosen, tail_);
+      EXPECT_TRUE(executor_.BeginTail(buffers_, chosen, tail_).ok());
       const auto logits = executor_.Logits(chosen.size(), tail_);
       int head_chunks = 0;
       for (size_t column = 0; column < logits.cols; ++head_chunks) {
         column = executor_.RunHead(chosen.size(), column, tail_);
       }
       EXPECT_GT(head_chunks, 1);
+      std::vector<uint32_t> all_rows(chosen.size());
+      std::iota(all_rows.begin(), all_rows.end(), 0);
+      EXPECT_TRUE(executor_.LogitsToHost(all_rows, tail_).ok());
       for (size_t i = 0; i < chosen.size(); ++i) {
         all.emplace_back(logits.row(i), logits.row(i) + logits.cols);
       }
@@ -174,8 +209,11 @@ class WholeRun {
     return all;
   }
 
+  kernels::ComputeDevice& device() { return executor_.device(); }
+
   Program& program_;
   SliceExecutor& executor_;
+  std::unique_ptr<kernels::ChunkAttention> chunks_;
   std::vector<uint32_t> tokens_;
   std::vector<uint32_t> positions_;
   ValueBuffers buffers_;
@@ -256,7 +294,7 @@ TEST(SliceExecutorTest, NothingThatRunsBesideAnAttentionSharesItsBuffers) {
   Program program(Spec("gpt_neox_parallel"), DType::kBF16);
   SliceExecutor& executor = program.executor();
   const model::Graph& graph = program.model().graph;
-  ValueBuffers buffers = executor.MakeBuffers(4);
+  ValueBuffers buffers = *executor.MakeBuffers(4);
   size_t beside = 0;
   for (uint32_t s = 0; s + 1 < executor.slice_count(); ++s) {
     const model::Slice& slice = executor.split().slices[s];
@@ -278,8 +316,8 @@ TEST(SliceExecutorTest, ReusesBuffersOverLayers) {
   Program shallow(Spec("llama"), DType::kBF16);
   Program deeper(deep, DType::kBF16);
 
-  EXPECT_EQ(shallow.executor().MakeBuffers(4).Allocations().size(),
-            deeper.executor().MakeBuffers(4).Allocations().size());
+  EXPECT_EQ(shallow.executor().MakeBuffers(4)->DeviceAllocations().size(),
+            deeper.executor().MakeBuffers(4)->DeviceAllocations().size());
 }
 
 }  // namespace

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compute_node/node_device.h"
+
+#include <utility>
+
+#include "common/config/cuda_host.h"
+#include "common/status_macros.h"
+#include "kernels/attention.h"
+
+namespace lamina::compute_node {
+
+absl::StatusOr<std::unique_ptr<kernels::ComputeDevice>> OpenNodeDevice(
+    absl::string_view device, const kernels::DenseOptions& options, ThreadPool& pool) {
+  if (device == "cpu") {
+    LAMINA_ASSIGN_OR_RETURN(auto dense, kernels::MakeCpuDense(options));
+    return kernels::MakeCpuComputeDevice(std::move(dense), kernels::CpuAttention(), pool);
+  }
+  LAMINA_ASSIGN_OR_RETURN(const int index, ParseCudaDevice(device));
+  auto opened = OpenCudaNodeDevice(index, options.compute_type);
+  if (!opened.ok()) {
+    return WithCudaHost(opened.status(), device);
+  }
+  return opened;
+}
+
+}  // namespace lamina::compute_node

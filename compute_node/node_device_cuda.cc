@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compute_node/node_device.h"
+#include "kernels/cuda/compute_device.h"
+
+namespace lamina::compute_node {
+
+absl::StatusOr<std::unique_ptr<kernels::ComputeDevice>> OpenCudaNodeDevice(int index,
+                                                                           DType compute_type) {
+  return kernels::cuda::MakeCudaComputeDevice(
+      {.index = index, .dense = {.compute_type = compute_type}});
+}
+
+}  // namespace lamina::compute_node

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ComputeDevice: where a compute node's activations and weights are, with what runs on them: dense
+// layers, the attention of prompt chunks, and sampling.
+//
+// Two kinds of memory: the device's, which Dense and ChunkAttention work on, and the host's, which
+// transports and the sampler see. On the processor these are one (`is_host()`), and nothing is
+// copied. Elsewhere everything that is launched or copied runs in order, behind the caller's back;
+// Synchronize() waits for it.
+//
+// Errors of calls that return nothing are noted; Synchronize() returns the first of them. So
+// whatever leaves the node (q, k, v, contexts, logits) is fetched behind a Synchronize(), which a
+// failed device does not pass.
+//
+// To add a device: implement this, and run tests/unit/kernels/compute_device_suite.cc on it.
+//
+// Threading:  made by any thread, then used by one at a time, which calls Begin() first.
+// Allocation: Allocate(), AllocateHost(), MakeChunkAttention(), MakeSampler() and Dense::Pack()
+// take
+//             memory; they are for loading and for the beginning of an epoch.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/attention_descriptor.h"
+#include "common/dtype.h"
+#include "common/extent.h"
+#include "common/sampling_params.h"
+#include "common/status_macros.h"
+#include "common/thread_pool.h"
+#include "kernels/attention.h"
+#include "kernels/dense.h"
+#include "kernels/matrix_view.h"
+
+namespace lamina::kernels {
+
+// A piece of memory; it goes with its last owner, which must not outlive the device.
+struct Buffer {
+  std::byte* data = nullptr;
+  size_t bytes = 0;
+  std::shared_ptr<void> owner;
+
+  absl::Span<std::byte> span() const { return {data, bytes}; }
+};
+
+// Consecutive tokens of a prompt, the rows from `first_row` on of a batch.
+struct ChunkItem {
+  Extent sequence;  // The slots of all tokens up to the last of these.
+  uint32_t first_position = 0;
+  uint32_t tokens = 0;
+  uint32_t first_row = 0;
+};
+
+struct ChunkAttentionOptions {
+  std::vector<AttentionDescriptor> layers;
+  uint32_t slots = 0;
+  uint32_t context_tokens_max = 0;  // Of one prompt.
+  uint32_t query_tokens_max = 0;    // Of all items of one Attend.
+  friend bool operator==(const ChunkAttentionOptions&, const ChunkAttentionOptions&) = default;
+};
+
+// Attention of prompt chunks over K and V of these prompts, in slots of its own: the scratch KV.
+class ChunkAttention {
+ public:
+  virtual ~ChunkAttention() = default;
+
+  virtual uint64_t bytes() const = 0;  // Of K and V.
+
+  // Stores k and v of the items' rows in their slots, then attends these rows over them. Does not
+  // wait for the device. The bits are those of kernels/attention.h.
+  // Shapes: qkv  [rows, q | k | v] of the layer, out  [rows, query heads * head_dim], both in the
+  //         device's memory; rows of no item are left alone. Items' rows ascend without gaps.
+  // Errors: kInternal  the device failed; says how.
+  virtual absl::Status Attend(uint32_t layer, absl::Span<const ChunkItem> items,
+                              const MatrixView<BFloat16>& qkv, const MatrixView<BFloat16>& out) = 0;
+};
+
+struct RowSamplerOptions {
+  uint32_t vocabulary = 0;
+  uint32_t rows_max = 0;             // Of one call.
+  uint32_t sequence_tokens_max = 0;  // Of one row, prompt and output.
+};
+
+// How the next token of a row's sequence is sampled: as Sample() takes it (kernels/sampling.h).
+struct RowSample {
+  const SamplingParams* params = nullptr;
+  absl::Span<const TokenId> prompt;
+  absl::Span<const TokenId> output;
+  uint64_t position = 0;
+};
+
+// Samples rows of logits where they are, so that only tokens leave the device.
+class RowSampler {
+ public:
+  virtual ~RowSampler() = default;
+
+  // Whether it samples this way. Other rows are sampled on the host, from logits brought there.
+  virtual bool Takes(const SamplingParams& params) const = 0;
+
+  // Samples row i as rows[i] says; rows with null `params` are left out. Does not wait.
+  // Shapes: logits  [rows, vocabulary] f32, in the device's memory.
+  // Errors: kInternal  the device failed; says how. Requires: Takes() all of them.
+  virtual absl::Status Sample(const MatrixView<const float>& logits,
+                              absl::Span<const RowSample> rows) = 0;
+
+  // Of the last call, by row; there after Synchronize().
+  virtual absl::Span<const TokenId> tokens() const = 0;
+};
+
+class ComputeDevice {
+ public:
+  virtual ~ComputeDevice() = default;
+
+  virtual const std::string& name() const = 0;  // "cpu", "cuda:0 NVIDIA H200".
+  virtual bool is_host() const = 0;
+  virtual Dense& dense() = 0;
+
+  // By the thread that will use it, each time that another one does. Forgets noted errors.
+  // Errors: kInternal  the device has failed for good; the process must be started again.
+  virtual absl::Status Begin() = 0;
+
+  // Memory of the device, and of the host for copies to and from it, as zeros.
+  // Errors: kResourceExhausted  says how much was asked for.
+  virtual absl::StatusOr<Buffer> Allocate(size_t bytes) = 0;
+  virtual absl::StatusOr<Buffer> AllocateHost(size_t bytes) = 0;
+
+  // Copies between any two places that do not overlap, in the order of calls. The host's end must
+  // stay as it is until Synchronize().
+  virtual void Copy(void* to, const void* from, size_t bytes) = 0;
+
+  // Waits for everything. Errors: kInternal  the first thing since Begin() that failed; says how.
+  virtual absl::Status Synchronize() = 0;
+
+  // Errors: kInvalidArgument    layers that its kernels do not compute.
+  //         kResourceExhausted  says how much was asked for.
+  virtual absl::StatusOr<std::unique_ptr<ChunkAttention>> MakeChunkAttention(
+      const ChunkAttentionOptions& options) = 0;
+
+  // Null: the host samples all rows. Errors: kResourceExhausted  says how much was asked for.
+  virtual absl::StatusOr<std::unique_ptr<RowSampler>> MakeSampler(
+      const RowSamplerOptions& options) = 0;
+};
+
+// Moves `values` into the device's memory; on the processor no byte is copied. Waits.
+template <typename T>
+absl::StatusOr<Buffer> MoveToDevice(std::vector<T> values, ComputeDevice& device) {
+  const size_t bytes = values.size() * sizeof(T);
+  if (device.is_host()) {
+    auto owner = std::make_shared<std::vector<T>>(std::move(values));
+    return Buffer{
+        .data = reinterpret_cast<std::byte*>(owner->data()), .bytes = bytes, .owner = owner};
+  }
+  LAMINA_ASSIGN_OR_RETURN(Buffer buffer, device.Allocate(bytes));
+  device.Copy(buffer.data, values.data(), bytes);
+  LAMINA_RETURN_IF_ERROR(device.Synchronize());
+  return buffer;
+}
+
+// The processor. `attention` and `pool` outlive it.
+std::unique_ptr<ComputeDevice> MakeCpuComputeDevice(std::unique_ptr<Dense> dense,
+                                                    const AttentionKernel& attention,
+                                                    ThreadPool& pool);
+
+}  // namespace lamina::kernels

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <utility>
+
+#include "common/status_macros.h"
+#include "kernels/compute_device.h"
+#include "kernels/kv_arena.h"
+
+namespace lamina::kernels {
+namespace {
+
+class CpuChunkAttention final : public ChunkAttention {
+ public:
+  CpuChunkAttention(const ChunkAttentionOptions& options, const AttentionKernel& kernel,
+                    ThreadPool& pool, KvArena arena)
+      : layers_(options.layers), kernel_(kernel), pool_(pool), arena_(std::move(arena)) {
+    // Scratch of the layer with most to a row serves all.
+    const auto widest =
+        std::max_element(layers_.begin(), layers_.end(), [](const auto& a, const auto& b) {
+          return std::pair(a.q_width(), a.head_dim) < std::pair(b.q_width(), b.head_dim);
+        });
+    scratch_ = kernel.MakeScratch(*widest, std::max<uint32_t>(1, options.query_tokens_max),
+                                  options.context_tokens_max, pool.threads());
+  }
+
+  uint64_t bytes() const override { return arena_.bytes(); }
+
+  absl::Status Attend(uint32_t layer, absl::Span<const ChunkItem> items,
+                      const MatrixView<BFloat16>& qkv, const MatrixView<BFloat16>& out) override {
+    const AttentionDescriptor& shape = layers_[layer];
+    items_.clear();
+    for (const ChunkItem& item : items) {
+      const BFloat16* k = qkv.row(item.first_row) + shape.q_width();
+      const Extent own{.first_slot = item.sequence.first_slot + item.first_position,
+                       .tokens = item.tokens};
+      StoreKv(shape, k, k + shape.kv_width(), qkv.stride, {&own, 1}, arena_.k(layer),
+              arena_.v(layer), arena_.head_stride(layer));
+      items_.push_back({.extents = {&item.sequence, 1},
+                        .first_position = item.first_position,
+                        .query_tokens = item.tokens,
+                        .q = qkv.row(item.first_row),
+                        .q_stride = qkv.stride,
+                        .out = out.row(item.first_row),
+                        .out_stride = out.stride});
+    }
+    kernel_.Attend(shape, arena_.View(layer), items_, *scratch_, pool_);
+    return absl::OkStatus();
+  }
+
+ private:
+  const std::vector<AttentionDescriptor> layers_;
+  const AttentionKernel& kernel_;
+  ThreadPool& pool_;
+  KvArena arena_;
+  std::unique_ptr<AttentionScratch> scratch_;
+  std::vector<AttentionItem> items_;
+};
+
+class CpuComputeDevice final : public ComputeDevice {
+ public:
+  CpuComputeDevice(std::unique_ptr<Dense> dense, const AttentionKernel& attention, ThreadPool& pool)
+      : dense_(std::move(dense)), attention_(attention), pool_(pool) {}
+
+  const std::string& name() const override { return name_; }
+  bool is_host() const override { return true; }
+  Dense& dense() override { return *dense_; }
+  absl::Status Begin() override { return absl::OkStatus(); }
+
+  absl::StatusOr<Buffer> Allocate(size_t bytes) override {
+    auto owner = std::make_shared<std::vector<std::byte>>(bytes);
+    return Buffer{.data = owner->data(), .bytes = bytes, .owner = owner};
+  }
+  absl::StatusOr<Buffer> AllocateHost(size_t bytes) override { return Allocate(bytes); }
+
+  void Copy(void* to, const void* from, size_t bytes) override {
+    if (to != from && bytes > 0) {
+      std::memcpy(to, from, bytes);
+    }
+  }
+  absl::Status Synchronize() override { return absl::OkStatus(); }
+
+  absl::StatusOr<std::unique_ptr<ChunkAttention>> MakeChunkAttention(
+      const ChunkAttentionOptions& options) override {
+    LAMINA_ASSIGN_OR_RETURN(KvArena arena, KvArena::Create(options.layers, options.slots));
+    return std::make_unique<CpuChunkAttention>(options, attention_, pool_, std::move(arena));
+  }
+
+  absl::StatusOr<std::unique_ptr<RowSampler>> MakeSampler(const RowSamplerOptions&) override {
+    return nullptr;
+  }
+
+ private:
+  const std::string name_ = "cpu";
+  const std::unique_ptr<Dense> dense_;
+  const AttentionKernel& attention_;
+  ThreadPool& pool_;
+};
+
+}  // namespace
+
+std::unique_ptr<ComputeDevice> MakeCpuComputeDevice(std::unique_ptr<Dense> dense,
+                                                    const AttentionKernel& attention,
+                                                    ThreadPool& pool) {
+  return std::make_unique<CpuComputeDevice>(std::move(dense), attention, pool);
+}
+
+}  // namespace lamina::kernels

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/compute_device.h"
+
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "kernels/cuda/chunk_attention.h"
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/row_sampler.h"
+
+namespace lamina::kernels::cuda {
+namespace {
+
+constexpr uint64_t kPieceAlignment = 256;  // Of MemoryArena.
+
+absl::StatusOr<Buffer> BufferOf(ArenaKind kind, size_t bytes) {
+  LAMINA_ASSIGN_OR_RETURN(MemoryArena arena, MemoryArena::Create(kind, bytes));
+  LAMINA_ASSIGN_OR_RETURN(std::byte* const data, arena.Take<std::byte>(bytes));
+  return Buffer{
+      .data = data, .bytes = bytes, .owner = std::make_shared<MemoryArena>(std::move(arena))};
+}
+
+class CudaComputeDevice final : public ComputeDevice {
+ public:
+  CudaComputeDevice(const CudaComputeOptions& options, DeviceInfo info, Stream stream,
+                    MemoryArena workspace)
+      : options_(options),
+        info_(std::move(info)),
+        name_(absl::StrCat("cuda:", info_.index, " ", info_.name)),
+        stream_(std::move(stream)),
+        workspace_(std::move(workspace)) {}
+
+  absl::Status MakeDense() {
+    LAMINA_ASSIGN_OR_RETURN(dense_, MakeCudaDense(options_.dense, workspace_, stream_));
+    return absl::OkStatus();
+  }
+
+  const std::string& name() const override { return name_; }
+  bool is_host() const override { return false; }
+  Dense& dense() override { return *dense_; }
+
+  absl::Status Begin() override {
+    LAMINA_RETURN_IF_ERROR(OpenDevice(info_.index).status());
+    dense_->Check().IgnoreError();
+    failure_ = absl::OkStatus();
+    return stream_.Synchronize();
+  }
+
+  absl::StatusOr<Buffer> Allocate(size_t bytes) override {
+    LAMINA_ASSIGN_OR_RETURN(Buffer buffer, BufferOf(ArenaKind::kDevice, bytes));
+    LAMINA_RETURN_IF_ERROR(FillAsync(buffer.data, 0, bytes, stream_));
+    return buffer;
+  }
+
+  absl::StatusOr<Buffer> AllocateHost(size_t bytes) override {
+    LAMINA_ASSIGN_OR_RETURN(Buffer buffer, BufferOf(ArenaKind::kPinnedHost, bytes));
+    if (bytes > 0) {
+      std::memset(buffer.data, 0, bytes);
+    }
+    return buffer;
+  }
+
+  void Copy(void* to, const void* from, size_t bytes) override {
+    const absl::Status copied = CopyAsync(to, from, bytes, stream_);
+    if (failure_.ok()) {
+      failure_ = copied;
+    }
+  }
+
+  absl::Status Synchronize() override {
+    const absl::Status waited = stream_.Synchronize();
+    absl::Status first = dense_->Check();
+    first.Update(std::exchange(failure_, absl::OkStatus()));
+    first.Update(waited);
+    return first.ok() ? first
+                      : absl::Status(first.code(), absl::StrCat(name_, ": ", first.message()));
+  }
+
+  absl::StatusOr<std::unique_ptr<ChunkAttention>> MakeChunkAttention(
+      const ChunkAttentionOptions& options) override {
+    return MakeCudaChunkAttention(options, options_.partial_bytes_max, info_, stream_);
+  }
+
+  absl::StatusOr<std::unique_ptr<RowSampler>> MakeSampler(
+      const RowSamplerOptions& options) override {
+    return MakeCudaRowSampler(options, stream_);
+  }
+
+ private:
+  const CudaComputeOptions options_;
+  const DeviceInfo info_;
+  const std::string name_;
+  const Stream stream_;
+  MemoryArena workspace_;
+  std::unique_ptr<CudaDense> dense_;
+  absl::Status failure_;  // The first of Copy().
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ComputeDevice>> MakeCudaComputeDevice(
+    const CudaComputeOptions& options) {
+  LAMINA_ASSIGN_OR_RETURN(DeviceInfo info, OpenDevice(options.index));
+  LAMINA_ASSIGN_OR_RETURN(Stream stream, Stream::Create());
+  LAMINA_ASSIGN_OR_RETURN(
+      MemoryArena workspace,
+      MemoryArena::Create(ArenaKind::kDevice, options.dense.workspace_bytes + kPieceAlignment));
+  auto device = std::make_unique<CudaComputeDevice>(options, std::move(info), std::move(stream),
+                                                    std::move(workspace));
+  LAMINA_RETURN_IF_ERROR(device->MakeDense());
+  return device;
+}
+
+}  // namespace lamina::kernels::cuda

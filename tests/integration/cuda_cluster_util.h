@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Clusters with compute nodes on a CUDA device, for tests on a device and in the emulation, which
+// is slow: so requests are few and short.
+
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/cuda/compute_device.h"
+#include "kernels/cuda/kv_device.h"
+#include "tests/integration/cluster_test_util.h"
+
+namespace lamina::test_support {
+
+struct CudaCluster {
+  std::string name;
+  std::vector<std::string> cuda = {"c0"};  // Nodes on the device: compute nodes, or "m0".
+  Partition partition = Partition::kRequest;
+  uint32_t compute_nodes = 1;
+  uint32_t prefill_nodes = 0;
+  uint32_t stages = 1;
+  uint32_t shards = 1;
+  uint32_t memory_nodes = 1;
+  uint32_t lanes = 1;
+  uint32_t chunk_tokens = 64;
+  core::RowChunkOptions row_chunks = {};
+  bool parallel = false;     // A model with work left to do beside attention.
+  bool long_prompt = false;  // One of several chunks and blocks, besides.
+};
+
+inline std::vector<CudaCluster> CudaClusters() {
+  return {{.name = "Compute", .long_prompt = true},
+          {.name = "Memory", .cuda = {"m0"}},
+          {.name = "Both", .cuda = {"c0", "m0"}, .memory_nodes = 2},
+          {.name = "TwoLanes", .memory_nodes = 2, .lanes = 2},
+          {.name = "WholePrompts", .chunk_tokens = 1024},
+          {.name = "ByHead", .partition = Partition::kHead, .memory_nodes = 2, .lanes = 2},
+          {.name = "ByTokenRange", .partition = Partition::kTokenRange, .memory_nodes = 2},
+          {.name = "QueriesFirst", .row_chunks = {.chunks = 2, .query_first = QueryFirst::kAlways}},
+          {.name = "ParallelResidual", .lanes = 2, .parallel = true},
+          {.name = "Replicas", .cuda = {"c0", "c1"}, .compute_nodes = 2, .lanes = 2},
+          {.name = "ReplicasOfTwoKinds", .compute_nodes = 2, .lanes = 2},
+          {.name = "Stages", .cuda = {"c0", "c1"}, .compute_nodes = 2, .stages = 2, .lanes = 2},
+          {.name = "Shards", .cuda = {"c0", "c1"}, .compute_nodes = 2, .shards = 2, .lanes = 2},
+          {.name = "Prefill", .cuda = {"c0", "p0"}, .prefill_nodes = 1, .lanes = 2}};
+}
+
+inline std::vector<coordinator::GenerateSpec> CudaRequests(bool long_prompt = false) {
+  std::vector<coordinator::GenerateSpec> specs;
+  for (const size_t tokens : {1u, 17u, 90u}) {  // The last one longer than a chunk.
+    specs.push_back(Greedy(RandomPrompt(tokens, tokens), 5));
+  }
+  specs.push_back(Sampled(RandomPrompt(6, 3), 5, 5));
+  if (long_prompt) {
+    specs.push_back(Greedy(RandomPrompt(300, 1), 3));
+  }
+  return specs;
+}
+
+inline LocalClusterOptions PlainOptions(const RandomModelSpec& model) {
+  return {.model = model, .slots = 4096, .sequence_tokens_max = 768};
+}
+
+inline LocalClusterOptions OptionsOf(const CudaCluster& wanted, const RandomModelSpec& model) {
+  LocalClusterOptions options = PlainOptions(model);
+  options.partition = wanted.partition;
+  options.compute_nodes = wanted.compute_nodes;
+  options.prefill_nodes = wanted.prefill_nodes;
+  options.stages = wanted.stages;
+  options.shards = wanted.shards;
+  options.memory_nodes = wanted.memory_nodes;
+  options.lanes = wanted.lanes;
+  options.chunk_tokens = wanted.chunk_tokens;
+  options.row_chunks = wanted.row_chunks;
+  if (std::find(wanted.cuda.begin(), wanted.cuda.end(), "m0") != wanted.cuda.end()) {
+    options.other_device = {.name = "m0", .make = kernels::cuda::CudaKvDevices(0)};
+  }
+  options.other_compute = {
+      .names = wanted.cuda, .make = [](DType compute_type) {
+        return kernels::cuda::MakeCudaComputeDevice({.dense = {.compute_type = compute_type}});
+      }};
+  return options;
+}
+
+// The same tokens, with log-probabilities within `tolerance`, up to the first that differs; there
+// the two likeliest were about as likely. From there on each goes its own way.
+inline void ExpectFollows(const ChoiceResult& found, const ChoiceResult& expected,
+                          float tolerance) {
+  ASSERT_EQ(found.tokens.size(), expected.tokens.size());
+  for (size_t i = 0; i < expected.tokens.size(); ++i) {
+    if (found.tokens[i] != expected.tokens[i]) {
+      const auto& top = expected.top[i];
+      ASSERT_GE(top.size(), 2u);
+      EXPECT_LT(top[0].logprob - top[1].logprob, tolerance) << "token " << i;
+      return;
+    }
+    EXPECT_NEAR(found.logprobs[i], expected.logprobs[i], tolerance) << "token " << i;
+  }
+}
+
+}  // namespace lamina::test_support
