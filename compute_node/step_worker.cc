@@ -32,7 +32,8 @@ StepWorker::StepWorker(const Options& options, SliceExecutor& executor,
       local_(options.kv == nullptr ? nullptr
                                    : std::make_unique<LocalAttention>(options.config, *options.kv)),
       lanes_(options.config.lanes),
-      turns_(options.config.lanes, /*by_visit=*/control::HasStages(options.config)),
+      turns_(options.config.lanes,
+             /*by_visit=*/control::IsPartOfLayers(options.config, options.node)),
       tail_buffers_(executor.MakeTailBuffers()),
       attention_scratch_(
           options.attention->MakeScratch(control::WidestQueries(options.config.layers),
@@ -308,17 +309,20 @@ absl::StatusOr<bool> StepWorker::RunOps(Lane& lane, std::string& blamed) {
   if (lane.op == end) {
     return true;
   }
-  if (lane.positions.empty()) {  // Nothing is sampled.
-    lane.op = end;
-    return true;
+  size_t reduce = executor_.NextReduce(lane.slice, lane.op);
+  if (lane.positions.empty()) {
+    // Nothing is sampled. Shards meet once all the same, so that none ends the step, and the others
+    // begin the next one, while another still waits for a reply.
+    reduce = lane.op == 0 ? reduce : end;
+    lane.reductions += reduce < end;
+  } else {
+    if (reduce < end) {
+      ++lane.reductions;
+      executor_.PlacePart(lane.slice, reduce, PartOfSum(lane).data() + sizeof(core::WindowHeader),
+                          lane.buffers);
+    }
+    executor_.Run(lane.slice, lane.op, reduce, Rows(lane), lane.buffers);
   }
-  const size_t reduce = executor_.NextReduce(lane.slice, lane.op);
-  if (reduce < end) {
-    ++lane.reductions;
-    executor_.PlacePart(lane.slice, reduce, PartOfSum(lane).data() + sizeof(core::WindowHeader),
-                        lane.buffers);
-  }
-  executor_.Run(lane.slice, lane.op, reduce, Rows(lane), lane.buffers);
   lane.op = reduce;
   LapOf(lane, control::WorkPart::kDense, lane.slice);
   if (reduce == end) {
@@ -402,7 +406,7 @@ absl::Status StepWorker::RunTail(Lane& lane, std::string& blamed) {
 
 // A node for prompts alone is not told of what becomes of them.
 void StepWorker::ForgetPrefilled(const Lane& lane) {
-  if (!schedule_.IsPrefillLane(IndexOf(lane))) {
+  if (!schedule_.IsPrefillLane(IndexOf(lane)) || !Runs(IndexOf(lane))) {
     return;
   }
   for (const Chunk& chunk : lane.chunks) {
