@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // AttentionDescriptor: what one attention op computes, apart from its data. Models fill it, kernels
-// take it; it travels to memory nodes when the cluster is configured.
+// take it; it travels to memory nodes when the cluster is configured. HeadRange: some of its heads.
 
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 namespace lamina {
@@ -29,5 +30,29 @@ struct AttentionDescriptor {
 
   friend bool operator==(const AttentionDescriptor&, const AttentionDescriptor&) = default;
 };
+
+// KV heads [first, first + count), with the query heads of each.
+struct HeadRange {
+  uint32_t first = 0;
+  uint32_t count = 0;
+  friend bool operator==(const HeadRange&, const HeadRange&) = default;
+};
+
+inline HeadRange AllHeads(const AttentionDescriptor& layer) { return {.count = layer.kv_heads}; }
+
+// The heads that are in both; {0, 0} if none is.
+inline HeadRange CommonHeads(HeadRange a, HeadRange b) {
+  const uint32_t first = std::max(a.first, b.first);
+  const uint32_t end = std::min(a.first + a.count, b.first + b.count);
+  return first < end ? HeadRange{.first = first, .count = end - first} : HeadRange{};
+}
+
+// The attention over these heads alone.
+inline AttentionDescriptor PartOf(const AttentionDescriptor& layer, HeadRange heads) {
+  AttentionDescriptor part = layer;
+  part.query_heads = heads.count * layer.group();
+  part.kv_heads = heads.count;
+  return part;
+}
 
 }  // namespace lamina

@@ -74,7 +74,13 @@ absl::StatusOr<control::PreparedNode> ComputeNode::Configure(const control::Epoc
   LAMINA_RETURN_IF_ERROR(LoadStage(stage));
   core::WindowShape shape = control::WindowShapeOf(config);
   shape.context_row_bytes = context_row_bytes_;
-  shape.part_row_bytes = executor_->PartRowBytesMax();
+  // The same on all, also where some are no shards.
+  shape.part_row_bytes = shape.shards == 1 ? 0 : model_.config.width * sizeof(float);
+  if (executor_->PartRowBytesMax() > shape.part_row_bytes) {
+    return absl::InternalError(absl::StrCat("a part of a sum takes ", executor_->PartRowBytesMax(),
+                                            " bytes a row, more ", "than the ",
+                                            shape.part_row_bytes, " of the residual stream"));
+  }
   LAMINA_RETURN_IF_ERROR(core::WindowLayout::Check(shape));
   const core::WindowLayout layout(shape);
   LAMINA_RETURN_IF_ERROR(executor_->Prepare(config.rows_max + config.chunk_tokens_max));

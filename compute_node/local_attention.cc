@@ -68,7 +68,7 @@ absl::Status LocalAttention::Store(uint32_t lane, uint32_t layer,
     stored_.push_back(
         {.k = k, .v = k + shape.kv_width(), .stride = qkv.stride, .slots = rows.slots});
   }
-  return device_.Store(layer, stored_);
+  return device_.Store(layer, AllHeads(shape), stored_);
 }
 
 absl::StatusOr<uint64_t> LocalAttention::Attend(uint32_t lane, uint32_t layer,
@@ -86,7 +86,7 @@ absl::StatusOr<uint64_t> LocalAttention::Attend(uint32_t lane, uint32_t layer,
                       .out_stride = out.stride});
     context += rows.first_token + rows.tokens;
   }
-  LAMINA_RETURN_IF_ERROR(device_.Attend(layer, items_));
+  LAMINA_RETURN_IF_ERROR(device_.Attend(layer, AllHeads(layers_[layer]), items_));
   return context * 2 * layers_[layer].kv_width() * sizeof(BFloat16);
 }
 

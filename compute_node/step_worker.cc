@@ -32,7 +32,8 @@ StepWorker::StepWorker(const Options& options, SliceExecutor& executor,
       local_(options.kv == nullptr ? nullptr
                                    : std::make_unique<LocalAttention>(options.config, *options.kv)),
       lanes_(options.config.lanes),
-      turns_(options.config.lanes, /*by_visit=*/control::HasStages(options.config)),
+      turns_(options.config.lanes,
+             /*by_visit=*/control::IsPartOfLayers(options.config, options.node)),
       sample_scratch_(pool.threads()),
       folded_(pool.threads()) {
   const size_t rows_max = options.config.rows_max + options.config.chunk_tokens_max;
@@ -324,24 +325,27 @@ absl::StatusOr<bool> StepWorker::RunOps(Lane& lane, std::string& blamed) {
   if (lane.op == end) {
     return true;
   }
-  if (lane.positions.empty()) {  // Nothing is sampled.
-    lane.op = end;
-    return true;
+  size_t reduce = executor_.NextReduce(lane.slice, lane.op);
+  if (lane.positions.empty()) {
+    // Nothing is sampled. Shards meet once all the same, so that none ends the step, and the others
+    // begin the next one, while another still waits for a reply.
+    reduce = lane.op == 0 ? reduce : end;
+    lane.reductions += reduce < end;
+  } else {
+    if (reduce < end) {
+      ++lane.reductions;
+      executor_.PlacePart(lane.slice, reduce, PartOfSum(lane).data() + sizeof(core::WindowHeader),
+                          lane.buffers);
+    }
+    executor_.Run(lane.slice, lane.op, reduce, lane.buffers);
+    if (reduce < end) {
+      LAMINA_RETURN_IF_ERROR(
+          executor_.PartToHost(lane.slice, reduce, lane.positions.size(), lane.buffers));
+    } else if (!InHead(lane)) {
+      LAMINA_RETURN_IF_ERROR(executor_.QkvToHost(lane.slice, lane.positions.size(), lane.buffers));
+    }
   }
-  const size_t reduce = executor_.NextReduce(lane.slice, lane.op);
-  if (reduce < end) {
-    ++lane.reductions;
-    executor_.PlacePart(lane.slice, reduce, PartOfSum(lane).data() + sizeof(core::WindowHeader),
-                        lane.buffers);
-  }
-  executor_.Run(lane.slice, lane.op, reduce, lane.buffers);
   lane.op = reduce;
-  if (reduce < end) {
-    LAMINA_RETURN_IF_ERROR(
-        executor_.PartToHost(lane.slice, reduce, lane.positions.size(), lane.buffers));
-  } else if (!InHead(lane)) {
-    LAMINA_RETURN_IF_ERROR(executor_.QkvToHost(lane.slice, lane.positions.size(), lane.buffers));
-  }
   LapOf(lane, control::WorkPart::kDense, lane.slice);
   if (reduce == end) {
     return true;

@@ -15,8 +15,8 @@
 // runs slice k + 1, where the attention outputs go too; the one that samples puts the tokens to all
 // others. A lane whose step goes on elsewhere is `elsewhere` until these tokens come.
 //
-// A node for prompts alone (prefill.mode dedicated) has one lane, of chunks, and forgets a sequence
-// once it has sampled its first token; the replicas take that token and go on.
+// A replica for prompts alone (prefill.mode dedicated) has lanes of its own, of chunks, and forgets
+// a sequence once it has sampled its first token; the others take that token and go on.
 //
 // A replica may have stages, each on a compute node of its own (coordinator/core/stages.h). To this
 // worker that is another schedule: the next slice runs on another node, which gets the context. So
@@ -180,9 +180,9 @@ class StepWorker {
     std::vector<core::WindowHeader> headers;  // [memory nodes], the source of puts.
     // [chunk tokens, k | v] of the memory nodes, one after the other.
     std::vector<BFloat16> kv_staging;
-    // Rows as they lie in windows: where queries go first, and in partition head: [decode rows, q |
-    // k | v] of each memory node's. Partition token_range: [memory nodes, decode rows, q | k | v].
-    // Else rows are sent as they are.
+    // Rows as they lie in windows: where queries go first or chunks are of heads, and in partition
+    // head: [decode rows, q | k | v] of each memory node's. Partition token_range: [memory nodes,
+    // decode rows, q | k | v]. Else rows are sent as they are.
     std::vector<BFloat16> row_staging;
     // Partition token_range: of each decode row and span, rows by rows; where each row's begin.
     std::vector<Partial> partials;
@@ -229,7 +229,8 @@ class StepWorker {
   void NoteSlice(Lane& lane, Nanos elapsed);
   absl::Status Send(Lane& lane, std::string& blamed);
   void BeginSend(Lane& lane, uint32_t node);
-  size_t StagedRow(const Lane& lane, uint32_t node, uint32_t row) const;
+  core::RowPieces PiecesTo(const Lane& lane, uint32_t layer, uint32_t node) const;
+  size_t StagedElements(const Lane& lane, uint32_t node, uint32_t rows, uint32_t kv_heads) const;
   absl::Status SendPiece(Lane& lane, uint32_t node, uint32_t piece);
   size_t PieceEnd(const Lane& lane, uint32_t node, uint32_t piece) const;
   std::vector<absl::Span<std::byte>> ContextOf(Lane& lane, uint32_t slice) const;
@@ -238,17 +239,18 @@ class StepWorker {
   absl::Status Put(transport::RemoteRegion& peer, control::LinkCounters& link, size_t offset,
                    absl::Span<const std::byte> source, const transport::SignalUpdate* signal);
   void StageRows(Lane& lane, uint32_t node);
+  BFloat16* StageHeads(Lane& lane, uint32_t node, HeadRange heads, uint32_t ahead, BFloat16* to);
   void StageChunks(Lane& lane, uint32_t node);
   absl::Span<BFloat16> RowStaging(Lane& lane, uint32_t node);
   absl::Span<BFloat16> KvStaging(Lane& lane, uint32_t node);
   // Whether memory nodes get some columns of every row, and not whole rows.
   bool by_head() const { return !options_.config.heads.empty(); }
-  core::HeadRange HeadsOf(uint32_t layer, uint32_t node) const {
+  HeadRange HeadsOf(uint32_t layer, uint32_t node) const {
     return control::HeadsOf(options_.config, options_.config.layers[layer], node);
   }
   // The layer as a memory node computes it.
   AttentionDescriptor PartOf(uint32_t layer, uint32_t node) const {
-    return core::PartOf(options_.config.layers[layer], HeadsOf(layer, node));
+    return lamina::PartOf(options_.config.layers[layer], HeadsOf(layer, node));
   }
   bool Holds(uint32_t node, const Sequence& sequence) const {
     return control::Holds(options_.config, node, sequence.join.memory_node);

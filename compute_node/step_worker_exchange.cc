@@ -83,21 +83,31 @@ absl::Span<BFloat16> StepWorker::KvStaging(Lane& lane, uint32_t node) {
       .subspan(offset, lane.nodes[node].kv_rows.count * token_width);
 }
 
-// Gathers q, k and v of the node's rows and heads, as its query window has them: [q | k | v] of
-// each row, q alone where its token lies elsewhere; where queries go first, q of all rows of the
-// first chunk and then their [k | v].
+// Gathers q, k and v of the node's rows and heads, as its query window has them: one group of heads
+// after the other, if chunks are these.
 void StepWorker::StageRows(Lane& lane, uint32_t node) {
-  const NodePart& to_node = lane.nodes[node];
-  const AttentionDescriptor& shape = options_.config.layers[lane.slice];
-  const AttentionDescriptor part = PartOf(lane.slice, node);
-  const size_t first_kv = size_t{HeadsOf(lane.slice, node).first} * shape.head_dim;
-  const auto qkv = executor_.QkvRows(lane.slice, lane.positions.size(), lane.buffers);
-  const core::RowPieces& pieces = to_node.pieces;
-  const uint32_t ahead =
-      pieces.query_first ? core::FirstRowOf(1, pieces.chunks, to_node.rows.count) : 0;
+  const core::RowPieces& pieces = lane.nodes[node].pieces;
   BFloat16* const begin = RowStaging(lane, node).data();
   BFloat16* to = begin;
-  BFloat16* kv = begin + size_t{ahead} * part.q_width();  // Of the rows whose queries go first.
+  for (uint32_t group = 0; group < pieces.head_groups(); ++group) {
+    HeadRange heads = pieces.Heads(group);
+    heads.first += HeadsOf(lane.slice, node).first;
+    const uint32_t ahead = pieces.query_first && group == 0 ? pieces.RowsEnd(0) : 0;
+    to = StageHeads(lane, node, heads, ahead, to);
+  }
+  lane.nodes[node].staged = {begin, static_cast<size_t>(to - begin)};
+}
+
+// Of these heads [q | k | v] of each row, q alone where its token lies elsewhere; of the first
+// `ahead` rows, whose queries go first, q of all and then their [k | v]. Returns where they end.
+BFloat16* StepWorker::StageHeads(Lane& lane, uint32_t node, HeadRange heads, uint32_t ahead,
+                                 BFloat16* to) {
+  const NodePart& to_node = lane.nodes[node];
+  const AttentionDescriptor& shape = options_.config.layers[lane.slice];
+  const AttentionDescriptor part = lamina::PartOf(shape, heads);
+  const size_t first_kv = size_t{heads.first} * shape.head_dim;
+  const auto qkv = executor_.QkvRows(lane.slice, lane.positions.size(), lane.buffers);
+  BFloat16* kv = to + size_t{ahead} * part.q_width();  // Of the rows whose queries go first.
   for (uint32_t i = 0; i < to_node.rows.count; ++i) {
     const BFloat16* row = qkv.row(by_span() ? to_node.span_rows[i] : to_node.rows.first + i);
     to = i == ahead ? kv : to;
@@ -109,7 +119,7 @@ void StepWorker::StageRows(Lane& lane, uint32_t node) {
       next = std::copy_n(k + shape.kv_width(), part.kv_width(), next);
     }
   }
-  lane.nodes[node].staged = {begin, StagedRow(lane, node, to_node.rows.count)};
+  return ahead == to_node.rows.count ? kv : to;
 }
 
 // Gathers k and v of the chunks' rows, the same.
@@ -134,7 +144,7 @@ void StepWorker::StageChunks(Lane& lane, uint32_t node) {
 
 void StepWorker::BeginSend(Lane& lane, uint32_t node) {
   NodePart& part = lane.nodes[node];
-  part.pieces = core::PiecesOf(lane.plan.row_chunks, lane.plan.query_first, part.rows.count);
+  part.pieces = PiecesTo(lane, lane.slice, node);
   lane.headers[node] = {.lane = IndexOf(lane),
                         .epoch = options_.config.epoch,
                         .step = lane.plan.step,
@@ -142,7 +152,7 @@ void StepWorker::BeginSend(Lane& lane, uint32_t node) {
                         .rows = part.rows.count,
                         .kv_rows = part.kv_rows.count,
                         .sender = options_.node};
-  if (by_head() || by_span() || part.pieces.query_first) {
+  if (by_head() || by_span() || part.pieces.query_first || part.pieces.head_groups() > 1) {
     StageRows(lane, node);
   } else {
     const auto qkv = executor_.QkvRows(lane.slice, lane.positions.size(), lane.buffers);
@@ -150,22 +160,30 @@ void StepWorker::BeginSend(Lane& lane, uint32_t node) {
   }
 }
 
-// Where row `row` of those that go to the node begins among them, in elements.
-size_t StepWorker::StagedRow(const Lane& lane, uint32_t node, uint32_t row) const {
-  const AttentionDescriptor shape = PartOf(lane.slice, node);
-  const uint32_t own = by_span() ? std::min(row, lane.nodes[node].own_rows) : row;
-  return size_t{own} * shape.qkv_width() + size_t{row - own} * shape.q_width();
+// How the rows of the layer that go to the node, and their outputs, are cut.
+core::RowPieces StepWorker::PiecesTo(const Lane& lane, uint32_t layer, uint32_t node) const {
+  return core::PiecesOf(lane.plan.chunking, lane.nodes[node].rows.count,
+                        PartOf(layer, node).kv_heads);
+}
+
+// Of the first so many rows that go to the node, with so many KV heads.
+size_t StepWorker::StagedElements(const Lane& lane, uint32_t node, uint32_t rows,
+                                  uint32_t kv_heads) const {
+  const AttentionDescriptor shape =
+      lamina::PartOf(options_.config.layers[lane.slice], {.count = kv_heads});
+  const uint32_t own = by_span() ? std::min(rows, lane.nodes[node].own_rows) : rows;
+  return size_t{own} * shape.qkv_width() + size_t{rows - own} * shape.q_width();
 }
 
 // Where piece `piece` of what goes to the node ends, in elements of its staged rows.
 size_t StepWorker::PieceEnd(const Lane& lane, uint32_t node, uint32_t piece) const {
-  const NodePart& part = lane.nodes[node];
-  if (part.pieces.query_first && piece == 0) {
-    return size_t{core::FirstRowOf(1, part.pieces.chunks, part.rows.count)} *
-           PartOf(lane.slice, node).q_width();
-  }
-  const uint32_t chunk = piece - (part.pieces.query_first ? 1 : 0);
-  return StagedRow(lane, node, core::FirstRowOf(chunk + 1, part.pieces.chunks, part.rows.count));
+  const core::RowPieces& pieces = lane.nodes[node].pieces;
+  const bool queries = pieces.query_first && piece == 0;
+  const uint32_t chunk = piece - (pieces.query_first && !queries ? 1 : 0);
+  const HeadRange heads = pieces.Heads(chunk);
+  const uint32_t rows = pieces.RowsEnd(chunk);
+  return queries ? size_t{rows} * lamina::PartOf(PartOf(lane.slice, node), heads).q_width()
+                 : StagedElements(lane, node, rows, heads.first + heads.count);
 }
 
 // The header goes before the first piece, k and v of prompt chunks behind the last one.
@@ -310,16 +328,21 @@ absl::Status StepWorker::TakeReply(Lane& lane, uint32_t node) {
     LapOf(lane, control::WorkPart::kTake, layer, MemoryPeer(node), partials);
     return absl::OkStatus();
   }
-  const size_t width = PartOf(layer, node).q_width();
-  const size_t bytes = rows.count * width * sizeof(BFloat16);
-  if (width == out.cols) {
+  const AttentionDescriptor part = PartOf(layer, node);
+  const size_t bytes = size_t{rows.count} * part.q_width() * sizeof(BFloat16);
+  const core::RowPieces pieces = PiecesTo(lane, layer, node);
+  if (part.q_width() == out.cols && pieces.head_groups() == 1) {
     std::memcpy(out.row(rows.first), window + sizeof(header), bytes);
   } else {
-    const AttentionDescriptor& shape = options_.config.layers[layer];
-    const size_t first = size_t{HeadsOf(layer, node).first} * shape.group() * shape.head_dim;
     const auto* from = reinterpret_cast<const BFloat16*>(window + sizeof(header));
-    for (uint32_t i = 0; i < rows.count; ++i) {
-      std::copy_n(from + i * width, width, out.row(rows.first + i) + first);
+    for (uint32_t group = 0; group < pieces.head_groups(); ++group) {
+      const HeadRange heads = pieces.Heads(group);
+      const size_t width = lamina::PartOf(part, heads).q_width();
+      const size_t first =
+          size_t{HeadsOf(layer, node).first + heads.first} * part.group() * part.head_dim;
+      for (uint32_t i = 0; i < rows.count; ++i, from += width) {
+        std::copy_n(from, width, out.row(rows.first + i) + first);
+      }
     }
   }
   control::AddTo(counters_.bytes_received, sizeof(header) + bytes);

@@ -177,6 +177,7 @@ absl::StatusOr<bool> StepWorker::TakeTokens(Lane& lane) {
         received);
   reporter_.ReportResult(
       {.epoch = lane.plan.epoch, .lane = lane.plan.lane, .step = lane.plan.step});
+  ForgetPrefilled(lane);
   EndStep(lane);
   return true;
 }

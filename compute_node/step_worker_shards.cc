@@ -120,7 +120,9 @@ absl::StatusOr<bool> StepWorker::TakeParts(Lane& lane, std::string& blamed) {
     parts_.push_back(reinterpret_cast<const float*>(part + sizeof(core::WindowHeader)));
   }
   blamed.clear();
-  executor_.Reduce(lane.slice, lane.op, parts_, rows, lane.buffers);
+  if (rows > 0) {
+    executor_.Reduce(lane.slice, lane.op, parts_, rows, lane.buffers);
+  }
   LapOf(lane, control::WorkPart::kReduce, lane.slice);
   return true;
 }

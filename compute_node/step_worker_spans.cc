@@ -82,6 +82,8 @@ void StepWorker::MergePartials(Lane& lane) {
   const uint32_t layer = lane.slice - 1;
   const AttentionDescriptor& shape = options_.config.layers[layer];
   const size_t width = kernels::PartialWidth(shape);
+  // Alike for all nodes, each of which has all heads.
+  const core::RowPieces pieces = core::PiecesOf(lane.plan.chunking, 1, shape.kv_heads);
   const uint32_t blocks = options_.config.span_tokens / kernels::kBlockTokens;
   const auto out = executor_.AttentionRows(layer, lane.positions.size(), lane.buffers);
   std::vector<kernels::PartialStack>& stacks = partial_stacks_[shape.head_dim];
@@ -94,16 +96,22 @@ void StepWorker::MergePartials(Lane& lane) {
     const uint32_t end = lane.first_partial[row + 1];
     std::vector<float>& folded = folded_[worker];
     folded.resize(shape.head_dim);
+    uint32_t group = 0;  // Of heads that came together, with all partials of a node.
     for (uint32_t head = 0; head < shape.query_heads; ++head) {
+      group += pieces.by_heads &&
+               head / shape.group() == pieces.Heads(group).first + pieces.Heads(group).count;
+      const uint32_t group_first = pieces.Heads(group).first * shape.group();
+      const uint32_t group_heads = pieces.Heads(group).count * shape.group();
       for (uint32_t i = first; i < end; ++i) {
         const Partial& partial = lane.partials[i];
         const std::byte* window =
             region_.bytes().data() +
             layout_.ReplyWindow(partial.node, IndexOf(lane), UnitValue(lane, layer)) +
             sizeof(core::WindowHeader);
-        const float* values =
-            reinterpret_cast<const float*>(window + partial.index * PartialBytes(layer)) +
-            head * width;
+        const float* values = reinterpret_cast<const float*>(window) +
+                              (size_t{lane.nodes[partial.node].partials} * group_first +
+                               size_t{partial.index} * group_heads + head - group_first) *
+                                  width;
         // The last one may be a part of a span. What is merged after it is merged from the top.
         stack.Push((i - first) * blocks, i + 1 < end ? blocks : 1, values, values[shape.head_dim]);
       }

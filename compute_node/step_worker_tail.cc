@@ -54,7 +54,7 @@ absl::Status StepWorker::RunTail(Lane& lane, std::string& blamed) {
 
 // A node for prompts alone is not told of what becomes of them.
 void StepWorker::ForgetPrefilled(const Lane& lane) {
-  if (!schedule_.IsPrefillLane(IndexOf(lane))) {
+  if (!schedule_.IsPrefillLane(IndexOf(lane)) || !Runs(IndexOf(lane))) {
     return;
   }
   for (const Chunk& chunk : lane.chunks) {

@@ -10,11 +10,19 @@
 namespace lamina::control {
 namespace {
 
-// The heads that are in both; {0, 0} if none is.
-core::HeadRange Common(core::HeadRange a, core::HeadRange b) {
-  const uint32_t first = std::max(a.first, b.first);
-  const uint32_t end = std::min(a.first + a.count, b.first + b.count);
-  return first < end ? core::HeadRange{.first = first, .count = end - first} : core::HeadRange{};
+// What the nodes that decode run. Requires: stages.
+absl::Span<const core::Stage> DecodeNodes(const EpochConfig& config) {
+  return absl::MakeConstSpan(config.stages).first(config.stages.size() - config.prefill_nodes);
+}
+
+// Requires: fewer prefill nodes than compute nodes.
+uint32_t PrefillReplicas(const EpochConfig& config) {
+  return config.stages.size() != config.compute_nodes.size()
+             ? config.prefill_nodes
+             : static_cast<uint32_t>(
+                   core::ByReplica(
+                       absl::MakeConstSpan(config.stages).subspan(DecodeNodes(config).size()))
+                       .size());
 }
 
 }  // namespace
@@ -31,18 +39,42 @@ core::WindowShape WindowShapeOf(const EpochConfig& config) {
                        ? 0
                        : (config.sequence_tokens_max + config.span_tokens - 1) / config.span_tokens,
       .context_chunk_rows = config.stages.empty() ? 0 : config.chunk_tokens_max,
-      .shards = ShardsOf(config),
+      .shards = core::ShardsMax(config.stages),
       .layers = config.layers};
 }
 
+core::PipelineSchedule ScheduleOf(const EpochConfig& config, uint32_t shard) {
+  const auto layers = static_cast<uint32_t>(config.layers.size());
+  const uint32_t lanes = config.lanes - config.prefill_lanes;
+  return config.stages.empty()
+             ? core::PipelineSchedule(
+                   config.mode,
+                   static_cast<uint32_t>(config.compute_nodes.size()) - config.prefill_nodes,
+                   layers, lanes)
+             : core::PipelineSchedule(config.mode, config.stages, layers, shard,
+                                      {.lane = lanes, .lanes = PrefillLanesOf(config)});
+}
+
 absl::Status CheckRoles(const EpochConfig& config) {
-  if (config.prefill_nodes < config.compute_nodes.size() && config.prefill_nodes < config.lanes) {
+  const bool decodes =
+      config.prefill_nodes < config.compute_nodes.size() && config.prefill_lanes < config.lanes;
+  const uint32_t replicas = decodes ? PrefillReplicas(config) : 0;
+  const bool even = replicas == 0
+                        ? config.prefill_lanes == 0
+                        : config.prefill_lanes > 0 && config.prefill_lanes % replicas == 0;
+  if (decodes && even && (!config.stages.empty() || config.prefill_lanes == replicas)) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
       absl::StrCat("the configuration of epoch ", config.epoch, " has ", config.prefill_nodes,
                    " prefill nodes of ", config.compute_nodes.size(), " compute nodes, and ",
-                   config.lanes, " lanes: none is left to decode"));
+                   config.prefill_lanes, " prefill lanes of ", config.lanes,
+                   decodes ? ": not as many for each replica" : ": none is left to decode"));
+}
+
+core::PrefillLanes PrefillLanesOf(const EpochConfig& config) {
+  const uint32_t replicas = PrefillReplicas(config);
+  return {.replicas = replicas, .each = replicas == 0 ? 1 : config.prefill_lanes / replicas};
 }
 
 bool IsPrefillNode(const EpochConfig& config, const std::string& name) {
@@ -58,6 +90,7 @@ core::Stage StageOf(const EpochConfig& config, uint32_t node) {
 }
 
 absl::Status CheckStages(const EpochConfig& config) {
+  LAMINA_RETURN_IF_ERROR(CheckRoles(config));
   if (config.stages.empty()) {
     return absl::OkStatus();
   }
@@ -68,46 +101,55 @@ absl::Status CheckStages(const EpochConfig& config) {
   }
   LAMINA_RETURN_IF_ERROR(
       core::CheckStages(config.stages, static_cast<uint32_t>(config.layers.size())));
+  const auto decode = DecodeNodes(config);
+  const auto prefill = absl::MakeConstSpan(config.stages).subspan(decode.size());
+  for (const core::Stage& node : prefill) {
+    const auto same = [&](const core::Stage& other) { return other.replica == node.replica; };
+    if (std::any_of(decode.begin(), decode.end(), same)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the configuration of epoch ", config.epoch,
+                       " has nodes for prompts and others in replica ", node.replica));
+    }
+  }
   for (const AttentionDescriptor& layer : config.layers) {
-    LAMINA_RETURN_IF_ERROR(core::CheckShards(config.stages, layer.kv_heads));
+    LAMINA_RETURN_IF_ERROR(core::CheckShards(decode, layer.kv_heads));
+    for (const std::vector<core::Stage>& replica : core::ByReplica(prefill)) {
+      LAMINA_RETURN_IF_ERROR(core::CheckShards(replica, layer.kv_heads));
+    }
   }
   return absl::OkStatus();
 }
 
-core::HeadRange HeadsOf(const EpochConfig& config, const AttentionDescriptor& layer,
-                        uint32_t node) {
-  return config.heads.empty() ? core::HeadRange{.count = layer.kv_heads} : config.heads[node];
+HeadRange HeadsOf(const EpochConfig& config, const AttentionDescriptor& layer, uint32_t node) {
+  return config.heads.empty() ? HeadRange{.count = layer.kv_heads} : config.heads[node];
 }
 
-core::HeadRange HeadsOf(const EpochConfig& config, const AttentionDescriptor& layer, uint32_t node,
-                        uint32_t shard) {
-  const core::HeadRange held = HeadsOf(config, layer, node);
-  if (ShardsOf(config) == 1) {
-    return held;
-  }
-  const auto stage =
-      std::find_if(config.stages.begin(), config.stages.end(),
-                   [&](const core::Stage& candidate) { return candidate.shard.index == shard; });
-  return Common(held, {.first = stage->shard.first_head, .count = stage->shard.heads});
+HeadRange HeadsBetween(const EpochConfig& config, const AttentionDescriptor& layer, uint32_t node,
+                       uint32_t asker) {
+  const HeadRange held = HeadsOf(config, layer, node);
+  const ShardPart shard = StageOf(config, asker).shard;
+  return shard.count == 1 ? held
+                          : CommonHeads(held, {.first = shard.first_head, .count = shard.heads});
 }
 
-std::vector<uint32_t> ShardsThatAsk(const EpochConfig& config, uint32_t node) {
-  std::vector<uint32_t> shards;
-  for (uint32_t shard = 0; shard < ShardsOf(config); ++shard) {
-    if (HeadsOf(config, config.layers.front(), node, shard).count > 0) {
-      shards.push_back(shard);
+uint32_t WindowHeadsMin(const EpochConfig& config) {
+  uint32_t fewest = UINT32_MAX;
+  const auto decoders = static_cast<uint32_t>(config.compute_nodes.size()) - config.prefill_nodes;
+  for (const AttentionDescriptor& layer : config.layers) {
+    for (uint32_t node = 0; node < config.memory_nodes.size(); ++node) {
+      for (uint32_t asker = 0; asker < decoders; ++asker) {
+        const uint32_t heads = HeadsBetween(config, layer, node, asker).count;
+        fewest = heads == 0 ? fewest : std::min(fewest, heads);
+      }
     }
   }
-  return shards;
+  return fewest == UINT32_MAX ? 1 : fewest;
 }
 
 std::vector<AttentionDescriptor> LayersOf(const EpochConfig& config, uint32_t node) {
-  const std::vector<uint32_t> shards = ShardsThatAsk(config, node);
   std::vector<AttentionDescriptor> layers;
   for (const AttentionDescriptor& layer : config.layers) {
-    for (const uint32_t shard : shards) {
-      layers.push_back(core::PartOf(layer, HeadsOf(config, layer, node, shard)));
-    }
+    layers.push_back(PartOf(layer, HeadsOf(config, layer, node)));
   }
   return layers;
 }
@@ -116,12 +158,12 @@ EpochConfig OfShard(EpochConfig config, const ShardPart& shard) {
   if (shard.count == 1) {
     return config;
   }
-  const core::HeadRange own{.first = shard.first_head, .count = shard.heads};
+  const HeadRange own{.first = shard.first_head, .count = shard.heads};
   for (AttentionDescriptor& layer : config.layers) {
-    layer = core::PartOf(layer, own);
+    layer = PartOf(layer, own);
   }
-  for (core::HeadRange& heads : config.heads) {
-    heads = Common(heads, own);
+  for (HeadRange& heads : config.heads) {
+    heads = CommonHeads(heads, own);
     heads.first -= heads.count == 0 ? heads.first : own.first;
   }
   return config;
@@ -139,7 +181,7 @@ absl::Status CheckShares(const EpochConfig& config) {
   }
   uint32_t next = 0;
   bool fits = config.heads.size() == nodes;
-  for (const core::HeadRange& range : config.heads) {
+  for (const HeadRange& range : config.heads) {
     fits = fits && range.first == next && range.count > 0;
     next += range.count;
   }

@@ -21,40 +21,35 @@ namespace lamina::control {
 
 core::WindowShape WindowShapeOf(const EpochConfig& config);
 
-// For shards of that index.
-inline core::PipelineSchedule ScheduleOf(const EpochConfig& config, uint32_t shard = 0) {
-  const auto layers = static_cast<uint32_t>(config.layers.size());
-  return config.stages.empty()
-             ? core::PipelineSchedule(
-                   config.mode,
-                   static_cast<uint32_t>(config.compute_nodes.size()) - config.prefill_nodes,
-                   layers, config.lanes - config.prefill_nodes)
-             : core::PipelineSchedule(config.mode, config.stages, layers, shard);
-}
+// For shards of that index. Requires: CheckRoles(), CheckStages().
+core::PipelineSchedule ScheduleOf(const EpochConfig& config, uint32_t shard = 0);
 
-// Errors: kInvalidArgument  so many prefill nodes that no node, or no lane, is left to decode.
+// Errors: kInvalidArgument  so many prefill nodes that no node, or no lane, is left to decode;
+//                           prefill lanes that are no multiple of their replicas.
 absl::Status CheckRoles(const EpochConfig& config);
+
+// The replicas for prompts alone, and their lanes. Requires: CheckRoles().
+core::PrefillLanes PrefillLanesOf(const EpochConfig& config);
 
 // Whether compute node `name` is for prompts alone.
 bool IsPrefillNode(const EpochConfig& config, const std::string& name);
 
 // The heads that memory node `node` holds of the sequences that are there.
-core::HeadRange HeadsOf(const EpochConfig& config, const AttentionDescriptor& layer, uint32_t node);
+HeadRange HeadsOf(const EpochConfig& config, const AttentionDescriptor& layer, uint32_t node);
 
-// How many shards each replica has; 1: none.
+// How many shards each replica that decodes has; 1: none. Those for prompts may have others.
 inline uint32_t ShardsOf(const EpochConfig& config) {
   return config.stages.empty() ? 1 : config.stages.front().shard.count;
 }
 
-// The heads that compute nodes of shard `shard` ask memory node `node` for, perhaps none.
-core::HeadRange HeadsOf(const EpochConfig& config, const AttentionDescriptor& layer, uint32_t node,
-                        uint32_t shard);
+// The heads that compute node `asker` asks memory node `node` for, perhaps none.
+HeadRange HeadsBetween(const EpochConfig& config, const AttentionDescriptor& layer, uint32_t node,
+                       uint32_t asker);
 
-// The shards that ask memory node `node` for any heads.
-std::vector<uint32_t> ShardsThatAsk(const EpochConfig& config, uint32_t node);
+// The fewest KV heads of decode rows that go from any compute node to any memory node.
+uint32_t WindowHeadsMin(const EpochConfig& config);
 
-// The attention of each layer as memory node `node` computes it, for each of ShardsThatAsk() by
-// itself: [layers, shards]. Without shards one for each layer.
+// The attention of each layer over the heads that memory node `node` holds.
 std::vector<AttentionDescriptor> LayersOf(const EpochConfig& config, uint32_t node);
 
 // The configuration as a shard works with it: layers of its own heads, and memory nodes' heads
@@ -79,13 +74,13 @@ absl::Status CheckShares(const EpochConfig& config);
 // The layers that compute node `node` runs.
 core::Stage StageOf(const EpochConfig& config, uint32_t node);
 
-// Whether compute nodes run some layers only.
-inline bool HasStages(const EpochConfig& config) {
-  return std::any_of(config.stages.begin(), config.stages.end(),
-                     [&](const core::Stage& stage) { return stage.layers < config.layers.size(); });
+// Whether it is some of them only.
+inline bool IsPartOfLayers(const EpochConfig& config, uint32_t node) {
+  return StageOf(config, node).layers < config.layers.size();
 }
 
-// Errors: kInvalidArgument  stages that do not fit the compute nodes or the layers.
+// Errors: kInvalidArgument  stages that do not fit the compute nodes or the layers; as
+// CheckRoles().
 absl::Status CheckStages(const EpochConfig& config);
 
 // The layer whose queries take the most memory. Requires: at least one layer.

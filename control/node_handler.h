@@ -38,14 +38,15 @@ struct EpochConfig {
   std::vector<uint32_t> slots;            // Of each memory node.
   // Partition head: what each memory node holds of every sequence. Else empty: a memory node holds
   // all heads of the sequences that live on it.
-  std::vector<core::HeadRange> heads;
+  std::vector<HeadRange> heads;
   // Partition token_range: sequences are cut into spans of so many tokens, each on the memory node
   // that its grants name. Else 0.
   uint32_t span_tokens = 0;
   std::string transport;  // URI
-  // The last of `compute_nodes` run prompts' chunks alone, each in one of the last of `lanes`
-  // (PipelineSchedule). 0: prompts run in the lanes of decode rows.
+  // The last of `compute_nodes` run prompts' chunks alone, in the last of `lanes`, as many for each
+  // of their replicas (PipelineSchedule). 0: prompts run in the lanes of decode rows.
   uint32_t prefill_nodes = 0;
+  uint32_t prefill_lanes = 0;
 };
 
 // Region descriptors of all nodes of an epoch.
@@ -74,6 +75,8 @@ struct NodeIdentity {
   std::string name;
   bool is_memory = false;
   std::string device = "cpu";
+  uint32_t threads =
+      1;  // Of a memory node: that its attention is spread over, (row, KV head) each.
   uint64_t capacity_bytes = 0;  // For KV. Of a compute node under policy local.
   double bandwidth_bytes_per_second = 0;
   std::string kernels;

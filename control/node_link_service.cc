@@ -49,7 +49,8 @@ EpochConfig ToEpochConfig(const v1::Configure& proto) {
       .heads = core::ConsecutiveRanges({proto.kv_heads().begin(), proto.kv_heads().end()}),
       .span_tokens = proto.span_tokens(),
       .transport = proto.transport(),
-      .prefill_nodes = proto.prefill_nodes()};
+      .prefill_nodes = proto.prefill_nodes(),
+      .prefill_lanes = proto.prefill_lanes()};
   for (const v1::AttentionDescriptor& layer : proto.layers()) {
     config.layers.push_back(FromProto(layer));
   }
@@ -77,6 +78,7 @@ v1::NodeMessage HelloMessage(const NodeIdentity& identity) {
   hello->set_version(kVersion);
   hello->set_device(identity.device);
   hello->set_capacity_bytes(identity.capacity_bytes);
+  hello->set_threads(identity.threads);
   hello->set_bandwidth_bytes_per_second(identity.bandwidth_bytes_per_second);
   hello->set_dense_speed(identity.dense_speed);
   hello->set_kernels(identity.kernels);

@@ -137,8 +137,9 @@ void ToProto(const core::StepPlan& plan, v1::StepPlan* proto) {
     entry->set_scratch_offset(chunk.scratch_offset);
     entry->set_last(chunk.last);
   }
-  proto->set_row_chunks(plan.row_chunks);
-  proto->set_query_first(plan.query_first);
+  proto->set_row_chunks(plan.chunking.chunks);
+  proto->set_head_chunks(plan.chunking.by_heads);
+  proto->set_query_first(plan.chunking.query_first);
 }
 
 absl::StatusOr<core::StepPlan> FromProto(const v1::StepPlan& proto) {
@@ -171,8 +172,9 @@ absl::StatusOr<core::StepPlan> FromProto(const v1::StepPlan& proto) {
                            .scratch_offset = chunk.scratch_offset(),
                            .last = chunk.last()});
   }
-  plan.row_chunks = proto.row_chunks();
-  plan.query_first = proto.query_first();
+  plan.chunking = {.chunks = proto.row_chunks(),
+                   .by_heads = proto.head_chunks(),
+                   .query_first = proto.query_first()};
   return plan;
 }
 

@@ -195,12 +195,13 @@ void NodeStream::Configure(const control::EpochConfig& config) {
   for (const uint32_t slots : config.slots) {
     proto->add_slots(slots);
   }
-  for (const core::HeadRange& heads : config.heads) {
+  for (const HeadRange& heads : config.heads) {
     proto->add_kv_heads(heads.count);
   }
   proto->set_span_tokens(config.span_tokens);
   proto->set_transport(config.transport);
   proto->set_prefill_nodes(config.prefill_nodes);
+  proto->set_prefill_lanes(config.prefill_lanes);
   Send(std::move(message));
 }
 
@@ -287,6 +288,7 @@ void NodeStream::Reactor::HandleHello(const v1::Hello& hello) {
   engine_.NodeJoined({.identity = {.name = hello.name(),
                                    .is_memory = hello.role() == v1::ROLE_MEMORY,
                                    .device = hello.device(),
+                                   .threads = hello.threads(),
                                    .capacity_bytes = hello.capacity_bytes(),
                                    .bandwidth_bytes_per_second = hello.bandwidth_bytes_per_second(),
                                    .kernels = hello.kernels(),

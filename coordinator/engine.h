@@ -38,7 +38,7 @@ namespace lamina::coordinator {
 struct ReplicaOptions {
   std::string name;
   std::vector<std::string> nodes;  // By stage, and of each stage by shard.
-  uint32_t shards = 1;             // Of each stage; all replicas have as many.
+  uint32_t shards = 1;             // Of each stage; all replicas that decode have as many.
   std::vector<uint32_t> layers;    // Of each stage, as the cluster file says; empty: to be chosen.
 };
 

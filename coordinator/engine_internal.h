@@ -60,7 +60,9 @@ struct Engine::Impl {
   core::Membership membership;
   core::TransportChoice transport;
   core::Scheduler scheduler;
-  core::StepReports reports;  // Of steps that some compute nodes have done.
+  std::optional<core::PipelineSchedule> schedule;  // Of the epoch: who runs which lane,
+  uint32_t window_heads = 1;                       // and the fewest KV heads of rows in a window.
+  core::StepReports reports;                       // Of steps that some compute nodes have done.
   RequestTable requests;
   TraceLog trace;
   std::map<std::string, Node> nodes;      // Attached.
@@ -68,7 +70,7 @@ struct Engine::Impl {
   // Partition head: which heads these hold.
   std::optional<core::HeadSplit> head_split;
   std::map<std::string, core::StageSplit> stage_splits;  // By replica; they stay.
-  std::optional<core::ShardSplit> shard_split;           // The same, of all replicas.
+  std::map<uint32_t, core::ShardSplit> shard_splits;     // The same, by the number of shards.
   std::string partition;                                 // As status tells it.
   std::string shares_words;  // The same: by what new sequences are shared out.
   uint32_t lanes_told = 0;   // Of the last choice that was logged.
@@ -100,8 +102,12 @@ struct Engine::Impl {
   // Decides how the layers of replicas with stages are split, and how these over shards, where that
   // is not decided yet.
   absl::Status SplitReplicas();
-  absl::Status SplitIntoShards();
-  uint32_t shards() const { return options.replicas.empty() ? 1 : options.replicas[0].shards; }
+  absl::Status SplitIntoShards(uint32_t count);
+  std::string PrefillShardsWarning() const;
+  uint32_t PrefillLanes(const std::vector<core::Stage>& stages) const;
+  bool IsForPrompts(const ReplicaOptions& replica) const;
+  // Of the replicas that decode.
+  uint32_t shards() const;
   // What a compute node runs, with its replica's index left 0; nothing if it is no stage.
   std::optional<core::Stage> StageOf(const std::string& node) const;
   // Whether the node gets its layers before it joins: they were chosen before.
@@ -112,8 +118,6 @@ struct Engine::Impl {
   std::string DescribePartition(const std::string& words) const;
   std::vector<core::HeadNode> HeadNodesOf(const std::vector<const core::Member*>& members) const;
   control::EpochConfig MakeConfig() const;
-  // Of the epoch: who runs which lane.
-  core::PipelineSchedule Schedule() const;
   std::string DescribePrefill() const;
   // Why the cluster waits: every request ends.
   void StopServing(const absl::Status& status);

@@ -12,6 +12,7 @@
 #include "common/status_macros.h"
 #include "common/units.h"
 #include "common/version.h"
+#include "control/epoch_shape.h"
 #include "control/transport_fault.h"
 #include "coordinator/engine_internal.h"
 
@@ -64,15 +65,16 @@ void Engine::Impl::Configure() {
   }
   memory_names = names;
   shares_words = BandwidthOf(names).words;
-  // Without a prefill node prompts run inline.
-  const uint32_t prefill_nodes = membership.prefill_members();
-  const uint32_t lanes = options.scheduler.lanes + prefill_nodes;
-  chunks_planned.assign(lanes, {});
-  reports.Reset(static_cast<uint32_t>(membership.compute_members().size()), lanes, prefill_nodes);
-  core::Events events;
-  scheduler.StartEpoch(membership.epoch(), *shares, lost, events, prefill_nodes);
-  Deliver(events);
   const control::EpochConfig config = MakeConfig();
+  schedule = control::ScheduleOf(config);
+  window_heads = control::WindowHeadsMin(config);
+  scheduler.SetLinkCosts(CostsOfLinks());
+  chunks_planned.assign(config.lanes, {});
+  reports.Reset(static_cast<uint32_t>(config.compute_nodes.size()), config.lanes, *schedule);
+  core::Events events;
+  // Without a prefill node prompts run inline.
+  scheduler.StartEpoch(membership.epoch(), *shares, lost, events, control::PrefillLanesOf(config));
+  Deliver(events);
   LogInfo("configuring epoch ", config.epoch, " compute ", absl::StrJoin(config.compute_nodes, ","),
           " memory ", absl::StrJoin(config.memory_nodes, ","), " partition ", partition,
           " prefill ", DescribePrefill(), " transport ", config.transport);
@@ -148,9 +150,11 @@ void Engine::Impl::StopServing(const absl::Status& status) {
 }
 
 control::EpochConfig Engine::Impl::MakeConfig() const {
+  const std::vector<core::Stage> stages = StagesOf(membership.compute_members());
+  const uint32_t prefill_lanes = PrefillLanes(stages);
   control::EpochConfig config{.epoch = membership.epoch(),
                               .mode = options.mode,
-                              .lanes = options.scheduler.lanes + membership.prefill_members(),
+                              .lanes = options.scheduler.lanes + prefill_lanes,
                               .plan_ahead = options.scheduler.plan_ahead,
                               .rows_max = options.scheduler.rows_max,
                               .chunk_tokens_max = options.scheduler.step_tokens_max,
@@ -158,11 +162,12 @@ control::EpochConfig Engine::Impl::MakeConfig() const {
                               .sequence_tokens_max = options.scheduler.sequence_tokens_max,
                               .layers = options.layers,
                               .transport = transport.uri(),
-                              .prefill_nodes = membership.prefill_members()};
+                              .prefill_nodes = membership.prefill_members(),
+                              .prefill_lanes = prefill_lanes};
   for (const core::Member* member : membership.compute_members()) {
     config.compute_nodes.push_back(member->name);
   }
-  config.stages = StagesOf(membership.compute_members());
+  config.stages = stages;
   for (const std::string& name : memory_names) {
     config.memory_nodes.push_back(name);
     config.slots.push_back(head_split.has_value() ? head_split->slots : nodes.at(name).slots);
@@ -174,10 +179,21 @@ control::EpochConfig Engine::Impl::MakeConfig() const {
   return config;
 }
 
-core::PipelineSchedule Engine::Impl::Schedule() const {
-  const auto nodes_there = static_cast<uint32_t>(membership.compute_members().size());
-  return {options.mode, nodes_there - membership.prefill_members(),
-          static_cast<uint32_t>(options.layers.size()), options.scheduler.lanes};
+// As many for each replica as keep the one with the most stages busy.
+uint32_t Engine::Impl::PrefillLanes(const std::vector<core::Stage>& stages) const {
+  const uint32_t nodes_for_prompts = membership.prefill_members();
+  if (stages.empty()) {
+    return nodes_for_prompts;
+  }
+  const auto replicas =
+      core::ByReplica(absl::MakeConstSpan(stages).subspan(stages.size() - nodes_for_prompts));
+  uint32_t each = 0;
+  for (const std::vector<core::Stage>& replica : replicas) {
+    const uint32_t count = replica.front().shard.count;
+    each =
+        std::max(each, core::PrefillLanesOf(static_cast<uint32_t>(replica.size()) / count, count));
+  }
+  return static_cast<uint32_t>(replicas.size()) * each;
 }
 
 std::string Engine::Impl::DescribePrefill() const {
@@ -186,10 +202,17 @@ std::string Engine::Impl::DescribePrefill() const {
   for (const core::Member& member : membership.all()) {
     expected = expected || member.prefill;
   }
+  absl::string_view replica;
   for (const core::Member* member : membership.compute_members()) {
-    if (member->prefill) {
+    if (!member->prefill) {
+      continue;
+    }
+    if (!member->replica.empty() && member->replica == replica) {
+      absl::StrAppend(&names.back(), "+", member->name);
+    } else {
       names.push_back(member->name);
     }
+    replica = member->replica;
   }
   if (!names.empty()) {
     return absl::StrCat("dedicated: ", absl::StrJoin(names, ", "));

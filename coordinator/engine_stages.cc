@@ -42,27 +42,60 @@ absl::Status Engine::Impl::SplitReplicas() {
     } else {
       split.busiest_share = core::BusiestShare(options.slice_costs, stages, split.layers);
     }
-    LAMINA_RETURN_IF_ERROR(SplitIntoShards());
+    LAMINA_RETURN_IF_ERROR(SplitIntoShards(replica.shards));
     stage_splits[replica.name] = split;
     LogInfo("stages ", DescribeStages());
   }
   return absl::OkStatus();
 }
 
-// One split for all replicas and stages: what goes from one to the next are a shard's heads.
-absl::Status Engine::Impl::SplitIntoShards() {
-  if (shards() == 1 || shard_split.has_value()) {
+// One split for all replicas and stages of so many shards: what goes from one to the next are a
+// shard's heads.
+absl::Status Engine::Impl::SplitIntoShards(uint32_t count) {
+  if (count == 1 || shard_splits.contains(count)) {
     return absl::OkStatus();
   }
-  std::vector<std::string> names(shards());
+  std::vector<std::string> names(count);
   for (const ReplicaOptions& replica : options.replicas) {
-    for (size_t i = 0; i < replica.nodes.size(); ++i) {
-      std::string& name = names[i % shards()];
+    for (size_t i = 0; i < replica.nodes.size() && replica.shards == count; ++i) {
+      std::string& name = names[i % count];
       absl::StrAppend(&name, name.empty() ? "" : "+", replica.nodes[i]);
     }
   }
-  LAMINA_ASSIGN_OR_RETURN(shard_split, core::SplitShards(options.shard_costs, names));
+  LAMINA_ASSIGN_OR_RETURN(shard_splits[count], core::SplitShards(options.shard_costs, names));
   return absl::OkStatus();
+}
+
+bool Engine::Impl::IsForPrompts(const ReplicaOptions& replica) const {
+  return std::any_of(membership.all().begin(), membership.all().end(),
+                     [&](const core::Member& member) {
+                       return member.prefill && member.name == replica.nodes.front();
+                     });
+}
+
+uint32_t Engine::Impl::shards() const {
+  for (const ReplicaOptions& replica : options.replicas) {
+    if (!IsForPrompts(replica)) {
+      return replica.shards;
+    }
+  }
+  return 1;
+}
+
+// Sums over other shards have other bits: what decode makes of a token is not what a prompt with
+// the same token makes of it.
+std::string Engine::Impl::PrefillShardsWarning() const {
+  const std::vector<const core::Member*> compute = membership.compute_members();
+  const std::vector<core::Stage> stages = StagesOf(compute);
+  for (size_t i = 0; i < stages.size(); ++i) {
+    if (compute[i]->prefill && stages[i].shard.count != shards()) {
+      return absl::StrCat("bits may differ: prompts run in ", stages[i].shard.count,
+                          stages[i].shard.count == 1 ? " shard (" : " shards (", compute[i]->name,
+                          "), decode in ", shards(),
+                          "; a request that is preempted or recovered may go on with other text");
+    }
+  }
+  return "";
 }
 
 std::optional<core::Stage> Engine::Impl::StageOf(const std::string& node) const {
@@ -72,7 +105,9 @@ std::optional<core::Stage> Engine::Impl::StageOf(const std::string& node) const 
     for (size_t i = 0; i < replica.nodes.size() && split != stage_splits.end(); ++i) {
       stage.layers = split->second.layers[i / replica.shards];
       if (replica.nodes[i] == node) {
-        stage.shard = replica.shards == 1 ? ShardPart() : shard_split->parts[i % replica.shards];
+        stage.shard = replica.shards == 1
+                          ? ShardPart()
+                          : shard_splits.at(replica.shards).parts[i % replica.shards];
         return stage;
       }
       stage.first_layer += (i + 1) % replica.shards == 0 ? stage.layers : 0;
@@ -146,8 +181,8 @@ std::string Engine::Impl::DescribeStages() const {
     }
     absl::StrAppend(&words, ", ", split.layers.size() > 1 ? split.why : "all layers");
   }
-  if (shard_split.has_value()) {
-    absl::StrAppend(&words, "; shards ", shard_split->why);
+  for (const auto& [count, split] : shard_splits) {
+    absl::StrAppend(&words, "; shards ", split.why);
   }
   return words;
 }

@@ -30,7 +30,6 @@ void Engine::Impl::PlanSteps() {
     }
   }
   const Nanos now = plans.empty() ? 0 : clock.Now();
-  const core::PipelineSchedule schedule = Schedule();
   for (core::StepPlan& plan : plans) {
     if (trace.on(now)) {
       trace.Planned(plan, now, [this](core::SequenceId id) { return requests.FollowedId(id); });
@@ -46,7 +45,7 @@ void Engine::Impl::PlanSteps() {
     }
     const std::vector<const core::Member*> compute = membership.compute_members();
     for (uint32_t i = 0; i < compute.size(); ++i) {
-      if (schedule.TakesPart(i, plan.lane)) {
+      if (schedule->TakesPart(i, plan.lane)) {
         nodes.at(compute[i]->name).port->SendPlan(plan);
       }
     }
@@ -149,7 +148,7 @@ core::LaneCosts Engine::Impl::CostsOfLanes() const {
       slowest = std::max(slowest, node.unit_seconds_slope);
     }
   }
-  if (slices == 0 || costs.attention_fixed + slowest == 0) {
+  if (slices == 0 || costs.attention_fixed + slowest == 0 || !schedule.has_value()) {
     return {};
   }
   // A lane's attention comes in as many parts as there are shards, one after the other.
@@ -159,16 +158,16 @@ core::LaneCosts Engine::Impl::CostsOfLanes() const {
   costs.slice_fixed /= slices;
   costs.slice_per_row /= slices;
   costs.attention_per_token = head_split.has_value() || speed == 0 ? slowest : 1 / speed;
-  costs.replicas = static_cast<uint32_t>(compute.size()) - membership.prefill_members();
-  if (const std::vector<core::Stage> stages = StagesOf(compute); !stages.empty()) {
-    costs.replicas = 0;
-    for (const core::Stage& stage : stages) {
-      costs.replicas = std::max(costs.replicas, stage.replica + 1);
+  costs.replicas = schedule->replicas();
+  costs.busiest_share = 0;
+  for (const ReplicaOptions& replica : options.replicas) {
+    const auto split = stage_splits.find(replica.name);
+    if (!IsForPrompts(replica) && split != stage_splits.end()) {
+      costs.busiest_share = std::max(costs.busiest_share, split->second.busiest_share);
     }
-    costs.busiest_share = 0;
-    for (const auto& [name, split] : stage_splits) {
-      costs.busiest_share = std::max(costs.busiest_share, split.busiest_share);
-    }
+  }
+  if (costs.busiest_share == 0) {
+    costs.busiest_share = 1;  // Whole models.
   }
   costs.measured = true;
   return costs;
@@ -177,7 +176,10 @@ core::LaneCosts Engine::Impl::CostsOfLanes() const {
 // Links are measured one way; the way back is taken to be as fast. Memory nodes share a lane's
 // rows, and a compute node's link carries those of all.
 core::LinkCosts Engine::Impl::CostsOfLinks() const {
-  core::LinkCosts costs;
+  core::LinkCosts costs{.kv_heads = window_heads};
+  for (const core::Member* member : membership.memory_members()) {
+    costs.threads = std::max(costs.threads, nodes.at(member->name).hello.identity.threads);
+  }
   double slowest = 0;
   for (const core::Member* member : membership.compute_members()) {
     for (const control::LinkReport& link : nodes.at(member->name).links) {
@@ -247,6 +249,9 @@ EngineStatus Engine::Impl::Status() {
   if (membership.phase() == core::MembershipPhase::kServing &&
       status.prefill.starts_with("inline,")) {
     status.warnings.push_back(absl::StrCat("prefill.mode dedicated runs ", status.prefill));
+  }
+  if (std::string warning = PrefillShardsWarning(); !warning.empty()) {
+    status.warnings.push_back(std::move(warning));
   }
   for (const core::Member& member : membership.all()) {
     NodeReport report{.member = member};

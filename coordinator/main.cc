@@ -21,6 +21,7 @@
 #include "coordinator/cluster_service.h"
 #include "coordinator/coordinator_metrics.h"
 #include "coordinator/core/partition_choice.h"
+#include "coordinator/core/prefill_lanes.h"
 #include "coordinator/core/sequence_kv.h"
 #include "coordinator/core/window_layout.h"
 #include "coordinator/engine.h"
@@ -145,10 +146,29 @@ absl::Status SettlePartition(const ClusterConfig& config, coordinator::EngineOpt
   return absl::OkStatus();
 }
 
+// With all nodes there, as the engine has them.
+uint32_t PrefillLanes(const ClusterConfig& config) {
+  uint32_t replicas = 0;
+  uint32_t each = 0;
+  for (const ReplicaConfig& replica : ReplicasOf(config)) {
+    if (IsForPrompts(config, replica)) {
+      ++replicas;
+      each = std::max(
+          each, core::PrefillLanesOf(static_cast<uint32_t>(replica.nodes.size()) / replica.shards,
+                                     replica.shards));
+    }
+  }
+  return replicas * each;
+}
+
 // Nodes would find it out one after the other.
 absl::Status CheckWindows(const ClusterConfig& config, const coordinator::EngineOptions& options,
                           uint32_t width) {
   const core::SchedulerOptions& limits = options.scheduler;
+  uint32_t shards = 1;
+  for (const ReplicaConfig& replica : ReplicasOf(config)) {
+    shards = std::max(shards, replica.shards);
+  }
   const uint32_t spans_max =
       limits.span_tokens == 0
           ? 0
@@ -156,12 +176,12 @@ absl::Status CheckWindows(const ClusterConfig& config, const coordinator::Engine
   return core::WindowLayout::Check(
       {.compute_nodes = static_cast<uint32_t>(config.compute.size()),
        .memory_nodes = static_cast<uint32_t>(std::max<size_t>(1, config.memory.size())),
-       .lanes = limits.lanes + config.CountCompute(ComputeRole::kPrefill),
+       .lanes = limits.lanes + PrefillLanes(config),
        .rows_max = limits.rows_max,
        .kv_rows_max = limits.step_tokens_max,
        .plan_ahead = limits.plan_ahead,
        .spans_max = spans_max,
-       .shards = ShardsOf(config),
+       .shards = shards,
        .part_row_bytes = width * sizeof(float),
        .layers = options.layers});
 }

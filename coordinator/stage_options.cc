@@ -73,10 +73,12 @@ absl::Status SettleStages(const ClusterConfig& config, const model::Graph& graph
   if (!options.replicas.empty()) {
     LAMINA_ASSIGN_OR_RETURN(options.slice_costs, SliceCosts(graph));
   }
-  if (const uint32_t shards = ShardsOf(config); shards > 1) {
-    LAMINA_ASSIGN_OR_RETURN(options.shard_costs, ShardCostsOf(graph));
-    const std::vector<std::string> names(shards);
-    LAMINA_RETURN_IF_ERROR(core::SplitShards(options.shard_costs, names).status());
+  for (const ReplicaOptions& replica : options.replicas) {
+    if (replica.shards > 1) {
+      LAMINA_ASSIGN_OR_RETURN(options.shard_costs, ShardCostsOf(graph));
+      const std::vector<std::string> names(replica.shards);
+      LAMINA_RETURN_IF_ERROR(core::SplitShards(options.shard_costs, names).status());
+    }
   }
   return absl::OkStatus();
 }

@@ -33,16 +33,19 @@ class CpuKvDevice final : public KvDevice {
   bool usable() const override { return true; }
   absl::Status Begin() override { return absl::OkStatus(); }
 
-  absl::Status Store(uint32_t layer, absl::Span<const KvRows> rows) override {
+  absl::Status Store(uint32_t layer, HeadRange heads, absl::Span<const KvRows> rows) override {
+    const size_t first = heads.first * arena_.head_stride(layer);
     for (const KvRows& row : rows) {
-      StoreKv(layers_[layer], row.k, row.v, row.stride, row.slots, arena_.k(layer), arena_.v(layer),
-              arena_.head_stride(layer));
+      StoreKv(PartOf(layers_[layer], heads), row.k, row.v, row.stride, row.slots,
+              arena_.k(layer) + first, arena_.v(layer) + first, arena_.head_stride(layer));
     }
     return absl::OkStatus();
   }
 
-  absl::Status Attend(uint32_t layer, absl::Span<const AttentionItem> items) override {
-    kernel_.Attend(layers_[layer], arena_.View(layer), items, *scratch_, pool_);
+  absl::Status Attend(uint32_t layer, HeadRange heads,
+                      absl::Span<const AttentionItem> items) override {
+    kernel_.Attend(PartOf(layers_[layer], heads), arena_.View(layer, heads.first), items, *scratch_,
+                   pool_);
     return absl::OkStatus();
   }
 

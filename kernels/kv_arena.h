@@ -48,8 +48,10 @@ class KvArena {
   BFloat16* v(uint32_t layer) { return data_ + planes_[layer].v; }
   // Elements between two heads.
   size_t head_stride(uint32_t layer) const { return planes_[layer].head_stride; }
-  KvView View(uint32_t layer) {
-    return {.k = k(layer), .v = v(layer), .head_stride = head_stride(layer)};
+  // From KV head `head` on.
+  KvView View(uint32_t layer, uint32_t head = 0) {
+    const size_t first = head * head_stride(layer);
+    return {.k = k(layer) + first, .v = v(layer) + first, .head_stride = head_stride(layer)};
   }
 
  private:

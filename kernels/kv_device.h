@@ -44,7 +44,8 @@ struct KvDeviceOptions {
 };
 
 // K and V of consecutive tokens, and their slots in order.
-// Shapes: k, v  [tokens, kv_heads, head_dim] bf16, `stride` elements between tokens
+// Shapes: k, v  [tokens, heads, head_dim] bf16, `stride` elements between tokens; the heads that
+//         the call names
 struct KvRows {
   const BFloat16* k = nullptr;
   const BFloat16* v = nullptr;
@@ -67,14 +68,17 @@ class KvDevice {
   // By the thread that will use it.
   virtual absl::Status Begin() = 0;
 
-  // Copies all rows into their slots. They may be overwritten when it returns.
+  // Copies all rows of these KV heads into their slots. They may be overwritten when it returns.
   // Errors: kInternal  the device failed and is not usable() any more; says how.
-  virtual absl::Status Store(uint32_t layer, absl::Span<const KvRows> rows) = 0;
+  virtual absl::Status Store(uint32_t layer, HeadRange heads, absl::Span<const KvRows> rows) = 0;
 
   // Attends all items, each of at most `query_tokens_max` tokens, after all that was stored before.
+  // Items are those of the attention over these KV heads alone (PartOf()); of it they have the
+  // bits.
   // Errors: as Store; no output may be used then.
   // Cost:   as AttentionKernel::Attend, and for a device across a bus two copies of the rows.
-  virtual absl::Status Attend(uint32_t layer, absl::Span<const AttentionItem> items) = 0;
+  virtual absl::Status Attend(uint32_t layer, HeadRange heads,
+                              absl::Span<const AttentionItem> items) = 0;
 };
 
 // Makes devices of one kind, each with an arena of its own.

@@ -16,7 +16,8 @@ namespace lamina::memory_node {
 // Of the rows of the first chunk. Per step: what is cut stays the same for all its layers.
 absl::Status AttentionWorker::CutAtFullBlocks(Lane& lane) {
   const uint32_t ahead =
-      core::FirstRowOf(1, lane.pieces.chunks, static_cast<uint32_t>(lane.rows.size()));
+      core::PiecesOf(lane.chunking, static_cast<uint32_t>(lane.rows.size()), /*kv_heads=*/1)
+          .RowsEnd(0);
   size_t spans_all = 0;
   for (uint32_t i = 0; i < ahead; ++i) {
     Row& row = lane.rows[i];
@@ -82,7 +83,7 @@ uint64_t AttentionWorker::CollectCutRow(const Row& row, const BFloat16* q, Token
 
 // Into the reply, along the tree that one call would have followed.
 void AttentionWorker::MergeCutRows(Part& part, const RowChunk& chunk) {
-  const AttentionDescriptor& shape = layers_[chunk.layer];
+  const AttentionDescriptor shape = ShapeOf(chunk);
   const size_t head_width = kernels::PartialWidth(shape);
   std::vector<kernels::PartialStack>& stacks = stacks_[shape.head_dim];
   if (stacks.empty()) {

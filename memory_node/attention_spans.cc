@@ -34,7 +34,7 @@ absl::Status AttentionWorker::CollectSpanRow(const Sequence& sequence, uint32_t 
 
 // Rows of which some spans lie here. Returns how many tokens they see.
 uint64_t AttentionWorker::CollectSpanRows(Part& part, const RowChunk& chunk, Tokens tokens) {
-  const AttentionDescriptor& shape = layers_[chunk.layer];
+  const AttentionDescriptor shape = ShapeOf(chunk);
   auto* partial = reinterpret_cast<float*>(part.reply.data() + part.reply_bytes);
   uint64_t context = 0;
   RowPlaces places(chunk, shape);

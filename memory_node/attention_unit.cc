@@ -20,9 +20,9 @@ absl::Status AttentionWorker::ServeUnit(uint32_t replica, uint32_t lane_index) {
   if (found == nullptr) {
     counters_.refusals.Count(control::Refusal::kSchedule);
     return absl::InternalError(absl::StrCat("a window of lane ", lane_index, " comes from compute ",
-                                            "node ", replica, ", whose shard has no heads here"));
+                                            "node ", replica,
+                                            ", which has no part in it, or no heads here"));
   }
-  const Lane& lane = lanes_[lane_index];
   Part& part = *found;
   const uint32_t word = layout_.query_word(replica, lane_index);
   uint64_t value = region_.LoadSignal(word);
@@ -37,9 +37,9 @@ absl::Status AttentionWorker::ServeUnit(uint32_t replica, uint32_t lane_index) {
         "compute node ", replica, " went on to step ", layout_.StepOf(value), " layer ",
         layout_.LayerOf(value), " of lane ", lane_index, " without the end of the unit before"));
   }
-  while (part.pieces_done < core::PiecesHere(value, lane.pieces.count())) {
+  while (part.pieces_done < core::PiecesHere(value, part.pieces.count())) {
     LAMINA_RETURN_IF_ERROR(ServePiece(replica, lane_index, part, last));
-    if (part.pieces_done == lane.pieces.count()) {
+    if (part.pieces_done == part.pieces.count()) {
       part.unit_nanos += RealClock().Now() - start;
       return EndUnit(replica, lane_index, part);
     }
@@ -75,13 +75,15 @@ absl::Status AttentionWorker::BeginUnit(uint32_t replica, uint32_t lane_index, P
   expected.rows = static_cast<uint32_t>(lane.rows.size());
   expected.kv_rows = lane.chunk_tokens;
   if (const uint32_t turn =
-          schedules_[part.index].NodeOf(lane_index, lane.step, layer, lane.pinned);
+          schedules_[part.shard].NodeOf(lane_index, lane.step, layer, lane.pinned);
       turn != replica) {
     counters_.refusals.Count(control::Refusal::kSchedule);
     return absl::InternalError(absl::StrCat("a window of lane ", lane_index, " step ", lane.step,
                                             " layer ", layer, " comes from compute node ", replica,
                                             " where the schedule says ", turn));
   }
+  part.pieces =
+      core::PiecesOf(lane.chunking, expected.rows, PartOf(layers_[layer], part.heads).kv_heads);
   part.query_bytes = sizeof(header);
   part.reply_bytes = sizeof(header);
   part.unit_nanos = 0;
@@ -93,24 +95,25 @@ absl::Status AttentionWorker::BeginUnit(uint32_t replica, uint32_t lane_index, P
 absl::Status AttentionWorker::ServePiece(uint32_t replica, uint32_t lane_index, Part& part,
                                          uint64_t last) {
   const Lane& lane = lanes_[lane_index];
-  const core::RowPieces& pieces = lane.pieces;
+  const core::RowPieces& pieces = part.pieces;
   const bool queries = pieces.query_first && part.pieces_done == 0;
   const uint32_t index = part.pieces_done - (pieces.query_first && !queries ? 1 : 0);
-  const auto count = static_cast<uint32_t>(lane.rows.size());
-  const uint32_t first = core::FirstRowOf(index, pieces.chunks, count);
-  const uint32_t end = core::FirstRowOf(index + 1, pieces.chunks, count);
+  const uint32_t first = pieces.FirstRow(index);
+  HeadRange heads = pieces.Heads(index);
+  heads.first += part.heads.first;
   const uint64_t value = core::PieceValue(last, part.pieces_done, pieces.count());
-  const RowChunk chunk{.value = value,
-                       .layer = DeviceLayer(part, value),
-                       .rows = absl::MakeConstSpan(lane.rows).subspan(first, end - first),
-                       .first = index == 0,
-                       .last = part.pieces_done + 1 == pieces.count(),
-                       .query_first = pieces.query_first && index == 0,
-                       .window = region_.bytes().data() +
-                                 layout_.QueryWindow(replica, lane_index, value) +
-                                 part.query_bytes};
+  const RowChunk chunk{
+      .value = value,
+      .layer = layout_.LayerOf(value),
+      .rows = absl::MakeConstSpan(lane.rows).subspan(first, pieces.RowsEnd(index) - first),
+      .heads = heads,
+      .first = index == 0,
+      .last = part.pieces_done + 1 == pieces.count(),
+      .query_first = pieces.query_first && index == 0,
+      .window = region_.bytes().data() + layout_.QueryWindow(replica, lane_index, value) +
+                part.query_bytes};
   if (!queries) {
-    LAMINA_ASSIGN_OR_RETURN(const size_t stored, Store(lane, chunk));
+    LAMINA_ASSIGN_OR_RETURN(const size_t stored, Store(lane, part, chunk));
     part.query_bytes += stored;
     Lap(control::WorkPart::kStore, lane_index, value, replica);
   }
@@ -148,8 +151,9 @@ absl::Status AttentionWorker::EndUnit(uint32_t replica, uint32_t lane_index, Par
 
 // Copies k and v of the chunk's rows from the window into their slots, and with the last one those
 // of prompt chunks. Returns how many bytes of the window that was.
-absl::StatusOr<size_t> AttentionWorker::Store(const Lane& lane, const RowChunk& chunk) {
-  const AttentionDescriptor& shape = layers_[chunk.layer];
+absl::StatusOr<size_t> AttentionWorker::Store(const Lane& lane, const Part& part,
+                                              const RowChunk& chunk) {
+  const AttentionDescriptor shape = ShapeOf(chunk);
   kv_rows_.clear();
   RowPlaces places(chunk, shape);
   for (const Row& row : chunk.rows) {
@@ -162,28 +166,32 @@ absl::StatusOr<size_t> AttentionWorker::Store(const Lane& lane, const RowChunk& 
     places.Next(row);
   }
   const BFloat16* end = chunk.rows.empty() ? places.q() : places.end();
-  for (size_t i = 0; chunk.last && i < lane.chunks.size(); ++i) {
-    const Chunk& prompt = lane.chunks[i];
-    kv_rows_.push_back({.k = end,
-                        .v = end + shape.kv_width(),
-                        .stride = 2 * shape.kv_width(),
-                        .slots = prompt.slots});
-    end += size_t{prompt.tokens} * 2 * shape.kv_width();
+  const bool prompts = chunk.last && !lane.chunks.empty();
+  if (prompts && chunk.heads != part.heads) {
+    LAMINA_RETURN_IF_ERROR(device_.Store(chunk.layer, chunk.heads, kv_rows_));
+    kv_rows_.clear();
   }
-  LAMINA_RETURN_IF_ERROR(device_.Store(chunk.layer, kv_rows_));
+  const size_t kv_width = PartOf(shape, part.heads).kv_width();  // Prompts come with all heads.
+  for (size_t i = 0; prompts && i < lane.chunks.size(); ++i) {
+    const Chunk& prompt = lane.chunks[i];
+    kv_rows_.push_back(
+        {.k = end, .v = end + kv_width, .stride = 2 * kv_width, .slots = prompt.slots});
+    end += prompt.tokens * 2 * kv_width;
+  }
+  LAMINA_RETURN_IF_ERROR(device_.Store(chunk.layer, prompts ? part.heads : chunk.heads, kv_rows_));
   return static_cast<size_t>(reinterpret_cast<const std::byte*>(end) - chunk.window);
 }
 
 // Returns how many bytes of KV it has read.
 absl::StatusOr<uint64_t> AttentionWorker::Attend(Part& part, const RowChunk& chunk, Tokens tokens) {
-  const AttentionDescriptor& shape = layers_[chunk.layer];
+  const AttentionDescriptor shape = ShapeOf(chunk);
   items_.clear();
   cut_rows_.clear();
   const uint64_t context =
       spans() ? CollectSpanRows(part, chunk, tokens) : CollectItems(part, chunk, tokens);
   const uint64_t bytes = context * 2 * shape.kv_width() * sizeof(BFloat16);
   if (!items_.empty()) {
-    LAMINA_RETURN_IF_ERROR(device_.Attend(chunk.layer, items_));
+    LAMINA_RETURN_IF_ERROR(device_.Attend(chunk.layer, chunk.heads, items_));
     control::AddTo(counters_.kv_bytes_read, bytes);
   }
   if (tokens == Tokens::kOpen && !cut_rows_.empty()) {
@@ -194,7 +202,7 @@ absl::StatusOr<uint64_t> AttentionWorker::Attend(Part& part, const RowChunk& chu
 
 // Rows whose sequences lie here as a whole. Returns how many tokens they see.
 uint64_t AttentionWorker::CollectItems(Part& part, const RowChunk& chunk, Tokens tokens) {
-  const AttentionDescriptor& shape = layers_[chunk.layer];
+  const AttentionDescriptor shape = ShapeOf(chunk);
   auto* out = reinterpret_cast<BFloat16*>(part.reply.data() + part.reply_bytes);
   float* partial = part.closed_partials.data();
   uint64_t context = 0;
@@ -222,7 +230,7 @@ uint64_t AttentionWorker::CollectItems(Part& part, const RowChunk& chunk, Tokens
 absl::Status AttentionWorker::Reply(uint32_t lane_index, Part& part, const RowChunk& chunk) {
   const Lane& lane = lanes_[lane_index];
   const uint32_t layer = layout_.LayerOf(chunk.value);
-  const AttentionDescriptor& shape = layers_[chunk.layer];
+  const AttentionDescriptor shape = ShapeOf(chunk);
   const size_t partial_bytes = shape.query_heads * kernels::PartialWidth(shape) * sizeof(float);
   size_t begin = part.reply_bytes;
   for (const Row& row : chunk.rows) {
@@ -244,7 +252,7 @@ absl::Status AttentionWorker::Reply(uint32_t lane_index, Part& part, const RowCh
   const transport::WaitOptions wait{.deadline = RealClock().Now() + options_.peer_deadline,
                                     .abort = &abort_};
   const uint32_t replica =
-      schedules_[part.index].NodeOf(lane_index, lane.step, layer + 1, lane.pinned);
+      schedules_[part.shard].NodeOf(lane_index, lane.step, layer + 1, lane.pinned);
   const absl::Status sent =
       transport::PutAll(transport_, *replies_[replica],
                         layout_.ReplyWindow(options_.node, lane_index, chunk.value) + begin,

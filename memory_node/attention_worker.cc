@@ -29,7 +29,6 @@ AttentionWorker::AttentionWorker(const Options& options, transport::Transport& t
                                  transport::Region& region, kernels::KvDevice& device,
                                  ThreadPool& pool, WorkerCounters& counters)
     : options_(options),
-      shards_(control::ShardsThatAsk(options.config, options.node)),
       layers_(control::LayersOf(options.config, options.node)),
       layout_(control::WindowShapeOf(options.config)),
       transport_(transport),
@@ -42,21 +41,15 @@ AttentionWorker::AttentionWorker(const Options& options, transport::Transport& t
                .slots = device.slots(),
                .span_tokens = options.config.span_tokens,
                .holds_all = !options.config.heads.empty() || options.config.span_tokens > 0}) {
-  for (const uint32_t shard : shards_) {
+  for (uint32_t shard = 0; shard < core::ShardsMax(options.config.stages); ++shard) {
     schedules_.push_back(control::ScheduleOf(options.config, shard));
   }
-  for (uint32_t node = 0; node < options.config.compute_nodes.size(); ++node) {
-    const uint32_t shard = control::StageOf(options.config, node).shard.index;
-    const auto found = std::find(shards_.begin(), shards_.end(), shard);
-    part_of_.push_back(found == shards_.end() ? kNoPart
-                                              : static_cast<uint32_t>(found - shards_.begin()));
+  for (uint32_t lane = 0; lane < lanes_.size(); ++lane) {
+    lanes_[lane].parts = MakeParts(lane);
   }
-  for (Lane& lane : lanes_) {
-    lane.parts.resize(shards_.size());
-    for (uint32_t i = 0; i < shards_.size(); ++i) {
-      lane.parts[i].shard = shards_[i];
-      lane.parts[i].index = i;
-      lane.parts[i].reply.resize(layout_.reply_window_bytes());
+  for (uint32_t node = 0; node < options.config.compute_nodes.size(); ++node) {
+    for (uint32_t lane = 0; lane < lanes_.size(); ++lane) {
+      part_of_.push_back(FindPart(node, lane));
     }
   }
   items_.reserve(options.config.rows_max * std::max(1u, layout_.shape().spans_max));
@@ -67,8 +60,38 @@ AttentionWorker::AttentionWorker(const Options& options, transport::Transport& t
   conditions_.resize(layout_.query_words());
 }
 
+std::vector<AttentionWorker::Part> AttentionWorker::MakeParts(uint32_t lane) const {
+  const control::EpochConfig& config = options_.config;
+  const AttentionDescriptor& any = config.layers.front();
+  std::vector<Part> parts;
+  for (uint32_t node = 0; node < config.compute_nodes.size(); ++node) {
+    const uint32_t shard = control::StageOf(config, node).shard.index;
+    const HeadRange brought = control::HeadsBetween(config, any, options_.node, node);
+    const bool known = std::any_of(parts.begin(), parts.end(),
+                                   [&](const Part& part) { return part.shard == shard; });
+    if (known || brought.count == 0 || !schedules_.front().Runs(node, lane)) {
+      continue;
+    }
+    const uint32_t held = control::HeadsOf(config, any, options_.node).first;
+    parts.push_back(
+        {.shard = shard, .heads = {.first = brought.first - held, .count = brought.count}});
+    parts.back().reply.resize(layout_.reply_window_bytes());
+  }
+  return parts;
+}
+
+uint32_t AttentionWorker::FindPart(uint32_t compute_node, uint32_t lane) const {
+  const uint32_t shard = control::StageOf(options_.config, compute_node).shard.index;
+  const std::vector<Part>& parts = lanes_[lane].parts;
+  const auto found = std::find_if(parts.begin(), parts.end(),
+                                  [&](const Part& part) { return part.shard == shard; });
+  return found == parts.end() || !schedules_.front().Runs(compute_node, lane)
+             ? kNoPart
+             : static_cast<uint32_t>(found - parts.begin());
+}
+
 AttentionWorker::Part* AttentionWorker::PartFor(uint32_t compute_node, uint32_t lane) {
-  const uint32_t part = part_of_[compute_node];
+  const uint32_t part = part_of_[size_t{compute_node} * lanes_.size() + lane];
   return part == kNoPart ? nullptr : &lanes_[lane].parts[part];
 }
 
@@ -189,21 +212,17 @@ absl::Status AttentionWorker::AnswerLinks(std::string& blamed) {
   return absl::OkStatus();
 }
 
-// Waits for the next value of any (compute node, lane). The one served last is looked at last. A
-// shard may be in the next step before another's last window is here: where nothing was sampled
-// they need not have met. Then its windows wait, since the tables are still those of the step
-// before.
+// Waits for the next value of any (compute node, lane). The one served last is looked at last. No
+// shard is in the next step before all windows of this one have been answered: they meet at its
+// end.
 absl::StatusOr<size_t> AttentionWorker::WaitForQueries() {
   const size_t count = conditions_.size();
   for (size_t i = 0; i < count; ++i) {
     const size_t which = (first_condition_ + i) % count;
     const auto lane = static_cast<uint32_t>(which % options_.config.lanes);
     const Part* part = PartFor(static_cast<uint32_t>(which / options_.config.lanes), lane);
-    const bool waits = part != nullptr && part->done && lanes_[lane].step != 0;
     conditions_[i] = {.word = static_cast<uint32_t>(which),
-                      .at_least = waits             ? UINT64_MAX
-                                  : part == nullptr ? 1
-                                                    : part->value + 1};
+                      .at_least = part == nullptr ? 1 : part->value + 1};
   }
   LAMINA_ASSIGN_OR_RETURN(
       const size_t index,
@@ -254,9 +273,8 @@ absl::Status AttentionWorker::Advance(Lane& lane) {
         part.done = false;
       }
       lane.pinned = !plan.chunks.empty();
-      lane.pieces = core::PiecesOf(plan.row_chunks, plan.query_first,
-                                   static_cast<uint32_t>(lane.rows.size()));
-      if (lane.pieces.query_first && !spans()) {
+      lane.chunking = plan.chunking;
+      if (lane.chunking.query_first && !spans()) {
         LAMINA_RETURN_IF_ERROR(CutAtFullBlocks(lane));
       }
     }

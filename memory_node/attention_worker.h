@@ -8,13 +8,14 @@
 // part never get a window; their changes to the tables are applied as soon as the step before is
 // done.
 //
-// Rows of a unit come in chunks (coordinator/core/row_chunks.h); each is attended when it is here,
-// and its outputs leave at once. Lanes take turns between chunks that have not come yet.
+// Rows of a unit come in chunks (coordinator/core/row_chunks.h), of rows or of heads; each is
+// attended when it is here, and its outputs leave at once. Lanes take turns between chunks that
+// have not come yet.
 //
 // Where compute nodes are shards, each sends the rows of its own heads: a unit comes in one part
-// for each shard that has heads here, in any order, and is served part by part. To the device the
-// heads of a shard are a layer by itself (control::LayersOf), so that its windows need no
-// gathering.
+// for each shard that has heads here, in any order, and is served part by part. The device stores
+// and attends these heads by themselves, so that windows need no gathering. A replica for prompts
+// alone may have other shards than those that decode.
 //
 // Files: attention_worker.cc the loop, plans and tables; attention_unit.cc one attention;
 // attention_spans.cc what is different for sequences cut into spans; attention_query_first.cc what
@@ -113,10 +114,12 @@ class AttentionWorker {
   // What a lane's units are for one shard; without shards there is one.
   struct Part {
     uint32_t shard = 0;
-    uint32_t index = 0;  // Among those with heads here.
+    HeadRange heads;     // Of those here.
     uint64_t value = 0;  // Of the last piece done.
     bool done = false;   // Its last unit of the step.
-    // Of the unit that is being served: pieces done, and what of the windows they took, in bytes.
+    // Of the unit that is being served: how it is cut, pieces done, and what of the windows they
+    // took, in bytes.
+    core::RowPieces pieces;
     uint32_t pieces_done = 0;
     size_t query_bytes = 0;
     size_t reply_bytes = 0;
@@ -131,17 +134,18 @@ class AttentionWorker {
     std::vector<core::StepPlan> plans;  // Not yet begun, oldest first.
     uint64_t step = 0;                  // In it; 0 for none: the next plan has not come.
     bool pinned = false;                // The step stays on one replica.
-    core::RowPieces pieces;             // Of each unit of the step.
+    core::Chunking chunking;            // Of the step.
     std::vector<Row> rows;
     std::vector<Chunk> chunks;
     uint32_t chunk_tokens = 0;
     std::vector<Part> parts;
   };
-  // Some rows of a lane that are here.
+  // Some rows of a lane that are here, with some heads.
   struct RowChunk {
     uint64_t value = 0;
-    uint32_t layer = 0;  // The device's: of the model's layer and the shard.
+    uint32_t layer = 0;
     absl::Span<const Row> rows;
+    HeadRange heads;  // Of those here.
     bool first = false;
     bool last = false;
     bool query_first = false;           // Their queries came first and stand together.
@@ -157,10 +161,14 @@ class AttentionWorker {
             size_t bytes = 0);
   absl::Status AnswerLinks(std::string& blamed);
   absl::StatusOr<size_t> WaitForQueries();
-  // Of the lane, for a compute node; null if its shard has no heads here.
+  // Those with heads here of one replica that runs the lane.
+  std::vector<Part> MakeParts(uint32_t lane) const;
+  // Of the lane, for a compute node; null if it takes no part, or its shard has no heads here.
   Part* PartFor(uint32_t compute_node, uint32_t lane);
-  uint32_t DeviceLayer(const Part& part, uint64_t value) const {
-    return layout_.LayerOf(value) * static_cast<uint32_t>(shards_.size()) + part.index;
+  uint32_t FindPart(uint32_t compute_node, uint32_t lane) const;
+  // The attention of the chunk's layer over its heads.
+  AttentionDescriptor ShapeOf(const RowChunk& chunk) const {
+    return PartOf(layers_[chunk.layer], chunk.heads);
   }
   absl::Status ServeUnit(uint32_t replica, uint32_t lane);
   absl::Status BeginUnit(uint32_t replica, uint32_t lane_index, Part& part, uint64_t value);
@@ -204,7 +212,7 @@ class AttentionWorker {
     const BFloat16* kv_;
     bool query_first_;
   };
-  absl::StatusOr<size_t> Store(const Lane& lane, const RowChunk& chunk);
+  absl::StatusOr<size_t> Store(const Lane& lane, const Part& part, const RowChunk& chunk);
   absl::StatusOr<uint64_t> Attend(Part& part, const RowChunk& chunk, Tokens tokens);
   uint64_t CollectItems(Part& part, const RowChunk& chunk, Tokens tokens);
   uint64_t CollectSpanRows(Part& part, const RowChunk& chunk, Tokens tokens);
@@ -219,11 +227,10 @@ class AttentionWorker {
   absl::Status Reply(uint32_t lane_index, Part& part, const RowChunk& chunk);
 
   const Options options_;
-  const std::vector<uint32_t> shards_;             // Those with heads here.
-  const std::vector<AttentionDescriptor> layers_;  // As this node computes them: [layers, shards].
+  const std::vector<AttentionDescriptor> layers_;  // Over the heads that are here.
   const core::WindowLayout layout_;
-  std::vector<core::PipelineSchedule> schedules_;  // [parts]
-  std::vector<uint32_t> part_of_;  // [compute nodes]: index of the part, or kNoPart.
+  std::vector<core::PipelineSchedule> schedules_;  // By shard.
+  std::vector<uint32_t> part_of_;  // [compute nodes, lanes]: index of the part, or kNoPart.
   transport::Transport& transport_;
   transport::Region& region_;
   kernels::KvDevice& device_;

@@ -49,6 +49,7 @@ absl::Status Serve(const control::DaemonFlags& flags) {
                          {.name = flags.name,
                           .is_memory = true,
                           .device = node->device,
+                          .threads = node->device == "cpu" ? static_cast<uint32_t>(threads) : 1,
                           .capacity_bytes = node->capacity_bytes,
                           .bandwidth_bytes_per_second = bandwidth,
                           .kernels = device.kernels});

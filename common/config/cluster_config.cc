@@ -163,11 +163,6 @@ absl::Status CheckRoles(const ClusterConfig& config) {
         "compute: ", prefill, " nodes with role prefill contradict prefill.mode inline, in which ",
         "all compute nodes take prompts; set prefill.mode to dedicated, or remove the role"));
   }
-  if (dedicated && ReplicasOf(config).size() < config.compute.size()) {
-    return absl::UnimplementedError(
-        "prefill.mode: 'dedicated' is not served by this version together with replicas of several "
-        "nodes (compute.N.replica); it serves: inline with these, or dedicated with single nodes");
-  }
   if (prefill == config.compute.size()) {
     return absl::InvalidArgumentError(
         "compute: all nodes have role prefill, so nobody would decode; leave at least one with "
@@ -283,7 +278,10 @@ absl::Status CheckValues(const ClusterConfig& config) {
         absl::StrCat("pipeline.lanes: ", config.pipeline.lanes,
                      " contradicts pipeline.mode sequential, which has one lane; set it to 1"));
   }
-  const size_t replicas = ReplicasOf(config).size() - config.CountCompute(ComputeRole::kPrefill);
+  const std::vector<ReplicaConfig> all = ReplicasOf(config);
+  const auto replicas = std::count_if(all.begin(), all.end(), [&](const ReplicaConfig& replica) {
+    return !IsForPrompts(config, replica);
+  });
   if (config.pipeline.mode == PipelineMode::kSequential && replicas > 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("compute: ", replicas,

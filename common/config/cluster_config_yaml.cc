@@ -358,7 +358,12 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
     // One more than replicas, or two for each stage: the schedules that leave nobody idle. The
     // shards of a stage are one place.
     const uint32_t nodes = std::max(1u, c.CountCompute(ComputeRole::kCompute) / ShardsOf(c));
-    const uint32_t wanted = ReplicasOf(c).size() < c.compute.size() ? 2 * nodes : nodes + 1;
+    const std::vector<ReplicaConfig> replicas = ReplicasOf(c);
+    const bool several =
+        std::any_of(replicas.begin(), replicas.end(), [&](const ReplicaConfig& replica) {
+          return replica.nodes.size() > 1 && !IsForPrompts(c, replica);
+        });
+    const uint32_t wanted = several ? 2 * nodes : nodes + 1;
     // One where no attention is ever away.
     c.pipeline.lanes = c.pipeline.mode == PipelineMode::kSequential || c.policy == kPolicyLocal
                            ? 1

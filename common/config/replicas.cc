@@ -161,9 +161,17 @@ std::vector<ReplicaConfig> ReplicasOf(const ClusterConfig& config) {
   return replicas;
 }
 
+bool IsForPrompts(const ClusterConfig& config, const ReplicaConfig& replica) {
+  return config.compute[replica.nodes.front()].role == ComputeRole::kPrefill;
+}
+
 uint32_t ShardsOf(const ClusterConfig& config) {
-  const std::vector<ReplicaConfig> replicas = ReplicasOf(config);
-  return replicas.empty() ? 1 : replicas.front().shards;
+  for (const ReplicaConfig& replica : ReplicasOf(config)) {
+    if (!IsForPrompts(config, replica)) {
+      return replica.shards;
+    }
+  }
+  return 1;
 }
 
 bool IsStage(const ClusterConfig& config, const ComputeNodeConfig& node) {
@@ -187,17 +195,29 @@ absl::Status CheckReplicas(const ClusterConfig& config) {
     }
   }
   const std::vector<ReplicaConfig> replicas = ReplicasOf(config);
+  const ReplicaConfig* decodes = nullptr;  // The first one that does.
   for (const ReplicaConfig& replica : replicas) {
+    for (const size_t index : replica.nodes) {
+      if (config.compute[index].role != config.compute[replica.nodes.front()].role) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(KeyOf(index, "role"), ": differs from that of ",
+                         config.compute[replica.nodes.front()].name, ", another node of replica '",
+                         replica.name, "'; a replica is for prompts alone as a whole, or not"));
+      }
+    }
     ReplicaConfig firsts{.name = replica.name};
     LAMINA_RETURN_IF_ERROR(CheckShards(config, replica, firsts.nodes));
     LAMINA_RETURN_IF_ERROR(CheckStages(config, firsts));
     LAMINA_RETURN_IF_ERROR(CheckLayers(config, firsts));
-    const bool prefill = config.compute[replica.nodes[0]].role == ComputeRole::kPrefill;
-    if (!prefill && replica.shards != replicas[0].shards) {
+    if (IsForPrompts(config, replica)) {
+      continue;
+    }
+    decodes = decodes == nullptr ? &replica : decodes;
+    if (replica.shards != decodes->shards) {
       return absl::InvalidArgumentError(
-          absl::StrCat(KeyOf(replica.nodes[0], "shard"), ": replica '", replicas[0].name, "' has ",
-                       replicas[0].shards, " shards and replica '", replica.name, "' ",
-                       replica.shards, "; give all replicas as many"));
+          absl::StrCat(KeyOf(replica.nodes[0], "shard"), ": replica '", decodes->name, "' has ",
+                       decodes->shards, " shards and replica '", replica.name, "' ", replica.shards,
+                       "; give all replicas as many, those for prompts left out"));
     }
   }
   return absl::OkStatus();

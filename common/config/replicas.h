@@ -26,15 +26,19 @@ struct ReplicaConfig {
 // CheckReplicas() refuses, the stages are in any order.
 std::vector<ReplicaConfig> ReplicasOf(const ClusterConfig& config);
 
-// Of every replica of a file that CheckReplicas() accepts.
+// Of every replica that decodes, of a file that CheckReplicas() accepts.
 uint32_t ShardsOf(const ClusterConfig& config);
+
+// Whether it is for prompts alone.
+bool IsForPrompts(const ClusterConfig& config, const ReplicaConfig& replica);
 
 // Whether the node is one of several of a replica.
 bool IsStage(const ClusterConfig& config, const ComputeNodeConfig& node);
 
 // Errors: kInvalidArgument  a stage or shard without a replica, one that is missing or there twice,
 // layers of some stages only, layers that overlap or leave some out, or that differ between the
-// shards of a stage; replicas of different numbers of shards.
+// shards of a stage; replicas that decode of different numbers of shards; one with nodes for
+// prompts and others.
 absl::Status CheckReplicas(const ClusterConfig& config);
 
 // "0-14" or "3". Errors: kInvalidArgument.

@@ -83,13 +83,6 @@ std::vector<HeadRange> ConsecutiveRanges(const std::vector<uint32_t>& counts) {
   return ranges;
 }
 
-AttentionDescriptor PartOf(const AttentionDescriptor& layer, HeadRange heads) {
-  AttentionDescriptor part = layer;
-  part.query_heads = heads.count * layer.group();
-  part.kv_heads = heads.count;
-  return part;
-}
-
 absl::StatusOr<HeadSplit> ShareHeads(absl::Span<const AttentionDescriptor> layers,
                                      absl::Span<const HeadNode> nodes, uint32_t tokens_least) {
   LAMINA_RETURN_IF_ERROR(CheckCounts(layers, nodes.size()));

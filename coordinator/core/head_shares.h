@@ -20,18 +20,8 @@
 
 namespace lamina::core {
 
-// KV heads [first, first + count) of every layer.
-struct HeadRange {
-  uint32_t first = 0;
-  uint32_t count = 0;
-  friend bool operator==(const HeadRange&, const HeadRange&) = default;
-};
-
 // Ranges of these lengths, one after the other, from head 0 on.
 std::vector<HeadRange> ConsecutiveRanges(const std::vector<uint32_t>& counts);
-
-// The attention over these heads alone.
-AttentionDescriptor PartOf(const AttentionDescriptor& layer, HeadRange heads);
 
 struct HeadNode {
   std::string name;

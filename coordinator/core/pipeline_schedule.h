@@ -26,9 +26,10 @@
 // node to the ones of their own index; the schedule is made for one of these. The LM head is shard
 // 0's.
 //
-// Compute nodes for prompts alone (prefill.mode dedicated) come behind the replicas, and behind the
-// lanes that rotate there is one lane for each, which has chunks only and stays on its node. Such a
-// node has no part in other lanes; the replicas keep the tables of all.
+// Replicas for prompts alone (prefill.mode dedicated) come behind the others, and behind the lanes
+// that rotate each has one or several lanes of its own (prefill_lanes.h), which have chunks only
+// and stay on it. Its nodes have no part in other lanes; the replicas that decode keep the tables
+// of all. It may have other stages and shards than these.
 //
 // Threading: one thread.   Determinism: same calls, same answers.
 
@@ -41,6 +42,7 @@
 
 #include "absl/types/span.h"
 #include "common/pipeline_mode.h"
+#include "coordinator/core/prefill_lanes.h"
 #include "coordinator/core/stages.h"
 
 namespace lamina::core {
@@ -53,17 +55,26 @@ class PipelineSchedule {
                    uint32_t prefill_lane = UINT32_MAX)
       : mode_(mode), replicas_(replicas), layers_(layers), prefill_lane_(prefill_lane) {}
 
-  // Replicas of several nodes: nodes[i] is what compute node i runs. For shards of index `shard`.
-  // No prefill lanes. Requires: CheckStages(), CheckShards().
+  // The last nodes are for prompts alone: those of so many replicas, from lane `lane` on.
+  struct Prefill {
+    uint32_t lane = UINT32_MAX;
+    PrefillLanes lanes = {};
+  };
+  // Replicas of several nodes: nodes[i] is what compute node i runs. For shards of index `shard`;
+  // a replica with fewer is asked for its last one. Requires: CheckStages(), CheckShards().
   PipelineSchedule(PipelineMode mode, absl::Span<const Stage> nodes, uint32_t layers,
-                   uint32_t shard = 0);
+                   uint32_t shard, const Prefill& prefill);
+  PipelineSchedule(PipelineMode mode, absl::Span<const Stage> nodes, uint32_t layers,
+                   uint32_t shard = 0)
+      : PipelineSchedule(mode, nodes, layers, shard, Prefill()) {}
 
-  uint32_t replicas() const { return replicas_; }
+  uint32_t replicas() const { return replicas_; }  // That decode.
 
   bool IsPrefillLane(uint32_t lane) const { return lane >= prefill_lane_; }
-  // Whether compute node `node` (replicas first) runs slices of the lane.
+  // Whether the replica of compute node `node` runs slices of the lane.
   bool Runs(uint32_t node, uint32_t lane) const {
-    return IsPrefillLane(lane) ? node == PrefillNodeOf(lane) : !IsPrefillNode(node);
+    const uint32_t replica = ReplicaOfNode(node);
+    return IsPrefillLane(lane) ? replica == PrefillReplicaOf(lane) : replica < replicas_;
   }
   // Whether it keeps the lane's tables: it gets its plans and reports its steps.
   bool TakesPart(uint32_t node, uint32_t lane) const {
@@ -90,17 +101,23 @@ class PipelineSchedule {
   uint64_t StartOf(uint32_t lane, uint64_t unit) const { return lane + unit * (replicas_ + 1); }
 
  private:
-  bool IsPrefillNode(uint32_t node) const {
-    return prefill_lane_ != UINT32_MAX && node >= replicas_;
+  uint32_t ReplicaOfNode(uint32_t node) const {
+    return replica_of_.empty() ? node : replica_of_[node];
   }
-  uint32_t PrefillNodeOf(uint32_t lane) const { return replicas_ + lane - prefill_lane_; }
+  bool IsPrefillNode(uint32_t node) const { return ReplicaOfNode(node) >= replicas_; }
+  uint32_t PrefillReplicaOf(uint32_t lane) const {
+    return replicas_ + (lane - prefill_lane_) / prefill_lanes_each_;
+  }
 
   PipelineMode mode_;
   uint32_t replicas_;
   uint32_t layers_;
   uint32_t prefill_lane_ = UINT32_MAX;
-  std::vector<uint32_t> nodes_;  // [replicas, slices] where replicas have several nodes.
-  std::vector<uint32_t> heads_;  // [replicas], there.
+  uint32_t prefill_lanes_each_ = 1;
+  // Where replicas have several nodes; those for prompts too.
+  std::vector<uint32_t> replica_of_;  // [nodes]
+  std::vector<uint32_t> nodes_;       // [replicas, slices]
+  std::vector<uint32_t> heads_;       // [replicas]
 };
 
 // Who is next on one replica: of the lanes that are ready the one that has run the fewest units

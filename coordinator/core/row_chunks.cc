@@ -18,6 +18,14 @@ double Seconds(uint32_t chunks, double link, double attention, double message) {
   return longer + shorter / chunks + (chunks - 1) * message;
 }
 
+// Of so many rows: each chunk has heads, and rows times heads for every thread, if all together
+// have.
+uint32_t HeadChunksMax(const LinkCosts& link, uint32_t rows) {
+  const uint64_t items = uint64_t{rows} * link.kv_heads;
+  const uint64_t for_threads = std::max<uint64_t>(1, items / std::max(1u, link.threads));
+  return static_cast<uint32_t>(std::min<uint64_t>(std::max(1u, link.kv_heads), for_threads));
+}
+
 }  // namespace
 
 RowChunkCount ChooseRowChunks(const RowChunkOptions& options, const LinkCosts& link,
@@ -26,12 +34,21 @@ RowChunkCount ChooseRowChunks(const RowChunkOptions& options, const LinkCosts& l
   const double seconds = link.seconds_per_row * work.rows;
   const bool slow =
       measured && seconds >= kShareMin * (seconds + work.attention_seconds + work.slice_seconds);
-  RowChunkCount count{.query_first = options.query_first == QueryFirst::kAlways ||
-                                     (options.query_first == QueryFirst::kAuto && slow)};
-  const char* const order = count.query_first ? ", queries first" : "";
+  RowChunkCount count{.cut = {.query_first = options.query_first == QueryFirst::kAlways ||
+                                             (options.query_first == QueryFirst::kAuto && slow)}};
+  Chunking& cut = count.cut;
+  const char* const order = cut.query_first ? ", queries first" : "";
+  const uint32_t heads_most = HeadChunksMax(link, work.rows_of_node);
   if (!options.automatic) {
-    count.chunks = options.chunks;
-    count.why = absl::StrFormat("%d, as configured%s", options.chunks, order);
+    cut.chunks = options.chunks;
+    const uint32_t of_heads = std::min(options.chunks, heads_most);
+    if (of_heads > std::min(options.chunks, std::max(1u, work.rows_of_node))) {
+      cut.chunks = of_heads;
+      cut.by_heads = true;
+    }
+    count.why = cut.by_heads ? absl::StrFormat("%d of KV heads, %d as configured%s", cut.chunks,
+                                               options.chunks, order)
+                             : absl::StrFormat("%d, as configured%s", cut.chunks, order);
     return count;
   }
   if (!measured || work.rows == 0) {
@@ -39,18 +56,23 @@ RowChunkCount ChooseRowChunks(const RowChunkOptions& options, const LinkCosts& l
     return count;
   }
   const double message = std::min(link.seconds_per_message, kMessageSecondsMax);
-  const uint32_t most = slow ? PiecesOf(kRowChunksMax, count.query_first, work.rows).chunks : 1;
-  for (uint32_t chunks = 2; chunks <= most; ++chunks) {
-    if (Seconds(chunks, seconds, work.attention_seconds, message) <
-        Seconds(count.chunks, seconds, work.attention_seconds, message)) {
-      count.chunks = chunks;
+  for (const bool by_heads : {false, true}) {
+    Chunking tried = {
+        .chunks = kRowChunksMax, .by_heads = by_heads, .query_first = cut.query_first};
+    const uint32_t most = slow ? PiecesOf(tried, work.rows_of_node, heads_most).chunks : 1;
+    for (tried.chunks = 2; tried.chunks <= most; ++tried.chunks) {
+      if (Seconds(tried.chunks, seconds, work.attention_seconds, message) <
+          Seconds(cut.chunks, seconds, work.attention_seconds, message)) {
+        cut = tried;
+      }
     }
   }
   count.why = absl::StrFormat(
-      "%d chunk%s: %d rows, %.2f ms of link beside %.2f ms of attention and %.2f ms of slice a "
+      "%d chunk%s%s: %d row%s, %.2f ms of link beside %.2f ms of attention and %.2f ms of slice a "
       "layer%s",
-      count.chunks, count.chunks == 1 ? "" : "s", work.rows, seconds * 1e3,
-      work.attention_seconds * 1e3, work.slice_seconds * 1e3, order);
+      cut.chunks, cut.chunks == 1 ? "" : "s", cut.by_heads ? " of KV heads" : "", work.rows,
+      work.rows == 1 ? "" : "s", seconds * 1e3, work.attention_seconds * 1e3,
+      work.slice_seconds * 1e3, order);
   return count;
 }
 

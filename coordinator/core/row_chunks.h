@@ -2,11 +2,13 @@
 //
 // Row chunks: the rows of a lane that go to one memory node leave in several chunks, one signal
 // step each, so that attention starts on the first while the others are on their way, and outputs
-// leave chunk by chunk. The plan of a step says how many; both ends cut the rows the same way.
-// Which chunk a row is in changes none of its bits.
+// leave chunk by chunk. Where there are too few rows a chunk is a group of KV heads of all rows
+// instead, as if it were a layer with fewer heads. The plan of a step says how many and of what;
+// both ends cut the same way. Which chunk a row or a head is in changes none of its bits.
 //
 // How many: each chunk beyond the first costs a message each way; C chunks hide all but a C-th of
-// the shorter of transfer and attention behind the other.
+// the shorter of transfer and attention behind the other. A chunk of heads is work for as many
+// threads as it has heads, times rows.
 //
 // Determinism: pure functions.
 
@@ -16,6 +18,7 @@
 #include <cstdint>
 #include <string>
 
+#include "common/attention_descriptor.h"
 #include "common/query_first.h"
 
 namespace lamina::core {
@@ -23,26 +26,54 @@ namespace lamina::core {
 // Of the rows of one unit for one memory node. Signal values leave room for so many.
 inline constexpr uint32_t kRowChunksMax = 16;
 
-// How the rows of one unit for one memory node are cut. With `query_first` the queries of the first
+// How a step's rows are cut, for each memory node. With `query_first` the queries of the first
 // chunk leave by themselves, ahead of their k and v: attention over blocks that are full starts
-// with them. So there is a piece, with a signal value, for each chunk, and one for these queries.
+// with them.
+struct Chunking {
+  uint32_t chunks = 1;  // At most.
+  bool by_heads = false;
+  bool query_first = false;
+  friend bool operator==(const Chunking&, const Chunking&) = default;
+};
+
+// The first row, or head, of a chunk; of chunk `chunks` their number. Requires: chunk <= chunks.
+inline uint32_t FirstOf(uint32_t chunk, uint32_t chunks, uint32_t count) {
+  return static_cast<uint32_t>(uint64_t{count} * chunk / chunks);
+}
+
+// The pieces of one unit for one memory node: one, with a signal value, for each chunk, and with
+// `query_first` one for these queries.
 struct RowPieces {
+  uint32_t rows = 0;
+  uint32_t kv_heads = 1;
   uint32_t chunks = 1;
+  bool by_heads = false;
   bool query_first = false;
 
   uint32_t count() const { return chunks + (query_first ? 1 : 0); }
+  // How often rows come, each time with other heads.
+  uint32_t head_groups() const { return by_heads ? chunks : 1; }
+  // Of the chunk. Requires: chunk <= chunks.
+  uint32_t FirstRow(uint32_t chunk) const { return by_heads ? 0 : FirstOf(chunk, chunks, rows); }
+  uint32_t RowsEnd(uint32_t chunk) const { return by_heads ? rows : FirstRow(chunk + 1); }
+  HeadRange Heads(uint32_t chunk) const {
+    const uint32_t first = by_heads ? FirstOf(chunk, chunks, kv_heads) : 0;
+    const uint32_t end = by_heads ? FirstOf(chunk + 1, chunks, kv_heads) : kv_heads;
+    return {.first = first, .count = end - first};
+  }
 };
 
-// At most `planned` chunks, none of them empty. No rows are one chunk.
-inline RowPieces PiecesOf(uint32_t planned, bool query_first, uint32_t rows) {
-  const bool ahead = query_first && rows > 0;
-  return {.chunks = std::clamp(std::min(planned, rows), 1u, kRowChunksMax - (ahead ? 1 : 0)),
+// So many rows of so many KV heads, in no more chunks than planned, none of them empty. No rows are
+// one chunk.
+inline RowPieces PiecesOf(const Chunking& planned, uint32_t rows, uint32_t kv_heads) {
+  const bool ahead = planned.query_first && rows > 0;
+  const bool by_heads = planned.by_heads && rows > 0;
+  const uint32_t most = kRowChunksMax - (ahead ? 1 : 0);
+  return {.rows = rows,
+          .kv_heads = kv_heads,
+          .chunks = std::clamp(std::min(planned.chunks, by_heads ? kv_heads : rows), 1u, most),
+          .by_heads = by_heads,
           .query_first = ahead};
-}
-
-// The first row of a chunk; of chunk `chunks` the number of rows. Requires: chunk <= chunks.
-inline uint32_t FirstRowOf(uint32_t chunk, uint32_t chunks, uint32_t rows) {
-  return static_cast<uint32_t>(uint64_t{rows} * chunk / chunks);
 }
 
 // Signal values. Unit u has (u - 1) * kRowChunksMax + 1 to u * kRowChunksMax; 0 is before all.
@@ -63,7 +94,9 @@ inline uint32_t PiecesHere(uint64_t value, uint32_t pieces) {
 struct LinkCosts {
   double seconds_per_row = 0;      // q, k, v out and the output back, at the slowest link.
   double seconds_per_message = 0;  // One way, of an empty one.
-  bool measured = false;           // Else the others mean nothing.
+  bool measured = false;           // Else these mean nothing.
+  uint32_t kv_heads = 1;           // The fewest of any window: no more chunks of heads than that,
+  uint32_t threads = 1;            // nor such as leave threads of a memory node without work.
 };
 
 struct RowChunkOptions {
@@ -75,19 +108,20 @@ struct RowChunkOptions {
 // One layer of a lane: what its rows need of the link, the memory nodes and the replica.
 struct RowChunkWork {
   uint32_t rows = 0;
+  uint32_t rows_of_node = 0;  // The most that any memory node gets of them.
   double attention_seconds = 0;
   double slice_seconds = 0;
 };
 
 struct RowChunkCount {
-  uint32_t chunks = 1;
-  bool query_first = false;
+  Chunking cut;
   std::string why;  // "8 chunks: 16 rows, 1.27 ms of link beside 1.90 ms of attention a layer,
-                    // queries first"
+                    // queries first"; "3 chunks of KV heads: 1 row, ..."
 };
 
 // The number with the shortest layer; 1 while nothing is measured, and where the link takes less
-// than a twentieth of a layer: there kAuto keeps k and v beside their queries, too.
+// than a twentieth of a layer: there kAuto keeps k and v beside their queries, too. Chunks are of
+// heads where that gives more of them, and with times measured a shorter layer.
 RowChunkCount ChooseRowChunks(const RowChunkOptions& options, const LinkCosts& link,
                               const RowChunkWork& work);
 

@@ -99,14 +99,14 @@ Scheduler::Impl::Impl(const SchedulerOptions& scheduler_options,
 }
 
 void Scheduler::Impl::ResetNodes(const std::vector<MemoryNodeShare>& memory_nodes,
-                                 uint32_t prefill_lanes) {
+                                 const PrefillLanes& prefill_lanes) {
   options.memory_nodes = memory_nodes;
   options.prefill_lanes = prefill_lanes;
   kv = std::make_unique<SequenceKv>(KvOptions(options), options.span_tokens);
-  scratch.assign(std::max(1u, prefill_lanes), ScratchSpace(options.scratch_tokens));
+  scratch.assign(std::max(1u, prefill_lanes.replicas), ScratchSpace(options.scratch_tokens));
   starving.assign(memory_nodes.size(), {});
   lanes.clear();
-  lanes.resize(options.lanes + prefill_lanes);
+  lanes.resize(options.lanes + prefill_lanes.count());
   for (Lane& lane : lanes) {
     lane.context_tokens.assign(memory_nodes.size(), 0);
   }
@@ -275,7 +275,7 @@ void Scheduler::Finish(SequenceId sequence) {
 
 void Scheduler::StartEpoch(uint64_t epoch, const std::vector<MemoryNodeShare>& memory_nodes,
                            const std::vector<std::string>& lost, Events& events,
-                           uint32_t prefill_lanes) {
+                           const PrefillLanes& prefill_lanes) {
   for (Sequence* sequence : impl_->TakenFromNodes()) {
     std::string node;
     if (sequence->state != SequenceState::kDraining) {  // Else it holds nothing.

@@ -47,6 +47,7 @@
 #include "common/clock.h"
 #include "coordinator/core/kv_directory.h"
 #include "coordinator/core/lane_count.h"
+#include "coordinator/core/prefill_lanes.h"
 #include "coordinator/core/row_chunks.h"
 #include "coordinator/core/step_plan.h"
 
@@ -66,7 +67,7 @@ struct MemoryNodeShare {
 
 struct SchedulerOptions {
   uint32_t lanes = 1;          // That decode.
-  uint32_t prefill_lanes = 0;  // Behind these, one of each prefill node. Of epoch 0.
+  PrefillLanes prefill_lanes;  // Behind these. Of epoch 0.
   bool lanes_auto = false;     // Any number up to `lanes`, by measured times (lane_count.h).
   std::string lanes_why = "as configured";  // Without lanes_auto.
   RowChunkOptions row_chunks;               // In how many chunks a lane's rows go to a memory node.
@@ -74,7 +75,7 @@ struct SchedulerOptions {
   uint32_t rows_max = 256;         // Decode rows of a lane.
   uint32_t step_tokens_max = 512;  // Decode rows plus chunk tokens of a step.
   uint32_t chunk_tokens = 512;     // Largest chunk of one prompt.
-  // Of a compute node, for all prompts in prefill of all lanes, or of the node's prefill lane.
+  // Of a compute node, for all prompts in prefill of all lanes, or of its replica's prefill lanes.
   uint32_t scratch_tokens = 8192;
   uint32_t sequence_tokens_max = 8192;
   uint32_t running_max = 256;
@@ -193,7 +194,8 @@ class Scheduler {
   // sequences that no node of the new epoch could hold. With `prefill_lanes` prompts run in these
   // alone; without them in the same steps as rows.
   void StartEpoch(uint64_t epoch, const std::vector<MemoryNodeShare>& memory_nodes,
-                  const std::vector<std::string>& lost, Events& events, uint32_t prefill_lanes = 0);
+                  const std::vector<std::string>& lost, Events& events,
+                  const PrefillLanes& prefill_lanes = {});
 
   // What was measured of late; decides over how many lanes the rows are spread.
   void SetLaneCosts(const LaneCosts& costs);

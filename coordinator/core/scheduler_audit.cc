@@ -82,7 +82,7 @@ absl::Status Scheduler::Impl::AuditLane(uint32_t index) const {
     if (IsPrefillLane(index) && sequence->last_step > 0) {
       return broken("has decode rows, and is for prompts");
     }
-    if (options.prefill_lanes > 0 && !IsPrefillLane(index) &&
+    if (options.prefill_lanes.count() > 0 && !IsPrefillLane(index) &&
         sequence->state == SequenceState::kPrefilling) {
       return broken("has a prompt, and is for decode rows");
     }

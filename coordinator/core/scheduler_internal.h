@@ -125,7 +125,7 @@ struct Scheduler::Impl {
   ServiceBefore before;
   uint64_t epoch = 0;
   std::unique_ptr<SequenceKv> kv;
-  std::vector<ScratchSpace> scratch;  // One, or one of each prefill lane.
+  std::vector<ScratchSpace> scratch;  // One, or one of each replica for prompts.
   std::map<SequenceId, std::unique_ptr<Sequence>> sequences;
   SequenceQueue waiting;
   SequenceQueue draining;
@@ -141,10 +141,11 @@ struct Scheduler::Impl {
   SchedulerStats counters;    // The counts in it; the rest is filled in on demand.
 
   // scheduler.cc
-  void ResetNodes(const std::vector<MemoryNodeShare>& memory_nodes, uint32_t prefill_lanes);
+  void ResetNodes(const std::vector<MemoryNodeShare>& memory_nodes,
+                  const PrefillLanes& prefill_lanes);
   bool IsPrefillLane(uint32_t lane) const { return lane >= options.lanes; }
   ScratchSpace& ScratchOf(uint32_t lane) {
-    return scratch[IsPrefillLane(lane) ? lane - options.lanes : 0];
+    return scratch[IsPrefillLane(lane) ? options.prefill_lanes.ReplicaOf(lane - options.lanes) : 0];
   }
   // The longest sequence that the memory nodes can hold when it is alone.
   uint32_t TokensOfLongest() const;
@@ -191,7 +192,7 @@ struct Scheduler::Impl {
   void AddToLane(Sequence& sequence);
   void JoinForks(Sequence& parent, OpenStep& open);
   bool FinishStep(uint32_t lane, OpenStep& open);
-  RowChunkCount RowChunksFor(const Lane& lane, const StepPlan& plan) const;
+  RowChunkCount RowChunksFor(const Lane& lane, const StepPlan& plan);
 
   // scheduler_lanes.cc
   void BalanceLanes();

@@ -214,7 +214,7 @@ bool Scheduler::Impl::AdmitFirst(std::map<uint32_t, OpenStep>& open) {
 
 std::optional<uint32_t> Scheduler::Impl::PickLaneToJoin(
     const std::map<uint32_t, OpenStep>& open) const {
-  if (options.prefill_lanes == 0) {
+  if (options.prefill_lanes.count() == 0) {
     std::vector<LaneLoad> loads = LaneLoads();
     for (uint32_t i = 0; i < loads.size(); ++i) {
       loads[i].open = open.contains(i);
@@ -420,22 +420,29 @@ bool Scheduler::Impl::FinishStep(uint32_t index, OpenStep& open) {
   Lane& lane = lanes[index];
   if (!plan.rows.empty()) {
     counters.row_chunks = RowChunksFor(lane, plan);
-    plan.row_chunks = counters.row_chunks.chunks;
-    plan.query_first = counters.row_chunks.query_first;
+    plan.chunking = counters.row_chunks.cut;
   }
   lane.step_planned = plan.step;
   lane.in_flight.push_back(std::move(open.record));
   return true;
 }
 
-RowChunkCount Scheduler::Impl::RowChunksFor(const Lane& lane, const StepPlan& plan) const {
+RowChunkCount Scheduler::Impl::RowChunksFor(const Lane& lane, const StepPlan& plan) {
   LinkCosts link = link_costs;
   link.measured = link.measured && lane_costs.measured;
   const auto rows = static_cast<uint32_t>(plan.rows.size());
   const double context = static_cast<double>(lane.context_tokens_all);
+  std::vector<uint32_t> of_node(options.memory_nodes.size());
+  for (const DecodeRow& row : plan.rows) {
+    ++of_node[Find(row.sequence)->node];
+  }
+  // Spans of a row may lie on all.
+  const uint32_t most =
+      options.span_tokens > 0 ? rows : *std::max_element(of_node.begin(), of_node.end());
   return ChooseRowChunks(
       options.row_chunks, link,
       {.rows = rows,
+       .rows_of_node = most,
        .attention_seconds = lane_costs.attention_fixed + lane_costs.attention_per_token * context,
        .slice_seconds = lane_costs.slice_fixed + lane_costs.slice_per_row * rows});
 }

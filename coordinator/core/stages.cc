@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -122,6 +123,26 @@ absl::Status CheckShards(absl::Span<const Stage> nodes, uint32_t kv_heads) {
                                   : absl::InvalidArgumentError(absl::StrCat(
                                         "the ", count, " shards of the model do not have each of ",
                                         kv_heads, " KV heads once"));
+}
+
+std::vector<std::vector<Stage>> ByReplica(absl::Span<const Stage> nodes) {
+  std::map<uint32_t, std::vector<Stage>> replicas;
+  for (const Stage& node : nodes) {
+    replicas[node.replica].push_back(node);
+  }
+  std::vector<std::vector<Stage>> all;
+  for (auto& [replica, stages] : replicas) {
+    all.push_back(std::move(stages));
+  }
+  return all;
+}
+
+uint32_t ShardsMax(absl::Span<const Stage> nodes) {
+  uint32_t most = 1;
+  for (const Stage& node : nodes) {
+    most = std::max(most, node.shard.count);
+  }
+  return most;
 }
 
 double BusiestShare(absl::Span<const double> slice_costs, absl::Span<const StageNode> stages,

@@ -38,9 +38,15 @@ struct Stage {
 // kInvalidArgument.
 absl::Status CheckStages(absl::Span<const Stage> nodes, uint32_t layers);
 
-// Whether all replicas have the same shards, and these every one of so many KV heads once.
+// Whether all these replicas have the same shards, and these every one of so many KV heads once.
 // Errors: kInvalidArgument.
 absl::Status CheckShards(absl::Span<const Stage> nodes, uint32_t kv_heads);
+
+// The nodes of each replica, one replica after the other.
+std::vector<std::vector<Stage>> ByReplica(absl::Span<const Stage> nodes);
+
+// The most shards of any.
+uint32_t ShardsMax(absl::Span<const Stage> nodes);
 
 // A stage to be given its layers.
 struct StageNode {

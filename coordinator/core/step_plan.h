@@ -38,6 +38,7 @@
 
 #include "common/extent.h"
 #include "common/sampling_params.h"
+#include "coordinator/core/row_chunks.h"
 
 namespace lamina::core {
 
@@ -103,9 +104,7 @@ struct StepPlan {
   std::vector<SlotGrant> grants;
   std::vector<DecodeRow> rows;
   std::vector<PrefillChunk> chunks;
-  // In how many chunks the rows go to a memory node, at most (row_chunks.h).
-  uint32_t row_chunks = 1;
-  bool query_first = false;  // The queries of the first chunk leave ahead of their k and v.
+  Chunking chunking;  // In which chunks the rows go to a memory node.
 };
 
 enum class FinishReason : uint8_t { kNone, kStop, kLength, kCancelled, kError };

@@ -6,13 +6,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/core/pipeline_schedule.h"
 
 namespace lamina::core {
 
-void StepReports::Reset(uint32_t nodes, uint32_t lanes, uint32_t prefill_nodes) {
-  const PipelineSchedule schedule(PipelineMode::kFixed, nodes - prefill_nodes, /*layers=*/1,
-                                  lanes - prefill_nodes);
+void StepReports::Reset(uint32_t nodes, uint32_t lanes, const PipelineSchedule& schedule) {
   lanes_.assign(lanes, {.steps = std::vector<uint64_t>(nodes, 0)});
   for (uint32_t lane = 0; lane < lanes; ++lane) {
     for (uint32_t node = 0; node < nodes; ++node) {

@@ -14,15 +14,15 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "coordinator/core/pipeline_schedule.h"
 #include "coordinator/core/step_plan.h"
 
 namespace lamina::core {
 
 class StepReports {
  public:
-  // A new epoch: nothing has been reported. The last `prefill_nodes` of nodes and lanes belong to
-  // each other: such a node takes part in no other lane (PipelineSchedule).
-  void Reset(uint32_t nodes, uint32_t lanes, uint32_t prefill_nodes = 0);
+  // A new epoch: nothing has been reported. The schedule says who takes part in which lane.
+  void Reset(uint32_t nodes, uint32_t lanes, const PipelineSchedule& schedule);
 
   // Takes the report of compute node `node`; returns the whole result with the last one.
   // Errors: kInternal  no such lane, one that the node has no part in, or not the node's next step

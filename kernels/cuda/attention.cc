@@ -133,7 +133,7 @@ class CudaAttentionImpl final : public CudaAttention {
   absl::Status Attend(const AttentionDescriptor& descriptor, const KvView& kv, const BFloat16* q,
                       size_t q_stride, BFloat16* out, size_t out_stride) override {
     LAMINA_RETURN_IF_ERROR(LaunchBlocks(descriptor, kv, q, q_stride));
-    MergeBlocksArguments merge = MergeArguments();
+    MergeBlocksArguments merge = MergeArguments(descriptor);
     merge.out = Raw(out);
     merge.out_stride = out_stride;
     return LaunchMerge(merge);
@@ -149,7 +149,7 @@ class CudaAttentionImpl final : public CudaAttention {
       }
     }
     LAMINA_RETURN_IF_ERROR(LaunchBlocks(descriptor, kv, q, q_stride));
-    MergeBlocksArguments merge = MergeArguments();
+    MergeBlocksArguments merge = MergeArguments(descriptor);
     merge.entry_out = out;
     merge.entry_lse = lse;
     merge.entries_max = entries_max;
@@ -164,8 +164,9 @@ class CudaAttentionImpl final : public CudaAttention {
   absl::Status LaunchBlocks(const AttentionDescriptor& d, const KvView& kv, const BFloat16* q,
                             size_t q_stride) {
     const AttentionDescriptor& mine = options_.descriptor;
-    if (d.query_heads != mine.query_heads || d.kv_heads != mine.kv_heads ||
-        d.head_dim != mine.head_dim || d.window != mine.window) {
+    if (d.kv_heads == 0 || d.kv_heads > mine.kv_heads ||
+        d.query_heads != d.kv_heads * mine.group() || d.head_dim != mine.head_dim ||
+        d.window != mine.window) {
       return absl::InvalidArgumentError(
           "descriptor: heads, head size or window are not those that this CudaAttention was made "
           "for");
@@ -195,9 +196,9 @@ class CudaAttentionImpl final : public CudaAttention {
         "AttendBlocks");
   }
 
-  MergeBlocksArguments MergeArguments() const {
-    return {.query_heads = options_.descriptor.query_heads,
-            .head_dim = options_.descriptor.head_dim,
+  MergeBlocksArguments MergeArguments(const AttentionDescriptor& d) const {
+    return {.query_heads = d.query_heads,
+            .head_dim = d.head_dim,
             .rows = rows_.device,
             .partial_out = partial_out_,
             .partial_lse = partial_lse_};

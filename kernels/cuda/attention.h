@@ -35,8 +35,9 @@
 namespace lamina::kernels::cuda {
 
 struct CudaAttentionOptions {
-  AttentionDescriptor descriptor;  // Of the layers that it will see; scale and cap may differ.
-  uint32_t query_rows_max = 0;     // Query tokens of a step.
+  // Of the layers that it will see; scale and cap may differ, and there may be fewer KV heads.
+  AttentionDescriptor descriptor;
+  uint32_t query_rows_max = 0;  // Query tokens of a step.
   // Sum over query tokens of the blocks of 256 tokens they see, of a step. Device memory:
   // query_heads * (head_dim + 1) * 4 bytes each.
   uint32_t partials_max = 0;

@@ -107,11 +107,12 @@ class CudaKvDevice final : public KvDevice {
   uint64_t bytes() const override { return sizes_.slot_bytes * options_.slots; }
   bool usable() const override { return usable_.load(std::memory_order_relaxed); }
   absl::Status Begin() override { return OpenDevice(info_.index).status(); }
-  absl::Status Store(uint32_t layer, absl::Span<const KvRows> rows) override {
-    return Noted(TryStore(layer, rows));
+  absl::Status Store(uint32_t layer, HeadRange heads, absl::Span<const KvRows> rows) override {
+    return Noted(TryStore(layers_[layer].Part(heads), rows));
   }
-  absl::Status Attend(uint32_t layer, absl::Span<const AttentionItem> items) override {
-    return Noted(TryAttend(layer, items));
+  absl::Status Attend(uint32_t layer, HeadRange heads,
+                      absl::Span<const AttentionItem> items) override {
+    return Noted(TryAttend(layers_[layer].Part(heads), items));
   }
 
  private:
@@ -132,8 +133,8 @@ class CudaKvDevice final : public KvDevice {
     usable_.store(usable() && status.ok(), std::memory_order_relaxed);
     return status;
   }
-  absl::Status TryStore(uint32_t layer, absl::Span<const KvRows> rows);
-  absl::Status TryAttend(uint32_t layer, absl::Span<const AttentionItem> items);
+  absl::Status TryStore(const Layer& layer, absl::Span<const KvRows> rows);
+  absl::Status TryAttend(const Layer& layer, absl::Span<const AttentionItem> items);
   size_t CountThatFit(absl::Span<const AttentionItem> items) const;
   absl::Status AttendSome(const Layer& layer, absl::Span<const AttentionItem> items);
   absl::Status LoadTables(CudaAttention& attention, absl::Span<const AttentionItem> items);
@@ -201,8 +202,7 @@ absl::Status CudaKvDevice::TakeMemory() {
   return stream_.Synchronize();
 }
 
-absl::Status CudaKvDevice::TryStore(uint32_t layer_index, absl::Span<const KvRows> rows) {
-  const Layer& layer = layers_[layer_index];
+absl::Status CudaKvDevice::TryStore(const Layer& layer, absl::Span<const KvRows> rows) {
   const size_t width = layer.descriptor.kv_width();
   if (storing_) {
     LAMINA_RETURN_IF_ERROR(stream_.Synchronize());
@@ -234,10 +234,10 @@ absl::Status CudaKvDevice::TryStore(uint32_t layer_index, absl::Span<const KvRow
                  {slots_.device, tokens}, layer.k, layer.v, layer.head_stride, stream_);
 }
 
-absl::Status CudaKvDevice::TryAttend(uint32_t layer_index, absl::Span<const AttentionItem> items) {
+absl::Status CudaKvDevice::TryAttend(const Layer& layer, absl::Span<const AttentionItem> items) {
   while (!items.empty()) {
     const size_t count = CountThatFit(items);
-    LAMINA_RETURN_IF_ERROR(AttendSome(layers_[layer_index], items.first(count)));
+    LAMINA_RETURN_IF_ERROR(AttendSome(layer, items.first(count)));
     items.remove_prefix(count);
   }
   return absl::OkStatus();

@@ -38,6 +38,14 @@ class KvLayers {
     size_t head_stride = 0;
     CudaAttention* attention = nullptr;
     KvView view() const { return {.k = k, .v = v, .head_stride = head_stride}; }
+    // These heads of it alone.
+    Layer Part(HeadRange heads) const {
+      Layer part = *this;
+      part.descriptor = PartOf(descriptor, heads);
+      part.k += heads.first * head_stride;
+      part.v += heads.first * head_stride;
+      return part;
+    }
   };
 
   // Bytes that Create() will take, at most.

@@ -52,6 +52,10 @@ TEST_P(CudaNodeTest, HasTheBitsOfTheProcessor) {
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
   ASSERT_NE(cluster, nullptr);
   ExpectSame(cluster->GenerateMany(Requests()), expected);
+  ExpectSame({cluster->Generate(Requests()[4])}, {expected[4]});
+  if (GetParam().row_chunks.chunks > 2) {
+    EXPECT_TRUE(cluster->engine().GetStatus().scheduler.row_chunks.cut.by_heads);
+  }
   EXPECT_TRUE(cluster->WaitForNoSlots().ok());
   for (const coordinator::NodeReport& node : cluster->engine().GetStatus().nodes) {
     EXPECT_EQ(node.windows,
@@ -71,7 +75,12 @@ INSTANTIATE_TEST_SUITE_P(Cuts, CudaNodeTest,
                                                Partition::kRequest,
                                                1,
                                                1,
-                                               {.chunks = 2, .query_first = QueryFirst::kAlways}}),
+                                               {.chunks = 2, .query_first = QueryFirst::kAlways}},
+                                           Cut{"ByGroupsOfHeads",
+                                               Partition::kRequest,
+                                               1,
+                                               1,
+                                               {.chunks = 4, .query_first = QueryFirst::kAlways}}),
                          [](const auto& test) { return test.param.name; });
 
 }  // namespace

@@ -111,6 +111,13 @@ class DeterminismTest(unittest.TestCase):
         self.assertEqual([node["role"] for node in status["nodes"][:3]], ["compute", "prefill", "prefill"])
         self.assertEqual([lane["prefill"] for lane in status["lanes"]], [False, False, True, True])
 
+    def test_prompts_on_a_replica_in_stages(self):
+        stages = [{"name": f"p{i}", "role": "prefill", "replica": "q", "stage": i} for i in range(2)]
+        status = self.check(compute=[{"name": "c0"}, *stages], prefill={"mode": "dedicated", "chunk_tokens": 64})
+        self.assertEqual(status["prefill"], "dedicated: p0+p1")
+        self.assertEqual([lane["prefill"] for lane in status["lanes"]], [False, False, True, True])
+        self.assertEqual(status["warnings"], [])
+
     def test_two_stages(self):
         stages = [{"name": "c0", "replica": "r0", "stage": 0}, {"name": "c1", "replica": "r0", "stage": 1}]
         status = self.check(compute=stages)
@@ -137,7 +144,14 @@ class DeterminismTest(unittest.TestCase):
                             pipeline={"mode": "rotational", "chunks": 3},
                             transport="throttle(bandwidth=50MB,latency=50us)+shm")
         self.assertLess(status["links"][0]["bytes_per_second"], 60e6)
-        self.assertRegex(status["chunk_choice"], "^3, as configured")
+        self.assertRegex(status["chunk_choice"], "^3(,| of KV heads, 3) as configured")
+
+    def test_one_row_in_groups_of_heads_over_a_slow_link(self):
+        # Each request by itself: its row has three KV heads, which leave one after the other.
+        status = self.check(at_once=False, memory_nodes=1,
+                            pipeline={"mode": "rotational", "chunks": 3, "query_first": "always"},
+                            transport="throttle(bandwidth=50MB,latency=50us)+shm")
+        self.assertEqual(status["chunk_choice"], "3 of KV heads, 3 as configured, queries first")
 
     def test_over_ucx(self):
         status = self.check(transport="ucx")

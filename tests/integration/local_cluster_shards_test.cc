@@ -232,19 +232,22 @@ TEST_P(ShardsTest, PreemptionForksAndBatchMixChangeNothing) {
   EXPECT_EQ(cluster->engine().GetStatus().epoch, 1u);
 }
 
-// Prompts of many chunks: steps in which nothing is sampled, so that shards do not meet at their
-// end.
+// Prompts of many chunks: steps in which nothing is sampled, at whose end shards meet without rows.
 TEST_P(ShardsTest, StepsWithoutSamplesKeepTheirOrder) {
   std::vector<GenerateSpec> specs;
   for (uint32_t i = 0; i < 3; ++i) {
     specs.push_back(Greedy(RandomPrompt(500, i), 3));
   }
-  LocalClusterOptions options = Sharded();
-  options.chunk_tokens = 8;
-  options.lanes = 2;
-  options.memory_nodes = 2;
-  options.memory_plan_delay = Micros(500);
-  ExpectTheSame(options, specs, Expected(specs));
+  const std::vector<GenerateResult> expected = Expected(specs);
+  for (const uint32_t stages : {1u, 2u, 3u}) {
+    SCOPED_TRACE(stages);
+    LocalClusterOptions options = Sharded(stages);
+    options.chunk_tokens = 8;
+    options.lanes = 2;
+    options.memory_nodes = 2;
+    options.memory_plan_delay = Micros(500);
+    ExpectTheSame(options, specs, expected);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, ShardsTest,

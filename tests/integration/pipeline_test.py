@@ -65,7 +65,7 @@ class PipelineTest(unittest.TestCase):
             def settled():
                 status = cluster.status()
                 return (status["lane_choice"] == "2, as configured"
-                        and status["chunk_choice"].startswith("2, as configured")
+                        and status["chunk_choice"].startswith("2 of KV heads, 2 as configured")
                         and [lane["rows"] for lane in status["lanes"]] == [1, 1])
 
             cluster.await_true(settled, "a row in each lane")

@@ -49,6 +49,8 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensAndEverythingEndsUnderAThousandSe
   EXPECT_GT(reach.leave_only_plans, 100);
   EXPECT_GT(reach.chunks_beside_rows, 100);
   EXPECT_GT(reach.several_prompts_in_a_step, 100);
+  EXPECT_GT(reach.rows_in_chunks, 100);
+  EXPECT_GT(reach.heads_in_chunks, 100);
   EXPECT_GT(reach.epochs, 100);
   EXPECT_GT(reach.ended_by_loss, 100);
   EXPECT_GT(reach.queue_full, 100);
@@ -58,6 +60,8 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensAndEverythingEndsUnderAThousandSe
   EXPECT_GT(reach.chunks_dedicated, 1000);
   EXPECT_GT(reach.chunks_beside_lanes, 1000);
   EXPECT_GT(reach.prefill_nodes_side_by_side, 100);
+  EXPECT_GT(reach.chunks_on_several_nodes, 100);
+  EXPECT_GT(reach.prefill_lanes_side_by_side, 100);
   EXPECT_GT(reach.preempted_in_prefill, 100);
   EXPECT_GT(reach.tokens_waited, 1000);
 }

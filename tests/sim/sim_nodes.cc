@@ -14,9 +14,9 @@ SimNodes::SimNodes(const core::SchedulerOptions& options, uint64_t epoch, uint64
     : options_(options),
       epoch_(epoch),
       random_(seed),
-      scratch_(std::max(1u, options.prefill_lanes),
+      scratch_(std::max(1u, options.prefill_lanes.replicas),
                std::vector<TokenId>(options.scratch_tokens, -1)),
-      step_started_(options.lanes + options.prefill_lanes) {
+      step_started_(options.lanes + options.prefill_lanes.count()) {
   for (const core::MemoryNodeShare& node : options.memory_nodes) {
     slots_.emplace_back(node.slots);
   }
@@ -80,7 +80,7 @@ void SimNodes::StartLane(const core::StepPlan& plan) {
 
 // Prefill nodes decode nothing, and where there are some the others take no prompts.
 void SimNodes::CheckRoles(const core::StepPlan& plan) {
-  if (options_.prefill_lanes == 0) {
+  if (options_.prefill_lanes.count() == 0) {
     return;
   }
   const bool prefill = plan.lane >= options_.lanes;
@@ -158,6 +158,11 @@ void SimNodes::CheckGrantsOfJoins(const core::StepPlan& plan) {
 }
 
 void SimNodes::CheckRows(const core::StepPlan& plan) {
+  // Nodes have as many signal values as the last chunk of a unit leaves room for.
+  if (plan.chunking.chunks == 0 || plan.chunking.chunks > core::kRowChunksMax ||
+      (plan.rows.empty() && plan.chunking != core::Chunking())) {
+    return Fail(absl::StrCat("rows go in ", plan.chunking.chunks, " chunks"));
+  }
   std::set<core::SequenceId> seen;
   uint32_t last_node = 0;
   for (const core::DecodeRow& row : plan.rows) {

@@ -62,7 +62,8 @@ class SimNodes {
   void Sample(Entry& entry, TokenId token, core::StepResult& result);
   Entry* Find(const core::StepPlan& plan, core::SequenceId id);
   std::vector<TokenId>& ScratchOf(uint32_t lane) {
-    return scratch_[lane >= options_.lanes ? lane - options_.lanes : 0];
+    return scratch_[lane >= options_.lanes ? options_.prefill_lanes.ReplicaOf(lane - options_.lanes)
+                                           : 0];
   }
 
   core::SchedulerOptions options_;
@@ -74,7 +75,7 @@ class SimNodes {
     TokenId token = -1;
   };
   std::vector<std::vector<Slot>> slots_;  // By memory node.
-  // By prefill node, or one of all lanes.
+  // By replica for prompts, or one of all lanes.
   std::vector<std::vector<TokenId>> scratch_;
   std::vector<uint64_t> step_started_;  // By lane.
   std::string failure_;

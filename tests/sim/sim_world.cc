@@ -16,13 +16,19 @@ constexpr uint64_t kEventsMax = 200'000;
 // After the last arrival. The longest workload needs a tenth of it.
 constexpr Nanos kSettleTime = Seconds(20);
 
-// In three of five worlds prompts run beside rows; in the others on up to three nodes.
-uint32_t PrefillNodes(Prng& random) {
-  return random.Chance(0.6) ? 0 : 1 + static_cast<uint32_t>(random.Below(3));
+// Of the model.
+constexpr uint32_t kLayers = 4;
+
+// In three of five worlds prompts run beside rows; in the others on up to three replicas, which may
+// have several nodes and lanes.
+core::PrefillLanes DrawPrefillLanes(Prng& random, Prng& stages) {
+  const uint32_t replicas = random.Chance(0.6) ? 0 : 1 + static_cast<uint32_t>(random.Below(3));
+  return {.replicas = replicas,
+          .each = stages.Chance(0.5) ? 1 : 2 + static_cast<uint32_t>(stages.Below(2))};
 }
 
-SimWorkload WithPrefillLanes(SimWorkload workload, Prng random) {
-  workload.options.prefill_lanes = PrefillNodes(random);
+SimWorkload WithPrefillLanes(SimWorkload workload, Prng random, Prng stages) {
+  workload.options.prefill_lanes = DrawPrefillLanes(random, stages);
   return workload;
 }
 
@@ -68,6 +74,8 @@ void SimReach::Add(const SimReach& other) {
   leave_only_plans += other.leave_only_plans;
   chunks_beside_rows += other.chunks_beside_rows;
   several_prompts_in_a_step += other.several_prompts_in_a_step;
+  rows_in_chunks += other.rows_in_chunks;
+  heads_in_chunks += other.heads_in_chunks;
   epochs += other.epochs;
   ended_by_loss += other.ended_by_loss;
   queue_full += other.queue_full;
@@ -77,6 +85,8 @@ void SimReach::Add(const SimReach& other) {
   chunks_dedicated += other.chunks_dedicated;
   chunks_beside_lanes += other.chunks_beside_lanes;
   prefill_nodes_side_by_side += other.prefill_nodes_side_by_side;
+  chunks_on_several_nodes += other.chunks_on_several_nodes;
+  prefill_lanes_side_by_side += other.prefill_lanes_side_by_side;
   preempted_in_prefill += other.preempted_in_prefill;
   tokens_waited += other.tokens_waited;
 }
@@ -87,24 +97,29 @@ std::string SimReach::ToString() const {
       ", left without a row ", left_without_row, ", reservations revoked ", reservations_revoked,
       ", forks shared ", forks_shared, ", unshared ", forks_unshared, ", rows dead ", rows_dead,
       ", sat out ", rows_sat_out, ", leave-only plans ", leave_only_plans, ", chunks beside rows ",
-      chunks_beside_rows, ", several prompts in a step ", several_prompts_in_a_step, ", epochs ",
+      chunks_beside_rows, ", several prompts in a step ", several_prompts_in_a_step,
+      ", rows in chunks ", rows_in_chunks, ", heads in chunks ", heads_in_chunks, ", epochs ",
       epochs, ", ended by loss ", ended_by_loss, ", queue full ", queue_full, ", refused ", refused,
       ", cancels ", cancels, ", lane moves ", lane_moves, ", chunks dedicated ", chunks_dedicated,
       ", beside lanes ", chunks_beside_lanes, ", side by side ", prefill_nodes_side_by_side,
-      ", preempted in prefill ", preempted_in_prefill, ", tokens waited ", tokens_waited);
+      ", on several nodes ", chunks_on_several_nodes, ", in several lanes ",
+      prefill_lanes_side_by_side, ", preempted in prefill ", preempted_in_prefill,
+      ", tokens waited ", tokens_waited);
 }
 
 SimWorld::SimWorld(const SimOptions& options)
     : sim_(options),
       random_(options.seed),
-      workload_(WithPrefillLanes(MakeWorkload(random_), Prng(options.seed + 3))),
+      workload_(
+          WithPrefillLanes(MakeWorkload(random_), Prng(options.seed + 3), Prng(options.seed + 5))),
       scheduler_(workload_.options, MakeOrder(workload_.priority_order)),
       replicas_random_(options.seed + 1),
       costs_random_(options.seed + 2),
       prefill_random_(options.seed + 4),
-      prefill_nodes_(workload_.options.prefill_lanes),
+      stages_random_(options.seed + 6),
+      prefill_lanes_(workload_.options.prefill_lanes),
       nodes_(std::make_unique<SimNodes>(workload_.options, 0, random_())),
-      links_(workload_.options.lanes + prefill_nodes_),
+      links_(workload_.options.lanes + prefill_lanes_.count()),
       memory_nodes_(workload_.options.memory_nodes) {
   ChangeReplicas();
 }
@@ -222,14 +237,16 @@ void SimWorld::ChangeEpoch() {
   revoked_before_ += scheduler_.kv().ReservationsRevoked();
   core::Events events;
   // Prefill nodes come and go too; without one prompts run beside rows.
-  prefill_nodes_ = workload_.options.prefill_lanes == 0 ? 0 : PrefillNodes(prefill_random_);
-  scheduler_.StartEpoch(++epoch_, memory_nodes_, lost, events, prefill_nodes_);
+  prefill_lanes_ = workload_.options.prefill_lanes.count() == 0
+                       ? core::PrefillLanes()
+                       : DrawPrefillLanes(prefill_random_, stages_random_);
+  scheduler_.StartEpoch(++epoch_, memory_nodes_, lost, events, prefill_lanes_);
   Trace(absl::StrCat("epoch ", epoch_, " lost ", lost.size()));
   core::SchedulerOptions options = workload_.options;
   options.memory_nodes = memory_nodes_;
-  options.prefill_lanes = prefill_nodes_;
+  options.prefill_lanes = prefill_lanes_;
   nodes_ = std::make_unique<SimNodes>(options, epoch_, random_());
-  links_.assign(workload_.options.lanes + prefill_nodes_, {});
+  links_.assign(workload_.options.lanes + prefill_lanes_.count(), {});
   ChangeReplicas();
   last_row_.clear();
   left_prefill_.clear();
@@ -242,10 +259,37 @@ void SimWorld::ChangeEpoch() {
 
 void SimWorld::ChangeReplicas() {
   replicas_ = 1 + static_cast<uint32_t>(replicas_random_.Below(4));
-  one_replica_ = replicas_random_.Chance(0.3);
-  reports_.Reset(replicas_ + prefill_nodes_, static_cast<uint32_t>(links_.size()), prefill_nodes_);
+  const bool one_replica = replicas_random_.Chance(0.3);  // Whose nodes these are.
+  stages_.clear();
+  for (uint32_t i = 0; i < (one_replica ? 1 : replicas_); ++i) {
+    AddReplica(one_replica ? replicas_ : 1, stages_random_.Chance(0.5));
+  }
+  for (uint32_t i = 0; i < prefill_lanes_.replicas; ++i) {
+    // One at least has as many stages as there are lanes.
+    const auto fewer = static_cast<uint32_t>(1 + stages_random_.Below(prefill_lanes_.each));
+    AddReplica(i == 0 ? prefill_lanes_.each : fewer, stages_random_.Chance(0.5));
+  }
+  schedule_.emplace(
+      PipelineMode::kRotational, stages_, kLayers, 0,
+      core::PipelineSchedule::Prefill{.lane = workload_.options.lanes, .lanes = prefill_lanes_});
+  reports_.Reset(static_cast<uint32_t>(stages_.size()), static_cast<uint32_t>(links_.size()),
+                 *schedule_);
   for (LaneLink& link : links_) {
-    link.report_arrivals.assign(replicas_ + prefill_nodes_, 0);
+    link.report_arrivals.assign(stages_.size(), 0);
+  }
+}
+
+void SimWorld::AddReplica(uint32_t nodes, bool shards) {
+  const uint32_t replica = stages_.empty() ? 0 : stages_.back().replica + 1;
+  for (uint32_t i = 0; i < nodes; ++i) {
+    core::Stage node{.replica = replica, .layers = kLayers};
+    if (shards) {
+      node.shard = {.index = i, .count = nodes};
+    } else {
+      node.first_layer = i;
+      node.layers = i + 1 == nodes ? kLayers - i : 1;
+    }
+    stages_.push_back(node);
   }
 }
 
@@ -259,6 +303,11 @@ void SimWorld::ChangeCosts() {
     costs.attention_per_token = 0.1;
   }
   scheduler_.SetLaneCosts(costs);
+  scheduler_.SetLinkCosts({.seconds_per_row = costs_random_.Chance(0.5) ? 1.0 : 1e-3,
+                           .seconds_per_message = 1e-6,
+                           .measured = true,
+                           .kv_heads = 1 + static_cast<uint32_t>(costs_random_.Below(8)),
+                           .threads = 1 + static_cast<uint32_t>(costs_random_.Below(3))});
 }
 
 void SimWorld::Plan() {
@@ -280,6 +329,8 @@ void SimWorld::Observe(const core::StepPlan& plan) {
   reach.leave_only_plans += plan.rows.empty() && plan.chunks.empty();
   reach.chunks_beside_rows += !plan.rows.empty() && !plan.chunks.empty();
   reach.several_prompts_in_a_step += plan.chunks.size() > 1;
+  reach.rows_in_chunks += plan.chunking.chunks > 1 && !plan.chunking.by_heads;
+  reach.heads_in_chunks += plan.chunking.by_heads;
   if (IsPrefillLane(plan.lane)) {
     ObservePrefill(plan);
   }
@@ -301,14 +352,21 @@ void SimWorld::Observe(const core::StepPlan& plan) {
 void SimWorld::ObservePrefill(const core::StepPlan& plan) {
   SimReach& reach = report_.reach;
   const auto busy = [&](uint32_t lane) { return links_[lane].busy && lane != plan.lane; };
+  const auto tail = [&](uint32_t lane) { return schedule_->HeadNodeOf(lane, 1, /*pinned=*/true); };
   bool decodes = false;
   bool prefills = false;
+  bool own = false;
   for (uint32_t lane = 0; lane < links_.size(); ++lane) {
-    (IsPrefillLane(lane) ? prefills : decodes) |= busy(lane);
+    const bool same = IsPrefillLane(lane) && tail(lane) == tail(plan.lane);
+    (same ? own : IsPrefillLane(lane) ? prefills : decodes) |= busy(lane);
   }
   reach.chunks_dedicated += !plan.chunks.empty();
   reach.chunks_beside_lanes += !plan.chunks.empty() && decodes;
   reach.prefill_nodes_side_by_side += !plan.chunks.empty() && prefills;
+  const core::Stage& node = stages_[tail(plan.lane)];
+  const bool several = node.layers < kLayers || node.shard.count > 1;
+  reach.chunks_on_several_nodes += !plan.chunks.empty() && several;
+  reach.prefill_lanes_side_by_side += !plan.chunks.empty() && several && own;
   for (const core::SequenceJoin& join : plan.joins) {
     reach.preempted_in_prefill += left_prefill_.erase(join.id);
   }
@@ -395,15 +453,14 @@ void SimWorld::EndStep(uint32_t lane) {
   LaneLink& link = links_[lane];
   core::StepResult result = nodes_->End(link.plans.front());
   Mutate(result);
+  const bool pinned = !link.plans.front().chunks.empty();
   link.plans.pop_front();
   link.busy = false;
-  // One compute node has sampled; the others report the step without tokens. Prefill nodes have
-  // only their own lanes.
-  const uint32_t prefill_node = replicas_ + lane - workload_.options.lanes;
-  const auto turn = static_cast<uint32_t>(one_replica_ ? 0 : result.step % replicas_);
-  const uint32_t tail = IsPrefillLane(lane) ? prefill_node : turn;
-  for (uint32_t node = 0; node < replicas_ + prefill_nodes_; ++node) {
-    if (node >= replicas_ && node != tail) {
+  // One compute node has sampled; the others report the step without tokens. Nodes for prompts have
+  // only the lanes of their replica.
+  const uint32_t tail = schedule_->HeadNodeOf(lane, result.step, pinned);
+  for (uint32_t node = 0; node < stages_.size(); ++node) {
+    if (!schedule_->TakesPart(node, lane)) {
       continue;
     }
     core::StepResult report{.epoch = result.epoch, .lane = result.lane, .step = result.step};

@@ -16,6 +16,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <queue>
 #include <set>
 #include <string>
@@ -23,7 +24,9 @@
 
 #include "common/clock.h"
 #include "common/philox.h"
+#include "coordinator/core/pipeline_schedule.h"
 #include "coordinator/core/scheduler.h"
+#include "coordinator/core/stages.h"
 #include "coordinator/core/step_reports.h"
 #include "tests/sim/sim_auditor.h"
 #include "tests/sim/sim_nodes.h"
@@ -63,6 +66,8 @@ struct SimReach {
   uint64_t leave_only_plans = 0;
   uint64_t chunks_beside_rows = 0;
   uint64_t several_prompts_in_a_step = 0;
+  uint64_t rows_in_chunks = 0;   // Steps of these,
+  uint64_t heads_in_chunks = 0;  // and of these.
   uint64_t epochs = 0;
   uint64_t ended_by_loss = 0;
   uint64_t queue_full = 0;
@@ -71,7 +76,9 @@ struct SimReach {
   uint64_t lane_moves = 0;
   uint64_t chunks_dedicated = 0;     // Steps of prefill nodes with chunks.
   uint64_t chunks_beside_lanes = 0;  // Of these, while steps with rows are planned elsewhere.
-  uint64_t prefill_nodes_side_by_side = 0;  // Of these, while another one has chunks too.
+  uint64_t prefill_nodes_side_by_side = 0;  // Of these, while another replica has chunks too.
+  uint64_t chunks_on_several_nodes = 0;     // Of these, of a replica in stages or shards,
+  uint64_t prefill_lanes_side_by_side = 0;  // in another lane of which are chunks too.
   uint64_t preempted_in_prefill = 0;        // Left a prefill node, to come again.
   uint64_t tokens_waited = 0;  // Reports with tokens that were not the last of their step.
 
@@ -119,6 +126,7 @@ class SimWorld {
   void Cancel(core::SequenceId sequence);
   void ChangeEpoch();
   void ChangeReplicas();
+  void AddReplica(uint32_t nodes, bool shards);
   bool IsPrefillLane(uint32_t lane) const { return lane >= workload_.options.lanes; }
   void ChangeCosts();
   void Plan();
@@ -142,9 +150,11 @@ class SimWorld {
   Prng replicas_random_;
   Prng costs_random_;
   Prng prefill_random_;
-  uint32_t replicas_ = 1;       // Compute nodes of the epoch, those for prompts left out.
-  bool one_replica_ = false;    // They are shards or stages of one: the same node samples always.
-  uint32_t prefill_nodes_ = 0;  // These.
+  Prng stages_random_;
+  uint32_t replicas_ = 1;             // Compute nodes of the epoch, those for prompts left out.
+  core::PrefillLanes prefill_lanes_;  // Of the replicas for prompts.
+  std::vector<core::Stage> stages_;   // Of all compute nodes.
+  std::optional<core::PipelineSchedule> schedule_;
   core::StepReports reports_;
   SimAuditor auditor_;
   std::unique_ptr<SimNodes> nodes_;

@@ -150,11 +150,13 @@ absl::Status LocalCluster::Start() {
   engine_ = std::make_unique<coordinator::Engine>(engine_options, tokenizer_, RealClock());
   for (uint32_t i = 0; i < options_.compute_nodes; ++i) {
     LAMINA_ASSIGN_OR_RETURN(model::Model replica, model::OpenModel(folder.path()));
-    LAMINA_RETURN_IF_ERROR(MakeComputeNode(absl::StrCat("c", i), std::move(replica)));
+    LAMINA_RETURN_IF_ERROR(MakeComputeNode(absl::StrCat("c", i), std::move(replica),
+                                           options_.stages * options_.shards > 1));
   }
   for (uint32_t i = 0; i < options_.prefill_nodes; ++i) {
     LAMINA_ASSIGN_OR_RETURN(model::Model replica, model::OpenModel(folder.path()));
-    LAMINA_RETURN_IF_ERROR(MakeComputeNode(absl::StrCat("p", i), std::move(replica)));
+    LAMINA_RETURN_IF_ERROR(MakeComputeNode(absl::StrCat("p", i), std::move(replica),
+                                           options_.prefill_stages * options_.prefill_shards > 1));
   }
   for (uint32_t i = 0; i < memory_nodes(); ++i) {
     MakeMemoryNode(absl::StrCat("m", i));
@@ -175,23 +177,9 @@ coordinator::EngineOptions LocalCluster::MakeEngineOptions() const {
                                      .transports = options_.transports,
                                      .mode = options_.mode,
                                      .partition = options_.partition};
-  for (uint32_t i = 0; i < options_.compute_nodes; ++i) {
-    options.nodes.push_back({.name = absl::StrCat("c", i), .holds_kv = options_.local});
-    if (const uint32_t nodes = options_.stages * options_.shards; nodes > 1) {
-      const std::string replica = absl::StrCat("r", i / nodes);
-      options.nodes.back().replica = replica;
-      if (i % nodes == 0) {
-        options.replicas.push_back(
-            {.name = replica, .shards = options_.shards, .layers = options_.stage_layers});
-      }
-      options.replicas.back().nodes.push_back(options.nodes.back().name);
-      options.slice_costs = slice_costs_;
-      options.shard_costs = shard_costs_;
-    }
-  }
-  for (uint32_t i = 0; i < options_.prefill_nodes; ++i) {
-    options.nodes.push_back({.name = absl::StrCat("p", i), .prefill = true});
-  }
+  AddComputeNodes("c", "r", options_.compute_nodes, options_.stages, options_.shards, options);
+  AddComputeNodes("p", "q", options_.prefill_nodes, options_.prefill_stages,
+                  options_.prefill_shards, options);
   for (uint32_t i = 0; i < memory_nodes(); ++i) {
     options.nodes.push_back({.name = absl::StrCat("m", i), .is_memory = true});
   }
@@ -212,7 +200,33 @@ coordinator::EngineOptions LocalCluster::MakeEngineOptions() const {
   return options;
 }
 
-absl::Status LocalCluster::MakeComputeNode(const std::string& name, model::Model model) {
+void LocalCluster::AddComputeNodes(const std::string& prefix, const std::string& replica,
+                                   uint32_t count, uint32_t stages, uint32_t shards,
+                                   coordinator::EngineOptions& options) const {
+  const bool prefill = prefix == "p";
+  for (uint32_t i = 0; i < count; ++i) {
+    options.nodes.push_back({.name = absl::StrCat(prefix, i),
+                             .prefill = prefill,
+                             .holds_kv = options_.local && !prefill});
+    const uint32_t nodes = stages * shards;
+    if (nodes == 1) {
+      continue;
+    }
+    options.nodes.back().replica = absl::StrCat(replica, i / nodes);
+    if (i % nodes == 0) {
+      options.replicas.push_back(
+          {.name = options.nodes.back().replica,
+           .shards = shards,
+           .layers = prefill ? std::vector<uint32_t>() : options_.stage_layers});
+    }
+    options.replicas.back().nodes.push_back(options.nodes.back().name);
+    options.slice_costs = slice_costs_;
+    options.shard_costs = shard_costs_;
+  }
+}
+
+absl::Status LocalCluster::MakeComputeNode(const std::string& name, model::Model model,
+                                           bool is_stage) {
   Node& node = nodes_[name];
   node.pool = std::make_unique<ThreadPool>(ThreadPoolOptions{.threads = options_.threads});
   node.reporter = std::make_unique<LocalReporter>(name, *engine_);
@@ -222,7 +236,7 @@ absl::Status LocalCluster::MakeComputeNode(const std::string& name, model::Model
       auto handler,
       compute_node::ComputeNode::Create(
           {.name = name,
-           .is_stage = options_.stages * options_.shards > 1,
+           .is_stage = is_stage,
            .make_kv =
                options_.local ? kernels::CpuKvDevices(Attention(options_), *node.pool) : nullptr},
           std::move(model), std::move(device), *node.pool, [](double) {}));
@@ -287,6 +301,7 @@ void LocalCluster::Attach(const std::string& name) {
     identity.capacity_bytes = slot_bytes * options_.slots;
   }
   if (is_memory) {
+    identity.threads = static_cast<uint32_t>(options_.threads);
     const size_t index = std::stoul(name.substr(1));
     const auto& bandwidths = options_.memory_bandwidths;
     identity.bandwidth_bytes_per_second =

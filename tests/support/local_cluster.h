@@ -47,6 +47,9 @@ struct LocalClusterOptions {
   uint32_t stages = 1;
   std::vector<uint32_t> stage_layers = {};  // Of each stage; empty: chosen.
   uint32_t shards = 1;                      // Of each stage: its nodes follow each other.
+  // The same of prefill nodes.
+  uint32_t prefill_stages = 1;
+  uint32_t prefill_shards = 1;
   // What compute nodes say they have measured, each; empty: nothing.
   std::vector<double> dense_speeds = {};
   PipelineMode mode = PipelineMode::kRotational;
@@ -176,9 +179,12 @@ class LocalCluster {
       : options_(options), tokenizer_(options.model.vocabulary, options.end_tokens) {}
 
   absl::Status Start();
-  absl::Status MakeComputeNode(const std::string& name, model::Model model);
+  absl::Status MakeComputeNode(const std::string& name, model::Model model, bool is_stage);
   absl::StatusOr<std::unique_ptr<kernels::ComputeDevice>> MakeComputeDevice(const std::string& name,
                                                                             ThreadPool& pool) const;
+  // Nodes `prefix`0, ... of replicas `replica`0, ...
+  void AddComputeNodes(const std::string& prefix, const std::string& replica, uint32_t count,
+                       uint32_t stages, uint32_t shards, coordinator::EngineOptions& options) const;
   void MakeMemoryNode(const std::string& name);
   coordinator::EngineOptions MakeEngineOptions() const;
   template <typename Condition>

@@ -99,8 +99,7 @@ core::StepPlan FullPlan() {
       .rows = {{.sequence = 7, .position = 70}, {.sequence = 6, .position = 0}},
       .chunks = {{.sequence = 9, .first_token = 1, .tokens = 2, .scratch_offset = 55, .last = true},
                  {.sequence = 10, .tokens = 1}},
-      .row_chunks = 7,
-      .query_first = true};
+      .chunking = {.chunks = 7, .by_heads = true, .query_first = true}};
 }
 
 void ExpectSame(const core::SequenceJoin& found, const core::SequenceJoin& expected) {
@@ -125,8 +124,7 @@ TEST(PlanCodecTest, APlanComesBackWhole) {
   EXPECT_EQ(back.lane, plan.lane);
   EXPECT_EQ(back.step, plan.step);
   EXPECT_EQ(back.leaves, plan.leaves);
-  EXPECT_EQ(back.row_chunks, plan.row_chunks);
-  EXPECT_EQ(back.query_first, plan.query_first);
+  EXPECT_EQ(back.chunking, plan.chunking);
   ASSERT_EQ(back.joins.size(), 2u);
   ExpectSame(back.joins[0], plan.joins[0]);
   ExpectSame(back.joins[1], plan.joins[1]);

@@ -94,7 +94,7 @@ class KvDeviceTest : public testing::TestWithParam<Shape> {
         StoreKv(layers()[layer], rows.back().k, rows.back().v, stride, rows.back().slots,
                 arena_->k(layer), arena_->v(layer), arena_->head_stride(layer));
       }
-      const absl::Status stored = device_->Store(layer, rows);
+      const absl::Status stored = device_->Store(layer, AllHeads(layers()[layer]), rows);
       ASSERT_TRUE(stored.ok()) << stored;
       for (std::vector<BFloat16>& used : values) {
         std::fill(used.begin(), used.end(), BFloat16{0x7fc0});  // May be overwritten from now on.
@@ -122,7 +122,7 @@ class KvDeviceTest : public testing::TestWithParam<Shape> {
           mine[i].partial = parts[i] ? partial[which].data() + i * part : nullptr;
         }
         if (which == 0) {
-          const absl::Status attended = device_->Attend(layer, mine);
+          const absl::Status attended = device_->Attend(layer, AllHeads(d), mine);
           ASSERT_TRUE(attended.ok()) << attended;
         } else {
           const auto scratch = ReferenceAttention().MakeScratch(d, 1, kContext, 1);
@@ -213,9 +213,69 @@ TEST_P(KvDeviceTest, SlotsAreOverwritten) {
   Attend({LastTokenOf(sequence)}, {false});
 }
 
+// As rows that come in groups of heads: stored group by group, and attended so, whole and in part,
+// they have the bits of all heads at once.
+TEST_P(KvDeviceTest, HeadsByThemselvesAreAsAllTogether) {
+  Sequence& sequence = sequences_[0];
+  Store({Grow(sequence, 300)}, 0);
+  const Extent token = Grow(sequence, 1);
+  for (uint32_t layer = 0; layer < layers().size(); ++layer) {
+    const AttentionDescriptor& d = layers()[layer];
+    const std::vector<BFloat16> kv = Normal(2 * d.kv_width());
+    StoreKv(d, kv.data(), kv.data() + d.kv_width(), 2 * d.kv_width(), {&token, 1}, arena_->k(layer),
+            arena_->v(layer), arena_->head_stride(layer));
+    const std::vector<BFloat16> q = Normal(d.q_width());
+    const std::vector<Extent> closed = {
+        {.first_slot = sequence.extents[0].first_slot, .tokens = kBlockTokens}};
+    std::vector<BFloat16> out(d.q_width());
+    std::vector<float> partial(d.query_heads * PartialWidth(d));
+    for (uint32_t head = d.kv_heads; head-- > 0;) {
+      const HeadRange heads = {.first = head, .count = 1};
+      const size_t kv_first = size_t{head} * d.head_dim;
+      const KvRows row = {.k = kv.data() + kv_first,
+                          .v = kv.data() + d.kv_width() + kv_first,
+                          .stride = 2 * d.kv_width(),
+                          .slots = {&token, 1}};
+      ASSERT_TRUE(device_->Store(layer, heads, {&row, 1}).ok());
+      const size_t first = kv_first * d.group();
+      const size_t stride = size_t{d.group()} * d.head_dim;
+      AttentionItem item = LastTokenOf(sequence);
+      item.q = q.data() + first;
+      item.q_stride = stride;
+      item.out = out.data() + first;
+      item.out_stride = stride;
+      ASSERT_TRUE(device_->Attend(layer, heads, {&item, 1}).ok());
+      if (d.window > 0) {
+        continue;
+      }
+      item.extents = closed;
+      item.first_position = kBlockTokens - 1;
+      item.partial = partial.data() + size_t{head} * d.group() * PartialWidth(d);
+      ASSERT_TRUE(device_->Attend(layer, heads, {&item, 1}).ok());
+    }
+    std::vector<BFloat16> expected(d.q_width());
+    std::vector<float> expected_partial(partial.size());
+    AttentionItem whole = LastTokenOf(sequence);
+    whole.q = q.data();
+    whole.q_stride = d.q_width();
+    whole.out = expected.data();
+    whole.out_stride = d.q_width();
+    const auto scratch = ReferenceAttention().MakeScratch(d, 1, kContext, 1);
+    ReferenceAttention().Attend(d, arena_->View(layer), {&whole, 1}, *scratch, pool_);
+    EXPECT_EQ(std::memcmp(out.data(), expected.data(), out.size() * sizeof(BFloat16)), 0) << layer;
+    if (d.window == 0) {
+      whole.extents = closed;
+      whole.first_position = kBlockTokens - 1;
+      whole.partial = expected_partial.data();
+      ReferenceAttention().Attend(d, arena_->View(layer), {&whole, 1}, *scratch, pool_);
+      EXPECT_EQ(std::memcmp(partial.data(), expected_partial.data(), partial.size() * 4), 0);
+    }
+  }
+}
+
 TEST_P(KvDeviceTest, NothingToDoIsDone) {
-  EXPECT_TRUE(device_->Store(0, {}).ok());
-  EXPECT_TRUE(device_->Attend(0, {}).ok());
+  EXPECT_TRUE(device_->Store(0, {.count = 1}, {}).ok());
+  EXPECT_TRUE(device_->Attend(0, {.count = 1}, {}).ok());
   EXPECT_TRUE(device_->usable());
 }
 

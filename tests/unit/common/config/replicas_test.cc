@@ -100,6 +100,10 @@ TEST(ReplicasTest, BadShardsAreRefusedByName) {
            {"[" + two + ", {name: c2}]",
             "compute.2.shard: replica 'r' has 2 shards and replica 'c2' 1; give all replicas as "
             "many"},
+           {"[" + two +
+                ", {name: p0, replica: q, stage: 0, role: prefill}, {name: p1, replica: q, "
+                "stage: 1}]",
+            "compute.3.role: differs from that of p0, another node of replica 'q'"},
            {"[{name: c0, replica: r, stage: 0, shard: 0}, {name: c1, replica: r, stage: 0, shard: "
             "1},"
             " {name: c2, replica: r, stage: 1, shard: 0}]",
@@ -116,12 +120,33 @@ TEST(ReplicasTest, BadShardsAreRefusedByName) {
     EXPECT_EQ(config.status().code(), absl::StatusCode::kInvalidArgument) << compute;
     EXPECT_THAT(config.status().message(), HasSubstr(message));
   }
-  EXPECT_THAT(
-      Parse("[" + two + ", {name: p0, role: prefill}]", "prefill: {mode: dedicated}\n")
-          .status()
-          .message(),
-      HasSubstr("'dedicated' is not served by this version together with replicas of several "
-                "nodes"));
+}
+
+// In any order, and of other stages and shards than the replicas that decode.
+TEST(ReplicasTest, PromptsMayHaveReplicasOfTheirOwnShape) {
+  const auto config = Parse(
+      "[{name: p0, role: prefill}, {name: q1, role: prefill, replica: q, shard: 1}, "
+      "{name: c0, replica: r, stage: 0}, {name: c1, replica: r, stage: 1}, "
+      "{name: q0, role: prefill, replica: q, shard: 0}]",
+      "prefill: {mode: dedicated}\n");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(ShardsOf(*config), 1u);
+  const std::vector<ReplicaConfig> replicas = ReplicasOf(*config);
+  ASSERT_EQ(replicas.size(), 3u);
+  EXPECT_TRUE(IsForPrompts(*config, replicas[0]));
+  EXPECT_TRUE(IsForPrompts(*config, replicas[1]));
+  EXPECT_FALSE(IsForPrompts(*config, replicas[2]));
+  EXPECT_EQ(config->pipeline.lanes, 4u);  // Two for each stage that decodes.
+  const auto whole = Parse(
+      "[{name: c0}, {name: p0, role: prefill, replica: q, stage: 0}, "
+      "{name: p1, role: prefill, replica: q, stage: 1}]",
+      "prefill: {mode: dedicated}\n");
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  EXPECT_EQ(whole->pipeline.lanes, 2u);
+  EXPECT_TRUE(Parse("[{name: c0}, {name: p0, role: prefill, replica: q, stage: 0}, "
+                    "{name: p1, role: prefill, replica: q, stage: 1}]",
+                    "prefill: {mode: dedicated}\npipeline: {mode: sequential}\n")
+                  .ok());
 }
 
 struct Bad {

@@ -478,5 +478,49 @@ TEST(PipelineScheduleTest, PrefillLanesStayOnTheirNodesAndTheOthersRotateWithout
   }
 }
 
+// Two replicas decode, of two shards each; prompts have one of two stages and a whole one, with two
+// lanes each.
+TEST(PipelineScheduleTest, PrefillLanesGoThroughTheStagesOfTheirReplica) {
+  constexpr uint32_t kLayers = 5;
+  constexpr uint32_t kLanes = 3;
+  const auto shard = [](uint32_t replica, uint32_t index) {
+    return Stage{.replica = replica, .layers = kLayers, .shard = {.index = index, .count = 2}};
+  };
+  const std::vector<Stage> nodes = {shard(0, 0),
+                                    shard(0, 1),
+                                    shard(1, 0),
+                                    shard(1, 1),
+                                    {.replica = 2, .layers = 2},
+                                    {.replica = 2, .first_layer = 2, .layers = 3},
+                                    {.replica = 3, .layers = kLayers}};
+  const PipelineSchedule::Prefill prefill = {.lane = kLanes, .lanes = {.replicas = 2, .each = 2}};
+  for (uint32_t index = 0; index < 2; ++index) {
+    const PipelineSchedule schedule(PipelineMode::kRotational, nodes, kLayers, index, prefill);
+    const PipelineSchedule alone(PipelineMode::kRotational, absl::MakeConstSpan(nodes).first(4),
+                                 kLayers, index);
+    EXPECT_EQ(schedule.replicas(), 2u);
+    for (uint32_t slice = 0; slice <= kLayers; ++slice) {
+      for (uint32_t lane = 0; lane < kLanes; ++lane) {
+        EXPECT_EQ(schedule.NodeOf(lane, 7, slice, false), alone.NodeOf(lane, 7, slice, false));
+      }
+      for (const uint32_t lane : {3u, 4u}) {
+        EXPECT_EQ(schedule.NodeOf(lane, 7, slice, true), slice < 2 ? 4u : 5u);
+        EXPECT_EQ(schedule.HeadNodeOf(lane, 7, true), 5u);
+      }
+      for (const uint32_t lane : {5u, 6u}) {
+        EXPECT_EQ(schedule.NodeOf(lane, 7, slice, true), 6u);
+      }
+    }
+    for (uint32_t lane = 0; lane < 7; ++lane) {
+      EXPECT_EQ(schedule.IsPrefillLane(lane), lane >= kLanes);
+      for (uint32_t node = 0; node < nodes.size(); ++node) {
+        const bool own = node == 6 ? lane >= 5 : node >= 4 ? lane == 3 || lane == 4 : lane < kLanes;
+        EXPECT_EQ(schedule.Runs(node, lane), own) << node << " " << lane;
+        EXPECT_EQ(schedule.TakesPart(node, lane), own || node < 4) << node << " " << lane;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace lamina::core

@@ -142,13 +142,29 @@ TEST_F(SchedulerLanesTest, RowsLeaveInChunksWhereTheLinkIsMeasuredToBeSlow) {
     ASSERT_TRUE(Submit(id, 5, 128).ok());
   }
   Steps(10);
-  EXPECT_EQ(scheduler_->Stats().row_chunks.chunks, 1u);
+  EXPECT_EQ(scheduler_->Stats().row_chunks.cut.chunks, 1u);
   scheduler_->SetLaneCosts(Balanced());
   scheduler_->SetLinkCosts(
       {.seconds_per_row = 4e-4, .seconds_per_message = 1e-5, .measured = true});
   Steps(10);
-  EXPECT_GT(scheduler_->Stats().row_chunks.chunks, 2u);
+  EXPECT_GT(scheduler_->Stats().row_chunks.cut.chunks, 2u);
+  EXPECT_FALSE(scheduler_->Stats().row_chunks.cut.by_heads);
   EXPECT_THAT(scheduler_->Stats().row_chunks.why, testing::HasSubstr("8 rows"));
+  RunUntilIdle();
+}
+
+TEST_F(SchedulerLanesTest, TheLastRowLeavesInChunksOfHeads) {
+  SchedulerOptions options = SmallOptions();
+  options.row_chunks = {.automatic = true};
+  Make(options);
+  scheduler_->SetLaneCosts(Balanced());
+  scheduler_->SetLinkCosts(
+      {.seconds_per_row = 4e-3, .seconds_per_message = 1e-5, .measured = true, .kv_heads = 3});
+  ASSERT_TRUE(Submit(1, 5, 40).ok());
+  Steps(10);
+  EXPECT_EQ(scheduler_->Stats().row_chunks.cut, (Chunking{.chunks = 3, .by_heads = true}));
+  EXPECT_THAT(scheduler_->Stats().row_chunks.why,
+              testing::StartsWith("3 chunks of KV heads: 1 row,"));
   RunUntilIdle();
 }
 

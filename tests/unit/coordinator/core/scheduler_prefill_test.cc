@@ -16,7 +16,7 @@ class SchedulerPrefillTest : public SchedulerTest {
   void MakeLanes(uint32_t lanes, uint32_t prefill_lanes, uint32_t slots = 1000) {
     SchedulerOptions options = SmallOptions(slots);
     options.lanes = lanes;
-    options.prefill_lanes = prefill_lanes;
+    options.prefill_lanes = {.replicas = prefill_lanes};
     Make(options);
   }
 
@@ -110,7 +110,7 @@ TEST_F(SchedulerPrefillTest, APreemptedPromptComesAgainThroughAPrefillLane) {
 
 TEST_F(SchedulerPrefillTest, WithoutRoomInALaneThatDecodesASequenceWaitsInThePrefillLane) {
   SchedulerOptions options = SmallOptions();
-  options.prefill_lanes = 1;
+  options.prefill_lanes = {.replicas = 1};
   options.rows_max = 1;
   Make(options);
   for (SequenceId id = 1; id <= 3; ++id) {
@@ -151,7 +151,7 @@ TEST_F(SchedulerPrefillTest, AnEpochWithoutPrefillLanesRunsPromptsBesideRows) {
   const auto change_epoch = [&](uint64_t epoch, uint32_t prefill_lanes) {
     in_flight_.clear();
     scheduler_->StartEpoch(epoch, {{.name = "a", .slots = 1000, .bandwidth_bytes_per_second = 1}},
-                           {}, events_, prefill_lanes);
+                           {}, events_, {.replicas = prefill_lanes});
     EXPECT_TRUE(scheduler_->Audit().ok()) << scheduler_->Audit();
   };
   change_epoch(1, 0);

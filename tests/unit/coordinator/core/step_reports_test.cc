@@ -14,9 +14,11 @@ StepResult Report(uint64_t step, std::vector<SequenceId> sequences = {}) {
   return result;
 }
 
+PipelineSchedule Replicas(uint32_t count) { return {PipelineMode::kFixed, count, 1}; }
+
 TEST(StepReportsTest, OneNodeIsDoneAtOnce) {
   StepReports reports;
-  reports.Reset(1, 1);
+  reports.Reset(1, 1, Replicas(1));
   const auto whole = reports.Add(0, Report(1, {7}));
   ASSERT_TRUE(whole.ok() && whole->has_value());
   EXPECT_EQ((*whole)->tokens.size(), 1u);
@@ -24,7 +26,7 @@ TEST(StepReportsTest, OneNodeIsDoneAtOnce) {
 
 TEST(StepReportsTest, TheLastReportBringsTheTokensOfWhoeverHadThem) {
   StepReports reports;
-  reports.Reset(3, 1);
+  reports.Reset(3, 1, Replicas(3));
   EXPECT_FALSE(reports.Add(1, Report(1, {7, 8}))->has_value());
   EXPECT_FALSE(reports.Add(1, Report(2))->has_value());  // One may be a step ahead.
   EXPECT_FALSE(reports.Add(0, Report(1))->has_value());
@@ -40,7 +42,8 @@ TEST(StepReportsTest, TheLastReportBringsTheTokensOfWhoeverHadThem) {
 
 TEST(StepReportsTest, APrefillNodeReportsItsOwnLaneAlone) {
   StepReports reports;
-  reports.Reset(4, 3, 2);  // Replicas 0 and 1; node 2 has lane 1, node 3 lane 2.
+  // Replicas 0 and 1; node 2 has lane 1, node 3 lane 2.
+  reports.Reset(4, 3, PipelineSchedule(PipelineMode::kFixed, 2, 1, /*prefill_lane=*/1));
   const auto report = [](uint32_t lane) {
     StepResult result = Report(1);
     result.lane = lane;
@@ -58,7 +61,7 @@ TEST(StepReportsTest, APrefillNodeReportsItsOwnLaneAlone) {
 
 TEST(StepReportsTest, WhatDoesNotFollowIsRefusedAndChangesNothing) {
   StepReports reports;
-  reports.Reset(2, 1);
+  reports.Reset(2, 1, Replicas(2));
   EXPECT_EQ(reports.Add(0, Report(2)).status().code(), absl::StatusCode::kInternal);
   EXPECT_EQ(reports.Add(2, Report(1)).status().code(), absl::StatusCode::kInternal);
   StepResult other_lane = Report(1);
@@ -71,9 +74,9 @@ TEST(StepReportsTest, WhatDoesNotFollowIsRefusedAndChangesNothing) {
 
 TEST(StepReportsTest, ANewEpochStartsAnew) {
   StepReports reports;
-  reports.Reset(2, 1);
+  reports.Reset(2, 1, Replicas(2));
   EXPECT_FALSE(reports.Add(0, Report(1, {7}))->has_value());
-  reports.Reset(1, 1);
+  reports.Reset(1, 1, Replicas(1));
   const auto whole = reports.Add(0, Report(1));
   ASSERT_TRUE(whole.ok() && whole->has_value());
   EXPECT_TRUE((*whole)->tokens.empty());
