@@ -81,9 +81,11 @@ def write(folder, vocabulary):
     end = {"id": 256, "content": END, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
            "special": True}
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    # The others are never made of a text, but a load draws from all.
+    others = {f"<|{i}|>": i for i in range(SMALLEST, vocabulary)}
     tokenizer = {"version": "1.0", "added_tokens": [end], "normalizer": None, "pre_tokenizer": byte_level,
                  "post_processor": None, "decoder": byte_level,
-                 "model": {"type": "BPE", "vocab": byte_names() | {END: 256}, "merges": []}}
+                 "model": {"type": "BPE", "vocab": byte_names() | {END: 256} | others, "merges": []}}
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": END}))
