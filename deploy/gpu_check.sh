@@ -10,7 +10,7 @@
 #   --step S         only this step; repeat for more: facts, tests, nodes, compute, attention,
 #                    linear, polling
 #   --out DIR        where results go (default: gpu_check in the working directory)
-#   --limit SECONDS  for each step (default: 90, so that all end within 10 minutes)
+#   --limit SECONDS  for each step (default: 60, so that all end within 8 minutes)
 #   --list           print the steps
 # Runs what preset cuda built, or, inside a bundle (deploy/bundle.sh --cuda), the bundle's programs.
 # Results: DIR/STEP.json, DIR/STEP.log, and all in DIR/gpu_check.json.
@@ -22,7 +22,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 all_steps=(facts tests nodes compute attention linear polling)
 steps=()
 out=gpu_check
-limit=90
+limit=60
 while [[ $# -gt 0 ]]; do
   case $1 in
     --step)
