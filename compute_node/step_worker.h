@@ -340,7 +340,7 @@ class StepWorker {
   std::vector<kernels::ChunkItem> items_;
   std::vector<transport::SignalCondition> conditions_;
   std::unique_ptr<kernels::RowSampler> sampler_;        // Of the device; may be null.
-  std::vector<kernels::RowSample> device_samples_;      // Of the rows that are sampled.
+  std::vector<kernels::SampleRequest> device_samples_;  // Of the rows that are sampled.
   std::vector<uint32_t> host_rows_;                     // Those that the host samples or scores.
   std::vector<kernels::SampleScratch> sample_scratch_;  // One a thread.
   std::vector<std::vector<float>> folded_;              // The same: a merged head.

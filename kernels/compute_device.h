@@ -41,6 +41,7 @@
 #include "kernels/attention.h"
 #include "kernels/dense.h"
 #include "kernels/matrix_view.h"
+#include "kernels/sampling.h"
 
 namespace lamina::kernels {
 
@@ -91,14 +92,6 @@ struct RowSamplerOptions {
   uint32_t sequence_tokens_max = 0;  // Of one row, prompt and output.
 };
 
-// How the next token of a row's sequence is sampled: as Sample() takes it (kernels/sampling.h).
-struct RowSample {
-  const SamplingParams* params = nullptr;
-  absl::Span<const TokenId> prompt;
-  absl::Span<const TokenId> output;
-  uint64_t position = 0;
-};
-
 // Samples rows of logits where they are, so that only tokens leave the device.
 class RowSampler {
  public:
@@ -111,7 +104,7 @@ class RowSampler {
   // Shapes: logits  [rows, vocabulary] f32, in the device's memory.
   // Errors: kInternal  the device failed; says how. Requires: Takes() all of them.
   virtual absl::Status Sample(const MatrixView<const float>& logits,
-                              absl::Span<const RowSample> rows) = 0;
+                              absl::Span<const SampleRequest> rows) = 0;
 
   // Of the last call, by row; there after Synchronize().
   virtual absl::Span<const TokenId> tokens() const = 0;

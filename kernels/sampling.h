@@ -24,6 +24,14 @@ struct TokenLogprob {
   float logprob = 0;
 };
 
+// A row that is to be sampled: what Sample() takes beside its logits. All of it in host memory.
+struct SampleRequest {
+  const SamplingParams* params = nullptr;
+  absl::Span<const TokenId> prompt;
+  absl::Span<const TokenId> output;
+  uint64_t position = 0;
+};
+
 struct SampleResult {
   TokenId token = 0;
   float logprob = 0;              // Of `token`; set when params.logprobs >= 0.

@@ -32,9 +32,9 @@ class CudaRowSampler final : public RowSampler {
   }
 
   absl::Status Sample(const MatrixView<const float>& logits,
-                      absl::Span<const RowSample> rows) override {
+                      absl::Span<const SampleRequest> rows) override {
     requests_.clear();
-    for (const RowSample& row : rows) {
+    for (const SampleRequest& row : rows) {
       requests_.push_back({.params = row.params != nullptr ? row.params : &left_out_,
                            .prompt = row.prompt,
                            .output = row.output,

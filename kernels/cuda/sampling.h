@@ -23,6 +23,7 @@
 #include "absl/types/span.h"
 #include "common/sampling_params.h"
 #include "kernels/cuda/device.h"
+#include "kernels/sampling.h"
 
 namespace lamina::kernels::cuda {
 
@@ -31,14 +32,6 @@ struct CudaSamplerOptions {
   uint32_t rows_max = 0;
   uint32_t tokens_max = 0;  // Prompt and output tokens of all rows of a call that have penalties.
   uint32_t biases_max = 0;  // Of all rows of a call.
-};
-
-// What Sample() takes, of host memory.
-struct SampleRequest {
-  const SamplingParams* params = nullptr;
-  absl::Span<const TokenId> prompt;
-  absl::Span<const TokenId> output;
-  uint64_t position = 0;
 };
 
 class CudaSampler {

@@ -234,7 +234,7 @@ TEST_F(ComputeDeviceSuite, SamplesTheTokensOfTheHost) {
   }
   const auto device_logits = MoveToDevice(logits, *device_);
   ASSERT_TRUE(device_logits.ok());
-  std::vector<RowSample> rows(kRows);
+  std::vector<SampleRequest> rows(kRows);
   for (uint32_t i = 0; i < kRows; ++i) {
     EXPECT_EQ((*sampler)->Takes(params[i]), i != 2);
     rows[i] = {
