@@ -212,24 +212,20 @@ struct Scores {
     const D d;
     const size_t full = head_dim / 32;
     const size_t padded_dim = (head_dim + 31) / 32 * 32;
+    if (full == 0) {
 #pragma GCC unroll 4
-    for (int r = 0; r < kCount; ++r) {
+      for (int r = 0; r < kCount; ++r) {
 #pragma GCC unroll 4
-      for (int i = 0; i < kAtOnce; ++i) {
-        acc[r][i] = Zero(d);
-      }
-    }
-#pragma GCC unroll 4
-    for (size_t chunk = 0; chunk < full; ++chunk) {
-      W words[kAtOnce];
-#pragma GCC unroll 4
-      for (int i = 0; i < kAtOnce; ++i) {
-        words[i] = Words<D>::Load(tokens[i] + chunk * 32 + part * 2 * kN);
-        if (kPrefetch && part == 0) {
-          PrefetchLine(ahead[i] + chunk * 32);
+        for (int i = 0; i < kAtOnce; ++i) {
+          acc[r][i] = Zero(d);
         }
       }
-      MultiplyAdd<kCount, kAtOnce>(words, q + chunk * 32 + part * kN, padded_dim, acc);
+    } else {
+      Chunk<kCount, kAtOnce, kPrefetch, true>(0, part, tokens, ahead, q, padded_dim, acc);
+    }
+#pragma GCC unroll 4
+    for (size_t chunk = 1; chunk < full; ++chunk) {
+      Chunk<kCount, kAtOnce, kPrefetch, false>(chunk, part, tokens, ahead, q, padded_dim, acc);
     }
     // The last 16 elements of heads of 16, 48, 80, ...: lanes 0 to 7.
     if (head_dim % 32 != 0 && part * kN < 8) {
@@ -242,42 +238,59 @@ struct Scores {
           PrefetchLine(ahead[i] + full * 32);
         }
       }
-      MultiplyAdd<kCount, kAtOnce>(words, q + full * 32 + part * kN, padded_dim, acc);
+      MultiplyAdd<kCount, kAtOnce, false>(words, q + full * 32 + part * kN, padded_dim, acc);
     }
   }
 
-  template <int kCount, int kAtOnce>
+  template <int kCount, int kAtOnce, bool kPrefetch, bool kFirst>
+  static HWY_INLINE void Chunk(size_t chunk, size_t part, const uint16_t* const* tokens,
+                               const uint16_t* const* ahead, const float* q, size_t padded_dim,
+                               V (&acc)[kCount][kAtOnce]) {
+    W words[kAtOnce];
+#pragma GCC unroll 4
+    for (int i = 0; i < kAtOnce; ++i) {
+      words[i] = Words<D>::Load(tokens[i] + chunk * 32 + part * 2 * kN);
+      if (kPrefetch && part == 0) {
+        PrefetchLine(ahead[i] + chunk * 32);
+      }
+    }
+    MultiplyAdd<kCount, kAtOnce, kFirst>(words, q + chunk * 32 + part * kN, padded_dim, acc);
+  }
+
+  // kFirst: the accumulators are new. Then they become the product, which may be -0 where 0 plus it
+  // is +0: the sign of a zero does not reach a result (docs/design/attention_numerics.md).
+  template <int kCount, int kAtOnce, bool kFirst>
   static HWY_INLINE void MultiplyAdd(const W (&words)[kAtOnce], const float* q, size_t q_stride,
                                      V (&acc)[kCount][kAtOnce]) {
     const D d;
-    if constexpr (kAtOnce == 2) {
-      // Two tokens beside each other: each query is loaded once for both.
-      const V even[2] = {Words<D>::Even(words[0]), Words<D>::Even(words[1])};
-      const V odd[2] = {Words<D>::Odd(words[0]), Words<D>::Odd(words[1])};
+    // AVX2 takes tokens in pairs, so that each query is loaded once for both; more than two
+    // tokens' K would not find room beside the accumulators.
+    constexpr int kBeside = kAtOnce == 2 ? 2 : 1;
+#pragma GCC unroll 4
+    for (int first = 0; first < kAtOnce; first += kBeside) {
+      V even[kBeside];
+      V odd[kBeside];
+#pragma GCC unroll 2
+      for (int i = 0; i < kBeside; ++i) {
+        even[i] = Words<D>::Even(words[first + i]);
+        odd[i] = Words<D>::Odd(words[first + i]);
+      }
 #pragma GCC unroll 4
       for (int r = 0; r < kCount; ++r) {
         const V q_even = Load(d, q + r * q_stride);
-        acc[r][0] = MulAdd(q_even, even[0], acc[r][0]);
-        acc[r][1] = MulAdd(q_even, even[1], acc[r][1]);
+#pragma GCC unroll 2
+        for (int i = 0; i < kBeside; ++i) {
+          V& sum = acc[r][first + i];
+          sum = kFirst ? Mul(q_even, even[i]) : MulAdd(q_even, even[i], sum);
+        }
       }
 #pragma GCC unroll 4
       for (int r = 0; r < kCount; ++r) {
         const V q_odd = Load(d, q + r * q_stride + canonical::kLanes);
-        acc[r][0] = MulAdd(q_odd, odd[0], acc[r][0]);
-        acc[r][1] = MulAdd(q_odd, odd[1], acc[r][1]);
-      }
-      return;
-    }
-    // One token after the other, so that AVX2 need not keep more than two vectors of K beside the
-    // accumulators.
-#pragma GCC unroll 4
-    for (int i = 0; i < kAtOnce; ++i) {
-      const V even = Words<D>::Even(words[i]);
-      const V odd = Words<D>::Odd(words[i]);
-#pragma GCC unroll 4
-      for (int r = 0; r < kCount; ++r) {
-        acc[r][i] = MulAdd(Load(d, q + r * q_stride), even, acc[r][i]);
-        acc[r][i] = MulAdd(Load(d, q + r * q_stride + canonical::kLanes), odd, acc[r][i]);
+#pragma GCC unroll 2
+        for (int i = 0; i < kBeside; ++i) {
+          acc[r][first + i] = MulAdd(q_odd, odd[i], acc[r][first + i]);
+        }
       }
     }
   }
@@ -288,13 +301,13 @@ struct Scores {
     const D d;
     return Add(InterleaveLower(d, a, b), InterleaveUpper(d, a, b));
   }
+  // One shuffle and a blend, which more of a processor's ports can do than a second shuffle.
   static HWY_INLINE V Quads(V first, V second) {
     const D d;
     const hwy::HWY_NAMESPACE::Repartition<double, D> d64;
     const auto x64 = BitCast(d64, first);
     const auto y64 = BitCast(d64, second);
-    return Add(BitCast(d, InterleaveLower(d64, x64, y64)),
-               BitCast(d, InterleaveUpper(d64, x64, y64)));
+    return Add(BitCast(d, OddEven(y64, x64)), BitCast(d, CombineShiftRightBytes<8>(d64, y64, x64)));
   }
 
   // (Q0 + Q2) + (Q1 + Q3).

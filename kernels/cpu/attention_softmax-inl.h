@@ -12,6 +12,7 @@
 #define LAMINA_ATTENTION_SOFTMAX_INL_H
 #endif
 
+#include <algorithm>
 #include <limits>
 
 #include "hwy/highway.h"
@@ -26,22 +27,45 @@ struct Math {
   using V = hwy::HWY_NAMESPACE::Vec<D>;
 
   static HWY_INLINE V Exp(V x) {
+    V one[1] = {x};
+    Exp(one);
+    return one[0];
+  }
+
+  // Of several vectors beside each other: of a single one, each step would wait for the last.
+  template <int kCount>
+  static HWY_INLINE void Exp(V (&x)[kCount]) {
     const D d;
     const hwy::HWY_NAMESPACE::RebindToUnsigned<D> d32;
     const V floor = Set(d, canonical::kExpFloor);
-    const V clamped = Max(floor, x);  // On x86 the second operand if one is NaN.
-    const V t = MulAdd(clamped, Set(d, canonical::kLog2E), Set(d, canonical::kRoundMagic));
-    const V n = Sub(t, Set(d, canonical::kRoundMagic));
-    V r = MulAdd(n, Set(d, -canonical::kLn2High), clamped);
-    r = MulAdd(n, Set(d, -canonical::kLn2Low), r);
-    V y = Set(d, canonical::kExpQ[0]);
-    for (int i = 1; i < 5; ++i) {
-      y = MulAdd(y, r, Set(d, canonical::kExpQ[i]));
+    V r[kCount];
+    V power[kCount];
+#pragma GCC unroll 4
+    for (int i = 0; i < kCount; ++i) {
+      const V clamped = Max(floor, x[i]);  // On x86 the second operand if one is NaN.
+      const V t = MulAdd(clamped, Set(d, canonical::kLog2E), Set(d, canonical::kRoundMagic));
+      const V n = Sub(t, Set(d, canonical::kRoundMagic));
+      r[i] = MulAdd(n, Set(d, -canonical::kLn2High), clamped);
+      r[i] = MulAdd(n, Set(d, -canonical::kLn2Low), r[i]);
+      power[i] = BitCast(d, Add(ShiftLeft<23>(BitCast(d32, t)), Set(d32, 0x3f800000u)));
+      power[i] = IfThenZeroElse(Lt(x[i], floor), power[i]);
     }
-    y = MulAdd(y, r, Set(d, 1.0f));
-    y = MulAdd(y, r, Set(d, 1.0f));
-    const V power = BitCast(d, Add(ShiftLeft<23>(BitCast(d32, t)), Set(d32, 0x3f800000u)));
-    return IfThenZeroElse(Lt(x, floor), Mul(y, power));
+    V y[kCount];
+#pragma GCC unroll 4
+    for (int i = 0; i < kCount; ++i) {
+      y[i] = MulAdd(Set(d, canonical::kExpQ[0]), r[i], Set(d, canonical::kExpQ[1]));
+    }
+#pragma GCC unroll 8
+    for (int power_of_r = 2; power_of_r < 7; ++power_of_r) {
+#pragma GCC unroll 4
+      for (int i = 0; i < kCount; ++i) {
+        y[i] = MulAdd(y[i], r[i], Set(d, power_of_r < 5 ? canonical::kExpQ[power_of_r] : 1.0f));
+      }
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < kCount; ++i) {
+      x[i] = Mul(y[i], power[i]);
+    }
   }
 
   static HWY_INLINE V Log(V x) {
@@ -85,6 +109,8 @@ struct Softmax {
   using V = hwy::HWY_NAMESPACE::Vec<D>;
   static constexpr size_t kN = hwy::HWY_NAMESPACE::MaxLanes(D());
   static constexpr size_t kParts = canonical::kLanes / kN;
+  // Vectors of weights at once; see Math::Exp.
+  static constexpr size_t kAtOnce = 4;
   static constexpr float kEmptyLse = -std::numeric_limits<float>::infinity();
 
   // Turns each row's scores into weights; leaves 1 / (their sum) in work.sum, and pushes the
@@ -167,46 +193,81 @@ struct Softmax {
   }
 
   static HWY_INLINE void RunRow(const Tile& tile, TokenRange range, uint32_t row, Workspace& work) {
-    const D d;
     float* s = work.scores + size_t{row} * kScoreStride;
-    const V scale = Set(d, tile.scale);
-    const V begin = Set(d, static_cast<float>(range.begin));
-    const V end = Set(d, static_cast<float>(range.end));
-    const V masked = Set(d, kEmptyLse);
-    V peak = masked;
     const uint32_t from = range.begin / 16 * 16;
     const uint32_t to = (range.end + 15) / 16 * 16;
-    for (uint32_t t = from; t < to; t += kN) {
-      V x = Mul(scale, Load(d, s + t));
-      if (tile.soft_cap > 0.0f) {
-        const V cap = Set(d, tile.soft_cap);
-        x = Mul(cap, Math<D>::Tanh(Div(x, cap)));
-      }
-      if (t < range.begin || t + kN > range.end) {
-        const V token = Iota(d, static_cast<float>(t));
-        x = IfThenElse(And(Ge(token, begin), Lt(token, end)), x, masked);
-      }
-      peak = Max(x, peak);
-      Store(x, d, s + t);
-    }
-    work.peak[row] = GetLane(MaxOfLanes(d, peak));
-    const V m = Set(d, work.peak[row]);
+    work.peak[row] = ScaleAndMask(tile, range, from, to, s);
+    const V m = Set(D(), work.peak[row]);
     V lanes[kParts];
     for (size_t part = 0; part < kParts; ++part) {
-      lanes[part] = Zero(d);
+      lanes[part] = Zero(D());
     }
-    for (uint32_t t = from; t < to; t += 16) {
-      for (size_t part = 0; part < kParts; ++part) {
-        const V p = Math<D>::Exp(Sub(Load(d, s + t + part * kN), m));
-        lanes[part] = Add(lanes[part], p);
-        Store(p, d, s + t + part * kN);
-      }
+    constexpr uint32_t kStep = std::max<size_t>(canonical::kLanes, kAtOnce * kN);
+    uint32_t t = from;
+    for (; t + kStep <= to; t += kStep) {
+      Weights<kStep / kN>(m, s + t, lanes);
+    }
+    for (; t < to; t += canonical::kLanes) {
+      Weights<kParts>(m, s + t, lanes);
     }
     HWY_ALIGN float sums[canonical::kLanes];
     for (size_t part = 0; part < kParts; ++part) {
-      Store(lanes[part], d, sums + part * kN);
+      Store(lanes[part], D(), sums + part * kN);
     }
     work.sum[row] = canonical::SumLanes(sums);
+  }
+
+  // Scores of tokens [from, to) from dot products, -inf outside `range`. Returns the largest.
+  static HWY_INLINE float ScaleAndMask(const Tile& tile, TokenRange range, uint32_t from,
+                                       uint32_t to, float* s) {
+    const D d;
+    const V scale = Set(d, tile.scale);
+    const V masked = Set(d, kEmptyLse);
+    V peaks[kParts];
+    for (size_t part = 0; part < kParts; ++part) {
+      peaks[part] = masked;
+    }
+    for (uint32_t t = from; t < to; t += canonical::kLanes) {
+      const bool whole = t >= range.begin && t + canonical::kLanes <= range.end;
+#pragma GCC unroll 4
+      for (size_t part = 0; part < kParts; ++part) {
+        const uint32_t at = t + static_cast<uint32_t>(part * kN);
+        V x = Mul(scale, Load(d, s + at));
+        if (tile.soft_cap > 0.0f) {
+          const V cap = Set(d, tile.soft_cap);
+          x = Mul(cap, Math<D>::Tanh(Div(x, cap)));
+        }
+        if (!whole) {
+          const V token = Iota(d, static_cast<float>(at));
+          const V begin = Set(d, static_cast<float>(range.begin));
+          const V end = Set(d, static_cast<float>(range.end));
+          x = IfThenElse(And(Ge(token, begin), Lt(token, end)), x, masked);
+        }
+        peaks[part] = Max(x, peaks[part]);
+        Store(x, d, s + at);
+      }
+    }
+    for (size_t part = 1; part < kParts; ++part) {
+      peaks[0] = Max(peaks[0], peaks[part]);
+    }
+    return GetLane(MaxOfLanes(d, peaks[0]));
+  }
+
+  // Scores of kCount vectors of tokens to their weights, which are added to the lanes.
+  template <int kCount>
+  static HWY_INLINE void Weights(V m, float* s, V (&lanes)[kParts]) {
+    const D d;
+    V p[kCount];
+#pragma GCC unroll 4
+    for (int i = 0; i < kCount; ++i) {
+      p[i] = Sub(Load(d, s + i * kN), m);
+    }
+    Math<D>::Exp(p);
+#pragma GCC unroll 4
+    for (int i = 0; i < kCount; ++i) {
+      lanes[i % kParts] = Add(lanes[i % kParts], p[i]);
+      Store(p[i], d, s + i * kN);
+    }
   }
 };
 
