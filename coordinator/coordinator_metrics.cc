@@ -24,7 +24,7 @@ MetricLabels With(MetricLabels labels, const std::string& name, const std::strin
   return labels;
 }
 
-// "serving", or "serving, without m1".
+// "serving", or "serving; without m1".
 bool IsServing(const EngineStatus& status) { return absl::StartsWith(status.state, "serving"); }
 
 // Of all slots of the memory nodes, 0 to 1.

@@ -2,7 +2,8 @@
 //
 // Engine::Impl: the state behind Engine, shared by the files engine*.cc. engine.cc holds the
 // thread, its queue, requests and what outsiders call; engine_membership.cc who takes part;
-// engine_steps.cc plans, results and status; engine_trace.cc timelines.
+// engine_stages.cc how replicas are split; engine_steps.cc plans, results and status;
+// engine_trace.cc timelines.
 
 #pragma once
 
@@ -91,7 +92,7 @@ struct Engine::Impl {
   absl::Status CheckServing() const;
   void Submit(GenerateSpec spec, uint64_t key, const std::shared_ptr<RequestSink>& sink);
 
-  // engine_membership.cc
+  // engine_membership.cc, and of splits engine_stages.cc
   void AdvanceMembership();
   // Starts an epoch of the members there are: sequences of memory nodes that are gone end, the
   // others are recomputed.

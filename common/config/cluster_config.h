@@ -156,8 +156,7 @@ struct ClusterConfig {
 
 // Errors: kNotFound         no such file.
 //         kInvalidArgument  not YAML, an unknown key (with its line and the nearest known key), or
-//         a bad
-//                           value. Also what Validate() says.
+//                           a bad value. Also what Validate() says.
 absl::StatusOr<ClusterConfig> LoadClusterConfig(const std::string& path,
                                                 const std::vector<std::string>& overrides);
 

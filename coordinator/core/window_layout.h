@@ -11,10 +11,11 @@
 // for each (shard, lane, parity). A window is a WindowHeader and rows. One signal word belongs to
 // each (sender, lane, kind).
 //
-//   query window   header | rows x [q | k | v] bf16 | kv_rows x [k | v] bf16     (kv_rows: prompt
-//   chunks) reply window   header | rows x [attention output] bf16
-//   (with spans, partition token_range: header | own rows x [q | k | v] | other rows x q | kv_rows
-//   x [k | v], and header | partials x [query heads x [out | lse]] f32)
+//   query window   header | rows x [q | k | v] bf16 | kv_rows x [k | v] bf16
+//   reply window   header | rows x [attention output] bf16
+//   (kv_rows are those of prompt chunks. With spans, partition token_range: header | own rows x
+//   [q | k | v] | other rows x q | kv_rows x [k | v], and
+//   header | partials x [query heads x [out | lse]] f32)
 //   context window header | for each value of the context: rows x value
 //   (with stages: of decode and chunk rows, then chunk rows x [attention output] bf16)
 //   token window   header | rows x TokenEntry
