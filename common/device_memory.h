@@ -79,6 +79,8 @@ class DeviceAllocation {
     std::swap(bytes_, other.bytes_);
     return *this;
   }
+  DeviceAllocation(const DeviceAllocation&) = delete;
+  DeviceAllocation& operator=(const DeviceAllocation&) = delete;
   ~DeviceAllocation() {
     if (memory_ != nullptr) {
       memory_->Free(bytes_);

@@ -58,6 +58,7 @@ class ValueBuffers {
   ValueBuffers& operator=(ValueBuffers&&) = default;
   ValueBuffers(const ValueBuffers&) = delete;  // It would share the memory.
   ValueBuffers& operator=(const ValueBuffers&) = delete;
+  ~ValueBuffers() = default;
 
   // The device's.
   std::byte* data(model::ValueId value) {

@@ -66,7 +66,7 @@ void AddTimes(MetricsPage& page, const RequestMetrics& metrics, const MetricLabe
     const char* name;
     const char* help;
     const Histogram& histogram;
-  } kTimes[] = {
+  } times[] = {
       {"vllm:time_to_first_token_seconds", "From arrival to the first token.",
        metrics.time_to_first_token},
       {"vllm:inter_token_latency_seconds", "Between tokens of a request.",
@@ -82,7 +82,7 @@ void AddTimes(MetricsPage& page, const RequestMetrics& metrics, const MetricLabe
       {"vllm:request_generation_tokens", "Tokens that a request generated.",
        metrics.tokens_per_request},
   };
-  for (const auto& time : kTimes) {
+  for (const auto& time : times) {
     page.Histogram(time.name, time.help, labels, time.histogram.Take());
   }
 }

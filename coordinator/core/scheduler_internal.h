@@ -167,7 +167,7 @@ struct Scheduler::Impl {
   std::vector<Sequence*> Detach(Sequence& sequence);
 
   // scheduler_plan.cc
-  OpenStep BeginStep(uint32_t lane);
+  OpenStep BeginStep(uint32_t lane_index);
   void PlanRows(Lane& lane, OpenStep& open);
   bool GrowByOne(Sequence& sequence, OpenStep& open);
   void Starve(Sequence& sequence);
@@ -191,7 +191,7 @@ struct Scheduler::Impl {
   void Join(Sequence& sequence, uint32_t lane, const std::vector<uint32_t>& nodes, OpenStep& open);
   void AddToLane(Sequence& sequence);
   void JoinForks(Sequence& parent, OpenStep& open);
-  bool FinishStep(uint32_t lane, OpenStep& open);
+  bool FinishStep(uint32_t lane_index, OpenStep& open);
   RowChunkCount RowChunksFor(const Lane& lane, const StepPlan& plan);
 
   // scheduler_lanes.cc

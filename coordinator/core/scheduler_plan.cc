@@ -39,15 +39,15 @@ void Scheduler::Plan(std::vector<StepPlan>& plans) {
 }
 
 // Plans what is running, and seals the leaves: who is taken out from here on leaves a step later.
-OpenStep Scheduler::Impl::BeginStep(uint32_t index) {
-  Lane& lane = lanes[index];
+OpenStep Scheduler::Impl::BeginStep(uint32_t lane_index) {
+  Lane& lane = lanes[lane_index];
   OpenStep open;
   open.plan.epoch = epoch;
-  open.plan.lane = index;
+  open.plan.lane = lane_index;
   open.plan.step = lane.step_planned + 1;
   open.record.step = open.plan.step;
   open.tokens_left = options.step_tokens_max;
-  if (!IsPrefillLane(index)) {  // There who has no prompt left waits for room in another lane.
+  if (!IsPrefillLane(lane_index)) {  // There who has no prompt left waits for room in another lane.
     PlanRows(lane, open);
   }
   PlanChunks(lane, open);
@@ -411,13 +411,13 @@ void Scheduler::Impl::AddToLane(Sequence& sequence) {
 }
 
 // Counts the step as planned, unless it is empty.
-bool Scheduler::Impl::FinishStep(uint32_t index, OpenStep& open) {
+bool Scheduler::Impl::FinishStep(uint32_t lane_index, OpenStep& open) {
   StepPlan& plan = open.plan;
   plan.leaves = open.record.border.leaves;
   if (plan.leaves.empty() && plan.rows.empty() && plan.chunks.empty()) {
     return false;
   }
-  Lane& lane = lanes[index];
+  Lane& lane = lanes[lane_index];
   if (!plan.rows.empty()) {
     counters.row_chunks = RowChunksFor(lane, plan);
     plan.chunking = counters.row_chunks.cut;

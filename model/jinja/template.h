@@ -29,9 +29,6 @@ class Template {
   //         kUnimplemented    names the construct that is not supported, and its line.
   static absl::StatusOr<Template> Parse(absl::string_view source);
 
-  Template(Template&&) = default;
-  Template& operator=(Template&&) = default;
-
   // `variables` is a mapping. `now`: the local time that strftime_now shows.
   // Errors: kInvalidArgument  the template raised an exception, or did what Python would raise one
   //                           for, or is beyond a limit; says which, and where.

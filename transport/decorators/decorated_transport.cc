@@ -86,7 +86,7 @@ class DecoratedTransport final : public Transport {
 
   absl::StatusOr<std::unique_ptr<Region>> CreateRegion(const RegionOptions& options) override {
     LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<Region> region, inner_->CreateRegion(options));
-    sources_.push_back(region->bytes());
+    sources_.emplace_back(region->bytes());
     return std::make_unique<DecoratedRegion>(*this, std::move(region));
   }
 

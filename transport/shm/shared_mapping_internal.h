@@ -24,6 +24,8 @@ class FileDescriptor {
     std::swap(fd_, other.fd_);
     return *this;
   }
+  FileDescriptor(const FileDescriptor&) = delete;
+  FileDescriptor& operator=(const FileDescriptor&) = delete;
   ~FileDescriptor();
 
   int get() const { return fd_; }
@@ -46,6 +48,8 @@ class SharedMapping {
     std::swap(bytes_, other.bytes_);
     return *this;
   }
+  SharedMapping(const SharedMapping&) = delete;
+  SharedMapping& operator=(const SharedMapping&) = delete;
   ~SharedMapping();
 
   std::byte* data() const { return data_; }

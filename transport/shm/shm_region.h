@@ -64,6 +64,8 @@ ShmLayout MakeShmLayout(uint64_t data_bytes, uint32_t signal_words);
 class ShmRegion final : public Region {
  public:
   static absl::StatusOr<std::unique_ptr<ShmRegion>> Create(const RegionOptions& options);
+  ShmRegion(const ShmRegion&) = delete;
+  ShmRegion& operator=(const ShmRegion&) = delete;
   ~ShmRegion() override;  // Tells the senders.
 
   absl::Span<std::byte> bytes() override { return bytes_; }

@@ -24,6 +24,8 @@ class Socket {
     std::swap(fd_, other.fd_);
     return *this;
   }
+  Socket(const Socket&) = delete;
+  Socket& operator=(const Socket&) = delete;
   ~Socket();
 
   int get() const { return fd_; }

@@ -52,6 +52,8 @@ class UcpMemory {
 
   UcpMemory(UcpMemory&& other) noexcept;
   UcpMemory& operator=(UcpMemory&& other) noexcept;
+  UcpMemory(const UcpMemory&) = delete;
+  UcpMemory& operator=(const UcpMemory&) = delete;
   ~UcpMemory();
 
   std::byte* data() const { return data_; }

@@ -93,7 +93,7 @@ class UcxTransport final : public Transport {
   bool RaiseDirect(UcxRemoteRegion& view, const SignalUpdate& signal);
   bool SendMessages(UcxRemoteRegion& view, size_t offset, absl::Span<const std::byte> source,
                     ucs_memory_type_t type, const SignalUpdate* signal);
-  static void OnDone(void* request, ucs_status_t status, void* operation);
+  static void OnDone(void* request, ucs_status_t status, void* done);
   static ucs_status_t OnMessage(void* transport, const void* header, size_t header_bytes,
                                 void* data, size_t bytes, const ucp_am_recv_param_t* param);
 

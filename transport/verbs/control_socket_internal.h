@@ -27,6 +27,8 @@ class ControlSocket {
     std::swap(fd_, other.fd_);
     return *this;
   }
+  ControlSocket(const ControlSocket&) = delete;
+  ControlSocket& operator=(const ControlSocket&) = delete;
   ~ControlSocket();
 
   int fd() const { return fd_; }
