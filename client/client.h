@@ -172,7 +172,8 @@ struct NodeStatus {
   uint64_t kv_bytes_read = 0;
   double busy_seconds = 0;
   uint64_t units = 0;
-  uint64_t weight_bytes = 0;  // Of compute nodes, as they hold them.
+  uint64_t weight_bytes = 0;    // Of compute nodes, as they hold them.
+  uint64_t replayed_units = 0;  // Slices that a device had recorded: one call each.
   double mean_extent_tokens = 0;
   // Of its data thread since the node started: seconds by what they went into, as "attend" or
   // "wait_query". All waits begin with "wait_".

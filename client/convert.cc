@@ -93,6 +93,7 @@ NodeStatus FromProto(const v1::Node& node) {
                        .busy_seconds = node.busy_seconds(),
                        .units = node.units(),
                        .weight_bytes = node.detail().weight_bytes(),
+                       .replayed_units = node.detail().replayed_units(),
                        .mean_extent_tokens = node.mean_extent_tokens()};
   for (const v1::PartTime& part : node.detail().parts()) {
     status.parts.emplace_back(part.part(), part.seconds());

@@ -184,6 +184,7 @@ control::NodeCounters ComputeNode::Counters() const {
       .bytes_received = counters_.bytes_received.load(std::memory_order_relaxed),
       .kv_bytes_read = counters_.kv_bytes_read.load(std::memory_order_relaxed),
       .units = counters_.units.load(std::memory_order_relaxed),
+      .replayed_units = counters_.replayed_units.load(std::memory_order_relaxed),
       .weight_bytes = weight_bytes_.load(std::memory_order_relaxed)};
   control::Count(counters_.meter, counters_.refusals, /*is_memory=*/false, counters);
   counters.unit_seconds_fixed = counters_.unit_line.fixed.load(std::memory_order_relaxed);

@@ -10,6 +10,16 @@
 #include "common/status_macros.h"
 
 namespace lamina::compute_node {
+namespace {
+
+// Token ids or positions, besides values.
+bool ReadsRowInputs(const model::Op& op) {
+  return std::holds_alternative<model::EmbedOp>(op.body) ||
+         std::holds_alternative<model::PositionEmbedOp>(op.body) ||
+         std::holds_alternative<model::RopeOp>(op.body);
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<SliceExecutor>> SliceExecutor::Create(const model::Graph& graph,
                                                                      const ModelWeights& weights,
@@ -49,6 +59,7 @@ SliceExecutor::SliceExecutor(const model::Graph& graph, const ModelWeights& weig
                     : device.is_host() ? HeadColumnsLikeASlice()
                                        : head_width()) {
   FindTail();
+  FindRanges();
 }
 
 void SliceExecutor::FindTail() {
@@ -77,6 +88,9 @@ void SliceExecutor::FindTail() {
     if (std::holds_alternative<model::ReduceOp>(graph_.ops[ops[i]].body)) {
       tail_begin_ = i + 1;
     }
+  }
+  for (size_t i = tail_begin_; i < ops.size(); ++i) {
+    LAMINA_CHECK(!ReadsRowInputs(graph_.ops[ops[i]]) && "tail buffers have no ids nor positions");
   }
   if (tail_begin_ == 0) {
     tail_inputs_ = last_inputs_;
@@ -137,14 +151,13 @@ const model::AttentionOp& SliceExecutor::attention(uint32_t slice) const {
   return std::get<model::AttentionOp>(graph_.ops[split_.slices[slice].attention].body);
 }
 
-void SliceExecutor::RunBeforeSend(uint32_t slice, ValueBuffers& buffers) {
-  const model::Slice& s = split_.slices[slice];
-  RunOps(absl::MakeSpan(s.ops).first(s.ops_before_send), buffers);
+bool SliceExecutor::RunBeforeSend(uint32_t slice, ValueBuffers& buffers) {
+  return Run(slice, 0, split_.slices[slice].ops_before_send, buffers);
 }
 
-void SliceExecutor::RunAfterSend(uint32_t slice, ValueBuffers& buffers) {
+bool SliceExecutor::RunAfterSend(uint32_t slice, ValueBuffers& buffers) {
   const model::Slice& s = split_.slices[slice];
-  RunOps(absl::MakeSpan(s.ops).subspan(s.ops_before_send), buffers);
+  return Run(slice, s.ops_before_send, s.ops.size(), buffers);
 }
 
 size_t SliceExecutor::OpsEnd(uint32_t slice) const {
@@ -159,8 +172,18 @@ size_t SliceExecutor::NextReduce(uint32_t slice, size_t from) const {
   return from;
 }
 
-void SliceExecutor::Run(uint32_t slice, size_t from, size_t end, ValueBuffers& buffers) {
-  RunOps(absl::MakeSpan(split_.slices[slice].ops).subspan(from, end - from), buffers);
+bool SliceExecutor::Run(uint32_t slice, size_t from, size_t end, ValueBuffers& buffers) {
+  const OpRange range{.slice = slice, .from = from, .end = end};
+  kernels::RecordedWork* const recorded = Recorded(range, buffers);
+  if (recorded == nullptr) {
+    RunOps(OpsIn(range), buffers);
+    return false;
+  }
+  recorded->Replay();
+  if (between_ops_) {
+    between_ops_();
+  }
+  return true;
 }
 
 void SliceExecutor::PlacePart(uint32_t slice, size_t reduce, std::byte* at,
@@ -200,38 +223,38 @@ size_t SliceExecutor::PartRowBytesMax() const {
   return most;
 }
 
-void SliceExecutor::KeepRows(absl::Span<const uint32_t> kept, ValueBuffers& buffers) const {
-  for (const model::ValueId value : last_inputs_) {
-    const size_t bytes = RowBytes(value);
-    for (size_t i = 0; i < kept.size(); ++i) {
-      if (kept[i] != i) {
-        device_.Copy(buffers.data(value) + i * bytes, buffers.data(value) + kept[i] * bytes, bytes);
-      }
+void SliceExecutor::GatherRows(absl::Span<const uint32_t> rows, size_t row_bytes,
+                               const std::byte* from, std::byte* to) const {
+  for (size_t i = 0, end = 0; i < rows.size(); i = end) {
+    // A place may be read and written: then as many as do not overlap.
+    const size_t apart = from == to ? rows[i] - i : rows.size();
+    end = i + 1;
+    while (end < rows.size() && rows[end] == rows[end - 1] + 1 && (apart == 0 || end - i < apart)) {
+      ++end;
+    }
+    if (from != to || apart > 0) {
+      device_.Copy(to + i * row_bytes, from + rows[i] * row_bytes, (end - i) * row_bytes);
     }
   }
 }
 
-absl::Status SliceExecutor::BeginTail(ValueBuffers& buffers, absl::Span<const uint32_t> chosen,
-                                      ValueBuffers& tail) {
+void SliceExecutor::KeepRows(absl::Span<const uint32_t> kept, ValueBuffers& buffers) const {
+  for (const model::ValueId value : last_inputs_) {
+    GatherRows(kept, RowBytes(value), buffers.data(value), buffers.data(value));
+  }
+}
+
+void SliceExecutor::BeginTail(ValueBuffers& buffers, absl::Span<const uint32_t> chosen,
+                              ValueBuffers& tail) {
   LAMINA_CHECK(chosen.size() <= kTailRows);
   for (const model::ValueId value : tail_inputs_) {
-    const size_t bytes = RowBytes(value);
-    for (size_t i = 0; i < chosen.size(); ++i) {
-      device_.Copy(tail.data(value) + i * bytes, buffers.data(value) + chosen[i] * bytes, bytes);
-    }
+    GatherRows(chosen, RowBytes(value), buffers.data(value), tail.data(value));
   }
-  uint32_t positions[kTailRows];
-  uint32_t ids[kTailRows];
-  for (size_t i = 0; i < chosen.size(); ++i) {
-    positions[i] = buffers.rows_.positions[chosen[i]];
-    ids[i] = buffers.rows_.token_ids[chosen[i]];
-  }
-  LAMINA_RETURN_IF_ERROR(
-      SetRows({.token_ids = {ids, chosen.size()}, .positions = {positions, chosen.size()}}, tail));
+  // How many; what they are is not read any more (FindTail()).
+  const absl::Span<const uint32_t> unread(nullptr, chosen.size());
+  tail.device_rows_ = {.token_ids = unread, .positions = unread};
   const absl::Span<const model::OpId> ops = split_.slices.back().ops;
   RunOps(ops.subspan(tail_begin_, ops.size() - 1 - tail_begin_), tail);
-  tail.rows_ = {};  // They were this function's.
-  return absl::OkStatus();
 }
 
 size_t SliceExecutor::RunHead(size_t rows, size_t first, ValueBuffers& tail) {

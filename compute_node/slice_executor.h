@@ -22,10 +22,16 @@
 // those of the last slice are its body, which runs on the rows that the rest of it needs,
 // KeepRows().
 //
+// Where the device can (kernels/compute_device.h, Record()), what a slice does for few rows is
+// recorded once for each buffers and some counts of rows, and is one call from then on. A run takes
+// the next count that is recorded; rows behind its own are computed on whatever lies there, with
+// token 0 at position 0, and nobody reads them: rows depend on themselves alone.
+//
 // Threading: one thread.
 
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -68,6 +74,9 @@ class ValueBuffers {
   // Every allocation of the device, and of the host: these for registration with a transport.
   std::vector<absl::Span<std::byte>> DeviceAllocations() const;
   std::vector<absl::Span<std::byte>> Allocations() const;
+  // Rows that runs are recorded for, ascending; empty: none are.
+  absl::Span<const size_t> recorded_rows() const { return recorded_rows_; }
+  size_t recordings() const;
 
  private:
   friend class SliceExecutor;
@@ -78,19 +87,26 @@ class ValueBuffers {
   std::vector<kernels::Buffer> device_;  // [slots]
   std::vector<kernels::Buffer> host_;    // [slots]: the same, a copy, or none.
   std::vector<std::byte*>
-      placed_;                  // [values]: where the caller wants them, of the host; else null.
-  RowInputs rows_;              // As the caller gave them,
-  RowInputs device_rows_;       // and on the device.
-  kernels::Buffer device_ids_;  // Token ids, then positions; none where the device is the host.
+      placed_;             // [values]: where the caller wants them, of the host; else null.
+  RowInputs device_rows_;  // As the caller gave them, on the device.
+  // [2][rows_max]: token ids, then positions; none where the device is the host.
+  kernels::Buffer device_ids_;
   kernels::Buffer host_ids_;
   bool copying_ids_ = false;     // Perhaps still, from host_ids_.
   kernels::Buffer device_part_;  // Of another shard; the same.
+  std::vector<size_t> recorded_rows_;
+  // [runs of the executor][recorded_rows_]; null where the weights were not there.
+  std::vector<std::unique_ptr<kernels::RecordedWork>> recorded_;
 };
 
 class SliceExecutor {
  public:
   // Rows that the last slice runs on at once: bounds the memory of the logits.
   static constexpr size_t kTailRows = 64;
+  // Rows that runs are recorded for. Twice as many at first, where a slice takes as long as its
+  // weights are read; then at most half as many again. All within the rows that a device's products
+  // have one algorithm for (kernels/cuda/dense.h), so that a row keeps its bits.
+  static constexpr std::array<size_t, 11> kRecordedRows = {1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128};
 
   // References must outlive the executor; only slices whose weights are there may run.
   // `head_columns`: of the LM head at once, a multiple of 64; 0 takes as many as have about the
@@ -120,13 +136,20 @@ class SliceExecutor {
   absl::StatusOr<ValueBuffers> MakeBuffers(size_t rows_max) const;
   absl::StatusOr<ValueBuffers> MakeTailBuffers() const;
 
+  // Records what the slices whose weights are there do, for up to `rows_max` rows of these buffers
+  // and at most the last of kRecordedRows; runs each once, on one row of token 0. Nothing if the
+  // device records nothing. Before the first SetRows(). Takes memory of the device.
+  // Errors: those of the device. Nothing is recorded then; everything runs op by op.
+  absl::Status Record(size_t rows_max, ValueBuffers& buffers);
+
   // Says what the rows are from now on; the spans stay valid as long. Errors: those of the device.
   absl::Status SetRows(const RowInputs& rows, ValueBuffers& buffers) const;
 
-  // Runs the part of slice `slice` before its q, k, v are complete, or the part after.
+  // Runs the part of slice `slice` before its q, k, v are complete, or the part after. Whether
+  // there was something to run that was recorded.
   // Requires: slice < slice_count() - 1; before the send no reductions.
-  void RunBeforeSend(uint32_t slice, ValueBuffers& buffers);
-  void RunAfterSend(uint32_t slice, ValueBuffers& buffers);
+  bool RunBeforeSend(uint32_t slice, ValueBuffers& buffers);
+  bool RunAfterSend(uint32_t slice, ValueBuffers& buffers);
 
   // The same in steps, where there may be reductions: ops [from, end) of a slice, which end before
   // NextReduce() or behind the last op, OpsEnd(). Of the last slice these are its body.
@@ -134,7 +157,7 @@ class SliceExecutor {
   size_t OpsEnd(uint32_t slice) const;
   // The first reduction from `from` on, or OpsEnd().
   size_t NextReduce(uint32_t slice, size_t from) const;
-  void Run(uint32_t slice, size_t from, size_t end, ValueBuffers& buffers);
+  bool Run(uint32_t slice, size_t from, size_t end, ValueBuffers& buffers);
   // Where the part goes that reduction `reduce` sums, [rows, width] f32; before what makes it runs.
   void PlacePart(uint32_t slice, size_t reduce, std::byte* at, ValueBuffers& buffers) const;
   // Brings it there. Errors: those of the device.
@@ -148,9 +171,8 @@ class SliceExecutor {
   void KeepRows(absl::Span<const uint32_t> kept, ValueBuffers& buffers) const;
 
   // Gathers rows `chosen` (at most kTailRows) of the inputs of the last slice and runs it up to the
-  // LM head. Errors: those of the device.
-  absl::Status BeginTail(ValueBuffers& buffers, absl::Span<const uint32_t> chosen,
-                         ValueBuffers& tail);
+  // LM head.
+  void BeginTail(ValueBuffers& buffers, absl::Span<const uint32_t> chosen, ValueBuffers& tail);
   // Runs the next chunk of the LM head on these `rows`, from column `first` (0 at first), and
   // returns the column after it, which is the vocabulary's size when all are done.
   size_t RunHead(size_t rows, size_t first, ValueBuffers& tail);
@@ -169,8 +191,10 @@ class SliceExecutor {
                                               ValueBuffers& buffers) const;
   kernels::MatrixView<BFloat16> DeviceAttentionRows(uint32_t slice, size_t rows,
                                                     ValueBuffers& buffers) const;
-  // Errors: those of the device.
-  absl::Status QkvToHost(uint32_t slice, size_t rows, ValueBuffers& buffers) const;
+  // Of the first `whole_rows` rows everything, of the others k and v alone: queries of prompts stay
+  // where they attend. Errors: those of the device.
+  absl::Status QkvToHost(uint32_t slice, size_t rows, size_t whole_rows,
+                         ValueBuffers& buffers) const;
   // Of outputs rows [first, first + count).
   void AttentionToDevice(uint32_t slice, size_t first, size_t count, ValueBuffers& buffers) const;
   const model::AttentionOp& attention(uint32_t slice) const;
@@ -198,6 +222,25 @@ class SliceExecutor {
     return graph_.ops[split_.slices[slice].ops[op]];
   }
 
+  // Ops [from, end) of a slice, which one call of Run() runs.
+  struct OpRange {
+    uint32_t slice = 0;
+    size_t from = 0;
+    size_t end = 0;
+    friend bool operator==(const OpRange&, const OpRange&) = default;
+  };
+  void FindRanges();
+  absl::Span<const model::OpId> OpsIn(const OpRange& range) const {
+    return absl::MakeConstSpan(split_.slices[range.slice].ops)
+        .subspan(range.from, range.end - range.from);
+  }
+  bool HasWeights(const OpRange& range) const;
+  absl::Status RecordRanges(ValueBuffers& buffers);
+  // Null: it was not recorded for so many rows.
+  kernels::RecordedWork* Recorded(const OpRange& range, ValueBuffers& buffers) const;
+  // Rows [0, count) of what lies on the device.
+  RowInputs DeviceRows(size_t count, ValueBuffers& buffers) const;
+
   void RunOps(absl::Span<const model::OpId> ops, ValueBuffers& buffers);
   void RunOp(model::OpId id, ValueBuffers& buffers);
   void RunLinear(model::OpId id, size_t rows, ValueBuffers& buffers);
@@ -215,6 +258,10 @@ class SliceExecutor {
   // Rows [first, first + count) of a value, to the host or from it.
   void CopyRows(model::ValueId value, size_t first, size_t count, bool to_host,
                 ValueBuffers& buffers) const;
+  // Rows `rows`, ascending, of `from` to the front of `to`, which may be `from`. Rows that follow
+  // each other go in one copy.
+  void GatherRows(absl::Span<const uint32_t> rows, size_t row_bytes, const std::byte* from,
+                  std::byte* to) const;
   // Waits for all copies.
   absl::Status Settle(ValueBuffers& buffers) const;
   void CopyContext(uint32_t slice, size_t rows, size_t first_output, bool to_host,
@@ -244,6 +291,7 @@ class SliceExecutor {
   // Of the last slice: where it goes on behind its last reduction; what crosses the last attention,
   // and what the ops from there on read.
   size_t tail_begin_ = 0;
+  std::vector<OpRange> ranges_;  // That can be recorded, by slice.
   std::vector<model::ValueId> last_inputs_;
   std::vector<model::ValueId> tail_inputs_;
   std::vector<bool> is_part_;          // [values]: summed by a reduction.

@@ -10,6 +10,15 @@
 #include "compute_node/slice_executor.h"
 
 namespace lamina::compute_node {
+namespace {
+
+// Of `count` rows the next number that is recorded, or that many.
+size_t RowsComputed(size_t count, absl::Span<const size_t> recorded) {
+  const auto next = std::lower_bound(recorded.begin(), recorded.end(), count);
+  return next == recorded.end() ? count : *next;
+}
+
+}  // namespace
 
 std::vector<absl::Span<std::byte>> ValueBuffers::DeviceAllocations() const {
   std::vector<absl::Span<std::byte>> all;
@@ -136,7 +145,6 @@ absl::Status SliceExecutor::Allocate(absl::Span<const size_t> row_bytes,
 absl::Status SliceExecutor::SetRows(const RowInputs& rows, ValueBuffers& buffers) const {
   const size_t count = rows.positions.size();
   LAMINA_CHECK(count <= buffers.rows_max() && rows.token_ids.size() == count);
-  buffers.rows_ = rows;
   buffers.device_rows_ = rows;
   if (device_.is_host()) {
     return absl::OkStatus();
@@ -144,13 +152,22 @@ absl::Status SliceExecutor::SetRows(const RowInputs& rows, ValueBuffers& buffers
   if (buffers.copying_ids_) {
     LAMINA_RETURN_IF_ERROR(Settle(buffers));
   }
-  auto* const host = reinterpret_cast<uint32_t*>(buffers.host_ids_.data);
-  std::copy(rows.token_ids.begin(), rows.token_ids.end(), host);
-  std::copy(rows.positions.begin(), rows.positions.end(), host + count);
-  device_.Copy(buffers.device_ids_.data, host, 2 * count * sizeof(uint32_t));
+  auto* const ids = reinterpret_cast<uint32_t*>(buffers.host_ids_.data);
+  uint32_t* const positions = ids + buffers.rows_max_;
+  std::copy(rows.token_ids.begin(), rows.token_ids.end(), ids);
+  std::copy(rows.positions.begin(), rows.positions.end(), positions);
+  const size_t computed = RowsComputed(count, buffers.recorded_rows_);
+  std::fill(ids + count, ids + computed, 0);  // Of every table.
+  std::fill(positions + count, positions + computed, 0);
+  const size_t stride = buffers.rows_max_ * sizeof(uint32_t);
+  device_.CopyRows({.to = buffers.device_ids_.data,
+                    .to_stride = stride,
+                    .from = ids,
+                    .from_stride = stride,
+                    .row_bytes = computed * sizeof(uint32_t),
+                    .rows = 2});
   buffers.copying_ids_ = true;
-  const auto* const ids = reinterpret_cast<const uint32_t*>(buffers.device_ids_.data);
-  buffers.device_rows_ = {.token_ids = {ids, count}, .positions = {ids + count, count}};
+  buffers.device_rows_ = DeviceRows(count, buffers);
   return absl::OkStatus();
 }
 
@@ -245,9 +262,19 @@ void SliceExecutor::CopyRows(model::ValueId value, size_t first, size_t count, b
   device_.Copy(to_host ? host : device, to_host ? device : host, count * row_bytes);
 }
 
-absl::Status SliceExecutor::QkvToHost(uint32_t slice, size_t rows, ValueBuffers& buffers) const {
-  CopyRows(graph_.ops[split_.slices[slice].attention].inputs[0], 0, rows, /*to_host=*/true,
-           buffers);
+absl::Status SliceExecutor::QkvToHost(uint32_t slice, size_t rows, size_t whole_rows,
+                                      ValueBuffers& buffers) const {
+  const model::ValueId value = graph_.ops[split_.slices[slice].attention].inputs[0];
+  CopyRows(value, 0, whole_rows, /*to_host=*/true, buffers);
+  const size_t stride = RowBytes(value);
+  const size_t q_bytes = attention(slice).descriptor.q_width() * sizeof(BFloat16);
+  const size_t first = whole_rows * stride + q_bytes;
+  device_.CopyRows({.to = buffers.host(value) + first,
+                    .to_stride = stride,
+                    .from = buffers.data(value) + first,
+                    .from_stride = stride,
+                    .row_bytes = stride - q_bytes,
+                    .rows = rows - whole_rows});
   return Settle(buffers);
 }
 
@@ -316,8 +343,12 @@ kernels::MatrixView<const float> SliceExecutor::DeviceLogits(size_t rows,
 
 absl::Status SliceExecutor::LogitsToHost(absl::Span<const uint32_t> rows,
                                          ValueBuffers& tail) const {
-  for (const uint32_t row : rows) {
-    CopyRows(graph_.logits, row, 1, /*to_host=*/true, tail);
+  for (size_t i = 0, end = 0; i < rows.size(); i = end) {
+    end = i + 1;
+    while (end < rows.size() && rows[end] == rows[end - 1] + 1) {
+      ++end;
+    }
+    CopyRows(graph_.logits, rows[i], end - i, /*to_host=*/true, tail);
   }
   return Settle(tail);
 }

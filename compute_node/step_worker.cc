@@ -9,7 +9,6 @@
 #include "common/status_macros.h"
 #include "control/epoch_shape.h"
 #include "control/transport_fault.h"
-#include "transport/put_all.h"
 
 namespace lamina::compute_node {
 
@@ -73,25 +72,6 @@ StepWorker::StepWorker(const Options& options, SliceExecutor& executor,
   }
 }
 
-absl::Status StepWorker::Prepare() {
-  LAMINA_ASSIGN_OR_RETURN(tail_buffers_, executor_.MakeTailBuffers());
-  LAMINA_ASSIGN_OR_RETURN(
-      sampler_,
-      executor_.device().MakeSampler({.vocabulary = options_.vocabulary,
-                                      .rows_max = SliceExecutor::kTailRows,
-                                      .sequence_tokens_max = options_.config.sequence_tokens_max}));
-  device_samples_.reserve(SliceExecutor::kTailRows);
-  host_rows_.reserve(SliceExecutor::kTailRows);
-  for (Lane& lane : lanes_) {
-    if (Runs(IndexOf(lane))) {
-      LAMINA_ASSIGN_OR_RETURN(
-          lane.buffers,
-          executor_.MakeBuffers(options_.config.rows_max + options_.config.chunk_tokens_max));
-    }
-  }
-  return absl::OkStatus();
-}
-
 // A transport may read the sources of its puts until the regions' views are gone.
 StepWorker::~StepWorker() {
   queries_.clear();
@@ -128,35 +108,6 @@ absl::Status StepWorker::Run(std::string& blamed) {
   // What it still does goes on in memory that the epoch's end frees.
   status.Update(executor_.device().Synchronize());
   return absl::IsCancelled(status) ? absl::OkStatus() : status;
-}
-
-absl::Status StepWorker::RegisterSources() {
-  for (Lane& lane : lanes_) {
-    if (!Runs(IndexOf(lane))) {
-      continue;
-    }
-    for (const absl::Span<std::byte> bytes : lane.buffers.Allocations()) {
-      LAMINA_RETURN_IF_ERROR(transport_.RegisterSource(bytes, transport::MemoryKind::kHost));
-    }
-    LAMINA_RETURN_IF_ERROR(
-        transport_.RegisterSource(transport::AsBytes(lane.headers.data(), lane.headers.size()),
-                                  transport::MemoryKind::kHost));
-    LAMINA_RETURN_IF_ERROR(transport_.RegisterSource(
-        transport::AsBytes(lane.kv_staging.data(), lane.kv_staging.size()),
-        transport::MemoryKind::kHost));
-    LAMINA_RETURN_IF_ERROR(transport_.RegisterSource(
-        transport::AsBytes(lane.row_staging.data(), lane.row_staging.size()),
-        transport::MemoryKind::kHost));
-    LAMINA_RETURN_IF_ERROR(transport_.RegisterSource(transport::AsBytes(&lane.context_header, 1),
-                                                     transport::MemoryKind::kHost));
-    for (const std::vector<std::byte>& part : lane.parts) {
-      LAMINA_RETURN_IF_ERROR(transport_.RegisterSource(part, transport::MemoryKind::kHost));
-    }
-    for (const std::vector<std::byte>& message : lane.token_messages) {
-      LAMINA_RETURN_IF_ERROR(transport_.RegisterSource(message, transport::MemoryKind::kHost));
-    }
-  }
-  return absl::OkStatus();
 }
 
 Nanos StepWorker::Lap(control::TraceEvent event) {
@@ -299,6 +250,7 @@ absl::Status StepWorker::RunSlice(Lane& lane, std::string& blamed) {
     return absl::OkStatus();
   }
   control::AddTo(counters_.units, 1);
+  control::AddTo(counters_.replayed_units, lane.replayed ? 1 : 0);
   if (local_ != nullptr) {
     LAMINA_RETURN_IF_ERROR(AttendHere(lane));
   } else {
@@ -337,12 +289,13 @@ absl::StatusOr<bool> StepWorker::RunOps(Lane& lane, std::string& blamed) {
       executor_.PlacePart(lane.slice, reduce, PartOfSum(lane).data() + sizeof(core::WindowHeader),
                           lane.buffers);
     }
-    executor_.Run(lane.slice, lane.op, reduce, lane.buffers);
+    lane.replayed = executor_.Run(lane.slice, lane.op, reduce, lane.buffers);
     if (reduce < end) {
       LAMINA_RETURN_IF_ERROR(
           executor_.PartToHost(lane.slice, reduce, lane.positions.size(), lane.buffers));
     } else if (!InHead(lane)) {
-      LAMINA_RETURN_IF_ERROR(executor_.QkvToHost(lane.slice, lane.positions.size(), lane.buffers));
+      LAMINA_RETURN_IF_ERROR(
+          executor_.QkvToHost(lane.slice, lane.positions.size(), lane.decode_rows, lane.buffers));
     }
   }
   lane.op = reduce;

@@ -35,7 +35,7 @@
 // Threading: Run() on one thread; PushPlan() and Stop() from any other.
 // Allocation: per step (plans, results), not per slice.
 // Files: step_worker.cc the loop and slices; step_worker_tail.cc the last slice and sampling;
-// step_worker_begin.cc how a step is laid out;
+// step_worker_prepare.cc what is made before; step_worker_begin.cc how a step is laid out;
 // step_worker_exchange.cc what goes to memory nodes and comes back; step_worker_spans.cc the same
 // for sequences cut into spans; step_worker_replicas.cc what replicas tell each other;
 // step_worker_local.cc attention under policy local; step_worker_shards.cc what shards tell each
@@ -77,6 +77,7 @@ struct StepCounters {
   std::atomic<uint64_t> bytes_received{0};
   std::atomic<uint64_t> kv_bytes_read{0};  // Policy local.
   std::atomic<uint64_t> units{0};
+  std::atomic<uint64_t> replayed_units{0};
   control::UnitLine unit_line;
   control::Refusals refusals;
   control::WorkMeter meter;
@@ -102,7 +103,8 @@ class StepWorker {
   StepWorker(const StepWorker&) = delete;
   StepWorker& operator=(const StepWorker&) = delete;
 
-  // Takes the memory of the lanes. Call before SetPeers(). Errors: those of the device.
+  // Takes the memory of the lanes, and records their slices if the device can; if that fails they
+  // run op by op, and the log says why. Call before SetPeers(). Errors: those of the device.
   absl::Status Prepare();
 
   // Queries for memory node i go to queries[i], what goes to compute node i to replicas[i] (null
@@ -162,6 +164,7 @@ class StepWorker {
     size_t op = 0;                      // from this op on.
     bool reducing = false;              // Parts of other shards are awaited, for op `op`.
     uint64_t reductions = 0;            // So far.
+    bool replayed = false;              // The ops that ran last had been recorded.
     bool pinned = false;                // The step stays on one replica.
     bool context_pending = false;       // Of the slice before, from another compute node.
     Nanos away_since = 0;
@@ -204,6 +207,7 @@ class StepWorker {
               uint8_t peer = control::TraceEvent::kNoPeer, size_t bytes = 0);
   // `bytes` of it have gone to the peer in `spent`.
   void CountSent(control::LinkCounters& link, size_t bytes, Nanos spent);
+  void RecordSlices();
   absl::Status RegisterSources();
   absl::Status MeasureLinks(std::string& blamed);
   absl::Status AnswerReplicas(const transport::WaitOptions& wait, std::string& blamed);

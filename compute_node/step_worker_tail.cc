@@ -30,7 +30,7 @@ absl::Status StepWorker::RunTail(Lane& lane, std::string& blamed) {
       for (size_t i = 0; i < count; ++i) {
         chosen[i] = lane.tail[lane.tail_done + i].row;
       }
-      LAMINA_RETURN_IF_ERROR(executor_.BeginTail(lane.buffers, {chosen, count}, tail_buffers_));
+      executor_.BeginTail(lane.buffers, {chosen, count}, tail_buffers_);
     }
     lane.head_columns = executor_.RunHead(count, lane.head_columns, tail_buffers_);
     if (lane.head_columns == executor_.head_width()) {

@@ -24,6 +24,7 @@ void ToProto(const NodeCounters& counters, v1::NodeDetail* proto) {
     entry->set_waited_seconds(link.waited_seconds);
   }
   proto->set_weight_bytes(counters.weight_bytes);
+  proto->set_replayed_units(counters.replayed_units);
 }
 
 void FromProto(const v1::NodeDetail& proto, NodeCounters& counters) {
@@ -42,6 +43,7 @@ void FromProto(const v1::NodeDetail& proto, NodeCounters& counters) {
                               .waited_seconds = link.waited_seconds()});
   }
   counters.weight_bytes = proto.weight_bytes();
+  counters.replayed_units = proto.replayed_units();
 }
 
 void ToProto(const NodeTrace& trace, v1::NodeTrace* proto) {

@@ -102,6 +102,9 @@ void AddNodeCounters(MetricsPage& page, const std::string& prefix, const MetricL
                static_cast<double>(counters.kv_bytes_read));
   page.Counter(prefix + "units_total", "Slices run, or attentions computed.", labels,
                static_cast<double>(counters.units));
+  page.Counter(prefix + "replayed_units_total",
+               "Slices that the device had recorded, so that each was one call.", labels,
+               static_cast<double>(counters.replayed_units));
   for (const auto& [part, seconds] : counters.parts) {
     page.Counter(prefix + "part_seconds_total", "Time of the data thread, by what it went into.",
                  With(labels, "part", part), seconds);

@@ -3,12 +3,13 @@
 #
 # Checks the CUDA kernels on the GPU of this machine and measures them: device facts, unit tests,
 # clusters with memory nodes on the GPU and with compute nodes on it, attention as a share of the copy
-# bandwidth, dense layers against cuBLASLt's free choice, polling round trips. Each step writes its own
-# file when it is done, so what finished is kept when the rest is cut off.
+# bandwidth, dense layers against cuBLASLt's free choice, a slice by launches and as a graph, polling
+# round trips. Each step writes its own file when it is done, so what finished is kept when the rest is
+# cut off.
 #
 # usage: deploy/gpu_check.sh [--step S]... [--out DIR] [--limit SECONDS] [--list] [--help]
 #   --step S         only this step; repeat for more: facts, tests, nodes, compute, attention,
-#                    linear, polling
+#                    linear, slice, polling
 #   --out DIR        where results go (default: gpu_check in the working directory)
 #   --limit SECONDS  for each step (default: 60, so that all end within 8 minutes)
 #   --list           print the steps
@@ -19,7 +20,7 @@ set -euo pipefail
 # shellcheck source=deploy/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-all_steps=(facts tests nodes compute attention linear polling)
+all_steps=(facts tests nodes compute attention linear slice polling)
 steps=()
 out=gpu_check
 limit=60
@@ -122,6 +123,11 @@ for s in results.get("attention", {}).get("shapes", []):
     print(f"attention   group {s['group']}: {s['gb_per_s']} GB/s, {s['share_of_copy']:.3f} of copy (aim 0.92)")
 for s in results.get("linear", {}).get("shapes", []):
     print(f"linear      {s['layer']:14} {s['rows']:4} rows: {s['ms']:.4f} ms, {s['ratio']:.3f} of cuBLASLt")
+for m in results.get("slice", {}).get("models", []):
+    for s in m["rows"]:
+        print(f"slice       {m['model']:14} {s['rows']:4} rows: launches {s['launches_us']} us, graph {s['graph_us']} us; "
+              f"calls {s['launches_calls_us']} us, {s['graph_calls_us']} us")
+    print(f"slice       {m['model']:14} recording {m['record_us']} us, {m['graph_bytes']} bytes a graph")
 if "polling" in results:
     p = results["polling"]
     print(f"polling     device {p['device_polls_us']} us, host {p['host_polls_us']} us a round trip")

@@ -15,9 +15,8 @@
 // To add a device: implement this, and run tests/unit/kernels/compute_device_suite.cc on it.
 //
 // Threading:  made by any thread, then used by one at a time, which calls Begin() first.
-// Allocation: Allocate(), AllocateHost(), MakeChunkAttention(), MakeSampler() and Dense::Pack()
-// take
-//             memory; they are for loading and for the beginning of an epoch.
+// Allocation: Allocate(), AllocateHost(), MakeChunkAttention(), MakeSampler(), Record() and
+//             Dense::Pack() take memory; they are for loading and for the beginning of an epoch.
 
 #pragma once
 
@@ -29,6 +28,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -52,6 +52,16 @@ struct Buffer {
   std::shared_ptr<void> owner;
 
   absl::Span<std::byte> span() const { return {data, bytes}; }
+};
+
+// `rows` rows of `row_bytes` bytes; each begins a stride, in bytes, behind the one before.
+struct RowsCopy {
+  void* to = nullptr;
+  size_t to_stride = 0;
+  const void* from = nullptr;
+  size_t from_stride = 0;
+  size_t row_bytes = 0;
+  size_t rows = 1;
 };
 
 // Consecutive tokens of a prompt, the rows from `first_row` on of a batch.
@@ -110,6 +120,16 @@ class RowSampler {
   virtual absl::Span<const TokenId> tokens() const = 0;
 };
 
+// Calls of a device's Dense and copies that one call does again, with the pointers and sizes of
+// then and what memory holds now. Must have run to its end when it is destroyed.
+class RecordedWork {
+ public:
+  virtual ~RecordedWork() = default;
+
+  // Does all of it, in order behind what was called before. Does not wait; a failure is noted.
+  virtual void Replay() = 0;
+};
+
 class ComputeDevice {
  public:
   virtual ~ComputeDevice() = default;
@@ -128,8 +148,13 @@ class ComputeDevice {
   virtual absl::StatusOr<Buffer> AllocateHost(size_t bytes) = 0;
 
   // Copies between any two places that do not overlap, in the order of calls. The host's end must
-  // stay as it is until Synchronize().
-  virtual void Copy(void* to, const void* from, size_t bytes) = 0;
+  // stay as it is until Synchronize(). Empty: no rows, or rows of no bytes, are nothing.
+  // Requires: strides of at least row_bytes, if there are several rows.
+  virtual void CopyRows(const RowsCopy& copy) = 0;
+  void Copy(void* to, const void* from, size_t bytes) {
+    CopyRows(
+        {.to = to, .to_stride = bytes, .from = from, .from_stride = bytes, .row_bytes = bytes});
+  }
 
   // Waits for everything. Errors: kInternal  the first thing since Begin() that failed; says how.
   virtual absl::Status Synchronize() = 0;
@@ -142,6 +167,13 @@ class ComputeDevice {
   // Null: the host samples all rows. Errors: kResourceExhausted  says how much was asked for.
   virtual absl::StatusOr<std::unique_ptr<RowSampler>> MakeSampler(
       const RowSamplerOptions& options) = 0;
+
+  // Takes down what `work` asks of dense() and CopyRows(); nothing of it runs. It must have run
+  // once before, so that nothing is loaded or chosen meanwhile, and may neither take memory nor
+  // wait. Waits for what was called before. Null: one call would save nothing here, and `work` was
+  // not called.
+  // Errors: the device's, with its name for it; nothing is noted. Then call the work each time.
+  virtual absl::StatusOr<std::unique_ptr<RecordedWork>> Record(absl::FunctionRef<void()> work) = 0;
 };
 
 // Moves `values` into the device's memory; on the processor no byte is copied. Waits.

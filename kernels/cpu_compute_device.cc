@@ -72,9 +72,14 @@ class CpuComputeDevice final : public ComputeDevice {
   }
   absl::StatusOr<Buffer> AllocateHost(size_t bytes) override { return Allocate(bytes); }
 
-  void Copy(void* to, const void* from, size_t bytes) override {
-    if (to != from && bytes > 0) {
-      std::memcpy(to, from, bytes);
+  void CopyRows(const RowsCopy& copy) override {
+    if (copy.to == copy.from || copy.row_bytes == 0) {
+      return;
+    }
+    for (size_t row = 0; row < copy.rows; ++row) {
+      std::memcpy(static_cast<std::byte*>(copy.to) + row * copy.to_stride,
+                  static_cast<const std::byte*>(copy.from) + row * copy.from_stride,
+                  copy.row_bytes);
     }
   }
   absl::Status Synchronize() override { return absl::OkStatus(); }
@@ -86,6 +91,10 @@ class CpuComputeDevice final : public ComputeDevice {
   }
 
   absl::StatusOr<std::unique_ptr<RowSampler>> MakeSampler(const RowSamplerOptions&) override {
+    return nullptr;
+  }
+
+  absl::StatusOr<std::unique_ptr<RecordedWork>> Record(absl::FunctionRef<void()>) override {
     return nullptr;
   }
 

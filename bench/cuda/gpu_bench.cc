@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// lamina-gpu-bench STEP: facts, attention, linear or polling; one JSON object on stdout.
+// lamina-gpu-bench STEP: facts, attention, linear, slice or polling; one JSON object on stdout.
 // Exit status: 0 measured, 1 failed, 2 wrong usage, 77 no device.
 
 #include "bench/cuda/gpu_bench.h"
@@ -74,10 +74,11 @@ int Main(int argc, char** argv) {
       {"facts", Facts},
       {"attention", BenchAttention},
       {"linear", BenchLinear},
+      {"slice", BenchSlice},
       {"polling", BenchPolling}};
   const auto step = argc == 2 ? steps.find(argv[1]) : steps.end();
   if (step == steps.end()) {
-    std::fprintf(stderr, "usage: lamina-gpu-bench facts|attention|linear|polling\n");
+    std::fprintf(stderr, "usage: lamina-gpu-bench facts|attention|linear|slice|polling\n");
     return 2;
   }
   const auto device = kernels::cuda::OpenDevice(0);

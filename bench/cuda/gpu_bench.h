@@ -28,6 +28,10 @@ absl::StatusOr<std::string> BenchLinear(const GpuBench& bench);
 // Round trips between a thread of the host and the device: the device polling, and the host.
 absl::StatusOr<std::string> BenchPolling(const GpuBench& bench);
 
+// A slice of two models, from the attention's output on the host to q, k, v there: by launches and
+// as a graph; and what recording one takes.
+absl::StatusOr<std::string> BenchSlice(const GpuBench& bench);
+
 // Milliseconds of one call of `work`, the least of five means over `repeats`, after one unmeasured.
 absl::StatusOr<double> Milliseconds(const GpuBench& bench, int repeats,
                                     const std::function<absl::Status()>& work);

@@ -9,6 +9,7 @@
 #include "common/status_macros.h"
 #include "kernels/cuda/chunk_attention.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/graph.h"
 #include "kernels/cuda/row_sampler.h"
 
 namespace lamina::kernels::cuda {
@@ -63,20 +64,20 @@ class CudaComputeDevice final : public ComputeDevice {
     return buffer;
   }
 
-  void Copy(void* to, const void* from, size_t bytes) override {
-    const absl::Status copied = CopyAsync(to, from, bytes, stream_);
-    if (failure_.ok()) {
-      failure_ = copied;
-    }
+  void CopyRows(const RowsCopy& copy) override {
+    Note(CopyRowsAsync(copy.to, copy.from,
+                       {.row_bytes = copy.row_bytes,
+                        .rows = copy.rows,
+                        .to_stride = copy.to_stride,
+                        .from_stride = copy.from_stride},
+                       stream_));
   }
 
   absl::Status Synchronize() override {
     const absl::Status waited = stream_.Synchronize();
-    absl::Status first = dense_->Check();
-    first.Update(std::exchange(failure_, absl::OkStatus()));
+    absl::Status first = TakeFailure();
     first.Update(waited);
-    return first.ok() ? first
-                      : absl::Status(first.code(), absl::StrCat(name_, ": ", first.message()));
+    return Named(first);
   }
 
   absl::StatusOr<std::unique_ptr<ChunkAttention>> MakeChunkAttention(
@@ -89,14 +90,53 @@ class CudaComputeDevice final : public ComputeDevice {
     return MakeCudaRowSampler(options, stream_);
   }
 
+  absl::StatusOr<std::unique_ptr<RecordedWork>> Record(absl::FunctionRef<void()> work) override {
+    LAMINA_RETURN_IF_ERROR(Synchronize());
+    absl::StatusOr<Graph> graph = Graph::Capture(stream_, [&] {
+      work();
+      return TakeFailure();
+    });
+    LAMINA_RETURN_IF_ERROR(Named(graph.status()));
+    return std::make_unique<RecordedGraph>(*std::move(graph), *this);
+  }
+
  private:
+  class RecordedGraph final : public RecordedWork {
+   public:
+    RecordedGraph(Graph graph, CudaComputeDevice& device)
+        : graph_(std::move(graph)), device_(device) {}
+    void Replay() override { device_.Note(graph_.Launch(device_.stream_)); }
+
+   private:
+    const Graph graph_;
+    CudaComputeDevice& device_;
+  };
+
+  void Note(absl::Status status) {
+    if (failure_.ok()) {
+      failure_ = std::move(status);
+    }
+  }
+
+  // The first thing noted, and forgets it.
+  absl::Status TakeFailure() {
+    absl::Status first = dense_->Check();
+    first.Update(std::exchange(failure_, absl::OkStatus()));
+    return first;
+  }
+
+  absl::Status Named(const absl::Status& status) const {
+    return status.ok() ? status
+                       : absl::Status(status.code(), absl::StrCat(name_, ": ", status.message()));
+  }
+
   const CudaComputeOptions options_;
   const DeviceInfo info_;
   const std::string name_;
   const Stream stream_;
   MemoryArena workspace_;
   std::unique_ptr<CudaDense> dense_;
-  absl::Status failure_;  // The first of Copy().
+  absl::Status failure_;  // The first of copies and replays.
 };
 
 }  // namespace

@@ -187,6 +187,21 @@ absl::Status CopyAsync(void* to, const void* from, size_t bytes, const Stream& s
                       absl::StrCat("cudaMemcpyAsync(", bytes, " bytes)"));
 }
 
+absl::Status CopyRowsAsync(void* to, const void* from, const CopyShape& shape,
+                           const Stream& stream) {
+  const bool packed = shape.to_stride == shape.row_bytes && shape.from_stride == shape.row_bytes;
+  if (shape.rows == 1 || packed || shape.row_bytes == 0) {
+    return CopyAsync(to, from, shape.rows * shape.row_bytes, stream);
+  }
+  if (shape.rows == 0) {
+    return absl::OkStatus();
+  }
+  return CudaToStatus(
+      cudaMemcpy2DAsync(to, shape.to_stride, from, shape.from_stride, shape.row_bytes, shape.rows,
+                        cudaMemcpyDefault, HandleOf(stream)),
+      absl::StrCat("cudaMemcpy2DAsync(", shape.rows, " x ", shape.row_bytes, " bytes)"));
+}
+
 absl::Status FillAsync(void* to, uint8_t byte, size_t bytes, const Stream& stream) {
   if (bytes == 0) {
     return absl::OkStatus();

@@ -118,6 +118,16 @@ class MemoryArena {
 // it is until the stream has passed the copy.
 absl::Status CopyAsync(void* to, const void* from, size_t bytes, const Stream& stream);
 
+// The same of rows, in one call. Strides in bytes, at least those of a row.
+struct CopyShape {
+  size_t row_bytes = 0;
+  size_t rows = 0;
+  size_t to_stride = 0;
+  size_t from_stride = 0;
+};
+absl::Status CopyRowsAsync(void* to, const void* from, const CopyShape& shape,
+                           const Stream& stream);
+
 // Fills device memory with a byte.
 absl::Status FillAsync(void* to, uint8_t byte, size_t bytes, const Stream& stream);
 

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // In the emulation a row of a product has the same bits beside whatever other rows; so clusters
-// whose compute nodes are all on the device agree to the bit, however they are cut, and so does one
-// that goes on after the device has failed.
+// whose compute nodes are all on the device agree to the bit, however they are cut, whether their
+// slices are recorded or run op by op, and so does one that goes on after the device has failed.
 
 #include "tests/integration/cuda_cluster_util.h"
 #include "tests/support/cuda_emulation/emulation.h"
+#include "tests/support/cuda_emulation/streams.h"
 
 namespace lamina::test_support {
 namespace {
@@ -36,18 +37,59 @@ std::vector<GenerateResult> OneByOne(LocalCluster& cluster) {
   return results;
 }
 
+uint64_t ReplayedUnits(LocalCluster& cluster, const std::vector<std::string>& nodes) {
+  uint64_t replayed = 0;
+  for (const std::string& node : nodes) {
+    replayed += cluster.handler(node).Counters().replayed_units;
+  }
+  return replayed;
+}
+
+// Memory for graphs runs out: its nodes serve all the same.
+std::unique_ptr<LocalCluster> MakeOpByOp(const LocalClusterOptions& options) {
+  cuda_emulation::FailInstantiations(true);
+  std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  cuda_emulation::FailInstantiations(false);
+  return cluster;
+}
+
 TEST(CudaComputeBitsTest, EveryCutHasTheBitsOfOneDevice) {
   std::vector<GenerateResult> expected;
   {
-    const auto cluster = MakeCluster(OptionsOf({.name = "One"}, SmallModel()));
+    const auto cluster = MakeOpByOp(OptionsOf({.name = "One"}, SmallModel()));
     ASSERT_NE(cluster, nullptr);
     expected = OneByOne(*cluster);
+    EXPECT_EQ(ReplayedUnits(*cluster, {"c0"}), 0u);
   }
   for (const CudaCluster& cut : Cuts()) {
     SCOPED_TRACE(cut.name);
     const auto cluster = MakeCluster(OptionsOf(cut, SmallModel()));
     ASSERT_NE(cluster, nullptr);
     ExpectSame(cluster->GenerateMany(CudaRequests()), expected);
+    EXPECT_GT(ReplayedUnits(*cluster, cut.cuda), 0u);
+  }
+}
+
+// Cuts that are compared with no other: sums over shards, and work beside attention, make several
+// pieces of a slice.
+TEST(CudaComputeBitsTest, SlicesInPiecesHaveTheBitsOfOpsOneByOne) {
+  for (const CudaCluster& cut : CudaClusters()) {
+    if (!ComputesOnCudaAlone(cut) || (cut.shards == 1 && !cut.parallel)) {
+      continue;
+    }
+    SCOPED_TRACE(cut.name);
+    const RandomModelSpec model = cut.parallel ? SmallParallelModel() : SmallModel();
+    std::vector<GenerateResult> expected;
+    {
+      const auto cluster = MakeOpByOp(OptionsOf(cut, model));
+      ASSERT_NE(cluster, nullptr);
+      expected = cluster->GenerateMany(CudaRequests());
+      EXPECT_EQ(ReplayedUnits(*cluster, cut.cuda), 0u);
+    }
+    const auto cluster = MakeCluster(OptionsOf(cut, model));
+    ASSERT_NE(cluster, nullptr);
+    ExpectSame(cluster->GenerateMany(CudaRequests()), expected);
+    EXPECT_GT(ReplayedUnits(*cluster, cut.cuda), 0u);
   }
 }
 

@@ -18,6 +18,8 @@ case $1 in
   facts) echo '{"name": "Pretended", "compute_capability": "9.0", "copy_gb_per_s": 4000.0}' ;;
   attention) echo '{"shapes": [{"group": 4, "gb_per_s": 3600.0, "share_of_copy": 0.9}]}' ;;
   linear) echo "linear: INTERNAL: cublasLtMatmul: CUBLAS_STATUS_EXECUTION_FAILED" >&2; exit 1 ;;
+  slice) echo '{"models": [{"model": "Small", "record_us": 90.5, "graph_bytes": 4096, "rows": [
+    {"rows": 16, "launches_us": 41.5, "graph_us": 31.25, "launches_calls_us": 20.0, "graph_calls_us": 4.0}]}]}' ;;
   polling) while :; do :; done ;;
 esac
 """
@@ -75,10 +77,11 @@ class GpuCheckTest(unittest.TestCase):
 
         self.assertEqual(done.returncode, 1)
         results = json.loads((self.out / "gpu_check.json").read_text())
-        self.assertEqual(sorted(results), ["attention", "compute", "facts", "nodes", "tests"])
+        self.assertEqual(sorted(results), ["attention", "compute", "facts", "nodes", "slice", "tests"])
         self.assertEqual(results["tests"]["failed"], ["Suite.Fails"])
         self.assertIn("CUBLAS_STATUS_EXECUTION_FAILED", (self.out / "linear.log").read_text())
         self.assertIn("0.900 of copy", done.stdout)
+        self.assertIn("16 rows: launches 41.5 us, graph 31.25 us", done.stdout)
         self.assertIn("polling: failed, exit status 124", done.stderr)
 
     def test_one_step_alone_adds_to_what_is_there(self):
@@ -93,7 +96,7 @@ class GpuCheckTest(unittest.TestCase):
         done = self.check("--step", "all")
 
         self.assertEqual(done.returncode, 2)
-        self.assertIn("facts tests nodes compute attention linear polling", done.stderr)
+        self.assertIn("facts tests nodes compute attention linear slice polling", done.stderr)
 
 
 if __name__ == "__main__":

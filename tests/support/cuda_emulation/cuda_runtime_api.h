@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The part of the CUDA runtime that kernels/cuda calls, over ordinary memory: device memory is host
-// memory, streams and events do nothing because every call is done when it returns.
+// memory, and every call is done when it returns, unless a stream captures it for a graph.
 
 #pragma once
 
@@ -9,30 +9,11 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "tests/support/cuda_emulation/cuda_error.h"
 #include "tests/support/cuda_emulation/emulation.h"
+#include "tests/support/cuda_emulation/streams.h"
 
 using dim3 = lamina::cuda_emulation::Dim3;
-
-enum cudaError_t {
-  cudaSuccess = 0,
-  cudaErrorInvalidValue = 1,
-  cudaErrorMemoryAllocation = 2,
-  cudaErrorInsufficientDriver = 35,
-  cudaErrorNoDevice = 100,
-  cudaErrorInvalidDevice = 101,
-  cudaErrorLaunchFailure = 719,
-  cudaErrorSystemNotReady = 802,
-};
-
-inline const char* cudaGetErrorName(cudaError_t error) {
-  return error == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation"
-         : error == cudaErrorLaunchFailure  ? "cudaErrorLaunchFailure"
-                                            : "cudaErrorInvalidValue";
-}
-inline const char* cudaGetErrorString(cudaError_t) { return "emulated"; }
-
-using cudaStream_t = struct EmulatedStream*;
-using cudaEvent_t = struct EmulatedEvent*;
 
 enum cudaDeviceAttr {
   cudaDevAttrMultiProcessorCount = 16,
@@ -84,6 +65,9 @@ inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, 
 
 // Refuses what no device of today has, so that the error can be tested.
 inline cudaError_t cudaMalloc(void** data, size_t bytes) {
+  if (const cudaError_t error = lamina::cuda_emulation::CheckNotCapturing(); error != cudaSuccess) {
+    return error;
+  }
   const size_t padded = (bytes + 255) / 256 * 256;
   const size_t alignment = bytes >= size_t{1} << 21 ? 4096 : 256;  // Large ones on whole pages.
   *data = bytes > size_t{1} << 40 ? nullptr : std::aligned_alloc(alignment, padded);
@@ -93,19 +77,33 @@ inline cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned) {
   return cudaMalloc(data, bytes);
 }
 inline cudaError_t cudaFree(void* data) {
-  std::free(data);
-  return cudaSuccess;
+  const cudaError_t error = lamina::cuda_emulation::CheckNotCapturing();
+  if (error == cudaSuccess) {
+    std::free(data);
+  }
+  return error;
 }
 inline cudaError_t cudaFreeHost(void* data) { return cudaFree(data); }
 
 inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
-                                   cudaStream_t) {
-  std::memcpy(to, from, bytes);
-  return cudaSuccess;
+                                   cudaStream_t stream) {
+  return lamina::cuda_emulation::Enqueue(stream, [=] { std::memcpy(to, from, bytes); });
 }
-inline cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
-  std::memset(to, value, bytes);
-  return cudaSuccess;
+inline cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
+                                     size_t width, size_t height, cudaMemcpyKind,
+                                     cudaStream_t stream) {
+  if (width > to_pitch || width > from_pitch) {
+    return cudaErrorInvalidPitchValue;
+  }
+  return lamina::cuda_emulation::Enqueue(stream, [=] {
+    for (size_t row = 0; row < height; ++row) {
+      std::memcpy(static_cast<char*>(to) + row * to_pitch,
+                  static_cast<const char*>(from) + row * from_pitch, width);
+    }
+  });
+}
+inline cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
+  return lamina::cuda_emulation::Enqueue(stream, [=] { std::memset(to, value, bytes); });
 }
 
 // There is no driver.
@@ -122,21 +120,61 @@ inline cudaError_t cudaDeviceFlushGPUDirectRDMAWrites(cudaFlushGPUDirectRDMAWrit
 }
 
 inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  *stream = nullptr;
+  *stream = new EmulatedStream;
   return cudaSuccess;
 }
-inline cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
-inline cudaError_t cudaStreamSynchronize(cudaStream_t) {
-  return lamina::cuda_emulation::TakeFailure() ? cudaErrorLaunchFailure : cudaSuccess;
+inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  delete stream;
+  return cudaSuccess;
+}
+inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  return lamina::cuda_emulation::Synchronize(stream);
 }
 inline cudaError_t cudaEventCreate(cudaEvent_t* event) {
-  *event = nullptr;
+  *event = new EmulatedEvent;
   return cudaSuccess;
 }
-inline cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
-inline cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
-inline cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+inline cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
+inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  return lamina::cuda_emulation::RecordEvent(event, stream);
+}
+inline cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  return lamina::cuda_emulation::SynchronizeEvent(event);
+}
 inline cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) {
   *milliseconds = 0;
+  return cudaSuccess;
+}
+
+enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
+inline cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  return lamina::cuda_emulation::BeginCapture(stream);
+}
+inline cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  return lamina::cuda_emulation::EndCapture(stream, graph);
+}
+inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
+                                        unsigned long long = 0) {
+  return lamina::cuda_emulation::Instantiate(executable, graph);
+}
+inline cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }
+inline cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
+  for (const auto& work : executable->work) {
+    if (const cudaError_t error = lamina::cuda_emulation::Enqueue(stream, work);
+        error != cudaSuccess) {
+      return error;
+    }
+  }
+  return cudaSuccess;
+}
+inline cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+  delete executable;
   return cudaSuccess;
 }

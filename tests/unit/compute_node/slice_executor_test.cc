@@ -10,53 +10,16 @@
 
 #include <cmath>
 #include <cstring>
-#include <filesystem>
 #include <limits>
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "common/philox.h"
-#include "tests/support/random_model.h"
 #include "tests/support/reference_model.h"
-#include "tests/unit/kernels/compute_device_suite.h"
+#include "tests/unit/compute_node/slice_program.h"
 
 namespace lamina::compute_node {
 namespace {
-
-using test_support::RandomModelSpec;
-
-// A model, its weights and its executor.
-class Program {
- public:
-  Program(const RandomModelSpec& spec, DType compute_type)
-      : device_(kernels::SuiteComputeDevice(compute_type, pool_)) {
-    const std::string directory = absl::StrCat(::testing::TempDir(), "/slices_", getpid());
-    std::filesystem::create_directories(directory);
-    EXPECT_TRUE(test_support::WriteRandomModel(spec, directory).ok());
-    auto opened = model::OpenModel(directory);
-    EXPECT_TRUE(opened.ok()) << opened.status();
-    model_ = *std::move(opened);
-    std::vector<model::OpId> ops(model_.graph.ops.size());
-    std::iota(ops.begin(), ops.end(), 0);
-    auto weights = ModelWeights::Load(model_, *device_, ops, [](double) {});
-    EXPECT_TRUE(weights.ok()) << weights.status();
-    weights_.emplace(*std::move(weights));
-    auto executor = SliceExecutor::Create(model_.graph, *weights_, *device_, /*head_columns=*/64);
-    EXPECT_TRUE(executor.ok()) << executor.status();
-    executor_ = *std::move(executor);
-    std::filesystem::remove_all(directory);
-  }
-
-  const model::Model& model() const { return model_; }
-  SliceExecutor& executor() { return *executor_; }
-
- private:
-  model::Model model_;
-  ThreadPool pool_{{}};
-  std::unique_ptr<kernels::ComputeDevice> device_;
-  std::optional<ModelWeights> weights_;
-  std::unique_ptr<SliceExecutor> executor_;
-};
 
 // Whole sequences, one row for each token, attended in place.
 class WholeRun {
@@ -146,7 +109,7 @@ class WholeRun {
 
   void Attend(uint32_t slice) {
     const auto rows = static_cast<uint32_t>(tokens_.size());
-    EXPECT_TRUE(executor_.QkvToHost(slice, rows, buffers_).ok());
+    EXPECT_TRUE(executor_.QkvToHost(slice, rows, rows, buffers_).ok());
     const auto qkv = executor_.QkvRows(slice, rows, buffers_);
     qkv_.assign(qkv.row(0), qkv.row(0) + rows * qkv.cols);
     const kernels::ChunkItem item{.sequence = {.first_slot = 0, .tokens = rows}, .tokens = rows};
@@ -179,8 +142,8 @@ class WholeRun {
   void ExpectQkvStays(uint32_t slice) {
     const auto qkv = executor_.QkvRows(slice, tokens_.size(), buffers_);
     EXPECT_EQ(std::memcmp(qkv_.data(), qkv.row(0), qkv_.size() * sizeof(BFloat16)), 0);
-    EXPECT_TRUE(
-        executor_.QkvToHost(slice, tokens_.size(), buffers_).ok());  // As the device has it.
+    EXPECT_TRUE(executor_.QkvToHost(slice, tokens_.size(), tokens_.size(), buffers_)
+                    .ok());  // As the device has it.
     EXPECT_EQ(std::memcmp(qkv_.data(), qkv.row(0), qkv_.size() * sizeof(BFloat16)), 0);
   }
 
@@ -192,7 +155,7 @@ class WholeRun {
       for (uint32_t i = first; i < std::min<size_t>(first + 3, tokens_.size()); ++i) {
         chosen.push_back(i);
       }
-      EXPECT_TRUE(executor_.BeginTail(buffers_, chosen, tail_).ok());
+      executor_.BeginTail(buffers_, chosen, tail_);
       const auto logits = executor_.Logits(chosen.size(), tail_);
       int head_chunks = 0;
       for (size_t column = 0; column < logits.cols; ++head_chunks) {
@@ -220,24 +183,6 @@ class WholeRun {
   ValueBuffers tail_;
   std::vector<BFloat16> qkv_;
 };
-
-RandomModelSpec Spec(const std::string& type) {
-  RandomModelSpec spec{.model_type = type, .seed = 5, .layers = 3, .vocabulary = 96};
-  if (type == "llama") {
-    spec.kv_heads = 2;
-  } else if (type == "opt") {
-    spec.attention_bias = true;
-    spec.activation = "relu";
-    spec.tied = true;
-  } else if (type != "qwen2") {
-    spec.model_type = "gpt_neox";
-    spec.attention_bias = true;
-    spec.activation = "gelu";
-    spec.rotary_share = 0.5f;
-    spec.parallel_residual = type == "gpt_neox_parallel";
-  }
-  return spec;
-}
 
 class SliceExecutorTest : public ::testing::TestWithParam<std::tuple<const char*, DType>> {};
 
@@ -311,7 +256,7 @@ TEST(SliceExecutorTest, NothingThatRunsBesideAnAttentionSharesItsBuffers) {
 
 // A handful, not one for each value.
 TEST(SliceExecutorTest, ReusesBuffersOverLayers) {
-  RandomModelSpec deep = Spec("llama");
+  test_support::RandomModelSpec deep = Spec("llama");
   deep.layers = 12;
   Program shallow(Spec("llama"), DType::kBF16);
   Program deeper(deep, DType::kBF16);

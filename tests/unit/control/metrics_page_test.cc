@@ -44,12 +44,16 @@ TEST(MetricsPageTest, ShowsTheCountersOfANode) {
                   {.busy_seconds = 2.5,
                    .bytes_sent = 3,
                    .refused_messages = 1,
+                   .units = 8,
+                   .replayed_units = 5,
                    .parts = {{"attend", 0.5}},
                    .refusals = {{"stale", 1}, {"rows", 0}},
                    .links = {{.peer = "c0", .bytes = 9, .puts = 2, .failures = 1}}});
 
   EXPECT_THAT(page.Text(), HasSubstr("lamina_busy_seconds_total{node=\"m0\"} 2.5\n"));
   EXPECT_THAT(page.Text(), HasSubstr("lamina_sent_bytes_total{node=\"m0\"} 3\n"));
+  EXPECT_THAT(page.Text(), HasSubstr("lamina_units_total{node=\"m0\"} 8\n"));
+  EXPECT_THAT(page.Text(), HasSubstr("lamina_replayed_units_total{node=\"m0\"} 5\n"));
   EXPECT_THAT(page.Text(),
               HasSubstr("lamina_refused_messages_total{node=\"m0\",reason=\"stale\"} 1\n"));
   EXPECT_THAT(page.Text(),

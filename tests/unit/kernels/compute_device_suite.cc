@@ -73,6 +73,34 @@ TEST_F(ComputeDeviceSuite, CopiesRunInOrder) {
   EXPECT_EQ(Download<uint8_t>(b->data, 4096), first);
 }
 
+TEST_F(ComputeDeviceSuite, CopiesRowsAndLeavesWhatIsBetween) {
+  constexpr size_t kBytes = 4096;
+  struct Shape {
+    size_t rows, row_bytes, to_stride, from_stride;
+  };
+  for (const Shape& s : {Shape{3, 100, 100, 100}, Shape{5, 7, 9, 300}, Shape{1, 64, 0, 0},
+                         Shape{2, 1024, 2000, 1024}, Shape{0, 10, 10, 10}, Shape{4, 0, 8, 8}}) {
+    const auto to = device_->Allocate(kBytes);
+    ASSERT_TRUE(to.ok());
+    std::vector<uint8_t> from(kBytes);
+    std::iota(from.begin(), from.end(), 1);
+    std::vector<uint8_t> expected(kBytes, 0);
+    for (size_t row = 0; row < s.rows; ++row) {
+      std::copy_n(from.begin() + static_cast<ptrdiff_t>(row * s.from_stride), s.row_bytes,
+                  expected.begin() + static_cast<ptrdiff_t>(row * s.to_stride));
+    }
+
+    device_->CopyRows({.to = to->data,
+                       .to_stride = s.to_stride,
+                       .from = from.data(),
+                       .from_stride = s.from_stride,
+                       .row_bytes = s.row_bytes,
+                       .rows = s.rows});
+
+    EXPECT_EQ(Download<uint8_t>(to->data, kBytes), expected) << s.rows << " x " << s.row_bytes;
+  }
+}
+
 TEST_F(ComputeDeviceSuite, KeepsWhatIsMovedThere) {
   std::vector<float> values(1000);
   std::iota(values.begin(), values.end(), 0.5f);

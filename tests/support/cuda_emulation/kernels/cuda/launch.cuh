@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// kernels/cuda/launch.cuh on the CPU: a launch is done when it returns.
+// kernels/cuda/launch.cuh on the CPU: a launch is done when it returns, or taken down with its
+// arguments if the stream captures.
 
 #pragma once
 
@@ -20,9 +21,11 @@ struct LaunchShape {
 template <typename... Parameters, typename... Arguments>
 cudaError_t Launch(void (*kernel)(Parameters...), const LaunchShape& shape,
                    const Arguments&... arguments) {
-  cuda_emulation::RunGrid(shape.grid, shape.block, shape.shared_bytes,
-                          [&] { kernel(arguments...); });
-  return cudaSuccess;
+  return cuda_emulation::Enqueue(
+      shape.stream, [kernel, shape, ... arguments = Parameters(arguments)] {
+        cuda_emulation::RunGrid(shape.grid, shape.block, shape.shared_bytes,
+                                [&] { kernel(arguments...); });
+      });
 }
 
 }  // namespace lamina::kernels::cuda

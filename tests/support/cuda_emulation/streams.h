@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Streams, events and graphs of the emulation. What is put into a stream is done at once, unless
+// the stream captures: then it is taken down, with the arguments it has, and done at each launch of
+// the graph.
+//
+// Captures are thread-local (cudaStreamCaptureModeThreadLocal): while a thread captures, its calls
+// that would wait or take memory fail, as on a device, and spoil the capture.
+
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "tests/support/cuda_emulation/cuda_error.h"
+
+struct EmulatedGraph {
+  std::vector<std::function<void()>> work;
+};
+struct EmulatedGraphExec {
+  std::vector<std::function<void()>> work;
+};
+struct EmulatedStream {
+  std::unique_ptr<EmulatedGraph> capture;  // Null: it does not capture.
+  bool spoilt = false;
+};
+struct EmulatedEvent {
+  bool captured = false;  // It was recorded last in a stream that captured.
+};
+
+using cudaStream_t = EmulatedStream*;
+using cudaEvent_t = EmulatedEvent*;
+using cudaGraph_t = EmulatedGraph*;
+using cudaGraphExec_t = EmulatedGraphExec*;
+
+namespace lamina::cuda_emulation {
+
+// Does `work`, or takes it down. Null is the stream that waits for all others.
+cudaError_t Enqueue(cudaStream_t stream, std::function<void()> work);
+
+// What a call that may not be made by a thread that captures begins with.
+cudaError_t CheckNotCapturing();
+
+cudaError_t BeginCapture(cudaStream_t stream);
+cudaError_t EndCapture(cudaStream_t stream, cudaGraph_t* graph);
+cudaError_t Synchronize(cudaStream_t stream);
+cudaError_t RecordEvent(cudaEvent_t event, cudaStream_t stream);
+cudaError_t SynchronizeEvent(cudaEvent_t event);
+cudaError_t Instantiate(cudaGraphExec_t* executable, cudaGraph_t graph);
+
+// Whether instantiations of graphs fail, with cudaErrorMemoryAllocation. Any thread.
+void FailInstantiations(bool fail);
+
+}  // namespace lamina::cuda_emulation
