@@ -186,7 +186,7 @@ __device__ inline void Weigh(const AttendBlocksArguments& a, const AttentionUnit
 // Adds the values of a piece to this warp's columns of all rows.
 template <int kRowTiles, int kColumnGroups>
 __device__ inline void AddValues(const uint16_t* piece, const uint4* weights, int head_dim,
-                                 int first_token, const Seen (&seen)[kRowTiles],
+                                 int warp, int first_token, const Seen (&seen)[kRowTiles],
                                  float (&out)[kRowTiles][kColumnGroups][2][4]) {
   const int lane = LaneOf();
   const int stride = head_dim + kPadding;
@@ -211,7 +211,7 @@ __device__ inline void AddValues(const uint16_t* piece, const uint4* weights, in
     }
 #pragma unroll
     for (int i = 0; i < kColumnGroups; ++i) {
-      if ((i * kWarps + WarpOf()) * kSide < head_dim) {
+      if ((i * kWarps + warp) * kSide < head_dim) {
         uint32_t v[4];
         LoadTransposed(value + t * stride + i * kWarps * kSide, v);
 #pragma unroll
@@ -289,6 +289,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
   const AttentionUnit unit = a.units[blockIdx.x];
   const int head_dim = kHeadDim != 0 ? kHeadDim : static_cast<int>(a.shape.head_dim);
   const int group = static_cast<int>(a.shape.query_heads / a.shape.kv_heads);
+  const int warp = UniformWarp();
   const SharedPlaces shared = Divide(DynamicShared(), head_dim, kRowTiles, kRing);
   Seen seen[kRowTiles];
   SeenByTiles<kRowTiles>(a, unit, group, seen);
@@ -319,8 +320,8 @@ __global__ void __launch_bounds__(kAttentionThreads)
   for (int piece = 0; piece < kPieces; ++piece) {
     if (piece >= first_piece && piece < end_piece) {
       const uint16_t* const keys = TakePiece<kRing>(stream);
-      MultiplyKeys<kRowTiles>(keys, shared.queries, head_dim,
-                              piece * kPieceTokens + WarpOf() * kSide, seen, scores.of[piece]);
+      MultiplyKeys<kRowTiles>(keys, shared.queries, head_dim, piece * kPieceTokens + warp * kSide,
+                              seen, scores.of[piece]);
     }
   }
   Weigh<kRowTiles>(a, unit, group, scores, shared);
@@ -329,8 +330,8 @@ __global__ void __launch_bounds__(kAttentionThreads)
   float out[kRowTiles][kColumnGroups][2][4] = {};
   for (int piece = first_piece; piece < end_piece; ++piece) {
     const uint16_t* const values = TakePiece<kRing>(stream);
-    AddValues<kRowTiles, kColumnGroups>(values, shared.weights, head_dim, piece * kPieceTokens,
-                                        seen, out);
+    AddValues<kRowTiles, kColumnGroups>(values, shared.weights, head_dim, warp,
+                                        piece * kPieceTokens, seen, out);
   }
   WaitForCopies();
   WritePartials<kRowTiles, kColumnGroups>(a, unit, head_dim, group, shared, out);

@@ -65,6 +65,9 @@ __device__ inline SharedPlaces Divide(unsigned char* shared, int head_dim, int r
 
 __device__ inline int LaneOf() { return static_cast<int>(threadIdx.x) % 32; }
 __device__ inline int WarpOf() { return static_cast<int>(threadIdx.x) / 32; }
+// The same, known by the compiler to be one number for the warp: products in a branch on it need no
+// gathering of threads before each of them.
+__device__ inline int UniformWarp() { return __shfl_sync(0xffffffffu, WarpOf(), 0); }
 
 // Rows past the last one are zeros.
 __device__ inline void LoadQueries(const AttendBlocksArguments& a, const AttentionUnit& unit,
