@@ -16,7 +16,9 @@ RUN = '#!/bin/sh\nhere=$(dirname "$0")\nprogram=$1\nshift\nexec "$here/$program"
 BENCH = """#!/bin/sh
 case $1 in
   facts) echo '{"name": "Pretended", "compute_capability": "9.0", "copy_gb_per_s": 4000.0}' ;;
-  attention) echo '{"shapes": [{"group": 4, "gb_per_s": 3600.0, "share_of_copy": 0.9}]}' ;;
+  attention) echo '{"shapes": [{"kernel": "canonical", "group": 4, "gb_per_s": 3600.0, "share_of_copy": 0.9},
+    {"kernel": "tensor", "group": 4, "gb_per_s": 3800.0, "share_of_copy": 0.95}],
+    "prefill": [{"kernel": "tensor", "group": 4, "tokens": 512, "context": 4096, "ms": 1.5, "tflop_per_s": 20.1}]}' ;;
   linear) echo "linear: INTERNAL: cublasLtMatmul: CUBLAS_STATUS_EXECUTION_FAILED" >&2; exit 1 ;;
   polling) while :; do :; done ;;
 esac
@@ -78,7 +80,9 @@ class GpuCheckTest(unittest.TestCase):
         self.assertEqual(sorted(results), ["attention", "compute", "facts", "nodes", "tests"])
         self.assertEqual(results["tests"]["failed"], ["Suite.Fails"])
         self.assertIn("CUBLAS_STATUS_EXECUTION_FAILED", (self.out / "linear.log").read_text())
-        self.assertIn("0.900 of copy", done.stdout)
+        self.assertIn("canonical group  4: 3600.0 GB/s, 0.900 of copy", done.stdout)
+        self.assertIn("tensor    group  4: 3800.0 GB/s, 0.950 of copy", done.stdout)
+        self.assertIn("512 tokens at 4096 in 1.500 ms, 20.1 TFLOP/s", done.stdout)
         self.assertIn("polling: failed, exit status 124", done.stderr)
 
     def test_one_step_alone_adds_to_what_is_there(self):
