@@ -105,6 +105,7 @@ absl::Status ComputeNode::MakeScratch(const control::EpochConfig& config,
   const auto layers = absl::MakeConstSpan(config.layers).subspan(stage.first_layer, stage.layers);
   const kernels::ChunkAttentionOptions options = {
       .layers = {layers.begin(), layers.end()},
+      .arithmetic = config.attention.prefill,
       .slots = tokens,
       .context_tokens_max = prompts ? config.sequence_tokens_max : 1,
       .query_tokens_max = prompts ? config.chunk_tokens_max : 1};

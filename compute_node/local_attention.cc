@@ -12,6 +12,7 @@ kernels::KvDeviceOptions LocalAttention::DeviceOptions(const control::EpochConfi
   // As many chunks as tokens at most: each has one.
   const uint32_t rows_max = config.rows_max + config.chunk_tokens_max;
   return {.layers = config.layers,
+          .arithmetic = config.attention.decode,
           .slots = config.slots[0],
           .context_tokens_max = config.sequence_tokens_max,
           .items_max = rows_max,

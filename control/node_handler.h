@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/attention_arithmetic.h"
 #include "common/attention_descriptor.h"
 #include "common/pipeline_mode.h"
 #include "control/node_counters.h"
@@ -30,6 +31,7 @@ struct EpochConfig {
   uint32_t scratch_tokens = 0;
   uint32_t sequence_tokens_max = 0;
   std::vector<AttentionDescriptor> layers;
+  ClusterAttention attention;
   std::vector<std::string> compute_nodes;
   // What each compute node runs, where replicas are split into stages. Else empty: each is a
   // replica by itself.

@@ -43,6 +43,8 @@ EpochConfig ToEpochConfig(const v1::Configure& proto) {
       .chunk_tokens_max = proto.chunk_tokens_max(),
       .scratch_tokens = proto.scratch_tokens(),
       .sequence_tokens_max = proto.sequence_tokens_max(),
+      .attention = {.decode = static_cast<AttentionArithmetic>(proto.decode_attention()),
+                    .prefill = static_cast<AttentionArithmetic>(proto.prefill_attention())},
       .compute_nodes = {proto.compute_nodes().begin(), proto.compute_nodes().end()},
       .memory_nodes = {proto.memory_nodes().begin(), proto.memory_nodes().end()},
       .slots = {proto.slots().begin(), proto.slots().end()},

@@ -199,6 +199,8 @@ void NodeStream::Configure(const control::EpochConfig& config) {
     proto->add_kv_heads(heads.count);
   }
   proto->set_span_tokens(config.span_tokens);
+  proto->set_decode_attention(static_cast<uint32_t>(config.attention.decode));
+  proto->set_prefill_attention(static_cast<uint32_t>(config.attention.prefill));
   proto->set_transport(config.transport);
   proto->set_prefill_nodes(config.prefill_nodes);
   proto->set_prefill_lanes(config.prefill_lanes);

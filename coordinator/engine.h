@@ -18,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "common/attention_arithmetic.h"
 #include "common/attention_descriptor.h"
 #include "common/clock.h"
 #include "common/partition.h"
@@ -45,9 +46,10 @@ struct ReplicaOptions {
 struct EngineOptions {
   std::vector<core::Member> nodes;          // Of the cluster file, compute nodes first.
   std::vector<AttentionDescriptor> layers;  // Of the model.
-  std::vector<ReplicaOptions> replicas;     // Those of several nodes.
-  std::vector<double> slice_costs;          // [layers + 1], in weights; for these.
-  core::ShardCosts shard_costs;             // The same, for those of several shards.
+  ClusterAttention attention;
+  std::vector<ReplicaOptions> replicas;  // Those of several nodes.
+  std::vector<double> slice_costs;       // [layers + 1], in weights; for these.
+  core::ShardCosts shard_costs;          // The same, for those of several shards.
   uint32_t vocabulary = 0;
   std::string model_fingerprint;
   std::vector<std::string> transports = {"shm://"};  // URIs; the first that works for all nodes.

@@ -161,6 +161,7 @@ control::EpochConfig Engine::Impl::MakeConfig() const {
                               .scratch_tokens = options.scheduler.scratch_tokens,
                               .sequence_tokens_max = options.scheduler.sequence_tokens_max,
                               .layers = options.layers,
+                              .attention = options.attention,
                               .transport = transport.uri(),
                               .prefill_nodes = membership.prefill_members(),
                               .prefill_lanes = prefill_lanes};

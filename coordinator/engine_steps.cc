@@ -253,6 +253,13 @@ EngineStatus Engine::Impl::Status() {
   if (std::string warning = PrefillShardsWarning(); !warning.empty()) {
     status.warnings.push_back(std::move(warning));
   }
+  if (options.attention.decode != options.attention.prefill) {
+    const bool prompts = options.attention.prefill == AttentionArithmetic::kTensor;
+    status.warnings.push_back(
+        absl::StrCat("bits may differ: ", prompts ? "prompts attend" : "decode attends",
+                     " on tensor cores, ", prompts ? "decode does" : "prompts do",
+                     " not; a request that is preempted or recovered may go on with other text"));
+  }
   for (const core::Member& member : membership.all()) {
     NodeReport report{.member = member};
     if (const std::optional<core::Stage> stage = StageOf(member.name); stage.has_value()) {

@@ -75,6 +75,7 @@ uint32_t SequenceTokensMax(const ClusterConfig& config, const model::ModelConfig
 
 coordinator::EngineOptions MakeOptions(const ClusterConfig& config, const model::Model& model) {
   coordinator::EngineOptions options{.layers = LayersOf(model.graph),
+                                     .attention = config.attention,
                                      .vocabulary = model.config.vocabulary,
                                      .mode = config.pipeline.mode,
                                      .priority_order = config.order == ServiceOrderKind::kPriority,

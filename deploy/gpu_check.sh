@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Checks the CUDA kernels on the GPU of this machine and measures them: device facts, unit tests,
-# clusters with memory nodes on the GPU and with compute nodes on it, attention as a share of the copy
-# bandwidth, dense layers against cuBLASLt's free choice, a slice by launches and as a graph, polling
-# round trips. Each step writes its own file when it is done, so what finished is kept when the rest is
-# cut off.
+# clusters with memory nodes on the GPU and with compute nodes on it, both attention kernels (decode as a
+# share of the copy bandwidth, and a chunk of a prompt), dense layers against cuBLASLt's free choice, a
+# slice by launches and as a graph, polling round trips. Each step writes its own file when it is done,
+# so what finished is kept when the rest is cut off.
 #
 # usage: deploy/gpu_check.sh [--step S]... [--out DIR] [--limit SECONDS] [--list] [--help]
 #   --step S         only this step; repeat for more: facts, tests, nodes, compute, attention,
@@ -120,7 +120,9 @@ for step in ("tests", "nodes", "compute"):
         t = results[step]
         print(f"{step:12}{t['tests']} run, {t['failures']} failed {' '.join(t['failed'])}")
 for s in results.get("attention", {}).get("shapes", []):
-    print(f"attention   group {s['group']}: {s['gb_per_s']} GB/s, {s['share_of_copy']:.3f} of copy (aim 0.92)")
+    print(f"attention   {s['kernel']:9} group {s['group']:2}: {s['gb_per_s']} GB/s, {s['share_of_copy']:.3f} of copy (aim 0.92)")
+for s in results.get("attention", {}).get("prefill", []):
+    print(f"prompts     {s['kernel']:9} group {s['group']:2}: {s['tokens']} tokens at {s['context']} in {s['ms']:.3f} ms, {s['tflop_per_s']} TFLOP/s")
 for s in results.get("linear", {}).get("shapes", []):
     print(f"linear      {s['layer']:14} {s['rows']:4} rows: {s['ms']:.4f} ms, {s['ratio']:.3f} of cuBLASLt")
 for m in results.get("slice", {}).get("models", []):

@@ -32,6 +32,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/attention_arithmetic.h"
 #include "common/attention_descriptor.h"
 #include "common/dtype.h"
 #include "common/extent.h"
@@ -74,6 +75,7 @@ struct ChunkItem {
 
 struct ChunkAttentionOptions {
   std::vector<AttentionDescriptor> layers;
+  AttentionArithmetic arithmetic = AttentionArithmetic::kCanonical;
   uint32_t slots = 0;
   uint32_t context_tokens_max = 0;  // Of one prompt.
   uint32_t query_tokens_max = 0;    // Of all items of one Attend.
@@ -88,7 +90,8 @@ class ChunkAttention {
   virtual uint64_t bytes() const = 0;  // Of K and V.
 
   // Stores k and v of the items' rows in their slots, then attends these rows over them. Does not
-  // wait for the device. The bits are those of kernels/attention.h.
+  // wait for the device. The bits are those of kernels/attention.h in canonical arithmetic; in any,
+  // chunks do not change a row's.
   // Shapes: qkv  [rows, q | k | v] of the layer, out  [rows, query heads * head_dim], both in the
   //         device's memory; rows of no item are left alone. Items' rows ascend without gaps.
   // Errors: kInternal  the device failed; says how.
@@ -159,7 +162,7 @@ class ComputeDevice {
   // Waits for everything. Errors: kInternal  the first thing since Begin() that failed; says how.
   virtual absl::Status Synchronize() = 0;
 
-  // Errors: kInvalidArgument    layers that its kernels do not compute.
+  // Errors: kInvalidArgument    layers, or an arithmetic, that its kernels do not compute.
   //         kResourceExhausted  says how much was asked for.
   virtual absl::StatusOr<std::unique_ptr<ChunkAttention>> MakeChunkAttention(
       const ChunkAttentionOptions& options) = 0;

@@ -86,6 +86,10 @@ class CpuComputeDevice final : public ComputeDevice {
 
   absl::StatusOr<std::unique_ptr<ChunkAttention>> MakeChunkAttention(
       const ChunkAttentionOptions& options) override {
+    if (options.arithmetic != AttentionArithmetic::kCanonical) {
+      return absl::InvalidArgumentError(
+          "attention on tensor cores needs a CUDA device; this one is the processor");
+    }
     LAMINA_ASSIGN_OR_RETURN(KvArena arena, KvArena::Create(options.layers, options.slots));
     return std::make_unique<CpuChunkAttention>(options, attention_, pool_, std::move(arena));
   }

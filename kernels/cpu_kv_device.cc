@@ -63,6 +63,10 @@ class CpuKvDevice final : public KvDevice {
 KvDeviceMaker CpuKvDevices(const AttentionKernel& kernel, ThreadPool& pool) {
   return [&kernel,
           &pool](const KvDeviceOptions& options) -> absl::StatusOr<std::unique_ptr<KvDevice>> {
+    if (options.arithmetic != AttentionArithmetic::kCanonical) {
+      return absl::InvalidArgumentError(
+          "attention on tensor cores needs a CUDA device; this one is the processor");
+    }
     LAMINA_ASSIGN_OR_RETURN(KvArena arena, KvArena::Create(options.layers, options.slots));
     return std::make_unique<CpuKvDevice>(options, kernel, pool, std::move(arena));
   };

@@ -4,7 +4,8 @@
 // memory node drives, or under policy local a compute node.
 //
 // Its rows live in the caller's host memory (windows); how they come to the device and back is the
-// device's own business. The bits are those of kernels/attention.h on every device.
+// device's own business. The bits are those of kernels/attention.h on every device, unless another
+// arithmetic is asked for.
 //
 //   Store(layer, rows)   k and v into their slots
 //   Attend(layer, items) outputs are in host memory when it returns
@@ -25,6 +26,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/attention_arithmetic.h"
 #include "common/attention_descriptor.h"
 #include "common/dtype.h"
 #include "common/extent.h"
@@ -35,6 +37,7 @@ namespace lamina::kernels {
 
 struct KvDeviceOptions {
   std::vector<AttentionDescriptor> layers;
+  AttentionArithmetic arithmetic = AttentionArithmetic::kCanonical;
   uint32_t slots = 0;
   uint32_t context_tokens_max = 0;  // Of one sequence.
   uint32_t items_max = 0;           // Of one Attend.
@@ -82,8 +85,9 @@ class KvDevice {
 };
 
 // Makes devices of one kind, each with an arena of its own.
-// Errors: kInvalidArgument    layers, or items of more query tokens, that its kernels do not
-//                             compute.
+// Errors: kInvalidArgument    layers, an arithmetic, or items of more query tokens, that its
+// kernels
+//                             do not compute.
 //         kResourceExhausted  memory was refused; says how much was asked for.
 //         kUnavailable        the device is not there.
 using KvDeviceMaker =

@@ -104,6 +104,7 @@ kernels::KvDeviceOptions AttentionWorker::DeviceOptions(const control::EpochConf
   const uint32_t items_of_row = std::max(control::WindowShapeOf(config).spans_max,
                                          static_cast<uint32_t>(std::bit_width(blocks)) + 1);
   return {.layers = std::move(layers),
+          .arithmetic = config.attention.decode,
           .slots = slots,
           .context_tokens_max = config.sequence_tokens_max,
           .items_max = config.rows_max * items_of_row,

@@ -19,7 +19,8 @@ struct GpuBench {
   const kernels::cuda::Stream& stream;
 };
 
-// Attention of 64 rows at 4,096 tokens as a share of the copy bandwidth, for several groups.
+// Both attention kernels at 4,096 tokens: 64 decode rows as a share of the copy bandwidth, for
+// several groups; and a chunk of 512 prompt tokens.
 absl::StatusOr<std::string> BenchAttention(const GpuBench& bench);
 
 // Products of LLaMA-3-8B's layers as a share of cuBLASLt with a free choice of algorithms.

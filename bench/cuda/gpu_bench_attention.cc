@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "bench/cuda/gpu_bench.h"
 #include "common/status_macros.h"
 #include "kernels/cuda/attention.h"
@@ -13,27 +15,38 @@ namespace {
 
 using kernels::cuda::ArenaKind;
 using kernels::cuda::CudaAttention;
+using kernels::cuda::CudaAttentionOptions;
 using kernels::cuda::MemoryArena;
 using kernels::cuda::StepItem;
 
 constexpr uint32_t kRows = 64;
 constexpr uint32_t kContext = 4096;
+constexpr uint32_t kChunkTokens = 512;
+constexpr uint32_t kHeadDim = 128;
+constexpr std::pair<AttentionArithmetic, const char*> kKernels[] = {
+    {AttentionArithmetic::kCanonical, "canonical"}, {AttentionArithmetic::kTensor, "tensor"}};
 
-// One decode step of one layer: kRows sequences of kContext tokens, an extent each.
-absl::StatusOr<std::string> MeasureGroup(const GpuBench& bench, uint32_t kv_heads, uint32_t group,
-                                         double copy_gb_per_s) {
-  const AttentionDescriptor d = {.query_heads = kv_heads * group,
-                                 .kv_heads = kv_heads,
-                                 .head_dim = 128,
-                                 .scale = 0.088388348f};
-  const size_t head_stride = size_t{kRows} * kContext * d.head_dim;
-  const size_t plane = kv_heads * head_stride;
-  const kernels::cuda::CudaAttentionOptions options = {
-      .descriptor = d,
-      .query_rows_max = kRows,
-      .partials_max = kRows * (kContext / kernels::kBlockTokens),
-      .extents_max = kRows};
-  const size_t row_elements = size_t{kRows} * d.q_width();
+AttentionDescriptor Layer(uint32_t kv_heads, uint32_t group) {
+  return {.query_heads = kv_heads * group,
+          .kv_heads = kv_heads,
+          .head_dim = kHeadDim,
+          .scale = 0.088388348f};
+}
+
+// Milliseconds of one layer, in which each of `sequences` has kContext tokens, an extent each, of
+// which the last `queries` attend.
+absl::StatusOr<double> MeasureLayer(const GpuBench& bench, const AttentionDescriptor& d,
+                                    AttentionArithmetic arithmetic, uint32_t sequences,
+                                    uint32_t queries) {
+  const size_t head_stride = size_t{sequences} * kContext * d.head_dim;
+  const size_t plane = d.kv_heads * head_stride;
+  const uint32_t rows = sequences * queries;
+  const CudaAttentionOptions options = {.descriptor = d,
+                                        .arithmetic = arithmetic,
+                                        .query_rows_max = rows,
+                                        .partials_max = rows * (kContext / kernels::kBlockTokens),
+                                        .extents_max = sequences};
+  const size_t row_elements = size_t{rows} * d.q_width();
   LAMINA_ASSIGN_OR_RETURN(
       MemoryArena arena,
       MemoryArena::Create(ArenaKind::kDevice,
@@ -56,37 +69,66 @@ absl::StatusOr<std::string> MeasureGroup(const GpuBench& bench, uint32_t kv_head
   LAMINA_ASSIGN_OR_RETURN(const auto attention, CudaAttention::Create(options, bench.device, arena,
                                                                       pinned, bench.stream));
   std::vector<Extent> extents;
-  for (uint32_t row = 0; row < kRows; ++row) {
-    extents.push_back({.first_slot = row * kContext, .tokens = kContext});
+  for (uint32_t i = 0; i < sequences; ++i) {
+    extents.push_back({.first_slot = i * kContext, .tokens = kContext});
   }
   std::vector<StepItem> items;
   for (const Extent& extent : extents) {
-    items.push_back({.extents = {&extent, 1}, .first_position = kContext - 1});
+    items.push_back(
+        {.extents = {&extent, 1}, .first_position = kContext - queries, .query_tokens = queries});
   }
   LAMINA_RETURN_IF_ERROR(attention->LoadStep(items));
-  LAMINA_ASSIGN_OR_RETURN(const double milliseconds, Milliseconds(bench, 10, [&] {
-                            return attention->Attend(d,
-                                                     {.k = k, .v = v, .head_stride = head_stride},
-                                                     q, d.q_width(), out, d.q_width());
-                          }));
-  const double gb_per_s = 2 * static_cast<double>(plane * sizeof(BFloat16)) / milliseconds / 1e6;
+  return Milliseconds(bench, 10, [&] {
+    return attention->Attend(d, {.k = k, .v = v, .head_stride = head_stride}, q, d.q_width(), out,
+                             d.q_width());
+  });
+}
+
+// One decode step of one layer.
+absl::StatusOr<std::string> MeasureDecode(const GpuBench& bench, const AttentionDescriptor& d,
+                                          AttentionArithmetic arithmetic, const char* name,
+                                          double copy_gb_per_s) {
+  LAMINA_ASSIGN_OR_RETURN(const double milliseconds, MeasureLayer(bench, d, arithmetic, kRows, 1));
+  const double bytes = 2.0 * kRows * kContext * d.kv_width() * sizeof(BFloat16);
+  const double gb_per_s = bytes / milliseconds / 1e6;
   return absl::StrFormat(
-      "{\"kv_heads\": %d, \"group\": %d, \"head_dim\": %d, \"rows\": %d, \"context\": %d, "
-      "\"ms\": %.4f, \"gb_per_s\": %.1f, \"share_of_copy\": %.4f}",
-      kv_heads, group, d.head_dim, kRows, kContext, milliseconds, gb_per_s,
+      "{\"kernel\": \"%s\", \"kv_heads\": %d, \"group\": %d, \"head_dim\": %d, \"rows\": %d, "
+      "\"context\": %d, \"ms\": %.4f, \"gb_per_s\": %.1f, \"share_of_copy\": %.4f}",
+      name, d.kv_heads, d.group(), d.head_dim, kRows, kContext, milliseconds, gb_per_s,
       gb_per_s / copy_gb_per_s);
+}
+
+// The last chunk of one prompt in one layer. Products: two flops for each of Q K and P V.
+absl::StatusOr<std::string> MeasurePrefill(const GpuBench& bench, const AttentionDescriptor& d,
+                                           AttentionArithmetic arithmetic, const char* name) {
+  LAMINA_ASSIGN_OR_RETURN(const double milliseconds,
+                          MeasureLayer(bench, d, arithmetic, 1, kChunkTokens));
+  const double pairs = kChunkTokens * (kContext - (kChunkTokens - 1) / 2.0);
+  return absl::StrFormat(
+      "{\"kernel\": \"%s\", \"kv_heads\": %d, \"group\": %d, \"head_dim\": %d, \"tokens\": %d, "
+      "\"context\": %d, \"ms\": %.4f, \"tflop_per_s\": %.2f}",
+      name, d.kv_heads, d.group(), d.head_dim, kChunkTokens, kContext, milliseconds,
+      4 * pairs * d.q_width() / milliseconds / 1e9);
 }
 
 }  // namespace
 
 absl::StatusOr<std::string> BenchAttention(const GpuBench& bench) {
   LAMINA_ASSIGN_OR_RETURN(const double copy, CopyBandwidth(bench));
-  std::string shapes;
-  for (const uint32_t group : {1, 4, 8}) {
-    LAMINA_ASSIGN_OR_RETURN(const std::string shape, MeasureGroup(bench, 8, group, copy));
-    absl::StrAppend(&shapes, shapes.empty() ? "" : ", ", shape);
+  std::vector<std::string> decode;
+  std::vector<std::string> prefill;
+  for (const auto& [arithmetic, name] : kKernels) {
+    for (const uint32_t group : {1, 4, 8, 16}) {
+      LAMINA_ASSIGN_OR_RETURN(std::string shape,
+                              MeasureDecode(bench, Layer(8, group), arithmetic, name, copy));
+      decode.push_back(std::move(shape));
+    }
+    LAMINA_ASSIGN_OR_RETURN(std::string shape,
+                            MeasurePrefill(bench, Layer(8, 4), arithmetic, name));
+    prefill.push_back(std::move(shape));
   }
-  return absl::StrFormat("{\"copy_gb_per_s\": %.1f, \"shapes\": [%s]}", copy, shapes);
+  return absl::StrFormat("{\"copy_gb_per_s\": %.1f, \"shapes\": [%s], \"prefill\": [%s]}", copy,
+                         absl::StrJoin(decode, ", "), absl::StrJoin(prefill, ", "));
 }
 
 }  // namespace lamina::bench

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "common/config/cluster_attention_internal.h"
 #include "common/config/cuda_host.h"
 #include "common/config/policy_internal.h"
 #include "common/config/replicas.h"
@@ -408,6 +409,7 @@ absl::Status ClusterConfig::Validate() const {
   LAMINA_RETURN_IF_ERROR(CheckReplicas(*this));
   LAMINA_RETURN_IF_ERROR(CheckRoles(*this));
   LAMINA_RETURN_IF_ERROR(internal::CheckPolicy(*this));
+  LAMINA_RETURN_IF_ERROR(internal::CheckAttention(*this));
   LAMINA_RETURN_IF_ERROR(CheckServed(*this));
   return CheckReachable(*this);
 }

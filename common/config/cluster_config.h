@@ -15,6 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/attention_arithmetic.h"
 #include "common/log_event.h"
 #include "common/partition.h"
 #include "common/pipeline_mode.h"
@@ -127,6 +128,7 @@ struct ClusterConfig {
     QueryFirst query_first = QueryFirst::kAuto;
   } pipeline;
   Partition partition = Partition::kRequest;
+  ClusterAttention attention;
   std::string policy{kPolicyAttendRemote};
   struct {
     PrefillMode mode = PrefillMode::kInline;

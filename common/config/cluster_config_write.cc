@@ -201,6 +201,10 @@ std::string ToYaml(const ClusterConfig& config) {
   word("query_first", EnumName(internal::kQueryFirst, config.pipeline.query_first));
   out << YAML::EndMap;
   word("partition", EnumName(internal::kPartitions, config.partition));
+  section("attention");
+  word("decode", EnumName(internal::kAttentions, config.attention.decode));
+  word("prefill", EnumName(internal::kAttentions, config.attention.prefill));
+  out << YAML::EndMap;
   word("policy", config.policy);
   section("prefill");
   word("mode", EnumName(internal::kPrefillModes, config.prefill.mode));

@@ -344,6 +344,8 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
                 {"chunks", NumberOrAuto(c.pipeline.chunks, c.pipeline.chunks_auto)},
                 {"query_first", Choice(internal::kQueryFirst, c.pipeline.query_first)}})},
       {"partition", Choice(internal::kPartitions, c.partition)},
+      {"attention", Section({{"decode", Choice(internal::kAttentions, c.attention.decode)},
+                             {"prefill", Choice(internal::kAttentions, c.attention.prefill)}})},
       {"policy", Text(c.policy)},
       {"prefill", Section({{"mode", Choice(internal::kPrefillModes, c.prefill.mode)},
                            {"chunk_tokens", Number(c.prefill.chunk_tokens)}})},

@@ -25,6 +25,8 @@ inline constexpr EnumNames<Partition, 4> kPartitions = {{{"request", Partition::
                                                          {"head", Partition::kHead},
                                                          {"token_range", Partition::kTokenRange},
                                                          {"auto", Partition::kAuto}}};
+inline constexpr EnumNames<AttentionArithmetic, 2> kAttentions = {
+    {{"canonical", AttentionArithmetic::kCanonical}, {"tensor", AttentionArithmetic::kTensor}}};
 inline constexpr EnumNames<ComputeRole, 2> kComputeRoles = {
     {{"compute", ComputeRole::kCompute}, {"prefill", ComputeRole::kPrefill}}};
 inline constexpr EnumNames<PrefillMode, 2> kPrefillModes = {

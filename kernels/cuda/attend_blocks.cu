@@ -18,6 +18,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/attention_kernels.cuh"
+#include "kernels/cuda/block_partials.cuh"
 #include "kernels/cuda/canonical.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ptx.cuh"
@@ -26,34 +27,12 @@ namespace lamina::kernels::cuda {
 namespace {
 
 constexpr unsigned kWholeWarp = 0xffffffffu;
-constexpr int kTokens = static_cast<int>(kAttentionBlockTokens);
 // Threads that share one token's dot product, eight elements of 32 each.
 constexpr int kThreadsPerToken = 4;
 constexpr int kTokensAtOnce = kAttentionThreads / kThreadsPerToken;
 // A thread's tokens in one sweep, so that elements of q that it loaded serve twice.
 constexpr int kSweepTokens = 2;
 constexpr int kRowsAtOnce = 4;
-
-__device__ inline int Smaller(int a, int b) { return a < b ? a : b; }
-__device__ inline int Larger(int a, int b) { return a > b ? a : b; }
-
-// Tokens of the block that a query token sees, from the block's first: [begin, end), may be empty.
-struct Seen {
-  int begin;
-  int end;
-};
-
-__device__ inline Seen SeenBy(const AttentionUnit& unit, uint32_t window, uint32_t query_token) {
-  const int64_t position = int64_t{unit.first_position} + query_token;
-  const int64_t base = int64_t{unit.block} * kTokens;
-  const int64_t first = window != 0 && position + 1 > window ? position + 1 - window : 0;
-  const int64_t begin = first - base;
-  const int64_t end = position + 1 - base;
-  const int held = static_cast<int>(unit.tokens);
-  const int clipped_begin = begin <= 0 ? 0 : begin >= held ? held : static_cast<int>(begin);
-  const int clipped_end = end <= 0 ? 0 : end >= held ? held : static_cast<int>(end);
-  return {clipped_begin, Larger(clipped_begin, clipped_end)};
-}
 
 // Where the pieces of dynamic shared memory begin. `queries` and `accumulators` are one place: q is
 // done with when values begin.
@@ -80,20 +59,6 @@ __device__ inline SharedPieces Divide(unsigned char* shared, uint32_t head_dim, 
   shared += size_t{rows_max} * sizeof(float);
   pieces.slots = reinterpret_cast<uint32_t*>(shared);
   return pieces;
-}
-
-// Tokens past the last one held take its slot: they are read, and never used.
-__device__ inline void FillSlots(const AttendBlocksArguments& a, const AttentionUnit& unit,
-                                 uint32_t* slots) {
-  for (int t = static_cast<int>(threadIdx.x); t < kTokens; t += kAttentionThreads) {
-    uint32_t token = unit.extent_skip + Smaller(t, static_cast<int>(unit.tokens) - 1);
-    const Extent* extent = a.extents + unit.extent;
-    while (token >= extent->tokens) {
-      token -= extent->tokens;
-      ++extent;
-    }
-    slots[t] = extent->first_slot + token;
-  }
 }
 
 __device__ inline void LoadQueries(const AttendBlocksArguments& a, const AttentionUnit& unit,
@@ -137,11 +102,6 @@ __device__ inline float SumQuads(const float* lanes) {
   float sum = (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]);
   sum = sum + __shfl_xor_sync(kWholeWarp, sum, 2);
   return sum + __shfl_xor_sync(kWholeWarp, sum, 1);
-}
-
-__device__ inline float ScoreOf(const AttentionShape& shape, float dot) {
-  const float s = shape.scale * dot;
-  return shape.soft_cap > 0.0f ? shape.soft_cap * TanhCanonical(s / shape.soft_cap) : s;
 }
 
 // The scores of four rows and this thread's two tokens; `key` are those tokens' elements from this

@@ -43,20 +43,28 @@ uint64_t TableBytes(const CudaAttentionOptions& o) {
          Padded(o.query_rows_max * sizeof(AttentionRow)) + Padded(o.extents_max * sizeof(Extent));
 }
 
+// Dynamic shared memory of a thread block with `rows_max` rows.
+size_t SharedBytes(const CudaAttentionOptions& o, uint32_t rows_max) {
+  const uint32_t head_dim = o.descriptor.head_dim;
+  return o.arithmetic == AttentionArithmetic::kTensor
+             ? AttendBlocksTensorSharedBytes(head_dim, rows_max)
+             : AttendBlocksSharedBytes(head_dim, rows_max, StageTokens(head_dim));
+}
+
 absl::Status Check(const CudaAttentionOptions& o, const DeviceInfo& device) {
   const AttentionDescriptor& d = o.descriptor;
   if (d.head_dim % 16 != 0 || d.head_dim < 16 || d.head_dim > 256) {
     return absl::InvalidArgumentError(
         absl::StrCat("head_dim: ", d.head_dim, " is no multiple of 16 in [16, 256]"));
   }
+  const uint32_t rows_max = TileRowsMax(o.arithmetic);
   if (d.kv_heads == 0 || d.query_heads % d.kv_heads != 0 || d.group() == 0 ||
-      d.group() > kAttentionRowsMax) {
+      d.group() > rows_max) {
     return absl::InvalidArgumentError(absl::StrCat("query_heads: ", d.query_heads, " must be 1 to ",
-                                                   kAttentionRowsMax, " for each of ", d.kv_heads,
+                                                   rows_max, " for each of ", d.kv_heads,
                                                    " KV heads"));
   }
-  const size_t shared =
-      AttendBlocksSharedBytes(d.head_dim, kAttentionRowsMax, StageTokens(d.head_dim));
+  const size_t shared = SharedBytes(o, rows_max);
   if (shared > device.shared_bytes_max) {
     return absl::InvalidArgumentError(absl::StrCat("head_dim: ", d.head_dim, " needs ", shared,
                                                    " bytes of shared memory in a thread block; ",
@@ -191,9 +199,12 @@ class CudaAttentionImpl final : public CudaAttention {
                                        .head_stride = kv.head_stride,
                                        .partial_out = partial_out_,
                                        .partial_lse = partial_lse_};
-    return CudaToStatus(
-        AttendBlocks(arguments, static_cast<uint32_t>(loaded_.units.size()), HandleOf(stream_)),
-        "AttendBlocks");
+    const auto units = static_cast<uint32_t>(loaded_.units.size());
+    if (options_.arithmetic == AttentionArithmetic::kTensor) {
+      return CudaToStatus(AttendBlocksTensor(arguments, units, HandleOf(stream_)),
+                          "AttendBlocksTensor");
+    }
+    return CudaToStatus(AttendBlocks(arguments, units, HandleOf(stream_)), "AttendBlocks");
   }
 
   MergeBlocksArguments MergeArguments(const AttentionDescriptor& d) const {

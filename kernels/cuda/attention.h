@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CudaAttention: attention on a CUDA device, with the bits of kernels/attention.h.
+// CudaAttention: attention on a CUDA device, in one of two arithmetics
+// (docs/design/attention_numerics.md).
 //
-// The arithmetic is canonical on the device too (docs/design/attention_numerics.md), so outputs and
-// partials are those of ReferenceAttention(), bit for bit, and GPU and CPU memory nodes may share a
-// sequence.
+// Canonical: outputs and partials are those of ReferenceAttention(), bit for bit, and GPU and CPU
+// memory nodes may share a sequence. Tensor: on tensor cores, within a tolerance of these; a row's
+// bits are still its own, whatever is beside it, on one kind of device.
 //
 // Unlike the CPU kernel it takes the tables of a step once, for all layers of one descriptor's
 // window and group, and then only pointers for each layer. A model whose layers differ in either
@@ -26,6 +27,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/attention_arithmetic.h"
 #include "common/attention_descriptor.h"
 #include "common/dtype.h"
 #include "common/extent.h"
@@ -37,6 +39,7 @@ namespace lamina::kernels::cuda {
 struct CudaAttentionOptions {
   // Of the layers that it will see; scale and cap may differ, and there may be fewer KV heads.
   AttentionDescriptor descriptor;
+  AttentionArithmetic arithmetic = AttentionArithmetic::kCanonical;
   uint32_t query_rows_max = 0;  // Query tokens of a step.
   // Sum over query tokens of the blocks of 256 tokens they see, of a step. Device memory:
   // query_heads * (head_dim + 1) * 4 bytes each.
@@ -66,8 +69,10 @@ class CudaAttention {
   static uint64_t DeviceBytes(const CudaAttentionOptions& options);
   static uint64_t PinnedBytes(const CudaAttentionOptions& options);
 
-  // Errors: kInvalidArgument    a head size that is no multiple of 16 in [16, 256], more than 32
-  //                             query heads to a KV head, more shared memory than the device has.
+  // Errors: kInvalidArgument    a head size that is no multiple of 16 in [16, 256], more query
+  // heads
+  //                             to a KV head than a tile has rows (32, tensor 64), more shared
+  //                             memory than the device has.
   //         kResourceExhausted  the arenas have less than DeviceBytes() and PinnedBytes().
   static absl::StatusOr<std::unique_ptr<CudaAttention>> Create(const CudaAttentionOptions& options,
                                                                const DeviceInfo& device,
@@ -89,7 +94,8 @@ class CudaAttention {
 
   // Attends all rows of the loaded step in one layer. Does not synchronise.
   // Shapes: q, out [rows, query_heads, head_dim] bf16, strides in elements between rows.
-  // Cost: reads K and V of each (sequence, KV head) once for up to 32 / group query tokens.
+  // Cost: reads K and V of each (sequence, KV head) once for up to 32 / group query tokens, tensor
+  //       64 / group.
   virtual absl::Status Attend(const AttentionDescriptor& descriptor, const KvView& kv,
                               const BFloat16* q, size_t q_stride, BFloat16* out,
                               size_t out_stride) = 0;

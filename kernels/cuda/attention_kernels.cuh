@@ -2,8 +2,9 @@
 //
 // The kernels of attention as attention.cc calls them: plain structs, no abseil.
 //
-// AttendBlocks computes one block partial for each (query token, head, block of 256 tokens);
-// MergeBlocks joins a row's partials along the fixed tree; StoreRows copies K and V into slots.
+// AttendBlocks and AttendBlocksTensor compute one block partial for each (query token, head, block
+// of 256 tokens), in canonical arithmetic and in that of tensor cores; MergeBlocks joins a row's
+// partials along the fixed tree; StoreRows copies K and V into slots.
 
 #pragma once
 
@@ -18,15 +19,16 @@ namespace lamina::kernels::cuda {
 
 inline constexpr uint32_t kAttentionBlockTokens = 256;
 inline constexpr int kAttentionThreads = 128;
-// Query tokens times heads of one KV head that one thread block computes.
+// Query tokens times heads of one KV head that one thread block computes, of either kernel.
 inline constexpr uint32_t kAttentionRowsMax = 32;
+inline constexpr uint32_t kTensorRowsMax = 64;
 // Partials on the stack of a row: two for each power of two up to 2^18 blocks, and one to merge.
 inline constexpr int kStackMax = 40;
 
 // A tile of consecutive query tokens of one sequence, and one block of its tokens.
 struct AttentionUnit {
   uint32_t row = 0;             // Its first query token's row of q and out.
-  uint32_t query_tokens = 0;    // query_tokens * group <= kAttentionRowsMax.
+  uint32_t query_tokens = 0;    // query_tokens * group is at most the kernel's.
   uint32_t first_position = 0;  // Position of the first query token.
   uint32_t block = 0;           // Tokens 256 * block and up.
   uint32_t tokens = 0;          // Tokens of the block that lie here, 1 to 256, from its first on.
@@ -65,8 +67,9 @@ struct AttendBlocksArguments {
   AttentionShape shape;
   const AttentionUnit* units = nullptr;
   const Extent* extents = nullptr;
-  uint32_t rows_max = 0;      // Largest query_tokens * group of the units.
-  uint32_t stage_tokens = 0;  // Tokens of V in shared memory at a time; divides 256.
+  uint32_t rows_max = 0;  // Largest query_tokens * group of the units.
+  // AttendBlocks alone: tokens of V in shared memory at a time; divides 256.
+  uint32_t stage_tokens = 0;
   const uint16_t* q = nullptr;
   size_t q_stride = 0;
   const uint16_t* k = nullptr;
@@ -81,6 +84,13 @@ size_t AttendBlocksSharedBytes(uint32_t head_dim, uint32_t rows_max, uint32_t st
 
 cudaError_t AttendBlocks(const AttendBlocksArguments& arguments, uint32_t units,
                          cudaStream_t stream);
+
+// The same partials with products on tensor cores, P in bf16 (docs/design/attention_numerics.md,
+// "On tensor cores").
+size_t AttendBlocksTensorSharedBytes(uint32_t head_dim, uint32_t rows_max);
+
+cudaError_t AttendBlocksTensor(const AttendBlocksArguments& arguments, uint32_t units,
+                               cudaStream_t stream);
 
 // Writes bf16 outputs [rows, query_heads, head_dim], or, where `entry_out` is not null, the entries
 // that are left on each row's stack, bottom first: entry_out [rows, query_heads, entries_max,

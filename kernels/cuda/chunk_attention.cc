@@ -31,6 +31,7 @@ KvLayers::Options LayerOptionsOf(const ChunkAttentionOptions& options, uint64_t 
   const uint64_t all = blocks * std::max<uint32_t>(1, options.query_tokens_max);
   return {.layers = options.layers,
           .slots = options.slots,
+          .arithmetic = options.arithmetic,
           .query_rows_max = std::max<uint32_t>(1, options.query_tokens_max),
           .partials_max = static_cast<uint32_t>(
               std::clamp<uint64_t>(partial_bytes_max / partial_bytes, blocks, all)),

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // CudaChunkAttention: kernels/compute_device.h's ChunkAttention on a CUDA device: K and V of
-// prompts in its memory, and the kernels of decode attention over tiles of 32 / group query tokens.
+// prompts in its memory, and the kernels of decode attention over tiles of query tokens.
 //
-// The arithmetic is canonical (docs/adr/0050-canonical-arithmetic-on-gpus.md), on ordinary cores:
-// right to the bit, not fast. A chunk whose partials do not fit goes in several parts.
+// Canonical arithmetic (docs/adr/0050-canonical-arithmetic-on-gpus.md) is on ordinary cores: right
+// to the bit, not fast. That of tensor cores (docs/adr/0074-attention-on-tensor-cores.md) has bits
+// of its own. A chunk whose partials do not fit goes in several parts.
 //
 // Memory: taken in Create().   Threading: the stream's thread.
 

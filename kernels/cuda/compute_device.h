@@ -3,7 +3,7 @@
 // kernels/compute_device.h on a CUDA device: one stream; CudaDense; prompt chunks by the kernels of
 // decode attention; CudaSampler.
 //
-// Bits are those of CudaDense: another device's may differ, attention's do not.
+// Bits are those of CudaDense: another device's may differ; canonical attention's do not.
 
 #pragma once
 

@@ -92,6 +92,7 @@ struct Sizes {
 KvLayers::Options LayerOptionsOf(const KvDeviceOptions& options, const Sizes& sizes) {
   return {.layers = options.layers,
           .slots = options.slots,
+          .arithmetic = options.arithmetic,
           .query_rows_max = static_cast<uint32_t>(sizes.items),
           .partials_max = static_cast<uint32_t>(sizes.partials),
           .extents_max = static_cast<uint32_t>(sizes.extents)};
@@ -123,7 +124,10 @@ class CudaKvDevice final : public KvDevice {
       : options_(options),
         sizes_(options),
         info_(std::move(info)),
-        name_(absl::StrCat("cuda:", info_.index, " ", info_.name)),
+        name_(absl::StrCat("cuda:", info_.index, " ", info_.name,
+                           options.arithmetic == AttentionArithmetic::kTensor
+                               ? ", attention on tensor cores"
+                               : "")),
         stream_(std::move(stream)),
         device_arena_(std::move(device_arena)),
         pinned_arena_(std::move(pinned_arena)) {}

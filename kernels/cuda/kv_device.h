@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// KvDevice on a CUDA device, with the bits of the processor's.
+// KvDevice on a CUDA device; in canonical arithmetic it has the bits of the processor's.
 //
 // Rows go through pinned host memory: gathered by the processor, one copy to the device for all
 // rows of a Store and of an Attend, one copy back. Tables of extents are sent only when they

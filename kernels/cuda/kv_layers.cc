@@ -16,6 +16,7 @@ constexpr uint64_t kPieces = 16;
 CudaAttentionOptions AttentionOptionsOf(const AttentionDescriptor& layer,
                                         const KvLayers::Options& options) {
   return {.descriptor = layer,
+          .arithmetic = options.arithmetic,
           .query_rows_max = options.query_rows_max,
           .partials_max = options.partials_max,
           .extents_max = options.extents_max};

@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/attention_arithmetic.h"
 #include "common/attention_descriptor.h"
 #include "common/dtype.h"
 #include "kernels/attention.h"
@@ -27,6 +28,7 @@ class KvLayers {
     std::vector<AttentionDescriptor> layers;
     uint32_t slots = 0;
     // Of each CudaAttention.
+    AttentionArithmetic arithmetic = AttentionArithmetic::kCanonical;
     uint32_t query_rows_max = 0;
     uint32_t partials_max = 0;
     uint32_t extents_max = 0;

@@ -66,7 +66,7 @@ class Filler {
     const auto first_extent = static_cast<uint32_t>(tables_.extents.size());
     tables_.extents.insert(tables_.extents.end(), item.extents.begin(), item.extents.end());
     const uint32_t group = options_.descriptor.group();
-    const uint32_t tile = std::max<uint32_t>(1, kAttentionRowsMax / group);
+    const uint32_t tile = std::max<uint32_t>(1, TileRowsMax(options_.arithmetic) / group);
     for (uint32_t first = 0; first < item.query_tokens; first += tile) {
       const uint32_t count = std::min(tile, item.query_tokens - first);
       LAMINA_RETURN_IF_ERROR(AddTile(item, item.held_token + held, first_extent, first, count));

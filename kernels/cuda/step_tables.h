@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "common/attention_arithmetic.h"
 #include "common/extent.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_kernels.cuh"
@@ -25,6 +26,11 @@ struct StepTables {
   uint32_t tile_rows_max = 0;  // Largest query_tokens * group of a unit.
   friend bool operator==(const StepTables&, const StepTables&) = default;
 };
+
+// The rows (query tokens times heads of one KV head) of a tile, at most.
+inline uint32_t TileRowsMax(AttentionArithmetic arithmetic) {
+  return arithmetic == AttentionArithmetic::kTensor ? kTensorRowsMax : kAttentionRowsMax;
+}
 
 // Fills `tables` anew. Errors: those of CudaAttention::LoadStep.
 absl::Status FillStepTables(const CudaAttentionOptions& options, absl::Span<const StepItem> items,

@@ -20,8 +20,9 @@ namespace lamina::test_support {
 
 struct CudaCluster {
   std::string name;
-  std::vector<std::string> cuda = {"c0"};  // Nodes on the device: compute nodes, or "m0".
+  std::vector<std::string> cuda = {"c0"};  // Nodes on the device: compute nodes, memory nodes.
   Partition partition = Partition::kRequest;
+  ClusterAttention attention = {};
   uint32_t compute_nodes = 1;
   uint32_t prefill_nodes = 0;
   uint32_t stages = 1;
@@ -51,6 +52,42 @@ inline std::vector<CudaCluster> CudaClusters() {
           {.name = "Prefill", .cuda = {"c0", "p0"}, .prefill_nodes = 1, .lanes = 2}};
 }
 
+// Clusters all of whose nodes are on the device, with attention on tensor cores.
+inline std::vector<CudaCluster> TensorClusters() {
+  std::vector<CudaCluster> clusters = {
+      {.name = "TensorAlone", .cuda = {"c0", "m0"}, .long_prompt = true},
+      {.name = "TensorWholePrompts", .cuda = {"c0", "m0"}, .chunk_tokens = 1024},
+      {.name = "TensorTwoLanes", .cuda = {"c0", "m0", "m1"}, .memory_nodes = 2, .lanes = 2},
+      {.name = "TensorByHead",
+       .cuda = {"c0", "m0", "m1"},
+       .partition = Partition::kHead,
+       .memory_nodes = 2,
+       .lanes = 2},
+      {.name = "TensorByTokenRange",
+       .cuda = {"c0", "m0", "m1"},
+       .partition = Partition::kTokenRange,
+       .memory_nodes = 2},
+      {.name = "TensorQueriesFirst",
+       .cuda = {"c0", "m0"},
+       .row_chunks = {.chunks = 2, .query_first = QueryFirst::kAlways}},
+      {.name = "TensorReplicas",
+       .cuda = {"c0", "c1", "m0"},
+       .compute_nodes = 2,
+       .lanes = 2,
+       .chunk_tokens = 37},
+      {.name = "TensorStages",
+       .cuda = {"c0", "c1", "m0"},
+       .compute_nodes = 2,
+       .stages = 2,
+       .lanes = 2},
+      {.name = "TensorPrefill", .cuda = {"c0", "p0", "m0"}, .prefill_nodes = 1, .lanes = 2}};
+  for (CudaCluster& cluster : clusters) {
+    cluster.attention = {.decode = AttentionArithmetic::kTensor,
+                         .prefill = AttentionArithmetic::kTensor};
+  }
+  return clusters;
+}
+
 inline std::vector<coordinator::GenerateSpec> CudaRequests(bool long_prompt = false) {
   std::vector<coordinator::GenerateSpec> specs;
   for (const size_t tokens : {1u, 17u, 90u}) {  // The last one longer than a chunk.
@@ -78,9 +115,8 @@ inline LocalClusterOptions OptionsOf(const CudaCluster& wanted, const RandomMode
   options.lanes = wanted.lanes;
   options.chunk_tokens = wanted.chunk_tokens;
   options.row_chunks = wanted.row_chunks;
-  if (std::find(wanted.cuda.begin(), wanted.cuda.end(), "m0") != wanted.cuda.end()) {
-    options.other_device = {.name = "m0", .make = kernels::cuda::CudaKvDevices(0)};
-  }
+  options.attention = wanted.attention;
+  options.other_device = {.names = wanted.cuda, .make = kernels::cuda::CudaKvDevices(0)};
   options.other_compute = {
       .names = wanted.cuda, .make = [](DType compute_type) {
         return kernels::cuda::MakeCudaComputeDevice({.dense = {.compute_type = compute_type}});

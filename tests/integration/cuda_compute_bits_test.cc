@@ -93,6 +93,22 @@ TEST(CudaComputeBitsTest, SlicesInPiecesHaveTheBitsOfOpsOneByOne) {
   }
 }
 
+// Chunks, lanes, partitions: on tensor cores too they do not change a row's bits.
+TEST(CudaComputeBitsTest, EveryCutHasTheBitsOfOneDeviceOnTensorCores) {
+  std::vector<GenerateResult> expected;
+  {
+    const auto cluster = MakeCluster(OptionsOf(TensorClusters()[0], SmallModel()));
+    ASSERT_NE(cluster, nullptr);
+    expected = OneByOne(*cluster);
+  }
+  for (const CudaCluster& cut : TensorClusters()) {
+    SCOPED_TRACE(cut.name);
+    const auto cluster = MakeCluster(OptionsOf(cut, SmallModel()));
+    ASSERT_NE(cluster, nullptr);
+    ExpectSame(cluster->GenerateMany(CudaRequests()), expected);
+  }
+}
+
 TEST(CudaComputeBitsTest, AFailureOfTheDeviceEndsTheEpochAndNoRequest) {
   const auto cluster = MakeCluster(OptionsOf({.name = "One"}, SmallModel()));
   ASSERT_NE(cluster, nullptr);

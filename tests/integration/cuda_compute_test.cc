@@ -19,6 +19,16 @@ namespace {
 // own.
 constexpr float kTolerance = 0.03f;
 
+// On a device these must end in time; cuda_compute_bits_test.cc has all.
+std::vector<CudaCluster> FewTensorClusters() {
+  std::vector<CudaCluster> few = TensorClusters();
+  std::erase_if(few, [](const CudaCluster& cluster) {
+    return cluster.partition == Partition::kRequest && cluster.prefill_nodes == 0 &&
+           !cluster.long_prompt;
+  });
+  return few;
+}
+
 class CudaComputeTest : public ::testing::TestWithParam<CudaCluster> {};
 
 TEST_P(CudaComputeTest, FollowsTheProcessor) {
@@ -57,6 +67,22 @@ TEST_P(CudaComputeTest, FollowsTheProcessor) {
 
 INSTANTIATE_TEST_SUITE_P(Clusters, CudaComputeTest, ::testing::ValuesIn(CudaClusters()),
                          [](const auto& test) { return test.param.name; });
+
+INSTANTIATE_TEST_SUITE_P(TensorClusters, CudaComputeTest, ::testing::ValuesIn(FewTensorClusters()),
+                         [](const auto& test) { return test.param.name; });
+
+TEST(CudaComputeNodeTest, WarnsOfPromptsAttendedInAnotherArithmetic) {
+  LocalClusterOptions options = OptionsOf({.name = "Mixed"}, SmallModel());
+  options.attention.prefill = AttentionArithmetic::kTensor;
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+
+  EXPECT_TRUE(cluster->Generate(Greedy(RandomPrompt(20, 2), 3)).status.ok());
+  const std::vector<std::string> warnings = cluster->engine().GetStatus().warnings;
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_TRUE(warnings[0].starts_with("bits may differ: prompts attend on tensor cores"))
+      << warnings[0];
+}
 
 TEST(CudaComputeNodeTest, SaysWhereItsRowsGo) {
   const std::unique_ptr<LocalCluster> cluster =

@@ -48,7 +48,7 @@ TEST_P(CudaNodeTest, HasTheBitsOfTheProcessor) {
   options.lanes = GetParam().lanes;
   options.row_chunks = GetParam().row_chunks;
   options.chunk_tokens = 64;
-  options.other_device = {.name = "m0", .make = kernels::cuda::CudaKvDevices(0)};
+  options.other_device = {.names = {"m0"}, .make = kernels::cuda::CudaKvDevices(0)};
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
   ASSERT_NE(cluster, nullptr);
   ExpectSame(cluster->GenerateMany(Requests()), expected);

@@ -16,7 +16,9 @@ RUN = '#!/bin/sh\nhere=$(dirname "$0")\nprogram=$1\nshift\nexec "$here/$program"
 BENCH = """#!/bin/sh
 case $1 in
   facts) echo '{"name": "Pretended", "compute_capability": "9.0", "copy_gb_per_s": 4000.0}' ;;
-  attention) echo '{"shapes": [{"group": 4, "gb_per_s": 3600.0, "share_of_copy": 0.9}]}' ;;
+  attention) echo '{"shapes": [{"kernel": "canonical", "group": 4, "gb_per_s": 3600.0, "share_of_copy": 0.9},
+    {"kernel": "tensor", "group": 4, "gb_per_s": 3800.0, "share_of_copy": 0.95}],
+    "prefill": [{"kernel": "tensor", "group": 4, "tokens": 512, "context": 4096, "ms": 1.5, "tflop_per_s": 20.1}]}' ;;
   linear) echo "linear: INTERNAL: cublasLtMatmul: CUBLAS_STATUS_EXECUTION_FAILED" >&2; exit 1 ;;
   slice) echo '{"models": [{"model": "Small", "record_us": 90.5, "graph_bytes": 4096, "rows": [
     {"rows": 16, "launches_us": 41.5, "graph_us": 31.25, "launches_calls_us": 20.0, "graph_calls_us": 4.0}]}]}' ;;
@@ -80,7 +82,9 @@ class GpuCheckTest(unittest.TestCase):
         self.assertEqual(sorted(results), ["attention", "compute", "facts", "nodes", "slice", "tests"])
         self.assertEqual(results["tests"]["failed"], ["Suite.Fails"])
         self.assertIn("CUBLAS_STATUS_EXECUTION_FAILED", (self.out / "linear.log").read_text())
-        self.assertIn("0.900 of copy", done.stdout)
+        self.assertIn("canonical group  4: 3600.0 GB/s, 0.900 of copy", done.stdout)
+        self.assertIn("tensor    group  4: 3800.0 GB/s, 0.950 of copy", done.stdout)
+        self.assertIn("512 tokens at 4096 in 1.500 ms, 20.1 TFLOP/s", done.stdout)
         self.assertIn("16 rows: launches 41.5 us, graph 31.25 us", done.stdout)
         self.assertIn("polling: failed, exit status 124", done.stderr)
 

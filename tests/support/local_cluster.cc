@@ -172,6 +172,7 @@ absl::Status LocalCluster::Start() {
 
 coordinator::EngineOptions LocalCluster::MakeEngineOptions() const {
   coordinator::EngineOptions options{.layers = layers_,
+                                     .attention = options_.attention,
                                      .vocabulary = options_.model.vocabulary,
                                      .model_fingerprint = fingerprint_,
                                      .transports = options_.transports,
@@ -267,13 +268,14 @@ void LocalCluster::MakeMemoryNode(const std::string& name) {
   Node& node = nodes_[name];
   node.pool = std::make_unique<ThreadPool>(ThreadPoolOptions{.threads = options_.threads});
   node.reporter = std::make_unique<LocalReporter>(name, *engine_);
+  const std::vector<std::string>& others = options_.other_device.names;
+  const bool other = std::find(others.begin(), others.end(), name) != others.end();
   auto handler = std::make_unique<memory_node::MemoryNode>(
       memory_node::MemoryNodeOptions{
           .name = name,
-          .make_device = name == options_.other_device.name
-                             ? options_.other_device.make
-                             : kernels::CpuKvDevices(Attention(options_), *node.pool),
-          .device = name == options_.other_device.name ? "cuda:0" : "cpu"},
+          .make_device = other ? options_.other_device.make
+                               : kernels::CpuKvDevices(Attention(options_), *node.pool),
+          .device = other ? "cuda:0" : "cpu"},
       *node.pool);
   handler->SetReporter(node.reporter.get());
   node.handler = std::move(handler);

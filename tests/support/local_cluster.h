@@ -69,9 +69,10 @@ struct LocalClusterOptions {
   size_t threads = 1;                                // Of each node.
   std::vector<TokenId> end_tokens = {};              // Of the tokenizer.
   std::vector<std::string> transports = {"shm://"};  // The first that works.
-  // The memory node of that name has its KV there instead of on the processor.
+  ClusterAttention attention = {};
+  // The memory nodes of these names have their KV there instead of on the processor.
   struct OtherDevice {
-    std::string name;
+    std::vector<std::string> names;
     kernels::KvDeviceMaker make;
   } other_device = {};
   // The compute nodes of these names have their weights and activations there instead.

@@ -1,8 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
 #include "tests/unit/kernels/kv_device_suite.h"
 
 namespace lamina::kernels {
 
 KvDeviceMaker SuiteDevices(ThreadPool& pool) { return CpuKvDevices(CpuAttention(), pool); }
+
+namespace {
+
+TEST(CpuKvDeviceTest, HasNoTensorCores) {
+  ThreadPool pool({});
+  const AttentionDescriptor layer = {.query_heads = 2, .kv_heads = 2, .head_dim = 16};
+  const auto device = SuiteDevices(pool)(
+      {.layers = {layer}, .arithmetic = AttentionArithmetic::kTensor, .slots = 16});
+  EXPECT_TRUE(absl::IsInvalidArgument(device.status())) << device.status();
+}
+
+}  // namespace
 
 }  // namespace lamina::kernels

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Attention on the device against the reference, bit for bit: both have one arithmetic.
+// Canonical attention on the device against the reference, bit for bit: both have one arithmetic.
 
 #include <gtest/gtest.h>
 
@@ -8,53 +8,16 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/attention.h"
 #include "kernels/partial.h"
-#include "tests/unit/kernels/attention_fixture.h"
-#include "tests/unit/kernels/cuda/device_fixture.h"
+#include "tests/unit/kernels/cuda/attention_device_fixture.h"
 
 namespace lamina::kernels::cuda {
 namespace {
 
-class CudaAttentionTest : public DeviceTest, public testing::WithParamInterface<AttentionCase> {
+class CudaAttentionTest : public AttentionDeviceTest,
+                          public testing::WithParamInterface<AttentionCase> {
  protected:
-  std::unique_ptr<CudaAttention> MakeAttention(const AttentionDescriptor& descriptor,
-                                               uint32_t rows_max = 64,
-                                               uint32_t partials_max = 512) {
-    const CudaAttentionOptions options = {.descriptor = descriptor,
-                                          .query_rows_max = rows_max,
-                                          .partials_max = partials_max,
-                                          .extents_max = 4096};
-    auto attention = CudaAttention::Create(options, device_, *arena_, *pinned_, stream());
-    EXPECT_TRUE(attention.ok()) << attention.status();
-    return std::move(*attention);
-  }
-
-  // K and V of a problem on the device.
-  KvView Upload(const AttentionProblem& problem) {
-    const size_t count = problem.descriptor().kv_heads * problem.kv().head_stride;
-    return {.k = DeviceTest::Upload(std::vector<BFloat16>(problem.kv().k, problem.kv().k + count)),
-            .v = DeviceTest::Upload(std::vector<BFloat16>(problem.kv().v, problem.kv().v + count)),
-            .head_stride = problem.kv().head_stride};
-  }
-
-  // The last `queries` tokens of the problem, on the device.
-  std::vector<BFloat16> Attend(const AttentionProblem& problem, uint32_t queries) {
-    const AttentionDescriptor& d = problem.descriptor();
-    const AttentionItem item = problem.Item(0, queries, nullptr);
-    const auto attention = MakeAttention(d);
-    const absl::Status loaded = attention->LoadStep({{.extents = item.extents,
-                                                      .first_position = item.first_position,
-                                                      .query_tokens = queries}});
-    EXPECT_TRUE(loaded.ok()) << loaded;
-    const size_t count = size_t{queries} * d.q_width();
-    const BFloat16* q = DeviceTest::Upload(std::vector<BFloat16>(item.q, item.q + count));
-    auto* out = Make<BFloat16>(count);
-    const absl::Status status =
-        attention->Attend(d, Upload(problem), q, d.q_width(), out, d.q_width());
-    EXPECT_TRUE(status.ok()) << status;
-    return Download(out, count);
-  }
+  CudaAttentionTest() : AttentionDeviceTest(AttentionArithmetic::kCanonical) {}
 };
 
 TEST_P(CudaAttentionTest, HasTheBitsOfTheReference) {
@@ -63,7 +26,7 @@ TEST_P(CudaAttentionTest, HasTheBitsOfTheReference) {
 
   const std::vector<BFloat16> expected = problem.Attend(ReferenceAttention(), pool);
 
-  EXPECT_EQ(Bits(Attend(problem, GetParam().queries)), Bits(expected));
+  EXPECT_EQ(Bits(Attend(problem, 0, GetParam().queries)), Bits(expected));
 }
 
 INSTANTIATE_TEST_SUITE_P(

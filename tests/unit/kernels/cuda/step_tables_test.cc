@@ -34,6 +34,21 @@ TEST(StepTablesTest, UnitsNameWhereTheirBlockBegins) {
   EXPECT_EQ(tables.rows[0].blocks, 3u);
 }
 
+TEST(StepTablesTest, TilesAreAsLargeAsTheArithmeticTakes) {
+  const std::vector<Extent> extents = {{0, 100}};
+  CudaAttentionOptions options = Options(3);
+  StepTables tables;
+
+  ASSERT_TRUE(FillStepTables(options, {{.extents = extents, .query_tokens = 50}}, tables).ok());
+  EXPECT_EQ(tables.units.size(), 5u);
+  EXPECT_EQ(tables.tile_rows_max, 30u);
+
+  options.arithmetic = AttentionArithmetic::kTensor;
+  ASSERT_TRUE(FillStepTables(options, {{.extents = extents, .query_tokens = 50}}, tables).ok());
+  EXPECT_EQ(tables.units.size(), 3u);
+  EXPECT_EQ(tables.tile_rows_max, 63u);
+}
+
 TEST(StepTablesTest, HiddenBlocksHaveNoUnits) {
   const std::vector<Extent> extents = {{0, 2000}};
   StepTables tables;

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Shared memory of AttendBlocksTensor, and how queries, K and V come into it: pieces of 64 tokens
+// through a ring, each brought by asynchronous copies while earlier ones are used.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/attention_kernels.cuh"
+#include "kernels/cuda/block_partials.cuh"
+#include "kernels/cuda/ptx.cuh"
+
+namespace lamina::kernels::cuda {
+
+inline constexpr int kWarps = kAttentionThreads / 32;
+// What a product takes: rows of a tile, tokens of a group, columns.
+inline constexpr int kSide = 16;
+inline constexpr int kPieceTokens = kWarps * kSide;
+inline constexpr int kPieces = kTokens / kPieceTokens;
+inline constexpr int kGroups = kTokens / kSide;  // Of 16 tokens.
+// Elements behind each row in shared memory: rows are then an odd number of 16 bytes apart, so that
+// the eight rows of a matrix lie in different banks, for every head size.
+inline constexpr int kPadding = 8;
+
+// Pieces in the ring: with 16 or 64 rows two thread blocks fit on a multiprocessor of 228 KB up to
+// heads of 128, with 16 rows up to heads of 256.
+constexpr int RingOf(int head_dim) { return head_dim != 0 && head_dim <= 128 ? 4 : 3; }
+
+struct SharedPlaces {
+  uint16_t* ring;     // [ring, 64, head_dim + 8]: pieces of K, then of V
+  uint16_t* queries;  // [row tiles * 16, head_dim + 8]
+  uint4* weights;     // [row tiles, 16 groups, 32 lanes]: fragments of P. In the place of queries.
+  float* largest;     // [warps, row tiles * 16]
+  float* sums;        // [warps, row tiles * 16]
+  uint32_t* slots;    // [256]
+};
+
+constexpr size_t LargerOf(size_t a, size_t b) { return a > b ? a : b; }
+
+// Of queries and weights, which are never there together.
+constexpr size_t RowBytes(uint32_t head_dim, uint32_t row_tiles) {
+  return row_tiles *
+         LargerOf(kSide * (head_dim + kPadding) * sizeof(uint16_t), kGroups * 32 * sizeof(uint4));
+}
+
+constexpr size_t RingBytes(uint32_t head_dim, int ring) {
+  return size_t{kPieceTokens} * ring * (head_dim + kPadding) * sizeof(uint16_t);
+}
+
+__device__ inline SharedPlaces Divide(unsigned char* shared, int head_dim, int row_tiles,
+                                      int ring) {
+  SharedPlaces places;
+  places.ring = reinterpret_cast<uint16_t*>(shared);
+  shared += RingBytes(static_cast<uint32_t>(head_dim), ring);
+  places.queries = reinterpret_cast<uint16_t*>(shared);
+  places.weights = reinterpret_cast<uint4*>(shared);
+  shared += RowBytes(static_cast<uint32_t>(head_dim), static_cast<uint32_t>(row_tiles));
+  places.largest = reinterpret_cast<float*>(shared);
+  places.sums = places.largest + kWarps * row_tiles * kSide;
+  places.slots = reinterpret_cast<uint32_t*>(places.sums + kWarps * row_tiles * kSide);
+  return places;
+}
+
+__device__ inline int LaneOf() { return static_cast<int>(threadIdx.x) % 32; }
+__device__ inline int WarpOf() { return static_cast<int>(threadIdx.x) / 32; }
+// The same, known by the compiler to be one number for the warp: products in a branch on it need no
+// gathering of threads before each of them.
+__device__ inline int UniformWarp() { return __shfl_sync(0xffffffffu, WarpOf(), 0); }
+
+// Rows past the last one are zeros.
+__device__ inline void LoadQueries(const AttendBlocksArguments& a, const AttentionUnit& unit,
+                                   int head_dim, int group, int row_tiles, uint16_t* queries) {
+  const int pieces = head_dim / 8;
+  const int rows = static_cast<int>(unit.query_tokens) * group;
+  for (int i = static_cast<int>(threadIdx.x); i < row_tiles * kSide * pieces;
+       i += kAttentionThreads) {
+    const int row = i / pieces;
+    const int element = i % pieces * 8;
+    uint4 eight = {0, 0, 0, 0};
+    if (row < rows) {
+      const uint16_t* q = a.q + (size_t{unit.row} + row / group) * a.q_stride;
+      const size_t column = (size_t{blockIdx.y} * group + row % group) * head_dim + element;
+      eight = *reinterpret_cast<const uint4*>(q + column);
+    }
+    *reinterpret_cast<uint4*>(queries + row * (head_dim + kPadding) + element) = eight;
+  }
+}
+
+// The pieces of K and then of V that some row sees, on their way through the ring.
+struct PieceStream {
+  const uint16_t* k;
+  const uint16_t* v;
+  const uint32_t* slots;
+  uint16_t* ring;
+  int head_dim;
+  Seen seen;  // By any row.
+  int first;  // The first piece that is seen,
+  int count;  // and how many are.
+  int next;   // Of both streams together, the next to be brought
+  int taken;  // and to be used.
+};
+
+// Starts bringing the next piece, if there is one; the copies are a group of their own. Tokens that
+// no row sees become zeros: their weights are 0, and 0 times what lies there might not be.
+template <int kRing>
+__device__ inline void BringPiece(PieceStream& stream) {
+  if (stream.next < 2 * stream.count) {
+    const bool is_value = stream.next >= stream.count;
+    const uint16_t* const from = is_value ? stream.v : stream.k;
+    const int piece = stream.first + stream.next - (is_value ? stream.count : 0);
+    const int stride = stream.head_dim + kPadding;
+    uint16_t* const to = stream.ring + stream.next % kRing * kPieceTokens * stride;
+    const int pieces = stream.head_dim / 8;
+    for (int i = static_cast<int>(threadIdx.x); i < kPieceTokens * pieces; i += kAttentionThreads) {
+      const int token = i / pieces;
+      const int element = i % pieces * 8;
+      const int t = piece * kPieceTokens + token;
+      CopyAsync16OrZero(to + token * stride + element,
+                        from + size_t{stream.slots[t]} * stream.head_dim + element,
+                        t >= stream.seen.begin && t < stream.seen.end);
+    }
+  }
+  ++stream.next;
+  EndCopyGroup();
+}
+
+// Waits for the next piece to be used and has another one brought where the last was.
+template <int kRing>
+__device__ inline const uint16_t* TakePiece(PieceStream& stream) {
+  WaitForCopyGroups<kRing - 2>();
+  __syncthreads();
+  BringPiece<kRing>(stream);
+  const int place = stream.taken++ % kRing;
+  return stream.ring + place * kPieceTokens * (stream.head_dim + kPadding);
+}
+
+// Whether a row that sees `seen` may see some of the 16 tokens from `first` on.
+__device__ inline bool Reaches(const Seen& seen, int first) {
+  return first < seen.end && first + kSide > seen.begin;
+}
+
+}  // namespace lamina::kernels::cuda
