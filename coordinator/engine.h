@@ -143,7 +143,8 @@ class Engine {
   void NodeTrace(const std::string& name, control::NodeTrace trace);
   void NodeClock(const std::string& name, const ClockSample& sample);
 
-  // Refuses new requests, lets running ones finish, then calls `done`.
+  // Refuses new requests, lets running ones finish, then calls `done` in the engine's thread: it
+  // must not wait for calls that may wait for this thread.
   void Drain(std::function<void()> done);
 
   // Safe to read from any thread.
