@@ -14,6 +14,8 @@ namespace {
 
 constexpr uint32_t kChoicesMax = 128;
 constexpr size_t kStopsMax = 16;
+// They travel with every plan that begins a sequence, which must stay below what nodes receive.
+constexpr size_t kStopTokensMax = 128;
 constexpr size_t kStopBytesMax = 256;
 constexpr size_t kRequestIdBytesMax = 256;
 
@@ -27,6 +29,11 @@ absl::Status CheckStops(const GenerateSpec& spec) {
       return absl::InvalidArgumentError(absl::StrCat("a stop string has ", stop.size(),
                                                      " bytes; it must have 1 to ", kStopBytesMax));
     }
+  }
+  if (spec.stop_tokens.size() > kStopTokensMax) {
+    return absl::InvalidArgumentError(absl::StrCat("stop_tokens has ", spec.stop_tokens.size(),
+                                                   " tokens; at most ", kStopTokensMax,
+                                                   " are allowed"));
   }
   return absl::OkStatus();
 }
