@@ -22,6 +22,21 @@ constexpr size_t kFormsMax = 64;
 constexpr Nanos kFormCpuMax = Seconds(2);
 constexpr size_t kFormBytesMax = 32 << 20;
 
+// Of a Score call. A client that goes, or whose deadline has passed, cancels the request.
+class ScoreReactor final : public grpc::ServerUnaryReactor {
+ public:
+  explicit ScoreReactor(Engine& engine) : engine_(engine) {}
+
+  uint64_t key() const { return key_; }
+  void OnCancel() override { engine_.Cancel(key_); }
+  void OnDone() override { delete this; }
+
+ private:
+  Engine& engine_;
+  const uint64_t key_ = Engine::NewKey();
+};
+
+// The reactor lives until OnDone(), which alone finishes the call.
 class ScoreCall final : public RequestSink {
  public:
   ScoreCall(grpc::ServerUnaryReactor* reactor, const model::Tokenizer& tokenizer,
@@ -201,8 +216,10 @@ grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* c
   if (!spec.followed_id.empty()) {
     context->AddTrailingMetadata(kRequestIdHeader, spec.followed_id);
   }
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  engine_.Submit(std::move(spec), Engine::NewKey(),
+  // gRPC tells it of a cancellation when it has it, so the request is submitted before it is
+  // cancelled.
+  auto* reactor = new ScoreReactor(engine_);
+  engine_.Submit(std::move(spec), reactor->key(),
                  std::make_shared<ScoreCall>(reactor, tokenizer_, response));
   return reactor;
 }
