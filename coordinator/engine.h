@@ -111,6 +111,9 @@ class Engine {
   // The request runs until its sink's OnDone(). `key` names it for Cancel().
   void Submit(GenerateSpec spec, uint64_t key, std::shared_ptr<RequestSink> sink);
   void Cancel(uint64_t key);
+  // Logs and counts a request that was refused before it was submitted, as those are that Submit()
+  // refuses. Any thread; at once.
+  void NoteRefused(const std::string& request_id, const absl::Status& status);
   // By id. `done` gets kNotFound when there is none.
   void CancelById(const std::string& request_id, std::function<void(const absl::Status&)> done);
   static uint64_t NewKey();

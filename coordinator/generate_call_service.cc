@@ -103,6 +103,12 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* GenerateCall::Start(
   return reactor;
 }
 
+void GenerateCall::Refuse(const std::shared_ptr<GenerateCall>& call, Engine& engine,
+                          const absl::Status& status) {
+  engine.NoteRefused(call->followed_id_, status);
+  call->OnDone(status);
+}
+
 void GenerateCall::Submit(const std::shared_ptr<GenerateCall>& call, Engine& engine,
                           model::GrammarCache& grammars, GenerateSpec spec) {
   const OutputForm& form = spec.sampling.form;
@@ -117,8 +123,9 @@ void GenerateCall::Submit(const std::shared_ptr<GenerateCall>& call, Engine& eng
         if (grammar.ok()) {
           call->SubmitUnlessCancelled(engine, std::move(*waiting), call);
         } else {
-          call->OnDone({grammar.status().code(),
-                        absl::StrCat("the form of the output: ", grammar.status().message())});
+          Refuse(call, engine,
+                 {grammar.status().code(),
+                  absl::StrCat("the form of the output: ", grammar.status().message())});
         }
       });
 }

@@ -184,7 +184,7 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
     call->SetPromptTokens(spec->prompt.size());
     GenerateCall::Submit(call, engine_, grammars_, *std::move(spec));
   } else {
-    call->OnDone(spec.status());
+    GenerateCall::Refuse(call, engine_, spec.status());
   }
   return reactor;
 }
@@ -198,9 +198,14 @@ grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* c
     spec.sampling.logprobs =
         static_cast<int32_t>(std::min<uint32_t>(request->logprobs(), INT32_MAX));
   }
+  TakeHeaders(*context, spec);
+  if (!spec.followed_id.empty()) {
+    context->AddTrailingMetadata(kRequestIdHeader, spec.followed_id);
+  }
   if (request->has_text()) {
     absl::StatusOr<std::vector<TokenId>> tokens = tokenizer_.Encode(request->text(), {});
     if (!tokens.ok()) {
+      engine_.NoteRefused(spec.followed_id, tokens.status());
       return FinishWith(context, tokens.status());
     }
     spec.prompt = *std::move(tokens);
@@ -211,10 +216,6 @@ grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* c
   for (const TokenId token : spec.prompt) {
     const bool known = token >= 0 && static_cast<size_t>(token) < tokenizer_.vocabulary_size();
     response->add_texts(known ? tokenizer_.TokenBytes(token, /*skip_special=*/false) : "");
-  }
-  TakeHeaders(*context, spec);
-  if (!spec.followed_id.empty()) {
-    context->AddTrailingMetadata(kRequestIdHeader, spec.followed_id);
   }
   // gRPC tells it of a cancellation when it has it, so the request is submitted before it is
   // cancelled.

@@ -77,6 +77,10 @@ class InferenceServiceTest : public ::testing::Test {
     }
   }
 
+  uint64_t Failures(const grpc::Status& status) const {
+    return engine_.metrics().failures(static_cast<absl::StatusCode>(status.error_code()));
+  }
+
   static std::unique_ptr<grpc::Server> Serve(InferenceService& service) {
     grpc::ServerBuilder builder;
     builder.RegisterService(&service);
@@ -107,6 +111,34 @@ TEST_F(InferenceServiceTest, AScoreEndsWhenItsClientGoes) {
   EXPECT_EQ(ended.get_future().get().error_code(), grpc::StatusCode::CANCELLED);
   AwaitStatus([](const EngineStatus& status) { return status.requests_failed == 1; });
   EXPECT_EQ(engine_.metrics().aborted, 1u);
+}
+
+TEST_F(InferenceServiceTest, CountsRequestsThatItRefusesItself) {
+  v1::GenerateRequest without_prompt;
+  v1::GenerateRequest with_form;  // This tokenizer's words are no texts, so that there is no form.
+  with_form.set_text(" 1");
+  with_form.mutable_sampling()->mutable_form()->set_regex("(");
+  for (const v1::GenerateRequest& request : {without_prompt, with_form}) {
+    grpc::ClientContext context;
+    v1::GenerateResponse response;
+    const auto stream = stub_->Generate(&context, request);
+    EXPECT_FALSE(stream->Read(&response));
+    const grpc::Status refused = stream->Finish();
+    EXPECT_FALSE(refused.ok());
+    EXPECT_EQ(Failures(refused), 1u) << refused.error_message();
+  }
+}
+
+TEST_F(InferenceServiceTest, CountsScoresThatItRefusesItself) {
+  grpc::ClientContext context;
+  v1::ScoreRequest request;
+  request.set_text("not of ids");
+  v1::ScoreResponse response;
+
+  const grpc::Status refused = stub_->Score(&context, request, &response);
+
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(Failures(refused), 1u);
 }
 
 }  // namespace
