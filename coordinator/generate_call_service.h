@@ -64,6 +64,7 @@ class GenerateCall final : public RequestSink {
   void Detach();
   void WriteDone();
   void SetCancelled();
+  bool IsCancelled();
   void Pump();
 
   const bool with_logprobs_;

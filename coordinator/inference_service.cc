@@ -21,6 +21,8 @@ namespace {
 constexpr size_t kFormsMax = 64;
 constexpr Nanos kFormCpuMax = Seconds(2);
 constexpr size_t kFormBytesMax = 32 << 20;
+// One thread compiles: requests behind these would wait longer than most clients do.
+constexpr size_t kFormsQueuedMax = 128;
 
 // Of a Score call. A client that goes, or whose deadline has passed, cancels the request.
 class ScoreReactor final : public grpc::ServerUnaryReactor {
@@ -107,7 +109,10 @@ InferenceService::InferenceService(Engine& engine, const model::Tokenizer& token
       config_(config),
       kv_bytes_per_token_(kv_bytes_per_token),
       grammars_([this] { return model::MakeGrammarCompiler(tokenizer_, config_.vocabulary); },
-                {.forms_max = kFormsMax, .cpu_max = kFormCpuMax, .bytes_max = kFormBytesMax}) {
+                {.forms_max = kFormsMax,
+                 .cpu_max = kFormCpuMax,
+                 .bytes_max = kFormBytesMax,
+                 .queue_max = kFormsQueuedMax}) {
   if (!chat_form_.status().ok()) {
     LogWarning(chat_form_.status().message());
   }
