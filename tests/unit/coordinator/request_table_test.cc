@@ -144,6 +144,15 @@ TEST_F(RequestTableTest, AdmitRefusesWithTheFieldAndItsBound) {
   expect({.request_id = "used", .prompt = {1}}, absl::StatusCode::kAlreadyExists, "used");
 }
 
+TEST_F(RequestTableTest, AnIdThatIsMadeIsNoneThatAClientUses) {
+  Admit({.request_id = "req-1", .prompt = {1}}, 1);
+  Admit({.prompt = {1}}, 2);
+
+  EXPECT_EQ(sink_->request_id, "req-2");
+  EXPECT_EQ(table_.KeyOf("req-1"), 1u);
+  EXPECT_EQ(table_.KeyOf("req-2"), 2u);
+}
+
 TEST_F(RequestTableTest, APromptIsCountedWithItsFirstToken) {
   const core::SequenceId id = Admit({.prompt = {1, 2, 3}})[0].id;
   EXPECT_EQ(table_.metrics().prompt_tokens, 0u);
