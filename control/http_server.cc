@@ -189,7 +189,7 @@ HttpServer::Handler DaemonPages(std::function<std::string()> metrics,
 }
 
 std::string AttachedOrWhyNot(bool attached) {
-  return attached ? "" : "not attached to the coordinator yet";
+  return attached ? "" : "not attached to the coordinator";
 }
 
 }  // namespace lamina::control
