@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <optional>
 
 #include "common/config/replicas.h"
@@ -117,7 +116,6 @@ absl::Status Serve(const control::DaemonFlags& flags) {
                           .model_fingerprint = fingerprint,
                           .dense_speed = dense_speed});
   handler->SetReporter(&link);
-  std::atomic<bool> attached{false};
   std::unique_ptr<control::HttpServer> http;
   if (!node->http.empty()) {
     const control::MetricLabels labels = {{"node", flags.name}, {"role", "compute"}};
@@ -134,11 +132,10 @@ absl::Status Serve(const control::DaemonFlags& flags) {
                                     }
                                     return page.Text();
                                   },
-                                  [&attached] { return control::AttachedOrWhyNot(attached); })));
+                                  [&link] { return control::AttachedOrWhyNot(link.attached()); })));
   }
   control::OnTermination([&link] { link.Stop(); }, [] { _exit(1); });
-  return link.Run(*handler, [&flags, &attached] {
-    attached = true;
+  return link.Run(*handler, [&flags] {
     const absl::Status written = control::WriteReadyFile(flags, "ready");
     if (!written.ok()) {
       LogWarning(written.message());

@@ -194,12 +194,6 @@ absl::Status CheckShares(const EpochConfig& config) {
                     config.heads.size(), " of ", nodes, " memory nodes; the layers have others"));
 }
 
-const AttentionDescriptor& WidestQueries(const std::vector<AttentionDescriptor>& layers) {
-  return *std::max_element(layers.begin(), layers.end(), [](const auto& a, const auto& b) {
-    return std::pair(a.q_width(), a.head_dim) < std::pair(b.q_width(), b.head_dim);
-  });
-}
-
 uint32_t KvWidthMax(const std::vector<AttentionDescriptor>& layers) {
   uint32_t widest = 0;
   for (const AttentionDescriptor& layer : layers) {

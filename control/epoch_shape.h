@@ -83,9 +83,6 @@ inline bool IsPartOfLayers(const EpochConfig& config, uint32_t node) {
 // CheckRoles().
 absl::Status CheckStages(const EpochConfig& config);
 
-// The layer whose queries take the most memory. Requires: at least one layer.
-const AttentionDescriptor& WidestQueries(const std::vector<AttentionDescriptor>& layers);
-
 // The widest K of a layer, in elements; V is as wide.
 uint32_t KvWidthMax(const std::vector<AttentionDescriptor>& layers);
 

@@ -2,6 +2,7 @@
 #include "control/http_server.h"
 
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 #include <chrono>
@@ -21,6 +22,8 @@ namespace asio = boost::asio;
 namespace beast = boost::beast;
 namespace http = beast::http;
 using asio::ip::tcp;
+
+constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 
 // One connection. Lives as long as an operation of it is under way.
 class Connection : public std::enable_shared_from_this<Connection> {
@@ -90,7 +93,18 @@ struct HttpServer::Impl {
       if (error == asio::error::operation_aborted) {
         return;
       }
-      if (!error && open < kHttpConnectionsMax) {
+      if (error) {
+        // Most likely out of file descriptors: others will end.
+        LogWarning("accept for metrics: ", error.message());
+        accept_pause.expires_after(kAcceptPause);
+        accept_pause.async_wait([this](beast::error_code stopped) {
+          if (!stopped) {
+            Accept();
+          }
+        });
+        return;
+      }
+      if (open < kHttpConnectionsMax) {
         std::make_shared<Connection>(std::move(socket), handler, &open)->Read();
       }
       Accept();
@@ -106,8 +120,12 @@ struct HttpServer::Impl {
     }
     const tcp::endpoint endpoint = found.begin()->endpoint();
     acceptor.open(endpoint.protocol(), error);
-    acceptor.set_option(asio::socket_base::reuse_address(true), error);
-    acceptor.bind(endpoint, error);
+    if (!error) {
+      acceptor.set_option(asio::socket_base::reuse_address(true), error);
+    }
+    if (!error) {
+      acceptor.bind(endpoint, error);
+    }
     if (!error) {
       acceptor.listen(asio::socket_base::max_listen_connections, error);
     }
@@ -122,6 +140,7 @@ struct HttpServer::Impl {
   int open = 0;  // Connections; this server's thread. Outlives those of the context.
   asio::io_context context{1};
   tcp::acceptor acceptor{context};
+  asio::steady_timer accept_pause{context};
   std::thread thread;
 };
 
@@ -170,7 +189,7 @@ HttpServer::Handler DaemonPages(std::function<std::string()> metrics,
 }
 
 std::string AttachedOrWhyNot(bool attached) {
-  return attached ? "" : "not attached to the coordinator yet";
+  return attached ? "" : "not attached to the coordinator";
 }
 
 }  // namespace lamina::control

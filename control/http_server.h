@@ -58,7 +58,7 @@ class HttpServer {
 HttpServer::Handler DaemonPages(std::function<std::string()> metrics,
                                 std::function<std::string()> health);
 
-// The health of a node: it has reached its coordinator.
+// The health of a node: it is attached to its coordinator.
 std::string AttachedOrWhyNot(bool attached);
 
 }  // namespace lamina::control

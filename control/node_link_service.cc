@@ -122,6 +122,7 @@ struct NodeLink::Impl {
   std::string coordinator;
   NodeIdentity identity;
   RequestLog request_log;  // Reader thread.
+  std::atomic<bool> attached{false};
 
   std::mutex mutex;
   std::condition_variable wake;
@@ -277,6 +278,7 @@ struct NodeLink::Impl {
     const bool reached = stream->Write(HelloMessage(identity));
     if (reached) {
       LogInfo("attached to coordinator ", coordinator);
+      attached = true;
       on_attached();
       {
         const std::lock_guard lock(mutex);
@@ -292,6 +294,7 @@ struct NodeLink::Impl {
         const std::lock_guard lock(mutex);
         connected = false;
       }
+      attached = false;
       wake.notify_one();
       stream_context.TryCancel();
       writer.join();
@@ -353,6 +356,8 @@ void NodeLink::Stop() {
   }
   impl_->wake.notify_all();
 }
+
+bool NodeLink::attached() const { return impl_->attached; }
 
 void NodeLink::ReportResult(core::StepResult result) {
   v1::NodeMessage message;

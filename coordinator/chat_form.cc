@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/json_depth.h"
 #include "common/status_macros.h"
 
 namespace lamina::coordinator {
@@ -20,8 +21,18 @@ std::string NameOf(const model::Tokenizer& tokenizer, TokenId token) {
   return token < 0 ? "" : std::string(tokenizer.TokenName(token));
 }
 
+// Before parsing: what is done with parsed texts recurses.
+absl::Status CheckDepth(const std::string& text, absl::string_view what) {
+  if (JsonDepth(text) > kJsonDepthMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, " is nested deeper than ", kJsonDepthMax, " levels"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Json> ParseJson(const std::string& text, absl::string_view what,
                                Json::value_t wanted) {
+  LAMINA_RETURN_IF_ERROR(CheckDepth(text, what));
   Json out = Json::parse(text, nullptr, false);
   if (out.type() != wanted) {
     return absl::InvalidArgumentError(
@@ -59,9 +70,9 @@ std::string JoinParts(const Json& parts) {
 }
 
 // Templates write the arguments of a call with tojson.
-void ReadArguments(Json* message) {
+absl::Status ReadArguments(Json* message, absl::string_view what) {
   if (!message->contains("tool_calls") || !(*message)["tool_calls"].is_array()) {
-    return;
+    return absl::OkStatus();
   }
   for (Json& call : (*message)["tool_calls"]) {
     if (!call.is_object() || !call.contains("function") || !call["function"].is_object() ||
@@ -70,27 +81,30 @@ void ReadArguments(Json* message) {
     }
     Json& arguments = call["function"]["arguments"];
     if (arguments.is_string()) {
-      Json parsed = Json::parse(arguments.get<std::string>(), nullptr, false);
+      const auto text = arguments.get<std::string>();
+      LAMINA_RETURN_IF_ERROR(CheckDepth(text, absl::StrCat("the arguments of a call in ", what)));
+      Json parsed = Json::parse(text, nullptr, false);
       if (parsed.is_object()) {
         arguments = std::move(parsed);
       }
     }
   }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Json> MessageOf(const ChatMessage& message, size_t index, bool takes_parts) {
   if (message.json.empty()) {
     return Json({{"role", message.role}, {"content", message.content}});
   }
-  LAMINA_ASSIGN_OR_RETURN(Json out, ParseJson(message.json, absl::StrCat("messages[", index, "]"),
-                                              Json::value_t::object));
+  const std::string what = absl::StrCat("messages[", index, "]");
+  LAMINA_ASSIGN_OR_RETURN(Json out, ParseJson(message.json, what, Json::value_t::object));
   if (out.contains("content") && out["content"].is_array()) {
     LAMINA_RETURN_IF_ERROR(CheckParts(out["content"], index));
     if (!takes_parts) {
       out["content"] = JoinParts(out["content"]);
     }
   }
-  ReadArguments(&out);
+  LAMINA_RETURN_IF_ERROR(ReadArguments(&out, what));
   return out;
 }
 

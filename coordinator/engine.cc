@@ -23,13 +23,6 @@ uint64_t SlotBytes(const std::vector<AttentionDescriptor>& layers) {
   return bytes;
 }
 
-void LogRefused(const std::string& request_id, const absl::Status& status) {
-  LogEvent(LogLevel::kInfo, "refused",
-           {{"request_id", request_id},
-            {"status", absl::StatusCodeToString(status.code())},
-            {"error", status.message()}});
-}
-
 std::unique_ptr<core::ServiceOrder> MakeOrder(bool priority) {
   return priority ? core::MakePriorityOrder() : core::MakeFirstComeFirstServed();
 }
@@ -103,19 +96,25 @@ absl::Status Engine::Impl::CheckServing() const {
   return absl::OkStatus();
 }
 
+void Engine::Impl::NoteRefused(const std::string& request_id, const absl::Status& status) {
+  LogEvent(LogLevel::kInfo, "refused",
+           {{"request_id", request_id},
+            {"status", absl::StatusCodeToString(status.code())},
+            {"error", status.message()}});
+  requests.metrics().CountFailure(status.code());
+}
+
 void Engine::Impl::Submit(GenerateSpec spec, uint64_t key,
                           const std::shared_ptr<RequestSink>& sink) {
   const std::string id = spec.followed_id.empty() ? spec.request_id : spec.followed_id;
   if (const absl::Status serving = CheckServing(); !serving.ok()) {
-    LogRefused(id, serving);
-    requests.metrics().CountFailure(serving.code());
+    NoteRefused(id, serving);
     sink->OnDone(serving);
     return;
   }
   auto sequences = requests.Admit(std::move(spec), key, sink);
   if (!sequences.ok()) {
-    LogRefused(id, sequences.status());
-    requests.metrics().CountFailure(sequences.status().code());
+    NoteRefused(id, sequences.status());
     sink->OnDone(sequences.status());
     return;
   }
@@ -151,6 +150,10 @@ void Engine::Submit(GenerateSpec spec, uint64_t key, std::shared_ptr<RequestSink
   impl_->Post([impl = impl_.get(), spec = std::move(spec), key, sink = std::move(sink)]() mutable {
     impl->Submit(std::move(spec), key, sink);
   });
+}
+
+void Engine::NoteRefused(const std::string& request_id, const absl::Status& status) {
+  impl_->NoteRefused(request_id, status);
 }
 
 void Engine::Cancel(uint64_t key) {

@@ -113,6 +113,9 @@ class Engine {
   // The request runs until its sink's OnDone(). `key` names it for Cancel().
   void Submit(GenerateSpec spec, uint64_t key, std::shared_ptr<RequestSink> sink);
   void Cancel(uint64_t key);
+  // Logs and counts a request that was refused before it was submitted, as those are that Submit()
+  // refuses. Any thread; at once.
+  void NoteRefused(const std::string& request_id, const absl::Status& status);
   // By id. `done` gets kNotFound when there is none.
   void CancelById(const std::string& request_id, std::function<void(const absl::Status&)> done);
   static uint64_t NewKey();
@@ -145,7 +148,8 @@ class Engine {
   void NodeTrace(const std::string& name, control::NodeTrace trace);
   void NodeClock(const std::string& name, const ClockSample& sample);
 
-  // Refuses new requests, lets running ones finish, then calls `done`.
+  // Refuses new requests, lets running ones finish, then calls `done` in the engine's thread: it
+  // must not wait for calls that may wait for this thread.
   void Drain(std::function<void()> done);
 
   // Safe to read from any thread.

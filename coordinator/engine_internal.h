@@ -90,6 +90,8 @@ struct Engine::Impl {
   void Deliver(core::Events& events);
   void EndRequest(uint64_t key, const absl::Status& status);
   absl::Status CheckServing() const;
+  // Any thread.
+  void NoteRefused(const std::string& request_id, const absl::Status& status);
   void Submit(GenerateSpec spec, uint64_t key, const std::shared_ptr<RequestSink>& sink);
 
   // engine_membership.cc, and of splits engine_stages.cc

@@ -103,6 +103,12 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* GenerateCall::Start(
   return reactor;
 }
 
+void GenerateCall::Refuse(const std::shared_ptr<GenerateCall>& call, Engine& engine,
+                          const absl::Status& status) {
+  engine.NoteRefused(call->followed_id_, status);
+  call->OnDone(status);
+}
+
 void GenerateCall::Submit(const std::shared_ptr<GenerateCall>& call, Engine& engine,
                           model::GrammarCache& grammars, GenerateSpec spec) {
   const OutputForm& form = spec.sampling.form;
@@ -113,14 +119,17 @@ void GenerateCall::Submit(const std::shared_ptr<GenerateCall>& call, Engine& eng
   }
   const auto waiting = std::make_shared<GenerateSpec>(std::move(spec));
   grammars.Prepare(
-      waiting->sampling.form, [call, &engine, waiting](const model::GrammarCache::Result& grammar) {
-        if (grammar.ok()) {
+      waiting->sampling.form,
+      [call, &engine, waiting](const model::GrammarCache::Result& grammar) {
+        if (grammar.ok() || call->IsCancelled()) {
           call->SubmitUnlessCancelled(engine, std::move(*waiting), call);
         } else {
-          call->OnDone({grammar.status().code(),
-                        absl::StrCat("the form of the output: ", grammar.status().message())});
+          Refuse(call, engine,
+                 {grammar.status().code(),
+                  absl::StrCat("the form of the output: ", grammar.status().message())});
         }
-      });
+      },
+      [call] { return call->IsCancelled(); });
 }
 
 // The engine forgets a cancellation that comes before the request.
@@ -186,6 +195,11 @@ void GenerateCall::Detach() {
 void GenerateCall::SetCancelled() {
   const std::lock_guard lock(mutex_);
   cancelled_ = true;
+}
+
+bool GenerateCall::IsCancelled() {
+  const std::lock_guard lock(mutex_);
+  return cancelled_;
 }
 
 // Guarded by mutex_: starts the next write, or the end when all is written.

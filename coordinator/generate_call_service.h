@@ -41,6 +41,10 @@ class GenerateCall final : public RequestSink {
   void SetFollowedId(const std::string& id) { followed_id_ = id; }
   void SetPromptTokens(size_t tokens) { prompt_tokens_ = static_cast<uint32_t>(tokens); }
 
+  // Ends the call of a request that is not submitted, and has the engine note it. After Start().
+  static void Refuse(const std::shared_ptr<GenerateCall>& call, Engine& engine,
+                     const absl::Status& status);
+
   // Gives the request to the engine, one with a form of output when that is compiled: what is wrong
   // with a form ends the call. After Start().
   static void Submit(const std::shared_ptr<GenerateCall>& call, Engine& engine,
@@ -60,6 +64,7 @@ class GenerateCall final : public RequestSink {
   void Detach();
   void WriteDone();
   void SetCancelled();
+  bool IsCancelled();
   void Pump();
 
   const bool with_logprobs_;

@@ -21,7 +21,24 @@ namespace {
 constexpr size_t kFormsMax = 64;
 constexpr Nanos kFormCpuMax = Seconds(2);
 constexpr size_t kFormBytesMax = 32 << 20;
+// One thread compiles: requests behind these would wait longer than most clients do.
+constexpr size_t kFormsQueuedMax = 128;
 
+// Of a Score call. A client that goes, or whose deadline has passed, cancels the request.
+class ScoreReactor final : public grpc::ServerUnaryReactor {
+ public:
+  explicit ScoreReactor(Engine& engine) : engine_(engine) {}
+
+  uint64_t key() const { return key_; }
+  void OnCancel() override { engine_.Cancel(key_); }
+  void OnDone() override { delete this; }
+
+ private:
+  Engine& engine_;
+  const uint64_t key_ = Engine::NewKey();
+};
+
+// The reactor lives until OnDone(), which alone finishes the call.
 class ScoreCall final : public RequestSink {
  public:
   ScoreCall(grpc::ServerUnaryReactor* reactor, const model::Tokenizer& tokenizer,
@@ -92,7 +109,10 @@ InferenceService::InferenceService(Engine& engine, const model::Tokenizer& token
       config_(config),
       kv_bytes_per_token_(kv_bytes_per_token),
       grammars_([this] { return model::MakeGrammarCompiler(tokenizer_, config_.vocabulary); },
-                {.forms_max = kFormsMax, .cpu_max = kFormCpuMax, .bytes_max = kFormBytesMax}) {
+                {.forms_max = kFormsMax,
+                 .cpu_max = kFormCpuMax,
+                 .bytes_max = kFormBytesMax,
+                 .queue_max = kFormsQueuedMax}) {
   if (!chat_form_.status().ok()) {
     LogWarning(chat_form_.status().message());
   }
@@ -169,7 +189,7 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
     call->SetPromptTokens(spec->prompt.size());
     GenerateCall::Submit(call, engine_, grammars_, *std::move(spec));
   } else {
-    call->OnDone(spec.status());
+    GenerateCall::Refuse(call, engine_, spec.status());
   }
   return reactor;
 }
@@ -183,9 +203,14 @@ grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* c
     spec.sampling.logprobs =
         static_cast<int32_t>(std::min<uint32_t>(request->logprobs(), INT32_MAX));
   }
+  TakeHeaders(*context, spec);
+  if (!spec.followed_id.empty()) {
+    context->AddTrailingMetadata(kRequestIdHeader, spec.followed_id);
+  }
   if (request->has_text()) {
     absl::StatusOr<std::vector<TokenId>> tokens = tokenizer_.Encode(request->text(), {});
     if (!tokens.ok()) {
+      engine_.NoteRefused(spec.followed_id, tokens.status());
       return FinishWith(context, tokens.status());
     }
     spec.prompt = *std::move(tokens);
@@ -197,12 +222,10 @@ grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* c
     const bool known = token >= 0 && static_cast<size_t>(token) < tokenizer_.vocabulary_size();
     response->add_texts(known ? tokenizer_.TokenBytes(token, /*skip_special=*/false) : "");
   }
-  TakeHeaders(*context, spec);
-  if (!spec.followed_id.empty()) {
-    context->AddTrailingMetadata(kRequestIdHeader, spec.followed_id);
-  }
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  engine_.Submit(std::move(spec), Engine::NewKey(),
+  // gRPC tells it of a cancellation when it has it, so the request is submitted before it is
+  // cancelled.
+  auto* reactor = new ScoreReactor(engine_);
+  engine_.Submit(std::move(spec), reactor->key(),
                  std::make_shared<ScoreCall>(reactor, tokenizer_, response));
   return reactor;
 }

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
+#include <chrono>
 #include <memory>
 #include <variant>
 
@@ -24,6 +24,7 @@
 #include "coordinator/core/prefill_lanes.h"
 #include "coordinator/core/sequence_kv.h"
 #include "coordinator/core/window_layout.h"
+#include "coordinator/drained_server_service.h"
 #include "coordinator/engine.h"
 #include "coordinator/inference_service.h"
 #include "coordinator/span_file.h"
@@ -43,6 +44,8 @@ constexpr char kPurpose[] =
 constexpr int kMessageBytesMax = 64 << 20;
 // Nodes report twice a second; a loaded host may be late.
 constexpr Nanos kNodeSilenceMax = Seconds(10);
+// Of calls that are open when all requests have ended: streams of nodes, status.
+constexpr auto kShutdownGrace = std::chrono::seconds(1);
 
 std::vector<AttentionDescriptor> LayersOf(const model::Graph& graph) {
   std::vector<AttentionDescriptor> layers;
@@ -242,11 +245,9 @@ absl::Status Serve(const control::DaemonFlags& flags) {
                                        [&engine] { return coordinator::HealthProblem(engine); })));
   }
   LAMINA_RETURN_IF_ERROR(control::WriteReadyFile(flags, address));
-  const auto shut_down = [&server] {
-    server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
-  };
-  control::OnTermination([&engine, shut_down] { engine.Drain(shut_down); }, [] { _exit(1); });
-  server->Wait();
+  coordinator::DrainedServer drained(engine, *server);
+  control::OnTermination([&drained] { drained.Stop(); }, [] { _exit(1); });
+  drained.Wait(kShutdownGrace);
   return absl::OkStatus();
 }
 

@@ -14,6 +14,8 @@ namespace {
 
 constexpr uint32_t kChoicesMax = 128;
 constexpr size_t kStopsMax = 16;
+// They travel with every plan that begins a sequence, which must stay below what nodes receive.
+constexpr size_t kStopTokensMax = 128;
 constexpr size_t kStopBytesMax = 256;
 constexpr size_t kRequestIdBytesMax = 256;
 
@@ -27,6 +29,11 @@ absl::Status CheckStops(const GenerateSpec& spec) {
       return absl::InvalidArgumentError(absl::StrCat("a stop string has ", stop.size(),
                                                      " bytes; it must have 1 to ", kStopBytesMax));
     }
+  }
+  if (spec.stop_tokens.size() > kStopTokensMax) {
+    return absl::InvalidArgumentError(absl::StrCat("stop_tokens has ", spec.stop_tokens.size(),
+                                                   " tokens; at most ", kStopTokensMax,
+                                                   " are allowed"));
   }
   return absl::OkStatus();
 }
@@ -73,11 +80,10 @@ absl::Status RequestTable::Check(const GenerateSpec& spec) const {
 absl::StatusOr<std::vector<core::SequenceRequest>> RequestTable::Admit(
     GenerateSpec spec, uint64_t key, std::shared_ptr<RequestSink> sink) {
   LAMINA_RETURN_IF_ERROR(Check(spec));
-  Request request{
-      .id = spec.request_id.empty() ? absl::StrCat("req-", next_request_++) : spec.request_id,
-      .spec = std::move(spec),
-      .sink = std::move(sink),
-      .arrived = clock_.Now()};
+  Request request{.id = spec.request_id.empty() ? NewId() : spec.request_id,
+                  .spec = std::move(spec),
+                  .sink = std::move(sink),
+                  .arrived = clock_.Now()};
   std::vector<core::SequenceRequest> sequences;
   for (uint32_t i = 0; i < request.spec.choices; ++i) {
     const core::SequenceId id = next_sequence_++;
@@ -97,6 +103,15 @@ absl::StatusOr<std::vector<core::SequenceRequest>> RequestTable::Admit(
   request.sink->OnAccepted(request.id);
   requests_.emplace(key, std::move(request));
   return sequences;
+}
+
+// A client may have taken the next one for its own request.
+std::string RequestTable::NewId() {
+  std::string id;
+  do {
+    id = absl::StrCat("req-", next_request_++);
+  } while (ids_.contains(id));
+  return id;
 }
 
 core::SequenceRequest RequestTable::MakeSequence(const Request& request, uint32_t choice) const {
@@ -341,14 +356,6 @@ void RequestTable::Progress(core::SequenceId sequence, uint32_t tokens_done) {
 uint64_t RequestTable::KeyOf(const std::string& request_id) const {
   const auto found = ids_.find(request_id);
   return found == ids_.end() ? 0 : found->second;
-}
-
-std::vector<uint64_t> RequestTable::Keys() const {
-  std::vector<uint64_t> keys;
-  for (const auto& [key, request] : requests_) {
-    keys.push_back(key);
-  }
-  return keys;
 }
 
 }  // namespace lamina::coordinator

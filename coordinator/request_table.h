@@ -62,7 +62,6 @@ class RequestTable {
 
   // 0 when there is none.
   uint64_t KeyOf(const std::string& request_id) const;
-  std::vector<uint64_t> Keys() const;
   bool empty() const { return requests_.empty(); }
 
   uint64_t finished() const { return finished_; }
@@ -100,6 +99,7 @@ class RequestTable {
   };
 
   absl::Status Check(const GenerateSpec& spec) const;
+  std::string NewId();
   core::SequenceRequest MakeSequence(const Request& request, uint32_t choice) const;
   Choice* Find(core::SequenceId sequence, Request** request);
   void TakeToken(const Request& request, Choice& choice, core::TokenEvent& event);

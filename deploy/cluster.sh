@@ -105,9 +105,19 @@ daemons() {
   done < <(listing)
 }
 
+# address_for_others: where other hosts find the coordinator. One that listens at every address of
+# this host is named by the first of them.
+address_for_others() {
+  local listen first
+  listen=$(head -n 1 "$state/coordinator.ready")
+  first=$(hostname -I 2> /dev/null | awk '{print $1}')
+  echo "${listen/#0.0.0.0:/${first:-$HOSTNAME}:}"
+}
+
 # say_elsewhere: what to type on other hosts.
 say_elsewhere() {
-  local role name host _rest
+  local role name host address _rest
+  address=$(address_for_others)
   while read -r role name host _rest; do
     is_here "$role" "$host" ||
       say "on $host, with a copy of $state/cluster.yaml: lamina-$role --cluster cluster.yaml --name $name --coordinator $address"

@@ -5,9 +5,10 @@
 // to go away.
 //
 // Threading: the gateway's. Ownership: itself, until it is closed.
-// Limits:    one request at a time; its head kHeadBytesMax, its body Settings::body_bytes_max; what
-//            a client sends ahead, kAheadBytesMax. A request must arrive whole in request_time; a
-//            client must take something of what waits for it within write_time.
+// Limits:    one request at a time; its head, a chunk's extension and the trailer kHeadBytesMax
+//            each; its body Settings::body_bytes_max; what a client sends ahead, kAheadBytesMax. A
+//            request must arrive whole in request_time; a client must take something of what waits
+//            for it within write_time.
 
 #pragma once
 

@@ -5,36 +5,11 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "common/json_depth.h"
 #include "gateway/api_error.h"
 
 namespace lamina::gateway {
 namespace {
-
-// Nobody nests deeper; the parser keeps a stack entry for each level.
-constexpr size_t kDepthMax = 64;
-
-size_t DepthOf(absl::string_view body) {
-  size_t depth = 0;
-  size_t deepest = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < body.size(); ++i) {
-    const char c = body[i];
-    if (in_string) {
-      if (c == '\\') {
-        ++i;
-      } else if (c == '"') {
-        in_string = false;
-      }
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '[' || c == '{') {
-      deepest = std::max(deepest, ++depth);
-    } else if ((c == ']' || c == '}') && depth > 0) {
-      --depth;
-    }
-  }
-  return deepest;
-}
 
 // Finds where parsing fails, for the message.
 class ErrorPlace : public nlohmann::json_sax<Json> {
@@ -62,9 +37,9 @@ class ErrorPlace : public nlohmann::json_sax<Json> {
 }  // namespace
 
 absl::StatusOr<Json> ParseBody(absl::string_view body) {
-  if (DepthOf(body) > kDepthMax) {
+  if (JsonDepth(body) > kJsonDepthMax) {
     return BadField("", "invalid_json",
-                    absl::StrCat("the body is nested deeper than ", kDepthMax, " levels"));
+                    absl::StrCat("the body is nested deeper than ", kJsonDepthMax, " levels"));
   }
   Json value = Json::parse(body.begin(), body.end(), nullptr, /*allow_exceptions=*/false);
   if (value.is_discarded()) {

@@ -4,8 +4,6 @@
 
 #include <unistd.h>
 
-#include <atomic>
-
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "common/thread_pool.h"
@@ -60,7 +58,6 @@ absl::Status Serve(const control::DaemonFlags& flags) {
                                    .device = node->device},
                                   pool);
   handler.SetReporter(&link);
-  std::atomic<bool> attached{false};
   std::unique_ptr<control::HttpServer> http;
   if (!node->http.empty()) {
     const control::MetricLabels labels = {{"node", flags.name}, {"role", "memory"}};
@@ -75,11 +72,10 @@ absl::Status Serve(const control::DaemonFlags& flags) {
                                                           counters);
                                     return page.Text();
                                   },
-                                  [&attached] { return control::AttachedOrWhyNot(attached); })));
+                                  [&link] { return control::AttachedOrWhyNot(link.attached()); })));
   }
   control::OnTermination([&link] { link.Stop(); }, [] { _exit(1); });
-  return link.Run(handler, [&flags, &attached] {
-    attached = true;
+  return link.Run(handler, [&flags] {
     const absl::Status written = control::WriteReadyFile(flags, "ready");
     if (!written.ok()) {
       LogWarning(written.message());

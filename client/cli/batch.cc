@@ -9,6 +9,7 @@
 #include <ctime>
 #include <deque>
 #include <filesystem>
+#include <fstream>
 #include <optional>
 
 #include "absl/base/thread_annotations.h"
@@ -55,14 +56,18 @@ class ResultFile {
   absl::StatusOr<std::set<std::string>> Open(const std::string& path) {
     BatchDone done;
     if (std::filesystem::exists(path)) {
-      LAMINA_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
-      absl::StatusOr<BatchDone> read = ReadBatchResults(text);
+      std::ifstream results(path, std::ios::binary);
+      if (!results) {
+        return Problem(path);
+      }
+      absl::StatusOr<BatchDone> read = ReadBatchResults(results);
       if (!read.ok()) {
         return absl::InvalidArgumentError(absl::StrCat(path, ": ", read.status().message(),
                                                        "; give another --output, or remove it"));
       }
       done = *std::move(read);
-      if (done.bytes < text.size() && truncate(path.c_str(), static_cast<off_t>(done.bytes)) != 0) {
+      if (done.bytes < std::filesystem::file_size(path) &&
+          truncate(path.c_str(), static_cast<off_t>(done.bytes)) != 0) {
         return Problem(path);
       }
     }

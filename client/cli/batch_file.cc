@@ -2,6 +2,7 @@
 #include "client/cli/batch_file.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -27,6 +28,12 @@ template <typename T>
 absl::Status Number(const Json& value, const std::string& name, std::optional<T>* out) {
   if (std::is_integral_v<T> ? !value.is_number_unsigned() : !value.is_number()) {
     return Wrong(name, std::is_integral_v<T> ? "a whole number that is not negative" : "a number");
+  }
+  if constexpr (std::is_integral_v<T>) {
+    const auto whole = value.get<uint64_t>();
+    if (static_cast<T>(whole) != whole) {
+      return Wrong(name, absl::StrCat("at most ", std::numeric_limits<T>::max()));
+    }
   }
   *out = value.get<T>();
   return absl::OkStatus();
@@ -190,6 +197,10 @@ absl::Status ReadRequest(const Json& line, BatchRequest* request) {
   return ReadBody(line.value("body", Json()), request);
 }
 
+bool IsBlank(absl::string_view line) {
+  return line.find_first_not_of(" \t\r") == absl::string_view::npos;
+}
+
 // Calls `take` with each line that is not empty, and its number.
 template <typename Take>
 absl::Status ForLines(absl::string_view text, const Take& take) {
@@ -197,7 +208,7 @@ absl::Status ForLines(absl::string_view text, const Take& take) {
     const size_t end = std::min(text.find('\n'), text.size());
     const absl::string_view line = text.substr(0, end);
     text.remove_prefix(std::min(end + 1, text.size()));
-    if (line.find_first_not_of(" \t\r") != absl::string_view::npos) {
+    if (!IsBlank(line)) {
       LAMINA_RETURN_IF_ERROR(take(line, number));
     }
   }
@@ -241,19 +252,23 @@ absl::StatusOr<std::vector<BatchRequest>> ParseBatch(absl::string_view text) {
   return out;
 }
 
-absl::StatusOr<BatchDone> ReadBatchResults(absl::string_view text) {
-  const size_t newline = text.rfind('\n');
-  BatchDone out{.bytes = newline == absl::string_view::npos ? 0 : newline + 1};
-  LAMINA_RETURN_IF_ERROR(ForLines(
-      text.substr(0, out.bytes), [&out](absl::string_view line, size_t number) -> absl::Status {
-        LAMINA_ASSIGN_OR_RETURN(const Json json, ParseLine(line, number));
-        if (!json.contains("response")) {
-          return absl::InvalidArgumentError(absl::StrCat("line ", number, " is not a result"));
-        }
-        out.custom_ids.insert(json["custom_id"].get<std::string>());
-        return absl::OkStatus();
-      }));
-  return out;
+absl::StatusOr<BatchDone> ReadBatchResults(std::istream& in) {
+  BatchDone out;
+  std::string line;
+  // A last line without its end is of a run that was cut off.
+  for (size_t number = 1; std::getline(in, line) && !in.eof(); ++number) {
+    out.bytes += line.size() + 1;
+    if (IsBlank(line)) {
+      continue;
+    }
+    LAMINA_ASSIGN_OR_RETURN(const Json json, ParseLine(line, number));
+    if (!json.contains("response")) {
+      return absl::InvalidArgumentError(absl::StrCat("line ", number, " is not a result"));
+    }
+    out.custom_ids.insert(json["custom_id"].get<std::string>());
+  }
+  return in.bad() ? absl::DataLossError("the results cannot be read")
+                  : absl::StatusOr<BatchDone>(std::move(out));
 }
 
 Json BatchResult(const BatchRequest& request, const std::string& model,

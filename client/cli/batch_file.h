@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <istream>
 #include <map>
 #include <set>
 #include <string>
@@ -35,10 +36,12 @@ absl::StatusOr<std::vector<BatchRequest>> ParseBatch(absl::string_view text);
 // What a result file already has.
 struct BatchDone {
   std::set<std::string> custom_ids;
-  size_t bytes = 0;  // Of its whole lines; what is behind is of a run that was cut off.
+  uint64_t bytes = 0;  // Of its whole lines; what is behind is of a run that was cut off.
 };
+// Keeps one line at a time.
 // Errors: kInvalidArgument  a whole line that is no result; names the line.
-absl::StatusOr<BatchDone> ReadBatchResults(absl::string_view text);
+//         kDataLoss         it cannot be read.
+absl::StatusOr<BatchDone> ReadBatchResults(std::istream& in);
 
 // One choice as it came together.
 struct BatchChoice {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/units.h"
@@ -137,8 +138,25 @@ void AddCores(const HostFacts& facts, const std::string& name, const std::vector
   }
 }
 
+// Whether a node runs on this host, as deploy/cluster.sh has it.
+bool IsHere(const HostFacts& facts, const std::string& host) {
+  return host == "localhost" || absl::StartsWith(host, "127.") ||
+         std::find(facts.names.begin(), facts.names.end(), host) != facts.names.end();
+}
+
 void AddClusterChecks(const HostFacts& facts, const ClusterConfig& cluster, Findings& findings) {
-  uint64_t capacity = 0;
+  uint64_t capacity = 0;  // Of nodes of this host, in its memory.
+  const auto add = [&](const char* pool, const auto& node) {
+    if (!IsHere(facts, node.host)) {
+      return;
+    }
+    if (node.device == "cpu") {
+      capacity += node.capacity_bytes;
+    }
+    if (!node.cores.empty()) {
+      AddCores(facts, absl::StrCat(pool, ".", node.name), node.cores, findings);
+    }
+  };
   for (const auto& [name, cores] : {std::pair("coordinator", cluster.coordinator_cores),
                                     std::pair("gateway", cluster.gateway.cores)}) {
     if (!cores.empty()) {
@@ -146,23 +164,20 @@ void AddClusterChecks(const HostFacts& facts, const ClusterConfig& cluster, Find
     }
   }
   for (const ComputeNodeConfig& node : cluster.compute) {
-    if (!node.cores.empty()) {
-      AddCores(facts, "compute." + node.name, node.cores, findings);
-    }
+    add("compute", node);  // With policy local it holds KV.
   }
   for (const MemoryNodeConfig& node : cluster.memory) {
-    capacity += node.capacity_bytes;
-    if (!node.cores.empty()) {
-      AddCores(facts, "memory." + node.name, node.cores, findings);
-    }
+    add("memory", node);
   }
   Finding finding = {.check = "memory",
-                     .found = absl::StrCat(FormatBytes(capacity), " of KV asked for, ",
+                     .found = absl::StrCat(FormatBytes(capacity), " of KV asked for on this host, ",
                                            FormatBytes(facts.memory_available_bytes), " available"),
-                     .why = "a memory node takes its capacity when it starts"};
+                     .why = "a node takes its capacity when it starts"};
   if (capacity > facts.memory_available_bytes) {
     finding.state = State::kFail;
-    finding.fix = "lamina config --cluster FILE --set memory.NAME.capacity=SIZE";
+    finding.fix =
+        absl::StrCat("lamina config --cluster FILE --set ",
+                     cluster.policy == kPolicyLocal ? "compute" : "memory", ".NAME.capacity=SIZE");
   }
   findings.push_back(std::move(finding));
 }

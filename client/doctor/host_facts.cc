@@ -8,6 +8,7 @@
 #include <sys/timex.h>
 #include <unistd.h>
 
+#include <array>
 #include <fstream>
 #include <sstream>
 
@@ -15,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "client/doctor/files.h"
+#include "client/doctor/interfaces.h"
 #include "common/config/cluster_config.h"
 
 namespace lamina::doctor {
@@ -106,10 +108,23 @@ void CollectDevices(const std::string& root, HostFacts& facts) {
   }
 }
 
+std::vector<std::string> HostNames() {
+  std::array<char, 256> name = {};
+  std::vector<std::string> names;
+  if (gethostname(name.data(), name.size() - 1) == 0) {
+    names.emplace_back(name.data());
+  }
+  for (const Interface& interface : ListInterfaces()) {
+    names.push_back(interface.address);
+  }
+  return names;
+}
+
 }  // namespace
 
 HostFacts CollectHostFacts(const std::string& root) {
   HostFacts facts;
+  facts.names = HostNames();
   rlimit limit = {};
   getrlimit(RLIMIT_MEMLOCK, &limit);
   facts.memlock_bytes = limit.rlim_cur == RLIM_INFINITY ? UINT64_MAX : limit.rlim_cur;

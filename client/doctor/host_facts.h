@@ -15,7 +15,8 @@
 namespace lamina::doctor {
 
 struct HostFacts {
-  uint64_t memlock_bytes = 0;  // UINT64_MAX: unlimited.
+  std::vector<std::string> names;  // This host's name and addresses.
+  uint64_t memlock_bytes = 0;      // UINT64_MAX: unlimited.
   uint64_t memory_available_bytes = 0;
   std::string huge_pages;  // Of "always", "madvise", "never"; empty: the kernel has none.
   std::vector<int> cores_online;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/grammar/grammar_cache.h"
 
+#include <algorithm>
 #include <ctime>
 #include <future>
 #include <utility>
@@ -40,7 +41,8 @@ GrammarCache::~GrammarCache() {
   }
 }
 
-void GrammarCache::Prepare(const OutputForm& form, std::function<void(const Result&)> done) {
+void GrammarCache::Prepare(const OutputForm& form, std::function<void(const Result&)> done,
+                           std::function<bool()> gone) {
   std::unique_lock lock(mutex_);
   std::shared_ptr<Entry> entry;
   for (auto it = entries_.begin(); it != entries_.end() && entry == nullptr; ++it) {
@@ -48,6 +50,15 @@ void GrammarCache::Prepare(const OutputForm& form, std::function<void(const Resu
       entry = *it;
       entries_.splice(entries_.begin(), entries_, it);
     }
+  }
+  if (entry == nullptr && options_.queue_max > 0 && to_do_.size() >= options_.queue_max) {
+    lock.unlock();
+    if (done != nullptr) {
+      done(absl::ResourceExhaustedError(absl::StrCat(options_.queue_max,
+                                                     " forms wait to be compiled, which is the "
+                                                     "limit; try again later")));
+    }
+    return;
   }
   if (entry == nullptr) {
     entry = std::make_shared<Entry>();
@@ -63,10 +74,11 @@ void GrammarCache::Prepare(const OutputForm& form, std::function<void(const Resu
     changed_.notify_one();
   }
   if (done == nullptr) {
+    entry->ahead = true;
     return;
   }
   if (!entry->ready) {
-    entry->waiting.push_back(std::move(done));
+    entry->waiting.push_back({std::move(done), std::move(gone)});
     return;
   }
   lock.unlock();  // A result that is there does not change.
@@ -88,10 +100,21 @@ void GrammarCache::Run() {
     }
     const std::shared_ptr<Entry> entry = std::move(to_do_.front());
     to_do_.pop_front();
+    const bool wanted = IsWanted(*entry);
+    if (!wanted) {
+      entries_.remove(entry);  // Who asks for it from now on has it compiled.
+    }
     lock.unlock();
-    Finish(entry, Compile(entry->form));
+    Finish(entry, wanted ? Compile(entry->form)
+                         : absl::CancelledError("all who waited for the form are gone"));
     lock.lock();
   }
+}
+
+bool GrammarCache::IsWanted(const Entry& entry) {
+  return entry.ahead ||
+         std::any_of(entry.waiting.begin(), entry.waiting.end(),
+                     [](const Waiter& waiter) { return waiter.gone == nullptr || !waiter.gone(); });
 }
 
 GrammarCache::Result GrammarCache::Compile(const OutputForm& form) {
@@ -126,15 +149,15 @@ GrammarCache::Result GrammarCache::Compile(const OutputForm& form) {
 }
 
 void GrammarCache::Finish(const std::shared_ptr<Entry>& entry, Result result) {
-  std::vector<std::function<void(const Result&)>> waiting;
+  std::vector<Waiter> waiting;
   {
     const std::lock_guard lock(mutex_);
     entry->result = std::move(result);
     entry->ready = true;
     waiting.swap(entry->waiting);
   }
-  for (const auto& done : waiting) {
-    done(entry->result);
+  for (const Waiter& waiter : waiting) {
+    waiter.done(entry->result);
   }
 }
 

@@ -32,6 +32,7 @@ class GrammarCache {
     size_t forms_max = 64;  // Kept, the latest used first.
     Nanos cpu_max = 0;      // Refuses what took more of the processor's time; 0: nothing.
     size_t bytes_max = 0;   // Refuses what is larger; 0: nothing.
+    size_t queue_max = 0;   // Forms that wait to be compiled; 0: any number.
   };
 
   // `make` runs on the cache's thread when the first form comes; without one there are no forms.
@@ -42,22 +43,35 @@ class GrammarCache {
   GrammarCache& operator=(const GrammarCache&) = delete;
 
   // Begins to compile unless it is there, is being made, or is known to be wrong. `done` is called
-  // once, from here or from the cache's thread. Errors: those of `make` and of Compile();
-  // kInvalidArgument when it is beyond a limit of the options.
-  void Prepare(const OutputForm& form, std::function<void(const Result&)> done = nullptr);
+  // once, from here or from the cache's thread. `gone`, if there is one, says whether nobody waits
+  // for `done` any more: a form for which that is so of all is not compiled. It may be called from
+  // the cache's thread until `done` is, must not wait or call the cache, and once true stays so.
+  // Errors: those of `make` and of Compile().
+  //         kInvalidArgument    it is beyond a limit of the options.
+  //         kResourceExhausted  queue_max forms wait already; try again later.
+  //         kCancelled          all who waited are gone, or the cache ends.
+  void Prepare(const OutputForm& form, std::function<void(const Result&)> done = nullptr,
+               std::function<bool()> gone = nullptr);
 
   // Prepares, and waits.
   Result Get(const OutputForm& form);
 
  private:
+  struct Waiter {
+    std::function<void(const Result&)> done;
+    std::function<bool()> gone;
+  };
   struct Entry {
     OutputForm form;
     bool ready = false;
+    bool ahead = false;  // Asked for by somebody who does not wait.
     Result result;
-    std::vector<std::function<void(const Result&)>> waiting;
+    std::vector<Waiter> waiting;
   };
 
   void Run();
+  // Guarded by mutex_.
+  static bool IsWanted(const Entry& entry);
   Result Compile(const OutputForm& form);
   void Finish(const std::shared_ptr<Entry>& entry, Result result);
 

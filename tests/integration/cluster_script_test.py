@@ -6,6 +6,7 @@ The pretenders are shell scripts in a folder of their own; `lamina config` is th
 """
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -46,7 +47,7 @@ if [[ $fault == deaf ]]; then
 else
   trap 'echo "$name ends"; exit 0' TERM
 fi
-[[ $fault == slow ]] || echo 127.0.0.1:7999 > "$ready"
+[[ $fault == slow ]] || {{ cat {dir}/address 2> /dev/null || echo 127.0.0.1:7999; }} > "$ready"
 while :; do sleep 0.05; done
 """
 
@@ -106,6 +107,20 @@ class ClusterScriptTest(unittest.TestCase):
     def test_the_model_is_found_from_here_and_handed_on_as_an_absolute_path(self):
         self.assertEqual(self.script("up").returncode, 0)
         self.assertIn(f"model: {self.model}\n", (self.state / "cluster.yaml").read_text())
+
+    def test_other_hosts_are_told_an_address_that_they_can_reach(self):
+        self.file.write_text(cluster_file(
+            model="model.gguf", transport="ucx", coordinator={"listen": "0.0.0.0:0"},
+            memory=[{"name": "m0", "capacity": "256MiB", "host": "192.0.2.7"}]))
+        (self.directory / "address").write_text("0.0.0.0:7999")
+
+        result = self.script("up")
+
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("serves at 127.0.0.1:7999", result.stderr)
+        told = re.search(r"on 192\.0\.2\.7, .* --coordinator (\S+):7999\n", result.stderr)
+        self.assertIsNotNone(told, result.stderr)
+        self.assertNotIn(told[1], ("0.0.0.0", "127.0.0.1", ""))
 
     def test_up_twice_starts_nothing_twice_and_mends_what_has_died(self):
         self.script("up")

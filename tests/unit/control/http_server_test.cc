@@ -5,8 +5,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+#include <cerrno>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -106,6 +110,29 @@ TEST(HttpServerTest, ClosesAConnectionWithATooLongHeaderOrABody) {
   EXPECT_EQ(RawClient(server->address())
                 .Ask("GET /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n123456789"),
             "");
+}
+
+TEST(HttpServerTest, AcceptsAgainWhenThereAreDescriptorsAgain) {
+  const auto server = StartPages("");
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit low = {.rlim_cur = 256, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  std::vector<int> taken;
+  for (int copy; (copy = dup(STDERR_FILENO)) >= 0;) {
+    taken.push_back(copy);
+  }
+  ASSERT_EQ(errno, EMFILE);
+  close(taken.back());  // For the client's end, and none for the server's.
+  taken.pop_back();
+  RawClient client(server->address());
+
+  for (const int copy : taken) {
+    close(copy);
+  }
+  EXPECT_THAT(client.Ask("GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"),
+              EndsWith("ok\n"));
+  EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
 TEST(HttpServerTest, SaysWhenItCannotListen) {

@@ -100,5 +100,34 @@ TEST(ChatFormTest, RefusesWhatIsNotAChat) {
               HasSubstr("messages[1].content has a part of type image_url"));
 }
 
+// A copy of so deep a value overflows the stack, so a failure is a crash.
+TEST(ChatFormTest, RefusesJsonThatIsNestedTooDeeplyBeforeParsingIt) {
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  const std::string deep_object = "{\"role\":\"user\",\"content\":\"U\",\"x\":" + deep + "}";
+  const ChatMessage user{.role = "user", .content = "U"};
+  const auto expect_refused = [](const ChatRequest& request, const char* what) {
+    const absl::Status status = Render(kTexts, request).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr(std::string(what) + " is nested deeper than 64 levels"));
+  };
+
+  expect_refused({.messages = {user, {.json = deep_object}}}, "messages[1]");
+  expect_refused({.messages = {user}, .tools_json = deep}, "tools");
+  expect_refused({.messages = {user}, .arguments_json = deep_object}, "the template's arguments");
+  expect_refused({.messages = {{.json = R"({"role":"assistant","content":"","tool_calls":
+                      [{"function":{"name":"f","arguments":")" +
+                                        deep + "\"}}]}"}}},
+                 "the arguments of a call in messages[0]");
+}
+
+TEST(ChatFormTest, TakesJsonAsDeepAsIsAllowed) {
+  const std::string inner = std::string(62, '[') + std::string(62, ']');
+
+  EXPECT_EQ(*Render(kTexts, {.messages = {{.role = "user", .content = "U"}},
+                             .tools_json = "[" + inner + "]"}),
+            "<user>U[" + inner + "]<assistant>");
+}
+
 }  // namespace
 }  // namespace lamina::coordinator

@@ -136,10 +136,21 @@ TEST_F(RequestTableTest, AdmitRefusesWithTheFieldAndItsBound) {
   expect({.prompt = {1}, .stop = {""}}, kBad, "1 to 256");
   expect({.prompt = {1}, .stop = {std::string(257, 'x')}}, kBad, "257 bytes");
   expect({.prompt = {1}, .stop = std::vector<std::string>(17, "x")}, kBad, "at most 16");
+  expect({.prompt = {1}, .stop_tokens = std::vector<TokenId>(129, 1)}, kBad,
+         "stop_tokens has 129 tokens; at most 128");
   expect({.prompt = {1}, .choices = 0}, kBad, "[1, 128]");
   expect({.prompt = {1}, .choices = 129}, kBad, "[1, 128]");
   expect({.request_id = std::string(257, 'x'), .prompt = {1}}, kBad, "at most 256");
   expect({.request_id = "used", .prompt = {1}}, absl::StatusCode::kAlreadyExists, "used");
+}
+
+TEST_F(RequestTableTest, AnIdThatIsMadeIsNoneThatAClientUses) {
+  Admit({.request_id = "req-1", .prompt = {1}}, 1);
+  Admit({.prompt = {1}}, 2);
+
+  EXPECT_EQ(sink_->request_id, "req-2");
+  EXPECT_EQ(table_.KeyOf("req-1"), 1u);
+  EXPECT_EQ(table_.KeyOf("req-2"), 2u);
 }
 
 TEST_F(RequestTableTest, APromptIsCountedWithItsFirstToken) {

@@ -309,6 +309,23 @@ TEST_F(ConnectionTest, LimitsAreAnsweredBeforeTheConnectionEnds) {
   HangUp();
 }
 
+TEST_F(ConnectionTest, ExtensionsOfChunksAndTrailersAreBounded) {
+  const std::string head = "POST /c HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n";
+  const std::string much(2 * Connection::kHeadBytesMax, 'x');
+  for (const std::string& body : {"1;a=" + much, "1\r\na\r\n0\r\nX: " + much}) {
+    Open();
+    Send(head + body);
+    EXPECT_THAT(wire_->to_client, StartsWith("HTTP/1.1 431 "));
+    HangUp();
+  }
+  EXPECT_EQ(router_.requests, 0);
+
+  Open();
+  Send(head + "1;a=" + std::string(8000, 'x') + "\r\na\r\n0\r\nX: " + std::string(8000, 'x') +
+       "\r\n\r\n");
+  EXPECT_THAT(wire_->to_client, EndsWith("POST /c? a"));
+}
+
 TEST_F(ConnectionTest, ARefusalDoesNotWaitForTheBody) {
   Open();
   Send("POST /refused HTTP/1.1\r\nContent-Length: 900\r\n\r\nabc");

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sstream>
+
 namespace lamina::cli {
 namespace {
 
@@ -57,6 +59,16 @@ TEST(BatchFileTest, ReadsACompletion) {
   EXPECT_THAT(request.options.stop, ElementsAre("x", "y"));
 }
 
+TEST(BatchFileTest, NumbersAreTakenWholeOrRefused) {
+  const std::string prompt = R"({"prompt":"x",)";
+
+  EXPECT_EQ(One(Body(prompt + R"("max_tokens":4294967295})")).options.max_tokens, 4294967295u);
+  EXPECT_EQ(One(Body(prompt + R"("seed":4294967297})")).options.seed, 4294967297u);
+  const absl::Status refused = One(Body(prompt + R"("max_tokens":4294967297})")).status;
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("max_tokens is not at most 4294967295"));
+}
+
 TEST(BatchFileTest, WhatIsWrongWithOneRequestIsItsOwn) {
   const std::pair<std::string, std::string> kWrong[] = {
       {R"({"custom_id":"c","url":"/v1/embeddings","body":{}})", "only POST"},
@@ -96,13 +108,17 @@ TEST(BatchFileTest, ResultsTellWhatIsDoneAndWhereTheyWereCutOff) {
           .dump() +
       "\n";
 
-  const auto done = ReadBatchResults(line + R"({"custom_id":"z","resp)");
+  std::istringstream cut_off("\n" + line + R"({"custom_id":"z","resp)");
+  std::istringstream other("something else\n");
+  std::istringstream empty;
+
+  const auto done = ReadBatchResults(cut_off);
 
   ASSERT_TRUE(done.ok()) << done.status();
   EXPECT_THAT(done->custom_ids, UnorderedElementsAre("b"));
-  EXPECT_EQ(done->bytes, line.size());
-  EXPECT_FALSE(ReadBatchResults("something else\n").ok());
-  EXPECT_EQ(ReadBatchResults("")->bytes, 0u);
+  EXPECT_EQ(done->bytes, 1 + line.size());
+  EXPECT_FALSE(ReadBatchResults(other).ok());
+  EXPECT_EQ(ReadBatchResults(empty)->bytes, 0u);
 }
 
 TEST(BatchFileTest, ResultsHaveOpenAisForm) {

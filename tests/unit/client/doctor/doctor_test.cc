@@ -193,6 +193,39 @@ TEST(DoctorTest, MoreCapacityThanMemoryIsFound) {
   EXPECT_THAT(finding.found, HasSubstr("1.0 GiB"));
 }
 
+TEST(DoctorTest, NodesOfOtherHostsAreNotJudgedByThisOne) {
+  HostFacts facts = FakeRoot().Collect();
+  facts.cores_allowed = {0};
+  facts.memory_available_bytes = 1 << 20;
+  facts.names = {"here", "192.0.2.1"};
+  ClusterConfig cluster = Cluster();
+  cluster.memory[0].host = "192.0.2.7";
+
+  const auto findings = CheckHost(facts, &cluster);
+  EXPECT_EQ(Find(findings, "cores").state, State::kOk) << "only compute.c0 is here";
+  EXPECT_EQ(Find(findings, "memory").state, State::kOk);
+
+  for (const char* host : {"localhost", "127.0.0.2", "here", "192.0.2.1"}) {
+    cluster.memory[0].host = host;
+    EXPECT_EQ(Find(CheckHost(facts, &cluster), "memory").state, State::kFail) << host;
+  }
+}
+
+TEST(DoctorTest, OnlyKvInTheHostsMemoryIsCountedWhoeverHoldsIt) {
+  HostFacts facts = FakeRoot().Collect();
+  facts.memory_available_bytes = 1 << 20;
+  ClusterConfig cluster = Cluster();
+  cluster.memory[0].device = "cuda:0";
+  EXPECT_EQ(Find(CheckHost(facts, &cluster), "memory").state, State::kOk);
+
+  cluster.policy = kPolicyLocal;
+  cluster.memory.clear();
+  cluster.compute[0].capacity_bytes = uint64_t{1} << 30;
+  const Finding finding = Find(CheckHost(facts, &cluster), "memory");
+  ExpectExplained(finding, State::kFail);
+  EXPECT_THAT(finding.fix, HasSubstr("compute.NAME.capacity"));
+}
+
 TEST(DoctorTest, MissingRdmaDeviceIsFoundWhereTheClusterWantsOne) {
   HostFacts facts = FakeRoot().Collect();
   facts.ports.clear();

@@ -144,6 +144,49 @@ TEST_F(GrammarCacheTest, WhatIsBeyondALimitIsRefusedWithBothNumbers) {
   EXPECT_THAT(std::string(large.message()), HasSubstr("too complex"));
 }
 
+TEST_F(GrammarCacheTest, AFullQueueRefusesFormsThatAreNotThere) {
+  GrammarCache cache(Make(), {.queue_max = 2});
+  ASSERT_TRUE(cache.Get(Form("there")).ok());
+  cache.Prepare(Form("held"));
+  begun_.get_future().wait();
+  cache.Prepare(Form("a"));
+  cache.Prepare(Form("b"));
+
+  const absl::Status refused = cache.Get(Form("c")).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("2 forms wait"));
+  EXPECT_TRUE(cache.Get(Form("there")).ok()) << "what is there needs no queue";
+
+  go_on_.set_value();
+  EXPECT_TRUE(cache.Get(Form("a")).ok()) << "what is queued is compiled";
+  EXPECT_TRUE(cache.Get(Form("b")).ok());
+  EXPECT_TRUE(cache.Get(Form("c")).ok()) << "a refusal is not kept";
+}
+
+TEST_F(GrammarCacheTest, WhatNobodyWaitsForAnyMoreIsNotCompiled) {
+  GrammarCache cache(Make(), {});
+  cache.Prepare(Form("held"));
+  begun_.get_future().wait();
+  std::promise<absl::Status> all_gone;
+  const auto ignore = [](const GrammarCache::Result&) {};
+  cache.Prepare(
+      Form("gone"),
+      [&](const GrammarCache::Result& result) { all_gone.set_value(result.status()); },
+      [] { return true; });
+  cache.Prepare(Form("one left"), ignore, [] { return true; });
+  cache.Prepare(Form("one left"), ignore, [] { return false; });
+  cache.Prepare(Form("ahead"), ignore, [] { return true; });
+  cache.Prepare(Form("ahead"));
+  go_on_.set_value();
+
+  EXPECT_TRUE(absl::IsCancelled(all_gone.get_future().get()));
+  EXPECT_TRUE(cache.Get(Form("one left")).ok());
+  EXPECT_TRUE(cache.Get(Form("ahead")).ok());
+  EXPECT_EQ(compiled_, 3) << "held, one left, ahead";
+  EXPECT_TRUE(cache.Get(Form("gone")).ok()) << "who comes later gets it";
+  EXPECT_EQ(compiled_, 4);
+}
+
 TEST_F(GrammarCacheTest, WithoutACompilerItSaysWhy) {
   GrammarCache failing([] { return absl::UnimplementedError("not built in"); }, {});
   EXPECT_EQ(failing.Get(Form("a")).status().message(), "not built in");

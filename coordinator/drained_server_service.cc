@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/drained_server_service.h"
+
+namespace lamina::coordinator {
+
+void DrainedServer::Stop() {
+  engine_.Drain([drained = drained_] { drained->set_value(); });
+}
+
+void DrainedServer::Wait(std::chrono::milliseconds grace) {
+  drained_->get_future().wait();
+  server_.Shutdown(std::chrono::system_clock::now() + grace);
+  server_.Wait();
+}
+
+}  // namespace lamina::coordinator

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// DrainedServer: ends a gRPC server when the engine has drained. The engine goes on answering until
+// the server has ended: calls that are still open may wait for its thread.
+//
+// Threading: as written beside the functions.
+
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <chrono>
+#include <future>
+#include <memory>
+
+#include "coordinator/engine.h"
+
+namespace lamina::coordinator {
+
+class DrainedServer {
+ public:
+  // Both must outlive it and every call of Stop().
+  DrainedServer(Engine& engine, grpc::Server& server) : engine_(engine), server_(server) {}
+
+  // Refuses new requests and lets Wait() go on when the running ones have finished. Once, from any
+  // thread; does not wait.
+  void Stop();
+
+  // Waits for that, then ends the server: calls still open have `grace` before they are cancelled.
+  // From any thread but the engine's.
+  void Wait(std::chrono::milliseconds grace);
+
+ private:
+  Engine& engine_;
+  grpc::Server& server_;
+  // Shared with the engine's thread, which may still be leaving it when Wait() returns.
+  const std::shared_ptr<std::promise<void>> drained_ = std::make_shared<std::promise<void>>();
+};
+
+}  // namespace lamina::coordinator
