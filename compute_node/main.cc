@@ -5,7 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <memory>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "common/config/replicas.h"
 #include "common/log.h"
@@ -62,6 +65,62 @@ std::optional<core::Stage> LayersOf(const ComputeNodeConfig& node) {
                      .layers = node.layers->last + 1 - node.layers->first};
 }
 
+struct OpenedNode {
+  std::unique_ptr<compute_node::ComputeNode> node;
+  std::string fingerprint;  // Of the model.
+};
+
+// Reads the model; its weights stay, unless the coordinator says which layers.
+absl::StatusOr<OpenedNode> OpenNode(const ClusterConfig& config, const ComputeNodeConfig& node,
+                                    const ThreadPoolOptions& pinning,
+                                    std::unique_ptr<kernels::ComputeDevice> device,
+                                    ThreadPool& pool) {
+  LAMINA_ASSIGN_OR_RETURN(model::Model model, model::OpenModel(config.model));
+  OpenedNode opened;
+  LAMINA_ASSIGN_OR_RETURN(opened.fingerprint, model::Fingerprint(model));
+  const uint32_t vocabulary = model.config.vocabulary;
+  LogInfo("model ", model.config.name, " architecture ", model.config.architecture, " from ",
+          config.model);
+  LAMINA_ASSIGN_OR_RETURN(opened.node,
+                          compute_node::ComputeNode::Create(
+                              {.name = node.name,
+                               .cores = CallerCores(pinning),
+                               .make_grammars = GrammarMaker(config.model, vocabulary),
+                               .verbs_uri = config.verbs.Uri(),
+                               .is_stage = IsStage(config, node),
+                               .layers = LayersOf(node),
+                               .make_kv = config.policy == kPolicyLocal
+                                              ? kernels::CpuKvDevices(kernels::CpuAttention(), pool)
+                                              : nullptr},
+                              std::move(model), std::move(device), pool, LogProgress()));
+  if (opened.node->weight_bytes() > 0) {
+    LogInfo("weights ", FormatBytes(opened.node->weight_bytes()));
+  }
+  return opened;
+}
+
+// Metrics and health; null where the file asks for none. `bandwidth` 0: no KV here.
+absl::StatusOr<std::unique_ptr<control::HttpServer>> ServePages(
+    const ComputeNodeConfig& config, const compute_node::ComputeNode& node,
+    const control::NodeLink& link, double bandwidth) {
+  if (config.http.empty()) {
+    return nullptr;
+  }
+  const control::MetricLabels labels = {{"node", config.name}, {"role", "compute"}};
+  return control::HttpServer::Start(
+      config.http, control::DaemonPages(
+                       [&node, labels, bandwidth] {
+                         control::MetricsPage page;
+                         const control::NodeCounters counters = node.Counters();
+                         control::AddNodeCounters(page, "lamina_", labels, counters);
+                         if (bandwidth > 0) {
+                           control::AddBandwidth(page, "lamina_", labels, bandwidth, counters);
+                         }
+                         return page.Text();
+                       },
+                       [&link] { return control::AttachedOrWhyNot(link.attached()); }));
+}
+
 absl::Status Serve(const control::DaemonFlags& flags) {
   LAMINA_ASSIGN_OR_RETURN(const ClusterConfig config, control::LoadDaemonConfig(flags));
   const ComputeNodeConfig* node = config.FindCompute(flags.name);
@@ -79,33 +138,15 @@ absl::Status Serve(const control::DaemonFlags& flags) {
       compute_node::OpenNodeDevice(
           node->device, {.compute_type = compute_type, .threads = threads, .cores = node->cores},
           pool));
-  const bool holds_kv = config.policy == kPolicyLocal;
   const std::string description = device->dense().description();
   LogInfo("device ", device->name(), " dense layers ", description, " attention ",
           device->is_host() ? kernels::CpuAttention().name() : "cuda", " threads ", threads);
-  LAMINA_ASSIGN_OR_RETURN(model::Model model, model::OpenModel(config.model));
-  LAMINA_ASSIGN_OR_RETURN(const std::string fingerprint, model::Fingerprint(model));
-  const uint32_t vocabulary = model.config.vocabulary;
-  LogInfo("model ", model.config.name, " architecture ", model.config.architecture, " from ",
-          config.model);
-  LAMINA_ASSIGN_OR_RETURN(
-      auto handler,
-      compute_node::ComputeNode::Create(
-          {.name = flags.name,
-           .cores = CallerCores(pinning),
-           .make_grammars = GrammarMaker(config.model, vocabulary),
-           .verbs_uri = config.verbs.Uri(),
-           .is_stage = IsStage(config, *node),
-           .layers = LayersOf(*node),
-           .make_kv = holds_kv ? kernels::CpuKvDevices(kernels::CpuAttention(), pool) : nullptr},
-          std::move(model), std::move(device), pool, LogProgress()));
-  if (handler->weight_bytes() > 0) {
-    LogInfo("weights ", FormatBytes(handler->weight_bytes()));
-  }
-  const double bandwidth = holds_kv ? kernels::MeasureReadBandwidth(pool) : 0;
+  LAMINA_ASSIGN_OR_RETURN(const OpenedNode opened,
+                          OpenNode(config, *node, pinning, std::move(device), pool));
+  const double bandwidth = config.policy == kPolicyLocal ? kernels::MeasureReadBandwidth(pool) : 0;
   double dense_speed = 0;
   if (IsStage(config, *node) && node->stage.has_value() && !node->layers.has_value()) {
-    LAMINA_ASSIGN_OR_RETURN(dense_speed, handler->MeasureDenseSpeed());
+    LAMINA_ASSIGN_OR_RETURN(dense_speed, opened.node->MeasureDenseSpeed());
   }
   control::NodeLink link(flags.coordinator.empty() ? config.coordinator_listen : flags.coordinator,
                          {.name = flags.name,
@@ -113,29 +154,13 @@ absl::Status Serve(const control::DaemonFlags& flags) {
                           .capacity_bytes = node->capacity_bytes,
                           .bandwidth_bytes_per_second = bandwidth,
                           .kernels = description,
-                          .model_fingerprint = fingerprint,
+                          .model_fingerprint = opened.fingerprint,
                           .dense_speed = dense_speed});
-  handler->SetReporter(&link);
-  std::unique_ptr<control::HttpServer> http;
-  if (!node->http.empty()) {
-    const control::MetricLabels labels = {{"node", flags.name}, {"role", "compute"}};
-    LAMINA_ASSIGN_OR_RETURN(
-        http, control::HttpServer::Start(
-                  node->http, control::DaemonPages(
-                                  [&handler, labels, bandwidth] {
-                                    control::MetricsPage page;
-                                    const control::NodeCounters counters = handler->Counters();
-                                    control::AddNodeCounters(page, "lamina_", labels, counters);
-                                    if (bandwidth > 0) {
-                                      control::AddBandwidth(page, "lamina_", labels, bandwidth,
-                                                            counters);
-                                    }
-                                    return page.Text();
-                                  },
-                                  [&link] { return control::AttachedOrWhyNot(link.attached()); })));
-  }
+  opened.node->SetReporter(&link);
+  LAMINA_ASSIGN_OR_RETURN(const std::unique_ptr<control::HttpServer> http,
+                          ServePages(*node, *opened.node, link, bandwidth));
   control::OnTermination([&link] { link.Stop(); }, [] { _exit(1); });
-  return link.Run(*handler, [&flags] {
+  return link.Run(*opened.node, [&flags] {
     const absl::Status written = control::WriteReadyFile(flags, "ready");
     if (!written.ok()) {
       LogWarning(written.message());
