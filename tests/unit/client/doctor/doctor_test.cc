@@ -218,7 +218,7 @@ TEST(DoctorTest, OnlyKvInTheHostsMemoryIsCountedWhoeverHoldsIt) {
   cluster.memory[0].device = "cuda:0";
   EXPECT_EQ(Find(CheckHost(facts, &cluster), "memory").state, State::kOk);
 
-  cluster.policy = kPolicyLocal;
+  cluster.policy = std::string(kPolicyLocal);
   cluster.memory.clear();
   cluster.compute[0].capacity_bytes = uint64_t{1} << 30;
   const Finding finding = Find(CheckHost(facts, &cluster), "memory");
