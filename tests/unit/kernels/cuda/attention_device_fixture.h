@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/cuda/attention.h"
+#include "kernels/partial.h"
 #include "tests/unit/kernels/attention_fixture.h"
 #include "tests/unit/kernels/cuda/device_fixture.h"
 
@@ -63,6 +64,43 @@ class AttentionDeviceTest : public DeviceTest {
         problem.descriptor(), Upload(problem),
         {{.extents = item.extents, .first_position = item.first_position, .query_tokens = count}},
         {item.q, item.q + size_t{count} * problem.descriptor().q_width()});
+  }
+
+  // Attends one query token to what a holder has of its sequence, and pushes the partials of each
+  // head on its stack, as a node does that joins several holders.
+  void AttendPart(const AttentionDescriptor& d, const KvView& kv, const BFloat16* q,
+                  const StepItem& part, std::vector<PartialStack>& stacks) {
+    constexpr uint32_t kEntries = 8;
+    const auto attention = MakeAttention(d);
+    const absl::Status loaded = attention->LoadStep({part});
+    ASSERT_TRUE(loaded.ok()) << loaded;
+    auto* out = Make<float>(d.query_heads * kEntries * d.head_dim);
+    auto* lse = Make<float>(d.query_heads * kEntries);
+    const absl::Status status = attention->AttendPartial(d, kv, q, d.q_width(), kEntries, out, lse);
+    ASSERT_TRUE(status.ok()) << status;
+    const auto outs = Download(out, d.query_heads * kEntries * d.head_dim);
+    const auto lses = Download(lse, d.query_heads * kEntries);
+    const std::vector<StackEntry> entries = attention->Entries(0);
+    for (uint32_t h = 0; h < d.query_heads; ++h) {
+      for (size_t i = 0; i < entries.size(); ++i) {
+        const size_t place = h * kEntries + i;
+        stacks[h].Push(entries[i].first_block, entries[i].blocks, &outs[place * d.head_dim],
+                       lses[place]);
+      }
+    }
+  }
+
+  static void ExpectFolded(std::vector<PartialStack>& stacks,
+                           const std::vector<BFloat16>& expected) {
+    const size_t head_dim = expected.size() / stacks.size();
+    for (size_t h = 0; h < stacks.size(); ++h) {
+      std::vector<float> out(head_dim);
+      float lse = 0;
+      stacks[h].Fold(out.data(), &lse);
+      for (size_t i = 0; i < head_dim; ++i) {
+        EXPECT_EQ(ToBFloat16(out[i]).bits, expected[h * head_dim + i].bits) << h << " " << i;
+      }
+    }
   }
 
  private:

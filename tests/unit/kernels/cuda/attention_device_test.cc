@@ -110,7 +110,6 @@ TEST_F(CudaAttentionTest, HoldersOfPartsContinueOneTree) {
   const AttentionItem item = problem.Item(0, 1, nullptr);
   const KvView kv = Upload(problem);
   const BFloat16* q = DeviceTest::Upload(std::vector<BFloat16>(item.q, item.q + d.q_width()));
-  constexpr uint32_t kEntries = 8;
   constexpr uint32_t kCut = 3 * kBlockTokens;
 
   // Two holders: tokens before the cut, and from it on.
@@ -128,36 +127,14 @@ TEST_F(CudaAttentionTest, HoldersOfPartsContinueOneTree) {
   }
   std::vector<PartialStack> stacks(d.query_heads, PartialStack(d.head_dim));
   for (uint32_t part = 0; part < 2; ++part) {
-    const auto attention = MakeAttention(d);
     const StepItem step = {.extents = parts[part],
                            .held_token = part * kCut,
                            // The first holder's last token is not the query's.
                            .first_position = part == 0 ? kCut - 1 : item.first_position};
-    ASSERT_TRUE(attention->LoadStep({step}).ok());
-    auto* out = Make<float>(d.query_heads * kEntries * d.head_dim);
-    auto* lse = Make<float>(d.query_heads * kEntries);
-    const absl::Status status = attention->AttendPartial(d, kv, q, d.q_width(), kEntries, out, lse);
-    ASSERT_TRUE(status.ok()) << status;
-    const auto outs = Download(out, d.query_heads * kEntries * d.head_dim);
-    const auto lses = Download(lse, d.query_heads * kEntries);
-    const std::vector<StackEntry> entries = attention->Entries(0);
-    for (uint32_t h = 0; h < d.query_heads; ++h) {
-      for (size_t i = 0; i < entries.size(); ++i) {
-        const size_t place = h * kEntries + i;
-        stacks[h].Push(entries[i].first_block, entries[i].blocks, &outs[place * d.head_dim],
-                       lses[place]);
-      }
-    }
+    AttendPart(d, kv, q, step, stacks);
   }
 
-  for (uint32_t h = 0; h < d.query_heads; ++h) {
-    std::vector<float> out(d.head_dim);
-    float lse = 0;
-    stacks[h].Fold(out.data(), &lse);
-    for (uint32_t i = 0; i < d.head_dim; ++i) {
-      EXPECT_EQ(ToBFloat16(out[i]).bits, expected[h * d.head_dim + i].bits) << h << " " << i;
-    }
-  }
+  ExpectFolded(stacks, expected);
 }
 
 TEST_F(CudaAttentionTest, BrokenTokensSpoilOnlyRowsThatSeeThem) {

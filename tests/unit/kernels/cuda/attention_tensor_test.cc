@@ -213,39 +213,16 @@ TEST_F(TensorAttentionTest, HoldersOfPartsContinueOneTree) {
                      .v = DeviceTest::Upload(in_order.v),
                      .head_stride = in_order.head_stride};
   const BFloat16* q = DeviceTest::Upload(std::vector<BFloat16>(item.q, item.q + d.q_width()));
-  constexpr uint32_t kEntries = 8;
   constexpr uint32_t kCut = 3 * kBlockTokens;
   std::vector<PartialStack> stacks(d.query_heads, PartialStack(d.head_dim));
   for (const uint32_t begin : {0u, kCut}) {
     const uint32_t end = begin == 0 ? kCut : 1700;
     const std::vector<Extent> extents = {{.first_slot = begin, .tokens = end - begin}};
-    const auto attention = MakeAttention(d);
-    ASSERT_TRUE(
-        attention->LoadStep({{.extents = extents, .held_token = begin, .first_position = end - 1}})
-            .ok());
-    auto* out = Make<float>(d.query_heads * kEntries * d.head_dim);
-    auto* lse = Make<float>(d.query_heads * kEntries);
-    ASSERT_TRUE(attention->AttendPartial(d, kv, q, d.q_width(), kEntries, out, lse).ok());
-    const auto outs = Download(out, d.query_heads * kEntries * d.head_dim);
-    const auto lses = Download(lse, d.query_heads * kEntries);
-    const std::vector<StackEntry> entries = attention->Entries(0);
-    for (uint32_t h = 0; h < d.query_heads; ++h) {
-      for (size_t i = 0; i < entries.size(); ++i) {
-        const size_t place = h * kEntries + i;
-        stacks[h].Push(entries[i].first_block, entries[i].blocks, &outs[place * d.head_dim],
-                       lses[place]);
-      }
-    }
+    AttendPart(d, kv, q, {.extents = extents, .held_token = begin, .first_position = end - 1},
+               stacks);
   }
 
-  for (uint32_t h = 0; h < d.query_heads; ++h) {
-    std::vector<float> out(d.head_dim);
-    float lse = 0;
-    stacks[h].Fold(out.data(), &lse);
-    for (uint32_t i = 0; i < d.head_dim; ++i) {
-      EXPECT_EQ(ToBFloat16(out[i]).bits, expected[h * d.head_dim + i].bits) << h << " " << i;
-    }
-  }
+  ExpectFolded(stacks, expected);
 }
 
 // Infinities in tokens that no row of a tile sees: after the query, and outside the window.
