@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <system_error>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
@@ -52,10 +53,12 @@ class ResultFile {
   ResultFile(const ResultFile&) = delete;
   ResultFile& operator=(const ResultFile&) = delete;
 
-  // Opens it behind its whole lines, and returns which requests these answer.
+  // Opens it behind its whole lines, and returns which requests these answer. What is no file, as a
+  // pipe, has none.
   absl::StatusOr<std::set<std::string>> Open(const std::string& path) {
     BatchDone done;
-    if (std::filesystem::exists(path)) {
+    std::error_code missing;
+    if (std::filesystem::is_regular_file(path, missing)) {
       std::ifstream results(path, std::ios::binary);
       if (!results) {
         return Problem(path);
@@ -66,8 +69,7 @@ class ResultFile {
                                                        "; give another --output, or remove it"));
       }
       done = *std::move(read);
-      if (done.bytes < std::filesystem::file_size(path) &&
-          truncate(path.c_str(), static_cast<off_t>(done.bytes)) != 0) {
+      if (truncate(path.c_str(), static_cast<off_t>(done.bytes)) != 0) {
         return Problem(path);
       }
     }

@@ -81,6 +81,15 @@ class UsageTest(unittest.TestCase):
                               "deploy/cluster.sh up")
             self.assertLess(time.monotonic() - started, 30, "an answer at once, not a timeout")
 
+    def test_results_of_a_batch_go_to_what_is_no_file_too(self):
+        server = f"127.0.0.1:{unused_port()}"
+        with tempfile.TemporaryDirectory() as folder:
+            requests = Path(folder) / "requests.jsonl"
+            requests.write_text('{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x"}}\n')
+            batch = ["batch", "--input", str(requests), "--output"]
+            self.assert_fails(run(*batch, "/dev/null", server=server), 1, "not running")
+            self.assert_fails(run(*batch, folder, server=server), 1, folder, "Is a directory")
+
     def test_the_environment_names_the_server_and_the_flag_wins(self):
         env = {"LAMINA_SERVER": f"127.0.0.1:{unused_port()}"}
         self.assert_fails(run("status", env=env), 1, env["LAMINA_SERVER"])
