@@ -123,7 +123,7 @@ absl::Status ClusterFileReader::ReadKeys(const YAML::Node& node, const std::stri
       return Error(
           entry.first, key_path,
           absl::StrCat("unknown key '", key_path, "'",
-                       nearest.empty() ? "" : absl::StrCat("; did you mean '", nearest, "'?"),
+                       nearest.empty() ? "." : absl::StrCat("; did you mean '", nearest, "'?"),
                        " Known here: ", absl::StrJoin(names, ", ")));
     }
     if (!seen.insert(name).second) {
