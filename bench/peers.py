@@ -4,7 +4,7 @@
 `lamina` is one compute process on core 0 and two memory processes on core 1, `local` one compute process with
 policy local on both cores; ratios are of the better one. The peers get both cores. llama.cpp runs the file's own
 Q4_1 weights with f16 KV and flash attention; Lamina runs bf16, and vLLM what --vllm-dtype says: where the processor
-has no bf16 of its own, its float32 is the faster. A peer that is not installed (bench/setup_peers.sh) is left out and
+has no bf16 of its own, its float32 is the faster. Of Lamina's steps it says how far they are from their floor (floor.py). A peer that is not installed (bench/setup_peers.sh) is left out and
 said so.
 """
 
@@ -15,6 +15,7 @@ import subprocess
 import sys
 
 import cluster
+from floor import bounds, bounds_text, floor_ms, parts_of, parts_text
 
 PEERS = cluster.ROOT / "build/peers"
 PEERS_NAMES = ("llama.cpp", "vLLM")
@@ -24,11 +25,17 @@ def points(text):
     return [tuple(int(part) for part in point.split(":")) for point in text.split(",")]
 
 
-def run_lamina(where, lanes, local=False):
+def run_lamina(where, lanes, limits, local=False):
     rates = {}
     with cluster.Cluster(lanes, local=local, compute_cores="0-1" if local else "0", capacity="4GiB") as running:
         for rows, context in where:
-            rates[rows, context] = running.decode_rate(rows, context).tokens_per_second
+            stretch = running.decode_rate(rows, context)
+            rates[rows, context] = stretch.tokens_per_second
+            step = 1e3 * rows / stretch.tokens_per_second
+            lanes_then = max(1, len(running.status()["lanes"]))
+            floor = floor_ms(limits, rows, stretch.context_tokens, lanes_then, compute_cores=2 if local else 1)
+            print(f"    a step of {rows} rows, {stretch.context_tokens:.0f} tokens of context, {lanes_then} lanes: {step:.1f} ms, "
+                  f"floor {floor:.1f} ms ({floor / step:.2f}); {parts_text(parts_of(stretch, step))}", flush=True)
     return rates
 
 
@@ -87,9 +94,11 @@ def main():
     parser.add_argument("--vllm-dtype", default="bfloat16", help="bfloat16 (default) or float32")
     arguments = parser.parse_args()
     print(f"machine {cluster.machine()}")
+    limits = bounds()
+    print(bounds_text(limits), flush=True)
     found = {}
-    for name, run in (("lamina", lambda: run_lamina(arguments.points, arguments.lanes)),
-                      ("local", lambda: run_lamina(arguments.points, "auto", local=True)),
+    for name, run in (("lamina", lambda: run_lamina(arguments.points, arguments.lanes, limits)),
+                      ("local", lambda: run_lamina(arguments.points, "auto", limits, local=True)),
                       ("llama.cpp", lambda: run_llama(arguments.points, arguments.tokens)),
                       ("vLLM", lambda: run_vllm(arguments.points, arguments.tokens, arguments.vllm_dtype))):
         found[name] = run() if name in arguments.systems else {}

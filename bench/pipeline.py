@@ -20,7 +20,7 @@ import json
 import cluster
 import pipeline_model
 import small_vocabulary
-from decode import KV_BYTES, bounds
+from floor import KV_BYTES, bounds
 from turns import Side, compare, points
 
 LAYERS = 30

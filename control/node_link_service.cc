@@ -121,6 +121,7 @@ v1::NodeMessage StatusMessage(const NodeCounters& now, const NodeCounters& befor
 struct NodeLink::Impl {
   std::string coordinator;
   NodeIdentity identity;
+  Keepalive keepalive;
   RequestLog request_log;  // Reader thread.
   std::atomic<bool> attached{false};
 
@@ -307,10 +308,11 @@ struct NodeLink::Impl {
   }
 };
 
-NodeLink::NodeLink(std::string coordinator, NodeIdentity identity)
+NodeLink::NodeLink(std::string coordinator, NodeIdentity identity, Keepalive keepalive)
     : impl_(std::make_unique<Impl>()) {
   impl_->coordinator = std::move(coordinator);
   impl_->identity = std::move(identity);
+  impl_->keepalive = keepalive;
 }
 
 NodeLink::~NodeLink() = default;
@@ -319,6 +321,7 @@ absl::Status NodeLink::Run(NodeHandler& handler, const std::function<void()>& on
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, static_cast<int>(kRetryPauseMax.count()));
   arguments.SetMaxReceiveMessageSize(static_cast<int>(kMessageBytesMax));
+  SetKeepalive(impl_->keepalive, arguments);
   const auto channel =
       grpc::CreateCustomChannel(impl_->coordinator, grpc::InsecureChannelCredentials(), arguments);
   const auto stub = v1::Cluster::NewStub(channel);

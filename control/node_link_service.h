@@ -15,13 +15,14 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "control/keepalive_service.h"
 #include "control/node_handler.h"
 
 namespace lamina::control {
 
 class NodeLink final : public NodeReporter {
  public:
-  NodeLink(std::string coordinator, NodeIdentity identity);
+  NodeLink(std::string coordinator, NodeIdentity identity, Keepalive keepalive = {});
   ~NodeLink() override;
   NodeLink(const NodeLink&) = delete;
   NodeLink& operator=(const NodeLink&) = delete;

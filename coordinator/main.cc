@@ -18,6 +18,7 @@
 #include "common/status_macros.h"
 #include "control/daemon.h"
 #include "control/http_server.h"
+#include "control/keepalive_service.h"
 #include "coordinator/cluster_service.h"
 #include "coordinator/coordinator_metrics.h"
 #include "coordinator/core/partition_choice.h"
@@ -221,6 +222,7 @@ absl::Status Serve(const control::DaemonFlags& flags) {
   builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), &port);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.SetMaxReceiveMessageSize(kMessageBytesMax);
+  control::AllowKeepalive(control::Keepalive(), builder);
   builder.RegisterService(&inference);
   builder.RegisterService(&cluster);
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();

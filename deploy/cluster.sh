@@ -111,7 +111,8 @@ address_for_others() {
   local listen first
   listen=$(head -n 1 "$state/coordinator.ready")
   first=$(hostname -I 2> /dev/null | awk '{print $1}')
-  echo "${listen/#0.0.0.0:/${first:-$HOSTNAME}:}"
+  listen=${listen/#0.0.0.0:/${first:-$HOSTNAME}:}
+  echo "${listen/#\[::\]:/${first:-$HOSTNAME}:}"
 }
 
 # say_elsewhere: what to type on other hosts.

@@ -17,6 +17,10 @@
 
 namespace lamina::gateway {
 
+// Ends a call before its answer: the answer function is not called afterwards. Without effect once
+// it has been.
+using CancelFunction = std::function<void()>;
+
 template <typename T>
 using AnswerFunction = std::function<void(absl::StatusOr<T> answer)>;
 
@@ -39,10 +43,10 @@ class Backend {
   virtual std::shared_ptr<Generation> Generate(const client::GenerateOptions& options,
                                                client::ChunkFunction on_chunk,
                                                client::DoneFunction on_done) = 0;
-  // Ranks, and so many alternatives beside each token, if `alternatives` is set.
-  // Requires: a prompt of text or token ids.
-  virtual void Score(const client::Prompt& prompt, std::optional<uint32_t> alternatives,
-                     AnswerFunction<client::ScoreResult> done) = 0;
+  // Ranks, and so many alternatives beside each token, if `alternatives` is set. Letting go of the
+  // result does not cancel. Requires: a prompt of text or token ids.
+  virtual CancelFunction Score(const client::Prompt& prompt, std::optional<uint32_t> alternatives,
+                               AnswerFunction<client::ScoreResult> done) = 0;
   // Requires: a prompt of text or messages.
   virtual void Tokenize(const client::Prompt& prompt, bool add_special,
                         AnswerFunction<client::TokenizeResult> done) = 0;

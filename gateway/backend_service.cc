@@ -164,6 +164,7 @@ struct UnaryCall {
   grpc::ClientContext context;
   Request request;
   Response response;
+  bool cancelled = false;  // The gateway's thread.
 };
 
 class GrpcBackend final : public Backend {
@@ -186,8 +187,8 @@ class GrpcBackend final : public Backend {
     return call;
   }
 
-  void Score(const client::Prompt& prompt, std::optional<uint32_t> alternatives,
-             AnswerFunction<client::ScoreResult> done) override {
+  CancelFunction Score(const client::Prompt& prompt, std::optional<uint32_t> alternatives,
+                       AnswerFunction<client::ScoreResult> done) override {
     v1::ScoreRequest request;
     if (alternatives.has_value()) {
       request.set_logprobs(*alternatives);
@@ -199,9 +200,9 @@ class GrpcBackend final : public Backend {
       LAMINA_CHECK(tokens != nullptr);
       request.mutable_tokens()->mutable_ids()->Add(tokens->begin(), tokens->end());
     }
-    Call<v1::ScoreResponse>(*inference_->async(), &v1::Inference::Stub::async::Score, request,
-                            kScoreSeconds, std::move(done),
-                            [](const v1::ScoreResponse& response) { return FromProto(response); });
+    return Call<v1::ScoreResponse>(
+        *inference_->async(), &v1::Inference::Stub::async::Score, request, kScoreSeconds,
+        std::move(done), [](const v1::ScoreResponse& response) { return FromProto(response); });
   }
 
   void Tokenize(const client::Prompt& prompt, bool add_special,
@@ -254,25 +255,33 @@ class GrpcBackend final : public Backend {
  private:
   // One call with one answer.
   template <typename Response, typename Stub, typename Request, typename Answer, typename Convert>
-  void Call(Stub& stub,
-            void (Stub::*method)(grpc::ClientContext*, const Request*, Response*,
-                                 std::function<void(grpc::Status)>),
-            const Request& request, std::chrono::seconds deadline, AnswerFunction<Answer> done,
-            Convert convert) {
+  CancelFunction Call(Stub& stub,
+                      void (Stub::*method)(grpc::ClientContext*, const Request*, Response*,
+                                           std::function<void(grpc::Status)>),
+                      const Request& request, std::chrono::seconds deadline,
+                      AnswerFunction<Answer> done, Convert convert) {
     auto call = std::make_shared<UnaryCall<Request, Response>>();
     call->request = request;
     call->context.set_deadline(std::chrono::system_clock::now() + deadline);
     auto* raw = call.get();
+    CancelFunction cancel = [call] {
+      call->cancelled = true;
+      call->context.TryCancel();
+    };
     open_calls_->Add(1);
-    (stub.*method)(
-        &raw->context, &raw->request, &raw->response,
-        [this, open_calls = open_calls_, call = std::move(call), done = std::move(done),
-         convert](const grpc::Status& status) {
-          post_([call, done,
-                 answer = status.ok() ? absl::StatusOr<Answer>(convert(call->response))
-                                      : absl::StatusOr<Answer>(Explain(status))] { done(answer); });
-          open_calls->Add(-1);
-        });
+    (stub.*method)(&raw->context, &raw->request, &raw->response,
+                   [this, open_calls = open_calls_, call = std::move(call), done = std::move(done),
+                    convert](const grpc::Status& status) {
+                     post_([call, done,
+                            answer = status.ok() ? absl::StatusOr<Answer>(convert(call->response))
+                                                 : absl::StatusOr<Answer>(Explain(status))] {
+                       if (!call->cancelled) {
+                         done(answer);
+                       }
+                     });
+                     open_calls->Add(-1);
+                   });
+    return cancel;
   }
 
   const PostFunction post_;

@@ -89,9 +89,10 @@ void CompletionHandler::ScoreChat(size_t index) {
 void CompletionHandler::ScorePrompt(size_t index, const client::Prompt& prompt) {
   const uint32_t echoed =
       request_.echo && request_.logprobs ? request_.options.logprobs.value_or(0) : 0;
-  backend_.Score(
+  prompts_[index].cancel_score = backend_.Score(
       prompt, std::max(echoed, request_.prompt_logprobs.value_or(0)),
       [self = shared_from_this(), index](const absl::StatusOr<client::ScoreResult>& score) {
+        self->prompts_[index].cancel_score = nullptr;
         if (score.ok()) {
           self->TakeScore(index, *score);
         }
@@ -406,6 +407,10 @@ void CompletionHandler::OnGone() {
 
 void CompletionHandler::CancelAll() {
   for (Prompt& prompt : prompts_) {
+    if (prompt.cancel_score != nullptr) {
+      prompt.cancel_score();
+    }
+    prompt.cancel_score = nullptr;
     if (prompt.generation != nullptr && !prompt.done) {
       prompt.generation->Cancel();
     }

@@ -62,6 +62,7 @@ class CompletionHandler final : public RequestHandler,
     TokenTimes times;         // Streaming.
   };
   struct Prompt {
+    CancelFunction cancel_score;  // Null when none is under way.
     std::shared_ptr<Generation> generation;
     bool paused = false;
     bool done = false;

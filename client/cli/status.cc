@@ -126,7 +126,8 @@ void PrintStatus(const client::ClusterStatus& status, const std::string& bubbles
   }
   for (const client::LaneStatus& lane : status.lanes) {
     std::printf("lane %u%s: %u %s, %llu context tokens, step %llu\n", lane.lane,
-                lane.prefill ? " (prefill)" : "", lane.rows, lane.prefill ? "prompts" : "rows",
+                lane.prefill ? " (prefill)" : "", lane.rows,
+                absl::StrCat(lane.prefill ? "prompt" : "row", lane.rows == 1 ? "" : "s").c_str(),
                 static_cast<unsigned long long>(lane.context_tokens),
                 static_cast<unsigned long long>(lane.step));
   }

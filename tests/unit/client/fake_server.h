@@ -21,7 +21,7 @@ namespace lamina::client {
 
 // Answers each choice with max_tokens tokens 0, 1, 2, ..., then LENGTH. The prompt text "fail N"
 // ends with status code N after one token; "hang" sends one token and waits for the client to
-// cancel.
+// cancel, and so does the score of that text.
 class FakeInference : public v1::Inference::Service {
  public:
   grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
@@ -41,11 +41,7 @@ class FakeInference : public v1::Inference::Service {
     if (request->text() == "hang") {
       response.add_tokens()->set_token(0);
       writer->Write(response);
-      while (!context->IsCancelled()) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      }
-      ++cancelled;
-      return grpc::Status::CANCELLED;
+      return AwaitCancel(*context);
     }
     for (uint32_t index = 0; index < std::max(1u, request->n()); ++index) {
       WriteChoice(*request, index, *writer);
@@ -53,8 +49,12 @@ class FakeInference : public v1::Inference::Service {
     return grpc::Status::OK;
   }
 
-  grpc::Status Score(grpc::ServerContext*, const v1::ScoreRequest* request,
+  grpc::Status Score(grpc::ServerContext* context, const v1::ScoreRequest* request,
                      v1::ScoreResponse* response) override {
+    if (request->text() == "hang") {
+      ++hanging;
+      return AwaitCancel(*context);
+    }
     *response->mutable_tokens() = request->tokens().ids();
     for (int i = 1; i < request->tokens().ids_size(); ++i) {
       response->add_logprobs(-1.0f);
@@ -107,8 +107,17 @@ class FakeInference : public v1::Inference::Service {
   }
 
   std::atomic<int> cancelled = 0;
+  std::atomic<int> hanging = 0;  // Scores.
 
  private:
+  grpc::Status AwaitCancel(const grpc::ServerContext& context) {
+    while (!context.IsCancelled()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    ++cancelled;
+    return grpc::Status::CANCELLED;
+  }
+
   absl::Mutex mu_;
   v1::GenerateRequest last_request_ ABSL_GUARDED_BY(mu_);
 

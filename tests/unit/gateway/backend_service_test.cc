@@ -75,6 +75,19 @@ TEST_F(BackendTest, CancellingReachesTheServerWhetherOrNotAChunkIsAskedFor) {
   EXPECT_FALSE(status_.has_value()) << "nothing is called after Cancel()";
 }
 
+TEST_F(BackendTest, CancellingAScoreReachesTheServer) {
+  Connect(server_.address());
+  const CancelFunction cancel = backend_->Score(std::string("hang"), std::nullopt, [](const auto&) {
+    ADD_FAILURE() << "called after it was cancelled";
+  });
+  RunUntil([&] { return server_.inference.hanging == 1; });
+  cancel();
+  RunUntil([&] { return server_.inference.cancelled == 1; });
+  bool answered = false;
+  backend_->ListModels([&](const auto&) { answered = true; });
+  RunUntil([&] { return answered; });
+}
+
 TEST_F(BackendTest, ErrorsKeepTheirCode) {
   Connect(server_.address());
   Generate({.prompt = std::string("fail 8")});

@@ -304,6 +304,15 @@ TEST_F(CompletionHandlerTest, AChatsPromptIsScoredAsTheTemplateWritesIt) {
   EXPECT_EQ(whole["prompt_logprobs"][1]["2"]["rank"], 1);
 }
 
+TEST_F(CompletionHandlerTest, AClientThatLeavesEndsTheScoringOfItsPrompt) {
+  backend_.answers_scores = false;
+  Start(R"("prompt":"xy","echo":true,"logprobs":0)");
+  EXPECT_EQ(backend_.scores_cancelled, 0);
+  handler_->OnGone();
+  EXPECT_EQ(backend_.scores_cancelled, 1);
+  EXPECT_THAT(backend_.generations, IsEmpty());
+}
+
 TEST_F(CompletionHandlerTest, EchoOfTokensShowsTheirText) {
   Start(R"("prompt":[1,2],"echo":true,"stream":true)");
   generation().Send(Text("c"));

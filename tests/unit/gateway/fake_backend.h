@@ -50,11 +50,14 @@ class FakeBackend : public Backend {
     generations.push_back(generation);
     return generation;
   }
-  void Score(const client::Prompt& prompt, std::optional<uint32_t> alternatives,
-             AnswerFunction<client::ScoreResult> done) override {
+  CancelFunction Score(const client::Prompt& prompt, std::optional<uint32_t> alternatives,
+                       AnswerFunction<client::ScoreResult> done) override {
     scored_prompt = prompt;
     scored_alternatives = alternatives;
-    done(score);
+    if (answers_scores) {
+      done(score);
+    }
+    return [this] { ++scores_cancelled; };
   }
   void Tokenize(const client::Prompt&, bool, AnswerFunction<client::TokenizeResult> done) override {
     done(client::TokenizeResult{.tokens = {1, 2}, .pieces = {"a", "b"}});
@@ -67,6 +70,8 @@ class FakeBackend : public Backend {
 
   std::vector<std::shared_ptr<FakeGeneration>> generations;
   absl::StatusOr<client::ScoreResult> score = client::ScoreResult();
+  bool answers_scores = true;
+  int scores_cancelled = 0;
   std::optional<client::Prompt> scored_prompt;
   std::optional<uint32_t> scored_alternatives;
   absl::StatusOr<std::vector<client::ModelInfo>> models =
