@@ -66,4 +66,4 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace lamina::cli
 
-int main(int argc, char** argv) { return lamina::cli::Main(argc, argv); }
+int main(int argc, char** argv) { return lamina::cli::FinishOutput(lamina::cli::Main(argc, argv)); }

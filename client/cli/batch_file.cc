@@ -74,7 +74,11 @@ absl::Status ReadPromptField(const Json& value, const std::string& name, BatchRe
     if (!value.is_array() || !token.is_number_integer()) {
       return Wrong(name, "a text or a list of token ids");
     }
-    tokens.push_back(token.get<TokenId>());
+    const auto whole = token.get<int64_t>();
+    if (static_cast<TokenId>(whole) != whole) {
+      return Wrong(name, "a list of token ids: one is too large");
+    }
+    tokens.push_back(static_cast<TokenId>(whole));
   }
   request->options.prompt = std::move(tokens);
   return absl::OkStatus();

@@ -40,14 +40,17 @@ void BenchRunner::Start(size_t index, const client::Cancellation& cancellation) 
         const absl::MutexLock lock(&mu_);
         tokens_streamed_ += chunk.tokens.size();
       },
-      [this, request](const absl::Status& status) { Finish(*request, status); }, cancellation);
+      [this, request, cancellation](const absl::Status& status) {
+        Finish(*request, status, cancellation.cancelled());
+      },
+      cancellation);
 }
 
-void BenchRunner::Finish(const Request& request, const absl::Status& status) {
+void BenchRunner::Finish(const Request& request, const absl::Status& status, bool interrupted) {
   const absl::MutexLock lock(&mu_);
   if (status.ok()) {
     report_.AddFinished(request.input_tokens, request.times);
-  } else if (status.code() != absl::StatusCode::kCancelled) {
+  } else if (!interrupted || !absl::IsCancelled(status)) {
     report_.AddFailed(status);
   }
   --in_flight_;

@@ -50,7 +50,8 @@ class BenchRunner {
  private:
   struct Request;
   void Start(size_t index, const client::Cancellation& cancellation);
-  void Finish(const Request& request, const absl::Status& status);
+  // `interrupted`: by the user of the benchmark, so that what was cancelled has not failed.
+  void Finish(const Request& request, const absl::Status& status, bool interrupted);
   bool HasRoom() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return in_flight_ < options_.in_flight_max;
   }

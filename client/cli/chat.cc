@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // lamina chat: a conversation. The client keeps the history and sends all of it each time.
+#include <unistd.h>
+
 #include <iostream>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "client/cli/command.h"
 #include "client/cli/generation_json.h"
+#include "client/cli/input.h"
 #include "client/cli/wait_notice.h"
 
 namespace lamina::cli {
@@ -16,7 +19,8 @@ constexpr char kExamples[] = R"(  lamina chat
   lamina chat --system "Answer in one sentence." --temperature 0.7
   printf 'Name a river.\nAnd another.\n' | lamina chat --json
 In the conversation: /reset forgets it, /quit or Ctrl-D leaves, Ctrl-C stops the answer.
-Exit status: 0 left, 1 an answer of a piped conversation failed, 2 wrong usage.
+Exit status: 0 left, 1 an answer of a piped conversation failed, 2 wrong usage, 130 Ctrl-C between two
+answers of a piped one.
 )";
 
 struct ChatFlags {
@@ -24,9 +28,12 @@ struct ChatFlags {
   std::optional<std::string> system;
 };
 
-// What Ctrl-C stops: the answer in progress, if there is one.
+// What Ctrl-C stops: the answer in progress, if there is one; else the program, where no prompt
+// says how to leave.
 class CurrentAnswer {
  public:
+  explicit CurrentAnswer(bool prompt) : prompt_(prompt) {}
+
   client::Cancellation Begin() {
     const absl::MutexLock lock(&mu_);
     current_.emplace();
@@ -40,6 +47,8 @@ class CurrentAnswer {
     const absl::MutexLock lock(&mu_);
     if (current_.has_value()) {
       current_->Cancel();
+    } else if (!prompt_) {
+      _exit(kExitInterrupted);
     } else {
       std::fputs("\n(/quit leaves)\n> ", stdout);
       std::fflush(stdout);
@@ -47,6 +56,7 @@ class CurrentAnswer {
   }
 
  private:
+  const bool prompt_;
   absl::Mutex mu_;
   std::optional<client::Cancellation> current_ ABSL_GUARDED_BY(mu_);
 };
@@ -70,6 +80,10 @@ class Conversation {
     messages_.push_back({.role = "user", .content = question});
     client::GenerateOptions options = flags_.options;
     options.prompt = messages_;
+    if (const absl::Status status = CheckUtf8(options); !status.ok()) {
+      messages_.pop_back();
+      return status;
+    }
     const client::Cancellation cancellation = current_.Begin();
     Choice answer;
     WaitNotice notice("thinking");
@@ -152,13 +166,13 @@ int Converse(Conversation& conversation, bool prompt) {
 }
 
 int Run(Invocation& invocation, const ChatFlags& flags) {
-  CurrentAnswer current;
+  const bool prompt = StdinIsTerminal() && Terminal::Output().interactive() && !invocation.json;
+  CurrentAnswer current(prompt);
   const auto client = Connect(invocation);
   if (!client.ok()) {
     return Fail(client.status());
   }
   const Interrupts::Scoped scoped(*invocation.interrupts, [&current] { current.Interrupt(); });
-  const bool prompt = StdinIsTerminal() && Terminal::Output().interactive() && !invocation.json;
   if (prompt) {
     std::printf(
         "%s\n",

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cli/command.h"
 
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <limits>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/trace_context.h"
@@ -96,13 +99,16 @@ CLI::Validator Within(double least, double most) {
 }
 
 absl::StatusOr<std::unique_ptr<client::Client>> Connect(const Invocation& invocation) {
+  // Without a port the library would try that of HTTPS.
+  if (!absl::StrContains(invocation.server, ':')) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", invocation.server,
+                     "' is not an address like 127.0.0.1:7400; see --server and LAMINA_SERVER"));
+  }
   return client::Client::Connect({.server = invocation.server});
 }
 
 int Fail(const absl::Status& status) {
-  if (status.code() == absl::StatusCode::kCancelled) {
-    return kExitInterrupted;
-  }
   const std::string_view message(status.message().data(), status.message().size());
   std::string words = message.empty() ? status.ToString() : std::string(message);
   // Who sent what cannot be need not search logs for it.
@@ -123,6 +129,17 @@ int FailUsage(const std::string& command, const std::string& message) {
 void PrintJson(const Json& value) {
   std::printf("%s\n", value.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
   std::fflush(stdout);
+}
+
+int FinishOutput(int exit_status) {
+  std::string problem = "the output could not be written";
+  if (std::fflush(stdout) != 0) {
+    absl::StrAppend(&problem, ": ", std::strerror(errno));
+  } else if (std::ferror(stdout) == 0) {  // Of a write that failed before only this mark is left.
+    return exit_status;
+  }
+  const int failed = Fail(absl::DataLossError(problem));
+  return exit_status == kExitOk ? failed : exit_status;
 }
 
 }  // namespace lamina::cli

@@ -49,13 +49,18 @@ CLI::Validator Within(double least, double most);
 
 absl::StatusOr<std::unique_ptr<client::Client>> Connect(const Invocation& invocation);
 
-// Prints the error on stderr and returns the exit status for it.
+// Prints the error on stderr and returns the exit status for it. Not for the user's own Ctrl-C: a
+// request that others cancelled has failed.
 int Fail(const absl::Status& status);
 // The same for flags that contradict each other.
 int FailUsage(const std::string& command, const std::string& message);
 
 // One line of JSON on stdout; bytes that are not UTF-8 become U+FFFD.
 void PrintJson(const Json& value);
+
+// Writes out what is left of stdout, and returns `exit_status`. When some of the output could not
+// be written it says so on stderr, and success becomes kExitFailed.
+int FinishOutput(int exit_status);
 
 // Each adds one command.
 void AddBatchCommand(CLI::App& app, Invocation& invocation);

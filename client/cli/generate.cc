@@ -131,7 +131,7 @@ absl::Status PrepareOptions(GenerateFlags& flags) {
     messages.push_back({.role = "user", .content = std::get<std::string>(flags.options.prompt)});
     flags.options.prompt = std::move(messages);
   }
-  return absl::OkStatus();
+  return CheckUtf8(flags.options);
 }
 
 int Run(Invocation& invocation, GenerateFlags& flags) {

@@ -8,9 +8,11 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "common/status_macros.h"
 #include "common/units.h"
+#include "model/tokenizer/utf8.h"
 
 namespace lamina::cli {
 namespace {
@@ -79,6 +81,41 @@ absl::StatusOr<std::vector<TokenId>> ParseTokens(absl::string_view text) {
     tokens.push_back(token);
   }
   return tokens;
+}
+
+absl::Status CheckUtf8(absl::string_view what, absl::string_view text) {
+  for (size_t at = 0; at < text.size();) {
+    const model::Utf8Step step = model::ReadUtf8(text.substr(at));
+    if (step.state != model::Utf8State::kCharacter) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "%s is not UTF-8: its byte %d is 0x%02x; convert it, as with iconv -f latin1 -t utf-8",
+          what, at, static_cast<uint8_t>(text[at])));
+    }
+    at += step.length;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckUtf8(const client::Prompt& prompt) {
+  if (const auto* text = std::get_if<std::string>(&prompt)) {
+    return CheckUtf8("the prompt", *text);
+  }
+  if (const auto* messages = std::get_if<std::vector<client::ChatMessage>>(&prompt)) {
+    for (const client::ChatMessage& message : *messages) {
+      LAMINA_RETURN_IF_ERROR(
+          CheckUtf8(absl::StrCat("the ", message.role, " message"), message.content));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckUtf8(const client::GenerateOptions& options) {
+  LAMINA_RETURN_IF_ERROR(CheckUtf8(options.prompt));
+  for (const std::string& stop : options.stop) {
+    LAMINA_RETURN_IF_ERROR(CheckUtf8("--stop", stop));
+  }
+  LAMINA_RETURN_IF_ERROR(CheckUtf8("the form of the output", options.form.text));
+  return CheckUtf8("--request-id", options.request_id);
 }
 
 absl::StatusOr<client::Prompt> ReadPrompt(const PromptFlags& flags) {

@@ -31,6 +31,13 @@ std::string CheckPromptFlags(const PromptFlags& flags);
 // Errors: kNotFound, kInvalidArgument: no such file, not a token list, more than 64 MiB.
 absl::StatusOr<client::Prompt> ReadPrompt(const PromptFlags& flags);
 
+// gRPC carries no text but UTF-8, and says of other bytes only that it failed.
+// Errors: kInvalidArgument: the first byte of `text` that is none, and what to do. `what` names it.
+absl::Status CheckUtf8(absl::string_view what, absl::string_view text);
+// The same for every text of a prompt, and of a request.
+absl::Status CheckUtf8(const client::Prompt& prompt);
+absl::Status CheckUtf8(const client::GenerateOptions& options);
+
 // "-" is stdin.
 absl::StatusOr<std::string> ReadTextFile(const std::string& path);
 

@@ -21,6 +21,9 @@ int Run(Invocation& invocation, const PromptFlags& flags) {
   if (!prompt.ok()) {
     return Fail(prompt.status());
   }
+  if (const absl::Status status = CheckUtf8(*prompt); !status.ok()) {
+    return Fail(status);
+  }
   const auto client = Connect(invocation);
   if (!client.ok()) {
     return Fail(client.status());

@@ -49,6 +49,7 @@ absl::StatusOr<client::TokenizeResult> Tokenize(const Invocation& invocation,
     prompt = std::vector<client::ChatMessage>{
         {.role = "user", .content = std::get<std::string>(prompt)}};
   }
+  LAMINA_RETURN_IF_ERROR(CheckUtf8(prompt));
   LAMINA_ASSIGN_OR_RETURN(const auto client, Connect(invocation));
   return client->Tokenize(prompt, !flags.no_special);
 }

@@ -70,6 +70,15 @@ class UsageTest(unittest.TestCase):
         self.assert_fails(run("bench", "--trace", "/nonexistent/t", server=f"127.0.0.1:{unused_port()}"),
                           1, "not running")
 
+    def test_output_that_cannot_be_written_is_a_failure(self):
+        for arguments in (["version", "--json"], ["--help"],
+                          ["config", "--cluster", str(REPO / "deploy/clusters/local.yaml")]):
+            with open("/dev/full", "w", encoding="utf-8") as full:
+                result = subprocess.run([str(BIN / "lamina"), *arguments], stdout=full, text=True,
+                                        stderr=subprocess.PIPE, timeout=60)
+            self.assertEqual(result.returncode, 1, arguments)
+            self.assertIn("the output could not be written", result.stderr)
+
     def test_server_that_is_not_running(self):
         server = f"127.0.0.1:{unused_port()}"
         for arguments in (["status"], ["generate", "--prompt", "x"], ["chat"], ["bench"],

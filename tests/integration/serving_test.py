@@ -121,6 +121,24 @@ class ServingTest(unittest.TestCase):
         self.assertEqual(len(answers), 2)
         self.assertEqual(answers[0]["text"], answers[1]["text"], "/reset forgets the first")
 
+    def test_ctrl_c_ends_a_piped_chat_between_its_answers(self):
+        chat = self.cluster.popen("chat", "--max-tokens", "2", "--json", stdin=subprocess.PIPE,
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        chat.stdin.write("Hi\n")
+        chat.stdin.flush()
+        json.loads(chat.stdout.readline())
+
+        def ends():
+            # The answer is out before it counts as ended: a signal in between changes nothing, a later one does.
+            chat.send_signal(signal.SIGINT)
+            return chat.poll() is not None
+
+        self.addCleanup(chat.kill)
+        self.cluster.await_true(ends, "the chat to end", seconds=30)
+        output, _ = chat.communicate(timeout=60)
+        self.assertEqual(chat.returncode, 130)
+        self.assertEqual(output, "")
+
     def test_bench_counts_what_it_asked_for(self):
         report = json.loads(self.ok("bench", "--concurrency", "4", "--requests", "8",
                                     "--input-tokens", "16", "--output-tokens", "4", "--json"))

@@ -30,6 +30,9 @@ class FakeInference : public v1::Inference::Service {
       const absl::MutexLock lock(&mu_);
       last_request_ = *request;
     }
+    if (refuses_with != grpc::StatusCode::OK) {
+      return {refuses_with, "as asked"};
+    }
     v1::GenerateResponse response;
     response.set_request_id("r1");
     if (request->text().rfind("fail ", 0) == 0) {
@@ -100,6 +103,8 @@ class FakeInference : public v1::Inference::Service {
     model->set_vocabulary(100);
     return grpc::Status::OK;
   }
+
+  std::atomic<grpc::StatusCode> refuses_with = grpc::StatusCode::OK;  // Every Generate call.
 
   v1::GenerateRequest last_request() {
     const absl::MutexLock lock(&mu_);

@@ -78,6 +78,7 @@ TEST(BatchFileTest, WhatIsWrongWithOneRequestIsItsOwn) {
       {Body(R"({"prompt":"x","n":-1})"), "n is not"},
       {Body(R"({"prompt":"x","temperature":"hot"})"), "temperature is not a number"},
       {Body(R"({"prompt":[1,"x"]})"), "prompt is not"},
+      {Body(R"({"prompt":[1,4294967297]})"), "prompt is not a list of token ids: one is too large"},
       {Body(R"({"prompt":"x","stop":[1]})"), "stop is not"},
       {Body(R"({"prompt":"x","logit_bias":{"a":1}})"), "logit_bias is not"},
       {Body(R"({"prompt":"x","ignore_eos":1})"), "ignore_eos is not"},

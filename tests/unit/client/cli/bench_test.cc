@@ -162,6 +162,16 @@ TEST_F(BenchRunnerTest, CountsWhatFailed) {
   EXPECT_EQ(runner.report().first_error().code(), absl::StatusCode::kUnavailable);
 }
 
+TEST_F(BenchRunnerTest, WhatOthersCancelledHasFailed) {
+  const BenchRunOptions options = {.arrivals = {{.input_tokens = 1, .output_tokens = 1}},
+                                   .vocabulary = 100};
+  server_.inference.refuses_with = grpc::StatusCode::CANCELLED;
+  BenchRunner runner(options, *client_, RealClock());
+  runner.Run([](const BenchProgress&) {}, {});
+  EXPECT_EQ(runner.report().failed(), 1u);
+  EXPECT_EQ(runner.report().first_error().code(), absl::StatusCode::kCancelled);
+}
+
 TEST_F(BenchRunnerTest, ACancellationStartsNoMore) {
   const BenchRunOptions options = {
       .arrivals = MakeArrivals({.requests = 10, .input_tokens = 1, .output_tokens = 1}),

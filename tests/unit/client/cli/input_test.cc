@@ -47,6 +47,27 @@ TEST(ReadPromptTest, SaysWhichFileIsMissing) {
   EXPECT_THAT(std::string(prompt.status().message()), HasSubstr("/nonexistent/prompt.txt"));
 }
 
+TEST(CheckUtf8Test, NamesTheFirstByteThatIsNone) {
+  EXPECT_TRUE(CheckUtf8("x", "caf\xc3\xa9 \xe4\xbd\xa0 \xf0\x9f\x98\x80").ok());
+  EXPECT_TRUE(CheckUtf8(client::Prompt(std::vector<TokenId>{1, 2})).ok());
+
+  const absl::Status latin1 = CheckUtf8(client::Prompt("caf\xe9 noir"));
+  EXPECT_EQ(latin1.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(latin1.message()),
+              HasSubstr("the prompt is not UTF-8: its byte 3 is 0xe9"));
+  EXPECT_FALSE(CheckUtf8("x", "cut off \xe4\xbd").ok());
+  EXPECT_FALSE(CheckUtf8("x", "half a pair \xed\xa0\x80").ok());
+}
+
+TEST(CheckUtf8Test, LooksAtEveryTextOfARequest) {
+  client::GenerateOptions options;
+  EXPECT_TRUE(CheckUtf8(options).ok());
+  options.stop = {"ok", "\xff"};
+  EXPECT_THAT(std::string(CheckUtf8(options).message()), HasSubstr("--stop is not UTF-8"));
+  options.prompt = std::vector<client::ChatMessage>{{.role = "system", .content = "\xff"}};
+  EXPECT_THAT(std::string(CheckUtf8(options).message()), HasSubstr("the system message is not"));
+}
+
 TEST(ChoiceTest, JoinsItsChunksIntoOneLine) {
   Choice choice;
   choice.Add({.request_id = "r", .text = "Hel", .tokens = {{.token = 1, .logprob = -0.5f}}});
