@@ -15,10 +15,11 @@
 #   --wait SECONDS     for the whole cluster to serve (default: 120)
 #   --grace SECONDS    for a daemon to drain, before it is killed (default: 10)
 #   --state DIR        pid files and logs (default: run/NAME OF THE FILE)
-#   --bin DIR          the programs (default: build/release/bin)
+#   --bin DIR          the programs (default: build/release/bin, or those of the bundle)
 #
 # `up` returns when the cluster serves, or says which daemon does not and why, with the end of its
-# log, and stops what it started. It starts only what is not running, so it also mends.
+# log, and stops what it started; so does Ctrl-C. It starts only what is not running, so it also mends.
+# `restart` returns when the cluster serves with that daemon, whatever else is missing.
 #
 # examples:
 #   deploy/cluster.sh up
@@ -37,7 +38,9 @@ wait_s=120
 grace_s=10
 state=
 bin=$REPO/build/release/bin
+[[ ! -f $REPO/BUNDLE ]] || bin=$REPO/bin
 follow=false
+started=() # By this `up`.
 
 parse_arguments() {
   while [[ $# -gt 0 ]]; do
@@ -64,13 +67,20 @@ parse_arguments() {
     shift
   done
   [[ -n $action ]] || usage_error "say what to do: up, down, status, logs or restart"
+  if [[ -n $node && $action =~ ^(up|down|status)$ ]]; then
+    usage_error "$action is of the whole cluster and takes no NAME, here '$node'; only logs and restart do"
+  fi
+  if [[ $action == restart && ${#overrides[@]} -gt 0 ]]; then
+    usage_error "restart takes no --set: a daemon comes back with the settings of the cluster; for others: down, then up --set"
+  fi
   [[ $wait_s =~ ^[0-9]+$ && $grace_s =~ ^[0-9]+$ ]] || usage_error "--wait and --grace are whole seconds"
   if [[ -z $state ]]; then
     local name
     name=$(basename "$cluster")
     state=$REPO/run/${name%.y*ml}
   fi
-  [[ $state == /* ]] || state=$PWD/$state
+  # Daemons are known by this path, so it must be the same however it is written.
+  state=$(realpath -m -- "$state")
 }
 
 # --- daemons -------------------------------------------------------------------------------------
@@ -173,24 +183,34 @@ stop() {
   rm -f "$state/$1.pid" "$state/$1.ready"
 }
 
-# stop_all: the gateway and then the coordinator first, so that requests can end while the nodes are there.
+# stop_all NAME...: the gateway and then the coordinator first, so that requests can end while the nodes
+# are there.
 stop_all() {
-  local _role name
-  stop gateway
-  stop coordinator
-  while read -r _role name; do
-    [[ $name == coordinator || $name == gateway ]] || stop "$name" &
-  done < <(daemons)
-  wait
+  local name stops=()
+  for name in gateway coordinator; do
+    [[ " $* " != *" $name "* ]] || stop "$name"
+  done
+  for name in "$@"; do
+    [[ $name == coordinator || $name == gateway ]] || { stop "$name" & stops+=($!); }
+  done
+  [[ ${#stops[@]} -eq 0 ]] || wait "${stops[@]}" # Not for daemons, which are children too.
+}
+
+# interrupted STATUS: Ctrl-C and the like while `up` waits.
+interrupted() {
+  trap '' INT TERM HUP
+  say "interrupted; stopping what was started"
+  stop_all "${started[@]}"
+  exit "$1"
 }
 
 # --- waiting -------------------------------------------------------------------------------------
 
-# dead: names the first daemon that has been started and lives no more.
+# dead [NAME]: names the first daemon, of all or NAME alone, that has been started and lives no more.
 dead() {
   local _role name
   while read -r _role name; do
-    if [[ -f $state/$name.pid ]] && ! pid_of "$name" > /dev/null; then
+    if [[ ${1:-$name} == "$name" && -f $state/$name.pid ]] && ! pid_of "$name" > /dev/null; then
       printf '%s' "$name"
       return 0
     fi
@@ -198,12 +218,12 @@ dead() {
   return 1
 }
 
-# give_up NAME WORDS...: shows why, stops everything, and fails.
+# give_up NAME WORDS...: shows why, stops what this `up` started, and fails.
 give_up() {
   local name=$1
   shift
   show_log "$name"
-  stop_all
+  stop_all "${started[@]}"
   fail "$*"
 }
 
@@ -231,15 +251,21 @@ state_of_cluster() {
     sed -n 's/^.*"state":"\([^"]*\)","model":.*$/\1/p'
 }
 
-# await_serving: waits for the whole cluster, telling what it waits for.
+# serves STATE [NAME]: whether that is a whole cluster, or one that serves and misses not NAME.
+serves() {
+  [[ $1 == serving ]] ||
+    [[ -n ${2:-} && $1 == "serving; "* && ! $1 =~ (^|[^A-Za-z0-9_-])$2([^A-Za-z0-9_-]|$) ]]
+}
+
+# await_serving [NAME]: waits for the whole cluster, or for NAME in it, telling what it waits for.
 await_serving() {
   local end=$((SECONDS + wait_s)) now last='' name
   while :; do
-    if name=$(dead); then
+    if name=$(dead "$@"); then
       give_up "$name" "$name ended; the end of its log is above"
     fi
     now=$(state_of_cluster) || now=
-    [[ $now != serving ]] || return 0
+    ! serves "$now" "$@" || return 0
     if [[ -n $now && $now != "$last" ]]; then
       say "$now"
       last=$now
@@ -335,21 +361,24 @@ up() {
   need_programs
   configure
   need_gateway
-  local role name started=0
+  local role name
+  trap 'interrupted 130' INT
+  trap 'interrupted 143' TERM
+  trap 'interrupted 129' HUP
   if ! pid_of coordinator > /dev/null; then
+    started+=(coordinator)
     start_coordinator
-    started=1
   fi
   await_coordinator
   while read -r role name; do
     if ! pid_of "$name" > /dev/null; then
+      started+=("$name")
       start "$role" "$name" --coordinator "$address"
-      started=$((started + 1))
     fi
   done < <(daemons)
   say_elsewhere
   await_serving
-  if ((started == 0)); then
+  if [[ ${#started[@]} -eq 0 ]]; then
     say "the cluster was up already, and serves at $address"
   else
     say "the cluster serves at $address"
@@ -368,7 +397,11 @@ say_gateway() {
 
 down() {
   [[ -f $state/cluster.yaml ]] || { say "nothing to stop: no cluster was started from $cluster here"; return 0; }
-  stop_all
+  # By their pid files: this works without the programs, too.
+  local names=("$state"/*.pid)
+  [[ -f ${names[0]} ]] || names=()
+  names=("${names[@]##*/}")
+  stop_all "${names[@]%.pid}"
   rm -f "$state/address"
   say "stopped"
 }
@@ -415,7 +448,8 @@ restart() {
         address=$(cat "$state/address")
         start "$role" "$node" --coordinator "$address"
       fi
-      await_serving
+      [[ $role != gateway ]] || await_ready gateway
+      await_serving "$node"
       say "$node was restarted; the cluster serves at $address"
       return 0
     fi

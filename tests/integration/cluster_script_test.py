@@ -75,10 +75,13 @@ class ClusterScriptTest(unittest.TestCase):
         path.write_text(text)
         path.chmod(0o755)
 
-    def script(self, *arguments):
-        return subprocess.run([str(REPO / "deploy/cluster.sh"), *arguments, "--cluster",
-                               str(self.file), "--state", str(self.state), "--bin", str(self.bin)],
-                              capture_output=True, text=True, cwd=self.directory, timeout=120)
+    def command(self, *arguments, state=None, binaries=None):
+        return [str(REPO / "deploy/cluster.sh"), *arguments, "--cluster", str(self.file),
+                "--state", str(state or self.state), "--bin", str(binaries or self.bin)]
+
+    def script(self, *arguments, **keys):
+        return subprocess.run(self.command(*arguments, **keys), capture_output=True, text=True,
+                              cwd=self.directory, timeout=120)
 
     def pids(self):
         return {path.stem: int(path.read_text()) for path in self.state.glob("*.pid")}
@@ -135,6 +138,38 @@ class ClusterScriptTest(unittest.TestCase):
         self.assertEqual(mended.returncode, 0, mended.stderr)
         self.assertNotEqual(self.pids()["m0"], pids["m0"])
         self.assertEqual(self.pids()["m1"], pids["m1"])
+
+    def test_mending_that_fails_leaves_what_runs(self):
+        self.script("up")
+        pids = self.pids()
+        os.kill(pids["m0"], signal.SIGKILL)
+        (self.directory / "m0.fault").write_text("exit")
+        (self.directory / "state").write_text("serving; without m0")
+        result = self.script("up")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("m0: no such device", result.stderr)
+        del pids["m0"]
+        self.assertEqual(self.pids(), pids)
+        self.assertTrue(all(self.lives(pid) for pid in pids.values()))
+
+    def test_what_ends_a_waiting_up_ends_what_it_started(self):
+        (self.directory / "state").write_text("waiting for m1")
+        for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)):
+            # Tests may run where an interrupt is ignored, which programs take over.
+            up = subprocess.Popen(self.command("up"), cwd=self.directory, stderr=subprocess.PIPE,
+                                  text=True, preexec_fn=lambda: signal.signal(number, signal.SIG_DFL))
+            lines = []
+            while not any("waiting for m1" in line for line in lines):
+                lines.append(up.stderr.readline())
+                self.assertTrue(lines[-1], lines)
+            pids = self.pids()
+            self.assertEqual(len(pids), 4)
+            up.send_signal(number)
+            _, rest = up.communicate(timeout=60)
+            self.assertEqual(up.returncode, status, rest)
+            self.assertIn("interrupted", rest)
+            self.assertFalse(any(self.lives(pid) for pid in pids.values()))
+            self.assertEqual(self.pids(), {})
 
     def test_up_with_other_settings_wants_down_first(self):
         self.script("up")
@@ -228,6 +263,46 @@ class ClusterScriptTest(unittest.TestCase):
         self.assertIsNone(stranger.poll())
         os.kill(old, signal.SIGKILL)  # Ours, which the script could not know of any more.
 
+    def test_down_needs_no_programs(self):
+        self.script("up")
+        pids = self.pids()
+        result = self.script("down", "--grace", "1", binaries=self.directory / "nowhere")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertFalse(any(self.lives(pid) for pid in pids.values()))
+
+    def test_the_state_folder_may_be_written_in_any_way(self):
+        (self.directory / "real").mkdir()
+        (self.directory / "link").symlink_to("real")
+        self.script("up", state=self.directory / "link/run")
+        for way in ("link/run/", "./real/../real/run", self.directory / "real/run"):
+            self.assertEqual(self.script("status", state=way).returncode, 0, way)
+        pids = [int(path.read_text()) for path in (self.directory / "real/run").glob("*.pid")]
+        self.assertEqual(self.script("down", "--grace", "1", state="real/run/").returncode, 0)
+        self.assertFalse(any(self.lives(pid) for pid in pids))
+
+    def test_restart_needs_no_other_daemon_that_is_gone(self):
+        self.script("up")
+        before = self.pids()
+        os.kill(before["m1"], signal.SIGKILL)
+        (self.directory / "state").write_text("serving; without m1")
+        result = self.script("restart", "m0")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertNotEqual(self.pids()["m0"], before["m0"])
+        missing = self.script("restart", "m1", "--wait", "1")
+        self.assertEqual(missing.returncode, 1, "it does not serve with m1")
+        self.assertIn("serving; without m1", missing.stderr)
+        self.assertTrue(self.lives(before["c0"]))
+
+    def test_a_restart_that_fails_leaves_the_others(self):
+        self.script("up")
+        before = self.pids()
+        (self.directory / "m0.fault").write_text("exit")
+        (self.directory / "state").write_text("serving; without m0")
+        result = self.script("restart", "m0")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("m0 ended", result.stderr)
+        self.assertTrue(all(self.lives(before[name]) for name in ("coordinator", "c0", "m1")))
+
     def test_restart_replaces_one_daemon(self):
         self.script("up")
         before = self.pids()
@@ -252,12 +327,14 @@ class ClusterScriptTest(unittest.TestCase):
 
     def test_wrong_usage_exits_with_2(self):
         for arguments in ([], ["upp"], ["up", "--sett", "x"], ["up", "--wait", "soon"],
-                          ["restart"]):
+                          ["restart"], ["up", "m0"], ["down", "m0"], ["status", "m0"],
+                          ["restart", "m0", "--set", "memory.m0.capacity=1GiB"]):
             if arguments == ["restart"]:
                 self.script("up")
             result = self.script(*arguments)
             self.assertEqual(result.returncode, 2, arguments)
             self.assertIn("--help", result.stderr)
+        self.assertTrue(all(self.lives(pid) for pid in self.pids().values()), "down m0 is not down")
 
 
 if __name__ == "__main__":
