@@ -42,9 +42,25 @@ export CCACHE_BASEDIR=$REPO CCACHE_NOHASHDIR=1
 
 log=build/$preset-build.log
 mkdir -p build
-if [[ ! -f build/$preset/build.ninja ]]; then
+# was_elsewhere: this folder was copied or moved here with its build, whose files name the other place.
+was_elsewhere() {
+  local home
+  home=$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' "build/$preset/CMakeCache.txt" 2> /dev/null) || return 1
+  [[ -n $home && ! $home -ef $REPO ]]
+}
+# knows_xgrammar: not where it was configured before the sources came.
+knows_xgrammar() {
+  [[ ! -d build/xgrammar ]] || grep -q 'lamina_xgrammar' "build/$preset/build.ninja" ||
+    grep -q '^LAMINA_WITH_XGRAMMAR:BOOL=OFF' "build/$preset/CMakeCache.txt"
+}
+configure=(cmake --preset "$preset")
+if was_elsewhere; then
+  say "build/$preset was configured in another folder; configuring it anew"
+  configure+=(--fresh)
+fi
+if [[ ${#configure[@]} -gt 3 || ! -f build/$preset/build.ninja ]] || ! knows_xgrammar; then
   say "configuring ($preset)"
-  cmake --preset "$preset" > "$log" 2>&1 || {
+  "${configure[@]}" > "$log" 2>&1 || {
     tail -n 30 "$log" >&2
     fail "cmake could not configure; the whole output is in $log"
   }

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Makes a relocatable folder of what preset cuda built: programs and the libraries they need, but not
-# the C library, the C++ runtime, the driver, or CUDA's own libraries, which BUNDLE/run finds on the
-# machine it is started on.
+# Makes a relocatable folder of the programs and the libraries they need, that runs on a machine without
+# our packages; not with the C library and the C++ runtime, which that machine has: Debian 12's or newer.
 #
-# usage: deploy/bundle.sh --cuda [--out DIR] [--help]
-#   --cuda      the GPU tests and the GPU benchmark, with deploy/gpu_check.sh, and those of the daemons
-#               and the command that were built
+# usage: deploy/bundle.sh [--cuda] [--out DIR] [--help]
+#   --cuda      of what preset cuda built: the GPU tests and the GPU benchmark, with deploy/gpu_check.sh,
+#               and those of the programs that were built. Without CUDA's own libraries and the driver:
+#               they are looked for on the machine it is started on
 #   --out DIR   default: build/bundle; it must not exist, or be a bundle
-# Then, on another machine: DIR/run PROGRAM [ARGUMENT]..., DIR/deploy/gpu_check.sh
+# Then, on another machine: DIR/bin/lamina, DIR/deploy/cluster.sh, and with --cuda DIR/deploy/gpu_check.sh
 set -euo pipefail
 # shellcheck source=deploy/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -25,35 +25,60 @@ while [[ $# -gt 0 ]]; do
   esac
   shift
 done
-$cuda || usage_error "say --cuda: there is no other bundle"
-build=$REPO/build/cuda
-for program in "$build/tests/cuda_gpu_test" "$build/tests/cuda_node_gpu_test" "$build/bin/lamina-gpu-bench"; do
-  [[ -x $program ]] || fail "$program is not built; build it: deploy/build_cuda.sh"
+all=(lamina lamina-coordinator lamina-compute lamina-memory lamina-gateway)
+gpu=()
+if $cuda; then
+  build=$REPO/build/cuda
+  gpu=("$build/tests/cuda_gpu_test" "$build/tests/cuda_node_gpu_test" "$build/bin/lamina-gpu-bench")
+  needed=("${gpu[@]}")
+  remedy=deploy/build_cuda.sh
+else
+  build=$REPO/build/release
+  needed=("${all[@]/#/$build/bin/}")
+  remedy=deploy/build.sh
+fi
+for program in "${needed[@]}"; do
+  [[ -x $program ]] || fail "$program is not built; build it: $remedy"
 done
 if [[ -e $out ]]; then
   [[ -f $out/BUNDLE ]] || fail "$out exists and is no bundle; choose another --out"
   rm -rf "$out"
 fi
 
-mkdir -p "$out/gpu" "$out/bin" "$out/lib" "$out/deploy"
-cp "$build/tests/cuda_gpu_test" "$build/tests/cuda_node_gpu_test" "$build/bin/lamina-gpu-bench" "$out/gpu/"
-for program in lamina lamina-coordinator lamina-compute lamina-memory; do
-  [[ ! -x $build/bin/$program ]] || cp "$build/bin/$program" "$out/bin/"
+mkdir -p "$out/bin" "$out/libexec" "$out/lib/ucx" "$out/deploy"
+# First, so that what an interruption leaves is known as a bundle.
+git -C "$REPO" describe --always --dirty > "$out/BUNDLE" 2> /dev/null || echo "not from a clone" > "$out/BUNDLE"
+if $cuda; then
+  mkdir "$out/gpu"
+  cp "${gpu[@]}" "$out/gpu/"
+  cp "$REPO/deploy/gpu_check.sh" "$out/deploy/"
+fi
+# What is in bin/ finds the libraries, wherever the bundle lies.
+for program in "${all[@]}"; do
+  [[ -x $build/bin/$program ]] || continue
+  cp "$build/bin/$program" "$out/libexec/"
+  # shellcheck disable=SC2016 # For the machine that runs it.
+  printf '#!/bin/sh\nexec "$(dirname "$(readlink -f "$0")")/../run" libexec/%s "$@"\n' "$program" > "$out/bin/$program"
+  chmod +x "$out/bin/$program"
 done
-cp "$REPO/deploy/gpu_check.sh" "$REPO/deploy/lib.sh" "$out/deploy/"
-git -C "$REPO" describe --always --dirty > "$out/BUNDLE"
+cp -r "$REPO/deploy/cluster.sh" "$REPO/deploy/lib.sh" "$REPO/deploy/clusters" "$out/deploy/"
+# Programs load these themselves: SentencePiece, and beside UCX's libraries its transports.
+loaded=("$build/lib/lamina-sentencepiece.so")
+[[ ! -f ${loaded[0]} ]] || cp "${loaded[0]}" "$out/lib/"
+ucx=$(ldd "$out"/libexec/* "$out"/gpu/* 2> /dev/null | awk '$1 ~ /^libucs\.so/ {print $3; exit}') || true
+[[ -z $(compgen -G "${ucx%/*}/ucx/*.so.[0-9]") ]] || cp -L "${ucx%/*}"/ucx/*.so.[0-9] "$out/lib/ucx/"
 
 # What every machine has, or must bring itself.
 system='^(linux-vdso|ld-linux|libc|libm|libdl|librt|libpthread|libresolv|libstdc\+\+|libgcc_s|libcuda|libcublas|libcublasLt|libcudart)[.-]'
-programs=("$out"/gpu/* "$out"/bin/*)
+programs=("$out"/gpu/* "$out"/libexec/* "$out"/lib/*.so "$out"/lib/ucx/*)
 for program in "${programs[@]}"; do
   [[ -f $program ]] || continue
   strip --strip-unneeded "$program"
-  while read -r name _ path _; do
-    [[ $name =~ $system || $name == /* ]] && continue
+  while IFS='|' read -r name path; do
+    [[ $name =~ $system ]] && continue
     [[ -f $path ]] || fail "$(basename "$program") needs $name, which this machine does not have"
     cp -nL "$path" "$out/lib/"
-  done < <(ldd "$program")
+  done < <(ldd "$program" | sed -nE 's/^\s*(\S+) => (.*)$/\1|\2/; T; s/ \(0x[0-9a-f]+\)$//; p')
 done
 
 cat > "$out/run" <<'RUN'
@@ -61,7 +86,7 @@ cat > "$out/run" <<'RUN'
 # SPDX-License-Identifier: Apache-2.0
 #
 # Runs a program of this bundle with the bundle's libraries, and CUDA's of this machine.
-# usage: run PROGRAM [ARGUMENT]...    PROGRAM is a path inside the bundle, like gpu/lamina-gpu-bench
+# usage: run PROGRAM [ARGUMENT]...    PROGRAM is a path inside the bundle, like bin/lamina
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 wanted=libcublasLt.so.13
@@ -83,13 +108,14 @@ print(*site.getsitepackages(), sep="\n")' 2> /dev/null || true)
 [[ -x $here/$1 ]] || { echo "run: $1 is not in this bundle" >&2; exit 2; }
 found=
 looked=()
-while read -r folder; do
+needs=$(ldd "$here/$1" 2> /dev/null | grep -E '^\s*(libcublas|libcuda)' || true)
+while [[ -n $needs ]] && read -r folder; do
   looked+=("$folder")
   if [[ -z $found && -f $folder/$wanted ]]; then
     found=$folder
   fi
 done < <(candidates)
-if [[ -z $found ]] && ldd "$here/$1" | grep -q "$wanted => not found"; then
+if [[ -z $found && $needs == *"$wanted => not found"* ]]; then
   echo "run: $1 needs $wanted, which is in none of: ${looked[*]}; name its folder in LAMINA_CUDA_LIBRARIES" >&2
   exit 1
 fi

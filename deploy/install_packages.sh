@@ -45,7 +45,8 @@ fi
 
 say "installing ${#missing[@]} packages: ${missing[*]}"
 install=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive
-  apt-get install --yes --no-install-recommends -qq -o Dpkg::Use-Pty=0)
+  apt-get install --yes --no-install-recommends -qq -o Dpkg::Use-Pty=0
+  -o DPkg::Lock::Timeout=600) # A fresh machine installs its own updates first.
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 # With the lists at hand this saves the update; lists that are old or absent fail, and are renewed.

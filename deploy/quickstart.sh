@@ -5,19 +5,23 @@
 # one compute process and two memory processes on this machine, answers a prompt, shows what each
 # node did, and stops the cluster. A second run takes seconds.
 #
-# usage: deploy/quickstart.sh [--keep] [--prompt TEXT] [--help]
-#   --keep          leave the cluster running, and say what to type next
-#   --prompt TEXT   the question (default: one about the sky)
+# usage: deploy/quickstart.sh [--keep] [--prompt TEXT] [--set KEY=VALUE]... [--help]
+#   --keep            leave the cluster running, and say what to type next
+#   --prompt TEXT     the question (default: one about the sky)
+#   --set KEY=VALUE   override a key of deploy/clusters/local.yaml, like gateway.listen=127.0.0.1:0 where
+#                     port 8000 is in use
 set -euo pipefail
 # shellcheck source=deploy/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 keep=false
 prompt="Why is the sky blue? Answer in two sentences."
+overrides=()
 while [[ $# -gt 0 ]]; do
   case $1 in
     --keep) keep=true ;;
     --prompt) prompt=$(value_of "$@"); shift ;;
+    --set) overrides+=(--set "$(value_of "$@")"); shift ;;
     -h | --help) print_help; exit 0 ;;
     *) usage_error "unknown argument '$1'" ;;
   esac
@@ -57,7 +61,7 @@ say "starting the cluster"
 if "$REPO/deploy/cluster.sh" status --cluster "$cluster" > /dev/null 2>&1; then
   keep=true # It ran before us: it is not ours to stop.
 fi
-"$REPO/deploy/cluster.sh" up --cluster "$cluster" "${fit[@]}"
+"$REPO/deploy/cluster.sh" up --cluster "$cluster" "${fit[@]}" "${overrides[@]}"
 if ! $keep; then
   trap '"$REPO/deploy/cluster.sh" down --cluster "$cluster"' EXIT
 fi
@@ -70,14 +74,17 @@ say "what each node did"
 "$lamina" status
 
 if $keep; then
+  gateway=$(cat "$REPO/run/local/gateway.ready" 2> /dev/null) || gateway="HOST:PORT of a gateway, here is none"
+  # Without this, the command looks at its default.
+  [[ $LAMINA_SERVER == 127.0.0.1:7400 ]] || server=$'\n'"  export LAMINA_SERVER=$LAMINA_SERVER"
   cat << EOF
 
-The cluster runs at $LAMINA_SERVER. Try:
+The cluster runs at $LAMINA_SERVER. Try:${server:-}
   build/release/bin/lamina chat
   build/release/bin/lamina generate --prompt "The capital of France is" --max-tokens 20
   build/release/bin/lamina bench --concurrency 8 --requests 32
   build/release/bin/lamina status
-  curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \\
+  curl http://$gateway/v1/chat/completions -H 'Content-Type: application/json' \\
     -d '{"model": "smollm2-135m-instruct", "messages": [{"role": "user", "content": "Hello"}]}'
   deploy/cluster.sh down
 EOF

@@ -1,0 +1,173 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""deploy/quickstart.sh, build.sh, bundle.sh and install_packages.sh around programs that only pretend.
+
+Each test has a copy of the scripts, in a folder whose name has a space.
+"""
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+from cluster_script_test import DAEMON, LAMINA
+from harness import BIN, REPO, run
+
+# Keeps its command lines, and configures as far as deploy/build.sh looks.
+CMAKE = """#!/bin/bash
+echo "$*" >> '{folder}/cmake.log'
+[[ $1 == --preset ]] || exit 0
+mkdir -p build/release
+echo "CMAKE_HOME_DIRECTORY:INTERNAL=$PWD" > build/release/CMakeCache.txt
+[[ ! -d build/xgrammar ]] || library=lamina_xgrammar
+echo "$library" > build/release/build.ninja
+"""
+
+# Another program holds dpkg's lock: only who waits for it gets it.
+APT_GET = """#!/bin/bash
+[[ $1 == install ]] || exit 0
+[[ " $* " == *" DPkg::Lock::Timeout="* ]] || { echo "E: Could not get lock" >&2; exit 100; }
+"""
+
+
+# The C library and the C++ runtime.
+SYSTEM = ("libc.so", "libm.so", "libdl.so", "librt.so", "libpthread.so", "libresolv.so", "libstdc++.so",
+          "libgcc_s.so")
+
+
+class DeployScriptsTest(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory(prefix="lamina-deploy-")
+        self.addCleanup(temporary.cleanup)
+        self.folder = Path(temporary.name)
+        self.repository = self.folder / "a clone"
+        shutil.copytree(REPO / "deploy", self.repository / "deploy")
+        self.path = self.folder / "path"
+        self.path.mkdir()
+
+    @staticmethod
+    def write(path, text):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+
+    def run_script(self, name, *arguments, repository=None):
+        environment = {**os.environ, "PATH": f"{self.path}:{os.environ['PATH']}"}
+        return subprocess.run([str((repository or self.repository) / "deploy" / name), *arguments],
+                              capture_output=True, text=True, cwd=self.folder, timeout=120,
+                              env=environment)
+
+    def test_the_quick_start_takes_settings_and_says_where_its_cluster_is(self):
+        for script in ("install_packages.sh", "get_model.sh", "build.sh"):
+            self.write(self.repository / "deploy" / script, "#!/bin/sh\n")
+        (self.repository / "models").mkdir()
+        (self.repository / "models/smollm2-135m-instruct.gguf").touch()
+        binaries = self.repository / "build/release/bin"
+        for role in ("coordinator", "compute", "memory", "gateway"):
+            self.write(binaries / f"lamina-{role}", DAEMON.format(dir=self.folder))
+        lamina = LAMINA.replace("else\n", "elif [[ $1 == generate ]]; then\n  echo An answer.\nelse\n")
+        self.write(binaries / "lamina", lamina.format(dir=self.folder, bin=BIN))
+        (self.folder / "state").write_text("serving")
+        self.addCleanup(self.run_script, "cluster.sh", "down", "--grace", "1")
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            setting = ("--set", "coordinator.listen=127.0.0.1:0", "--set", f"gateway.listen=127.0.0.1:{port}")
+            refused = self.run_script("quickstart.sh", *setting)
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn("--set gateway.listen=127.0.0.1:0", refused.stderr)
+
+        kept = self.run_script("quickstart.sh", "--keep", *setting[:3], "gateway.listen=127.0.0.1:0")
+
+        self.assertEqual(kept.returncode, 0, kept.stderr)
+        self.assertIn("An answer.", kept.stdout)
+        self.assertIn("export LAMINA_SERVER=127.0.0.1:7999", kept.stdout)
+        self.assertIn("curl http://127.0.0.1:7999/v1/chat/completions", kept.stdout)
+        self.assertEqual(self.run_script("cluster.sh", "down", "--grace", "1").returncode, 0)
+
+    def builds(self, repository=None):
+        """What cmake was asked for by a build."""
+        log = self.folder / "cmake.log"
+        log.unlink(missing_ok=True)
+        done = self.run_script("build.sh", repository=repository)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return [line for line in log.read_text().splitlines() if not line.startswith("--build")]
+
+    def test_a_build_is_configured_again_where_it_must_be(self):
+        self.write(self.path / "cmake", CMAKE.format(folder=self.folder))
+        self.write(self.repository / "deploy/get_xgrammar.sh", "#!/bin/sh\nexit 1\n")
+        self.assertEqual(self.builds(), ["--preset release"])
+        self.assertEqual(self.builds(), [])
+
+        (self.repository / "build/xgrammar").mkdir()
+        self.assertEqual(self.builds(), ["--preset release"], "the sources have come")
+        self.assertEqual(self.builds(), [])
+
+        copy = self.folder / "another clone"
+        shutil.copytree(self.repository, copy)
+        self.assertEqual(self.builds(copy), ["--preset release --fresh"], "not the first one's sources")
+        self.assertEqual(self.builds(copy), [])
+
+    def test_a_bundle_has_what_programs_load_and_can_be_made_again(self):
+        build = self.repository / "build/cuda"
+        for name in ("tests/cuda_gpu_test", "tests/cuda_node_gpu_test", "bin/lamina-gpu-bench",
+                     "bin/lamina-gateway", "lib/lamina-sentencepiece.so"):
+            self.write(build / name, "")
+            shutil.copy("/bin/true", build / name)
+        out = self.folder / "out"
+        # As left by a run that was interrupted.
+        self.write(self.path / "strip", "#!/bin/sh\nexit 1\n")
+        self.assertNotEqual(self.run_script("bundle.sh", "--cuda", "--out", str(out)).returncode, 0)
+        (self.path / "strip").unlink()
+
+        done = self.run_script("bundle.sh", "--cuda", "--out", str(out))
+
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for name in ("lib/lamina-sentencepiece.so", "bin/lamina-gateway", "BUNDLE", "run"):
+            self.assertTrue((out / name).exists(), name)
+        self.assertEqual(subprocess.run([str(out / "run"), "bin/lamina-gateway"]).returncode, 0)
+
+    def test_a_bundle_of_this_build_runs_where_it_is_moved(self):
+        build = self.repository / "build/release"
+        shutil.copytree(BIN.parent / "lib", build / "lib")
+        (build / "bin").mkdir()
+        for name in ("", "-coordinator", "-compute", "-memory", "-gateway"):
+            shutil.copy(BIN / f"lamina{name}", build / "bin")
+        done = self.run_script("bundle.sh")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        bundle = self.folder / "another place"
+        (self.repository / "build/bundle").rename(bundle)
+        shutil.rmtree(self.repository)
+
+        link = self.folder / "lamina"
+        link.symlink_to(bundle / "bin/lamina")
+        version = subprocess.run([str(link), "--version"], capture_output=True, text=True)
+        self.assertEqual(version.stdout, run("--version").stdout, version.stderr)
+        up = self.run_script("cluster.sh", "up", "--set", "model=none.gguf", repository=bundle)
+        self.assertIn("the model 'none.gguf' is not there", up.stderr)
+        self.assertEqual(self.foreign_libraries(bundle), set())
+
+    @staticmethod
+    def foreign_libraries(bundle):
+        """What the bundle loads from elsewhere, but for what every machine has."""
+        files = [*bundle.glob("libexec/*"), *bundle.glob("lib/**/*.so*")]
+        listing = subprocess.run(["ldd", *map(str, files)], capture_output=True, text=True,
+                                 env={**os.environ, "LD_LIBRARY_PATH": str(bundle / "lib")}).stdout
+        found = {tuple(line.strip().split(" => ")) for line in listing.splitlines() if " => " in line}
+        return {name for name, path in found
+                if not path.startswith(str(bundle)) and not name.startswith(SYSTEM)}
+
+    def test_packages_wait_for_others_who_install(self):
+        self.write(self.path / "apt-get", APT_GET)
+        self.write(self.path / "dpkg-query", "#!/bin/sh\n")
+        self.write(self.path / "sudo", '#!/bin/sh\nexec "$@"\n')
+        done = self.run_script("install_packages.sh")
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
