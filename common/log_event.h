@@ -2,7 +2,8 @@
 //
 // LogEvent: a line of the log with named values beside its words, and the form that lines take.
 //
-// As text the fields stand behind the message, `key value`. As JSON every line is one object:
+// As text the fields stand behind the message, `key value`, control characters of values escaped.
+// As JSON every line is one object:
 // {"time":"2026-11-21T10:00:00.123Z","level":"info","node":"m0","message":"...", field: value, ...}
 //
 // Threading: any thread; SetLogFormat before other threads start. Not for the data path.

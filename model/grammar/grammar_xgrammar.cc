@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
 
@@ -81,6 +82,7 @@ std::string Reason(const std::exception& error) {
   if (text.size() > kBytesMax) {
     text = text.substr(0, kBytesMax) + " ...";
   }
+  text = std::string(absl::StripTrailingAsciiWhitespace(text));
   const size_t check = text.find("Check failed: ");
   const size_t behind =
       check == std::string::npos ? std::string::npos : text.find(": ", check + 14);

@@ -34,6 +34,15 @@ TEST(LogEventTest, TextHasFieldsBehindTheMessage) {
   EXPECT_TRUE(line.ends_with(" I m0 finished request_id a tokens 7\n")) << line;
 }
 
+TEST(LogEventTest, AValueCannotBeginALineOrColourATerminal) {
+  const std::string line = Captured(LogFormat::kText, [] {
+    LogEvent(LogLevel::kInfo, "refused",
+             {{"error", "no\n2026-01-01 E m0 lost c0\x1b[31m \xc3\xa9"}});
+  });
+  EXPECT_TRUE(line.ends_with(" refused error no\\n2026-01-01 E m0 lost c0\\x1b[31m \xc3\xa9\n"))
+      << line;
+}
+
 TEST(LogEventTest, JsonIsOneObjectALine) {
   const std::string text = Captured(LogFormat::kJson, [] {
     LogEvent(LogLevel::kWarning, "finished",

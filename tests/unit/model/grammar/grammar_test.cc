@@ -12,6 +12,7 @@
 #include <random>
 #include <string>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "tests/unit/model/grammar/letter_tokenizer.h"
@@ -231,6 +232,7 @@ TEST_P(WrongFormTest, IsRefusedInWords) {
   EXPECT_FALSE(grammar.status().message().empty());
   EXPECT_THAT(std::string(grammar.status().message()), Not(HasSubstr(".cc")))
       << "places in a library's sources say nothing to a user";
+  EXPECT_FALSE(absl::ascii_isspace(static_cast<unsigned char>(grammar.status().message().back())));
 }
 
 INSTANTIATE_TEST_SUITE_P(
