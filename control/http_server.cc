@@ -111,7 +111,11 @@ struct HttpServer::Impl {
     });
   }
 
-  absl::Status Listen(const std::string& host, uint16_t port) {
+  // `listen` is host:port, for messages.
+  absl::Status Listen(const std::string& listen, std::string host, uint16_t port) {
+    if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+      host = host.substr(1, host.size() - 2);  // IPv6 in brackets.
+    }
     beast::error_code error;
     tcp::resolver resolver(context);
     const auto found = resolver.resolve(host, std::to_string(port), error);
@@ -131,7 +135,8 @@ struct HttpServer::Impl {
     }
     if (error) {
       return absl::UnavailableError(
-          absl::StrCat("could not listen on ", host, ":", port, ": ", error.message()));
+          absl::StrCat("could not listen on ", listen, ": ", error.message(),
+                       "; choose another http for this daemon, in the cluster file or by --set"));
     }
     return absl::OkStatus();
   }
@@ -161,7 +166,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string&
   }
   const std::string host = listen.substr(0, colon);
   auto impl = std::make_unique<Impl>(std::move(handler));
-  if (absl::Status status = impl->Listen(host, static_cast<uint16_t>(port)); !status.ok()) {
+  if (absl::Status status = impl->Listen(listen, host, static_cast<uint16_t>(port)); !status.ok()) {
     return status;
   }
   std::unique_ptr<HttpServer> server(new HttpServer(std::move(impl)));

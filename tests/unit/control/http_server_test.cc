@@ -18,6 +18,7 @@
 namespace lamina::control {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
@@ -62,6 +63,27 @@ std::unique_ptr<HttpServer> StartPages(std::string health) {
 std::string Get(const HttpServer& server, const std::string& path) {
   return RawClient(server.address())
       .Ask(absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));
+}
+
+TEST(HttpServerTest, TakesIpv6InBrackets) {
+  const auto server = HttpServer::Start("[::1]:0", [](absl::string_view) { return HttpAnswer(); });
+
+  // A host without IPv6 refuses the address, which it has understood.
+  if (server.ok()) {
+    EXPECT_THAT((*server)->address(), StartsWith("[::1]:"));
+  } else {
+    EXPECT_THAT(std::string(server.status().message()), StartsWith("could not listen on [::1]:0"));
+  }
+}
+
+TEST(HttpServerTest, SaysThatAPortIsInUseAndWhatToDo) {
+  const auto first = StartPages("");
+  const auto second =
+      HttpServer::Start(first->address(), [](absl::string_view) { return HttpAnswer(); });
+
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(second.status().message()),
+              AllOf(HasSubstr(first->address()), HasSubstr("choose another http")));
 }
 
 TEST(HttpServerTest, ServesMetricsAndHealth) {
