@@ -74,18 +74,19 @@ say "what each node did"
 "$lamina" status
 
 if $keep; then
-  gateway=$(cat "$REPO/run/local/gateway.ready" 2> /dev/null) || gateway="HOST:PORT of a gateway, here is none"
   # Without this, the command looks at its default.
   [[ $LAMINA_SERVER == 127.0.0.1:7400 ]] || server=$'\n'"  export LAMINA_SERVER=$LAMINA_SERVER"
+  if gateway=$(cat "$REPO/run/local/gateway.ready" 2> /dev/null); then
+    curl=$'\n'"  curl http://$gateway/v1/chat/completions -H 'Content-Type: application/json' \\"$'\n'
+    curl+="    -d '{\"model\": \"smollm2-135m-instruct\", \"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'"
+  fi
   cat << EOF
 
 The cluster runs at $LAMINA_SERVER. Try:${server:-}
   build/release/bin/lamina chat
   build/release/bin/lamina generate --prompt "The capital of France is" --max-tokens 20
   build/release/bin/lamina bench --concurrency 8 --requests 32
-  build/release/bin/lamina status
-  curl http://$gateway/v1/chat/completions -H 'Content-Type: application/json' \\
-    -d '{"model": "smollm2-135m-instruct", "messages": [{"role": "user", "content": "Hello"}]}'
+  build/release/bin/lamina status${curl:-}
   deploy/cluster.sh down
 EOF
 fi
