@@ -14,7 +14,7 @@
 #   --set KEY=VALUE    override a key of it, like pipeline.mode=fixed; `down` and the others need none
 #   --wait SECONDS     for the whole cluster to serve (default: 120)
 #   --grace SECONDS    for a daemon to drain, before it is killed (default: 10)
-#   --state DIR        pid files and logs (default: run/NAME OF THE FILE)
+#   --state DIR        pid files and logs (default: run/NAME OF THE FILE; of a bundle state/NAME)
 #   --bin DIR          the programs (default: build/release/bin, or those of the bundle)
 #
 # `up` returns when the cluster serves, or says which daemon does not and why, with the end of its
@@ -38,7 +38,11 @@ wait_s=120
 grace_s=10
 state=
 bin=$REPO/build/release/bin
-[[ ! -f $REPO/BUNDLE ]] || bin=$REPO/bin
+states=$REPO/run
+if [[ -f $REPO/BUNDLE ]]; then # There `run` is a program.
+  bin=$REPO/bin
+  states=$REPO/state
+fi
 follow=false
 started=() # By this `up`.
 
@@ -77,7 +81,7 @@ parse_arguments() {
   if [[ -z $state ]]; then
     local name
     name=$(basename "$cluster")
-    state=$REPO/run/${name%.y*ml}
+    state=$states/${name%.y*ml}
   fi
   # Daemons are known by this path, so it must be the same however it is written.
   state=$(realpath -m -- "$state")

@@ -147,8 +147,11 @@ class DeployScriptsTest(unittest.TestCase):
         link.symlink_to(bundle / "bin/lamina")
         version = subprocess.run([str(link), "--version"], capture_output=True, text=True)
         self.assertEqual(version.stdout, run("--version").stdout, version.stderr)
-        up = self.run_script("cluster.sh", "up", "--set", "model=none.gguf", repository=bundle)
-        self.assertIn("the model 'none.gguf' is not there", up.stderr)
+        (self.folder / "none.gguf").touch()
+        up = self.run_script("cluster.sh", "up", "--set", "model=none.gguf", "--set",
+                             "coordinator.listen=127.0.0.1:0", "--set", "gateway=null", repository=bundle)
+        self.assertIn("the coordinator ended", up.stderr, "of this model")
+        self.assertIn("none.gguf", up.stderr)
         self.assertEqual(self.foreign_libraries(bundle), set())
 
     @staticmethod
