@@ -34,7 +34,7 @@ absl::Status RaiseSignal(const RaiseRequest& request, const Stream& stream) {
 }
 
 absl::Status PutBytes(const PutRequest& request, const Stream& stream) {
-  if (request.bytes == 0) {
+  if (request.bytes == 0 && !request.stamped) {
     return absl::OkStatus();
   }
   if (reinterpret_cast<uintptr_t>(request.to) % kPutAlignment != 0 ||

@@ -48,6 +48,7 @@ struct WindowStamp {
   uint32_t sender = 0;
 };
 static_assert(sizeof(WindowStamp) == 40);
+inline constexpr size_t kWindowHeaderBytes = 64;  // The stamp, and zeros.
 
 // Outcomes of the waits of one lane, in pinned host memory; zeroed before use and after a failure
 // was dealt with. The device writes `sequence` last, so that who sees it sees the rest.
@@ -90,9 +91,14 @@ struct PutRequest {
   const void* from = nullptr;
   size_t bytes = 0;
   const WaitRecord* record = nullptr;  // Optional: nothing is written after a failure.
+  // With it a window is written whole: the stamp, zeros up to kWindowHeaderBytes, and behind these
+  // the bytes, of which there may be none.
+  bool stamped = false;
+  WindowStamp stamp;
 };
 
 // Copies with the device's own stores, into memory of the host or a peer that it can reach.
+// Empty:  without bytes and stamp nothing is launched.
 // Errors: kInvalidArgument  an address or size that is no multiple of 16.
 absl::Status PutBytes(const PutRequest& request, const Stream& stream);
 

@@ -17,6 +17,12 @@ constexpr uint32_t kPauseNanos = 100;
 constexpr int kPutThreads = 256;
 constexpr uint32_t kPutBlocksMax = 64;
 
+struct StampedHeader {
+  WindowStamp stamp;
+  uint64_t zeros[3];
+};
+static_assert(sizeof(StampedHeader) == kWindowHeaderBytes);
+
 // Requires: the signal was seen with acquire ordering, so that the header is there.
 __device__ inline WaitOutcome CheckStamp(const WindowStamp& got, const WindowStamp& expected) {
   if (got.magic != expected.magic) {
@@ -94,6 +100,13 @@ __global__ void PutKernel(const PutRequest a) {
   }
   const auto* from = static_cast<const uint4*>(a.from);
   auto* to = static_cast<uint4*>(a.to);
+  if (a.stamped) {
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
+      auto* const window = static_cast<StampedHeader*>(a.to);
+      *window = StampedHeader{a.stamp, {0, 0, 0}};
+    }
+    to += kWindowHeaderBytes / sizeof(uint4);
+  }
   const size_t count = a.bytes / sizeof(uint4);
   for (size_t i = size_t{blockIdx.x} * kPutThreads + threadIdx.x; i < count;
        i += size_t{gridDim.x} * kPutThreads) {
@@ -117,7 +130,8 @@ cudaError_t LaunchRaise(const RaiseRequest& request, cudaStream_t stream) {
 
 cudaError_t LaunchPut(const PutRequest& request, cudaStream_t stream) {
   const size_t wanted = (request.bytes / sizeof(uint4) + kPutThreads - 1) / kPutThreads;
-  const auto blocks = static_cast<uint32_t>(wanted < kPutBlocksMax ? wanted : kPutBlocksMax);
+  const uint32_t some = wanted == 0 ? 1 : static_cast<uint32_t>(wanted);  // For the stamp alone.
+  const uint32_t blocks = some < kPutBlocksMax ? some : kPutBlocksMax;
   return Launch(
       PutKernel,
       {.grid = dim3(blocks), .block = dim3(kPutThreads), .shared_bytes = 0, .stream = stream},
