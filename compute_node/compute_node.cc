@@ -119,7 +119,8 @@ absl::Status ComputeNode::MakeRegion(const control::EpochConfig& config,
                           transport_->CreateRegion({.name = options_.name + " replies",
                                                     .bytes = layout.compute_region_bytes(),
                                                     .signal_words = layout.compute_region_words(),
-                                                    .epoch = config.epoch}));
+                                                    .epoch = config.epoch,
+                                                    .written_by_devices = config.memory_waits}));
   return absl::OkStatus();
 }
 

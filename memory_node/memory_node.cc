@@ -52,7 +52,8 @@ absl::Status MemoryNode::MakeRegion(const core::WindowLayout& layout) {
                           transport_->CreateRegion({.name = options_.name + " queries",
                                                     .bytes = layout.query_region_bytes(),
                                                     .signal_words = layout.query_region_words(),
-                                                    .epoch = config_->epoch}));
+                                                    .epoch = config_->epoch,
+                                                    .written_by_devices = config_->compute_waits}));
   return absl::OkStatus();
 }
 
