@@ -133,6 +133,8 @@ for m in results.get("slice", {}).get("models", []):
 if "polling" in results:
     p = results["polling"]
     print(f"polling     device {p['device_polls_us']} us, host {p['host_polls_us']} us a round trip")
+    for u in p["units"]:
+        print(f"polling     {u['rows']:4} rows out and back: by the device {u['device_us']} us, by the host {u['host_us']} us")
 PY
 }
 

@@ -58,8 +58,9 @@ struct WaitRecord {
   uint64_t signal = 0;    // What the signal word showed then.
   uint64_t polls = 0;     // Looks at it.
   uint64_t sequence = 0;  // The `sequence` of the last wait that ended.
+  uint64_t failed_sequence = 0;  // That of the wait that failed first.
 };
-static_assert(sizeof(WaitRecord) == 32);
+static_assert(sizeof(WaitRecord) == 40);
 
 struct WaitRequest {
   const uint64_t* signal = nullptr;
@@ -71,6 +72,8 @@ struct WaitRequest {
   const uint32_t* abort = nullptr;      // Nonzero: give up. Looked at with every poll.
   WaitRecord* record = nullptr;
   uint64_t sequence = 0;  // The caller's number of this wait; grows.
+  // Optional: two words for the device's clock, when it began to poll and when it ended.
+  uint64_t* times = nullptr;
 };
 
 // Errors: kInvalidArgument  a null signal, abort or record, or no timeout.
@@ -80,6 +83,7 @@ struct RaiseRequest {
   uint64_t* signal = nullptr;
   uint64_t value = 0;
   const WaitRecord* record = nullptr;  // Optional: nothing is raised after a failure.
+  uint64_t* time = nullptr;            // Optional: for the device's clock, when it was raised.
 };
 
 // Raises a signal word after everything that the stream did before, in the order of

@@ -70,13 +70,20 @@ __global__ void WaitKernel(const WaitRequest a) {
   uint64_t polls = 0;
   uint32_t outcome = LoadRelaxed(&a.record->failed);
   if (outcome == 0) {
+    const uint64_t began = GlobalNanos();
     WaitOutcome polled = Poll(a, &seen, &polls);
     if (polled == WaitOutcome::kOk && a.window != nullptr) {
       polled = CheckStamp(*a.window, a.expected);
     }
     outcome = static_cast<uint32_t>(polled);
     if (polled != WaitOutcome::kOk) {
+      a.record->failed_sequence = a.sequence;
+      __threadfence_system();
       a.record->failed = outcome;
+    }
+    if (a.times != nullptr) {
+      a.times[0] = began;
+      a.times[1] = GlobalNanos();
     }
   }
   a.record->outcome = outcome;
@@ -92,6 +99,9 @@ __global__ void RaiseKernel(const RaiseRequest a) {
   }
   __threadfence_system();
   StoreRelease(a.signal, a.value);
+  if (a.time != nullptr) {
+    *a.time = GlobalNanos();
+  }
 }
 
 __global__ void PutKernel(const PutRequest a) {
