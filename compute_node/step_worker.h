@@ -180,8 +180,7 @@ class StepWorker {
     bool by_device = false;             // The device exchanges the step's rows. Then:
     bool take_due = false;              // the outputs before `slice` are not ordered yet;
     bool taking = false;                // an order of outputs has not been seen to end;
-    uint32_t taking_layer = 0;          // these are of this layer,
-    Nanos slice_began = 0;              // whose slice began then, by the device's clock; 0 unknown.
+    uint32_t taking_layer = 0;          // these are of this layer.
     bool pinned = false;                // The step stays on one replica.
     bool context_pending = false;       // Of the slice before, from another compute node.
     Nanos away_since = 0;

@@ -52,7 +52,6 @@ absl::Status StepWorker::BeginStep(Lane& lane) {
   ChooseTailRows(lane);
   lane.pinned = !lane.chunks.empty();
   lane.by_device = GoesByDevice(lane);
-  lane.slice_began = 0;
   if (Runs(IndexOf(lane))) {
     LAMINA_RETURN_IF_ERROR(executor_.SetRows(Rows(lane), lane.buffers));
   }

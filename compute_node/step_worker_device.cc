@@ -27,10 +27,15 @@ namespace {
 constexpr Nanos kYield = Millis(1);
 constexpr Nanos kNap = Micros(50);
 
-kernels::StampBytes StampOf(const core::WindowHeader& header) {
-  kernels::StampBytes stamp;
-  std::memcpy(stamp.data(), &header, stamp.size());
-  return stamp;
+kernels::WindowStamp StampOf(const core::WindowHeader& header) {
+  return {.magic = header.magic,
+          .lane = header.lane,
+          .epoch = header.epoch,
+          .step = header.step,
+          .layer = header.layer,
+          .rows = header.rows,
+          .kv_rows = header.kv_rows,
+          .sender = header.sender};
 }
 
 kernels::HostWindows WindowsOf(const transport::DirectMemory& memory) {
@@ -200,11 +205,11 @@ absl::StatusOr<bool> StepWorker::HasGotOn(Lane& lane, std::string& blamed) {
 // What the thread would have said, had it looked at the window itself.
 absl::Status StepWorker::FaultOf(const Lane& lane, const kernels::FailedTake& failed,
                                  std::string& blamed) {
-  if (failed.fault == kernels::TakeFault::kAborted) {
+  if (failed.outcome == kernels::WaitOutcome::kAborted) {
     return absl::CancelledError("the device's wait was aborted");
   }
   blamed = options_.config.memory_nodes[failed.peer];
-  if (failed.fault == kernels::TakeFault::kTimeout) {
+  if (failed.outcome == kernels::WaitOutcome::kTimeout) {
     return NothingFrom(blamed);
   }
   const uint32_t index = IndexOf(lane);
@@ -247,12 +252,10 @@ void StepWorker::NoteTaken(Lane& lane) {
   const Nanos now = RealClock().Now();
   LapUntil(lane, control::WorkPart::kDense, layer, std::max(lap_, now - waited));
   LapUntil(lane, control::WorkPart::kWaitAttention, layer, now, peer);
-  const kernels::ExchangeTimes times = exchange_->TimesOf(index);
-  if (lane.slice_began > 0) {
-    lane.slices_nanos += times.sent - lane.slice_began;
+  if (layer > 0) {  // Of the step's first slice it is not known when it began.
+    lane.slices_nanos += exchange_->SentAfter(index);
     ++lane.slices_run;
   }
-  lane.slice_began = times.taken;
 }
 
 // Device and peers get on without this thread.

@@ -59,7 +59,8 @@ class WorkMeter {
     event.end = RealClock().Now();
     return LapUntil(event);
   }
-  // The same of what ended at `event.end`, at `event.start` or later.
+
+  // The same of what ended at `event.end`: work of a device, told of later.
   Nanos LapUntil(const TraceEvent& event) {
     AddTo(nanos_[static_cast<size_t>(event.part)], static_cast<uint64_t>(event.end - event.start));
     if (ring_.on()) {

@@ -24,7 +24,6 @@
 
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -33,13 +32,11 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/clock.h"
+#include "kernels/window_wait.h"
 
 namespace lamina::kernels {
 
 inline constexpr size_t kExchangeAlignment = 16;  // Of addresses and sizes of rows.
-
-// The first bytes of a window's header, which say what unit it is of.
-using StampBytes = std::array<std::byte, 40>;
 
 // Windows in memory of this host, shared with another process, and their signal words: word w is a
 // uint64_t at words + w * word_stride. `pages` are whole pages that hold all of it.
@@ -61,7 +58,7 @@ struct ExchangeOptions {
 struct RowsOut {
   uint32_t peer = 0;
   size_t window = 0;  // Where it begins in the peer's bytes.
-  StampBytes stamp = {};
+  WindowStamp stamp;
   const void* rows = nullptr;  // In the device's memory.
   size_t bytes = 0;
   uint32_t word = 0;  // Is raised to `value` when they are there.
@@ -71,31 +68,18 @@ struct RowsOut {
 // Rows of one unit from one peer.
 struct RowsIn {
   uint32_t peer = 0;
-  size_t window = 0;      // Where it begins in the own bytes.
-  StampBytes stamp = {};  // What it must have.
-  void* rows = nullptr;   // In the device's memory.
+  size_t window = 0;     // Where it begins in the own bytes.
+  WindowStamp stamp;     // What it must begin with.
+  void* rows = nullptr;  // In the device's memory.
   size_t bytes = 0;
   uint32_t word = 0;  // Shows `value`, or more, when they are there.
   uint64_t value = 0;
 };
 
-enum class TakeFault : uint8_t {
-  kTimeout,   // The peer did not answer in time.
-  kAborted,   // Abort().
-  kStale,     // The window's stamp is of an older unit, or epoch.
-  kMismatch,  // It is another in another way, or none.
-};
-
 struct FailedTake {
-  TakeFault fault = TakeFault::kTimeout;
+  WaitOutcome outcome = WaitOutcome::kTimeout;
   uint32_t peer = 0;  // Whose answer it was to be,
   uint64_t unit = 0;  // and to which unit.
-};
-
-// By the device's clock, which has a zero of its own.
-struct ExchangeTimes {
-  Nanos sent = 0;   // The unit's rows had left.
-  Nanos taken = 0;  // All answers to them had come.
 };
 
 class WindowExchange {
@@ -125,10 +109,12 @@ class WindowExchange {
   // The first take of the lane that failed, if one did.
   virtual std::optional<FailedTake> FailureOf(uint32_t lane) const = 0;
 
-  // Of the lane's last take. Requires: HasTaken(), and no failure.
-  virtual ExchangeTimes TimesOf(uint32_t lane) const = 0;
-  // How long the device stood still for a peer of it; 0 if its answer was there.
+  // Of the lane's last take, by the device's clock: how long the device stood still for a peer; 0
+  // if its answer was there. Requires: HasTaken(), no failure, and an answer of this peer.
   virtual Nanos WaitedFor(uint32_t lane, uint32_t peer) const = 0;
+  // How long after the answers to the unit before it this unit's rows had left: what was ordered
+  // between. Requires: the same, and a take before the last one.
+  virtual Nanos SentAfter(uint32_t lane) const = 0;
 
   // Ends all takes, now and from now on, with kAborted. A signal that is there still counts.
   virtual void Abort() = 0;

@@ -29,20 +29,39 @@ absl::StatusOr<control::PreparedNode> MemoryNode::Configure(const control::Epoch
   LAMINA_RETURN_IF_ERROR(core::WindowLayout::Check(shape));
   const core::WindowLayout layout(shape);
   config_ = config;
-  LAMINA_RETURN_IF_ERROR(MakeDevice(
-      AttentionWorker::DeviceOptions(config, control::LayersOf(config, node), config.slots[node])));
   LAMINA_RETURN_IF_ERROR(control::TransportFault(MakeRegion(layout)));
+  kernels::KvDeviceOptions wanted =
+      AttentionWorker::DeviceOptions(config, control::LayersOf(config, node), config.slots[node]);
+  const bool on_device = options_.device != "cpu";
+  const std::string obstacle =
+      on_device ? AttentionWorker::WaitsObstacle(config, *region_) : std::string();
+  if (on_device && config.memory_waits && obstacle.empty()) {
+    wanted.waiting_lanes = config.lanes;
+    wanted.waiting_rows_max = config.rows_max;
+  }
+  LAMINA_RETURN_IF_ERROR(MakeDevice(wanted));
   worker_ =
       std::make_unique<AttentionWorker>(AttentionWorker::Options{.config = config, .node = node},
                                         *transport_, *region_, *device_, pool_, counters_);
-  const std::string windows = absl::StrCat(
-      transport::DescribeMemory(region_->memory()),
-      options_.device == "cpu" ? "" : absl::StrCat(", rows are copied to ", options_.device));
+  const std::string windows =
+      absl::StrCat(transport::DescribeMemory(region_->memory()),
+                   on_device ? DescribeUse(config.memory_waits, obstacle) : "");
   LogInfo("epoch ", config.epoch, " device ", device_->name(), " slots ", device_->slots(),
           " arena ", FormatBytes(device_->bytes()), " windows ",
           FormatBytes(layout.query_region_bytes()), " in ", windows, " transport ",
           transport_->scheme());
   return control::PreparedNode{.region = region_->Descriptor(), .windows = windows};
+}
+
+// Of windows, by a device. What is not asked for needs no reason.
+std::string MemoryNode::DescribeUse(bool waits_wanted, const std::string& obstacle) const {
+  if (device_->waits() != nullptr) {
+    return absl::StrCat(", for which ", options_.device, " waits itself");
+  }
+  return absl::StrCat(", rows are copied to ", options_.device,
+                      waits_wanted ? absl::StrCat(", which does not wait itself: ",
+                                                  obstacle.empty() ? "it cannot" : obstacle)
+                                   : "");
 }
 
 absl::Status MemoryNode::MakeRegion(const core::WindowLayout& layout) {
@@ -107,7 +126,8 @@ control::NodeCounters MemoryNode::Counters() const {
       .bytes_sent = counters_.bytes_sent.load(std::memory_order_relaxed),
       .bytes_received = counters_.bytes_received.load(std::memory_order_relaxed),
       .kv_bytes_read = counters_.kv_bytes_read.load(std::memory_order_relaxed),
-      .units = counters_.units.load(std::memory_order_relaxed)};
+      .units = counters_.units.load(std::memory_order_relaxed),
+      .device_units = counters_.device_units.load(std::memory_order_relaxed)};
   control::Count(counters_.meter, counters_.refusals, /*is_memory=*/true, counters);
   counters.unit_seconds_fixed = counters_.unit_line.fixed.load(std::memory_order_relaxed);
   counters.unit_seconds_slope = counters_.unit_line.slope.load(std::memory_order_relaxed);

@@ -34,7 +34,7 @@ constexpr uint64_t kUnits = 1000;
 constexpr size_t kRowsMax = 64;
 constexpr size_t kQueryRowBytes = size_t{2} * (32 + 2 * 8) * 128;  // Of LLaMA-3-8B.
 constexpr size_t kReplyRowBytes = size_t{2} * 32 * 128;
-constexpr size_t kHeaderBytes = 64;
+constexpr size_t kHeaderBytes = kernels::kWindowHeaderBytes;
 constexpr size_t kPageBytes = 4096;
 constexpr size_t kWindowBytes = size_t{1} << 20;
 constexpr Nanos kPatience = Seconds(5);
@@ -73,11 +73,7 @@ class Windows {
   std::byte* const pages_;
 };
 
-kernels::StampBytes StampOf(uint64_t unit) {
-  kernels::StampBytes stamp = {};
-  std::memcpy(stamp.data() + 16, &unit, sizeof(unit));  // The step.
-  return stamp;
-}
+kernels::WindowStamp StampOf(uint64_t unit) { return {.step = unit}; }
 
 class Exchange {
  public:
@@ -146,8 +142,8 @@ class Exchange {
     device_.Copy(host_out_.data, made_.data, rows * kQueryRowBytes);
     LAMINA_RETURN_IF_ERROR(device_.Synchronize());
     std::byte* const query = query_->At(unit);
-    const kernels::StampBytes stamp = StampOf(unit);
-    std::memcpy(query, stamp.data(), stamp.size());
+    const kernels::WindowStamp stamp = StampOf(unit);
+    std::memcpy(query, &stamp, sizeof(stamp));
     std::memcpy(query + kHeaderBytes, host_out_.data, rows * kQueryRowBytes);
     query_->word().store(unit, std::memory_order_release);
     const Nanos deadline = RealClock().Now() + kPatience;

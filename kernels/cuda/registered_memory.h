@@ -34,12 +34,17 @@ class RegisteredMemory {
   RegisteredMemory& operator=(const RegisteredMemory&) = delete;
   ~RegisteredMemory();
 
+  bool Holds(const void* host) const {
+    const auto* const address = static_cast<const std::byte*>(host);
+    return address >= pages_.data() && address < pages_.data() + pages_.size();
+  }
+
   // What kernels call an address of these pages. Requires: it is inside.
   template <typename T>
   T* OnDevice(T* host) const {
-    auto* const address = const_cast<std::byte*>(reinterpret_cast<const std::byte*>(host));
-    LAMINA_CHECK(address >= pages_.data() && address < pages_.data() + pages_.size());
-    return reinterpret_cast<T*>(device_ + (address - pages_.data()));
+    LAMINA_CHECK(Holds(host));
+    return reinterpret_cast<T*>(device_ +
+                                (reinterpret_cast<const std::byte*>(host) - pages_.data()));
   }
 
  private:

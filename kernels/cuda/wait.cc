@@ -30,6 +30,9 @@ absl::Status RaiseSignal(const RaiseRequest& request, const Stream& stream) {
   if (request.signal == nullptr) {
     return absl::InvalidArgumentError("signal: null");
   }
+  if (request.unit != nullptr && request.record == nullptr) {
+    return absl::InvalidArgumentError("a unit's time counts from a record's wait");
+  }
   return CudaToStatus(LaunchRaise(request, HandleOf(stream)), "RaiseSignal");
 }
 

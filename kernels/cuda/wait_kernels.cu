@@ -89,6 +89,7 @@ __global__ void WaitKernel(const WaitRequest a) {
   a.record->outcome = outcome;
   a.record->signal = seen;
   a.record->polls = polls;
+  a.record->ended = GlobalNanos();
   __threadfence_system();
   StoreRelease(&a.record->sequence, a.sequence);
 }
@@ -99,13 +100,24 @@ __global__ void RaiseKernel(const RaiseRequest a) {
   }
   __threadfence_system();
   StoreRelease(a.signal, a.value);
-  if (a.time != nullptr) {
-    *a.time = GlobalNanos();
+  if (a.unit != nullptr) {
+    a.unit->nanos = GlobalNanos() - a.record->ended;
+    StoreRelease(&a.unit->sequence, a.sequence);
   }
 }
 
+// The same for the whole thread block, which looks across the bus once.
+__device__ inline bool HasFailed(const WaitRecord* record) {
+  __shared__ uint32_t failed;
+  if (threadIdx.x == 0) {
+    failed = record != nullptr ? LoadRelaxed(&record->failed) : 0;
+  }
+  __syncthreads();
+  return failed != 0;
+}
+
 __global__ void PutKernel(const PutRequest a) {
-  if (a.record != nullptr && LoadRelaxed(&a.record->failed) != 0) {
+  if (HasFailed(a.record)) {
     return;
   }
   const auto* from = static_cast<const uint4*>(a.from);

@@ -2,7 +2,6 @@
 #include "kernels/cuda/window_exchange.h"
 
 #include <atomic>
-#include <bit>
 #include <cstdint>
 #include <new>
 #include <optional>
@@ -18,8 +17,6 @@
 namespace lamina::kernels::cuda {
 namespace {
 
-static_assert(sizeof(StampBytes) == sizeof(WindowStamp));
-
 // Looks at a take that has not ended, for each look at whether the stream still runs.
 constexpr uint32_t kLooksPerQuery = 64;
 constexpr uint64_t kPieceAlignment = 256;  // Of MemoryArena.
@@ -27,7 +24,7 @@ constexpr uint64_t kPieceAlignment = 256;  // Of MemoryArena.
 // What the device writes and the host reads, or the other way round, in pinned memory.
 struct alignas(64) LaneWords {
   WaitRecord record;
-  uint64_t sent[2] = {0, 0};  // By the unit's parity.
+  UnitRecord sent[2];  // By the unit's parity.
 };
 struct PeerTimes {
   uint64_t polled[2] = {0, 0};  // From, until.
@@ -35,22 +32,14 @@ struct PeerTimes {
 struct alignas(64) AbortWord {
   uint32_t raised = 0;
 };
-
-TakeFault FaultOf(uint32_t outcome) {
-  switch (static_cast<WaitOutcome>(outcome)) {
-    case WaitOutcome::kTimeout:
-      return TakeFault::kTimeout;
-    case WaitOutcome::kAborted:
-      return TakeFault::kAborted;
-    case WaitOutcome::kStale:
-      return TakeFault::kStale;
-    case WaitOutcome::kPending:
-    case WaitOutcome::kOk:
-    case WaitOutcome::kMismatch:
-      break;
-  }
-  return TakeFault::kMismatch;
-}
+// For kernels that run once before they are needed.
+struct alignas(64) Trial {
+  uint64_t word = 0;
+  WaitRecord record;
+  UnitRecord unit;
+  alignas(kExchangeAlignment) std::byte from[kExchangeAlignment] = {};
+  alignas(kExchangeAlignment) std::byte to[kExchangeAlignment] = {};
+};
 
 // Windows as kernels call them.
 class DeviceWindows {
@@ -101,7 +90,7 @@ class CudaWindowExchange final : public WindowExchange {
   static uint64_t ArenaBytes(const ExchangeOptions& options) {
     const uint64_t lanes = options.lanes;
     return lanes * sizeof(LaneWords) + lanes * options.peers * sizeof(PeerTimes) +
-           sizeof(AbortWord) + 3 * kPieceAlignment;
+           sizeof(AbortWord) + sizeof(Trial) + 4 * kPieceAlignment;
   }
 
   absl::Status TakeWords() {
@@ -117,6 +106,28 @@ class CudaWindowExchange final : public WindowExchange {
     }
     abort_ = new (abort) AbortWord;
     return absl::OkStatus();
+  }
+
+  // Loading a kernel may wait for those that run, a wait among them: so each is loaded now.
+  absl::Status LoadKernels() {
+    LAMINA_ASSIGN_OR_RETURN(Trial* const place, arena_.Take<Trial>(1));
+    Trial* const trial = new (place) Trial;
+    LAMINA_RETURN_IF_ERROR(
+        PutBytes({.to = trial->to, .from = trial->from, .bytes = sizeof(trial->to)}, stream_));
+    LAMINA_RETURN_IF_ERROR(RaiseSignal({.signal = &trial->word,
+                                        .value = 1,
+                                        .record = &trial->record,
+                                        .unit = &trial->unit,
+                                        .sequence = 1},
+                                       stream_));
+    LAMINA_RETURN_IF_ERROR(WaitForWindow({.signal = &trial->word,
+                                          .at_least = 1,
+                                          .timeout_nanos = static_cast<uint64_t>(options_.patience),
+                                          .abort = &abort_->raised,
+                                          .record = &trial->record,
+                                          .sequence = 1},
+                                         stream_));
+    return stream_.Synchronize();
   }
 
   absl::Status SetPeers(absl::Span<const HostWindows> windows) override {
@@ -141,12 +152,13 @@ class CudaWindowExchange final : public WindowExchange {
                                      .bytes = out.bytes,
                                      .record = &words.record,
                                      .stamped = true,
-                                     .stamp = std::bit_cast<WindowStamp>(out.stamp)},
+                                     .stamp = out.stamp},
                                     stream_));
     return RaiseSignal({.signal = peer.Word(out.word),
                         .value = out.value,
                         .record = &words.record,
-                        .time = &words.sent[unit % 2]},
+                        .unit = &words.sent[unit % 2],
+                        .sequence = unit},
                        stream_);
   }
 
@@ -154,7 +166,6 @@ class CudaWindowExchange final : public WindowExchange {
     Lane& own = lanes_[lane];
     WaitRecord& record = own.words->record;
     own.unit = unit;
-    own.last_peer = in.back().peer;
     for (const RowsIn& rows : in) {
       const std::byte* const window = own_.At(rows.window, kWindowHeaderBytes + rows.bytes);
       own.sequence = unit * options_.peers + rows.peer;
@@ -162,7 +173,7 @@ class CudaWindowExchange final : public WindowExchange {
           WaitForWindow({.signal = own_.Word(rows.word),
                          .at_least = rows.value,
                          .window = reinterpret_cast<const WindowStamp*>(window),
-                         .expected = std::bit_cast<WindowStamp>(rows.stamp),
+                         .expected = rows.stamp,
                          .timeout_nanos = static_cast<uint64_t>(options_.patience),
                          .abort = &abort_->raised,
                          .record = &record,
@@ -203,20 +214,19 @@ class CudaWindowExchange final : public WindowExchange {
     if (failed == 0) {
       return std::nullopt;
     }
-    return FailedTake{.fault = FaultOf(failed),
+    return FailedTake{.outcome = static_cast<WaitOutcome>(failed),
                       .peer = static_cast<uint32_t>(record.failed_sequence % options_.peers),
                       .unit = record.failed_sequence / options_.peers};
-  }
-
-  ExchangeTimes TimesOf(uint32_t lane) const override {
-    const Lane& own = lanes_[lane];
-    return {.sent = static_cast<Nanos>(own.words->sent[own.unit % 2]),
-            .taken = static_cast<Nanos>(TimesWith(lane, own.last_peer).polled[1])};
   }
 
   Nanos WaitedFor(uint32_t lane, uint32_t peer) const override {
     const PeerTimes& times = TimesWith(lane, peer);
     return static_cast<Nanos>(times.polled[1] - times.polled[0]);
+  }
+
+  Nanos SentAfter(uint32_t lane) const override {
+    const Lane& own = lanes_[lane];
+    return static_cast<Nanos>(own.words->sent[own.unit % 2].nanos);
   }
 
   void Abort() override {
@@ -268,6 +278,7 @@ absl::StatusOr<std::unique_ptr<WindowExchange>> MakeCudaWindowExchange(
   auto exchange =
       std::make_unique<CudaWindowExchange>(options, std::move(own), std::move(arena), stream);
   LAMINA_RETURN_IF_ERROR(exchange->TakeWords());
+  LAMINA_RETURN_IF_ERROR(exchange->LoadKernels());
   return exchange;
 }
 

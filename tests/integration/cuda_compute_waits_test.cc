@@ -5,6 +5,7 @@
 
 #include "tests/integration/cluster_test_util.h"
 #include "tests/integration/cuda_cluster_util.h"
+#include "tests/unit/kernels/cuda/async_streams.h"
 
 namespace lamina::test_support {
 namespace {
@@ -27,7 +28,13 @@ std::string WindowsOf(LocalCluster& cluster, const std::string& name) {
   return "";
 }
 
-class CudaComputeWaitsTest : public ::testing::TestWithParam<CudaCluster> {};
+class CudaComputeWaitsTest : public ::testing::TestWithParam<CudaCluster> {
+ protected:
+  // Memory nodes on the device launch further ahead than streams that work at once can follow.
+  const std::shared_ptr<void> async_ = GetParam().cuda.size() > 1
+                                           ? kernels::cuda::MakeStreamsAsync()
+                                           : nullptr;
+};
 
 TEST_P(CudaComputeWaitsTest, HasTheBitsOfRowsThatTheHostCarries) {
   const std::vector<coordinator::GenerateSpec> requests = CudaRequests();
@@ -86,10 +93,11 @@ TEST_P(CudaComputeWaitsTest, RequestsSideBySideFollowTheHostsWay) {
 
 INSTANTIATE_TEST_SUITE_P(
     Clusters, CudaComputeWaitsTest,
-    ::testing::Values(CudaCluster{.name = "Alone"},
-                      CudaCluster{.name = "TwoMemoryNodes", .memory_nodes = 2},
-                      CudaCluster{.name = "TwoLanes", .memory_nodes = 3, .lanes = 2},
-                      CudaCluster{.name = "Parallel", .lanes = 2, .parallel = true}),
+    ::testing::Values(
+        CudaCluster{.name = "Alone"}, CudaCluster{.name = "TwoMemoryNodes", .memory_nodes = 2},
+        CudaCluster{.name = "TwoLanes", .memory_nodes = 3, .lanes = 2},
+        CudaCluster{.name = "Parallel", .lanes = 2, .parallel = true},
+        CudaCluster{.name = "BothEnds", .cuda = {"c0", "m0", "m1"}, .memory_nodes = 2, .lanes = 2}),
     [](const auto& test) { return test.param.name; });
 
 TEST(CudaComputeWaitsNodeTest, RequestsOfAMemoryNodeThatLeavesEndAndTheOthersGoOn) {
