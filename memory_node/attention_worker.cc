@@ -36,7 +36,7 @@ AttentionWorker::AttentionWorker(const Options& options, transport::Transport& t
       device_(device),
       pool_(pool),
       counters_(counters),
-      waits_(device.waits()),
+      waits_(options.device_waits ? device.waits() : nullptr),
       lanes_(options.config.lanes),
       tables_({.node = options.node,
                .slots = device.slots(),

@@ -72,6 +72,7 @@ class AttentionWorker {
   struct Options {
     control::EpochConfig config;
     uint32_t node = 0;                  // Own index among the memory nodes.
+    bool device_waits = false;          // Where the device waits for windows itself, it may.
     Nanos peer_deadline = Seconds(60);  // Longest wait inside a started unit.
   };
 
@@ -268,7 +269,7 @@ class AttentionWorker {
   kernels::KvDevice& device_;
   ThreadPool& pool_;
   WorkerCounters& counters_;
-  kernels::KvWaits* const waits_;  // Null: the device cannot.
+  kernels::KvWaits* const waits_;  // Null: the device cannot, or must not.
   std::vector<std::unique_ptr<transport::RemoteRegion>> replies_;
   control::Inbox<core::StepPlan> inbox_;
   transport::AbortWord abort_{0};

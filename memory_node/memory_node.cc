@@ -33,19 +33,22 @@ absl::StatusOr<control::PreparedNode> MemoryNode::Configure(const control::Epoch
   kernels::KvDeviceOptions wanted =
       AttentionWorker::DeviceOptions(config, control::LayersOf(config, node), config.slots[node]);
   const bool on_device = options_.device != "cpu";
-  const std::string obstacle =
-      on_device ? AttentionWorker::WaitsObstacle(config, *region_) : std::string();
-  if (on_device && config.memory_waits && obstacle.empty()) {
+  const bool waits_wanted = on_device && config.memory_waits;
+  std::string obstacle = waits_wanted ? AttentionWorker::WaitsObstacle(config, *region_) : "";
+  if (waits_wanted && obstacle.empty()) {
     wanted.waiting_lanes = config.lanes;
     wanted.waiting_rows_max = config.rows_max;
   }
   LAMINA_RETURN_IF_ERROR(MakeDevice(wanted));
-  worker_ =
-      std::make_unique<AttentionWorker>(AttentionWorker::Options{.config = config, .node = node},
-                                        *transport_, *region_, *device_, pool_, counters_);
-  const std::string windows =
-      absl::StrCat(transport::DescribeMemory(region_->memory()),
-                   on_device ? DescribeUse(config.memory_waits, obstacle) : "");
+  if (wanted.waiting_lanes > 0) {
+    obstacle = TryWindows();
+  }
+  const bool waits = wanted.waiting_lanes > 0 && obstacle.empty();
+  worker_ = std::make_unique<AttentionWorker>(
+      AttentionWorker::Options{.config = config, .node = node, .device_waits = waits}, *transport_,
+      *region_, *device_, pool_, counters_);
+  const std::string windows = absl::StrCat(transport::DescribeMemory(region_->memory()),
+                                           on_device ? DescribeUse(waits, obstacle) : "");
   LogInfo("epoch ", config.epoch, " device ", device_->name(), " slots ", device_->slots(),
           " arena ", FormatBytes(device_->bytes()), " windows ",
           FormatBytes(layout.query_region_bytes()), " in ", windows, " transport ",
@@ -53,15 +56,28 @@ absl::StatusOr<control::PreparedNode> MemoryNode::Configure(const control::Epoch
   return control::PreparedNode{.region = region_->Descriptor(), .windows = windows};
 }
 
-// Of windows, by a device. What is not asked for needs no reason.
-std::string MemoryNode::DescribeUse(bool waits_wanted, const std::string& obstacle) const {
-  if (device_->waits() != nullptr) {
+// Why the device cannot use the own windows, if so. The driver has the last word on the host's
+// memory; that of peers is likely to be as good.
+std::string MemoryNode::TryWindows() {
+  kernels::KvWaits* const waits = device_->waits();
+  if (waits == nullptr) {
+    return absl::StrCat(device_->name(), " cannot wait");
+  }
+  absl::Status tried = device_->Begin();
+  if (tried.ok()) {
+    tried = waits->Open({region_->direct().pages}, Seconds(1));
+  }
+  waits->Close();
+  return std::string(tried.message());
+}
+
+// Of windows, by a device: what was not asked for needs no reason.
+std::string MemoryNode::DescribeUse(bool waits, const std::string& obstacle) const {
+  if (waits) {
     return absl::StrCat(", for which ", options_.device, " waits itself");
   }
   return absl::StrCat(", rows are copied to ", options_.device,
-                      waits_wanted ? absl::StrCat(", which does not wait itself: ",
-                                                  obstacle.empty() ? "it cannot" : obstacle)
-                                   : "");
+                      obstacle.empty() ? "" : ", which does not wait itself: ", obstacle);
 }
 
 absl::Status MemoryNode::MakeRegion(const core::WindowLayout& layout) {

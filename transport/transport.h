@@ -105,7 +105,8 @@ class Region {
   virtual uint32_t signal_words() const = 0;
   virtual MemoryChoice memory() const { return {}; }
 
-  // Constant. Empty unless the backend says otherwise.
+  // Constant. Empty unless the backend says otherwise, and of a staged Region, whose data Land()
+  // brings to its place.
   virtual DirectMemory direct() { return {}; }
 
   // Of kDevice: of what visible signals cover, the part in [offset, offset + bytes) is there for

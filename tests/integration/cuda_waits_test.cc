@@ -25,6 +25,15 @@ std::vector<GenerateSpec> Requests() {
   return specs;
 }
 
+// Long enough that epochs end in the midst of them.
+std::vector<GenerateSpec> LongerRequests(size_t count) {
+  std::vector<GenerateSpec> specs = LongRequests(count);
+  for (GenerateSpec& spec : specs) {
+    spec.max_tokens = 50;
+  }
+  return specs;
+}
+
 LocalClusterOptions Plain() {
   return {.model = SmallModel(), .slots = 4096, .sequence_tokens_max = 768};
 }
@@ -150,7 +159,7 @@ TEST_F(CudaWaitsEpochTest, StepsInChunksAreTheProcessors) {
 }
 
 TEST_F(CudaWaitsEpochTest, NodesComeAndGoWhileTheDeviceWaits) {
-  const std::vector<GenerateSpec> specs = LongRequests(3);
+  const std::vector<GenerateSpec> specs = LongerRequests(3);
   const std::vector<GenerateResult> expected = Expected(specs);
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(OptionsOf({.lanes = 2}));
   ASSERT_NE(cluster, nullptr);
@@ -183,7 +192,7 @@ TEST_F(CudaWaitsEpochTest, NodesComeAndGoWhileTheDeviceWaits) {
 // Somebody writes headers of the past over those of the compute node, again and again, so that one
 // is there when the device looks, or else when the worker does.
 TEST_F(CudaWaitsEpochTest, AWindowOfAnOlderEpochIsRefusedAndCounted) {
-  const std::vector<GenerateSpec> specs = LongRequests(2);
+  const std::vector<GenerateSpec> specs = LongerRequests(2);
   const std::vector<GenerateResult> expected = Expected(specs);
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(OptionsOf({}));
   ASSERT_NE(cluster, nullptr);
