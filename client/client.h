@@ -174,6 +174,7 @@ struct NodeStatus {
   uint64_t units = 0;
   uint64_t weight_bytes = 0;    // Of compute nodes, as they hold them.
   uint64_t replayed_units = 0;  // Slices that a device had recorded: one call each.
+  uint64_t device_units = 0;    // Units for whose windows a device waited itself.
   double mean_extent_tokens = 0;
   // Of its data thread since the node started: seconds by what they went into, as "attend" or
   // "wait_query". All waits begin with "wait_".

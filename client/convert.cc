@@ -94,6 +94,7 @@ NodeStatus FromProto(const v1::Node& node) {
                        .units = node.units(),
                        .weight_bytes = node.detail().weight_bytes(),
                        .replayed_units = node.detail().replayed_units(),
+                       .device_units = node.detail().device_units(),
                        .mean_extent_tokens = node.mean_extent_tokens()};
   for (const v1::PartTime& part : node.detail().parts()) {
     status.parts.emplace_back(part.part(), part.seconds());

@@ -98,9 +98,8 @@ absl::StatusOr<control::PreparedNode> ComputeNode::Configure(const control::Epoc
                                          *executor_, *transport_, *region_, *chunks_, pool_,
                                          *reporter_, counters_);
   LAMINA_RETURN_IF_ERROR(worker_->Prepare());
-  const std::string windows = absl::StrCat(transport::DescribeMemory(region_->memory()),
-                                           device_->is_host() ? "" : ", rows are copied to ",
-                                           device_->is_host() ? "" : device_->name());
+  const std::string windows =
+      absl::StrCat(transport::DescribeMemory(region_->memory()), worker_->DescribeRows());
   LogInfo("epoch ", config.epoch, " lanes ", config.lanes, " scratch ",
           FormatBytes(chunks_->bytes()), " windows ", FormatBytes(layout.compute_region_bytes()),
           " in ", windows, " transport ", transport_->scheme());
@@ -119,7 +118,8 @@ absl::Status ComputeNode::MakeRegion(const control::EpochConfig& config,
                           transport_->CreateRegion({.name = options_.name + " replies",
                                                     .bytes = layout.compute_region_bytes(),
                                                     .signal_words = layout.compute_region_words(),
-                                                    .epoch = config.epoch}));
+                                                    .epoch = config.epoch,
+                                                    .written_by_devices = config.memory_waits}));
   return absl::OkStatus();
 }
 
@@ -185,6 +185,7 @@ control::NodeCounters ComputeNode::Counters() const {
       .kv_bytes_read = counters_.kv_bytes_read.load(std::memory_order_relaxed),
       .units = counters_.units.load(std::memory_order_relaxed),
       .replayed_units = counters_.replayed_units.load(std::memory_order_relaxed),
+      .device_units = counters_.device_units.load(std::memory_order_relaxed),
       .weight_bytes = weight_bytes_.load(std::memory_order_relaxed)};
   control::Count(counters_.meter, counters_.refusals, /*is_memory=*/false, counters);
   counters.unit_seconds_fixed = counters_.unit_line.fixed.load(std::memory_order_relaxed);

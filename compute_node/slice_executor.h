@@ -144,6 +144,9 @@ class SliceExecutor {
 
   // Says what the rows are from now on; the spans stay valid as long. Errors: those of the device.
   absl::Status SetRows(const RowInputs& rows, ValueBuffers& buffers) const;
+  // Tells that slices of these rows have run to their end, which the caller knows: the next
+  // SetRows() need not wait.
+  void NoteRun(ValueBuffers& buffers) const { buffers.copying_ids_ = false; }
 
   // Runs the part of slice `slice` before its q, k, v are complete, or the part after. Whether
   // there was something to run that was recorded.

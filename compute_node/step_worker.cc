@@ -72,8 +72,10 @@ StepWorker::StepWorker(const Options& options, SliceExecutor& executor,
   }
 }
 
-// A transport may read the sources of its puts until the regions' views are gone.
+// A transport may read the sources of its puts until the regions' views are gone, and the exchange
+// has their windows registered.
 StepWorker::~StepWorker() {
+  exchange_.reset();
   queries_.clear();
   replicas_.clear();
 }
@@ -88,6 +90,9 @@ void StepWorker::PushPlan(core::StepPlan plan) { inbox_.Push(std::move(plan)); }
 
 void StepWorker::Stop() {
   abort_.store(1, std::memory_order_release);
+  if (exchange_ != nullptr) {
+    exchange_->Abort();
+  }
   inbox_.Wake();
 }
 
@@ -96,6 +101,7 @@ absl::Status StepWorker::Run(std::string& blamed) {
   if (local_ != nullptr) {
     LAMINA_RETURN_IF_ERROR(local_->Begin());
   }
+  OpenWindows();
   LAMINA_RETURN_IF_ERROR(control::TransportFault(RegisterSources()));
   absl::Status status = control::TransportFault(MeasureLinks(blamed));
   if (status.ok()) {
@@ -104,6 +110,9 @@ absl::Status StepWorker::Run(std::string& blamed) {
     }
     status = Loop(blamed);
     executor_.SetBetweenOps(nullptr);
+  }
+  if (exchange_ != nullptr) {
+    exchange_->Abort();
   }
   // What it still does goes on in memory that the epoch's end frees.
   status.Update(executor_.device().Synchronize());
@@ -118,13 +127,27 @@ Nanos StepWorker::Lap(control::TraceEvent event) {
 
 Nanos StepWorker::LapOf(const Lane& lane, control::WorkPart part, uint32_t layer, uint8_t peer,
                         size_t bytes) {
-  return Lap({.part = part,
-              .lane = static_cast<uint8_t>(IndexOf(lane)),
-              .peer = peer,
-              .layer = static_cast<uint16_t>(layer),
-              .rows = static_cast<uint16_t>(std::min<size_t>(lane.positions.size(), UINT16_MAX)),
-              .step = static_cast<uint32_t>(lane.plan.step),
-              .bytes = static_cast<uint32_t>(bytes)});
+  control::TraceEvent event = EventOf(lane, part, layer, peer);
+  event.bytes = static_cast<uint32_t>(bytes);
+  return Lap(event);
+}
+
+void StepWorker::LapUntil(const Lane& lane, control::WorkPart part, uint32_t layer, Nanos end,
+                          uint8_t peer) {
+  control::TraceEvent event = EventOf(lane, part, layer, peer);
+  event.start = lap_;
+  event.end = end;
+  lap_ = counters_.meter.LapUntil(event);
+}
+
+control::TraceEvent StepWorker::EventOf(const Lane& lane, control::WorkPart part, uint32_t layer,
+                                        uint8_t peer) const {
+  return {.part = part,
+          .lane = static_cast<uint8_t>(IndexOf(lane)),
+          .peer = peer,
+          .layer = static_cast<uint16_t>(layer),
+          .rows = static_cast<uint16_t>(std::min<size_t>(lane.positions.size(), UINT16_MAX)),
+          .step = static_cast<uint32_t>(lane.plan.step)};
 }
 
 void StepWorker::CountSent(control::LinkCounters& link, size_t bytes, Nanos spent) {
@@ -149,10 +172,13 @@ absl::Status StepWorker::Loop(std::string& blamed) {
       NoteSlice(lanes_[*next], RealClock().Now() - start);
       continue;
     }
-    const bool any_waits = std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) {
-      return lane.phase == Phase::kAway || lane.phase == Phase::kElsewhere;
-    });
-    if (any_waits) {
+    const auto any_is = [this](Phase phase) {
+      return std::any_of(lanes_.begin(), lanes_.end(),
+                         [phase](const Lane& lane) { return lane.phase == phase; });
+    };
+    if (any_is(Phase::kAhead)) {
+      NapBesideDevice();
+    } else if (any_is(Phase::kAway) || any_is(Phase::kElsewhere)) {
       LAMINA_RETURN_IF_ERROR(WaitForArrivals(blamed));
     } else if (AnyPending()) {
       std::this_thread::yield();  // Nothing would move while it sleeps for a plan.
@@ -212,6 +238,11 @@ void StepWorker::GoTo(Lane& lane, uint32_t from) {
   if (lane.slice == 0 || local_ != nullptr) {
     return SetReady(lane);
   }
+  if (lane.by_device) {
+    lane.take_due = true;
+    lane.phase = Phase::kAhead;
+    return;
+  }
   for (NodePart& part : lane.nodes) {
     part.pending = part.involved();
   }
@@ -227,6 +258,9 @@ void StepWorker::EndStep(Lane& lane) {
 
 // Steps with prompt chunks say nothing about decode rows.
 void StepWorker::NoteSlice(Lane& lane, Nanos elapsed) {
+  if (lane.phase == Phase::kAhead) {
+    return;  // It has been ordered; NoteTaken() hears how long it took.
+  }
   lane.slices_nanos += elapsed;
   lane.slices_run += InHead(lane) || lane.reducing ? 0 : 1;
   const bool step_ended = lane.phase == Phase::kIdle || lane.phase == Phase::kElsewhere;
@@ -237,6 +271,13 @@ void StepWorker::NoteSlice(Lane& lane, Nanos elapsed) {
 }
 
 absl::Status StepWorker::RunSlice(Lane& lane, std::string& blamed) {
+  if (lane.take_due) {
+    LAMINA_RETURN_IF_ERROR(TakeByDevice(lane));
+    if (InHead(lane)) {  // The tail waits for the device, so it waits until the last outputs came.
+      lane.phase = Phase::kAhead;
+      return absl::OkStatus();
+    }
+  }
   LAMINA_ASSIGN_OR_RETURN(const bool complete, RunOps(lane, blamed));
   if (!complete) {
     return absl::OkStatus();
@@ -253,6 +294,8 @@ absl::Status StepWorker::RunSlice(Lane& lane, std::string& blamed) {
   control::AddTo(counters_.replayed_units, lane.replayed ? 1 : 0);
   if (local_ != nullptr) {
     LAMINA_RETURN_IF_ERROR(AttendHere(lane));
+  } else if (lane.by_device) {
+    LAMINA_RETURN_IF_ERROR(SendByDevice(lane));
   } else {
     LAMINA_RETURN_IF_ERROR(Send(lane, blamed));
     LAMINA_RETURN_IF_ERROR(AttendChunks(lane));
@@ -293,7 +336,7 @@ absl::StatusOr<bool> StepWorker::RunOps(Lane& lane, std::string& blamed) {
     if (reduce < end) {
       LAMINA_RETURN_IF_ERROR(
           executor_.PartToHost(lane.slice, reduce, lane.positions.size(), lane.buffers));
-    } else if (!InHead(lane)) {
+    } else if (!InHead(lane) && !lane.by_device) {
       LAMINA_RETURN_IF_ERROR(
           executor_.QkvToHost(lane.slice, lane.positions.size(), lane.decode_rows, lane.buffers));
     }

@@ -32,6 +32,12 @@
 // that shards need not agree on an order of lanes. The LM head is shard 0's: the others' steps end
 // when its tokens come.
 //
+// A device may exchange rows with memory nodes by itself (kernels/window_exchange.h). Steps of
+// decode rows alone are then given to it ahead of time, a unit at each of the lane's turns, and the
+// thread only looks how far it has come:
+//
+//   ready --take, slice k, send--> ahead --take k - 1 has ended--> ready (k + 1) ... --tail--> idle
+//
 // Threading: Run() on one thread; PushPlan() and Stop() from any other.
 // Allocation: per step (plans, results), not per slice.
 // Files: step_worker.cc the loop and slices; step_worker_tail.cc the last slice and sampling;
@@ -39,8 +45,8 @@
 // step_worker_exchange.cc what goes to memory nodes and comes back; step_worker_spans.cc the same
 // for sequences cut into spans; step_worker_replicas.cc what replicas tell each other;
 // step_worker_local.cc attention under policy local; step_worker_shards.cc what shards tell each
-// other; step_worker_links.cc how fast the links are,
-// before any of that.
+// other; step_worker_device.cc steps whose rows the device exchanges; step_worker_links.cc how fast
+// the links are, before any of that.
 
 #pragma once
 
@@ -66,6 +72,7 @@
 #include "kernels/attention.h"
 #include "kernels/compute_device.h"
 #include "kernels/partial.h"
+#include "kernels/window_exchange.h"
 #include "transport/link_probe.h"
 #include "transport/transport.h"
 
@@ -78,6 +85,7 @@ struct StepCounters {
   std::atomic<uint64_t> kv_bytes_read{0};  // Policy local.
   std::atomic<uint64_t> units{0};
   std::atomic<uint64_t> replayed_units{0};
+  std::atomic<uint64_t> device_units{0};
   control::UnitLine unit_line;
   control::Refusals refusals;
   control::WorkMeter meter;
@@ -115,11 +123,15 @@ class StepWorker {
   // Works until Stop() (OK) or until something is wrong; `blamed` then names the peer, if one.
   absl::Status Run(std::string& blamed);
 
+  // For people, after Prepare(): how rows get to a device and from there, and why not by itself.
+  // Empty on the processor.
+  std::string DescribeRows() const;
+
   void PushPlan(core::StepPlan plan);
   void Stop();
 
  private:
-  enum class Phase : uint8_t { kIdle, kReady, kAway, kElsewhere };
+  enum class Phase : uint8_t { kIdle, kReady, kAway, kAhead, kElsewhere };
 
   struct RowRange {
     uint32_t first = 0;
@@ -165,6 +177,10 @@ class StepWorker {
     bool reducing = false;              // Parts of other shards are awaited, for op `op`.
     uint64_t reductions = 0;            // So far.
     bool replayed = false;              // The ops that ran last had been recorded.
+    bool by_device = false;             // The device exchanges the step's rows. Then:
+    bool take_due = false;              // the outputs before `slice` are not ordered yet;
+    bool taking = false;                // an order of outputs has not been seen to end;
+    uint32_t taking_layer = 0;          // these are of this layer.
     bool pinned = false;                // The step stays on one replica.
     bool context_pending = false;       // Of the slice before, from another compute node.
     Nanos away_since = 0;
@@ -205,6 +221,11 @@ class StepWorker {
   // The same, of a lane's `layer`.
   Nanos LapOf(const Lane& lane, control::WorkPart part, uint32_t layer,
               uint8_t peer = control::TraceEvent::kNoPeer, size_t bytes = 0);
+  // The same of what ended at `end`.
+  void LapUntil(const Lane& lane, control::WorkPart part, uint32_t layer, Nanos end,
+                uint8_t peer = control::TraceEvent::kNoPeer);
+  control::TraceEvent EventOf(const Lane& lane, control::WorkPart part, uint32_t layer,
+                              uint8_t peer) const;
   // `bytes` of it have gone to the peer in `spent`.
   void CountSent(control::LinkCounters& link, size_t bytes, Nanos spent);
   void RecordSlices();
@@ -286,6 +307,19 @@ class StepWorker {
   absl::StatusOr<bool> TakeParts(Lane& lane, std::string& blamed);
   absl::Status AttendChunks(Lane& lane);
   absl::Status AttendHere(Lane& lane);  // step_worker_local.cc
+  // step_worker_device.cc
+  void MakeExchange();
+  std::string WhyRowsAreCopied() const;
+  void OpenWindows();
+  bool GoesByDevice(const Lane& lane) const;
+  absl::Status TakeByDevice(Lane& lane);
+  absl::Status SendByDevice(Lane& lane);
+  absl::StatusOr<bool> HasGotOn(Lane& lane, std::string& blamed);
+  absl::Status FaultOf(const Lane& lane, const kernels::FailedTake& failed, std::string& blamed);
+  void NoteTaken(Lane& lane);
+  void NapBesideDevice() const;
+  core::WindowHeader QueryHeader(const Lane& lane, uint32_t node) const;
+  core::WindowHeader ReplyHeader(const Lane& lane, uint32_t layer, uint32_t node) const;
   absl::Status TakeArrivals(std::string& blamed);
   absl::StatusOr<bool> TakeReplies(Lane& lane, std::string& blamed);
   absl::Status TakeReply(Lane& lane, uint32_t node);
@@ -296,6 +330,7 @@ class StepWorker {
                            const std::string& sender);
   absl::Status WaitForArrivals(std::string& blamed);
   void CountWait(uint8_t peer);
+  absl::Status NothingFrom(const std::string& peer) const;
   // The next chunk of the LM head; behind the last one, the step's end.
   absl::Status RunTail(Lane& lane, std::string& blamed);
   absl::Status SampleTail(Lane& lane, size_t count);
@@ -334,7 +369,13 @@ class StepWorker {
   control::Inbox<core::StepPlan> inbox_;
   transport::AbortWord abort_{0};
 
+  // Null: there is none. Made by Prepare(), which also says why not.
+  std::unique_ptr<kernels::WindowExchange> exchange_;
+  std::string why_copied_;
+
   // Worker thread only.
+  bool windows_open_ = false;  // The exchange reaches all peers.
+  std::vector<kernels::RowsIn> rows_in_;
   SequenceTable sequences_;
   std::unique_ptr<LocalAttention> local_;  // Policy local.
   std::vector<Lane> lanes_;

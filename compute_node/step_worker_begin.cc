@@ -51,6 +51,7 @@ absl::Status StepWorker::BeginStep(Lane& lane) {
   }
   ChooseTailRows(lane);
   lane.pinned = !lane.chunks.empty();
+  lane.by_device = GoesByDevice(lane);
   if (Runs(IndexOf(lane))) {
     LAMINA_RETURN_IF_ERROR(executor_.SetRows(Rows(lane), lane.buffers));
   }

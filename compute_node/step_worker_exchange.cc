@@ -142,16 +142,31 @@ void StepWorker::StageChunks(Lane& lane, uint32_t node) {
   }
 }
 
+// Of the rows of the lane's slice that go to the node.
+core::WindowHeader StepWorker::QueryHeader(const Lane& lane, uint32_t node) const {
+  return {.lane = IndexOf(lane),
+          .epoch = options_.config.epoch,
+          .step = lane.plan.step,
+          .layer = lane.slice,
+          .rows = lane.nodes[node].rows.count,
+          .kv_rows = lane.nodes[node].kv_rows.count,
+          .sender = options_.node};
+}
+
+// What the outputs of the layer that come from it must have.
+core::WindowHeader StepWorker::ReplyHeader(const Lane& lane, uint32_t layer, uint32_t node) const {
+  return {.lane = IndexOf(lane),
+          .epoch = options_.config.epoch,
+          .step = lane.plan.step,
+          .layer = layer,
+          .rows = lane.nodes[node].rows.count,
+          .sender = node};
+}
+
 void StepWorker::BeginSend(Lane& lane, uint32_t node) {
   NodePart& part = lane.nodes[node];
   part.pieces = PiecesTo(lane, lane.slice, node);
-  lane.headers[node] = {.lane = IndexOf(lane),
-                        .epoch = options_.config.epoch,
-                        .step = lane.plan.step,
-                        .layer = lane.slice,
-                        .rows = part.rows.count,
-                        .kv_rows = part.kv_rows.count,
-                        .sender = options_.node};
+  lane.headers[node] = QueryHeader(lane, node);
   if (by_head() || by_span() || part.pieces.query_first || part.pieces.head_groups() > 1) {
     StageRows(lane, node);
   } else {
@@ -243,6 +258,12 @@ absl::Status StepWorker::TakeArrivals(std::string& blamed) {
         return taken.status();
       }
     }
+    if (lane.phase == Phase::kAhead) {
+      LAMINA_ASSIGN_OR_RETURN(const bool got_on, HasGotOn(lane, blamed));
+      if (got_on) {
+        SetReady(lane);
+      }
+    }
     if (lane.phase != Phase::kAway) {
       continue;
     }
@@ -313,14 +334,8 @@ absl::Status StepWorker::TakeReply(Lane& lane, uint32_t node) {
       region_.bytes().data() + layout_.ReplyWindow(node, IndexOf(lane), UnitValue(lane, layer));
   core::WindowHeader header;
   std::memcpy(&header, window, sizeof(header));
-  LAMINA_RETURN_IF_ERROR(CheckWindow(header,
-                                     {.lane = IndexOf(lane),
-                                      .epoch = options_.config.epoch,
-                                      .step = lane.plan.step,
-                                      .layer = layer,
-                                      .rows = rows.count,
-                                      .sender = node},
-                                     options_.config.memory_nodes[node]));
+  LAMINA_RETURN_IF_ERROR(
+      CheckWindow(header, ReplyHeader(lane, layer, node), options_.config.memory_nodes[node]));
   const auto out = executor_.AttentionRows(layer, lane.positions.size(), lane.buffers);
   if (by_span()) {  // Merged when all nodes have answered.
     const size_t partials = lane.nodes[node].partials * PartialBytes(layer);
@@ -359,6 +374,11 @@ void StepWorker::CountWait(uint8_t peer) {
   control::LinkCounters& link =
       memory ? *memory_links_[peer - control::TraceEvent::kMemoryPeer] : *compute_links_[peer];
   control::AddTo(link.waited_nanos, static_cast<uint64_t>(waited));
+}
+
+absl::Status StepWorker::NothingFrom(const std::string& peer) const {
+  return absl::DeadlineExceededError(
+      absl::StrCat("nothing from ", peer, " for ", ToSeconds(options_.peer_deadline), " s"));
 }
 
 // A replica is late because a memory node is: so memory nodes are given up on first.
@@ -417,8 +437,7 @@ absl::Status StepWorker::WaitForArrivals(std::string& blamed) {
     return absl::OkStatus();
   }
   if (absl::IsDeadlineExceeded(ready.status())) {
-    return absl::DeadlineExceededError(
-        absl::StrCat("nothing from ", blamed, " for ", ToSeconds(options_.peer_deadline), " s"));
+    return NothingFrom(blamed);
   }
   if (ready.ok()) {
     blamed.clear();

@@ -28,6 +28,7 @@ absl::Status StepWorker::Prepare() {
           executor_.MakeBuffers(options_.config.rows_max + options_.config.chunk_tokens_max));
     }
   }
+  MakeExchange();
   RecordSlices();
   return absl::OkStatus();
 }

@@ -25,6 +25,7 @@ void ToProto(const NodeCounters& counters, v1::NodeDetail* proto) {
   }
   proto->set_weight_bytes(counters.weight_bytes);
   proto->set_replayed_units(counters.replayed_units);
+  proto->set_device_units(counters.device_units);
 }
 
 void FromProto(const v1::NodeDetail& proto, NodeCounters& counters) {
@@ -44,6 +45,7 @@ void FromProto(const v1::NodeDetail& proto, NodeCounters& counters) {
   }
   counters.weight_bytes = proto.weight_bytes();
   counters.replayed_units = proto.replayed_units();
+  counters.device_units = proto.device_units();
 }
 
 void ToProto(const NodeTrace& trace, v1::NodeTrace* proto) {

@@ -105,6 +105,9 @@ void AddNodeCounters(MetricsPage& page, const std::string& prefix, const MetricL
   page.Counter(prefix + "replayed_units_total",
                "Slices that the device had recorded, so that each was one call.", labels,
                static_cast<double>(counters.replayed_units));
+  page.Counter(prefix + "device_units_total",
+               "Units for whose windows the device waited itself, without the processor.", labels,
+               static_cast<double>(counters.device_units));
   for (const auto& [part, seconds] : counters.parts) {
     page.Counter(prefix + "part_seconds_total", "Time of the data thread, by what it went into.",
                  With(labels, "part", part), seconds);

@@ -49,6 +49,10 @@ struct EpochConfig {
   // of their replicas (PipelineSchedule). 0: prompts run in the lanes of decode rows.
   uint32_t prefill_nodes = 0;
   uint32_t prefill_lanes = 0;
+  // Whether compute nodes, and memory nodes, may wait for windows and write their peers' on a
+  // device (transport/transport.h, direct()). Peers' regions are written_by_devices then.
+  bool compute_waits = false;
+  bool memory_waits = false;
 };
 
 // Region descriptors of all nodes of an epoch.

@@ -52,7 +52,9 @@ EpochConfig ToEpochConfig(const v1::Configure& proto) {
       .span_tokens = proto.span_tokens(),
       .transport = proto.transport(),
       .prefill_nodes = proto.prefill_nodes(),
-      .prefill_lanes = proto.prefill_lanes()};
+      .prefill_lanes = proto.prefill_lanes(),
+      .compute_waits = proto.compute_waits(),
+      .memory_waits = proto.memory_waits()};
   for (const v1::AttentionDescriptor& layer : proto.layers()) {
     config.layers.push_back(FromProto(layer));
   }

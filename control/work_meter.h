@@ -57,6 +57,11 @@ class WorkMeter {
   // is wanted, and returns the time now.
   Nanos Lap(TraceEvent event) {
     event.end = RealClock().Now();
+    return LapUntil(event);
+  }
+
+  // The same of what ended at `event.end`: work of a device, told of later.
+  Nanos LapUntil(const TraceEvent& event) {
     AddTo(nanos_[static_cast<size_t>(event.part)], static_cast<uint64_t>(event.end - event.start));
     if (ring_.on()) {
       ring_.Record(event);

@@ -204,6 +204,8 @@ void NodeStream::Configure(const control::EpochConfig& config) {
   proto->set_transport(config.transport);
   proto->set_prefill_nodes(config.prefill_nodes);
   proto->set_prefill_lanes(config.prefill_lanes);
+  proto->set_compute_waits(config.compute_waits);
+  proto->set_memory_waits(config.memory_waits);
   Send(std::move(message));
 }
 

@@ -47,6 +47,7 @@ struct EngineOptions {
   std::vector<core::Member> nodes;          // Of the cluster file, compute nodes first.
   std::vector<AttentionDescriptor> layers;  // Of the model.
   ClusterAttention attention;
+  bool device_waits = false;             // Nodes on a device may use them (EpochConfig).
   std::vector<ReplicaOptions> replicas;  // Those of several nodes.
   std::vector<double> slice_costs;       // [layers + 1], in weights; for these.
   core::ShardCosts shard_costs;          // The same, for those of several shards.

@@ -177,6 +177,14 @@ control::EpochConfig Engine::Impl::MakeConfig() const {
     config.heads = head_split->heads;
   }
   config.span_tokens = options.scheduler.span_tokens;
+  const auto on_device = [this](const std::string& name) {
+    return nodes.at(name).hello.identity.device != "cpu";
+  };
+  const bool waits = options.device_waits && !control::IsLocal(config);
+  config.compute_waits =
+      waits && std::any_of(config.compute_nodes.begin(), config.compute_nodes.end(), on_device);
+  config.memory_waits =
+      waits && std::any_of(config.memory_nodes.begin(), config.memory_nodes.end(), on_device);
   return config;
 }
 

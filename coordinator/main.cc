@@ -78,12 +78,14 @@ uint32_t SequenceTokensMax(const ClusterConfig& config, const model::ModelConfig
 }
 
 coordinator::EngineOptions MakeOptions(const ClusterConfig& config, const model::Model& model) {
-  coordinator::EngineOptions options{.layers = LayersOf(model.graph),
-                                     .attention = config.attention,
-                                     .vocabulary = model.config.vocabulary,
-                                     .mode = config.pipeline.mode,
-                                     .priority_order = config.order == ServiceOrderKind::kPriority,
-                                     .node_silence_max = kNodeSilenceMax};
+  coordinator::EngineOptions options{
+      .layers = LayersOf(model.graph),
+      .attention = config.attention,
+      .device_waits = config.pipeline.device_waits == DeviceWaits::kAuto,
+      .vocabulary = model.config.vocabulary,
+      .mode = config.pipeline.mode,
+      .priority_order = config.order == ServiceOrderKind::kPriority,
+      .node_silence_max = kNodeSilenceMax};
   options.transports.clear();
   for (const std::string& scheme : config.transport) {
     options.transports.push_back(scheme + "://");

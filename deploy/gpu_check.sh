@@ -2,16 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Checks the CUDA kernels on the GPU of this machine and measures them: device facts, unit tests,
-# clusters with memory nodes on the GPU and with compute nodes on it, both attention kernels (decode as a
+# clusters with memory nodes on the GPU and with compute nodes on it, nodes whose device waits for windows
+# itself, both attention kernels (decode as a
 # share of the copy bandwidth, and a chunk of a prompt), dense layers against cuBLASLt's free choice, a
 # slice by launches and as a graph, polling round trips. Each step writes its own file when it is done,
 # so what finished is kept when the rest is cut off.
 #
 # usage: deploy/gpu_check.sh [--step S]... [--out DIR] [--limit SECONDS] [--list] [--help]
-#   --step S         only this step; repeat for more: facts, tests, nodes, compute, attention,
-#                    linear, slice, polling
+#   --step S         only this step; repeat for more: facts, tests, nodes, compute, waits,
+#                    attention, linear, slice, polling
 #   --out DIR        where results go (default: gpu_check in the working directory)
-#   --limit SECONDS  for each step (default: 60, so that all end within 8 minutes)
+#   --limit SECONDS  for each step (default: 60, so that all end within 9 minutes)
 #   --list           print the steps
 # Runs what preset cuda built, or, inside a bundle (deploy/bundle.sh --cuda), the bundle's programs.
 # Results: DIR/STEP.json, DIR/STEP.log, and all in DIR/gpu_check.json.
@@ -20,7 +21,7 @@ set -euo pipefail
 # shellcheck source=deploy/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-all_steps=(facts tests nodes compute attention linear slice polling)
+all_steps=(facts tests nodes compute waits attention linear slice polling)
 steps=()
 out=gpu_check
 limit=60
@@ -66,11 +67,12 @@ out=$(cd "$out" && pwd)
 run_step() {
   local step=$1 status=0 started=$SECONDS program=$test_program filter
   case $step in
-    tests | nodes | compute)
+    tests | nodes | compute | waits)
       [[ $step == tests ]] || program=$node_program
       case $step in
         nodes) filter='*CudaNodeTest*' ;;
-        compute) filter='-*CudaNodeTest*' ;;
+        compute) filter='-*CudaNodeTest*:*Waits*' ;;
+        waits) filter='*Waits*' ;;
         *) filter='*' ;;
       esac
       timeout --kill-after=5 "$limit" "${run[@]}" "$program" --gtest_brief=1 "--gtest_filter=$filter" \
@@ -115,7 +117,7 @@ for step in sys.argv[2:]:
 if "facts" in results:
     f = results["facts"]
     print(f"device      {f['name']}, compute capability {f['compute_capability']}, copy {f['copy_gb_per_s']} GB/s")
-for step in ("tests", "nodes", "compute"):
+for step in ("tests", "nodes", "compute", "waits"):
     if step in results:
         t = results[step]
         print(f"{step:12}{t['tests']} run, {t['failures']} failed {' '.join(t['failed'])}")
@@ -133,6 +135,8 @@ for m in results.get("slice", {}).get("models", []):
 if "polling" in results:
     p = results["polling"]
     print(f"polling     device {p['device_polls_us']} us, host {p['host_polls_us']} us a round trip")
+    for u in p["units"]:
+        print(f"polling     {u['rows']:4} rows out and back: by the device {u['device_us']} us, by the host {u['host_us']} us")
 PY
 }
 

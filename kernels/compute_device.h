@@ -15,8 +15,9 @@
 // To add a device: implement this, and run tests/unit/kernels/compute_device_suite.cc on it.
 //
 // Threading:  made by any thread, then used by one at a time, which calls Begin() first.
-// Allocation: Allocate(), AllocateHost(), MakeChunkAttention(), MakeSampler(), Record() and
-//             Dense::Pack() take memory; they are for loading and for the beginning of an epoch.
+// Allocation: Allocate(), AllocateHost(), MakeChunkAttention(), MakeSampler(), MakeExchange(),
+//             Record() and Dense::Pack() take memory; they are for loading and for the beginning
+//             of an epoch.
 
 #pragma once
 
@@ -43,6 +44,7 @@
 #include "kernels/dense.h"
 #include "kernels/matrix_view.h"
 #include "kernels/sampling.h"
+#include "kernels/window_exchange.h"
 
 namespace lamina::kernels {
 
@@ -170,6 +172,10 @@ class ComputeDevice {
   // Null: the host samples all rows. Errors: kResourceExhausted  says how much was asked for.
   virtual absl::StatusOr<std::unique_ptr<RowSampler>> MakeSampler(
       const RowSamplerOptions& options) = 0;
+
+  // Null: the host carries rows, and waits. Errors: the device's, with its name for it.
+  virtual absl::StatusOr<std::unique_ptr<WindowExchange>> MakeExchange(
+      const ExchangeOptions& options) = 0;
 
   // Takes down what `work` asks of dense() and CopyRows(); nothing of it runs. It must have run
   // once before, so that nothing is loaded or chosen meanwhile, and may neither take memory nor

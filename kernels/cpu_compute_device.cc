@@ -98,6 +98,10 @@ class CpuComputeDevice final : public ComputeDevice {
     return nullptr;
   }
 
+  absl::StatusOr<std::unique_ptr<WindowExchange>> MakeExchange(const ExchangeOptions&) override {
+    return nullptr;
+  }
+
   absl::StatusOr<std::unique_ptr<RecordedWork>> Record(absl::FunctionRef<void()>) override {
     return nullptr;
   }

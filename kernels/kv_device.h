@@ -32,6 +32,7 @@
 #include "common/extent.h"
 #include "common/thread_pool.h"
 #include "kernels/attention.h"
+#include "kernels/kv_waits.h"
 
 namespace lamina::kernels {
 
@@ -43,6 +44,8 @@ struct KvDeviceOptions {
   uint32_t items_max = 0;           // Of one Attend.
   uint32_t query_tokens_max = 1;    // Of an item.
   uint32_t store_tokens_max = 0;    // Of one Store.
+  uint32_t waiting_lanes = 0;       // Whose steps waits() serves, where the device has them;
+  uint32_t waiting_rows_max = 0;    // rows of one's step.
   friend bool operator==(const KvDeviceOptions&, const KvDeviceOptions&) = default;
 };
 
@@ -82,6 +85,9 @@ class KvDevice {
   // Cost:   as AttentionKernel::Attend, and for a device across a bus two copies of the rows.
   virtual absl::Status Attend(uint32_t layer, HeadRange heads,
                               absl::Span<const AttentionItem> items) = 0;
+
+  // Steps that the device serves by itself. Null where it cannot, or without waiting_lanes.
+  virtual KvWaits* waits() { return nullptr; }
 };
 
 // Makes devices of one kind, each with an arena of its own.

@@ -29,6 +29,9 @@ absl::Status AttentionWorker::ServeUnit(uint32_t replica, uint32_t lane_index) {
   const Nanos start = RealClock().Now();
   if (part.pieces_done == 0) {
     LAMINA_RETURN_IF_ERROR(BeginUnit(replica, lane_index, part, value));
+    if (lanes_[lane_index].on_device) {
+      return absl::OkStatus();  // The plan has made it the device's.
+    }
   }
   const uint64_t last = core::UnitOf(value) * core::kRowChunksMax;
   if (part.pieces_done > 0 && core::UnitOf(value) != core::UnitOf(part.value)) {
@@ -70,6 +73,9 @@ absl::Status AttentionWorker::BeginUnit(uint32_t replica, uint32_t lane_index, P
   if (lane.step == 0) {
     LAMINA_RETURN_IF_ERROR(AwaitPlan(lane));
     Lap(control::WorkPart::kWaitPlan, lane_index, value, replica);
+    if (lane.on_device) {
+      return absl::OkStatus();
+    }
   }
   expected.step = lane.step;
   expected.rows = static_cast<uint32_t>(lane.rows.size());

@@ -36,6 +36,7 @@ AttentionWorker::AttentionWorker(const Options& options, transport::Transport& t
       device_(device),
       pool_(pool),
       counters_(counters),
+      waits_(options.device_waits ? device.waits() : nullptr),
       lanes_(options.config.lanes),
       tables_({.node = options.node,
                .slots = device.slots(),
@@ -122,6 +123,9 @@ void AttentionWorker::PushPlan(core::StepPlan plan) { inbox_.Push(std::move(plan
 
 void AttentionWorker::Stop() {
   abort_.store(1, std::memory_order_release);
+  if (waits_ != nullptr) {
+    waits_->Abort();  // Later than abort_: whoever opens them anew looks at it afterwards.
+  }
   inbox_.Wake();
 }
 
@@ -141,6 +145,15 @@ Nanos AttentionWorker::Lap(control::WorkPart part, uint32_t lane, uint64_t value
 
 absl::Status AttentionWorker::Run(std::string& blamed) {
   LAMINA_RETURN_IF_ERROR(device_.Begin());
+  OpenWaits();
+  const absl::Status served = Serve(blamed);
+  if (waits_open_) {
+    waits_->Close();  // The windows outlive what the device does with them.
+  }
+  return served;
+}
+
+absl::Status AttentionWorker::Serve(std::string& blamed) {
   for (const Lane& lane : lanes_) {
     for (const Part& part : lane.parts) {
       LAMINA_RETURN_IF_ERROR(control::TransportFault(
@@ -152,10 +165,16 @@ absl::Status AttentionWorker::Run(std::string& blamed) {
   }
   lap_ = RealClock().Now();
   while (abort_.load(std::memory_order_acquire) == 0) {
+    if (const absl::Status looked = LookAtDevice(); !looked.ok()) {
+      blamed = options_.config.compute_nodes.front();
+      return absl::IsCancelled(looked) ? absl::OkStatus() : looked;
+    }
     const absl::StatusOr<size_t> ready = WaitForQueries();
     if (!ready.ok()) {
       if (absl::IsDeadlineExceeded(ready.status())) {
-        lap_ = counters_.meter.Lap({.start = lap_, .part = control::WorkPart::kWaitQuery});
+        if (!waits_open_ || RealClock().Now() - lap_ >= kIdleWait) {
+          lap_ = counters_.meter.Lap({.start = lap_, .part = control::WorkPart::kWaitQuery});
+        }
         LAMINA_RETURN_IF_ERROR(TakePlans());
         continue;
       }
@@ -163,6 +182,9 @@ absl::Status AttentionWorker::Run(std::string& blamed) {
     }
     const uint32_t replica = static_cast<uint32_t>(*ready / options_.config.lanes);
     const uint32_t lane = static_cast<uint32_t>(*ready % options_.config.lanes);
+    if (lanes_[lane].on_device) {
+      continue;  // The next step's first query: the device is about to be seen to be done.
+    }
     const Part* part = PartFor(replica, lane);
     const Nanos waited =
         Lap(control::WorkPart::kWaitQuery, lane, part == nullptr ? 1 : part->value + 1, replica);
@@ -224,11 +246,16 @@ absl::StatusOr<size_t> AttentionWorker::WaitForQueries() {
     const Part* part = PartFor(static_cast<uint32_t>(which / options_.config.lanes), lane);
     conditions_[i] = {.word = static_cast<uint32_t>(which),
                       .at_least = part == nullptr ? 1 : part->value + 1};
+    if (lanes_[lane].on_device) {
+      conditions_[i].at_least =
+          layout_.SignalValue(lanes_[lane].step, layout_.layer_count() - 1) + 1;
+    }
   }
+  const Nanos pause = waits_open_ ? NextLook() : kIdleWait;
   LAMINA_ASSIGN_OR_RETURN(
       const size_t index,
       transport_.Wait(region_, conditions_,
-                      {.deadline = RealClock().Now() + kIdleWait, .abort = &abort_}));
+                      {.deadline = RealClock().Now() + pause, .abort = &abort_}));
   const size_t which = (first_condition_ + index) % count;
   first_condition_ = (which + 1) % count;
   return which;
@@ -278,6 +305,7 @@ absl::Status AttentionWorker::Advance(Lane& lane) {
       if (lane.chunking.query_first && !spans()) {
         LAMINA_RETURN_IF_ERROR(CutAtFullBlocks(lane));
       }
+      LAMINA_RETURN_IF_ERROR(GiveToDevice(lane));
     }
   }
   lane.plans.erase(lane.plans.begin(), lane.plans.begin() + static_cast<std::ptrdiff_t>(applied));

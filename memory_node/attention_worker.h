@@ -17,9 +17,13 @@
 // and attends these heads by themselves, so that windows need no gathering. A replica for prompts
 // alone may have other shards than those that decode.
 //
+// Where the device and all windows allow it, steps of decode rows in one piece are the device's:
+// their units are launched ahead of the data, and the worker only looks how far they are. The
+// choice is made when a step begins, so the worker and the device never serve the same unit.
+//
 // Files: attention_worker.cc the loop, plans and tables; attention_unit.cc one attention;
 // attention_spans.cc what is different for sequences cut into spans; attention_query_first.cc what
-// is where queries come ahead of their k and v.
+// is where queries come ahead of their k and v; attention_waits.cc steps that the device serves.
 //
 // Threading: Run() on one thread; PushPlan() and Stop() from any other.
 // Allocation: none per unit; tables grow when sequences join.
@@ -57,6 +61,7 @@ struct WorkerCounters {
   std::atomic<uint64_t> bytes_received{0};
   std::atomic<uint64_t> kv_bytes_read{0};
   std::atomic<uint64_t> units{0};
+  std::atomic<uint64_t> device_units{0};  // Of these.
   control::UnitLine unit_line;
   control::Refusals refusals;
   control::WorkMeter meter;
@@ -67,6 +72,7 @@ class AttentionWorker {
   struct Options {
     control::EpochConfig config;
     uint32_t node = 0;                  // Own index among the memory nodes.
+    bool device_waits = false;          // Where the device waits for windows itself, it may.
     Nanos peer_deadline = Seconds(60);  // Longest wait inside a started unit.
   };
 
@@ -85,6 +91,10 @@ class AttentionWorker {
   static kernels::KvDeviceOptions DeviceOptions(const control::EpochConfig& config,
                                                 std::vector<AttentionDescriptor> layers,
                                                 uint32_t slots);
+
+  // Why the device cannot serve steps of an epoch by itself, whatever device it is; empty where it
+  // can, and where it must not (pipeline.device_waits).
+  static std::string WaitsObstacle(const control::EpochConfig& config, transport::Region& region);
 
   // Works until Stop() (OK) or until something is wrong; `blamed` then names the peer, if one.
   absl::Status Run(std::string& blamed);
@@ -139,6 +149,16 @@ class AttentionWorker {
     std::vector<Chunk> chunks;
     uint32_t chunk_tokens = 0;
     std::vector<Part> parts;
+    bool on_device = false;  // The device serves the step by itself. Of its units,
+    uint32_t launched = 0;   // how many wait there or are done,
+    uint32_t seen = 0;       // and how many have been seen to be done.
+  };
+  // A unit that the device has served, until its time has been counted.
+  struct DeviceUnit {
+    uint32_t lane = 0;
+    uint64_t value = 0;
+    Nanos nanos = 0;
+    uint64_t read_bytes = 0;
   };
   // Some rows of a lane that are here, with some heads.
   struct RowChunk {
@@ -225,6 +245,19 @@ class AttentionWorker {
                          const AttentionDescriptor& shape, float*& partial);
   void MergeCutRows(Part& part, const RowChunk& chunk);
   absl::Status Reply(uint32_t lane_index, Part& part, const RowChunk& chunk);
+  // attention_waits.cc
+  void OpenWaits();
+  absl::Status GiveToDevice(Lane& lane);
+  absl::Status LaunchAhead(uint32_t lane_index);
+  kernels::WaitingUnit UnitOf(uint32_t lane_index, uint32_t layer);
+  core::WindowHeader QueryHeader(uint32_t lane_index, uint32_t layer) const;
+  absl::Status LookAtDevice();
+  absl::Status LookAtLane(uint32_t lane_index);
+  void NoteDeviceUnit(uint32_t lane_index, Nanos nanos);
+  void LapDeviceUnits();
+  absl::Status DeviceFailure(uint32_t lane_index, kernels::WaitOutcome outcome);
+  Nanos NextLook() const;
+  absl::Status Serve(std::string& blamed);
 
   const Options options_;
   const std::vector<AttentionDescriptor> layers_;  // Over the heads that are here.
@@ -236,6 +269,7 @@ class AttentionWorker {
   kernels::KvDevice& device_;
   ThreadPool& pool_;
   WorkerCounters& counters_;
+  kernels::KvWaits* const waits_;  // Null: the device cannot, or must not.
   std::vector<std::unique_ptr<transport::RemoteRegion>> replies_;
   control::Inbox<core::StepPlan> inbox_;
   transport::AbortWord abort_{0};
@@ -254,6 +288,13 @@ class AttentionWorker {
   LineFit unit_times_;
   std::vector<control::LinkCounters*> links_;  // [compute nodes]
   Nanos lap_ = 0;                              // End of the last one.
+  // With waits_:
+  bool waits_open_ = false;
+  transport::DirectMemory queries_;  // Of the own region,
+  transport::DirectMemory reply_;    // and of the only compute node's.
+  std::vector<kernels::WaitingRow> waiting_rows_;
+  std::vector<DeviceUnit> device_units_;  // Seen by this look.
+  Nanos progress_ = 0;                    // When a unit was last seen to be done, or launched.
 };
 
 }  // namespace lamina::memory_node

@@ -29,20 +29,55 @@ absl::StatusOr<control::PreparedNode> MemoryNode::Configure(const control::Epoch
   LAMINA_RETURN_IF_ERROR(core::WindowLayout::Check(shape));
   const core::WindowLayout layout(shape);
   config_ = config;
-  LAMINA_RETURN_IF_ERROR(MakeDevice(
-      AttentionWorker::DeviceOptions(config, control::LayersOf(config, node), config.slots[node])));
   LAMINA_RETURN_IF_ERROR(control::TransportFault(MakeRegion(layout)));
-  worker_ =
-      std::make_unique<AttentionWorker>(AttentionWorker::Options{.config = config, .node = node},
-                                        *transport_, *region_, *device_, pool_, counters_);
-  const std::string windows = absl::StrCat(
-      transport::DescribeMemory(region_->memory()),
-      options_.device == "cpu" ? "" : absl::StrCat(", rows are copied to ", options_.device));
+  kernels::KvDeviceOptions wanted =
+      AttentionWorker::DeviceOptions(config, control::LayersOf(config, node), config.slots[node]);
+  const bool on_device = options_.device != "cpu";
+  const bool waits_wanted = on_device && config.memory_waits;
+  std::string obstacle = waits_wanted ? AttentionWorker::WaitsObstacle(config, *region_) : "";
+  if (waits_wanted && obstacle.empty()) {
+    wanted.waiting_lanes = config.lanes;
+    wanted.waiting_rows_max = config.rows_max;
+  }
+  LAMINA_RETURN_IF_ERROR(MakeDevice(wanted));
+  if (wanted.waiting_lanes > 0) {
+    obstacle = TryWindows();
+  }
+  const bool waits = wanted.waiting_lanes > 0 && obstacle.empty();
+  worker_ = std::make_unique<AttentionWorker>(
+      AttentionWorker::Options{.config = config, .node = node, .device_waits = waits}, *transport_,
+      *region_, *device_, pool_, counters_);
+  const std::string windows = absl::StrCat(transport::DescribeMemory(region_->memory()),
+                                           on_device ? DescribeUse(waits, obstacle) : "");
   LogInfo("epoch ", config.epoch, " device ", device_->name(), " slots ", device_->slots(),
           " arena ", FormatBytes(device_->bytes()), " windows ",
           FormatBytes(layout.query_region_bytes()), " in ", windows, " transport ",
           transport_->scheme());
   return control::PreparedNode{.region = region_->Descriptor(), .windows = windows};
+}
+
+// Why the device cannot use the own windows, if so. The driver has the last word on the host's
+// memory; that of peers is likely to be as good.
+std::string MemoryNode::TryWindows() {
+  kernels::KvWaits* const waits = device_->waits();
+  if (waits == nullptr) {
+    return absl::StrCat(device_->name(), " cannot wait");
+  }
+  absl::Status tried = device_->Begin();
+  if (tried.ok()) {
+    tried = waits->Open({region_->direct().pages}, Seconds(1));
+  }
+  waits->Close();
+  return std::string(tried.message());
+}
+
+// Of windows, by a device: what was not asked for needs no reason.
+std::string MemoryNode::DescribeUse(bool waits, const std::string& obstacle) const {
+  if (waits) {
+    return absl::StrCat(", for which ", options_.device, " waits itself");
+  }
+  return absl::StrCat(", rows are copied to ", options_.device,
+                      obstacle.empty() ? "" : ", which does not wait itself: ", obstacle);
 }
 
 absl::Status MemoryNode::MakeRegion(const core::WindowLayout& layout) {
@@ -52,7 +87,8 @@ absl::Status MemoryNode::MakeRegion(const core::WindowLayout& layout) {
                           transport_->CreateRegion({.name = options_.name + " queries",
                                                     .bytes = layout.query_region_bytes(),
                                                     .signal_words = layout.query_region_words(),
-                                                    .epoch = config_->epoch}));
+                                                    .epoch = config_->epoch,
+                                                    .written_by_devices = config_->compute_waits}));
   return absl::OkStatus();
 }
 
@@ -106,7 +142,8 @@ control::NodeCounters MemoryNode::Counters() const {
       .bytes_sent = counters_.bytes_sent.load(std::memory_order_relaxed),
       .bytes_received = counters_.bytes_received.load(std::memory_order_relaxed),
       .kv_bytes_read = counters_.kv_bytes_read.load(std::memory_order_relaxed),
-      .units = counters_.units.load(std::memory_order_relaxed)};
+      .units = counters_.units.load(std::memory_order_relaxed),
+      .device_units = counters_.device_units.load(std::memory_order_relaxed)};
   control::Count(counters_.meter, counters_.refusals, /*is_memory=*/true, counters);
   counters.unit_seconds_fixed = counters_.unit_line.fixed.load(std::memory_order_relaxed);
   counters.unit_seconds_slope = counters_.unit_line.slope.load(std::memory_order_relaxed);

@@ -50,6 +50,8 @@ class MemoryNode final : public control::NodeHandler {
  private:
   absl::Status MakeDevice(const kernels::KvDeviceOptions& options);
   absl::Status MakeRegion(const core::WindowLayout& layout);
+  std::string TryWindows();
+  std::string DescribeUse(bool waits, const std::string& obstacle) const;
 
   const MemoryNodeOptions options_;
   ThreadPool& pool_;

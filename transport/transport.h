@@ -25,6 +25,8 @@
 //             Progress and Wait from one thread per Transport (the owner's polling thread), which
 //             may change only with a happens-before edge. Raising an AbortWord: any thread.
 // Progress:   some backends move data only inside Progress() or Wait(), on either side.
+// Devices:    some backends show where a region's memory lies (direct()), so that a device of this
+//             host may write, read and raise it without them.
 // Allocation: Put, Progress and Wait do not allocate and take no lock while they succeed; the
 //             message of an error may allocate. fake:// is exempt.
 // Ownership:  a Transport outlives its Regions and RemoteRegions, and these the Puts and Waits that
@@ -68,6 +70,28 @@ struct RegionOptions {
   uint32_t signal_words = 0;
   MemoryKind kind = MemoryKind::kHost;
   uint64_t epoch = 0;  // Part of the descriptor; OpenRegion refuses another epoch.
+  // Its words may be raised by devices, past the transport: where it has direct() memory, waiters
+  // on it nap for some 50 us where they would sleep for a millisecond.
+  bool written_by_devices = false;
+};
+
+// Where a region's memory lies in this process, for another processor that shares it: a GPU for
+// which it has been registered. Empty where the transport alone may move its data. Valid as long as
+// the Region or RemoteRegion that gave it.
+//
+// Word w is a uint64_t at words + w * word_stride, 8-byte aligned and changed as a whole. Who
+// raises words this way keeps the rules of signals: one sender a word, values that only grow, the
+// data first (release order of the system's scope). The word may go on to be raised by Put(), with
+// greater values. No sleeper is woken: waiters look at least every millisecond, those on a region
+// that is written_by_devices sooner. Who waits this way looks by acquire loads of the system's
+// scope.
+struct DirectMemory {
+  absl::Span<std::byte> bytes;  // The data, as Region::bytes().
+  std::byte* words = nullptr;
+  size_t word_stride = 0;
+  absl::Span<std::byte> pages;  // Whole pages of the host that hold all of it: what to register.
+
+  bool empty() const { return pages.empty(); }
 };
 
 // Memory of this process that peers may write. Unmapped and unregistered when destroyed: later Puts
@@ -80,6 +104,10 @@ class Region {
   virtual absl::Span<std::byte> bytes() = 0;
   virtual uint32_t signal_words() const = 0;
   virtual MemoryChoice memory() const { return {}; }
+
+  // Constant. Empty unless the backend says otherwise, and of a staged Region, whose data Land()
+  // brings to its place.
+  virtual DirectMemory direct() { return {}; }
 
   // Of kDevice: of what visible signals cover, the part in [offset, offset + bytes) is there for
   // work that the device is given from now on. Signals of such a Region say that data has come, and
@@ -111,6 +139,10 @@ class RemoteRegion {
 
   // What carries the data, for people: "shm", "ucx tcp/eth0". Constant.
   virtual std::string path() const = 0;
+
+  // The peer's memory. Constant. Empty unless the backend says otherwise. Who writes it asks nobody
+  // whether the peer is still there: what is written to a region that is gone is lost.
+  virtual DirectMemory direct() { return {}; }
 };
 
 // What a receiver that sees a value may rely on. Values of one word become visible in the order of
@@ -123,7 +155,7 @@ enum class SignalStrength : uint8_t {
 
 struct SignalUpdate {
   uint32_t word = 0;
-  uint64_t value = 0;  // Greater than any value raised on this word before.
+  uint64_t value = 0;  // Greater than any value raised on this word before, by whatever way.
   SignalStrength strength = SignalStrength::kStrong;
 };
 

@@ -26,8 +26,13 @@ absl::StatusOr<std::string> BenchAttention(const GpuBench& bench);
 // Products of LLaMA-3-8B's layers as a share of cuBLASLt with a free choice of algorithms.
 absl::StatusOr<std::string> BenchLinear(const GpuBench& bench);
 
-// Round trips between a thread of the host and the device: the device polling, and the host.
+// Round trips between a thread of the host and the device: the device polling, and the host; and
+// those of BenchExchange().
 absl::StatusOr<std::string> BenchPolling(const GpuBench& bench);
+
+// A compute node's exchange of rows with a memory node that answers at once, by the device and by
+// the host. A JSON array, for several numbers of rows.
+absl::StatusOr<std::string> BenchExchange(const GpuBench& bench);
 
 // A slice of two models, from the attention's output on the host to q, k, v there: by launches and
 // as a graph; and what recording one takes.

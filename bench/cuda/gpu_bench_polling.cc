@@ -107,8 +107,10 @@ absl::StatusOr<std::string> BenchPolling(const GpuBench& bench) {
   Words* const words = new (place) Words{};
   LAMINA_ASSIGN_OR_RETURN(const double device, DevicePolls(bench, *words));
   LAMINA_ASSIGN_OR_RETURN(const double host, HostPolls(bench, *words));
-  return absl::StrFormat("{\"rounds\": %d, \"device_polls_us\": %.2f, \"host_polls_us\": %.2f}",
-                         kRounds, device, host);
+  LAMINA_ASSIGN_OR_RETURN(const std::string units, BenchExchange(bench));
+  return absl::StrFormat(
+      "{\"rounds\": %d, \"device_polls_us\": %.2f, \"host_polls_us\": %.2f, \"units\": %s}",
+      kRounds, device, host, units);
 }
 
 }  // namespace lamina::bench

@@ -47,6 +47,7 @@ Json ToJson(const client::NodeStatus& node) {
           {"busy_seconds", node.busy_seconds},
           {"units", node.units},
           {"replayed_units", node.replayed_units},
+          {"device_units", node.device_units},
           {"weight_bytes", node.weight_bytes},
           {"mean_extent_tokens", node.mean_extent_tokens},
           {"part_seconds", ObjectOf(node.parts)},

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/attention_arithmetic.h"
+#include "common/device_waits.h"
 #include "common/log_event.h"
 #include "common/partition.h"
 #include "common/pipeline_mode.h"
@@ -126,6 +127,7 @@ struct ClusterConfig {
     uint32_t chunks = 1;      // In which a lane's rows go to a memory node, at most.
     bool chunks_auto = true;  // `chunks: auto`: by measured times.
     QueryFirst query_first = QueryFirst::kAuto;
+    DeviceWaits device_waits = DeviceWaits::kAuto;
   } pipeline;
   Partition partition = Partition::kRequest;
   ClusterAttention attention;

@@ -199,6 +199,7 @@ std::string ToYaml(const ClusterConfig& config) {
     number("chunks", config.pipeline.chunks);
   }
   word("query_first", EnumName(internal::kQueryFirst, config.pipeline.query_first));
+  word("device_waits", EnumName(internal::kDeviceWaits, config.pipeline.device_waits));
   out << YAML::EndMap;
   word("partition", EnumName(internal::kPartitions, config.partition));
   section("attention");

@@ -21,6 +21,8 @@ inline constexpr EnumNames<PipelineMode, 3> kPipelineModes = {
      {"sequential", PipelineMode::kSequential}}};
 inline constexpr EnumNames<QueryFirst, 3> kQueryFirst = {
     {{"auto", QueryFirst::kAuto}, {"always", QueryFirst::kAlways}, {"never", QueryFirst::kNever}}};
+inline constexpr EnumNames<DeviceWaits, 2> kDeviceWaits = {
+    {{"auto", DeviceWaits::kAuto}, {"off", DeviceWaits::kOff}}};
 inline constexpr EnumNames<Partition, 4> kPartitions = {{{"request", Partition::kRequest},
                                                          {"head", Partition::kHead},
                                                          {"token_range", Partition::kTokenRange},

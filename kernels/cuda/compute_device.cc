@@ -11,6 +11,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/graph.h"
 #include "kernels/cuda/row_sampler.h"
+#include "kernels/cuda/window_exchange.h"
 
 namespace lamina::kernels::cuda {
 namespace {
@@ -88,6 +89,14 @@ class CudaComputeDevice final : public ComputeDevice {
   absl::StatusOr<std::unique_ptr<RowSampler>> MakeSampler(
       const RowSamplerOptions& options) override {
     return MakeCudaRowSampler(options, stream_);
+  }
+
+  absl::StatusOr<std::unique_ptr<WindowExchange>> MakeExchange(
+      const ExchangeOptions& options) override {
+    absl::StatusOr<std::unique_ptr<WindowExchange>> exchange =
+        MakeCudaWindowExchange(options, stream_);
+    LAMINA_RETURN_IF_ERROR(Named(exchange.status()));
+    return exchange;
   }
 
   absl::StatusOr<std::unique_ptr<RecordedWork>> Record(absl::FunctionRef<void()> work) override {

@@ -86,6 +86,15 @@ absl::Status Stream::Synchronize() const {
   return CudaToStatus(cudaStreamSynchronize(HandleOf(*this)), "cudaStreamSynchronize");
 }
 
+absl::StatusOr<bool> Stream::IsDone() const {
+  const cudaError_t error = cudaStreamQuery(HandleOf(*this));
+  if (error == cudaErrorNotReady) {
+    return false;
+  }
+  LAMINA_RETURN_IF_ERROR(CudaToStatus(error, "cudaStreamQuery"));
+  return true;
+}
+
 absl::StatusOr<Event> Event::Create() {
   cudaEvent_t handle = nullptr;
   LAMINA_RETURN_IF_ERROR(CudaToStatus(cudaEventCreate(&handle), "cudaEventCreate"));

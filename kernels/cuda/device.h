@@ -47,6 +47,9 @@ class Stream {
   // Waits for everything on the stream. Errors: that of the first kernel that failed.
   absl::Status Synchronize() const;
 
+  // Whether everything on the stream is done; never waits. Errors: as Synchronize().
+  absl::StatusOr<bool> IsDone() const;
+
   void* get() const { return handle_; }  // A cudaStream_t.
 
  private:

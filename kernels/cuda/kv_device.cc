@@ -14,39 +14,16 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/kv_layers_internal.h"
+#include "kernels/cuda/kv_waits_internal.h"
+#include "kernels/cuda/memory_pair_internal.h"
 #include "kernels/kv_arena.h"
 #include "kernels/partial.h"
 
 namespace lamina::kernels::cuda {
 namespace {
 
-constexpr uint64_t kPieceAlignment = 256;  // Of MemoryArena.
 // Pieces that a device takes from each arena, without those of its layers.
 constexpr uint64_t kPieces = 16;
-
-template <typename T>
-uint64_t BytesOf(uint64_t count) {
-  return count * sizeof(T) + kPieceAlignment;
-}
-
-// The same numbers on both sides of a bus.
-template <typename T>
-struct Pair {
-  T* device = nullptr;
-  T* pinned = nullptr;
-
-  absl::Status Take(uint64_t count, MemoryArena& device_arena, MemoryArena& pinned_arena) {
-    LAMINA_ASSIGN_OR_RETURN(device, device_arena.Take<T>(count));
-    LAMINA_ASSIGN_OR_RETURN(pinned, pinned_arena.Take<T>(count));
-    return absl::OkStatus();
-  }
-  absl::Status Send(size_t count, const Stream& stream) const {
-    return CopyAsync(device, pinned, count * sizeof(T), stream);
-  }
-  absl::Status Fetch(size_t count, const Stream& stream) const {
-    return CopyAsync(pinned, device, count * sizeof(T), stream);
-  }
-};
 
 // Sizes that follow from the options.
 struct Sizes {
@@ -98,6 +75,19 @@ KvLayers::Options LayerOptionsOf(const KvDeviceOptions& options, const Sizes& si
           .extents_max = static_cast<uint32_t>(sizes.extents)};
 }
 
+// Of the lanes that the device serves by itself: whole steps, each row once.
+CudaKvWaits::Options WaitOptionsOf(const KvDeviceOptions& options) {
+  KvDeviceOptions step = options;
+  step.items_max = options.waiting_rows_max;
+  const Sizes sizes(step);
+  return {.layers = options.layers,
+          .lanes = options.waiting_lanes,
+          .attention = {.arithmetic = options.arithmetic,
+                        .query_rows_max = static_cast<uint32_t>(sizes.items),
+                        .partials_max = static_cast<uint32_t>(sizes.partials),
+                        .extents_max = static_cast<uint32_t>(sizes.extents)}};
+}
+
 class CudaKvDevice final : public KvDevice {
  public:
   static absl::StatusOr<std::unique_ptr<KvDevice>> Create(int index,
@@ -115,6 +105,7 @@ class CudaKvDevice final : public KvDevice {
                       absl::Span<const AttentionItem> items) override {
     return Noted(TryAttend(layers_[layer].Part(heads), items));
   }
+  KvWaits* waits() override { return waits_.get(); }
 
  private:
   using Layer = KvLayers::Layer;
@@ -153,16 +144,17 @@ class CudaKvDevice final : public KvDevice {
   MemoryArena device_arena_;
   MemoryArena pinned_arena_;
   KvLayers layers_;
-  Pair<BFloat16> q_;
-  Pair<BFloat16> out_;
-  Pair<BFloat16> kv_;  // [tokens, k and v]
-  Pair<uint32_t> slots_;
-  Pair<float> entry_out_;
-  Pair<float> entry_lse_;
+  MemoryPair<BFloat16> q_;
+  MemoryPair<BFloat16> out_;
+  MemoryPair<BFloat16> kv_;  // [tokens, k and v]
+  MemoryPair<uint32_t> slots_;
+  MemoryPair<float> entry_out_;
+  MemoryPair<float> entry_lse_;
   std::atomic<bool> usable_{true};
   bool storing_ = false;  // The device may still read kv_ and slots_.
   std::vector<StepItem> step_items_;
   std::vector<float> folded_;
+  std::unique_ptr<CudaKvWaits> waits_;  // Null without waiting lanes. Goes first.
 };
 
 absl::StatusOr<std::unique_ptr<KvDevice>> CudaKvDevice::Create(int index,
@@ -176,8 +168,12 @@ absl::StatusOr<std::unique_ptr<KvDevice>> CudaKvDevice::Create(int index,
     return absl::InvalidArgumentError("a KV device of CUDA attends one query token of an item");
   }
   const KvLayers::Options layers = LayerOptionsOf(options, sizes);
-  const uint64_t device_bytes = KvLayers::DeviceBytes(layers) + sizes.RowBytes();
-  const uint64_t pinned_bytes = KvLayers::PinnedBytes(layers) + sizes.RowBytes();
+  uint64_t device_bytes = KvLayers::DeviceBytes(layers) + sizes.RowBytes();
+  uint64_t pinned_bytes = KvLayers::PinnedBytes(layers) + sizes.RowBytes();
+  if (options.waiting_lanes > 0) {
+    device_bytes += CudaKvWaits::DeviceBytes(WaitOptionsOf(options));
+    pinned_bytes += CudaKvWaits::PinnedBytes(WaitOptionsOf(options));
+  }
   LAMINA_ASSIGN_OR_RETURN(Stream stream, Stream::Create());
   LAMINA_ASSIGN_OR_RETURN(MemoryArena device_arena,
                           MemoryArena::Create(ArenaKind::kDevice, device_bytes));
@@ -203,7 +199,13 @@ absl::Status CudaKvDevice::TakeMemory() {
   LAMINA_RETURN_IF_ERROR(take(entry_out_, sizes_.entry_floats()));
   LAMINA_RETURN_IF_ERROR(take(entry_lse_, sizes_.entry_lses()));
   step_items_.reserve(sizes_.items);
-  return stream_.Synchronize();
+  LAMINA_RETURN_IF_ERROR(stream_.Synchronize());
+  if (options_.waiting_lanes > 0) {
+    LAMINA_ASSIGN_OR_RETURN(
+        waits_, CudaKvWaits::Create(WaitOptionsOf(options_), info_, layers_, stream_, usable_,
+                                    device_arena_, pinned_arena_));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CudaKvDevice::TryStore(const Layer& layer, absl::Span<const KvRows> rows) {

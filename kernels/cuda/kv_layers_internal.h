@@ -22,6 +22,35 @@
 
 namespace lamina::kernels::cuda {
 
+// The CudaAttentions of all layers, for one stream.
+class LayerAttentions {
+ public:
+  struct Options {
+    AttentionArithmetic arithmetic = AttentionArithmetic::kCanonical;
+    uint32_t query_rows_max = 0;
+    uint32_t partials_max = 0;
+    uint32_t extents_max = 0;
+  };
+
+  // Bytes that Create() will take, at most.
+  static uint64_t DeviceBytes(absl::Span<const AttentionDescriptor> layers, const Options& options);
+  static uint64_t PinnedBytes(absl::Span<const AttentionDescriptor> layers, const Options& options);
+
+  // Errors: those of CudaAttention::Create().
+  static absl::StatusOr<LayerAttentions> Create(absl::Span<const AttentionDescriptor> layers,
+                                                const Options& options, const DeviceInfo& info,
+                                                MemoryArena& device_arena,
+                                                MemoryArena& pinned_arena, const Stream& stream);
+
+  CudaAttention* OfLayer(uint32_t layer) const { return of_layer_[layer]; }
+  // Each once.
+  absl::Span<const std::unique_ptr<CudaAttention>> all() const { return kinds_; }
+
+ private:
+  std::vector<std::unique_ptr<CudaAttention>> kinds_;
+  std::vector<CudaAttention*> of_layer_;
+};
+
 class KvLayers {
  public:
   struct Options {
@@ -62,7 +91,7 @@ class KvLayers {
   const Layer& operator[](uint32_t layer) const { return layers_[layer]; }
 
  private:
-  std::vector<std::unique_ptr<CudaAttention>> attentions_;
+  LayerAttentions attentions_;
   std::vector<Layer> layers_;
 };
 

@@ -30,11 +30,14 @@ absl::Status RaiseSignal(const RaiseRequest& request, const Stream& stream) {
   if (request.signal == nullptr) {
     return absl::InvalidArgumentError("signal: null");
   }
+  if (request.unit != nullptr && request.record == nullptr) {
+    return absl::InvalidArgumentError("a unit's time counts from a record's wait");
+  }
   return CudaToStatus(LaunchRaise(request, HandleOf(stream)), "RaiseSignal");
 }
 
 absl::Status PutBytes(const PutRequest& request, const Stream& stream) {
-  if (request.bytes == 0) {
+  if (request.bytes == 0 && !request.stamped) {
     return absl::OkStatus();
   }
   if (reinterpret_cast<uintptr_t>(request.to) % kPutAlignment != 0 ||

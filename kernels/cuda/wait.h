@@ -24,30 +24,13 @@
 
 #include "absl/status/status.h"
 #include "kernels/cuda/device.h"
+#include "kernels/window_wait.h"
 
 namespace lamina::kernels::cuda {
 
-enum class WaitOutcome : uint32_t {
-  kPending = 0,
-  kOk = 1,
-  kTimeout = 2,   // Neither signal nor heartbeat in time.
-  kAborted = 3,   // The abort word was raised.
-  kStale = 4,     // The window's header is older than expected: epoch, or step and layer.
-  kMismatch = 5,  // The header is no header, or not the expected one in another way.
-};
-
-// What a window must begin with: the first 40 bytes of the coordinator's WindowHeader.
-struct WindowStamp {
-  uint32_t magic = 0;
-  uint32_t lane = 0;
-  uint64_t epoch = 0;
-  uint64_t step = 0;
-  uint32_t layer = 0;
-  uint32_t rows = 0;
-  uint32_t kv_rows = 0;
-  uint32_t sender = 0;
-};
-static_assert(sizeof(WindowStamp) == 40);
+using kernels::kWindowHeaderBytes;
+using kernels::WaitOutcome;
+using kernels::WindowStamp;
 
 // Outcomes of the waits of one lane, in pinned host memory; zeroed before use and after a failure
 // was dealt with. The device writes `sequence` last, so that who sees it sees the rest.
@@ -57,8 +40,16 @@ struct WaitRecord {
   uint64_t signal = 0;    // What the signal word showed then.
   uint64_t polls = 0;     // Looks at it.
   uint64_t sequence = 0;  // The `sequence` of the last wait that ended.
+  uint64_t ended = 0;     // When it did, in nanoseconds of the device's clock.
+  uint64_t failed_sequence = 0;  // That of the wait that failed first.
 };
-static_assert(sizeof(WaitRecord) == 32);
+static_assert(sizeof(WaitRecord) == 48);
+
+// That a unit is over: written behind its signal, `sequence` last. In pinned host memory.
+struct UnitRecord {
+  uint64_t nanos = 0;  // Since the last wait of the WaitRecord ended.
+  uint64_t sequence = 0;
+};
 
 struct WaitRequest {
   const uint64_t* signal = nullptr;
@@ -70,6 +61,8 @@ struct WaitRequest {
   const uint32_t* abort = nullptr;      // Nonzero: give up. Looked at with every poll.
   WaitRecord* record = nullptr;
   uint64_t sequence = 0;  // The caller's number of this wait; grows.
+  // Optional: two words for the device's clock, when it began to poll and when it ended.
+  uint64_t* times = nullptr;
 };
 
 // Errors: kInvalidArgument  a null signal, abort or record, or no timeout.
@@ -79,10 +72,12 @@ struct RaiseRequest {
   uint64_t* signal = nullptr;
   uint64_t value = 0;
   const WaitRecord* record = nullptr;  // Optional: nothing is raised after a failure.
+  UnitRecord* unit = nullptr;          // Optional, with a record: is told what was raised when.
+  uint64_t sequence = 0;               // For `unit`.
 };
 
 // Raises a signal word after everything that the stream did before, in the order of
-// SignalStrength::kStrong. Errors: kInvalidArgument  a null signal.
+// SignalStrength::kStrong. Errors: kInvalidArgument  a null signal, or a unit without a record.
 absl::Status RaiseSignal(const RaiseRequest& request, const Stream& stream);
 
 struct PutRequest {
@@ -90,9 +85,14 @@ struct PutRequest {
   const void* from = nullptr;
   size_t bytes = 0;
   const WaitRecord* record = nullptr;  // Optional: nothing is written after a failure.
+  // With it a window is written whole: the stamp, zeros up to kWindowHeaderBytes, and behind these
+  // the bytes, of which there may be none.
+  bool stamped = false;
+  WindowStamp stamp;
 };
 
 // Copies with the device's own stores, into memory of the host or a peer that it can reach.
+// Empty:  without bytes and stamp nothing is launched.
 // Errors: kInvalidArgument  an address or size that is no multiple of 16.
 absl::Status PutBytes(const PutRequest& request, const Stream& stream);
 

@@ -17,6 +17,12 @@ constexpr uint32_t kPauseNanos = 100;
 constexpr int kPutThreads = 256;
 constexpr uint32_t kPutBlocksMax = 64;
 
+struct StampedHeader {
+  WindowStamp stamp;
+  uint64_t zeros[3];
+};
+static_assert(sizeof(StampedHeader) == kWindowHeaderBytes);
+
 // Requires: the signal was seen with acquire ordering, so that the header is there.
 __device__ inline WaitOutcome CheckStamp(const WindowStamp& got, const WindowStamp& expected) {
   if (got.magic != expected.magic) {
@@ -64,18 +70,26 @@ __global__ void WaitKernel(const WaitRequest a) {
   uint64_t polls = 0;
   uint32_t outcome = LoadRelaxed(&a.record->failed);
   if (outcome == 0) {
+    const uint64_t began = GlobalNanos();
     WaitOutcome polled = Poll(a, &seen, &polls);
     if (polled == WaitOutcome::kOk && a.window != nullptr) {
       polled = CheckStamp(*a.window, a.expected);
     }
     outcome = static_cast<uint32_t>(polled);
     if (polled != WaitOutcome::kOk) {
+      a.record->failed_sequence = a.sequence;
+      __threadfence_system();
       a.record->failed = outcome;
+    }
+    if (a.times != nullptr) {
+      a.times[0] = began;
+      a.times[1] = GlobalNanos();
     }
   }
   a.record->outcome = outcome;
   a.record->signal = seen;
   a.record->polls = polls;
+  a.record->ended = GlobalNanos();
   __threadfence_system();
   StoreRelease(&a.record->sequence, a.sequence);
 }
@@ -86,14 +100,35 @@ __global__ void RaiseKernel(const RaiseRequest a) {
   }
   __threadfence_system();
   StoreRelease(a.signal, a.value);
+  if (a.unit != nullptr) {
+    a.unit->nanos = GlobalNanos() - a.record->ended;
+    StoreRelease(&a.unit->sequence, a.sequence);
+  }
+}
+
+// The same for the whole thread block, which looks across the bus once.
+__device__ inline bool HasFailed(const WaitRecord* record) {
+  __shared__ uint32_t failed;
+  if (threadIdx.x == 0) {
+    failed = record != nullptr ? LoadRelaxed(&record->failed) : 0;
+  }
+  __syncthreads();
+  return failed != 0;
 }
 
 __global__ void PutKernel(const PutRequest a) {
-  if (a.record != nullptr && LoadRelaxed(&a.record->failed) != 0) {
+  if (HasFailed(a.record)) {
     return;
   }
   const auto* from = static_cast<const uint4*>(a.from);
   auto* to = static_cast<uint4*>(a.to);
+  if (a.stamped) {
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
+      auto* const window = static_cast<StampedHeader*>(a.to);
+      *window = StampedHeader{a.stamp, {0, 0, 0}};
+    }
+    to += kWindowHeaderBytes / sizeof(uint4);
+  }
   const size_t count = a.bytes / sizeof(uint4);
   for (size_t i = size_t{blockIdx.x} * kPutThreads + threadIdx.x; i < count;
        i += size_t{gridDim.x} * kPutThreads) {
@@ -117,7 +152,8 @@ cudaError_t LaunchRaise(const RaiseRequest& request, cudaStream_t stream) {
 
 cudaError_t LaunchPut(const PutRequest& request, cudaStream_t stream) {
   const size_t wanted = (request.bytes / sizeof(uint4) + kPutThreads - 1) / kPutThreads;
-  const auto blocks = static_cast<uint32_t>(wanted < kPutBlocksMax ? wanted : kPutBlocksMax);
+  const uint32_t some = wanted == 0 ? 1 : static_cast<uint32_t>(wanted);  // For the stamp alone.
+  const uint32_t blocks = some < kPutBlocksMax ? some : kPutBlocksMax;
   return Launch(
       PutKernel,
       {.grid = dim3(blocks), .block = dim3(kPutThreads), .shared_bytes = 0, .stream = stream},

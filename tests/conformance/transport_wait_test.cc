@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Conformance: Wait wakes for what it waits for, for its deadline and for its abort word.
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <thread>
@@ -105,6 +106,71 @@ TEST_P(TransportTest, AbortWordRaisedMeanwhileEndsTheWait) {
     EXPECT_TRUE(absl::IsCancelled(result.status())) << result.status();
     other.join();
   }
+}
+
+// Another processor that shares the memory: here a thread with plain stores.
+TEST_P(TransportTest, DirectMemoryIsSeenAtTheOtherEndAndWokenForInTime) {
+  constexpr size_t kBytes = 5000;
+  constexpr uint64_t kRounds = 40;
+  Link link = MakeLink(0, 1);
+  auto region = link.receiver->CreateRegion({.name = "direct",
+                                             .bytes = kBytes,
+                                             .signal_words = 3,
+                                             .kind = kind(),
+                                             .epoch = 7,
+                                             .written_by_devices = true});
+  ASSERT_TRUE(region.ok()) << region.status();
+  link.region = *std::move(region);
+  link.remote = Open(*link.sender, *link.region);
+  const DirectMemory there = link.remote->direct();
+  const DirectMemory here = link.region->direct();
+  if (there.empty() || here.empty()) {
+    GTEST_SKIP() << "this backend alone moves its data, or that of one end";
+  }
+  ASSERT_EQ(there.bytes.size(), kBytes);
+  ASSERT_EQ(here.bytes.data(), link.region->bytes().data());
+  std::jthread device([&] {
+    for (uint64_t round = 1; round <= kRounds; ++round) {
+      BusyPause(round % 8 == 0 ? Millis(3) : Micros(1));  // Waiters nap now and then.
+      std::fill(there.bytes.begin(), there.bytes.end(), static_cast<std::byte>(round));
+      auto* const word = reinterpret_cast<uint64_t*>(there.words + 2 * there.word_stride);
+      __atomic_store_n(word, round, __ATOMIC_RELEASE);
+      const auto* const answer = reinterpret_cast<const uint64_t*>(there.words);
+      while (__atomic_load_n(answer, __ATOMIC_ACQUIRE) < round) {
+        std::this_thread::yield();
+      }
+    }
+  });
+
+  for (uint64_t round = 1; round <= kRounds; ++round) {
+    const std::array come = {SignalCondition{.word = 2, .at_least = round}};
+    const auto result = link.receiver->Wait(*link.region, come, {.deadline = Soon()});
+    EXPECT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(link.region->bytes().front(), static_cast<std::byte>(round));
+    EXPECT_EQ(link.region->bytes().back(), static_cast<std::byte>(round));
+    auto* const answer = reinterpret_cast<uint64_t*>(here.words);
+    __atomic_store_n(answer, round, __ATOMIC_RELEASE);
+  }
+}
+
+TEST_P(TransportTest, WordsRaisedDirectlyGoOnToBeRaisedByPuts) {
+  const Link link = MakeLink(64, 2);
+  const DirectMemory direct = link.remote->direct();
+  if (direct.empty()) {
+    GTEST_SKIP() << "this backend alone moves its data";
+  }
+  const absl::Span<std::byte> source = MakeSource(*link.sender, 64, 1);
+  const std::array signals = {Strong(1, 3), Strong(1, 9), Strong(1, 10)};
+  ASSERT_TRUE(link.Put(0, source, &signals[0]).ok());
+
+  auto* const word = reinterpret_cast<uint64_t*>(direct.words + direct.word_stride);
+  __atomic_store_n(word, uint64_t{9}, __ATOMIC_RELEASE);
+
+  EXPECT_EQ(link.region->LoadSignal(1), 9u);
+  EXPECT_TRUE(absl::IsInvalidArgument(link.Put(0, source, &signals[1])));
+  EXPECT_EQ(link.region->LoadSignal(1), 9u);
+  EXPECT_TRUE(link.Put(0, source, &signals[2]).ok());
+  EXPECT_EQ(link.region->LoadSignal(1), 10u);
 }
 
 // Words are raised in random order by one peer; the waiter must find every one.

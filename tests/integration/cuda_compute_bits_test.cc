@@ -4,8 +4,11 @@
 // whose compute nodes are all on the device agree to the bit, however they are cut, whether their
 // slices are recorded or run op by op, and so does one that goes on after the device has failed.
 
+#include <optional>
+
 #include "tests/integration/cuda_cluster_util.h"
 #include "tests/support/cuda_emulation/emulation.h"
+#include "tests/support/cuda_emulation/host_memory.h"
 #include "tests/support/cuda_emulation/streams.h"
 
 namespace lamina::test_support {
@@ -106,6 +109,106 @@ TEST(CudaComputeBitsTest, EveryCutHasTheBitsOfOneDeviceOnTensorCores) {
     const auto cluster = MakeCluster(OptionsOf(cut, SmallModel()));
     ASSERT_NE(cluster, nullptr);
     ExpectSame(cluster->GenerateMany(CudaRequests()), expected);
+  }
+}
+
+// Whose device exchanges rows by itself where that is possible, behind the caller's back or not.
+class CudaComputeBitsWaitsTest : public ::testing::TestWithParam<bool> {
+ protected:
+  static std::vector<CudaCluster> Waiting() {
+    std::vector<CudaCluster> clusters;
+    for (const uint32_t lanes : {1, 2}) {
+      for (const uint32_t memory_nodes : {1, 2, 3}) {
+        clusters.push_back({.name = absl::StrCat(lanes, " lanes ", memory_nodes, " memory nodes"),
+                            .memory_nodes = memory_nodes,
+                            .lanes = lanes});
+      }
+    }
+    return clusters;
+  }
+  // More than there are lanes; some begin while others decode. Prompts are what takes time here.
+  static std::vector<coordinator::GenerateSpec> Requests() {
+    std::vector<coordinator::GenerateSpec> specs;
+    for (const size_t tokens : {1u, 17u, 30u}) {
+      specs.push_back(Greedy(RandomPrompt(tokens, tokens), 8));
+    }
+    for (const int32_t logprobs : {2, -1}) {  // Sampled on the host, and on the device.
+      specs.push_back(Sampled(RandomPrompt(6, 3), 8, 5));
+      specs.back().sampling.logprobs = logprobs;
+    }
+    return specs;
+  }
+
+  void SetUp() override {
+    if (GetParam()) {
+      threaded_.emplace();
+    }
+  }
+  std::optional<cuda_emulation::ThreadedStreams> threaded_;
+};
+
+TEST_P(CudaComputeBitsWaitsTest, HasTheBitsOfRowsThatTheHostCarries) {
+  std::vector<GenerateResult> expected;
+  {
+    const auto cluster = MakeCluster(OptionsOf({.name = "One"}, SmallModel()));
+    ASSERT_NE(cluster, nullptr);
+    for (const coordinator::GenerateSpec& spec : Requests()) {
+      expected.push_back(cluster->Generate(spec));
+    }
+    EXPECT_EQ(cluster->handler("c0").Counters().device_units, 0u);
+  }
+  for (const CudaCluster& waiting : Waiting()) {
+    SCOPED_TRACE(waiting.name);
+    LocalClusterOptions options = OptionsOf(waiting, SmallModel());
+    options.device_waits = true;
+    const auto cluster = MakeCluster(options);
+    ASSERT_NE(cluster, nullptr);
+
+    ExpectSame(cluster->GenerateMany(Requests()), expected);
+
+    const control::NodeCounters counters = cluster->handler("c0").Counters();
+    EXPECT_GT(counters.device_units, 0u);
+    EXPECT_LT(counters.device_units, counters.units);  // Prompts and tails.
+    EXPECT_GT(counters.replayed_units, 0u);
+    EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+  }
+}
+
+TEST_P(CudaComputeBitsWaitsTest, AFailureOfTheDeviceEndsTheEpochAndNoRequest) {
+  LocalClusterOptions options = OptionsOf({.name = "Two", .lanes = 2}, SmallModel());
+  options.device_waits = true;
+  const auto cluster = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+  const GenerateResult expected = cluster->Generate(Greedy(RandomPrompt(20, 2), 30));
+  const uint64_t epoch = cluster->engine().GetStatus().epoch;
+  const auto request = cluster->Start(Greedy(RandomPrompt(20, 2), 30));
+  request->WaitForTokens(3);
+
+  cuda_emulation::FailNextSynchronize();
+
+  const GenerateResult found = request->Wait();
+  ExpectSame({found}, {expected});
+  EXPECT_TRUE(cluster->WaitForEpoch(epoch + 1).ok());
+}
+
+INSTANTIATE_TEST_SUITE_P(Streams, CudaComputeBitsWaitsTest, ::testing::Bool(),
+                         [](const auto& test) { return test.param ? "Threaded" : "AtOnce"; });
+
+TEST(CudaComputeBitsTest, WindowsThatAreNotRegisteredAreTheHosts) {
+  LocalClusterOptions options = OptionsOf({.name = "One"}, SmallModel());
+  options.device_waits = true;
+  cuda_emulation::FailRegistrations(true);
+  const auto cluster = MakeCluster(options);
+  cuda_emulation::FailRegistrations(false);
+  ASSERT_NE(cluster, nullptr);
+
+  EXPECT_TRUE(cluster->Generate(Greedy(RandomPrompt(20, 2), 3)).status.ok());
+
+  EXPECT_EQ(cluster->handler("c0").Counters().device_units, 0u);
+  for (const coordinator::NodeReport& node : cluster->engine().GetStatus().nodes) {
+    if (node.member.name == "c0") {
+      EXPECT_THAT(node.windows, ::testing::HasSubstr("cudaErrorMemoryAllocation"));
+    }
   }
 }
 

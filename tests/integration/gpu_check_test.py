@@ -79,7 +79,9 @@ class GpuCheckTest(unittest.TestCase):
 
         self.assertEqual(done.returncode, 1)
         results = json.loads((self.out / "gpu_check.json").read_text())
-        self.assertEqual(sorted(results), ["attention", "compute", "facts", "nodes", "slice", "tests"])
+        self.assertEqual(
+            sorted(results), ["attention", "compute", "facts", "nodes", "slice", "tests", "waits"]
+        )
         self.assertEqual(results["tests"]["failed"], ["Suite.Fails"])
         self.assertIn("CUBLAS_STATUS_EXECUTION_FAILED", (self.out / "linear.log").read_text())
         self.assertIn("canonical group  4: 3600.0 GB/s, 0.900 of copy", done.stdout)
@@ -100,7 +102,7 @@ class GpuCheckTest(unittest.TestCase):
         done = self.check("--step", "all")
 
         self.assertEqual(done.returncode, 2)
-        self.assertIn("facts tests nodes compute attention linear slice polling", done.stderr)
+        self.assertIn("facts tests nodes compute waits attention linear slice polling", done.stderr)
 
 
 if __name__ == "__main__":

@@ -173,6 +173,7 @@ absl::Status LocalCluster::Start() {
 coordinator::EngineOptions LocalCluster::MakeEngineOptions() const {
   coordinator::EngineOptions options{.layers = layers_,
                                      .attention = options_.attention,
+                                     .device_waits = options_.device_waits,
                                      .vocabulary = options_.model.vocabulary,
                                      .model_fingerprint = fingerprint_,
                                      .transports = options_.transports,
@@ -268,17 +269,22 @@ void LocalCluster::MakeMemoryNode(const std::string& name) {
   Node& node = nodes_[name];
   node.pool = std::make_unique<ThreadPool>(ThreadPoolOptions{.threads = options_.threads});
   node.reporter = std::make_unique<LocalReporter>(name, *engine_);
-  const std::vector<std::string>& others = options_.other_device.names;
-  const bool other = std::find(others.begin(), others.end(), name) != others.end();
+  const bool other = DeviceOf(name) != "cpu";
   auto handler = std::make_unique<memory_node::MemoryNode>(
       memory_node::MemoryNodeOptions{
           .name = name,
           .make_device = other ? options_.other_device.make
                                : kernels::CpuKvDevices(Attention(options_), *node.pool),
-          .device = other ? "cuda:0" : "cpu"},
+          .device = DeviceOf(name)},
       *node.pool);
   handler->SetReporter(node.reporter.get());
   node.handler = std::move(handler);
+}
+
+std::string LocalCluster::DeviceOf(const std::string& name) const {
+  const std::vector<std::string>& others =
+      name[0] == 'm' ? options_.other_device.names : options_.other_compute.names;
+  return std::find(others.begin(), others.end(), name) != others.end() ? "cuda:0" : "cpu";
 }
 
 LocalCluster::~LocalCluster() {
@@ -294,7 +300,7 @@ void LocalCluster::Attach(const std::string& name) {
   node.link = std::make_shared<LocalLink>(name, *node.handler, *engine_,
                                           is_memory ? options_.memory_plan_delay : 0);
   node.reporter->set_attached(true);
-  control::NodeIdentity identity{.name = name, .is_memory = is_memory};
+  control::NodeIdentity identity{.name = name, .is_memory = is_memory, .device = DeviceOf(name)};
   if (is_memory || options_.local) {
     uint64_t slot_bytes = 0;
     for (const AttentionDescriptor& layer : layers_) {

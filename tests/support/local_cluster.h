@@ -80,6 +80,7 @@ struct LocalClusterOptions {
     std::vector<std::string> names;
     std::function<absl::StatusOr<std::unique_ptr<kernels::ComputeDevice>>(DType)> make;
   } other_compute = {};
+  bool device_waits = false;    // Where the devices and the transport allow them.
   Nanos memory_plan_delay = 0;  // Plans reach memory nodes this much late.
   // Stop there, before the nodes join.
   bool attach = true;
@@ -187,6 +188,7 @@ class LocalCluster {
   void AddComputeNodes(const std::string& prefix, const std::string& replica, uint32_t count,
                        uint32_t stages, uint32_t shards, coordinator::EngineOptions& options) const;
   void MakeMemoryNode(const std::string& name);
+  std::string DeviceOf(const std::string& name) const;
   coordinator::EngineOptions MakeEngineOptions() const;
   template <typename Condition>
   absl::Status WaitUntil(const Condition& condition);

@@ -33,6 +33,14 @@ ShmHeader* HeaderOf(const SharedMapping& mapping) {
   return std::launder(reinterpret_cast<ShmHeader*>(mapping.data()));
 }
 
+// All but the page of the header, which is the transport's own.
+DirectMemory DirectMemoryOf(const SharedMapping& mapping, absl::Span<std::byte> data) {
+  return {.bytes = data,
+          .words = mapping.data() + kPageBytes,
+          .word_stride = sizeof(ShmSignalWord),
+          .pages = {mapping.data() + kPageBytes, mapping.size() - kPageBytes}};
+}
+
 absl::Status CheckOptions(const RegionOptions& options) {
   if (options.kind != MemoryKind::kHost) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -94,13 +102,16 @@ absl::StatusOr<std::unique_ptr<ShmRegion>> ShmRegion::Create(const RegionOptions
   LAMINA_ASSIGN_OR_RETURN(FileDescriptor file, CreateSharedFile(total, options.name));
   LAMINA_ASSIGN_OR_RETURN(SharedMapping mapping, SharedMapping::Map(file, total));
   descriptor.fd = static_cast<uint32_t>(file.get());
-  return std::unique_ptr<ShmRegion>(new ShmRegion(std::move(file), std::move(mapping), descriptor));
+  return std::unique_ptr<ShmRegion>(
+      new ShmRegion(std::move(file), std::move(mapping), descriptor, options.written_by_devices));
 }
 
-ShmRegion::ShmRegion(FileDescriptor file, SharedMapping mapping, const ShmDescriptor& descriptor)
+ShmRegion::ShmRegion(FileDescriptor file, SharedMapping mapping, const ShmDescriptor& descriptor,
+                     bool written_by_devices)
     : file_(std::move(file)),
       mapping_(std::move(mapping)),
       descriptor_(descriptor),
+      written_by_devices_(written_by_devices),
       header_(new (mapping_.data()) ShmHeader{.magic = kHeaderMagic,
                                               .key = {descriptor.key[0], descriptor.key[1]},
                                               .epoch = descriptor.epoch,
@@ -115,6 +126,8 @@ ShmRegion::~ShmRegion() {
   // Release: whatever this process did with the region came before.
   header_->closed.store(1, std::memory_order_release);
 }
+
+DirectMemory ShmRegion::direct() { return DirectMemoryOf(mapping_, bytes_); }
 
 uint64_t ShmRegion::LoadSignal(uint32_t word) const {
   LAMINA_CHECK(word < signal_words());
@@ -172,6 +185,11 @@ ShmRemoteRegion::ShmRemoteRegion(SharedMapping mapping, const ShmDescriptor& des
   }
 }
 
+DirectMemory ShmRemoteRegion::direct() {
+  raised_elsewhere_ = true;
+  return DirectMemoryOf(mapping_, {data_, data_bytes_});
+}
+
 absl::Status ShmRemoteRegion::CheckPut(size_t offset, size_t bytes,
                                        const SignalUpdate* signal) const {
   LAMINA_RETURN_IF_ERROR(CheckPutArguments("shm", data_bytes_, raised_, offset, bytes, signal));
@@ -183,6 +201,9 @@ absl::Status ShmRemoteRegion::CheckPut(size_t offset, size_t bytes,
 
 absl::Status ShmRemoteRegion::Put(size_t offset, absl::Span<const std::byte> source,
                                   const SignalUpdate* signal) {
+  if (raised_elsewhere_ && signal != nullptr && signal->word < raised_.size()) {
+    raised_[signal->word] = signals_[signal->word].value.load(std::memory_order_relaxed);
+  }
   LAMINA_RETURN_IF_ERROR(CheckPut(offset, source.size(), signal));
   if (!source.empty()) {
     std::memcpy(data_ + offset, source.data(), source.size());

@@ -69,6 +69,7 @@ class ShmRegion final : public Region {
   ~ShmRegion() override;  // Tells the senders.
 
   absl::Span<std::byte> bytes() override { return bytes_; }
+  DirectMemory direct() override;
   uint32_t signal_words() const override { return descriptor_.signal_words; }
   uint64_t LoadSignal(uint32_t word) const override;
   std::string Descriptor() const override { return EncodeShmDescriptor(descriptor_); }
@@ -88,13 +89,18 @@ class ShmRegion final : public Region {
   // Sleeps until a signal is raised, or for about `at_most`, or not at all when a condition holds.
   void Sleep(absl::Span<const SignalCondition> conditions, Nanos at_most) const;
 
+  // Words may be raised past the transport: nobody wakes a sleeper then.
+  bool written_by_devices() const { return written_by_devices_; }
+
  private:
-  ShmRegion(FileDescriptor file, SharedMapping mapping, const ShmDescriptor& descriptor);
+  ShmRegion(FileDescriptor file, SharedMapping mapping, const ShmDescriptor& descriptor,
+            bool written_by_devices);
 
   // Constant after construction.
   const FileDescriptor file_;  // Peers open it under our number in /proc.
   const SharedMapping mapping_;
   const ShmDescriptor descriptor_;
+  const bool written_by_devices_;
   ShmHeader* const header_;
   ShmSignalWord* const signals_;
   const absl::Span<std::byte> bytes_;
@@ -107,6 +113,7 @@ class ShmRemoteRegion final : public RemoteRegion {
   size_t size_bytes() const override { return data_bytes_; }
   uint32_t signal_words() const override { return static_cast<uint32_t>(raised_.size()); }
   std::string path() const override { return "shm"; }
+  DirectMemory direct() override;
 
   bool closed() const {
     // Relaxed: nothing is read on the strength of it; a Put that slips through lands in memory that
@@ -128,7 +135,8 @@ class ShmRemoteRegion final : public RemoteRegion {
   ShmSignalWord* const signals_;
   std::byte* const data_;
   const size_t data_bytes_;
-  std::vector<uint64_t> raised_;  // The greatest value of each word, as this end knows it.
+  std::vector<uint64_t> raised_;   // The greatest value of each word, as this end knows it.
+  bool raised_elsewhere_ = false;  // Perhaps: somebody has asked for direct().
 };
 
 }  // namespace lamina::transport

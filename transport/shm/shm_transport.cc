@@ -23,6 +23,8 @@ constexpr Nanos kSpin = Micros(3);
 constexpr Nanos kYield = Millis(1);
 // An abort word is seen at least this often.
 constexpr Nanos kSleepMax = Millis(1);
+// Where words are raised by devices, which wake nobody. Linux adds about as much to a sleep.
+constexpr Nanos kNapMax = Micros(50);
 // The clock costs about as much as looking at twenty words.
 constexpr int kPollsPerClockRead = 4;
 
@@ -92,6 +94,7 @@ absl::StatusOr<size_t> ShmTransport::Wait(const Region& region,
   for (const SignalCondition& condition : conditions) {
     LAMINA_CHECK(condition.word < own.signal_words());
   }
+  const Nanos sleep_max = own.written_by_devices() ? kNapMax : kSleepMax;
   const Clock& clock = RealClock();
   Nanos start = 0;  // Read when the first round found nothing.
   for (;;) {
@@ -109,7 +112,7 @@ absl::StatusOr<size_t> ShmTransport::Wait(const Region& region,
       return absl::DeadlineExceededError("shm: no signal came by the deadline");
     }
     if (now - start >= kSpin + kYield) {
-      own.Sleep(conditions, std::min(kSleepMax, options.deadline - now));
+      own.Sleep(conditions, std::min(sleep_max, options.deadline - now));
     } else if (now - start >= kSpin) {
       sched_yield();
     }

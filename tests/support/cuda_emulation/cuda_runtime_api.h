@@ -11,6 +11,7 @@
 
 #include "tests/support/cuda_emulation/cuda_error.h"
 #include "tests/support/cuda_emulation/emulation.h"
+#include "tests/support/cuda_emulation/host_memory.h"
 #include "tests/support/cuda_emulation/streams.h"
 
 using dim3 = lamina::cuda_emulation::Dim3;
@@ -42,6 +43,8 @@ struct cudaDeviceProp {
 inline constexpr unsigned cudaStreamNonBlocking = 1;
 inline constexpr unsigned cudaHostAllocPortable = 1;
 inline constexpr unsigned cudaHostAllocMapped = 2;
+inline constexpr unsigned cudaHostRegisterPortable = 1;
+inline constexpr unsigned cudaHostRegisterMapped = 2;
 
 inline cudaError_t cudaGetDeviceCount(int* count) {
   *count = 1;
@@ -85,6 +88,20 @@ inline cudaError_t cudaFree(void* data) {
 }
 inline cudaError_t cudaFreeHost(void* data) { return cudaFree(data); }
 
+inline cudaError_t cudaHostRegister(void* data, size_t bytes, unsigned) {
+  return lamina::cuda_emulation::RegisterHost(data, bytes);
+}
+inline cudaError_t cudaHostUnregister(void* data) {
+  return lamina::cuda_emulation::UnregisterHost(data);
+}
+inline cudaError_t cudaHostGetDevicePointer(void** device, void* data, unsigned) {
+  if (!lamina::cuda_emulation::IsRegistered(data)) {
+    return cudaErrorInvalidValue;
+  }
+  *device = data;
+  return cudaSuccess;
+}
+
 inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
                                    cudaStream_t stream) {
   return lamina::cuda_emulation::Enqueue(stream, [=] { std::memcpy(to, from, bytes); });
@@ -120,12 +137,15 @@ inline cudaError_t cudaDeviceFlushGPUDirectRDMAWrites(cudaFlushGPUDirectRDMAWrit
 }
 
 inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  *stream = new EmulatedStream;
+  *stream = lamina::cuda_emulation::CreateStream();
   return cudaSuccess;
 }
 inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  delete stream;
+  lamina::cuda_emulation::DestroyStream(stream);
   return cudaSuccess;
+}
+inline cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  return lamina::cuda_emulation::Query(stream);
 }
 inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return lamina::cuda_emulation::Synchronize(stream);

@@ -3,12 +3,88 @@
 
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
 #include <utility>
 
 #include "tests/support/cuda_emulation/emulation.h"
 
 namespace lamina::cuda_emulation {
+
+// Does the work of one stream, in order.
+class StreamThread {
+ public:
+  StreamThread() : thread_([this] { Run(); }) {}
+  StreamThread(const StreamThread&) = delete;
+  StreamThread& operator=(const StreamThread&) = delete;
+  ~StreamThread() { Finish(); }
+
+  // Does what is there, and ends.
+  void Finish() {
+    {
+      const std::lock_guard lock(mutex_);
+      ends_ = true;
+    }
+    changed_.notify_all();
+    if (thread_.joinable()) {
+      thread_.join();
+    }
+  }
+
+  void Push(std::function<void()> work) {
+    {
+      const std::lock_guard lock(mutex_);
+      works_.push_back(std::move(work));
+      ++pushed_;
+    }
+    changed_.notify_all();
+  }
+
+  uint64_t pushed() {
+    const std::lock_guard lock(mutex_);
+    return pushed_;
+  }
+  bool IsDone() {
+    const std::lock_guard lock(mutex_);
+    return done_ == pushed_;
+  }
+  void WaitFor(uint64_t works) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return done_ >= works; });
+  }
+
+ private:
+  void Run() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [this] { return ends_ || !works_.empty(); });
+      if (works_.empty()) {
+        return;
+      }
+      const std::function<void()> work = std::move(works_.front());
+      works_.pop_front();
+      lock.unlock();
+      work();
+      lock.lock();
+      ++done_;
+      changed_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> works_;
+  uint64_t pushed_ = 0;
+  uint64_t done_ = 0;
+  bool ends_ = false;
+  std::thread thread_;  // Last: it uses all the others.
+};
+
 namespace {
+
+std::atomic<int> threaded{0};
 
 // Those that this thread captures.
 thread_local std::vector<cudaStream_t> capturing;
@@ -23,12 +99,42 @@ cudaError_t Spoil(cudaError_t error) {
 
 }  // namespace
 
+ThreadedStreams::ThreadedStreams() { ++threaded; }
+ThreadedStreams::~ThreadedStreams() { --threaded; }
+
+cudaStream_t CreateStream() {
+  return new EmulatedStream{.thread =
+                                threaded.load() > 0 ? std::make_shared<StreamThread>() : nullptr};
+}
+
+void DestroyStream(cudaStream_t stream) {
+  if (stream->thread != nullptr) {
+    stream->thread->Finish();  // Events may still name it.
+  }
+  delete stream;
+}
+
+cudaError_t Query(cudaStream_t stream) {
+  if (stream != nullptr && stream->capture != nullptr) {
+    stream->spoilt = true;
+    return cudaErrorStreamCaptureUnsupported;
+  }
+  if (stream != nullptr && stream->thread != nullptr && !stream->thread->IsDone()) {
+    return cudaErrorNotReady;
+  }
+  return TakeFailure() ? cudaErrorLaunchFailure : cudaSuccess;
+}
+
 cudaError_t Enqueue(cudaStream_t stream, std::function<void()> work) {
   if (stream == nullptr && !capturing.empty()) {
     return Spoil(cudaErrorStreamCaptureImplicit);
   }
   if (stream == nullptr || stream->capture == nullptr) {
-    work();
+    if (stream != nullptr && stream->thread != nullptr) {
+      stream->thread->Push(std::move(work));
+    } else {
+      work();
+    }
     return cudaSuccess;
   }
   if (stream->spoilt) {
@@ -74,15 +180,23 @@ cudaError_t Synchronize(cudaStream_t stream) {
     stream->spoilt = true;
     return cudaErrorStreamCaptureUnsupported;
   }
+  if (stream != nullptr && stream->thread != nullptr) {
+    stream->thread->WaitFor(stream->thread->pushed());
+  }
   return TakeFailure() ? cudaErrorLaunchFailure : cudaSuccess;
 }
 
 cudaError_t RecordEvent(cudaEvent_t event, cudaStream_t stream) {
   event->captured = stream != nullptr && stream->capture != nullptr;
+  event->thread = stream != nullptr && !event->captured ? stream->thread : nullptr;
+  event->behind = event->thread != nullptr ? event->thread->pushed() : 0;
   return cudaSuccess;
 }
 
 cudaError_t SynchronizeEvent(cudaEvent_t event) {
+  if (event->thread != nullptr) {
+    event->thread->WaitFor(event->behind);
+  }
   return event->captured ? Spoil(cudaErrorCapturedEvent) : cudaSuccess;
 }
 

@@ -2,13 +2,15 @@
 //
 // Streams, events and graphs of the emulation. What is put into a stream is done at once, unless
 // the stream captures: then it is taken down, with the arguments it has, and done at each launch of
-// the graph.
+// the graph. Streams that are made while a ThreadedStreams lives do their work in a thread of their
+// own, behind the caller's back as a device does: kernels that poll need not keep the caller.
 //
 // Captures are thread-local (cudaStreamCaptureModeThreadLocal): while a thread captures, its calls
 // that would wait or take memory fail, as on a device, and spoil the capture.
 
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -21,12 +23,18 @@ struct EmulatedGraph {
 struct EmulatedGraphExec {
   std::vector<std::function<void()>> work;
 };
+namespace lamina::cuda_emulation {
+class StreamThread;
+}
 struct EmulatedStream {
   std::unique_ptr<EmulatedGraph> capture;  // Null: it does not capture.
   bool spoilt = false;
+  std::shared_ptr<lamina::cuda_emulation::StreamThread> thread;  // Null: the caller's.
 };
 struct EmulatedEvent {
   bool captured = false;  // It was recorded last in a stream that captured.
+  std::shared_ptr<lamina::cuda_emulation::StreamThread> thread;  // Of the stream; null: passed.
+  uint64_t behind = 0;                                           // Works of it.
 };
 
 using cudaStream_t = EmulatedStream*;
@@ -36,7 +44,23 @@ using cudaGraphExec_t = EmulatedGraphExec*;
 
 namespace lamina::cuda_emulation {
 
-// Does `work`, or takes it down. Null is the stream that waits for all others.
+// Streams that are created while one lives have threads. Nested ones count. Any thread.
+class ThreadedStreams {
+ public:
+  ThreadedStreams();
+  ThreadedStreams(const ThreadedStreams&) = delete;
+  ThreadedStreams& operator=(const ThreadedStreams&) = delete;
+  ~ThreadedStreams();
+};
+
+cudaStream_t CreateStream();
+// Waits until its work is done; on a device that goes on by itself.
+void DestroyStream(cudaStream_t stream);
+// cudaErrorNotReady while there is work.
+cudaError_t Query(cudaStream_t stream);
+
+// Does `work`, or takes it down, or gives it to the stream's thread. Null is the stream that waits
+// for all others; the emulation's waits for none that has a thread.
 cudaError_t Enqueue(cudaStream_t stream, std::function<void()> work);
 
 // What a call that may not be made by a thread that captures begins with.

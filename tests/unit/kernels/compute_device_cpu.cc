@@ -22,6 +22,13 @@ TEST(CpuComputeDeviceTest, HasNoTensorCores) {
   EXPECT_TRUE(absl::IsInvalidArgument(chunks.status())) << chunks.status();
 }
 
+TEST(CpuComputeDeviceTest, LeavesTheExchangeOfRowsToTheCaller) {
+  ThreadPool pool({});
+  const auto exchange = SuiteComputeDevice(DType::kBF16, pool)->MakeExchange({});
+  ASSERT_TRUE(exchange.ok()) << exchange.status();
+  EXPECT_EQ(*exchange, nullptr);
+}
+
 }  // namespace
 
 }  // namespace lamina::kernels

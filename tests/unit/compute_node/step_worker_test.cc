@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A StepWorker and one memory node, played by the test: steps that end well, and windows that are
+// late, of another unit, or never come. All of it both ways, if the device can: rows exchanged by
+// the host and by the device itself; what is said of faults is the same.
+
+#include "compute_node/step_worker.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "common/clock.h"
+#include "control/epoch_shape.h"
+#include "model/grammar/grammar_cache.h"
+#include "tests/unit/compute_node/slice_program.h"
+#include "transport/link_probe.h"
+#include "transport/put_all.h"
+#include "transport/shm/shm_transport.h"
+
+namespace lamina::compute_node {
+namespace {
+
+constexpr uint64_t kEpoch = 7;
+constexpr Nanos kLong = Seconds(60);  // Only a failure waits for it.
+
+class Results final : public control::NodeReporter {
+ public:
+  void ReportResult(core::StepResult result) override {
+    const std::lock_guard lock(mutex_);
+    results_.push_back(std::move(result));
+  }
+  void ReportFault(uint64_t, const absl::Status&, const std::string&) override {}
+  void ReportLinks(uint64_t, std::vector<control::LinkReport>) override {}
+
+  std::vector<core::StepResult> Take() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(results_, {});
+  }
+  size_t count() {
+    const std::lock_guard lock(mutex_);
+    return results_.size();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<core::StepResult> results_;
+};
+
+// Whether the device may exchange rows.
+class StepWorkerTest : public ::testing::TestWithParam<bool> {
+ protected:
+  // What a memory node answers to the unit of the layer; none: nothing.
+  using Answer = std::function<bool(uint32_t layer, core::WindowHeader& header)>;
+
+  void SetUp() override {
+    SliceExecutor& executor = program_.executor();
+    ASSERT_TRUE(executor.device().Begin().ok());
+    config_ = {.epoch = kEpoch,
+               .lanes = 1,
+               .plan_ahead = 1,
+               .rows_max = 4,
+               .chunk_tokens_max = 4,
+               .scratch_tokens = 16,
+               .sequence_tokens_max = 64,
+               .compute_nodes = {"c0"},
+               .memory_nodes = {"m0"},
+               .slots = {64},
+               .transport = "shm://",
+               .compute_waits = GetParam()};
+    for (uint32_t layer = 0; layer + 1 < executor.slice_count(); ++layer) {
+      config_.layers.push_back(executor.attention(layer).descriptor);
+    }
+    layout_.emplace(control::WindowShapeOf(config_));
+    ASSERT_TRUE(executor.Prepare(config_.rows_max + config_.chunk_tokens_max).ok());
+    chunks_ = *executor.device().MakeChunkAttention({.layers = config_.layers,
+                                                     .slots = config_.scratch_tokens,
+                                                     .context_tokens_max = 64,
+                                                     .query_tokens_max = 4});
+    replies_ = *transport_->CreateRegion({.name = "c0 replies",
+                                          .bytes = layout_->compute_region_bytes(),
+                                          .signal_words = layout_->compute_region_words(),
+                                          .epoch = kEpoch});
+    queries_ = *memory_transport_->CreateRegion({.name = "m0 queries",
+                                                 .bytes = layout_->query_region_bytes(),
+                                                 .signal_words = layout_->query_region_words(),
+                                                 .epoch = kEpoch,
+                                                 .written_by_devices = GetParam()});
+    to_replies_ = *memory_transport_->OpenRegion(replies_->Descriptor(), kEpoch);
+  }
+
+  void MakeWorker(Nanos peer_deadline) {
+    worker_ = std::make_unique<StepWorker>(
+        StepWorker::Options{.config = config_,
+                            .shape = control::WindowShapeOf(config_),
+                            .vocabulary = program_.model().config.vocabulary,
+                            .grammars = &grammars_,
+                            .peer_deadline = peer_deadline},
+        program_.executor(), *transport_, *replies_, *chunks_, pool_, results_, counters_);
+    ASSERT_TRUE(worker_->Prepare().ok());
+    std::vector<std::unique_ptr<transport::RemoteRegion>> queries;
+    queries.push_back(*transport_->OpenRegion(queries_->Descriptor(), kEpoch));
+    worker_->SetPeers(std::move(queries), std::vector<std::unique_ptr<transport::RemoteRegion>>(1));
+  }
+
+  bool ByDevice() { return GetParam() && !program_.executor().device().is_host(); }
+  uint32_t layers() const { return layout_->layer_count(); }
+
+  // Two rows, whose sequences have tokens that nobody prefilled here.
+  static core::StepPlan Plan(uint64_t step) {
+    core::StepPlan plan{.epoch = kEpoch, .step = step};
+    for (const core::SequenceId id : {1, 2}) {
+      if (step == 1) {
+        plan.joins.push_back({.id = id, .tokens = {3, 5, 8}, .prompt_tokens = 3, .tokens_max = 64});
+      }
+      plan.rows.push_back({.sequence = id, .position = static_cast<uint32_t>(step + 1)});
+    }
+    return plan;
+  }
+
+  // The memory node: links are measured, then units come, one by one, until one is not answered.
+  void ServeUnits(const Answer& answer) {
+    size_t late = 0;
+    const transport::LinkAnswerer compute{.peer = to_replies_.get(),
+                                          .ask_word = layout_->query_probe_word(0),
+                                          .answer_word = layout_->memory_probe_word(0)};
+    const transport::WaitOptions patience{.deadline = RealClock().Now() + kLong};
+    ASSERT_TRUE(
+        transport::AnswerLinks(*memory_transport_, *queries_, {&compute, 1}, patience, late).ok());
+    for (uint64_t step = 1;; ++step) {
+      for (uint32_t layer = 0; layer < layers(); ++layer) {
+        const uint64_t value = layout_->SignalValue(step, layer);
+        const transport::SignalCondition come{.word = layout_->query_word(0, 0), .at_least = value};
+        const transport::WaitOptions wait{.deadline = RealClock().Now() + kLong, .abort = &over_};
+        if (!memory_transport_->Wait(*queries_, {&come, 1}, wait).ok()) {
+          return;
+        }
+        CheckQuery(step, layer);
+        core::WindowHeader header{.epoch = kEpoch, .step = step, .layer = layer, .rows = 2};
+        if (!answer(layer, header)) {
+          return;
+        }
+        Reply(header, value);
+      }
+    }
+  }
+
+  void CheckQuery(uint64_t step, uint32_t layer) {
+    core::WindowHeader found;
+    std::memcpy(
+        &found,
+        queries_->bytes().data() + layout_->QueryWindow(0, 0, layout_->SignalValue(step, layer)),
+        sizeof(found));
+    const absl::Status checked =
+        core::CheckHeader(found, {.epoch = kEpoch, .step = step, .layer = layer, .rows = 2});
+    EXPECT_TRUE(checked.ok()) << checked;
+  }
+
+  // Outputs that are the queries.
+  void Reply(const core::WindowHeader& header, uint64_t value) {
+    const AttentionDescriptor& layer = config_.layers[layout_->LayerOf(value)];
+    const std::byte* const query = queries_->bytes().data() + layout_->QueryWindow(0, 0, value);
+    const size_t out_bytes = layer.q_width() * sizeof(BFloat16);
+    std::vector<std::byte> window(sizeof(header) + 2 * out_bytes);
+    std::memcpy(window.data(), &header, sizeof(header));
+    for (size_t row = 0; row < 2; ++row) {
+      std::memcpy(window.data() + sizeof(header) + row * out_bytes,
+                  query + sizeof(header) + row * layer.qkv_width() * sizeof(BFloat16), out_bytes);
+    }
+    const transport::SignalUpdate signal{.word = layout_->reply_word(0, 0), .value = value};
+    EXPECT_TRUE(
+        memory_transport_->Put(*to_replies_, layout_->ReplyWindow(0, 0, value), window, &signal)
+            .ok());
+  }
+
+  // Runs until a fault, with a memory node that answers so.
+  absl::Status RunUntilFault(const Answer& answer, Nanos peer_deadline) {
+    MakeWorker(peer_deadline);
+    std::jthread memory([&] { ServeUnits(answer); });
+    worker_->PushPlan(Plan(1));
+    const absl::Status status = worker_->Run(blamed_);
+    over_.store(1);
+    return status;
+  }
+
+  uint64_t Refused(const std::string& reason) const {
+    for (const auto& [name, count] : counters_.refusals.ByReason()) {
+      if (name == reason) {
+        return count;
+      }
+    }
+    return 0;
+  }
+
+  Program program_{Spec("gpt_neox_parallel"), DType::kBF16};
+  ThreadPool pool_{{}};
+  model::GrammarCache grammars_{nullptr, {}};
+  control::EpochConfig config_;
+  std::optional<core::WindowLayout> layout_;
+  const std::unique_ptr<transport::Transport> transport_ = transport::MakeShmTransport();
+  const std::unique_ptr<transport::Transport> memory_transport_ = transport::MakeShmTransport();
+  std::unique_ptr<transport::Region> replies_;
+  std::unique_ptr<transport::Region> queries_;
+  std::unique_ptr<transport::RemoteRegion> to_replies_;
+  std::unique_ptr<kernels::ChunkAttention> chunks_;
+  Results results_;
+  StepCounters counters_;
+  transport::AbortWord over_{0};
+  std::string blamed_;
+  std::unique_ptr<StepWorker> worker_;
+};
+
+TEST_P(StepWorkerTest, StepAfterStepEndsWithATokenOfEachRow) {
+  constexpr uint64_t kSteps = 5;
+  MakeWorker(kLong);
+  std::jthread memory([this] { ServeUnits([](uint32_t, core::WindowHeader&) { return true; }); });
+  absl::Status status;
+  std::jthread worker([&] { status = worker_->Run(blamed_); });
+
+  std::vector<core::StepResult> results;
+  for (uint64_t step = 1; step <= kSteps; ++step) {
+    worker_->PushPlan(Plan(step));
+    const Nanos deadline = RealClock().Now() + kLong;
+    while (results_.count() == 0 && RealClock().Now() < deadline) {
+      std::this_thread::yield();
+    }
+    const std::vector<core::StepResult> found = results_.Take();
+    results.insert(results.end(), found.begin(), found.end());
+  }
+  worker_->Stop();
+  worker.join();
+  over_.store(1);
+
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(results.size(), kSteps);
+  for (const core::StepResult& result : results) {
+    ASSERT_EQ(result.tokens.size(), 2u);
+    EXPECT_EQ(result.tokens[0].token, result.tokens[1].token);  // Rows are alike.
+  }
+  EXPECT_EQ(counters_.units.load(), kSteps * (layers() + 1));
+  EXPECT_EQ(counters_.device_units.load(), ByDevice() ? kSteps * layers() : 0u);
+  const size_t row_bytes = 2 * config_.layers[0].q_width() * sizeof(BFloat16);
+  EXPECT_EQ(counters_.bytes_received.load(),
+            kSteps * layers() * (sizeof(core::WindowHeader) + row_bytes));
+  EXPECT_GT(counters_.unit_line.fixed.load() + counters_.unit_line.slope.load(), 0);
+}
+
+TEST_P(StepWorkerTest, AMemoryNodeThatDoesNotAnswerIsBlamed) {
+  const absl::Status status =
+      RunUntilFault([](uint32_t layer, core::WindowHeader&) { return layer == 0; }, Millis(200));
+
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(status.message(), "nothing from m0 for 0.2 s");
+  EXPECT_EQ(blamed_, "m0");
+  EXPECT_EQ(results_.count(), 0u);
+}
+
+TEST_P(StepWorkerTest, AWindowOfAnOlderEpochIsRefused) {
+  const absl::Status status = RunUntilFault(
+      [](uint32_t layer, core::WindowHeader& header) {
+        header.epoch = layer == 0 ? kEpoch : kEpoch - 1;
+        return true;
+      },
+      kLong);
+
+  EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(status.message(), "window header: epoch 6 where the plan says 7");
+  EXPECT_EQ(blamed_, "m0");
+  EXPECT_EQ(Refused("stale"), 1u);
+  EXPECT_EQ(counters_.refusals.total(), 1u);
+}
+
+TEST_P(StepWorkerTest, AWindowOfOtherRowsIsRefused) {
+  const absl::Status status = RunUntilFault(
+      [this](uint32_t layer, core::WindowHeader& header) {
+        header.rows = layer + 1 < layers() ? 2 : 3;  // That behind which the tail comes.
+        return true;
+      },
+      kLong);
+
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(status.message(), "window header: rows 3 where the plan says 2");
+  EXPECT_EQ(blamed_, "m0");
+  EXPECT_EQ(Refused("rows"), 1u);
+  EXPECT_EQ(results_.count(), 0u);
+}
+
+TEST_P(StepWorkerTest, StoppingEndsAWaitAtOnce) {
+  const absl::Status status = RunUntilFault(
+      [this](uint32_t layer, core::WindowHeader&) {
+        if (layer == 1) {
+          worker_->Stop();
+        }
+        return layer == 0;
+      },
+      kLong);
+
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, StepWorkerTest, ::testing::Bool(),
+                         [](const auto& test) { return test.param ? "OnDevice" : "OnHost"; });
+
+}  // namespace
+}  // namespace lamina::compute_node

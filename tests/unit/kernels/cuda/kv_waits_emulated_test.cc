@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Failures of a device's waits that only the emulation can be asked for.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/support/cuda_emulation/emulation.h"
+#include "tests/support/cuda_emulation/host_memory.h"
+#include "tests/unit/kernels/cuda/kv_waits_fixture.h"
+
+namespace lamina::kernels::cuda {
+namespace {
+
+using testing::HasSubstr;
+
+TEST_F(KvWaitsTest, WindowsThatTheDriverRefusesLeaveTheDeviceAsItWas) {
+  const size_t before = cuda_emulation::RegisteredPieces();
+  cuda_emulation::FailRegistrations(true);
+
+  const absl::Status refused = Open();
+
+  cuda_emulation::FailRegistrations(false);
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("cudaErrorMemoryAllocation"));
+  EXPECT_EQ(cuda_emulation::RegisteredPieces(), before);
+  EXPECT_TRUE(device_->usable());
+  ASSERT_TRUE(Open().ok());
+  EXPECT_EQ(cuda_emulation::RegisteredPieces(), before + 2);
+  waits().Close();
+  EXPECT_EQ(cuda_emulation::RegisteredPieces(), before);
+}
+
+TEST_F(KvWaitsTest, AFailedDeviceIsFoundWithoutWaitingForIt) {
+  ASSERT_TRUE(Open().ok());
+  cuda_emulation::FailNextSynchronize();
+
+  const absl::Status checked = waits().Check(2);
+
+  EXPECT_THAT(std::string(checked.message()), HasSubstr("cudaErrorLaunchFailure"));
+  EXPECT_FALSE(device_->usable());
+}
+
+}  // namespace
+}  // namespace lamina::kernels::cuda
