@@ -39,7 +39,15 @@ absl::StatusOr<control::PreparedNode> MemoryNode::Configure(const control::Epoch
     wanted.waiting_lanes = config.lanes;
     wanted.waiting_rows_max = config.rows_max;
   }
-  LAMINA_RETURN_IF_ERROR(MakeDevice(wanted));
+  absl::Status made = MakeDevice(wanted);
+  if (!made.ok() && wanted.waiting_lanes > 0) {
+    // For want of memory for lanes, or because a trial of the kernels failed: it serves without.
+    obstacle = std::string(made.message());
+    wanted.waiting_lanes = 0;
+    wanted.waiting_rows_max = 0;
+    made = MakeDevice(wanted);
+  }
+  LAMINA_RETURN_IF_ERROR(made);
   if (wanted.waiting_lanes > 0) {
     obstacle = TryWindows();
   }
