@@ -27,17 +27,6 @@ namespace {
 constexpr Nanos kYield = Millis(1);
 constexpr Nanos kNap = Micros(50);
 
-kernels::WindowStamp StampOf(const core::WindowHeader& header) {
-  return {.magic = header.magic,
-          .lane = header.lane,
-          .epoch = header.epoch,
-          .step = header.step,
-          .layer = header.layer,
-          .rows = header.rows,
-          .kv_rows = header.kv_rows,
-          .sender = header.sender};
-}
-
 kernels::HostWindows WindowsOf(const transport::DirectMemory& memory) {
   return {.bytes = memory.bytes,
           .words = memory.words,
@@ -145,7 +134,7 @@ absl::Status StepWorker::TakeByDevice(Lane& lane) {
     if (rows.count > 0) {
       rows_in_.push_back({.peer = node,
                           .window = layout_.ReplyWindow(node, index, value),
-                          .stamp = StampOf(ReplyHeader(lane, layer, node)),
+                          .stamp = kernels::StampOf(ReplyHeader(lane, layer, node)),
                           .rows = out.row(rows.first),
                           .bytes = rows.count * out.cols * sizeof(BFloat16),
                           .word = layout_.reply_word(node, index),
@@ -173,7 +162,7 @@ absl::Status StepWorker::SendByDevice(Lane& lane) {
         exchange_->Send(index, core::UnitOf(value),
                         {.peer = node,
                          .window = layout_.QueryWindow(options_.node, index, value),
-                         .stamp = StampOf(QueryHeader(lane, node)),
+                         .stamp = kernels::StampOf(QueryHeader(lane, node)),
                          .rows = qkv.row(rows.first),
                          .bytes = bytes,
                          .word = layout_.query_word(options_.node, index),

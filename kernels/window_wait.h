@@ -6,6 +6,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <type_traits>
 
 namespace lamina::kernels {
 
@@ -31,5 +33,14 @@ struct WindowStamp {
 };
 static_assert(sizeof(WindowStamp) == 40);
 inline constexpr size_t kWindowHeaderBytes = 64;  // The stamp, and zeros.
+
+// That of a window's header.
+template <typename Header>
+WindowStamp StampOf(const Header& header) {
+  static_assert(sizeof(Header) == kWindowHeaderBytes && std::is_trivially_copyable_v<Header>);
+  WindowStamp stamp;
+  std::memcpy(static_cast<void*>(&stamp), static_cast<const void*>(&header), sizeof(stamp));
+  return stamp;
+}
 
 }  // namespace lamina::kernels

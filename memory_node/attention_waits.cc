@@ -29,17 +29,6 @@ constexpr int kLooksSlower = 4;  // The pause is this part of the time since.
 // Without progress for so long the device is asked whether it still works.
 constexpr Nanos kDoubtful = Millis(10);
 
-kernels::WindowStamp StampOf(const core::WindowHeader& header) {
-  return {.magic = header.magic,
-          .lane = header.lane,
-          .epoch = header.epoch,
-          .step = header.step,
-          .layer = header.layer,
-          .rows = header.rows,
-          .kv_rows = header.kv_rows,
-          .sender = header.sender};
-}
-
 uint64_t* WordOf(const transport::DirectMemory& memory, uint32_t word) {
   return reinterpret_cast<uint64_t*>(memory.words + word * memory.word_stride);
 }
@@ -140,9 +129,9 @@ kernels::WaitingUnit AttentionWorker::UnitOf(uint32_t lane_index, uint32_t layer
           .signal = WordOf(queries_, layout_.query_word(0, lane_index)),
           .at_least = value,
           .query = queries_.bytes.data() + layout_.QueryWindow(0, lane_index, value),
-          .expected = StampOf(QueryHeader(lane_index, layer)),
+          .expected = kernels::StampOf(QueryHeader(lane_index, layer)),
           .reply = reply_.bytes.data() + layout_.ReplyWindow(options_.node, lane_index, value),
-          .stamp = StampOf(reply),
+          .stamp = kernels::StampOf(reply),
           .reply_signal = WordOf(reply_, layout_.reply_word(options_.node, lane_index)),
           .reply_value = value};
 }

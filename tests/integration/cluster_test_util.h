@@ -134,4 +134,14 @@ inline std::unique_ptr<LocalCluster> MakeCluster(const LocalClusterOptions& opti
   return cluster.ok() ? *std::move(cluster) : nullptr;
 }
 
+// What `lamina status` says of where the node has its windows.
+inline std::string WindowsOf(LocalCluster& cluster, const std::string& name) {
+  for (const coordinator::NodeReport& node : cluster.engine().GetStatus().nodes) {
+    if (node.member.name == name) {
+      return node.windows;
+    }
+  }
+  return "";
+}
+
 }  // namespace lamina::test_support

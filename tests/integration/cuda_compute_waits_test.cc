@@ -19,15 +19,6 @@ LocalClusterOptions WithWaits(const CudaCluster& wanted) {
   return options;
 }
 
-std::string WindowsOf(LocalCluster& cluster, const std::string& name) {
-  for (const coordinator::NodeReport& node : cluster.engine().GetStatus().nodes) {
-    if (node.member.name == name) {
-      return node.windows;
-    }
-  }
-  return "";
-}
-
 class CudaComputeWaitsTest : public ::testing::TestWithParam<CudaCluster> {
  protected:
   // Memory nodes on the device launch further ahead than streams that work at once can follow.

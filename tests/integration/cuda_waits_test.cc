@@ -64,15 +64,6 @@ std::vector<GenerateResult> Expected(const std::vector<GenerateSpec>& specs) {
   return cluster == nullptr ? std::vector<GenerateResult>() : cluster->GenerateMany(specs);
 }
 
-std::string WindowsOf(LocalCluster& cluster, const std::string& name) {
-  for (const coordinator::NodeReport& node : cluster.engine().GetStatus().nodes) {
-    if (node.member.name == name) {
-      return node.windows;
-    }
-  }
-  return "";
-}
-
 class CudaWaitsTest : public ::testing::TestWithParam<Waits> {
  protected:
   const std::shared_ptr<void> async_ = MakeStreamsAsync();
