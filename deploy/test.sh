@@ -20,6 +20,7 @@ set -euo pipefail
 # shellcheck source=deploy/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
+known_labels=(unit conformance fidelity sim integration rdma_vm style)
 preset=release
 labels=()
 targets=()
@@ -29,14 +30,23 @@ quick=false
 while [[ $# -gt 0 ]]; do
   case $1 in
     --quick) quick=true ;;
-    --label) labels+=("$(value_of "$@")"); shift ;;
+    --label)
+      label=$(value_of "$@")
+      [[ " ${known_labels[*]} " == *" $label "* ]] || usage_error "--label is one of ${known_labels[*]}, not '$label'"
+      labels+=("$label")
+      shift
+      ;;
     --target) targets+=("$(value_of "$@")"); shift ;;
     --sanitizer)
       preset=$(value_of "$@")
       [[ $preset == asan || $preset == tsan ]] || usage_error "--sanitizer is asan or tsan, not '$preset'"
       shift
       ;;
-    --jobs) jobs=$(value_of "$@"); shift ;;
+    --jobs)
+      jobs=$(value_of "$@")
+      [[ $jobs =~ ^[1-9][0-9]*$ ]] || usage_error "--jobs is a number from 1 on, not '$jobs'"
+      shift
+      ;;
     --retries)
       retries=$(value_of "$@")
       [[ $retries =~ ^[0-9]+$ ]] || usage_error "--retries is a number, not '$retries'"

@@ -164,6 +164,16 @@ class DeployScriptsTest(unittest.TestCase):
         return {name for name, path in found
                 if not path.startswith(str(bundle)) and not name.startswith(SYSTEM)}
 
+    def test_wrong_arguments_of_the_tests_end_before_anything_is_built(self):
+        for script in ("install_packages.sh", "get_model.sh", "build.sh"):
+            self.write(self.repository / "deploy" / script, "#!/bin/sh\necho started\n")
+        for wrong, words in ((("--label", "tset"), "--label is one of unit conformance"),
+                             (("--jobs", "many"), "--jobs is a number"), (("--sanitizer", "msan"), "asan or tsan"),
+                             (("--target",), "--target wants a value")):
+            done = self.run_script("test.sh", *wrong)
+            self.assertEqual((done.returncode, done.stdout), (2, ""))
+            self.assertIn(words, done.stderr)
+
     def test_packages_wait_for_others_who_install(self):
         self.write(self.path / "apt-get", APT_GET)
         self.write(self.path / "dpkg-query", "#!/bin/sh\n")
