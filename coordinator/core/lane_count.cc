@@ -46,7 +46,8 @@ LaneCount ChooseLanes(const LaneCountOptions& options, const LaneCosts& costs, c
   }
   const std::vector<uint32_t> candidates = Candidates(options, work.rows);
   const auto of = [&](uint32_t lanes) {
-    return absl::StrFormat("%d of %d lanes: %d rows", lanes, options.lanes_max, work.rows);
+    return absl::StrFormat("%d of %d lanes: %d row%s", lanes, options.lanes_max, work.rows,
+                           work.rows == 1 ? "" : "s");
   };
   if (!costs.measured) {
     const uint32_t lanes =

@@ -44,7 +44,7 @@ class PipelineTest(unittest.TestCase):
     def test_lanes_are_chosen_by_what_was_measured(self):
         with harness.Cluster() as cluster:
             one = self.start(cluster, "Once upon a time")
-            cluster.await_true(lambda: cluster.status()["lane_choice"].startswith("1 of 2 lanes: 1 rows"),
+            cluster.await_true(lambda: cluster.status()["lane_choice"].startswith("1 of 2 lanes: 1 row,"),
                                "one lane for one row")
             others = [self.start(cluster, f"Once upon a time, {i}") for i in range(5)]
 
