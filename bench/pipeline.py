@@ -10,6 +10,7 @@ the bandwidth of the memory that both cores share. Columns:
   of bound  gain / bound. More than 1 where one lane loses more to waiting and waking than the simulation knows, or where a
             lane finds weights in a cache that the other has just read
   (sim)     the simulated step, in ms
+Below each point: where the steps of one lane and of two went, by the nodes' own counters; waiting is what the bound leaves out.
 With --vocabulary N the model is not the quick start's but one of its shape with N tokens and random weights
 (small_vocabulary.py): the LM head, beside which a single lane's memory node has nothing to do, is nearly gone.
 """
@@ -21,7 +22,7 @@ import cluster
 import pipeline_model
 import small_vocabulary
 from floor import KV_BYTES, bounds
-from turns import Side, compare, points
+from turns import Side, compare, points, words
 
 LAYERS = 30
 WIDTH = 576
@@ -59,7 +60,8 @@ def measure(sides, rows, context, arguments, bandwidth):
             "slice_ms": half_times.slice_seconds * 1e3, "attention_ms": half_times.attention_seconds * 1e3,
             "head_ms": half_times.head_seconds * 1e3,
             "one_lane_tokens_per_second": one["tokens_per_second"],
-            "two_lanes_tokens_per_second": two["tokens_per_second"]}
+            "two_lanes_tokens_per_second": two["tokens_per_second"],
+            "parts_ms": {side.name: found[side.name]["parts_ms"] for side in sides}}
 
 
 def main():
@@ -90,6 +92,8 @@ def main():
                       f"{point['one_lane_ms']:9.1f} {point['simulated_one_lane_ms']:6.1f} {point['two_lanes_ms']:10.1f} "
                       f"{point['simulated_two_lanes_ms']:6.1f} {point['gain']:6.2f} {point['bound']:6.2f} "
                       f"{point['of_bound']:9.2f}", flush=True)
+                for side in (one, two):
+                    print(f"    {side.name}: {words(point['parts_ms'][side.name])}", flush=True)
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:
             json.dump({"machine": cluster.machine(), "read_bytes_per_second": bandwidth, "points": measured}, out, indent=1)
