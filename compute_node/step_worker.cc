@@ -6,7 +6,10 @@
 #include <utility>
 
 #include "common/clock.h"
+#include "common/log.h"
 #include "common/status_macros.h"
+#include "compute_node/link_measurement.h"
+#include "compute_node/step_layout.h"
 #include "control/epoch_shape.h"
 #include "control/transport_fault.h"
 
@@ -17,82 +20,62 @@ StepWorker::StepWorker(const Options& options, SliceExecutor& executor,
                        kernels::ChunkAttention& chunks, ThreadPool& pool,
                        control::NodeReporter& reporter, StepCounters& counters)
     : options_(options),
-      layout_(options.shape),
-      shard_(control::StageOf(options.config, options.node).shard),
-      schedule_(control::ScheduleOf(options.config, shard_.index)),
       executor_(executor),
       transport_(transport),
       region_(region),
       chunks_(chunks),
       first_layer_(control::StageOf(options.config, options.node).first_layer),
-      pool_(pool),
       reporter_(reporter),
       counters_(counters),
+      laps_(counters.meter),
+      peers_(options_.config, options.node, options.peer_deadline, transport, abort_, counters),
+      context_{.config = options_.config,
+               .node = options.node,
+               .layout = core::WindowLayout(options.shape),
+               .schedule = control::ScheduleOf(
+                   options.config, control::StageOf(options.config, options.node).shard.index),
+               .executor = executor,
+               .transport = transport,
+               .region = region,
+               .peers = peers_,
+               .laps = laps_,
+               .counters = counters},
+      memory_(context_, sequences_, pool),
+      device_(context_, options.peer_deadline),
+      replicas_(context_, sequences_, options.vocabulary),
+      shards_(context_),
+      tail_(context_, sequences_, pool, options.grammars),
       local_(options.kv == nullptr ? nullptr
                                    : std::make_unique<LocalAttention>(options.config, *options.kv)),
       lanes_(options.config.lanes),
       turns_(options.config.lanes,
-             /*by_visit=*/control::IsPartOfLayers(options.config, options.node)),
-      sample_scratch_(pool.threads()),
-      folded_(pool.threads()) {
+             /*by_visit=*/control::IsPartOfLayers(options.config, options.node)) {
   const size_t rows_max = options.config.rows_max + options.config.chunk_tokens_max;
-  const size_t nodes = options.config.memory_nodes.size();
-  for (const std::string& name : options.config.memory_nodes) {
-    memory_links_.push_back(local_ != nullptr ? nullptr : counters.meter.Link(name));
-  }
-  for (size_t i = 0; i < options.config.compute_nodes.size(); ++i) {
-    const bool own = i == options.node;
-    compute_links_.push_back(own ? nullptr : counters.meter.Link(options.config.compute_nodes[i]));
-  }
-  FindShards();
-  for (Lane& lane : lanes_) {
-    lane.nodes.resize(nodes);
-    lane.headers.resize(nodes);
-    lane.token_ids.reserve(rows_max);
-    lane.positions.reserve(rows_max);
-    if (!Runs(IndexOf(lane))) {
-      continue;
-    }
-    lane.kv_staging.resize(size_t{options.config.chunk_tokens_max} * 2 *
-                           control::KvWidthMax(options.config.layers));
-    lane.row_staging.resize((by_span() ? nodes : 1) * size_t{options.config.rows_max} *
-                            control::QkvWidthMax(options.config.layers));
-    for (std::vector<std::byte>& part : lane.parts) {
-      part.resize(shard_.count == 1
-                      ? 0
-                      : sizeof(core::WindowHeader) + rows_max * executor.PartRowBytesMax());
-    }
-    lane.kept_rows.reserve(rows_max);
-    if (options.config.compute_nodes.size() > 1) {
-      lane.token_messages.assign(
-          options.config.plan_ahead,
-          std::vector<std::byte>(sizeof(core::WindowHeader) +
-                                 layout_.token_rows_max() * sizeof(core::TokenEntry)));
-    }
+  for (uint32_t i = 0; i < lanes_.size(); ++i) {
+    lanes_[i].index = i;
+    lanes_[i].nodes.resize(options.config.memory_nodes.size());
+    lanes_[i].token_ids.reserve(rows_max);
+    lanes_[i].positions.reserve(rows_max);
   }
 }
 
 // A transport may read the sources of its puts until the regions' views are gone, and the exchange
 // has their windows registered.
 StepWorker::~StepWorker() {
-  exchange_.reset();
-  queries_.clear();
-  replicas_.clear();
+  device_.Close();
+  peers_.Disconnect();
 }
 
 void StepWorker::SetPeers(std::vector<std::unique_ptr<transport::RemoteRegion>> queries,
                           std::vector<std::unique_ptr<transport::RemoteRegion>> replicas) {
-  queries_ = std::move(queries);
-  replicas_ = std::move(replicas);
+  peers_.Connect(std::move(queries), std::move(replicas));
 }
 
 void StepWorker::PushPlan(core::StepPlan plan) { inbox_.Push(std::move(plan)); }
 
 void StepWorker::Stop() {
   abort_.store(1, std::memory_order_release);
-  if (exchange_ != nullptr) {
-    exchange_->Abort();
-  }
+  device_.Abort();
   inbox_.Wake();
 }
 
@@ -101,9 +84,9 @@ absl::Status StepWorker::Run(std::string& blamed) {
   if (local_ != nullptr) {
     LAMINA_RETURN_IF_ERROR(local_->Begin());
   }
-  OpenWindows();
+  device_.Open();
   LAMINA_RETURN_IF_ERROR(control::TransportFault(RegisterSources()));
-  absl::Status status = control::TransportFault(MeasureLinks(blamed));
+  absl::Status status = control::TransportFault(MeasureLinks(context_, abort_, reporter_, blamed));
   if (status.ok()) {
     if (!transport_.capabilities().one_sided) {
       executor_.SetBetweenOps([this] { transport_.Progress(); });
@@ -111,54 +94,14 @@ absl::Status StepWorker::Run(std::string& blamed) {
     status = Loop(blamed);
     executor_.SetBetweenOps(nullptr);
   }
-  if (exchange_ != nullptr) {
-    exchange_->Abort();
-  }
+  device_.Abort();
   // What it still does goes on in memory that the epoch's end frees.
   status.Update(executor_.device().Synchronize());
   return absl::IsCancelled(status) ? absl::OkStatus() : status;
 }
 
-Nanos StepWorker::Lap(control::TraceEvent event) {
-  event.start = lap_;
-  lap_ = counters_.meter.Lap(event);
-  return lap_ - event.start;
-}
-
-Nanos StepWorker::LapOf(const Lane& lane, control::WorkPart part, uint32_t layer, uint8_t peer,
-                        size_t bytes) {
-  control::TraceEvent event = EventOf(lane, part, layer, peer);
-  event.bytes = static_cast<uint32_t>(bytes);
-  return Lap(event);
-}
-
-void StepWorker::LapUntil(const Lane& lane, control::WorkPart part, uint32_t layer, Nanos end,
-                          uint8_t peer) {
-  control::TraceEvent event = EventOf(lane, part, layer, peer);
-  event.start = lap_;
-  event.end = end;
-  lap_ = counters_.meter.LapUntil(event);
-}
-
-control::TraceEvent StepWorker::EventOf(const Lane& lane, control::WorkPart part, uint32_t layer,
-                                        uint8_t peer) const {
-  return {.part = part,
-          .lane = static_cast<uint8_t>(IndexOf(lane)),
-          .peer = peer,
-          .layer = static_cast<uint16_t>(layer),
-          .rows = static_cast<uint16_t>(std::min<size_t>(lane.positions.size(), UINT16_MAX)),
-          .step = static_cast<uint32_t>(lane.plan.step)};
-}
-
-void StepWorker::CountSent(control::LinkCounters& link, size_t bytes, Nanos spent) {
-  control::AddTo(counters_.bytes_sent, bytes);
-  control::AddTo(link.bytes, bytes);
-  control::AddTo(link.puts, 1);
-  control::AddTo(link.nanos, static_cast<uint64_t>(spent));
-}
-
 absl::Status StepWorker::Loop(std::string& blamed) {
-  lap_ = RealClock().Now();
+  laps_.Begin();
   while (abort_.load(std::memory_order_acquire) == 0) {
     TakePlans();
     // A transport that carries messages moves none but here and in waits: those of other lanes must
@@ -172,30 +115,22 @@ absl::Status StepWorker::Loop(std::string& blamed) {
       NoteSlice(lanes_[*next], RealClock().Now() - start);
       continue;
     }
-    const auto any_is = [this](Phase phase) {
+    const auto any_is = [this](LanePhase phase) {
       return std::any_of(lanes_.begin(), lanes_.end(),
                          [phase](const Lane& lane) { return lane.phase == phase; });
     };
-    if (any_is(Phase::kAhead)) {
-      NapBesideDevice();
-    } else if (any_is(Phase::kAway) || any_is(Phase::kElsewhere)) {
+    if (any_is(LanePhase::kAhead)) {
+      device_.Nap();
+    } else if (any_is(LanePhase::kAway) || any_is(LanePhase::kElsewhere)) {
       LAMINA_RETURN_IF_ERROR(WaitForArrivals(blamed));
-    } else if (AnyPending()) {
+    } else if (peers_.AnyPending()) {
       std::this_thread::yield();  // Nothing would move while it sleeps for a plan.
     } else {
       inbox_.WaitForItem();
-      Lap(control::WorkPart::kWaitPlan);
+      laps_.Lap(control::WorkPart::kWaitPlan);
     }
   }
   return absl::OkStatus();
-}
-
-bool StepWorker::AnyPending() const {
-  const auto pending = [this](const std::unique_ptr<transport::RemoteRegion>& peer) {
-    return peer != nullptr && transport_.Pending(*peer) > 0;
-  };
-  return std::any_of(queries_.begin(), queries_.end(), pending) ||
-         std::any_of(replicas_.begin(), replicas_.end(), pending);
 }
 
 void StepWorker::TakePlans() {
@@ -211,59 +146,111 @@ void StepWorker::TakePlans() {
   }
 }
 
+absl::Status StepWorker::BeginSteps() {
+  for (Lane& lane : lanes_) {
+    while (lane.phase == LanePhase::kIdle && !lane.plans.empty()) {
+      lane.plan = std::move(lane.plans.front());
+      lane.plans.erase(lane.plans.begin());
+      LAMINA_RETURN_IF_ERROR(BeginStep(lane));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StepWorker::BeginStep(Lane& lane) {
+  LAMINA_RETURN_IF_ERROR(
+      sequences_.Apply(lane.plan, options_.vocabulary, options_.config.span_tokens));
+  lane.slices_nanos = 0;
+  lane.slices_run = 0;
+  LAMINA_RETURN_IF_ERROR(LayOut(options_.config, sequences_, lane));
+  if (local_ != nullptr) {
+    LAMINA_RETURN_IF_ERROR(local_->BeginStep(lane.plan));
+  }
+  if (lane.positions.empty()) {  // Only leaves: answered at once.
+    reporter_.ReportResult(
+        {.epoch = lane.plan.epoch, .lane = lane.plan.lane, .step = lane.plan.step});
+    return absl::OkStatus();
+  }
+  lane.by_device = device_.Takes(lane);
+  if (context_.Runs(lane)) {
+    LAMINA_RETURN_IF_ERROR(executor_.SetRows(lane.inputs(), lane.buffers));
+  }
+  GoTo(lane, 0);
+  laps_.LapOf(lane, control::WorkPart::kLayOut, 0);
+  return absl::OkStatus();
+}
+
 void StepWorker::SetReady(Lane& lane) {
-  lane.phase = Phase::kReady;
+  lane.phase = LanePhase::kReady;
   if (lane.op > 0) {
-    return turns_.SetReady(IndexOf(lane));  // In the middle of a slice.
+    return turns_.SetReady(lane.index);  // In the middle of a slice.
   }
-  if (lane.slice == 0 || NodeOf(lane, lane.slice - 1) != options_.node) {
-    turns_.BeginVisit(IndexOf(lane));
+  if (lane.slice == 0 || context_.NodeOf(lane, lane.slice - 1) != options_.node) {
+    turns_.BeginVisit(lane.index);
   }
-  turns_.SetReady(IndexOf(lane));
+  turns_.SetReady(lane.index);
 }
 
 void StepWorker::GoTo(Lane& lane, uint32_t from) {
   lane.slice = from;
   lane.op = 0;
-  while (lane.slice < executor_.slice_count() && NodeOf(lane, lane.slice) != options_.node) {
+  while (lane.slice < executor_.slice_count() &&
+         context_.NodeOf(lane, lane.slice) != options_.node) {
     ++lane.slice;
   }
   lane.away_since = RealClock().Now();
   if (lane.slice == executor_.slice_count()) {
-    turns_.End(IndexOf(lane));
-    lane.phase = Phase::kElsewhere;
+    turns_.End(lane.index);
+    lane.phase = LanePhase::kElsewhere;
     return;
   }
-  turns_.Begin(IndexOf(lane));
+  turns_.Begin(lane.index);
   if (lane.slice == 0 || local_ != nullptr) {
     return SetReady(lane);
   }
   if (lane.by_device) {
-    lane.take_due = true;
-    lane.phase = Phase::kAhead;
+    device_.Await(lane);
+    lane.phase = LanePhase::kAhead;
     return;
   }
-  for (NodePart& part : lane.nodes) {
-    part.pending = part.involved();
-  }
-  lane.partials_due = by_span() && lane.decode_rows > 0;
-  lane.context_pending = NodeOf(lane, lane.slice - 1) != options_.node;
-  lane.phase = Phase::kAway;
+  memory_.Await(lane);
+  replicas_.AwaitContext(lane);
+  lane.phase = LanePhase::kAway;
 }
 
 void StepWorker::EndStep(Lane& lane) {
-  turns_.End(IndexOf(lane));
-  lane.phase = Phase::kIdle;
+  ForgetPrefilled(lane);
+  turns_.End(lane.index);
+  lane.phase = LanePhase::kIdle;
+}
+
+// A node for prompts alone is not told of what becomes of them.
+void StepWorker::ForgetPrefilled(const Lane& lane) {
+  if (!context_.schedule.IsPrefillLane(lane.index) || !context_.Runs(lane)) {
+    return;
+  }
+  for (const ChunkRows& chunk : lane.chunks) {
+    if (!chunk.plan.last) {
+      continue;
+    }
+    for (const core::SequenceId child : sequences_.Find(chunk.plan.sequence)->children) {
+      const Sequence* fork = sequences_.Find(child);
+      if (fork != nullptr && fork->join.parent == chunk.plan.sequence) {
+        sequences_.Erase(child);
+      }
+    }
+    sequences_.Erase(chunk.plan.sequence);
+  }
 }
 
 // Steps with prompt chunks say nothing about decode rows.
 void StepWorker::NoteSlice(Lane& lane, Nanos elapsed) {
-  if (lane.phase == Phase::kAhead) {
-    return;  // It has been ordered; NoteTaken() hears how long it took.
+  if (lane.phase == LanePhase::kAhead) {
+    return;  // It has been ordered; the exchange hears how long it took.
   }
   lane.slices_nanos += elapsed;
   lane.slices_run += InHead(lane) || lane.reducing ? 0 : 1;
-  const bool step_ended = lane.phase == Phase::kIdle || lane.phase == Phase::kElsewhere;
+  const bool step_ended = lane.phase == LanePhase::kIdle || lane.phase == LanePhase::kElsewhere;
   if (step_ended && lane.chunks.empty()) {
     slice_times_.Add(lane.decode_rows, ToSeconds(lane.slices_nanos) / lane.slices_run);
     counters_.unit_line.Set(slice_times_.Line(/*proportional=*/false));
@@ -271,19 +258,18 @@ void StepWorker::NoteSlice(Lane& lane, Nanos elapsed) {
 }
 
 absl::Status StepWorker::RunSlice(Lane& lane, std::string& blamed) {
-  if (lane.take_due) {
-    LAMINA_RETURN_IF_ERROR(TakeByDevice(lane));
-    if (InHead(lane)) {  // The tail waits for the device, so it waits until the last outputs came.
-      lane.phase = Phase::kAhead;
-      return absl::OkStatus();
-    }
+  LAMINA_ASSIGN_OR_RETURN(const bool ordered, device_.TakeIfDue(lane));
+  if (ordered && InHead(lane)) {
+    // The tail waits for the device, so it waits until the last outputs came.
+    lane.phase = LanePhase::kAhead;
+    return absl::OkStatus();
   }
   LAMINA_ASSIGN_OR_RETURN(const bool complete, RunOps(lane, blamed));
   if (!complete) {
     return absl::OkStatus();
   }
   if (InHead(lane)) {
-    if (shard_.index == 0) {
+    if (shards_.shard().index == 0) {
       return RunTail(lane, blamed);
     }
     control::AddTo(counters_.units, 1);
@@ -292,19 +278,12 @@ absl::Status StepWorker::RunSlice(Lane& lane, std::string& blamed) {
   }
   control::AddTo(counters_.units, 1);
   control::AddTo(counters_.replayed_units, lane.replayed ? 1 : 0);
-  if (local_ != nullptr) {
-    LAMINA_RETURN_IF_ERROR(AttendHere(lane));
-  } else if (lane.by_device) {
-    LAMINA_RETURN_IF_ERROR(SendByDevice(lane));
-  } else {
-    LAMINA_RETURN_IF_ERROR(Send(lane, blamed));
-    LAMINA_RETURN_IF_ERROR(AttendChunks(lane));
-  }
+  LAMINA_RETURN_IF_ERROR(RunAttention(lane, blamed));
   transport_.Progress();  // What was sent and is still here.
   executor_.RunAfterSend(lane.slice, lane.buffers);
-  LapOf(lane, control::WorkPart::kBeside, lane.slice);
-  if (NodeOf(lane, lane.slice + 1) != options_.node) {
-    LAMINA_RETURN_IF_ERROR(SendContext(lane, blamed));
+  laps_.LapOf(lane, control::WorkPart::kBeside, lane.slice);
+  if (context_.NodeOf(lane, lane.slice + 1) != options_.node) {
+    LAMINA_RETURN_IF_ERROR(replicas_.SendContext(lane, blamed));
   }
   GoTo(lane, lane.slice + 1);
   return absl::OkStatus();
@@ -314,7 +293,7 @@ absl::Status StepWorker::RunSlice(Lane& lane, std::string& blamed) {
 // those that all shards run. Whether all have run.
 absl::StatusOr<bool> StepWorker::RunOps(Lane& lane, std::string& blamed) {
   if (InHead(lane) && lane.op == 0 && executor_.reduces()) {
-    LAMINA_RETURN_IF_ERROR(KeepTailRows(lane));
+    LAMINA_RETURN_IF_ERROR(tail_.KeepRows(lane));
   }
   const size_t end = executor_.OpsEnd(lane.slice);
   if (lane.op == end) {
@@ -325,12 +304,12 @@ absl::StatusOr<bool> StepWorker::RunOps(Lane& lane, std::string& blamed) {
     // Nothing is sampled. Shards meet once all the same, so that none ends the step, and the others
     // begin the next one, while another still waits for a reply.
     reduce = lane.op == 0 ? reduce : end;
-    lane.reductions += reduce < end;
+    if (reduce < end) {
+      shards_.BeginEmptySum(lane);
+    }
   } else {
     if (reduce < end) {
-      ++lane.reductions;
-      executor_.PlacePart(lane.slice, reduce, PartOfSum(lane).data() + sizeof(core::WindowHeader),
-                          lane.buffers);
+      shards_.BeginSum(lane, reduce);
     }
     lane.replayed = executor_.Run(lane.slice, lane.op, reduce, lane.buffers);
     if (reduce < end) {
@@ -342,15 +321,27 @@ absl::StatusOr<bool> StepWorker::RunOps(Lane& lane, std::string& blamed) {
     }
   }
   lane.op = reduce;
-  LapOf(lane, control::WorkPart::kDense, lane.slice);
+  laps_.LapOf(lane, control::WorkPart::kDense, lane.slice);
   if (reduce == end) {
     return true;
   }
-  LAMINA_RETURN_IF_ERROR(SendPart(lane, blamed));
+  LAMINA_RETURN_IF_ERROR(shards_.Send(lane, blamed));
   lane.reducing = true;
   lane.away_since = RealClock().Now();
-  lane.phase = Phase::kAway;
+  lane.phase = LanePhase::kAway;
   return false;
+}
+
+// Sends the slice's rows to where they attend, or attends.
+absl::Status StepWorker::RunAttention(Lane& lane, std::string& blamed) {
+  if (local_ != nullptr) {
+    return AttendHere(lane);
+  }
+  if (lane.by_device) {
+    return device_.Send(lane);
+  }
+  LAMINA_RETURN_IF_ERROR(memory_.Send(lane, blamed));
+  return AttendChunks(lane);
 }
 
 // Prompt chunks attend here, over the scratch KV, while decode rows attend at the memory nodes.
@@ -360,7 +351,7 @@ absl::Status StepWorker::AttendChunks(Lane& lane) {
   }
   const uint32_t layer = lane.slice;
   items_.clear();
-  for (const Chunk& chunk : lane.chunks) {
+  for (const ChunkRows& chunk : lane.chunks) {
     items_.push_back({.sequence = chunk.scratch,
                       .first_position = chunk.plan.first_token,
                       .tokens = chunk.plan.tokens,
@@ -370,7 +361,33 @@ absl::Status StepWorker::AttendChunks(Lane& lane) {
   LAMINA_RETURN_IF_ERROR(chunks_.Attend(layer - first_layer_, items_,
                                         executor_.DeviceQkvRows(layer, rows, lane.buffers),
                                         executor_.DeviceAttentionRows(layer, rows, lane.buffers)));
-  LapOf(lane, control::WorkPart::kChunks, layer);
+  laps_.LapOf(lane, control::WorkPart::kChunks, layer);
+  return absl::OkStatus();
+}
+
+// Policy local: attention of a slice is a call, not a journey.
+absl::Status StepWorker::AttendHere(Lane& lane) {
+  const auto qkv = executor_.QkvRows(lane.slice, lane.positions.size(), lane.buffers);
+  const auto out = executor_.AttentionRows(lane.slice, lane.positions.size(), lane.buffers);
+  LAMINA_RETURN_IF_ERROR(local_->Store(lane.index, lane.slice, qkv));
+  laps_.LapOf(lane, control::WorkPart::kStore, lane.slice);
+  LAMINA_ASSIGN_OR_RETURN(const uint64_t read, local_->Attend(lane.index, lane.slice, qkv, out));
+  control::AddTo(counters_.kv_bytes_read, read);
+  laps_.LapOf(lane, control::WorkPart::kAttend, lane.slice);
+  return absl::OkStatus();
+}
+
+// The next chunk of the LM head; behind the last one, tells everybody, and the step ends.
+absl::Status StepWorker::RunTail(Lane& lane, std::string& blamed) {
+  LAMINA_ASSIGN_OR_RETURN(const bool ended, tail_.Run(lane));
+  if (!ended) {
+    SetReady(lane);
+    return absl::OkStatus();
+  }
+  core::StepResult result = tail_.TakeResult();
+  LAMINA_RETURN_IF_ERROR(replicas_.SendTokens(lane, result, blamed));
+  reporter_.ReportResult(std::move(result));
+  EndStep(lane);
   return absl::OkStatus();
 }
 

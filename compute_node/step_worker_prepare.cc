@@ -2,33 +2,23 @@
 //
 // What an epoch's data thread needs before it runs: buffers, recorded slices, sources of puts.
 
-#include <vector>
-
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "compute_node/step_worker.h"
-#include "transport/put_all.h"
 
 namespace lamina::compute_node {
 
 absl::Status StepWorker::Prepare() {
-  LAMINA_ASSIGN_OR_RETURN(tail_buffers_, executor_.MakeTailBuffers());
-  LAMINA_ASSIGN_OR_RETURN(
-      sampler_,
-      executor_.device().MakeSampler({.vocabulary = options_.vocabulary,
-                                      .rows_max = SliceExecutor::kTailRows,
-                                      .sequence_tokens_max = options_.config.sequence_tokens_max}));
-  device_samples_.reserve(SliceExecutor::kTailRows);
-  host_rows_.reserve(SliceExecutor::kTailRows);
+  LAMINA_RETURN_IF_ERROR(tail_.Prepare(options_.vocabulary));
   for (Lane& lane : lanes_) {
-    if (Runs(IndexOf(lane))) {
+    if (context_.Runs(lane)) {
       LAMINA_ASSIGN_OR_RETURN(
           lane.buffers,
           executor_.MakeBuffers(options_.config.rows_max + options_.config.chunk_tokens_max));
     }
   }
-  MakeExchange();
+  device_.Prepare();
   RecordSlices();
   return absl::OkStatus();
 }
@@ -39,12 +29,12 @@ void StepWorker::RecordSlices() {
   const Nanos start = RealClock().Now();
   size_t recorded = 0;
   for (Lane& lane : lanes_) {
-    if (!Runs(IndexOf(lane)) || schedule_.IsPrefillLane(IndexOf(lane))) {
+    if (!context_.Runs(lane) || context_.schedule.IsPrefillLane(lane.index)) {
       continue;
     }
     const absl::Status status = executor_.Record(options_.config.rows_max, lane.buffers);
     if (!status.ok()) {
-      LogWarning("epoch ", options_.config.epoch, " lane ", IndexOf(lane),
+      LogWarning("epoch ", options_.config.epoch, " lane ", lane.index,
                  " slices run op by op, since they cannot be recorded: ", status.message());
     }
     recorded += lane.buffers.recordings();
@@ -56,32 +46,14 @@ void StepWorker::RecordSlices() {
 }
 
 absl::Status StepWorker::RegisterSources() {
-  for (Lane& lane : lanes_) {
-    if (!Runs(IndexOf(lane))) {
-      continue;
-    }
+  for (const Lane& lane : lanes_) {
     for (const absl::Span<std::byte> bytes : lane.buffers.Allocations()) {
       LAMINA_RETURN_IF_ERROR(transport_.RegisterSource(bytes, transport::MemoryKind::kHost));
     }
-    LAMINA_RETURN_IF_ERROR(
-        transport_.RegisterSource(transport::AsBytes(lane.headers.data(), lane.headers.size()),
-                                  transport::MemoryKind::kHost));
-    LAMINA_RETURN_IF_ERROR(transport_.RegisterSource(
-        transport::AsBytes(lane.kv_staging.data(), lane.kv_staging.size()),
-        transport::MemoryKind::kHost));
-    LAMINA_RETURN_IF_ERROR(transport_.RegisterSource(
-        transport::AsBytes(lane.row_staging.data(), lane.row_staging.size()),
-        transport::MemoryKind::kHost));
-    LAMINA_RETURN_IF_ERROR(transport_.RegisterSource(transport::AsBytes(&lane.context_header, 1),
-                                                     transport::MemoryKind::kHost));
-    for (const std::vector<std::byte>& part : lane.parts) {
-      LAMINA_RETURN_IF_ERROR(transport_.RegisterSource(part, transport::MemoryKind::kHost));
-    }
-    for (const std::vector<std::byte>& message : lane.token_messages) {
-      LAMINA_RETURN_IF_ERROR(transport_.RegisterSource(message, transport::MemoryKind::kHost));
-    }
   }
-  return absl::OkStatus();
+  LAMINA_RETURN_IF_ERROR(memory_.RegisterSources());
+  LAMINA_RETURN_IF_ERROR(replicas_.RegisterSources());
+  return shards_.RegisterSources();
 }
 
 }  // namespace lamina::compute_node

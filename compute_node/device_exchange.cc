@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compute_node/device_exchange.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/status_macros.h"
+
+namespace lamina::compute_node {
+namespace {
+
+// While nothing can be ordered the thread yields for so long, then it naps.
+constexpr Nanos kYield = Millis(1);
+constexpr Nanos kNap = Micros(50);
+
+kernels::HostWindows WindowsOf(const transport::DirectMemory& memory) {
+  return {.bytes = memory.bytes,
+          .words = memory.words,
+          .word_stride = memory.word_stride,
+          .pages = memory.pages};
+}
+
+}  // namespace
+
+void DeviceExchange::Prepare() {
+  kernels::ComputeDevice& device = context_.executor.device();
+  const control::EpochConfig& config = context_.config;
+  if (device.is_host() || control::IsLocal(config)) {
+    return;
+  }
+  why_copied_ = WhyRowsAreCopied();
+  if (why_copied_.empty()) {
+    const auto peers = static_cast<uint32_t>(config.memory_nodes.size());
+    auto exchange = device.MakeExchange({.own = WindowsOf(context_.region.direct()),
+                                         .peers = peers,
+                                         .lanes = config.lanes,
+                                         .patience = patience_});
+    if (!exchange.ok()) {
+      why_copied_ = std::string(exchange.status().message());
+    } else {
+      exchange_ = *std::move(exchange);
+      rows_in_.reserve(peers);
+    }
+  }
+  LogInfo("epoch ", config.epoch, " rows of decode steps are ",
+          exchange_ != nullptr ? "exchanged by " : "copied to ", device.name(),
+          exchange_ != nullptr ? "" : ": ", why_copied_);
+}
+
+void DeviceExchange::Abort() {
+  if (exchange_ != nullptr) {
+    exchange_->Abort();
+  }
+}
+
+// Of the epoch. Empty: nothing is in the way.
+std::string DeviceExchange::WhyRowsAreCopied() const {
+  const control::EpochConfig& config = context_.config;
+  if (!config.compute_waits) {
+    return "device_waits is off";
+  }
+  if (config.compute_nodes.size() > 1) {
+    return "there are several compute nodes";
+  }
+  if (ByHead(context_.config) || BySpan(context_.config)) {
+    return "the partition is not by request";
+  }
+  for (const AttentionDescriptor& layer : config.layers) {
+    if (layer.qkv_width() * sizeof(BFloat16) % kernels::kExchangeAlignment != 0 ||
+        layer.q_width() * sizeof(BFloat16) % kernels::kExchangeAlignment != 0) {
+      return absl::StrCat("its rows are no multiples of ", kernels::kExchangeAlignment, " bytes");
+    }
+  }
+  if (context_.region.direct().empty()) {
+    return absl::StrCat("windows of ", config.transport, " are the transport's alone");
+  }
+  return "";
+}
+
+std::string DeviceExchange::Describe() const {
+  if (context_.executor.device().is_host()) {
+    return "";
+  }
+  const std::string& device = context_.executor.device().name();
+  return exchange_ != nullptr
+             ? absl::StrCat(", exchanged by ", device, " in steps of decode rows alone")
+             : absl::StrCat(", rows are copied to ", device,
+                            why_copied_.empty() ? "" : absl::StrCat(" (", why_copied_, ")"));
+}
+
+void DeviceExchange::Open() {
+  if (exchange_ == nullptr) {
+    return;
+  }
+  std::vector<kernels::HostWindows> windows;
+  for (uint32_t node = 0; node < context_.peers.memory_nodes(); ++node) {
+    windows.push_back(WindowsOf(context_.peers.Region(MemoryPeer(node))->direct()));
+  }
+  const absl::Status opened = exchange_->SetPeers(windows);
+  open_ = opened.ok();
+  if (!opened.ok()) {
+    LogWarning("epoch ", context_.config.epoch, " rows of all steps are copied to ",
+               context_.executor.device().name(), ": ", opened.message());
+  }
+}
+
+// Prompts' rows attend here and go out through stagings; chunks of rows have several values.
+bool DeviceExchange::Takes(const Lane& lane) const {
+  const core::Chunking& chunking = lane.plan.chunking;
+  return open_ && lane.chunks.empty() && lane.decode_rows > 0 && chunking.chunks <= 1 &&
+         !chunking.query_first;
+}
+
+absl::StatusOr<bool> DeviceExchange::TakeIfDue(Lane& lane) {
+  LaneState& state = lanes_[lane.index];
+  if (!state.take_due) {
+    return false;
+  }
+  const uint32_t layer = lane.slice - 1;
+  const uint32_t index = lane.index;
+  const uint64_t value = context_.UnitValue(lane, layer);
+  const auto out =
+      context_.executor.DeviceAttentionRows(layer, lane.positions.size(), lane.buffers);
+  rows_in_.clear();
+  for (uint32_t node = 0; node < lane.nodes.size(); ++node) {
+    const RowRange& rows = lane.nodes[node].rows;
+    if (rows.count > 0) {
+      rows_in_.push_back({.peer = node,
+                          .window = context_.layout.ReplyWindow(node, index, value),
+                          .stamp = kernels::StampOf(context_.ReplyHeader(lane, layer, node)),
+                          .rows = out.row(rows.first),
+                          .bytes = rows.count * out.cols * sizeof(BFloat16),
+                          .word = context_.layout.reply_word(node, index),
+                          .value = value});
+    }
+  }
+  state = {.taking = true, .taking_layer = layer};
+  LAMINA_RETURN_IF_ERROR(exchange_->Take(index, core::UnitOf(value), rows_in_));
+  return true;
+}
+
+absl::Status DeviceExchange::Send(Lane& lane) {
+  const uint32_t index = lane.index;
+  const uint64_t value = context_.UnitValue(lane, lane.slice);
+  const auto qkv = context_.executor.DeviceQkvRows(lane.slice, lane.positions.size(), lane.buffers);
+  for (uint32_t node = 0; node < lane.nodes.size(); ++node) {
+    const RowRange& rows = lane.nodes[node].rows;
+    if (rows.count == 0) {
+      continue;
+    }
+    const size_t bytes = rows.count * qkv.cols * sizeof(BFloat16);
+    LAMINA_RETURN_IF_ERROR(
+        exchange_->Send(index, core::UnitOf(value),
+                        {.peer = node,
+                         .window = context_.layout.QueryWindow(context_.node, index, value),
+                         .stamp = kernels::StampOf(context_.QueryHeader(lane, node)),
+                         .rows = qkv.row(rows.first),
+                         .bytes = bytes,
+                         .word = context_.layout.query_word(context_.node, index),
+                         .value = value}));
+    const size_t sent = sizeof(core::WindowHeader) + bytes;
+    const PeerId peer = MemoryPeer(node);
+    context_.peers.CountSent(
+        peer, sent, context_.laps.LapOf(lane, control::WorkPart::kSend, lane.slice, peer, sent));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> DeviceExchange::HasGotOn(Lane& lane, std::string& blamed) {
+  const uint32_t index = lane.index;
+  LAMINA_ASSIGN_OR_RETURN(const bool taken, exchange_->HasTaken(index));
+  if (!taken) {
+    return false;
+  }
+  if (const auto failed = exchange_->FailureOf(index); failed.has_value()) {
+    return FaultOf(lane, *failed, blamed);
+  }
+  if (LaneState& state = lanes_[index]; state.taking) {
+    state.taking = false;
+    NoteTaken(lane);
+  }
+  return true;
+}
+
+// What the thread would have said, had it looked at the window itself.
+absl::Status DeviceExchange::FaultOf(const Lane& lane, const kernels::FailedTake& failed,
+                                     std::string& blamed) {
+  if (failed.outcome == kernels::WaitOutcome::kAborted) {
+    return absl::CancelledError("the device's wait was aborted");
+  }
+  const PeerId peer = MemoryPeer(failed.peer);
+  blamed = context_.peers.Name(peer);
+  if (failed.outcome == kernels::WaitOutcome::kTimeout) {
+    return context_.peers.NothingFrom(peer);
+  }
+  const uint32_t index = lane.index;
+  const uint64_t value = context_.UnitValue(lane, lanes_[lane.index].taking_layer);
+  core::WindowHeader header;
+  std::memcpy(
+      &header,
+      context_.region.bytes().data() + context_.layout.ReplyWindow(failed.peer, index, value),
+      sizeof(header));
+  LAMINA_RETURN_IF_ERROR(context_.peers.CheckWindow(
+      peer, header, context_.ReplyHeader(lane, lanes_[lane.index].taking_layer, failed.peer)));
+  return absl::InternalError(absl::StrCat(context_.executor.device().name(),
+                                          " refused a window of ", blamed,
+                                          " whose header is that of the unit"));
+}
+
+// The outputs of a layer have come. The device stood still for them until just now, and had work
+// before, by its own clock.
+void DeviceExchange::NoteTaken(Lane& lane) {
+  const uint32_t layer = lanes_[lane.index].taking_layer;
+  const uint32_t index = lane.index;
+  const size_t row_bytes = context_.config.layers[layer].q_width() * sizeof(BFloat16);
+  context_.executor.NoteRun(lane.buffers);
+  control::AddTo(context_.counters.device_units, 1);
+  Nanos waited = 0;
+  Nanos longest = -1;
+  uint8_t peer = control::TraceEvent::kNoPeer;
+  size_t received = 0;
+  for (uint32_t node = 0; node < lane.nodes.size(); ++node) {
+    if (lane.nodes[node].rows.count == 0) {
+      continue;
+    }
+    const Nanos for_node = exchange_->WaitedFor(index, node);
+    context_.peers.CountWait(MemoryPeer(node), for_node);
+    waited += for_node;
+    received += sizeof(core::WindowHeader) + lane.nodes[node].rows.count * row_bytes;
+    if (for_node > longest) {
+      longest = for_node;
+      peer = MemoryPeer(node);
+    }
+  }
+  control::AddTo(context_.counters.bytes_received, received);
+  const Nanos now = RealClock().Now();
+  context_.laps.LapUntil(lane, control::WorkPart::kDense, layer,
+                         std::max(context_.laps.end(), now - waited));
+  context_.laps.LapUntil(lane, control::WorkPart::kWaitAttention, layer, now, peer);
+  if (layer > 0) {  // Of the step's first slice it is not known when it began.
+    lane.slices_nanos += exchange_->SentAfter(index);
+    ++lane.slices_run;
+  }
+}
+
+void DeviceExchange::Nap() const {
+  if (RealClock().Now() - context_.laps.end() < kYield) {
+    std::this_thread::yield();
+  } else {
+    std::this_thread::sleep_for(std::chrono::nanoseconds(kNap));
+  }
+}
+
+}  // namespace lamina::compute_node

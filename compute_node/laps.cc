@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compute_node/laps.h"
+
+#include <algorithm>
+
+namespace lamina::compute_node {
+namespace {
+
+control::TraceEvent EventOf(const Lane& lane, control::WorkPart part, uint32_t layer,
+                            uint8_t peer) {
+  return {.part = part,
+          .lane = static_cast<uint8_t>(lane.index),
+          .peer = peer,
+          .layer = static_cast<uint16_t>(layer),
+          .rows = static_cast<uint16_t>(std::min<size_t>(lane.positions.size(), UINT16_MAX)),
+          .step = static_cast<uint32_t>(lane.plan.step)};
+}
+
+}  // namespace
+
+Nanos Laps::Lap(control::TraceEvent event) {
+  event.start = end_;
+  end_ = meter_.Lap(event);
+  return end_ - event.start;
+}
+
+Nanos Laps::LapOf(const Lane& lane, control::WorkPart part, uint32_t layer, uint8_t peer,
+                  size_t bytes) {
+  control::TraceEvent event = EventOf(lane, part, layer, peer);
+  event.bytes = static_cast<uint32_t>(bytes);
+  return Lap(event);
+}
+
+void Laps::LapUntil(const Lane& lane, control::WorkPart part, uint32_t layer, Nanos end,
+                    uint8_t peer) {
+  control::TraceEvent event = EventOf(lane, part, layer, peer);
+  event.start = end_;
+  event.end = end;
+  end_ = meter_.LapUntil(event);
+}
+
+}  // namespace lamina::compute_node

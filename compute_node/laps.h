@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Laps: what the time of a compute node's data thread goes into. Each stretch of it, from the end
+// of the one before, is counted when it ends, and recorded if a timeline is wanted.
+//
+// Threading: the data thread. Cost: as WorkMeter::Lap().
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "common/clock.h"
+#include "compute_node/lane.h"
+#include "control/work_meter.h"
+
+namespace lamina::compute_node {
+
+class Laps {
+ public:
+  explicit Laps(control::WorkMeter& meter) : meter_(meter) {}
+
+  // What was before does not count.
+  void Begin() { end_ = RealClock().Now(); }
+
+  // The end of the last one.
+  Nanos end() const { return end_; }
+
+  // The time since the last lap went into `part`. Returns how much it was.
+  Nanos Lap(control::WorkPart part) { return Lap(control::TraceEvent{.part = part}); }
+  Nanos Lap(control::TraceEvent event);
+
+  // The same, of a lane's `layer`.
+  Nanos LapOf(const Lane& lane, control::WorkPart part, uint32_t layer,
+              uint8_t peer = control::TraceEvent::kNoPeer, size_t bytes = 0);
+
+  // The same of what ended at `end`.
+  void LapUntil(const Lane& lane, control::WorkPart part, uint32_t layer, Nanos end,
+                uint8_t peer = control::TraceEvent::kNoPeer);
+
+ private:
+  control::WorkMeter& meter_;
+  Nanos end_ = 0;
+};
+
+}  // namespace lamina::compute_node

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compute_node/link_measurement.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/status_macros.h"
+#include "common/units.h"
+#include "transport/link_probe.h"
+
+namespace lamina::compute_node {
+namespace {
+
+// A peer may be late to begin. One that does not answer for so long is not reached.
+constexpr Nanos kAnswerWait = Seconds(20);
+// For the compute nodes before this one to have measured all of theirs.
+constexpr Nanos kReplicasWait = Seconds(40);
+// What is put at a time to measure bandwidth, at most.
+constexpr size_t kProbeBytesMax = KiB(256);
+
+absl::Status AnswerReplicas(const WorkerContext& context, const transport::WaitOptions& wait,
+                            std::string& blamed) {
+  std::vector<transport::LinkAnswerer> answerers;
+  for (uint32_t node = 0; node < context.node; ++node) {
+    answerers.push_back({.peer = context.peers.Region(ComputePeer(node)),
+                         .ask_word = context.layout.compute_probe_word(node),
+                         .answer_word = context.layout.compute_probe_word(context.node)});
+  }
+  size_t late = 0;
+  const absl::Status status =
+      transport::AnswerLinks(context.transport, context.region, answerers, wait, late);
+  if (!status.ok()) {
+    blamed = context.config.compute_nodes[late];
+  }
+  return status;
+}
+
+absl::StatusOr<control::LinkReport> MeasurePeer(const WorkerContext& context, PeerId peer,
+                                                transport::LinkAsker asker,
+                                                const transport::WaitOptions& wait) {
+  const std::string& name = context.peers.Name(peer);
+  asker.peer = context.peers.Region(peer);
+  const absl::StatusOr<transport::LinkSpeed> speed =
+      transport::MeasureLink(context.transport, asker, wait);
+  if (!speed.ok()) {
+    return absl::Status(
+        speed.status().code(),
+        absl::StrCat("link to ", name, " by ", asker.peer->path(), ": ", speed.status().message()));
+  }
+  control::LinkReport link{.peer = name,
+                           .path = asker.peer->path(),
+                           .latency_seconds = speed->latency_seconds,
+                           .bytes_per_second = speed->bytes_per_second};
+  LogInfo("link to ", name, " by ", link.path,
+          absl::StrFormat(" latency %.1f us bandwidth ", link.latency_seconds * 1e6),
+          FormatBytes(static_cast<uint64_t>(link.bytes_per_second)), "/s");
+  return link;
+}
+
+}  // namespace
+
+absl::Status MeasureLinks(const WorkerContext& context, const transport::AbortWord& abort,
+                          control::NodeReporter& reporter, std::string& blamed) {
+  const core::WindowLayout& layout = context.layout;
+  LAMINA_RETURN_IF_ERROR(AnswerReplicas(
+      context, {.deadline = RealClock().Now() + kReplicasWait, .abort = &abort}, blamed));
+  const transport::WaitOptions wait{.deadline = RealClock().Now() + kAnswerWait, .abort = &abort};
+  std::vector<control::LinkReport> reports;
+  const auto own = absl::MakeConstSpan(context.region.bytes());
+  const auto bytes_for = [&own](size_t window) {
+    return own.first(std::min({own.size(), window, kProbeBytesMax}));
+  };
+  const auto measure = [&](PeerId peer, const transport::LinkAsker& asker) -> absl::Status {
+    blamed = context.peers.Name(peer);
+    LAMINA_ASSIGN_OR_RETURN(control::LinkReport link, MeasurePeer(context, peer, asker, wait));
+    reports.push_back(std::move(link));
+    return absl::OkStatus();
+  };
+  for (uint32_t node = 0; node < context.peers.memory_nodes(); ++node) {
+    LAMINA_RETURN_IF_ERROR(
+        measure(MemoryPeer(node), {.ask_word = layout.query_probe_word(context.node),
+                                   .offset = layout.QueryWindow(context.node, 0, 0),
+                                   .bytes = bytes_for(layout.query_window_bytes()),
+                                   .region = &context.region,
+                                   .answer_word = layout.memory_probe_word(node)}));
+  }
+  for (uint32_t node = context.node + 1; node < context.peers.compute_nodes(); ++node) {
+    LAMINA_RETURN_IF_ERROR(
+        measure(ComputePeer(node), {.ask_word = layout.compute_probe_word(context.node),
+                                    .offset = layout.ContextWindow(context.node, 0),
+                                    .bytes = bytes_for(layout.context_window_bytes()),
+                                    .region = &context.region,
+                                    .answer_word = layout.compute_probe_word(node)}));
+  }
+  blamed.clear();
+  reporter.ReportLinks(context.config.epoch, std::move(reports));
+  return absl::OkStatus();
+}
+
+}  // namespace lamina::compute_node

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "compute_node/memory_exchange.h"
+#include "kernels/canonical_math.h"
+
+namespace lamina::compute_node {
+
+size_t MemoryExchange::PartialBytes(uint32_t layer) const {
+  const AttentionDescriptor& shape = context_.config.layers[layer];
+  return shape.query_heads * kernels::PartialWidth(shape) * sizeof(float);
+}
+
+// All replies are in their windows.
+void MemoryExchange::MergePartials(Lane& lane) {
+  const uint32_t layer = lane.slice - 1;
+  const AttentionDescriptor& shape = context_.config.layers[layer];
+  const size_t width = kernels::PartialWidth(shape);
+  // Alike for all nodes, each of which has all heads.
+  const core::RowPieces pieces = core::PiecesOf(lane.plan.chunking, 1, shape.kv_heads);
+  const uint32_t blocks = context_.config.span_tokens / kernels::kBlockTokens;
+  const auto out = context_.executor.AttentionRows(layer, lane.positions.size(), lane.buffers);
+  std::vector<kernels::PartialStack>& stacks = partial_stacks_[shape.head_dim];
+  if (stacks.empty()) {
+    stacks.assign(pool_.threads(), kernels::PartialStack(shape.head_dim));
+  }
+  pool_.Run(lane.decode_rows, [&](size_t row, size_t worker) {
+    kernels::PartialStack& stack = stacks[worker];
+    const uint32_t first = lane.first_partial[row];
+    const uint32_t end = lane.first_partial[row + 1];
+    std::vector<float>& folded = folded_[worker];
+    folded.resize(shape.head_dim);
+    uint32_t group = 0;  // Of heads that came together, with all partials of a node.
+    for (uint32_t head = 0; head < shape.query_heads; ++head) {
+      group += pieces.by_heads &&
+               head / shape.group() == pieces.Heads(group).first + pieces.Heads(group).count;
+      const uint32_t group_first = pieces.Heads(group).first * shape.group();
+      const uint32_t group_heads = pieces.Heads(group).count * shape.group();
+      for (uint32_t i = first; i < end; ++i) {
+        const SpanPartial& partial = lane.partials[i];
+        const std::byte* window =
+            context_.region.bytes().data() +
+            context_.layout.ReplyWindow(partial.node, lane.index, context_.UnitValue(lane, layer)) +
+            sizeof(core::WindowHeader);
+        const float* values = reinterpret_cast<const float*>(window) +
+                              (size_t{lane.nodes[partial.node].partials} * group_first +
+                               size_t{partial.index} * group_heads + head - group_first) *
+                                  width;
+        // The last one may be a part of a span. What is merged after it is merged from the top.
+        stack.Push((i - first) * blocks, i + 1 < end ? blocks : 1, values, values[shape.head_dim]);
+      }
+      float lse;
+      stack.Fold(folded.data(), &lse);
+      std::transform(folded.begin(), folded.end(), out.row(row) + size_t{head} * shape.head_dim,
+                     kernels::canonical::RoundOutput);
+    }
+  });
+  context_.laps.LapOf(lane, control::WorkPart::kTake, layer);
+}
+
+}  // namespace lamina::compute_node

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compute_node/peers.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/log.h"
+#include "control/epoch_shape.h"
+#include "transport/put_all.h"
+
+namespace lamina::compute_node {
+namespace {
+
+bool IsMemory(PeerId peer) { return peer >= control::TraceEvent::kMemoryPeer; }
+
+// Among the nodes of its role.
+size_t IndexOf(PeerId peer) {
+  return IsMemory(peer) ? peer - control::TraceEvent::kMemoryPeer : peer;
+}
+
+}  // namespace
+
+Peers::Peers(const control::EpochConfig& config, uint32_t node, Nanos patience,
+             transport::Transport& transport, const transport::AbortWord& abort,
+             StepCounters& counters)
+    : config_(config),
+      patience_(patience),
+      transport_(transport),
+      abort_(abort),
+      counters_(counters) {
+  for (const std::string& name : config.memory_nodes) {
+    memory_links_.push_back(control::IsLocal(config) ? nullptr : counters.meter.Link(name));
+  }
+  for (size_t i = 0; i < config.compute_nodes.size(); ++i) {
+    compute_links_.push_back(i == node ? nullptr : counters.meter.Link(config.compute_nodes[i]));
+  }
+}
+
+void Peers::Connect(std::vector<std::unique_ptr<transport::RemoteRegion>> memory,
+                    std::vector<std::unique_ptr<transport::RemoteRegion>> compute) {
+  memory_ = std::move(memory);
+  compute_ = std::move(compute);
+}
+
+void Peers::Disconnect() {
+  memory_.clear();
+  compute_.clear();
+}
+
+const std::string& Peers::Name(PeerId peer) const {
+  return (IsMemory(peer) ? config_.memory_nodes : config_.compute_nodes)[IndexOf(peer)];
+}
+
+transport::RemoteRegion* Peers::Region(PeerId peer) const {
+  return (IsMemory(peer) ? memory_ : compute_)[IndexOf(peer)].get();
+}
+
+control::LinkCounters& Peers::Link(PeerId peer) const {
+  return *(IsMemory(peer) ? memory_links_ : compute_links_)[IndexOf(peer)];
+}
+
+bool Peers::AnyPending() const {
+  const auto pending = [this](const std::unique_ptr<transport::RemoteRegion>& peer) {
+    return peer != nullptr && transport_.Pending(*peer) > 0;
+  };
+  return std::any_of(memory_.begin(), memory_.end(), pending) ||
+         std::any_of(compute_.begin(), compute_.end(), pending);
+}
+
+absl::Status Peers::Put(PeerId peer, size_t offset, absl::Span<const std::byte> source,
+                        const transport::SignalUpdate* signal) {
+  absl::Status put =
+      transport::PutAll(transport_, *Region(peer), offset, source, signal,
+                        {.deadline = RealClock().Now() + patience_, .abort = &abort_});
+  if (!put.ok() && !absl::IsCancelled(put)) {
+    control::AddTo(Link(peer).failures, 1);
+  }
+  return put;
+}
+
+void Peers::CountSent(PeerId peer, size_t bytes, Nanos spent) {
+  control::LinkCounters& link = Link(peer);
+  control::AddTo(counters_.bytes_sent, bytes);
+  control::AddTo(link.bytes, bytes);
+  control::AddTo(link.puts, 1);
+  control::AddTo(link.nanos, static_cast<uint64_t>(spent));
+}
+
+void Peers::CountWait(PeerId peer, Nanos waited) {
+  control::AddTo(Link(peer).waited_nanos, static_cast<uint64_t>(waited));
+}
+
+absl::Status Peers::CheckWindow(PeerId sender, const core::WindowHeader& header,
+                                const core::WindowHeader& expected) {
+  absl::Status checked = core::CheckHeader(header, expected);
+  if (!checked.ok()) {
+    counters_.refusals.Count(control::RefusalOf(header, expected));
+    LogWarning("refused a window of ", Name(sender), " ", checked.message());
+  }
+  return checked;
+}
+
+absl::Status Peers::NothingFrom(PeerId peer) const {
+  return absl::DeadlineExceededError(
+      absl::StrCat("nothing from ", Name(peer), " for ", ToSeconds(patience_), " s"));
+}
+
+}  // namespace lamina::compute_node

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Peers: the other nodes of an epoch as a compute node reaches them, by one-sided puts, and what is
+// counted of each.
+//
+// Threading: the data thread. Allocation: none while it runs.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "common/clock.h"
+#include "compute_node/step_counters.h"
+#include "control/node_handler.h"
+#include "control/trace_ring.h"
+#include "coordinator/core/window_layout.h"
+#include "transport/transport.h"
+
+namespace lamina::compute_node {
+
+// As timelines number them.
+using PeerId = uint8_t;
+inline PeerId ComputePeer(uint32_t node) { return static_cast<PeerId>(node); }
+inline PeerId MemoryPeer(uint32_t node) {
+  return static_cast<PeerId>(control::TraceEvent::kMemoryPeer + node);
+}
+
+// A signal of the own region that a peer is to raise.
+struct AwaitedSignal {
+  PeerId peer = 0;
+  uint32_t word = 0;
+  uint64_t value = 0;
+};
+
+class Peers {
+ public:
+  // Of compute node `node` of `config`. A put that does not get through ends after `patience`, or
+  // when `abort` is raised. All references must outlive this.
+  Peers(const control::EpochConfig& config, uint32_t node, Nanos patience,
+        transport::Transport& transport, const transport::AbortWord& abort, StepCounters& counters);
+
+  // Memory node i has memory[i], compute node i compute[i], which is null for the own one.
+  void Connect(std::vector<std::unique_ptr<transport::RemoteRegion>> memory,
+               std::vector<std::unique_ptr<transport::RemoteRegion>> compute);
+
+  // A transport may read the sources of puts until this.
+  void Disconnect();
+
+  uint32_t memory_nodes() const { return static_cast<uint32_t>(memory_.size()); }
+  uint32_t compute_nodes() const { return static_cast<uint32_t>(compute_.size()); }
+  const std::string& Name(PeerId peer) const;
+  transport::RemoteRegion* Region(PeerId peer) const;
+  bool AnyPending() const;  // Puts that have not left yet.
+
+  // As transport::PutAll(). Errors: the transport's; kDeadlineExceeded; kCancelled.
+  absl::Status Put(PeerId peer, size_t offset, absl::Span<const std::byte> source,
+                   const transport::SignalUpdate* signal);
+
+  // `bytes` of puts have gone to the peer in `spent`.
+  void CountSent(PeerId peer, size_t bytes, Nanos spent);
+
+  // The thread has stood still for the peer.
+  void CountWait(PeerId peer, Nanos waited);
+
+  // Whether a window of the peer's has the header that it must have. Errors: as
+  // core::CheckHeader(); it is then counted and logged.
+  absl::Status CheckWindow(PeerId sender, const core::WindowHeader& header,
+                           const core::WindowHeader& expected);
+
+  // The error of a wait for the peer in vain.
+  absl::Status NothingFrom(PeerId peer) const;
+
+ private:
+  control::LinkCounters& Link(PeerId peer) const;
+
+  const control::EpochConfig& config_;
+  const Nanos patience_;
+  transport::Transport& transport_;
+  const transport::AbortWord& abort_;
+  StepCounters& counters_;
+  std::vector<std::unique_ptr<transport::RemoteRegion>> memory_;
+  std::vector<std::unique_ptr<transport::RemoteRegion>> compute_;
+  std::vector<control::LinkCounters*> memory_links_;   // [memory nodes]; null under policy local.
+  std::vector<control::LinkCounters*> compute_links_;  // [compute nodes]; null for the own one.
+};
+
+}  // namespace lamina::compute_node

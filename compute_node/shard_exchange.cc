@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compute_node/shard_exchange.h"
+
+#include <cstring>
+
+#include "common/status_macros.h"
+#include "transport/put_all.h"
+
+namespace lamina::compute_node {
+namespace {
+
+// The nodes of the own replica and stage, by shard.
+std::vector<uint32_t> ShardNodes(const control::EpochConfig& config, uint32_t node) {
+  const core::Stage own = control::StageOf(config, node);
+  std::vector<uint32_t> nodes(own.shard.count, node);
+  for (uint32_t other = 0; other < config.stages.size() && own.shard.count > 1; ++other) {
+    const core::Stage& stage = config.stages[other];
+    if (stage.replica == own.replica && stage.first_layer == own.first_layer) {
+      nodes[stage.shard.index] = other;
+    }
+  }
+  return nodes;
+}
+
+}  // namespace
+
+ShardExchange::ShardExchange(const WorkerContext& context)
+    : context_(context),
+      shard_(control::StageOf(context.config, context.node).shard),
+      nodes_(ShardNodes(context.config, context.node)),
+      lanes_(context.config.lanes) {
+  parts_.reserve(nodes_.size());
+  if (shard_.count == 1) {
+    return;
+  }
+  const size_t rows_max = context.config.rows_max + context.config.chunk_tokens_max;
+  for (uint32_t lane = 0; lane < context.config.lanes; ++lane) {
+    if (context.schedule.Runs(context.node, lane)) {
+      for (std::vector<std::byte>& part : lanes_[lane].parts) {
+        part.resize(sizeof(core::WindowHeader) + rows_max * context.executor.PartRowBytesMax());
+      }
+    }
+  }
+}
+
+absl::Status ShardExchange::RegisterSources() {
+  for (const LaneState& state : lanes_) {
+    for (const std::vector<std::byte>& part : state.parts) {
+      if (!part.empty()) {
+        LAMINA_RETURN_IF_ERROR(
+            context_.transport.RegisterSource(part, transport::MemoryKind::kHost));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+void ShardExchange::BeginSum(Lane& lane, size_t reduce) {
+  ++lanes_[lane.index].sums;
+  context_.executor.PlacePart(lane.slice, reduce, OwnPart(lane).data() + sizeof(core::WindowHeader),
+                              lane.buffers);
+}
+
+core::WindowHeader ShardExchange::PartHeader(const Lane& lane, uint32_t sender) const {
+  core::WindowHeader header =
+      context_.HeaderOf(lane, lane.slice, static_cast<uint32_t>(lane.positions.size()), sender);
+  header.kv_rows = static_cast<uint32_t>(lanes_[lane.index].sums);
+  return header;
+}
+
+// The part lies in OwnPart() behind its header, and goes out with it at once.
+absl::Status ShardExchange::Send(Lane& lane, std::string& blamed) {
+  const uint64_t sums = lanes_[lane.index].sums;
+  std::vector<std::byte>& part = OwnPart(lane);
+  const core::WindowHeader header = PartHeader(lane, context_.node);
+  std::memcpy(part.data(), &header, sizeof(header));
+  const size_t bytes =
+      sizeof(header) + lane.positions.size() * context_.executor.PartRowBytes(lane.slice, lane.op);
+  const transport::SignalUpdate signal{.word = context_.layout.part_word(shard_.index, lane.index),
+                                       .value = sums};
+  const size_t window = context_.layout.PartWindow(shard_.index, lane.index, sums);
+  for (const uint32_t node : nodes_) {
+    if (node == context_.node) {
+      continue;
+    }
+    const PeerId peer = ComputePeer(node);
+    blamed = context_.peers.Name(peer);
+    LAMINA_RETURN_IF_ERROR(context_.peers.Put(peer, window, {part.data(), bytes}, &signal));
+    context_.peers.CountSent(
+        peer, bytes,
+        context_.laps.LapOf(lane, control::WorkPart::kReduce, lane.slice, peer, bytes));
+  }
+  blamed.clear();
+  context_.transport.Progress();
+  return absl::OkStatus();
+}
+
+bool ShardExchange::IsHere(const Lane& lane, uint32_t shard) const {
+  return shard == shard_.index || context_.region.LoadSignal(context_.layout.part_word(
+                                      shard, lane.index)) >= lanes_[lane.index].sums;
+}
+
+AwaitedSignal ShardExchange::NextSignal(const Lane& lane) const {
+  uint32_t shard = 0;
+  while (shard < nodes_.size() && IsHere(lane, shard)) {
+    ++shard;
+  }
+  if (shard == nodes_.size()) {
+    shard = shard_.index == 0 ? 1 : 0;
+  }
+  return {.peer = ComputePeer(nodes_[shard]),
+          .word = context_.layout.part_word(shard, lane.index),
+          .value = lanes_[lane.index].sums};
+}
+
+absl::StatusOr<bool> ShardExchange::Take(Lane& lane, std::string& blamed) {
+  for (uint32_t shard = 0; shard < nodes_.size(); ++shard) {
+    if (!IsHere(lane, shard)) {
+      return false;
+    }
+  }
+  const size_t rows = lane.positions.size();
+  const size_t bytes = rows * context_.executor.PartRowBytes(lane.slice, lane.op);
+  parts_.clear();
+  for (uint32_t shard = 0; shard < nodes_.size(); ++shard) {
+    const uint32_t node = nodes_[shard];
+    const std::byte* part = OwnPart(lane).data();
+    if (node != context_.node) {
+      const PeerId peer = ComputePeer(node);
+      part = context_.region.bytes().data() +
+             context_.layout.PartWindow(shard, lane.index, lanes_[lane.index].sums);
+      core::WindowHeader header;
+      std::memcpy(&header, part, sizeof(header));
+      blamed = context_.peers.Name(peer);
+      LAMINA_RETURN_IF_ERROR(context_.peers.CheckWindow(peer, header, PartHeader(lane, node)));
+      control::AddTo(context_.counters.bytes_received, sizeof(header) + bytes);
+    }
+    parts_.push_back(reinterpret_cast<const float*>(part + sizeof(core::WindowHeader)));
+  }
+  blamed.clear();
+  if (rows > 0) {
+    context_.executor.Reduce(lane.slice, lane.op, parts_, rows, lane.buffers);
+  }
+  context_.laps.LapOf(lane, control::WorkPart::kReduce, lane.slice);
+  return true;
+}
+
+}  // namespace lamina::compute_node

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What lanes wait for: taken when it has come, awaited when no lane is ready.
+
+#include <algorithm>
+
+#include "common/clock.h"
+#include "common/status_macros.h"
+#include "compute_node/step_worker.h"
+
+namespace lamina::compute_node {
+namespace {
+
+// While lanes are away and others idle, plans of the idle ones are looked for this often.
+constexpr Nanos kPlanPoll = Micros(200);
+
+}  // namespace
+
+// Takes everything that has arrived; lanes that wait for nothing more become ready, or idle.
+absl::Status StepWorker::TakeArrivals(std::string& blamed) {
+  for (Lane& lane : lanes_) {
+    if (lane.phase == LanePhase::kElsewhere) {
+      LAMINA_RETURN_IF_ERROR(TakeTokens(lane, blamed));
+    } else if (lane.phase == LanePhase::kAhead) {
+      LAMINA_ASSIGN_OR_RETURN(const bool got_on, device_.HasGotOn(lane, blamed));
+      if (got_on) {
+        SetReady(lane);
+      }
+    } else if (lane.phase == LanePhase::kAway) {
+      LAMINA_RETURN_IF_ERROR(TakeOutputs(lane, blamed));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Ends the step here, if its tokens have come.
+absl::Status StepWorker::TakeTokens(Lane& lane, std::string& blamed) {
+  LAMINA_ASSIGN_OR_RETURN(const bool taken, replicas_.TakeTokens(lane, blamed));
+  if (taken) {
+    reporter_.ReportResult(
+        {.epoch = lane.plan.epoch, .lane = lane.plan.lane, .step = lane.plan.step});
+    EndStep(lane);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StepWorker::TakeOutputs(Lane& lane, std::string& blamed) {
+  if (lane.reducing) {
+    LAMINA_ASSIGN_OR_RETURN(const bool summed, shards_.Take(lane, blamed));
+    if (summed) {
+      lane.reducing = false;
+      ++lane.op;
+      SetReady(lane);
+    }
+    return absl::OkStatus();
+  }
+  LAMINA_ASSIGN_OR_RETURN(const bool replied, memory_.Take(lane, blamed));
+  LAMINA_ASSIGN_OR_RETURN(const bool context, replicas_.TakeContext(lane, blamed));
+  if (replied && context) {
+    executor_.AttentionToDevice(lane.slice - 1, 0, lane.decode_rows, lane.buffers);
+    SetReady(lane);
+  }
+  return absl::OkStatus();
+}
+
+// A compute node is late because a memory node is: so memory nodes are given up on first.
+absl::Status StepWorker::WaitForArrivals(std::string& blamed) {
+  awaited_.clear();
+  conditions_.clear();
+  Nanos deadline = INT64_MAX;
+  bool any_idle = false;
+  PeerId late = 0;
+  const auto expect_until = [&](Nanos until) {
+    for (size_t i = conditions_.size(); i < awaited_.size(); ++i) {
+      conditions_.push_back({.word = awaited_[i].word, .at_least = awaited_[i].value});
+      if (until < deadline) {
+        deadline = until;
+        late = awaited_[i].peer;
+      }
+    }
+  };
+  for (const Lane& lane : lanes_) {
+    const Nanos soon = lane.away_since + options_.peer_deadline;
+    const Nanos later = soon + options_.peer_deadline;
+    any_idle = any_idle || (lane.phase == LanePhase::kIdle &&
+                            context_.schedule.TakesPart(options_.node, lane.index));
+    if (lane.phase == LanePhase::kElsewhere) {
+      awaited_.push_back(replicas_.TokenSignal(lane));
+      expect_until(later);
+    } else if (lane.phase == LanePhase::kAway && lane.reducing) {
+      awaited_.push_back(shards_.NextSignal(lane));
+      expect_until(later);
+    } else if (lane.phase == LanePhase::kAway) {
+      if (replicas_.awaits_context(lane)) {
+        awaited_.push_back(replicas_.ContextSignal(lane));
+        expect_until(later);
+      }
+      memory_.AppendAwaited(lane, awaited_);
+      expect_until(replicas_.awaits_context(lane) ? later : soon);
+    }
+  }
+  const Nanos poll = any_idle ? RealClock().Now() + kPlanPoll : INT64_MAX;
+  const absl::StatusOr<size_t> ready = transport_.Wait(
+      region_, conditions_, {.deadline = std::min(deadline, poll), .abort = &abort_});
+  if (!awaited_.empty()) {
+    // The thread has stood still for this one, or for one of several of which nothing came.
+    const PeerId peer = awaited_[ready.ok() ? *ready : 0].peer;
+    peers_.CountWait(peer, laps_.Lap({.part = peer >= control::TraceEvent::kMemoryPeer
+                                                  ? control::WorkPart::kWaitAttention
+                                                  : control::WorkPart::kWaitReplica,
+                                      .peer = peer}));
+  }
+  if (ready.ok()) {
+    return absl::OkStatus();
+  }
+  if (absl::IsDeadlineExceeded(ready.status()) && RealClock().Now() < deadline) {
+    return absl::OkStatus();
+  }
+  if (!awaited_.empty()) {
+    blamed = peers_.Name(late);
+  }
+  return absl::IsDeadlineExceeded(ready.status()) ? peers_.NothingFrom(late) : ready.status();
+}
+
+}  // namespace lamina::compute_node

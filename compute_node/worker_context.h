@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstdint>
+
+#include "common/attention_descriptor.h"
+#include "compute_node/lane.h"
+#include "compute_node/laps.h"
+#include "compute_node/peers.h"
+#include "compute_node/slice_executor.h"
+#include "compute_node/step_counters.h"
+#include "control/epoch_shape.h"
+#include "control/node_handler.h"
+#include "coordinator/core/pipeline_schedule.h"
+#include "coordinator/core/window_layout.h"
+#include "transport/transport.h"
+
+namespace lamina::compute_node {
+
+// Whether memory nodes get some columns of every row, and not whole rows.
+inline bool ByHead(const control::EpochConfig& config) { return !config.heads.empty(); }
+
+// Whether they get the rows of whose sequences they have a span.
+inline bool BySpan(const control::EpochConfig& config) { return config.span_tokens > 0; }
+
+// What the parts of a worker share in an epoch, and what follows from that alone.
+struct WorkerContext {
+  const control::EpochConfig& config;  // As the node's shard works with it.
+  const uint32_t node;                 // Own index among the compute nodes.
+  const core::WindowLayout layout;
+  const core::PipelineSchedule schedule;
+  SliceExecutor& executor;
+  transport::Transport& transport;
+  transport::Region& region;  // The own windows.
+  Peers& peers;
+  Laps& laps;
+  StepCounters& counters;
+
+  bool Runs(const Lane& lane) const { return schedule.Runs(node, lane.index); }
+
+  // Which compute node runs a slice of the lane's step; whose tokens end the step.
+  uint32_t NodeOf(const Lane& lane, uint32_t slice) const {
+    return schedule.NodeOf(lane.plan.lane, lane.plan.step, slice, lane.pinned);
+  }
+  uint32_t TailNodeOf(const Lane& lane) const {
+    return schedule.HeadNodeOf(lane.plan.lane, lane.plan.step, lane.pinned);
+  }
+
+  // Of the attention after `slice`.
+  uint64_t UnitValue(const Lane& lane, uint32_t slice) const {
+    return layout.SignalValue(lane.plan.step, slice);
+  }
+
+  HeadRange HeadsOf(uint32_t layer, uint32_t memory_node) const {
+    return control::HeadsOf(config, config.layers[layer], memory_node);
+  }
+  // The layer as a memory node computes it.
+  AttentionDescriptor PartOf(uint32_t layer, uint32_t memory_node) const {
+    return lamina::PartOf(config.layers[layer], HeadsOf(layer, memory_node));
+  }
+
+  // Of the rows of the lane's slice that go to the memory node.
+  core::WindowHeader QueryHeader(const Lane& lane, uint32_t memory_node) const {
+    core::WindowHeader header =
+        HeaderOf(lane, lane.slice, lane.nodes[memory_node].rows.count, node);
+    header.kv_rows = lane.nodes[memory_node].kv_rows.count;
+    return header;
+  }
+  // What the outputs of the layer that come from it must have.
+  core::WindowHeader ReplyHeader(const Lane& lane, uint32_t layer, uint32_t memory_node) const {
+    return HeaderOf(lane, layer, lane.nodes[memory_node].rows.count, memory_node);
+  }
+  // Of what compute node `sender` tells others about the lane's step.
+  core::WindowHeader HeaderOf(const Lane& lane, uint32_t slice, uint32_t rows,
+                              uint32_t sender) const {
+    return {.lane = lane.index,
+            .epoch = config.epoch,
+            .step = lane.plan.step,
+            .layer = slice,
+            .rows = rows,
+            .sender = sender};
+  }
+};
+
+}  // namespace lamina::compute_node

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compute_node/step_layout.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace lamina::compute_node {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr uint32_t kVocabulary = 100;
+constexpr uint32_t kSpanTokens = 256;
+
+core::SequenceJoin Join(core::SequenceId id, uint32_t tokens, uint32_t memory_node) {
+  core::SequenceJoin join{
+      .id = id, .prompt_tokens = tokens, .tokens_max = 4000, .memory_node = memory_node};
+  for (uint32_t i = 0; i < tokens; ++i) {
+    join.tokens.push_back(static_cast<TokenId>((id + i) % kVocabulary));
+  }
+  return join;
+}
+
+core::DecodeRow LastTokenOf(core::SequenceId id, uint32_t tokens) {
+  return {.sequence = id, .position = tokens - 1};
+}
+
+class StepLayoutTest : public ::testing::Test {
+ protected:
+  StepLayoutTest() {
+    config_.memory_nodes = {"m0", "m1"};
+    config_.rows_max = 4;
+    config_.chunk_tokens_max = 32;
+    config_.scratch_tokens = 1000;
+    lane_.nodes.resize(2);
+  }
+
+  absl::Status LayOutPlan(core::StepPlan plan) {
+    lane_.plan = std::move(plan);
+    EXPECT_TRUE(sequences_.Apply(lane_.plan, kVocabulary, config_.span_tokens).ok());
+    return LayOut(config_, sequences_, lane_);
+  }
+
+  std::vector<uint32_t> TailRows() const {
+    std::vector<uint32_t> rows;
+    for (const TailRow& row : lane_.tail) {
+      rows.push_back(row.row);
+    }
+    return rows;
+  }
+
+  control::EpochConfig config_;
+  SequenceTable sequences_;
+  Lane lane_;
+};
+
+TEST_F(StepLayoutTest, RowsOfAMemoryNodeAreBesideEachOtherInThePlansOrder) {
+  ASSERT_TRUE(LayOutPlan({.joins = {Join(1, 5, 1), Join(2, 6, 0), Join(3, 7, 1)},
+                          .rows = {LastTokenOf(1, 5), LastTokenOf(2, 6), LastTokenOf(3, 7)}})
+                  .ok());
+
+  EXPECT_THAT(lane_.positions, ElementsAre(5u, 4u, 6u));
+  EXPECT_THAT(lane_.token_ids, ElementsAre(2 + 5u, 1 + 4u, 3 + 6u));
+  EXPECT_EQ(lane_.decode_rows, 3u);
+  EXPECT_EQ(lane_.nodes[0].rows.first, 0u);
+  EXPECT_EQ(lane_.nodes[0].rows.count, 1u);
+  EXPECT_EQ(lane_.nodes[1].rows.first, 1u);
+  EXPECT_EQ(lane_.nodes[1].rows.count, 2u);
+  EXPECT_THAT(TailRows(), ElementsAre(0u, 1u, 2u));
+  EXPECT_FALSE(lane_.pinned);
+}
+
+TEST_F(StepLayoutTest, ALaterStepForgetsTheOneBefore) {
+  ASSERT_TRUE(LayOutPlan({.joins = {Join(1, 5, 1), Join(2, 6, 0)},
+                          .rows = {LastTokenOf(2, 6)},
+                          .chunks = {{.sequence = 1, .tokens = 5, .last = true}}})
+                  .ok());
+  ASSERT_TRUE(LayOutPlan({.rows = {LastTokenOf(2, 6)}}).ok());
+
+  EXPECT_THAT(lane_.positions, ElementsAre(5u));
+  EXPECT_THAT(lane_.chunks, IsEmpty());
+  EXPECT_FALSE(lane_.nodes[1].involved());
+  EXPECT_FALSE(lane_.pinned);
+}
+
+TEST_F(StepLayoutTest, ADeadRowRunsAndIsNotSampled) {
+  ASSERT_TRUE(LayOutPlan({.joins = {Join(1, 5, 0), Join(2, 6, 0)}}).ok());
+  sequences_.Find(1)->finished = true;
+
+  ASSERT_TRUE(LayOutPlan({.rows = {{.sequence = 1, .position = 9}, LastTokenOf(2, 6)}}).ok());
+
+  EXPECT_THAT(lane_.positions, ElementsAre(9u, 5u));
+  EXPECT_THAT(TailRows(), ElementsAre(1u));
+}
+
+TEST_F(StepLayoutTest, OfChunksTheLastTokenOfTheLastIsSampledForForksToo) {
+  core::SequenceJoin fork = Join(3, 8, 1);
+  fork.parent = 2;
+  ASSERT_TRUE(LayOutPlan({.joins = {Join(1, 20, 0), Join(2, 8, 1), fork},
+                          .chunks = {{.sequence = 1, .tokens = 16},
+                                     {.sequence = 2, .tokens = 8, .last = true}}})
+                  .ok());
+
+  EXPECT_EQ(lane_.decode_rows, 0u);
+  EXPECT_EQ(lane_.positions.size(), 24u);
+  EXPECT_EQ(lane_.chunks[1].first_row, 16u);
+  EXPECT_EQ(lane_.nodes[0].kv_rows.count, 16u);
+  EXPECT_EQ(lane_.nodes[1].kv_rows.first, 16u);
+  EXPECT_EQ(lane_.nodes[1].kv_rows.count, 8u);
+  ASSERT_EQ(lane_.tail.size(), 2u);
+  EXPECT_EQ(lane_.tail[0].sequence, 2u);
+  EXPECT_EQ(lane_.tail[1].sequence, 3u);
+  EXPECT_THAT(TailRows(), ElementsAre(23u, 23u));
+  EXPECT_TRUE(lane_.pinned);
+}
+
+TEST_F(StepLayoutTest, EveryTokenThatHasASuccessorIsScored) {
+  core::SequenceJoin scored = Join(1, 6, 0);
+  scored.score = true;
+  ASSERT_TRUE(
+      LayOutPlan({.joins = {scored}, .chunks = {{.sequence = 1, .tokens = 6, .last = true}}}).ok());
+
+  EXPECT_THAT(TailRows(), ElementsAre(0u, 1u, 2u, 3u, 4u));
+  EXPECT_TRUE(lane_.tail.back().score);
+}
+
+TEST_F(StepLayoutTest, WithHeadsSpreadEveryNodeGetsAllRows) {
+  config_.heads = {{.first = 0, .count = 1}, {.first = 1, .count = 2}};
+  ASSERT_TRUE(LayOutPlan({.joins = {Join(1, 5, 0), Join(2, 6, 0)},
+                          .rows = {LastTokenOf(1, 5)},
+                          .chunks = {{.sequence = 2, .tokens = 6, .last = true}}})
+                  .ok());
+
+  for (const NodeRows& node : lane_.nodes) {
+    EXPECT_EQ(node.rows.count, 1u);
+    EXPECT_EQ(node.kv_rows.first, 0u);
+    EXPECT_EQ(node.kv_rows.count, 6u);
+  }
+}
+
+// Sequence 1 has spans on m0, m1, m0, and sees the first two and a part of the third; sequence 2
+// has one on m1.
+TEST_F(StepLayoutTest, WithSpansARowGoesToEveryNodeThatItSees) {
+  config_.span_tokens = kSpanTokens;
+  core::StepPlan plan{.joins = {Join(1, 600, 0), Join(2, 10, 1)},
+                      .rows = {LastTokenOf(1, 600), LastTokenOf(2, 10)}};
+  for (const uint32_t node : {0u, 1u, 0u}) {
+    plan.grants.push_back(
+        {.sequence = 1, .extent = {.first_slot = 0, .tokens = kSpanTokens}, .memory_node = node});
+  }
+  plan.grants.push_back(
+      {.sequence = 2, .extent = {.first_slot = 0, .tokens = kSpanTokens}, .memory_node = 1});
+  ASSERT_TRUE(LayOutPlan(plan).ok());
+
+  // Rows whose own token a node has come first.
+  EXPECT_THAT(lane_.nodes[0].span_rows, ElementsAre(0u));
+  EXPECT_EQ(lane_.nodes[0].own_rows, 1u);
+  EXPECT_EQ(lane_.nodes[0].partials, 2u);
+  EXPECT_THAT(lane_.nodes[1].span_rows, ElementsAre(1u, 0u));
+  EXPECT_EQ(lane_.nodes[1].own_rows, 1u);
+  EXPECT_EQ(lane_.nodes[1].partials, 2u);
+  EXPECT_THAT(lane_.first_partial, ElementsAre(0u, 3u, 4u));
+  const auto at = [this](size_t i) {
+    return std::pair(lane_.partials[i].node, lane_.partials[i].index);
+  };
+  EXPECT_EQ(at(0), std::pair(0u, 0u));
+  EXPECT_EQ(at(1), std::pair(1u, 1u));
+  EXPECT_EQ(at(2), std::pair(0u, 1u));
+  EXPECT_EQ(at(3), std::pair(1u, 0u));
+}
+
+struct BadPlan {
+  const char* name;
+  core::StepPlan plan;
+  const char* words;
+};
+
+class BadStepLayoutTest : public StepLayoutTest, public ::testing::WithParamInterface<BadPlan> {};
+
+TEST_P(BadStepLayoutTest, IsRefused) {
+  ASSERT_TRUE(LayOutPlan({.joins = {Join(1, 5, 0), Join(2, 40, 0), Join(3, 5, 2)}}).ok());
+
+  const absl::Status status = LayOutPlan(GetParam().plan);
+
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(status.message(), HasSubstr(GetParam().words));
+}
+
+std::vector<BadPlan> BadPlans() {
+  return {
+      {"UnknownSequence", {.rows = {LastTokenOf(9, 5)}}, "row of sequence 9 position 4"},
+      {"AnotherPosition", {.rows = {LastTokenOf(1, 7)}}, "row of sequence 1 position 6"},
+      {"UnknownNode", {.rows = {LastTokenOf(3, 5)}}, "row of sequence 3"},
+      {"TooManyRows",
+       {.rows = std::vector<core::DecodeRow>(5, LastTokenOf(1, 5))},
+       "has 5 rows; at most 36 fit"},
+      {"NoTokens", {.chunks = {{.sequence = 1}}}, "chunk [0, +0)"},
+      {"BeyondThePrompt", {.chunks = {{.sequence = 1, .tokens = 6}}}, "chunk [0, +6)"},
+      {"BeyondTheScratch",
+       {.chunks = {{.sequence = 1, .tokens = 5, .scratch_offset = 996}}},
+       "chunk [0, +5)"},
+      {"TooManyTokens", {.chunks = {{.sequence = 2, .tokens = 33}}}, "33 chunk tokens; at most 32"},
+  };
+}
+
+INSTANTIATE_TEST_SUITE_P(Plans, BadStepLayoutTest, ::testing::ValuesIn(BadPlans()),
+                         [](const auto& plan) { return plan.param.name; });
+
+}  // namespace
+}  // namespace lamina::compute_node
