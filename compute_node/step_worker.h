@@ -194,6 +194,7 @@ class StepWorker {
     std::vector<TailRow> tail;
     size_t tail_done = 0;     // Rows of `tail` that are sampled or scored.
     size_t head_columns = 0;  // Logits of the next rows that are there.
+    bool head_due = false;    // It has come to the head, which another lane is in.
     core::StepResult result;  // Of the rows that are done.
     ValueBuffers buffers;
     std::vector<core::WindowHeader> headers;  // [memory nodes], the source of puts.
@@ -333,6 +334,7 @@ class StepWorker {
   absl::Status NothingFrom(const std::string& peer) const;
   // The next chunk of the LM head; behind the last one, the step's end.
   absl::Status RunTail(Lane& lane, std::string& blamed);
+  void EndHead();
   absl::Status SampleTail(Lane& lane, size_t count);
   absl::Status SampleOnDevice(const Lane& lane, size_t count);
   bool InHead(const Lane& lane) const {

@@ -13,7 +13,7 @@ namespace lamina::compute_node {
 // Runs the last slice in blocks of rows, samples and scores, and tells everybody.
 absl::Status StepWorker::RunTail(Lane& lane, std::string& blamed) {
   if (tail_lane_ != nullptr && tail_lane_ != &lane) {
-    SetReady(lane);  // The logits of another lane are not complete; it is ready too, and next.
+    lane.head_due = true;  // The logits of another lane are not complete; it is ready too.
     return absl::OkStatus();
   }
   if (tail_lane_ == nullptr) {
@@ -44,12 +44,23 @@ absl::Status StepWorker::RunTail(Lane& lane, std::string& blamed) {
     SetReady(lane);
     return absl::OkStatus();
   }
-  tail_lane_ = nullptr;
+  EndHead();
   LAMINA_RETURN_IF_ERROR(SendTokens(lane, lane.result, blamed));
   reporter_.ReportResult(std::move(lane.result));
   ForgetPrefilled(lane);
   EndStep(lane);
   return absl::OkStatus();
+}
+
+// Lanes that came to the head meanwhile take their turns again. Had they kept them, one whose turn
+// is always first, as that of the oldest visit on a stage is, would have kept the head from its end.
+void StepWorker::EndHead() {
+  tail_lane_ = nullptr;
+  for (Lane& lane : lanes_) {
+    if (std::exchange(lane.head_due, false)) {
+      turns_.SetReady(IndexOf(lane));
+    }
+  }
 }
 
 // A node for prompts alone is not told of what becomes of them.
