@@ -85,6 +85,7 @@ struct Lane {
   bool pinned = false;     // The step stays on one replica.
   bool by_device = false;  // The device exchanges the step's rows.
   bool reducing = false;   // Parts of other shards are awaited, for op `op`.
+  bool head_due = false;   // It has come to the LM head, which another lane is in.
   bool replayed = false;   // The ops that ran last had been recorded.
   Nanos away_since = 0;
   Nanos slices_nanos = 0;  // Spent on slices of the step here.

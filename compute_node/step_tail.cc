@@ -48,9 +48,9 @@ absl::Status StepTail::KeepRows(Lane& lane) {
   return context_.executor.SetRows(lane.inputs(), lane.buffers);
 }
 
-absl::StatusOr<bool> StepTail::Run(Lane& lane) {
+absl::StatusOr<StepTail::Outcome> StepTail::Run(Lane& lane) {
   if (lane_ != nullptr && lane_ != &lane) {
-    return false;  // The logits of another lane are not complete; it is ready too, and next.
+    return Outcome::kOccupied;
   }
   SliceExecutor& executor = context_.executor;
   if (lane_ == nullptr) {
@@ -78,10 +78,10 @@ absl::StatusOr<bool> StepTail::Run(Lane& lane) {
   }
   context_.laps.LapOf(lane, control::WorkPart::kHead, lane.slice);
   if (done_ < lane.tail.size()) {
-    return false;
+    return Outcome::kMore;
   }
   lane_ = nullptr;
-  return true;
+  return Outcome::kEnded;
 }
 
 // Has the device sample those of the next `count` rows that it takes, and brings the logits of the

@@ -38,10 +38,15 @@ class StepTail {
   // that are sampled or scored alone; forks share one. Errors: those of the device.
   absl::Status KeepRows(Lane& lane);
 
-  // Runs the next chunk of the LM head for the lane, whose last slice has run up to it, unless
-  // another lane's tail is under way. Whether the step has ended; its result is then TakeResult().
+  enum class Outcome : uint8_t {
+    kMore,     // Another chunk is to run.
+    kEnded,    // The step's result is TakeResult().
+    kOccupied  // Another lane's tail is under way; nothing was done.
+  };
+
+  // Runs the next chunk of the LM head for the lane, whose last slice has run up to it.
   // Errors: those of the device.
-  absl::StatusOr<bool> Run(Lane& lane);
+  absl::StatusOr<Outcome> Run(Lane& lane);
 
   // Requires: Run() has just said that a step has ended.
   core::StepResult TakeResult() { return std::move(result_); }

@@ -218,31 +218,6 @@ void StepWorker::GoTo(Lane& lane, uint32_t from) {
   lane.phase = LanePhase::kAway;
 }
 
-void StepWorker::EndStep(Lane& lane) {
-  ForgetPrefilled(lane);
-  turns_.End(lane.index);
-  lane.phase = LanePhase::kIdle;
-}
-
-// A node for prompts alone is not told of what becomes of them.
-void StepWorker::ForgetPrefilled(const Lane& lane) {
-  if (!context_.schedule.IsPrefillLane(lane.index) || !context_.Runs(lane)) {
-    return;
-  }
-  for (const ChunkRows& chunk : lane.chunks) {
-    if (!chunk.plan.last) {
-      continue;
-    }
-    for (const core::SequenceId child : sequences_.Find(chunk.plan.sequence)->children) {
-      const Sequence* fork = sequences_.Find(child);
-      if (fork != nullptr && fork->join.parent == chunk.plan.sequence) {
-        sequences_.Erase(child);
-      }
-    }
-    sequences_.Erase(chunk.plan.sequence);
-  }
-}
-
 // Steps with prompt chunks say nothing about decode rows.
 void StepWorker::NoteSlice(Lane& lane, Nanos elapsed) {
   if (lane.phase == LanePhase::kAhead) {
@@ -374,20 +349,6 @@ absl::Status StepWorker::AttendHere(Lane& lane) {
   LAMINA_ASSIGN_OR_RETURN(const uint64_t read, local_->Attend(lane.index, lane.slice, qkv, out));
   control::AddTo(counters_.kv_bytes_read, read);
   laps_.LapOf(lane, control::WorkPart::kAttend, lane.slice);
-  return absl::OkStatus();
-}
-
-// The next chunk of the LM head; behind the last one, tells everybody, and the step ends.
-absl::Status StepWorker::RunTail(Lane& lane, std::string& blamed) {
-  LAMINA_ASSIGN_OR_RETURN(const bool ended, tail_.Run(lane));
-  if (!ended) {
-    SetReady(lane);
-    return absl::OkStatus();
-  }
-  core::StepResult result = tail_.TakeResult();
-  LAMINA_RETURN_IF_ERROR(replicas_.SendTokens(lane, result, blamed));
-  reporter_.ReportResult(std::move(result));
-  EndStep(lane);
   return absl::OkStatus();
 }
 

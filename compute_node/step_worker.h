@@ -123,15 +123,18 @@ class StepWorker {
   // The lane's next slice from `from` on that runs here, if there is one.
   void GoTo(Lane& lane, uint32_t from);
   void SetReady(Lane& lane);
-  void EndStep(Lane& lane);
-  void ForgetPrefilled(const Lane& lane);
   absl::Status RunSlice(Lane& lane, std::string& blamed);
   absl::StatusOr<bool> RunOps(Lane& lane, std::string& blamed);
   absl::Status RunAttention(Lane& lane, std::string& blamed);
   absl::Status AttendChunks(Lane& lane);
   absl::Status AttendHere(Lane& lane);
-  absl::Status RunTail(Lane& lane, std::string& blamed);
   void NoteSlice(Lane& lane, Nanos elapsed);
+
+  // step_worker_tail.cc
+  absl::Status RunTail(Lane& lane, std::string& blamed);
+  void WakeHeads();
+  void EndStep(Lane& lane);
+  void ForgetPrefilled(const Lane& lane);
 
   // step_worker_arrivals.cc
   absl::Status TakeArrivals(std::string& blamed);

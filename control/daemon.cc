@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/cores.h"
 #include "common/file_limit.h"
 #include "common/log.h"
 #include "common/log_event.h"
@@ -101,7 +102,15 @@ absl::StatusOr<ClusterConfig> LoadDaemonConfig(const DaemonFlags& flags) {
   return config;
 }
 
+void TellOfMissingCores(const std::vector<int>& cores) {
+  if (const std::vector<int> missing = CoresMissing(cores); !missing.empty()) {
+    LogWarning("cores ", absl::StrJoin(cores, ","), ": this process may not use ",
+               absl::StrJoin(missing, ","), "; threads meant for it run on any core");
+  }
+}
+
 void KeepToCores(const std::vector<int>& cores) {
+  TellOfMissingCores(cores);
   if (!cores.empty() && !PinThisThread(cores)) {
     LogWarning("could not pin this daemon to its cores");
   }

@@ -40,6 +40,10 @@ ParsedFlags ParseDaemonFlags(int argc, char** argv, const std::string& purpose,
 // configuration.
 absl::StatusOr<ClusterConfig> LoadDaemonConfig(const DaemonFlags& flags);
 
+// Warns of those of `cores` that this process may not use: threads that are meant for them are not
+// pinned.
+void TellOfMissingCores(const std::vector<int>& cores);
+
 // Keeps this thread, and those that it starts from now on, to `cores`; empty: to none. A host that
 // refuses is a warning.
 void KeepToCores(const std::vector<int>& cores);

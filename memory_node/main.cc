@@ -35,6 +35,7 @@ absl::Status Serve(const control::DaemonFlags& flags) {
   }
   const size_t threads =
       node->threads != 0 ? node->threads : std::max<size_t>(1, node->cores.size());
+  control::TellOfMissingCores(node->cores);
   control::TakeMemoryNear(node->cores);
   const ThreadPoolOptions pinning = {.threads = threads, .cores = node->cores};
   ThreadPool pool(pinning);

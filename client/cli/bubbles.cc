@@ -11,6 +11,7 @@ namespace lamina::cli {
 namespace {
 
 constexpr char kWaitPlan[] = "wait_plan";
+constexpr char kWaitAttention[] = "wait_attention";
 // Below that nobody need look.
 constexpr double kShareLeast = 0.005;
 
@@ -29,11 +30,24 @@ client::NodeStatus Earlier(const client::ClusterStatus& before, const std::strin
   return found == before.nodes.end() ? client::NodeStatus() : *found;
 }
 
-// The peer that the node stood still for longest.
-std::string AwaitedPeer(const client::NodeStatus& before, const client::NodeStatus& after) {
+// Whether such waits are for that node: attention for a memory node, others for a compute node.
+bool MayWaitFor(const client::ClusterStatus& cluster, const std::string& peer,
+                const std::string& part) {
+  const auto node = std::find_if(cluster.nodes.begin(), cluster.nodes.end(),
+                                 [&peer](const auto& other) { return other.name == peer; });
+  return node == cluster.nodes.end() || node->role.empty() ||
+         (node->role == "memory") == (part == kWaitAttention);
+}
+
+// The peer that the node stood still for longest, of those that this part of its time is about.
+std::string AwaitedPeer(const client::NodeStatus& before, const client::NodeStatus& after,
+                        const client::ClusterStatus& cluster, const std::string& part) {
   std::string longest;
   double most = 0;
   for (const client::LinkStatus& link : after.links) {
+    if (!MayWaitFor(cluster, link.peer, part)) {
+      continue;
+    }
     const auto old =
         std::find_if(before.links.begin(), before.links.end(),
                      [&link](const client::LinkStatus& other) { return other.peer == link.peer; });
@@ -52,7 +66,7 @@ std::string ReasonInWords(const std::string& part, const std::string& peer) {
     return "for plans: there is nothing to do";
   }
   const std::string of = peer.empty() ? "others" : peer;
-  if (part == "wait_attention") {
+  if (part == kWaitAttention) {
     return absl::StrCat("for attention of ", of);
   }
   return part == "wait_query" ? absl::StrCat("for queries of ", of) : absl::StrCat("for ", of);
@@ -108,7 +122,7 @@ std::string LargestBubble(const client::ClusterStatus& before, const client::Clu
       if (wait > bubble.share) {
         bubble = {.share = wait,
                   .node = node.name,
-                  .reason = ReasonInWords(part, AwaitedPeer(old, node))};
+                  .reason = ReasonInWords(part, AwaitedPeer(old, node, after, part))};
       }
     }
   }

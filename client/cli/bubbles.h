@@ -15,9 +15,9 @@ namespace lamina::cli {
 // from 0.
 Json PartShares(const client::NodeStatus& before, const client::NodeStatus& after, double seconds);
 
-// "c0 worked 71.0% of the time; m0 ...; largest bubble: m0 stands still 41.0% of the time for
-// queries of c0". Waits for plans count only when there is nothing else: then there was no work.
-// Empty without nodes that report parts.
+// "busy: c0 71.0%, m0 ...", and on a line of its own "largest bubble: m0 stands still 41.0% of the
+// time for queries of c0". Waits for plans count only when there is nothing else: then there was no
+// work. Empty without nodes that report parts.
 std::string LargestBubble(const client::ClusterStatus& before, const client::ClusterStatus& after,
                           double seconds);
 

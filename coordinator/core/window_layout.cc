@@ -5,6 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "common/status_macros.h"
+#include "common/units.h"
 
 namespace lamina::core {
 namespace {
@@ -36,6 +39,16 @@ RowBytes WidestRows(const WindowShape& shape) {
   return widest;
 }
 
+// Of all windows of one kind on one node.
+absl::Status CheckKind(absl::string_view kind, double bytes) {
+  return bytes <= kRegionBytesMax
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError(absl::StrCat(
+                   kind, " would take ", FormatBytes(static_cast<uint64_t>(bytes)), ", more than ",
+                   FormatBytes(static_cast<uint64_t>(kRegionBytesMax)),
+                   "; lower pipeline.lanes, limits.running_max or prefill.chunk_tokens"));
+}
+
 }  // namespace
 
 absl::Status WindowLayout::Check(const WindowShape& shape) {
@@ -47,34 +60,27 @@ absl::Status WindowLayout::Check(const WindowShape& shape) {
         shape.plan_ahead, " layers ", shape.layers.size()));
   }
   const RowBytes rows = WidestRows(shape);
-  const double bytes = 2.0 * shape.compute_nodes * shape.lanes *
-                       (static_cast<double>(shape.rows_max) * static_cast<double>(rows.qkv) +
-                        static_cast<double>(shape.kv_rows_max) * static_cast<double>(rows.kv));
-  if (bytes > kRegionBytesMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("query windows would take ", bytes,
-                     " bytes; lower limits.running_max or prefill.chunk_tokens"));
-  }
+  const double lanes = shape.lanes;
+  const double rows_max = shape.rows_max;
+  LAMINA_RETURN_IF_ERROR(
+      CheckKind("query windows", 2 * lanes * shape.compute_nodes *
+                                     (rows_max * static_cast<double>(rows.qkv) +
+                                      shape.kv_rows_max * static_cast<double>(rows.kv))));
+  const double reply_row = shape.spans_max == 0
+                               ? static_cast<double>(rows.q)
+                               : shape.spans_max * static_cast<double>(rows.partial);
+  LAMINA_RETURN_IF_ERROR(
+      CheckKind("reply windows", 2 * lanes * shape.memory_nodes * rows_max * reply_row));
   const double chunk_rows = shape.context_chunk_rows;
-  const double context =
-      1.0 * shape.compute_nodes * shape.lanes *
-      ((shape.rows_max + chunk_rows) * static_cast<double>(shape.context_row_bytes) +
-       chunk_rows * static_cast<double>(rows.q));
-  if (context > kRegionBytesMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("context windows between compute nodes would take ", context,
-                     " bytes; lower pipeline.lanes, limits.running_max or prefill.chunk_tokens"));
-  }
-  const double parts = shape.shards == 1 ? 0
-                                         : 2.0 * shape.shards * shape.lanes *
-                                               (1.0 * shape.rows_max + shape.kv_rows_max) *
-                                               static_cast<double>(shape.part_row_bytes);
-  if (parts > kRegionBytesMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("part windows between shards would take ", parts,
-                     " bytes; lower pipeline.lanes, limits.running_max or prefill.chunk_tokens"));
-  }
-  return absl::OkStatus();
+  LAMINA_RETURN_IF_ERROR(
+      CheckKind("context windows between compute nodes",
+                lanes * shape.compute_nodes *
+                    ((rows_max + chunk_rows) * static_cast<double>(shape.context_row_bytes) +
+                     chunk_rows * static_cast<double>(rows.q))));
+  return shape.shards == 1 ? absl::OkStatus()
+                           : CheckKind("part windows between shards",
+                                       2 * lanes * shape.shards * (rows_max + shape.kv_rows_max) *
+                                           static_cast<double>(shape.part_row_bytes));
 }
 
 WindowLayout::WindowLayout(WindowShape shape) : shape_(std::move(shape)) {

@@ -165,6 +165,31 @@ INSTANTIATE_TEST_SUITE_P(Models, StagesTest,
                            return test.param.model.model_type;
                          });
 
+// Lanes overtake each other on the last stage, whose LM head is several chunks of the vocabulary
+// and one lane's at a time.
+TEST(StagesTest, LanesThatOvertakeEachOtherMeetAtTheHead) {
+  LocalClusterOptions options{.model = FiveLayers(SmallModel()), .sequence_tokens_max = 1024};
+  options.model.vocabulary = 5 * 2048;
+  std::vector<GenerateSpec> specs = {Greedy(RandomPrompt(600, 1), 120)};
+  for (uint32_t i = 0; i < 9; ++i) {
+    specs.push_back(Greedy(RandomPrompt(2 + i, i), 120));
+  }
+  const std::vector<GenerateResult> expected = MakeCluster(options)->GenerateMany(specs);
+  const auto network = transport::FakeNetwork::Named(
+      "overtaking", {.seed = 17, .delay_steps_max = 20, .in_flight_max = 8, .put_bytes_max = 1000});
+  options.compute_nodes = 2;
+  options.stages = 2;
+  options.lanes = 3;
+  for (const char* transport : {"shm://", "fake://overtaking"}) {
+    SCOPED_TRACE(transport);
+    options.transports = {transport};
+    const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+    ASSERT_NE(cluster, nullptr);
+    ExpectSame(cluster->GenerateMany(specs), expected);
+    EXPECT_EQ(cluster->engine().GetStatus().epoch, 1u);  // Nobody waited for ever.
+  }
+}
+
 TEST(StagesTest, AStageHoldsTheWeightsOfItsLayersAlone) {
   LocalClusterOptions options{.model = FiveLayers(SmallModel())};
   const std::unique_ptr<LocalCluster> one = MakeCluster(options);

@@ -66,6 +66,13 @@ class PinningTest(unittest.TestCase):
             # OpenMP's threads inside the dense layers would be more, on any core.
             self.works_on(cluster, "c0", ["0", "1"])
 
+    def test_a_core_that_is_not_there_is_named(self):
+        compute = [{"name": "c0", "cores": "0,1000"}]
+        memory = [{"name": "m0", "cores": "1001", "capacity": "256MiB"}]
+        with harness.Cluster(compute=compute, memory=memory) as cluster:
+            self.assertIn("cores 0,1000: this process may not use 1000;", cluster.log("c0"))
+            self.assertIn("cores 1001: this process may not use 1001;", cluster.log("m0"))
+
 
 if __name__ == "__main__":
     unittest.main()

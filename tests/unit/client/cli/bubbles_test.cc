@@ -35,6 +35,27 @@ TEST(BubblesTest, NamesTheLongestWaitAndWhomItIsFor) {
   EXPECT_DOUBLE_EQ(PartShares(before.nodes[0], after.nodes[0], 10)["dense"].get<double>(), 0.7);
 }
 
+// A replica that waits for memory nodes and for other replicas.
+TEST(BubblesTest, AWaitForReplicasIsNotForAMemoryNode) {
+  const auto cluster = [](double attention, double replica, double m0, double c1) {
+    client::ClusterStatus status;
+    status.nodes = {
+        Node("c0", 10, {{"dense", 10}, {"wait_attention", attention}, {"wait_replica", replica}},
+             {Link("m0", m0), Link("c1", c1)}),
+        Node("c1", 10, {}), Node("m0", 10, {})};
+    status.nodes[0].role = status.nodes[1].role = "compute";
+    status.nodes[2].role = "memory";
+    return status;
+  };
+  const client::ClusterStatus before = cluster(0, 0, 0, 0);
+
+  // Of waits for several only one is told, so links and parts need not agree.
+  EXPECT_EQ(LargestBubble(before, cluster(4, 6, 7, 3), 10),
+            "busy: c0 0.0%\nlargest bubble: c0 stands still 60.0% of the time for c1");
+  EXPECT_EQ(LargestBubble(before, cluster(6, 4, 3, 7), 10),
+            "busy: c0 0.0%\nlargest bubble: c0 stands still 60.0% of the time for attention of m0");
+}
+
 TEST(BubblesTest, WithoutWorkThereAreNoPlans) {
   client::ClusterStatus before;
   before.nodes = {Node("c0", 0, {{"dense", 0}, {"wait_plan", 0}})};

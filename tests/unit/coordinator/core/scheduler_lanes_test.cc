@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "tests/unit/coordinator/core/scheduler_fixture.h"
@@ -86,6 +87,40 @@ TEST_F(SchedulerLanesTest, LanesAreEvenedOutWhenOthersLeave) {
     }
     EXPECT_EQ(IndicesOf(id), all);  // None twice, none left out.
   }
+}
+
+// Two long sequences in one lane and a short one in the other: by rows that is as even as can be.
+TEST_F(SchedulerLanesTest, LanesAreEvenedOutByContextToo) {
+  SchedulerOptions options = SmallOptions(2000);
+  options.lanes = 2;
+  options.sequence_tokens_max = 512;
+  options.scratch_tokens = 1024;
+  Make(options);
+  for (const SequenceId id : {1u, 2u, 3u}) {
+    ASSERT_TRUE(Submit(id, 300, 450).ok());
+  }
+  ASSERT_TRUE(Submit(4, 5, 150).ok());
+  std::map<SequenceId, uint32_t> lane_of;
+  for (int i = 0; i < 80; ++i) {
+    for (const StepPlan& plan : Plan()) {
+      for (const DecodeRow& row : plan.rows) {
+        lane_of[row.sequence] = plan.lane;
+      }
+    }
+    StepDone();
+  }
+  ASSERT_EQ(RowsOfLanes(), (std::vector<uint32_t>{2, 2}));
+  for (const SequenceId id : {1u, 2u, 3u}) {
+    if (lane_of[id] == lane_of[4]) {
+      scheduler_->Finish(id);
+    }
+  }
+  Steps(30);
+  for (const SchedulerStats::Lane& lane : scheduler_->Stats().lanes) {
+    EXPECT_GE(lane.context_tokens, 300u);
+  }
+  EXPECT_EQ(scheduler_->Stats().lane_moves, 1u);
+  RunUntilIdle();
 }
 
 TEST_F(SchedulerLanesTest, MeasuredTimesDecide) {

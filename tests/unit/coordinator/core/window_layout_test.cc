@@ -219,6 +219,16 @@ TEST(WindowLayoutTest, CheckRefusesZerosAndHugeWindows) {
   const absl::Status status = WindowLayout::Check(huge);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("running_max"));
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("more than 64.0 GiB"));
+  WindowShape partials = good;  // Of 16 spans, each as wide as 128 heads are.
+  partials.memory_nodes = 16;
+  partials.lanes = 8;
+  partials.rows_max = 512;
+  partials.layers = {Layer(128, 8, 128)};
+  EXPECT_TRUE(WindowLayout::Check(partials).ok());
+  partials.spans_max = 16;
+  EXPECT_THAT(std::string(WindowLayout::Check(partials).message()),
+              ::testing::HasSubstr("reply windows would take 129"));
   WindowShape wide = good;  // The context of 2 million chunk tokens, from each compute node.
   wide.compute_nodes = 4;
   wide.context_row_bytes = 16 << 10;
