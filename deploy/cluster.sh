@@ -261,9 +261,15 @@ serves() {
     [[ -n ${2:-} && $1 == "serving; "* && ! $1 =~ (^|[^A-Za-z0-9_-])$2([^A-Za-z0-9_-]|$) ]]
 }
 
-# await_serving [NAME]: waits for the whole cluster, or for NAME in it, telling what it waits for.
+# fails STATE: whether a cluster in that state waits for nobody and tries nothing, and a node says why.
+fails() {
+  [[ $1 != *"waiting for "* && $1 != *"configuring "* && $1 =~ (^|"; ")("cannot serve: "|[A-Za-z0-9_-]+" failed: ") ]]
+}
+
+# await_serving [NAME]: waits for the whole cluster, or for NAME in it, telling what it waits for. A
+# state that fails gets a few seconds: it may be of before a daemon was started again.
 await_serving() {
-  local end=$((SECONDS + wait_s)) now last='' name
+  local end=$((SECONDS + wait_s)) now last='' name since=$SECONDS
   while :; do
     if name=$(dead "$@"); then
       give_up "$name" "$name ended; the end of its log is above"
@@ -273,6 +279,12 @@ await_serving() {
     if [[ -n $now && $now != "$last" ]]; then
       say "$now"
       last=$now
+      since=$SECONDS
+    fi
+    if fails "$now" && ((SECONDS >= since + 5)); then
+      name=$(sed -n 's/^\(.*; \)\{0,1\}\([A-Za-z0-9_-]*\) failed: .*$/\2/p' <<< "$now")
+      [[ -f $state/$name.log ]] || name=coordinator
+      give_up "$name" "the cluster cannot serve: $now"
     fi
     if ((SECONDS >= end)); then
       name=$(sed -n 's/^waiting for \([A-Za-z0-9_-]*\).*$/\1/p' <<< "$last")

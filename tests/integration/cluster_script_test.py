@@ -107,6 +107,17 @@ class ClusterScriptTest(unittest.TestCase):
         self.assertEqual(self.pids(), {})
         self.assertIn("m0 ends", (self.state / "m0.log").read_text(), "it was let drain")
 
+    def test_a_node_that_cannot_serve_is_not_waited_for(self):
+        for state, shown in (("m1 failed: no room for its windows", "m1"),
+                             ("cannot serve: 4 memory nodes for 3 KV heads", "coordinator")):
+            with self.subTest(state):
+                (self.directory / "state").write_text(state)
+                result = self.script("up", "--wait", "100")
+                self.assertEqual(result.returncode, 1)
+                self.assertIn(state, result.stderr)
+                self.assertIn(f"end of {self.state}/{shown}.log", result.stderr)
+                self.assertEqual(self.pids(), {}, "what it started is stopped")
+
     def test_the_model_is_found_from_here_and_handed_on_as_an_absolute_path(self):
         self.assertEqual(self.script("up").returncode, 0)
         self.assertIn(f"model: {self.model}\n", (self.state / "cluster.yaml").read_text())
