@@ -45,6 +45,8 @@ class ClusterFileReader {
     return absl::OkStatus();
   }
   absl::Status Read(const YAML::Node& root);
+  // Where the key comes from with which `message` begins: "FILE" or "--set KEY=VALUE".
+  std::string OriginOf(absl::string_view message) const;
 
  private:
   absl::Status Error(const YAML::Node& node, const std::string& path,
@@ -88,6 +90,16 @@ absl::Status ClusterFileReader::Error(const YAML::Node& node, const std::string&
     }
   }
   return absl::InvalidArgumentError(absl::StrCat(where, ": ", message));
+}
+
+std::string ClusterFileReader::OriginOf(absl::string_view message) const {
+  std::string origin = origin_;
+  for (const auto& [path, assignment] : overridden_) {
+    if (absl::StartsWith(message, path + ":") || absl::StartsWith(message, path + ".")) {
+      origin = absl::StrCat("--set ", assignment);
+    }
+  }
+  return origin;
 }
 
 absl::Status ClusterFileReader::RequireScalar(const YAML::Node& node,
@@ -402,7 +414,8 @@ absl::StatusOr<ClusterConfig> ParseClusterConfig(absl::string_view text, absl::s
   }
   const absl::Status valid = config.Validate();
   if (!valid.ok()) {
-    return absl::Status(valid.code(), absl::StrCat(origin, ": ", valid.message()));
+    return absl::Status(valid.code(),
+                        absl::StrCat(reader.OriginOf(valid.message()), ": ", valid.message()));
   }
   return config;
 }

@@ -418,6 +418,15 @@ TEST(ClusterConfigTest, NamesTheOverrideThatIsWrong) {
               AllOf(HasSubstr("--set memory.m0.capcity=1GiB"), HasSubstr("'capacity'")));
 }
 
+TEST(ClusterConfigTest, NamesTheOverrideWhoseValueIsNotAllowed) {
+  EXPECT_THAT(ErrorOf(kSmall, {"pipeline.lanes=3", "pipeline.lanes=9"}),
+              HasSubstr("--set pipeline.lanes=9: pipeline.lanes: '9' is not in [1, 8]"));
+  EXPECT_THAT(ErrorOf(kSmall, {"memory.m1.name=m0"}),
+              HasSubstr("--set memory.m1.name=m0: memory.1.name: 'm0' is not unique"));
+  EXPECT_THAT(ErrorOf(SmallWith("limits: {running_max: 0}"), {"pipeline.lanes=1"}),
+              AllOf(HasSubstr("limits.running_max: '0'"), Not(HasSubstr("--set"))));
+}
+
 TEST(ClusterConfigTest, WritesWhatItReadsBackAsTheSame) {
   const auto config =
       Parse(kSmall, {"memory.0.capacity=1000001", "compute.0.cores=0-3,8", "coordinator.cores=2,3",
