@@ -217,6 +217,66 @@ TEST(TimelineTest, AttentionOfAComputeNodeIsInItsLane) {
                                                "attention 1", "head"}));
 }
 
+// A lane goes from c0 to c1 and back: its context and its tokens have arrows, and links of their
+// own.
+TEST(TimelineTest, ALaneThatRotatesIsOneRowAndItsContextHasArrows) {
+  client::Timeline timeline{
+      .epoch = 1, .nodes = {{.name = "c0"}, {.name = "c1"}, {.name = "m0", .is_memory = true}}};
+  Nanos t = 1'000;
+  const auto add = [&](size_t node, WorkPart part, uint16_t layer, uint8_t peer) {
+    timeline.nodes[node].events.push_back({.start = t,
+                                           .end = t + 1'000,
+                                           .part = part,
+                                           .lane = 0,
+                                           .peer = peer,
+                                           .layer = layer,
+                                           .rows = 1,
+                                           .step = 1});
+    t += 1'000;
+  };
+  for (const uint8_t replica : {uint8_t{0}, uint8_t{1}}) {
+    const auto other = static_cast<uint8_t>(1 - replica);
+    add(replica, WorkPart::kDense, replica, TraceEvent::kNoPeer);
+    add(replica, WorkPart::kSend, replica, kM0);
+    add(replica, WorkPart::kContext, replica, other);
+    add(other, WorkPart::kTake, replica, replica);  // The context,
+    add(2, WorkPart::kStore, replica, replica);
+    add(2, WorkPart::kReply, replica, other);
+    add(other, WorkPart::kTake, replica, kM0);  // and the outputs, to the same one.
+  }
+  add(0, WorkPart::kHead, 2, TraceEvent::kNoPeer);
+  add(0, WorkPart::kContext, 2, 1);  // The tokens.
+  add(1, WorkPart::kTake, 2, 0);
+  timeline.ended = t;
+  const json file = json::parse(ToTraceEvents(timeline));
+
+  const auto slices = Rows(file);
+  std::vector<std::string> in_lane;
+  for (const json& slice : slices.at({2, 1})) {
+    in_lane.push_back(slice["name"]);
+  }
+  EXPECT_EQ(in_lane, (std::vector<std::string>{"step 1", "dense 0", "attention 0", "dense 1",
+                                               "attention 1", "head"}));
+  std::multiset<std::string> arrows;
+  std::multiset<std::string> ends;
+  std::set<std::string> rows;
+  for (const json& event : file["traceEvents"]) {
+    if (event["ph"] == "s" || event["ph"] == "f") {
+      (event["ph"] == "s" ? arrows : ends).insert(event["id"].get<std::string>());
+    } else if (event["ph"] == "M" && event["name"] == "thread_name") {
+      rows.insert(event["args"]["name"].get<std::string>());
+    }
+  }
+  EXPECT_EQ(arrows, ends);
+  for (const char* id : {"l0s1k0:c0>c1", "l0s1k1:c1>c0", "l0s1k2:c0>c1", "l0s1k0:c0>m0",
+                         "l0s1k0:m0>c1", "l0s1k1:m0>c0"}) {
+    EXPECT_EQ(arrows.count(id), 1u) << id;
+  }
+  EXPECT_EQ(rows, (std::set<std::string>{"lane 0", "replica", "memory worker", "link c0 to c1",
+                                         "link c0 to m0", "link c1 to c0", "link c1 to m0",
+                                         "link m0 to c0", "link m0 to c1"}));
+}
+
 TEST(TimelineTest, AnEmptyTimelineIsAFileToo) {
   const json file = json::parse(ToTraceEvents({}));
   EXPECT_TRUE(file["traceEvents"].is_array());
