@@ -35,6 +35,13 @@ absl::Status CheckLocal(const ClusterConfig& config) {
         " contradicts policy local: attention is never away, so a second lane would hide nothing "
         "and read the weights once more; set it to 1 or auto"));
   }
+  const bool first = config.pipeline.query_first == QueryFirst::kAlways;
+  if (first || (!config.pipeline.chunks_auto && config.pipeline.chunks > 1)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "pipeline.",
+        first ? "query_first: always" : absl::StrCat("chunks: ", config.pipeline.chunks),
+        " contradicts policy local: rows leave for no memory node; set it to auto"));
+  }
   return absl::OkStatus();
 }
 

@@ -63,6 +63,8 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{"partition=head", "policy local has none; set it to request"},
         Contradiction{"partition=token_range", "policy local has none; set it to request"},
         Contradiction{"pipeline.lanes=2", "set it to 1 or auto"},
+        Contradiction{"pipeline.chunks=2", "pipeline.chunks: 2 contradicts policy local"},
+        Contradiction{"pipeline.query_first=always", "pipeline.query_first: always contradicts"},
         Contradiction{"policy=attend_remote", "memory: the cluster has none"}));
 
 TEST(PolicyTest, CapacityOfAComputeNodeNeedsPolicyLocal) {
