@@ -237,9 +237,8 @@ class CudaWindowExchange final : public WindowExchange {
  private:
   struct Lane {
     LaneWords* words = nullptr;
-    uint64_t sequence = 0;   // Of the last wait that was ordered,
-    uint64_t unit = 0;       // which was of this unit's take,
-    uint32_t last_peer = 0;  // and this peer.
+    uint64_t sequence = 0;  // Of the last wait that was ordered,
+    uint64_t unit = 0;      // which was of this unit's take.
   };
 
   // Acquire: the record's other words, and times, are written before.
