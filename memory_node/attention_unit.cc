@@ -119,14 +119,15 @@ absl::Status AttentionWorker::ServePiece(uint32_t replica, uint32_t lane_index, 
       .window = region_.bytes().data() + layout_.QueryWindow(replica, lane_index, value) +
                 part.query_bytes};
   if (!queries) {
-    LAMINA_ASSIGN_OR_RETURN(const size_t stored, Store(lane, part, chunk));
+    LAMINA_ASSIGN_OR_RETURN(const size_t stored, attention_.Store(lane, part, chunk));
     part.query_bytes += stored;
     Lap(control::WorkPart::kStore, lane_index, value, replica);
   }
-  LAMINA_ASSIGN_OR_RETURN(const uint64_t read, Attend(part, chunk,
-                                                      queries             ? Tokens::kClosed
-                                                      : chunk.query_first ? Tokens::kOpen
-                                                                          : Tokens::kAll));
+  LAMINA_ASSIGN_OR_RETURN(const uint64_t read,
+                          attention_.Attend(part, chunk,
+                                            queries             ? Tokens::kClosed
+                                            : chunk.query_first ? Tokens::kOpen
+                                                                : Tokens::kAll));
   Lap(control::WorkPart::kAttend, lane_index, value, replica, read);
   if (!queries) {
     LAMINA_RETURN_IF_ERROR(Reply(lane_index, part, chunk));
@@ -155,92 +156,16 @@ absl::Status AttentionWorker::EndUnit(uint32_t replica, uint32_t lane_index, Par
   return advanced;
 }
 
-// Copies k and v of the chunk's rows from the window into their slots, and with the last one those
-// of prompt chunks. Returns how many bytes of the window that was.
-absl::StatusOr<size_t> AttentionWorker::Store(const Lane& lane, const Part& part,
-                                              const RowChunk& chunk) {
-  const AttentionDescriptor shape = ShapeOf(chunk);
-  kv_rows_.clear();
-  RowPlaces places(chunk, shape);
-  for (const Row& row : chunk.rows) {
-    if (row.own) {
-      kv_rows_.push_back({.k = places.kv(),
-                          .v = places.kv() + shape.kv_width(),
-                          .stride = shape.qkv_width(),
-                          .slots = {&row.slot, 1}});
-    }
-    places.Next(row);
-  }
-  const BFloat16* end = chunk.rows.empty() ? places.q() : places.end();
-  const bool prompts = chunk.last && !lane.chunks.empty();
-  if (prompts && chunk.heads != part.heads) {
-    LAMINA_RETURN_IF_ERROR(device_.Store(chunk.layer, chunk.heads, kv_rows_));
-    kv_rows_.clear();
-  }
-  const size_t kv_width = PartOf(shape, part.heads).kv_width();  // Prompts come with all heads.
-  for (size_t i = 0; prompts && i < lane.chunks.size(); ++i) {
-    const Chunk& prompt = lane.chunks[i];
-    kv_rows_.push_back(
-        {.k = end, .v = end + kv_width, .stride = 2 * kv_width, .slots = prompt.slots});
-    end += prompt.tokens * 2 * kv_width;
-  }
-  LAMINA_RETURN_IF_ERROR(device_.Store(chunk.layer, prompts ? part.heads : chunk.heads, kv_rows_));
-  return static_cast<size_t>(reinterpret_cast<const std::byte*>(end) - chunk.window);
-}
-
-// Returns how many bytes of KV it has read.
-absl::StatusOr<uint64_t> AttentionWorker::Attend(Part& part, const RowChunk& chunk, Tokens tokens) {
-  const AttentionDescriptor shape = ShapeOf(chunk);
-  items_.clear();
-  cut_rows_.clear();
-  const uint64_t context =
-      spans() ? CollectSpanRows(part, chunk, tokens) : CollectItems(part, chunk, tokens);
-  const uint64_t bytes = context * 2 * shape.kv_width() * sizeof(BFloat16);
-  if (!items_.empty()) {
-    LAMINA_RETURN_IF_ERROR(device_.Attend(chunk.layer, chunk.heads, items_));
-    control::AddTo(counters_.kv_bytes_read, bytes);
-  }
-  if (tokens == Tokens::kOpen && !cut_rows_.empty()) {
-    MergeCutRows(part, chunk);
-  }
-  return bytes;
-}
-
-// Rows whose sequences lie here as a whole. Returns how many tokens they see.
-uint64_t AttentionWorker::CollectItems(Part& part, const RowChunk& chunk, Tokens tokens) {
-  const AttentionDescriptor shape = ShapeOf(chunk);
-  auto* out = reinterpret_cast<BFloat16*>(part.reply.data() + part.reply_bytes);
-  float* partial = part.closed_partials.data();
-  uint64_t context = 0;
-  RowPlaces places(chunk, shape);
-  for (const Row& row : chunk.rows) {
-    if (tokens != Tokens::kAll && Cuts(row, shape)) {
-      context += CollectCutRow(row, places.q(), tokens, shape, partial);
-    } else if (tokens != Tokens::kClosed) {
-      items_.push_back({.extents = row.sequence->extents,
-                        .first_position = row.position,
-                        .query_tokens = 1,
-                        .q = places.q(),
-                        .q_stride = shape.qkv_width(),
-                        .out = out,
-                        .out_stride = shape.q_width()});
-      context += row.position + 1;
-    }
-    places.Next(row);
-    out += shape.q_width();
-  }
-  return context;
-}
-
 // To the replica that runs the next slice; the header goes before the first chunk.
 absl::Status AttentionWorker::Reply(uint32_t lane_index, Part& part, const RowChunk& chunk) {
   const Lane& lane = lanes_[lane_index];
   const uint32_t layer = layout_.LayerOf(chunk.value);
-  const AttentionDescriptor shape = ShapeOf(chunk);
+  const AttentionDescriptor shape = attention_.ShapeOf(chunk);
   const size_t partial_bytes = shape.query_heads * kernels::PartialWidth(shape) * sizeof(float);
   size_t begin = part.reply_bytes;
   for (const Row& row : chunk.rows) {
-    part.reply_bytes += spans() ? row.partials * partial_bytes : shape.q_width() * sizeof(BFloat16);
+    part.reply_bytes += options_.config.span_tokens > 0 ? row.partials * partial_bytes
+                                                        : shape.q_width() * sizeof(BFloat16);
   }
   if (chunk.first) {
     const core::WindowHeader header{.lane = lane_index,

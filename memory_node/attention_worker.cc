@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +11,7 @@
 #include "common/status_macros.h"
 #include "control/epoch_shape.h"
 #include "control/transport_fault.h"
+#include "memory_node/step_rows.h"
 #include "transport/link_probe.h"
 
 namespace lamina::memory_node {
@@ -34,14 +34,14 @@ AttentionWorker::AttentionWorker(const Options& options, transport::Transport& t
       transport_(transport),
       region_(region),
       device_(device),
-      pool_(pool),
       counters_(counters),
       waits_(options.device_waits ? device.waits() : nullptr),
       lanes_(options.config.lanes),
       tables_({.node = options.node,
                .slots = device.slots(),
                .span_tokens = options.config.span_tokens,
-               .holds_all = !options.config.heads.empty() || options.config.span_tokens > 0}) {
+               .holds_all = !options.config.heads.empty() || options.config.span_tokens > 0}),
+      attention_(layers_, options.config.span_tokens, device, pool, counters) {
   for (uint32_t shard = 0; shard < core::ShardsMax(options.config.stages); ++shard) {
     schedules_.push_back(control::ScheduleOf(options.config, shard));
   }
@@ -53,15 +53,15 @@ AttentionWorker::AttentionWorker(const Options& options, transport::Transport& t
       part_of_.push_back(FindPart(node, lane));
     }
   }
-  items_.reserve(options.config.rows_max * std::max(1u, layout_.shape().spans_max));
-  kv_rows_.reserve(options.config.rows_max + 1);
+  attention_.Reserve(options.config.rows_max,
+                     options.config.rows_max * std::max(1u, layout_.shape().spans_max));
   for (const std::string& name : options.config.compute_nodes) {
     links_.push_back(counters.meter.Link(name));
   }
   conditions_.resize(layout_.query_words());
 }
 
-std::vector<AttentionWorker::Part> AttentionWorker::MakeParts(uint32_t lane) const {
+std::vector<Part> AttentionWorker::MakeParts(uint32_t lane) const {
   const control::EpochConfig& config = options_.config;
   const AttentionDescriptor& any = config.layers.front();
   std::vector<Part> parts;
@@ -91,7 +91,7 @@ uint32_t AttentionWorker::FindPart(uint32_t compute_node, uint32_t lane) const {
              : static_cast<uint32_t>(found - parts.begin());
 }
 
-AttentionWorker::Part* AttentionWorker::PartFor(uint32_t compute_node, uint32_t lane) {
+Part* AttentionWorker::PartFor(uint32_t compute_node, uint32_t lane) {
   const uint32_t part = part_of_[size_t{compute_node} * lanes_.size() + lane];
   return part == kNoPart ? nullptr : &lanes_[lane].parts[part];
 }
@@ -294,7 +294,7 @@ absl::Status AttentionWorker::Advance(Lane& lane) {
   while (lane.step == 0 && applied < lane.plans.size()) {
     const core::StepPlan& plan = lane.plans[applied++];
     LAMINA_RETURN_IF_ERROR(tables_.Apply(plan));
-    LAMINA_RETURN_IF_ERROR(CollectRows(plan, lane));
+    LAMINA_RETURN_IF_ERROR(CollectRows(options_.config, tables_, plan, lane));
     if (!lane.rows.empty() || lane.chunk_tokens > 0) {
       lane.step = plan.step;
       for (Part& part : lane.parts) {
@@ -302,8 +302,9 @@ absl::Status AttentionWorker::Advance(Lane& lane) {
       }
       lane.pinned = !plan.chunks.empty();
       lane.chunking = plan.chunking;
-      if (lane.chunking.query_first && !spans()) {
-        LAMINA_RETURN_IF_ERROR(CutAtFullBlocks(lane));
+      if (lane.chunking.query_first && options_.config.span_tokens == 0) {
+        LAMINA_ASSIGN_OR_RETURN(const size_t spans, CutAtFullBlocks(tables_, lane));
+        attention_.ReserveCuts(lane, spans);
       }
       LAMINA_RETURN_IF_ERROR(GiveToDevice(lane));
     }
@@ -322,47 +323,6 @@ absl::Status AttentionWorker::AwaitPlan(const Lane& lane) {
       return absl::CancelledError("stopped while waiting for a plan");
     }
     LAMINA_RETURN_IF_ERROR(TakePlans());
-  }
-  return absl::OkStatus();
-}
-
-absl::Status AttentionWorker::CollectRows(const core::StepPlan& plan, Lane& lane) {
-  lane.rows.clear();
-  lane.chunks.clear();
-  lane.chunk_tokens = 0;
-  for (const core::DecodeRow& row : plan.rows) {
-    const Sequence* sequence = tables_.Find(row.sequence);
-    if (sequence == nullptr) {
-      continue;  // Of another node.
-    }
-    if (spans()) {
-      LAMINA_RETURN_IF_ERROR(CollectSpanRow(*sequence, row.position, lane));
-      continue;
-    }
-    LAMINA_ASSIGN_OR_RETURN(const std::vector<Extent> slot,
-                            tables_.SlotsOf(*sequence, row.position, 1));
-    lane.rows.push_back({.sequence = sequence, .position = row.position, .slot = slot[0]});
-  }
-  for (const core::PrefillChunk& chunk : plan.chunks) {
-    const Sequence* sequence = tables_.Find(chunk.sequence);
-    if (sequence == nullptr) {
-      continue;
-    }
-    LAMINA_ASSIGN_OR_RETURN(std::vector<Extent> slots,
-                            tables_.SlotsOf(*sequence, chunk.first_token, chunk.tokens));
-    const uint32_t tokens =
-        std::accumulate(slots.begin(), slots.end(), 0u,
-                        [](uint32_t sum, const Extent& extent) { return sum + extent.tokens; });
-    lane.chunks.push_back({.tokens = tokens, .slots = std::move(slots)});
-    lane.chunk_tokens += tokens;
-  }
-  std::stable_partition(lane.rows.begin(), lane.rows.end(), [](const Row& row) { return row.own; });
-  if (lane.rows.size() > options_.config.rows_max ||
-      lane.chunk_tokens > options_.config.chunk_tokens_max) {
-    return absl::InternalError(absl::StrCat("plan has ", lane.rows.size(), " rows and ",
-                                            lane.chunk_tokens, " chunk tokens for a window of ",
-                                            options_.config.rows_max, " and ",
-                                            options_.config.chunk_tokens_max));
   }
   return absl::OkStatus();
 }

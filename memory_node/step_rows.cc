@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory_node/step_rows.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "kernels/attention.h"
+
+namespace lamina::memory_node {
+namespace {
+
+// Adds the row if it sees a span that lies here.
+absl::Status CollectSpanRow(const control::EpochConfig& config, const core::SlotTables& tables,
+                            const core::SlotTables::Sequence& sequence, uint32_t position,
+                            Lane& lane) {
+  const uint32_t span_tokens = config.span_tokens;
+  Row row{.sequence = &sequence, .position = position, .own = false};
+  for (const core::SlotTables::Span& span : sequence.spans) {
+    row.partials += span.index * span_tokens <= position;
+  }
+  if (row.partials == 0) {
+    return absl::OkStatus();
+  }
+  LAMINA_ASSIGN_OR_RETURN(const std::vector<Extent> slot, tables.SlotsOf(sequence, position, 1));
+  if (!slot.empty()) {
+    row.own = true;
+    row.slot = slot[0];
+  }
+  lane.rows.push_back(row);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CollectRows(const control::EpochConfig& config, const core::SlotTables& tables,
+                         const core::StepPlan& plan, Lane& lane) {
+  lane.rows.clear();
+  lane.chunks.clear();
+  lane.chunk_tokens = 0;
+  for (const core::DecodeRow& row : plan.rows) {
+    const core::SlotTables::Sequence* sequence = tables.Find(row.sequence);
+    if (sequence == nullptr) {
+      continue;  // Of another node.
+    }
+    if (config.span_tokens > 0) {
+      LAMINA_RETURN_IF_ERROR(CollectSpanRow(config, tables, *sequence, row.position, lane));
+      continue;
+    }
+    LAMINA_ASSIGN_OR_RETURN(const std::vector<Extent> slot,
+                            tables.SlotsOf(*sequence, row.position, 1));
+    lane.rows.push_back({.sequence = sequence, .position = row.position, .slot = slot[0]});
+  }
+  for (const core::PrefillChunk& chunk : plan.chunks) {
+    const core::SlotTables::Sequence* sequence = tables.Find(chunk.sequence);
+    if (sequence == nullptr) {
+      continue;
+    }
+    LAMINA_ASSIGN_OR_RETURN(std::vector<Extent> slots,
+                            tables.SlotsOf(*sequence, chunk.first_token, chunk.tokens));
+    const uint32_t tokens =
+        std::accumulate(slots.begin(), slots.end(), 0u,
+                        [](uint32_t sum, const Extent& extent) { return sum + extent.tokens; });
+    lane.chunks.push_back({.tokens = tokens, .slots = std::move(slots)});
+    lane.chunk_tokens += tokens;
+  }
+  std::stable_partition(lane.rows.begin(), lane.rows.end(), [](const Row& row) { return row.own; });
+  if (lane.rows.size() > config.rows_max || lane.chunk_tokens > config.chunk_tokens_max) {
+    return absl::InternalError(absl::StrCat("plan has ", lane.rows.size(), " rows and ",
+                                            lane.chunk_tokens, " chunk tokens for a window of ",
+                                            config.rows_max, " and ", config.chunk_tokens_max));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<size_t> CutAtFullBlocks(const core::SlotTables& tables, Lane& lane) {
+  using Span = core::SlotTables::Span;
+  const uint32_t ahead =
+      core::PiecesOf(lane.chunking, static_cast<uint32_t>(lane.rows.size()), /*kv_heads=*/1)
+          .RowsEnd(0);
+  size_t spans_all = 0;
+  for (uint32_t i = 0; i < ahead; ++i) {
+    Row& row = lane.rows[i];
+    const core::SlotTables::Sequence& sequence = *row.sequence;
+    const uint32_t blocks = row.position / kernels::kBlockTokens;
+    uint32_t block = 0;
+    const auto span_of = [&](uint32_t first, uint32_t tokens) -> absl::StatusOr<Span> {
+      LAMINA_ASSIGN_OR_RETURN(std::vector<Extent> extents, tables.SlotsOf(sequence, first, tokens));
+      return Span{
+          .index = first / kernels::kBlockTokens, .extents = std::move(extents), .tokens = tokens};
+    };
+    for (uint32_t length = uint32_t{1} << 31; length > 0 && blocks > 0; length >>= 1) {
+      if ((blocks & length) != 0) {
+        LAMINA_ASSIGN_OR_RETURN(
+            Span span, span_of(block * kernels::kBlockTokens, length * kernels::kBlockTokens));
+        row.closed.push_back(std::move(span));
+        block += length;
+      }
+    }
+    if (blocks > 0) {
+      const uint32_t first = blocks * kernels::kBlockTokens;
+      LAMINA_ASSIGN_OR_RETURN(row.open, span_of(first, row.position + 1 - first));
+      spans_all += row.closed.size() + 1;
+    }
+  }
+  return spans_all;
+}
+
+}  // namespace lamina::memory_node

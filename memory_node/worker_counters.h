@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "control/epoch_shape.h"
+#include "control/refusals.h"
+#include "control/work_meter.h"
+
+namespace lamina::memory_node {
+
+// Counts that other threads read while a worker runs. Written by the worker alone.
+struct WorkerCounters {
+  std::atomic<uint64_t> bytes_sent{0};
+  std::atomic<uint64_t> bytes_received{0};
+  std::atomic<uint64_t> kv_bytes_read{0};
+  std::atomic<uint64_t> units{0};
+  std::atomic<uint64_t> device_units{0};  // Of these.
+  control::UnitLine unit_line;
+  control::Refusals refusals;
+  control::WorkMeter meter;
+};
+
+}  // namespace lamina::memory_node
