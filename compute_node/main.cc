@@ -179,5 +179,6 @@ int main(int argc, char** argv) {
     return *parsed.exit_status;
   }
   lamina::control::EnsureHugePagesForMalloc(argv);
+  lamina::control::GiveCudaStreamsTheirOwnQueues();
   return lamina::control::ExitStatus(lamina::Serve(parsed.flags));
 }

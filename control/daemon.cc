@@ -171,6 +171,8 @@ void EnsureHugePagesForMalloc(char** argv) {
   LogWarning("could not start again with huge pages for malloc; weights stay on small pages");
 }
 
+void GiveCudaStreamsTheirOwnQueues() { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); }
+
 int ExitStatus(const absl::Status& status) {
   if (status.ok()) {
     return 0;

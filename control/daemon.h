@@ -64,6 +64,12 @@ absl::Status WriteReadyFile(const DaemonFlags& flags, const std::string& text);
 // set already.
 void EnsureHugePagesForMalloc(char** argv);
 
+// Has CUDA give streams queues of their own, up to 32 of them: of its usual 8, streams share some,
+// and one's work stands behind another's kernel that polls, maybe for that very work. CUDA reads
+// this setting from the environment when a device is first used; one that is there already stays.
+// Call it before any other thread starts.
+void GiveCudaStreamsTheirOwnQueues();
+
 // Logs `status` and returns the exit status: 0 ok, 1 the work failed, 2 wrong usage.
 int ExitStatus(const absl::Status& status);
 

@@ -6,13 +6,14 @@
 # itself, both attention kernels (decode as a
 # share of the copy bandwidth, and a chunk of a prompt), dense layers against cuBLASLt's free choice, a
 # slice by launches and as a graph, polling round trips. Each step writes its own file when it is done,
-# so what finished is kept when the rest is cut off.
+# so what finished is kept when the rest is cut off; of tests (deploy/gpu_tests.py) what ran, too.
 #
-# usage: deploy/gpu_check.sh [--step S]... [--out DIR] [--limit SECONDS] [--list] [--help]
+# usage: deploy/gpu_check.sh [--step S]... [--out DIR] [--limit SECONDS] [--total SECONDS] [--list] [--help]
 #   --step S         only this step; repeat for more: facts, tests, nodes, compute, waits,
 #                    attention, linear, slice, polling
 #   --out DIR        where results go (default: gpu_check in the working directory)
-#   --limit SECONDS  for each step (default: 60, so that all end within 9 minutes)
+#   --limit SECONDS  for each step (default: 75)
+#   --total SECONDS  for all; steps that no time is left for are left out (default: 460)
 #   --list           print the steps
 # Runs what preset cuda built, or, inside a bundle (deploy/bundle.sh --cuda), the bundle's programs.
 # Results: DIR/STEP.json, DIR/STEP.log, and all in DIR/gpu_check.json.
@@ -24,7 +25,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 all_steps=(facts tests nodes compute waits attention linear slice polling)
 steps=()
 out=gpu_check
-limit=60
+limit=75
+total=460
 while [[ $# -gt 0 ]]; do
   case $1 in
     --step)
@@ -35,6 +37,7 @@ while [[ $# -gt 0 ]]; do
       ;;
     --out) out=$(value_of "$@"); shift ;;
     --limit) limit=$(value_of "$@"); shift ;;
+    --total) total=$(value_of "$@"); shift ;;
     --list) printf '%s\n' "${all_steps[@]}"; exit 0 ;;
     -h | --help) print_help; exit 0 ;;
     *) usage_error "unknown argument '$1'" ;;
@@ -42,6 +45,7 @@ while [[ $# -gt 0 ]]; do
   shift
 done
 [[ $limit =~ ^[1-9][0-9]*$ ]] || usage_error "--limit is a number of seconds, not '$limit'"
+[[ $total =~ ^[1-9][0-9]*$ ]] || usage_error "--total is a number of seconds, not '$total'"
 [[ ${#steps[@]} -gt 0 ]] || steps=("${all_steps[@]}")
 
 # The programs: beside this script in a bundle, else from the build folder.
@@ -62,10 +66,17 @@ fi
 
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
+# As the daemons do (control/daemon.h): streams whose kernels poll each want a queue of the driver.
+export CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-32}
 
-# One step; its JSON object goes to STEP.json. Returns the program's exit status.
+# One step; its JSON object goes to STEP.json. Returns the program's exit status; 124: the time was up.
 run_step() {
-  local step=$1 status=0 started=$SECONDS program=$test_program filter
+  local step=$1 status=0 started=$SECONDS program=$test_program filter seconds=$limit
+  ((SECONDS + seconds <= total)) || seconds=$((total - SECONDS))
+  if ((seconds < 1)); then
+    say "$step: left out, $total s are up"
+    return 124
+  fi
   case $step in
     tests | nodes | compute | waits)
       [[ $step == tests ]] || program=$node_program
@@ -75,21 +86,11 @@ run_step() {
         waits) filter='*Waits*' ;;
         *) filter='*' ;;
       esac
-      timeout --kill-after=5 "$limit" "${run[@]}" "$program" --gtest_brief=1 "--gtest_filter=$filter" \
-        "--gtest_output=json:$out/$step.gtest.json" > "$out/$step.log" 2>&1 || status=$?
-      if [[ -f $out/$step.gtest.json ]]; then
-        python3 - "$out/$step.gtest.json" > "$out/$step.json.part" <<'PY'
-import json, sys
-
-report = json.load(open(sys.argv[1]))
-failed = [f"{suite['name']}.{test['name']}"
-          for suite in report["testsuites"] for test in suite["testsuite"] if test.get("failures")]
-print(json.dumps({"tests": report["tests"], "failures": report["failures"], "failed": failed}))
-PY
-      fi
+      python3 "$REPO/deploy/gpu_tests.py" --limit "$seconds" "--filter=$filter" -- "${run[@]}" "$program" \
+        > "$out/$step.json.part" 2> "$out/$step.log" || status=$?
       ;;
     *)
-      timeout --kill-after=5 "$limit" "${run[@]}" "$bench_program" "$step" \
+      timeout --kill-after=5 "$seconds" "${run[@]}" "$bench_program" "$step" \
         > "$out/$step.json.part" 2> "$out/$step.log" || status=$?
       ;;
   esac
@@ -120,7 +121,8 @@ if "facts" in results:
 for step in ("tests", "nodes", "compute", "waits"):
     if step in results:
         t = results[step]
-        print(f"{step:12}{t['tests']} run, {t['failures']} failed {' '.join(t['failed'])}")
+        left = f", {len(t['left'])} left" if t["left"] else ""
+        print(f"{step:12}{t['tests']} run, {t['failures']} failed{left} {' '.join(t['failed'])}")
 for s in results.get("attention", {}).get("shapes", []):
     print(f"attention   {s['kernel']:9} group {s['group']:2}: {s['gb_per_s']} GB/s, {s['share_of_copy']:.3f} of copy (aim 0.92)")
 for s in results.get("attention", {}).get("prefill", []):

@@ -16,8 +16,8 @@
 namespace lamina::memory_node {
 namespace {
 
-// A lane has a stream with a kernel that polls; the driver serves so many side by side unless it is
-// told otherwise (CUDA_DEVICE_MAX_CONNECTIONS).
+// A lane has a stream with a kernel that polls. Each wants a queue of the driver to itself, as does
+// the stream that stores: it has 32 (control/daemon.h, GiveCudaStreamsTheirOwnQueues()).
 constexpr uint32_t kWaitingLanesMax = 8;
 // Units of a lane ahead of those seen to be done. Some launches each, of about a thousand that a
 // driver takes before a launch waits; and far more than pass between two looks.

@@ -93,5 +93,6 @@ int main(int argc, char** argv) {
   if (parsed.exit_status.has_value()) {
     return *parsed.exit_status;
   }
+  lamina::control::GiveCudaStreamsTheirOwnQueues();
   return lamina::control::ExitStatus(lamina::Serve(parsed.flags));
 }

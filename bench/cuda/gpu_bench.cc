@@ -83,8 +83,9 @@ int Main(int argc, char** argv) {
   }
   const auto device = kernels::cuda::OpenDevice(0);
   if (!device.ok()) {
-    std::fprintf(stderr, "no CUDA device: %s\n", device.status().ToString().c_str());
-    return 77;
+    std::fprintf(stderr, "no CUDA device that can be used: %s\n",
+                 device.status().ToString().c_str());
+    return absl::IsUnavailable(device.status()) ? 77 : 1;
   }
   const absl::StatusOr<std::string> result = Run(step->second, *device);
   if (!result.ok()) {

@@ -341,6 +341,11 @@ __global__ void __launch_bounds__(kAttentionThreads)
 
 }  // namespace
 
+cudaError_t LoadAttendBlocks(KernelLimits& limits) {
+  return LoadEach(limits, AttendBlocksKernel<64>, AttendBlocksKernel<96>, AttendBlocksKernel<128>,
+                  AttendBlocksKernel<256>, AttendBlocksKernel<0>);
+}
+
 size_t AttendBlocksSharedBytes(uint32_t head_dim, uint32_t rows_max, uint32_t stage_tokens) {
   return size_t{stage_tokens} * head_dim * sizeof(uint16_t) +
          size_t{rows_max} * (head_dim + kTokens + 1) * sizeof(float) + kTokens * sizeof(uint32_t);

@@ -17,6 +17,8 @@
 
 #include <cuda_runtime.h>
 
+#include <initializer_list>
+
 #include "kernels/cuda/attention_kernels.cuh"
 #include "kernels/cuda/block_partials.cuh"
 #include "kernels/cuda/canonical.cuh"
@@ -360,7 +362,23 @@ constexpr int OwnHeadDim(uint32_t head_dim) {
              : 0;
 }
 
+template <int kHeadDim>
+cudaError_t LoadRows(KernelLimits& limits) {
+  return LoadEach(limits, AttendBlocksTensorKernel<kHeadDim, 1>,
+                  AttendBlocksTensorKernel<kHeadDim, 2>, AttendBlocksTensorKernel<kHeadDim, 4>);
+}
+
 }  // namespace
+
+cudaError_t LoadAttendBlocksTensor(KernelLimits& limits) {
+  for (const auto load :
+       {LoadRows<64>, LoadRows<80>, LoadRows<96>, LoadRows<128>, LoadRows<256>, LoadRows<0>}) {
+    if (const cudaError_t error = load(limits); error != cudaSuccess) {
+      return error;
+    }
+  }
+  return cudaSuccess;
+}
 
 size_t AttendBlocksTensorSharedBytes(uint32_t head_dim, uint32_t rows_max) {
   const uint32_t row_tiles = RowTilesOf(rows_max);

@@ -14,6 +14,7 @@
 #include <cstdint>
 
 #include "common/extent.h"
+#include "kernels/cuda/kernel_limits.h"
 
 namespace lamina::kernels::cuda {
 
@@ -126,5 +127,10 @@ struct StoreRowsArguments {
 };
 
 cudaError_t StoreRows(const StoreRowsArguments& arguments, uint32_t tokens, cudaStream_t stream);
+
+// For LoadKernels(): every kernel of these files.
+cudaError_t LoadAttendBlocks(KernelLimits& limits);
+cudaError_t LoadAttendBlocksTensor(KernelLimits& limits);
+cudaError_t LoadMergeBlocks(KernelLimits& limits);
 
 }  // namespace lamina::kernels::cuda

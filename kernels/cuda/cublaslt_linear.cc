@@ -2,13 +2,18 @@
 //
 // Matrix products by cuBLASLt, with one algorithm for each shape of weights and range of rows.
 //
+// Where none of cuBLASLt's candidates does for a whole range, each number of rows has its own: the
+// log says so, since a row's bits may then depend on how many there are.
+//
 // cuBLASLt's matrices are column-major. A row-major [rows, n] is its n x rows, so with W row-major
 // [out, in], out = in W^T becomes D = op(A) B: A the in x out matrix of W, transposed; B the
 // in x rows matrix of the activations; D out x rows.
 
 #include <cublasLt.h>
 
+#include <algorithm>
 #include <array>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
@@ -16,17 +21,28 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/log.h"
 #include "common/status_macros.h"
+#include "kernels/cuda/dense.h"
 #include "kernels/cuda/linear_engine_internal.h"
 
 namespace lamina::kernels::cuda {
 namespace {
 
-// Rows that the algorithms of the two ranges are chosen for.
-constexpr std::array<size_t, 2> kTypicalRows = {64, 512};
+// A range of rows: those that its algorithm is chosen for, and those that it is asked about.
+struct Range {
+  size_t typical = 0;
+  std::array<size_t, 4> samples;
+};
+constexpr std::array<Range, 2> kRanges = {
+    Range{.typical = 64, .samples = {1, 7, 33, kDecodeRows}},
+    Range{.typical = 512, .samples = {kDecodeRows + 1, 500, 1024, 4096}}};
+// Of each range, for which Prepare() runs a product.
+constexpr std::array<size_t, 2> kTriedRows = {1, kDecodeRows + 1};
 constexpr int kCandidates = 32;
-// What rows of activations, outputs and weights are aligned to.
-constexpr uint32_t kAlignmentBytes = 16;
+constexpr uint64_t kPieceAlignment = 256;  // Of MemoryArena.
+// The most that an algorithm may rely on; rows of activations and outputs usually have it.
+constexpr uint32_t kAlignmentMax = 16;
 
 absl::Status BlasToStatus(cublasStatus_t status, absl::string_view call) {
   if (status == CUBLAS_STATUS_SUCCESS) {
@@ -55,7 +71,19 @@ struct ProblemShape {
   size_t in_stride = 0;
   size_t out_stride = 0;
   const float* bias = nullptr;
+  // Of the first elements, in bytes.
+  uint32_t weights_alignment = kAlignmentMax;
+  uint32_t in_alignment = kAlignmentMax;
+  uint32_t out_alignment = kAlignmentMax;
 };
+
+uint32_t AlignmentOf(const void* data) {
+  uint32_t alignment = kAlignmentMax;
+  while (reinterpret_cast<uintptr_t>(data) % alignment != 0) {
+    alignment /= 2;
+  }
+  return alignment;
+}
 
 absl::Status Describe(const ProblemShape& shape, cudaDataType_t type, Problem& problem) {
   LAMINA_RETURN_IF_ERROR(
@@ -93,7 +121,7 @@ absl::Status Describe(const ProblemShape& shape, cudaDataType_t type, Problem& p
 // What algorithms may need and do.
 class Preference {
  public:
-  static absl::StatusOr<Preference> Create(size_t workspace_bytes) {
+  static absl::StatusOr<Preference> Create(const ProblemShape& shape, size_t workspace_bytes) {
     Preference preference;
     LAMINA_RETURN_IF_ERROR(BlasToStatus(cublasLtMatmulPreferenceInit(&preference.opaque_),
                                         "cublasLtMatmulPreferenceInit"));
@@ -104,10 +132,12 @@ class Preference {
     const uint32_t no_reduction = CUBLASLT_REDUCTION_SCHEME_NONE;
     LAMINA_RETURN_IF_ERROR(preference.Set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &no_reduction,
                                           sizeof(no_reduction)));
-    for (const cublasLtMatmulPreferenceAttributes_t attribute :
-         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
-      LAMINA_RETURN_IF_ERROR(preference.Set(attribute, &kAlignmentBytes, sizeof(kAlignmentBytes)));
+    for (const auto& [attribute, alignment] :
+         {std::pair(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, shape.weights_alignment),
+          std::pair(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, shape.in_alignment),
+          std::pair(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, shape.out_alignment),
+          std::pair(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, shape.out_alignment)}) {
+      LAMINA_RETURN_IF_ERROR(preference.Set(attribute, &alignment, sizeof(alignment)));
     }
     return preference;
   }
@@ -167,31 +197,40 @@ class CublasLtEngine final : public LinearEngine {
     return absl::StrCat("cublaslt ", cublasLtGetVersion());
   }
 
+  // Each algorithm runs once: loading its kernel later would wait for those that run, one that
+  // polls among them (launch.cuh).
   absl::Status Prepare(const DeviceLinear& weights) override {
-    for (size_t range = 0; range < kTypicalRows.size(); ++range) {
-      LAMINA_RETURN_IF_ERROR(
-          Algorithm(weights.in_features(), weights.out_features(), weights.bias(), range).status());
+    for (const size_t rows : kTriedRows) {
+      ProblemShape shape = {.in_features = weights.in_features(),
+                            .out_features = weights.out_features(),
+                            .rows = rows,
+                            .in_stride = weights.in_features(),
+                            .out_stride = weights.out_features(),
+                            .bias = weights.bias()};
+      if (!algorithms_.contains(KeyOf(shape))) {
+        LAMINA_RETURN_IF_ERROR(Try(weights, rows));
+      }
     }
     return absl::OkStatus();
   }
 
   absl::Status Linear(const DeviceLinear& weights, const ActivationView& in, size_t first_out,
                       MatrixView<float> out) override {
+    const void* const first_weights = static_cast<const std::byte*>(weights.weights()) +
+                                      first_out * weights.in_features() * element_bytes();
     const ProblemShape shape = {
         .in_features = weights.in_features(),
         .out_features = out.cols,
         .rows = in.rows,
         .in_stride = in.stride,
         .out_stride = out.stride,
-        .bias = weights.bias() != nullptr ? weights.bias() + first_out : nullptr};
-    LAMINA_ASSIGN_OR_RETURN(
-        const cublasLtMatmulAlgo_t* const algorithm,
-        Algorithm(shape.in_features, shape.out_features, shape.bias, RangeOf(shape.rows)));
+        .bias = weights.bias() != nullptr ? weights.bias() + first_out : nullptr,
+        .weights_alignment = AlignmentOf(first_weights),
+        .in_alignment = AlignmentOf(in.data),
+        .out_alignment = AlignmentOf(out.data)};
+    LAMINA_ASSIGN_OR_RETURN(const cublasLtMatmulAlgo_t* const algorithm, Algorithm(shape));
     Problem problem;
     LAMINA_RETURN_IF_ERROR(Describe(shape, type_, problem));
-    const size_t element_bytes = type_ == CUDA_R_16BF ? sizeof(BFloat16) : sizeof(float);
-    const void* const first_weights = static_cast<const std::byte*>(weights.weights()) +
-                                      first_out * weights.in_features() * element_bytes;
     const float one = 1.0f;
     const float zero = 0.0f;
     return BlasToStatus(cublasLtMatmul(handle_->get(), &problem.product, &one, first_weights,
@@ -203,58 +242,110 @@ class CublasLtEngine final : public LinearEngine {
   }
 
  private:
-  using Key = std::tuple<size_t, size_t, bool, size_t>;  // in, out, bias or none, range
+  // All of a ProblemShape but its rows and whose bias it is, and the range.
+  using Key =
+      std::tuple<size_t, size_t, size_t, size_t, bool, uint32_t, uint32_t, uint32_t, size_t>;
+
+  static Key KeyOf(const ProblemShape& s) {
+    return {s.in_features,       s.out_features, s.in_stride,     s.out_stride,   s.bias != nullptr,
+            s.weights_alignment, s.in_alignment, s.out_alignment, RangeOf(s.rows)};
+  }
+
+  // Of a key: one algorithm, or one for each number of rows that was met.
+  struct Chosen {
+    std::optional<cublasLtMatmulAlgo_t> of_range;
+    std::map<size_t, cublasLtMatmulAlgo_t> of_rows;
+  };
+
+  size_t element_bytes() const { return type_ == CUDA_R_16BF ? sizeof(BFloat16) : sizeof(float); }
+
+  // Zeros times the weights, in memory that it takes and gives back. Waits for the stream.
+  absl::Status Try(const DeviceLinear& weights, size_t rows) {
+    const size_t in_bytes = rows * weights.in_features() * element_bytes();
+    const size_t out_count = rows * weights.out_features();
+    LAMINA_ASSIGN_OR_RETURN(
+        MemoryArena arena,
+        MemoryArena::Create(ArenaKind::kDevice,
+                            in_bytes + out_count * sizeof(float) + 2 * kPieceAlignment));
+    LAMINA_ASSIGN_OR_RETURN(std::byte* const in, arena.Take<std::byte>(in_bytes));
+    LAMINA_ASSIGN_OR_RETURN(float* const out, arena.Take<float>(out_count));
+    LAMINA_RETURN_IF_ERROR(FillAsync(in, 0, in_bytes, stream_));
+    const DType dtype = type_ == CUDA_R_16BF ? DType::kBF16 : DType::kF32;
+    const absl::Status tried =
+        Linear(weights, {in, rows, weights.in_features(), weights.in_features(), dtype}, 0,
+               {out, rows, weights.out_features(), weights.out_features()});
+    absl::Status ended = stream_.Synchronize();  // In any case: the memory goes.
+    return tried.ok() ? ended : tried;
+  }
 
   // The algorithm of a shape, chosen when it is first asked for; cuBLASLt's order of preference
   // depends on the shape, the device and its version alone.
-  absl::StatusOr<const cublasLtMatmulAlgo_t*> Algorithm(size_t in_features, size_t out_features,
-                                                        const float* bias, size_t range) {
-    const Key key = {in_features, out_features, bias != nullptr, range};
-    const auto found = algorithms_.find(key);
-    if (found != algorithms_.end()) {
-      return &found->second;
+  absl::StatusOr<const cublasLtMatmulAlgo_t*> Algorithm(const ProblemShape& shape) {
+    const Key key = KeyOf(shape);
+    auto found = algorithms_.find(key);
+    if (found == algorithms_.end()) {
+      const Range& range = kRanges[RangeOf(shape.rows)];
+      ProblemShape typical = shape;
+      typical.rows = range.typical;
+      LAMINA_ASSIGN_OR_RETURN(auto of_range, Choose(typical, range.samples));
+      if (!of_range.has_value()) {
+        LogWarning("cuBLASLt has no algorithm without split sums that does for up to ",
+                   range.samples.back(), " rows of ", shape.in_features, " x ", shape.out_features,
+                   ": bits of a row may depend on the rows beside it");
+      }
+      found = algorithms_.emplace(key, Chosen{.of_range = of_range, .of_rows = {}}).first;
     }
-    const ProblemShape shape = {.in_features = in_features,
-                                .out_features = out_features,
-                                .rows = kTypicalRows[range],
-                                .in_stride = in_features,
-                                .out_stride = out_features,
-                                .bias = bias};
-    LAMINA_ASSIGN_OR_RETURN(const cublasLtMatmulAlgo_t algorithm, Choose(shape));
-    return &algorithms_.emplace(key, algorithm).first->second;
+    Chosen& chosen = found->second;
+    if (chosen.of_range.has_value()) {
+      return &*chosen.of_range;
+    }
+    const auto own = chosen.of_rows.find(shape.rows);
+    if (own != chosen.of_rows.end()) {
+      return &own->second;
+    }
+    LAMINA_ASSIGN_OR_RETURN(const auto of_rows, Choose(shape, {}));
+    if (!of_rows.has_value()) {
+      return absl::UnimplementedError(
+          absl::StrCat("cuBLASLt has no algorithm without split sums for ", shape.rows, " rows of ",
+                       shape.in_features, " x ", shape.out_features));
+    }
+    return &chosen.of_rows.emplace(shape.rows, *of_rows).first->second;
   }
 
-  absl::StatusOr<cublasLtMatmulAlgo_t> Choose(const ProblemShape& shape) {
+  // The first candidate that serves all of `samples` too. Empty: there is none.
+  absl::StatusOr<std::optional<cublasLtMatmulAlgo_t>> Choose(const ProblemShape& shape,
+                                                             absl::Span<const size_t> samples) {
     Problem problem;
     LAMINA_RETURN_IF_ERROR(Describe(shape, type_, problem));
-    LAMINA_ASSIGN_OR_RETURN(Preference preference, Preference::Create(workspace_.size()));
+    LAMINA_ASSIGN_OR_RETURN(Preference preference, Preference::Create(shape, workspace_.size()));
     std::array<cublasLtMatmulHeuristicResult_t, kCandidates> candidates;
     int count = 0;
-    LAMINA_RETURN_IF_ERROR(BlasToStatus(
-        cublasLtMatmulAlgoGetHeuristic(handle_->get(), &problem.product, &problem.a, &problem.b,
-                                       &problem.d, &problem.d, preference.get(), kCandidates,
-                                       candidates.data(), &count),
-        "cublasLtMatmulAlgoGetHeuristic"));
+    const cublasStatus_t asked = cublasLtMatmulAlgoGetHeuristic(
+        handle_->get(), &problem.product, &problem.a, &problem.b, &problem.d, &problem.d,
+        preference.get(), kCandidates, candidates.data(), &count);
+    if (asked == CUBLAS_STATUS_NOT_SUPPORTED) {
+      return std::nullopt;
+    }
+    LAMINA_RETURN_IF_ERROR(BlasToStatus(asked, "cublasLtMatmulAlgoGetHeuristic"));
     for (int i = 0; i < count; ++i) {
       const cublasLtMatmulHeuristicResult_t& candidate = candidates[static_cast<size_t>(i)];
       if (candidate.state == CUBLAS_STATUS_SUCCESS && !SplitsSums(candidate.algo) &&
-          ServesOneRow(shape, candidate.algo)) {
+          std::all_of(samples.begin(), samples.end(),
+                      [&](size_t rows) { return Serves(shape, rows, candidate.algo); })) {
         return candidate.algo;
       }
     }
-    return absl::UnimplementedError(
-        absl::StrCat("cuBLASLt has no algorithm without split sums for ", shape.in_features, " x ",
-                     shape.out_features, " among ", count));
+    return std::nullopt;
   }
 
-  // The algorithm was offered for kTypicalRows; it must do for the fewest too.
-  bool ServesOneRow(ProblemShape shape, const cublasLtMatmulAlgo_t& algorithm) {
-    shape.rows = 1;
+  // Whether the algorithm, which was offered for other rows, does for these.
+  bool Serves(ProblemShape shape, size_t rows, const cublasLtMatmulAlgo_t& algorithm) {
+    shape.rows = rows;
     Problem problem;
     if (!Describe(shape, type_, problem).ok()) {
       return false;
     }
-    cublasLtMatmulHeuristicResult_t result;
+    cublasLtMatmulHeuristicResult_t result = {};
     const cublasStatus_t status =
         cublasLtMatmulAlgoCheck(handle_->get(), &problem.product, &problem.a, &problem.b,
                                 &problem.d, &problem.d, &algorithm, &result);
@@ -265,7 +356,7 @@ class CublasLtEngine final : public LinearEngine {
   const cudaDataType_t type_;
   const absl::Span<std::byte> workspace_;
   const Stream& stream_;
-  std::map<Key, cublasLtMatmulAlgo_t> algorithms_;
+  std::map<Key, Chosen> algorithms_;
 };
 
 }  // namespace

@@ -18,6 +18,8 @@ absl::Status CudaToStatus(cudaError_t error, absl::string_view call) {
     case cudaErrorInsufficientDriver:
     case cudaErrorSystemNotReady:
       return absl::UnavailableError(message());
+    case cudaErrorNotSupported:  // By this device, driver or virtual machine.
+      return absl::UnimplementedError(message());
     default:
       return absl::InternalError(message());
   }

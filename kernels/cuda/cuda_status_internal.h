@@ -17,6 +17,7 @@ namespace lamina::kernels::cuda {
 
 // Errors: kResourceExhausted  no memory.
 //         kUnavailable        no device, no driver, or a driver too old for this build.
+//         kUnimplemented      nothing that this device, driver or virtual machine has.
 //         kInternal           anything else: a bug of ours, or a broken device.
 absl::Status CudaToStatus(cudaError_t error, absl::string_view call);
 

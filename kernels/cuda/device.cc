@@ -10,6 +10,7 @@
 #include "common/status_macros.h"
 #include "common/units.h"
 #include "kernels/cuda/cuda_status_internal.h"
+#include "kernels/cuda/load_kernels.h"
 
 namespace lamina::kernels::cuda {
 namespace {
@@ -57,6 +58,7 @@ absl::StatusOr<DeviceInfo> OpenDevice(int index) {
   LAMINA_ASSIGN_OR_RETURN(const int shared,
                           Attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, index));
   info.shared_bytes_max = static_cast<size_t>(shared);
+  LAMINA_RETURN_IF_ERROR(LoadKernels(info));
   return info;
 }
 

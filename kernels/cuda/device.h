@@ -30,8 +30,10 @@ struct DeviceInfo {
   size_t shared_bytes_max = 0;  // Dynamic shared memory of one thread block, after opting in.
 };
 
-// Makes device `index` this thread's device.
-// Errors: kUnavailable  no driver, no device, or fewer devices; says how many there are.
+// Makes device `index` this thread's device, and loads the kernels if this is the process's first
+// time (load_kernels.h).
+// Errors: kUnavailable    no driver, no device, or fewer devices; says how many there are.
+//         kUnimplemented  a device of a kind that the kernels were not built for.
 absl::StatusOr<DeviceInfo> OpenDevice(int index);
 
 // An ordered queue of work. Move-only; destroying it waits for nothing.

@@ -2,6 +2,10 @@
 //
 // Launch: starts a kernel on a stream. A function and not <<<>>>, so that arguments convert as in a
 // call and the error comes back.
+//
+// A kernel is loaded before, by LoadKernels() (load_kernels.h). CUDA would load it at its first
+// launch, and so wait for all kernels that run, under a lock that stops other threads' launches:
+// where one of those polls for what another thread is to launch, neither goes on.
 
 #pragma once
 
@@ -9,10 +13,9 @@
 
 #include <cstddef>
 
-namespace lamina::kernels::cuda {
+#include "kernels/cuda/kernel_limits.h"
 
-// Static limit of dynamic shared memory without asking for more.
-inline constexpr size_t kSharedBytesDefault = 48 * 1024;
+namespace lamina::kernels::cuda {
 
 struct LaunchShape {
   dim3 grid;
@@ -21,17 +24,36 @@ struct LaunchShape {
   cudaStream_t stream = nullptr;
 };
 
+// Loads a kernel into this thread's device, and lets its launches have all the dynamic shared
+// memory that there is: set once, and not at launches, of which those by other threads may ask for
+// less meanwhile.
+template <typename... Parameters>
+cudaError_t LoadKernel(void (*kernel)(Parameters...), KernelLimits& limits) {
+  cudaFuncAttributes attributes = {};
+  const cudaError_t loaded = cudaFuncGetAttributes(&attributes, kernel);
+  if (loaded != cudaSuccess) {
+    return loaded;
+  }
+  if (attributes.localSizeBytes > limits.local_bytes) {
+    limits.local_bytes = attributes.localSizeBytes;
+  }
+  const size_t dynamic = limits.shared_bytes_max - attributes.sharedSizeBytes;
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              static_cast<int>(dynamic));
+}
+
+// Loads the kernels up to the first that fails.
+template <typename... Kernels>
+cudaError_t LoadEach(KernelLimits& limits, Kernels... kernels) {
+  cudaError_t error = cudaSuccess;
+  ((error == cudaSuccess ? void(error = LoadKernel(kernels, limits)) : void()), ...);
+  return error;
+}
+
 // Does not synchronise. An error of the launch itself is returned; one of the run shows later.
 template <typename... Parameters, typename... Arguments>
 cudaError_t Launch(void (*kernel)(Parameters...), const LaunchShape& shape,
                    const Arguments&... arguments) {
-  if (shape.shared_bytes > kSharedBytesDefault) {
-    const cudaError_t error = cudaFuncSetAttribute(
-        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shape.shared_bytes));
-    if (error != cudaSuccess) {
-      return error;
-    }
-  }
   cudaLaunchConfig_t config = {};
   config.gridDim = shape.grid;
   config.blockDim = shape.block;

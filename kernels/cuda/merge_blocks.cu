@@ -127,6 +127,10 @@ __global__ void StoreRowsKernel(const StoreRowsArguments a) {
 
 }  // namespace
 
+cudaError_t LoadMergeBlocks(KernelLimits& limits) {
+  return LoadEach(limits, MergeBlocksKernel, StoreRowsKernel);
+}
+
 cudaError_t MergeBlocks(const MergeBlocksArguments& arguments, uint32_t rows, cudaStream_t stream) {
   const LaunchShape shape = {.grid = dim3(rows, arguments.query_heads),
                              .block = dim3(kAttentionThreads),

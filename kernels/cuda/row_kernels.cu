@@ -169,6 +169,11 @@ bool Empty(const RowsShape& shape) { return shape.rows == 0 || shape.cols == 0; 
 
 }  // namespace
 
+cudaError_t LoadRowKernels(KernelLimits& limits) {
+  return LoadEach(limits, NormKernel, RopeKernel, ActivateKernel, AddKernel, ConvertKernel,
+                  EmbedKernel);
+}
+
 cudaError_t NormRows(const NormArguments& a, cudaStream_t stream) {
   return Empty(a.shape) ? cudaSuccess : Launch(NormKernel, WholeRows(a.shape, stream), a);
 }

@@ -11,6 +11,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cuda/kernel_limits.h"
+
 namespace lamina::kernels::cuda {
 
 enum class Element : uint8_t { kF32, kBF16 };
@@ -97,5 +99,8 @@ struct EmbedArguments {
   size_t out_stride = 0;
 };
 cudaError_t EmbedRows(const EmbedArguments& arguments, cudaStream_t stream);
+
+// For LoadKernels(): all of these.
+cudaError_t LoadRowKernels(KernelLimits& limits);
 
 }  // namespace lamina::kernels::cuda

@@ -317,6 +317,8 @@ __global__ void SampleKernel(const SampleArguments a) {
 
 }  // namespace
 
+cudaError_t LoadSampling(KernelLimits& limits) { return LoadEach(limits, SampleKernel); }
+
 cudaError_t SampleRows(const SampleArguments& arguments, uint32_t rows, cudaStream_t stream) {
   return Launch(SampleKernel,
                 {.grid = dim3(rows), .block = dim3(kThreads), .shared_bytes = 0, .stream = stream},

@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cuda/kernel_limits.h"
+
 namespace lamina::kernels::cuda {
 
 // One row's parameters; tokens and biases are ranges of common arrays.
@@ -51,5 +53,8 @@ struct SampleArguments {
 };
 
 cudaError_t SampleRows(const SampleArguments& arguments, uint32_t rows, cudaStream_t stream);
+
+// For LoadKernels(): all of these.
+cudaError_t LoadSampling(KernelLimits& limits);
 
 }  // namespace lamina::kernels::cuda

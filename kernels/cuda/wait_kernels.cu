@@ -140,6 +140,10 @@ __global__ void PutKernel(const PutRequest a) {
 
 }  // namespace
 
+cudaError_t LoadWaits(KernelLimits& limits) {
+  return LoadEach(limits, WaitKernel, RaiseKernel, PutKernel);
+}
+
 cudaError_t LaunchWait(const WaitRequest& request, cudaStream_t stream) {
   return Launch(WaitKernel,
                 {.grid = dim3(1), .block = dim3(1), .shared_bytes = 0, .stream = stream}, request);

@@ -127,7 +127,8 @@ class DeployScriptsTest(unittest.TestCase):
         done = self.run_script("bundle.sh", "--cuda", "--out", str(out))
 
         self.assertEqual(done.returncode, 0, done.stderr)
-        for name in ("lib/lamina-sentencepiece.so", "bin/lamina-gateway", "BUNDLE", "run"):
+        for name in ("lib/lamina-sentencepiece.so", "bin/lamina-gateway", "BUNDLE", "run",
+                     "deploy/gpu_check.sh", "deploy/gpu_tests.py"):
             self.assertTrue((out / name).exists(), name)
         self.assertEqual(subprocess.run([str(out / "run"), "bin/lamina-gateway"]).returncode, 0)
 

@@ -29,15 +29,30 @@ NO_DEVICE = """#!/bin/sh
 echo "no CUDA device: UNAVAILABLE: cudaGetDeviceCount: cudaErrorNoDevice" >&2
 exit 77
 """
-TESTS = """#!/bin/sh
-for argument; do
-  case $argument in --gtest_output=json:*) file=${argument#--gtest_output=json:} ;; esac
-done
-cat > "$file" <<'JSON'
-{"tests": 2, "failures": 1, "testsuites": [{"name": "Suite", "testsuite": [
-  {"name": "Passes"}, {"name": "Fails", "failures": [{"failure": "x"}]}]}]}
-JSON
-exit 1
+# Runs the tests that the filter names, one after the other, as a device leaves them: what runs in the
+# process of Fails after it would fail too.
+TESTS = """#!/usr/bin/env python3
+import os, sys, time
+
+TESTS = ["Passes", "Skips", "Fails", "Crashes", "Hangs", "Passes/1", "Fails/1", "Last"]
+if "--gtest_list_tests" in sys.argv:
+    print("Suite.")
+    print("".join(f"  {test}\\n" for test in TESTS), end="")
+    sys.exit(0)
+filter = [a[len("--gtest_filter="):] for a in sys.argv if a.startswith("--gtest_filter=")][0]
+broken = False
+for test in (f"Suite.{test}" for test in TESTS):
+    if test not in filter.split(":"):
+        continue
+    print(f"[ RUN      ] {test}", flush=True)
+    if "Crashes" in test:
+        os._exit(139)
+    while "Hangs" in test:
+        time.sleep(1)
+    broken = broken or "Fails" in test
+    result = "  FAILED  " if broken else "  SKIPPED " if "Skips" in test else "       OK "
+    print(f"[{result}] {test}, where GetParam() = a (b) (3 ms)", flush=True)
+print("[  FAILED  ] 1 test, listed below:")
 """
 
 
@@ -47,7 +62,7 @@ class GpuCheckTest(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.folder)
         (self.folder / "deploy").mkdir()
         (self.folder / "gpu").mkdir()
-        for name in ("gpu_check.sh", "lib.sh"):
+        for name in ("gpu_check.sh", "gpu_tests.py", "lib.sh"):
             shutil.copy(REPO / "deploy" / name, self.folder / "deploy")
         self.write("run", RUN)
         self.write("gpu/cuda_gpu_test", TESTS)
@@ -75,20 +90,51 @@ class GpuCheckTest(unittest.TestCase):
         self.assertFalse((self.out / "tests.json").exists())
 
     def test_steps_that_fail_or_hang_leave_the_others_results(self):
-        done = self.check("--limit", "2")
+        done = self.check("--limit", "4")
 
         self.assertEqual(done.returncode, 1)
         results = json.loads((self.out / "gpu_check.json").read_text())
         self.assertEqual(
             sorted(results), ["attention", "compute", "facts", "nodes", "slice", "tests", "waits"]
         )
-        self.assertEqual(results["tests"]["failed"], ["Suite.Fails"])
+        self.assertEqual(results["tests"]["failed"], ["Suite.Fails", "Suite.Crashes (ended its process)"])
+        self.assertEqual(results["tests"]["left"][0], "Suite.Hangs")
         self.assertIn("CUBLAS_STATUS_EXECUTION_FAILED", (self.out / "linear.log").read_text())
         self.assertIn("canonical group  4: 3600.0 GB/s, 0.900 of copy", done.stdout)
         self.assertIn("tensor    group  4: 3800.0 GB/s, 0.950 of copy", done.stdout)
         self.assertIn("512 tokens at 4096 in 1.500 ms, 20.1 TFLOP/s", done.stdout)
         self.assertIn("16 rows: launches 41.5 us, graph 31.25 us", done.stdout)
         self.assertIn("polling: failed, exit status 124", done.stderr)
+
+    def test_tests_behind_one_that_fails_crashes_or_hangs_run_in_a_new_process(self):
+        command = [REPO / "deploy/gpu_tests.py", "--limit", "60", "--silence", "1", "--"]
+        done = subprocess.run(
+            [*command, self.folder / "gpu/cuda_gpu_test"], capture_output=True, text=True
+        )
+
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(
+            json.loads(done.stdout),
+            {
+                "tests": 8,
+                "failures": 4,
+                "failed": [
+                    "Suite.Fails",
+                    "Suite.Crashes (ended its process)",
+                    "Suite.Hangs (hung for 1.0 s)",
+                    "Suite.Fails/1",
+                ],
+                "left": [],
+            },
+        )
+        self.assertIn("[       OK ] Suite.Last", done.stderr)
+
+    def test_steps_without_time_are_left_out(self):
+        done = self.check("--step", "polling", "--step", "slice", "--total", "3")
+
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("slice: left out, 3 s are up", done.stderr)
+        self.assertFalse((self.out / "slice.json").exists())
 
     def test_one_step_alone_adds_to_what_is_there(self):
         self.assertEqual(self.check("--step", "facts").returncode, 0)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The part of the CUDA runtime that kernels/cuda calls, over ordinary memory: device memory is host
-// memory, and every call is done when it returns, unless a stream captures it for a graph.
+// memory, and every call is done when it returns, unless a stream captures it for a graph. Calls
+// that take or give back memory wait for all streams (streams.h).
 
 #pragma once
 
@@ -10,6 +11,7 @@
 #include <cstring>
 
 #include "tests/support/cuda_emulation/cuda_error.h"
+#include "tests/support/cuda_emulation/device_heap.h"
 #include "tests/support/cuda_emulation/emulation.h"
 #include "tests/support/cuda_emulation/host_memory.h"
 #include "tests/support/cuda_emulation/streams.h"
@@ -33,6 +35,7 @@ enum cudaDriverEntryPointQueryResult {
   cudaDriverEntryPointSymbolNotFound = 1,
 };
 inline constexpr unsigned long long cudaEnableDefault = 0;
+enum cudaLimit { cudaLimitStackSize = 0 };
 enum cudaMemcpyKind { cudaMemcpyDefault = 4 };
 
 struct cudaDeviceProp {
@@ -66,33 +69,49 @@ inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, 
   return cudaSuccess;
 }
 
+inline cudaError_t cudaDeviceGetLimit(size_t* bytes, cudaLimit) {
+  *bytes = 1024;
+  return cudaSuccess;
+}
+inline cudaError_t cudaDeviceSetLimit(cudaLimit, size_t) {
+  return lamina::cuda_emulation::WaitForDevice();
+}
+
 // Refuses what no device of today has, so that the error can be tested.
 inline cudaError_t cudaMalloc(void** data, size_t bytes) {
-  if (const cudaError_t error = lamina::cuda_emulation::CheckNotCapturing(); error != cudaSuccess) {
+  if (const cudaError_t error = lamina::cuda_emulation::WaitForDevice(); error != cudaSuccess) {
     return error;
   }
-  const size_t padded = (bytes + 255) / 256 * 256;
-  const size_t alignment = bytes >= size_t{1} << 21 ? 4096 : 256;  // Large ones on whole pages.
-  *data = bytes > size_t{1} << 40 ? nullptr : std::aligned_alloc(alignment, padded);
+  *data = lamina::cuda_emulation::AllocateDevice(bytes);
   return *data != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 inline cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned) {
-  return cudaMalloc(data, bytes);
+  if (const cudaError_t error = lamina::cuda_emulation::WaitForDevice(); error != cudaSuccess) {
+    return error;
+  }
+  *data = lamina::cuda_emulation::AllocateHost(bytes);
+  return *data != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 inline cudaError_t cudaFree(void* data) {
-  const cudaError_t error = lamina::cuda_emulation::CheckNotCapturing();
-  if (error == cudaSuccess) {
-    std::free(data);
+  if (const cudaError_t error = lamina::cuda_emulation::WaitForDevice(); error != cudaSuccess) {
+    return error;
   }
-  return error;
+  return lamina::cuda_emulation::FreeDevice(data) ? cudaSuccess : cudaErrorInvalidValue;
 }
-inline cudaError_t cudaFreeHost(void* data) { return cudaFree(data); }
+inline cudaError_t cudaFreeHost(void* data) {
+  if (const cudaError_t error = lamina::cuda_emulation::WaitForDevice(); error != cudaSuccess) {
+    return error;
+  }
+  return lamina::cuda_emulation::FreeHost(data) ? cudaSuccess : cudaErrorInvalidValue;
+}
 
 inline cudaError_t cudaHostRegister(void* data, size_t bytes, unsigned) {
-  return lamina::cuda_emulation::RegisterHost(data, bytes);
+  const cudaError_t error = lamina::cuda_emulation::WaitForDevice();
+  return error == cudaSuccess ? lamina::cuda_emulation::RegisterHost(data, bytes) : error;
 }
 inline cudaError_t cudaHostUnregister(void* data) {
-  return lamina::cuda_emulation::UnregisterHost(data);
+  const cudaError_t error = lamina::cuda_emulation::WaitForDevice();
+  return error == cudaSuccess ? lamina::cuda_emulation::UnregisterHost(data) : error;
 }
 inline cudaError_t cudaHostGetDevicePointer(void** device, void* data, unsigned) {
   if (!lamina::cuda_emulation::IsRegistered(data)) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Host memory that was registered with the emulation: no page twice, and unregistered by the
-// address it was registered by, as the driver has it.
+// Host memory that kernels can use: what the emulation allocated, and what was registered with it,
+// no page twice, and unregistered by the address it was registered by, as the driver has it.
 //
 // Threading: any thread.
 
@@ -16,6 +16,14 @@ namespace lamina::cuda_emulation {
 cudaError_t RegisterHost(const void* data, size_t bytes);
 cudaError_t UnregisterHost(const void* data);
 bool IsRegistered(const void* address);
+
+// Whole pages. Null: there is not so much.
+void* AllocateHost(size_t bytes);
+// Whether it was allocated.
+bool FreeHost(void* data);
+
+// Whether a kernel can touch the address: of either kind, or the device's.
+bool IsVisible(const void* address);
 
 // How many pieces are registered now.
 size_t RegisteredPieces();

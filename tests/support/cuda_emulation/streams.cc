@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "tests/support/cuda_emulation/device_heap.h"
 #include "tests/support/cuda_emulation/emulation.h"
 
 namespace lamina::cuda_emulation {
@@ -66,7 +67,10 @@ class StreamThread {
       const std::function<void()> work = std::move(works_.front());
       works_.pop_front();
       lock.unlock();
-      work();
+      {
+        const DeviceAccess access;
+        work();
+      }
       lock.lock();
       ++done_;
       changed_.notify_all();
@@ -86,6 +90,27 @@ namespace {
 
 std::atomic<int> threaded{0};
 
+// The driver's lock, and what it guards.
+struct Driver {
+  std::mutex mutex;
+  std::vector<std::weak_ptr<StreamThread>> threads;
+};
+
+Driver& TheDriver() {
+  static auto* const driver = new Driver;  // Lives as long as the threads of any test.
+  return *driver;
+}
+
+void WaitForAll(Driver& driver) {
+  const std::lock_guard lock(driver.mutex);
+  std::erase_if(driver.threads, [](const auto& thread) { return thread.expired(); });
+  for (const std::weak_ptr<StreamThread>& each : driver.threads) {
+    if (const auto thread = each.lock(); thread != nullptr) {
+      thread->WaitFor(thread->pushed());
+    }
+  }
+}
+
 // Those that this thread captures.
 thread_local std::vector<cudaStream_t> capturing;
 std::atomic<bool> instantiations_fail{false};
@@ -103,8 +128,15 @@ ThreadedStreams::ThreadedStreams() { ++threaded; }
 ThreadedStreams::~ThreadedStreams() { --threaded; }
 
 cudaStream_t CreateStream() {
-  return new EmulatedStream{.thread =
-                                threaded.load() > 0 ? std::make_shared<StreamThread>() : nullptr};
+  WaitForAll(TheDriver());
+  auto* const stream = new EmulatedStream;
+  if (threaded.load() > 0) {
+    stream->thread = std::make_shared<StreamThread>();
+    Driver& driver = TheDriver();
+    const std::lock_guard lock(driver.mutex);
+    driver.threads.push_back(stream->thread);
+  }
+  return stream;
 }
 
 void DestroyStream(cudaStream_t stream) {
@@ -131,8 +163,10 @@ cudaError_t Enqueue(cudaStream_t stream, std::function<void()> work) {
   }
   if (stream == nullptr || stream->capture == nullptr) {
     if (stream != nullptr && stream->thread != nullptr) {
+      const std::lock_guard lock(TheDriver().mutex);
       stream->thread->Push(std::move(work));
     } else {
+      const DeviceAccess access;
       work();
     }
     return cudaSuccess;
@@ -146,6 +180,14 @@ cudaError_t Enqueue(cudaStream_t stream, std::function<void()> work) {
 
 cudaError_t CheckNotCapturing() {
   return capturing.empty() ? cudaSuccess : Spoil(cudaErrorStreamCaptureUnsupported);
+}
+
+cudaError_t WaitForDevice() {
+  const cudaError_t error = CheckNotCapturing();
+  if (error == cudaSuccess) {
+    WaitForAll(TheDriver());
+  }
+  return error;
 }
 
 cudaError_t BeginCapture(cudaStream_t stream) {
@@ -183,6 +225,7 @@ cudaError_t Synchronize(cudaStream_t stream) {
   if (stream != nullptr && stream->thread != nullptr) {
     stream->thread->WaitFor(stream->thread->pushed());
   }
+  CloseDevice();
   return TakeFailure() ? cudaErrorLaunchFailure : cudaSuccess;
 }
 
@@ -201,7 +244,7 @@ cudaError_t SynchronizeEvent(cudaEvent_t event) {
 }
 
 cudaError_t Instantiate(cudaGraphExec_t* executable, cudaGraph_t graph) {
-  if (const cudaError_t error = CheckNotCapturing(); error != cudaSuccess) {
+  if (const cudaError_t error = WaitForDevice(); error != cudaSuccess) {
     return error;
   }
   if (instantiations_fail.load()) {

@@ -5,6 +5,10 @@
 // the graph. Streams that are made while a ThreadedStreams lives do their work in a thread of their
 // own, behind the caller's back as a device does: kernels that poll need not keep the caller.
 //
+// What takes or gives back memory waits for the work of all streams with threads, and meanwhile no
+// call goes on that puts work into a stream: a device may do so, and then who makes such a call
+// while a kernel polls for what another thread is to launch waits for ever.
+//
 // Captures are thread-local (cudaStreamCaptureModeThreadLocal): while a thread captures, its calls
 // that would wait or take memory fail, as on a device, and spoil the capture.
 
@@ -65,6 +69,9 @@ cudaError_t Enqueue(cudaStream_t stream, std::function<void()> work);
 
 // What a call that may not be made by a thread that captures begins with.
 cudaError_t CheckNotCapturing();
+
+// The same for one that waits for what all streams have to do now.
+cudaError_t WaitForDevice();
 
 cudaError_t BeginCapture(cudaStream_t stream);
 cudaError_t EndCapture(cudaStream_t stream, cudaGraph_t* graph);

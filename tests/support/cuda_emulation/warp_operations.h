@@ -17,6 +17,7 @@
 #include <deque>
 
 #include "tests/support/cuda_emulation/emulation.h"
+#include "tests/support/cuda_emulation/host_memory.h"
 
 namespace lamina::kernels::cuda::emulated {
 
@@ -33,6 +34,12 @@ inline size_t Thread() { return cuda_emulation::Here().thread.x; }
 inline void CheckAligned(const void* address, size_t bytes) {
   if (reinterpret_cast<uintptr_t>(address) % bytes != 0) {
     Stop("an address of a copy or a matrix is not aligned");
+  }
+}
+
+inline void CheckVisible(const void* address) {
+  if (!cuda_emulation::IsVisible(address)) {
+    Stop("a kernel touches memory that is neither the device's nor pinned nor registered");
   }
 }
 

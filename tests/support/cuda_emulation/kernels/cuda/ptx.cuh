@@ -88,12 +88,15 @@ inline float ExpTwo(float x) {
 }
 
 inline uint64_t LoadAcquire(const uint64_t* word) {
+  emulated::CheckVisible(word);
   return __atomic_load_n(word, __ATOMIC_ACQUIRE);
 }
 inline void StoreRelease(uint64_t* word, uint64_t value) {
+  emulated::CheckVisible(word);
   __atomic_store_n(word, value, __ATOMIC_RELEASE);
 }
 inline uint32_t LoadRelaxed(const uint32_t* word) {
+  emulated::CheckVisible(word);
   return __atomic_load_n(word, __ATOMIC_RELAXED);
 }
 

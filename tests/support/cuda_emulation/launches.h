@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a launch is refused for, as a device refuses it; and, more strictly, any kernel that was not
+// loaded beforehand: CUDA would load it then, waiting for the kernels that run (launch.cuh).
+//
+// Threading: any thread.
+
+#pragma once
+
+#include <cstddef>
+
+#include "tests/support/cuda_emulation/cuda_error.h"
+#include "tests/support/cuda_emulation/emulation.h"
+
+namespace lamina::cuda_emulation {
+
+void NoteLoaded(const void* kernel);
+
+// Errors: cudaErrorInvalidDeviceFunction  the kernel was not loaded.
+//         cudaErrorInvalidConfiguration   a grid or a block that is empty or too large.
+//         cudaErrorInvalidValue           more dynamic shared memory than loading asked for.
+cudaError_t CheckLaunch(const void* kernel, const Dim3& grid, const Dim3& block,
+                        size_t shared_bytes);
+
+// Whether loading fails, with cudaErrorNoKernelImageForDevice, as on a device of another kind.
+void FailLoads(bool fail);
+bool LoadsFail();
+
+}  // namespace lamina::cuda_emulation
