@@ -168,14 +168,9 @@ absl::Status ReplicaExchange::SendTokens(Lane& lane, const core::StepResult& res
     if (node == context_.node || !context_.schedule.TakesPart(node, lane.index)) {
       continue;
     }
-    const PeerId peer = ComputePeer(node);
-    blamed = context_.peers.Name(peer);
-    LAMINA_RETURN_IF_ERROR(context_.peers.Put(peer, window, {message.data(), bytes}, &signal));
-    context_.peers.CountSent(
-        peer, bytes,
-        context_.laps.LapOf(lane, control::WorkPart::kContext, lane.slice, peer, bytes));
+    LAMINA_RETURN_IF_ERROR(context_.Tell(lane, ComputePeer(node), control::WorkPart::kContext,
+                                         window, {message.data(), bytes}, signal, blamed));
   }
-  blamed.clear();
   return absl::OkStatus();
 }
 

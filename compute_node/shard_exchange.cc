@@ -83,14 +83,9 @@ absl::Status ShardExchange::Send(Lane& lane, std::string& blamed) {
     if (node == context_.node) {
       continue;
     }
-    const PeerId peer = ComputePeer(node);
-    blamed = context_.peers.Name(peer);
-    LAMINA_RETURN_IF_ERROR(context_.peers.Put(peer, window, {part.data(), bytes}, &signal));
-    context_.peers.CountSent(
-        peer, bytes,
-        context_.laps.LapOf(lane, control::WorkPart::kReduce, lane.slice, peer, bytes));
+    LAMINA_RETURN_IF_ERROR(context_.Tell(lane, ComputePeer(node), control::WorkPart::kReduce,
+                                         window, {part.data(), bytes}, signal, blamed));
   }
-  blamed.clear();
   context_.transport.Progress();
   return absl::OkStatus();
 }

@@ -2,8 +2,12 @@
 
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <string>
 
+#include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "common/attention_descriptor.h"
 #include "compute_node/lane.h"
 #include "compute_node/laps.h"
@@ -59,6 +63,12 @@ struct WorkerContext {
   AttentionDescriptor PartOf(uint32_t layer, uint32_t memory_node) const {
     return lamina::PartOf(config.layers[layer], HeadsOf(layer, memory_node));
   }
+
+  // Puts a whole message to a compute node: one put, timed as `part` of the lane's slice.
+  // Errors: as Peers::Put(); `blamed` names the node then.
+  absl::Status Tell(const Lane& lane, PeerId peer, control::WorkPart part, size_t offset,
+                    absl::Span<const std::byte> message, const transport::SignalUpdate& signal,
+                    std::string& blamed) const;
 
   // Of the rows of the lane's slice that go to the memory node.
   core::WindowHeader QueryHeader(const Lane& lane, uint32_t memory_node) const {

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compute_node/worker_context.h"
+
+namespace lamina::compute_node {
+
+absl::Status WorkerContext::Tell(const Lane& lane, PeerId peer, control::WorkPart part,
+                                 size_t offset, absl::Span<const std::byte> message,
+                                 const transport::SignalUpdate& signal, std::string& blamed) const {
+  absl::Status put = peers.Put(peer, offset, message, &signal);
+  if (!put.ok()) {
+    blamed = peers.Name(peer);
+    return put;
+  }
+  peers.CountSent(peer, message.size(), laps.LapOf(lane, part, lane.slice, peer, message.size()));
+  return put;
+}
+
+}  // namespace lamina::compute_node
