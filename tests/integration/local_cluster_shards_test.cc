@@ -281,6 +281,20 @@ TEST(ShardsTest, ThreeShardsAgreeToo) {
   EXPECT_EQ(greedy.choices[0].tokens.size(), 30u);
 }
 
+// Of three shards one may come just after it was found missing, and the one behind it later still.
+// Some ten thousand sums; a part that is taken too early has another unit's header.
+TEST(ShardsTest, NoSumIsMadeBeforeAllItsPartsAreThere) {
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(
+      {.model = ThreeHeads(), .compute_type = DType::kF32, .compute_nodes = 3, .shards = 3});
+  ASSERT_NE(cluster, nullptr);
+  const GenerateSpec spec = Greedy(RandomPrompt(5, 1), 240);
+  const GenerateResult first = cluster->Generate(spec);
+  for (int i = 0; i < 12; ++i) {
+    ExpectSame({cluster->Generate(spec)}, {first});
+  }
+  EXPECT_EQ(cluster->engine().GetStatus().epoch, 1u);
+}
+
 TEST(ShardsTest, AShardHoldsItsOwnWeightsAlone) {
   LocalClusterOptions options{.model = ThreeHeads()};
   const std::unique_ptr<LocalCluster> one = MakeCluster(options);
