@@ -43,8 +43,8 @@ struct RequestLimits {
 
 // Errors: kInvalidArgument  with the field and OpenAI's code for the mistake; names the fields that
 //         this server does not serve.
-absl::StatusOr<CompletionRequest> ParseCompletion(const Json& body, const RequestLimits& limits);
-absl::StatusOr<CompletionRequest> ParseChatCompletion(const Json& body,
+absl::StatusOr<CompletionRequest> ParseCompletion(const Json& json, const RequestLimits& limits);
+absl::StatusOr<CompletionRequest> ParseChatCompletion(const Json& json,
                                                       const RequestLimits& limits);
 
 // An array of token ids.
