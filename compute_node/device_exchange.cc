@@ -197,7 +197,7 @@ absl::Status DeviceExchange::FaultOf(const Lane& lane, const kernels::FailedTake
   const PeerId peer = MemoryPeer(failed.peer);
   blamed = context_.peers.Name(peer);
   if (failed.outcome == kernels::WaitOutcome::kTimeout) {
-    return context_.peers.NothingFrom(peer);
+    return context_.peers.NothingFrom(peer, patience_);
   }
   const uint32_t index = lane.index;
   const uint64_t value = context_.UnitValue(lane, lanes_[lane.index].taking_layer);

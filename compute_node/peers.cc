@@ -101,9 +101,9 @@ absl::Status Peers::CheckWindow(PeerId sender, const core::WindowHeader& header,
   return checked;
 }
 
-absl::Status Peers::NothingFrom(PeerId peer) const {
+absl::Status Peers::NothingFrom(PeerId peer, Nanos waited) const {
   return absl::DeadlineExceededError(
-      absl::StrCat("nothing from ", Name(peer), " for ", ToSeconds(patience_), " s"));
+      absl::StrCat("nothing from ", Name(peer), " for ", ToSeconds(waited), " s"));
 }
 
 }  // namespace lamina::compute_node

@@ -74,7 +74,7 @@ class Peers {
                            const core::WindowHeader& expected);
 
   // The error of a wait for the peer in vain.
-  absl::Status NothingFrom(PeerId peer) const;
+  absl::Status NothingFrom(PeerId peer, Nanos waited) const;
 
  private:
   control::LinkCounters& Link(PeerId peer) const;

@@ -70,33 +70,35 @@ absl::Status StepWorker::WaitForArrivals(std::string& blamed) {
   Nanos deadline = INT64_MAX;
   bool any_idle = false;
   PeerId late = 0;
-  const auto expect_until = [&](Nanos until) {
+  Nanos late_patience = 0;
+  // What has been appended to awaited_: since the lane went away, for so long.
+  const auto expect_for = [&](const Lane& lane, Nanos patience) {
     for (size_t i = conditions_.size(); i < awaited_.size(); ++i) {
       conditions_.push_back({.word = awaited_[i].word, .at_least = awaited_[i].value});
-      if (until < deadline) {
-        deadline = until;
+      if (lane.away_since + patience < deadline) {
+        deadline = lane.away_since + patience;
         late = awaited_[i].peer;
+        late_patience = patience;
       }
     }
   };
+  const Nanos patience = options_.peer_deadline;
   for (const Lane& lane : lanes_) {
-    const Nanos soon = lane.away_since + options_.peer_deadline;
-    const Nanos later = soon + options_.peer_deadline;
     any_idle = any_idle || (lane.phase == LanePhase::kIdle &&
                             context_.schedule.TakesPart(options_.node, lane.index));
     if (lane.phase == LanePhase::kElsewhere) {
       awaited_.push_back(replicas_.TokenSignal(lane));
-      expect_until(later);
+      expect_for(lane, 2 * patience);
     } else if (lane.phase == LanePhase::kAway && lane.reducing) {
       awaited_.push_back(shards_.NextSignal(lane));
-      expect_until(later);
+      expect_for(lane, 2 * patience);
     } else if (lane.phase == LanePhase::kAway) {
       if (replicas_.awaits_context(lane)) {
         awaited_.push_back(replicas_.ContextSignal(lane));
-        expect_until(later);
+        expect_for(lane, 2 * patience);
       }
       memory_.AppendAwaited(lane, awaited_);
-      expect_until(replicas_.awaits_context(lane) ? later : soon);
+      expect_for(lane, (replicas_.awaits_context(lane) ? 2 : 1) * patience);
     }
   }
   const Nanos poll = any_idle ? RealClock().Now() + kPlanPoll : INT64_MAX;
@@ -119,7 +121,8 @@ absl::Status StepWorker::WaitForArrivals(std::string& blamed) {
   if (!awaited_.empty()) {
     blamed = peers_.Name(late);
   }
-  return absl::IsDeadlineExceeded(ready.status()) ? peers_.NothingFrom(late) : ready.status();
+  return absl::IsDeadlineExceeded(ready.status()) ? peers_.NothingFrom(late, late_patience)
+                                                  : ready.status();
 }
 
 }  // namespace lamina::compute_node
