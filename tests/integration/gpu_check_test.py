@@ -62,7 +62,7 @@ class GpuCheckTest(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.folder)
         (self.folder / "deploy").mkdir()
         (self.folder / "gpu").mkdir()
-        for name in ("gpu_check.sh", "gpu_tests.py", "lib.sh"):
+        for name in ("gpu_check.sh", "gpu_tests.py", "gpu_serve.py", "lib.sh"):
             shutil.copy(REPO / "deploy" / name, self.folder / "deploy")
         self.write("run", RUN)
         self.write("gpu/cuda_gpu_test", TESTS)
@@ -105,6 +105,7 @@ class GpuCheckTest(unittest.TestCase):
         self.assertIn("512 tokens at 4096 in 1.500 ms, 20.1 TFLOP/s", done.stdout)
         self.assertIn("16 rows: launches 41.5 us, graph 31.25 us", done.stdout)
         self.assertIn("polling: failed, exit status 124", done.stderr)
+        self.assertIn("serve: left out", done.stderr)
 
     def test_tests_behind_one_that_fails_crashes_or_hangs_run_in_a_new_process(self):
         command = [REPO / "deploy/gpu_tests.py", "--limit", "60", "--silence", "1", "--"]
@@ -144,11 +145,22 @@ class GpuCheckTest(unittest.TestCase):
             sorted(json.loads((self.out / "gpu_check.json").read_text())), ["attention", "facts"]
         )
 
+    def test_serving_says_what_is_missing(self):
+        (self.folder / "BUNDLE").touch()
+        model = self.folder / "small.gguf"
+        model.touch()
+
+        done = self.check("--step", "serve", "--model", str(model))
+
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("lamina is not in", (self.out / "serve.log").read_text())
+        self.assertFalse((self.out / "serve.json").exists())
+
     def test_unknown_steps_are_wrong_usage(self):
         done = self.check("--step", "all")
 
         self.assertEqual(done.returncode, 2)
-        self.assertIn("facts tests nodes compute waits attention linear slice polling", done.stderr)
+        self.assertIn("facts tests nodes compute waits attention linear slice polling serve", done.stderr)
 
 
 if __name__ == "__main__":
