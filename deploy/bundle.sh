@@ -56,7 +56,7 @@ git -C "$REPO" describe --always --dirty > "$out/BUNDLE" 2> /dev/null || echo "n
 if $cuda; then
   mkdir "$out/gpu"
   cp "${gpu[@]}" "$out/gpu/"
-  cp "$REPO/deploy/gpu_check.sh" "$REPO/deploy/gpu_tests.py" "$REPO/deploy/gpu_serve.py" "$out/deploy/"
+  cp "$REPO"/deploy/gpu_check.sh "$REPO"/deploy/gpu_*.py "$out/deploy/"
 fi
 # What is in bin/ finds the libraries, wherever the bundle lies.
 for program in "${all[@]}"; do

@@ -21,7 +21,8 @@
 #   --list           print the steps
 # Without --step all of them, in this order.
 # Runs what preset cuda built, or, inside a bundle (deploy/bundle.sh --cuda), the bundle's programs.
-# Results: DIR/STEP.json, DIR/STEP.log, and all in DIR/gpu_check.json.
+# Results: DIR/STEP.json, DIR/STEP.log, and all in DIR/gpu_check.json; of slice, attention and linear also
+# DIR/calibration.json, times for a planner (docs/formats/calibration.md).
 # Exit status: 0 every step passed; 1 one failed; 3 there is no CUDA device, and nothing was run.
 set -euo pipefail
 # shellcheck source=deploy/lib.sh
@@ -167,6 +168,12 @@ if "polling" in results:
 PY
 }
 
+# calibration.json, if one of the steps it is made of has left results.
+calibrate() {
+  [[ -f $out/slice.json || -f $out/attention.json || -f $out/linear.json ]] || return 0
+  python3 "$REPO/deploy/gpu_calibration.py" "$out"
+}
+
 # Whether there is a device, before anything else: the facts step says so with status 77.
 set +e
 run_step facts
@@ -187,6 +194,10 @@ for step in "${steps[@]}"; do
     run_step "$step" || failed=1
   fi
   collect > "$out/table.txt"
+  case $step in
+    # Each time, so that it is there when the rest is cut off.
+    slice | attention | linear) calibrate || failed=1 ;;
+  esac
 done
 cat "$out/table.txt"
 exit "$failed"
