@@ -6,20 +6,22 @@
 # itself, both attention kernels (decode as a
 # share of the copy bandwidth, and a chunk of a prompt), dense layers against cuBLASLt's free choice, a
 # slice by launches and as a graph, polling round trips, and a model served end to end (deploy/gpu_serve.py:
-# memory node on the GPU, then on the CPU). Each step writes its own file when it is done,
+# memory node on the GPU, then on the CPU); by name alone also models with random weights beside PyTorch
+# (deploy/gpu_torch.py). Each step writes its own file when it is done,
 # so what finished is kept when the rest is cut off; of tests (deploy/gpu_tests.py) what ran, too.
 #
 # usage: deploy/gpu_check.sh [--step S]... [--out DIR] [--limit SECONDS] [--total SECONDS] [--model FILE]
 #                            [--list] [--help]
 #   --step S         only this step; repeat for more: facts, tests, nodes, compute, waits,
-#                    attention, linear, slice, polling, serve
+#                    attention, linear, slice, polling, serve, torch
 #   --out DIR        where results go (default: gpu_check in the working directory)
-#   --limit SECONDS  for each step (default: 75)
+#   --limit SECONDS  for each step (default: 75, torch all that is left of the total)
 #   --total SECONDS  for all; steps that no time is left for are left out (default: 460)
 #   --model FILE     what serve serves (default: models/smollm2-135m-instruct.gguf; where that is not, serve
 #                    is left out unless it is named)
 #   --list           print the steps
-# Without --step all of them, in this order.
+# Without --step all of them, in this order, but torch: it makes and serves two models of 13 and 16 GB, which
+# takes a run of its own, and a Python with PyTorch: python3, or what LAMINA_TORCH_PYTHON names.
 # Runs what preset cuda built, or, inside a bundle (deploy/bundle.sh --cuda), the bundle's programs.
 # Results: DIR/STEP.json, DIR/STEP.log, and all in DIR/gpu_check.json; of slice, attention and linear also
 # DIR/calibration.json, times for a planner (docs/formats/calibration.md).
@@ -28,10 +30,10 @@ set -euo pipefail
 # shellcheck source=deploy/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-all_steps=(facts tests nodes compute waits attention linear slice polling serve)
+all_steps=(facts tests nodes compute waits attention linear slice polling serve torch)
 steps=()
 out=gpu_check
-limit=75
+limit=
 total=460
 model=$REPO/models/smollm2-135m-instruct.gguf
 while [[ $# -gt 0 ]]; do
@@ -52,10 +54,12 @@ while [[ $# -gt 0 ]]; do
   esac
   shift
 done
+torch_limit=${limit:-$total}
+limit=${limit:-75}
 [[ $limit =~ ^[1-9][0-9]*$ ]] || usage_error "--limit is a number of seconds, not '$limit'"
 [[ $total =~ ^[1-9][0-9]*$ ]] || usage_error "--total is a number of seconds, not '$total'"
 if [[ ${#steps[@]} -eq 0 ]]; then
-  steps=("${all_steps[@]}")
+  steps=("${all_steps[@]/torch/}")
   if [[ ! -e $model ]]; then
     say "serve: left out, $model is not there; --model names another"
     steps=("${steps[@]/serve/}")
@@ -86,6 +90,7 @@ export CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-32}
 # One step; its JSON object goes to STEP.json. Returns the program's exit status; 124: the time was up.
 run_step() {
   local step=$1 status=0 started=$SECONDS program=$test_program filter seconds=$limit
+  [[ $step != torch ]] || seconds=$torch_limit
   ((SECONDS + seconds <= total)) || seconds=$((total - SECONDS))
   if ((seconds < 1)); then
     say "$step: left out, $total s are up"
@@ -107,6 +112,10 @@ run_step() {
       # It writes after each result, so what finished is there when it is cut off.
       timeout --kill-after=5 "$seconds" python3 "$REPO/deploy/gpu_serve.py" --model "$model" --limit "$seconds" \
         --out "$out/$step.json.part" > "$out/$step.log" 2>&1 || status=$?
+      ;;
+    torch)
+      timeout --kill-after=5 "$seconds" "${LAMINA_TORCH_PYTHON:-python3}" "$REPO/deploy/gpu_torch.py" \
+        --limit "$seconds" --out "$out/$step.json.part" > "$out/$step.log" 2>&1 || status=$?
       ;;
     *)
       timeout --kill-after=5 "$seconds" "${run[@]}" "$bench_program" "$step" \
@@ -160,6 +169,12 @@ for part in results.get("serve", {}).get("parts", []):
         print(f"{where}: {s['rows']:4} rows at {s['context']}: {s['tokens_per_s']} tokens/s")
     if part["error"]:
         print(f"{where}: failed, {part['error'].splitlines()[0]}")
+for shape in results.get("torch", {}).get("shapes", []):
+    for by in ("torch", "transformers", "lamina"):
+        for s in shape.get(by, {}).get("points", []):
+            print(f"torch       {shape['shape']:10} {by:12} {s['rows']:4} rows at {s['context']}: {s['tokens_per_s']} tokens/s")
+    for s in shape.get("ratios", []):
+        print(f"torch       {shape['shape']:10} {s['rows']:4} rows at {s['context']}: Lamina {s['lamina_to_torch']} of PyTorch's loop")
 if "polling" in results:
     p = results["polling"]
     print(f"polling     device {p['device_polls_us']} us, host {p['host_polls_us']} us a round trip")

@@ -191,7 +191,7 @@ class Cluster:
         command = [self.found["lamina"], *map(str, arguments), "--server", self.server]
         try:
             return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                                  timeout=seconds, check=False)
+                                  errors="replace", timeout=seconds, check=False)
         except subprocess.TimeoutExpired:
             return subprocess.CompletedProcess(command, 124, "", f"no end after {seconds:.0f} s")
 

@@ -131,7 +131,7 @@ class DeployScriptsTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         for name in ("lib/lamina-sentencepiece.so", "bin/lamina-gateway", "bin/lamina", "BUNDLE", "run",
                      "deploy/gpu_check.sh", "deploy/gpu_tests.py", "deploy/gpu_serve.py",
-                     "deploy/gpu_calibration.py", "models/small.gguf"):
+                     "deploy/gpu_calibration.py", "deploy/gpu_torch.py", "models/small.gguf"):
             self.assertTrue((out / name).exists(), name)
         # The one of preset release knows no CUDA.
         self.assertFalse((out / "bin/lamina-memory").exists())

@@ -64,7 +64,7 @@ class GpuCheckTest(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.folder)
         (self.folder / "deploy").mkdir()
         (self.folder / "gpu").mkdir()
-        for name in ("gpu_check.sh", "gpu_tests.py", "gpu_serve.py", "gpu_calibration.py", "lib.sh"):
+        for name in ("gpu_check.sh", "gpu_tests.py", "gpu_serve.py", "gpu_calibration.py", "gpu_torch.py", "lib.sh"):
             shutil.copy(REPO / "deploy" / name, self.folder / "deploy")
         self.write("run", RUN)
         self.write("gpu/cuda_gpu_test", TESTS)
@@ -108,6 +108,7 @@ class GpuCheckTest(unittest.TestCase):
         self.assertIn("16 rows: launches 41.5 us, graph 31.25 us", done.stdout)
         self.assertIn("polling: failed, exit status 124", done.stderr)
         self.assertIn("serve: left out", done.stderr)
+        self.assertNotIn("torch", done.stderr)
         calibration = json.loads((self.out / "calibration.json").read_text())
         self.assertEqual(calibration["device"], "Pretended")
         self.assertEqual(calibration["t_slice"][0]["points"][0]["seconds"], 31.25e-6)
@@ -163,11 +164,21 @@ class GpuCheckTest(unittest.TestCase):
         self.assertIn("lamina is not in", (self.out / "serve.log").read_text())
         self.assertFalse((self.out / "serve.json").exists())
 
+    def test_pytorch_that_is_missing_is_said(self):
+        self.write("python", "#!/bin/sh\nexec python3 -S -E \"$@\"\n")  # Without packages.
+        os.environ["LAMINA_TORCH_PYTHON"] = str(self.folder / "python")
+        self.addCleanup(os.environ.pop, "LAMINA_TORCH_PYTHON")
+
+        done = self.check("--step", "torch")
+
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("No module named 'torch'", (self.out / "torch.log").read_text())
+
     def test_unknown_steps_are_wrong_usage(self):
         done = self.check("--step", "all")
 
         self.assertEqual(done.returncode, 2)
-        self.assertIn("facts tests nodes compute waits attention linear slice polling serve", done.stderr)
+        self.assertIn("facts tests nodes compute waits attention linear slice polling serve torch", done.stderr)
 
 
 if __name__ == "__main__":
