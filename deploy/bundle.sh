@@ -4,10 +4,12 @@
 # Makes a relocatable folder of the programs and the libraries they need, that runs on a machine without
 # our packages; not with the C library and the C++ runtime, which that machine has: Debian 12's or newer.
 #
-# usage: deploy/bundle.sh [--cuda] [--out DIR] [--help]
+# usage: deploy/bundle.sh [--cuda] [--model FILE] [--out DIR] [--help]
 #   --cuda      of what preset cuda built: the GPU tests and the GPU benchmark, with deploy/gpu_check.sh,
-#               and those of the programs that were built. Without CUDA's own libraries and the driver:
-#               they are looked for on the machine it is started on
+#               and those of the programs that were built; lamina and lamina-coordinator, which need no
+#               CUDA, of preset release where preset cuda has none. Without CUDA's own libraries and the
+#               driver: they are looked for on the machine it is started on
+#   --model FILE  also this model file, as models/NAME (default: none)
 #   --out DIR   default: build/bundle; it must not exist, or be a bundle
 # Then, on another machine: DIR/bin/lamina, DIR/deploy/cluster.sh, and with --cuda DIR/deploy/gpu_check.sh
 set -euo pipefail
@@ -16,9 +18,11 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 out=$REPO/build/bundle
 cuda=false
+model=
 while [[ $# -gt 0 ]]; do
   case $1 in
     --cuda) cuda=true ;;
+    --model) model=$(value_of "$@"); shift ;;
     --out) out=$(value_of "$@"); shift ;;
     -h | --help) print_help; exit 0 ;;
     *) usage_error "unknown argument '$1'" ;;
@@ -40,6 +44,7 @@ fi
 for program in "${needed[@]}"; do
   [[ -x $program ]] || fail "$program is not built; build it: $remedy"
 done
+[[ -z $model || -f $model ]] || fail "$model is no file; deploy/get_model.sh gets the quick start's model"
 if [[ -e $out ]]; then
   [[ -f $out/BUNDLE ]] || fail "$out exists and is no bundle; choose another --out"
   rm -rf "$out"
@@ -51,16 +56,27 @@ git -C "$REPO" describe --always --dirty > "$out/BUNDLE" 2> /dev/null || echo "n
 if $cuda; then
   mkdir "$out/gpu"
   cp "${gpu[@]}" "$out/gpu/"
-  cp "$REPO/deploy/gpu_check.sh" "$REPO/deploy/gpu_tests.py" "$out/deploy/"
+  cp "$REPO"/deploy/gpu_check.sh "$REPO"/deploy/gpu_*.py "$out/deploy/"
 fi
 # What is in bin/ finds the libraries, wherever the bundle lies.
 for program in "${all[@]}"; do
-  [[ -x $build/bin/$program ]] || continue
-  cp "$build/bin/$program" "$out/libexec/"
+  built=$build/bin/$program
+  if [[ ! -x $built && " lamina lamina-coordinator " == *" $program "* ]]; then
+    built=$REPO/build/release/bin/$program
+  fi
+  if [[ ! -x $built ]]; then
+    say "$program is not built, and left out"
+    continue
+  fi
+  cp "$built" "$out/libexec/"
   # shellcheck disable=SC2016 # For the machine that runs it.
   printf '#!/bin/sh\nexec "$(dirname "$(readlink -f "$0")")/../run" libexec/%s "$@"\n' "$program" > "$out/bin/$program"
   chmod +x "$out/bin/$program"
 done
+if [[ -n $model ]]; then
+  mkdir "$out/models"
+  cp "$model" "$out/models/"
+fi
 cp -r "$REPO/deploy/cluster.sh" "$REPO/deploy/lib.sh" "$REPO/deploy/clusters" "$out/deploy/"
 # Programs load these themselves: SentencePiece, and beside UCX's libraries its transports.
 loaded=("$build/lib/lamina-sentencepiece.so")

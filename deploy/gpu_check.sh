@@ -5,28 +5,37 @@
 # clusters with memory nodes on the GPU and with compute nodes on it, nodes whose device waits for windows
 # itself, both attention kernels (decode as a
 # share of the copy bandwidth, and a chunk of a prompt), dense layers against cuBLASLt's free choice, a
-# slice by launches and as a graph, polling round trips. Each step writes its own file when it is done,
+# slice by launches and as a graph, polling round trips, and a model served end to end (deploy/gpu_serve.py:
+# memory node on the GPU, then on the CPU); by name alone also models with random weights beside PyTorch
+# (deploy/gpu_torch.py). Each step writes its own file when it is done,
 # so what finished is kept when the rest is cut off; of tests (deploy/gpu_tests.py) what ran, too.
 #
-# usage: deploy/gpu_check.sh [--step S]... [--out DIR] [--limit SECONDS] [--total SECONDS] [--list] [--help]
+# usage: deploy/gpu_check.sh [--step S]... [--out DIR] [--limit SECONDS] [--total SECONDS] [--model FILE]
+#                            [--list] [--help]
 #   --step S         only this step; repeat for more: facts, tests, nodes, compute, waits,
-#                    attention, linear, slice, polling
+#                    attention, linear, slice, polling, serve, torch
 #   --out DIR        where results go (default: gpu_check in the working directory)
-#   --limit SECONDS  for each step (default: 75)
+#   --limit SECONDS  for each step (default: 75, torch all that is left of the total)
 #   --total SECONDS  for all; steps that no time is left for are left out (default: 460)
+#   --model FILE     what serve serves (default: models/smollm2-135m-instruct.gguf; where that is not, serve
+#                    is left out unless it is named)
 #   --list           print the steps
+# Without --step all of them, in this order, but torch: it makes and serves two models of 13 and 16 GB, which
+# takes a run of its own, and a Python with PyTorch: python3, or what LAMINA_TORCH_PYTHON names.
 # Runs what preset cuda built, or, inside a bundle (deploy/bundle.sh --cuda), the bundle's programs.
-# Results: DIR/STEP.json, DIR/STEP.log, and all in DIR/gpu_check.json.
+# Results: DIR/STEP.json, DIR/STEP.log, and all in DIR/gpu_check.json; of slice, attention and linear also
+# DIR/calibration.json, times for a planner (docs/formats/calibration.md).
 # Exit status: 0 every step passed; 1 one failed; 3 there is no CUDA device, and nothing was run.
 set -euo pipefail
 # shellcheck source=deploy/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-all_steps=(facts tests nodes compute waits attention linear slice polling)
+all_steps=(facts tests nodes compute waits attention linear slice polling serve torch)
 steps=()
 out=gpu_check
-limit=75
+limit=
 total=460
+model=$REPO/models/smollm2-135m-instruct.gguf
 while [[ $# -gt 0 ]]; do
   case $1 in
     --step)
@@ -38,15 +47,24 @@ while [[ $# -gt 0 ]]; do
     --out) out=$(value_of "$@"); shift ;;
     --limit) limit=$(value_of "$@"); shift ;;
     --total) total=$(value_of "$@"); shift ;;
+    --model) model=$(value_of "$@"); shift ;;
     --list) printf '%s\n' "${all_steps[@]}"; exit 0 ;;
     -h | --help) print_help; exit 0 ;;
     *) usage_error "unknown argument '$1'" ;;
   esac
   shift
 done
+torch_limit=${limit:-$total}
+limit=${limit:-75}
 [[ $limit =~ ^[1-9][0-9]*$ ]] || usage_error "--limit is a number of seconds, not '$limit'"
 [[ $total =~ ^[1-9][0-9]*$ ]] || usage_error "--total is a number of seconds, not '$total'"
-[[ ${#steps[@]} -gt 0 ]] || steps=("${all_steps[@]}")
+if [[ ${#steps[@]} -eq 0 ]]; then
+  steps=("${all_steps[@]/torch/}")
+  if [[ ! -e $model ]]; then
+    say "serve: left out, $model is not there; --model names another"
+    steps=("${steps[@]/serve/}")
+  fi
+fi
 
 # The programs: beside this script in a bundle, else from the build folder.
 if [[ -x $REPO/run && -d $REPO/gpu ]]; then
@@ -72,6 +90,7 @@ export CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-32}
 # One step; its JSON object goes to STEP.json. Returns the program's exit status; 124: the time was up.
 run_step() {
   local step=$1 status=0 started=$SECONDS program=$test_program filter seconds=$limit
+  [[ $step != torch ]] || seconds=$torch_limit
   ((SECONDS + seconds <= total)) || seconds=$((total - SECONDS))
   if ((seconds < 1)); then
     say "$step: left out, $total s are up"
@@ -88,6 +107,15 @@ run_step() {
       esac
       python3 "$REPO/deploy/gpu_tests.py" --limit "$seconds" "--filter=$filter" -- "${run[@]}" "$program" \
         > "$out/$step.json.part" 2> "$out/$step.log" || status=$?
+      ;;
+    serve)
+      # It writes after each result, so what finished is there when it is cut off.
+      timeout --kill-after=5 "$seconds" python3 "$REPO/deploy/gpu_serve.py" --model "$model" --limit "$seconds" \
+        --out "$out/$step.json.part" > "$out/$step.log" 2>&1 || status=$?
+      ;;
+    torch)
+      timeout --kill-after=5 "$seconds" "${LAMINA_TORCH_PYTHON:-python3}" "$REPO/deploy/gpu_torch.py" \
+        --limit "$seconds" --out "$out/$step.json.part" > "$out/$step.log" 2>&1 || status=$?
       ;;
     *)
       timeout --kill-after=5 "$seconds" "${run[@]}" "$bench_program" "$step" \
@@ -134,12 +162,31 @@ for m in results.get("slice", {}).get("models", []):
         print(f"slice       {m['model']:14} {s['rows']:4} rows: launches {s['launches_us']} us, graph {s['graph_us']} us; "
               f"calls {s['launches_calls_us']} us, {s['graph_calls_us']} us")
     print(f"slice       {m['model']:14} recording {m['record_us']} us, {m['graph_bytes']} bytes a graph")
+for part in results.get("serve", {}).get("parts", []):
+    where = f"serve       compute on {part['compute']}, memory on {part['memory']}"
+    print(f"{where}: serves after {part['start_s']} s, answers {part['answer']!r}")
+    for s in part["points"]:
+        print(f"{where}: {s['rows']:4} rows at {s['context']}: {s['tokens_per_s']} tokens/s")
+    if part["error"]:
+        print(f"{where}: failed, {part['error'].splitlines()[0]}")
+for shape in results.get("torch", {}).get("shapes", []):
+    for by in ("torch", "transformers", "lamina"):
+        for s in shape.get(by, {}).get("points", []):
+            print(f"torch       {shape['shape']:10} {by:12} {s['rows']:4} rows at {s['context']}: {s['tokens_per_s']} tokens/s")
+    for s in shape.get("ratios", []):
+        print(f"torch       {shape['shape']:10} {s['rows']:4} rows at {s['context']}: Lamina {s['lamina_to_torch']} of PyTorch's loop")
 if "polling" in results:
     p = results["polling"]
     print(f"polling     device {p['device_polls_us']} us, host {p['host_polls_us']} us a round trip")
     for u in p["units"]:
         print(f"polling     {u['rows']:4} rows out and back: by the device {u['device_us']} us, by the host {u['host_us']} us")
 PY
+}
+
+# calibration.json, if one of the steps it is made of has left results.
+calibrate() {
+  [[ -f $out/slice.json || -f $out/attention.json || -f $out/linear.json ]] || return 0
+  python3 "$REPO/deploy/gpu_calibration.py" "$out"
 }
 
 # Whether there is a device, before anything else: the facts step says so with status 77.
@@ -155,12 +202,17 @@ if [[ $status == 77 ]]; then
 fi
 failed=0
 for step in "${steps[@]}"; do
+  [[ -n $step ]] || continue
   if [[ $step == facts ]]; then
     [[ $status == 0 ]] || failed=1
   else
     run_step "$step" || failed=1
   fi
   collect > "$out/table.txt"
+  case $step in
+    # Each time, so that it is there when the rest is cut off.
+    slice | attention | linear) calibrate || failed=1 ;;
+  esac
 done
 cat "$out/table.txt"
 exit "$failed"

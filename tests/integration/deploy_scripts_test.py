@@ -115,21 +115,27 @@ class DeployScriptsTest(unittest.TestCase):
     def test_a_bundle_has_what_programs_load_and_can_be_made_again(self):
         build = self.repository / "build/cuda"
         for name in ("tests/cuda_gpu_test", "tests/cuda_node_gpu_test", "bin/lamina-gpu-bench",
-                     "bin/lamina-gateway", "lib/lamina-sentencepiece.so"):
+                     "bin/lamina-gateway", "lib/lamina-sentencepiece.so", "../release/bin/lamina",
+                     "../release/bin/lamina-memory"):
             self.write(build / name, "")
             shutil.copy("/bin/true", build / name)
+        self.write(self.folder / "small.gguf", "weights")
         out = self.folder / "out"
         # As left by a run that was interrupted.
         self.write(self.path / "strip", "#!/bin/sh\nexit 1\n")
         self.assertNotEqual(self.run_script("bundle.sh", "--cuda", "--out", str(out)).returncode, 0)
         (self.path / "strip").unlink()
 
-        done = self.run_script("bundle.sh", "--cuda", "--out", str(out))
+        done = self.run_script("bundle.sh", "--cuda", "--model", str(self.folder / "small.gguf"), "--out", str(out))
 
         self.assertEqual(done.returncode, 0, done.stderr)
-        for name in ("lib/lamina-sentencepiece.so", "bin/lamina-gateway", "BUNDLE", "run",
-                     "deploy/gpu_check.sh", "deploy/gpu_tests.py"):
+        for name in ("lib/lamina-sentencepiece.so", "bin/lamina-gateway", "bin/lamina", "BUNDLE", "run",
+                     "deploy/gpu_check.sh", "deploy/gpu_tests.py", "deploy/gpu_serve.py",
+                     "deploy/gpu_calibration.py", "deploy/gpu_torch.py", "models/small.gguf"):
             self.assertTrue((out / name).exists(), name)
+        # The one of preset release knows no CUDA.
+        self.assertFalse((out / "bin/lamina-memory").exists())
+        self.assertIn("lamina-memory is not built, and left out", done.stderr)
         self.assertEqual(subprocess.run([str(out / "run"), "bin/lamina-gateway"]).returncode, 0)
 
     def test_a_bundle_of_this_build_runs_where_it_is_moved(self):

@@ -16,11 +16,13 @@ RUN = '#!/bin/sh\nhere=$(dirname "$0")\nprogram=$1\nshift\nexec "$here/$program"
 BENCH = """#!/bin/sh
 case $1 in
   facts) echo '{"name": "Pretended", "compute_capability": "9.0", "copy_gb_per_s": 4000.0}' ;;
-  attention) echo '{"shapes": [{"kernel": "canonical", "group": 4, "gb_per_s": 3600.0, "share_of_copy": 0.9},
-    {"kernel": "tensor", "group": 4, "gb_per_s": 3800.0, "share_of_copy": 0.95}],
+  attention) echo '{"shapes": [{"kernel": "canonical", "group": 4, "kv_heads": 8, "head_dim": 128, "rows": 64,
+    "context": 4096, "ms": 0.5, "gb_per_s": 3600.0, "share_of_copy": 0.9},
+    {"kernel": "tensor", "group": 4, "kv_heads": 8, "head_dim": 128, "rows": 64,
+    "context": 4096, "ms": 0.25, "gb_per_s": 3800.0, "share_of_copy": 0.95}],
     "prefill": [{"kernel": "tensor", "group": 4, "tokens": 512, "context": 4096, "ms": 1.5, "tflop_per_s": 20.1}]}' ;;
   linear) echo "linear: INTERNAL: cublasLtMatmul: CUBLAS_STATUS_EXECUTION_FAILED" >&2; exit 1 ;;
-  slice) echo '{"models": [{"model": "Small", "record_us": 90.5, "graph_bytes": 4096, "rows": [
+  slice) echo '{"models": [{"model": "SmolLM2-135M", "record_us": 90.5, "graph_bytes": 4096, "rows": [
     {"rows": 16, "launches_us": 41.5, "graph_us": 31.25, "launches_calls_us": 20.0, "graph_calls_us": 4.0}]}]}' ;;
   polling) while :; do :; done ;;
 esac
@@ -62,7 +64,7 @@ class GpuCheckTest(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.folder)
         (self.folder / "deploy").mkdir()
         (self.folder / "gpu").mkdir()
-        for name in ("gpu_check.sh", "gpu_tests.py", "lib.sh"):
+        for name in ("gpu_check.sh", "gpu_tests.py", "gpu_serve.py", "gpu_calibration.py", "gpu_torch.py", "lib.sh"):
             shutil.copy(REPO / "deploy" / name, self.folder / "deploy")
         self.write("run", RUN)
         self.write("gpu/cuda_gpu_test", TESTS)
@@ -105,6 +107,13 @@ class GpuCheckTest(unittest.TestCase):
         self.assertIn("512 tokens at 4096 in 1.500 ms, 20.1 TFLOP/s", done.stdout)
         self.assertIn("16 rows: launches 41.5 us, graph 31.25 us", done.stdout)
         self.assertIn("polling: failed, exit status 124", done.stderr)
+        self.assertIn("serve: left out", done.stderr)
+        self.assertNotIn("torch", done.stderr)
+        calibration = json.loads((self.out / "calibration.json").read_text())
+        self.assertEqual(calibration["device"], "Pretended")
+        self.assertEqual(calibration["t_slice"][0]["points"][0]["seconds"], 31.25e-6)
+        self.assertEqual([curve["points"][0]["seconds"] for curve in calibration["t_attn"]], [500e-6, 250e-6])
+        self.assertNotIn("t_linear", calibration)
 
     def test_tests_behind_one_that_fails_crashes_or_hangs_run_in_a_new_process(self):
         command = [REPO / "deploy/gpu_tests.py", "--limit", "60", "--silence", "1", "--"]
@@ -144,11 +153,32 @@ class GpuCheckTest(unittest.TestCase):
             sorted(json.loads((self.out / "gpu_check.json").read_text())), ["attention", "facts"]
         )
 
+    def test_serving_says_what_is_missing(self):
+        (self.folder / "BUNDLE").touch()
+        model = self.folder / "small.gguf"
+        model.touch()
+
+        done = self.check("--step", "serve", "--model", str(model))
+
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("lamina is not in", (self.out / "serve.log").read_text())
+        self.assertFalse((self.out / "serve.json").exists())
+
+    def test_pytorch_that_is_missing_is_said(self):
+        self.write("python", "#!/bin/sh\nexec python3 -S -E \"$@\"\n")  # Without packages.
+        os.environ["LAMINA_TORCH_PYTHON"] = str(self.folder / "python")
+        self.addCleanup(os.environ.pop, "LAMINA_TORCH_PYTHON")
+
+        done = self.check("--step", "torch")
+
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("No module named 'torch'", (self.out / "torch.log").read_text())
+
     def test_unknown_steps_are_wrong_usage(self):
         done = self.check("--step", "all")
 
         self.assertEqual(done.returncode, 2)
-        self.assertIn("facts tests nodes compute waits attention linear slice polling", done.stderr)
+        self.assertIn("facts tests nodes compute waits attention linear slice polling serve torch", done.stderr)
 
 
 if __name__ == "__main__":
