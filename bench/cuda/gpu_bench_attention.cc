@@ -19,8 +19,17 @@ using kernels::cuda::CudaAttentionOptions;
 using kernels::cuda::MemoryArena;
 using kernels::cuda::StepItem;
 
-constexpr uint32_t kRows = 64;
-constexpr uint32_t kContext = 4096;
+// Of a decode step.
+struct Load {
+  uint32_t rows = 0;
+  uint32_t context = 0;
+};
+constexpr Load kFullLoad = {.rows = 64, .context = 4096};
+// From little to much, at group kCurveGroup: where a launch bounds it, and where reading does.
+constexpr Load kCurve[] = {{1, 256},   {1, 1024},  {1, 4096},   {4, 1024},  {4, 4096},
+                           {16, 1024}, {16, 4096}, {16, 16384}, {64, 1024}, {64, 2048}};
+constexpr uint32_t kCurveGroup = 4;
+constexpr uint32_t kPromptTokens = 4096;
 constexpr uint32_t kChunkTokens = 512;
 constexpr uint32_t kHeadDim = 128;
 constexpr std::pair<AttentionArithmetic, const char*> kKernels[] = {
@@ -33,18 +42,18 @@ AttentionDescriptor Layer(uint32_t kv_heads, uint32_t group) {
           .scale = 0.088388348f};
 }
 
-// Milliseconds of one layer, in which each of `sequences` has kContext tokens, an extent each, of
+// Milliseconds of one layer, in which each of `sequences` has `context` tokens, an extent each, of
 // which the last `queries` attend.
 absl::StatusOr<double> MeasureLayer(const GpuBench& bench, const AttentionDescriptor& d,
                                     AttentionArithmetic arithmetic, uint32_t sequences,
-                                    uint32_t queries) {
-  const size_t head_stride = size_t{sequences} * kContext * d.head_dim;
+                                    uint32_t context, uint32_t queries) {
+  const size_t head_stride = size_t{sequences} * context * d.head_dim;
   const size_t plane = d.kv_heads * head_stride;
   const uint32_t rows = sequences * queries;
   const CudaAttentionOptions options = {.descriptor = d,
                                         .arithmetic = arithmetic,
                                         .query_rows_max = rows,
-                                        .partials_max = rows * (kContext / kernels::kBlockTokens),
+                                        .partials_max = rows * (context / kernels::kBlockTokens),
                                         .extents_max = sequences};
   const size_t row_elements = size_t{rows} * d.q_width();
   LAMINA_ASSIGN_OR_RETURN(
@@ -70,12 +79,12 @@ absl::StatusOr<double> MeasureLayer(const GpuBench& bench, const AttentionDescri
                                                                       pinned, bench.stream));
   std::vector<Extent> extents;
   for (uint32_t i = 0; i < sequences; ++i) {
-    extents.push_back({.first_slot = i * kContext, .tokens = kContext});
+    extents.push_back({.first_slot = i * context, .tokens = context});
   }
   std::vector<StepItem> items;
   for (const Extent& extent : extents) {
     items.push_back(
-        {.extents = {&extent, 1}, .first_position = kContext - queries, .query_tokens = queries});
+        {.extents = {&extent, 1}, .first_position = context - queries, .query_tokens = queries});
   }
   LAMINA_RETURN_IF_ERROR(attention->LoadStep(items));
   return Milliseconds(bench, 10, [&] {
@@ -87,14 +96,15 @@ absl::StatusOr<double> MeasureLayer(const GpuBench& bench, const AttentionDescri
 // One decode step of one layer.
 absl::StatusOr<std::string> MeasureDecode(const GpuBench& bench, const AttentionDescriptor& d,
                                           AttentionArithmetic arithmetic, const char* name,
-                                          double copy_gb_per_s) {
-  LAMINA_ASSIGN_OR_RETURN(const double milliseconds, MeasureLayer(bench, d, arithmetic, kRows, 1));
-  const double bytes = 2.0 * kRows * kContext * d.kv_width() * sizeof(BFloat16);
+                                          const Load& load, double copy_gb_per_s) {
+  LAMINA_ASSIGN_OR_RETURN(const double milliseconds,
+                          MeasureLayer(bench, d, arithmetic, load.rows, load.context, 1));
+  const double bytes = 2.0 * load.rows * load.context * d.kv_width() * sizeof(BFloat16);
   const double gb_per_s = bytes / milliseconds / 1e6;
   return absl::StrFormat(
       "{\"kernel\": \"%s\", \"kv_heads\": %d, \"group\": %d, \"head_dim\": %d, \"rows\": %d, "
       "\"context\": %d, \"ms\": %.4f, \"gb_per_s\": %.1f, \"share_of_copy\": %.4f}",
-      name, d.kv_heads, d.group(), d.head_dim, kRows, kContext, milliseconds, gb_per_s,
+      name, d.kv_heads, d.group(), d.head_dim, load.rows, load.context, milliseconds, gb_per_s,
       gb_per_s / copy_gb_per_s);
 }
 
@@ -102,12 +112,12 @@ absl::StatusOr<std::string> MeasureDecode(const GpuBench& bench, const Attention
 absl::StatusOr<std::string> MeasurePrefill(const GpuBench& bench, const AttentionDescriptor& d,
                                            AttentionArithmetic arithmetic, const char* name) {
   LAMINA_ASSIGN_OR_RETURN(const double milliseconds,
-                          MeasureLayer(bench, d, arithmetic, 1, kChunkTokens));
-  const double pairs = kChunkTokens * (kContext - (kChunkTokens - 1) / 2.0);
+                          MeasureLayer(bench, d, arithmetic, 1, kPromptTokens, kChunkTokens));
+  const double pairs = kChunkTokens * (kPromptTokens - (kChunkTokens - 1) / 2.0);
   return absl::StrFormat(
       "{\"kernel\": \"%s\", \"kv_heads\": %d, \"group\": %d, \"head_dim\": %d, \"tokens\": %d, "
       "\"context\": %d, \"ms\": %.4f, \"tflop_per_s\": %.2f}",
-      name, d.kv_heads, d.group(), d.head_dim, kChunkTokens, kContext, milliseconds,
+      name, d.kv_heads, d.group(), d.head_dim, kChunkTokens, kPromptTokens, milliseconds,
       4 * pairs * d.q_width() / milliseconds / 1e9);
 }
 
@@ -119,8 +129,13 @@ absl::StatusOr<std::string> BenchAttention(const GpuBench& bench) {
   std::vector<std::string> prefill;
   for (const auto& [arithmetic, name] : kKernels) {
     for (const uint32_t group : {1, 4, 8, 16}) {
-      LAMINA_ASSIGN_OR_RETURN(std::string shape,
-                              MeasureDecode(bench, Layer(8, group), arithmetic, name, copy));
+      LAMINA_ASSIGN_OR_RETURN(std::string shape, MeasureDecode(bench, Layer(8, group), arithmetic,
+                                                               name, kFullLoad, copy));
+      decode.push_back(std::move(shape));
+    }
+    for (const Load& load : kCurve) {
+      LAMINA_ASSIGN_OR_RETURN(std::string shape, MeasureDecode(bench, Layer(8, kCurveGroup),
+                                                               arithmetic, name, load, copy));
       decode.push_back(std::move(shape));
     }
     LAMINA_ASSIGN_OR_RETURN(std::string shape,
