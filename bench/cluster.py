@@ -6,8 +6,10 @@ import json
 import os
 import pathlib
 import re
+import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.request
@@ -24,6 +26,16 @@ SEQUENCE_TOKENS_MAX = 8192
 ANSWER_TOKENS_MAX = 6000  # More than is needed: a load is ended when it has been measured.
 ANY_PORT = "127.0.0.1:0"
 PART = re.compile(r'lamina_part_seconds_total\{node="([^"]+)",role="[^"]+",part="([^"]+)"\}')
+
+
+def end_on_signals():
+    """A benchmark that is ended or loses its terminal ends its daemons too."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, lambda which, _: sys.exit(128 + which))
+
+
+end_on_signals()
 
 
 def free_port():
