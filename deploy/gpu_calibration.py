@@ -5,7 +5,8 @@
 usage: gpu_calibration.py DIR
   DIR   of gpu_check.sh's results; facts.json must be there, and of slice.json, attention.json and
         linear.json those that were measured
-Writes DIR/calibration.json. Exit status: 0 it is there, 1 there is nothing to make it of.
+Writes DIR/calibration.json. Exit status: 0 it is there, 1 there is nothing to make it of, or a step's
+results could not be used and are left out.
 """
 
 import datetime
@@ -71,14 +72,26 @@ def linears(measured):
         for at in measured["shapes"])
 
 
+def read(path, convert=lambda measured: measured):
+    """What a step wrote, converted; None, and a line on stderr, where it is damaged or of another version."""
+    try:
+        return convert(json.loads(path.read_text()))
+    except (ValueError, KeyError, TypeError) as error:
+        print(f"gpu_calibration.py: {path} is not what this version's step {path.stem} writes "
+              f"({type(error).__name__}: {error}); run that step again", file=sys.stderr)
+        return None
+
+
 def calibration(folder):
-    """The file's contents, or None where nothing was measured."""
+    """The file's contents, or None where nothing was measured. What cannot be used is None in it."""
     steps = {"t_slice": ("slice", slices), "t_attn": ("attention", attentions), "t_linear": ("linear", linears)}
     paths = {key: folder / f"{step}.json" for key, (step, _) in steps.items()}
     there = {key: path for key, path in paths.items() if path.exists()}
     if not there or not (folder / "facts.json").exists():
         return None
-    facts = json.loads((folder / "facts.json").read_text())
+    facts = read(folder / "facts.json")
+    if facts is None:
+        return None
     measured_at = max(path.stat().st_mtime for path in there.values())
     date = datetime.datetime.fromtimestamp(measured_at, datetime.timezone.utc)
     return {
@@ -87,7 +100,7 @@ def calibration(folder):
         "compute_capability": facts["compute_capability"],
         "copy_bytes_per_second": facts["copy_gb_per_s"] * 1e9,
         "date": date.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        **{key: steps[key][1](json.loads(path.read_text())) for key, path in there.items()},
+        **{key: read(path, steps[key][1]) for key, path in there.items()},
     }
 
 
@@ -100,8 +113,9 @@ def main():
     if made is None:
         print(f"gpu_calibration.py: {folder} has no facts, or none of slice, attention and linear", file=sys.stderr)
         return 1
-    (folder / "calibration.json").write_text(json.dumps(made, indent=1) + "\n")
-    return 0
+    usable = {key: value for key, value in made.items() if value is not None}
+    (folder / "calibration.json").write_text(json.dumps(usable, indent=1) + "\n")
+    return 0 if usable == made else 1
 
 
 if __name__ == "__main__":

@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Checks the CUDA kernels on the GPU of this machine and measures them: device facts, unit tests,
-# clusters with memory nodes on the GPU and with compute nodes on it, nodes whose device waits for windows
-# itself, both attention kernels (decode as a
-# share of the copy bandwidth, and a chunk of a prompt), dense layers against cuBLASLt's free choice, a
-# slice by launches and as a graph, polling round trips, and a model served end to end (deploy/gpu_serve.py:
-# memory node on the GPU, then on the CPU); by name alone also models with random weights beside PyTorch
-# (deploy/gpu_torch.py). Each step writes its own file when it is done,
-# so what finished is kept when the rest is cut off; of tests (deploy/gpu_tests.py) what ran, too.
+# clusters with memory nodes on the GPU and with compute nodes on it, nodes whose device waits for
+# windows itself, both attention kernels (decode as a share of the copy bandwidth, and a chunk of a
+# prompt), dense layers against cuBLASLt's free choice, a slice by launches and as a graph, polling round
+# trips, and a model served end to end (deploy/gpu_serve.py: memory node on the GPU, then on the CPU); by
+# name alone also models with random weights beside PyTorch (deploy/gpu_torch.py). Each step writes its
+# own file when it is done, so what finished is kept when the rest is cut off; of tests
+# (deploy/gpu_tests.py) what ran, too.
 #
 # usage: deploy/gpu_check.sh [--step S]... [--out DIR] [--limit SECONDS] [--total SECONDS] [--model FILE]
 #                            [--list] [--help]
@@ -30,7 +30,8 @@ set -euo pipefail
 # shellcheck source=deploy/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-all_steps=(facts tests nodes compute waits attention linear slice polling serve torch)
+kernel_steps=(facts tests nodes compute waits attention linear slice polling)
+all_steps=("${kernel_steps[@]}" serve torch)
 steps=()
 out=gpu_check
 limit=
@@ -59,10 +60,11 @@ limit=${limit:-75}
 [[ $limit =~ ^[1-9][0-9]*$ ]] || usage_error "--limit is a number of seconds, not '$limit'"
 [[ $total =~ ^[1-9][0-9]*$ ]] || usage_error "--total is a number of seconds, not '$total'"
 if [[ ${#steps[@]} -eq 0 ]]; then
-  steps=("${all_steps[@]/torch/}")
-  if [[ ! -e $model ]]; then
+  steps=("${kernel_steps[@]}")
+  if [[ -e $model ]]; then
+    steps+=(serve)
+  else
     say "serve: left out, $model is not there; --model names another"
-    steps=("${steps[@]/serve/}")
   fi
 fi
 
@@ -204,7 +206,6 @@ if [[ $status == 77 ]]; then
 fi
 failed=0
 for step in "${steps[@]}"; do
-  [[ -n $step ]] || continue
   if [[ $step == facts ]]; then
     [[ $status == 0 ]] || failed=1
   else

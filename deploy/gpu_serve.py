@@ -86,12 +86,14 @@ def programs(folder):
 
 
 def parse_points(text):
-    """[(rows, context)] of "1x128,16x1024"."""
-    points = [tuple(map(int, point.split("x"))) for point in text.split(",")]
-    if any(len(point) != 2 for point in points):
-        raise ValueError(text)
-    if any(not (1 <= rows <= RUNNING_MAX and 1 <= context < SEQUENCE_TOKENS_MAX) for rows, context in points):
-        raise ValueError(text)
+    """[(rows, context)] of "1x128,16x1024". Errors: argparse.ArgumentTypeError."""
+    points = []
+    for point in text.split(","):
+        found = re.fullmatch(r"(\d+)x(\d+)", point)
+        if not found or not 1 <= int(found[1]) <= RUNNING_MAX or not 1 <= int(found[2]) < SEQUENCE_TOKENS_MAX:
+            raise argparse.ArgumentTypeError(f"'{point}' is not ROWSxCONTEXT with 1 to {RUNNING_MAX} rows and 1 to "
+                                             f"{SEQUENCE_TOKENS_MAX - 1} tokens")
+        points.append((int(found[1]), int(found[2])))
     return points
 
 

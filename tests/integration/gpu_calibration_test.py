@@ -71,6 +71,15 @@ class GpuCalibrationTest(unittest.TestCase):
             self.assertEqual((done.returncode, made), (1, None))
             self.assertIn("has no facts, or none of slice", done.stderr)
 
+    def test_a_damaged_result_is_named_and_the_others_are_used(self):
+        (self.folder / "attention.json").write_text('{"shapes": [')
+        done, made = self.make(facts=FACTS, slice=SLICE, linear={"models": []})
+
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(set(made) & {"t_slice", "t_attn", "t_linear"}, {"t_slice"})
+        self.assertRegex(done.stderr, "attention.json is not what .*; run that step again")
+        self.assertRegex(done.stderr, "linear.json is not what .*KeyError.*; run that step again")
+
     def test_shapes_are_those_of_the_benchmark(self):
         source = (REPO / "bench/cuda/gpu_bench_slice.cc").read_text()
         found = re.findall(r'\{"([^"]+)", (\d+), (\d+), (\d+), (\d+), (\d+)\}', source)
