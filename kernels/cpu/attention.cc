@@ -269,6 +269,7 @@ void RunWorker(Call& call, size_t first_task, size_t worker) {
       }
       // With nothing to come this names the block itself, which costs nothing to prefetch.
       block.next_k = task.tile().k;
+      block.next_v = task.tile().v;
       block.next_offsets = blocks.block().offsets;
       block.next_begin = blocks.block().begin;
       call.ops.block(tile, block, mine.work);

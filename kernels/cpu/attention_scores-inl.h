@@ -48,24 +48,22 @@ struct Scores {
   // AVX-512; of 16 registers 8 at most, beside which two tokens of K and a query find room.
   template <int kCount>
   static constexpr int kTokensAtOnce = kN == 16 || kCount <= 2 ? 4 : 2;
-  // Tokens between changes of row group: their K stays in the first-level cache.
+  // Tokens between changes of row group, where there are several: their K stays in the first-level
+  // cache.
   static constexpr uint32_t kStretch = 16;
 
   static void Run(const Tile& tile, const Block& block, Workspace& work) {
     const auto* k = reinterpret_cast<const uint16_t*>(tile.k);
-    const Ahead ahead = {
-        .base = k,
-        .offsets = block.offsets,
-        .end = block.end,
-        .next_base = reinterpret_cast<const uint16_t*>(tile.v),
-        .next_offsets = block.offsets,
-        .next_begin = block.begin,
-        .distance = std::clamp(Ahead::kDistanceBytes / (2 * tile.head_dim), 16u, kBlockTokens)};
+    const Ahead ahead = Ahead::OfScores(tile, block);
     const uint32_t rows = tile.rows();
     const uint32_t passes = (rows + kRows - 1) / kRows;
-    for (uint32_t t = block.begin / 4 * 4; t < block.end; t = t / kStretch * kStretch + kStretch) {
-      const uint32_t stretch_end = std::min(block.end, t / kStretch * kStretch + kStretch);
+    for (uint32_t t = block.begin / 4 * 4; t < block.end;) {
       const bool run = IsRun(block, t);
+      uint32_t stretch_end = std::min(block.end, t / kStretch * kStretch + kStretch);
+      // What one pass does alone may be as long as the tokens are of one kind.
+      while (passes == 1 && stretch_end < block.end && IsRun(block, stretch_end) == run) {
+        stretch_end = std::min(block.end, stretch_end + kStretch);
+      }
       uint32_t row = 0;
       for (uint32_t pass = 0; pass < passes; ++pass) {
         // Rows spread evenly: 5 as 3 and 2.
@@ -82,6 +80,7 @@ struct Scores {
         RunRows(count, p, begin, end, pass == 0);
         row += count;
       }
+      t = stretch_end;
     }
   }
 
@@ -94,6 +93,17 @@ struct Scores {
     const float* q;
     float* scores;
     bool run;
+  };
+
+  static constexpr size_t kLine = 32;  // Elements.
+
+  // Lines to ask for, in the order of each stream: one that skips about is read a third slower.
+  struct Lines {
+    const uint16_t* own;
+    const uint16_t* other;
+    HWY_INLINE void Ask(size_t index) const {
+      PrefetchLine((index % 2 == 0 ? own : other) + index / 2 * kLine);
+    }
   };
 
   static HWY_INLINE void RunRows(uint32_t count, const Pass& p, uint32_t begin, uint32_t end,
@@ -135,46 +145,49 @@ struct Scores {
                  : Stretch<kCount, kDim, false>(p, begin, end);
   }
 
-  // The tokens follow each other, so that one address serves all.
+  // The tokens of every group follow each other, so that one address serves them.
   template <int kCount, uint32_t kDim, bool kPrefetch>
   static HWY_NOINLINE void StretchOfRun(const Pass& p, uint32_t begin, uint32_t end) {
-    const Ahead::Rows rows = p.ahead.From(begin);
-    const uint16_t* k = p.k + p.offsets[begin];
-    const uint16_t* next = rows.base + rows.offsets[0];
     const float* const q = p.q;
     float* scores = p.scores + begin;
-    for (uint32_t t = begin; t < end; t += 4, k += 4 * kDim, next += 4 * kDim, scores += 4) {
-      const uint16_t* const tokens[4] = {k, k + kDim, k + 2 * kDim, k + 3 * kDim};
-      const uint16_t* const ahead[4] = {next, next + kDim, next + 2 * kDim, next + 3 * kDim};
-      FourTokens<kCount, kDim, kPrefetch>(kDim, tokens, ahead, q, scores);
+    for (uint32_t t = begin; t < end;) {
+      const uint32_t group = t / kRunTokens;
+      const uint32_t group_end = std::min(end, (group + 1) * kRunTokens);
+      const uint16_t* k = p.k + p.offsets[t];
+      const uint16_t* own = p.ahead.own[group];
+      const uint16_t* other = p.ahead.other[group];
+      for (; t < group_end; t += 4, k += 4 * kDim, own += 2 * kDim, other += 2 * kDim) {
+        const uint16_t* const tokens[4] = {k, k + kDim, k + 2 * kDim, k + 3 * kDim};
+        FourTokens<kCount, kDim, kPrefetch>(kDim, tokens, own, other, q, scores);
+        scores += 4;
+      }
     }
   }
 
   // kDim: the head size if the compiler is to know it, else 0.
   template <int kCount, uint32_t kDim, bool kPrefetch>
   static HWY_NOINLINE void Stretch(const Pass& p, uint32_t begin, uint32_t end) {
-    const Ahead::Rows rows = p.ahead.From(begin);
     const uint32_t head_dim = kDim != 0 ? kDim : p.tile.head_dim;
     const uint16_t* const k = p.k;
     const float* const q = p.q;
     float* const scores = p.scores;
     const size_t* offsets = p.offsets + begin;
-    const size_t* ahead_offsets = rows.offsets;
-    for (uint32_t t = begin; t < end; t += 4, offsets += 4, ahead_offsets += 4) {
-      const uint16_t* tokens[4];
-      const uint16_t* ahead[4];
-#pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) {
-        tokens[i] = k + offsets[i];
-        ahead[i] = rows.base + ahead_offsets[i];
+    for (uint32_t t = begin; t < end;) {
+      const uint32_t group = t / kRunTokens;
+      const uint32_t group_end = std::min(end, (group + 1) * kRunTokens);
+      const uint16_t* own = p.ahead.own[group];
+      const uint16_t* other = p.ahead.other[group];
+      for (; t < group_end; t += 4, offsets += 4, own += 2 * head_dim, other += 2 * head_dim) {
+        const uint16_t* const tokens[4] = {k + offsets[0], k + offsets[1], k + offsets[2],
+                                           k + offsets[3]};
+        FourTokens<kCount, kDim, kPrefetch>(head_dim, tokens, own, other, q, scores + t);
       }
-      FourTokens<kCount, kDim, kPrefetch>(head_dim, tokens, ahead, q, scores + t);
     }
   }
 
   template <int kCount, uint32_t kDim, bool kPrefetch>
   static HWY_INLINE void FourTokens(uint32_t head_dim, const uint16_t* const (&tokens)[4],
-                                    const uint16_t* const (&ahead)[4], const float* q,
+                                    const uint16_t* own, const uint16_t* other, const float* q,
                                     float* scores) {
     constexpr int kAtOnce = kTokensAtOnce<kCount>;
     V quads[kCount][kParts];
@@ -184,7 +197,9 @@ struct Scores {
 #pragma GCC unroll 2
       for (int first = 0; first < 4; first += kAtOnce) {
         V acc[kCount][kAtOnce];
-        Dot<kCount, kAtOnce, kPrefetch>(head_dim, part, tokens + first, ahead + first, q, acc);
+        const size_t lines = first * ((head_dim + 31) / 32);
+        const Lines ahead = {own + lines / 2 * kLine, other + lines / 2 * kLine};
+        Dot<kCount, kAtOnce, kPrefetch>(head_dim, part, tokens + first, ahead, q, acc);
 #pragma GCC unroll 4
         for (int r = 0; r < kCount; ++r) {
 #pragma GCC unroll 2
@@ -207,8 +222,7 @@ struct Scores {
   // The lanes of one part of q.k, for kAtOnce tokens.
   template <int kCount, int kAtOnce, bool kPrefetch>
   static HWY_INLINE void Dot(uint32_t head_dim, size_t part, const uint16_t* const* tokens,
-                             const uint16_t* const* ahead, const float* q,
-                             V (&acc)[kCount][kAtOnce]) {
+                             const Lines& ahead, const float* q, V (&acc)[kCount][kAtOnce]) {
     const D d;
     const size_t full = head_dim / 32;
     const size_t padded_dim = (head_dim + 31) / 32 * 32;
@@ -235,7 +249,7 @@ struct Scores {
         const uint16_t* at = tokens[i] + full * 32 + part * 2 * kN;
         words[i] = kN == 16 ? Words<D>::LoadHalf(at) : Words<D>::Load(at);
         if (kPrefetch && part == 0) {
-          PrefetchLine(ahead[i] + full * 32);
+          ahead.Ask(full * kAtOnce + i);
         }
       }
       MultiplyAdd<kCount, kAtOnce, false>(words, q + full * 32 + part * kN, padded_dim, acc);
@@ -244,14 +258,14 @@ struct Scores {
 
   template <int kCount, int kAtOnce, bool kPrefetch, bool kFirst>
   static HWY_INLINE void Chunk(size_t chunk, size_t part, const uint16_t* const* tokens,
-                               const uint16_t* const* ahead, const float* q, size_t padded_dim,
+                               const Lines& ahead, const float* q, size_t padded_dim,
                                V (&acc)[kCount][kAtOnce]) {
     W words[kAtOnce];
 #pragma GCC unroll 4
     for (int i = 0; i < kAtOnce; ++i) {
       words[i] = Words<D>::Load(tokens[i] + chunk * 32 + part * 2 * kN);
       if (kPrefetch && part == 0) {
-        PrefetchLine(ahead[i] + chunk * 32);
+        ahead.Ask(chunk * kAtOnce + i);
       }
     }
     MultiplyAdd<kCount, kAtOnce, kFirst>(words, q + chunk * 32 + part * kN, padded_dim, acc);

@@ -37,14 +37,7 @@ struct Values {
 
   static void Run(const Tile& tile, const Block& block, Workspace& work) {
     const auto* v = reinterpret_cast<const uint16_t*>(tile.v);
-    const Ahead ahead = {
-        .base = v,
-        .offsets = block.offsets,
-        .end = block.end,
-        .next_base = reinterpret_cast<const uint16_t*>(block.next_k),
-        .next_offsets = block.next_offsets,
-        .next_begin = block.next_begin,
-        .distance = std::clamp(Ahead::kDistanceBytes / (2 * tile.head_dim), 16u, kBlockTokens)};
+    const Ahead ahead = Ahead::OfValues(tile, block);
     const uint32_t rows = tile.rows();
     const bool one_pass = rows <= kRows && ChunksAtOnce(rows) * 2 * kN >= tile.head_dim;
     const uint32_t stretch = one_pass || rows > 4 * kRows ? kBlockTokens : kStretch;
@@ -161,25 +154,30 @@ struct Values {
       }
     }
     const uint16_t* v = p.v + chunk * 2 * kN;
+    // A walk over some of the columns asks for as large a part of the lines, in their order.
+    const uint32_t chunks = std::max<uint32_t>(1, p.head_dim / (2 * kN));
+    const uint32_t first_group = p.begin / kRunTokens;
+    const uint32_t last_group = (p.end - 1) / kRunTokens;
+    const uint32_t before = chunk * (last_group - first_group + 1);
+    uint32_t asked_group = std::min(first_group + before / chunks, last_group);
+    uint32_t asked_chunk = before % chunks;
     for (uint32_t t = p.begin; t < p.end;) {
-      const uint32_t end = std::min(p.end, t / 16 * 16 + 16);
-      const Ahead::Rows rows = p.ahead.From(t);
-      if (t % kRunTokens == 0 && end - t == kRunTokens && IsRun(p.block, t)) {
+      const uint32_t end = std::min(p.end, t / kRunTokens * kRunTokens + kRunTokens);
+      const uint16_t* next = p.ahead.own[asked_group] + asked_chunk * kN * kRunTokens;
+      const uint16_t* then = p.ahead.other[asked_group] + asked_chunk * kN * kRunTokens;
+      asked_chunk += kChunks;
+      if (asked_chunk >= chunks) {
+        asked_chunk -= chunks;
+        asked_group = std::min(asked_group + 1, last_group);
+      }
+      if (end - t == kRunTokens && IsRun(p.block, t)) {
         const uint16_t* row = v + p.offsets[t];
         const float* weights = p.weights + t;
-        // Each walk over these tokens' columns asks for its part of the lines, in their order.
-        const uint16_t* next = rows.base + rows.offsets[0] + chunk * 2 * kN * kRunTokens;
         const bool prefetch = p.prefetch;
 #pragma GCC unroll 2
         for (uint32_t i = 0; i < kRunTokens; ++i) {
           if (prefetch) {
-#pragma GCC unroll 4
-            for (int c = 0; c < kChunks; ++c) {
-              if (kN == 16 || c % 2 == 0) {
-                PrefetchLine(next + c * 2 * kN);
-              }
-            }
-            next += kChunks * 2 * kN;
+            Ask<kChunks>(next, then);
           }
           Token<kCount, kChunks, kHalf>(row, weights + i, even, odd);
           row += p.head_dim;
@@ -187,14 +185,9 @@ struct Values {
         t = end;
         continue;
       }
-      const uint16_t* ahead = (p.prefetch ? rows.base : p.v) + chunk * 2 * kN;
-      const size_t* ahead_offsets = p.prefetch ? rows.offsets : p.offsets + t;
-      for (; t < end; ++t, ++ahead_offsets) {
-#pragma GCC unroll 4
-        for (int c = 0; c < kChunks; ++c) {
-          if (kN == 16 || c % 2 == 0) {  // A line is one vector of AVX-512 or two of AVX2.
-            PrefetchLine(ahead + *ahead_offsets + c * 2 * kN);
-          }
+      for (; t < end; ++t) {
+        if (p.prefetch) {
+          Ask<kChunks>(next, then);
         }
         Token<kCount, kChunks, kHalf>(v + p.offsets[t], p.weights + t, even, odd);
       }
@@ -208,6 +201,20 @@ struct Values {
         Store(odd[r][c], d, out + canonical::kLanes);
       }
     }
+  }
+
+  // Asks for kChunks vectors of words at `next`, and goes on to the other stream.
+  template <int kChunks>
+  static HWY_INLINE void Ask(const uint16_t*& next, const uint16_t*& then) {
+#pragma GCC unroll 4
+    for (int c = 0; c < kChunks; ++c) {
+      if (kN == 16 || c % 2 == 0) {  // A line is one vector of AVX-512 or two of AVX2.
+        PrefetchLine(next + c * 2 * kN);
+      }
+    }
+    const uint16_t* const after = next + kChunks * 2 * kN;
+    next = then;
+    then = after;
   }
 
   template <int kCount, int kChunks, bool kHalf>
