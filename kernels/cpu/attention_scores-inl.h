@@ -14,6 +14,7 @@
 #endif
 
 #include "hwy/highway.h"
+#include "kernels/cpu/attention_ahead.h"
 #include "kernels/cpu/attention_internal.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -16,6 +16,7 @@
 #endif
 
 #include "hwy/highway.h"
+#include "kernels/cpu/attention_ahead.h"
 #include "kernels/cpu/attention_internal.h"
 #include "kernels/cpu/attention_scores-inl.h"
 
