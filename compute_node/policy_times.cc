@@ -22,14 +22,13 @@
 namespace lamina::compute_node {
 namespace {
 
-constexpr std::array<uint32_t, 4> kRows = {1, 4, 16, 64};
+constexpr std::array<uint32_t, 6> kRows = {1, 4, 8, 16, 32, 64};
 static_assert(kRows.back() <= SliceExecutor::kTailRows, "a tail runs in one piece");
 // Over all sizes, so that what else runs meanwhile does not meet one alone.
 constexpr int kRounds = 3;
 // Of one size in a round; at least kSlicesLeast slices all the same.
-constexpr Nanos kSlicesMax = Millis(16);
+constexpr Nanos kSlicesMax = Millis(12);
 constexpr uint32_t kSlicesLeast = 2;
-constexpr Nanos kAttentionMax = Millis(80);           // On all threads.
 constexpr uint64_t kArenaBytes = uint64_t{96} << 20;  // More than caches keep.
 constexpr uint32_t kSequences = 8;
 
@@ -86,17 +85,21 @@ class AttentionLoad {
     return kSequences * seen * 2 * layers_[layer].kv_width() * sizeof(BFloat16);
   }
 
+  // Its bytes a second.
+  absl::StatusOr<double> AttendTimed() {
+    const Nanos start = RealClock().Now();
+    LAMINA_ASSIGN_OR_RETURN(const uint64_t bytes, Attend());
+    return static_cast<double>(bytes) / ToSeconds(std::max<Nanos>(1, RealClock().Now() - start));
+  }
+
   // Bytes a second, the median of calls, until `done` says so.
   template <typename Done>
   absl::StatusOr<double> Rate(const Done& done) {
     LAMINA_RETURN_IF_ERROR(Attend().status());  // Wakes the threads.
     std::vector<double> rates;
-    Nanos start = RealClock().Now();
     do {
-      LAMINA_ASSIGN_OR_RETURN(const uint64_t bytes, Attend());
-      const Nanos now = RealClock().Now();
-      rates.push_back(static_cast<double>(bytes) / ToSeconds(std::max<Nanos>(1, now - start)));
-      start = now;
+      LAMINA_ASSIGN_OR_RETURN(const double rate, AttendTimed());
+      rates.push_back(rate);
     } while (!done());
     return Median(std::move(rates));
   }
@@ -167,8 +170,10 @@ class SliceMeter {
     return absl::OkStatus();
   }
 
-  // Medians.
-  absl::StatusOr<std::vector<core::SliceTimes>> Measure() {
+  // Medians. With `attention` it follows each slice, as in a step of policy local, and its rates in
+  // bytes a second are added.
+  absl::StatusOr<std::vector<core::SliceTimes>> Measure(AttentionLoad* attention,
+                                                        std::vector<double>* rates) {
     std::array<std::vector<double>, kRows.size()> slices;
     std::array<std::vector<double>, kRows.size()> tails;
     for (int round = 0; round < kRounds; ++round) {
@@ -176,7 +181,7 @@ class SliceMeter {
         const auto zeros = absl::MakeConstSpan(zeros_).first(kRows[size]);
         LAMINA_RETURN_IF_ERROR(
             executor_.SetRows({.token_ids = zeros, .positions = zeros}, buffers_));
-        LAMINA_RETURN_IF_ERROR(RunSlices(slices[size]));
+        LAMINA_RETURN_IF_ERROR(RunSlices(attention, slices[size], rates));
         LAMINA_ASSIGN_OR_RETURN(const double tail, TailSeconds(kRows[size]));
         tails[size].push_back(tail);
       }
@@ -193,7 +198,8 @@ class SliceMeter {
  private:
   // As many slices as there is time for, each with its seconds, on from where the last call ended.
   // Slice 0 is shorter than the others.
-  absl::Status RunSlices(std::vector<double>& seconds) {
+  absl::Status RunSlices(AttentionLoad* attention, std::vector<double>& seconds,
+                         std::vector<double>* rates) {
     const uint32_t slices = executor_.slice_count() - 1;
     const uint32_t first = std::min(1u, slices - 1);
     const Nanos begin = RealClock().Now();
@@ -207,6 +213,11 @@ class SliceMeter {
       const Nanos now = RealClock().Now();
       seconds.push_back(ToSeconds(std::max<Nanos>(1, now - start)));
       start = now;
+      if (attention != nullptr) {
+        LAMINA_ASSIGN_OR_RETURN(const double rate, attention->AttendTimed());
+        rates->push_back(rate);
+        start = RealClock().Now();
+      }
     }
     return absl::OkStatus();
   }
@@ -229,13 +240,6 @@ class SliceMeter {
   const std::array<uint32_t, kRows.back()> zeros_ = {};
 };
 
-absl::StatusOr<double> AttentionRate(const std::vector<AttentionDescriptor>& layers,
-                                     ThreadPool& pool) {
-  LAMINA_ASSIGN_OR_RETURN(const auto load, AttentionLoad::Create(layers, pool));
-  const Nanos end = RealClock().Now() + kAttentionMax;
-  return load->Rate([end] { return RealClock().Now() >= end; });
-}
-
 std::string Words(const std::vector<core::SliceTimes>& times) {
   return absl::StrJoin(times, ", ", [](std::string* out, const core::SliceTimes& size) {
     absl::StrAppendFormat(out, "%d rows %.2f and %.1f", size.rows, size.slice_seconds * 1e3,
@@ -252,14 +256,18 @@ absl::StatusOr<core::PolicyTimes> MeasurePolicyTimes(const PolicyMeasurement& wh
   SliceMeter meter(executor);
   LAMINA_RETURN_IF_ERROR(meter.Prepare());
   times.read_bandwidth = kernels::MeasureReadBandwidth(pool);
-  LAMINA_ASSIGN_OR_RETURN(times.attention_local, AttentionRate(what.layers, pool));
-  LAMINA_ASSIGN_OR_RETURN(times.local, meter.Measure());
+  {
+    LAMINA_ASSIGN_OR_RETURN(const auto attention, AttentionLoad::Create(what.layers, pool));
+    std::vector<double> rates;
+    LAMINA_ASSIGN_OR_RETURN(times.local, meter.Measure(attention.get(), &rates));
+    times.attention_local = Median(std::move(rates));
+  }
   if (what.shared_cores.empty()) {
     times.pools = times.local;
   } else {
     pool.UseThreads(what.pools_threads);
     AttentionBeside beside(what.layers, what.shared_cores);
-    absl::StatusOr<std::vector<core::SliceTimes>> measured = meter.Measure();
+    absl::StatusOr<std::vector<core::SliceTimes>> measured = meter.Measure(nullptr, nullptr);
     const absl::StatusOr<double> rate = beside.End();
     pool.UseThreads(pool.threads());
     LAMINA_RETURN_IF_ERROR(measured.status());

@@ -3,8 +3,9 @@
 // What a compute node measures for policy auto, before it joins: slices and the end of a step on
 // all its threads, and on those that it has beside memory nodes; attention on both.
 //
-// The cores that it shares with memory nodes attend while the others run slices, as they do while K
-// and V are there: what one takes from the other of the memory's bandwidth is in both figures.
+// On all threads attention follows each slice, as in a step of policy local. The cores that it
+// shares with memory nodes attend while the others run slices, as they do while K and V are there:
+// what one takes from the other of the memory's bandwidth is in both figures.
 //
 // Threading: runs in the calling thread and the pool's, which nobody else may use meanwhile.
 

@@ -14,6 +14,10 @@ namespace {
 // What a lane waits for a layer's windows there and back beside the attention itself, over shared
 // memory: two processes that poll. Assumed; 20 to 90 us were seen (docs/performance.md, decode).
 constexpr double kExchangeSeconds = 40e-6;
+// Of the shorter of dense layers and attention: what lanes do not hide after all, since neither
+// side always has work when the other does. Assumed; two lanes took 15% longer than their bound at
+// 16 rows of 1024 tokens, 6% at 1536 (docs/performance.md, pipeline).
+constexpr double kUnhidden = 0.2;
 // Service after which half of what the meter knows is of before.
 constexpr double kForgetSeconds = 60;
 
@@ -99,11 +103,14 @@ PolicyStep PoolsStep(const PolicyTimes& times, const PolicyModel& model, const P
     const double dense = DenseSeconds(times.pools, model.layers, std::max(1.0, load.rows / lanes));
     const double attention =
         BytesOf(model, load) / lanes / pools.attention + model.layers * kExchangeSeconds;
-    const PolicyStep step{
-        .seconds = std::max({lanes * dense, lanes * attention, dense + attention}),
-        .dense = lanes * dense,
-        .attention = lanes * attention,
-        .lanes = lanes};
+    PolicyStep step{.seconds = dense + attention,
+                    .dense = lanes * dense,
+                    .attention = lanes * attention,
+                    .lanes = lanes};
+    if (lanes > 1) {
+      step.seconds = std::max({step.dense, step.attention, dense + attention}) +
+                     kUnhidden * std::min(step.dense, step.attention);
+    }
     if (best.seconds == 0 || step.seconds < best.seconds) {
       best = step;
     }

@@ -10,7 +10,7 @@
 // A step of `attend_remote` over n lanes of rows / n each, where D and A are what dense layers and
 // attention of one lane take, in the memory nodes' cores and in those that are left to compute:
 //
-//   max(n * D, n * A, D + A)
+//   max(n * D, n * A, D + A), and with several lanes a part of the shorter side (kUnhidden)
 //
 // Attention and slices that share a memory are measured side by side, so that what they take from
 // each other is in the figures; that memory nodes attend as fast as the compute node does with as

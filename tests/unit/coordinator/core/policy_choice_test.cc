@@ -18,7 +18,7 @@ using ::testing::Not;
 PolicyTimes TwoCores() {
   PolicyTimes times{.attention_local = 15e9, .attention_shared = 8e9, .read_bandwidth = 30e9};
   for (const auto& [rows, local] :
-       {std::pair(1u, 2.5e-4), {4u, 5e-4}, {16u, 16e-4}, {64u, 40e-4}}) {
+       {std::pair(1u, 2.5e-4), {4u, 5e-4}, {16u, 20e-4}, {64u, 40e-4}}) {
     const double slice = 1e-4 * (2 + rows);
     times.pools.push_back({rows, slice, 8 * slice});
     times.local.push_back({rows, local, 8 * local});
@@ -41,7 +41,7 @@ TEST(PolicyChoiceTest, TimesAreReadBetweenTheSizesMeasuredAndBeyondThem) {
 
 TEST(PolicyChoiceTest, ALocalStepIsDenseLayersAndThenAttention) {
   const PolicyStep step = LocalStep(TwoCores(), kModel, {.rows = 16, .context = 1000});
-  EXPECT_NEAR(step.dense, 16e-4 * (29 + 8), 1e-9);
+  EXPECT_NEAR(step.dense, 20e-4 * (29 + 8), 1e-9);
   EXPECT_NEAR(step.attention, 16 * 1000 * 23040 / 15e9, 1e-9);
   EXPECT_NEAR(step.seconds, step.dense + step.attention, 1e-12);
 }
@@ -50,7 +50,8 @@ TEST(PolicyChoiceTest, MemoryNodesHideWhatIsShorterAndTwoLanesReadTheWeightsTwic
   const PolicyStep step = PoolsStep(TwoCores(), kModel, kPools, {.rows = 16, .context = 1000});
   EXPECT_EQ(step.lanes, 2u);
   EXPECT_NEAR(step.dense, 2 * 10e-4 * (29 + 8), 1e-9);
-  EXPECT_NEAR(step.seconds, step.dense, 1e-12);  // Longer than attention, which is hidden.
+  // Longer than attention, most of which is hidden.
+  EXPECT_NEAR(step.seconds, step.dense + 0.2 * step.attention, 1e-12);
   EXPECT_LT(step.attention, step.dense);
 
   const PolicyStep one = PoolsStep(TwoCores(), kModel, {.attention = 8e9, .lanes_max = 1},
@@ -95,8 +96,8 @@ TEST(PolicyChoiceTest, SaysTheFiguresOfBoth) {
   const PolicyChoice choice =
       ChoosePolicy(TwoCores(), kModel, kPools, {.rows = 16, .context = 1000});
   EXPECT_EQ(choice.why,
-            "16 rows at 1000 tokens: a step takes 74.0 ms (dense 74.0, attention 48.5, 2 lanes), "
-            "with local 83.8 ms (dense 59.2, attention 24.6)");
+            "16 rows at 1000 tokens: a step takes 83.7 ms (dense 74.0, attention 48.5, 2 lanes), "
+            "with local 98.6 ms (dense 74.0, attention 24.6)");
 }
 
 TEST(PolicyChoiceTest, WithoutMemoryNodesItIsLocal) {
