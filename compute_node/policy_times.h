@@ -32,7 +32,7 @@ struct PolicyMeasurement {
 // Leaves all threads of the pool in use. The calling thread should be pinned as the data thread is.
 // Requires: all slices' weights are there.
 // Errors: those of the executor; kResourceExhausted  no memory for K and V of the measurement.
-// Cost: about a second, and 200 MiB for its duration, whatever the model's size: of a large one
+// Cost: one to two seconds, and 200 MiB for its duration, whatever the model's size: of a large one
 // fewer slices are run.
 absl::StatusOr<core::PolicyTimes> MeasurePolicyTimes(const PolicyMeasurement& what,
                                                      SliceExecutor& executor, ThreadPool& pool);
