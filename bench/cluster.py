@@ -56,8 +56,9 @@ class Cluster:
 
     def __init__(self, lanes, compute_cores="0", memory_cores="1", memory_nodes=2, capacity="2GiB",
                  running_max=256, chunk_tokens=512, coordinator_cores="", transport="shm", chunks="auto",
-                 query_first="auto", prefill_cores=None, local=False, model=MODEL):
-        """`prefill_cores`: prompts run on a node of their own there, "p0". `local`: policy local, without memory nodes."""
+                 query_first="auto", prefill_cores=None, local=False, auto_load=None, model=MODEL):
+        """`prefill_cores`: prompts run on a node of their own there, "p0". `local`: policy local, without memory nodes.
+        `auto_load`: policy auto, for (rows, context); `compute_cores` then has those of the memory nodes too."""
         self.address = f"127.0.0.1:{free_port()}"
         self.folder = tempfile.TemporaryDirectory(prefix="lamina-bench-")
         self.processes = []
@@ -71,13 +72,15 @@ class Cluster:
         memory = "memory:\n" + "\n".join(
             f'  - {{name: {name}, cores: "{memory_cores}", capacity: {capacity}, http: {ANY_PORT}}}'
             for name in names)
-        kv = f", capacity: {capacity}" if local else ""
+        kv = f", capacity: {capacity}" if local or auto_load else ""
+        policy = "local" if local else "auto" if auto_load else "attend_remote"
+        load = "policy_load: {{rows: {}, context: {}}}\n".format(*auto_load) if auto_load else ""
         prefill = "" if prefill_cores is None else (
             f'  - {{name: p0, role: prefill, cores: "{prefill_cores}", http: {ANY_PORT}}}\n')
         self.config.write_text(
             f'model: {model}\ncoordinator: {{listen: {self.address}, http: {ANY_PORT}, cores: "{coordinator_cores}"}}\n'
             f'compute:\n  - {{name: c0, cores: "{compute_cores}", http: {ANY_PORT}{kv}}}\n{prefill}'
-            f"{'policy: local' if local else memory}\n"
+            f"policy: {policy}\n{load}{'' if local else memory}\n"
             f"pipeline: {{mode: rotational, lanes: {lanes}, chunks: {chunks}, query_first: {query_first}}}\n"
             f'transport: "{transport}"\n'
             f"prefill: {{mode: {'dedicated' if prefill else 'inline'}, chunk_tokens: {chunk_tokens}}}\n"

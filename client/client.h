@@ -206,9 +206,11 @@ struct ClusterStatus {
   std::string model;
   std::string version;
   std::string stages;  // Of replicas over several nodes, in words: "r0: c0 0-18, c1 19-29, by cost"
-  std::string partition;     // How KV is spread, in words; empty before the first epoch.
-  std::string prefill;       // Where prompts run: "inline", "dedicated: p0".
-  std::string chunk_choice;  // In how many chunks rows leave, and why; empty before the first.
+  std::string policy;  // "local", "attend_remote"; empty before policy auto has chosen.
+  std::string policy_choice;  // Why, with policy auto.
+  std::string partition;      // How KV is spread, in words; empty before the first epoch.
+  std::string prefill;        // Where prompts run: "inline", "dedicated: p0".
+  std::string chunk_choice;   // In how many chunks rows leave, and why; empty before the first.
   std::string lane_choice;  // Over how many lanes rows are spread, and why; empty before the first.
   uint64_t lane_moves = 0;  // Of sequences from lane to lane.
   std::vector<NodeStatus> nodes;

@@ -215,6 +215,8 @@ ClusterStatus FromProto(const v1::GetStatusResponse& response) {
                           .model = response.model(),
                           .version = response.version(),
                           .stages = response.stages(),
+                          .policy = response.policy(),
+                          .policy_choice = response.policy_choice(),
                           .partition = response.partition(),
                           .prefill = response.prefill(),
                           .chunk_choice = response.chunk_choice(),

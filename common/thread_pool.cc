@@ -4,9 +4,12 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <thread>
+
+#include "common/check.h"
 
 namespace lamina {
 
@@ -23,6 +26,8 @@ struct ThreadPool::Shared {
   std::atomic<uint32_t> round{0};
   std::atomic<size_t> working{0};
   std::atomic<bool> stop{false};
+  // Workers from this one on sleep. Changed between rounds only.
+  std::atomic<uint32_t> in_use{1};
 
   void Drain(size_t worker) {
     for (size_t i = next.fetch_add(1, std::memory_order_relaxed); i < count;
@@ -45,6 +50,22 @@ struct ThreadPool::Shared {
     }
   }
 
+  void Done() {
+    working.fetch_sub(1, std::memory_order_release);
+    working.notify_one();
+  }
+
+  // Until the worker is in use again, or the pool ends. It answers when it has seen the round that
+  // was last, and so takes none that is over for a new one.
+  void Sleep(size_t worker, uint32_t& seen) {
+    for (uint32_t used = in_use.load(std::memory_order_acquire); used <= worker;
+         used = in_use.load(std::memory_order_acquire)) {
+      in_use.wait(used, std::memory_order_acquire);
+    }
+    seen = round.load(std::memory_order_acquire);
+    Done();
+  }
+
   void Work(size_t worker) {
     uint32_t seen = 0;
     for (;;) {
@@ -52,15 +73,39 @@ struct ThreadPool::Shared {
       if (stop.load(std::memory_order_relaxed)) {
         return;
       }
+      const bool sleeps = worker >= in_use.load(std::memory_order_relaxed);
       Drain(worker);
-      working.fetch_sub(1, std::memory_order_release);
-      working.notify_one();
+      Done();
+      if (sleeps) {  // The round was UseThreads().
+        Sleep(worker, seen);
+      }
+    }
+  }
+
+  // For the workers in use.
+  void BeginRound(size_t taking_part) {
+    working.store(taking_part, std::memory_order_relaxed);
+    round.fetch_add(1, std::memory_order_release);
+    round.notify_all();
+  }
+
+  void AwaitWorkers() {
+    for (size_t left = working.load(std::memory_order_acquire); left != 0;
+         left = working.load(std::memory_order_acquire)) {
+      for (int spin = 0; spin < 2000 && working.load(std::memory_order_acquire) != 0; ++spin) {
+      }
+      left = working.load(std::memory_order_acquire);
+      if (left != 0) {
+        working.wait(left, std::memory_order_acquire);
+      }
     }
   }
 };
 
 ThreadPool::ThreadPool(const ThreadPoolOptions& options)
     : shared_(std::make_unique<Shared>(options)) {
+  shared_->in_use.store(static_cast<uint32_t>(std::max<size_t>(1, options.threads)),
+                        std::memory_order_relaxed);
   for (size_t worker = 1; worker < options.threads; ++worker) {
     shared_->workers.emplace_back([this, worker] {
       const std::vector<int>& cores = shared_->options.cores;
@@ -73,6 +118,7 @@ ThreadPool::ThreadPool(const ThreadPoolOptions& options)
 }
 
 ThreadPool::~ThreadPool() {
+  UseThreads(threads());
   shared_->stop.store(true, std::memory_order_relaxed);
   shared_->round.fetch_add(1, std::memory_order_release);
   shared_->round.notify_all();
@@ -83,8 +129,29 @@ ThreadPool::~ThreadPool() {
 
 size_t ThreadPool::threads() const { return shared_->workers.size() + 1; }
 
+size_t ThreadPool::threads_in_use() const {
+  return shared_->in_use.load(std::memory_order_relaxed);
+}
+
+void ThreadPool::UseThreads(size_t count) {
+  LAMINA_CHECK(count >= 1 && count <= threads());
+  const size_t before = threads_in_use();
+  if (count < before) {
+    shared_->count = 0;  // A round of nothing, after which those beyond `count` sleep.
+    shared_->next.store(0, std::memory_order_relaxed);
+    shared_->in_use.store(static_cast<uint32_t>(count), std::memory_order_relaxed);
+    shared_->BeginRound(before - 1);
+  } else if (count > before) {
+    shared_->working.store(count - before, std::memory_order_relaxed);
+    shared_->in_use.store(static_cast<uint32_t>(count), std::memory_order_release);
+    shared_->in_use.notify_all();
+  }
+  shared_->AwaitWorkers();
+}
+
 void ThreadPool::Run(size_t count, const std::function<void(size_t, size_t)>& body) {
-  if (shared_->workers.empty() || count <= 1) {
+  const size_t in_use = threads_in_use();
+  if (in_use == 1 || count <= 1) {
     for (size_t i = 0; i < count; ++i) {
       body(i, 0);
     }
@@ -93,20 +160,9 @@ void ThreadPool::Run(size_t count, const std::function<void(size_t, size_t)>& bo
   shared_->body = &body;
   shared_->count = count;
   shared_->next.store(0, std::memory_order_relaxed);
-  shared_->working.store(shared_->workers.size(), std::memory_order_relaxed);
-  shared_->round.fetch_add(1, std::memory_order_release);
-  shared_->round.notify_all();
+  shared_->BeginRound(in_use - 1);
   shared_->Drain(0);
-  for (size_t left = shared_->working.load(std::memory_order_acquire); left != 0;
-       left = shared_->working.load(std::memory_order_acquire)) {
-    for (int spin = 0; spin < 2000 && shared_->working.load(std::memory_order_acquire) != 0;
-         ++spin) {
-    }
-    left = shared_->working.load(std::memory_order_acquire);
-    if (left != 0) {
-      shared_->working.wait(left, std::memory_order_acquire);
-    }
-  }
+  shared_->AwaitWorkers();
 }
 
 std::vector<int> CallerCores(const ThreadPoolOptions& options) {

@@ -5,6 +5,8 @@
 // The caller takes part, so a pool of one thread starts none. Which thread runs which index is not
 // determined; kernels must not let it show in their results.
 //
+// Fewer threads than it has may be in use (UseThreads()); the others sleep until they are wanted.
+//
 // Threading: one caller at a time. Run() returns when every index has been run.
 // Waiting:   a worker spins for `spin_us`, then sleeps on a futex until the next Run().
 
@@ -35,7 +37,12 @@ class ThreadPool {
   // allocate. Empty: count 0 returns at once.
   void Run(size_t count, const std::function<void(size_t index, size_t worker)>& body);
 
-  size_t threads() const;
+  // From the next Run() on this many threads take part, the caller counted; the others sleep, and
+  // cost nothing. Waits for each of them. Between runs. Requires: 1 <= count <= threads().
+  void UseThreads(size_t count);
+
+  size_t threads() const;  // It has, and at first uses: bounds what there is one of for each.
+  size_t threads_in_use() const;  // Take part in Run().
 
  private:
   struct Shared;

@@ -70,6 +70,7 @@ absl::StatusOr<control::PreparedNode> ComputeNode::Configure(const control::Epoc
                           control::OwnIndex(config.compute_nodes, options_.name, config.epoch));
   LAMINA_RETURN_IF_ERROR(CheckShapes(config));
   LAMINA_RETURN_IF_ERROR(control::CheckStages(config));
+  UseThreads(config);
   const core::Stage stage = control::StageOf(config, own);
   LAMINA_RETURN_IF_ERROR(LoadStage(stage));
   core::WindowShape shape = control::WindowShapeOf(config);

@@ -41,8 +41,12 @@ struct ComputeNodeOptions {
   // loaded at once all the same.
   bool is_stage = false;
   std::optional<core::Stage> layers = {};
-  // Policy local: of the device that holds KV.
+  // Policy local, and auto: of the device that holds KV.
   kernels::KvDeviceMaker make_kv = nullptr;
+  // Policy auto: threads of the pool in use while KV is on memory nodes, which have the cores of
+  // the others; these cores. 0: all.
+  size_t pools_threads = 0;
+  std::vector<int> shared_cores = {};
 };
 
 class ComputeNode final : public control::NodeHandler {
@@ -64,6 +68,10 @@ class ComputeNode final : public control::NodeHandler {
   // are loaded, run, and let go. Takes about a second. Before the link runs.
   // Errors: those of ModelWeights::Load.
   absl::StatusOr<double> MeasureDenseSpeed();
+
+  // For policy auto, once the weights are there. Before the link runs. As MeasurePolicyTimes(), in
+  // a thread that is pinned as the data thread will be.
+  absl::StatusOr<core::PolicyTimes> MeasurePolicies();
 
   uint64_t weight_bytes() const { return weights_->bytes(); }
 
@@ -92,6 +100,8 @@ class ComputeNode final : public control::NodeHandler {
   // Policy local. Keeps the device of the epoch before if it is of the same shape.
   absl::Status MakeKv(const control::EpochConfig& config);
   absl::Status CheckShapes(const control::EpochConfig& config) const;
+  // As many as the epoch's policy leaves to this node.
+  void UseThreads(const control::EpochConfig& config);
   absl::Status MakeRegion(const control::EpochConfig& config, const core::WindowLayout& layout);
   absl::Status OpenPeers(const control::EpochPeers& peers);
 

@@ -4,6 +4,7 @@
 // dense layers of a stage are, before it is known which.
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "common/status_macros.h"
 #include "common/units.h"
 #include "compute_node/compute_node.h"
+#include "compute_node/policy_times.h"
 #include "control/epoch_shape.h"
 #include "model/shard.h"
 
@@ -146,6 +148,35 @@ absl::Status ComputeNode::MakeKv(const control::EpochConfig& config) {
   LAMINA_ASSIGN_OR_RETURN(kv_, options_.make_kv(options));
   kv_options_ = options;
   return absl::OkStatus();
+}
+
+void ComputeNode::UseThreads(const control::EpochConfig& config) {
+  const size_t threads = options_.pools_threads == 0 || control::IsLocal(config)
+                             ? pool_.threads()
+                             : options_.pools_threads;
+  if (threads != pool_.threads_in_use()) {
+    pool_.UseThreads(threads);
+    LogInfo("epoch ", config.epoch, " threads ", threads, " of ", pool_.threads());
+  }
+}
+
+absl::StatusOr<core::PolicyTimes> ComputeNode::MeasurePolicies() {
+  absl::StatusOr<core::PolicyTimes> times = core::PolicyTimes();
+  std::thread measuring([&] {
+    if (!options_.cores.empty() && !PinThisThread(options_.cores)) {
+      LogWarning("could not pin the measurement to the worker's cores");
+    }
+    if (const absl::Status begun = device_->Begin(); !begun.ok()) {
+      times = begun;
+      return;
+    }
+    times = MeasurePolicyTimes({.layers = layers_,
+                                .pools_threads = std::max<size_t>(1, options_.pools_threads),
+                                .shared_cores = options_.shared_cores},
+                               *executor_, pool_);
+  });
+  measuring.join();
+  return times;
 }
 
 double ComputeNode::WeightsOf(absl::Span<const model::OpId> ops) const {

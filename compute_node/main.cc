@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "common/config/memory_cores.h"
 #include "common/config/replicas.h"
 #include "common/log.h"
 #include "common/status_macros.h"
@@ -65,14 +66,43 @@ std::optional<core::Stage> LayersOf(const ComputeNodeConfig& node) {
                      .layers = node.layers->last + 1 - node.layers->first};
 }
 
+// In some epochs at least.
+bool HoldsKv(const ClusterConfig& config) {
+  return config.policy == kPolicyLocal || config.policy == kPolicyAuto;
+}
+
 struct OpenedNode {
   std::unique_ptr<compute_node::ComputeNode> node;
   std::string fingerprint;  // Of the model.
 };
 
+// With policy auto: the cores of memory nodes come last, so that the first threads have the others.
+struct NodeThreads {
+  ThreadPoolOptions pool;
+  std::vector<int> caller_cores;
+  size_t beside_memory_nodes = 0;  // Of them, while K and V are there; 0: all.
+  std::vector<int> shared_cores;
+};
+
+NodeThreads ThreadsOf(const ClusterConfig& config, const ComputeNodeConfig& node) {
+  const size_t cores = node.cores.size();
+  const size_t threads = node.threads != 0 ? node.threads : std::max<size_t>(1, cores);
+  NodeThreads found{.pool = {.threads = threads, .cores = node.cores}};
+  found.caller_cores = CallerCores(found.pool);
+  const SplitCores split = SplitCoresOf(config, node);
+  if (config.policy == kPolicyAuto && !split.shared.empty()) {
+    found.pool.cores = split.own;
+    found.pool.cores.insert(found.pool.cores.end(), split.shared.begin(), split.shared.end());
+    found.caller_cores = {split.own.front()};
+    found.beside_memory_nodes = std::max<size_t>(1, threads * split.own.size() / cores);
+    found.shared_cores = split.shared;
+  }
+  return found;
+}
+
 // Reads the model; its weights stay, unless the coordinator says which layers.
 absl::StatusOr<OpenedNode> OpenNode(const ClusterConfig& config, const ComputeNodeConfig& node,
-                                    const ThreadPoolOptions& pinning,
+                                    const NodeThreads& threads,
                                     std::unique_ptr<kernels::ComputeDevice> device,
                                     ThreadPool& pool) {
   LAMINA_ASSIGN_OR_RETURN(model::Model model, model::OpenModel(config.model));
@@ -81,18 +111,20 @@ absl::StatusOr<OpenedNode> OpenNode(const ClusterConfig& config, const ComputeNo
   const uint32_t vocabulary = model.config.vocabulary;
   LogInfo("model ", model.config.name, " architecture ", model.config.architecture, " from ",
           config.model);
-  LAMINA_ASSIGN_OR_RETURN(opened.node,
-                          compute_node::ComputeNode::Create(
-                              {.name = node.name,
-                               .cores = CallerCores(pinning),
-                               .make_grammars = GrammarMaker(config.model, vocabulary),
-                               .verbs_uri = config.verbs.Uri(),
-                               .is_stage = IsStage(config, node),
-                               .layers = LayersOf(node),
-                               .make_kv = config.policy == kPolicyLocal
-                                              ? kernels::CpuKvDevices(kernels::CpuAttention(), pool)
-                                              : nullptr},
-                              std::move(model), std::move(device), pool, LogProgress()));
+  LAMINA_ASSIGN_OR_RETURN(
+      opened.node,
+      compute_node::ComputeNode::Create(
+          {.name = node.name,
+           .cores = threads.caller_cores,
+           .make_grammars = GrammarMaker(config.model, vocabulary),
+           .verbs_uri = config.verbs.Uri(),
+           .is_stage = IsStage(config, node),
+           .layers = LayersOf(node),
+           .make_kv =
+               HoldsKv(config) ? kernels::CpuKvDevices(kernels::CpuAttention(), pool) : nullptr,
+           .pools_threads = threads.beside_memory_nodes,
+           .shared_cores = threads.shared_cores},
+          std::move(model), std::move(device), pool, LogProgress()));
   if (opened.node->weight_bytes() > 0) {
     LogInfo("weights ", FormatBytes(opened.node->weight_bytes()));
   }
@@ -127,24 +159,28 @@ absl::Status Serve(const control::DaemonFlags& flags) {
   if (node == nullptr) {
     return absl::NotFoundError("the cluster file has no compute node named " + flags.name);
   }
-  const size_t threads =
-      node->threads != 0 ? node->threads : std::max<size_t>(1, node->cores.size());
+  const NodeThreads threads = ThreadsOf(config, *node);
   control::TellOfMissingCores(node->cores);
   control::TakeMemoryNear(node->cores);
-  const ThreadPoolOptions pinning = {.threads = threads, .cores = node->cores};
-  ThreadPool pool(pinning);
+  ThreadPool pool(threads.pool);
   const DType compute_type = node->compute_type == "f32" ? DType::kF32 : DType::kBF16;
   LAMINA_ASSIGN_OR_RETURN(
       std::unique_ptr<kernels::ComputeDevice> device,
       compute_node::OpenNodeDevice(
-          node->device, {.compute_type = compute_type, .threads = threads, .cores = node->cores},
+          node->device,
+          {.compute_type = compute_type, .threads = pool.threads(), .cores = threads.pool.cores},
           pool));
   const std::string description = device->dense().description();
   LogInfo("device ", device->name(), " dense layers ", description, " attention ",
-          device->is_host() ? kernels::CpuAttention().name() : "cuda", " threads ", threads);
+          device->is_host() ? kernels::CpuAttention().name() : "cuda", " threads ", pool.threads());
   LAMINA_ASSIGN_OR_RETURN(const OpenedNode opened,
-                          OpenNode(config, *node, pinning, std::move(device), pool));
-  const double bandwidth = config.policy == kPolicyLocal ? kernels::MeasureReadBandwidth(pool) : 0;
+                          OpenNode(config, *node, threads, std::move(device), pool));
+  core::PolicyTimes policy_times;
+  if (config.policy == kPolicyAuto) {
+    LAMINA_ASSIGN_OR_RETURN(policy_times, opened.node->MeasurePolicies());
+  }
+  const double bandwidth = config.policy == kPolicyLocal ? kernels::MeasureReadBandwidth(pool)
+                                                         : policy_times.read_bandwidth;
   double dense_speed = 0;
   if (IsStage(config, *node) && node->stage.has_value() && !node->layers.has_value()) {
     LAMINA_ASSIGN_OR_RETURN(dense_speed, opened.node->MeasureDenseSpeed());
@@ -156,7 +192,8 @@ absl::Status Serve(const control::DaemonFlags& flags) {
                           .bandwidth_bytes_per_second = bandwidth,
                           .kernels = description,
                           .model_fingerprint = opened.fingerprint,
-                          .dense_speed = dense_speed});
+                          .dense_speed = dense_speed,
+                          .policy_times = policy_times});
   opened.node->SetReporter(&link);
   LAMINA_ASSIGN_OR_RETURN(const std::unique_ptr<control::HttpServer> http,
                           ServePages(*node, *opened.node, link, bandwidth));

@@ -12,7 +12,9 @@ namespace lamina::compute_node {
 absl::StatusOr<std::unique_ptr<kernels::ComputeDevice>> OpenNodeDevice(
     absl::string_view device, const kernels::DenseOptions& options, ThreadPool& pool) {
   if (device == "cpu") {
-    LAMINA_ASSIGN_OR_RETURN(auto dense, kernels::MakeCpuDense(options));
+    kernels::DenseOptions own = options;
+    own.pool = &pool;  // One set of threads for all that the node computes.
+    LAMINA_ASSIGN_OR_RETURN(auto dense, kernels::MakeCpuDense(own));
     return kernels::MakeCpuComputeDevice(std::move(dense), kernels::CpuAttention(), pool);
   }
   LAMINA_ASSIGN_OR_RETURN(const int index, ParseCudaDevice(device));

@@ -15,6 +15,7 @@
 #include "common/pipeline_mode.h"
 #include "control/node_counters.h"
 #include "coordinator/core/head_shares.h"
+#include "coordinator/core/policy_choice.h"
 #include "coordinator/core/stages.h"
 #include "coordinator/core/step_plan.h"
 
@@ -83,13 +84,14 @@ struct NodeIdentity {
   std::string device = "cpu";
   uint32_t threads =
       1;  // Of a memory node: that its attention is spread over, (row, KV head) each.
-  uint64_t capacity_bytes = 0;  // For KV. Of a compute node under policy local.
+  uint64_t capacity_bytes = 0;  // For KV. Of a compute node under policy local, and auto.
   double bandwidth_bytes_per_second = 0;
   std::string kernels;
   std::string model_fingerprint;
   // Stages whose layers are to be chosen: weights that the node's dense layers work off in a
   // second.
   double dense_speed = 0;
+  core::PolicyTimes policy_times = {};  // Compute nodes with policy auto.
 };
 
 // Threading: every call comes from the link's reader thread, except Counters() (any thread).

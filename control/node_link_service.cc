@@ -74,6 +74,24 @@ std::optional<uint32_t> OwnMemoryIndex(const EpochConfig& config, const NodeIden
   return static_cast<uint32_t>(own - config.memory_nodes.begin());
 }
 
+void ToProto(const std::vector<core::SliceTimes>& times,
+             google::protobuf::RepeatedPtrField<v1::PolicyTimes::Slice>* proto) {
+  for (const core::SliceTimes& size : times) {
+    v1::PolicyTimes::Slice* slice = proto->Add();
+    slice->set_rows(size.rows);
+    slice->set_slice_seconds(size.slice_seconds);
+    slice->set_tail_seconds(size.tail_seconds);
+  }
+}
+
+void ToProto(const core::PolicyTimes& times, v1::PolicyTimes* proto) {
+  ToProto(times.local, proto->mutable_local());
+  ToProto(times.pools, proto->mutable_pools());
+  proto->set_attention_local(times.attention_local);
+  proto->set_attention_shared(times.attention_shared);
+  proto->set_read_bandwidth(times.read_bandwidth);
+}
+
 v1::NodeMessage HelloMessage(const NodeIdentity& identity) {
   v1::NodeMessage message;
   v1::Hello* hello = message.mutable_hello();
@@ -88,6 +106,9 @@ v1::NodeMessage HelloMessage(const NodeIdentity& identity) {
   hello->set_kernels(identity.kernels);
   hello->set_pid(getpid());
   hello->set_model_fingerprint(identity.model_fingerprint);
+  if (identity.policy_times.measured()) {
+    ToProto(identity.policy_times, hello->mutable_policy_times());
+  }
   return message;
 }
 

@@ -281,6 +281,25 @@ void NodeStream::Reactor::Handle() {
   }
 }
 
+std::vector<core::SliceTimes> FromProto(
+    const google::protobuf::RepeatedPtrField<v1::PolicyTimes::Slice>& proto) {
+  std::vector<core::SliceTimes> times;
+  for (const v1::PolicyTimes::Slice& slice : proto) {
+    times.push_back({.rows = slice.rows(),
+                     .slice_seconds = slice.slice_seconds(),
+                     .tail_seconds = slice.tail_seconds()});
+  }
+  return times;
+}
+
+core::PolicyTimes FromProto(const v1::PolicyTimes& proto) {
+  return {.local = FromProto(proto.local()),
+          .pools = FromProto(proto.pools()),
+          .attention_local = proto.attention_local(),
+          .attention_shared = proto.attention_shared(),
+          .read_bandwidth = proto.read_bandwidth()};
+}
+
 void NodeStream::Reactor::HandleHello(const v1::Hello& hello) {
   {
     const std::lock_guard lock(leave_mutex_);
@@ -297,7 +316,8 @@ void NodeStream::Reactor::HandleHello(const v1::Hello& hello) {
                                    .bandwidth_bytes_per_second = hello.bandwidth_bytes_per_second(),
                                    .kernels = hello.kernels(),
                                    .model_fingerprint = hello.model_fingerprint(),
-                                   .dense_speed = hello.dense_speed()},
+                                   .dense_speed = hello.dense_speed(),
+                                   .policy_times = FromProto(hello.policy_times())},
                       .version = hello.version(),
                       .pid = hello.pid()},
                      stream_);
@@ -426,6 +446,8 @@ grpc::ServerUnaryReactor* ClusterService::GetStatus(grpc::CallbackServerContext*
   }
   response->set_partition(status.partition);
   response->set_prefill(status.prefill);
+  response->set_policy(status.policy);
+  response->set_policy_choice(status.policy_choice);
   response->set_stages(status.stages);
   response->set_chunk_choice(status.scheduler.row_chunks.why);
   response->set_lane_choice(status.scheduler.lane_count.why);

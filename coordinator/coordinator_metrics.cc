@@ -2,6 +2,7 @@
 #include "coordinator/coordinator_metrics.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -146,6 +147,26 @@ void AddLanes(MetricsPage& page, const core::SchedulerStats& stats) {
   }
 }
 
+// With policy auto also what a step was expected to take, for which the policy was chosen.
+void AddPolicy(MetricsPage& page, const EngineStatus& status) {
+  if (!status.policy.empty()) {
+    page.Gauge("lamina_policy_info", "1, with the policy of the epoch.",
+               {{"policy", status.policy}}, 1);
+  }
+  if (!status.policy_figures.has_value()) {
+    return;
+  }
+  for (const auto& [policy, seconds] :
+       {std::pair("local", status.policy_figures->local_seconds),
+        std::pair("attend_remote", status.policy_figures->pools_seconds)}) {
+    if (seconds > 0) {
+      page.Gauge("lamina_policy_step_seconds",
+                 "What a decode step is expected to take, for which policy auto has chosen.",
+                 {{"policy", policy}}, seconds);
+    }
+  }
+}
+
 }  // namespace
 
 std::string MetricsText(Engine& engine, const std::string& model_name, const Clock& clock,
@@ -160,6 +181,7 @@ std::string MetricsText(Engine& engine, const std::string& model_name, const Clo
   page.Gauge("lamina_serving", "1 while the cluster serves.", {}, IsServing(status) ? 1 : 0);
   page.Gauge("lamina_epoch", "Grows with each change of members.", {},
              static_cast<double>(status.epoch));
+  AddPolicy(page, status);
   page.Gauge("lamina_uptime_seconds", "Since the coordinator started.", {},
              ToSeconds(clock.Now() - started));
   AddNodes(page, status);

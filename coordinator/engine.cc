@@ -64,6 +64,7 @@ void Engine::Impl::Loop() {
       event();
     }
     DropSilentNodes();
+    WatchLoad();
     AdvanceMembership();
     PlanSteps();
     if (draining && requests.empty() && drained) {

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@
 #include "common/partition.h"
 #include "common/pipeline_mode.h"
 #include "coordinator/core/membership.h"
+#include "coordinator/core/policy_choice.h"
 #include "coordinator/core/scheduler.h"
 #include "coordinator/core/stages.h"
 #include "coordinator/node_port.h"
@@ -43,6 +45,20 @@ struct ReplicaOptions {
   std::vector<uint32_t> layers;    // Of each stage, as the cluster file says; empty: to be chosen.
 };
 
+// Memory nodes whose cores are the same, or overlap.
+struct MemoryNodesOnCores {
+  std::vector<std::string> names = {};
+  bool shared = false;  // Some of the cores are the compute node's too.
+};
+
+// Policy auto: each epoch has KV on the memory nodes or on the compute node, whichever decodes
+// faster.
+struct PolicyAutoOptions {
+  core::PolicyLoad load;  // That it is chosen for until some has been seen.
+  std::vector<MemoryNodesOnCores> memory = {};
+  Nanos idle = Seconds(5);  // For which nothing runs before an epoch of the other policy begins.
+};
+
 struct EngineOptions {
   std::vector<core::Member> nodes;          // Of the cluster file, compute nodes first.
   std::vector<AttentionDescriptor> layers;  // Of the model.
@@ -57,6 +73,7 @@ struct EngineOptions {
   PipelineMode mode = PipelineMode::kRotational;
   Partition partition = Partition::kRequest;  // Not kAuto.
   std::string partition_why;                  // Of one that was chosen; status tells it.
+  std::optional<PolicyAutoOptions> policy_auto;
   core::SchedulerOptions scheduler;  // memory_nodes, prefill_lanes: filled in at each epoch.
   bool priority_order = false;
   // A node that has not been heard of for so long is taken for dead (stopped, or its cable pulled):
@@ -92,6 +109,9 @@ struct EngineStatus {
   core::SchedulerStats scheduler;
   // "r0: c0 0-18, c1 19-29, by cost"; "r0: c0 0-29, c1 0-29; shards of 3 KV heads and ..."
   std::string stages;
+  std::string policy;         // "local", "attend_remote"; empty before policy auto has chosen.
+  std::string policy_choice;  // Why, and
+  std::optional<core::PolicyChoice> policy_figures;  // by what; with policy auto.
   std::string partition;  // "request"; "head: m0 2, m1 1 of 3 KV heads; ..."
   std::string prefill;    // "inline"; "dedicated: p0"
   double tokens_per_second = 0;

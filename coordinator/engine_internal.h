@@ -2,8 +2,8 @@
 //
 // Engine::Impl: the state behind Engine, shared by the files engine*.cc. engine.cc holds the
 // thread, its queue, requests and what outsiders call; engine_membership.cc who takes part;
-// engine_stages.cc how replicas are split; engine_steps.cc plans, results and status;
-// engine_trace.cc timelines.
+// engine_stages.cc how replicas are split; engine_policy.cc where KV is with policy auto;
+// engine_steps.cc plans, results and status; engine_trace.cc timelines.
 
 #pragma once
 
@@ -74,7 +74,13 @@ struct Engine::Impl {
   std::map<uint32_t, core::ShardSplit> shard_splits;     // The same, by the number of shards.
   std::string partition;                                 // As status tells it.
   std::string shares_words;  // The same: by what new sequences are shared out.
-  uint32_t lanes_told = 0;   // Of the last choice that was logged.
+  // Policy auto: of the last choice, the load of late, when that was last seen, and since when
+  // nothing runs.
+  std::optional<core::PolicyChoice> policy_choice;
+  core::PolicyLoadMeter load_meter;
+  Nanos load_seen = 0;
+  std::optional<Nanos> idle_since;
+  uint32_t lanes_told = 0;  // Of the last choice that was logged.
   std::vector<core::StepPlan> plans;
   // Chunks of planned steps that are not the last of their prompts, oldest first, for each lane.
   std::vector<std::deque<std::pair<uint64_t, core::PrefillChunk>>> chunks_planned;
@@ -135,6 +141,15 @@ struct Engine::Impl {
   bool PassOverTransport(const std::string& name, uint64_t epoch, const absl::Status& status);
   void NodePrepared(const std::string& name, uint64_t epoch, const control::PreparedNode& prepared);
   void NodeLinks(const std::string& name, uint64_t epoch, std::vector<control::LinkReport> links);
+
+  // engine_policy.cc; nothing without policy auto.
+  // For the epoch that is being configured.
+  void SettlePolicy();
+  // What the load of late, or of the cluster file, wants of the nodes that are there.
+  core::PolicyChoice PolicyFor(core::CurrentPolicy current) const;
+  double AttentionOfPools(const core::PolicyTimes& times) const;
+  // Sees the load, and begins an epoch of the other policy when nothing has run for long enough.
+  void WatchLoad();
 
   // engine_steps.cc
   void PlanSteps();

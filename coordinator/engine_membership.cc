@@ -45,6 +45,7 @@ std::vector<std::string> Engine::Impl::NamesOf(const std::vector<const core::Mem
 }
 
 void Engine::Impl::Configure() {
+  SettlePolicy();
   const std::vector<const core::Member*> memory = membership.kv_members();
   auto shares = SharesOf(memory);
   if (const absl::Status split = SplitReplicas(); !split.ok()) {
@@ -59,7 +60,7 @@ void Engine::Impl::Configure() {
   const std::vector<std::string> names = NamesOf(memory);
   std::vector<std::string> lost;
   for (const std::string& name : memory_names) {
-    if (std::find(names.begin(), names.end(), name) == names.end()) {
+    if (!membership.IsThere(name)) {  // Not one that has no part in this epoch's policy.
       lost.push_back(name);
     }
   }
@@ -128,6 +129,10 @@ absl::StatusOr<std::vector<core::MemoryNodeShare>> Engine::Impl::SharesOf(
 }
 
 std::string Engine::Impl::DescribePartition(const std::string& words) const {
+  if (options.policy_auto.has_value() && membership.local()) {
+    return absl::StrCat(words, "; policy local: K and V stay on ",
+                        membership.compute_members().front()->name, ", which attends itself");
+  }
   return options.partition_why.empty() ? words : absl::StrCat(words, "; ", options.partition_why);
 }
 
@@ -286,6 +291,15 @@ absl::Status Engine::Impl::CheckHello(const NodeHello& hello) const {
         absl::StrCat("compute node ", identity.name,
                      " has no capacity for KV, which policy local keeps there; start it with the "
                      "coordinator's cluster file"));
+  }
+  if (!identity.is_memory && options.policy_auto.has_value()) {
+    LAMINA_RETURN_IF_ERROR(core::CheckPolicyTimes(identity.policy_times));
+    if (!identity.policy_times.measured()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("compute node ", identity.name,
+                       " has measured nothing for policy auto; start it with the coordinator's "
+                       "cluster file"));
+    }
   }
   if (membership.HoldsKv(identity.name) && slots < least) {
     return absl::FailedPreconditionError(

@@ -234,12 +234,18 @@ EngineStatus Engine::Impl::Status() {
       .transport = transport.uri().substr(0, transport.uri().find(':')),
       .scheduler = scheduler.Stats(),
       .stages = DescribeStages(),
+      .policy = membership.local() ? "local" : "attend_remote",
       .partition = shares_words.empty() ? partition : absl::StrCat(partition, "; ", shares_words),
       .prefill = DescribePrefill(),
       .tokens_per_second = TokensPerSecond(),
       .tokens_generated = requests.tokens(),
       .requests_finished = requests.finished(),
       .requests_failed = requests.failed()};
+  if (options.policy_auto.has_value()) {
+    status.policy_figures = policy_choice;
+    status.policy_choice = policy_choice.has_value() ? policy_choice->why : "";
+    status.policy = policy_choice.has_value() ? status.policy : "";
+  }
   if (membership.memory_members().empty() && !membership.kv_members().empty()) {
     status.scheduler.row_chunks.why.clear();  // Policy local: rows leave for nowhere.
   }

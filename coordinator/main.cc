@@ -10,9 +10,11 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "common/config/memory_cores.h"
 #include "common/config/replicas.h"
 #include "common/log.h"
 #include "common/status_macros.h"
@@ -91,16 +93,20 @@ coordinator::EngineOptions MakeOptions(const ClusterConfig& config, const model:
     options.transports.push_back(scheme + "://");
   }
   const bool local = config.policy == kPolicyLocal;
+  const bool choose = config.policy == kPolicyAuto;
   for (const ComputeNodeConfig& node : config.compute) {
-    options.nodes.push_back(
-        {.name = node.name, .prefill = node.role == ComputeRole::kPrefill, .holds_kv = local});
+    options.nodes.push_back({.name = node.name,
+                             .prefill = node.role == ComputeRole::kPrefill,
+                             .holds_kv = local || choose});
   }
   for (const MemoryNodeConfig& node : config.memory) {
     options.nodes.push_back({.name = node.name, .is_memory = true});
   }
   const uint32_t lanes =
       config.pipeline.mode == PipelineMode::kSequential ? 1 : config.pipeline.lanes;
-  const uint32_t rows_max = (config.limits.running_max + lanes - 1) / lanes;
+  // All of them run in one lane in epochs of policy local.
+  const uint32_t rows_max =
+      choose ? config.limits.running_max : (config.limits.running_max + lanes - 1) / lanes;
   // Half of a step's tokens at least are for prompts, so that full lanes do not starve them.
   const uint32_t step_tokens_max = std::max(config.prefill.chunk_tokens, 2 * rows_max);
   const uint32_t sequence_tokens_max = SequenceTokensMax(config, model.config);
@@ -116,6 +122,14 @@ coordinator::EngineOptions MakeOptions(const ClusterConfig& config, const model:
                        .sequence_tokens_max = sequence_tokens_max,
                        .running_max = config.limits.running_max,
                        .waiting_max = config.limits.waiting_max};
+  if (choose) {
+    coordinator::PolicyAutoOptions& choice = options.policy_auto.emplace();
+    choice.load = {.rows = static_cast<double>(config.policy_load.rows),
+                   .context = static_cast<double>(config.policy_load.context)};
+    for (MemoryCores& group : MemoryCoresOf(config, config.compute[0])) {
+      choice.memory.push_back({.names = std::move(group.names), .shared = group.shared});
+    }
+  }
   if (local) {
     options.scheduler.lanes_auto = false;
     options.scheduler.lanes_why = "for no attention is away that another lane would hide";
@@ -132,7 +146,7 @@ absl::Status SettlePartition(const ClusterConfig& config, coordinator::EngineOpt
   core::PartitionNeeds needs{.layers = options.layers,
                              .sequence_tokens_max = tokens_max,
                              .running_max = options.scheduler.running_max};
-  if (config.policy == kPolicyLocal) {
+  if (config.policy != kPolicyAttendRemote) {  // Each node has room for a request, or is refused.
     options.partition = Partition::kRequest;
     return absl::OkStatus();
   }

@@ -25,6 +25,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/dtype.h"
+#include "common/thread_pool.h"
 #include "kernels/matrix_view.h"
 
 namespace lamina::kernels {
@@ -129,6 +130,8 @@ class Dense {
 
 struct DenseOptions {
   DType compute_type = DType::kBF16;
+  // Runs on these threads, which outlive it; the next three are then not looked at. Null: its own.
+  ThreadPool* pool = nullptr;
   size_t threads = 1;      // The caller's counted. Own threads: no OpenMP team is ever started.
   std::vector<int> cores;  // For the threads beyond the caller's; see ThreadPoolOptions.
   int spin_us = 50;        // The same.

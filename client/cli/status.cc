@@ -89,6 +89,9 @@ void PrintStatus(const client::ClusterStatus& status, const std::string& bubbles
     std::printf("stages:   %s\n", status.stages.c_str());
     std::printf("weights:  %s\n", Weights(status).c_str());
   }
+  if (!status.policy_choice.empty()) {
+    std::printf("policy:   %s, %s\n", status.policy.c_str(), status.policy_choice.c_str());
+  }
   if (!status.partition.empty()) {
     std::printf("KV:       by %s\n", status.partition.c_str());
   }

@@ -83,6 +83,8 @@ Json ToJson(const client::ClusterStatus& status) {
           {"model", status.model},
           {"version", status.version},
           {"stages", status.stages},
+          {"policy", status.policy},
+          {"policy_choice", status.policy_choice},
           {"partition", status.partition},
           {"prefill", status.prefill},
           {"chunk_choice", status.chunk_choice},

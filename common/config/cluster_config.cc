@@ -121,7 +121,8 @@ absl::Status CheckNode(absl::string_view list, size_t index, const Node& node,
 
 absl::Status CheckNodes(const ClusterConfig& config) {
   std::set<std::string> names;
-  if (config.compute.empty() || (config.memory.empty() && config.policy != kPolicyLocal)) {
+  if (config.compute.empty() ||
+      (config.memory.empty() && !IsOneOf(config.policy, {kPolicyLocal, kPolicyAuto}))) {
     return absl::InvalidArgumentError(
         absl::StrCat(config.compute.empty() ? "compute" : "memory",
                      ": the cluster has none; name at least one, like - {name: ",
@@ -347,16 +348,19 @@ absl::Status CheckServed(const ClusterConfig& config) {
   for (size_t i = 0; i < config.compute.size(); ++i) {
     const ComputeNodeConfig& node = config.compute[i];
     LAMINA_RETURN_IF_ERROR(CheckNodeServed("compute", i, node, other_hosts));
-    if (node.device != "cpu" && config.policy == kPolicyLocal) {
-      return NotServed(absl::StrCat("compute.", i, ".device"), node.device,
-                       "cpu, with policy local; cuda with policy attend_remote");
+    if (node.device != "cpu" && config.policy != kPolicyAttendRemote) {
+      return NotServed(
+          absl::StrCat("compute.", i, ".device"), node.device,
+          absl::StrCat("cpu, with policy ", config.policy, "; cuda with policy attend_remote"));
     }
   }
   for (size_t i = 0; i < config.memory.size(); ++i) {
     LAMINA_RETURN_IF_ERROR(CheckNodeServed("memory", i, config.memory[i], other_hosts));
-  }
-  if (!IsOneOf(config.policy, {kPolicyAttendRemote, kPolicyLocal})) {
-    return NotServed("policy", config.policy, "attend_remote, local");
+    if (config.memory[i].device != "cpu" && config.policy == kPolicyAuto) {
+      return NotServed(absl::StrCat("memory.", i, ".device"), config.memory[i].device,
+                       "cpu, with policy auto, which measures nothing on others; cuda with policy "
+                       "attend_remote");
+    }
   }
   return absl::OkStatus();
 }
@@ -405,6 +409,9 @@ std::string VerbsConfig::Uri() const {
 
 absl::Status ClusterConfig::Validate() const {
   LAMINA_RETURN_IF_ERROR(CheckValues(*this));
+  if (!IsOneOf(policy, {kPolicyAttendRemote, kPolicyLocal, kPolicyAuto})) {
+    return NotServed("policy", policy, "attend_remote, local, auto");
+  }
   LAMINA_RETURN_IF_ERROR(CheckNodes(*this));
   LAMINA_RETURN_IF_ERROR(CheckReplicas(*this));
   LAMINA_RETURN_IF_ERROR(CheckRoles(*this));

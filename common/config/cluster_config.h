@@ -38,6 +38,16 @@ struct LayerRange {
 // Of `policy`: where K and V are, and who attends.
 inline constexpr absl::string_view kPolicyAttendRemote = "attend_remote";
 inline constexpr absl::string_view kPolicyLocal = "local";
+inline constexpr absl::string_view kPolicyAuto = "auto";
+
+// What `policy: auto` chooses for until it has seen the load itself: decode rows of a step, and
+// tokens of context of each.
+struct PolicyLoadConfig {
+  uint32_t rows = 16;
+  uint32_t context = 1024;
+
+  friend bool operator==(const PolicyLoadConfig&, const PolicyLoadConfig&) = default;
+};
 
 struct ComputeNodeConfig {
   std::string name;
@@ -54,7 +64,7 @@ struct ComputeNodeConfig {
   std::optional<uint32_t> stage;     // From 0 on.
   std::optional<uint32_t> shard;     // The same, of the replica or of its stage.
   std::optional<LayerRange> layers;  // Not given: chosen, by cost and by measured speed.
-  uint64_t capacity_bytes = 0;       // For KV: with policy local, and then required.
+  uint64_t capacity_bytes = 0;       // For KV: with policy local or auto, and then required.
 };
 
 struct MemoryNodeConfig {
@@ -132,6 +142,7 @@ struct ClusterConfig {
   Partition partition = Partition::kRequest;
   ClusterAttention attention;
   std::string policy{kPolicyAttendRemote};
+  PolicyLoadConfig policy_load;  // With policy auto.
   struct {
     PrefillMode mode = PrefillMode::kInline;
     uint32_t chunk_tokens = 512;

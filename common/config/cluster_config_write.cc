@@ -207,6 +207,12 @@ std::string ToYaml(const ClusterConfig& config) {
   word("prefill", EnumName(internal::kAttentions, config.attention.prefill));
   out << YAML::EndMap;
   word("policy", config.policy);
+  if (config.policy == kPolicyAuto) {
+    section("policy_load");
+    number("rows", config.policy_load.rows);
+    number("context", config.policy_load.context);
+    out << YAML::EndMap;
+  }
   section("prefill");
   word("mode", EnumName(internal::kPrefillModes, config.prefill.mode));
   number("chunk_tokens", config.prefill.chunk_tokens);

@@ -360,6 +360,8 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
       {"attention", Section({{"decode", Choice(internal::kAttentions, c.attention.decode)},
                              {"prefill", Choice(internal::kAttentions, c.attention.prefill)}})},
       {"policy", Text(c.policy)},
+      {"policy_load",
+       Section({{"rows", Number(c.policy_load.rows)}, {"context", Number(c.policy_load.context)}})},
       {"prefill", Section({{"mode", Choice(internal::kPrefillModes, c.prefill.mode)},
                            {"chunk_tokens", Number(c.prefill.chunk_tokens)}})},
       {"limits", Section({{"sequence_tokens_max", Number(c.limits.sequence_tokens_max)},

@@ -9,9 +9,11 @@
 
 namespace lamina::internal {
 
-// Errors: kInvalidArgument  memory nodes under policy local, or capacity of a compute node under
-//                           another; no capacity; a partition or lanes that need memory nodes.
-//         kUnimplemented    policy local with several compute nodes.
+// Errors: kInvalidArgument  memory nodes under policy local, or none under auto; capacity of a
+//                           compute node under attend_remote, or none under the others; a partition
+//                           or lanes that need memory nodes; no core for compute beside memory
+//                           nodes; a load for auto that cannot be, or under another policy.
+//         kUnimplemented    policy local or auto with several compute nodes.
 absl::Status CheckPolicy(const ClusterConfig& config);
 
 }  // namespace lamina::internal

@@ -10,7 +10,7 @@
 namespace lamina::core {
 namespace {
 
-bool IsThere(const Member& node) {
+bool IsAttached(const Member& node) {
   return node.state != MemberState::kAbsent && node.state != MemberState::kFailed;
 }
 
@@ -22,7 +22,10 @@ absl::string_view RoleOf(const Member& member) {
   return member.is_memory ? "memory" : member.prefill ? "prefill" : "compute";
 }
 
-Membership::Membership(std::vector<Member> expected) : nodes_(std::move(expected)) {}
+Membership::Membership(std::vector<Member> expected) : nodes_(std::move(expected)) {
+  local_ =
+      std::none_of(nodes_.begin(), nodes_.end(), [](const Member& node) { return node.is_memory; });
+}
 
 Member* Membership::Find(const std::string& name) {
   const auto found = std::find_if(nodes_.begin(), nodes_.end(),
@@ -59,7 +62,8 @@ void Membership::Leave(const std::string& name) {
   if (member == nullptr || member->state == MemberState::kAbsent) {
     return;
   }
-  const bool waits = IsThere(*member) && !TakesPart(*member);  // For other stages: no loss.
+  // For other stages, or for another policy: no loss.
+  const bool waits = IsAttached(*member) && !TakesPart(*member);
   changed_ = changed_ || !formed_once_ || !waits;
   member->state = MemberState::kAbsent;
   member->region.clear();
@@ -129,18 +133,30 @@ bool Membership::StartAnew(const std::string& name, uint64_t epoch) {
   return true;
 }
 
+bool Membership::StartAnew() {
+  if (phase_ != MembershipPhase::kServing || changed_) {
+    return false;
+  }
+  changed_ = true;
+  return true;
+}
+
+bool Membership::IsWhole(const Member& node) const {
+  return IsAttached(node) && (node.replica.empty() ||
+                              std::all_of(nodes_.begin(), nodes_.end(), [&](const Member& other) {
+                                return other.replica != node.replica || IsAttached(other);
+                              }));
+}
+
 bool Membership::TakesPart(const Member& node) const {
-  return IsThere(node) && (node.replica.empty() ||
-                           std::all_of(nodes_.begin(), nodes_.end(), [&](const Member& other) {
-                             return other.replica != node.replica || IsThere(other);
-                           }));
+  return IsWhole(node) && !(node.is_memory && local_);
 }
 
 bool Membership::CanForm() const {
   bool compute = false;
   bool kv = false;
   for (const Member& node : nodes_) {
-    const bool part = TakesPart(node);
+    const bool part = IsWhole(node);
     if (!part && !formed_once_) {
       return false;
     }
@@ -191,11 +207,16 @@ std::vector<const Member*> Membership::compute_members() const {
 std::vector<const Member*> Membership::kv_members() const {
   std::vector<const Member*> members;
   for (const Member& node : nodes_) {
-    if (KeepsKv(node) && TakesPart(node)) {
+    if ((local_ ? node.holds_kv : node.is_memory) && TakesPart(node)) {
       members.push_back(&node);
     }
   }
   return members;
+}
+
+bool Membership::IsThere(const std::string& name) const {
+  return std::any_of(nodes_.begin(), nodes_.end(),
+                     [&](const Member& node) { return node.name == name && IsAttached(node); });
 }
 
 bool Membership::HoldsKv(const std::string& name) const {
@@ -227,7 +248,7 @@ std::string Membership::Describe() const {
       parts.push_back(absl::StrCat(node.name, " failed: ", node.problem));
     } else if (node.state == MemberState::kAbsent) {
       missing.push_back(node.name);
-    } else if (!TakesPart(node)) {
+    } else if (!IsWhole(node)) {
       parts.push_back(
           absl::StrCat(node.name, " waits for the other nodes of replica ", node.replica));
     }

@@ -6,8 +6,10 @@
 // left starts at once, if at least one compute node (of those that decode) and one that holds KV (a
 // memory node, or under policy local a compute node) are among them; when it comes back, an epoch
 // with it. Of a replica that several compute nodes hold together (stages) all take part or none:
-// those that are there wait for the others. Each epoch goes through preparing (regions are made),
-// connecting (regions are opened) and serving.
+// those that are there wait for the others. Where memory nodes and a compute node may hold KV
+// (policy auto), each epoch has KV in one of the two places, as its owner says before it is
+// configured; under policy local memory nodes stay attached and have no part in it. Each epoch goes
+// through preparing (regions are made), connecting (regions are opened) and serving.
 //
 // Threading: one thread.
 
@@ -31,7 +33,8 @@ struct Member {
   bool prefill = false;  // A compute node that runs prompts' chunks alone.
   // Compute nodes of one replica take part together or not at all. Empty: a replica by itself.
   std::string replica = {};
-  bool holds_kv = false;  // A compute node that holds KV itself (policy local).
+  // A compute node that holds KV itself (policy local, and auto in epochs that are local).
+  bool holds_kv = false;
   MemberState state = MemberState::kAbsent;
   std::string region = {};   // Descriptor, from kPrepared on.
   std::string problem = {};  // Of kFailed.
@@ -71,12 +74,19 @@ class Membership {
   void Fault(const std::string& name, uint64_t epoch, const absl::Status& status,
              const std::string& peer = "");
 
+  // Where KV is in this epoch: on compute nodes that hold it, or on memory nodes. In answer to
+  // kConfigure, before members are asked for. At first on memory nodes, if the file has any.
+  void KeepKvOnCompute(bool local) { local_ = local; }
+  bool local() const { return local_; }
+
   // The answer to kConfigure when the members cannot serve together: waits for other members.
   void CannotServe(absl::string_view problem);
 
   // The epoch cannot go on, through no fault of `name`, which says so: another one of the same
   // members starts. False, and nothing changes, when the epoch is over already.
   bool StartAnew(const std::string& name, uint64_t epoch);
+  // The same, because its owner wants to: not while an epoch forms or the members change.
+  bool StartAnew();
 
   // What to do now; call until kNone.
   MembershipAction Next();
@@ -88,6 +98,9 @@ class Membership {
   std::vector<const Member*> memory_members() const { return Of(true); }
   // Those that hold KV: memory nodes, or under policy local compute nodes.
   std::vector<const Member*> kv_members() const;
+  // Whether the node is there, with a part in the epoch or not.
+  bool IsThere(const std::string& name) const;
+  // In some epoch at least.
   bool HoldsKv(const std::string& name) const;
   // How many of the compute nodes are for prompts alone.
   uint32_t prefill_members() const;
@@ -101,12 +114,15 @@ class Membership {
   std::vector<const Member*> Of(bool memory) const;
   bool CanForm() const;
   bool AllMembers(MemberState least) const;
-  // Whether it is there, and with it all of its replica.
+  // Whether it is there, and with it all of its replica;
+  bool IsWhole(const Member& node) const;
+  // and it has a part in epochs as this one is.
   bool TakesPart(const Member& node) const;
 
   std::vector<Member> nodes_;
   uint64_t epoch_ = 0;
   MembershipPhase phase_ = MembershipPhase::kWaiting;
+  bool local_ = false;    // KV is on compute nodes.
   bool changed_ = false;  // Since the epoch was formed.
   bool formed_once_ = false;
   std::string problem_;  // Of CannotServe(), while it lasts.

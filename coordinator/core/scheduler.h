@@ -202,6 +202,10 @@ class Scheduler {
   // The same of links; decides in how many chunks rows leave.
   void SetLinkCosts(const LinkCosts& costs);
 
+  // All rows run in one lane from now on, `why` in words; empty: as the options say. Between
+  // epochs. Requires: options.rows_max allows it.
+  void HoldOneLane(std::string why);
+
   // How fast the memory nodes are, in the order of StartEpoch: new sequences and spans are shared
   // out by it; those that are there stay. Requires: as many as there are.
   void SetBandwidths(const std::vector<double>& bytes_per_second);

@@ -137,6 +137,7 @@ struct Scheduler::Impl {
   LaneCosts lane_costs;
   LinkCosts link_costs;
   LaneCount lane_count;
+  std::string one_lane_why;   // Of HoldOneLane().
   uint32_t lanes_active = 1;  // The first ones; the others get no newcomers.
   SchedulerStats counters;    // The counts in it; the rest is filled in on demand.
 

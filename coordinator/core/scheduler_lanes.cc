@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "coordinator/core/scheduler_internal.h"
 
@@ -33,9 +34,23 @@ void Scheduler::SetBandwidths(const std::vector<double>& bytes_per_second) {
   }
 }
 
+void Scheduler::HoldOneLane(std::string why) {
+  if (impl_->one_lane_why == why) {
+    return;
+  }
+  impl_->one_lane_why = std::move(why);
+  impl_->lane_count = {};
+  impl_->lanes_active = 1;
+}
+
 const LaneCount& Scheduler::lane_count() const { return impl_->lane_count; }
 
 void Scheduler::Impl::UpdateLaneCount() {
+  if (!one_lane_why.empty()) {
+    lane_count = {.lanes = 1, .why = absl::StrCat("1, ", one_lane_why)};
+    lanes_active = 1;
+    return;
+  }
   LaneWork work;
   const size_t rows = Running() + waiting.size() + draining.size();
   work.rows = static_cast<uint32_t>(std::min<size_t>(rows, options.running_max));

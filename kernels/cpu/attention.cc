@@ -305,7 +305,7 @@ class CpuKernel final : public AttentionKernel {
     for (const AttentionItem& item : items) {
       tasks += size_t{(item.query_tokens + tile_tokens - 1) / tile_tokens} * descriptor.kv_heads;
     }
-    const size_t workers = std::min(pool.threads(), tasks);
+    const size_t workers = std::min(pool.threads_in_use(), tasks);
     Call call = {.ops = ops_,
                  .descriptor = descriptor,
                  .kv = kv,

@@ -35,7 +35,12 @@ class CpuDense final : public Dense {
  public:
   explicit CpuDense(const DenseOptions& options)
       : compute_type_(options.compute_type),
-        pool_({.threads = options.threads, .cores = options.cores, .spin_us = options.spin_us}),
+        own_pool_(options.pool != nullptr ? nullptr
+                                          : std::make_unique<ThreadPool>(
+                                                ThreadPoolOptions{.threads = options.threads,
+                                                                  .cores = options.cores,
+                                                                  .spin_us = options.spin_us})),
+        pool_(options.pool != nullptr ? *options.pool : *own_pool_),
         own_(MakeOwnLinearEngine(options.compute_type, pool_)) {
     if (options.force_own_loop) {
       return;
@@ -178,7 +183,7 @@ class CpuDense final : public Dense {
   void ForRows(size_t rows, size_t cols, const Body& body) {
     const size_t per_task = std::max<size_t>(1, kElementsPerTask / std::max<size_t>(1, cols));
     const size_t tasks = (rows + per_task - 1) / per_task;
-    if (tasks <= 1 || pool_.threads() == 1) {
+    if (tasks <= 1 || pool_.threads_in_use() == 1) {
       body(0, rows);
       return;
     }
@@ -190,7 +195,8 @@ class CpuDense final : public Dense {
   }
 
   DType compute_type_;
-  ThreadPool pool_;
+  const std::unique_ptr<ThreadPool> own_pool_;  // Null: the caller's.
+  ThreadPool& pool_;
   std::unique_ptr<LinearEngine> own_;
   std::unique_ptr<LinearEngine> onednn_;  // Null where oneDNN is not row-invariant.
   RopeAngles angles_;
@@ -200,7 +206,7 @@ class CpuDense final : public Dense {
 }  // namespace cpu
 
 absl::StatusOr<std::unique_ptr<Dense>> MakeCpuDense(const DenseOptions& options) {
-  if (options.threads == 0) {
+  if (options.pool == nullptr && options.threads == 0) {
     return absl::InvalidArgumentError("threads is 0; it must be at least 1");
   }
   return std::make_unique<cpu::CpuDense>(options);

@@ -157,7 +157,7 @@ class OwnLinearEngine final : public LinearEngine {
                 size_t panel, size_t row, MatrixView<float> out) const {
     PanelTask task;
     task.panel = weights.panel(first_panel + panel);
-    task.next = weights.panel(first_panel + panel + pool_.threads());
+    task.next = weights.panel(first_panel + panel + pool_.threads_in_use());
     task.steps = weights.steps();
     task.in = x.data;
     task.in_stride = x.stride;

@@ -178,14 +178,17 @@ coordinator::EngineOptions LocalCluster::MakeEngineOptions() const {
                                      .model_fingerprint = fingerprint_,
                                      .transports = options_.transports,
                                      .mode = options_.mode,
-                                     .partition = options_.partition};
+                                     .partition = options_.partition,
+                                     .policy_auto = options_.policy_auto};
   AddComputeNodes("c", "r", options_.compute_nodes, options_.stages, options_.shards, options);
   AddComputeNodes("p", "q", options_.prefill_nodes, options_.prefill_stages,
                   options_.prefill_shards, options);
   for (uint32_t i = 0; i < memory_nodes(); ++i) {
     options.nodes.push_back({.name = absl::StrCat("m", i), .is_memory = true});
   }
-  const uint32_t rows_max = (options_.running_max + options_.lanes - 1) / options_.lanes;
+  const uint32_t rows_max = options_.policy_auto.has_value()
+                                ? options_.running_max
+                                : (options_.running_max + options_.lanes - 1) / options_.lanes;
   const uint32_t step_tokens_max = std::max(options_.chunk_tokens, 2 * rows_max);
   options.scheduler = {.lanes = options_.lanes,
                        .row_chunks = options_.row_chunks,
@@ -207,9 +210,8 @@ void LocalCluster::AddComputeNodes(const std::string& prefix, const std::string&
                                    coordinator::EngineOptions& options) const {
   const bool prefill = prefix == "p";
   for (uint32_t i = 0; i < count; ++i) {
-    options.nodes.push_back({.name = absl::StrCat(prefix, i),
-                             .prefill = prefill,
-                             .holds_kv = options_.local && !prefill});
+    options.nodes.push_back(
+        {.name = absl::StrCat(prefix, i), .prefill = prefill, .holds_kv = HoldsKv() && !prefill});
     const uint32_t nodes = stages * shards;
     if (nodes == 1) {
       continue;
@@ -239,8 +241,8 @@ absl::Status LocalCluster::MakeComputeNode(const std::string& name, model::Model
       compute_node::ComputeNode::Create(
           {.name = name,
            .is_stage = is_stage,
-           .make_kv =
-               options_.local ? kernels::CpuKvDevices(Attention(options_), *node.pool) : nullptr},
+           .make_kv = HoldsKv() ? kernels::CpuKvDevices(Attention(options_), *node.pool) : nullptr,
+           .pools_threads = options_.pools_threads},
           std::move(model), std::move(device), *node.pool, [](double) {}));
   handler->SetReporter(node.reporter.get());
   node.handler = std::move(handler);
@@ -255,8 +257,8 @@ absl::StatusOr<std::unique_ptr<kernels::ComputeDevice>> LocalCluster::MakeComput
   }
   std::unique_ptr<kernels::Dense> dense = kernels::MakeReferenceDense(options_.compute_type);
   if (!options_.reference_kernels) {
-    LAMINA_ASSIGN_OR_RETURN(dense, kernels::MakeCpuDense({.compute_type = options_.compute_type,
-                                                          .threads = options_.threads}));
+    LAMINA_ASSIGN_OR_RETURN(
+        dense, kernels::MakeCpuDense({.compute_type = options_.compute_type, .pool = &pool}));
   }
   return kernels::MakeCpuComputeDevice(std::move(dense), Attention(options_), pool);
 }
@@ -301,7 +303,7 @@ void LocalCluster::Attach(const std::string& name) {
                                           is_memory ? options_.memory_plan_delay : 0);
   node.reporter->set_attached(true);
   control::NodeIdentity identity{.name = name, .is_memory = is_memory, .device = DeviceOf(name)};
-  if (is_memory || options_.local) {
+  if (is_memory || HoldsKv()) {
     uint64_t slot_bytes = 0;
     for (const AttentionDescriptor& layer : layers_) {
       slot_bytes += 2 * uint64_t{layer.kv_width()} * sizeof(BFloat16);
@@ -316,6 +318,7 @@ void LocalCluster::Attach(const std::string& name) {
         kBandwidth * (index < bandwidths.size() ? bandwidths[index] : 1);
   } else {
     identity.model_fingerprint = fingerprint_;
+    identity.policy_times = options_.policy_times;
     if (!options_.dense_speeds.empty()) {
       identity.dense_speed = options_.dense_speeds.at(std::stoul(name.substr(1)));
     }

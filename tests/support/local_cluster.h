@@ -19,6 +19,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,10 @@ struct LocalClusterOptions {
   std::vector<double> dense_speeds = {};
   PipelineMode mode = PipelineMode::kRotational;
   bool local = false;  // Policy local: compute nodes hold KV; memory_nodes is not looked at.
+  // Policy auto, in place of these: c0 may hold KV too, and says that it has measured these times.
+  std::optional<coordinator::PolicyAutoOptions> policy_auto = std::nullopt;
+  core::PolicyTimes policy_times = {};
+  size_t pools_threads = 0;  // Of c0 while KV is on memory nodes; 0: all.
   uint32_t memory_nodes = 1;
   Partition partition = Partition::kRequest;
   // Of each memory node, relative; those left out are 1.
@@ -193,6 +198,7 @@ class LocalCluster {
   template <typename Condition>
   absl::Status WaitUntil(const Condition& condition);
 
+  bool HoldsKv() const { return options_.local || options_.policy_auto.has_value(); }  // c0, ...
   uint32_t memory_nodes() const { return options_.local ? 0 : options_.memory_nodes; }
 
   const LocalClusterOptions options_;

@@ -26,6 +26,36 @@ TEST_P(ThreadPoolTest, RunsEveryIndexOnceInEveryRound) {
   }
 }
 
+// The threads in use change before every round; the workers' numbers say which took part.
+TEST_P(ThreadPoolTest, RunsEveryIndexOnceOnAsManyThreadsAsAreInUse) {
+  ThreadPool pool({.threads = GetParam()});
+  for (size_t round = 0; round < 300; ++round) {
+    const size_t used = 1 + (round * 5 + round / 7) % pool.threads();
+    pool.UseThreads(used);
+    ASSERT_EQ(pool.threads_in_use(), used);
+    std::vector<std::atomic<int>> hits(round % 37);
+
+    pool.Run(hits.size(), [&](size_t i, size_t worker) {
+      ASSERT_LT(worker, used);
+      hits[i].fetch_add(1);
+    });
+
+    for (const auto& hit : hits) {
+      ASSERT_EQ(hit.load(), 1);
+    }
+  }
+}
+
+TEST_P(ThreadPoolTest, EndsWhileThreadsSleep) {
+  std::atomic<int> hits = 0;
+  {
+    ThreadPool pool({.threads = GetParam()});
+    pool.UseThreads(1);
+    pool.Run(5, [&](size_t, size_t) { hits.fetch_add(1); });
+  }
+  EXPECT_EQ(hits.load(), 5);
+}
+
 INSTANTIATE_TEST_SUITE_P(Threads, ThreadPoolTest, testing::Values(1, 2, 3, 8));
 
 // Workers 1, 2, ... have cores[1], cores[2], ...

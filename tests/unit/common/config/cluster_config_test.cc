@@ -271,7 +271,7 @@ INSTANTIATE_TEST_SUITE_P(
                              "1 to 8"},
                     BadValue{"compute.0.host=node17", "localhost, 127.0.0.1"},
                     BadValue{"memory.0.host=node17", "localhost, 127.0.0.1"},
-                    BadValue{"policy=fetch_heads", "it serves: attend_remote, local"}));
+                    BadValue{"policy=fetch_heads", "it serves: attend_remote, local, auto"}));
 
 TEST(ClusterConfigTest, WithPolicyLocalACudaDeviceIsNotServed) {
   EXPECT_THAT(ErrorOf("model: m\npolicy: local\n"
@@ -456,7 +456,8 @@ TEST(ClusterConfigTest, SaysWhenTheFileIsADirectory) {
 }
 
 TEST(ClusterConfigTest, TheExamplesAreValid) {
-  for (const char* name : {"local", "minimal", "eight_cores", "stages", "shards"}) {
+  for (const char* name :
+       {"local", "minimal", "eight_cores", "one_node", "auto", "stages", "shards"}) {
     const auto config =
         LoadClusterConfig(absl::StrCat(LAMINA_SOURCE_DIR, "/deploy/clusters/", name, ".yaml"), {});
     EXPECT_TRUE(config.ok()) << name << ": " << config.status();

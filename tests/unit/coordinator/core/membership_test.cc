@@ -121,6 +121,79 @@ TEST_F(MembershipTest, MemoryNodesHoldKvAndComputeNodesDoNot) {
   EXPECT_FALSE(members_.HoldsKv("m9"));
 }
 
+class AutoMembershipTest : public MembershipTest {
+ protected:
+  AutoMembershipTest() {
+    members_ = Membership({{.name = "c0", .holds_kv = true},
+                           {.name = "m0", .is_memory = true},
+                           {.name = "m1", .is_memory = true}});
+  }
+
+  // Answers the kConfigure that is due, and serves.
+  void ServeWithKvOnCompute(bool local) {
+    EXPECT_THAT(Actions(), ElementsAre(MembershipAction::kConfigure));
+    members_.KeepKvOnCompute(local);
+    ServeAgain(local ? std::vector<std::string>{"c0"} : Names(Everybody()));
+  }
+  std::vector<const Member*> Everybody() const {
+    std::vector<const Member*> members = members_.compute_members();
+    for (const Member* member : members_.memory_members()) {
+      members.push_back(member);
+    }
+    return members;
+  }
+};
+
+TEST_F(AutoMembershipTest, WaitsForAllAndThenHasKvInOneOfTheTwoPlaces) {
+  EXPECT_TRUE(members_.Join("c0", false).ok());
+  EXPECT_THAT(Actions(), ElementsAre());
+  EXPECT_TRUE(members_.HoldsKv("c0"));
+  EXPECT_TRUE(members_.Join("m0", true).ok());
+  EXPECT_TRUE(members_.Join("m1", true).ok());
+
+  ServeWithKvOnCompute(true);
+
+  EXPECT_THAT(Names(members_.kv_members()), ElementsAre("c0"));
+  EXPECT_THAT(Names(members_.memory_members()), ElementsAre());
+  EXPECT_TRUE(members_.IsThere("m0"));
+  EXPECT_EQ(members_.Describe(), "serving");
+
+  EXPECT_TRUE(members_.StartAnew());
+  EXPECT_FALSE(members_.StartAnew());  // It is about to.
+  ServeWithKvOnCompute(false);
+
+  EXPECT_THAT(Names(members_.kv_members()), ElementsAre("m0", "m1"));
+  EXPECT_EQ(members_.epoch(), 2u);
+}
+
+TEST_F(AutoMembershipTest, MemoryNodesWithoutAPartComeAndGoUnnoticed) {
+  JoinAll();
+  ServeWithKvOnCompute(true);
+
+  members_.Leave("m0");
+  EXPECT_THAT(Actions(), ElementsAre());
+  EXPECT_EQ(members_.Describe(), "serving; without m0");
+  EXPECT_FALSE(members_.IsThere("m0"));
+  EXPECT_TRUE(members_.Join("m0", true).ok());
+  EXPECT_THAT(Actions(), ElementsAre());
+  EXPECT_EQ(members_.Describe(), "serving");
+
+  members_.Leave("c0");
+  EXPECT_EQ(members_.phase(), MembershipPhase::kWaiting);
+}
+
+TEST_F(AutoMembershipTest, WithoutMemoryNodesTheComputeNodeCanGoOn) {
+  JoinAll();
+  ServeWithKvOnCompute(false);
+  members_.Leave("m0");
+  members_.Leave("m1");
+  EXPECT_NE(members_.phase(), MembershipPhase::kWaiting);
+
+  ServeWithKvOnCompute(true);
+
+  EXPECT_EQ(members_.Describe(), "serving; without m0, m1");
+}
+
 TEST_F(MembershipTest, StartsAnewWithTheSameMembers) {
   JoinAll();
   Actions();

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compute_node/policy_times.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/status_macros.h"
+#include "kernels/attention.h"
+#include "kernels/kv_device.h"
+#include "kernels/read_bandwidth.h"
+
+namespace lamina::compute_node {
+namespace {
+
+constexpr std::array<uint32_t, 6> kRows = {1, 4, 8, 16, 32, 64};
+static_assert(kRows.back() <= SliceExecutor::kTailRows, "a tail runs in one piece");
+// Over all sizes, so that what else runs meanwhile does not meet one alone.
+constexpr int kRounds = 3;
+// Of one size in a round; at least kSlicesLeast slices all the same.
+constexpr Nanos kSlicesMax = Millis(12);
+constexpr uint32_t kSlicesLeast = 2;
+constexpr uint64_t kArenaBytes = uint64_t{96} << 20;  // More than caches keep.
+constexpr uint32_t kSequences = 8;
+
+// Requires: not empty.
+double Median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// K and V of a few sequences, and queries over them.
+class AttentionLoad {
+ public:
+  // `pool` outlives it.
+  static absl::StatusOr<std::unique_ptr<AttentionLoad>> Create(
+      const std::vector<AttentionDescriptor>& layers, ThreadPool& pool) {
+    auto load = std::make_unique<AttentionLoad>(layers);
+    LAMINA_ASSIGN_OR_RETURN(load->device_, kernels::CpuKvDevices(kernels::CpuAttention(), pool)(
+                                               {.layers = layers,
+                                                .slots = kSequences * load->tokens_,
+                                                .context_tokens_max = load->tokens_,
+                                                .items_max = kSequences}));
+    LAMINA_RETURN_IF_ERROR(load->device_->Begin());
+    return load;
+  }
+
+  explicit AttentionLoad(const std::vector<AttentionDescriptor>& layers) : layers_(layers) {
+    uint64_t slot_bytes = 0;
+    size_t width = 0;
+    for (const AttentionDescriptor& layer : layers_) {
+      slot_bytes += 2 * uint64_t{layer.kv_width()} * sizeof(BFloat16);
+      width = std::max<size_t>(width, layer.q_width());
+    }
+    tokens_ = static_cast<uint32_t>(std::max<uint64_t>(1, kArenaBytes / (slot_bytes * kSequences)));
+    queries_.resize(kSequences * width);
+    outputs_.resize(kSequences * width);
+    for (uint32_t i = 0; i < kSequences; ++i) {
+      extents_[i] = {.first_slot = i * tokens_, .tokens = tokens_};
+      items_.push_back({.extents = {&extents_[i], 1},
+                        .first_position = tokens_ - 1,
+                        .q = queries_.data() + i * width,
+                        .q_stride = width,
+                        .out = outputs_.data() + i * width,
+                        .out_stride = width});
+    }
+  }
+
+  // Attends the next layer. Returns how many bytes of K and V that read.
+  absl::StatusOr<uint64_t> Attend() {
+    const auto layer = static_cast<uint32_t>(next_++ % layers_.size());
+    LAMINA_RETURN_IF_ERROR(device_->Attend(layer, AllHeads(layers_[layer]), items_));
+    const uint64_t seen =
+        layers_[layer].window == 0 ? tokens_ : std::min<uint64_t>(tokens_, layers_[layer].window);
+    return kSequences * seen * 2 * layers_[layer].kv_width() * sizeof(BFloat16);
+  }
+
+  // Its bytes a second.
+  absl::StatusOr<double> AttendTimed() {
+    const Nanos start = RealClock().Now();
+    LAMINA_ASSIGN_OR_RETURN(const uint64_t bytes, Attend());
+    return static_cast<double>(bytes) / ToSeconds(std::max<Nanos>(1, RealClock().Now() - start));
+  }
+
+  // Bytes a second, the median of calls, until `done` says so.
+  template <typename Done>
+  absl::StatusOr<double> Rate(const Done& done) {
+    LAMINA_RETURN_IF_ERROR(Attend().status());  // Wakes the threads.
+    std::vector<double> rates;
+    do {
+      LAMINA_ASSIGN_OR_RETURN(const double rate, AttendTimed());
+      rates.push_back(rate);
+    } while (!done());
+    return Median(std::move(rates));
+  }
+
+ private:
+  const std::vector<AttentionDescriptor> layers_;
+  uint32_t tokens_ = 1;  // Of each sequence.
+  std::vector<BFloat16> queries_;
+  std::vector<BFloat16> outputs_;
+  std::array<Extent, kSequences> extents_;
+  std::vector<kernels::AttentionItem> items_;
+  std::unique_ptr<kernels::KvDevice> device_;
+  size_t next_ = 0;
+};
+
+// Attention on other cores for as long as it lives.
+class AttentionBeside {
+ public:
+  AttentionBeside(const std::vector<AttentionDescriptor>& layers, const std::vector<int>& cores)
+      : layers_(layers), cores_(cores), thread_([this] { rate_ = Run(); }) {
+    started_.wait(false);
+  }
+  ~AttentionBeside() { static_cast<void>(End()); }
+  AttentionBeside(const AttentionBeside&) = delete;
+  AttentionBeside& operator=(const AttentionBeside&) = delete;
+
+  // Ends it. Returns the bytes a second that it reached.
+  absl::StatusOr<double> End() {
+    stop_.store(true, std::memory_order_relaxed);
+    if (thread_.joinable()) {
+      thread_.join();
+    }
+    return rate_;
+  }
+
+ private:
+  absl::StatusOr<double> Run() {
+    ThreadPoolOptions options = {.threads = cores_.size(), .cores = cores_};
+    PinThisThread({cores_.front()});
+    ThreadPool pool(options);
+    auto load = AttentionLoad::Create(layers_, pool);
+    started_.store(true);
+    started_.notify_one();
+    LAMINA_RETURN_IF_ERROR(load.status());
+    return (*load)->Rate([this] { return stop_.load(std::memory_order_relaxed); });
+  }
+
+  const std::vector<AttentionDescriptor> layers_;
+  const std::vector<int> cores_;
+  std::atomic<bool> started_{false};
+  std::atomic<bool> stop_{false};
+  absl::StatusOr<double> rate_ = 0.0;
+  std::thread thread_;  // Last: it uses the others.
+};
+
+// Slices and tails in turn, of batches of each size.
+class SliceMeter {
+ public:
+  explicit SliceMeter(SliceExecutor& executor) : executor_(executor) {}
+
+  absl::Status Prepare() {
+    LAMINA_RETURN_IF_ERROR(executor_.Prepare(kRows.back()));
+    LAMINA_ASSIGN_OR_RETURN(buffers_, executor_.MakeBuffers(kRows.back()));
+    LAMINA_ASSIGN_OR_RETURN(tail_, executor_.MakeTailBuffers());
+    for (uint32_t i = 0; i < kRows.back(); ++i) {
+      rows_.push_back(i);
+    }
+    return absl::OkStatus();
+  }
+
+  // Medians. With `attention` it follows each slice, as in a step of policy local, and its rates in
+  // bytes a second are added.
+  absl::StatusOr<std::vector<core::SliceTimes>> Measure(AttentionLoad* attention,
+                                                        std::vector<double>* rates) {
+    std::array<std::vector<double>, kRows.size()> slices;
+    std::array<std::vector<double>, kRows.size()> tails;
+    for (int round = 0; round < kRounds; ++round) {
+      for (size_t size = 0; size < kRows.size(); ++size) {
+        const auto zeros = absl::MakeConstSpan(zeros_).first(kRows[size]);
+        LAMINA_RETURN_IF_ERROR(
+            executor_.SetRows({.token_ids = zeros, .positions = zeros}, buffers_));
+        LAMINA_RETURN_IF_ERROR(RunSlices(attention, slices[size], rates));
+        LAMINA_ASSIGN_OR_RETURN(const double tail, TailSeconds(kRows[size]));
+        tails[size].push_back(tail);
+      }
+    }
+    std::vector<core::SliceTimes> times;
+    for (size_t size = 0; size < kRows.size(); ++size) {
+      times.push_back({.rows = kRows[size],
+                       .slice_seconds = Median(std::move(slices[size])),
+                       .tail_seconds = Median(std::move(tails[size]))});
+    }
+    return times;
+  }
+
+ private:
+  // As many slices as there is time for, each with its seconds, on from where the last call ended.
+  // Slice 0 is shorter than the others.
+  absl::Status RunSlices(AttentionLoad* attention, std::vector<double>& seconds,
+                         std::vector<double>* rates) {
+    const uint32_t slices = executor_.slice_count() - 1;
+    const uint32_t first = std::min(1u, slices - 1);
+    const Nanos begin = RealClock().Now();
+    Nanos start = begin;
+    for (uint32_t run = 0; run < kSlicesLeast || start - begin < kSlicesMax; ++run) {
+      next_ = next_ < first || next_ >= slices ? first : next_;
+      executor_.RunBeforeSend(next_, buffers_);
+      executor_.RunAfterSend(next_, buffers_);
+      LAMINA_RETURN_IF_ERROR(executor_.device().Synchronize());
+      ++next_;
+      const Nanos now = RealClock().Now();
+      seconds.push_back(ToSeconds(std::max<Nanos>(1, now - start)));
+      start = now;
+      if (attention != nullptr) {
+        LAMINA_ASSIGN_OR_RETURN(const double rate, attention->AttendTimed());
+        rates->push_back(rate);
+        start = RealClock().Now();
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<double> TailSeconds(uint32_t rows) {
+    const Nanos start = RealClock().Now();
+    executor_.BeginTail(buffers_, absl::MakeConstSpan(rows_).first(rows), tail_);
+    for (size_t column = 0; column < executor_.head_width();) {
+      column = executor_.RunHead(rows, column, tail_);
+    }
+    LAMINA_RETURN_IF_ERROR(executor_.device().Synchronize());
+    return ToSeconds(std::max<Nanos>(1, RealClock().Now() - start));
+  }
+
+  SliceExecutor& executor_;
+  ValueBuffers buffers_;
+  ValueBuffers tail_;
+  uint32_t next_ = 0;           // Slice.
+  std::vector<uint32_t> rows_;  // 0, 1, 2, ...
+  const std::array<uint32_t, kRows.back()> zeros_ = {};
+};
+
+std::string Words(const std::vector<core::SliceTimes>& times) {
+  return absl::StrJoin(times, ", ", [](std::string* out, const core::SliceTimes& size) {
+    absl::StrAppendFormat(out, "%d rows %.2f and %.1f", size.rows, size.slice_seconds * 1e3,
+                          size.tail_seconds * 1e3);
+  });
+}
+
+}  // namespace
+
+absl::StatusOr<core::PolicyTimes> MeasurePolicyTimes(const PolicyMeasurement& what,
+                                                     SliceExecutor& executor, ThreadPool& pool) {
+  const Nanos start = RealClock().Now();
+  core::PolicyTimes times;
+  SliceMeter meter(executor);
+  LAMINA_RETURN_IF_ERROR(meter.Prepare());
+  times.read_bandwidth = kernels::MeasureReadBandwidth(pool);
+  {
+    LAMINA_ASSIGN_OR_RETURN(const auto attention, AttentionLoad::Create(what.layers, pool));
+    std::vector<double> rates;
+    LAMINA_ASSIGN_OR_RETURN(times.local, meter.Measure(attention.get(), &rates));
+    times.attention_local = Median(std::move(rates));
+  }
+  if (what.shared_cores.empty()) {
+    times.pools = times.local;
+  } else {
+    pool.UseThreads(what.pools_threads);
+    AttentionBeside beside(what.layers, what.shared_cores);
+    absl::StatusOr<std::vector<core::SliceTimes>> measured = meter.Measure(nullptr, nullptr);
+    const absl::StatusOr<double> rate = beside.End();
+    pool.UseThreads(pool.threads());
+    LAMINA_RETURN_IF_ERROR(measured.status());
+    LAMINA_RETURN_IF_ERROR(rate.status());
+    times.pools = *std::move(measured);
+    times.attention_shared = *rate;
+  }
+  LogInfo("for policy auto, slice and tail in ms: local ", Words(times.local),
+          "; beside memory nodes ", Words(times.pools),
+          absl::StrFormat("; attention %.1f GB/s, on cores of memory nodes %.1f GB/s",
+                          times.attention_local / 1e9, times.attention_shared / 1e9),
+          "; measured in ", absl::StrFormat("%.1f", ToSeconds(RealClock().Now() - start)), " s");
+  return times;
+}
+
+}  // namespace lamina::compute_node

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a compute node measures for policy auto, before it joins: slices and the end of a step on
+// all its threads, and on those that it has beside memory nodes; attention on both.
+//
+// On all threads attention follows each slice, as in a step of policy local. The cores that it
+// shares with memory nodes attend while the others run slices, as they do while K and V are there:
+// what one takes from the other of the memory's bandwidth is in both figures.
+//
+// Threading: runs in the calling thread and the pool's, which nobody else may use meanwhile.
+
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/attention_descriptor.h"
+#include "common/thread_pool.h"
+#include "compute_node/slice_executor.h"
+#include "coordinator/core/policy_choice.h"
+
+namespace lamina::compute_node {
+
+struct PolicyMeasurement {
+  std::vector<AttentionDescriptor> layers;  // Of the model.
+  // Of the pool, in use beside memory nodes. All of them if no cores are shared.
+  size_t pools_threads = 1;
+  std::vector<int> shared_cores;  // With memory nodes.
+};
+
+// Leaves all threads of the pool in use. The calling thread should be pinned as the data thread is.
+// Requires: all slices' weights are there.
+// Errors: those of the executor; kResourceExhausted  no memory for K and V of the measurement.
+// Cost: one to two seconds, and 200 MiB for its duration, whatever the model's size: of a large one
+// fewer slices are run.
+absl::StatusOr<core::PolicyTimes> MeasurePolicyTimes(const PolicyMeasurement& what,
+                                                     SliceExecutor& executor, ThreadPool& pool);
+
+}  // namespace lamina::compute_node

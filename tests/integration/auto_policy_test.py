@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Policy auto with real daemons: what it measures and says, and the tokens of what it chooses.
+
+Which policy is faster is the machine's affair; that the choice is the one that the printed figures say is not.
+"""
+
+import json
+import os
+import re
+import unittest
+
+import harness
+
+PROMPT = "Once upon a time"
+CHOICE = re.compile(r"(\d+) rows? at (\d+) tokens: a step takes ([\d.]+) ms \(.*?\), (with local|on memory nodes) ([\d.]+) ms")
+
+
+def auto(rows, context, compute=None, memory=None, **keys):
+    return {"policy": "auto", "policy_load": {"rows": rows, "context": context},
+            "compute": [{"name": "c0", "threads": 2, "capacity": "256MiB", **(compute or {})}],
+            "memory": [{"name": name, "capacity": "256MiB", **(memory or {})} for name in ("m0", "m1")], **keys}
+
+
+class AutoPolicyTest(unittest.TestCase):
+
+    def setUp(self):
+        harness.require_model(self)
+
+    def tokens(self, cluster):
+        result = cluster.lamina("generate", "--prompt", PROMPT, "--max-tokens", "24", "--ignore-eos", "--json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return json.loads(result.stdout)["token_ids"]
+
+    def check_choice(self, cluster, rows, context):
+        """That status gives the policy its figures speak for, in words, in JSON and in the log. Returns the policy."""
+        status = cluster.status()
+        found = CHOICE.match(status["policy_choice"])
+        self.assertIsNotNone(found, status["policy_choice"])
+        self.assertEqual((int(found[1]), int(found[2])), (rows, context))
+        self.assertLessEqual(float(found[3]), float(found[5]))
+        self.assertEqual(found[4], "on memory nodes" if status["policy"] == "local" else "with local")
+        self.assertIn("; the load of the cluster file", status["policy_choice"])
+        self.assertIn(f"policy:   {status['policy']}, {status['policy_choice']}", cluster.lamina("status").stdout)
+        self.assertIn(f"policy {status['policy']} {status['policy_choice']}", cluster.log("coordinator"))
+        self.assertIn("for policy auto, slice and tail in ms", cluster.log("c0"))
+        return status["policy"]
+
+    def check_where(self, cluster, policy):
+        """After some tokens: who has attended, and that only one side has had slots."""
+        status = cluster.status()
+        nodes = {node["name"]: node for node in status["nodes"]}
+        here, there = nodes["c0"], [nodes["m0"], nodes["m1"]]
+        if policy == "local":
+            self.assertGreater(here["slots_total"], 0)
+            self.assertEqual([node["slots_total"] for node in there], [0, 0])
+            self.assertEqual([node["state"] for node in there], ["joined", "joined"])
+            self.assertIn("K and V stay on c0", status["partition"])
+        else:
+            self.assertEqual(here["slots_total"], 0)
+            self.assertGreater(min(node["slots_total"] for node in there), 0)
+
+    def test_tokens_are_those_of_two_pools_whatever_is_chosen(self):
+        with harness.Cluster() as cluster:
+            expected = self.tokens(cluster)
+        chosen = []
+        # A row without context waits on two pools for the exchange besides; much context is what two threads each of
+        # two memory nodes attend beside one of the compute node.
+        for rows, context, threads in ((1, 1, 2), (64, 4096, 1)):
+            keys = auto(rows, context, compute={"threads": threads}, memory={"threads": 2})
+            with harness.Cluster(**keys) as cluster:
+                policy = self.check_choice(cluster, rows, context)
+                self.assertEqual(self.tokens(cluster), expected)
+                self.check_where(cluster, policy)
+                chosen.append(policy)
+        self.assertEqual(chosen[0], "local")
+
+    def test_cores_are_left_to_memory_nodes_while_kv_is_there(self):
+        cores = sorted(os.sched_getaffinity(0))[:2]
+        if len(cores) < 2:
+            self.skipTest("there is one core")
+        keys = auto(16, 1024, compute={"cores": cores, "threads": 0}, memory={"cores": [cores[1]]})
+        with harness.Cluster(**keys) as cluster:
+            policy = self.check_choice(cluster, 16, 1024)
+            self.tokens(cluster)
+            self.check_where(cluster, policy)
+            self.assertEqual("threads 1 of 2" in cluster.log("c0"), policy == "attend_remote")
+
+    def test_it_goes_on_without_memory_nodes(self):
+        with harness.Cluster(**auto(64, 4096)) as cluster:
+            expected = self.tokens(cluster)
+            for name in ("m0", "m1"):
+                cluster.kill(name)
+            cluster.await_state("serving; without m0, m1")
+            self.assertEqual(self.tokens(cluster), expected)
+            self.assertEqual(cluster.status()["policy"], "local")
+
+    def test_a_node_of_another_policy_than_the_coordinator_is_refused(self):
+        with harness.Cluster(wait=False, **auto(1, 1)) as cluster:
+            for name in cluster.processes:
+                if name != "coordinator":
+                    cluster.kill(name)
+            other = cluster.directory / "other.yaml"
+            other.write_text(harness.cluster_file(
+                memory_nodes=0, policy="local", compute=[{"name": "c0", "capacity": "256MiB"}]))
+            result = harness.run("--cluster", other, "--name", "c0", "--coordinator", cluster.server,
+                                 program="lamina-compute")
+            self.assertEqual(result.returncode, 1)
+            self.assertIn("compute node c0 has measured nothing for policy auto", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
