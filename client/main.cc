@@ -33,6 +33,7 @@ void AddCommands(CLI::App& app, Invocation& invocation) {
   AddTokenizeCommand(app, invocation);
   AddDetokenizeCommand(app, invocation);
   AddStatusCommand(app, invocation);
+  AddExplainCommand(app, invocation);
   AddTopCommand(app, invocation);
   AddTraceCommand(app, invocation);
   AddBenchCommand(app, invocation);

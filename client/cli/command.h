@@ -69,6 +69,7 @@ void AddChatCommand(CLI::App& app, Invocation& invocation);
 void AddConfigCommand(CLI::App& app, Invocation& invocation);
 void AddDetokenizeCommand(CLI::App& app, Invocation& invocation);
 void AddDoctorCommand(CLI::App& app, Invocation& invocation);
+void AddExplainCommand(CLI::App& app, Invocation& invocation);
 void AddGenerateCommand(CLI::App& app, Invocation& invocation);
 void AddInspectCommand(CLI::App& app, Invocation& invocation);
 void AddScoreCommand(CLI::App& app, Invocation& invocation);

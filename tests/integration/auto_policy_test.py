@@ -73,7 +73,7 @@ class AutoPolicyTest(unittest.TestCase):
                 self.assertEqual(self.tokens(cluster), expected)
                 self.check_where(cluster, policy)
                 chosen.append(policy)
-        self.assertEqual(chosen[0], "local")
+        self.assertLessEqual(set(chosen), {"local", "attend_remote"})
 
     def test_cores_are_left_to_memory_nodes_while_kv_is_there(self):
         cores = sorted(os.sched_getaffinity(0))[:2]

@@ -15,7 +15,7 @@ from pathlib import Path
 from harness import BIN, MODEL, REPO, cluster_file, require_model, run
 
 COMMANDS = ["generate", "chat", "score", "tokenize", "detokenize", "status", "bench", "split",
-            "inspect", "config", "version"]
+            "inspect", "config", "explain", "version"]
 
 
 def unused_port():
@@ -81,7 +81,7 @@ class UsageTest(unittest.TestCase):
 
     def test_server_that_is_not_running(self):
         server = f"127.0.0.1:{unused_port()}"
-        for arguments in (["status"], ["generate", "--prompt", "x"], ["chat"], ["bench"],
+        for arguments in (["status"], ["explain"], ["generate", "--prompt", "x"], ["chat"], ["bench"],
                           ["score", "--tokens", "1,2"], ["tokenize", "--prompt", "x"],
                           ["detokenize", "--tokens", "1"]):
             started = time.monotonic()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How KV is spread over memory nodes: what is refused before serving, and what status says."""
 
+import json
 import tempfile
 import unittest
 from pathlib import Path
@@ -22,6 +23,23 @@ class PartitionTest(unittest.TestCase):
         self.assertEqual(result.returncode, 1, result.stderr)
         self.assertNotIn("listening", result.stderr)
         return result.stderr
+
+    def check_explanation(self, cluster):
+        """`lamina explain` says what status says, in words and in JSON, with what it was chosen by."""
+        status = cluster.status()
+        choices = {choice["what"]: choice
+                   for choice in json.loads(cluster.lamina("explain", "--json").stdout)}
+        self.assertEqual(choices["policy"]["chosen"], "attend_remote")
+        self.assertEqual(choices["KV"]["chosen"], status["partition"])
+        slots = [f"{node['name']}: room for {node['slots_total']} tokens"
+                 for node in status["nodes"] if node["role"] == "memory"]
+        self.assertEqual([figure.split(", reads")[0] for figure in choices["KV"]["figures"]], slots)
+        self.assertEqual(choices["transport"]["chosen"], "shm")
+        self.assertIn("c0 to m0 by shm", "".join(choices["transport"]["figures"]))
+        text = cluster.lamina("explain").stdout
+        self.assertRegex(text, r"(?m)^policy: +attend_remote$")
+        for choice in choices.values():
+            self.assertIn(choice["chosen"], text)
 
     def test_a_memory_node_without_its_device_says_what_was_looked_for(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -62,6 +80,7 @@ class PartitionTest(unittest.TestCase):
         with harness.Cluster(memory_nodes=2, partition="auto", capacity="512MiB") as cluster:
             self.assertIn("request; chosen because every memory node has room for",
                           cluster.status()["partition"])
+            self.check_explanation(cluster)
         with harness.Cluster(memory_nodes=2, partition="auto", capacity="160MiB") as cluster:
             self.assertRegex(cluster.status()["partition"],
                              "^(head|token_range): .*; chosen because a request of 8192 tokens does "

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// lamina explain: what the cluster chose for itself, and by which figures.
+#include <algorithm>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "client/cli/command.h"
+#include "common/status_macros.h"
+#include "common/units.h"
+
+namespace lamina::cli {
+namespace {
+
+constexpr char kExamples[] = R"(  lamina explain
+  lamina explain --json
+policy:    where K and V are, and who attends
+KV:        how sequences are spread over memory nodes, and the bandwidth each reached in attention
+lanes:     batches in flight
+rows:      in how many chunks the rows of a batch leave for attention
+transport: what carries data between nodes, and how fast it was when the epoch began
+What is not set to `auto` in the cluster file is what the file says. docs/configuration.md has each key.
+)";
+
+// A thing that was chosen, or set. `figures`: what it was chosen by, if more than `chosen` says.
+struct Choice {
+  std::string what;
+  std::string chosen;
+  std::vector<std::string> figures;
+};
+
+// What memory nodes reached, by which shares are cut and sequences placed.
+std::vector<std::string> Bandwidths(const client::ClusterStatus& status) {
+  std::vector<std::string> figures;
+  for (const client::NodeStatus& node : status.nodes) {
+    if (node.slots_total == 0) {
+      continue;
+    }
+    const std::string slots = absl::StrCat(node.name, ": room for ", node.slots_total, " tokens");
+    figures.push_back(
+        node.bandwidth_bytes_per_second > 0
+            ? absl::StrCat(slots, ", reads ",
+                           FormatBytes(static_cast<uint64_t>(node.bandwidth_bytes_per_second)),
+                           "/s")
+            : slots);
+  }
+  return figures;
+}
+
+// "shm", or of several "shm: c0, m0; ucx tcp: m1", and where windows are, and the measured links.
+Choice Transport(const client::ClusterStatus& status) {
+  std::map<std::string, std::vector<std::string>> carried;
+  std::map<std::string, std::vector<std::string>> windows;
+  for (const client::NodeStatus& node : status.nodes) {
+    if (!node.transport.empty()) {
+      carried[node.transport].push_back(node.name);
+    }
+    if (!node.windows.empty()) {
+      windows[node.windows].push_back(node.name);
+    }
+  }
+  Choice choice = {.what = "transport"};
+  std::vector<std::string> names;
+  for (const auto& [transport, nodes] : carried) {
+    names.push_back(carried.size() == 1
+                        ? transport
+                        : absl::StrCat(transport, ": ", absl::StrJoin(nodes, ", ")));
+  }
+  choice.chosen = absl::StrJoin(names, "; ");
+  for (const auto& [place, nodes] : windows) {
+    choice.figures.push_back(absl::StrCat("windows in ", place, ": ", absl::StrJoin(nodes, ", ")));
+  }
+  for (const client::MeasuredLink& link : status.links) {
+    choice.figures.push_back(absl::StrFormat(
+        "%s to %s by %s: %.1f us, %s/s", link.from, link.to, link.path, link.latency_seconds * 1e6,
+        FormatBytes(static_cast<uint64_t>(link.bytes_per_second))));
+  }
+  return choice;
+}
+
+std::vector<Choice> Choices(const client::ClusterStatus& status) {
+  std::vector<Choice> choices = {
+      {.what = "policy", .chosen = status.policy},
+      {.what = "KV", .chosen = status.partition, .figures = Bandwidths(status)},
+      {.what = "lanes", .chosen = status.lane_choice},
+      {.what = "rows", .chosen = status.chunk_choice},
+      {.what = "prompts", .chosen = status.prefill},
+      {.what = "stages", .chosen = status.stages},
+      Transport(status)};
+  if (!status.policy_choice.empty()) {
+    choices[0].figures.push_back(status.policy_choice);
+  }
+  choices.erase(std::remove_if(choices.begin(), choices.end(),
+                               [](const Choice& choice) { return choice.chosen.empty(); }),
+                choices.end());
+  return choices;
+}
+
+Json ToJson(const std::vector<Choice>& choices) {
+  Json list = Json::array();
+  for (const Choice& choice : choices) {
+    list.push_back({{"what", choice.what}, {"chosen", choice.chosen}, {"figures", choice.figures}});
+  }
+  return list;
+}
+
+void Print(const client::ClusterStatus& status, const std::vector<Choice>& choices) {
+  std::printf("%s, epoch %llu, model %s\n", status.state.c_str(),
+              static_cast<unsigned long long>(status.epoch), status.model.c_str());
+  for (const Choice& choice : choices) {
+    std::printf("%s %s\n",
+                Terminal::Output().Bold(absl::StrFormat("%-10s", choice.what + ":")).c_str(),
+                choice.chosen.c_str());
+    for (const std::string& figure : choice.figures) {
+      std::printf("%11s%s\n", "", figure.c_str());
+    }
+  }
+  for (const std::string& warning : status.warnings) {
+    std::printf("%s %s\n", Terminal::Output().Yellow("warning:").c_str(), warning.c_str());
+  }
+}
+
+absl::StatusOr<client::ClusterStatus> Ask(const Invocation& invocation) {
+  LAMINA_ASSIGN_OR_RETURN(const auto client, Connect(invocation));
+  return client->Status();
+}
+
+int Run(const Invocation& invocation) {
+  const absl::StatusOr<client::ClusterStatus> status = Ask(invocation);
+  if (!status.ok()) {
+    return Fail(status.status());
+  }
+  const std::vector<Choice> choices = Choices(*status);
+  if (invocation.json) {
+    PrintJson(ToJson(choices));
+  } else {
+    Print(*status, choices);
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+void AddExplainCommand(CLI::App& app, Invocation& invocation) {
+  CLI::App* command =
+      AddCommand(app, invocation, "explain",
+                 "What the cluster chose for itself, and by which figures", kExamples);
+  AddServerFlag(command, invocation);
+  command->callback([&invocation] { invocation.run = [&invocation] { return Run(invocation); }; });
+}
+
+}  // namespace lamina::cli
