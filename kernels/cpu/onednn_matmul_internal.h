@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <dnnl.hpp>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "common/dtype.h"
@@ -39,7 +40,10 @@ struct MatmulShape {
   size_t inputs = 0;
   size_t features = 0;
   bool bias = false;
-  friend auto operator<=>(const MatmulShape&, const MatmulShape&) = default;
+  friend bool operator<(const MatmulShape& a, const MatmulShape& b) {
+    return std::tie(a.rows, a.inputs, a.features, a.bias) <
+           std::tie(b.rows, b.inputs, b.features, b.bias);
+  }
 };
 
 dnnl::memory::data_type OnednnType(DType dtype);
