@@ -3,43 +3,41 @@
 
 Each lane runs, in turn, a slice on the compute device and an attention on the memory device for every layer, then the LM
 head in chunks on the compute device. A device takes the waiting unit whose lane has run fewest of the step (lanes take turns)
-and runs it to its end. Both devices read one memory: while both run and want more bytes a second than there are, each is
-slowed by the same factor.
+and runs it to its end. Both devices share a machine, its memory above all: while both run, each is slower by a factor of its
+own, which lamina-bench-contention measures on the same kernels without a pipeline.
 """
 
 import dataclasses
-import math
 
 
 @dataclasses.dataclass
 class Times:
-    """Of one lane's units, each alone on the machine: seconds, and bytes that it reads from memory."""
+    """Of one lane's units, each alone on the machine, in seconds; and by how much slower they are beside the other device's."""
 
     slice_seconds: float
     attention_seconds: float
     head_seconds: float
-    slice_bytes: float
-    attention_bytes: float
-    head_bytes: float
+    compute_slower: float = 1.0
+    memory_slower: float = 1.0
 
 
 COMPUTE, MEMORY = 0, 1
 
 
 def units_of_step(times, layers, head_chunks):
-    """[(device, seconds, bytes)] of one lane's step."""
+    """[(device, seconds)] of one lane's step."""
     units = []
     for _ in range(layers):
-        units.append((COMPUTE, times.slice_seconds, times.slice_bytes))
-        units.append((MEMORY, times.attention_seconds, times.attention_bytes))
-    units += [(COMPUTE, times.head_seconds / head_chunks, times.head_bytes / head_chunks)] * head_chunks
+        units.append((COMPUTE, times.slice_seconds))
+        units.append((MEMORY, times.attention_seconds))
+    units += [(COMPUTE, times.head_seconds / head_chunks)] * head_chunks
     return units
 
 
-def step_seconds(times, lanes, layers, bandwidth, head_chunks=8, steps=6):
-    """Mean time of a step in which every lane makes one, from the second step on. `bandwidth`: bytes a second of
-    both devices together."""
+def step_seconds(times, lanes, layers, head_chunks=8, steps=6):
+    """Mean time of a step in which every lane makes one, from the second step on."""
     units = units_of_step(times, layers, head_chunks)
+    slower = {COMPUTE: max(1.0, times.compute_slower), MEMORY: max(1.0, times.memory_slower)}
     done = [0] * lanes          # Units, in all.
     running = [None, None]      # Of each device: [lane, seconds left].
     now, begin = 0.0, None
@@ -52,18 +50,14 @@ def step_seconds(times, lanes, layers, bandwidth, head_chunks=8, steps=6):
                 if ready:
                     lane = min(ready, key=lambda one: done[one])
                     running[device] = [lane, units[done[lane] % len(units)][1]]
-        active = [one for one in running if one is not None]
-        wanted = sum(units[done[lane] % len(units)][2] / max(units[done[lane] % len(units)][1], 1e-12)
-                     for lane, _ in active)
-        speed = min(1.0, bandwidth / wanted) if len(active) > 1 and wanted > 0 else 1.0
-        span = min(left for _, left in active) / speed
+        active = [device for device in (COMPUTE, MEMORY) if running[device] is not None]
+        speed = {device: 1 / slower[device] if len(active) > 1 else 1.0 for device in active}
+        span = min(running[device][1] / speed[device] for device in active)
         now += span
-        for device in (COMPUTE, MEMORY):
+        for device in active:
             one = running[device]
-            if one is None:
-                continue
-            one[1] -= span * speed
-            if one[1] <= 1e-12 or math.isclose(one[1], 0.0, abs_tol=1e-12):
+            one[1] -= span * speed[device]
+            if one[1] <= 1e-12:
                 done[one[0]] += 1
                 running[device] = None
         if begin is None and min(done) >= len(units):

@@ -20,7 +20,8 @@ Suites:
   overlap    network time hidden behind attention, on a link throttled to a third of the step
   prefill    time per output token of running requests while a long prompt arrives: prompts beside rows, and on a node
              of their own
-  pipeline   two lanes against one, beside the bound of an event simulation with the measured times
+  pipeline   two lanes against one, beside the bound of an event simulation with the measured times, and with what dense
+             layers and attention take from each other
   local      memory nodes against policy local on the same cores, in turns: what the other process costs, and which wins where
   gateway    a load over the gateway's HTTP against the same over gRPC; --batch: `lamina batch` against `lamina bench`
   trace      a steady load with its timeline recorded, and not, in turns
