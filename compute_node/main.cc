@@ -154,6 +154,7 @@ absl::StatusOr<std::unique_ptr<control::HttpServer>> ServePages(
 }
 
 absl::Status Serve(const control::DaemonFlags& flags) {
+  control::EndOnTermination();
   LAMINA_ASSIGN_OR_RETURN(const ClusterConfig config, control::LoadDaemonConfig(flags));
   const ComputeNodeConfig* node = config.FindCompute(flags.name);
   if (node == nullptr) {

@@ -13,8 +13,10 @@
 #include <thread>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/synchronization/mutex.h"
 #include "common/cores.h"
 #include "common/file_limit.h"
 #include "common/log.h"
@@ -48,6 +50,56 @@ sigset_t TerminationSignals() {
   sigaddset(&set, SIGINT);
   return set;
 }
+
+// What SIGTERM and SIGINT do. They are blocked in all threads; one of its own waits for them.
+class Termination {
+ public:
+  // The one of this process. It is never freed: its thread lives as long.
+  static Termination& Get() {
+    static Termination* const termination = new Termination;
+    return *termination;
+  }
+
+  void Watch() {
+    std::thread([this] {
+      Await(/*again=*/false);
+      Await(/*again=*/true);
+    }).detach();
+  }
+
+  void SetHandlers(std::function<void()> first, std::function<void()> second) {
+    const absl::MutexLock lock(&mu_);
+    first_ = std::move(first);
+    second_ = std::move(second);
+  }
+
+ private:
+  void Await(bool again) {
+    const sigset_t set = TerminationSignals();
+    int number = 0;
+    sigwait(&set, &number);
+    const std::function<void()> handler = Handler(again);
+    if (handler == nullptr) {
+      LogInfo("signal ", number, " before it serves; stopping at once");
+      _exit(0);
+    }
+    if (again) {
+      LogWarning("signal ", number, " again; stopping at once");
+    } else {
+      LogInfo("signal ", number, "; stopping");
+    }
+    handler();
+  }
+
+  std::function<void()> Handler(bool again) {
+    const absl::MutexLock lock(&mu_);
+    return again ? second_ : first_;
+  }
+
+  absl::Mutex mu_;
+  std::function<void()> first_ ABSL_GUARDED_BY(mu_);
+  std::function<void()> second_ ABSL_GUARDED_BY(mu_);
+};
 
 }  // namespace
 
@@ -129,17 +181,13 @@ void TakeMemoryNear(const std::vector<int>& cores) {
   }
 }
 
-void OnTermination(std::function<void()> first, std::function<void()> second) {
+void EndOnTermination() {
   signal(SIGPIPE, SIG_IGN);
-  std::thread([set = TerminationSignals(), first = std::move(first), second = std::move(second)] {
-    int number = 0;
-    sigwait(&set, &number);
-    LogInfo("signal ", number, "; stopping");
-    first();
-    sigwait(&set, &number);
-    LogWarning("signal ", number, " again; stopping at once");
-    second();
-  }).detach();
+  Termination::Get().Watch();
+}
+
+void OnTermination(std::function<void()> first, std::function<void()> second) {
+  Termination::Get().SetHandlers(std::move(first), std::move(second));
 }
 
 absl::Status WriteReadyFile(const DaemonFlags& flags, const std::string& text) {

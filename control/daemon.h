@@ -28,7 +28,7 @@ struct DaemonFlags {
 // Parses the command line; prints --help or --version, or a usage error, and then returns the exit
 // status instead of flags. `purpose` opens the help text. Sets up logging, raises the soft limit on
 // open files to the hard one, and blocks SIGTERM and SIGINT in this and all later threads: call it
-// before any other thread starts.
+// before any other thread starts, and EndOnTermination() soon.
 struct ParsedFlags {
   std::optional<int> exit_status;
   DaemonFlags flags;
@@ -52,7 +52,12 @@ void KeepToCores(const std::vector<int>& cores);
 // A host that refuses is a warning.
 void TakeMemoryNear(const std::vector<int>& cores);
 
-// Calls `first` on the first SIGTERM or SIGINT and `second` on the next, from a thread of its own.
+// Has SIGTERM and SIGINT end the process at once, with exit status 0, until OnTermination():
+// reading weights may take minutes. Call it once, first of all that takes time. Ignores SIGPIPE.
+void EndOnTermination();
+
+// From now on calls `first` on the first SIGTERM or SIGINT and `second` on the next, from the
+// thread that EndOnTermination() started. Requires: EndOnTermination() was called.
 void OnTermination(std::function<void()> first, std::function<void()> second);
 
 // Writes `text` to the ready file, whole or not at all. Does nothing without one.

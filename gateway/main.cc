@@ -56,6 +56,7 @@ absl::StatusOr<gateway::RouterOptions> RouterOptionsOf(const ClusterConfig& conf
 }
 
 absl::Status Serve(const control::DaemonFlags& flags) {
+  control::EndOnTermination();
   LAMINA_ASSIGN_OR_RETURN(const ClusterConfig config, control::LoadDaemonConfig(flags));
   const GatewayConfig& own = config.gateway;
   if (own.listen.empty()) {

@@ -25,6 +25,7 @@ constexpr char kPurpose[] =
     "Example: lamina-memory --cluster deploy/clusters/local.yaml --name m0";
 
 absl::Status Serve(const control::DaemonFlags& flags) {
+  control::EndOnTermination();
   absl::StatusOr<ClusterConfig> config = control::LoadDaemonConfig(flags);
   if (!config.ok()) {
     return config.status();

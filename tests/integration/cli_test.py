@@ -24,6 +24,14 @@ def unused_port():
         return s.getsockname()[1]
 
 
+def blocks_interrupts(pid):
+    """Whether the process takes Ctrl-C by itself, in a thread that waits for it."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("SigBlk:"):
+            return int(line.split()[1], 16) >> (signal.SIGINT - 1) & 1 == 1
+    return False
+
+
 class UsageTest(unittest.TestCase):
     def assert_fails(self, result, status, *words):
         self.assertEqual(result.returncode, status, result.stderr)
@@ -124,18 +132,30 @@ class UsageTest(unittest.TestCase):
                                            stderr=subprocess.PIPE)
                 # Its handler is up once it sleeps in a system call of its own threads.
                 deadline = time.monotonic() + 30
-                while time.monotonic() < deadline and not self.blocks_interrupts(process.pid):
+                while time.monotonic() < deadline and not blocks_interrupts(process.pid):
                     time.sleep(0.01)
                 process.send_signal(signal.SIGINT)
                 process.communicate(timeout=30)
                 self.assertEqual(process.returncode, 130, arguments)
 
-    @staticmethod
-    def blocks_interrupts(pid):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("SigBlk:"):
-                return int(line.split()[1], 16) >> (signal.SIGINT - 1) & 1 == 1
-        return False
+
+class DaemonTest(unittest.TestCase):
+    def test_one_that_still_starts_ends_when_asked(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "cluster.yaml"
+            os.mkfifo(file)  # Nobody writes: reading it takes as long as the daemon lives.
+            for daemon in ("coordinator", "compute", "memory", "gateway"):
+                for number in (signal.SIGTERM, signal.SIGINT):
+                    process = subprocess.Popen([str(BIN / f"lamina-{daemon}"), "--cluster", str(file),
+                                                "--name", daemon], stderr=subprocess.PIPE, text=True)
+                    self.addCleanup(process.kill)
+                    deadline = time.monotonic() + 30
+                    while time.monotonic() < deadline and not blocks_interrupts(process.pid):
+                        time.sleep(0.01)
+                    process.send_signal(number)
+                    log = process.communicate(timeout=30)[1]
+                    self.assertEqual(process.returncode, 0, log)
+                    self.assertIn(f"signal {number.value} before it serves", log)
 
 
 class ConfigTest(unittest.TestCase):
