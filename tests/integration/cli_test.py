@@ -207,6 +207,14 @@ class ModelFilesTest(unittest.TestCase):
             self.assertEqual(result.returncode, 1)
             self.assertIn("/nonexistent/model.gguf", result.stderr)
 
+    def test_a_pipe_is_no_model_and_is_not_waited_for(self):
+        with tempfile.TemporaryDirectory() as folder:
+            pipe = Path(folder) / "model.gguf"
+            os.mkfifo(pipe)
+            result = run("inspect", pipe, timeout=30)
+            self.assertEqual(result.returncode, 1)
+            self.assertIn("model.gguf is not a regular file", result.stderr)
+
     def test_what_is_no_model_is_refused(self):
         with tempfile.NamedTemporaryFile(suffix=".gguf") as file:
             file.write(b"GGUF" + os.urandom(100))
