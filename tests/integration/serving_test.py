@@ -159,22 +159,6 @@ class ServingTest(unittest.TestCase):
         self.assertIn("9000", result.stderr)
         self.assertIn("8192", result.stderr)
 
-    def test_ctrl_c_cancels_the_request_and_exits_with_130(self):
-        process = self.cluster.popen("generate", "--prompt", "Once", "--max-tokens", "6000",
-                                     "--ignore-eos", stdout=subprocess.PIPE,
-                                     stderr=subprocess.PIPE)
-        self.assertNotEqual(process.stdout.read(1), "", "it streams")
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
-        self.assertEqual(process.returncode, 130)
-        self.cluster.await_true(self.nothing_held, "the request's slots to be free", seconds=20)
-
-    def nothing_held(self):
-        status = self.cluster.status()
-        return status["running"] == 0 and all(node["slots_used"] == 0 for node in status["nodes"])
-
-
-class FaultTest(unittest.TestCase):
     def test_an_answer_that_cannot_be_written_is_cancelled(self):
         before = json.loads(self.ok("status", "--json"))["tokens_generated"]
         with open("/dev/full", "w", encoding="utf-8") as full:
@@ -194,6 +178,22 @@ class FaultTest(unittest.TestCase):
         self.assertEqual(process.returncode, 1)
         self.assertIn("the output could not be written", errors)
 
+    def test_ctrl_c_cancels_the_request_and_exits_with_130(self):
+        process = self.cluster.popen("generate", "--prompt", "Once", "--max-tokens", "6000",
+                                     "--ignore-eos", stdout=subprocess.PIPE,
+                                     stderr=subprocess.PIPE)
+        self.assertNotEqual(process.stdout.read(1), "", "it streams")
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130)
+        self.cluster.await_true(self.nothing_held, "the request's slots to be free", seconds=20)
+
+    def nothing_held(self):
+        status = self.cluster.status()
+        return status["running"] == 0 and all(node["slots_used"] == 0 for node in status["nodes"])
+
+
+class FaultTest(unittest.TestCase):
     def test_a_killed_memory_node_ends_its_requests_at_once(self):
         require_model(self)
         with Cluster(memory_nodes=1) as cluster:
