@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
@@ -49,6 +50,17 @@ sigset_t TerminationSignals() {
   sigaddset(&set, SIGTERM);
   sigaddset(&set, SIGINT);
   return set;
+}
+
+// Without a port the library would try that of HTTPS, for ever. "" is the default.
+CLI::Validator IsAddress() {
+  return CLI::Validator(
+      [](const std::string& text) -> std::string {
+        return text.empty() || absl::StrContains(text, ':')
+                   ? ""
+                   : absl::StrCat("'", text, "' is not an address like 127.0.0.1:7400");
+      },
+      "");
 }
 
 // What SIGTERM and SIGINT do. They are blocked in all threads; one of its own waits for them.
@@ -119,7 +131,8 @@ ParsedFlags ParseDaemonFlags(int argc, char** argv, const std::string& purpose,
   app.add_option("--set", flags.overrides, "Override a key of the cluster file: pipeline.lanes=1")
       ->take_all();
   app.add_option("--coordinator", flags.coordinator,
-                 "Coordinator's address; default: coordinator.listen of the cluster file");
+                 "Coordinator's address; default: coordinator.listen of the cluster file")
+      ->check(IsAddress());
   app.add_option("--ready-file", flags.ready_file, "Written once this daemon serves");
   app.add_option("--log-level", flags.log_level,
                  "debug, info, warning or error; default: log.level of the cluster file")
@@ -152,6 +165,26 @@ absl::StatusOr<ClusterConfig> LoadDaemonConfig(const DaemonFlags& flags) {
     LogDebug("effective configuration\n", ToYaml(*config));
   }
   return config;
+}
+
+absl::StatusOr<std::string> CoordinatorAddress(const DaemonFlags& flags,
+                                               const ClusterConfig& config) {
+  const std::string& address =
+      flags.coordinator.empty() ? config.coordinator_listen : flags.coordinator;
+  if (absl::EndsWith(address, ":0")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("coordinator.listen: ", address,
+                     " leaves the port to the system; say which it is with --coordinator "
+                     "HOST:PORT, as the coordinator's log has it"));
+  }
+  return address;
+}
+
+absl::Status NoNodeNamed(absl::string_view role, const std::string& name,
+                         const std::vector<std::string>& names) {
+  return absl::NotFoundError(absl::StrCat("the cluster file has no ", role, " node named '", name,
+                                          "'; it has ",
+                                          names.empty() ? "none" : absl::StrJoin(names, ", ")));
 }
 
 void TellOfMissingCores(const std::vector<int>& cores) {

@@ -9,7 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/config/cluster_config.h"
 
 namespace lamina::control {
@@ -39,6 +41,15 @@ ParsedFlags ParseDaemonFlags(int argc, char** argv, const std::string& purpose,
 // Loads the cluster file, sets up logging as it says where no flag does, and logs the effective
 // configuration.
 absl::StatusOr<ClusterConfig> LoadDaemonConfig(const DaemonFlags& flags);
+
+// Where a node or the gateway finds the coordinator: as the flag says, else the cluster file.
+// Errors: kInvalidArgument  neither names a port.
+absl::StatusOr<std::string> CoordinatorAddress(const DaemonFlags& flags,
+                                               const ClusterConfig& config);
+
+// The error of a daemon whose name is not among `names`, those of its role in the cluster file.
+absl::Status NoNodeNamed(absl::string_view role, const std::string& name,
+                         const std::vector<std::string>& names);
 
 // Warns of those of `cores` that this process may not use: threads that are meant for them are not
 // pinned.

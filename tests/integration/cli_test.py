@@ -87,6 +87,10 @@ class UsageTest(unittest.TestCase):
             self.assertEqual(result.returncode, 1, arguments)
             self.assertIn("the output could not be written", result.stderr)
 
+    def test_an_address_without_a_port_is_refused(self):
+        for server in ("host", ":7400", "host:", "host:x", "host:0", "host:65536"):
+            self.assert_fails(run("status", server=server), 1, f"'{server}' is not an address")
+
     def test_server_that_is_not_running(self):
         server = f"127.0.0.1:{unused_port()}"
         for arguments in (["status"], ["explain"], ["generate", "--prompt", "x"], ["chat"], ["bench"],
@@ -140,6 +144,23 @@ class UsageTest(unittest.TestCase):
 
 
 class DaemonTest(unittest.TestCase):
+    def test_a_node_that_the_file_has_not_is_told_which_it_has(self):
+        result = run("--cluster", REPO / "deploy/clusters/local.yaml", "--name", "m9", program="lamina-memory")
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertIn("no memory node named 'm9'; it has m0, m1", result.stderr)
+
+    def test_a_port_that_the_system_picks_is_not_guessed(self):
+        result = run("--cluster", REPO / "deploy/clusters/local.yaml", "--name", "m0", "--set",
+                     "coordinator.listen=127.0.0.1:0", program="lamina-memory", timeout=30)
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertIn("--coordinator HOST:PORT", result.stderr)
+
+    def test_a_coordinator_without_a_port_is_refused(self):
+        result = run("--cluster", REPO / "deploy/clusters/local.yaml", "--name", "m0", "--coordinator", "10.0.0.1",
+                     program="lamina-memory", timeout=30)
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertIn("'10.0.0.1' is not an address like 127.0.0.1:7400", result.stderr)
+
     def test_one_that_still_starts_ends_when_asked(self):
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "cluster.yaml"
