@@ -23,6 +23,7 @@
 #include "common/log.h"
 #include "common/log_event.h"
 #include "common/numa.h"
+#include "common/standard_streams.h"
 #include "common/thread_pool.h"
 #include "common/version.h"
 #include "control/grpc_log_service.h"
@@ -117,6 +118,7 @@ class Termination {
 
 ParsedFlags ParseDaemonFlags(int argc, char** argv, const std::string& purpose,
                              const std::string& default_name) {
+  KeepStandardStreams(argv);
   ParsedFlags parsed;
   DaemonFlags& flags = parsed.flags;
   flags.name = default_name;

@@ -87,6 +87,11 @@ class UsageTest(unittest.TestCase):
             self.assertEqual(result.returncode, 1, arguments)
             self.assertIn("the output could not be written", result.stderr)
 
+    def test_closed_streams_are_not_taken_for_others(self):
+        result = subprocess.run(["bash", "-c", '"$0" generate --prompt - <&-', str(BIN / "lamina")],
+                                capture_output=True, text=True, timeout=60)
+        self.assert_fails(result, 1, "cannot read '-': Bad file descriptor")
+
     def test_an_address_without_a_port_is_refused(self):
         for server in ("host", ":7400", "host:", "host:x", "host:0", "host:65536"):
             self.assert_fails(run("status", server=server), 1, f"'{server}' is not an address")
@@ -154,6 +159,22 @@ class DaemonTest(unittest.TestCase):
                      "coordinator.listen=127.0.0.1:0", program="lamina-memory", timeout=30)
         self.assertEqual(result.returncode, 1, result.stderr)
         self.assertIn("--coordinator HOST:PORT", result.stderr)
+
+    def test_closed_streams_stay_closed(self):
+        # The first files of the process would be its standard streams.
+        shell = ["bash", "-c", 'exec "$@" 1>&- 2>&-', "bash"]
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "cluster.yaml"
+            os.mkfifo(file)
+            process = subprocess.Popen([*shell, str(BIN / "lamina-memory"), "--cluster", str(file), "--name", "m0"])
+            self.addCleanup(process.kill)
+            deadline = time.monotonic() + 30
+            while time.monotonic() < deadline and not blocks_interrupts(process.pid):
+                time.sleep(0.01)
+            streams = [os.readlink(f"/proc/{process.pid}/fd/{number}") for number in (1, 2)]
+            process.terminate()
+            process.wait(30)
+        self.assertEqual(streams, ["/dev/null", "/dev/null"])
 
     def test_a_coordinator_without_a_port_is_refused(self):
         result = run("--cluster", REPO / "deploy/clusters/local.yaml", "--name", "m0", "--coordinator", "10.0.0.1",
