@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "common/config/memory_cores.h"
 #include "common/config/replicas.h"
@@ -154,11 +155,18 @@ absl::StatusOr<std::unique_ptr<control::HttpServer>> ServePages(
 }
 
 absl::Status Serve(const control::DaemonFlags& flags) {
+  control::EndOnTermination();
   LAMINA_ASSIGN_OR_RETURN(const ClusterConfig config, control::LoadDaemonConfig(flags));
   const ComputeNodeConfig* node = config.FindCompute(flags.name);
   if (node == nullptr) {
-    return absl::NotFoundError("the cluster file has no compute node named " + flags.name);
+    std::vector<std::string> names;
+    for (const auto& known : config.compute) {
+      names.push_back(known.name);
+    }
+    return control::NoNodeNamed("compute", flags.name, names);
   }
+  LAMINA_ASSIGN_OR_RETURN(const std::string coordinator,
+                          control::CoordinatorAddress(flags, config));
   const NodeThreads threads = ThreadsOf(config, *node);
   control::TellOfMissingCores(node->cores);
   control::TakeMemoryNear(node->cores);
@@ -185,15 +193,14 @@ absl::Status Serve(const control::DaemonFlags& flags) {
   if (IsStage(config, *node) && node->stage.has_value() && !node->layers.has_value()) {
     LAMINA_ASSIGN_OR_RETURN(dense_speed, opened.node->MeasureDenseSpeed());
   }
-  control::NodeLink link(flags.coordinator.empty() ? config.coordinator_listen : flags.coordinator,
-                         {.name = flags.name,
-                          .device = node->device,
-                          .capacity_bytes = node->capacity_bytes,
-                          .bandwidth_bytes_per_second = bandwidth,
-                          .kernels = description,
-                          .model_fingerprint = opened.fingerprint,
-                          .dense_speed = dense_speed,
-                          .policy_times = policy_times});
+  control::NodeLink link(coordinator, {.name = flags.name,
+                                       .device = node->device,
+                                       .capacity_bytes = node->capacity_bytes,
+                                       .bandwidth_bytes_per_second = bandwidth,
+                                       .kernels = description,
+                                       .model_fingerprint = opened.fingerprint,
+                                       .dense_speed = dense_speed,
+                                       .policy_times = policy_times});
   opened.node->SetReporter(&link);
   LAMINA_ASSIGN_OR_RETURN(const std::unique_ptr<control::HttpServer> http,
                           ServePages(*node, *opened.node, link, bandwidth));

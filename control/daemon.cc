@@ -13,13 +13,17 @@
 #include <thread>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/synchronization/mutex.h"
 #include "common/cores.h"
 #include "common/file_limit.h"
 #include "common/log.h"
 #include "common/log_event.h"
 #include "common/numa.h"
+#include "common/standard_streams.h"
 #include "common/thread_pool.h"
 #include "common/version.h"
 #include "control/grpc_log_service.h"
@@ -49,10 +53,72 @@ sigset_t TerminationSignals() {
   return set;
 }
 
+// Without a port the library would try that of HTTPS, for ever. "" is the default.
+CLI::Validator IsAddress() {
+  return CLI::Validator(
+      [](const std::string& text) -> std::string {
+        return text.empty() || absl::StrContains(text, ':')
+                   ? ""
+                   : absl::StrCat("'", text, "' is not an address like 127.0.0.1:7400");
+      },
+      "");
+}
+
+// What SIGTERM and SIGINT do. They are blocked in all threads; one of its own waits for them.
+class Termination {
+ public:
+  // The one of this process. It is never freed: its thread lives as long.
+  static Termination& Get() {
+    static Termination* const termination = new Termination;
+    return *termination;
+  }
+
+  void Watch() {
+    std::thread([this] {
+      Await(/*again=*/false);
+      Await(/*again=*/true);
+    }).detach();
+  }
+
+  void SetHandlers(std::function<void()> first, std::function<void()> second) {
+    const absl::MutexLock lock(&mu_);
+    first_ = std::move(first);
+    second_ = std::move(second);
+  }
+
+ private:
+  void Await(bool again) {
+    const sigset_t set = TerminationSignals();
+    int number = 0;
+    sigwait(&set, &number);
+    const std::function<void()> handler = Handler(again);
+    if (handler == nullptr) {
+      LogInfo("signal ", number, " before it serves; stopping at once");
+      _exit(0);
+    }
+    if (again) {
+      LogWarning("signal ", number, " again; stopping at once");
+    } else {
+      LogInfo("signal ", number, "; stopping");
+    }
+    handler();
+  }
+
+  std::function<void()> Handler(bool again) {
+    const absl::MutexLock lock(&mu_);
+    return again ? second_ : first_;
+  }
+
+  absl::Mutex mu_;
+  std::function<void()> first_ ABSL_GUARDED_BY(mu_);
+  std::function<void()> second_ ABSL_GUARDED_BY(mu_);
+};
+
 }  // namespace
 
 ParsedFlags ParseDaemonFlags(int argc, char** argv, const std::string& purpose,
                              const std::string& default_name) {
+  KeepStandardStreams(argv);
   ParsedFlags parsed;
   DaemonFlags& flags = parsed.flags;
   flags.name = default_name;
@@ -67,7 +133,8 @@ ParsedFlags ParseDaemonFlags(int argc, char** argv, const std::string& purpose,
   app.add_option("--set", flags.overrides, "Override a key of the cluster file: pipeline.lanes=1")
       ->take_all();
   app.add_option("--coordinator", flags.coordinator,
-                 "Coordinator's address; default: coordinator.listen of the cluster file");
+                 "Coordinator's address; default: coordinator.listen of the cluster file")
+      ->check(IsAddress());
   app.add_option("--ready-file", flags.ready_file, "Written once this daemon serves");
   app.add_option("--log-level", flags.log_level,
                  "debug, info, warning or error; default: log.level of the cluster file")
@@ -102,6 +169,26 @@ absl::StatusOr<ClusterConfig> LoadDaemonConfig(const DaemonFlags& flags) {
   return config;
 }
 
+absl::StatusOr<std::string> CoordinatorAddress(const DaemonFlags& flags,
+                                               const ClusterConfig& config) {
+  const std::string& address =
+      flags.coordinator.empty() ? config.coordinator_listen : flags.coordinator;
+  if (absl::EndsWith(address, ":0")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("coordinator.listen: ", address,
+                     " leaves the port to the system; say which it is with --coordinator "
+                     "HOST:PORT, as the coordinator's log has it"));
+  }
+  return address;
+}
+
+absl::Status NoNodeNamed(absl::string_view role, const std::string& name,
+                         const std::vector<std::string>& names) {
+  return absl::NotFoundError(absl::StrCat("the cluster file has no ", role, " node named '", name,
+                                          "'; it has ",
+                                          names.empty() ? "none" : absl::StrJoin(names, ", ")));
+}
+
 void TellOfMissingCores(const std::vector<int>& cores) {
   if (const std::vector<int> missing = CoresMissing(cores); !missing.empty()) {
     LogWarning("cores ", absl::StrJoin(cores, ","), ": this process may not use ",
@@ -129,17 +216,13 @@ void TakeMemoryNear(const std::vector<int>& cores) {
   }
 }
 
-void OnTermination(std::function<void()> first, std::function<void()> second) {
+void EndOnTermination() {
   signal(SIGPIPE, SIG_IGN);
-  std::thread([set = TerminationSignals(), first = std::move(first), second = std::move(second)] {
-    int number = 0;
-    sigwait(&set, &number);
-    LogInfo("signal ", number, "; stopping");
-    first();
-    sigwait(&set, &number);
-    LogWarning("signal ", number, " again; stopping at once");
-    second();
-  }).detach();
+  Termination::Get().Watch();
+}
+
+void OnTermination(std::function<void()> first, std::function<void()> second) {
+  Termination::Get().SetHandlers(std::move(first), std::move(second));
 }
 
 absl::Status WriteReadyFile(const DaemonFlags& flags, const std::string& text) {

@@ -9,7 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/config/cluster_config.h"
 
 namespace lamina::control {
@@ -28,7 +30,7 @@ struct DaemonFlags {
 // Parses the command line; prints --help or --version, or a usage error, and then returns the exit
 // status instead of flags. `purpose` opens the help text. Sets up logging, raises the soft limit on
 // open files to the hard one, and blocks SIGTERM and SIGINT in this and all later threads: call it
-// before any other thread starts.
+// before any other thread starts, and EndOnTermination() soon.
 struct ParsedFlags {
   std::optional<int> exit_status;
   DaemonFlags flags;
@@ -39,6 +41,15 @@ ParsedFlags ParseDaemonFlags(int argc, char** argv, const std::string& purpose,
 // Loads the cluster file, sets up logging as it says where no flag does, and logs the effective
 // configuration.
 absl::StatusOr<ClusterConfig> LoadDaemonConfig(const DaemonFlags& flags);
+
+// Where a node or the gateway finds the coordinator: as the flag says, else the cluster file.
+// Errors: kInvalidArgument  neither names a port.
+absl::StatusOr<std::string> CoordinatorAddress(const DaemonFlags& flags,
+                                               const ClusterConfig& config);
+
+// The error of a daemon whose name is not among `names`, those of its role in the cluster file.
+absl::Status NoNodeNamed(absl::string_view role, const std::string& name,
+                         const std::vector<std::string>& names);
 
 // Warns of those of `cores` that this process may not use: threads that are meant for them are not
 // pinned.
@@ -52,7 +63,12 @@ void KeepToCores(const std::vector<int>& cores);
 // A host that refuses is a warning.
 void TakeMemoryNear(const std::vector<int>& cores);
 
-// Calls `first` on the first SIGTERM or SIGINT and `second` on the next, from a thread of its own.
+// Has SIGTERM and SIGINT end the process at once, with exit status 0, until OnTermination():
+// reading weights may take minutes. Call it once, first of all that takes time. Ignores SIGPIPE.
+void EndOnTermination();
+
+// From now on calls `first` on the first SIGTERM or SIGINT and `second` on the next, from the
+// thread that EndOnTermination() started. Requires: EndOnTermination() was called.
 void OnTermination(std::function<void()> first, std::function<void()> second);
 
 // Writes `text` to the ready file, whole or not at all. Does nothing without one.

@@ -344,6 +344,8 @@ absl::Status NodeLink::Run(NodeHandler& handler, const std::function<void()>& on
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, static_cast<int>(kRetryPauseMax.count()));
   arguments.SetMaxReceiveMessageSize(static_cast<int>(kMessageBytesMax));
+  // The coordinator is on this network: a web proxy of the environment must not come between.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   SetKeepalive(impl_->keepalive, arguments);
   const auto channel =
       grpc::CreateCustomChannel(impl_->coordinator, grpc::InsecureChannelCredentials(), arguments);

@@ -208,6 +208,7 @@ absl::Status CheckWindows(const ClusterConfig& config, const coordinator::Engine
 }
 
 absl::Status Serve(const control::DaemonFlags& flags) {
+  control::EndOnTermination();
   LAMINA_ASSIGN_OR_RETURN(const ClusterConfig config, control::LoadDaemonConfig(flags));
   control::KeepToCores(config.coordinator_cores);
   LAMINA_ASSIGN_OR_RETURN(const model::Model model, model::OpenModel(config.model));

@@ -77,7 +77,8 @@ parse_arguments() {
   if [[ $action == restart && ${#overrides[@]} -gt 0 ]]; then
     usage_error "restart takes no --set: a daemon comes back with the settings of the cluster; for others: down, then up --set"
   fi
-  [[ $wait_s =~ ^[0-9]+$ && $grace_s =~ ^[0-9]+$ ]] || usage_error "--wait and --grace are whole seconds"
+  [[ $wait_s =~ ^[0-9]{1,7}$ && $grace_s =~ ^[0-9]{1,7}$ ]] || usage_error "--wait and --grace are whole seconds"
+  wait_s=$((10#$wait_s)) grace_s=$((10#$grace_s)) # 08 is no octal number.
   if [[ -z $state ]]; then
     local name
     name=$(basename "$cluster")

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -56,6 +57,7 @@ absl::StatusOr<gateway::RouterOptions> RouterOptionsOf(const ClusterConfig& conf
 }
 
 absl::Status Serve(const control::DaemonFlags& flags) {
+  control::EndOnTermination();
   LAMINA_ASSIGN_OR_RETURN(const ClusterConfig config, control::LoadDaemonConfig(flags));
   const GatewayConfig& own = config.gateway;
   if (own.listen.empty()) {
@@ -75,8 +77,8 @@ absl::Status Serve(const control::DaemonFlags& flags) {
   }
 
   boost::asio::io_context io(1);
-  const std::string& coordinator =
-      flags.coordinator.empty() ? config.coordinator_listen : flags.coordinator;
+  LAMINA_ASSIGN_OR_RETURN(const std::string coordinator,
+                          control::CoordinatorAddress(flags, config));
   const auto backend = gateway::MakeGrpcBackend(
       coordinator, [&io](std::function<void()> work) { boost::asio::post(io, std::move(work)); });
   gateway::Router router(*backend, std::move(options));

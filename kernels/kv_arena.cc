@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/host_memory.h"
+#include "common/status_macros.h"
 #include "common/units.h"
 
 namespace lamina::kernels {
@@ -17,12 +19,25 @@ namespace {
 constexpr size_t kHugePageBytes = size_t{2} << 20;
 constexpr uint64_t kPopulateBytes = uint64_t{64} << 20;
 
+// Asked before memory is taken: Linux would kill somebody later instead.
+absl::Status CheckRoom(uint64_t bytes, uint64_t all) {
+  const HostMemory memory = QueryHostMemory();
+  if (bytes <= memory.available_bytes) {
+    return absl::OkStatus();
+  }
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "no room for ", FormatBytes(all), " of KV: ", memory.limit, " leaves ",
+      FormatBytes(memory.available_bytes), "; lower the node's capacity, or free memory"));
+}
+
 // Touches every page, so that later writes do not fault and a lack of memory shows now. In pieces:
 // one call keeps the address space locked, and other threads must be able to allocate meanwhile.
 absl::Status Populate(void* data, uint64_t bytes) {
   auto* start = static_cast<char*>(data);
   for (uint64_t done = 0; done < bytes; done += kPopulateBytes) {
     const uint64_t piece = std::min(kPopulateBytes, bytes - done);
+    // Others may take memory at the same time.
+    LAMINA_RETURN_IF_ERROR(CheckRoom(piece, bytes));
     if (madvise(start + done, piece, MADV_POPULATE_WRITE) == 0) {
       continue;
     }
@@ -55,6 +70,7 @@ absl::StatusOr<KvArena> KvArena::Create(absl::Span<const AttentionDescriptor> la
   KvArena arena;
   arena.slots_ = slots;
   arena.bytes_ = (slot_bytes * slots + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+  LAMINA_RETURN_IF_ERROR(CheckRoom(arena.bytes_, arena.bytes_));
   void* data = mmap(nullptr, arena.bytes_, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (data == MAP_FAILED) {

@@ -4,6 +4,9 @@
 
 #include <unistd.h>
 
+#include <string>
+#include <vector>
+
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "common/thread_pool.h"
@@ -25,14 +28,21 @@ constexpr char kPurpose[] =
     "Example: lamina-memory --cluster deploy/clusters/local.yaml --name m0";
 
 absl::Status Serve(const control::DaemonFlags& flags) {
+  control::EndOnTermination();
   absl::StatusOr<ClusterConfig> config = control::LoadDaemonConfig(flags);
   if (!config.ok()) {
     return config.status();
   }
   const MemoryNodeConfig* node = config->FindMemory(flags.name);
   if (node == nullptr) {
-    return absl::NotFoundError("the cluster file has no memory node named " + flags.name);
+    std::vector<std::string> names;
+    for (const auto& known : config->memory) {
+      names.push_back(known.name);
+    }
+    return control::NoNodeNamed("memory", flags.name, names);
   }
+  LAMINA_ASSIGN_OR_RETURN(const std::string coordinator,
+                          control::CoordinatorAddress(flags, *config));
   const size_t threads =
       node->threads != 0 ? node->threads : std::max<size_t>(1, node->cores.size());
   control::TellOfMissingCores(node->cores);
@@ -44,7 +54,7 @@ absl::Status Serve(const control::DaemonFlags& flags) {
   const double bandwidth = device.read_bytes_per_second;
   LogInfo("read bandwidth ", FormatBytes(static_cast<uint64_t>(bandwidth)), "/s threads ", threads,
           " kernels ", device.kernels);
-  control::NodeLink link(flags.coordinator.empty() ? config->coordinator_listen : flags.coordinator,
+  control::NodeLink link(coordinator,
                          {.name = flags.name,
                           .is_memory = true,
                           .device = node->device,

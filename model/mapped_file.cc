@@ -25,7 +25,8 @@ absl::Status ErrnoToStatus(int error, const char* call, const std::string& path)
 }  // namespace
 
 absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // A pipe without a writer is refused like others, and not waited for.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
     return ErrnoToStatus(errno, "open", path);
   }

@@ -299,7 +299,7 @@ void AddBatchCommand(CLI::App& app, Invocation& invocation) {
       ->required()
       ->type_name("FILE");
   command->add_option("--concurrency", flags->concurrency, "Requests in flight")
-      ->check(Within(1, 4096))
+      ->transform(Whole(1, 4096))
       ->capture_default_str();
   command->callback([&invocation, flags] {
     invocation.run = [&invocation, flags] { return Run(invocation, *flags); };

@@ -120,7 +120,7 @@ void AddBenchCommand(CLI::App& app, Invocation& invocation) {
   AddServerFlag(command, invocation);
   command->add_option("--concurrency", flags->concurrency, "Requests in flight (default: 1)")
       ->group(kKindGroup)
-      ->check(Within(1, 4096))
+      ->transform(Whole(1, 4096))
       ->type_name("N");
   command->add_option("--rate", flags->rate, "Requests per second")
       ->group(kKindGroup)
@@ -130,15 +130,16 @@ void AddBenchCommand(CLI::App& app, Invocation& invocation) {
       ->group(kKindGroup)
       ->type_name("FILE");
   command->add_option("--requests", flags->load.requests, "Requests in all (default: 32)")
-      ->check(Within(1, 1'000'000))
+      ->transform(Whole(1, 1'000'000))
       ->type_name("N");
   command->add_option("--input-tokens", flags->load.input_tokens, "Of each prompt (default: 128)")
-      ->check(Within(1, 1 << 20))
+      ->transform(Whole(1, 1 << 20))
       ->type_name("N");
   command->add_option("--output-tokens", flags->load.output_tokens, "Of each answer (default: 64)")
-      ->check(Within(1, 1 << 20))
+      ->transform(Whole(1, 1 << 20))
       ->type_name("N");
   command->add_option("--seed", flags->load.seed, "Of prompts and arrivals (default: 0)")
+      ->transform(Whole(0, UINT64_MAX))
       ->type_name("N");
   command->callback([&invocation, flags] {
     invocation.run = [&invocation, flags] { return Run(invocation, *flags); };

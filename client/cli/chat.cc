@@ -99,6 +99,9 @@ class Conversation {
           if (!json_) {
             std::fwrite(chunk.text.data(), 1, chunk.text.size(), stdout);
             std::fflush(stdout);
+            if (OutputFailed()) {
+              cancellation.Cancel();  // Nobody reads on.
+            }
           }
         },
         cancellation);
@@ -160,6 +163,9 @@ int Converse(Conversation& conversation, bool prompt) {
     if (const absl::Status status = conversation.Ask(std::string(question)); !status.ok()) {
       const int failed = Fail(status);
       exit_status = prompt ? exit_status : failed;  // A person has seen it and goes on.
+    }
+    if (OutputFailed()) {
+      return kExitFailed;
     }
   }
   return exit_status;

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cli/command.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <limits>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/trace_context.h"
 
 namespace lamina::cli {
@@ -37,12 +40,13 @@ void AddGenerationFlags(CLI::App* command, client::GenerateOptions& o) {
   command
       ->add_option("--max-tokens", o.max_tokens,
                    "Tokens to generate at most (default: to the sequence limit, at most 512)")
-      ->check(Within(1, 1 << 20))
+      ->transform(Whole(1, 1 << 20))
       ->type_name("N");
   command->add_option("--temperature", o.temperature, "0 is greedy (default: 0)")
       ->check(Within(0, kInfinity))
       ->type_name("T");
   command->add_option("--top-k", o.top_k, "Draw from the K likeliest tokens; 0: all (default: 0)")
+      ->transform(Whole(0, UINT32_MAX))
       ->type_name("K");
   command
       ->add_option("--top-p", o.top_p,
@@ -72,6 +76,7 @@ void AddGenerationFlags(CLI::App* command, client::GenerateOptions& o) {
   command
       ->add_option("--seed", o.seed,
                    "The same seed gives the same text (default: drawn and reported)")
+      ->transform(Whole(0, UINT64_MAX))
       ->type_name("N");
   command
       ->add_option("--stop", o.stop,
@@ -92,15 +97,42 @@ CLI::Validator Within(double least, double most) {
           return "";
         }
         return std::isinf(most)
-                   ? absl::StrCat("'", text, "' is not a number of at least ", least)
-                   : absl::StrCat("'", text, "' is not a number in [", least, ", ", most, "]");
+                   ? absl::StrFormat("'%s' is not a number of at least %.15g", text, least)
+                   : absl::StrFormat("'%s' is not a number in [%.15g, %.15g]", text, least, most);
+      },
+      "");
+}
+
+CLI::Validator Whole(int64_t least, uint64_t most) {
+  return CLI::Validator(
+      [least, most](std::string& text) -> std::string {
+        const bool negative = absl::StartsWith(text, "-");
+        const absl::string_view digits = absl::string_view(text).substr(negative ? 1 : 0);
+        uint64_t size = 0;
+        const bool number = !digits.empty() &&
+                            std::all_of(digits.begin(), digits.end(), absl::ascii_isdigit) &&
+                            absl::SimpleAtoi(digits, &size);
+        const bool fits = negative
+                              ? least < 0 && size <= static_cast<uint64_t>(-least)
+                              : size <= most && (least < 0 || size >= static_cast<uint64_t>(least));
+        if (!number || !fits) {
+          return absl::StrCat("'", text, "' is not a whole number in [", least, ", ", most, "]");
+        }
+        text = absl::StrCat(negative ? "-" : "", size);  // Without leading zeros.
+        return "";
       },
       "");
 }
 
 absl::StatusOr<std::unique_ptr<client::Client>> Connect(const Invocation& invocation) {
   // Without a port the library would try that of HTTPS.
-  if (!absl::StrContains(invocation.server, ':')) {
+  const std::string& server = invocation.server;
+  const size_t colon = server.rfind(':');
+  uint32_t port = 0;
+  const bool has_port = colon != std::string::npos && colon > 0 &&
+                        absl::SimpleAtoi(server.substr(colon + 1), &port) && port >= 1 &&
+                        port <= UINT16_MAX;
+  if (!has_port && !absl::StartsWith(server, "unix:")) {
     return absl::InvalidArgumentError(
         absl::StrCat("'", invocation.server,
                      "' is not an address like 127.0.0.1:7400; see --server and LAMINA_SERVER"));
@@ -131,11 +163,13 @@ void PrintJson(const Json& value) {
   std::fflush(stdout);
 }
 
+bool OutputFailed() { return std::ferror(stdout) != 0; }
+
 int FinishOutput(int exit_status) {
   std::string problem = "the output could not be written";
   if (std::fflush(stdout) != 0) {
     absl::StrAppend(&problem, ": ", std::strerror(errno));
-  } else if (std::ferror(stdout) == 0) {  // Of a write that failed before only this mark is left.
+  } else if (!OutputFailed()) {  // Of a write that failed before only this mark is left.
     return exit_status;
   }
   const int failed = Fail(absl::DataLossError(problem));

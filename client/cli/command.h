@@ -46,6 +46,9 @@ void AddGenerationFlags(CLI::App* command, client::GenerateOptions& options);
 
 // A check of a number's range for CLI11: [least, most], said in words when it fails.
 CLI::Validator Within(double least, double most);
+// The same for whole numbers, in decimal digits; for Option::transform(). CLI11 alone would take ""
+// for 0, 010 for 8 and -1 for the largest number.
+CLI::Validator Whole(int64_t least, uint64_t most);
 
 absl::StatusOr<std::unique_ptr<client::Client>> Connect(const Invocation& invocation);
 
@@ -57,6 +60,10 @@ int FailUsage(const std::string& command, const std::string& message);
 
 // One line of JSON on stdout; bytes that are not UTF-8 become U+FFFD.
 void PrintJson(const Json& value);
+
+// Whether stdout takes no more, as a full disk or a pipe whose reader has gone: what only fills it
+// stops. FinishOutput() then says so.
+bool OutputFailed();
 
 // Writes out what is left of stdout, and returns `exit_status`. When some of the output could not
 // be written it says so on stderr, and success becomes kExitFailed.

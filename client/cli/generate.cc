@@ -162,9 +162,15 @@ int Run(Invocation& invocation, GenerateFlags& flags) {
         }
         notice.End();
         output.Add(chunk);
+        if (OutputFailed()) {
+          cancellation.Cancel();  // Nobody reads on.
+        }
       },
       cancellation);
   notice.End();
+  if (OutputFailed()) {
+    return kExitFailed;
+  }
   if (cancellation.cancelled()) {
     output.Interrupt();
     return kExitInterrupted;
@@ -188,15 +194,16 @@ void AddGenerateCommand(CLI::App& app, Invocation& invocation) {
   command
       ->add_option("--min-tokens", flags->options.min_tokens,
                    "Tokens before it may end (default: 0)")
+      ->transform(Whole(0, UINT32_MAX))
       ->type_name("N");
   command->add_option("--n", flags->options.n, "Choices, 1 to 128 (default: 1)")
-      ->check(Within(1, 128))
+      ->transform(Whole(1, 128))
       ->type_name("N");
   command
       ->add_option(
           "--logprobs", flags->options.logprobs,
           "Log-probability of each token, and of K alternatives, 0 to 20; seen with --json")
-      ->check(Within(0, 20))
+      ->transform(Whole(0, 20))
       ->type_name("K");
   command
       ->add_option("--request-id", flags->options.request_id,
@@ -205,6 +212,7 @@ void AddGenerateCommand(CLI::App& app, Invocation& invocation) {
   command
       ->add_option("--priority", flags->options.priority,
                    "Higher is sooner, where the cluster serves by priority (default: 0)")
+      ->transform(Whole(INT32_MIN, INT32_MAX))
       ->type_name("N");
   constexpr char kForm[] = "Form of the output (at most one)";
   CLI::Option* schema =

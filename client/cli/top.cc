@@ -85,6 +85,9 @@ int Run(const Invocation& invocation, const TopFlags& flags) {
       }
     }
     std::fflush(stdout);
+    if (OutputFailed()) {
+      return kExitFailed;
+    }
     before = *std::move(now);
     looked = time;
   }
@@ -101,7 +104,7 @@ void AddTopCommand(CLI::App& app, Invocation& invocation) {
       ->type_name("TIME")
       ->capture_default_str();
   command->add_option("--frames", flags->frames, "End after so many pictures")
-      ->check(Within(1, 1e9));
+      ->transform(Whole(1, 1'000'000'000));
   command->callback([&invocation, flags] {
     invocation.run = [&invocation, flags] { return Run(invocation, *flags); };
   });

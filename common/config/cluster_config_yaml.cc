@@ -2,6 +2,7 @@
 //
 // Reading of the cluster file. Each section is a table of keys and of what reads their
 // value, so that unknown keys, duplicates and bad values are told apart in one place.
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -9,6 +10,7 @@
 #include <set>
 #include <sstream>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -27,6 +29,12 @@ namespace lamina {
 namespace {
 
 constexpr size_t kFileBytesMax = 1 << 20;
+
+// What is wrong with what cannot be read as a uint32_t.
+absl::string_view WhyNoNumber(absl::string_view text) {
+  const bool digits = !text.empty() && std::all_of(text.begin(), text.end(), absl::ascii_isdigit);
+  return digits ? "more than 4294967295, the most that any number may be" : "not a whole number";
+}
 
 using ReadValue = std::function<absl::Status(const YAML::Node& node, const std::string& path)>;
 struct Key {
@@ -180,7 +188,8 @@ ReadValue ClusterFileReader::Number(uint32_t& out) const {
   return [this, &out](const YAML::Node& node, const std::string& path) -> absl::Status {
     LAMINA_RETURN_IF_ERROR(RequireScalar(node, path));
     if (!absl::SimpleAtoi(node.Scalar(), &out)) {
-      return Error(node, path, absl::StrCat(path, ": '", node.Scalar(), "' is not a whole number"));
+      return Error(node, path,
+                   absl::StrCat(path, ": '", node.Scalar(), "' is ", WhyNoNumber(node.Scalar())));
     }
     return absl::OkStatus();
   };
@@ -193,7 +202,8 @@ ReadValue ClusterFileReader::NumberOrAuto(uint32_t& out, bool& automatic) const 
     automatic = node.Scalar() == "auto";
     if (!automatic && !absl::SimpleAtoi(node.Scalar(), &out)) {
       return Error(node, path,
-                   absl::StrCat(path, ": '", node.Scalar(), "' is not a whole number, nor auto"));
+                   absl::StrCat(path, ": '", node.Scalar(), "' is ", WhyNoNumber(node.Scalar()),
+                                ", nor auto"));
     }
     return absl::OkStatus();
   };
@@ -392,7 +402,14 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
 
 absl::StatusOr<YAML::Node> LoadYaml(absl::string_view text, absl::string_view origin) {
   try {
-    return YAML::Load(std::string(text));
+    const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
+    if (documents.size() > 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(origin, ":", documents[1].Mark().line + 1,
+                       ": a second YAML document begins here; a cluster file has one, so remove "
+                       "the --- before it"));
+    }
+    return documents.empty() ? YAML::Node() : documents[0];
   } catch (const YAML::Exception& error) {
     return absl::InvalidArgumentError(
         absl::StrCat(origin, ":", error.mark.line + 1, ": not YAML: ", error.msg));

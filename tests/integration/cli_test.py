@@ -24,6 +24,14 @@ def unused_port():
         return s.getsockname()[1]
 
 
+def blocks_interrupts(pid):
+    """Whether the process takes Ctrl-C by itself, in a thread that waits for it."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("SigBlk:"):
+            return int(line.split()[1], 16) >> (signal.SIGINT - 1) & 1 == 1
+    return False
+
+
 class UsageTest(unittest.TestCase):
     def assert_fails(self, result, status, *words):
         self.assertEqual(result.returncode, status, result.stderr)
@@ -79,6 +87,15 @@ class UsageTest(unittest.TestCase):
             self.assertEqual(result.returncode, 1, arguments)
             self.assertIn("the output could not be written", result.stderr)
 
+    def test_closed_streams_are_not_taken_for_others(self):
+        result = subprocess.run(["bash", "-c", '"$0" generate --prompt - <&-', str(BIN / "lamina")],
+                                capture_output=True, text=True, timeout=60)
+        self.assert_fails(result, 1, "cannot read '-': Bad file descriptor")
+
+    def test_an_address_without_a_port_is_refused(self):
+        for server in ("host", ":7400", "host:", "host:x", "host:0", "host:65536"):
+            self.assert_fails(run("status", server=server), 1, f"'{server}' is not an address")
+
     def test_server_that_is_not_running(self):
         server = f"127.0.0.1:{unused_port()}"
         for arguments in (["status"], ["explain"], ["generate", "--prompt", "x"], ["chat"], ["bench"],
@@ -124,18 +141,63 @@ class UsageTest(unittest.TestCase):
                                            stderr=subprocess.PIPE)
                 # Its handler is up once it sleeps in a system call of its own threads.
                 deadline = time.monotonic() + 30
-                while time.monotonic() < deadline and not self.blocks_interrupts(process.pid):
+                while time.monotonic() < deadline and not blocks_interrupts(process.pid):
                     time.sleep(0.01)
                 process.send_signal(signal.SIGINT)
                 process.communicate(timeout=30)
                 self.assertEqual(process.returncode, 130, arguments)
 
-    @staticmethod
-    def blocks_interrupts(pid):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("SigBlk:"):
-                return int(line.split()[1], 16) >> (signal.SIGINT - 1) & 1 == 1
-        return False
+
+class DaemonTest(unittest.TestCase):
+    def test_a_node_that_the_file_has_not_is_told_which_it_has(self):
+        result = run("--cluster", REPO / "deploy/clusters/local.yaml", "--name", "m9", program="lamina-memory")
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertIn("no memory node named 'm9'; it has m0, m1", result.stderr)
+
+    def test_a_port_that_the_system_picks_is_not_guessed(self):
+        result = run("--cluster", REPO / "deploy/clusters/local.yaml", "--name", "m0", "--set",
+                     "coordinator.listen=127.0.0.1:0", program="lamina-memory", timeout=30)
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertIn("--coordinator HOST:PORT", result.stderr)
+
+    def test_closed_streams_stay_closed(self):
+        # The first files of the process would be its standard streams.
+        shell = ["bash", "-c", 'exec "$@" 1>&- 2>&-', "bash"]
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "cluster.yaml"
+            os.mkfifo(file)
+            process = subprocess.Popen([*shell, str(BIN / "lamina-memory"), "--cluster", str(file), "--name", "m0"])
+            self.addCleanup(process.kill)
+            deadline = time.monotonic() + 30
+            while time.monotonic() < deadline and not blocks_interrupts(process.pid):
+                time.sleep(0.01)
+            streams = [os.readlink(f"/proc/{process.pid}/fd/{number}") for number in (1, 2)]
+            process.terminate()
+            process.wait(30)
+        self.assertEqual(streams, ["/dev/null", "/dev/null"])
+
+    def test_a_coordinator_without_a_port_is_refused(self):
+        result = run("--cluster", REPO / "deploy/clusters/local.yaml", "--name", "m0", "--coordinator", "10.0.0.1",
+                     program="lamina-memory", timeout=30)
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertIn("'10.0.0.1' is not an address like 127.0.0.1:7400", result.stderr)
+
+    def test_one_that_still_starts_ends_when_asked(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "cluster.yaml"
+            os.mkfifo(file)  # Nobody writes: reading it takes as long as the daemon lives.
+            for daemon in ("coordinator", "compute", "memory", "gateway"):
+                for number in (signal.SIGTERM, signal.SIGINT):
+                    process = subprocess.Popen([str(BIN / f"lamina-{daemon}"), "--cluster", str(file),
+                                                "--name", daemon], stderr=subprocess.PIPE, text=True)
+                    self.addCleanup(process.kill)
+                    deadline = time.monotonic() + 30
+                    while time.monotonic() < deadline and not blocks_interrupts(process.pid):
+                        time.sleep(0.01)
+                    process.send_signal(number)
+                    log = process.communicate(timeout=30)[1]
+                    self.assertEqual(process.returncode, 0, log)
+                    self.assertIn(f"signal {number.value} before it serves", log)
 
 
 class ConfigTest(unittest.TestCase):
@@ -186,6 +248,14 @@ class ModelFilesTest(unittest.TestCase):
             result = run(command, "/nonexistent/model.gguf")
             self.assertEqual(result.returncode, 1)
             self.assertIn("/nonexistent/model.gguf", result.stderr)
+
+    def test_a_pipe_is_no_model_and_is_not_waited_for(self):
+        with tempfile.TemporaryDirectory() as folder:
+            pipe = Path(folder) / "model.gguf"
+            os.mkfifo(pipe)
+            result = run("inspect", pipe, timeout=30)
+            self.assertEqual(result.returncode, 1)
+            self.assertIn("model.gguf is not a regular file", result.stderr)
 
     def test_what_is_no_model_is_refused(self):
         with tempfile.NamedTemporaryFile(suffix=".gguf") as file:

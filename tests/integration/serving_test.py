@@ -7,7 +7,7 @@ import signal
 import subprocess
 import unittest
 
-from harness import Cluster, json_lines, require_model
+from harness import COMMAND_SECONDS, Cluster, json_lines, require_model
 
 
 class ServingTest(unittest.TestCase):
@@ -158,6 +158,25 @@ class ServingTest(unittest.TestCase):
         self.assertEqual(result.returncode, 1)
         self.assertIn("9000", result.stderr)
         self.assertIn("8192", result.stderr)
+
+    def test_an_answer_that_cannot_be_written_is_cancelled(self):
+        before = json.loads(self.ok("status", "--json"))["tokens_generated"]
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            process = self.cluster.popen("generate", "--prompt", "Once upon a time", "--ignore-eos",
+                                         "--max-tokens", "4000", stdout=full, stderr=subprocess.PIPE)
+            errors = process.communicate(timeout=COMMAND_SECONDS)[1]
+        self.assertEqual(process.returncode, 1)
+        self.assertIn("the output could not be written", errors)
+        self.cluster.await_true(lambda: self.cluster.status()["running"] == 0, "the end of the request")
+        self.assertLess(self.cluster.status()["tokens_generated"] - before, 4000)
+
+    def test_top_ends_when_nobody_reads_on(self):
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            process = self.cluster.popen("top", "--interval", "50ms", stdout=full, stderr=subprocess.PIPE)
+            self.addCleanup(process.kill)
+            errors = process.communicate(timeout=COMMAND_SECONDS)[1]
+        self.assertEqual(process.returncode, 1)
+        self.assertIn("the output could not be written", errors)
 
     def test_ctrl_c_cancels_the_request_and_exits_with_130(self):
         process = self.cluster.popen("generate", "--prompt", "Once", "--max-tokens", "6000",

@@ -12,8 +12,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/host_memory.h"
 #include "common/units.h"
-#include "transport/shm/host_memory.h"
 #include "transport/shm/shared_mapping_internal.h"
 
 namespace lamina::transport {

@@ -10,8 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/host_memory.h"
 #include "common/status_macros.h"
-#include "transport/shm/host_memory.h"
 #include "transport/ucx/ucx_transport_internal.h"
 
 namespace lamina::transport {

@@ -11,6 +11,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <future>
 #include <memory>
@@ -56,6 +57,39 @@ class EndingCoordinator final : public v1::Cluster::Service {
   }
   std::promise<void> end;
 };
+
+// Hosts of companies have one in their environment, for the web.
+TEST(NodeLinkTest, AWebProxyOfTheEnvironmentIsNotAsked) {
+  EndingCoordinator coordinator;
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&coordinator);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  ASSERT_NE(server, nullptr);
+  setenv("http_proxy", "http://127.0.0.1:1", /*overwrite=*/1);
+  unsetenv("no_proxy");
+  NodeLink link(absl::StrCat("127.0.0.1:", port), {.name = "c0"});
+  IdleHandler handler(link);
+  std::atomic<bool> attached{false};
+  std::thread watchdog([&] {
+    for (int i = 0; i < 100 && !attached; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+    link.Stop();
+  });
+
+  const absl::Status status = link.Run(handler, [&] {
+    attached = true;
+    coordinator.end.set_value();
+  });
+
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_TRUE(attached);
+  unsetenv("http_proxy");
+  watchdog.join();
+  server->Shutdown();
+}
 
 TEST(NodeLinkTest, IsAttachedWhileItsStreamIsOpen) {
   const std::string address = absl::StrCat("unix:", testing::TempDir(), "/node_link_test.sock");

@@ -42,6 +42,19 @@ TEST(KvArenaTest, PlanesNeverOverlap) {
   visit([](const BFloat16& element, uint16_t value) { ASSERT_EQ(element.bits, value); });
 }
 
+// Linux would hand it out page by page, and kill somebody at the end.
+TEST(KvArenaTest, MoreThanTheHostHasIsRefusedBeforeAnyIsTaken) {
+  const std::vector<AttentionDescriptor> large(
+      20, {.query_heads = 8, .kv_heads = 8, .head_dim = 128});  // 80 KiB a slot: 119 TiB.
+
+  const auto arena = KvArena::Create(large, 1'600'000'000);
+
+  EXPECT_EQ(arena.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(arena.status().message()),
+              testing::AllOf(testing::HasSubstr("no room for 119.2 TiB of KV"),
+                             testing::HasSubstr("leaves"), testing::HasSubstr("capacity")));
+}
+
 TEST(KvArenaTest, ViewIsThatOfItsLayer) {
   auto arena = KvArena::Create(kLayers, 8);
   ASSERT_TRUE(arena.ok()) << arena.status();

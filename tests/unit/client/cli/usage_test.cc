@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "client/cli/command.h"
 
 namespace lamina::cli {
@@ -65,6 +66,18 @@ TEST_F(UsageTest, SaysTheRangeOfANumber) {
   EXPECT_EQ(Parse({"generate", "--prompt", "x", "--top-p", "3"}), 2);
   EXPECT_THAT(error_, HasSubstr("'3' is not a number in"));
   EXPECT_EQ(Parse({"generate", "--prompt", "x", "--max-tokens", "many"}), 2);
+  EXPECT_THAT(error_, HasSubstr("'many' is not a whole number in [1, 1048576]"));
+}
+
+TEST_F(UsageTest, RefusesWhatIsNoWholeNumber) {
+  for (const char* wrong : {"", "-1", "1.5", "0x10", "4294967296", "1e1", " 1"}) {
+    EXPECT_EQ(Parse({"generate", "--prompt", "x", "--top-k", wrong}), 2) << wrong;
+    EXPECT_THAT(error_, HasSubstr(absl::StrCat("'", wrong, "' is not a whole number in [0, 429")));
+  }
+  for (const char* flag : {"--seed", "--min-tokens", "--priority"}) {
+    EXPECT_EQ(Parse({"generate", "--prompt", "x", flag, ""}), 2) << flag;
+    EXPECT_THAT(error_, HasSubstr("'' is not a whole number in")) << flag;
+  }
 }
 
 TEST_F(UsageTest, AsksForACommand) {

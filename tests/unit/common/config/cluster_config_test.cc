@@ -137,6 +137,11 @@ TEST(ClusterConfigTest, RefusesWhatIsNotYaml) {
   EXPECT_THAT(ErrorOf("just a sentence"), HasSubstr("wants keys and values"));
 }
 
+// Its keys would go unheard.
+TEST(ClusterConfigTest, RefusesASecondDocument) {
+  EXPECT_THAT(ErrorOf(SmallWith("---\npolicy: local")), HasSubstr("a second YAML document"));
+}
+
 struct BadValue {
   std::string line;
   std::string expected;
@@ -170,6 +175,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"compute.0.cores=5000", "not a list of cores"},
         BadValue{"compute.0.threads=9999", "[0, 1024]"},
         BadValue{"compute.0.threads=-1", "not a whole number"},
+        BadValue{"limits.running_max=9999999999", "'9999999999' is more than 4294967295"},
         BadValue{"compute.0.compute_type=int8", "bf16, f32"},
         BadValue{"memory.0.capacity=2 gigs", "memory.0.capacity: '2 gigs'"},
         BadValue{"memory.0.capacity=0", "memory.0.capacity: missing or zero"},

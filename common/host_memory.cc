@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/shm/host_memory.h"
+#include "common/host_memory.h"
 
 #include <algorithm>
 #include <fstream>
@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 
-namespace lamina::transport {
+namespace lamina {
 namespace {
 
 // Returns the number after `key` in a file of lines "key number ...", or `otherwise`.
@@ -86,4 +86,4 @@ HostMemory QueryHostMemory(absl::string_view root) {
   return memory;
 }
 
-}  // namespace lamina::transport
+}  // namespace lamina

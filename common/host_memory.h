@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How much memory a process may still take, asked before taking it: Linux answers a request for
-// too much shared memory by killing somebody later, not by an error now.
+// too much memory by killing somebody later, not by an error now.
 //
 // Threading: any thread. Reads files under /proc and /sys; for start-up.
 
@@ -12,7 +12,7 @@
 
 #include "absl/strings/string_view.h"
 
-namespace lamina::transport {
+namespace lamina {
 
 struct HostMemory {
   uint64_t available_bytes = UINT64_MAX;  // Without pushing anybody out. Unknown: the maximum.
@@ -23,4 +23,4 @@ struct HostMemory {
 // `root` is put before every path, for tests.
 HostMemory QueryHostMemory(absl::string_view root = "");
 
-}  // namespace lamina::transport
+}  // namespace lamina

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/shm/host_memory.h"
+#include "common/host_memory.h"
 
 #include <filesystem>
 #include <fstream>
@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace lamina::transport {
+namespace lamina {
 namespace {
 
 using testing::HasSubstr;
@@ -69,4 +69,4 @@ TEST_F(HostMemoryTest, LimitOfAnAncestorBinds) {
 TEST_F(HostMemoryTest, ThisHostAnswers) { EXPECT_GT(QueryHostMemory().available_bytes, 0u); }
 
 }  // namespace
-}  // namespace lamina::transport
+}  // namespace lamina
