@@ -34,6 +34,9 @@ void DeviceExchange::Prepare() {
   if (device.is_host() || control::IsLocal(config)) {
     return;
   }
+  for (uint32_t lane = 0; lane < config.lanes; ++lane) {
+    lanes_[lane].stays = Stays(lane);
+  }
   why_copied_ = WhyRowsAreCopied();
   if (why_copied_.empty()) {
     const auto peers = static_cast<uint32_t>(config.memory_nodes.size());
@@ -59,14 +62,32 @@ void DeviceExchange::Abort() {
   }
 }
 
+// Lanes rotate or they do not, whatever the step; those with chunks are not asked about.
+bool DeviceExchange::Stays(uint32_t lane) const {
+  const auto slices = static_cast<uint32_t>(context_.config.layers.size()) + 1;
+  for (uint32_t slice = 0; slice < slices; ++slice) {
+    if (context_.schedule.NodeOf(lane, /*step=*/1, slice, /*pinned=*/false) != context_.node) {
+      return false;
+    }
+  }
+  return true;
+}
+
 // Of the epoch. Empty: nothing is in the way.
 std::string DeviceExchange::WhyRowsAreCopied() const {
   const control::EpochConfig& config = context_.config;
   if (!config.compute_waits) {
     return "device_waits is off";
   }
-  if (config.compute_nodes.size() > 1) {
-    return "there are several compute nodes";
+  if (control::ShardsOf(config) > 1) {
+    return "its replica has shards";
+  }
+  if (control::IsPrefillNode(config, config.compute_nodes[context_.node])) {
+    return "it computes prompts alone";
+  }
+  if (std::none_of(lanes_.begin(), lanes_.end(),
+                   [](const LaneState& lane) { return lane.stays; })) {
+    return "no lane stays on one compute node";
   }
   if (ByHead(context_.config) || BySpan(context_.config)) {
     return "the partition is not by request";
@@ -113,8 +134,8 @@ void DeviceExchange::Open() {
 // Prompts' rows attend here and go out through stagings; chunks of rows have several values.
 bool DeviceExchange::Takes(const Lane& lane) const {
   const core::Chunking& chunking = lane.plan.chunking;
-  return open_ && lane.chunks.empty() && lane.decode_rows > 0 && chunking.chunks <= 1 &&
-         !chunking.query_first;
+  return open_ && lanes_[lane.index].stays && lane.chunks.empty() && lane.decode_rows > 0 &&
+         chunking.chunks <= 1 && !chunking.query_first;
 }
 
 absl::StatusOr<bool> DeviceExchange::TakeIfDue(Lane& lane) {
@@ -140,7 +161,9 @@ absl::StatusOr<bool> DeviceExchange::TakeIfDue(Lane& lane) {
                           .value = value});
     }
   }
-  state = {.taking = true, .taking_layer = layer};
+  state.take_due = false;
+  state.taking = true;
+  state.taking_layer = layer;
   LAMINA_RETURN_IF_ERROR(exchange_->Take(index, core::UnitOf(value), rows_in_));
   return true;
 }

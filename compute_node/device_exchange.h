@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // DeviceExchange: steps whose rows the device exchanges with memory nodes by itself
-// (kernels/window_exchange.h): decode rows alone, whole, of one compute node. At each of the lane's
-// turns the device is given a unit ahead of time: wait for the outputs before, take them, run the
-// slice, send. The next turn comes when that wait has ended, so that the device always has one unit
-// of the lane to go on with, and other lanes' units between.
+// (kernels/window_exchange.h): decode rows alone, whole, in a lane all of whose slices run here: of
+// the only node that decodes, or of a fixed replica. At each of the lane's turns the device is
+// given a unit ahead of time: wait for the outputs before, take them, run the slice, send. The next
+// turn comes when that wait has ended, so that the device always has one unit of the lane to go on
+// with, and other lanes' units between.
 //
 //   ready --take, slice k, send--> ahead --take k - 1 has ended--> ready (k + 1) ... --tail--> idle
 //
@@ -71,12 +72,14 @@ class DeviceExchange {
 
  private:
   struct LaneState {
+    bool stays = false;         // All slices of a decode step run on this node.
     bool take_due = false;      // The outputs before lane.slice are not ordered yet.
     bool taking = false;        // An order of outputs has not been seen to end:
     uint32_t taking_layer = 0;  // these.
   };
 
   std::string WhyRowsAreCopied() const;
+  bool Stays(uint32_t lane) const;
   absl::Status FaultOf(const Lane& lane, const kernels::FailedTake& failed, std::string& blamed);
   void NoteTaken(Lane& lane);
 

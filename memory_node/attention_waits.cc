@@ -37,8 +37,8 @@ uint64_t* WordOf(const transport::DirectMemory& memory, uint32_t word) {
 
 std::string AttentionWorker::WaitsObstacle(const control::EpochConfig& config,
                                            transport::Region& region) {
-  if (config.compute_nodes.size() != 1) {
-    return absl::StrCat(config.compute_nodes.size(), " compute nodes");
+  if (control::ShardsOf(config) > 1) {
+    return absl::StrCat("rows come in parts, of ", control::ShardsOf(config), " shards");
   }
   if (config.span_tokens > 0) {
     return "partition token_range";
@@ -54,15 +54,10 @@ std::string AttentionWorker::WaitsObstacle(const control::EpochConfig& config,
 
 // Without windows that the driver takes, the worker serves all units, as it would have otherwise.
 void AttentionWorker::OpenWaits() {
-  if (waits_ == nullptr || replies_.size() != 1) {
+  if (waits_ == nullptr) {
     return;
   }
-  queries_ = region_.direct();
-  reply_ = replies_.front()->direct();
-  absl::Status opened = absl::FailedPreconditionError("the reply windows are not direct memory");
-  if (!queries_.empty() && !reply_.empty()) {
-    opened = waits_->Open({queries_.pages, reply_.pages}, options_.peer_deadline);
-  }
+  const absl::Status opened = OpenWindows();
   waits_open_ = opened.ok();
   if (!waits_open_) {
     LogWarning("epoch ", options_.config.epoch,
@@ -72,6 +67,26 @@ void AttentionWorker::OpenWaits() {
   }
   device_units_.reserve(lanes_.size() * layout_.layer_count());
   waiting_rows_.reserve(options_.config.rows_max);
+}
+
+// The own ones, and those of all compute nodes: each may be the next to be answered.
+absl::Status AttentionWorker::OpenWindows() {
+  queries_ = region_.direct();
+  std::vector<absl::Span<std::byte>> pages = {queries_.pages};
+  for (size_t node = 0; node < replies_.size(); ++node) {
+    reply_windows_.push_back(replies_[node]->direct());
+    if (queries_.empty() || reply_windows_.back().empty()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the windows of ", options_.config.compute_nodes[node], " are not direct memory"));
+    }
+    pages.push_back(reply_windows_.back().pages);
+  }
+  return waits_->Open(pages, options_.peer_deadline);
+}
+
+uint32_t AttentionWorker::RunnerOf(uint32_t lane_index, uint32_t slice) const {
+  const Lane& lane = lanes_[lane_index];
+  return schedules_[lane.parts.front().shard].NodeOf(lane_index, lane.step, slice, lane.pinned);
 }
 
 // Decides on a step that begins.
@@ -118,42 +133,51 @@ core::WindowHeader AttentionWorker::QueryHeader(uint32_t lane_index, uint32_t la
           .step = lane.step,
           .layer = layer,
           .rows = static_cast<uint32_t>(lane.rows.size()),
-          .sender = 0};
+          .sender = RunnerOf(lane_index, layer)};
 }
 
-kernels::WaitingUnit AttentionWorker::UnitOf(uint32_t lane_index, uint32_t layer) {
+// From the compute node that runs the layer's slice to the one that runs the next.
+kernels::WaitingUnit AttentionWorker::UnitOf(uint32_t lane_index, uint32_t layer) const {
   const uint64_t value = layout_.SignalValue(lanes_[lane_index].step, layer);
-  core::WindowHeader reply = QueryHeader(lane_index, layer);
+  const core::WindowHeader query = QueryHeader(lane_index, layer);
+  core::WindowHeader reply = query;
   reply.sender = options_.node;
+  const transport::DirectMemory& to = reply_windows_[RunnerOf(lane_index, layer + 1)];
   return {.layer = layer,
-          .signal = WordOf(queries_, layout_.query_word(0, lane_index)),
+          .signal = WordOf(queries_, layout_.query_word(query.sender, lane_index)),
           .at_least = value,
-          .query = queries_.bytes.data() + layout_.QueryWindow(0, lane_index, value),
-          .expected = kernels::StampOf(QueryHeader(lane_index, layer)),
-          .reply = reply_.bytes.data() + layout_.ReplyWindow(options_.node, lane_index, value),
+          .query = queries_.bytes.data() + layout_.QueryWindow(query.sender, lane_index, value),
+          .expected = kernels::StampOf(query),
+          .reply = to.bytes.data() + layout_.ReplyWindow(options_.node, lane_index, value),
           .stamp = kernels::StampOf(reply),
-          .reply_signal = WordOf(reply_, layout_.reply_word(options_.node, lane_index)),
+          .reply_signal = WordOf(to, layout_.reply_word(options_.node, lane_index)),
           .reply_value = value};
 }
 
-absl::Status AttentionWorker::LookAtDevice() {
+absl::Status AttentionWorker::LookAtDevice(std::string& blamed) {
   if (!waits_open_) {
     return absl::OkStatus();
   }
   waits_->Beat();
   for (uint32_t lane = 0; lane < lanes_.size(); ++lane) {
     if (lanes_[lane].on_device) {
-      LAMINA_RETURN_IF_ERROR(LookAtLane(lane));
+      uint32_t sender = 0;
+      if (absl::Status looked = LookAtLane(lane, sender); !looked.ok()) {
+        blamed = options_.config.compute_nodes[sender];
+        return looked;
+      }
     }
   }
   LapDeviceUnits();
   return absl::OkStatus();
 }
 
-// Also ends the step, and begins the next one if its plan is here.
-absl::Status AttentionWorker::LookAtLane(uint32_t lane_index) {
+// Also ends the step, and begins the next one if its plan is here. `sender` is the compute node of
+// the unit that was looked at last.
+absl::Status AttentionWorker::LookAtLane(uint32_t lane_index, uint32_t& sender) {
   Lane& lane = lanes_[lane_index];
   while (lane.on_device && lane.seen < lane.launched) {
+    sender = RunnerOf(lane_index, lane.seen);
     const kernels::UnitState state = waits_->Look(lane_index, lane.seen);
     if (state.outcome == kernels::WaitOutcome::kPending) {
       return RealClock().Now() - progress_ > kDoubtful ? waits_->Check(lane_index)
@@ -171,7 +195,7 @@ absl::Status AttentionWorker::LookAtLane(uint32_t lane_index) {
     lane.on_device = false;
     lane.step = 0;
     LAMINA_RETURN_IF_ERROR(Advance(lane));
-    Lap(control::WorkPart::kTables, lane_index, lane.parts.front().value, 0);
+    Lap(control::WorkPart::kTables, lane_index, lane.parts.front().value, sender);
   }
   return absl::OkStatus();
 }
@@ -191,21 +215,25 @@ void AttentionWorker::NoteDeviceUnit(uint32_t lane_index, Nanos nanos) {
   const size_t header = sizeof(core::WindowHeader);
   const size_t sent = header + lane.rows.size() * shape.q_width() * sizeof(BFloat16);
   progress_ = RealClock().Now();
-  device_units_.push_back(
-      {.lane = lane_index, .value = part.value, .nanos = nanos, .read_bytes = read});
+  device_units_.push_back({.lane = lane_index,
+                           .sender = RunnerOf(lane_index, lane.seen),
+                           .value = part.value,
+                           .nanos = nanos,
+                           .read_bytes = read});
   control::AddTo(counters_.kv_bytes_read, read);
   control::AddTo(counters_.bytes_received,
                  header + lane.rows.size() * shape.qkv_width() * sizeof(BFloat16));
   control::AddTo(counters_.bytes_sent, sent);
   control::AddTo(counters_.units, 1);
   control::AddTo(counters_.device_units, 1);
-  control::AddTo(links_.front()->bytes, sent);
-  control::AddTo(links_.front()->puts, 1);
+  control::LinkCounters& link = *links_[RunnerOf(lane_index, lane.seen + 1)];
+  control::AddTo(link.bytes, sent);
+  control::AddTo(link.puts, 1);
   NoteUnit(lane, part);
 }
 
 // The time since the last lap: first waiting, then, as far as the device worked in it, attention.
-// Lanes that worked side by side share it.
+// Lanes that worked side by side share it, and their senders the wait.
 void AttentionWorker::LapDeviceUnits() {
   if (device_units_.empty()) {
     return;
@@ -216,15 +244,17 @@ void AttentionWorker::LapDeviceUnits() {
     worked += unit.nanos;
   }
   Nanos at = std::max(lap_, now - worked);
-  control::AddTo(links_.front()->waited_nanos, static_cast<uint64_t>(at - lap_));
+  const auto waited = static_cast<uint64_t>(at - lap_) / device_units_.size();
   counters_.meter.LapUntil({.start = lap_, .end = at, .part = control::WorkPart::kWaitQuery});
   for (const DeviceUnit& unit : device_units_) {
+    control::AddTo(links_[unit.sender]->waited_nanos, waited);
     const Nanos end = std::min(now, at + unit.nanos);
     counters_.meter.LapUntil(
         {.start = at,
          .end = end,
          .part = control::WorkPart::kAttend,
          .lane = static_cast<uint8_t>(unit.lane),
+         .peer = static_cast<uint8_t>(unit.sender),
          .layer = static_cast<uint16_t>(layout_.LayerOf(unit.value)),
          .rows = static_cast<uint16_t>(lanes_[unit.lane].rows.size()),
          .step = static_cast<uint32_t>(layout_.StepOf(unit.value)),
@@ -249,10 +279,12 @@ absl::Status AttentionWorker::DeviceFailure(uint32_t lane_index, kernels::WaitOu
   }
   // The window is still what the device saw: its sender waits for the reply.
   const uint64_t value = layout_.SignalValue(lane.step, lane.seen);
+  const core::WindowHeader expected = QueryHeader(lane_index, lane.seen);
   core::WindowHeader header;
-  std::memcpy(&header, queries_.bytes.data() + layout_.QueryWindow(0, lane_index, value),
+  std::memcpy(&header,
+              queries_.bytes.data() + layout_.QueryWindow(expected.sender, lane_index, value),
               sizeof(header));
-  LAMINA_RETURN_IF_ERROR(CheckWindow(header, QueryHeader(lane_index, lane.seen)));
+  LAMINA_RETURN_IF_ERROR(CheckWindow(header, expected));
   return absl::InternalError(
       absl::StrCat(where, ": the device refused a window that now fits the plan"));
 }

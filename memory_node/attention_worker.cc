@@ -165,8 +165,7 @@ absl::Status AttentionWorker::Serve(std::string& blamed) {
   }
   lap_ = RealClock().Now();
   while (abort_.load(std::memory_order_acquire) == 0) {
-    if (const absl::Status looked = LookAtDevice(); !looked.ok()) {
-      blamed = options_.config.compute_nodes.front();
+    if (const absl::Status looked = LookAtDevice(blamed); !looked.ok()) {
       return absl::IsCancelled(looked) ? absl::OkStatus() : looked;
     }
     const absl::StatusOr<size_t> ready = WaitForQueries();

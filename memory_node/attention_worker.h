@@ -93,6 +93,7 @@ class AttentionWorker {
   // A unit that the device has served, until its time has been counted.
   struct DeviceUnit {
     uint32_t lane = 0;
+    uint32_t sender = 0;  // A compute node.
     uint64_t value = 0;
     Nanos nanos = 0;
     uint64_t read_bytes = 0;
@@ -121,12 +122,15 @@ class AttentionWorker {
   absl::Status Reply(uint32_t lane_index, Part& part, const RowChunk& chunk);
   // attention_waits.cc
   void OpenWaits();
+  absl::Status OpenWindows();
+  // The compute node that runs a slice of the lane's step.
+  uint32_t RunnerOf(uint32_t lane_index, uint32_t slice) const;
   absl::Status GiveToDevice(Lane& lane);
   absl::Status LaunchAhead(uint32_t lane_index);
-  kernels::WaitingUnit UnitOf(uint32_t lane_index, uint32_t layer);
+  kernels::WaitingUnit UnitOf(uint32_t lane_index, uint32_t layer) const;
   core::WindowHeader QueryHeader(uint32_t lane_index, uint32_t layer) const;
-  absl::Status LookAtDevice();
-  absl::Status LookAtLane(uint32_t lane_index);
+  absl::Status LookAtDevice(std::string& blamed);
+  absl::Status LookAtLane(uint32_t lane_index, uint32_t& sender);
   void NoteDeviceUnit(uint32_t lane_index, Nanos nanos);
   void LapDeviceUnits();
   absl::Status DeviceFailure(uint32_t lane_index, kernels::WaitOutcome outcome);
@@ -159,8 +163,8 @@ class AttentionWorker {
   Nanos lap_ = 0;                              // End of the last one.
   // With waits_:
   bool waits_open_ = false;
-  transport::DirectMemory queries_;  // Of the own region,
-  transport::DirectMemory reply_;    // and of the only compute node's.
+  transport::DirectMemory queries_;                     // Of the own region,
+  std::vector<transport::DirectMemory> reply_windows_;  // and of each compute node's.
   std::vector<kernels::WaitingRow> waiting_rows_;
   std::vector<DeviceUnit> device_units_;  // Seen by this look.
   Nanos progress_ = 0;                    // When a unit was last seen to be done, or launched.

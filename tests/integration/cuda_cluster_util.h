@@ -31,6 +31,7 @@ struct CudaCluster {
   uint32_t lanes = 1;
   uint32_t chunk_tokens = 64;
   core::RowChunkOptions row_chunks = {};
+  PipelineMode mode = PipelineMode::kRotational;
   bool parallel = false;     // A model with work left to do beside attention.
   bool long_prompt = false;  // One of several chunks and blocks, besides.
 };
@@ -112,6 +113,7 @@ inline LocalClusterOptions OptionsOf(const CudaCluster& wanted, const RandomMode
   options.stages = wanted.stages;
   options.shards = wanted.shards;
   options.memory_nodes = wanted.memory_nodes;
+  options.mode = wanted.mode;
   options.lanes = wanted.lanes;
   options.chunk_tokens = wanted.chunk_tokens;
   options.row_chunks = wanted.row_chunks;

@@ -19,6 +19,23 @@ LocalClusterOptions WithWaits(const CudaCluster& wanted) {
   return options;
 }
 
+// Over all compute nodes.
+control::NodeCounters UnitsOf(LocalCluster& cluster, const CudaCluster& wanted) {
+  control::NodeCounters sum;
+  const auto add = [&](const std::string& name) {
+    const control::NodeCounters counters = cluster.handler(name).Counters();
+    sum.units += counters.units;
+    sum.device_units += counters.device_units;
+  };
+  for (uint32_t node = 0; node < wanted.compute_nodes; ++node) {
+    add(absl::StrCat("c", node));
+  }
+  for (uint32_t node = 0; node < wanted.prefill_nodes; ++node) {
+    add(absl::StrCat("p", node));
+  }
+  return sum;
+}
+
 class CudaComputeWaitsTest : public ::testing::TestWithParam<CudaCluster> {
  protected:
   // Memory nodes on the device launch further ahead than streams that work at once can follow.
@@ -53,7 +70,7 @@ TEST_P(CudaComputeWaitsTest, HasTheBitsOfRowsThatTheHostCarries) {
   ExpectSame(found, expected);
   // Four tokens of each request behind the first, in every layer; prompts go the host's way.
   const uint64_t layers = GetParam().parallel ? 3 : 2;
-  const control::NodeCounters counters = cluster->handler("c0").Counters();
+  const control::NodeCounters counters = UnitsOf(*cluster, GetParam());
   EXPECT_EQ(counters.device_units, requests.size() * 4 * layers);
   EXPECT_GT(counters.units, requests.size() * 4 * (layers + 1));
   EXPECT_TRUE(cluster->WaitForNoSlots().ok());
@@ -88,7 +105,23 @@ INSTANTIATE_TEST_SUITE_P(
         CudaCluster{.name = "Alone"}, CudaCluster{.name = "TwoMemoryNodes", .memory_nodes = 2},
         CudaCluster{.name = "TwoLanes", .memory_nodes = 3, .lanes = 2},
         CudaCluster{.name = "Parallel", .lanes = 2, .parallel = true},
-        CudaCluster{.name = "BothEnds", .cuda = {"c0", "m0", "m1"}, .memory_nodes = 2, .lanes = 2}),
+        CudaCluster{.name = "BothEnds", .cuda = {"c0", "m0", "m1"}, .memory_nodes = 2, .lanes = 2},
+        CudaCluster{.name = "FixedReplicas",
+                    .cuda = {"c0", "c1"},
+                    .compute_nodes = 2,
+                    .memory_nodes = 2,
+                    .lanes = 4,
+                    .mode = PipelineMode::kFixed},
+        CudaCluster{.name = "BothEndsOfFixedReplicas",
+                    .cuda = {"c0", "c1", "m0"},
+                    .compute_nodes = 2,
+                    .lanes = 2,
+                    .mode = PipelineMode::kFixed},
+        CudaCluster{.name = "BesidePrefill",
+                    .cuda = {"c0", "p0"},
+                    .prefill_nodes = 1,
+                    .memory_nodes = 2,
+                    .lanes = 2}),
     [](const auto& test) { return test.param.name; });
 
 TEST(CudaComputeWaitsNodeTest, RequestsOfAMemoryNodeThatLeavesEndAndTheOthersGoOn) {
@@ -124,15 +157,34 @@ TEST(CudaComputeWaitsNodeTest, RequestsOfAMemoryNodeThatLeavesEndAndTheOthersGoO
   EXPECT_GT(cluster->handler("c0").Counters().device_units, units);
 }
 
+// Prompts are all that it gets.
+TEST(CudaComputeWaitsNodeTest, APrefillNodeLeavesRowsToTheHost) {
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(
+      WithWaits({.name = "Prefill", .cuda = {"c0", "p0"}, .prefill_nodes = 1, .lanes = 2}));
+  ASSERT_NE(cluster, nullptr);
+
+  EXPECT_TRUE(cluster->Generate(Greedy(RandomPrompt(9, 1), 3)).status.ok());
+
+  EXPECT_THAT(WindowsOf(*cluster, "p0"), HasSubstr("(it computes prompts alone)"));
+  EXPECT_EQ(cluster->handler("p0").Counters().device_units, 0u);
+  EXPECT_GT(cluster->handler("c0").Counters().device_units, 0u);
+}
+
 TEST(CudaComputeWaitsNodeTest, SaysWhyTheHostCarriesRows) {
   LocalClusterOptions by_head =
       WithWaits({.name = "ByHead", .partition = Partition::kHead, .memory_nodes = 2});
   LocalClusterOptions replicas =
       WithWaits({.name = "Replicas", .cuda = {"c0", "c1"}, .compute_nodes = 2, .lanes = 2});
+  LocalClusterOptions stages =
+      WithWaits({.name = "Stages", .cuda = {"c0"}, .compute_nodes = 2, .stages = 2, .lanes = 2});
+  LocalClusterOptions shards =
+      WithWaits({.name = "Shards", .cuda = {"c0"}, .compute_nodes = 2, .shards = 2, .lanes = 2});
   LocalClusterOptions elsewhere = WithWaits({.name = "Throttled"});
   elsewhere.transports = {"throttle(bandwidth=1GB,latency=1us)+shm://"};
   for (const auto& [options, why] : {std::pair(by_head, "(the partition is not by request)"),
-                                     std::pair(replicas, "(there are several compute nodes)"),
+                                     std::pair(replicas, "(no lane stays on one compute node)"),
+                                     std::pair(stages, "(no lane stays on one compute node)"),
+                                     std::pair(shards, "(its replica has shards)"),
                                      std::pair(elsewhere, "+shm:// are the transport's alone)")}) {
     const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
     ASSERT_NE(cluster, nullptr);

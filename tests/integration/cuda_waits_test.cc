@@ -45,6 +45,10 @@ struct Waits {
   uint32_t memory_nodes = 1;
   uint32_t lanes = 1;
   Nanos plan_delay = 0;
+  uint32_t compute_nodes = 1;  // That decode.
+  uint32_t stages = 1;
+  uint32_t prefill_nodes = 0;
+  PipelineMode mode = PipelineMode::kRotational;
 };
 
 LocalClusterOptions OptionsOf(const Waits& wanted) {
@@ -52,6 +56,10 @@ LocalClusterOptions OptionsOf(const Waits& wanted) {
   options.partition = wanted.partition;
   options.memory_nodes = wanted.memory_nodes;
   options.lanes = wanted.lanes;
+  options.compute_nodes = wanted.compute_nodes;
+  options.stages = wanted.stages;
+  options.prefill_nodes = wanted.prefill_nodes;
+  options.mode = wanted.mode;
   options.chunk_tokens = 64;
   options.other_device = {.names = wanted.cuda, .make = kernels::cuda::CudaKvDevices(0)};
   options.device_waits = true;
@@ -97,7 +105,30 @@ INSTANTIATE_TEST_SUITE_P(
                             .partition = Partition::kHead,
                             .memory_nodes = 2,
                             .lanes = 2},
-                      Waits{.name = "LatePlans", .lanes = 2, .plan_delay = Millis(3)}),
+                      Waits{.name = "LatePlans", .lanes = 2, .plan_delay = Millis(3)},
+                      Waits{.name = "Replicas", .lanes = 3, .compute_nodes = 2},
+                      Waits{.name = "ReplicasOfFixedLanes",
+                            .lanes = 4,
+                            .compute_nodes = 2,
+                            .mode = PipelineMode::kFixed},
+                      Waits{.name = "ReplicasBesideTheProcessor",
+                            .memory_nodes = 2,
+                            .lanes = 2,
+                            .compute_nodes = 2},
+                      Waits{.name = "ReplicasByHead",
+                            .cuda = {"m0", "m1"},
+                            .partition = Partition::kHead,
+                            .memory_nodes = 2,
+                            .lanes = 3,
+                            .compute_nodes = 2},
+                      Waits{.name = "Stages", .lanes = 2, .compute_nodes = 2, .stages = 2},
+                      Waits{
+                          .name = "ReplicasInStages", .lanes = 3, .compute_nodes = 4, .stages = 2},
+                      Waits{.name = "PrefillNodes", .lanes = 2, .prefill_nodes = 1},
+                      Waits{.name = "LatePlansOfReplicas",
+                            .lanes = 3,
+                            .plan_delay = Millis(3),
+                            .compute_nodes = 2}),
     [](const auto& test) { return test.param.name; });
 
 class CudaWaitsEpochTest : public ::testing::Test {
@@ -112,8 +143,9 @@ TEST_F(CudaWaitsEpochTest, WhatDoesNotFitIsServedByTheProcessorAndSaysWhy) {
   };
   std::vector<Case> cases(5, {.options = OptionsOf({}), .why = ""});
   cases[0].options.compute_nodes = 2;
+  cases[0].options.shards = 2;
   cases[0].options.lanes = 2;
-  cases[0].why = "which does not wait itself: 2 compute nodes";
+  cases[0].why = "which does not wait itself: rows come in parts, of 2 shards";
   cases[1].options.partition = Partition::kTokenRange;
   cases[1].why = "which does not wait itself: partition token_range";
   cases[2].options.transports = {"throttle(bandwidth=1GiB)+shm://"};
@@ -158,12 +190,43 @@ TEST_F(CudaWaitsEpochTest, StepsInChunksAreTheProcessors) {
   EXPECT_LT(counters.device_units, counters.units);
 }
 
-TEST_F(CudaWaitsEpochTest, NodesComeAndGoWhileTheDeviceWaits) {
+// Units and replies are those of the compute nodes whose slices stand before and behind.
+TEST_F(CudaWaitsEpochTest, RepliesAreCountedForTheNodesThatRunTheNextSlices) {
+  const std::unique_ptr<LocalCluster> cluster =
+      MakeCluster(OptionsOf({.lanes = 1, .compute_nodes = 2, .stages = 2}));
+  ASSERT_NE(cluster, nullptr);
+  const auto puts_to = [&](const std::string& name) {
+    for (const control::LinkCount& link : cluster->handler("m0").Counters().links) {
+      if (link.peer == name) {
+        return link.puts;
+      }
+    }
+    return uint64_t{0};
+  };
+  const uint64_t first = puts_to("c0");
+  const uint64_t last = puts_to("c1");
+
+  ExpectSame({cluster->Generate(Requests()[1])}, Expected({Requests()[1]}));
+
+  // Two layers: slices 0 on c0, 1 and the tail on c1, which answers of both layers go to. Of
+  // eight tokens the first is the prompt's.
+  EXPECT_EQ(cluster->handler("m0").Counters().device_units, 2u * 7u);
+  EXPECT_EQ(puts_to("c0") - first, 0u);
+  EXPECT_EQ(puts_to("c1") - last, 2u * 8u);
+}
+
+class CudaWaitsLeavingTest : public ::testing::TestWithParam<uint32_t> {  // Compute nodes.
+ protected:
+  const std::shared_ptr<void> async_ = MakeStreamsAsync();
+};
+
+TEST_P(CudaWaitsLeavingTest, NodesComeAndGoWhileTheDeviceWaits) {
   const std::vector<GenerateSpec> specs = LongerRequests(3);
   const std::vector<GenerateResult> expected = Expected(specs);
-  const std::unique_ptr<LocalCluster> cluster = MakeCluster(OptionsOf({.lanes = 2}));
+  const std::unique_ptr<LocalCluster> cluster =
+      MakeCluster(OptionsOf({.lanes = 2, .compute_nodes = GetParam()}));
   ASSERT_NE(cluster, nullptr);
-  for (const std::string leaves : {"m0", "c0"}) {
+  for (const std::string& leaves : {std::string("m0"), absl::StrCat("c", GetParam() - 1)}) {
     SCOPED_TRACE(leaves);
     std::vector<std::shared_ptr<LocalRequest>> requests;
     for (const GenerateSpec& spec : specs) {
@@ -189,15 +252,17 @@ TEST_F(CudaWaitsEpochTest, NodesComeAndGoWhileTheDeviceWaits) {
   }
 }
 
-// Somebody writes headers of the past over those of the compute node, again and again, so that one
-// is there when the device looks, or else when the worker does.
-TEST_F(CudaWaitsEpochTest, AWindowOfAnOlderEpochIsRefusedAndCounted) {
+// Somebody writes headers of the past over those of the last compute node, again and again, so that
+// one is there when the device looks, or else when the worker does.
+TEST_P(CudaWaitsLeavingTest, AWindowOfAnOlderEpochIsRefusedAndCounted) {
   const std::vector<GenerateSpec> specs = LongerRequests(2);
   const std::vector<GenerateResult> expected = Expected(specs);
-  const std::unique_ptr<LocalCluster> cluster = MakeCluster(OptionsOf({}));
+  const std::unique_ptr<LocalCluster> cluster =
+      MakeCluster(OptionsOf({.lanes = GetParam(), .compute_nodes = GetParam()}));
   ASSERT_NE(cluster, nullptr);
   const control::EpochConfig config = cluster->link("m0").config();
-  const core::WindowLayout layout({.compute_nodes = 1,
+  const uint32_t from = GetParam() - 1;
+  const core::WindowLayout layout({.compute_nodes = GetParam(),
                                    .memory_nodes = 1,
                                    .lanes = config.lanes,
                                    .rows_max = config.rows_max,
@@ -206,7 +271,7 @@ TEST_F(CudaWaitsEpochTest, AWindowOfAnOlderEpochIsRefusedAndCounted) {
   const auto transport = transport::MakeTransport("shm://").value();
   const auto region = transport->OpenRegion(cluster->link("m0").region(), config.epoch);
   ASSERT_TRUE(region.ok()) << region.status();
-  const core::WindowHeader stale{.epoch = config.epoch - 1, .step = 1};
+  const core::WindowHeader stale{.epoch = config.epoch - 1, .step = 1, .sender = from};
   const absl::Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(&stale),
                                           sizeof(stale));
   const auto request = cluster->Start(specs[0]);
@@ -217,8 +282,8 @@ TEST_F(CudaWaitsEpochTest, AWindowOfAnOlderEpochIsRefusedAndCounted) {
   while (put.ok() && cluster->engine().GetStatus().epoch == config.epoch) {
     for (int parity = 0; parity < 2 && put.ok(); ++parity) {
       value += core::kRowChunksMax;
-      const transport::SignalUpdate signal{.word = layout.query_word(0, 0), .value = value};
-      put = transport->Put(**region, layout.QueryWindow(0, 0, value), bytes, &signal);
+      const transport::SignalUpdate signal{.word = layout.query_word(from, 0), .value = value};
+      put = transport->Put(**region, layout.QueryWindow(from, 0, value), bytes, &signal);
     }
   }
 
@@ -228,6 +293,9 @@ TEST_F(CudaWaitsEpochTest, AWindowOfAnOlderEpochIsRefusedAndCounted) {
   EXPECT_GT(cluster->handler("m0").Counters().refused_messages, 0u);
   ExpectSame(cluster->GenerateMany(specs), expected);
 }
+
+INSTANTIATE_TEST_SUITE_P(ComputeNodes, CudaWaitsLeavingTest, ::testing::Values(1u, 2u),
+                         [](const auto& test) { return absl::StrCat("Of", test.param); });
 
 }  // namespace
 }  // namespace lamina::test_support
