@@ -180,6 +180,8 @@ struct Scores {
 #pragma GCC unroll 4
       for (size_t pair = 0; pair < 4; ++pair) {
         if (kPrefetch) {
+          // Else compilers ask for all lines at the front.
+          __asm__ volatile("" : "+r"(walk.k), "+r"(walk.next));
           PrefetchLine(walk.next);
           const uint16_t* const after = walk.next + kLine;
           walk.next = walk.then;
