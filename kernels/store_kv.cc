@@ -19,10 +19,13 @@ void CopyHead(const BFloat16* from, size_t stride, uint32_t tokens, size_t head_
 void TileHead(const BFloat16* from, size_t stride, uint32_t tokens, size_t slot, size_t head_dim,
               BFloat16* head) {
   for (size_t t = slot; t < slot + tokens; ++t, from += stride) {
-    BFloat16* const tile = head + t / kTileSlots * kTileSlots * head_dim + t % kTileSlots * 2;
+    BFloat16* const tile = head + t / kTileSlots * kTileSlots * head_dim;
+    BFloat16* const even = tile + PlaceInLine(t % kTileSlots, 0);
+    BFloat16* const odd = tile + PlaceInLine(t % kTileSlots, 1);
     for (size_t pair = 0; pair < head_dim / 2; ++pair) {
-      std::memcpy(tile + PlaceOfPair(pair, head_dim) * kTileSlots * 2, from + 2 * pair,
-                  2 * sizeof(BFloat16));
+      const size_t line = PlaceOfPair(pair, head_dim) * kTileLine;
+      even[line] = from[2 * pair];
+      odd[line] = from[2 * pair + 1];
     }
   }
 }

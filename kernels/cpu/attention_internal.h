@@ -7,9 +7,6 @@
 // KV head) and walks a tile's blocks of 256 tokens; the vector code attends one block at a time.
 // Row r of a tile is query token r / group and query head r % group of the KV head.
 //
-// Floats of a head are kept *split*: of every 32 elements first the 16 even ones, then the 16 odd
-// ones, because that is how two bf16 in a 32-bit word fall apart by a shift and a mask.
-//
 // Threading: a Workspace belongs to one worker.
 
 #pragma once
@@ -108,10 +105,11 @@ inline TokenRange SeenInBlock(const Tile& tile, const Block& block, uint32_t row
 
 // Working memory of one worker. `rows16` is the row count rounded up to 16.
 struct Workspace {
-  float* q = nullptr;          // [rows, padded_dim] split
+  float* q = nullptr;          // [rows, padded_dim]
   float* scores = nullptr;     // [rows, kScoreStride]; then the weights exp(s - peak).
   float* k_tile = nullptr;     // K of tokens that do not lie in one tile, as one; bf16.
-  float* stack = nullptr;      // [levels, rows, padded_dim] split; partials of the merge tree.
+  float* stack = nullptr;      // [levels, rows, padded_dim] partials of the merge tree, in an order
+                               // of the vector code.
   float* stack_lse = nullptr;  // [levels, rows16]
   float* peak = nullptr;       // [rows16] largest score of the block
   float* sum = nullptr;        // [rows16] sum of weights; then its inverse.

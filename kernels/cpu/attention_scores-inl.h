@@ -22,22 +22,22 @@
 HWY_BEFORE_NAMESPACE();
 namespace lamina::kernels::internal::HWY_NAMESPACE {
 
-// Two bf16 lie in a 32-bit word: the even element below, the odd one above.
+// bf16 to floats: each gets zeros below. Of every eight, the first four go to one vector and the
+// others to another, which takes one instruction each.
 template <class D>
-struct Words {
+struct Halfwords {
   using V = hwy::HWY_NAMESPACE::Vec<D>;
-  using D32 = hwy::HWY_NAMESPACE::RebindToUnsigned<D>;
   using D16 = hwy::HWY_NAMESPACE::Repartition<uint16_t, D>;
-  using W = hwy::HWY_NAMESPACE::Vec<D32>;
+  using H = hwy::HWY_NAMESPACE::Vec<D16>;
 
-  static HWY_INLINE W Load(const uint16_t* p) { return BitCast(D32(), LoadU(D16(), p)); }
-  // The first half of a vector of words; zeros above.
-  static HWY_INLINE W LoadHalf(const uint16_t* p) {
+  static HWY_INLINE H Load(const uint16_t* p) { return LoadU(D16(), p); }
+  // The first half of a vector; zeros above.
+  static HWY_INLINE H LoadHalf(const uint16_t* p) {
     const D16 d;
-    return BitCast(D32(), MaskedLoad(FirstN(d, MaxLanes(d) / 2), d, p));
+    return MaskedLoad(FirstN(d, MaxLanes(d) / 2), d, p);
   }
-  static HWY_INLINE V Even(W w) { return BitCast(D(), ShiftLeft<16>(w)); }
-  static HWY_INLINE V Odd(W w) { return BitCast(D(), And(w, Set(D32(), 0xffff0000u))); }
+  static HWY_INLINE V First(H h) { return BitCast(D(), InterleaveLower(D16(), Zero(D16()), h)); }
+  static HWY_INLINE V Second(H h) { return BitCast(D(), InterleaveUpper(D16(), Zero(D16()), h)); }
 };
 
 template <class D>
@@ -47,122 +47,141 @@ struct Scores {
   static constexpr size_t kVectors = kRunTokens / kN;  // Of a tile's tokens.
   static constexpr uint32_t kRows = 4;
 
+  // Tokens between changes of rows, where those go in several passes: their K stays in the
+  // first-level cache.
+  static constexpr uint32_t kStretch = 64;
+
   static void Run(const Tile& tile, const Block& block, Workspace& work) {
     const Ahead ahead = Ahead::OfScores(tile, block);
     const uint32_t rows = tile.rows();
     const uint32_t passes = (rows + kRows - 1) / kRows;
-    for (uint32_t t = block.begin / kRunTokens * kRunTokens; t < block.end; t += kRunTokens) {
-      const uint16_t* k = TileOf(tile, block, t, work);
+    const uint32_t stretch = passes == 1 ? kBlockTokens : kStretch;
+    for (uint32_t t = block.begin; t < block.end; t = t / stretch * stretch + stretch) {
+      const uint32_t end = std::min(block.end, t / stretch * stretch + stretch);
       uint32_t row = 0;
       for (uint32_t pass = 0; pass < passes; ++pass) {
         // Rows spread evenly: 5 as 3 and 2.
         const uint32_t count = (rows - row) / (passes - pass);
-        if (t + kRunTokens > SeenInBlock(tile, block, row).begin &&
-            t < SeenInBlock(tile, block, row + count - 1).end) {
-          const Pass p = {.k = k,
-                          .own = ahead.own[t / kRunTokens],
-                          .other = ahead.other[t / kRunTokens],
-                          .q = work.q + size_t{row} * tile.padded_dim,
-                          .scores = work.scores + size_t{row} * kScoreStride + t};
-          RunRows(count, tile.head_dim, p, pass == 0);
-        }
+        const Pass p = {
+            .tile = tile,
+            .block = block,
+            .ahead = ahead,
+            .work = work,
+            .q = work.q + size_t{row} * tile.padded_dim,
+            .scores = work.scores + size_t{row} * kScoreStride,
+            .begin = std::max(t, SeenInBlock(tile, block, row).begin) / kRunTokens * kRunTokens,
+            .end = std::min(end, SeenInBlock(tile, block, row + count - 1).end)};
+        RunRows(count, p, pass == 0);
         row += count;
       }
     }
   }
 
  private:
-  // One tile's tokens for a few rows.
+  // A few rows, and whole tiles of tokens.
   struct Pass {
-    const uint16_t* k;
-    const uint16_t* own;
-    const uint16_t* other;
+    const Tile& tile;
+    const Block& block;
+    const Ahead& ahead;
+    Workspace& work;
     const float* q;
     float* scores;
+    uint32_t begin;
+    uint32_t end;
   };
 
-  static constexpr size_t kLine = 32;  // Elements: those of one pair in a tile.
-
   // K of tokens t to t + 15 as one tile; those that the block has not may be anything.
-  static const uint16_t* TileOf(const Tile& tile, const Block& block, uint32_t t, Workspace& work) {
+  static HWY_INLINE const uint16_t* TileOf(const Pass& p, uint32_t t) {
+    if (!IsTile(p.block, t)) {
+      return Gather(p.tile, p.block, t, p.work);
+    }
+    const uint32_t begin = std::max(p.block.begin, t);
+    return reinterpret_cast<const uint16_t*>(p.tile.k) + p.block.offsets[begin] -
+           size_t{begin % kRunTokens} * p.tile.head_dim;
+  }
+
+  static HWY_NOINLINE const uint16_t* Gather(const Tile& tile, const Block& block, uint32_t t,
+                                             Workspace& work) {
     const auto* k = reinterpret_cast<const uint16_t*>(tile.k);
     const uint32_t begin = std::max(block.begin, t);
-    if (IsTile(block, t)) {
-      return k + block.offsets[begin] - size_t{begin % kRunTokens} * tile.head_dim;
-    }
     auto* to = reinterpret_cast<uint16_t*>(work.k_tile);
     const uint32_t end = std::min(block.end, t + kRunTokens);
     for (uint32_t token = begin; token < end; ++token) {
       const size_t slot = block.offsets[token] / tile.head_dim;
       const uint16_t* from = k + OffsetInTiles(slot, 0, tile.head_dim);
-      for (size_t place = 0; place < tile.head_dim / 2; ++place) {
-        const size_t at = place * kLine + token % kRunTokens * 2;
-        to[at] = from[place * kLine];
-        to[at + 1] = from[place * kLine + 1];
+      for (size_t line = 0; line < tile.head_dim / 2; ++line) {
+        for (const size_t element : {0, 1}) {
+          to[line * kTileLine + PlaceInLine(token % kRunTokens, element)] =
+              from[line * kTileLine + PlaceInLine(0, element)];
+        }
       }
     }
     return to;
   }
 
-  static HWY_INLINE void RunRows(uint32_t count, uint32_t head_dim, const Pass& p, bool first) {
+  static HWY_INLINE void RunRows(uint32_t count, const Pass& p, bool first) {
     switch (count) {
       case 1:
-        return RunSize<1>(head_dim, p, first);
+        return RunSize<1>(p, first);
       case 2:
-        return RunSize<2>(head_dim, p, first);
+        return RunSize<2>(p, first);
       case 3:
-        return RunSize<3>(head_dim, p, first);
+        return RunSize<3>(p, first);
       default:
-        return RunSize<4>(head_dim, p, first);
+        return RunSize<4>(p, first);
     }
   }
 
-  // The two commonest head sizes have loops of their own, unrolled. Later passes find K in the
-  // cache, and have nothing to ask for.
+  // The two commonest head sizes have loops of their own. Later passes find K in the cache, and
+  // have nothing to ask for.
   template <int kCount>
-  static HWY_INLINE void RunSize(uint32_t head_dim, const Pass& p, bool first) {
-    switch (head_dim) {
+  static HWY_INLINE void RunSize(const Pass& p, bool first) {
+    switch (p.tile.head_dim) {
       case 64:
-        return first ? RunTile<kCount, 64, true>(64, p) : RunTile<kCount, 64, false>(64, p);
+        return first ? RunTiles<kCount, 64, true>(p) : RunTiles<kCount, 64, false>(p);
       case 128:
-        return first ? RunTile<kCount, 128, true>(128, p) : RunTile<kCount, 128, false>(128, p);
+        return first ? RunTiles<kCount, 128, true>(p) : RunTiles<kCount, 128, false>(p);
       default:
-        return first ? RunTile<kCount, 0, true>(head_dim, p)
-                     : RunTile<kCount, 0, false>(head_dim, p);
+        return first ? RunTiles<kCount, 0, true>(p) : RunTiles<kCount, 0, false>(p);
     }
   }
 
   // kDim: the head size if the compiler is to know it, else 0.
   template <int kCount, uint32_t kDim, bool kPrefetch>
-  static HWY_NOINLINE void RunTile(uint32_t head_dim, const Pass& p) {
-    const uint32_t dim = kDim != 0 ? kDim : head_dim;
-    // (l0 + l2) + (l1 + l3), as canonical::SumScoreLanes.
-    HWY_ALIGN float even_lanes[kCount * kRunTokens];
-    HWY_ALIGN float odd_lanes[kCount * kRunTokens];
-    Walk walk = {p.k, p.own, p.other};
-    V sums[kCount][kVectors];
-    Lane<kCount, kDim, kPrefetch>(dim, 0, p.q, walk, sums);
-    Put(sums, even_lanes, kRunTokens);
-    Lane<kCount, kDim, kPrefetch>(dim, 1, p.q, walk, sums);
-    Put(sums, odd_lanes, kRunTokens);
-    Lane<kCount, kDim, kPrefetch>(dim, 2, p.q, walk, sums);
-    AddTo(sums, even_lanes);
-    Put(sums, even_lanes, kRunTokens);
-    Lane<kCount, kDim, kPrefetch>(dim, 3, p.q, walk, sums);
-    AddTo(sums, odd_lanes);
-    AddTo(sums, even_lanes);
-    Put(sums, p.scores, kScoreStride);
+  static HWY_NOINLINE void RunTiles(const Pass& p) {
+    const uint32_t dim = kDim != 0 ? kDim : p.tile.head_dim;
+    for (uint32_t t = p.begin; t < p.end; t += kRunTokens) {
+      Streams streams = {TileOf(p, t), p.ahead.own[t / kRunTokens], p.ahead.other[t / kRunTokens]};
+      // (l0 + l2) + (l1 + l3), as canonical::SumScoreLanes.
+      HWY_ALIGN float halves[2][kCount * kRunTokens];
+      V sums[kCount][kVectors];
+#pragma GCC unroll 1
+      for (uint32_t lane = 0; lane < 4; ++lane) {
+        const uint32_t chunks = dim / 32 + (dim % 32 != 0 && lane < 2 ? 1 : 0);
+        Lane<kCount, kDim, kPrefetch>(dim, chunks, p.q + 8 * lane, streams, sums);
+        if (lane >= 2) {
+          AddTo(sums, halves[lane - 2]);
+        }
+        if (lane < 3) {
+          Put(sums, halves[lane % 2], kRunTokens);
+        }
+      }
+      AddTo(sums, halves[0]);
+      Put(sums, p.scores + t, kScoreStride);
+    }
   }
 
-  struct Walk {
+  // What a tile reads, and the lines that it asks for, in the order of each stream.
+  struct Streams {
     const uint16_t* k;
-    const uint16_t* next;  // Lines to ask for, in the order of each stream.
-    const uint16_t* then;
+    const uint16_t* own;
+    const uint16_t* other;
   };
 
-  // One lane of the scores of a tile's tokens. `walk` stands at the lane's first pair.
+  // One lane of the scores of a tile's tokens. A loop of few instructions: the whole tile would not
+  // stay in the cache of decoded ones when a core does two things.
   template <int kCount, uint32_t kDim, bool kPrefetch>
-  static HWY_INLINE void Lane(uint32_t head_dim, uint32_t lane, const float* q, Walk& walk,
+  static HWY_INLINE void Lane(uint32_t head_dim, uint32_t chunks, const float* q, Streams& streams,
                               V (&sums)[kCount][kVectors]) {
     const uint32_t dim = kDim != 0 ? kDim : head_dim;
     const size_t q_stride = (dim + 31) / 32 * 32;
@@ -173,37 +192,35 @@ struct Scores {
         sums[r][v] = Zero(D());
       }
     }
-    const size_t chunks = dim / 32 + (dim % 32 != 0 && lane < 2 ? 1 : 0);
-    q += 4 * lane;
-#pragma GCC unroll 4
-    for (size_t chunk = 0; chunk < chunks; ++chunk, q += 32) {
+#pragma GCC unroll 1
+    for (uint32_t chunk = 0; chunk < chunks; ++chunk, q += 32) {
 #pragma GCC unroll 4
       for (size_t pair = 0; pair < 4; ++pair) {
+        // Else compilers move all requests to the front.
+        __asm__ volatile("" : "+r"(streams.k), "+r"(streams.own), "+r"(streams.other));
         if (kPrefetch) {
-          // Else compilers ask for all lines at the front.
-          __asm__ volatile("" : "+r"(walk.k), "+r"(walk.next));
-          PrefetchLine(walk.next);
-          const uint16_t* const after = walk.next + kLine;
-          walk.next = walk.then;
-          walk.then = after;
+          PrefetchLine((pair % 2 == 0 ? streams.own : streams.other) + pair / 2 * kTileLine);
         }
-        MultiplyAdd<kCount, false>(walk.k, q + pair, q_stride, sums);
-        MultiplyAdd<kCount, true>(walk.k, q + pair + canonical::kLanes, q_stride, sums);
-        walk.k += kLine;
+        const uint16_t* const line = streams.k + pair * kTileLine;
+        MultiplyAdd<kCount, false>(line, q + 2 * pair, q_stride, sums);
+        MultiplyAdd<kCount, true>(line, q + 2 * pair + 1, q_stride, sums);
       }
+      streams.k += 4 * kTileLine;
+      streams.own += 2 * kTileLine;
+      streams.other += 2 * kTileLine;
     }
   }
 
   // Adds the products of one element, the even or the odd one of a pair.
   template <int kCount, bool kOdd>
-  static HWY_INLINE void MultiplyAdd(const uint16_t* words, const float* q, size_t q_stride,
+  static HWY_INLINE void MultiplyAdd(const uint16_t* line, const float* q, size_t q_stride,
                                      V (&sums)[kCount][kVectors]) {
     const D d;
     V k[kVectors];
 #pragma GCC unroll 4
     for (size_t v = 0; v < kVectors; ++v) {
-      const auto pairs = Words<D>::Load(words + v * 2 * kN);
-      k[v] = kOdd ? Words<D>::Odd(pairs) : Words<D>::Even(pairs);
+      const auto pairs = Halfwords<D>::Load(line + v * 2 * kN);
+      k[v] = kOdd ? Halfwords<D>::Second(pairs) : Halfwords<D>::First(pairs);
     }
 #pragma GCC unroll 4
     for (int r = 0; r < kCount; ++r) {

@@ -305,8 +305,10 @@ TEST(StoreKvTest, PutsEachHeadOfEachTokenInItsSlot) {
     for (size_t head = 0; head < 2; ++head) {
       for (size_t i = 0; i < 16; ++i) {
         const size_t first = head * kSlots * 16;
-        const size_t tile = slots[token] / 16 * 256;  // Pairs of 16 tokens beside each other.
-        const size_t in_tile = i / 2 * 32 + slots[token] % 16 * 2 + i % 2;
+        // A line of 32 for each pair of elements; in it, of four tokens the even ones first.
+        const size_t tile = slots[token] / 16 * 256;
+        const size_t in_tile =
+            i / 2 * 32 + slots[token] % 16 / 4 * 8 + i % 2 * 4 + slots[token] % 4;
         ASSERT_EQ(arena_k[first + tile + in_tile].bits, token * kStride + head * 16 + i);
         ASSERT_EQ(arena_v[first + slots[token] * 16 + i].bits,
                   1000 + token * kStride + head * 16 + i);
