@@ -32,7 +32,7 @@ struct Values {
   static constexpr uint32_t kAccumulators = kN == 16 ? 24 : 12;
   // Tokens between changes of pass, when there are several: V stays in the first-level cache, and
   // saving the accumulators costs a few per cent.
-  static constexpr uint32_t kStretch = 64;
+  static constexpr uint32_t Stretch(uint32_t head_dim) { return head_dim <= 64 ? 128 : 64; }
   // Tokens of a run that an iteration takes: more, and a processor's prefetcher sees no stride.
   static constexpr uint32_t kStep = kN >= 8 ? 4 : 8;
 
@@ -40,8 +40,9 @@ struct Values {
     const Ahead ahead = Ahead::OfValues(tile, block);
     const uint32_t rows = tile.rows();
     const bool one_pass = rows <= kRows && ChunksAtOnce(rows) * 2 * kN >= tile.head_dim;
-    const uint32_t stretch = one_pass || rows > 4 * kRows ? kBlockTokens : kStretch;
-    const uint32_t consecutive = ConsecutiveStretches(block, tile.head_dim);
+    const uint32_t one = Stretch(tile.head_dim);
+    const uint32_t stretch = one_pass || rows > 4 * kRows ? kBlockTokens : one;
+    const uint32_t consecutive = ConsecutiveStretches(block, tile.head_dim, one);
     for (uint32_t t = block.begin; t < block.end; t = t / stretch * stretch + stretch) {
       const uint32_t end = std::min(block.end, t / stretch * stretch + stretch);
       for (uint32_t row = 0; row < rows;) {
@@ -82,13 +83,12 @@ struct Values {
     bool fresh = false;  // Accumulators start from 0, not from `out`.
   };
 
-  // Bit s: those of tokens kStretch s to kStretch (s + 1) that the block has lie in consecutive
-  // slots.
-  static uint32_t ConsecutiveStretches(const Block& block, size_t head_dim) {
+  // Bit s: those of stretch s that the block has lie in consecutive slots.
+  static uint32_t ConsecutiveStretches(const Block& block, size_t head_dim, uint32_t stretch) {
     uint32_t stretches = 0;
     for (uint32_t t = block.begin; t < block.end;) {
-      const uint32_t stretch = t / kStretch;
-      const uint32_t end = std::min(block.end, (stretch + 1) * kStretch);
+      const uint32_t index = t / stretch;
+      const uint32_t end = std::min(block.end, (index + 1) * stretch);
       bool consecutive = true;
       for (++t; t < end;) {
         // Of a run the first token says it all.
@@ -96,7 +96,7 @@ struct Values {
         t += t % kRunTokens == 0 && IsRun(block, t) ? kRunTokens : 1;
       }
       t = end;
-      stretches |= (consecutive ? 1u : 0u) << stretch;
+      stretches |= (consecutive ? 1u : 0u) << index;
     }
     return stretches;
   }
@@ -224,12 +224,13 @@ struct Values {
     }
     const uint32_t head_dim = kDim != 0 ? kDim : p.head_dim;
     const uint32_t chunks = std::max<uint32_t>(1, head_dim / (2 * kN));
+    const uint32_t stretch = Stretch(head_dim);
     const uint16_t* const v = p.v + chunk * 2 * kN;
     for (uint32_t t = p.begin; t < p.end;) {
-      const uint32_t end = std::min(p.end, t / kStretch * kStretch + kStretch);
+      const uint32_t end = std::min(p.end, t / stretch * stretch + stretch);
       Requests<kChunks> requests(p.ahead, t, end, chunk, chunks);
       const float* weights = p.weights + t;
-      if ((p.consecutive >> (t / kStretch) & 1) != 0) {
+      if ((p.consecutive >> (t / stretch) & 1) != 0) {
         const uint16_t* row = v + p.offsets[t];
 #pragma GCC unroll 1
         for (; t + kStep <= end; t += kStep, weights += kStep) {
