@@ -87,10 +87,11 @@ absl::StatusOr<std::vector<core::SequenceRequest>> RequestTable::Admit(
   std::vector<core::SequenceRequest> sequences;
   for (uint32_t i = 0; i < request.spec.choices; ++i) {
     const core::SequenceId id = next_sequence_++;
-    request.choices.push_back({.sequence = id,
-                               .decoder = model::StreamDecoder(tokenizer_, /*skip_special=*/true),
-                               .stops = StopMatcher(request.spec.stop),
-                               .seed = request.spec.sampling.seed + i});
+    request.choices.push_back(
+        {.sequence = id,
+         .decoder = model::StreamDecoder(tokenizer_, /*skip_special=*/true, request.spec.prompt),
+         .stops = StopMatcher(request.spec.stop),
+         .seed = request.spec.sampling.seed + i});
     places_[id] = {.key = key, .choice = i};
     sequences.push_back(MakeSequence(request, i));
   }

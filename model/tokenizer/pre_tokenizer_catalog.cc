@@ -40,10 +40,17 @@ constexpr absl::string_view kQwen2Pattern =
 constexpr absl::string_view kQwen35Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N})"
     R"(| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+// Mistral's tekken, of Mistral-Nemo and later: words end where capitals begin.
+constexpr absl::string_view kTekkenPattern =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
+    R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N})"
+    R"(| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 constexpr CatalogEntry kCatalog[] = {
     {.name = "command-r", .recipe = Recipe::kDigitsGpt2, .nfc = true},
     {.name = "deepseek-coder", .recipe = Recipe::kDeepseekCoder},
+    // Models distilled into Qwen2.5, with its tokenizer.
+    {.name = "deepseek-r1-qwen", .recipe = Recipe::kPattern, .pattern = kQwen2Pattern, .nfc = true},
     {.name = "default", .recipe = Recipe::kDefault},
     {.name = "falcon", .recipe = Recipe::kFalcon},
     {.name = "gpt-2", .recipe = Recipe::kGpt2},
@@ -64,12 +71,19 @@ constexpr CatalogEntry kCatalog[] = {
      .ignore_merges = true,
      .add_bos = true},
     {.name = "mpt", .recipe = Recipe::kGpt2, .nfc = true},
+    // OLMo has the tokenizer of GPT-NeoX; the files of Pythia bear its name.
+    {.name = "olmo", .recipe = Recipe::kGpt2, .nfc = true},
     {.name = "phi-2", .recipe = Recipe::kGpt2},
     {.name = "qwen2", .recipe = Recipe::kPattern, .pattern = kQwen2Pattern, .nfc = true},
     {.name = "qwen35", .recipe = Recipe::kPattern, .pattern = kQwen35Pattern, .nfc = true},
     {.name = "refact", .recipe = Recipe::kDigitsGpt2},
     {.name = "smollm", .recipe = Recipe::kDigitsGpt2},
     {.name = "starcoder", .recipe = Recipe::kDigitsGpt2},
+    {.name = "tekken",
+     .recipe = Recipe::kPattern,
+     .pattern = kTekkenPattern,
+     .ignore_merges = true,
+     .add_bos = true},
 };
 
 absl::Status AddSplit(absl::string_view pattern, std::vector<PreTokenizerStep>* steps) {

@@ -1,12 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "model/tokenizer/tokenizer.h"
 #include "model/tokenizer/utf8.h"
 
 namespace lamina::model {
 
-StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool skip_special)
-    : tokenizer_(tokenizer), skip_special_(skip_special) {}
+StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool skip_special,
+                             absl::Span<const TokenId> before)
+    : tokenizer_(tokenizer),
+      skip_special_(skip_special),
+      first_(std::all_of(before.begin(), before.end(), [&](TokenId token) {
+        return tokenizer.TokenBytes(token, skip_special).empty();
+      })) {}
 
 std::string StreamDecoder::Push(TokenId token) {
   std::string bytes = tokenizer_.TokenBytes(token, skip_special_);

@@ -62,11 +62,13 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& path
 // Turns a stream of tokens into a stream of text: never half a character, and text is held back
 // only while the bytes so far are a proper prefix of a character. Bytes that can never become a
 // character turn into U+FFFD at once. Concatenating all outputs equals the lossy UTF-8 decoding of
-// Decode().
+// Decode(), behind nothing.
 class StreamDecoder {
  public:
-  // The tokenizer must outlive the decoder.
-  StreamDecoder(const Tokenizer& tokenizer, bool skip_special);
+  // The stream goes on behind the tokens `before`: where these have text, the space of its first
+  // word stays, as it would inside a text. The tokenizer must outlive the decoder.
+  StreamDecoder(const Tokenizer& tokenizer, bool skip_special,
+                absl::Span<const TokenId> before = {});
   std::string Push(TokenId token);
   // What is still held back, as U+FFFD.
   std::string Finish();
@@ -74,7 +76,7 @@ class StreamDecoder {
  private:
   const Tokenizer& tokenizer_;
   const bool skip_special_;
-  bool first_ = true;
+  bool first_;  // Nothing was shown yet.
   std::string pending_;
 };
 

@@ -46,7 +46,7 @@ class PartitionTest(unittest.TestCase):
             file = Path(folder) / "cluster.yaml"
             file.write_text(harness.cluster_file(memory_nodes=1))
             result = harness.run("--cluster", file, "--name", "m0", "--set", "memory.0.device=cuda:63",
-                                 program="lamina-memory")
+                                 "--coordinator", "127.0.0.1:7400", program="lamina-memory")
         self.assertEqual(result.returncode, 1, result.stderr)
         for part in ("device cuda:63", "CUDA kernels in this program", "libcuda.so.1",
                      "/dev/nvidia63: not found", "device: cpu"):

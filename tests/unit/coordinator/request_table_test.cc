@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "model/tokenizer/vocabulary_tokenizer.h"
 #include "tests/support/id_tokenizer.h"
 
 namespace lamina::coordinator {
@@ -188,6 +189,44 @@ TEST_F(RequestTableTest, DeliversTextAndTokensAndTheEnd) {
   EXPECT_TRUE(table_.empty());
   EXPECT_EQ(table_.finished(), 1u);
   EXPECT_EQ(table_.tokens(), 2u);
+}
+
+// Every token is a word behind a space, and a text's first space is dropped.
+class WordTokenizer final : public model::VocabularyTokenizer {
+ public:
+  WordTokenizer() : VocabularyTokenizer(Make()) {}
+
+ private:
+  static model::TokenizerSettings Make() {
+    model::TokenizerSettings settings;
+    settings.strip_first_space = true;
+    EXPECT_TRUE(settings.vocabulary.Put(0, {"<s>", "<s>", true}).ok());
+    EXPECT_TRUE(settings.vocabulary.Put(1, {"_is", " is", false}).ok());
+    EXPECT_TRUE(settings.vocabulary.Put(2, {"_Paris", " Paris", false}).ok());
+    return settings;
+  }
+
+  absl::Status EncodeText(absl::string_view, bool, std::vector<TokenId>*) const override {
+    return absl::UnimplementedError("not asked for");
+  }
+};
+
+TEST(RequestTableTextTest, AnAnswerGoesOnBehindItsPrompt) {
+  const WordTokenizer tokenizer;
+  const ManualClock clock;
+  for (const std::vector<TokenId>& prompt : {std::vector<TokenId>{0, 1}, {0}}) {
+    RequestTable table(tokenizer, clock, kSequenceTokensMax);
+    const auto sink = std::make_shared<RecordingSink>();
+    const auto sequences = table.Admit({.prompt = prompt}, 1, sink);
+    ASSERT_TRUE(sequences.ok()) << sequences.status();
+    const core::SequenceId id = sequences->front().id;
+    core::Events events;
+    events.tokens.push_back({.sequence = id, .token = {.sequence = id, .token = 2}});
+
+    EXPECT_THAT(table.Deliver(events), IsEmpty());
+
+    EXPECT_EQ(sink->text, prompt.size() == 2 ? " Paris" : "Paris");
+  }
 }
 
 TEST_F(RequestTableTest, AnEndTokenIsATokenOfTheAnswerButNotOfItsText) {

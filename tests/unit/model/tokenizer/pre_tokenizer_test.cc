@@ -59,6 +59,21 @@ TEST(PreTokenizerTest, SpellsBytes) {
   EXPECT_THAT(Pieces(std::move(steps), "\u00e9"), ElementsAre("\u0120\u00c3\u00a9"));
 }
 
+std::vector<std::string> NamedPieces(const std::string& name, const std::string& text) {
+  const auto named = MakeNamedPreTokenizer(name);
+  EXPECT_TRUE(named.ok()) << named.status();
+  std::vector<std::string> out;
+  if (!named.ok()) {
+    return out;
+  }
+  const auto list = named->pre_tokenizer.Apply(text, true);
+  EXPECT_TRUE(list.ok()) << list.status();
+  for (const TextRange& piece : list->pieces) {
+    out.push_back(list->text.substr(piece.begin, piece.end - piece.begin));
+  }
+  return out;
+}
+
 TEST(PreTokenizerCatalogTest, MakesEveryNameItLists) {
   for (const std::string& name : KnownPreTokenizers()) {
     EXPECT_TRUE(MakeNamedPreTokenizer(name).ok()) << name;
@@ -75,16 +90,34 @@ TEST(PreTokenizerCatalogTest, ExplainsAnUnknownName) {
 }
 
 TEST(PreTokenizerCatalogTest, DefaultCutsPunctuationAndThreeDigits) {
-  const auto named = MakeNamedPreTokenizer("default");
-  ASSERT_TRUE(named.ok());
-  const auto list = named->pre_tokenizer.Apply("ab, 12345", true);
-  ASSERT_TRUE(list.ok());
+  EXPECT_THAT(NamedPieces("default", "ab, 12345"), ElementsAre("ab", ",", "\u0120", "123", "45"));
+}
 
-  std::vector<std::string> pieces;
-  for (const TextRange& piece : list->pieces) {
-    pieces.push_back(list->text.substr(piece.begin, piece.end - piece.begin));
-  }
-  EXPECT_THAT(pieces, ElementsAre("ab", ",", "\u0120", "123", "45"));
+// GGUF files of Pythia bear the name of a later model that took over GPT-NeoX's tokenizer.
+TEST(PreTokenizerCatalogTest, PythiaIsCutAsGptNeox) {
+  const std::string text = "It's ab, 12345  x";
+
+  EXPECT_THAT(NamedPieces("olmo", text),
+              ElementsAre("It", "'s", "\u0120ab", ",", "\u012012345", "\u0120", "\u0120x"));
+  EXPECT_EQ(NamedPieces("olmo", text), NamedPieces("gpt-neox", text));
+  EXPECT_EQ(MakeNamedPreTokenizer("olmo")->normalizer.Apply("e\u0301").value(), "\u00e9");
+}
+
+TEST(PreTokenizerCatalogTest, DistilledQwenIsCutAsQwen2) {
+  const std::string text = "IT'S ab, 12345\n\nx";
+
+  EXPECT_THAT(NamedPieces("deepseek-r1-qwen", text),
+              ElementsAre("IT", "'S", "\u0120ab", ",", "\u0120", "1", "2", "3", "4", "5",
+                          "\u010a\u010a", "x"));
+  EXPECT_EQ(NamedPieces("deepseek-r1-qwen", text), NamedPieces("qwen2", text));
+}
+
+TEST(PreTokenizerCatalogTest, TekkenCutsBeforeCapitals) {
+  EXPECT_THAT(NamedPieces("tekken", "HTTPServer getURL don't a//\n12"),
+              ElementsAre("HTTPServer", "\u0120get", "URL", "\u0120don", "'t", "\u0120a",
+                          "//\u010a", "1", "2"));
+  EXPECT_TRUE(MakeNamedPreTokenizer("tekken")->ignore_merges);
+  EXPECT_TRUE(MakeNamedPreTokenizer("tekken")->add_bos);
 }
 
 }  // namespace

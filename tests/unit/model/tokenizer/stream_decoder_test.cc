@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "model/tokenizer/tokenizer.h"
 #include "model/tokenizer/vocabulary_tokenizer.h"
@@ -85,6 +86,17 @@ TEST(StreamDecoderTest, KeepsTheSpaceAfterAShownSpecialToken) {
 
   EXPECT_EQ(decoder.Push(256), "<s>");
   EXPECT_EQ(decoder.Push(257), " the");
+}
+
+TEST(StreamDecoderTest, KeepsTheSpaceBehindText) {
+  const ByteTokenizer tokenizer(true);
+  const std::vector<TokenId> special = {256};
+  const std::vector<TokenId> text = {256, 257};
+  StreamDecoder first(tokenizer, true, special);
+  StreamDecoder behind(tokenizer, true, text);
+
+  EXPECT_EQ(first.Push(257), "the") << "nothing of the prompt is to be seen";
+  EXPECT_EQ(behind.Push(257), " the");
 }
 
 TEST(StreamDecoderTest, AnUnknownIdAddsNothing) {
