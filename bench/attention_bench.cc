@@ -24,6 +24,7 @@
 #include "bench/fma_peak.h"
 #include "common/check.h"
 #include "kernels/cpu/attention_internal.h"
+#include "kernels/k_tiles.h"
 
 namespace lamina::bench {
 namespace {
@@ -158,6 +159,11 @@ AttentionDescriptor Describe(uint32_t head_dim, uint32_t kv_heads, uint32_t grou
           .scale = 1.0f / std::sqrt(static_cast<float>(head_dim))};
 }
 
+// Slots that fit, in whole tiles.
+size_t Slots(const AttentionDescriptor& d, size_t bytes) {
+  return bytes / (2 * sizeof(BFloat16) * d.kv_width()) / kernels::kTileSlots * kernels::kTileSlots;
+}
+
 std::vector<std::vector<Extent>> Contiguous(const std::vector<uint32_t>& tokens) {
   std::vector<std::vector<Extent>> extents;
   uint32_t slot = 0;
@@ -252,7 +258,7 @@ class Bench {
 
   void DecodeOne(uint32_t head_dim, uint32_t group, uint32_t context) {
     const AttentionDescriptor d = Describe(head_dim, group == 3 ? 3 : 4, group);
-    const size_t slots = arena_.bytes() / (2 * sizeof(BFloat16) * d.kv_width());
+    const size_t slots = Slots(d, arena_.bytes());
     const std::vector<uint32_t> tokens(slots / context, context);
     const Batch batch = MakeBatch(arena_, d, slots, Contiguous(tokens), 1);
     const Figure f = Measure(batch, arena_.bytes(), 1);
@@ -275,7 +281,7 @@ class Bench {
       for (const uint32_t group : options_.groups) {
         const AttentionDescriptor d = Describe(head_dim, group == 3 ? 3 : 4, group);
         const size_t bytes = size_t{8} << 20;
-        const size_t slots = bytes / (2 * sizeof(BFloat16) * d.kv_width());
+        const size_t slots = Slots(d, bytes);
         const std::vector<uint32_t> tokens(slots / 1024, 1024);
         const Batch batch = MakeBatch(arena_, d, slots, Contiguous(tokens), 1);
         const Figure f = Measure(batch, bytes, 20);
@@ -294,7 +300,7 @@ class Bench {
     for (const uint32_t head_dim : {64u, 128u}) {
       const uint32_t group = head_dim == 64 ? 3 : 4;
       const AttentionDescriptor d = Describe(head_dim, group == 3 ? 3 : 4, group);
-      const size_t slots = arena_.bytes() / (2 * sizeof(BFloat16) * d.kv_width());
+      const size_t slots = Slots(d, arena_.bytes());
       const ChurnResult churned = SimulateChurn(
           {.slots = static_cast<uint32_t>(std::min<size_t>(slots, 262144)), .sequences = 64});
       std::vector<uint32_t> tokens;

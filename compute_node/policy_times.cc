@@ -16,6 +16,7 @@
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "kernels/attention.h"
+#include "kernels/k_tiles.h"
 #include "kernels/kv_device.h"
 #include "kernels/read_bandwidth.h"
 
@@ -62,7 +63,9 @@ class AttentionLoad {
       slot_bytes += 2 * uint64_t{layer.kv_width()} * sizeof(BFloat16);
       width = std::max<size_t>(width, layer.q_width());
     }
-    tokens_ = static_cast<uint32_t>(std::max<uint64_t>(1, kArenaBytes / (slot_bytes * kSequences)));
+    const uint64_t fit = kArenaBytes / (slot_bytes * kSequences);
+    tokens_ = static_cast<uint32_t>(std::max<uint64_t>(1, fit / kernels::kTileSlots)) *
+              static_cast<uint32_t>(kernels::kTileSlots);
     queries_.resize(kSequences * width);
     outputs_.resize(kSequences * width);
     for (uint32_t i = 0; i < kSequences; ++i) {

@@ -36,8 +36,10 @@ inline constexpr uint32_t kBlockTokens = 256;
 
 using lamina::Extent;
 
-// One layer's K and V in an arena.
-// Shapes: k, v  [kv_heads, slots, head_dim] bf16; `head_stride` elements between heads.
+// One layer's K and V in an arena; `head_stride` elements between heads.
+// Shapes: v  [kv_heads, slots, head_dim] bf16
+//         k  on a device the same; on the host [kv_heads, slots / 16, head_dim / 2, 16, 2], that is
+//            in tiles of 16 slots (kernels/k_tiles.h)
 struct KvView {
   const BFloat16* k = nullptr;
   const BFloat16* v = nullptr;
@@ -109,7 +111,7 @@ const AttentionKernel& CpuAttention();
 
 // Copies the K and V of `tokens` consecutive tokens into their slots.
 // Shapes: k, v  [tokens, kv_heads, head_dim] bf16, `stride` elements between tokens.
-//         arena_k, arena_v  as in KvView.
+//         arena_k, arena_v  as in KvView on the host, of whole tiles of slots.
 // `extents` name the slots of those tokens, in order.
 void StoreKv(const AttentionDescriptor& descriptor, const BFloat16* k, const BFloat16* v,
              size_t stride, absl::Span<const Extent> extents, BFloat16* arena_k, BFloat16* arena_v,

@@ -95,6 +95,13 @@ inline float Tanh(float y) {
   return a < kTanhSmall ? small : large;
 }
 
+// Lanes of a score; see docs/design/attention_numerics.md.
+inline constexpr size_t kScoreLanes = 4;
+
+inline float SumScoreLanes(const float* lanes) {
+  return (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]);
+}
+
 // The sum of 16 lanes: in each quad (l0 + l2) + (l1 + l3), then the quads (Q0 + Q2) + (Q1 + Q3).
 inline float SumLanes(const float* lanes) {
   float quads[4];

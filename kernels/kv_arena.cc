@@ -12,6 +12,7 @@
 #include "common/host_memory.h"
 #include "common/status_macros.h"
 #include "common/units.h"
+#include "kernels/k_tiles.h"
 
 namespace lamina::kernels {
 namespace {
@@ -69,7 +70,8 @@ absl::StatusOr<KvArena> KvArena::Create(absl::Span<const AttentionDescriptor> la
   }
   KvArena arena;
   arena.slots_ = slots;
-  arena.bytes_ = (slot_bytes * slots + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+  arena.bytes_ =
+      (slot_bytes * WholeTiles(slots) + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
   LAMINA_RETURN_IF_ERROR(CheckRoom(arena.bytes_, arena.bytes_));
   void* data = mmap(nullptr, arena.bytes_, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -86,9 +88,9 @@ absl::StatusOr<KvArena> KvArena::Create(absl::Span<const AttentionDescriptor> la
   }
   size_t offset = 0;
   for (const AttentionDescriptor& layer : layers) {
-    const size_t plane = size_t{slots} * layer.kv_width();
+    const size_t plane = WholeTiles(slots) * layer.kv_width();
     arena.planes_.push_back(
-        {.k = offset, .v = offset + plane, .head_stride = size_t{slots} * layer.head_dim});
+        {.k = offset, .v = offset + plane, .head_stride = WholeTiles(slots) * layer.head_dim});
     offset += 2 * plane;
   }
   return arena;

@@ -3,9 +3,9 @@
 // KvArena: memory for K and V of token slots in all layers: a memory node's pool, a compute node's
 // scratch.
 //
-// Layout: for each layer a K plane and a V plane, each [kv_heads][slots][head_dim] bf16 (tokens
-// inside heads; docs/adr/0005-kv-layout.md). Anonymous memory, so that transparent huge pages
-// apply.
+// Layout: for each layer a K plane and a V plane, as in KvView: tokens inside heads
+// (docs/adr/0005-kv-layout.md), K in tiles (docs/adr/0084-k-in-tiles.md). Anonymous memory, so that
+// transparent huge pages apply.
 //
 // Nobody outside this process reads or writes it: data crosses in windows and is copied here.
 //

@@ -13,9 +13,9 @@ std::optional<uint32_t> ScratchSpace::Take(uint32_t tokens) {
     if (offset - gap_start >= tokens) {
       break;
     }
-    gap_start = offset + taken;
+    gap_start = (offset + taken + kAlignment - 1) / kAlignment * kAlignment;
   }
-  if (tokens_ - gap_start < tokens) {
+  if (gap_start > tokens_ || tokens_ - gap_start < tokens) {
     return std::nullopt;
   }
   taken_.emplace(gap_start, tokens);

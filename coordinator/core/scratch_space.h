@@ -19,6 +19,9 @@ class ScratchSpace {
  public:
   explicit ScratchSpace(uint32_t tokens) : tokens_(tokens) {}
 
+  // Offsets are multiples of it: kernels hold K in tiles of so many places.
+  static constexpr uint32_t kAlignment = 16;
+
   // The offset of `tokens` consecutive places; nothing when no gap is wide enough.
   // Requires: tokens > 0.
   std::optional<uint32_t> Take(uint32_t tokens);

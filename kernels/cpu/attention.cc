@@ -36,28 +36,33 @@ class SlotCursor {
   explicit SlotCursor(absl::Span<const Extent> extents) : extents_(extents) {}
 
   // Fills `offsets` for tokens [first + begin, first + end), multiplied by `head_dim`. Entries
-  // around them repeat the nearest of them. Returns Block::runs.
-  uint32_t Fill(size_t first, uint32_t begin, uint32_t end, size_t head_dim, size_t* offsets) {
+  // around them repeat the nearest of them. Sets Block::runs and Block::tiles. `first` is a
+  // block's first token.
+  void Fill(size_t first, size_t head_dim, size_t* offsets, Block& block) {
     constexpr uint32_t kRun = internal::kRunTokens;
-    uint32_t runs = 0;
-    uint32_t at = begin;
-    while (at < end) {
+    block.runs = 0;
+    block.tiles = 0;
+    for (uint32_t at = block.begin; at < block.end;) {
       Seek(first + at);
       const Extent& extent = extents_[index_];
       const size_t skip = first + at - passed_;
-      const auto run = static_cast<uint32_t>(std::min<size_t>(extent.tokens - skip, end - at));
-      size_t offset = (extent.first_slot + skip) * head_dim;
-      for (uint32_t i = 0; i < run; ++i, offset += head_dim) {
-        offsets[at + i] = offset;
+      const size_t slot = extent.first_slot + skip;
+      const auto run =
+          static_cast<uint32_t>(std::min<size_t>(extent.tokens - skip, block.end - at));
+      for (uint32_t i = 0; i < run; ++i) {
+        offsets[at + i] = (slot + i) * head_dim;
       }
-      for (uint32_t group = (at + kRun - 1) / kRun; (group + 1) * kRun <= at + run; ++group) {
-        runs |= 1u << group;
+      for (uint32_t group = at / kRun; group * kRun < at + run; ++group) {
+        const uint32_t begin = std::max(block.begin, group * kRun);
+        const uint32_t end = std::min(block.end, (group + 1) * kRun);
+        const bool whole = begin >= at && end <= at + run;
+        block.runs |= (whole && end - begin == kRun ? 1u : 0u) << group;
+        block.tiles |= (whole && slot % kRun == at % kRun ? 1u : 0u) << group;
       }
       at += run;
     }
-    std::fill(offsets, offsets + begin, offsets[begin]);
-    std::fill(offsets + end, offsets + internal::kOffsets, offsets[end - 1]);
-    return runs;
+    std::fill(offsets, offsets + block.begin, offsets[block.begin]);
+    std::fill(offsets + block.end, offsets + internal::kOffsets, offsets[block.end - 1]);
   }
 
  private:
@@ -110,6 +115,7 @@ class CpuScratch final : public AttentionScratch {
     const std::pair<float**, size_t> parts[] = {
         {&worker.work.q, rows * padded},
         {&worker.work.scores, rows * internal::kScoreStride},
+        {&worker.work.k_tile, size_t{internal::kRunTokens} * descriptor.head_dim / 2},
         {&worker.work.stack, levels * rows * padded},
         {&worker.work.stack_lse, levels * rows16},
         {&worker.work.peak, rows16},
@@ -231,7 +237,7 @@ class BlockCursor {
     block_.begin = std::max(first, first_seen_) - first;
     block_.end = std::min(kBlockTokens, end_seen_ - first);
     block_.offsets = offsets;
-    block_.runs = slots_.Fill(first, block_.begin, block_.end, head_dim_, offsets);
+    slots_.Fill(first, head_dim_, offsets, block_);
   }
 
   SlotCursor slots_;

@@ -7,9 +7,6 @@
 // KV head) and walks a tile's blocks of 256 tokens; the vector code attends one block at a time.
 // Row r of a tile is query token r / group and query head r % group of the KV head.
 //
-// Floats of a head are kept *split*: of every 32 elements first the 16 even ones, then the 16 odd
-// ones, because that is how two bf16 in a 32-bit word fall apart by a shift and a mask.
-//
 // Threading: a Workspace belongs to one worker.
 
 #pragma once
@@ -20,6 +17,7 @@
 
 #include "absl/types/span.h"
 #include "kernels/attention.h"
+#include "kernels/k_tiles.h"
 
 namespace lamina::kernels::internal {
 
@@ -29,8 +27,8 @@ inline constexpr size_t kScoreStride = kBlockTokens + 16;
 // Entries of an offset table. Those past the block's last token repeat it.
 inline constexpr size_t kOffsets = kBlockTokens + 16;
 
-// Tokens whose place is asked for at once; see Block::runs.
-inline constexpr uint32_t kRunTokens = 16;
+// Tokens whose place is asked for at once; see Block::runs and Block::tiles.
+inline constexpr uint32_t kRunTokens = kTileSlots;
 
 struct Tile {
   uint32_t head_dim = 0;
@@ -41,7 +39,7 @@ struct Tile {
   uint32_t group = 0;
   uint32_t first_position = 0;
   uint32_t query_tokens = 0;
-  const BFloat16* k = nullptr;  // Slot 0 of this KV head.
+  const BFloat16* k = nullptr;  // Slot 0 of this KV head, in tiles (kernels/k_tiles.h).
   const BFloat16* v = nullptr;
   const BFloat16* q = nullptr;  // First token, first head of the group.
   size_t q_stride = 0;
@@ -70,12 +68,19 @@ struct Block {
   const size_t* offsets = nullptr;  // [kOffsets] elements from slot 0, by token of the block.
   // Bit g: tokens 16 g to 16 g + 15 are all in [begin, end) and lie in consecutive slots.
   uint32_t runs = 0;
+  // Bit g: those of tokens 16 g to 16 g + 15 that are in [begin, end) lie in one tile of K, each at
+  // its own place.
+  uint32_t tiles = 0;
   // What the worker will read after this block, for prefetching.
   const BFloat16* next_k = nullptr;
   const BFloat16* next_v = nullptr;
   const size_t* next_offsets = nullptr;
   uint32_t next_begin = 0;
 };
+
+inline bool IsTile(const Block& block, uint32_t token) {
+  return (block.tiles >> (token / kRunTokens) & 1) != 0;
+}
 
 inline bool IsRun(const Block& block, uint32_t token) {
   return (block.runs >> (token / kRunTokens) & 1) != 0;
@@ -100,9 +105,11 @@ inline TokenRange SeenInBlock(const Tile& tile, const Block& block, uint32_t row
 
 // Working memory of one worker. `rows16` is the row count rounded up to 16.
 struct Workspace {
-  float* q = nullptr;          // [rows, padded_dim] split
+  float* q = nullptr;          // [rows, padded_dim]
   float* scores = nullptr;     // [rows, kScoreStride]; then the weights exp(s - peak).
-  float* stack = nullptr;      // [levels, rows, padded_dim] split; partials of the merge tree.
+  float* k_tile = nullptr;     // K of tokens that do not lie in one tile, as one; bf16.
+  float* stack = nullptr;      // [levels, rows, padded_dim] partials of the merge tree, in an order
+                               // of the vector code.
   float* stack_lse = nullptr;  // [levels, rows16]
   float* peak = nullptr;       // [rows16] largest score of the block
   float* sum = nullptr;        // [rows16] sum of weights; then its inverse.

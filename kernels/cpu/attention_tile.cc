@@ -29,45 +29,25 @@
 HWY_BEFORE_NAMESPACE();
 namespace lamina::kernels::internal::HWY_NAMESPACE {
 
-// Words from `word` on of a head; zeros behind its end.
+// Where on the stack element `i` of a head is: of each vector of bf16, fours go to two vectors of
+// floats in turns (Halfwords).
 template <class D>
-HWY_INLINE typename Words<D>::W LoadWords(const uint16_t* head, uint32_t word, uint32_t head_dim) {
+constexpr size_t PlaceOnStack(size_t i) {
   constexpr size_t kN = hwy::HWY_NAMESPACE::MaxLanes(D());
-  if (word >= head_dim / 2) {
-    return Zero(typename Words<D>::D32());
-  }
-  return word + kN <= head_dim / 2 ? Words<D>::Load(head + 2 * word)
-                                   : Words<D>::LoadHalf(head + 2 * word);
+  return i / (2 * kN) * 2 * kN + i / 4 % 2 * kN + i % (2 * kN) / 8 * 4 + i % 4;
 }
 
-// canonical::RoundOutput of the even and the odd elements, interleaved.
-template <class D>
-HWY_INLINE auto RoundToWords(hwy::HWY_NAMESPACE::Vec<D> even, hwy::HWY_NAMESPACE::Vec<D> odd) {
-  const hwy::HWY_NAMESPACE::RebindToUnsigned<D> d32;
-  const auto round = [&](hwy::HWY_NAMESPACE::Vec<D> x) HWY_ATTR {
-    const auto bits = BitCast(d32, x);
-    const auto even_up = Add(And(ShiftRight<16>(bits), Set(d32, 1u)), Set(d32, 0x7fffu));
-    return IfThenElse(RebindMask(d32, Eq(x, x)), Add(bits, even_up), Set(d32, 0x7fc00000u));
-  };
-  const auto high = And(round(odd), Set(d32, 0xffff0000u));
-  return BitCast(typename Words<D>::D16(), Or(ShiftRight<16>(round(even)), high));
-}
-
-// Widens a tile's queries and splits them into even and odd elements.
+// Widens a tile's queries. Behind a head's end are zeros.
 template <class D>
 void BeginTile(const Tile& tile, Workspace& work) {
-  const D d;
-  constexpr size_t kN = hwy::HWY_NAMESPACE::MaxLanes(D());
   for (uint32_t row = 0; row < tile.rows(); ++row) {
-    const auto* from = reinterpret_cast<const uint16_t*>(tile.q + row / tile.group * tile.q_stride +
-                                                         size_t{row % tile.group} * tile.head_dim);
+    const BFloat16* from =
+        tile.q + row / tile.group * tile.q_stride + size_t{row % tile.group} * tile.head_dim;
     float* to = work.q + size_t{row} * tile.padded_dim;
-    for (uint32_t word = 0; word < tile.padded_dim / 2; word += kN) {
-      const auto words = LoadWords<D>(from, word, tile.head_dim);
-      float* at = to + word / 16 * 32 + word % 16;
-      Store(Words<D>::Even(words), d, at);
-      Store(Words<D>::Odd(words), d, at + canonical::kLanes);
+    for (uint32_t i = 0; i < tile.head_dim; ++i) {
+      to[i] = ToFloat(from[i]);
     }
+    std::fill(to + tile.head_dim, to + tile.padded_dim, 0.0f);
   }
   work.depth = 0;
 }
@@ -93,7 +73,7 @@ void EndTile(const Tile& tile, Workspace& work) {
       float* to = tile.partial + (size_t{row / tile.group} * tile.query_heads + row % tile.group) *
                                      tile.partial_stride;
       for (uint32_t i = 0; i < tile.head_dim; ++i) {
-        to[i] = from[i / 32 * 32 + i % 2 * 16 + i % 32 / 2];
+        to[i] = from[PlaceOnStack<D>(i)];
       }
       to[tile.head_dim] = work.stack_lse[row];
       continue;
@@ -101,7 +81,7 @@ void EndTile(const Tile& tile, Workspace& work) {
     BFloat16* to =
         tile.out + row / tile.group * tile.out_stride + size_t{row % tile.group} * tile.head_dim;
     for (uint32_t i = 0; i < tile.head_dim; ++i) {
-      to[i] = canonical::RoundOutput(from[i / 32 * 32 + i % 2 * 16 + i % 32 / 2]);
+      to[i] = canonical::RoundOutput(from[PlaceOnStack<D>(i)]);
     }
   }
 }

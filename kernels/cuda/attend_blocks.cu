@@ -8,7 +8,7 @@
 //
 //   slots    a table of the block's 256 slots, from extents
 //   V        starts its way into shared memory, asynchronously
-//   scores   four threads to a token, each with four of the sixteen lanes; K straight from memory
+//   scores   four threads to a token, each with one of a score's four lanes; K straight from memory
 //   softmax  half a warp to a row, one thread to a lane
 //   values   one thread to two elements of the head, over the tokens in order
 //
@@ -84,23 +84,22 @@ __device__ inline void StageValues(const uint16_t* v, const uint32_t* slots, int
   }
 }
 
-// Adds the products of eight elements to four lanes: two elements a lane, the even one first.
-__device__ inline void MultiplyEight(const uint4& k, const float4& q_low, const float4& q_high,
-                                     float* lanes) {
-  lanes[0] = fmaf(q_low.x, LowBFloat16(k.x), lanes[0]);
-  lanes[0] = fmaf(q_low.y, HighBFloat16(k.x), lanes[0]);
-  lanes[1] = fmaf(q_low.z, LowBFloat16(k.y), lanes[1]);
-  lanes[1] = fmaf(q_low.w, HighBFloat16(k.y), lanes[1]);
-  lanes[2] = fmaf(q_high.x, LowBFloat16(k.z), lanes[2]);
-  lanes[2] = fmaf(q_high.y, HighBFloat16(k.z), lanes[2]);
-  lanes[3] = fmaf(q_high.z, LowBFloat16(k.w), lanes[3]);
-  lanes[3] = fmaf(q_high.w, HighBFloat16(k.w), lanes[3]);
+// Adds the products of eight elements to a lane, in their order.
+__device__ inline float MultiplyEight(const uint4& k, const float4& q_low, const float4& q_high,
+                                      float lane) {
+  lane = fmaf(q_low.x, LowBFloat16(k.x), lane);
+  lane = fmaf(q_low.y, HighBFloat16(k.x), lane);
+  lane = fmaf(q_low.z, LowBFloat16(k.y), lane);
+  lane = fmaf(q_low.w, HighBFloat16(k.y), lane);
+  lane = fmaf(q_high.x, LowBFloat16(k.z), lane);
+  lane = fmaf(q_high.y, HighBFloat16(k.z), lane);
+  lane = fmaf(q_high.z, LowBFloat16(k.w), lane);
+  return fmaf(q_high.w, HighBFloat16(k.w), lane);
 }
 
-// The sum of sixteen lanes, of which each of four neighbouring threads has one quad.
-__device__ inline float SumQuads(const float* lanes) {
-  float sum = (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]);
-  sum = sum + __shfl_xor_sync(kWholeWarp, sum, 2);
+// The sum of a score's four lanes, of which each of four neighbouring threads has one.
+__device__ inline float SumLanes(float lane) {
+  const float sum = lane + __shfl_xor_sync(kWholeWarp, lane, 2);
   return sum + __shfl_xor_sync(kWholeWarp, sum, 1);
 }
 
@@ -113,7 +112,7 @@ __device__ inline void ScoreRows(const AttentionShape& shape, int head_dim,
                                  const SharedPieces& shared) {
   const int dim = kHeadDim != 0 ? kHeadDim : head_dim;
   const int part = static_cast<int>(threadIdx.x) % kThreadsPerToken;
-  float lanes[kSweepTokens][kRowsAtOnce][4] = {};
+  float lanes[kSweepTokens][kRowsAtOnce] = {};
 #pragma unroll
   for (int chunk = 0; chunk < dim; chunk += 32) {
     const int element = chunk + part * 8;
@@ -129,7 +128,7 @@ __device__ inline void ScoreRows(const AttentionShape& shape, int head_dim,
         const float4 q_low = *reinterpret_cast<const float4*>(q);
         const float4 q_high = *reinterpret_cast<const float4*>(q + 4);
         for (int i = 0; i < kSweepTokens; ++i) {
-          MultiplyEight(k[i], q_low, q_high, lanes[i][r]);
+          lanes[i][r] = MultiplyEight(k[i], q_low, q_high, lanes[i][r]);
         }
       }
     }
@@ -137,7 +136,7 @@ __device__ inline void ScoreRows(const AttentionShape& shape, int head_dim,
 #pragma unroll
   for (int r = 0; r < kRowsAtOnce; ++r) {
     for (int i = 0; i < kSweepTokens; ++i) {
-      const float dot = SumQuads(lanes[i][r]);
+      const float dot = SumLanes(lanes[i][r]);
       if (r == part && first_row + r < rows) {  // Each of the four threads finishes one row.
         shared.weights[(first_row + r) * kTokens + token[i]] = ScoreOf(shape, dot);
       }

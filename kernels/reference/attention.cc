@@ -12,6 +12,7 @@
 
 #include "common/check.h"
 #include "kernels/canonical_math.h"
+#include "kernels/k_tiles.h"
 #include "kernels/partial.h"
 
 namespace lamina::kernels {
@@ -36,25 +37,21 @@ void Widen(const BFloat16* from, size_t count, float* to) {
   }
 }
 
-// Lane w takes elements 2w and 2w + 1 of every 32, in this order; the head ends in zeros.
+// Of every 32 elements lane l takes eight, from 8 l on, in their order.
 float Dot(const float* q, const float* k, size_t head_dim) {
-  float lanes[canonical::kLanes] = {};
-  for (size_t chunk = 0; chunk < head_dim; chunk += 2 * canonical::kLanes) {
-    for (size_t w = 0; w < canonical::kLanes; ++w) {
-      for (size_t i = chunk + 2 * w; i < chunk + 2 * w + 2; ++i) {
-        const bool inside = i < head_dim;
-        lanes[w] = std::fma(inside ? q[i] : 0.0f, inside ? k[i] : 0.0f, lanes[w]);
-      }
-    }
+  float lanes[canonical::kScoreLanes] = {};
+  for (size_t i = 0; i < head_dim; ++i) {
+    float& lane = lanes[i % 32 / 8];
+    lane = std::fma(q[i], k[i], lane);
   }
-  return canonical::SumLanes(lanes);
+  return canonical::SumScoreLanes(lanes);
 }
 
 // One query head of one token: where its keys and values are.
 struct Row {
   const AttentionDescriptor& descriptor;
   absl::Span<const Extent> extents;
-  const BFloat16* k;  // Of this KV head, slot 0.
+  const BFloat16* k;  // Of this KV head, slot 0: in tiles.
   const BFloat16* v;
   size_t first_token;  // The row sees tokens [first_token, end_token).
   size_t end_token;
@@ -73,7 +70,10 @@ size_t SlotOf(absl::Span<const Extent> extents, size_t token) {
 
 float Score(const Row& row, size_t token, ReferenceScratch& scratch) {
   const size_t head_dim = scratch.head_dim;
-  Widen(row.k + SlotOf(row.extents, token) * head_dim, head_dim, scratch.k.data());
+  const size_t slot = SlotOf(row.extents, token);
+  for (size_t i = 0; i < head_dim; ++i) {
+    scratch.k[i] = ToFloat(row.k[OffsetInTiles(slot, i, head_dim)]);
+  }
   const float s = row.descriptor.scale * Dot(scratch.q.data(), scratch.k.data(), head_dim);
   const float cap = row.descriptor.soft_cap;
   return cap > 0.0f ? cap * canonical::Tanh(s / cap) : s;

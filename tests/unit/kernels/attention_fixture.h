@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kernels/attention.h"
+#include "kernels/k_tiles.h"
 
 namespace lamina::kernels {
 
@@ -39,7 +40,7 @@ class AttentionProblem {
   explicit AttentionProblem(const AttentionCase& c) : case_(c), random_(c.seed) {
     Scatter();
     const AttentionDescriptor& d = c.descriptor;
-    head_stride_ = size_t{slots_} * d.head_dim;
+    head_stride_ = WholeTiles(slots_) * d.head_dim;
     k_.assign(d.kv_heads * head_stride_, BFloat16{0x7fc0});
     v_ = k_;
     rows_k_ = Normal(size_t{c.tokens} * d.kv_width(), 1.0f);
@@ -77,6 +78,16 @@ class AttentionProblem {
   }
 
   KvView kv() const { return {.k = k_.data(), .v = v_.data(), .head_stride = head_stride_}; }
+  // K as devices hold it: [kv_heads, slots, head_dim].
+  std::vector<BFloat16> k_in_rows() const {
+    const size_t dim = case_.descriptor.head_dim;
+    std::vector<BFloat16> rows(k_.size());
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const size_t in_head = i % head_stride_;
+      rows[i] = k_[i - in_head + OffsetInTiles(in_head / dim, in_head % dim, dim)];
+    }
+    return rows;
+  }
   const AttentionDescriptor& descriptor() const { return case_.descriptor; }
 
   // Plain double loops over the rows as they were before they were stored: softmax by its textbook
@@ -157,7 +168,7 @@ class AttentionProblem {
   std::vector<Extent> extents_;
   uint32_t slots_ = 0;
   size_t head_stride_ = 0;
-  std::vector<BFloat16> k_, v_;            // [kv_heads, slots, head_dim]
+  std::vector<BFloat16> k_, v_;            // As in KvView, on the host.
   std::vector<BFloat16> rows_k_, rows_v_;  // [tokens, kv_heads, head_dim]
   std::vector<BFloat16> q_;                // [queries, query_heads, head_dim]
 };

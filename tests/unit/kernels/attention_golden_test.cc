@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/attention.h"
+#include "kernels/k_tiles.h"
 
 namespace lamina::kernels {
 namespace {
@@ -38,9 +39,9 @@ void ExpectGolden(const nlohmann::json& golden, const AttentionKernel& kernel) {
   const std::vector<BFloat16> k = Take(size_t{tokens} * d.kv_width(), state);
   const std::vector<BFloat16> v = Take(size_t{tokens} * d.kv_width(), state);
   const std::vector<BFloat16> q = Take(size_t{queries} * d.q_width(), state);
-  std::vector<BFloat16> arena_k(k.size()), arena_v(v.size()), out(q.size());
+  std::vector<BFloat16> arena_k(WholeTiles(tokens) * d.kv_width()), arena_v(arena_k), out(q.size());
   const Extent extent = {.first_slot = 0, .tokens = tokens};
-  const size_t head_stride = size_t{tokens} * head_dim;
+  const size_t head_stride = WholeTiles(tokens) * head_dim;
   StoreKv(d, k.data(), v.data(), d.kv_width(), {&extent, 1}, arena_k.data(), arena_v.data(),
           head_stride);
   const AttentionItem item = {.extents = {&extent, 1},

@@ -4,10 +4,12 @@
 // extents, nor on what lies in memory that is none of its business.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "kernels/canonical_math.h"
 #include "kernels/cpu/attention_internal.h"
+#include "kernels/k_tiles.h"
 #include "kernels/partial.h"
 #include "tests/unit/kernels/attention_fixture.h"
 
@@ -189,7 +191,7 @@ TEST(AttentionInvarianceTest, InfinityAndNanOfALaterTokenDoNotReachEarlierRows) 
   const AttentionDescriptor d = Descriptor(32, 1, 2);
   constexpr uint32_t kTokens = 40;
   constexpr uint32_t kBad = 30;
-  std::vector<BFloat16> k(kTokens * 32), v(kTokens * 32), q(kTokens * 64);
+  std::vector<BFloat16> k(WholeTiles(kTokens) * 32), v(k.size()), q(kTokens * 64);
   std::mt19937 random(5);
   std::normal_distribution<float> normal;
   for (auto* values : {&k, &v, &q}) {
@@ -211,8 +213,8 @@ TEST(AttentionInvarianceTest, InfinityAndNanOfALaterTokenDoNotReachEarlierRows) 
                                 .out = out.data(),
                                 .out_stride = 64};
     const auto scratch = kernel->MakeScratch(d, kTokens, kTokens, 1);
-    kernel->Attend(d, {.k = k.data(), .v = v.data(), .head_stride = kTokens * 32}, {&item, 1},
-                   *scratch, pool);
+    kernel->Attend(d, {.k = k.data(), .v = v.data(), .head_stride = k.size()}, {&item, 1}, *scratch,
+                   pool);
 
     EXPECT_TRUE(std::isfinite(ToFloat(out[(kBad - 1) * 64])));
     EXPECT_TRUE(std::isinf(ToFloat(out[kBad * 64])));
@@ -229,7 +231,7 @@ TEST(AttentionInvarianceTest, ExtremeNumbersHaveTheReferenceBits) {
   const Extent extent = {.first_slot = 0, .tokens = kTokens};
   ThreadPool pool({.threads = 1});
   for (const float scale_of_k : {1e-38f, 1e-20f, 1e18f, 1e37f}) {
-    std::vector<BFloat16> k(kTokens * 48), v(kTokens * 48), q(144);
+    std::vector<BFloat16> k(WholeTiles(kTokens) * 48), v(k.size()), q(144);
     std::mt19937 random(6);
     std::normal_distribution<float> normal;
     for (size_t i = 0; i < k.size(); ++i) {
@@ -249,7 +251,7 @@ TEST(AttentionInvarianceTest, ExtremeNumbersHaveTheReferenceBits) {
                                   .out = out.data(),
                                   .out_stride = 144};
       const auto scratch = kernel->MakeScratch(d, 1, kTokens, 1);
-      kernel->Attend(d, {.k = k.data(), .v = v.data(), .head_stride = kTokens * 48}, {&item, 1},
+      kernel->Attend(d, {.k = k.data(), .v = v.data(), .head_stride = k.size()}, {&item, 1},
                      *scratch, pool);
       want = want.empty() ? Bits(out) : want;
       ASSERT_EQ(Bits(out), want) << kernel->name() << " " << scale_of_k;
@@ -286,7 +288,7 @@ TEST(AttentionDeathTest, RefusesHeadSizesThatAreNoMultipleOfSixteen) {
 
 TEST(StoreKvTest, PutsEachHeadOfEachTokenInItsSlot) {
   const AttentionDescriptor d = Descriptor(16, 2, 1);
-  constexpr size_t kSlots = 8;
+  constexpr size_t kSlots = 32;
   constexpr size_t kStride = 40;  // Wider than a row: K and V may lie in [q | k | v].
   std::vector<BFloat16> k(3 * kStride), v(3 * kStride);
   for (size_t i = 0; i < k.size(); ++i) {
@@ -294,17 +296,22 @@ TEST(StoreKvTest, PutsEachHeadOfEachTokenInItsSlot) {
     v[i].bits = static_cast<uint16_t>(1000 + i);
   }
   std::vector<BFloat16> arena_k(2 * kSlots * 16), arena_v(arena_k);
-  const Extent extents[] = {{.first_slot = 5, .tokens = 2}, {.first_slot = 1, .tokens = 1}};
+  const Extent extents[] = {{.first_slot = 15, .tokens = 2}, {.first_slot = 1, .tokens = 1}};
 
   StoreKv(d, k.data(), v.data(), kStride, extents, arena_k.data(), arena_v.data(), kSlots * 16);
 
-  const size_t slots[] = {5, 6, 1};
+  const size_t slots[] = {15, 16, 1};
   for (size_t token = 0; token < 3; ++token) {
     for (size_t head = 0; head < 2; ++head) {
       for (size_t i = 0; i < 16; ++i) {
-        const size_t at = (head * kSlots + slots[token]) * 16 + i;
-        ASSERT_EQ(arena_k[at].bits, token * kStride + head * 16 + i);
-        ASSERT_EQ(arena_v[at].bits, 1000 + token * kStride + head * 16 + i);
+        const size_t first = head * kSlots * 16;
+        // A line of 32 for each pair of elements; in it, of four tokens the even ones first.
+        const size_t tile = slots[token] / 16 * 256;
+        const size_t in_tile =
+            i / 2 * 32 + slots[token] % 16 / 4 * 8 + i % 2 * 4 + slots[token] % 4;
+        ASSERT_EQ(arena_k[first + tile + in_tile].bits, token * kStride + head * 16 + i);
+        ASSERT_EQ(arena_v[first + slots[token] * 16 + i].bits,
+                  1000 + token * kStride + head * 16 + i);
       }
     }
   }
@@ -313,12 +320,34 @@ TEST(StoreKvTest, PutsEachHeadOfEachTokenInItsSlot) {
 
 TEST(StoreKvDeathTest, RefusesSlotsBehindTheArena) {
   const AttentionDescriptor d = Descriptor(16, 1, 1);
-  std::vector<BFloat16> memory(64);
-  const Extent extent = {.first_slot = 2, .tokens = 1};
+  std::vector<BFloat16> memory(16 * 16);
+  const Extent extent = {.first_slot = 16, .tokens = 1};
 
   EXPECT_DEATH(StoreKv(d, memory.data(), memory.data(), 16, {&extent, 1}, memory.data(),
-                       memory.data(), 2 * 16),
+                       memory.data(), 16 * 16),
                "");
+}
+
+// Lanes follow each other in a tile, each with its elements of every 32.
+TEST(KTilesTest, PairsFollowInTheOrderOfLanes) {
+  const auto places = [](size_t head_dim) {
+    std::vector<size_t> pairs(head_dim / 2);
+    for (size_t pair = 0; pair < pairs.size(); ++pair) {
+      pairs.at(PlaceOfPair(pair, head_dim)) = pair;
+    }
+    return pairs;
+  };
+  EXPECT_EQ(places(16), (std::vector<size_t>{0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(places(48), (std::vector<size_t>{0,  1,  2,  3,  16, 17, 18, 19, 4,  5,  6,  7,
+                                             20, 21, 22, 23, 8,  9,  10, 11, 12, 13, 14, 15}));
+  EXPECT_EQ(places(64)[4], 16u);
+  for (size_t head_dim = 16; head_dim <= 256; head_dim += 16) {
+    std::vector<size_t> pairs = places(head_dim);
+    std::sort(pairs.begin(), pairs.end());
+    for (size_t i = 0; i < pairs.size(); ++i) {
+      ASSERT_EQ(pairs[i], i) << head_dim;
+    }
+  }
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ class AttentionDeviceTest : public DeviceTest {
   // K and V of a problem on the device.
   KvView Upload(const AttentionProblem& problem) {
     const size_t count = problem.descriptor().kv_heads * problem.kv().head_stride;
-    return {.k = DeviceTest::Upload(std::vector<BFloat16>(problem.kv().k, problem.kv().k + count)),
+    return {.k = DeviceTest::Upload(problem.k_in_rows()),
             .v = DeviceTest::Upload(std::vector<BFloat16>(problem.kv().v, problem.kv().v + count)),
             .head_stride = problem.kv().head_stride};
   }

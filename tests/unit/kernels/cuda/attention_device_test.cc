@@ -143,6 +143,7 @@ TEST_F(CudaAttentionTest, BrokenTokensSpoilOnlyRowsThatSeeThem) {
       {.descriptor = d, .tokens = 300, .queries = 40, .run_max = 300, .seed = 33});
   const size_t count = problem.kv().head_stride;
   std::vector<BFloat16> k(problem.kv().k, problem.kv().k + count);
+  std::vector<BFloat16> k_in_rows = problem.k_in_rows();
   std::vector<BFloat16> v(problem.kv().v, problem.kv().v + count);
   const AttentionItem item = problem.Item(0, 40, nullptr);
   uint32_t token = 290;  // Query token 30.
@@ -155,11 +156,13 @@ TEST_F(CudaAttentionTest, BrokenTokensSpoilOnlyRowsThatSeeThem) {
     token -= extent.tokens;
   }
   for (uint32_t i = 0; i < d.head_dim; ++i) {
-    k[slot * d.head_dim + i] = ToBFloat16(INFINITY);
+    k[OffsetInTiles(slot, i, d.head_dim)] = ToBFloat16(INFINITY);
+    k_in_rows[slot * d.head_dim + i] = ToBFloat16(INFINITY);
     v[slot * d.head_dim + i] = ToBFloat16(-INFINITY);
   }
   const KvView host = {.k = k.data(), .v = v.data(), .head_stride = count};
-  const KvView kv = {.k = DeviceTest::Upload(k), .v = DeviceTest::Upload(v), .head_stride = count};
+  const KvView kv = {
+      .k = DeviceTest::Upload(k_in_rows), .v = DeviceTest::Upload(v), .head_stride = count};
   std::vector<BFloat16> expected(40 * d.q_width());
   AttentionItem reference = item;
   reference.out = expected.data();

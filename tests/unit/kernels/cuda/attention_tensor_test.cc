@@ -109,13 +109,15 @@ struct InOrder {
         k(problem.descriptor().kv_heads * head_stride),
         v(k.size()) {
     const size_t width = problem.descriptor().head_dim;
+    const std::vector<BFloat16> rows = problem.k_in_rows();
     size_t token = 0;
     for (const Extent& extent : problem.Item(0, 1, nullptr).extents) {
       for (uint32_t i = 0; i < extent.tokens; ++i, ++token) {
         for (size_t head = 0; head < problem.descriptor().kv_heads; ++head) {
           const size_t from = head * problem.kv().head_stride + (extent.first_slot + i) * width;
           const size_t to = head * head_stride + token * width;
-          std::copy_n(problem.kv().k + from, width, k.begin() + static_cast<ptrdiff_t>(to));
+          std::copy_n(rows.begin() + static_cast<ptrdiff_t>(from), width,
+                      k.begin() + static_cast<ptrdiff_t>(to));
           std::copy_n(problem.kv().v + from, width, v.begin() + static_cast<ptrdiff_t>(to));
         }
       }
