@@ -208,6 +208,11 @@ double Median(std::vector<double> values) {
 }
 
 int Run(const Options& options) {
+  if (!PinThisThread({1}) || !PinThisThread({0})) {
+    std::fputs("two loads beside each other need cores 0 and 1; this process may not have both\n",
+               stderr);
+    return 1;
+  }
   DenseLoad dense(options.rows, options.vocabulary);
   AttentionLoad attention(options.rows, options.context);
   std::vector<double> dense_alone, dense_beside, attention_alone, attention_beside, dense_slower,

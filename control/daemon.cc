@@ -20,6 +20,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/cores.h"
 #include "common/file_limit.h"
+#include "common/host_port.h"
 #include "common/log.h"
 #include "common/log_event.h"
 #include "common/numa.h"
@@ -57,7 +58,7 @@ sigset_t TerminationSignals() {
 CLI::Validator IsAddress() {
   return CLI::Validator(
       [](const std::string& text) -> std::string {
-        return text.empty() || absl::StrContains(text, ':')
+        return text.empty() || IsServerAddress(text)
                    ? ""
                    : absl::StrCat("'", text, "' is not an address like 127.0.0.1:7400");
       },

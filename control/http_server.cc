@@ -10,8 +10,8 @@
 #include <thread>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/host_port.h"
 #include "common/log.h"
 #include "common/version.h"
 
@@ -158,19 +158,16 @@ HttpServer::~HttpServer() {
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& listen,
                                                               Handler handler) {
-  const size_t colon = listen.rfind(':');
-  uint32_t port = 0;
-  if (colon == std::string::npos || !absl::SimpleAtoi(listen.substr(colon + 1), &port) ||
-      port > 65535) {
+  const std::optional<HostPort> at = ParseHostPort(listen);
+  if (!at.has_value()) {
     return absl::InvalidArgumentError(absl::StrCat("'", listen, "' is not host:port"));
   }
-  const std::string host = listen.substr(0, colon);
   auto impl = std::make_unique<Impl>(std::move(handler));
-  if (absl::Status status = impl->Listen(listen, host, static_cast<uint16_t>(port)); !status.ok()) {
+  if (absl::Status status = impl->Listen(listen, at->host, at->port); !status.ok()) {
     return status;
   }
   std::unique_ptr<HttpServer> server(new HttpServer(std::move(impl)));
-  server->address_ = absl::StrCat(host, ":", server->impl_->acceptor.local_endpoint().port());
+  server->address_ = WithPort(listen, server->impl_->acceptor.local_endpoint().port());
   server->impl_->Accept();
   server->impl_->thread = std::thread([impl = server->impl_.get()] { impl->context.run(); });
   LogInfo("metrics at http://", server->address_, "/metrics");

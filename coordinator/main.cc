@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/config/memory_cores.h"
 #include "common/config/replicas.h"
+#include "common/host_port.h"
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "control/daemon.h"
@@ -248,7 +249,7 @@ absl::Status Serve(const control::DaemonFlags& flags) {
         absl::StrCat("could not listen on ", listen,
                      "; is another coordinator running there? Choose another coordinator.listen"));
   }
-  const std::string address = absl::StrCat(listen.substr(0, listen.rfind(':')), ":", port);
+  const std::string address = WithPort(listen, port);
   LogInfo("listening on ", address, " model ", model.config.name, " waiting for ",
           options.nodes.size(), " nodes");
   std::unique_ptr<control::HttpServer> http;

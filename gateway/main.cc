@@ -14,6 +14,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/host_port.h"
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "control/daemon.h"
@@ -85,8 +86,7 @@ absl::Status Serve(const control::DaemonFlags& flags) {
   gateway::Server server(io, SettingsOf(own), router, with_tls ? &tls : nullptr,
                          own.connections_max);
   LAMINA_RETURN_IF_ERROR(server.Listen(own.listen));
-  const std::string address =
-      absl::StrCat(own.listen.substr(0, own.listen.rfind(':')), ":", server.port());
+  const std::string address = WithPort(own.listen, server.port());
   LogInfo("listening on ", with_tls ? "https://" : "http://", address, " coordinator ",
           coordinator);
   LAMINA_RETURN_IF_ERROR(control::WriteReadyFile(flags, address));

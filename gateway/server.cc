@@ -3,10 +3,12 @@
 
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/post.hpp>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/host_port.h"
 #include "common/log.h"
 
 namespace lamina::gateway {
@@ -58,15 +60,15 @@ Server::Server(asio::io_context& io, const Connection::Settings& settings, Reque
       accept_pause_(io) {}
 
 absl::Status Server::Listen(const std::string& listen) {
-  const size_t colon = listen.rfind(':');
-  std::string host = listen.substr(0, colon);
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
-    host = host.substr(1, host.size() - 2);  // IPv6 in brackets.
+  const std::optional<HostPort> at = ParseHostPort(listen);
+  if (!at.has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("gateway.listen '", listen, "' is not host:port"));
   }
   error_code error;
   tcp::resolver resolver(io_);
   const auto found =
-      resolver.resolve(host, listen.substr(colon + 1),
+      resolver.resolve(at->host, absl::StrCat(at->port),
                        tcp::resolver::passive | tcp::resolver::numeric_service, error);
   if (error || found.empty()) {
     return absl::InvalidArgumentError(

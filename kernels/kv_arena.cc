@@ -20,15 +20,20 @@ namespace {
 constexpr size_t kHugePageBytes = size_t{2} << 20;
 constexpr uint64_t kPopulateBytes = uint64_t{64} << 20;
 
+// A compute node has an arena for prompts, as long as the longest request.
+constexpr char kRemedy[] =
+    "; free memory, or lower the capacity of this memory node, of a compute node "
+    "limits.sequence_tokens_max";
+
 // Asked before memory is taken: Linux would kill somebody later instead.
 absl::Status CheckRoom(uint64_t bytes, uint64_t all) {
   const HostMemory memory = QueryHostMemory();
   if (bytes <= memory.available_bytes) {
     return absl::OkStatus();
   }
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "no room for ", FormatBytes(all), " of KV: ", memory.limit, " leaves ",
-      FormatBytes(memory.available_bytes), "; lower the node's capacity, or free memory"));
+  return absl::ResourceExhaustedError(absl::StrCat("no room for ", FormatBytes(all),
+                                                   " of KV: ", memory.limit, " leaves ",
+                                                   FormatBytes(memory.available_bytes), kRemedy));
 }
 
 // Touches every page, so that later writes do not fault and a lack of memory shows now. In pieces:
@@ -44,7 +49,8 @@ absl::Status Populate(void* data, uint64_t bytes) {
     }
     if (errno != EINVAL) {
       return absl::ResourceExhaustedError(absl::StrCat("could not touch ", FormatBytes(bytes),
-                                                       " of KV memory: ", std::strerror(errno)));
+                                                       " of KV memory: ", std::strerror(errno),
+                                                       kRemedy));
     }
     std::memset(start + done, 0, piece);  // Before Linux 5.14.
   }
@@ -77,8 +83,7 @@ absl::StatusOr<KvArena> KvArena::Create(absl::Span<const AttentionDescriptor> la
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (data == MAP_FAILED) {
     return absl::ResourceExhaustedError(absl::StrCat("the host refused ", FormatBytes(arena.bytes_),
-                                                     " for KV: ", std::strerror(errno),
-                                                     "; lower the node's capacity"));
+                                                     " for KV: ", std::strerror(errno), kRemedy));
   }
   arena.data_ = static_cast<BFloat16*>(data);
   madvise(data, arena.bytes_, MADV_HUGEPAGE);  // Advice; 4K pages work too, 0-15% slower.

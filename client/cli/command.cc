@@ -13,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/host_port.h"
 #include "common/trace_context.h"
 
 namespace lamina::cli {
@@ -125,14 +126,7 @@ CLI::Validator Whole(int64_t least, uint64_t most) {
 }
 
 absl::StatusOr<std::unique_ptr<client::Client>> Connect(const Invocation& invocation) {
-  // Without a port the library would try that of HTTPS.
-  const std::string& server = invocation.server;
-  const size_t colon = server.rfind(':');
-  uint32_t port = 0;
-  const bool has_port = colon != std::string::npos && colon > 0 &&
-                        absl::SimpleAtoi(server.substr(colon + 1), &port) && port >= 1 &&
-                        port <= UINT16_MAX;
-  if (!has_port && !absl::StartsWith(server, "unix:")) {
+  if (!IsServerAddress(invocation.server)) {
     return absl::InvalidArgumentError(
         absl::StrCat("'", invocation.server,
                      "' is not an address like 127.0.0.1:7400; see --server and LAMINA_SERVER"));

@@ -5,6 +5,7 @@
 #include "absl/strings/str_join.h"
 #include "client/cli/command.h"
 #include "common/config/cluster_config.h"
+#include "common/host_port.h"
 
 namespace lamina::cli {
 namespace {
@@ -33,11 +34,11 @@ Json Daemons(const ClusterConfig& config) {
   };
   const std::string& listen = config.coordinator_listen;
   Json daemons = Json::array();
-  daemons.push_back(daemon("coordinator", "coordinator", listen.substr(0, listen.rfind(':')),
+  daemons.push_back(daemon("coordinator", "coordinator", ParseHostPort(listen)->host,
                            Cores(config.coordinator_cores), listen));
   if (const std::string& http = config.gateway.listen; !http.empty()) {
-    daemons.push_back(daemon("gateway", "gateway", http.substr(0, http.rfind(':')),
-                             Cores(config.gateway.cores), http));
+    daemons.push_back(
+        daemon("gateway", "gateway", ParseHostPort(http)->host, Cores(config.gateway.cores), http));
   }
   for (const ComputeNodeConfig& node : config.compute) {
     daemons.push_back(daemon("compute", node.name, node.host, Cores(node.cores), "-"));

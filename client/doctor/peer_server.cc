@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/doctor/peer_link.h"
+#include "common/host_port.h"
 #include "common/status_macros.h"
 #include "lamina/v1/doctor.grpc.pb.h"
 #include "transport/link_probe.h"
@@ -162,7 +163,7 @@ absl::StatusOr<std::unique_ptr<PeerServer>> PeerServer::Start(PeerServerOptions 
   }
   std::unique_ptr<PeerServer> server(new PeerServer());
   server->impl_ = std::move(impl);
-  server->address_ = absl::StrCat(listen.substr(0, listen.rfind(':')), ":", port);
+  server->address_ = WithPort(listen, port);
   return server;
 }
 

@@ -11,30 +11,15 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/host_port.h"
 
 namespace lamina::doctor {
 namespace {
-
-struct HostAndPort {
-  std::string host;
-  std::string port;
-};
-
-HostAndPort Split(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  if (colon == std::string::npos) {
-    return {};
-  }
-  std::string host = address.substr(0, colon);
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
-    host = host.substr(1, host.size() - 2);
-  }
-  return {host, address.substr(colon + 1)};
-}
 
 class Socket {
  public:
@@ -109,16 +94,16 @@ TcpReach ReachOne(const addrinfo& to, Nanos wait) {
 }  // namespace
 
 TcpReach ReachTcp(const std::string& address, Nanos wait) {
-  const HostAndPort to = Split(address);
-  if (to.host.empty() || to.port.empty()) {
+  const std::optional<HostPort> to = ParseHostPort(address);
+  if (!to.has_value()) {
     return {.reach = Reach::kMalformed, .message = "write HOST:PORT"};
   }
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* raw = nullptr;
-  if (const int error = getaddrinfo(to.host.c_str(), to.port.c_str(), &hints, &raw); error != 0) {
-    return {.reach = error == EAI_SERVICE ? Reach::kMalformed : Reach::kNoSuchHost,
-            .message = gai_strerror(error)};
+  const std::string port = absl::StrCat(to->port);
+  if (const int error = getaddrinfo(to->host.c_str(), port.c_str(), &hints, &raw); error != 0) {
+    return {.reach = Reach::kNoSuchHost, .message = gai_strerror(error)};
   }
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> list(raw, &freeaddrinfo);
   TcpReach last;
@@ -133,7 +118,7 @@ TcpReach ReachTcp(const std::string& address, Nanos wait) {
 
 Finding Unreached(const TcpReach& reach, State state, const std::string& check,
                   const std::string& address, const std::string& server) {
-  const auto [host, port] = Split(address);
+  const HostPort at = ParseHostPort(address).value_or(HostPort{});
   Finding finding = {
       .check = check,
       .state = state,
@@ -149,16 +134,16 @@ Finding Unreached(const TcpReach& reach, State state, const std::string& check,
     case Reach::kSilent:
       absl::StrAppend(&finding.found,
                       ": nothing answers, so a firewall drops the packets, or the host is down");
-      finding.fix = absl::StrCat("iptables -I INPUT -p tcp --dport ", port,
+      finding.fix = absl::StrCat("iptables -I INPUT -p tcp --dport ", at.port,
                                  " -j ACCEPT   # there, and on the way; the nodes' own ports too");
       break;
     case Reach::kNoRoute:
       absl::StrAppend(&finding.found, ": no way leads there");
       finding.fix =
-          absl::StrCat("ip route get ", host, "   # says which interface should lead there");
+          absl::StrCat("ip route get ", at.host, "   # says which interface should lead there");
       break;
     case Reach::kNoSuchHost:
-      finding.fix = absl::StrCat("getent hosts ", host, "   # or write its IP address");
+      finding.fix = absl::StrCat("getent hosts ", at.host, "   # or write its IP address");
       break;
     case Reach::kMalformed:
       finding.fix = "lamina doctor --peer 192.0.2.1:7500";

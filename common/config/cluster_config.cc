@@ -16,6 +16,7 @@
 #include "common/config/policy_internal.h"
 #include "common/config/replicas.h"
 #include "common/config/verbs_keys_internal.h"
+#include "common/host_port.h"
 #include "common/status_macros.h"
 
 namespace lamina {
@@ -82,11 +83,7 @@ absl::Status CheckNodeName(absl::string_view key, absl::string_view name,
 }
 
 absl::Status CheckListen(absl::string_view key, const std::string& listen) {
-  const size_t colon = listen.rfind(':');
-  int port = -1;
-  if (colon == std::string::npos || colon == 0 ||
-      !absl::SimpleAtoi(absl::string_view(listen).substr(colon + 1), &port) || port < 0 ||
-      port > 65535) {
+  if (!ParseHostPort(listen).has_value()) {
     return Invalid(key, listen, "an address like 127.0.0.1:7400 (port 0 picks a free one)");
   }
   return absl::OkStatus();
@@ -317,8 +314,7 @@ absl::Status CheckNodeServed(absl::string_view list, size_t index, const Node& n
 
 // Nodes on other hosts must reach the coordinator.
 absl::Status CheckReachable(const ClusterConfig& config) {
-  const std::string host =
-      config.coordinator_listen.substr(0, config.coordinator_listen.rfind(':'));
+  const std::string host = ParseHostPort(config.coordinator_listen)->host;
   const auto check = [&](const auto& nodes) -> absl::Status {
     for (const auto& node : nodes) {
       if (IsThisHost(host) && !IsThisHost(node.host)) {

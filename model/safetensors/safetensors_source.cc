@@ -111,7 +111,9 @@ absl::StatusOr<std::unique_ptr<SafetensorsSource>> SafetensorsSource::OpenDirect
       return absl::NotFoundError(
           index_file.ok() ? absl::StrCat(path, " is missing, and ", kIndexName, " names it")
                           : absl::StrCat(directory, " has no weights: neither ", kSingleName,
-                                         " nor ", kIndexName));
+                                         " nor ", kIndexName,
+                                         "; a model of pytorch_model.bin files is saved anew with "
+                                         "transformers' save_pretrained"));
     }
     LAMINA_RETURN_IF_ERROR(file.status());
     LAMINA_RETURN_IF_ERROR(source->AddFile(file->bytes(), path));

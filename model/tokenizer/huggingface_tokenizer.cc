@@ -226,7 +226,9 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadHuggingFaceTokenizer(const std::s
     return LoadSentencePiece(model, settings);
   }
   return absl::NotFoundError(
-      absl::StrCat(directory, " has neither tokenizer.json nor tokenizer.model"));
+      absl::StrCat(directory,
+                   " has neither tokenizer.json nor tokenizer.model; save the model's "
+                   "AutoTokenizer there with transformers' save_pretrained"));
 }
 
 }  // namespace lamina::model

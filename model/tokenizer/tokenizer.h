@@ -61,8 +61,8 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& path
 
 // Turns a stream of tokens into a stream of text: never half a character, and text is held back
 // only while the bytes so far are a proper prefix of a character. Bytes that can never become a
-// character turn into U+FFFD at once. Concatenating all outputs equals the lossy UTF-8 decoding of
-// Decode(), behind nothing.
+// character turn into U+FFFD at once. Of a stream that goes on behind no text, all
+// outputs together are the lossy UTF-8 decoding of Decode().
 class StreamDecoder {
  public:
   // The stream goes on behind the tokens `before`: where these have text, the space of its first

@@ -160,6 +160,14 @@ class DaemonTest(unittest.TestCase):
         self.assertEqual(result.returncode, 1, result.stderr)
         self.assertIn("--coordinator HOST:PORT", result.stderr)
 
+    def test_an_address_without_a_port_is_refused(self):
+        # Else the node would try it for ever.
+        for address in ("localhost", "10.0.0.1:", "10.0.0.1:x", "::1", "10.0.0.1:0"):
+            result = run("--cluster", REPO / "deploy/clusters/local.yaml", "--name", "m0", "--coordinator", address,
+                         program="lamina-memory", timeout=30)
+            self.assertEqual(result.returncode, 2, result.stderr)
+            self.assertIn(f"'{address}' is not an address like 127.0.0.1:7400", result.stderr)
+
     def test_closed_streams_stay_closed(self):
         # The first files of the process would be its standard streams.
         shell = ["bash", "-c", 'exec "$@" 1>&- 2>&-', "bash"]
