@@ -13,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/version.h"
@@ -356,8 +357,8 @@ absl::Status NodeLink::Run(NodeHandler& handler, const std::function<void()>& on
   for (;;) {
     const bool reached = impl_->ServeOnce(*stub, handler, on_attached, refused);
     if (!refused.ok()) {
-      LogError("refused by coordinator ", refused.message());
-      return refused;
+      return absl::Status(refused.code(),
+                          absl::StrCat("refused by coordinator ", refused.message()));
     }
     std::unique_lock lock(impl_->mutex);
     if (impl_->stopping) {

@@ -112,6 +112,19 @@ TEST(PreTokenizerCatalogTest, DistilledQwenIsCutAsQwen2) {
   EXPECT_EQ(NamedPieces("deepseek-r1-qwen", text), NamedPieces("qwen2", text));
 }
 
+TEST(PreTokenizerCatalogTest, RelativesOfLlama3AreCutAsItIs) {
+  const std::string text = "IT'S ab, 12345\n\nx";
+
+  for (const char* name : {"falcon3", "smaug-bpe"}) {
+    EXPECT_THAT(NamedPieces(name, text), ElementsAre("IT", "'S", "\u0120ab", ",", "\u0120", "123",
+                                                     "45", "\u010a\u010a", "x"))
+        << name;
+    EXPECT_EQ(NamedPieces(name, text), NamedPieces("llama-bpe", text)) << name;
+  }
+  EXPECT_TRUE(MakeNamedPreTokenizer("falcon3")->add_bos);
+  EXPECT_FALSE(MakeNamedPreTokenizer("smaug-bpe")->add_bos);
+}
+
 TEST(PreTokenizerCatalogTest, TekkenCutsBeforeCapitals) {
   EXPECT_THAT(NamedPieces("tekken", "HTTPServer getURL don't a//\n12"),
               ElementsAre("HTTPServer", "\u0120get", "URL", "\u0120don", "'t", "\u0120a",
