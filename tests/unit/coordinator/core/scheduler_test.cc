@@ -73,7 +73,7 @@ TEST_F(SchedulerTest, StepBudgetIsSharedByRowsAndSeveralPrompts) {
   ASSERT_THAT(plan.chunks, SizeIs(2));
   EXPECT_EQ(plan.chunks[0].tokens, 8u);
   EXPECT_EQ(plan.chunks[1].tokens, 11u);
-  EXPECT_EQ(plan.chunks[1].scratch_offset, 8u);
+  EXPECT_EQ(plan.chunks[1].scratch_offset, 16u);  // At a tile of K.
 }
 
 TEST_F(SchedulerTest, EndTokenEndsItAndLaterRowsAreDead) {

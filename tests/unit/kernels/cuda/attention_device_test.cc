@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -196,10 +197,13 @@ TEST_F(CudaAttentionTest, StoresRowsIntoTheirSlots) {
   std::vector<BFloat16> k(d.kv_heads * head_stride, BFloat16{0xffff});
   std::vector<BFloat16> v = k;
   for (size_t i = 0; i < slots.size(); ++i) {
-    const Extent extent = {slots[i], 1};
+    // On devices K lies in rows, too.
     const BFloat16* row = rows.data() + i * stride + d.q_width();
-    kernels::StoreKv(d, row, row + d.kv_width(), stride, {&extent, 1}, k.data(), v.data(),
-                     head_stride);
+    for (size_t head = 0; head < d.kv_heads; ++head, row += d.head_dim) {
+      const size_t at = head * head_stride + slots[i] * d.head_dim;
+      std::copy_n(row, d.head_dim, k.data() + at);
+      std::copy_n(row + d.kv_width(), d.head_dim, v.data() + at);
+    }
   }
 
   const BFloat16* from = DeviceTest::Upload(rows) + d.q_width();
