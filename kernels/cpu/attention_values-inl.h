@@ -151,13 +151,16 @@ struct Values {
 
   template <int kCount, uint32_t kDim, bool kPrefetch>
   static void Columns(const Pass& p) {
-    constexpr uint32_t kMost = ChunksAtOnce(kCount);
+    constexpr uint32_t kAll = kDim / (2 * kN);  // 0: not known here.
+    constexpr uint32_t kMost =
+        kDim == 0 ? ChunksAtOnce(kCount) : std::min(ChunksAtOnce(kCount), kAll);
+    static_assert(kDim == 0 || (kMost > 0 && kDim % (kMost * 2 * kN) == 0), "no rest");
     const uint32_t chunks = p.head_dim / (2 * kN);
     uint32_t chunk = 0;
     for (; chunk + kMost <= chunks; chunk += kMost) {
       Walk<kCount, kMost, kDim, kPrefetch, false>(p, chunk);
     }
-    if constexpr (kDim == 0) {  // The others are multiples.
+    if constexpr (kDim == 0) {
       if (kMost > 2 && chunk + 2 <= chunks) {
         Walk<kCount, 2, kDim, kPrefetch, false>(p, chunk);
         chunk += 2;
