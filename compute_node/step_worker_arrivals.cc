@@ -14,6 +14,20 @@ namespace {
 // While lanes are away and others idle, plans of the idle ones are looked for this often.
 constexpr Nanos kPlanPoll = Micros(200);
 
+// A step with prompt chunks may keep another compute node busy for minutes (a large model on few
+// cores): it is waited for as long again for each so many of its prompt tokens.
+constexpr Nanos kPromptTokens = 64;
+
+// How long a lane waits for another compute node, which may itself wait for a memory node, for
+// `patience`: so memory nodes are given up on first.
+Nanos ReplicaPatience(const Lane& lane, Nanos patience) {
+  Nanos prompt_tokens = 0;
+  for (const core::PrefillChunk& chunk : lane.plan.chunks) {
+    prompt_tokens += chunk.tokens;
+  }
+  return 2 * patience + 2 * patience * prompt_tokens / kPromptTokens;
+}
+
 }  // namespace
 
 // Takes everything that has arrived; lanes that wait for nothing more become ready, or idle.
@@ -63,7 +77,6 @@ absl::Status StepWorker::TakeOutputs(Lane& lane, std::string& blamed) {
   return absl::OkStatus();
 }
 
-// A compute node is late because a memory node is: so memory nodes are given up on first.
 absl::Status StepWorker::WaitForArrivals(std::string& blamed) {
   awaited_.clear();
   conditions_.clear();
@@ -88,17 +101,17 @@ absl::Status StepWorker::WaitForArrivals(std::string& blamed) {
                             context_.schedule.TakesPart(options_.node, lane.index));
     if (lane.phase == LanePhase::kElsewhere) {
       awaited_.push_back(replicas_.TokenSignal(lane));
-      expect_for(lane, 2 * patience);
+      expect_for(lane, ReplicaPatience(lane, patience));
     } else if (lane.phase == LanePhase::kAway && lane.reducing) {
       awaited_.push_back(shards_.NextSignal(lane));
-      expect_for(lane, 2 * patience);
+      expect_for(lane, ReplicaPatience(lane, patience));
     } else if (lane.phase == LanePhase::kAway) {
       if (replicas_.awaits_context(lane)) {
         awaited_.push_back(replicas_.ContextSignal(lane));
-        expect_for(lane, 2 * patience);
+        expect_for(lane, ReplicaPatience(lane, patience));
       }
       memory_.AppendAwaited(lane, awaited_);
-      expect_for(lane, (replicas_.awaits_context(lane) ? 2 : 1) * patience);
+      expect_for(lane, replicas_.awaits_context(lane) ? ReplicaPatience(lane, patience) : patience);
     }
   }
   const Nanos poll = any_idle ? RealClock().Now() + kPlanPoll : INT64_MAX;

@@ -66,13 +66,13 @@ class StepWorkerTest : public ::testing::TestWithParam<bool> {
     SliceExecutor& executor = program_.executor();
     ASSERT_TRUE(executor.device().Begin().ok());
     config_ = {.epoch = kEpoch,
-               .lanes = 1,
+               .lanes = static_cast<uint32_t>(compute_nodes_.size()),
                .plan_ahead = 1,
                .rows_max = 4,
                .chunk_tokens_max = 4,
                .scratch_tokens = 16,
                .sequence_tokens_max = 64,
-               .compute_nodes = {"c0"},
+               .compute_nodes = compute_nodes_,
                .memory_nodes = {"m0"},
                .slots = {64},
                .transport = "shm://",
@@ -96,6 +96,12 @@ class StepWorkerTest : public ::testing::TestWithParam<bool> {
                                                  .epoch = kEpoch,
                                                  .written_by_devices = GetParam()});
     to_replies_ = *memory_transport_->OpenRegion(replies_->Descriptor(), kEpoch);
+    if (compute_nodes_.size() > 1) {
+      contexts_ = *memory_transport_->CreateRegion({.name = "c1 contexts",
+                                                    .bytes = layout_->compute_region_bytes(),
+                                                    .signal_words = layout_->compute_region_words(),
+                                                    .epoch = kEpoch});
+    }
   }
 
   void MakeWorker(Nanos peer_deadline) {
@@ -109,7 +115,11 @@ class StepWorkerTest : public ::testing::TestWithParam<bool> {
     ASSERT_TRUE(worker_->Prepare().ok());
     std::vector<std::unique_ptr<transport::RemoteRegion>> queries;
     queries.push_back(*transport_->OpenRegion(queries_->Descriptor(), kEpoch));
-    worker_->SetPeers(std::move(queries), std::vector<std::unique_ptr<transport::RemoteRegion>>(1));
+    std::vector<std::unique_ptr<transport::RemoteRegion>> replicas(compute_nodes_.size());
+    if (contexts_ != nullptr) {
+      replicas[1] = *transport_->OpenRegion(contexts_->Descriptor(), kEpoch);
+    }
+    worker_->SetPeers(std::move(queries), std::move(replicas));
   }
 
   bool ByDevice() { return GetParam() && !program_.executor().device().is_host(); }
@@ -127,15 +137,26 @@ class StepWorkerTest : public ::testing::TestWithParam<bool> {
     return plan;
   }
 
-  // The memory node: links are measured, then units come, one by one, until one is not answered.
-  void ServeUnits(const Answer& answer) {
+  // That the worker measures its link to the peer with this region.
+  void AnswerLink(const transport::Region& region, uint32_t ask_word, uint32_t answer_word) {
     size_t late = 0;
-    const transport::LinkAnswerer compute{.peer = to_replies_.get(),
-                                          .ask_word = layout_->query_probe_word(0),
-                                          .answer_word = layout_->memory_probe_word(0)};
+    const transport::LinkAnswerer asker{
+        .peer = to_replies_.get(), .ask_word = ask_word, .answer_word = answer_word};
     const transport::WaitOptions patience{.deadline = RealClock().Now() + kLong};
     ASSERT_TRUE(
-        transport::AnswerLinks(*memory_transport_, *queries_, {&compute, 1}, patience, late).ok());
+        transport::AnswerLinks(*memory_transport_, region, {&asker, 1}, patience, late).ok());
+  }
+
+  void AnswerLinks() {
+    AnswerLink(*queries_, layout_->query_probe_word(0), layout_->memory_probe_word(0));
+    if (contexts_ != nullptr) {
+      AnswerLink(*contexts_, layout_->compute_probe_word(0), layout_->compute_probe_word(1));
+    }
+  }
+
+  // The memory node: links are measured, then units come, one by one, until one is not answered.
+  void ServeUnits(const Answer& answer) {
+    AnswerLinks();
     for (uint64_t step = 1;; ++step) {
       for (uint32_t layer = 0; layer < layers(); ++layer) {
         const uint64_t value = layout_->SignalValue(step, layer);
@@ -201,6 +222,7 @@ class StepWorkerTest : public ::testing::TestWithParam<bool> {
     return 0;
   }
 
+  std::vector<std::string> compute_nodes_ = {"c0"};
   Program program_{Spec("gpt_neox_parallel"), DType::kBF16};
   ThreadPool pool_{{}};
   model::GrammarCache grammars_{nullptr, {}};
@@ -210,6 +232,7 @@ class StepWorkerTest : public ::testing::TestWithParam<bool> {
   const std::unique_ptr<transport::Transport> memory_transport_ = transport::MakeShmTransport();
   std::unique_ptr<transport::Region> replies_;
   std::unique_ptr<transport::Region> queries_;
+  std::unique_ptr<transport::Region> contexts_;  // The other compute node's, if there is one.
   std::unique_ptr<transport::RemoteRegion> to_replies_;
   std::unique_ptr<kernels::ChunkAttention> chunks_;
   Results results_;
@@ -307,6 +330,43 @@ TEST_P(StepWorkerTest, StoppingEndsAWaitAtOnce) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
+// Beside another compute node, which runs all steps of lane 1 and is never heard of.
+class WorkerBesideASilentOneTest : public StepWorkerTest {
+ protected:
+  WorkerBesideASilentOneTest() { compute_nodes_ = {"c0", "c1"}; }
+
+  absl::Status RunUntilFault(core::StepPlan plan) {
+    config_.mode = PipelineMode::kFixed;
+    MakeWorker(Millis(200));
+    std::jthread peers([this] { AnswerLinks(); });
+    plan.lane = 1;
+    worker_->PushPlan(std::move(plan));
+    return worker_->Run(blamed_);
+  }
+};
+
+TEST_P(WorkerBesideASilentOneTest, IsBlamed) {
+  const absl::Status status = RunUntilFault(Plan(1));
+
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(status.message(), "nothing from c1 for 0.4 s");
+  EXPECT_EQ(blamed_, "c1");
+}
+
+TEST_P(WorkerBesideASilentOneTest, IsAwaitedForLongerWhileItComputesAPrompt) {
+  core::StepPlan plan = Plan(1);
+  plan.rows.clear();
+  plan.chunks = {{.sequence = 1, .tokens = 3}};
+  plan.joins.resize(1);
+  const absl::Status status = RunUntilFault(std::move(plan));
+
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(status.message(), "nothing from c1 for 0.41875 s");
+  EXPECT_EQ(blamed_, "c1");
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, WorkerBesideASilentOneTest, ::testing::Values(false),
+                         [](const auto& test) { return test.param ? "OnDevice" : "OnHost"; });
 INSTANTIATE_TEST_SUITE_P(Ways, StepWorkerTest, ::testing::Bool(),
                          [](const auto& test) { return test.param ? "OnDevice" : "OnHost"; });
 
