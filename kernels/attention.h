@@ -106,7 +106,8 @@ class AttentionKernel {
 // Plain loops, one thread, the definition of the bits.
 const AttentionKernel& ReferenceAttention();
 
-// The fastest on this processor; the same bits as ReferenceAttention().
+// The fastest on this processor that has the bits of ReferenceAttention() there (probed when first
+// called, some 20 ms).
 const AttentionKernel& CpuAttention();
 
 // Copies the K and V of `tokens` consecutive tokens into their slots.

@@ -13,6 +13,7 @@
 
 #include "common/check.h"
 #include "kernels/cpu/attention_internal.h"
+#include "kernels/cpu/attention_probe.h"
 
 namespace lamina::kernels {
 namespace {
@@ -356,8 +357,8 @@ absl::Span<const AttentionKernel* const> CpuAttentionVariants() {
 }
 
 const AttentionKernel& CpuAttention() {
-  const auto variants = CpuAttentionVariants();
-  return variants.empty() ? ReferenceAttention() : *variants[0];
+  static const AttentionKernel& chosen = FirstThatPasses(CpuAttentionVariants());
+  return chosen;
 }
 
 }  // namespace lamina::kernels

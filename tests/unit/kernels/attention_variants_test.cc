@@ -3,7 +3,10 @@
 // Every fast kernel that this processor can run against the reference, bit by bit.
 #include <gtest/gtest.h>
 
+#include <memory>
+
 #include "kernels/cpu/attention_internal.h"
+#include "kernels/cpu/attention_probe.h"
 #include "tests/unit/kernels/attention_fixture.h"
 
 namespace lamina::kernels {
@@ -51,6 +54,49 @@ TEST(AttentionVariantsTest, EveryShapeHasTheReferenceBits) {
           << " run_max " << c.run_max;
     }
   }
+}
+
+// What attends right but for one bit of the last output, where a KV head has so many query heads.
+class WrongKernel final : public AttentionKernel {
+ public:
+  explicit WrongKernel(uint32_t group) : group_(group) {}
+
+  const char* name() const override { return "wrong"; }
+  std::unique_ptr<AttentionScratch> MakeScratch(const AttentionDescriptor& descriptor,
+                                                uint32_t query_tokens_max,
+                                                uint32_t context_tokens_max,
+                                                size_t threads) const override {
+    return ReferenceAttention().MakeScratch(descriptor, query_tokens_max, context_tokens_max,
+                                            threads);
+  }
+  void Attend(const AttentionDescriptor& descriptor, const KvView& kv,
+              absl::Span<const AttentionItem> items, AttentionScratch& scratch,
+              ThreadPool& pool) const override {
+    ReferenceAttention().Attend(descriptor, kv, items, scratch, pool);
+    if (descriptor.group() == group_) {
+      items.back().out[descriptor.head_dim - 1].bits ^= 1;
+    }
+  }
+
+ private:
+  const uint32_t group_;
+};
+
+TEST(AttentionProbeTest, TakesTheFirstKernelThatHasTheReferenceBits) {
+  const WrongKernel wrong(/*group=*/3);
+  const AttentionKernel& reference = ReferenceAttention();
+
+  const absl::Status probed = ProbeAttention(wrong);
+  EXPECT_EQ(probed.code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(probed.message(),
+            "wrong: other bits than the reference, head size 64, 3 query heads a KV head, "
+            "276 tokens");
+  EXPECT_TRUE(ProbeAttention(reference).ok());
+  for (const AttentionKernel* kernel : CpuAttentionVariants()) {
+    EXPECT_TRUE(ProbeAttention(*kernel).ok()) << ProbeAttention(*kernel);
+  }
+  EXPECT_EQ(&FirstThatPasses({&wrong, &reference}), &reference);
+  EXPECT_EQ(&FirstThatPasses({&wrong}), &reference);
 }
 
 }  // namespace
