@@ -6,6 +6,7 @@
 // device's memory by copies as a NIC would by itself.
 
 #include <atomic>
+#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/kv_device.h"
@@ -57,6 +58,49 @@ class CountedMemory final : public DeviceMemory {
 
  private:
   const std::unique_ptr<DeviceMemory> memory_ = kernels::cuda::OpenWindowMemory(0).value();
+};
+
+// Another device, whose headers that come beside an attention are once those of an older epoch.
+class StaleHeaderDevice final : public kernels::KvDevice {
+ public:
+  StaleHeaderDevice(std::unique_ptr<kernels::KvDevice> inner, std::atomic<int>& stale_at)
+      : inner_(std::move(inner)), stale_at_(stale_at) {}
+
+  const std::string& name() const override { return inner_->name(); }
+  uint32_t slots() const override { return inner_->slots(); }
+  uint64_t bytes() const override { return inner_->bytes(); }
+  bool usable() const override { return inner_->usable(); }
+  absl::Status Begin() override { return inner_->Begin(); }
+  absl::Status Store(uint32_t layer, HeadRange heads,
+                     absl::Span<const kernels::KvRows> rows) override {
+    return inner_->Store(layer, heads, rows);
+  }
+  absl::Status Attend(uint32_t layer, HeadRange heads,
+                      absl::Span<const kernels::AttentionItem> items) override {
+    attended_ = true;
+    return inner_->Attend(layer, heads, items);
+  }
+  absl::Status UseMemory(absl::Span<const absl::Span<const std::byte>> ranges) override {
+    return inner_->UseMemory(ranges);
+  }
+  absl::Status Peek(const std::byte* from, size_t bytes) override {
+    attended_ = false;
+    return inner_->Peek(from, bytes);
+  }
+  absl::Status Settle() override { return inner_->Settle(); }
+  const std::byte* peeked() const override {
+    std::memcpy(&header_, inner_->peeked(), sizeof(header_));
+    if (attended_ && stale_at_.fetch_sub(1) == 1) {
+      --header_.epoch;
+    }
+    return reinterpret_cast<const std::byte*>(&header_);
+  }
+
+ private:
+  const std::unique_ptr<kernels::KvDevice> inner_;
+  std::atomic<int>& stale_at_;  // How many from now on.
+  bool attended_ = false;       // Since the last Peek().
+  mutable core::WindowHeader header_;
 };
 
 std::vector<GenerateSpec> Requests() {
@@ -284,6 +328,32 @@ TEST_F(CudaWindowsPlaceTest, AWindowOfAnOlderEpochIsRefusedAndCounted) {
   EXPECT_GT(cluster->handler("m0").Counters().refused_messages, 0u);
   ExpectSame(cluster->GenerateMany(specs), expected);
   EXPECT_THAT(WindowsOf(*cluster, "m0"), StartsWith(kReached));
+}
+
+// The header comes while the device attends its rows: nothing of them is answered.
+TEST_F(CudaWindowsPlaceTest, AHeaderThatComesBesideAnAttentionIsCheckedToo) {
+  std::atomic<int> stale_at{20};
+  LocalClusterOptions options = OptionsOf({});
+  options.other_device.make = [make = kernels::cuda::CudaKvDevices(0),
+                               &stale_at](const kernels::KvDeviceOptions& wanted)
+      -> absl::StatusOr<std::unique_ptr<kernels::KvDevice>> {
+    absl::StatusOr<std::unique_ptr<kernels::KvDevice>> made = make(wanted);
+    if (!made.ok()) {
+      return made;
+    }
+    return std::make_unique<StaleHeaderDevice>(*std::move(made), stale_at);
+  };
+  const std::vector<GenerateSpec> specs = {Greedy(RandomPrompt(17, 17), 30)};
+  const std::vector<GenerateResult> expected = Expected(specs);
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+  const uint64_t epoch = cluster->engine().GetStatus().epoch;
+
+  ExpectSame(cluster->GenerateMany(specs), expected);
+
+  EXPECT_LE(stale_at.load(), 0);
+  EXPECT_GT(cluster->engine().GetStatus().epoch, epoch);
+  EXPECT_EQ(cluster->handler("m0").Counters().refused_messages, 1u);
 }
 
 }  // namespace
