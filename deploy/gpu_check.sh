@@ -102,8 +102,8 @@ run_step() {
     tests | nodes | compute | waits)
       [[ $step == tests ]] || program=$node_program
       case $step in
-        nodes) filter='*CudaNodeTest*' ;;
-        compute) filter='-*CudaNodeTest*:*Waits*' ;;
+        nodes) filter='*CudaNodeTest*:*CudaWindows*' ;;
+        compute) filter='-*CudaNodeTest*:*CudaWindows*:*Waits*' ;;
         waits) filter='*Waits*' ;;
         *) filter='*' ;;
       esac

@@ -4,8 +4,9 @@
 // memory node drives, or under policy local a compute node.
 //
 // Its rows live in the caller's host memory (windows); how they come to the device and back is the
-// device's own business. The bits are those of kernels/attention.h on every device, unless another
-// arithmetic is asked for.
+// device's own business. Or they live in the device's memory, where the caller has said so
+// (UseMemory()), and are read and written where they are. The bits are those of kernels/attention.h
+// on every device, unless another arithmetic is asked for.
 //
 //   Store(layer, rows)   k and v into their slots
 //   Attend(layer, items) outputs are in host memory when it returns
@@ -17,6 +18,7 @@
 
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -85,6 +87,30 @@ class KvDevice {
   // Cost:   as AttentionKernel::Attend, and for a device across a bus two copies of the rows.
   virtual absl::Status Attend(uint32_t layer, HeadRange heads,
                               absl::Span<const AttentionItem> items) = 0;
+
+  // Memory of the device that calls may name from now on, instead of all that was said before: of
+  // one call all sources (k and v; q) lie in it or none, and so do all outputs that are no
+  // partials. The processor neither touches nor copies what lies there. K and V there may be
+  // overwritten, and outputs are there, once a later Attend() or Settle() has returned.
+  // Errors: kUnimplemented  the device takes rows from the host's memory only.
+  virtual absl::Status UseMemory(absl::Span<const absl::Span<const std::byte>> ranges) {
+    return ranges.empty() ? absl::OkStatus()
+                          : absl::UnimplementedError(name() + " takes rows from the host's memory");
+  }
+
+  // Orders a copy of `bytes` of that memory to the host, at most kPeekBytesMax: they are at
+  // peeked() once a later Attend() of some items, or Settle(), has returned.
+  static constexpr size_t kPeekBytesMax = 64;
+  virtual absl::Status Peek(const std::byte* from, size_t bytes) {
+    static_cast<void>(from);
+    static_cast<void>(bytes);
+    return absl::UnimplementedError(name() + " takes rows from the host's memory");
+  }
+  virtual const std::byte* peeked() const { return nullptr; }
+
+  // Waits for all that has been ordered. Errors: as Store().
+  // Cost: a trip to the device; none if an Attend() of some items was the last call.
+  virtual absl::Status Settle() { return absl::OkStatus(); }
 
   // Steps that the device serves by itself. Null where it cannot, or without waiting_lanes.
   virtual KvWaits* waits() { return nullptr; }

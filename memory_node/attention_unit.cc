@@ -53,23 +53,20 @@ absl::Status AttentionWorker::ServeUnit(uint32_t replica, uint32_t lane_index) {
   return absl::OkStatus();
 }
 
-// Checks the header against the step that the plan announced.
+// Checks the header against the step that the plan announced. One in the device's memory is checked
+// beside the first rows' attention, unless the plan is yet to come: a trip for it alone would cost
+// as much as that of the outputs.
 absl::Status AttentionWorker::BeginUnit(uint32_t replica, uint32_t lane_index, Part& part,
                                         uint64_t value) {
   Lane& lane = lanes_[lane_index];
   const uint32_t layer = layout_.LayerOf(value);
   core::WindowHeader header;
-  std::memcpy(&header, region_.bytes().data() + layout_.QueryWindow(replica, lane_index, value),
-              sizeof(header));
-  core::WindowHeader expected{.lane = lane_index,
-                              .epoch = options_.config.epoch,
-                              .step = layout_.StepOf(value),
-                              .layer = layer,
-                              .rows = header.rows,
-                              .kv_rows = header.kv_rows,
-                              .sender = replica};
-  // What the signal alone tells, before a plan is waited for that may never come.
-  LAMINA_RETURN_IF_ERROR(CheckWindow(header, expected));
+  part.header_due = rows_on_device_ && lane.step != 0;
+  if (!part.header_due) {
+    LAMINA_ASSIGN_OR_RETURN(header, ReadHeader(replica, lane_index, value));
+    // Before a plan is waited for that may never come.
+    LAMINA_RETURN_IF_ERROR(CheckBySignal(header, replica, lane_index, value));
+  }
   if (lane.step == 0) {
     LAMINA_RETURN_IF_ERROR(AwaitPlan(lane));
     Lap(control::WorkPart::kWaitPlan, lane_index, value, replica);
@@ -77,9 +74,6 @@ absl::Status AttentionWorker::BeginUnit(uint32_t replica, uint32_t lane_index, P
       return absl::OkStatus();
     }
   }
-  expected.step = lane.step;
-  expected.rows = static_cast<uint32_t>(lane.rows.size());
-  expected.kv_rows = lane.chunk_tokens;
   if (const uint32_t turn =
           schedules_[part.shard].NodeOf(lane_index, lane.step, layer, lane.pinned);
       turn != replica) {
@@ -88,12 +82,35 @@ absl::Status AttentionWorker::BeginUnit(uint32_t replica, uint32_t lane_index, P
                                             " layer ", layer, " comes from compute node ", replica,
                                             " where the schedule says ", turn));
   }
-  part.pieces =
-      core::PiecesOf(lane.chunking, expected.rows, PartOf(layers_[layer], part.heads).kv_heads);
+  part.pieces = core::PiecesOf(lane.chunking, static_cast<uint32_t>(lane.rows.size()),
+                               PartOf(layers_[layer], part.heads).kv_heads);
   part.query_bytes = sizeof(header);
   part.reply_bytes = sizeof(header);
   part.unit_nanos = 0;
-  return CheckWindow(header, expected);
+  return part.header_due ? absl::OkStatus() : CheckByPlan(header, replica, lane_index, value);
+}
+
+absl::Status AttentionWorker::CheckBySignal(const core::WindowHeader& header, uint32_t replica,
+                                            uint32_t lane_index, uint64_t value) {
+  return CheckWindow(header, {.lane = lane_index,
+                              .epoch = options_.config.epoch,
+                              .step = layout_.StepOf(value),
+                              .layer = layout_.LayerOf(value),
+                              .rows = header.rows,
+                              .kv_rows = header.kv_rows,
+                              .sender = replica});
+}
+
+absl::Status AttentionWorker::CheckByPlan(const core::WindowHeader& header, uint32_t replica,
+                                          uint32_t lane_index, uint64_t value) {
+  const Lane& lane = lanes_[lane_index];
+  return CheckWindow(header, {.lane = lane_index,
+                              .epoch = options_.config.epoch,
+                              .step = lane.step,
+                              .layer = layout_.LayerOf(value),
+                              .rows = static_cast<uint32_t>(lane.rows.size()),
+                              .kv_rows = lane.chunk_tokens,
+                              .sender = replica});
 }
 
 // The next piece of the unit whose last signal value is `last`: a chunk of rows, or the queries of
@@ -108,6 +125,9 @@ absl::Status AttentionWorker::ServePiece(uint32_t replica, uint32_t lane_index, 
   HeadRange heads = pieces.Heads(index);
   heads.first += part.heads.first;
   const uint64_t value = core::PieceValue(last, part.pieces_done, pieces.count());
+  if (rows_on_device_) {
+    LAMINA_RETURN_IF_ERROR(LandWindow(replica, lane_index, part, value));
+  }
   const RowChunk chunk{
       .value = value,
       .layer = layout_.LayerOf(value),
@@ -128,6 +148,9 @@ absl::Status AttentionWorker::ServePiece(uint32_t replica, uint32_t lane_index, 
                                             queries             ? Tokens::kClosed
                                             : chunk.query_first ? Tokens::kOpen
                                                                 : Tokens::kAll));
+  if (rows_on_device_) {
+    LAMINA_RETURN_IF_ERROR(SettleWindow(replica, lane_index, part, value));
+  }
   Lap(control::WorkPart::kAttend, lane_index, value, replica, read);
   if (!queries) {
     LAMINA_RETURN_IF_ERROR(Reply(lane_index, part, chunk));
@@ -175,19 +198,30 @@ absl::Status AttentionWorker::Reply(uint32_t lane_index, Part& part, const RowCh
                                     .rows = static_cast<uint32_t>(lane.rows.size()),
                                     .sender = options_.node};
     std::memcpy(part.reply.data(), &header, sizeof(header));
-    begin = 0;
   }
-  const size_t bytes = part.reply_bytes - begin;
+  const bool from_device = !chunk.rows.empty() && attention_.RepliesFromDevice(part, chunk);
+  const size_t header_bytes = chunk.first ? begin : 0;
+  const size_t bytes = part.reply_bytes - begin + header_bytes;
   const transport::SignalUpdate signal{.word = layout_.reply_word(options_.node, lane_index),
                                        .value = chunk.value};
   const transport::WaitOptions wait{.deadline = RealClock().Now() + options_.peer_deadline,
                                     .abort = &abort_};
   const uint32_t replica =
       schedules_[part.shard].NodeOf(lane_index, lane.step, layer + 1, lane.pinned);
-  const absl::Status sent =
-      transport::PutAll(transport_, *replies_[replica],
-                        layout_.ReplyWindow(options_.node, lane_index, chunk.value) + begin,
-                        absl::MakeConstSpan(part.reply).subspan(begin, bytes), &signal, wait);
+  const size_t window = layout_.ReplyWindow(options_.node, lane_index, chunk.value);
+  absl::Status sent;
+  if (from_device) {
+    // The header by itself: the signal of what comes next stands for it too.
+    sent = transport::PutAll(transport_, *replies_[replica], window,
+                             absl::MakeConstSpan(part.reply).first(header_bytes), nullptr, wait);
+  } else {
+    begin -= header_bytes;
+  }
+  if (sent.ok()) {
+    const std::byte* const source = from_device ? part.device_reply : part.reply.data();
+    sent = transport::PutAll(transport_, *replies_[replica], window + begin,
+                             {source + begin, part.reply_bytes - begin}, &signal, wait);
+  }
   control::LinkCounters& link = *links_[replica];
   if (!sent.ok()) {
     control::AddTo(link.failures, absl::IsCancelled(sent) ? 0 : 1);

@@ -46,6 +46,9 @@ std::string AttentionWorker::WaitsObstacle(const control::EpochConfig& config,
   if (config.lanes > kWaitingLanesMax) {
     return absl::StrCat(config.lanes, " lanes, at most ", kWaitingLanesMax);
   }
+  if (region.memory().path != transport::MemoryPath::kHost) {
+    return "windows lie in its memory, and it waits for those in the host's";
+  }
   if (region.direct().empty()) {
     return absl::StrCat("the device does not reach windows of ", config.transport);
   }

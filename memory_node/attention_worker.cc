@@ -160,6 +160,10 @@ absl::Status AttentionWorker::Serve(std::string& blamed) {
           transport_.RegisterSource(part.reply, transport::MemoryKind::kHost)));
     }
   }
+  if (!device_replies_.empty()) {
+    LAMINA_RETURN_IF_ERROR(control::TransportFault(
+        transport_.RegisterSource(device_replies_, transport::MemoryKind::kDevice)));
+  }
   if (absl::Status answered = AnswerLinks(blamed); !answered.ok()) {
     return absl::IsCancelled(answered) ? absl::OkStatus() : control::TransportFault(answered);
   }

@@ -21,9 +21,14 @@
 // their units are launched ahead of the data, and the worker only looks how far they are. The
 // choice is made when a step begins, so the worker and the device never serve the same unit.
 //
+// Where the query windows lie in the device's memory, rows stay there: the device reads them where
+// they are, and outputs of whole rows are put from its memory. The header of a unit is copied to
+// the host beside the first rows' attention and checked before anything is answered.
+//
 // Parts: step_rows.h the rows of a step that live here; unit_attention.h the arithmetic of a unit.
 // Files: attention_worker.cc the loop, plans and tables; attention_unit.cc one unit, from window to
-// window; attention_waits.cc steps that the device serves.
+// window; attention_device_rows.cc windows in the device's memory; attention_waits.cc steps that
+// the device serves.
 //
 // Threading: Run() on one thread; PushPlan() and Stop() from any other.
 // Allocation: none per unit; tables grow when sequences join.
@@ -71,6 +76,11 @@ class AttentionWorker {
   AttentionWorker(const AttentionWorker&) = delete;
   AttentionWorker& operator=(const AttentionWorker&) = delete;
 
+  // That the query windows lie in memory of the device, and outputs may, in `replies`, which has
+  // room for so much and outlives the transport. Call before Run(). Errors: the device's.
+  size_t device_reply_bytes() const;
+  absl::Status UseDeviceMemory(absl::Span<std::byte> replies);
+
   // Replies of compute node i go to replies[i]. Call before Run().
   void SetPeers(std::vector<std::unique_ptr<transport::RemoteRegion>> replies);
 
@@ -116,6 +126,15 @@ class AttentionWorker {
   absl::Status EndUnit(uint32_t replica, uint32_t lane_index, Part& part);
   void NoteUnit(const Lane& lane, const Part& part);
   absl::Status CheckWindow(const core::WindowHeader& header, const core::WindowHeader& expected);
+  // Whether a unit's header says what its signal says, and what the plan says.
+  absl::Status CheckBySignal(const core::WindowHeader& header, uint32_t replica,
+                             uint32_t lane_index, uint64_t value);
+  absl::Status CheckByPlan(const core::WindowHeader& header, uint32_t replica, uint32_t lane_index,
+                           uint64_t value);
+  absl::StatusOr<core::WindowHeader> ReadHeader(uint32_t replica, uint32_t lane_index,
+                                                uint64_t value);
+  absl::Status LandWindow(uint32_t replica, uint32_t lane_index, const Part& part, uint64_t value);
+  absl::Status SettleWindow(uint32_t replica, uint32_t lane_index, Part& part, uint64_t value);
   absl::Status TakePlans();
   absl::Status Advance(Lane& lane);
   absl::Status AwaitPlan(const Lane& lane);
@@ -147,6 +166,8 @@ class AttentionWorker {
   kernels::KvDevice& device_;
   WorkerCounters& counters_;
   kernels::KvWaits* const waits_;  // Null: the device cannot, or must not.
+  bool rows_on_device_ = false;    // The query windows lie in its memory.
+  absl::Span<std::byte> device_replies_;
   std::vector<std::unique_ptr<transport::RemoteRegion>> replies_;
   control::Inbox<core::StepPlan> inbox_;
   transport::AbortWord abort_{0};

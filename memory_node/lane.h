@@ -54,6 +54,9 @@ struct Part {
   Nanos unit_nanos = 0;
   // Header and rows, as in a reply window. The next unit's query says that it was read.
   std::vector<std::byte> reply;
+  // As much in the device's memory, for outputs that are put from there; null where none are.
+  std::byte* device_reply = nullptr;
+  bool header_due = false;  // The unit's query header has not been checked yet.
   // Of the rows of the first chunk, where queries go first: [rows, spans of the row, query heads,
   // PartialWidth()], f32.
   std::vector<float> closed_partials;

@@ -66,7 +66,9 @@ absl::Status Serve(const control::DaemonFlags& flags) {
                                    .cores = CallerCores(pinning),
                                    .make_device = device.make,
                                    .verbs_uri = config->verbs.Uri(),
-                                   .device = node->device},
+                                   .device = node->device,
+                                   .window_memory = device.window_memory.get(),
+                                   .windows = node->windows},
                                   pool);
   handler.SetReporter(&link);
   std::unique_ptr<control::HttpServer> http;

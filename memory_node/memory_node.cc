@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "memory_node/memory_node.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,7 +11,6 @@
 #include "control/epoch_shape.h"
 #include "control/transport_fault.h"
 #include "transport/put_all.h"
-#include "transport/registry.h"
 
 namespace lamina::memory_node {
 
@@ -29,12 +29,13 @@ absl::StatusOr<control::PreparedNode> MemoryNode::Configure(const control::Epoch
   LAMINA_RETURN_IF_ERROR(core::WindowLayout::Check(shape));
   const core::WindowLayout layout(shape);
   config_ = config;
-  LAMINA_RETURN_IF_ERROR(control::TransportFault(MakeRegion(layout)));
+  LAMINA_RETURN_IF_ERROR(control::TransportFault(MakeWindows()));
   kernels::KvDeviceOptions wanted =
       AttentionWorker::DeviceOptions(config, control::LayersOf(config, node), config.slots[node]);
   const bool on_device = options_.device != "cpu";
   const bool waits_wanted = on_device && config.memory_waits;
-  std::string obstacle = waits_wanted ? AttentionWorker::WaitsObstacle(config, *region_) : "";
+  std::string obstacle =
+      waits_wanted ? AttentionWorker::WaitsObstacle(config, *windows_.region) : "";
   if (waits_wanted && obstacle.empty()) {
     wanted.waiting_lanes = config.lanes;
     wanted.waiting_rows_max = config.rows_max;
@@ -53,15 +54,16 @@ absl::StatusOr<control::PreparedNode> MemoryNode::Configure(const control::Epoch
   }
   const bool waits = wanted.waiting_lanes > 0 && obstacle.empty();
   worker_ = std::make_unique<AttentionWorker>(
-      AttentionWorker::Options{.config = config, .node = node, .device_waits = waits}, *transport_,
-      *region_, *device_, pool_, counters_);
-  const std::string windows = absl::StrCat(transport::DescribeMemory(region_->memory()),
+      AttentionWorker::Options{.config = config, .node = node, .device_waits = waits},
+      *windows_.transport, *windows_.region, *device_, pool_, counters_);
+  LAMINA_RETURN_IF_ERROR(UseDeviceWindows());
+  const std::string windows = absl::StrCat(transport::DescribeMemory(windows_.memory),
                                            on_device ? DescribeUse(waits, obstacle) : "");
   LogInfo("epoch ", config.epoch, " device ", device_->name(), " slots ", device_->slots(),
           " arena ", FormatBytes(device_->bytes()), " windows ",
           FormatBytes(layout.query_region_bytes()), " in ", windows, " transport ",
-          transport_->scheme());
-  return control::PreparedNode{.region = region_->Descriptor(), .windows = windows};
+          windows_.transport->scheme());
+  return control::PreparedNode{.region = windows_.region->Descriptor(), .windows = windows};
 }
 
 // Why the device cannot use the own windows, if so. The driver has the last word on the host's
@@ -73,7 +75,7 @@ std::string MemoryNode::TryWindows() {
   }
   absl::Status tried = device_->Begin();
   if (tried.ok()) {
-    tried = waits->Open({region_->direct().pages}, Seconds(1));
+    tried = waits->Open({windows_.region->direct().pages}, Seconds(1));
   }
   waits->Close();
   return std::string(tried.message());
@@ -84,20 +86,32 @@ std::string MemoryNode::DescribeUse(bool waits, const std::string& obstacle) con
   if (waits) {
     return absl::StrCat(", for which ", options_.device, " waits itself");
   }
-  return absl::StrCat(", rows are copied to ", options_.device,
+  return absl::StrCat(windows_.on_device() ? ", rows stay in " : ", rows are copied to ",
+                      options_.device,
                       obstacle.empty() ? "" : ", which does not wait itself: ", obstacle);
 }
 
-absl::Status MemoryNode::MakeRegion(const core::WindowLayout& layout) {
+absl::Status MemoryNode::MakeWindows() {
   LAMINA_ASSIGN_OR_RETURN(
-      transport_, transport::MakeTransport(control::TransportUri(*config_, options_.verbs_uri)));
-  LAMINA_ASSIGN_OR_RETURN(region_,
-                          transport_->CreateRegion({.name = options_.name + " queries",
-                                                    .bytes = layout.query_region_bytes(),
-                                                    .signal_words = layout.query_region_words(),
-                                                    .epoch = config_->epoch,
-                                                    .written_by_devices = config_->compute_waits}));
+      windows_, MakeQueryWindows(
+                    *config_, {.node = options_.name,
+                               .transport_uri = control::TransportUri(*config_, options_.verbs_uri),
+                               .memory = options_.window_memory,
+                               .place = options_.windows,
+                               .device_waits = config_->memory_waits}));
   return absl::OkStatus();
+}
+
+// Rows of windows in the device's memory stay there, and outputs are put from there. Else the
+// device is told to forget those of the epoch before.
+absl::Status MemoryNode::UseDeviceWindows() {
+  if (!windows_.on_device()) {
+    return device_->UseMemory({});
+  }
+  LAMINA_ASSIGN_OR_RETURN(
+      device_replies_, DeviceAllocation::Make(*options_.window_memory,
+                                              std::max<size_t>(worker_->device_reply_bytes(), 1)));
+  return worker_->UseDeviceMemory(device_replies_.bytes());
 }
 
 // Keeps the device's arena of the epoch before when its shape is the same: nothing in it is
@@ -118,7 +132,7 @@ absl::Status MemoryNode::Connect(const control::EpochPeers& peers) {
   }
   const core::WindowLayout layout(control::WindowShapeOf(*config_));
   auto replies = transport::OpenRegions(
-      *transport_, peers.compute_regions, peers.epoch,
+      *windows_.transport, peers.compute_regions, peers.epoch,
       {.bytes = layout.reply_region_bytes(), .signal_words = layout.compute_region_words()});
   LAMINA_RETURN_IF_ERROR(control::TransportFault(replies.status()));
   worker_->SetPeers(*std::move(replies));
@@ -140,8 +154,9 @@ void MemoryNode::LeaveEpoch() {
   }
   thread_.Join();
   worker_.reset();
-  region_.reset();
-  transport_.reset();
+  windows_.region.reset();
+  windows_ = {};
+  device_replies_ = {};
   config_.reset();
 }
 

@@ -12,12 +12,14 @@
 #include <string>
 #include <vector>
 
+#include "common/device_memory.h"
 #include "common/thread_pool.h"
+#include "common/window_place.h"
 #include "control/epoch_thread.h"
 #include "control/node_handler.h"
 #include "kernels/kv_device.h"
 #include "memory_node/attention_worker.h"
-#include "transport/transport.h"
+#include "memory_node/query_windows.h"
 
 namespace lamina::memory_node {
 
@@ -27,6 +29,9 @@ struct MemoryNodeOptions {
   kernels::KvDeviceMaker make_device;  // Of the device that holds KV and attends.
   std::string verbs_uri = "verbs://";  // With this host's options.
   std::string device = "cpu";          // For people.
+  // Where query windows may lie beside the host's memory; null for none. Outlives the node.
+  DeviceMemory* window_memory = nullptr;
+  WindowPlace windows = WindowPlace::kAuto;
 };
 
 class MemoryNode final : public control::NodeHandler {
@@ -49,7 +54,8 @@ class MemoryNode final : public control::NodeHandler {
 
  private:
   absl::Status MakeDevice(const kernels::KvDeviceOptions& options);
-  absl::Status MakeRegion(const core::WindowLayout& layout);
+  absl::Status MakeWindows();
+  absl::Status UseDeviceWindows();
   std::string TryWindows();
   std::string DescribeUse(bool waits, const std::string& obstacle) const;
 
@@ -60,8 +66,8 @@ class MemoryNode final : public control::NodeHandler {
 
   // Of the current epoch; order matters: the worker goes first, the transport last.
   std::optional<control::EpochConfig> config_;
-  std::unique_ptr<transport::Transport> transport_;
-  std::unique_ptr<transport::Region> region_;
+  DeviceAllocation device_replies_;  // Where query windows lie in the device's memory.
+  QueryWindows windows_;
   kernels::KvDeviceOptions device_options_;
   std::unique_ptr<kernels::KvDevice> device_;
   std::unique_ptr<AttentionWorker> worker_;

@@ -4,10 +4,12 @@
 
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/device_memory.h"
 #include "common/thread_pool.h"
 #include "kernels/kv_device.h"
 
@@ -17,6 +19,8 @@ struct NodeDevice {
   kernels::KvDeviceMaker make;
   std::string kernels;  // For people: "highway/AVX2", "cuda".
   double read_bytes_per_second = 0;
+  // Where query windows may lie; null where that is the host's memory alone.
+  std::unique_ptr<DeviceMemory> window_memory = nullptr;
 };
 
 // "cpu", "cuda" or "cuda:N". Measures its read bandwidth: some tenths of a second. `pool` outlives

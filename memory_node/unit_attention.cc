@@ -90,7 +90,8 @@ absl::StatusOr<uint64_t> UnitAttention::Attend(Part& part, const RowChunk& chunk
 // Rows whose sequences lie here as a whole. Returns how many tokens they see.
 uint64_t UnitAttention::CollectItems(Part& part, const RowChunk& chunk, Tokens tokens) {
   const AttentionDescriptor shape = ShapeOf(chunk);
-  auto* out = reinterpret_cast<BFloat16*>(part.reply.data() + part.reply_bytes);
+  std::byte* const reply = RepliesFromDevice(part, chunk) ? part.device_reply : part.reply.data();
+  auto* out = reinterpret_cast<BFloat16*>(reply + part.reply_bytes);
   float* partial = part.closed_partials.data();
   uint64_t context = 0;
   RowPlaces places(chunk, shape);

@@ -70,8 +70,13 @@ class UnitAttention {
   // those of prompt chunks. Returns how many bytes of the window that was. Errors: the device's.
   absl::StatusOr<size_t> Store(const Lane& lane, const Part& part, const RowChunk& chunk);
 
-  // Attends the chunk's rows; outputs go to where part.reply_bytes are in part.reply. Returns how
-  // many bytes of KV it has read. Errors: the device's.
+  // Whether the chunk's outputs go to the device's memory. Those that the processor merges do not.
+  bool RepliesFromDevice(const Part& part, const RowChunk& chunk) const {
+    return part.device_reply != nullptr && !chunk.query_first && span_tokens_ == 0;
+  }
+
+  // Attends the chunk's rows; outputs go to where part.reply_bytes are in part.reply, or
+  // part.device_reply. Returns how many bytes of KV it has read. Errors: the device's.
   absl::StatusOr<uint64_t> Attend(Part& part, const RowChunk& chunk, Tokens tokens);
 
  private:

@@ -26,11 +26,11 @@ absl::string_view Words(MemoryPath path) {
 }  // namespace
 
 std::string DescribeMemory(const MemoryChoice& choice) {
+  const std::string why = choice.why_not.empty() ? "" : absl::StrCat(" (", choice.why_not, ")");
   if (choice.path == MemoryPath::kHost) {
-    return "host memory";
+    return absl::StrCat("host memory", why);
   }
-  return absl::StrCat("memory of ", choice.device, Words(choice.path),
-                      choice.why_not.empty() ? "" : absl::StrCat(" (", choice.why_not, ")"));
+  return absl::StrCat("memory of ", choice.device, Words(choice.path), why);
 }
 
 }  // namespace lamina::transport

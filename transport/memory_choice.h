@@ -30,7 +30,8 @@ struct MemoryChoice {
   std::string why_not;  // Why not by a better path; empty when it is the best.
 };
 
-// "host memory"; "memory of cuda:0 by dmabuf"; "memory of cuda:0 through a staging buffer (dmabuf:
+// "host memory", with the reason if there is one; "memory of cuda:0 by dmabuf"; "memory of cuda:0
+// through a staging buffer (dmabuf:
 // ...)".
 std::string DescribeMemory(const MemoryChoice& choice);
 

@@ -29,12 +29,12 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeShm(absl::string_view name, Devic
   return MakeShmTransport();
 }
 
-absl::StatusOr<std::unique_ptr<Transport>> MakeFake(absl::string_view name, DeviceMemory*) {
+absl::StatusOr<std::unique_ptr<Transport>> MakeFake(absl::string_view name, DeviceMemory* device) {
   if (name.empty()) {
     return absl::InvalidArgumentError(
         "transport \"fake://\": name the network, as in \"fake://test\"");
   }
-  return FakeNetwork::Named(name)->MakeTransport();
+  return FakeNetwork::Named(name)->MakeTransport(device);
 }
 
 bool Always() { return true; }

@@ -69,7 +69,8 @@ struct RegionOptions {
   size_t bytes = 0;  // Data bytes, zeroed; may be 0.
   uint32_t signal_words = 0;
   MemoryKind kind = MemoryKind::kHost;
-  uint64_t epoch = 0;  // Part of the descriptor; OpenRegion refuses another epoch.
+  bool may_stage = true;  // Of kDevice: also where only a staging buffer gets there.
+  uint64_t epoch = 0;     // Part of the descriptor; OpenRegion refuses another epoch.
   // Its words may be raised by devices, past the transport: where it has direct() memory, waiters
   // on it nap for some 50 us where they would sleep for a millisecond.
   bool written_by_devices = false;
@@ -180,6 +181,7 @@ class Transport {
   //                             backend lacks.
   //         kResourceExhausted  the host refused the memory; says how much was asked for and which
   //                             limit applies.
+  //         kFailedPrecondition the device's memory is not reached, without may_stage; says why.
   virtual absl::StatusOr<std::unique_ptr<Region>> CreateRegion(const RegionOptions& options) = 0;
 
   // Opens a peer's region; `epoch` must be the descriptor's. The bytes of a descriptor may be any.

@@ -11,8 +11,11 @@ namespace {
 
 constexpr size_t kWindowBytes = MiB(1);
 constexpr char kStaging[] = "a staging buffer";
+// Of windows that lie in the host's memory because the network does not reach the device's.
+constexpr char kNotReached[] = "host memory (dmabuf: ";
 constexpr char kWhy[] =
-    "through a staging buffer all that comes for the device is copied once more, by the processor";
+    "through a staging buffer or the host's memory all that comes for the device is copied once "
+    "more, by the processor";
 constexpr char kFix[] =
     "modprobe nvidia_peermem   # or install nvidia-open, on kernel 5.12 or later";
 
@@ -63,7 +66,9 @@ Findings CheckClusterWindows(const client::ClusterStatus& status) {
     }
     Finding finding = {
         .check = "windows", .found = absl::StrCat(node.name, ": ", node.windows), .why = kWhy};
-    if (absl::StrContains(node.windows, kStaging) && node.transport == "verbs") {
+    if ((absl::StrContains(node.windows, kStaging) ||
+         absl::StrContains(node.windows, kNotReached)) &&
+        node.transport == "verbs") {
       finding.state = State::kWarn;
       finding.fix = kFix;
     }

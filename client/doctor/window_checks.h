@@ -26,7 +26,8 @@ Findings CheckDeviceWindows(const std::vector<std::string>& transports,
                             const absl::StatusOr<std::unique_ptr<DeviceMemory>>& device);
 
 // Where the windows of a running cluster's nodes lie, and how they are reached. A warning where
-// that is through a staging buffer. Empty where no node has told.
+// that is through a staging buffer, or the host's memory for want of a way to the device's. Empty
+// where no node has told.
 Findings CheckClusterWindows(const client::ClusterStatus& status);
 
 }  // namespace lamina::doctor

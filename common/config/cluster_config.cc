@@ -144,6 +144,12 @@ absl::Status CheckNodes(const ClusterConfig& config) {
           absl::StrCat("memory.", i, ".capacity: missing or zero; say how many bytes node '",
                        config.memory[i].name, "' may use for KV, like 2GiB"));
     }
+    // Whether the transport reaches it is found out when an epoch begins.
+    if (config.memory[i].windows == WindowPlace::kDevice && config.memory[i].device == "cpu") {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "memory.", i, ".windows: device, but '", config.memory[i].name,
+          "' is on the processor; give it a device like cuda:0, or leave windows out"));
+    }
   }
   return absl::OkStatus();
 }

@@ -21,6 +21,7 @@
 #include "common/partition.h"
 #include "common/pipeline_mode.h"
 #include "common/query_first.h"
+#include "common/window_place.h"
 
 namespace lamina {
 
@@ -73,8 +74,9 @@ struct MemoryNodeConfig {
   std::string device = "cpu";
   std::vector<int> cores;
   uint32_t threads = 0;
-  uint64_t capacity_bytes = 0;  // For KV. Required.
-  std::string http;             // host:port of /metrics and /health. Empty: none.
+  uint64_t capacity_bytes = 0;               // For KV. Required.
+  WindowPlace windows = WindowPlace::kAuto;  // Where compute nodes put q, k and v.
+  std::string http;                          // host:port of /metrics and /health. Empty: none.
 };
 
 // The HTTP gateway. Without a `listen` address there is none.

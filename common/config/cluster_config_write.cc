@@ -91,8 +91,12 @@ void EmitNodes(YAML::Emitter& out, const ClusterConfig& config) {
   for (const MemoryNodeConfig& node : config.memory) {
     out << YAML::Flow << YAML::BeginMap;
     EmitNode(out, node);
-    out << YAML::Key << "capacity" << YAML::Value << FormatExactBytes(node.capacity_bytes)
-        << YAML::EndMap;
+    out << YAML::Key << "capacity" << YAML::Value << FormatExactBytes(node.capacity_bytes);
+    if (node.device != "cpu") {
+      out << YAML::Key << "windows" << YAML::Value
+          << std::string(internal::EnumName(internal::kWindowPlaces, node.windows));
+    }
+    out << YAML::EndMap;
   }
   out << YAML::EndSeq;
 }

@@ -312,10 +312,14 @@ std::vector<Key> ClusterFileReader::ComputeKeys(ComputeNodeConfig& node) const {
 }
 
 std::vector<Key> ClusterFileReader::MemoryKeys(MemoryNodeConfig& node) const {
-  return {{"name", Text(node.name)},         {"host", Text(node.host)},
-          {"device", Text(node.device)},     {"cores", Cores(node.cores)},
-          {"threads", Number(node.threads)}, {"capacity", Size(node.capacity_bytes)},
-          {"http", Text(node.http)}};
+  return {{"name", Text(node.name)},
+          {"host", Text(node.host)},
+          {"device", Text(node.device)},
+          {"cores", Cores(node.cores)},
+          {"threads", Number(node.threads)},
+          {"capacity", Size(node.capacity_bytes)},
+          {"http", Text(node.http)},
+          {"windows", Choice(internal::kWindowPlaces, node.windows)}};
 }
 
 std::vector<Key> ClusterFileReader::GatewayKeys(GatewayConfig& gateway) const {

@@ -23,6 +23,8 @@ inline constexpr EnumNames<QueryFirst, 3> kQueryFirst = {
     {{"auto", QueryFirst::kAuto}, {"always", QueryFirst::kAlways}, {"never", QueryFirst::kNever}}};
 inline constexpr EnumNames<DeviceWaits, 2> kDeviceWaits = {
     {{"auto", DeviceWaits::kAuto}, {"off", DeviceWaits::kOff}}};
+inline constexpr EnumNames<WindowPlace, 3> kWindowPlaces = {
+    {{"auto", WindowPlace::kAuto}, {"host", WindowPlace::kHost}, {"device", WindowPlace::kDevice}}};
 inline constexpr EnumNames<Partition, 4> kPartitions = {{{"request", Partition::kRequest},
                                                          {"head", Partition::kHead},
                                                          {"token_range", Partition::kTokenRange},

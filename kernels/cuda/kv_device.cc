@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/check.h"
 #include "common/status_macros.h"
 #include "kernels/canonical_math.h"
 #include "kernels/cuda/attention.h"
@@ -16,6 +17,7 @@
 #include "kernels/cuda/kv_layers_internal.h"
 #include "kernels/cuda/kv_waits_internal.h"
 #include "kernels/cuda/memory_pair_internal.h"
+#include "kernels/cuda/row_runs_internal.h"
 #include "kernels/kv_arena.h"
 #include "kernels/partial.h"
 
@@ -50,9 +52,10 @@ struct Sizes {
   uint64_t entry_lses() const { return items * entries_max * query_heads; }
 
   uint64_t RowBytes() const {
-    return 2 * BytesOf<BFloat16>(items * q_width) + BytesOf<BFloat16>(2 * store_tokens * kv_width) +
-           BytesOf<uint32_t>(store_tokens) + BytesOf<float>(entry_floats()) +
-           BytesOf<float>(entry_lses()) + kPieces * kPieceAlignment;
+    return KvDevice::kPeekBytesMax + 2 * BytesOf<BFloat16>(items * q_width) +
+           BytesOf<BFloat16>(2 * store_tokens * kv_width) + BytesOf<uint32_t>(store_tokens) +
+           BytesOf<float>(entry_floats()) + BytesOf<float>(entry_lses()) +
+           kPieces * kPieceAlignment;
   }
 
   uint64_t q_width = 0;
@@ -105,10 +108,26 @@ class CudaKvDevice final : public KvDevice {
                       absl::Span<const AttentionItem> items) override {
     return Noted(TryAttend(layers_[layer].Part(heads), items));
   }
+  absl::Status UseMemory(absl::Span<const absl::Span<const std::byte>> ranges) override {
+    ranges_.assign(ranges.begin(), ranges.end());
+    return absl::OkStatus();
+  }
+  absl::Status Peek(const std::byte* from, size_t bytes) override {
+    LAMINA_CHECK(bytes <= kPeekBytesMax);
+    ordered_ = true;
+    return Noted(CopyAsync(peeked_, from, bytes, stream_));
+  }
+  const std::byte* peeked() const override { return peeked_; }
+  absl::Status Settle() override { return ordered_ ? Noted(Synchronize()) : absl::OkStatus(); }
   KvWaits* waits() override { return waits_.get(); }
 
  private:
   using Layer = KvLayers::Layer;
+  // Of all items of a call, in the device's memory.
+  struct Queries {
+    const BFloat16* q = nullptr;
+    size_t stride = 0;
+  };
 
   CudaKvDevice(const KvDeviceOptions& options, DeviceInfo info, Stream stream,
                MemoryArena device_arena, MemoryArena pinned_arena)
@@ -128,13 +147,30 @@ class CudaKvDevice final : public KvDevice {
     usable_.store(usable() && status.ok(), std::memory_order_relaxed);
     return status;
   }
+  // Whether it is memory of the device that was named.
+  bool OnDevice(const void* data) const {
+    return std::any_of(ranges_.begin(), ranges_.end(), [data](const auto& range) {
+      const auto* const byte = static_cast<const std::byte*>(data);
+      return byte >= range.data() && byte < range.data() + range.size();
+    });
+  }
+  absl::Status Synchronize() {
+    ordered_ = false;
+    return stream_.Synchronize();
+  }
   absl::Status TryStore(const Layer& layer, absl::Span<const KvRows> rows);
+  void Gather(const KvRows& rows, uint32_t token, uint32_t at, size_t width);
   absl::Status TryAttend(const Layer& layer, absl::Span<const AttentionItem> items);
   size_t CountThatFit(absl::Span<const AttentionItem> items) const;
   absl::Status AttendSome(const Layer& layer, absl::Span<const AttentionItem> items);
   absl::Status LoadTables(CudaAttention& attention, absl::Span<const AttentionItem> items);
-  absl::Status AttendWhole(const Layer& layer, absl::Span<const AttentionItem> items);
-  absl::Status AttendParts(const Layer& layer, absl::Span<const AttentionItem> items);
+  absl::StatusOr<Queries> FindQueries(absl::Span<const AttentionItem> items, size_t width);
+  absl::Status AttendWhole(const Layer& layer, absl::Span<const AttentionItem> items,
+                           const Queries& queries);
+  absl::Status AttendToDevice(const Layer& layer, absl::Span<const AttentionItem> items,
+                              const Queries& queries);
+  absl::Status AttendParts(const Layer& layer, absl::Span<const AttentionItem> items,
+                           const Queries& queries);
 
   const KvDeviceOptions options_;
   const Sizes sizes_;
@@ -150,8 +186,11 @@ class CudaKvDevice final : public KvDevice {
   MemoryPair<uint32_t> slots_;
   MemoryPair<float> entry_out_;
   MemoryPair<float> entry_lse_;
+  std::byte* peeked_ = nullptr;  // Pinned.
+  std::vector<absl::Span<const std::byte>> ranges_;
   std::atomic<bool> usable_{true};
-  bool storing_ = false;  // The device may still read kv_ and slots_.
+  bool ordered_ = false;  // Something that was not waited for: the device may read kv_ and slots_.
+  std::vector<KvRun> runs_;
   std::vector<StepItem> step_items_;
   std::vector<float> folded_;
   std::unique_ptr<CudaKvWaits> waits_;  // Null without waiting lanes. Goes first.
@@ -198,6 +237,8 @@ absl::Status CudaKvDevice::TakeMemory() {
   LAMINA_RETURN_IF_ERROR(take(slots_, sizes_.store_tokens));
   LAMINA_RETURN_IF_ERROR(take(entry_out_, sizes_.entry_floats()));
   LAMINA_RETURN_IF_ERROR(take(entry_lse_, sizes_.entry_lses()));
+  LAMINA_ASSIGN_OR_RETURN(peeked_, pinned_arena_.Take<std::byte>(kPeekBytesMax));
+  runs_.reserve(sizes_.store_tokens);
   step_items_.reserve(sizes_.items);
   LAMINA_RETURN_IF_ERROR(stream_.Synchronize());
   if (options_.waiting_lanes > 0) {
@@ -210,10 +251,9 @@ absl::Status CudaKvDevice::TakeMemory() {
 
 absl::Status CudaKvDevice::TryStore(const Layer& layer, absl::Span<const KvRows> rows) {
   const size_t width = layer.descriptor.kv_width();
-  if (storing_) {
-    LAMINA_RETURN_IF_ERROR(stream_.Synchronize());
-    storing_ = false;
-  }
+  LAMINA_RETURN_IF_ERROR(Settle());
+  const bool there = !rows.empty() && OnDevice(rows.front().k);
+  runs_.clear();
   uint32_t tokens = 0;
   for (const KvRows& run : rows) {
     uint32_t token = 0;
@@ -223,9 +263,11 @@ absl::Status CudaKvDevice::TryStore(const Layer& layer, absl::Span<const KvRows>
             absl::StrCat(name_, ": more than ", sizes_.store_tokens, " tokens to store at once"));
       }
       for (uint32_t i = 0; i < extent.tokens; ++i, ++token, ++tokens) {
-        BFloat16* const to = kv_.pinned + size_t{tokens} * 2 * width;
-        std::memcpy(to, run.k + token * run.stride, width * sizeof(BFloat16));
-        std::memcpy(to + width, run.v + token * run.stride, width * sizeof(BFloat16));
+        if (there) {
+          AddToRuns(run, token, tokens, runs_);
+        } else {
+          Gather(run, token, tokens, width);
+        }
         slots_.pinned[tokens] = extent.first_slot + i;
       }
     }
@@ -233,11 +275,26 @@ absl::Status CudaKvDevice::TryStore(const Layer& layer, absl::Span<const KvRows>
   if (tokens == 0) {
     return absl::OkStatus();
   }
-  storing_ = true;
-  LAMINA_RETURN_IF_ERROR(kv_.Send(size_t{tokens} * 2 * width, stream_));
+  ordered_ = true;
+  if (!there) {
+    LAMINA_RETURN_IF_ERROR(kv_.Send(size_t{tokens} * 2 * width, stream_));
+    runs_.push_back(
+        {.k = kv_.device, .v = kv_.device + width, .stride = 2 * width, .tokens = tokens});
+  }
   LAMINA_RETURN_IF_ERROR(slots_.Send(tokens, stream_));
-  return StoreKv(layer.descriptor, kv_.device, kv_.device + width, 2 * width,
-                 {slots_.device, tokens}, layer.k, layer.v, layer.head_stride, stream_);
+  for (const KvRun& run : runs_) {
+    LAMINA_RETURN_IF_ERROR(StoreKv(layer.descriptor, run.k, run.v, run.stride,
+                                   {slots_.device + run.first, run.tokens}, layer.k, layer.v,
+                                   layer.head_stride, stream_));
+  }
+  return absl::OkStatus();
+}
+
+// A token from the host's memory, to where one copy takes all.
+void CudaKvDevice::Gather(const KvRows& rows, uint32_t token, uint32_t at, size_t width) {
+  BFloat16* const to = kv_.pinned + size_t{at} * 2 * width;
+  std::memcpy(to, rows.k + token * rows.stride, width * sizeof(BFloat16));
+  std::memcpy(to + width, rows.v + token * rows.stride, width * sizeof(BFloat16));
 }
 
 absl::Status CudaKvDevice::TryAttend(const Layer& layer, absl::Span<const AttentionItem> items) {
@@ -266,17 +323,15 @@ size_t CudaKvDevice::CountThatFit(absl::Span<const AttentionItem> items) const {
 }
 
 absl::Status CudaKvDevice::AttendSome(const Layer& layer, absl::Span<const AttentionItem> items) {
-  const size_t width = layer.descriptor.q_width();
   LAMINA_RETURN_IF_ERROR(LoadTables(*layer.attention, items));
-  for (size_t i = 0; i < items.size(); ++i) {
-    std::memcpy(q_.pinned + i * width, items[i].q, width * sizeof(BFloat16));
-  }
-  LAMINA_RETURN_IF_ERROR(q_.Send(items.size() * width, stream_));
+  LAMINA_ASSIGN_OR_RETURN(const Queries queries, FindQueries(items, layer.descriptor.q_width()));
   const bool parts = std::any_of(items.begin(), items.end(),
                                  [](const auto& item) { return item.partial != nullptr; });
-  LAMINA_RETURN_IF_ERROR(parts ? AttendParts(layer, items) : AttendWhole(layer, items));
-  storing_ = false;  // Both have waited for the stream.
-  return absl::OkStatus();
+  if (parts) {
+    return AttendParts(layer, items, queries);
+  }
+  return OnDevice(items.front().out) ? AttendToDevice(layer, items, queries)
+                                     : AttendWhole(layer, items, queries);
 }
 
 absl::Status CudaKvDevice::LoadTables(CudaAttention& attention,
@@ -292,20 +347,64 @@ absl::Status CudaKvDevice::LoadTables(CudaAttention& attention,
   return attention.LoadStep(step_items_);
 }
 
-absl::Status CudaKvDevice::AttendWhole(const Layer& layer, absl::Span<const AttentionItem> items) {
+// Rows in the device's memory stay where they are if they lie at one distance, which those of a
+// sequence that is cut do not.
+absl::StatusOr<CudaKvDevice::Queries> CudaKvDevice::FindQueries(
+    absl::Span<const AttentionItem> items, size_t width) {
+  if (!OnDevice(items.front().q)) {
+    for (size_t i = 0; i < items.size(); ++i) {
+      std::memcpy(q_.pinned + i * width, items[i].q, width * sizeof(BFloat16));
+    }
+    LAMINA_RETURN_IF_ERROR(q_.Send(items.size() * width, stream_));
+    return Queries{.q = q_.device, .stride = width};
+  }
+  const auto row_of = [](const AttentionItem& item) { return item.q; };
+  if (const RowRun all = FirstRun(items, width, row_of); all.rows == items.size()) {
+    return Queries{.q = items.front().q, .stride = all.stride};
+  }
+  for (size_t i = 0; i < items.size();) {
+    const RowRun run = FirstRun(items.subspan(i), width, row_of);
+    LAMINA_RETURN_IF_ERROR(CopyRowsAsync(q_.device + i * width, items[i].q,
+                                         run.Shape(width, width, run.stride), stream_));
+    i += run.rows;
+  }
+  return Queries{.q = q_.device, .stride = width};
+}
+
+absl::Status CudaKvDevice::AttendWhole(const Layer& layer, absl::Span<const AttentionItem> items,
+                                       const Queries& queries) {
   const size_t width = layer.descriptor.q_width();
-  LAMINA_RETURN_IF_ERROR(layer.attention->Attend(layer.descriptor, layer.view(), q_.device, width,
-                                                 out_.device, width));
+  LAMINA_RETURN_IF_ERROR(layer.attention->Attend(layer.descriptor, layer.view(), queries.q,
+                                                 queries.stride, out_.device, width));
   LAMINA_RETURN_IF_ERROR(out_.Fetch(items.size() * width, stream_));
-  LAMINA_RETURN_IF_ERROR(stream_.Synchronize());
+  LAMINA_RETURN_IF_ERROR(Synchronize());
   for (size_t i = 0; i < items.size(); ++i) {
     std::memcpy(items[i].out, out_.pinned + i * width, width * sizeof(BFloat16));
   }
   return absl::OkStatus();
 }
 
+absl::Status CudaKvDevice::AttendToDevice(const Layer& layer, absl::Span<const AttentionItem> items,
+                                          const Queries& queries) {
+  const size_t width = layer.descriptor.q_width();
+  const auto row_of = [](const AttentionItem& item) { return item.out; };
+  const RowRun all = FirstRun(items, width, row_of);
+  const bool there = all.rows == items.size();
+  LAMINA_RETURN_IF_ERROR(
+      layer.attention->Attend(layer.descriptor, layer.view(), queries.q, queries.stride,
+                              there ? items.front().out : out_.device, there ? all.stride : width));
+  for (size_t i = 0; !there && i < items.size();) {
+    const RowRun run = FirstRun(items.subspan(i), width, row_of);
+    LAMINA_RETURN_IF_ERROR(CopyRowsAsync(items[i].out, out_.device + i * width,
+                                         run.Shape(width, run.stride, width), stream_));
+    i += run.rows;
+  }
+  return Synchronize();
+}
+
 // The device leaves each row's stack; the processor folds it along the same tree.
-absl::Status CudaKvDevice::AttendParts(const Layer& layer, absl::Span<const AttentionItem> items) {
+absl::Status CudaKvDevice::AttendParts(const Layer& layer, absl::Span<const AttentionItem> items,
+                                       const Queries& queries) {
   const AttentionDescriptor& d = layer.descriptor;
   uint32_t entries_max = 1;
   for (uint32_t row = 0; row < items.size(); ++row) {
@@ -316,12 +415,13 @@ absl::Status CudaKvDevice::AttendParts(const Layer& layer, absl::Span<const Atte
     return absl::InternalError(
         absl::StrCat(name_, ": ", entries_max, " partials of a row, at most ", sizes_.entries_max));
   }
-  LAMINA_RETURN_IF_ERROR(layer.attention->AttendPartial(
-      d, layer.view(), q_.device, d.q_width(), entries_max, entry_out_.device, entry_lse_.device));
+  LAMINA_RETURN_IF_ERROR(layer.attention->AttendPartial(d, layer.view(), queries.q, queries.stride,
+                                                        entries_max, entry_out_.device,
+                                                        entry_lse_.device));
   const size_t heads = items.size() * d.query_heads * entries_max;
   LAMINA_RETURN_IF_ERROR(entry_out_.Fetch(heads * d.head_dim, stream_));
   LAMINA_RETURN_IF_ERROR(entry_lse_.Fetch(heads, stream_));
-  LAMINA_RETURN_IF_ERROR(stream_.Synchronize());
+  LAMINA_RETURN_IF_ERROR(Synchronize());
   PartialStack stack(d.head_dim);
   folded_.resize(PartialWidth(d));
   for (uint32_t row = 0; row < items.size(); ++row) {

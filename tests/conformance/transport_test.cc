@@ -22,7 +22,7 @@ Backend OverFake(const std::string& name, const FakeNetworkOptions& options) {
   return {name, [options](DeviceMemory* device) -> MakeTransportFn {
             auto network = std::make_shared<FakeNetwork>(options);
             return [network, device] {
-              auto transport = network->MakeTransport();
+              auto transport = network->MakeTransport(device);
               return device == nullptr ? std::move(transport)
                                        : OverDevice(std::move(transport), *device);
             };
@@ -37,6 +37,9 @@ Backend OnDevice(Backend backend, const test_support::EmulatedDeviceOptions& opt
 const FakeNetworkOptions kLate = {.seed = 1, .delay_steps_max = 8, .in_flight_max = 24};
 const FakeNetworkOptions kLazy = {
     .seed = 2, .delay_steps_max = 3, .target_must_progress = true, .in_flight_max = 24};
+
+const FakeNetworkOptions kReached = {
+    .seed = 4, .delay_steps_max = 8, .reaches_devices = true, .in_flight_max = 24};
 
 // Slow enough to queue, fast enough for a test; and as late and disordered as is allowed.
 constexpr char kThrottled[] = "throttle(bandwidth=4GiB,latency=2us,jitter=2us)+shm://";
@@ -74,6 +77,7 @@ INSTANTIATE_TEST_SUITE_P(
     OnDevices, TransportTest,
     testing::Values(OnDevice(OverFake("fake_late_staged", kLate)),
                     OnDevice(OverFake("fake_lazy_staged", kLazy)),
+                    OnDevice(OverFake("fake_reached", kReached)),
                     OnDevice(OverUri("shm_staged", "shm://")),
                     OnDevice(OverUri("ucx_sm_staged", "ucx://sm")),
                     OnDevice(OverUri("ucx_tcp_staged", "ucx://tcp")),

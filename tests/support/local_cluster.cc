@@ -277,7 +277,9 @@ void LocalCluster::MakeMemoryNode(const std::string& name) {
           .name = name,
           .make_device = other ? options_.other_device.make
                                : kernels::CpuKvDevices(Attention(options_), *node.pool),
-          .device = DeviceOf(name)},
+          .device = DeviceOf(name),
+          .window_memory = other ? options_.other_device.window_memory : nullptr,
+          .windows = other ? options_.other_device.windows : WindowPlace::kAuto},
       *node.pool);
   handler->SetReporter(node.reporter.get());
   node.handler = std::move(handler);

@@ -25,8 +25,10 @@
 
 #include "absl/status/statusor.h"
 #include "common/clock.h"
+#include "common/device_memory.h"
 #include "common/dtype.h"
 #include "common/thread_pool.h"
+#include "common/window_place.h"
 #include "control/node_handler.h"
 #include "coordinator/engine.h"
 #include "kernels/compute_device.h"
@@ -79,6 +81,8 @@ struct LocalClusterOptions {
   struct OtherDevice {
     std::vector<std::string> names;
     kernels::KvDeviceMaker make;
+    DeviceMemory* window_memory = nullptr;  // Where their query windows may lie; null: the host's.
+    WindowPlace windows = WindowPlace::kAuto;
   } other_device = {};
   // The compute nodes of these names have their weights and activations there instead.
   struct OtherCompute {

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "common/check.h"
 #include "common/status_macros.h"
 #include "transport/fake/fake_hub_internal.h"
 #include "transport/put_check.h"
@@ -31,27 +32,41 @@ uint64_t FakeHub::AddTransport() { return NextNumber(); }
 void FakeHub::RemoveTransport(uint64_t transport) {
   const std::lock_guard lock(mutex_);
   Drop(nullptr, transport);
-  std::erase_if(sources_, [&](const auto& source) { return source.first == transport; });
+  std::erase_if(sources_, [&](const Source& source) { return source.transport == transport; });
 }
 
-std::shared_ptr<FakeMemory> FakeHub::AddRegion(uint64_t owner, const RegionOptions& options) {
+std::shared_ptr<FakeMemory> FakeHub::AddRegion(uint64_t owner, const RegionOptions& options,
+                                               DeviceAllocation device) {
   auto memory = std::make_shared<FakeMemory>();
   memory->id = NextNumber();
   memory->owner = owner;
   memory->epoch = options.epoch;
   memory->storage.resize(options.bytes + kAlignment - 1);
   const size_t skip = -reinterpret_cast<uintptr_t>(memory->storage.data()) % kAlignment;
-  memory->bytes = absl::MakeSpan(memory->storage).subspan(skip, options.bytes);
+  memory->arrived = absl::MakeSpan(memory->storage).subspan(skip, options.bytes);
+  memory->device = std::move(device);
+  memory->bytes = memory->device.memory() == nullptr ? memory->arrived
+                                                     : memory->device.bytes().first(options.bytes);
   memory->signals = std::vector<std::atomic<uint64_t>>(options.signal_words);
   const std::lock_guard lock(mutex_);
   regions_[memory->id] = memory;
   return memory;
 }
 
-void FakeHub::RemoveRegion(const FakeMemory& memory) {
+void FakeHub::RemoveRegion(FakeMemory& memory) {
   const std::lock_guard lock(mutex_);
   Drop(&memory, 0);
   regions_.erase(memory.id);
+  const DeviceAllocation freed = std::move(memory.device);
+}
+
+absl::Status FakeHub::Land(const FakeMemory& memory, size_t offset, size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  if (memory.device.memory() == nullptr || bytes == 0) {
+    return absl::OkStatus();
+  }
+  return memory.device.memory()->CopyIn(memory.bytes.data() + offset,
+                                        memory.arrived.data() + offset, bytes);
 }
 
 // Removes what flies to `target`, or from `sender`.
@@ -92,19 +107,29 @@ void FakeHub::RemoveView(const FakeView& view) {
   }
 }
 
-void FakeHub::AddSource(uint64_t transport, absl::Span<const std::byte> bytes) {
+void FakeHub::AddSource(uint64_t transport, absl::Span<const std::byte> bytes,
+                        DeviceMemory* device) {
   const std::lock_guard lock(mutex_);
-  sources_.emplace_back(transport, bytes);
+  sources_.push_back({.transport = transport, .bytes = bytes, .device = device});
 }
 
-bool FakeHub::IsSource(uint64_t transport, absl::Span<const std::byte> bytes) const {
-  const bool registered = std::any_of(sources_.begin(), sources_.end(), [&](const auto& source) {
-    return source.first == transport && Contains(source.second, bytes);
-  });
-  return bytes.empty() || registered ||
-         std::any_of(regions_.begin(), regions_.end(), [&](const auto& region) {
-           return region.second->owner == transport && Contains(region.second->bytes, bytes);
-         });
+std::optional<FakeHub::Source> FakeHub::FindSource(uint64_t transport,
+                                                   absl::Span<const std::byte> bytes) const {
+  if (bytes.empty()) {
+    return Source{.transport = transport};
+  }
+  for (const Source& source : sources_) {
+    if (source.transport == transport && Contains(source.bytes, bytes)) {
+      return source;
+    }
+  }
+  for (const auto& [id, memory] : regions_) {
+    if (memory->owner == transport && Contains(memory->bytes, bytes)) {
+      return Source{
+          .transport = transport, .bytes = memory->bytes, .device = memory->device.memory()};
+    }
+  }
+  return std::nullopt;
 }
 
 uint32_t FakeHub::InFlight(uint64_t sender) const {
@@ -122,7 +147,7 @@ absl::Status FakeHub::CheckPut(const FakeView& view, size_t offset,
   }
   LAMINA_RETURN_IF_ERROR(CheckPutArguments("fake", view.target->bytes.size(), view.raised, offset,
                                            source.size(), signal));
-  if (!IsSource(view.sender, source)) {
+  if (!FindSource(view.sender, source).has_value()) {
     return absl::InvalidArgumentError(
         absl::StrCat("fake: the source of ", source.size(), " bytes was not registered"));
   }
@@ -146,7 +171,10 @@ absl::Status FakeHub::Put(const std::shared_ptr<FakeView>& view, size_t offset,
   if (absl::Status status = CheckPut(*view, offset, source, signal); !status.ok()) {
     return status;
   }
-  Flight flight = {.view = view, .offset = offset, .source = source};
+  Flight flight = {.view = view,
+                   .offset = offset,
+                   .source = source,
+                   .device = FindSource(view->sender, source)->device};
   flight.data_due.first = DrawDue();
   flight.data_due.second = DrawDue();
   flight.signal_due = DrawDue();
@@ -173,9 +201,12 @@ void FakeHub::LandData(Flight& flight, uint64_t step) {
   const size_t half = flight.source.size() / 2;
   const auto land = [&](bool& landed, uint64_t due, size_t begin, size_t size) {
     if (!landed && due <= step) {
-      if (size > 0) {
-        std::memcpy(flight.view->target->bytes.data() + flight.offset + begin,
-                    flight.source.data() + begin, size);
+      std::byte* const to = flight.view->target->arrived.data() + flight.offset + begin;
+      const std::byte* const from = flight.source.data() + begin;
+      if (size > 0 && flight.device == nullptr) {
+        std::memcpy(to, from, size);
+      } else if (size > 0) {
+        LAMINA_CHECK(flight.device->CopyOut(to, from, size).ok());
       }
       landed = true;
     }

@@ -19,6 +19,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/device_memory.h"
 #include "common/philox.h"
 #include "transport/fake/fake_network.h"
 #include "transport/transport.h"
@@ -30,7 +31,9 @@ struct FakeMemory {
   uint64_t id = 0;     // Unique within the process.
   uint64_t owner = 0;  // Number of the Transport that made it.
   uint64_t epoch = 0;
-  std::vector<std::byte> storage;  // `bytes` is its 64-byte aligned part.
+  std::vector<std::byte> storage;  // `arrived` is its 64-byte aligned part.
+  absl::Span<std::byte> arrived;   // What Puts write.
+  DeviceAllocation device;         // Empty where `bytes` are what has arrived; else Land() copies.
   absl::Span<std::byte> bytes;
   std::vector<std::atomic<uint64_t>> signals;
 };
@@ -52,15 +55,20 @@ class FakeHub {
   uint64_t AddTransport();
   void RemoveTransport(uint64_t transport);
 
-  std::shared_ptr<FakeMemory> AddRegion(uint64_t owner, const RegionOptions& options);
-  void RemoveRegion(const FakeMemory& memory);
+  // `device` is empty for data in the host's memory.
+  std::shared_ptr<FakeMemory> AddRegion(uint64_t owner, const RegionOptions& options,
+                                        DeviceAllocation device);
+  // Frees its device memory too.
+  void RemoveRegion(FakeMemory& memory);
+  absl::Status Land(const FakeMemory& memory, size_t offset, size_t bytes);
 
   // Errors: kUnavailable  no such region on this network.
   absl::StatusOr<std::shared_ptr<FakeView>> AddView(uint64_t sender, uint64_t region);
   // Reads the sources of what is in flight first.
   void RemoveView(const FakeView& view);
 
-  void AddSource(uint64_t transport, absl::Span<const std::byte> bytes);
+  // Of `device`'s memory; null for the host's.
+  void AddSource(uint64_t transport, absl::Span<const std::byte> bytes, DeviceMemory* device);
 
   absl::Status Put(const std::shared_ptr<FakeView>& view, size_t offset,
                    absl::Span<const std::byte> source, const SignalUpdate* signal);
@@ -70,11 +78,18 @@ class FakeHub {
   uint32_t Step(uint64_t transport);
 
  private:
+  struct Source {
+    uint64_t transport = 0;
+    absl::Span<const std::byte> bytes;
+    DeviceMemory* device = nullptr;  // Null: the host's.
+  };
+
   // A Put on its way: first its data lands, in two pieces, then its signal.
   struct Flight {
     std::shared_ptr<FakeView> view;
     size_t offset = 0;
     absl::Span<const std::byte> source;
+    DeviceMemory* device = nullptr;  // Of the source.
     std::optional<SignalUpdate> signal;
     std::pair<uint64_t, uint64_t> data_due;  // Steps, for each half.
     uint64_t signal_due = 0;
@@ -86,7 +101,8 @@ class FakeHub {
 
   absl::Status CheckPut(const FakeView& view, size_t offset, absl::Span<const std::byte> source,
                         const SignalUpdate* signal) const;
-  bool IsSource(uint64_t transport, absl::Span<const std::byte> bytes) const;
+  // What was registered and holds `bytes`; nothing where nothing does.
+  std::optional<Source> FindSource(uint64_t transport, absl::Span<const std::byte> bytes) const;
   uint32_t InFlight(uint64_t sender) const;
   uint64_t DrawDue();
   void LandData(Flight& flight, uint64_t step);
@@ -100,7 +116,7 @@ class FakeHub {
   Prng prng_;
   uint64_t step_ = 0;
   std::map<uint64_t, std::shared_ptr<FakeMemory>> regions_;
-  std::vector<std::pair<uint64_t, absl::Span<const std::byte>>> sources_;
+  std::vector<Source> sources_;
   std::deque<Flight> flights_;  // In the order of their Puts.
 };
 

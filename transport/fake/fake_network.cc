@@ -42,6 +42,17 @@ class FakeRegion final : public Region {
   FakeRegion& operator=(const FakeRegion&) = delete;
 
   absl::Span<std::byte> bytes() override { return memory_->bytes; }
+  MemoryChoice memory() const override {
+    const DeviceMemory* const device = memory_->device.memory();
+    return device == nullptr
+               ? MemoryChoice{}
+               : MemoryChoice{
+                     .path = MemoryPath::kPeermem, .device = device->name(), .why_not = ""};
+  }
+  absl::Status Land(size_t offset, size_t bytes) override {
+    LAMINA_CHECK(offset <= memory_->bytes.size() && bytes <= memory_->bytes.size() - offset);
+    return hub_->Land(*memory_, offset, bytes);
+  }
   uint32_t signal_words() const override { return static_cast<uint32_t>(memory_->signals.size()); }
   uint64_t LoadSignal(uint32_t word) const override {
     LAMINA_CHECK(word < signal_words());
@@ -80,10 +91,13 @@ class FakeRemoteRegion final : public RemoteRegion {
 
 class FakeTransport final : public Transport {
  public:
-  explicit FakeTransport(std::shared_ptr<FakeHub> hub)
+  FakeTransport(std::shared_ptr<FakeHub> hub, DeviceMemory* device)
       : hub_(std::move(hub)),
+        device_(hub_->options().reaches_devices ? device : nullptr),
         number_(hub_->AddTransport()),
-        capabilities_{.one_sided = !hub_->options().target_must_progress,
+        capabilities_{.device_memory = device_ != nullptr,
+                      .device_sources = device_ != nullptr,
+                      .one_sided = !hub_->options().target_must_progress,
                       .local_host_only = true,
                       .put_bytes_max = hub_->options().put_bytes_max,
                       .in_flight_max = hub_->options().in_flight_max} {}
@@ -96,7 +110,11 @@ class FakeTransport final : public Transport {
 
   absl::StatusOr<std::unique_ptr<Region>> CreateRegion(const RegionOptions& options) override {
     LAMINA_RETURN_IF_ERROR(CheckOptions(options));
-    return std::make_unique<FakeRegion>(hub_, hub_->AddRegion(number_, options));
+    DeviceAllocation device;
+    if (options.kind == MemoryKind::kDevice && options.bytes > 0) {
+      LAMINA_ASSIGN_OR_RETURN(device, DeviceAllocation::Make(*device_, options.bytes));
+    }
+    return std::make_unique<FakeRegion>(hub_, hub_->AddRegion(number_, options, std::move(device)));
   }
 
   absl::StatusOr<std::unique_ptr<RemoteRegion>> OpenRegion(absl::string_view descriptor,
@@ -111,10 +129,10 @@ class FakeTransport final : public Transport {
   }
 
   absl::Status RegisterSource(absl::Span<const std::byte> bytes, MemoryKind kind) override {
-    if (kind != MemoryKind::kHost) {
+    if (kind != MemoryKind::kHost && device_ == nullptr) {
       return absl::InvalidArgumentError("fake: host memory only");
     }
-    hub_->AddSource(number_, bytes);
+    hub_->AddSource(number_, bytes, kind == MemoryKind::kHost ? nullptr : device_);
     return absl::OkStatus();
   }
 
@@ -135,8 +153,8 @@ class FakeTransport final : public Transport {
                               const WaitOptions& options) override;
 
  private:
-  static absl::Status CheckOptions(const RegionOptions& options) {
-    if (options.kind != MemoryKind::kHost) {
+  absl::Status CheckOptions(const RegionOptions& options) const {
+    if (options.kind != MemoryKind::kHost && device_ == nullptr) {
       return absl::InvalidArgumentError(absl::StrCat(options.name, ": fake:// has no GPU"));
     }
     if (options.bytes == 0 && options.signal_words == 0) {
@@ -159,6 +177,7 @@ class FakeTransport final : public Transport {
   }
 
   const std::shared_ptr<FakeHub> hub_;
+  DeviceMemory* const device_;  // Null where it is not reached, or not there.
   const uint64_t number_;
   const Capabilities capabilities_;
 };
@@ -222,8 +241,8 @@ std::shared_ptr<FakeNetwork> FakeNetwork::Named(absl::string_view name,
   return std::shared_ptr<FakeNetwork>(new FakeNetwork(std::move(hub)));
 }
 
-std::unique_ptr<Transport> FakeNetwork::MakeTransport() {
-  return std::make_unique<FakeTransport>(hub_);
+std::unique_ptr<Transport> FakeNetwork::MakeTransport(DeviceMemory* device) {
+  return std::make_unique<FakeTransport>(hub_, device);
 }
 
 }  // namespace lamina::transport

@@ -13,7 +13,9 @@
 //              and allocates on the data path.
 // Peer death:  destroying a Transport drops what it had in flight. Puts to a destroyed Region are
 //              refused.
-// Limits:      host memory only.
+// Devices:     memory of one only where `reaches_devices`; then what has come is seen there only
+// once
+//              it has been landed, as with a NIC whose writes must be flushed.
 
 #pragma once
 
@@ -21,6 +23,7 @@
 #include <memory>
 
 #include "absl/strings/string_view.h"
+#include "common/device_memory.h"
 #include "common/units.h"
 #include "transport/transport.h"
 
@@ -37,6 +40,9 @@ struct FakeNetworkOptions {
 
   // Data lands only while its target makes progress, like UCX over TCP.
   bool target_must_progress = false;
+
+  // Regions and sources may lie in the memory of the device that a Transport was made with.
+  bool reaches_devices = false;
 
   uint32_t in_flight_max = 64;  // For each Transport.
   uint64_t put_bytes_max = MiB(64);
@@ -56,7 +62,8 @@ class FakeNetwork {
   FakeNetwork& operator=(const FakeNetwork&) = delete;
   ~FakeNetwork();
 
-  std::unique_ptr<Transport> MakeTransport();
+  // `device`, which may be null, outlives it.
+  std::unique_ptr<Transport> MakeTransport(DeviceMemory* device = nullptr);
 
  private:
   explicit FakeNetwork(std::shared_ptr<FakeHub> hub);

@@ -39,6 +39,7 @@ class PlainRegion : public Region {
   absl::Span<std::byte> bytes() override { return inner_->bytes(); }
   uint32_t signal_words() const override { return inner_->signal_words(); }
   MemoryChoice memory() const override { return inner_->memory(); }
+  DirectMemory direct() override { return inner_->direct(); }
   absl::Status Land(size_t offset, size_t bytes) override { return inner_->Land(offset, bytes); }
   uint64_t LoadSignal(uint32_t word) const override { return inner_->LoadSignal(word); }
   std::string Descriptor() const override { return inner_->Descriptor(); }
@@ -67,6 +68,7 @@ class StagedRegion final : public PlainRegion {
 
   absl::Span<std::byte> bytes() override { return bytes_; }
   MemoryChoice memory() const override { return choice_; }
+  DirectMemory direct() override { return {}; }
   absl::Status Land(size_t offset, size_t bytes) override {
     LAMINA_CHECK(offset <= bytes_.size() && bytes <= bytes_.size() - offset);
     if (bytes == 0) {
@@ -143,6 +145,9 @@ absl::StatusOr<std::unique_ptr<Region>> DeviceTransport::CreateRegion(
       return region.status();
     }
     why_not = std::string(region.status().message());
+  }
+  if (!options.may_stage) {
+    return absl::FailedPreconditionError(why_not);
   }
   return CreateStaged(options, std::move(why_not));
 }

@@ -94,6 +94,16 @@ bool HasSharedMemory(absl::string_view transports) {
   return false;
 }
 
+bool NamesRdma(absl::string_view transports) {
+  for (const absl::string_view name : absl::StrSplit(transports, ',')) {
+    if (name == "all" || absl::StartsWith(name, "rc") || absl::StartsWith(name, "dc") ||
+        absl::StartsWith(name, "ud") || absl::StartsWith(name, "ib")) {
+      return true;
+    }
+  }
+  return false;
+}
+
 absl::Status Modify(ucp_config_t* config, absl::string_view name, absl::string_view value) {
   const ucs_status_t status =
       ucp_config_modify(config, std::string(name).c_str(), std::string(value).c_str());
@@ -140,6 +150,25 @@ absl::Status UcsError(absl::string_view what, ucs_status_t status) {
     default:
       return absl::UnavailableError(message);
   }
+}
+
+absl::StatusOr<bool> TakesRdma(absl::string_view transports) {
+  if (!HasRdmaDevice()) {
+    return false;
+  }
+  if (!transports.empty()) {
+    return NamesRdma(transports);
+  }
+  ucp_config_t* raw = nullptr;
+  if (const ucs_status_t status = ucp_config_read(nullptr, nullptr, &raw); status != UCS_OK) {
+    return UcsError("reading its configuration (variables UCX_*)", status);
+  }
+  const std::unique_ptr<ucp_config_t, ReleaseConfig> config(raw);
+  const std::string printed = Printed([&](FILE* stream) {
+    ucp_config_print(config.get(), stream, nullptr, UCS_CONFIG_PRINT_CONFIG);
+  });
+  const std::string named = ValueOf(printed, "TLS").value_or("all");
+  return named != "all" && NamesRdma(named);  // "all" becomes kWithoutRdma.
 }
 
 absl::StatusOr<UcpContext> MakeUcpContext(absl::string_view transports) {

@@ -30,6 +30,10 @@ using UcpContext = std::unique_ptr<std::remove_pointer_t<ucp_context_h>, Destroy
 // `transports` is a list for UCX_TLS; empty leaves UCX's choice.
 absl::StatusOr<UcpContext> MakeUcpContext(absl::string_view transports);
 
+// Whether a context of these may put over RDMA: there is a device, and the list, or UCX_TLS where
+// it is empty, names it.
+absl::StatusOr<bool> TakesRdma(absl::string_view transports);
+
 // Whether UCX was built with CUDA and finds a device.
 absl::StatusOr<bool> HasCudaMemory(ucp_context_h context);
 

@@ -58,6 +58,7 @@ absl::StatusOr<std::unique_ptr<Transport>> UcxTransport::Make(absl::string_view 
 absl::Status UcxTransport::SetUp(absl::string_view name) {
   LAMINA_ASSIGN_OR_RETURN(context_, MakeUcpContext(name));
   LAMINA_ASSIGN_OR_RETURN(knows_cuda_, HasCudaMemory(context_.get()));
+  LAMINA_ASSIGN_OR_RETURN(takes_rdma_, TakesRdma(name));
   capabilities_.device_memory = device_ != nullptr;
   capabilities_.device_sources = device_ != nullptr;
   LAMINA_ASSIGN_OR_RETURN(receiver_, MakeUcpWorker(context_.get()));
@@ -105,6 +106,11 @@ absl::StatusOr<UcxMemory> UcxTransport::MakeMemory(const RegionOptions& options)
     return UcxMemory{.host = std::move(host), .device = {}, .mapped = std::nullopt};
   }
   LAMINA_ASSIGN_OR_RETURN(const ucs_memory_type_t type, DeviceType());
+  if (!options.may_stage && !takes_rdma_) {
+    return absl::FailedPreconditionError(
+        "without RDMA what comes is copied to the device by UCX's receiver; UCX_TLS=rc,self or so "
+        "asks for RDMA, where there is a device of it");
+  }
   if (const absl::Status flushed = device_->FlushPeerWrites(); !flushed.ok()) {
     return absl::FailedPreconditionError(absl::StrCat("no flush of writes: ", flushed.message()));
   }

@@ -22,7 +22,8 @@
 //             Pending() is not 0, or a while longer where a socket was full.
 // Memory:     allocated through UCX, so that processes of one host map it. A device's is registered
 //             where UCX knows it (CUDA), else not (kFailedPrecondition; staging/device_transport.h
-//             goes on from there); signal words always lie in the host's. Of a region that was
+//             goes on from there), nor, where staging is no choice, without RDMA, since messages
+//             are copied there too; signal words always lie in the host's. Of a region that was
 //             destroyed it lasts as long as the Transport: a late put touches nothing else.
 // Wait:       never kUnavailable: a word's writer is not known to the transport.
 

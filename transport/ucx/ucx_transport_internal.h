@@ -104,6 +104,7 @@ class UcxTransport final : public Transport {
   // Order matters: members die last to first.
   DeviceMemory* const device_;                 // Null where there is none.
   bool knows_cuda_ = false;                    // UCX does.
+  bool takes_rdma_ = false;                    // By puts, into memory that it knows.
   std::vector<DeviceAllocation> allocations_;  // Of regions that were destroyed.
   UcpContext context_;
   std::unique_ptr<PeerWatch> watch_;

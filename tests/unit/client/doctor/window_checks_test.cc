@@ -42,14 +42,19 @@ TEST(WindowChecksTest, NodesOfARunningClusterAreNamedAndStagingOverRdmaIsAWarnin
                           .transport = "verbs",
                           .windows = "memory of cuda:0 through a staging buffer (dmabuf: none)"});
   status.nodes.push_back({.name = "m1"});
+  status.nodes.push_back(
+      {.name = "m2",
+       .transport = "verbs",
+       .windows = "host memory (dmabuf: none; peermem: none), rows are copied to cuda:0"});
 
   const Findings findings = CheckClusterWindows(status);
 
-  ASSERT_THAT(findings, SizeIs(2));
+  ASSERT_THAT(findings, SizeIs(3));
   EXPECT_EQ(findings[0].found, "c0: host memory");
   EXPECT_EQ(findings[0].state, State::kOk);
   ExpectExplained(findings[1], State::kWarn);
   EXPECT_THAT(findings[1].found, HasSubstr("m0: memory of cuda:0"));
+  ExpectExplained(findings[2], State::kWarn);
 }
 
 }  // namespace

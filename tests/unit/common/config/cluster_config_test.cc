@@ -179,6 +179,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"compute.0.compute_type=int8", "bf16, f32"},
         BadValue{"memory.0.capacity=2 gigs", "memory.0.capacity: '2 gigs'"},
         BadValue{"memory.0.capacity=0", "memory.0.capacity: missing or zero"},
+        BadValue{"memory.0.windows=gpu", "auto, host, device"},
+        BadValue{"memory.0.windows=device", "'m0' is on the processor; give it a device"},
+        BadValue{"compute.0.windows=host", "compute.0"},
         BadValue{"transport=[]", "transport: the list is empty"},
         BadValue{"transport=tcp", "one of shm, ucx, verbs"},
         BadValue{"transport=[ucx, shm, ucx]", "names ucx twice"},
@@ -290,6 +293,21 @@ TEST(ClusterConfigTest, NodesMayHaveACudaDevice) {
   EXPECT_EQ(ErrorOf("model: m\ncompute: [{name: c0, device: cuda}]\n"
                     "memory: [{name: m0, capacity: 1GiB, device: 'cuda:1'}]\n"),
             "no error");
+}
+
+TEST(ClusterConfigTest, MemoryNodesOnCudaSayWhereTheirWindowsLie) {
+  constexpr char kText[] =
+      "model: m\ncompute: [{name: c0}]\n"
+      "memory: [{name: m0, capacity: 1GiB, device: cuda}, {name: m1, capacity: 1GiB, device: cuda, "
+      "windows: device}]\n";
+  const auto config = Parse(kText);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->memory[0].windows, WindowPlace::kAuto);
+  EXPECT_EQ(config->memory[1].windows, WindowPlace::kDevice);
+  const auto again = Parse(ToYaml(*config), {"memory.m0.windows=host"});
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->memory[0].windows, WindowPlace::kHost);
+  EXPECT_EQ(again->memory[1].windows, WindowPlace::kDevice);
 }
 
 TEST(ClusterConfigTest, RefusesMoreMemoryNodesThanItServes) {

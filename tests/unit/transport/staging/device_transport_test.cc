@@ -11,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/emulated_device_memory.h"
+#include "transport/fake/fake_network.h"
 #include "transport/registry.h"
 #include "transport/ucx/ucx_transport.h"
 
@@ -54,6 +55,7 @@ struct Link {
 
 TEST(DescribeMemoryTest, NamesPathAndReason) {
   EXPECT_EQ(DescribeMemory({}), "host memory");
+  EXPECT_EQ(DescribeMemory({.why_not = "w"}), "host memory (w)");
   EXPECT_EQ(DescribeMemory({.path = MemoryPath::kDmabuf, .device = "cuda:0"}),
             "memory of cuda:0 by dmabuf");
   EXPECT_EQ(DescribeMemory({.path = MemoryPath::kPeermem, .device = "cuda:0", .why_not = "w"}),
@@ -71,6 +73,53 @@ TEST(DeviceTransportTest, WindowSaysThatItIsStagedAndWhy) {
   EXPECT_EQ(link.region->memory().path, MemoryPath::kStaging);
   EXPECT_EQ(link.region->memory().device, "emulated:0");
   EXPECT_THAT(link.region->memory().why_not, HasSubstr("fake:// reaches the host's memory only"));
+}
+
+TEST(DeviceTransportTest, WithoutStagingItSaysWhyAndTakesNothing) {
+  EmulatedDeviceMemory device;
+  const auto transport = MakeTransport("fake://staged-not", &device).value();
+
+  const auto region = transport->CreateRegion({.name = "m0 queries",
+                                               .bytes = kBytes,
+                                               .signal_words = 1,
+                                               .kind = MemoryKind::kDevice,
+                                               .may_stage = false});
+
+  EXPECT_TRUE(absl::IsFailedPrecondition(region.status())) << region.status();
+  EXPECT_THAT(region.status().message(), HasSubstr("fake:// reaches the host's memory only"));
+  EXPECT_EQ(device.allocated_bytes(), 0u);
+}
+
+TEST(DeviceTransportTest, WithoutStagingTakesWhatTheNetworkReaches) {
+  EmulatedDeviceMemory device;
+  const auto network = FakeNetwork::Named("reached", {.reaches_devices = true});
+  const auto transport = MakeTransport("fake://reached", &device).value();
+
+  const auto region = transport->CreateRegion({.name = "m0 queries",
+                                               .bytes = kBytes,
+                                               .signal_words = 1,
+                                               .kind = MemoryKind::kDevice,
+                                               .may_stage = false});
+
+  ASSERT_TRUE(region.ok()) << region.status();
+  EXPECT_EQ((*region)->memory().path, MemoryPath::kPeermem);
+}
+
+// So devices may go on to use windows of shm:// in the host's memory.
+TEST(DeviceTransportTest, HostWindowsAreAsDirectAsWithoutADevice) {
+  EmulatedDeviceMemory device;
+  const auto transport = MakeTransport("shm://", &device).value();
+
+  const auto host =
+      transport->CreateRegion({.name = "w", .bytes = kBytes, .signal_words = 1}).value();
+  const auto staged =
+      transport
+          ->CreateRegion(
+              {.name = "w", .bytes = kBytes, .signal_words = 1, .kind = MemoryKind::kDevice})
+          .value();
+
+  EXPECT_EQ(host->direct().bytes.data(), host->bytes().data());
+  EXPECT_TRUE(staged->direct().empty());
 }
 
 TEST(DeviceTransportTest, HostWindowsStayWhatTheyAre) {
@@ -194,6 +243,14 @@ TEST(DeviceTransportTest, UcxRegistersMemoryThatItKnowsAndStagesTheRestByName) {
   const uint64_t flushes = known.flushes();
   EXPECT_TRUE(registered.region->Land(0, kBytes).ok());
   EXPECT_EQ(known.flushes(), flushes + 1);
+  // Which is a copy all the same.
+  const auto unstaged = registered.receiver->CreateRegion({.name = "m0 queries",
+                                                           .bytes = kBytes,
+                                                           .signal_words = 1,
+                                                           .kind = MemoryKind::kDevice,
+                                                           .may_stage = false});
+  EXPECT_TRUE(absl::IsFailedPrecondition(unstaged.status())) << unstaged.status();
+  EXPECT_THAT(unstaged.status().message(), HasSubstr("UCX_TLS=rc"));
 
   EmulatedDeviceMemory opaque;
   const Link staged("ucx://tcp", opaque);
