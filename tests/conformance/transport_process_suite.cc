@@ -2,148 +2,24 @@
 //
 // Conformance between processes: a peer is killed at the worst moments, and comes back.
 //
-// Method: the peer is a forked child that talks to the test by two pipes and dies by SIGKILL.
-// Children are forked before the test makes a Transport, since a library's threads do not survive
-// fork(). Backends that cross processes are listed at the end.
-#include <signal.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
+// Method: the peer is a child (tests/support/child_process.h), made before the test makes a
+// Transport. The backends are those of transport_process_test.cc and, with CUDA, of
+// cuda_process_test.cc.
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
-#include <atomic>
-#include <functional>
 
-#include "tests/conformance/transport_test.h"
-#include "transport/registry.h"
+#include "common/philox.h"
+#include "tests/conformance/transport_process_test.h"
 
 namespace lamina::transport {
 namespace {
 
-// One end of a pair of pipes. Descriptors go over it, as they go over the control plane.
-class Pipe {
- public:
-  Pipe(int in, int out) : in_(in), out_(out) {}
-
-  void Send(const std::string& bytes) const {
-    const uint32_t size = static_cast<uint32_t>(bytes.size());
-    const std::string frame = std::string(reinterpret_cast<const char*>(&size), 4) + bytes;
-    EXPECT_EQ(write(out_, frame.data(), frame.size()), static_cast<ssize_t>(frame.size()));
-  }
-
-  // Empty when the other end is gone.
-  std::string Receive() const {
-    uint32_t size = 0;
-    if (!ReadAll(reinterpret_cast<char*>(&size), 4)) {
-      return "";
-    }
-    std::string bytes(size, '\0');
-    return ReadAll(bytes.data(), size) ? bytes : "";
-  }
-
- private:
-  bool ReadAll(char* data, size_t size) const {
-    for (size_t have = 0; have < size;) {
-      const ssize_t count = read(in_, data + have, size - have);
-      if (count <= 0) {
-        return false;
-      }
-      have += static_cast<size_t>(count);
-    }
-    return true;
-  }
-
-  const int in_;
-  const int out_;
-};
-
-// A forked process that runs `body` and exits with 0 if nothing in it failed.
-class Child {
- public:
-  using Body = std::function<void(const Pipe& pipe)>;
-
-  explicit Child(const Body& body) {
-    EXPECT_EQ(pipe(to_child_.data()), 0);
-    EXPECT_EQ(pipe(to_parent_.data()), 0);
-    pid_ = fork();
-    if (pid_ == 0) {
-      // A test that ends early must leave no child behind.
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
-      close(to_child_[1]);
-      close(to_parent_[0]);
-      body(Pipe(to_child_[0], to_parent_[1]));
-      _exit(testing::Test::HasFailure() ? 1 : 0);
-    }
-    close(to_child_[0]);
-    close(to_parent_[1]);
-  }
-  Child(const Child&) = delete;
-  Child& operator=(const Child&) = delete;
-  ~Child() {
-    Kill();
-    close(to_child_[1]);
-    close(to_parent_[0]);
-  }
-
-  Pipe pipe_to() const { return {to_parent_[0], to_child_[1]}; }
-
-  // Returns when it is dead and its memory is gone.
-  void Kill() {
-    if (pid_ > 0) {
-      kill(pid_, SIGKILL);
-      waitpid(std::exchange(pid_, -1), nullptr, 0);
-    }
-  }
-
-  bool ExitedWell() {
-    int status = -1;
-    waitpid(std::exchange(pid_, -1), &status, 0);
-    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
-  }
-
- private:
-  std::array<int, 2> to_child_ = {-1, -1};
-  std::array<int, 2> to_parent_ = {-1, -1};
-  pid_t pid_ = -1;
-};
+using test_support::Child;
+using test_support::Pipe;
 
 constexpr std::array kFirst = {SignalCondition{.word = 0, .at_least = 1}};
-
-// A URI, and whether regions lie in a device's memory.
-struct ProcessBackend {
-  std::string name;
-  std::string uri;
-  bool on_device = false;
-};
-
-void PrintTo(const ProcessBackend& backend, std::ostream* out) { *out << backend.name; }
-
-class TransportProcessTest : public testing::TestWithParam<ProcessBackend> {
- protected:
-  static std::unique_ptr<Transport> Make() {
-    static auto* const device = new test_support::EmulatedDeviceMemory;  // Of each process.
-    auto transport = MakeTransport(GetParam().uri, GetParam().on_device ? device : nullptr);
-    EXPECT_TRUE(transport.ok()) << transport.status();
-    return std::move(transport).value();
-  }
-
-  static std::unique_ptr<Region> MakeRegion(Transport& transport, size_t bytes, uint32_t words) {
-    auto region = transport.CreateRegion(
-        {.name = "process",
-         .bytes = bytes,
-         .signal_words = words,
-         .kind = GetParam().on_device ? MemoryKind::kDevice : MemoryKind::kHost,
-         .epoch = 3});
-    EXPECT_TRUE(region.ok()) << region.status();
-    return std::move(region).value();
-  }
-
-  static std::unique_ptr<RemoteRegion> Open(Transport& transport, const std::string& descriptor) {
-    auto remote = transport.OpenRegion(descriptor, 3);
-    EXPECT_TRUE(remote.ok()) << remote.status();
-    return std::move(remote).value();
-  }
-};
 
 // What most children do first: open the region that the parent describes.
 struct SenderInChild {
@@ -169,7 +45,7 @@ void Drain(const SenderInChild& sender) {
 TEST_P(TransportProcessTest, MessagesCrossProcessesBothWays) {
   const uint64_t rounds = Repeats(2000);
   constexpr size_t kBytes = 10'000;
-  Child child([rounds](const Pipe& pipe) {
+  Child child("peer", start(), [rounds](const Pipe& pipe) {
     SenderInChild sender(Make(), pipe);
     const auto own = MakeRegion(*sender.transport, kBytes, 1);
     pipe.Send(own->Descriptor());
@@ -197,7 +73,7 @@ TEST_P(TransportProcessTest, MessagesCrossProcessesBothWays) {
     ASSERT_TRUE(PutAll(*transport, *remote, 0, source, &signal).ok());
     const std::array come = {SignalCondition{.word = 0, .at_least = round}};
     ASSERT_TRUE(transport->Wait(*region, come, {.deadline = Soon()}).ok());
-    ASSERT_TRUE(std::equal(source.begin(), source.end(), Arrived(*region).begin()));
+    ASSERT_TRUE(source == Arrived(*region));
   }
 
   child.pipe_to().Send("done");
@@ -205,7 +81,7 @@ TEST_P(TransportProcessTest, MessagesCrossProcessesBothWays) {
 }
 
 TEST_P(TransportProcessTest, PeerKilledBetweenPutAndSignalEndsInTheDeadlineOrUnavailable) {
-  Child child([](const Pipe& pipe) {
+  Child child("peer", start(), [](const Pipe& pipe) {
     const SenderInChild sender(Make(), pipe);
     EXPECT_TRUE(PutAll(*sender.transport, *sender.remote, 0, sender.source, nullptr).ok());
     pipe.Send("put");
@@ -226,7 +102,7 @@ TEST_P(TransportProcessTest, PeerKilledBetweenPutAndSignalEndsInTheDeadlineOrUna
 }
 
 TEST_P(TransportProcessTest, AnotherPeerUsesTheRegionAfterTheFirstWasKilled) {
-  Child first([](const Pipe& pipe) {
+  Child first("first", start(), [](const Pipe& pipe) {
     const SenderInChild sender(Make(), pipe);
     pipe.Send("ready");
     for (uint64_t value = 1;; ++value) {
@@ -236,7 +112,7 @@ TEST_P(TransportProcessTest, AnotherPeerUsesTheRegionAfterTheFirstWasKilled) {
       }
     }
   });
-  Child second([](const Pipe& pipe) {
+  Child second("second", start(), [](const Pipe& pipe) {
     const SenderInChild sender(Make(), pipe);
     const SignalUpdate signal = Strong(1, 1);
     EXPECT_TRUE(PutAll(*sender.transport, *sender.remote, 0, sender.source, &signal).ok());
@@ -254,8 +130,7 @@ TEST_P(TransportProcessTest, AnotherPeerUsesTheRegionAfterTheFirstWasKilled) {
   const std::array come = {SignalCondition{.word = 1, .at_least = 1}};
 
   ASSERT_TRUE(transport->Wait(*region, come, {.deadline = Soon()}).ok());
-  const std::vector<std::byte> expected = Pattern(1 << 16, 1);
-  EXPECT_TRUE(std::equal(expected.begin(), expected.end(), Arrived(*region).begin()));
+  EXPECT_TRUE(Arrived(*region) == Pattern(1 << 16, 1));
   second.pipe_to().Send("done");
   EXPECT_TRUE(second.ExitedWell());
 }
@@ -264,7 +139,7 @@ TEST_P(TransportProcessTest, AnotherPeerUsesTheRegionAfterTheFirstWasKilled) {
 TEST_P(TransportProcessTest, PeerKilledAtRandomMomentsHarmsNobody) {
   Prng prng(15);
   for (uint64_t round = Repeats(30); round > 0; --round) {
-    Child child([](const Pipe& pipe) {
+    Child child("peer", start(), [](const Pipe& pipe) {
       const SenderInChild sender(Make(), pipe);
       const auto own = MakeRegion(*sender.transport, 1 << 16, 1);
       pipe.Send(own->Descriptor());
@@ -317,8 +192,8 @@ TEST_P(TransportProcessTest, PeerRestartedUnderTheSameNameNeedsANewDescriptor) {
     pipe.Send("come");
     pipe.Receive();
   };
-  Child first(receive);
-  Child second(receive);
+  Child first("first", start(), receive);
+  Child second("second", start(), receive);
   const auto transport = Make();
   const std::vector<std::byte> source = Pattern(64, 3);
   ASSERT_TRUE(transport->RegisterSource(source, MemoryKind::kHost).ok());
@@ -347,7 +222,7 @@ TEST_P(TransportProcessTest, PeerRestartedUnderTheSameNameNeedsANewDescriptor) {
 }
 
 TEST_P(TransportProcessTest, PeerThatDestroyedItsRegionIsUnavailable) {
-  Child child([](const Pipe& pipe) {
+  Child child("peer", start(), [](const Pipe& pipe) {
     const auto own_transport = Make();
     auto own = MakeRegion(*own_transport, 64, 1);
     pipe.Send(own->Descriptor());
@@ -373,37 +248,71 @@ TEST_P(TransportProcessTest, PeerThatDestroyedItsRegionIsUnavailable) {
   EXPECT_TRUE(child.ExitedWell());
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Backends, TransportProcessTest,
-    testing::Values(ProcessBackend{"shm", "shm://"}, ProcessBackend{"ucx", "ucx://"},
-                    ProcessBackend{"ucx_sm", "ucx://sm"}, ProcessBackend{"ucx_tcp", "ucx://tcp"}),
-    [](const testing::TestParamInfo<ProcessBackend>& tested) { return tested.param.name; });
+TEST_P(TransportProcessTest, WindowIsReachedAsItSaysAndSourcesLieWhereItDoes) {
+  constexpr size_t kBytes = 100'000;
+  Child child("peer", start(), [](const Pipe& pipe) {
+    SenderInChild sender(Make(), pipe);
+    const auto source = MakeRegion(*sender.transport, kBytes, 0);
+    Fill(*source, Pattern(kBytes, 5));
+    const SignalUpdate signal = Strong(0, 1);
+    EXPECT_TRUE(
+        PutAll(*sender.transport, *sender.remote, 7, source->bytes().first(kBytes - 7), &signal)
+            .ok());
+    Drain(sender);
+    pipe.Receive();
+  });
+  const auto transport = Make();
+  const auto region = MakeRegion(*transport, kBytes, 1);
+  child.pipe_to().Send(region->Descriptor());
+  ASSERT_TRUE(transport->Wait(*region, kFirst, {.deadline = Soon()}).ok());
 
-INSTANTIATE_TEST_SUITE_P(OnDevices, TransportProcessTest,
-                         testing::Values(ProcessBackend{"shm_staged", "shm://", true},
-                                         ProcessBackend{"ucx_sm_staged", "ucx://sm", true},
-                                         ProcessBackend{"ucx_tcp_staged", "ucx://tcp", true}),
-                         [](const testing::TestParamInfo<ProcessBackend>& tested) {
-                           return tested.param.name;
-                         });
-
-std::vector<ProcessBackend> RdmaBackends(bool on_device) {
-  std::vector<ProcessBackend> backends;
-  for (const std::string& uri : VerbsUris()) {
-    backends.push_back({on_device ? "verbs_staged" : "verbs", uri, on_device});
-  }
-  return backends;
+  std::vector<std::byte> expected = Pattern(kBytes, 5);
+  std::rotate(expected.rbegin(), expected.rbegin() + 7, expected.rend());
+  std::fill_n(expected.begin(), 7, std::byte{0});
+  EXPECT_TRUE(Arrived(*region) == expected);
+  EXPECT_EQ(region->memory().path, GetParam().memory) << DescribeMemory(region->memory());
+  child.pipe_to().Send("done");
+  EXPECT_TRUE(child.ExitedWell());
 }
 
-INSTANTIATE_TEST_SUITE_P(Rdma, TransportProcessTest, testing::ValuesIn(RdmaBackends(false)),
-                         [](const testing::TestParamInfo<ProcessBackend>& tested) {
-                           return tested.param.name;
-                         });
+// Drivers give the next window the addresses of the last one, or its handle.
+TEST_P(TransportProcessTest, WindowsMadeAnewGetWhatIsPutToThem) {
+  const uint64_t rounds = Repeats(20);
+  Child child("peer", start(), [rounds](const Pipe& pipe) {
+    const auto own_transport = Make();
+    for (uint64_t round = 1; round <= rounds; ++round) {
+      const auto own = MakeRegion(*own_transport, 5000, 1);
+      EXPECT_TRUE(Arrived(*own) == std::vector<std::byte>(5000));
+      pipe.Send(own->Descriptor());
+      ASSERT_TRUE(own_transport->Wait(*own, kFirst, {.deadline = Soon()}).ok());
+      EXPECT_TRUE(Arrived(*own) == Pattern(5000, round));
+    }
+    pipe.Send("done");
+    pipe.Receive();
+  });
+  const auto transport = Make();
+  std::unique_ptr<RemoteRegion> before;
+  std::vector<std::byte> source(5000);
+  ASSERT_TRUE(transport->RegisterSource(source, MemoryKind::kHost).ok());
 
-INSTANTIATE_TEST_SUITE_P(RdmaOnDevices, TransportProcessTest, testing::ValuesIn(RdmaBackends(true)),
-                         [](const testing::TestParamInfo<ProcessBackend>& tested) {
-                           return tested.param.name;
-                         });
+  for (uint64_t round = 1; round <= rounds; ++round) {
+    auto remote = Open(*transport, child.pipe_to().Receive());
+    const std::vector<std::byte> pattern = Pattern(5000, round);
+    std::copy(pattern.begin(), pattern.end(), source.begin());
+    const SignalUpdate signal = Strong(0, 1);
+    ASSERT_TRUE(PutAll(*transport, *remote, 0, source, &signal).ok());
+    for (const Nanos deadline = Soon();
+         transport->Pending(*remote) > 0 && RealClock().Now() < deadline;) {
+      transport->Progress();
+    }
+    // Every other one stays open until the next one is there.
+    before = round % 2 == 0 ? nullptr : std::move(remote);
+  }
+
+  EXPECT_EQ(child.pipe_to().Receive(), "done");
+  child.pipe_to().Send("done");
+  EXPECT_TRUE(child.ExitedWell());
+}
 
 }  // namespace
 }  // namespace lamina::transport
