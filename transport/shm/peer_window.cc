@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -60,7 +64,13 @@ absl::Status PeerWindow::Map(const ShmDescriptor& descriptor, DeviceMemory* devi
     return absl::UnavailableError(absl::StrCat("CUDA IPC: ", memory.status().message()));
   }
   memory_ = *std::move(memory);
+  owner_ = FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, descriptor.pid, 0)));
   return absl::OkStatus();
+}
+
+bool PeerWindow::OwnerIsGone() const {
+  pollfd owner = {.fd = owner_.get(), .events = POLLIN, .revents = 0};
+  return owner.fd >= 0 && poll(&owner, 1, 0) == 1;
 }
 
 }  // namespace lamina::transport

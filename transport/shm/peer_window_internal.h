@@ -57,11 +57,16 @@ class PeerWindow {
   // The data in the device's memory; null where it is staged.
   std::byte* mapped() const { return memory_.data(); }
 
+  // Whether the process that allocated it has died: then CUDA says nothing of what writing does.
+  // False where the kernel does not tell. Cost: a system call.
+  bool OwnerIsGone() const;
+
  private:
   // Errors: kUnavailable  says why not.
   absl::Status Map(const ShmDescriptor& descriptor, DeviceMemory* device);
 
-  FileDescriptor file_;  // Before memory_: that is closed first.
+  FileDescriptor file_;   // Before memory_: that is closed first.
+  FileDescriptor owner_;  // The process, as the kernel's file of it (pidfd).
   PeerMemory memory_;
 };
 

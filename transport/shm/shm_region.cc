@@ -272,6 +272,9 @@ absl::Status ShmRemoteRegion::CheckPut(size_t offset, size_t bytes,
   if (closed()) {
     return absl::UnavailableError("shm: the owner has destroyed the region");
   }
+  if (owner_gone_) {
+    return absl::UnavailableError("shm: the process that made the region is gone");
+  }
   return absl::OkStatus();
 }
 
@@ -291,6 +294,10 @@ absl::Status ShmRemoteRegion::Copy(size_t offset, absl::Span<const std::byte> so
 
 absl::Status ShmRemoteRegion::Put(size_t offset, absl::Span<const std::byte> source,
                                   const SignalUpdate* signal, bool from_device) {
+  if (window_.mapped() != nullptr && window_.OwnerIsGone()) {
+    window_ = PeerWindow();
+    owner_gone_ = true;
+  }
   if (raised_elsewhere_ && signal != nullptr && signal->word < raised_.size()) {
     raised_[signal->word] = signals_[signal->word].value.load(std::memory_order_relaxed);
   }

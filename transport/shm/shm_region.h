@@ -157,6 +157,7 @@ class ShmRemoteRegion final : public RemoteRegion {
   const bool on_device_;        // The owner's data is.
   DeviceMemory* const device_;  // The sender's; may be null.
   PeerWindow window_;
+  bool owner_gone_ = false;        // Seen where the data is the device's alone.
   std::vector<uint64_t> raised_;   // The greatest value of each word, as this end knows it.
   bool raised_elsewhere_ = false;  // Perhaps: somebody has asked for direct().
 };
