@@ -92,7 +92,6 @@ struct PeerFile {
   int file = -1;
   ino_t inode = 0;  // The number of a file comes back; this tells one from the next.
   size_t bytes = 0;
-  const std::byte* device = nullptr;  // There.
 };
 
 PeerMappings& Peers() {
@@ -182,11 +181,8 @@ absl::StatusOr<PeerHandle> EmulatedDeviceMemory::ExportToPeers(absl::Span<const 
   if (!options_.exports) {
     return absl::UnimplementedError(absl::StrCat(name_, " shares no memory between processes"));
   }
-  const PeerFile file = {.process = getpid(),
-                         .file = one.file,
-                         .inode = info.st_ino,
-                         .bytes = one.bytes,
-                         .device = one.device};
+  const PeerFile file = {
+      .process = getpid(), .file = one.file, .inode = info.st_ino, .bytes = one.bytes};
   return PeerHandle{.bytes = std::string(reinterpret_cast<const char*>(&file), sizeof file),
                     .offset = static_cast<uint64_t>(bytes.data() - one.device)};
 }
@@ -201,9 +197,6 @@ absl::StatusOr<std::byte*> EmulatedDeviceMemory::OpenPeer(const PeerHandle& hand
     return absl::UnavailableError(
         absl::StrCat(name_, " opens no memory of process ", peer.process));
   }
-  if (peer.process == getpid()) {
-    return const_cast<std::byte*>(peer.device) + handle.offset;
-  }
   LAMINA_ASSIGN_OR_RETURN(std::byte* const data, Peers().Open(handle.bytes, [&] {
     return MapPeer(peer, options_.guarded, this);
   }));
@@ -211,11 +204,6 @@ absl::StatusOr<std::byte*> EmulatedDeviceMemory::OpenPeer(const PeerHandle& hand
 }
 
 void EmulatedDeviceMemory::ClosePeer(const PeerHandle& handle) {
-  PeerFile peer;
-  std::memcpy(&peer, handle.bytes.data(), sizeof peer);
-  if (peer.process == getpid()) {
-    return;
-  }
   Peers().Close(handle.bytes, [](std::byte* data) { Unmap(Find({data, 1})); });
 }
 

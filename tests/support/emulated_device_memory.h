@@ -3,7 +3,8 @@
 // EmulatedDeviceMemory: a device's memory for tests. It is the host's, mapped twice: at the
 // addresses that transports are given, where by default the processor may not touch it, and at
 // those that a test uses to look at it as the device would. So a transport that reads or writes the
-// device's memory by itself ends the program. Other processes map the same pages.
+// device's memory by itself ends the program. Peers map the same pages once more, also within one
+// process: ThreadSanitizer sees the words of a region at two places there, and their order at none.
 //
 // Threading: any thread.
 
