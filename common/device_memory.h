@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -24,6 +25,14 @@ enum class DeviceAddresses : uint8_t {
   kCuda,    // Pointers of CUDA, which a library built with CUDA knows.
   kHost,    // The processor's own, as of a device that shares the host's memory.
   kOpaque,  // Nothing knows them.
+};
+
+// By what other processes of this host open an allocation.
+struct PeerHandle {
+  std::string bytes;    // Opaque; made by the owner's device, read by the peer's.
+  uint64_t offset = 0;  // Of the memory that is meant, in the allocation that `bytes` names.
+
+  friend bool operator==(const PeerHandle&, const PeerHandle&) = default;
 };
 
 class DeviceMemory {
@@ -47,10 +56,25 @@ class DeviceMemory {
   // Errors: kUnimplemented  no; says what is missing.
   virtual absl::Status CheckPeerAccess() = 0;
 
-  // Done when they return. Both sides lie within one allocation. Cost: a trip to the device.
-  // Errors: kInternal  the device failed.
+  // What another process of this host opens `bytes` by, as long as they are allocated. The handle
+  // names the allocation, of which it gives away all.
+  // Errors: kUnimplemented  the device or its driver shares none; says which.
+  // Requires: `bytes` lie within one allocation of this object.
+  virtual absl::StatusOr<PeerHandle> ExportToPeers(absl::Span<const std::byte> bytes) = 0;
+
+  // Where the memory that a process exported lies in this one, for the copies below. Each opening
+  // takes a closing; several of one allocation share a mapping, and what this process exported
+  // itself is where it was. The owner frees it when all have closed it.
+  // Errors: kUnavailable  refused; says by what call, and what CUDA or the system says of it.
+  virtual absl::StatusOr<std::byte*> OpenPeer(const PeerHandle& handle) = 0;
+  virtual void ClosePeer(const PeerHandle& handle) = 0;
+
+  // Done when they return: what reads the memory from then on, in any process, sees the bytes.
+  // A place on a device lies within one allocation: of this process, any device's, or opened.
+  // Errors: kInternal  the device failed. Cost: a trip to the device.
   virtual absl::Status CopyIn(std::byte* device, const std::byte* host, size_t bytes) = 0;
   virtual absl::Status CopyOut(std::byte* host, const std::byte* device, size_t bytes) = 0;
+  virtual absl::Status CopyAcross(std::byte* to, const std::byte* from, size_t bytes) = 0;
 
   // What other devices on the bus have written, as far as the processor has seen their signals, is
   // visible to all work that the device is given from now on.
@@ -93,6 +117,45 @@ class DeviceAllocation {
  private:
   DeviceMemory* memory_ = nullptr;
   absl::Span<std::byte> bytes_;
+};
+
+// Memory of another process, closed when it is destroyed.
+class PeerMemory {
+ public:
+  // Errors: those of OpenPeer().
+  static absl::StatusOr<PeerMemory> Open(DeviceMemory& memory, const PeerHandle& handle) {
+    const absl::StatusOr<std::byte*> opened = memory.OpenPeer(handle);
+    if (!opened.ok()) {
+      return opened.status();
+    }
+    PeerMemory made;
+    made.memory_ = &memory;
+    made.handle_ = handle;
+    made.data_ = *opened;
+    return made;
+  }
+  PeerMemory() = default;
+  PeerMemory(PeerMemory&& other) noexcept { *this = std::move(other); }
+  PeerMemory& operator=(PeerMemory&& other) noexcept {
+    std::swap(memory_, other.memory_);
+    std::swap(handle_, other.handle_);
+    std::swap(data_, other.data_);
+    return *this;
+  }
+  PeerMemory(const PeerMemory&) = delete;
+  PeerMemory& operator=(const PeerMemory&) = delete;
+  ~PeerMemory() {
+    if (memory_ != nullptr) {
+      memory_->ClosePeer(handle_);
+    }
+  }
+
+  std::byte* data() const { return data_; }  // Null when empty.
+
+ private:
+  DeviceMemory* memory_ = nullptr;
+  PeerHandle handle_;
+  std::byte* data_ = nullptr;
 };
 
 }  // namespace lamina

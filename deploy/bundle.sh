@@ -33,7 +33,7 @@ all=(lamina lamina-coordinator lamina-compute lamina-memory lamina-gateway)
 gpu=()
 if $cuda; then
   build=$REPO/build/cuda
-  gpu=("$build/tests/cuda_gpu_test" "$build/tests/cuda_node_gpu_test" "$build/bin/lamina-gpu-bench")
+  gpu=("$build/tests/cuda_gpu_test" "$build/tests/cuda_node_gpu_test" "$build/tests/cuda_ipc_gpu_test" "$build/bin/lamina-gpu-bench")
   needed=("${gpu[@]}")
   remedy=deploy/build_cuda.sh
 else

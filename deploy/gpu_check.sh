@@ -5,7 +5,7 @@
 # clusters with memory nodes on the GPU and with compute nodes on it, nodes whose device waits for
 # windows itself, both attention kernels (decode as a share of the copy bandwidth, and a chunk of a
 # prompt), dense layers against cuBLASLt's free choice, a slice by launches and as a graph, polling round
-# trips, and a model served end to end (deploy/gpu_serve.py: memory node on the GPU, then on the CPU); by
+# trips, windows in the GPU's memory between two processes, and a model served end to end (deploy/gpu_serve.py: memory node on the GPU, then on the CPU); by
 # name alone also models with random weights beside PyTorch (deploy/gpu_torch.py). Each step writes its
 # own file when it is done, so what finished is kept when the rest is cut off; of tests
 # (deploy/gpu_tests.py) what ran, too.
@@ -13,9 +13,9 @@
 # usage: deploy/gpu_check.sh [--step S]... [--out DIR] [--limit SECONDS] [--total SECONDS] [--model FILE]
 #                            [--list] [--help]
 #   --step S         only this step; repeat for more: facts, tests, nodes, compute, waits,
-#                    attention, linear, slice, polling, serve, torch
+#                    attention, linear, slice, polling, ipc, serve, torch
 #   --out DIR        where results go (default: gpu_check in the working directory)
-#   --limit SECONDS  for each step (default: 75, torch all that is left of the total)
+#   --limit SECONDS  for each step (default: 75, ipc 60, torch all that is left of the total)
 #   --total SECONDS  for all; steps that no time is left for are left out (default: 460)
 #   --model FILE     what serve serves (default: models/smollm2-135m-instruct.gguf; where that is not, serve
 #                    is left out unless it is named)
@@ -30,7 +30,7 @@ set -euo pipefail
 # shellcheck source=deploy/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-kernel_steps=(facts tests nodes compute waits attention linear slice polling)
+kernel_steps=(facts tests nodes compute waits attention linear slice polling ipc)
 all_steps=("${kernel_steps[@]}" serve torch)
 steps=()
 out=gpu_check
@@ -56,6 +56,7 @@ while [[ $# -gt 0 ]]; do
   shift
 done
 torch_limit=${limit:-$total}
+ipc_limit=${limit:-60}
 limit=${limit:-75}
 [[ $limit =~ ^[1-9][0-9]*$ ]] || usage_error "--limit is a number of seconds, not '$limit'"
 [[ $total =~ ^[1-9][0-9]*$ ]] || usage_error "--total is a number of seconds, not '$total'"
@@ -73,13 +74,15 @@ if [[ -x $REPO/run && -d $REPO/gpu ]]; then
   run=("$REPO/run")
   test_program=gpu/cuda_gpu_test
   node_program=gpu/cuda_node_gpu_test
+  ipc_program=gpu/cuda_ipc_gpu_test
   bench_program=gpu/lamina-gpu-bench
 else
   run=(env)
   test_program=$REPO/build/cuda/tests/cuda_gpu_test
   node_program=$REPO/build/cuda/tests/cuda_node_gpu_test
+  ipc_program=$REPO/build/cuda/tests/cuda_ipc_gpu_test
   bench_program=$REPO/build/cuda/bin/lamina-gpu-bench
-  for program in "$test_program" "$node_program" "$bench_program"; do
+  for program in "$test_program" "$node_program" "$ipc_program" "$bench_program"; do
     [[ -x $program ]] || fail "$program is not built; build it: deploy/build_cuda.sh"
   done
 fi
@@ -93,6 +96,7 @@ export CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-32}
 run_step() {
   local step=$1 status=0 started=$SECONDS program=$test_program filter seconds=$limit
   [[ $step != torch ]] || seconds=$torch_limit
+  [[ $step != ipc ]] || seconds=$ipc_limit
   ((SECONDS + seconds <= total)) || seconds=$((total - SECONDS))
   if ((seconds < 1)); then
     say "$step: left out, $total s are up"
@@ -109,6 +113,11 @@ run_step() {
       esac
       python3 "$REPO/deploy/gpu_tests.py" --limit "$seconds" "--filter=$filter" -- "${run[@]}" "$program" \
         > "$out/$step.json.part" 2> "$out/$step.log" || status=$?
+      ;;
+    ipc)
+      # Each child of a test opens the device, so that tests with many have fewer rounds.
+      LAMINA_CONFORMANCE_DIVISOR=${LAMINA_CONFORMANCE_DIVISOR:-10} python3 "$REPO/deploy/gpu_tests.py" \
+        --limit "$seconds" -- "${run[@]}" "$ipc_program" > "$out/$step.json.part" 2> "$out/$step.log" || status=$?
       ;;
     serve)
       # It writes after each result, so what finished is there when it is cut off.
@@ -148,7 +157,7 @@ for step in sys.argv[2:]:
 if "facts" in results:
     f = results["facts"]
     print(f"device      {f['name']}, compute capability {f['compute_capability']}, copy {f['copy_gb_per_s']} GB/s")
-for step in ("tests", "nodes", "compute", "waits"):
+for step in ("tests", "nodes", "compute", "waits", "ipc"):
     if step in results:
         t = results[step]
         left = f", {len(t['left'])} left" if t["left"] else ""

@@ -15,6 +15,8 @@ absl::string_view Words(MemoryPath path) {
       return " by dmabuf";
     case MemoryPath::kPeermem:
       return " by peermem";
+    case MemoryPath::kIpc:
+      return " by CUDA IPC";
     case MemoryPath::kRegistered:
       return " by UCX";
     case MemoryPath::kStaging:

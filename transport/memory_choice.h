@@ -20,6 +20,7 @@ enum class MemoryPath : uint8_t {
   kHost,        // It is the host's.
   kDmabuf,      // A device's, by a dmabuf.
   kPeermem,     // The same, by its address: a module of the kernel knows whose it is.
+  kIpc,         // The same, by a mapping of it in the peer's process (CUDA IPC).
   kRegistered,  // The same, by a library that knows such memory (UCX with CUDA).
   kStaging,     // The same, not reached: copied through a buffer in the host's memory.
 };

@@ -21,12 +21,12 @@ namespace {
 using MakeFn = absl::StatusOr<std::unique_ptr<Transport>> (*)(absl::string_view name,
                                                               DeviceMemory* device);
 
-absl::StatusOr<std::unique_ptr<Transport>> MakeShm(absl::string_view name, DeviceMemory*) {
+absl::StatusOr<std::unique_ptr<Transport>> MakeShm(absl::string_view name, DeviceMemory* device) {
   if (!name.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("transport \"shm://", name, "\": shm takes nothing after \"shm://\""));
   }
-  return MakeShmTransport();
+  return MakeShmTransport(device);
 }
 
 absl::StatusOr<std::unique_ptr<Transport>> MakeFake(absl::string_view name, DeviceMemory* device) {

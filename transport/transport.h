@@ -104,6 +104,7 @@ class Region {
   // 64-byte aligned at least. Of kDevice: addresses of the device, not for the processor.
   virtual absl::Span<std::byte> bytes() = 0;
   virtual uint32_t signal_words() const = 0;
+  // Of kDevice over shm:// it may get worse once, when the first peer opens the region.
   virtual MemoryChoice memory() const { return {}; }
 
   // Constant. Empty unless the backend says otherwise, and of a staged Region, whose data Land()
@@ -198,7 +199,8 @@ class Transport {
 
   // Starts copying `source` to `offset` in `target`, then raises the signal if there is one. The
   // source may be overwritten once Pending(target) is 0, or when the peer's answer to it has been
-  // seen. Never waits. When it returns an error, nothing was sent and no word was raised.
+  // seen. Never waits for the peer; a device's copy it may wait for. When it returns an error,
+  // nothing was sent and no word was raised.
   //
   // Empty:  no bytes with a signal only raises the signal; without one, nothing happens.
   // Errors: kResourceExhausted  in_flight_max reached; Progress() and retry.
@@ -207,6 +209,7 @@ class Transport {
   //                             is not greater than the last one put to its word.
   //         kUnavailable        the peer is known to be gone. Later calls say the same. OK does
   //                             not mean that it is there: a peer that was killed may look silent.
+  //         kInternal           the device that has the source, or the target, failed.
   virtual absl::Status Put(RemoteRegion& target, size_t offset, absl::Span<const std::byte> source,
                            const SignalUpdate* signal) = 0;
 

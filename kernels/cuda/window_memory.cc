@@ -2,13 +2,21 @@
 #include "kernels/cuda/window_memory.h"
 
 #include <cuda_runtime_api.h>
+#include <sys/random.h>
+#include <unistd.h>
 
+#include <cstring>
 #include <filesystem>
+#include <iterator>
+#include <map>
+#include <mutex>
 #include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/check.h"
 #include "common/log.h"
+#include "common/peer_mappings.h"
 #include "common/status_macros.h"
 #include "common/units.h"
 #include "kernels/cuda/cuda_status_internal.h"
@@ -28,6 +36,50 @@ using ExportFunction = int (*)(void* handle, unsigned long long address, size_t 
 constexpr char kExportName[] = "cuMemGetHandleForAddressRange";
 constexpr unsigned kExportVersion = 11070;
 constexpr int kDmabuf = 1;  // CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
+
+// Tells this process from others, also from those that had its number before.
+struct ProcessMark {
+  int64_t number = 0;
+  uint64_t random = 0;
+
+  friend bool operator==(const ProcessMark&, const ProcessMark&) = default;
+};
+
+uint64_t Random() {
+  uint64_t random = 0;
+  LAMINA_CHECK(getentropy(&random, sizeof random) == 0);
+  return random;
+}
+
+ProcessMark ThisProcess() {
+  static const uint64_t random = Random();
+  return {.number = getpid(), .random = random};
+}
+
+// CUDA opens no handle in the process that made it, which uses the address; and it may give the
+// next allocation the handle of one that was freed: `allocation` tells them apart, so that who
+// still has the old one open does not take its mapping for the new one's.
+struct IpcHandle {
+  cudaIpcMemHandle_t memory = {};
+  ProcessMark process;
+  uint64_t allocation = 0;
+  std::byte* base = nullptr;
+};
+
+absl::StatusOr<IpcHandle> ReadHandle(const PeerHandle& peer) {
+  IpcHandle handle;
+  if (peer.bytes.size() != sizeof handle) {
+    return absl::UnavailableError("not a handle of CUDA's IPC");
+  }
+  std::memcpy(&handle, peer.bytes.data(), sizeof handle);
+  return handle;
+}
+
+// Of all devices of this process: a handle is opened once for each.
+PeerMappings& Peers() {
+  static auto* const mappings = new PeerMappings;  // Lives as long as any thread.
+  return *mappings;
+}
 
 class CudaWindowMemory final : public DeviceMemory {
  public:
@@ -54,18 +106,20 @@ class CudaWindowMemory final : public DeviceMemory {
     absl::Status filled = FillAsync(data, 0, whole, stream_);
     filled.Update(stream_.Synchronize());
     if (!filled.ok()) {
-      Free(allocated);
+      FreeWhole(allocated.data());
       return filled;
     }
+    const std::lock_guard lock(mutex_);
+    allocations_[allocated.data()] = Random();
     return allocated;
   }
 
   void Free(absl::Span<std::byte> allocated) override {
-    absl::Status freed = Select();
-    freed.Update(CudaToStatus(cudaFree(allocated.data()), "cudaFree"));
-    if (!freed.ok()) {
-      LogWarning(name_, ": ", freed.message());
+    {
+      const std::lock_guard lock(mutex_);
+      allocations_.erase(allocated.data());
     }
+    FreeWhole(allocated.data());
   }
 
   absl::StatusOr<int> ExportDmabuf(absl::Span<const std::byte> pages) override {
@@ -97,11 +151,60 @@ class CudaWindowMemory final : public DeviceMemory {
     return absl::UnimplementedError("nvidia_peermem is not loaded (modprobe nvidia_peermem)");
   }
 
+  absl::StatusOr<PeerHandle> ExportToPeers(absl::Span<const std::byte> bytes) override {
+    const auto [base, allocation] = AllocationOf(bytes.data());
+    LAMINA_RETURN_IF_ERROR(Select());
+    IpcHandle handle = {.process = ThisProcess(), .allocation = allocation, .base = base};
+    if (const absl::Status got =
+            CudaToStatus(cudaIpcGetMemHandle(&handle.memory, base), "cudaIpcGetMemHandle");
+        !got.ok()) {
+      return absl::UnimplementedError(absl::StrCat(name_, ": ", got.message()));
+    }
+    return PeerHandle{.bytes = std::string(reinterpret_cast<const char*>(&handle), sizeof handle),
+                      .offset = static_cast<uint64_t>(bytes.data() - base)};
+  }
+
+  absl::StatusOr<std::byte*> OpenPeer(const PeerHandle& peer) override {
+    LAMINA_ASSIGN_OR_RETURN(const IpcHandle handle, ReadHandle(peer));
+    if (handle.process == ThisProcess()) {
+      return handle.base + peer.offset;
+    }
+    LAMINA_RETURN_IF_ERROR(Select());
+    const auto open = [&]() -> absl::StatusOr<std::byte*> {
+      void* data = nullptr;
+      const absl::Status opened =
+          CudaToStatus(cudaIpcOpenMemHandle(&data, handle.memory, cudaIpcMemLazyEnablePeerAccess),
+                       "cudaIpcOpenMemHandle");
+      if (!opened.ok()) {
+        return absl::UnavailableError(absl::StrCat(name_, ": ", opened.message()));
+      }
+      return static_cast<std::byte*>(data);
+    };
+    LAMINA_ASSIGN_OR_RETURN(std::byte* const base, Peers().Open(KeyOf(peer), open));
+    return base + peer.offset;
+  }
+
+  void ClosePeer(const PeerHandle& peer) override {
+    if (ReadHandle(peer)->process == ThisProcess()) {
+      return;
+    }
+    Peers().Close(KeyOf(peer), [&](std::byte* data) {
+      absl::Status closed = Select();
+      closed.Update(CudaToStatus(cudaIpcCloseMemHandle(data), "cudaIpcCloseMemHandle"));
+      if (!closed.ok()) {
+        LogWarning(name_, ": ", closed.message());
+      }
+    });
+  }
+
   absl::Status CopyIn(std::byte* device, const std::byte* host, size_t bytes) override {
     return Copy(device, host, bytes);
   }
   absl::Status CopyOut(std::byte* host, const std::byte* device, size_t bytes) override {
     return Copy(host, device, bytes);
+  }
+  absl::Status CopyAcross(std::byte* to, const std::byte* from, size_t bytes) override {
+    return Copy(to, from, bytes);
   }
 
   absl::Status FlushPeerWrites() override {
@@ -120,6 +223,24 @@ class CudaWindowMemory final : public DeviceMemory {
   }
 
  private:
+  // Where the one begins that holds `place`, and its number.
+  std::pair<std::byte*, uint64_t> AllocationOf(const std::byte* place) const {
+    const std::lock_guard lock(mutex_);
+    const auto next = allocations_.upper_bound(const_cast<std::byte*>(place));
+    LAMINA_CHECK(next != allocations_.begin());
+    return *std::prev(next);
+  }
+
+  std::string KeyOf(const PeerHandle& peer) const { return absl::StrCat(index_, " ", peer.bytes); }
+
+  void FreeWhole(std::byte* data) const {
+    absl::Status freed = Select();
+    freed.Update(CudaToStatus(cudaFree(data), "cudaFree"));
+    if (!freed.ok()) {
+      LogWarning(name_, ": ", freed.message());
+    }
+  }
+
   // The calling thread may have had another.
   absl::Status Select() const { return CudaToStatus(cudaSetDevice(index_), "cudaSetDevice"); }
 
@@ -136,6 +257,8 @@ class CudaWindowMemory final : public DeviceMemory {
   const bool ordered_;
   const bool flushes_;
   const std::string modules_;
+  mutable std::mutex mutex_;                    // Not for the data path.
+  std::map<std::byte*, uint64_t> allocations_;  // A random number of each.
 };
 
 absl::StatusOr<int> AttributeOf(int index, cudaDeviceAttr attribute) {

@@ -4,10 +4,12 @@
 //
 //   dmabuf   cuMemGetHandleForAddressRange, with NVIDIA's open kernel modules
 //   peermem  where the module nvidia_peermem (once nv_peer_mem) is loaded
+//   peers    cudaIpcGetMemHandle; a process opens each allocation once, and counts
 //   flush    none where the device orders such writes itself, else
 //   cudaDeviceFlushGPUDirectRDMAWrites
 //
-// Its copies and its export compile and run in the emulation; none of it has met a NIC yet.
+// Its copies, handles and export compile and run in the emulation; none of it has met a NIC or a
+// second process on hardware yet.
 
 #pragma once
 

@@ -219,7 +219,7 @@ TEST_P(TransportTest, PutsInFlightToADestroyedRegionVanish) {
 TEST_P(TransportTest, DescriptorsOfOtherBackendsAreInvalid) {
   const auto transport = Make();
   for (const std::string& bytes :
-       {std::string(), std::string("x"), std::string("LMNA"), std::string("LMNASHM2"),
+       {std::string(), std::string("x"), std::string("LMNA"), std::string("LMNASHM9"),
         std::string("LMNAXXX1") + std::string(72, '\0'), std::string(80, '\0'),
         std::string(1 << 16, 'A')}) {
     EXPECT_TRUE(absl::IsInvalidArgument(transport->OpenRegion(bytes, 7).status()));

@@ -4,13 +4,8 @@
 #include "tests/conformance/transport_test.h"
 
 #include <algorithm>
-#include <atomic>
-#include <cstdlib>
 #include <utility>
 
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
-#include "common/file_limit.h"
 #include "transport/fake/fake_network.h"
 #include "transport/registry.h"
 #include "transport/staging/device_transport.h"
@@ -45,23 +40,13 @@ const FakeNetworkOptions kReached = {
 constexpr char kThrottled[] = "throttle(bandwidth=4GiB,latency=2us,jitter=2us)+shm://";
 constexpr char kFaulty[] = "fault(delay=5us,seed=3)+shm://";
 
-// From 1 to a million; `fallback` where the variable is not set.
-uint64_t NumberFromEnvironment(const char* name, uint64_t fallback) {
-  const char* text = std::getenv(name);
-  if (text == nullptr) {
-    return fallback;
-  }
-  uint64_t number = 0;
-  if (!absl::SimpleAtoi(text, &number) || number == 0 || number > 1'000'000) {
-    ADD_FAILURE() << name << "=" << text << " is not a number from 1 to a million";
-    return fallback;
-  }
-  return number;
-}
-
 // A device whose memory UCX may know by its addresses.
 constexpr test_support::EmulatedDeviceOptions kKnown = {.guarded = false,
                                                         .addresses = DeviceAddresses::kHost};
+
+// The owner's device refuses, and so the windows are staged; or the senders' does.
+constexpr test_support::EmulatedDeviceOptions kSharesNothing = {.exports = false};
+constexpr test_support::EmulatedDeviceOptions kOpensNothing = {.opens = false};
 
 INSTANTIATE_TEST_SUITE_P(Backends, TransportTest,
                          testing::Values(OverFake("fake", {}), OverFake("fake_late", kLate),
@@ -78,7 +63,9 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(OnDevice(OverFake("fake_late_staged", kLate)),
                     OnDevice(OverFake("fake_lazy_staged", kLazy)),
                     OnDevice(OverFake("fake_reached", kReached)),
-                    OnDevice(OverUri("shm_staged", "shm://")),
+                    OnDevice(OverUri("shm_ipc", "shm://")),
+                    OnDevice(OverUri("shm_staged", "shm://"), kSharesNothing),
+                    OnDevice(OverUri("shm_unopened", "shm://"), kOpensNothing),
                     OnDevice(OverUri("ucx_sm_staged", "ucx://sm")),
                     OnDevice(OverUri("ucx_tcp_staged", "ucx://tcp")),
                     OnDevice(OverUri("ucx_tcp_registered", "ucx://tcp"), kKnown)),
@@ -100,36 +87,6 @@ absl::Span<std::byte> Arrived(Region& region, size_t offset, size_t bytes) {
   const absl::Status landed = region.Land(offset, bytes);
   EXPECT_TRUE(landed.ok()) << landed;
   return Seen(region.bytes().subspan(offset, bytes));
-}
-
-uint64_t Repeats(uint64_t full) {
-  return std::max<uint64_t>(full / NumberFromEnvironment("LAMINA_CONFORMANCE_DIVISOR", 1), 1);
-}
-
-uint32_t ManyPeers() {
-  RaiseFileLimit();  // All in one process, with a dozen files each over UCX.
-  return static_cast<uint32_t>(NumberFromEnvironment("LAMINA_CONFORMANCE_PEERS", 64));
-}
-
-std::vector<std::byte> Pattern(size_t size, uint64_t seed) {
-  std::vector<std::byte> bytes(size);
-  uint64_t state = seed * 0x9e3779b97f4a7c15u + 1;
-  for (std::byte& byte : bytes) {
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    byte = static_cast<std::byte>(state >> 56);
-  }
-  return bytes;
-}
-
-absl::Status PutAll(Transport& sender, RemoteRegion& target, size_t offset,
-                    absl::Span<const std::byte> source, const SignalUpdate* signal) {
-  for (const Nanos deadline = Soon(); RealClock().Now() < deadline; sender.Progress()) {
-    absl::Status status = sender.Put(target, offset, source, signal);
-    if (!absl::IsResourceExhausted(status)) {
-      return status;
-    }
-  }
-  return absl::DeadlineExceededError("the queue stayed full");
 }
 
 bool Link::Await(uint32_t word, uint64_t value) const {

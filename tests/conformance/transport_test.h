@@ -22,6 +22,7 @@
 #include "common/philox.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/conformance/transport_support.h"
 #include "tests/support/emulated_device_memory.h"
 #include "transport/transport.h"
 
@@ -38,31 +39,7 @@ struct Backend {
   std::optional<test_support::EmulatedDeviceOptions> device = std::nullopt;
 };
 
-// Generous: it ends a test that hangs, and is no claim about speed.
-inline Nanos Soon() { return RealClock().Now() + Seconds(60); }
-
-inline SignalUpdate Weak(uint32_t word, uint64_t value) {
-  return {.word = word, .value = value, .strength = SignalStrength::kWeak};
-}
-inline SignalUpdate Strong(uint32_t word, uint64_t value) {
-  return {.word = word, .value = value, .strength = SignalStrength::kStrong};
-}
-
 Backend OverUri(const std::string& name, const std::string& uri);
-
-// Rounds of a test that repeats itself: `full`, or fewer where LAMINA_CONFORMANCE_DIVISOR asks for
-// it (a guest whose processor is emulated). At least one.
-uint64_t Repeats(uint64_t full);
-
-// Peers of a test with many: 64, or as LAMINA_CONFORMANCE_PEERS says (a guest with little memory).
-uint32_t ManyPeers();
-
-// Bytes that differ from place to place and from seed to seed.
-std::vector<std::byte> Pattern(size_t size, uint64_t seed);
-
-// The status of a Put that is repeated while the queue is full.
-absl::Status PutAll(Transport& sender, RemoteRegion& target, size_t offset,
-                    absl::Span<const std::byte> source, const SignalUpdate* signal);
 
 // One sender, one receiver, and a region between them.
 struct Link {

@@ -42,6 +42,13 @@ class CountedMemory final : public DeviceMemory {
     return memory_->ExportDmabuf(pages);
   }
   absl::Status CheckPeerAccess() override { return memory_->CheckPeerAccess(); }
+  absl::StatusOr<PeerHandle> ExportToPeers(absl::Span<const std::byte> bytes) override {
+    return memory_->ExportToPeers(bytes);
+  }
+  absl::StatusOr<std::byte*> OpenPeer(const PeerHandle& handle) override {
+    return memory_->OpenPeer(handle);
+  }
+  void ClosePeer(const PeerHandle& handle) override { memory_->ClosePeer(handle); }
   absl::Status CopyIn(std::byte* device, const std::byte* host, size_t bytes) override {
     ++copies_in;
     return memory_->CopyIn(device, host, bytes);
@@ -49,6 +56,9 @@ class CountedMemory final : public DeviceMemory {
   absl::Status CopyOut(std::byte* host, const std::byte* device, size_t bytes) override {
     ++copies_out;
     return memory_->CopyOut(host, device, bytes);
+  }
+  absl::Status CopyAcross(std::byte* to, const std::byte* from, size_t bytes) override {
+    return memory_->CopyAcross(to, from, bytes);
   }
   absl::Status FlushPeerWrites() override { return memory_->FlushPeerWrites(); }
 
@@ -230,7 +240,9 @@ TEST_F(CudaWindowsPlaceTest, StatusSaysWhereTheyLieAndWhy) {
   cases[0].options.other_device.windows = WindowPlace::kHost;
   cases[0].says = "host memory, rows are copied to cuda:0";
   cases[1].options.transports = {"shm://"};
-  cases[1].says = "host memory (shm:// reaches the host's memory only), rows are copied to cuda:0";
+  cases[1].says =
+      "host memory (CUDA IPC: whether a sender can map memory of cuda:0 shows when it opens it), "
+      "rows are copied to cuda:0";
   // Where the device can wait for windows itself, it does.
   cases[2].options.transports = {"shm://"};
   cases[2].options.device_waits = true;
@@ -280,8 +292,10 @@ TEST_F(CudaWindowsPlaceTest, OnTheDeviceOrNotAtAllIsRefusedBeforeServing) {
     said = cluster->engine().GetStatus().state;
   }
 
-  EXPECT_THAT(said, HasSubstr("memory.m0.windows: device, but shm:// does not reach cuda:0 without "
-                              "staging: shm:// reaches the host's memory only; verbs does by"));
+  EXPECT_THAT(
+      said, HasSubstr("memory.m0.windows: device, but shm:// does not reach cuda:0 without "
+                      "staging: CUDA IPC: whether a sender can map memory of cuda:0 shows when it "
+                      "opens it; verbs does by"));
 }
 
 // As CudaWaitsLeavingTest has it for windows that the device waits for.

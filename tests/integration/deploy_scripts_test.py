@@ -114,7 +114,7 @@ class DeployScriptsTest(unittest.TestCase):
 
     def test_a_bundle_has_what_programs_load_and_can_be_made_again(self):
         build = self.repository / "build/cuda"
-        for name in ("tests/cuda_gpu_test", "tests/cuda_node_gpu_test", "bin/lamina-gpu-bench",
+        for name in ("tests/cuda_gpu_test", "tests/cuda_node_gpu_test", "tests/cuda_ipc_gpu_test", "bin/lamina-gpu-bench",
                      "bin/lamina-gateway", "lib/lamina-sentencepiece.so", "../release/bin/lamina",
                      "../release/bin/lamina-memory"):
             self.write(build / name, "")

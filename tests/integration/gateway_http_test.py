@@ -196,6 +196,16 @@ class GatewayHttpTest(GatewayTestCase):
         self.assertIn(b"HTTP/1.1 503 ", late)
         head, _, body = late.partition(b"\r\n\r\n")
         self.assertIn(b"Content-Length: %d\r\n" % len(body), head + b"\r\n")
+        for connection in crowd:
+            connection.close()
+
+        def served():
+            try:
+                return self.ask(self.cluster, "GET", "/version")[0].status == 200
+            except (ConnectionError, http.client.HTTPException):
+                return False  # Closed before it was read.
+        # Not before the gateway has seen them go may the next test connect.
+        self.cluster.await_true(served, "a free place")
 
     def test_a_client_that_goes_is_cancelled(self):
         for stream in (False, True):

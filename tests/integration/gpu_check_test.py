@@ -69,6 +69,7 @@ class GpuCheckTest(unittest.TestCase):
         self.write("run", RUN)
         self.write("gpu/cuda_gpu_test", TESTS)
         self.write("gpu/cuda_node_gpu_test", TESTS)
+        self.write("gpu/cuda_ipc_gpu_test", TESTS)
         self.write("gpu/lamina-gpu-bench", BENCH)
         self.out = self.folder / "out"
 
@@ -97,7 +98,7 @@ class GpuCheckTest(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         results = json.loads((self.out / "gpu_check.json").read_text())
         self.assertEqual(
-            sorted(results), ["attention", "compute", "facts", "nodes", "slice", "tests", "waits"]
+            sorted(results), ["attention", "compute", "facts", "ipc", "nodes", "slice", "tests", "waits"]
         )
         self.assertEqual(results["tests"]["failed"], ["Suite.Fails", "Suite.Crashes (ended its process)"])
         self.assertEqual(results["tests"]["left"][0], "Suite.Hangs")
@@ -178,7 +179,7 @@ class GpuCheckTest(unittest.TestCase):
         done = self.check("--step", "all")
 
         self.assertEqual(done.returncode, 2)
-        self.assertIn("facts tests nodes compute waits attention linear slice polling serve torch", done.stderr)
+        self.assertIn("facts tests nodes compute waits attention linear slice polling ipc serve torch", done.stderr)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -152,6 +153,9 @@ absl::StatusOr<FileDescriptor> OpenSharedFile(uint32_t pid, uint32_t fd, size_t 
   }
   return file;
 }
+
+bool LockShared(const FileDescriptor& file) { return flock(file.get(), LOCK_SH | LOCK_NB) == 0; }
+bool LockAlone(const FileDescriptor& file) { return flock(file.get(), LOCK_EX | LOCK_NB) == 0; }
 
 absl::StatusOr<uint32_t> OwnProcessNumber() {
   uint32_t pid = 0;

@@ -76,6 +76,11 @@ absl::StatusOr<FileDescriptor> CreateSharedFile(size_t bytes, absl::string_view 
 // Errors: kUnavailable  there is no such file, or this process may not open it; says what to do.
 absl::StatusOr<FileDescriptor> OpenSharedFile(uint32_t pid, uint32_t fd, size_t bytes);
 
+// Locks of the kernel's on a file as one has opened it (flock): given back when that is closed,
+// also by the death of the process. False: somebody has the other kind. Neither waits.
+bool LockShared(const FileDescriptor& file);
+bool LockAlone(const FileDescriptor& file);
+
 // The number of this process in /proc; unlike getpid() also right where /proc is that of another
 // process namespace.
 absl::StatusOr<uint32_t> OwnProcessNumber();

@@ -41,10 +41,10 @@ DirectMemory DirectMemoryOf(const SharedMapping& mapping, absl::Span<std::byte> 
           .pages = {mapping.data() + kPageBytes, mapping.size() - kPageBytes}};
 }
 
-absl::Status CheckOptions(const RegionOptions& options) {
-  if (options.kind != MemoryKind::kHost) {
+absl::Status CheckOptions(const RegionOptions& options, const DeviceMemory* device) {
+  if (options.kind != MemoryKind::kHost && device == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat(
-        options.name, ": shm:// holds host memory only; ucx:// and verbs:// take device memory"));
+        options.name, ": this shm:// was made without a device, and holds host memory only"));
   }
   if (options.bytes == 0 && options.signal_words == 0) {
     return absl::InvalidArgumentError(
@@ -66,7 +66,24 @@ bool Matches(const ShmHeader& header, const ShmDescriptor& descriptor) {
   return header.magic == kHeaderMagic && header.key[0] == descriptor.key[0] &&
          header.key[1] == descriptor.key[1] && header.epoch == descriptor.epoch &&
          header.data_bytes == descriptor.data_bytes &&
-         header.signal_words == descriptor.signal_words;
+         header.signal_words == descriptor.signal_words &&
+         header.handle_checksum == ShmHandleChecksum(descriptor);
+}
+
+// Memory of the device for the data, and what peers open it by.
+absl::StatusOr<DeviceAllocation> AllocateData(const RegionOptions& options, DeviceMemory& device,
+                                              ShmDescriptor& descriptor) {
+  absl::StatusOr<DeviceAllocation> data = DeviceAllocation::Make(device, options.bytes);
+  if (!data.ok()) {
+    return absl::Status(data.status().code(),
+                        absl::StrCat(options.name, ": ", data.status().message()));
+  }
+  absl::StatusOr<PeerHandle> handle = device.ExportToPeers(data->bytes().first(options.bytes));
+  if (!handle.ok()) {
+    return absl::FailedPreconditionError(absl::StrCat("CUDA IPC: ", handle.status().message()));
+  }
+  descriptor.handle = *std::move(handle);
+  return data;
 }
 
 // Not FUTEX_*_PRIVATE: the two ends are two processes.
@@ -89,25 +106,37 @@ ShmLayout MakeShmLayout(uint64_t data_bytes, uint32_t signal_words) {
   return layout;
 }
 
-absl::StatusOr<std::unique_ptr<ShmRegion>> ShmRegion::Create(const RegionOptions& options) {
-  LAMINA_RETURN_IF_ERROR(CheckOptions(options));
+absl::StatusOr<std::unique_ptr<ShmRegion>> ShmRegion::Create(const RegionOptions& options,
+                                                             DeviceWindows* windows) {
+  DeviceMemory* const device = windows == nullptr ? nullptr : windows->device();
+  LAMINA_RETURN_IF_ERROR(CheckOptions(options, device));
   ShmDescriptor descriptor = {.host = HostFingerprint(),
                               .epoch = options.epoch,
                               .data_bytes = options.bytes,
                               .signal_words = options.signal_words};
   LAMINA_CHECK(getentropy(&descriptor.key, sizeof descriptor.key) == 0);
   LAMINA_ASSIGN_OR_RETURN(descriptor.pid, OwnProcessNumber());
+  DeviceAllocation data;
+  if (options.kind == MemoryKind::kDevice && !options.may_stage) {
+    return absl::FailedPreconditionError(absl::StrCat("CUDA IPC: that a sender maps memory of ",
+                                                      device->name(), " shows when it opens it"));
+  }
+  if (options.kind == MemoryKind::kDevice && options.bytes > 0) {
+    windows->Sweep();
+    LAMINA_ASSIGN_OR_RETURN(data, AllocateData(options, *device, descriptor));
+  }
 
   const size_t total = MakeShmLayout(options.bytes, options.signal_words).total_bytes;
   LAMINA_ASSIGN_OR_RETURN(FileDescriptor file, CreateSharedFile(total, options.name));
   LAMINA_ASSIGN_OR_RETURN(SharedMapping mapping, SharedMapping::Map(file, total));
   descriptor.fd = static_cast<uint32_t>(file.get());
-  return std::unique_ptr<ShmRegion>(
-      new ShmRegion(std::move(file), std::move(mapping), descriptor, options.written_by_devices));
+  return std::unique_ptr<ShmRegion>(new ShmRegion(std::move(file), std::move(mapping), descriptor,
+                                                  options.written_by_devices, std::move(data),
+                                                  windows));
 }
 
 ShmRegion::ShmRegion(FileDescriptor file, SharedMapping mapping, const ShmDescriptor& descriptor,
-                     bool written_by_devices)
+                     bool written_by_devices, DeviceAllocation data, DeviceWindows* windows)
     : file_(std::move(file)),
       mapping_(std::move(mapping)),
       descriptor_(descriptor),
@@ -116,18 +145,54 @@ ShmRegion::ShmRegion(FileDescriptor file, SharedMapping mapping, const ShmDescri
                                               .key = {descriptor.key[0], descriptor.key[1]},
                                               .epoch = descriptor.epoch,
                                               .data_bytes = descriptor.data_bytes,
-                                              .signal_words = descriptor.signal_words}),
+                                              .signal_words = descriptor.signal_words,
+                                              .handle_checksum = ShmHandleChecksum(descriptor)}),
       signals_(SignalsOf(mapping_)),
-      bytes_(mapping_.data() +
-                 MakeShmLayout(descriptor.data_bytes, descriptor.signal_words).data_offset,
-             descriptor.data_bytes) {}
+      shared_(mapping_.data() +
+                  MakeShmLayout(descriptor.data_bytes, descriptor.signal_words).data_offset,
+              descriptor.data_bytes),
+      device_data_(std::move(data)),
+      bytes_(device_data_.memory() == nullptr ? shared_
+                                              : device_data_.bytes().first(descriptor.data_bytes)),
+      windows_(windows) {
+  if (device_data_.memory() != nullptr) {
+    windows_->AddSource(bytes_);
+  }
+}
 
 ShmRegion::~ShmRegion() {
   // Release: whatever this process did with the region came before.
   header_->closed.store(1, std::memory_order_release);
+  if (device_data_.memory() != nullptr) {
+    windows_->RemoveSource(bytes_);
+    // A peer takes its lock on the file before it looks at `closed`.
+    windows_->Retire(std::move(device_data_), std::move(file_));
+  }
 }
 
-DirectMemory ShmRegion::direct() { return DirectMemoryOf(mapping_, bytes_); }
+MemoryChoice ShmRegion::memory() const {
+  if (device_data_.memory() == nullptr) {
+    return {};
+  }
+  const bool staged = header_->decision.reach.load(std::memory_order_acquire) == ShmReach::kStaged;
+  return {.path = staged ? MemoryPath::kStaging : MemoryPath::kIpc,
+          .device = device_data_.memory()->name(),
+          .why_not = staged ? header_->decision.Why() : ""};
+}
+
+DirectMemory ShmRegion::direct() {
+  return device_data_.memory() == nullptr ? DirectMemoryOf(mapping_, bytes_) : DirectMemory{};
+}
+
+absl::Status ShmRegion::Land(size_t offset, size_t bytes) {
+  LAMINA_CHECK(offset <= bytes_.size() && bytes <= bytes_.size() - offset);
+  // Acquire: as the signal, which came later.
+  if (bytes == 0 || device_data_.memory() == nullptr ||
+      header_->decision.reach.load(std::memory_order_acquire) != ShmReach::kStaged) {
+    return absl::OkStatus();
+  }
+  return device_data_.memory()->CopyIn(bytes_.data() + offset, shared_.data() + offset, bytes);
+}
 
 uint64_t ShmRegion::LoadSignal(uint32_t word) const {
   LAMINA_CHECK(word < signal_words());
@@ -145,7 +210,7 @@ void ShmRegion::Sleep(absl::Span<const SignalCondition> conditions, Nanos at_mos
 }
 
 absl::StatusOr<std::unique_ptr<ShmRemoteRegion>> ShmRemoteRegion::Open(
-    const ShmDescriptor& descriptor) {
+    const ShmDescriptor& descriptor, DeviceMemory* device) {
   if (descriptor.data_bytes > kShmDataBytesMax || descriptor.signal_words > kShmSignalWordsMax) {
     return absl::InvalidArgumentError("shm: descriptor of an impossible size");
   }
@@ -155,7 +220,7 @@ absl::StatusOr<std::unique_ptr<ShmRemoteRegion>> ShmRemoteRegion::Open(
         "joins processes of one host, use ucx:// between hosts");
   }
   const size_t total = MakeShmLayout(descriptor.data_bytes, descriptor.signal_words).total_bytes;
-  LAMINA_ASSIGN_OR_RETURN(const FileDescriptor file,
+  LAMINA_ASSIGN_OR_RETURN(FileDescriptor file,
                           OpenSharedFile(descriptor.pid, descriptor.fd, total));
   LAMINA_ASSIGN_OR_RETURN(SharedMapping mapping, SharedMapping::Map(file, total));
   if (!Matches(*HeaderOf(mapping), descriptor)) {
@@ -164,7 +229,12 @@ absl::StatusOr<std::unique_ptr<ShmRemoteRegion>> ShmRemoteRegion::Open(
                      " holds another region in its place: its owner was restarted; ask it for a "
                      "new descriptor"));
   }
-  std::unique_ptr<ShmRemoteRegion> remote(new ShmRemoteRegion(std::move(mapping), descriptor));
+  std::unique_ptr<ShmRemoteRegion> remote(
+      new ShmRemoteRegion(std::move(mapping), descriptor, device));
+  if (descriptor.on_device() && !remote->closed()) {
+    LAMINA_ASSIGN_OR_RETURN(remote->window_, PeerWindow::Open(descriptor, std::move(file), device,
+                                                              remote->header_->decision));
+  }
   if (remote->closed()) {
     return absl::UnavailableError(
         absl::StrCat("shm: process ", descriptor.pid, " has destroyed the region"));
@@ -172,20 +242,30 @@ absl::StatusOr<std::unique_ptr<ShmRemoteRegion>> ShmRemoteRegion::Open(
   return remote;
 }
 
-ShmRemoteRegion::ShmRemoteRegion(SharedMapping mapping, const ShmDescriptor& descriptor)
+ShmRemoteRegion::ShmRemoteRegion(SharedMapping mapping, const ShmDescriptor& descriptor,
+                                 DeviceMemory* device)
     : mapping_(std::move(mapping)),
       header_(HeaderOf(mapping_)),
       signals_(SignalsOf(mapping_)),
       data_(mapping_.data() +
             MakeShmLayout(descriptor.data_bytes, descriptor.signal_words).data_offset),
       data_bytes_(descriptor.data_bytes),
+      on_device_(descriptor.on_device()),
+      device_(device),
       raised_(descriptor.signal_words) {
   for (size_t word = 0; word < raised_.size(); ++word) {
     raised_[word] = signals_[word].value.load(std::memory_order_relaxed);
   }
 }
 
+std::string ShmRemoteRegion::path() const {
+  return !on_device_ ? "shm" : window_.mapped() != nullptr ? "shm (CUDA IPC)" : "shm (staged)";
+}
+
 DirectMemory ShmRemoteRegion::direct() {
+  if (on_device_) {
+    return {};
+  }
   raised_elsewhere_ = true;
   return DirectMemoryOf(mapping_, {data_, data_bytes_});
 }
@@ -196,17 +276,38 @@ absl::Status ShmRemoteRegion::CheckPut(size_t offset, size_t bytes,
   if (closed()) {
     return absl::UnavailableError("shm: the owner has destroyed the region");
   }
+  if (owner_gone_) {
+    return absl::UnavailableError("shm: the process that made the region is gone");
+  }
   return absl::OkStatus();
 }
 
+absl::Status ShmRemoteRegion::Copy(size_t offset, absl::Span<const std::byte> source,
+                                   bool from_device) const {
+  std::byte* const mapped = window_.mapped();
+  if (mapped == nullptr && !from_device) {
+    std::memcpy(data_ + offset, source.data(), source.size());
+    return absl::OkStatus();
+  }
+  if (mapped == nullptr) {
+    return device_->CopyOut(data_ + offset, source.data(), source.size());
+  }
+  return from_device ? device_->CopyAcross(mapped + offset, source.data(), source.size())
+                     : device_->CopyIn(mapped + offset, source.data(), source.size());
+}
+
 absl::Status ShmRemoteRegion::Put(size_t offset, absl::Span<const std::byte> source,
-                                  const SignalUpdate* signal) {
+                                  const SignalUpdate* signal, bool from_device) {
+  if (window_.mapped() != nullptr && window_.OwnerIsGone()) {
+    window_ = PeerWindow();
+    owner_gone_ = true;
+  }
   if (raised_elsewhere_ && signal != nullptr && signal->word < raised_.size()) {
     raised_[signal->word] = signals_[signal->word].value.load(std::memory_order_relaxed);
   }
   LAMINA_RETURN_IF_ERROR(CheckPut(offset, source.size(), signal));
   if (!source.empty()) {
-    std::memcpy(data_ + offset, source.data(), source.size());
+    LAMINA_RETURN_IF_ERROR(Copy(offset, source, from_device));
   }
   if (signal != nullptr) {
     Raise(*signal);

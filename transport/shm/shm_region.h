@@ -4,7 +4,8 @@
 //
 //   page 0          ShmHeader
 //   from 4096       signal words, one on each cache line
-//   from a page on  data
+//   from a page on  data; where that lies in a device's memory, room for it
+//   (peer_window_internal.h)
 //
 // Sleeping: a waiter that found nothing raises `sleeping`, looks once more, and sleeps on that word
 // as a futex. A sender stores its signal and then looks at `sleeping`. Both put a full fence
@@ -24,6 +25,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "transport/shm/device_windows_internal.h"
+#include "transport/shm/peer_window_internal.h"
 #include "transport/shm/shared_mapping_internal.h"
 #include "transport/shm/shm_descriptor.h"
 #include "transport/transport.h"
@@ -41,10 +44,13 @@ struct ShmHeader {
   uint64_t epoch;
   uint64_t data_bytes;
   uint32_t signal_words;
+  uint64_t handle_checksum;  // ShmHandleChecksum().
 
   // Read by the sender at every Put, written only when something rare happens.
   alignas(kCacheLineBytes) std::atomic<uint32_t> closed;  // The owner destroyed the region.
   std::atomic<uint32_t> sleeping;                         // 1: the waiter sleeps on this word.
+
+  ShmDecision decision;  // Of data in a device's memory.
 };
 
 struct alignas(kCacheLineBytes) ShmSignalWord {
@@ -63,13 +69,19 @@ ShmLayout MakeShmLayout(uint64_t data_bytes, uint32_t signal_words);
 
 class ShmRegion final : public Region {
  public:
-  static absl::StatusOr<std::unique_ptr<ShmRegion>> Create(const RegionOptions& options);
+  // `windows`, which outlives it, where there is a device.
+  // Errors: those of CreateRegion(), and
+  //         kFailedPrecondition  the device shares no memory between processes; says why.
+  static absl::StatusOr<std::unique_ptr<ShmRegion>> Create(const RegionOptions& options,
+                                                           DeviceWindows* windows = nullptr);
   ShmRegion(const ShmRegion&) = delete;
   ShmRegion& operator=(const ShmRegion&) = delete;
   ~ShmRegion() override;  // Tells the senders.
 
   absl::Span<std::byte> bytes() override { return bytes_; }
+  MemoryChoice memory() const override;
   DirectMemory direct() override;
+  absl::Status Land(size_t offset, size_t bytes) override;
   uint32_t signal_words() const override { return descriptor_.signal_words; }
   uint64_t LoadSignal(uint32_t word) const override;
   std::string Descriptor() const override { return EncodeShmDescriptor(descriptor_); }
@@ -94,25 +106,30 @@ class ShmRegion final : public Region {
 
  private:
   ShmRegion(FileDescriptor file, SharedMapping mapping, const ShmDescriptor& descriptor,
-            bool written_by_devices);
+            bool written_by_devices, DeviceAllocation data, DeviceWindows* windows);
 
-  // Constant after construction.
-  const FileDescriptor file_;  // Peers open it under our number in /proc.
+  // Constant until it is destroyed.
+  FileDescriptor file_;  // Peers open it under our number in /proc.
   const SharedMapping mapping_;
   const ShmDescriptor descriptor_;
   const bool written_by_devices_;
   ShmHeader* const header_;
   ShmSignalWord* const signals_;
+  const absl::Span<std::byte> shared_;  // The data in the shared memory.
+  DeviceAllocation device_data_;        // Empty where that is the data.
   const absl::Span<std::byte> bytes_;
+  DeviceWindows* const windows_;
 };
 
 class ShmRemoteRegion final : public RemoteRegion {
  public:
-  static absl::StatusOr<std::unique_ptr<ShmRemoteRegion>> Open(const ShmDescriptor& descriptor);
+  // `device`, which outlives it, is the sender's; null: it has none.
+  static absl::StatusOr<std::unique_ptr<ShmRemoteRegion>> Open(const ShmDescriptor& descriptor,
+                                                               DeviceMemory* device = nullptr);
 
   size_t size_bytes() const override { return data_bytes_; }
   uint32_t signal_words() const override { return static_cast<uint32_t>(raised_.size()); }
-  std::string path() const override { return "shm"; }
+  std::string path() const override;
   DirectMemory direct() override;
 
   bool closed() const {
@@ -121,12 +138,14 @@ class ShmRemoteRegion final : public RemoteRegion {
     return header_->closed.load(std::memory_order_relaxed) != 0;
   }
 
-  // Copies and raises, all or nothing.
-  absl::Status Put(size_t offset, absl::Span<const std::byte> source, const SignalUpdate* signal);
+  // Copies and raises; no word is raised when it fails. `from_device`: the source is the device's.
+  absl::Status Put(size_t offset, absl::Span<const std::byte> source, const SignalUpdate* signal,
+                   bool from_device = false);
 
  private:
-  ShmRemoteRegion(SharedMapping mapping, const ShmDescriptor& descriptor);
+  ShmRemoteRegion(SharedMapping mapping, const ShmDescriptor& descriptor, DeviceMemory* device);
 
+  absl::Status Copy(size_t offset, absl::Span<const std::byte> source, bool from_device) const;
   absl::Status CheckPut(size_t offset, size_t bytes, const SignalUpdate* signal) const;
   void Raise(const SignalUpdate& signal);
 
@@ -135,6 +154,10 @@ class ShmRemoteRegion final : public RemoteRegion {
   ShmSignalWord* const signals_;
   std::byte* const data_;
   const size_t data_bytes_;
+  const bool on_device_;        // The owner's data is.
+  DeviceMemory* const device_;  // The sender's; may be null.
+  PeerWindow window_;
+  bool owner_gone_ = false;        // Seen where the data is the device's alone.
   std::vector<uint64_t> raised_;   // The greatest value of each word, as this end knows it.
   bool raised_elsewhere_ = false;  // Perhaps: somebody has asked for direct().
 };

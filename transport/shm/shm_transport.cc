@@ -37,11 +37,20 @@ bool Raised(const AbortWord* abort) {
 
 class ShmTransport final : public Transport {
  public:
+  explicit ShmTransport(DeviceMemory* device)
+      : windows_(device),
+        capabilities_{.device_memory = device != nullptr,
+                      .device_sources = device != nullptr,
+                      .one_sided = true,
+                      .local_host_only = true,
+                      .put_bytes_max = kPutBytesMax,
+                      .in_flight_max = UINT32_MAX} {}
+
   absl::string_view scheme() const override { return "shm"; }
   const Capabilities& capabilities() const override { return capabilities_; }
 
   absl::StatusOr<std::unique_ptr<Region>> CreateRegion(const RegionOptions& options) override {
-    LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<Region> region, ShmRegion::Create(options));
+    LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<Region> region, ShmRegion::Create(options, &windows_));
     return region;
   }
 
@@ -53,14 +62,20 @@ class ShmTransport final : public Transport {
                                              ", this is epoch ", epoch,
                                              ": ask the peer for a new one"));
     }
-    LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<RemoteRegion> remote, ShmRemoteRegion::Open(decoded));
+    LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<RemoteRegion> remote,
+                            ShmRemoteRegion::Open(decoded, windows_.device()));
     return remote;
   }
 
-  absl::Status RegisterSource(absl::Span<const std::byte>, MemoryKind kind) override {
-    if (kind != MemoryKind::kHost) {
-      return absl::InvalidArgumentError("shm: puts read host memory only");
+  absl::Status RegisterSource(absl::Span<const std::byte> bytes, MemoryKind kind) override {
+    if (kind == MemoryKind::kHost) {
+      return absl::OkStatus();
     }
+    if (windows_.device() == nullptr) {
+      return absl::InvalidArgumentError(
+          "shm: this shm:// was made without a device: puts read host memory only");
+    }
+    windows_.AddSource(bytes);
     return absl::OkStatus();
   }
 
@@ -70,7 +85,8 @@ class ShmTransport final : public Transport {
       return absl::InvalidArgumentError(absl::StrCat("shm: put of ", FormatBytes(source.size()),
                                                      ", at most ", FormatBytes(kPutBytesMax)));
     }
-    return static_cast<ShmRemoteRegion&>(target).Put(offset, source, signal);
+    return static_cast<ShmRemoteRegion&>(target).Put(
+        offset, source, signal, /*from_device=*/!source.empty() && windows_.Holds(source));
   }
 
   uint32_t Pending(const RemoteRegion&) const override { return 0; }
@@ -80,11 +96,8 @@ class ShmTransport final : public Transport {
                               const WaitOptions& options) override;
 
  private:
-  const Capabilities capabilities_ = {.device_memory = false,
-                                      .one_sided = true,
-                                      .local_host_only = true,
-                                      .put_bytes_max = kPutBytesMax,
-                                      .in_flight_max = UINT32_MAX};
+  DeviceWindows windows_;
+  const Capabilities capabilities_;
 };
 
 absl::StatusOr<size_t> ShmTransport::Wait(const Region& region,
@@ -121,6 +134,8 @@ absl::StatusOr<size_t> ShmTransport::Wait(const Region& region,
 
 }  // namespace
 
-std::unique_ptr<Transport> MakeShmTransport() { return std::make_unique<ShmTransport>(); }
+std::unique_ptr<Transport> MakeShmTransport(DeviceMemory* device) {
+  return std::make_unique<ShmTransport>(device);
+}
 
 }  // namespace lamina::transport

@@ -14,6 +14,7 @@ enum cudaError_t {
   cudaErrorInvalidDeviceFunction = 98,
   cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101,
+  cudaErrorDeviceUninitialized = 201,
   cudaErrorNoKernelImageForDevice = 209,
   cudaErrorNotReady = 600,
   cudaErrorHostMemoryAlreadyRegistered = 712,
@@ -33,6 +34,8 @@ inline const char* cudaGetErrorName(cudaError_t error) {
       return "cudaErrorMemoryAllocation";
     case cudaErrorInvalidConfiguration:
       return "cudaErrorInvalidConfiguration";
+    case cudaErrorDeviceUninitialized:
+      return "cudaErrorDeviceUninitialized";
     case cudaErrorInvalidDeviceFunction:
       return "cudaErrorInvalidDeviceFunction";
     case cudaErrorNoKernelImageForDevice:

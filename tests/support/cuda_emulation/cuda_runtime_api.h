@@ -142,6 +142,32 @@ inline cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream
   return lamina::cuda_emulation::Enqueue(stream, [=] { std::memset(to, value, bytes); });
 }
 
+// As on a device, a process does not open what it exported itself.
+struct cudaIpcMemHandle_t {
+  char reserved[64];
+};
+inline constexpr unsigned cudaIpcMemLazyEnablePeerAccess = 1;
+inline cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* data) {
+  lamina::cuda_emulation::DevicePiece piece;
+  static_assert(sizeof piece <= sizeof *handle);
+  if (!lamina::cuda_emulation::ExportDevice(data, &piece)) {
+    return cudaErrorInvalidValue;
+  }
+  std::memset(handle->reserved, 0, sizeof handle->reserved);
+  std::memcpy(handle->reserved, &piece, sizeof piece);
+  return cudaSuccess;
+}
+inline cudaError_t cudaIpcOpenMemHandle(void** data, cudaIpcMemHandle_t handle, unsigned) {
+  if (const cudaError_t error = lamina::cuda_emulation::WaitForDevice(); error != cudaSuccess) {
+    return error;
+  }
+  lamina::cuda_emulation::DevicePiece piece;
+  std::memcpy(&piece, handle.reserved, sizeof piece);
+  *data = lamina::cuda_emulation::ImportDevice(piece);
+  return *data != nullptr ? cudaSuccess : cudaErrorDeviceUninitialized;
+}
+inline cudaError_t cudaIpcCloseMemHandle(void* data) { return cudaFree(data); }
+
 // There is no driver.
 inline cudaError_t cudaGetDriverEntryPointByVersion(const char*, void** function, unsigned,
                                                     unsigned long long,

@@ -30,8 +30,17 @@ TEST(WindowChecksTest, EveryTransportThatWorksSaysHowItReachesTheDevice) {
   ASSERT_THAT(findings, SizeIs(1));
   const Finding shm = Find(findings, "device_windows.shm");
   EXPECT_EQ(shm.state, State::kOk);
-  EXPECT_THAT(shm.found,
-              HasSubstr("memory of emulated:0 through a staging buffer (shm:// reaches"));
+  EXPECT_EQ(shm.found, "memory of emulated:0 by CUDA IPC");
+}
+
+TEST(WindowChecksTest, DeviceThatIsSharedWithNoProcessSaysWhy) {
+  const Device device = std::make_unique<test_support::EmulatedDeviceMemory>(
+      test_support::EmulatedDeviceOptions{.exports = false});
+
+  const Findings findings = CheckDeviceWindows({"shm"}, device);
+
+  EXPECT_THAT(Find(findings, "device_windows.shm").found,
+              HasSubstr("memory of emulated:0 through a staging buffer (CUDA IPC: emulated:0"));
 }
 
 TEST(WindowChecksTest, NodesOfARunningClusterAreNamedAndStagingOverRdmaIsAWarning) {

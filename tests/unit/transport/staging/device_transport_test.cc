@@ -60,6 +60,8 @@ TEST(DescribeMemoryTest, NamesPathAndReason) {
             "memory of cuda:0 by dmabuf");
   EXPECT_EQ(DescribeMemory({.path = MemoryPath::kPeermem, .device = "cuda:0", .why_not = "w"}),
             "memory of cuda:0 by peermem (w)");
+  EXPECT_EQ(DescribeMemory({.path = MemoryPath::kIpc, .device = "cuda:1"}),
+            "memory of cuda:1 by CUDA IPC");
   EXPECT_EQ(DescribeMemory({.path = MemoryPath::kRegistered, .device = "cuda:1"}),
             "memory of cuda:1 by UCX");
   EXPECT_EQ(DescribeMemory({.path = MemoryPath::kStaging, .device = "cuda:0", .why_not = "w"}),
@@ -218,6 +220,15 @@ TEST(DeviceTransportTest, WindowsGiveTheirMemoryBack) {
     EXPECT_EQ(device.allocated_bytes(), kBytes);
   }
   EXPECT_EQ(device.allocated_bytes(), 0u);
+}
+
+TEST(DeviceTransportTest, WindowOfShmIsStagedWhereItsDeviceSharesNothingAndSaysWhy) {
+  EmulatedDeviceMemory device({.exports = false});
+  const Link link("shm://", device);
+
+  EXPECT_EQ(link.region->memory().path, MemoryPath::kStaging);
+  EXPECT_EQ(link.region->memory().why_not,
+            "CUDA IPC: emulated:0 shares no memory between processes");
 }
 
 TEST(DeviceTransportTest, DecoratedLinksAreStagedToo) {
