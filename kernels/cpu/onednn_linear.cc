@@ -42,8 +42,14 @@ constexpr size_t kBlockUsual = 512;
 constexpr size_t kBlocksMax = 8;
 constexpr size_t kBlockMax = 2048;
 
+// A layer of at most so many features is one call where there is one thread: a second one shows.
+constexpr size_t kBlockAlone = 768;
+
 // An even number of even blocks: for two threads, and without a rest that costs a call of its own.
-size_t BlockFeatures(size_t out_features) {
+size_t BlockFeatures(size_t out_features, size_t threads) {
+  if (threads == 1 && out_features <= kBlockAlone) {
+    return out_features;
+  }
   const size_t pairs = (out_features + kBlockUsual) / (2 * kBlockUsual);
   const size_t blocks = std::clamp<size_t>(2 * pairs, 1, kBlocksMax);
   const size_t even = (out_features + blocks - 1) / blocks;
@@ -100,7 +106,7 @@ class OnednnLinearEngine final : public LinearEngine {
   absl::StatusOr<std::unique_ptr<EngineWeights>> Pack(const WeightView& weights) override {
     try {
       auto packed = std::make_unique<OnednnWeights>(*this, weights);
-      const size_t step = BlockFeatures(weights.out_features);
+      const size_t step = BlockFeatures(weights.out_features, pool_.threads());
       for (size_t first = 0; first < weights.out_features; first += step) {
         const size_t features = std::min(step, weights.out_features - first);
         LAMINA_RETURN_IF_ERROR(CheckLoop(weights, features));
