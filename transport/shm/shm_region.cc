@@ -118,8 +118,9 @@ absl::StatusOr<std::unique_ptr<ShmRegion>> ShmRegion::Create(const RegionOptions
   LAMINA_ASSIGN_OR_RETURN(descriptor.pid, OwnProcessNumber());
   DeviceAllocation data;
   if (options.kind == MemoryKind::kDevice && !options.may_stage) {
-    return absl::FailedPreconditionError(absl::StrCat("CUDA IPC: that a sender maps memory of ",
-                                                      device->name(), " shows when it opens it"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("CUDA IPC: whether a sender can map memory of ", device->name(),
+                     " shows when it opens it"));
   }
   if (options.kind == MemoryKind::kDevice && options.bytes > 0) {
     windows->Sweep();
