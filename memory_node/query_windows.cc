@@ -19,10 +19,8 @@ absl::Status NotReached(const QueryWindowOptions& options, absl::string_view sch
       "memory.", options.node, ".windows: device, but ", scheme, ":// does not reach ",
       options.memory->name(), " without staging: ", why,
       "; verbs does by dmabuf (NVIDIA's open kernel modules, Linux 5.12) or peermem (modprobe ",
-      "nvidia_peermem), ucx with UCX_TLS=rc,self where it was built with CUDA; `lamina doctor` "
-      "says what this host "
-      "has. ",
-      "Or set it to host or auto"));
+      "nvidia_peermem), ucx with UCX_TLS=rc,self where it was built with CUDA; `lamina ",
+      "doctor` says what this host has. Or set it to host or auto"));
 }
 
 }  // namespace
