@@ -7,7 +7,7 @@
 # usage: deploy/test.sh [--quick] [--label L]... [--target T]... [--sanitizer asan|tsan] [--jobs N]
 #                       [--retries N] [--help]
 #   --quick           unit and style tests only, and no model
-#   --label L         only tests with this label: unit, conformance, fidelity, sim, integration, rdma_vm,
+#   --label L         only tests with this label: unit, conformance, fidelity, sim, integration, hostile, rdma_vm,
 #                     style
 #   --target T        build only this test program and run it; repeat for more; no model
 #   --sanitizer S     build and run with AddressSanitizer (and UBSan) or ThreadSanitizer
@@ -20,7 +20,7 @@ set -euo pipefail
 # shellcheck source=deploy/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-known_labels=(unit conformance fidelity sim integration rdma_vm style)
+known_labels=(unit conformance fidelity sim integration hostile rdma_vm style)
 preset=release
 labels=()
 targets=()
