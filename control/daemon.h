@@ -75,7 +75,7 @@ void OnTermination(std::function<void()> first, std::function<void()> second);
 absl::Status WriteReadyFile(const DaemonFlags& flags, const std::string& text);
 
 // Asks malloc for huge pages: weights are streamed once a step, and small pages cost address
-// translations (docs/performance.md, decode). The C library reads this setting from the environment
+// translations (docs/lab/2026-11.md, decode). The C library reads this setting from the environment
 // before main: this sets it and runs the program again, once. Does nothing where GLIBC_TUNABLES is
 // set already.
 void EnsureHugePagesForMalloc(char** argv);

@@ -12,11 +12,11 @@ namespace lamina::core {
 namespace {
 
 // What a lane waits for a layer's windows there and back beside the attention itself, over shared
-// memory: two processes that poll. Assumed; 20 to 90 us were seen (docs/performance.md, decode).
+// memory: two processes that poll. Assumed; 20 to 90 us were seen (docs/lab/2026-11.md, decode).
 constexpr double kExchangeSeconds = 40e-6;
 // Of the shorter of dense layers and attention: what lanes do not hide after all, since neither
 // side always has work when the other does. Assumed; two lanes took 15% longer than their bound at
-// 16 rows of 1024 tokens, 6% at 1536 (docs/performance.md, pipeline).
+// 16 rows of 1024 tokens, 6% at 1536 (docs/lab/2026-11.md, pipeline).
 constexpr double kUnhidden = 0.2;
 // Service after which half of what the meter knows is of before.
 constexpr double kForgetSeconds = 60;
