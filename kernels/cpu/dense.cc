@@ -49,6 +49,9 @@ class CpuDense final : public Dense {
         MakeOnednnLinearEngine(options.compute_type, pool_);
     if (onednn.ok()) {
       onednn_ = *std::move(onednn);
+    } else if (absl::IsFailedPrecondition(onednn.status())) {
+      LogWarning("dense layers are slow: this processor's fast loop is refused, ours is taken: ",
+                 onednn.status().message());
     } else {
       LogInfo("dense layers take our own loop: ", onednn.status().message());
     }
@@ -70,8 +73,8 @@ class CpuDense final : public Dense {
       if (packed.status().code() != absl::StatusCode::kUnimplemented) {
         return packed;
       }
-      LogInfo("a linear layer of ", out_features, " x ", in_features,
-              " takes our own loop: ", packed.status().message());
+      LogWarning("a linear layer of ", out_features, " x ", in_features,
+                 " takes our own loop, which is slower: ", packed.status().message());
     }
     return own_->Pack(view);
   }

@@ -62,7 +62,8 @@ class LinearEngine {
 std::unique_ptr<LinearEngine> MakeOwnLinearEngine(DType compute_type, ThreadPool& pool);
 
 // oneDNN's matmul.
-// Errors: kUnimplemented  oneDNN's loops for this type are not row-invariant on this processor.
+// Errors: kUnimplemented       oneDNN has no fast loop for this type on this processor.
+//         kFailedPrecondition  it has one, which is not row-invariant: speed is lost.
 absl::StatusOr<std::unique_ptr<LinearEngine>> MakeOnednnLinearEngine(DType compute_type,
                                                                      ThreadPool& pool);
 

@@ -3,18 +3,17 @@
 // The linear layer through oneDNN: weights cut into blocks of features, each packed once in the
 // layout that oneDNN's matmul asks for, which is the same for every row count.
 //
-// Rows are taken in pieces of exactly 1 to 64, or 128, rows, with a primitive for each: nothing is
-// padded. Work goes to the pool as (rows, block) pairs; what a primitive computes depends on
-// neither the threads nor the range of columns asked for. oneDNN's row-invariant loop writes rows
-// without gaps, so a block of several rows is computed into a buffer in the second cache and copied
-// to its columns; that costs 2 to 4 per cent.
+// Rows are taken in calls of 1 to 64, or 128, rows, as far as a probe of the shape shows that their
+// bits agree (row_pieces.h), with a primitive for each. Work goes to the pool as (rows, block)
+// pairs; what a primitive computes depends on neither the threads nor the range of columns asked
+// for. oneDNN's row-invariant loop writes rows without gaps, so a block of several rows is computed
+// into a buffer in the second cache and copied to its columns; that costs 2 to 4 per cent.
 
 #include <algorithm>
 #include <array>
 #include <functional>
 #include <map>
 #include <new>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -26,14 +25,15 @@
 #include "kernels/cpu/linear_engine.h"
 #include "kernels/cpu/onednn_matmul_internal.h"
 #include "kernels/cpu/onednn_probe_internal.h"
+#include "kernels/cpu/row_pieces.h"
 
 namespace lamina::kernels::cpu {
 namespace {
 
 using dnnl::memory;
 
-constexpr size_t kRowsExactMax = 64;  // A primitive for each row count up to here ...
-constexpr size_t kRowsPiece = 128;    // ... and one for full pieces of longer inputs.
+constexpr size_t kRowsExactMax = RowPieces::kExactMax;
+constexpr size_t kRowsPiece = RowPieces::kLong;
 
 // Features of a block. Small enough that two to eight threads share a layer of a small model, large
 // enough that the 1 to 2 us which a primitive costs beside its work do not show.
@@ -62,7 +62,8 @@ class OnednnWeights final : public EngineWeights {
     size_t first = 0;
     size_t features = 0;
     memory weights;
-    memory bias;  // Empty without one.
+    memory bias;                        // Empty without one.
+    const RowPieces* pieces = nullptr;  // The engine's, for this shape.
     // For pieces of 1 to 64 rows and of 128, as far as they have been asked for: found without a
     // search, which costs as much as a row of a small layer.
     mutable std::array<const OnednnMatmul*, kRowsExactMax + 1> matmuls = {};
@@ -92,6 +93,7 @@ class OnednnLinearEngine final : public LinearEngine {
         engine_(dnnl::engine::kind::cpu, 0) {
     for (size_t worker = 0; worker < pool.threads(); ++worker) {
       streams_.emplace_back(engine_);
+      padded_in_.emplace_back();
       buffers_.push_back(hwy::AllocateAligned<float>(kRowsPiece * kBlockMax));
       LAMINA_CHECK(buffers_.back() != nullptr);
     }
@@ -109,8 +111,8 @@ class OnednnLinearEngine final : public LinearEngine {
       const size_t step = BlockFeatures(weights.out_features, pool_.threads());
       for (size_t first = 0; first < weights.out_features; first += step) {
         const size_t features = std::min(step, weights.out_features - first);
-        LAMINA_RETURN_IF_ERROR(CheckLoop(weights, features));
         packed->blocks.push_back(PackBlock(weights, first, features));
+        LAMINA_ASSIGN_OR_RETURN(packed->blocks.back().pieces, PiecesOf(weights, features));
       }
       return packed;
     } catch (const dnnl::error& error) {
@@ -125,9 +127,9 @@ class OnednnLinearEngine final : public LinearEngine {
     try {
       for (const OnednnWeights::Block& block : packed.blocks) {
         for (size_t rows = 1; rows <= std::min(rows_max, kRowsExactMax); ++rows) {
-          Matmul(packed, block, rows);
+          Matmul(packed, block, block.pieces->First(rows).call);
         }
-        if (rows_max >= kRowsPiece) {
+        if (rows_max >= kRowsPiece && block.pieces->Uses(kRowsPiece)) {
           Matmul(packed, block, kRowsPiece);
         }
       }
@@ -156,6 +158,7 @@ class OnednnLinearEngine final : public LinearEngine {
     const OnednnMatmul* matmul;
     size_t row;
     size_t rows;
+    size_t call;  // Rows that the primitive computes; more than `rows` where the call is padded.
     bool direct;  // One row, all features of the block asked for: no need of a copy.
   };
 
@@ -165,26 +168,22 @@ class OnednnLinearEngine final : public LinearEngine {
                                                      weights.in_features, ": ", what));
   }
 
-  // The probe knows some shapes; for this one make sure that oneDNN takes the same loop whatever
-  // the rows.
-  absl::Status CheckLoop(const WeightView& weights, size_t features) {
-    MatmulShape shape = {
+  // The calls for blocks of this shape, probed once.
+  absl::StatusOr<const RowPieces*> PiecesOf(const WeightView& weights, size_t features) {
+    const MatmulShape shape = {
         .inputs = weights.in_features, .features = features, .bias = !weights.bias.empty()};
-    if (checked_.contains(shape)) {
-      return absl::OkStatus();
+    const auto found = probed_.find(shape);
+    if (found != probed_.end()) {
+      return &found->second;
     }
-    const SingleThreadedOpenMp single;
-    for (size_t rows = 1; rows <= kRowsPiece; rows += rows == kRowsExactMax ? kRowsExactMax : 1) {
-      MatmulShape with_rows = shape;
-      with_rows.rows = rows;
-      const std::string loop = DescribeMatmul(with_rows, compute_type_, engine_).impl_info_str();
-      if (loop != loop_) {
-        return absl::UnimplementedError(
-            absl::StrCat("oneDNN takes ", loop, " instead of ", loop_, " at ", rows, " rows"));
-      }
+    LAMINA_ASSIGN_OR_RETURN(const ProbedShape probed, ProbeShape(shape, compute_type_));
+    const RowPieces& pieces = probed_.emplace(shape, probed.pieces).first->second;
+    const size_t padded_bytes =
+        pieces.padded_max() * weights.in_features * DTypeBytes(compute_type_);
+    for (std::vector<char>& rows : padded_in_) {
+      rows.resize(std::max(rows.size(), padded_bytes));
     }
-    checked_.insert(shape);
-    return absl::OkStatus();
+    return &pieces;
   }
 
   OnednnWeights::Block PackBlock(const WeightView& weights, size_t first, size_t features) {
@@ -201,7 +200,7 @@ class OnednnLinearEngine final : public LinearEngine {
     const size_t offset = first * weights.in_features * DTypeBytes(weights.dtype);
     memory plain(plain_desc, engine_,
                  const_cast<char*>(static_cast<const char*>(weights.data) + offset));
-    block.weights = memory(DescribeMatmul(shape, compute_type_, engine_).weights_desc(), engine_);
+    block.weights = memory(WeightsLayout(shape, compute_type_, engine_), engine_);
     dnnl::reorder(plain, block.weights).execute(streams_[0], plain, block.weights);
     if (shape.bias) {
       block.bias = memory(
@@ -262,15 +261,16 @@ class OnednnLinearEngine final : public LinearEngine {
       }
       const bool whole = first_out <= block.first && block_end <= last_out;
       for (size_t row = 0; row < row_count;) {
-        const size_t rows = PieceRows(row_count - row);
-        tasks_.push_back({&block, Matmul(weights, block, rows), row, rows, whole && rows == 1});
-        row += rows;
+        const RowPieces::Piece piece = block.pieces->First(row_count - row);
+        tasks_.push_back({.block = &block,
+                          .matmul = Matmul(weights, block, piece.call),
+                          .row = row,
+                          .rows = piece.rows,
+                          .call = piece.call,
+                          .direct = whole && piece.call == 1});
+        row += piece.rows;
       }
     }
-  }
-
-  static size_t PieceRows(size_t rows) {
-    return rows >= kRowsPiece ? kRowsPiece : std::min(rows, kRowsExactMax);
   }
 
   // The rows without gaps.
@@ -291,7 +291,12 @@ class OnednnLinearEngine final : public LinearEngine {
   void RunTask(const Task& task, size_t worker, const char* in, size_t first_out,
                MatrixView<float> out) {
     const OnednnWeights::Block& block = *task.block;
-    const char* rows_in = in + task.row * task.matmul->in_row_bytes();
+    const size_t row_bytes = task.matmul->in_row_bytes();
+    const char* rows_in = in + task.row * row_bytes;
+    if (task.call > task.rows) {  // What stands in the rows behind is never looked at.
+      std::copy_n(rows_in, task.rows * row_bytes, padded_in_[worker].data());
+      rows_in = padded_in_[worker].data();
+    }
     float* to =
         task.direct ? out.row(task.row) + (block.first - first_out) : buffers_[worker].get();
     task.matmul->Run(worker, streams_[worker], block.weights, block.bias, rows_in, to);
@@ -314,8 +319,9 @@ class OnednnLinearEngine final : public LinearEngine {
   std::vector<dnnl::stream> streams_;  // [workers]
   std::map<MatmulShape, std::unique_ptr<OnednnMatmul>> matmuls_;
   std::vector<Task> tasks_;
-  std::set<MatmulShape> checked_;  // Of rows 0: shapes known to take loop_.
+  std::map<MatmulShape, RowPieces> probed_;  // Of rows 0.
   std::vector<char> dense_in_;
+  std::vector<std::vector<char>> padded_in_;  // [workers], rows of calls that are padded.
   std::vector<hwy::AlignedFreeUniquePtr<float[]>> buffers_;  // [workers][128 x 2048]
 };
 
@@ -323,9 +329,15 @@ class OnednnLinearEngine final : public LinearEngine {
 
 absl::StatusOr<std::unique_ptr<LinearEngine>> MakeOnednnLinearEngine(DType compute_type,
                                                                      ThreadPool& pool) {
-  LAMINA_ASSIGN_OR_RETURN(std::string loop, ProbeOnednn(compute_type));
+  // A block as small models have it tells whether there is a loop at all, and its name.
+  absl::StatusOr<ProbedShape> probed =
+      ProbeShape({.inputs = 576, .features = kBlockUsual}, compute_type);
+  if (!probed.ok()) {
+    return HasFastLoop(compute_type) ? absl::FailedPreconditionError(probed.status().message())
+                                     : probed.status();
+  }
   try {
-    return std::make_unique<OnednnLinearEngine>(compute_type, pool, std::move(loop));
+    return std::make_unique<OnednnLinearEngine>(compute_type, pool, std::move(probed->loop));
   } catch (const dnnl::error& error) {
     return absl::UnimplementedError(absl::StrCat("oneDNN has no engine here: ", error.what()));
   }

@@ -1,23 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The probe behind guarantee 6: does oneDNN, on this processor and with the instruction sets it was
-// told to use, give a row the same bits whatever rows stand beside it?
+// The probe behind guarantee 6: which calls of oneDNN give a row the same bits whatever rows stand
+// with it, on this processor, with the instruction sets that it was told to use, for one shape of
+// weights?
 
 #pragma once
 
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "common/dtype.h"
+#include "kernels/cpu/onednn_matmul_internal.h"
+#include "kernels/cpu/row_pieces.h"
 
 namespace lamina::kernels::cpu {
 
-// Runs small random matmuls of several shapes with many row counts and compares each row with the
-// same row computed alone. Takes some 20 ms.
+struct ProbedShape {
+  std::string loop;  // oneDNN's name of it: "brg:avx512_core_bf16".
+  RowPieces pieces;
+};
+
+// The layout of weights that calls of many rows ask for; all calls get it.
+dnnl::memory::desc WeightsLayout(MatmulShape shape, DType compute_type, const dnnl::engine& engine);
+
+// Multiplies random data of the shape (its rows mean nothing), in calls of many numbers of rows,
+// and compares every row with that of the calls of which most agree. Takes some milliseconds: a few
+// hundred rows of the product, and 0.2 ms for each call's primitive.
 //
-// Returns the name of oneDNN's loop, "brg:avx512_core_bf16" say.
-// Errors: kUnimplemented  the type is not supported, another loop than a brgemm one was chosen for
-//                         some shape, or some row's bits differed; the message says which.
-absl::StatusOr<std::string> ProbeOnednn(DType compute_type);
+// Errors: kUnimplemented  the type is not supported, oneDNN takes another loop than a brgemm one,
+// or
+//                         RowPieces::Create() refuses; the message says which.
+absl::StatusOr<ProbedShape> ProbeShape(const MatmulShape& shape, DType compute_type);
+
+// Whether this processor multiplies the type in instructions of its own, so that a refusal costs
+// speed: bf16 with AVX-512 BF16 or AMX, f32 with AVX-512.
+bool HasFastLoop(DType compute_type);
 
 }  // namespace lamina::kernels::cpu
