@@ -8,7 +8,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 #include "model/architectures/json_config_internal.h"
+#include "model/json_text.h"
 
 namespace lamina::model {
 namespace {
@@ -30,6 +32,8 @@ bool AsUint(const nlohmann::json& value, uint32_t& out) {
 }  // namespace
 
 absl::StatusOr<JsonConfig> JsonConfig::Parse(absl::Span<const uint8_t> text) {
+  LAMINA_RETURN_IF_ERROR(CheckJsonText({reinterpret_cast<const char*>(text.data()), text.size()},
+                                       "config.json", kSettingsLimits));
   JsonConfig config;
   config.json_ =
       nlohmann::json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);

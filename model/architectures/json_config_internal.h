@@ -20,7 +20,8 @@ namespace lamina::model {
 
 class JsonConfig {
  public:
-  // Errors: kDataLoss  not a JSON object.
+  // Errors: kDataLoss         not a JSON object.
+  //         kInvalidArgument  beyond kSettingsLimits, by bytes, values or depth.
   static absl::StatusOr<JsonConfig> Parse(absl::Span<const uint8_t> text);
   JsonConfig() : json_(nlohmann::json::object()) {}
 

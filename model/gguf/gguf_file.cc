@@ -37,6 +37,21 @@ constexpr uint32_t kDimensionsMax = 4;
 // A tensor larger than this cannot be in a file: 2^48 elements.
 constexpr uint64_t kElementsMax = uint64_t{1} << 48;
 
+// Bounds on what a file may make us keep besides its tensors' data, which stays where it is mapped.
+// The largest known files have 2 million elements in arrays, 30 MB of metadata and 2,000 tensors.
+constexpr uint64_t kArrayElementsMax = uint64_t{1} << 24;
+constexpr uint64_t kMetadataBytesMax = uint64_t{256} << 20;
+constexpr uint64_t kPairsMax = uint64_t{1} << 16;
+constexpr uint64_t kTensorsMax = uint64_t{1} << 20;
+constexpr uint64_t kNameBytesMax = 1024;
+
+absl::Status CheckBound(absl::string_view what, uint64_t value, uint64_t bound, uint64_t offset) {
+  return value <= bound
+             ? absl::OkStatus()
+             : DamagedGguf(absl::StrCat(what, " are ", value, "; at most ", bound, " are read"),
+                           offset);
+}
+
 enum class ValueKind : uint32_t {
   kUint8 = 0,
   kInt8 = 1,
@@ -99,6 +114,9 @@ absl::StatusOr<GgufValue> ReadArray(ByteReader& reader, absl::string_view key) {
                                     reader.left(), " bytes are left"),
                        start);
   }
+  LAMINA_RETURN_IF_ERROR(
+      CheckBound(absl::StrCat("the elements of array \"", absl::CHexEscape(key), "\""), length,
+                 kArrayElementsMax, start));
   switch (static_cast<ValueKind>(kind)) {
     case ValueKind::kUint8:
       return NumberArray<uint8_t, int64_t>(reader, length);
@@ -172,6 +190,8 @@ absl::StatusOr<GgufValue> ReadValue(ByteReader& reader, absl::string_view key) {
       return BoolScalar(reader, key);
     case ValueKind::kString: {
       LAMINA_ASSIGN_OR_RETURN(const absl::string_view value, reader.String(key));
+      LAMINA_RETURN_IF_ERROR(
+          CheckBound("the bytes of a text", value.size(), kMetadataBytesMax, start));
       return GgufValue(std::string(value));
     }
     case ValueKind::kArray:
@@ -213,6 +233,8 @@ absl::StatusOr<TensorRecord> ReadTensor(ByteReader& reader) {
   TensorRecord tensor;
   TensorInfo& info = tensor.info;
   LAMINA_ASSIGN_OR_RETURN(const absl::string_view name, reader.String("a tensor's name"));
+  LAMINA_RETURN_IF_ERROR(
+      CheckBound("the bytes of a tensor's name", name.size(), kNameBytesMax, reader.offset()));
   info.name = std::string(name);
   LAMINA_RETURN_IF_ERROR(ReadShape(reader, info));
   const uint64_t start = reader.offset();
@@ -260,13 +282,33 @@ absl::StatusOr<Header> ReadHeader(ByteReader& reader) {
   return header;
 }
 
+uint64_t ElementsOf(const GgufValue& value) {
+  return std::visit(
+      [](const auto& held) -> uint64_t {
+        using Held = std::decay_t<decltype(held)>;
+        if constexpr (std::is_arithmetic_v<Held> || std::is_same_v<Held, std::string>) {
+          return 0;
+        } else {
+          return held.size();
+        }
+      },
+      value);
+}
+
 absl::StatusOr<std::map<std::string, GgufValue>> ReadMetadata(ByteReader& reader, uint64_t pairs) {
   std::map<std::string, GgufValue> metadata;
+  LAMINA_RETURN_IF_ERROR(CheckBound("the pairs of metadata", pairs, kPairsMax, reader.offset()));
+  uint64_t elements = 0;
   // A wrong count ends at the end of the file: every pair takes bytes.
   for (uint64_t i = 0; i < pairs; ++i) {
     const uint64_t start = reader.offset();
     LAMINA_ASSIGN_OR_RETURN(const absl::string_view key, reader.String("a metadata key"));
     LAMINA_ASSIGN_OR_RETURN(GgufValue value, ReadValue(reader, key));
+    LAMINA_RETURN_IF_ERROR(
+        CheckBound("the bytes of metadata", reader.offset(), kMetadataBytesMax, reader.offset()));
+    elements += ElementsOf(value);
+    LAMINA_RETURN_IF_ERROR(
+        CheckBound("the elements of all arrays", elements, kArrayElementsMax, start));
     if (!metadata.emplace(std::string(key), std::move(value)).second) {
       return DamagedGguf(absl::StrCat("metadata \"", absl::CHexEscape(key), "\" comes twice"),
                          start);
@@ -342,6 +384,7 @@ absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::Parse(absl::Span<const uint8
   if (!std::has_single_bit(alignment) || alignment > kAlignmentMax) {
     return DamagedGguf(absl::StrCat("an alignment of ", alignment), reader.offset());
   }
+  LAMINA_RETURN_IF_ERROR(CheckBound("the tensors", header.tensors, kTensorsMax, reader.offset()));
   std::vector<TensorRecord> records;
   for (uint64_t i = 0; i < header.tensors; ++i) {
     LAMINA_ASSIGN_OR_RETURN(TensorRecord record, ReadTensor(reader));

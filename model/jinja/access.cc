@@ -167,6 +167,11 @@ absl::StatusOr<Value> GetItem(Budget& budget, const Value& value, const Value& k
     return Undefinedness(value);
   }
   size_t place = 0;
+  // A key that is not found is copied into the message that says so.
+  LAMINA_RETURN_IF_ERROR(budget.SpendBytes(key.string() == nullptr ? 0 : key.string()->size()));
+  if (const Namespace* space = value.name_space()) {
+    LAMINA_RETURN_IF_ERROR(budget.Spend(space->attributes.size() / 8));
+  }
   if (const Mapping* mapping = value.mapping()) {
     LAMINA_RETURN_IF_ERROR(budget.Spend(1 + mapping->entries.size() / 4));
     if (const Value* found = mapping->Find(key)) {

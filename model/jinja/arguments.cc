@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 #include "model/jinja/builtins.h"
 
 namespace lamina::jinja {
@@ -37,6 +38,20 @@ absl::StatusOr<std::vector<Value>> Bind(absl::string_view what, Arguments& argum
         absl::StrCat("'", what, "' needs its argument '", names[given], "'"));
   }
   return out;
+}
+
+absl::Status SpendArguments(Budget& budget, const Arguments& arguments) {
+  size_t bytes = 0;
+  const auto add = [&bytes](const Value& value) {
+    bytes += value.string() == nullptr ? 0 : value.string()->size();
+  };
+  std::for_each(arguments.positional.begin(), arguments.positional.end(), add);
+  for (const auto& [name, value] : arguments.named) {
+    bytes += name.size();
+    add(value);
+  }
+  LAMINA_RETURN_IF_ERROR(budget.Spend(arguments.positional.size() + arguments.named.size()));
+  return budget.Spend(bytes / kBytesPerStep);
 }
 
 absl::StatusOr<int64_t> IntOr(absl::string_view what, const Value& value, int64_t fallback) {

@@ -45,6 +45,8 @@ absl::StatusOr<std::vector<Value>> Bind(absl::string_view what, Arguments& argum
 
 // An argument of a type, or a fallback when it was not given.
 // Errors: kInvalidArgument  of another type; says whose.
+// What passing the arguments costs: they are copied, texts as well.
+absl::Status SpendArguments(Budget& budget, const Arguments& arguments);
 absl::StatusOr<int64_t> IntOr(absl::string_view what, const Value& value, int64_t fallback);
 absl::StatusOr<std::string> StringOr(absl::string_view what, const Value& value,
                                      absl::string_view fallback);

@@ -41,6 +41,8 @@ absl::StatusOr<Value> Interpreter::EvaluateKind(const Expression& expression) {
       LAMINA_ASSIGN_OR_RETURN(const Value value, Evaluate(*expression.children[0]));
       if (value.mapping() != nullptr) {
         LAMINA_RETURN_IF_ERROR(budget_.Spend(value.mapping()->entries.size() / 4));
+      } else if (value.name_space() != nullptr) {
+        LAMINA_RETURN_IF_ERROR(budget_.Spend(value.name_space()->attributes.size() / 8));
       }
       return GetAttribute(value, expression.name);
     }
@@ -94,6 +96,7 @@ absl::StatusOr<Value> Interpreter::EvaluateName(const Expression& expression) {
       }
     }
   }
+  LAMINA_RETURN_IF_ERROR(budget_.Spend(variables_.entries.size() / 8));
   if (const Value* found = variables_.Find(absl::string_view(expression.name))) {
     return *found;
   }
@@ -174,6 +177,7 @@ absl::StatusOr<Value> Interpreter::Call(const Value& callee, Arguments arguments
     return absl::InvalidArgumentError(
         absl::StrCat("a value of type ", callee.type_name(), " cannot be called"));
   }
+  LAMINA_RETURN_IF_ERROR(SpendArguments(budget_, arguments));
   return callable->call(*this, arguments);
 }
 

@@ -133,6 +133,7 @@ Result Center(const FilterCall& call) {
   if (padding <= 0) {
     return Value::String(text);
   }
+  LAMINA_RETURN_IF_ERROR(call.budget().SpendBytes(static_cast<size_t>(padding)));
   const int64_t left = padding / 2 + (padding & width & 1);
   return Value::String(absl::StrCat(std::string(static_cast<size_t>(left), ' '), text,
                                     std::string(static_cast<size_t>(padding - left), ' ')));
@@ -353,6 +354,9 @@ absl::StatusOr<Value> CallFilter(Interpreter& interpreter, absl::string_view nam
   if (filter == nullptr) {
     return CheckFilterName(name);
   }
+  LAMINA_RETURN_IF_ERROR(SpendArguments(interpreter.budget(), arguments));
+  LAMINA_RETURN_IF_ERROR(
+      interpreter.budget().SpendBytes(value.string() == nullptr ? 0 : value.string()->size()));
   return filter->call({filter->name, value, interpreter, arguments});
 }
 

@@ -153,6 +153,15 @@ class JsonWriter {
         value.is_undefined() ? absl::StrCat(": ", *value.undefined().what) : std::string()));
   }
 
+  // Before item `i` of a list or dict.
+  absl::Status Separate(size_t i) {
+    if (i > 0) {
+      LAMINA_RETURN_IF_ERROR(budget_.SpendBytes(separator_.size()));
+      out_ += separator_;
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status NewLine(size_t level) {
     if (options_.indent.has_value()) {
       LAMINA_RETURN_IF_ERROR(budget_.SpendBytes(level * options_.indent->size()));
@@ -171,7 +180,7 @@ class JsonWriter {
     }
     out_.push_back('[');
     for (size_t i = 0; i < list.items.size(); ++i) {
-      out_ += i == 0 ? "" : separator_;
+      LAMINA_RETURN_IF_ERROR(Separate(i));
       LAMINA_RETURN_IF_ERROR(NewLine(level + 1));
       LAMINA_RETURN_IF_ERROR(Write(list.items[i], level + 1));
     }
@@ -202,9 +211,10 @@ class JsonWriter {
     }
     out_.push_back('{');
     for (size_t i = 0; i < entries.size(); ++i) {
-      out_ += i == 0 ? "" : separator_;
+      LAMINA_RETURN_IF_ERROR(Separate(i));
       LAMINA_RETURN_IF_ERROR(NewLine(level + 1));
       AppendJsonString(entries[i].first, options_.ascii, &out_);
+      LAMINA_RETURN_IF_ERROR(budget_.SpendBytes(options_.key_separator.size()));
       out_ += options_.key_separator;
       LAMINA_RETURN_IF_ERROR(Write(*entries[i].second, level + 1));
     }

@@ -125,6 +125,7 @@ absl::StatusOr<Value> StrftimeNow(Interpreter& interpreter, Arguments& arguments
   const size_t length =
       std::strftime(out.data(), out.size(), absl::StrCat(format, "x").c_str(), &interpreter.now());
   out.resize(length == 0 ? 0 : length - 1);
+  LAMINA_RETURN_IF_ERROR(interpreter.budget().SpendBytes(out.size()));
   return Value::String(model::ToValidUtf8(out));
 }
 

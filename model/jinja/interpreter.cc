@@ -13,6 +13,9 @@
 namespace lamina::jinja {
 
 Interpreter::~Interpreter() {
+  for (const std::shared_ptr<Loop>& loop : loops_) {
+    loop->changed.clear();
+  }
   for (const std::shared_ptr<Namespace>& space : namespaces_) {
     space->attributes.clear();
   }
@@ -37,14 +40,16 @@ std::shared_ptr<Interpreter::Scope> Interpreter::NewScope() const {
   return scope;
 }
 
-void Interpreter::Set(Scope& scope, absl::string_view name, Value value) {
+absl::Status Interpreter::Set(Scope& scope, absl::string_view name, Value value) {
+  LAMINA_RETURN_IF_ERROR(budget_.Spend(scope.variables.size() / 8));
   for (auto& [known, place] : scope.variables) {
     if (known == name) {
       place = std::move(value);
-      return;
+      return absl::OkStatus();
     }
   }
   scope.variables.emplace_back(std::string(name), std::move(value));
+  return absl::OkStatus();
 }
 
 absl::Status Interpreter::Enter(int line) {
@@ -95,7 +100,7 @@ absl::StatusOr<Interpreter::Flow> Interpreter::ExecuteOne(const Statement& state
       return Flow::kNext;
     }
     case StatementKind::kMacro:
-      Set(*scope_, statement.name, MakeMacro(statement));
+      LAMINA_RETURN_IF_ERROR(Set(*scope_, statement.name, MakeMacro(statement)));
       return Flow::kNext;
     case StatementKind::kCallBlock: {
       const Expression& call = *statement.expression;
@@ -181,6 +186,8 @@ absl::StatusOr<std::vector<Value>> Interpreter::LoopItems(const Statement& state
 absl::StatusOr<Interpreter::Flow> Interpreter::ExecuteFor(const Statement& statement) {
   const auto loop = std::make_shared<Loop>();
   LAMINA_ASSIGN_OR_RETURN(loop->items, LoopItems(statement));
+  loop->depth = DepthOver(loop->items);
+  LAMINA_RETURN_IF_ERROR(CheckDepth(loop->depth));
   // As in Jinja, the else also runs when no round came to its end.
   bool completed = false;
   for (; loop->index0 < loop->items.size(); ++loop->index0) {
@@ -189,7 +196,7 @@ absl::StatusOr<Interpreter::Flow> Interpreter::ExecuteFor(const Statement& state
     std::swap(scope_, scope);
     const absl::Cleanup leave = [this, &scope] { std::swap(scope_, scope); };
     LAMINA_RETURN_IF_ERROR(Assign(statement.target, loop->items[loop->index0]));
-    Set(*scope_, "loop", Value(Value::Data(loop)));
+    LAMINA_RETURN_IF_ERROR(Set(*scope_, "loop", Value(Value::Data(loop))));
     LAMINA_ASSIGN_OR_RETURN(const Flow flow, Execute(statement.body));
     if (flow == Flow::kBreak) {
       break;
@@ -206,7 +213,7 @@ absl::Status Interpreter::ExecuteWith(const Statement& statement) {
   const std::shared_ptr<Scope> scope = NewScope();
   for (size_t i = 0; i < statement.targets.size(); ++i) {
     LAMINA_ASSIGN_OR_RETURN(Value value, Evaluate(*statement.values[i]));
-    Set(*scope, statement.targets[i].name, std::move(value));
+    LAMINA_RETURN_IF_ERROR(Set(*scope, statement.targets[i].name, std::move(value)));
   }
   return ExecuteInScope(statement.body, scope).status();
 }
@@ -243,9 +250,8 @@ absl::Status Interpreter::Assign(const Target& target, const Value& value) {
     return absl::OkStatus();
   }
   if (target.attribute.empty()) {
-    LAMINA_RETURN_IF_ERROR(budget_.Spend(1 + scope_->variables.size() / 8));
-    Set(*scope_, target.name, value);
-    return absl::OkStatus();
+    LAMINA_RETURN_IF_ERROR(budget_.Spend(1));
+    return Set(*scope_, target.name, value);
   }
   Expression name;
   name.name = target.name;
@@ -301,27 +307,30 @@ absl::Status Interpreter::BindMacro(const Statement& statement, Scope& scope,
   std::vector<std::pair<std::string, Value>>& named = arguments.named;
   for (size_t i = 0; i < count; ++i) {
     const Parameter& parameter = statement.parameters[i];
+    LAMINA_RETURN_IF_ERROR(budget_.Spend(named.size() / 8));
     const auto found = std::find_if(named.begin(), named.end(), [&parameter](const auto& entry) {
       return entry.first == parameter.name;
     });
     if (i < arguments.positional.size()) {
-      Set(scope, parameter.name, arguments.positional[i]);
+      LAMINA_RETURN_IF_ERROR(Set(scope, parameter.name, arguments.positional[i]));
     } else if (found != named.end()) {
-      Set(scope, parameter.name, found->second);
+      LAMINA_RETURN_IF_ERROR(Set(scope, parameter.name, found->second));
       named.erase(found);
     } else if (parameter.fallback != nullptr) {
       LAMINA_ASSIGN_OR_RETURN(Value value, Evaluate(*parameter.fallback));
-      Set(scope, parameter.name, std::move(value));
+      LAMINA_RETURN_IF_ERROR(Set(scope, parameter.name, std::move(value)));
     } else {
-      Set(scope, parameter.name,
-          Value::Undefined(absl::StrCat("parameter '", parameter.name, "' was not provided")));
+      LAMINA_RETURN_IF_ERROR(
+          Set(scope, parameter.name,
+              Value::Undefined(absl::StrCat("parameter '", parameter.name, "' was not provided"))));
     }
   }
   if (statement.uses_caller) {
     const auto caller = std::find_if(named.begin(), named.end(),
                                      [](const auto& entry) { return entry.first == "caller"; });
-    Set(scope, "caller",
-        caller == named.end() ? Value::Undefined("No caller defined") : caller->second);
+    LAMINA_RETURN_IF_ERROR(
+        Set(scope, "caller",
+            caller == named.end() ? Value::Undefined("No caller defined") : caller->second));
     if (caller != named.end()) {
       named.erase(caller);
     }
@@ -332,7 +341,7 @@ absl::Status Interpreter::BindMacro(const Statement& statement, Scope& scope,
       rest.push_back(arguments.positional[i]);
     }
     LAMINA_ASSIGN_OR_RETURN(Value value, Value::List(std::move(rest), SequenceKind::kTuple));
-    Set(scope, "varargs", std::move(value));
+    LAMINA_RETURN_IF_ERROR(Set(scope, "varargs", std::move(value)));
   } else if (arguments.positional.size() > count) {
     return refuse(absl::StrCat("takes at most ", count, " arguments"));
   }
@@ -342,7 +351,7 @@ absl::Status Interpreter::BindMacro(const Statement& statement, Scope& scope,
       entries.emplace_back(Value::String(name), value);
     }
     LAMINA_ASSIGN_OR_RETURN(Value value, Value::Dict(std::move(entries)));
-    Set(scope, "kwargs", std::move(value));
+    LAMINA_RETURN_IF_ERROR(Set(scope, "kwargs", std::move(value)));
   } else if (!named.empty()) {
     return refuse(absl::StrCat("has no argument '", named[0].first, "'"));
   }

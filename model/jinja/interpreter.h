@@ -40,6 +40,11 @@ class Interpreter {
   absl::StatusOr<Value> Call(const Value& callee, Arguments arguments);
   // Remembers a namespace, which may hold itself, so that it is emptied in the end.
   std::shared_ptr<Namespace> NewNamespace();
+  // Remembers a loop that keeps arguments, of which it may be one, so that they are let go in the
+  // end.
+  void Remember(const Value& loop) {
+    loops_.push_back(std::get<std::shared_ptr<Loop>>(loop.data()));
+  }
 
  private:
   struct Scope {
@@ -85,7 +90,7 @@ class Interpreter {
   absl::StatusOr<Arguments> EvaluateArguments(const CallArguments& arguments);
 
   std::shared_ptr<Scope> NewScope() const;
-  static void Set(Scope& scope, absl::string_view name, Value value);
+  absl::Status Set(Scope& scope, absl::string_view name, Value value);
   absl::Status Enter(int line);
 
   const Mapping& variables_;
@@ -96,9 +101,10 @@ class Interpreter {
   std::shared_ptr<Scope> scope_ = std::make_shared<Scope>();
   // What a filter block puts through its filters.
   Value filtered_;
-  // Scopes and namespaces that may hold themselves.
+  // Scopes, namespaces and loops that may hold themselves.
   std::vector<std::shared_ptr<Scope>> closures_;
   std::vector<std::shared_ptr<Namespace>> namespaces_;
+  std::vector<std::shared_ptr<Loop>> loops_;
 };
 
 }  // namespace lamina::jinja

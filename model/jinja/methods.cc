@@ -82,7 +82,7 @@ Result Partition(const Call& call) {
   }
   const std::string& text = call.text();
   const bool reverse = call.name == "rpartition";
-  const size_t at = reverse ? text.rfind(separator) : text.find(separator);
+  const size_t at = reverse ? FindLastText(text, separator) : FindText(text, separator);
   std::vector<std::string> parts = {text, "", ""};
   if (at != std::string::npos) {
     parts = {text.substr(0, at), separator, text.substr(at + separator.size())};
@@ -98,9 +98,12 @@ Result Affix(const Call& call) {
   LAMINA_ASSIGN_OR_RETURN(const auto given, call.Take({"prefix"}, 1));
   std::vector<Value> candidates = {given[0]};
   if (given[0].sequence() != nullptr && given[0].sequence()->kind == SequenceKind::kTuple) {
+    LAMINA_RETURN_IF_ERROR(call.budget().Spend(given[0].sequence()->items.size()));
     candidates = given[0].sequence()->items;
   }
   for (const Value& candidate : candidates) {
+    LAMINA_RETURN_IF_ERROR(
+        call.budget().SpendBytes(candidate.string() == nullptr ? 0 : candidate.string()->size()));
     LAMINA_ASSIGN_OR_RETURN(const std::string affix, StringOr(call.name, candidate, ""));
     if (candidate.is_undefined()) {
       return absl::InvalidArgumentError(absl::StrCat("'", call.name, "' needs text"));
@@ -174,8 +177,8 @@ Result Find(const Call& call) {
   LAMINA_ASSIGN_OR_RETURN(const auto given, call.Take({"sub"}, 1));
   LAMINA_ASSIGN_OR_RETURN(const std::string sub, StringOr(call.name, given[0], ""));
   LAMINA_RETURN_IF_ERROR(call.budget().SpendBytes(call.text().size()));
-  const size_t at =
-      absl::StartsWith(call.name, "r") ? call.text().rfind(sub) : call.text().find(sub);
+  const size_t at = absl::StartsWith(call.name, "r") ? FindLastText(call.text(), sub)
+                                                     : FindText(call.text(), sub);
   if (at == std::string::npos) {
     return absl::EndsWith(call.name, "index")
                ? Result(absl::InvalidArgumentError("substring not found"))
@@ -349,6 +352,9 @@ Result Changed(const Call& call) {
     LAMINA_ASSIGN_OR_RETURN(same,
                             Equal(call.budget(), loop.changed[i], call.arguments.positional[i]));
   }
+  if (!loop.changed_called) {
+    call.interpreter.Remember(call.self);
+  }
   loop.changed_called = true;
   loop.changed = call.arguments.positional;
   return Value::Bool(!same);
@@ -453,13 +459,15 @@ absl::Span<const Method> MethodsOf(const Value& value) {
 absl::StatusOr<Value> FindMethod(const Value& value, absl::string_view name) {
   for (const Method& method : MethodsOf(value)) {
     if (method.name == name) {
+      LAMINA_RETURN_IF_ERROR(CheckDepth(value.depth() + 1));
       return Value::Function(
           std::string(name),
           [method, self = value](Interpreter& interpreter, Arguments& arguments) -> Result {
             LAMINA_RETURN_IF_ERROR(interpreter.budget().SpendBytes(
                 self.string() == nullptr ? 0 : self.string()->size()));
             return method.call({method.name, self, interpreter, arguments});
-          });
+          },
+          value.depth() + 1);
     }
   }
   const Names changes = Changes(value);

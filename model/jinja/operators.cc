@@ -5,10 +5,10 @@
 #include <cmath>
 #include <limits>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "common/status_macros.h"
+#include "model/jinja/text.h"
 
 namespace lamina::jinja {
 namespace {
@@ -304,7 +304,7 @@ absl::StatusOr<bool> Contains(Budget& budget, const Value& item, const Value& co
       return TypesRefuse("in", item, container);
     }
     LAMINA_RETURN_IF_ERROR(budget.SpendBytes(text->size()));
-    return absl::StrContains(*text, *item.string());
+    return FindText(*text, *item.string()) != absl::string_view::npos;
   }
   if (const Mapping* mapping = container.mapping()) {
     LAMINA_RETURN_IF_ERROR(budget.Spend(1 + mapping->entries.size() / 4));

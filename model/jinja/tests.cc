@@ -188,6 +188,7 @@ absl::StatusOr<bool> CallTest(Interpreter& interpreter, absl::string_view name, 
   if (test == nullptr) {
     return CheckTestName(name);
   }
+  LAMINA_RETURN_IF_ERROR(SpendArguments(interpreter.budget(), arguments));
   static constexpr absl::string_view kOther[] = {"other"};
   LAMINA_ASSIGN_OR_RETURN(const std::vector<Value> given,
                           Bind(name, arguments, absl::MakeSpan(kOther, test->takes_one ? 1 : 0),

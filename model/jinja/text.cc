@@ -4,6 +4,7 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "model/tokenizer/utf8.h"
 
@@ -82,6 +83,11 @@ void AppendLower(uint32_t character, std::string* out) {
   AppendUtf8(static_cast<uint32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(character))),
              out);
 }
+
+// Longer ones are looked for in linear time.
+constexpr size_t kPlainSearchMax = 64;
+
+std::string Reversed(absl::string_view text) { return std::string(text.rbegin(), text.rend()); }
 
 }  // namespace
 
@@ -223,13 +229,27 @@ std::vector<std::string> ReverseSplitSpace(absl::string_view text, int64_t limit
   return out;
 }
 
+size_t FindText(absl::string_view text, absl::string_view sub) {
+  const void* const found = memmem(text.data(), text.size(), sub.data(), sub.size());
+  return found == nullptr ? absl::string_view::npos
+                          : static_cast<size_t>(static_cast<const char*>(found) - text.data());
+}
+
+size_t FindLastText(absl::string_view text, absl::string_view sub) {
+  if (sub.size() <= kPlainSearchMax) {
+    return text.rfind(sub);
+  }
+  const size_t found = FindText(Reversed(text), Reversed(sub));
+  return found == absl::string_view::npos ? found : text.size() - found - sub.size();
+}
+
 std::vector<std::string> Split(absl::string_view text, absl::string_view separator, int64_t limit) {
   std::vector<std::string> out;
-  size_t at = text.find(separator);
+  size_t at = FindText(text, separator);
   while (at != absl::string_view::npos && (limit < 0 || static_cast<int64_t>(out.size()) < limit)) {
     out.emplace_back(text.substr(0, at));
     text.remove_prefix(at + separator.size());
-    at = text.find(separator);
+    at = FindText(text, separator);
   }
   out.emplace_back(text);
   return out;
@@ -237,6 +257,14 @@ std::vector<std::string> Split(absl::string_view text, absl::string_view separat
 
 std::vector<std::string> ReverseSplit(absl::string_view text, absl::string_view separator,
                                       int64_t limit) {
+  if (separator.size() > kPlainSearchMax) {
+    std::vector<std::string> parts = Split(Reversed(text), Reversed(separator), limit);
+    for (std::string& part : parts) {
+      std::reverse(part.begin(), part.end());
+    }
+    std::reverse(parts.begin(), parts.end());
+    return parts;
+  }
   std::vector<std::string> out;
   size_t at = text.rfind(separator);
   while (at != absl::string_view::npos && (limit < 0 || static_cast<int64_t>(out.size()) < limit)) {

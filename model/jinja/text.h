@@ -42,6 +42,11 @@ std::string ToLower(absl::string_view text);
 std::string Capitalize(absl::string_view text);
 
 // str.split() without a separator. `limit` < 0 means none.
+// Where `sub` begins in `text`, first or last; npos when nowhere.
+// Cost: O(n), whatever the two are, where the plain search takes O(n m).
+size_t FindText(absl::string_view text, absl::string_view sub);
+size_t FindLastText(absl::string_view text, absl::string_view sub);
+
 std::vector<std::string> SplitSpace(absl::string_view text, int64_t limit);
 std::vector<std::string> ReverseSplitSpace(absl::string_view text, int64_t limit);
 // `separator` is not empty.

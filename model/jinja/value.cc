@@ -2,6 +2,7 @@
 #include "model/jinja/value.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "absl/container/flat_hash_map.h"
@@ -14,16 +15,27 @@ namespace {
 // Below this, comparing all beats hashing.
 constexpr size_t kScanMax = 16;
 
-absl::Status CheckDepth(int depth) {
-  if (depth > kNestingMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a list or dict is nested deeper than ", kNestingMax));
-  }
-  return absl::OkStatus();
-}
-
 bool CanBeKey(const Value& value) {
   return value.is_none() || value.is_number() || value.string() != nullptr;
+}
+
+// The same for keys that are one key in Python, as 1, 1.0 and true.
+std::string KeyText(const Value& key) {
+  constexpr double kWholeEnd = 9.2e18;
+  int64_t whole = 0;
+  if (const std::string* text = key.string()) {
+    return absl::StrCat("s", *text);
+  }
+  if (key.AsInt(&whole)) {
+    return absl::StrCat("i", whole);
+  }
+  if (key.is_none()) {
+    return "n";
+  }
+  const double real = *key.floating();
+  return std::abs(real) < kWholeEnd && real == std::floor(real)
+             ? absl::StrCat("i", static_cast<int64_t>(real))
+             : absl::StrCat("f", std::bit_cast<uint64_t>(real));
 }
 
 double AsDouble(const Value& value) {
@@ -84,11 +96,24 @@ Value Value::Undefined(std::string what) {
   return Value(Data(Missing{.what = std::make_shared<const std::string>(std::move(what))}));
 }
 
-absl::StatusOr<Value> Value::List(std::vector<Value> items, SequenceKind kind) {
+absl::Status CheckDepth(int depth) {
+  if (depth > kNestingMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a list or dict is nested deeper than ", kNestingMax));
+  }
+  return absl::OkStatus();
+}
+
+int DepthOver(const std::vector<Value>& items) {
   int depth = 1;
   for (const Value& item : items) {
     depth = std::max(depth, 1 + item.depth());
   }
+  return depth;
+}
+
+absl::StatusOr<Value> Value::List(std::vector<Value> items, SequenceKind kind) {
+  const int depth = DepthOver(items);
   if (absl::Status status = CheckDepth(depth); !status.ok()) {
     return status;
   }
@@ -107,8 +132,8 @@ absl::StatusOr<Value> Value::Dict(std::vector<std::pair<Value, Value>> entries) 
     }
     out->depth = std::max(out->depth, 1 + value.depth());
     Value* found = nullptr;
-    if (hashed && key.string() != nullptr) {
-      const auto [place, added] = places.try_emplace(*key.string(), out->entries.size());
+    if (hashed) {
+      const auto [place, added] = places.try_emplace(KeyText(key), out->entries.size());
       found = added ? nullptr : &out->entries[place->second].second;
     } else {
       found = const_cast<Value*>(out->Find(key));
@@ -126,9 +151,10 @@ absl::StatusOr<Value> Value::Dict(std::vector<std::pair<Value, Value>> entries) 
 }
 
 Value Value::Function(std::string name,
-                      std::function<absl::StatusOr<Value>(Interpreter&, Arguments&)> call) {
+                      std::function<absl::StatusOr<Value>(Interpreter&, Arguments&)> call,
+                      int depth) {
   return Value(Data(std::make_shared<const Callable>(
-      Callable{.name = std::move(name), .call = std::move(call)})));
+      Callable{.name = std::move(name), .call = std::move(call), .depth = depth})));
 }
 
 const std::string* Value::string() const {
@@ -194,7 +220,10 @@ int Value::depth() const {
   if (const Mapping* map = mapping()) {
     return map->depth;
   }
-  return 0;
+  if (const Callable* function = callable()) {
+    return function->depth;
+  }
+  return loop() == nullptr ? 0 : loop()->depth;
 }
 
 }  // namespace lamina::jinja

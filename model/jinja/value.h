@@ -2,8 +2,11 @@
 //
 // Value: what a Jinja expression has as its result. The kinds and their behaviour are Python's.
 //
-// All are immutable but namespaces, iterators and the state of a loop, so copies share. Sequences
-// and mappings know how deep they are, so that no recursion over them is deeper than kNestingMax.
+// All are immutable but namespaces, iterators and the state of a loop, so copies share. Those that
+// hold others know how deep they are, so that no recursion over them is deeper than kNestingMax; to
+// let the last reference go is one. What namespaces hold, and the arguments of loop.changed(), is
+// not counted, as it changes and may be the holder itself: the interpreter keeps these to the end,
+// and empties them then.
 // Text is valid UTF-8, counted in characters (code points).
 //
 // Threading: a value belongs to one rendering.
@@ -76,6 +79,7 @@ struct Callable {
   std::string name;
   std::function<absl::StatusOr<Value>(Interpreter&, Arguments&)> call;
   bool is_macro = false;
+  int depth = 0;  // Of what it holds, as a method holds its value.
 };
 
 class Value {
@@ -99,8 +103,10 @@ class Value {
   // Later entries replace earlier ones with the same key, which keeps its place.
   // Errors: kInvalidArgument  deeper than kNestingMax, or a key that cannot be one.
   static absl::StatusOr<Value> Dict(std::vector<std::pair<Value, Value>> entries);
+  // `depth`: of what the function holds.
   static Value Function(std::string name,
-                        std::function<absl::StatusOr<Value>(Interpreter&, Arguments&)> call);
+                        std::function<absl::StatusOr<Value>(Interpreter&, Arguments&)> call,
+                        int depth = 0);
 
   bool is_undefined() const { return std::holds_alternative<Missing>(data_); }
   bool is_none() const { return std::holds_alternative<NoneType>(data_); }
@@ -141,11 +147,17 @@ class Value {
 // may outlive the loop.
 struct Loop {
   std::vector<Value> items;
+  int depth = 1;  // Of the items, and one.
   size_t index0 = 0;
   int depth0 = 0;
   std::vector<Value> changed;  // Arguments of the last loop.changed().
   bool changed_called = false;
 };
+
+// What holds `items` is so deep.
+int DepthOver(const std::vector<Value>& items);
+// Errors: kInvalidArgument  deeper than kNestingMax.
+absl::Status CheckDepth(int depth);
 
 // Python's ==, for the kinds that a dictionary may have as a key.
 bool SameKey(const Value& a, const Value& b);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Parses with nlohmann's JSON, whose exceptions are switched off; every access asks for the type
-// first.
+// The header is read token by token (HeaderReader), the index as a document, whose exceptions are
+// switched off; every access asks for the type first.
 
 #include <algorithm>
 #include <cstring>
@@ -10,6 +10,8 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "model/json_text.h"
+#include "model/safetensors/header_reader_internal.h"
 #include "model/safetensors/safetensors_header_internal.h"
 #include "nlohmann/json.hpp"
 
@@ -21,11 +23,16 @@ using Json = nlohmann::json;
 // The format's own limit on the header.
 constexpr uint64_t kHeaderBytesMax = 100'000'000;
 constexpr uint64_t kElementsMax = uint64_t{1} << 48;
-constexpr size_t kDimensionsMax = 8;
 
 absl::Status Damaged(absl::string_view what) {
   return absl::DataLossError(
       absl::StrCat("damaged safetensors file: ", what, "; fetch the file again"));
+}
+
+// A name for an error: what the file says, without control characters, and not all of a long one.
+std::string Shown(absl::string_view name) {
+  constexpr size_t kShownBytes = 256;
+  return absl::CHexEscape(name.substr(0, kShownBytes));
 }
 
 struct ElementType {
@@ -47,39 +54,17 @@ uint64_t BytesOfType(absl::string_view name) {
   return 0;
 }
 
-// The numbers of a JSON array of whole numbers; false when it is anything else.
-bool ReadUints(const Json& object, const char* key, size_t size_max, std::vector<uint64_t>& out) {
-  const auto found = object.find(key);
-  if (found == object.end() || !found->is_array() || found->size() > size_max) {
-    return false;
-  }
-  for (const Json& number : *found) {
-    if (!number.is_number_unsigned()) {
-      return false;
-    }
-    out.push_back(number.get<uint64_t>());
-  }
-  return true;
-}
-
-absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& name, const Json& object,
-                                            uint64_t data_bytes) {
+absl::StatusOr<SafetensorsEntry> CheckEntry(RawTensor raw, uint64_t data_bytes) {
   SafetensorsEntry entry;
   TensorInfo& info = entry.info;
-  info.name = name;
-  const std::string who = absl::StrCat("tensor \"", absl::CHexEscape(name), "\"");
-  std::vector<uint64_t> offsets;
-  const auto type = object.is_object() ? object.find("dtype") : object.end();
-  if (!object.is_object() || type == object.end() || !type->is_string() ||
-      !ReadUints(object, "shape", kDimensionsMax, info.shape) ||
-      !ReadUints(object, "data_offsets", 2, offsets) || offsets.size() != 2) {
-    return Damaged(absl::StrCat(who, " is not described by dtype, shape and data_offsets"));
-  }
-  info.type = type->get<std::string>();
+  const std::string who = absl::StrCat("tensor \"", Shown(raw.name), "\"");
+  const std::vector<uint64_t>& offsets = raw.offsets;
+  info.name = std::move(raw.name);
+  info.type = std::move(raw.type);
+  info.shape = std::move(raw.shape);
   const uint64_t element_bytes = BytesOfType(info.type);
   if (element_bytes == 0) {
-    return absl::UnimplementedError(
-        absl::StrCat(who, " has the unknown type ", absl::CHexEscape(info.type)));
+    return absl::UnimplementedError(absl::StrCat(who, " has the unknown type ", Shown(info.type)));
   }
   info.elements = 1;
   for (const uint64_t size : info.shape) {
@@ -98,6 +83,22 @@ absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& name, const Json&
   return entry;
 }
 
+absl::Status ReadTensors(absl::Span<const uint8_t> text, HeaderReader& reader) {
+  if (Json::sax_parse(text.begin(), text.end(), &reader)) {
+    return absl::OkStatus();
+  }
+  if (reader.too_many()) {
+    return Damaged(
+        absl::StrCat("its header names more than ", HeaderReader::kTensorsMax, " tensors"));
+  }
+  if (reader.lacks_description()) {
+    return Damaged(absl::StrCat("tensor \"", Shown(reader.tensors().back().name),
+                                "\" is not described by dtype, shape (at most ",
+                                HeaderReader::kDimensionsMax, " numbers) and data_offsets"));
+  }
+  return Damaged("its header is not a JSON object");
+}
+
 // The tensors cover the data once, without gaps.
 absl::Status CheckCover(std::vector<SafetensorsEntry>& entries, uint64_t data_bytes) {
   std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
@@ -106,8 +107,8 @@ absl::Status CheckCover(std::vector<SafetensorsEntry>& entries, uint64_t data_by
   uint64_t end = 0;
   for (const SafetensorsEntry& entry : entries) {
     if (entry.begin != end) {
-      return Damaged(absl::StrCat("tensor \"", absl::CHexEscape(entry.info.name), "\" begins at ",
-                                  entry.begin, entry.begin < end ? ", inside" : ", behind",
+      return Damaged(absl::StrCat("tensor \"", Shown(entry.info.name), "\" begins at ", entry.begin,
+                                  entry.begin < end ? ", inside" : ", behind",
                                   " the one before it, which ends at ", end));
     }
     end += entry.info.stored_bytes;
@@ -132,17 +133,12 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::Span<const uint8_
   SafetensorsHeader header;
   header.data_start = sizeof(length) + length;
   const uint8_t* text = file.data() + sizeof(length);
-  const Json json = Json::parse(text, text + length, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) {
-    return Damaged("its header is not a JSON object");
-  }
+  HeaderReader reader;
+  LAMINA_RETURN_IF_ERROR(ReadTensors({text, length}, reader));
   const uint64_t data_bytes = file.size() - header.data_start;
-  for (const auto& item : json.items()) {
-    if (item.key() == "__metadata__") {
-      continue;
-    }
-    LAMINA_ASSIGN_OR_RETURN(SafetensorsEntry entry,
-                            ParseEntry(item.key(), item.value(), data_bytes));
+  header.entries.reserve(reader.tensors().size());
+  for (RawTensor& tensor : reader.tensors()) {
+    LAMINA_ASSIGN_OR_RETURN(SafetensorsEntry entry, CheckEntry(std::move(tensor), data_bytes));
     header.entries.push_back(std::move(entry));
   }
   LAMINA_RETURN_IF_ERROR(CheckCover(header.entries, data_bytes));
@@ -150,6 +146,8 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::Span<const uint8_
 }
 
 absl::StatusOr<SafetensorsIndex> ParseSafetensorsIndex(absl::Span<const uint8_t> text) {
+  LAMINA_RETURN_IF_ERROR(CheckJsonText({reinterpret_cast<const char*>(text.data()), text.size()},
+                                       "the index of the weights", kTableLimits));
   const Json json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
   const auto map = json.is_object() ? json.find("weight_map") : json.end();
   if (!json.is_object() || map == json.end() || !map->is_object()) {
@@ -158,14 +156,13 @@ absl::StatusOr<SafetensorsIndex> ParseSafetensorsIndex(absl::Span<const uint8_t>
   SafetensorsIndex index;
   for (const auto& item : map->items()) {
     if (!item.value().is_string()) {
-      return Damaged(
-          absl::StrCat("the index gives no file for \"", absl::CHexEscape(item.key()), "\""));
+      return Damaged(absl::StrCat("the index gives no file for \"", Shown(item.key()), "\""));
     }
     const auto file = item.value().get<std::string>();
     // A file beside the index: neither a path nor a hidden file.
     if (file.empty() || file.front() == '.' || file.find('/') != std::string::npos ||
         file.find('\0') != std::string::npos) {
-      return Damaged(absl::StrCat("the index names the file \"", absl::CHexEscape(file), "\""));
+      return Damaged(absl::StrCat("the index names the file \"", Shown(file), "\""));
     }
     index.file_of_tensor.emplace(item.key(), file);
     index.files.insert(file);

@@ -32,6 +32,7 @@ struct SafetensorsHeader {
 };
 
 // Errors: kDataLoss, see SafetensorsSource.
+// Memory: that of the entries, and no document of the header.
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::Span<const uint8_t> file);
 
 struct SafetensorsIndex {
@@ -39,8 +40,10 @@ struct SafetensorsIndex {
   std::set<std::string> files;  // Plain names, without folders.
 };
 
-// Errors: kDataLoss  not the JSON that model.safetensors.index.json holds, or a file name that
-//                    leads elsewhere.
+// Errors: kDataLoss         not the JSON that model.safetensors.index.json holds, or a file name
+// that
+//                           leads elsewhere.
+//         kInvalidArgument  beyond kTableLimits.
 absl::StatusOr<SafetensorsIndex> ParseSafetensorsIndex(absl::Span<const uint8_t> json);
 
 }  // namespace lamina::model

@@ -73,7 +73,7 @@ absl::Status SafetensorsSource::BuildIndex() {
   for (size_t i = 0; i < tensors_.size(); ++i) {
     if (!storage_->by_name.emplace(tensors_[i].name, i).second) {
       return absl::DataLossError(absl::StrCat("tensor \"", absl::CHexEscape(tensors_[i].name),
-                                              "\" is in two safetensors files"));
+                                              "\" is twice in the safetensors files"));
     }
   }
   return absl::OkStatus();

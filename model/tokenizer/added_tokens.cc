@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "model/tokenizer/character_class.h"
 #include "model/tokenizer/utf8.h"
 
@@ -55,6 +56,17 @@ size_t SpaceEnd(absl::string_view text, size_t begin) {
 }
 
 }  // namespace
+
+absl::Status CheckAddedTokens(const std::vector<AddedToken>& tokens) {
+  for (const AddedToken& token : tokens) {
+    if (token.content.size() > kAddedTokenBytesMax) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the added token with id ", token.id, " has ", token.content.size(), " bytes; at most ",
+          kAddedTokenBytesMax, ". No known one is longer: fetch the tokenizer's files again"));
+    }
+  }
+  return absl::OkStatus();
+}
 
 AddedTokens::AddedTokens() : AddedTokens(std::vector<AddedToken>{}) {}
 

@@ -14,10 +14,15 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "common/sampling_params.h"
 
 namespace lamina::model {
+
+// Of the content of one. Known ones have up to 200; looking for them takes the longest one's bytes
+// at each place of a text.
+inline constexpr size_t kAddedTokenBytesMax = 512;
 
 struct AddedToken {
   std::string content;
@@ -28,6 +33,9 @@ struct AddedToken {
   bool lstrip = false;       // Takes the white space on its left with it.
   bool rstrip = false;       // The same on its right.
 };
+
+// Errors: kInvalidArgument  a content of more than kAddedTokenBytesMax; names its id.
+absl::Status CheckAddedTokens(const std::vector<AddedToken>& tokens);
 
 struct AddedTokenSegment {
   TokenId id = -1;  // -1: text between added tokens.

@@ -20,6 +20,8 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> BpeTokenizer::Create(BpePipeline pipe
     }
     (token.normalized ? normalized : raw).push_back(std::move(token));
   }
+  LAMINA_RETURN_IF_ERROR(CheckAddedTokens(raw));
+  LAMINA_RETURN_IF_ERROR(CheckAddedTokens(normalized));
   pipeline.added_tokens.clear();
   std::unique_ptr<BpeTokenizer> tokenizer(
       new BpeTokenizer(std::move(pipeline), std::move(settings)));

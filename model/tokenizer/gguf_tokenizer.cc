@@ -121,6 +121,7 @@ absl::StatusOr<std::string> ReadPreTokenizerName(const GgufFile& file) {
 
 absl::Status FillBpe(const GgufVocabulary& read, Vocabulary* vocabulary, BpeOptions* bpe,
                      std::vector<AddedToken>* added_tokens) {
+  *vocabulary = Vocabulary(read.names.size());
   for (size_t i = 0; i < read.names.size(); ++i) {
     const auto id = static_cast<TokenId>(i);
     const std::string& name = read.names[i];

@@ -40,7 +40,7 @@ absl::StatusOr<Json> ReadJson(const std::string& path) {
     return Json();
   }
   LAMINA_ASSIGN_OR_RETURN(const std::string text, ReadWhole(path));
-  return ParseJson(text, path);
+  return ParseJson(text, path, kSettingsLimits);
 }
 
 // The template is a string, or a list of named ones of which "default" counts.
@@ -93,24 +93,18 @@ std::string TokenContent(const Json& json, const char* key) {
                              : GetString(*member, "content").value_or("");
 }
 
-// A number, or a list of numbers.
-std::vector<TokenId> TokenIds(const Json& json, const char* key) {
+// A number, or a list of numbers. Numbers below zero stand for none.
+absl::StatusOr<std::vector<TokenId>> TokenIds(const Json& json, const char* key) {
   std::vector<TokenId> out;
   const Json* member = Member(json, key);
   if (member == nullptr) {
     return out;
   }
-  const auto add = [&out](const Json& id) {
-    if (id.is_number_integer()) {
-      out.push_back(id.get<TokenId>());
+  const Json one = member->is_array() ? Json() : Json::array({*member});
+  for (const Json& id : member->is_array() ? *member : one) {
+    if (id.is_number_unsigned()) {
+      LAMINA_ASSIGN_OR_RETURN(out.emplace_back(), AsTokenId(id, key));
     }
-  };
-  if (member->is_array()) {
-    for (const Json& id : *member) {
-      add(id);
-    }
-  } else {
-    add(*member);
   }
   return out;
 }
@@ -118,8 +112,8 @@ std::vector<TokenId> TokenIds(const Json& json, const char* key) {
 // The token's name in the tokenizer's own settings, else its id in the model's; -1 for none.
 // `find` gives the id of a name.
 template <typename Find>
-TokenId FindRole(const Settings& settings, const char* name_key, const char* id_key,
-                 const Find& find) {
+absl::StatusOr<TokenId> FindRole(const Settings& settings, const char* name_key, const char* id_key,
+                                 const Find& find) {
   for (const Json* json : {&settings.tokenizer_config, &settings.special_tokens_map}) {
     const std::string content = TokenContent(*json, name_key);
     if (!content.empty() && find(content) >= 0) {
@@ -127,7 +121,7 @@ TokenId FindRole(const Settings& settings, const char* name_key, const char* id_
     }
   }
   for (const Json* json : {&settings.generation_config, &settings.config}) {
-    const std::vector<TokenId> ids = TokenIds(*json, id_key);
+    LAMINA_ASSIGN_OR_RETURN(const std::vector<TokenId> ids, TokenIds(*json, id_key));
     if (!ids.empty()) {
       return ids[0];
     }
@@ -135,9 +129,11 @@ TokenId FindRole(const Settings& settings, const char* name_key, const char* id_
   return -1;
 }
 
-std::vector<TokenId> GenerationEnds(const Settings& settings) {
-  std::vector<TokenId> out = TokenIds(settings.generation_config, "eos_token_id");
-  const std::vector<TokenId> more = TokenIds(settings.config, "eos_token_id");
+absl::StatusOr<std::vector<TokenId>> GenerationEnds(const Settings& settings) {
+  LAMINA_ASSIGN_OR_RETURN(std::vector<TokenId> out,
+                          TokenIds(settings.generation_config, "eos_token_id"));
+  LAMINA_ASSIGN_OR_RETURN(const std::vector<TokenId> more,
+                          TokenIds(settings.config, "eos_token_id"));
   out.insert(out.end(), more.begin(), more.end());
   return out;
 }
@@ -149,9 +145,12 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadJson(const std::string& path,
   TokenizerSettings& out = parsed.settings;
   const auto find = [&out](const std::string& name) { return out.vocabulary.Find(name); };
   const auto within = [&out](TokenId id) { return out.vocabulary.Contains(id) ? id : -1; };
-  out.bos = within(FindRole(settings, "bos_token", "bos_token_id", find));
-  out.eos = within(FindRole(settings, "eos_token", "eos_token_id", find));
-  out.end_tokens = FindEndTokens(out.vocabulary, out.eos, GenerationEnds(settings));
+  LAMINA_ASSIGN_OR_RETURN(const TokenId bos, FindRole(settings, "bos_token", "bos_token_id", find));
+  LAMINA_ASSIGN_OR_RETURN(const TokenId eos, FindRole(settings, "eos_token", "eos_token_id", find));
+  LAMINA_ASSIGN_OR_RETURN(const std::vector<TokenId> ends, GenerationEnds(settings));
+  out.bos = within(bos);
+  out.eos = within(eos);
+  out.end_tokens = FindEndTokens(out.vocabulary, out.eos, ends);
   out.chat_template = settings.chat_template;
   return BpeTokenizer::Create(std::move(parsed.pipeline), std::move(out));
 }
@@ -206,9 +205,9 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadSentencePiece(const std::string& 
     }
     return TokenId{-1};
   };
-  options.bos = FindRole(settings, "bos_token", "bos_token_id", find);
-  options.eos = FindRole(settings, "eos_token", "eos_token_id", find);
-  options.end_tokens = GenerationEnds(settings);
+  LAMINA_ASSIGN_OR_RETURN(options.bos, FindRole(settings, "bos_token", "bos_token_id", find));
+  LAMINA_ASSIGN_OR_RETURN(options.eos, FindRole(settings, "eos_token", "eos_token_id", find));
+  LAMINA_ASSIGN_OR_RETURN(options.end_tokens, GenerationEnds(settings));
   options.chat_template = settings.chat_template;
   return SentencePieceTokenizer::Create(std::move(options));
 }

@@ -3,10 +3,15 @@
 
 #include <limits>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 
 namespace lamina::model {
 namespace {
+
+// Of a name, in errors.
+constexpr size_t kShownBytes = 64;
 
 absl::Status Wrong(const char* key, absl::string_view expected, const Json* found) {
   return absl::InvalidArgumentError(absl::StrCat("\"", key, "\" is ",
@@ -16,7 +21,9 @@ absl::Status Wrong(const char* key, absl::string_view expected, const Json* foun
 
 }  // namespace
 
-absl::StatusOr<Json> ParseJson(absl::string_view text, absl::string_view path) {
+absl::StatusOr<Json> ParseJson(absl::string_view text, absl::string_view path,
+                               const JsonTextLimits& limits) {
+  LAMINA_RETURN_IF_ERROR(CheckJsonText(text, path, limits));
   try {
     return Json::parse(text.begin(), text.end());
   } catch (const Json::exception& error) {
@@ -43,11 +50,19 @@ absl::StatusOr<std::string> GetString(const Json& json, const char* key) {
 
 absl::StatusOr<TokenId> GetTokenId(const Json& json, const char* key) {
   const Json* member = Member(json, key);
-  if (member == nullptr || !member->is_number_integer() || member->get<int64_t>() < 0 ||
-      member->get<int64_t>() > std::numeric_limits<TokenId>::max()) {
-    return Wrong(key, "a token id", member);
+  return member == nullptr ? Wrong(key, "a token id", member) : AsTokenId(*member, key);
+}
+
+absl::StatusOr<TokenId> AsTokenId(const Json& value, absl::string_view what) {
+  constexpr TokenId kMost = std::numeric_limits<TokenId>::max();
+  // A number over 2^63 is negative as an int64_t.
+  if (!value.is_number_integer() || value.get<int64_t>() < 0 || value.get<int64_t>() > kMost) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", absl::CHexEscape(what.substr(0, kShownBytes)), "\" is ",
+                     value.is_number() ? value.dump() : value.type_name(), "; a token id, 0 to ",
+                     kMost, ", expected"));
   }
-  return member->get<TokenId>();
+  return value.get<TokenId>();
 }
 
 absl::StatusOr<const Json*> GetArray(const Json& json, const char* key) {

@@ -13,13 +13,16 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/sampling_params.h"
+#include "model/json_text.h"
 
 namespace lamina::model {
 
 using Json = nlohmann::json;
 
-// Errors: kDataLoss  not JSON; says where, and that the file should be fetched again.
-absl::StatusOr<Json> ParseJson(absl::string_view text, absl::string_view path);
+// Errors: kDataLoss         not JSON; says where, and that the file should be fetched again.
+//         kInvalidArgument  beyond the limits.
+absl::StatusOr<Json> ParseJson(absl::string_view text, absl::string_view path,
+                               const JsonTextLimits& limits);
 
 // The member of an object; nullptr when it is missing or null, or `json` is no object.
 const Json* Member(const Json& json, const char* key);
@@ -27,6 +30,8 @@ const Json* Member(const Json& json, const char* key);
 // Errors: kInvalidArgument  missing, or of another type; names the key.
 absl::StatusOr<std::string> GetString(const Json& json, const char* key);
 absl::StatusOr<TokenId> GetTokenId(const Json& json, const char* key);
+// `value` itself; `what` names it. Nothing is cut off a number that is too large.
+absl::StatusOr<TokenId> AsTokenId(const Json& value, absl::string_view what);
 absl::StatusOr<const Json*> GetArray(const Json& json, const char* key);
 absl::StatusOr<const Json*> GetObject(const Json& json, const char* key);
 // The same, but `fallback` when missing.

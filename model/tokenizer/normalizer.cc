@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
+#include "model/tokenizer/text_growth.h"
 #include "model/tokenizer/utf8.h"
 
 namespace lamina::model {
@@ -76,13 +77,17 @@ std::string EncodeCodepoints(const std::vector<utf8proc_int32_t>& codepoints) {
   return out;
 }
 
-absl::StatusOr<std::string> Replace(const ReplaceStep& step, absl::string_view text) {
+absl::StatusOr<std::string> Replace(const ReplaceStep& step, absl::string_view text,
+                                    size_t bytes_max) {
   std::vector<TextRange> cut;
   LAMINA_RETURN_IF_ERROR(step.pattern.Cut(text, {{0, text.size()}}, &cut));
   std::string out;
   for (const TextRange& range : cut) {
-    absl::StrAppend(&out, range.matched ? absl::string_view(step.replacement)
-                                        : text.substr(range.begin, range.end - range.begin));
+    const absl::string_view part = range.matched
+                                       ? absl::string_view(step.replacement)
+                                       : text.substr(range.begin, range.end - range.begin);
+    LAMINA_RETURN_IF_ERROR(CheckGrowth(out.size() + part.size(), bytes_max));
+    absl::StrAppend(&out, part);
   }
   return out;
 }
@@ -105,15 +110,17 @@ std::string NormalizeUnicode(absl::string_view text, UnicodeForm form) {
 
 absl::StatusOr<std::string> Normalizer::Apply(absl::string_view text) const {
   std::string out(text);
+  const size_t bytes_max = GrownMax(text.size());
   for (const NormalizerStep& step : steps_) {
     if (const auto* form = std::get_if<UnicodeForm>(&step)) {
       out = NormalizeUnicode(out, *form);
     } else if (const auto* prepend = std::get_if<PrependStep>(&step)) {
       if (!out.empty()) {
+        LAMINA_RETURN_IF_ERROR(CheckGrowth(out.size() + prepend->prefix.size(), bytes_max));
         out.insert(0, prepend->prefix);
       }
     } else {
-      LAMINA_ASSIGN_OR_RETURN(out, Replace(std::get<ReplaceStep>(step), out));
+      LAMINA_ASSIGN_OR_RETURN(out, Replace(std::get<ReplaceStep>(step), out, bytes_max));
     }
   }
   return out;

@@ -40,6 +40,7 @@ class Normalizer {
   explicit Normalizer(std::vector<NormalizerStep> steps) : steps_(std::move(steps)) {}
 
   // Takes valid UTF-8 and returns valid UTF-8.
+  // Errors: of Regex::Cut, and of CheckGrowth: the text may not grow without end.
   absl::StatusOr<std::string> Apply(absl::string_view text) const;
 
  private:

@@ -6,6 +6,7 @@
 #include "absl/strings/str_replace.h"
 #include "common/status_macros.h"
 #include "model/tokenizer/byte_alphabet.h"
+#include "model/tokenizer/text_growth.h"
 
 namespace lamina::model {
 namespace {
@@ -144,6 +145,7 @@ void ApplyMetaspace(const MetaspaceStep& step, bool at_start, PieceList* list) {
 absl::StatusOr<PieceList> PreTokenizer::Apply(std::string text, bool at_start) const {
   PieceList list;
   list.text = std::move(text);
+  const size_t bytes_max = GrownMax(list.text.size());
   if (!list.text.empty()) {
     list.pieces.push_back({0, list.text.size()});
   }
@@ -157,6 +159,8 @@ absl::StatusOr<PieceList> PreTokenizer::Apply(std::string text, bool at_start) c
     } else {
       ApplyMetaspace(std::get<MetaspaceStep>(step), at_start, &list);
     }
+    // One step makes at most kMarkBytesMax bytes of one.
+    LAMINA_RETURN_IF_ERROR(CheckGrowth(list.text.size(), bytes_max));
   }
   return list;
 }

@@ -63,7 +63,7 @@ class PreTokenizer {
   explicit PreTokenizer(std::vector<PreTokenizerStep> steps) : steps_(std::move(steps)) {}
 
   // `at_start`: the text is the beginning of what the user wrote.
-  // Errors: those of Regex::Cut.
+  // Errors: those of Regex::Cut, and of CheckGrowth: the text may not grow without end.
   absl::StatusOr<PieceList> Apply(std::string text, bool at_start) const;
 
  private:

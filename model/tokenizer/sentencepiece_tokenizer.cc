@@ -60,6 +60,7 @@ bool PutsSpaceFirst(const SentencePieceLibrary& library) {
 absl::Status FillVocabulary(const SentencePieceLibrary& library, SentencePieceOptions* options,
                             Vocabulary* vocabulary) {
   std::vector<AddedToken> own;
+  *vocabulary = Vocabulary(static_cast<size_t>(library.size()) + options->added_tokens.size());
   for (TokenId id = 0; id < library.size(); ++id) {
     VocabularyEntry entry = MakeEntry(library, id);
     if (entry.special) {
@@ -80,8 +81,12 @@ TokenizerSettings MakeSettings(const SentencePieceLibrary& library, Vocabulary v
                                SentencePieceOptions* options) {
   TokenizerSettings settings;
   settings.vocabulary = std::move(vocabulary);
-  settings.bos = options->bos >= 0 ? options->bos : library.bos();
-  settings.eos = options->eos >= 0 ? options->eos : library.eos();
+  // A model's configuration may name ids that its tokenizer does not have.
+  const auto known = [&settings](TokenId id, TokenId otherwise) {
+    return settings.vocabulary.Contains(id) ? id : otherwise;
+  };
+  settings.bos = known(options->bos, library.bos());
+  settings.eos = known(options->eos, library.eos());
   settings.end_tokens = FindEndTokens(settings.vocabulary, settings.eos, options->end_tokens);
   if (options->add_bos && settings.bos >= 0) {
     settings.prefix.push_back(settings.bos);
@@ -106,6 +111,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> SentencePieceTokenizer::Create(
   }
   Vocabulary vocabulary;
   LAMINA_RETURN_IF_ERROR(FillVocabulary(*first, &options, &vocabulary));
+  LAMINA_RETURN_IF_ERROR(CheckAddedTokens(options.added_tokens));
   TokenizerSettings settings = MakeSettings(*first, std::move(vocabulary), &options);
   AddedTokens added_tokens(std::move(options.added_tokens));
   return std::unique_ptr<Tokenizer>(new SentencePieceTokenizer(

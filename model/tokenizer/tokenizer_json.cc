@@ -3,10 +3,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "common/status_macros.h"
 #include "model/tokenizer/byte_alphabet.h"
+#include "model/tokenizer/text_growth.h"
 #include "model/tokenizer/tokenizer_json_internal.h"
 
 namespace lamina::model {
@@ -29,11 +29,8 @@ absl::Status ParseVocabulary(const Json& model, BpeOptions* out) {
   LAMINA_ASSIGN_OR_RETURN(const Json* vocabulary, GetObject(model, "vocab"));
   out->vocabulary.reserve(vocabulary->size());
   for (const auto& [name, id] : vocabulary->items()) {
-    if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() >= kVocabularyMax) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("tokenizer.json gives \"", name, "\" an id that is not one"));
-    }
-    out->vocabulary.emplace(name, id.get<TokenId>());
+    LAMINA_ASSIGN_OR_RETURN(const TokenId value, AsTokenId(id, name));
+    out->vocabulary.emplace(name, value);
   }
   return absl::OkStatus();
 }
@@ -114,7 +111,7 @@ bool IsByteName(absl::string_view name, std::string* byte) {
   return parsed.ec == std::errc() && parsed.ptr == name.data() + 5;
 }
 
-std::string BytesOf(const std::string& name, const TokenDecoding& decoding) {
+absl::StatusOr<std::string> BytesOf(const std::string& name, const TokenDecoding& decoding) {
   std::string bytes;
   if (decoding.byte_fallback && IsByteName(name, &bytes)) {
     return bytes;
@@ -124,17 +121,17 @@ std::string BytesOf(const std::string& name, const TokenDecoding& decoding) {
   }
   bytes = name;
   for (const auto& [from, to] : decoding.replacements) {
-    if (!from.empty()) {
-      bytes = absl::StrReplaceAll(bytes, {{from, to}});
-    }
+    LAMINA_ASSIGN_OR_RETURN(bytes, ReplaceWithin(GrownMax(name.size()), bytes, from, to));
   }
   return bytes;
 }
 
 absl::Status FillVocabulary(const BpeOptions& model, const std::vector<AddedToken>& added_tokens,
                             const TokenDecoding& decoding, Vocabulary* out) {
+  *out = Vocabulary(model.vocabulary.size() + added_tokens.size());
   for (const auto& [name, id] : model.vocabulary) {
-    LAMINA_RETURN_IF_ERROR(out->Put(id, {name, BytesOf(name, decoding)}));
+    LAMINA_ASSIGN_OR_RETURN(std::string bytes, BytesOf(name, decoding));
+    LAMINA_RETURN_IF_ERROR(out->Put(id, {name, std::move(bytes)}));
   }
   for (const AddedToken& token : added_tokens) {
     LAMINA_RETURN_IF_ERROR(out->Put(token.id, {token.content, token.content, token.special}));
@@ -145,7 +142,7 @@ absl::Status FillVocabulary(const BpeOptions& model, const std::vector<AddedToke
 }  // namespace
 
 absl::StatusOr<TokenizerJson> ParseTokenizerJson(absl::string_view text, absl::string_view path) {
-  LAMINA_ASSIGN_OR_RETURN(const Json json, ParseJson(text, path));
+  LAMINA_ASSIGN_OR_RETURN(const Json json, ParseJson(text, path, kTableLimits));
   LAMINA_ASSIGN_OR_RETURN(const Json* model_json, GetObject(json, "model"));
   LAMINA_ASSIGN_OR_RETURN(BpeOptions options, ParseModel(*model_json));
   LAMINA_ASSIGN_OR_RETURN(std::vector<AddedToken> added_tokens, ParseAddedTokens(json));

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "model/tokenizer/regex_dialect.h"
+#include "model/tokenizer/text_growth.h"
 #include "model/tokenizer/tokenizer_json_internal.h"
 
 namespace lamina::model {
@@ -12,6 +13,21 @@ namespace {
 absl::Status UnknownType(absl::string_view part, absl::string_view type, absl::string_view known) {
   return absl::UnimplementedError(
       absl::StrCat("tokenizer.json has a ", part, " of type \"", type, "\"; known ones: ", known));
+}
+
+// Of the mark of a Metaspace, which is one character.
+constexpr size_t kMarkBytesMax = 16;
+// Tokens that a post_processor may put around a text, on each side.
+constexpr size_t kSurroundingTokensMax = 1024;
+
+// Before step `steps` + 1 is added.
+absl::Status CheckRoom(absl::string_view part, size_t steps) {
+  if (steps >= kPipelineStepsMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tokenizer.json has more than ", kPipelineStepsMax, " steps in its ", part,
+                     "; no known tokenizer has: fetch the file again"));
+  }
+  return absl::OkStatus();
 }
 
 // {"String": "x"} or {"Regex": "x"}, as a pattern.
@@ -26,6 +42,7 @@ absl::StatusOr<std::string> ParsePattern(const Json& step) {
 
 absl::Status AddNormalizer(const Json& json, std::vector<NormalizerStep>* steps) {
   LAMINA_ASSIGN_OR_RETURN(const std::string type, GetString(json, "type"));
+  LAMINA_RETURN_IF_ERROR(CheckRoom("normalizer", steps->size()));
   if (type == "Sequence") {
     LAMINA_ASSIGN_OR_RETURN(const Json* parts, GetArray(json, "normalizers"));
     for (const Json& part : *parts) {
@@ -90,8 +107,10 @@ absl::StatusOr<MetaspaceStep> ParseMetaspace(const Json& json) {
       return UnknownType("prepend_scheme", scheme, "always, first, never");
     }
   }
-  if (step.mark.empty()) {
-    return absl::InvalidArgumentError("tokenizer.json has a Metaspace with an empty replacement");
+  if (step.mark.empty() || step.mark.size() > kMarkBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tokenizer.json has a Metaspace with a replacement of ", step.mark.size(),
+                     " bytes; one character, 1 to ", kMarkBytesMax, " bytes, expected"));
   }
   return step;
 }
@@ -141,6 +160,7 @@ absl::StatusOr<SplitStep> ParseSplit(const Json& json, const std::string& type) 
 
 absl::Status AddPreTokenizer(const Json& json, std::vector<PreTokenizerStep>* steps) {
   LAMINA_ASSIGN_OR_RETURN(const std::string type, GetString(json, "type"));
+  LAMINA_RETURN_IF_ERROR(CheckRoom("pre_tokenizer", steps->size()));
   if (type == "Sequence") {
     LAMINA_ASSIGN_OR_RETURN(const Json* parts, GetArray(json, "pretokenizers"));
     for (const Json& part : *parts) {
@@ -163,6 +183,7 @@ absl::Status AddPreTokenizer(const Json& json, std::vector<PreTokenizerStep>* st
 
 absl::Status AddDecoder(const Json& json, TokenDecoding* out) {
   LAMINA_ASSIGN_OR_RETURN(const std::string type, GetString(json, "type"));
+  LAMINA_RETURN_IF_ERROR(CheckRoom("decoder", out->replacements.size()));
   if (type == "Sequence") {
     LAMINA_ASSIGN_OR_RETURN(const Json* parts, GetArray(json, "decoders"));
     for (const Json& part : *parts) {
@@ -197,6 +218,23 @@ absl::Status AddDecoder(const Json& json, TokenDecoding* out) {
   return absl::OkStatus();
 }
 
+// Appends the id of a token, named so in the file, to what stands on one side of a text.
+absl::Status Surround(const Json& id, absl::string_view name, std::vector<TokenId>& side,
+                      const TokenizerSettings& settings) {
+  LAMINA_ASSIGN_OR_RETURN(const TokenId token, AsTokenId(id, name));
+  if (!settings.vocabulary.Contains(token)) {
+    return absl::InvalidArgumentError(absl::StrCat("the post_processor's token \"", name,
+                                                   "\" has id ", token, ", and the vocabulary ends",
+                                                   " at ", settings.vocabulary.size()));
+  }
+  if (side.size() >= kSurroundingTokensMax) {
+    return absl::InvalidArgumentError(absl::StrCat("the post_processor puts more than ",
+                                                   kSurroundingTokensMax, " tokens beside a text"));
+  }
+  side.push_back(token);
+  return absl::OkStatus();
+}
+
 // {"SpecialToken": {"id": "<s>"}} pieces around {"Sequence": {"id": "A"}}.
 absl::Status ParseTemplate(const Json& json, TokenizerSettings* settings) {
   LAMINA_ASSIGN_OR_RETURN(const Json* pieces, GetArray(json, "single"));
@@ -212,11 +250,8 @@ absl::Status ParseTemplate(const Json& json, TokenizerSettings* settings) {
     LAMINA_ASSIGN_OR_RETURN(const Json* entry, GetObject(*table, name.c_str()));
     LAMINA_ASSIGN_OR_RETURN(const Json* ids, GetArray(*entry, "ids"));
     for (const Json& id : *ids) {
-      if (!id.is_number_integer() || !settings->vocabulary.Contains(id.get<TokenId>())) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("the post_processor's token ", name, " is not in the vocabulary"));
-      }
-      (after_text ? settings->suffix : settings->prefix).push_back(id.get<TokenId>());
+      LAMINA_RETURN_IF_ERROR(
+          Surround(id, name, after_text ? settings->suffix : settings->prefix, *settings));
     }
   }
   return absl::OkStatus();
@@ -226,12 +261,12 @@ absl::Status ParseTemplate(const Json& json, TokenizerSettings* settings) {
 absl::Status ParseClassAndSeparator(const Json& json, TokenizerSettings* settings) {
   for (const char* key : {"cls", "sep"}) {
     LAMINA_ASSIGN_OR_RETURN(const Json* pair, GetArray(json, key));
-    if (pair->size() != 2 || !(*pair)[1].is_number_integer() ||
-        !settings->vocabulary.Contains((*pair)[1].get<TokenId>())) {
+    if (pair->size() != 2) {
       return absl::InvalidArgumentError(
-          absl::StrCat("the post_processor's \"", key, "\" is not in the vocabulary"));
+          absl::StrCat("the post_processor's \"", key, "\" is not a name and an id"));
     }
-    (key[0] == 'c' ? settings->prefix : settings->suffix).push_back((*pair)[1].get<TokenId>());
+    LAMINA_RETURN_IF_ERROR(
+        Surround((*pair)[1], key, key[0] == 'c' ? settings->prefix : settings->suffix, *settings));
   }
   return absl::OkStatus();
 }

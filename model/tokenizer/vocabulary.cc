@@ -4,10 +4,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 
 namespace lamina::model {
 namespace {
+
+// Of a name, in errors.
+constexpr size_t kShownBytes = 64;
 
 constexpr absl::string_view kEndNames[] = {
     "<|im_end|>", "<|eot_id|>",    "<|eom_id|>",      "<|endoftext|>", "<|end_of_text|>",
@@ -17,9 +21,12 @@ constexpr absl::string_view kEndNames[] = {
 }  // namespace
 
 absl::Status Vocabulary::Put(TokenId id, VocabularyEntry entry) {
-  if (id < 0 || id >= kVocabularyMax) {
-    return absl::InvalidArgumentError(absl::StrCat("token \"", entry.name, "\" has id ", id,
-                                                   ", outside 0 to ", kVocabularyMax - 1));
+  const size_t end = std::min<size_t>(tokens_ + size_t{kVocabularyGapMax}, size_t{kVocabularyMax});
+  if (id < 0 || static_cast<size_t>(id) >= end) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "token \"", absl::CHexEscape(entry.name.substr(0, kShownBytes)), "\" has id ", id,
+        ", outside 0 to ", end - 1, ", which a vocabulary of ", tokens_, " tokens and ",
+        kVocabularyGapMax, " unused ids has: fetch the tokenizer's files again"));
   }
   const auto index = static_cast<size_t>(id);
   if (index >= entries_.size()) {

@@ -18,6 +18,9 @@ namespace lamina::model {
 
 // More entries than any tokenizer has; a file that claims more is damaged.
 inline constexpr TokenId kVocabularyMax = 1 << 24;
+// Ids that no token has, at most: those that a trainer left out, or that round a table up. They
+// take memory as tokens do.
+inline constexpr TokenId kVocabularyGapMax = 1 << 16;
 
 struct VocabularyEntry {
   std::string name;   // As the file spells it.
@@ -27,8 +30,12 @@ struct VocabularyEntry {
 
 class Vocabulary {
  public:
+  // `tokens`: how many entries will be put, which bounds their ids.
+  explicit Vocabulary(size_t tokens = 0) : tokens_(tokens) {}
+
   // Puts an entry at `id`, which may leave holes below (empty entries) or replace one.
-  // Errors: kInvalidArgument  `id` outside [0, kVocabularyMax).
+  // Errors: kInvalidArgument  `id` is not below both kVocabularyMax and
+  //                           tokens + kVocabularyGapMax.
   absl::Status Put(TokenId id, VocabularyEntry entry);
 
   size_t size() const { return entries_.size(); }
@@ -39,6 +46,7 @@ class Vocabulary {
   TokenId Find(absl::string_view name) const;
 
  private:
+  size_t tokens_ = 0;
   std::vector<VocabularyEntry> entries_;
   absl::flat_hash_map<std::string, TokenId> ids_;
 };

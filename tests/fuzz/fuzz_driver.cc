@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A plain driver of a fuzz target, for compilers without libFuzzer: all files of a folder as they
-// are, then seeded mutations of them. Same arguments, same inputs; the failing one's number is
-// printed.
+// A plain driver of a fuzz target, for compilers without libFuzzer: all files of a folder, and what
+// the target generates, as they are; then seeded mutations of them. Same arguments, same inputs.
+// Each ten thousandth round is printed, so that a long run which ends early can go on from there.
 //
-// usage: TARGET FOLDER ROUNDS
+// usage: TARGET FOLDER|- ROUNDS [FIRST_ROUND]
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -22,6 +22,10 @@ namespace {
 constexpr uint64_t kSeed = 20261121;
 
 std::vector<std::string> Corpus(const std::filesystem::path& folder) {
+  std::vector<std::string> inputs = GeneratedSeeds();
+  if (folder == "-") {
+    return inputs;
+  }
   std::vector<std::filesystem::path> paths;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     if (entry.is_regular_file()) {
@@ -29,7 +33,6 @@ std::vector<std::string> Corpus(const std::filesystem::path& folder) {
     }
   }
   std::sort(paths.begin(), paths.end());
-  std::vector<std::string> inputs;
   for (const auto& path : paths) {
     std::stringstream content;
     content << std::ifstream(path, std::ios::binary).rdbuf();
@@ -46,7 +49,7 @@ std::string Mutate(std::string text, const std::string& other, std::mt19937_64& 
   const auto below = [&random](size_t n) { return static_cast<size_t>(random() % n); };
   for (size_t left = 1 + below(4); left > 0; --left) {
     const size_t at = below(text.size() + 1);
-    switch (below(4)) {
+    switch (below(6)) {
       case 0:
         text.erase(at, 1 + below(16));
         break;
@@ -55,6 +58,17 @@ std::string Mutate(std::string text, const std::string& other, std::mt19937_64& 
         break;
       case 2:
         text.insert(at, other.substr(below(other.size() + 1), below(60)));
+        break;
+      case 3:
+        if (at < text.size()) {
+          text[at] = static_cast<char>(below(256));
+        }
+        break;
+      case 4:
+        // A number of some format at its edges.
+        for (size_t i = at; i < std::min(text.size(), at + (size_t{1} << below(4))); ++i) {
+          text[i] = static_cast<char>(below(2) == 0 ? 0xff : 0x00);
+        }
         break;
       default:
         text.insert(at, 1, static_cast<char>(below(256)));
@@ -66,8 +80,8 @@ std::string Mutate(std::string text, const std::string& other, std::mt19937_64& 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    std::fprintf(stderr, "usage: %s FOLDER ROUNDS\n", argv[0]);
+  if (argc != 3 && argc != 4) {
+    std::fprintf(stderr, "usage: %s FOLDER|- ROUNDS [FIRST_ROUND]\n", argv[0]);
     return 2;
   }
   const std::vector<std::string> corpus = Corpus(argv[1]);
@@ -78,8 +92,13 @@ int main(int argc, char** argv) {
   for (const std::string& input : corpus) {
     Run(input);
   }
+  const long first = argc == 4 ? std::atol(argv[3]) : 0;
   const long rounds = std::atol(argv[2]);
-  for (long round = 0; round < rounds; ++round) {
+  for (long round = first; round < first + rounds; ++round) {
+    if (round % 10'000 == 0) {
+      std::printf("round %ld\n", round);
+      std::fflush(stdout);
+    }
     std::mt19937_64 random(kSeed + static_cast<uint64_t>(round));
     const std::string& base = corpus[random() % corpus.size()];
     Run(Mutate(base, corpus[random() % corpus.size()], random));

@@ -9,5 +9,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <vector>
+
+// Inputs to begin with besides those of the folder: for formats that are not text, of which the
+// tree holds no files. no_seeds.cc has none.
+std::vector<std::string> GeneratedSeeds();
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);

@@ -99,6 +99,14 @@ TEST_F(ModelTest, NothingThereIsNotFoundAndSaysWhatIsMissing) {
   ExpectError(Open(), absl::StatusCode::kNotFound, "model.safetensors");
 }
 
+TEST_F(ModelTest, AConfigurationThatNestsWithoutEndIsRefused) {
+  WriteModel({});
+  const std::string lists = std::string(200'000, '[') + std::string(200'000, ']');
+  Write("config.json", absl::StrCat(R"({"model_type":"llama","rope_scaling":)", lists, "}"));
+
+  ExpectError(Open(), absl::StatusCode::kInvalidArgument, "at most 64");
+}
+
 TEST_F(ModelTest, UnknownArchitecturesListTheKnownOnes) {
   const absl::Status status = OpenEdited("\"llama\"", "\"mamba\"");
   ExpectError(status, absl::StatusCode::kUnimplemented, "mamba");

@@ -234,5 +234,43 @@ TEST(GgufFileTest, OpenMapsAFileAndNamesTheOneThatIsMissing) {
             absl::StatusCode::kInvalidArgument);
 }
 
+// An array of `length` bytes, as AddRaw() takes it.
+std::string ByteArray(uint64_t length) {
+  const uint32_t type = 0;
+  std::string out(reinterpret_cast<const char*>(&type), sizeof type);
+  out.append(reinterpret_cast<const char*>(&length), sizeof length);
+  return out.append(length, '\1');
+}
+
+// Each byte of an array becomes a number of eight.
+TEST(GgufFileTest, MoreThanAnyModelHasIsRefusedBeforeItIsKept) {
+  constexpr uint64_t kMost = uint64_t{1} << 24;
+  GgufWriter most;
+  most.AddRaw("a", 9, ByteArray(kMost));
+  EXPECT_TRUE(ParseStatus(most.Finish()).ok());
+  GgufWriter one;
+  one.AddRaw("a", 9, ByteArray(kMost + 1));
+  EXPECT_THAT(std::string(ParseStatus(one.Finish()).message()),
+              HasSubstr("the elements of array \"a\" are 16777217; at most 16777216 are read"));
+  GgufWriter two;
+  two.AddRaw("a", 9, ByteArray(kMost / 2));
+  two.AddRaw("b", 9, ByteArray(kMost / 2 + 1));
+  EXPECT_THAT(std::string(ParseStatus(two.Finish()).message()),
+              HasSubstr("the elements of all arrays are 16777217"));
+
+  const auto with_number = [](size_t at, uint64_t number) {
+    std::string file = SmallFile().Finish();
+    std::memcpy(file.data() + at, &number, sizeof number);
+    return std::string(ParseStatus(file).message());
+  };
+  EXPECT_THAT(with_number(8, uint64_t{1} << 21), HasSubstr("the tensors are 2097152"));
+  EXPECT_THAT(with_number(16, uint64_t{1} << 17), HasSubstr("the pairs of metadata are 131072"));
+
+  GgufWriter named;
+  named.AddTensorF32(std::string(1025, 'n'), std::vector<uint64_t>{1}, std::vector<float>{1.0f});
+  EXPECT_THAT(std::string(ParseStatus(named.Finish()).message()),
+              HasSubstr("the bytes of a tensor's name are 1025; at most 1024"));
+}
+
 }  // namespace
 }  // namespace lamina::model

@@ -46,6 +46,88 @@ TEST(JinjaTemplateTest, NamesTheStatementThatIsNotSupported) {
               "recursive");
 }
 
+TEST(JinjaTemplateTest, ALoopThatKeepsItselfIsLetGoInTheEnd) {
+  const Value probe = Value::String("probe");
+  const auto& held = std::get<std::shared_ptr<const Text>>(probe.data());
+  const Value variables = *Value::Dict({{Value::String("probe"), probe}});
+  const auto references = held.use_count();
+  for (const std::string source :
+       {"{% for x in [1] %}{{ loop.changed(loop, probe) }}{% endfor %}",
+        "{% for x in [1] %}{{ loop.changed([loop.cycle], probe) }}{% endfor %}",
+        "{% set ns = namespace(l=none) %}{% for x in [probe] %}{% set ns.l = loop %}{% endfor %}"
+        "{{ ns.l.changed(ns, ns.l) }}"}) {
+    const auto parsed = Template::Parse(source);
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+
+    EXPECT_EQ(*parsed->Render(variables, std::tm{}), "True");
+
+    EXPECT_EQ(held.use_count(), references) << source;
+  }
+}
+
+// To let go the last reference to a chain recurses along it.
+TEST(JinjaTemplateTest, ChainsAreBoundedOrKeptToTheEnd) {
+  const auto code = absl::StatusCode::kInvalidArgument;
+  ExpectError(
+      "{% set ns = namespace(f=1) %}{% for i in range(100000) %}"
+      "{% set ns.f = [ns.f].count %}{% endfor %}",
+      code, "nested deeper than 100");
+  ExpectError(
+      "{% set ns = namespace(f=1) %}{% for i in range(100000) %}{% for j in [ns.f] %}"
+      "{% set ns.f = loop %}{% endfor %}{% endfor %}",
+      code, "nested deeper than 100");
+  const auto chained = Render(
+      "{% set ns = namespace(f=1) %}{% for i in range(100000) %}{% for j in [1] %}"
+      "{% if loop.changed(ns.f) %}{% set ns.f = loop %}{% endif %}{% endfor %}{% endfor %}"
+      "{% set ns.f = 1 %}done");
+  EXPECT_EQ(chained.value_or(std::string(chained.status().message())), "done");
+}
+
+// Each makes or reads much in few steps.
+TEST(JinjaTemplateTest, WhatIsCopiedIsPaidFor) {
+  const std::string text = "{% set b = 'a' * 100000 %}{% for i in range(10000) %}";
+  std::string parameters = "a";
+  for (int i = 0; i < 10'000; ++i) {
+    absl::StrAppend(&parameters, ",a", i);
+  }
+  const std::vector<std::string> sources = {
+      text + "{% set x = 'a'.startswith(b) %}{% endfor %}",
+      text + "{% set x = {}[b] is defined %}{% endfor %}",
+      text + "{% set x = b|truncate(5) %}{% endfor %}",
+      text + "{% set x = 'a' is sameas(b) %}{% endfor %}",
+      "{% set b = 'a' * 20000 %}{{ range(10000)|list|tojson(separators=(b, ':'))|length }}",
+      "{% set b = 'a' * 20000 %}{{ dict(range(20000)|batch(2))|tojson(separators=(',', b))|length "
+      "}}",
+      "{{ range(20000)|map('center', 10000)|list|length }}",
+      "{% set s = ('x',) * 1000 %}{% for i in range(10000) %}"
+      "{% set x = 'a'.startswith(s) %}{% endfor %}",
+      absl::StrCat("{% macro f(", parameters, ") %}{% endmacro %}{{ f() }}")};
+  for (const std::string& source : sources) {
+    ExpectError(source, absl::StatusCode::kInvalidArgument, "rendering takes too long");
+  }
+}
+
+TEST(JinjaTemplateTest, ManyArgumentsOfTheTemplateArePaidForByEachName) {
+  std::string variables = "{\"a\": 1";
+  for (int i = 0; i < 20'000; ++i) {
+    absl::StrAppend(&variables, ",\"v", i, "\": 1");
+  }
+  ExpectError("{% for i in range(10000) %}{% set x = none_such is defined %}{% endfor %}",
+              absl::StatusCode::kInvalidArgument, "rendering takes too long",
+              absl::StrCat(variables, "}").c_str());
+}
+
+TEST(JinjaTemplateTest, KeysThatAreEqualInPythonAreOneKeyInLargeDictsToo) {
+  std::string entries;
+  for (int i = 0; i < 20; ++i) {
+    absl::StrAppend(&entries, i, ": ", i, ", ");
+  }
+  EXPECT_EQ(*Render(absl::StrCat("{% set d = {", entries,
+                                 "1.0: 'x', true: 'y', 'b': 1, none: 2, 2.5: 3, 2.5: 4} %}"
+                                 "{{ d|length }} {{ d[1] }} {{ d[2.5] }}")),
+            "23 y 4");
+}
+
 TEST(JinjaTemplateTest, NamesTheFilterMethodOrFunctionThatIsNotSupported) {
   const auto code = absl::StatusCode::kUnimplemented;
   ExpectError("\n\n{{ 'x'|urlize }}", code, "line 3: the filter 'urlize' is not supported");

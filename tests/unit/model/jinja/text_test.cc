@@ -25,6 +25,29 @@ TEST(JinjaTextTest, StripsCharactersOfASet) {
   EXPECT_EQ(StripCharacters("abcba", "ab", kLeft), "cba");
 }
 
+TEST(JinjaTextTest, FindsLongTextsFromBothEnds) {
+  const std::string needle = std::string(100, 'a') + "b";
+  const std::string text = "xx" + needle + "yyy" + needle + "z";
+  EXPECT_EQ(FindText(text, needle), 2u);
+  EXPECT_EQ(FindLastText(text, needle), 2u + 101u + 3u);
+  EXPECT_EQ(FindText(text, needle + "c"), absl::string_view::npos);
+  EXPECT_EQ(FindLastText(text, needle + "c"), absl::string_view::npos);
+  EXPECT_THAT(Split(text, needle, -1), ElementsAre("xx", "yyy", "z"));
+  EXPECT_THAT(ReverseSplit(text, needle, -1), ElementsAre("xx", "yyy", "z"));
+  EXPECT_THAT(ReverseSplit(text, needle, 1), ElementsAre("xx" + needle + "yyy", "z"));
+  EXPECT_EQ(FindText("ab", ""), 0u);
+  EXPECT_EQ(FindLastText("ab", ""), 2u);
+}
+
+// The plain search compares for hours.
+TEST(JinjaTextTest, FindsInLinearTimeWhateverTheTextsAre) {
+  const std::string text(16'000'000, 'a');
+  const std::string needle = std::string(8'000'000, 'a') + "b";
+  EXPECT_EQ(FindText(text, needle), absl::string_view::npos);
+  EXPECT_EQ(FindLastText(text, "b" + std::string(8'000'000, 'a')), absl::string_view::npos);
+  EXPECT_EQ(ReverseSplit(text, needle, -1).size(), 1u);
+}
+
 TEST(JinjaTextTest, CountsAndPlacesCharacters) {
   EXPECT_EQ(CountCharacters("aé漢🎉"), 4u);
   EXPECT_EQ(ByteOffset("aé漢", 2), 3u);

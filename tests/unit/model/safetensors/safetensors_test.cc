@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <cstring>
 #include <filesystem>
@@ -124,6 +125,71 @@ TEST(SafetensorsTest, InconsistentHeadersAreDataLoss) {
   EXPECT_EQ(code(R"({"a":1})"), absl::StatusCode::kDataLoss);
   EXPECT_EQ(code(R"({"a":{"dtype":"F128","shape":[1],"data_offsets":[0,16]}})"),
             absl::StatusCode::kUnimplemented);
+}
+
+TEST(SafetensorsTest, OnlyWhatDescribesATensorIsRead) {
+  const auto parse = [](const std::string& header) {
+    return Parse(FileWithHeader(header, std::string(8, '\0'))).status();
+  };
+  EXPECT_TRUE(
+      parse(R"({"__metadata__":{"x":"y","shape":[[1]]},"a":{"new":{"shape":[9,{"dtype":1}]},)"
+            R"("dtype":"F32","shape":[1],"shape":[2],"data_offsets":[0,8],"more":null}})")
+          .ok());
+  EXPECT_TRUE(
+      parse(R"({"a":{"dtype":"F32","shape":[1,1,1,1,1,1,1,2],"data_offsets":[0,8]}})").ok());
+  for (const std::string tensor :
+       {R"({"dtype":"F32","shape":[1,1,1,1,1,1,1,1,2],"data_offsets":[0,8]})",
+        R"({"dtype":"F32","shape":[[2]],"data_offsets":[0,8]})",
+        R"({"dtype":"F32","shape":{"shape":[2]},"data_offsets":[0,8]})",
+        R"({"dtype":"F32","shape":[2],"shape":{"x":2},"data_offsets":[0,8]})",
+        R"({"dtype":"F32","shape":[2,"x"],"data_offsets":[0,8]})",
+        R"({"dtype":"F32","shape":[2],"data_offsets":[0,8,8]})",
+        R"({"dtype":["F32"],"shape":[2],"data_offsets":[0,8]})", "[[2]]", "null", "\"F32\""}) {
+    const absl::Status status = parse(absl::StrCat("{\"a\":", tensor, "}"));
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << tensor;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("tensor \"a\" is not described"));
+  }
+  EXPECT_EQ(parse("1").code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(parse("").code(), absl::StatusCode::kDataLoss);
+}
+
+// Bytes that this process holds beyond those that the test itself does.
+size_t ResidentBytesMax() {
+  struct rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<size_t>(usage.ru_maxrss) << 10;
+}
+
+TEST(SafetensorsTest, AHeaderOfEmptyListsTakesNoMemory) {
+  std::string header = "{\"__metadata__\":[[]";
+  for (int i = 0; i < 8'000'000; ++i) {
+    header += ",[]";
+  }
+  header += "]}";
+  const std::string file = FileWithHeader(header, "");
+  const size_t before = ResidentBytesMax();
+
+  const auto parsed = Parse(file);
+
+  EXPECT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_LT(ResidentBytesMax() - before, size_t{64} << 20) << "a document of it takes 250 MB";
+}
+
+TEST(SafetensorsTest, ATensorThatIsNamedTwiceIsDataLoss) {
+  const std::string empty = R"("a":{"dtype":"F32","shape":[0],"data_offsets":[0,0]})";
+  EXPECT_EQ(Parse(FileWithHeader(absl::StrCat("{", empty, ",", empty, "}"), "")).status().code(),
+            absl::StatusCode::kDataLoss);
+}
+
+TEST_F(SafetensorsDirectory, AnIndexThatNestsWithoutEndIsRefused) {
+  Write("model.safetensors", SmallFile());
+  Write("model.safetensors.index.json",
+        absl::StrCat(R"({"weight_map":)", std::string(1'000'000, '['), "}"));
+
+  const absl::Status status = SafetensorsSource::OpenDirectory(path_).status();
+
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("at most 64"));
 }
 
 TEST_F(SafetensorsDirectory, OneFileOrManyThroughTheIndex) {

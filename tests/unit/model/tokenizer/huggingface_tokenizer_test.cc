@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -124,6 +125,139 @@ TEST_F(HuggingFaceTokenizerTest, RefusesWrongTypes) {
   EXPECT_EQ(LoadChanged("\"add_prefix_space\": false", "\"add_prefix_space\": 1").code(), invalid);
 }
 
+// `levels` sequences within each other, with `inner` in the middle.
+std::string Nested(const std::string& list, const std::string& inner, int levels) {
+  std::string text;
+  for (int i = 0; i < levels; ++i) {
+    absl::StrAppend(&text, R"({"type": "Sequence", ")", list, R"(": [)");
+  }
+  text += inner;
+  for (int i = 0; i < levels; ++i) {
+    text += "]}";
+  }
+  return text;
+}
+
+TEST_F(HuggingFaceTokenizerTest, RefusesSequencesThatNestWithoutEnd) {
+  const auto load = [this](int levels) {
+    std::vector<absl::Status> out;
+    out.push_back(LoadChanged(
+        "\"normalizer\": null",
+        absl::StrCat("\"normalizer\": ", Nested("normalizers", R"({"type": "NFC"})", levels))));
+    out.push_back(LoadChanged(R"({"type": "ByteLevel", "add_prefix_space": false})",
+                              Nested("pretokenizers", R"({"type": "ByteLevel"})", levels)));
+    out.push_back(
+        LoadChanged("\"post_processor\": null",
+                    absl::StrCat("\"post_processor\": ",
+                                 Nested("processors", R"({"type": "ByteLevel"})", levels))));
+    out.push_back(LoadChanged(
+        R"("decoder": {"type": "ByteLevel"})",
+        absl::StrCat("\"decoder\": ", Nested("decoders", R"({"type": "Fuse"})", levels))));
+    return out;
+  };
+  for (const absl::Status& status : load(20)) {
+    EXPECT_TRUE(status.ok()) << status;
+  }
+  for (const absl::Status& status : load(20'000)) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("nests lists and objects in levels: 40"));
+  }
+}
+
+TEST_F(HuggingFaceTokenizerTest, RefusesAnIdFarBeyondTheTokensThatTheFileLists) {
+  const absl::Status sparse = LoadChanged("\"a\": 0", "\"a\": 16777215");
+  EXPECT_EQ(sparse.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(sparse.message()),
+              HasSubstr("token \"a\" has id 16777215, outside 0 to 65541"));
+  EXPECT_EQ(LoadChanged("\"id\": 4,", "\"id\": 16777215,").code(),
+            absl::StatusCode::kInvalidArgument);
+  // Gaps as real files have them: ids that a trainer left out, and padding before added tokens.
+  EXPECT_TRUE(LoadChanged("\"id\": 4,", "\"id\": 50000,").ok());
+  EXPECT_TRUE(LoadChanged("\"b\": 1,", "\"b\": 1, \"c\": 90,").ok());
+}
+
+TEST_F(HuggingFaceTokenizerTest, CutsNothingOffAnIdThatIsTooLarge) {
+  const auto invalid = absl::StatusCode::kInvalidArgument;
+  // 2^32 + 1 is no token 1, and 2^64 - 1 none at all.
+  for (const std::string id : {"4294967297", "18446744073709551615", "2147483648"}) {
+    EXPECT_EQ(LoadChanged("\"b\": 1", "\"b\": " + id).code(), invalid) << id;
+    EXPECT_EQ(LoadChanged("\"id\": 3", "\"id\": " + id).code(), invalid) << id;
+    EXPECT_EQ(
+        LoadChanged("\"post_processor\": null",
+                    absl::StrCat(R"("post_processor": {"type": "BertProcessing", "cls": ["a", )",
+                                 id, R"(], "sep": ["b", 1]})"))
+            .code(),
+        invalid)
+        << id;
+    EXPECT_EQ(LoadChanged("\"post_processor\": null",
+                          absl::StrCat(R"("post_processor": {"type": "TemplateProcessing", )",
+                                       R"("single": [{"SpecialToken": {"id": "a"}}], )",
+                                       R"("special_tokens": {"a": {"ids": [)", id, "]}}}"))
+                  .code(),
+              invalid)
+        << id;
+    Write("tokenizer.json", kTokenizer);
+    Write("generation_config.json", absl::StrCat(R"({"eos_token_id": [3, )", id, "]}"));
+    EXPECT_EQ(Load().status().code(), invalid) << id;
+    Write("generation_config.json", "{}");
+  }
+  Write("generation_config.json", R"({"eos_token_id": -1})");
+  EXPECT_TRUE(Load().ok()) << "which stands for none";
+}
+
+TEST_F(HuggingFaceTokenizerTest, RefusesMoreStepsThanAnyTokenizerHas) {
+  std::string steps = R"({"type": "NFC"})";
+  for (int i = 0; i < 200; ++i) {
+    steps += R"(, {"type": "NFC"})";
+  }
+
+  const absl::Status status = LoadChanged(
+      "\"normalizer\": null",
+      absl::StrCat(R"("normalizer": {"type": "Sequence", "normalizers": [)", steps, "]}"));
+
+  EXPECT_THAT(std::string(status.message()), HasSubstr("more than 128 steps in its normalizer"));
+}
+
+// A thousand for one, three times.
+TEST_F(HuggingFaceTokenizerTest, RefusesStepsThatMakeATextGrowWithoutEnd) {
+  const std::string thousand(1000, 'a');
+  const std::string replace = absl::StrCat(
+      R"({"type": "Replace", "pattern": {"String": "a"}, "content": ")", thousand, "\"}");
+  const std::string three = absl::StrCat("[", replace, ", ", replace, ", ", replace, "]");
+  ASSERT_TRUE(
+      LoadChanged("\"normalizer\": null",
+                  absl::StrCat(R"("normalizer": {"type": "Sequence", "normalizers": )", three, "}"))
+          .ok());
+  const absl::Status grown = (*Load())->Encode("a", {}).status();
+  EXPECT_EQ(grown.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(grown.message()),
+              HasSubstr("bytes or more of a text that may become 288"));
+
+  const absl::Status decoded =
+      LoadChanged(R"("decoder": {"type": "ByteLevel"})",
+                  absl::StrCat(R"("decoder": {"type": "Sequence", "decoders": )", three, "}"));
+  EXPECT_EQ(decoded.code(), absl::StatusCode::kInvalidArgument);
+
+  std::string levels = R"({"type": "ByteLevel", "use_regex": false})";
+  for (int i = 0; i < 30; ++i) {
+    levels += R"(, {"type": "ByteLevel", "use_regex": false})";
+  }
+  ASSERT_TRUE(LoadChanged(R"({"type": "ByteLevel", "add_prefix_space": false})",
+                          absl::StrCat(R"({"type": "Sequence", "pretokenizers": [)", levels, "]}"))
+                  .ok());
+  EXPECT_EQ((*Load())->Encode("\u00e9\u00e9\u00e9\u00e9", {}).status().code(),
+            absl::StatusCode::kInvalidArgument)
+      << "each byte level doubles the bytes of the one before";
+}
+
+TEST_F(HuggingFaceTokenizerTest, RefusesAddedTokensThatAreTexts) {
+  const absl::Status status = LoadChanged(
+      "\"content\": \"<e>\"", absl::StrCat("\"content\": \"", std::string(513, 'x'), "\""));
+
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("the added token with id 3 has 513 bytes; at most 512"));
+}
+
 TEST_F(HuggingFaceTokenizerTest, ReadsSentencePieceWithAddedTokens) {
   std::filesystem::copy_file(absl::StrCat(kGoldens, "spm_bpe/tokenizer.model"),
                              directory_ + "/tokenizer.model");
@@ -136,6 +270,19 @@ TEST_F(HuggingFaceTokenizerTest, ReadsSentencePieceWithAddedTokens) {
   EXPECT_EQ((*tokenizer)->eos(), 1000);
   EXPECT_EQ((*tokenizer)->Encode("a<|im_end|>", {})->back(), 1000);
   EXPECT_EQ(*(*tokenizer)->Decode(*(*tokenizer)->Encode("a b", {}), true), "a b");
+}
+
+TEST_F(HuggingFaceTokenizerTest, BoundsTheIdsThatAreAddedToSentencePiece) {
+  std::filesystem::copy_file(absl::StrCat(kGoldens, "spm_bpe/tokenizer.model"),
+                             directory_ + "/tokenizer.model");
+  Write("config.json", R"({"bos_token_id": 123456})");
+  const auto tokenizer = Load();
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_NE((*tokenizer)->bos(), 123456) << "outside the vocabulary";
+
+  Write("tokenizer_config.json",
+        R"({"added_tokens_decoder": {"16777215": {"content": "<|im_end|>", "special": true}}})");
+  EXPECT_EQ(Load().status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(HuggingFaceTokenizerTest, NewerSentencePieceModelsPutNoSpaceAfterASpecialToken) {
