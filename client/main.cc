@@ -42,6 +42,7 @@ void AddCommands(CLI::App& app, Invocation& invocation) {
   AddSplitCommand(app, invocation);
   AddInspectCommand(app, invocation);
   AddConfigCommand(app, invocation);
+  AddPlanCommand(app, invocation);
   AddDoctorCommand(app, invocation);
   AddVersionCommand(app, invocation);
 }

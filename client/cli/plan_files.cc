@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/cli/plan_files.h"
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "common/status_macros.h"
+#include "common/string_distance.h"
+#include "common/units.h"
+#include "model/model.h"
+
+namespace lamina::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kFileBytesMax = 4 << 20;
+
+absl::StatusOr<std::string> ReadFile(const std::string& path, absl::string_view what) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file || fs::is_directory(path)) {
+    return absl::NotFoundError(absl::StrCat("cannot open the ", what, " '", path, "'"));
+  }
+  std::string text(kFileBytesMax + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(file.gcount()));
+  if (text.size() > kFileBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": larger than ", FormatBytes(kFileBytesMax), ", not a ", what));
+  }
+  return text;
+}
+
+std::string BuiltInCatalogue() {
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  return (program.parent_path().parent_path() / "share/catalogues/default.yaml").string();
+}
+
+absl::StatusOr<cost::ModelShape> ShapeOfConfigFile(const fs::path& config) {
+  LAMINA_ASSIGN_OR_RETURN(const std::string text, ReadFile(config.string(), "model's config.json"));
+  absl::StatusOr<cost::ModelShape> shape =
+      cost::ShapeFromConfigJson(text, fs::absolute(config).parent_path().filename().string());
+  if (!shape.ok()) {
+    return absl::Status(shape.status().code(),
+                        absl::StrCat(config.string(), ": ", shape.status().message()));
+  }
+  return shape;
+}
+
+bool HasWeights(const fs::path& folder) {
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    if (entry.path().extension() == ".safetensors") {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+absl::StatusOr<cost::Catalogue> LoadCatalogue(const std::string& path) {
+  const std::string file = path.empty() ? BuiltInCatalogue() : path;
+  LAMINA_ASSIGN_OR_RETURN(const std::string text, ReadFile(file, "catalogue"));
+  return cost::ParseCatalogue(text, file);
+}
+
+absl::StatusOr<DeviceCalibration> LoadCalibration(const cost::Catalogue& catalogue,
+                                                  const std::string& assignment) {
+  const std::pair<std::string, std::string> pair =
+      absl::StrSplit(assignment, absl::MaxSplits('=', 1));
+  if (catalogue.FindDevice(pair.first) == nullptr || pair.second.empty()) {
+    std::vector<std::string> names;
+    for (const cost::Device& device : catalogue.devices) {
+      names.push_back(device.name);
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--calibration: '", assignment,
+        "' is not DEVICE=FILE with a device of the catalogue: ", absl::StrJoin(names, ", ")));
+  }
+  LAMINA_ASSIGN_OR_RETURN(const std::string text, ReadFile(pair.second, "calibration"));
+  LAMINA_ASSIGN_OR_RETURN(cost::Calibration calibration, cost::ParseCalibration(text, pair.second));
+  return DeviceCalibration{pair.first, std::move(calibration)};
+}
+
+absl::StatusOr<cost::ModelShape> LoadShape(const cost::Catalogue& catalogue,
+                                           const std::string& model) {
+  if (const cost::ModelShape* shape = catalogue.FindModel(model); shape != nullptr) {
+    return *shape;
+  }
+  const fs::path path(model);
+  if (path.filename() == "config.json" && fs::exists(path)) {
+    return ShapeOfConfigFile(path);
+  }
+  if (fs::exists(path / "config.json") && !HasWeights(path)) {
+    return ShapeOfConfigFile(path / "config.json");
+  }
+  if (fs::exists(path)) {
+    LAMINA_ASSIGN_OR_RETURN(const model::Model opened, model::OpenModel(model));
+    return cost::ShapeOf(opened.config);
+  }
+  std::vector<std::string> names;
+  for (const cost::ModelShape& shape : catalogue.models) {
+    names.push_back(shape.name);
+  }
+  const std::string nearest = NearestName(model, names);
+  return absl::NotFoundError(
+      absl::StrCat("--model: '", model, "' is neither a file nor a model of the catalogue",
+                   nearest.empty() ? "" : absl::StrCat("; did you mean '", nearest, "'?"),
+                   " It has ", absl::StrJoin(names, ", ")));
+}
+
+}  // namespace lamina::cli

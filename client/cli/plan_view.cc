@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/cli/plan_view.h"
+
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "cost/price.h"
+
+namespace lamina::cli {
+namespace {
+
+using cost::Provenance;
+using planner::Basis;
+using planner::Evaluation;
+using planner::Plan;
+using planner::Plans;
+using planner::Problem;
+
+const char* BottleneckName(cost::Bottleneck bottleneck) {
+  switch (bottleneck) {
+    case cost::Bottleneck::kPath:
+      return "a lane's path";
+    case cost::Bottleneck::kCompute:
+      return "compute nodes";
+    case cost::Bottleneck::kMemory:
+      return "memory nodes";
+    case cost::Bottleneck::kNetwork:
+      return "links";
+  }
+  return "?";
+}
+
+// What keeps it from more, and what its step waits for.
+std::string Constraint(const Evaluation& evaluation) {
+  return absl::StrCat(planner::LimitName(evaluation.limit),
+                      "; step: ", BottleneckName(evaluation.times.bottleneck));
+}
+
+std::vector<std::pair<const char*, Provenance>> Parts(const Basis& basis) {
+  std::vector<std::pair<const char*, Provenance>> parts = {{"dense layers", basis.dense},
+                                                           {"attention", basis.attention},
+                                                           {"memory", basis.capacity},
+                                                           {"price", basis.price}};
+  if (basis.network.has_value()) {
+    parts.emplace_back("network", *basis.network);
+  }
+  return parts;
+}
+
+// "measured: network; datasheet: memory; assumed: dense layers, attention, price".
+std::string BasisText(const Basis& basis) {
+  std::vector<std::string> texts;
+  for (const Provenance provenance :
+       {Provenance::kMeasured, Provenance::kDatasheet, Provenance::kAssumed}) {
+    std::vector<std::string> names;
+    for (const auto& [name, of_part] : Parts(basis)) {
+      if (of_part == provenance) {
+        names.emplace_back(name);
+      }
+    }
+    if (!names.empty() || provenance == Provenance::kMeasured) {
+      texts.push_back(absl::StrCat(cost::ProvenanceName(provenance), ": ",
+                                   names.empty() ? "nothing" : absl::StrJoin(names, ", ")));
+    }
+  }
+  return absl::StrJoin(texts, "; ");
+}
+
+Json EstimateToJson(const cost::Estimate& estimate) {
+  return {{"value", estimate.value}, {"by", cost::ProvenanceName(estimate.provenance)}};
+}
+
+Json PriceToJson(const Problem& problem, const cost::Machine* machine, const std::string& today) {
+  const cost::PriceAge age = cost::AgeOfPrice(problem.catalogue, machine->price, today);
+  return {{"machine", machine->name},
+          {"kind", cost::PriceKindName(machine->price.kind)},
+          {"date", age.date},
+          {"old", age.old}};
+}
+
+Json PlanToJson(const Problem& problem, const Plan& plan, const std::string& today) {
+  const planner::Configuration& c = plan.configuration;
+  const Evaluation& e = plan.evaluation;
+  Json basis;
+  for (const auto& [name, provenance] : Parts(e.basis)) {
+    basis[name] = cost::ProvenanceName(provenance);
+  }
+  Json prices = Json::array({PriceToJson(problem, c.hardware.compute, today)});
+  if (c.hardware.memory != nullptr && c.hardware.memory != c.hardware.compute) {
+    prices.push_back(PriceToJson(problem, c.hardware.memory, today));
+  }
+  return {{"machines", planner::HardwareName(c.hardware)},
+          {"arrangement", planner::ArrangementName(c)},
+          {"policy", cost::KvPolicyName(c.policy)},
+          {"carries_rate", e.carries},
+          {"rows", e.rows},
+          {"tokens_per_second", EstimateToJson(e.tokens_per_second)},
+          {"goodput_bound", EstimateToJson(e.goodput)},
+          {"tpot_seconds", EstimateToJson(e.times.step)},
+          {"ttft_seconds", EstimateToJson(e.ttft)},
+          {"price_per_hour", EstimateToJson(e.price_per_hour)},
+          {"price_per_million_input", EstimateToJson(e.input_price)},
+          {"price_per_million_output", EstimateToJson(e.output_price)},
+          {"tokens_per_second_per_price", EstimateToJson(e.tokens_per_price)},
+          {"limit", planner::LimitName(e.limit)},
+          {"step_waits_for", BottleneckName(e.times.bottleneck)},
+          {"basis", basis},
+          {"prices", prices},
+          {"why_not_runnable", plan.why_not}};
+}
+
+Json ListToJson(const Problem& problem, const std::vector<Plan>& plans, const std::string& today) {
+  Json list = Json::array();
+  for (const Plan& plan : plans) {
+    list.push_back(PlanToJson(problem, plan, today));
+  }
+  return list;
+}
+
+std::string Header(const std::string& currency) {
+  return absl::StrFormat("%-34s %9s %9s %8s %8s %9s %10s %10s %9s  %s\n", "machines", "tokens/s",
+                         "goodput/s", "TPOT ms", "TTFT s", currency + "/h", currency + "/1M in",
+                         currency + "/1M out", "tok/s per", "binding constraint") +
+         absl::StrFormat("%-34s %9s %9s %8s %8s %9s %10s %10s %9s\n", "", "", "bound", "", "", "",
+                         "", "", currency + "/h");
+}
+
+std::string PricesText(const Problem& problem, const Plan& plan, const std::string& today) {
+  std::string text;
+  const planner::Hardware& hardware = plan.configuration.hardware;
+  std::vector<const cost::Machine*> machines = {hardware.compute};
+  if (hardware.memory != nullptr && hardware.memory != hardware.compute) {
+    machines.push_back(hardware.memory);
+  }
+  for (const cost::Machine* machine : machines) {
+    const cost::PriceAge age = cost::AgeOfPrice(problem.catalogue, machine->price, today);
+    absl::StrAppend(&text, text.empty() ? "" : ", ", machine->name, " ",
+                    cost::PriceKindName(machine->price.kind), " ", age.date,
+                    age.old ? " (OLD)" : "");
+  }
+  return text;
+}
+
+std::string PlanText(const Problem& problem, const Plan& plan, const std::string& today) {
+  const Evaluation& e = plan.evaluation;
+  std::string text = absl::StrFormat(
+      "%-34s %9.1f %9.2f %8.1f %8.2f %9.2f %10.3f %10.3f %9.1f  %s\n",
+      planner::HardwareName(plan.configuration.hardware), e.tokens_per_second.value,
+      e.goodput.value, 1e3 * e.times.step.value, e.ttft.value, e.price_per_hour.value,
+      e.input_price.value, e.output_price.value, e.tokens_per_price.value, Constraint(e));
+  absl::StrAppend(&text, "    ", planner::ArrangementName(plan.configuration),
+                  absl::StrFormat(", %.0f rows", e.rows),
+                  problem.load.rate > 0 && !e.carries ? "; does not carry the rate" : "", "\n    ",
+                  BasisText(e.basis), "\n    prices: ", PricesText(problem, plan, today), "\n");
+  if (!plan.why_not.empty()) {
+    absl::StrAppend(&text, "    not runnable: ", plan.why_not, "\n");
+  }
+  return text;
+}
+
+std::string ListText(const Problem& problem, const std::string& title,
+                     const std::vector<Plan>& plans, const std::string& today) {
+  std::string text = absl::StrCat("\n", Terminal::Output().Bold(title), "\n");
+  if (plans.empty()) {
+    return absl::StrCat(text, "none\n");
+  }
+  absl::StrAppend(&text, Header(problem.catalogue.economics.currency));
+  for (const Plan& plan : plans) {
+    absl::StrAppend(&text, PlanText(problem, plan, today));
+  }
+  return text;
+}
+
+std::string StepText(const Plan& plan) {
+  const cost::StepTimes& t = plan.evaluation.times;
+  return absl::StrFormat(
+      "  %s, %s\n    %.2f/h, %.2f requests/s at most, %.0f rows, a step of %.1f ms waits for %s; "
+      "of a lane's layer: dense %.3f ms, attention %.3f ms, network %.3f ms\n",
+      planner::HardwareName(plan.configuration.hardware),
+      planner::ArrangementName(plan.configuration), plan.evaluation.price_per_hour.value,
+      plan.evaluation.goodput.value, plan.evaluation.rows, 1e3 * t.step.value,
+      BottleneckName(t.bottleneck), 1e3 * t.slice.value, 1e3 * t.attention.value,
+      1e3 * t.network.value);
+}
+
+std::string WhyItLost(const Problem& problem, const Plan& winner, const Plan& runner_up) {
+  const Evaluation& a = winner.evaluation;
+  const Evaluation& b = runner_up.evaluation;
+  if (problem.load.rate > 0 && a.carries && !b.carries) {
+    return absl::StrFormat("It answers %.2f requests/s, fewer than the %.2f of the load: %s.",
+                           b.goodput.value, problem.load.rate, Constraint(b));
+  }
+  if (problem.load.rate > 0 && a.carries) {
+    return absl::StrFormat("Both carry the load; it costs %.1f%% more by the hour.",
+                           100 * (b.price_per_hour.value / a.price_per_hour.value - 1));
+  }
+  if (problem.load.rate > 0) {
+    return absl::StrFormat("Neither carries the load; it answers %.1f%% fewer requests: %s.",
+                           100 * (1 - b.goodput.value / a.goodput.value), Constraint(b));
+  }
+  return absl::StrFormat(
+      "A request costs %.1f%% more: it answers %.2f times the requests for %.2f times the price "
+      "(%s).",
+      100 *
+          (b.price_per_hour.value / b.goodput.value * a.goodput.value / a.price_per_hour.value - 1),
+      b.goodput.value / a.goodput.value, b.price_per_hour.value / a.price_per_hour.value,
+      Constraint(b));
+}
+
+}  // namespace
+
+Json PlansToJson(const Problem& problem, const Plans& plans, const std::string& today) {
+  return {{"model", problem.model.name},
+          {"currency", problem.catalogue.economics.currency},
+          {"evaluation", "analytic, steady state"},
+          {"today", today},
+          {"load",
+           {{"rate", problem.load.rate},
+            {"input", problem.load.input},
+            {"output", problem.load.output}}},
+          {"hardware", plans.hardware},
+          {"looked_at", plans.looked_at},
+          {"runnable", ListToJson(problem, plans.runnable, today)},
+          {"not_runnable", ListToJson(problem, plans.others, today)},
+          {"one_pool", ListToJson(problem, plans.one_pool, today)}};
+}
+
+std::string PlansText(const Problem& problem, const Plans& plans, const std::string& today) {
+  const std::string rate =
+      problem.load.rate > 0 ? absl::StrFormat("%g requests/s", problem.load.rate) : "all it can";
+  std::string text = absl::StrFormat(
+      "%s, %s of %g input and %g output tokens; %d choices of machines, %d looked at\n"
+      "Analytic evaluation of the steady state: means, without queues, variance or failures. "
+      "Goodput is a bound.\n",
+      problem.model.name, rate, problem.load.input, problem.load.output, plans.hardware,
+      plans.looked_at);
+  absl::StrAppend(&text, ListText(problem, "Plans that this software runs", plans.runnable, today),
+                  ListText(problem, "Baseline: the best one pool (attention on compute nodes)",
+                           plans.one_pool, today),
+                  ListText(problem, "Plans that this software does not run", plans.others, today));
+  return text;
+}
+
+std::string ExplainText(const Problem& problem, const Plans& plans) {
+  const std::vector<Plan>& list = plans.runnable.empty() ? plans.others : plans.runnable;
+  if (list.size() < 2) {
+    return "\nThere is no runner-up: no other choice of machines holds the model and the SLO.\n";
+  }
+  return absl::StrCat("\nWhy the runner-up lost: ", WhyItLost(problem, list[0], list[1]), "\n",
+                      StepText(list[0]), StepText(list[1]));
+}
+
+}  // namespace lamina::cli

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Plans for people and for programs.
+
+#pragma once
+
+#include <string>
+
+#include "client/cli/command.h"
+#include "planner/optimiser.h"
+
+namespace lamina::cli {
+
+// `today` (2026-11-24) marks prices that are older than cost::kPriceDaysMax days.
+Json PlansToJson(const planner::Problem& problem, const planner::Plans& plans,
+                 const std::string& today);
+
+std::string PlansText(const planner::Problem& problem, const planner::Plans& plans,
+                      const std::string& today);
+
+// Why the second of the list lost against the first; a sentence where there is no second.
+std::string ExplainText(const planner::Problem& problem, const planner::Plans& plans);
+
+}  // namespace lamina::cli

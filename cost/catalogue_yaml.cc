@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Reading of a catalogue: each kind of entry is a table of keys.
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "common/string_distance.h"
+#include "cost/catalogue.h"
+#include "cost/quantity.h"
+#include "cost/yaml_reader_internal.h"
+
+namespace lamina::cost {
+namespace {
+
+using internal::Key;
+using internal::Presence;
+using internal::ReadValue;
+
+constexpr uint32_t kSparesMax = 64;
+constexpr uint32_t kDevicesMax = 64;  // Of one machine.
+
+const std::vector<std::pair<std::string, Provenance>> kProvenances = {
+    {"measured", Provenance::kMeasured},
+    {"datasheet", Provenance::kDatasheet},
+    {"assumed", Provenance::kAssumed}};
+
+class CatalogueReader {
+ public:
+  CatalogueReader(absl::string_view origin, Catalogue& catalogue)
+      : yaml_(origin), catalogue_(catalogue) {}
+
+  absl::Status Read(absl::string_view text);
+
+ private:
+  ReadValue Value(Unit unit, double& out) const;
+  ReadValue Number(Unit unit, Figure& out) const;
+  ReadValue SourceName(std::string& out) const;
+  ReadValue RunsValue(Runs& out) const;
+  template <typename Entry>
+  ReadValue List(std::vector<Entry>& out, std::function<std::vector<Key>(Entry&)> keys) const;
+  absl::Status ReadSources(const YAML::Node& node, const std::string& path);
+  absl::Status ReadLoad(const YAML::Node& node, const std::string& path) const;
+  absl::Status ReadFlops(const YAML::Node& node, const std::string& path, Device& device) const;
+  absl::Status ReadPrice(const YAML::Node& node, const std::string& path, Price& price) const;
+  std::vector<Key> EconomicsKeys() const;
+  std::vector<Key> DeviceKeys(Device& device) const;
+  std::vector<Key> LinkKeys(Link& link) const;
+  std::vector<Key> MachineKeys(Machine& machine) const;
+  std::vector<Key> ModelKeys(ModelShape& model) const;
+  absl::Status CheckMachine(const Machine& machine, const std::string& path) const;
+  absl::Status Check(const YAML::Node& root) const;
+
+  const internal::YamlReader yaml_;
+  Catalogue& catalogue_;
+};
+
+ReadValue CatalogueReader::Value(Unit unit, double& out) const {
+  return [this, unit, &out](const YAML::Node& node, const std::string& path) -> absl::Status {
+    std::string text;
+    LAMINA_RETURN_IF_ERROR(yaml_.Text(text)(node, path));
+    const absl::StatusOr<double> value = ParseQuantity(text, unit, catalogue_.economics.currency);
+    if (!value.ok()) {
+      return yaml_.Error(node, absl::StrCat(path, ": ", value.status().message()));
+    }
+    out = *value;
+    return absl::OkStatus();
+  };
+}
+
+ReadValue CatalogueReader::SourceName(std::string& out) const {
+  return [this, &out](const YAML::Node& node, const std::string& path) -> absl::Status {
+    LAMINA_RETURN_IF_ERROR(yaml_.Text(out)(node, path));
+    std::vector<std::string> known;
+    for (const auto& [name, source] : catalogue_.sources) {
+      known.push_back(name);
+    }
+    if (catalogue_.sources.count(out) > 0) {
+      return absl::OkStatus();
+    }
+    const std::string nearest = NearestName(out, known);
+    return yaml_.Error(
+        node, absl::StrCat(path, ": '", out, "' is not under sources",
+                           nearest.empty() ? "" : absl::StrCat("; did you mean '", nearest, "'?")));
+  };
+}
+
+ReadValue CatalogueReader::Number(Unit unit, Figure& out) const {
+  return [this, unit, &out](const YAML::Node& node, const std::string& path) {
+    return yaml_.ReadKeys(node, path,
+                          {{"value", Value(unit, out.value)},
+                           {"by", yaml_.Choice(kProvenances, out.provenance)},
+                           {"source", SourceName(out.source)}});
+  };
+}
+
+ReadValue CatalogueReader::RunsValue(Runs& out) const {
+  return [this, &out](const YAML::Node& node, const std::string& path) {
+    return yaml_.ReadKeys(node, path,
+                          {{"yes", yaml_.YesOrNo(out.yes)}, {"why", yaml_.Text(out.why)}});
+  };
+}
+
+template <typename Entry>
+ReadValue CatalogueReader::List(std::vector<Entry>& out,
+                                std::function<std::vector<Key>(Entry&)> keys) const {
+  return [this, &out, keys = std::move(keys)](const YAML::Node& node, const std::string& path) {
+    std::set<std::string> seen;
+    return yaml_.ReadList(
+        node, path, [&](const YAML::Node& item, const std::string& item_path) -> absl::Status {
+          Entry entry;
+          LAMINA_RETURN_IF_ERROR(yaml_.ReadKeys(item, item_path, keys(entry)));
+          if (!seen.insert(entry.name).second) {
+            return yaml_.Error(item, absl::StrCat(item_path, ".name: '", entry.name,
+                                                  "' is there twice; names are unique"));
+          }
+          out.push_back(std::move(entry));
+          return absl::OkStatus();
+        });
+  };
+}
+
+absl::Status CatalogueReader::ReadSources(const YAML::Node& node, const std::string& path) {
+  return yaml_.ReadMap(
+      node, path, [&](const std::string& name, const YAML::Node& value) -> absl::Status {
+        Source source;
+        const std::string source_path = absl::StrCat(path, ".", name);
+        LAMINA_RETURN_IF_ERROR(
+            yaml_.ReadKeys(value, source_path,
+                           {{"what", yaml_.Text(source.what)}, {"date", yaml_.Text(source.date)}}));
+        if (const absl::StatusOr<int64_t> date = ParseDate(source.date); !date.ok()) {
+          return yaml_.Error(value, absl::StrCat(source_path, ".date: ", date.status().message()));
+        }
+        catalogue_.sources[name] = source;
+        return absl::OkStatus();
+      });
+}
+
+// One share, or 24 by hour of the day.
+absl::Status CatalogueReader::ReadLoad(const YAML::Node& node, const std::string& path) const {
+  std::vector<double>& load = catalogue_.economics.load;
+  const auto read_one = [&](const YAML::Node& item, const std::string& item_path) -> absl::Status {
+    LAMINA_RETURN_IF_ERROR(Value(Unit::kNone, load.emplace_back())(item, item_path));
+    if (load.back() > 1) {
+      return yaml_.Error(item, absl::StrCat(item_path, ": ", load.back(), " is not in [0, 1]"));
+    }
+    return absl::OkStatus();
+  };
+  if (node.IsScalar()) {
+    LAMINA_RETURN_IF_ERROR(read_one(node, path));
+  } else {
+    LAMINA_RETURN_IF_ERROR(yaml_.ReadList(node, path, read_one));
+  }
+  double sum = 0;
+  for (const double share : load) {
+    sum += share;
+  }
+  if ((load.size() != 1 && load.size() != 24) || sum <= 0) {
+    return yaml_.Error(node, absl::StrCat(path, ": has ", load.size(), " values with the sum ", sum,
+                                          "; give one share above 0, or 24 by hour of the day"));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<Key> CatalogueReader::EconomicsKeys() const {
+  Economics& e = catalogue_.economics;
+  return {{"years", Number(Unit::kNone, e.years)},
+          {"load",
+           [this](const YAML::Node& node, const std::string& path) {
+             Economics& economics = catalogue_.economics;
+             return yaml_.ReadKeys(
+                 node, path,
+                 {{"value",
+                   [this](const YAML::Node& value, const std::string& value_path) {
+                     return ReadLoad(value, value_path);
+                   }},
+                  {"by", yaml_.Choice(kProvenances, economics.load_provenance)},
+                  {"source", SourceName(economics.load_source)}});
+           }},
+          {"electricity", Number(Unit::kMoneyPerKilowattHour, e.electricity)},
+          {"pue", Number(Unit::kNone, e.pue)},
+          {"spares", yaml_.Whole(e.spares)}};
+}
+
+absl::Status CatalogueReader::ReadFlops(const YAML::Node& node, const std::string& path,
+                                        Device& device) const {
+  Figure bf16;
+  Figure f32;
+  Figure int8;
+  LAMINA_RETURN_IF_ERROR(
+      yaml_.ReadKeys(node, path,
+                     {{"bf16", Number(Unit::kFlops, bf16)},
+                      {"f32", Number(Unit::kFlops, f32), Presence::kOptional},
+                      {"int8", Number(Unit::kFlops, int8), Presence::kOptional}}));
+  for (const auto& [type, figure] : {std::pair("bf16", bf16), {"f32", f32}, {"int8", int8}}) {
+    if (figure.value > 0) {
+      device.flops[type] = figure;
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::vector<Key> CatalogueReader::DeviceKeys(Device& device) const {
+  return {
+      {"name", yaml_.Text(device.name)},
+      {"kind", yaml_.Choice<DeviceKind>({{"cpu", DeviceKind::kCpu}, {"gpu", DeviceKind::kGpu}},
+                                        device.kind)},
+      {"runs", RunsValue(device.runs)},
+      {"capacity", Number(Unit::kBytes, device.capacity)},
+      {"bandwidth", Number(Unit::kBytesPerSecond, device.bandwidth)},
+      {"flops", [this, &device](const YAML::Node& node,
+                                const std::string& path) { return ReadFlops(node, path, device); }},
+      {"mfu", Number(Unit::kNone, device.mfu)},
+      {"mbu_dense", Number(Unit::kNone, device.mbu_dense)},
+      {"mbu_attention", Number(Unit::kNone, device.mbu_attention)},
+      {"dense_time",
+       yaml_.Choice<DenseTime>({{"roofline", DenseTime::kRoofline}, {"line", DenseTime::kLine}},
+                               device.dense_time),
+       Presence::kOptional},
+      {"idle", Number(Unit::kWatts, device.idle_watts)},
+      {"busy", Number(Unit::kWatts, device.busy_watts)}};
+}
+
+std::vector<Key> CatalogueReader::LinkKeys(Link& link) const {
+  return {{"name", yaml_.Text(link.name)},
+          {"bandwidth", Number(Unit::kBytesPerSecond, link.bandwidth)},
+          {"latency", Number(Unit::kSeconds, link.latency)}};
+}
+
+absl::Status CatalogueReader::ReadPrice(const YAML::Node& node, const std::string& path,
+                                        Price& price) const {
+  LAMINA_RETURN_IF_ERROR(
+      yaml_.ReadKeys(node, path,
+                     {{"kind", yaml_.Choice<PriceKind>({{"bought", PriceKind::kBought},
+                                                        {"on_demand", PriceKind::kOnDemand},
+                                                        {"spot", PriceKind::kSpot}},
+                                                       price.kind)},
+                      {"host", Number(Unit::kMoney, price.host), Presence::kOptional},
+                      {"card", Number(Unit::kMoney, price.card), Presence::kOptional},
+                      {"nic", Number(Unit::kMoney, price.nic), Presence::kOptional},
+                      {"switch_port", Number(Unit::kMoney, price.switch_port), Presence::kOptional},
+                      {"hour", Number(Unit::kMoneyPerHour, price.hour), Presence::kOptional}}));
+  const bool bought = price.kind == PriceKind::kBought;
+  const std::vector<std::string> kBought = {"host", "card", "nic", "switch_port"};
+  const std::vector<std::string> kRented = {"hour"};
+  for (const std::string& key : bought ? kBought : kRented) {
+    if (!node[key]) {
+      return yaml_.Error(node,
+                         absl::StrCat(path, ".", key, ": missing; a ", bought ? "bought" : "rented",
+                                      " machine has a price for it (0 if it has none)"));
+    }
+  }
+  for (const std::string& key : bought ? kRented : kBought) {
+    if (node[key]) {
+      return yaml_.Error(node, absl::StrCat(path, ".", key, ": a ", bought ? "bought" : "rented",
+                                            " machine has none; give either host, card, nic and "
+                                            "switch_port (bought), or hour (rented)"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::vector<Key> CatalogueReader::MachineKeys(Machine& machine) const {
+  return {{"name", yaml_.Text(machine.name)},
+          {"device", yaml_.Text(machine.device)},
+          {"devices", yaml_.Whole(machine.devices)},
+          {"link", yaml_.Text(machine.link)},
+          {"between", yaml_.Text(machine.between), Presence::kOptional},
+          {"price",
+           [this, &machine](const YAML::Node& node, const std::string& path) {
+             return ReadPrice(node, path, machine.price);
+           }},
+          {"idle", Number(Unit::kWatts, machine.idle_watts)},
+          {"busy", Number(Unit::kWatts, machine.busy_watts)}};
+}
+
+std::vector<Key> CatalogueReader::ModelKeys(ModelShape& m) const {
+  return {{"name", yaml_.Text(m.name)},
+          {"architecture", yaml_.Text(m.architecture)},
+          {"runs", RunsValue(m.runs)},
+          {"layers", yaml_.Whole(m.layers)},
+          {"width", yaml_.Whole(m.width)},
+          {"query_heads", yaml_.Whole(m.query_heads)},
+          {"kv_heads", yaml_.Whole(m.kv_heads)},
+          {"head_dim", yaml_.Whole(m.head_dim)},
+          {"hidden", yaml_.Whole(m.hidden)},
+          {"mlp_matrices", yaml_.Whole(m.mlp_matrices), Presence::kOptional},
+          {"experts", yaml_.Whole(m.experts), Presence::kOptional},
+          {"experts_per_token", yaml_.Whole(m.experts_per_token), Presence::kOptional},
+          {"vocabulary", yaml_.Whole(m.vocabulary)},
+          {"tied_embeddings", yaml_.YesOrNo(m.tied_embeddings), Presence::kOptional},
+          {"window", yaml_.Whole(m.window), Presence::kOptional},
+          {"window_layers", yaml_.Whole(m.window_layers), Presence::kOptional},
+          {"positions_max", yaml_.Whole(m.positions_max)},
+          {"source", SourceName(m.source)}};
+}
+
+absl::Status CatalogueReader::CheckMachine(const Machine& machine, const std::string& path) const {
+  const auto missing = [&](absl::string_view key, const std::string& name, absl::string_view list) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ".", key, ": '", name, "' is not under ", list));
+  };
+  if (catalogue_.FindDevice(machine.device) == nullptr) {
+    return missing("device", machine.device, "devices");
+  }
+  if (catalogue_.FindLink(machine.link) == nullptr) {
+    return missing("link", machine.link, "links");
+  }
+  if (machine.devices < 1 || machine.devices > kDevicesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ".devices: ", machine.devices, " is not in [1, ", kDevicesMax, "]"));
+  }
+  if (machine.devices > 1 && catalogue_.FindLink(machine.between) == nullptr) {
+    return missing("between", machine.between, "links; a machine with several devices has one");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CatalogueReader::Check(const YAML::Node& root) const {
+  const auto at = [&](const char* list, size_t i, const absl::Status& status) {
+    return yaml_.Error(root[list][i], status.message());
+  };
+  for (size_t i = 0; i < catalogue_.devices.size(); ++i) {
+    const Device& d = catalogue_.devices[i];
+    for (const auto& [key, figure] : {std::pair("mfu", d.mfu),
+                                      {"mbu_dense", d.mbu_dense},
+                                      {"mbu_attention", d.mbu_attention}}) {
+      if (figure.value <= 0 || figure.value > 1) {
+        return at("devices", i,
+                  absl::InvalidArgumentError(absl::StrCat("devices.", i, ".", key, ": ",
+                                                          figure.value, " is not in (0, 1]")));
+      }
+    }
+    if (d.capacity.value <= 0 || d.bandwidth.value <= 0) {
+      return at("devices", i,
+                absl::InvalidArgumentError(
+                    absl::StrCat("devices.", i, ": capacity and bandwidth are above 0")));
+    }
+  }
+  for (size_t i = 0; i < catalogue_.machines.size(); ++i) {
+    const absl::Status status = CheckMachine(catalogue_.machines[i], absl::StrCat("machines.", i));
+    if (!status.ok()) {
+      return at("machines", i, status);
+    }
+  }
+  for (size_t i = 0; i < catalogue_.models.size(); ++i) {
+    if (const absl::Status status = CheckShape(catalogue_.models[i]); !status.ok()) {
+      return at("models", i,
+                absl::InvalidArgumentError(absl::StrCat("models.", i, ".", status.message())));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CatalogueReader::Read(absl::string_view text) {
+  LAMINA_ASSIGN_OR_RETURN(const YAML::Node root, yaml_.Load(text));
+  const ReadValue read_now = [](const YAML::Node&, const std::string&) { return absl::OkStatus(); };
+  // The currency and the sources come first, wherever they stand: everything else names them.
+  if (root.IsMap() && root["currency"]) {
+    LAMINA_RETURN_IF_ERROR(yaml_.Text(catalogue_.economics.currency)(root["currency"], "currency"));
+  }
+  if (root.IsMap() && root["sources"]) {
+    LAMINA_RETURN_IF_ERROR(ReadSources(root["sources"], "sources"));
+  }
+  uint32_t format = 0;
+  LAMINA_RETURN_IF_ERROR(yaml_.ReadKeys(
+      root, "",
+      {{"format", yaml_.Whole(format)},
+       {"currency", read_now},
+       {"sources", read_now},
+       {"economics",
+        [this](const YAML::Node& node, const std::string& path) {
+          return yaml_.ReadKeys(node, path, EconomicsKeys());
+        }},
+       {"devices", List<Device>(catalogue_.devices, [this](Device& d) { return DeviceKeys(d); })},
+       {"links", List<Link>(catalogue_.links, [this](Link& l) { return LinkKeys(l); })},
+       {"machines",
+        List<Machine>(catalogue_.machines, [this](Machine& m) { return MachineKeys(m); })},
+       {"models",
+        List<ModelShape>(catalogue_.models, [this](ModelShape& m) { return ModelKeys(m); }),
+        Presence::kOptional}}));
+  if (format != 1) {
+    return yaml_.Error(root["format"], absl::StrCat("format: ", format, " is not 1, the only one"));
+  }
+  return Check(root);
+}
+
+}  // namespace
+
+absl::StatusOr<Catalogue> ParseCatalogue(absl::string_view text, absl::string_view origin) {
+  Catalogue catalogue;
+  try {
+    LAMINA_RETURN_IF_ERROR(CatalogueReader(origin, catalogue).Read(text));
+  } catch (const YAML::Exception& error) {
+    return absl::InvalidArgumentError(absl::StrCat(origin, ": ", error.what()));
+  }
+  return catalogue;
+}
+
+}  // namespace lamina::cost

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cost/kv_policies.h"
+
+#include <algorithm>
+
+namespace lamina::cost {
+namespace {
+
+Estimate RecomputeSeconds(const FetchLayer& layer, double share) {
+  return share * layer.activation_transfer +
+         Max(share * layer.kv_generation, (1 - share) * layer.kv_transfer);
+}
+
+Estimate HybridSeconds(const FetchLayer& layer, double share) {
+  const Estimate link = share * layer.activation_transfer + (1 - share) * layer.kv_transfer;
+  return Max(link, layer.dense + layer.attention + share * layer.kv_generation);
+}
+
+// The smallest of a function of one share that is piecewise linear with one kink.
+template <typename Seconds>
+FetchTime Best(std::initializer_list<double> shares, double share_max, Seconds seconds) {
+  FetchTime best{.layer = seconds(0.0)};
+  for (const double share : shares) {
+    const double within = std::clamp(share, 0.0, share_max);
+    if (const Estimate time = seconds(within); time.value < best.layer.value) {
+      best = {.layer = time, .share = within};
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+FetchTime FetchHeads(const FetchLayer& layer) {
+  return {.layer = Max(layer.kv_transfer, layer.dense + layer.attention), .share = 1};
+}
+
+FetchTime FetchRecompute(const FetchLayer& layer, double share_max) {
+  const double kv = layer.kv_transfer.value;
+  const double kink = kv / (layer.kv_generation.value + kv);
+  FetchTime best = Best({kink, share_max}, share_max,
+                        [&](double share) { return RecomputeSeconds(layer, share); });
+  const Estimate arithmetic = layer.dense + layer.attention + best.share * layer.kv_generation;
+  best.layer = Max(best.layer, arithmetic);
+  return best;
+}
+
+FetchTime FetchHybrid(const FetchLayer& layer) {
+  // Link and device take equally long at this share.
+  const double lag = layer.kv_transfer.value - layer.dense.value - layer.attention.value;
+  const double slope =
+      layer.kv_generation.value + layer.kv_transfer.value - layer.activation_transfer.value;
+  const double crossing = slope > 0 ? lag / slope : 0;
+  return Best({crossing, 1.0}, 1.0, [&](double share) { return HybridSeconds(layer, share); });
+}
+
+FetchTime FetchSparse(const FetchLayer& layer, double ratio) {
+  return {.layer = Max(ratio / 2 * layer.kv_transfer, layer.dense + ratio * layer.attention),
+          .share = ratio};
+}
+
+}  // namespace lamina::cost

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cost/rates.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace lamina::cost {
+namespace {
+
+// The curve whose size is nearest to `size` by ratio; null where there is none.
+template <typename Curve, typename Size>
+const Curve* Nearest(const std::vector<Curve>& curves, double size, Size size_of) {
+  const auto distance = [&](const Curve& curve) {
+    return std::abs(std::log(size_of(curve) / size));
+  };
+  const auto it =
+      std::min_element(curves.begin(), curves.end(),
+                       [&](const Curve& a, const Curve& b) { return distance(a) < distance(b); });
+  return it == curves.end() ? nullptr : &*it;
+}
+
+}  // namespace
+
+DeviceRates RatesOf(const Device& device) {
+  const Estimate bandwidth = device.bandwidth.estimate();
+  const Estimate flops = device.flops.at("bf16").estimate();
+  return {.dense = {.seconds_per_byte = 1.0 / (bandwidth * device.mbu_dense.estimate()),
+                    .seconds_per_flop = 1.0 / (flops * device.mfu.estimate()),
+                    .time = device.dense_time},
+          .attention = {.fixed = {},
+                        .seconds_per_byte = 1.0 / (bandwidth * device.mbu_attention.estimate())},
+          .capacity = (1 - kReserve) * device.capacity.estimate()};
+}
+
+LinkRates RatesOf(const Link& link, double sharers) {
+  return {.latency = link.latency.estimate(),
+          .seconds_per_byte = sharers / link.bandwidth.estimate()};
+}
+
+DeviceRates WithCalibration(const DeviceRates& rates, const Calibration& calibration,
+                            const ModelShape& shape) {
+  DeviceRates calibrated = rates;
+  const SliceCurve* slice = Nearest(calibration.slices, shape.LayerWeights(),
+                                    [](const SliceCurve& curve) { return curve.weights; });
+  if (slice != nullptr) {
+    calibrated.dense = {
+        .seconds_per_byte = {slice->rows.fixed / (kElementBytes * slice->weights),
+                             Provenance::kMeasured},
+        .seconds_per_flop = {slice->rows.slope / (2 * slice->weights), Provenance::kMeasured},
+        .time = DenseTime::kLine};
+  }
+  std::vector<AttentionCurve> canonical;
+  for (const AttentionCurve& curve : calibration.attentions) {
+    // A curve of one size has a slope, and says nothing about few tokens.
+    if (curve.kernel == "canonical") {
+      canonical.push_back(curve);
+    }
+  }
+  const AttentionCurve* attention =
+      Nearest(canonical, shape.KvBytesPerTokenLayer(),
+              [](const AttentionCurve& curve) { return curve.head_bytes; });
+  if (attention != nullptr) {
+    calibrated.attention = {.fixed = {attention->bytes.fixed, Provenance::kMeasured},
+                            .seconds_per_byte = {attention->bytes.slope, Provenance::kMeasured}};
+  }
+  return calibrated;
+}
+
+Estimate DenseSeconds(const DenseRates& rates, double bytes, double flops) {
+  const Estimate reads = bytes * rates.seconds_per_byte;
+  const Estimate arithmetic = flops * rates.seconds_per_flop;
+  return rates.time == DenseTime::kLine ? reads + arithmetic : Max(reads, arithmetic);
+}
+
+double ModelFlopsUtilisation(const ModelShape& shape, const Device& device, double rows) {
+  const double flops = rows * shape.LayerFlopsPerRow();
+  const Estimate seconds =
+      DenseSeconds(RatesOf(device).dense, kElementBytes * shape.LayerWeightsRead(rows), flops);
+  return flops / (seconds.value * device.flops.at("bf16").value);
+}
+
+}  // namespace lamina::cost

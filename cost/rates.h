@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Rates: what the formulas of a step need of a device and a link: seconds per byte and per
+// operation, from a catalogue's entry (bandwidth times MBU, FLOPS times MFU) or from a calibration.
+//
+// Threading: pure.
+
+#pragma once
+
+#include "cost/calibration.h"
+#include "cost/catalogue.h"
+#include "cost/estimate.h"
+#include "cost/model_shape.h"
+
+namespace lamina::cost {
+
+struct DenseRates {
+  Estimate seconds_per_byte;  // Of weights read.
+  Estimate seconds_per_flop;
+  DenseTime time = DenseTime::kRoofline;
+};
+
+struct AttentionRates {
+  Estimate fixed;             // Of one call.
+  Estimate seconds_per_byte;  // Of K and V read.
+};
+
+struct DeviceRates {
+  DenseRates dense;
+  AttentionRates attention;
+  Estimate capacity;  // Bytes for weights, or K and V; a reserve is taken off.
+};
+
+struct LinkRates {
+  Estimate latency;
+  Estimate seconds_per_byte;
+};
+
+// What stays free of a device's memory for activations, windows and fragmentation.
+inline constexpr double kReserve = 0.1;
+
+DeviceRates RatesOf(const Device& device);
+
+// A link that `sharers` devices of a machine use at the same time.
+LinkRates RatesOf(const Link& link, double sharers);
+
+// `rates` with the dense layers and the attention that `calibration` measured, by the curves whose
+// shapes are nearest to the model's. What it did not measure stays.
+DeviceRates WithCalibration(const DeviceRates& rates, const Calibration& calibration,
+                            const ModelShape& shape);
+
+// Seconds of dense layers that read `bytes` of weights and do `flops` operations.
+Estimate DenseSeconds(const DenseRates& rates, double bytes, double flops);
+
+// Share of a device's peak that dense layers with `rows` rows reach (Figure 3 of the paper).
+double ModelFlopsUtilisation(const ModelShape& shape, const Device& device, double rows);
+
+}  // namespace lamina::cost

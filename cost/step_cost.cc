@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cost/step_cost.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/check.h"
+#include "cost/kv_policies.h"
+
+namespace lamina::cost {
+namespace {
+
+constexpr double kResidualBytes = 4;   // Of one element of the residual, which is f32.
+constexpr double kSparseRatio = 0.2;   // Of fetch_sparse: 80% sparsity, as the paper's result.
+constexpr double kReducesOfLayer = 2;  // Behind attention's output and behind the MLP.
+
+double Share(double whole, uint32_t parts) { return whole / std::max(1u, parts); }
+
+// Share of a lane's K and V that the busiest memory node reads.
+double BusiestShare(const ModelShape& shape, const Cluster& cluster, double rows) {
+  const double nodes = cluster.memory_nodes;
+  switch (cluster.partition) {
+    case Partition::kHead:
+      return std::ceil(shape.kv_heads / nodes) / shape.kv_heads;
+    case Partition::kTokenRange:
+      return 1 / nodes;
+    case Partition::kRequest:
+    case Partition::kAuto:
+      return std::max(1 / nodes, 1 / std::max(1.0, rows));
+  }
+  return 1;
+}
+
+// Operations of causal attention over a prompt, for each of its tokens and a layer.
+double PromptAttentionFlops(const ModelShape& shape, double length) {
+  return 4.0 * shape.query_heads * shape.head_dim * shape.AttendedTokens(length / 2) / shape.layers;
+}
+
+// One layer's dense part for a lane; every shard has its share of weights and operations, and puts
+// its part of the sums to each other shard.
+Estimate SliceSeconds(const ModelShape& shape, const Cluster& cluster, const StepLoad& lane) {
+  const double tokens = lane.rows + lane.prompt_tokens;
+  const double bytes = kElementBytes * shape.LayerWeightsRead(tokens);
+  const double prompt_flops = lane.prompt_tokens * PromptAttentionFlops(shape, lane.prompt_length);
+  const double flops = tokens * shape.LayerFlopsPerRow() + prompt_flops;
+  const Estimate dense = DenseSeconds(cluster.compute.dense, Share(bytes, cluster.shards),
+                                      Share(flops, cluster.shards));
+  if (cluster.shards <= 1) {
+    return dense;
+  }
+  const double sum_bytes = (cluster.shards - 1) * kResidualBytes * shape.width * tokens;
+  return dense + kReducesOfLayer *
+                     (cluster.shard_link.latency + sum_bytes * cluster.shard_link.seconds_per_byte);
+}
+
+// The LM head is whole on one shard.
+Estimate HeadSeconds(const ModelShape& shape, const Cluster& cluster, double rows) {
+  const double weights = shape.HeadWeights();
+  return DenseSeconds(cluster.compute.dense, kElementBytes * weights, 2 * weights * rows);
+}
+
+double MeanAttended(const ModelShape& shape, double context) {
+  return shape.AttendedTokens(context) / shape.layers;
+}
+
+double KvBytesRead(const ModelShape& shape, const StepLoad& lane) {
+  return lane.rows * MeanAttended(shape, lane.context) * shape.KvBytesPerTokenLayer();
+}
+
+Estimate AttentionSeconds(const AttentionRates& rates, double bytes) {
+  return rates.fixed + bytes * rates.seconds_per_byte;
+}
+
+// Hops of a lane's residual from stage to stage.
+Estimate HopSeconds(const ModelShape& shape, const Cluster& cluster, double tokens) {
+  if (cluster.stages <= 1) {
+    return {};
+  }
+  return Real(cluster.stages) *
+         (cluster.compute_link.latency +
+          kResidualBytes * shape.width * tokens * cluster.compute_link.seconds_per_byte);
+}
+
+// Bytes of a lane in one layer, over all nodes.
+struct Traffic {
+  double out = 0;
+  double back = 0;
+};
+
+Traffic TrafficOf(const ModelShape& shape, const Cluster& cluster, const StepLoad& lane) {
+  Traffic traffic{.out = lane.rows * shape.RowBytesOut(), .back = lane.rows * shape.RowBytesBack()};
+  if (cluster.partition == Partition::kTokenRange) {
+    // Queries go to every node; each returns f32 partials.
+    const double queries = shape.RowBytesBack();
+    const double partials = 4.0 * shape.query_heads * (shape.head_dim + 1.0);
+    traffic.out += lane.rows * queries * (cluster.memory_nodes - 1.0);
+    traffic.back = lane.rows * partials * cluster.memory_nodes;
+  }
+  // K and V of prompts leave without coming back.
+  traffic.out += lane.prompt_tokens * shape.KvBytesPerTokenLayer();
+  return traffic;
+}
+
+struct Candidate {
+  Estimate seconds;
+  Bottleneck bottleneck;
+};
+
+// The step is the slowest of the candidates; its provenance is the worst of them all.
+void Choose(std::initializer_list<Candidate> candidates, StepTimes& times) {
+  times.step = {};
+  for (const Candidate& candidate : candidates) {
+    if (candidate.seconds.value > times.step.value) {
+      times.bottleneck = candidate.bottleneck;
+    }
+    times.step = Max(times.step, candidate.seconds);
+  }
+}
+
+// Slices, heads and what comes with them on the nodes of one replica, for all lanes.
+Estimate ComputeBusy(const Cluster& cluster, Estimate layers, const StepTimes& times) {
+  return cluster.lanes * (layers + times.head) / (Real(cluster.replicas) * cluster.stages);
+}
+
+StepTimes LocalStep(const ModelShape& shape, const Cluster& cluster, const StepLoad& lane) {
+  StepTimes times{.slice = SliceSeconds(shape, cluster, lane),
+                  .head = HeadSeconds(shape, cluster, lane.rows)};
+  times.attention =
+      AttentionSeconds(cluster.compute.attention, Share(KvBytesRead(shape, lane), cluster.shards));
+  const double tokens = lane.rows + lane.prompt_tokens;
+  const Estimate layers = Real(shape.layers) * (times.slice + times.attention);
+  const Estimate path = layers + times.head + HopSeconds(shape, cluster, tokens);
+  Choose({{ComputeBusy(cluster, layers, times), Bottleneck::kCompute}, {path, Bottleneck::kPath}},
+         times);
+  return times;
+}
+
+StepTimes RemoteStep(const ModelShape& shape, const Cluster& cluster, const StepLoad& lane) {
+  StepTimes times{.slice = SliceSeconds(shape, cluster, lane),
+                  .head = HeadSeconds(shape, cluster, lane.rows)};
+  const double share = BusiestShare(shape, cluster, lane.rows);
+  times.attention = AttentionSeconds(cluster.memory.attention, share * KvBytesRead(shape, lane));
+  const Traffic traffic = TrafficOf(shape, cluster, lane);
+  // A shard carries its own heads' rows, a memory node its share of them; the slower side counts.
+  const Estimate compute_byte = cluster.compute_link.seconds_per_byte / Real(cluster.shards);
+  const Estimate slowest = Max(compute_byte, share * cluster.memory_link.seconds_per_byte);
+  times.network = cluster.compute_link.latency + cluster.memory_link.latency +
+                  (traffic.out + traffic.back) * slowest;
+  // Links carry both ways at a time. Of compute nodes there are several to share the lanes.
+  const double one_way = std::max(traffic.out, traffic.back);
+  const double nodes = Real(cluster.replicas) * cluster.stages;
+  const Estimate link_busy =
+      Max(one_way * compute_byte / nodes, one_way * share * cluster.memory_link.seconds_per_byte);
+  const double layers = shape.layers;
+  const double tokens = lane.rows + lane.prompt_tokens;
+  const Estimate path = layers * (times.slice + times.network + times.attention) + times.head +
+                        HopSeconds(shape, cluster, tokens);
+  const double lanes = cluster.lanes;
+  Choose({{ComputeBusy(cluster, layers * times.slice, times), Bottleneck::kCompute},
+          {lanes * layers * times.attention, Bottleneck::kMemory},
+          {lanes * layers * link_busy, Bottleneck::kNetwork},
+          {path, Bottleneck::kPath}},
+         times);
+  return times;
+}
+
+FetchTime FetchSeconds(KvPolicy policy, const FetchLayer& layer, double prompt_share) {
+  switch (policy) {
+    case KvPolicy::kFetchRecompute:
+      return FetchRecompute(layer, prompt_share);
+    case KvPolicy::kFetchHybrid:
+      return FetchHybrid(layer);
+    case KvPolicy::kFetchSparse:
+      return FetchSparse(layer, kSparseRatio);
+    default:
+      return FetchHeads(layer);
+  }
+}
+
+StepTimes FetchStep(const ModelShape& shape, const Cluster& cluster, const StepLoad& lane) {
+  StepTimes times{.slice = SliceSeconds(shape, cluster, lane),
+                  .head = HeadSeconds(shape, cluster, lane.rows)};
+  const double share = 1.0 / cluster.shards;
+  const double attended = lane.rows * MeanAttended(shape, lane.context);
+  // All replicas draw on the same memory nodes.
+  const Estimate byte = Max(cluster.compute_link.seconds_per_byte,
+                            Real(cluster.replicas) * cluster.shards *
+                                cluster.memory_link.seconds_per_byte / Real(cluster.memory_nodes));
+  const double generation = 4.0 * shape.width * shape.kv_heads * shape.head_dim * attended * share;
+  const FetchLayer layer = {
+      .kv_transfer = attended * shape.KvBytesPerTokenLayer() * share * byte,
+      .activation_transfer = attended * kElementBytes * shape.width * byte,
+      .kv_generation = generation * cluster.compute.dense.seconds_per_flop,
+      .dense = times.slice,
+      .attention = AttentionSeconds(cluster.compute.attention, KvBytesRead(shape, lane) * share)};
+  const double prompt_share =
+      lane.context > 0 ? std::min(1.0, lane.prompt_length / lane.context) : 0;
+  const FetchTime fetched = FetchSeconds(cluster.policy, layer, prompt_share);
+  times.attention = layer.attention;
+  times.network = layer.kv_transfer;
+  const Estimate layers = Real(shape.layers) * fetched.layer;
+  const Estimate path = layers + cluster.compute_link.latency + times.head +
+                        HopSeconds(shape, cluster, lane.rows + lane.prompt_tokens);
+  const bool waits = fetched.layer.value > times.slice.value + times.attention.value;
+  Choose(
+      {{ComputeBusy(cluster, layers, times), waits ? Bottleneck::kNetwork : Bottleneck::kCompute},
+       {path, waits ? Bottleneck::kNetwork : Bottleneck::kCompute}},
+      times);
+  return times;
+}
+
+}  // namespace
+
+absl::string_view KvPolicyName(KvPolicy policy) {
+  switch (policy) {
+    case KvPolicy::kLocal:
+      return "local";
+    case KvPolicy::kAttendRemote:
+      return "attend_remote";
+    case KvPolicy::kFetchHeads:
+      return "fetch_heads";
+    case KvPolicy::kFetchRecompute:
+      return "fetch_recompute";
+    case KvPolicy::kFetchHybrid:
+      return "fetch_hybrid";
+    case KvPolicy::kFetchSparse:
+      return "fetch_sparse";
+  }
+  return "?";
+}
+
+StepTimes StepOf(const ModelShape& shape, const Cluster& cluster, const StepLoad& load) {
+  LAMINA_CHECK(load.rows > 0 && cluster.lanes > 0);
+  LAMINA_CHECK(cluster.policy == KvPolicy::kLocal || cluster.memory_nodes > 0);
+  StepLoad lane = load;
+  lane.rows /= cluster.lanes;
+  lane.prompt_tokens = cluster.prompt_replicas > 0 ? 0 : load.prompt_tokens / cluster.lanes;
+  switch (cluster.policy) {
+    case KvPolicy::kLocal:
+      return LocalStep(shape, cluster, lane);
+    case KvPolicy::kAttendRemote:
+      return RemoteStep(shape, cluster, lane);
+    default:
+      return FetchStep(shape, cluster, lane);
+  }
+}
+
+Estimate ComputeSeconds(const ModelShape& shape, const Cluster& cluster, const StepLoad& load) {
+  StepLoad lane = load;
+  lane.rows /= cluster.lanes;
+  lane.prompt_tokens = cluster.prompt_replicas > 0 ? 0 : load.prompt_tokens / cluster.lanes;
+  Estimate layer = SliceSeconds(shape, cluster, lane);
+  if (cluster.policy != KvPolicy::kAttendRemote) {
+    layer = layer + AttentionSeconds(cluster.compute.attention,
+                                     Share(KvBytesRead(shape, lane), cluster.shards));
+  }
+  const Estimate head = lane.rows > 0 ? HeadSeconds(shape, cluster, lane.rows) : Estimate{};
+  return cluster.lanes * (Real(shape.layers) * layer + head);
+}
+
+Estimate PromptSeconds(const ModelShape& shape, const Cluster& cluster, double length) {
+  const StepLoad prompt = {.rows = 0, .prompt_tokens = length, .prompt_length = length};
+  return Real(shape.layers) * SliceSeconds(shape, cluster, prompt) +
+         HeadSeconds(shape, cluster, 1) + HopSeconds(shape, cluster, length);
+}
+
+double WeightBytesOfNode(const ModelShape& shape, const Cluster& cluster) {
+  return shape.WeightBytes() / (Real(cluster.stages) * cluster.shards);
+}
+
+Estimate KvTokensMax(const ModelShape& shape, const Cluster& cluster) {
+  const Estimate room = cluster.compute.capacity - Estimate{WeightBytesOfNode(shape, cluster)};
+  if (room.value < 0) {
+    return {0, room.provenance};
+  }
+  const double token = shape.KvBytesPerToken();
+  if (cluster.policy == KvPolicy::kLocal) {
+    return Real(cluster.replicas) * cluster.stages * cluster.shards * room / token;
+  }
+  // The node with the most heads is full first.
+  const double heads_most = std::ceil(Real(shape.kv_heads) / cluster.memory_nodes);
+  const double nodes = cluster.partition == Partition::kHead ? shape.kv_heads / heads_most
+                                                             : Real(cluster.memory_nodes);
+  Estimate tokens = nodes * cluster.memory.capacity / token;
+  tokens.provenance = Worse(tokens.provenance, room.provenance);
+  return tokens;
+}
+
+Estimate BandwidthNeeded(const ModelShape& shape, const DeviceRates& device, const LinkRates& ring,
+                         uint32_t cards, double rows) {
+  const double weights = shape.LayerWeightsRead(rows) / cards;
+  const double flops = rows * shape.LayerFlopsPerRow() / cards;
+  Estimate layer = DenseSeconds(device.dense, kElementBytes * weights, flops);
+  if (cards > 1) {
+    // A ring adds up bf16 rows in 2 (cards - 1) steps.
+    const double steps = 2 * (cards - 1.0);
+    const double bytes = steps / cards * kElementBytes * shape.width * rows;
+    layer = layer + kReducesOfLayer * (steps * ring.latency + bytes * ring.seconds_per_byte);
+  }
+  const double bytes = rows * (shape.RowBytesOut() + shape.RowBytesBack());
+  return bytes / layer;
+}
+
+}  // namespace lamina::cost

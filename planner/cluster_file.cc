@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/cluster_file.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace lamina::planner {
+namespace {
+
+using cost::DeviceKind;
+using cost::KvPolicy;
+
+constexpr uint32_t kSequenceTokensLeast = 2;
+constexpr double kSlack = 2;  // Requests are longer than their mean.
+
+std::string DeviceName(const cost::Device& device, uint32_t index) {
+  return device.kind == DeviceKind::kGpu ? absl::StrCat("cuda:", index) : "cpu";
+}
+
+uint64_t Capacity(double bytes) {
+  constexpr uint64_t kMebibyte = uint64_t{1} << 20;
+  return static_cast<uint64_t>(std::max(0.0, bytes)) / kMebibyte * kMebibyte;
+}
+
+void AddCompute(const Problem& problem, const Configuration& configuration, ClusterConfig& config) {
+  const cost::Machine& machine = *configuration.hardware.compute;
+  const cost::Device& device = *problem.catalogue.FindDevice(machine.device);
+  const uint32_t of_replica = configuration.stages * configuration.shards;
+  const uint32_t all = (configuration.replicas + configuration.prompt_replicas) * of_replica;
+  for (uint32_t i = 0; i < all; ++i) {
+    ComputeNodeConfig node;
+    node.name = absl::StrCat("c", i);
+    node.host = absl::StrCat("compute-", i / machine.devices);
+    node.device = DeviceName(device, i % machine.devices);
+    const uint32_t replica = i / of_replica;
+    if (replica >= configuration.replicas) {
+      node.role = ComputeRole::kPrefill;
+    }
+    if (of_replica > 1) {
+      node.replica = absl::StrCat("r", replica);
+    }
+    if (configuration.stages > 1) {
+      node.stage = i % of_replica / configuration.shards;
+    }
+    if (configuration.shards > 1) {
+      node.shard = i % configuration.shards;
+    }
+    if (configuration.policy == KvPolicy::kLocal) {
+      const double weights = problem.model.WeightBytes() / of_replica;
+      node.capacity_bytes = Capacity((1 - cost::kReserve) * device.capacity.value - weights);
+    }
+    config.compute.push_back(node);
+  }
+}
+
+void AddMemory(const Problem& problem, const Hardware& hardware, ClusterConfig& config) {
+  if (hardware.memory == nullptr) {
+    return;
+  }
+  const cost::Device& device = *problem.catalogue.FindDevice(hardware.memory->device);
+  for (uint32_t i = 0; i < hardware.memory_machines * hardware.memory->devices; ++i) {
+    MemoryNodeConfig node;
+    node.name = absl::StrCat("m", i);
+    node.host = absl::StrCat("memory-", i / hardware.memory->devices);
+    node.device = DeviceName(device, i % hardware.memory->devices);
+    node.capacity_bytes = Capacity((1 - cost::kReserve) * device.capacity.value);
+    config.memory.push_back(node);
+  }
+}
+
+}  // namespace
+
+ClusterConfig ClusterFileOf(const Problem& problem, const Configuration& configuration,
+                            const Evaluation& evaluation, const std::string& model) {
+  ClusterConfig config;
+  config.model = model;
+  config.coordinator_listen = "0.0.0.0:7400";
+  AddCompute(problem, configuration, config);
+  AddMemory(problem, configuration.hardware, config);
+  config.transport = {"verbs", "ucx"};
+  config.pipeline.lanes = configuration.policy == KvPolicy::kLocal ? 1 : configuration.lanes;
+  config.partition = configuration.partition;
+  config.policy = std::string(cost::KvPolicyName(configuration.policy));
+  config.prefill.mode =
+      configuration.prompt_replicas > 0 ? PrefillMode::kDedicated : PrefillMode::kInline;
+  config.prefill.chunk_tokens = evaluation.chunk_tokens;
+  config.limits.running_max = static_cast<uint32_t>(evaluation.rows);
+  const double tokens = kSlack * (problem.load.input + problem.load.output);
+  config.limits.sequence_tokens_max = std::max(
+      kSequenceTokensLeast, std::min(problem.model.positions_max, static_cast<uint32_t>(tokens)));
+  return config;
+}
+
+std::string WhyNotRunnable(const Problem& problem, const Configuration& configuration,
+                           const Evaluation& evaluation) {
+  if (!problem.model.runs.yes) {
+    return absl::StrCat(problem.model.name, ": ", problem.model.runs.why);
+  }
+  for (const cost::Machine* machine :
+       {configuration.hardware.compute, configuration.hardware.memory}) {
+    if (machine != nullptr) {
+      const cost::Device& device = *problem.catalogue.FindDevice(machine->device);
+      if (!device.runs.yes) {
+        return absl::StrCat(device.name, ": ", device.runs.why);
+      }
+    }
+  }
+  const absl::Status valid = ClusterFileOf(problem, configuration, evaluation, "model").Validate();
+  return valid.ok() ? "" : std::string(valid.message());
+}
+
+}  // namespace lamina::planner

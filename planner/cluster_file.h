@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A plan as a cluster file, and with that whether this software runs it: the cluster file's own
+// checks decide.
+//
+// Threading: pure.
+
+#pragma once
+
+#include <string>
+
+#include "common/config/cluster_config.h"
+#include "planner/evaluation.h"
+
+namespace lamina::planner {
+
+// Each machine is a host of its own, named after its part and number (compute-0, memory-1), which
+// the user replaces by real ones. `model` is the path that daemons open.
+ClusterConfig ClusterFileOf(const Problem& problem, const Configuration& configuration,
+                            const Evaluation& evaluation, const std::string& model);
+
+// Why this software does not run the configuration; empty where it does.
+std::string WhyNotRunnable(const Problem& problem, const Configuration& configuration,
+                           const Evaluation& evaluation);
+
+}  // namespace lamina::planner

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Configuration: which machines a plan has, and what runs on them; and the list of all that are
+// looked at.
+//
+// Threading: values.
+
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "common/partition.h"
+#include "cost/calibration.h"
+#include "cost/catalogue.h"
+#include "cost/step_cost.h"
+#include "planner/request.h"
+
+namespace lamina::planner {
+
+// What all configurations of a plan have in common. Outlives what is made from it.
+struct Problem {
+  cost::Catalogue catalogue;
+  cost::ModelShape model;
+  std::map<std::string, cost::Calibration> calibrations;  // By the device's name in the catalogue.
+  Load load;
+  Slo slo;
+  double budget = std::numeric_limits<double>::infinity();  // Per hour.
+  uint32_t machines_max = 16;                               // Of both kinds together.
+};
+
+// Machines of up to two kinds; `memory` is null for one pool.
+struct Hardware {
+  const cost::Machine* compute = nullptr;
+  const cost::Machine* memory = nullptr;
+  uint32_t compute_machines = 0;
+  uint32_t memory_machines = 0;
+};
+
+struct Configuration {
+  Hardware hardware;
+  uint32_t replicas = 1;
+  uint32_t stages = 1;
+  uint32_t shards = 1;
+  uint32_t prompt_replicas = 0;
+  uint32_t lanes = 1;
+  Partition partition = Partition::kRequest;
+  cost::KvPolicy policy = cost::KvPolicy::kLocal;
+};
+
+// Seconds and bytes of every device and link that the catalogue's machines have, worked out once.
+class Rates {
+ public:
+  explicit Rates(const Problem& problem);
+  cost::Cluster ClusterOf(const Configuration& configuration) const;
+
+ private:
+  struct MachineRates {
+    cost::DeviceRates device;
+    cost::LinkRates link;
+    cost::LinkRates between;
+  };
+  std::map<const cost::Machine*, MachineRates> machines_;
+};
+
+// Every choice of machines within the budget and the number of machines. Compute machines may be of
+// any kind, memory machines too; one pool has no memory machines.
+std::vector<Hardware> AllHardware(const Problem& problem);
+
+// Every way to use the machines: replicas of stages of shards (shards within one machine, in powers
+// of two), prompts inline or on up to four replicas, lanes, partitions and policies.
+std::vector<Configuration> AllConfigurations(const Problem& problem, const Hardware& hardware);
+
+// "2 x h100-1 + 3 x epyc-9654".
+std::string HardwareName(const Hardware& hardware);
+// "2 replicas of 2 stages, 3 lanes, attend_remote by request, prompts inline".
+std::string ArrangementName(const Configuration& configuration);
+
+}  // namespace lamina::planner

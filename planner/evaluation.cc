@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/evaluation.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "cost/price.h"
+
+namespace lamina::planner {
+namespace {
+
+using cost::Cluster;
+using cost::Estimate;
+using cost::KvPolicy;
+
+constexpr double kRunningMax = 4096;      // As limits.running_max of the cluster file.
+constexpr double kChunkTokensMax = 8192;  // As prefill.chunk_tokens.
+constexpr double kChunkTokensLeast = 512;
+constexpr double kPromptShareMax = 0.9;  // Of prompt replicas' time: beyond, queues grow long.
+constexpr double kSecondsPerHour = 3600;
+constexpr double kMillion = 1e6;
+
+// One configuration at some number of rows.
+struct Operation {
+  cost::StepTimes times;
+  Estimate ttft;
+  double chunk_tokens = kChunkTokensLeast;
+  double prompt_share = 0;  // Of what may be spent on prompts; above 1 rows wait for them.
+  double rate = 0;          // Requests a second.
+};
+
+class Evaluator {
+ public:
+  Evaluator(const Problem& problem, const Rates& rates, const Configuration& configuration)
+      : problem_(problem),
+        configuration_(configuration),
+        cluster_(rates.ClusterOf(configuration)) {}
+
+  Evaluation Run();
+
+ private:
+  cost::StepLoad StepLoadOf(double rows) const {
+    return {.rows = rows,
+            .context = problem_.load.context(),
+            .prompt_tokens = rows * problem_.load.input / problem_.load.output,
+            .prompt_length = problem_.load.input};
+  }
+  Operation OperateWith(double rows) const;
+  // The first limit that `rows` rows break; none if they are fine.
+  bool Breaks(const Operation& operation, Limit& limit) const;
+  double MostRows(double bound, Limit& limit) const;
+  // What the configuration does with the most rows.
+  void Fill(const Operation& most, cost::Provenance capacity, Evaluation& evaluation) const;
+  void Price(Evaluation& evaluation) const;
+  Estimate InputShareOfCompute(double rows) const;
+
+  const Problem& problem_;
+  const Configuration& configuration_;
+  const Cluster cluster_;
+};
+
+Operation Evaluator::OperateWith(double rows) const {
+  Operation operation;
+  const cost::StepLoad load = StepLoadOf(rows);
+  operation.times = cost::StepOf(problem_.model, cluster_, load);
+  const Estimate step = operation.times.step;
+  operation.rate = rows / step.value / problem_.load.output;
+  if (cluster_.prompt_replicas == 0) {
+    const double needed = load.prompt_tokens / cluster_.lanes;
+    const double power = std::exp2(std::ceil(std::log2(std::max(1.0, needed))));
+    operation.chunk_tokens = std::clamp(power, kChunkTokensLeast, kChunkTokensMax);
+    operation.prompt_share = needed / kChunkTokensMax;
+    operation.ttft = std::ceil(problem_.load.input / operation.chunk_tokens) * step;
+    return operation;
+  }
+  // A prompt waits for those before it as in a queue with Poisson arrivals and equal service.
+  const Estimate service = cost::PromptSeconds(problem_.model, cluster_, problem_.load.input);
+  const double most = kPromptShareMax * cluster_.prompt_replicas / service.value;
+  operation.prompt_share = operation.rate / most;
+  operation.rate = std::min(operation.rate, most);
+  const double busy = kPromptShareMax * std::min(1.0, operation.prompt_share);
+  operation.ttft = (1 + busy / (2 * (1 - busy))) * service + step;
+  return operation;
+}
+
+bool Evaluator::Breaks(const Operation& operation, Limit& limit) const {
+  if (operation.times.step.value > problem_.slo.tpot_seconds) {
+    limit = Limit::kTpot;
+  } else if (operation.ttft.value > problem_.slo.ttft_seconds) {
+    limit = Limit::kTtft;
+  } else if (operation.prompt_share > 1) {
+    limit = Limit::kPrompts;
+  } else {
+    return false;
+  }
+  return true;
+}
+
+// The most rows within the latencies, by bisection: all that Breaks() looks at grows with rows.
+double Evaluator::MostRows(double bound, Limit& limit) const {
+  Limit broken = limit;
+  if (!Breaks(OperateWith(bound), broken)) {
+    return bound;
+  }
+  double good = cluster_.lanes;
+  double bad = std::max(bound, good + 1);
+  while (bad - good > 1) {
+    const double middle = std::floor((good + bad) / 2);
+    (Breaks(OperateWith(middle), broken) ? bad : good) = middle;
+  }
+  Breaks(OperateWith(bad), limit);
+  return good;
+}
+
+// The Shapley share of two players in the compute nodes' time: prompts and rows.
+Estimate Evaluator::InputShareOfCompute(double rows) const {
+  if (cluster_.prompt_replicas > 0) {
+    return {0};
+  }
+  const cost::StepLoad both = StepLoadOf(rows);
+  cost::StepLoad prompts = both;
+  prompts.rows = 0;
+  cost::StepLoad decode = both;
+  decode.prompt_tokens = 0;
+  const Estimate all = cost::ComputeSeconds(problem_.model, cluster_, both);
+  const Estimate alone = cost::ComputeSeconds(problem_.model, cluster_, prompts);
+  const Estimate without = cost::ComputeSeconds(problem_.model, cluster_, decode);
+  return 0.5 * (alone + all - without) / all;
+}
+
+void Evaluator::Price(Evaluation& evaluation) const {
+  const Hardware& hardware = configuration_.hardware;
+  const double replicas = configuration_.replicas + configuration_.prompt_replicas;
+  const double prompts = configuration_.prompt_replicas / replicas;
+  const Estimate compute =
+      cost::PriceOfMachines(problem_.catalogue, *hardware.compute, hardware.compute_machines);
+  const Estimate input =
+      (prompts * Estimate{1} + (1 - prompts) * InputShareOfCompute(evaluation.rows)) * compute;
+  const Estimate output = evaluation.price_per_hour - input;
+  const double rate = problem_.load.rate > 0
+                          ? std::min(problem_.load.rate, evaluation.goodput.value)
+                          : evaluation.goodput.value;
+  const Estimate served =
+      Estimate{rate, evaluation.goodput.provenance} * cost::MeanLoad(problem_.catalogue.economics);
+  const Estimate requests = kSecondsPerHour * served;
+  evaluation.input_price = kMillion * input / (problem_.load.input * requests);
+  evaluation.output_price = kMillion * output / (problem_.load.output * requests);
+  evaluation.tokens_per_price = evaluation.tokens_per_second / evaluation.price_per_hour;
+}
+
+void Evaluator::Fill(const Operation& most, cost::Provenance capacity,
+                     Evaluation& evaluation) const {
+  evaluation.times = most.times;
+  evaluation.ttft = most.ttft;
+  evaluation.chunk_tokens = static_cast<uint32_t>(most.chunk_tokens);
+  evaluation.tokens_per_second = {
+      most.rate * problem_.load.output,
+      Worse(capacity, Worse(most.times.step.provenance, most.ttft.provenance))};
+  evaluation.goodput = evaluation.tokens_per_second / problem_.load.output;
+  evaluation.carries = evaluation.goodput.value >= problem_.load.rate;
+  Price(evaluation);
+  evaluation.basis = {.dense = Worse(most.times.slice.provenance, most.times.head.provenance),
+                      .attention = most.times.attention.provenance,
+                      .capacity = capacity,
+                      .price = evaluation.price_per_hour.provenance};
+  if (cluster_.policy != KvPolicy::kLocal) {
+    evaluation.basis.network = most.times.network.provenance;
+  }
+}
+
+Evaluation Evaluator::Run() {
+  Evaluation evaluation;
+  evaluation.price_per_hour = PricePerHour(problem_, configuration_.hardware);
+  const Estimate kv_tokens = cost::KvTokensMax(problem_.model, cluster_);
+  const double fit = std::floor(kv_tokens.value / problem_.load.context());
+  if (fit < cluster_.lanes) {
+    const double weights = cost::WeightBytesOfNode(problem_.model, cluster_);
+    const bool too_large = kv_tokens.value <= 0;
+    evaluation.limit = too_large ? Limit::kWeights : Limit::kKvCapacity;
+    evaluation.shortfall = too_large ? weights / cluster_.compute.capacity.value
+                                     : cluster_.lanes * problem_.load.context() / kv_tokens.value;
+    return evaluation;
+  }
+  const Operation least = OperateWith(cluster_.lanes);
+  evaluation.times = least.times;
+  evaluation.ttft = least.ttft;
+  // Rows that wait for prompt replicas are idle, which costs goodput and breaks nothing.
+  const bool idle = cluster_.prompt_replicas > 0;
+  if (Breaks(least, evaluation.limit) && !(idle && evaluation.limit == Limit::kPrompts)) {
+    evaluation.shortfall =
+        std::max({least.times.step.value / problem_.slo.tpot_seconds,
+                  least.ttft.value / problem_.slo.ttft_seconds, idle ? 0 : least.prompt_share});
+    return evaluation;
+  }
+  evaluation.feasible = true;
+  evaluation.limit = fit > kRunningMax ? Limit::kRunningMax : Limit::kKvCapacity;
+  evaluation.rows =
+      MostRows(std::min(fit, std::max(kRunningMax, cost::Real(cluster_.lanes))), evaluation.limit);
+  Fill(OperateWith(evaluation.rows), kv_tokens.provenance, evaluation);
+  return evaluation;
+}
+
+}  // namespace
+
+std::string LimitName(Limit limit) {
+  switch (limit) {
+    case Limit::kWeights:
+      return "weights";
+    case Limit::kKvCapacity:
+      return "KV capacity";
+    case Limit::kTpot:
+      return "TPOT";
+    case Limit::kTtft:
+      return "TTFT";
+    case Limit::kPrompts:
+      return "prompts";
+    case Limit::kRunningMax:
+      return "running_max";
+  }
+  return "?";
+}
+
+Evaluation Evaluate(const Problem& problem, const Rates& rates,
+                    const Configuration& configuration) {
+  return Evaluator(problem, rates, configuration).Run();
+}
+
+Estimate PricePerHour(const Problem& problem, const Hardware& hardware) {
+  const auto price = [&](const cost::Machine& machine, uint32_t count) {
+    return cost::PriceOfMachines(problem.catalogue, machine, count);
+  };
+  if (hardware.memory == nullptr) {
+    return price(*hardware.compute, hardware.compute_machines);
+  }
+  if (hardware.memory == hardware.compute) {  // One kind, and its spares once.
+    return price(*hardware.compute, hardware.compute_machines + hardware.memory_machines);
+  }
+  return price(*hardware.compute, hardware.compute_machines) +
+         price(*hardware.memory, hardware.memory_machines);
+}
+
+Rank RankOf(const Problem& problem, const Evaluation& evaluation) {
+  if (problem.load.rate > 0 && !evaluation.carries) {
+    return {.carries = false, .cost = -evaluation.goodput.value};
+  }
+  // With a rate all that carry it serve the same requests.
+  return {.carries = true,
+          .cost = problem.load.rate > 0
+                      ? evaluation.price_per_hour.value
+                      : evaluation.price_per_hour.value / evaluation.goodput.value};
+}
+
+int Compare(const Rank& a, const Rank& b) {
+  if (a.carries != b.carries) {
+    return a.carries ? -1 : 1;
+  }
+  return a.cost < b.cost ? -1 : a.cost > b.cost ? 1 : 0;
+}
+
+// Goodput is bounded by the arithmetic of all compute nodes, and by the rows that fit while every
+// step reads the weights.
+Rank BestPossibleRank(const Problem& problem, const Rates& rates, const Hardware& hardware) {
+  Configuration configuration;
+  configuration.hardware = hardware;
+  configuration.policy = hardware.memory == nullptr ? KvPolicy::kLocal : KvPolicy::kAttendRemote;
+  const Cluster cluster = rates.ClusterOf(configuration);
+  const double devices = hardware.compute->devices * cost::Real(hardware.compute_machines);
+  const double prompts = problem.load.input / problem.load.output;
+  const double flops = problem.model.layers * problem.model.LayerFlopsPerRow() * (1 + prompts) +
+                       2 * problem.model.HeadWeights();
+  const double by_arithmetic = devices / (flops * cluster.compute.dense.seconds_per_flop.value);
+  const double bytes = hardware.memory == nullptr
+                           ? devices * cluster.compute.capacity.value - problem.model.WeightBytes()
+                           : cluster.memory_nodes * cluster.memory.capacity.value;
+  const double rows =
+      std::max(0.0, bytes) / problem.model.KvBytesPerToken() / problem.load.context();
+  const double reads = cost::kElementBytes * problem.model.layers *
+                       problem.model.LayerWeightsRead(1) / hardware.compute->devices;
+  const double by_memory = rows / (reads * cluster.compute.dense.seconds_per_byte.value);
+  Evaluation best;
+  best.price_per_hour = PricePerHour(problem, hardware);
+  // A little more than the bound, so that rounding prunes nothing that is as good.
+  best.goodput = {1.000001 * std::min(by_arithmetic, by_memory) / problem.load.output};
+  best.carries = best.goodput.value >= problem.load.rate;
+  return RankOf(problem, best);
+}
+
+}  // namespace lamina::planner

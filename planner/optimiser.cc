@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/optimiser.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace lamina::planner {
+namespace {
+
+struct Candidate {
+  Hardware hardware;
+  Rank best;
+  size_t order = 0;  // In which AllHardware() lists it: the last word among equals.
+};
+
+// The `count` best plans so far; among equals the first in order.
+class Shortlist {
+ public:
+  Shortlist(const Problem& problem, size_t count) : problem_(problem), count_(count) {}
+
+  // Whether a plan of this rank could still enter.
+  bool Admits(const Rank& rank, size_t order) const {
+    return entries_.size() < count_ || IsBefore(rank, order, entries_.back());
+  }
+  void Add(Plan plan, size_t order) {
+    const Rank rank = RankOf(problem_, plan.evaluation);
+    const auto at = std::find_if(entries_.begin(), entries_.end(),
+                                 [&](const Entry& entry) { return IsBefore(rank, order, entry); });
+    entries_.insert(at, Entry{rank, order, std::move(plan)});
+    if (entries_.size() > count_) {
+      entries_.pop_back();
+    }
+  }
+  std::vector<Plan> Take() && {
+    std::vector<Plan> plans;
+    for (Entry& entry : entries_) {
+      plans.push_back(std::move(entry.plan));
+    }
+    return plans;
+  }
+
+ private:
+  struct Entry {
+    Rank rank;
+    size_t order;
+    Plan plan;
+  };
+  static bool IsBefore(const Rank& rank, size_t order, const Entry& entry) {
+    const int compared = Compare(rank, entry.rank);
+    return compared < 0 || (compared == 0 && order < entry.order);
+  }
+
+  const Problem& problem_;
+  const size_t count_;
+  std::vector<Entry> entries_;
+};
+
+class Optimiser {
+ public:
+  Optimiser(const Problem& problem, size_t count, const WhyNot& why_not)
+      : problem_(problem),
+        rates_(problem),
+        why_not_(why_not),
+        runnable_(problem, count),
+        others_(problem, count),
+        one_pool_(problem, 1) {}
+
+  absl::StatusOr<Plans> Run(Search search);
+
+ private:
+  std::vector<Candidate> Candidates() const;
+  bool MayEnter(const Candidate& candidate) const;
+  void LookAt(const Candidate& candidate);
+  void Remember(const Configuration& configuration, const Evaluation& evaluation);
+  absl::Status NothingFits() const;
+
+  const Problem& problem_;
+  const Rates rates_;
+  const WhyNot& why_not_;
+  Shortlist runnable_;
+  Shortlist others_;
+  Shortlist one_pool_;
+  std::optional<Plan> nearest_;  // Of those that are not feasible.
+  bool any_ = false;
+};
+
+std::vector<Candidate> Optimiser::Candidates() const {
+  std::vector<Candidate> candidates;
+  for (const Hardware& hardware : AllHardware(problem_)) {
+    candidates.push_back(
+        {hardware, BestPossibleRank(problem_, rates_, hardware), candidates.size()});
+  }
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const auto& a, const auto& b) { return Compare(a.best, b.best) < 0; });
+  return candidates;
+}
+
+bool Optimiser::MayEnter(const Candidate& candidate) const {
+  const cost::Device* compute = problem_.catalogue.FindDevice(candidate.hardware.compute->device);
+  const cost::Device* memory =
+      candidate.hardware.memory == nullptr
+          ? compute
+          : problem_.catalogue.FindDevice(candidate.hardware.memory->device);
+  const bool may_run = problem_.model.runs.yes && compute->runs.yes && memory->runs.yes;
+  return others_.Admits(candidate.best, candidate.order) ||
+         (may_run && runnable_.Admits(candidate.best, candidate.order)) ||
+         (candidate.hardware.memory == nullptr &&
+          one_pool_.Admits(candidate.best, candidate.order));
+}
+
+void Optimiser::Remember(const Configuration& configuration, const Evaluation& evaluation) {
+  // Far from fitting at all counts as farther than any latency that is missed.
+  const auto distance = [](const Evaluation& e) {
+    const bool memory = e.limit == Limit::kWeights || e.limit == Limit::kKvCapacity;
+    return std::pair(memory, e.shortfall);
+  };
+  if (!nearest_.has_value() || distance(evaluation) < distance(nearest_->evaluation)) {
+    nearest_ = Plan{configuration, evaluation, ""};
+  }
+}
+
+// The best arrangement that runs and the best that does not go to their lists.
+void Optimiser::LookAt(const Candidate& candidate) {
+  std::vector<Plan> plans;
+  for (const Configuration& configuration : AllConfigurations(problem_, candidate.hardware)) {
+    const Evaluation evaluation = Evaluate(problem_, rates_, configuration);
+    if (evaluation.feasible) {
+      plans.push_back({configuration, evaluation, ""});
+    } else {
+      Remember(configuration, evaluation);
+    }
+  }
+  // Of equal price the arrangement with more goodput comes first.
+  std::stable_sort(plans.begin(), plans.end(), [&](const Plan& a, const Plan& b) {
+    const int compared = Compare(RankOf(problem_, a.evaluation), RankOf(problem_, b.evaluation));
+    return compared < 0 ||
+           (compared == 0 && a.evaluation.goodput.value > b.evaluation.goodput.value);
+  });
+  if (plans.empty()) {
+    return;
+  }
+  any_ = true;
+  if (candidate.hardware.memory == nullptr) {
+    Plan baseline = plans.front();
+    baseline.why_not = why_not_(baseline.configuration, baseline.evaluation);
+    one_pool_.Add(std::move(baseline), candidate.order);
+  }
+  bool runs = false;
+  bool does_not = false;
+  for (Plan& plan : plans) {
+    plan.why_not = why_not_(plan.configuration, plan.evaluation);
+    bool& there = plan.why_not.empty() ? runs : does_not;
+    if (!there) {
+      (plan.why_not.empty() ? runnable_ : others_).Add(plan, candidate.order);
+      there = true;
+    }
+    if (runs && does_not) {
+      break;
+    }
+  }
+}
+
+absl::Status Optimiser::NothingFits() const {
+  if (!nearest_.has_value()) {
+    return absl::NotFoundError(absl::StrFormat(
+        "no machine of the catalogue is within %d machines and the budget of %g/h; raise --budget",
+        problem_.machines_max, problem_.budget));
+  }
+  const Evaluation& e = nearest_->evaluation;
+  const std::string plan = absl::StrCat(HardwareName(nearest_->configuration.hardware), " (",
+                                        ArrangementName(nearest_->configuration), ")");
+  if (e.limit == Limit::kWeights) {
+    return absl::NotFoundError(absl::StrFormat(
+        "%s is too large for every configuration: its weights take %.1f GB; the nearest is %s, "
+        "whose compute nodes would need %.2f times their memory; raise --machines or --budget, or "
+        "add a machine with more devices",
+        problem_.model.name, problem_.model.WeightBytes() / 1e9, plan, e.shortfall));
+  }
+  if (e.limit == Limit::kKvCapacity) {
+    return absl::NotFoundError(absl::StrFormat(
+        "no configuration holds K and V of one sequence for each lane; the nearest is %s, which "
+        "would need %.2f times its memory; raise --budget, or shorten the load's input and output",
+        plan, e.shortfall));
+  }
+  return absl::NotFoundError(absl::StrFormat(
+      "no configuration meets the SLO; the nearest is %s with one row in each lane: TPOT %.1f ms, "
+      "TTFT %.1f ms, and %s limits it; allow %.2f times the latency",
+      plan, 1e3 * e.times.step.value, 1e3 * e.ttft.value, LimitName(e.limit), e.shortfall));
+}
+
+absl::StatusOr<Plans> Optimiser::Run(Search search) {
+  Plans plans;
+  const std::vector<Candidate> candidates = Candidates();
+  plans.hardware = candidates.size();
+  for (const Candidate& candidate : candidates) {
+    if (search == Search::kExhaustive || MayEnter(candidate)) {
+      LookAt(candidate);
+      ++plans.looked_at;
+    }
+  }
+  if (!any_) {
+    return NothingFits();
+  }
+  plans.runnable = std::move(runnable_).Take();
+  plans.others = std::move(others_).Take();
+  plans.one_pool = std::move(one_pool_).Take();
+  return plans;
+}
+
+}  // namespace
+
+absl::StatusOr<Plans> Optimise(const Problem& problem, size_t count, const WhyNot& why_not,
+                               Search search) {
+  return Optimiser(problem, count, why_not).Run(search);
+}
+
+}  // namespace lamina::planner

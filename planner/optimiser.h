@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Optimise: the best plans for a problem. Hardware is looked at in the order of the best that it
+// could do; what cannot come before the plans that were found is left out.
+//
+// Threading: pure.
+
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "planner/evaluation.h"
+
+namespace lamina::planner {
+
+struct Plan {
+  Configuration configuration;
+  Evaluation evaluation;
+  std::string why_not;  // Why this software does not run it; empty where it does.
+};
+
+struct Plans {
+  // The best arrangement of each choice of machines, best first.
+  std::vector<Plan> runnable;
+  std::vector<Plan> others;    // Those that this software does not run.
+  std::vector<Plan> one_pool;  // The best of one pool alone: the homogeneous baseline; at most one.
+  uint64_t hardware = 0;       // Choices of machines.
+  uint64_t looked_at = 0;      // Of these, by the formulas; a bound ruled out the others.
+};
+
+enum class Search : uint8_t { kBounded, kExhaustive };  // The same plans; the second looks at all.
+
+// Why this software does not run a configuration; empty where it does.
+using WhyNot = std::function<std::string(const Configuration&, const Evaluation&)>;
+
+// Up to `count` plans of each list.
+//
+// Errors: kNotFound          no configuration within the budget, or none holds the model and the
+//                            latencies: names the nearest one, and what limits it.
+absl::StatusOr<Plans> Optimise(const Problem& problem, size_t count, const WhyNot& why_not,
+                               Search search);
+
+}  // namespace lamina::planner

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a plan is asked for: a load, and the latencies to keep.
+//
+// Threading: values.
+
+#pragma once
+
+#include <limits>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace lamina::planner {
+
+struct Load {
+  double rate = 0;    // Requests a second; 0: as many as a configuration can answer.
+  double input = 0;   // Prompt tokens of a request, in the mean.
+  double output = 0;  // Generated tokens of a request, in the mean.
+
+  // Tokens that a decoding sequence holds, in the mean over its life.
+  double context() const { return input + output / 2; }
+};
+
+struct Slo {
+  double ttft_seconds = std::numeric_limits<double>::infinity();
+  double tpot_seconds = std::numeric_limits<double>::infinity();
+};
+
+// "rate=20,input=1024,output=256"; the rate may be left out.
+// Errors: kInvalidArgument naming the key, the value and what it may be.
+absl::StatusOr<Load> ParseLoad(absl::string_view text);
+
+// "ttft=2s,tpot=80ms"; either may be left out.
+absl::StatusOr<Slo> ParseSlo(absl::string_view text);
+
+// "20/h", in the catalogue's currency.
+absl::StatusOr<double> ParseBudget(absl::string_view text);
+
+}  // namespace lamina::planner

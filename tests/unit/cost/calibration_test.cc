@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cost/calibration.h"
+
+#include "absl/strings/str_replace.h"
+#include "cost/rates.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/cost/catalogue_text.h"
+
+namespace lamina::cost {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(FitLineTest, FindsTheLineOfPointsOnOne) {
+  const FittedLine line = FitLine({{1, 3}, {2, 5}, {100, 201}});
+  EXPECT_NEAR(line.fixed, 1, 1e-9);
+  EXPECT_NEAR(line.slope, 2, 1e-9);
+  EXPECT_NEAR(line.r2, 1, 1e-12);
+}
+
+TEST(FitLineTest, SmallSizesCountAsMuchAsLargeOnes) {
+  // Off by a tenth each, in opposite directions: the line passes between them by shares.
+  const FittedLine line = FitLine({{1, 1.1}, {10, 9}, {100, 100}});
+  EXPECT_NEAR((line.fixed + line.slope) / 1.1, 1, 0.1);
+  EXPECT_LT(line.r2, 1);
+}
+
+TEST(FitLineTest, NeitherPartIsNegative) {
+  const FittedLine falling = FitLine({{1, 10}, {10, 5}});
+  EXPECT_EQ(falling.slope, 0);
+  EXPECT_GT(falling.fixed, 0);
+  const FittedLine steep = FitLine({{10, 1}, {20, 10}});
+  EXPECT_EQ(steep.fixed, 0);
+  const FittedLine one = FitLine({{10, 5}});
+  EXPECT_EQ(one.fixed, 0);
+  EXPECT_DOUBLE_EQ(one.slope, 0.5);
+}
+
+constexpr char kText[] = R"({"format": 1, "device": "chip", "date": "2026-11-24T00:00:00Z",
+  "t_slice": [{"model": "LLaMA-3-8B", "width": 4096, "q_heads": 32, "kv_heads": 8, "head_dim": 128, "hidden": 14336,
+    "points": [{"rows": 1, "seconds": 0.0003}, {"rows": 101, "seconds": 0.0013}]}],
+  "t_attn": [{"kernel": "canonical", "kv_heads": 8, "group": 4, "head_dim": 128,
+    "points": [{"rows": 1, "context": 1000, "tokens": 1000, "seconds": 0.00011}, {"rows": 9, "context": 1000, "tokens": 9000, "seconds": 0.00019}]},
+   {"kernel": "tensor", "kv_heads": 8, "group": 4, "head_dim": 128, "points": [{"tokens": 1000, "seconds": 1}]}]})";
+
+TEST(CalibrationTest, GoesBeforeTheCatalogue) {
+  const absl::StatusOr<Calibration> calibration = ParseCalibration(kText, "calibration.json");
+  ASSERT_TRUE(calibration.ok()) << calibration.status();
+  EXPECT_EQ(calibration->slices[0].rows.points, 2u);
+  const Catalogue catalogue = *ParseCatalogue(kSmallCatalogue, "small.yaml");
+  const ModelShape shape = *CatalogueOfTree("default").FindModel("Llama-3-8B");
+  const DeviceRates rates = WithCalibration(RatesOf(catalogue.devices[0]), *calibration, shape);
+  const Estimate slice =
+      DenseSeconds(rates.dense, 2 * shape.LayerWeights(), 51 * shape.LayerFlopsPerRow());
+  EXPECT_NEAR(slice.value, 0.0008, 1e-9);  // Half way between the points.
+  EXPECT_EQ(slice.provenance, Provenance::kMeasured);
+  EXPECT_NEAR(rates.attention.fixed.value, 0.0001, 1e-9);
+  EXPECT_NEAR(rates.attention.seconds_per_byte.value * 4096, 1e-8, 1e-15);
+}
+
+TEST(CalibrationTest, BadFilesAreNamed) {
+  const auto error = [](absl::string_view from, absl::string_view to) {
+    const std::string text = absl::StrReplaceAll(kText, {{from, to}});
+    return std::string(ParseCalibration(text, "c.json").status().message());
+  };
+  EXPECT_THAT(error("\"format\": 1", "\"format\": 2"), HasSubstr("\"format\" is not 1"));
+  EXPECT_THAT(error("\"rows\": 101", "\"rows\": 0"),
+              HasSubstr("c.json: t_slice.0: \"rows\" should be a number above 0"));
+  EXPECT_THAT(error("\"kernel\": \"tensor\"", "\"kernel\": 3"),
+              HasSubstr("t_attn.1: \"kernel\" should be a text"));
+  EXPECT_THAT(std::string(ParseCalibration("{", "c.json").status().message()),
+              HasSubstr("not a JSON object"));
+}
+
+}  // namespace
+}  // namespace lamina::cost

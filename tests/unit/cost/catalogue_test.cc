@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cost/catalogue.h"
+
+#include "cost/quantity.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/cost/catalogue_text.h"
+
+namespace lamina::cost {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+// The error of the small catalogue with `from` replaced by `to`.
+std::string ErrorWith(absl::string_view from, absl::string_view to) {
+  const std::string text = absl::StrReplaceAll(kSmallCatalogue, {{from, to}});
+  EXPECT_NE(text, kSmallCatalogue) << from << " is not in it";
+  const absl::StatusOr<Catalogue> catalogue = ParseCatalogue(text, "small.yaml");
+  EXPECT_EQ(catalogue.status().code(), absl::StatusCode::kInvalidArgument);
+  return std::string(catalogue.status().message());
+}
+
+TEST(CatalogueTest, CataloguesOfTheTreeAreValid) {
+  const Catalogue catalogue = CatalogueOfTree("default");
+  for (const char* name : {"LLaMA-13B", "LLaMA-33B", "LLaMA-65B", "Llama-3-8B", "Llama-3-70B",
+                           "OPT-30B", "Qwen2.5-7B", "Qwen3-32B", "Mixtral-8x7B", "gpt-oss-120b"}) {
+    EXPECT_NE(catalogue.FindModel(name), nullptr) << name;
+  }
+  CatalogueOfTree("paper");
+}
+
+TEST(CatalogueTest, HasThePapersTable1) {
+  const Catalogue catalogue = CatalogueOfTree("paper");
+  struct Row {
+    const char* machine;
+    double price, capacity, bandwidth, per_gb, per_bandwidth;
+  };
+  for (const Row& row : {Row{"a100-80g", 17500, 80e9, 1935e9, 219, 9.04},
+                         Row{"h100", 36500, 80e9, 3350e9, 456, 10.90},
+                         Row{"rtx-3090", 1600, 24e9, 936.2e9, 67, 1.71},
+                         Row{"rx-7900-xtx", 1000, 24e9, 960e9, 42, 1.04},
+                         Row{"arc-a770", 350, 16e9, 560e9, 22, 0.63}}) {
+    const Machine* machine = catalogue.FindMachine(row.machine);
+    ASSERT_NE(machine, nullptr) << row.machine;
+    const Device* device = catalogue.FindDevice(machine->device);
+    EXPECT_EQ(machine->price.card.value, row.price);
+    EXPECT_EQ(device->capacity.value, row.capacity);
+    EXPECT_NEAR(device->bandwidth.value, row.bandwidth, 1);
+    EXPECT_NEAR(row.price / (row.capacity / 1e9), row.per_gb, 0.5);
+    EXPECT_NEAR(row.price / (row.bandwidth / 1e9), row.per_bandwidth, 0.01);
+  }
+}
+
+TEST(CatalogueTest, EveryFigureHasProvenanceAndSource) {
+  EXPECT_THAT(
+      ErrorWith("{value: 100 GB, by: measured, source: here}", "{value: 100 GB, by: measured}"),
+      AllOf(HasSubstr("small.yaml:16: devices.0.capacity.source: missing")));
+  EXPECT_THAT(ErrorWith("{value: 100 GB, by: measured", "{value: 100 GB, by: guessed"),
+              HasSubstr("'guessed' is not one of measured, datasheet, assumed"));
+  EXPECT_THAT(ErrorWith("by: measured, source: here}\n    bandwidth",
+                        "by: measured, source: hare}\n    bandwidth"),
+              AllOf(HasSubstr("'hare' is not under sources"), HasSubstr("did you mean 'here'?")));
+}
+
+TEST(CatalogueTest, UnitsAndCurrenciesAreChecked) {
+  EXPECT_THAT(ErrorWith("100 GB/s", "100 GBps"),
+              AllOf(HasSubstr("devices.0.bandwidth.value"), HasSubstr("unknown unit 'GBps'"),
+                    HasSubstr("GB/s")));
+  EXPECT_THAT(ErrorWith("value: 100 GB,", "value: 100,"), HasSubstr("has no unit"));
+  EXPECT_THAT(ErrorWith("value: 100 GB,", "value: lots,"),
+              HasSubstr("does not begin with a number"));
+  EXPECT_THAT(ErrorWith("5000 USD", "5000 EUR"),
+              HasSubstr("is not in USD, the catalogue's currency; convert it"));
+  EXPECT_THAT(ErrorWith("mfu: {value: 0.5", "mfu: {value: 1.5"), HasSubstr("is not in (0, 1]"));
+}
+
+TEST(CatalogueTest, PricesAreComplete) {
+  EXPECT_THAT(ErrorWith("      nic: {value: 500 USD, by: datasheet, source: here}\n", ""),
+              HasSubstr("machines.0.price.nic: missing; a bought machine has a price for it"));
+  EXPECT_THAT(ErrorWith("{kind: on_demand, hour: {value: 1.5 USD/h, by: datasheet, source: here}}",
+                        "{kind: spot}"),
+              HasSubstr("machines.1.price.hour: missing; a rented machine"));
+  EXPECT_THAT(ErrorWith("kind: on_demand,",
+                        "kind: on_demand, nic: {value: 1 USD, by: assumed, source: here},"),
+              HasSubstr("machines.1.price.nic: a rented machine has none"));
+}
+
+TEST(CatalogueTest, NamesAreChecked) {
+  EXPECT_THAT(ErrorWith("    capacity:", "    capacty:"),
+              AllOf(HasSubstr("unknown key 'devices.0.capacty'"), HasSubstr("'capacity'?")));
+  EXPECT_THAT(ErrorWith("device: chip\n    devices: 2", "device: chop\n    devices: 2"),
+              HasSubstr("machines.0.device: 'chop' is not under devices"));
+  EXPECT_THAT(ErrorWith("name: rented", "name: box"), HasSubstr("'box' is there twice"));
+  EXPECT_THAT(ErrorWith("    between: wire\n", ""), HasSubstr("machines.0.between"));
+  EXPECT_THAT(ErrorWith("format: 1", "format: 2"), HasSubstr("is not 1, the only one"));
+  EXPECT_THAT(ErrorWith("date: \"2026-06-01\"", "date: \"2026-13-01\""),
+              HasSubstr("is not a date"));
+  EXPECT_THAT(ErrorWith("value: 0.5, by: assumed", "value: [0.5, 0.5], by: assumed"),
+              HasSubstr("give one share above 0, or 24 by hour of the day"));
+}
+
+TEST(CatalogueTest, OldPricesAreMarkedBySourceAndDate) {
+  const absl::StatusOr<Catalogue> catalogue = ParseCatalogue(kSmallCatalogue, "small.yaml");
+  ASSERT_TRUE(catalogue.ok()) << catalogue.status();
+  const Price& bought = catalogue->FindMachine("box")->price;
+  EXPECT_EQ(AgeOfPrice(*catalogue, bought, "2026-06-30").date, "2026-01-01");
+  EXPECT_FALSE(AgeOfPrice(*catalogue, bought, "2026-06-30").old);  // 180 days.
+  EXPECT_TRUE(AgeOfPrice(*catalogue, bought, "2026-07-01").old);
+  EXPECT_FALSE(AgeOfPrice(*catalogue, catalogue->FindMachine("rented")->price, "2026-07-01").old);
+}
+
+TEST(QuantityTest, ReadsUnits) {
+  EXPECT_EQ(*ParseQuantity("1935 GB/s", Unit::kBytesPerSecond, "USD"), 1935e9);
+  EXPECT_EQ(*ParseQuantity("200Gbit/s", Unit::kBytesPerSecond, "USD"), 25e9);
+  EXPECT_EQ(*ParseQuantity("2 GiB", Unit::kBytes, "USD"), 2147483648.0);
+  EXPECT_EQ(*ParseQuantity("1e3 EUR", Unit::kMoney, "EUR"), 1000);
+  EXPECT_EQ(*ParseQuantity("1000 EUR", Unit::kMoney, "EUR"), 1000);
+  EXPECT_FALSE(ParseQuantity("-1 W", Unit::kWatts, "USD").ok());
+  EXPECT_FALSE(ParseQuantity("1e400 W", Unit::kWatts, "USD").ok());
+  EXPECT_FALSE(ParseQuantity("0.5 GB", Unit::kNone, "USD").ok());
+}
+
+}  // namespace
+}  // namespace lamina::cost

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/cluster_file.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/planner/problems.h"
+
+namespace lamina::planner {
+namespace {
+
+using testing::HasSubstr;
+
+Problem SmallProblem() {
+  Problem problem;
+  problem.catalogue = EmptyCatalogue();
+  AddKind(problem.catalogue, "node", 100, 400, 10, 2, 0.5);
+  problem.model = SmallModel();
+  problem.load = {.rate = 0, .input = 1000, .output = 200};
+  return problem;
+}
+
+Configuration Shape(const Problem& problem, uint32_t compute, uint32_t memory) {
+  return {.hardware = {.compute = &problem.catalogue.machines[0],
+                       .memory = memory > 0 ? &problem.catalogue.machines[0] : nullptr,
+                       .compute_machines = compute,
+                       .memory_machines = memory},
+          .policy = memory > 0 ? cost::KvPolicy::kAttendRemote : cost::KvPolicy::kLocal};
+}
+
+TEST(ClusterFileTest, ReadsBackAsItWasWritten) {
+  const Problem problem = SmallProblem();
+  Configuration configuration = Shape(problem, 4, 2);
+  configuration.replicas = 1;
+  configuration.prompt_replicas = 1;
+  configuration.stages = 2;
+  configuration.shards = 2;
+  configuration.lanes = 4;
+  const Evaluation evaluation = Evaluate(problem, Rates(problem), configuration);
+  ASSERT_TRUE(evaluation.feasible);
+  const ClusterConfig config = ClusterFileOf(problem, configuration, evaluation, "model.gguf");
+  const absl::StatusOr<ClusterConfig> read = ParseClusterConfig(ToYaml(config), "plan.yaml", {});
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->compute.size(), 8u);
+  EXPECT_EQ(read->CountCompute(ComputeRole::kPrefill), 4u);
+  EXPECT_EQ(read->compute[3].host, "compute-1");
+  EXPECT_EQ(read->compute[3].stage, 1u);
+  EXPECT_EQ(read->compute[3].shard, 1u);
+  EXPECT_EQ(read->memory.size(), 4u);
+  EXPECT_EQ(read->pipeline.lanes, 4u);
+  EXPECT_EQ(WhyNotRunnable(problem, configuration, evaluation), "");
+}
+
+TEST(ClusterFileTest, OnePoolHasItsKvOnTheComputeNode) {
+  Problem problem = SmallProblem();
+  problem.catalogue.machines[0].devices = 1;
+  const Configuration configuration = Shape(problem, 1, 0);
+  const Evaluation evaluation = Evaluate(problem, Rates(problem), configuration);
+  EXPECT_EQ(WhyNotRunnable(problem, configuration, evaluation), "");
+  const ClusterConfig config = ClusterFileOf(problem, configuration, evaluation, "model.gguf");
+  EXPECT_LT(static_cast<double>(config.compute[0].capacity_bytes),
+            90e9 - problem.model.WeightBytes());
+}
+
+TEST(ClusterFileTest, WhatTheClusterFileRefusesIsNotRunnable) {
+  const Problem problem = SmallProblem();
+  Configuration configuration = Shape(problem, 2, 2);
+  configuration.replicas = 4;
+  Evaluation evaluation = Evaluate(problem, Rates(problem), configuration);
+  EXPECT_EQ(WhyNotRunnable(problem, configuration, evaluation), "");
+  configuration.policy = cost::KvPolicy::kFetchHeads;
+  EXPECT_THAT(WhyNotRunnable(problem, configuration, evaluation),
+              HasSubstr("policy: 'fetch_heads' is not served by this version"));
+  configuration.policy = cost::KvPolicy::kAttendRemote;
+  configuration.lanes = 16;
+  EXPECT_THAT(WhyNotRunnable(problem, configuration, evaluation), HasSubstr("pipeline.lanes"));
+}
+
+}  // namespace
+}  // namespace lamina::planner

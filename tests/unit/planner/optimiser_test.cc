@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/optimiser.h"
+
+#include "absl/strings/str_join.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "planner/cluster_file.h"
+#include "tests/unit/planner/problems.h"
+
+namespace lamina::planner {
+namespace {
+
+using testing::HasSubstr;
+
+absl::StatusOr<Plans> PlansOf(const Problem& problem, Search search, size_t count = 3) {
+  const WhyNot why_not = [&](const Configuration& configuration, const Evaluation& evaluation) {
+    return WhyNotRunnable(problem, configuration, evaluation);
+  };
+  return Optimise(problem, count, why_not, search);
+}
+
+std::string Names(const std::vector<Plan>& plans) {
+  return absl::StrJoin(plans, "\n", [](std::string* out, const Plan& plan) {
+    absl::StrAppend(out, HardwareName(plan.configuration.hardware), ": ",
+                    ArrangementName(plan.configuration), " ", plan.evaluation.goodput.value);
+  });
+}
+
+// Three kinds of machines, eight of them at most.
+Problem RandomProblem(uint64_t seed) {
+  Numbers numbers(seed);
+  Problem problem;
+  problem.catalogue = EmptyCatalogue();
+  for (const char* name : {"a", "b", "c"}) {
+    AddKind(problem.catalogue, name, numbers.Between(8, 600), numbers.Between(100, 4000),
+            numbers.Between(2, 1000), numbers.Next() < 0.7 ? 1 : 2, numbers.Between(0.2, 5));
+    problem.catalogue.devices.back().runs.yes = numbers.Next() < 0.8;
+  }
+  problem.model = SmallModel();
+  problem.load = {.rate = numbers.Next() < 0.5 ? 0 : numbers.Between(0.5, 100),
+                  .input = std::floor(numbers.Between(10, 4000)),
+                  .output = std::floor(numbers.Between(10, 1000))};
+  if (numbers.Next() < 0.7) {
+    problem.slo.tpot_seconds = numbers.Between(0.005, 0.2);
+  }
+  problem.machines_max = 8;
+  problem.budget = numbers.Between(2, 30);
+  return problem;
+}
+
+TEST(OptimiserTest, IsEqualToBruteForce) {
+  uint64_t hardware = 0;
+  uint64_t looked_at = 0;
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    const Problem problem = RandomProblem(seed);
+    const absl::StatusOr<Plans> bounded = PlansOf(problem, Search::kBounded);
+    const absl::StatusOr<Plans> exhaustive = PlansOf(problem, Search::kExhaustive);
+    ASSERT_EQ(bounded.ok(), exhaustive.ok()) << "seed " << seed << " " << bounded.status();
+    if (!bounded.ok()) {
+      continue;
+    }
+    EXPECT_EQ(Names(bounded->runnable), Names(exhaustive->runnable)) << "seed " << seed;
+    EXPECT_EQ(Names(bounded->others), Names(exhaustive->others)) << "seed " << seed;
+    EXPECT_EQ(Names(bounded->one_pool), Names(exhaustive->one_pool)) << "seed " << seed;
+    hardware += bounded->hardware;
+    looked_at += bounded->looked_at;
+  }
+  EXPECT_LT(looked_at, hardware / 2) << "bounds rule out most machines";
+}
+
+Problem SmallProblem() {
+  Problem problem;
+  problem.catalogue = EmptyCatalogue();
+  AddKind(problem.catalogue, "fast", 80, 2000, 300, 1, 2);
+  AddKind(problem.catalogue, "wide", 500, 400, 10, 1, 0.5);
+  problem.model = SmallModel();
+  problem.load = {.rate = 2, .input = 1000, .output = 200};
+  return problem;
+}
+
+TEST(OptimiserTest, TheCheapestThatCarriesTheRateComesFirst) {
+  Problem problem = SmallProblem();
+  const absl::StatusOr<Plans> plans = PlansOf(problem, Search::kBounded, 10);
+  ASSERT_TRUE(plans.ok()) << plans.status();
+  double last = 0;
+  for (const Plan& plan : plans->runnable) {
+    EXPECT_TRUE(plan.evaluation.carries);
+    EXPECT_GE(plan.evaluation.price_per_hour.value, last);
+    last = plan.evaluation.price_per_hour.value;
+  }
+  ASSERT_EQ(plans->one_pool.size(), 1u);
+  EXPECT_EQ(plans->one_pool[0].configuration.hardware.memory, nullptr);
+}
+
+TEST(OptimiserTest, ARateThatNothingCarriesGivesTheMostGoodput) {
+  Problem problem = SmallProblem();
+  problem.load.rate = 1e6;
+  problem.machines_max = 4;
+  const absl::StatusOr<Plans> plans = PlansOf(problem, Search::kBounded, 10);
+  ASSERT_TRUE(plans.ok());
+  EXPECT_FALSE(plans->runnable[0].evaluation.carries);
+  EXPECT_GE(plans->runnable[0].evaluation.goodput.value,
+            plans->runnable[1].evaluation.goodput.value);
+}
+
+TEST(OptimiserTest, AnSloThatNothingMeetsNamesTheNearest) {
+  Problem problem = SmallProblem();
+  problem.slo.tpot_seconds = 1e-5;
+  const absl::StatusOr<Plans> plans = PlansOf(problem, Search::kBounded);
+  EXPECT_EQ(plans.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(plans.status().message()),
+              testing::AllOf(HasSubstr("no configuration meets the SLO; the nearest is"),
+                             HasSubstr("fast"), HasSubstr("TPOT limits it")));
+}
+
+TEST(OptimiserTest, AModelThatIsTooLargeIsNamed) {
+  Problem problem = SmallProblem();
+  problem.model.hidden *= 10000;
+  EXPECT_THAT(std::string(PlansOf(problem, Search::kBounded).status().message()),
+              HasSubstr("small is too large for every configuration: its weights take"));
+  problem.budget = 0.1;
+  EXPECT_THAT(std::string(PlansOf(problem, Search::kBounded).status().message()),
+              HasSubstr("no machine of the catalogue is within"));
+}
+
+TEST(OptimiserTest, WhatDoesNotRunIsApart) {
+  Problem problem = SmallProblem();
+  problem.catalogue.devices[0].runs = {false, "no backend for it"};
+  const absl::StatusOr<Plans> plans = PlansOf(problem, Search::kBounded, 100);
+  ASSERT_TRUE(plans.ok()) << plans.status();
+  for (const Plan& plan : plans->runnable) {
+    EXPECT_EQ(plan.configuration.hardware.compute->name, "wide");
+  }
+  bool named = false;
+  for (const Plan& plan : plans->others) {
+    EXPECT_FALSE(plan.why_not.empty());
+    named = named || plan.why_not == "fast: no backend for it";
+  }
+  EXPECT_TRUE(named);
+}
+
+}  // namespace
+}  // namespace lamina::planner
