@@ -128,7 +128,7 @@ absl::Status ComputeNode::Connect(const control::EpochPeers& peers) {
   if (worker_ == nullptr || !config_.has_value() || peers.epoch != config_->epoch) {
     return absl::AbortedError(absl::StrCat("not configured for epoch ", peers.epoch));
   }
-  LAMINA_RETURN_IF_ERROR(control::TransportFault(OpenPeers(peers)));
+  LAMINA_RETURN_IF_ERROR(OpenPeers(peers));
   thread_.Start(
       options_.cores, peers.epoch,
       [worker = worker_.get()](std::string& blamed) { return worker->Run(blamed); }, reporter_);
@@ -137,23 +137,29 @@ absl::Status ComputeNode::Connect(const control::EpochPeers& peers) {
 
 absl::Status ComputeNode::OpenPeers(const control::EpochPeers& peers) {
   const core::WindowLayout layout(control::WindowShapeOf(*config_));
-  LAMINA_ASSIGN_OR_RETURN(auto queries,
-                          transport::OpenRegions(*transport_, peers.memory_regions, peers.epoch,
-                                                 {.bytes = layout.query_region_bytes(),
-                                                  .signal_words = layout.query_region_words()}));
+  size_t failed = 0;
+  auto queries = transport::OpenRegions(
+      *transport_, peers.memory_regions, peers.epoch,
+      {.bytes = layout.query_region_bytes(), .signal_words = layout.query_region_words()}, &failed);
+  if (!queries.ok()) {
+    return control::TransportFault(queries.status(), config_->memory_nodes, failed);
+  }
   const auto own = static_cast<size_t>(
       std::find(config_->compute_nodes.begin(), config_->compute_nodes.end(), options_.name) -
       config_->compute_nodes.begin());
   std::vector<std::unique_ptr<transport::RemoteRegion>> replicas(peers.compute_regions.size());
   for (size_t i = 0; i < replicas.size(); ++i) {
     if (i != own) {
-      LAMINA_ASSIGN_OR_RETURN(
-          replicas[i], transport::OpenRegionOf(*transport_, peers.compute_regions[i], peers.epoch,
-                                               {.bytes = region_->bytes().size(),
-                                                .signal_words = region_->signal_words()}));
+      auto replica = transport::OpenRegionOf(
+          *transport_, peers.compute_regions[i], peers.epoch,
+          {.bytes = region_->bytes().size(), .signal_words = region_->signal_words()});
+      if (!replica.ok()) {
+        return control::TransportFault(replica.status(), config_->compute_nodes, i);
+      }
+      replicas[i] = *std::move(replica);
     }
   }
-  worker_->SetPeers(std::move(queries), std::move(replicas));
+  worker_->SetPeers(*std::move(queries), std::move(replicas));
   return absl::OkStatus();
 }
 

@@ -280,7 +280,7 @@ struct NodeLink::Impl {
     const absl::Status status = handler.Connect(peers);
     if (!status.ok()) {
       LogError("connect epoch ", peers.epoch, " failed ", status.message());
-      Send(FaultMessage(peers.epoch, status, ""));
+      Send(FaultMessage(peers.epoch, status, PeerOf(status)));
       return;
     }
     v1::NodeMessage message;

@@ -60,6 +60,7 @@ void Engine::Impl::Loop() {
     std::deque<std::function<void()>> batch;
     batch.swap(queue);
     lock.unlock();
+    RetrySetAside();
     for (std::function<void()>& event : batch) {
       event();
     }

@@ -68,6 +68,7 @@ struct Engine::Impl {
   TraceLog trace;
   std::map<std::string, Node> nodes;      // Attached.
   std::vector<std::string> memory_names;  // Of the scheduler's epoch, in the plans' order.
+  std::vector<std::string> lost_names;    // Members lost since that epoch began.
   // Partition head: which heads these hold.
   std::optional<core::HeadSplit> head_split;
   std::map<std::string, core::StageSplit> stage_splits;  // By replica; they stay.
@@ -102,8 +103,7 @@ struct Engine::Impl {
 
   // engine_membership.cc, and of splits engine_stages.cc
   void AdvanceMembership();
-  // Starts an epoch of the members there are: sequences of memory nodes that are gone end, the
-  // others are recomputed.
+  // Starts an epoch of the members there are, in which everything that was running is recomputed.
   void Configure();
   // What the scheduler places sequences on: each memory node, or (partition head) all as one.
   absl::StatusOr<std::vector<core::MemoryNodeShare>> SharesOf(
@@ -135,7 +135,9 @@ struct Engine::Impl {
   absl::Status CheckHello(const NodeHello& hello) const;
   void NodeJoined(const NodeHello& hello, std::shared_ptr<NodePort> port);
   void NodeLeft(const std::string& name, const NodePort* port);
+  void NoteLosses(const std::function<void()>& change);
   void DropSilentNodes();
+  void RetrySetAside();
   void NodeFault(const std::string& name, uint64_t epoch, const absl::Status& status,
                  const std::string& peer);
   bool PassOverTransport(const std::string& name, uint64_t epoch, const absl::Status& status);

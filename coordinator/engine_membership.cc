@@ -58,12 +58,7 @@ void Engine::Impl::Configure() {
         absl::UnavailableError(absl::StrCat("cannot serve: ", shares.status().message())));
   }
   const std::vector<std::string> names = NamesOf(memory);
-  std::vector<std::string> lost;
-  for (const std::string& name : memory_names) {
-    if (!membership.IsThere(name)) {  // Not one that has no part in this epoch's policy.
-      lost.push_back(name);
-    }
-  }
+  const std::vector<std::string> lost = std::exchange(lost_names, {});
   memory_names = names;
   shares_words = BandwidthOf(names).words;
   const control::EpochConfig config = MakeConfig();
@@ -101,12 +96,11 @@ absl::StatusOr<std::vector<core::MemoryNodeShare>> Engine::Impl::SharesOf(
     LAMINA_ASSIGN_OR_RETURN(
         head_split, core::ShareHeads(options.layers, parts, options.scheduler.sequence_tokens_max));
     partition = DescribePartition(absl::StrCat("head: ", core::DescribeSplit(*head_split, parts)));
-    core::MemoryNodeShare whole{.slots = head_split->slots};
+    core::MemoryNodeShare whole{.name = absl::StrJoin(NamesOf(members), "+"),
+                                .slots = head_split->slots};
     for (const core::HeadNode& part : parts) {
-      whole.parts.push_back(part.name);
       whole.bandwidth_bytes_per_second += part.bandwidth;
     }
-    whole.name = absl::StrJoin(whole.parts, "+");
     return std::vector{whole};
   }
   std::vector<core::MemoryNodeShare> shares;
@@ -349,10 +343,21 @@ void Engine::Impl::NodeLeft(const std::string& name, const NodePort* port) {
   }
   LogWarning("lost ", name);
   nodes.erase(found);
-  membership.Leave(name);
+  NoteLosses([&] { membership.Leave(name); });
   if (membership.phase() == core::MembershipPhase::kWaiting) {
     StopServing(absl::UnavailableError(
         absl::StrCat("node ", name, " is gone and the cluster cannot go on without it")));
+  }
+}
+
+// Remembers the members that the change takes away, for the epoch that follows.
+void Engine::Impl::NoteLosses(const std::function<void()>& change) {
+  const std::vector<std::string> before = NamesOf(Members());
+  change();
+  for (const std::string& name : before) {
+    if (!membership.IsThere(name)) {  // Else it only has no part for now, like a stage that waits.
+      lost_names.push_back(name);
+    }
   }
 }
 
@@ -381,9 +386,19 @@ void Engine::Impl::NodeFault(const std::string& name, uint64_t epoch, const absl
   if (control::IsTransportFault(status) && PassOverTransport(name, epoch, status)) {
     return;
   }
-  membership.Fault(name, epoch, status, peer);
+  // A node that says nothing of a peer failed by itself, unless it is the transport that failed.
+  const std::string& blamed = peer.empty() && !control::IsTransportFault(status) ? name : peer;
+  NoteLosses([&] { membership.Fault(name, epoch, status, blamed); });
   if (membership.phase() == core::MembershipPhase::kWaiting) {
     StopServing(absl::UnavailableError(absl::StrCat("node ", name, ": ", status.message())));
+  }
+}
+
+// What was set aside is tried again with the first transport, as a node that joins is.
+void Engine::Impl::RetrySetAside() {
+  if (membership.Tick(clock.Now())) {
+    LogInfo("tries again what was set aside: ", membership.Describe());
+    transport.Reset();
   }
 }
 

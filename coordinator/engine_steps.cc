@@ -252,6 +252,9 @@ EngineStatus Engine::Impl::Status() {
   if (std::string warning = transport.Warning(); !warning.empty()) {
     status.warnings.push_back(std::move(warning));
   }
+  if (std::string warning = membership.Warning(); !warning.empty()) {
+    status.warnings.push_back(std::move(warning));
+  }
   if (membership.phase() == core::MembershipPhase::kServing &&
       status.prefill.starts_with("inline,")) {
     status.warnings.push_back(absl::StrCat("prefill.mode dedicated runs ", status.prefill));

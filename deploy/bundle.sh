@@ -77,6 +77,9 @@ if [[ -n $model ]]; then
   mkdir "$out/models"
   cp "$model" "$out/models/"
 fi
+# Where `lamina plan` looks for catalogues: in share/ beside libexec/.
+mkdir -p "$out/share/catalogues"
+cp "$REPO"/cost/catalogues/*.yaml "$out/share/catalogues/"
 cp -r "$REPO/deploy/cluster.sh" "$REPO/deploy/lib.sh" "$REPO/deploy/clusters" "$out/deploy/"
 # Programs load these themselves: SentencePiece, and beside UCX's libraries its transports.
 loaded=("$build/lib/lamina-sentencepiece.so")

@@ -78,18 +78,21 @@ class KvWaits {
   virtual bool Fits(absl::Span<const WaitingRow> rows) const = 0;
 
   // Takes the tables of a step. Waits for what Store() has begun, and for nothing else.
-  // Requires: Fits(rows); all units of the lane's step before are done.
-  // Errors:   kInternal  the device failed and is not usable() any more.
+  // Requires: all units of the lane's step before are done.
+  // Errors:   kInvalidArgument  no such lane, rows that do not fit, or a slot that the device does
+  //                             not have; nothing was begun.
+  //           kInternal         the device failed and is not usable() any more.
   virtual absl::Status BeginStep(uint32_t lane, absl::Span<const WaitingRow> rows) = 0;
 
   // Launches the next unit; does not wait for it. At most one unit of each layer a step.
-  // Errors: as BeginStep.
+  // Errors: kInternal, as BeginStep.
   virtual absl::Status Launch(uint32_t lane, const WaitingUnit& unit) = 0;
 
   // Of the lane's step, its `unit`-th launched. A failure is that of the first unit that failed.
   virtual UnitState Look(uint32_t lane, uint32_t unit) const = 0;
 
-  // Whether the device still works, for lanes that seem to stand. Errors: as BeginStep.
+  // Whether the device still works, for lanes that seem to stand. Errors: kInternal, as
+  // BeginStep.
   virtual absl::Status Check(uint32_t lane) = 0;
 };
 

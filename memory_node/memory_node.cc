@@ -131,10 +131,14 @@ absl::Status MemoryNode::Connect(const control::EpochPeers& peers) {
     return absl::AbortedError(absl::StrCat("not configured for epoch ", peers.epoch));
   }
   const core::WindowLayout layout(control::WindowShapeOf(*config_));
+  size_t failed = 0;
   auto replies = transport::OpenRegions(
       *windows_.transport, peers.compute_regions, peers.epoch,
-      {.bytes = layout.reply_region_bytes(), .signal_words = layout.compute_region_words()});
-  LAMINA_RETURN_IF_ERROR(control::TransportFault(replies.status()));
+      {.bytes = layout.reply_region_bytes(), .signal_words = layout.compute_region_words()},
+      &failed);
+  if (!replies.ok()) {
+    return control::TransportFault(replies.status(), config_->compute_nodes, failed);
+  }
   worker_->SetPeers(*std::move(replies));
   thread_.Start(
       options_.cores, peers.epoch,

@@ -70,9 +70,12 @@ absl::StatusOr<std::unique_ptr<RemoteRegion>> OpenRegionOf(Transport& transport,
 
 absl::StatusOr<std::vector<std::unique_ptr<RemoteRegion>>> OpenRegions(
     Transport& transport, const std::vector<std::string>& descriptors, uint64_t epoch,
-    RegionSize least) {
+    RegionSize least, size_t* failed) {
   std::vector<std::unique_ptr<RemoteRegion>> regions;
   for (const std::string& descriptor : descriptors) {
+    if (failed != nullptr) {
+      *failed = regions.size();
+    }
     LAMINA_ASSIGN_OR_RETURN(auto region, OpenRegionOf(transport, descriptor, epoch, least));
     regions.push_back(std::move(region));
   }

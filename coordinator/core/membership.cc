@@ -14,6 +14,9 @@ bool IsAttached(const Member& node) {
   return node.state != MemberState::kAbsent && node.state != MemberState::kFailed;
 }
 
+// No node has this name.
+constexpr char kCluster[] = "";
+
 bool KeepsKv(const Member& node) { return node.is_memory || node.holds_kv; }
 
 }  // namespace
@@ -62,9 +65,11 @@ void Membership::Leave(const std::string& name) {
   if (member == nullptr || member->state == MemberState::kAbsent) {
     return;
   }
-  // For other stages, or for another policy: no loss.
-  const bool waits = IsAttached(*member) && !TakesPart(*member);
-  changed_ = changed_ || !formed_once_ || !waits;
+  // A node without a part (it waits for other stages, or is set aside) is no loss to the epoch.
+  changed_ = changed_ || !formed_once_ || TakesPart(*member);
+  limits_.NoteDeparture(now_);
+  evidence_.Forget(name);
+  retries_.Forget(name);
   member->state = MemberState::kAbsent;
   member->region.clear();
   if (!CanForm()) {
@@ -85,37 +90,99 @@ void Membership::Ready(const std::string& name, uint64_t epoch) {
   Member* member = Find(name);
   if (member != nullptr && epoch == epoch_ && member->state == MemberState::kPrepared) {
     member->state = MemberState::kReady;
+    evidence_.Connected(name, member->is_memory, epoch);
   }
 }
 
 void Membership::Fault(const std::string& name, uint64_t epoch, const absl::Status& status,
                        const std::string& peer) {
   Member* member = Find(name);
-  if (member == nullptr || epoch != epoch_ || member->state == MemberState::kAbsent) {
+  if (member == nullptr || epoch > epoch_ || !IsAttached(*member)) {
     return;
+  }
+  if (!peer.empty()) {
+    const Member* blamed = Find(peer);
+    evidence_.Accuse(name, blamed == nullptr ? name : peer, epoch, status.message());
   }
   // The epoch is over anyway. Whoever works with a peer that left reports a fault, and one fault is
   // often seen from two sides: neither says anything about the node that reports it.
-  if (phase_ == MembershipPhase::kWaiting || changed_) {
+  if (epoch != epoch_ || phase_ == MembershipPhase::kWaiting || changed_) {
     return;
   }
   changed_ = true;
-  // While preparing, a node fails by itself; later perhaps through a peer of whose end nobody knows
-  // yet.
-  if (phase_ != MembershipPhase::kPreparing && ++faults_ < kFaultsMax) {
-    return;
+  last_fault_ = absl::StrCat(name, ": ", status.message());
+  if (phase_ == MembershipPhase::kPreparing) {
+    return SetAside(*member, status.message());  // It fails by itself.
   }
-  Member* blamed = phase_ == MembershipPhase::kPreparing ? nullptr : Find(peer);
-  if (blamed != nullptr && blamed != member && blamed->state != MemberState::kAbsent) {
-    blamed->state = MemberState::kFailed;
-    blamed->problem = absl::StrCat("blamed by ", name, ": ", status.message());
-  } else {
-    member->state = MemberState::kFailed;
-    member->problem = std::string(status.message());
+  // Later it may fail through a peer of whose end nobody knows yet.
+  limits_.NoteFault(epoch, now_);
+  Member* blamed = Find(peer);
+  if (blamed != nullptr && retries_.OnTrial(peer)) {
+    SetAside(*blamed, absl::StrCat("blamed by ", name, ": ", status.message()));
+  } else if (retries_.OnTrial(name)) {
+    SetAside(*member, status.message());
+  } else if (limits_.TooManyWithoutProgress()) {
+    Judge(limits_.first_without_progress(), last_fault_);
+  } else if (limits_.TooManyInWindow(now_)) {
+    Judge(limits_.first_in_window(),
+          absl::StrCat(limits_.Unexplained(now_), " faults within ",
+                       FaultLimits::kWindow / Seconds(1), " s, the last one of ", last_fault_));
   }
+}
+
+void Membership::Judge(uint64_t since, absl::string_view message) {
+  limits_.Forget();
+  if (const auto verdict = evidence_.Decide(Suspects(), since); verdict.has_value()) {
+    return SetAside(*Find(verdict->name), verdict->problem);
+  }
+  changed_ = false;
+  const Nanos pause = retries_.SetAside(kCluster, now_);
+  CannotServe(absl::StrCat(message, " (tried again after ", pause / Seconds(1), " s)"));
+}
+
+void Membership::SetAside(Member& node, absl::string_view problem) {
+  node.state = MemberState::kFailed;
+  node.region.clear();
+  evidence_.Forget(node.name);
+  const Nanos pause = retries_.SetAside(node.name, now_);
+  node.problem = absl::StrCat(problem, " (tried again after ", pause / Seconds(1), " s)");
   if (!CanForm()) {
     phase_ = MembershipPhase::kWaiting;
   }
+}
+
+std::vector<FaultEvidence::Suspect> Membership::Suspects() const {
+  std::vector<FaultEvidence::Suspect> suspects;
+  for (const Member& node : nodes_) {
+    if (TakesPart(node)) {
+      Membership without = *this;
+      without.Find(node.name)->state = MemberState::kFailed;
+      suspects.push_back(
+          {.name = node.name, .is_memory = node.is_memory, .needed = !without.CanForm()});
+    }
+  }
+  return suspects;
+}
+
+void Membership::NoteProgress() {
+  limits_.NoteProgress();
+  retries_.NoteProgress();
+}
+
+bool Membership::Tick(Nanos now) {
+  now_ = now;
+  bool again = false;
+  for (const std::string& name : retries_.Due(now)) {
+    Member* member = Find(name);
+    if (member != nullptr && member->state == MemberState::kFailed) {
+      member->state = MemberState::kJoined;
+      member->problem.clear();
+      changed_ = again = true;
+    } else if (name == kCluster && phase_ == MembershipPhase::kWaiting) {
+      changed_ = again = true;
+    }
+  }
+  return again;
 }
 
 void Membership::CannotServe(absl::string_view problem) {
@@ -267,6 +334,17 @@ std::string Membership::Describe() const {
     parts.insert(parts.begin(), absl::StrCat("cannot serve: ", problem_));
   }
   return absl::StrJoin(parts, "; ");
+}
+
+std::string Membership::Warning() const {
+  const uint32_t faults = limits_.Unexplained(now_);
+  return faults < FaultLimits::kWithoutProgressMax
+             ? ""
+             : absl::StrCat(
+                   faults, " faults within ", FaultLimits::kWindow / Seconds(1),
+                   " s with no node lost, each of which made running requests pause; at ",
+                   FaultLimits::kInWindowMax,
+                   " a node is set aside, or the cluster waits; the last one: ", last_fault_);
 }
 
 }  // namespace lamina::core

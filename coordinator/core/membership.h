@@ -11,6 +11,10 @@
 // configured; under policy local memory nodes stay attached and have no part in it. Each epoch goes
 // through preparing (regions are made), connecting (regions are opened) and serving.
 //
+// A fault starts an epoch of the same nodes. Too many of them (fault_limits.h) set one node aside,
+// by what all have reported (fault_evidence.h); where that names nobody, the cluster waits and says
+// why. Either is tried again after a while (retry_times.h).
+//
 // Threading: one thread.
 
 #pragma once
@@ -22,6 +26,10 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "common/clock.h"
+#include "coordinator/core/fault_evidence.h"
+#include "coordinator/core/fault_limits.h"
+#include "coordinator/core/retry_times.h"
 
 namespace lamina::core {
 
@@ -54,10 +62,6 @@ enum class MembershipAction : uint8_t {
 
 class Membership {
  public:
-  // Faults of one epoch after another that are answered by a new epoch, before the node that
-  // reports them is set aside.
-  static constexpr uint32_t kFaultsMax = 3;
-
   // The nodes of the cluster file, in order.
   explicit Membership(std::vector<Member> expected);
 
@@ -68,11 +72,15 @@ class Membership {
   void Prepared(const std::string& name, uint64_t epoch, std::string region);
   void Ready(const std::string& name, uint64_t epoch);
   // The node cannot go on in this epoch. While preparing, it is set aside with its problem; later,
-  // a new epoch starts, and it is set aside when that has happened too often. With `peer`, the node
-  // that it blames, that one is set aside in its place. Nothing changes when the epoch is over
-  // already.
+  // a new epoch starts, and a node is set aside when that has happened too often: the one that most
+  // reports blame. `peer` is the one that this report blames, which may be the node itself; empty:
+  // nobody. Of an epoch that is over, only the blame is noted.
   void Fault(const std::string& name, uint64_t epoch, const absl::Status& status,
              const std::string& peer = "");
+  // A step was done in this epoch.
+  void NoteProgress();
+  // It is `now`; called often. True when what was set aside is tried again.
+  bool Tick(Nanos now);
 
   // Where KV is in this epoch: on compute nodes that hold it, or on memory nodes. In answer to
   // kConfigure, before members are asked for. At first on memory nodes, if the file has any.
@@ -108,6 +116,8 @@ class Membership {
 
   // "serving", "waiting for c0, m1", "m0 failed: ...", "cannot serve: ...".
   std::string Describe() const;
+  // Of faults that are frequent, but not enough to act; empty when all is well.
+  std::string Warning() const;
 
  private:
   Member* Find(const std::string& name);
@@ -118,6 +128,10 @@ class Membership {
   bool IsWhole(const Member& node) const;
   // and it has a part in epochs as this one is.
   bool TakesPart(const Member& node) const;
+  // Acts on too many faults since epoch `since`, the last of which said `message`.
+  void Judge(uint64_t since, absl::string_view message);
+  void SetAside(Member& node, absl::string_view problem);
+  std::vector<FaultEvidence::Suspect> Suspects() const;
 
   std::vector<Member> nodes_;
   uint64_t epoch_ = 0;
@@ -126,11 +140,11 @@ class Membership {
   bool changed_ = false;  // Since the epoch was formed.
   bool formed_once_ = false;
   std::string problem_;  // Of CannotServe(), while it lasts.
-  uint32_t faults_ = 0;  // Since a step was last served; see NoteProgress().
-
- public:
-  // A step was done in this epoch: faults are counted anew.
-  void NoteProgress() { faults_ = 0; }
+  FaultEvidence evidence_;
+  FaultLimits limits_;
+  RetryTimes retries_;      // Under kCluster the cluster as a whole.
+  std::string last_fault_;  // "c0: cannot open ...".
+  Nanos now_ = 0;
 };
 
 }  // namespace lamina::core

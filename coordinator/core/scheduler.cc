@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/check.h"
 #include "common/status_macros.h"
 #include "coordinator/core/scheduler_internal.h"
@@ -61,15 +62,6 @@ FinishEvent ErrorEvent(SequenceId id, absl::Status status) {
 }
 
 }  // namespace
-
-std::string MemoryNodeShare::FirstLost(const std::vector<std::string>& lost) const {
-  for (const std::string& node : lost) {
-    if (node == name || std::find(parts.begin(), parts.end(), node) != parts.end()) {
-      return node;
-    }
-  }
-  return "";
-}
 
 absl::Status SchedulerOptions::Validate() const {
   LAMINA_RETURN_IF_ERROR(AtLeastOne("lanes", lanes));
@@ -276,19 +268,14 @@ void Scheduler::Finish(SequenceId sequence) {
 void Scheduler::StartEpoch(uint64_t epoch, const std::vector<MemoryNodeShare>& memory_nodes,
                            const std::vector<std::string>& lost, Events& events,
                            const PrefillLanes& prefill_lanes) {
+  const std::string loss = absl::StrJoin(lost, " and ");
   for (Sequence* sequence : impl_->TakenFromNodes()) {
-    std::string node;
-    if (sequence->state != SequenceState::kDraining) {  // Else it holds nothing.
-      for (const uint32_t index : impl_->kv->NodesOf(sequence->request.id)) {
-        node = node.empty() ? impl_->options.memory_nodes[index].FirstLost(lost) : node;
-      }
+    if (!loss.empty()) {
+      sequence->losses.Add(loss);
     }
-    if (!node.empty()) {
+    if (sequence->losses.TooMany()) {
       const SequenceId id = sequence->request.id;
-      events.finished.push_back(ErrorEvent(
-          id, absl::UnavailableError(absl::StrCat("memory node ", node,
-                                                  " was lost, and the K and V of this sequence "
-                                                  "with it; send the request again"))));
+      events.finished.push_back(ErrorEvent(id, sequence->losses.Why()));
       impl_->sequences.erase(id);
       continue;
     }

@@ -57,12 +57,6 @@ struct MemoryNodeShare {
   std::string name;
   uint32_t slots = 0;
   double bandwidth_bytes_per_second = 0;  // Measured by the node at start; relative size matters.
-  // Where the share is a whole made of several nodes (partition head): their names. What lives on
-  // the share is lost with any of them.
-  std::vector<std::string> parts = {};
-
-  // The first of `lost` that the share cannot be without; empty if none is.
-  std::string FirstLost(const std::vector<std::string>& lost) const;
 };
 
 struct SchedulerOptions {
@@ -189,10 +183,12 @@ class Scheduler {
   void Finish(SequenceId sequence);
 
   // Starts an epoch with these memory nodes: step numbers start again, nothing is held. Sequences
-  // that were running go back to the front of the queue, with what they have committed, except
-  // those whose memory node is in `lost` (names): these end with kError and kUnavailable. So do
-  // sequences that no node of the new epoch could hold. With `prefill_lanes` prompts run in these
-  // alone; without them in the same steps as rows.
+  // that were running go back to the front of the queue with what they have committed, and are
+  // recomputed, wherever their K and V were. `lost` names the nodes of any role whose loss ended
+  // the epoch before: sequences that were running then remember it, and those that have lived
+  // through too many losses without a new token (loss_history.h) end with kError and
+  // kUnavailable. So do sequences that no node of the new epoch could hold. With `prefill_lanes`
+  // prompts run in these alone; without them in the same steps as rows.
   void StartEpoch(uint64_t epoch, const std::vector<MemoryNodeShare>& memory_nodes,
                   const std::vector<std::string>& lost, Events& events,
                   const PrefillLanes& prefill_lanes = {});

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "coordinator/core/lane_count.h"
+#include "coordinator/core/loss_history.h"
 #include "coordinator/core/placement.h"
 #include "coordinator/core/scheduler.h"
 #include "coordinator/core/scratch_space.h"
@@ -34,6 +35,7 @@ struct Sequence {
   SequenceRequest request;
   uint64_t arrival = 0;
   std::vector<TokenId> committed;  // Generated and shown.
+  LossHistory losses;              // Since the last committed token.
   std::vector<SequenceId> forks;   // Submitted with fork_of = this one.
   SequenceState state = SequenceState::kWaiting;
 

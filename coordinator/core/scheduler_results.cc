@@ -147,6 +147,7 @@ void Scheduler::Impl::Commit(const SampledToken& token, Events& events) {
                            .index = static_cast<uint32_t>(sequence->committed.size()),
                            .token = token});
   sequence->committed.push_back(token.token);
+  sequence->losses.Forget();
   ++counters.tokens_committed;
   if (sequence->state == SequenceState::kPrefilling) {
     sequence->state = SequenceState::kDecoding;

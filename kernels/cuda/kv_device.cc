@@ -85,6 +85,7 @@ CudaKvWaits::Options WaitOptionsOf(const KvDeviceOptions& options) {
   const Sizes sizes(step);
   return {.layers = options.layers,
           .lanes = options.waiting_lanes,
+          .slots = options.slots,
           .attention = {.arithmetic = options.arithmetic,
                         .query_rows_max = static_cast<uint32_t>(sizes.items),
                         .partials_max = static_cast<uint32_t>(sizes.partials),

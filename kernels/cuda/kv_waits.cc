@@ -195,7 +195,31 @@ bool CudaKvWaits::Fits(absl::Span<const WaitingRow> rows) const {
          extents <= most.extents_max;
 }
 
+// Slots, and the places of a lane's tables, are addresses of the device's memory soon, where
+// nothing stops a wrong one.
+absl::Status CudaKvWaits::CheckStep(uint32_t lane, absl::Span<const WaitingRow> rows) const {
+  if (lane >= lanes_.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a step for lane ", lane, " of a device that serves ", lanes_.size()));
+  }
+  if (!Fits(rows)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a step of ", rows.size(), " rows, with their extents and blocks, for a lane ",
+                     "with tables of ", options_.attention.query_rows_max, " rows, ",
+                     options_.attention.extents_max, " extents and ",
+                     options_.attention.partials_max, " blocks: ask Fits() first"));
+  }
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].slot >= options_.slots) {
+      return absl::InvalidArgumentError(absl::StrCat("row ", i, " stores into slot ", rows[i].slot,
+                                                     " of a device with ", options_.slots));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CudaKvWaits::BeginStep(uint32_t lane, absl::Span<const WaitingRow> rows) {
+  LAMINA_RETURN_IF_ERROR(CheckStep(lane, rows));
   return Noted(TryBeginStep(*lanes_[lane], rows));
 }
 

@@ -38,6 +38,7 @@ class CudaKvWaits final : public KvWaits {
   struct Options {
     std::vector<AttentionDescriptor> layers;
     uint32_t lanes = 0;
+    uint32_t slots = 0;                  // Of each layer.
     LayerAttentions::Options attention;  // Of each lane; its rows are those of a step.
   };
 
@@ -94,6 +95,7 @@ class CudaKvWaits final : public KvWaits {
   absl::Status TakeLane(const DeviceInfo& info, MemoryArena& device_arena,
                         MemoryArena& pinned_arena);
   absl::Status TryKernels(MemoryArena& pinned_arena);
+  absl::Status CheckStep(uint32_t lane, absl::Span<const WaitingRow> rows) const;
   absl::Status TryBeginStep(Lane& lane, absl::Span<const WaitingRow> rows);
   // Addresses are the device's.
   absl::Status TryLaunch(Lane& lane, const WaitingUnit& unit);

@@ -104,24 +104,15 @@ class FailureTest(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         return json.loads(result.stdout)["token_ids"]
 
-    def test_a_killed_memory_node_takes_only_its_own_requests(self):
+    def test_a_killed_memory_node_takes_no_request_with_it(self):
         with harness.Cluster() as cluster:
             wanted = self.wanted(cluster)
             answers = self.start_endless_on_both_nodes(cluster)
             cluster.kill("m0")
-            cluster.await_true(lambda: any(answer.ended() for answer in answers), "the end of an answer")
             cluster.await_true(lambda: "without m0" in cluster.status()["state"], "the loss of m0")
-            gone, alive = 0, 0
             for answer in answers:
-                if self.goes_on(cluster, answer, wanted):
-                    alive += 1
-                    answer.end()
-                else:
-                    self.assertEqual(answer.wait(SOON_SECONDS), 1)
-                    self.assertIn("m0 was lost", answer.error)
-                    gone += 1
-            self.assertGreater(gone, 0, "requests of the dead node end with an error")
-            self.assertGreater(alive, 0, "requests of the other node go on")
+                self.assertTrue(self.goes_on(cluster, answer, wanted), answer.error)
+                answer.end()
             first = self.short(cluster)  # Served by the node that is left.
             cluster.start("m0")
             cluster.await_state("serving")

@@ -52,7 +52,9 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensAndEverythingEndsUnderAThousandSe
   EXPECT_GT(reach.rows_in_chunks, 100);
   EXPECT_GT(reach.heads_in_chunks, 100);
   EXPECT_GT(reach.epochs, 100);
-  EXPECT_GT(reach.ended_by_loss, 100);
+  EXPECT_GT(reach.requeued, 100);
+  EXPECT_GT(reach.ended_too_long, 0);
+  EXPECT_GT(reach.ended_by_losses, 20);
   EXPECT_GT(reach.queue_full, 100);
   EXPECT_GT(reach.refused, 100);
   EXPECT_GT(reach.cancels, 100);

@@ -4,7 +4,10 @@
 
 #include <algorithm>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "coordinator/core/loss_history.h"
 #include "tests/sim/fake_model.h"
 
 namespace lamina::sim {
@@ -21,7 +24,17 @@ void SimAuditor::Submitted(const core::SequenceRequest& request) {
 
 void SimAuditor::Cancelled(core::SequenceId sequence) { clients_[sequence].ended = true; }
 
-void SimAuditor::Saw(const core::Events& events, bool nodes_lost) {
+void SimAuditor::NodesLost(const std::vector<std::string>& names, uint64_t slots_of_longest) {
+  slots_of_longest_ = slots_of_longest;
+  just_lost_ = true;
+  for (auto& [id, client] : clients_) {
+    if (!names.empty()) {
+      client.losses.push_back(absl::StrJoin(names, " and "));
+    }
+  }
+}
+
+void SimAuditor::Saw(const core::Events& events) {
   for (const core::TokenEvent& event : events.tokens) {
     SawToken(event);
   }
@@ -29,13 +42,14 @@ void SimAuditor::Saw(const core::Events& events, bool nodes_lost) {
     SawScore(event);
   }
   for (const core::FinishEvent& event : events.finished) {
-    SawEnd(event, nodes_lost);
+    SawEnd(event);
   }
   for (const core::SequenceId sequence : events.preempted) {
     if (clients_.at(sequence).ended) {
       Fail(sequence, "preempted after its end");
     }
   }
+  just_lost_ = false;
 }
 
 void SimAuditor::SawToken(const core::TokenEvent& event) {
@@ -57,6 +71,7 @@ void SimAuditor::SawToken(const core::TokenEvent& event) {
     return Fail(event.sequence, absl::StrCat("wrong token at index ", event.index));
   }
   client.tokens.push_back(event.token.token);
+  client.losses.clear();
 }
 
 void SimAuditor::SawScore(const core::ScoreEvent& event) {
@@ -77,17 +92,27 @@ void SimAuditor::SawScore(const core::ScoreEvent& event) {
   }
 }
 
-void SimAuditor::SawEnd(const core::FinishEvent& event, bool nodes_lost) {
+// A loss ends only what no node left can hold, and what has seen too many losses without a token.
+// (Whoever waited in some of them has seen more than the scheduler counts.)
+void SimAuditor::SawError(const Client& client, const core::FinishEvent& event) {
+  const core::SequenceRequest& request = client.request;
+  const uint64_t slots = request.score ? request.prompt.size() : request.tokens_max - 1;
+  const bool too_long = slots > slots_of_longest_;
+  const bool too_many = client.losses.size() >= core::LossHistory::kLossesMax &&
+                        absl::StrContains(event.status.message(), client.losses.back());
+  if (!just_lost_ || !absl::IsUnavailable(event.status) || !(too_long || too_many)) {
+    Fail(event.sequence, absl::StrCat("an error for no reason: ", event.status.message()));
+  }
+}
+
+void SimAuditor::SawEnd(const core::FinishEvent& event) {
   Client& client = clients_[event.sequence];
   if (client.ended) {
     return Fail(event.sequence, "ended twice");
   }
   client.ended = true;
   if (event.reason == core::FinishReason::kError) {
-    if (!nodes_lost || event.status.ok()) {
-      Fail(event.sequence, absl::StrCat("an error for no reason: ", event.status.message()));
-    }
-    return;
+    return SawError(client, event);
   }
   const core::SequenceRequest& request = client.request;
   if (request.score) {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "coordinator/core/scheduler.h"
 
@@ -17,8 +18,10 @@ class SimAuditor {
  public:
   void Submitted(const core::SequenceRequest& request);
   void Cancelled(core::SequenceId sequence);
-  // `nodes_lost`: whether sequences may end with an error now.
-  void Saw(const core::Events& events, bool nodes_lost);
+  // Nodes were lost; the longest sequence that those left can hold takes so many slots. What this
+  // ends with an error is told next.
+  void NodesLost(const std::vector<std::string>& names, uint64_t slots_of_longest);
+  void Saw(const core::Events& events);
   // Once everything has settled: each request must have ended.
   void AtEnd();
 
@@ -27,16 +30,20 @@ class SimAuditor {
  private:
   struct Client {
     core::SequenceRequest request;
-    std::vector<TokenId> tokens;  // Prompt and what was shown.
+    std::vector<TokenId> tokens;      // Prompt and what was shown.
+    std::vector<std::string> losses;  // Since the last token.
     bool scored = false;
     bool ended = false;
   };
   void SawToken(const core::TokenEvent& event);
   void SawScore(const core::ScoreEvent& event);
-  void SawEnd(const core::FinishEvent& event, bool nodes_lost);
+  void SawEnd(const core::FinishEvent& event);
+  void SawError(const Client& client, const core::FinishEvent& event);
   void Fail(core::SequenceId sequence, const std::string& what);
 
   std::map<core::SequenceId, Client> clients_;
+  uint64_t slots_of_longest_ = 0;  // Of the last loss.
+  bool just_lost_ = false;         // Since the last events.
   std::string failure_;
 };
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/sim/fake_model.h"
 
@@ -12,6 +13,7 @@ namespace lamina::sim {
 namespace {
 
 constexpr size_t kTraceLines = 50;
+constexpr uint32_t kLossesInARow = 6;
 constexpr uint64_t kEventsMax = 200'000;
 // After the last arrival. The longest workload needs a tenth of it.
 constexpr Nanos kSettleTime = Seconds(20);
@@ -77,7 +79,9 @@ void SimReach::Add(const SimReach& other) {
   rows_in_chunks += other.rows_in_chunks;
   heads_in_chunks += other.heads_in_chunks;
   epochs += other.epochs;
-  ended_by_loss += other.ended_by_loss;
+  requeued += other.requeued;
+  ended_too_long += other.ended_too_long;
+  ended_by_losses += other.ended_by_losses;
   queue_full += other.queue_full;
   refused += other.refused;
   cancels += other.cancels;
@@ -99,12 +103,12 @@ std::string SimReach::ToString() const {
       ", sat out ", rows_sat_out, ", leave-only plans ", leave_only_plans, ", chunks beside rows ",
       chunks_beside_rows, ", several prompts in a step ", several_prompts_in_a_step,
       ", rows in chunks ", rows_in_chunks, ", heads in chunks ", heads_in_chunks, ", epochs ",
-      epochs, ", ended by loss ", ended_by_loss, ", queue full ", queue_full, ", refused ", refused,
-      ", cancels ", cancels, ", lane moves ", lane_moves, ", chunks dedicated ", chunks_dedicated,
-      ", beside lanes ", chunks_beside_lanes, ", side by side ", prefill_nodes_side_by_side,
-      ", on several nodes ", chunks_on_several_nodes, ", in several lanes ",
-      prefill_lanes_side_by_side, ", preempted in prefill ", preempted_in_prefill,
-      ", tokens waited ", tokens_waited);
+      epochs, ", requeued ", requeued, ", ended as too long ", ended_too_long, ", by losses ",
+      ended_by_losses, ", queue full ", queue_full, ", refused ", refused, ", cancels ", cancels,
+      ", lane moves ", lane_moves, ", chunks dedicated ", chunks_dedicated, ", beside lanes ",
+      chunks_beside_lanes, ", side by side ", prefill_nodes_side_by_side, ", on several nodes ",
+      chunks_on_several_nodes, ", in several lanes ", prefill_lanes_side_by_side,
+      ", preempted in prefill ", preempted_in_prefill, ", tokens waited ", tokens_waited);
 }
 
 SimWorld::SimWorld(const SimOptions& options)
@@ -117,6 +121,7 @@ SimWorld::SimWorld(const SimOptions& options)
       costs_random_(options.seed + 2),
       prefill_random_(options.seed + 4),
       stages_random_(options.seed + 6),
+      loss_random_(options.seed + 7),
       prefill_lanes_(workload_.options.prefill_lanes),
       nodes_(std::make_unique<SimNodes>(workload_.options, 0, random_())),
       links_(workload_.options.lanes + prefill_lanes_.count()),
@@ -182,6 +187,13 @@ void SimWorld::ScheduleWorkload() {
   for (uint32_t i = 0; i < workload_.faults.epochs; ++i) {
     At(Delay(end), [this] { ChangeEpoch(); });
   }
+  // Losses one after the other, with hardly a step between.
+  if (loss_random_.Chance(0.1)) {
+    const auto first = static_cast<Nanos>(loss_random_.Below(static_cast<uint64_t>(end)));
+    for (uint32_t i = 0; i < kLossesInARow; ++i) {
+      At(first + i * Micros(20), [this] { ChangeEpoch(); });
+    }
+  }
   settled_by_ = end + kSettleTime;
 }
 
@@ -240,6 +252,7 @@ void SimWorld::ChangeEpoch() {
   prefill_lanes_ = workload_.options.prefill_lanes.count() == 0
                        ? core::PrefillLanes()
                        : DrawPrefillLanes(prefill_random_, stages_random_);
+  const uint32_t running = scheduler_.Stats().running;
   scheduler_.StartEpoch(++epoch_, memory_nodes_, lost, events, prefill_lanes_);
   Trace(absl::StrCat("epoch ", epoch_, " lost ", lost.size()));
   core::SchedulerOptions options = workload_.options;
@@ -253,8 +266,25 @@ void SimWorld::ChangeEpoch() {
   last_token_.clear();
   leaves_late_.clear();
   ++report_.reach.epochs;
-  report_.reach.ended_by_loss += events.finished.size();
-  Show(events, true);
+  uint64_t by_losses = 0;
+  for (const core::FinishEvent& event : events.finished) {
+    by_losses += absl::StrContains(event.status.message(), "losses of nodes");
+  }
+  report_.reach.ended_by_losses += by_losses;
+  report_.reach.ended_too_long += events.finished.size() - by_losses;
+  report_.reach.requeued += lost.empty() ? 0 : running - std::min<uint64_t>(running, by_losses);
+  auditor_.NodesLost(lost, SlotsOfLongest());
+  Show(events);
+}
+
+// What the memory nodes can hold of one sequence that is alone.
+uint64_t SimWorld::SlotsOfLongest() const {
+  const uint32_t span = workload_.options.span_tokens;
+  uint64_t slots = 0;
+  for (const core::MemoryNodeShare& node : memory_nodes_) {
+    slots = span == 0 ? std::max<uint64_t>(slots, node.slots) : slots + node.slots / span * span;
+  }
+  return slots;
 }
 
 void SimWorld::ChangeReplicas() {
@@ -495,10 +525,10 @@ void SimWorld::Report(core::StepResult result) {
   if (!status.ok()) {
     Fail(absl::StrCat("OnStepDone answered ", status.ToString()));
   }
-  Show(events, false);
+  Show(events);
 }
 
-void SimWorld::Show(const core::Events& events, bool nodes_lost) {
+void SimWorld::Show(const core::Events& events) {
   report_.reach.tokens += events.tokens.size();
   report_.reach.scores += events.scores.size();
   for (const core::TokenEvent& event : events.tokens) {
@@ -510,7 +540,7 @@ void SimWorld::Show(const core::Events& events, bool nodes_lost) {
   for (const core::SequenceId sequence : events.preempted) {
     Trace(absl::StrCat("preempted ", sequence));
   }
-  auditor_.Saw(events, nodes_lost);
+  auditor_.Saw(events);
 }
 
 void SimWorld::CheckAll() {

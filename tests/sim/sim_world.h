@@ -69,7 +69,9 @@ struct SimReach {
   uint64_t rows_in_chunks = 0;   // Steps of these,
   uint64_t heads_in_chunks = 0;  // and of these.
   uint64_t epochs = 0;
-  uint64_t ended_by_loss = 0;
+  uint64_t requeued = 0;         // Running in an epoch that a loss ended, and not ended by it.
+  uint64_t ended_too_long = 0;   // No node left could hold them.
+  uint64_t ended_by_losses = 0;  // Too many without a token.
   uint64_t queue_full = 0;
   uint64_t refused = 0;
   uint64_t cancels = 0;
@@ -136,7 +138,8 @@ class SimWorld {
   void EndStep(uint32_t lane);
   void TakeReport(uint32_t node, core::StepResult report);
   void Report(core::StepResult result);
-  void Show(const core::Events& events, bool nodes_lost);
+  void Show(const core::Events& events);
+  uint64_t SlotsOfLongest() const;
   void ObservePrefill(const core::StepPlan& plan);
   void Mutate(core::StepPlan& plan);
   void Mutate(core::StepResult& result);
@@ -151,6 +154,7 @@ class SimWorld {
   Prng costs_random_;
   Prng prefill_random_;
   Prng stages_random_;
+  Prng loss_random_;
   uint32_t replicas_ = 1;             // Compute nodes of the epoch, those for prompts left out.
   core::PrefillLanes prefill_lanes_;  // Of the replicas for prompts.
   std::vector<core::Stage> stages_;   // Of all compute nodes.

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <utility>
 
+#include "control/transport_fault.h"
+
 namespace lamina::test_support {
 
 LocalLink::LocalLink(std::string name, control::NodeHandler& handler, coordinator::Engine& engine,
@@ -129,7 +131,7 @@ void LocalLink::HandleConfigure(const control::EpochConfig& config) {
 void LocalLink::HandleConnect(const control::EpochPeers& peers) {
   const absl::Status status = handler_.Connect(peers);
   if (!status.ok()) {
-    engine_.NodeFault(name_, peers.epoch, status, "");
+    engine_.NodeFault(name_, peers.epoch, status, control::PeerOf(status));
     return;
   }
   engine_.NodeReady(name_, peers.epoch);

@@ -15,7 +15,6 @@ namespace {
 
 // While views drain; otherwise it sleeps until something comes.
 constexpr int kDrainPollMillis = 1;
-constexpr size_t kInboundMax = 4096;
 
 }  // namespace
 
@@ -37,7 +36,7 @@ void ControlThread::Loop() {
         files.push_back({.fd = fd, .events = POLLIN, .revents = 0});
       }
     }
-    poll(files.data(), files.size(), draining ? kDrainPollMillis : -1);
+    poll(files.data(), files.size(), PollMillis(draining));
 
     const std::lock_guard lock(mutex_);
     if (stop_) {
@@ -50,6 +49,7 @@ void ControlThread::Loop() {
     for (const auto& inbound : inbound_) {
       Read(*inbound);
     }
+    EndSilent();
     for (const auto& link : links_) {
       if (!link->gone.load()) {
         Read(*link);
@@ -68,10 +68,39 @@ void ControlThread::Accept() {
     if (socket.fd() < 0) {
       return;
     }
-    if (inbound_.size() < kInboundMax) {
-      inbound_.push_back(std::make_unique<Inbound>());
-      inbound_.back()->socket = std::move(socket);
+    if (inbound_.size() < limits_.inbound_max) {
+      inbound_.push_back(
+          std::make_unique<Inbound>(Inbound{.socket = std::move(socket),
+                                            .hello_due = RealClock().Now() + limits_.hello_wait,
+                                            .views = InboundViews(limits_.views_max)}));
     }
+  }
+}
+
+// How long poll() may sleep: until the first hello is due; -1 is until something comes.
+int ControlThread::PollMillis(bool draining) {
+  if (draining) {
+    return kDrainPollMillis;
+  }
+  const std::lock_guard lock(mutex_);
+  Nanos due = 0;
+  for (const auto& inbound : inbound_) {
+    if (inbound->queue == nullptr && (due == 0 || inbound->hello_due < due)) {
+      due = inbound->hello_due;
+    }
+  }
+  if (due == 0) {
+    return -1;
+  }
+  const Nanos left = std::max<Nanos>(due - RealClock().Now(), 0);
+  return static_cast<int>(left / Millis(1)) + 1;
+}
+
+// Anybody can connect and say nothing. That takes a descriptor and a place, which senders need.
+void ControlThread::EndSilent() {
+  const Nanos now = RealClock().Now();
+  for (const auto& inbound : inbound_) {
+    inbound->ended |= inbound->queue == nullptr && now >= inbound->hello_due;
   }
 }
 
@@ -98,30 +127,37 @@ void ControlThread::TakeHello(Inbound& inbound, const ControlFrame& frame) {
   inbound.ended = !sent || answer.kind == ControlKind::kRefused;
 }
 
+void ControlThread::TakeOpen(Inbound& inbound, const ControlFrame& frame) {
+  const auto region = regions_.find(frame.region);
+  const bool there = region != regions_.end() && region->second.alive && inbound.queue != nullptr &&
+                     frame.owner == self_.owner;
+  if (there && !inbound.views.Open(frame.view, frame.region)) {
+    LogWarning("verbs: a sender opened more than ", limits_.views_max,
+               " views at the same time; its connection is ended");
+    inbound.ended = true;
+    return;
+  }
+  inbound.ended |= !inbound.socket.Send(
+      {.kind = there ? ControlKind::kOpened : ControlKind::kGone, .view = frame.view});
+}
+
 void ControlThread::Take(Inbound& inbound, const ControlFrame& frame) {
+  if (inbound.ended) {
+    return;  // What came behind the frame that ended it.
+  }
   switch (frame.kind) {
     case ControlKind::kHello:
       TakeHello(inbound, frame);
       return;
-    case ControlKind::kOpen: {
-      const auto region = regions_.find(frame.region);
-      const bool there = region != regions_.end() && region->second.alive &&
-                         inbound.queue != nullptr && frame.owner == self_.owner;
-      if (there) {
-        inbound.views[frame.view] = {.region = frame.region};
-      }
-      inbound.ended |= !inbound.socket.Send(
-          {.kind = there ? ControlKind::kOpened : ControlKind::kGone, .view = frame.view});
+    case ControlKind::kOpen:
+      TakeOpen(inbound, frame);
       return;
-    }
     case ControlKind::kClosed:
-      if (const auto view = inbound.views.find(frame.view); view != inbound.views.end()) {
-        view->second.closed = true;
-      }
+      inbound.views.Close(frame.view);
       return;
     case ControlKind::kDrained:
     case ControlKind::kDrop:
-      inbound.views.erase(frame.view);
+      inbound.views.Drop(frame.view);
       return;
     case ControlKind::kWelcome:
     case ControlKind::kRefused:

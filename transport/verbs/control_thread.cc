@@ -26,9 +26,10 @@ constexpr auto kCloseWait = std::chrono::seconds(2);
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ControlThread>> ControlThread::Start(const VerbsLocal& local) {
+absl::StatusOr<std::unique_ptr<ControlThread>> ControlThread::Start(const VerbsLocal& local,
+                                                                    const ControlLimits& limits) {
   LAMINA_ASSIGN_OR_RETURN(ControlListener listener, ListenForPeers());
-  std::unique_ptr<ControlThread> control(new ControlThread(local, std::move(listener)));
+  std::unique_ptr<ControlThread> control(new ControlThread(local, limits, std::move(listener)));
   if (control->wake_ < 0) {
     return absl::ResourceExhaustedError("verbs: no file descriptor is left for an event");
   }
@@ -36,8 +37,12 @@ absl::StatusOr<std::unique_ptr<ControlThread>> ControlThread::Start(const VerbsL
   return control;
 }
 
-ControlThread::ControlThread(const VerbsLocal& local, ControlListener listener)
-    : local_(local), listener_(std::move(listener)), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+ControlThread::ControlThread(const VerbsLocal& local, const ControlLimits& limits,
+                             ControlListener listener)
+    : local_(local),
+      limits_(limits),
+      listener_(std::move(listener)),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   self_.host = HostFingerprint();
   LAMINA_CHECK(getentropy(&self_.owner, sizeof self_.owner) == 0);
   self_.tcp_port = listener_.port;
@@ -77,33 +82,26 @@ uint64_t ControlThread::AddRegion(std::unique_ptr<RegionMemory> memory) {
 }
 
 bool ControlThread::IsInUse(uint64_t region, bool unacknowledged_only) const {
-  for (const auto& inbound : inbound_) {
-    for (const auto& [number, view] : inbound->views) {
-      if (!inbound->ended && view.region == region && !(unacknowledged_only && view.closed)) {
-        return true;
-      }
-    }
-  }
-  return false;
+  return std::any_of(inbound_.begin(), inbound_.end(), [&](const auto& inbound) {
+    return !inbound->ended && inbound->views.Uses(region, unacknowledged_only);
+  });
 }
 
 void ControlThread::CloseRegion(uint64_t region) {
   std::unique_lock lock(mutex_);
   regions_[region].alive = false;
   for (const auto& inbound : inbound_) {
-    for (const auto& [number, view] : inbound->views) {
-      if (view.region == region && !inbound->ended) {
-        inbound->ended = !inbound->socket.Send({.kind = ControlKind::kClose, .view = number});
+    inbound->views.ForEachOf(region, [&](uint64_t view) {
+      if (!inbound->ended) {
+        inbound->ended = !inbound->socket.Send({.kind = ControlKind::kClose, .view = view});
       }
-    }
+    });
   }
   const bool stopped = changed_.wait_for(
       lock, kCloseWait, [&] { return !IsInUse(region, /*unacknowledged_only=*/true); });
   if (!stopped) {
     for (const auto& inbound : inbound_) {
-      for (const auto& [number, view] : inbound->views) {
-        inbound->ended = inbound->ended || (view.region == region && !view.closed);
-      }
+      inbound->ended |= inbound->views.Uses(region, /*unclosed_only=*/true);
     }
   }
   RemoveEnded();

@@ -25,6 +25,7 @@
 #include "absl/status/statusor.h"
 #include "transport/verbs/control_frame_internal.h"
 #include "transport/verbs/control_socket_internal.h"
+#include "transport/verbs/inbound_views_internal.h"
 #include "transport/verbs/verbs_descriptor.h"
 #include "transport/verbs/verbs_queue_internal.h"
 #include "transport/verbs/verbs_region_internal.h"
@@ -50,7 +51,8 @@ struct VerbsLink {
 class ControlThread {
  public:
   // `local` must outlive it.
-  static absl::StatusOr<std::unique_ptr<ControlThread>> Start(const VerbsLocal& local);
+  static absl::StatusOr<std::unique_ptr<ControlThread>> Start(const VerbsLocal& local,
+                                                              const ControlLimits& limits = {});
   ~ControlThread();
   ControlThread(const ControlThread&) = delete;
   ControlThread& operator=(const ControlThread&) = delete;
@@ -78,11 +80,8 @@ class ControlThread {
     ControlSocket socket;
     FrameReader reader;
     std::unique_ptr<VerbsQueue> queue;  // Null before its hello.
-    struct View {
-      uint64_t region = 0;
-      bool closed = false;  // The sender said so.
-    };
-    std::map<uint64_t, View> views;
+    Nanos hello_due = 0;
+    InboundViews views;
     bool ended = false;
   };
   struct LentRegion {
@@ -90,15 +89,18 @@ class ControlThread {
     bool alive = true;
   };
 
-  ControlThread(const VerbsLocal& local, ControlListener listener);
+  ControlThread(const VerbsLocal& local, const ControlLimits& limits, ControlListener listener);
   void Loop();
   void Wake() const;
 
   // All with mutex_ held.
   void Accept();
+  int PollMillis(bool draining);
+  void EndSilent();
   void Read(Inbound& inbound);
   void Take(Inbound& inbound, const ControlFrame& frame);
   void TakeHello(Inbound& inbound, const ControlFrame& frame);
+  void TakeOpen(Inbound& inbound, const ControlFrame& frame);
   void Read(VerbsLink& link);
   void Take(VerbsLink& link, const ControlFrame& frame);
   bool SendDrained();
@@ -110,6 +112,7 @@ class ControlThread {
   static void End(VerbsLink& link);
 
   const VerbsLocal& local_;
+  const ControlLimits limits_;
   const ControlListener listener_;
   VerbsDescriptor self_;  // Constant after construction.
   int wake_ = -1;

@@ -193,6 +193,11 @@ absl::Status VerbsQueue::Post(const Write& write, const Signal* signal, ViewStat
   ibv_send_wr* refused = nullptr;
   const int error = ibv_post_send(pair_.get(), requests_.data(), &refused);
   if (error != 0) {
+    if (refused != requests_.data()) {
+      // Some of it was posted, and no completion will ever say when that is over: only the last
+      // one asks for one. Without its queue pair the rest is over now.
+      Destroy();
+    }
     return VerbsError("posting", error);
   }
   in_flight_[head_ % in_flight_.size()] = {.view = view, .cost = count};

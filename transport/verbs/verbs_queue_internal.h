@@ -84,6 +84,8 @@ class VerbsQueue {
 
   // One doorbell. The view's `pending` has been raised by the caller and falls when all of it is
   // complete. Requires: HasRoom(Cost(...)), and a cost that is not 0.
+  // Errors: the device refused it. Nothing of it is in flight then; where the device had taken a
+  //         part of it, the queue pair is destroyed() with all else that was in flight.
   absl::Status Post(const Write& write, const Signal* signal, ViewState* view);
 
   // Completed Puts. An error says that the queue pair has failed; Destroy() then.
@@ -93,6 +95,7 @@ class VerbsQueue {
 
   // Nothing is read or written on its account any more; what was pending is not.
   void Destroy();
+  bool destroyed() const { return pair_ == nullptr; }
 
  private:
   struct InFlight {

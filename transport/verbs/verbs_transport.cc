@@ -276,8 +276,7 @@ absl::Status VerbsTransport::Put(RemoteRegion& target, size_t offset,
     return absl::ResourceExhaustedError("verbs: the queue to the peer is full");
   }
   std::atomic<uint32_t>& pending = remote.state().pending;
-  const uint32_t before = pending.load(std::memory_order_relaxed);
-  pending.store(before + 1);
+  pending.store(pending.load(std::memory_order_relaxed) + 1);
   absl::Status status;
   if (remote.state().closed.load()) {
     status = absl::UnavailableError("verbs: the owner has destroyed the region");
@@ -290,7 +289,9 @@ absl::Status VerbsTransport::Put(RemoteRegion& target, size_t offset,
                         &remote.state());
   }
   if (!status.ok()) {
-    pending.store(before);
+    remote.link().gone.store(remote.link().gone.load() || queue.destroyed());
+    // Not what it was before: the others' writes ended with a queue pair that was destroyed.
+    pending.store(pending.load(std::memory_order_relaxed) - 1);
     return status;
   }
   if (signal != nullptr) {

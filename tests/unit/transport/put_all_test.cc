@@ -36,5 +36,19 @@ TEST(OpenRegionsTest, ErrorsOfTheTransportPass) {
       absl::IsAborted(OpenRegions(*transport, {region->Descriptor()}, 4, RegionSize{}).status()));
 }
 
+TEST(OpenRegionsTest, SaysWhichOneCannotBeOpened) {
+  const auto transport = MakeTransport("fake://windows").value();
+  const auto region =
+      transport->CreateRegion({.name = "m0", .bytes = 64, .signal_words = 1, .epoch = 3}).value();
+  const std::string good = region->Descriptor();
+  for (size_t bad = 0; bad < 3; ++bad) {
+    std::vector<std::string> descriptors(3, good);
+    descriptors[bad] = "nonsense";
+    size_t failed = 9;
+    EXPECT_FALSE(OpenRegions(*transport, descriptors, 3, RegionSize{}, &failed).ok());
+    EXPECT_EQ(failed, bad);
+  }
+}
+
 }  // namespace
 }  // namespace lamina::transport

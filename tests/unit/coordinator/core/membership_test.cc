@@ -2,73 +2,14 @@
 #include "coordinator/core/membership.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
+
+#include "tests/unit/coordinator/core/membership_fixture.h"
 
 namespace lamina::core {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-const absl::Status kBroken = absl::InternalError("broken");
-
-class MembershipTest : public ::testing::Test {
- protected:
-  // Everything that is to be done now.
-  std::vector<MembershipAction> Actions() {
-    std::vector<MembershipAction> actions;
-    for (;;) {
-      actions.push_back(members_.Next());
-      if (actions.back() == MembershipAction::kNone) {
-        actions.pop_back();
-        return actions;
-      }
-    }
-  }
-
-  void JoinAll() {
-    EXPECT_TRUE(members_.Join("m1", true).ok());
-    EXPECT_TRUE(members_.Join("c0", false).ok());
-    EXPECT_TRUE(members_.Join("m0", true).ok());
-  }
-
-  void Prepare(const std::vector<std::string>& names) {
-    for (const std::string& name : names) {
-      members_.Prepared(name, members_.epoch(), "region of " + name);
-    }
-  }
-  void Ready(const std::vector<std::string>& names) {
-    for (const std::string& name : names) {
-      members_.Ready(name, members_.epoch());
-    }
-  }
-
-  // Into a serving epoch of all three.
-  void Serve() {
-    JoinAll();
-    Actions();
-    ServeAgain({"c0", "m0", "m1"});
-  }
-  void ServeAgain(const std::vector<std::string>& names) {
-    Actions();
-    Prepare(names);
-    Actions();
-    Ready(names);
-    Actions();
-    ASSERT_EQ(members_.phase(), MembershipPhase::kServing);
-  }
-
-  static std::vector<std::string> Names(const std::vector<const Member*>& members) {
-    std::vector<std::string> names;
-    for (const Member* member : members) {
-      names.push_back(member->name);
-    }
-    return names;
-  }
-
-  Membership members_{
-      {{.name = "c0"}, {.name = "m0", .is_memory = true}, {.name = "m1", .is_memory = true}}};
-};
 
 TEST_F(MembershipTest, WaitsForEveryNodeAndSaysForWhom) {
   EXPECT_TRUE(members_.Join("m0", true).ok());
@@ -296,63 +237,10 @@ TEST_F(MembershipTest, AFaultBeforeServingSetsTheNodeAside) {
   ServeAgain({"c0", "m0", "m1"});
 }
 
-TEST_F(MembershipTest, FaultsWithoutProgressSetTheNodeAside) {
-  Serve();
-  for (uint32_t i = 1; i < Membership::kFaultsMax; ++i) {
-    members_.Fault("m0", members_.epoch(), kBroken);
-    ServeAgain({"c0", "m0", "m1"});
-  }
-  members_.Fault("m0", members_.epoch(), kBroken);
-
-  Actions();
-  EXPECT_THAT(Names(members_.memory_members()), ElementsAre("m1"));
-}
-
-// Who tells of a broken peer is not broken.
-TEST_F(MembershipTest, FaultsThatBlameAPeerSetThePeerAside) {
-  Serve();
-  for (uint32_t i = 1; i < Membership::kFaultsMax; ++i) {
-    members_.Fault("m0", members_.epoch(), kBroken, "m1");
-    ServeAgain({"c0", "m0", "m1"});
-  }
-  members_.Fault("m0", members_.epoch(), kBroken, "m1");
-
-  Actions();
-  EXPECT_THAT(Names(members_.memory_members()), ElementsAre("m0"));
-  EXPECT_THAT(members_.Describe(), HasSubstr("m1 failed: blamed by m0: broken"));
-}
-
-TEST_F(MembershipTest, ANodeThatBlamesItselfOrNobodyKnownIsSetAside) {
-  Serve();
-  for (const char* peer : {"m0", "m9", ""}) {
-    for (uint32_t i = 1; i < Membership::kFaultsMax; ++i) {
-      members_.Fault("m0", members_.epoch(), kBroken, peer);
-      ServeAgain({"c0", "m0", "m1"});
-    }
-    members_.Fault("m0", members_.epoch(), kBroken, peer);
-    Actions();
-    EXPECT_THAT(Names(members_.memory_members()), ElementsAre("m1"));
-    members_.Leave("m0");
-    EXPECT_TRUE(members_.Join("m0", true).ok());
-    ServeAgain({"c0", "m0", "m1"});
-    members_.NoteProgress();
-  }
-}
-
-TEST_F(MembershipTest, ProgressForgivesFaults) {
-  Serve();
-  for (int i = 0; i < 10; ++i) {
-    members_.Fault("m0", members_.epoch(), kBroken);
-    ServeAgain({"c0", "m0", "m1"});
-    members_.NoteProgress();
-  }
-  EXPECT_THAT(Names(members_.memory_members()), ElementsAre("m0", "m1"));
-}
-
 // A fault that two nodes see is one fault: both speak of the same epoch.
 TEST_F(MembershipTest, TwoReportsOfOneEpochCountOnce) {
   Serve();
-  for (uint32_t i = 1; i < Membership::kFaultsMax; ++i) {
+  for (uint32_t i = 1; i < FaultLimits::kWithoutProgressMax; ++i) {
     members_.Fault("m0", members_.epoch(), kBroken);
     members_.Fault("c0", members_.epoch(), kBroken);
     ServeAgain({"c0", "m0", "m1"});
@@ -364,7 +252,7 @@ TEST_F(MembershipTest, TwoReportsOfOneEpochCountOnce) {
 TEST_F(MembershipTest, FaultsBecauseOfANodeThatLeftChangeNothing) {
   Serve();
   members_.Leave("c0");
-  for (uint32_t i = 0; i < Membership::kFaultsMax; ++i) {
+  for (uint32_t i = 0; i < FaultLimits::kWithoutProgressMax; ++i) {
     members_.Fault("m0", 1, kBroken);
     members_.Fault("m1", 1, kBroken);
   }

@@ -12,6 +12,7 @@ namespace lamina::core {
 namespace {
 
 using testing::ElementsAre;
+using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 
@@ -315,7 +316,7 @@ TEST_F(SchedulerTest, NewcomersJoinWhileEqualLanesTakeTurns) {
   EXPECT_LE(std::abs(joined[0] - joined[1]), 1);
 }
 
-TEST_F(SchedulerTest, ANewEpochContinuesWhatWasRunningAndEndsWhatWasLost) {
+TEST_F(SchedulerTest, ANewEpochContinuesWhatWasRunningWhereverItsKvWas) {
   SchedulerOptions options = SmallOptions();
   options.memory_nodes.push_back({.name = "b", .slots = 1000, .bandwidth_bytes_per_second = 1});
   Make(options);
@@ -325,22 +326,62 @@ TEST_F(SchedulerTest, ANewEpochContinuesWhatWasRunningAndEndsWhatWasLost) {
   StepDone();
   ASSERT_NE(joins_[1].memory_node, joins_[2].memory_node);
   const StepPlan stale = Plan().front();
-  const SequenceId ended = joins_[1].memory_node == 1 ? 1 : 2;
 
   scheduler_->StartEpoch(5, {options.memory_nodes[0]}, {"b"}, events_);
   in_flight_.clear();
 
-  ASSERT_THAT(events_.finished, SizeIs(1));
-  EXPECT_EQ(events_.finished[0].sequence, ended);
-  EXPECT_EQ(events_.finished[0].status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(events_.finished, SizeIs(0));
   EXPECT_TRUE(scheduler_->OnStepDone(Answer(stale), events_).ok());
   const StepPlan first = Plan().front();
   EXPECT_EQ(first.epoch, 5u);
   EXPECT_EQ(first.step, 1u);
-  ASSERT_THAT(first.joins, SizeIs(1));
+  ASSERT_THAT(first.joins, SizeIs(2));
   EXPECT_THAT(first.joins[0].tokens, SizeIs(11));
+  EXPECT_THAT(first.joins[1].tokens, SizeIs(11));
   RunUntilIdle();
-  EXPECT_THAT(IndicesOf(3 - ended), SizeIs(10));
+  EXPECT_THAT(IndicesOf(1), SizeIs(10));
+  EXPECT_THAT(IndicesOf(2), SizeIs(10));
+}
+
+TEST_F(SchedulerTest, AThirdLossWithoutATokenBetweenEndsWhatWasRunning) {
+  SchedulerOptions options = SmallOptions();
+  options.running_max = 1;
+  Make(options);
+  ASSERT_TRUE(Submit(1, 10, 20).ok());
+  ASSERT_TRUE(Submit(2, 10, 20).ok());  // Waits all the time, so that no loss is its own.
+  const auto lose = [&](uint64_t epoch, const std::vector<std::string>& lost) {
+    Plan();
+    scheduler_->StartEpoch(epoch, options.memory_nodes, lost, events_);
+    in_flight_.clear();
+  };
+  lose(1, {"m1"});
+  lose(2, {"c0", "m2"});
+  lose(3, {});  // An epoch of the same nodes is no loss.
+  EXPECT_EQ(EndOf(1), nullptr);
+
+  lose(4, {"m3"});
+
+  ASSERT_NE(EndOf(1), nullptr);
+  EXPECT_EQ(EndOf(1)->status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(EndOf(1)->status.message()), HasSubstr("(m1, then c0 and m2, then m3)"));
+  EXPECT_EQ(EndOf(2), nullptr);
+  RunUntilIdle();
+  EXPECT_THAT(IndicesOf(2), SizeIs(10));
+}
+
+TEST_F(SchedulerTest, ATokenBetweenLossesForgivesThem) {
+  Make(SmallOptions());
+  ASSERT_TRUE(Submit(1, 10, 20).ok());
+  for (uint64_t epoch = 1; epoch <= 8; ++epoch) {
+    Plan();
+    if (epoch % 2 == 0) {
+      StepDone();
+    }
+    scheduler_->StartEpoch(epoch, SmallOptions().memory_nodes, {"m1"}, events_);
+    in_flight_.clear();
+  }
+  RunUntilIdle();
+  EXPECT_THAT(IndicesOf(1), SizeIs(10));
 }
 
 TEST_F(SchedulerTest, ANewEpochEndsWhatNoNodeCouldHoldAnyMore) {

@@ -43,5 +43,22 @@ TEST_F(KvWaitsTest, AFailedDeviceIsFoundWithoutWaitingForIt) {
   EXPECT_FALSE(device_->usable());
 }
 
+TEST_F(KvWaitsTest, AStepWithAnIndexOutsideTheDeviceIsRefusedBeforeAnythingIsWritten) {
+  ASSERT_TRUE(Open().ok());
+  const Extent slot = {.first_slot = 0, .tokens = 1};
+  const WaitingRow right = {.extents = {&slot, 1}};
+  WaitingRow outside = right;
+  outside.slot = kSlots;
+
+  const std::vector<WaitingRow> many(kRowsMax + 1, right);
+  EXPECT_THAT(std::string(waits().BeginStep(0, {&outside, 1}).message()),
+              HasSubstr("row 0 stores into slot 8192 of a device with 8192"));
+  EXPECT_TRUE(absl::IsInvalidArgument(waits().BeginStep(0, many)));
+  EXPECT_TRUE(absl::IsInvalidArgument(waits().BeginStep(kLanes, {&right, 1})));
+
+  EXPECT_TRUE(device_->usable());
+  EXPECT_TRUE(waits().BeginStep(kLanes - 1, {&right, 1}).ok());
+}
+
 }  // namespace
 }  // namespace lamina::kernels::cuda

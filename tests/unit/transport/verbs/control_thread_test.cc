@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the control thread takes from peers that do not behave, over real sockets of the loopback
+// interface and a device without hardware.
+
+#include <gtest/gtest.h>
+
+#include "tests/unit/transport/verbs/fake_verbs.h"
+#include "transport/verbs/control_thread_internal.h"
+
+namespace lamina::transport {
+namespace {
+
+// Generous: it ends a test that hangs.
+Nanos Deadline() { return RealClock().Now() + Seconds(60); }
+
+class ControlThreadTest : public testing::Test {
+ protected:
+  void Start(const ControlLimits& limits) {
+    control_ = *ControlThread::Start(FakeLocal(1024), limits);
+  }
+
+  ControlSocket Connect() {
+    return *ConnectToPeer(kOwnHost, control_->self().tcp_port, Deadline());
+  }
+
+  // A connection that has said kHello and was welcomed. On a busy machine the hello may come later
+  // than a test's short wait; then the next one is tried.
+  ControlSocket ConnectAsSender() {
+    for (int i = 0; i < 100; ++i) {
+      ControlSocket socket = Connect();
+      if (socket.Send({.kind = ControlKind::kHello, .owner = control_->self().owner}) &&
+          AwaitFrame(socket, Deadline()).ok()) {
+        return socket;
+      }
+    }
+    ADD_FAILURE() << "no sender is welcome";
+    return ControlSocket();
+  }
+
+  absl::StatusOr<ControlFrame> Open(const ControlSocket& socket, uint64_t view, uint64_t region) {
+    EXPECT_TRUE(socket.Send({.kind = ControlKind::kOpen,
+                             .view = view,
+                             .region = region,
+                             .owner = control_->self().owner}));
+    return AwaitFrame(socket, Deadline());
+  }
+
+  uint64_t Lend() { return control_->AddRegion(nullptr); }
+
+  std::unique_ptr<ControlThread> control_;
+};
+
+TEST_F(ControlThreadTest, AConnectionThatSaysNoHelloIsEnded) {
+  Start({.hello_wait = Millis(5)});
+
+  const ControlSocket silent = Connect();
+
+  const auto frame = AwaitFrame(silent, Deadline());
+  EXPECT_EQ(frame.status().message(), "the peer ended the connection");
+}
+
+TEST_F(ControlThreadTest, ASenderIsWelcomeForAsLongAsItLikes) {
+  Start({.hello_wait = Millis(5)});
+  const ControlSocket sender = ConnectAsSender();
+  const uint64_t region = Lend();
+  // Both of these end after the sender's own wait would have.
+  EXPECT_FALSE(AwaitFrame(Connect(), Deadline()).ok());
+  EXPECT_FALSE(AwaitFrame(Connect(), Deadline()).ok());
+
+  const auto opened = Open(sender, 1, region);
+
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  EXPECT_EQ(opened->kind, ControlKind::kOpened);
+}
+
+TEST_F(ControlThreadTest, ASenderOfTooManyViewsIsEndedAndOthersAreNot) {
+  Start({.views_max = 3});
+  const uint64_t region = Lend();
+  const ControlSocket greedy = ConnectAsSender();
+  const ControlSocket other = ConnectAsSender();
+  for (uint64_t view = 1; view <= 3; ++view) {
+    ASSERT_EQ(Open(greedy, view, region)->kind, ControlKind::kOpened);
+  }
+
+  EXPECT_FALSE(Open(greedy, 4, region).ok());
+
+  EXPECT_EQ(Open(other, 1, region)->kind, ControlKind::kOpened);
+}
+
+TEST_F(ControlThreadTest, AViewThatWasDroppedMakesRoom) {
+  Start({.views_max = 1});
+  const uint64_t region = Lend();
+  const ControlSocket sender = ConnectAsSender();
+  for (uint64_t view = 1; view <= 5; ++view) {
+    ASSERT_EQ(Open(sender, view, region)->kind, ControlKind::kOpened);
+    ASSERT_TRUE(sender.Send({.kind = ControlKind::kDrop, .view = view}));
+  }
+}
+
+}  // namespace
+}  // namespace lamina::transport
