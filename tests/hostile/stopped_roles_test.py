@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""SIGSTOP of a process of each role, and SIGCONT later: no answer is wrong, none is lost, and the process serves again.
+
+A stopped process is not a dead one: its sockets stay open and its memory can still be written. A node that is stopped is left out
+and joins again; a stopped coordinator finds its nodes as it left them, since its own silence is not theirs.
+"""
+
+import contextlib
+import signal
+import time
+import unittest
+
+import clients
+import harness
+
+PROMPTS = ["Once upon a time", "The capital of France is", "A recipe for bread. " * 12]
+TOKENS = 60
+# Longer than a node may be silent before it is declared lost.
+STOPPED_SECONDS = 13
+
+
+class StoppedRolesTest(unittest.TestCase):
+
+    @classmethod
+    def setUpClass(cls):
+        harness.require_model(cls("test_memory_node"))
+        cls.cluster = harness.Cluster(compute=[{"name": "c0"}, {"name": "c1"}], gateway={"listen": "127.0.0.1:0"})
+        cls.cluster.__enter__()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.cluster.__exit__()
+
+    def setUp(self):
+        self.cluster.await_state("serving")
+        self.wanted = [stream.finish() for stream in self.streams()]
+
+    def streams(self):
+        return [clients.Stream(self, self.cluster, prompt, TOKENS) for prompt in PROMPTS]
+
+    @contextlib.contextmanager
+    def stopped(self, name):
+        """The process is stopped inside, and goes on after, whatever happens."""
+        process = self.cluster.processes[name]
+        process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            process.send_signal(signal.SIGCONT)
+
+    def finish(self, streams):
+        self.assertEqual([stream.finish() for stream in streams], self.wanted)
+
+    def node_is_stopped(self, name):
+        running = self.streams()
+        with self.stopped(name):
+            self.finish(running)  # The others answer while it is stopped.
+            self.assertNotEqual(self.cluster.status()["state"], "serving")
+        self.cluster.await_state("serving")  # With all of its nodes.
+        self.finish(self.streams())
+
+    def test_memory_node(self):
+        self.node_is_stopped("m1")
+
+    def test_compute_node(self):
+        self.node_is_stopped("c1")
+
+    def test_coordinator(self):
+        name = next(name for name, role in self.cluster.roles.items() if role == "coordinator")
+        epoch = self.cluster.status()["epoch"]
+        running = self.streams()
+        with self.stopped(name):
+            time.sleep(STOPPED_SECONDS)
+        self.finish(running)
+        self.assertEqual(self.cluster.status()["epoch"], epoch, self.cluster.logs())
+
+    def test_gateway(self):
+        name = next(name for name, role in self.cluster.roles.items() if role == "gateway")
+        with self.stopped(name):
+            self.finish(self.streams())
+        self.assertEqual(clients.health(self.cluster), 200)
+        answer = clients.post(self.cluster, "/v1/completions",
+                              {"model": harness.MODEL.stem, "prompt": PROMPTS[0], "max_tokens": 4, "temperature": 0})
+        self.assertEqual(answer["usage"]["completion_tokens"], 4)
+
+
+if __name__ == "__main__":
+    unittest.main()
