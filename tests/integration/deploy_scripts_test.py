@@ -44,7 +44,8 @@ class DeployScriptsTest(unittest.TestCase):
         self.addCleanup(temporary.cleanup)
         self.folder = Path(temporary.name)
         self.repository = self.folder / "a clone"
-        shutil.copytree(REPO / "deploy", self.repository / "deploy")
+        for part in ("deploy", "cost/catalogues"):
+            shutil.copytree(REPO / part, self.repository / part)
         self.path = self.folder / "path"
         self.path.mkdir()
 
