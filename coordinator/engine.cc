@@ -36,7 +36,8 @@ Engine::Impl::Impl(const EngineOptions& o, const model::Tokenizer& tokenizer, co
       membership(o.nodes),
       transport(o.transports),
       scheduler(o.scheduler, MakeOrder(o.priority_order)),
-      requests(tokenizer, c, o.scheduler.sequence_tokens_max) {
+      requests(tokenizer, c, o.scheduler.sequence_tokens_max),
+      silence(o.node_silence_max, c.Now()) {
   requests.SetOnEnd([this](const RequestRecord& record) {
     trace.Ended(record);
     if (options.on_request_end != nullptr) {
@@ -60,6 +61,10 @@ void Engine::Impl::Loop() {
     std::deque<std::function<void()>> batch;
     batch.swap(queue);
     lock.unlock();
+    if (const Nanos late = silence.Turn(clock.Now()); late > 0) {
+      LogWarning("the coordinator itself stood still for ", ToSeconds(late),
+                 " s; it does not count that time as silence of its nodes");
+    }
     RetrySetAside();
     for (std::function<void()>& event : batch) {
       event();
@@ -225,7 +230,7 @@ void Engine::NodeStatus(const std::string& name, double busy_share,
           node->second.attention_rate.Update(counters.kv_bytes_read, seconds);
         }
       }
-      node->second.last_heard = impl->clock.Now();
+      impl->silence.Heard(name);
       impl->scheduler.SetLaneCosts(impl->CostsOfLanes());
       impl->scheduler.SetLinkCosts(impl->CostsOfLinks());
       impl->UpdateBandwidths();

@@ -23,6 +23,7 @@
 #include "coordinator/core/pipeline_schedule.h"
 #include "coordinator/core/sequence_kv.h"
 #include "coordinator/core/serving_bandwidth.h"
+#include "coordinator/core/silence.h"
 #include "coordinator/core/stages.h"
 #include "coordinator/core/step_reports.h"
 #include "coordinator/core/transport_choice.h"
@@ -44,7 +45,6 @@ struct Engine::Impl {
     core::AttentionRate attention_rate;      // Memory nodes.
     uint32_t slots = 0;
     bool loading = false;  // A stage that takes part when it has its layers.
-    Nanos last_heard = 0;
   };
 
   const EngineOptions options;
@@ -66,7 +66,8 @@ struct Engine::Impl {
   core::StepReports reports;                       // Of steps that some compute nodes have done.
   RequestTable requests;
   TraceLog trace;
-  std::map<std::string, Node> nodes;      // Attached.
+  std::map<std::string, Node> nodes;      // Attached,
+  core::NodeSilence silence;              // and when they were heard.
   std::vector<std::string> memory_names;  // Of the scheduler's epoch, in the plans' order.
   std::vector<std::string> lost_names;    // Members lost since that epoch began.
   // Partition head: which heads these hold.

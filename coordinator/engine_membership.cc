@@ -323,11 +323,9 @@ void Engine::Impl::NodeJoined(const NodeHello& hello, std::shared_ptr<NodePort> 
   }
   const auto slots = static_cast<uint32_t>(
       std::min<uint64_t>(hello.identity.capacity_bytes / slot_bytes, uint64_t{1} << 31));
-  Node& node = nodes[name] = {.hello = hello,
-                              .port = std::move(port),
-                              .slots = slots,
-                              .loading = layers.has_value(),
-                              .last_heard = clock.Now()};
+  Node& node = nodes[name] = {
+      .hello = hello, .port = std::move(port), .slots = slots, .loading = layers.has_value()};
+  silence.Heard(name);
   if (node.loading) {
     LogInfo("loading layers ", name, " pid ", hello.pid);
     return node.port->LoadLayers(*layers);
@@ -343,6 +341,7 @@ void Engine::Impl::NodeLeft(const std::string& name, const NodePort* port) {
   }
   LogWarning("lost ", name);
   nodes.erase(found);
+  silence.Forget(name);
   NoteLosses([&] { membership.Leave(name); });
   if (membership.phase() == core::MembershipPhase::kWaiting) {
     StopServing(absl::UnavailableError(
@@ -362,18 +361,10 @@ void Engine::Impl::NoteLosses(const std::function<void()>& change) {
 }
 
 void Engine::Impl::DropSilentNodes() {
-  if (options.node_silence_max == 0) {
-    return;
-  }
-  const Nanos oldest = clock.Now() - options.node_silence_max;
-  std::vector<std::pair<std::string, std::shared_ptr<NodePort>>> silent;
-  for (const auto& [name, node] : nodes) {
-    if (node.last_heard < oldest) {
-      silent.emplace_back(name, node.port);
-    }
-  }
-  for (const auto& [name, port] : silent) {
-    LogWarning("no sign of life from ", name, " for ", ToSeconds(options.node_silence_max), " s");
+  for (const std::string& name : silence.Lost()) {
+    LogWarning("no sign of life from ", name, " for ", ToSeconds(options.node_silence_max), " s",
+               silence.OwnDelays(name));
+    const std::shared_ptr<NodePort> port = nodes.at(name).port;
     port->End();
     NodeLeft(name, port.get());
   }

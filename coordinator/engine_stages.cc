@@ -138,6 +138,7 @@ void Engine::Impl::NodeLoaded(const std::string& name, const absl::Status& statu
     LogError("refused node ", name, ": ", joined.message());
     node->second.port->Refuse(std::string(joined.message()));
     nodes.erase(node);
+    silence.Forget(name);
     return;
   }
   transport.Reset();

@@ -15,7 +15,7 @@ import clients
 import harness
 
 PROMPTS = ["Once upon a time", "The capital of France is", "A recipe for bread. " * 12]
-TOKENS = 60
+TOKENS = 120
 # Longer than a node may be silent before it is declared lost.
 STOPPED_SECONDS = 13
 
@@ -70,6 +70,7 @@ class StoppedRolesTest(unittest.TestCase):
         name = next(name for name, role in self.cluster.roles.items() if role == "coordinator")
         epoch = self.cluster.status()["epoch"]
         running = self.streams()
+        self.cluster.await_true(lambda: self.cluster.status()["running"] == len(running), "all of them running")
         with self.stopped(name):
             time.sleep(STOPPED_SECONDS)
         self.finish(running)
