@@ -124,6 +124,39 @@ TEST_P(TransportTest, SourceInsideAnOwnRegionNeedsNoRegistration) {
   EXPECT_TRUE(Equal(Arrived(*link.region), Seen(own->bytes())));
 }
 
+// What is registered begins and ends anywhere, and lies in what is registered already.
+TEST_P(TransportTest, SourcesMayLieAtAnyOffsetAndInEachOther) {
+  if (kind() == MemoryKind::kDevice) {
+    GTEST_SKIP() << "memory of a device is registered in whole allocations";
+  }
+  constexpr size_t kBytes = 64;
+  constexpr size_t kOffsets = 64;
+  const Link link = MakeLink(2 * kBytes, 1);
+  std::vector<std::byte> memory(4 * kOffsets + 2 * kBytes);
+  uint64_t round = 0;
+  const auto put = [&](absl::Span<const std::byte> source) {
+    const SignalUpdate signal = Weak(0, ++round);
+    ASSERT_TRUE(link.Put(0, source, &signal).ok());
+    ASSERT_TRUE(link.Await(0, round));
+    ASSERT_TRUE(Equal(Arrived(*link.region, 0, source.size()), source));
+  };
+  for (size_t offset = 0; offset < kOffsets; ++offset) {
+    SCOPED_TRACE(offset);
+    const auto source = absl::MakeConstSpan(memory).subspan(kOffsets + offset, kBytes + offset % 7);
+    memory[kOffsets + offset] = static_cast<std::byte>(offset + 1);
+    ASSERT_TRUE(link.sender->RegisterSource(source, MemoryKind::kHost).ok());
+    put(source);
+    put(source.last(1));
+  }
+  ASSERT_TRUE(link.sender->RegisterSource(memory, MemoryKind::kHost).ok());
+  put(absl::MakeConstSpan(memory).first(2 * kBytes));
+  put(absl::MakeConstSpan(memory).last(2 * kBytes));
+  const auto inner = absl::MakeConstSpan(memory).subspan(8, kBytes);
+  ASSERT_TRUE(link.sender->RegisterSource(inner, MemoryKind::kHost).ok());
+  put(inner);
+  put(absl::MakeConstSpan(memory).first(2 * kBytes));
+}
+
 TEST_P(TransportTest, SourceMayBeOverwrittenOncePendingIsZero) {
   const Link link = MakeLink(64, 1);
   const absl::Span<std::byte> source = MakeSource(*link.sender, 64, 6);

@@ -155,6 +155,8 @@ class DecoratedTransport final : public Transport {
   size_t next_head_ = 0;
   bool heads_registered_ = false;
   std::vector<Queued> queue_;  // In the order of their Puts.
+  // What the link below made of a Put that had been accepted here: the peer waits for it in vain.
+  absl::Status refused_;
 };
 
 DecoratedRegion::~DecoratedRegion() { transport_.Forget(inner_->bytes()); }
@@ -248,6 +250,9 @@ bool DecoratedTransport::HandOn(Queued& put) {
   }
   if (!status.ok()) {
     put.view->failure_ = status;
+    if (!absl::IsUnavailable(status)) {
+      refused_ = status;
+    }
   }
   return true;
 }
@@ -282,6 +287,7 @@ absl::StatusOr<size_t> DecoratedTransport::Wait(const Region& region,
   const Region& inner = static_cast<const DecoratedRegion&>(region).inner();
   for (;;) {
     Advance();
+    LAMINA_RETURN_IF_ERROR(refused_);
     WaitOptions step = options;
     if (!queue_.empty()) {
       step.deadline = std::min(options.deadline, RealClock().Now() + kLook);

@@ -5,6 +5,8 @@
 // them while Pending() is not 0.
 //
 // Order kept: Puts to one region leave in order; a strong signal leaves after every earlier Put.
+// Errors: where the transport below refuses a Put that was accepted here, all Waits that follow
+// return its error, and the Puts to that region.
 // Not kept, on purpose: what a Fault drops or corrupts.
 
 #pragma once

@@ -233,12 +233,7 @@ absl::StatusOr<UcpMemory> UcpMemory::Map(ucp_context_h context,
                     status);
   }
   UcpMemory memory(context, handle);
-  ucp_mem_attr_t attributes = {};
-  attributes.field_mask = UCP_MEM_ATTR_FIELD_ADDRESS | UCP_MEM_ATTR_FIELD_LENGTH;
-  if (const ucs_status_t status = ucp_mem_query(handle, &attributes); status != UCS_OK) {
-    return UcsError("asking for registered memory", status);
-  }
-  memory.data_ = static_cast<std::byte*>(attributes.address);
+  memory.data_ = static_cast<std::byte*>(params.address);
   memory.bytes_ = params.length;
   return memory;
 }
@@ -249,6 +244,12 @@ absl::StatusOr<UcpMemory> UcpMemory::Allocate(ucp_context_h context, size_t byte
   params.length = bytes;
   params.flags = UCP_MEM_MAP_ALLOCATE;
   LAMINA_ASSIGN_OR_RETURN(UcpMemory memory, Map(context, params));
+  ucp_mem_attr_t attributes = {};
+  attributes.field_mask = UCP_MEM_ATTR_FIELD_ADDRESS;
+  if (const ucs_status_t status = ucp_mem_query(memory.handle_, &attributes); status != UCS_OK) {
+    return UcsError("asking for allocated memory", status);
+  }
+  memory.data_ = static_cast<std::byte*>(attributes.address);
   // Also makes every page present, so that the data path takes no faults.
   std::memset(memory.data(), 0, bytes);
   return memory;
@@ -262,6 +263,7 @@ absl::StatusOr<UcpMemory> UcpMemory::Register(ucp_context_h context, const void*
   params.address = const_cast<void*>(data);
   params.length = bytes;
   params.memory_type = type;
+  // The handle's own address is that of UCX's cached registration, which may begin earlier.
   return Map(context, params);
 }
 

@@ -162,9 +162,14 @@ void UcxTransport::Retire(UcxRegion& region, UcxMemory memory) {
   watch_->Withdraw(region.fields().region);
   const std::lock_guard lock(set_up_);
   regions_.erase(region.fields().region);
+  // Sources that lie in each other may share a handle, and only the region's own go.
+  const auto is_of = [](const UcpMemory& own, const Source& source) {
+    return source.handle == own.handle() && source.begin == own.data() &&
+           source.end == own.data() + own.size();
+  };
   std::erase_if(sources_, [&](const Source& source) {
-    return source.handle == memory.host.handle() ||
-           (memory.mapped.has_value() && source.handle == memory.mapped->handle());
+    return is_of(memory.host, source) ||
+           (memory.mapped.has_value() && is_of(*memory.mapped, source));
   });
   memories_.push_back(std::move(memory.host));
   if (memory.mapped.has_value()) {
