@@ -9,8 +9,8 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 
-#include "absl/strings/ascii.h"
 #include "common/check.h"
+#include "common/foreign_text.h"
 #include "common/log_event.h"
 
 namespace lamina {
@@ -93,22 +93,6 @@ std::string JsonLine(LogLevel level, absl::string_view message,
   return line + "}";
 }
 
-// Of values that clients may have written, an event stays one line and a terminal obeys none:
-// control characters are written as "\n" or "\x1b".
-std::string OneLine(absl::string_view text) {
-  std::string line;
-  for (const char c : text) {
-    if (c == '\n') {
-      line += "\\n";
-    } else if (absl::ascii_iscntrl(static_cast<unsigned char>(c))) {
-      absl::StrAppend(&line, "\\x", absl::Hex(static_cast<unsigned char>(c), absl::kZeroPad2));
-    } else {
-      line += c;
-    }
-  }
-  return line;
-}
-
 void Write(LogLevel level, absl::string_view line) {
   Logger().log(ToSpdlog(level), spdlog::string_view_t(line.data(), line.size()));
 }
@@ -142,7 +126,8 @@ void LogEvent(LogLevel level, absl::string_view message, std::initializer_list<L
   }
   std::string line(message);
   for (const LogField& field : fields) {
-    absl::StrAppend(&line, " ", field.name(), " ", OneLine(field.value()));
+    absl::StrAppend(&line, " ", field.name(), " ",
+                    ForeignText(field.value(), field.value().size()));
   }
   Write(level, line);
 }

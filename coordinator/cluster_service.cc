@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
+#include "common/foreign_text.h"
 #include "common/log.h"
 #include "common/version.h"
 #include "control/counters_codec_service.h"
@@ -19,6 +20,10 @@ namespace lamina::coordinator {
 namespace {
 
 constexpr double kTraceSecondsMax = 60;
+// Of a name, and of what a node says of itself.
+constexpr size_t kTextBytesMax = 1000;
+// Of times that a node has measured: one for each number of rows.
+constexpr int kPolicyTimesMax = 1024;
 
 // One attached node: the queue of messages to it. The engine and the reactor share it.
 class NodeStream final : public NodePort {
@@ -55,8 +60,8 @@ class NodeStream final : public NodePort {
     void HandleHello(const v1::Hello& hello);
     void Leave() {
       const std::lock_guard lock(leave_mutex_);
-      if (!name_.empty() && !std::exchange(left_, true)) {
-        engine_.NodeLeft(name_, stream_.get());
+      if (source_.port != nullptr && !std::exchange(left_, true)) {
+        engine_.NodeLeft(source_);
       }
     }
 
@@ -64,7 +69,7 @@ class NodeStream final : public NodePort {
     Engine& engine_;
     v1::NodeMessage message_;
     std::mutex leave_mutex_;
-    std::string name_;  // Set once by Hello.
+    NodeSource source_;  // Set once by Hello.
     bool left_ = false;
   };
 
@@ -228,16 +233,17 @@ void NodeStream::Reactor::Handle() {
       return HandleHello(message_.hello());
     case v1::NodeMessage::kPrepared:
       return engine_.NodePrepared(
-          name_, message_.prepared().epoch(),
-          {.region = message_.prepared().region(), .windows = message_.prepared().windows()});
+          source_, message_.prepared().epoch(),
+          {.region = message_.prepared().region(),
+           .windows = ForeignText(message_.prepared().windows(), kTextBytesMax)});
     case v1::NodeMessage::kLayersLoaded:
       return engine_.NodeLoaded(
-          name_, absl::Status(static_cast<absl::StatusCode>(message_.layers_loaded().code()),
-                              message_.layers_loaded().message()));
+          source_, absl::Status(static_cast<absl::StatusCode>(message_.layers_loaded().code()),
+                                ForeignText(message_.layers_loaded().message())));
     case v1::NodeMessage::kReady:
-      return engine_.NodeReady(name_, message_.ready().epoch());
+      return engine_.NodeReady(source_, message_.ready().epoch());
     case v1::NodeMessage::kStepResult:
-      return engine_.StepDone(name_, control::FromProto(message_.step_result()));
+      return engine_.StepDone(source_, control::FromProto(message_.step_result()));
     case v1::NodeMessage::kStatus: {
       const v1::NodeStatus& status = message_.status();
       control::NodeCounters counters = {.busy_seconds = status.busy_seconds(),
@@ -249,33 +255,34 @@ void NodeStream::Reactor::Handle() {
                                         .unit_seconds_fixed = status.unit_seconds_fixed(),
                                         .unit_seconds_slope = status.unit_seconds_slope()};
       control::FromProto(status.detail(), counters);
-      return engine_.NodeStatus(name_, status.busy_share(), counters);
+      return engine_.NodeStatus(source_, status.busy_share(), counters);
     }
     case v1::NodeMessage::kFault: {
       const v1::Fault& fault = message_.fault();
-      absl::Status status(static_cast<absl::StatusCode>(fault.code()), fault.message());
+      absl::Status status(static_cast<absl::StatusCode>(fault.code()),
+                          ForeignText(fault.message()));
       return engine_.NodeFault(
-          name_, fault.epoch(),
+          source_, fault.epoch(),
           fault.transport() ? control::TransportFault(std::move(status)) : std::move(status),
-          fault.peer());
+          ForeignText(fault.peer(), kTextBytesMax));
     }
     case v1::NodeMessage::kLinks: {
       std::vector<control::LinkReport> links;
       for (const v1::NodeLink& link : message_.links().links()) {
-        links.push_back({.peer = link.peer(),
-                         .path = link.path(),
+        links.push_back({.peer = ForeignText(link.peer(), kTextBytesMax),
+                         .path = ForeignText(link.path(), kTextBytesMax),
                          .latency_seconds = link.latency_seconds(),
                          .bytes_per_second = link.bytes_per_second()});
       }
-      return engine_.NodeLinks(name_, message_.links().epoch(), std::move(links));
+      return engine_.NodeLinks(source_, message_.links().epoch(), std::move(links));
     }
     case v1::NodeMessage::kTrace:
-      return engine_.NodeTrace(name_, control::FromProto(message_.trace()));
+      return engine_.NodeTrace(source_, control::FromProto(message_.trace()));
     case v1::NodeMessage::kPong:
-      return engine_.NodeClock(name_, {.sent = message_.pong().ping_sent(),
-                                       .node_received = message_.pong().received(),
-                                       .node_sent = message_.pong().sent(),
-                                       .received = RealClock().Now()});
+      return engine_.NodeClock(source_, {.sent = message_.pong().ping_sent(),
+                                         .node_received = message_.pong().received(),
+                                         .node_sent = message_.pong().sent(),
+                                         .received = RealClock().Now()});
     case v1::NodeMessage::MESSAGE_NOT_SET:
       return;
   }
@@ -300,13 +307,37 @@ core::PolicyTimes FromProto(const v1::PolicyTimes& proto) {
           .read_bandwidth = proto.read_bandwidth()};
 }
 
+// Why it cannot be taken, whatever it says; empty if it can.
+std::string ProblemOf(const v1::Hello& hello) {
+  for (const auto& [what, text] : {std::pair("name", &hello.name()),
+                                   {"device", &hello.device()},
+                                   {"kernels", &hello.kernels()},
+                                   {"version", &hello.version()},
+                                   {"model_fingerprint", &hello.model_fingerprint()}}) {
+    if (text->size() > kTextBytesMax || ForeignText(*text) != *text) {
+      return absl::StrCat("the ", what, " of a Hello has ", text->size(), " bytes, of at most ",
+                          kTextBytesMax,
+                          ", or control characters: ", ForeignText(*text, kTextBytesMax));
+    }
+  }
+  if (hello.policy_times().local_size() > kPolicyTimesMax ||
+      hello.policy_times().pools_size() > kPolicyTimesMax) {
+    return absl::StrCat("a Hello with more than ", kPolicyTimesMax, " measured times");
+  }
+  return "";
+}
+
 void NodeStream::Reactor::HandleHello(const v1::Hello& hello) {
+  if (const std::string problem = ProblemOf(hello); !problem.empty()) {
+    LogWarning("refused a node: ", problem);
+    return stream_->Refuse(problem);
+  }
   {
     const std::lock_guard lock(leave_mutex_);
-    if (!name_.empty()) {
+    if (source_.port != nullptr) {
       return;  // A second Hello changes nothing.
     }
-    name_ = hello.name();
+    source_ = {.name = hello.name(), .port = stream_.get()};
   }
   engine_.NodeJoined({.identity = {.name = hello.name(),
                                    .is_memory = hello.role() == v1::ROLE_MEMORY,

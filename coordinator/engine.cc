@@ -54,6 +54,15 @@ void Engine::Impl::Post(std::function<void()> event) {
   wake.notify_one();
 }
 
+void Engine::Impl::PostOf(const NodeSource& from, std::function<void(Impl&)> event) {
+  Post([this, from, event = std::move(event)] {
+    if (const auto node = nodes.find(from.name);
+        node != nodes.end() && node->second.port.get() == from.port) {
+      event(*this);
+    }
+  });
+}
+
 void Engine::Impl::Loop() {
   std::unique_lock lock(mutex);
   while (!stopping) {
@@ -187,60 +196,48 @@ void Engine::NodeJoined(const NodeHello& hello, std::shared_ptr<NodePort> port) 
       [impl = impl_.get(), hello, port = std::move(port)] { impl->NodeJoined(hello, port); });
 }
 
-void Engine::NodeLeft(const std::string& name, const NodePort* port) {
-  impl_->Post([impl = impl_.get(), name, port] { impl->NodeLeft(name, port); });
+void Engine::NodeLeft(const NodeSource& from) {
+  impl_->Post([impl = impl_.get(), from] { impl->NodeLeft(from); });
 }
 
-void Engine::NodePrepared(const std::string& name, uint64_t epoch, control::PreparedNode prepared) {
-  impl_->Post([impl = impl_.get(), name, epoch, prepared = std::move(prepared)] {
-    impl->NodePrepared(name, epoch, prepared);
+void Engine::NodePrepared(const NodeSource& from, uint64_t epoch, control::PreparedNode prepared) {
+  impl_->PostOf(from, [from, epoch, prepared = std::move(prepared)](Impl& impl) {
+    impl.NodePrepared(from.name, epoch, prepared);
   });
 }
 
-void Engine::NodeReady(const std::string& name, uint64_t epoch) {
-  impl_->Post([impl = impl_.get(), name, epoch] { impl->membership.Ready(name, epoch); });
+void Engine::NodeReady(const NodeSource& from, uint64_t epoch) {
+  impl_->PostOf(from, [from, epoch](Impl& impl) { impl.membership.Ready(from.name, epoch); });
 }
 
-void Engine::NodeLoaded(const std::string& name, const absl::Status& status) {
-  impl_->Post([impl = impl_.get(), name, status] { impl->NodeLoaded(name, status); });
+void Engine::NodeLoaded(const NodeSource& from, const absl::Status& status) {
+  impl_->PostOf(from, [from, status](Impl& impl) { impl.NodeLoaded(from.name, status); });
 }
 
-void Engine::NodeFault(const std::string& name, uint64_t epoch, const absl::Status& status,
+void Engine::NodeFault(const NodeSource& from, uint64_t epoch, const absl::Status& status,
                        const std::string& peer) {
-  impl_->Post([impl = impl_.get(), name, epoch, status, peer] {
-    impl->NodeFault(name, epoch, status, peer);
+  impl_->PostOf(from, [from, epoch, status, peer](Impl& impl) {
+    impl.NodeFault(from.name, epoch, status, peer);
   });
 }
 
-void Engine::NodeLinks(const std::string& name, uint64_t epoch,
+void Engine::NodeLinks(const NodeSource& from, uint64_t epoch,
                        std::vector<control::LinkReport> links) {
-  impl_->Post([impl = impl_.get(), name, epoch, links = std::move(links)] {
-    impl->NodeLinks(name, epoch, links);
+  impl_->PostOf(from, [from, epoch, links = std::move(links)](Impl& impl) {
+    impl.NodeLinks(from.name, epoch, links);
   });
 }
 
-void Engine::NodeStatus(const std::string& name, double busy_share,
+void Engine::NodeStatus(const NodeSource& from, double busy_share,
                         const control::NodeCounters& counters) {
-  impl_->Post([impl = impl_.get(), name, busy_share, counters] {
-    if (const auto node = impl->nodes.find(name); node != impl->nodes.end()) {
-      node->second.busy_share = busy_share;
-      node->second.counters = counters;
-      for (const auto& [part, seconds] : counters.parts) {
-        if (part == "attend") {
-          node->second.attention_rate.Update(counters.kv_bytes_read, seconds);
-        }
-      }
-      impl->silence.Heard(name);
-      impl->scheduler.SetLaneCosts(impl->CostsOfLanes());
-      impl->scheduler.SetLinkCosts(impl->CostsOfLinks());
-      impl->UpdateBandwidths();
-    }
+  impl_->PostOf(from, [from, busy_share, counters](Impl& impl) {
+    impl.NodeStatus(from.name, busy_share, counters);
   });
 }
 
-void Engine::StepDone(const std::string& name, core::StepResult result) {
-  impl_->Post([impl = impl_.get(), name, result = std::move(result)]() mutable {
-    impl->StepDone(name, std::move(result));
+void Engine::StepDone(const NodeSource& from, core::StepResult result) {
+  impl_->PostOf(from, [from, result = std::move(result)](Impl& impl) mutable {
+    impl.StepDone(from.name, std::move(result));
   });
 }
 

@@ -142,19 +142,20 @@ class Engine {
   static uint64_t NewKey();
 
   // --- Nodes ---
-  // `port` must live until NodeLeft() of the same name and port has been posted.
+  // `port` must live until NodeLeft() of the same name and port has been posted. It is refused by
+  // NodePort::Refuse(): an unknown name, one that is taken, another version or model.
   void NodeJoined(const NodeHello& hello, std::shared_ptr<NodePort> port);
-  void NodeLeft(const std::string& name, const NodePort* port);
-  void NodePrepared(const std::string& name, uint64_t epoch, control::PreparedNode prepared);
-  void NodeReady(const std::string& name, uint64_t epoch);
+  void NodeLeft(const NodeSource& from);
+  // Nothing happens where `from` is not, or no longer, accepted.
+  void NodePrepared(const NodeSource& from, uint64_t epoch, control::PreparedNode prepared);
+  void NodeReady(const NodeSource& from, uint64_t epoch);
   // The answer to NodePort::LoadLayers().
-  void NodeLoaded(const std::string& name, const absl::Status& status);
-  void NodeFault(const std::string& name, uint64_t epoch, const absl::Status& status,
+  void NodeLoaded(const NodeSource& from, const absl::Status& status);
+  void NodeFault(const NodeSource& from, uint64_t epoch, const absl::Status& status,
                  const std::string& peer);
-  void NodeLinks(const std::string& name, uint64_t epoch, std::vector<control::LinkReport> links);
-  void NodeStatus(const std::string& name, double busy_share,
-                  const control::NodeCounters& counters);
-  void StepDone(const std::string& name, core::StepResult result);
+  void NodeLinks(const NodeSource& from, uint64_t epoch, std::vector<control::LinkReport> links);
+  void NodeStatus(const NodeSource& from, double busy_share, const control::NodeCounters& counters);
+  void StepDone(const NodeSource& from, core::StepResult result);
 
   EngineStatus GetStatus();
 
@@ -166,8 +167,8 @@ class Engine {
   // Errors: kUnavailable  the node's part has not come yet.
   //         kNotFound     there is no such node.
   void ReadTrace(const std::string& name, std::function<void(absl::StatusOr<TracedNode>)> done);
-  void NodeTrace(const std::string& name, control::NodeTrace trace);
-  void NodeClock(const std::string& name, const ClockSample& sample);
+  void NodeTrace(const NodeSource& from, control::NodeTrace trace);
+  void NodeClock(const NodeSource& from, const ClockSample& sample);
 
   // Refuses new requests, lets running ones finish, then calls `done` in the engine's thread: it
   // must not wait for calls that may wait for this thread.

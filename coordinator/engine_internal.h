@@ -94,6 +94,8 @@ struct Engine::Impl {
 
   // engine.cc
   void Post(std::function<void()> event);
+  // An event of a node, dropped unless the node is accepted over that port when its turn comes.
+  void PostOf(const NodeSource& from, std::function<void(Impl&)> event);
   void Loop();
   void Deliver(core::Events& events);
   void EndRequest(uint64_t key, const absl::Status& status);
@@ -135,7 +137,7 @@ struct Engine::Impl {
   std::vector<const core::Member*> Members() const;
   absl::Status CheckHello(const NodeHello& hello) const;
   void NodeJoined(const NodeHello& hello, std::shared_ptr<NodePort> port);
-  void NodeLeft(const std::string& name, const NodePort* port);
+  void NodeLeft(const NodeSource& from);
   void NoteLosses(const std::function<void()>& change);
   void DropSilentNodes();
   void RetrySetAside();
@@ -144,6 +146,8 @@ struct Engine::Impl {
   bool PassOverTransport(const std::string& name, uint64_t epoch, const absl::Status& status);
   void NodePrepared(const std::string& name, uint64_t epoch, const control::PreparedNode& prepared);
   void NodeLinks(const std::string& name, uint64_t epoch, std::vector<control::LinkReport> links);
+  void NodeStatus(const std::string& name, double busy_share,
+                  const control::NodeCounters& counters);
 
   // engine_policy.cc; nothing without policy auto.
   // For the epoch that is being configured.

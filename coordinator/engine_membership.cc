@@ -334,9 +334,26 @@ void Engine::Impl::NodeJoined(const NodeHello& hello, std::shared_ptr<NodePort> 
   LogInfo("joined ", name, " pid ", hello.pid, " kernels ", hello.identity.kernels);
 }
 
-void Engine::Impl::NodeLeft(const std::string& name, const NodePort* port) {
+void Engine::Impl::NodeStatus(const std::string& name, double busy_share,
+                              const control::NodeCounters& counters) {
+  Node& node = nodes.at(name);
+  node.busy_share = busy_share;
+  node.counters = counters;
+  for (const auto& [part, seconds] : counters.parts) {
+    if (part == "attend") {
+      node.attention_rate.Update(counters.kv_bytes_read, seconds);
+    }
+  }
+  silence.Heard(name);
+  scheduler.SetLaneCosts(CostsOfLanes());
+  scheduler.SetLinkCosts(CostsOfLinks());
+  UpdateBandwidths();
+}
+
+void Engine::Impl::NodeLeft(const NodeSource& from) {
+  const std::string& name = from.name;
   const auto found = nodes.find(name);
-  if (found == nodes.end() || found->second.port.get() != port) {
+  if (found == nodes.end() || found->second.port.get() != from.port) {
     return;  // Refused, or already replaced.
   }
   LogWarning("lost ", name);
@@ -366,7 +383,7 @@ void Engine::Impl::DropSilentNodes() {
                silence.OwnDelays(name));
     const std::shared_ptr<NodePort> port = nodes.at(name).port;
     port->End();
-    NodeLeft(name, port.get());
+    NodeLeft({.name = name, .port = port.get()});
   }
 }
 

@@ -71,8 +71,12 @@ void Engine::Impl::StepDone(const std::string& name, core::StepResult report) {
   if (node == compute.end()) {
     return;
   }
-  auto whole = reports.Add(static_cast<uint32_t>(node - compute.begin()), std::move(report));
-  absl::Status status = whole.status();
+  absl::Status status = core::CheckTokens(report, options.vocabulary);
+  absl::StatusOr<std::optional<core::StepResult>> whole = std::nullopt;
+  if (status.ok()) {
+    whole = reports.Add(static_cast<uint32_t>(node - compute.begin()), std::move(report));
+    status = whole.status();
+  }
   core::Events events;
   if (status.ok() && whole->has_value()) {
     const core::StepResult& result = **whole;

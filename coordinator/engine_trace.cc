@@ -51,17 +51,16 @@ void Engine::ReadTrace(const std::string& name,
   });
 }
 
-void Engine::NodeTrace(const std::string& name, control::NodeTrace trace) {
-  impl_->Post([impl = impl_.get(), name, trace = std::move(trace)]() mutable {
-    impl->trace.TakeNode(name, std::move(trace));
+void Engine::NodeTrace(const NodeSource& from, control::NodeTrace trace) {
+  impl_->PostOf(from, [from, trace = std::move(trace)](Impl& impl) mutable {
+    impl.trace.TakeNode(from.name, std::move(trace));
   });
 }
 
-void Engine::NodeClock(const std::string& name, const ClockSample& sample) {
-  impl_->Post([impl = impl_.get(), name, sample] {
-    const bool more = impl->trace.TakeClock(name, sample);
-    if (const auto node = impl->nodes.find(name); more && node != impl->nodes.end()) {
-      node->second.port->PingClock();
+void Engine::NodeClock(const NodeSource& from, const ClockSample& sample) {
+  impl_->PostOf(from, [from, sample](Impl& impl) {
+    if (impl.trace.TakeClock(from.name, sample)) {
+      impl.nodes.at(from.name).port->PingClock();
     }
   });
 }

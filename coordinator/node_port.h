@@ -36,6 +36,14 @@ class NodePort {
   virtual void End() = 0;
 };
 
+// Who says something of a node: the name that it claims, and the port over which it speaks. What
+// comes over another port than the one that the node was accepted with is dropped: before it was
+// accepted, after it was refused or left, or from a second one of its name.
+struct NodeSource {
+  std::string name;
+  const NodePort* port = nullptr;  // Compared, never called.
+};
+
 // What a node says in its Hello, beyond NodeIdentity.
 struct NodeHello {
   control::NodeIdentity identity;

@@ -22,10 +22,14 @@ struct Case {
 }  // namespace
 
 void FaultEvidence::Accuse(const std::string& reporter, const std::string& blamed, uint64_t epoch,
-                           absl::string_view message) {
+                           bool late, absl::string_view message) {
   Words& words = words_[{blamed, reporter}];
   if (epoch >= words.epoch) {
-    words = {.epoch = epoch, .message = std::string(message)};
+    words.epoch = epoch;
+    words.message = std::string(message);
+  }
+  if (!late) {
+    words.in_time = std::max(epoch, words.in_time);
   }
 }
 
@@ -46,11 +50,19 @@ void FaultEvidence::Clear() {
   words_.clear();
 }
 
+bool FaultEvidence::Blames(const std::string& reporter, const std::string& blamed,
+                           uint64_t since) const {
+  const auto found = words_.find({blamed, reporter});
+  return found != words_.end() && found->second.epoch >= since;
+}
+
 std::vector<std::string> FaultEvidence::AccusersOf(const std::string& name, uint64_t since) const {
   std::vector<std::string> accusers;
   for (const auto& [pair, words] : words_) {
-    if (pair.first == name && words.epoch >= since) {
-      accusers.push_back(pair.second);
+    const auto& [blamed, reporter] = pair;
+    if (blamed == name && words.epoch >= since &&
+        (words.in_time >= since || Blames(blamed, reporter, since))) {
+      accusers.push_back(reporter);
     }
   }
   return accusers;

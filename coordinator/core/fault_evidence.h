@@ -5,7 +5,9 @@
 //
 // Of two nodes that cannot work together each may blame the other, and both report. What tells them
 // apart is what the others say: how many blame the one, and who could work with it. The answer
-// depends on what was reported, not on the order: reports of an epoch that is over count too.
+// depends on what was reported, not on the order: reports of an epoch that is over count too, but
+// only between two that blame each other. Whoever leaves an epoch takes its regions along, so that
+// a third one that is late finds them gone, which says nothing about their owner.
 //
 // Determinism: same reports in any order, same verdict.
 
@@ -35,8 +37,8 @@ class FaultEvidence {
     std::string problem;  // "blamed by c0, c1: cannot open its region"; its own words alone.
   };
 
-  // `blamed` may be the reporter itself, which then failed by itself.
-  void Accuse(const std::string& reporter, const std::string& blamed, uint64_t epoch,
+  // `blamed` may be the reporter itself, which then failed by itself. `late`: `epoch` is over.
+  void Accuse(const std::string& reporter, const std::string& blamed, uint64_t epoch, bool late,
               absl::string_view message);
   // The node has opened the regions of all its peers.
   void Connected(const std::string& name, bool is_memory, uint64_t epoch);
@@ -53,13 +55,15 @@ class FaultEvidence {
 
  private:
   struct Words {
-    uint64_t epoch = 0;  // Of the last report.
+    uint64_t epoch = 0;    // Of the last report,
+    uint64_t in_time = 0;  // and of the last that was not late; 0: there is none.
     std::string message;
   };
   struct Connection {
     bool is_memory = false;
     uint64_t epoch = 0;
   };
+  bool Blames(const std::string& reporter, const std::string& blamed, uint64_t since) const;
   std::vector<std::string> AccusersOf(const std::string& name, uint64_t since) const;
   uint32_t ConnectedTo(const Suspect& node, uint64_t since) const;
 

@@ -102,7 +102,8 @@ void Membership::Fault(const std::string& name, uint64_t epoch, const absl::Stat
   }
   if (!peer.empty()) {
     const Member* blamed = Find(peer);
-    evidence_.Accuse(name, blamed == nullptr ? name : peer, epoch, status.message());
+    evidence_.Accuse(name, blamed == nullptr ? name : peer, epoch, /*late=*/epoch != epoch_,
+                     status.message());
   }
   // The epoch is over anyway. Whoever works with a peer that left reports a fault, and one fault is
   // often seen from two sides: neither says anything about the node that reports it.

@@ -6,8 +6,51 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 
 namespace lamina::core {
+namespace {
+
+absl::Status CheckToken(TokenId token, uint32_t vocabulary) {
+  if (token < 0 || static_cast<uint32_t>(token) >= vocabulary) {
+    return absl::InternalError(
+        absl::StrCat("token ", token, " is not in the vocabulary of ", vocabulary, " tokens"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckTop(const std::vector<TokenLogprob>& top, uint32_t vocabulary) {
+  for (const TokenLogprob& one : top) {
+    LAMINA_RETURN_IF_ERROR(CheckToken(one.token, vocabulary));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRank(const TokenRank& rank, uint32_t vocabulary) {
+  if (rank.rank == 0 || rank.rank > vocabulary) {
+    return absl::InternalError(
+        absl::StrCat("rank ", rank.rank, " in a vocabulary of ", vocabulary, " tokens"));
+  }
+  return CheckTop(rank.top, vocabulary);
+}
+
+}  // namespace
+
+absl::Status CheckTokens(const StepResult& report, uint32_t vocabulary) {
+  if (vocabulary == 0) {
+    return absl::OkStatus();
+  }
+  for (const SampledToken& token : report.tokens) {
+    LAMINA_RETURN_IF_ERROR(CheckToken(token.token, vocabulary));
+    LAMINA_RETURN_IF_ERROR(CheckTop(token.top, vocabulary));
+  }
+  for (const ScoredTokens& score : report.scores) {
+    for (const TokenRank& rank : score.ranks) {
+      LAMINA_RETURN_IF_ERROR(CheckRank(rank, vocabulary));
+    }
+  }
+  return absl::OkStatus();
+}
 
 void StepReports::Reset(uint32_t nodes, uint32_t lanes, const PipelineSchedule& schedule) {
   lanes_.assign(lanes, {.steps = std::vector<uint64_t>(nodes, 0)});

@@ -19,6 +19,11 @@
 
 namespace lamina::core {
 
+// Whether all tokens that a compute node reports, and their ranks, are of a vocabulary of
+// `vocabulary` tokens; 0: not known, and not checked.
+// Errors: kInternal  names the first that is not. The whole report is of no use then.
+absl::Status CheckTokens(const StepResult& report, uint32_t vocabulary);
+
 class StepReports {
  public:
   // A new epoch: nothing has been reported. The schedule says who takes part in which lane.

@@ -283,7 +283,9 @@ TEST(StagesTest, AStageThatComesBackLoadsBeforeItTakesPart) {
   engine.NodeJoined(hello, second);  // While the first one loads.
   engine.GetStatus();
   EXPECT_THAT(second->refused, HasSubstr("already part of this cluster"));
-  engine.NodeLoaded("c3", absl::ResourceExhaustedError("no memory"));
+  engine.NodeLoaded({.name = "c3", .port = second.get()}, absl::OkStatus());  // It was refused.
+  EXPECT_THAT(engine.GetStatus().state, HasSubstr("without c3"));
+  engine.NodeLoaded({.name = "c3", .port = port.get()}, absl::ResourceExhaustedError("no memory"));
   EXPECT_THAT(engine.GetStatus().state, HasSubstr("without c3"));
   EXPECT_EQ(port->refused, "no memory");
   EXPECT_EQ(port->configured, 0);

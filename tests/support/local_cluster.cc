@@ -303,7 +303,7 @@ void LocalCluster::Attach(const std::string& name) {
   const bool is_memory = name[0] == 'm';
   node.link = std::make_shared<LocalLink>(name, *node.handler, *engine_,
                                           is_memory ? options_.memory_plan_delay : 0);
-  node.reporter->set_attached(true);
+  node.reporter->set_port(node.link.get());
   control::NodeIdentity identity{.name = name, .is_memory = is_memory, .device = DeviceOf(name)};
   if (is_memory || HoldsKv()) {
     uint64_t slot_bytes = 0;
@@ -333,10 +333,10 @@ void LocalCluster::Detach(const std::string& name) {
   if (node.link == nullptr) {
     return;
   }
-  node.reporter->set_attached(false);
+  node.reporter->set_port(nullptr);
   node.link->Close();
   node.handler->LeaveEpoch();
-  engine_->NodeLeft(name, node.link.get());
+  engine_->NodeLeft({.name = name, .port = node.link.get()});
   engine_->GetStatus();  // The engine has let go of the link, which must live until then.
   node.link.reset();
 }

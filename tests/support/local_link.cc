@@ -51,7 +51,7 @@ void LocalLink::Connect(const control::EpochPeers& peers) {
 }
 
 void LocalLink::LoadLayers(const core::Stage& stage) {
-  Post([this, stage] { engine_.NodeLoaded(name_, handler_.LoadLayers(stage)); });
+  Post([this, stage] { engine_.NodeLoaded(source(), handler_.LoadLayers(stage)); });
 }
 
 void LocalLink::Leave() {
@@ -71,14 +71,14 @@ void LocalLink::CollectTrace(uint64_t id) {
     handler_.ring().Stop();
     control::NodeTrace trace{.id = id};
     trace.events = handler_.ring().Take(trace.dropped);
-    engine_.NodeTrace(name_, std::move(trace));
+    engine_.NodeTrace(source(), std::move(trace));
   });
 }
 
 void LocalLink::PingClock() {
   Post([this, sent = RealClock().Now()] {
     const Nanos now = RealClock().Now();
-    engine_.NodeClock(name_,
+    engine_.NodeClock(source(),
                       {.sent = sent, .node_received = now, .node_sent = now, .received = now});
   });
 }
@@ -117,7 +117,7 @@ void LocalLink::Loop() {
 void LocalLink::HandleConfigure(const control::EpochConfig& config) {
   const absl::StatusOr<control::PreparedNode> prepared = handler_.Configure(config);
   if (!prepared.ok()) {
-    engine_.NodeFault(name_, config.epoch, prepared.status(), name_);
+    engine_.NodeFault(source(), config.epoch, prepared.status(), name_);
     return;
   }
   {
@@ -125,42 +125,42 @@ void LocalLink::HandleConfigure(const control::EpochConfig& config) {
     config_ = config;
     region_ = prepared->region;
   }
-  engine_.NodePrepared(name_, config.epoch, *prepared);
+  engine_.NodePrepared(source(), config.epoch, *prepared);
 }
 
 void LocalLink::HandleConnect(const control::EpochPeers& peers) {
   const absl::Status status = handler_.Connect(peers);
   if (!status.ok()) {
-    engine_.NodeFault(name_, peers.epoch, status, control::PeerOf(status));
+    engine_.NodeFault(source(), peers.epoch, status, control::PeerOf(status));
     return;
   }
-  engine_.NodeReady(name_, peers.epoch);
+  engine_.NodeReady(source(), peers.epoch);
 }
 
-void LocalReporter::set_attached(bool attached) {
+void LocalReporter::set_port(const coordinator::NodePort* port) {
   const std::lock_guard lock(mutex_);
-  attached_ = attached;
+  source_.port = port;
 }
 
 void LocalReporter::ReportResult(core::StepResult result) {
   const std::lock_guard lock(mutex_);
-  if (attached_) {
-    engine_.StepDone(name_, std::move(result));
+  if (source_.port != nullptr) {
+    engine_.StepDone(source_, std::move(result));
   }
 }
 
 void LocalReporter::ReportFault(uint64_t epoch, const absl::Status& status,
                                 const std::string& peer) {
   const std::lock_guard lock(mutex_);
-  if (attached_) {
-    engine_.NodeFault(name_, epoch, status, peer);
+  if (source_.port != nullptr) {
+    engine_.NodeFault(source_, epoch, status, peer);
   }
 }
 
 void LocalReporter::ReportLinks(uint64_t epoch, std::vector<control::LinkReport> links) {
   const std::lock_guard lock(mutex_);
-  if (attached_) {
-    engine_.NodeLinks(name_, epoch, std::move(links));
+  if (source_.port != nullptr) {
+    engine_.NodeLinks(source_, epoch, std::move(links));
   }
 }
 

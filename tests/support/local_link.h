@@ -52,6 +52,7 @@ class LocalLink final : public coordinator::NodePort {
   void End() override {}  // The engine forgets the node by itself.
 
  private:
+  coordinator::NodeSource source() const { return {.name = name_, .port = this}; }
   void Post(std::function<void()> message);
   void Loop();
   void HandleConfigure(const control::EpochConfig& config);
@@ -78,19 +79,19 @@ class LocalLink final : public coordinator::NodePort {
 class LocalReporter final : public control::NodeReporter {
  public:
   LocalReporter(std::string name, coordinator::Engine& engine)
-      : name_(std::move(name)), engine_(engine) {}
+      : source_{.name = std::move(name)}, engine_(engine) {}
 
-  void set_attached(bool attached);
+  // Of the link that is attached; null: none is.
+  void set_port(const coordinator::NodePort* port);
 
   void ReportResult(core::StepResult result) override;
   void ReportFault(uint64_t epoch, const absl::Status& status, const std::string& peer) override;
   void ReportLinks(uint64_t epoch, std::vector<control::LinkReport> links) override;
 
  private:
-  const std::string name_;
+  coordinator::NodeSource source_;  // Guarded by mutex_.
   coordinator::Engine& engine_;
   std::mutex mutex_;
-  bool attached_ = false;
 };
 
 }  // namespace lamina::test_support

@@ -40,9 +40,11 @@ class IdleNode final : public NodePort {
   void LoadLayers(const core::Stage&) override {}
   void Configure(const control::EpochConfig& config) override {
     epoch_ = config.epoch;
-    engine_.NodePrepared("c0", epoch_, {.region = "region"});
+    engine_.NodePrepared({.name = "c0", .port = this}, epoch_, {.region = "region"});
   }
-  void Connect(const control::EpochPeers&) override { engine_.NodeReady("c0", epoch_); }
+  void Connect(const control::EpochPeers&) override {
+    engine_.NodeReady({.name = "c0", .port = this}, epoch_);
+  }
   void Leave() override {}
   void SendPlan(const core::StepPlan&) override {}
   void StartTrace(Nanos) override {}

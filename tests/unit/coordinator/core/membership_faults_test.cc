@@ -97,6 +97,27 @@ TEST_F(FaultsTest, OfTwoThatBlameEachOtherTheOneThatNobodyConnectsToIsSetAsideIn
   }
 }
 
+// As above, but m0 opens the regions when the epoch is over, and finds c0's gone.
+TEST_F(FaultsTest, WhoFindsARegionGoneAfterTheEpochAccusesNobody) {
+  for (uint32_t orders = 0; orders < 1u << kMost; ++orders) {
+    members_ = Membership(
+        {{.name = "c0"}, {.name = "m0", .is_memory = true}, {.name = "m1", .is_memory = true}});
+    JoinAll();
+    for (uint32_t i = 0; i < kMost; ++i) {
+      std::vector<Report> reports = {{"c0", "m1"}, {"m1", "c0"}};
+      if ((orders >> i & 1) != 0) {
+        std::swap(reports[0], reports[1]);
+      }
+      Actions();
+      const uint64_t epoch = members_.epoch();
+      ConnectAndFail({"c0", "m0", "m1"}, {}, {reports[0]});
+      members_.Fault(reports[1].first, epoch, kBroken, reports[1].second);
+      members_.Fault("m0", epoch, kBroken, "c0");
+    }
+    EXPECT_THAT(Left(), ElementsAre("c0", "m0")) << orders;
+  }
+}
+
 // m0 has not yet said that it could connect when the first epoch ends, and is heard later.
 TEST_F(FaultsTest, TheNodeThatMostBlameIsSetAsideInAnyOrder) {
   std::vector<Report> reports = {{"c0", "m1"}, {"c1", "m1"}, {"m1", "c0"}};

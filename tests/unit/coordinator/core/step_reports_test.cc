@@ -16,6 +16,30 @@ StepResult Report(uint64_t step, std::vector<SequenceId> sequences = {}) {
 
 PipelineSchedule Replicas(uint32_t count) { return {PipelineMode::kFixed, count, 1}; }
 
+TEST(StepReportsTest, TokensOutsideTheVocabularyAreRefused) {
+  StepResult report{.epoch = 1, .step = 1};
+  report.tokens.push_back({.sequence = 1, .token = 95, .top = {{.token = 0}}});
+  report.scores.push_back({.sequence = 2, .ranks = {{.rank = 96, .top = {{.token = 95}}}}});
+  EXPECT_TRUE(CheckTokens(report, 96).ok());
+  EXPECT_TRUE(CheckTokens(report, 0).ok());
+
+  StepResult token = report;
+  token.tokens[0].token = 96;
+  StepResult negative = report;
+  negative.tokens[0].token = -1;
+  StepResult top = report;
+  top.tokens[0].top[0].token = 1 << 30;
+  StepResult rank = report;
+  rank.scores[0].ranks[0].rank = 97;
+  StepResult none = report;
+  none.scores[0].ranks[0].rank = 0;
+  StepResult ranked = report;
+  ranked.scores[0].ranks[0].top[0].token = 96;
+  for (const StepResult& wrong : {token, negative, top, rank, none, ranked}) {
+    EXPECT_EQ(CheckTokens(wrong, 96).code(), absl::StatusCode::kInternal);
+  }
+}
+
 TEST(StepReportsTest, OneNodeIsDoneAtOnce) {
   StepReports reports;
   reports.Reset(1, 1, Replicas(1));
