@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "control/epoch_thread.h"
 
+#include <unistd.h>
+
 #include <utility>
 
 #include "common/log.h"
@@ -10,23 +12,33 @@ namespace lamina::control {
 
 void EpochThread::Start(const std::vector<int>& cores, uint64_t epoch, Work work,
                         NodeReporter* reporter) {
-  thread_ = std::thread([cores, epoch, work = std::move(work), reporter] {
-    if (!cores.empty() && !PinThisThread(cores)) {
-      LogWarning("could not pin the worker to its cores");
-    }
-    std::string blamed;
-    const absl::Status status = work(blamed);
-    if (!status.ok() && reporter != nullptr) {
-      LogError("epoch ", epoch, " failed ", status.message());
-      reporter->ReportFault(epoch, status, blamed);
-    }
-  });
+  std::promise<void> ended;
+  ended_ = ended.get_future();
+  thread_ = std::thread(
+      [cores, epoch, work = std::move(work), reporter, ended = std::move(ended)]() mutable {
+        if (!cores.empty() && !PinThisThread(cores)) {
+          LogWarning("could not pin the worker to its cores");
+        }
+        std::string blamed;
+        const absl::Status status = work(blamed);
+        if (!status.ok() && reporter != nullptr) {
+          LogError("epoch ", epoch, " failed ", status.message());
+          reporter->ReportFault(epoch, status, blamed);
+        }
+        ended.set_value();
+      });
 }
 
-void EpochThread::Join() {
-  if (thread_.joinable()) {
-    thread_.join();
+void EpochThread::Join(std::chrono::nanoseconds most) {
+  if (!thread_.joinable()) {
+    return;
   }
+  if (ended_.wait_for(most) == std::future_status::timeout) {
+    LogError("the data thread was told to stop and has not for ",
+             std::chrono::duration<double>(most).count(), " s; this process ends");
+    _exit(1);
+  }
+  thread_.join();
 }
 
 }  // namespace lamina::control

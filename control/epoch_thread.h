@@ -7,8 +7,10 @@
 
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <string>
 #include <thread>
 #include <vector>
@@ -26,10 +28,17 @@ class EpochThread {
 
   // Reports an error of `work` as a fault. `reporter` may be null; no cores pin nothing.
   void Start(const std::vector<int>& cores, uint64_t epoch, Work work, NodeReporter* reporter);
-  void Join();
+  // Waits until `work`, which was told to stop, has returned. One that does not within `most` is
+  // stuck, with windows and the arena in its hands: this process logs that and exits with status 1,
+  // so that its supervisor starts it anew. No destructor runs.
+  void Join(std::chrono::nanoseconds most = kEndMax);
+
+  // The longest that work goes on without looking at its abort word is an op of one chunk.
+  static constexpr std::chrono::seconds kEndMax{10};
 
  private:
   std::thread thread_;
+  std::future<void> ended_;
 };
 
 }  // namespace lamina::control

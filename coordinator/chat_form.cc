@@ -6,7 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/json_depth.h"
+#include "common/json_bounds.h"
 #include "common/status_macros.h"
 
 namespace lamina::coordinator {
@@ -21,18 +21,9 @@ std::string NameOf(const model::Tokenizer& tokenizer, TokenId token) {
   return token < 0 ? "" : std::string(tokenizer.TokenName(token));
 }
 
-// Before parsing: what is done with parsed texts recurses.
-absl::Status CheckDepth(const std::string& text, absl::string_view what) {
-  if (JsonDepth(text) > kJsonDepthMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(what, " is nested deeper than ", kJsonDepthMax, " levels"));
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<Json> ParseJson(const std::string& text, absl::string_view what,
                                Json::value_t wanted) {
-  LAMINA_RETURN_IF_ERROR(CheckDepth(text, what));
+  LAMINA_RETURN_IF_ERROR(CheckRequestJson(text, what));
   Json out = Json::parse(text, nullptr, false);
   if (out.type() != wanted) {
     return absl::InvalidArgumentError(
@@ -82,7 +73,8 @@ absl::Status ReadArguments(Json* message, absl::string_view what) {
     Json& arguments = call["function"]["arguments"];
     if (arguments.is_string()) {
       const auto text = arguments.get<std::string>();
-      LAMINA_RETURN_IF_ERROR(CheckDepth(text, absl::StrCat("the arguments of a call in ", what)));
+      LAMINA_RETURN_IF_ERROR(
+          CheckRequestJson(text, absl::StrCat("the arguments of a call in ", what)));
       Json parsed = Json::parse(text, nullptr, false);
       if (parsed.is_object()) {
         arguments = std::move(parsed);

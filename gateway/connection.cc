@@ -6,6 +6,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/beast/http/error.hpp>
 #include <boost/beast/http/field.hpp>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -56,6 +57,24 @@ HttpResponse ParseErrorResponse(const error_code& error) {
       HttpError(400, "bad_http", absl::StrCat("this is not HTTP/1.1: ", error.message())));
 }
 
+// What is wrong with how the head says where the body ends; empty if nothing. A coding that is
+// skipped would leave the body to be read as the next request.
+std::string FramingProblem(const http::header<true>& head) {
+  const auto [first, last] = head.equal_range(http::field::transfer_encoding);
+  if (first == last) {
+    return "";
+  }
+  if (std::next(first) != last || !absl::EqualsIgnoreCase(View(first->value()), "chunked")) {
+    return "the only Transfer-Encoding that is read is chunked, given once";
+  }
+  if (head.version() < 11) {
+    return "Transfer-Encoding needs HTTP/1.1";
+  }
+  return head.count(http::field::content_length) == 0
+             ? ""
+             : "Transfer-Encoding and Content-Length exclude each other";
+}
+
 }  // namespace
 
 Connection::Connection(boost::asio::io_context& io, std::unique_ptr<ByteStream> stream,
@@ -101,6 +120,7 @@ void Connection::NextRequest() {
   route_.clear();
   request_headers_.clear();
   state_ = State::kIdle;
+  idle_since_ = std::chrono::steady_clock::now();
   // One that comes while we drain may still ask once, and is told.
   SetDeadline(draining_ ? std::min(settings_.idle_time, kDrainingIdleTime) : settings_.idle_time);
   if (draining_ && served_ && unparsed_.empty()) {
@@ -209,6 +229,10 @@ bool Connection::OnHead() {
   close_after_ = !head.keep_alive();
   request_headers_ = router_.HeadersFor(request_);
   route_ = router_.RouteOf(request_.path);
+  if (const std::string problem = FramingProblem(head); !problem.empty()) {
+    RefuseRequest(ErrorResponse(HttpError(400, "bad_http", problem)));
+    return false;
+  }
   if (std::optional<HttpResponse> refusal = router_.Refuse(request_); refusal.has_value()) {
     if (parser_->is_done()) {
       parser_.reset();

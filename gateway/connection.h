@@ -83,6 +83,12 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   void Tick(TimePoint now);
   // Closes now if no request is in hand, else after its answer.
   void Drain();
+  // Since when it waits for the first byte of a request; nothing while one is in hand.
+  std::optional<TimePoint> idle_since() const {
+    return state_ == State::kIdle ? std::optional(idle_since_) : std::nullopt;
+  }
+  // Closes now, for another connection's sake. Requires: idle.
+  void GiveWay() { Close(); }
 
   void Respond(HttpResponse response) override;
   void StartStream() override;
@@ -120,6 +126,7 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   std::unique_ptr<ByteStream> stream_;
   boost::asio::io_context& io_;
   TimePoint deadline_ = TimePoint::max();  // Of the state.
+  TimePoint idle_since_;                   // In kIdle.
   TimePoint write_began_;                  // Of the write under way.
   TimePoint last_write_;                   // While answering.
 

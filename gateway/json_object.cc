@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "common/json_depth.h"
+#include "common/json_bounds.h"
 #include "gateway/api_error.h"
 
 namespace lamina::gateway {
@@ -37,9 +37,8 @@ class ErrorPlace : public nlohmann::json_sax<Json> {
 }  // namespace
 
 absl::StatusOr<Json> ParseBody(absl::string_view body) {
-  if (JsonDepth(body) > kJsonDepthMax) {
-    return BadField("", "invalid_json",
-                    absl::StrCat("the body is nested deeper than ", kJsonDepthMax, " levels"));
+  if (const absl::Status bounded = CheckRequestJson(body, "the body"); !bounded.ok()) {
+    return BadField("", "invalid_json", std::string(bounded.message()));
   }
   Json value = Json::parse(body.begin(), body.end(), nullptr, /*allow_exceptions=*/false);
   if (value.is_discarded()) {

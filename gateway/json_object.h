@@ -23,8 +23,8 @@ namespace lamina::gateway {
 
 using Json = nlohmann::ordered_json;  // Schemas of output mean an order.
 
-// Parses a body. Errors: kInvalidArgument  not JSON (with the place), nested deeper than 64, or not
-// an object.
+// Parses a body. Errors: kInvalidArgument  not JSON (with the place), nested deeper than 64, with
+// objects of more than 4096 keys, or not an object.
 absl::StatusOr<Json> ParseBody(absl::string_view body);
 
 // "a string", "an integer", ...: for messages.

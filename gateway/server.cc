@@ -108,6 +108,10 @@ void Server::OnAccepted(const error_code& error, tcp::socket socket) {
   if (error) {
     // Most likely out of file descriptors: others will end.
     LogWarning("accept: ", error.message());
+    if (MakeRoom()) {
+      Accept();
+      return;
+    }
     accept_pause_.expires_after(kAcceptPause);
     accept_pause_.async_wait([this](const error_code& stopped) {
       if (!stopped) {
@@ -116,7 +120,7 @@ void Server::OnAccepted(const error_code& error, tcp::socket socket) {
     });
     return;
   }
-  if (connections_.size() >= connections_max_) {
+  if (connections_.size() >= connections_max_ && !MakeRoom()) {
     TurnAway(std::move(socket));
   } else {
     error_code ignored;
@@ -136,6 +140,22 @@ void Server::OnAccepted(const error_code& error, tcp::socket socket) {
     }
   }
   Accept();
+}
+
+// The connection that has been idle for longest gives way: its client can open another, and idle
+// ones shall not keep health checks out. False: none is idle.
+bool Server::MakeRoom() {
+  std::shared_ptr<Connection> longest;
+  for (const std::shared_ptr<Connection>& connection : connections_) {
+    const auto since = connection->idle_since();
+    if (since.has_value() && (longest == nullptr || *since < *longest->idle_since())) {
+      longest = connection;
+    }
+  }
+  if (longest != nullptr) {
+    longest->GiveWay();
+  }
+  return longest != nullptr;
 }
 
 // In one write, without waiting: a client that cannot take so little learns nothing.

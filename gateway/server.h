@@ -44,6 +44,7 @@ class Server {
  private:
   void Accept();
   void OnAccepted(const boost::system::error_code& error, boost::asio::ip::tcp::socket socket);
+  bool MakeRoom();
   void TurnAway(boost::asio::ip::tcp::socket socket) const;
   void Tick();
   void CheckDrained();

@@ -30,7 +30,7 @@ inline constexpr JsonTextLimits kTableLimits = {.bytes_max = size_t{96} << 20,
 
 // `name` is the file's, for the error.
 // Errors: kInvalidArgument  more bytes or values than the limits, or deeper than kJsonDepthMax.
-// Cost: two passes.
+// Cost: one pass.
 absl::Status CheckJsonText(absl::string_view text, absl::string_view name,
                            const JsonTextLimits& limits);
 

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "tests/support/id_tokenizer.h"
 
 namespace lamina::coordinator {
@@ -127,6 +128,24 @@ TEST(ChatFormTest, TakesJsonAsDeepAsIsAllowed) {
   EXPECT_EQ(*Render(kTexts, {.messages = {{.role = "user", .content = "U"}},
                              .tools_json = "[" + inner + "]"}),
             "<user>U[" + inner + "]<assistant>");
+}
+
+// Their search is quadratic, since templates see the order.
+TEST(ChatFormTest, TextsOfVeryManyKeysAreRefused) {
+  std::string many = R"({"k":0)";
+  for (int i = 0; i < 5000; ++i) {
+    absl::StrAppend(&many, R"(,"k)", i, R"(":0)");
+  }
+  many += "}";
+  const ChatMessage user{.role = "user", .content = "U"};
+  for (const ChatRequest& request :
+       {ChatRequest{.messages = {user}, .arguments_json = many},
+        ChatRequest{.messages = {user}, .tools_json = absl::StrCat("[", many, "]")},
+        ChatRequest{.messages = {{.json = many}}}}) {
+    const absl::Status status = Render(kTexts, request).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(status.message(), HasSubstr("has an object of 5001 keys; at most 4096"));
+  }
 }
 
 }  // namespace

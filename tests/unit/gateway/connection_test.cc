@@ -198,6 +198,36 @@ TEST_F(ConnectionTest, CutsDoNotMatter) {
   EXPECT_EQ(router_.requests, 2);
 }
 
+// The body of none of them is taken for the next request.
+TEST_F(ConnectionTest, UnclearFramingIsRefused) {
+  for (const std::string fields :
+       {"Transfer-Encoding: xchunked", "Transfer-Encoding: identity", "Transfer-Encoding: gzip",
+        "Transfer-Encoding: chunked, identity", "Transfer-Encoding: gzip, chunked",
+        "Transfer-Encoding:", "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
+        "Transfer-Encoding: identity\r\nContent-Length: 3",
+        "Transfer-Encoding: chunked\r\nContent-Length: 3",
+        "Content-Length: 3\r\nTransfer-Encoding: chunked", "Content-Length: 3\r\nContent-Length: 4",
+        "Content-Length: -1", "Content-Length: 3, 4", "Content-Length: 0x3"}) {
+    SCOPED_TRACE(fields);
+    const int before = router_.requests;
+    Open();
+    Send(absl::StrCat("POST /a HTTP/1.1\r\n", fields, "\r\n\r\n"));
+    Send("GET /smuggled HTTP/1.1\r\n\r\n");
+    EXPECT_THAT(wire_->to_client, StartsWith("HTTP/1.1 400 "));
+    EXPECT_THAT(wire_->to_client, HasSubstr("Connection: close\r\n"));
+    EXPECT_EQ(router_.requests, before);
+  }
+}
+
+TEST_F(ConnectionTest, ChunkedIsReadInAnyCaseAndNotInOlderHttp) {
+  Open();
+  Send("POST /a HTTP/1.1\r\nTransfer-Encoding: Chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n");
+  EXPECT_THAT(wire_->to_client, EndsWith("POST /a? x"));
+  Open();
+  Send("POST /a HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n");
+  EXPECT_THAT(wire_->to_client, StartsWith("HTTP/1.1 400 "));
+}
+
 TEST_F(ConnectionTest, StreamsAreChunkedAndEnd) {
   Open();
   Send(Post("/stream", ""));

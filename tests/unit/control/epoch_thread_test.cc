@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "control/epoch_thread.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+namespace lamina::control {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST(EpochThreadTest, IsJoinedWhenItsWorkHasReturned) {
+  std::atomic<bool> stop = false;
+  std::atomic<bool> done = false;
+  EpochThread thread;
+  thread.Join();  // Nothing has begun.
+  thread.Start(
+      {}, 1,
+      [&](std::string&) {
+        stop.wait(false);
+        done = true;
+        return absl::OkStatus();
+      },
+      nullptr);
+  stop = true;
+  stop.notify_one();
+  thread.Join();
+  EXPECT_TRUE(done);
+  thread.Join();
+}
+
+TEST(EpochThreadDeathTest, WorkThatDoesNotEndEndsTheProcessWithStatus1) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto stuck = [] {
+    EpochThread thread;
+    std::atomic<bool> never = false;
+    thread.Start(
+        {}, 1,
+        [&](std::string&) {
+          never.wait(false);
+          return absl::OkStatus();
+        },
+        nullptr);
+    thread.Join(50ms);
+  };
+  EXPECT_EXIT(stuck(), ::testing::ExitedWithCode(1), "has not for 0.05 s; this process ends");
+}
+
+}  // namespace
+}  // namespace lamina::control
