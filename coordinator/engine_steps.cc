@@ -62,7 +62,8 @@ void Engine::Impl::PlanSteps() {
 }
 
 void Engine::Impl::StepDone(const std::string& name, core::StepResult report) {
-  if (report.epoch != membership.epoch()) {
+  // The places of compute nodes in an epoch's plans are those of its own members.
+  if (report.epoch != membership.epoch() || membership.epoch_ended()) {
     return;
   }
   const std::vector<const core::Member*> compute = membership.compute_members();
@@ -221,7 +222,7 @@ core::ServingBandwidth Engine::Impl::BandwidthOf(const std::vector<std::string>&
 
 // With heads spread the shares stay until the next epoch, which moves K and V anyway.
 void Engine::Impl::UpdateBandwidths() {
-  if (membership.phase() != core::MembershipPhase::kServing) {
+  if (membership.phase() != core::MembershipPhase::kServing || membership.epoch_ended()) {
     return;  // Nodes of memory_names may be gone.
   }
   const core::ServingBandwidth bandwidth = BandwidthOf(memory_names);

@@ -101,6 +101,9 @@ class Membership {
 
   uint64_t epoch() const { return epoch_; }
   MembershipPhase phase() const { return phase_; }
+  // Whether members or faults since the epoch was formed have ended it: the next call of Next()
+  // begins another. Until then members are no longer those that the epoch was configured with.
+  bool epoch_ended() const { return changed_; }
   // Of the current epoch. Of the compute nodes those for prompts come last.
   std::vector<const Member*> compute_members() const;
   std::vector<const Member*> memory_members() const { return Of(true); }
