@@ -35,6 +35,12 @@ std::string WithPort(absl::string_view address, int port) {
   return absl::StrCat(address.substr(0, address.rfind(':')), ":", port);
 }
 
+bool IsLoopback(absl::string_view host) {
+  const bool digits = std::all_of(host.begin(), host.end(),
+                                  [](char c) { return absl::ascii_isdigit(c) || c == '.'; });
+  return host == "localhost" || host == "::1" || (digits && absl::StartsWith(host, "127."));
+}
+
 bool IsServerAddress(absl::string_view address) {
   if (absl::StartsWith(address, "unix:")) {
     return true;

@@ -24,6 +24,10 @@ std::optional<HostPort> ParseHostPort(absl::string_view address);
 // `address` with another port; of one that is no host:port, the whole with it behind.
 std::string WithPort(absl::string_view address, int port);
 
+// Whether only processes of this host reach `host`, without brackets, by that name or address:
+// localhost, 127.0.0.0/8 and ::1. Names are not looked up.
+bool IsLoopback(absl::string_view host);
+
 // Whether a client can connect to `address`: a host:port with a port from 1 on, or unix:path. gRPC
 // takes more, and what lacks a port it tries for ever at that of HTTPS.
 bool IsServerAddress(absl::string_view address);

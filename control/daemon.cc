@@ -136,6 +136,11 @@ ParsedFlags ParseDaemonFlags(int argc, char** argv, const std::string& purpose,
   app.add_option("--coordinator", flags.coordinator,
                  "Coordinator's address; default: coordinator.listen of the cluster file")
       ->check(IsAddress());
+  if (default_name != "gateway") {  // It joins nothing.
+    app.add_option("--cluster-token-file", flags.cluster_token_file,
+                   "File with the secret of the cluster's members, of mode 0600; default: "
+                   "cluster_token_file of the cluster file");
+  }
   app.add_option("--ready-file", flags.ready_file, "Written once this daemon serves");
   app.add_option("--log-level", flags.log_level,
                  "debug, info, warning or error; default: log.level of the cluster file")
@@ -168,6 +173,16 @@ absl::StatusOr<ClusterConfig> LoadDaemonConfig(const DaemonFlags& flags) {
     LogDebug("effective configuration\n", ToYaml(*config));
   }
   return config;
+}
+
+absl::StatusOr<ClusterSecret> LoadClusterSecret(const DaemonFlags& flags,
+                                                const ClusterConfig& config) {
+  const std::string& path =
+      flags.cluster_token_file.empty() ? config.cluster_token_file : flags.cluster_token_file;
+  if (path.empty()) {
+    return ClusterSecret();
+  }
+  return ClusterSecret::Read(path);
 }
 
 absl::StatusOr<std::string> CoordinatorAddress(const DaemonFlags& flags,

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/cluster_secret.h"
 #include "common/config/cluster_config.h"
 
 namespace lamina::control {
@@ -21,6 +22,7 @@ struct DaemonFlags {
   std::string name;
   std::vector<std::string> overrides;  // --set key=value
   std::string coordinator;             // host:port; empty: the cluster file's.
+  std::string cluster_token_file;      // Empty: the cluster file's.
   std::string ready_file;
   // Empty: the cluster file's.
   std::string log_level;
@@ -41,6 +43,11 @@ ParsedFlags ParseDaemonFlags(int argc, char** argv, const std::string& purpose,
 // Loads the cluster file, sets up logging as it says where no flag does, and logs the effective
 // configuration.
 absl::StatusOr<ClusterConfig> LoadDaemonConfig(const DaemonFlags& flags);
+
+// The secret of the cluster's members: of the file that the flag names, else of the cluster file's.
+// None where neither names one. Errors: of ClusterSecret::Read().
+absl::StatusOr<ClusterSecret> LoadClusterSecret(const DaemonFlags& flags,
+                                                const ClusterConfig& config);
 
 // Where a node or the gateway finds the coordinator: as the flag says, else the cluster file.
 // Errors: kInvalidArgument  neither names a port.

@@ -122,7 +122,9 @@ enum class PrefillMode : uint8_t { kInline, kDedicated };
 enum class ServiceOrderKind : uint8_t { kFirstComeFirstServed, kPriority };
 
 struct ClusterConfig {
-  std::string model;                                  // Relative paths: to the working directory.
+  std::string model;  // Relative paths: to the working directory.
+  // The secret of its members (common/cluster_secret.h); paths as of `model`. Empty: none.
+  std::string cluster_token_file;
   std::string coordinator_listen = "127.0.0.1:7400";  // host:port; port 0 picks one.
   std::string coordinator_http;                       // Of /metrics and /health. Empty: none.
   std::string coordinator_spans;                      // File of spans. Empty: none.

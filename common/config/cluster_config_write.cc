@@ -174,6 +174,9 @@ std::string ToYaml(const ClusterConfig& config) {
   };
   out << YAML::BeginMap;
   word("model", config.model);
+  if (!config.cluster_token_file.empty()) {
+    word("cluster_token_file", config.cluster_token_file);
+  }
   section("coordinator");
   word("listen", config.coordinator_listen);
   if (!config.coordinator_http.empty()) {

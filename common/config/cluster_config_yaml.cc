@@ -353,6 +353,7 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
   c.pipeline.lanes = kNotGiven;
   const std::vector<Key> keys = {
       {"model", Text(c.model)},
+      {"cluster_token_file", Text(c.cluster_token_file)},
       {"coordinator", Section({{"listen", Text(c.coordinator_listen)},
                                {"http", Text(c.coordinator_http)},
                                {"spans", Text(c.coordinator_spans)},

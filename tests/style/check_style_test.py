@@ -75,6 +75,7 @@ PLANTED = {
         {"compute_node/x.cc": SPDX + "#include <google/protobuf/message.h>\n"},
         {"model/x.cc": SPDX + "#include <sentencepiece_processor.h>\n"},
         {"common/x.cc": SPDX + "#include <pcre2.h>\n"},
+        {"common/x.cc": SPDX + "#include <openssl/hmac.h>\n"},
         {"model/graph.cc": SPDX + "#include <boost/graph/adjacency_list.hpp>\n"},
     ],
     "own-header-first": [

@@ -41,6 +41,7 @@ std::string SmallWith(const std::string& line) { return kSmall + line + "\n"; }
 TEST(ClusterConfigTest, ReadsEveryKey) {
   const auto config = Parse(R"(
 model: models/x.gguf
+cluster_token_file: run/cluster.token
 coordinator: {listen: 127.0.0.1:7500, cores: "6"}
 gateway: {listen: 127.0.0.1:8500, cores: "6,7", model_names: [a, b], api_keys_file: keys, tls_certificate: c.pem, tls_key: k.pem,
   cors_origins: "*", body_bytes_max: 1MiB, connections_max: 10, choices_max: 4, request_seconds: 2, idle_seconds: 3,
@@ -60,6 +61,7 @@ order: priority
   ASSERT_TRUE(config.ok()) << config.status();
 
   EXPECT_EQ(config->model, "models/x.gguf");
+  EXPECT_EQ(config->cluster_token_file, "run/cluster.token");
   EXPECT_EQ(config->coordinator_listen, "127.0.0.1:7500");
   EXPECT_THAT(config->coordinator_cores, ElementsAre(6));
   const GatewayConfig gateway = {.listen = "127.0.0.1:8500",
