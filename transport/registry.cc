@@ -19,9 +19,11 @@ namespace lamina::transport {
 namespace {
 
 using MakeFn = absl::StatusOr<std::unique_ptr<Transport>> (*)(absl::string_view name,
-                                                              DeviceMemory* device);
+                                                              DeviceMemory* device,
+                                                              const ClusterSecret& secret);
 
-absl::StatusOr<std::unique_ptr<Transport>> MakeShm(absl::string_view name, DeviceMemory* device) {
+absl::StatusOr<std::unique_ptr<Transport>> MakeShm(absl::string_view name, DeviceMemory* device,
+                                                   const ClusterSecret&) {
   if (!name.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("transport \"shm://", name, "\": shm takes nothing after \"shm://\""));
@@ -29,7 +31,8 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeShm(absl::string_view name, Devic
   return MakeShmTransport(device);
 }
 
-absl::StatusOr<std::unique_ptr<Transport>> MakeFake(absl::string_view name, DeviceMemory* device) {
+absl::StatusOr<std::unique_ptr<Transport>> MakeFake(absl::string_view name, DeviceMemory* device,
+                                                    const ClusterSecret&) {
   if (name.empty()) {
     return absl::InvalidArgumentError(
         "transport \"fake://\": name the network, as in \"fake://test\"");
@@ -70,7 +73,8 @@ absl::Status UnknownScheme(absl::string_view uri, absl::string_view scheme) {
 }
 
 // "NAME(OPTIONS)+URI".
-absl::StatusOr<std::unique_ptr<Transport>> MakeDecorated(absl::string_view uri) {
+absl::StatusOr<std::unique_ptr<Transport>> MakeDecorated(absl::string_view uri,
+                                                         const ClusterSecret& secret) {
   const size_t open = uri.find('(');
   const size_t close = uri.find(")+");
   if (close == absl::string_view::npos) {
@@ -80,15 +84,16 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeDecorated(absl::string_view uri) 
   LAMINA_ASSIGN_OR_RETURN(
       std::unique_ptr<LinkModel> model,
       MakeLinkModel(uri.substr(0, open), uri.substr(open + 1, close - open - 1)));
-  LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<Transport> inner, MakeTransport(uri.substr(close + 2)));
+  LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<Transport> inner,
+                          MakeTransport(uri.substr(close + 2), nullptr, secret));
   return Decorate(std::move(inner), std::move(model), RealClock());
 }
 
-absl::StatusOr<std::unique_ptr<Transport>> MakeBackend(absl::string_view uri,
-                                                       DeviceMemory* device) {
+absl::StatusOr<std::unique_ptr<Transport>> MakeBackend(absl::string_view uri, DeviceMemory* device,
+                                                       const ClusterSecret& secret) {
   constexpr absl::string_view kSeparator = "://";
   if (uri.find('(') < uri.find(kSeparator)) {
-    return MakeDecorated(uri);
+    return MakeDecorated(uri, secret);
   }
   const size_t colon = uri.find(kSeparator);
   const absl::string_view scheme = uri.substr(0, colon);
@@ -105,7 +110,7 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeBackend(absl::string_view uri,
           absl::StrCat("transport \"", uri, "\": not in this build: ", backend.remedy,
                        " (built: ", absl::StrJoin(BuiltTransports(), ", "), ")"));
     }
-    return backend.make(uri.substr(colon + kSeparator.size()), device);
+    return backend.make(uri.substr(colon + kSeparator.size()), device, secret);
   }
   return UnknownScheme(uri, scheme);
 }
@@ -113,8 +118,9 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeBackend(absl::string_view uri,
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Transport>> MakeTransport(absl::string_view uri,
-                                                         DeviceMemory* device) {
-  LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<Transport> made, MakeBackend(uri, device));
+                                                         DeviceMemory* device,
+                                                         const ClusterSecret& secret) {
+  LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<Transport> made, MakeBackend(uri, device, secret));
   return device == nullptr ? std::move(made) : OverDevice(std::move(made), *device);
 }
 

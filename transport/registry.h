@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/cluster_secret.h"
 #include "common/device_memory.h"
 #include "transport/transport.h"
 
@@ -22,10 +23,14 @@ namespace lamina::transport {
 // backend can, else through staging buffers (staging/device_transport.h), and Region::memory() says
 // which.
 //
+// Peers that open its regions, and whose regions it opens, prove that they know `secret` where the
+// backend has a handshake of its own (ucx, verbs); docs/security.md says what guards the others.
+//
 // Errors: kInvalidArgument  unknown scheme; lists the known ones and names the nearest.
 //         kUnimplemented    a known scheme that this build lacks; says how to get it.
 absl::StatusOr<std::unique_ptr<Transport>> MakeTransport(absl::string_view uri,
-                                                         DeviceMemory* device = nullptr);
+                                                         DeviceMemory* device = nullptr,
+                                                         const ClusterSecret& secret = {});
 
 // Schemes that MakeTransport can make in this build.
 std::vector<std::string> BuiltTransports();

@@ -66,8 +66,8 @@ absl::StatusOr<WatchAddress> Decode(absl::string_view bytes) {
 // Tries all addresses of an owner at once and keeps the one that answers.
 class Caller {
  public:
-  Caller(const WatchAddress& owner, const WatchId& region) : owner_(owner) {
-    hello_ = {.magic = kWatchMagic, .owner = owner.head.owner, .region = region};
+  Caller(const WatchAddress& owner, const WatchId& region, const ClusterSecret& secret)
+      : owner_(owner), secret_(secret), region_(region) {
     for (const IpAddress& ip : owner.addresses) {
       absl::StatusOr<Socket> socket = BeginConnect(ip, owner.head.port);
       Attempt attempt{.ip = ip, .outcome = "no answer"};
@@ -86,7 +86,7 @@ class Caller {
       std::vector<Attempt*> order;
       for (Attempt& attempt : attempts_) {
         if (attempt.socket.get() >= 0) {
-          const short events = attempt.asked ? POLLIN : POLLOUT;
+          const short events = attempt.stage == Stage::kConnects ? POLLOUT : POLLIN;
           polled.push_back({.fd = attempt.socket.get(), .events = events});
           order.push_back(&attempt);
         }
@@ -114,42 +114,70 @@ class Caller {
   }
 
  private:
+  enum class Stage : uint8_t { kConnects, kIsChallenged, kAsked };
   struct Attempt {
     IpAddress ip;
     Socket socket;
-    bool asked = false;
+    Stage stage = Stage::kConnects;
+    std::string received;  // Of the challenge.
     std::string outcome;
   };
 
-  // The answer, or 0 for none yet. A failed attempt loses its socket.
+  // The attempt loses its socket.
+  static char Fail(Attempt& attempt, std::string why) {
+    attempt.outcome = std::move(why);
+    attempt.socket = Socket();
+    return 0;
+  }
+
+  // The answer, or 0 for none yet.
   char Advance(Attempt& attempt) {
-    const auto fail = [&](std::string why) {
-      attempt.outcome = std::move(why);
-      attempt.socket = Socket();
-      return char{0};
-    };
-    if (!attempt.asked) {
-      if (const int error = ConnectError(attempt.socket); error != 0) {
-        return fail(std::strerror(error));
-      }
-      if (send(attempt.socket.get(), &hello_, sizeof hello_, MSG_NOSIGNAL) != sizeof hello_) {
-        return fail(std::strerror(errno));
-      }
-      attempt.asked = true;
-      return 0;
+    if (attempt.stage == Stage::kConnects) {
+      const int error = ConnectError(attempt.socket);
+      attempt.stage = Stage::kIsChallenged;
+      return error == 0 ? char{0} : Fail(attempt, std::strerror(error));
     }
-    char answer = 0;
-    const ssize_t count = recv(attempt.socket.get(), &answer, 1, MSG_DONTWAIT);
+    std::array<char, sizeof(WatchChallenge)> buffer;
+    const size_t wanted =
+        attempt.stage == Stage::kAsked ? 1 : sizeof(WatchChallenge) - attempt.received.size();
+    const ssize_t count = recv(attempt.socket.get(), buffer.data(), wanted, MSG_DONTWAIT);
     if (count < 0 && (errno == EAGAIN || errno == EINTR)) {
       return 0;
     }
-    if (count != 1) {
-      return fail("closed the connection");
+    if (count <= 0) {
+      return Fail(attempt, "closed the connection");
     }
-    if (answer != kWatchThere && answer != kWatchUnknown) {
-      return fail("another process answers there");
+    if (attempt.stage == Stage::kAsked) {
+      return Answered(attempt, buffer[0]);
     }
-    return answer;
+    attempt.received.append(buffer.data(), static_cast<size_t>(count));
+    return attempt.received.size() < sizeof(WatchChallenge) ? char{0} : Ask(attempt);
+  }
+
+  char Ask(Attempt& attempt) const {
+    WatchChallenge challenge;
+    std::memcpy(&challenge, attempt.received.data(), sizeof challenge);
+    if (challenge.magic != kWatchMagic) {
+      return Fail(attempt, "another process answers there");
+    }
+    WatchHello hello = {
+        .magic = kWatchMagic, .owner = owner_.head.owner, .region = region_, .proof = {}};
+    const std::string proof = OpenerProof(secret_, challenge, hello);
+    std::copy(proof.begin(), proof.end(), hello.proof.begin());
+    if (send(attempt.socket.get(), &hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello) {
+      return Fail(attempt, std::strerror(errno));
+    }
+    attempt.stage = Stage::kAsked;
+    return 0;
+  }
+
+  static char Answered(Attempt& attempt, char answer) {
+    if (answer == kWatchThere || answer == kWatchUnknown) {
+      return answer;
+    }
+    return Fail(attempt, answer == kWatchStranger
+                             ? "it does not know this process: the two have not the same token file"
+                             : "another process answers there");
   }
 
   absl::Status Unreached() const {
@@ -164,7 +192,8 @@ class Caller {
   }
 
   const WatchAddress& owner_;
-  WatchHello hello_;
+  const ClusterSecret& secret_;
+  const WatchId region_;
   std::vector<Attempt> attempts_;
 };
 
@@ -176,19 +205,20 @@ WatchId DrawWatchId() {
   return id;
 }
 
-absl::StatusOr<std::unique_ptr<PeerWatch>> PeerWatch::Start() {
+absl::StatusOr<std::unique_ptr<PeerWatch>> PeerWatch::Start(const ClusterSecret& secret) {
   LAMINA_ASSIGN_OR_RETURN(Listener listener, Listen());
   WatchAddress address = {
       .head = {.owner = DrawWatchId(), .host = HostFingerprint(), .port = listener.port},
       .addresses = LocalAddresses(kAddressesMax)};
   address.addresses.insert(address.addresses.begin(), kLoopback);
   address.head.addresses = static_cast<uint16_t>(address.addresses.size());
-  auto server = std::make_unique<PeerWatchServer>(std::move(listener), address.head.owner);
-  return std::unique_ptr<PeerWatch>(new PeerWatch(std::move(server), Encode(address)));
+  auto server = std::make_unique<PeerWatchServer>(std::move(listener), address.head.owner, secret);
+  return std::unique_ptr<PeerWatch>(new PeerWatch(std::move(server), Encode(address), secret));
 }
 
-PeerWatch::PeerWatch(std::unique_ptr<PeerWatchServer> server, std::string address)
-    : server_(std::move(server)), address_(std::move(address)) {}
+PeerWatch::PeerWatch(std::unique_ptr<PeerWatchServer> server, std::string address,
+                     ClusterSecret secret)
+    : server_(std::move(server)), address_(std::move(address)), secret_(std::move(secret)) {}
 
 PeerWatch::~PeerWatch() = default;
 
@@ -203,7 +233,7 @@ absl::StatusOr<std::shared_ptr<const WatchedRegion>> PeerWatch::Open(absl::strin
     // Its loopback is not ours.
     std::erase(owner.addresses, kLoopback);
   }
-  LAMINA_ASSIGN_OR_RETURN(Socket socket, Caller(owner, region).Call(deadline));
+  LAMINA_ASSIGN_OR_RETURN(Socket socket, Caller(owner, region, secret_).Call(deadline));
   return server_->Watch(std::move(socket));
 }
 

@@ -7,7 +7,9 @@
 // drives it. Nothing here touches UCX, and no data passes.
 //
 //   opener                                  owner
-//   magic, owner's id, region (40 bytes) -> Y: is there, N: is not, X: that is not my id
+//                                        <- magic, nonce (40 bytes)
+//   magic, owner's id, region, proof     -> Y: is there, N: is not, X: that is not my id,
+//   (72 bytes)                              S: that proof is not of our secret over all these
 //                                           ...
 //   closes the connection                <- C: the region is being destroyed
 //
@@ -25,6 +27,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/clock.h"
+#include "common/cluster_secret.h"
 
 namespace lamina::transport {
 
@@ -46,7 +49,7 @@ class PeerWatch {
   // Openers that one owner serves at a time; later ones find it unavailable.
   static constexpr size_t kOpenersMax = 4096;
 
-  static absl::StatusOr<std::unique_ptr<PeerWatch>> Start();
+  static absl::StatusOr<std::unique_ptr<PeerWatch>> Start(const ClusterSecret& secret = {});
   // All that it watches is forgotten; all that it announced is withdrawn.
   ~PeerWatch();
   PeerWatch(const PeerWatch&) = delete;
@@ -71,10 +74,11 @@ class PeerWatch {
   static absl::StatusOr<WatchId> OwnerOf(absl::string_view address);
 
  private:
-  PeerWatch(std::unique_ptr<PeerWatchServer> server, std::string address);
+  PeerWatch(std::unique_ptr<PeerWatchServer> server, std::string address, ClusterSecret secret);
 
   const std::unique_ptr<PeerWatchServer> server_;
   const std::string address_;
+  const ClusterSecret secret_;
 };
 
 }  // namespace lamina::transport

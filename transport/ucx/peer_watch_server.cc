@@ -16,7 +16,10 @@
 namespace lamina::transport {
 namespace {
 
-static_assert(sizeof(WatchHello) == 40);
+static_assert(sizeof(WatchChallenge) == 40);
+static_assert(sizeof(WatchHello) == 72);
+
+constexpr absl::string_view kOpenerLabel = "lamina ucx watch 2: opener";
 
 // Somebody who connects and says nothing is not one of ours.
 constexpr Nanos kHelloMax = Seconds(10);
@@ -27,10 +30,24 @@ bool SendByte(const Socket& socket, char byte) {
   return send(socket.get(), &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT) == 1;
 }
 
+// What the proof of a hello is over: the nonce, the owner and the region.
+std::array<absl::string_view, 3> TranscriptOf(const WatchChallenge& challenge,
+                                              const WatchHello& hello) {
+  return {absl::string_view(challenge.nonce.data(), challenge.nonce.size()),
+          absl::string_view(reinterpret_cast<const char*>(&hello.owner), sizeof hello.owner),
+          absl::string_view(reinterpret_cast<const char*>(&hello.region), sizeof hello.region)};
+}
+
 }  // namespace
 
-PeerWatchServer::PeerWatchServer(Listener listener, const WatchId& id)
+std::string OpenerProof(const ClusterSecret& secret, const WatchChallenge& challenge,
+                        const WatchHello& hello) {
+  return secret.Prove(kOpenerLabel, TranscriptOf(challenge, hello));
+}
+
+PeerWatchServer::PeerWatchServer(Listener listener, const WatchId& id, ClusterSecret secret)
     : id_(id),
+      secret_(std::move(secret)),
       listener_(std::move(listener)),
       wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
       thread_([this] { Loop(); }) {}
@@ -104,12 +121,23 @@ void PeerWatchServer::Accept() {
     if (connections_.size() < PeerWatch::kOpenersMax) {
       WatchForSilence(socket);
       connections_.push_back({.socket = std::move(socket), .since = RealClock().Now()});
+      Challenge(connections_.back());
     }
   }
 }
 
+// A socket that is new takes so little at once.
+void PeerWatchServer::Challenge(Connection& connection) {
+  const std::string nonce = DrawNonce();
+  connection.challenge.magic = kWatchMagic;
+  std::copy(nonce.begin(), nonce.end(), connection.challenge.nonce.begin());
+  const ssize_t sent = send(connection.socket.get(), &connection.challenge,
+                            sizeof connection.challenge, MSG_NOSIGNAL | MSG_DONTWAIT);
+  connection.over = sent != sizeof connection.challenge;
+}
+
 void PeerWatchServer::Read(Connection& connection) {
-  std::array<char, 64> buffer;
+  std::array<char, sizeof(WatchHello)> buffer;
   const ssize_t count = recv(connection.socket.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
   if (count < 0 && (errno == EAGAIN || errno == EINTR)) {
     return;
@@ -135,11 +163,16 @@ void PeerWatchServer::Read(Connection& connection) {
 void PeerWatchServer::Greet(Connection& connection) {
   WatchHello hello;
   std::memcpy(&hello, connection.received.data(), sizeof hello);
+  const bool proved = secret_.Verify(absl::string_view(hello.proof.data(), hello.proof.size()),
+                                     kOpenerLabel, TranscriptOf(connection.challenge, hello));
   const bool ours = hello.magic == kWatchMagic && hello.owner == id_;
-  const bool there = ours && regions_.contains(hello.region);
+  const bool there = proved && ours && regions_.contains(hello.region);
   connection.greeted = true;
   connection.region = hello.region;
-  const char answer = there ? kWatchThere : ours ? kWatchUnknown : kWatchMistaken;
+  const char answer = there     ? kWatchThere
+                      : !proved ? kWatchStranger
+                      : ours    ? kWatchUnknown
+                                : kWatchMistaken;
   connection.over = !SendByte(connection.socket, answer) || !there;
 }
 

@@ -20,20 +20,30 @@
 
 namespace lamina::transport {
 
+struct WatchChallenge {
+  std::array<char, 8> magic;
+  std::array<char, ClusterSecret::kNonceBytes> nonce;
+};
 struct WatchHello {
   std::array<char, 8> magic;
   WatchId owner;
   WatchId region;
+  std::array<char, ClusterSecret::kProofBytes> proof;
 };
-inline constexpr std::array<char, 8> kWatchMagic = {'L', 'M', 'N', 'A', 'P', 'W', '0', '1'};
+inline constexpr std::array<char, 8> kWatchMagic = {'L', 'M', 'N', 'A', 'P', 'W', '0', '2'};
 inline constexpr char kWatchThere = 'Y';
 inline constexpr char kWatchUnknown = 'N';
 inline constexpr char kWatchMistaken = 'X';
+inline constexpr char kWatchStranger = 'S';
 inline constexpr char kWatchDestroyed = 'C';
+
+// The proof of a hello in answer to that challenge.
+std::string OpenerProof(const ClusterSecret& secret, const WatchChallenge& challenge,
+                        const WatchHello& hello);
 
 class PeerWatchServer {
  public:
-  PeerWatchServer(Listener listener, const WatchId& id);
+  PeerWatchServer(Listener listener, const WatchId& id, ClusterSecret secret);
   ~PeerWatchServer();
   PeerWatchServer(const PeerWatchServer&) = delete;
   PeerWatchServer& operator=(const PeerWatchServer&) = delete;
@@ -51,6 +61,7 @@ class PeerWatchServer {
   struct Connection {
     Socket socket;
     std::shared_ptr<WatchedRegion> watched;  // Of an opener; null at an owner.
+    WatchChallenge challenge = {};           // At an owner.
     std::string received;                    // At an owner, until the hello is whole.
     WatchId region = {};                     // At an owner, after it.
     Nanos since = 0;
@@ -61,12 +72,14 @@ class PeerWatchServer {
   void Loop();
   // All below with mutex_ held.
   void Accept();
+  static void Challenge(Connection& connection);
   void Read(Connection& connection);
   void Greet(Connection& connection);
   void DropLateGreeters();
   void Wake();
 
   const WatchId id_;
+  const ClusterSecret secret_;
   const Listener listener_;
   const Socket wake_;  // An eventfd.
   std::mutex mutex_;

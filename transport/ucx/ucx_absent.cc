@@ -7,7 +7,8 @@ namespace lamina::transport {
 
 bool UcxIsBuilt() { return false; }
 
-absl::StatusOr<std::unique_ptr<Transport>> MakeUcxTransport(absl::string_view, DeviceMemory*) {
+absl::StatusOr<std::unique_ptr<Transport>> MakeUcxTransport(absl::string_view, DeviceMemory*,
+                                                            const ClusterSecret&) {
   return absl::UnimplementedError(
       "ucx: not in this build; install libucx-dev, configure again and build");
 }

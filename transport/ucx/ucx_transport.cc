@@ -49,13 +49,14 @@ absl::Status CheckOptions(const RegionOptions& options, const DeviceMemory* devi
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Transport>> UcxTransport::Make(absl::string_view name,
-                                                              DeviceMemory* device) {
+                                                              DeviceMemory* device,
+                                                              const ClusterSecret& secret) {
   std::unique_ptr<UcxTransport> made(new UcxTransport(device));
-  LAMINA_RETURN_IF_ERROR(made->SetUp(name));
+  LAMINA_RETURN_IF_ERROR(made->SetUp(name, secret));
   return made;
 }
 
-absl::Status UcxTransport::SetUp(absl::string_view name) {
+absl::Status UcxTransport::SetUp(absl::string_view name, const ClusterSecret& secret) {
   LAMINA_ASSIGN_OR_RETURN(context_, MakeUcpContext(name));
   LAMINA_ASSIGN_OR_RETURN(knows_cuda_, HasCudaMemory(context_.get()));
   LAMINA_ASSIGN_OR_RETURN(takes_rdma_, TakesRdma(name));
@@ -64,7 +65,7 @@ absl::Status UcxTransport::SetUp(absl::string_view name) {
   LAMINA_ASSIGN_OR_RETURN(receiver_, MakeUcpWorker(context_.get()));
   LAMINA_ASSIGN_OR_RETURN(sender_, MakeUcpWorker(context_.get()));
   LAMINA_ASSIGN_OR_RETURN(receiver_address_, AddressOf(receiver_.get()));
-  LAMINA_ASSIGN_OR_RETURN(watch_, PeerWatch::Start());
+  LAMINA_ASSIGN_OR_RETURN(watch_, PeerWatch::Start(secret));
   ucp_am_handler_param_t handler = {};
   handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
                        UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
@@ -274,8 +275,9 @@ UcxRemoteRegion::~UcxRemoteRegion() { transport_.Close(*this); }
 bool UcxIsBuilt() { return true; }
 
 absl::StatusOr<std::unique_ptr<Transport>> MakeUcxTransport(absl::string_view name,
-                                                            DeviceMemory* device) {
-  return UcxTransport::Make(name, device);
+                                                            DeviceMemory* device,
+                                                            const ClusterSecret& secret) {
+  return UcxTransport::Make(name, device, secret);
 }
 
 }  // namespace lamina::transport

@@ -33,6 +33,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/cluster_secret.h"
 #include "common/device_memory.h"
 #include "transport/transport.h"
 
@@ -41,11 +42,13 @@ namespace lamina::transport {
 // Whether this build has UCX.
 bool UcxIsBuilt();
 
-// `name` is what follows "ucx://". `device`, which may be null, outlives the transport.
+// `name` is what follows "ucx://". `device`, which may be null, outlives the transport. Peers
+// prove that they know `secret`.
 //
 // Errors: kInvalidArgument  UCX knows no transport of that name, or has no device for it.
 //         kUnimplemented    this build lacks UCX; says how to get it.
 absl::StatusOr<std::unique_ptr<Transport>> MakeUcxTransport(absl::string_view name,
-                                                            DeviceMemory* device);
+                                                            DeviceMemory* device,
+                                                            const ClusterSecret& secret);
 
 }  // namespace lamina::transport

@@ -25,7 +25,8 @@ namespace lamina::transport {
 class UcxTransport final : public Transport {
  public:
   static absl::StatusOr<std::unique_ptr<Transport>> Make(absl::string_view name,
-                                                         DeviceMemory* device);
+                                                         DeviceMemory* device,
+                                                         const ClusterSecret& secret);
   ~UcxTransport() override { LAMINA_CHECK(peers_.empty() && regions_.empty()); }
   UcxTransport(const UcxTransport&) = delete;
   UcxTransport& operator=(const UcxTransport&) = delete;
@@ -76,7 +77,7 @@ class UcxTransport final : public Transport {
 
   explicit UcxTransport(DeviceMemory* device) : device_(device), operations_(kOperationsMax) {}
 
-  absl::Status SetUp(absl::string_view name);
+  absl::Status SetUp(absl::string_view name, const ClusterSecret& secret);
   // How UCX is told of the device's memory.
   absl::StatusOr<ucs_memory_type_t> DeviceType() const;
   absl::StatusOr<UcxMemory> MakeMemory(const RegionOptions& options) const;

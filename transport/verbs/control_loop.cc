@@ -71,8 +71,10 @@ void ControlThread::Accept() {
     if (inbound_.size() < limits_.inbound_max) {
       inbound_.push_back(
           std::make_unique<Inbound>(Inbound{.socket = std::move(socket),
+                                            .challenge = MakeChallenge(),
                                             .hello_due = RealClock().Now() + limits_.hello_wait,
                                             .views = InboundViews(limits_.views_max)}));
+      inbound_.back()->ended = !inbound_.back()->socket.Send(inbound_.back()->challenge);
     }
   }
 }
@@ -112,7 +114,11 @@ void ControlThread::Read(Inbound& inbound) {
 
 void ControlThread::TakeHello(Inbound& inbound, const ControlFrame& frame) {
   ControlFrame answer = {.kind = ControlKind::kRefused};
-  if (frame.owner == self_.owner && inbound.queue == nullptr) {
+  if (!IsProved(secret_, inbound.challenge, frame)) {
+    LogWarning(
+        "verbs: a sender was refused: it did not prove that it knows the cluster's secret; give "
+        "all nodes the same token file");
+  } else if (frame.owner == self_.owner && inbound.queue == nullptr) {
     auto queue = VerbsQueue::Create(local_, /*sends=*/false);
     const absl::Status status = queue.ok() ? (*queue)->Connect(frame.address) : queue.status();
     if (status.ok()) {
@@ -159,6 +165,7 @@ void ControlThread::Take(Inbound& inbound, const ControlFrame& frame) {
     case ControlKind::kDrop:
       inbound.views.Drop(frame.view);
       return;
+    case ControlKind::kChallenge:
     case ControlKind::kWelcome:
     case ControlKind::kRefused:
     case ControlKind::kOpened:
@@ -194,6 +201,7 @@ void ControlThread::Take(VerbsLink& link, const ControlFrame& frame) {
       view.stage = Stage::kDraining;
       link.socket.Send({.kind = ControlKind::kClosed, .view = frame.view});
       return;
+    case ControlKind::kChallenge:
     case ControlKind::kHello:
     case ControlKind::kWelcome:
     case ControlKind::kRefused:

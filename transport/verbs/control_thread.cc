@@ -27,9 +27,11 @@ constexpr auto kCloseWait = std::chrono::seconds(2);
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ControlThread>> ControlThread::Start(const VerbsLocal& local,
+                                                                    const ClusterSecret& secret,
                                                                     const ControlLimits& limits) {
   LAMINA_ASSIGN_OR_RETURN(ControlListener listener, ListenForPeers());
-  std::unique_ptr<ControlThread> control(new ControlThread(local, limits, std::move(listener)));
+  std::unique_ptr<ControlThread> control(
+      new ControlThread(local, secret, limits, std::move(listener)));
   if (control->wake_ < 0) {
     return absl::ResourceExhaustedError("verbs: no file descriptor is left for an event");
   }
@@ -37,9 +39,10 @@ absl::StatusOr<std::unique_ptr<ControlThread>> ControlThread::Start(const VerbsL
   return control;
 }
 
-ControlThread::ControlThread(const VerbsLocal& local, const ControlLimits& limits,
-                             ControlListener listener)
+ControlThread::ControlThread(const VerbsLocal& local, const ClusterSecret& secret,
+                             const ControlLimits& limits, ControlListener listener)
     : local_(local),
+      secret_(secret),
       limits_(limits),
       listener_(std::move(listener)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
@@ -122,6 +125,19 @@ void ControlThread::FreeRegions() {
   });
 }
 
+absl::StatusOr<ControlFrame> ControlThread::Greet(const VerbsLink& link) const {
+  LAMINA_ASSIGN_OR_RETURN(const ControlFrame challenge,
+                          AwaitFrame(link.socket, RealClock().Now() + kAnswerWait));
+  if (challenge.kind != ControlKind::kChallenge) {
+    return absl::UnavailableError("what listens there does not challenge its senders");
+  }
+  ControlFrame hello = {
+      .kind = ControlKind::kHello, .owner = link.owner, .address = link.queue->address()};
+  Prove(secret_, challenge, hello);
+  link.socket.Send(hello);
+  return AwaitFrame(link.socket, RealClock().Now() + kAnswerWait);
+}
+
 absl::StatusOr<std::shared_ptr<VerbsLink>> ControlThread::Connect(
     const VerbsDescriptor& descriptor) {
   {
@@ -154,9 +170,7 @@ absl::StatusOr<std::shared_ptr<VerbsLink>> ControlThread::Connect(
                      ": it is gone, or a firewall stands between"));
   }
   LAMINA_ASSIGN_OR_RETURN(link->queue, VerbsQueue::Create(local_, /*sends=*/true));
-  link->socket.Send({.owner = descriptor.owner, .address = link->queue->address()});
-  const absl::StatusOr<ControlFrame> answer =
-      AwaitFrame(link->socket, RealClock().Now() + kAnswerWait);
+  const absl::StatusOr<ControlFrame> answer = Greet(*link);
   if (!answer.ok()) {
     return absl::UnavailableError(absl::StrCat("verbs: ", answer.status().message()));
   }

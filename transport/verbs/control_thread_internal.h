@@ -2,9 +2,10 @@
 //
 // ControlThread: one thread of each Transport that makes and watches links, and none of the data.
 //
-// To senders it lends regions: it accepts their connections, makes the receiving queue pairs, and
-// tells them when a region is being destroyed. For this Transport's own views it hears the same
-// from other owners. It also reads the device's asynchronous events.
+// To senders it lends regions: it accepts their connections, has them prove that they know the
+// cluster's secret, makes the receiving queue pairs, and tells them when a region is being
+// destroyed. For this Transport's own views it hears the same from other owners. It also reads the
+// device's asynchronous events.
 //
 // Threading: all public calls from any thread. Locks are held for moments, never over network I/O
 //            that could block.
@@ -52,6 +53,7 @@ class ControlThread {
  public:
   // `local` must outlive it.
   static absl::StatusOr<std::unique_ptr<ControlThread>> Start(const VerbsLocal& local,
+                                                              const ClusterSecret& secret = {},
                                                               const ControlLimits& limits = {});
   ~ControlThread();
   ControlThread(const ControlThread&) = delete;
@@ -78,6 +80,7 @@ class ControlThread {
  private:
   struct Inbound {
     ControlSocket socket;
+    ControlFrame challenge;
     FrameReader reader;
     std::unique_ptr<VerbsQueue> queue;  // Null before its hello.
     Nanos hello_due = 0;
@@ -89,9 +92,12 @@ class ControlThread {
     bool alive = true;
   };
 
-  ControlThread(const VerbsLocal& local, const ControlLimits& limits, ControlListener listener);
+  ControlThread(const VerbsLocal& local, const ClusterSecret& secret, const ControlLimits& limits,
+                ControlListener listener);
   void Loop();
   void Wake() const;
+  // Answers the challenge of a link that was just connected. The owner's answer to that.
+  absl::StatusOr<ControlFrame> Greet(const VerbsLink& link) const;
 
   // All with mutex_ held.
   void Accept();
@@ -112,6 +118,7 @@ class ControlThread {
   static void End(VerbsLink& link);
 
   const VerbsLocal& local_;
+  const ClusterSecret secret_;
   const ControlLimits limits_;
   const ControlListener listener_;
   VerbsDescriptor self_;  // Constant after construction.

@@ -8,7 +8,8 @@ namespace lamina::transport {
 
 bool VerbsIsBuilt() { return false; }
 
-absl::StatusOr<std::unique_ptr<Transport>> MakeVerbsTransport(absl::string_view, DeviceMemory*) {
+absl::StatusOr<std::unique_ptr<Transport>> MakeVerbsTransport(absl::string_view, DeviceMemory*,
+                                                              const ClusterSecret&) {
   return absl::UnimplementedError(
       "verbs: not in this build; install libibverbs-dev, configure again and build");
 }

@@ -365,10 +365,12 @@ absl::StatusOr<size_t> VerbsTransport::Wait(const Region& region,
 bool VerbsIsBuilt() { return true; }
 
 absl::StatusOr<std::unique_ptr<Transport>> MakeVerbsTransport(absl::string_view name,
-                                                              DeviceMemory* device) {
+                                                              DeviceMemory* device,
+                                                              const ClusterSecret& secret) {
   LAMINA_ASSIGN_OR_RETURN(const VerbsOptions options, ParseVerbsOptions(name));
   LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<VerbsLocal> local, VerbsLocal::Open(options));
-  LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<ControlThread> control, ControlThread::Start(*local));
+  LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<ControlThread> control,
+                          ControlThread::Start(*local, secret));
   LogInfo("verbs: ", local->choice.reason, "; host memory by ibv_reg_mr");
   return std::make_unique<VerbsTransport>(std::move(local), std::move(control), device);
 }

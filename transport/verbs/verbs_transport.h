@@ -30,6 +30,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/cluster_secret.h"
 #include "common/device_memory.h"
 #include "transport/transport.h"
 
@@ -38,7 +39,8 @@ namespace lamina::transport {
 // Whether this build has libibverbs.
 bool VerbsIsBuilt();
 
-// `name` is what follows "verbs://". `device`, which may be null, outlives the transport.
+// `name` is what follows "verbs://". `device`, which may be null, outlives the transport. Peers
+// prove that they know `secret`.
 //
 // Errors: kInvalidArgument     an unknown option, or a value out of its range.
 //         kFailedPrecondition  no RDMA device here, or none of that name; its port is down, or has
@@ -47,6 +49,7 @@ bool VerbsIsBuilt();
 //         kResourceExhausted   the device, or the memlock limit, refused.
 //         kUnimplemented       this build lacks libibverbs; says how to get it.
 absl::StatusOr<std::unique_ptr<Transport>> MakeVerbsTransport(absl::string_view name,
-                                                              DeviceMemory* device);
+                                                              DeviceMemory* device,
+                                                              const ClusterSecret& secret);
 
 }  // namespace lamina::transport

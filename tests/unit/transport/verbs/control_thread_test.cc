@@ -4,6 +4,9 @@
 // interface and a device without hardware.
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <fstream>
 
 #include "tests/unit/transport/verbs/fake_verbs.h"
 #include "transport/verbs/control_thread_internal.h"
@@ -17,11 +20,25 @@ Nanos Deadline() { return RealClock().Now() + Seconds(60); }
 class ControlThreadTest : public testing::Test {
  protected:
   void Start(const ControlLimits& limits) {
-    control_ = *ControlThread::Start(FakeLocal(1024), limits);
+    control_ = *ControlThread::Start(FakeLocal(1024), ClusterSecret(), limits);
   }
 
   ControlSocket Connect() {
     return *ConnectToPeer(kOwnHost, control_->self().tcp_port, Deadline());
+  }
+
+  ControlFrame HelloTo(const ControlFrame& challenge, const ClusterSecret& secret = {}) const {
+    ControlFrame hello = {.kind = ControlKind::kHello, .owner = control_->self().owner};
+    Prove(secret, challenge, hello);
+    return hello;
+  }
+
+  // What the owner answers.
+  ControlKind AnswerTo(const ControlSocket& socket, const ControlFrame& hello) {
+    EXPECT_TRUE(socket.Send(hello));
+    const absl::StatusOr<ControlFrame> answer = AwaitFrame(socket, Deadline());
+    EXPECT_TRUE(answer.ok()) << answer.status();
+    return answer.ok() ? answer->kind : ControlKind::kRefused;
   }
 
   // A connection that has said kHello and was welcomed. On a busy machine the hello may come later
@@ -29,7 +46,8 @@ class ControlThreadTest : public testing::Test {
   ControlSocket ConnectAsSender() {
     for (int i = 0; i < 100; ++i) {
       ControlSocket socket = Connect();
-      if (socket.Send({.kind = ControlKind::kHello, .owner = control_->self().owner}) &&
+      const absl::StatusOr<ControlFrame> challenge = AwaitFrame(socket, Deadline());
+      if (challenge.ok() && socket.Send(HelloTo(*challenge)) &&
           AwaitFrame(socket, Deadline()).ok()) {
         return socket;
       }
@@ -55,9 +73,40 @@ TEST_F(ControlThreadTest, AConnectionThatSaysNoHelloIsEnded) {
   Start({.hello_wait = Millis(5)});
 
   const ControlSocket silent = Connect();
+  ASSERT_EQ(AwaitFrame(silent, Deadline())->kind, ControlKind::kChallenge);
 
   const auto frame = AwaitFrame(silent, Deadline());
   EXPECT_EQ(frame.status().message(), "the peer ended the connection");
+}
+
+TEST_F(ControlThreadTest, ASenderWithoutTheSecretIsRefused) {
+  const std::string path = testing::TempDir() + "/control_thread_token";
+  std::ofstream(path, std::ios::trunc) << "0123456789abcdef";
+  chmod(path.c_str(), 0600);
+  const ClusterSecret secret = ClusterSecret::Read(path).value();
+  control_ = *ControlThread::Start(FakeLocal(1024), secret);
+  const uint64_t region = Lend();
+
+  const ControlSocket with = Connect();
+  const ControlFrame challenge = *AwaitFrame(with, Deadline());
+  EXPECT_EQ(AnswerTo(with, HelloTo(challenge, secret)), ControlKind::kWelcome);
+  EXPECT_EQ(Open(with, 1, region)->kind, ControlKind::kOpened);
+
+  const ControlSocket without = Connect();
+  EXPECT_EQ(AnswerTo(without, HelloTo(*AwaitFrame(without, Deadline()))), ControlKind::kRefused);
+
+  const ControlSocket replaying = Connect();
+  ASSERT_TRUE(AwaitFrame(replaying, Deadline()).ok());
+  EXPECT_EQ(AnswerTo(replaying, HelloTo(challenge, secret)), ControlKind::kRefused);
+
+  const ControlSocket swapping = Connect();
+  ControlFrame other_queue = HelloTo(*AwaitFrame(swapping, Deadline()), secret);
+  other_queue.address.number ^= 1;
+  EXPECT_EQ(AnswerTo(swapping, other_queue), ControlKind::kRefused);
+
+  const ControlSocket impatient = Connect();
+  ASSERT_TRUE(AwaitFrame(impatient, Deadline()).ok());
+  EXPECT_EQ(Open(impatient, 1, region)->kind, ControlKind::kGone) << "opened without a proof";
 }
 
 TEST_F(ControlThreadTest, ASenderIsWelcomeForAsLongAsItLikes) {
@@ -65,8 +114,11 @@ TEST_F(ControlThreadTest, ASenderIsWelcomeForAsLongAsItLikes) {
   const ControlSocket sender = ConnectAsSender();
   const uint64_t region = Lend();
   // Both of these end after the sender's own wait would have.
-  EXPECT_FALSE(AwaitFrame(Connect(), Deadline()).ok());
-  EXPECT_FALSE(AwaitFrame(Connect(), Deadline()).ok());
+  for (int i = 0; i < 2; ++i) {
+    const ControlSocket silent = Connect();
+    EXPECT_TRUE(AwaitFrame(silent, Deadline()).ok());
+    EXPECT_FALSE(AwaitFrame(silent, Deadline()).ok());
+  }
 
   const auto opened = Open(sender, 1, region);
 

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Who may open a region: openers prove that they know the cluster's secret.
+#include "transport/ucx/peer_watch.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+
+#include "transport/ucx/peer_watch_server_internal.h"
+
+namespace lamina::transport {
+namespace {
+
+using testing::HasSubstr;
+
+// Generous: it ends a test that hangs.
+constexpr Nanos kWait = Seconds(60);
+
+ClusterSecret SecretOf(const std::string& token) {
+  const std::string path = testing::TempDir() + "/peer_watch_token";
+  std::ofstream(path, std::ios::trunc) << token;
+  chmod(path.c_str(), 0600);
+  return ClusterSecret::Read(path).value();
+}
+
+bool IsReadable(const Socket& socket) {
+  pollfd one = {.fd = socket.get(), .events = POLLIN, .revents = 0};
+  return poll(&one, 1, static_cast<int>(kWait / Millis(1))) == 1;
+}
+
+// The next `size` bytes; fewer when the connection ends before.
+std::string Receive(const Socket& socket, size_t size) {
+  std::string bytes(size, '\0');
+  size_t have = 0;
+  while (have < size && IsReadable(socket)) {
+    const ssize_t got = recv(socket.get(), bytes.data() + have, size - have, 0);
+    if (got <= 0) {
+      break;
+    }
+    have += static_cast<size_t>(got);
+  }
+  bytes.resize(have);
+  return bytes;
+}
+
+class PeerWatchTest : public testing::Test {
+ protected:
+  PeerWatchTest() : secret_(SecretOf("0123456789abcdef")), region_(DrawWatchId()) {
+    Listener listener = Listen().value();
+    port_ = listener.port;
+    owner_ = DrawWatchId();
+    server_ = std::make_unique<PeerWatchServer>(std::move(listener), owner_, secret_);
+    server_->Announce(region_);
+  }
+
+  Socket Connect(WatchChallenge& challenge) const {
+    Socket socket = BeginConnect(kLoopback, port_).value();
+    const std::string bytes = Receive(socket, sizeof challenge);
+    EXPECT_EQ(bytes.size(), sizeof challenge);
+    std::memcpy(&challenge, bytes.data(), std::min(bytes.size(), sizeof challenge));
+    return socket;
+  }
+
+  WatchHello Hello() const {
+    return {.magic = kWatchMagic, .owner = owner_, .region = region_, .proof = {}};
+  }
+
+  static WatchHello Proved(WatchHello hello, const WatchChallenge& challenge,
+                           const ClusterSecret& secret) {
+    const std::string proof = OpenerProof(secret, challenge, hello);
+    std::copy(proof.begin(), proof.end(), hello.proof.begin());
+    return hello;
+  }
+
+  static std::string Answer(const Socket& socket, const WatchHello& hello) {
+    EXPECT_EQ(send(socket.get(), &hello, sizeof hello, MSG_NOSIGNAL),
+              static_cast<ssize_t>(sizeof hello));
+    return Receive(socket, 1);
+  }
+
+  const ClusterSecret secret_;
+  const WatchId region_;
+  WatchId owner_ = {};
+  uint16_t port_ = 0;
+  std::unique_ptr<PeerWatchServer> server_;
+};
+
+TEST_F(PeerWatchTest, AProofIsOfOneConnectionOneRegionAndTheSecret) {
+  WatchChallenge first;
+  const Socket right = Connect(first);
+  EXPECT_EQ(Answer(right, Proved(Hello(), first, secret_)), "Y");
+
+  WatchChallenge challenge;
+  const Socket without = Connect(challenge);
+  EXPECT_EQ(Answer(without, Proved(Hello(), challenge, ClusterSecret())), "S");
+
+  const Socket replaying = Connect(challenge);
+  EXPECT_EQ(Answer(replaying, Proved(Hello(), first, secret_)), "S");
+
+  const Socket swapping = Connect(challenge);
+  WatchHello other = Proved(Hello(), challenge, secret_);
+  other.region = DrawWatchId();
+  EXPECT_EQ(Answer(swapping, other), "S") << "whether a region exists is told to members alone";
+}
+
+TEST_F(PeerWatchTest, AWrongProofEndsTheConnection) {
+  WatchChallenge challenge;
+  const Socket socket = Connect(challenge);
+
+  EXPECT_EQ(Answer(socket, Hello()), "S");
+  EXPECT_EQ(Receive(socket, 1), "");
+}
+
+TEST(PeerWatchSecretTest, PeersOpenEachOthersRegionsOnlyWithTheSameSecret) {
+  const ClusterSecret secret = SecretOf("0123456789abcdef");
+  const auto owner = PeerWatch::Start(secret).value();
+  const auto member = PeerWatch::Start(secret).value();
+  const auto stranger = PeerWatch::Start(SecretOf("another secret of a stranger")).value();
+  const WatchId region = DrawWatchId();
+  owner->Announce(region);
+  const Nanos deadline = RealClock().Now() + kWait;
+
+  EXPECT_TRUE(member->Open(owner->address(), region, deadline).ok());
+  const absl::Status refused = stranger->Open(owner->address(), region, deadline).status();
+
+  EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("the same token file"));
+}
+
+}  // namespace
+}  // namespace lamina::transport
