@@ -14,6 +14,7 @@
 #include "client/doctor/peer_server.h"
 #include "client/doctor/reach_checks.h"
 #include "client/doctor/window_checks.h"
+#include "common/cluster_secret.h"
 #include "common/config/cluster_config.h"
 #include "transport/registry.h"
 
@@ -27,9 +28,10 @@ using doctor::State;
 constexpr char kExamples[] = R"(  lamina doctor
   lamina doctor --cluster deploy/clusters/local.yaml
   lamina doctor --json
-  lamina doctor --serve 0.0.0.0:7500        # on one host, until Ctrl-C; then on another:
-  lamina doctor --peer 192.0.2.1:7500
-Looks at this host alone: run it on each. With --peer at what is between this host and another too.
+  lamina doctor --serve 0.0.0.0:7500 --cluster-token-file cluster.token   # on one host; on another:
+  lamina doctor --peer 192.0.2.1:7500 --cluster-token-file cluster.token
+Looks at this host alone: run it on each. With --peer at what is between this host and another too,
+where --serve runs until Ctrl-C: both know the cluster's secret, or it serves this host alone.
 Exit status 1 when a check fails.
 )";
 
@@ -40,6 +42,7 @@ struct DoctorFlags {
   std::vector<std::string> overrides;
   std::string serve;
   std::string peer;
+  std::string cluster_token_file;
 };
 
 const char* NameOf(State state) {
@@ -90,15 +93,22 @@ std::vector<std::string> TransportsToTry(const std::optional<ClusterConfig>& clu
   return schemes;
 }
 
+// The flag's, else the cluster file's; empty: none.
+std::string TokenFile(const DoctorFlags& flags, const std::optional<ClusterConfig>& cluster) {
+  return flags.cluster_token_file.empty() && cluster ? cluster->cluster_token_file
+                                                     : flags.cluster_token_file;
+}
+
 // Until Ctrl-C.
 int Serve(const Invocation& invocation, const DoctorFlags& flags,
-          const std::optional<ClusterConfig>& cluster) {
+          const std::optional<ClusterConfig>& cluster, const ClusterSecret& secret) {
   const auto server =
       doctor::PeerServer::Start({.listen = flags.serve,
                                  .version = invocation.version,
                                  .verbs_uri = cluster ? cluster->verbs.Uri() : "verbs://",
                                  .unix_nanos = &doctor::UnixNanos,
-                                 .interfaces = doctor::ListInterfaces()});
+                                 .interfaces = doctor::ListInterfaces(),
+                                 .secret = secret});
   if (!server.ok()) {
     return Fail(server.status());
   }
@@ -121,8 +131,11 @@ int Run(const Invocation& invocation, const DoctorFlags& flags) {
     }
     cluster = *loaded;
   }
+  const std::string token_file = TokenFile(flags, cluster);
+  const absl::StatusOr<ClusterSecret> secret =
+      token_file.empty() ? ClusterSecret() : ClusterSecret::Read(token_file);
   if (!flags.serve.empty()) {
-    return Serve(invocation, flags, cluster);
+    return secret.ok() ? Serve(invocation, flags, cluster, *secret) : Fail(secret.status());
   }
   Findings findings =
       doctor::CheckHost(doctor::CollectHostFacts(""), cluster ? &*cluster : nullptr);
@@ -133,13 +146,15 @@ int Run(const Invocation& invocation, const DoctorFlags& flags) {
   add(doctor::CheckTransports(TransportsToTry(cluster), kEach));
   add(doctor::CheckDeviceWindows(TransportsToTry(cluster), doctor::OpenDoctorDevice()));
   if (cluster) {
+    add({doctor::CheckSecret(token_file, cluster->coordinator_listen)});
     add(doctor::CheckCoordinator(cluster->coordinator_listen, invocation.version));
   }
   if (!flags.peer.empty()) {
     add(doctor::CheckPeer({.address = flags.peer,
                            .transports = TransportsToTry(cluster),
                            .version = invocation.version,
-                           .verbs_uri = cluster ? cluster->verbs.Uri() : "verbs://"}));
+                           .verbs_uri = cluster ? cluster->verbs.Uri() : "verbs://",
+                           .secret = secret.value_or(ClusterSecret())}));
   }
   if (invocation.json) {
     PrintJson(ToJson(findings));
@@ -170,6 +185,11 @@ void AddDoctorCommand(CLI::App& app, Invocation& invocation) {
   command->add_option("--peer", flags->peer, "Look also at what is between this host and that one")
       ->type_name("HOST:PORT")
       ->excludes(serve);
+  command
+      ->add_option("--cluster-token-file", flags->cluster_token_file,
+                   "File with the cluster's secret, for --serve and --peer; default: "
+                   "cluster_token_file of the cluster file")
+      ->type_name("FILE");
   command->callback([&invocation, flags] {
     invocation.run = [&invocation, flags] { return Run(invocation, *flags); };
   });

@@ -70,13 +70,19 @@ absl::StatusOr<Measured> Measure(Stub& stub, const std::string& scheme,
                                  const PeerCheckOptions& options) {
   LAMINA_ASSIGN_OR_RETURN(
       const auto own,
-      transport::MakeTransport(scheme == "verbs" ? options.verbs_uri : scheme + "://"));
+      transport::MakeTransport(scheme == "verbs" ? options.verbs_uri : scheme + "://", nullptr,
+                               options.secret));
   LAMINA_ASSIGN_OR_RETURN(
       const auto region,
       own->CreateRegion({.name = "doctor", .bytes = kPeerRegionBytes, .signal_words = kPeerWords}));
+  v1::GreetResponse greeting;
+  LAMINA_RETURN_IF_ERROR(Call(stub, &Stub::Greet, v1::GreetRequest(), &greeting, kPeerWait));
   v1::OpenLinkRequest request;
   request.set_transport(scheme);
   request.set_region(region->Descriptor());
+  request.set_challenge(greeting.challenge());
+  request.set_proof(options.secret.Prove(
+      kAskerLabel, {request.challenge(), request.transport(), request.region()}));
   v1::OpenLinkResponse response;
   LAMINA_RETURN_IF_ERROR(At(absl::StrCat("at ", options.address),
                             Call(stub, &Stub::OpenLink, request, &response, 2 * kPeerWait)));
@@ -95,9 +101,10 @@ absl::StatusOr<Measured> Measure(Stub& stub, const std::string& scheme,
   } else {
     measured = remote.status();
   }
+  v1::CloseLinkRequest close;
+  close.set_link(response.link());
   v1::CloseLinkResponse closed;
-  const absl::Status status =
-      Call(stub, &Stub::CloseLink, v1::CloseLinkRequest(), &closed, 2 * kPeerWait);
+  const absl::Status status = Call(stub, &Stub::CloseLink, close, &closed, 2 * kPeerWait);
   // What this end saw says more, if it saw anything.
   if (measured.ok() && !status.ok()) {
     return At(absl::StrCat("at ", options.address), status);

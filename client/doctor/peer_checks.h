@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "client/doctor/finding.h"
+#include "common/cluster_secret.h"
 
 namespace lamina::doctor {
 
@@ -16,6 +17,7 @@ struct PeerCheckOptions {
   std::vector<std::string> transports;  // Schemes, in the order of the cluster file.
   std::string version;                  // Of this program.
   std::string verbs_uri = "verbs://";   // With this host's options.
+  ClusterSecret secret = {};            // As the other doctor's.
 };
 
 // Whether it can be reached, and if not in which way; its version, how far its clock is off,

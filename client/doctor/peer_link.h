@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "absl/strings/string_view.h"
 #include "common/clock.h"
 #include "common/units.h"
 
@@ -17,6 +18,10 @@ inline constexpr uint64_t kPeerRegionBytes = MiB(1);
 inline constexpr uint32_t kPeerWords = 2;
 inline constexpr uint32_t kAskWord = 0;
 inline constexpr uint32_t kAnswerWord = 1;
+
+// What proves to the serving end that the asker knows the cluster's secret, over the challenge, the
+// transport and the asker's region.
+inline constexpr absl::string_view kAskerLabel = "lamina doctor 1: asker";
 
 // For a message to cross, and for what is asked of the other end.
 inline constexpr Nanos kPeerWait = Seconds(10);

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <chrono>
+#include <deque>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -37,9 +38,10 @@ grpc::Status ToGrpc(const absl::Status& status) {
 class AnsweringEnd {
  public:
   static absl::StatusOr<std::unique_ptr<AnsweringEnd>> Open(const std::string& uri,
-                                                            const std::string& peer) {
+                                                            const std::string& peer,
+                                                            const ClusterSecret& secret) {
     auto end = std::make_unique<AnsweringEnd>();
-    LAMINA_ASSIGN_OR_RETURN(end->transport_, transport::MakeTransport(uri));
+    LAMINA_ASSIGN_OR_RETURN(end->transport_, transport::MakeTransport(uri, nullptr, secret));
     LAMINA_ASSIGN_OR_RETURN(
         end->region_,
         end->transport_->CreateRegion(
@@ -86,6 +88,30 @@ class AnsweringEnd {
   std::thread thread_;
 };
 
+// Those that may still be answered, each once. Threading: any thread.
+class Challenges {
+ public:
+  std::string Draw() {
+    const std::lock_guard lock(mutex_);
+    if (open_.size() == kOpenMax) {
+      open_.pop_front();
+    }
+    return open_.emplace_back(DrawNonce());
+  }
+
+  // Whether it was open.
+  bool Take(const std::string& challenge) {
+    const std::lock_guard lock(mutex_);
+    return std::erase(open_, challenge) > 0;
+  }
+
+ private:
+  static constexpr size_t kOpenMax = 16;
+
+  std::mutex mutex_;
+  std::deque<std::string> open_;  // Guarded by mutex_; the oldest first.
+};
+
 class Service final : public v1::Doctor::Service {
  public:
   explicit Service(PeerServerOptions options) : options_(std::move(options)) {}
@@ -101,36 +127,53 @@ class Service final : public v1::Doctor::Service {
       one->set_address(interface.address);
       one->set_mtu(interface.mtu);
     }
+    response->set_challenge(challenges_.Draw());
     response->set_unix_nanos(options_.unix_nanos());
     return grpc::Status::OK;
   }
 
   grpc::Status OpenLink(grpc::ServerContext*, const v1::OpenLinkRequest* request,
                         v1::OpenLinkResponse* response) override {
+    const std::string& scheme = request->transport();
+    if (!challenges_.Take(request->challenge()) ||
+        !options_.secret.Verify(request->proof(), kAskerLabel,
+                                {request->challenge(), scheme, request->region()})) {
+      return {
+          grpc::StatusCode::PERMISSION_DENIED,
+          "this doctor opens links for those alone who know its cluster's secret: give both the "
+          "same file, by --cluster-token-file or cluster_token_file of the cluster file"};
+    }
     const std::lock_guard lock(mutex_);
     end_.reset();
-    const std::string& scheme = request->transport();
     auto end = AnsweringEnd::Open(scheme == "verbs" ? options_.verbs_uri : scheme + "://",
-                                  request->region());
+                                  request->region(), options_.secret);
     if (!end.ok()) {
       return ToGrpc(end.status());
     }
     end_ = *std::move(end);
+    link_ = DrawNonce();
+    response->set_link(link_);
     response->set_region(end_->descriptor());
     return grpc::Status::OK;
   }
 
-  grpc::Status CloseLink(grpc::ServerContext*, const v1::CloseLinkRequest*,
+  grpc::Status CloseLink(grpc::ServerContext*, const v1::CloseLinkRequest* request,
                          v1::CloseLinkResponse*) override {
     const std::lock_guard lock(mutex_);
+    if (end_ == nullptr || request->link() != link_) {
+      return {grpc::StatusCode::NOT_FOUND, "there is no such link"};
+    }
     const std::unique_ptr<AnsweringEnd> end = std::move(end_);
-    return end == nullptr ? grpc::Status::OK : ToGrpc(end->Join());
+    return ToGrpc(end->Join());
   }
 
  private:
   const PeerServerOptions options_;
+  Challenges challenges_;
   std::mutex mutex_;
-  std::unique_ptr<AnsweringEnd> end_;  // Guarded by mutex_.
+  // Guarded by mutex_.
+  std::unique_ptr<AnsweringEnd> end_;
+  std::string link_;
 };
 
 }  // namespace
@@ -150,6 +193,7 @@ PeerServer::~PeerServer() {
 
 absl::StatusOr<std::unique_ptr<PeerServer>> PeerServer::Start(PeerServerOptions options) {
   const std::string listen = options.listen;
+  LAMINA_RETURN_IF_ERROR(RequireSecretBeyondLoopback(options.secret, "--serve", listen));
   auto impl = std::make_unique<Impl>(std::move(options));
   int port = 0;
   grpc::ServerBuilder builder;

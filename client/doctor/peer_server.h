@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "client/doctor/interfaces.h"
+#include "common/cluster_secret.h"
 
 namespace lamina::doctor {
 
@@ -25,11 +26,13 @@ struct PeerServerOptions {
   std::string verbs_uri = "verbs://";   // With this host's options.
   std::function<int64_t()> unix_nanos;  // This host's clock.
   std::vector<Interface> interfaces;    // Of this host.
+  ClusterSecret secret = {};            // Links are opened for those who prove that they know it.
 };
 
 class PeerServer {
  public:
-  // Errors: kUnavailable  it cannot listen there.
+  // Errors: kUnavailable         it cannot listen there.
+  //         kFailedPrecondition  that is not this host's loopback, and there is no secret.
   static absl::StatusOr<std::unique_ptr<PeerServer>> Start(PeerServerOptions options);
   ~PeerServer();
   PeerServer(const PeerServer&) = delete;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "client/doctor/tcp_reach.h"
 #include "client/doctor/window_checks.h"
+#include "common/cluster_secret.h"
 #include "common/status_macros.h"
 #include "common/units.h"
 #include "transport/registry.h"
@@ -158,6 +159,28 @@ Findings CheckCoordinator(const std::string& server, const std::string& version)
     findings.push_back(std::move(windows));
   }
   return findings;
+}
+
+Finding CheckSecret(const std::string& token_file, const std::string& listen) {
+  Finding finding = {.check = "secret",
+                     .found = token_file.empty()
+                                  ? "none: every process of this host may join the cluster"
+                                  : token_file,
+                     .why = "nodes and the coordinator prove to each other that they know it"};
+  const absl::StatusOr<ClusterSecret> secret =
+      token_file.empty() ? ClusterSecret() : ClusterSecret::Read(token_file);
+  const absl::Status status =
+      secret.ok() ? RequireSecretBeyondLoopback(*secret, "coordinator.listen", listen)
+                  : secret.status();
+  if (!status.ok()) {
+    finding.state = State::kFail;
+    finding.found = std::string(status.message());
+    finding.fix = absl::IsPermissionDenied(status)
+                      ? absl::StrCat("chmod 600 ", token_file)
+                      : absl::StrCat("(umask 077; openssl rand -hex 32 > ",
+                                     token_file.empty() ? "cluster.token" : token_file, ")");
+  }
+  return finding;
 }
 
 }  // namespace lamina::doctor

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Checks that try things: each transport, between two ends in this process, and the coordinator.
+// Checks that try things: each transport, between two ends in this process, the token file, and the
+// coordinator.
 
 #pragma once
 
@@ -19,5 +20,9 @@ Findings CheckTransports(const std::vector<std::string>& transports, Nanos each)
 
 // Whether a coordinator answers, and is of `version`. `server` is "HOST:PORT".
 Findings CheckCoordinator(const std::string& server, const std::string& version);
+
+// Whether the coordinator of a cluster file can serve at `listen` with the secret in `token_file`,
+// which is empty where the file names none.
+Finding CheckSecret(const std::string& token_file, const std::string& listen);
 
 }  // namespace lamina::doctor

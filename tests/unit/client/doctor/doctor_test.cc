@@ -5,8 +5,10 @@
 // ones.
 #include <sched.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <fstream>
 
 #include "client/doctor/host_checks.h"
 #include "client/doctor/reach_checks.h"
@@ -316,6 +318,21 @@ TEST(DoctorTest, CoordinatorOfAnotherVersionIsFound) {
 
   EXPECT_EQ(Find(findings, "coordinator").state, State::kOk);
   ExpectExplained(Find(findings, "version"), State::kFail);
+}
+
+TEST(DoctorTest, SecretThatTheCoordinatorWouldRefuseIsFound) {
+  const std::string path = testing::TempDir() + "/doctor_token";
+  std::ofstream(path, std::ios::trunc) << "0123456789abcdef";
+  chmod(path.c_str(), 0600);
+  EXPECT_EQ(CheckSecret(path, "0.0.0.0:7400").state, State::kOk);
+  EXPECT_EQ(CheckSecret("", "127.0.0.1:7400").state, State::kOk);
+
+  ExpectExplained(CheckSecret("", "0.0.0.0:7400"), State::kFail);
+  ExpectExplained(CheckSecret(path + ".none", "127.0.0.1:7400"), State::kFail);
+  chmod(path.c_str(), 0644);
+  const Finding open = CheckSecret(path, "127.0.0.1:7400");
+  ExpectExplained(open, State::kFail);
+  EXPECT_THAT(open.fix, HasSubstr("chmod 600"));
 }
 
 }  // namespace

@@ -3,13 +3,19 @@
 // Each check between two hosts: something is wrong with the other one, and the finding is read.
 #include "client/doctor/peer_checks.h"
 
+#include <grpcpp/grpcpp.h>
+#include <sys/stat.h>
+
 #include <algorithm>
+#include <fstream>
 
 #include "client/doctor/interfaces.h"
+#include "client/doctor/peer_link.h"
 #include "client/doctor/peer_server.h"
 #include "common/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "lamina/v1/doctor.grpc.pb.h"
 #include "tests/unit/client/doctor/findings.h"
 #include "tests/unit/client/fake_server.h"
 
@@ -153,6 +159,66 @@ TEST(PeerChecksTest, PortThatIsTakenIsSaid) {
 
   EXPECT_TRUE(absl::IsUnavailable(second.status())) << second.status();
   EXPECT_THAT(std::string(second.status().message()), HasSubstr(server->address()));
+}
+
+ClusterSecret SecretOf(const std::string& token) {
+  const std::string path = testing::TempDir() + "/peer_checks_token";
+  std::ofstream(path, std::ios::trunc) << token;
+  chmod(path.c_str(), 0600);
+  return ClusterSecret::Read(path).value();
+}
+
+TEST(PeerChecksTest, LinksAreOpenedForThoseAloneWhoKnowTheSecret) {
+  const auto server = Serve({.secret = SecretOf("0123456789abcdef")});
+  const auto found = [&](const ClusterSecret& secret) {
+    return Find(CheckPeer({.address = server->address(),
+                           .transports = {"shm"},
+                           .version = kVersion,
+                           .secret = secret}),
+                "peer.transport.shm");
+  };
+
+  EXPECT_EQ(found(SecretOf("0123456789abcdef")).state, State::kOk);
+  for (const ClusterSecret& secret : {ClusterSecret(), SecretOf("another secret than that")}) {
+    const Finding refused = found(secret);
+    ExpectExplained(refused, State::kWarn);
+    EXPECT_THAT(refused.found, HasSubstr("--cluster-token-file"));
+  }
+}
+
+TEST(PeerChecksTest, AProofOpensOneLinkAndOnlyItsOpenerClosesIt) {
+  const ClusterSecret secret = SecretOf("0123456789abcdef");
+  const auto server = Serve({.secret = secret});
+  const auto stub = v1::Doctor::NewStub(
+      grpc::CreateChannel(server->address(), grpc::InsecureChannelCredentials()));
+  v1::GreetResponse greeting;
+  grpc::ClientContext greet;
+  ASSERT_TRUE(stub->Greet(&greet, v1::GreetRequest(), &greeting).ok());
+  v1::OpenLinkRequest request;
+  request.set_transport("fake");  // This server's build makes none of it without a name.
+  request.set_challenge(greeting.challenge());
+  request.set_proof(secret.Prove(kAskerLabel, {greeting.challenge(), "fake", ""}));
+  v1::OpenLinkResponse response;
+  grpc::ClientContext first;
+  grpc::ClientContext replay;
+  v1::CloseLinkResponse closed;
+  grpc::ClientContext close;
+
+  EXPECT_EQ(stub->OpenLink(&first, request, &response).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(stub->OpenLink(&replay, request, &response).error_code(),
+            grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(stub->CloseLink(&close, v1::CloseLinkRequest(), &closed).error_code(),
+            grpc::StatusCode::NOT_FOUND);
+}
+
+TEST(PeerChecksTest, WithoutASecretOnlyThisHostIsServed) {
+  const absl::Status status =
+      PeerServer::Start({.listen = "0.0.0.0:0", .version = kVersion, .unix_nanos = &UnixNanos})
+          .status();
+
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("--cluster-token-file"));
 }
 
 }  // namespace
