@@ -114,7 +114,8 @@ absl::StatusOr<control::PreparedNode> ComputeNode::Configure(const control::Epoc
 absl::Status ComputeNode::MakeRegion(const control::EpochConfig& config,
                                      const core::WindowLayout& layout) {
   LAMINA_ASSIGN_OR_RETURN(
-      transport_, transport::MakeTransport(control::TransportUri(config, options_.verbs_uri)));
+      transport_, transport::MakeTransport(control::TransportUri(config, options_.verbs_uri),
+                                           nullptr, options_.secret));
   LAMINA_ASSIGN_OR_RETURN(region_,
                           transport_->CreateRegion({.name = options_.name + " replies",
                                                     .bytes = layout.compute_region_bytes(),

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/cluster_secret.h"
 #include "common/thread_pool.h"
 #include "compute_node/model_weights.h"
 #include "compute_node/slice_executor.h"
@@ -35,6 +36,7 @@ struct ComputeNodeOptions {
   // For forms of output; runs once, when the first comes.
   model::GrammarCache::Maker make_grammars;
   std::string verbs_uri = "verbs://";  // With this host's options.
+  ClusterSecret secret = {};           // What peers prove to each other in their handshakes.
   // It is a stage of a replica, or a shard: the coordinator says which layers it has and how much
   // of them, so weights are loaded with the configuration of an epoch, and kept as long as these
   // stay the same. With `layers`, what the cluster file says of a stage without shards, they are

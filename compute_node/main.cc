@@ -103,7 +103,7 @@ NodeThreads ThreadsOf(const ClusterConfig& config, const ComputeNodeConfig& node
 
 // Reads the model; its weights stay, unless the coordinator says which layers.
 absl::StatusOr<OpenedNode> OpenNode(const ClusterConfig& config, const ComputeNodeConfig& node,
-                                    const NodeThreads& threads,
+                                    const NodeThreads& threads, const ClusterSecret& secret,
                                     std::unique_ptr<kernels::ComputeDevice> device,
                                     ThreadPool& pool) {
   LAMINA_ASSIGN_OR_RETURN(model::Model model, model::OpenModel(config.model));
@@ -119,6 +119,7 @@ absl::StatusOr<OpenedNode> OpenNode(const ClusterConfig& config, const ComputeNo
            .cores = threads.caller_cores,
            .make_grammars = GrammarMaker(config.model, vocabulary),
            .verbs_uri = config.verbs.Uri(),
+           .secret = secret,
            .is_stage = IsStage(config, node),
            .layers = LayersOf(node),
            .make_kv =
@@ -167,6 +168,7 @@ absl::Status Serve(const control::DaemonFlags& flags) {
   }
   LAMINA_ASSIGN_OR_RETURN(const std::string coordinator,
                           control::CoordinatorAddress(flags, config));
+  LAMINA_ASSIGN_OR_RETURN(const ClusterSecret secret, control::LoadClusterSecret(flags, config));
   const NodeThreads threads = ThreadsOf(config, *node);
   control::TellOfMissingCores(node->cores);
   control::TakeMemoryNear(node->cores);
@@ -182,7 +184,7 @@ absl::Status Serve(const control::DaemonFlags& flags) {
   LogInfo("device ", device->name(), " dense layers ", description, " attention ",
           device->is_host() ? kernels::CpuAttention().name() : "cuda", " threads ", pool.threads());
   LAMINA_ASSIGN_OR_RETURN(const OpenedNode opened,
-                          OpenNode(config, *node, threads, std::move(device), pool));
+                          OpenNode(config, *node, threads, secret, std::move(device), pool));
   core::PolicyTimes policy_times;
   if (config.policy == kPolicyAuto) {
     LAMINA_ASSIGN_OR_RETURN(policy_times, opened.node->MeasurePolicies());
@@ -193,14 +195,16 @@ absl::Status Serve(const control::DaemonFlags& flags) {
   if (IsStage(config, *node) && node->stage.has_value() && !node->layers.has_value()) {
     LAMINA_ASSIGN_OR_RETURN(dense_speed, opened.node->MeasureDenseSpeed());
   }
-  control::NodeLink link(coordinator, {.name = flags.name,
-                                       .device = node->device,
-                                       .capacity_bytes = node->capacity_bytes,
-                                       .bandwidth_bytes_per_second = bandwidth,
-                                       .kernels = description,
-                                       .model_fingerprint = opened.fingerprint,
-                                       .dense_speed = dense_speed,
-                                       .policy_times = policy_times});
+  control::NodeLink link(coordinator,
+                         {.name = flags.name,
+                          .device = node->device,
+                          .capacity_bytes = node->capacity_bytes,
+                          .bandwidth_bytes_per_second = bandwidth,
+                          .kernels = description,
+                          .model_fingerprint = opened.fingerprint,
+                          .dense_speed = dense_speed,
+                          .policy_times = policy_times},
+                         secret);
   opened.node->SetReporter(&link);
   LAMINA_ASSIGN_OR_RETURN(const std::unique_ptr<control::HttpServer> http,
                           ServePages(*node, *opened.node, link, bandwidth));

@@ -1,7 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "control/counters_codec_service.h"
 
+#include <algorithm>
+
+#include "common/foreign_text.h"
+
 namespace lamina::control {
+namespace {
+
+// A node has fewer parts, reasons and peers, with shorter names.
+constexpr int kEntriesMax = 256;
+constexpr size_t kNameBytesMax = 200;
+
+std::string Name(const std::string& text) { return ForeignText(text, kNameBytesMax); }
+
+}  // namespace
 
 void ToProto(const NodeCounters& counters, v1::NodeDetail* proto) {
   for (const auto& [name, seconds] : counters.parts) {
@@ -29,14 +42,15 @@ void ToProto(const NodeCounters& counters, v1::NodeDetail* proto) {
 }
 
 void FromProto(const v1::NodeDetail& proto, NodeCounters& counters) {
-  for (const v1::PartTime& part : proto.parts()) {
-    counters.parts.emplace_back(part.part(), part.seconds());
+  for (int i = 0; i < std::min(proto.parts_size(), kEntriesMax); ++i) {
+    counters.parts.emplace_back(Name(proto.parts(i).part()), proto.parts(i).seconds());
   }
-  for (const v1::RefusalCount& refusal : proto.refusals()) {
-    counters.refusals.emplace_back(refusal.reason(), refusal.count());
+  for (int i = 0; i < std::min(proto.refusals_size(), kEntriesMax); ++i) {
+    counters.refusals.emplace_back(Name(proto.refusals(i).reason()), proto.refusals(i).count());
   }
-  for (const v1::LinkCount& link : proto.links()) {
-    counters.links.push_back({.peer = link.peer(),
+  for (int i = 0; i < std::min(proto.links_size(), kEntriesMax); ++i) {
+    const v1::LinkCount& link = proto.links(i);
+    counters.links.push_back({.peer = Name(link.peer()),
                               .bytes = link.bytes(),
                               .puts = link.puts(),
                               .seconds = link.seconds(),

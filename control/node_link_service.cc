@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "control/node_link_service.h"
 
+#include <grpcpp/alarm.h>
 #include <grpcpp/grpcpp.h>
 #include <unistd.h>
 
@@ -15,10 +16,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
+#include "common/foreign_text.h"
 #include "common/log.h"
 #include "common/version.h"
 #include "control/counters_codec_service.h"
 #include "control/epoch_shape.h"
+#include "control/node_proof_service.h"
 #include "control/plan_codec_service.h"
 #include "control/request_log.h"
 #include "control/transport_fault.h"
@@ -30,6 +33,8 @@ namespace {
 constexpr auto kStatusInterval = std::chrono::milliseconds(500);
 constexpr auto kRetryPauseMin = std::chrono::milliseconds(100);
 constexpr auto kRetryPauseMax = std::chrono::milliseconds(2000);
+// For the coordinator to challenge a node and to welcome it.
+constexpr auto kGreetingWait = std::chrono::seconds(10);
 constexpr size_t kMessageBytesMax = size_t{256} << 20;
 
 using Stream = grpc::ClientReaderWriter<v1::NodeMessage, v1::CoordinatorMessage>;
@@ -95,7 +100,7 @@ void ToProto(const core::PolicyTimes& times, v1::PolicyTimes* proto) {
 
 v1::NodeMessage HelloMessage(const NodeIdentity& identity) {
   v1::NodeMessage message;
-  v1::Hello* hello = message.mutable_hello();
+  v1::Hello* hello = message.mutable_hello();  // All but the proof.
   hello->set_name(identity.name);
   hello->set_role(identity.is_memory ? v1::ROLE_MEMORY : v1::ROLE_COMPUTE);
   hello->set_version(kVersion);
@@ -145,6 +150,7 @@ v1::NodeMessage StatusMessage(const NodeCounters& now, const NodeCounters& befor
 struct NodeLink::Impl {
   std::string coordinator;
   NodeIdentity identity;
+  ClusterSecret secret;
   Keepalive keepalive;
   RequestLog request_log;  // Reader thread.
   std::atomic<bool> attached{false};
@@ -232,8 +238,10 @@ struct NodeLink::Impl {
         return Send(std::move(answer));
       }
       case v1::CoordinatorMessage::kRefused:
-        refused = absl::FailedPreconditionError(message.refused().reason());
+        refused = RefusedFor(message.refused());
         return;
+      case v1::CoordinatorMessage::kChallenge:  // Each comes once, and then in Greet().
+      case v1::CoordinatorMessage::kWelcome:
       case v1::CoordinatorMessage::MESSAGE_NOT_SET:
         return;
     }
@@ -288,19 +296,74 @@ struct NodeLink::Impl {
     Send(std::move(message));
   }
 
-  // One stream from Hello to its end. Returns whether the coordinator was reached.
+  static absl::Status RefusedFor(const v1::Refused& refused) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("refused by coordinator ", ForeignText(refused.reason())));
+  }
+
+  // Each proves to the other that it knows the secret. Returns whether both did; if not, `refused`
+  // says whether that is final.
+  bool Greet(Stream& stream, absl::Status& refused) {
+    const auto leave = [&](const absl::Status& why) {
+      refused = absl::FailedPreconditionError(
+          absl::StrCat("did not join coordinator ", coordinator, ": ", why.message()));
+      return false;
+    };
+    v1::CoordinatorMessage first;
+    if (!stream.Read(&first) || !first.has_challenge()) {
+      return false;
+    }
+    v1::NodeMessage message = HelloMessage(identity);
+    v1::Hello& hello = *message.mutable_hello();
+    if (const absl::Status proved = ProveNode(secret, first.challenge(), hello); !proved.ok()) {
+      return leave(proved);
+    }
+    v1::CoordinatorMessage answer;
+    if (!stream.Write(message) || !stream.Read(&answer)) {
+      return false;
+    }
+    if (answer.has_refused()) {
+      refused = RefusedFor(answer.refused());
+      return false;
+    }
+    const absl::Status welcome = CheckWelcome(secret, first.challenge(), hello, answer.welcome());
+    return welcome.ok() || leave(welcome);
+  }
+
+  // The same, within kGreetingWait.
+  bool GreetInTime(const std::shared_ptr<grpc::ClientContext>& stream_context, Stream& stream,
+                   absl::Status& refused) {
+    const auto was_late = std::make_shared<std::atomic<bool>>(false);
+    grpc::Alarm alarm;
+    alarm.Set(std::chrono::system_clock::now() + kGreetingWait,
+              [stream_context, was_late](bool expired) {
+                if (expired) {
+                  was_late->store(true);
+                  stream_context->TryCancel();
+                }
+              });
+    const bool greeted = Greet(stream, refused);
+    alarm.Cancel();
+    if (was_late->load()) {
+      LogWarning("coordinator ", coordinator, " did not welcome this node within ",
+                 kGreetingWait.count(), " s; is it of another version?");
+    }
+    return greeted;
+  }
+
+  // One stream from its challenge to its end. Returns whether the coordinator welcomed this node.
   bool ServeOnce(v1::Cluster::Stub& stub, NodeHandler& handler,
                  const std::function<void()>& on_attached, absl::Status& refused) {
-    grpc::ClientContext stream_context;
+    const auto stream_context = std::make_shared<grpc::ClientContext>();
     {
       const std::lock_guard lock(mutex);
       if (stopping) {
         return false;
       }
-      context = &stream_context;
+      context = stream_context.get();
     }
-    std::unique_ptr<Stream> stream = stub.Attach(&stream_context);
-    const bool reached = stream->Write(HelloMessage(identity));
+    std::unique_ptr<Stream> stream = stub.Attach(stream_context.get());
+    const bool reached = GreetInTime(stream_context, *stream, refused);
     if (reached) {
       LogInfo("attached to coordinator ", coordinator);
       attached = true;
@@ -321,10 +384,11 @@ struct NodeLink::Impl {
       }
       attached = false;
       wake.notify_one();
-      stream_context.TryCancel();
+      stream_context->TryCancel();
       writer.join();
       handler.LeaveEpoch();
     }
+    stream_context->TryCancel();
     stream->Finish();
     const std::lock_guard lock(mutex);
     context = nullptr;
@@ -332,10 +396,12 @@ struct NodeLink::Impl {
   }
 };
 
-NodeLink::NodeLink(std::string coordinator, NodeIdentity identity, Keepalive keepalive)
+NodeLink::NodeLink(std::string coordinator, NodeIdentity identity, ClusterSecret secret,
+                   Keepalive keepalive)
     : impl_(std::make_unique<Impl>()) {
   impl_->coordinator = std::move(coordinator);
   impl_->identity = std::move(identity);
+  impl_->secret = std::move(secret);
   impl_->keepalive = keepalive;
 }
 
@@ -357,8 +423,7 @@ absl::Status NodeLink::Run(NodeHandler& handler, const std::function<void()>& on
   for (;;) {
     const bool reached = impl_->ServeOnce(*stub, handler, on_attached, refused);
     if (!refused.ok()) {
-      return absl::Status(refused.code(),
-                          absl::StrCat("refused by coordinator ", refused.message()));
+      return refused;
     }
     std::unique_lock lock(impl_->mutex);
     if (impl_->stopping) {

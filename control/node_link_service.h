@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/cluster_secret.h"
 #include "control/keepalive_service.h"
 #include "control/node_handler.h"
 
@@ -22,15 +23,17 @@ namespace lamina::control {
 
 class NodeLink final : public NodeReporter {
  public:
-  NodeLink(std::string coordinator, NodeIdentity identity, Keepalive keepalive = {});
+  // Proves that it knows `secret`, and serves only a coordinator that proves the same.
+  NodeLink(std::string coordinator, NodeIdentity identity, ClusterSecret secret,
+           Keepalive keepalive = {});
   ~NodeLink() override;
   NodeLink(const NodeLink&) = delete;
   NodeLink& operator=(const NodeLink&) = delete;
 
   // Serves until Stop(). A lost coordinator is tried again, with a pause that grows to two seconds.
-  // `on_attached` is called after every successful Hello.
-  // Errors: kFailedPrecondition  the coordinator refused this node; says why. Do not retry
-  // unchanged.
+  // `on_attached` is called whenever a coordinator has welcomed the node.
+  // Errors: kFailedPrecondition  the coordinator refused this node, or did not prove that it knows
+  //                              the secret; says why. Do not retry unchanged.
   absl::Status Run(NodeHandler& handler, const std::function<void()>& on_attached);
 
   void Stop();

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/cluster_service.h"
 
+#include <grpcpp/alarm.h>
+
+#include <chrono>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -10,10 +13,12 @@
 #include "common/clock.h"
 #include "common/foreign_text.h"
 #include "common/log.h"
+#include "common/status_macros.h"
 #include "common/version.h"
 #include "control/counters_codec_service.h"
 #include "control/plan_codec_service.h"
 #include "control/transport_fault.h"
+#include "coordinator/hello_codec_service.h"
 #include "coordinator/inference_service.h"
 
 namespace lamina::coordinator {
@@ -22,16 +27,28 @@ namespace {
 constexpr double kTraceSecondsMax = 60;
 // Of a name, and of what a node says of itself.
 constexpr size_t kTextBytesMax = 1000;
-// Of times that a node has measured: one for each number of rows.
-constexpr int kPolicyTimesMax = 1024;
 
 // One attached node: the queue of messages to it. The engine and the reactor share it.
 class NodeStream final : public NodePort {
  public:
+  // `context` lives until Detach().
+  explicit NodeStream(grpc::CallbackServerContext* context) : context_(context) {}
+
   class Reactor final : public grpc::ServerBidiReactor<v1::NodeMessage, v1::CoordinatorMessage> {
    public:
-    Reactor(std::shared_ptr<NodeStream> stream, Engine& engine)
-        : stream_(std::move(stream)), engine_(engine) {
+    Reactor(std::shared_ptr<NodeStream> stream, Engine& engine,
+            std::unique_ptr<JoinGate::UnprovedStream> unproved)
+        : stream_(std::move(stream)), engine_(engine), unproved_(std::move(unproved)) {
+      v1::CoordinatorMessage message;
+      *message.mutable_challenge() = unproved_->challenge();
+      stream_->Send(std::move(message));
+      proof_due_.Set(
+          std::chrono::system_clock::now() + std::chrono::nanoseconds(JoinGate::kProofWait),
+          [waiting = stream_](bool expired) {
+            if (expired) {
+              waiting->Abort();
+            }
+          });
       StartRead(&message_);
     }
 
@@ -58,6 +75,8 @@ class NodeStream final : public NodePort {
    private:
     void Handle();
     void HandleHello(const v1::Hello& hello);
+    // Sends Welcome; an error refuses the node.
+    absl::Status Admit(const v1::Hello& hello);
     void Leave() {
       const std::lock_guard lock(leave_mutex_);
       if (source_.port != nullptr && !std::exchange(left_, true)) {
@@ -67,9 +86,12 @@ class NodeStream final : public NodePort {
 
     const std::shared_ptr<NodeStream> stream_;
     Engine& engine_;
+    std::unique_ptr<JoinGate::UnprovedStream> unproved_;  // Null once its node is welcome.
+    grpc::Alarm proof_due_;
     v1::NodeMessage message_;
     std::mutex leave_mutex_;
     NodeSource source_;  // Set once by Hello.
+    bool greeted_ = false;
     bool left_ = false;
   };
 
@@ -119,6 +141,14 @@ class NodeStream final : public NodePort {
     Send(std::move(message));
   }
 
+  // Ends the stream at once, whether or not its peer reads.
+  void Abort() {
+    const std::lock_guard lock(mutex_);
+    if (reactor_ != nullptr) {
+      context_->TryCancel();
+    }
+  }
+
   // Finishes the stream once everything queued has been written.
   void End() override {
     const std::lock_guard lock(mutex_);
@@ -165,6 +195,7 @@ class NodeStream final : public NodePort {
     }
   }
 
+  grpc::CallbackServerContext* const context_;
   std::mutex mutex_;
   std::deque<v1::CoordinatorMessage> queue_;  // Bounded by plan_ahead steps of each lane.
   v1::CoordinatorMessage current_;
@@ -288,70 +319,32 @@ void NodeStream::Reactor::Handle() {
   }
 }
 
-std::vector<core::SliceTimes> FromProto(
-    const google::protobuf::RepeatedPtrField<v1::PolicyTimes::Slice>& proto) {
-  std::vector<core::SliceTimes> times;
-  for (const v1::PolicyTimes::Slice& slice : proto) {
-    times.push_back({.rows = slice.rows(),
-                     .slice_seconds = slice.slice_seconds(),
-                     .tail_seconds = slice.tail_seconds()});
+absl::Status NodeStream::Reactor::Admit(const v1::Hello& hello) {
+  if (std::string problem = ProblemOf(hello); !problem.empty()) {
+    return absl::InvalidArgumentError(problem);
   }
-  return times;
-}
-
-core::PolicyTimes FromProto(const v1::PolicyTimes& proto) {
-  return {.local = FromProto(proto.local()),
-          .pools = FromProto(proto.pools()),
-          .attention_local = proto.attention_local(),
-          .attention_shared = proto.attention_shared(),
-          .read_bandwidth = proto.read_bandwidth()};
-}
-
-// Why it cannot be taken, whatever it says; empty if it can.
-std::string ProblemOf(const v1::Hello& hello) {
-  for (const auto& [what, text] : {std::pair("name", &hello.name()),
-                                   {"device", &hello.device()},
-                                   {"kernels", &hello.kernels()},
-                                   {"version", &hello.version()},
-                                   {"model_fingerprint", &hello.model_fingerprint()}}) {
-    if (text->size() > kTextBytesMax || ForeignText(*text) != *text) {
-      return absl::StrCat("the ", what, " of a Hello has ", text->size(), " bytes, of at most ",
-                          kTextBytesMax,
-                          ", or control characters: ", ForeignText(*text, kTextBytesMax));
-    }
-  }
-  if (hello.policy_times().local_size() > kPolicyTimesMax ||
-      hello.policy_times().pools_size() > kPolicyTimesMax) {
-    return absl::StrCat("a Hello with more than ", kPolicyTimesMax, " measured times");
-  }
-  return "";
+  LAMINA_ASSIGN_OR_RETURN(v1::Welcome welcome, unproved_->Welcome(hello));
+  unproved_.reset();
+  proof_due_.Cancel();
+  v1::CoordinatorMessage message;
+  *message.mutable_welcome() = std::move(welcome);
+  stream_->Send(std::move(message));
+  return absl::OkStatus();
 }
 
 void NodeStream::Reactor::HandleHello(const v1::Hello& hello) {
-  if (const std::string problem = ProblemOf(hello); !problem.empty()) {
-    LogWarning("refused a node: ", problem);
-    return stream_->Refuse(problem);
+  if (std::exchange(greeted_, true)) {
+    return;  // A second Hello changes nothing.
+  }
+  if (const absl::Status admitted = Admit(hello); !admitted.ok()) {
+    LogWarning("refused a node: ", admitted.message());
+    return stream_->Refuse(std::string(admitted.message()));
   }
   {
     const std::lock_guard lock(leave_mutex_);
-    if (source_.port != nullptr) {
-      return;  // A second Hello changes nothing.
-    }
     source_ = {.name = hello.name(), .port = stream_.get()};
   }
-  engine_.NodeJoined({.identity = {.name = hello.name(),
-                                   .is_memory = hello.role() == v1::ROLE_MEMORY,
-                                   .device = hello.device(),
-                                   .threads = hello.threads(),
-                                   .capacity_bytes = hello.capacity_bytes(),
-                                   .bandwidth_bytes_per_second = hello.bandwidth_bytes_per_second(),
-                                   .kernels = hello.kernels(),
-                                   .model_fingerprint = hello.model_fingerprint(),
-                                   .dense_speed = hello.dense_speed(),
-                                   .policy_times = FromProto(hello.policy_times())},
-                      .version = hello.version(),
-                      .pid = hello.pid()},
-                     stream_);
+  engine_.NodeJoined(FromProto(hello), stream_);
 }
 
 const char* Name(core::MemberState state) {
@@ -433,15 +426,35 @@ void ToProto(const EngineTrace& trace, v1::CollectTraceResponse* proto) {
   proto->set_prefill_lane(trace.prefill_lane);
 }
 
+// Of a stream for which there is no place now: its node tries again.
+class NoPlace final : public grpc::ServerBidiReactor<v1::NodeMessage, v1::CoordinatorMessage> {
+ public:
+  NoPlace() {
+    Finish({grpc::StatusCode::RESOURCE_EXHAUSTED,
+            absl::StrCat("there are ", JoinGate::kUnprovedMax,
+                         " streams whose nodes have not proved themselves; try again")});
+  }
+  void OnDone() override { delete this; }
+};
+
 }  // namespace
 
-ClusterService::ClusterService(Engine& engine, std::string model, const Clock& clock)
-    : engine_(engine), model_(std::move(model)), clock_(clock), started_(clock.Now()) {}
+ClusterService::ClusterService(Engine& engine, std::string model, const Clock& clock,
+                               ClusterSecret secret)
+    : engine_(engine),
+      model_(std::move(model)),
+      clock_(clock),
+      started_(clock.Now()),
+      gate_(std::move(secret)) {}
 
 grpc::ServerBidiReactor<v1::NodeMessage, v1::CoordinatorMessage>* ClusterService::Attach(
-    grpc::CallbackServerContext*) {
-  auto stream = std::make_shared<NodeStream>();
-  auto* reactor = new NodeStream::Reactor(stream, engine_);
+    grpc::CallbackServerContext* context) {
+  std::unique_ptr<JoinGate::UnprovedStream> unproved = gate_.Enter();
+  if (unproved == nullptr) {
+    return new NoPlace();
+  }
+  auto stream = std::make_shared<NodeStream>(context);
+  auto* reactor = new NodeStream::Reactor(stream, engine_, std::move(unproved));
   stream->Attach(reactor);
   return reactor;
 }

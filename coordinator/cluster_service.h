@@ -10,7 +10,9 @@
 #include <string>
 
 #include "common/clock.h"
+#include "common/cluster_secret.h"
 #include "coordinator/engine.h"
+#include "coordinator/join_gate_service.h"
 #include "lamina/v1/cluster.grpc.pb.h"
 
 namespace lamina::coordinator {
@@ -18,7 +20,8 @@ namespace lamina::coordinator {
 class ClusterService final : public v1::Cluster::CallbackService {
  public:
   // The engine must outlive the service and every stream.
-  ClusterService(Engine& engine, std::string model, const Clock& clock);
+  // Nodes prove that they know `secret`.
+  ClusterService(Engine& engine, std::string model, const Clock& clock, ClusterSecret secret);
 
   grpc::ServerBidiReactor<v1::NodeMessage, v1::CoordinatorMessage>* Attach(
       grpc::CallbackServerContext* context) override;
@@ -40,6 +43,7 @@ class ClusterService final : public v1::Cluster::CallbackService {
   const std::string model_;
   const Clock& clock_;
   const Nanos started_;
+  JoinGate gate_;
 };
 
 }  // namespace lamina::coordinator

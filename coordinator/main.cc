@@ -14,6 +14,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "common/cluster_secret.h"
 #include "common/config/memory_cores.h"
 #include "common/config/replicas.h"
 #include "common/host_port.h"
@@ -208,9 +209,22 @@ absl::Status CheckWindows(const ClusterConfig& config, const coordinator::Engine
        .layers = options.layers});
 }
 
+// What nodes prove that they know. Without one only this host is served.
+absl::StatusOr<ClusterSecret> JoinSecret(const control::DaemonFlags& flags,
+                                         const ClusterConfig& config) {
+  LAMINA_ASSIGN_OR_RETURN(ClusterSecret secret, control::LoadClusterSecret(flags, config));
+  LAMINA_RETURN_IF_ERROR(
+      RequireSecretBeyondLoopback(secret, "coordinator.listen", config.coordinator_listen));
+  if (!secret.is_set()) {
+    LogInfo("no cluster_token_file: every process of this host may join this cluster");
+  }
+  return secret;
+}
+
 absl::Status Serve(const control::DaemonFlags& flags) {
   control::EndOnTermination();
   LAMINA_ASSIGN_OR_RETURN(const ClusterConfig config, control::LoadDaemonConfig(flags));
+  LAMINA_ASSIGN_OR_RETURN(ClusterSecret secret, JoinSecret(flags, config));
   control::KeepToCores(config.coordinator_cores);
   LAMINA_ASSIGN_OR_RETURN(const model::Model model, model::OpenModel(config.model));
   LAMINA_ASSIGN_OR_RETURN(const auto tokenizer, model::LoadTokenizer(config.model));
@@ -230,7 +244,7 @@ absl::Status Serve(const control::DaemonFlags& flags) {
   coordinator::Engine engine(options, *tokenizer, RealClock());
   coordinator::InferenceService inference(engine, *tokenizer, model.config,
                                           KvBytesPerToken(options.layers));
-  coordinator::ClusterService cluster(engine, model.config.name, RealClock());
+  coordinator::ClusterService cluster(engine, model.config.name, RealClock(), std::move(secret));
 
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();

@@ -43,6 +43,7 @@ absl::Status Serve(const control::DaemonFlags& flags) {
   }
   LAMINA_ASSIGN_OR_RETURN(const std::string coordinator,
                           control::CoordinatorAddress(flags, *config));
+  LAMINA_ASSIGN_OR_RETURN(const ClusterSecret secret, control::LoadClusterSecret(flags, *config));
   const size_t threads =
       node->threads != 0 ? node->threads : std::max<size_t>(1, node->cores.size());
   control::TellOfMissingCores(node->cores);
@@ -61,11 +62,13 @@ absl::Status Serve(const control::DaemonFlags& flags) {
                           .threads = node->device == "cpu" ? static_cast<uint32_t>(threads) : 1,
                           .capacity_bytes = node->capacity_bytes,
                           .bandwidth_bytes_per_second = bandwidth,
-                          .kernels = device.kernels});
+                          .kernels = device.kernels},
+                         secret);
   memory_node::MemoryNode handler({.name = flags.name,
                                    .cores = CallerCores(pinning),
                                    .make_device = device.make,
                                    .verbs_uri = config->verbs.Uri(),
+                                   .secret = secret,
                                    .device = node->device,
                                    .window_memory = device.window_memory.get(),
                                    .windows = node->windows},

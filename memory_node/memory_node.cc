@@ -96,6 +96,7 @@ absl::Status MemoryNode::MakeWindows() {
       windows_, MakeQueryWindows(
                     *config_, {.node = options_.name,
                                .transport_uri = control::TransportUri(*config_, options_.verbs_uri),
+                               .secret = options_.secret,
                                .memory = options_.window_memory,
                                .place = options_.windows,
                                .device_waits = config_->memory_waits}));

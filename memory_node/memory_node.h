@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "common/cluster_secret.h"
 #include "common/device_memory.h"
 #include "common/thread_pool.h"
 #include "common/window_place.h"
@@ -28,6 +29,7 @@ struct MemoryNodeOptions {
   std::vector<int> cores;
   kernels::KvDeviceMaker make_device;  // Of the device that holds KV and attends.
   std::string verbs_uri = "verbs://";  // With this host's options.
+  ClusterSecret secret = {};           // What peers prove to each other in their handshakes.
   std::string device = "cpu";          // For people.
   // Where query windows may lie beside the host's memory; null for none. Outlives the node.
   DeviceMemory* window_memory = nullptr;

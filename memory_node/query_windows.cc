@@ -34,8 +34,8 @@ absl::StatusOr<QueryWindows> MakeQueryWindows(const control::EpochConfig& config
   }
   QueryWindows made;
   LAMINA_ASSIGN_OR_RETURN(
-      made.transport,
-      transport::MakeTransport(options.transport_uri, wanted ? options.memory : nullptr));
+      made.transport, transport::MakeTransport(options.transport_uri,
+                                               wanted ? options.memory : nullptr, options.secret));
   const core::WindowLayout layout(control::WindowShapeOf(config));
   transport::RegionOptions region = {.name = options.node + " queries",
                                      .bytes = layout.query_region_bytes(),

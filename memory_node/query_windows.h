@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/cluster_secret.h"
 #include "common/device_memory.h"
 #include "common/window_place.h"
 #include "control/node_handler.h"
@@ -21,6 +22,7 @@ namespace lamina::memory_node {
 struct QueryWindowOptions {
   std::string node;
   std::string transport_uri;
+  ClusterSecret secret = {};       // Of the transport.
   DeviceMemory* memory = nullptr;  // The device's; null where it has none. Outlives the result.
   WindowPlace place = WindowPlace::kAuto;
   bool device_waits = false;  // The device is to wait for windows itself, where it can.

@@ -102,6 +102,13 @@ def cluster_file(model=MODEL, memory_nodes=2, capacity="256MiB", **keys):
     return json.dumps(config, indent=1)  # JSON is YAML.
 
 
+def write_token(path, token, mode=0o600):
+    """A token file of a cluster; returns its path."""
+    Path(path).write_text(token + "\n")
+    os.chmod(path, mode)
+    return path
+
+
 class ClusterError(Exception):
     """A cluster did not do what was asked; has the ends of the logs."""
 
@@ -113,14 +120,20 @@ class Cluster:
     cluster.kill("m0")                   ends a daemon at once (SIGKILL)
     cluster.stop("m0")                   lets it drain (SIGTERM); returns its exit status
     cluster.start("m0")                  starts it again
+
+    With a `token` its members prove that they know it; `token_file` is where it is.
     """
 
-    def __init__(self, text=None, overrides=(), wait=True, **keys):
+    def __init__(self, text=None, overrides=(), wait=True, token=None, **keys):
         self._temporary = tempfile.TemporaryDirectory(prefix="lamina-test-")
         self.directory = Path(self._temporary.name)
         self.file = self.directory / "cluster.yaml"
         self.file.write_text(text if text is not None else cluster_file(**keys))
         self.overrides = [word for o in overrides for word in ("--set", o)]
+        self.token_file = self.directory / "cluster.token"
+        if token is not None:
+            write_token(self.token_file, token)
+            self.overrides += ["--set", f"cluster_token_file={self.token_file}"]
         self._wait = wait
         self.processes = {}
         self.server = None

@@ -22,6 +22,8 @@ PROMPTS.append("They liked to run and to play in the sun. " * 12)
 PREFILL = {"chunk_tokens": 64}
 # Of the host with the memory nodes: a decoded token of one sequence is 90 KB on the wire.
 RATE = "100mbit"
+# Who listens elsewhere than at loopback asks for one.
+TOKEN = "the-secret-of-two-hosts"
 # Of transport_flow.cc. So many take three seconds at that rate.
 MESSAGE_BYTES = 64 << 10
 FLOW_MESSAGES = 600
@@ -39,7 +41,7 @@ class HostsCluster(harness.Cluster):
         memory = [{"name": n, "host": address[h], "capacity": "256MiB"} for n, h in places.items()
                   if n.startswith("m")]
         super().__init__(coordinator={"listen": f"{address[places['coordinator']]}:0"}, compute=compute,
-                         memory=memory, **keys)
+                         memory=memory, token=TOKEN, **keys)
 
     def prefix(self, name):
         return self._hosts.prefix(self._places[name or "coordinator"])
@@ -171,10 +173,16 @@ class TwoHostsTest(unittest.TestCase):
             return [n - s for n, s in zip(now, start)]
 
     def test_doctor_sees_what_is_between(self):
-        with namespaces.Hosts(["a", "b"]) as hosts:
+        with namespaces.Hosts(["a", "b"]) as hosts, tempfile.TemporaryDirectory() as folder:
+            self.token_file = harness.write_token(f"{folder}/cluster.token", TOKEN)
             hosts.limit("b", RATE)
-            other = subprocess.Popen([*hosts.prefix("b"), str(harness.BIN / "lamina"), "doctor", "--serve",
-                                      f"{hosts.addresses['b']}:0"], stdout=subprocess.PIPE, text=True)
+            listen = f"{hosts.addresses['b']}:0"
+            result = harness.run("doctor", "--serve", listen, prefix=hosts.prefix("b"))
+            self.assertEqual(result.returncode, 1, result.stdout)
+            self.assertIn("--cluster-token-file", result.stderr)
+
+            other = subprocess.Popen([*hosts.prefix("b"), str(harness.BIN / "lamina"), "doctor", "--serve", listen,
+                                      "--cluster-token-file", self.token_file], stdout=subprocess.PIPE, text=True)
             self.addCleanup(other.stdout.close)
             self.addCleanup(other.wait)
             self.addCleanup(other.kill)
@@ -220,7 +228,7 @@ class TwoHostsTest(unittest.TestCase):
             file.write(harness.cluster_file(transport="ucx"))
             file.flush()
             result = harness.run("doctor", "--cluster", file.name, "--peer", address, "--json",
-                                 prefix=hosts.prefix("a"))
+                                 "--cluster-token-file", self.token_file, prefix=hosts.prefix("a"))
         return {finding["check"]: finding for finding in json.loads(result.stdout)}
 
 

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "control/node_link_service.h"
 
+#include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -13,16 +15,22 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <functional>
 #include <future>
 #include <memory>
 #include <string>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "control/node_proof_service.h"
 #include "lamina/v1/cluster.grpc.pb.h"
 
 namespace lamina::control {
 namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
 
 // Takes part in nothing, and stops the link when its stream has ended.
 class IdleHandler final : public NodeHandler {
@@ -47,11 +55,32 @@ class IdleHandler final : public NodeHandler {
   TraceRing ring_;
 };
 
+using ServerStream = grpc::ServerReaderWriter<v1::CoordinatorMessage, v1::NodeMessage>;
+
+// The coordinator's end of a greeting. Whether the node proved itself.
+bool Welcome(ServerStream& stream, const ClusterSecret& secret = {}) {
+  const v1::Challenge challenge = MakeChallenge(secret);
+  v1::CoordinatorMessage message;
+  *message.mutable_challenge() = challenge;
+  v1::NodeMessage hello;
+  if (!stream.Write(message) || !stream.Read(&hello)) {
+    return false;
+  }
+  absl::StatusOr<v1::Welcome> welcome = WelcomeNode(secret, challenge, hello.hello());
+  if (!welcome.ok()) {
+    message.mutable_refused()->set_reason(std::string(welcome.status().message()));
+    stream.Write(message);
+    return false;
+  }
+  *message.mutable_welcome() = *std::move(welcome);
+  return stream.Write(message);
+}
+
 // A coordinator that ends each stream when it is told to.
 class EndingCoordinator final : public v1::Cluster::Service {
  public:
-  grpc::Status Attach(grpc::ServerContext*,
-                      grpc::ServerReaderWriter<v1::CoordinatorMessage, v1::NodeMessage>*) override {
+  grpc::Status Attach(grpc::ServerContext*, ServerStream* stream) override {
+    Welcome(*stream);
     end.get_future().wait();
     return grpc::Status::OK;
   }
@@ -69,7 +98,7 @@ TEST(NodeLinkTest, AWebProxyOfTheEnvironmentIsNotAsked) {
   ASSERT_NE(server, nullptr);
   setenv("http_proxy", "http://127.0.0.1:1", /*overwrite=*/1);
   unsetenv("no_proxy");
-  NodeLink link(absl::StrCat("127.0.0.1:", port), {.name = "c0"});
+  NodeLink link(absl::StrCat("127.0.0.1:", port), {.name = "c0"}, ClusterSecret());
   IdleHandler handler(link);
   std::atomic<bool> attached{false};
   std::thread watchdog([&] {
@@ -99,7 +128,7 @@ TEST(NodeLinkTest, IsAttachedWhileItsStreamIsOpen) {
   builder.RegisterService(&coordinator);
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   ASSERT_NE(server, nullptr);
-  NodeLink link(address, {.name = "c0"});
+  NodeLink link(address, {.name = "c0"}, ClusterSecret());
   EXPECT_FALSE(link.attached());
   IdleHandler handler(link);
   bool attached = false;
@@ -182,9 +211,8 @@ class Relay {
 // A coordinator that says nothing, and hears each stream to its end.
 class SilentCoordinator final : public v1::Cluster::Service {
  public:
-  grpc::Status Attach(
-      grpc::ServerContext*,
-      grpc::ServerReaderWriter<v1::CoordinatorMessage, v1::NodeMessage>* stream) override {
+  grpc::Status Attach(grpc::ServerContext*, ServerStream* stream) override {
+    Welcome(*stream);
     v1::NodeMessage message;
     while (stream->Read(&message)) {
       ++messages;
@@ -209,7 +237,7 @@ TEST(NodeLinkTest, ACoordinatorThatVanishedIsNoticedAndAnIdleOneKept) {
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   ASSERT_NE(server, nullptr);
   Relay relay(relay_path, server_path);
-  NodeLink link("unix:" + relay_path, {.name = "c0"}, keepalive);
+  NodeLink link("unix:" + relay_path, {.name = "c0"}, ClusterSecret(), keepalive);
   IdleHandler handler(link);
   std::promise<void> attached;
   auto run = std::async(std::launch::async,
@@ -226,6 +254,135 @@ TEST(NodeLinkTest, ACoordinatorThatVanishedIsNoticedAndAnIdleOneKept) {
   ASSERT_EQ(run.wait_for(std::chrono::seconds(60)), std::future_status::ready);
   EXPECT_FALSE(handler.attached_at_the_end);
   server->Shutdown(std::chrono::system_clock::now());
+}
+
+// A coordinator that greets as `greet` does, and then hears the stream to its end.
+class GreetingCoordinator final : public v1::Cluster::Service {
+ public:
+  explicit GreetingCoordinator(std::function<void(ServerStream&)> greet)
+      : greet_(std::move(greet)) {}
+
+  grpc::Status Attach(grpc::ServerContext*, ServerStream* stream) override {
+    greet_(*stream);
+    v1::NodeMessage message;
+    while (stream->Read(&message)) {
+    }
+    return grpc::Status::OK;
+  }
+
+ private:
+  const std::function<void(ServerStream&)> greet_;
+};
+
+ClusterSecret SecretOf(const std::string& token) {
+  const std::string path = testing::TempDir() + "/node_link_token";
+  std::ofstream(path, std::ios::trunc) << token;
+  chmod(path.c_str(), 0600);
+  return ClusterSecret::Read(path).value();
+}
+
+// How a node with `secret` ends at such a coordinator, which it must not take for its own.
+std::string EndAt(std::function<void(ServerStream&)> greet, const ClusterSecret& secret) {
+  const std::string address = absl::StrCat("unix:", testing::TempDir(), "/greeting.sock");
+  GreetingCoordinator coordinator(std::move(greet));
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort(address, grpc::InsecureServerCredentials());
+  builder.RegisterService(&coordinator);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  NodeLink link(address, {.name = "c0"}, secret);
+  IdleHandler handler(link);
+  bool attached = false;
+
+  const absl::Status status = link.Run(handler, [&] {
+    attached = true;
+    link.Stop();
+  });
+
+  EXPECT_FALSE(attached);
+  server->Shutdown(std::chrono::system_clock::now());
+  return status.ToString();
+}
+
+TEST(NodeLinkTest, ANodeWithTheSecretIsWelcome) {
+  const ClusterSecret secret = SecretOf("0123456789abcdef");
+  const std::string address = absl::StrCat("unix:", testing::TempDir(), "/welcome.sock");
+  std::promise<bool> proved;
+  GreetingCoordinator coordinator(
+      [&](ServerStream& stream) { proved.set_value(Welcome(stream, secret)); });
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort(address, grpc::InsecureServerCredentials());
+  builder.RegisterService(&coordinator);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  NodeLink link(address, {.name = "c0"}, secret);
+  IdleHandler handler(link);
+
+  const absl::Status status = link.Run(handler, [&] { link.Stop(); });
+
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_TRUE(proved.get_future().get());
+  server->Shutdown(std::chrono::system_clock::now());
+}
+
+TEST(NodeLinkTest, ANodeWithoutASecretIsToldWhatToSet) {
+  const ClusterSecret secret = SecretOf("0123456789abcdef");
+
+  const std::string end =
+      EndAt([&](ServerStream& stream) { Welcome(stream, secret); }, ClusterSecret());
+
+  EXPECT_THAT(end, AllOf(HasSubstr("FAILED_PRECONDITION"), HasSubstr("this node has none"),
+                         HasSubstr("cluster_token_file")));
+}
+
+TEST(NodeLinkTest, ANodeWithASecretJoinsNoCoordinatorWithoutOne) {
+  const std::string end =
+      EndAt([&](ServerStream& stream) { Welcome(stream); }, SecretOf("0123456789abcdef"));
+
+  EXPECT_THAT(end, AllOf(HasSubstr("FAILED_PRECONDITION"), HasSubstr("it has no secret"),
+                         HasSubstr("cluster_token_file")));
+}
+
+TEST(NodeLinkTest, ANodeWithAnotherSecretIsRefused) {
+  const ClusterSecret secret = SecretOf("0123456789abcdef");
+
+  const std::string end = EndAt([&](ServerStream& stream) { Welcome(stream, secret); },
+                                SecretOf("another secret than that"));
+
+  EXPECT_THAT(end, AllOf(HasSubstr("refused by coordinator"), HasSubstr("c0 did not prove")));
+}
+
+TEST(NodeLinkTest, ACoordinatorThatOnlyPretendsToKnowTheSecretIsLeft) {
+  // It sends the node's own proof back.
+  const auto reflect = [](ServerStream& stream) {
+    v1::CoordinatorMessage message;
+    message.mutable_challenge()->set_nonce(DrawNonce());
+    message.mutable_challenge()->set_has_secret(true);
+    stream.Write(message);
+    v1::NodeMessage hello;
+    stream.Read(&hello);
+    message.mutable_welcome()->set_proof(hello.hello().proof());
+    stream.Write(message);
+  };
+
+  const std::string end = EndAt(reflect, SecretOf("0123456789abcdef"));
+
+  EXPECT_THAT(end, HasSubstr("it did not prove that it knows the cluster's secret"));
+}
+
+TEST(NodeLinkTest, OrdersInsteadOfAWelcomeAreNotObeyed) {
+  const auto order = [](ServerStream& stream) {
+    v1::CoordinatorMessage message;
+    message.mutable_challenge()->set_nonce(DrawNonce());
+    message.mutable_challenge()->set_has_secret(true);
+    stream.Write(message);
+    v1::NodeMessage hello;
+    stream.Read(&hello);
+    message.mutable_configure()->set_epoch(7);
+    stream.Write(message);
+  };
+
+  const std::string end = EndAt(order, SecretOf("0123456789abcdef"));
+
+  EXPECT_THAT(end, HasSubstr("it did not prove that it knows the cluster's secret"));
 }
 
 }  // namespace

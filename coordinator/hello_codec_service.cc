@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/hello_codec_service.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/foreign_text.h"
+
+namespace lamina::coordinator {
+namespace {
+
+// Of a name, and of each other text.
+constexpr size_t kTextBytesMax = 1000;
+// Of times that a node has measured: one for each number of rows.
+constexpr int kPolicyTimesMax = 1024;
+
+std::vector<core::SliceTimes> FromProto(
+    const google::protobuf::RepeatedPtrField<v1::PolicyTimes::Slice>& proto) {
+  std::vector<core::SliceTimes> times;
+  for (const v1::PolicyTimes::Slice& slice : proto) {
+    times.push_back({.rows = slice.rows(),
+                     .slice_seconds = slice.slice_seconds(),
+                     .tail_seconds = slice.tail_seconds()});
+  }
+  return times;
+}
+
+core::PolicyTimes FromProto(const v1::PolicyTimes& proto) {
+  return {.local = FromProto(proto.local()),
+          .pools = FromProto(proto.pools()),
+          .attention_local = proto.attention_local(),
+          .attention_shared = proto.attention_shared(),
+          .read_bandwidth = proto.read_bandwidth()};
+}
+
+}  // namespace
+
+std::string ProblemOf(const v1::Hello& hello) {
+  for (const auto& [what, text] : {std::pair("name", &hello.name()),
+                                   {"device", &hello.device()},
+                                   {"kernels", &hello.kernels()},
+                                   {"version", &hello.version()},
+                                   {"model_fingerprint", &hello.model_fingerprint()}}) {
+    if (text->size() > kTextBytesMax || ForeignText(*text) != *text) {
+      return absl::StrCat("the ", what, " of a Hello has ", text->size(), " bytes, of at most ",
+                          kTextBytesMax,
+                          ", or control characters: ", ForeignText(*text, kTextBytesMax));
+    }
+  }
+  if (hello.policy_times().local_size() > kPolicyTimesMax ||
+      hello.policy_times().pools_size() > kPolicyTimesMax) {
+    return absl::StrCat("a Hello with more than ", kPolicyTimesMax, " measured times");
+  }
+  return "";
+}
+
+NodeHello FromProto(const v1::Hello& hello) {
+  return {.identity = {.name = hello.name(),
+                       .is_memory = hello.role() == v1::ROLE_MEMORY,
+                       .device = hello.device(),
+                       .threads = hello.threads(),
+                       .capacity_bytes = hello.capacity_bytes(),
+                       .bandwidth_bytes_per_second = hello.bandwidth_bytes_per_second(),
+                       .kernels = hello.kernels(),
+                       .model_fingerprint = hello.model_fingerprint(),
+                       .dense_speed = hello.dense_speed(),
+                       .policy_times = FromProto(hello.policy_times())},
+          .version = hello.version(),
+          .pid = hello.pid()};
+}
+
+}  // namespace lamina::coordinator

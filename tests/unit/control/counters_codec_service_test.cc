@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "control/counters_codec_service.h"
+
+#include <gtest/gtest.h>
+
+namespace lamina::control {
+namespace {
+
+TEST(CountersCodecTest, NamesAndTheirNumberAreBounded) {
+  v1::NodeDetail detail;
+  for (int i = 0; i < 10'000; ++i) {
+    detail.add_parts()->set_part("part");
+    detail.add_refusals()->set_reason("reason");
+    detail.add_links()->set_peer("m0");
+  }
+  detail.mutable_parts(0)->set_part(std::string(1 << 20, 'x'));
+  detail.mutable_refusals(0)->set_reason(std::string(1 << 20, 'x'));
+  detail.mutable_links(0)->set_peer("m0\nm1");
+  NodeCounters counters;
+
+  FromProto(detail, counters);
+
+  EXPECT_EQ(counters.parts.size(), 256u);
+  EXPECT_EQ(counters.refusals.size(), 256u);
+  EXPECT_EQ(counters.links.size(), 256u);
+  EXPECT_LT(counters.parts[0].first.size(), 300u);
+  EXPECT_LT(counters.refusals[0].first.size(), 300u);
+  EXPECT_EQ(counters.links[0].peer, "m0\\nm1");
+}
+
+}  // namespace
+}  // namespace lamina::control

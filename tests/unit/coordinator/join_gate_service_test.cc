@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/join_gate_service.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace lamina::coordinator {
+namespace {
+
+TEST(JoinGateTest, HasFewPlacesForStreamsThatHaveNotProvedThemselves) {
+  JoinGate gate{ClusterSecret()};
+  std::vector<std::unique_ptr<JoinGate::UnprovedStream>> streams;
+  for (int i = 0; i < JoinGate::kUnprovedMax; ++i) {
+    streams.push_back(gate.Enter());
+    ASSERT_NE(streams.back(), nullptr);
+  }
+
+  EXPECT_EQ(gate.Enter(), nullptr);
+  EXPECT_EQ(gate.Enter(), nullptr) << "a stream that was turned away took a place";
+
+  streams.pop_back();
+  EXPECT_NE(gate.Enter(), nullptr);
+}
+
+TEST(JoinGateTest, ChallengesEachStreamAnew) {
+  JoinGate gate{ClusterSecret()};
+  const auto first = gate.Enter();
+  const auto second = gate.Enter();
+  v1::Hello hello;
+  hello.set_name("c0");
+  ASSERT_TRUE(control::ProveNode(ClusterSecret(), first->challenge(), hello).ok());
+
+  EXPECT_TRUE(first->Welcome(hello).ok());
+  EXPECT_TRUE(absl::IsPermissionDenied(second->Welcome(hello).status()));
+}
+
+}  // namespace
+}  // namespace lamina::coordinator
