@@ -19,6 +19,8 @@
 #
 # `up` returns when the cluster serves, or says which daemon does not and why, with the end of its
 # log, and stops what it started; so does Ctrl-C. It starts only what is not running, so it also mends.
+# `up` also draws the secret of the cluster's members, a file of mode 0600, unless it is there: the
+# cluster file's cluster_token_file, else cluster.token in the state folder. Other hosts need a copy.
 # `restart` returns when the cluster serves with that daemon, whatever else is missing.
 #
 # examples:
@@ -132,11 +134,12 @@ address_for_others() {
 
 # say_elsewhere: what to type on other hosts.
 say_elsewhere() {
-  local role name host address _rest
+  local role name host address token _rest
+  token=$(value_in cluster_token_file < "$state/cluster.yaml")
   address=$(address_for_others)
   while read -r role name host _rest; do
     is_here "$role" "$host" ||
-      say "on $host, with a copy of $state/cluster.yaml: lamina-$role --cluster cluster.yaml --name $name --coordinator $address"
+      say "on $host, with copies of $state/cluster.yaml and of $token (chmod 600): lamina-$role --cluster cluster.yaml --cluster-token-file ${token##*/} --name $name --coordinator $address"
   done < <(listing)
 }
 
@@ -333,13 +336,32 @@ find_model() {
   fail "the model '$1' is not there (looked in $PWD and $REPO); deploy/get_model.sh gets the quick start's, --set model=PATH names another"
 }
 
-# configure: writes the effective cluster file, with the model's absolute path.
+# value_in KEY: prints the value of a key of the first level in the configuration on stdin.
+value_in() { sed -n "s/^$1: [\"']\{0,1\}\(.*[^\"']\)[\"']\{0,1\}\$/\1/p"; }
+
+# quoted WORDS: as a text of YAML.
+quoted() { printf "'%s'" "${1//\'/\'\'}"; }
+
+# make_token FILE: draws the secret of the cluster, unless it is there. On no command line, and whole or
+# not at all.
+make_token() {
+  [[ ! -e $1 ]] || return 0
+  mkdir -p "$(dirname "$1")"
+  (umask 077 && od -An -v -tx1 -N32 /dev/urandom | tr -d ' \n' > "$1.partial") || fail "could not write $1"
+  mv -n "$1.partial" "$1"
+  rm -f "$1.partial" # Another `up` was there first.
+  say "drew the cluster's secret: $1"
+}
+
+# configure: writes the effective cluster file, with absolute paths of the model and of the secret.
 configure() {
-  local new model
+  local new model token
   new=$("$bin/lamina" config --cluster "$cluster" "${overrides[@]}") || exit 1
-  model=$(sed -n "s/^model: [\"']\{0,1\}\(.*[^\"']\)[\"']\{0,1\}\$/\1/p" <<< "$new")
-  model=$(find_model "$model") || exit 1
-  new=$("$bin/lamina" config --cluster "$cluster" "${overrides[@]}" --set "model='${model//\'/\'\'}'") || exit 1
+  model=$(find_model "$(value_in model <<< "$new")") || exit 1
+  token=$(value_in cluster_token_file <<< "$new")
+  token=$(realpath -m -- "${token:-$state/cluster.token}")
+  new=$("$bin/lamina" config --cluster "$cluster" "${overrides[@]}" --set "model=$(quoted "$model")" \
+    --set "cluster_token_file=$(quoted "$token")") || exit 1
   mkdir -p "$state"
   if [[ -f $state/cluster.yaml && $new != "$(cat "$state/cluster.yaml")" ]]; then
     local _role name
@@ -350,6 +372,7 @@ configure() {
     done < <(daemons)
     rm -f "$state/address"
   fi
+  make_token "$token"
   printf '%s\n' "$new" > "$state/cluster.yaml"
 }
 

@@ -132,9 +132,40 @@ class ClusterScriptTest(unittest.TestCase):
 
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("serves at 127.0.0.1:7999", result.stderr)
-        told = re.search(r"on 192\.0\.2\.7, .* --coordinator (\S+):7999\n", result.stderr)
+        told = re.search(rf"on 192\.0\.2\.7, .* and of {self.state}/cluster\.token .* --cluster-token-file cluster\.token .*"
+                         r" --coordinator (\S+):7999\n", result.stderr)
         self.assertIsNotNone(told, result.stderr)
         self.assertNotIn(told[1], ("0.0.0.0", "127.0.0.1", ""))
+
+    def test_up_draws_a_secret_once_and_tells_it_nobody(self):
+        result = self.script("up")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        path = self.state / "cluster.token"
+        token = path.read_text()
+        self.assertRegex(token, "^[0-9a-f]{64}$")
+        self.assertEqual(path.stat().st_mode & 0o777, 0o600)
+        self.assertIn(f"cluster_token_file: {path}\n", (self.state / "cluster.yaml").read_text())
+        shown = [result.stdout + result.stderr, *(log.read_text() for log in self.state.glob("*.log"))]
+        shown += [Path(f"/proc/{pid}/cmdline").read_text() for pid in self.pids().values()]
+        self.assertFalse([text for text in shown if token in text])
+
+        self.script("down")
+        self.assertEqual(self.script("up").returncode, 0)
+        self.assertEqual(path.read_text(), token)
+
+    def test_up_takes_the_secret_that_the_cluster_file_names_and_draws_it_where_it_is_missing(self):
+        own = self.directory / "own secret"
+        result = self.script("up", "--set", "cluster_token_file=own secret")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(own.stat().st_mode & 0o777, 0o600)
+        self.assertIn(f"cluster_token_file: {own}\n", (self.state / "cluster.yaml").read_text())
+        self.assertFalse((self.state / "cluster.token").exists())
+
+        self.script("down")
+        own.write_text("one-that-was-there")
+        result = self.script("up", "--set", f"cluster_token_file='{own}'")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(own.read_text(), "one-that-was-there")
 
     def test_up_twice_starts_nothing_twice_and_mends_what_has_died(self):
         self.script("up")
