@@ -11,7 +11,7 @@
 // A proof says nothing about what follows it: bytes are neither encrypted nor authenticated.
 //
 // Threading: values; a constant one from any thread.
-// See: docs/security.md, docs/adr/0087-secret.md.
+// See: docs/security.md, docs/adr/0087-members-prove-a-secret.md.
 
 #pragma once
 

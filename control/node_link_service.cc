@@ -346,7 +346,7 @@ struct NodeLink::Impl {
     alarm.Cancel();
     if (was_late->load()) {
       LogWarning("coordinator ", coordinator, " did not welcome this node within ",
-                 kGreetingWait.count(), " s; is it of another version?");
+                 kGreetingWait.count(), " s; is it of another version, or behind a firewall?");
     }
     return greeted;
   }

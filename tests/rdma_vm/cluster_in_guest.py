@@ -29,7 +29,7 @@ def tokens(cluster):
 
 def cluster_over(transport):
     return Cluster(model=MODEL, memory_nodes=2, capacity="16MiB", transport=transport,
-                   prefill={"chunk_tokens": 32})
+                   prefill={"chunk_tokens": 32}, token="the-secret-of-the-guest")
 
 
 class VerbsClusterTest(unittest.TestCase):

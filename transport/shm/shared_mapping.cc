@@ -36,7 +36,11 @@ absl::StatusOr<FileDescriptor> CreateUnnamedFile(size_t bytes, absl::string_view
     fd = memfd_create("lamina", kFlags);
   }
   if (fd >= 0) {
-    return FileDescriptor(fd);
+    FileDescriptor file(fd);
+    // Peers open it by /proc: only as the same user.
+    return fchmod(fd, S_IRUSR | S_IWUSR) == 0
+               ? absl::StatusOr<FileDescriptor>(std::move(file))
+               : absl::ErrnoToStatus(errno, absl::StrCat(what, ": mode of shared memory"));
   }
   const int error = errno;
   if (error == EMFILE || error == ENFILE) {

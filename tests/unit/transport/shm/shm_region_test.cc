@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -151,6 +152,15 @@ TEST(ShmRegionTest, SizeIsSealed) {
 
   EXPECT_NE(ftruncate(file.get(), 0), 0);
   EXPECT_NE(ftruncate(file.get(), 1 << 20), 0);
+}
+
+TEST(ShmRegionTest, OnlyItsUserMayOpenIt) {
+  const auto region = MakeRegion();
+  struct stat about = {};
+
+  ASSERT_EQ(fstat(static_cast<int>(DescriptorOf(*region).fd), &about), 0);
+
+  EXPECT_EQ(about.st_mode & 0777, 0600u);
 }
 
 TEST(ShmRegionTest, DescriptorOfAnotherHostSaysWhatToUse) {

@@ -27,6 +27,13 @@ class ControlThreadTest : public testing::Test {
     return *ConnectToPeer(kOwnHost, control_->self().tcp_port, Deadline());
   }
 
+  static ClusterSecret SecretOf(const std::string& token) {
+    const std::string path = testing::TempDir() + "/control_thread_token";
+    std::ofstream(path, std::ios::trunc) << token;
+    chmod(path.c_str(), 0600);
+    return ClusterSecret::Read(path).value();
+  }
+
   ControlFrame HelloTo(const ControlFrame& challenge, const ClusterSecret& secret = {}) const {
     ControlFrame hello = {.kind = ControlKind::kHello, .owner = control_->self().owner};
     Prove(secret, challenge, hello);
@@ -79,11 +86,23 @@ TEST_F(ControlThreadTest, AConnectionThatSaysNoHelloIsEnded) {
   EXPECT_EQ(frame.status().message(), "the peer ended the connection");
 }
 
+TEST_F(ControlThreadTest, TransportsConnectToEachOtherWithTheSameSecret) {
+  const ClusterSecret secret = SecretOf("0123456789abcdef");
+  control_ = *ControlThread::Start(FakeLocal(1024), secret);
+  const auto member = *ControlThread::Start(FakeLocal(1024), secret);
+  const auto stranger = *ControlThread::Start(FakeLocal(1024), SecretOf("another one than that"));
+
+  const auto link = member->Connect(control_->self());
+  ASSERT_TRUE(link.ok()) << link.status();
+  EXPECT_TRUE(member->OpenView(**link, Lend()).ok());
+  const absl::Status refused = stranger->Connect(control_->self()).status();
+
+  EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
+  EXPECT_NE(refused.message().find("it refused this end"), absl::string_view::npos) << refused;
+}
+
 TEST_F(ControlThreadTest, ASenderWithoutTheSecretIsRefused) {
-  const std::string path = testing::TempDir() + "/control_thread_token";
-  std::ofstream(path, std::ios::trunc) << "0123456789abcdef";
-  chmod(path.c_str(), 0600);
-  const ClusterSecret secret = ClusterSecret::Read(path).value();
+  const ClusterSecret secret = SecretOf("0123456789abcdef");
   control_ = *ControlThread::Start(FakeLocal(1024), secret);
   const uint64_t region = Lend();
 
