@@ -11,8 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/config/memory_cores.h"
 #include "common/config/replicas.h"
+#include "common/cores.h"
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "common/thread_pool.h"
@@ -168,6 +170,8 @@ absl::Status Serve(const control::DaemonFlags& flags) {
   LAMINA_ASSIGN_OR_RETURN(const std::string coordinator,
                           control::CoordinatorAddress(flags, config));
   const NodeThreads threads = ThreadsOf(config, *node);
+  LAMINA_RETURN_IF_ERROR(
+      CheckThreads(absl::StrCat("compute node ", flags.name, ": threads"), threads.pool.threads));
   control::TellOfMissingCores(node->cores);
   control::TakeMemoryNear(node->cores);
   ThreadPool pool(threads.pool);

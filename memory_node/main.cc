@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "common/cores.h"
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "common/thread_pool.h"
@@ -45,6 +47,8 @@ absl::Status Serve(const control::DaemonFlags& flags) {
                           control::CoordinatorAddress(flags, *config));
   const size_t threads =
       node->threads != 0 ? node->threads : std::max<size_t>(1, node->cores.size());
+  LAMINA_RETURN_IF_ERROR(
+      CheckThreads(absl::StrCat("memory node ", flags.name, ": threads"), threads));
   control::TellOfMissingCores(node->cores);
   control::TakeMemoryNear(node->cores);
   const ThreadPoolOptions pinning = {.threads = threads, .cores = node->cores};

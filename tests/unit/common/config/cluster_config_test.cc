@@ -256,6 +256,13 @@ TEST(ClusterConfigTest, ATransportMayBeThrottled) {
   EXPECT_THAT(config->transport, ElementsAre("throttle(bandwidth=100MB,latency=20us)+shm"));
 }
 
+TEST(ClusterConfigTest, WhatATransportWouldRefuseIsRefused) {
+  EXPECT_THAT(ErrorOf(kSmall, {"transport='throttle(bandwidth=0,latency=-1us)+shm'"}),
+              AllOf(HasSubstr("bandwidth cannot be \"0\""), HasSubstr("transport")));
+  EXPECT_THAT(ErrorOf(kSmall, {"transport='throttle(speed=1)+ucx'"}), HasSubstr("latency"));
+  EXPECT_THAT(ErrorOf(kSmall, {"transport='throttle(latency=1us+shm'"}), HasSubstr("one of shm"));
+}
+
 TEST(ClusterConfigTest, RefusesMoreLanesThanRows) {
   EXPECT_THAT(ErrorOf(kSmall, {"pipeline.lanes=3", "limits.running_max=2"}),
               HasSubstr("a lane would never have a row"));
