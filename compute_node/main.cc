@@ -120,7 +120,7 @@ absl::StatusOr<OpenedNode> OpenNode(const ClusterConfig& config, const ComputeNo
           {.name = node.name,
            .cores = threads.caller_cores,
            .make_grammars = GrammarMaker(config.model, vocabulary),
-           .verbs_uri = config.verbs.Uri(),
+           .verbs_uri = config.VerbsUri(),
            .is_stage = IsStage(config, node),
            .layers = LayersOf(node),
            .make_kv =

@@ -69,7 +69,7 @@ absl::Status Serve(const control::DaemonFlags& flags) {
   memory_node::MemoryNode handler({.name = flags.name,
                                    .cores = CallerCores(pinning),
                                    .make_device = device.make,
-                                   .verbs_uri = config->verbs.Uri(),
+                                   .verbs_uri = config->VerbsUri(),
                                    .device = node->device,
                                    .window_memory = device.window_memory.get(),
                                    .windows = node->windows},

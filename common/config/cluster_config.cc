@@ -40,6 +40,7 @@ constexpr uint64_t kBodyBytesMost = 64 << 20;  // What a gRPC message of ours ma
 constexpr uint32_t kConnectionsMax = 1u << 16;
 constexpr uint32_t kChoicesMax = 4096;
 constexpr uint32_t kGatewaySecondsMax = 86400;
+constexpr char kLocalPeers[] = "?peers=local";
 
 absl::Status Invalid(absl::string_view key, absl::string_view value, absl::string_view allowed) {
   return absl::InvalidArgumentError(absl::StrCat(key, ": '", value, "' is not ", allowed));
@@ -419,6 +420,23 @@ std::string VerbsConfig::Uri() const {
     }
   }
   return uri;
+}
+
+bool ClusterConfig::IsOneHost() const {
+  const auto here = [](const auto& node) { return IsThisHost(node.host); };
+  return std::all_of(compute.begin(), compute.end(), here) &&
+         std::all_of(memory.begin(), memory.end(), here);
+}
+
+std::string ClusterConfig::UcxUri() const {
+  return absl::StrCat("ucx://", IsOneHost() ? kLocalPeers : "");
+}
+
+std::string ClusterConfig::VerbsUri() const {
+  const std::string uri = verbs.Uri();
+  return !IsOneHost()                  ? uri
+         : absl::StrContains(uri, '?') ? absl::StrCat(uri, "&", kLocalPeers + 1)
+                                       : absl::StrCat(uri, kLocalPeers);
 }
 
 absl::Status ClusterConfig::Validate() const {

@@ -263,6 +263,19 @@ TEST(ClusterConfigTest, WhatATransportWouldRefuseIsRefused) {
   EXPECT_THAT(ErrorOf(kSmall, {"transport='throttle(latency=1us+shm'"}), HasSubstr("one of shm"));
 }
 
+// Nobody on another host needs to reach nodes that are all on this one.
+TEST(ClusterConfigTest, OnOneHostTransportsListenOnLoopback) {
+  auto config = Parse(kSmall, {"transport=ucx"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->UcxUri(), "ucx://?peers=local");
+  EXPECT_EQ(config->VerbsUri(), "verbs://?peers=local");
+  config->verbs.gid = 3;
+  EXPECT_EQ(config->VerbsUri(), "verbs://?gid=3&peers=local");
+  config->memory.back().host = "there";
+  EXPECT_EQ(config->UcxUri(), "ucx://");
+  EXPECT_EQ(config->VerbsUri(), "verbs://?gid=3");
+}
+
 TEST(ClusterConfigTest, RefusesMoreLanesThanRows) {
   EXPECT_THAT(ErrorOf(kSmall, {"pipeline.lanes=3", "limits.running_max=2"}),
               HasSubstr("a lane would never have a row"));
