@@ -4,7 +4,10 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <cstddef>
+
+#include "absl/strings/str_cat.h"
 
 namespace lamina {
 
@@ -21,6 +24,22 @@ std::vector<int> CoresMissing(const std::vector<int>& cores) {
     }
   }
   return missing;
+}
+
+absl::Status CheckThreads(absl::string_view what, size_t threads) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (pthread_getaffinity_np(pthread_self(), sizeof(set), &set) != 0) {
+    return absl::OkStatus();
+  }
+  const auto cores = static_cast<size_t>(CPU_COUNT(&set));
+  const size_t most = std::max<size_t>(kThreadsAlways, cores * kThreadsPerCoreMax);
+  if (threads <= most) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      what, ": ", threads, " is more than ", most, ", the most for the ", cores,
+      cores == 1 ? " core" : " cores", " that this process may use; as many as cores are fastest"));
 }
 
 }  // namespace lamina

@@ -19,8 +19,8 @@ struct HostMemory {
   std::string limit;                      // What sets it, for messages: "MemAvailable of the host".
 };
 
-// The smaller of what the host has and what the control groups (version 2) of this process leave.
-// `root` is put before every path, for tests.
+// The smaller of what the host has and what the control groups (of versions 1 and 2) of this
+// process leave. `root` is put before every path, for tests.
 HostMemory QueryHostMemory(absl::string_view root = "");
 
 }  // namespace lamina

@@ -11,8 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/config/memory_cores.h"
 #include "common/config/replicas.h"
+#include "common/cores.h"
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "common/thread_pool.h"
@@ -118,7 +120,7 @@ absl::StatusOr<OpenedNode> OpenNode(const ClusterConfig& config, const ComputeNo
           {.name = node.name,
            .cores = threads.caller_cores,
            .make_grammars = GrammarMaker(config.model, vocabulary),
-           .verbs_uri = config.verbs.Uri(),
+           .verbs_uri = config.VerbsUri(),
            .secret = secret,
            .is_stage = IsStage(config, node),
            .layers = LayersOf(node),
@@ -170,6 +172,8 @@ absl::Status Serve(const control::DaemonFlags& flags) {
                           control::CoordinatorAddress(flags, config));
   LAMINA_ASSIGN_OR_RETURN(const ClusterSecret secret, control::LoadClusterSecret(flags, config));
   const NodeThreads threads = ThreadsOf(config, *node);
+  LAMINA_RETURN_IF_ERROR(
+      CheckThreads(absl::StrCat("compute node ", flags.name, ": threads"), threads.pool.threads));
   control::TellOfMissingCores(node->cores);
   control::TakeMemoryNear(node->cores);
   ThreadPool pool(threads.pool);

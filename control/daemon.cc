@@ -8,8 +8,10 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -61,6 +63,19 @@ CLI::Validator IsAddress() {
         return text.empty() || IsServerAddress(text)
                    ? ""
                    : absl::StrCat("'", text, "' is not an address like 127.0.0.1:7400");
+      },
+      "");
+}
+
+// The file is put in place by a rename: a device or a pipe there would be lost to everybody.
+CLI::Validator IsReplaceable() {
+  return CLI::Validator(
+      [](const std::string& path) -> std::string {
+        std::error_code none;
+        const std::filesystem::file_status there = std::filesystem::status(path, none);
+        return !std::filesystem::exists(there) || std::filesystem::is_regular_file(there)
+                   ? ""
+                   : absl::StrCat("'", path, "' is there and is no regular file");
       },
       "");
 }
@@ -141,7 +156,8 @@ ParsedFlags ParseDaemonFlags(int argc, char** argv, const std::string& purpose,
                    "File with the secret of the cluster's members, of mode 0600; default: "
                    "cluster_token_file of the cluster file");
   }
-  app.add_option("--ready-file", flags.ready_file, "Written once this daemon serves");
+  app.add_option("--ready-file", flags.ready_file, "Written once this daemon serves")
+      ->check(IsReplaceable());
   app.add_option("--log-level", flags.log_level,
                  "debug, info, warning or error; default: log.level of the cluster file")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}));

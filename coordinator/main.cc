@@ -13,6 +13,7 @@
 #include <utility>
 #include <variant>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/cluster_secret.h"
 #include "common/config/memory_cores.h"
@@ -92,7 +93,9 @@ coordinator::EngineOptions MakeOptions(const ClusterConfig& config, const model:
       .node_silence_max = kNodeSilenceMax};
   options.transports.clear();
   for (const std::string& scheme : config.transport) {
-    options.transports.push_back(scheme + "://");
+    const bool ucx = absl::EndsWith(scheme, "ucx");
+    options.transports.push_back(ucx ? scheme.substr(0, scheme.size() - 3) + config.UcxUri()
+                                     : scheme + "://");
   }
   const bool local = config.policy == kPolicyLocal;
   const bool choose = config.policy == kPolicyAuto;

@@ -272,11 +272,12 @@ class GrpcBackend final : public Backend {
     (stub.*method)(&raw->context, &raw->request, &raw->response,
                    [this, open_calls = open_calls_, call = std::move(call), done = std::move(done),
                     convert](const grpc::Status& status) {
-                     post_([call, done,
-                            answer = status.ok() ? absl::StatusOr<Answer>(convert(call->response))
-                                                 : absl::StatusOr<Answer>(Explain(status))] {
+                     auto answer = status.ok() ? absl::StatusOr<Answer>(convert(call->response))
+                                               : absl::StatusOr<Answer>(Explain(status));
+                     Response().Swap(&call->response);  // A large one is freed here.
+                     post_([call, done, answer = std::move(answer)]() mutable {
                        if (!call->cancelled) {
-                         done(answer);
+                         done(std::move(answer));
                        }
                      });
                      open_calls->Add(-1);

@@ -5,16 +5,13 @@
 
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 
 #include "gateway/backend.h"
+#include "gateway/side_work.h"
 
 namespace lamina::gateway {
-
-// Runs a function in the gateway's thread, later. Called from threads of the RPC library.
-using PostFunction = std::function<void(std::function<void()> work)>;
 
 // Limits: calls with one answer wait 30 s (Score 600 s); generations have no deadline but end with
 // max_tokens. Errors are the coordinator's, code for code; kUnavailable when it cannot be reached.

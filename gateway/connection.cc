@@ -296,7 +296,8 @@ void Connection::Respond(HttpResponse response) {
   answer_ended_ = true;
   router_.metrics().CountAnswer(route_.empty() ? kNoRoute : route_, response.status,
                                 response.error_code);
-  Append(head_only_ ? head : absl::StrCat(head, response.body));
+  waiting_ += head;
+  Append(head_only_ ? "" : response.body);
 }
 
 void Connection::StartStream() {

@@ -22,6 +22,7 @@
 #include "gateway/backend_service.h"
 #include "gateway/router.h"
 #include "gateway/server.h"
+#include "gateway/side_work.h"
 
 namespace lamina {
 namespace {
@@ -80,9 +81,12 @@ absl::Status Serve(const control::DaemonFlags& flags) {
   boost::asio::io_context io(1);
   LAMINA_ASSIGN_OR_RETURN(const std::string coordinator,
                           control::CoordinatorAddress(flags, config));
-  const auto backend = gateway::MakeGrpcBackend(
-      coordinator, [&io](std::function<void()> work) { boost::asio::post(io, std::move(work)); });
-  gateway::Router router(*backend, std::move(options));
+  const gateway::PostFunction post = [&io](std::function<void()> work) {
+    boost::asio::post(io, std::move(work));
+  };
+  const auto backend = gateway::MakeGrpcBackend(coordinator, post);
+  gateway::SideWork side_work(post);
+  gateway::Router router(*backend, side_work, std::move(options));
   gateway::Server server(io, SettingsOf(own), router, with_tls ? &tls : nullptr,
                          own.connections_max);
   LAMINA_RETURN_IF_ERROR(server.Listen(own.listen));

@@ -70,6 +70,12 @@ OrderedJson ModelJson(const std::string& name, const ServedModel& model, int64_t
           {"max_model_len", model.info.sequence_tokens_max}};
 }
 
+absl::StatusOr<CompletionRequest> ReadBody(bool chat, const std::string& body,
+                                           const RequestLimits& limits) {
+  LAMINA_ASSIGN_OR_RETURN(const Json json, ParseBody(body));
+  return chat ? ParseChatCompletion(json, limits) : ParseCompletion(json, limits);
+}
+
 std::shared_ptr<RequestHandler> Answer(ResponseWriter& writer, HttpResponse response) {
   writer.Respond(std::move(response));
   return nullptr;
@@ -77,8 +83,9 @@ std::shared_ptr<RequestHandler> Answer(ResponseWriter& writer, HttpResponse resp
 
 }  // namespace
 
-Router::Router(Backend& backend, RouterOptions options)
+Router::Router(Backend& backend, SideWork& side_work, RouterOptions options)
     : backend_(backend),
+      side_work_(side_work),
       options_(std::move(options)),
       models_(backend, options_.model_names),
       started_(absl::ToUnixSeconds(absl::Now())),
@@ -172,7 +179,7 @@ std::shared_ptr<RequestHandler> Router::Handle(HttpRequest request, ResponseWrit
   return (this->*Find(request.path)->endpoint)(request, writer);
 }
 
-std::shared_ptr<RequestHandler> Router::Health(const HttpRequest&, ResponseWriter& writer) {
+std::shared_ptr<RequestHandler> Router::Health(HttpRequest&, ResponseWriter& writer) {
   if (draining_) {
     return Answer(writer, ErrorResponse(absl::UnavailableError("the gateway is stopping")));
   }
@@ -190,27 +197,27 @@ std::shared_ptr<RequestHandler> Router::Health(const HttpRequest&, ResponseWrite
   return handler;
 }
 
-std::shared_ptr<RequestHandler> Router::Version(const HttpRequest&, ResponseWriter& writer) {
+std::shared_ptr<RequestHandler> Router::Version(HttpRequest&, ResponseWriter& writer) {
   return Answer(writer, {.body = Dump({{"version", kVersion}})});
 }
 
-std::shared_ptr<RequestHandler> Router::OpenApi(const HttpRequest&, ResponseWriter& writer) {
+std::shared_ptr<RequestHandler> Router::OpenApi(HttpRequest&, ResponseWriter& writer) {
   return Answer(writer, {.body = std::string(StaticFile("openapi.json"))});
 }
 
-std::shared_ptr<RequestHandler> Router::Metrics(const HttpRequest&, ResponseWriter& writer) {
+std::shared_ptr<RequestHandler> Router::Metrics(HttpRequest&, ResponseWriter& writer) {
   return Answer(writer, {.content_type = kMetricsType, .body = metrics_.Text()});
 }
 
-std::shared_ptr<RequestHandler> Router::Page(const HttpRequest& request, ResponseWriter& writer) {
+std::shared_ptr<RequestHandler> Router::Page(HttpRequest& request, ResponseWriter& writer) {
   return Answer(writer, PageFile(request.path));
 }
 
-std::shared_ptr<RequestHandler> Router::Status(const HttpRequest&, ResponseWriter& writer) {
+std::shared_ptr<RequestHandler> Router::Status(HttpRequest&, ResponseWriter& writer) {
   return AnswerStatus(backend_, writer);
 }
 
-std::shared_ptr<RequestHandler> Router::Models(const HttpRequest& request, ResponseWriter& writer) {
+std::shared_ptr<RequestHandler> Router::Models(HttpRequest& request, ResponseWriter& writer) {
   const auto handler = std::make_shared<DeferredHandler>(writer);
   const bool one = absl::StartsWith(request.path, kModelPrefix);
   const std::string wanted =
@@ -233,48 +240,60 @@ std::shared_ptr<RequestHandler> Router::Models(const HttpRequest& request, Respo
   return handler;
 }
 
-std::shared_ptr<RequestHandler> Router::Tokenize(const HttpRequest& request,
-                                                 ResponseWriter& writer) {
-  return AnswerTokenize(request.body, backend_, models_, writer);
+std::shared_ptr<RequestHandler> Router::Tokenize(HttpRequest& request, ResponseWriter& writer) {
+  return AnswerTokenize(std::move(request.body), {backend_, models_, side_work_}, writer);
 }
 
-std::shared_ptr<RequestHandler> Router::Detokenize(const HttpRequest& request,
-                                                   ResponseWriter& writer) {
-  return AnswerDetokenize(request.body, backend_, models_, writer);
+std::shared_ptr<RequestHandler> Router::Detokenize(HttpRequest& request, ResponseWriter& writer) {
+  return AnswerDetokenize(std::move(request.body), {backend_, models_, side_work_}, writer);
 }
 
-std::shared_ptr<RequestHandler> Router::Completion(const HttpRequest& request,
-                                                   ResponseWriter& writer) {
+std::shared_ptr<RequestHandler> Router::Completion(HttpRequest& request, ResponseWriter& writer) {
   const bool chat = absl::EndsWith(request.path, "chat/completions");
-  const absl::StatusOr<Json> body = ParseBody(request.body);
-  if (!body.ok()) {
-    return Answer(writer, ErrorResponse(body.status()));
-  }
-  absl::StatusOr<CompletionRequest> parsed =
-      chat ? ParseChatCompletion(*body, options_.limits) : ParseCompletion(*body, options_.limits);
-  if (!parsed.ok()) {
-    return Answer(writer, ErrorResponse(parsed.status()));
-  }
-  parsed->options.followed_id = request.request_id;
-  parsed->options.trace_parent = request.trace_parent;
-  parsed->options.trace_state = request.trace_state;
+  const size_t bytes = request.body.size();
   const auto handler = std::make_shared<DeferredHandler>(writer);
-  models_.Get([this, handler, chat, parsed = *std::move(parsed), path = request.path,
-               request_id = request.request_id](const absl::StatusOr<ServedModel>& model) {
+  const absl::Status begun = side_work_.Do(
+      bytes,
+      [chat, limits = options_.limits, body = std::move(request.body)] {
+        return ReadBody(chat, body, limits);
+      },
+      [this, handler, path = request.path, followed_id = request.request_id,
+       trace_parent = request.trace_parent,
+       trace_state = request.trace_state](absl::StatusOr<CompletionRequest> parsed) {
+        if (!parsed.ok()) {
+          handler->Respond(ErrorResponse(parsed.status()));
+          return;
+        }
+        parsed->options.followed_id = followed_id;
+        parsed->options.trace_parent = trace_parent;
+        parsed->options.trace_state = trace_state;
+        Complete(std::make_shared<CompletionRequest>(*std::move(parsed)), path, handler);
+      });
+  if (!begun.ok()) {
+    handler->Respond(ErrorResponse(begun));
+  }
+  return handler;
+}
+
+// `request` is shared since functions are copied, and it may be large; it is used up.
+void Router::Complete(std::shared_ptr<CompletionRequest> request, const std::string& path,
+                      const std::shared_ptr<DeferredHandler>& handler) {
+  models_.Get([this, handler, request, path](const absl::StatusOr<ServedModel>& model) {
     if (!model.ok()) {
       handler->Respond(ErrorResponse(model.status()));
       return;
     }
-    if (!model->Has(parsed.model)) {
+    if (!model->Has(request->model)) {
       handler->Respond(
-          ErrorResponse(UnknownModel(parsed.model, absl::StrJoin(model->names, ", "))));
+          ErrorResponse(UnknownModel(request->model, absl::StrJoin(model->names, ", "))));
       return;
     }
+    const bool chat = request->chat;
     const CompletionHead head = {.chat = chat,
                                  .id = absl::StrCat(chat ? "chatcmpl-" : "cmpl-", RandomHex(32)),
-                                 .model = parsed.model,
+                                 .model = request->model,
                                  .created = absl::ToUnixSeconds(absl::Now())};
-    const auto log = [path, request_id, id = head.id,
+    const auto log = [path, request_id = request->options.followed_id, id = head.id,
                       began = absl::Now()](const CompletionHandler::Report& report) {
       LogEvent(LogLevel::kInfo, "answered",
                {{"path", path},
@@ -286,13 +305,12 @@ std::shared_ptr<RequestHandler> Router::Completion(const HttpRequest& request,
                 {"ms", absl::ToInt64Milliseconds(absl::Now() - began)}});
     };
     handler->Continue([&](ResponseWriter& to) {
-      auto completion =
-          std::make_shared<CompletionHandler>(parsed, head, backend_, to, metrics_, log);
+      auto completion = std::make_shared<CompletionHandler>(std::move(*request), head, backend_, to,
+                                                            metrics_, log);
       completion->Start();
       return completion;
     });
   });
-  return handler;
 }
 
 }  // namespace lamina::gateway

@@ -18,7 +18,9 @@
 #include "gateway/backend.h"
 #include "gateway/completion_request.h"
 #include "gateway/connection.h"
+#include "gateway/deferred_handler.h"
 #include "gateway/model_directory.h"
+#include "gateway/side_work.h"
 
 namespace lamina::gateway {
 
@@ -31,8 +33,8 @@ struct RouterOptions {
 
 class Router final : public RequestRouter {
  public:
-  // `backend` must outlive it.
-  Router(Backend& backend, RouterOptions options);
+  // `backend` and `side_work` must outlive it.
+  Router(Backend& backend, SideWork& side_work, RouterOptions options);
 
   // From now on requests are refused with 503.
   void Drain() { draining_ = true; }
@@ -44,7 +46,7 @@ class Router final : public RequestRouter {
   std::shared_ptr<RequestHandler> Handle(HttpRequest request, ResponseWriter& writer) override;
 
  private:
-  using Endpoint = std::shared_ptr<RequestHandler> (Router::*)(const HttpRequest& request,
+  using Endpoint = std::shared_ptr<RequestHandler> (Router::*)(HttpRequest& request,
                                                                ResponseWriter& writer);
   struct Route {
     std::string method;
@@ -55,18 +57,22 @@ class Router final : public RequestRouter {
 
   const Route* Find(const std::string& path) const;
 
-  std::shared_ptr<RequestHandler> Health(const HttpRequest& request, ResponseWriter& writer);
-  std::shared_ptr<RequestHandler> Version(const HttpRequest& request, ResponseWriter& writer);
-  std::shared_ptr<RequestHandler> OpenApi(const HttpRequest& request, ResponseWriter& writer);
-  std::shared_ptr<RequestHandler> Metrics(const HttpRequest& request, ResponseWriter& writer);
-  std::shared_ptr<RequestHandler> Page(const HttpRequest& request, ResponseWriter& writer);
-  std::shared_ptr<RequestHandler> Status(const HttpRequest& request, ResponseWriter& writer);
-  std::shared_ptr<RequestHandler> Models(const HttpRequest& request, ResponseWriter& writer);
-  std::shared_ptr<RequestHandler> Tokenize(const HttpRequest& request, ResponseWriter& writer);
-  std::shared_ptr<RequestHandler> Detokenize(const HttpRequest& request, ResponseWriter& writer);
-  std::shared_ptr<RequestHandler> Completion(const HttpRequest& request, ResponseWriter& writer);
+  std::shared_ptr<RequestHandler> Health(HttpRequest& request, ResponseWriter& writer);
+  std::shared_ptr<RequestHandler> Version(HttpRequest& request, ResponseWriter& writer);
+  std::shared_ptr<RequestHandler> OpenApi(HttpRequest& request, ResponseWriter& writer);
+  std::shared_ptr<RequestHandler> Metrics(HttpRequest& request, ResponseWriter& writer);
+  std::shared_ptr<RequestHandler> Page(HttpRequest& request, ResponseWriter& writer);
+  std::shared_ptr<RequestHandler> Status(HttpRequest& request, ResponseWriter& writer);
+  std::shared_ptr<RequestHandler> Models(HttpRequest& request, ResponseWriter& writer);
+  std::shared_ptr<RequestHandler> Tokenize(HttpRequest& request, ResponseWriter& writer);
+  std::shared_ptr<RequestHandler> Detokenize(HttpRequest& request, ResponseWriter& writer);
+  std::shared_ptr<RequestHandler> Completion(HttpRequest& request, ResponseWriter& writer);
+
+  void Complete(std::shared_ptr<CompletionRequest> request, const std::string& path,
+                const std::shared_ptr<DeferredHandler>& handler);
 
   Backend& backend_;
+  SideWork& side_work_;
   const RouterOptions options_;
   ModelDirectory models_;
   GatewayMetrics metrics_;

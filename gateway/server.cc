@@ -21,6 +21,7 @@ using boost::system::error_code;
 constexpr auto kTick = std::chrono::milliseconds(100);
 // What the kernel keeps for a slow reader; left to itself it would grow to megabytes.
 constexpr int kSendBufferBytes = 64 << 10;
+constexpr auto kTellPause = std::chrono::seconds(10);
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 constexpr char kFull[] =
     "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
@@ -107,7 +108,7 @@ void Server::OnAccepted(const error_code& error, tcp::socket socket) {
   }
   if (error) {
     // Most likely out of file descriptors: others will end.
-    LogWarning("accept: ", error.message());
+    TellOfFailure(error);
     if (MakeRoom()) {
       Accept();
       return;
@@ -140,6 +141,18 @@ void Server::OnAccepted(const error_code& error, tcp::socket socket) {
     }
   }
   Accept();
+}
+
+// Strangers who connect without end shall not fill the log.
+void Server::TellOfFailure(const error_code& error) {
+  ++accepts_failed_;
+  const auto now = std::chrono::steady_clock::now();
+  if (now >= tell_from_) {
+    LogWarning("accept: ", error.message(), " (", accepts_failed_,
+               " times since the last warning)");
+    accepts_failed_ = 0;
+    tell_from_ = now + kTellPause;
+  }
 }
 
 // The connection that has been idle for longest gives way: its client can open another, and idle

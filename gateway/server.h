@@ -11,6 +11,8 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/ssl/context.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -44,6 +46,7 @@ class Server {
  private:
   void Accept();
   void OnAccepted(const boost::system::error_code& error, boost::asio::ip::tcp::socket socket);
+  void TellOfFailure(const boost::system::error_code& error);
   bool MakeRoom();
   void TurnAway(boost::asio::ip::tcp::socket socket) const;
   void Tick();
@@ -59,6 +62,8 @@ class Server {
   boost::asio::steady_timer accept_pause_;
   std::set<std::shared_ptr<Connection>> connections_;
   std::function<void()> drained_;
+  uint64_t accepts_failed_ = 0;  // Since the log said so.
+  std::chrono::steady_clock::time_point tell_from_;
   bool draining_ = false;
   uint16_t port_ = 0;
 };

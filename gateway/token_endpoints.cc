@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gateway/token_endpoints.h"
 
+#include <functional>
 #include <optional>
 #include <utility>
 
@@ -94,54 +95,96 @@ void WithModel(const std::string& name, ModelDirectory& models,
   });
 }
 
-}  // namespace
-
-std::shared_ptr<RequestHandler> AnswerTokenize(const std::string& body, Backend& backend,
-                                               ModelDirectory& models, ResponseWriter& writer) {
-  const absl::StatusOr<TokenizeRequest> request = ParseTokenize(body);
-  if (!request.ok()) {
-    writer.Respond(ErrorResponse(request.status()));
-    return nullptr;
+// Of a call's answer: an error, or what `write` makes of it, which takes about `bytes`.
+template <typename Answer, typename Write>
+void RespondWith(SideWork& side_work, const std::shared_ptr<DeferredHandler>& handler,
+                 absl::StatusOr<Answer> answer, size_t bytes, Write write) {
+  if (!answer.ok()) {
+    handler->Respond(ErrorResponse(answer.status()));
+    return;
   }
+  const absl::Status begun = side_work.Do(
+      bytes, [answer = *std::move(answer), write] { return Dump(write(answer)); },
+      [handler](std::string body) { handler->Respond({.body = std::move(body)}); });
+  if (!begun.ok()) {
+    handler->Respond(ErrorResponse(begun));
+  }
+}
+
+// Reads a body and goes on with the request in it, or answers with what is wrong.
+template <typename Request>
+std::shared_ptr<RequestHandler> ReadAndAnswer(
+    std::string body, absl::StatusOr<Request> (*parse)(const std::string& text),
+    SideWork& side_work, ResponseWriter& writer,
+    std::function<void(std::shared_ptr<DeferredHandler> handler, Request request)> answer) {
   const auto handler = std::make_shared<DeferredHandler>(writer);
-  WithModel(
-      request->model, models, handler,
-      [&backend, handler, request = *request](const ServedModel& model) {
-        const uint32_t tokens_max = model.info.sequence_tokens_max;
-        const bool strings = request.with_strings;
-        backend.Tokenize(
-            request.prompt, request.add_special,
-            [handler, tokens_max, strings](const absl::StatusOr<client::TokenizeResult>& result) {
-              if (!result.ok()) {
-                handler->Respond(ErrorResponse(result.status()));
-                return;
-              }
-              handler->Respond({.body = Dump({{"count", result->tokens.size()},
-                                              {"max_model_len", tokens_max},
-                                              {"tokens", result->tokens},
-                                              {"token_strs", strings ? OrderedJson(result->pieces)
-                                                                     : OrderedJson(nullptr)}})});
-            });
+  const size_t bytes = body.size();
+  const absl::Status begun = side_work.Do(
+      bytes, [parse, body = std::move(body)] { return parse(body); },
+      [handler, answer = std::move(answer)](absl::StatusOr<Request> request) {
+        if (request.ok()) {
+          answer(handler, *std::move(request));
+        } else {
+          handler->Respond(ErrorResponse(request.status()));
+        }
       });
+  if (!begun.ok()) {
+    handler->Respond(ErrorResponse(begun));
+  }
   return handler;
 }
 
-std::shared_ptr<RequestHandler> AnswerDetokenize(const std::string& body, Backend& backend,
-                                                 ModelDirectory& models, ResponseWriter& writer) {
-  const absl::StatusOr<DetokenizeRequest> request = ParseDetokenize(body);
-  if (!request.ok()) {
-    writer.Respond(ErrorResponse(request.status()));
-    return nullptr;
-  }
-  const auto handler = std::make_shared<DeferredHandler>(writer);
-  WithModel(
-      request->model, models, handler, [&backend, handler, request = *request](const ServedModel&) {
-        backend.Detokenize(request.tokens, [handler](const absl::StatusOr<std::string>& text) {
-          handler->Respond(text.ok() ? HttpResponse{.body = Dump({{"prompt", *text}})}
-                                     : ErrorResponse(text.status()));
-        });
-      });
-  return handler;
+// What a token and its text take in an answer, about.
+constexpr size_t kTokenBytes = 8;
+
+}  // namespace
+
+std::shared_ptr<RequestHandler> AnswerTokenize(std::string body, const TokenServices& services,
+                                               ResponseWriter& writer) {
+  const auto answer = [services](const std::shared_ptr<DeferredHandler>& handler,
+                                 TokenizeRequest request) {
+    const auto shared = std::make_shared<TokenizeRequest>(std::move(request));
+    const auto ask = [services, handler, request = shared](const ServedModel& model) {
+      const auto write = [tokens_max = model.info.sequence_tokens_max,
+                          strings = request->with_strings](const client::TokenizeResult& result) {
+        return OrderedJson{
+            {"count", result.tokens.size()},
+            {"max_model_len", tokens_max},
+            {"tokens", result.tokens},
+            {"token_strs", strings ? OrderedJson(result.pieces) : OrderedJson(nullptr)}};
+      };
+      services.backend.Tokenize(
+          request->prompt, request->add_special,
+          [services, handler, write](absl::StatusOr<client::TokenizeResult> result) {
+            const size_t bytes = result.ok() ? result->tokens.size() * kTokenBytes : 0;
+            RespondWith(services.side_work, handler, std::move(result), bytes, write);
+          });
+    };
+    WithModel(shared->model, services.models, handler, ask);
+  };
+  return ReadAndAnswer<TokenizeRequest>(std::move(body), &ParseTokenize, services.side_work, writer,
+                                        answer);
+}
+
+std::shared_ptr<RequestHandler> AnswerDetokenize(std::string body, const TokenServices& services,
+                                                 ResponseWriter& writer) {
+  const auto answer = [services](const std::shared_ptr<DeferredHandler>& handler,
+                                 DetokenizeRequest request) {
+    const auto shared = std::make_shared<DetokenizeRequest>(std::move(request));
+    const auto ask = [services, handler, request = shared](const ServedModel&) {
+      services.backend.Detokenize(request->tokens,
+                                  [services, handler](absl::StatusOr<std::string> text) {
+                                    const size_t bytes = text.ok() ? text->size() : 0;
+                                    RespondWith(services.side_work, handler, std::move(text), bytes,
+                                                [](const std::string& prompt) {
+                                                  return OrderedJson{{"prompt", prompt}};
+                                                });
+                                  });
+    };
+    WithModel(shared->model, services.models, handler, ask);
+  };
+  return ReadAndAnswer<DetokenizeRequest>(std::move(body), &ParseDetokenize, services.side_work,
+                                          writer, answer);
 }
 
 }  // namespace lamina::gateway

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "common/cores.h"
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "common/thread_pool.h"
@@ -46,6 +48,8 @@ absl::Status Serve(const control::DaemonFlags& flags) {
   LAMINA_ASSIGN_OR_RETURN(const ClusterSecret secret, control::LoadClusterSecret(flags, *config));
   const size_t threads =
       node->threads != 0 ? node->threads : std::max<size_t>(1, node->cores.size());
+  LAMINA_RETURN_IF_ERROR(
+      CheckThreads(absl::StrCat("memory node ", flags.name, ": threads"), threads));
   control::TellOfMissingCores(node->cores);
   control::TakeMemoryNear(node->cores);
   const ThreadPoolOptions pinning = {.threads = threads, .cores = node->cores};
@@ -67,7 +71,7 @@ absl::Status Serve(const control::DaemonFlags& flags) {
   memory_node::MemoryNode handler({.name = flags.name,
                                    .cores = CallerCores(pinning),
                                    .make_device = device.make,
-                                   .verbs_uri = config->verbs.Uri(),
+                                   .verbs_uri = config->VerbsUri(),
                                    .secret = secret,
                                    .device = node->device,
                                    .window_memory = device.window_memory.get(),

@@ -11,12 +11,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "common/config/cluster_attention_internal.h"
 #include "common/config/cuda_host.h"
 #include "common/config/policy_internal.h"
 #include "common/config/replicas.h"
 #include "common/config/verbs_keys_internal.h"
 #include "common/host_port.h"
+#include "common/link_options.h"
 #include "common/status_macros.h"
 
 namespace lamina {
@@ -38,6 +40,7 @@ constexpr uint64_t kBodyBytesMost = 64 << 20;  // What a gRPC message of ours ma
 constexpr uint32_t kConnectionsMax = 1u << 16;
 constexpr uint32_t kChoicesMax = 4096;
 constexpr uint32_t kGatewaySecondsMax = 86400;
+constexpr char kLocalPeers[] = "?peers=local";
 
 absl::Status Invalid(absl::string_view key, absl::string_view value, absl::string_view allowed) {
   return absl::InvalidArgumentError(absl::StrCat(key, ": '", value, "' is not ", allowed));
@@ -231,15 +234,21 @@ absl::Status CheckVerbs(const VerbsConfig& verbs) {
   return absl::OkStatus();
 }
 
-// "throttle(bandwidth=100MB)+shm" is shm, slowed down; what stands between the brackets is the
-// transport's to read.
-absl::string_view WithoutThrottle(absl::string_view name) {
-  if (absl::StartsWith(name, "throttle(")) {
-    const size_t end = name.find(")+");
-    return end == absl::string_view::npos ? name : name.substr(end + 2);
+// "throttle(bandwidth=100MB)+shm" is shm, slowed down.
+struct Throttled {
+  absl::string_view options;  // What stands between the brackets.
+  absl::string_view transport;
+};
+Throttled SplitThrottle(absl::string_view name) {
+  absl::string_view rest = name;
+  const size_t end = name.find(")+");
+  if (!absl::ConsumePrefix(&rest, "throttle(") || end == absl::string_view::npos) {
+    return {.options = "", .transport = name};
   }
-  return name;
+  return {.options = rest.substr(0, end - (name.size() - rest.size())),
+          .transport = name.substr(end + 2)};
 }
+absl::string_view WithoutThrottle(absl::string_view name) { return SplitThrottle(name).transport; }
 
 absl::Status CheckTransport(const ClusterConfig& config) {
   if (config.transport.empty()) {
@@ -250,6 +259,10 @@ absl::Status CheckTransport(const ClusterConfig& config) {
     if (!IsOneOf(WithoutThrottle(name), {"shm", "ucx", "verbs"})) {
       return Invalid("transport", name,
                      "one of shm, ucx, verbs; to emulate a slow link throttle(...)+shm");
+    }
+    if (const auto throttle = ParseThrottle(SplitThrottle(name).options); !throttle.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("transport: ", throttle.status().message(), " (in '", name, "')"));
     }
     if (!seen.insert(name).second) {
       return absl::InvalidArgumentError(absl::StrCat("transport: names ", name, " twice"));
@@ -407,6 +420,23 @@ std::string VerbsConfig::Uri() const {
     }
   }
   return uri;
+}
+
+bool ClusterConfig::IsOneHost() const {
+  const auto here = [](const auto& node) { return IsThisHost(node.host); };
+  return std::all_of(compute.begin(), compute.end(), here) &&
+         std::all_of(memory.begin(), memory.end(), here);
+}
+
+std::string ClusterConfig::UcxUri() const {
+  return absl::StrCat("ucx://", IsOneHost() ? kLocalPeers : "");
+}
+
+std::string ClusterConfig::VerbsUri() const {
+  const std::string uri = verbs.Uri();
+  return !IsOneHost()                  ? uri
+         : absl::StrContains(uri, '?') ? absl::StrCat(uri, "&", kLocalPeers + 1)
+                                       : absl::StrCat(uri, kLocalPeers);
 }
 
 absl::Status ClusterConfig::Validate() const {

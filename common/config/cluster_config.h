@@ -167,6 +167,12 @@ struct ClusterConfig {
   //         kUnimplemented    a known value that this version cannot serve yet; says which it can.
   absl::Status Validate() const;
 
+  // Whether all nodes run on this host: nobody else needs to reach them.
+  bool IsOneHost() const;
+  // What "ucx" and "verbs" mean here as URIs: on one host they listen on loopback alone.
+  std::string UcxUri() const;
+  std::string VerbsUri() const;
+
   const ComputeNodeConfig* FindCompute(absl::string_view name) const;
   // Compute nodes of that role.
   uint32_t CountCompute(ComputeRole role) const;

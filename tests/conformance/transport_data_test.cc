@@ -124,37 +124,62 @@ TEST_P(TransportTest, SourceInsideAnOwnRegionNeedsNoRegistration) {
   EXPECT_TRUE(Equal(Arrived(*link.region), Seen(own->bytes())));
 }
 
+// Puts each source, registered before, to the front of one region, and sees it arrive.
+class FrontOfRegion {
+ public:
+  explicit FrontOfRegion(const Link& link) : link_(link) {}
+
+  void Put(absl::Span<std::byte> source) {
+    const SignalUpdate signal = Weak(0, ++round_);
+    ASSERT_TRUE(link_.Put(0, source, &signal).ok());
+    ASSERT_TRUE(link_.Await(0, round_));
+    ASSERT_TRUE(Equal(Arrived(*link_.region, 0, source.size()), Seen(source)));
+  }
+
+ private:
+  const Link& link_;
+  uint64_t round_ = 0;
+};
+
+constexpr size_t kOffsets = 64;
+
+TEST_P(TransportTest, SourcesMayLieAtAnyOffset) {
+  constexpr size_t kBytes = 64;
+  const Link link = MakeLink(2 * kBytes, 1);
+  const absl::Span<std::byte> source = MakeSource(*link.sender, kOffsets + 2 * kBytes, 11);
+  FrontOfRegion front(link);
+  for (size_t offset = 0; offset < kOffsets; ++offset) {
+    SCOPED_TRACE(offset);
+    front.Put(source.subspan(offset, kBytes + offset % 7));
+    front.Put(source.subspan(offset, 1));
+  }
+}
+
 // What is registered begins and ends anywhere, and lies in what is registered already.
-TEST_P(TransportTest, SourcesMayLieAtAnyOffsetAndInEachOther) {
+TEST_P(TransportTest, RegistrationsMayLieAtAnyOffsetAndInEachOther) {
   if (kind() == MemoryKind::kDevice) {
     GTEST_SKIP() << "memory of a device is registered in whole allocations";
   }
   constexpr size_t kBytes = 64;
-  constexpr size_t kOffsets = 64;
   const Link link = MakeLink(2 * kBytes, 1);
   std::vector<std::byte> memory(4 * kOffsets + 2 * kBytes);
-  uint64_t round = 0;
-  const auto put = [&](absl::Span<const std::byte> source) {
-    const SignalUpdate signal = Weak(0, ++round);
-    ASSERT_TRUE(link.Put(0, source, &signal).ok());
-    ASSERT_TRUE(link.Await(0, round));
-    ASSERT_TRUE(Equal(Arrived(*link.region, 0, source.size()), source));
-  };
+  const auto all = absl::MakeSpan(memory);
+  FrontOfRegion front(link);
   for (size_t offset = 0; offset < kOffsets; ++offset) {
     SCOPED_TRACE(offset);
-    const auto source = absl::MakeConstSpan(memory).subspan(kOffsets + offset, kBytes + offset % 7);
-    memory[kOffsets + offset] = static_cast<std::byte>(offset + 1);
+    const auto source = all.subspan(kOffsets + offset, kBytes + offset % 7);
+    source[0] = static_cast<std::byte>(offset + 1);
     ASSERT_TRUE(link.sender->RegisterSource(source, MemoryKind::kHost).ok());
-    put(source);
-    put(source.last(1));
+    front.Put(source);
+    front.Put(source.last(1));
   }
-  ASSERT_TRUE(link.sender->RegisterSource(memory, MemoryKind::kHost).ok());
-  put(absl::MakeConstSpan(memory).first(2 * kBytes));
-  put(absl::MakeConstSpan(memory).last(2 * kBytes));
-  const auto inner = absl::MakeConstSpan(memory).subspan(8, kBytes);
+  ASSERT_TRUE(link.sender->RegisterSource(all, MemoryKind::kHost).ok());
+  front.Put(all.first(2 * kBytes));
+  front.Put(all.last(2 * kBytes));
+  const auto inner = all.subspan(8, kBytes);
   ASSERT_TRUE(link.sender->RegisterSource(inner, MemoryKind::kHost).ok());
-  put(inner);
-  put(absl::MakeConstSpan(memory).first(2 * kBytes));
+  front.Put(inner);
+  front.Put(all.first(2 * kBytes));
 }
 
 TEST_P(TransportTest, SourceMayBeOverwrittenOncePendingIsZero) {

@@ -53,7 +53,8 @@ INSTANTIATE_TEST_SUITE_P(Backends, TransportTest,
                                          OverFake("fake_lazy", kLazy), OverUri("shm", "shm://"),
                                          OverUri("throttle", kThrottled), OverUri("fault", kFaulty),
                                          OverUri("ucx", "ucx://"), OverUri("ucx_sm", "ucx://sm"),
-                                         OverUri("ucx_tcp", "ucx://tcp")),
+                                         OverUri("ucx_tcp", "ucx://tcp"),
+                                         OverUri("ucx_tcp_local", "ucx://tcp?peers=local")),
                          [](const testing::TestParamInfo<Backend>& tested) {
                            return tested.param.name;
                          });

@@ -40,8 +40,9 @@ def health(cluster):
 
 
 def post(cluster, path, body, seconds=ANSWER_SECONDS):
-    """The answer, as an object, of a POST to the gateway."""
-    request = urllib.request.Request(f"http://{cluster.gateway}{path}", json.dumps(body).encode(),
+    """The answer, as an object, of a POST to the gateway of JSON, or of an object."""
+    text = body if isinstance(body, str) else json.dumps(body)
+    request = urllib.request.Request(f"http://{cluster.gateway}{path}", text.encode(),
                                      {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=seconds) as answer:
         return json.loads(answer.read())

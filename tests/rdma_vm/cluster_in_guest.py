@@ -27,18 +27,31 @@ def tokens(cluster):
     return answers
 
 
-def cluster_over(transport):
-    return Cluster(model=MODEL, memory_nodes=2, capacity="16MiB", transport=transport,
-                   prefill={"chunk_tokens": 32}, token="the-secret-of-the-guest")
+def cluster_over(transport, memory_nodes=2, **keys):
+    return Cluster(model=MODEL, memory_nodes=memory_nodes, capacity="16MiB", transport=transport,
+                   prefill={"chunk_tokens": 32}, token="the-secret-of-the-guest", **keys)
 
 
 class VerbsClusterTest(unittest.TestCase):
-    """One test: each cluster takes half a minute to start on emulated processors."""
+    """Few clusters: they start slowly on emulated processors."""
+
+    @classmethod
+    def setUpClass(cls):
+        with cluster_over("shm") as cluster:
+            cls.wanted = tokens(cluster)
+
+    def test_two_compute_nodes(self):
+        """Replicas that take turns, and stages, which put to each other too: none fails on the way."""
+        for compute in ([{"name": "c0"}, {"name": "c1"}],
+                        [{"name": f"c{i}", "replica": "r0", "stage": i} for i in range(2)]):
+            with cluster_over("verbs", memory_nodes=1, compute=compute) as cluster:
+                self.assertEqual(tokens(cluster), self.wanted, compute)
+                status = cluster.status()
+            self.assertEqual(status["epoch"], 1, compute)
+            self.assertEqual({link["path"] for link in status["links"]}, {"verbs rxe0"})
+            print(f"guest: two compute nodes, {len(status['links'])} links", flush=True)
 
     def test_same_tokens_as_over_shared_memory_and_after_a_node_was_killed(self):
-        with cluster_over("shm") as cluster:
-            wanted = tokens(cluster)
-
         with cluster_over(["verbs", "ucx"]) as cluster:
             got = tokens(cluster)
             before = cluster.status()
@@ -52,9 +65,9 @@ class VerbsClusterTest(unittest.TestCase):
             cluster.await_true(serves_anew, "a new epoch")
             again = tokens(cluster)
 
-        self.assertEqual(got, wanted)
-        self.assertEqual(again, wanted)
-        self.assertTrue(all(len(ids) == 12 for answer in wanted for ids in answer))
+        self.assertEqual(got, self.wanted)
+        self.assertEqual(again, self.wanted)
+        self.assertTrue(all(len(ids) == 12 for answer in self.wanted for ids in answer))
         self.assertEqual(before["warnings"], [])
         self.assertEqual({node["windows"] for node in before["nodes"] if node["role"] != "coordinator"}, {"host memory"})
         self.assertEqual({link["path"] for link in before["links"]}, {"verbs rxe0"})

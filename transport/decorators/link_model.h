@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/clock.h"
+#include "common/link_options.h"
 #include "common/philox.h"
 
 namespace lamina::transport {
@@ -32,15 +33,6 @@ class LinkModel {
   virtual PutFate Judge(uint64_t bytes, Nanos now) = 0;
 };
 
-// One link for all peers: Puts leave one after the other, in order. A bucket that holds nothing:
-// an idle link saves no bandwidth for later.
-struct ThrottleOptions {
-  uint64_t bytes_per_second = 0;  // 0: as fast as the link below.
-  Nanos latency = 0;
-  Nanos jitter = 0;  // Up to so much more, drawn for each Put.
-  uint64_t seed = 1;
-};
-
 class Throttle final : public LinkModel {
  public:
   explicit Throttle(const ThrottleOptions& options);
@@ -51,15 +43,6 @@ class Throttle final : public LinkModel {
   Prng prng_;
   double free_at_ = 0;  // In nanoseconds; a fraction of one is kept.
   Nanos last_due_ = 0;
-};
-
-// Puts to different regions may overtake each other, where no strong signal forbids it.
-struct FaultOptions {
-  Nanos delay = 0;     // Up to so much, drawn for each Put.
-  double drop = 0;     // Share of Puts that vanish.
-  double corrupt = 0;  // Share of Puts whose head arrives with a bit flipped.
-  uint64_t cut = 0;    // From this Put on, all vanish; 0: never.
-  uint64_t seed = 1;
 };
 
 class Fault final : public LinkModel {

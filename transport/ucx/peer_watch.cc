@@ -205,11 +205,13 @@ WatchId DrawWatchId() {
   return id;
 }
 
-absl::StatusOr<std::unique_ptr<PeerWatch>> PeerWatch::Start(const ClusterSecret& secret) {
-  LAMINA_ASSIGN_OR_RETURN(Listener listener, Listen());
+absl::StatusOr<std::unique_ptr<PeerWatch>> PeerWatch::Start(PeerReach reach,
+                                                            const ClusterSecret& secret) {
+  LAMINA_ASSIGN_OR_RETURN(Listener listener, Listen(reach));
   WatchAddress address = {
       .head = {.owner = DrawWatchId(), .host = HostFingerprint(), .port = listener.port},
-      .addresses = LocalAddresses(kAddressesMax)};
+      .addresses =
+          reach == PeerReach::kAnyHost ? LocalAddresses(kAddressesMax) : std::vector<IpAddress>()};
   address.addresses.insert(address.addresses.begin(), kLoopback);
   address.head.addresses = static_cast<uint16_t>(address.addresses.size());
   auto server = std::make_unique<PeerWatchServer>(std::move(listener), address.head.owner, secret);

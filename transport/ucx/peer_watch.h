@@ -42,6 +42,9 @@ struct WatchedRegion {
   std::atomic<OwnerState> state{OwnerState::kThere};
 };
 
+// Where those who open regions may be.
+enum class PeerReach : uint8_t { kAnyHost, kThisHost };
+
 class PeerWatchServer;
 
 class PeerWatch {
@@ -49,7 +52,9 @@ class PeerWatch {
   // Openers that one owner serves at a time; later ones find it unavailable.
   static constexpr size_t kOpenersMax = 4096;
 
-  static absl::StatusOr<std::unique_ptr<PeerWatch>> Start(const ClusterSecret& secret = {});
+  // Listens on all addresses, or on loopback alone.
+  static absl::StatusOr<std::unique_ptr<PeerWatch>> Start(PeerReach reach,
+                                                          const ClusterSecret& secret = {});
   // All that it watches is forgotten; all that it announced is withdrawn.
   ~PeerWatch();
   PeerWatch(const PeerWatch&) = delete;

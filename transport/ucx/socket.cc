@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -54,9 +55,18 @@ Target TargetOf(const IpAddress& ip, uint16_t port) {
   return target;
 }
 
+constexpr int kKind = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
+
+Socket MakeListeningV4(const in_addr& at) {
+  Socket v4(socket(AF_INET, kKind, 0));
+  const sockaddr_in address = {.sin_family = AF_INET, .sin_addr = at};
+  const bool bound = v4.get() >= 0 && bind(v4.get(), reinterpret_cast<const sockaddr*>(&address),
+                                           sizeof address) == 0;
+  return bound ? std::move(v4) : Socket();
+}
+
 // IPv6 for both families where the host has it, else IPv4.
 Socket MakeListening() {
-  constexpr int kKind = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
   Socket v6(socket(AF_INET6, kKind, 0));
   const int off = 0;
   if (v6.get() >= 0 && setsockopt(v6.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) == 0) {
@@ -65,12 +75,7 @@ Socket MakeListening() {
       return v6;
     }
   }
-  Socket v4(socket(AF_INET, kKind, 0));
-  const sockaddr_in any = {.sin_family = AF_INET};
-  if (v4.get() >= 0 && bind(v4.get(), reinterpret_cast<const sockaddr*>(&any), sizeof any) == 0) {
-    return v4;
-  }
-  return Socket();
+  return MakeListeningV4({.s_addr = htonl(INADDR_ANY)});
 }
 
 }  // namespace
@@ -119,8 +124,10 @@ std::vector<IpAddress> LocalAddresses(size_t count_max) {
   return found;
 }
 
-absl::StatusOr<Listener> Listen() {
-  Listener listener{.socket = MakeListening()};
+absl::StatusOr<Listener> Listen(PeerReach reach) {
+  Listener listener{.socket = reach == PeerReach::kAnyHost
+                                  ? MakeListening()
+                                  : MakeListeningV4({.s_addr = htonl(INADDR_LOOPBACK)})};
   sockaddr_storage bound = {};
   socklen_t size = sizeof bound;
   if (listener.socket.get() < 0 || listen(listener.socket.get(), kBacklog) != 0 ||

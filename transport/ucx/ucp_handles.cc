@@ -75,6 +75,8 @@ std::optional<std::string> ValueOf(absl::string_view printed, absl::string_view 
 // 0028). Where there is no RDMA device it must not be named: UCX would complain on stdout.
 constexpr char kWithoutRdma[] = "^ib";
 
+constexpr char kLoopbackDevice[] = "lo";
+
 bool HasRdmaDevice() {
   std::error_code error;
   const std::filesystem::directory_iterator devices("/sys/class/infiniband", error);
@@ -104,6 +106,18 @@ bool NamesRdma(absl::string_view transports) {
   return false;
 }
 
+// Of the network: what is set for devices holds for those of RDMA too.
+bool TakesTcpAlone(absl::string_view transports) {
+  if (transports == kWithoutRdma) {
+    return true;
+  }
+  const std::vector<absl::string_view> names = absl::StrSplit(transports, ',');
+  const bool tcp = std::any_of(names.begin(), names.end(), [](absl::string_view name) {
+    return name == "all" || name == "tcp";
+  });
+  return tcp && (!NamesRdma(transports) || !HasRdmaDevice());
+}
+
 absl::Status Modify(ucp_config_t* config, absl::string_view name, absl::string_view value) {
   const ucs_status_t status =
       ucp_config_modify(config, std::string(name).c_str(), std::string(value).c_str());
@@ -111,7 +125,7 @@ absl::Status Modify(ucp_config_t* config, absl::string_view name, absl::string_v
                           : UcsError(absl::StrCat("setting ", name, " to \"", value, "\""), status);
 }
 
-absl::Status Configure(ucp_config_t* config, absl::string_view transports) {
+absl::Status Configure(ucp_config_t* config, absl::string_view transports, PeerReach reach) {
   const auto print = [&] {
     return Printed(
         [&](FILE* stream) { ucp_config_print(config, stream, nullptr, UCS_CONFIG_PRINT_CONFIG); });
@@ -128,7 +142,12 @@ absl::Status Configure(ucp_config_t* config, absl::string_view transports) {
       LAMINA_RETURN_IF_ERROR(Modify(config, setting.name, setting.value));
     }
   }
-  if (HasSharedMemory(ValueOf(printed, "TLS").value_or("all"))) {
+  const std::string taken = ValueOf(printed, "TLS").value_or("all");
+  if (reach == PeerReach::kThisHost && TakesTcpAlone(taken) &&
+      ValueOf(printed, "NET_DEVICES") == "all") {
+    LAMINA_RETURN_IF_ERROR(Modify(config, "NET_DEVICES", kLoopbackDevice));
+  }
+  if (HasSharedMemory(taken)) {
     // Without it shared memory is not offered to endpoints that report errors.
     return Modify(config, "MM_ERROR_HANDLING", "y");
   }
@@ -171,13 +190,13 @@ absl::StatusOr<bool> TakesRdma(absl::string_view transports) {
   return named != "all" && NamesRdma(named);  // "all" becomes kWithoutRdma.
 }
 
-absl::StatusOr<UcpContext> MakeUcpContext(absl::string_view transports) {
+absl::StatusOr<UcpContext> MakeUcpContext(absl::string_view transports, PeerReach reach) {
   ucp_config_t* raw = nullptr;
   if (const ucs_status_t status = ucp_config_read(nullptr, nullptr, &raw); status != UCS_OK) {
     return UcsError("reading its configuration (variables UCX_*)", status);
   }
   const std::unique_ptr<ucp_config_t, ReleaseConfig> config(raw);
-  LAMINA_RETURN_IF_ERROR(Configure(config.get(), transports));
+  LAMINA_RETURN_IF_ERROR(Configure(config.get(), transports, reach));
   ucp_params_t params = {};
   params.field_mask = UCP_PARAM_FIELD_FEATURES;
   params.features = UCP_FEATURE_RMA | UCP_FEATURE_AM;

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "transport/ucx/peer_watch.h"
 
 namespace lamina::transport {
 
@@ -27,8 +28,9 @@ struct DestroyUcpContext {
 };
 using UcpContext = std::unique_ptr<std::remove_pointer_t<ucp_context_h>, DestroyUcpContext>;
 
-// `transports` is a list for UCX_TLS; empty leaves UCX's choice.
-absl::StatusOr<UcpContext> MakeUcpContext(absl::string_view transports);
+// `transports` is a list for UCX_TLS; empty leaves UCX's choice. With kThisHost TCP goes over
+// loopback, unless UCX_NET_DEVICES says otherwise or RDMA, whose devices it means too, is taken.
+absl::StatusOr<UcpContext> MakeUcpContext(absl::string_view transports, PeerReach reach);
 
 // Whether a context of these may put over RDMA: there is a device, and the list, or UCX_TLS where
 // it is empty, names it.

@@ -46,6 +46,18 @@ absl::Status CheckOptions(const RegionOptions& options, const DeviceMemory* devi
   return absl::OkStatus();
 }
 
+// "", or "?peers=local".
+absl::StatusOr<PeerReach> ParseReach(absl::string_view options) {
+  if (options.empty()) {
+    return PeerReach::kAnyHost;
+  }
+  if (options == "?peers=local") {
+    return PeerReach::kThisHost;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("ucx: unknown option \"", options, "\"; known is ?peers=local"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Transport>> UcxTransport::Make(absl::string_view name,
@@ -56,8 +68,11 @@ absl::StatusOr<std::unique_ptr<Transport>> UcxTransport::Make(absl::string_view 
   return made;
 }
 
-absl::Status UcxTransport::SetUp(absl::string_view name, const ClusterSecret& secret) {
-  LAMINA_ASSIGN_OR_RETURN(context_, MakeUcpContext(name));
+absl::Status UcxTransport::SetUp(absl::string_view uri_name, const ClusterSecret& secret) {
+  const size_t question = std::min(uri_name.find('?'), uri_name.size());
+  const absl::string_view name = uri_name.substr(0, question);
+  LAMINA_ASSIGN_OR_RETURN(const PeerReach reach, ParseReach(uri_name.substr(question)));
+  LAMINA_ASSIGN_OR_RETURN(context_, MakeUcpContext(name, reach));
   LAMINA_ASSIGN_OR_RETURN(knows_cuda_, HasCudaMemory(context_.get()));
   LAMINA_ASSIGN_OR_RETURN(takes_rdma_, TakesRdma(name));
   capabilities_.device_memory = device_ != nullptr;
@@ -65,7 +80,7 @@ absl::Status UcxTransport::SetUp(absl::string_view name, const ClusterSecret& se
   LAMINA_ASSIGN_OR_RETURN(receiver_, MakeUcpWorker(context_.get()));
   LAMINA_ASSIGN_OR_RETURN(sender_, MakeUcpWorker(context_.get()));
   LAMINA_ASSIGN_OR_RETURN(receiver_address_, AddressOf(receiver_.get()));
-  LAMINA_ASSIGN_OR_RETURN(watch_, PeerWatch::Start(secret));
+  LAMINA_ASSIGN_OR_RETURN(watch_, PeerWatch::Start(reach, secret));
   ucp_am_handler_param_t handler = {};
   handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
                        UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;

@@ -4,6 +4,7 @@
 //
 //   ucx://          whatever UCX would take; its own variables (UCX_TLS, UCX_NET_DEVICES) hold
 //   ucx://tcp       only these transports of UCX, in the form of its UCX_TLS: "tcp", "sm", "rc,sm"
+//   ucx://tcp?peers=local   the same, for processes of this host alone: it listens on loopback
 //
 // Each transport has two workers. All endpoints belong to one of them, and peers connect to the
 // other: so two views in opposite directions share nothing, and closing one does not end the other.
@@ -45,7 +46,9 @@ bool UcxIsBuilt();
 // `name` is what follows "ucx://". `device`, which may be null, outlives the transport. Peers
 // prove that they know `secret`.
 //
-// Errors: kInvalidArgument  UCX knows no transport of that name, or has no device for it.
+// Errors: kInvalidArgument  UCX knows no transport of that name, or has no device for it; an
+// unknown
+//                           option.
 //         kUnimplemented    this build lacks UCX; says how to get it.
 absl::StatusOr<std::unique_ptr<Transport>> MakeUcxTransport(absl::string_view name,
                                                             DeviceMemory* device,

@@ -132,11 +132,11 @@ std::vector<ControlAddress> OwnAddresses(size_t count_max) {
   return addresses;
 }
 
-absl::StatusOr<ControlListener> ListenForPeers() {
+absl::StatusOr<ControlListener> ListenForPeers(const ControlAddress& at) {
   ControlSocket socket(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int both = 0;
   setsockopt(socket.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &both, sizeof both);
-  sockaddr_in6 address = SocketAddress({}, 0);
+  sockaddr_in6 address = SocketAddress(at, 0);
   socklen_t size = sizeof address;
   if (socket.fd() < 0 ||
       bind(socket.fd(), reinterpret_cast<const sockaddr*>(&address), size) != 0 ||

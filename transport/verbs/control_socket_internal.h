@@ -82,8 +82,8 @@ struct ControlListener {
   ControlSocket socket;
   uint16_t port = 0;
 };
-// On all addresses, at a port that the system picks.
-absl::StatusOr<ControlListener> ListenForPeers();
+// On this address, by default on all, at a port that the system picks.
+absl::StatusOr<ControlListener> ListenForPeers(const ControlAddress& at = {});
 // No socket (fd -1) when none waits.
 ControlSocket AcceptPeer(const ControlSocket& listener);
 

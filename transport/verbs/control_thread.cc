@@ -29,7 +29,8 @@ constexpr auto kCloseWait = std::chrono::seconds(2);
 absl::StatusOr<std::unique_ptr<ControlThread>> ControlThread::Start(const VerbsLocal& local,
                                                                     const ClusterSecret& secret,
                                                                     const ControlLimits& limits) {
-  LAMINA_ASSIGN_OR_RETURN(ControlListener listener, ListenForPeers());
+  LAMINA_ASSIGN_OR_RETURN(ControlListener listener,
+                          ListenForPeers(local.options.local_peers ? kOwnHost : ControlAddress{}));
   std::unique_ptr<ControlThread> control(
       new ControlThread(local, secret, limits, std::move(listener)));
   if (control->wake_ < 0) {
@@ -49,7 +50,9 @@ ControlThread::ControlThread(const VerbsLocal& local, const ClusterSecret& secre
   self_.host = HostFingerprint();
   LAMINA_CHECK(getentropy(&self_.owner, sizeof self_.owner) == 0);
   self_.tcp_port = listener_.port;
-  self_.addresses = OwnAddresses(kVerbsAddressesMax);
+  if (!local.options.local_peers) {  // Those of this host try its loopback first.
+    self_.addresses = OwnAddresses(kVerbsAddressesMax);
+  }
   const int flags = fcntl(local.context->async_fd, F_GETFL);
   fcntl(local.context->async_fd, F_SETFL, flags | O_NONBLOCK);
 }

@@ -33,15 +33,15 @@ constexpr std::array kKeys = {
 };
 
 absl::Status UnknownKey(absl::string_view name) {
-  std::vector<std::string> known = {"near"};
+  std::vector<std::string> known = {"near", "peers"};
   for (const Key& key : kKeys) {
     known.push_back(std::string(key.name));
   }
   const std::string nearest = NearestName(name, known);
-  return absl::InvalidArgumentError(
-      absl::StrCat("verbs: unknown option \"", name,
-                   "\"; known are near, port, gid, mtu, timeout, retries, rnr_retries, queue",
-                   nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?")));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "verbs: unknown option \"", name,
+      "\"; known are near, peers, port, gid, mtu, timeout, retries, rnr_retries, queue",
+      nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?")));
 }
 
 absl::Status SetOption(absl::string_view text, VerbsOptions& options) {
@@ -50,6 +50,12 @@ absl::Status SetOption(absl::string_view text, VerbsOptions& options) {
   if (parts.first == "near") {
     options.near = std::string(parts.second);
     return absl::OkStatus();
+  }
+  if (parts.first == "peers") {
+    options.local_peers = parts.second == "local";
+    return options.local_peers ? absl::OkStatus()
+                               : absl::InvalidArgumentError(absl::StrCat(
+                                     "verbs: option peers=\"", parts.second, "\": expected local"));
   }
   const auto* key = std::find_if(kKeys.begin(), kKeys.end(),
                                  [&](const Key& known) { return known.name == parts.first; });

@@ -16,6 +16,7 @@ namespace lamina::transport {
 struct VerbsOptions {
   std::string device;            // Empty: the nearest to `near`, then the fastest active port.
   std::string near;              // A device on PCI like 0000:41:00.0, a GPU say; empty: none.
+  bool local_peers = false;      // peers=local: of this host alone; it listens on loopback.
   std::optional<uint32_t> port;  // 1 to 254.
   std::optional<uint32_t> gid;   // Index into the port's GID table, 0 to 255.
   std::optional<uint32_t> mtu;   // 256, 512, 1024, 2048 or 4096 bytes; at most the port's.

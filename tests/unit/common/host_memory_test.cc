@@ -66,6 +66,41 @@ TEST_F(HostMemoryTest, LimitOfAnAncestorBinds) {
   EXPECT_THAT(memory.limit, HasSubstr("control group /a"));
 }
 
+TEST_F(HostMemoryTest, Version1CountsFilePagesOfAllBelowAsFree) {
+  Write("/proc/self/cgroup", "5:cpu,memory:/a/b\n1:name=old:/x\n0::/\n");
+  Write("/sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "100000\n");
+  Write("/sys/fs/cgroup/memory/a/b/memory.usage_in_bytes", "80000\n");
+  Write("/sys/fs/cgroup/memory/a/b/memory.stat",
+        "active_file 1\nhierarchical_memory_limit 9223372036854771712\n"
+        "total_inactive_file 20000\ntotal_active_file 10000\n");
+
+  const HostMemory memory = QueryHostMemory(root_);
+
+  EXPECT_EQ(memory.available_bytes, 50000u);
+  EXPECT_THAT(memory.limit, HasSubstr("memory.limit_in_bytes of control group /a/b"));
+}
+
+TEST_F(HostMemoryTest, Version1WithoutLimitsIsNoLimit) {
+  Write("/proc/self/cgroup", "5:memory:/a\n");
+  Write("/sys/fs/cgroup/memory/a/memory.limit_in_bytes", "9223372036854771712\n");
+  Write("/sys/fs/cgroup/memory/a/memory.usage_in_bytes", "80000\n");
+
+  EXPECT_EQ(QueryHostMemory(root_).available_bytes, 1000u << 10);
+}
+
+// A container sees the root of its own tree alone, where the path that the kernel names is not.
+TEST_F(HostMemoryTest, Version1SeesLimitsAboveAContainer) {
+  Write("/proc/self/cgroup", "5:memory:/docker/0123\n");
+  Write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  Write("/sys/fs/cgroup/memory/memory.usage_in_bytes", "2000\n");
+  Write("/sys/fs/cgroup/memory/memory.stat", "hierarchical_memory_limit 9000\n");
+
+  const HostMemory memory = QueryHostMemory(root_);
+
+  EXPECT_EQ(memory.available_bytes, 7000u);
+  EXPECT_THAT(memory.limit, HasSubstr("control group /"));
+}
+
 TEST_F(HostMemoryTest, ThisHostAnswers) { EXPECT_GT(QueryHostMemory().available_bytes, 0u); }
 
 }  // namespace

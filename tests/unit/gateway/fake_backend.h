@@ -60,7 +60,7 @@ class FakeBackend : public Backend {
     return [this] { ++scores_cancelled; };
   }
   void Tokenize(const client::Prompt&, bool, AnswerFunction<client::TokenizeResult> done) override {
-    done(client::TokenizeResult{.tokens = {1, 2}, .pieces = {"a", "b"}});
+    done(tokens);
   }
   void Detokenize(const std::vector<TokenId>&, AnswerFunction<std::string> done) override {
     done(std::string("ab"));
@@ -69,6 +69,7 @@ class FakeBackend : public Backend {
   void GetStatus(AnswerFunction<client::ClusterStatus> done) override { done(status); }
 
   std::vector<std::shared_ptr<FakeGeneration>> generations;
+  client::TokenizeResult tokens = {.tokens = {1, 2}, .pieces = {"a", "b"}};
   absl::StatusOr<client::ScoreResult> score = client::ScoreResult();
   bool answers_scores = true;
   int scores_cancelled = 0;

@@ -4,8 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
 #include "gateway/static_files.h"
 #include "tests/unit/gateway/fake_backend.h"
+#include "tests/unit/gateway/occupied_side_work.h"
 
 namespace lamina::gateway {
 namespace {
@@ -26,11 +31,13 @@ class RouterTest : public testing::Test {
   }
 
   FakeBackend backend_;
+  Posted posted_;
+  SideWork side_work_{posted_.post()};
   RecordingWriter writer_;
 };
 
 TEST_F(RouterTest, RefusesBeforeTheBodyIsRead) {
-  Router router(backend_, {});
+  Router router(backend_, side_work_, {});
   EXPECT_EQ(StatusOf(router.Refuse({.method = "GET", .path = "/nothing"})), 404);
   EXPECT_EQ(StatusOf(router.Refuse({.method = "GET", .path = "/v1/models/"})), 404);
   EXPECT_EQ(StatusOf(router.Refuse({.method = "GET", .path = "/tokenize"})), 405);
@@ -41,7 +48,7 @@ TEST_F(RouterTest, RefusesBeforeTheBodyIsRead) {
 }
 
 TEST_F(RouterTest, KeysGuardAllButWhatProbesNeed) {
-  Router router(backend_, {.keys = ApiKeys({"k"})});
+  Router router(backend_, side_work_, {.keys = ApiKeys({"k"})});
   EXPECT_EQ(StatusOf(router.Refuse({.method = "GET", .path = "/v1/models"})), 401);
   EXPECT_EQ(
       StatusOf(router.Refuse({.method = "GET", .path = "/v1/models", .authorization = "Bearer k"})),
@@ -50,7 +57,7 @@ TEST_F(RouterTest, KeysGuardAllButWhatProbesNeed) {
 }
 
 TEST_F(RouterTest, DrainingRefusesWithAWait) {
-  Router router(backend_, {});
+  Router router(backend_, side_work_, {});
   router.Drain();
   const auto refusal = router.Refuse(Post("/v1/completions", "{}"));
   EXPECT_EQ(StatusOf(refusal), 503);
@@ -61,11 +68,11 @@ TEST_F(RouterTest, DrainingRefusesWithAWait) {
 
 TEST_F(RouterTest, CorsIsOffUnlessAnOriginIsNamed) {
   HttpRequest request = {.method = "OPTIONS", .path = "/v1/models", .origin = "https://a"};
-  Router closed(backend_, {});
+  Router closed(backend_, side_work_, {});
   EXPECT_EQ(StatusOf(closed.Refuse(request)), 405);
   EXPECT_THAT(closed.HeadersFor(request), Not(Contains(Key("Access-Control-Allow-Origin"))));
 
-  Router open(backend_, {.cors_origins = {"https://a"}});
+  Router open(backend_, side_work_, {.cors_origins = {"https://a"}});
   EXPECT_EQ(StatusOf(open.Refuse(request)), 204);
   EXPECT_THAT(open.HeadersFor(request), Contains(Pair("Access-Control-Allow-Origin", "https://a")));
   HttpRequest other = {.method = "GET", .path = "/v1/models", .origin = "https://b"};
@@ -73,7 +80,7 @@ TEST_F(RouterTest, CorsIsOffUnlessAnOriginIsNamed) {
 }
 
 TEST_F(RouterTest, RequestIdsAreKeptUnlessTheyCouldForgeHeaders) {
-  Router router(backend_, {});
+  Router router(backend_, side_work_, {});
   HttpRequest good = {.request_id = "abc-1"};
   EXPECT_THAT(router.HeadersFor(good), Contains(Pair("x-request-id", "abc-1")));
   HttpRequest bad = {.request_id = std::string(200, 'x')};
@@ -85,7 +92,7 @@ TEST_F(RouterTest, RequestIdsAreKeptUnlessTheyCouldForgeHeaders) {
 }
 
 TEST_F(RouterTest, ModelsAreFoundUnderAllNames) {
-  Router router(backend_, {.model_names = {"short", "org/long"}});
+  Router router(backend_, side_work_, {.model_names = {"short", "org/long"}});
   router.Handle({.method = "GET", .path = "/v1/models/org%2Flong"}, writer_);
   EXPECT_THAT(writer_.response->body, HasSubstr(R"("id":"org/long")"));
   router.Handle({.method = "GET", .path = "/v1/models/m"}, writer_);
@@ -95,7 +102,7 @@ TEST_F(RouterTest, ModelsAreFoundUnderAllNames) {
 }
 
 TEST_F(RouterTest, HealthIsThatOfTheCluster) {
-  Router router(backend_, {});
+  Router router(backend_, side_work_, {});
   router.Handle({.method = "GET", .path = "/health"}, writer_);
   EXPECT_EQ(writer_.response->status, 200);
   backend_.status = client::ClusterStatus{.state = "waiting for m0"};
@@ -105,7 +112,7 @@ TEST_F(RouterTest, HealthIsThatOfTheCluster) {
 }
 
 TEST_F(RouterTest, MetricsHaveRoutesForPathsAndAreThereWhileDraining) {
-  Router router(backend_, {.keys = ApiKeys({"k"})});
+  Router router(backend_, side_work_, {.keys = ApiKeys({"k"})});
   EXPECT_EQ(router.RouteOf("/v1/models/a%20b"), "/v1/models/{model}");
   EXPECT_EQ(router.RouteOf("/tokenize"), "/tokenize");
   EXPECT_EQ(router.RouteOf("/.env"), "other");
@@ -120,7 +127,7 @@ TEST_F(RouterTest, MetricsHaveRoutesForPathsAndAreThereWhileDraining) {
 }
 
 TEST_F(RouterTest, ThePageIsForAllAndTheStatusForThoseWithAKey) {
-  Router router(backend_, {.keys = ApiKeys({"k"})});
+  Router router(backend_, side_work_, {.keys = ApiKeys({"k"})});
   for (const auto& [path, type] : {std::pair("/", "text/html"), std::pair("/page.css", "text/css"),
                                    std::pair("/page.js", "text/javascript")}) {
     EXPECT_EQ(StatusOf(router.Refuse({.method = "GET", .path = path})), 0);
@@ -140,7 +147,7 @@ TEST_F(RouterTest, ThePageIsForAllAndTheStatusForThoseWithAKey) {
 }
 
 TEST_F(RouterTest, CompletionsReachTheBackend) {
-  Router router(backend_, {});
+  Router router(backend_, side_work_, {});
   const auto handler =
       router.Handle(Post("/v1/completions", R"({"model":"m","prompt":"x"})"), writer_);
   ASSERT_EQ(backend_.generations.size(), 1u);
@@ -148,14 +155,93 @@ TEST_F(RouterTest, CompletionsReachTheBackend) {
   EXPECT_TRUE(backend_.generations[0]->cancelled);
 
   backend_.models = absl::UnavailableError("away");
-  Router lost(backend_, {});
+  Router lost(backend_, side_work_, {});
   lost.Handle(Post("/v1/completions", R"({"model":"m","prompt":"x"})"), writer_);
   EXPECT_EQ(writer_.response->status, 503);
 }
 
+// A completion, or what else, of so many bytes that they are read beside the gateway's thread.
+std::string Large(const std::string& fields) {
+  return absl::StrCat("{", fields, std::string(SideWork::kSmallBytesMax, ' '), "}");
+}
+
+TEST_F(RouterTest, LargeBodiesAreReadBesideTheThreadThatServesOthers) {
+  Router router(backend_, side_work_, {});
+  RecordingWriter large;
+  RecordingWriter bad;
+  OccupiedSideWork occupied(side_work_, posted_);
+  router.Handle(Post("/tokenize", Large(R"("prompt":"x")")), large);
+  router.Handle(Post("/v1/completions", Large(R"("model":"m")")), bad);
+  const auto handler =
+      router.Handle(Post("/v1/completions", Large(R"("model":"m","prompt":"x")")), writer_);
+
+  // Others go on while all threads that read are busy.
+  RecordingWriter small;
+  router.Handle(Post("/tokenize", R"({"prompt":"x"})"), small);
+  EXPECT_EQ(small.response->status, 200);
+  EXPECT_FALSE(large.response.has_value());
+  EXPECT_TRUE(backend_.generations.empty());
+
+  occupied.Release();
+  posted_.RunUntil([&] {
+    return large.response.has_value() && bad.response.has_value() && !backend_.generations.empty();
+  });
+  EXPECT_EQ(large.response->status, 200);
+  EXPECT_EQ(bad.response->status, 400);
+  handler->OnGone();
+}
+
+TEST_F(RouterTest, ALargeBodyOfAClientThatIsGoneGoesNowhere) {
+  Router router(backend_, side_work_, {});
+  OccupiedSideWork occupied(side_work_, posted_);
+  const auto handler =
+      router.Handle(Post("/v1/completions", Large(R"("model":"m","prompt":"x")")), writer_);
+  handler->OnGone();
+  RecordingWriter next;
+  router.Handle(Post("/tokenize", Large(R"("prompt":"x")")), next);
+
+  occupied.Release();
+  posted_.RunUntil([&] { return next.response.has_value(); });
+
+  EXPECT_TRUE(backend_.generations.empty());
+  EXPECT_FALSE(writer_.response.has_value());
+}
+
+TEST_F(RouterTest, TooManyLargeBodiesAreToldToComeAgain) {
+  Router router(backend_, side_work_, {});
+  OccupiedSideWork occupied(side_work_, posted_);
+  std::vector<RecordingWriter> writers(SideWork::kWaitingMax);
+  for (RecordingWriter& writer : writers) {
+    router.Handle(Post("/tokenize", Large(R"("prompt":"x")")), writer);
+    EXPECT_FALSE(writer.response.has_value());
+  }
+  for (const char* path : {"/tokenize", "/detokenize", "/v1/completions"}) {
+    router.Handle(Post(path, Large(R"("prompt":"x")")), writer_);
+    EXPECT_EQ(writer_.response->status, 429) << path;
+    EXPECT_THAT(writer_.response->headers, Contains(Key("Retry-After")));
+  }
+
+  occupied.Release();
+  posted_.RunUntil([&] { return writers.back().response.has_value(); });
+  EXPECT_EQ(writers.front().response->status, 200);
+}
+
+TEST_F(RouterTest, LargeAnswersAreWrittenBesideTheThreadThatServesOthers) {
+  Router router(backend_, side_work_, {});
+  backend_.tokens.tokens.assign(SideWork::kSmallBytesMax, 7);
+  OccupiedSideWork occupied(side_work_, posted_);
+  router.Handle(Post("/tokenize", R"({"prompt":"x"})"), writer_);
+  EXPECT_FALSE(writer_.response.has_value());
+
+  occupied.Release();
+  posted_.RunUntil([&] { return writer_.response.has_value(); });
+
+  EXPECT_THAT(writer_.response->body, HasSubstr(R"("count":16384)"));
+}
+
 TEST_F(RouterTest, TheDescriptionNamesEveryEndpoint) {
   const Json description = Json::parse(StaticFile("openapi.json"));
-  Router router(backend_, {});
+  Router router(backend_, side_work_, {});
   for (const auto& [path, operations] : description["paths"].items()) {
     const std::string method = operations.contains("get") ? "GET" : "POST";
     const std::string real = path == "/v1/models/{model}" ? "/v1/models/x" : path;

@@ -258,6 +258,26 @@ TEST(ClusterConfigTest, ATransportMayBeThrottled) {
   EXPECT_THAT(config->transport, ElementsAre("throttle(bandwidth=100MB,latency=20us)+shm"));
 }
 
+TEST(ClusterConfigTest, WhatATransportWouldRefuseIsRefused) {
+  EXPECT_THAT(ErrorOf(kSmall, {"transport='throttle(bandwidth=0,latency=-1us)+shm'"}),
+              AllOf(HasSubstr("bandwidth cannot be \"0\""), HasSubstr("transport")));
+  EXPECT_THAT(ErrorOf(kSmall, {"transport='throttle(speed=1)+ucx'"}), HasSubstr("latency"));
+  EXPECT_THAT(ErrorOf(kSmall, {"transport='throttle(latency=1us+shm'"}), HasSubstr("one of shm"));
+}
+
+// Nobody on another host needs to reach nodes that are all on this one.
+TEST(ClusterConfigTest, OnOneHostTransportsListenOnLoopback) {
+  auto config = Parse(kSmall, {"transport=ucx"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->UcxUri(), "ucx://?peers=local");
+  EXPECT_EQ(config->VerbsUri(), "verbs://?peers=local");
+  config->verbs.gid = 3;
+  EXPECT_EQ(config->VerbsUri(), "verbs://?gid=3&peers=local");
+  config->memory.back().host = "there";
+  EXPECT_EQ(config->UcxUri(), "ucx://");
+  EXPECT_EQ(config->VerbsUri(), "verbs://?gid=3");
+}
+
 TEST(ClusterConfigTest, RefusesMoreLanesThanRows) {
   EXPECT_THAT(ErrorOf(kSmall, {"pipeline.lanes=3", "limits.running_max=2"}),
               HasSubstr("a lane would never have a row"));

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "transport/decorators/link_model.h"
 
+#include <array>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "common/units.h"
@@ -45,6 +47,72 @@ struct Decorated {
   std::unique_ptr<RemoteRegion> remote;
   std::vector<std::byte> source;
 };
+
+// A transport that refuses every Put of bytes once it is told to.
+class RefusingTransport final : public Transport {
+ public:
+  RefusingTransport(std::unique_ptr<Transport> inner, const bool& refuses)
+      : inner_(std::move(inner)), refuses_(refuses) {}
+
+  absl::string_view scheme() const override { return inner_->scheme(); }
+  const Capabilities& capabilities() const override { return inner_->capabilities(); }
+  absl::StatusOr<std::unique_ptr<Region>> CreateRegion(const RegionOptions& options) override {
+    return inner_->CreateRegion(options);
+  }
+  absl::StatusOr<std::unique_ptr<RemoteRegion>> OpenRegion(absl::string_view descriptor,
+                                                           uint64_t epoch) override {
+    return inner_->OpenRegion(descriptor, epoch);
+  }
+  absl::Status RegisterSource(absl::Span<const std::byte> bytes, MemoryKind kind) override {
+    return inner_->RegisterSource(bytes, kind);
+  }
+  absl::Status Put(RemoteRegion& target, size_t offset, absl::Span<const std::byte> source,
+                   const SignalUpdate* signal) override {
+    return refuses_ && !source.empty() ? absl::InternalError("this link refuses")
+                                       : inner_->Put(target, offset, source, signal);
+  }
+  uint32_t Pending(const RemoteRegion& target) const override { return inner_->Pending(target); }
+  uint32_t Progress() override { return inner_->Progress(); }
+  absl::StatusOr<size_t> Wait(const Region& region, absl::Span<const SignalCondition> conditions,
+                              const WaitOptions& options) override {
+    return inner_->Wait(region, conditions, options);
+  }
+
+ private:
+  const std::unique_ptr<Transport> inner_;
+  const bool& refuses_;
+};
+
+// What the link below refuses later, nobody is told by the Put: whoever waits for the answer is.
+TEST(DecoratedTransportTest, WhatTheLinkBelowRefusesLaterEndsTheWait) {
+  for (const bool by_progress : {false, true}) {
+    SCOPED_TRACE(by_progress);
+    ManualClock clock;
+    FakeNetwork network{FakeNetworkOptions{}};
+    bool refuses = false;
+    const auto sender =
+        Decorate(std::make_unique<RefusingTransport>(network.MakeTransport(), refuses),
+                 std::make_unique<Throttle>(ThrottleOptions{.latency = Micros(20)}), clock);
+    const auto receiver = network.MakeTransport();
+    const auto region = *receiver->CreateRegion({.name = "r", .bytes = 64, .signal_words = 1});
+    const auto own = *sender->CreateRegion({.name = "own", .bytes = 64, .signal_words = 1});
+    const auto remote = *sender->OpenRegion(region->Descriptor(), 0);
+    const SignalUpdate signal{.word = 0, .value = 1};
+    ASSERT_TRUE(sender->Put(*remote, 0, own->bytes(), &signal).ok());
+    refuses = true;
+    clock.now = Micros(20);
+
+    if (by_progress) {
+      sender->Progress();
+    }
+    const std::array answer = {SignalCondition{.word = 0, .at_least = 1}};
+    const auto waited = sender->Wait(*own, answer, {.deadline = RealClock().Now() + Seconds(60)});
+
+    EXPECT_EQ(waited.status(), absl::InternalError("this link refuses"));
+    EXPECT_EQ(sender->Put(*remote, 0, own->bytes(), nullptr), waited.status());
+    EXPECT_EQ(sender->Pending(*remote), 0u);
+  }
+}
 
 TEST(ThrottleTest, KeepsItsRateWithinFivePerCentOverATenthOfASecond) {
   Throttle throttle({.bytes_per_second = MiB(100), .latency = Micros(20), .jitter = Micros(5)});
@@ -195,8 +263,20 @@ TEST(LinkModelTest, BadOptionsSayWhatThereIs) {
   EXPECT_THAT(error("slow", ""), HasSubstr("throttle, fault"));
   EXPECT_THAT(error("throttle", "speed=1"), HasSubstr("bandwidth, jitter, latency, seed"));
   EXPECT_THAT(error("throttle", "latency=soon"), HasSubstr("latency cannot be \"soon\""));
-  EXPECT_THAT(error("throttle", "bandwidth=0"), HasSubstr("bandwidth"));
-  EXPECT_THAT(error("fault", "drop=2"), HasSubstr("drop"));
+  EXPECT_THAT(error("throttle", "bandwidth=0,latency=-1us"),
+              HasSubstr("bandwidth cannot be \"0\"; it is bytes per second, at least 1.0 KiB"));
+  EXPECT_THAT(error("throttle", "bandwidth=1,seed=1"), HasSubstr("bandwidth"));
+  EXPECT_THAT(error("throttle", "latency=-1us"), HasSubstr("a time from 0 to 60s"));
+  EXPECT_THAT(error("throttle", "seed=1,seed=2"), HasSubstr("seed is given twice"));
+  for (const char* option : {"drop=2", "drop=-0.1", "drop=nan", "drop=inf", "drop="}) {
+    EXPECT_THAT(error("fault", option), HasSubstr("drop cannot be")) << option;
+  }
+  for (const char* option : {"latency=61s", "latency=nan", "latency=1e300s", "latency="}) {
+    EXPECT_THAT(error("throttle", option), HasSubstr("latency cannot be")) << option;
+  }
+  for (const char* option : {"cut=-1", "cut=18446744073709551616", "cut=1.5"}) {
+    EXPECT_THAT(error("fault", option), HasSubstr("cut cannot be")) << option;
+  }
   EXPECT_TRUE(MakeLinkModel("throttle", "").ok());
   EXPECT_TRUE(MakeLinkModel("fault", "delay=1ms,drop=0.5,corrupt=0.1,cut=9,seed=4").ok());
 }

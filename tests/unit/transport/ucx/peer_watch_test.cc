@@ -120,9 +120,10 @@ TEST_F(PeerWatchTest, AWrongProofEndsTheConnection) {
 
 TEST(PeerWatchSecretTest, PeersOpenEachOthersRegionsOnlyWithTheSameSecret) {
   const ClusterSecret secret = SecretOf("0123456789abcdef");
-  const auto owner = PeerWatch::Start(secret).value();
-  const auto member = PeerWatch::Start(secret).value();
-  const auto stranger = PeerWatch::Start(SecretOf("another secret of a stranger")).value();
+  const auto owner = PeerWatch::Start(PeerReach::kAnyHost, secret).value();
+  const auto member = PeerWatch::Start(PeerReach::kAnyHost, secret).value();
+  const auto stranger =
+      PeerWatch::Start(PeerReach::kAnyHost, SecretOf("another secret of a stranger")).value();
   const WatchId region = DrawWatchId();
   owner->Announce(region);
   const Nanos deadline = RealClock().Now() + kWait;

@@ -3,11 +3,13 @@
 // What the control thread takes from peers that do not behave, over real sockets of the loopback
 // interface and a device without hardware.
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
 #include <fstream>
 
+#include "tests/support/listening_addresses.h"
 #include "tests/unit/transport/verbs/fake_verbs.h"
 #include "transport/verbs/control_thread_internal.h"
 
@@ -167,6 +169,16 @@ TEST_F(ControlThreadTest, AViewThatWasDroppedMakesRoom) {
     ASSERT_EQ(Open(sender, view, region)->kind, ControlKind::kOpened);
     ASSERT_TRUE(sender.Send({.kind = ControlKind::kDrop, .view = view}));
   }
+}
+
+TEST_F(ControlThreadTest, WithLocalPeersItListensOnLoopbackAlone) {
+  VerbsLocal& local = FakeLocal(1024);
+  local.options.local_peers = true;
+  control_ = *ControlThread::Start(local, {});
+
+  EXPECT_THAT(test_support::ListeningAddresses(), testing::ElementsAre("::ffff:127.0.0.1"));
+  EXPECT_TRUE(control_->self().addresses.empty());
+  EXPECT_GE(ConnectAsSender().fd(), 0);
 }
 
 }  // namespace

@@ -17,11 +17,12 @@ TEST(VerbsOptionsTest, NothingMeansTheDefaults) {
 TEST(VerbsOptionsTest, EveryKeyIsTaken) {
   const VerbsOptions options = ParseVerbsOptions(
                                    "mlx5_1?near=0000:41:00.0&port=2&gid=3&mtu=1024&timeout=18&"
-                                   "retries=5&rnr_retries=4&queue=512")
+                                   "retries=5&rnr_retries=4&queue=512&peers=local")
                                    .value();
 
   EXPECT_EQ(options, (VerbsOptions{.device = "mlx5_1",
                                    .near = "0000:41:00.0",
+                                   .local_peers = true,
                                    .port = 2,
                                    .gid = 3,
                                    .mtu = 1024,
@@ -42,7 +43,7 @@ TEST(VerbsOptionsTest, ValuesOutOfRangeAreInvalidAndNameTheRange) {
   for (const std::string text :
        {"?port=0", "?port=255", "?gid=-1", "?gid=256", "?mtu=1000", "?mtu=8192", "?timeout=0",
         "?timeout=32", "?retries=7", "?rnr_retries=8", "?queue=127", "?queue=", "?queue",
-        "?queue=1e3", "?port=1&gid=x", "?port=99999999999"}) {
+        "?queue=1e3", "?peers=", "?peers=any", "?port=1&gid=x", "?port=99999999999"}) {
     EXPECT_TRUE(absl::IsInvalidArgument(ParseVerbsOptions(text).status())) << text;
   }
   EXPECT_THAT(std::string(ParseVerbsOptions("?retries=7").status().message()),

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// SideWork: what takes longer than a connection's turn, done beside the gateway's thread: large
+// bodies are parsed, and large answers written, by a few threads that serve nothing else. What
+// is small is done at once.
+//
+// Threading: called in the gateway's thread; `make` runs in any, so it owns what it reads; `take`
+//            runs in the gateway's.
+// Ownership: what still waits when this ends is forgotten; what runs is awaited.
+// Limits:    kWaitingMax besides those that run.
+
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+#include "absl/status/status.h"
+
+namespace lamina::gateway {
+
+// Runs a function in the gateway's thread, later. Called from other threads.
+using PostFunction = std::function<void(std::function<void()> work)>;
+
+class SideWork {
+ public:
+  static constexpr size_t kThreads = 2;
+  static constexpr size_t kWaitingMax = 64;
+  // Of text, for which the worst that a body may be takes 10 ms or so.
+  static constexpr size_t kSmallBytesMax = 16 << 10;
+
+  // What `post` was given may run after this has ended.
+  explicit SideWork(PostFunction post);
+  ~SideWork();
+  SideWork(const SideWork&) = delete;
+  SideWork& operator=(const SideWork&) = delete;
+
+  // Calls take(make()), where `make` reads or writes about `bytes` of text: now if they are few.
+  // Neither is called when it fails.
+  // Errors: kResourceExhausted  too many wait already.
+  template <typename Make, typename Take>
+  absl::Status Do(size_t bytes, Make make, Take take) {
+    if (bytes <= kSmallBytesMax) {
+      take(make());
+      return absl::OkStatus();
+    }
+    auto made = std::make_shared<std::optional<std::invoke_result_t<Make>>>();
+    return Add([made, make = std::move(make)]() mutable { made->emplace(make()); },
+               [made, take = std::move(take)]() mutable { take(**std::move(made)); });
+  }
+
+ private:
+  struct Job {
+    std::function<void()> work;
+    std::function<void()> done;  // Posted when the work is.
+  };
+  class Queue;
+
+  absl::Status Add(std::function<void()> work, std::function<void()> done);
+
+  const std::unique_ptr<Queue> queue_;
+};
+
+}  // namespace lamina::gateway
