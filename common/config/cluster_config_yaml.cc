@@ -7,6 +7,7 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <optional>
 #include <set>
 #include <sstream>
 
@@ -67,6 +68,7 @@ class ClusterFileReader {
   ReadValue Text(std::string& out) const;
   ReadValue Number(uint32_t& out) const;
   ReadValue NumberOrAuto(uint32_t& out, bool& automatic) const;
+  ReadValue NumberOrAuto(std::optional<uint32_t>& out, bool& automatic) const;
   ReadValue Number(std::optional<uint32_t>& out) const;
   ReadValue Size(uint64_t& out) const;
   ReadValue Cores(std::vector<int>& out) const;
@@ -205,6 +207,15 @@ ReadValue ClusterFileReader::NumberOrAuto(uint32_t& out, bool& automatic) const 
                    absl::StrCat(path, ": '", node.Scalar(), "' is ", WhyNoNumber(node.Scalar()),
                                 ", nor auto"));
     }
+    return absl::OkStatus();
+  };
+}
+
+ReadValue ClusterFileReader::NumberOrAuto(std::optional<uint32_t>& out, bool& automatic) const {
+  return [this, &out, &automatic](const YAML::Node& node, const std::string& path) -> absl::Status {
+    uint32_t number = 0;
+    LAMINA_RETURN_IF_ERROR(NumberOrAuto(number, automatic)(node, path));
+    out = automatic ? std::nullopt : std::optional(number);
     return absl::OkStatus();
   };
 }
@@ -349,8 +360,7 @@ std::vector<Key> ClusterFileReader::VerbsKeys(VerbsConfig& verbs) const {
 
 absl::Status ClusterFileReader::Read(const YAML::Node& root) {
   ClusterConfig& c = config_;
-  constexpr uint32_t kNotGiven = UINT32_MAX;
-  c.pipeline.lanes = kNotGiven;
+  std::optional<uint32_t> lanes;
   const std::vector<Key> keys = {
       {"model", Text(c.model)},
       {"cluster_token_file", Text(c.cluster_token_file)},
@@ -367,7 +377,7 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
       {"verbs", Section(VerbsKeys(c.verbs))},
       {"pipeline",
        Section({{"mode", Choice(internal::kPipelineModes, c.pipeline.mode)},
-                {"lanes", NumberOrAuto(c.pipeline.lanes, c.pipeline.lanes_auto)},
+                {"lanes", NumberOrAuto(lanes, c.pipeline.lanes_auto)},
                 {"chunks", NumberOrAuto(c.pipeline.chunks, c.pipeline.chunks_auto)},
                 {"query_first", Choice(internal::kQueryFirst, c.pipeline.query_first)},
                 {"device_waits", Choice(internal::kDeviceWaits, c.pipeline.device_waits)}})},
@@ -386,7 +396,8 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
       {"log", Section({{"level", Choice(internal::kLogLevels, c.log.level)},
                        {"format", Choice(internal::kLogFormats, c.log.format)}})}};
   LAMINA_RETURN_IF_ERROR(ReadKeys(root, "", keys));
-  if (c.pipeline.lanes == kNotGiven) {
+  c.pipeline.lanes = lanes.value_or(0);
+  if (!lanes.has_value()) {
     // One more than replicas, or two for each stage: the schedules that leave nobody idle. The
     // shards of a stage are one place.
     const uint32_t nodes = std::max(1u, c.CountCompute(ComputeRole::kCompute) / ShardsOf(c));

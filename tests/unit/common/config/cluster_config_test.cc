@@ -278,6 +278,12 @@ TEST(ClusterConfigTest, OnOneHostTransportsListenOnLoopback) {
   EXPECT_EQ(config->VerbsUri(), "verbs://?gid=3");
 }
 
+// The largest number stands for no number that was not given.
+TEST(ClusterConfigTest, RefusesTheLargestNumberOfLanesToo) {
+  EXPECT_THAT(ErrorOf(kSmall, {"pipeline={lanes: 4294967295}"}),
+              HasSubstr("pipeline.lanes: '4294967295' is not in [1, 8]"));
+}
+
 TEST(ClusterConfigTest, RefusesMoreLanesThanRows) {
   EXPECT_THAT(ErrorOf(kSmall, {"pipeline.lanes=3", "limits.running_max=2"}),
               HasSubstr("a lane would never have a row"));
