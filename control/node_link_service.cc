@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
+#include "common/foreign_text.h"
 #include "common/log.h"
 #include "common/version.h"
 #include "control/counters_codec_service.h"
@@ -222,6 +223,10 @@ struct NodeLink::Impl {
         return Send(std::move(answer));
       }
       case v1::CoordinatorMessage::kLeave:
+        if (!message.leave().reason().empty()) {
+          LogWarning("the coordinator goes on without this node: ",
+                     ForeignText(message.leave().reason()));
+        }
         return handler.LeaveEpoch();
       case v1::CoordinatorMessage::kTrace:
         return HandleTrace(message.trace(), handler.ring());
