@@ -176,6 +176,8 @@ struct NodeStatus {
   uint64_t replayed_units = 0;  // Slices that a device had recorded: one call each.
   uint64_t device_units = 0;    // Units for whose windows a device waited itself.
   double mean_extent_tokens = 0;
+  std::string data_thread;               // "none", "idle", "working", ...: what it does,
+  double data_thread_still_seconds = 0;  // and how long it has not moved.
   // Of its data thread since the node started: seconds by what they went into, as "attend" or
   // "wait_query". All waits begin with "wait_".
   std::vector<std::pair<std::string, double>> parts;

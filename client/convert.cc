@@ -95,7 +95,9 @@ NodeStatus FromProto(const v1::Node& node) {
                        .weight_bytes = node.detail().weight_bytes(),
                        .replayed_units = node.detail().replayed_units(),
                        .device_units = node.detail().device_units(),
-                       .mean_extent_tokens = node.mean_extent_tokens()};
+                       .mean_extent_tokens = node.mean_extent_tokens(),
+                       .data_thread = node.detail().data_thread(),
+                       .data_thread_still_seconds = node.data_thread_still_seconds()};
   for (const v1::PartTime& part : node.detail().parts()) {
     status.parts.emplace_back(part.part(), part.seconds());
   }

@@ -28,11 +28,21 @@ struct ThreadPool::Shared {
   std::atomic<bool> stop{false};
   // Workers from this one on sleep. Changed between rounds only.
   std::atomic<uint32_t> in_use{1};
+  // Written by the caller alone; away from what workers write.
+  alignas(64) std::atomic<uint64_t> caller_steps{0};
+
+  void CountStep(size_t worker) {
+    if (worker != 0) {
+      return;
+    }
+    caller_steps.store(caller_steps.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  }
 
   void Drain(size_t worker) {
     for (size_t i = next.fetch_add(1, std::memory_order_relaxed); i < count;
          i = next.fetch_add(1, std::memory_order_relaxed)) {
       (*body)(i, worker);
+      CountStep(worker);
     }
   }
 
@@ -127,6 +137,12 @@ ThreadPool::~ThreadPool() {
   }
 }
 
+uint64_t ThreadPool::caller_steps() const {
+  return shared_->caller_steps.load(std::memory_order_relaxed);
+}
+
+void ThreadPool::CountStep(size_t worker) const { shared_->CountStep(worker); }
+
 size_t ThreadPool::threads() const { return shared_->workers.size() + 1; }
 
 size_t ThreadPool::threads_in_use() const {
@@ -154,6 +170,7 @@ void ThreadPool::Run(size_t count, const std::function<void(size_t, size_t)>& bo
   if (in_use == 1 || count <= 1) {
     for (size_t i = 0; i < count; ++i) {
       body(i, 0);
+      shared_->CountStep(0);
     }
     return;
   }

@@ -7,12 +7,14 @@
 //
 // Fewer threads than it has may be in use (UseThreads()); the others sleep until they are wanted.
 //
-// Threading: one caller at a time. Run() returns when every index has been run.
+// Threading: one caller at a time. Run() returns when every index has been run. The counts from any
+//            thread.
 // Waiting:   a worker spins for `spin_us`, then sleeps on a futex until the next Run().
 
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -40,6 +42,13 @@ class ThreadPool {
   // From the next Run() on this many threads take part, the caller counted; the others sleep, and
   // cost nothing. Waits for each of them. Between runs. Requires: 1 <= count <= threads().
   void UseThreads(size_t count);
+
+  // Steps that callers of Run() have made themselves, so that others see a caller get on inside a
+  // long call: indices, and parts of one that the body counts. While it waits for a worker that
+  // hangs, a caller makes none.
+  uint64_t caller_steps() const;
+  // By a body, of a part of its index; counts where `worker` is the caller.
+  void CountStep(size_t worker) const;
 
   size_t threads() const;  // It has, and at first uses: bounds what there is one of for each.
   size_t threads_in_use() const;  // Take part in Run().

@@ -65,6 +65,7 @@ absl::Status ComputeNode::CheckShapes(const control::EpochConfig& config) const 
 
 absl::StatusOr<control::PreparedNode> ComputeNode::Configure(const control::EpochConfig& config) {
   LeaveEpoch();
+  const ActivityScope preparing(counters_.beat, ThreadActivity::kPreparing);
   LAMINA_RETURN_IF_ERROR(device_->Begin());
   LAMINA_ASSIGN_OR_RETURN(const uint32_t own,
                           control::OwnIndex(config.compute_nodes, options_.name, config.epoch));
@@ -137,6 +138,7 @@ absl::Status ComputeNode::Connect(const control::EpochPeers& peers) {
 }
 
 absl::Status ComputeNode::OpenPeers(const control::EpochPeers& peers) {
+  const ActivityScope connecting(counters_.beat, ThreadActivity::kConnecting);
   const core::WindowLayout layout(control::WindowShapeOf(*config_));
   size_t failed = 0;
   auto queries = transport::OpenRegions(
@@ -194,7 +196,9 @@ control::NodeCounters ComputeNode::Counters() const {
       .units = counters_.units.load(std::memory_order_relaxed),
       .replayed_units = counters_.replayed_units.load(std::memory_order_relaxed),
       .device_units = counters_.device_units.load(std::memory_order_relaxed),
-      .weight_bytes = weight_bytes_.load(std::memory_order_relaxed)};
+      .weight_bytes = weight_bytes_.load(std::memory_order_relaxed),
+      .activity = counters_.beat.activity(),
+      .beats = counters_.beat.beats() + pool_.caller_steps()};
   control::Count(counters_.meter, counters_.refusals, /*is_memory=*/false, counters);
   counters.unit_seconds_fixed = counters_.unit_line.fixed.load(std::memory_order_relaxed);
   counters.unit_seconds_slope = counters_.unit_line.slope.load(std::memory_order_relaxed);

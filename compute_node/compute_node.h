@@ -134,7 +134,7 @@ class ComputeNode final : public control::NodeHandler {
   kernels::KvDeviceOptions kv_options_;
   std::unique_ptr<kernels::KvDevice> kv_;
   std::unique_ptr<StepWorker> worker_;
-  control::EpochThread thread_;
+  control::EpochThread thread_{counters_.beat};
 };
 
 }  // namespace lamina::compute_node

@@ -73,6 +73,7 @@ absl::Status ComputeNode::LoadStage(const core::Stage& stage) {
   if (wanted == loaded_) {
     return absl::OkStatus();
   }
+  const ActivityScope loading(counters_.beat, ThreadActivity::kLoading);
   if (wanted.shard != shard_ || executor_ == nullptr) {
     LAMINA_RETURN_IF_ERROR(MakeExecutor(wanted.shard));
     shard_ = wanted.shard;
@@ -83,7 +84,10 @@ absl::Status ComputeNode::LoadStage(const core::Stage& stage) {
       executor_->OpsOf(stage.first_layer, last ? end + 1 : end, /*head=*/stage.shard.index == 0);
   LAMINA_RETURN_IF_ERROR(DropWeights());  // Not both at once.
   absl::StatusOr<ModelWeights> weights =
-      ModelWeights::Load(*graph_, *model_.weights, *device_, ops, progress_);
+      ModelWeights::Load(*graph_, *model_.weights, *device_, ops, [this](double fraction) {
+        counters_.beat.Raise();
+        progress_(fraction);
+      });
   LAMINA_RETURN_IF_ERROR(weights.status());
   *weights_ = *std::move(weights);
   loaded_ = wanted;

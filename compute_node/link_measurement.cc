@@ -67,9 +67,13 @@ absl::StatusOr<control::LinkReport> MeasurePeer(const WorkerContext& context, Pe
 absl::Status MeasureLinks(const WorkerContext& context, const transport::AbortWord& abort,
                           control::NodeReporter& reporter, std::string& blamed) {
   const core::WindowLayout& layout = context.layout;
-  LAMINA_RETURN_IF_ERROR(AnswerReplicas(
-      context, {.deadline = RealClock().Now() + kReplicasWait, .abort = &abort}, blamed));
-  const transport::WaitOptions wait{.deadline = RealClock().Now() + kAnswerWait, .abort = &abort};
+  LAMINA_RETURN_IF_ERROR(AnswerReplicas(context,
+                                        {.deadline = RealClock().Now() + kReplicasWait,
+                                         .abort = &abort,
+                                         .beat = &context.counters.beat},
+                                        blamed));
+  const transport::WaitOptions wait{
+      .deadline = RealClock().Now() + kAnswerWait, .abort = &abort, .beat = &context.counters.beat};
   std::vector<control::LinkReport> reports;
   const auto own = absl::MakeConstSpan(context.region.bytes());
   const auto bytes_for = [&own](size_t window) {

@@ -70,9 +70,9 @@ bool Peers::AnyPending() const {
 
 absl::Status Peers::Put(PeerId peer, size_t offset, absl::Span<const std::byte> source,
                         const transport::SignalUpdate* signal) {
-  absl::Status put =
-      transport::PutAll(transport_, *Region(peer), offset, source, signal,
-                        {.deadline = RealClock().Now() + patience_, .abort = &abort_});
+  absl::Status put = transport::PutAll(
+      transport_, *Region(peer), offset, source, signal,
+      {.deadline = RealClock().Now() + patience_, .abort = &abort_, .beat = &counters_.beat});
   if (!put.ok() && !absl::IsCancelled(put)) {
     control::AddTo(Link(peer).failures, 1);
   }

@@ -118,7 +118,8 @@ class SliceExecutor {
                                                                kernels::ComputeDevice& device,
                                                                size_t head_columns = 0);
 
-  // Called after every op: a transport that moves nothing by itself gets on beside long slices.
+  // Called after every op: the thread beats, and a transport that moves nothing by itself gets on
+  // beside long slices.
   void SetBetweenOps(std::function<void()> call) { between_ops_ = std::move(call); }
 
   kernels::ComputeDevice& device() const { return device_; }

@@ -110,9 +110,24 @@ absl::Status StepTail::SampleOnDevice(const Lane& lane, size_t count) {
   return context_.executor.LogitsToHost(host_rows_, buffers_);
 }
 
+// Grammars of the next `count` rows that are still being compiled are waited for here, where the
+// thread beats, and not in the pool.
+void StepTail::AwaitGrammars(const Lane& lane, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    const TailRow& row = lane.tail[done_ + i];
+    const Sequence& sequence = *sequences_.Find(row.sequence);
+    const OutputForm& form = sequence.join.sampling.form;
+    if (!row.score && !form.any() && sequence.grammar == nullptr) {
+      // An error is met again where the row is sampled.
+      grammars_->Get(form, &context_.counters.beat).status().IgnoreError();
+    }
+  }
+}
+
 // Samples or scores the next `count` rows, whose logits are complete.
 absl::Status StepTail::Sample(const Lane& lane, size_t count) {
   LAMINA_RETURN_IF_ERROR(SampleOnDevice(lane, count));
+  AwaitGrammars(lane, count);
   const auto logits = context_.executor.Logits(count, buffers_);
   const size_t first = done_;
   std::vector<core::SampledToken> sampled(count);

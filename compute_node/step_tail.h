@@ -53,6 +53,7 @@ class StepTail {
 
  private:
   absl::Status Sample(const Lane& lane, size_t count);
+  void AwaitGrammars(const Lane& lane, size_t count);
   absl::Status SampleOnDevice(const Lane& lane, size_t count);
 
   const WorkerContext& context_;

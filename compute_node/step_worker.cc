@@ -88,9 +88,7 @@ absl::Status StepWorker::Run(std::string& blamed) {
   LAMINA_RETURN_IF_ERROR(control::TransportFault(RegisterSources()));
   absl::Status status = control::TransportFault(MeasureLinks(context_, abort_, reporter_, blamed));
   if (status.ok()) {
-    if (!transport_.capabilities().one_sided) {
-      executor_.SetBetweenOps([this] { transport_.Progress(); });
-    }
+    executor_.SetBetweenOps(BetweenOps());
     status = Loop(blamed);
     executor_.SetBetweenOps(nullptr);
   }
@@ -100,9 +98,21 @@ absl::Status StepWorker::Run(std::string& blamed) {
   return absl::IsCancelled(status) ? absl::OkStatus() : status;
 }
 
+// A transport that carries messages moves them there too.
+std::function<void()> StepWorker::BetweenOps() {
+  if (transport_.capabilities().one_sided) {
+    return [this] { counters_.beat.Raise(); };
+  }
+  return [this] {
+    counters_.beat.Raise();
+    transport_.Progress();
+  };
+}
+
 absl::Status StepWorker::Loop(std::string& blamed) {
   laps_.Begin();
   while (abort_.load(std::memory_order_acquire) == 0) {
+    counters_.beat.Raise();
     TakePlans();
     // A transport that carries messages moves none but here and in waits: those of other lanes must
     // not stay behind a slice.
@@ -126,7 +136,8 @@ absl::Status StepWorker::Loop(std::string& blamed) {
     } else if (peers_.AnyPending()) {
       std::this_thread::yield();  // Nothing would move while it sleeps for a plan.
     } else {
-      inbox_.WaitForItem();
+      const ActivityScope idle(counters_.beat, ThreadActivity::kIdle);
+      inbox_.WaitForItem(ThreadBeat::kNapMost);
       laps_.Lap(control::WorkPart::kWaitPlan);
     }
   }

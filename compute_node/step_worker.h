@@ -42,6 +42,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -116,6 +117,7 @@ class StepWorker {
   void RecordSlices();
   absl::Status RegisterSources();
 
+  std::function<void()> BetweenOps();
   absl::Status Loop(std::string& blamed);
   void TakePlans();
   absl::Status BeginSteps();

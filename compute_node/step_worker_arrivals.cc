@@ -114,7 +114,7 @@ absl::Status StepWorker::WaitForArrivals(std::string& blamed) {
       expect_for(lane, replicas_.awaits_context(lane) ? ReplicaPatience(lane, patience) : patience);
     }
   }
-  const Nanos poll = any_idle ? RealClock().Now() + kPlanPoll : INT64_MAX;
+  const Nanos poll = RealClock().Now() + (any_idle ? kPlanPoll : ThreadBeat::kNapMost);
   const absl::StatusOr<size_t> ready = transport_.Wait(
       region_, conditions_, {.deadline = std::min(deadline, poll), .abort = &abort_});
   if (!awaited_.empty()) {

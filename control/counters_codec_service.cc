@@ -39,6 +39,8 @@ void ToProto(const NodeCounters& counters, v1::NodeDetail* proto) {
   proto->set_weight_bytes(counters.weight_bytes);
   proto->set_replayed_units(counters.replayed_units);
   proto->set_device_units(counters.device_units);
+  proto->set_data_thread(std::string(NameOf(counters.activity)));
+  proto->set_data_thread_beats(counters.beats);
 }
 
 void FromProto(const v1::NodeDetail& proto, NodeCounters& counters) {
@@ -60,6 +62,8 @@ void FromProto(const v1::NodeDetail& proto, NodeCounters& counters) {
   counters.weight_bytes = proto.weight_bytes();
   counters.replayed_units = proto.replayed_units();
   counters.device_units = proto.device_units();
+  counters.activity = ThreadActivityOf(proto.data_thread());
+  counters.beats = proto.data_thread_beats();
 }
 
 void ToProto(const NodeTrace& trace, v1::NodeTrace* proto) {

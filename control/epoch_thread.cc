@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "control/epoch_thread.h"
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include <utility>
@@ -14,8 +15,10 @@ void EpochThread::Start(const std::vector<int>& cores, uint64_t epoch, Work work
                         NodeReporter* reporter) {
   std::promise<void> ended;
   ended_ = ended.get_future();
+  beat_.Begin(ThreadActivity::kWorking);
   thread_ = std::thread(
-      [cores, epoch, work = std::move(work), reporter, ended = std::move(ended)]() mutable {
+      [cores, epoch, work = std::move(work), reporter, ended = std::move(ended), this]() mutable {
+        pthread_setname_np(pthread_self(), kName);
         if (!cores.empty() && !PinThisThread(cores)) {
           LogWarning("could not pin the worker to its cores");
         }
@@ -25,6 +28,7 @@ void EpochThread::Start(const std::vector<int>& cores, uint64_t epoch, Work work
           LogError("epoch ", epoch, " failed ", status.message());
           reporter->ReportFault(epoch, status, blamed);
         }
+        beat_.Begin(ThreadActivity::kNone);
         ended.set_value();
       });
 }

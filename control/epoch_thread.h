@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// EpochThread: the data thread of a node in one epoch: pinned to its cores; how it ends goes to the
-// coordinator.
+// EpochThread: the data thread of a node in one epoch: named kName, pinned to its cores; how it
+// ends goes to the coordinator, and its beat says whether there is one.
 //
 // Threading: Start() and Join() from one thread.
 
@@ -16,12 +16,19 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/thread_beat.h"
 #include "control/node_handler.h"
 
 namespace lamina::control {
 
 class EpochThread {
  public:
+  // As the kernel shows it (/proc/PID/task/TID/comm).
+  static constexpr char kName[] = "lamina-data";
+
+  // `beat` must outlive this; `work` writes it while it works.
+  explicit EpochThread(ThreadBeat& beat) : beat_(beat) {}
+
   // Works until it is told to stop (OK), or until something is wrong; `blamed` then names the peer,
   // if one.
   using Work = std::function<absl::Status(std::string& blamed)>;
@@ -37,6 +44,7 @@ class EpochThread {
   static constexpr std::chrono::seconds kEndMax{10};
 
  private:
+  ThreadBeat& beat_;
   std::thread thread_;
   std::future<void> ended_;
 };

@@ -19,6 +19,9 @@
 #include <utility>
 #include <vector>
 
+#include "common/clock.h"
+#include "common/word_sleep.h"
+
 namespace lamina::control {
 
 template <typename T>
@@ -44,7 +47,7 @@ class Inbox {
   // Lets WaitForItem() return without an item.
   void Wake() {
     wakes_.fetch_add(1, std::memory_order_release);
-    wakes_.notify_one();
+    WakeSleepers(wakes_);
   }
 
   bool empty() const { return head_.load(std::memory_order_relaxed) == nullptr; }
@@ -61,9 +64,12 @@ class Inbox {
     std::reverse(out.begin() + static_cast<std::ptrdiff_t>(first), out.end());
   }
 
-  // Sleeps until Push() or Wake() has been called since the last return of this function.
-  void WaitForItem() {
-    wakes_.wait(wakes_seen_, std::memory_order_acquire);
+  // Sleeps until Push() or Wake() has been called since the last return of this function, for
+  // `most` at most; it may return without a reason.
+  void WaitForItem(Nanos most) {
+    if (wakes_.load(std::memory_order_acquire) == wakes_seen_) {
+      SleepOnWord(wakes_, wakes_seen_, most);
+    }
     wakes_seen_ = wakes_.load(std::memory_order_acquire);
   }
 

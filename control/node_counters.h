@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/thread_beat.h"
 #include "control/refusals.h"
 #include "control/work_meter.h"
 
@@ -30,6 +31,9 @@ struct NodeCounters {
   // nothing measured yet.
   double unit_seconds_fixed = 0;
   double unit_seconds_slope = 0;
+  // What its data thread does, and a number that changes while that gets on (common/thread_beat.h).
+  ThreadActivity activity = ThreadActivity::kNone;
+  uint64_t beats = 0;
   std::vector<std::pair<std::string, double>> parts;       // Seconds by NameOf(WorkPart).
   std::vector<std::pair<std::string, uint64_t>> refusals;  // refused_messages by reason.
   std::vector<LinkCount> links;                            // By peer.

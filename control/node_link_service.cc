@@ -228,6 +228,10 @@ struct NodeLink::Impl {
         return Send(std::move(answer));
       }
       case v1::CoordinatorMessage::kLeave:
+        if (!message.leave().reason().empty()) {
+          LogWarning("the coordinator goes on without this node: ",
+                     ForeignText(message.leave().reason()));
+        }
         return handler.LeaveEpoch();
       case v1::CoordinatorMessage::kTrace:
         return HandleTrace(message.trace(), handler.ring());

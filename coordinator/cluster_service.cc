@@ -108,9 +108,9 @@ class NodeStream final : public NodePort {
   }
   void Configure(const control::EpochConfig& config) override;
   void Connect(const control::EpochPeers& peers) override;
-  void Leave() override {
+  void Leave(const std::string& why) override {
     v1::CoordinatorMessage message;
-    message.mutable_leave();
+    message.mutable_leave()->set_reason(why);
     Send(std::move(message));
   }
   void SendPlan(const core::StepPlan& plan) override {
@@ -385,6 +385,7 @@ void ToProto(const NodeReport& report, const std::string& transport, v1::Node* n
   node->set_replica(report.member.replica);
   node->set_layers(report.layers);
   node->set_windows(report.windows);
+  node->set_data_thread_still_seconds(ToSeconds(report.thread_still));
   node->set_bandwidth_bytes_per_second(report.hello.identity.bandwidth_bytes_per_second);
 }
 

@@ -37,7 +37,8 @@ Engine::Impl::Impl(const EngineOptions& o, const model::Tokenizer& tokenizer, co
       transport(o.transports),
       scheduler(o.scheduler, MakeOrder(o.priority_order)),
       requests(tokenizer, c, o.scheduler.sequence_tokens_max),
-      silence(o.node_silence_max, c.Now()) {
+      silence(o.node_silence_max, c.Now()),
+      threads({.working = o.stuck_after}) {
   requests.SetOnEnd([this](const RequestRecord& record) {
     trace.Ended(record);
     if (options.on_request_end != nullptr) {
@@ -79,6 +80,7 @@ void Engine::Impl::Loop() {
       event();
     }
     DropSilentNodes();
+    DropStuckNodes();
     WatchLoad();
     AdvanceMembership();
     PlanSteps();
@@ -207,7 +209,7 @@ void Engine::NodePrepared(const NodeSource& from, uint64_t epoch, control::Prepa
 }
 
 void Engine::NodeReady(const NodeSource& from, uint64_t epoch) {
-  impl_->PostOf(from, [from, epoch](Impl& impl) { impl.membership.Ready(from.name, epoch); });
+  impl_->PostOf(from, [from, epoch](Impl& impl) { impl.NodeReady(from.name, epoch); });
 }
 
 void Engine::NodeLoaded(const NodeSource& from, const absl::Status& status) {

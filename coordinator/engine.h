@@ -79,6 +79,9 @@ struct EngineOptions {
   // A node that has not been heard of for so long is taken for dead (stopped, or its cable pulled):
   // its stream is ended as if it had left. 0 waits for the stream to break by itself.
   Nanos node_silence_max = 0;
+  // The same of one whose data thread stands still for so long while the others of its process
+  // live.
+  Nanos stuck_after = 0;
   // Called in the engine's thread for every request that was taken in, when it has ended.
   RequestEndFunction on_request_end;
 };
@@ -90,6 +93,7 @@ struct NodeReport {
   NodeHello hello;
   double busy_share = 0;
   control::NodeCounters counters;
+  Nanos thread_still = 0;  // For which its data thread has not moved.
   core::KvPoolStats kv;
 };
 

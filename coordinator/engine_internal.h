@@ -2,8 +2,8 @@
 //
 // Engine::Impl: the state behind Engine, shared by the files engine*.cc. engine.cc holds the
 // thread, its queue, requests and what outsiders call; engine_membership.cc who takes part;
-// engine_stages.cc how replicas are split; engine_policy.cc where KV is with policy auto;
-// engine_steps.cc plans, results and status; engine_trace.cc timelines.
+// engine_liveness.cc who is alive; engine_stages.cc how replicas are split; engine_policy.cc where
+// KV is with policy auto; engine_steps.cc plans, results and status; engine_trace.cc timelines.
 
 #pragma once
 
@@ -26,6 +26,7 @@
 #include "coordinator/core/silence.h"
 #include "coordinator/core/stages.h"
 #include "coordinator/core/step_reports.h"
+#include "coordinator/core/thread_watch.h"
 #include "coordinator/core/transport_choice.h"
 #include "coordinator/engine.h"
 #include "coordinator/request_table.h"
@@ -67,7 +68,8 @@ struct Engine::Impl {
   RequestTable requests;
   TraceLog trace;
   std::map<std::string, Node> nodes;      // Attached,
-  core::NodeSilence silence;              // and when they were heard.
+  core::NodeSilence silence;              // when they were heard,
+  core::ThreadWatch threads;              // and when their data threads moved.
   std::vector<std::string> memory_names;  // Of the scheduler's epoch, in the plans' order.
   std::vector<std::string> lost_names;    // Members lost since that epoch began.
   // Partition head: which heads these hold.
@@ -139,15 +141,21 @@ struct Engine::Impl {
   void NodeJoined(const NodeHello& hello, std::shared_ptr<NodePort> port);
   void NodeLeft(const NodeSource& from);
   void NoteLosses(const std::function<void()>& change);
-  void DropSilentNodes();
   void RetrySetAside();
   void NodeFault(const std::string& name, uint64_t epoch, const absl::Status& status,
                  const std::string& peer);
   bool PassOverTransport(const std::string& name, uint64_t epoch, const absl::Status& status);
+  void NodeReady(const std::string& name, uint64_t epoch);
   void NodePrepared(const std::string& name, uint64_t epoch, const control::PreparedNode& prepared);
   void NodeLinks(const std::string& name, uint64_t epoch, std::vector<control::LinkReport> links);
   void NodeStatus(const std::string& name, double busy_share,
                   const control::NodeCounters& counters);
+
+  // engine_liveness.cc
+  void DropSilentNodes();
+  void DropStuckNodes();
+  // Tells the node and the log why, ends its stream and goes on without it.
+  void LeaveOut(const std::string& name, const std::string& why);
 
   // engine_policy.cc; nothing without policy auto.
   // For the epoch that is being configured.

@@ -82,9 +82,11 @@ void Engine::Impl::Configure() {
         std::any_of(members.begin(), members.end(),
                     [&name = name](const core::Member* member) { return member->name == name; });
     if (takes_part) {
+      threads.Asked(name, ThreadActivity::kPreparing, silence.awake());
       node.port->Configure(config);
     } else {
-      node.port->Leave();
+      threads.Answered(name, silence.awake());
+      node.port->Leave("");
     }
   }
 }
@@ -237,6 +239,7 @@ void Engine::Impl::Connect() {
     peers.memory_regions.push_back(member->region);
   }
   for (const core::Member* member : Members()) {
+    threads.Asked(member->name, ThreadActivity::kConnecting, silence.awake());
     nodes.at(member->name).port->Connect(peers);
   }
 }
@@ -328,6 +331,7 @@ void Engine::Impl::NodeJoined(const NodeHello& hello, std::shared_ptr<NodePort> 
   silence.Heard(name);
   if (node.loading) {
     LogInfo("loading layers ", name, " pid ", hello.pid);
+    threads.Asked(name, ThreadActivity::kLoading, silence.awake());
     return node.port->LoadLayers(*layers);
   }
   transport.Reset();
@@ -345,6 +349,7 @@ void Engine::Impl::NodeStatus(const std::string& name, double busy_share,
     }
   }
   silence.Heard(name);
+  threads.Seen(name, counters.activity, counters.beats, silence.awake());
   scheduler.SetLaneCosts(CostsOfLanes());
   scheduler.SetLinkCosts(CostsOfLinks());
   UpdateBandwidths();
@@ -359,6 +364,7 @@ void Engine::Impl::NodeLeft(const NodeSource& from) {
   LogWarning("lost ", name);
   nodes.erase(found);
   silence.Forget(name);
+  threads.Forget(name);
   NoteLosses([&] { membership.Leave(name); });
   if (membership.phase() == core::MembershipPhase::kWaiting) {
     StopServing(absl::UnavailableError(
@@ -377,20 +383,20 @@ void Engine::Impl::NoteLosses(const std::function<void()>& change) {
   }
 }
 
-void Engine::Impl::DropSilentNodes() {
-  for (const std::string& name : silence.Lost()) {
-    LogWarning("no sign of life from ", name, " for ", ToSeconds(options.node_silence_max), " s",
-               silence.OwnDelays(name));
-    const std::shared_ptr<NodePort> port = nodes.at(name).port;
-    port->End();
-    NodeLeft({.name = name, .port = port.get()});
+void Engine::Impl::NodeReady(const std::string& name, uint64_t epoch) {
+  if (epoch == membership.epoch()) {
+    threads.Answered(name, silence.awake());
   }
+  membership.Ready(name, epoch);
 }
 
 void Engine::Impl::NodeFault(const std::string& name, uint64_t epoch, const absl::Status& status,
                              const std::string& peer) {
   LogError("fault of ", name, " epoch ", epoch, peer.empty() ? "" : " blames ", peer, ": ",
            status.message());
+  if (epoch == membership.epoch()) {
+    threads.Answered(name, silence.awake());
+  }
   if (control::IsTransportFault(status) && PassOverTransport(name, epoch, status)) {
     return;
   }
@@ -427,6 +433,7 @@ void Engine::Impl::NodePrepared(const std::string& name, uint64_t epoch,
   membership.Prepared(name, epoch, prepared.region);
   if (const auto node = nodes.find(name); node != nodes.end() && epoch == membership.epoch()) {
     node->second.windows = prepared.windows;
+    threads.Answered(name, silence.awake());
     LogInfo("prepared ", name, " epoch ", epoch, " windows in ", prepared.windows);
   }
 }

@@ -133,12 +133,14 @@ void Engine::Impl::NodeLoaded(const std::string& name, const absl::Status& statu
     return;
   }
   node->second.loading = false;
+  threads.Answered(name, silence.awake());
   const absl::Status joined = status.ok() ? membership.Join(name, /*is_memory=*/false) : status;
   if (!joined.ok()) {
     LogError("refused node ", name, ": ", joined.message());
     node->second.port->Refuse(std::string(joined.message()));
     nodes.erase(node);
     silence.Forget(name);
+    threads.Forget(name);
     return;
   }
   transport.Reset();

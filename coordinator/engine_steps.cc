@@ -289,6 +289,7 @@ EngineStatus Engine::Impl::Status() {
       report.windows = node->second.windows;
       report.busy_share = node->second.busy_share;
       report.counters = node->second.counters;
+      report.thread_still = threads.StillFor(member.name, silence.awake());
       for (const control::LinkReport& link : node->second.links) {
         status.links.push_back({.from = member.name, .report = link});
       }

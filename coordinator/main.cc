@@ -90,7 +90,8 @@ coordinator::EngineOptions MakeOptions(const ClusterConfig& config, const model:
       .vocabulary = model.config.vocabulary,
       .mode = config.pipeline.mode,
       .priority_order = config.order == ServiceOrderKind::kPriority,
-      .node_silence_max = kNodeSilenceMax};
+      .node_silence_max = kNodeSilenceMax,
+      .stuck_after = config.limits.stuck_after};
   options.transports.clear();
   for (const std::string& scheme : config.transport) {
     const bool ucx = absl::EndsWith(scheme, "ucx");

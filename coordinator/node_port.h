@@ -21,8 +21,8 @@ class NodePort {
   virtual void LoadLayers(const core::Stage& stage) = 0;
   virtual void Configure(const control::EpochConfig& config) = 0;
   virtual void Connect(const control::EpochPeers& peers) = 0;
-  // The node has no part in the current epoch.
-  virtual void Leave() = 0;
+  // The node has no part in the current epoch; `why` it is left out, or empty.
+  virtual void Leave(const std::string& why) = 0;
   virtual void SendPlan(const core::StepPlan& plan) = 0;
   // The node records its timeline for so long.
   virtual void StartTrace(Nanos length) = 0;

@@ -41,6 +41,7 @@ absl::Status AttentionWorker::ServeUnit(uint32_t replica, uint32_t lane_index) {
         layout_.LayerOf(value), " of lane ", lane_index, " without the end of the unit before"));
   }
   while (part.pieces_done < core::PiecesHere(value, part.pieces.count())) {
+    counters_.beat.Raise();
     LAMINA_RETURN_IF_ERROR(ServePiece(replica, lane_index, part, last));
     if (part.pieces_done == part.pieces.count()) {
       part.unit_nanos += RealClock().Now() - start;
@@ -205,7 +206,8 @@ absl::Status AttentionWorker::Reply(uint32_t lane_index, Part& part, const RowCh
   const transport::SignalUpdate signal{.word = layout_.reply_word(options_.node, lane_index),
                                        .value = chunk.value};
   const transport::WaitOptions wait{.deadline = RealClock().Now() + options_.peer_deadline,
-                                    .abort = &abort_};
+                                    .abort = &abort_,
+                                    .beat = &counters_.beat};
   const uint32_t replica =
       schedules_[part.shard].NodeOf(lane_index, lane.step, layer + 1, lane.pinned);
   const size_t window = layout_.ReplyWindow(options_.node, lane_index, chunk.value);

@@ -169,6 +169,7 @@ absl::Status AttentionWorker::Serve(std::string& blamed) {
   }
   lap_ = RealClock().Now();
   while (abort_.load(std::memory_order_acquire) == 0) {
+    counters_.beat.Raise();
     if (const absl::Status looked = LookAtDevice(blamed); !looked.ok()) {
       return absl::IsCancelled(looked) ? absl::OkStatus() : looked;
     }
@@ -176,6 +177,7 @@ absl::Status AttentionWorker::Serve(std::string& blamed) {
     if (!ready.ok()) {
       if (absl::IsDeadlineExceeded(ready.status())) {
         if (!waits_open_ || RealClock().Now() - lap_ >= kIdleWait) {
+          counters_.beat.Begin(ThreadActivity::kIdle);
           lap_ = counters_.meter.Lap({.start = lap_, .part = control::WorkPart::kWaitQuery});
         }
         LAMINA_RETURN_IF_ERROR(TakePlans());
@@ -183,6 +185,7 @@ absl::Status AttentionWorker::Serve(std::string& blamed) {
       }
       return absl::IsCancelled(ready.status()) ? absl::OkStatus() : ready.status();
     }
+    counters_.beat.Begin(ThreadActivity::kWorking);
     const uint32_t replica = static_cast<uint32_t>(*ready / options_.config.lanes);
     const uint32_t lane = static_cast<uint32_t>(*ready % options_.config.lanes);
     if (lanes_[lane].on_device) {
@@ -230,7 +233,8 @@ absl::Status AttentionWorker::AnswerLinks(std::string& blamed) {
   size_t late = 0;
   const absl::Status status = transport::AnswerLinks(
       transport_, region_, answerers,
-      {.deadline = RealClock().Now() + kMeasuringMax, .abort = &abort_}, late);
+      {.deadline = RealClock().Now() + kMeasuringMax, .abort = &abort_, .beat = &counters_.beat},
+      late);
   if (!status.ok()) {
     blamed = options_.config.compute_nodes[late];
     return absl::Status(status.code(), absl::StrCat("link to ", blamed, ": ", status.message()));
@@ -321,7 +325,8 @@ absl::Status AttentionWorker::Advance(Lane& lane) {
 absl::Status AttentionWorker::AwaitPlan(const Lane& lane) {
   LAMINA_RETURN_IF_ERROR(TakePlans());
   while (lane.step == 0) {
-    inbox_.WaitForItem();
+    counters_.beat.Raise();
+    inbox_.WaitForItem(ThreadBeat::kNapMost);
     if (abort_.load(std::memory_order_acquire) != 0) {
       return absl::CancelledError("stopped while waiting for a plan");
     }

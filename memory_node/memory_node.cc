@@ -21,6 +21,7 @@ MemoryNode::~MemoryNode() { LeaveEpoch(); }
 
 absl::StatusOr<control::PreparedNode> MemoryNode::Configure(const control::EpochConfig& config) {
   LeaveEpoch();
+  const ActivityScope preparing(counters_.beat, ThreadActivity::kPreparing);
   LAMINA_ASSIGN_OR_RETURN(const uint32_t node,
                           control::OwnIndex(config.memory_nodes, options_.name, config.epoch));
   LAMINA_RETURN_IF_ERROR(control::CheckShares(config));
@@ -131,6 +132,15 @@ absl::Status MemoryNode::Connect(const control::EpochPeers& peers) {
   if (worker_ == nullptr || !config_.has_value() || peers.epoch != config_->epoch) {
     return absl::AbortedError(absl::StrCat("not configured for epoch ", peers.epoch));
   }
+  LAMINA_RETURN_IF_ERROR(OpenPeers(peers));
+  thread_.Start(
+      options_.cores, peers.epoch,
+      [worker = worker_.get()](std::string& blamed) { return worker->Run(blamed); }, reporter_);
+  return absl::OkStatus();
+}
+
+absl::Status MemoryNode::OpenPeers(const control::EpochPeers& peers) {
+  const ActivityScope connecting(counters_.beat, ThreadActivity::kConnecting);
   const core::WindowLayout layout(control::WindowShapeOf(*config_));
   size_t failed = 0;
   auto replies = transport::OpenRegions(
@@ -141,9 +151,6 @@ absl::Status MemoryNode::Connect(const control::EpochPeers& peers) {
     return control::TransportFault(replies.status(), config_->compute_nodes, failed);
   }
   worker_->SetPeers(*std::move(replies));
-  thread_.Start(
-      options_.cores, peers.epoch,
-      [worker = worker_.get()](std::string& blamed) { return worker->Run(blamed); }, reporter_);
   return absl::OkStatus();
 }
 
@@ -171,7 +178,9 @@ control::NodeCounters MemoryNode::Counters() const {
       .bytes_received = counters_.bytes_received.load(std::memory_order_relaxed),
       .kv_bytes_read = counters_.kv_bytes_read.load(std::memory_order_relaxed),
       .units = counters_.units.load(std::memory_order_relaxed),
-      .device_units = counters_.device_units.load(std::memory_order_relaxed)};
+      .device_units = counters_.device_units.load(std::memory_order_relaxed),
+      .activity = counters_.beat.activity(),
+      .beats = counters_.beat.beats() + pool_.caller_steps()};
   control::Count(counters_.meter, counters_.refusals, /*is_memory=*/true, counters);
   counters.unit_seconds_fixed = counters_.unit_line.fixed.load(std::memory_order_relaxed);
   counters.unit_seconds_slope = counters_.unit_line.slope.load(std::memory_order_relaxed);

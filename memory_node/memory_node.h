@@ -58,6 +58,7 @@ class MemoryNode final : public control::NodeHandler {
   absl::Status MakeDevice(const kernels::KvDeviceOptions& options);
   absl::Status MakeWindows();
   absl::Status UseDeviceWindows();
+  absl::Status OpenPeers(const control::EpochPeers& peers);
   std::string TryWindows();
   std::string DescribeUse(bool waits, const std::string& obstacle) const;
 
@@ -73,7 +74,7 @@ class MemoryNode final : public control::NodeHandler {
   kernels::KvDeviceOptions device_options_;
   std::unique_ptr<kernels::KvDevice> device_;
   std::unique_ptr<AttentionWorker> worker_;
-  control::EpochThread thread_;
+  control::EpochThread thread_{counters_.beat};
 };
 
 }  // namespace lamina::memory_node

@@ -27,7 +27,7 @@ absl::Status Ask(Transport& transport, const LinkAsker& asker, absl::Span<const 
 absl::Status AwaitAnswer(Transport& transport, const LinkAsker& asker, uint64_t value,
                          const WaitOptions& wait) {
   const std::array come = {SignalCondition{.word = asker.answer_word, .at_least = value}};
-  return transport.Wait(*asker.region, come, wait).status();
+  return WaitInNaps(transport, *asker.region, come, wait).status();
 }
 
 double Median(std::vector<Nanos>& times) {
@@ -90,7 +90,7 @@ absl::Status AnswerLinks(Transport& transport, const Region& region,
       return absl::OkStatus();
     }
     late = whose.front();
-    LAMINA_ASSIGN_OR_RETURN(const size_t ready, transport.Wait(region, conditions, wait));
+    LAMINA_ASSIGN_OR_RETURN(const size_t ready, WaitInNaps(transport, region, conditions, wait));
     late = whose[ready];
     const LinkAnswerer& answerer = answerers[late];
     seen[late] = region.LoadSignal(answerer.ask_word);

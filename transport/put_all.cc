@@ -11,8 +11,15 @@
 namespace lamina::transport {
 namespace {
 
+void Beat(const WaitOptions& options) {
+  if (options.beat != nullptr) {
+    options.beat->Raise();
+  }
+}
+
 // Lets the backend work once while something is waited for.
 absl::Status ProgressOnce(Transport& transport, const WaitOptions& options) {
+  Beat(options);
   if (options.abort != nullptr && options.abort->load(std::memory_order_acquire) != 0) {
     return absl::CancelledError("stopped while a put waited");
   }
@@ -51,6 +58,20 @@ absl::Status DrainPuts(Transport& transport, RemoteRegion& target, const WaitOpt
     LAMINA_RETURN_IF_ERROR(ProgressOnce(transport, options));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<size_t> WaitInNaps(Transport& transport, const Region& region,
+                                  absl::Span<const SignalCondition> conditions,
+                                  const WaitOptions& options) {
+  for (;;) {
+    Beat(options);
+    WaitOptions nap = options;
+    nap.deadline = std::min(options.deadline, RealClock().Now() + ThreadBeat::kNapMost);
+    absl::StatusOr<size_t> ready = transport.Wait(region, conditions, nap);
+    if (!absl::IsDeadlineExceeded(ready.status()) || nap.deadline == options.deadline) {
+      return ready;
+    }
+  }
 }
 
 absl::StatusOr<std::unique_ptr<RemoteRegion>> OpenRegionOf(Transport& transport,

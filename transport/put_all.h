@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Puts of any size, and puts that must have left before their source is used again.
+// Puts of any size, puts that must have left before their source is used again, and waits of any
+// length: each raises the beat of its options while it waits.
 //
 // Threading: the thread that owns the transport.
 
@@ -36,6 +37,11 @@ absl::Status PutAll(Transport& transport, RemoteRegion& target, size_t offset,
 // Waits until no source of puts to `target` is read any more.
 // Errors: kDeadlineExceeded, kCancelled.
 absl::Status DrainPuts(Transport& transport, RemoteRegion& target, const WaitOptions& options);
+
+// As Transport::Wait(), in naps of at most ThreadBeat::kNapMost, with a beat before each.
+absl::StatusOr<size_t> WaitInNaps(Transport& transport, const Region& region,
+                                  absl::Span<const SignalCondition> conditions,
+                                  const WaitOptions& options);
 
 struct RegionSize {
   size_t bytes = 0;

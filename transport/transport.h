@@ -46,6 +46,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/clock.h"
+#include "common/thread_beat.h"
 #include "transport/memory_choice.h"
 
 namespace lamina::transport {
@@ -169,6 +170,9 @@ struct SignalCondition {
 struct WaitOptions {
   Nanos deadline = 0;                // On RealClock(). There is no "forever".
   const AbortWord* abort = nullptr;  // Optional.
+  // Optional: raised at each nap of what waits in several calls (put_all.h). One Wait() raises
+  // none.
+  ThreadBeat* beat = nullptr;
 };
 
 class Transport {

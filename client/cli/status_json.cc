@@ -50,6 +50,8 @@ Json ToJson(const client::NodeStatus& node) {
           {"device_units", node.device_units},
           {"weight_bytes", node.weight_bytes},
           {"mean_extent_tokens", node.mean_extent_tokens},
+          {"data_thread", node.data_thread},
+          {"data_thread_still_seconds", node.data_thread_still_seconds},
           {"part_seconds", ObjectOf(node.parts)},
           {"refusals", ObjectOf(node.refusals)},
           {"links", links}};

@@ -35,6 +35,8 @@ constexpr uint32_t kChunkTokensMax = 8192;  // Bounds the activations of a step.
 constexpr uint32_t kSequenceTokensMax = 1u << 20;
 constexpr uint32_t kRunningMax = 4096;
 constexpr uint32_t kWaitingMax = 1u << 20;
+constexpr Nanos kStuckAfterMin = Seconds(2);  // Nodes report twice a second.
+constexpr Nanos kStuckAfterMax = Seconds(3600);
 constexpr uint64_t kBodyBytesLeast = 1 << 10;
 constexpr uint64_t kBodyBytesMost = 64 << 20;  // What a gRPC message of ours may have.
 constexpr uint32_t kConnectionsMax = 1u << 16;
@@ -316,6 +318,10 @@ absl::Status CheckValues(const ClusterConfig& config) {
     return absl::InvalidArgumentError(
         absl::StrCat("pipeline.lanes: ", config.pipeline.lanes, " contradicts limits.running_max ",
                      config.limits.running_max, ": a lane would never have a row"));
+  }
+  if (config.limits.stuck_after < kStuckAfterMin || config.limits.stuck_after > kStuckAfterMax) {
+    return Invalid("limits.stuck_after", absl::StrCat(ToSeconds(config.limits.stuck_after), "s"),
+                   "in [2s, 1h]");
   }
   return CheckRange("limits.waiting_max", config.limits.waiting_max, 1, kWaitingMax);
 }

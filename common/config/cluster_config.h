@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/attention_arithmetic.h"
+#include "common/clock.h"
 #include "common/device_waits.h"
 #include "common/log_event.h"
 #include "common/partition.h"
@@ -155,6 +156,9 @@ struct ClusterConfig {
     uint32_t sequence_tokens_max = 8192;
     uint32_t running_max = 256;
     uint32_t waiting_max = 1024;
+    // A node whose data thread stands still for so long is left out. More than the longest piece of
+    // work between two beats, or a slow node is; less finds a hanging one sooner.
+    Nanos stuck_after = Seconds(30);
   } limits;
   ServiceOrderKind order = ServiceOrderKind::kFirstComeFirstServed;  // fcfs | priority
   struct {

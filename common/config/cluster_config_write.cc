@@ -54,6 +54,17 @@ std::string FormatExactBytes(uint64_t bytes) {
   return absl::StrCat(bytes);
 }
 
+// The same of a time.
+std::string FormatExactDuration(Nanos length) {
+  constexpr std::pair<Nanos, absl::string_view> kUnits[] = {{Seconds(1), "s"}, {Millis(1), "ms"}};
+  for (const auto& [unit, name] : kUnits) {
+    if (length % unit == 0) {
+      return absl::StrCat(length / unit, name);
+    }
+  }
+  return absl::StrCat(length, "ns");
+}
+
 void EmitStage(YAML::Emitter& out, const ComputeNodeConfig& node) {
   if (!node.replica.empty()) {
     out << YAML::Key << "replica" << YAML::Value << node.replica;
@@ -228,6 +239,7 @@ std::string ToYaml(const ClusterConfig& config) {
   number("sequence_tokens_max", config.limits.sequence_tokens_max);
   number("running_max", config.limits.running_max);
   number("waiting_max", config.limits.waiting_max);
+  word("stuck_after", FormatExactDuration(config.limits.stuck_after));
   out << YAML::EndMap;
   word("order", EnumName(internal::kServiceOrders, config.order));
   section("log");

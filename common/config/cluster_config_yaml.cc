@@ -71,6 +71,7 @@ class ClusterFileReader {
   ReadValue NumberOrAuto(std::optional<uint32_t>& out, bool& automatic) const;
   ReadValue Number(std::optional<uint32_t>& out) const;
   ReadValue Size(uint64_t& out) const;
+  ReadValue Duration(Nanos& out) const;
   ReadValue Cores(std::vector<int>& out) const;
   ReadValue Words(std::vector<std::string>& out) const;
   ReadValue Layers(std::optional<LayerRange>& out) const;
@@ -238,6 +239,18 @@ ReadValue ClusterFileReader::Size(uint64_t& out) const {
   };
 }
 
+ReadValue ClusterFileReader::Duration(Nanos& out) const {
+  return [this, &out](const YAML::Node& node, const std::string& path) -> absl::Status {
+    LAMINA_RETURN_IF_ERROR(RequireScalar(node, path));
+    const absl::StatusOr<Nanos> length = ParseDuration(node.Scalar());
+    if (!length.ok()) {
+      return Error(node, path, absl::StrCat(path, ": ", length.status().message()));
+    }
+    out = *length;
+    return absl::OkStatus();
+  };
+}
+
 // "0-3,8" or [0, 1, 2, 3, 8].
 ReadValue ClusterFileReader::Cores(std::vector<int>& out) const {
   return [this, &out](const YAML::Node& node, const std::string& path) -> absl::Status {
@@ -391,7 +404,8 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
                            {"chunk_tokens", Number(c.prefill.chunk_tokens)}})},
       {"limits", Section({{"sequence_tokens_max", Number(c.limits.sequence_tokens_max)},
                           {"running_max", Number(c.limits.running_max)},
-                          {"waiting_max", Number(c.limits.waiting_max)}})},
+                          {"waiting_max", Number(c.limits.waiting_max)},
+                          {"stuck_after", Duration(c.limits.stuck_after)}})},
       {"order", Choice(internal::kServiceOrders, c.order)},
       {"log", Section({{"level", Choice(internal::kLogLevels, c.log.level)},
                        {"format", Choice(internal::kLogFormats, c.log.format)}})}};

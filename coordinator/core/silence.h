@@ -30,6 +30,8 @@ class NodeSilence {
   Nanos Turn(Nanos now);
   // Those to be declared lost, after the events of the turn.
   std::vector<std::string> Lost() const;
+  // Time that has counted since the start.
+  Nanos awake() const { return awake_; }
   // What the coordinator itself did meanwhile: "; its own event loop stood still for 2.5 s of that
   // time, which do not count", or nothing.
   std::string OwnDelays(const std::string& name) const;

@@ -148,6 +148,7 @@ struct Call {
   const KvView& kv;
   absl::Span<const AttentionItem> items;
   CpuScratch& scratch;
+  const ThreadPool& pool;
   std::atomic<size_t> next_task;  // Tasks below it are taken.
 };
 
@@ -282,6 +283,7 @@ void RunWorker(Call& call, size_t first_task, size_t worker) {
       call.ops.block(tile, block, mine.work);
     }
     call.ops.end(tile, mine.work);
+    call.pool.CountStep(worker);
     if (!task.valid()) {
       return;
     }
@@ -318,6 +320,7 @@ class CpuKernel final : public AttentionKernel {
                  .kv = kv,
                  .items = items,
                  .scratch = mine,
+                 .pool = pool,
                  .next_task = workers};
     // One reference is all that it captures: std::function then needs no allocation.
     pool.Run(workers, [&call](size_t index, size_t worker) { RunWorker(call, index, worker); });

@@ -2,6 +2,7 @@
 #include "model/grammar/grammar_cache.h"
 
 #include <algorithm>
+#include <chrono>
 #include <ctime>
 #include <future>
 #include <utility>
@@ -85,10 +86,17 @@ void GrammarCache::Prepare(const OutputForm& form, std::function<void(const Resu
   done(entry->result);
 }
 
-GrammarCache::Result GrammarCache::Get(const OutputForm& form) {
+GrammarCache::Result GrammarCache::Get(const OutputForm& form, ThreadBeat* beat) {
   std::promise<Result> promise;
-  Prepare(form, [&promise](const Result& result) { promise.set_value(result); });
-  return promise.get_future().get();
+  std::future<Result> result = promise.get_future();
+  Prepare(form, [&promise](const Result& made) { promise.set_value(made); });
+  const std::chrono::nanoseconds nap(ThreadBeat::kNapMost);
+  while (result.wait_for(nap) == std::future_status::timeout) {
+    if (beat != nullptr) {
+      beat->Raise();
+    }
+  }
+  return result.get();
 }
 
 void GrammarCache::Run() {

@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "common/clock.h"
 #include "common/output_form.h"
+#include "common/thread_beat.h"
 #include "model/grammar/grammar.h"
 
 namespace lamina::model {
@@ -53,8 +54,8 @@ class GrammarCache {
   void Prepare(const OutputForm& form, std::function<void(const Result&)> done = nullptr,
                std::function<bool()> gone = nullptr);
 
-  // Prepares, and waits.
-  Result Get(const OutputForm& form);
+  // Prepares, and waits, in naps; at each it raises `beat`, if there is one.
+  Result Get(const OutputForm& form, ThreadBeat* beat = nullptr);
 
  private:
   struct Waiter {

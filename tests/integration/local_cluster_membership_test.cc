@@ -261,7 +261,7 @@ class RefusalTest : public ::testing::Test {
   struct Port final : coordinator::NodePort {
     void Configure(const control::EpochConfig&) override {}
     void Connect(const control::EpochPeers&) override {}
-    void Leave() override {}
+    void Leave(const std::string&) override {}
     void LoadLayers(const core::Stage&) override {}
     void SendPlan(const core::StepPlan&) override {}
     void StartTrace(Nanos) override {}

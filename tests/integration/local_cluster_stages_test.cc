@@ -246,7 +246,7 @@ struct SilentPort final : coordinator::NodePort {
   void LoadLayers(const core::Stage& stage) override { layers = stage; }
   void Configure(const control::EpochConfig&) override { ++configured; }
   void Connect(const control::EpochPeers&) override {}
-  void Leave() override {}
+  void Leave(const std::string&) override {}
   void SendPlan(const core::StepPlan&) override {}
   void StartTrace(Nanos) override {}
   void CollectTrace(uint64_t) override {}

@@ -54,7 +54,7 @@ void LocalLink::LoadLayers(const core::Stage& stage) {
   Post([this, stage] { engine_.NodeLoaded(source(), handler_.LoadLayers(stage)); });
 }
 
-void LocalLink::Leave() {
+void LocalLink::Leave(const std::string&) {
   Post([this] { handler_.LeaveEpoch(); });
 }
 

@@ -43,7 +43,7 @@ class LocalLink final : public coordinator::NodePort {
   void LoadLayers(const core::Stage& stage) override;
   void Configure(const control::EpochConfig& config) override;
   void Connect(const control::EpochPeers& peers) override;
-  void Leave() override;
+  void Leave(const std::string& why) override;
   void SendPlan(const core::StepPlan& plan) override;
   void StartTrace(Nanos length) override;
   void CollectTrace(uint64_t id) override;

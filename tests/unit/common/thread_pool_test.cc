@@ -46,6 +46,22 @@ TEST_P(ThreadPoolTest, RunsEveryIndexOnceOnAsManyThreadsAsAreInUse) {
   }
 }
 
+// Others see that the caller gets on inside a call, and inside a long index.
+TEST_P(ThreadPoolTest, CountsTheStepsOfTheCallerAlone) {
+  ThreadPool pool({.threads = GetParam()});
+  std::atomic<uint64_t> by_caller = 0;
+  for (int round = 0; round < 20; ++round) {
+    pool.Run(11, [&](size_t, size_t worker) {
+      if (worker == 0) {
+        ASSERT_EQ(pool.caller_steps(), by_caller.load());
+        by_caller.fetch_add(2);
+      }
+      pool.CountStep(worker);
+    });
+    ASSERT_EQ(pool.caller_steps(), by_caller.load());
+  }
+}
+
 TEST_P(ThreadPoolTest, EndsWhileThreadsSleep) {
   std::atomic<int> hits = 0;
   {

@@ -213,6 +213,16 @@ class StepWorkerTest : public ::testing::TestWithParam<bool> {
     return status;
   }
 
+  // Whether the worker beats more than once from now on.
+  bool Beats() const {
+    const uint64_t first = counters_.beat.beats();
+    const Nanos deadline = RealClock().Now() + kLong;
+    while (counters_.beat.beats() < first + 2 && RealClock().Now() < deadline) {
+      std::this_thread::yield();
+    }
+    return counters_.beat.beats() >= first + 2;
+  }
+
   uint64_t Refused(const std::string& reason) const {
     for (const auto& [name, count] : counters_.refusals.ByReason()) {
       if (name == reason) {
@@ -328,6 +338,36 @@ TEST_P(StepWorkerTest, StoppingEndsAWaitAtOnce) {
       kLong);
 
   EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST_P(StepWorkerTest, BeatsWhileItAwaitsAReply) {
+  bool beats = false;
+  const absl::Status status = RunUntilFault(
+      [&](uint32_t layer, core::WindowHeader&) {
+        if (layer == 1) {
+          beats = Beats();
+          worker_->Stop();
+        }
+        return layer == 0;
+      },
+      kLong);
+
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_TRUE(beats);
+}
+
+TEST_P(StepWorkerTest, SaysThatItSleepsForWantOfWorkAndBeats) {
+  MakeWorker(kLong);
+  std::jthread memory([this] { AnswerLinks(); });
+  std::jthread worker([this] { EXPECT_TRUE(worker_->Run(blamed_).ok()); });
+  const Nanos deadline = RealClock().Now() + kLong;
+  while (counters_.beat.activity() != ThreadActivity::kIdle && RealClock().Now() < deadline) {
+    std::this_thread::yield();
+  }
+
+  EXPECT_EQ(counters_.beat.activity(), ThreadActivity::kIdle);
+  EXPECT_TRUE(Beats());
+  worker_->Stop();
 }
 
 // Beside another compute node, which runs all steps of lane 1 and is never heard of.

@@ -13,12 +13,14 @@ using namespace std::chrono_literals;
 TEST(EpochThreadTest, IsJoinedWhenItsWorkHasReturned) {
   std::atomic<bool> stop = false;
   std::atomic<bool> done = false;
-  EpochThread thread;
+  ThreadBeat beat;
+  EpochThread thread(beat);
   thread.Join();  // Nothing has begun.
   thread.Start(
       {}, 1,
       [&](std::string&) {
         stop.wait(false);
+        EXPECT_EQ(beat.activity(), ThreadActivity::kWorking);
         done = true;
         return absl::OkStatus();
       },
@@ -27,13 +29,15 @@ TEST(EpochThreadTest, IsJoinedWhenItsWorkHasReturned) {
   stop.notify_one();
   thread.Join();
   EXPECT_TRUE(done);
+  EXPECT_EQ(beat.activity(), ThreadActivity::kNone);
   thread.Join();
 }
 
 TEST(EpochThreadDeathTest, WorkThatDoesNotEndEndsTheProcessWithStatus1) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto stuck = [] {
-    EpochThread thread;
+    ThreadBeat beat;
+    EpochThread thread(beat);
     std::atomic<bool> never = false;
     thread.Start(
         {}, 1,

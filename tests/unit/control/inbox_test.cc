@@ -13,6 +13,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
+constexpr Nanos kLong = Seconds(600);
+
 TEST(InboxTest, GivesWhatWasPushedInOrderBehindWhatIsThere) {
   Inbox<int> inbox;
   std::vector<int> out = {7};
@@ -43,9 +45,9 @@ TEST(InboxTest, DestroysWhatNobodyTook) {
 TEST(InboxTest, WaitForItemReturnsForAPushOrAWakeThatCameBefore) {
   Inbox<int> inbox;
   inbox.Push(1);
-  inbox.WaitForItem();
+  inbox.WaitForItem(kLong);
   inbox.Wake();
-  inbox.WaitForItem();
+  inbox.WaitForItem(kLong);
 
   std::vector<int> out;
   inbox.TakeAll(out);
@@ -56,10 +58,16 @@ TEST(InboxTest, WakeEndsAWaitWithoutAnItem) {
   Inbox<int> inbox;
   std::thread waker([&inbox] { inbox.Wake(); });
 
-  inbox.WaitForItem();
+  inbox.WaitForItem(kLong);
 
   EXPECT_TRUE(inbox.empty());
   waker.join();
+}
+
+TEST(InboxTest, AWaitEndsWithItsTime) {
+  Inbox<int> inbox;
+  inbox.WaitForItem(Micros(1));
+  EXPECT_TRUE(inbox.empty());
 }
 
 // Every item comes once; those of one producer keep their order; no wait is missed.
@@ -78,7 +86,7 @@ TEST(InboxTest, KeepsTheOrderOfEachOfManyProducers) {
   std::vector<int> next(kProducers, 0);
   std::vector<std::pair<int, int>> taken;
   for (int total = 0; total < kProducers * kItems;) {
-    inbox.WaitForItem();
+    inbox.WaitForItem(kLong);
     taken.clear();
     inbox.TakeAll(taken);
     total += static_cast<int>(taken.size());

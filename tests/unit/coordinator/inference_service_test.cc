@@ -45,7 +45,7 @@ class IdleNode final : public NodePort {
   void Connect(const control::EpochPeers&) override {
     engine_.NodeReady({.name = "c0", .port = this}, epoch_);
   }
-  void Leave() override {}
+  void Leave(const std::string&) override {}
   void SendPlan(const core::StepPlan&) override {}
   void StartTrace(Nanos) override {}
   void CollectTrace(uint64_t) override {}

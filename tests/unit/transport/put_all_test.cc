@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "transport/put_all.h"
 
+#include <array>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "transport/registry.h"
@@ -48,6 +50,35 @@ TEST(OpenRegionsTest, SaysWhichOneCannotBeOpened) {
     EXPECT_FALSE(OpenRegions(*transport, descriptors, 3, RegionSize{}, &failed).ok());
     EXPECT_EQ(failed, bad);
   }
+}
+
+// A wait that is longer than a nap beats more than once; one that is over, or has what it waits
+// for, once.
+TEST(WaitInNapsTest, BeatsAtEveryNapUntilTheDeadline) {
+  const auto transport = MakeTransport("fake://windows").value();
+  const auto region =
+      transport->CreateRegion({.name = "m0", .bytes = 64, .signal_words = 1, .epoch = 3}).value();
+  const std::array conditions = {SignalCondition{.word = 0, .at_least = 1}};
+  const auto wait_for = [&](Nanos length, ThreadBeat& beat) {
+    return WaitInNaps(*transport, *region, conditions,
+                      {.deadline = RealClock().Now() + length, .beat = &beat})
+        .status();
+  };
+  ThreadBeat beat;
+  EXPECT_TRUE(absl::IsDeadlineExceeded(wait_for(ThreadBeat::kNapMost + Millis(1), beat)));
+  EXPECT_GE(beat.beats(), 2u);
+
+  ThreadBeat over;
+  EXPECT_TRUE(absl::IsDeadlineExceeded(wait_for(-1, over)));
+  EXPECT_EQ(over.beats(), 1u);
+
+  const auto peer = transport->OpenRegion(region->Descriptor(), 3).value();
+  const SignalUpdate signal{.word = 0, .value = 1};
+  ThreadBeat here;
+  ASSERT_TRUE(PutAll(*transport, *peer, 0, {}, &signal,
+                     {.deadline = RealClock().Now() + Seconds(60), .beat = &here})
+                  .ok());
+  EXPECT_TRUE(wait_for(Seconds(60), here).ok());
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ pipeline: {mode: fixed, lanes: 3}
 partition: request
 policy: attend_remote
 prefill: {mode: inline, chunk_tokens: 16}
-limits: {sequence_tokens_max: 100, running_max: 7, waiting_max: 9}
+limits: {sequence_tokens_max: 100, running_max: 7, waiting_max: 9, stuck_after: 2500ms}
 order: priority
 )");
   ASSERT_TRUE(config.ok()) << config.status();
@@ -91,6 +91,8 @@ order: priority
   EXPECT_EQ(config->limits.sequence_tokens_max, 100u);
   EXPECT_EQ(config->limits.running_max, 7u);
   EXPECT_EQ(config->limits.waiting_max, 9u);
+  EXPECT_EQ(config->limits.stuck_after, Millis(2500));
+  EXPECT_THAT(ToYaml(*config), HasSubstr("stuck_after: 2500ms"));
   EXPECT_EQ(config->order, ServiceOrderKind::kPriority);
 }
 
@@ -217,6 +219,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"gateway={listen: '127.0.0.1:0', model_names: ['']}", "gateway.model_names"},
         BadValue{"limits.running_max=0", "[1, 4096]"},
         BadValue{"limits.waiting_max=0", "[1, 1048576]"},
+        BadValue{"limits.stuck_after=1s", "limits.stuck_after: '1s' is not in [2s, 1h]"},
+        BadValue{"limits.stuck_after=30", "write it like 250ms or 5s"},
         BadValue{"order=lifo", "fcfs, priority"}));
 
 TEST(ClusterConfigTest, LanesMayBeAutomatic) {

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <ctime>
 #include <future>
+#include <thread>
 
 namespace lamina::model {
 namespace {
@@ -47,6 +48,11 @@ class Fixture : public ::testing::Test {
         test_.begun_.set_value();
         test_.go_on_.get_future().wait();
       }
+      if (form.text == "until beaten") {
+        while (test_.beat_.beats() == 0) {
+          std::this_thread::yield();
+        }
+      }
       if (form.text == "slow") {
         timespec now{};
         clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -74,6 +80,7 @@ class Fixture : public ::testing::Test {
   std::atomic<int> compiled_{0};
   std::promise<void> begun_;
   std::promise<void> go_on_;
+  ThreadBeat beat_;
 };
 using GrammarCacheTest = Fixture;
 
@@ -92,6 +99,11 @@ TEST_F(GrammarCacheTest, CompilesEachFormOnceAndWithOneCompiler) {
   EXPECT_NE(first->get(), schema->get());
   EXPECT_EQ(compiled_, 3);
   EXPECT_EQ(made_, 1);
+}
+
+TEST_F(GrammarCacheTest, WhoWaitsBeats) {
+  GrammarCache cache(Make(), {});
+  EXPECT_TRUE(cache.Get(Form("until beaten"), &beat_).ok());
 }
 
 TEST_F(GrammarCacheTest, KeepsWhatWasUsedLast) {
