@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/log.h"
 
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -12,6 +15,7 @@
 #include "common/check.h"
 #include "common/foreign_text.h"
 #include "common/log_event.h"
+#include "common/log_writer.h"
 
 namespace lamina {
 namespace {
@@ -44,10 +48,48 @@ const char* NameOf(LogLevel level) {
   return "error";
 }
 
+// The thread that writes, where there is one.
+std::atomic<LogWriter*>& Writer() {
+  static std::atomic<LogWriter*> writer = nullptr;
+  return writer;
+}
+
+const char* ColorOf(spdlog::level::level_enum level) {
+  switch (level) {
+    case spdlog::level::info:
+      return "\033[32m";
+    case spdlog::level::warn:
+      return "\033[33m\033[1m";
+    case spdlog::level::err:
+      return "\033[31m\033[1m";
+    default:
+      return "\033[36m";
+  }
+}
+
+// Lines for the writer, in colour on a terminal.
+class WriterSink final : public spdlog::sinks::base_sink<std::mutex> {
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t formatted;
+    formatter_->format(message, formatted);
+    std::string line(formatted.data(), formatted.size());
+    if (terminal_ && message.color_range_end > message.color_range_start) {
+      line.insert(message.color_range_end, "\033[m");
+      line.insert(message.color_range_start, ColorOf(message.level));
+    }
+    Writer().load()->Add(line);
+  }
+  void flush_() override {}
+
+  const bool terminal_ = isatty(STDERR_FILENO) != 0;
+};
+
 spdlog::logger& Logger() {
-  static const std::shared_ptr<spdlog::logger> logger = [] {
-    auto made = std::make_shared<spdlog::logger>(
-        "lamina", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+  // Never destroyed: logs are written until the end.
+  static spdlog::logger* const logger = [] {
+    auto* made =
+        new spdlog::logger("lamina", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
     made->set_pattern("%Y-%m-%dT%H:%M:%S.%e %^%L%$ %v");
     made->set_level(spdlog::level::warn);
     return made;
@@ -97,6 +139,11 @@ void Write(LogLevel level, absl::string_view line) {
   Logger().log(ToSpdlog(level), spdlog::string_view_t(line.data(), line.size()));
 }
 
+void TellOfLostLines(uint64_t lines) {
+  LogEvent(LogLevel::kWarning, "lines of this log were dropped because stderr took none",
+           {{"lines", lines}});
+}
+
 }  // namespace
 
 void SetUpLogging(absl::string_view process_name, LogLevel least) {
@@ -108,6 +155,22 @@ void SetUpLogging(absl::string_view process_name, LogLevel least) {
 void SetLogFormat(LogFormat format) {
   TheForm().json = format == LogFormat::kJson;
   SetPattern();
+}
+
+void WriteLogsOnAThread() {
+  if (Writer().load() != nullptr) {
+    return;
+  }
+  Writer() = LogWriter::Start(STDERR_FILENO, TellOfLostLines);
+  Logger().sinks() = {std::make_shared<WriterSink>()};
+  SetPattern();
+  std::atexit(FlushLog);
+}
+
+void FlushLog() {
+  if (LogWriter* writer = Writer().load(); writer != nullptr) {
+    writer->Flush();
+  }
 }
 
 bool LogEnabled(LogLevel level) { return Logger().should_log(ToSpdlog(level)); }
@@ -137,11 +200,16 @@ void WriteLog(LogLevel level, absl::string_view message) { LogEvent(level, messa
 namespace internal {
 
 void CheckFailed(const char* file, int line, const char* condition) {
+  const std::string words = absl::StrCat(file, ":", line, ": check failed: ", condition);
+  LogWriter* const writer = Writer().load();
   if (TheForm().json) {
-    LogEvent(LogLevel::kError, absl::StrCat(file, ":", line, ": check failed: ", condition), {});
+    LogEvent(LogLevel::kError, words, {});
+  } else if (writer != nullptr) {
+    writer->Add(words + "\n");
   } else {
-    std::fprintf(stderr, "%s:%d: check failed: %s\n", file, line, condition);
+    std::fprintf(stderr, "%s\n", words.c_str());
   }
+  FlushLog();
   std::abort();
 }
 

@@ -110,12 +110,16 @@ class Termination {
     const std::function<void()> handler = Handler(again);
     if (handler == nullptr) {
       LogInfo("signal ", number, " before it serves; stopping at once");
+      FlushLog();
       _exit(0);
     }
     if (again) {
       LogWarning("signal ", number, " again; stopping at once");
     } else {
       LogInfo("signal ", number, "; stopping");
+    }
+    if (again) {
+      FlushLog();  // The handler may end the process.
     }
     handler();
   }
@@ -250,6 +254,7 @@ void TakeMemoryNear(const std::vector<int>& cores) {
 
 void EndOnTermination() {
   signal(SIGPIPE, SIG_IGN);
+  WriteLogsOnAThread();
   Termination::Get().Watch();
 }
 

@@ -71,7 +71,8 @@ void KeepToCores(const std::vector<int>& cores);
 void TakeMemoryNear(const std::vector<int>& cores);
 
 // Has SIGTERM and SIGINT end the process at once, with exit status 0, until OnTermination():
-// reading weights may take minutes. Call it once, first of all that takes time. Ignores SIGPIPE.
+// reading weights may take minutes. Call it once, first of all that takes time. Ignores SIGPIPE,
+// and has logs written by a thread from now on.
 void EndOnTermination();
 
 // From now on calls `first` on the first SIGTERM or SIGINT and `second` on the next, from the

@@ -40,6 +40,7 @@ void EpochThread::Join(std::chrono::nanoseconds most) {
   if (ended_.wait_for(most) == std::future_status::timeout) {
     LogError("the data thread was told to stop and has not for ",
              std::chrono::duration<double>(most).count(), " s; this process ends");
+    FlushLog();
     _exit(1);
   }
   thread_.join();

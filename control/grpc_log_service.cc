@@ -23,6 +23,9 @@ LogLevel LevelOf(gpr_log_severity severity) {
 void Write(gpr_log_func_args* args) {
   LogEvent(LevelOf(args->severity), args->message,
            {{"library", "grpc"}, {"file", args->file}, {"line", args->line}});
+  if (args->severity == GPR_LOG_SEVERITY_ERROR) {
+    FlushLog();  // The library's failed assertions are errors, behind which it aborts.
+  }
 }
 
 }  // namespace

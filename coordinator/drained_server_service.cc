@@ -7,8 +7,11 @@ void DrainedServer::Stop() {
   engine_.Drain([drained = drained_] { drained->set_value(); });
 }
 
-void DrainedServer::Wait(std::chrono::milliseconds grace) {
+void DrainedServer::Wait(std::chrono::milliseconds grace, const std::function<void()>& drained) {
   drained_->get_future().wait();
+  if (drained != nullptr) {
+    drained();
+  }
   server_.Shutdown(std::chrono::system_clock::now() + grace);
   server_.Wait();
 }

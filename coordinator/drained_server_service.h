@@ -10,6 +10,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
+#include <functional>
 #include <future>
 #include <memory>
 
@@ -26,9 +27,9 @@ class DrainedServer {
   // thread; does not wait.
   void Stop();
 
-  // Waits for that, then ends the server: calls still open have `grace` before they are cancelled.
-  // From any thread but the engine's.
-  void Wait(std::chrono::milliseconds grace);
+  // Waits for that, calls `drained` if it is one, then ends the server: calls still open have
+  // `grace` before they are cancelled. From any thread but the engine's.
+  void Wait(std::chrono::milliseconds grace, const std::function<void()>& drained = nullptr);
 
  private:
   Engine& engine_;

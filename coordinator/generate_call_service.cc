@@ -141,7 +141,7 @@ void GenerateCall::SubmitUnlessCancelled(Engine& engine, GenerateSpec spec,
     return;
   }
   lock.unlock();
-  OnDone(absl::CancelledError("the client has gone"));
+  EndCancelled();
 }
 
 void GenerateCall::Attach(Reactor* reactor) {

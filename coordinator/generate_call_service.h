@@ -45,6 +45,10 @@ class GenerateCall final : public RequestSink {
   static void Refuse(const std::shared_ptr<GenerateCall>& call, Engine& engine,
                      const absl::Status& status);
 
+  // Ends the call of a client that has gone before its request was submitted. After Start().
+  void EndCancelled() { OnDone(absl::CancelledError("the client has gone")); }
+  bool IsCancelled();
+
   // Gives the request to the engine, one with a form of output when that is compiled: what is wrong
   // with a form ends the call. After Start().
   static void Submit(const std::shared_ptr<GenerateCall>& call, Engine& engine,
@@ -64,7 +68,6 @@ class GenerateCall final : public RequestSink {
   void Detach();
   void WriteDone();
   void SetCancelled();
-  bool IsCancelled();
   void Pump();
 
   const bool with_logprobs_;

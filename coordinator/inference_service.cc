@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/inference_service.h"
 
-#include <cmath>
 #include <ctime>
 #include <optional>
 #include <random>
@@ -23,55 +22,10 @@ constexpr Nanos kFormCpuMax = Seconds(2);
 constexpr size_t kFormBytesMax = 32 << 20;
 // One thread compiles: requests behind these would wait longer than most clients do.
 constexpr size_t kFormsQueuedMax = 128;
-
-// Of a Score call. A client that goes, or whose deadline has passed, cancels the request.
-class ScoreReactor final : public grpc::ServerUnaryReactor {
- public:
-  explicit ScoreReactor(Engine& engine) : engine_(engine) {}
-
-  uint64_t key() const { return key_; }
-  void OnCancel() override { engine_.Cancel(key_); }
-  void OnDone() override { delete this; }
-
- private:
-  Engine& engine_;
-  const uint64_t key_ = Engine::NewKey();
-};
-
-// The reactor lives until OnDone(), which alone finishes the call.
-class ScoreCall final : public RequestSink {
- public:
-  ScoreCall(grpc::ServerUnaryReactor* reactor, const model::Tokenizer& tokenizer,
-            v1::ScoreResponse* response)
-      : reactor_(reactor), tokenizer_(tokenizer), response_(response) {}
-
-  void OnAccepted(const std::string&) override {}
-  void OnOutput(ChoiceOutput) override {}
-  void OnProgress(uint32_t) override {}
-  void OnScores(std::vector<float> logprobs, std::vector<core::TokenRank> ranks) override {
-    double nll = 0;
-    for (const float logprob : logprobs) {
-      nll -= logprob;
-    }
-    response_->mutable_logprobs()->Add(logprobs.begin(), logprobs.end());
-    response_->set_nll_sum(nll);
-    response_->set_perplexity(
-        logprobs.empty() ? 1.0 : std::exp(nll / static_cast<double>(logprobs.size())));
-    for (const core::TokenRank& rank : ranks) {
-      v1::TokenRank* entry = response_->add_ranks();
-      entry->set_rank(rank.rank);
-      for (const core::TokenLogprob& top : rank.top) {
-        ToProto(top, tokenizer_, entry->add_top());
-      }
-    }
-  }
-  void OnDone(const absl::Status& status) override { reactor_->Finish(ToGrpc(status)); }
-
- private:
-  grpc::ServerUnaryReactor* reactor_;
-  const model::Tokenizer& tokenizer_;
-  v1::ScoreResponse* response_;
-};
+// Of what Tokenize and Detokenize take, whose answers are several times as large. More than any
+// sequence has.
+constexpr size_t kTokenizeBytesMax = 4 << 20;
+constexpr int kDetokenizeTokensMax = 1 << 20;
 
 // The value of a header of the call; empty without.
 absl::string_view Header(const grpc::CallbackServerContext& context, const char* name) {
@@ -90,6 +44,36 @@ void TakeHeaders(const grpc::CallbackServerContext& context, GenerateSpec& spec)
   if (spec.caller.has_value() && IsTraceState(state)) {
     spec.caller->state = std::string(state);
   }
+}
+
+size_t BytesOf(const v1::Chat& chat) {
+  size_t bytes = chat.tools_json().size() + chat.template_arguments_json().size();
+  for (const v1::ChatMessage& message : chat.messages()) {
+    bytes += message.role().size() + message.content().size() + message.json().size();
+  }
+  return bytes;
+}
+
+// Of the prompt.
+size_t BytesOf(const v1::GenerateRequest& request) {
+  switch (request.prompt_case()) {
+    case v1::GenerateRequest::kText:
+      return request.text().size();
+    case v1::GenerateRequest::kTokens:
+      return static_cast<size_t>(request.tokens().ids_size()) * sizeof(TokenId);
+    case v1::GenerateRequest::kChat:
+      return BytesOf(request.chat());
+    case v1::GenerateRequest::PROMPT_NOT_SET:
+      break;
+  }
+  return 0;
+}
+
+absl::Status CheckTokenizeBytes(size_t bytes) {
+  return bytes <= kTokenizeBytesMax
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError(absl::StrCat("the text has ", bytes, " bytes; at most ",
+                                                       kTokenizeBytesMax, " are tokenized"));
 }
 
 grpc::ServerUnaryReactor* FinishWith(grpc::CallbackServerContext* context,
@@ -118,7 +102,26 @@ InferenceService::InferenceService(Engine& engine, const model::Tokenizer& token
   }
 }
 
-absl::StatusOr<std::vector<TokenId>> InferenceService::EncodeChat(const v1::Chat& chat) const {
+absl::Status InferenceService::CheckTextBytes(size_t bytes, bool score) const {
+  const size_t most = tokenizer_.text_bytes_per_token_max();
+  const size_t tokens = most == 0 ? 0 : (bytes + most - 1) / most;
+  return CheckTokens(tokens, score, absl::StrCat(bytes, " bytes, which are at least "));
+}
+
+// In the words of RequestTable, which looks at those that may fit.
+absl::Status InferenceService::CheckTokens(size_t tokens, bool score,
+                                           absl::string_view before) const {
+  const size_t limit = engine_.sequence_tokens_max();
+  const size_t room = limit - (score ? 0 : 1);
+  if (tokens <= room) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("the prompt has ", before, tokens, " tokens; at most ", room,
+                   " fit (limits.sequence_tokens_max is ", limit, ")"));
+}
+
+absl::StatusOr<std::string> InferenceService::Render(const v1::Chat& chat) const {
   ChatRequest request{
       .tools_json = chat.tools_json(),
       .arguments_json = chat.template_arguments_json(),
@@ -130,7 +133,11 @@ absl::StatusOr<std::vector<TokenId>> InferenceService::EncodeChat(const v1::Chat
   const time_t seconds = std::time(nullptr);
   std::tm now{};
   localtime_r(&seconds, &now);
-  LAMINA_ASSIGN_OR_RETURN(const std::string text, chat_form_.Render(request, now));
+  return chat_form_.Render(request, now);
+}
+
+absl::StatusOr<std::vector<TokenId>> InferenceService::EncodeRendered(
+    const std::string& text) const {
   return tokenizer_.Encode(text, {.add_special = false, .parse_special = true});
 }
 
@@ -141,8 +148,11 @@ absl::StatusOr<std::vector<TokenId>> InferenceService::PromptOf(
       return tokenizer_.Encode(request.text(), {});
     case v1::GenerateRequest::kTokens:
       return std::vector<TokenId>(request.tokens().ids().begin(), request.tokens().ids().end());
-    case v1::GenerateRequest::kChat:
-      return EncodeChat(request.chat());
+    case v1::GenerateRequest::kChat: {
+      LAMINA_ASSIGN_OR_RETURN(const std::string text, Render(request.chat()));
+      LAMINA_RETURN_IF_ERROR(CheckTextBytes(text.size(), /*score=*/false));
+      return EncodeRendered(text);
+    }
     case v1::GenerateRequest::PROMPT_NOT_SET:
       break;
   }
@@ -174,6 +184,19 @@ absl::StatusOr<GenerateSpec> InferenceService::SpecOf(const v1::GenerateRequest&
   return spec;
 }
 
+void InferenceService::Submit(const std::shared_ptr<GenerateCall>& call,
+                              const v1::GenerateRequest& request, const GenerateSpec& followed) {
+  absl::StatusOr<GenerateSpec> spec = SpecOf(request);
+  if (!spec.ok()) {
+    GenerateCall::Refuse(call, engine_, spec.status());
+    return;
+  }
+  spec->followed_id = followed.followed_id;
+  spec->caller = followed.caller;
+  call->SetPromptTokens(spec->prompt.size());
+  GenerateCall::Submit(call, engine_, grammars_, *std::move(spec));
+}
+
 grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
     grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
   auto call =
@@ -182,16 +205,28 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
   GenerateSpec followed{.request_id = request->request_id()};
   TakeHeaders(*context, followed);
   call->SetFollowedId(followed.followed_id);
-  absl::StatusOr<GenerateSpec> spec = SpecOf(*request);
-  if (spec.ok()) {
-    spec->followed_id = followed.followed_id;
-    spec->caller = followed.caller;
-    call->SetPromptTokens(spec->prompt.size());
-    GenerateCall::Submit(call, engine_, grammars_, *std::move(spec));
-  } else {
-    GenerateCall::Refuse(call, engine_, spec.status());
+  const absl::Status fits =
+      request->has_text()
+          ? CheckTextBytes(request->text().size(), /*score=*/false)
+          : CheckTokens(static_cast<size_t>(request->tokens().ids_size()), /*score=*/false);
+  // The request lives until the call has ended, which it does not before the job.
+  const absl::Status added =
+      !fits.ok() ? fits
+                 : texts_.Add({.bytes = BytesOf(*request),
+                               .run = [this, call, request,
+                                       followed] { Submit(call, *request, followed); },
+                               .gone = [call] { return call->IsCancelled(); },
+                               .drop = [call] { call->EndCancelled(); }});
+  if (!added.ok()) {
+    GenerateCall::Refuse(call, engine_, added);
   }
   return reactor;
+}
+
+void InferenceService::Refuse(const std::shared_ptr<ScoreCall>& call, const GenerateSpec& spec,
+                              const absl::Status& status) {
+  engine_.NoteRefused(spec.followed_id, status);
+  call->OnDone(status);
 }
 
 grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* context,
@@ -207,62 +242,103 @@ grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* c
   if (!spec.followed_id.empty()) {
     context->AddTrailingMetadata(kRequestIdHeader, spec.followed_id);
   }
-  if (request->has_text()) {
-    absl::StatusOr<std::vector<TokenId>> tokens = tokenizer_.Encode(request->text(), {});
+  auto call = std::make_shared<ScoreCall>(tokenizer_, response);
+  grpc::ServerUnaryReactor* reactor = ScoreCall::Start(call, engine_);
+  const size_t tokens = static_cast<size_t>(request->tokens().ids_size());
+  const absl::Status fits = request->has_text()
+                                ? CheckTextBytes(request->text().size(), /*score=*/true)
+                                : CheckTokens(tokens, /*score=*/true);
+  const absl::Status added =
+      !fits.ok()
+          ? fits
+          : texts_.Add(
+                {.bytes = request->text().size() + tokens * sizeof(TokenId),
+                 .run = [this, call, request, spec] { SubmitScore(call, *request, spec); },
+                 .gone = [call] { return call->IsCancelled(); },
+                 .drop = [call] { call->OnDone(absl::CancelledError("the client has gone")); }});
+  if (!added.ok()) {
+    Refuse(call, spec, added);
+  }
+  return reactor;
+}
+
+void InferenceService::SubmitScore(const std::shared_ptr<ScoreCall>& call,
+                                   const v1::ScoreRequest& request, GenerateSpec spec) {
+  if (request.has_text()) {
+    absl::StatusOr<std::vector<TokenId>> tokens = tokenizer_.Encode(request.text(), {});
     if (!tokens.ok()) {
-      engine_.NoteRefused(spec.followed_id, tokens.status());
-      return FinishWith(context, tokens.status());
+      Refuse(call, spec, tokens.status());
+      return;
     }
     spec.prompt = *std::move(tokens);
   } else {
-    spec.prompt.assign(request->tokens().ids().begin(), request->tokens().ids().end());
+    spec.prompt.assign(request.tokens().ids().begin(), request.tokens().ids().end());
   }
-  response->mutable_tokens()->Add(spec.prompt.begin(), spec.prompt.end());
-  for (const TokenId token : spec.prompt) {
-    const bool known = token >= 0 && static_cast<size_t>(token) < tokenizer_.vocabulary_size();
-    response->add_texts(known ? tokenizer_.TokenBytes(token, /*skip_special=*/false) : "");
+  ScoreCall::Submit(call, engine_, std::move(spec));
+}
+
+grpc::ServerUnaryReactor* InferenceService::OnTexts(grpc::CallbackServerContext* context,
+                                                    size_t bytes,
+                                                    std::function<absl::Status()> work) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const absl::Status added =
+      texts_.Add({.bytes = bytes,
+                  .run = [reactor, work = std::move(work)] { reactor->Finish(ToGrpc(work())); },
+                  .gone = [context] { return context->IsCancelled(); },
+                  .drop = [reactor] { reactor->Finish(grpc::Status::CANCELLED); }});
+  if (!added.ok()) {
+    reactor->Finish(ToGrpc(added));
   }
-  // gRPC tells it of a cancellation when it has it, so the request is submitted before it is
-  // cancelled.
-  auto* reactor = new ScoreReactor(engine_);
-  engine_.Submit(std::move(spec), reactor->key(),
-                 std::make_shared<ScoreCall>(reactor, tokenizer_, response));
   return reactor;
 }
 
 grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* context,
                                                      const v1::TokenizeRequest* request,
                                                      v1::TokenizeResponse* response) {
-  const bool add_special = !request->has_add_special() || request->add_special();
-  const absl::StatusOr<std::vector<TokenId>> tokens =
-      request->has_chat() ? EncodeChat(request->chat())
-                          : tokenizer_.Encode(request->text(), {.add_special = add_special});
-  if (!tokens.ok()) {
-    return FinishWith(context, tokens.status());
+  const size_t bytes = request->has_chat() ? BytesOf(request->chat()) : request->text().size();
+  if (const absl::Status fits = CheckTokenizeBytes(bytes); !fits.ok()) {
+    return FinishWith(context, fits);
   }
-  for (const TokenId token : *tokens) {
-    response->add_tokens(token);
-    response->add_pieces(std::string(tokenizer_.TokenName(token)));
-  }
-  return FinishWith(context, absl::OkStatus());
+  return OnTexts(context, bytes, [this, request, response]() -> absl::Status {
+    std::vector<TokenId> tokens;
+    if (request->has_chat()) {
+      LAMINA_ASSIGN_OR_RETURN(const std::string text, Render(request->chat()));
+      LAMINA_RETURN_IF_ERROR(CheckTokenizeBytes(text.size()));
+      LAMINA_ASSIGN_OR_RETURN(tokens, EncodeRendered(text));
+    } else {
+      const bool add_special = !request->has_add_special() || request->add_special();
+      LAMINA_ASSIGN_OR_RETURN(tokens,
+                              tokenizer_.Encode(request->text(), {.add_special = add_special}));
+    }
+    for (const TokenId token : tokens) {
+      response->add_tokens(token);
+      response->add_pieces(std::string(tokenizer_.TokenName(token)));
+    }
+    return absl::OkStatus();
+  });
 }
 
 grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerContext* context,
                                                        const v1::DetokenizeRequest* request,
                                                        v1::DetokenizeResponse* response) {
-  const std::vector<TokenId> tokens(request->tokens().begin(), request->tokens().end());
-  const absl::StatusOr<std::string> checked = tokenizer_.Decode(tokens, request->skip_special());
-  if (!checked.ok()) {
-    return FinishWith(context, checked.status());
+  if (request->tokens_size() > kDetokenizeTokensMax) {
+    return FinishWith(context, absl::InvalidArgumentError(
+                                   absl::StrCat(request->tokens_size(), " tokens; at most ",
+                                                kDetokenizeTokensMax, " become text at once")));
   }
-  // A protobuf string is UTF-8: the stream decoder replaces what is not.
-  model::StreamDecoder decoder(tokenizer_, request->skip_special());
-  std::string text;
-  for (const TokenId token : tokens) {
-    text += decoder.Push(token);
-  }
-  response->set_text(text + decoder.Finish());
-  return FinishWith(context, absl::OkStatus());
+  const size_t bytes = static_cast<size_t>(request->tokens_size()) * sizeof(TokenId);
+  return OnTexts(context, bytes, [this, request, response]() -> absl::Status {
+    const std::vector<TokenId> tokens(request->tokens().begin(), request->tokens().end());
+    LAMINA_RETURN_IF_ERROR(tokenizer_.Decode(tokens, request->skip_special()).status());
+    // A protobuf string is UTF-8: the stream decoder replaces what is not.
+    model::StreamDecoder decoder(tokenizer_, request->skip_special());
+    std::string text;
+    for (const TokenId token : tokens) {
+      text += decoder.Push(token);
+    }
+    response->set_text(text + decoder.Finish());
+    return absl::OkStatus();
+  });
 }
 
 grpc::ServerUnaryReactor* InferenceService::Cancel(grpc::CallbackServerContext* context,

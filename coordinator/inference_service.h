@@ -2,18 +2,26 @@
 //
 // InferenceService: lamina.v1.Inference over an Engine. Asynchronous: no thread per call.
 //
-// Threading: gRPC's threads tokenize and check; the engine's thread hands output to the streams. A
-// request with a form of output waits for its grammar on a thread beside them, so that a form which
-// is wrong or too complex never reaches the engine.
+// Threading: gRPC's threads, on which nodes tell that they live, only check lengths, in constant
+// time or once over the messages of a chat. A text of which too many tokens are certain is refused
+// there; all others are rendered and tokenized by a pool of threads, which holds a bounded number
+// of them. The engine's thread hands output to the streams. A request with a form of output waits
+// for its grammar on a thread beside them, so that a form which is wrong or too complex never
+// reaches the engine.
 
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "coordinator/chat_form.h"
 #include "coordinator/engine.h"
 #include "coordinator/generate_call_service.h"
+#include "coordinator/score_call_service.h"
+#include "coordinator/text_pool.h"
 #include "lamina/v1/inference.grpc.pb.h"
 #include "model/grammar/grammar_cache.h"
 #include "model/model_config.h"
@@ -47,8 +55,23 @@ class InferenceService final : public v1::Inference::CallbackService {
 
  private:
   absl::StatusOr<std::vector<TokenId>> PromptOf(const v1::GenerateRequest& request) const;
-  absl::StatusOr<std::vector<TokenId>> EncodeChat(const v1::Chat& chat) const;
+  // Whether a text may be a prompt, by its bytes alone.
+  absl::Status CheckTextBytes(size_t bytes, bool score) const;
+  absl::Status CheckTokens(size_t tokens, bool score, absl::string_view before = "") const;
+  absl::StatusOr<std::string> Render(const v1::Chat& chat) const;
+  absl::StatusOr<std::vector<TokenId>> EncodeRendered(const std::string& text) const;
   absl::StatusOr<GenerateSpec> SpecOf(const v1::GenerateRequest& request) const;
+
+  // In the pool: what is left to do of a call. `followed` has the names of its headers.
+  void Submit(const std::shared_ptr<GenerateCall>& call, const v1::GenerateRequest& request,
+              const GenerateSpec& followed);
+  void SubmitScore(const std::shared_ptr<ScoreCall>& call, const v1::ScoreRequest& request,
+                   GenerateSpec spec);
+  void Refuse(const std::shared_ptr<ScoreCall>& call, const GenerateSpec& spec,
+              const absl::Status& status);
+  // Ends the call with what `work` returns, which runs in the pool.
+  grpc::ServerUnaryReactor* OnTexts(grpc::CallbackServerContext* context, size_t bytes,
+                                    std::function<absl::Status()> work);
 
   Engine& engine_;
   const model::Tokenizer& tokenizer_;
@@ -56,6 +79,7 @@ class InferenceService final : public v1::Inference::CallbackService {
   const model::ModelConfig& config_;
   const uint64_t kv_bytes_per_token_;
   model::GrammarCache grammars_;
+  TextPool texts_;  // Ends first: its jobs use all others.
 };
 
 }  // namespace lamina::coordinator

@@ -32,6 +32,7 @@
 #include "coordinator/core/window_layout.h"
 #include "coordinator/drained_server_service.h"
 #include "coordinator/engine.h"
+#include "coordinator/front_door_service.h"
 #include "coordinator/inference_service.h"
 #include "coordinator/span_file.h"
 #include "coordinator/stage_options.h"
@@ -48,6 +49,7 @@ constexpr char kPurpose[] =
     "deploy/cluster.sh.\n\n"
     "Example: lamina-coordinator --cluster deploy/clusters/local.yaml";
 constexpr int kMessageBytesMax = 64 << 20;
+constexpr uint32_t kStreamsMin = 1024;  // Of one connection.
 // Nodes report twice a second; a loaded host may be late.
 constexpr Nanos kNodeSilenceMax = Seconds(10);
 // Of calls that are open when all requests have ended: streams of nodes, status.
@@ -143,6 +145,13 @@ coordinator::EngineOptions MakeOptions(const ClusterConfig& config, const model:
                                          ", which attends itself");
   }
   return options;
+}
+
+// The gateway's clients share a connection, so there is room for all requests that can run or wait,
+// and for as many that are told that there is none.
+int StreamsMax(const ClusterConfig& config) {
+  return static_cast<int>(
+      std::max(kStreamsMin, 2 * (config.limits.running_max + config.limits.waiting_max)));
 }
 
 // Decides on the partition, and refuses one that cannot be served, by what the cluster file alone
@@ -253,21 +262,24 @@ absl::Status Serve(const control::DaemonFlags& flags) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
-  int port = 0;
   const std::string& listen = config.coordinator_listen;
-  builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), &port);
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  const auto door = coordinator::FrontDoor::Open(listen);
+  if (!door.ok()) {
+    return absl::UnavailableError(
+        absl::StrCat("could not listen on ", listen, ": ", door.status().message(),
+                     "; is another coordinator running there? Choose another coordinator.listen"));
+  }
+  (*door)->AddTo(builder, StreamsMax(config));
   builder.SetMaxReceiveMessageSize(kMessageBytesMax);
   control::AllowKeepalive(control::Keepalive(), builder);
   builder.RegisterService(&inference);
   builder.RegisterService(&cluster);
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  if (server == nullptr || port == 0) {
-    return absl::UnavailableError(
-        absl::StrCat("could not listen on ", listen,
-                     "; is another coordinator running there? Choose another coordinator.listen"));
+  if (server == nullptr) {
+    return absl::InternalError("the gRPC server did not start");
   }
-  const std::string address = WithPort(listen, port);
+  (*door)->Start();
+  const std::string address = WithPort(listen, (*door)->port());
   LogInfo("listening on ", address, " model ", model.config.name, " waiting for ",
           options.nodes.size(), " nodes");
   std::unique_ptr<control::HttpServer> http;
@@ -285,7 +297,7 @@ absl::Status Serve(const control::DaemonFlags& flags) {
   LAMINA_RETURN_IF_ERROR(control::WriteReadyFile(flags, address));
   coordinator::DrainedServer drained(engine, *server);
   control::OnTermination([&drained] { drained.Stop(); }, [] { _exit(1); });
-  drained.Wait(kShutdownGrace);
+  drained.Wait(kShutdownGrace, [&door] { (*door)->Stop(); });
   return absl::OkStatus();
 }
 

@@ -2,13 +2,17 @@
 #include "model/tokenizer/bpe.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "model/tokenizer/byte_alphabet.h"
 #include "model/tokenizer/utf8.h"
 
 namespace lamina::model {
 namespace {
+
+constexpr size_t kCharacterBytesMax = 4;
 
 uint64_t PairKey(TokenId left, TokenId right) {
   return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
@@ -64,6 +68,40 @@ absl::StatusOr<BpeModel> BpeModel::Create(BpeOptions options) {
 TokenId BpeModel::Find(absl::string_view name) const {
   const auto found = vocabulary_.find(name);
   return found == vocabulary_.end() ? -1 : found->second;
+}
+
+bool BpeModel::HasEveryCharacter(bool spelled) const {
+  const auto known = [](TokenId id) { return id >= 0; };
+  if (byte_fallback_ && std::all_of(bytes_.begin(), bytes_.end(), known)) {
+    return true;
+  }
+  std::string bytes(256, '\0');
+  std::iota(bytes.begin(), bytes.end(), '\0');
+  std::string spelling;
+  AppendAsByteCharacters(bytes, &spelling);
+  absl::string_view alphabet = spelling;
+  bool every = spelled;
+  while (every && !alphabet.empty()) {
+    const Utf8Step step = ReadUtf8(alphabet);
+    every = known(FindCharacter(alphabet.substr(0, step.length), step.codepoint));
+    alphabet.remove_prefix(step.length);
+  }
+  return every;
+}
+
+size_t BpeModel::piece_bytes_per_token_max(bool spelled) const {
+  const bool one_each = unknown_ >= 0 && !fuse_unknown_;  // Unknown ones have tokens, too.
+  if (!one_each && !HasEveryCharacter(spelled)) {
+    return 0;
+  }
+  size_t most = kCharacterBytesMax;
+  for (const auto& [name, id] : vocabulary_) {
+    // A character of the alphabet is a byte.
+    const auto characters = std::count_if(
+        name.begin(), name.end(), [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; });
+    most = std::max(most, spelled ? static_cast<size_t>(characters) : name.size());
+  }
+  return most;
 }
 
 TokenId BpeModel::FindCharacter(absl::string_view character, uint32_t codepoint) const {

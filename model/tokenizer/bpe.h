@@ -60,6 +60,11 @@ class BpeModel {
   // The id of an entry, or -1.
   TokenId Find(absl::string_view name) const;
 
+  // The most bytes of a piece that one token stands for; 0 if characters without entry are dropped
+  // or share a token. `spelled`: pieces are spelled in the alphabet of byte_alphabet.h, and the
+  // bytes are those that they spell.
+  size_t piece_bytes_per_token_max(bool spelled) const;
+
  private:
   struct Merge {
     uint32_t rank = 0;
@@ -67,6 +72,7 @@ class BpeModel {
   };
 
   BpeModel() = default;
+  bool HasEveryCharacter(bool spelled) const;
   TokenId FindCharacter(absl::string_view character, uint32_t codepoint) const;
   void AppendSymbols(absl::string_view piece, Scratch* scratch) const;
   bool AppendBytes(absl::string_view character, Scratch* scratch) const;

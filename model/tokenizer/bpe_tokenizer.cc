@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/tokenizer/bpe_tokenizer.h"
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -8,6 +9,37 @@
 #include "common/status_macros.h"
 
 namespace lamina::model {
+namespace {
+
+// Text that belongs to one of `tokens`, at most; 0 if one takes white space without end.
+size_t LongestOf(const std::vector<AddedToken>& tokens) {
+  size_t longest = 1;
+  for (const AddedToken& token : tokens) {
+    if (token.lstrip || token.rstrip) {
+      return 0;
+    }
+    longest = std::max(longest, token.content.size());
+  }
+  return longest;
+}
+
+// As of Tokenizer. `raw` and `normalized` added tokens are looked for before and behind the
+// normalizer.
+size_t TextBytesPerTokenMax(const BpePipeline& pipeline, const std::vector<AddedToken>& raw,
+                            const std::vector<AddedToken>& normalized) {
+  const size_t shrink = pipeline.normalizer.shrink_max();
+  const size_t piece =
+      pipeline.model.piece_bytes_per_token_max(pipeline.pre_tokenizer.spells_bytes());
+  const size_t longest_raw = LongestOf(raw);
+  const size_t longest_normalized = LongestOf(normalized);
+  if (shrink == 0 || piece == 0 || longest_raw == 0 || longest_normalized == 0 ||
+      !pipeline.pre_tokenizer.keeps_all()) {
+    return 0;
+  }
+  return std::max(longest_raw, shrink * std::max(piece, longest_normalized));
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> BpeTokenizer::Create(BpePipeline pipeline,
                                                                 TokenizerSettings settings) {
@@ -23,6 +55,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> BpeTokenizer::Create(BpePipeline pipe
   LAMINA_RETURN_IF_ERROR(CheckAddedTokens(raw));
   LAMINA_RETURN_IF_ERROR(CheckAddedTokens(normalized));
   pipeline.added_tokens.clear();
+  settings.text_bytes_per_token_max = TextBytesPerTokenMax(pipeline, raw, normalized);
   std::unique_ptr<BpeTokenizer> tokenizer(
       new BpeTokenizer(std::move(pipeline), std::move(settings)));
   tokenizer->raw_tokens_ = AddedTokens(std::move(raw));

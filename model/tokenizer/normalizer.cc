@@ -16,6 +16,9 @@
 namespace lamina::model {
 namespace {
 
+// Of all steps; a bound beyond says nothing about any text.
+constexpr size_t kShrinkMax = size_t{1} << 20;
+
 // The longest decomposition of one character has 18 code points (U+FDFA).
 constexpr size_t kDecompositionMax = 32;
 
@@ -124,6 +127,25 @@ absl::StatusOr<std::string> Normalizer::Apply(absl::string_view text) const {
     }
   }
   return out;
+}
+
+size_t Normalizer::shrink_max() const {
+  size_t most = 1;
+  for (const NormalizerStep& step : steps_) {
+    if (std::holds_alternative<UnicodeForm>(step)) {
+      most *= kUnicodeShrinkMax;
+    } else if (const auto* replace = std::get_if<ReplaceStep>(&step)) {
+      const size_t bytes = replace->replacement.size();
+      if (replace->literal_bytes == 0 || bytes == 0) {
+        return 0;
+      }
+      most *= std::max<size_t>(1, (replace->literal_bytes + bytes - 1) / bytes);
+    }
+    if (most > kShrinkMax) {
+      return 0;
+    }
+  }
+  return most;
 }
 
 }  // namespace lamina::model

@@ -22,6 +22,11 @@ namespace lamina::model {
 
 enum class UnicodeForm : uint8_t { kNfc, kNfd, kNfkc, kNfkd };
 
+// Bytes of which any form makes one, at most. A character of a form's result is one, or a composite
+// of up to three (of two bytes) or four (of three bytes) that stand for a code point of up to four
+// bytes each.
+inline constexpr size_t kUnicodeShrinkMax = 6;
+
 // Takes and returns valid UTF-8. Cost: O(n log n), also on long runs of combining marks.
 std::string NormalizeUnicode(absl::string_view text, UnicodeForm form);
 
@@ -31,6 +36,7 @@ struct PrependStep {
 struct ReplaceStep {
   Regex pattern;
   std::string replacement;
+  size_t literal_bytes = 0;  // Of a pattern that is a plain text; 0: matches are of any length.
 };
 using NormalizerStep = std::variant<UnicodeForm, PrependStep, ReplaceStep>;
 
@@ -42,6 +48,9 @@ class Normalizer {
   // Takes valid UTF-8 and returns valid UTF-8.
   // Errors: of Regex::Cut, and of CheckGrowth: the text may not grow without end.
   absl::StatusOr<std::string> Apply(absl::string_view text) const;
+
+  // The most bytes of a text of which Apply() makes one; 0 where there is no bound.
+  size_t shrink_max() const;
 
  private:
   std::vector<NormalizerStep> steps_;

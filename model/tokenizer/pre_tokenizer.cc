@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/tokenizer/pre_tokenizer.h"
 
+#include <algorithm>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -169,6 +171,19 @@ absl::StatusOr<SplitStep> MakeSplit(absl::string_view pattern, SplitBehavior beh
                                     bool invert) {
   LAMINA_ASSIGN_OR_RETURN(Regex regex, Regex::Compile(pattern));
   return SplitStep{std::move(regex), behavior, invert};
+}
+
+bool PreTokenizer::keeps_all() const {
+  return std::none_of(steps_.begin(), steps_.end(), [](const PreTokenizerStep& step) {
+    const auto* split = std::get_if<SplitStep>(&step);
+    return split != nullptr && split->behavior == SplitBehavior::kRemoved;
+  });
+}
+
+bool PreTokenizer::spells_bytes() const {
+  return std::any_of(steps_.begin(), steps_.end(), [](const PreTokenizerStep& step) {
+    return std::holds_alternative<ByteLevelStep>(step);
+  });
 }
 
 absl::StatusOr<SplitStep> MakeGpt2Split() {

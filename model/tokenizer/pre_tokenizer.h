@@ -66,6 +66,11 @@ class PreTokenizer {
   // Errors: those of Regex::Cut, and of CheckGrowth: the text may not grow without end.
   absl::StatusOr<PieceList> Apply(std::string text, bool at_start) const;
 
+  // Whether all of a text is in its pieces.
+  bool keeps_all() const;
+  // Whether pieces are spelled in the alphabet of byte_alphabet.h.
+  bool spells_bytes() const;
+
  private:
   std::vector<PreTokenizerStep> steps_;
 };

@@ -63,7 +63,10 @@ absl::Status AddNormalizer(const Json& json, std::vector<NormalizerStep>* steps)
     LAMINA_ASSIGN_OR_RETURN(const std::string pattern, ParsePattern(json));
     LAMINA_ASSIGN_OR_RETURN(Regex regex, Regex::Compile(pattern));
     LAMINA_ASSIGN_OR_RETURN(std::string content, GetString(json, "content"));
-    steps->emplace_back(ReplaceStep{std::move(regex), std::move(content)});
+    LAMINA_ASSIGN_OR_RETURN(const Json* plain, GetObject(json, "pattern"));
+    const bool literal = Member(*plain, "Regex") == nullptr;
+    const size_t literal_bytes = literal ? GetString(*plain, "String").value_or("").size() : 0;
+    steps->emplace_back(ReplaceStep{std::move(regex), std::move(content), literal_bytes});
   } else {
     return UnknownType("normalizer", type, "NFC, NFD, NFKC, NFKD, Prepend, Replace, Sequence");
   }

@@ -28,6 +28,7 @@ struct TokenizerSettings {
   std::vector<TokenId> suffix;     // special tokens.
   bool strip_first_space = false;  // Decoding drops a space at the beginning of the text.
   std::string chat_template;
+  size_t text_bytes_per_token_max = 0;  // As of Tokenizer.
 };
 
 class VocabularyTokenizer : public Tokenizer {
@@ -39,6 +40,7 @@ class VocabularyTokenizer : public Tokenizer {
                                      bool skip_special) const override;
   std::string TokenBytes(TokenId token, bool skip_special) const override;
   absl::string_view TokenName(TokenId token) const override;
+  size_t text_bytes_per_token_max() const override { return settings_.text_bytes_per_token_max; }
   size_t vocabulary_size() const override { return settings_.vocabulary.size(); }
   TokenId bos() const override { return settings_.bos; }
   TokenId eos() const override { return settings_.eos; }

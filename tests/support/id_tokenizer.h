@@ -30,6 +30,9 @@ class IdTokenizer final : public model::Tokenizer {
                                      bool skip_special) const override;
   std::string TokenBytes(TokenId token, bool skip_special) const override;
   absl::string_view TokenName(TokenId) const override { return "token"; }
+  size_t text_bytes_per_token_max() const override {
+    return 1 + std::to_string(vocabulary_).size();
+  }
   size_t vocabulary_size() const override { return vocabulary_; }
   TokenId bos() const override { return -1; }
   TokenId eos() const override { return end_tokens_.empty() ? -1 : end_tokens_.front(); }

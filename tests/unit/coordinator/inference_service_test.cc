@@ -4,12 +4,14 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <future>
 #include <memory>
 #include <string>
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "common/version.h"
 #include "tests/support/id_tokenizer.h"
 
@@ -58,6 +60,47 @@ class IdleNode final : public NodePort {
   uint64_t epoch_ = 0;
 };
 
+// Texts of IdTokenizer. Those that are longer than a gate's width wait until it is opened.
+class GatedTokenizer final : public model::Tokenizer {
+ public:
+  static constexpr size_t kWidth = size_t{64} << 10;
+
+  void Open() { open_.set_value(); }
+  int long_texts() const { return long_texts_; }
+  void PromiseBytes(size_t per_token) { text_bytes_per_token_max_ = per_token; }
+
+  absl::StatusOr<std::vector<TokenId>> Encode(absl::string_view text,
+                                              const model::EncodeOptions& options) const override {
+    if (text.size() > kWidth) {
+      ++long_texts_;
+      opened_.wait();
+    }
+    return ids_.Encode(text, options);
+  }
+  absl::StatusOr<std::string> Decode(absl::Span<const TokenId> tokens,
+                                     bool skip_special) const override {
+    return ids_.Decode(tokens, skip_special);
+  }
+  std::string TokenBytes(TokenId token, bool skip_special) const override {
+    return ids_.TokenBytes(token, skip_special);
+  }
+  absl::string_view TokenName(TokenId token) const override { return ids_.TokenName(token); }
+  size_t text_bytes_per_token_max() const override { return text_bytes_per_token_max_; }
+  size_t vocabulary_size() const override { return ids_.vocabulary_size(); }
+  TokenId bos() const override { return ids_.bos(); }
+  TokenId eos() const override { return ids_.eos(); }
+  absl::Span<const TokenId> end_tokens() const override { return ids_.end_tokens(); }
+  TokenId Find(absl::string_view name) const override { return ids_.Find(name); }
+  absl::string_view chat_template() const override { return ids_.chat_template(); }
+
+ private:
+  const test_support::IdTokenizer ids_{kVocabulary};
+  std::promise<void> open_;
+  std::shared_future<void> opened_ = open_.get_future();
+  mutable std::atomic<int> long_texts_ = 0;
+  size_t text_bytes_per_token_max_ = 0;
+};
+
 // The service over an engine with one node that is never done, within this process.
 class InferenceServiceTest : public ::testing::Test {
  protected:
@@ -85,11 +128,27 @@ class InferenceServiceTest : public ::testing::Test {
 
   static std::unique_ptr<grpc::Server> Serve(InferenceService& service) {
     grpc::ServerBuilder builder;
+    builder.SetMaxReceiveMessageSize(64 << 20);
     builder.RegisterService(&service);
     return builder.BuildAndStart();
   }
 
-  const test_support::IdTokenizer tokenizer_{kVocabulary};
+  // A Score of a text, under way.
+  struct Call {
+    grpc::ClientContext context;
+    v1::ScoreRequest request;
+    v1::ScoreResponse response;
+    std::promise<grpc::Status> ended;
+  };
+  std::unique_ptr<Call> Begin(const std::string& text) {
+    auto call = std::make_unique<Call>();
+    call->request.set_text(text);
+    stub_->async()->Score(&call->context, &call->request, &call->response,
+                          [call = call.get()](const grpc::Status& s) { call->ended.set_value(s); });
+    return call;
+  }
+
+  GatedTokenizer tokenizer_;
   const model::ModelConfig config_{.vocabulary = kVocabulary};
   Engine engine_{MakeOptions(), tokenizer_, RealClock()};
   InferenceService service_{engine_, tokenizer_, config_, 64};
@@ -141,6 +200,103 @@ TEST_F(InferenceServiceTest, CountsScoresThatItRefusesItself) {
 
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(Failures(refused), 1u);
+}
+
+// What nodes say comes over the same threads, so that a text on each of them looked like the death
+// of all nodes.
+TEST_F(InferenceServiceTest, LongTextsOccupyNeitherTheServersThreadsNorShortOnes) {
+  const std::string text(GatedTokenizer::kWidth + 1, 'x');
+  std::vector<std::unique_ptr<Call>> calls;
+  for (int i = 0; i < 32; ++i) {  // More than the library has threads.
+    calls.push_back(Begin(text));
+  }
+  while (tokenizer_.long_texts() == 0) {
+    std::this_thread::yield();
+  }
+
+  grpc::ClientContext listing;
+  v1::ListModelsResponse models;
+  listing.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+  EXPECT_TRUE(stub_->ListModels(&listing, {}, &models).ok());
+  grpc::ClientContext tokenizing;
+  v1::TokenizeRequest of_short;
+  of_short.set_text(" 1 2 3");
+  v1::TokenizeResponse tokens;
+  tokenizing.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+  EXPECT_TRUE(stub_->Tokenize(&tokenizing, of_short, &tokens).ok());
+  EXPECT_EQ(tokens.tokens_size(), 3);
+
+  tokenizer_.Open();
+  for (const auto& call : calls) {
+    EXPECT_EQ(call->ended.get_future().get().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  }
+}
+
+TEST_F(InferenceServiceTest, ATextWhoseClientHasGoneIsNotTokenized) {
+  const std::string text(GatedTokenizer::kWidth + 1, 'x');
+  std::vector<std::unique_ptr<Call>> calls;
+  for (int i = 0; i < 8; ++i) {
+    calls.push_back(Begin(text));
+  }
+  while (tokenizer_.long_texts() < 2) {  // As many as are tokenized at a time.
+    std::this_thread::yield();
+  }
+  for (const auto& call : calls) {
+    call->context.TryCancel();
+  }
+  for (const auto& call : calls) {  // The client is told at once.
+    EXPECT_EQ(call->ended.get_future().get().error_code(), grpc::StatusCode::CANCELLED);
+  }
+
+  tokenizer_.Open();
+  server_->Shutdown();
+
+  EXPECT_LT(tokenizer_.long_texts(), 8);
+}
+
+TEST_F(InferenceServiceTest, TooManyBytesAreRefusedBeforeTheyAreTokenized) {
+  tokenizer_.PromiseBytes(100);
+  const std::string text(GatedTokenizer::kWidth + 1, 'x');  // Would wait at the gate.
+  grpc::ClientContext scoring;
+  v1::ScoreRequest score;
+  score.set_text(text);
+  v1::ScoreResponse scores;
+  const grpc::Status refused = stub_->Score(&scoring, score, &scores);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_TRUE(absl::StrContains(refused.error_message(),
+                                "has 65537 bytes, which are at least 656 tokens; at most 64 fit"))
+      << refused.error_message();
+
+  grpc::ClientContext generating;
+  v1::GenerateRequest generate;
+  generate.set_text(text);
+  v1::GenerateResponse response;
+  const auto stream = stub_->Generate(&generating, generate);
+  EXPECT_FALSE(stream->Read(&response));
+  const grpc::Status generated = stream->Finish();
+  EXPECT_EQ(generated.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_TRUE(absl::StrContains(generated.error_message(), "at most 63 fit"));
+  EXPECT_EQ(Failures(refused), 2u);
+}
+
+TEST_F(InferenceServiceTest, BoundsWhatBecomesTokensOrTextAtOnce) {
+  grpc::ClientContext tokenizing;
+  v1::TokenizeRequest text;
+  text.set_text(std::string((4 << 20) + 1, ' '));
+  v1::TokenizeResponse tokens;
+  const grpc::Status too_long = stub_->Tokenize(&tokenizing, text, &tokens);
+  EXPECT_EQ(too_long.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_TRUE(absl::StrContains(too_long.error_message(), "4194305 bytes; at most 4194304"));
+
+  grpc::ClientContext detokenizing;
+  v1::DetokenizeRequest many;
+  for (int i = 0; i < (1 << 20) + 1; ++i) {
+    many.add_tokens(1);
+  }
+  v1::DetokenizeResponse back;
+  const grpc::Status too_many = stub_->Detokenize(&detokenizing, many, &back);
+  EXPECT_EQ(too_many.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_TRUE(absl::StrContains(too_many.error_message(), "1048577 tokens; at most 1048576"));
 }
 
 }  // namespace

@@ -50,6 +50,20 @@ TEST(BpeTest, UnknownStandsForEachCharacterOrForARun) {
   EXPECT_THAT(Encode(options, "xya"), ElementsAre(9, 0));
 }
 
+TEST(BpeTest, TellsHowMuchATokenStandsForUnlessSomethingIsDropped) {
+  const auto most = [](BpeOptions options) {
+    return BpeModel::Create(std::move(options))->piece_bytes_per_token_max(/*spelled=*/false);
+  };
+  BpeOptions options = Letters();
+  EXPECT_EQ(most(options), 0u) << "characters without entry are dropped";
+  options.unknown = 9;
+  EXPECT_EQ(most(options), 4u) << "an unknown character, which is longer than any entry";
+  options.vocabulary.emplace("abcde", 6);
+  EXPECT_EQ(most(options), 5u);
+  options.fuse_unknown = true;
+  EXPECT_EQ(most(options), 0u) << "unknown characters share a token";
+}
+
 TEST(BpeTest, FallsBackToBytesWhenItHasThemAll) {
   BpeOptions options = Letters();
   options.unknown = 9;

@@ -72,6 +72,34 @@ TEST_P(TokenizerStressTest, DecodingGivesTheTextBack) {
   }
 }
 
+// What a text of so many bytes is refused by before it is tokenized.
+TEST_P(TokenizerStressTest, NoTokenStandsForMoreBytesThanPromised) {
+  const size_t most = tokenizer_->text_bytes_per_token_max();
+  std::mt19937 random(3);
+  std::vector<std::string> texts = {std::string(kLongBytes, ' '), std::string(kLongBytes, '=')};
+  for (int i = 0; i < 3000; ++i) {
+    texts.push_back(RandomText(&random));
+  }
+  for (size_t id = 0; id < tokenizer_->vocabulary_size(); ++id) {
+    texts.push_back(tokenizer_->TokenBytes(static_cast<TokenId>(id), /*skip_special=*/false));
+  }
+  for (const std::string& text : texts) {
+    const auto tokens = tokenizer_->Encode(text, {.add_special = false});
+    ASSERT_TRUE(tokens.ok()) << tokens.status();
+    ASSERT_TRUE(most == 0 || tokens->size() * most >= text.size()) << text.size() << " bytes";
+  }
+  RecordProperty("bytes_per_token_max", static_cast<int>(most));
+}
+
+TEST(TokenizerBoundTest, ByteLevelTokenizersPromiseOne) {
+  for (const char* kind : {"gpt2", "llama3", "smollm", "qwen2"}) {
+    const auto tokenizer = LoadTokenizer(absl::StrCat(kFolder, kind));
+    ASSERT_TRUE(tokenizer.ok());
+    EXPECT_GT((*tokenizer)->text_bytes_per_token_max(), 0u) << kind;
+    EXPECT_LT((*tokenizer)->text_bytes_per_token_max(), 4096u) << kind;
+  }
+}
+
 TEST_P(TokenizerStressTest, StreamEqualsTheLossyDecodingOfAnyTokens) {
   std::mt19937 random(2);
   for (int i = 0; i < 3000; ++i) {

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/front_door_service.h"
+
+#include <utility>
+
+#include "common/status_macros.h"
+
+namespace lamina::coordinator {
+namespace {
+
+// For the first words of a client, so that connections that say nothing do not stay.
+constexpr int kHandshakeMillis = 20'000;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<FrontDoor>> FrontDoor::Open(const std::string& listen) {
+  LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener, Listener::Open(listen));
+  return std::unique_ptr<FrontDoor>(new FrontDoor(std::move(listener)));
+}
+
+void FrontDoor::AddTo(grpc::ServerBuilder& builder, int streams_max) {
+  acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+      grpc::InsecureServerCredentials());
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMillis);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, streams_max);
+}
+
+void FrontDoor::Start() {
+  listener_->Start([this](OwnedFd connection) {
+    // The library owns the descriptor from here on, and closes it with the connection.
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
+    parameters.fd = connection.Release();
+    acceptor_->HandleNewConnection(&parameters);
+  });
+}
+
+}  // namespace lamina::coordinator

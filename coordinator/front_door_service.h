@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// FrontDoor: how connections come to the coordinator's gRPC server, and what they may cost. The
+// library closes its own listening socket for good when a descriptor is missing once, so it is
+// given connections that a Listener of ours has accepted.
+//
+// Threading: one thread.
+
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "coordinator/heap_trimmer.h"
+#include "coordinator/listener.h"
+
+namespace lamina::coordinator {
+
+class FrontDoor {
+ public:
+  // Errors: of Listener::Open.
+  static absl::StatusOr<std::unique_ptr<FrontDoor>> Open(const std::string& listen);
+
+  // Has the server take connections from here, each with up to `streams_max` calls at a time.
+  // Once, before it is built.
+  void AddTo(grpc::ServerBuilder& builder, int streams_max);
+  // Lets them in. After the server was built.
+  void Start();
+  // Lets nobody in any more. Before the server is shut down, which would leave them waiting.
+  void Stop() { listener_->Stop(); }
+
+  uint16_t port() const { return listener_->port(); }
+
+ private:
+  explicit FrontDoor(std::unique_ptr<Listener> listener) : listener_(std::move(listener)) {}
+
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
+  const HeapTrimmer trimmer_;                 // Of what calls of strangers left behind.
+  const std::unique_ptr<Listener> listener_;  // Ends first: it calls the acceptor.
+};
+
+}  // namespace lamina::coordinator
