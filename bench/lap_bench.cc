@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a lap of a data thread costs (control/work_meter.h), with the timeline off and on, beside
+// What a lap of a data thread costs (telemetry/work_meter.h), with the timeline off and on, beside
 // the reading of the clock that it cannot do without.
 
 #include <algorithm>
 #include <cstdio>
 
 #include "common/clock.h"
-#include "control/work_meter.h"
+#include "telemetry/work_meter.h"
 
 namespace lamina {
 namespace {
@@ -30,10 +30,10 @@ double Best(const Call& call) {
 }
 
 void Run() {
-  control::WorkMeter meter;
+  telemetry::WorkMeter meter;
   Nanos lap = RealClock().Now();
   const auto once = [&meter, &lap] {
-    lap = meter.Lap({.start = lap, .part = control::WorkPart::kDense, .lane = 1, .layer = 7});
+    lap = meter.Lap({.start = lap, .part = telemetry::WorkPart::kDense, .lane = 1, .layer = 7});
   };
   const double clock = Best([&lap] { lap = RealClock().Now(); });
   const double off = Best(once);

@@ -70,9 +70,9 @@ absl::StatusOr<NodeTimeline> ReadNode(v1::Cluster::Stub& stub, const std::string
                         .clock_offset = response->clock_offset(),
                         .clock_error = response->clock_error()};
       const auto& words = response->trace().words();
-      constexpr int kWords = control::TraceEvent::kWords;
+      constexpr int kWords = telemetry::TraceEvent::kWords;
       for (int i = 0; i + kWords <= words.size(); i += kWords) {
-        node.events.push_back(control::TraceEvent::FromWords(words.data() + i));
+        node.events.push_back(telemetry::TraceEvent::FromWords(words.data() + i));
       }
       return node;
     }

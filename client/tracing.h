@@ -13,7 +13,7 @@
 #include "client/cancellation.h"
 #include "client/client.h"
 #include "common/clock.h"
-#include "control/trace_ring.h"
+#include "telemetry/trace_ring.h"
 
 namespace lamina::client {
 
@@ -21,11 +21,11 @@ namespace lamina::client {
 struct NodeTimeline {
   std::string name;
   bool is_memory = false;
-  bool prefill = false;                     // A compute node for prompts alone.
-  std::vector<control::TraceEvent> events;  // Oldest first; peers by their index in its role.
-  uint64_t dropped = 0;                     // Older ones that had no room.
-  Nanos clock_offset = 0;                   // Its clock less the coordinator's,
-  Nanos clock_error = 0;                    // and how far that may be off.
+  bool prefill = false;                       // A compute node for prompts alone.
+  std::vector<telemetry::TraceEvent> events;  // Oldest first; peers by their index in its role.
+  uint64_t dropped = 0;                       // Older ones that had no room.
+  Nanos clock_offset = 0;                     // Its clock less the coordinator's,
+  Nanos clock_error = 0;                      // and how far that may be off.
 };
 
 // By the coordinator's clock.

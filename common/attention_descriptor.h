@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 namespace lamina {
 
@@ -45,6 +46,17 @@ inline HeadRange CommonHeads(HeadRange a, HeadRange b) {
   const uint32_t first = std::max(a.first, b.first);
   const uint32_t end = std::min(a.first + a.count, b.first + b.count);
   return first < end ? HeadRange{.first = first, .count = end - first} : HeadRange{};
+}
+
+// Ranges of these lengths, one after the other, from head 0 on.
+inline std::vector<HeadRange> ConsecutiveRanges(const std::vector<uint32_t>& counts) {
+  std::vector<HeadRange> ranges;
+  uint32_t first = 0;
+  for (const uint32_t count : counts) {
+    ranges.push_back({.first = first, .count = count});
+    first += count;
+  }
+  return ranges;
 }
 
 // The attention over these heads alone.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// PipelineMode: how lanes are spread over compute nodes. See coordinator/core/pipeline_schedule.h.
+// PipelineMode: how lanes are spread over compute nodes. See plan/pipeline_schedule.h.
 
 #pragma once
 

@@ -8,8 +8,8 @@
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "common/units.h"
-#include "control/epoch_shape.h"
 #include "control/transport_fault.h"
+#include "plan/epoch_shape.h"
 #include "transport/put_all.h"
 #include "transport/registry.h"
 
@@ -27,7 +27,7 @@ absl::StatusOr<std::unique_ptr<ComputeNode>> ComputeNode::Create(
     node->layers_.push_back(node->executor_->attention(layer).descriptor);
   }
   node->context_row_bytes_ = node->executor_->ContextRowBytesMax();
-  const core::Stage own = node->options_.layers.value_or(core::Stage{.layers = layers});
+  const plan::Stage own = node->options_.layers.value_or(plan::Stage{.layers = layers});
   LAMINA_RETURN_IF_ERROR(node->CheckLayers(own));
   if (!node->options_.is_stage || node->options_.layers.has_value()) {
     LAMINA_RETURN_IF_ERROR(node->LoadStage(own));
@@ -47,7 +47,7 @@ ComputeNode::ComputeNode(ComputeNodeOptions options, model::Model model,
 
 ComputeNode::~ComputeNode() { LeaveEpoch(); }
 
-absl::Status ComputeNode::CheckShapes(const control::EpochConfig& config) const {
+absl::Status ComputeNode::CheckShapes(const plan::EpochConfig& config) const {
   if (config.layers.size() != layers_.size()) {
     return absl::FailedPreconditionError(absl::StrCat("the coordinator's model has ",
                                                       config.layers.size(), " layers, this node's ",
@@ -63,18 +63,18 @@ absl::Status ComputeNode::CheckShapes(const control::EpochConfig& config) const 
   return absl::OkStatus();
 }
 
-absl::StatusOr<control::PreparedNode> ComputeNode::Configure(const control::EpochConfig& config) {
+absl::StatusOr<control::PreparedNode> ComputeNode::Configure(const plan::EpochConfig& config) {
   LeaveEpoch();
   const ActivityScope preparing(counters_.beat, ThreadActivity::kPreparing);
   LAMINA_RETURN_IF_ERROR(device_->Begin());
   LAMINA_ASSIGN_OR_RETURN(const uint32_t own,
-                          control::OwnIndex(config.compute_nodes, options_.name, config.epoch));
+                          plan::OwnIndex(config.compute_nodes, options_.name, config.epoch));
   LAMINA_RETURN_IF_ERROR(CheckShapes(config));
-  LAMINA_RETURN_IF_ERROR(control::CheckStages(config));
+  LAMINA_RETURN_IF_ERROR(plan::CheckStages(config));
   UseThreads(config);
-  const core::Stage stage = control::StageOf(config, own);
+  const plan::Stage stage = plan::StageOf(config, own);
   LAMINA_RETURN_IF_ERROR(LoadStage(stage));
-  core::WindowShape shape = control::WindowShapeOf(config);
+  plan::WindowShape shape = plan::WindowShapeOf(config);
   shape.context_row_bytes = context_row_bytes_;
   // The same on all, also where some are no shards.
   shape.part_row_bytes = shape.shards == 1 ? 0 : model_.config.width * sizeof(float);
@@ -83,10 +83,10 @@ absl::StatusOr<control::PreparedNode> ComputeNode::Configure(const control::Epoc
                                             " bytes a row, more ", "than the ",
                                             shape.part_row_bytes, " of the residual stream"));
   }
-  LAMINA_RETURN_IF_ERROR(core::WindowLayout::Check(shape));
-  const core::WindowLayout layout(shape);
+  LAMINA_RETURN_IF_ERROR(plan::WindowLayout::Check(shape));
+  const plan::WindowLayout layout(shape);
   LAMINA_RETURN_IF_ERROR(executor_->Prepare(config.rows_max + config.chunk_tokens_max));
-  const control::EpochConfig own_config = control::OfShard(config, stage.shard);
+  const plan::EpochConfig own_config = plan::OfShard(config, stage.shard);
   LAMINA_RETURN_IF_ERROR(MakeScratch(own_config, stage));
   LAMINA_RETURN_IF_ERROR(MakeKv(config));
   config_ = config;
@@ -112,11 +112,11 @@ absl::StatusOr<control::PreparedNode> ComputeNode::Configure(const control::Epoc
   return control::PreparedNode{.region = region_->Descriptor(), .windows = windows};
 }
 
-absl::Status ComputeNode::MakeRegion(const control::EpochConfig& config,
-                                     const core::WindowLayout& layout) {
+absl::Status ComputeNode::MakeRegion(const plan::EpochConfig& config,
+                                     const plan::WindowLayout& layout) {
   LAMINA_ASSIGN_OR_RETURN(
-      transport_, transport::MakeTransport(control::TransportUri(config, options_.verbs_uri),
-                                           nullptr, options_.secret));
+      transport_, transport::MakeTransport(plan::TransportUri(config, options_.verbs_uri), nullptr,
+                                           options_.secret));
   LAMINA_ASSIGN_OR_RETURN(region_,
                           transport_->CreateRegion({.name = options_.name + " replies",
                                                     .bytes = layout.compute_region_bytes(),
@@ -126,7 +126,7 @@ absl::Status ComputeNode::MakeRegion(const control::EpochConfig& config,
   return absl::OkStatus();
 }
 
-absl::Status ComputeNode::Connect(const control::EpochPeers& peers) {
+absl::Status ComputeNode::Connect(const plan::EpochPeers& peers) {
   if (worker_ == nullptr || !config_.has_value() || peers.epoch != config_->epoch) {
     return absl::AbortedError(absl::StrCat("not configured for epoch ", peers.epoch));
   }
@@ -137,9 +137,9 @@ absl::Status ComputeNode::Connect(const control::EpochPeers& peers) {
   return absl::OkStatus();
 }
 
-absl::Status ComputeNode::OpenPeers(const control::EpochPeers& peers) {
+absl::Status ComputeNode::OpenPeers(const plan::EpochPeers& peers) {
   const ActivityScope connecting(counters_.beat, ThreadActivity::kConnecting);
-  const core::WindowLayout layout(control::WindowShapeOf(*config_));
+  const plan::WindowLayout layout(plan::WindowShapeOf(*config_));
   size_t failed = 0;
   auto queries = transport::OpenRegions(
       *transport_, peers.memory_regions, peers.epoch,
@@ -166,9 +166,9 @@ absl::Status ComputeNode::OpenPeers(const control::EpochPeers& peers) {
   return absl::OkStatus();
 }
 
-void ComputeNode::TakePlan(core::StepPlan plan) {
+void ComputeNode::TakePlan(plan::StepPlan plan) {
   if (worker_ != nullptr) {
-    for (const core::SequenceJoin& join : plan.joins) {
+    for (const plan::SequenceJoin& join : plan.joins) {
       if (!join.sampling.form.any()) {
         grammars_.Prepare(join.sampling.form);  // While its prompt is worked on.
       }
@@ -188,8 +188,8 @@ void ComputeNode::LeaveEpoch() {
   config_.reset();
 }
 
-control::NodeCounters ComputeNode::Counters() const {
-  control::NodeCounters counters = {
+telemetry::NodeCounters ComputeNode::Counters() const {
+  telemetry::NodeCounters counters = {
       .bytes_sent = counters_.bytes_sent.load(std::memory_order_relaxed),
       .bytes_received = counters_.bytes_received.load(std::memory_order_relaxed),
       .kv_bytes_read = counters_.kv_bytes_read.load(std::memory_order_relaxed),
@@ -199,7 +199,7 @@ control::NodeCounters ComputeNode::Counters() const {
       .weight_bytes = weight_bytes_.load(std::memory_order_relaxed),
       .activity = counters_.beat.activity(),
       .beats = counters_.beat.beats() + pool_.caller_steps()};
-  control::Count(counters_.meter, counters_.refusals, /*is_memory=*/false, counters);
+  telemetry::Count(counters_.meter, counters_.refusals, /*is_memory=*/false, counters);
   counters.unit_seconds_fixed = counters_.unit_line.fixed.load(std::memory_order_relaxed);
   counters.unit_seconds_slope = counters_.unit_line.slope.load(std::memory_order_relaxed);
   return counters;

@@ -42,7 +42,7 @@ struct ComputeNodeOptions {
   // stay the same. With `layers`, what the cluster file says of a stage without shards, they are
   // loaded at once all the same.
   bool is_stage = false;
-  std::optional<core::Stage> layers = {};
+  std::optional<plan::Stage> layers = {};
   // Policy local, and auto: of the device that holds KV.
   kernels::KvDeviceMaker make_kv = nullptr;
   // Policy auto: threads of the pool in use while KV is on memory nodes, which have the cores of
@@ -73,17 +73,17 @@ class ComputeNode final : public control::NodeHandler {
 
   // For policy auto, once the weights are there. Before the link runs. As MeasurePolicyTimes(), in
   // a thread that is pinned as the data thread will be.
-  absl::StatusOr<core::PolicyTimes> MeasurePolicies();
+  absl::StatusOr<plan::PolicyTimes> MeasurePolicies();
 
   uint64_t weight_bytes() const { return weights_->bytes(); }
 
-  absl::Status LoadLayers(const core::Stage& stage) override;
-  absl::StatusOr<control::PreparedNode> Configure(const control::EpochConfig& config) override;
-  absl::Status Connect(const control::EpochPeers& peers) override;
-  void TakePlan(core::StepPlan plan) override;
+  absl::Status LoadLayers(const plan::Stage& stage) override;
+  absl::StatusOr<control::PreparedNode> Configure(const plan::EpochConfig& config) override;
+  absl::Status Connect(const plan::EpochPeers& peers) override;
+  void TakePlan(plan::StepPlan plan) override;
   void LeaveEpoch() override;
-  control::NodeCounters Counters() const override;
-  control::TraceRing& ring() override { return counters_.meter.ring(); }
+  telemetry::NodeCounters Counters() const override;
+  telemetry::TraceRing& ring() override { return counters_.meter.ring(); }
 
  private:
   ComputeNode(ComputeNodeOptions options, model::Model model,
@@ -92,20 +92,20 @@ class ComputeNode final : public control::NodeHandler {
   // Of their linear layers.
   double WeightsOf(absl::Span<const model::OpId> ops) const;
   // Errors: kInvalidArgument  the model has no such layers.
-  absl::Status CheckLayers(const core::Stage& stage) const;
+  absl::Status CheckLayers(const plan::Stage& stage) const;
   // Loads what the stage needs, if it is not there.
-  absl::Status LoadStage(const core::Stage& stage);
+  absl::Status LoadStage(const plan::Stage& stage);
   // The graph of a shard, and its executor; without weights. Errors: those of ShardGraph().
   absl::Status MakeExecutor(const ShardPart& shard);
   absl::Status DropWeights();
-  absl::Status MakeScratch(const control::EpochConfig& config, const core::Stage& stage);
+  absl::Status MakeScratch(const plan::EpochConfig& config, const plan::Stage& stage);
   // Policy local. Keeps the device of the epoch before if it is of the same shape.
-  absl::Status MakeKv(const control::EpochConfig& config);
-  absl::Status CheckShapes(const control::EpochConfig& config) const;
+  absl::Status MakeKv(const plan::EpochConfig& config);
+  absl::Status CheckShapes(const plan::EpochConfig& config) const;
   // As many as the epoch's policy leaves to this node.
-  void UseThreads(const control::EpochConfig& config);
-  absl::Status MakeRegion(const control::EpochConfig& config, const core::WindowLayout& layout);
-  absl::Status OpenPeers(const control::EpochPeers& peers);
+  void UseThreads(const plan::EpochConfig& config);
+  absl::Status MakeRegion(const plan::EpochConfig& config, const plan::WindowLayout& layout);
+  absl::Status OpenPeers(const plan::EpochPeers& peers);
 
   const ComputeNodeOptions options_;
   const model::Model model_;
@@ -116,7 +116,7 @@ class ComputeNode final : public control::NodeHandler {
   std::vector<AttentionDescriptor> layers_;
   size_t context_row_bytes_ = 0;
   std::optional<ModelWeights> weights_;
-  core::Stage loaded_;                   // Layers whose weights are there.
+  plan::Stage loaded_;                   // Layers whose weights are there.
   ShardPart shard_;                      // What runs:
   std::unique_ptr<model::Graph> graph_;  // the model's graph, or a shard's.
   std::unique_ptr<SliceExecutor> executor_;
@@ -126,7 +126,7 @@ class ComputeNode final : public control::NodeHandler {
   model::GrammarCache grammars_;
 
   // Of the current epoch; order matters: the worker goes first, the transport last.
-  std::optional<control::EpochConfig> config_;
+  std::optional<plan::EpochConfig> config_;
   std::unique_ptr<transport::Transport> transport_;
   std::unique_ptr<transport::Region> region_;
   std::unique_ptr<kernels::ChunkAttention> chunks_;

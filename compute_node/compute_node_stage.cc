@@ -17,8 +17,8 @@
 #include "common/units.h"
 #include "compute_node/compute_node.h"
 #include "compute_node/policy_times.h"
-#include "control/epoch_shape.h"
 #include "model/shard.h"
+#include "plan/epoch_shape.h"
 
 namespace lamina::compute_node {
 namespace {
@@ -31,7 +31,7 @@ constexpr int kSpeedRounds = 5;
 
 }  // namespace
 
-absl::Status ComputeNode::CheckLayers(const core::Stage& stage) const {
+absl::Status ComputeNode::CheckLayers(const plan::Stage& stage) const {
   const auto layers = static_cast<uint32_t>(layers_.size());
   if (stage.layers == 0 || stage.layers > layers || stage.first_layer > layers - stage.layers) {
     return absl::InvalidArgumentError(absl::StrCat("the model has ", layers, " layers; the stage [",
@@ -41,7 +41,7 @@ absl::Status ComputeNode::CheckLayers(const core::Stage& stage) const {
   return absl::OkStatus();
 }
 
-absl::Status ComputeNode::LoadLayers(const core::Stage& stage) {
+absl::Status ComputeNode::LoadLayers(const plan::Stage& stage) {
   LeaveEpoch();  // Whose worker would read the weights.
   LAMINA_RETURN_IF_ERROR(device_->Begin());
   LAMINA_RETURN_IF_ERROR(CheckLayers(stage));
@@ -67,8 +67,8 @@ absl::Status ComputeNode::MakeExecutor(const ShardPart& shard) {
   return absl::OkStatus();
 }
 
-absl::Status ComputeNode::LoadStage(const core::Stage& stage) {
-  core::Stage wanted = stage;
+absl::Status ComputeNode::LoadStage(const plan::Stage& stage) {
+  plan::Stage wanted = stage;
   wanted.replica = 0;
   if (wanted == loaded_) {
     return absl::OkStatus();
@@ -101,12 +101,11 @@ absl::Status ComputeNode::LoadStage(const core::Stage& stage) {
   return absl::OkStatus();
 }
 
-absl::Status ComputeNode::MakeScratch(const control::EpochConfig& config,
-                                      const core::Stage& stage) {
+absl::Status ComputeNode::MakeScratch(const plan::EpochConfig& config, const plan::Stage& stage) {
   // Where prompts have nodes of their own, the others need none, nor where prompts attend over KV
   // that is here.
-  const bool prompts = !control::IsLocal(config) &&
-                       (config.prefill_nodes == 0 || control::IsPrefillNode(config, options_.name));
+  const bool prompts = !plan::IsLocal(config) &&
+                       (config.prefill_nodes == 0 || plan::IsPrefillNode(config, options_.name));
   const uint32_t tokens = prompts ? config.scratch_tokens : 1;
   const auto layers = absl::MakeConstSpan(config.layers).subspan(stage.first_layer, stage.layers);
   const kernels::ChunkAttentionOptions options = {
@@ -124,8 +123,8 @@ absl::Status ComputeNode::MakeScratch(const control::EpochConfig& config,
   return absl::OkStatus();
 }
 
-absl::Status ComputeNode::MakeKv(const control::EpochConfig& config) {
-  if (!control::IsLocal(config)) {
+absl::Status ComputeNode::MakeKv(const plan::EpochConfig& config) {
+  if (!plan::IsLocal(config)) {
     kv_.reset();
     return absl::OkStatus();
   }
@@ -138,7 +137,7 @@ absl::Status ComputeNode::MakeKv(const control::EpochConfig& config) {
         absl::StrCat("policy local with ", config.compute_nodes.size(),
                      " compute nodes is not served by this version; it serves one"));
   }
-  LAMINA_RETURN_IF_ERROR(control::CheckShares(config));
+  LAMINA_RETURN_IF_ERROR(plan::CheckShares(config));
   if (options_.make_kv == nullptr) {
     return absl::FailedPreconditionError(
         absl::StrCat("the coordinator has KV on ", options_.name,
@@ -154,8 +153,8 @@ absl::Status ComputeNode::MakeKv(const control::EpochConfig& config) {
   return absl::OkStatus();
 }
 
-void ComputeNode::UseThreads(const control::EpochConfig& config) {
-  const size_t threads = options_.pools_threads == 0 || control::IsLocal(config)
+void ComputeNode::UseThreads(const plan::EpochConfig& config) {
+  const size_t threads = options_.pools_threads == 0 || plan::IsLocal(config)
                              ? pool_.threads()
                              : options_.pools_threads;
   if (threads != pool_.threads_in_use()) {
@@ -164,8 +163,8 @@ void ComputeNode::UseThreads(const control::EpochConfig& config) {
   }
 }
 
-absl::StatusOr<core::PolicyTimes> ComputeNode::MeasurePolicies() {
-  absl::StatusOr<core::PolicyTimes> times = core::PolicyTimes();
+absl::StatusOr<plan::PolicyTimes> ComputeNode::MeasurePolicies() {
+  absl::StatusOr<plan::PolicyTimes> times = plan::PolicyTimes();
   std::thread measuring([&] {
     if (!options_.cores.empty() && !PinThisThread(options_.cores)) {
       LogWarning("could not pin the measurement to the worker's cores");

@@ -30,8 +30,8 @@ kernels::HostWindows WindowsOf(const transport::DirectMemory& memory) {
 
 void DeviceExchange::Prepare() {
   kernels::ComputeDevice& device = context_.executor.device();
-  const control::EpochConfig& config = context_.config;
-  if (device.is_host() || control::IsLocal(config)) {
+  const plan::EpochConfig& config = context_.config;
+  if (device.is_host() || plan::IsLocal(config)) {
     return;
   }
   for (uint32_t lane = 0; lane < config.lanes; ++lane) {
@@ -75,14 +75,14 @@ bool DeviceExchange::Stays(uint32_t lane) const {
 
 // Of the epoch. Empty: nothing is in the way.
 std::string DeviceExchange::WhyRowsAreCopied() const {
-  const control::EpochConfig& config = context_.config;
+  const plan::EpochConfig& config = context_.config;
   if (!config.compute_waits) {
     return "device_waits is off";
   }
-  if (control::ShardsOf(config) > 1) {
+  if (plan::ShardsOf(config) > 1) {
     return "its replica has shards";
   }
-  if (control::IsPrefillNode(config, config.compute_nodes[context_.node])) {
+  if (plan::IsPrefillNode(config, config.compute_nodes[context_.node])) {
     return "it computes prompts alone";
   }
   if (std::none_of(lanes_.begin(), lanes_.end(),
@@ -133,7 +133,7 @@ void DeviceExchange::Open() {
 
 // Prompts' rows attend here and go out through stagings; chunks of rows have several values.
 bool DeviceExchange::Takes(const Lane& lane) const {
-  const core::Chunking& chunking = lane.plan.chunking;
+  const plan::Chunking& chunking = lane.plan.chunking;
   return open_ && lanes_[lane.index].stays && lane.chunks.empty() && lane.decode_rows > 0 &&
          chunking.chunks <= 1 && !chunking.query_first;
 }
@@ -164,7 +164,7 @@ absl::StatusOr<bool> DeviceExchange::TakeIfDue(Lane& lane) {
   state.take_due = false;
   state.taking = true;
   state.taking_layer = layer;
-  LAMINA_RETURN_IF_ERROR(exchange_->Take(index, core::UnitOf(value), rows_in_));
+  LAMINA_RETURN_IF_ERROR(exchange_->Take(index, plan::UnitOf(value), rows_in_));
   return true;
 }
 
@@ -179,7 +179,7 @@ absl::Status DeviceExchange::Send(Lane& lane) {
     }
     const size_t bytes = rows.count * qkv.cols * sizeof(BFloat16);
     LAMINA_RETURN_IF_ERROR(
-        exchange_->Send(index, core::UnitOf(value),
+        exchange_->Send(index, plan::UnitOf(value),
                         {.peer = node,
                          .window = context_.layout.QueryWindow(context_.node, index, value),
                          .stamp = kernels::StampOf(context_.QueryHeader(lane, node)),
@@ -187,10 +187,10 @@ absl::Status DeviceExchange::Send(Lane& lane) {
                          .bytes = bytes,
                          .word = context_.layout.query_word(context_.node, index),
                          .value = value}));
-    const size_t sent = sizeof(core::WindowHeader) + bytes;
+    const size_t sent = sizeof(plan::WindowHeader) + bytes;
     const PeerId peer = MemoryPeer(node);
     context_.peers.CountSent(
-        peer, sent, context_.laps.LapOf(lane, control::WorkPart::kSend, lane.slice, peer, sent));
+        peer, sent, context_.laps.LapOf(lane, telemetry::WorkPart::kSend, lane.slice, peer, sent));
   }
   return absl::OkStatus();
 }
@@ -224,7 +224,7 @@ absl::Status DeviceExchange::FaultOf(const Lane& lane, const kernels::FailedTake
   }
   const uint32_t index = lane.index;
   const uint64_t value = context_.UnitValue(lane, lanes_[lane.index].taking_layer);
-  core::WindowHeader header;
+  plan::WindowHeader header;
   std::memcpy(
       &header,
       context_.region.bytes().data() + context_.layout.ReplyWindow(failed.peer, index, value),
@@ -243,10 +243,10 @@ void DeviceExchange::NoteTaken(Lane& lane) {
   const uint32_t index = lane.index;
   const size_t row_bytes = context_.config.layers[layer].q_width() * sizeof(BFloat16);
   context_.executor.NoteRun(lane.buffers);
-  control::AddTo(context_.counters.device_units, 1);
+  telemetry::AddTo(context_.counters.device_units, 1);
   Nanos waited = 0;
   Nanos longest = -1;
-  uint8_t peer = control::TraceEvent::kNoPeer;
+  uint8_t peer = telemetry::TraceEvent::kNoPeer;
   size_t received = 0;
   for (uint32_t node = 0; node < lane.nodes.size(); ++node) {
     if (lane.nodes[node].rows.count == 0) {
@@ -255,17 +255,17 @@ void DeviceExchange::NoteTaken(Lane& lane) {
     const Nanos for_node = exchange_->WaitedFor(index, node);
     context_.peers.CountWait(MemoryPeer(node), for_node);
     waited += for_node;
-    received += sizeof(core::WindowHeader) + lane.nodes[node].rows.count * row_bytes;
+    received += sizeof(plan::WindowHeader) + lane.nodes[node].rows.count * row_bytes;
     if (for_node > longest) {
       longest = for_node;
       peer = MemoryPeer(node);
     }
   }
-  control::AddTo(context_.counters.bytes_received, received);
+  telemetry::AddTo(context_.counters.bytes_received, received);
   const Nanos now = RealClock().Now();
-  context_.laps.LapUntil(lane, control::WorkPart::kDense, layer,
+  context_.laps.LapUntil(lane, telemetry::WorkPart::kDense, layer,
                          std::max(context_.laps.end(), now - waited));
-  context_.laps.LapUntil(lane, control::WorkPart::kWaitAttention, layer, now, peer);
+  context_.laps.LapUntil(lane, telemetry::WorkPart::kWaitAttention, layer, now, peer);
   if (layer > 0) {  // Of the step's first slice it is not known when it began.
     lane.slices_nanos += exchange_->SentAfter(index);
     ++lane.slices_run;

@@ -15,7 +15,7 @@
 #include "common/clock.h"
 #include "common/extent.h"
 #include "compute_node/slice_executor.h"
-#include "coordinator/core/step_plan.h"
+#include "plan/step_plan.h"
 
 namespace lamina::compute_node {
 
@@ -50,7 +50,7 @@ struct SpanPartial {
 };
 
 struct ChunkRows {
-  core::PrefillChunk plan;
+  plan::PrefillChunk plan;
   uint32_t first_row = 0;  // Of the step.
   Extent scratch;          // All tokens of the sequence up to this chunk's end.
 };
@@ -58,7 +58,7 @@ struct ChunkRows {
 // A row of the last slice and what it is for.
 struct TailRow {
   uint32_t row = 0;
-  core::SequenceId sequence = 0;
+  plan::SequenceId sequence = 0;
   uint32_t position = 0;  // Of the row's token.
   bool score = false;
 };
@@ -66,8 +66,8 @@ struct TailRow {
 struct Lane {
   uint32_t index = 0;
   LanePhase phase = LanePhase::kIdle;
-  std::vector<core::StepPlan> plans;  // Not yet begun, oldest first.
-  core::StepPlan plan;                // Of the step that runs.
+  std::vector<plan::StepPlan> plans;  // Not yet begun, oldest first.
+  plan::StepPlan plan;                // Of the step that runs.
 
   // Its rows: decode rows, then chunks.
   std::vector<uint32_t> token_ids;

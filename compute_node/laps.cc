@@ -6,8 +6,8 @@
 namespace lamina::compute_node {
 namespace {
 
-control::TraceEvent EventOf(const Lane& lane, control::WorkPart part, uint32_t layer,
-                            uint8_t peer) {
+telemetry::TraceEvent EventOf(const Lane& lane, telemetry::WorkPart part, uint32_t layer,
+                              uint8_t peer) {
   return {.part = part,
           .lane = static_cast<uint8_t>(lane.index),
           .peer = peer,
@@ -18,22 +18,22 @@ control::TraceEvent EventOf(const Lane& lane, control::WorkPart part, uint32_t l
 
 }  // namespace
 
-Nanos Laps::Lap(control::TraceEvent event) {
+Nanos Laps::Lap(telemetry::TraceEvent event) {
   event.start = end_;
   end_ = meter_.Lap(event);
   return end_ - event.start;
 }
 
-Nanos Laps::LapOf(const Lane& lane, control::WorkPart part, uint32_t layer, uint8_t peer,
+Nanos Laps::LapOf(const Lane& lane, telemetry::WorkPart part, uint32_t layer, uint8_t peer,
                   size_t bytes) {
-  control::TraceEvent event = EventOf(lane, part, layer, peer);
+  telemetry::TraceEvent event = EventOf(lane, part, layer, peer);
   event.bytes = static_cast<uint32_t>(bytes);
   return Lap(event);
 }
 
-void Laps::LapUntil(const Lane& lane, control::WorkPart part, uint32_t layer, Nanos end,
+void Laps::LapUntil(const Lane& lane, telemetry::WorkPart part, uint32_t layer, Nanos end,
                     uint8_t peer) {
-  control::TraceEvent event = EventOf(lane, part, layer, peer);
+  telemetry::TraceEvent event = EventOf(lane, part, layer, peer);
   event.start = end_;
   event.end = end;
   end_ = meter_.LapUntil(event);

@@ -12,13 +12,13 @@
 
 #include "common/clock.h"
 #include "compute_node/lane.h"
-#include "control/work_meter.h"
+#include "telemetry/work_meter.h"
 
 namespace lamina::compute_node {
 
 class Laps {
  public:
-  explicit Laps(control::WorkMeter& meter) : meter_(meter) {}
+  explicit Laps(telemetry::WorkMeter& meter) : meter_(meter) {}
 
   // What was before does not count.
   void Begin() { end_ = RealClock().Now(); }
@@ -27,19 +27,19 @@ class Laps {
   Nanos end() const { return end_; }
 
   // The time since the last lap went into `part`. Returns how much it was.
-  Nanos Lap(control::WorkPart part) { return Lap(control::TraceEvent{.part = part}); }
-  Nanos Lap(control::TraceEvent event);
+  Nanos Lap(telemetry::WorkPart part) { return Lap(telemetry::TraceEvent{.part = part}); }
+  Nanos Lap(telemetry::TraceEvent event);
 
   // The same, of a lane's `layer`.
-  Nanos LapOf(const Lane& lane, control::WorkPart part, uint32_t layer,
-              uint8_t peer = control::TraceEvent::kNoPeer, size_t bytes = 0);
+  Nanos LapOf(const Lane& lane, telemetry::WorkPart part, uint32_t layer,
+              uint8_t peer = telemetry::TraceEvent::kNoPeer, size_t bytes = 0);
 
   // The same of what ended at `end`.
-  void LapUntil(const Lane& lane, control::WorkPart part, uint32_t layer, Nanos end,
-                uint8_t peer = control::TraceEvent::kNoPeer);
+  void LapUntil(const Lane& lane, telemetry::WorkPart part, uint32_t layer, Nanos end,
+                uint8_t peer = telemetry::TraceEvent::kNoPeer);
 
  private:
-  control::WorkMeter& meter_;
+  telemetry::WorkMeter& meter_;
   Nanos end_ = 0;
 };
 

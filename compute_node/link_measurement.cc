@@ -66,7 +66,7 @@ absl::StatusOr<control::LinkReport> MeasurePeer(const WorkerContext& context, Pe
 
 absl::Status MeasureLinks(const WorkerContext& context, const transport::AbortWord& abort,
                           control::NodeReporter& reporter, std::string& blamed) {
-  const core::WindowLayout& layout = context.layout;
+  const plan::WindowLayout& layout = context.layout;
   LAMINA_RETURN_IF_ERROR(AnswerReplicas(context,
                                         {.deadline = RealClock().Now() + kReplicasWait,
                                          .abort = &abort,

@@ -8,7 +8,7 @@
 
 namespace lamina::compute_node {
 
-kernels::KvDeviceOptions LocalAttention::DeviceOptions(const control::EpochConfig& config) {
+kernels::KvDeviceOptions LocalAttention::DeviceOptions(const plan::EpochConfig& config) {
   // As many chunks as tokens at most: each has one.
   const uint32_t rows_max = config.rows_max + config.chunk_tokens_max;
   return {.layers = config.layers,
@@ -20,7 +20,7 @@ kernels::KvDeviceOptions LocalAttention::DeviceOptions(const control::EpochConfi
           .store_tokens_max = rows_max};
 }
 
-LocalAttention::LocalAttention(const control::EpochConfig& config, kernels::KvDevice& device)
+LocalAttention::LocalAttention(const plan::EpochConfig& config, kernels::KvDevice& device)
     : layers_(config.layers),
       device_(device),
       tables_({.slots = device.slots()}),
@@ -29,22 +29,22 @@ LocalAttention::LocalAttention(const control::EpochConfig& config, kernels::KvDe
   items_.reserve(config.rows_max + config.chunk_tokens_max);
 }
 
-absl::Status LocalAttention::BeginStep(const core::StepPlan& plan) {
+absl::Status LocalAttention::BeginStep(const plan::StepPlan& plan) {
   LAMINA_RETURN_IF_ERROR(tables_.Apply(plan));
   std::vector<Rows>& step = steps_[plan.lane];
   step.clear();
-  for (const core::DecodeRow& row : plan.rows) {
+  for (const plan::DecodeRow& row : plan.rows) {
     LAMINA_RETURN_IF_ERROR(Add(row.sequence, row.position, 1, step));
   }
-  for (const core::PrefillChunk& chunk : plan.chunks) {
+  for (const plan::PrefillChunk& chunk : plan.chunks) {
     LAMINA_RETURN_IF_ERROR(Add(chunk.sequence, chunk.first_token, chunk.tokens, step));
   }
   return absl::OkStatus();
 }
 
-absl::Status LocalAttention::Add(core::SequenceId id, uint32_t first_token, uint32_t tokens,
+absl::Status LocalAttention::Add(plan::SequenceId id, uint32_t first_token, uint32_t tokens,
                                  std::vector<Rows>& step) const {
-  const core::SlotTables::Sequence* sequence = tables_.Find(id);
+  const plan::SlotTables::Sequence* sequence = tables_.Find(id);
   if (sequence == nullptr) {
     return absl::InternalError(
         absl::StrCat("plan has rows of sequence ", id, ", which is not here"));

@@ -19,20 +19,20 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "control/node_handler.h"
-#include "coordinator/core/slot_tables.h"
-#include "coordinator/core/step_plan.h"
 #include "kernels/kv_device.h"
 #include "kernels/matrix_view.h"
+#include "plan/slot_tables.h"
+#include "plan/step_plan.h"
 
 namespace lamina::compute_node {
 
 class LocalAttention {
  public:
   // What a device is asked for in this epoch.
-  static kernels::KvDeviceOptions DeviceOptions(const control::EpochConfig& config);
+  static kernels::KvDeviceOptions DeviceOptions(const plan::EpochConfig& config);
 
   // The device is one that was made for `config`, and must outlive this.
-  LocalAttention(const control::EpochConfig& config, kernels::KvDevice& device);
+  LocalAttention(const plan::EpochConfig& config, kernels::KvDevice& device);
 
   // By the thread that will call the others, before them. Errors: those of the device.
   absl::Status Begin() { return device_.Begin(); }
@@ -40,7 +40,7 @@ class LocalAttention {
   // Applies the plan's changes and finds the slots of its rows, which are from now on those of its
   // lane: decode rows first, then the tokens of its chunks.
   // Errors: kInternal  the plan does not fit the tables, or the arena.
-  absl::Status BeginStep(const core::StepPlan& plan);
+  absl::Status BeginStep(const plan::StepPlan& plan);
 
   // Copies k and v of all rows of the lane's step into their slots.
   // Shapes: qkv  [rows, q | k | v], of the layer. Errors: those of the device.
@@ -56,19 +56,19 @@ class LocalAttention {
  private:
   // Consecutive tokens of a sequence, as rows of the step.
   struct Rows {
-    const core::SlotTables::Sequence* sequence = nullptr;
+    const plan::SlotTables::Sequence* sequence = nullptr;
     uint32_t first_row = 0;
     uint32_t first_token = 0;
     uint32_t tokens = 0;
     std::vector<Extent> slots;  // Of these tokens.
   };
 
-  absl::Status Add(core::SequenceId id, uint32_t first_token, uint32_t tokens,
+  absl::Status Add(plan::SequenceId id, uint32_t first_token, uint32_t tokens,
                    std::vector<Rows>& step) const;
 
   const std::vector<AttentionDescriptor> layers_;
   kernels::KvDevice& device_;
-  core::SlotTables tables_;
+  plan::SlotTables tables_;
   std::vector<std::vector<Rows>> steps_;  // [lanes]
   std::vector<kernels::KvRows> stored_;
   std::vector<kernels::AttentionItem> items_;

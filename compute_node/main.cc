@@ -12,8 +12,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/config/memory_cores.h"
-#include "common/config/replicas.h"
 #include "common/cores.h"
 #include "common/log.h"
 #include "common/status_macros.h"
@@ -21,10 +19,12 @@
 #include "common/units.h"
 #include "compute_node/compute_node.h"
 #include "compute_node/node_device.h"
-#include "control/daemon.h"
-#include "control/http_server.h"
-#include "control/metrics_page.h"
+#include "config/memory_cores.h"
+#include "config/replicas.h"
 #include "control/node_link_service.h"
+#include "daemon/daemon.h"
+#include "daemon/http_server.h"
+#include "daemon/metrics_page.h"
 #include "kernels/attention.h"
 #include "kernels/compute_device.h"
 #include "kernels/dense.h"
@@ -61,11 +61,11 @@ compute_node::ModelWeights::Progress LogProgress() {
   };
 }
 
-std::optional<core::Stage> LayersOf(const ComputeNodeConfig& node) {
+std::optional<plan::Stage> LayersOf(const ComputeNodeConfig& node) {
   if (!node.layers.has_value() || node.shard.has_value()) {
     return std::nullopt;  // The coordinator says.
   }
-  return core::Stage{.first_layer = node.layers->first,
+  return plan::Stage{.first_layer = node.layers->first,
                      .layers = node.layers->last + 1 - node.layers->first};
 }
 
@@ -136,46 +136,45 @@ absl::StatusOr<OpenedNode> OpenNode(const ClusterConfig& config, const ComputeNo
 }
 
 // Metrics and health; null where the file asks for none. `bandwidth` 0: no KV here.
-absl::StatusOr<std::unique_ptr<control::HttpServer>> ServePages(
+absl::StatusOr<std::unique_ptr<daemon::HttpServer>> ServePages(
     const ComputeNodeConfig& config, const compute_node::ComputeNode& node,
     const control::NodeLink& link, double bandwidth) {
   if (config.http.empty()) {
     return nullptr;
   }
-  const control::MetricLabels labels = {{"node", config.name}, {"role", "compute"}};
-  return control::HttpServer::Start(
-      config.http, control::DaemonPages(
+  const daemon::MetricLabels labels = {{"node", config.name}, {"role", "compute"}};
+  return daemon::HttpServer::Start(
+      config.http, daemon::DaemonPages(
                        [&node, labels, bandwidth] {
-                         control::MetricsPage page;
-                         const control::NodeCounters counters = node.Counters();
-                         control::AddNodeCounters(page, "lamina_", labels, counters);
+                         daemon::MetricsPage page;
+                         const telemetry::NodeCounters counters = node.Counters();
+                         daemon::AddNodeCounters(page, "lamina_", labels, counters);
                          if (bandwidth > 0) {
-                           control::AddBandwidth(page, "lamina_", labels, bandwidth, counters);
+                           daemon::AddBandwidth(page, "lamina_", labels, bandwidth, counters);
                          }
                          return page.Text();
                        },
-                       [&link] { return control::AttachedOrWhyNot(link.attached()); }));
+                       [&link] { return daemon::AttachedOrWhyNot(link.attached()); }));
 }
 
-absl::Status Serve(const control::DaemonFlags& flags) {
-  control::EndOnTermination();
-  LAMINA_ASSIGN_OR_RETURN(const ClusterConfig config, control::LoadDaemonConfig(flags));
+absl::Status Serve(const daemon::DaemonFlags& flags) {
+  daemon::EndOnTermination();
+  LAMINA_ASSIGN_OR_RETURN(const ClusterConfig config, daemon::LoadDaemonConfig(flags));
   const ComputeNodeConfig* node = config.FindCompute(flags.name);
   if (node == nullptr) {
     std::vector<std::string> names;
     for (const auto& known : config.compute) {
       names.push_back(known.name);
     }
-    return control::NoNodeNamed("compute", flags.name, names);
+    return daemon::NoNodeNamed("compute", flags.name, names);
   }
-  LAMINA_ASSIGN_OR_RETURN(const std::string coordinator,
-                          control::CoordinatorAddress(flags, config));
-  LAMINA_ASSIGN_OR_RETURN(const ClusterSecret secret, control::LoadClusterSecret(flags, config));
+  LAMINA_ASSIGN_OR_RETURN(const std::string coordinator, daemon::CoordinatorAddress(flags, config));
+  LAMINA_ASSIGN_OR_RETURN(const ClusterSecret secret, daemon::LoadClusterSecret(flags, config));
   const NodeThreads threads = ThreadsOf(config, *node);
   LAMINA_RETURN_IF_ERROR(
       CheckThreads(absl::StrCat("compute node ", flags.name, ": threads"), threads.pool.threads));
-  control::TellOfMissingCores(node->cores);
-  control::TakeMemoryNear(node->cores);
+  daemon::TellOfMissingCores(node->cores);
+  daemon::TakeMemoryNear(node->cores);
   ThreadPool pool(threads.pool);
   const DType compute_type = node->compute_type == "f32" ? DType::kF32 : DType::kBF16;
   LAMINA_ASSIGN_OR_RETURN(
@@ -189,7 +188,7 @@ absl::Status Serve(const control::DaemonFlags& flags) {
           device->is_host() ? kernels::CpuAttention().name() : "cuda", " threads ", pool.threads());
   LAMINA_ASSIGN_OR_RETURN(const OpenedNode opened,
                           OpenNode(config, *node, threads, secret, std::move(device), pool));
-  core::PolicyTimes policy_times;
+  plan::PolicyTimes policy_times;
   if (config.policy == kPolicyAuto) {
     LAMINA_ASSIGN_OR_RETURN(policy_times, opened.node->MeasurePolicies());
   }
@@ -210,11 +209,11 @@ absl::Status Serve(const control::DaemonFlags& flags) {
                           .policy_times = policy_times},
                          secret);
   opened.node->SetReporter(&link);
-  LAMINA_ASSIGN_OR_RETURN(const std::unique_ptr<control::HttpServer> http,
+  LAMINA_ASSIGN_OR_RETURN(const std::unique_ptr<daemon::HttpServer> http,
                           ServePages(*node, *opened.node, link, bandwidth));
-  control::OnTermination([&link] { link.Stop(); }, [] { _exit(1); });
+  daemon::OnTermination([&link] { link.Stop(); }, [] { _exit(1); });
   return link.Run(*opened.node, [&flags] {
-    const absl::Status written = control::WriteReadyFile(flags, "ready");
+    const absl::Status written = daemon::WriteReadyFile(flags, "ready");
     if (!written.ok()) {
       LogWarning(written.message());
     }
@@ -225,12 +224,12 @@ absl::Status Serve(const control::DaemonFlags& flags) {
 }  // namespace lamina
 
 int main(int argc, char** argv) {
-  const lamina::control::ParsedFlags parsed =
-      lamina::control::ParseDaemonFlags(argc, argv, lamina::kPurpose, "");
+  const lamina::daemon::ParsedFlags parsed =
+      lamina::daemon::ParseDaemonFlags(argc, argv, lamina::kPurpose, "");
   if (parsed.exit_status.has_value()) {
     return *parsed.exit_status;
   }
-  lamina::control::EnsureHugePagesForMalloc(argv);
-  lamina::control::GiveCudaStreamsTheirOwnQueues();
-  return lamina::control::ExitStatus(lamina::Serve(parsed.flags));
+  lamina::daemon::EnsureHugePagesForMalloc(argv);
+  lamina::daemon::GiveCudaStreamsTheirOwnQueues();
+  return lamina::daemon::ExitStatus(lamina::Serve(parsed.flags));
 }

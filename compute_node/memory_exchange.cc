@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "common/status_macros.h"
-#include "control/epoch_shape.h"
+#include "plan/epoch_shape.h"
 #include "transport/put_all.h"
 
 namespace lamina::compute_node {
@@ -17,7 +17,7 @@ MemoryExchange::MemoryExchange(const WorkerContext& context, SequenceTable& sequ
       pool_(pool),
       lanes_(context.config.lanes),
       folded_(pool.threads()) {
-  const control::EpochConfig& config = context.config;
+  const plan::EpochConfig& config = context.config;
   const size_t nodes = config.memory_nodes.size();
   for (uint32_t lane = 0; lane < config.lanes; ++lane) {
     LaneState& state = lanes_[lane];
@@ -25,9 +25,9 @@ MemoryExchange::MemoryExchange(const WorkerContext& context, SequenceTable& sequ
     if (context.schedule.Runs(context.node, lane)) {
       state.headers.resize(nodes);
       state.kv_staging.resize(size_t{config.chunk_tokens_max} * 2 *
-                              control::KvWidthMax(config.layers));
+                              plan::KvWidthMax(config.layers));
       state.row_staging.resize((BySpan(config) ? nodes : 1) * size_t{config.rows_max} *
-                               control::QkvWidthMax(config.layers));
+                               plan::QkvWidthMax(config.layers));
     }
   }
 }
@@ -106,21 +106,21 @@ void MemoryExchange::BeginSend(Lane& lane, uint32_t node) {
 }
 
 // How the rows of the layer that go to the node, and their outputs, are cut.
-core::RowPieces MemoryExchange::PiecesTo(const Lane& lane, uint32_t layer, uint32_t node) const {
-  return core::PiecesOf(lane.plan.chunking, lane.nodes[node].rows.count,
+plan::RowPieces MemoryExchange::PiecesTo(const Lane& lane, uint32_t layer, uint32_t node) const {
+  return plan::PiecesOf(lane.plan.chunking, lane.nodes[node].rows.count,
                         context_.PartOf(layer, node).kv_heads);
 }
 
 // The header goes before the first piece, k and v of prompt chunks behind the last one.
 absl::Status MemoryExchange::SendPiece(Lane& lane, uint32_t node, uint32_t piece) {
   const Unit& unit = lanes_[lane.index].units[node];
-  const core::WindowHeader& header = lanes_[lane.index].headers[node];
+  const plan::WindowHeader& header = lanes_[lane.index].headers[node];
   const uint32_t pieces = unit.pieces.count();
   const uint64_t value = context_.UnitValue(lane, lane.slice);
   const size_t window = context_.layout.QueryWindow(context_.node, lane.index, value);
   const transport::SignalUpdate signal{
       .word = context_.layout.query_word(context_.node, lane.index),
-      .value = core::PieceValue(value, piece, pieces)};
+      .value = plan::PieceValue(value, piece, pieces)};
   const bool kv_follows = piece + 1 == pieces && lane.nodes[node].kv_rows.count > 0;
   size_t bytes = 0;
   if (piece == 0) {
@@ -142,7 +142,7 @@ absl::Status MemoryExchange::SendPiece(Lane& lane, uint32_t node, uint32_t piece
   }
   const PeerId peer = MemoryPeer(node);
   context_.peers.CountSent(
-      peer, bytes, context_.laps.LapOf(lane, control::WorkPart::kSend, lane.slice, peer, bytes));
+      peer, bytes, context_.laps.LapOf(lane, telemetry::WorkPart::kSend, lane.slice, peer, bytes));
   return absl::OkStatus();
 }
 
@@ -179,20 +179,20 @@ absl::Status MemoryExchange::TakeReply(Lane& lane, uint32_t node) {
   const std::byte* window =
       context_.region.bytes().data() +
       context_.layout.ReplyWindow(node, lane.index, context_.UnitValue(lane, layer));
-  core::WindowHeader header;
+  plan::WindowHeader header;
   std::memcpy(&header, window, sizeof(header));
   LAMINA_RETURN_IF_ERROR(context_.peers.CheckWindow(MemoryPeer(node), header,
                                                     context_.ReplyHeader(lane, layer, node)));
   const auto out = context_.executor.AttentionRows(layer, lane.positions.size(), lane.buffers);
   if (BySpan(context_.config)) {  // Merged when all nodes have answered.
     const size_t partials = lane.nodes[node].partials * PartialBytes(layer);
-    control::AddTo(context_.counters.bytes_received, sizeof(header) + partials);
-    context_.laps.LapOf(lane, control::WorkPart::kTake, layer, MemoryPeer(node), partials);
+    telemetry::AddTo(context_.counters.bytes_received, sizeof(header) + partials);
+    context_.laps.LapOf(lane, telemetry::WorkPart::kTake, layer, MemoryPeer(node), partials);
     return absl::OkStatus();
   }
   const AttentionDescriptor part = context_.PartOf(layer, node);
   const size_t bytes = size_t{rows.count} * part.q_width() * sizeof(BFloat16);
-  const core::RowPieces pieces = PiecesTo(lane, layer, node);
+  const plan::RowPieces pieces = PiecesTo(lane, layer, node);
   if (part.q_width() == out.cols && pieces.head_groups() == 1) {
     std::memcpy(out.row(rows.first), window + sizeof(header), bytes);
   } else {
@@ -207,8 +207,8 @@ absl::Status MemoryExchange::TakeReply(Lane& lane, uint32_t node) {
       }
     }
   }
-  control::AddTo(context_.counters.bytes_received, sizeof(header) + bytes);
-  context_.laps.LapOf(lane, control::WorkPart::kTake, layer, MemoryPeer(node), bytes);
+  telemetry::AddTo(context_.counters.bytes_received, sizeof(header) + bytes);
+  context_.laps.LapOf(lane, telemetry::WorkPart::kTake, layer, MemoryPeer(node), bytes);
   return absl::OkStatus();
 }
 

@@ -26,8 +26,8 @@
 #include "common/thread_pool.h"
 #include "compute_node/sequence_table.h"
 #include "compute_node/worker_context.h"
-#include "coordinator/core/row_chunks.h"
 #include "kernels/partial.h"
+#include "plan/row_pieces.h"
 
 namespace lamina::compute_node {
 
@@ -57,11 +57,11 @@ class MemoryExchange {
   struct Unit {
     bool awaited = false;
     absl::Span<const BFloat16> staged;  // Rows as they lie in the window,
-    core::RowPieces pieces;             // and how they are cut.
+    plan::RowPieces pieces;             // and how they are cut.
   };
   struct LaneState {
     std::vector<Unit> units;                  // [memory nodes]
-    std::vector<core::WindowHeader> headers;  // The same.
+    std::vector<plan::WindowHeader> headers;  // The same.
     bool partials_due = false;
     // [chunk tokens, k | v] of the memory nodes, one after the other.
     std::vector<BFloat16> kv_staging;
@@ -72,7 +72,7 @@ class MemoryExchange {
   };
 
   void BeginSend(Lane& lane, uint32_t node);
-  core::RowPieces PiecesTo(const Lane& lane, uint32_t layer, uint32_t node) const;
+  plan::RowPieces PiecesTo(const Lane& lane, uint32_t layer, uint32_t node) const;
   absl::Status SendPiece(Lane& lane, uint32_t node, uint32_t piece);
   absl::Status Put(uint32_t node, size_t offset, absl::Span<const std::byte> source,
                    const transport::SignalUpdate* signal) {

@@ -17,7 +17,7 @@ void MemoryExchange::MergePartials(Lane& lane) {
   const AttentionDescriptor& shape = context_.config.layers[layer];
   const size_t width = kernels::PartialWidth(shape);
   // Alike for all nodes, each of which has all heads.
-  const core::RowPieces pieces = core::PiecesOf(lane.plan.chunking, 1, shape.kv_heads);
+  const plan::RowPieces pieces = plan::PiecesOf(lane.plan.chunking, 1, shape.kv_heads);
   const uint32_t blocks = context_.config.span_tokens / kernels::kBlockTokens;
   const auto out = context_.executor.AttentionRows(layer, lane.positions.size(), lane.buffers);
   std::vector<kernels::PartialStack>& stacks = partial_stacks_[shape.head_dim];
@@ -41,7 +41,7 @@ void MemoryExchange::MergePartials(Lane& lane) {
         const std::byte* window =
             context_.region.bytes().data() +
             context_.layout.ReplyWindow(partial.node, lane.index, context_.UnitValue(lane, layer)) +
-            sizeof(core::WindowHeader);
+            sizeof(plan::WindowHeader);
         const float* values = reinterpret_cast<const float*>(window) +
                               (size_t{lane.nodes[partial.node].partials} * group_first +
                                size_t{partial.index} * group_heads + head - group_first) *
@@ -55,7 +55,7 @@ void MemoryExchange::MergePartials(Lane& lane) {
                      kernels::canonical::RoundOutput);
     }
   });
-  context_.laps.LapOf(lane, control::WorkPart::kTake, layer);
+  context_.laps.LapOf(lane, telemetry::WorkPart::kTake, layer);
 }
 
 }  // namespace lamina::compute_node

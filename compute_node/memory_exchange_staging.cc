@@ -36,7 +36,7 @@ absl::Span<BFloat16> MemoryExchange::KvStaging(const Lane& lane, uint32_t node) 
 // Gathers q, k and v of the node's rows and heads, as its query window has them: one group of heads
 // after the other, if chunks are these.
 void MemoryExchange::StageRows(Lane& lane, uint32_t node) {
-  const core::RowPieces& pieces = lanes_[lane.index].units[node].pieces;
+  const plan::RowPieces& pieces = lanes_[lane.index].units[node].pieces;
   BFloat16* const begin = RowStaging(lane, node).data();
   BFloat16* to = begin;
   for (uint32_t group = 0; group < pieces.head_groups(); ++group) {
@@ -104,7 +104,7 @@ size_t MemoryExchange::StagedElements(const Lane& lane, uint32_t node, uint32_t 
 
 // Where piece `piece` of what goes to the node ends, in elements of its staged rows.
 size_t MemoryExchange::PieceEnd(const Lane& lane, uint32_t node, uint32_t piece) const {
-  const core::RowPieces& pieces = lanes_[lane.index].units[node].pieces;
+  const plan::RowPieces& pieces = lanes_[lane.index].units[node].pieces;
   const bool queries = pieces.query_first && piece == 0;
   const uint32_t chunk = piece - (pieces.query_first && !queries ? 1 : 0);
   const HeadRange heads = pieces.Heads(chunk);

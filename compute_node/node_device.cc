@@ -3,8 +3,8 @@
 
 #include <utility>
 
-#include "common/config/cuda_host.h"
 #include "common/status_macros.h"
+#include "config/cuda_host.h"
 #include "kernels/attention.h"
 
 namespace lamina::compute_node {

@@ -6,22 +6,22 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
-#include "control/epoch_shape.h"
+#include "plan/epoch_shape.h"
 #include "transport/put_all.h"
 
 namespace lamina::compute_node {
 namespace {
 
-bool IsMemory(PeerId peer) { return peer >= control::TraceEvent::kMemoryPeer; }
+bool IsMemory(PeerId peer) { return peer >= telemetry::TraceEvent::kMemoryPeer; }
 
 // Among the nodes of its role.
 size_t IndexOf(PeerId peer) {
-  return IsMemory(peer) ? peer - control::TraceEvent::kMemoryPeer : peer;
+  return IsMemory(peer) ? peer - telemetry::TraceEvent::kMemoryPeer : peer;
 }
 
 }  // namespace
 
-Peers::Peers(const control::EpochConfig& config, uint32_t node, Nanos patience,
+Peers::Peers(const plan::EpochConfig& config, uint32_t node, Nanos patience,
              transport::Transport& transport, const transport::AbortWord& abort,
              StepCounters& counters)
     : config_(config),
@@ -30,7 +30,7 @@ Peers::Peers(const control::EpochConfig& config, uint32_t node, Nanos patience,
       abort_(abort),
       counters_(counters) {
   for (const std::string& name : config.memory_nodes) {
-    memory_links_.push_back(control::IsLocal(config) ? nullptr : counters.meter.Link(name));
+    memory_links_.push_back(plan::IsLocal(config) ? nullptr : counters.meter.Link(name));
   }
   for (size_t i = 0; i < config.compute_nodes.size(); ++i) {
     compute_links_.push_back(i == node ? nullptr : counters.meter.Link(config.compute_nodes[i]));
@@ -56,7 +56,7 @@ transport::RemoteRegion* Peers::Region(PeerId peer) const {
   return (IsMemory(peer) ? memory_ : compute_)[IndexOf(peer)].get();
 }
 
-control::LinkCounters& Peers::Link(PeerId peer) const {
+telemetry::LinkCounters& Peers::Link(PeerId peer) const {
   return *(IsMemory(peer) ? memory_links_ : compute_links_)[IndexOf(peer)];
 }
 
@@ -74,28 +74,28 @@ absl::Status Peers::Put(PeerId peer, size_t offset, absl::Span<const std::byte> 
       transport_, *Region(peer), offset, source, signal,
       {.deadline = RealClock().Now() + patience_, .abort = &abort_, .beat = &counters_.beat});
   if (!put.ok() && !absl::IsCancelled(put)) {
-    control::AddTo(Link(peer).failures, 1);
+    telemetry::AddTo(Link(peer).failures, 1);
   }
   return put;
 }
 
 void Peers::CountSent(PeerId peer, size_t bytes, Nanos spent) {
-  control::LinkCounters& link = Link(peer);
-  control::AddTo(counters_.bytes_sent, bytes);
-  control::AddTo(link.bytes, bytes);
-  control::AddTo(link.puts, 1);
-  control::AddTo(link.nanos, static_cast<uint64_t>(spent));
+  telemetry::LinkCounters& link = Link(peer);
+  telemetry::AddTo(counters_.bytes_sent, bytes);
+  telemetry::AddTo(link.bytes, bytes);
+  telemetry::AddTo(link.puts, 1);
+  telemetry::AddTo(link.nanos, static_cast<uint64_t>(spent));
 }
 
 void Peers::CountWait(PeerId peer, Nanos waited) {
-  control::AddTo(Link(peer).waited_nanos, static_cast<uint64_t>(waited));
+  telemetry::AddTo(Link(peer).waited_nanos, static_cast<uint64_t>(waited));
 }
 
-absl::Status Peers::CheckWindow(PeerId sender, const core::WindowHeader& header,
-                                const core::WindowHeader& expected) {
-  absl::Status checked = core::CheckHeader(header, expected);
+absl::Status Peers::CheckWindow(PeerId sender, const plan::WindowHeader& header,
+                                const plan::WindowHeader& expected) {
+  absl::Status checked = plan::CheckHeader(header, expected);
   if (!checked.ok()) {
-    counters_.refusals.Count(control::RefusalOf(header, expected));
+    counters_.refusals.Count(telemetry::RefusalOf(header, expected));
     LogWarning("refused a window of ", Name(sender), " ", checked.message());
   }
   return checked;

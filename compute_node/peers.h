@@ -18,8 +18,8 @@
 #include "common/clock.h"
 #include "compute_node/step_counters.h"
 #include "control/node_handler.h"
-#include "control/trace_ring.h"
-#include "coordinator/core/window_layout.h"
+#include "plan/window_layout.h"
+#include "telemetry/trace_ring.h"
 #include "transport/transport.h"
 
 namespace lamina::compute_node {
@@ -28,7 +28,7 @@ namespace lamina::compute_node {
 using PeerId = uint8_t;
 inline PeerId ComputePeer(uint32_t node) { return static_cast<PeerId>(node); }
 inline PeerId MemoryPeer(uint32_t node) {
-  return static_cast<PeerId>(control::TraceEvent::kMemoryPeer + node);
+  return static_cast<PeerId>(telemetry::TraceEvent::kMemoryPeer + node);
 }
 
 // A signal of the own region that a peer is to raise.
@@ -42,7 +42,7 @@ class Peers {
  public:
   // Of compute node `node` of `config`. A put that does not get through ends after `patience`, or
   // when `abort` is raised. All references must outlive this.
-  Peers(const control::EpochConfig& config, uint32_t node, Nanos patience,
+  Peers(const plan::EpochConfig& config, uint32_t node, Nanos patience,
         transport::Transport& transport, const transport::AbortWord& abort, StepCounters& counters);
 
   // Memory node i has memory[i], compute node i compute[i], which is null for the own one.
@@ -70,24 +70,24 @@ class Peers {
 
   // Whether a window of the peer's has the header that it must have. Errors: as
   // core::CheckHeader(); it is then counted and logged.
-  absl::Status CheckWindow(PeerId sender, const core::WindowHeader& header,
-                           const core::WindowHeader& expected);
+  absl::Status CheckWindow(PeerId sender, const plan::WindowHeader& header,
+                           const plan::WindowHeader& expected);
 
   // The error of a wait for the peer in vain.
   absl::Status NothingFrom(PeerId peer, Nanos waited) const;
 
  private:
-  control::LinkCounters& Link(PeerId peer) const;
+  telemetry::LinkCounters& Link(PeerId peer) const;
 
-  const control::EpochConfig& config_;
+  const plan::EpochConfig& config_;
   const Nanos patience_;
   transport::Transport& transport_;
   const transport::AbortWord& abort_;
   StepCounters& counters_;
   std::vector<std::unique_ptr<transport::RemoteRegion>> memory_;
   std::vector<std::unique_ptr<transport::RemoteRegion>> compute_;
-  std::vector<control::LinkCounters*> memory_links_;   // [memory nodes]; null under policy local.
-  std::vector<control::LinkCounters*> compute_links_;  // [compute nodes]; null for the own one.
+  std::vector<telemetry::LinkCounters*> memory_links_;   // [memory nodes]; null under policy local.
+  std::vector<telemetry::LinkCounters*> compute_links_;  // [compute nodes]; null for the own one.
 };
 
 }  // namespace lamina::compute_node

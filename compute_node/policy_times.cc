@@ -175,7 +175,7 @@ class SliceMeter {
 
   // Medians. With `attention` it follows each slice, as in a step of policy local, and its rates in
   // bytes a second are added.
-  absl::StatusOr<std::vector<core::SliceTimes>> Measure(AttentionLoad* attention,
+  absl::StatusOr<std::vector<plan::SliceTimes>> Measure(AttentionLoad* attention,
                                                         std::vector<double>* rates) {
     std::array<std::vector<double>, kRows.size()> slices;
     std::array<std::vector<double>, kRows.size()> tails;
@@ -189,7 +189,7 @@ class SliceMeter {
         tails[size].push_back(tail);
       }
     }
-    std::vector<core::SliceTimes> times;
+    std::vector<plan::SliceTimes> times;
     for (size_t size = 0; size < kRows.size(); ++size) {
       times.push_back({.rows = kRows[size],
                        .slice_seconds = Median(std::move(slices[size])),
@@ -243,8 +243,8 @@ class SliceMeter {
   const std::array<uint32_t, kRows.back()> zeros_ = {};
 };
 
-std::string Words(const std::vector<core::SliceTimes>& times) {
-  return absl::StrJoin(times, ", ", [](std::string* out, const core::SliceTimes& size) {
+std::string Words(const std::vector<plan::SliceTimes>& times) {
+  return absl::StrJoin(times, ", ", [](std::string* out, const plan::SliceTimes& size) {
     absl::StrAppendFormat(out, "%d rows %.2f and %.1f", size.rows, size.slice_seconds * 1e3,
                           size.tail_seconds * 1e3);
   });
@@ -252,10 +252,10 @@ std::string Words(const std::vector<core::SliceTimes>& times) {
 
 }  // namespace
 
-absl::StatusOr<core::PolicyTimes> MeasurePolicyTimes(const PolicyMeasurement& what,
+absl::StatusOr<plan::PolicyTimes> MeasurePolicyTimes(const PolicyMeasurement& what,
                                                      SliceExecutor& executor, ThreadPool& pool) {
   const Nanos start = RealClock().Now();
-  core::PolicyTimes times;
+  plan::PolicyTimes times;
   SliceMeter meter(executor);
   LAMINA_RETURN_IF_ERROR(meter.Prepare());
   times.read_bandwidth = kernels::MeasureReadBandwidth(pool);
@@ -270,7 +270,7 @@ absl::StatusOr<core::PolicyTimes> MeasurePolicyTimes(const PolicyMeasurement& wh
   } else {
     pool.UseThreads(what.pools_threads);
     AttentionBeside beside(what.layers, what.shared_cores);
-    absl::StatusOr<std::vector<core::SliceTimes>> measured = meter.Measure(nullptr, nullptr);
+    absl::StatusOr<std::vector<plan::SliceTimes>> measured = meter.Measure(nullptr, nullptr);
     const absl::StatusOr<double> rate = beside.End();
     pool.UseThreads(pool.threads());
     LAMINA_RETURN_IF_ERROR(measured.status());

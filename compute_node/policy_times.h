@@ -18,7 +18,7 @@
 #include "common/attention_descriptor.h"
 #include "common/thread_pool.h"
 #include "compute_node/slice_executor.h"
-#include "coordinator/core/policy_choice.h"
+#include "plan/policy_times.h"
 
 namespace lamina::compute_node {
 
@@ -34,7 +34,7 @@ struct PolicyMeasurement {
 // Errors: those of the executor; kResourceExhausted  no memory for K and V of the measurement.
 // Cost: one to two seconds, and 200 MiB for its duration, whatever the model's size: of a large one
 // fewer slices are run.
-absl::StatusOr<core::PolicyTimes> MeasurePolicyTimes(const PolicyMeasurement& what,
+absl::StatusOr<plan::PolicyTimes> MeasurePolicyTimes(const PolicyMeasurement& what,
                                                      SliceExecutor& executor, ThreadPool& pool);
 
 }  // namespace lamina::compute_node

@@ -23,8 +23,8 @@ ReplicaExchange::ReplicaExchange(const WorkerContext& context, SequenceTable& se
     if (context.schedule.Runs(context.node, lane)) {
       lanes_[lane].token_messages.assign(
           context.config.plan_ahead,
-          std::vector<std::byte>(sizeof(core::WindowHeader) +
-                                 context.layout.token_rows_max() * sizeof(core::TokenEntry)));
+          std::vector<std::byte>(sizeof(plan::WindowHeader) +
+                                 context.layout.token_rows_max() * sizeof(plan::TokenEntry)));
     }
   }
 }
@@ -63,7 +63,7 @@ std::vector<absl::Span<std::byte>> ReplicaExchange::ContextOf(Lane& lane, uint32
 absl::Status ReplicaExchange::SendContext(Lane& lane, std::string& blamed) {
   const auto rows = static_cast<uint32_t>(lane.positions.size());
   const PeerId target = ComputePeer(context_.NodeOf(lane, lane.slice + 1));
-  core::WindowHeader& header = lanes_[lane.index].context_header;
+  plan::WindowHeader& header = lanes_[lane.index].context_header;
   header = context_.HeaderOf(lane, lane.slice, rows, context_.node);
   const transport::SignalUpdate signal{
       .word = context_.layout.context_word(context_.node, lane.index),
@@ -85,7 +85,7 @@ absl::Status ReplicaExchange::SendContext(Lane& lane, std::string& blamed) {
   const size_t bytes = offset - first;
   context_.peers.CountSent(
       target, bytes,
-      context_.laps.LapOf(lane, control::WorkPart::kContext, lane.slice, target, bytes));
+      context_.laps.LapOf(lane, telemetry::WorkPart::kContext, lane.slice, target, bytes));
   return absl::OkStatus();
 }
 
@@ -122,7 +122,7 @@ absl::Status ReplicaExchange::TakeContextWindow(Lane& lane, PeerId sender) {
   const size_t rows = lane.positions.size();
   const std::byte* window =
       context_.region.bytes().data() + context_.layout.ContextWindow(sender, lane.index);
-  core::WindowHeader header;
+  plan::WindowHeader header;
   std::memcpy(&header, window, sizeof(header));
   LAMINA_RETURN_IF_ERROR(context_.peers.CheckWindow(
       sender, header, context_.HeaderOf(lane, slice, static_cast<uint32_t>(rows), sender)));
@@ -132,12 +132,12 @@ absl::Status ReplicaExchange::TakeContextWindow(Lane& lane, PeerId sender) {
     offset += bytes.size();
   }
   context_.executor.ContextToDevice(slice, rows, lane.decode_rows, lane.buffers);
-  control::AddTo(context_.counters.bytes_received, offset);
-  context_.laps.LapOf(lane, control::WorkPart::kTake, slice, sender, offset);
+  telemetry::AddTo(context_.counters.bytes_received, offset);
+  context_.laps.LapOf(lane, telemetry::WorkPart::kTake, slice, sender, offset);
   return absl::OkStatus();
 }
 
-absl::Status ReplicaExchange::SendTokens(Lane& lane, const core::StepResult& result,
+absl::Status ReplicaExchange::SendTokens(Lane& lane, const plan::StepResult& result,
                                          std::string& blamed) {
   if (context_.config.compute_nodes.size() == 1) {
     return absl::OkStatus();
@@ -149,12 +149,12 @@ absl::Status ReplicaExchange::SendTokens(Lane& lane, const core::StepResult& res
   }
   std::vector<std::vector<std::byte>>& messages = lanes_[lane.index].token_messages;
   std::vector<std::byte>& message = messages[lane.plan.step % messages.size()];
-  const core::WindowHeader header = context_.HeaderOf(
+  const plan::WindowHeader header = context_.HeaderOf(
       lane, lane.slice, static_cast<uint32_t>(result.tokens.size()), context_.node);
   std::memcpy(message.data(), &header, sizeof(header));
   size_t bytes = sizeof(header);
-  for (const core::SampledToken& token : result.tokens) {
-    const core::TokenEntry entry{.sequence = token.sequence,
+  for (const plan::SampledToken& token : result.tokens) {
+    const plan::TokenEntry entry{.sequence = token.sequence,
                                  .position = token.position,
                                  .token = token.token,
                                  .finish = static_cast<uint32_t>(token.finish)};
@@ -168,7 +168,7 @@ absl::Status ReplicaExchange::SendTokens(Lane& lane, const core::StepResult& res
     if (node == context_.node || !context_.schedule.TakesPart(node, lane.index)) {
       continue;
     }
-    LAMINA_RETURN_IF_ERROR(context_.Tell(lane, ComputePeer(node), control::WorkPart::kContext,
+    LAMINA_RETURN_IF_ERROR(context_.Tell(lane, ComputePeer(node), telemetry::WorkPart::kContext,
                                          window, {message.data(), bytes}, signal, blamed));
   }
   return absl::OkStatus();
@@ -197,22 +197,22 @@ absl::Status ReplicaExchange::TakeTokenWindow(Lane& lane, PeerId sender) {
   const uint32_t last = context_.executor.slice_count() - 1;
   const std::byte* window = context_.region.bytes().data() +
                             context_.layout.TokenWindow(sender, lane.index, lane.plan.step);
-  core::WindowHeader header;
+  plan::WindowHeader header;
   std::memcpy(&header, window, sizeof(header));
   const uint32_t rows = std::min(header.rows, context_.layout.token_rows_max());
   LAMINA_RETURN_IF_ERROR(
       context_.peers.CheckWindow(sender, header, context_.HeaderOf(lane, last, rows, sender)));
   LAMINA_RETURN_IF_ERROR(ApplyTokens(lane, window + sizeof(header), header.rows));
-  const size_t received = sizeof(header) + header.rows * sizeof(core::TokenEntry);
-  control::AddTo(context_.counters.bytes_received, received);
-  context_.laps.LapOf(lane, control::WorkPart::kTake, last, sender, received);
+  const size_t received = sizeof(header) + header.rows * sizeof(plan::TokenEntry);
+  telemetry::AddTo(context_.counters.bytes_received, received);
+  context_.laps.LapOf(lane, telemetry::WorkPart::kTake, last, sender, received);
   return absl::OkStatus();
 }
 
 absl::Status ReplicaExchange::ApplyTokens(const Lane& lane, const std::byte* entries,
                                           uint32_t count) {
   for (uint32_t i = 0; i < count; ++i) {
-    core::TokenEntry entry;
+    plan::TokenEntry entry;
     std::memcpy(&entry, entries + i * sizeof(entry), sizeof(entry));
     Sequence* sequence = sequences_.Find(entry.sequence);
     if (sequence == nullptr || sequence->finished || sequence->tokens.size() != entry.position ||
@@ -222,7 +222,7 @@ absl::Status ReplicaExchange::ApplyTokens(const Lane& lane, const std::byte* ent
                                               lane.plan.step, " does not follow from the tables"));
     }
     sequence->tokens.push_back(entry.token);
-    sequence->finished = entry.finish != static_cast<uint32_t>(core::FinishReason::kNone);
+    sequence->finished = entry.finish != static_cast<uint32_t>(plan::FinishReason::kNone);
   }
   return absl::OkStatus();
 }

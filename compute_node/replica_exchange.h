@@ -17,7 +17,7 @@
 #include "absl/types/span.h"
 #include "compute_node/sequence_table.h"
 #include "compute_node/worker_context.h"
-#include "coordinator/core/step_plan.h"
+#include "plan/step_plan.h"
 
 namespace lamina::compute_node {
 
@@ -45,7 +45,7 @@ class ReplicaExchange {
 
   // To every other node that keeps the lane's sequences: they may run the next step's slices, and
   // sample these too. Errors: as Peers::Put(); `blamed` names the node then.
-  absl::Status SendTokens(Lane& lane, const core::StepResult& result, std::string& blamed);
+  absl::Status SendTokens(Lane& lane, const plan::StepResult& result, std::string& blamed);
 
   // Appends the tokens that another node has sampled to their sequences, if they have come, and
   // tells whether they have.
@@ -60,7 +60,7 @@ class ReplicaExchange {
  private:
   struct LaneState {
     bool awaited = false;
-    core::WindowHeader context_header;
+    plan::WindowHeader context_header;
     // Header and entries, [plan_ahead]: each is free again when its step is done everywhere.
     std::vector<std::vector<std::byte>> token_messages;
   };

@@ -9,12 +9,12 @@
 
 namespace lamina::compute_node {
 
-absl::Status SequenceTable::Apply(const core::StepPlan& plan, uint32_t vocabulary,
+absl::Status SequenceTable::Apply(const plan::StepPlan& plan, uint32_t vocabulary,
                                   uint32_t span_tokens) {
-  for (const core::SequenceId id : plan.leaves) {
+  for (const plan::SequenceId id : plan.leaves) {
     sequences_.erase(id);
   }
-  for (const core::SequenceJoin& join : plan.joins) {
+  for (const plan::SequenceJoin& join : plan.joins) {
     if (join.tokens.empty() || join.prompt_tokens > join.tokens.size()) {
       return absl::InternalError(absl::StrCat("sequence ", join.id, " joins with ",
                                               join.tokens.size(), " tokens and a prompt of ",
@@ -43,7 +43,7 @@ absl::Status SequenceTable::Apply(const core::StepPlan& plan, uint32_t vocabular
     }
   }
   for (size_t i = 0; span_tokens > 0 && i < plan.grants.size(); ++i) {
-    const core::SlotGrant& grant = plan.grants[i];
+    const plan::SlotGrant& grant = plan.grants[i];
     Sequence* sequence = Find(grant.sequence);
     if (sequence == nullptr) {
       return absl::InternalError(
@@ -57,15 +57,15 @@ absl::Status SequenceTable::Apply(const core::StepPlan& plan, uint32_t vocabular
   return absl::OkStatus();
 }
 
-Sequence* SequenceTable::Find(core::SequenceId id) {
+Sequence* SequenceTable::Find(plan::SequenceId id) {
   const auto found = sequences_.find(id);
   return found == sequences_.end() ? nullptr : &found->second;
 }
 
 namespace {
 
-std::vector<core::TokenLogprob> ToCore(const std::vector<kernels::TokenLogprob>& tokens) {
-  std::vector<core::TokenLogprob> out;
+std::vector<plan::TokenLogprob> ToCore(const std::vector<kernels::TokenLogprob>& tokens) {
+  std::vector<plan::TokenLogprob> out;
   for (const kernels::TokenLogprob& token : tokens) {
     out.push_back({.token = token.token, .logprob = token.logprob});
   }
@@ -75,7 +75,7 @@ std::vector<core::TokenLogprob> ToCore(const std::vector<kernels::TokenLogprob>&
 // Brings the sequence's grammar up to its tokens: they may have been sampled elsewhere, or before a
 // preemption. False when one does not fit, or without a grammar.
 bool FollowGrammar(Sequence& sequence, model::GrammarCache& grammars) {
-  const core::SequenceJoin& join = sequence.join;
+  const plan::SequenceJoin& join = sequence.join;
   if (sequence.grammar == nullptr) {
     const model::GrammarCache::Result grammar = grammars.Get(join.sampling.form);
     if (!grammar.ok()) {
@@ -96,29 +96,29 @@ bool FollowGrammar(Sequence& sequence, model::GrammarCache& grammars) {
 }
 
 // The token that was appended last. `whole`: its grammar has ended; `cut`: no token fits.
-core::SampledToken Judged(const kernels::SampleResult& sampled, Sequence& sequence, bool whole,
+plan::SampledToken Judged(const kernels::SampleResult& sampled, Sequence& sequence, bool whole,
                           bool cut) {
-  const core::SequenceJoin& join = sequence.join;
-  core::SampledToken result{.sequence = join.id,
+  const plan::SequenceJoin& join = sequence.join;
+  plan::SampledToken result{.sequence = join.id,
                             .position = static_cast<uint32_t>(sequence.tokens.size() - 1),
                             .token = sampled.token,
                             .logprob = sampled.logprob};
   const bool is_end = std::find(join.end_tokens.begin(), join.end_tokens.end(), sampled.token) !=
                       join.end_tokens.end();
   if (whole || (is_end && sequence.tokens.size() >= join.tokens_min)) {
-    result.finish = core::FinishReason::kStop;
+    result.finish = plan::FinishReason::kStop;
   } else if (cut || sequence.tokens.size() >= join.tokens_max) {
-    result.finish = core::FinishReason::kLength;
+    result.finish = plan::FinishReason::kLength;
   }
-  sequence.finished = result.finish != core::FinishReason::kNone;
+  sequence.finished = result.finish != plan::FinishReason::kNone;
   return result;
 }
 
 }  // namespace
 
-core::SampledToken SampleNext(absl::Span<const float> logits, Sequence& sequence,
+plan::SampledToken SampleNext(absl::Span<const float> logits, Sequence& sequence,
                               model::GrammarCache& grammars, kernels::SampleScratch& scratch) {
-  const core::SequenceJoin& join = sequence.join;
+  const plan::SequenceJoin& join = sequence.join;
   const absl::Span<const TokenId> tokens = sequence.tokens;
   const auto position = static_cast<uint32_t>(tokens.size());
   const bool formed = !join.sampling.form.any();
@@ -132,17 +132,17 @@ core::SampledToken SampleNext(absl::Span<const float> logits, Sequence& sequence
   // If no token fits, because the vocabulary cannot spell what must come, the output is cut off.
   const bool cut = formed && !(fits && FollowGrammar(sequence, grammars));
   const bool whole = formed && !cut && sequence.grammar->ended();
-  core::SampledToken result = Judged(sampled, sequence, whole, cut);
+  plan::SampledToken result = Judged(sampled, sequence, whole, cut);
   result.top = ToCore(sampled.top);
   return result;
 }
 
-core::SampledToken AppendSampled(TokenId token, Sequence& sequence) {
+plan::SampledToken AppendSampled(TokenId token, Sequence& sequence) {
   sequence.tokens.push_back(token);
   return Judged({.token = token}, sequence, /*whole=*/false, /*cut=*/false);
 }
 
-core::TokenRank RankOf(absl::Span<const float> logits, TokenId token, const Sequence& sequence,
+plan::TokenRank RankOf(absl::Span<const float> logits, TokenId token, const Sequence& sequence,
                        kernels::SampleScratch& scratch) {
   const int32_t alternatives = sequence.join.sampling.logprobs;
   if (alternatives < 0) {

@@ -14,16 +14,16 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "coordinator/core/step_plan.h"
 #include "kernels/sampling.h"
 #include "model/grammar/grammar_cache.h"
+#include "plan/step_plan.h"
 
 namespace lamina::compute_node {
 
 struct Sequence {
-  core::SequenceJoin join;
+  plan::SequenceJoin join;
   std::vector<TokenId> tokens;             // Prompt, committed and sampled.
-  std::vector<core::SequenceId> children;  // Sample their first token with this one's last chunk.
+  std::vector<plan::SequenceId> children;  // Sample their first token with this one's last chunk.
   bool finished = false;                   // Further rows are dead.
   std::unique_ptr<model::GrammarState> grammar;  // Of its form, once it has sampled.
   size_t in_grammar = 0;                         // Tokens up to here are in it.
@@ -35,29 +35,29 @@ class SequenceTable {
  public:
   // Errors: kInternal  a join of a known id, an empty one, or a token outside the vocabulary.
   // With `span_tokens` (partition token_range) grants are kept too.
-  absl::Status Apply(const core::StepPlan& plan, uint32_t vocabulary, uint32_t span_tokens = 0);
+  absl::Status Apply(const plan::StepPlan& plan, uint32_t vocabulary, uint32_t span_tokens = 0);
 
-  Sequence* Find(core::SequenceId id);
+  Sequence* Find(plan::SequenceId id);
 
-  void Erase(core::SequenceId id) { sequences_.erase(id); }
+  void Erase(plan::SequenceId id) { sequences_.erase(id); }
 
   void Clear() { sequences_.clear(); }
 
  private:
-  std::unordered_map<core::SequenceId, Sequence> sequences_;
+  std::unordered_map<plan::SequenceId, Sequence> sequences_;
 };
 
 // Samples the next token of `sequence` from `logits`, appends it, and judges whether it is the
 // last. A sequence with a form takes its grammar from `grammars`: the first waits until it is
 // compiled.
-core::SampledToken SampleNext(absl::Span<const float> logits, Sequence& sequence,
+plan::SampledToken SampleNext(absl::Span<const float> logits, Sequence& sequence,
                               model::GrammarCache& grammars, kernels::SampleScratch& scratch);
 
 // The same with a token that was sampled elsewhere. Requires: no form, no log-probabilities.
-core::SampledToken AppendSampled(TokenId token, Sequence& sequence);
+plan::SampledToken AppendSampled(TokenId token, Sequence& sequence);
 
 // Of a scored token, with as many alternatives as the sequence asks for; rank 0 if it does not.
-core::TokenRank RankOf(absl::Span<const float> logits, TokenId token, const Sequence& sequence,
+plan::TokenRank RankOf(absl::Span<const float> logits, TokenId token, const Sequence& sequence,
                        kernels::SampleScratch& scratch);
 
 }  // namespace lamina::compute_node

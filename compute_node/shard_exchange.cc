@@ -10,11 +10,11 @@ namespace lamina::compute_node {
 namespace {
 
 // The nodes of the own replica and stage, by shard.
-std::vector<uint32_t> ShardNodes(const control::EpochConfig& config, uint32_t node) {
-  const core::Stage own = control::StageOf(config, node);
+std::vector<uint32_t> ShardNodes(const plan::EpochConfig& config, uint32_t node) {
+  const plan::Stage own = plan::StageOf(config, node);
   std::vector<uint32_t> nodes(own.shard.count, node);
   for (uint32_t other = 0; other < config.stages.size() && own.shard.count > 1; ++other) {
-    const core::Stage& stage = config.stages[other];
+    const plan::Stage& stage = config.stages[other];
     if (stage.replica == own.replica && stage.first_layer == own.first_layer) {
       nodes[stage.shard.index] = other;
     }
@@ -26,7 +26,7 @@ std::vector<uint32_t> ShardNodes(const control::EpochConfig& config, uint32_t no
 
 ShardExchange::ShardExchange(const WorkerContext& context)
     : context_(context),
-      shard_(control::StageOf(context.config, context.node).shard),
+      shard_(plan::StageOf(context.config, context.node).shard),
       nodes_(ShardNodes(context.config, context.node)),
       lanes_(context.config.lanes) {
   parts_.reserve(nodes_.size());
@@ -37,7 +37,7 @@ ShardExchange::ShardExchange(const WorkerContext& context)
   for (uint32_t lane = 0; lane < context.config.lanes; ++lane) {
     if (context.schedule.Runs(context.node, lane)) {
       for (std::vector<std::byte>& part : lanes_[lane].parts) {
-        part.resize(sizeof(core::WindowHeader) + rows_max * context.executor.PartRowBytesMax());
+        part.resize(sizeof(plan::WindowHeader) + rows_max * context.executor.PartRowBytesMax());
       }
     }
   }
@@ -57,12 +57,12 @@ absl::Status ShardExchange::RegisterSources() {
 
 void ShardExchange::BeginSum(Lane& lane, size_t reduce) {
   ++lanes_[lane.index].sums;
-  context_.executor.PlacePart(lane.slice, reduce, OwnPart(lane).data() + sizeof(core::WindowHeader),
+  context_.executor.PlacePart(lane.slice, reduce, OwnPart(lane).data() + sizeof(plan::WindowHeader),
                               lane.buffers);
 }
 
-core::WindowHeader ShardExchange::PartHeader(const Lane& lane, uint32_t sender) const {
-  core::WindowHeader header =
+plan::WindowHeader ShardExchange::PartHeader(const Lane& lane, uint32_t sender) const {
+  plan::WindowHeader header =
       context_.HeaderOf(lane, lane.slice, static_cast<uint32_t>(lane.positions.size()), sender);
   header.kv_rows = static_cast<uint32_t>(lanes_[lane.index].sums);
   return header;
@@ -72,7 +72,7 @@ core::WindowHeader ShardExchange::PartHeader(const Lane& lane, uint32_t sender) 
 absl::Status ShardExchange::Send(Lane& lane, std::string& blamed) {
   const uint64_t sums = lanes_[lane.index].sums;
   std::vector<std::byte>& part = OwnPart(lane);
-  const core::WindowHeader header = PartHeader(lane, context_.node);
+  const plan::WindowHeader header = PartHeader(lane, context_.node);
   std::memcpy(part.data(), &header, sizeof(header));
   const size_t bytes =
       sizeof(header) + lane.positions.size() * context_.executor.PartRowBytes(lane.slice, lane.op);
@@ -83,7 +83,7 @@ absl::Status ShardExchange::Send(Lane& lane, std::string& blamed) {
     if (node == context_.node) {
       continue;
     }
-    LAMINA_RETURN_IF_ERROR(context_.Tell(lane, ComputePeer(node), control::WorkPart::kReduce,
+    LAMINA_RETURN_IF_ERROR(context_.Tell(lane, ComputePeer(node), telemetry::WorkPart::kReduce,
                                          window, {part.data(), bytes}, signal, blamed));
   }
   context_.transport.Progress();
@@ -124,19 +124,19 @@ absl::StatusOr<bool> ShardExchange::Take(Lane& lane, std::string& blamed) {
       const PeerId peer = ComputePeer(node);
       part = context_.region.bytes().data() +
              context_.layout.PartWindow(shard, lane.index, lanes_[lane.index].sums);
-      core::WindowHeader header;
+      plan::WindowHeader header;
       std::memcpy(&header, part, sizeof(header));
       blamed = context_.peers.Name(peer);
       LAMINA_RETURN_IF_ERROR(context_.peers.CheckWindow(peer, header, PartHeader(lane, node)));
-      control::AddTo(context_.counters.bytes_received, sizeof(header) + bytes);
+      telemetry::AddTo(context_.counters.bytes_received, sizeof(header) + bytes);
     }
-    parts_.push_back(reinterpret_cast<const float*>(part + sizeof(core::WindowHeader)));
+    parts_.push_back(reinterpret_cast<const float*>(part + sizeof(plan::WindowHeader)));
   }
   blamed.clear();
   if (rows > 0) {
     context_.executor.Reduce(lane.slice, lane.op, parts_, rows, lane.buffers);
   }
-  context_.laps.LapOf(lane, control::WorkPart::kReduce, lane.slice);
+  context_.laps.LapOf(lane, telemetry::WorkPart::kReduce, lane.slice);
   return true;
 }
 

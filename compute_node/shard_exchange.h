@@ -2,7 +2,7 @@
 //
 // ShardExchange: what the shards of a replica tell each other: their parts of sums. Each puts its
 // own to all others and sums in the order of shards, so that all have the same bits. The windows
-// alternate, and so do the buffers that are put from (coordinator/core/window_layout.h).
+// alternate, and so do the buffers that are put from (plan/window_layout.h).
 //
 // Threading: the data thread. Allocation: per epoch.
 
@@ -61,7 +61,7 @@ class ShardExchange {
     return state.parts[state.sums % 2];
   }
   bool IsHere(const Lane& lane, uint32_t shard) const;
-  core::WindowHeader PartHeader(const Lane& lane, uint32_t sender) const;
+  plan::WindowHeader PartHeader(const Lane& lane, uint32_t sender) const;
 
   const WorkerContext& context_;
   const ShardPart shard_;

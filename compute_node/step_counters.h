@@ -6,9 +6,9 @@
 #include <cstdint>
 
 #include "common/thread_beat.h"
-#include "control/epoch_shape.h"
-#include "control/refusals.h"
-#include "control/work_meter.h"
+#include "telemetry/refusals.h"
+#include "telemetry/unit_line.h"
+#include "telemetry/work_meter.h"
 
 namespace lamina::compute_node {
 
@@ -21,9 +21,9 @@ struct StepCounters {
   std::atomic<uint64_t> units{0};
   std::atomic<uint64_t> replayed_units{0};
   std::atomic<uint64_t> device_units{0};
-  control::UnitLine unit_line;
-  control::Refusals refusals;
-  control::WorkMeter meter;
+  telemetry::UnitLine unit_line;
+  telemetry::Refusals refusals;
+  telemetry::WorkMeter meter;
   ThreadBeat beat;
 };
 

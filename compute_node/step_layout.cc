@@ -7,14 +7,14 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "compute_node/worker_context.h"
-#include "control/epoch_shape.h"
+#include "plan/epoch_shape.h"
 
 namespace lamina::compute_node {
 namespace {
 
 class Layouter {
  public:
-  Layouter(const control::EpochConfig& config, SequenceTable& sequences, Lane& lane)
+  Layouter(const plan::EpochConfig& config, SequenceTable& sequences, Lane& lane)
       : config_(config), sequences_(sequences), lane_(lane) {}
 
   absl::Status Run();
@@ -29,7 +29,7 @@ class Layouter {
     return sequences_.Find(lane_.plan.rows[row].sequence)->spans;
   }
 
-  const control::EpochConfig& config_;
+  const plan::EpochConfig& config_;
   SequenceTable& sequences_;
   Lane& lane_;
 };
@@ -57,14 +57,14 @@ absl::Status Layouter::Run() {
 // Decode rows, sorted by memory node; with spans, which may lie on several, in the plan's order.
 // Their input is the token sampled last.
 absl::Status Layouter::PlaceRows() {
-  const auto node_of = [this](const core::DecodeRow& row) {
+  const auto node_of = [this](const plan::DecodeRow& row) {
     const Sequence* sequence = sequences_.Find(row.sequence);
     return sequence == nullptr || BySpan(config_) ? 0 : sequence->join.memory_node;
   };
   std::stable_sort(
       lane_.plan.rows.begin(), lane_.plan.rows.end(),
-      [&](const core::DecodeRow& a, const core::DecodeRow& b) { return node_of(a) < node_of(b); });
-  for (const core::DecodeRow& row : lane_.plan.rows) {
+      [&](const plan::DecodeRow& a, const plan::DecodeRow& b) { return node_of(a) < node_of(b); });
+  for (const plan::DecodeRow& row : lane_.plan.rows) {
     const Sequence* sequence = sequences_.Find(row.sequence);
     if (sequence == nullptr || sequence->join.memory_node >= lane_.nodes.size() ||
         (!sequence->finished && row.position + 1 != sequence->tokens.size())) {
@@ -72,7 +72,7 @@ absl::Status Layouter::PlaceRows() {
                                               row.position, " does not follow from the tables"));
     }
     for (uint32_t node = 0; node < lane_.nodes.size() && !BySpan(config_); ++node) {
-      if (control::Holds(config_, node, sequence->join.memory_node)) {
+      if (plan::Holds(config_, node, sequence->join.memory_node)) {
         RowRange& range = lane_.nodes[node].rows;
         range.first =
             range.count == 0 ? static_cast<uint32_t>(lane_.positions.size()) : range.first;
@@ -144,7 +144,7 @@ void Layouter::PlacePartials() {
 }
 
 absl::Status Layouter::PlaceChunks() {
-  for (const core::PrefillChunk& chunk : lane_.plan.chunks) {
+  for (const plan::PrefillChunk& chunk : lane_.plan.chunks) {
     const Sequence* sequence = sequences_.Find(chunk.sequence);
     const uint64_t end = uint64_t{chunk.first_token} + chunk.tokens;
     if (sequence == nullptr || sequence->join.memory_node >= lane_.nodes.size() ||
@@ -188,13 +188,13 @@ absl::Status Layouter::PlaceChunks() {
 void Layouter::ChooseTailRows() {
   lane_.tail.clear();
   for (uint32_t row = 0; row < lane_.decode_rows; ++row) {
-    const core::SequenceId id = lane_.plan.rows[row].sequence;
+    const plan::SequenceId id = lane_.plan.rows[row].sequence;
     if (!sequences_.Find(id)->finished) {
       lane_.tail.push_back({.row = row, .sequence = id, .position = lane_.positions[row]});
     }
   }
   for (const ChunkRows& chunk : lane_.chunks) {
-    const core::PrefillChunk& plan = chunk.plan;
+    const plan::PrefillChunk& plan = chunk.plan;
     const Sequence& sequence = *sequences_.Find(plan.sequence);
     if (sequence.join.score) {
       for (uint32_t i = 0; i < plan.tokens; ++i) {
@@ -209,7 +209,7 @@ void Layouter::ChooseTailRows() {
       const uint32_t row = chunk.first_row + plan.tokens - 1;
       const uint32_t position = plan.first_token + plan.tokens - 1;
       lane_.tail.push_back({.row = row, .sequence = plan.sequence, .position = position});
-      for (const core::SequenceId child : sequence.children) {
+      for (const plan::SequenceId child : sequence.children) {
         // It may have left, or be back on its own.
         const Sequence* fork = sequences_.Find(child);
         if (fork != nullptr && fork->join.parent == plan.sequence) {
@@ -222,14 +222,14 @@ void Layouter::ChooseTailRows() {
 
 }  // namespace
 
-absl::Status LayOut(const control::EpochConfig& config, SequenceTable& sequences, Lane& lane) {
+absl::Status LayOut(const plan::EpochConfig& config, SequenceTable& sequences, Lane& lane) {
   return Layouter(config, sequences, lane).Run();
 }
 
-bool HoldsToken(const control::EpochConfig& config, uint32_t node, const Sequence& sequence,
+bool HoldsToken(const plan::EpochConfig& config, uint32_t node, const Sequence& sequence,
                 uint32_t token) {
   return BySpan(config) ? sequence.spans[token / config.span_tokens] == node
-                        : control::Holds(config, node, sequence.join.memory_node);
+                        : plan::Holds(config, node, sequence.join.memory_node);
 }
 
 }  // namespace lamina::compute_node

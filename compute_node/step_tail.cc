@@ -18,7 +18,7 @@ StepTail::StepTail(const WorkerContext& context, SequenceTable& sequences, Threa
 
 absl::Status StepTail::Prepare(uint32_t vocabulary) {
   SliceExecutor& executor = context_.executor;
-  const control::EpochConfig& config = context_.config;
+  const plan::EpochConfig& config = context_.config;
   LAMINA_ASSIGN_OR_RETURN(buffers_, executor.MakeTailBuffers());
   LAMINA_ASSIGN_OR_RETURN(
       sampler_, executor.device().MakeSampler({.vocabulary = vocabulary,
@@ -58,7 +58,7 @@ absl::StatusOr<StepTail::Outcome> StepTail::Run(Lane& lane) {
     done_ = 0;
     columns_ = 0;
     result_ = {.epoch = lane.plan.epoch, .lane = lane.plan.lane, .step = lane.plan.step};
-    control::AddTo(context_.counters.units, 1);
+    telemetry::AddTo(context_.counters.units, 1);
   }
   const size_t count = std::min(SliceExecutor::kTailRows, lane.tail.size() - done_);
   if (count > 0) {
@@ -76,7 +76,7 @@ absl::StatusOr<StepTail::Outcome> StepTail::Run(Lane& lane) {
       columns_ = 0;
     }
   }
-  context_.laps.LapOf(lane, control::WorkPart::kHead, lane.slice);
+  context_.laps.LapOf(lane, telemetry::WorkPart::kHead, lane.slice);
   if (done_ < lane.tail.size()) {
     return Outcome::kMore;
   }
@@ -92,7 +92,7 @@ absl::Status StepTail::SampleOnDevice(const Lane& lane, size_t count) {
   for (uint32_t i = 0; i < count; ++i) {
     const TailRow& row = lane.tail[done_ + i];
     const Sequence& sequence = *sequences_.Find(row.sequence);
-    const core::SequenceJoin& join = sequence.join;
+    const plan::SequenceJoin& join = sequence.join;
     if (row.score || sampler_ == nullptr || !sampler_->Takes(join.sampling)) {
       host_rows_.push_back(i);
       continue;
@@ -130,9 +130,9 @@ absl::Status StepTail::Sample(const Lane& lane, size_t count) {
   AwaitGrammars(lane, count);
   const auto logits = context_.executor.Logits(count, buffers_);
   const size_t first = done_;
-  std::vector<core::SampledToken> sampled(count);
+  std::vector<plan::SampledToken> sampled(count);
   std::vector<float> scored(count);
-  std::vector<core::TokenRank> ranks(count);
+  std::vector<plan::TokenRank> ranks(count);
   pool_.Run(count, [&](size_t i, size_t worker) {
     const TailRow& row = lane.tail[first + i];
     Sequence& sequence = *sequences_.Find(row.sequence);

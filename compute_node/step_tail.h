@@ -18,10 +18,10 @@
 #include "common/thread_pool.h"
 #include "compute_node/sequence_table.h"
 #include "compute_node/worker_context.h"
-#include "coordinator/core/step_plan.h"
 #include "kernels/compute_device.h"
 #include "kernels/sampling.h"
 #include "model/grammar/grammar_cache.h"
+#include "plan/step_plan.h"
 
 namespace lamina::compute_node {
 
@@ -49,7 +49,7 @@ class StepTail {
   absl::StatusOr<Outcome> Run(Lane& lane);
 
   // Requires: Run() has just said that a step has ended.
-  core::StepResult TakeResult() { return std::move(result_); }
+  plan::StepResult TakeResult() { return std::move(result_); }
 
  private:
   absl::Status Sample(const Lane& lane, size_t count);
@@ -64,7 +64,7 @@ class StepTail {
   const Lane* lane_ = nullptr;  // Whose tail is under way. Of it:
   size_t done_ = 0;             // rows that are sampled or scored,
   size_t columns_ = 0;          // logits of the next rows that are there,
-  core::StepResult result_;     // of the rows that are done.
+  plan::StepResult result_;     // of the rows that are done.
 
   ValueBuffers buffers_;
   std::vector<uint32_t> kept_rows_;

@@ -10,8 +10,8 @@
 #include "common/status_macros.h"
 #include "compute_node/link_measurement.h"
 #include "compute_node/step_layout.h"
-#include "control/epoch_shape.h"
 #include "control/transport_fault.h"
+#include "plan/epoch_shape.h"
 
 namespace lamina::compute_node {
 
@@ -24,16 +24,16 @@ StepWorker::StepWorker(const Options& options, SliceExecutor& executor,
       transport_(transport),
       region_(region),
       chunks_(chunks),
-      first_layer_(control::StageOf(options.config, options.node).first_layer),
+      first_layer_(plan::StageOf(options.config, options.node).first_layer),
       reporter_(reporter),
       counters_(counters),
       laps_(counters.meter),
       peers_(options_.config, options.node, options.peer_deadline, transport, abort_, counters),
       context_{.config = options_.config,
                .node = options.node,
-               .layout = core::WindowLayout(options.shape),
-               .schedule = control::ScheduleOf(
-                   options.config, control::StageOf(options.config, options.node).shard.index),
+               .layout = plan::WindowLayout(options.shape),
+               .schedule = plan::ScheduleOf(
+                   options.config, plan::StageOf(options.config, options.node).shard.index),
                .executor = executor,
                .transport = transport,
                .region = region,
@@ -49,7 +49,7 @@ StepWorker::StepWorker(const Options& options, SliceExecutor& executor,
                                    : std::make_unique<LocalAttention>(options.config, *options.kv)),
       lanes_(options.config.lanes),
       turns_(options.config.lanes,
-             /*by_visit=*/control::IsPartOfLayers(options.config, options.node)) {
+             /*by_visit=*/plan::IsPartOfLayers(options.config, options.node)) {
   const size_t rows_max = options.config.rows_max + options.config.chunk_tokens_max;
   for (uint32_t i = 0; i < lanes_.size(); ++i) {
     lanes_[i].index = i;
@@ -71,7 +71,7 @@ void StepWorker::SetPeers(std::vector<std::unique_ptr<transport::RemoteRegion>> 
   peers_.Connect(std::move(queries), std::move(replicas));
 }
 
-void StepWorker::PushPlan(core::StepPlan plan) { inbox_.Push(std::move(plan)); }
+void StepWorker::PushPlan(plan::StepPlan plan) { inbox_.Push(std::move(plan)); }
 
 void StepWorker::Stop() {
   abort_.store(1, std::memory_order_release);
@@ -138,7 +138,7 @@ absl::Status StepWorker::Loop(std::string& blamed) {
     } else {
       const ActivityScope idle(counters_.beat, ThreadActivity::kIdle);
       inbox_.WaitForItem(ThreadBeat::kNapMost);
-      laps_.Lap(control::WorkPart::kWaitPlan);
+      laps_.Lap(telemetry::WorkPart::kWaitPlan);
     }
   }
   return absl::OkStatus();
@@ -150,7 +150,7 @@ void StepWorker::TakePlans() {
   }
   taken_.clear();
   inbox_.TakeAll(taken_);
-  for (core::StepPlan& plan : taken_) {
+  for (plan::StepPlan& plan : taken_) {
     if (plan.epoch == options_.config.epoch && plan.lane < lanes_.size()) {
       lanes_[plan.lane].plans.push_back(std::move(plan));
     }
@@ -187,7 +187,7 @@ absl::Status StepWorker::BeginStep(Lane& lane) {
     LAMINA_RETURN_IF_ERROR(executor_.SetRows(lane.inputs(), lane.buffers));
   }
   GoTo(lane, 0);
-  laps_.LapOf(lane, control::WorkPart::kLayOut, 0);
+  laps_.LapOf(lane, telemetry::WorkPart::kLayOut, 0);
   return absl::OkStatus();
 }
 
@@ -258,16 +258,16 @@ absl::Status StepWorker::RunSlice(Lane& lane, std::string& blamed) {
     if (shards_.shard().index == 0) {
       return RunTail(lane, blamed);
     }
-    control::AddTo(counters_.units, 1);
+    telemetry::AddTo(counters_.units, 1);
     GoTo(lane, executor_.slice_count());
     return absl::OkStatus();
   }
-  control::AddTo(counters_.units, 1);
-  control::AddTo(counters_.replayed_units, lane.replayed ? 1 : 0);
+  telemetry::AddTo(counters_.units, 1);
+  telemetry::AddTo(counters_.replayed_units, lane.replayed ? 1 : 0);
   LAMINA_RETURN_IF_ERROR(RunAttention(lane, blamed));
   transport_.Progress();  // What was sent and is still here.
   executor_.RunAfterSend(lane.slice, lane.buffers);
-  laps_.LapOf(lane, control::WorkPart::kBeside, lane.slice);
+  laps_.LapOf(lane, telemetry::WorkPart::kBeside, lane.slice);
   if (context_.NodeOf(lane, lane.slice + 1) != options_.node) {
     LAMINA_RETURN_IF_ERROR(replicas_.SendContext(lane, blamed));
   }
@@ -307,7 +307,7 @@ absl::StatusOr<bool> StepWorker::RunOps(Lane& lane, std::string& blamed) {
     }
   }
   lane.op = reduce;
-  laps_.LapOf(lane, control::WorkPart::kDense, lane.slice);
+  laps_.LapOf(lane, telemetry::WorkPart::kDense, lane.slice);
   if (reduce == end) {
     return true;
   }
@@ -347,7 +347,7 @@ absl::Status StepWorker::AttendChunks(Lane& lane) {
   LAMINA_RETURN_IF_ERROR(chunks_.Attend(layer - first_layer_, items_,
                                         executor_.DeviceQkvRows(layer, rows, lane.buffers),
                                         executor_.DeviceAttentionRows(layer, rows, lane.buffers)));
-  laps_.LapOf(lane, control::WorkPart::kChunks, layer);
+  laps_.LapOf(lane, telemetry::WorkPart::kChunks, layer);
   return absl::OkStatus();
 }
 
@@ -356,10 +356,10 @@ absl::Status StepWorker::AttendHere(Lane& lane) {
   const auto qkv = executor_.QkvRows(lane.slice, lane.positions.size(), lane.buffers);
   const auto out = executor_.AttentionRows(lane.slice, lane.positions.size(), lane.buffers);
   LAMINA_RETURN_IF_ERROR(local_->Store(lane.index, lane.slice, qkv));
-  laps_.LapOf(lane, control::WorkPart::kStore, lane.slice);
+  laps_.LapOf(lane, telemetry::WorkPart::kStore, lane.slice);
   LAMINA_ASSIGN_OR_RETURN(const uint64_t read, local_->Attend(lane.index, lane.slice, qkv, out));
-  control::AddTo(counters_.kv_bytes_read, read);
-  laps_.LapOf(lane, control::WorkPart::kAttend, lane.slice);
+  telemetry::AddTo(counters_.kv_bytes_read, read);
+  laps_.LapOf(lane, telemetry::WorkPart::kAttend, lane.slice);
   return absl::OkStatus();
 }
 

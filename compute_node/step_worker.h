@@ -17,7 +17,7 @@
 // A replica for prompts alone (prefill.mode dedicated) has lanes of its own, of chunks, and forgets
 // a sequence once it has sampled its first token; the others take that token and go on.
 //
-// A replica may have stages, each on a compute node of its own (coordinator/core/stages.h). To this
+// A replica may have stages, each on a compute node of its own (plan/stages.h). To this
 // worker that is another schedule: the next slice runs on another node, which gets the context. So
 // here "replicas" are the other compute nodes. What they get of prompt chunks besides is the
 // attention output, which was computed here.
@@ -66,9 +66,9 @@
 #include "compute_node/worker_context.h"
 #include "control/inbox.h"
 #include "control/node_handler.h"
-#include "coordinator/core/pipeline_schedule.h"
-#include "coordinator/core/window_layout.h"
 #include "kernels/attention.h"
+#include "plan/pipeline_schedule.h"
+#include "plan/window_layout.h"
 #include "transport/transport.h"
 
 namespace lamina::compute_node {
@@ -76,9 +76,9 @@ namespace lamina::compute_node {
 class StepWorker {
  public:
   struct Options {
-    control::EpochConfig config;  // As the node's shard works with it.
-    core::WindowShape shape;      // Of the cluster's, with the widths of contexts and parts.
-    uint32_t node = 0;            // Own index among the compute nodes.
+    plan::EpochConfig config;  // As the node's shard works with it.
+    plan::WindowShape shape;   // Of the cluster's, with the widths of contexts and parts.
+    uint32_t node = 0;         // Own index among the compute nodes.
     uint32_t vocabulary = 0;
     model::GrammarCache* grammars = nullptr;
     kernels::KvDevice* kv = nullptr;    // Policy local: where K and V are. Else null.
@@ -109,7 +109,7 @@ class StepWorker {
   // Empty on the processor.
   std::string DescribeRows() const { return device_.Describe(); }
 
-  void PushPlan(core::StepPlan plan);
+  void PushPlan(plan::StepPlan plan);
   void Stop();
 
  private:
@@ -156,7 +156,7 @@ class StepWorker {
   const uint32_t first_layer_;       // from this one on.
   control::NodeReporter& reporter_;
   StepCounters& counters_;
-  control::Inbox<core::StepPlan> inbox_;
+  control::Inbox<plan::StepPlan> inbox_;
   transport::AbortWord abort_{0};
 
   // Worker thread only.
@@ -171,8 +171,8 @@ class StepWorker {
   StepTail tail_;
   std::unique_ptr<LocalAttention> local_;  // Policy local.
   std::vector<Lane> lanes_;
-  core::LaneTurns turns_;
-  std::vector<core::StepPlan> taken_;
+  plan::LaneTurns turns_;
+  std::vector<plan::StepPlan> taken_;
   std::vector<kernels::ChunkItem> items_;
   LineFit slice_times_;
   std::vector<AwaitedSignal> awaited_;

@@ -22,7 +22,7 @@ constexpr Nanos kPromptTokens = 64;
 // `patience`: so memory nodes are given up on first.
 Nanos ReplicaPatience(const Lane& lane, Nanos patience) {
   Nanos prompt_tokens = 0;
-  for (const core::PrefillChunk& chunk : lane.plan.chunks) {
+  for (const plan::PrefillChunk& chunk : lane.plan.chunks) {
     prompt_tokens += chunk.tokens;
   }
   return 2 * patience + 2 * patience * prompt_tokens / kPromptTokens;
@@ -120,9 +120,9 @@ absl::Status StepWorker::WaitForArrivals(std::string& blamed) {
   if (!awaited_.empty()) {
     // The thread has stood still for this one, or for one of several of which nothing came.
     const PeerId peer = awaited_[ready.ok() ? *ready : 0].peer;
-    peers_.CountWait(peer, laps_.Lap({.part = peer >= control::TraceEvent::kMemoryPeer
-                                                  ? control::WorkPart::kWaitAttention
-                                                  : control::WorkPart::kWaitReplica,
+    peers_.CountWait(peer, laps_.Lap({.part = peer >= telemetry::TraceEvent::kMemoryPeer
+                                                  ? telemetry::WorkPart::kWaitAttention
+                                                  : telemetry::WorkPart::kWaitReplica,
                                       .peer = peer}));
   }
   if (ready.ok()) {

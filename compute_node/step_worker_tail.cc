@@ -21,7 +21,7 @@ absl::Status StepWorker::RunTail(Lane& lane, std::string& blamed) {
     return absl::OkStatus();
   }
   WakeHeads();
-  core::StepResult result = tail_.TakeResult();
+  plan::StepResult result = tail_.TakeResult();
   LAMINA_RETURN_IF_ERROR(replicas_.SendTokens(lane, result, blamed));
   reporter_.ReportResult(std::move(result));
   EndStep(lane);
@@ -54,7 +54,7 @@ void StepWorker::ForgetPrefilled(const Lane& lane) {
     if (!chunk.plan.last) {
       continue;
     }
-    for (const core::SequenceId child : sequences_.Find(chunk.plan.sequence)->children) {
+    for (const plan::SequenceId child : sequences_.Find(chunk.plan.sequence)->children) {
       const Sequence* fork = sequences_.Find(child);
       if (fork != nullptr && fork->join.parent == chunk.plan.sequence) {
         sequences_.Erase(child);

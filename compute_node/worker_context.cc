@@ -3,7 +3,7 @@
 
 namespace lamina::compute_node {
 
-absl::Status WorkerContext::Tell(const Lane& lane, PeerId peer, control::WorkPart part,
+absl::Status WorkerContext::Tell(const Lane& lane, PeerId peer, telemetry::WorkPart part,
                                  size_t offset, absl::Span<const std::byte> message,
                                  const transport::SignalUpdate& signal, std::string& blamed) const {
   absl::Status put = peers.Put(peer, offset, message, &signal);

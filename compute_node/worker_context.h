@@ -14,26 +14,26 @@
 #include "compute_node/peers.h"
 #include "compute_node/slice_executor.h"
 #include "compute_node/step_counters.h"
-#include "control/epoch_shape.h"
 #include "control/node_handler.h"
-#include "coordinator/core/pipeline_schedule.h"
-#include "coordinator/core/window_layout.h"
+#include "plan/epoch_shape.h"
+#include "plan/pipeline_schedule.h"
+#include "plan/window_layout.h"
 #include "transport/transport.h"
 
 namespace lamina::compute_node {
 
 // Whether memory nodes get some columns of every row, and not whole rows.
-inline bool ByHead(const control::EpochConfig& config) { return !config.heads.empty(); }
+inline bool ByHead(const plan::EpochConfig& config) { return !config.heads.empty(); }
 
 // Whether they get the rows of whose sequences they have a span.
-inline bool BySpan(const control::EpochConfig& config) { return config.span_tokens > 0; }
+inline bool BySpan(const plan::EpochConfig& config) { return config.span_tokens > 0; }
 
 // What the parts of a worker share in an epoch, and what follows from that alone.
 struct WorkerContext {
-  const control::EpochConfig& config;  // As the node's shard works with it.
-  const uint32_t node;                 // Own index among the compute nodes.
-  const core::WindowLayout layout;
-  const core::PipelineSchedule schedule;
+  const plan::EpochConfig& config;  // As the node's shard works with it.
+  const uint32_t node;              // Own index among the compute nodes.
+  const plan::WindowLayout layout;
+  const plan::PipelineSchedule schedule;
   SliceExecutor& executor;
   transport::Transport& transport;
   transport::Region& region;  // The own windows.
@@ -57,7 +57,7 @@ struct WorkerContext {
   }
 
   HeadRange HeadsOf(uint32_t layer, uint32_t memory_node) const {
-    return control::HeadsOf(config, config.layers[layer], memory_node);
+    return plan::HeadsOf(config, config.layers[layer], memory_node);
   }
   // The layer as a memory node computes it.
   AttentionDescriptor PartOf(uint32_t layer, uint32_t memory_node) const {
@@ -66,23 +66,23 @@ struct WorkerContext {
 
   // Puts a whole message to a compute node: one put, timed as `part` of the lane's slice.
   // Errors: as Peers::Put(); `blamed` names the node then.
-  absl::Status Tell(const Lane& lane, PeerId peer, control::WorkPart part, size_t offset,
+  absl::Status Tell(const Lane& lane, PeerId peer, telemetry::WorkPart part, size_t offset,
                     absl::Span<const std::byte> message, const transport::SignalUpdate& signal,
                     std::string& blamed) const;
 
   // Of the rows of the lane's slice that go to the memory node.
-  core::WindowHeader QueryHeader(const Lane& lane, uint32_t memory_node) const {
-    core::WindowHeader header =
+  plan::WindowHeader QueryHeader(const Lane& lane, uint32_t memory_node) const {
+    plan::WindowHeader header =
         HeaderOf(lane, lane.slice, lane.nodes[memory_node].rows.count, node);
     header.kv_rows = lane.nodes[memory_node].kv_rows.count;
     return header;
   }
   // What the outputs of the layer that come from it must have.
-  core::WindowHeader ReplyHeader(const Lane& lane, uint32_t layer, uint32_t memory_node) const {
+  plan::WindowHeader ReplyHeader(const Lane& lane, uint32_t layer, uint32_t memory_node) const {
     return HeaderOf(lane, layer, lane.nodes[memory_node].rows.count, memory_node);
   }
   // Of what compute node `sender` tells others about the lane's step.
-  core::WindowHeader HeaderOf(const Lane& lane, uint32_t slice, uint32_t rows,
+  plan::WindowHeader HeaderOf(const Lane& lane, uint32_t slice, uint32_t rows,
                               uint32_t sender) const {
     return {.lane = lane.index,
             .epoch = config.epoch,

@@ -16,7 +16,7 @@ std::string Name(const std::string& text) { return ForeignText(text, kNameBytesM
 
 }  // namespace
 
-void ToProto(const NodeCounters& counters, v1::NodeDetail* proto) {
+void ToProto(const telemetry::NodeCounters& counters, v1::NodeDetail* proto) {
   for (const auto& [name, seconds] : counters.parts) {
     v1::PartTime* part = proto->add_parts();
     part->set_part(name);
@@ -27,7 +27,7 @@ void ToProto(const NodeCounters& counters, v1::NodeDetail* proto) {
     refusal->set_reason(reason);
     refusal->set_count(count);
   }
-  for (const LinkCount& link : counters.links) {
+  for (const telemetry::LinkCount& link : counters.links) {
     v1::LinkCount* entry = proto->add_links();
     entry->set_peer(link.peer);
     entry->set_bytes(link.bytes);
@@ -39,11 +39,11 @@ void ToProto(const NodeCounters& counters, v1::NodeDetail* proto) {
   proto->set_weight_bytes(counters.weight_bytes);
   proto->set_replayed_units(counters.replayed_units);
   proto->set_device_units(counters.device_units);
-  proto->set_data_thread(std::string(NameOf(counters.activity)));
+  proto->set_data_thread(std::string(telemetry::NameOf(counters.activity)));
   proto->set_data_thread_beats(counters.beats);
 }
 
-void FromProto(const v1::NodeDetail& proto, NodeCounters& counters) {
+void FromProto(const v1::NodeDetail& proto, telemetry::NodeCounters& counters) {
   for (int i = 0; i < std::min(proto.parts_size(), kEntriesMax); ++i) {
     counters.parts.emplace_back(Name(proto.parts(i).part()), proto.parts(i).seconds());
   }
@@ -69,8 +69,9 @@ void FromProto(const v1::NodeDetail& proto, NodeCounters& counters) {
 void ToProto(const NodeTrace& trace, v1::NodeTrace* proto) {
   proto->set_id(trace.id);
   proto->set_dropped(trace.dropped);
-  proto->mutable_words()->Reserve(static_cast<int>(trace.events.size()) * TraceEvent::kWords);
-  for (const TraceEvent& event : trace.events) {
+  proto->mutable_words()->Reserve(static_cast<int>(trace.events.size()) *
+                                  telemetry::TraceEvent::kWords);
+  for (const telemetry::TraceEvent& event : trace.events) {
     for (const uint64_t word : event.ToWords()) {
       proto->add_words(word);
     }
@@ -79,8 +80,9 @@ void ToProto(const NodeTrace& trace, v1::NodeTrace* proto) {
 
 NodeTrace FromProto(const v1::NodeTrace& proto) {
   NodeTrace trace{.id = proto.id(), .dropped = proto.dropped()};
-  for (int i = 0; i + TraceEvent::kWords <= proto.words_size(); i += TraceEvent::kWords) {
-    trace.events.push_back(TraceEvent::FromWords(proto.words().data() + i));
+  for (int i = 0; i + telemetry::TraceEvent::kWords <= proto.words_size();
+       i += telemetry::TraceEvent::kWords) {
+    trace.events.push_back(telemetry::TraceEvent::FromWords(proto.words().data() + i));
   }
   return trace;
 }

@@ -11,8 +11,8 @@
 namespace lamina::control {
 
 // Parts, refusals and links: what has no fields of its own in the messages around it.
-void ToProto(const NodeCounters& counters, v1::NodeDetail* proto);
-void FromProto(const v1::NodeDetail& proto, NodeCounters& counters);
+void ToProto(const telemetry::NodeCounters& counters, v1::NodeDetail* proto);
+void FromProto(const v1::NodeDetail& proto, telemetry::NodeCounters& counters);
 
 void ToProto(const NodeTrace& trace, v1::NodeTrace* proto);
 // Words that make no whole event are left out.

@@ -10,58 +10,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/attention_arithmetic.h"
-#include "common/attention_descriptor.h"
-#include "common/pipeline_mode.h"
-#include "control/node_counters.h"
-#include "coordinator/core/head_shares.h"
-#include "coordinator/core/policy_choice.h"
-#include "coordinator/core/stages.h"
-#include "coordinator/core/step_plan.h"
+#include "plan/epoch_config.h"
+#include "plan/policy_times.h"
+#include "plan/stages.h"
+#include "plan/step_plan.h"
+#include "telemetry/node_counters.h"
 
 namespace lamina::control {
-
-// The shape of the cluster in one epoch, the same for all its nodes.
-struct EpochConfig {
-  uint64_t epoch = 0;
-  PipelineMode mode = PipelineMode::kRotational;
-  uint32_t lanes = 0;
-  uint32_t plan_ahead = 1;
-  uint32_t rows_max = 0;
-  uint32_t chunk_tokens_max = 0;
-  uint32_t scratch_tokens = 0;
-  uint32_t sequence_tokens_max = 0;
-  std::vector<AttentionDescriptor> layers;
-  ClusterAttention attention;
-  std::vector<std::string> compute_nodes;
-  // What each compute node runs, where replicas are split into stages. Else empty: each is a
-  // replica by itself.
-  std::vector<core::Stage> stages;
-  std::vector<std::string> memory_nodes;  // Policy local: the compute nodes, which hold KV.
-  std::vector<uint32_t> slots;            // Of each memory node.
-  // Partition head: what each memory node holds of every sequence. Else empty: a memory node holds
-  // all heads of the sequences that live on it.
-  std::vector<HeadRange> heads;
-  // Partition token_range: sequences are cut into spans of so many tokens, each on the memory node
-  // that its grants name. Else 0.
-  uint32_t span_tokens = 0;
-  std::string transport;  // URI
-  // The last of `compute_nodes` run prompts' chunks alone, in the last of `lanes`, as many for each
-  // of their replicas (PipelineSchedule). 0: prompts run in the lanes of decode rows.
-  uint32_t prefill_nodes = 0;
-  uint32_t prefill_lanes = 0;
-  // Whether compute nodes, and memory nodes, may wait for windows and write their peers' on a
-  // device (transport/transport.h, direct()). Peers' regions are written_by_devices then.
-  bool compute_waits = false;
-  bool memory_waits = false;
-};
-
-// Region descriptors of all nodes of an epoch.
-struct EpochPeers {
-  uint64_t epoch = 0;
-  std::vector<std::string> compute_regions;
-  std::vector<std::string> memory_regions;
-};
 
 // A link that the reporting node has measured, when the epoch began.
 struct LinkReport {
@@ -91,7 +46,7 @@ struct NodeIdentity {
   // Stages whose layers are to be chosen: weights that the node's dense layers work off in a
   // second.
   double dense_speed = 0;
-  core::PolicyTimes policy_times = {};  // Compute nodes with policy auto.
+  plan::PolicyTimes policy_times = {};  // Compute nodes with policy auto.
 };
 
 // Threading: every call comes from the link's reader thread, except Counters() (any thread).
@@ -101,34 +56,34 @@ class NodeHandler {
 
   // A stage loads the weights of these layers, if they are not there. Between epochs.
   // Errors: kInvalidArgument  the model has others; those of loading.
-  virtual absl::Status LoadLayers(const core::Stage& stage) = 0;
+  virtual absl::Status LoadLayers(const plan::Stage& stage) = 0;
 
   // Leaves the epoch before, if any, and makes the region of this one.
   // Errors: whatever stops the node from taking part; it goes to the coordinator as a fault. What
   // the transport says is marked as its fault (transport_fault.h).
-  virtual absl::StatusOr<PreparedNode> Configure(const EpochConfig& config) = 0;
+  virtual absl::StatusOr<PreparedNode> Configure(const plan::EpochConfig& config) = 0;
 
   // Opens the peers' regions and starts working on plans.
-  virtual absl::Status Connect(const EpochPeers& peers) = 0;
+  virtual absl::Status Connect(const plan::EpochPeers& peers) = 0;
 
   // Takes the next plan of a lane. Does not wait.
-  virtual void TakePlan(core::StepPlan plan) = 0;
+  virtual void TakePlan(plan::StepPlan plan) = 0;
 
   // The coordinator is gone, or goes on without this node: leaves the epoch. Returns when no data
   // thread works on it any more.
   virtual void LeaveEpoch() = 0;
 
-  virtual NodeCounters Counters() const = 0;
+  virtual telemetry::NodeCounters Counters() const = 0;
 
   // The timeline of the data thread; lives as long as the handler. Start(), Stop() and Take() come
   // from the link's reader thread.
-  virtual TraceRing& ring() = 0;
+  virtual telemetry::TraceRing& ring() = 0;
 };
 
 // A node's part of a timeline, in answer to the collection `id`.
 struct NodeTrace {
   uint64_t id = 0;
-  std::vector<TraceEvent> events;
+  std::vector<telemetry::TraceEvent> events;
   uint64_t dropped = 0;
 };
 
@@ -137,7 +92,7 @@ struct NodeTrace {
 class NodeReporter {
  public:
   virtual ~NodeReporter() = default;
-  virtual void ReportResult(core::StepResult result) = 0;
+  virtual void ReportResult(plan::StepResult result) = 0;
   // The node cannot go on in `epoch`. `peer` is whom it blames, or empty.
   virtual void ReportFault(uint64_t epoch, const absl::Status& status, const std::string& peer) = 0;
   virtual void ReportLinks(uint64_t epoch, std::vector<LinkReport> links) = 0;

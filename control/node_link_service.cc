@@ -20,12 +20,12 @@
 #include "common/log.h"
 #include "common/version.h"
 #include "control/counters_codec_service.h"
-#include "control/epoch_shape.h"
 #include "control/node_proof_service.h"
 #include "control/plan_codec_service.h"
-#include "control/request_log.h"
 #include "control/transport_fault.h"
 #include "lamina/v1/cluster.grpc.pb.h"
+#include "plan/epoch_shape.h"
+#include "telemetry/request_log.h"
 
 namespace lamina::control {
 namespace {
@@ -39,8 +39,8 @@ constexpr size_t kMessageBytesMax = size_t{256} << 20;
 
 using Stream = grpc::ClientReaderWriter<v1::NodeMessage, v1::CoordinatorMessage>;
 
-EpochConfig ToEpochConfig(const v1::Configure& proto) {
-  EpochConfig config{
+plan::EpochConfig ToEpochConfig(const v1::Configure& proto) {
+  plan::EpochConfig config{
       .epoch = proto.epoch(),
       .mode = static_cast<PipelineMode>(proto.pipeline_mode()),
       .lanes = proto.lanes(),
@@ -54,7 +54,7 @@ EpochConfig ToEpochConfig(const v1::Configure& proto) {
       .compute_nodes = {proto.compute_nodes().begin(), proto.compute_nodes().end()},
       .memory_nodes = {proto.memory_nodes().begin(), proto.memory_nodes().end()},
       .slots = {proto.slots().begin(), proto.slots().end()},
-      .heads = core::ConsecutiveRanges({proto.kv_heads().begin(), proto.kv_heads().end()}),
+      .heads = ConsecutiveRanges({proto.kv_heads().begin(), proto.kv_heads().end()}),
       .span_tokens = proto.span_tokens(),
       .transport = proto.transport(),
       .prefill_nodes = proto.prefill_nodes(),
@@ -71,7 +71,8 @@ EpochConfig ToEpochConfig(const v1::Configure& proto) {
 }
 
 // Nothing for compute nodes, and where sequences are spread: they have a part in every request.
-std::optional<uint32_t> OwnMemoryIndex(const EpochConfig& config, const NodeIdentity& identity) {
+std::optional<uint32_t> OwnMemoryIndex(const plan::EpochConfig& config,
+                                       const NodeIdentity& identity) {
   const auto own = std::find(config.memory_nodes.begin(), config.memory_nodes.end(), identity.name);
   const bool spread = !config.heads.empty() || config.span_tokens > 0;
   if (!identity.is_memory || spread || own == config.memory_nodes.end()) {
@@ -80,9 +81,9 @@ std::optional<uint32_t> OwnMemoryIndex(const EpochConfig& config, const NodeIden
   return static_cast<uint32_t>(own - config.memory_nodes.begin());
 }
 
-void ToProto(const std::vector<core::SliceTimes>& times,
+void ToProto(const std::vector<plan::SliceTimes>& times,
              google::protobuf::RepeatedPtrField<v1::PolicyTimes::Slice>* proto) {
-  for (const core::SliceTimes& size : times) {
+  for (const plan::SliceTimes& size : times) {
     v1::PolicyTimes::Slice* slice = proto->Add();
     slice->set_rows(size.rows);
     slice->set_slice_seconds(size.slice_seconds);
@@ -90,7 +91,7 @@ void ToProto(const std::vector<core::SliceTimes>& times,
   }
 }
 
-void ToProto(const core::PolicyTimes& times, v1::PolicyTimes* proto) {
+void ToProto(const plan::PolicyTimes& times, v1::PolicyTimes* proto) {
   ToProto(times.local, proto->mutable_local());
   ToProto(times.pools, proto->mutable_pools());
   proto->set_attention_local(times.attention_local);
@@ -129,7 +130,8 @@ v1::NodeMessage FaultMessage(uint64_t epoch, const absl::Status& status, const s
   return message;
 }
 
-v1::NodeMessage StatusMessage(const NodeCounters& now, const NodeCounters& before, double seconds) {
+v1::NodeMessage StatusMessage(const telemetry::NodeCounters& now,
+                              const telemetry::NodeCounters& before, double seconds) {
   v1::NodeMessage message;
   v1::NodeStatus* status = message.mutable_status();
   status->set_busy_share(std::clamp((now.busy_seconds - before.busy_seconds) / seconds, 0.0, 1.0));
@@ -141,7 +143,7 @@ v1::NodeMessage StatusMessage(const NodeCounters& now, const NodeCounters& befor
   status->set_busy_seconds(now.busy_seconds);
   status->set_unit_seconds_fixed(now.unit_seconds_fixed);
   status->set_unit_seconds_slope(now.unit_seconds_slope);
-  ToProto(now, status->mutable_detail());
+  control::ToProto(now, status->mutable_detail());
   return message;
 }
 
@@ -152,7 +154,7 @@ struct NodeLink::Impl {
   NodeIdentity identity;
   ClusterSecret secret;
   Keepalive keepalive;
-  RequestLog request_log;  // Reader thread.
+  telemetry::RequestLog request_log;  // Reader thread.
   std::atomic<bool> attached{false};
 
   std::mutex mutex;
@@ -176,7 +178,7 @@ struct NodeLink::Impl {
 
   // The only writer of the stream: messages in order, and a status twice a second.
   void WriteLoop(Stream& stream, NodeHandler& handler) {
-    NodeCounters before = handler.Counters();
+    telemetry::NodeCounters before = handler.Counters();
     auto status_due = std::chrono::steady_clock::now() + kStatusInterval;
     std::unique_lock lock(mutex);
     while (connected) {
@@ -185,7 +187,7 @@ struct NodeLink::Impl {
       batch.swap(outgoing);
       lock.unlock();
       if (std::chrono::steady_clock::now() >= status_due) {
-        const NodeCounters now = handler.Counters();
+        const telemetry::NodeCounters now = handler.Counters();
         batch.push_back(
             StatusMessage(now, before, std::chrono::duration<double>(kStatusInterval).count()));
         before = now;
@@ -212,7 +214,7 @@ struct NodeLink::Impl {
       case v1::CoordinatorMessage::kConnect:
         return HandleConnect(message.connect(), handler);
       case v1::CoordinatorMessage::kPlan: {
-        absl::StatusOr<core::StepPlan> plan = FromProto(message.plan());
+        absl::StatusOr<plan::StepPlan> plan = FromProto(message.plan());
         if (!plan.ok()) {
           Send(FaultMessage(message.plan().epoch(), plan.status(), "coordinator"));
           return;
@@ -251,7 +253,7 @@ struct NodeLink::Impl {
     }
   }
 
-  void HandleTrace(const v1::TraceOrder& order, TraceRing& ring) {
+  void HandleTrace(const v1::TraceOrder& order, telemetry::TraceRing& ring) {
     if (order.record_nanos() > 0) {
       ring.Start(RealClock().Now() + order.record_nanos());
     }
@@ -266,10 +268,10 @@ struct NodeLink::Impl {
   }
 
   void HandleConfigure(const v1::Configure& proto, NodeHandler& handler) {
-    const EpochConfig config = ToEpochConfig(proto);
-    const absl::Status roles = CheckRoles(config);
+    const plan::EpochConfig config = ToEpochConfig(proto);
+    const absl::Status roles = plan::CheckRoles(config);
     request_log.StartEpoch(OwnMemoryIndex(config, identity),
-                           roles.ok() && IsPrefillNode(config, identity.name));
+                           roles.ok() && plan::IsPrefillNode(config, identity.name));
     absl::StatusOr<PreparedNode> prepared =
         roles.ok() ? handler.Configure(config) : absl::StatusOr<PreparedNode>(roles);
     if (!prepared.ok()) {
@@ -285,7 +287,7 @@ struct NodeLink::Impl {
   }
 
   void HandleConnect(const v1::Connect& proto, NodeHandler& handler) {
-    const EpochPeers peers{
+    const plan::EpochPeers peers{
         .epoch = proto.epoch(),
         .compute_regions = {proto.compute_regions().begin(), proto.compute_regions().end()},
         .memory_regions = {proto.memory_regions().begin(), proto.memory_regions().end()}};
@@ -457,7 +459,7 @@ void NodeLink::Stop() {
 
 bool NodeLink::attached() const { return impl_->attached; }
 
-void NodeLink::ReportResult(core::StepResult result) {
+void NodeLink::ReportResult(plan::StepResult result) {
   v1::NodeMessage message;
   ToProto(result, message.mutable_step_result());
   impl_->Send(std::move(message));

@@ -41,7 +41,7 @@ class NodeLink final : public NodeReporter {
   // Whether the stream to the coordinator is open. From any thread.
   bool attached() const;
 
-  void ReportResult(core::StepResult result) override;
+  void ReportResult(plan::StepResult result) override;
   void ReportFault(uint64_t epoch, const absl::Status& status, const std::string& peer) override;
   void ReportLinks(uint64_t epoch, std::vector<LinkReport> links) override;
 

@@ -78,7 +78,7 @@ SamplingParams FromProto(const v1::Sampling& proto) {
 
 namespace {
 
-void ToProto(const core::SequenceJoin& join, v1::SequenceJoin* proto) {
+void ToProto(const plan::SequenceJoin& join, v1::SequenceJoin* proto) {
   proto->set_id(join.id);
   proto->mutable_tokens()->Add(join.tokens.begin(), join.tokens.end());
   proto->set_prompt_tokens(join.prompt_tokens);
@@ -92,8 +92,8 @@ void ToProto(const core::SequenceJoin& join, v1::SequenceJoin* proto) {
   proto->set_request_id(join.request_id);
 }
 
-core::SequenceJoin FromProto(const v1::SequenceJoin& proto) {
-  core::SequenceJoin join;
+plan::SequenceJoin FromProto(const v1::SequenceJoin& proto) {
+  plan::SequenceJoin join;
   join.id = proto.id();
   join.tokens.assign(proto.tokens().begin(), proto.tokens().end());
   join.prompt_tokens = proto.prompt_tokens();
@@ -110,26 +110,26 @@ core::SequenceJoin FromProto(const v1::SequenceJoin& proto) {
 
 }  // namespace
 
-void ToProto(const core::StepPlan& plan, v1::StepPlan* proto) {
+void ToProto(const plan::StepPlan& plan, v1::StepPlan* proto) {
   proto->set_epoch(plan.epoch);
   proto->set_lane(plan.lane);
   proto->set_step(plan.step);
   proto->mutable_leaves()->Add(plan.leaves.begin(), plan.leaves.end());
-  for (const core::SequenceJoin& join : plan.joins) {
+  for (const plan::SequenceJoin& join : plan.joins) {
     ToProto(join, proto->add_joins());
   }
-  for (const core::SlotGrant& grant : plan.grants) {
+  for (const plan::SlotGrant& grant : plan.grants) {
     v1::SlotGrant* entry = proto->add_grants();
     entry->set_sequence(grant.sequence);
     entry->mutable_extent()->set_first_slot(grant.extent.first_slot);
     entry->mutable_extent()->set_tokens(grant.extent.tokens);
     entry->set_memory_node(grant.memory_node);
   }
-  for (const core::DecodeRow& row : plan.rows) {
+  for (const plan::DecodeRow& row : plan.rows) {
     proto->add_row_sequences(row.sequence);
     proto->add_row_positions(row.position);
   }
-  for (const core::PrefillChunk& chunk : plan.chunks) {
+  for (const plan::PrefillChunk& chunk : plan.chunks) {
     v1::PrefillChunk* entry = proto->add_chunks();
     entry->set_sequence(chunk.sequence);
     entry->set_first_token(chunk.first_token);
@@ -142,13 +142,13 @@ void ToProto(const core::StepPlan& plan, v1::StepPlan* proto) {
   proto->set_query_first(plan.chunking.query_first);
 }
 
-absl::StatusOr<core::StepPlan> FromProto(const v1::StepPlan& proto) {
+absl::StatusOr<plan::StepPlan> FromProto(const v1::StepPlan& proto) {
   if (proto.row_sequences_size() != proto.row_positions_size()) {
     return absl::InvalidArgumentError(absl::StrCat("plan has ", proto.row_sequences_size(),
                                                    " row sequences and ",
                                                    proto.row_positions_size(), " row positions"));
   }
-  core::StepPlan plan;
+  plan::StepPlan plan;
   plan.epoch = proto.epoch();
   plan.lane = proto.lane();
   plan.step = proto.step();
@@ -178,32 +178,32 @@ absl::StatusOr<core::StepPlan> FromProto(const v1::StepPlan& proto) {
   return plan;
 }
 
-void ToProto(const core::StepResult& result, v1::StepResult* proto) {
+void ToProto(const plan::StepResult& result, v1::StepResult* proto) {
   proto->set_epoch(result.epoch);
   proto->set_lane(result.lane);
   proto->set_step(result.step);
-  for (const core::SampledToken& token : result.tokens) {
+  for (const plan::SampledToken& token : result.tokens) {
     v1::SampledToken* entry = proto->add_tokens();
     entry->set_sequence(token.sequence);
     entry->set_position(token.position);
     entry->set_token(token.token);
     entry->set_logprob(token.logprob);
-    for (const core::TokenLogprob& top : token.top) {
+    for (const plan::TokenLogprob& top : token.top) {
       v1::TokenLogprob* alternative = entry->add_top();
       alternative->set_token(top.token);
       alternative->set_logprob(top.logprob);
     }
     entry->set_finish(static_cast<uint32_t>(token.finish));
   }
-  for (const core::ScoredTokens& scored : result.scores) {
+  for (const plan::ScoredTokens& scored : result.scores) {
     v1::ScoredTokens* entry = proto->add_scores();
     entry->set_sequence(scored.sequence);
     entry->set_first_token(scored.first_token);
     entry->mutable_logprobs()->Add(scored.logprobs.begin(), scored.logprobs.end());
-    for (const core::TokenRank& rank : scored.ranks) {
+    for (const plan::TokenRank& rank : scored.ranks) {
       v1::TokenRank* ranked = entry->add_ranks();
       ranked->set_rank(rank.rank);
-      for (const core::TokenLogprob& top : rank.top) {
+      for (const plan::TokenLogprob& top : rank.top) {
         v1::TokenLogprob* alternative = ranked->add_top();
         alternative->set_token(top.token);
         alternative->set_logprob(top.logprob);
@@ -212,31 +212,31 @@ void ToProto(const core::StepResult& result, v1::StepResult* proto) {
   }
 }
 
-core::StepResult FromProto(const v1::StepResult& proto) {
-  core::StepResult result;
+plan::StepResult FromProto(const v1::StepResult& proto) {
+  plan::StepResult result;
   result.epoch = proto.epoch();
   result.lane = proto.lane();
   result.step = proto.step();
   for (const v1::SampledToken& entry : proto.tokens()) {
-    core::SampledToken token{
+    plan::SampledToken token{
         .sequence = entry.sequence(),
         .position = entry.position(),
         .token = entry.token(),
         .logprob = entry.logprob(),
-        .finish = entry.finish() <= static_cast<uint32_t>(core::FinishReason::kError)
-                      ? static_cast<core::FinishReason>(entry.finish())
-                      : core::FinishReason::kError};
+        .finish = entry.finish() <= static_cast<uint32_t>(plan::FinishReason::kError)
+                      ? static_cast<plan::FinishReason>(entry.finish())
+                      : plan::FinishReason::kError};
     for (const v1::TokenLogprob& top : entry.top()) {
       token.top.push_back({.token = top.token(), .logprob = top.logprob()});
     }
     result.tokens.push_back(std::move(token));
   }
   for (const v1::ScoredTokens& entry : proto.scores()) {
-    core::ScoredTokens scored{.sequence = entry.sequence(),
+    plan::ScoredTokens scored{.sequence = entry.sequence(),
                               .first_token = entry.first_token(),
                               .logprobs = {entry.logprobs().begin(), entry.logprobs().end()}};
     for (const v1::TokenRank& ranked : entry.ranks()) {
-      core::TokenRank& rank = scored.ranks.emplace_back();
+      plan::TokenRank& rank = scored.ranks.emplace_back();
       rank.rank = ranked.rank();
       for (const v1::TokenLogprob& top : ranked.top()) {
         rank.top.push_back({.token = top.token(), .logprob = top.logprob()});
@@ -265,7 +265,7 @@ AttentionDescriptor FromProto(const v1::AttentionDescriptor& proto) {
           .soft_cap = proto.soft_cap()};
 }
 
-void ToProto(const core::Stage& stage, v1::ComputeStage* proto) {
+void ToProto(const plan::Stage& stage, v1::ComputeStage* proto) {
   proto->set_replica(stage.replica);
   proto->set_first_layer(stage.first_layer);
   proto->set_layers(stage.layers);
@@ -278,7 +278,7 @@ void ToProto(const core::Stage& stage, v1::ComputeStage* proto) {
   shard->set_columns(stage.shard.columns);
 }
 
-core::Stage FromProto(const v1::ComputeStage& proto) {
+plan::Stage FromProto(const v1::ComputeStage& proto) {
   const v1::Shard& shard = proto.shard();
   return {.replica = proto.replica(),
           .first_layer = proto.first_layer(),

@@ -7,26 +7,26 @@
 
 #include "absl/status/statusor.h"
 #include "common/attention_descriptor.h"
-#include "coordinator/core/stages.h"
-#include "coordinator/core/step_plan.h"
 #include "lamina/v1/cluster.pb.h"
+#include "plan/stages.h"
+#include "plan/step_plan.h"
 
 namespace lamina::control {
 
 void ToProto(const SamplingParams& params, v1::Sampling* proto);
 SamplingParams FromProto(const v1::Sampling& proto);
 
-void ToProto(const core::StepPlan& plan, v1::StepPlan* proto);
+void ToProto(const plan::StepPlan& plan, v1::StepPlan* proto);
 // Errors: kInvalidArgument  row lists of different lengths.
-absl::StatusOr<core::StepPlan> FromProto(const v1::StepPlan& proto);
+absl::StatusOr<plan::StepPlan> FromProto(const v1::StepPlan& proto);
 
-void ToProto(const core::StepResult& result, v1::StepResult* proto);
-core::StepResult FromProto(const v1::StepResult& proto);
+void ToProto(const plan::StepResult& result, v1::StepResult* proto);
+plan::StepResult FromProto(const v1::StepResult& proto);
 
 void ToProto(const AttentionDescriptor& descriptor, v1::AttentionDescriptor* proto);
 AttentionDescriptor FromProto(const v1::AttentionDescriptor& proto);
 
-void ToProto(const core::Stage& stage, v1::ComputeStage* proto);
-core::Stage FromProto(const v1::ComputeStage& proto);
+void ToProto(const plan::Stage& stage, v1::ComputeStage* proto);
+plan::Stage FromProto(const v1::ComputeStage& proto);
 
 }  // namespace lamina::control

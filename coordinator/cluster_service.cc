@@ -101,19 +101,19 @@ class NodeStream final : public NodePort {
     Pump();
   }
 
-  void LoadLayers(const core::Stage& stage) override {
+  void LoadLayers(const plan::Stage& stage) override {
     v1::CoordinatorMessage message;
     control::ToProto(stage, message.mutable_load_layers()->mutable_stage());
     Send(std::move(message));
   }
-  void Configure(const control::EpochConfig& config) override;
-  void Connect(const control::EpochPeers& peers) override;
+  void Configure(const plan::EpochConfig& config) override;
+  void Connect(const plan::EpochPeers& peers) override;
   void Leave(const std::string& why) override {
     v1::CoordinatorMessage message;
     message.mutable_leave()->set_reason(why);
     Send(std::move(message));
   }
-  void SendPlan(const core::StepPlan& plan) override {
+  void SendPlan(const plan::StepPlan& plan) override {
     v1::CoordinatorMessage message;
     control::ToProto(plan, message.mutable_plan());
     Send(std::move(message));
@@ -205,7 +205,7 @@ class NodeStream final : public NodePort {
   Reactor* reactor_ = nullptr;
 };
 
-void NodeStream::Configure(const control::EpochConfig& config) {
+void NodeStream::Configure(const plan::EpochConfig& config) {
   v1::CoordinatorMessage message;
   v1::Configure* proto = message.mutable_configure();
   proto->set_epoch(config.epoch);
@@ -222,7 +222,7 @@ void NodeStream::Configure(const control::EpochConfig& config) {
   for (const std::string& name : config.compute_nodes) {
     proto->add_compute_nodes(name);
   }
-  for (const core::Stage& stage : config.stages) {
+  for (const plan::Stage& stage : config.stages) {
     control::ToProto(stage, proto->add_stages());
   }
   for (const std::string& name : config.memory_nodes) {
@@ -245,7 +245,7 @@ void NodeStream::Configure(const control::EpochConfig& config) {
   Send(std::move(message));
 }
 
-void NodeStream::Connect(const control::EpochPeers& peers) {
+void NodeStream::Connect(const plan::EpochPeers& peers) {
   v1::CoordinatorMessage message;
   v1::Connect* proto = message.mutable_connect();
   proto->set_epoch(peers.epoch);
@@ -277,14 +277,14 @@ void NodeStream::Reactor::Handle() {
       return engine_.StepDone(source_, control::FromProto(message_.step_result()));
     case v1::NodeMessage::kStatus: {
       const v1::NodeStatus& status = message_.status();
-      control::NodeCounters counters = {.busy_seconds = status.busy_seconds(),
-                                        .bytes_sent = status.bytes_sent(),
-                                        .bytes_received = status.bytes_received(),
-                                        .refused_messages = status.refused_messages(),
-                                        .kv_bytes_read = status.kv_bytes_read(),
-                                        .units = status.units(),
-                                        .unit_seconds_fixed = status.unit_seconds_fixed(),
-                                        .unit_seconds_slope = status.unit_seconds_slope()};
+      telemetry::NodeCounters counters = {.busy_seconds = status.busy_seconds(),
+                                          .bytes_sent = status.bytes_sent(),
+                                          .bytes_received = status.bytes_received(),
+                                          .refused_messages = status.refused_messages(),
+                                          .kv_bytes_read = status.kv_bytes_read(),
+                                          .units = status.units(),
+                                          .unit_seconds_fixed = status.unit_seconds_fixed(),
+                                          .unit_seconds_slope = status.unit_seconds_slope()};
       control::FromProto(status.detail(), counters);
       return engine_.NodeStatus(source_, status.busy_share(), counters);
     }

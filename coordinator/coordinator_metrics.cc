@@ -8,13 +8,13 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/version.h"
-#include "control/metrics_page.h"
+#include "daemon/metrics_page.h"
 
 namespace lamina::coordinator {
 namespace {
 
-using control::MetricLabels;
-using control::MetricsPage;
+using daemon::MetricLabels;
+using daemon::MetricsPage;
 
 double Read(const std::atomic<uint64_t>& counter) {
   return static_cast<double>(counter.load(std::memory_order_relaxed));
@@ -106,10 +106,10 @@ void AddNodes(MetricsPage& page, const EngineStatus& status) {
                                  {"role", std::string(core::RoleOf(node.member))}};
     page.Gauge("lamina_node_ready", "1 when the node serves in this epoch.", labels,
                node.member.state == core::MemberState::kReady ? 1 : 0);
-    control::AddNodeCounters(page, "lamina_node_", labels, node.counters);
+    daemon::AddNodeCounters(page, "lamina_node_", labels, node.counters);
     if (node.member.is_memory || node.member.holds_kv) {
-      control::AddBandwidth(page, "lamina_node_", labels,
-                            node.hello.identity.bandwidth_bytes_per_second, node.counters);
+      daemon::AddBandwidth(page, "lamina_node_", labels,
+                           node.hello.identity.bandwidth_bytes_per_second, node.counters);
       page.Gauge("lamina_node_slots", "KV slots, each for one token.", labels, node.kv.slots_total);
       page.Gauge("lamina_node_slots_used", "KV slots that hold tokens.", labels,
                  node.kv.slots_held);

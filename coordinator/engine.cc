@@ -92,13 +92,13 @@ void Engine::Impl::Loop() {
 }
 
 void Engine::Impl::Deliver(core::Events& events) {
-  for (const core::SequenceId id : requests.Deliver(events)) {
+  for (const plan::SequenceId id : requests.Deliver(events)) {
     scheduler.Finish(id);
   }
 }
 
 void Engine::Impl::EndRequest(uint64_t key, const absl::Status& status) {
-  for (const core::SequenceId id : requests.End(key, status)) {
+  for (const plan::SequenceId id : requests.End(key, status)) {
     scheduler.Finish(id);
   }
 }
@@ -231,13 +231,13 @@ void Engine::NodeLinks(const NodeSource& from, uint64_t epoch,
 }
 
 void Engine::NodeStatus(const NodeSource& from, double busy_share,
-                        const control::NodeCounters& counters) {
+                        const telemetry::NodeCounters& counters) {
   impl_->PostOf(from, [from, busy_share, counters](Impl& impl) {
     impl.NodeStatus(from.name, busy_share, counters);
   });
 }
 
-void Engine::StepDone(const NodeSource& from, core::StepResult result) {
+void Engine::StepDone(const NodeSource& from, plan::StepResult result) {
   impl_->PostOf(from, [from, result = std::move(result)](Impl& impl) mutable {
     impl.StepDone(from.name, std::move(result));
   });

@@ -27,13 +27,13 @@
 #include "coordinator/core/membership.h"
 #include "coordinator/core/policy_choice.h"
 #include "coordinator/core/scheduler.h"
-#include "coordinator/core/stages.h"
 #include "coordinator/node_port.h"
 #include "coordinator/request.h"
 #include "coordinator/request_metrics.h"
 #include "coordinator/request_record.h"
 #include "coordinator/trace_log.h"
 #include "model/tokenizer/tokenizer.h"
+#include "plan/stages.h"
 
 namespace lamina::coordinator {
 
@@ -66,7 +66,7 @@ struct EngineOptions {
   bool device_waits = false;             // Nodes on a device may use them (EpochConfig).
   std::vector<ReplicaOptions> replicas;  // Those of several nodes.
   std::vector<double> slice_costs;       // [layers + 1], in weights; for these.
-  core::ShardCosts shard_costs;          // The same, for those of several shards.
+  plan::ShardCosts shard_costs;          // The same, for those of several shards.
   uint32_t vocabulary = 0;
   std::string model_fingerprint;
   std::vector<std::string> transports = {"shm://"};  // URIs; the first that works for all nodes.
@@ -92,7 +92,7 @@ struct NodeReport {
   std::string windows;  // Where those that peers write lie.
   NodeHello hello;
   double busy_share = 0;
-  control::NodeCounters counters;
+  telemetry::NodeCounters counters;
   Nanos thread_still = 0;  // For which its data thread has not moved.
   core::KvPoolStats kv;
 };
@@ -158,8 +158,9 @@ class Engine {
   void NodeFault(const NodeSource& from, uint64_t epoch, const absl::Status& status,
                  const std::string& peer);
   void NodeLinks(const NodeSource& from, uint64_t epoch, std::vector<control::LinkReport> links);
-  void NodeStatus(const NodeSource& from, double busy_share, const control::NodeCounters& counters);
-  void StepDone(const NodeSource& from, core::StepResult result);
+  void NodeStatus(const NodeSource& from, double busy_share,
+                  const telemetry::NodeCounters& counters);
+  void StepDone(const NodeSource& from, plan::StepResult result);
 
   EngineStatus GetStatus();
 

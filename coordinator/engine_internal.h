@@ -20,16 +20,16 @@
 #include <vector>
 
 #include "coordinator/core/head_shares.h"
-#include "coordinator/core/pipeline_schedule.h"
 #include "coordinator/core/sequence_kv.h"
 #include "coordinator/core/serving_bandwidth.h"
 #include "coordinator/core/silence.h"
-#include "coordinator/core/stages.h"
 #include "coordinator/core/step_reports.h"
 #include "coordinator/core/thread_watch.h"
 #include "coordinator/core/transport_choice.h"
 #include "coordinator/engine.h"
 #include "coordinator/request_table.h"
+#include "plan/pipeline_schedule.h"
+#include "plan/stages.h"
 
 namespace lamina::coordinator {
 
@@ -40,7 +40,7 @@ struct Engine::Impl {
     NodeHello hello;
     std::shared_ptr<NodePort> port;
     double busy_share = 0;
-    control::NodeCounters counters;
+    telemetry::NodeCounters counters;
     std::vector<control::LinkReport> links;  // Of the current epoch,
     std::string windows;                     // and this.
     core::AttentionRate attention_rate;      // Memory nodes.
@@ -62,7 +62,7 @@ struct Engine::Impl {
   core::Membership membership;
   core::TransportChoice transport;
   core::Scheduler scheduler;
-  std::optional<core::PipelineSchedule> schedule;  // Of the epoch: who runs which lane,
+  std::optional<plan::PipelineSchedule> schedule;  // Of the epoch: who runs which lane,
   uint32_t window_heads = 1;                       // and the fewest KV heads of rows in a window.
   core::StepReports reports;                       // Of steps that some compute nodes have done.
   RequestTable requests;
@@ -74,8 +74,8 @@ struct Engine::Impl {
   std::vector<std::string> lost_names;    // Members lost since that epoch began.
   // Partition head: which heads these hold.
   std::optional<core::HeadSplit> head_split;
-  std::map<std::string, core::StageSplit> stage_splits;  // By replica; they stay.
-  std::map<uint32_t, core::ShardSplit> shard_splits;     // The same, by the number of shards.
+  std::map<std::string, plan::StageSplit> stage_splits;  // By replica; they stay.
+  std::map<uint32_t, plan::ShardSplit> shard_splits;     // The same, by the number of shards.
   std::string partition;                                 // As status tells it.
   std::string shares_words;  // The same: by what new sequences are shared out.
   // Policy auto: of the last choice, the load of late, when that was last seen, and since when
@@ -85,9 +85,9 @@ struct Engine::Impl {
   Nanos load_seen = 0;
   std::optional<Nanos> idle_since;
   uint32_t lanes_told = 0;  // Of the last choice that was logged.
-  std::vector<core::StepPlan> plans;
+  std::vector<plan::StepPlan> plans;
   // Chunks of planned steps that are not the last of their prompts, oldest first, for each lane.
-  std::vector<std::deque<std::pair<uint64_t, core::PrefillChunk>>> chunks_planned;
+  std::vector<std::deque<std::pair<uint64_t, plan::PrefillChunk>>> chunks_planned;
   std::deque<std::pair<Nanos, uint64_t>> token_counts;  // (time, requests.tokens()) in the window.
   std::function<void()> drained;
   bool draining = false;
@@ -118,20 +118,20 @@ struct Engine::Impl {
   absl::Status SplitReplicas();
   absl::Status SplitIntoShards(uint32_t count);
   std::string PrefillShardsWarning() const;
-  uint32_t PrefillLanes(const std::vector<core::Stage>& stages) const;
+  uint32_t PrefillLanes(const std::vector<plan::Stage>& stages) const;
   bool IsForPrompts(const ReplicaOptions& replica) const;
   // Of the replicas that decode.
   uint32_t shards() const;
   // What a compute node runs, with its replica's index left 0; nothing if it is no stage.
-  std::optional<core::Stage> StageOf(const std::string& node) const;
+  std::optional<plan::Stage> StageOf(const std::string& node) const;
   // Whether the node gets its layers before it joins: they were chosen before.
-  std::optional<core::Stage> LayersToLoad(const NodeHello& hello) const;
+  std::optional<plan::Stage> LayersToLoad(const NodeHello& hello) const;
   void NodeLoaded(const std::string& name, const absl::Status& status);
-  std::vector<core::Stage> StagesOf(const std::vector<const core::Member*>& compute) const;
+  std::vector<plan::Stage> StagesOf(const std::vector<const core::Member*>& compute) const;
   std::string DescribeStages() const;
   std::string DescribePartition(const std::string& words) const;
   std::vector<core::HeadNode> HeadNodesOf(const std::vector<const core::Member*>& members) const;
-  control::EpochConfig MakeConfig() const;
+  plan::EpochConfig MakeConfig() const;
   std::string DescribePrefill() const;
   // Why the cluster waits: every request ends.
   void StopServing(const absl::Status& status);
@@ -149,7 +149,7 @@ struct Engine::Impl {
   void NodePrepared(const std::string& name, uint64_t epoch, const control::PreparedNode& prepared);
   void NodeLinks(const std::string& name, uint64_t epoch, std::vector<control::LinkReport> links);
   void NodeStatus(const std::string& name, double busy_share,
-                  const control::NodeCounters& counters);
+                  const telemetry::NodeCounters& counters);
 
   // engine_liveness.cc
   void DropSilentNodes();
@@ -162,14 +162,14 @@ struct Engine::Impl {
   void SettlePolicy();
   // What the load of late, or of the cluster file, wants of the nodes that are there.
   core::PolicyChoice PolicyFor(core::CurrentPolicy current) const;
-  double AttentionOfPools(const core::PolicyTimes& times) const;
+  double AttentionOfPools(const plan::PolicyTimes& times) const;
   // Sees the load, and begins an epoch of the other policy when nothing has run for long enough.
   void WatchLoad();
 
   // engine_steps.cc
   void PlanSteps();
-  void StepDone(const std::string& name, core::StepResult report);
-  void ReportChunks(const core::StepResult& result);
+  void StepDone(const std::string& name, plan::StepResult report);
+  void ReportChunks(const plan::StepResult& result);
   void CountTokens();
   double TokensPerSecond();
   // What the nodes have measured of slices and attentions, put together.

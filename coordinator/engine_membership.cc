@@ -12,9 +12,9 @@
 #include "common/status_macros.h"
 #include "common/units.h"
 #include "common/version.h"
-#include "control/epoch_shape.h"
 #include "control/transport_fault.h"
 #include "coordinator/engine_internal.h"
+#include "plan/epoch_shape.h"
 
 namespace lamina::coordinator {
 
@@ -61,15 +61,15 @@ void Engine::Impl::Configure() {
   const std::vector<std::string> lost = std::exchange(lost_names, {});
   memory_names = names;
   shares_words = BandwidthOf(names).words;
-  const control::EpochConfig config = MakeConfig();
-  schedule = control::ScheduleOf(config);
-  window_heads = control::WindowHeadsMin(config);
+  const plan::EpochConfig config = MakeConfig();
+  schedule = plan::ScheduleOf(config);
+  window_heads = plan::WindowHeadsMin(config);
   scheduler.SetLinkCosts(CostsOfLinks());
   chunks_planned.assign(config.lanes, {});
   reports.Reset(static_cast<uint32_t>(config.compute_nodes.size()), config.lanes, *schedule);
   core::Events events;
   // Without a prefill node prompts run inline.
-  scheduler.StartEpoch(membership.epoch(), *shares, lost, events, control::PrefillLanesOf(config));
+  scheduler.StartEpoch(membership.epoch(), *shares, lost, events, plan::PrefillLanesOf(config));
   Deliver(events);
   LogInfo("configuring epoch ", config.epoch, " compute ", absl::StrJoin(config.compute_nodes, ","),
           " memory ", absl::StrJoin(config.memory_nodes, ","), " partition ", partition,
@@ -150,22 +150,22 @@ void Engine::Impl::StopServing(const absl::Status& status) {
   Deliver(events);
 }
 
-control::EpochConfig Engine::Impl::MakeConfig() const {
-  const std::vector<core::Stage> stages = StagesOf(membership.compute_members());
+plan::EpochConfig Engine::Impl::MakeConfig() const {
+  const std::vector<plan::Stage> stages = StagesOf(membership.compute_members());
   const uint32_t prefill_lanes = PrefillLanes(stages);
-  control::EpochConfig config{.epoch = membership.epoch(),
-                              .mode = options.mode,
-                              .lanes = options.scheduler.lanes + prefill_lanes,
-                              .plan_ahead = options.scheduler.plan_ahead,
-                              .rows_max = options.scheduler.rows_max,
-                              .chunk_tokens_max = options.scheduler.step_tokens_max,
-                              .scratch_tokens = options.scheduler.scratch_tokens,
-                              .sequence_tokens_max = options.scheduler.sequence_tokens_max,
-                              .layers = options.layers,
-                              .attention = options.attention,
-                              .transport = transport.uri(),
-                              .prefill_nodes = membership.prefill_members(),
-                              .prefill_lanes = prefill_lanes};
+  plan::EpochConfig config{.epoch = membership.epoch(),
+                           .mode = options.mode,
+                           .lanes = options.scheduler.lanes + prefill_lanes,
+                           .plan_ahead = options.scheduler.plan_ahead,
+                           .rows_max = options.scheduler.rows_max,
+                           .chunk_tokens_max = options.scheduler.step_tokens_max,
+                           .scratch_tokens = options.scheduler.scratch_tokens,
+                           .sequence_tokens_max = options.scheduler.sequence_tokens_max,
+                           .layers = options.layers,
+                           .attention = options.attention,
+                           .transport = transport.uri(),
+                           .prefill_nodes = membership.prefill_members(),
+                           .prefill_lanes = prefill_lanes};
   for (const core::Member* member : membership.compute_members()) {
     config.compute_nodes.push_back(member->name);
   }
@@ -181,7 +181,7 @@ control::EpochConfig Engine::Impl::MakeConfig() const {
   const auto on_device = [this](const std::string& name) {
     return nodes.at(name).hello.identity.device != "cpu";
   };
-  const bool waits = options.device_waits && !control::IsLocal(config);
+  const bool waits = options.device_waits && !plan::IsLocal(config);
   config.compute_waits =
       waits && std::any_of(config.compute_nodes.begin(), config.compute_nodes.end(), on_device);
   config.memory_waits =
@@ -190,18 +190,18 @@ control::EpochConfig Engine::Impl::MakeConfig() const {
 }
 
 // As many for each replica as keep the one with the most stages busy.
-uint32_t Engine::Impl::PrefillLanes(const std::vector<core::Stage>& stages) const {
+uint32_t Engine::Impl::PrefillLanes(const std::vector<plan::Stage>& stages) const {
   const uint32_t nodes_for_prompts = membership.prefill_members();
   if (stages.empty()) {
     return nodes_for_prompts;
   }
   const auto replicas =
-      core::ByReplica(absl::MakeConstSpan(stages).subspan(stages.size() - nodes_for_prompts));
+      plan::ByReplica(absl::MakeConstSpan(stages).subspan(stages.size() - nodes_for_prompts));
   uint32_t each = 0;
-  for (const std::vector<core::Stage>& replica : replicas) {
+  for (const std::vector<plan::Stage>& replica : replicas) {
     const uint32_t count = replica.front().shard.count;
     each =
-        std::max(each, core::PrefillLanesOf(static_cast<uint32_t>(replica.size()) / count, count));
+        std::max(each, plan::PrefillLanesOf(static_cast<uint32_t>(replica.size()) / count, count));
   }
   return static_cast<uint32_t>(replicas.size()) * each;
 }
@@ -231,7 +231,7 @@ std::string Engine::Impl::DescribePrefill() const {
 }
 
 void Engine::Impl::Connect() {
-  control::EpochPeers peers{.epoch = membership.epoch()};
+  plan::EpochPeers peers{.epoch = membership.epoch()};
   for (const core::Member* member : membership.compute_members()) {
     peers.compute_regions.push_back(member->region);
   }
@@ -290,7 +290,7 @@ absl::Status Engine::Impl::CheckHello(const NodeHello& hello) const {
                      "coordinator's cluster file"));
   }
   if (!identity.is_memory && options.policy_auto.has_value()) {
-    LAMINA_RETURN_IF_ERROR(core::CheckPolicyTimes(identity.policy_times));
+    LAMINA_RETURN_IF_ERROR(plan::CheckPolicyTimes(identity.policy_times));
     if (!identity.policy_times.measured()) {
       return absl::FailedPreconditionError(
           absl::StrCat("compute node ", identity.name,
@@ -312,7 +312,7 @@ absl::Status Engine::Impl::CheckHello(const NodeHello& hello) const {
 void Engine::Impl::NodeJoined(const NodeHello& hello, std::shared_ptr<NodePort> port) {
   const std::string& name = hello.identity.name;
   absl::Status status = CheckHello(hello);
-  const std::optional<core::Stage> layers = LayersToLoad(hello);
+  const std::optional<plan::Stage> layers = LayersToLoad(hello);
   if (status.ok() && layers.has_value() && nodes.contains(name)) {
     status = absl::AlreadyExistsError(
         absl::StrCat("a node named ", name, " is already part of this cluster; stop it first"));
@@ -339,7 +339,7 @@ void Engine::Impl::NodeJoined(const NodeHello& hello, std::shared_ptr<NodePort> 
 }
 
 void Engine::Impl::NodeStatus(const std::string& name, double busy_share,
-                              const control::NodeCounters& counters) {
+                              const telemetry::NodeCounters& counters) {
   Node& node = nodes.at(name);
   node.busy_share = busy_share;
   node.counters = counters;

@@ -39,7 +39,7 @@ void Engine::Impl::SettlePolicy() {
 
 core::PolicyChoice Engine::Impl::PolicyFor(core::CurrentPolicy current) const {
   const std::string& compute = membership.compute_members().front()->name;
-  const core::PolicyTimes& times = nodes.at(compute).hello.identity.policy_times;
+  const plan::PolicyTimes& times = nodes.at(compute).hello.identity.policy_times;
   const core::PolicyModel model = {.layers = static_cast<uint32_t>(options.layers.size()),
                                    .kv_bytes_per_token = static_cast<double>(slot_bytes)};
   const core::PolicyPools pools = {.attention = AttentionOfPools(times),
@@ -55,7 +55,7 @@ core::PolicyChoice Engine::Impl::PolicyFor(core::CurrentPolicy current) const {
 // Memory nodes on cores of the compute node attend as fast as that did there; others as much of
 // their bandwidth as it of its own. Of nodes that share cores one is counted: each has measured
 // what all of them have.
-double Engine::Impl::AttentionOfPools(const core::PolicyTimes& times) const {
+double Engine::Impl::AttentionOfPools(const plan::PolicyTimes& times) const {
   const double share =
       times.read_bandwidth > 0 ? std::min(1.0, times.attention_local / times.read_bandwidth) : 1;
   bool shared = false;

@@ -16,7 +16,7 @@ namespace lamina::coordinator {
 // Once for the life of the coordinator: nodes keep their weights over epochs.
 absl::Status Engine::Impl::SplitReplicas() {
   for (const ReplicaOptions& replica : options.replicas) {
-    std::vector<core::StageNode> stages;
+    std::vector<plan::StageNode> stages;
     uint32_t there = 0;
     for (size_t i = 0; i < replica.nodes.size(); ++i) {
       const auto node = nodes.find(replica.nodes[i]);
@@ -28,7 +28,7 @@ absl::Status Engine::Impl::SplitReplicas() {
       if (i % replica.shards == 0) {
         stages.push_back({.name = replica.nodes[i], .speed = speed});
       } else if (!stages.empty()) {  // The shards of a stage work side by side.
-        core::StageNode& stage = stages.back();
+        plan::StageNode& stage = stages.back();
         absl::StrAppend(&stage.name, "+", replica.nodes[i]);
         stage.speed = stage.speed > 0 && speed > 0 ? stage.speed + speed : 0;
       }
@@ -36,11 +36,11 @@ absl::Status Engine::Impl::SplitReplicas() {
     if (there < replica.nodes.size() || stage_splits.contains(replica.name)) {
       continue;
     }
-    core::StageSplit split{.layers = replica.layers, .why = "as configured"};
+    plan::StageSplit split{.layers = replica.layers, .why = "as configured"};
     if (replica.layers.empty()) {
-      LAMINA_ASSIGN_OR_RETURN(split, core::SplitLayers(options.slice_costs, stages));
+      LAMINA_ASSIGN_OR_RETURN(split, plan::SplitLayers(options.slice_costs, stages));
     } else {
-      split.busiest_share = core::BusiestShare(options.slice_costs, stages, split.layers);
+      split.busiest_share = plan::BusiestShare(options.slice_costs, stages, split.layers);
     }
     LAMINA_RETURN_IF_ERROR(SplitIntoShards(replica.shards));
     stage_splits[replica.name] = split;
@@ -62,7 +62,7 @@ absl::Status Engine::Impl::SplitIntoShards(uint32_t count) {
       absl::StrAppend(&name, name.empty() ? "" : "+", replica.nodes[i]);
     }
   }
-  LAMINA_ASSIGN_OR_RETURN(shard_splits[count], core::SplitShards(options.shard_costs, names));
+  LAMINA_ASSIGN_OR_RETURN(shard_splits[count], plan::SplitShards(options.shard_costs, names));
   return absl::OkStatus();
 }
 
@@ -86,7 +86,7 @@ uint32_t Engine::Impl::shards() const {
 // the same token makes of it.
 std::string Engine::Impl::PrefillShardsWarning() const {
   const std::vector<const core::Member*> compute = membership.compute_members();
-  const std::vector<core::Stage> stages = StagesOf(compute);
+  const std::vector<plan::Stage> stages = StagesOf(compute);
   for (size_t i = 0; i < stages.size(); ++i) {
     if (compute[i]->prefill && stages[i].shard.count != shards()) {
       return absl::StrCat("bits may differ: prompts run in ", stages[i].shard.count,
@@ -98,10 +98,10 @@ std::string Engine::Impl::PrefillShardsWarning() const {
   return "";
 }
 
-std::optional<core::Stage> Engine::Impl::StageOf(const std::string& node) const {
+std::optional<plan::Stage> Engine::Impl::StageOf(const std::string& node) const {
   for (const ReplicaOptions& replica : options.replicas) {
     const auto split = stage_splits.find(replica.name);
-    core::Stage stage;
+    plan::Stage stage;
     for (size_t i = 0; i < replica.nodes.size() && split != stage_splits.end(); ++i) {
       stage.layers = split->second.layers[i / replica.shards];
       if (replica.nodes[i] == node) {
@@ -116,7 +116,7 @@ std::optional<core::Stage> Engine::Impl::StageOf(const std::string& node) const 
   return std::nullopt;
 }
 
-std::optional<core::Stage> Engine::Impl::LayersToLoad(const NodeHello& hello) const {
+std::optional<plan::Stage> Engine::Impl::LayersToLoad(const NodeHello& hello) const {
   for (const ReplicaOptions& replica : options.replicas) {
     const auto& names = replica.nodes;
     if (!hello.identity.is_memory && (replica.layers.empty() || replica.shards > 1) &&
@@ -147,18 +147,18 @@ void Engine::Impl::NodeLoaded(const std::string& name, const absl::Status& statu
   LogInfo("joined ", name, " pid ", node->second.hello.pid, " with its layers");
 }
 
-std::vector<core::Stage> Engine::Impl::StagesOf(
+std::vector<plan::Stage> Engine::Impl::StagesOf(
     const std::vector<const core::Member*>& compute) const {
-  std::vector<core::Stage> stages;
+  std::vector<plan::Stage> stages;
   if (options.replicas.empty()) {
     return stages;
   }
   std::map<std::string, uint32_t> indices;
   uint32_t next = 0;
   for (const core::Member* member : compute) {
-    core::Stage stage =
+    plan::Stage stage =
         StageOf(member->name)
-            .value_or(core::Stage{.layers = static_cast<uint32_t>(options.layers.size())});
+            .value_or(plan::Stage{.layers = static_cast<uint32_t>(options.layers.size())});
     if (member->replica.empty()) {
       stage.replica = next++;
     } else {
@@ -177,7 +177,7 @@ std::string Engine::Impl::DescribeStages() const {
     absl::StrAppend(&words, words.empty() ? "" : "; ", name, ":");
     for (const ReplicaOptions& replica : options.replicas) {
       for (size_t i = 0; i < replica.nodes.size() && replica.name == name; ++i) {
-        const core::Stage stage = *StageOf(replica.nodes[i]);
+        const plan::Stage stage = *StageOf(replica.nodes[i]);
         absl::StrAppend(&words, i == 0 ? " " : ", ", replica.nodes[i], " ", stage.first_layer, "-",
                         stage.first_layer + stage.layers - 1);
       }

@@ -30,16 +30,16 @@ void Engine::Impl::PlanSteps() {
     }
   }
   const Nanos now = plans.empty() ? 0 : clock.Now();
-  for (core::StepPlan& plan : plans) {
+  for (plan::StepPlan& plan : plans) {
     if (trace.on(now)) {
-      trace.Planned(plan, now, [this](core::SequenceId id) { return requests.FollowedId(id); });
+      trace.Planned(plan, now, [this](plan::SequenceId id) { return requests.FollowedId(id); });
     }
-    for (const core::PrefillChunk& chunk : plan.chunks) {
+    for (const plan::PrefillChunk& chunk : plan.chunks) {
       if (!chunk.last) {
         chunks_planned[plan.lane].emplace_back(plan.step, chunk);
       }
     }
-    for (core::SequenceJoin& join : plan.joins) {
+    for (plan::SequenceJoin& join : plan.joins) {
       requests.Started(join.id);
       join.request_id = requests.FollowedId(join.id);
     }
@@ -50,7 +50,7 @@ void Engine::Impl::PlanSteps() {
       }
     }
     // Memory nodes need no tokens.
-    for (core::SequenceJoin& join : plan.joins) {
+    for (plan::SequenceJoin& join : plan.joins) {
       join.tokens.clear();
       join.end_tokens.clear();
       join.sampling = {};
@@ -61,7 +61,7 @@ void Engine::Impl::PlanSteps() {
   }
 }
 
-void Engine::Impl::StepDone(const std::string& name, core::StepResult report) {
+void Engine::Impl::StepDone(const std::string& name, plan::StepResult report) {
   // The places of compute nodes in an epoch's plans are those of its own members.
   if (report.epoch != membership.epoch() || membership.epoch_ended()) {
     return;
@@ -73,14 +73,14 @@ void Engine::Impl::StepDone(const std::string& name, core::StepResult report) {
     return;
   }
   absl::Status status = core::CheckTokens(report, options.vocabulary);
-  absl::StatusOr<std::optional<core::StepResult>> whole = std::nullopt;
+  absl::StatusOr<std::optional<plan::StepResult>> whole = std::nullopt;
   if (status.ok()) {
     whole = reports.Add(static_cast<uint32_t>(node - compute.begin()), std::move(report));
     status = whole.status();
   }
   core::Events events;
   if (status.ok() && whole->has_value()) {
-    const core::StepResult& result = **whole;
+    const plan::StepResult& result = **whole;
     status = scheduler.OnStepDone(result, events);
     if (status.ok()) {
       membership.NoteProgress();
@@ -96,10 +96,10 @@ void Engine::Impl::StepDone(const std::string& name, core::StepResult report) {
   CountTokens();
 }
 
-void Engine::Impl::ReportChunks(const core::StepResult& result) {
+void Engine::Impl::ReportChunks(const plan::StepResult& result) {
   auto& planned = chunks_planned[result.lane];
   while (!planned.empty() && planned.front().first <= result.step) {
-    const core::PrefillChunk& chunk = planned.front().second;
+    const plan::PrefillChunk& chunk = planned.front().second;
     requests.Progress(chunk.sequence, chunk.first_token + chunk.tokens);
     planned.pop_front();
   }
@@ -133,12 +133,12 @@ double Engine::Impl::TokensPerSecond() {
 core::LaneCosts Engine::Impl::CostsOfLanes() const {
   core::LaneCosts costs;
   const auto compute = membership.compute_members();
-  const auto counters = [this](const core::Member* member) -> const control::NodeCounters& {
+  const auto counters = [this](const core::Member* member) -> const telemetry::NodeCounters& {
     return nodes.at(member->name).counters;
   };
   uint32_t slices = 0;
   for (const core::Member* member : compute) {
-    const control::NodeCounters& node = counters(member);
+    const telemetry::NodeCounters& node = counters(member);
     slices += node.unit_seconds_fixed + node.unit_seconds_slope > 0;
     costs.slice_fixed += node.unit_seconds_fixed;
     costs.slice_per_row += node.unit_seconds_slope;
@@ -146,7 +146,7 @@ core::LaneCosts Engine::Impl::CostsOfLanes() const {
   double speed = 0;
   double slowest = 0;
   for (const core::Member* member : membership.memory_members()) {
-    const control::NodeCounters& node = counters(member);
+    const telemetry::NodeCounters& node = counters(member);
     costs.attention_fixed = std::max(costs.attention_fixed, node.unit_seconds_fixed);
     if (node.unit_seconds_slope > 0) {
       speed += 1 / node.unit_seconds_slope;
@@ -276,7 +276,7 @@ EngineStatus Engine::Impl::Status() {
   }
   for (const core::Member& member : membership.all()) {
     NodeReport report{.member = member};
-    if (const std::optional<core::Stage> stage = StageOf(member.name); stage.has_value()) {
+    if (const std::optional<plan::Stage> stage = StageOf(member.name); stage.has_value()) {
       report.layers = absl::StrCat(stage->first_layer, "-", stage->first_layer + stage->layers - 1);
       if (const ShardPart& part = stage->shard; part.count > 1) {
         absl::StrAppend(&report.layers, ", KV heads ", part.first_head, "-",

@@ -9,16 +9,16 @@
 namespace lamina::coordinator {
 namespace {
 
-v1::FinishReason ToProto(core::FinishReason reason) {
+v1::FinishReason ToProto(plan::FinishReason reason) {
   switch (reason) {
-    case core::FinishReason::kNone:
+    case plan::FinishReason::kNone:
       return v1::FINISH_REASON_UNSPECIFIED;
-    case core::FinishReason::kStop:
+    case plan::FinishReason::kStop:
       return v1::FINISH_REASON_STOP;
-    case core::FinishReason::kLength:
+    case plan::FinishReason::kLength:
       return v1::FINISH_REASON_LENGTH;
-    case core::FinishReason::kCancelled:
-    case core::FinishReason::kError:
+    case plan::FinishReason::kCancelled:
+    case plan::FinishReason::kError:
       return v1::FINISH_REASON_CANCELLED;
   }
   return v1::FINISH_REASON_UNSPECIFIED;
@@ -39,20 +39,20 @@ v1::GenerateResponse ToProto(const std::string& request_id, const ChoiceOutput& 
   response.set_request_id(request_id);
   response.set_index(output.index);
   response.set_text(output.text);
-  for (const core::SampledToken& token : output.tokens) {
+  for (const plan::SampledToken& token : output.tokens) {
     v1::TokenOutput* entry = response.add_tokens();
     entry->set_token(token.token);
-    entry->set_ends(token.finish == core::FinishReason::kStop);
+    entry->set_ends(token.finish == plan::FinishReason::kStop);
     if (with_logprobs) {
       entry->set_logprob(token.logprob);
       entry->set_text(tokenizer.TokenBytes(token.token, /*skip_special=*/false));
-      for (const core::TokenLogprob& top : token.top) {
+      for (const plan::TokenLogprob& top : token.top) {
         coordinator::ToProto(top, tokenizer, entry->add_top());
       }
     }
   }
   response.set_finish_reason(ToProto(output.finish));
-  if (output.finish != core::FinishReason::kNone) {
+  if (output.finish != plan::FinishReason::kNone) {
     ToProto(output.usage, response.mutable_usage());
   }
   return response;
@@ -64,7 +64,7 @@ grpc::Status ToGrpc(const absl::Status& status) {
   return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};
 }
 
-void ToProto(const core::TokenLogprob& token, const model::Tokenizer& tokenizer,
+void ToProto(const plan::TokenLogprob& token, const model::Tokenizer& tokenizer,
              v1::TokenLogprob* proto) {
   proto->set_token(token.token);
   proto->set_logprob(token.logprob);

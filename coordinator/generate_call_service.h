@@ -23,7 +23,7 @@ namespace lamina::coordinator {
 grpc::Status ToGrpc(const absl::Status& status);
 
 // With its text.
-void ToProto(const core::TokenLogprob& token, const model::Tokenizer& tokenizer,
+void ToProto(const plan::TokenLogprob& token, const model::Tokenizer& tokenizer,
              v1::TokenLogprob* proto);
 
 class GenerateCall final : public RequestSink {
@@ -57,7 +57,7 @@ class GenerateCall final : public RequestSink {
   void OnAccepted(const std::string& request_id) override;
   void OnOutput(ChoiceOutput output) override;
   void OnProgress(uint32_t tokens_done) override;
-  void OnScores(std::vector<float>, std::vector<core::TokenRank>) override {}
+  void OnScores(std::vector<float>, std::vector<plan::TokenRank>) override {}
   void OnDone(const absl::Status& status) override;
 
  private:

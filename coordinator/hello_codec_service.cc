@@ -15,9 +15,9 @@ constexpr size_t kTextBytesMax = 1000;
 // Of times that a node has measured: one for each number of rows.
 constexpr int kPolicyTimesMax = 1024;
 
-std::vector<core::SliceTimes> FromProto(
+std::vector<plan::SliceTimes> FromProto(
     const google::protobuf::RepeatedPtrField<v1::PolicyTimes::Slice>& proto) {
-  std::vector<core::SliceTimes> times;
+  std::vector<plan::SliceTimes> times;
   for (const v1::PolicyTimes::Slice& slice : proto) {
     times.push_back({.rows = slice.rows(),
                      .slice_seconds = slice.slice_seconds(),
@@ -26,7 +26,7 @@ std::vector<core::SliceTimes> FromProto(
   return times;
 }
 
-core::PolicyTimes FromProto(const v1::PolicyTimes& proto) {
+plan::PolicyTimes FromProto(const v1::PolicyTimes& proto) {
   return {.local = FromProto(proto.local()),
           .pools = FromProto(proto.pools()),
           .attention_local = proto.attention_local(),

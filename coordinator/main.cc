@@ -16,29 +16,29 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/cluster_secret.h"
-#include "common/config/memory_cores.h"
-#include "common/config/replicas.h"
 #include "common/host_port.h"
 #include "common/log.h"
 #include "common/status_macros.h"
-#include "control/daemon.h"
-#include "control/http_server.h"
+#include "config/memory_cores.h"
+#include "config/replicas.h"
 #include "control/keepalive_service.h"
 #include "coordinator/cluster_service.h"
 #include "coordinator/coordinator_metrics.h"
 #include "coordinator/core/partition_choice.h"
-#include "coordinator/core/prefill_lanes.h"
 #include "coordinator/core/sequence_kv.h"
-#include "coordinator/core/window_layout.h"
 #include "coordinator/drained_server_service.h"
 #include "coordinator/engine.h"
 #include "coordinator/front_door_service.h"
 #include "coordinator/inference_service.h"
 #include "coordinator/span_file.h"
 #include "coordinator/stage_options.h"
+#include "daemon/daemon.h"
+#include "daemon/http_server.h"
 #include "model/fingerprint.h"
 #include "model/model.h"
 #include "model/tokenizer/tokenizer.h"
+#include "plan/prefill_lanes.h"
+#include "plan/window_layout.h"
 
 namespace lamina {
 namespace {
@@ -190,7 +190,7 @@ uint32_t PrefillLanes(const ClusterConfig& config) {
     if (IsForPrompts(config, replica)) {
       ++replicas;
       each = std::max(
-          each, core::PrefillLanesOf(static_cast<uint32_t>(replica.nodes.size()) / replica.shards,
+          each, plan::PrefillLanesOf(static_cast<uint32_t>(replica.nodes.size()) / replica.shards,
                                      replica.shards));
     }
   }
@@ -209,7 +209,7 @@ absl::Status CheckWindows(const ClusterConfig& config, const coordinator::Engine
       limits.span_tokens == 0
           ? 0
           : (limits.sequence_tokens_max + limits.span_tokens - 1) / limits.span_tokens;
-  return core::WindowLayout::Check(
+  return plan::WindowLayout::Check(
       {.compute_nodes = static_cast<uint32_t>(config.compute.size()),
        .memory_nodes = static_cast<uint32_t>(std::max<size_t>(1, config.memory.size())),
        .lanes = limits.lanes + PrefillLanes(config),
@@ -223,9 +223,9 @@ absl::Status CheckWindows(const ClusterConfig& config, const coordinator::Engine
 }
 
 // What nodes prove that they know. Without one only this host is served.
-absl::StatusOr<ClusterSecret> JoinSecret(const control::DaemonFlags& flags,
+absl::StatusOr<ClusterSecret> JoinSecret(const daemon::DaemonFlags& flags,
                                          const ClusterConfig& config) {
-  LAMINA_ASSIGN_OR_RETURN(ClusterSecret secret, control::LoadClusterSecret(flags, config));
+  LAMINA_ASSIGN_OR_RETURN(ClusterSecret secret, daemon::LoadClusterSecret(flags, config));
   LAMINA_RETURN_IF_ERROR(
       RequireSecretBeyondLoopback(secret, "coordinator.listen", config.coordinator_listen));
   if (!secret.is_set()) {
@@ -234,11 +234,11 @@ absl::StatusOr<ClusterSecret> JoinSecret(const control::DaemonFlags& flags,
   return secret;
 }
 
-absl::Status Serve(const control::DaemonFlags& flags) {
-  control::EndOnTermination();
-  LAMINA_ASSIGN_OR_RETURN(const ClusterConfig config, control::LoadDaemonConfig(flags));
+absl::Status Serve(const daemon::DaemonFlags& flags) {
+  daemon::EndOnTermination();
+  LAMINA_ASSIGN_OR_RETURN(const ClusterConfig config, daemon::LoadDaemonConfig(flags));
   LAMINA_ASSIGN_OR_RETURN(ClusterSecret secret, JoinSecret(flags, config));
-  control::KeepToCores(config.coordinator_cores);
+  daemon::KeepToCores(config.coordinator_cores);
   LAMINA_ASSIGN_OR_RETURN(const model::Model model, model::OpenModel(config.model));
   LAMINA_ASSIGN_OR_RETURN(const auto tokenizer, model::LoadTokenizer(config.model));
   coordinator::EngineOptions options = MakeOptions(config, model);
@@ -282,21 +282,21 @@ absl::Status Serve(const control::DaemonFlags& flags) {
   const std::string address = WithPort(listen, (*door)->port());
   LogInfo("listening on ", address, " model ", model.config.name, " waiting for ",
           options.nodes.size(), " nodes");
-  std::unique_ptr<control::HttpServer> http;
+  std::unique_ptr<daemon::HttpServer> http;
   if (!config.coordinator_http.empty()) {
     LAMINA_ASSIGN_OR_RETURN(
         http,
-        control::HttpServer::Start(config.coordinator_http,
-                                   control::DaemonPages(
-                                       [&engine, &model, started = RealClock().Now()] {
-                                         return coordinator::MetricsText(engine, model.config.name,
-                                                                         RealClock(), started);
-                                       },
-                                       [&engine] { return coordinator::HealthProblem(engine); })));
+        daemon::HttpServer::Start(config.coordinator_http,
+                                  daemon::DaemonPages(
+                                      [&engine, &model, started = RealClock().Now()] {
+                                        return coordinator::MetricsText(engine, model.config.name,
+                                                                        RealClock(), started);
+                                      },
+                                      [&engine] { return coordinator::HealthProblem(engine); })));
   }
-  LAMINA_RETURN_IF_ERROR(control::WriteReadyFile(flags, address));
+  LAMINA_RETURN_IF_ERROR(daemon::WriteReadyFile(flags, address));
   coordinator::DrainedServer drained(engine, *server);
-  control::OnTermination([&drained] { drained.Stop(); }, [] { _exit(1); });
+  daemon::OnTermination([&drained] { drained.Stop(); }, [] { _exit(1); });
   drained.Wait(kShutdownGrace, [&door] { (*door)->Stop(); });
   return absl::OkStatus();
 }
@@ -305,10 +305,10 @@ absl::Status Serve(const control::DaemonFlags& flags) {
 }  // namespace lamina
 
 int main(int argc, char** argv) {
-  const lamina::control::ParsedFlags parsed =
-      lamina::control::ParseDaemonFlags(argc, argv, lamina::kPurpose, "coordinator");
+  const lamina::daemon::ParsedFlags parsed =
+      lamina::daemon::ParseDaemonFlags(argc, argv, lamina::kPurpose, "coordinator");
   if (parsed.exit_status.has_value()) {
     return *parsed.exit_status;
   }
-  return lamina::control::ExitStatus(lamina::Serve(parsed.flags));
+  return lamina::daemon::ExitStatus(lamina::Serve(parsed.flags));
 }

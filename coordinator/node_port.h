@@ -9,7 +9,7 @@
 
 #include "common/clock.h"
 #include "control/node_handler.h"
-#include "coordinator/core/step_plan.h"
+#include "plan/step_plan.h"
 
 namespace lamina::coordinator {
 
@@ -18,12 +18,12 @@ class NodePort {
  public:
   virtual ~NodePort() = default;
   // The node, a stage, loads these layers, and says when it has: Engine::NodeLoaded().
-  virtual void LoadLayers(const core::Stage& stage) = 0;
-  virtual void Configure(const control::EpochConfig& config) = 0;
-  virtual void Connect(const control::EpochPeers& peers) = 0;
+  virtual void LoadLayers(const plan::Stage& stage) = 0;
+  virtual void Configure(const plan::EpochConfig& config) = 0;
+  virtual void Connect(const plan::EpochPeers& peers) = 0;
   // The node has no part in the current epoch; `why` it is left out, or empty.
   virtual void Leave(const std::string& why) = 0;
-  virtual void SendPlan(const core::StepPlan& plan) = 0;
+  virtual void SendPlan(const plan::StepPlan& plan) = 0;
   // The node records its timeline for so long.
   virtual void StartTrace(Nanos length) = 0;
   // The node sends what it has recorded, with this id.

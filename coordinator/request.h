@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "common/sampling_params.h"
 #include "common/trace_context.h"
-#include "coordinator/core/step_plan.h"
+#include "plan/step_plan.h"
 
 namespace lamina::coordinator {
 
@@ -46,8 +46,8 @@ struct ChoiceUsage {
 struct ChoiceOutput {
   uint32_t index = 0;
   std::string text;
-  std::vector<core::SampledToken> tokens;
-  core::FinishReason finish = core::FinishReason::kNone;
+  std::vector<plan::SampledToken> tokens;
+  plan::FinishReason finish = plan::FinishReason::kNone;
   ChoiceUsage usage;  // With finish only.
 };
 
@@ -63,7 +63,7 @@ class RequestSink {
   virtual void OnProgress(uint32_t tokens_done) = 0;
   // Of a score: log-probabilities of tokens 1, 2, ... and, if sampling.logprobs asks for them,
   // their ranks.
-  virtual void OnScores(std::vector<float> logprobs, std::vector<core::TokenRank> ranks) = 0;
+  virtual void OnScores(std::vector<float> logprobs, std::vector<plan::TokenRank> ranks) = 0;
   // The last call, once. Not OK: the request failed as a whole.
   virtual void OnDone(const absl::Status& status) = 0;
 };

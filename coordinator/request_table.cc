@@ -86,7 +86,7 @@ absl::StatusOr<std::vector<core::SequenceRequest>> RequestTable::Admit(
                   .arrived = clock_.Now()};
   std::vector<core::SequenceRequest> sequences;
   for (uint32_t i = 0; i < request.spec.choices; ++i) {
-    const core::SequenceId id = next_sequence_++;
+    const plan::SequenceId id = next_sequence_++;
     request.choices.push_back(
         {.sequence = id,
          .decoder = model::StreamDecoder(tokenizer_, /*skip_special=*/true, request.spec.prompt),
@@ -138,13 +138,13 @@ core::SequenceRequest RequestTable::MakeSequence(const Request& request, uint32_
   return sequence;
 }
 
-std::vector<core::SequenceId> RequestTable::End(uint64_t key, const absl::Status& status) {
+std::vector<plan::SequenceId> RequestTable::End(uint64_t key, const absl::Status& status) {
   const auto found = requests_.find(key);
   if (found == requests_.end()) {
     return {};
   }
   Request& request = found->second;
-  std::vector<core::SequenceId> sequences;
+  std::vector<plan::SequenceId> sequences;
   for (const Choice& choice : request.choices) {
     if (!choice.done) {
       sequences.push_back(choice.sequence);
@@ -196,12 +196,12 @@ std::vector<RequestRecord> RequestTable::Running() const {
   return records;
 }
 
-std::string RequestTable::FollowedId(core::SequenceId sequence) {
+std::string RequestTable::FollowedId(plan::SequenceId sequence) {
   Request* request = nullptr;
   return Find(sequence, &request) == nullptr ? "" : request->spec.followed_id;
 }
 
-RequestTable::Choice* RequestTable::Find(core::SequenceId sequence, Request** request) {
+RequestTable::Choice* RequestTable::Find(plan::SequenceId sequence, Request** request) {
   const auto place = places_.find(sequence);
   if (place == places_.end()) {
     return nullptr;
@@ -210,8 +210,8 @@ RequestTable::Choice* RequestTable::Find(core::SequenceId sequence, Request** re
   return &(*request)->choices[place->second.choice];
 }
 
-std::vector<core::SequenceId> RequestTable::Deliver(core::Events& events) {
-  std::vector<core::SequenceId> stopped;
+std::vector<plan::SequenceId> RequestTable::Deliver(core::Events& events) {
+  std::vector<plan::SequenceId> stopped;
   std::set<uint64_t> touched;
   Request* request = nullptr;
   for (core::TokenEvent& event : events.tokens) {
@@ -222,11 +222,11 @@ std::vector<core::SequenceId> RequestTable::Deliver(core::Events& events) {
     TakeToken(*request, *choice, event);
     touched.insert(places_[event.sequence].key);
     if (choice->stops.stopped()) {
-      Close(*request, *choice, core::FinishReason::kStop);
+      Close(*request, *choice, plan::FinishReason::kStop);
       stopped.push_back(event.sequence);
     }
   }
-  for (const core::SequenceId id : events.preempted) {
+  for (const plan::SequenceId id : events.preempted) {
     if (Choice* choice = Find(id, &request); choice != nullptr) {
       ++choice->preemptions;
     }
@@ -243,7 +243,7 @@ std::vector<core::SequenceId> RequestTable::Deliver(core::Events& events) {
       continue;
     }
     touched.insert(places_[event.sequence].key);
-    if (event.reason == core::FinishReason::kError) {
+    if (event.reason == plan::FinishReason::kError) {
       failed.emplace_back(places_[event.sequence].key, event.status);
     } else {
       Close(*request, *choice, event.reason);
@@ -253,7 +253,7 @@ std::vector<core::SequenceId> RequestTable::Deliver(core::Events& events) {
     Flush(key);
   }
   for (const auto& [key, status] : failed) {
-    const std::vector<core::SequenceId> rest = End(key, status);
+    const std::vector<plan::SequenceId> rest = End(key, status);
     stopped.insert(stopped.end(), rest.begin(), rest.end());
   }
   return stopped;
@@ -273,14 +273,14 @@ void RequestTable::TakeToken(const Request& request, Choice& choice, core::Token
   ++tokens_;
   metrics_.generated_tokens.fetch_add(1, std::memory_order_relaxed);
   // The text of an end token is not part of the answer.
-  if (event.token.finish != core::FinishReason::kStop) {
+  if (event.token.finish != plan::FinishReason::kStop) {
     choice.pending.text += choice.stops.Push(choice.decoder.Push(event.token.token));
   }
   choice.pending.tokens.push_back(std::move(event.token));
   choice.has_pending = true;
 }
 
-void RequestTable::Close(Request& request, Choice& choice, core::FinishReason reason) {
+void RequestTable::Close(Request& request, Choice& choice, plan::FinishReason reason) {
   if (!choice.stops.stopped()) {
     choice.pending.text += choice.stops.Push(choice.decoder.Finish());
     choice.pending.text += choice.stops.Finish();
@@ -302,12 +302,12 @@ void RequestTable::Close(Request& request, Choice& choice, core::FinishReason re
 }
 
 void RequestTable::Measure(const Request& request, const Choice& choice,
-                           core::FinishReason reason) {
+                           plan::FinishReason reason) {
   const auto prompt = static_cast<double>(request.spec.prompt.size());
   metrics_.prompt_tokens_per_request.Observe(prompt);
   metrics_.tokens_per_request.Observe(choice.completion_tokens);
-  if (reason == core::FinishReason::kStop || reason == core::FinishReason::kLength) {
-    (reason == core::FinishReason::kStop ? metrics_.stopped : metrics_.reached_length)
+  if (reason == plan::FinishReason::kStop || reason == plan::FinishReason::kLength) {
+    (reason == plan::FinishReason::kStop ? metrics_.stopped : metrics_.reached_length)
         .fetch_add(1, std::memory_order_relaxed);
   }
   if (choice.completion_tokens == 0) {
@@ -324,7 +324,7 @@ void RequestTable::Measure(const Request& request, const Choice& choice,
   }
 }
 
-void RequestTable::Started(core::SequenceId sequence) {
+void RequestTable::Started(plan::SequenceId sequence) {
   Request* request = nullptr;
   if (Choice* choice = Find(sequence, &request); choice != nullptr && choice->started == 0) {
     choice->started = clock_.Now();
@@ -347,7 +347,7 @@ void RequestTable::Flush(uint64_t key) {
   }
 }
 
-void RequestTable::Progress(core::SequenceId sequence, uint32_t tokens_done) {
+void RequestTable::Progress(plan::SequenceId sequence, uint32_t tokens_done) {
   Request* request = nullptr;
   if (Find(sequence, &request) != nullptr) {
     request->sink->OnProgress(tokens_done);

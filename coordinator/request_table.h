@@ -43,22 +43,22 @@ class RequestTable {
 
   // Ends a request with `status` and forgets it. Returns its sequences, for the scheduler to
   // finish.
-  std::vector<core::SequenceId> End(uint64_t key, const absl::Status& status);
+  std::vector<plan::SequenceId> End(uint64_t key, const absl::Status& status);
 
   // Delivers events to sinks. Returns sequences that a stop string ended here, for the scheduler.
-  std::vector<core::SequenceId> Deliver(core::Events& events);
+  std::vector<plan::SequenceId> Deliver(core::Events& events);
 
   // The first step that works on a sequence is planned. Unknown and repeated ones are ignored.
-  void Started(core::SequenceId sequence);
+  void Started(plan::SequenceId sequence);
 
   // What logs call the request of a sequence; empty for unknown ones.
-  std::string FollowedId(core::SequenceId sequence);
+  std::string FollowedId(plan::SequenceId sequence);
 
   // Of all that have not ended; their times so far.
   std::vector<RequestRecord> Running() const;
 
   // Tells the client how far the prompt of a sequence is. Unknown sequences are ignored.
-  void Progress(core::SequenceId sequence, uint32_t tokens_done);
+  void Progress(plan::SequenceId sequence, uint32_t tokens_done);
 
   // 0 when there is none.
   uint64_t KeyOf(const std::string& request_id) const;
@@ -72,7 +72,7 @@ class RequestTable {
 
  private:
   struct Choice {
-    core::SequenceId sequence = 0;
+    plan::SequenceId sequence = 0;
     model::StreamDecoder decoder;
     StopMatcher stops;
     ChoiceOutput pending;  // Of the current Deliver().
@@ -101,21 +101,21 @@ class RequestTable {
   absl::Status Check(const GenerateSpec& spec) const;
   std::string NewId();
   core::SequenceRequest MakeSequence(const Request& request, uint32_t choice) const;
-  Choice* Find(core::SequenceId sequence, Request** request);
+  Choice* Find(plan::SequenceId sequence, Request** request);
   void TakeToken(const Request& request, Choice& choice, core::TokenEvent& event);
-  void Close(Request& request, Choice& choice, core::FinishReason reason);
+  void Close(Request& request, Choice& choice, plan::FinishReason reason);
   void Flush(uint64_t key);
   RequestRecord RecordOf(const Request& request, const absl::Status& status) const;
-  void Measure(const Request& request, const Choice& choice, core::FinishReason reason);
+  void Measure(const Request& request, const Choice& choice, plan::FinishReason reason);
 
   const model::Tokenizer& tokenizer_;
   const Clock& clock_;
   const uint32_t sequence_tokens_max_;
-  core::SequenceId next_sequence_ = 1;
+  plan::SequenceId next_sequence_ = 1;
   uint64_t next_request_ = 1;
   std::map<uint64_t, Request> requests_;  // By key.
   std::map<std::string, uint64_t> ids_;
-  std::map<core::SequenceId, Place> places_;
+  std::map<plan::SequenceId, Place> places_;
   uint64_t finished_ = 0;
   uint64_t failed_ = 0;
   uint64_t tokens_ = 0;

@@ -54,7 +54,7 @@ bool ScoreCall::IsCancelled() {
   return cancelled_;
 }
 
-void ScoreCall::OnScores(std::vector<float> logprobs, std::vector<core::TokenRank> ranks) {
+void ScoreCall::OnScores(std::vector<float> logprobs, std::vector<plan::TokenRank> ranks) {
   double nll = 0;
   for (const float logprob : logprobs) {
     nll -= logprob;
@@ -63,10 +63,10 @@ void ScoreCall::OnScores(std::vector<float> logprobs, std::vector<core::TokenRan
   response_->set_nll_sum(nll);
   response_->set_perplexity(
       logprobs.empty() ? 1.0 : std::exp(nll / static_cast<double>(logprobs.size())));
-  for (const core::TokenRank& rank : ranks) {
+  for (const plan::TokenRank& rank : ranks) {
     v1::TokenRank* entry = response_->add_ranks();
     entry->set_rank(rank.rank);
-    for (const core::TokenLogprob& top : rank.top) {
+    for (const plan::TokenLogprob& top : rank.top) {
       ToProto(top, tokenizer_, entry->add_top());
     }
   }

@@ -36,7 +36,7 @@ class ScoreCall final : public RequestSink {
   void OnAccepted(const std::string&) override {}
   void OnOutput(ChoiceOutput) override {}
   void OnProgress(uint32_t) override {}
-  void OnScores(std::vector<float> logprobs, std::vector<core::TokenRank> ranks) override;
+  void OnScores(std::vector<float> logprobs, std::vector<plan::TokenRank> ranks) override;
   void OnDone(const absl::Status& status) override;
 
  private:

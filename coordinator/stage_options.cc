@@ -5,8 +5,8 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "common/config/replicas.h"
 #include "common/status_macros.h"
+#include "config/replicas.h"
 #include "model/shard.h"
 #include "model/splitter.h"
 
@@ -28,9 +28,9 @@ absl::StatusOr<std::vector<double>> SliceCosts(const model::Graph& graph) {
   return costs;
 }
 
-absl::StatusOr<core::ShardCosts> ShardCostsOf(const model::Graph& graph) {
+absl::StatusOr<plan::ShardCosts> ShardCostsOf(const model::Graph& graph) {
   LAMINA_ASSIGN_OR_RETURN(const model::ShardWidths widths, model::ShardWidthsOf(graph));
-  return core::ShardCosts{.heads = widths.heads,
+  return plan::ShardCosts{.heads = widths.heads,
                           .columns = widths.columns,
                           .head = widths.head_weights,
                           .column = widths.column_weights};
@@ -77,7 +77,7 @@ absl::Status SettleStages(const ClusterConfig& config, const model::Graph& graph
     if (replica.shards > 1) {
       LAMINA_ASSIGN_OR_RETURN(options.shard_costs, ShardCostsOf(graph));
       const std::vector<std::string> names(replica.shards);
-      LAMINA_RETURN_IF_ERROR(core::SplitShards(options.shard_costs, names).status());
+      LAMINA_RETURN_IF_ERROR(plan::SplitShards(options.shard_costs, names).status());
     }
   }
   return absl::OkStatus();

@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/config/cluster_config.h"
+#include "config/cluster_config.h"
 #include "coordinator/engine.h"
 #include "model/graph.h"
 
@@ -19,7 +19,7 @@ namespace lamina::coordinator {
 absl::StatusOr<std::vector<double>> SliceCosts(const model::Graph& graph);
 
 // What shards share out. Errors: those of ShardWidthsOf().
-absl::StatusOr<core::ShardCosts> ShardCostsOf(const model::Graph& graph);
+absl::StatusOr<plan::ShardCosts> ShardCostsOf(const model::Graph& graph);
 
 // Fills in replicas, their nodes' membership, slice_costs and shard_costs; nothing without stages
 // and shards.

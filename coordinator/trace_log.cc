@@ -17,8 +17,8 @@ void TraceLog::Start(Nanos now, Nanos length) {
   ended_ = until_;
 }
 
-void TraceLog::Planned(const core::StepPlan& plan, Nanos now,
-                       const std::function<std::string(core::SequenceId)>& name_of) {
+void TraceLog::Planned(const plan::StepPlan& plan, Nanos now,
+                       const std::function<std::string(plan::SequenceId)>& name_of) {
   if (steps_.size() >= kStepsMax) {
     ++dropped_;
     return;
@@ -28,7 +28,7 @@ void TraceLog::Planned(const core::StepPlan& plan, Nanos now,
                   .step = plan.step,
                   .planned = now,
                   .rows = static_cast<uint32_t>(plan.rows.size())};
-  const auto add = [&](core::SequenceId sequence) {
+  const auto add = [&](plan::SequenceId sequence) {
     std::string name = name_of(sequence);
     if (name.empty()) {
       return;  // Its request has ended; the row is dead.
@@ -42,10 +42,10 @@ void TraceLog::Planned(const core::StepPlan& plan, Nanos now,
       step.requests.push_back(found->second);
     }
   };
-  for (const core::DecodeRow& row : plan.rows) {
+  for (const plan::DecodeRow& row : plan.rows) {
     add(row.sequence);
   }
-  for (const core::PrefillChunk& chunk : plan.chunks) {
+  for (const plan::PrefillChunk& chunk : plan.chunks) {
     step.chunk_tokens += chunk.tokens;
     add(chunk.sequence);
   }

@@ -20,8 +20,8 @@
 #include "absl/status/statusor.h"
 #include "common/clock.h"
 #include "control/node_handler.h"
-#include "coordinator/core/step_plan.h"
 #include "coordinator/request_record.h"
+#include "plan/step_plan.h"
 
 namespace lamina::coordinator {
 
@@ -79,8 +79,8 @@ class TraceLog {
   void Start(Nanos now, Nanos length);
   bool on(Nanos now) const { return now < until_; }
 
-  void Planned(const core::StepPlan& plan, Nanos now,
-               const std::function<std::string(core::SequenceId)>& name_of);
+  void Planned(const plan::StepPlan& plan, Nanos now,
+               const std::function<std::string(plan::SequenceId)>& name_of);
   void Done(uint64_t epoch, uint32_t lane, uint64_t step, Nanos now);
   void Ended(const RequestRecord& record);
 

@@ -89,7 +89,7 @@ fi
 
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
-# As the daemons do (control/daemon.h): streams whose kernels poll each want a queue of the driver.
+# As the daemons do (daemon/daemon.h): streams whose kernels poll each want a queue of the driver.
 export CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-32}
 
 # One step; its JSON object goes to STEP.json. Returns the program's exit status; 124: the time was up.

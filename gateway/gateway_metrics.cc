@@ -2,7 +2,7 @@
 #include "gateway/gateway_metrics.h"
 
 #include "absl/strings/str_cat.h"
-#include "control/metrics_page.h"
+#include "daemon/metrics_page.h"
 
 namespace lamina::gateway {
 namespace {
@@ -38,7 +38,7 @@ void GatewayMetrics::CountBrokenStream(absl::string_view reason) {
 }
 
 std::string GatewayMetrics::Text() const {
-  control::MetricsPage page;
+  daemon::MetricsPage page;
   for (const auto& [key, count] : answers_) {
     page.Counter("lamina_gateway_requests_total", "Requests by path and HTTP status.",
                  {{"path", key.first}, {"code", absl::StrCat(key.second)}},

@@ -17,7 +17,7 @@
 #include "common/host_port.h"
 #include "common/log.h"
 #include "common/status_macros.h"
-#include "control/daemon.h"
+#include "daemon/daemon.h"
 #include "gateway/api_keys.h"
 #include "gateway/backend_service.h"
 #include "gateway/router.h"
@@ -58,15 +58,15 @@ absl::StatusOr<gateway::RouterOptions> RouterOptionsOf(const ClusterConfig& conf
   return options;
 }
 
-absl::Status Serve(const control::DaemonFlags& flags) {
-  control::EndOnTermination();
-  LAMINA_ASSIGN_OR_RETURN(const ClusterConfig config, control::LoadDaemonConfig(flags));
+absl::Status Serve(const daemon::DaemonFlags& flags) {
+  daemon::EndOnTermination();
+  LAMINA_ASSIGN_OR_RETURN(const ClusterConfig config, daemon::LoadDaemonConfig(flags));
   const GatewayConfig& own = config.gateway;
   if (own.listen.empty()) {
     return absl::InvalidArgumentError(
         "gateway.listen: the cluster file has no gateway; add gateway: {listen: 127.0.0.1:8000}");
   }
-  control::KeepToCores(own.cores);
+  daemon::KeepToCores(own.cores);
   LAMINA_ASSIGN_OR_RETURN(gateway::RouterOptions options, RouterOptionsOf(config));
   if (!IsLoopback(own.listen) && !options.keys.required()) {
     LogWarning("gateway.listen ", own.listen,
@@ -79,8 +79,7 @@ absl::Status Serve(const control::DaemonFlags& flags) {
   }
 
   boost::asio::io_context io(1);
-  LAMINA_ASSIGN_OR_RETURN(const std::string coordinator,
-                          control::CoordinatorAddress(flags, config));
+  LAMINA_ASSIGN_OR_RETURN(const std::string coordinator, daemon::CoordinatorAddress(flags, config));
   const gateway::PostFunction post = [&io](std::function<void()> work) {
     boost::asio::post(io, std::move(work));
   };
@@ -93,8 +92,8 @@ absl::Status Serve(const control::DaemonFlags& flags) {
   const std::string address = WithPort(own.listen, server.port());
   LogInfo("listening on ", with_tls ? "https://" : "http://", address, " coordinator ",
           coordinator);
-  LAMINA_RETURN_IF_ERROR(control::WriteReadyFile(flags, address));
-  control::OnTermination(
+  LAMINA_RETURN_IF_ERROR(daemon::WriteReadyFile(flags, address));
+  daemon::OnTermination(
       [&] {
         boost::asio::post(io, [&] {
           router.Drain();
@@ -112,10 +111,10 @@ absl::Status Serve(const control::DaemonFlags& flags) {
 }  // namespace lamina
 
 int main(int argc, char** argv) {
-  const lamina::control::ParsedFlags parsed =
-      lamina::control::ParseDaemonFlags(argc, argv, lamina::kPurpose, "gateway");
+  const lamina::daemon::ParsedFlags parsed =
+      lamina::daemon::ParseDaemonFlags(argc, argv, lamina::kPurpose, "gateway");
   if (parsed.exit_status.has_value()) {
     return *parsed.exit_status;
   }
-  return lamina::control::ExitStatus(lamina::Serve(parsed.flags));
+  return lamina::daemon::ExitStatus(lamina::Serve(parsed.flags));
 }

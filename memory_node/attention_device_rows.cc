@@ -12,7 +12,7 @@
 
 namespace lamina::memory_node {
 
-static_assert(sizeof(core::WindowHeader) <= kernels::KvDevice::kPeekBytesMax);
+static_assert(sizeof(plan::WindowHeader) <= kernels::KvDevice::kPeekBytesMax);
 
 size_t AttentionWorker::device_reply_bytes() const {
   size_t parts = 0;
@@ -35,12 +35,12 @@ absl::Status AttentionWorker::UseDeviceMemory(absl::Span<std::byte> replies) {
   return device_.UseMemory(ranges);
 }
 
-absl::StatusOr<core::WindowHeader> AttentionWorker::ReadHeader(uint32_t replica,
+absl::StatusOr<plan::WindowHeader> AttentionWorker::ReadHeader(uint32_t replica,
                                                                uint32_t lane_index,
                                                                uint64_t value) {
   const size_t window = layout_.QueryWindow(replica, lane_index, value);
   const std::byte* from = region_.bytes().data() + window;
-  core::WindowHeader header;
+  plan::WindowHeader header;
   if (rows_on_device_) {
     LAMINA_RETURN_IF_ERROR(region_.Land(window, sizeof(header)));
     LAMINA_RETURN_IF_ERROR(device_.Peek(from, sizeof(header)));
@@ -57,7 +57,7 @@ absl::Status AttentionWorker::LandWindow(uint32_t replica, uint32_t lane_index, 
   const size_t window = layout_.QueryWindow(replica, lane_index, value);
   const size_t from = part.header_due ? 0 : part.query_bytes;
   LAMINA_RETURN_IF_ERROR(region_.Land(window + from, layout_.query_window_bytes() - from));
-  return part.header_due ? device_.Peek(region_.bytes().data() + window, sizeof(core::WindowHeader))
+  return part.header_due ? device_.Peek(region_.bytes().data() + window, sizeof(plan::WindowHeader))
                          : absl::OkStatus();
 }
 
@@ -69,7 +69,7 @@ absl::Status AttentionWorker::SettleWindow(uint32_t replica, uint32_t lane_index
     return absl::OkStatus();
   }
   part.header_due = false;
-  core::WindowHeader header;
+  plan::WindowHeader header;
   std::memcpy(&header, device_.peeked(), sizeof(header));
   LAMINA_RETURN_IF_ERROR(CheckBySignal(header, replica, lane_index, value));
   return CheckByPlan(header, replica, lane_index, value);

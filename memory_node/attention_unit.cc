@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/status_macros.h"
-#include "coordinator/core/row_chunks.h"
 #include "memory_node/attention_worker.h"
+#include "plan/row_pieces.h"
 #include "transport/put_all.h"
 
 namespace lamina::memory_node {
@@ -18,7 +18,7 @@ namespace lamina::memory_node {
 absl::Status AttentionWorker::ServeUnit(uint32_t replica, uint32_t lane_index) {
   Part* const found = PartFor(replica, lane_index);
   if (found == nullptr) {
-    counters_.refusals.Count(control::Refusal::kSchedule);
+    counters_.refusals.Count(telemetry::Refusal::kSchedule);
     return absl::InternalError(absl::StrCat("a window of lane ", lane_index, " comes from compute ",
                                             "node ", replica,
                                             ", which has no part in it, or no heads here"));
@@ -33,14 +33,14 @@ absl::Status AttentionWorker::ServeUnit(uint32_t replica, uint32_t lane_index) {
       return absl::OkStatus();  // The plan has made it the device's.
     }
   }
-  const uint64_t last = core::UnitOf(value) * core::kRowChunksMax;
-  if (part.pieces_done > 0 && core::UnitOf(value) != core::UnitOf(part.value)) {
-    counters_.refusals.Count(control::Refusal::kSchedule);
+  const uint64_t last = plan::UnitOf(value) * plan::kRowChunksMax;
+  if (part.pieces_done > 0 && plan::UnitOf(value) != plan::UnitOf(part.value)) {
+    counters_.refusals.Count(telemetry::Refusal::kSchedule);
     return absl::InternalError(absl::StrCat(
         "compute node ", replica, " went on to step ", layout_.StepOf(value), " layer ",
         layout_.LayerOf(value), " of lane ", lane_index, " without the end of the unit before"));
   }
-  while (part.pieces_done < core::PiecesHere(value, part.pieces.count())) {
+  while (part.pieces_done < plan::PiecesHere(value, part.pieces.count())) {
     counters_.beat.Raise();
     LAMINA_RETURN_IF_ERROR(ServePiece(replica, lane_index, part, last));
     if (part.pieces_done == part.pieces.count()) {
@@ -61,7 +61,7 @@ absl::Status AttentionWorker::BeginUnit(uint32_t replica, uint32_t lane_index, P
                                         uint64_t value) {
   Lane& lane = lanes_[lane_index];
   const uint32_t layer = layout_.LayerOf(value);
-  core::WindowHeader header;
+  plan::WindowHeader header;
   part.header_due = rows_on_device_ && lane.step != 0;
   if (!part.header_due) {
     LAMINA_ASSIGN_OR_RETURN(header, ReadHeader(replica, lane_index, value));
@@ -70,7 +70,7 @@ absl::Status AttentionWorker::BeginUnit(uint32_t replica, uint32_t lane_index, P
   }
   if (lane.step == 0) {
     LAMINA_RETURN_IF_ERROR(AwaitPlan(lane));
-    Lap(control::WorkPart::kWaitPlan, lane_index, value, replica);
+    Lap(telemetry::WorkPart::kWaitPlan, lane_index, value, replica);
     if (lane.on_device) {
       return absl::OkStatus();
     }
@@ -78,12 +78,12 @@ absl::Status AttentionWorker::BeginUnit(uint32_t replica, uint32_t lane_index, P
   if (const uint32_t turn =
           schedules_[part.shard].NodeOf(lane_index, lane.step, layer, lane.pinned);
       turn != replica) {
-    counters_.refusals.Count(control::Refusal::kSchedule);
+    counters_.refusals.Count(telemetry::Refusal::kSchedule);
     return absl::InternalError(absl::StrCat("a window of lane ", lane_index, " step ", lane.step,
                                             " layer ", layer, " comes from compute node ", replica,
                                             " where the schedule says ", turn));
   }
-  part.pieces = core::PiecesOf(lane.chunking, static_cast<uint32_t>(lane.rows.size()),
+  part.pieces = plan::PiecesOf(lane.chunking, static_cast<uint32_t>(lane.rows.size()),
                                PartOf(layers_[layer], part.heads).kv_heads);
   part.query_bytes = sizeof(header);
   part.reply_bytes = sizeof(header);
@@ -91,7 +91,7 @@ absl::Status AttentionWorker::BeginUnit(uint32_t replica, uint32_t lane_index, P
   return part.header_due ? absl::OkStatus() : CheckByPlan(header, replica, lane_index, value);
 }
 
-absl::Status AttentionWorker::CheckBySignal(const core::WindowHeader& header, uint32_t replica,
+absl::Status AttentionWorker::CheckBySignal(const plan::WindowHeader& header, uint32_t replica,
                                             uint32_t lane_index, uint64_t value) {
   return CheckWindow(header, {.lane = lane_index,
                               .epoch = options_.config.epoch,
@@ -102,7 +102,7 @@ absl::Status AttentionWorker::CheckBySignal(const core::WindowHeader& header, ui
                               .sender = replica});
 }
 
-absl::Status AttentionWorker::CheckByPlan(const core::WindowHeader& header, uint32_t replica,
+absl::Status AttentionWorker::CheckByPlan(const plan::WindowHeader& header, uint32_t replica,
                                           uint32_t lane_index, uint64_t value) {
   const Lane& lane = lanes_[lane_index];
   return CheckWindow(header, {.lane = lane_index,
@@ -119,13 +119,13 @@ absl::Status AttentionWorker::CheckByPlan(const core::WindowHeader& header, uint
 absl::Status AttentionWorker::ServePiece(uint32_t replica, uint32_t lane_index, Part& part,
                                          uint64_t last) {
   const Lane& lane = lanes_[lane_index];
-  const core::RowPieces& pieces = part.pieces;
+  const plan::RowPieces& pieces = part.pieces;
   const bool queries = pieces.query_first && part.pieces_done == 0;
   const uint32_t index = part.pieces_done - (pieces.query_first && !queries ? 1 : 0);
   const uint32_t first = pieces.FirstRow(index);
   HeadRange heads = pieces.Heads(index);
   heads.first += part.heads.first;
-  const uint64_t value = core::PieceValue(last, part.pieces_done, pieces.count());
+  const uint64_t value = plan::PieceValue(last, part.pieces_done, pieces.count());
   if (rows_on_device_) {
     LAMINA_RETURN_IF_ERROR(LandWindow(replica, lane_index, part, value));
   }
@@ -142,7 +142,7 @@ absl::Status AttentionWorker::ServePiece(uint32_t replica, uint32_t lane_index, 
   if (!queries) {
     LAMINA_ASSIGN_OR_RETURN(const size_t stored, attention_.Store(lane, part, chunk));
     part.query_bytes += stored;
-    Lap(control::WorkPart::kStore, lane_index, value, replica);
+    Lap(telemetry::WorkPart::kStore, lane_index, value, replica);
   }
   LAMINA_ASSIGN_OR_RETURN(const uint64_t read,
                           attention_.Attend(part, chunk,
@@ -152,7 +152,7 @@ absl::Status AttentionWorker::ServePiece(uint32_t replica, uint32_t lane_index, 
   if (rows_on_device_) {
     LAMINA_RETURN_IF_ERROR(SettleWindow(replica, lane_index, part, value));
   }
-  Lap(control::WorkPart::kAttend, lane_index, value, replica, read);
+  Lap(telemetry::WorkPart::kAttend, lane_index, value, replica, read);
   if (!queries) {
     LAMINA_RETURN_IF_ERROR(Reply(lane_index, part, chunk));
   }
@@ -164,8 +164,8 @@ absl::Status AttentionWorker::ServePiece(uint32_t replica, uint32_t lane_index, 
 absl::Status AttentionWorker::EndUnit(uint32_t replica, uint32_t lane_index, Part& part) {
   Lane& lane = lanes_[lane_index];
   part.pieces_done = 0;
-  control::AddTo(counters_.bytes_received, part.query_bytes);
-  control::AddTo(counters_.units, 1);
+  telemetry::AddTo(counters_.bytes_received, part.query_bytes);
+  telemetry::AddTo(counters_.units, 1);
   NoteUnit(lane, part);
   if (layout_.LayerOf(part.value) + 1 < layout_.layer_count()) {
     return absl::OkStatus();
@@ -176,7 +176,7 @@ absl::Status AttentionWorker::EndUnit(uint32_t replica, uint32_t lane_index, Par
   }
   lane.step = 0;
   const absl::Status advanced = Advance(lane);
-  Lap(control::WorkPart::kTables, lane_index, part.value, replica);
+  Lap(telemetry::WorkPart::kTables, lane_index, part.value, replica);
   return advanced;
 }
 
@@ -192,7 +192,7 @@ absl::Status AttentionWorker::Reply(uint32_t lane_index, Part& part, const RowCh
                                                         : shape.q_width() * sizeof(BFloat16);
   }
   if (chunk.first) {
-    const core::WindowHeader header{.lane = lane_index,
+    const plan::WindowHeader header{.lane = lane_index,
                                     .epoch = options_.config.epoch,
                                     .step = layout_.StepOf(chunk.value),
                                     .layer = layer,
@@ -224,17 +224,17 @@ absl::Status AttentionWorker::Reply(uint32_t lane_index, Part& part, const RowCh
     sent = transport::PutAll(transport_, *replies_[replica], window + begin,
                              {source + begin, part.reply_bytes - begin}, &signal, wait);
   }
-  control::LinkCounters& link = *links_[replica];
+  telemetry::LinkCounters& link = *links_[replica];
   if (!sent.ok()) {
-    control::AddTo(link.failures, absl::IsCancelled(sent) ? 0 : 1);
+    telemetry::AddTo(link.failures, absl::IsCancelled(sent) ? 0 : 1);
     return sent;
   }
   transport_.Progress();  // Much of it leaves before another lane's attention keeps the thread.
-  control::AddTo(counters_.bytes_sent, bytes);
-  control::AddTo(link.bytes, bytes);
-  control::AddTo(link.puts, 1);
-  control::AddTo(link.nanos, static_cast<uint64_t>(Lap(control::WorkPart::kReply, lane_index,
-                                                       chunk.value, replica, bytes)));
+  telemetry::AddTo(counters_.bytes_sent, bytes);
+  telemetry::AddTo(link.bytes, bytes);
+  telemetry::AddTo(link.puts, 1);
+  telemetry::AddTo(link.nanos, static_cast<uint64_t>(Lap(telemetry::WorkPart::kReply, lane_index,
+                                                         chunk.value, replica, bytes)));
   return absl::OkStatus();
 }
 

@@ -17,7 +17,7 @@ namespace lamina::memory_node {
 namespace {
 
 // A lane has a stream with a kernel that polls. Each wants a queue of the driver to itself, as does
-// the stream that stores: it has 32 (control/daemon.h, GiveCudaStreamsTheirOwnQueues()).
+// the stream that stores: it has 32 (daemon/daemon.h, GiveCudaStreamsTheirOwnQueues()).
 constexpr uint32_t kWaitingLanesMax = 8;
 // Units of a lane ahead of those seen to be done. Some launches each, of about a thousand that a
 // driver takes before a launch waits; and far more than pass between two looks.
@@ -35,10 +35,10 @@ uint64_t* WordOf(const transport::DirectMemory& memory, uint32_t word) {
 
 }  // namespace
 
-std::string AttentionWorker::WaitsObstacle(const control::EpochConfig& config,
+std::string AttentionWorker::WaitsObstacle(const plan::EpochConfig& config,
                                            transport::Region& region) {
-  if (control::ShardsOf(config) > 1) {
-    return absl::StrCat("rows come in parts, of ", control::ShardsOf(config), " shards");
+  if (plan::ShardsOf(config) > 1) {
+    return absl::StrCat("rows come in parts, of ", plan::ShardsOf(config), " shards");
   }
   if (config.span_tokens > 0) {
     return "partition token_range";
@@ -99,7 +99,7 @@ absl::Status AttentionWorker::GiveToDevice(Lane& lane) {
   }
   const auto rows = static_cast<uint32_t>(lane.rows.size());
   for (const AttentionDescriptor& layer : layers_) {
-    if (core::PiecesOf(lane.chunking, rows, layer.kv_heads).count() > 1) {
+    if (plan::PiecesOf(lane.chunking, rows, layer.kv_heads).count() > 1) {
       return absl::OkStatus();
     }
   }
@@ -129,7 +129,7 @@ absl::Status AttentionWorker::LaunchAhead(uint32_t lane_index) {
   return absl::OkStatus();
 }
 
-core::WindowHeader AttentionWorker::QueryHeader(uint32_t lane_index, uint32_t layer) const {
+plan::WindowHeader AttentionWorker::QueryHeader(uint32_t lane_index, uint32_t layer) const {
   const Lane& lane = lanes_[lane_index];
   return {.lane = lane_index,
           .epoch = options_.config.epoch,
@@ -142,8 +142,8 @@ core::WindowHeader AttentionWorker::QueryHeader(uint32_t lane_index, uint32_t la
 // From the compute node that runs the layer's slice to the one that runs the next.
 kernels::WaitingUnit AttentionWorker::UnitOf(uint32_t lane_index, uint32_t layer) const {
   const uint64_t value = layout_.SignalValue(lanes_[lane_index].step, layer);
-  const core::WindowHeader query = QueryHeader(lane_index, layer);
-  core::WindowHeader reply = query;
+  const plan::WindowHeader query = QueryHeader(lane_index, layer);
+  plan::WindowHeader reply = query;
   reply.sender = options_.node;
   const transport::DirectMemory& to = reply_windows_[RunnerOf(lane_index, layer + 1)];
   return {.layer = layer,
@@ -198,7 +198,7 @@ absl::Status AttentionWorker::LookAtLane(uint32_t lane_index, uint32_t& sender) 
     lane.on_device = false;
     lane.step = 0;
     LAMINA_RETURN_IF_ERROR(Advance(lane));
-    Lap(control::WorkPart::kTables, lane_index, lane.parts.front().value, sender);
+    Lap(telemetry::WorkPart::kTables, lane_index, lane.parts.front().value, sender);
   }
   return absl::OkStatus();
 }
@@ -215,7 +215,7 @@ void AttentionWorker::NoteDeviceUnit(uint32_t lane_index, Nanos nanos) {
     context += row.position + 1;
   }
   const uint64_t read = context * 2 * shape.kv_width() * sizeof(BFloat16);
-  const size_t header = sizeof(core::WindowHeader);
+  const size_t header = sizeof(plan::WindowHeader);
   const size_t sent = header + lane.rows.size() * shape.q_width() * sizeof(BFloat16);
   progress_ = RealClock().Now();
   device_units_.push_back({.lane = lane_index,
@@ -223,15 +223,15 @@ void AttentionWorker::NoteDeviceUnit(uint32_t lane_index, Nanos nanos) {
                            .value = part.value,
                            .nanos = nanos,
                            .read_bytes = read});
-  control::AddTo(counters_.kv_bytes_read, read);
-  control::AddTo(counters_.bytes_received,
-                 header + lane.rows.size() * shape.qkv_width() * sizeof(BFloat16));
-  control::AddTo(counters_.bytes_sent, sent);
-  control::AddTo(counters_.units, 1);
-  control::AddTo(counters_.device_units, 1);
-  control::LinkCounters& link = *links_[RunnerOf(lane_index, lane.seen + 1)];
-  control::AddTo(link.bytes, sent);
-  control::AddTo(link.puts, 1);
+  telemetry::AddTo(counters_.kv_bytes_read, read);
+  telemetry::AddTo(counters_.bytes_received,
+                   header + lane.rows.size() * shape.qkv_width() * sizeof(BFloat16));
+  telemetry::AddTo(counters_.bytes_sent, sent);
+  telemetry::AddTo(counters_.units, 1);
+  telemetry::AddTo(counters_.device_units, 1);
+  telemetry::LinkCounters& link = *links_[RunnerOf(lane_index, lane.seen + 1)];
+  telemetry::AddTo(link.bytes, sent);
+  telemetry::AddTo(link.puts, 1);
   NoteUnit(lane, part);
 }
 
@@ -248,14 +248,14 @@ void AttentionWorker::LapDeviceUnits() {
   }
   Nanos at = std::max(lap_, now - worked);
   const auto waited = static_cast<uint64_t>(at - lap_) / device_units_.size();
-  counters_.meter.LapUntil({.start = lap_, .end = at, .part = control::WorkPart::kWaitQuery});
+  counters_.meter.LapUntil({.start = lap_, .end = at, .part = telemetry::WorkPart::kWaitQuery});
   for (const DeviceUnit& unit : device_units_) {
-    control::AddTo(links_[unit.sender]->waited_nanos, waited);
+    telemetry::AddTo(links_[unit.sender]->waited_nanos, waited);
     const Nanos end = std::min(now, at + unit.nanos);
     counters_.meter.LapUntil(
         {.start = at,
          .end = end,
-         .part = control::WorkPart::kAttend,
+         .part = telemetry::WorkPart::kAttend,
          .lane = static_cast<uint8_t>(unit.lane),
          .peer = static_cast<uint8_t>(unit.sender),
          .layer = static_cast<uint16_t>(layout_.LayerOf(unit.value)),
@@ -282,8 +282,8 @@ absl::Status AttentionWorker::DeviceFailure(uint32_t lane_index, kernels::WaitOu
   }
   // The window is still what the device saw: its sender waits for the reply.
   const uint64_t value = layout_.SignalValue(lane.step, lane.seen);
-  const core::WindowHeader expected = QueryHeader(lane_index, lane.seen);
-  core::WindowHeader header;
+  const plan::WindowHeader expected = QueryHeader(lane_index, lane.seen);
+  plan::WindowHeader header;
   std::memcpy(&header,
               queries_.bytes.data() + layout_.QueryWindow(expected.sender, lane_index, value),
               sizeof(header));

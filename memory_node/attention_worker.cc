@@ -9,9 +9,9 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/status_macros.h"
-#include "control/epoch_shape.h"
 #include "control/transport_fault.h"
 #include "memory_node/step_rows.h"
+#include "plan/epoch_shape.h"
 #include "transport/link_probe.h"
 
 namespace lamina::memory_node {
@@ -29,8 +29,8 @@ AttentionWorker::AttentionWorker(const Options& options, transport::Transport& t
                                  transport::Region& region, kernels::KvDevice& device,
                                  ThreadPool& pool, WorkerCounters& counters)
     : options_(options),
-      layers_(control::LayersOf(options.config, options.node)),
-      layout_(control::WindowShapeOf(options.config)),
+      layers_(plan::LayersOf(options.config, options.node)),
+      layout_(plan::WindowShapeOf(options.config)),
       transport_(transport),
       region_(region),
       device_(device),
@@ -42,8 +42,8 @@ AttentionWorker::AttentionWorker(const Options& options, transport::Transport& t
                .span_tokens = options.config.span_tokens,
                .holds_all = !options.config.heads.empty() || options.config.span_tokens > 0}),
       attention_(layers_, options.config.span_tokens, device, pool, counters) {
-  for (uint32_t shard = 0; shard < core::ShardsMax(options.config.stages); ++shard) {
-    schedules_.push_back(control::ScheduleOf(options.config, shard));
+  for (uint32_t shard = 0; shard < plan::ShardsMax(options.config.stages); ++shard) {
+    schedules_.push_back(plan::ScheduleOf(options.config, shard));
   }
   for (uint32_t lane = 0; lane < lanes_.size(); ++lane) {
     lanes_[lane].parts = MakeParts(lane);
@@ -62,18 +62,18 @@ AttentionWorker::AttentionWorker(const Options& options, transport::Transport& t
 }
 
 std::vector<Part> AttentionWorker::MakeParts(uint32_t lane) const {
-  const control::EpochConfig& config = options_.config;
+  const plan::EpochConfig& config = options_.config;
   const AttentionDescriptor& any = config.layers.front();
   std::vector<Part> parts;
   for (uint32_t node = 0; node < config.compute_nodes.size(); ++node) {
-    const uint32_t shard = control::StageOf(config, node).shard.index;
-    const HeadRange brought = control::HeadsBetween(config, any, options_.node, node);
+    const uint32_t shard = plan::StageOf(config, node).shard.index;
+    const HeadRange brought = plan::HeadsBetween(config, any, options_.node, node);
     const bool known = std::any_of(parts.begin(), parts.end(),
                                    [&](const Part& part) { return part.shard == shard; });
     if (known || brought.count == 0 || !schedules_.front().Runs(node, lane)) {
       continue;
     }
-    const uint32_t held = control::HeadsOf(config, any, options_.node).first;
+    const uint32_t held = plan::HeadsOf(config, any, options_.node).first;
     parts.push_back(
         {.shard = shard, .heads = {.first = brought.first - held, .count = brought.count}});
     parts.back().reply.resize(layout_.reply_window_bytes());
@@ -82,7 +82,7 @@ std::vector<Part> AttentionWorker::MakeParts(uint32_t lane) const {
 }
 
 uint32_t AttentionWorker::FindPart(uint32_t compute_node, uint32_t lane) const {
-  const uint32_t shard = control::StageOf(options_.config, compute_node).shard.index;
+  const uint32_t shard = plan::StageOf(options_.config, compute_node).shard.index;
   const std::vector<Part>& parts = lanes_[lane].parts;
   const auto found = std::find_if(parts.begin(), parts.end(),
                                   [&](const Part& part) { return part.shard == shard; });
@@ -96,13 +96,13 @@ Part* AttentionWorker::PartFor(uint32_t compute_node, uint32_t lane) {
   return part == kNoPart ? nullptr : &lanes_[lane].parts[part];
 }
 
-kernels::KvDeviceOptions AttentionWorker::DeviceOptions(const control::EpochConfig& config,
+kernels::KvDeviceOptions AttentionWorker::DeviceOptions(const plan::EpochConfig& config,
                                                         std::vector<AttentionDescriptor> layers,
                                                         uint32_t slots) {
   const uint32_t blocks =
       (config.sequence_tokens_max + kernels::kBlockTokens - 1) / kernels::kBlockTokens;
   // A row's spans, or its full blocks as aligned spans and the rest.
-  const uint32_t items_of_row = std::max(control::WindowShapeOf(config).spans_max,
+  const uint32_t items_of_row = std::max(plan::WindowShapeOf(config).spans_max,
                                          static_cast<uint32_t>(std::bit_width(blocks)) + 1);
   return {.layers = std::move(layers),
           .arithmetic = config.attention.decode,
@@ -119,7 +119,7 @@ void AttentionWorker::SetPeers(std::vector<std::unique_ptr<transport::RemoteRegi
   replies_ = std::move(replies);
 }
 
-void AttentionWorker::PushPlan(core::StepPlan plan) { inbox_.Push(std::move(plan)); }
+void AttentionWorker::PushPlan(plan::StepPlan plan) { inbox_.Push(std::move(plan)); }
 
 void AttentionWorker::Stop() {
   abort_.store(1, std::memory_order_release);
@@ -129,8 +129,8 @@ void AttentionWorker::Stop() {
   inbox_.Wake();
 }
 
-Nanos AttentionWorker::Lap(control::WorkPart part, uint32_t lane, uint64_t value, uint32_t replica,
-                           size_t bytes) {
+Nanos AttentionWorker::Lap(telemetry::WorkPart part, uint32_t lane, uint64_t value,
+                           uint32_t replica, size_t bytes) {
   const Nanos start = lap_;
   lap_ = counters_.meter.Lap({.start = start,
                               .part = part,
@@ -178,7 +178,7 @@ absl::Status AttentionWorker::Serve(std::string& blamed) {
       if (absl::IsDeadlineExceeded(ready.status())) {
         if (!waits_open_ || RealClock().Now() - lap_ >= kIdleWait) {
           counters_.beat.Begin(ThreadActivity::kIdle);
-          lap_ = counters_.meter.Lap({.start = lap_, .part = control::WorkPart::kWaitQuery});
+          lap_ = counters_.meter.Lap({.start = lap_, .part = telemetry::WorkPart::kWaitQuery});
         }
         LAMINA_RETURN_IF_ERROR(TakePlans());
         continue;
@@ -193,8 +193,8 @@ absl::Status AttentionWorker::Serve(std::string& blamed) {
     }
     const Part* part = PartFor(replica, lane);
     const Nanos waited =
-        Lap(control::WorkPart::kWaitQuery, lane, part == nullptr ? 1 : part->value + 1, replica);
-    control::AddTo(links_[replica]->waited_nanos, static_cast<uint64_t>(waited));
+        Lap(telemetry::WorkPart::kWaitQuery, lane, part == nullptr ? 1 : part->value + 1, replica);
+    telemetry::AddTo(links_[replica]->waited_nanos, static_cast<uint64_t>(waited));
     const absl::Status status = ServeUnit(replica, lane);
     if (absl::IsCancelled(status)) {
       return absl::OkStatus();
@@ -270,11 +270,11 @@ absl::StatusOr<size_t> AttentionWorker::WaitForQueries() {
 
 // A raised signal over a header of the past means that somebody wrote who should not have: the rows
 // cannot be trusted, nor the signal. So a stale window ends the epoch as any other wrong one does.
-absl::Status AttentionWorker::CheckWindow(const core::WindowHeader& header,
-                                          const core::WindowHeader& expected) {
-  absl::Status checked = core::CheckHeader(header, expected);
+absl::Status AttentionWorker::CheckWindow(const plan::WindowHeader& header,
+                                          const plan::WindowHeader& expected) {
+  absl::Status checked = plan::CheckHeader(header, expected);
   if (!checked.ok()) {
-    counters_.refusals.Count(control::RefusalOf(header, expected));
+    counters_.refusals.Count(telemetry::RefusalOf(header, expected));
     LogWarning("refused a query window of ", options_.config.compute_nodes[expected.sender], " ",
                checked.message());
   }
@@ -285,7 +285,7 @@ absl::Status AttentionWorker::CheckWindow(const core::WindowHeader& header,
 absl::Status AttentionWorker::TakePlans() {
   taken_.clear();
   inbox_.TakeAll(taken_);
-  for (core::StepPlan& plan : taken_) {
+  for (plan::StepPlan& plan : taken_) {
     if (plan.epoch == options_.config.epoch && plan.lane < lanes_.size()) {
       Lane& lane = lanes_[plan.lane];
       lane.plans.push_back(std::move(plan));
@@ -299,7 +299,7 @@ absl::Status AttentionWorker::TakePlans() {
 absl::Status AttentionWorker::Advance(Lane& lane) {
   size_t applied = 0;
   while (lane.step == 0 && applied < lane.plans.size()) {
-    const core::StepPlan& plan = lane.plans[applied++];
+    const plan::StepPlan& plan = lane.plans[applied++];
     LAMINA_RETURN_IF_ERROR(tables_.Apply(plan));
     LAMINA_RETURN_IF_ERROR(CollectRows(options_.config, tables_, plan, lane));
     if (!lane.rows.empty() || lane.chunk_tokens > 0) {

@@ -42,19 +42,19 @@
 
 #include "absl/status/status.h"
 #include "common/thread_pool.h"
-#include "control/epoch_shape.h"
 #include "control/inbox.h"
 #include "control/node_handler.h"
-#include "control/work_meter.h"
-#include "coordinator/core/pipeline_schedule.h"
-#include "coordinator/core/slot_tables.h"
-#include "coordinator/core/step_plan.h"
-#include "coordinator/core/window_layout.h"
 #include "kernels/attention.h"
 #include "kernels/kv_device.h"
 #include "memory_node/lane.h"
 #include "memory_node/unit_attention.h"
 #include "memory_node/worker_counters.h"
+#include "plan/epoch_shape.h"
+#include "plan/pipeline_schedule.h"
+#include "plan/slot_tables.h"
+#include "plan/step_plan.h"
+#include "plan/window_layout.h"
+#include "telemetry/work_meter.h"
 #include "transport/transport.h"
 
 namespace lamina::memory_node {
@@ -62,7 +62,7 @@ namespace lamina::memory_node {
 class AttentionWorker {
  public:
   struct Options {
-    control::EpochConfig config;
+    plan::EpochConfig config;
     uint32_t node = 0;                  // Own index among the memory nodes.
     bool device_waits = false;          // Where the device waits for windows itself, it may.
     Nanos peer_deadline = Seconds(60);  // Longest wait inside a started unit.
@@ -85,18 +85,18 @@ class AttentionWorker {
   void SetPeers(std::vector<std::unique_ptr<transport::RemoteRegion>> replies);
 
   // What a device is asked for at most in this epoch, with `slots` of `layers`.
-  static kernels::KvDeviceOptions DeviceOptions(const control::EpochConfig& config,
+  static kernels::KvDeviceOptions DeviceOptions(const plan::EpochConfig& config,
                                                 std::vector<AttentionDescriptor> layers,
                                                 uint32_t slots);
 
   // Why the device cannot serve steps of an epoch by itself, whatever device it is; empty where it
   // can, and where it must not (pipeline.device_waits).
-  static std::string WaitsObstacle(const control::EpochConfig& config, transport::Region& region);
+  static std::string WaitsObstacle(const plan::EpochConfig& config, transport::Region& region);
 
   // Works until Stop() (OK) or until something is wrong; `blamed` then names the peer, if one.
   absl::Status Run(std::string& blamed);
 
-  void PushPlan(core::StepPlan plan);
+  void PushPlan(plan::StepPlan plan);
   void Stop();
 
  private:
@@ -111,7 +111,7 @@ class AttentionWorker {
   static constexpr uint32_t kNoPart = UINT32_MAX;
 
   // The time since the last lap went into `part` of a unit. Returns how much it was.
-  Nanos Lap(control::WorkPart part, uint32_t lane, uint64_t value, uint32_t replica,
+  Nanos Lap(telemetry::WorkPart part, uint32_t lane, uint64_t value, uint32_t replica,
             size_t bytes = 0);
   absl::Status AnswerLinks(std::string& blamed);
   absl::StatusOr<size_t> WaitForQueries();
@@ -125,13 +125,13 @@ class AttentionWorker {
   absl::Status ServePiece(uint32_t replica, uint32_t lane_index, Part& part, uint64_t last);
   absl::Status EndUnit(uint32_t replica, uint32_t lane_index, Part& part);
   void NoteUnit(const Lane& lane, const Part& part);
-  absl::Status CheckWindow(const core::WindowHeader& header, const core::WindowHeader& expected);
+  absl::Status CheckWindow(const plan::WindowHeader& header, const plan::WindowHeader& expected);
   // Whether a unit's header says what its signal says, and what the plan says.
-  absl::Status CheckBySignal(const core::WindowHeader& header, uint32_t replica,
+  absl::Status CheckBySignal(const plan::WindowHeader& header, uint32_t replica,
                              uint32_t lane_index, uint64_t value);
-  absl::Status CheckByPlan(const core::WindowHeader& header, uint32_t replica, uint32_t lane_index,
+  absl::Status CheckByPlan(const plan::WindowHeader& header, uint32_t replica, uint32_t lane_index,
                            uint64_t value);
-  absl::StatusOr<core::WindowHeader> ReadHeader(uint32_t replica, uint32_t lane_index,
+  absl::StatusOr<plan::WindowHeader> ReadHeader(uint32_t replica, uint32_t lane_index,
                                                 uint64_t value);
   absl::Status LandWindow(uint32_t replica, uint32_t lane_index, const Part& part, uint64_t value);
   absl::Status SettleWindow(uint32_t replica, uint32_t lane_index, Part& part, uint64_t value);
@@ -147,7 +147,7 @@ class AttentionWorker {
   absl::Status GiveToDevice(Lane& lane);
   absl::Status LaunchAhead(uint32_t lane_index);
   kernels::WaitingUnit UnitOf(uint32_t lane_index, uint32_t layer) const;
-  core::WindowHeader QueryHeader(uint32_t lane_index, uint32_t layer) const;
+  plan::WindowHeader QueryHeader(uint32_t lane_index, uint32_t layer) const;
   absl::Status LookAtDevice(std::string& blamed);
   absl::Status LookAtLane(uint32_t lane_index, uint32_t& sender);
   void NoteDeviceUnit(uint32_t lane_index, Nanos nanos);
@@ -158,8 +158,8 @@ class AttentionWorker {
 
   const Options options_;
   const std::vector<AttentionDescriptor> layers_;  // Over the heads that are here.
-  const core::WindowLayout layout_;
-  std::vector<core::PipelineSchedule> schedules_;  // By shard.
+  const plan::WindowLayout layout_;
+  std::vector<plan::PipelineSchedule> schedules_;  // By shard.
   std::vector<uint32_t> part_of_;  // [compute nodes, lanes]: index of the part, or kNoPart.
   transport::Transport& transport_;
   transport::Region& region_;
@@ -169,19 +169,19 @@ class AttentionWorker {
   bool rows_on_device_ = false;    // The query windows lie in its memory.
   absl::Span<std::byte> device_replies_;
   std::vector<std::unique_ptr<transport::RemoteRegion>> replies_;
-  control::Inbox<core::StepPlan> inbox_;
+  control::Inbox<plan::StepPlan> inbox_;
   transport::AbortWord abort_{0};
 
   // Worker thread only.
   std::vector<Lane> lanes_;
-  core::SlotTables tables_;
+  plan::SlotTables tables_;
   UnitAttention attention_;
   std::vector<transport::SignalCondition> conditions_;  // [compute node x lane], rotated.
   size_t first_condition_ = 0;
-  std::vector<core::StepPlan> taken_;
+  std::vector<plan::StepPlan> taken_;
   LineFit unit_times_;
-  std::vector<control::LinkCounters*> links_;  // [compute nodes]
-  Nanos lap_ = 0;                              // End of the last one.
+  std::vector<telemetry::LinkCounters*> links_;  // [compute nodes]
+  Nanos lap_ = 0;                                // End of the last one.
   // With waits_:
   bool waits_open_ = false;
   transport::DirectMemory queries_;                     // Of the own region,

@@ -14,23 +14,23 @@
 #include "common/attention_descriptor.h"
 #include "common/clock.h"
 #include "common/extent.h"
-#include "coordinator/core/row_chunks.h"
-#include "coordinator/core/slot_tables.h"
-#include "coordinator/core/step_plan.h"
+#include "plan/row_pieces.h"
+#include "plan/slot_tables.h"
+#include "plan/step_plan.h"
 
 namespace lamina::memory_node {
 
 // A row of a step that lives here.
 struct Row {
-  const core::SlotTables::Sequence* sequence = nullptr;
+  const plan::SlotTables::Sequence* sequence = nullptr;
   uint32_t position = 0;
   Extent slot;            // Where its own k and v go.
   bool own = true;        // They go here; with spans perhaps to another node.
   uint32_t partials = 0;  // With spans: how many it sees here.
   // Where queries go first: its full blocks as aligned spans, and the tokens behind them. Spans of
   // a cut sequence are these already. Empty where no block is full.
-  std::vector<core::SlotTables::Span> closed = {};
-  core::SlotTables::Span open = {};
+  std::vector<plan::SlotTables::Span> closed = {};
+  plan::SlotTables::Span open = {};
 };
 
 // A prompt chunk of a step: the tokens of it that live here.
@@ -47,7 +47,7 @@ struct Part {
   bool done = false;   // Its last unit of the step.
   // Of the unit that is being served: how it is cut, pieces done, and what of the windows they
   // took, in bytes.
-  core::RowPieces pieces;
+  plan::RowPieces pieces;
   uint32_t pieces_done = 0;
   size_t query_bytes = 0;
   size_t reply_bytes = 0;
@@ -63,10 +63,10 @@ struct Part {
 };
 
 struct Lane {
-  std::vector<core::StepPlan> plans;  // Not yet begun, oldest first.
+  std::vector<plan::StepPlan> plans;  // Not yet begun, oldest first.
   uint64_t step = 0;                  // In it; 0 for none: the next plan has not come.
   bool pinned = false;                // The step stays on one replica.
-  core::Chunking chunking;            // Of the step.
+  plan::Chunking chunking;            // Of the step.
   std::vector<Row> rows;
   std::vector<Chunk> chunks;
   uint32_t chunk_tokens = 0;

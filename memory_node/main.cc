@@ -13,10 +13,10 @@
 #include "common/status_macros.h"
 #include "common/thread_pool.h"
 #include "common/units.h"
-#include "control/daemon.h"
-#include "control/http_server.h"
-#include "control/metrics_page.h"
 #include "control/node_link_service.h"
+#include "daemon/daemon.h"
+#include "daemon/http_server.h"
+#include "daemon/metrics_page.h"
 #include "memory_node/memory_node.h"
 #include "memory_node/node_device.h"
 
@@ -29,9 +29,9 @@ constexpr char kPurpose[] =
     "It needs no model file. Usually started by deploy/cluster.sh.\n\n"
     "Example: lamina-memory --cluster deploy/clusters/local.yaml --name m0";
 
-absl::Status Serve(const control::DaemonFlags& flags) {
-  control::EndOnTermination();
-  absl::StatusOr<ClusterConfig> config = control::LoadDaemonConfig(flags);
+absl::Status Serve(const daemon::DaemonFlags& flags) {
+  daemon::EndOnTermination();
+  absl::StatusOr<ClusterConfig> config = daemon::LoadDaemonConfig(flags);
   if (!config.ok()) {
     return config.status();
   }
@@ -41,17 +41,17 @@ absl::Status Serve(const control::DaemonFlags& flags) {
     for (const auto& known : config->memory) {
       names.push_back(known.name);
     }
-    return control::NoNodeNamed("memory", flags.name, names);
+    return daemon::NoNodeNamed("memory", flags.name, names);
   }
   LAMINA_ASSIGN_OR_RETURN(const std::string coordinator,
-                          control::CoordinatorAddress(flags, *config));
-  LAMINA_ASSIGN_OR_RETURN(const ClusterSecret secret, control::LoadClusterSecret(flags, *config));
+                          daemon::CoordinatorAddress(flags, *config));
+  LAMINA_ASSIGN_OR_RETURN(const ClusterSecret secret, daemon::LoadClusterSecret(flags, *config));
   const size_t threads =
       node->threads != 0 ? node->threads : std::max<size_t>(1, node->cores.size());
   LAMINA_RETURN_IF_ERROR(
       CheckThreads(absl::StrCat("memory node ", flags.name, ": threads"), threads));
-  control::TellOfMissingCores(node->cores);
-  control::TakeMemoryNear(node->cores);
+  daemon::TellOfMissingCores(node->cores);
+  daemon::TakeMemoryNear(node->cores);
   const ThreadPoolOptions pinning = {.threads = threads, .cores = node->cores};
   ThreadPool pool(pinning);
   LAMINA_ASSIGN_OR_RETURN(const memory_node::NodeDevice device,
@@ -78,25 +78,25 @@ absl::Status Serve(const control::DaemonFlags& flags) {
                                    .windows = node->windows},
                                   pool);
   handler.SetReporter(&link);
-  std::unique_ptr<control::HttpServer> http;
+  std::unique_ptr<daemon::HttpServer> http;
   if (!node->http.empty()) {
-    const control::MetricLabels labels = {{"node", flags.name}, {"role", "memory"}};
+    const daemon::MetricLabels labels = {{"node", flags.name}, {"role", "memory"}};
     LAMINA_ASSIGN_OR_RETURN(
-        http, control::HttpServer::Start(
-                  node->http, control::DaemonPages(
+        http, daemon::HttpServer::Start(
+                  node->http, daemon::DaemonPages(
                                   [&handler, labels, bandwidth] {
-                                    control::MetricsPage page;
-                                    const control::NodeCounters counters = handler.Counters();
-                                    control::AddNodeCounters(page, "lamina_", labels, counters);
-                                    control::AddBandwidth(page, "lamina_", labels, bandwidth,
-                                                          counters);
+                                    daemon::MetricsPage page;
+                                    const telemetry::NodeCounters counters = handler.Counters();
+                                    daemon::AddNodeCounters(page, "lamina_", labels, counters);
+                                    daemon::AddBandwidth(page, "lamina_", labels, bandwidth,
+                                                         counters);
                                     return page.Text();
                                   },
-                                  [&link] { return control::AttachedOrWhyNot(link.attached()); })));
+                                  [&link] { return daemon::AttachedOrWhyNot(link.attached()); })));
   }
-  control::OnTermination([&link] { link.Stop(); }, [] { _exit(1); });
+  daemon::OnTermination([&link] { link.Stop(); }, [] { _exit(1); });
   return link.Run(handler, [&flags] {
-    const absl::Status written = control::WriteReadyFile(flags, "ready");
+    const absl::Status written = daemon::WriteReadyFile(flags, "ready");
     if (!written.ok()) {
       LogWarning(written.message());
     }
@@ -107,11 +107,11 @@ absl::Status Serve(const control::DaemonFlags& flags) {
 }  // namespace lamina
 
 int main(int argc, char** argv) {
-  const lamina::control::ParsedFlags parsed =
-      lamina::control::ParseDaemonFlags(argc, argv, lamina::kPurpose, "");
+  const lamina::daemon::ParsedFlags parsed =
+      lamina::daemon::ParseDaemonFlags(argc, argv, lamina::kPurpose, "");
   if (parsed.exit_status.has_value()) {
     return *parsed.exit_status;
   }
-  lamina::control::GiveCudaStreamsTheirOwnQueues();
-  return lamina::control::ExitStatus(lamina::Serve(parsed.flags));
+  lamina::daemon::GiveCudaStreamsTheirOwnQueues();
+  return lamina::daemon::ExitStatus(lamina::Serve(parsed.flags));
 }

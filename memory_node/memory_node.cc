@@ -8,8 +8,8 @@
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "common/units.h"
-#include "control/epoch_shape.h"
 #include "control/transport_fault.h"
+#include "plan/epoch_shape.h"
 #include "transport/put_all.h"
 
 namespace lamina::memory_node {
@@ -19,20 +19,20 @@ MemoryNode::MemoryNode(MemoryNodeOptions options, ThreadPool& pool)
 
 MemoryNode::~MemoryNode() { LeaveEpoch(); }
 
-absl::StatusOr<control::PreparedNode> MemoryNode::Configure(const control::EpochConfig& config) {
+absl::StatusOr<control::PreparedNode> MemoryNode::Configure(const plan::EpochConfig& config) {
   LeaveEpoch();
   const ActivityScope preparing(counters_.beat, ThreadActivity::kPreparing);
   LAMINA_ASSIGN_OR_RETURN(const uint32_t node,
-                          control::OwnIndex(config.memory_nodes, options_.name, config.epoch));
-  LAMINA_RETURN_IF_ERROR(control::CheckShares(config));
-  LAMINA_RETURN_IF_ERROR(control::CheckStages(config));
-  const core::WindowShape shape = control::WindowShapeOf(config);
-  LAMINA_RETURN_IF_ERROR(core::WindowLayout::Check(shape));
-  const core::WindowLayout layout(shape);
+                          plan::OwnIndex(config.memory_nodes, options_.name, config.epoch));
+  LAMINA_RETURN_IF_ERROR(plan::CheckShares(config));
+  LAMINA_RETURN_IF_ERROR(plan::CheckStages(config));
+  const plan::WindowShape shape = plan::WindowShapeOf(config);
+  LAMINA_RETURN_IF_ERROR(plan::WindowLayout::Check(shape));
+  const plan::WindowLayout layout(shape);
   config_ = config;
   LAMINA_RETURN_IF_ERROR(control::TransportFault(MakeWindows()));
   kernels::KvDeviceOptions wanted =
-      AttentionWorker::DeviceOptions(config, control::LayersOf(config, node), config.slots[node]);
+      AttentionWorker::DeviceOptions(config, plan::LayersOf(config, node), config.slots[node]);
   const bool on_device = options_.device != "cpu";
   const bool waits_wanted = on_device && config.memory_waits;
   std::string obstacle =
@@ -94,13 +94,13 @@ std::string MemoryNode::DescribeUse(bool waits, const std::string& obstacle) con
 
 absl::Status MemoryNode::MakeWindows() {
   LAMINA_ASSIGN_OR_RETURN(
-      windows_, MakeQueryWindows(
-                    *config_, {.node = options_.name,
-                               .transport_uri = control::TransportUri(*config_, options_.verbs_uri),
-                               .secret = options_.secret,
-                               .memory = options_.window_memory,
-                               .place = options_.windows,
-                               .device_waits = config_->memory_waits}));
+      windows_,
+      MakeQueryWindows(*config_, {.node = options_.name,
+                                  .transport_uri = plan::TransportUri(*config_, options_.verbs_uri),
+                                  .secret = options_.secret,
+                                  .memory = options_.window_memory,
+                                  .place = options_.windows,
+                                  .device_waits = config_->memory_waits}));
   return absl::OkStatus();
 }
 
@@ -128,7 +128,7 @@ absl::Status MemoryNode::MakeDevice(const kernels::KvDeviceOptions& options) {
   return absl::OkStatus();
 }
 
-absl::Status MemoryNode::Connect(const control::EpochPeers& peers) {
+absl::Status MemoryNode::Connect(const plan::EpochPeers& peers) {
   if (worker_ == nullptr || !config_.has_value() || peers.epoch != config_->epoch) {
     return absl::AbortedError(absl::StrCat("not configured for epoch ", peers.epoch));
   }
@@ -139,9 +139,9 @@ absl::Status MemoryNode::Connect(const control::EpochPeers& peers) {
   return absl::OkStatus();
 }
 
-absl::Status MemoryNode::OpenPeers(const control::EpochPeers& peers) {
+absl::Status MemoryNode::OpenPeers(const plan::EpochPeers& peers) {
   const ActivityScope connecting(counters_.beat, ThreadActivity::kConnecting);
-  const core::WindowLayout layout(control::WindowShapeOf(*config_));
+  const plan::WindowLayout layout(plan::WindowShapeOf(*config_));
   size_t failed = 0;
   auto replies = transport::OpenRegions(
       *windows_.transport, peers.compute_regions, peers.epoch,
@@ -154,7 +154,7 @@ absl::Status MemoryNode::OpenPeers(const control::EpochPeers& peers) {
   return absl::OkStatus();
 }
 
-void MemoryNode::TakePlan(core::StepPlan plan) {
+void MemoryNode::TakePlan(plan::StepPlan plan) {
   if (worker_ != nullptr) {
     worker_->PushPlan(std::move(plan));
   }
@@ -172,8 +172,8 @@ void MemoryNode::LeaveEpoch() {
   config_.reset();
 }
 
-control::NodeCounters MemoryNode::Counters() const {
-  control::NodeCounters counters = {
+telemetry::NodeCounters MemoryNode::Counters() const {
+  telemetry::NodeCounters counters = {
       .bytes_sent = counters_.bytes_sent.load(std::memory_order_relaxed),
       .bytes_received = counters_.bytes_received.load(std::memory_order_relaxed),
       .kv_bytes_read = counters_.kv_bytes_read.load(std::memory_order_relaxed),
@@ -181,7 +181,7 @@ control::NodeCounters MemoryNode::Counters() const {
       .device_units = counters_.device_units.load(std::memory_order_relaxed),
       .activity = counters_.beat.activity(),
       .beats = counters_.beat.beats() + pool_.caller_steps()};
-  control::Count(counters_.meter, counters_.refusals, /*is_memory=*/true, counters);
+  telemetry::Count(counters_.meter, counters_.refusals, /*is_memory=*/true, counters);
   counters.unit_seconds_fixed = counters_.unit_line.fixed.load(std::memory_order_relaxed);
   counters.unit_seconds_slope = counters_.unit_line.slope.load(std::memory_order_relaxed);
   return counters;

@@ -46,19 +46,19 @@ class MemoryNode final : public control::NodeHandler {
   // Faults go here; set before the link runs.
   void SetReporter(control::NodeReporter* reporter) { reporter_ = reporter; }
 
-  absl::Status LoadLayers(const core::Stage&) override { return absl::OkStatus(); }  // Has none.
-  absl::StatusOr<control::PreparedNode> Configure(const control::EpochConfig& config) override;
-  absl::Status Connect(const control::EpochPeers& peers) override;
-  void TakePlan(core::StepPlan plan) override;
+  absl::Status LoadLayers(const plan::Stage&) override { return absl::OkStatus(); }  // Has none.
+  absl::StatusOr<control::PreparedNode> Configure(const plan::EpochConfig& config) override;
+  absl::Status Connect(const plan::EpochPeers& peers) override;
+  void TakePlan(plan::StepPlan plan) override;
   void LeaveEpoch() override;
-  control::NodeCounters Counters() const override;
-  control::TraceRing& ring() override { return counters_.meter.ring(); }
+  telemetry::NodeCounters Counters() const override;
+  telemetry::TraceRing& ring() override { return counters_.meter.ring(); }
 
  private:
   absl::Status MakeDevice(const kernels::KvDeviceOptions& options);
   absl::Status MakeWindows();
   absl::Status UseDeviceWindows();
-  absl::Status OpenPeers(const control::EpochPeers& peers);
+  absl::Status OpenPeers(const plan::EpochPeers& peers);
   std::string TryWindows();
   std::string DescribeUse(bool waits, const std::string& obstacle) const;
 
@@ -68,7 +68,7 @@ class MemoryNode final : public control::NodeHandler {
   WorkerCounters counters_;
 
   // Of the current epoch; order matters: the worker goes first, the transport last.
-  std::optional<control::EpochConfig> config_;
+  std::optional<plan::EpochConfig> config_;
   DeviceAllocation device_replies_;  // Where query windows lie in the device's memory.
   QueryWindows windows_;
   kernels::KvDeviceOptions device_options_;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "memory_node/node_device.h"
 
-#include "common/config/cuda_host.h"
 #include "common/status_macros.h"
+#include "config/cuda_host.h"
 #include "kernels/attention.h"
 #include "kernels/read_bandwidth.h"
 

@@ -5,9 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
-#include "control/epoch_shape.h"
-#include "coordinator/core/window_layout.h"
 #include "memory_node/attention_worker.h"
+#include "plan/epoch_shape.h"
+#include "plan/window_layout.h"
 #include "transport/registry.h"
 
 namespace lamina::memory_node {
@@ -25,7 +25,7 @@ absl::Status NotReached(const QueryWindowOptions& options, absl::string_view sch
 
 }  // namespace
 
-absl::StatusOr<QueryWindows> MakeQueryWindows(const control::EpochConfig& config,
+absl::StatusOr<QueryWindows> MakeQueryWindows(const plan::EpochConfig& config,
                                               const QueryWindowOptions& options) {
   const bool wanted = options.memory != nullptr && options.place != WindowPlace::kHost;
   if (options.memory == nullptr && options.place == WindowPlace::kDevice) {
@@ -36,7 +36,7 @@ absl::StatusOr<QueryWindows> MakeQueryWindows(const control::EpochConfig& config
   LAMINA_ASSIGN_OR_RETURN(
       made.transport, transport::MakeTransport(options.transport_uri,
                                                wanted ? options.memory : nullptr, options.secret));
-  const core::WindowLayout layout(control::WindowShapeOf(config));
+  const plan::WindowLayout layout(plan::WindowShapeOf(config));
   transport::RegionOptions region = {.name = options.node + " queries",
                                      .bytes = layout.query_region_bytes(),
                                      .signal_words = layout.query_region_words(),

@@ -40,7 +40,7 @@ struct QueryWindows {
 // kAuto leaves them in the host's memory.
 // Errors: those of MakeTransport() and CreateRegion(); kFailedPrecondition  kDevice, and the
 //         transport does not reach its memory: says what was looked for, and what helps.
-absl::StatusOr<QueryWindows> MakeQueryWindows(const control::EpochConfig& config,
+absl::StatusOr<QueryWindows> MakeQueryWindows(const plan::EpochConfig& config,
                                               const QueryWindowOptions& options);
 
 }  // namespace lamina::memory_node

@@ -13,12 +13,12 @@ namespace lamina::memory_node {
 namespace {
 
 // Adds the row if it sees a span that lies here.
-absl::Status CollectSpanRow(const control::EpochConfig& config, const core::SlotTables& tables,
-                            const core::SlotTables::Sequence& sequence, uint32_t position,
+absl::Status CollectSpanRow(const plan::EpochConfig& config, const plan::SlotTables& tables,
+                            const plan::SlotTables::Sequence& sequence, uint32_t position,
                             Lane& lane) {
   const uint32_t span_tokens = config.span_tokens;
   Row row{.sequence = &sequence, .position = position, .own = false};
-  for (const core::SlotTables::Span& span : sequence.spans) {
+  for (const plan::SlotTables::Span& span : sequence.spans) {
     row.partials += span.index * span_tokens <= position;
   }
   if (row.partials == 0) {
@@ -35,13 +35,13 @@ absl::Status CollectSpanRow(const control::EpochConfig& config, const core::Slot
 
 }  // namespace
 
-absl::Status CollectRows(const control::EpochConfig& config, const core::SlotTables& tables,
-                         const core::StepPlan& plan, Lane& lane) {
+absl::Status CollectRows(const plan::EpochConfig& config, const plan::SlotTables& tables,
+                         const plan::StepPlan& plan, Lane& lane) {
   lane.rows.clear();
   lane.chunks.clear();
   lane.chunk_tokens = 0;
-  for (const core::DecodeRow& row : plan.rows) {
-    const core::SlotTables::Sequence* sequence = tables.Find(row.sequence);
+  for (const plan::DecodeRow& row : plan.rows) {
+    const plan::SlotTables::Sequence* sequence = tables.Find(row.sequence);
     if (sequence == nullptr) {
       continue;  // Of another node.
     }
@@ -53,8 +53,8 @@ absl::Status CollectRows(const control::EpochConfig& config, const core::SlotTab
                             tables.SlotsOf(*sequence, row.position, 1));
     lane.rows.push_back({.sequence = sequence, .position = row.position, .slot = slot[0]});
   }
-  for (const core::PrefillChunk& chunk : plan.chunks) {
-    const core::SlotTables::Sequence* sequence = tables.Find(chunk.sequence);
+  for (const plan::PrefillChunk& chunk : plan.chunks) {
+    const plan::SlotTables::Sequence* sequence = tables.Find(chunk.sequence);
     if (sequence == nullptr) {
       continue;
     }
@@ -75,15 +75,15 @@ absl::Status CollectRows(const control::EpochConfig& config, const core::SlotTab
   return absl::OkStatus();
 }
 
-absl::StatusOr<size_t> CutAtFullBlocks(const core::SlotTables& tables, Lane& lane) {
-  using Span = core::SlotTables::Span;
+absl::StatusOr<size_t> CutAtFullBlocks(const plan::SlotTables& tables, Lane& lane) {
+  using Span = plan::SlotTables::Span;
   const uint32_t ahead =
-      core::PiecesOf(lane.chunking, static_cast<uint32_t>(lane.rows.size()), /*kv_heads=*/1)
+      plan::PiecesOf(lane.chunking, static_cast<uint32_t>(lane.rows.size()), /*kv_heads=*/1)
           .RowsEnd(0);
   size_t spans_all = 0;
   for (uint32_t i = 0; i < ahead; ++i) {
     Row& row = lane.rows[i];
-    const core::SlotTables::Sequence& sequence = *row.sequence;
+    const plan::SlotTables::Sequence& sequence = *row.sequence;
     const uint32_t blocks = row.position / kernels::kBlockTokens;
     uint32_t block = 0;
     const auto span_of = [&](uint32_t first, uint32_t tokens) -> absl::StatusOr<Span> {

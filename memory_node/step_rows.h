@@ -10,23 +10,23 @@
 
 #include "absl/status/status.h"
 #include "control/node_handler.h"
-#include "coordinator/core/slot_tables.h"
-#include "coordinator/core/step_plan.h"
 #include "memory_node/lane.h"
+#include "plan/slot_tables.h"
+#include "plan/step_plan.h"
 
 namespace lamina::memory_node {
 
 // Into lane.rows and lane.chunks: those of the plan, which the tables have been told of, that are
 // not other nodes'. Errors: kInternal  the plan does not follow from the tables, or does not fit
 // the windows.
-absl::Status CollectRows(const control::EpochConfig& config, const core::SlotTables& tables,
-                         const core::StepPlan& plan, Lane& lane);
+absl::Status CollectRows(const plan::EpochConfig& config, const plan::SlotTables& tables,
+                         const plan::StepPlan& plan, Lane& lane);
 
 // For queries ahead of their k and v: cuts the rows of the lane's first chunk (Row::closed, open).
 // Full blocks become spans whose lengths are powers of two, longest first: each is one node of the
 // merge tree that a whole sequence has (kernels/partial.h), so the bits are the same. What is cut
 // stays so for all layers of the step. Returns how many spans there are.
 // Errors: kInternal  the tables have no slots for a row.
-absl::StatusOr<size_t> CutAtFullBlocks(const core::SlotTables& tables, Lane& lane);
+absl::StatusOr<size_t> CutAtFullBlocks(const plan::SlotTables& tables, Lane& lane);
 
 }  // namespace lamina::memory_node

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "common/status_macros.h"
-#include "control/work_meter.h"
+#include "telemetry/work_meter.h"
 
 namespace lamina::memory_node {
 namespace {
@@ -79,7 +79,7 @@ absl::StatusOr<uint64_t> UnitAttention::Attend(Part& part, const RowChunk& chunk
   const uint64_t bytes = context * 2 * shape.kv_width() * sizeof(BFloat16);
   if (!items_.empty()) {
     LAMINA_RETURN_IF_ERROR(device_.Attend(chunk.layer, chunk.heads, items_));
-    control::AddTo(kv_bytes_read_, bytes);
+    telemetry::AddTo(kv_bytes_read_, bytes);
   }
   if (tokens == Tokens::kOpen && !cut_rows_.empty()) {
     MergeCutRows(part, chunk);
@@ -133,7 +133,7 @@ uint64_t UnitAttention::CollectSpanItems(const Row& row, const BFloat16* q, Toke
                                          const AttentionDescriptor& shape, float*& partial) {
   const uint32_t span_tokens = span_tokens_;
   uint64_t context = 0;
-  for (const core::SlotTables::Span& span : row.sequence->spans) {
+  for (const plan::SlotTables::Span& span : row.sequence->spans) {
     const uint32_t start = span.index * span_tokens;
     if (start > row.position) {
       break;

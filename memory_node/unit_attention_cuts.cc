@@ -27,7 +27,7 @@ uint64_t UnitAttention::CollectCutRow(const Row& row, const BFloat16* q, Tokens 
                                       const AttentionDescriptor& shape, float*& partial) {
   const size_t width = shape.query_heads * kernels::PartialWidth(shape);
   uint64_t context = 0;
-  const auto add = [&](const core::SlotTables::Span& span, float* to) {
+  const auto add = [&](const plan::SlotTables::Span& span, float* to) {
     items_.push_back({.extents = span.extents,
                       .first_position = span.tokens - 1,
                       .query_tokens = 1,

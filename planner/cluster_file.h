@@ -9,7 +9,7 @@
 
 #include <string>
 
-#include "common/config/cluster_config.h"
+#include "config/cluster_config.h"
 #include "planner/evaluation.h"
 
 namespace lamina::planner {

@@ -4,8 +4,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/cli/command.h"
-#include "common/config/cluster_config.h"
 #include "common/host_port.h"
+#include "config/cluster_config.h"
 
 namespace lamina::cli {
 namespace {

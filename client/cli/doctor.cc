@@ -15,7 +15,7 @@
 #include "client/doctor/reach_checks.h"
 #include "client/doctor/window_checks.h"
 #include "common/cluster_secret.h"
-#include "common/config/cluster_config.h"
+#include "config/cluster_config.h"
 #include "transport/registry.h"
 
 namespace lamina::cli {

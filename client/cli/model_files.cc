@@ -7,11 +7,11 @@
 #include "client/cli/command.h"
 #include "common/status_macros.h"
 #include "common/units.h"
-#include "coordinator/core/stages.h"
 #include "model/inspect.h"
 #include "model/model.h"
 #include "model/shard.h"
 #include "model/splitter.h"
+#include "plan/stages.h"
 
 namespace lamina::cli {
 namespace {
@@ -49,8 +49,8 @@ Json SliceToJson(const model::Graph& graph, const model::SplitModel& split, uint
 
 absl::StatusOr<Json> ShardsToJson(const model::Graph& graph, uint32_t count) {
   LAMINA_ASSIGN_OR_RETURN(const model::ShardWidths widths, model::ShardWidthsOf(graph));
-  LAMINA_ASSIGN_OR_RETURN(const core::ShardSplit split,
-                          core::SplitShards({.heads = widths.heads,
+  LAMINA_ASSIGN_OR_RETURN(const plan::ShardSplit split,
+                          plan::SplitShards({.heads = widths.heads,
                                              .columns = widths.columns,
                                              .head = widths.head_weights,
                                              .column = widths.column_weights},

@@ -15,8 +15,8 @@
 namespace lamina::cli {
 namespace {
 
-using control::TraceEvent;
-using control::WorkPart;
+using telemetry::TraceEvent;
+using telemetry::WorkPart;
 
 // Processes and rows of the file.
 constexpr int kCoordinator = 1;

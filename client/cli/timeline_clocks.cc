@@ -11,8 +11,8 @@
 namespace lamina::cli {
 namespace {
 
-using control::TraceEvent;
-using control::WorkPart;
+using telemetry::TraceEvent;
+using telemetry::WorkPart;
 
 // What a put and its arrival have in common.
 using Unit = std::tuple<uint8_t, uint32_t, uint16_t>;  // Lane, step, layer.

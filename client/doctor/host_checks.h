@@ -6,7 +6,7 @@
 
 #include "client/doctor/finding.h"
 #include "client/doctor/host_facts.h"
-#include "common/config/cluster_config.h"
+#include "config/cluster_config.h"
 
 namespace lamina::doctor {
 

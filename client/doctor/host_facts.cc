@@ -17,7 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "client/doctor/files.h"
 #include "client/doctor/interfaces.h"
-#include "common/config/cluster_config.h"
+#include "config/cluster_config.h"
 
 namespace lamina::doctor {
 namespace {

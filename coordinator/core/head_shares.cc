@@ -73,16 +73,6 @@ absl::StatusOr<std::vector<uint64_t>> RoomOf(absl::Span<const HeadNode> nodes, u
 
 }  // namespace
 
-std::vector<HeadRange> ConsecutiveRanges(const std::vector<uint32_t>& counts) {
-  std::vector<HeadRange> ranges;
-  uint32_t first = 0;
-  for (const uint32_t count : counts) {
-    ranges.push_back({.first = first, .count = count});
-    first += count;
-  }
-  return ranges;
-}
-
 absl::StatusOr<HeadSplit> ShareHeads(absl::Span<const AttentionDescriptor> layers,
                                      absl::Span<const HeadNode> nodes, uint32_t tokens_least) {
   LAMINA_RETURN_IF_ERROR(CheckCounts(layers, nodes.size()));

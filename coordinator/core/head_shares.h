@@ -20,9 +20,6 @@
 
 namespace lamina::core {
 
-// Ranges of these lengths, one after the other, from head 0 on.
-std::vector<HeadRange> ConsecutiveRanges(const std::vector<uint32_t>& counts);
-
 struct HeadNode {
   std::string name;
   double bandwidth = 0;  // Any unit, the same for all.

@@ -24,7 +24,7 @@ void AppendExtent(std::vector<Extent>& extents, Extent extent) {
 
 }  // namespace
 
-OpenSequence& KvDirectory::Impl::Insert(SequenceId id, uint32_t node) {
+OpenSequence& KvDirectory::Impl::Insert(plan::SequenceId id, uint32_t node) {
   LAMINA_CHECK(node < pools.size());
   const auto [it, inserted] =
       sequences.emplace(id, OpenSequence{.node = node, .opened = ++opened_count});
@@ -33,7 +33,8 @@ OpenSequence& KvDirectory::Impl::Insert(SequenceId id, uint32_t node) {
 }
 
 // Changes the size of a reservation; the slots themselves are the caller's business.
-void KvDirectory::Impl::SetReservation(SequenceId id, OpenSequence& sequence, uint32_t tokens) {
+void KvDirectory::Impl::SetReservation(plan::SequenceId id, OpenSequence& sequence,
+                                       uint32_t tokens) {
   Pool& pool = pools[sequence.node];
   if (sequence.reserved > 0) {
     pool.reservations.erase({sequence.reserved, sequence.opened});
@@ -45,7 +46,7 @@ void KvDirectory::Impl::SetReservation(SequenceId id, OpenSequence& sequence, ui
   }
 }
 
-void KvDirectory::Impl::FreeReservation(SequenceId id, OpenSequence& sequence) {
+void KvDirectory::Impl::FreeReservation(plan::SequenceId id, OpenSequence& sequence) {
   if (sequence.reserved == 0) {
     return;
   }
@@ -59,7 +60,7 @@ void KvDirectory::Impl::FreeReservation(SequenceId id, OpenSequence& sequence) {
 // Reserves the free slots behind the tail, unless they are too few to be worth it. A reservation
 // that could be longer ends at a multiple of the alignment, so that what comes behind it starts
 // there.
-void KvDirectory::Impl::ReserveBehind(SequenceId id, OpenSequence& sequence) {
+void KvDirectory::Impl::ReserveBehind(plan::SequenceId id, OpenSequence& sequence) {
   Pool& pool = pools[sequence.node];
   const uint32_t start = sequence.TailEnd();
   const auto run = pool.free.StartingAt(start);
@@ -81,7 +82,7 @@ void KvDirectory::Impl::ReserveBehind(SequenceId id, OpenSequence& sequence) {
 
 void KvDirectory::Impl::RevokeOne(Pool& pool) {
   LAMINA_CHECK(!pool.reservations.empty());
-  const SequenceId id = pool.reservations.begin()->second;
+  const plan::SequenceId id = pool.reservations.begin()->second;
   FreeReservation(id, Find(id));
   ++revoked_count;
 }
@@ -112,7 +113,7 @@ Extent KvDirectory::Impl::NextRun(const OpenSequence& sequence, uint32_t tokens)
 }
 
 // Takes at most `tokens` consecutive slots for the next tokens. Requires: one is free.
-Extent KvDirectory::Impl::TakeNext(SequenceId id, OpenSequence& sequence, uint32_t tokens) {
+Extent KvDirectory::Impl::TakeNext(plan::SequenceId id, OpenSequence& sequence, uint32_t tokens) {
   Pool& pool = pools[sequence.node];
   if (sequence.reserved > 0) {
     const Extent taken{sequence.TailEnd(), std::min(tokens, sequence.reserved)};
@@ -148,11 +149,12 @@ KvDirectory::KvDirectory(const KvDirectoryOptions& options) : impl_(std::make_un
 
 KvDirectory::~KvDirectory() = default;
 
-void KvDirectory::Open(SequenceId sequence, uint32_t memory_node) {
+void KvDirectory::Open(plan::SequenceId sequence, uint32_t memory_node) {
   impl_->Insert(sequence, memory_node);
 }
 
-absl::StatusOr<std::vector<Extent>> KvDirectory::Append(SequenceId sequence, uint32_t tokens) {
+absl::StatusOr<std::vector<Extent>> KvDirectory::Append(plan::SequenceId sequence,
+                                                        uint32_t tokens) {
   OpenSequence& open = impl_->Find(sequence);
   if (tokens > SlotsFree(open.node)) {
     return absl::ResourceExhaustedError(absl::StrCat("memory node ", open.node, ": ", tokens,
@@ -176,7 +178,8 @@ absl::StatusOr<std::vector<Extent>> KvDirectory::Append(SequenceId sequence, uin
   return granted;
 }
 
-std::vector<Extent> KvDirectory::Fork(SequenceId parent, SequenceId child, uint32_t tokens) {
+std::vector<Extent> KvDirectory::Fork(plan::SequenceId parent, plan::SequenceId child,
+                                      uint32_t tokens) {
   const OpenSequence& from = impl_->Find(parent);
   LAMINA_CHECK(tokens <= from.tokens);
   OpenSequence& to = impl_->Insert(child, from.node);
@@ -195,7 +198,7 @@ std::vector<Extent> KvDirectory::Fork(SequenceId parent, SequenceId child, uint3
   return to.extents;
 }
 
-void KvDirectory::Release(SequenceId sequence, uint64_t ticket) {
+void KvDirectory::Release(plan::SequenceId sequence, uint64_t ticket) {
   OpenSequence& open = impl_->Find(sequence);
   Pool& pool = impl_->pools[open.node];
   impl_->FreeReservation(sequence, open);
@@ -232,10 +235,14 @@ void KvDirectory::Recycle(uint64_t ticket) {
   impl_->quarantine.erase(it);
 }
 
-bool KvDirectory::IsOpen(SequenceId sequence) const { return impl_->sequences.contains(sequence); }
-uint32_t KvDirectory::TokensOf(SequenceId sequence) const { return impl_->Find(sequence).tokens; }
-uint32_t KvDirectory::NodeOf(SequenceId sequence) const { return impl_->Find(sequence).node; }
-const std::vector<Extent>& KvDirectory::ExtentsOf(SequenceId sequence) const {
+bool KvDirectory::IsOpen(plan::SequenceId sequence) const {
+  return impl_->sequences.contains(sequence);
+}
+uint32_t KvDirectory::TokensOf(plan::SequenceId sequence) const {
+  return impl_->Find(sequence).tokens;
+}
+uint32_t KvDirectory::NodeOf(plan::SequenceId sequence) const { return impl_->Find(sequence).node; }
+const std::vector<Extent>& KvDirectory::ExtentsOf(plan::SequenceId sequence) const {
   return std::as_const(*impl_).Find(sequence).extents;
 }
 

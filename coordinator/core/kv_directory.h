@@ -20,7 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/extent.h"
-#include "coordinator/core/step_plan.h"
+#include "plan/step_plan.h"
 
 namespace lamina::core {
 
@@ -57,28 +57,28 @@ class KvDirectory {
   KvDirectory& operator=(const KvDirectory&) = delete;
 
   // Starts a sequence without slots. Requires: not open.
-  void Open(SequenceId sequence, uint32_t memory_node);
+  void Open(plan::SequenceId sequence, uint32_t memory_node);
 
   // Appends `tokens` slots and returns them as extents, merged where they continue the last one.
   // Errors: kResourceExhausted  fewer are free, reservations of others included; nothing changed.
-  absl::StatusOr<std::vector<Extent>> Append(SequenceId sequence, uint32_t tokens);
+  absl::StatusOr<std::vector<Extent>> Append(plan::SequenceId sequence, uint32_t tokens);
 
   // Opens `child` on the parent's node, sharing the slots of the parent's first `tokens` tokens,
   // and returns them. Nothing is copied: what either appends later goes to slots of its own.
   // Requires: tokens <= TokensOf(parent); child not open.
-  std::vector<Extent> Fork(SequenceId parent, SequenceId child, uint32_t tokens);
+  std::vector<Extent> Fork(plan::SequenceId parent, plan::SequenceId child, uint32_t tokens);
 
   // Ends a sequence. Slots that no open sequence uses any more are in quarantine, and free after
   // Recycle() of the tickets of all that used them: sequences that share slots may run in different
   // lanes, whose steps end in any order. Its soft reservation, which no node ever saw, is free at
   // once.
-  void Release(SequenceId sequence, uint64_t ticket);
+  void Release(plan::SequenceId sequence, uint64_t ticket);
   void Recycle(uint64_t ticket);
 
-  bool IsOpen(SequenceId sequence) const;
-  uint32_t TokensOf(SequenceId sequence) const;
-  uint32_t NodeOf(SequenceId sequence) const;
-  const std::vector<Extent>& ExtentsOf(SequenceId sequence) const;
+  bool IsOpen(plan::SequenceId sequence) const;
+  uint32_t TokensOf(plan::SequenceId sequence) const;
+  uint32_t NodeOf(plan::SequenceId sequence) const;
+  const std::vector<Extent>& ExtentsOf(plan::SequenceId sequence) const;
   uint32_t SlotsFree(uint32_t memory_node) const;  // Soft reservations included.
   uint32_t SlotsQuarantined(uint32_t memory_node) const;
   uint64_t ReservationsRevoked() const;           // Since construction.

@@ -48,13 +48,13 @@ struct Pool {
   FreeRuns free;              // Unreserved slots only.
   SlotReferences live;        // Open sequences that use a slot.
   SlotReferences uses;  // The same, and sequences that have ended, until their ticket is recycled.
-  std::map<ReservationKey, SequenceId> reservations;
+  std::map<ReservationKey, plan::SequenceId> reservations;
 };
 
 struct KvDirectory::Impl {
   KvDirectoryOptions options;
   std::vector<Pool> pools;
-  std::map<SequenceId, OpenSequence> sequences;
+  std::map<plan::SequenceId, OpenSequence> sequences;
   struct Released {
     uint32_t node = 0;
     Extent extent;
@@ -63,22 +63,22 @@ struct KvDirectory::Impl {
   uint64_t opened_count = 0;
   uint64_t revoked_count = 0;
 
-  const OpenSequence& Find(SequenceId id) const {
+  const OpenSequence& Find(plan::SequenceId id) const {
     const auto it = sequences.find(id);
     LAMINA_CHECK(it != sequences.end());
     return it->second;
   }
-  OpenSequence& Find(SequenceId id) {
+  OpenSequence& Find(plan::SequenceId id) {
     return const_cast<OpenSequence&>(std::as_const(*this).Find(id));
   }
 
-  OpenSequence& Insert(SequenceId id, uint32_t node);
-  void SetReservation(SequenceId id, OpenSequence& sequence, uint32_t tokens);
-  void FreeReservation(SequenceId id, OpenSequence& sequence);
-  void ReserveBehind(SequenceId id, OpenSequence& sequence);
+  OpenSequence& Insert(plan::SequenceId id, uint32_t node);
+  void SetReservation(plan::SequenceId id, OpenSequence& sequence, uint32_t tokens);
+  void FreeReservation(plan::SequenceId id, OpenSequence& sequence);
+  void ReserveBehind(plan::SequenceId id, OpenSequence& sequence);
   void RevokeOne(Pool& pool);
   Extent NextRun(const OpenSequence& sequence, uint32_t tokens);
-  Extent TakeNext(SequenceId id, OpenSequence& sequence, uint32_t tokens);
+  Extent TakeNext(plan::SequenceId id, OpenSequence& sequence, uint32_t tokens);
   absl::Status AuditPool(uint32_t node) const;
   absl::Status AuditHeld(uint32_t node, std::vector<uint32_t>& owners) const;
 };

@@ -21,10 +21,8 @@ constexpr double kUnhidden = 0.2;
 // Service after which half of what the meter knows is of before.
 constexpr double kForgetSeconds = 60;
 
-constexpr uint32_t kRowsMax = 4096;  // Of a batch that a node measures.
-
-double DenseSeconds(const std::vector<SliceTimes>& times, uint32_t layers, double rows) {
-  const SliceTimes at = TimesOf(times, rows);
+double DenseSeconds(const std::vector<plan::SliceTimes>& times, uint32_t layers, double rows) {
+  const plan::SliceTimes at = TimesOf(times, rows);
   // The tail has the rest of the last layer, slice 0 the little before the first attention.
   return (layers - 1) * at.slice_seconds + at.tail_seconds;
 }
@@ -43,40 +41,16 @@ std::string Words(const PolicyStep& step, bool local) {
 
 }  // namespace
 
-absl::Status CheckPolicyTimes(const PolicyTimes& times) {
-  for (const std::vector<SliceTimes>* sizes : {&times.local, &times.pools}) {
-    uint32_t least = 1;
-    for (const SliceTimes& size : *sizes) {
-      const bool sound = size.rows >= least && size.rows <= kRowsMax &&
-                         std::isfinite(size.slice_seconds) && size.slice_seconds > 0 &&
-                         std::isfinite(size.tail_seconds) && size.tail_seconds > 0;
-      if (!sound) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "a slice of ", size.rows, " rows that took ", size.slice_seconds, " s, its tail ",
-            size.tail_seconds, " s; wanted are positive times, of batches that grow up to ",
-            kRowsMax, " rows"));
-      }
-      least = size.rows + 1;
-    }
-  }
-  for (const double rate : {times.attention_local, times.attention_shared, times.read_bandwidth}) {
-    if (!std::isfinite(rate) || rate < 0) {
-      return absl::InvalidArgumentError(absl::StrCat("a rate of ", rate, " bytes a second"));
-    }
-  }
-  return absl::OkStatus();
-}
-
-SliceTimes TimesOf(const std::vector<SliceTimes>& times, double rows) {
+plan::SliceTimes TimesOf(const std::vector<plan::SliceTimes>& times, double rows) {
   LAMINA_CHECK(!times.empty() && rows > 0);
   size_t upper = 0;
   while (upper + 1 < times.size() && times[upper].rows < rows) {
     ++upper;
   }
-  SliceTimes at = times[upper];
+  plan::SliceTimes at = times[upper];
   const double wanted = std::max<double>(rows, times.front().rows);
   if (upper > 0) {
-    const SliceTimes& low = times[upper - 1];
+    const plan::SliceTimes& low = times[upper - 1];
     const double part = (wanted - low.rows) / (at.rows - low.rows);
     const auto between = [part](double a, double b) { return a + part * (b - a); };
     at.slice_seconds = between(low.slice_seconds, at.slice_seconds);
@@ -86,15 +60,16 @@ SliceTimes TimesOf(const std::vector<SliceTimes>& times, double rows) {
   return at;
 }
 
-PolicyStep LocalStep(const PolicyTimes& times, const PolicyModel& model, const PolicyLoad& load) {
+PolicyStep LocalStep(const plan::PolicyTimes& times, const PolicyModel& model,
+                     const PolicyLoad& load) {
   PolicyStep step{.dense = DenseSeconds(times.local, model.layers, load.rows),
                   .attention = BytesOf(model, load) / times.attention_local};
   step.seconds = step.dense + step.attention;
   return step;
 }
 
-PolicyStep PoolsStep(const PolicyTimes& times, const PolicyModel& model, const PolicyPools& pools,
-                     const PolicyLoad& load) {
+PolicyStep PoolsStep(const plan::PolicyTimes& times, const PolicyModel& model,
+                     const PolicyPools& pools, const PolicyLoad& load) {
   PolicyStep best;
   for (uint32_t lanes = pools.lanes_auto ? 1 : pools.lanes_max; lanes <= pools.lanes_max; ++lanes) {
     if (best.seconds > 0 && lanes > load.rows) {
@@ -118,7 +93,7 @@ PolicyStep PoolsStep(const PolicyTimes& times, const PolicyModel& model, const P
   return best;
 }
 
-PolicyChoice ChoosePolicy(const PolicyTimes& times, const PolicyModel& model,
+PolicyChoice ChoosePolicy(const plan::PolicyTimes& times, const PolicyModel& model,
                           const PolicyPools& pools, const PolicyLoad& load, CurrentPolicy current) {
   const std::string of = absl::StrFormat("%.0f row%s at %.0f tokens: a step takes ", load.rows,
                                          std::lround(load.rows) == 1 ? "" : "s", load.context);

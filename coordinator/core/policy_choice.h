@@ -25,34 +25,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "plan/policy_times.h"
 
 namespace lamina::core {
-
-// Of a slice, and of the end of a step (last MLP, LM head), for a batch of rows.
-struct SliceTimes {
-  uint32_t rows = 0;
-  double slice_seconds = 0;
-  double tail_seconds = 0;
-};
-
-// What the compute node measured when it started.
-struct PolicyTimes {
-  std::vector<SliceTimes> local = {};  // On all its threads; rows ascend.
-  std::vector<SliceTimes> pools = {};  // On those that it has beside memory nodes of its host.
-  // Bytes of K and V a second that attention reads: on all threads,
-  double attention_local = 0;
-  // and on the cores that it shares with memory nodes while slices run on the others; 0: it shares
-  // none.
-  double attention_shared = 0;
-  double read_bandwidth = 0;  // Of all threads, bytes a second.
-
-  bool measured() const { return !local.empty() && !pools.empty() && attention_local > 0; }
-};
-
-// Of times that a node sent. Errors: kInvalidArgument  batches that do not grow from one row on, or
-// are too many; times or rates that nothing can have.
-absl::Status CheckPolicyTimes(const PolicyTimes& times);
 
 // Decode rows of a step, and tokens of context of each.
 struct PolicyLoad {
@@ -82,13 +57,14 @@ struct PolicyStep {
 
 // By straight lines between the sizes that were measured, and on beyond the last one.
 // Requires: times not empty, rows > 0.
-SliceTimes TimesOf(const std::vector<SliceTimes>& times, double rows);
+plan::SliceTimes TimesOf(const std::vector<plan::SliceTimes>& times, double rows);
 
-PolicyStep LocalStep(const PolicyTimes& times, const PolicyModel& model, const PolicyLoad& load);
+PolicyStep LocalStep(const plan::PolicyTimes& times, const PolicyModel& model,
+                     const PolicyLoad& load);
 
 // With the fastest number of lanes. Requires: pools.attention > 0.
-PolicyStep PoolsStep(const PolicyTimes& times, const PolicyModel& model, const PolicyPools& pools,
-                     const PolicyLoad& load);
+PolicyStep PoolsStep(const plan::PolicyTimes& times, const PolicyModel& model,
+                     const PolicyPools& pools, const PolicyLoad& load);
 
 struct PolicyChoice {
   bool local = false;
@@ -107,7 +83,7 @@ enum class CurrentPolicy : uint8_t { kNone, kLocal, kPools };
 
 // The faster one; `local` where there are no memory nodes. The current one, if any, stays unless
 // the other one is faster by kWorthAnEpoch. Requires: times.measured(), load of at least one row.
-PolicyChoice ChoosePolicy(const PolicyTimes& times, const PolicyModel& model,
+PolicyChoice ChoosePolicy(const plan::PolicyTimes& times, const PolicyModel& model,
                           const PolicyPools& pools, const PolicyLoad& load,
                           CurrentPolicy current = CurrentPolicy::kNone);
 

@@ -36,7 +36,7 @@ RowChunkCount ChooseRowChunks(const RowChunkOptions& options, const LinkCosts& l
       measured && seconds >= kShareMin * (seconds + work.attention_seconds + work.slice_seconds);
   RowChunkCount count{.cut = {.query_first = options.query_first == QueryFirst::kAlways ||
                                              (options.query_first == QueryFirst::kAuto && slow)}};
-  Chunking& cut = count.cut;
+  plan::Chunking& cut = count.cut;
   const char* const order = cut.query_first ? ", queries first" : "";
   const uint32_t heads_most = HeadChunksMax(link, work.rows_of_node);
   if (!options.automatic) {
@@ -57,9 +57,9 @@ RowChunkCount ChooseRowChunks(const RowChunkOptions& options, const LinkCosts& l
   }
   const double message = std::min(link.seconds_per_message, kMessageSecondsMax);
   for (const bool by_heads : {false, true}) {
-    Chunking tried = {
-        .chunks = kRowChunksMax, .by_heads = by_heads, .query_first = cut.query_first};
-    const uint32_t most = slow ? PiecesOf(tried, work.rows_of_node, heads_most).chunks : 1;
+    plan::Chunking tried = {
+        .chunks = plan::kRowChunksMax, .by_heads = by_heads, .query_first = cut.query_first};
+    const uint32_t most = slow ? plan::PiecesOf(tried, work.rows_of_node, heads_most).chunks : 1;
     for (tried.chunks = 2; tried.chunks <= most; ++tried.chunks) {
       if (Seconds(tried.chunks, seconds, work.attention_seconds, message) <
           Seconds(cut.chunks, seconds, work.attention_seconds, message)) {

@@ -57,8 +57,8 @@ absl::Status CheckLengths(const SequenceRequest& request, uint32_t sequence_toke
   return absl::OkStatus();
 }
 
-FinishEvent ErrorEvent(SequenceId id, absl::Status status) {
-  return {.sequence = id, .reason = FinishReason::kError, .status = std::move(status)};
+FinishEvent ErrorEvent(plan::SequenceId id, absl::Status status) {
+  return {.sequence = id, .reason = plan::FinishReason::kError, .status = std::move(status)};
 }
 
 }  // namespace
@@ -91,7 +91,7 @@ Scheduler::Impl::Impl(const SchedulerOptions& scheduler_options,
 }
 
 void Scheduler::Impl::ResetNodes(const std::vector<MemoryNodeShare>& memory_nodes,
-                                 const PrefillLanes& prefill_lanes) {
+                                 const plan::PrefillLanes& prefill_lanes) {
   options.memory_nodes = memory_nodes;
   options.prefill_lanes = prefill_lanes;
   kv = std::make_unique<SequenceKv>(KvOptions(options), options.span_tokens);
@@ -134,7 +134,7 @@ bool Scheduler::Impl::LivesOn(const Sequence& sequence, uint32_t node) const {
   return sequence.node == node || kv->TokensOn(sequence.request.id, node) > 0;
 }
 
-Sequence* Scheduler::Impl::Find(SequenceId id) {
+Sequence* Scheduler::Impl::Find(plan::SequenceId id) {
   const auto it = sequences.find(id);
   return it == sequences.end() ? nullptr : it->second.get();
 }
@@ -182,7 +182,7 @@ std::vector<Sequence*> Scheduler::Impl::Detach(Sequence& sequence) {
     std::erase(parent->attached, sequence.request.id);
   }
   std::vector<Sequence*> forks;
-  for (const SequenceId id : std::exchange(sequence.attached, {})) {
+  for (const plan::SequenceId id : std::exchange(sequence.attached, {})) {
     forks.push_back(Find(id));
     forks.back()->parent = 0;
   }
@@ -259,7 +259,7 @@ absl::Status Scheduler::Submit(SequenceRequest request) {
   return absl::OkStatus();
 }
 
-void Scheduler::Finish(SequenceId sequence) {
+void Scheduler::Finish(plan::SequenceId sequence) {
   if (Sequence* found = impl_->Find(sequence); found != nullptr) {
     impl_->End(*found);
   }
@@ -267,14 +267,14 @@ void Scheduler::Finish(SequenceId sequence) {
 
 void Scheduler::StartEpoch(uint64_t epoch, const std::vector<MemoryNodeShare>& memory_nodes,
                            const std::vector<std::string>& lost, Events& events,
-                           const PrefillLanes& prefill_lanes) {
+                           const plan::PrefillLanes& prefill_lanes) {
   const std::string loss = absl::StrJoin(lost, " and ");
   for (Sequence* sequence : impl_->TakenFromNodes()) {
     if (!loss.empty()) {
       sequence->losses.Add(loss);
     }
     if (sequence->losses.TooMany()) {
-      const SequenceId id = sequence->request.id;
+      const plan::SequenceId id = sequence->request.id;
       events.finished.push_back(ErrorEvent(id, sequence->losses.Why()));
       impl_->sequences.erase(id);
       continue;

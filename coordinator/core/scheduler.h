@@ -47,9 +47,9 @@
 #include "common/clock.h"
 #include "coordinator/core/kv_directory.h"
 #include "coordinator/core/lane_count.h"
-#include "coordinator/core/prefill_lanes.h"
 #include "coordinator/core/row_chunks.h"
-#include "coordinator/core/step_plan.h"
+#include "plan/prefill_lanes.h"
+#include "plan/step_plan.h"
 
 namespace lamina::core {
 
@@ -60,9 +60,9 @@ struct MemoryNodeShare {
 };
 
 struct SchedulerOptions {
-  uint32_t lanes = 1;          // That decode.
-  PrefillLanes prefill_lanes;  // Behind these. Of epoch 0.
-  bool lanes_auto = false;     // Any number up to `lanes`, by measured times (lane_count.h).
+  uint32_t lanes = 1;                // That decode.
+  plan::PrefillLanes prefill_lanes;  // Behind these. Of epoch 0.
+  bool lanes_auto = false;           // Any number up to `lanes`, by measured times (lane_count.h).
   std::string lanes_why = "as configured";  // Without lanes_auto.
   RowChunkOptions row_chunks;               // In how many chunks a lane's rows go to a memory node.
   uint32_t plan_ahead = 2;
@@ -92,10 +92,10 @@ struct SchedulerOptions {
 
 // One sequence to generate (or score). A request for n choices is n of these with one `group`.
 struct SequenceRequest {
-  SequenceId id = 0;
+  plan::SequenceId id = 0;
   // The first sequence of the same request, whose prompt's K and V it may share. They do share if
   // this one is submitted before the first one joins, and there is room for its row.
-  SequenceId fork_of = 0;
+  plan::SequenceId fork_of = 0;
   std::vector<TokenId> prompt;
   SamplingParams sampling;
   uint32_t tokens_max = 0;  // In all, the prompt included. Not used when scoring.
@@ -107,27 +107,27 @@ struct SequenceRequest {
 };
 
 struct TokenEvent {
-  SequenceId sequence = 0;
+  plan::SequenceId sequence = 0;
   uint32_t index = 0;  // 0 for the first generated token. Each index comes exactly once.
-  SampledToken token;
+  plan::SampledToken token;
 };
 struct FinishEvent {
-  SequenceId sequence = 0;
-  FinishReason reason = FinishReason::kNone;
+  plan::SequenceId sequence = 0;
+  plan::FinishReason reason = plan::FinishReason::kNone;
   absl::Status status;  // Why, for kError.
 };
 // A FinishEvent with kLength follows in the same Events.
 struct ScoreEvent {
-  SequenceId sequence = 0;
-  std::vector<float> logprobs;   // [prompt - 1]: of tokens 1, 2, ...
-  std::vector<TokenRank> ranks;  // The same, or none.
+  plan::SequenceId sequence = 0;
+  std::vector<float> logprobs;         // [prompt - 1]: of tokens 1, 2, ...
+  std::vector<plan::TokenRank> ranks;  // The same, or none.
 };
 // In the order in which they are to be shown: per sequence tokens or score, then its end.
 struct Events {
   std::vector<TokenEvent> tokens;
   std::vector<ScoreEvent> scores;
   std::vector<FinishEvent> finished;
-  std::vector<SequenceId> preempted;  // Since the last call that took Events.
+  std::vector<plan::SequenceId> preempted;  // Since the last call that took Events.
 };
 
 // The order in which waiting sequences are served.
@@ -180,7 +180,7 @@ class Scheduler {
   // Ends a sequence early: by the client, or (kStop) by a stop string seen in the text. Its slots
   // are released at the next step border. Emits no event. Unknown ids are ignored. Its forks that
   // wait for its prefill are prefilled on their own.
-  void Finish(SequenceId sequence);
+  void Finish(plan::SequenceId sequence);
 
   // Starts an epoch with these memory nodes: step numbers start again, nothing is held. Sequences
   // that were running go back to the front of the queue with what they have committed, and are
@@ -191,7 +191,7 @@ class Scheduler {
   // prompts run in these alone; without them in the same steps as rows.
   void StartEpoch(uint64_t epoch, const std::vector<MemoryNodeShare>& memory_nodes,
                   const std::vector<std::string>& lost, Events& events,
-                  const PrefillLanes& prefill_lanes = {});
+                  const plan::PrefillLanes& prefill_lanes = {});
 
   // What was measured of late; decides over how many lanes the rows are spread.
   void SetLaneCosts(const LaneCosts& costs);
@@ -208,14 +208,14 @@ class Scheduler {
 
   // Plans as many steps as plan_ahead allows, over all lanes; appends them in the order of sending.
   // A lane without work gets none; a lane without rows but with leaves gets a plan of leaves only.
-  void Plan(std::vector<StepPlan>& plans);
+  void Plan(std::vector<plan::StepPlan>& plans);
 
   // Takes the result of the oldest step of its lane that is not done. To be called when every node
   // that the plan went to has reported the step: slots of sequences that left with it are free now.
   // Results of another epoch are ignored.
   // Errors: kInternal  not the expected step, a row that was not planned, or one that is missing: a
   //                    bug of a node. Nothing changed.
-  absl::Status OnStepDone(const StepResult& result, Events& events);
+  absl::Status OnStepDone(const plan::StepResult& result, Events& events);
 
   // Ends everything with kError and `status`.
   void FailAll(const absl::Status& status, Events& events);

@@ -12,7 +12,7 @@
 namespace lamina::core {
 
 absl::Status Scheduler::Impl::AuditSequence(const Sequence& sequence) const {
-  const SequenceId id = sequence.request.id;
+  const plan::SequenceId id = sequence.request.id;
   const auto broken = [&](absl::string_view what) {
     return absl::InternalError(absl::StrCat("sequence ", id, ": ", what));
   };

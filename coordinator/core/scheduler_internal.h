@@ -34,9 +34,9 @@ enum class SequenceState : uint8_t { kWaiting, kPrefilling, kDecoding, kDraining
 struct Sequence {
   SequenceRequest request;
   uint64_t arrival = 0;
-  std::vector<TokenId> committed;  // Generated and shown.
-  LossHistory losses;              // Since the last committed token.
-  std::vector<SequenceId> forks;   // Submitted with fork_of = this one.
+  std::vector<TokenId> committed;       // Generated and shown.
+  LossHistory losses;                   // Since the last committed token.
+  std::vector<plan::SequenceId> forks;  // Submitted with fork_of = this one.
   SequenceState state = SequenceState::kWaiting;
 
   // While running:
@@ -50,11 +50,11 @@ struct Sequence {
   uint32_t planned_tokens = 0;  // Tokens in all once every planned step is done.
   bool has_scratch = false;
   uint32_t scratch_offset = 0;
-  SequenceId parent = 0;             // Whose last chunk samples its first token.
-  std::vector<SequenceId> attached;  // The reverse of `parent`.
-  bool starving = false;             // Its next row got no slot.
-  std::vector<float> logprobs;       // Score.
-  std::vector<TokenRank> ranks;      // The same.
+  plan::SequenceId parent = 0;             // Whose last chunk samples its first token.
+  std::vector<plan::SequenceId> attached;  // The reverse of `parent`.
+  bool starving = false;                   // Its next row got no slot.
+  std::vector<float> logprobs;             // Score.
+  std::vector<plan::TokenRank> ranks;      // The same.
 
   uint32_t tokens() const {
     return static_cast<uint32_t>(request.prompt.size() + committed.size());
@@ -79,18 +79,18 @@ using SequenceQueue = std::set<Sequence*, ServiceBefore>;
 
 // What a plan's leaves set free once its step is done.
 struct StepBorder {
-  std::vector<SequenceId> leaves;
-  uint64_t ticket = 0;               // Of the KV directory; 0 is none.
-  std::vector<uint32_t> scratch;     // Offsets.
-  std::vector<SequenceId> draining;  // They wait again.
+  std::vector<plan::SequenceId> leaves;
+  uint64_t ticket = 0;                     // Of the KV directory; 0 is none.
+  std::vector<uint32_t> scratch;           // Offsets.
+  std::vector<plan::SequenceId> draining;  // They wait again.
 };
 
 struct PlannedToken {
-  SequenceId sequence = 0;
+  plan::SequenceId sequence = 0;
   uint32_t position = 0;  // Of the token that is sampled.
 };
 struct PlannedScore {
-  SequenceId sequence = 0;
+  plan::SequenceId sequence = 0;
   bool last = false;
 };
 
@@ -114,7 +114,7 @@ struct Lane {
 
 // A step being planned.
 struct OpenStep {
-  StepPlan plan;
+  plan::StepPlan plan;
   PlannedStep record;
   uint32_t tokens_left = 0;  // Of the step's budget.
 };
@@ -128,12 +128,12 @@ struct Scheduler::Impl {
   uint64_t epoch = 0;
   std::unique_ptr<SequenceKv> kv;
   std::vector<ScratchSpace> scratch;  // One, or one of each replica for prompts.
-  std::map<SequenceId, std::unique_ptr<Sequence>> sequences;
+  std::map<plan::SequenceId, std::unique_ptr<Sequence>> sequences;
   SequenceQueue waiting;
   SequenceQueue draining;
   std::vector<Lane> lanes;                       // Prefill lanes last.
   std::vector<std::vector<Sequence*>> starving;  // Per memory node.
-  std::vector<SequenceId> preempted;             // Not yet told.
+  std::vector<plan::SequenceId> preempted;       // Not yet told.
   uint64_t arrivals = 0;
   uint64_t tickets = 0;
   LaneCosts lane_costs;
@@ -145,7 +145,7 @@ struct Scheduler::Impl {
 
   // scheduler.cc
   void ResetNodes(const std::vector<MemoryNodeShare>& memory_nodes,
-                  const PrefillLanes& prefill_lanes);
+                  const plan::PrefillLanes& prefill_lanes);
   bool IsPrefillLane(uint32_t lane) const { return lane >= options.lanes; }
   ScratchSpace& ScratchOf(uint32_t lane) {
     return scratch[IsPrefillLane(lane) ? options.prefill_lanes.ReplicaOf(lane - options.lanes) : 0];
@@ -156,7 +156,7 @@ struct Scheduler::Impl {
   void AddContext(const Sequence& sequence, Lane& lane);
   void TakeContext(const Sequence& sequence, Lane& lane);
   bool LivesOn(const Sequence& sequence, uint32_t node) const;
-  Sequence* Find(SequenceId id);
+  Sequence* Find(plan::SequenceId id);
   uint32_t Running() const;
   std::vector<Sequence*> TakenFromNodes();
   // Takes a running sequence out of its lane: it leaves with the lane's next plan.
@@ -195,7 +195,7 @@ struct Scheduler::Impl {
   void AddToLane(Sequence& sequence);
   void JoinForks(Sequence& parent, OpenStep& open);
   bool FinishStep(uint32_t lane_index, OpenStep& open);
-  RowChunkCount RowChunksFor(const Lane& lane, const StepPlan& plan);
+  RowChunkCount RowChunksFor(const Lane& lane, const plan::StepPlan& plan);
 
   // scheduler_lanes.cc
   void BalanceLanes();
@@ -206,11 +206,11 @@ struct Scheduler::Impl {
   void FinishMoves(uint32_t index);
 
   // scheduler_results.cc
-  absl::Status CheckResult(const PlannedStep& planned, const StepResult& result);
-  absl::Status CheckTokens(const PlannedStep& planned, const StepResult& result);
-  absl::Status CheckScores(const PlannedStep& planned, const StepResult& result);
-  void Commit(const SampledToken& token, Events& events);
-  void CommitScores(const PlannedStep& planned, const StepResult& result, Events& events);
+  absl::Status CheckResult(const PlannedStep& planned, const plan::StepResult& result);
+  absl::Status CheckTokens(const PlannedStep& planned, const plan::StepResult& result);
+  absl::Status CheckScores(const PlannedStep& planned, const plan::StepResult& result);
+  void Commit(const plan::SampledToken& token, Events& events);
+  void CommitScores(const PlannedStep& planned, const plan::StepResult& result, Events& events);
   void PassBorder(uint32_t lane, const StepBorder& border);
 
   // scheduler_audit.cc

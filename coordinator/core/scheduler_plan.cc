@@ -17,7 +17,7 @@
 
 namespace lamina::core {
 
-void Scheduler::Plan(std::vector<StepPlan>& plans) {
+void Scheduler::Plan(std::vector<plan::StepPlan>& plans) {
   impl_->BalanceLanes();
   // Lanes in turn, one step each, so that newcomers find every lane at the same stage.
   for (bool planned = true; planned;) {
@@ -77,7 +77,7 @@ void Scheduler::Impl::PlanRows(Lane& lane, OpenStep& open) {
     --open.tokens_left;
   }
   std::stable_sort(open.plan.rows.begin(), open.plan.rows.end(),
-                   [this](const DecodeRow& a, const DecodeRow& b) {
+                   [this](const plan::DecodeRow& a, const plan::DecodeRow& b) {
                      return Find(a.sequence)->node < Find(b.sequence)->node;
                    });
 }
@@ -146,7 +146,7 @@ void Scheduler::Impl::PlanChunks(Lane& lane, OpenStep& open) {
 void Scheduler::Impl::PlanChunk(Sequence& sequence, OpenStep& open) {
   const uint32_t rest = sequence.join_tokens - sequence.chunked_tokens;
   const uint32_t tokens = std::min({rest, options.chunk_tokens, open.tokens_left});
-  const SequenceId id = sequence.request.id;
+  const plan::SequenceId id = sequence.request.id;
   const bool last = tokens == rest;
   open.plan.chunks.push_back({.sequence = id,
                               .first_token = sequence.chunked_tokens,
@@ -169,7 +169,7 @@ void Scheduler::Impl::PlanChunk(Sequence& sequence, OpenStep& open) {
   }
   open.record.tokens.push_back({.sequence = id, .position = sequence.join_tokens});
   sequence.planned_tokens = sequence.join_tokens + 1;
-  for (const SequenceId fork : sequence.attached) {
+  for (const plan::SequenceId fork : sequence.attached) {
     open.record.tokens.push_back({.sequence = fork, .position = sequence.join_tokens});
     Find(fork)->planned_tokens = sequence.join_tokens + 1;
   }
@@ -337,18 +337,19 @@ void Enter(Sequence& sequence, uint32_t lane, uint32_t node) {
   sequence.ranks.clear();
 }
 
-void AppendJoin(const Sequence& sequence, const std::vector<SlotGrant>& slots, StepPlan& plan) {
+void AppendJoin(const Sequence& sequence, const std::vector<plan::SlotGrant>& slots,
+                plan::StepPlan& plan) {
   const SequenceRequest& request = sequence.request;
-  SequenceJoin join{.id = request.id,
-                    .tokens = request.prompt,
-                    .prompt_tokens = static_cast<uint32_t>(request.prompt.size()),
-                    .parent = sequence.parent,
-                    .sampling = request.sampling,
-                    .tokens_max = request.tokens_max,
-                    .end_tokens = request.end_tokens,
-                    .tokens_min = request.tokens_min,
-                    .memory_node = sequence.node,
-                    .score = request.score};
+  plan::SequenceJoin join{.id = request.id,
+                          .tokens = request.prompt,
+                          .prompt_tokens = static_cast<uint32_t>(request.prompt.size()),
+                          .parent = sequence.parent,
+                          .sampling = request.sampling,
+                          .tokens_max = request.tokens_max,
+                          .end_tokens = request.end_tokens,
+                          .tokens_min = request.tokens_min,
+                          .memory_node = sequence.node,
+                          .score = request.score};
   join.tokens.insert(join.tokens.end(), sequence.committed.begin(), sequence.committed.end());
   plan.joins.push_back(std::move(join));
   plan.grants.insert(plan.grants.end(), slots.begin(), slots.end());
@@ -361,9 +362,9 @@ void Scheduler::Impl::Join(Sequence& sequence, uint32_t lane, const std::vector<
   waiting.erase(&sequence);
   Enter(sequence, lane, nodes.back());
   sequence.chunked_tokens = 0;
-  const SequenceId id = sequence.request.id;
+  const plan::SequenceId id = sequence.request.id;
   kv->Open(id);
-  std::vector<SlotGrant> slots;
+  std::vector<plan::SlotGrant> slots;
   for (const uint32_t node : nodes) {
     kv->BeginSpan(id, node);
     const auto granted =
@@ -383,7 +384,7 @@ void Scheduler::Impl::JoinForks(Sequence& parent, OpenStep& open) {
   if (parent.request.score || !parent.committed.empty()) {
     return;
   }
-  for (const SequenceId id : parent.forks) {
+  for (const plan::SequenceId id : parent.forks) {
     Sequence* fork = Find(id);
     if (fork == nullptr || fork->state != SequenceState::kWaiting || fork->request.score ||
         !fork->committed.empty() || fork->request.prompt != parent.request.prompt ||
@@ -412,7 +413,7 @@ void Scheduler::Impl::AddToLane(Sequence& sequence) {
 
 // Counts the step as planned, unless it is empty.
 bool Scheduler::Impl::FinishStep(uint32_t lane_index, OpenStep& open) {
-  StepPlan& plan = open.plan;
+  plan::StepPlan& plan = open.plan;
   plan.leaves = open.record.border.leaves;
   if (plan.leaves.empty() && plan.rows.empty() && plan.chunks.empty()) {
     return false;
@@ -427,13 +428,13 @@ bool Scheduler::Impl::FinishStep(uint32_t lane_index, OpenStep& open) {
   return true;
 }
 
-RowChunkCount Scheduler::Impl::RowChunksFor(const Lane& lane, const StepPlan& plan) {
+RowChunkCount Scheduler::Impl::RowChunksFor(const Lane& lane, const plan::StepPlan& plan) {
   LinkCosts link = link_costs;
   link.measured = link.measured && lane_costs.measured;
   const auto rows = static_cast<uint32_t>(plan.rows.size());
   const double context = static_cast<double>(lane.context_tokens_all);
   std::vector<uint32_t> of_node(options.memory_nodes.size());
-  for (const DecodeRow& row : plan.rows) {
+  for (const plan::DecodeRow& row : plan.rows) {
     ++of_node[Find(row.sequence)->node];
   }
   // Spans of a row may lie on all.

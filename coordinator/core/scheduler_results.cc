@@ -12,14 +12,14 @@
 namespace lamina::core {
 namespace {
 
-absl::Status NodeBug(const StepResult& result, absl::string_view what) {
+absl::Status NodeBug(const plan::StepResult& result, absl::string_view what) {
   return absl::InternalError(
       absl::StrCat("result of lane ", result.lane, " step ", result.step, ": ", what));
 }
 
 // The node judges by the same rule; a row that it did not judge is judged here.
-FinishReason Judge(const Sequence& sequence, const SampledToken& token) {
-  if (token.finish != FinishReason::kNone) {
+plan::FinishReason Judge(const Sequence& sequence, const plan::SampledToken& token) {
+  if (token.finish != plan::FinishReason::kNone) {
     return token.finish;
   }
   const SequenceRequest& request = sequence.request;
@@ -27,14 +27,14 @@ FinishReason Judge(const Sequence& sequence, const SampledToken& token) {
   const auto& ends = request.end_tokens;
   if (tokens >= request.tokens_min &&
       std::find(ends.begin(), ends.end(), token.token) != ends.end()) {
-    return FinishReason::kStop;
+    return plan::FinishReason::kStop;
   }
-  return tokens >= request.tokens_max ? FinishReason::kLength : FinishReason::kNone;
+  return tokens >= request.tokens_max ? plan::FinishReason::kLength : plan::FinishReason::kNone;
 }
 
 }  // namespace
 
-absl::Status Scheduler::OnStepDone(const StepResult& result, Events& events) {
+absl::Status Scheduler::OnStepDone(const plan::StepResult& result, Events& events) {
   if (result.epoch != impl_->epoch) {
     return absl::OkStatus();
   }
@@ -54,12 +54,12 @@ absl::Status Scheduler::OnStepDone(const StepResult& result, Events& events) {
   for (const PlannedToken& row : planned.tokens) {
     impl_->counters.rows_dead += impl_->Find(row.sequence) == nullptr;
   }
-  for (const SampledToken& token : result.tokens) {
+  for (const plan::SampledToken& token : result.tokens) {
     impl_->Commit(token, events);
   }
   impl_->CommitScores(planned, result, events);
   impl_->PassBorder(result.lane, planned.border);
-  for (const SequenceId id : std::exchange(impl_->preempted, {})) {
+  for (const plan::SequenceId id : std::exchange(impl_->preempted, {})) {
     if (impl_->Find(id) != nullptr) {
       events.preempted.push_back(id);
     }
@@ -67,17 +67,19 @@ absl::Status Scheduler::OnStepDone(const StepResult& result, Events& events) {
   return absl::OkStatus();
 }
 
-absl::Status Scheduler::Impl::CheckResult(const PlannedStep& planned, const StepResult& result) {
+absl::Status Scheduler::Impl::CheckResult(const PlannedStep& planned,
+                                          const plan::StepResult& result) {
   LAMINA_RETURN_IF_ERROR(CheckTokens(planned, result));
   return CheckScores(planned, result);
 }
 
-absl::Status Scheduler::Impl::CheckTokens(const PlannedStep& planned, const StepResult& result) {
-  std::map<SequenceId, uint32_t> expected;  // Position by sequence; one row for each at most.
+absl::Status Scheduler::Impl::CheckTokens(const PlannedStep& planned,
+                                          const plan::StepResult& result) {
+  std::map<plan::SequenceId, uint32_t> expected;  // Position by sequence; one row for each at most.
   for (const PlannedToken& row : planned.tokens) {
     expected.emplace(row.sequence, row.position);
   }
-  for (const SampledToken& token : result.tokens) {
+  for (const plan::SampledToken& token : result.tokens) {
     const auto row = expected.find(token.sequence);
     if (row == expected.end()) {
       return NodeBug(result,
@@ -97,13 +99,14 @@ absl::Status Scheduler::Impl::CheckTokens(const PlannedStep& planned, const Step
   return absl::OkStatus();
 }
 
-absl::Status Scheduler::Impl::CheckScores(const PlannedStep& planned, const StepResult& result) {
-  std::map<SequenceId, size_t> scored;  // Log-probabilities so far, by sequence.
+absl::Status Scheduler::Impl::CheckScores(const PlannedStep& planned,
+                                          const plan::StepResult& result) {
+  std::map<plan::SequenceId, size_t> scored;  // Log-probabilities so far, by sequence.
   for (const PlannedScore& chunk : planned.scores) {
     const Sequence* sequence = Find(chunk.sequence);
     scored.emplace(chunk.sequence, sequence == nullptr ? 0 : sequence->logprobs.size());
   }
-  for (const ScoredTokens& part : result.scores) {
+  for (const plan::ScoredTokens& part : result.scores) {
     const auto so_far = scored.find(part.sequence);
     if (so_far == scored.end()) {
       return NodeBug(result, absl::StrCat("sequence ", part.sequence, " is not scored there"));
@@ -138,7 +141,7 @@ absl::Status Scheduler::Impl::CheckScores(const PlannedStep& planned, const Step
   return absl::OkStatus();
 }
 
-void Scheduler::Impl::Commit(const SampledToken& token, Events& events) {
+void Scheduler::Impl::Commit(const plan::SampledToken& token, Events& events) {
   Sequence* sequence = Find(token.sequence);
   if (sequence == nullptr) {
     return;  // A dead row.
@@ -153,23 +156,23 @@ void Scheduler::Impl::Commit(const SampledToken& token, Events& events) {
     sequence->state = SequenceState::kDecoding;
     Detach(*sequence);
   }
-  const FinishReason reason = Judge(*sequence, token);
-  if (reason == FinishReason::kNone) {
+  const plan::FinishReason reason = Judge(*sequence, token);
+  if (reason == plan::FinishReason::kNone) {
     return;
   }
   FinishEvent& finish = events.finished.emplace_back();
   finish.sequence = token.sequence;
   finish.reason = reason;
-  if (reason == FinishReason::kError) {
+  if (reason == plan::FinishReason::kError) {
     finish.status = absl::InternalError(
         absl::StrCat("the compute node could not sample position ", token.position));
   }
   End(*sequence);
 }
 
-void Scheduler::Impl::CommitScores(const PlannedStep& planned, const StepResult& result,
+void Scheduler::Impl::CommitScores(const PlannedStep& planned, const plan::StepResult& result,
                                    Events& events) {
-  for (const ScoredTokens& part : result.scores) {
+  for (const plan::ScoredTokens& part : result.scores) {
     if (Sequence* sequence = Find(part.sequence); sequence != nullptr) {
       sequence->logprobs.insert(sequence->logprobs.end(), part.logprobs.begin(),
                                 part.logprobs.end());
@@ -184,7 +187,7 @@ void Scheduler::Impl::CommitScores(const PlannedStep& planned, const StepResult&
     events.scores.push_back({.sequence = chunk.sequence,
                              .logprobs = std::move(sequence->logprobs),
                              .ranks = std::move(sequence->ranks)});
-    events.finished.push_back({.sequence = chunk.sequence, .reason = FinishReason::kLength});
+    events.finished.push_back({.sequence = chunk.sequence, .reason = plan::FinishReason::kLength});
     End(*sequence);
   }
 }
@@ -196,7 +199,7 @@ void Scheduler::Impl::PassBorder(uint32_t lane, const StepBorder& border) {
   for (const uint32_t offset : border.scratch) {
     ScratchOf(lane).Free(offset);
   }
-  for (const SequenceId id : border.draining) {
+  for (const plan::SequenceId id : border.draining) {
     Sequence* sequence = Find(id);
     if (sequence != nullptr) {  // Neither finished by a last result nor cancelled.
       draining.erase(sequence);

@@ -16,9 +16,9 @@ constexpr uint32_t kBlockTokens = 256;  // Of attention's merge tree.
 
 }  // namespace
 
-void SequenceKv::Open(SequenceId id) { LAMINA_CHECK(spans_.emplace(id, Spans{}).second); }
+void SequenceKv::Open(plan::SequenceId id) { LAMINA_CHECK(spans_.emplace(id, Spans{}).second); }
 
-void SequenceKv::BeginSpan(SequenceId id, uint32_t node) {
+void SequenceKv::BeginSpan(plan::SequenceId id, uint32_t node) {
   LAMINA_CHECK(RoomInSpan(id) == 0);
   Spans& spans = spans_.at(id);
   LAMINA_CHECK(spans.nodes.size() < kSpansMax);
@@ -26,24 +26,26 @@ void SequenceKv::BeginSpan(SequenceId id, uint32_t node) {
   spans.nodes.push_back(node);
 }
 
-absl::StatusOr<std::vector<SlotGrant>> SequenceKv::Append(SequenceId id, uint32_t tokens) {
+absl::StatusOr<std::vector<plan::SlotGrant>> SequenceKv::Append(plan::SequenceId id,
+                                                                uint32_t tokens) {
   LAMINA_CHECK(tokens <= RoomInSpan(id));
   Spans& spans = spans_.at(id);
   LAMINA_ASSIGN_OR_RETURN(const std::vector<Extent> extents,
                           directory_.Append(KeyOf(id, spans.nodes.size() - 1), tokens));
   spans.tokens += tokens;
-  std::vector<SlotGrant> grants;
+  std::vector<plan::SlotGrant> grants;
   for (const Extent& extent : extents) {
     grants.push_back({.sequence = id, .extent = extent, .memory_node = spans.nodes.back()});
   }
   return grants;
 }
 
-std::vector<SlotGrant> SequenceKv::Fork(SequenceId parent, SequenceId child, uint32_t tokens) {
+std::vector<plan::SlotGrant> SequenceKv::Fork(plan::SequenceId parent, plan::SequenceId child,
+                                              uint32_t tokens) {
   const Spans& from = spans_.at(parent);
   LAMINA_CHECK(tokens <= from.tokens);
   Spans to{.tokens = tokens};
-  std::vector<SlotGrant> grants;
+  std::vector<plan::SlotGrant> grants;
   for (uint32_t left = tokens; left > 0;) {
     const size_t span = to.nodes.size();
     const uint32_t node = from.nodes[span];
@@ -58,7 +60,7 @@ std::vector<SlotGrant> SequenceKv::Fork(SequenceId parent, SequenceId child, uin
   return grants;
 }
 
-void SequenceKv::Release(SequenceId id, uint64_t ticket) {
+void SequenceKv::Release(plan::SequenceId id, uint64_t ticket) {
   const Spans& spans = spans_.at(id);
   for (size_t span = 0; span < spans.nodes.size(); ++span) {
     directory_.Release(KeyOf(id, span), ticket);
@@ -66,9 +68,9 @@ void SequenceKv::Release(SequenceId id, uint64_t ticket) {
   spans_.erase(id);
 }
 
-uint32_t SequenceKv::TokensOf(SequenceId id) const { return spans_.at(id).tokens; }
+uint32_t SequenceKv::TokensOf(plan::SequenceId id) const { return spans_.at(id).tokens; }
 
-uint32_t SequenceKv::TokensOn(SequenceId id, uint32_t node) const {
+uint32_t SequenceKv::TokensOn(plan::SequenceId id, uint32_t node) const {
   const Spans& spans = spans_.at(id);
   uint32_t tokens = 0;
   for (size_t span = 0; span < spans.nodes.size(); ++span) {
@@ -79,7 +81,7 @@ uint32_t SequenceKv::TokensOn(SequenceId id, uint32_t node) const {
   return tokens;
 }
 
-uint32_t SequenceKv::RoomInSpan(SequenceId id) const {
+uint32_t SequenceKv::RoomInSpan(plan::SequenceId id) const {
   const Spans& spans = spans_.at(id);
   if (spans.nodes.empty()) {
     return 0;
@@ -94,7 +96,7 @@ absl::Status SequenceKv::Audit() const {
   for (const auto& [id, spans] : spans_) {
     uint32_t tokens = 0;
     for (size_t span = 0; span < spans.nodes.size(); ++span) {
-      const SequenceId key = KeyOf(id, span);
+      const plan::SequenceId key = KeyOf(id, span);
       if (!directory_.IsOpen(key) || directory_.NodeOf(key) != spans.nodes[span]) {
         return absl::InternalError(absl::StrCat("sequence ", id, ": span ", span, " is astray"));
       }

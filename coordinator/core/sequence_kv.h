@@ -20,7 +20,7 @@
 #include "common/attention_descriptor.h"
 #include "coordinator/core/kv_directory.h"
 #include "coordinator/core/scheduler.h"
-#include "coordinator/core/step_plan.h"
+#include "plan/step_plan.h"
 
 namespace lamina::core {
 
@@ -34,23 +34,24 @@ class SequenceKv {
       : directory_(options), span_tokens_(span_tokens) {}
 
   // Starts a sequence without spans. Requires: not open; with cuts an id below 2^60.
-  void Open(SequenceId id);
+  void Open(plan::SequenceId id);
   // The next tokens go to `node`. Requires: RoomInSpan(id) == 0.
-  void BeginSpan(SequenceId id, uint32_t node);
+  void BeginSpan(plan::SequenceId id, uint32_t node);
   // Requires: tokens <= RoomInSpan(id).   Errors: those of KvDirectory::Append; nothing changed.
-  absl::StatusOr<std::vector<SlotGrant>> Append(SequenceId id, uint32_t tokens);
+  absl::StatusOr<std::vector<plan::SlotGrant>> Append(plan::SequenceId id, uint32_t tokens);
   // As KvDirectory::Fork, span by span.
-  std::vector<SlotGrant> Fork(SequenceId parent, SequenceId child, uint32_t tokens);
-  void Release(SequenceId id, uint64_t ticket);
+  std::vector<plan::SlotGrant> Fork(plan::SequenceId parent, plan::SequenceId child,
+                                    uint32_t tokens);
+  void Release(plan::SequenceId id, uint64_t ticket);
   void Recycle(uint64_t ticket) { directory_.Recycle(ticket); }
 
-  bool IsOpen(SequenceId id) const { return spans_.contains(id); }
-  uint32_t TokensOf(SequenceId id) const;
-  uint32_t TokensOn(SequenceId id, uint32_t node) const;
+  bool IsOpen(plan::SequenceId id) const { return spans_.contains(id); }
+  uint32_t TokensOf(plan::SequenceId id) const;
+  uint32_t TokensOn(plan::SequenceId id, uint32_t node) const;
   // Tokens that the last span still takes; 0 before the first.
-  uint32_t RoomInSpan(SequenceId id) const;
+  uint32_t RoomInSpan(plan::SequenceId id) const;
   // Of each span.
-  const std::vector<uint32_t>& NodesOf(SequenceId id) const { return spans_.at(id).nodes; }
+  const std::vector<uint32_t>& NodesOf(plan::SequenceId id) const { return spans_.at(id).nodes; }
 
   const KvDirectory& directory() const { return directory_; }
   absl::Status Audit() const;
@@ -60,13 +61,13 @@ class SequenceKv {
     std::vector<uint32_t> nodes;
     uint32_t tokens = 0;
   };
-  SequenceId KeyOf(SequenceId id, size_t span) const {
+  plan::SequenceId KeyOf(plan::SequenceId id, size_t span) const {
     return span_tokens_ == 0 ? id : id * kSpansMax + span;
   }
 
   KvDirectory directory_;
   uint32_t span_tokens_;
-  std::map<SequenceId, Spans> spans_;
+  std::map<plan::SequenceId, Spans> spans_;
 };
 
 // Tokens of a span, for sequences of at most `sequence_tokens_max`: a power of two of attention

@@ -19,14 +19,14 @@ absl::Status CheckToken(TokenId token, uint32_t vocabulary) {
   return absl::OkStatus();
 }
 
-absl::Status CheckTop(const std::vector<TokenLogprob>& top, uint32_t vocabulary) {
-  for (const TokenLogprob& one : top) {
+absl::Status CheckTop(const std::vector<plan::TokenLogprob>& top, uint32_t vocabulary) {
+  for (const plan::TokenLogprob& one : top) {
     LAMINA_RETURN_IF_ERROR(CheckToken(one.token, vocabulary));
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckRank(const TokenRank& rank, uint32_t vocabulary) {
+absl::Status CheckRank(const plan::TokenRank& rank, uint32_t vocabulary) {
   if (rank.rank == 0 || rank.rank > vocabulary) {
     return absl::InternalError(
         absl::StrCat("rank ", rank.rank, " in a vocabulary of ", vocabulary, " tokens"));
@@ -36,23 +36,23 @@ absl::Status CheckRank(const TokenRank& rank, uint32_t vocabulary) {
 
 }  // namespace
 
-absl::Status CheckTokens(const StepResult& report, uint32_t vocabulary) {
+absl::Status CheckTokens(const plan::StepResult& report, uint32_t vocabulary) {
   if (vocabulary == 0) {
     return absl::OkStatus();
   }
-  for (const SampledToken& token : report.tokens) {
+  for (const plan::SampledToken& token : report.tokens) {
     LAMINA_RETURN_IF_ERROR(CheckToken(token.token, vocabulary));
     LAMINA_RETURN_IF_ERROR(CheckTop(token.top, vocabulary));
   }
-  for (const ScoredTokens& score : report.scores) {
-    for (const TokenRank& rank : score.ranks) {
+  for (const plan::ScoredTokens& score : report.scores) {
+    for (const plan::TokenRank& rank : score.ranks) {
       LAMINA_RETURN_IF_ERROR(CheckRank(rank, vocabulary));
     }
   }
   return absl::OkStatus();
 }
 
-void StepReports::Reset(uint32_t nodes, uint32_t lanes, const PipelineSchedule& schedule) {
+void StepReports::Reset(uint32_t nodes, uint32_t lanes, const plan::PipelineSchedule& schedule) {
   lanes_.assign(lanes, {.steps = std::vector<uint64_t>(nodes, 0)});
   for (uint32_t lane = 0; lane < lanes; ++lane) {
     for (uint32_t node = 0; node < nodes; ++node) {
@@ -61,7 +61,8 @@ void StepReports::Reset(uint32_t nodes, uint32_t lanes, const PipelineSchedule& 
   }
 }
 
-absl::StatusOr<std::optional<StepResult>> StepReports::Add(uint32_t node, StepResult report) {
+absl::StatusOr<std::optional<plan::StepResult>> StepReports::Add(uint32_t node,
+                                                                 plan::StepResult report) {
   if (report.lane >= lanes_.size() || node >= lanes_[report.lane].steps.size() ||
       lanes_[report.lane].steps[node] == kNoPart) {
     return absl::InternalError(absl::StrCat("compute node ", node, " reports lane ", report.lane,
@@ -77,15 +78,15 @@ absl::StatusOr<std::optional<StepResult>> StepReports::Add(uint32_t node, StepRe
   if (lane.open.empty() || report.step > lane.open.back().step) {
     lane.open.push_back(std::move(report));
   } else {
-    StepResult& whole = lane.open[report.step - lane.open.front().step];
+    plan::StepResult& whole = lane.open[report.step - lane.open.front().step];
     std::move(report.tokens.begin(), report.tokens.end(), std::back_inserter(whole.tokens));
     std::move(report.scores.begin(), report.scores.end(), std::back_inserter(whole.scores));
   }
   const uint64_t done = *std::min_element(lane.steps.begin(), lane.steps.end());
   if (lane.open.front().step > done) {
-    return std::optional<StepResult>();
+    return std::optional<plan::StepResult>();
   }
-  std::optional<StepResult> whole = std::move(lane.open.front());
+  std::optional<plan::StepResult> whole = std::move(lane.open.front());
   lane.open.pop_front();
   return whole;
 }

@@ -182,7 +182,7 @@ TEST_P(CudaComputeBitsWaitsTest, HasTheBitsOfRowsThatTheHostCarries) {
 
     ExpectSame(cluster->GenerateMany(Requests()), expected);
 
-    const control::NodeCounters counters = cluster->handler("c0").Counters();
+    const telemetry::NodeCounters counters = cluster->handler("c0").Counters();
     EXPECT_GT(counters.device_units, 0u);
     EXPECT_LT(counters.device_units, counters.units);  // Prompts and tails.
     EXPECT_GT(counters.replayed_units, 0u);

@@ -20,10 +20,10 @@ LocalClusterOptions WithWaits(const CudaCluster& wanted) {
 }
 
 // Over all compute nodes.
-control::NodeCounters UnitsOf(LocalCluster& cluster, const CudaCluster& wanted) {
-  control::NodeCounters sum;
+telemetry::NodeCounters UnitsOf(LocalCluster& cluster, const CudaCluster& wanted) {
+  telemetry::NodeCounters sum;
   const auto add = [&](const std::string& name) {
-    const control::NodeCounters counters = cluster.handler(name).Counters();
+    const telemetry::NodeCounters counters = cluster.handler(name).Counters();
     sum.units += counters.units;
     sum.device_units += counters.device_units;
   };
@@ -70,7 +70,7 @@ TEST_P(CudaComputeWaitsTest, HasTheBitsOfRowsThatTheHostCarries) {
   ExpectSame(found, expected);
   // Four tokens of each request behind the first, in every layer; prompts go the host's way.
   const uint64_t layers = GetParam().parallel ? 3 : 2;
-  const control::NodeCounters counters = UnitsOf(*cluster, GetParam());
+  const telemetry::NodeCounters counters = UnitsOf(*cluster, GetParam());
   EXPECT_EQ(counters.device_units, requests.size() * 4 * layers);
   EXPECT_GT(counters.units, requests.size() * 4 * (layers + 1));
   EXPECT_TRUE(cluster->WaitForNoSlots().ok());

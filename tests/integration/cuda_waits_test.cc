@@ -91,7 +91,7 @@ TEST_P(CudaWaitsTest, HaveTheBitsOfTheProcessor) {
   EXPECT_TRUE(cluster->WaitForNoSlots().ok());
   for (const std::string& name : GetParam().cuda) {
     EXPECT_EQ(WindowsOf(*cluster, name), "host memory, for which cuda:0 waits itself");
-    const control::NodeCounters counters = cluster->handler(name).Counters();
+    const telemetry::NodeCounters counters = cluster->handler(name).Counters();
     EXPECT_GT(counters.device_units, 0u);
     EXPECT_GT(counters.units, counters.device_units) << "prompts are the processor's";
     EXPECT_EQ(counters.refused_messages, 0u);
@@ -189,7 +189,7 @@ TEST_F(CudaWaitsEpochTest, StepsInChunksAreTheProcessors) {
 
   ExpectSame(cluster->GenerateMany(Requests()), expected);
 
-  const control::NodeCounters counters = cluster->handler("m0").Counters();
+  const telemetry::NodeCounters counters = cluster->handler("m0").Counters();
   EXPECT_LT(counters.device_units, counters.units);
 }
 
@@ -199,7 +199,7 @@ TEST_F(CudaWaitsEpochTest, RepliesAreCountedForTheNodesThatRunTheNextSlices) {
       MakeCluster(OptionsOf({.lanes = 1, .compute_nodes = 2, .stages = 2}));
   ASSERT_NE(cluster, nullptr);
   const auto puts_to = [&](const std::string& name) {
-    for (const control::LinkCount& link : cluster->handler("m0").Counters().links) {
+    for (const telemetry::LinkCount& link : cluster->handler("m0").Counters().links) {
       if (link.peer == name) {
         return link.puts;
       }
@@ -267,9 +267,9 @@ TEST_P(CudaWaitsLeavingTest, AWindowOfAnOlderEpochIsRefusedAndCounted) {
   const std::unique_ptr<LocalCluster> cluster =
       MakeCluster(OptionsOf({.lanes = GetParam(), .compute_nodes = GetParam()}));
   ASSERT_NE(cluster, nullptr);
-  const control::EpochConfig config = cluster->link("m0").config();
+  const plan::EpochConfig config = cluster->link("m0").config();
   const uint32_t from = GetParam() - 1;
-  const core::WindowLayout layout({.compute_nodes = GetParam(),
+  const plan::WindowLayout layout({.compute_nodes = GetParam(),
                                    .memory_nodes = 1,
                                    .lanes = config.lanes,
                                    .rows_max = config.rows_max,
@@ -278,7 +278,7 @@ TEST_P(CudaWaitsLeavingTest, AWindowOfAnOlderEpochIsRefusedAndCounted) {
   const auto transport = transport::MakeTransport("shm://").value();
   const auto region = transport->OpenRegion(cluster->link("m0").region(), config.epoch);
   ASSERT_TRUE(region.ok()) << region.status();
-  const core::WindowHeader stale{.epoch = config.epoch - 1, .step = 1, .sender = from};
+  const plan::WindowHeader stale{.epoch = config.epoch - 1, .step = 1, .sender = from};
   const absl::Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(&stale),
                                           sizeof(stale));
   const auto request = cluster->Start(specs[0]);
@@ -288,7 +288,7 @@ TEST_P(CudaWaitsLeavingTest, AWindowOfAnOlderEpochIsRefusedAndCounted) {
   absl::Status put;
   while (put.ok() && cluster->engine().GetStatus().epoch == config.epoch) {
     for (int parity = 0; parity < 2 && put.ok(); ++parity) {
-      value += core::kRowChunksMax;
+      value += plan::kRowChunksMax;
       const transport::SignalUpdate signal{.word = layout.query_word(from, 0), .value = value};
       put = transport->Put(**region, layout.QueryWindow(from, 0, value), bytes, &signal);
     }

@@ -110,7 +110,7 @@ class StaleHeaderDevice final : public kernels::KvDevice {
   const std::unique_ptr<kernels::KvDevice> inner_;
   std::atomic<int>& stale_at_;  // How many from now on.
   bool attended_ = false;       // Since the last Peek().
-  mutable core::WindowHeader header_;
+  mutable plan::WindowHeader header_;
 };
 
 std::vector<GenerateSpec> Requests() {
@@ -196,7 +196,7 @@ TEST_P(CudaWindowsTest, HaveTheBitsOfHostWindows) {
   EXPECT_TRUE(cluster->WaitForNoSlots().ok());
   for (const std::string& name : GetParam().cuda) {
     EXPECT_EQ(WindowsOf(*cluster, name), kReached);
-    const control::NodeCounters counters = cluster->handler(name).Counters();
+    const telemetry::NodeCounters counters = cluster->handler(name).Counters();
     EXPECT_GT(counters.units, 0u);
     EXPECT_EQ(counters.refused_messages, 0u);
   }
@@ -307,14 +307,14 @@ TEST_F(CudaWindowsPlaceTest, AWindowOfAnOlderEpochIsRefusedAndCounted) {
   const std::vector<GenerateResult> expected = Expected(specs);
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(OptionsOf({}));
   ASSERT_NE(cluster, nullptr);
-  const control::EpochConfig config = cluster->link("m0").config();
-  const core::WindowLayout layout({.compute_nodes = 1,
+  const plan::EpochConfig config = cluster->link("m0").config();
+  const plan::WindowLayout layout({.compute_nodes = 1,
                                    .memory_nodes = 1,
                                    .lanes = config.lanes,
                                    .rows_max = config.rows_max,
                                    .kv_rows_max = config.chunk_tokens_max,
                                    .layers = config.layers});
-  const core::WindowHeader stale{.epoch = config.epoch - 1, .step = 1};
+  const plan::WindowHeader stale{.epoch = config.epoch - 1, .step = 1};
   const absl::Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(&stale),
                                           sizeof(stale));
   const auto transport = transport::MakeTransport("fake://reached").value();
@@ -329,7 +329,7 @@ TEST_F(CudaWindowsPlaceTest, AWindowOfAnOlderEpochIsRefusedAndCounted) {
   while ((put.ok() || absl::IsResourceExhausted(put)) &&
          cluster->engine().GetStatus().epoch == config.epoch) {
     for (int parity = 0; parity < 2; ++parity) {
-      value += core::kRowChunksMax;
+      value += plan::kRowChunksMax;
       const transport::SignalUpdate signal{.word = layout.query_word(0, 0), .value = value};
       put = transport->Put(**region, layout.QueryWindow(0, 0, value), bytes, &signal);
       transport->Progress();

@@ -15,8 +15,8 @@ using ::testing::HasSubstr;
 
 // With memory nodes each row takes twice as long, and what comes before rows nothing; a step of
 // more than about eight rows is shorter on the compute node.
-core::PolicyTimes Times() {
-  core::PolicyTimes times{
+plan::PolicyTimes Times() {
+  plan::PolicyTimes times{
       .attention_local = 1e12, .attention_shared = 1e12, .read_bandwidth = 1e12};
   for (const uint32_t rows : {1u, 64u}) {
     times.local.push_back({rows, 1e-3 * (8 + rows), 1e-3 * (8 + rows)});

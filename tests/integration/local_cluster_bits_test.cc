@@ -433,7 +433,7 @@ TEST_P(BitsTest, ScoresAreTheSameInChunksAndBesideOthers) {
   EXPECT_TRUE(whole.ranks.empty());
   ASSERT_EQ(results.back().ranks.size(), whole.scores.size());
   for (size_t i = 0; i < whole.scores.size(); ++i) {
-    const core::TokenRank& ranked = results.back().ranks[i];
+    const plan::TokenRank& ranked = results.back().ranks[i];
     ASSERT_EQ(ranked.top.size(), 2u);
     if (ranked.rank <= 2) {
       EXPECT_EQ(ranked.top[ranked.rank - 1].token, text[i + 1]);

@@ -88,7 +88,7 @@ TEST_P(FidelityTest, FirstTokenHasTheLogitsOfTransformers) {
 
     ASSERT_TRUE(result.status.ok()) << result.status;
     std::map<TokenId, float> found;
-    for (const core::TokenLogprob& top : result.choices[0].top[0]) {
+    for (const plan::TokenLogprob& top : result.choices[0].top[0]) {
       found[top.token] = top.logprob;
     }
     const auto best = row.at("top")[0][0].get<TokenId>();

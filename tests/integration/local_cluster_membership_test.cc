@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "common/version.h"
-#include "coordinator/core/window_layout.h"
+#include "plan/window_layout.h"
 #include "tests/integration/cluster_test_util.h"
 #include "transport/registry.h"
 
@@ -259,11 +259,11 @@ class RefusalTest : public ::testing::Test {
 
  private:
   struct Port final : coordinator::NodePort {
-    void Configure(const control::EpochConfig&) override {}
-    void Connect(const control::EpochPeers&) override {}
+    void Configure(const plan::EpochConfig&) override {}
+    void Connect(const plan::EpochPeers&) override {}
     void Leave(const std::string&) override {}
-    void LoadLayers(const core::Stage&) override {}
-    void SendPlan(const core::StepPlan&) override {}
+    void LoadLayers(const plan::Stage&) override {}
+    void SendPlan(const plan::StepPlan&) override {}
     void StartTrace(Nanos) override {}
     void CollectTrace(uint64_t) override {}
     void PingClock() override {}
@@ -312,10 +312,10 @@ class Rogue {
 
   // Overwrites the header of the window of `value` in the region of `node`, and raises the signal
   // if asked to. Nothing happens when the node has left that epoch meanwhile.
-  void WriteHeader(const std::string& node, const core::WindowHeader& header, uint64_t value,
+  void WriteHeader(const std::string& node, const plan::WindowHeader& header, uint64_t value,
                    bool raise) {
-    const control::EpochConfig config = cluster_.link(node).config();
-    const core::WindowLayout layout({.compute_nodes = 1,
+    const plan::EpochConfig config = cluster_.link(node).config();
+    const plan::WindowLayout layout({.compute_nodes = 1,
                                      .memory_nodes = 1,
                                      .lanes = config.lanes,
                                      .rows_max = config.rows_max,
@@ -360,7 +360,7 @@ class RogueTest : public ::testing::TestWithParam<std::string> {
   // Of the next unit of the idle cluster.
   uint64_t NextStep() { return cluster_->engine().GetStatus().scheduler.lanes[0].step_done + 1; }
   uint64_t NextValue() {
-    return ((NextStep() - 1) * cluster_->layers().size() + 1) * core::kRowChunksMax;
+    return ((NextStep() - 1) * cluster_->layers().size() + 1) * plan::kRowChunksMax;
   }
 
   // Faults without a step between them set a node aside; it comes back like any other.
@@ -428,12 +428,12 @@ TEST_P(RogueTest, WrongHeadersNeverMakeWrongText) {
       requests.push_back(cluster_->Start(spec));
     }
     while (!requests[0]->ended()) {
-      core::WindowHeader header{.epoch = cluster_->link(node).config().epoch,
+      plan::WindowHeader header{.epoch = cluster_->link(node).config().epoch,
                                 .step = 1 + random.Below(100),
                                 .rows = static_cast<uint32_t>(random.Below(5)),
                                 .sender = 9};
-      header.magic = random.Chance(0.5) ? core::WindowHeader::kMagic : 0;
-      rogue.WriteHeader(node, header, core::kRowChunksMax * (1 + random.Below(2)), false);
+      header.magic = random.Chance(0.5) ? plan::WindowHeader::kMagic : 0;
+      rogue.WriteHeader(node, header, plan::kRowChunksMax * (1 + random.Below(2)), false);
       std::this_thread::sleep_for(std::chrono::microseconds(random.Below(2000)));
     }
     for (size_t i = 0; i < requests.size(); ++i) {

@@ -56,7 +56,7 @@ TEST_P(LocalPolicyTest, HasTheBitsOfTwoPools) {
     ExpectSame(cluster->GenerateMany(MixedRequests()), expected);
 
     EXPECT_TRUE(cluster->WaitForNoSlots().ok());
-    const control::NodeCounters counters = cluster->handler("c0").Counters();
+    const telemetry::NodeCounters counters = cluster->handler("c0").Counters();
     EXPECT_GT(counters.kv_bytes_read, 0u);
     EXPECT_EQ(counters.bytes_sent, 0u);
     EXPECT_THAT(counters.links, ::testing::IsEmpty());

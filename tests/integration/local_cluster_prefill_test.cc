@@ -213,20 +213,20 @@ TEST(PrefillTest, AReplicaForPromptsTakesPartWholeOrNotAtAll) {
 TEST(PrefillTest, NodesRefuseRolesThatDoNotFitTheReplicas) {
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(Shaped({1, 2}, {2, 1}, 1));
   ASSERT_NE(cluster, nullptr);
-  const control::EpochConfig good = cluster->link("m0").config();
+  const plan::EpochConfig good = cluster->link("m0").config();
   EXPECT_EQ(good.prefill_lanes, 2u);  // One on each stage.
   ThreadPool pool({.threads = 1});
   memory_node::MemoryNode node(
       {.name = "m0", .make_device = kernels::CpuKvDevices(kernels::CpuAttention(), pool)}, pool);
   EXPECT_TRUE(node.Configure(good).ok());
-  std::vector<control::EpochConfig> bad(6, good);
+  std::vector<plan::EpochConfig> bad(6, good);
   bad[0].prefill_nodes = 4;
   bad[1].prefill_lanes = 4;
   bad[2].prefill_lanes = 0;
   bad[3].prefill_nodes = 1;  // Of one replica a node that decodes and one that does not.
   bad[4].prefill_nodes = 3;
   bad[5].stages[3].shard = bad[5].stages[1].shard;
-  for (const control::EpochConfig& config : bad) {
+  for (const plan::EpochConfig& config : bad) {
     EXPECT_EQ(node.Configure(config).status().code(), absl::StatusCode::kInvalidArgument);
   }
 }

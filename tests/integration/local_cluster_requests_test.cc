@@ -9,7 +9,7 @@ namespace lamina::test_support {
 namespace {
 
 using coordinator::GenerateSpec;
-using core::FinishReason;
+using plan::FinishReason;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 

@@ -371,12 +371,12 @@ TEST(ShardsTest, NodesRefuseShardsThatDoNotHaveEveryHeadOnce) {
   const std::unique_ptr<LocalCluster> cluster =
       MakeCluster({.model = ThreeHeads(), .compute_nodes = 2, .shards = 2});
   ASSERT_NE(cluster, nullptr);
-  const control::EpochConfig good = cluster->link("m0").config();
+  const plan::EpochConfig good = cluster->link("m0").config();
   ThreadPool pool({.threads = 1});
   memory_node::MemoryNode node(
       {.name = "m0", .make_device = kernels::CpuKvDevices(kernels::CpuAttention(), pool)}, pool);
   EXPECT_TRUE(node.Configure(good).ok());
-  std::vector<control::EpochConfig> bad(7, good);
+  std::vector<plan::EpochConfig> bad(7, good);
   bad[0].stages[1].shard = good.stages[0].shard;
   bad[1].stages[1].shard.heads = 2;
   bad[2].stages[1].shard.first_head = 0;
@@ -384,7 +384,7 @@ TEST(ShardsTest, NodesRefuseShardsThatDoNotHaveEveryHeadOnce) {
   bad[4].stages[1].shard.index = 2000;
   bad[5].stages[0].shard.count = 4000000000;
   bad[6].stages[1].shard.columns = 0;
-  for (const control::EpochConfig& config : bad) {
+  for (const plan::EpochConfig& config : bad) {
     EXPECT_EQ(node.Configure(config).status().code(), absl::StatusCode::kInvalidArgument);
   }
 }

@@ -243,18 +243,18 @@ TEST(StagesTest, AFasterNodeGetsMoreLayers) {
 
 // A node's end of the stream, for the coordinator to talk to.
 struct SilentPort final : coordinator::NodePort {
-  void LoadLayers(const core::Stage& stage) override { layers = stage; }
-  void Configure(const control::EpochConfig&) override { ++configured; }
-  void Connect(const control::EpochPeers&) override {}
+  void LoadLayers(const plan::Stage& stage) override { layers = stage; }
+  void Configure(const plan::EpochConfig&) override { ++configured; }
+  void Connect(const plan::EpochPeers&) override {}
   void Leave(const std::string&) override {}
-  void SendPlan(const core::StepPlan&) override {}
+  void SendPlan(const plan::StepPlan&) override {}
   void StartTrace(Nanos) override {}
   void CollectTrace(uint64_t) override {}
   void PingClock() override {}
   void Refuse(const std::string& words) override { refused = words; }
   void End() override {}
 
-  core::Stage layers;
+  plan::Stage layers;
   int configured = 0;
   std::string refused;
 };
@@ -299,17 +299,17 @@ TEST(StagesTest, NodesRefuseStagesThatDoNotHaveEveryLayerOnce) {
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(
       {.model = FiveLayers(SmallModel()), .compute_nodes = 2, .stages = 2, .stage_layers = {2, 3}});
   ASSERT_NE(cluster, nullptr);
-  const control::EpochConfig good = cluster->link("m0").config();
+  const plan::EpochConfig good = cluster->link("m0").config();
   ThreadPool pool({.threads = 1});
   memory_node::MemoryNode node(
       {.name = "m0", .make_device = kernels::CpuKvDevices(kernels::CpuAttention(), pool)}, pool);
   EXPECT_TRUE(node.Configure(good).ok());
-  std::vector<control::EpochConfig> bad(4, good);
+  std::vector<plan::EpochConfig> bad(4, good);
   bad[0].stages.pop_back();
   bad[1].stages[1].first_layer = 1;
   bad[2].stages[1].layers = 7;
   bad[3].stages[1].replica = 1000;
-  for (const control::EpochConfig& config : bad) {
+  for (const plan::EpochConfig& config : bad) {
     EXPECT_EQ(node.Configure(config).status().code(), absl::StatusCode::kInvalidArgument);
   }
 }

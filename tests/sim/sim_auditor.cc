@@ -12,7 +12,7 @@
 
 namespace lamina::sim {
 
-void SimAuditor::Fail(core::SequenceId sequence, const std::string& what) {
+void SimAuditor::Fail(plan::SequenceId sequence, const std::string& what) {
   if (failure_.empty()) {
     failure_ = absl::StrCat("client of sequence ", sequence, ": ", what);
   }
@@ -22,7 +22,7 @@ void SimAuditor::Submitted(const core::SequenceRequest& request) {
   clients_[request.id] = {.request = request, .tokens = request.prompt};
 }
 
-void SimAuditor::Cancelled(core::SequenceId sequence) { clients_[sequence].ended = true; }
+void SimAuditor::Cancelled(plan::SequenceId sequence) { clients_[sequence].ended = true; }
 
 void SimAuditor::NodesLost(const std::vector<std::string>& names, uint64_t slots_of_longest) {
   slots_of_longest_ = slots_of_longest;
@@ -44,7 +44,7 @@ void SimAuditor::Saw(const core::Events& events) {
   for (const core::FinishEvent& event : events.finished) {
     SawEnd(event);
   }
-  for (const core::SequenceId sequence : events.preempted) {
+  for (const plan::SequenceId sequence : events.preempted) {
     if (clients_.at(sequence).ended) {
       Fail(sequence, "preempted after its end");
     }
@@ -111,7 +111,7 @@ void SimAuditor::SawEnd(const core::FinishEvent& event) {
     return Fail(event.sequence, "ended twice");
   }
   client.ended = true;
-  if (event.reason == core::FinishReason::kError) {
+  if (event.reason == plan::FinishReason::kError) {
     return SawError(client, event);
   }
   const core::SequenceRequest& request = client.request;
@@ -124,7 +124,7 @@ void SimAuditor::SawEnd(const core::FinishEvent& event) {
   const bool stop = client.tokens.size() >= request.tokens_min &&
                     std::find(request.end_tokens.begin(), request.end_tokens.end(),
                               client.tokens.back()) != request.end_tokens.end();
-  if (stop != (event.reason == core::FinishReason::kStop) ||
+  if (stop != (event.reason == plan::FinishReason::kStop) ||
       (!stop && client.tokens.size() != request.tokens_max)) {
     Fail(event.sequence, "ended too early, too late, or for the wrong reason");
   }

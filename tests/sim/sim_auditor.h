@@ -17,7 +17,7 @@ namespace lamina::sim {
 class SimAuditor {
  public:
   void Submitted(const core::SequenceRequest& request);
-  void Cancelled(core::SequenceId sequence);
+  void Cancelled(plan::SequenceId sequence);
   // Nodes were lost; the longest sequence that those left can hold takes so many slots. What this
   // ends with an error is told next.
   void NodesLost(const std::vector<std::string>& names, uint64_t slots_of_longest);
@@ -39,9 +39,9 @@ class SimAuditor {
   void SawScore(const core::ScoreEvent& event);
   void SawEnd(const core::FinishEvent& event);
   void SawError(const Client& client, const core::FinishEvent& event);
-  void Fail(core::SequenceId sequence, const std::string& what);
+  void Fail(plan::SequenceId sequence, const std::string& what);
 
-  std::map<core::SequenceId, Client> clients_;
+  std::map<plan::SequenceId, Client> clients_;
   uint64_t slots_of_longest_ = 0;  // Of the last loss.
   bool just_lost_ = false;         // Since the last events.
   std::string failure_;

@@ -29,7 +29,7 @@ void SimNodes::Fail(const std::string& what) {
 }
 
 // A sequence may change lanes when no step with a row of it is under way.
-SimNodes::Entry* SimNodes::Find(const core::StepPlan& plan, core::SequenceId id) {
+SimNodes::Entry* SimNodes::Find(const plan::StepPlan& plan, plan::SequenceId id) {
   const auto it = table_.find(id);
   const bool there = it != table_.end();
   if (!there ||
@@ -41,33 +41,33 @@ SimNodes::Entry* SimNodes::Find(const core::StepPlan& plan, core::SequenceId id)
   return &it->second;
 }
 
-void SimNodes::Start(const core::StepPlan& plan) {
+void SimNodes::Start(const plan::StepPlan& plan) {
   StartLane(plan);
-  for (const core::SequenceId id : plan.leaves) {
+  for (const plan::SequenceId id : plan.leaves) {
     Leave(plan, id);
   }
-  for (const core::SequenceJoin& join : plan.joins) {
+  for (const plan::SequenceJoin& join : plan.joins) {
     Join(plan, join);
   }
-  for (const core::SlotGrant& grant : plan.grants) {
+  for (const plan::SlotGrant& grant : plan.grants) {
     Grant(plan, grant);
   }
   CheckGrantsOfJoins(plan);
   CheckRoles(plan);
   CheckRows(plan);
-  for (const core::PrefillChunk& chunk : plan.chunks) {
+  for (const plan::PrefillChunk& chunk : plan.chunks) {
     StartChunk(plan, chunk);
   }
 }
 
-void SimNodes::StartLane(const core::StepPlan& plan) {
+void SimNodes::StartLane(const plan::StepPlan& plan) {
   if (plan.epoch != epoch_ || plan.lane >= step_started_.size() ||
       plan.step != step_started_[plan.lane] + 1) {
     return Fail(absl::StrCat("lane ", plan.lane, " step ", plan.step, " is out of order"));
   }
   step_started_[plan.lane] = plan.step;
   size_t tokens = plan.rows.size();
-  for (const core::PrefillChunk& chunk : plan.chunks) {
+  for (const plan::PrefillChunk& chunk : plan.chunks) {
     tokens += chunk.tokens;
   }
   if (tokens > options_.step_tokens_max || plan.rows.size() > options_.rows_max) {
@@ -79,7 +79,7 @@ void SimNodes::StartLane(const core::StepPlan& plan) {
 }
 
 // Prefill nodes decode nothing, and where there are some the others take no prompts.
-void SimNodes::CheckRoles(const core::StepPlan& plan) {
+void SimNodes::CheckRoles(const plan::StepPlan& plan) {
   if (options_.prefill_lanes.count() == 0) {
     return;
   }
@@ -89,7 +89,7 @@ void SimNodes::CheckRoles(const core::StepPlan& plan) {
   }
 }
 
-void SimNodes::Leave(const core::StepPlan& plan, core::SequenceId id) {
+void SimNodes::Leave(const plan::StepPlan& plan, plan::SequenceId id) {
   Entry* entry = Find(plan, id);
   if (entry == nullptr) {
     return;
@@ -100,7 +100,7 @@ void SimNodes::Leave(const core::StepPlan& plan, core::SequenceId id) {
   table_.erase(id);
 }
 
-void SimNodes::Join(const core::StepPlan& plan, const core::SequenceJoin& join) {
+void SimNodes::Join(const plan::StepPlan& plan, const plan::SequenceJoin& join) {
   if (join.tokens.empty() || join.prompt_tokens > join.tokens.size() ||
       join.memory_node >= slots_.size() || (!join.score && join.tokens.size() >= join.tokens_max)) {
     return Fail(absl::StrCat("the join of sequence ", join.id, " makes no sense"));
@@ -119,7 +119,7 @@ void SimNodes::Join(const core::StepPlan& plan, const core::SequenceJoin& join) 
   }
 }
 
-void SimNodes::Grant(const core::StepPlan& plan, const core::SlotGrant& grant) {
+void SimNodes::Grant(const plan::StepPlan& plan, const plan::SlotGrant& grant) {
   Entry* entry = Find(plan, grant.sequence);
   if (entry == nullptr) {
     return;
@@ -147,8 +147,8 @@ void SimNodes::Grant(const core::StepPlan& plan, const core::SlotGrant& grant) {
   }
 }
 
-void SimNodes::CheckGrantsOfJoins(const core::StepPlan& plan) {
-  for (const core::SequenceJoin& join : plan.joins) {
+void SimNodes::CheckGrantsOfJoins(const plan::StepPlan& plan) {
+  for (const plan::SequenceJoin& join : plan.joins) {
     const auto it = table_.find(join.id);
     if (it != table_.end() && it->second.slots.size() != join.tokens.size()) {
       Fail(absl::StrCat("sequence ", join.id, " joins with ", it->second.slots.size(),
@@ -157,15 +157,15 @@ void SimNodes::CheckGrantsOfJoins(const core::StepPlan& plan) {
   }
 }
 
-void SimNodes::CheckRows(const core::StepPlan& plan) {
+void SimNodes::CheckRows(const plan::StepPlan& plan) {
   // Nodes have as many signal values as the last chunk of a unit leaves room for.
-  if (plan.chunking.chunks == 0 || plan.chunking.chunks > core::kRowChunksMax ||
-      (plan.rows.empty() && plan.chunking != core::Chunking())) {
+  if (plan.chunking.chunks == 0 || plan.chunking.chunks > plan::kRowChunksMax ||
+      (plan.rows.empty() && plan.chunking != plan::Chunking())) {
     return Fail(absl::StrCat("rows go in ", plan.chunking.chunks, " chunks"));
   }
-  std::set<core::SequenceId> seen;
+  std::set<plan::SequenceId> seen;
   uint32_t last_node = 0;
-  for (const core::DecodeRow& row : plan.rows) {
+  for (const plan::DecodeRow& row : plan.rows) {
     Entry* entry = Find(plan, row.sequence);
     if (entry == nullptr) {
       return;
@@ -182,7 +182,7 @@ void SimNodes::CheckRows(const core::StepPlan& plan) {
   }
 }
 
-void SimNodes::StartChunk(const core::StepPlan& plan, const core::PrefillChunk& chunk) {
+void SimNodes::StartChunk(const plan::StepPlan& plan, const plan::PrefillChunk& chunk) {
   Entry* entry = Find(plan, chunk.sequence);
   if (entry == nullptr) {
     return;
@@ -202,7 +202,7 @@ void SimNodes::StartChunk(const core::StepPlan& plan, const core::PrefillChunk& 
   }
 }
 
-void SimNodes::ClaimScratch(Entry& entry, const core::PrefillChunk& chunk) {
+void SimNodes::ClaimScratch(Entry& entry, const plan::PrefillChunk& chunk) {
   const size_t begin = chunk.scratch_offset;
   const size_t end = begin + entry.join.tokens.size();
   for (const auto& [id, other] : table_) {
@@ -218,26 +218,26 @@ void SimNodes::ClaimScratch(Entry& entry, const core::PrefillChunk& chunk) {
   entry.scratch_offset = chunk.scratch_offset;
 }
 
-core::StepResult SimNodes::End(const core::StepPlan& plan) {
-  core::StepResult result{.epoch = plan.epoch, .lane = plan.lane, .step = plan.step};
+plan::StepResult SimNodes::End(const plan::StepPlan& plan) {
+  plan::StepResult result{.epoch = plan.epoch, .lane = plan.lane, .step = plan.step};
   if (!failure_.empty()) {
     return result;  // The tables cannot be trusted any more.
   }
-  for (const core::DecodeRow& row : plan.rows) {
+  for (const plan::DecodeRow& row : plan.rows) {
     EndRow(row, result);
   }
-  for (const core::PrefillChunk& chunk : plan.chunks) {
+  for (const plan::PrefillChunk& chunk : plan.chunks) {
     EndChunk(chunk, result);
   }
   return result;
 }
 
-void SimNodes::EndRow(const core::DecodeRow& row, core::StepResult& result) {
+void SimNodes::EndRow(const plan::DecodeRow& row, plan::StepResult& result) {
   Entry& entry = table_.at(row.sequence);
   entry.row_under_way = false;
   std::vector<Slot>& slots = slots_[entry.join.memory_node];
   Slot& target = slots[entry.slots[row.position]];
-  if (target.owners != std::vector<core::SequenceId>{row.sequence}) {
+  if (target.owners != std::vector<plan::SequenceId>{row.sequence}) {
     return Fail(absl::StrCat("sequence ", row.sequence, " writes a shared slot"));
   }
   if (entry.finished) {
@@ -261,7 +261,7 @@ void SimNodes::EndRow(const core::DecodeRow& row, core::StepResult& result) {
   Sample(entry, model.Next(), result);
 }
 
-void SimNodes::EndChunk(const core::PrefillChunk& chunk, core::StepResult& result) {
+void SimNodes::EndChunk(const plan::PrefillChunk& chunk, plan::StepResult& result) {
   Entry& entry = table_.at(chunk.sequence);
   std::vector<Slot>& slots = slots_[entry.join.memory_node];
   const uint32_t end = chunk.first_token + chunk.tokens;
@@ -294,9 +294,9 @@ void SimNodes::EndChunk(const core::PrefillChunk& chunk, core::StepResult& resul
 }
 
 // Of the tokens that follow those of the chunk, the last token of all excepted: nothing follows it.
-void SimNodes::Score(const Entry& entry, const core::PrefillChunk& chunk,
-                     core::StepResult& result) {
-  core::ScoredTokens scored{.sequence = chunk.sequence, .first_token = chunk.first_token + 1};
+void SimNodes::Score(const Entry& entry, const plan::PrefillChunk& chunk,
+                     plan::StepResult& result) {
+  plan::ScoredTokens scored{.sequence = chunk.sequence, .first_token = chunk.first_token + 1};
   FakeModel model(entry.join.sampling.seed);
   const uint32_t end = chunk.first_token + chunk.tokens;
   for (uint32_t i = 0; i < end && i + 1 < entry.join.tokens.size(); ++i) {
@@ -310,19 +310,19 @@ void SimNodes::Score(const Entry& entry, const core::PrefillChunk& chunk,
   }
 }
 
-void SimNodes::Sample(Entry& entry, TokenId token, core::StepResult& result) {
-  core::SampledToken sampled{.sequence = entry.join.id,
+void SimNodes::Sample(Entry& entry, TokenId token, plan::StepResult& result) {
+  plan::SampledToken sampled{.sequence = entry.join.id,
                              .position = static_cast<uint32_t>(entry.tokens.size()),
                              .token = token};
   entry.tokens.push_back(token);
   const auto& ends = entry.join.end_tokens;
   if (entry.tokens.size() >= entry.join.tokens_min &&
       std::find(ends.begin(), ends.end(), token) != ends.end()) {
-    sampled.finish = core::FinishReason::kStop;
+    sampled.finish = plan::FinishReason::kStop;
   } else if (entry.tokens.size() >= entry.join.tokens_max) {
-    sampled.finish = core::FinishReason::kLength;
+    sampled.finish = plan::FinishReason::kLength;
   }
-  entry.finished = sampled.finish != core::FinishReason::kNone;
+  entry.finished = sampled.finish != plan::FinishReason::kNone;
   result.tokens.push_back(std::move(sampled));
 }
 

@@ -23,8 +23,8 @@ class SimNodes {
  public:
   SimNodes(const core::SchedulerOptions& options, uint64_t epoch, uint64_t seed);
 
-  void Start(const core::StepPlan& plan);
-  core::StepResult End(const core::StepPlan& plan);
+  void Start(const plan::StepPlan& plan);
+  plan::StepResult End(const plan::StepPlan& plan);
 
   // The first broken promise.
   const std::string& failure() const { return failure_; }
@@ -32,7 +32,7 @@ class SimNodes {
 
  private:
   struct Entry {
-    core::SequenceJoin join;
+    plan::SequenceJoin join;
     uint32_t lane = 0;
     std::vector<TokenId> tokens;  // Known on the compute node.
     std::vector<uint32_t> slots;  // By token.
@@ -44,23 +44,23 @@ class SimNodes {
     bool has_scratch = false;
     uint32_t scratch_offset = 0;
   };
-  using Table = std::map<core::SequenceId, Entry>;
+  using Table = std::map<plan::SequenceId, Entry>;
 
   void Fail(const std::string& what);
-  void StartLane(const core::StepPlan& plan);
-  void Leave(const core::StepPlan& plan, core::SequenceId id);
-  void Join(const core::StepPlan& plan, const core::SequenceJoin& join);
-  void Grant(const core::StepPlan& plan, const core::SlotGrant& grant);
-  void CheckGrantsOfJoins(const core::StepPlan& plan);
-  void CheckRows(const core::StepPlan& plan);
-  void StartChunk(const core::StepPlan& plan, const core::PrefillChunk& chunk);
-  void ClaimScratch(Entry& entry, const core::PrefillChunk& chunk);
-  void CheckRoles(const core::StepPlan& plan);
-  void EndRow(const core::DecodeRow& row, core::StepResult& result);
-  void EndChunk(const core::PrefillChunk& chunk, core::StepResult& result);
-  void Score(const Entry& entry, const core::PrefillChunk& chunk, core::StepResult& result);
-  void Sample(Entry& entry, TokenId token, core::StepResult& result);
-  Entry* Find(const core::StepPlan& plan, core::SequenceId id);
+  void StartLane(const plan::StepPlan& plan);
+  void Leave(const plan::StepPlan& plan, plan::SequenceId id);
+  void Join(const plan::StepPlan& plan, const plan::SequenceJoin& join);
+  void Grant(const plan::StepPlan& plan, const plan::SlotGrant& grant);
+  void CheckGrantsOfJoins(const plan::StepPlan& plan);
+  void CheckRows(const plan::StepPlan& plan);
+  void StartChunk(const plan::StepPlan& plan, const plan::PrefillChunk& chunk);
+  void ClaimScratch(Entry& entry, const plan::PrefillChunk& chunk);
+  void CheckRoles(const plan::StepPlan& plan);
+  void EndRow(const plan::DecodeRow& row, plan::StepResult& result);
+  void EndChunk(const plan::PrefillChunk& chunk, plan::StepResult& result);
+  void Score(const Entry& entry, const plan::PrefillChunk& chunk, plan::StepResult& result);
+  void Sample(Entry& entry, TokenId token, plan::StepResult& result);
+  Entry* Find(const plan::StepPlan& plan, plan::SequenceId id);
   std::vector<TokenId>& ScratchOf(uint32_t lane) {
     return scratch_[lane >= options_.lanes ? options_.prefill_lanes.ReplicaOf(lane - options_.lanes)
                                            : 0];
@@ -71,7 +71,7 @@ class SimNodes {
   Prng random_;
   Table table_;
   struct Slot {
-    std::vector<core::SequenceId> owners;
+    std::vector<plan::SequenceId> owners;
     TokenId token = -1;
   };
   std::vector<std::vector<Slot>> slots_;  // By memory node.

@@ -71,7 +71,7 @@ SimWorkload MakeWorkload(Prng& random) {
                      .message_delay_max = Micros(Between(random, 1, 300)),
                      .step_max = Micros(Between(random, 2, 500))};
   const uint32_t bursts = Between(random, 1, 6);
-  core::SequenceId next_id = 1;
+  plan::SequenceId next_id = 1;
   Nanos time = 0;
   for (uint32_t burst = 0; burst < bursts; ++burst) {
     time += static_cast<Nanos>(random.Below(Millis(random.Chance(0.5) ? 1 : 20)));
@@ -82,7 +82,7 @@ SimWorkload MakeWorkload(Prng& random) {
       request.id = next_id++;
       arrival.requests.push_back(request);
       const uint32_t forks = random.Chance(0.3) ? Between(random, 1, 4) : 0;
-      const core::SequenceId parent = request.id;
+      const plan::SequenceId parent = request.id;
       for (uint32_t fork = 0; fork < forks; ++fork) {
         request.id = next_id++;
         request.fork_of = parent;

@@ -23,7 +23,7 @@ constexpr uint32_t kLayers = 4;
 
 // In three of five worlds prompts run beside rows; in the others on up to three replicas, which may
 // have several nodes and lanes.
-core::PrefillLanes DrawPrefillLanes(Prng& random, Prng& stages) {
+plan::PrefillLanes DrawPrefillLanes(Prng& random, Prng& stages) {
   const uint32_t replicas = random.Chance(0.6) ? 0 : 1 + static_cast<uint32_t>(random.Below(3));
   return {.replicas = replicas,
           .each = stages.Chance(0.5) ? 1 : 2 + static_cast<uint32_t>(stages.Below(2))};
@@ -38,23 +38,23 @@ std::unique_ptr<core::ServiceOrder> MakeOrder(bool priority) {
   return priority ? core::MakePriorityOrder() : core::MakeFirstComeFirstServed();
 }
 
-std::string Describe(const core::StepPlan& plan) {
+std::string Describe(const plan::StepPlan& plan) {
   std::string line = absl::StrCat("plan lane ", plan.lane, " step ", plan.step);
-  for (const core::SequenceId id : plan.leaves) {
+  for (const plan::SequenceId id : plan.leaves) {
     absl::StrAppend(&line, " leave ", id);
   }
-  for (const core::SequenceJoin& join : plan.joins) {
+  for (const plan::SequenceJoin& join : plan.joins) {
     absl::StrAppend(&line, " join ", join.id, " tokens ", join.tokens.size(), " node ",
                     join.memory_node, " parent ", join.parent);
   }
-  for (const core::SlotGrant& grant : plan.grants) {
+  for (const plan::SlotGrant& grant : plan.grants) {
     absl::StrAppend(&line, " grant ", grant.sequence, " ", grant.extent.first_slot, "+",
                     grant.extent.tokens);
   }
-  for (const core::DecodeRow& row : plan.rows) {
+  for (const plan::DecodeRow& row : plan.rows) {
     absl::StrAppend(&line, " row ", row.sequence, " at ", row.position);
   }
-  for (const core::PrefillChunk& chunk : plan.chunks) {
+  for (const plan::PrefillChunk& chunk : plan.chunks) {
     absl::StrAppend(&line, " chunk ", chunk.sequence, " ", chunk.first_token, "+", chunk.tokens,
                     " scratch ", chunk.scratch_offset, chunk.last ? " last" : "");
   }
@@ -218,13 +218,13 @@ void SimWorld::Arrive(const SimArrival& arrival) {
     requests_[request.id] = request;
     auditor_.Submitted(request);
     if (random_.Chance(workload_.faults.cancel)) {
-      const core::SequenceId id = request.id;
+      const plan::SequenceId id = request.id;
       At(now_ + Delay(Millis(3)), [this, id] { Cancel(id); });
     }
   }
 }
 
-void SimWorld::Cancel(core::SequenceId sequence) {
+void SimWorld::Cancel(plan::SequenceId sequence) {
   Trace(absl::StrCat("cancel ", sequence));
   scheduler_.Finish(sequence);
   auditor_.Cancelled(sequence);
@@ -250,7 +250,7 @@ void SimWorld::ChangeEpoch() {
   core::Events events;
   // Prefill nodes come and go too; without one prompts run beside rows.
   prefill_lanes_ = workload_.options.prefill_lanes.count() == 0
-                       ? core::PrefillLanes()
+                       ? plan::PrefillLanes()
                        : DrawPrefillLanes(prefill_random_, stages_random_);
   const uint32_t running = scheduler_.Stats().running;
   scheduler_.StartEpoch(++epoch_, memory_nodes_, lost, events, prefill_lanes_);
@@ -301,7 +301,7 @@ void SimWorld::ChangeReplicas() {
   }
   schedule_.emplace(
       PipelineMode::kRotational, stages_, kLayers, 0,
-      core::PipelineSchedule::Prefill{.lane = workload_.options.lanes, .lanes = prefill_lanes_});
+      plan::PipelineSchedule::Prefill{.lane = workload_.options.lanes, .lanes = prefill_lanes_});
   reports_.Reset(static_cast<uint32_t>(stages_.size()), static_cast<uint32_t>(links_.size()),
                  *schedule_);
   for (LaneLink& link : links_) {
@@ -312,7 +312,7 @@ void SimWorld::ChangeReplicas() {
 void SimWorld::AddReplica(uint32_t nodes, bool shards) {
   const uint32_t replica = stages_.empty() ? 0 : stages_.back().replica + 1;
   for (uint32_t i = 0; i < nodes; ++i) {
-    core::Stage node{.replica = replica, .layers = kLayers};
+    plan::Stage node{.replica = replica, .layers = kLayers};
     if (shards) {
       node.shard = {.index = i, .count = nodes};
     } else {
@@ -344,9 +344,9 @@ void SimWorld::Plan() {
   if (costs_random_.Chance(0.02)) {
     ChangeCosts();
   }
-  std::vector<core::StepPlan> plans;
+  std::vector<plan::StepPlan> plans;
   scheduler_.Plan(plans);
-  for (core::StepPlan& plan : plans) {
+  for (plan::StepPlan& plan : plans) {
     Observe(plan);
     Mutate(plan);
     Trace(Describe(plan));
@@ -354,7 +354,7 @@ void SimWorld::Plan() {
   }
 }
 
-void SimWorld::Observe(const core::StepPlan& plan) {
+void SimWorld::Observe(const plan::StepPlan& plan) {
   SimReach& reach = report_.reach;
   reach.leave_only_plans += plan.rows.empty() && plan.chunks.empty();
   reach.chunks_beside_rows += !plan.rows.empty() && !plan.chunks.empty();
@@ -364,22 +364,22 @@ void SimWorld::Observe(const core::StepPlan& plan) {
   if (IsPrefillLane(plan.lane)) {
     ObservePrefill(plan);
   }
-  for (const core::SequenceId id : plan.leaves) {
+  for (const plan::SequenceId id : plan.leaves) {
     reach.left_without_row += !last_row_.contains(id);
     last_row_.erase(id);
   }
-  for (const core::SequenceJoin& join : plan.joins) {
+  for (const plan::SequenceJoin& join : plan.joins) {
     reach.forks_shared += join.parent != 0;
     reach.forks_unshared += join.parent == 0 && requests_.at(join.id).fork_of != 0;
   }
-  for (const core::DecodeRow& row : plan.rows) {
+  for (const plan::DecodeRow& row : plan.rows) {
     const auto last = last_row_.find(row.sequence);
     reach.rows_sat_out += last != last_row_.end() && last->second + 1 != plan.step;
     last_row_[row.sequence] = plan.step;
   }
 }
 
-void SimWorld::ObservePrefill(const core::StepPlan& plan) {
+void SimWorld::ObservePrefill(const plan::StepPlan& plan) {
   SimReach& reach = report_.reach;
   const auto busy = [&](uint32_t lane) { return links_[lane].busy && lane != plan.lane; };
   const auto tail = [&](uint32_t lane) { return schedule_->HeadNodeOf(lane, 1, /*pinned=*/true); };
@@ -393,17 +393,17 @@ void SimWorld::ObservePrefill(const core::StepPlan& plan) {
   reach.chunks_dedicated += !plan.chunks.empty();
   reach.chunks_beside_lanes += !plan.chunks.empty() && decodes;
   reach.prefill_nodes_side_by_side += !plan.chunks.empty() && prefills;
-  const core::Stage& node = stages_[tail(plan.lane)];
+  const plan::Stage& node = stages_[tail(plan.lane)];
   const bool several = node.layers < kLayers || node.shard.count > 1;
   reach.chunks_on_several_nodes += !plan.chunks.empty() && several;
   reach.prefill_lanes_side_by_side += !plan.chunks.empty() && several && own;
-  for (const core::SequenceJoin& join : plan.joins) {
+  for (const plan::SequenceJoin& join : plan.joins) {
     reach.preempted_in_prefill += left_prefill_.erase(join.id);
   }
   left_prefill_.insert(plan.leaves.begin(), plan.leaves.end());
 }
 
-void SimWorld::Mutate(core::StepPlan& plan) {
+void SimWorld::Mutate(plan::StepPlan& plan) {
   switch (sim_.bug) {
     case PlantedBug::kNone:
     case PlantedBug::kTokenStale:
@@ -416,33 +416,33 @@ void SimWorld::Mutate(core::StepPlan& plan) {
       std::swap(plan.leaves, leaves_late_[plan.lane]);
       return;
     case PlantedBug::kSlotGivenTwice:
-      for (core::SlotGrant& grant : plan.grants) {
+      for (plan::SlotGrant& grant : plan.grants) {
         grant.extent.first_slot -= plan.joins.empty() && grant.extent.first_slot > 0;
       }
       return;
     case PlantedBug::kScratchShared:
-      for (core::PrefillChunk& chunk : plan.chunks) {
+      for (plan::PrefillChunk& chunk : plan.chunks) {
         chunk.scratch_offset = 0;
       }
       return;
     case PlantedBug::kPositionOff:
-      for (core::DecodeRow& row : plan.rows) {
+      for (plan::DecodeRow& row : plan.rows) {
         ++row.position;
       }
       return;
     case PlantedBug::kCommittedWrong:
-      for (core::SequenceJoin& join : plan.joins) {
+      for (plan::SequenceJoin& join : plan.joins) {
         join.tokens.back() ^= join.tokens.size() > join.prompt_tokens;
       }
       return;
   }
 }
 
-void SimWorld::Mutate(core::StepResult& result) {
+void SimWorld::Mutate(plan::StepResult& result) {
   if (sim_.bug == PlantedBug::kTokenMissing && !result.tokens.empty()) {
     result.tokens.pop_back();
   }
-  for (core::SampledToken& token : result.tokens) {
+  for (plan::SampledToken& token : result.tokens) {
     const auto last = last_token_.find(token.sequence);
     const TokenId right = token.token;
     if (sim_.bug == PlantedBug::kTokenStale && last != last_token_.end()) {
@@ -452,7 +452,7 @@ void SimWorld::Mutate(core::StepResult& result) {
   }
 }
 
-void SimWorld::Send(core::StepPlan plan) {
+void SimWorld::Send(plan::StepPlan plan) {
   const uint32_t lane = plan.lane;
   LaneLink& link = links_[lane];
   link.plan_arrival = std::max(link.plan_arrival, now_ + Delay(workload_.faults.message_delay_max));
@@ -481,7 +481,7 @@ void SimWorld::StartStep(uint32_t lane) {
 
 void SimWorld::EndStep(uint32_t lane) {
   LaneLink& link = links_[lane];
-  core::StepResult result = nodes_->End(link.plans.front());
+  plan::StepResult result = nodes_->End(link.plans.front());
   Mutate(result);
   const bool pinned = !link.plans.front().chunks.empty();
   link.plans.pop_front();
@@ -493,7 +493,7 @@ void SimWorld::EndStep(uint32_t lane) {
     if (!schedule_->TakesPart(node, lane)) {
       continue;
     }
-    core::StepResult report{.epoch = result.epoch, .lane = result.lane, .step = result.step};
+    plan::StepResult report{.epoch = result.epoch, .lane = result.lane, .step = result.step};
     Nanos& arrival = link.report_arrivals[node];
     arrival = std::max(arrival, now_ + Delay(workload_.faults.message_delay_max));
     At(arrival,
@@ -502,7 +502,7 @@ void SimWorld::EndStep(uint32_t lane) {
   StartStep(lane);
 }
 
-void SimWorld::TakeReport(uint32_t node, core::StepResult report) {
+void SimWorld::TakeReport(uint32_t node, plan::StepResult report) {
   if (report.epoch != epoch_) {
     return Report(std::move(report));  // The scheduler knows what to do with it.
   }
@@ -517,7 +517,7 @@ void SimWorld::TakeReport(uint32_t node, core::StepResult report) {
   }
 }
 
-void SimWorld::Report(core::StepResult result) {
+void SimWorld::Report(plan::StepResult result) {
   Trace(absl::StrCat("done epoch ", result.epoch, " lane ", result.lane, " step ", result.step,
                      " tokens ", result.tokens.size()));
   core::Events events;
@@ -537,7 +537,7 @@ void SimWorld::Show(const core::Events& events) {
   for (const core::FinishEvent& event : events.finished) {
     Trace(absl::StrCat("end ", event.sequence, " ", event.status.ToString()));
   }
-  for (const core::SequenceId sequence : events.preempted) {
+  for (const plan::SequenceId sequence : events.preempted) {
     Trace(absl::StrCat("preempted ", sequence));
   }
   auditor_.Saw(events);

@@ -24,10 +24,10 @@
 
 #include "common/clock.h"
 #include "common/philox.h"
-#include "coordinator/core/pipeline_schedule.h"
 #include "coordinator/core/scheduler.h"
-#include "coordinator/core/stages.h"
 #include "coordinator/core/step_reports.h"
+#include "plan/pipeline_schedule.h"
+#include "plan/stages.h"
 #include "tests/sim/sim_auditor.h"
 #include "tests/sim/sim_nodes.h"
 #include "tests/sim/sim_workload.h"
@@ -112,7 +112,7 @@ class SimWorld {
   };
   // A lane as the nodes see it: plans that arrived or are under way, one step running at a time.
   struct LaneLink {
-    std::deque<core::StepPlan> plans;
+    std::deque<plan::StepPlan> plans;
     bool busy = false;
     Nanos plan_arrival = 0;
     std::vector<Nanos> report_arrivals;  // By compute node; reports of one come in order.
@@ -125,24 +125,24 @@ class SimWorld {
 
   void ScheduleWorkload();
   void Arrive(const SimArrival& arrival);
-  void Cancel(core::SequenceId sequence);
+  void Cancel(plan::SequenceId sequence);
   void ChangeEpoch();
   void ChangeReplicas();
   void AddReplica(uint32_t nodes, bool shards);
   bool IsPrefillLane(uint32_t lane) const { return lane >= workload_.options.lanes; }
   void ChangeCosts();
   void Plan();
-  void Send(core::StepPlan plan);
-  void Observe(const core::StepPlan& plan);
+  void Send(plan::StepPlan plan);
+  void Observe(const plan::StepPlan& plan);
   void StartStep(uint32_t lane);
   void EndStep(uint32_t lane);
-  void TakeReport(uint32_t node, core::StepResult report);
-  void Report(core::StepResult result);
+  void TakeReport(uint32_t node, plan::StepResult report);
+  void Report(plan::StepResult result);
   void Show(const core::Events& events);
   uint64_t SlotsOfLongest() const;
-  void ObservePrefill(const core::StepPlan& plan);
-  void Mutate(core::StepPlan& plan);
-  void Mutate(core::StepResult& result);
+  void ObservePrefill(const plan::StepPlan& plan);
+  void Mutate(plan::StepPlan& plan);
+  void Mutate(plan::StepResult& result);
   void CheckAll();
   void CheckEnd();
 
@@ -156,19 +156,19 @@ class SimWorld {
   Prng stages_random_;
   Prng loss_random_;
   uint32_t replicas_ = 1;             // Compute nodes of the epoch, those for prompts left out.
-  core::PrefillLanes prefill_lanes_;  // Of the replicas for prompts.
-  std::vector<core::Stage> stages_;   // Of all compute nodes.
-  std::optional<core::PipelineSchedule> schedule_;
+  plan::PrefillLanes prefill_lanes_;  // Of the replicas for prompts.
+  std::vector<plan::Stage> stages_;   // Of all compute nodes.
+  std::optional<plan::PipelineSchedule> schedule_;
   core::StepReports reports_;
   SimAuditor auditor_;
   std::unique_ptr<SimNodes> nodes_;
   std::vector<LaneLink> links_;
   std::vector<core::MemoryNodeShare> memory_nodes_;
-  std::map<core::SequenceId, core::SequenceRequest> requests_;
-  std::map<core::SequenceId, uint64_t> last_row_;  // Step of the last row.
-  std::set<core::SequenceId> left_prefill_;        // Left a prefill lane.
-  std::map<core::SequenceId, TokenId> last_token_;
-  std::map<uint32_t, std::vector<core::SequenceId>> leaves_late_;  // By lane; kLeaveLate.
+  std::map<plan::SequenceId, core::SequenceRequest> requests_;
+  std::map<plan::SequenceId, uint64_t> last_row_;  // Step of the last row.
+  std::set<plan::SequenceId> left_prefill_;        // Left a prefill lane.
+  std::map<plan::SequenceId, TokenId> last_token_;
+  std::map<uint32_t, std::vector<plan::SequenceId>> leaves_late_;  // By lane; kLeaveLate.
   std::priority_queue<Event> queue_;
   Nanos now_ = 0;
   Nanos settled_by_ = 0;

@@ -36,7 +36,7 @@ CLEAN = {
     + '#include <grpcpp/grpcpp.h>\n\n#include "coordinator/core/scheduler.h"\n'
     + '#include "lamina/v1/cluster.pb.h"\n',
     "compute_node/main.cc": SPDX + '#include <cstdlib>\nchar* x = std::getenv("HOME");\n',
-    "control/daemon.cc": SPDX + 'auto* policy = std::getenv("OMP_WAIT_POLICY");\n',
+    "daemon/daemon.cc": SPDX + 'auto* policy = std::getenv("OMP_WAIT_POLICY");\n',
     "tests/unit/kernels/attention_test.cc": SPDX + "#include <dnnl.h>\n#include <ucp/api/ucp.h>\n",
     "tests/unit/kernels/CMakeLists.txt": "lamina_cc_test(NAME x)\n",
     "tests/fidelity/goldens/raw.txt": "trailing \t \nno newline, and /" + "tmp/x",

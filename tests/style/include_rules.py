@@ -7,9 +7,10 @@ from source_tree import Finding
 
 # What each folder may include besides itself and common/. Longest prefix wins. `proto` stands for
 # the generated headers lamina/v1/*.pb.h, which rule third-party restricts to some files.
-_BELOW_CORE = {"model", "cost", "policy"}
-_BELOW_CONTROL = _BELOW_CORE | {"coordinator/core", "proto"}
-_BELOW_DAEMONS = _BELOW_CONTROL | {"kernels", "transport", "control"}
+_BELOW_CORE = {"model", "plan", "cost", "policy"}
+_BELOW_CONTROL = {"plan", "proto", "telemetry"}
+_BELOW_NODES = _BELOW_CONTROL | {"model", "kernels", "transport", "control", "config", "daemon"}
+_BELOW_DAEMONS = _BELOW_NODES | _BELOW_CORE
 _DAEMONS = {"coordinator", "compute_node", "memory_node"}
 LAYERS = {
     "common": set(),
@@ -17,14 +18,18 @@ LAYERS = {
     "kernels": set(),
     "transport": set(),
     "model": set(),
-    "cost": {"model"},
-    "policy": {"model", "cost"},
+    "plan": set(),
+    "config": {"plan"},
+    "telemetry": {"plan"},
+    "daemon": {"config", "telemetry"},
+    "cost": {"model", "plan"},
+    "policy": {"model", "plan", "cost"},
     "coordinator/core": _BELOW_CORE,
-    "planner": _BELOW_CORE | {"coordinator/core"},
+    "planner": _BELOW_CORE | {"config", "coordinator/core"},
     "control": _BELOW_CONTROL,
-    "coordinator": _BELOW_DAEMONS,
-    "compute_node": _BELOW_DAEMONS,
-    "memory_node": _BELOW_DAEMONS,
+    "coordinator": _BELOW_DAEMONS | {"coordinator/core"},
+    "compute_node": _BELOW_NODES,
+    "memory_node": _BELOW_NODES,
     "client": _BELOW_DAEMONS | _DAEMONS | {"planner"},
     "gateway": _BELOW_DAEMONS | _DAEMONS | {"client"},
 }
@@ -43,8 +48,8 @@ THIRD_PARTY = [
     (r"utf8proc", r"model/(tokenizer|jinja)/"),
     (r"(sentencepiece|pcre2)", r"model/tokenizer/"),
     (r"boost/graph/", r"model/splitter\.cc$"),
-    (r"prometheus/", r"control/metrics_page\.cc$"),
-    (r"boost/(asio|beast)/", r"control/http_server\.cc$|gateway/"),
+    (r"prometheus/", r"daemon/metrics_page\.cc$"),
+    (r"boost/(asio|beast)/", r"daemon/http_server\.cc$|gateway/"),
     (r"boost/system/", r"gateway/"),
     (r"openssl/", r"gateway/|common/cluster_secret\.cc$"),
 ]

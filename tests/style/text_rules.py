@@ -13,7 +13,7 @@ LINES_WARN = 400
 HEADER_LINES_WARN = 200
 
 # Besides main.cc: what the mains of all daemons share.
-ENVIRONMENT_FILE = "control/daemon.cc"
+ENVIRONMENT_FILE = "daemon/daemon.cc"
 
 # The style rules name what they forbid.
 _SELF = "tests/style/"

@@ -17,7 +17,7 @@ int main(int argc, char** argv) {
   if (GTEST_FLAG_GET(list_tests)) {
     return RUN_ALL_TESTS();  // Runs none.
   }
-  // As the daemons do (control/daemon.h): several nodes are in this process, with kernels that
+  // As the daemons do (daemon/daemon.h): several nodes are in this process, with kernels that
   // poll.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   const auto device = lamina::kernels::cuda::OpenDevice(0);

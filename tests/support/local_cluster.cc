@@ -97,9 +97,9 @@ void LocalRequest::OnAccepted(const std::string& request_id) {
 void LocalRequest::OnOutput(coordinator::ChoiceOutput output) {
   const std::lock_guard lock(mutex_);
   ChoiceResult& choice = result_.choices.at(output.index);
-  overrun_ = overrun_ || ended_ || choice.finish != core::FinishReason::kNone;
+  overrun_ = overrun_ || ended_ || choice.finish != plan::FinishReason::kNone;
   choice.text += output.text;
-  for (core::SampledToken& token : output.tokens) {
+  for (plan::SampledToken& token : output.tokens) {
     choice.tokens.push_back(token.token);
     choice.logprobs.push_back(token.logprob);
     choice.top.push_back(std::move(token.top));
@@ -109,7 +109,7 @@ void LocalRequest::OnOutput(coordinator::ChoiceOutput output) {
   changed_.notify_all();
 }
 
-void LocalRequest::OnScores(std::vector<float> logprobs, std::vector<core::TokenRank> ranks) {
+void LocalRequest::OnScores(std::vector<float> logprobs, std::vector<plan::TokenRank> ranks) {
   const std::lock_guard lock(mutex_);
   overrun_ = overrun_ || ended_;
   result_.scores = std::move(logprobs);

@@ -59,7 +59,7 @@ struct LocalClusterOptions {
   bool local = false;  // Policy local: compute nodes hold KV; memory_nodes is not looked at.
   // Policy auto, in place of these: c0 may hold KV too, and says that it has measured these times.
   std::optional<coordinator::PolicyAutoOptions> policy_auto = std::nullopt;
-  core::PolicyTimes policy_times = {};
+  plan::PolicyTimes policy_times = {};
   size_t pools_threads = 0;  // Of c0 while KV is on memory nodes; 0: all.
   uint32_t memory_nodes = 1;
   Partition partition = Partition::kRequest;
@@ -99,8 +99,8 @@ struct ChoiceResult {
   std::string text;
   std::vector<TokenId> tokens;
   std::vector<float> logprobs;
-  std::vector<std::vector<core::TokenLogprob>> top;
-  core::FinishReason finish = core::FinishReason::kNone;
+  std::vector<std::vector<plan::TokenLogprob>> top;
+  plan::FinishReason finish = plan::FinishReason::kNone;
   coordinator::ChoiceUsage usage;
 };
 
@@ -109,7 +109,7 @@ struct GenerateResult {
   std::string request_id;
   std::vector<ChoiceResult> choices;
   std::vector<float> scores;
-  std::vector<core::TokenRank> ranks;
+  std::vector<plan::TokenRank> ranks;
   std::vector<uint32_t> progress;  // Of OnProgress().
 };
 
@@ -128,7 +128,7 @@ class LocalRequest final : public coordinator::RequestSink {
 
   void OnAccepted(const std::string& request_id) override;
   void OnOutput(coordinator::ChoiceOutput output) override;
-  void OnScores(std::vector<float> logprobs, std::vector<core::TokenRank> ranks) override;
+  void OnScores(std::vector<float> logprobs, std::vector<plan::TokenRank> ranks) override;
   void OnProgress(uint32_t tokens_done) override;
   void OnDone(const absl::Status& status) override;
 
@@ -209,7 +209,7 @@ class LocalCluster {
   const IdTokenizer tokenizer_;
   std::vector<AttentionDescriptor> layers_;
   std::vector<double> slice_costs_;
-  core::ShardCosts shard_costs_;
+  plan::ShardCosts shard_costs_;
   std::string fingerprint_;
   std::map<std::string, Node> nodes_;
   std::unique_ptr<coordinator::Engine> engine_;

@@ -27,7 +27,7 @@ void LocalLink::Close() {
   }
 }
 
-control::EpochConfig LocalLink::config() const {
+plan::EpochConfig LocalLink::config() const {
   const std::lock_guard lock(mutex_);
   return config_;
 }
@@ -42,15 +42,15 @@ std::string LocalLink::refused() const {
   return refused_;
 }
 
-void LocalLink::Configure(const control::EpochConfig& config) {
+void LocalLink::Configure(const plan::EpochConfig& config) {
   Post([this, config] { HandleConfigure(config); });
 }
 
-void LocalLink::Connect(const control::EpochPeers& peers) {
+void LocalLink::Connect(const plan::EpochPeers& peers) {
   Post([this, peers] { HandleConnect(peers); });
 }
 
-void LocalLink::LoadLayers(const core::Stage& stage) {
+void LocalLink::LoadLayers(const plan::Stage& stage) {
   Post([this, stage] { engine_.NodeLoaded(source(), handler_.LoadLayers(stage)); });
 }
 
@@ -58,7 +58,7 @@ void LocalLink::Leave(const std::string&) {
   Post([this] { handler_.LeaveEpoch(); });
 }
 
-void LocalLink::SendPlan(const core::StepPlan& plan) {
+void LocalLink::SendPlan(const plan::StepPlan& plan) {
   Post([this, plan] { handler_.TakePlan(plan); });
 }
 
@@ -114,7 +114,7 @@ void LocalLink::Loop() {
   }
 }
 
-void LocalLink::HandleConfigure(const control::EpochConfig& config) {
+void LocalLink::HandleConfigure(const plan::EpochConfig& config) {
   const absl::StatusOr<control::PreparedNode> prepared = handler_.Configure(config);
   if (!prepared.ok()) {
     engine_.NodeFault(source(), config.epoch, prepared.status(), name_);
@@ -128,7 +128,7 @@ void LocalLink::HandleConfigure(const control::EpochConfig& config) {
   engine_.NodePrepared(source(), config.epoch, *prepared);
 }
 
-void LocalLink::HandleConnect(const control::EpochPeers& peers) {
+void LocalLink::HandleConnect(const plan::EpochPeers& peers) {
   const absl::Status status = handler_.Connect(peers);
   if (!status.ok()) {
     engine_.NodeFault(source(), peers.epoch, status, control::PeerOf(status));
@@ -142,7 +142,7 @@ void LocalReporter::set_port(const coordinator::NodePort* port) {
   source_.port = port;
 }
 
-void LocalReporter::ReportResult(core::StepResult result) {
+void LocalReporter::ReportResult(plan::StepResult result) {
   const std::lock_guard lock(mutex_);
   if (source_.port != nullptr) {
     engine_.StepDone(source_, std::move(result));

@@ -35,16 +35,16 @@ class LocalLink final : public coordinator::NodePort {
   void Close();
 
   // Of the last Configure() and what the node answered.
-  control::EpochConfig config() const;
+  plan::EpochConfig config() const;
   std::string region() const;
   // Of Refuse(); empty for none.
   std::string refused() const;
 
-  void LoadLayers(const core::Stage& stage) override;
-  void Configure(const control::EpochConfig& config) override;
-  void Connect(const control::EpochPeers& peers) override;
+  void LoadLayers(const plan::Stage& stage) override;
+  void Configure(const plan::EpochConfig& config) override;
+  void Connect(const plan::EpochPeers& peers) override;
   void Leave(const std::string& why) override;
-  void SendPlan(const core::StepPlan& plan) override;
+  void SendPlan(const plan::StepPlan& plan) override;
   void StartTrace(Nanos length) override;
   void CollectTrace(uint64_t id) override;
   void PingClock() override;
@@ -55,8 +55,8 @@ class LocalLink final : public coordinator::NodePort {
   coordinator::NodeSource source() const { return {.name = name_, .port = this}; }
   void Post(std::function<void()> message);
   void Loop();
-  void HandleConfigure(const control::EpochConfig& config);
-  void HandleConnect(const control::EpochPeers& peers);
+  void HandleConfigure(const plan::EpochConfig& config);
+  void HandleConnect(const plan::EpochPeers& peers);
 
   const std::string name_;
   control::NodeHandler& handler_;
@@ -68,7 +68,7 @@ class LocalLink final : public coordinator::NodePort {
   // Guarded by mutex_.
   std::deque<std::function<void()>> queue_;
   bool closed_ = false;
-  control::EpochConfig config_;
+  plan::EpochConfig config_;
   std::string region_;
   std::string refused_;
 
@@ -84,7 +84,7 @@ class LocalReporter final : public control::NodeReporter {
   // Of the link that is attached; null: none is.
   void set_port(const coordinator::NodePort* port);
 
-  void ReportResult(core::StepResult result) override;
+  void ReportResult(plan::StepResult result) override;
   void ReportFault(uint64_t epoch, const absl::Status& status, const std::string& peer) override;
   void ReportLinks(uint64_t epoch, std::vector<control::LinkReport> links) override;
 

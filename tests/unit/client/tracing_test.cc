@@ -11,8 +11,8 @@
 namespace lamina::client {
 namespace {
 
-using control::TraceEvent;
-using control::WorkPart;
+using telemetry::TraceEvent;
+using telemetry::WorkPart;
 
 // A coordinator whose node m0 sends its part at the third question. `gone` is a node that left.
 class TracedCluster : public v1::Cluster::Service {

@@ -48,7 +48,7 @@ class LocalAttentionTest : public ::testing::Test {
 
   // Runs the rows of a plan through both layers; `pieces` are (sequence, first token, tokens), as
   // the plan has them. Sequences are numbered from 1.
-  void Step(const core::StepPlan& plan, const std::vector<std::array<uint32_t, 3>>& pieces) {
+  void Step(const plan::StepPlan& plan, const std::vector<std::array<uint32_t, 3>>& pieces) {
     ASSERT_TRUE(local_->BeginStep(plan).ok());
     uint32_t rows = 0;
     for (const auto& [sequence, first, tokens] : pieces) {
@@ -97,7 +97,7 @@ class LocalAttentionTest : public ::testing::Test {
   ThreadPool pool_{{.threads = 2}};
   std::mt19937 random_{7};
   std::normal_distribution<float> normal_{0.0f, 1.0f};
-  control::EpochConfig config_;
+  plan::EpochConfig config_;
   std::unique_ptr<kernels::KvDevice> device_;
   std::unique_ptr<LocalAttention> local_;
   std::vector<kernels::KvArena> expected_;  // By sequence.

@@ -12,18 +12,18 @@ using ::testing::HasSubstr;
 
 constexpr uint32_t kVocabulary = 8;
 
-core::StepPlan Joins(std::vector<core::SequenceJoin> joins) { return {.joins = std::move(joins)}; }
+plan::StepPlan Joins(std::vector<plan::SequenceJoin> joins) { return {.joins = std::move(joins)}; }
 
-core::SequenceJoin Join(core::SequenceId id, std::vector<TokenId> tokens) {
+plan::SequenceJoin Join(plan::SequenceId id, std::vector<TokenId> tokens) {
   const auto prompt = static_cast<uint32_t>(tokens.size());
   return {.id = id, .tokens = std::move(tokens), .prompt_tokens = prompt, .tokens_max = 100};
 }
 
 class SequenceTableTest : public ::testing::Test {
  protected:
-  absl::Status Apply(const core::StepPlan& plan) { return table_.Apply(plan, kVocabulary); }
+  absl::Status Apply(const plan::StepPlan& plan) { return table_.Apply(plan, kVocabulary); }
 
-  void ExpectRefused(const core::StepPlan& plan, const char* words) {
+  void ExpectRefused(const plan::StepPlan& plan, const char* words) {
     const absl::Status status = Apply(plan);
     EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
     EXPECT_THAT(std::string(status.message()), HasSubstr(words));
@@ -46,7 +46,7 @@ TEST_F(SequenceTableTest, KnowsWhoJoinedAndForgetsWhoLeft) {
 
 TEST_F(SequenceTableTest, ASequenceMayLeaveAndJoinAgainInOnePlan) {
   ASSERT_TRUE(Apply(Joins({Join(1, {3})})).ok());
-  core::StepPlan plan = Joins({Join(1, {3, 6})});
+  plan::StepPlan plan = Joins({Join(1, {3, 6})});
   plan.leaves = {1};
 
   ASSERT_TRUE(Apply(plan).ok());
@@ -55,7 +55,7 @@ TEST_F(SequenceTableTest, ASequenceMayLeaveAndJoinAgainInOnePlan) {
 }
 
 TEST_F(SequenceTableTest, TellsAParentOfItsForks) {
-  core::SequenceJoin fork = Join(2, {3, 4});
+  plan::SequenceJoin fork = Join(2, {3, 4});
   fork.parent = 1;
 
   ASSERT_TRUE(Apply(Joins({Join(1, {3, 4}), fork})).ok());
@@ -69,10 +69,10 @@ TEST_F(SequenceTableTest, RefusesPlansThatMakeNoSense) {
   ExpectRefused(Joins({Join(2, {})}), "0 tokens");
   ExpectRefused(Joins({Join(2, {8})}), "token 8");
   ExpectRefused(Joins({Join(2, {-1})}), "token -1");
-  core::SequenceJoin longer = Join(2, {1});
+  plan::SequenceJoin longer = Join(2, {1});
   longer.prompt_tokens = 2;
   ExpectRefused(Joins({longer}), "a prompt of 2");
-  core::SequenceJoin orphan = Join(3, {1});
+  plan::SequenceJoin orphan = Join(3, {1});
   orphan.parent = 99;
   ExpectRefused(Joins({orphan}), "unknown parent 99");
 }
@@ -123,7 +123,7 @@ absl::StatusOr<std::unique_ptr<model::GrammarCompiler>> CountingGrammars() {
 class SampleNextTest : public ::testing::Test {
  protected:
   // Logits whose largest is that of `token`.
-  core::SampledToken Next(TokenId token) {
+  plan::SampledToken Next(TokenId token) {
     std::vector<float> logits(kVocabulary, 0.0f);
     logits[static_cast<size_t>(token)] = 5.0f;
     return SampleNext(logits, sequence_, grammars_, scratch_);
@@ -146,10 +146,10 @@ TEST_F(SampleNextTest, TakesWhatItsGrammarAllowsAndEndsWithIt) {
 
   EXPECT_EQ(Next(7).token, 0);
   EXPECT_EQ(Next(7).token, 1);
-  const core::SampledToken last = Next(0);
+  const plan::SampledToken last = Next(0);
 
   EXPECT_EQ(last.token, 2);
-  EXPECT_EQ(last.finish, core::FinishReason::kStop) << "whatever the least length says";
+  EXPECT_EQ(last.finish, plan::FinishReason::kStop) << "whatever the least length says";
 }
 
 TEST_F(SampleNextTest, AGrammarFollowsTokensThatWereSampledElsewhere) {
@@ -159,23 +159,23 @@ TEST_F(SampleNextTest, AGrammarFollowsTokensThatWereSampledElsewhere) {
   EXPECT_EQ(Next(7).token, 1);
   sequence_.tokens.push_back(2);
 
-  EXPECT_EQ(Next(5).finish, core::FinishReason::kLength) << "nothing may follow";
+  EXPECT_EQ(Next(5).finish, plan::FinishReason::kLength) << "nothing may follow";
 }
 
 TEST_F(SampleNextTest, WithoutItsGrammarTheOutputIsCut) {
   sequence_.join.sampling.form = {OutputForm::Kind::kRegex, "other"};
 
-  EXPECT_EQ(Next(3).finish, core::FinishReason::kLength);
+  EXPECT_EQ(Next(3).finish, plan::FinishReason::kLength);
   EXPECT_TRUE(sequence_.finished);
 }
 
 TEST_F(SampleNextTest, AppendsTheTokenAndSaysWhereItStands) {
-  const core::SampledToken token = Next(3);
+  const plan::SampledToken token = Next(3);
 
   EXPECT_EQ(token.sequence, 4u);
   EXPECT_EQ(token.position, 2u);
   EXPECT_EQ(token.token, 3);
-  EXPECT_EQ(token.finish, core::FinishReason::kNone);
+  EXPECT_EQ(token.finish, plan::FinishReason::kNone);
   EXPECT_NEAR(token.logprob, -0.0461f, 1e-3f);
   ASSERT_EQ(token.top.size(), 1u);
   EXPECT_EQ(token.top[0].token, 3);
@@ -184,29 +184,29 @@ TEST_F(SampleNextTest, AppendsTheTokenAndSaysWhereItStands) {
 }
 
 TEST_F(SampleNextTest, EndsAtTheLengthLimit) {
-  EXPECT_EQ(Next(3).finish, core::FinishReason::kNone);
-  EXPECT_EQ(Next(3).finish, core::FinishReason::kNone);
-  EXPECT_EQ(Next(3).finish, core::FinishReason::kLength);
+  EXPECT_EQ(Next(3).finish, plan::FinishReason::kNone);
+  EXPECT_EQ(Next(3).finish, plan::FinishReason::kNone);
+  EXPECT_EQ(Next(3).finish, plan::FinishReason::kLength);
   EXPECT_TRUE(sequence_.finished);
 }
 
 TEST_F(SampleNextTest, EndsAtAnEndToken) {
-  EXPECT_EQ(Next(7).finish, core::FinishReason::kStop);
+  EXPECT_EQ(Next(7).finish, plan::FinishReason::kStop);
   EXPECT_TRUE(sequence_.finished);
 }
 
 TEST_F(SampleNextTest, DoesNotEndAtAnEndTokenBeforeTheLeastLength) {
   sequence_.join.tokens_min = 4;
 
-  EXPECT_EQ(Next(7).finish, core::FinishReason::kNone);  // The third.
-  EXPECT_EQ(Next(7).finish, core::FinishReason::kStop);  // The fourth.
+  EXPECT_EQ(Next(7).finish, plan::FinishReason::kNone);  // The third.
+  EXPECT_EQ(Next(7).finish, plan::FinishReason::kStop);  // The fourth.
 }
 
 TEST_F(SampleNextTest, AnEndTokenAtTheLimitIsAStop) {
   Next(3);
   Next(3);
 
-  EXPECT_EQ(Next(7).finish, core::FinishReason::kStop);
+  EXPECT_EQ(Next(7).finish, plan::FinishReason::kStop);
 }
 
 TEST_F(SampleNextTest, PenaltiesSeePromptAndOutput) {

@@ -18,8 +18,8 @@ using ::testing::IsEmpty;
 constexpr uint32_t kVocabulary = 100;
 constexpr uint32_t kSpanTokens = 256;
 
-core::SequenceJoin Join(core::SequenceId id, uint32_t tokens, uint32_t memory_node) {
-  core::SequenceJoin join{
+plan::SequenceJoin Join(plan::SequenceId id, uint32_t tokens, uint32_t memory_node) {
+  plan::SequenceJoin join{
       .id = id, .prompt_tokens = tokens, .tokens_max = 4000, .memory_node = memory_node};
   for (uint32_t i = 0; i < tokens; ++i) {
     join.tokens.push_back(static_cast<TokenId>((id + i) % kVocabulary));
@@ -27,7 +27,7 @@ core::SequenceJoin Join(core::SequenceId id, uint32_t tokens, uint32_t memory_no
   return join;
 }
 
-core::DecodeRow LastTokenOf(core::SequenceId id, uint32_t tokens) {
+plan::DecodeRow LastTokenOf(plan::SequenceId id, uint32_t tokens) {
   return {.sequence = id, .position = tokens - 1};
 }
 
@@ -41,7 +41,7 @@ class StepLayoutTest : public ::testing::Test {
     lane_.nodes.resize(2);
   }
 
-  absl::Status LayOutPlan(core::StepPlan plan) {
+  absl::Status LayOutPlan(plan::StepPlan plan) {
     lane_.plan = std::move(plan);
     EXPECT_TRUE(sequences_.Apply(lane_.plan, kVocabulary, config_.span_tokens).ok());
     return LayOut(config_, sequences_, lane_);
@@ -55,7 +55,7 @@ class StepLayoutTest : public ::testing::Test {
     return rows;
   }
 
-  control::EpochConfig config_;
+  plan::EpochConfig config_;
   SequenceTable sequences_;
   Lane lane_;
 };
@@ -100,7 +100,7 @@ TEST_F(StepLayoutTest, ADeadRowRunsAndIsNotSampled) {
 }
 
 TEST_F(StepLayoutTest, OfChunksTheLastTokenOfTheLastIsSampledForForksToo) {
-  core::SequenceJoin fork = Join(3, 8, 1);
+  plan::SequenceJoin fork = Join(3, 8, 1);
   fork.parent = 2;
   ASSERT_TRUE(LayOutPlan({.joins = {Join(1, 20, 0), Join(2, 8, 1), fork},
                           .chunks = {{.sequence = 1, .tokens = 16},
@@ -121,7 +121,7 @@ TEST_F(StepLayoutTest, OfChunksTheLastTokenOfTheLastIsSampledForForksToo) {
 }
 
 TEST_F(StepLayoutTest, EveryTokenThatHasASuccessorIsScored) {
-  core::SequenceJoin scored = Join(1, 6, 0);
+  plan::SequenceJoin scored = Join(1, 6, 0);
   scored.score = true;
   ASSERT_TRUE(
       LayOutPlan({.joins = {scored}, .chunks = {{.sequence = 1, .tokens = 6, .last = true}}}).ok());
@@ -148,7 +148,7 @@ TEST_F(StepLayoutTest, WithHeadsSpreadEveryNodeGetsAllRows) {
 // has one on m1.
 TEST_F(StepLayoutTest, WithSpansARowGoesToEveryNodeThatItSees) {
   config_.span_tokens = kSpanTokens;
-  core::StepPlan plan{.joins = {Join(1, 600, 0), Join(2, 10, 1)},
+  plan::StepPlan plan{.joins = {Join(1, 600, 0), Join(2, 10, 1)},
                       .rows = {LastTokenOf(1, 600), LastTokenOf(2, 10)}};
   for (const uint32_t node : {0u, 1u, 0u}) {
     plan.grants.push_back(
@@ -177,7 +177,7 @@ TEST_F(StepLayoutTest, WithSpansARowGoesToEveryNodeThatItSees) {
 
 struct BadPlan {
   const char* name;
-  core::StepPlan plan;
+  plan::StepPlan plan;
   const char* words;
 };
 
@@ -198,7 +198,7 @@ std::vector<BadPlan> BadPlans() {
       {"AnotherPosition", {.rows = {LastTokenOf(1, 7)}}, "row of sequence 1 position 6"},
       {"UnknownNode", {.rows = {LastTokenOf(3, 5)}}, "row of sequence 3"},
       {"TooManyRows",
-       {.rows = std::vector<core::DecodeRow>(5, LastTokenOf(1, 5))},
+       {.rows = std::vector<plan::DecodeRow>(5, LastTokenOf(1, 5))},
        "has 5 rows; at most 36 fit"},
       {"NoTokens", {.chunks = {{.sequence = 1}}}, "chunk [0, +0)"},
       {"BeyondThePrompt", {.chunks = {{.sequence = 1, .tokens = 6}}}, "chunk [0, +6)"},

@@ -20,8 +20,8 @@
 #include <vector>
 
 #include "common/clock.h"
-#include "control/epoch_shape.h"
 #include "model/grammar/grammar_cache.h"
+#include "plan/epoch_shape.h"
 #include "tests/unit/compute_node/slice_program.h"
 #include "transport/link_probe.h"
 #include "transport/put_all.h"
@@ -35,14 +35,14 @@ constexpr Nanos kLong = Seconds(60);  // Only a failure waits for it.
 
 class Results final : public control::NodeReporter {
  public:
-  void ReportResult(core::StepResult result) override {
+  void ReportResult(plan::StepResult result) override {
     const std::lock_guard lock(mutex_);
     results_.push_back(std::move(result));
   }
   void ReportFault(uint64_t, const absl::Status&, const std::string&) override {}
   void ReportLinks(uint64_t, std::vector<control::LinkReport>) override {}
 
-  std::vector<core::StepResult> Take() {
+  std::vector<plan::StepResult> Take() {
     const std::lock_guard lock(mutex_);
     return std::exchange(results_, {});
   }
@@ -53,14 +53,14 @@ class Results final : public control::NodeReporter {
 
  private:
   std::mutex mutex_;
-  std::vector<core::StepResult> results_;
+  std::vector<plan::StepResult> results_;
 };
 
 // Whether the device may exchange rows.
 class StepWorkerTest : public ::testing::TestWithParam<bool> {
  protected:
   // What a memory node answers to the unit of the layer; none: nothing.
-  using Answer = std::function<bool(uint32_t layer, core::WindowHeader& header)>;
+  using Answer = std::function<bool(uint32_t layer, plan::WindowHeader& header)>;
 
   void SetUp() override {
     SliceExecutor& executor = program_.executor();
@@ -80,7 +80,7 @@ class StepWorkerTest : public ::testing::TestWithParam<bool> {
     for (uint32_t layer = 0; layer + 1 < executor.slice_count(); ++layer) {
       config_.layers.push_back(executor.attention(layer).descriptor);
     }
-    layout_.emplace(control::WindowShapeOf(config_));
+    layout_.emplace(plan::WindowShapeOf(config_));
     ASSERT_TRUE(executor.Prepare(config_.rows_max + config_.chunk_tokens_max).ok());
     chunks_ = *executor.device().MakeChunkAttention({.layers = config_.layers,
                                                      .slots = config_.scratch_tokens,
@@ -107,7 +107,7 @@ class StepWorkerTest : public ::testing::TestWithParam<bool> {
   void MakeWorker(Nanos peer_deadline) {
     worker_ = std::make_unique<StepWorker>(
         StepWorker::Options{.config = config_,
-                            .shape = control::WindowShapeOf(config_),
+                            .shape = plan::WindowShapeOf(config_),
                             .vocabulary = program_.model().config.vocabulary,
                             .grammars = &grammars_,
                             .peer_deadline = peer_deadline},
@@ -126,9 +126,9 @@ class StepWorkerTest : public ::testing::TestWithParam<bool> {
   uint32_t layers() const { return layout_->layer_count(); }
 
   // Two rows, whose sequences have tokens that nobody prefilled here.
-  static core::StepPlan Plan(uint64_t step) {
-    core::StepPlan plan{.epoch = kEpoch, .step = step};
-    for (const core::SequenceId id : {1, 2}) {
+  static plan::StepPlan Plan(uint64_t step) {
+    plan::StepPlan plan{.epoch = kEpoch, .step = step};
+    for (const plan::SequenceId id : {1, 2}) {
       if (step == 1) {
         plan.joins.push_back({.id = id, .tokens = {3, 5, 8}, .prompt_tokens = 3, .tokens_max = 64});
       }
@@ -166,7 +166,7 @@ class StepWorkerTest : public ::testing::TestWithParam<bool> {
           return;
         }
         CheckQuery(step, layer);
-        core::WindowHeader header{.epoch = kEpoch, .step = step, .layer = layer, .rows = 2};
+        plan::WindowHeader header{.epoch = kEpoch, .step = step, .layer = layer, .rows = 2};
         if (!answer(layer, header)) {
           return;
         }
@@ -176,18 +176,18 @@ class StepWorkerTest : public ::testing::TestWithParam<bool> {
   }
 
   void CheckQuery(uint64_t step, uint32_t layer) {
-    core::WindowHeader found;
+    plan::WindowHeader found;
     std::memcpy(
         &found,
         queries_->bytes().data() + layout_->QueryWindow(0, 0, layout_->SignalValue(step, layer)),
         sizeof(found));
     const absl::Status checked =
-        core::CheckHeader(found, {.epoch = kEpoch, .step = step, .layer = layer, .rows = 2});
+        plan::CheckHeader(found, {.epoch = kEpoch, .step = step, .layer = layer, .rows = 2});
     EXPECT_TRUE(checked.ok()) << checked;
   }
 
   // Outputs that are the queries.
-  void Reply(const core::WindowHeader& header, uint64_t value) {
+  void Reply(const plan::WindowHeader& header, uint64_t value) {
     const AttentionDescriptor& layer = config_.layers[layout_->LayerOf(value)];
     const std::byte* const query = queries_->bytes().data() + layout_->QueryWindow(0, 0, value);
     const size_t out_bytes = layer.q_width() * sizeof(BFloat16);
@@ -236,8 +236,8 @@ class StepWorkerTest : public ::testing::TestWithParam<bool> {
   Program program_{Spec("gpt_neox_parallel"), DType::kBF16};
   ThreadPool pool_{{}};
   model::GrammarCache grammars_{nullptr, {}};
-  control::EpochConfig config_;
-  std::optional<core::WindowLayout> layout_;
+  plan::EpochConfig config_;
+  std::optional<plan::WindowLayout> layout_;
   const std::unique_ptr<transport::Transport> transport_ = transport::MakeShmTransport();
   const std::unique_ptr<transport::Transport> memory_transport_ = transport::MakeShmTransport();
   std::unique_ptr<transport::Region> replies_;
@@ -255,18 +255,18 @@ class StepWorkerTest : public ::testing::TestWithParam<bool> {
 TEST_P(StepWorkerTest, StepAfterStepEndsWithATokenOfEachRow) {
   constexpr uint64_t kSteps = 5;
   MakeWorker(kLong);
-  std::jthread memory([this] { ServeUnits([](uint32_t, core::WindowHeader&) { return true; }); });
+  std::jthread memory([this] { ServeUnits([](uint32_t, plan::WindowHeader&) { return true; }); });
   absl::Status status;
   std::jthread worker([&] { status = worker_->Run(blamed_); });
 
-  std::vector<core::StepResult> results;
+  std::vector<plan::StepResult> results;
   for (uint64_t step = 1; step <= kSteps; ++step) {
     worker_->PushPlan(Plan(step));
     const Nanos deadline = RealClock().Now() + kLong;
     while (results_.count() == 0 && RealClock().Now() < deadline) {
       std::this_thread::yield();
     }
-    const std::vector<core::StepResult> found = results_.Take();
+    const std::vector<plan::StepResult> found = results_.Take();
     results.insert(results.end(), found.begin(), found.end());
   }
   worker_->Stop();
@@ -275,7 +275,7 @@ TEST_P(StepWorkerTest, StepAfterStepEndsWithATokenOfEachRow) {
 
   EXPECT_TRUE(status.ok()) << status;
   EXPECT_EQ(results.size(), kSteps);
-  for (const core::StepResult& result : results) {
+  for (const plan::StepResult& result : results) {
     ASSERT_EQ(result.tokens.size(), 2u);
     EXPECT_EQ(result.tokens[0].token, result.tokens[1].token);  // Rows are alike.
   }
@@ -283,13 +283,13 @@ TEST_P(StepWorkerTest, StepAfterStepEndsWithATokenOfEachRow) {
   EXPECT_EQ(counters_.device_units.load(), ByDevice() ? kSteps * layers() : 0u);
   const size_t row_bytes = 2 * config_.layers[0].q_width() * sizeof(BFloat16);
   EXPECT_EQ(counters_.bytes_received.load(),
-            kSteps * layers() * (sizeof(core::WindowHeader) + row_bytes));
+            kSteps * layers() * (sizeof(plan::WindowHeader) + row_bytes));
   EXPECT_GT(counters_.unit_line.fixed.load() + counters_.unit_line.slope.load(), 0);
 }
 
 TEST_P(StepWorkerTest, AMemoryNodeThatDoesNotAnswerIsBlamed) {
   const absl::Status status =
-      RunUntilFault([](uint32_t layer, core::WindowHeader&) { return layer == 0; }, Millis(200));
+      RunUntilFault([](uint32_t layer, plan::WindowHeader&) { return layer == 0; }, Millis(200));
 
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(status.message(), "nothing from m0 for 0.2 s");
@@ -299,7 +299,7 @@ TEST_P(StepWorkerTest, AMemoryNodeThatDoesNotAnswerIsBlamed) {
 
 TEST_P(StepWorkerTest, AWindowOfAnOlderEpochIsRefused) {
   const absl::Status status = RunUntilFault(
-      [](uint32_t layer, core::WindowHeader& header) {
+      [](uint32_t layer, plan::WindowHeader& header) {
         header.epoch = layer == 0 ? kEpoch : kEpoch - 1;
         return true;
       },
@@ -314,7 +314,7 @@ TEST_P(StepWorkerTest, AWindowOfAnOlderEpochIsRefused) {
 
 TEST_P(StepWorkerTest, AWindowOfOtherRowsIsRefused) {
   const absl::Status status = RunUntilFault(
-      [this](uint32_t layer, core::WindowHeader& header) {
+      [this](uint32_t layer, plan::WindowHeader& header) {
         header.rows = layer + 1 < layers() ? 2 : 3;  // That behind which the tail comes.
         return true;
       },
@@ -329,7 +329,7 @@ TEST_P(StepWorkerTest, AWindowOfOtherRowsIsRefused) {
 
 TEST_P(StepWorkerTest, StoppingEndsAWaitAtOnce) {
   const absl::Status status = RunUntilFault(
-      [this](uint32_t layer, core::WindowHeader&) {
+      [this](uint32_t layer, plan::WindowHeader&) {
         if (layer == 1) {
           worker_->Stop();
         }
@@ -343,7 +343,7 @@ TEST_P(StepWorkerTest, StoppingEndsAWaitAtOnce) {
 TEST_P(StepWorkerTest, BeatsWhileItAwaitsAReply) {
   bool beats = false;
   const absl::Status status = RunUntilFault(
-      [&](uint32_t layer, core::WindowHeader&) {
+      [&](uint32_t layer, plan::WindowHeader&) {
         if (layer == 1) {
           beats = Beats();
           worker_->Stop();
@@ -375,7 +375,7 @@ class WorkerBesideASilentOneTest : public StepWorkerTest {
  protected:
   WorkerBesideASilentOneTest() { compute_nodes_ = {"c0", "c1"}; }
 
-  absl::Status RunUntilFault(core::StepPlan plan) {
+  absl::Status RunUntilFault(plan::StepPlan plan) {
     config_.mode = PipelineMode::kFixed;
     MakeWorker(Millis(200));
     std::jthread peers([this] { AnswerLinks(); });
@@ -394,7 +394,7 @@ TEST_P(WorkerBesideASilentOneTest, IsBlamed) {
 }
 
 TEST_P(WorkerBesideASilentOneTest, IsAwaitedForLongerWhileItComputesAPrompt) {
-  core::StepPlan plan = Plan(1);
+  plan::StepPlan plan = Plan(1);
   plan.rows.clear();
   plan.chunks = {{.sequence = 1, .tokens = 3}};
   plan.joins.resize(1);

@@ -16,7 +16,7 @@ TEST(CountersCodecTest, NamesAndTheirNumberAreBounded) {
   detail.mutable_parts(0)->set_part(std::string(1 << 20, 'x'));
   detail.mutable_refusals(0)->set_reason(std::string(1 << 20, 'x'));
   detail.mutable_links(0)->set_peer("m0\nm1");
-  NodeCounters counters;
+  telemetry::NodeCounters counters;
 
   FromProto(detail, counters);
 

@@ -37,22 +37,24 @@ class IdleHandler final : public NodeHandler {
  public:
   explicit IdleHandler(NodeLink& link) : link_(link) {}
 
-  absl::Status LoadLayers(const core::Stage&) override { return absl::OkStatus(); }
-  absl::StatusOr<PreparedNode> Configure(const EpochConfig&) override { return PreparedNode(); }
-  absl::Status Connect(const EpochPeers&) override { return absl::OkStatus(); }
-  void TakePlan(core::StepPlan) override {}
+  absl::Status LoadLayers(const plan::Stage&) override { return absl::OkStatus(); }
+  absl::StatusOr<PreparedNode> Configure(const plan::EpochConfig&) override {
+    return PreparedNode();
+  }
+  absl::Status Connect(const plan::EpochPeers&) override { return absl::OkStatus(); }
+  void TakePlan(plan::StepPlan) override {}
   void LeaveEpoch() override {
     attached_at_the_end = link_.attached();
     link_.Stop();
   }
-  NodeCounters Counters() const override { return {}; }
-  TraceRing& ring() override { return ring_; }
+  telemetry::NodeCounters Counters() const override { return {}; }
+  telemetry::TraceRing& ring() override { return ring_; }
 
   bool attached_at_the_end = true;
 
  private:
   NodeLink& link_;
-  TraceRing ring_;
+  telemetry::TraceRing ring_;
 };
 
 using ServerStream = grpc::ServerReaderWriter<v1::CoordinatorMessage, v1::NodeMessage>;

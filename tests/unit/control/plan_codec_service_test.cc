@@ -19,15 +19,15 @@ Proto OverTheWire(const Proto& proto) {
   return received;
 }
 
-core::StepPlan RoundTrip(const core::StepPlan& plan) {
+plan::StepPlan RoundTrip(const plan::StepPlan& plan) {
   v1::StepPlan proto;
   ToProto(plan, &proto);
-  const absl::StatusOr<core::StepPlan> back = FromProto(OverTheWire(proto));
+  const absl::StatusOr<plan::StepPlan> back = FromProto(OverTheWire(proto));
   EXPECT_TRUE(back.ok()) << back.status();
   return *back;
 }
 
-core::StepResult RoundTrip(const core::StepResult& result) {
+plan::StepResult RoundTrip(const plan::StepResult& result) {
   v1::StepResult proto;
   ToProto(result, &proto);
   return FromProto(OverTheWire(proto));
@@ -77,7 +77,7 @@ TEST(PlanCodecTest, AMessageWithoutFieldsIsGreedyAndWithoutLogprobs) {
   EXPECT_EQ(FromProto(v1::Sampling()), SamplingParams{});
 }
 
-core::StepPlan FullPlan() {
+plan::StepPlan FullPlan() {
   return {
       .epoch = 1ULL << 40,
       .lane = 3,
@@ -102,7 +102,7 @@ core::StepPlan FullPlan() {
       .chunking = {.chunks = 7, .by_heads = true, .query_first = true}};
 }
 
-void ExpectSame(const core::SequenceJoin& found, const core::SequenceJoin& expected) {
+void ExpectSame(const plan::SequenceJoin& found, const plan::SequenceJoin& expected) {
   EXPECT_EQ(found.id, expected.id);
   EXPECT_EQ(found.tokens, expected.tokens);
   EXPECT_EQ(found.prompt_tokens, expected.prompt_tokens);
@@ -116,9 +116,9 @@ void ExpectSame(const core::SequenceJoin& found, const core::SequenceJoin& expec
 }
 
 TEST(PlanCodecTest, APlanComesBackWhole) {
-  const core::StepPlan plan = FullPlan();
+  const plan::StepPlan plan = FullPlan();
 
-  const core::StepPlan back = RoundTrip(plan);
+  const plan::StepPlan back = RoundTrip(plan);
 
   EXPECT_EQ(back.epoch, plan.epoch);
   EXPECT_EQ(back.lane, plan.lane);
@@ -157,7 +157,7 @@ TEST(PlanCodecTest, APlanWhoseRowListsDifferIsRefusedWithBothLengths) {
 }
 
 TEST(PlanCodecTest, AResultComesBackWhole) {
-  const core::StepResult result{
+  const plan::StepResult result{
       .epoch = 12,
       .lane = 1,
       .step = 99,
@@ -166,14 +166,14 @@ TEST(PlanCodecTest, AResultComesBackWhole) {
                   .token = 321,
                   .logprob = -0.125f,
                   .top = {{.token = 321, .logprob = -0.125f}, {.token = 5, .logprob = -3.0f}},
-                  .finish = core::FinishReason::kLength},
+                  .finish = plan::FinishReason::kLength},
                  {.sequence = 5}},
       .scores = {{.sequence = 6,
                   .first_token = 3,
                   .logprobs = {-1.0f, -1e30f},
                   .ranks = {{.rank = 2, .top = {{.token = 9, .logprob = -0.5f}}}, {.rank = 77}}}}};
 
-  const core::StepResult back = RoundTrip(result);
+  const plan::StepResult back = RoundTrip(result);
 
   EXPECT_EQ(back.epoch, 12u);
   EXPECT_EQ(back.lane, 1u);
@@ -186,8 +186,8 @@ TEST(PlanCodecTest, AResultComesBackWhole) {
   ASSERT_EQ(back.tokens[0].top.size(), 2u);
   EXPECT_EQ(back.tokens[0].top[1].token, 5);
   EXPECT_EQ(back.tokens[0].top[1].logprob, -3.0f);
-  EXPECT_EQ(back.tokens[0].finish, core::FinishReason::kLength);
-  EXPECT_EQ(back.tokens[1].finish, core::FinishReason::kNone);
+  EXPECT_EQ(back.tokens[0].finish, plan::FinishReason::kLength);
+  EXPECT_EQ(back.tokens[1].finish, plan::FinishReason::kNone);
   ASSERT_EQ(back.scores.size(), 1u);
   EXPECT_EQ(back.scores[0].sequence, 6u);
   EXPECT_EQ(back.scores[0].first_token, 3u);
@@ -202,13 +202,13 @@ TEST(PlanCodecTest, AResultComesBackWhole) {
 
 TEST(PlanCodecTest, EveryReasonComesBackAndAnUnknownOneIsAnError) {
   for (const auto reason :
-       {core::FinishReason::kNone, core::FinishReason::kStop, core::FinishReason::kLength,
-        core::FinishReason::kCancelled, core::FinishReason::kError}) {
-    EXPECT_EQ(RoundTrip(core::StepResult{.tokens = {{.finish = reason}}}).tokens[0].finish, reason);
+       {plan::FinishReason::kNone, plan::FinishReason::kStop, plan::FinishReason::kLength,
+        plan::FinishReason::kCancelled, plan::FinishReason::kError}) {
+    EXPECT_EQ(RoundTrip(plan::StepResult{.tokens = {{.finish = reason}}}).tokens[0].finish, reason);
   }
   v1::StepResult proto;
   proto.add_tokens()->set_finish(77);
-  EXPECT_EQ(FromProto(proto).tokens[0].finish, core::FinishReason::kError);
+  EXPECT_EQ(FromProto(proto).tokens[0].finish, plan::FinishReason::kError);
 }
 
 TEST(PlanCodecTest, AnAttentionDescriptorComesBackWhole) {

@@ -41,14 +41,14 @@ class IdleNode final : public NodePort {
 
   NodeSource source() const { return {.name = name_, .port = this}; }
 
-  void LoadLayers(const core::Stage&) override {}
-  void Configure(const control::EpochConfig& config) override {
+  void LoadLayers(const plan::Stage&) override {}
+  void Configure(const plan::EpochConfig& config) override {
     epoch_ = config.epoch;
     engine_.NodePrepared(source(), epoch_, {.region = "region"});
   }
-  void Connect(const control::EpochPeers&) override { engine_.NodeReady(source(), epoch_); }
+  void Connect(const plan::EpochPeers&) override { engine_.NodeReady(source(), epoch_); }
   void Leave() override {}
-  void SendPlan(const core::StepPlan&) override {}
+  void SendPlan(const plan::StepPlan&) override {}
   void StartTrace(Nanos) override {}
   void CollectTrace(uint64_t) override {}
   void PingClock() override {}

@@ -39,16 +39,16 @@ class IdleNode final : public NodePort {
  public:
   explicit IdleNode(Engine& engine) : engine_(engine) {}
 
-  void LoadLayers(const core::Stage&) override {}
-  void Configure(const control::EpochConfig& config) override {
+  void LoadLayers(const plan::Stage&) override {}
+  void Configure(const plan::EpochConfig& config) override {
     epoch_ = config.epoch;
     engine_.NodePrepared({.name = "c0", .port = this}, epoch_, {.region = "region"});
   }
-  void Connect(const control::EpochPeers&) override {
+  void Connect(const plan::EpochPeers&) override {
     engine_.NodeReady({.name = "c0", .port = this}, epoch_);
   }
   void Leave(const std::string&) override {}
-  void SendPlan(const core::StepPlan&) override {}
+  void SendPlan(const plan::StepPlan&) override {}
   void StartTrace(Nanos) override {}
   void CollectTrace(uint64_t) override {}
   void PingClock() override {}

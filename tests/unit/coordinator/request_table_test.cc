@@ -10,7 +10,7 @@
 namespace lamina::coordinator {
 namespace {
 
-using core::FinishReason;
+using plan::FinishReason;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -30,7 +30,7 @@ struct RecordingSink final : RequestSink {
     text += output.text;
     outputs.push_back(std::move(output));
   }
-  void OnScores(std::vector<float> logprobs, std::vector<core::TokenRank>) override {
+  void OnScores(std::vector<float> logprobs, std::vector<plan::TokenRank>) override {
     scores = std::move(logprobs);
   }
   void OnProgress(uint32_t tokens_done) override { progress.push_back(tokens_done); }
@@ -60,7 +60,7 @@ class RequestTableTest : public ::testing::Test {
   }
 
   // The scheduler says that a sequence got a token.
-  std::vector<core::SequenceId> Token(core::SequenceId sequence, TokenId token,
+  std::vector<plan::SequenceId> Token(plan::SequenceId sequence, TokenId token,
                                       FinishReason finish = FinishReason::kNone) {
     core::Events events;
     events.tokens.push_back(
@@ -155,7 +155,7 @@ TEST_F(RequestTableTest, AnIdThatIsMadeIsNoneThatAClientUses) {
 }
 
 TEST_F(RequestTableTest, APromptIsCountedWithItsFirstToken) {
-  const core::SequenceId id = Admit({.prompt = {1, 2, 3}})[0].id;
+  const plan::SequenceId id = Admit({.prompt = {1, 2, 3}})[0].id;
   EXPECT_EQ(table_.metrics().prompt_tokens, 0u);
 
   clock_.now += Seconds(2);
@@ -169,7 +169,7 @@ TEST_F(RequestTableTest, APromptIsCountedWithItsFirstToken) {
 }
 
 TEST_F(RequestTableTest, DeliversTextAndTokensAndTheEnd) {
-  const core::SequenceId id = Admit({.prompt = {1, 2}})[0].id;
+  const plan::SequenceId id = Admit({.prompt = {1, 2}})[0].id;
 
   clock_.now += Millis(100);
   EXPECT_THAT(Token(id, 10), IsEmpty());
@@ -219,7 +219,7 @@ TEST(RequestTableTextTest, AnAnswerGoesOnBehindItsPrompt) {
     const auto sink = std::make_shared<RecordingSink>();
     const auto sequences = table.Admit({.prompt = prompt}, 1, sink);
     ASSERT_TRUE(sequences.ok()) << sequences.status();
-    const core::SequenceId id = sequences->front().id;
+    const plan::SequenceId id = sequences->front().id;
     core::Events events;
     events.tokens.push_back({.sequence = id, .token = {.sequence = id, .token = 2}});
 
@@ -230,7 +230,7 @@ TEST(RequestTableTextTest, AnAnswerGoesOnBehindItsPrompt) {
 }
 
 TEST_F(RequestTableTest, AnEndTokenIsATokenOfTheAnswerButNotOfItsText) {
-  const core::SequenceId id = Admit({.prompt = {1}})[0].id;
+  const plan::SequenceId id = Admit({.prompt = {1}})[0].id;
 
   Token(id, 10);
   Token(id, 999, FinishReason::kStop);
@@ -240,7 +240,7 @@ TEST_F(RequestTableTest, AnEndTokenIsATokenOfTheAnswerButNotOfItsText) {
 }
 
 TEST_F(RequestTableTest, AStopStringEndsTheSequenceAndTellsTheScheduler) {
-  const core::SequenceId id = Admit({.prompt = {1}, .stop = {"0 11"}})[0].id;
+  const plan::SequenceId id = Admit({.prompt = {1}, .stop = {"0 11"}})[0].id;
 
   EXPECT_THAT(Token(id, 10), IsEmpty());
   EXPECT_EQ(sink_->text, " 1");
@@ -273,7 +273,7 @@ TEST_F(RequestTableTest, AFailedChoiceEndsTheRequestAndItsOtherSequences) {
                              .reason = FinishReason::kError,
                              .status = absl::UnavailableError("node gone")});
 
-  const std::vector<core::SequenceId> rest = table_.Deliver(events);
+  const std::vector<plan::SequenceId> rest = table_.Deliver(events);
 
   EXPECT_THAT(rest, ::testing::Contains(sequences[2].id));
   EXPECT_THAT(sink_->done, ElementsAre(absl::UnavailableError("node gone")));
@@ -310,7 +310,7 @@ TEST_F(RequestTableTest, EndReturnsWhatStillRunsAndFreesTheId) {
 }
 
 TEST_F(RequestTableTest, ScoresGoOutBeforeTheEnd) {
-  const core::SequenceId id = Admit({.prompt = {1, 2, 3}, .score = true})[0].id;
+  const plan::SequenceId id = Admit({.prompt = {1, 2, 3}, .score = true})[0].id;
   core::Events events;
   events.scores.push_back({.sequence = id, .logprobs = {-1.0f, -2.0f}});
   events.finished.push_back({.sequence = id, .reason = FinishReason::kLength});
@@ -322,7 +322,7 @@ TEST_F(RequestTableTest, ScoresGoOutBeforeTheEnd) {
 }
 
 TEST_F(RequestTableTest, CountsPreemptionsAndTellsProgress) {
-  const core::SequenceId id = Admit({.prompt = {1, 2, 3}})[0].id;
+  const plan::SequenceId id = Admit({.prompt = {1, 2, 3}})[0].id;
   core::Events events;
   events.preempted = {id, 77};
 

@@ -6,11 +6,11 @@
 namespace lamina::coordinator {
 namespace {
 
-std::string NameOf(core::SequenceId id) { return id == 9 ? "" : id < 5 ? "first" : "second"; }
+std::string NameOf(plan::SequenceId id) { return id == 9 ? "" : id < 5 ? "first" : "second"; }
 
-core::StepPlan Plan(uint32_t lane, uint64_t step, std::vector<core::SequenceId> rows) {
-  core::StepPlan plan{.epoch = 1, .lane = lane, .step = step};
-  for (const core::SequenceId id : rows) {
+plan::StepPlan Plan(uint32_t lane, uint64_t step, std::vector<plan::SequenceId> rows) {
+  plan::StepPlan plan{.epoch = 1, .lane = lane, .step = step};
+  for (const plan::SequenceId id : rows) {
     plan.rows.push_back({.sequence = id});
   }
   return plan;
@@ -21,7 +21,7 @@ TEST(TraceLogTest, StepsNameTheirRequestsOnce) {
   EXPECT_FALSE(log.on(1));
   log.Start(10, 100);
   EXPECT_TRUE(log.on(11));
-  core::StepPlan plan = Plan(1, 7, {1, 2, 6, 9});
+  plan::StepPlan plan = Plan(1, 7, {1, 2, 6, 9});
   plan.chunks.push_back({.sequence = 7, .tokens = 40});
   log.Planned(plan, 12, NameOf);
   log.Planned(Plan(0, 8, {1}), 13, NameOf);

@@ -14,9 +14,9 @@
 namespace lamina::cli {
 namespace {
 
-using control::TraceEvent;
-using control::WorkPart;
 using nlohmann::json;
+using telemetry::TraceEvent;
+using telemetry::WorkPart;
 
 constexpr uint8_t kM0 = TraceEvent::kMemoryPeer;
 constexpr Nanos kWire = 300;

@@ -68,7 +68,7 @@ TEST(KvDirectoryTest, TheLargestReservationIsRevokedFirstThenTheOldest) {
   KvDirectoryOptions options{
       .slots = {40}, .soft_reservation_min = 1, .soft_reservation_max = 8, .alignment = 1};
   KvDirectory kv(options);
-  for (SequenceId id = 1; id <= 4; ++id) {
+  for (plan::SequenceId id = 1; id <= 4; ++id) {
     kv.Open(id, 0);
     ASSERT_TRUE(kv.Append(id, 2).ok());  // Each with 8 behind it: the pool is divided up.
   }
@@ -161,7 +161,7 @@ TEST(KvDirectoryTest, ReleasedSlotsAreNotFreeBeforeTheirTicketIsRecycled) {
 
 TEST(KvDirectoryTest, LastReleasedSlotsAreUsedFirst) {
   KvDirectory kv(Options(8192));
-  for (SequenceId id = 1; id <= 3; ++id) {
+  for (plan::SequenceId id = 1; id <= 3; ++id) {
     kv.Open(id, 0);
     ASSERT_TRUE(kv.Append(id, 512).ok());
   }
@@ -177,15 +177,15 @@ TEST(KvDirectoryTest, LastReleasedSlotsAreUsedFirst) {
 TEST(KvDirectoryTest, MeanExtentStaysLongUnderChurnOfGrowingSequences) {
   KvDirectory kv(Options(64 * 1024));
   Prng random(1);
-  SequenceId next = 1;
-  std::vector<SequenceId> open;
+  plan::SequenceId next = 1;
+  std::vector<plan::SequenceId> open;
   for (int step = 0; step < 20'000; ++step) {
     if (open.size() < 64) {
       open.push_back(next);
       kv.Open(next++, 0);
       ASSERT_TRUE(kv.Append(open.back(), 1 + static_cast<uint32_t>(random.Below(400))).ok());
     }
-    for (const SequenceId id : open) {
+    for (const plan::SequenceId id : open) {
       ASSERT_TRUE(kv.Append(id, 1).ok());
     }
     const size_t leaver = random.Below(open.size());
@@ -207,8 +207,8 @@ TEST(KvDirectoryTest, RandomCallsKeepEveryInvariant) {
                     .soft_reservation_min = static_cast<uint32_t>(random.Below(5)),
                     .soft_reservation_max = 5 + static_cast<uint32_t>(random.Below(20)),
                     .alignment = 1 + static_cast<uint32_t>(random.Below(16))});
-    std::vector<SequenceId> open;
-    SequenceId next = 1;
+    std::vector<plan::SequenceId> open;
+    plan::SequenceId next = 1;
     for (uint64_t step = 1; step <= 200; ++step) {
       const uint64_t choice = random.Below(10);
       const size_t pick = open.empty() ? 0 : random.Below(open.size());
@@ -236,12 +236,12 @@ TEST(KvDirectoryTest, RandomCallsKeepEveryInvariant) {
 
 TEST(KvDirectoryTest, MillionsOfSlotsCostNothing) {
   KvDirectory kv(Options(500'000'000));
-  for (SequenceId id = 1; id <= 100; ++id) {
+  for (plan::SequenceId id = 1; id <= 100; ++id) {
     kv.Open(id, 0);
     ASSERT_TRUE(kv.Append(id, 4'000'000).ok());
     kv.Fork(id, 1000 + id, 3'000'000);
   }
-  for (SequenceId id = 1; id <= 100; ++id) {
+  for (plan::SequenceId id = 1; id <= 100; ++id) {
     kv.Release(id, id);
     kv.Release(1000 + id, id);
     kv.Recycle(id);

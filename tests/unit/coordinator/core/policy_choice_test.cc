@@ -15,8 +15,8 @@ using ::testing::Not;
 
 // A host of two cores: with few rows, whose time is that of reading weights, both compute little
 // faster than one; they attend at 15 GB/s where one has 8.
-PolicyTimes TwoCores() {
-  PolicyTimes times{.attention_local = 15e9, .attention_shared = 8e9, .read_bandwidth = 30e9};
+plan::PolicyTimes TwoCores() {
+  plan::PolicyTimes times{.attention_local = 15e9, .attention_shared = 8e9, .read_bandwidth = 30e9};
   for (const auto& [rows, local] :
        {std::pair(1u, 2.5e-4), {4u, 5e-4}, {16u, 20e-4}, {64u, 40e-4}}) {
     const double slice = 1e-4 * (2 + rows);
@@ -30,7 +30,7 @@ constexpr PolicyModel kModel = {.layers = 30, .kv_bytes_per_token = 23040};
 constexpr PolicyPools kPools = {.attention = 8e9, .lanes_max = 2, .lanes_auto = true};
 
 TEST(PolicyChoiceTest, TimesAreReadBetweenTheSizesMeasuredAndBeyondThem) {
-  const PolicyTimes times = TwoCores();
+  const plan::PolicyTimes times = TwoCores();
   for (const double rows : {1.0, 3.0, 4.0, 10.0, 64.0, 100.0}) {
     EXPECT_NEAR(TimesOf(times.pools, rows).slice_seconds, 1e-4 * (2 + rows), 1e-9) << rows;
     EXPECT_NEAR(TimesOf(times.pools, rows).tail_seconds, 8e-4 * (2 + rows), 1e-8) << rows;
@@ -113,7 +113,7 @@ TEST(PolicyChoiceTest, WithoutMemoryNodesItIsLocal) {
 
 // Around the load where both are equally fast, whichever runs stays.
 TEST(PolicyChoiceTest, TheCurrentPolicyStaysUntilTheOtherIsClearlyFaster) {
-  PolicyTimes times = TwoCores();
+  plan::PolicyTimes times = TwoCores();
   const PolicyLoad load = {.rows = 64, .context = 512};
   const double remote = PoolsStep(times, kModel, kPools, load).seconds;
   for (const double factor : {0.85, 0.95, 1.05, 1.2}) {

@@ -20,17 +20,17 @@ RowChunkWork WorkOf(uint32_t rows) {
 }
 
 TEST(RowChunksTest, TheirValuesGrowAndTheLastIsTheUnits) {
-  for (uint32_t pieces = 1; pieces <= kRowChunksMax; ++pieces) {
+  for (uint32_t pieces = 1; pieces <= plan::kRowChunksMax; ++pieces) {
     uint64_t before = 0;
     for (uint64_t unit = 1; unit < 5; ++unit) {
       for (uint32_t piece = 0; piece < pieces; ++piece) {
-        const uint64_t value = PieceValue(unit * kRowChunksMax, piece, pieces);
+        const uint64_t value = plan::PieceValue(unit * plan::kRowChunksMax, piece, pieces);
         EXPECT_GT(value, before);
-        EXPECT_EQ(UnitOf(value), unit);
-        EXPECT_EQ(PiecesHere(value, pieces), piece + 1);
+        EXPECT_EQ(plan::UnitOf(value), unit);
+        EXPECT_EQ(plan::PiecesHere(value, pieces), piece + 1);
         before = value;
       }
-      EXPECT_EQ(before, unit * kRowChunksMax);
+      EXPECT_EQ(before, unit * plan::kRowChunksMax);
     }
   }
 }
@@ -39,10 +39,10 @@ TEST(RowChunksTest, CoverAllRowsAndNoneIsEmpty) {
   for (uint32_t rows = 0; rows < 40; ++rows) {
     for (uint32_t planned = 0; planned < 40; ++planned) {
       for (const bool query_first : {false, true}) {
-        const RowPieces pieces =
-            PiecesOf({.chunks = planned, .query_first = query_first}, rows, /*kv_heads=*/3);
+        const plan::RowPieces pieces =
+            plan::PiecesOf({.chunks = planned, .query_first = query_first}, rows, /*kv_heads=*/3);
         EXPECT_EQ(pieces.query_first, query_first && rows > 0);
-        EXPECT_LE(pieces.count(), kRowChunksMax);
+        EXPECT_LE(pieces.count(), plan::kRowChunksMax);
         EXPECT_LE(pieces.chunks, std::max(1u, rows));
         EXPECT_EQ(pieces.head_groups(), 1u);
         ASSERT_GE(pieces.chunks, 1u);
@@ -63,9 +63,10 @@ TEST(RowChunksTest, OfHeadsHaveAllRowsAndEveryHeadOnce) {
   for (uint32_t kv_heads = 1; kv_heads < 40; ++kv_heads) {
     for (uint32_t planned = 0; planned < 40; ++planned) {
       for (const bool query_first : {false, true}) {
-        const Chunking cut = {.chunks = planned, .by_heads = true, .query_first = query_first};
-        const RowPieces pieces = PiecesOf(cut, /*rows=*/2, kv_heads);
-        EXPECT_LE(pieces.count(), kRowChunksMax);
+        const plan::Chunking cut = {
+            .chunks = planned, .by_heads = true, .query_first = query_first};
+        const plan::RowPieces pieces = plan::PiecesOf(cut, /*rows=*/2, kv_heads);
+        EXPECT_LE(pieces.count(), plan::kRowChunksMax);
         EXPECT_EQ(pieces.head_groups(), pieces.chunks);
         uint32_t next = 0;
         for (uint32_t chunk = 0; chunk < pieces.chunks; ++chunk) {
@@ -77,8 +78,9 @@ TEST(RowChunksTest, OfHeadsHaveAllRowsAndEveryHeadOnce) {
         }
         EXPECT_EQ(next, kv_heads);
         // Prompts alone.
-        EXPECT_EQ(PiecesOf(cut, /*rows=*/0, kv_heads).head_groups(), 1u);
-        EXPECT_EQ(PiecesOf(cut, /*rows=*/0, kv_heads).Heads(0), (HeadRange{.count = kv_heads}));
+        EXPECT_EQ(plan::PiecesOf(cut, /*rows=*/0, kv_heads).head_groups(), 1u);
+        EXPECT_EQ(plan::PiecesOf(cut, /*rows=*/0, kv_heads).Heads(0),
+                  (HeadRange{.count = kv_heads}));
       }
     }
   }
@@ -132,7 +134,7 @@ TEST(RowChunksTest, AutoCutsHeadsWhereRowsAreFew) {
   link.seconds_per_row = 1e-3;
   link.kv_heads = 3;
   const RowChunkCount one = ChooseRowChunks({.automatic = true}, link, WorkOf(1));
-  EXPECT_EQ(one.cut, (Chunking{.chunks = 3, .by_heads = true}));
+  EXPECT_EQ(one.cut, (plan::Chunking{.chunks = 3, .by_heads = true}));
   EXPECT_EQ(
       one.why,
       "3 chunks of KV heads: 1 row, 1.00 ms of link beside 1.50 ms of attention and 1.00 ms of "
@@ -146,7 +148,7 @@ TEST(RowChunksTest, AutoCutsHeadsWhereRowsAreFew) {
   // Few rows on a fast link go in one, whatever heads there are.
   LinkCosts fast = kFast;
   fast.kv_heads = 8;
-  EXPECT_EQ(ChooseRowChunks({.automatic = true}, fast, WorkOf(1)).cut, Chunking());
+  EXPECT_EQ(ChooseRowChunks({.automatic = true}, fast, WorkOf(1)).cut, plan::Chunking());
 }
 
 TEST(RowChunksTest, QueriesGoFirstWhereTheLinkIsSlowUnlessSaidOtherwise) {

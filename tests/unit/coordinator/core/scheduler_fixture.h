@@ -36,22 +36,22 @@ class SchedulerTest : public testing::Test {
         options, priority ? MakePriorityOrder() : MakeFirstComeFirstServed());
   }
 
-  static SequenceRequest Request(SequenceId id, uint32_t prompt, uint32_t tokens_max) {
+  static SequenceRequest Request(plan::SequenceId id, uint32_t prompt, uint32_t tokens_max) {
     SequenceRequest request{.id = id, .tokens_max = tokens_max};
     request.prompt.assign(prompt, 5);
     return request;
   }
 
-  absl::Status Submit(SequenceId id, uint32_t prompt, uint32_t tokens_max) {
+  absl::Status Submit(plan::SequenceId id, uint32_t prompt, uint32_t tokens_max) {
     return scheduler_->Submit(Request(id, prompt, tokens_max));
   }
 
   // Plans, and returns what was planned now.
-  std::vector<StepPlan> Plan() {
-    std::vector<StepPlan> plans;
+  std::vector<plan::StepPlan> Plan() {
+    std::vector<plan::StepPlan> plans;
     scheduler_->Plan(plans);
-    for (const StepPlan& plan : plans) {
-      for (const SequenceJoin& join : plan.joins) {
+    for (const plan::StepPlan& plan : plans) {
+      for (const plan::SequenceJoin& join : plan.joins) {
         joins_[join.id] = join;
       }
       in_flight_.push_back(plan);
@@ -59,12 +59,12 @@ class SchedulerTest : public testing::Test {
     return plans;
   }
 
-  StepResult Answer(const StepPlan& plan) {
-    StepResult result{.epoch = plan.epoch, .lane = plan.lane, .step = plan.step};
-    for (const DecodeRow& row : plan.rows) {
+  plan::StepResult Answer(const plan::StepPlan& plan) {
+    plan::StepResult result{.epoch = plan.epoch, .lane = plan.lane, .step = plan.step};
+    for (const plan::DecodeRow& row : plan.rows) {
       Sample(row.sequence, row.position + 1, result);
     }
-    for (const PrefillChunk& chunk : plan.chunks) {
+    for (const plan::PrefillChunk& chunk : plan.chunks) {
       const uint32_t end = chunk.first_token + chunk.tokens;
       if (!joins_[chunk.sequence].score) {
         for (const auto& [id, join] : joins_) {
@@ -97,7 +97,7 @@ class SchedulerTest : public testing::Test {
   // Answers the oldest step of this lane; false when there is none.
   bool StepDoneOf(uint32_t lane) {
     const auto step = std::find_if(in_flight_.begin(), in_flight_.end(),
-                                   [&](const StepPlan& plan) { return plan.lane == lane; });
+                                   [&](const plan::StepPlan& plan) { return plan.lane == lane; });
     if (step == in_flight_.end()) {
       return false;
     }
@@ -115,7 +115,7 @@ class SchedulerTest : public testing::Test {
   }
 
   // The generated positions of a sequence, in the order of their events.
-  std::vector<uint32_t> IndicesOf(SequenceId id) const {
+  std::vector<uint32_t> IndicesOf(plan::SequenceId id) const {
     std::vector<uint32_t> indices;
     for (const TokenEvent& event : events_.tokens) {
       if (event.sequence == id) {
@@ -125,7 +125,7 @@ class SchedulerTest : public testing::Test {
     return indices;
   }
 
-  const FinishEvent* EndOf(SequenceId id) const {
+  const FinishEvent* EndOf(plan::SequenceId id) const {
     for (const FinishEvent& event : events_.finished) {
       if (event.sequence == id) {
         return &event;
@@ -135,13 +135,13 @@ class SchedulerTest : public testing::Test {
   }
 
   std::unique_ptr<Scheduler> scheduler_;
-  std::deque<StepPlan> in_flight_;
-  std::map<SequenceId, SequenceJoin> joins_;
-  std::map<std::pair<SequenceId, uint32_t>, TokenId> tokens_;  // Instead of 100 + position.
+  std::deque<plan::StepPlan> in_flight_;
+  std::map<plan::SequenceId, plan::SequenceJoin> joins_;
+  std::map<std::pair<plan::SequenceId, uint32_t>, TokenId> tokens_;  // Instead of 100 + position.
   Events events_;
 
  private:
-  void Sample(SequenceId id, uint32_t position, StepResult& result) {
+  void Sample(plan::SequenceId id, uint32_t position, plan::StepResult& result) {
     const auto chosen = tokens_.find({id, position});
     result.tokens.push_back(
         {.sequence = id,

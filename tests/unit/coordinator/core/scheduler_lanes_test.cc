@@ -58,7 +58,7 @@ TEST_F(SchedulerLanesTest, FewerRowsThanLanesRunInOne) {
   Steps(20);
   EXPECT_EQ(RowsOfLanes(), (std::vector<uint32_t>{1, 1, 1}));
   RunUntilIdle();
-  for (SequenceId id = 1; id <= 3; ++id) {
+  for (plan::SequenceId id = 1; id <= 3; ++id) {
     EXPECT_EQ(IndicesOf(id).size(), 55u);
     ASSERT_NE(EndOf(id), nullptr);
   }
@@ -66,12 +66,12 @@ TEST_F(SchedulerLanesTest, FewerRowsThanLanesRunInOne) {
 
 TEST_F(SchedulerLanesTest, LanesAreEvenedOutWhenOthersLeave) {
   MakeLanes(2);
-  for (SequenceId id = 1; id <= 8; ++id) {
+  for (plan::SequenceId id = 1; id <= 8; ++id) {
     ASSERT_TRUE(Submit(id, 5, 100).ok());
   }
   Steps(10);
   ASSERT_EQ(RowsOfLanes(), (std::vector<uint32_t>{4, 4}));
-  for (const SequenceId id : {1u, 3u, 5u}) {
+  for (const plan::SequenceId id : {1u, 3u, 5u}) {
     scheduler_->Finish(id);
   }
   Steps(30);
@@ -80,7 +80,7 @@ TEST_F(SchedulerLanesTest, LanesAreEvenedOutWhenOthersLeave) {
   EXPECT_EQ(rows, (std::vector<uint32_t>{2, 3}));
   EXPECT_GT(scheduler_->Stats().lane_moves, 0u);
   RunUntilIdle();
-  for (const SequenceId id : {2u, 4u, 6u, 7u, 8u}) {
+  for (const plan::SequenceId id : {2u, 4u, 6u, 7u, 8u}) {
     std::vector<uint32_t> all(95);
     for (uint32_t i = 0; i < all.size(); ++i) {
       all[i] = i;
@@ -96,21 +96,21 @@ TEST_F(SchedulerLanesTest, LanesAreEvenedOutByContextToo) {
   options.sequence_tokens_max = 512;
   options.scratch_tokens = 1024;
   Make(options);
-  for (const SequenceId id : {1u, 2u, 3u}) {
+  for (const plan::SequenceId id : {1u, 2u, 3u}) {
     ASSERT_TRUE(Submit(id, 300, 450).ok());
   }
   ASSERT_TRUE(Submit(4, 5, 150).ok());
-  std::map<SequenceId, uint32_t> lane_of;
+  std::map<plan::SequenceId, uint32_t> lane_of;
   for (int i = 0; i < 80; ++i) {
-    for (const StepPlan& plan : Plan()) {
-      for (const DecodeRow& row : plan.rows) {
+    for (const plan::StepPlan& plan : Plan()) {
+      for (const plan::DecodeRow& row : plan.rows) {
         lane_of[row.sequence] = plan.lane;
       }
     }
     StepDone();
   }
   ASSERT_EQ(RowsOfLanes(), (std::vector<uint32_t>{2, 2}));
-  for (const SequenceId id : {1u, 2u, 3u}) {
+  for (const plan::SequenceId id : {1u, 2u, 3u}) {
     if (lane_of[id] == lane_of[4]) {
       scheduler_->Finish(id);
     }
@@ -125,7 +125,7 @@ TEST_F(SchedulerLanesTest, LanesAreEvenedOutByContextToo) {
 
 TEST_F(SchedulerLanesTest, MeasuredTimesDecide) {
   MakeLanes(2);
-  for (SequenceId id = 1; id <= 6; ++id) {
+  for (plan::SequenceId id = 1; id <= 6; ++id) {
     ASSERT_TRUE(Submit(id, 5, 128).ok());
   }
   Steps(10);
@@ -147,21 +147,21 @@ TEST_F(SchedulerLanesTest, NewSequencesFollowTheBandwidthsOfNow) {
   options.memory_nodes = {{.name = "m0", .slots = 1000, .bandwidth_bytes_per_second = 1},
                           {.name = "m1", .slots = 1000, .bandwidth_bytes_per_second = 1}};
   Make(options);
-  const auto counts = [this](SequenceId first, SequenceId last) {
+  const auto counts = [this](plan::SequenceId first, plan::SequenceId last) {
     std::vector<int> of_nodes(2);
-    for (SequenceId id = first; id <= last; ++id) {
+    for (plan::SequenceId id = first; id <= last; ++id) {
       ++of_nodes[joins_[id].memory_node];
     }
     return of_nodes;
   };
-  for (SequenceId id = 1; id <= 4; ++id) {
+  for (plan::SequenceId id = 1; id <= 4; ++id) {
     ASSERT_TRUE(Submit(id, 20, 60).ok());
   }
   Steps(10);
   EXPECT_EQ(counts(1, 4), (std::vector<int>{2, 2}));
   RunUntilIdle();
   scheduler_->SetBandwidths({3.5, 1});
-  for (SequenceId id = 5; id <= 8; ++id) {
+  for (plan::SequenceId id = 5; id <= 8; ++id) {
     ASSERT_TRUE(Submit(id, 20, 60).ok());
   }
   Steps(10);
@@ -173,7 +173,7 @@ TEST_F(SchedulerLanesTest, RowsLeaveInChunksWhereTheLinkIsMeasuredToBeSlow) {
   SchedulerOptions options = SmallOptions();
   options.row_chunks = {.automatic = true};
   Make(options);
-  for (SequenceId id = 1; id <= 8; ++id) {
+  for (plan::SequenceId id = 1; id <= 8; ++id) {
     ASSERT_TRUE(Submit(id, 5, 128).ok());
   }
   Steps(10);
@@ -197,7 +197,7 @@ TEST_F(SchedulerLanesTest, TheLastRowLeavesInChunksOfHeads) {
       {.seconds_per_row = 4e-3, .seconds_per_message = 1e-5, .measured = true, .kv_heads = 3});
   ASSERT_TRUE(Submit(1, 5, 40).ok());
   Steps(10);
-  EXPECT_EQ(scheduler_->Stats().row_chunks.cut, (Chunking{.chunks = 3, .by_heads = true}));
+  EXPECT_EQ(scheduler_->Stats().row_chunks.cut, (plan::Chunking{.chunks = 3, .by_heads = true}));
   EXPECT_THAT(scheduler_->Stats().row_chunks.why,
               testing::StartsWith("3 chunks of KV heads: 1 row,"));
   RunUntilIdle();
@@ -208,7 +208,7 @@ TEST_F(SchedulerLanesTest, ASequenceOnItsWayMayBeEndedOrPreempted) {
   options.lanes = 2;
   options.lanes_auto = true;
   Make(options);
-  for (SequenceId id = 1; id <= 6; ++id) {
+  for (plan::SequenceId id = 1; id <= 6; ++id) {
     ASSERT_TRUE(Submit(id, 5, 50).ok());
   }
   int steps = 0;
@@ -224,7 +224,7 @@ TEST_F(SchedulerLanesTest, ASequenceOnItsWayMayBeEndedOrPreempted) {
   EXPECT_FALSE(scheduler_->HasWork());
   EXPECT_GT(scheduler_->Stats().lane_moves, 0u);
   EXPECT_GT(scheduler_->Stats().preemptions, 0u);
-  for (const SequenceId id : {1u, 3u, 4u, 5u, 6u}) {
+  for (const plan::SequenceId id : {1u, 3u, 4u, 5u, 6u}) {
     EXPECT_EQ(IndicesOf(id).size(), 45u);
   }
   EXPECT_EQ(scheduler_->kv().SlotsFree(0), 60u);

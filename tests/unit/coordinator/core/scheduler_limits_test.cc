@@ -70,7 +70,7 @@ TEST_F(SchedulerLimitsTest, SubmitWithoutMemoryNodesIsUnavailable) {
 TEST_F(SchedulerLimitsTest, ResultOfAnUnexpectedStepIsInternal) {
   Make(SmallOptions());
   ASSERT_TRUE(Submit(1, 10, 20).ok());
-  StepResult result = Answer(Plan().front());
+  plan::StepResult result = Answer(Plan().front());
   result.step = 2;
   ExpectError(scheduler_->OnStepDone(result, events_), absl::StatusCode::kInternal,
               "step 1 is next");
@@ -81,16 +81,16 @@ TEST_F(SchedulerLimitsTest, ResultOfAnUnexpectedStepIsInternal) {
 TEST_F(SchedulerLimitsTest, ResultWithWrongRowsIsInternalAndChangesNothing) {
   Make(SmallOptions());
   ASSERT_TRUE(Submit(1, 10, 20).ok());
-  const StepResult right = Answer(Plan().front());
-  StepResult missing = right;
+  const plan::StepResult right = Answer(Plan().front());
+  plan::StepResult missing = right;
   missing.tokens.clear();
-  StepResult unplanned = right;
+  plan::StepResult unplanned = right;
   unplanned.tokens[0].sequence = 7;
-  StepResult doubled = right;
+  plan::StepResult doubled = right;
   doubled.tokens.push_back(right.tokens[0]);
-  StepResult moved = right;
+  plan::StepResult moved = right;
   ++moved.tokens[0].position;
-  StepResult scored = right;
+  plan::StepResult scored = right;
   scored.scores.push_back({.sequence = 1, .first_token = 1, .logprobs = {-1.0f}});
 
   ExpectError(scheduler_->OnStepDone(missing, events_), absl::StatusCode::kInternal, "no token");
@@ -107,17 +107,17 @@ TEST_F(SchedulerLimitsTest, ScoreWithGapsOrTooManyPartsIsInternal) {
   SequenceRequest request = Request(1, 10, 0);
   request.score = true;
   ASSERT_TRUE(scheduler_->Submit(request).ok());
-  const StepResult right = Answer(Plan().front());
-  StepResult gap = right;
+  const plan::StepResult right = Answer(Plan().front());
+  plan::StepResult gap = right;
   gap.scores[0].first_token = 2;
-  StepResult more = right;
+  plan::StepResult more = right;
   more.scores[0].logprobs.resize(10);
-  StepResult fewer = right;
+  plan::StepResult fewer = right;
   fewer.scores[0].logprobs.resize(8);
 
   ExpectError(scheduler_->OnStepDone(gap, events_), absl::StatusCode::kInternal, "begins at 2");
   ExpectError(scheduler_->OnStepDone(more, events_), absl::StatusCode::kInternal, "fewer tokens");
-  StepResult ranked = right;
+  plan::StepResult ranked = right;
   ranked.scores[0].ranks.resize(9);
   ExpectError(scheduler_->OnStepDone(fewer, events_), absl::StatusCode::kInternal, "lacks");
   ExpectError(scheduler_->OnStepDone(ranked, events_), absl::StatusCode::kInternal, "9 ranks");

@@ -21,9 +21,9 @@ class SchedulerPrefillTest : public SchedulerTest {
   }
 
   // Plans, checks that lanes keep to what they are for, and returns the plan of `lane`, if any.
-  std::optional<StepPlan> PlanOf(uint32_t lane, uint32_t first_prefill_lane) {
-    std::optional<StepPlan> found;
-    for (StepPlan& plan : Plan()) {
+  std::optional<plan::StepPlan> PlanOf(uint32_t lane, uint32_t first_prefill_lane) {
+    std::optional<plan::StepPlan> found;
+    for (plan::StepPlan& plan : Plan()) {
       EXPECT_TRUE(plan.lane >= first_prefill_lane ? plan.rows.empty() : plan.chunks.empty());
       if (plan.lane == lane && !found.has_value()) {
         found = std::move(plan);
@@ -50,7 +50,7 @@ TEST_F(SchedulerPrefillTest, APromptRunsInThePrefillLaneAndDecodesInAnother) {
   EXPECT_TRUE(row->joins.empty());
   RunUntilIdle();
   EXPECT_EQ(IndicesOf(1), (std::vector<uint32_t>{0, 1, 2, 3}));
-  EXPECT_EQ(EndOf(1)->reason, FinishReason::kLength);
+  EXPECT_EQ(EndOf(1)->reason, plan::FinishReason::kLength);
 }
 
 TEST_F(SchedulerPrefillTest, DecodeGoesOnWhileAPrefillStepIsUnderWay) {
@@ -73,14 +73,14 @@ TEST_F(SchedulerPrefillTest, DecodeGoesOnWhileAPrefillStepIsUnderWay) {
 
 TEST_F(SchedulerPrefillTest, SeveralPromptsSpreadOverTheNodesEachWithItsScratch) {
   MakeLanes(1, 2);
-  for (SequenceId id = 1; id <= 4; ++id) {  // Of 256 tokens of scratch each node has two.
+  for (plan::SequenceId id = 1; id <= 4; ++id) {  // Of 256 tokens of scratch each node has two.
     ASSERT_TRUE(Submit(id, 120, 124).ok());
   }
-  std::map<uint32_t, std::set<SequenceId>> joined;
+  std::map<uint32_t, std::set<plan::SequenceId>> joined;
   std::map<uint32_t, std::set<uint32_t>> offsets;
   for (int step = 0; step < 200 && scheduler_->HasWork(); ++step) {
-    for (const StepPlan& plan : Plan()) {
-      for (const PrefillChunk& chunk : plan.chunks) {
+    for (const plan::StepPlan& plan : Plan()) {
+      for (const plan::PrefillChunk& chunk : plan.chunks) {
         joined[plan.lane].insert(chunk.sequence);
         offsets[plan.lane].insert(chunk.scratch_offset);
       }
@@ -91,7 +91,7 @@ TEST_F(SchedulerPrefillTest, SeveralPromptsSpreadOverTheNodesEachWithItsScratch)
   EXPECT_EQ(joined[1].size(), 2u);
   EXPECT_EQ(joined[2].size(), 2u);
   EXPECT_EQ(offsets[1], offsets[2]);
-  for (SequenceId id = 1; id <= 4; ++id) {
+  for (plan::SequenceId id = 1; id <= 4; ++id) {
     EXPECT_EQ(IndicesOf(id).size(), 4u);
   }
 }
@@ -113,7 +113,7 @@ TEST_F(SchedulerPrefillTest, WithoutRoomInALaneThatDecodesASequenceWaitsInThePre
   options.prefill_lanes = {.replicas = 1};
   options.rows_max = 1;
   Make(options);
-  for (SequenceId id = 1; id <= 3; ++id) {
+  for (plan::SequenceId id = 1; id <= 3; ++id) {
     ASSERT_TRUE(Submit(id, 8, 20).ok());
   }
   for (int step = 0; step < 200 && scheduler_->HasWork(); ++step) {
@@ -121,7 +121,7 @@ TEST_F(SchedulerPrefillTest, WithoutRoomInALaneThatDecodesASequenceWaitsInThePre
     StepDone();
   }
   EXPECT_FALSE(scheduler_->HasWork());
-  for (SequenceId id = 1; id <= 3; ++id) {
+  for (plan::SequenceId id = 1; id <= 3; ++id) {
     EXPECT_EQ(IndicesOf(id).size(), 12u);
   }
 }
@@ -155,7 +155,7 @@ TEST_F(SchedulerPrefillTest, AnEpochWithoutPrefillLanesRunsPromptsBesideRows) {
     EXPECT_TRUE(scheduler_->Audit().ok()) << scheduler_->Audit();
   };
   change_epoch(1, 0);
-  std::vector<StepPlan> plans = Plan();
+  std::vector<plan::StepPlan> plans = Plan();
   ASSERT_FALSE(plans.empty());
   EXPECT_EQ(plans[0].lane, 0u);
   EXPECT_FALSE(plans[0].chunks.empty());

@@ -24,7 +24,7 @@ TEST_F(SchedulerTest, GeneratesEveryIndexOnceUpToTheLength) {
 
   EXPECT_THAT(IndicesOf(1), ElementsAre(0, 1, 2, 3));
   ASSERT_NE(EndOf(1), nullptr);
-  EXPECT_EQ(EndOf(1)->reason, FinishReason::kLength);
+  EXPECT_EQ(EndOf(1)->reason, plan::FinishReason::kLength);
   EXPECT_EQ(scheduler_->kv().SlotsFree(0), 1000u);
 }
 
@@ -32,7 +32,7 @@ TEST_F(SchedulerTest, JoinBringsSlotsForThePromptAndItsFirstChunk) {
   Make(SmallOptions());
   ASSERT_TRUE(Submit(1, 40, 50).ok());
 
-  const std::vector<StepPlan> plans = Plan();
+  const std::vector<plan::StepPlan> plans = Plan();
 
   ASSERT_THAT(plans, SizeIs(2));
   EXPECT_THAT(plans[0].joins, SizeIs(1));
@@ -50,7 +50,7 @@ TEST_F(SchedulerTest, DecodeBeginsAfterTheLastChunkIsDone) {
 
   EXPECT_THAT(Plan(), IsEmpty());
   StepDone();
-  const std::vector<StepPlan> plans = Plan();
+  const std::vector<plan::StepPlan> plans = Plan();
 
   ASSERT_THAT(plans, SizeIs(2));  // plan_ahead
   EXPECT_EQ(plans[0].rows[0].position, 10u);
@@ -68,7 +68,7 @@ TEST_F(SchedulerTest, StepBudgetIsSharedByRowsAndSeveralPrompts) {
   ASSERT_TRUE(Submit(2, 8, 20).ok());
   ASSERT_TRUE(Submit(3, 30, 40).ok());
 
-  const StepPlan plan = Plan().front();
+  const plan::StepPlan plan = Plan().front();
 
   EXPECT_THAT(plan.rows, SizeIs(1));
   ASSERT_THAT(plan.chunks, SizeIs(2));
@@ -87,7 +87,7 @@ TEST_F(SchedulerTest, EndTokenEndsItAndLaterRowsAreDead) {
   RunUntilIdle();
 
   EXPECT_THAT(IndicesOf(1), ElementsAre(0, 1, 2));
-  EXPECT_EQ(EndOf(1)->reason, FinishReason::kStop);
+  EXPECT_EQ(EndOf(1)->reason, plan::FinishReason::kStop);
   EXPECT_EQ(scheduler_->Stats().rows_dead, 1u);
 }
 
@@ -103,7 +103,7 @@ TEST_F(SchedulerTest, EndTokenBeforeTokensMinDoesNotEndIt) {
   RunUntilIdle();
 
   EXPECT_THAT(IndicesOf(1), SizeIs(5));
-  EXPECT_EQ(EndOf(1)->reason, FinishReason::kStop);
+  EXPECT_EQ(EndOf(1)->reason, plan::FinishReason::kStop);
 }
 
 TEST_F(SchedulerTest, FinishedSequenceLeavesWithAPlanOfItsOwnWhenNothingElseRuns) {
@@ -114,7 +114,7 @@ TEST_F(SchedulerTest, FinishedSequenceLeavesWithAPlanOfItsOwnWhenNothingElseRuns
   EXPECT_EQ(scheduler_->kv().SlotsQuarantined(0), 10u);
   EXPECT_TRUE(scheduler_->HasWork());
 
-  const std::vector<StepPlan> plans = Plan();
+  const std::vector<plan::StepPlan> plans = Plan();
 
   ASSERT_THAT(plans, SizeIs(1));
   EXPECT_THAT(plans[0].leaves, ElementsAre(1));
@@ -151,7 +151,7 @@ TEST_F(SchedulerTest, LastSubmittedIsPreemptedWhenSlotsRunOutAndNothingIsLostOrR
 
   EXPECT_THAT(events_.preempted, testing::Contains(2));
   EXPECT_THAT(events_.preempted, testing::Not(testing::Contains(1)));
-  for (const SequenceId id : {1, 2}) {
+  for (const plan::SequenceId id : {1, 2}) {
     const std::vector<uint32_t> indices = IndicesOf(id);
     ASSERT_THAT(indices, SizeIs(30));
     for (uint32_t i = 0; i < 30; ++i) {
@@ -199,13 +199,13 @@ TEST_F(SchedulerTest, AdmissionLooksAtSlotsInUseNotAtTokensMax) {
 TEST_F(SchedulerTest, ForksJoinWithTheirParentAndShareItsSlots) {
   Make(SmallOptions());
   ASSERT_TRUE(Submit(1, 10, 20).ok());
-  for (const SequenceId id : {2, 3}) {
+  for (const plan::SequenceId id : {2, 3}) {
     SequenceRequest fork = Request(id, 10, 20);
     fork.fork_of = 1;
     ASSERT_TRUE(scheduler_->Submit(fork).ok());
   }
 
-  const StepPlan plan = Plan().front();
+  const plan::StepPlan plan = Plan().front();
 
   ASSERT_THAT(plan.joins, SizeIs(3));
   EXPECT_EQ(plan.joins[1].parent, 1u);
@@ -258,14 +258,14 @@ TEST_F(SchedulerTest, ScoreReportsEveryTokenOnceAndEnds) {
 
   ASSERT_THAT(events_.scores, SizeIs(1));
   EXPECT_THAT(events_.scores[0].logprobs, SizeIs(69));
-  EXPECT_EQ(EndOf(1)->reason, FinishReason::kLength);
+  EXPECT_EQ(EndOf(1)->reason, plan::FinishReason::kLength);
 }
 
 TEST_F(SchedulerTest, OneRequestAtATimeUsesLaneZeroOnly) {
   SchedulerOptions options = SmallOptions();
   options.lanes = 3;
   Make(options);
-  for (SequenceId id = 1; id <= 3; ++id) {
+  for (plan::SequenceId id = 1; id <= 3; ++id) {
     ASSERT_TRUE(Submit(id, 10, 20).ok());
     RunUntilIdle();
   }
@@ -279,7 +279,7 @@ TEST_F(SchedulerTest, ABurstIsSpreadOverTheLanes) {
   SchedulerOptions options = SmallOptions();
   options.lanes = 2;
   Make(options);
-  for (SequenceId id = 1; id <= 4; ++id) {
+  for (plan::SequenceId id = 1; id <= 4; ++id) {
     ASSERT_TRUE(Submit(id, 10, 20).ok());
   }
 
@@ -302,12 +302,12 @@ TEST_F(SchedulerTest, NewcomersJoinWhileEqualLanesTakeTurns) {
     ASSERT_TRUE(StepDoneOf(turn % 2));
     Plan();
   }
-  for (const SequenceId id : {3, 4, 5}) {
+  for (const plan::SequenceId id : {3, 4, 5}) {
     ASSERT_TRUE(Submit(id, 32, 90).ok());
   }
   std::map<uint32_t, int> joined;
   for (uint32_t turn = 0; turn < 12; ++turn) {
-    for (const StepPlan& plan : Plan()) {
+    for (const plan::StepPlan& plan : Plan()) {
       joined[plan.lane] += static_cast<int>(plan.joins.size());
     }
     ASSERT_TRUE(StepDoneOf(turn % 2));
@@ -325,14 +325,14 @@ TEST_F(SchedulerTest, ANewEpochContinuesWhatWasRunningWhereverItsKvWas) {
   Plan();
   StepDone();
   ASSERT_NE(joins_[1].memory_node, joins_[2].memory_node);
-  const StepPlan stale = Plan().front();
+  const plan::StepPlan stale = Plan().front();
 
   scheduler_->StartEpoch(5, {options.memory_nodes[0]}, {"b"}, events_);
   in_flight_.clear();
 
   EXPECT_THAT(events_.finished, SizeIs(0));
   EXPECT_TRUE(scheduler_->OnStepDone(Answer(stale), events_).ok());
-  const StepPlan first = Plan().front();
+  const plan::StepPlan first = Plan().front();
   EXPECT_EQ(first.epoch, 5u);
   EXPECT_EQ(first.step, 1u);
   ASSERT_THAT(first.joins, SizeIs(2));
@@ -406,7 +406,7 @@ TEST_F(SchedulerTest, FailAllEndsEverythingWithTheStatus) {
 
   ASSERT_THAT(events_.finished, SizeIs(2));
   EXPECT_EQ(EndOf(1)->status, absl::UnavailableError("gone"));
-  EXPECT_EQ(EndOf(2)->reason, FinishReason::kError);
+  EXPECT_EQ(EndOf(2)->reason, plan::FinishReason::kError);
   RunUntilIdle();
   EXPECT_EQ(scheduler_->kv().SlotsFree(0), 1000u);
 }

@@ -35,14 +35,14 @@ TEST(SequenceKvTest, SpansLieWhereTheyBegan) {
     EXPECT_EQ(kv.RoomInSpan(7), 256u);
     const auto granted = kv.Append(7, 256);
     ASSERT_TRUE(granted.ok()) << granted.status();
-    for (const SlotGrant& grant : *granted) {
+    for (const plan::SlotGrant& grant : *granted) {
       EXPECT_EQ(grant.memory_node, node);
     }
     EXPECT_EQ(kv.RoomInSpan(7), 0u);
   }
   EXPECT_EQ(kv.TokensOn(7, 0), 256u);
   EXPECT_EQ(kv.TokensOn(7, 1), 512u);
-  const std::vector<SlotGrant> shared = kv.Fork(7, 8, 300);
+  const std::vector<plan::SlotGrant> shared = kv.Fork(7, 8, 300);
   EXPECT_EQ(kv.TokensOn(8, 1), 256u);
   EXPECT_EQ(kv.TokensOn(8, 0), 44u);
   EXPECT_EQ(kv.RoomInSpan(8), 212u);
@@ -106,8 +106,8 @@ TEST_F(SchedulerSpansTest, ALongSequenceIsSpreadEvenly) {
   ASSERT_TRUE(Submit(1, 1000, 1100).ok());
   std::vector<uint32_t> granted(2);
   while (EndOf(1) == nullptr) {
-    for (const StepPlan& plan : Plan()) {
-      for (const SlotGrant& grant : plan.grants) {
+    for (const plan::StepPlan& plan : Plan()) {
+      for (const plan::SlotGrant& grant : plan.grants) {
         granted[grant.memory_node] += grant.extent.tokens;
       }
     }
@@ -132,16 +132,16 @@ TEST_F(SchedulerSpansTest, ASequenceMayBeLongerThanAnyNode) {
 
 TEST_F(SchedulerSpansTest, EveryOneEndsWhenSlotsRunOut) {
   MakeNodes({520, 520, 300});
-  for (SequenceId id = 1; id <= 12; ++id) {
+  for (plan::SequenceId id = 1; id <= 12; ++id) {
     ASSERT_TRUE(
         Submit(id, 20 + 7 * static_cast<uint32_t>(id), 600 + 50 * static_cast<uint32_t>(id % 5))
             .ok());
   }
   RunUntilIdle();
   EXPECT_GT(scheduler_->Stats().preemptions, 0u);
-  for (SequenceId id = 1; id <= 12; ++id) {
+  for (plan::SequenceId id = 1; id <= 12; ++id) {
     ASSERT_NE(EndOf(id), nullptr);
-    EXPECT_EQ(EndOf(id)->reason, FinishReason::kLength);
+    EXPECT_EQ(EndOf(id)->reason, plan::FinishReason::kLength);
     EXPECT_EQ(IndicesOf(id).size(), 600 + 50 * (id % 5) - (20 + 7 * id));
   }
 }

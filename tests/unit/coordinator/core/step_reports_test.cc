@@ -6,36 +6,36 @@
 namespace lamina::core {
 namespace {
 
-StepResult Report(uint64_t step, std::vector<SequenceId> sequences = {}) {
-  StepResult result{.epoch = 1, .step = step};
-  for (const SequenceId id : sequences) {
+plan::StepResult Report(uint64_t step, std::vector<plan::SequenceId> sequences = {}) {
+  plan::StepResult result{.epoch = 1, .step = step};
+  for (const plan::SequenceId id : sequences) {
     result.tokens.push_back({.sequence = id});
   }
   return result;
 }
 
-PipelineSchedule Replicas(uint32_t count) { return {PipelineMode::kFixed, count, 1}; }
+plan::PipelineSchedule Replicas(uint32_t count) { return {PipelineMode::kFixed, count, 1}; }
 
 TEST(StepReportsTest, TokensOutsideTheVocabularyAreRefused) {
-  StepResult report{.epoch = 1, .step = 1};
+  plan::StepResult report{.epoch = 1, .step = 1};
   report.tokens.push_back({.sequence = 1, .token = 95, .top = {{.token = 0}}});
   report.scores.push_back({.sequence = 2, .ranks = {{.rank = 96, .top = {{.token = 95}}}}});
   EXPECT_TRUE(CheckTokens(report, 96).ok());
   EXPECT_TRUE(CheckTokens(report, 0).ok());
 
-  StepResult token = report;
+  plan::StepResult token = report;
   token.tokens[0].token = 96;
-  StepResult negative = report;
+  plan::StepResult negative = report;
   negative.tokens[0].token = -1;
-  StepResult top = report;
+  plan::StepResult top = report;
   top.tokens[0].top[0].token = 1 << 30;
-  StepResult rank = report;
+  plan::StepResult rank = report;
   rank.scores[0].ranks[0].rank = 97;
-  StepResult none = report;
+  plan::StepResult none = report;
   none.scores[0].ranks[0].rank = 0;
-  StepResult ranked = report;
+  plan::StepResult ranked = report;
   ranked.scores[0].ranks[0].top[0].token = 96;
-  for (const StepResult& wrong : {token, negative, top, rank, none, ranked}) {
+  for (const plan::StepResult& wrong : {token, negative, top, rank, none, ranked}) {
     EXPECT_EQ(CheckTokens(wrong, 96).code(), absl::StatusCode::kInternal);
   }
 }
@@ -67,9 +67,9 @@ TEST(StepReportsTest, TheLastReportBringsTheTokensOfWhoeverHadThem) {
 TEST(StepReportsTest, APrefillNodeReportsItsOwnLaneAlone) {
   StepReports reports;
   // Replicas 0 and 1; node 2 has lane 1, node 3 lane 2.
-  reports.Reset(4, 3, PipelineSchedule(PipelineMode::kFixed, 2, 1, /*prefill_lane=*/1));
+  reports.Reset(4, 3, plan::PipelineSchedule(PipelineMode::kFixed, 2, 1, /*prefill_lane=*/1));
   const auto report = [](uint32_t lane) {
-    StepResult result = Report(1);
+    plan::StepResult result = Report(1);
     result.lane = lane;
     return result;
   };
@@ -88,7 +88,7 @@ TEST(StepReportsTest, WhatDoesNotFollowIsRefusedAndChangesNothing) {
   reports.Reset(2, 1, Replicas(2));
   EXPECT_EQ(reports.Add(0, Report(2)).status().code(), absl::StatusCode::kInternal);
   EXPECT_EQ(reports.Add(2, Report(1)).status().code(), absl::StatusCode::kInternal);
-  StepResult other_lane = Report(1);
+  plan::StepResult other_lane = Report(1);
   other_lane.lane = 1;
   EXPECT_EQ(reports.Add(0, other_lane).status().code(), absl::StatusCode::kInternal);
   EXPECT_TRUE(reports.Add(0, Report(1)).ok());

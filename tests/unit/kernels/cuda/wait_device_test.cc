@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "coordinator/core/window_layout.h"
 #include "kernels/cuda/wait.h"
+#include "plan/window_layout.h"
 #include "tests/unit/kernels/cuda/device_fixture.h"
 
 namespace lamina::kernels::cuda {
@@ -19,7 +19,7 @@ constexpr uint64_t kLong = 60'000'000'000;  // Nanoseconds; only a failure waits
 constexpr uint64_t kShort = 2'000'000;
 
 TEST(WindowStampTest, LiesAsTheWindowHeaderDoes) {
-  using Header = core::WindowHeader;
+  using Header = plan::WindowHeader;
   EXPECT_EQ(offsetof(WindowStamp, magic), offsetof(Header, magic));
   EXPECT_EQ(offsetof(WindowStamp, lane), offsetof(Header, lane));
   EXPECT_EQ(offsetof(WindowStamp, epoch), offsetof(Header, epoch));

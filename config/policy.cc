@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "config/memory_cores.h"
+#include "config/policy_internal.h"
+
+namespace lamina::internal {
+namespace {
+
+// What policies local and auto have in common.
+absl::Status CheckKvOnCompute(const ClusterConfig& config) {
+  if (config.compute.size() > 1) {
+    return absl::UnimplementedError(absl::StrCat(
+        "compute: ", config.compute.size(), " nodes are not served by this version with policy ",
+        config.policy, "; it serves one, which may have any number of cores"));
+  }
+  if (config.compute[0].capacity_bytes == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "compute.0.capacity: missing or zero; with policy ", config.policy,
+        " say how many bytes node '", config.compute[0].name, "' may use for KV, like 2GiB"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckLoad(const ClusterConfig& config) {
+  const PolicyLoadConfig& load = config.policy_load;
+  const auto out_of_range = [](absl::string_view key, uint32_t value, absl::string_view limit,
+                               uint32_t most) {
+    return absl::InvalidArgumentError(absl::StrCat("policy_load.", key, ": ", value,
+                                                   " is not in [1, ", most, "], for limits.", limit,
+                                                   " is ", most));
+  };
+  if (config.policy != kPolicyAuto) {
+    return load == PolicyLoadConfig()
+               ? absl::OkStatus()
+               : absl::InvalidArgumentError(
+                     absl::StrCat("policy_load: says what policy auto chooses for, and the policy "
+                                  "is ",
+                                  config.policy, "; remove it, or set policy to auto"));
+  }
+  // The default needs no smaller one where the limits are small.
+  if (load == PolicyLoadConfig()) {
+    return absl::OkStatus();
+  }
+  if (load.rows < 1 || load.rows > config.limits.running_max) {
+    return out_of_range("rows", load.rows, "running_max", config.limits.running_max);
+  }
+  if (load.context < 1 || load.context > config.limits.sequence_tokens_max) {
+    return out_of_range("context", load.context, "sequence_tokens_max",
+                        config.limits.sequence_tokens_max);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckAuto(const ClusterConfig& config) {
+  if (config.memory.empty()) {
+    return absl::InvalidArgumentError(
+        "memory: policy auto chooses between memory nodes and KV on the compute node, and the "
+        "cluster has no memory node; name one, like - {name: m0, capacity: 2GiB}, or set policy to "
+        "local");
+  }
+  LAMINA_RETURN_IF_ERROR(CheckKvOnCompute(config));
+  if (config.partition == Partition::kHead || config.partition == Partition::kTokenRange) {
+    return absl::InvalidArgumentError(
+        "partition: head and token_range spread KV over memory nodes, and with policy auto it may "
+        "be on the compute node; set it to request, or policy to attend_remote");
+  }
+  const ComputeNodeConfig& node = config.compute[0];
+  if (!node.cores.empty() && SplitCoresOf(config, node).own.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("compute.0.cores: memory nodes name all of them, so node '", node.name,
+                     "' would have none to compute on while K and V are there; give it one that "
+                     "they do not name, or set policy to local"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckLocal(const ClusterConfig& config) {
+  if (!config.memory.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "memory: policy local keeps KV on the compute node, and ", config.memory.size(),
+        " memory nodes (", config.memory[0].name, config.memory.size() > 1 ? ", ..." : "",
+        ") would have nothing to do; remove them, or set policy to attend_remote, or to auto, "
+        "which chooses"));
+  }
+  LAMINA_RETURN_IF_ERROR(CheckKvOnCompute(config));
+  if (config.partition == Partition::kHead || config.partition == Partition::kTokenRange) {
+    return absl::InvalidArgumentError(
+        "partition: head and token_range spread KV over memory nodes, of which policy local has "
+        "none; set it to request");
+  }
+  if (config.pipeline.lanes > 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "pipeline.lanes: ", config.pipeline.lanes,
+        " contradicts policy local: attention is never away, so a second lane would hide nothing "
+        "and read the weights once more; set it to 1 or auto"));
+  }
+  const bool first = config.pipeline.query_first == QueryFirst::kAlways;
+  if (first || (!config.pipeline.chunks_auto && config.pipeline.chunks > 1)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "pipeline.",
+        first ? "query_first: always" : absl::StrCat("chunks: ", config.pipeline.chunks),
+        " contradicts policy local: rows leave for no memory node; set it to auto"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckPolicy(const ClusterConfig& config) {
+  LAMINA_RETURN_IF_ERROR(CheckLoad(config));
+  if (config.policy == kPolicyAuto) {
+    return CheckAuto(config);
+  }
+  if (config.policy == kPolicyLocal) {
+    return CheckLocal(config);
+  }
+  for (size_t i = 0; i < config.compute.size(); ++i) {
+    if (config.compute[i].capacity_bytes > 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("compute.", i, ".capacity: KV is on memory nodes with policy ",
+                       config.policy, "; give it to one of them, or set policy to local"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace lamina::internal

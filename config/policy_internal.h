@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the keys of a cluster file must be like for its policy.
+
+#pragma once
+
+#include "absl/status/status.h"
+#include "config/cluster_config.h"
+
+namespace lamina::internal {
+
+// Errors: kInvalidArgument  memory nodes under policy local, or none under auto; capacity of a
+//                           compute node under attend_remote, or none under the others; a partition
+//                           or lanes that need memory nodes; no core for compute beside memory
+//                           nodes; a load for auto that cannot be, or under another policy.
+//         kUnimplemented    policy local or auto with several compute nodes.
+absl::Status CheckPolicy(const ClusterConfig& config);
+
+}  // namespace lamina::internal

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/daemon.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/synchronization/mutex.h"
+#include "common/cores.h"
+#include "common/file_limit.h"
+#include "common/host_port.h"
+#include "common/log.h"
+#include "common/log_event.h"
+#include "common/numa.h"
+#include "common/standard_streams.h"
+#include "common/thread_pool.h"
+#include "common/version.h"
+#include "daemon/grpc_log_service.h"
+
+namespace lamina::daemon {
+namespace {
+
+LogLevel ToLogLevel(const std::string& name) {
+  if (name == "debug") {
+    return LogLevel::kDebug;
+  }
+  if (name == "warning") {
+    return LogLevel::kWarning;
+  }
+  return name == "error" ? LogLevel::kError : LogLevel::kInfo;
+}
+
+LogFormat ToLogFormat(const std::string& name) {
+  return name == "json" ? LogFormat::kJson : LogFormat::kText;
+}
+
+sigset_t TerminationSignals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGINT);
+  return set;
+}
+
+// Without a port the library would try that of HTTPS, for ever. "" is the default.
+CLI::Validator IsAddress() {
+  return CLI::Validator(
+      [](const std::string& text) -> std::string {
+        return text.empty() || IsServerAddress(text)
+                   ? ""
+                   : absl::StrCat("'", text, "' is not an address like 127.0.0.1:7400");
+      },
+      "");
+}
+
+// The file is put in place by a rename: a device or a pipe there would be lost to everybody.
+CLI::Validator IsReplaceable() {
+  return CLI::Validator(
+      [](const std::string& path) -> std::string {
+        std::error_code none;
+        const std::filesystem::file_status there = std::filesystem::status(path, none);
+        return !std::filesystem::exists(there) || std::filesystem::is_regular_file(there)
+                   ? ""
+                   : absl::StrCat("'", path, "' is there and is no regular file");
+      },
+      "");
+}
+
+// What SIGTERM and SIGINT do. They are blocked in all threads; one of its own waits for them.
+class Termination {
+ public:
+  // The one of this process. It is never freed: its thread lives as long.
+  static Termination& Get() {
+    static Termination* const termination = new Termination;
+    return *termination;
+  }
+
+  void Watch() {
+    std::thread([this] {
+      Await(/*again=*/false);
+      Await(/*again=*/true);
+    }).detach();
+  }
+
+  void SetHandlers(std::function<void()> first, std::function<void()> second) {
+    const absl::MutexLock lock(&mu_);
+    first_ = std::move(first);
+    second_ = std::move(second);
+  }
+
+ private:
+  void Await(bool again) {
+    const sigset_t set = TerminationSignals();
+    int number = 0;
+    sigwait(&set, &number);
+    const std::function<void()> handler = Handler(again);
+    if (handler == nullptr) {
+      LogInfo("signal ", number, " before it serves; stopping at once");
+      FlushLog();
+      _exit(0);
+    }
+    if (again) {
+      LogWarning("signal ", number, " again; stopping at once");
+    } else {
+      LogInfo("signal ", number, "; stopping");
+    }
+    if (again) {
+      FlushLog();  // The handler may end the process.
+    }
+    handler();
+  }
+
+  std::function<void()> Handler(bool again) {
+    const absl::MutexLock lock(&mu_);
+    return again ? second_ : first_;
+  }
+
+  absl::Mutex mu_;
+  std::function<void()> first_ ABSL_GUARDED_BY(mu_);
+  std::function<void()> second_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace
+
+ParsedFlags ParseDaemonFlags(int argc, char** argv, const std::string& purpose,
+                             const std::string& default_name) {
+  KeepStandardStreams(argv);
+  ParsedFlags parsed;
+  DaemonFlags& flags = parsed.flags;
+  flags.name = default_name;
+  CLI::App app(purpose);
+  app.set_version_flag("--version", std::string(kVersion));
+  app.add_option("--cluster", flags.cluster_file, "Cluster file (YAML); see docs/configuration.md")
+      ->required();
+  auto* name = app.add_option("--name", flags.name, "This daemon's name in the cluster file");
+  if (default_name.empty()) {
+    name->required();
+  }
+  app.add_option("--set", flags.overrides, "Override a key of the cluster file: pipeline.lanes=1")
+      ->take_all();
+  app.add_option("--coordinator", flags.coordinator,
+                 "Coordinator's address; default: coordinator.listen of the cluster file")
+      ->check(IsAddress());
+  if (default_name != "gateway") {  // It joins nothing.
+    app.add_option("--cluster-token-file", flags.cluster_token_file,
+                   "File with the secret of the cluster's members, of mode 0600; default: "
+                   "cluster_token_file of the cluster file");
+  }
+  app.add_option("--ready-file", flags.ready_file, "Written once this daemon serves")
+      ->check(IsReplaceable());
+  app.add_option("--log-level", flags.log_level,
+                 "debug, info, warning or error; default: log.level of the cluster file")
+      ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
+  app.add_option("--log-format", flags.log_format,
+                 "text, or json: one object per line; default: log.format of the cluster file")
+      ->check(CLI::IsMember({"text", "json"}));
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const int code = app.exit(error);
+    parsed.exit_status = code == 0 ? 0 : 2;
+    return parsed;
+  }
+  SetUpLogging(flags.name, ToLogLevel(flags.log_level));
+  SetLogFormat(ToLogFormat(flags.log_format));
+  RaiseFileLimit();
+  RouteGrpcLog();
+  const sigset_t set = TerminationSignals();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  return parsed;
+}
+
+absl::StatusOr<ClusterConfig> LoadDaemonConfig(const DaemonFlags& flags) {
+  absl::StatusOr<ClusterConfig> config = LoadClusterConfig(flags.cluster_file, flags.overrides);
+  if (config.ok()) {
+    SetUpLogging(flags.name,
+                 flags.log_level.empty() ? config->log.level : ToLogLevel(flags.log_level));
+    SetLogFormat(flags.log_format.empty() ? config->log.format : ToLogFormat(flags.log_format));
+    LogDebug("effective configuration\n", ToYaml(*config));
+  }
+  return config;
+}
+
+absl::StatusOr<ClusterSecret> LoadClusterSecret(const DaemonFlags& flags,
+                                                const ClusterConfig& config) {
+  const std::string& path =
+      flags.cluster_token_file.empty() ? config.cluster_token_file : flags.cluster_token_file;
+  if (path.empty()) {
+    return ClusterSecret();
+  }
+  return ClusterSecret::Read(path);
+}
+
+absl::StatusOr<std::string> CoordinatorAddress(const DaemonFlags& flags,
+                                               const ClusterConfig& config) {
+  const std::string& address =
+      flags.coordinator.empty() ? config.coordinator_listen : flags.coordinator;
+  if (absl::EndsWith(address, ":0")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("coordinator.listen: ", address,
+                     " leaves the port to the system; say which it is with --coordinator "
+                     "HOST:PORT, as the coordinator's log has it"));
+  }
+  return address;
+}
+
+absl::Status NoNodeNamed(absl::string_view role, const std::string& name,
+                         const std::vector<std::string>& names) {
+  return absl::NotFoundError(absl::StrCat("the cluster file has no ", role, " node named '", name,
+                                          "'; it has ",
+                                          names.empty() ? "none" : absl::StrJoin(names, ", ")));
+}
+
+void TellOfMissingCores(const std::vector<int>& cores) {
+  if (const std::vector<int> missing = CoresMissing(cores); !missing.empty()) {
+    LogWarning("cores ", absl::StrJoin(cores, ","), ": this process may not use ",
+               absl::StrJoin(missing, ","), "; threads meant for it run on any core");
+  }
+}
+
+void KeepToCores(const std::vector<int>& cores) {
+  TellOfMissingCores(cores);
+  if (!cores.empty() && !PinThisThread(cores)) {
+    LogWarning("could not pin this daemon to its cores");
+  }
+}
+
+void TakeMemoryNear(const std::vector<int>& cores) {
+  const std::vector<int> nodes = NumaNodesOf(cores);
+  if (nodes.empty()) {
+    return;  // A policy that the daemon was started with stays.
+  }
+  const absl::Status preferred = PreferMemoryOf(nodes);
+  if (!preferred.ok()) {
+    LogWarning("memory may lie far from the cores: ", preferred.message());
+  } else {
+    LogInfo("memory of NUMA nodes ", absl::StrJoin(nodes, ","));
+  }
+}
+
+void EndOnTermination() {
+  signal(SIGPIPE, SIG_IGN);
+  WriteLogsOnAThread();
+  Termination::Get().Watch();
+}
+
+void OnTermination(std::function<void()> first, std::function<void()> second) {
+  Termination::Get().SetHandlers(std::move(first), std::move(second));
+}
+
+absl::Status WriteReadyFile(const DaemonFlags& flags, const std::string& text) {
+  if (flags.ready_file.empty()) {
+    return absl::OkStatus();
+  }
+  const std::string partial = flags.ready_file + ".partial";
+  std::ofstream out(partial, std::ios::trunc);
+  out << text << '\n';
+  out.close();
+  if (!out || std::rename(partial.c_str(), flags.ready_file.c_str()) != 0) {
+    return absl::InternalError(absl::StrCat("could not write the ready file ", flags.ready_file));
+  }
+  return absl::OkStatus();
+}
+
+void EnsureHugePagesForMalloc(char** argv) {
+  if (std::getenv("GLIBC_TUNABLES") != nullptr) {
+    return;
+  }
+  setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1", 1);
+  // By its real path, so that the process keeps its name.
+  char path[4096];
+  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 1);
+  if (length > 0) {
+    path[length] = '\0';
+    execv(path, argv);
+  }
+  LogWarning("could not start again with huge pages for malloc; weights stay on small pages");
+}
+
+void GiveCudaStreamsTheirOwnQueues() { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); }
+
+int ExitStatus(const absl::Status& status) {
+  if (status.ok()) {
+    return 0;
+  }
+  LogError(status.message());
+  return 1;
+}
+
+}  // namespace lamina::daemon

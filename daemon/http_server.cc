@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/http_server.h"
+
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/beast/core.hpp>
+#include <boost/beast/http.hpp>
+#include <chrono>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/host_port.h"
+#include "common/log.h"
+#include "common/version.h"
+
+namespace lamina::daemon {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = beast::http;
+using asio::ip::tcp;
+
+constexpr auto kAcceptPause = std::chrono::milliseconds(100);
+
+// One connection. Lives as long as an operation of it is under way.
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(tcp::socket socket, const HttpServer::Handler& handler, int* open)
+      : stream_(std::move(socket)), handler_(handler), open_(open) {
+    ++*open_;
+  }
+  ~Connection() { --*open_; }
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  void Read() {
+    parser_.emplace();
+    parser_->header_limit(kHttpHeaderBytesMax);
+    parser_->body_limit(0);
+    stream_.expires_after(std::chrono::seconds(kHttpIdleSeconds));
+    http::async_read(stream_, buffer_, *parser_,
+                     [self = shared_from_this()](beast::error_code error, size_t) {
+                       if (!error) {
+                         self->Answer();
+                       }
+                     });
+  }
+
+ private:
+  void Answer() {
+    const auto& request = parser_->get();
+    HttpAnswer answer{.status = 405, .body = "only GET\n"};
+    if (request.method() == http::verb::get || request.method() == http::verb::head) {
+      const std::string target(request.target());
+      answer = handler_(absl::string_view(target).substr(0, target.find('?')));
+    }
+    response_ = {};
+    response_.version(request.version());
+    response_.result(static_cast<unsigned>(answer.status));
+    response_.set(http::field::server, absl::StrCat("lamina/", kVersion));
+    response_.set(http::field::content_type, answer.content_type);
+    response_.keep_alive(request.keep_alive());
+    response_.content_length(answer.body.size());
+    if (request.method() != http::verb::head) {
+      response_.body() = std::move(answer.body);
+    }
+    http::async_write(stream_, response_,
+                      [self = shared_from_this()](beast::error_code error, size_t) {
+                        if (!error && self->response_.keep_alive()) {
+                          self->Read();
+                        }
+                      });
+  }
+
+  beast::tcp_stream stream_;
+  const HttpServer::Handler& handler_;
+  int* const open_;
+  beast::flat_buffer buffer_{kHttpHeaderBytesMax};
+  std::optional<http::request_parser<http::empty_body>> parser_;
+  http::response<http::string_body> response_;
+};
+
+}  // namespace
+
+struct HttpServer::Impl {
+  explicit Impl(Handler h) : handler(std::move(h)) {}
+
+  void Accept() {
+    acceptor.async_accept([this](beast::error_code error, tcp::socket socket) {
+      if (error == asio::error::operation_aborted) {
+        return;
+      }
+      if (error) {
+        // Most likely out of file descriptors: others will end.
+        LogWarning("accept for metrics: ", error.message());
+        accept_pause.expires_after(kAcceptPause);
+        accept_pause.async_wait([this](beast::error_code stopped) {
+          if (!stopped) {
+            Accept();
+          }
+        });
+        return;
+      }
+      if (open < kHttpConnectionsMax) {
+        std::make_shared<Connection>(std::move(socket), handler, &open)->Read();
+      }
+      Accept();
+    });
+  }
+
+  // `listen` is host:port, for messages.
+  absl::Status Listen(const std::string& listen, std::string host, uint16_t port) {
+    if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+      host = host.substr(1, host.size() - 2);  // IPv6 in brackets.
+    }
+    beast::error_code error;
+    tcp::resolver resolver(context);
+    const auto found = resolver.resolve(host, std::to_string(port), error);
+    if (error || found.empty()) {
+      return absl::UnavailableError(absl::StrCat("cannot resolve ", host, ": ", error.message()));
+    }
+    const tcp::endpoint endpoint = found.begin()->endpoint();
+    acceptor.open(endpoint.protocol(), error);
+    if (!error) {
+      acceptor.set_option(asio::socket_base::reuse_address(true), error);
+    }
+    if (!error) {
+      acceptor.bind(endpoint, error);
+    }
+    if (!error) {
+      acceptor.listen(asio::socket_base::max_listen_connections, error);
+    }
+    if (error) {
+      return absl::UnavailableError(
+          absl::StrCat("could not listen on ", listen, ": ", error.message(),
+                       "; choose another http for this daemon, in the cluster file or by --set"));
+    }
+    return absl::OkStatus();
+  }
+
+  const Handler handler;
+  int open = 0;  // Connections; this server's thread. Outlives those of the context.
+  asio::io_context context{1};
+  tcp::acceptor acceptor{context};
+  asio::steady_timer accept_pause{context};
+  std::thread thread;
+};
+
+HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+HttpServer::~HttpServer() {
+  impl_->context.stop();
+  impl_->thread.join();
+}
+
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& listen,
+                                                              Handler handler) {
+  const std::optional<HostPort> at = ParseHostPort(listen);
+  if (!at.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat("'", listen, "' is not host:port"));
+  }
+  auto impl = std::make_unique<Impl>(std::move(handler));
+  if (absl::Status status = impl->Listen(listen, at->host, at->port); !status.ok()) {
+    return status;
+  }
+  std::unique_ptr<HttpServer> server(new HttpServer(std::move(impl)));
+  server->address_ = WithPort(listen, server->impl_->acceptor.local_endpoint().port());
+  server->impl_->Accept();
+  server->impl_->thread = std::thread([impl = server->impl_.get()] { impl->context.run(); });
+  LogInfo("metrics at http://", server->address_, "/metrics");
+  return server;
+}
+
+HttpServer::Handler DaemonPages(std::function<std::string()> metrics,
+                                std::function<std::string()> health) {
+  return [metrics = std::move(metrics),
+          health = std::move(health)](absl::string_view path) -> HttpAnswer {
+    if (path == "/metrics") {
+      return {.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = metrics()};
+    }
+    if (path == "/health") {
+      const std::string problem = health();
+      return problem.empty() ? HttpAnswer{.body = "ok\n"}
+                             : HttpAnswer{.status = 503, .body = absl::StrCat(problem, "\n")};
+    }
+    return {.status = 404, .body = "here are /metrics and /health\n"};
+  };
+}
+
+std::string AttachedOrWhyNot(bool attached) {
+  return attached ? "" : "not attached to the coordinator";
+}
+
+}  // namespace lamina::daemon

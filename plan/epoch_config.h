@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// EpochConfig: what the coordinator tells all nodes when an epoch begins, and EpochPeers, where
+// their regions are. What follows from it is in epoch_shape.h.
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/attention_arithmetic.h"
+#include "common/attention_descriptor.h"
+#include "common/pipeline_mode.h"
+#include "plan/stages.h"
+
+namespace lamina::plan {
+
+// The shape of the cluster in one epoch, the same for all its nodes.
+struct EpochConfig {
+  uint64_t epoch = 0;
+  PipelineMode mode = PipelineMode::kRotational;
+  uint32_t lanes = 0;
+  uint32_t plan_ahead = 1;
+  uint32_t rows_max = 0;
+  uint32_t chunk_tokens_max = 0;
+  uint32_t scratch_tokens = 0;
+  uint32_t sequence_tokens_max = 0;
+  std::vector<AttentionDescriptor> layers;
+  ClusterAttention attention;
+  std::vector<std::string> compute_nodes;
+  // What each compute node runs, where replicas are split into stages. Else empty: each is a
+  // replica by itself.
+  std::vector<Stage> stages;
+  std::vector<std::string> memory_nodes;  // Policy local: the compute nodes, which hold KV.
+  std::vector<uint32_t> slots;            // Of each memory node.
+  // Partition head: what each memory node holds of every sequence. Else empty: a memory node holds
+  // all heads of the sequences that live on it.
+  std::vector<HeadRange> heads;
+  // Partition token_range: sequences are cut into spans of so many tokens, each on the memory node
+  // that its grants name. Else 0.
+  uint32_t span_tokens = 0;
+  std::string transport;  // URI
+  // The last of `compute_nodes` run prompts' chunks alone, in the last of `lanes`, as many for each
+  // of their replicas (PipelineSchedule). 0: prompts run in the lanes of decode rows.
+  uint32_t prefill_nodes = 0;
+  uint32_t prefill_lanes = 0;
+  // Whether compute nodes, and memory nodes, may wait for windows and write their peers' on a
+  // device (transport/transport.h, direct()). Peers' regions are written_by_devices then.
+  bool compute_waits = false;
+  bool memory_waits = false;
+};
+
+// Region descriptors of all nodes of an epoch.
+struct EpochPeers {
+  uint64_t epoch = 0;
+  std::vector<std::string> compute_regions;
+  std::vector<std::string> memory_regions;
+};
+
+}  // namespace lamina::plan

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// PipelineSchedule and LaneTurns: which compute node (replica) runs which slice of which lane, and
+// in which order a replica runs what is ready. Pure; all nodes compute the same.
+//
+// A unit is a slice with the attention after it: unit (step - 1) * layers + slice of its lane. The
+// last slice of a step and slice 0 of the next belong to one unit, hence to one replica.
+//
+//   rotational   unit k of lane j runs on replica (j + k) mod R. With R + 1 lanes, slices of R time
+//                units and attentions of one, unit k of lane j starts at j + k (R + 1): no replica
+//                and no memory node ever has two units at once, or none.
+//   fixed        lane j stays on replica j mod R and waits for its attention.
+//   sequential   one lane, on replica 0.
+//
+// A replica is one compute node, or several that hold its layers in stages (stages.h): then a slice
+// runs on the replica's node that has its layer. Such a replica works on several lanes at once, one
+// on each stage and others in the pool of memory nodes. With n lanes a step of all of them takes no
+// less than the longest of: n times the busiest stage's slices, n times a lane's attentions, and
+// one lane's slices and attentions after each other. With lanes alike, two for each stage, it takes
+// just that: one runs there while the other's attention is away.
+//
+// A pinned step (one with prompt chunks, whose earlier tokens lie in one replica's scratch) runs as
+// a whole on the lane's home, replica j mod R, in every mode; on all its stages, if it has several.
+//
+// Of the shards of a replica or stage all run the same slices. They hand what crosses from node to
+// node to the ones of their own index; the schedule is made for one of these. The LM head is shard
+// 0's.
+//
+// Replicas for prompts alone (prefill.mode dedicated) come behind the others, and behind the lanes
+// that rotate each has one or several lanes of its own (prefill_lanes.h), which have chunks only
+// and stay on it. Its nodes have no part in other lanes; the replicas that decode keep the tables
+// of all. It may have other stages and shards than these.
+//
+// Threading: one thread.   Determinism: same calls, same answers.
+
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "common/pipeline_mode.h"
+#include "plan/prefill_lanes.h"
+#include "plan/stages.h"
+
+namespace lamina::plan {
+
+class PipelineSchedule {
+ public:
+  // Of the lanes from `prefill_lane` on each is a prefill node's. Requires: replicas >= 1, layers
+  // >= 1.
+  PipelineSchedule(PipelineMode mode, uint32_t replicas, uint32_t layers,
+                   uint32_t prefill_lane = UINT32_MAX)
+      : mode_(mode), replicas_(replicas), layers_(layers), prefill_lane_(prefill_lane) {}
+
+  // The last nodes are for prompts alone: those of so many replicas, from lane `lane` on.
+  struct Prefill {
+    uint32_t lane = UINT32_MAX;
+    PrefillLanes lanes = {};
+  };
+  // Replicas of several nodes: nodes[i] is what compute node i runs. For shards of index `shard`;
+  // a replica with fewer is asked for its last one. Requires: CheckStages(), CheckShards().
+  PipelineSchedule(PipelineMode mode, absl::Span<const Stage> nodes, uint32_t layers,
+                   uint32_t shard, const Prefill& prefill);
+  PipelineSchedule(PipelineMode mode, absl::Span<const Stage> nodes, uint32_t layers,
+                   uint32_t shard = 0)
+      : PipelineSchedule(mode, nodes, layers, shard, Prefill()) {}
+
+  uint32_t replicas() const { return replicas_; }  // That decode.
+
+  bool IsPrefillLane(uint32_t lane) const { return lane >= prefill_lane_; }
+  // Whether the replica of compute node `node` runs slices of the lane.
+  bool Runs(uint32_t node, uint32_t lane) const {
+    const uint32_t replica = ReplicaOfNode(node);
+    return IsPrefillLane(lane) ? replica == PrefillReplicaOf(lane) : replica < replicas_;
+  }
+  // Whether it keeps the lane's tables: it gets its plans and reports its steps.
+  bool TakesPart(uint32_t node, uint32_t lane) const {
+    return !IsPrefillNode(node) || Runs(node, lane);
+  }
+
+  // The replica that runs `slice` (0 to layers) of `step` (from 1) of `lane`.
+  uint32_t ReplicaOf(uint32_t lane, uint64_t step, uint32_t slice, bool pinned) const;
+
+  // The compute node that does it.
+  uint32_t NodeOf(uint32_t lane, uint64_t step, uint32_t slice, bool pinned) const {
+    const uint32_t replica = ReplicaOf(lane, step, slice, pinned);
+    return nodes_.empty() ? replica : nodes_[replica * (layers_ + 1) + slice];
+  }
+
+  // The one that runs the LM head behind the last slice, and samples.
+  uint32_t HeadNodeOf(uint32_t lane, uint64_t step, bool pinned) const {
+    const uint32_t replica = ReplicaOf(lane, step, layers_, pinned);
+    return heads_.empty() ? replica : heads_[replica];
+  }
+
+  // When unit `unit` (from 0) of `lane` starts in the balanced rotational schedule, in units of
+  // (slice time / replicas). Takes every value once over lanes 0 to replicas, from time 0 on.
+  uint64_t StartOf(uint32_t lane, uint64_t unit) const { return lane + unit * (replicas_ + 1); }
+
+ private:
+  uint32_t ReplicaOfNode(uint32_t node) const {
+    return replica_of_.empty() ? node : replica_of_[node];
+  }
+  bool IsPrefillNode(uint32_t node) const { return ReplicaOfNode(node) >= replicas_; }
+  uint32_t PrefillReplicaOf(uint32_t lane) const {
+    return replicas_ + (lane - prefill_lane_) / prefill_lanes_each_;
+  }
+
+  PipelineMode mode_;
+  uint32_t replicas_;
+  uint32_t layers_;
+  uint32_t prefill_lane_ = UINT32_MAX;
+  uint32_t prefill_lanes_each_ = 1;
+  // Where replicas have several nodes; those for prompts too.
+  std::vector<uint32_t> replica_of_;  // [nodes]
+  std::vector<uint32_t> nodes_;       // [replicas, slices]
+  std::vector<uint32_t> heads_;       // [replicas]
+};
+
+// Who is next on one replica: of the lanes that are ready the one that has run the fewest units
+// there, and of these the one that has been ready for longest. In the balanced schedule that is the
+// schedule's own order. A lane that was idle starts level with the one furthest behind, so that it
+// neither runs alone until it has caught up nor waits; a ready lane waits for at most two units of
+// each other lane.
+//
+// On a stage of a replica it is another: the one whose visit, its way through the layers here,
+// began first. Taking turns, all lanes would go through the stage together, and leave the next one
+// idle until then. The oldest visit waits for nobody but the unit that runs.
+class LaneTurns {
+ public:
+  // `by_visit`: see above.
+  explicit LaneTurns(uint32_t lanes, bool by_visit = false) : lanes_(lanes), by_visit_(by_visit) {}
+
+  // Takes part from now on.
+  void Begin(uint32_t lane);
+  // Its next unit is the first here behind one that ran elsewhere, or of a step.
+  void BeginVisit(uint32_t lane) { lanes_[lane].visit = ++now_; }
+  // Has a unit to run. Requires: Begin() before.
+  void SetReady(uint32_t lane);
+  // Takes the next lane out of those that are ready; none if none is.
+  std::optional<uint32_t> Next();
+  // Takes no part any more, until it begins again.
+  void End(uint32_t lane);
+
+ private:
+  struct Lane {
+    bool taking_part = false;
+    uint64_t ready_since = 0;  // 0 is not ready.
+    uint64_t units = 0;
+    uint64_t visit = 0;
+  };
+  // The least is next.
+  std::pair<uint64_t, uint64_t> RankOf(const Lane& lane) const;
+
+  std::vector<Lane> lanes_;
+  bool by_visit_;
+  uint64_t now_ = 0;
+};
+
+}  // namespace lamina::plan

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/policy_times.h"
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+
+namespace lamina::plan {
+namespace {
+
+constexpr uint32_t kRowsMax = 4096;  // The most rows of a batch that a node measures.
+
+}  // namespace
+
+absl::Status CheckPolicyTimes(const PolicyTimes& times) {
+  for (const std::vector<SliceTimes>* sizes : {&times.local, &times.pools}) {
+    uint32_t least = 1;
+    for (const SliceTimes& size : *sizes) {
+      const bool sound = size.rows >= least && size.rows <= kRowsMax &&
+                         std::isfinite(size.slice_seconds) && size.slice_seconds > 0 &&
+                         std::isfinite(size.tail_seconds) && size.tail_seconds > 0;
+      if (!sound) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "a slice of ", size.rows, " rows that took ", size.slice_seconds, " s, its tail ",
+            size.tail_seconds, " s; wanted are positive times, of batches that grow up to ",
+            kRowsMax, " rows"));
+      }
+      least = size.rows + 1;
+    }
+  }
+  for (const double rate : {times.attention_local, times.attention_shared, times.read_bandwidth}) {
+    if (!std::isfinite(rate) || rate < 0) {
+      return absl::InvalidArgumentError(absl::StrCat("a rate of ", rate, " bytes a second"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace lamina::plan

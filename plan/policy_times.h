@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// PolicyTimes: what a compute node measures of itself when it starts, and tells the coordinator,
+// for `policy: auto`.
+
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace lamina::plan {
+
+// Of a slice, and of the end of a step (last MLP, LM head), for a batch of rows.
+struct SliceTimes {
+  uint32_t rows = 0;
+  double slice_seconds = 0;
+  double tail_seconds = 0;
+};
+
+// What the compute node measured when it started.
+struct PolicyTimes {
+  std::vector<SliceTimes> local = {};  // On all its threads; rows ascend.
+  std::vector<SliceTimes> pools = {};  // On those that it has beside memory nodes of its host.
+  // Bytes of K and V a second that attention reads: on all threads,
+  double attention_local = 0;
+  // and on the cores that it shares with memory nodes while slices run on the others; 0: it shares
+  // none.
+  double attention_shared = 0;
+  double read_bandwidth = 0;  // Of all threads, bytes a second.
+
+  bool measured() const { return !local.empty() && !pools.empty() && attention_local > 0; }
+};
+
+// Of times that a node sent. Errors: kInvalidArgument  batches that do not grow from one row on, or
+// are too many; times or rates that nothing can have.
+absl::Status CheckPolicyTimes(const PolicyTimes& times);
+
+}  // namespace lamina::plan

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/slot_tables.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+
+namespace lamina::plan {
+namespace {
+
+void Append(std::vector<Extent>& extents, const Extent& extent) {
+  if (!extents.empty() && extents.back().first_slot + extents.back().tokens == extent.first_slot) {
+    extents.back().tokens += extent.tokens;
+  } else {
+    extents.push_back(extent);
+  }
+}
+
+}  // namespace
+
+absl::Status SlotTables::Apply(const StepPlan& plan) {
+  for (const SequenceId id : plan.leaves) {
+    sequences_.erase(id);
+  }
+  for (const SequenceJoin& join : plan.joins) {
+    if (options_.holds_all || join.memory_node == options_.node) {
+      sequences_[join.id] = {};
+    }
+  }
+  for (const SlotGrant& grant : plan.grants) {
+    const auto found = sequences_.find(grant.sequence);
+    if (found == sequences_.end()) {
+      continue;  // Of another node.
+    }
+    if (!spans() || grant.memory_node == options_.node) {
+      LAMINA_RETURN_IF_ERROR(CheckExtent(grant.extent));
+    }
+    if (spans()) {
+      LAMINA_RETURN_IF_ERROR(GrantToSpan(found->second, grant));
+      continue;
+    }
+    Append(found->second.extents, grant.extent);
+    found->second.tokens += grant.extent.tokens;
+  }
+  return absl::OkStatus();
+}
+
+const SlotTables::Sequence* SlotTables::Find(SequenceId id) const {
+  const auto found = sequences_.find(id);
+  return found == sequences_.end() ? nullptr : &found->second;
+}
+
+absl::Status SlotTables::CheckExtent(const Extent& extent) const {
+  if (extent.tokens == 0 || extent.first_slot >= options_.slots ||
+      extent.tokens > options_.slots - extent.first_slot) {
+    return absl::InternalError(absl::StrCat("plan grants slots [", extent.first_slot, ", +",
+                                            extent.tokens, ") of an arena of ", options_.slots));
+  }
+  return absl::OkStatus();
+}
+
+// Every node counts all tokens of every sequence, and keeps the slots of its own spans.
+absl::Status SlotTables::GrantToSpan(Sequence& sequence, const SlotGrant& grant) const {
+  const uint32_t index = sequence.tokens / options_.span_tokens;
+  if (grant.extent.tokens > (index + 1) * options_.span_tokens - sequence.tokens) {
+    return absl::InternalError(absl::StrCat(
+        "plan grants sequence ", grant.sequence, " slots for [", sequence.tokens, ", +",
+        grant.extent.tokens, "), across the border of spans of ", options_.span_tokens));
+  }
+  sequence.tokens += grant.extent.tokens;
+  if (grant.memory_node != options_.node) {
+    return absl::OkStatus();
+  }
+  if (sequence.spans.empty() || sequence.spans.back().index != index) {
+    sequence.spans.push_back({.index = index});
+  }
+  Span& span = sequence.spans.back();
+  Append(span.extents, grant.extent);
+  span.tokens += grant.extent.tokens;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<Extent>> SlotTables::SlotsOf(const Sequence& sequence, uint32_t first,
+                                                        uint32_t tokens) const {
+  if (!spans()) {
+    return Part(sequence.extents, sequence.tokens, first, tokens);
+  }
+  std::vector<Extent> slots;
+  for (const Span& span : sequence.spans) {
+    const uint32_t start = span.index * options_.span_tokens;
+    const uint32_t begin = std::max(first, start);
+    const uint32_t end = std::min(first + tokens, start + options_.span_tokens);
+    if (begin >= end) {
+      continue;
+    }
+    LAMINA_ASSIGN_OR_RETURN(const std::vector<Extent> part,
+                            Part(span.extents, span.tokens, begin - start, end - begin));
+    slots.insert(slots.end(), part.begin(), part.end());
+  }
+  return slots;
+}
+
+absl::StatusOr<std::vector<Extent>> SlotTables::Part(absl::Span<const Extent> extents,
+                                                     uint32_t held, uint32_t first,
+                                                     uint32_t tokens) {
+  if (first > held || tokens > held - first) {
+    return absl::InternalError(absl::StrCat("plan uses tokens [", first, ", +", tokens,
+                                            ") of a sequence with slots for ", held));
+  }
+  std::vector<Extent> slots;
+  uint32_t skip = first;
+  for (const Extent& extent : extents) {
+    if (tokens == 0) {
+      break;
+    }
+    if (skip >= extent.tokens) {
+      skip -= extent.tokens;
+      continue;
+    }
+    const uint32_t count = std::min(tokens, extent.tokens - skip);
+    slots.push_back({.first_slot = extent.first_slot + skip, .tokens = count});
+    tokens -= count;
+    skip = 0;
+  }
+  return slots;
+}
+
+}  // namespace lamina::plan

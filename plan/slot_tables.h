@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// SlotTables: which slots the tokens of each sequence have, as a node that holds KV learns it from
+// plans: a memory node, or a compute node under policy local.
+//
+// Threading: one thread.   Allocation: when sequences join or get slots.
+
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/extent.h"
+#include "plan/step_plan.h"
+
+namespace lamina::plan {
+
+class SlotTables {
+ public:
+  struct Options {
+    uint32_t node = 0;   // Own index among the epoch's memory nodes.
+    uint32_t slots = 0;  // Of the arena.
+    // Partition token_range: sequences are cut into spans of so many tokens. Else 0.
+    uint32_t span_tokens = 0;
+    // Every sequence has K and V here, all or some; else those whose join names this node.
+    bool holds_all = false;
+  };
+  // Tokens [index * span_tokens, + tokens) of a sequence.
+  struct Span {
+    uint32_t index = 0;
+    std::vector<Extent> extents;
+    uint32_t tokens = 0;
+  };
+  struct Sequence {
+    std::vector<Extent> extents;
+    uint32_t tokens = 0;      // With spans those on other nodes too.
+    std::vector<Span> spans;  // With spans, in place of `extents`: those that lie here.
+  };
+
+  explicit SlotTables(const Options& options) : options_(options) {}
+
+  // Leaves, joins, then grants.
+  // Errors: kInternal  slots that the arena does not have, or across the border of two spans.
+  absl::Status Apply(const StepPlan& plan);
+
+  // Null: it is not here. Stays where it is until it leaves.
+  const Sequence* Find(SequenceId id) const;
+
+  // The slots of tokens [first, first + tokens) of a sequence; with spans of those that lie here.
+  // Errors: kInternal  it has no slots for them.
+  absl::StatusOr<std::vector<Extent>> SlotsOf(const Sequence& sequence, uint32_t first,
+                                              uint32_t tokens) const;
+
+  // The same of `held` tokens whose slots are `extents`.
+  static absl::StatusOr<std::vector<Extent>> Part(absl::Span<const Extent> extents, uint32_t held,
+                                                  uint32_t first, uint32_t tokens);
+
+ private:
+  bool spans() const { return options_.span_tokens > 0; }
+  absl::Status CheckExtent(const Extent& extent) const;
+  absl::Status GrantToSpan(Sequence& sequence, const SlotGrant& grant) const;
+
+  const Options options_;
+  std::map<SequenceId, Sequence> sequences_;
+};
+
+}  // namespace lamina::plan

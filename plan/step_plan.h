@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// StepPlan and StepResult: what the coordinator tells the nodes about one step of one lane, and
+// what it hears back. Plans carry changes to tables that nodes keep; rows are listed in full.
+//
+// A lane is one batch in flight. Steps of a lane count from 1 in every epoch and run in order. A
+// node applies a plan's changes (leaves, joins, grants, in this order) when it starts that step. A
+// plan may consist of leaves alone; it is a step like any other: every node that has a part in it
+// reports it done.
+//
+// Life in the tables:
+// - A sequence joins with grants for all of joins.tokens and with its first chunk in the same plan.
+//   Its other chunks follow in order in later steps of the lane, one per step, not always in
+//   consecutive ones.
+// - Decode rows of a sequence begin after the step of its last chunk is done everywhere. Row by row
+//   the positions are tokens.size(), tokens.size() + 1, ...; the slot of a row's token is granted
+//   in the row's own plan. A sequence may sit out a step.
+// - A leaving sequence has no row and no chunk in the plan that carries its leave, nor later. Steps
+//   planned before may still have rows of it (dead rows, if the sequence has ended): nodes may
+//   compute them or not, and the coordinator discards what comes back.
+// - Slots and scratch of a sequence are given to nobody else until every node has reported the step
+//   that carries its leave (scratch: or its last chunk). A preempted sequence joins again under its
+//   own id, on any lane, and only after that too.
+// - Forks join in their parent's plan, behind it. The prefix's slots are shared and never written
+//   again by either; the first token of each goes to slots of its own. A fork may leave before the
+//   parent's last chunk; then that chunk samples nothing for it. If the parent leaves before its
+//   last chunk is planned, its forks leave in the same plan.
+//
+// Order of rows in a step: the decode rows sorted by memory node, in the order of `rows`; then the
+// tokens of the chunks, in the order of `chunks`. Rows for one memory node keep this order in its
+// window.
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/extent.h"
+#include "common/sampling_params.h"
+#include "plan/row_pieces.h"
+
+namespace lamina::plan {
+
+using SequenceId = uint64_t;  // Never used twice in the life of a coordinator; 0 is none.
+
+// A sequence enters the tables of the lane's nodes.
+struct SequenceJoin {
+  SequenceId id = 0;
+  // The prompt, and after a preemption the tokens already committed behind it.
+  std::vector<TokenId> tokens;
+  uint32_t prompt_tokens = 0;
+  // When set: no prefill of its own. It shares the K and V of the parent's first tokens.size()
+  // tokens (its slots come as grants), and its first token is sampled, with its own sampling, from
+  // the parent's last chunk. Parent and child join in the same plan, the parent first.
+  SequenceId parent = 0;
+  SamplingParams sampling;
+  // The sequence ends when it has this many tokens in all, the prompt included.
+  uint32_t tokens_max = 0;
+  // Sampling one of these ends it, once it has `tokens_min` tokens in all. Empty ends it by length
+  // only.
+  std::vector<TokenId> end_tokens;
+  uint32_t tokens_min = 0;
+  uint32_t memory_node = 0;  // Index into the epoch's memory nodes.
+  // Report the log-probability of every token given those before it (Score), and its rank if
+  // sampling.logprobs is not negative; nothing is sampled.
+  bool score = false;
+  // What logs call the request that the sequence is of. Nothing depends on it.
+  std::string request_id;
+};
+
+// Slots for the next tokens of a sequence, appended to those it has. With spans (partition
+// token_range) no extent crosses the border of two.
+struct SlotGrant {
+  SequenceId sequence = 0;
+  Extent extent;
+  uint32_t memory_node = 0;  // Index into the epoch's memory nodes.
+};
+
+// One decode token: its id is what the sequence sampled last, known on the compute node.
+struct DecodeRow {
+  SequenceId sequence = 0;
+  uint32_t position = 0;  // Of the token that is the input of this step.
+};
+
+// Consecutive prompt tokens of a sequence; attended locally on the compute node over its scratch
+// KV.
+struct PrefillChunk {
+  SequenceId sequence = 0;
+  uint32_t first_token = 0;
+  uint32_t tokens = 0;
+  // Where token 0 of the sequence lies in the compute node's scratch KV; the same for all its
+  // chunks.
+  uint32_t scratch_offset = 0;
+  bool last = false;  // Samples a token (for its forks too).
+};
+
+struct StepPlan {
+  uint64_t epoch = 0;
+  uint32_t lane = 0;
+  uint64_t step = 0;
+  std::vector<SequenceId> leaves;
+  std::vector<SequenceJoin> joins;
+  std::vector<SlotGrant> grants;
+  std::vector<DecodeRow> rows;
+  std::vector<PrefillChunk> chunks;
+  Chunking chunking;  // In which chunks the rows go to a memory node.
+};
+
+enum class FinishReason : uint8_t { kNone, kStop, kLength, kCancelled, kError };
+
+struct TokenLogprob {
+  TokenId token = 0;
+  float logprob = 0;
+};
+
+struct SampledToken {
+  SequenceId sequence = 0;
+  uint32_t position = 0;  // Of this token in the sequence.
+  TokenId token = 0;
+  float logprob = 0;
+  std::vector<TokenLogprob> top;
+  // The node's own judgement (end token, length); later rows of the sequence are dead.
+  FinishReason finish = FinishReason::kNone;
+};
+
+// A prompt token among all of the vocabulary.
+struct TokenRank {
+  uint32_t rank = 0;              // 1 for the most likely.
+  std::vector<TokenLogprob> top;  // The sampling.logprobs most likely, best first.
+};
+
+// Log-probabilities of prompt tokens [first_token, first_token + logprobs.size()). The parts of a
+// sequence follow each other without gap from token 1; once its last chunk is done they reach its
+// last token.
+struct ScoredTokens {
+  SequenceId sequence = 0;
+  uint32_t first_token = 0;
+  std::vector<float> logprobs;
+  std::vector<TokenRank> ranks;  // One a log-probability if sampling.logprobs >= 0, else none.
+};
+
+struct StepResult {
+  uint64_t epoch = 0;
+  uint32_t lane = 0;
+  uint64_t step = 0;
+  std::vector<SampledToken> tokens;
+  std::vector<ScoredTokens> scores;
+};
+
+}  // namespace lamina::plan

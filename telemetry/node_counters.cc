@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "telemetry/node_counters.h"
+
+namespace lamina::telemetry {
+
+namespace {
+
+bool IsPartOf(WorkPart part, bool is_memory) {
+  return (part >= WorkPart::kStore) == is_memory || part == WorkPart::kWaitPlan;
+}
+
+}  // namespace
+
+void Count(const WorkMeter& meter, const Refusals& refusals, bool is_memory,
+           NodeCounters& counters) {
+  counters.busy_seconds = 0;
+  counters.parts.clear();
+  for (int i = 0; i < kWorkParts; ++i) {
+    const auto part = static_cast<WorkPart>(i);
+    const double seconds = meter.Seconds(part);
+    if (seconds == 0 && !IsPartOf(part, is_memory)) {
+      continue;  // Compute nodes have some of a memory node's parts under policy local.
+    }
+    counters.parts.emplace_back(std::string(NameOf(part)), seconds);
+    counters.busy_seconds += IsWait(part) ? 0 : seconds;
+  }
+  counters.refused_messages = refusals.total();
+  counters.refusals = refusals.ByReason();
+  counters.links = meter.Links();
+}
+
+}  // namespace lamina::telemetry

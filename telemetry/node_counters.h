@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// NodeCounters: what a node has counted since it started, as others read it: its own page, the
+// control stream, the coordinator.
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/thread_beat.h"
+#include "telemetry/refusals.h"
+#include "telemetry/work_meter.h"
+
+namespace lamina::telemetry {
+
+struct NodeCounters {
+  double busy_seconds = 0;  // Of all parts that are no waits.
+  uint64_t bytes_sent = 0;
+  uint64_t bytes_received = 0;
+  uint64_t refused_messages = 0;
+  uint64_t kv_bytes_read = 0;
+  uint64_t units = 0;
+  uint64_t replayed_units = 0;  // Of these, slices that a device had recorded: one call each.
+  uint64_t device_units = 0;    // Of units, those for whose windows a device waited itself.
+  uint64_t weight_bytes = 0;    // Of compute nodes, as they hold them.
+  // A line through the times of units of late: of a slice over rows (compute nodes, the tail of a
+  // step spread over its slices), of an attention over tokens of context (memory nodes). Zeros:
+  // nothing measured yet.
+  double unit_seconds_fixed = 0;
+  double unit_seconds_slope = 0;
+  // What its data thread does, and a number that changes while that gets on (common/thread_beat.h).
+  ThreadActivity activity = ThreadActivity::kNone;
+  uint64_t beats = 0;
+  std::vector<std::pair<std::string, double>> parts;       // Seconds by NameOf(WorkPart).
+  std::vector<std::pair<std::string, uint64_t>> refusals;  // refused_messages by reason.
+  std::vector<LinkCount> links;                            // By peer.
+};
+
+// Fills in what meter and refusals know; parts in the order of WorkPart: those of the role, and
+// others that took time.
+void Count(const WorkMeter& meter, const Refusals& refusals, bool is_memory,
+           NodeCounters& counters);
+
+}  // namespace lamina::telemetry

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Refusals: windows that a node did not take, counted by what was wrong with them.
+//
+// Threading: Count() from one thread, reading from any.
+
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "plan/window_layout.h"
+
+namespace lamina::telemetry {
+
+enum class Refusal : uint8_t {
+  kDamaged,  // Not a header.
+  kStale,    // Of an earlier epoch, step or layer.
+  kEpoch,    // Of a later one.
+  kLane,
+  kStep,
+  kLayer,
+  kRows,  // More or fewer than planned.
+  kSender,
+  kSchedule,  // Right, but not this sender's turn.
+};
+inline constexpr int kRefusals = static_cast<int>(Refusal::kSchedule) + 1;
+
+// Why CheckHeader() refuses `header`. Requires: it does.
+Refusal RefusalOf(const plan::WindowHeader& header, const plan::WindowHeader& expected);
+
+class Refusals {
+ public:
+  void Count(Refusal reason);
+  uint64_t total() const;
+  // Every reason with its count: "stale", 0.
+  std::vector<std::pair<std::string, uint64_t>> ByReason() const;
+
+ private:
+  std::array<std::atomic<uint64_t>, kRefusals> counts_{};
+};
+
+}  // namespace lamina::telemetry

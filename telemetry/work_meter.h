@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// WorkMeter: where the time of one data thread goes, by part and by peer. The thread counts, others
+// read the counters and, when it is wanted, the timeline.
+//
+// Links go by the peer's name, so that they go on counting when an epoch numbers nodes anew.
+//
+// Threading: Lap() and what it is given from the data thread; everything else from any other.
+// Cost: of Lap() a reading of the clock and an addition; no lock, no allocation.
+
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "common/clock.h"
+#include "telemetry/trace_ring.h"
+#include "telemetry/work_part.h"
+
+namespace lamina::telemetry {
+
+// Adds to a counter that one thread writes and others read.
+inline void AddTo(std::atomic<uint64_t>& counter, uint64_t n) {
+  counter.store(counter.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+}
+
+// Of this node's puts to one peer, and its waits for it. Written by the data thread.
+struct LinkCounters {
+  std::atomic<uint64_t> bytes{0};
+  std::atomic<uint64_t> puts{0};
+  std::atomic<uint64_t> nanos{0};     // In puts.
+  std::atomic<uint64_t> failures{0};  // Puts that ended with an error.
+  std::atomic<uint64_t> waited_nanos{0};
+};
+
+// What a reader sees of them.
+struct LinkCount {
+  std::string peer;
+  uint64_t bytes = 0;
+  uint64_t puts = 0;
+  double seconds = 0;
+  uint64_t failures = 0;
+  double waited_seconds = 0;
+};
+
+class WorkMeter {
+ public:
+  // --- The data thread ---
+
+  // What has been done since `event.start`: adds the time to event.part, records it when a timeline
+  // is wanted, and returns the time now.
+  Nanos Lap(TraceEvent event) {
+    event.end = RealClock().Now();
+    return LapUntil(event);
+  }
+
+  // The same of what ended at `event.end`: work of a device, told of later.
+  Nanos LapUntil(const TraceEvent& event) {
+    AddTo(nanos_[static_cast<size_t>(event.part)], static_cast<uint64_t>(event.end - event.start));
+    if (ring_.on()) {
+      ring_.Record(event);
+    }
+    return event.end;
+  }
+
+  // --- Others ---
+
+  // The counters of a peer; they stay where they are.
+  LinkCounters* Link(const std::string& peer);
+
+  double Seconds(WorkPart part) const {
+    return ToSeconds(
+        static_cast<Nanos>(nanos_[static_cast<size_t>(part)].load(std::memory_order_relaxed)));
+  }
+  std::vector<LinkCount> Links() const;
+  TraceRing& ring() { return ring_; }
+
+ private:
+  std::array<std::atomic<uint64_t>, kWorkParts> nanos_{};
+  TraceRing ring_;
+  mutable std::mutex mutex_;
+  std::map<std::string, std::unique_ptr<LinkCounters>> links_;  // Guarded by mutex_.
+};
+
+}  // namespace lamina::telemetry

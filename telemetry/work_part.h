@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// WorkPart: what a data thread's time goes into. Every moment of it belongs to one part.
+
+#pragma once
+
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+
+namespace lamina::telemetry {
+
+enum class WorkPart : uint8_t {
+  // Compute nodes.
+  kLayOut,         // A step's rows and tables.
+  kDense,          // Of a slice, until its q, k, v are complete.
+  kSend,           // q, k, v put out.
+  kChunks,         // Attention of prompt chunks.
+  kBeside,         // Of a slice: what runs while attention is away.
+  kContext,        // Context put to the next replica.
+  kReduce,         // Parts of sums put to the other shards, and summed when all have come.
+  kHead,           // Norm and LM head of the rows that are sampled, sampling, tokens put out.
+  kTake,           // What others put here, copied to its place.
+  kWaitAttention,  // For a memory node.
+  kWaitReplica,    // For another compute node.
+  kWaitPlan,       // For the coordinator: nothing is planned. Of memory nodes too.
+  // Memory nodes.
+  kStore,      // k and v copied into slots.
+  kAttend,     // Attention.
+  kReply,      // Outputs put out.
+  kTables,     // Plans applied.
+  kWaitQuery,  // For a compute node.
+};
+inline constexpr int kWorkParts = static_cast<int>(WorkPart::kWaitQuery) + 1;
+
+// "dense", "wait_attention": the words of metrics and timelines.
+absl::string_view NameOf(WorkPart part);
+
+// Whether the device stands still meanwhile.
+bool IsWait(WorkPart part);
+
+}  // namespace lamina::telemetry

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "config/cluster_config.h"
+
+namespace lamina {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr char kTwoGpus[] =
+    "model: m\ncompute: [{name: c0, device: cuda}]\n"
+    "memory: [{name: m0, device: \"cuda:1\", capacity: 2GiB}]\n";
+
+absl::StatusOr<ClusterConfig> Parse(const std::vector<std::string>& overrides) {
+  return ParseClusterConfig(kTwoGpus, "test", overrides);
+}
+
+TEST(ClusterAttentionTest, IsCanonicalUnlessSaidOtherwise) {
+  const auto config = Parse({});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->attention, ClusterAttention());
+  EXPECT_EQ(config->attention.decode, AttentionArithmetic::kCanonical);
+}
+
+TEST(ClusterAttentionTest, WhatIsWrittenReadsBackAsTheSame) {
+  const auto config = Parse({"attention={decode: canonical, prefill: tensor}"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->attention.prefill, AttentionArithmetic::kTensor);
+  const auto again = ParseClusterConfig(ToYaml(*config), "test", {});
+  ASSERT_TRUE(again.ok()) << again.status() << ToYaml(*config);
+  EXPECT_EQ(again->attention, config->attention);
+}
+
+TEST(ClusterAttentionTest, OnlyThoseWhoAttendMustHaveTensorCores) {
+  EXPECT_TRUE(Parse({"attention={decode: tensor, prefill: tensor}"}).ok());
+  EXPECT_TRUE(Parse({"attention.decode=tensor", "compute.0.device=cpu"}).ok());
+  EXPECT_TRUE(Parse({"attention.prefill=tensor", "memory.0.device=cpu"}).ok());
+}
+
+TEST(ClusterAttentionTest, ANodeOnTheProcessorCannotTakePart) {
+  const auto memory = Parse({"attention.decode=tensor", "memory.0.device=cpu"});
+  const auto compute = Parse({"attention.prefill=tensor", "compute.0.device=cpu"});
+  const auto local =
+      ParseClusterConfig("model: m\npolicy: local\ncompute: [{name: c0, capacity: 2GiB}]\n", "test",
+                         {"attention.decode=tensor"});
+
+  EXPECT_EQ(memory.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(memory.status().message(),
+              AllOf(HasSubstr("attention.decode: tensor contradicts memory.0.device cpu"),
+                    HasSubstr("set attention.decode to canonical")));
+  EXPECT_THAT(compute.status().message(),
+              HasSubstr("attention.prefill: tensor contradicts compute.0.device cpu"));
+  EXPECT_THAT(local.status().message(),
+              HasSubstr("attention.decode: tensor contradicts compute.0.device cpu"));
+}
+
+TEST(ClusterAttentionTest, UnknownWordsNameTheKnownOnes) {
+  EXPECT_THAT(Parse({"attention.decode=fast"}).status().message(),
+              HasSubstr("'fast' is not one of canonical, tensor"));
+  EXPECT_FALSE(Parse({"attention=tensor"}).ok());
+}
+
+}  // namespace
+}  // namespace lamina

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/units.h"
+#include "config/cluster_config.h"
+#include "config/memory_cores.h"
+
+namespace lamina {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr char kLocal[] =
+    "model: m\npolicy: local\ncompute: [{name: c0, cores: \"0-1\", capacity: 2GiB}]\n";
+
+absl::StatusOr<ClusterConfig> Parse(const std::string& text,
+                                    const std::vector<std::string>& overrides = {}) {
+  return ParseClusterConfig(text, "test", overrides);
+}
+
+TEST(PolicyTest, LocalNeedsNoMemoryNodesAndHasOneLane) {
+  const auto config = Parse(kLocal);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->policy, kPolicyLocal);
+  EXPECT_EQ(config->compute[0].capacity_bytes, GiB(2));
+  EXPECT_TRUE(config->memory.empty());
+  EXPECT_EQ(config->pipeline.lanes, 1u);
+  EXPECT_TRUE(Parse(std::string(kLocal) + "memory: []\npipeline: {lanes: auto}\n").ok());
+  EXPECT_TRUE(Parse(std::string(kLocal) + "pipeline: {mode: sequential}\npartition: auto\n").ok());
+}
+
+TEST(PolicyTest, WhatIsWrittenReadsBackAsTheSame) {
+  const auto config = Parse(kLocal);
+  ASSERT_TRUE(config.ok()) << config.status();
+  const auto again = Parse(ToYaml(*config));
+  ASSERT_TRUE(again.ok()) << again.status() << ToYaml(*config);
+  EXPECT_EQ(again->policy, kPolicyLocal);
+  EXPECT_EQ(again->compute[0].capacity_bytes, GiB(2));
+  EXPECT_TRUE(again->memory.empty());
+  EXPECT_EQ(again->pipeline.lanes, 1u);
+}
+
+struct Contradiction {
+  std::string change;
+  std::string message;
+};
+
+class ContradictionTest : public ::testing::TestWithParam<Contradiction> {};
+
+TEST_P(ContradictionTest, IsRefusedWithWhatToDo) {
+  const auto config = Parse(kLocal, {GetParam().change});
+  EXPECT_THAT(config.status().ToString(), HasSubstr(GetParam().message));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Keys, ContradictionTest,
+    ::testing::Values(
+        Contradiction{"memory=[{name: m0, capacity: 1GiB}]", "1 memory nodes (m0) would have"},
+        Contradiction{"compute.0.capacity=null", "compute.0.capacity: missing or zero"},
+        Contradiction{"compute.1={name: c1, capacity: 1GiB}", "compute: 2 nodes are not served"},
+        Contradiction{"compute.0.role=prefill", "contradict prefill.mode inline"},
+        Contradiction{"partition=head", "policy local has none; set it to request"},
+        Contradiction{"partition=token_range", "policy local has none; set it to request"},
+        Contradiction{"pipeline.lanes=2", "set it to 1 or auto"},
+        Contradiction{"pipeline.chunks=2", "pipeline.chunks: 2 contradicts policy local"},
+        Contradiction{"pipeline.query_first=always", "pipeline.query_first: always contradicts"},
+        Contradiction{"policy=attend_remote", "memory: the cluster has none"}));
+
+TEST(PolicyTest, CapacityOfAComputeNodeNeedsPolicyLocal) {
+  EXPECT_THAT(Parse("model: m\ncompute: [{name: c0, capacity: 1GiB}]\n"
+                    "memory: [{name: m0, capacity: 1GiB}]\n")
+                  .status()
+                  .ToString(),
+              AllOf(HasSubstr("compute.0.capacity"), HasSubstr("set policy to local")));
+}
+
+constexpr char kAuto[] =
+    "model: m\npolicy: auto\ncompute: [{name: c0, cores: \"0-1\", capacity: 2GiB}]\n"
+    "memory: [{name: m0, cores: \"1\", capacity: 1GiB}]\n";
+
+TEST(PolicyTest, AutoHasWhatBothNeed) {
+  const auto config = Parse(kAuto, {"policy_load={rows: 64, context: 512}"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->pipeline.lanes, 2u);
+  EXPECT_TRUE(config->pipeline.lanes_auto);
+  EXPECT_EQ(config->policy_load, (PolicyLoadConfig{.rows = 64, .context = 512}));
+
+  const auto again = Parse(ToYaml(*config));
+  ASSERT_TRUE(again.ok()) << again.status() << ToYaml(*config);
+  EXPECT_EQ(again->policy, kPolicyAuto);
+  EXPECT_EQ(again->policy_load, config->policy_load);
+  EXPECT_EQ(again->compute[0].capacity_bytes, GiB(2));
+  EXPECT_EQ(again->memory[0].capacity_bytes, GiB(1));
+}
+
+TEST(PolicyTest, TheDefaultLoadOfAutoNeedsNoLargerLimits) {
+  EXPECT_TRUE(
+      Parse(kAuto, {"limits={sequence_tokens_max: 256, running_max: 8}", "partition=auto"}).ok());
+}
+
+class AutoContradictionTest : public ::testing::TestWithParam<Contradiction> {};
+
+TEST_P(AutoContradictionTest, IsRefusedWithWhatToDo) {
+  const auto config = Parse(kAuto, {GetParam().change});
+  EXPECT_THAT(config.status().ToString(), HasSubstr(GetParam().message));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Keys, AutoContradictionTest,
+    ::testing::Values(
+        Contradiction{"memory=[]", "memory: policy auto chooses between memory nodes and KV"},
+        Contradiction{"compute.0.capacity=null",
+                      "compute.0.capacity: missing or zero; with policy auto"},
+        Contradiction{"compute.1={name: c1, capacity: 1GiB}",
+                      "compute: 2 nodes are not served by this version with policy auto"},
+        Contradiction{"compute.0.device=cuda", "cpu, with policy auto"},
+        Contradiction{"memory.0.device=cuda", "cpu, with policy auto"},
+        Contradiction{"memory.0.capacity=null", "memory.0.capacity: missing or zero"},
+        Contradiction{"partition=head", "set it to request, or policy to attend_remote"},
+        Contradiction{"partition=token_range", "set it to request, or policy to attend_remote"},
+        Contradiction{"memory.0.cores=0-1", "compute.0.cores: memory nodes name all of them"},
+        Contradiction{"policy_load.rows=0", "policy_load.rows: 0 is not in [1, 256]"},
+        Contradiction{"policy_load.rows=300", "for limits.running_max is 256"},
+        Contradiction{"policy_load.context=9000", "for limits.sequence_tokens_max is 8192"},
+        Contradiction{"policy=attend_remote", "compute.0.capacity: KV is on memory nodes"},
+        Contradiction{"policy=local", "1 memory nodes (m0) would have"}));
+
+TEST(PolicyTest, ALoadIsForPolicyAuto) {
+  EXPECT_THAT(Parse(kLocal, {"policy_load={rows: 4}"}).status().ToString(),
+              AllOf(HasSubstr("policy_load"), HasSubstr("set policy to auto")));
+}
+
+TEST(MemoryCoresTest, SaysWhichCoresAreLeftToCompute) {
+  const auto config = Parse(
+      "model: m\npolicy: auto\ntransport: ucx\ncoordinator: {listen: 0.0.0.0:7400}\n"
+      "compute: [{name: c0, cores: \"3,0-2\", capacity: 1GiB}]\nmemory:\n"
+      "  - {name: m0, cores: \"2\", capacity: 1GiB}\n"
+      "  - {name: m1, host: other, cores: \"1\", capacity: 1GiB}\n"
+      "  - {name: m2, host: 127.0.0.1, cores: \"3,4\", capacity: 1GiB}\n");
+  ASSERT_TRUE(config.ok()) << config.status();
+  const SplitCores split = SplitCoresOf(*config, config->compute[0]);
+  EXPECT_THAT(split.own, ElementsAre(0, 1));
+  EXPECT_THAT(split.shared, ElementsAre(3, 2));
+}
+
+TEST(MemoryCoresTest, GroupsMemoryNodesByTheCoresTheyShare) {
+  const auto config = Parse(kAuto, {"memory.1={name: m1, cores: \"4-5\", capacity: 1GiB}",
+                                    "memory.2={name: m2, cores: \"1,7\", capacity: 1GiB}",
+                                    "memory.3={name: m3, capacity: 1GiB}",
+                                    "memory.4={name: m4, cores: \"5-6\", capacity: 1GiB}"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  std::vector<std::vector<std::string>> shared;
+  std::vector<std::vector<std::string>> others;
+  for (const MemoryCores& group : MemoryCoresOf(*config, config->compute[0])) {
+    (group.shared ? shared : others).push_back(group.names);
+  }
+  EXPECT_THAT(shared, ElementsAre(ElementsAre("m0", "m2")));
+  EXPECT_THAT(others, ElementsAre(ElementsAre("m3"), ElementsAre("m1", "m4")));
+}
+
+}  // namespace
+}  // namespace lamina

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/slot_tables.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace lamina::plan {
+namespace {
+
+using ::testing::HasSubstr;
+
+// "first+tokens, ...".
+std::string Words(const std::vector<Extent>& extents) {
+  std::string words;
+  for (const Extent& extent : extents) {
+    words += (words.empty() ? "" : ", ") + std::to_string(extent.first_slot) + "+" +
+             std::to_string(extent.tokens);
+  }
+  return words;
+}
+
+StepPlan Joining(SequenceId id, uint32_t memory_node, const std::vector<Extent>& slots) {
+  StepPlan plan{.joins = {{.id = id, .memory_node = memory_node}}};
+  for (const Extent& extent : slots) {
+    plan.grants.push_back({.sequence = id, .extent = extent, .memory_node = memory_node});
+  }
+  return plan;
+}
+
+TEST(SlotTablesTest, SlotsAreThoseThatWereGrantedInOrder) {
+  SlotTables tables({.slots = 100});
+  ASSERT_TRUE(tables.Apply(Joining(1, 0, {{10, 5}, {15, 3}, {40, 2}})).ok());
+  ASSERT_TRUE(tables.Apply({.grants = {{.sequence = 1, .extent = {42, 1}}}}).ok());
+
+  const SlotTables::Sequence* sequence = tables.Find(1);
+  ASSERT_NE(sequence, nullptr);
+  EXPECT_EQ(sequence->tokens, 11u);
+  EXPECT_EQ(Words(sequence->extents), "10+8, 40+3");
+  EXPECT_EQ(Words(*tables.SlotsOf(*sequence, 0, 11)), "10+8, 40+3");
+  EXPECT_EQ(Words(*tables.SlotsOf(*sequence, 6, 4)), "16+2, 40+2");
+  EXPECT_EQ(Words(*tables.SlotsOf(*sequence, 10, 1)), "42+1");
+  EXPECT_THAT(tables.SlotsOf(*sequence, 10, 2).status().ToString(),
+              HasSubstr("tokens [10, +2) of a sequence with slots for 11"));
+}
+
+TEST(SlotTablesTest, SequencesOfOtherNodesAreNotKept) {
+  SlotTables tables({.node = 1, .slots = 100});
+  ASSERT_TRUE(tables.Apply(Joining(1, 0, {{400, 5}})).ok());  // Of slots that are not here.
+  ASSERT_TRUE(tables.Apply(Joining(2, 1, {{0, 5}})).ok());
+  EXPECT_EQ(tables.Find(1), nullptr);
+  EXPECT_NE(tables.Find(2), nullptr);
+
+  SlotTables all({.node = 1, .slots = 1000, .holds_all = true});
+  ASSERT_TRUE(all.Apply(Joining(1, 0, {{400, 5}})).ok());
+  EXPECT_NE(all.Find(1), nullptr);
+}
+
+TEST(SlotTablesTest, ASequenceThatLeavesMayJoinAgainInTheSamePlan) {
+  SlotTables tables({.slots = 100});
+  ASSERT_TRUE(tables.Apply(Joining(1, 0, {{10, 5}})).ok());
+  StepPlan again = Joining(1, 0, {{60, 2}});
+  again.leaves = {1};
+  ASSERT_TRUE(tables.Apply(again).ok());
+  EXPECT_EQ(Words(tables.Find(1)->extents), "60+2");
+  ASSERT_TRUE(tables.Apply({.leaves = {1}}).ok());
+  EXPECT_EQ(tables.Find(1), nullptr);
+}
+
+TEST(SlotTablesTest, SlotsThatTheArenaDoesNotHaveAreRefused) {
+  for (const Extent& bad : {Extent{100, 1}, Extent{98, 3}, Extent{5, 0}, Extent{99, UINT32_MAX}}) {
+    SlotTables tables({.slots = 100});
+    EXPECT_THAT(tables.Apply(Joining(1, 0, {bad})).ToString(), HasSubstr("of an arena of 100"));
+  }
+}
+
+// Spans of 8 tokens, those of this node kept.
+TEST(SlotTablesTest, SpansOfThisNodeHaveTheirSlots) {
+  SlotTables tables({.node = 1, .slots = 100, .span_tokens = 8, .holds_all = true});
+  StepPlan plan{.joins = {{.id = 1, .memory_node = 0}}};
+  plan.grants = {
+      {1, {500, 8}, 0}, {1, {10, 5}, 1}, {1, {30, 3}, 1}, {1, {0, 8}, 2}, {1, {50, 2}, 1}};
+  ASSERT_TRUE(tables.Apply(plan).ok());
+  const SlotTables::Sequence* sequence = tables.Find(1);
+  EXPECT_EQ(sequence->tokens, 26u);
+  ASSERT_EQ(sequence->spans.size(), 2u);
+  EXPECT_EQ(sequence->spans[0].index, 1u);
+  EXPECT_EQ(sequence->spans[1].index, 3u);
+  EXPECT_EQ(Words(*tables.SlotsOf(*sequence, 0, 26)), "10+5, 30+3, 50+2");
+  EXPECT_EQ(Words(*tables.SlotsOf(*sequence, 12, 3)), "14+1, 30+2");
+  EXPECT_EQ(Words(*tables.SlotsOf(*sequence, 16, 8)), "");
+
+  EXPECT_THAT(tables.Apply({.grants = {{1, {60, 7}, 1}}}).ToString(),
+              HasSubstr("across the border"));
+}
+
+}  // namespace
+}  // namespace lamina::plan
