@@ -8,6 +8,7 @@
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "common/units.h"
+#include "control/blame.h"
 #include "control/transport_fault.h"
 #include "plan/epoch_shape.h"
 #include "transport/put_all.h"
@@ -132,8 +133,7 @@ absl::Status ComputeNode::Connect(const plan::EpochPeers& peers) {
   }
   LAMINA_RETURN_IF_ERROR(OpenPeers(peers));
   thread_.Start(
-      options_.cores, peers.epoch,
-      [worker = worker_.get()](std::string& blamed) { return worker->Run(blamed); }, reporter_);
+      options_.cores, peers.epoch, [worker = worker_.get()] { return worker->Run(); }, reporter_);
   return absl::OkStatus();
 }
 
@@ -145,7 +145,7 @@ absl::Status ComputeNode::OpenPeers(const plan::EpochPeers& peers) {
       *transport_, peers.memory_regions, peers.epoch,
       {.bytes = layout.query_region_bytes(), .signal_words = layout.query_region_words()}, &failed);
   if (!queries.ok()) {
-    return control::TransportFault(queries.status(), config_->memory_nodes, failed);
+    return control::TransportFault(control::Blame(queries.status(), config_->memory_nodes, failed));
   }
   const auto own = static_cast<size_t>(
       std::find(config_->compute_nodes.begin(), config_->compute_nodes.end(), options_.name) -
@@ -157,7 +157,7 @@ absl::Status ComputeNode::OpenPeers(const plan::EpochPeers& peers) {
           *transport_, peers.compute_regions[i], peers.epoch,
           {.bytes = region_->bytes().size(), .signal_words = region_->signal_words()});
       if (!replica.ok()) {
-        return control::TransportFault(replica.status(), config_->compute_nodes, i);
+        return control::TransportFault(control::Blame(replica.status(), config_->compute_nodes[i]));
       }
       replicas[i] = *std::move(replica);
     }

@@ -11,6 +11,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/status_macros.h"
+#include "control/blame.h"
 
 namespace lamina::compute_node {
 namespace {
@@ -195,14 +196,14 @@ absl::Status DeviceExchange::Send(Lane& lane) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> DeviceExchange::HasGotOn(Lane& lane, std::string& blamed) {
+absl::StatusOr<bool> DeviceExchange::HasGotOn(Lane& lane) {
   const uint32_t index = lane.index;
   LAMINA_ASSIGN_OR_RETURN(const bool taken, exchange_->HasTaken(index));
   if (!taken) {
     return false;
   }
   if (const auto failed = exchange_->FailureOf(index); failed.has_value()) {
-    return FaultOf(lane, *failed, blamed);
+    return FaultOf(lane, *failed);
   }
   if (LaneState& state = lanes_[index]; state.taking) {
     state.taking = false;
@@ -212,13 +213,11 @@ absl::StatusOr<bool> DeviceExchange::HasGotOn(Lane& lane, std::string& blamed) {
 }
 
 // What the thread would have said, had it looked at the window itself.
-absl::Status DeviceExchange::FaultOf(const Lane& lane, const kernels::FailedTake& failed,
-                                     std::string& blamed) {
+absl::Status DeviceExchange::FaultOf(const Lane& lane, const kernels::FailedTake& failed) {
   if (failed.outcome == kernels::WaitOutcome::kAborted) {
     return absl::CancelledError("the device's wait was aborted");
   }
   const PeerId peer = MemoryPeer(failed.peer);
-  blamed = context_.peers.Name(peer);
   if (failed.outcome == kernels::WaitOutcome::kTimeout) {
     return context_.peers.NothingFrom(peer, patience_);
   }
@@ -231,9 +230,11 @@ absl::Status DeviceExchange::FaultOf(const Lane& lane, const kernels::FailedTake
       sizeof(header));
   LAMINA_RETURN_IF_ERROR(context_.peers.CheckWindow(
       peer, header, context_.ReplyHeader(lane, lanes_[lane.index].taking_layer, failed.peer)));
-  return absl::InternalError(absl::StrCat(context_.executor.device().name(),
-                                          " refused a window of ", blamed,
-                                          " whose header is that of the unit"));
+  const std::string& name = context_.peers.Name(peer);
+  return control::Blame(
+      absl::InternalError(absl::StrCat(context_.executor.device().name(), " refused a window of ",
+                                       name, " whose header is that of the unit")),
+      name);
 }
 
 // The outputs of a layer have come. The device stood still for them until just now, and had work

@@ -61,8 +61,8 @@ class DeviceExchange {
   absl::Status Send(Lane& lane);
 
   // Whether the outputs that were ordered last are there, so that more can be ordered.
-  // Errors: the device's; as Peers::CheckWindow() and NothingFrom(), with `blamed`; kCancelled.
-  absl::StatusOr<bool> HasGotOn(Lane& lane, std::string& blamed);
+  // Errors: the device's; as Peers::CheckWindow() and NothingFrom(); kCancelled.
+  absl::StatusOr<bool> HasGotOn(Lane& lane);
 
   // While nothing can be ordered: device and peers get on without this thread.
   void Nap() const;
@@ -80,7 +80,7 @@ class DeviceExchange {
 
   std::string WhyRowsAreCopied() const;
   bool Stays(uint32_t lane) const;
-  absl::Status FaultOf(const Lane& lane, const kernels::FailedTake& failed, std::string& blamed);
+  absl::Status FaultOf(const Lane& lane, const kernels::FailedTake& failed);
   void NoteTaken(Lane& lane);
 
   const WorkerContext& context_;

@@ -11,6 +11,7 @@
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "common/units.h"
+#include "control/blame.h"
 #include "transport/link_probe.h"
 
 namespace lamina::compute_node {
@@ -23,8 +24,7 @@ constexpr Nanos kReplicasWait = Seconds(40);
 // What is put at a time to measure bandwidth, at most.
 constexpr size_t kProbeBytesMax = KiB(256);
 
-absl::Status AnswerReplicas(const WorkerContext& context, const transport::WaitOptions& wait,
-                            std::string& blamed) {
+absl::Status AnswerReplicas(const WorkerContext& context, const transport::WaitOptions& wait) {
   std::vector<transport::LinkAnswerer> answerers;
   for (uint32_t node = 0; node < context.node; ++node) {
     answerers.push_back({.peer = context.peers.Region(ComputePeer(node)),
@@ -34,10 +34,7 @@ absl::Status AnswerReplicas(const WorkerContext& context, const transport::WaitO
   size_t late = 0;
   const absl::Status status =
       transport::AnswerLinks(context.transport, context.region, answerers, wait, late);
-  if (!status.ok()) {
-    blamed = context.config.compute_nodes[late];
-  }
-  return status;
+  return status.ok() ? status : control::Blame(status, context.config.compute_nodes[late]);
 }
 
 absl::StatusOr<control::LinkReport> MeasurePeer(const WorkerContext& context, PeerId peer,
@@ -65,13 +62,11 @@ absl::StatusOr<control::LinkReport> MeasurePeer(const WorkerContext& context, Pe
 }  // namespace
 
 absl::Status MeasureLinks(const WorkerContext& context, const transport::AbortWord& abort,
-                          control::NodeReporter& reporter, std::string& blamed) {
+                          control::NodeReporter& reporter) {
   const plan::WindowLayout& layout = context.layout;
-  LAMINA_RETURN_IF_ERROR(AnswerReplicas(context,
-                                        {.deadline = RealClock().Now() + kReplicasWait,
-                                         .abort = &abort,
-                                         .beat = &context.counters.beat},
-                                        blamed));
+  LAMINA_RETURN_IF_ERROR(AnswerReplicas(context, {.deadline = RealClock().Now() + kReplicasWait,
+                                                  .abort = &abort,
+                                                  .beat = &context.counters.beat}));
   const transport::WaitOptions wait{
       .deadline = RealClock().Now() + kAnswerWait, .abort = &abort, .beat = &context.counters.beat};
   std::vector<control::LinkReport> reports;
@@ -80,9 +75,11 @@ absl::Status MeasureLinks(const WorkerContext& context, const transport::AbortWo
     return own.first(std::min({own.size(), window, kProbeBytesMax}));
   };
   const auto measure = [&](PeerId peer, const transport::LinkAsker& asker) -> absl::Status {
-    blamed = context.peers.Name(peer);
-    LAMINA_ASSIGN_OR_RETURN(control::LinkReport link, MeasurePeer(context, peer, asker, wait));
-    reports.push_back(std::move(link));
+    absl::StatusOr<control::LinkReport> link = MeasurePeer(context, peer, asker, wait);
+    if (!link.ok()) {
+      return control::Blame(link.status(), context.peers.Name(peer));
+    }
+    reports.push_back(*std::move(link));
     return absl::OkStatus();
   };
   for (uint32_t node = 0; node < context.peers.memory_nodes(); ++node) {
@@ -101,7 +98,6 @@ absl::Status MeasureLinks(const WorkerContext& context, const transport::AbortWo
                                     .region = &context.region,
                                     .answer_word = layout.compute_probe_word(node)}));
   }
-  blamed.clear();
   reporter.ReportLinks(context.config.epoch, std::move(reports));
   return absl::OkStatus();
 }

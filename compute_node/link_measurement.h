@@ -16,8 +16,8 @@
 namespace lamina::compute_node {
 
 // Reports the speeds. Errors: the transport's; kDeadlineExceeded  a peer that does not answer;
-// kCancelled  `abort` was raised. `blamed` names the peer then.
+// kCancelled  `abort` was raised. Each is blamed on the peer (control/blame.h).
 absl::Status MeasureLinks(const WorkerContext& context, const transport::AbortWord& abort,
-                          control::NodeReporter& reporter, std::string& blamed);
+                          control::NodeReporter& reporter);
 
 }  // namespace lamina::compute_node

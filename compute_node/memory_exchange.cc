@@ -67,7 +67,7 @@ void MemoryExchange::AppendAwaited(const Lane& lane, std::vector<AwaitedSignal>&
 }
 
 // The first piece to every memory node, then the second, so that all begin early.
-absl::Status MemoryExchange::Send(Lane& lane, std::string& blamed) {
+absl::Status MemoryExchange::Send(Lane& lane) {
   const std::vector<Unit>& units = lanes_[lane.index].units;
   uint32_t most = 0;
   for (uint32_t node = 0; node < units.size(); ++node) {
@@ -81,10 +81,7 @@ absl::Status MemoryExchange::Send(Lane& lane, std::string& blamed) {
       if (!lane.nodes[node].involved() || piece >= units[node].pieces.count()) {
         continue;
       }
-      if (const absl::Status sent = SendPiece(lane, node, piece); !sent.ok()) {
-        blamed = context_.peers.Name(MemoryPeer(node));
-        return sent;
-      }
+      LAMINA_RETURN_IF_ERROR(SendPiece(lane, node, piece));
     }
   }
   return absl::OkStatus();
@@ -146,7 +143,7 @@ absl::Status MemoryExchange::SendPiece(Lane& lane, uint32_t node, uint32_t piece
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> MemoryExchange::Take(Lane& lane, std::string& blamed) {
+absl::StatusOr<bool> MemoryExchange::Take(Lane& lane) {
   LaneState& state = lanes_[lane.index];
   bool awaited = false;
   for (uint32_t node = 0; node < state.units.size(); ++node) {
@@ -159,11 +156,7 @@ absl::StatusOr<bool> MemoryExchange::Take(Lane& lane, std::string& blamed) {
       awaited = true;
       continue;
     }
-    const absl::Status taken = TakeReply(lane, node);
-    if (!taken.ok()) {
-      blamed = context_.peers.Name(MemoryPeer(node));
-      return taken;
-    }
+    LAMINA_RETURN_IF_ERROR(TakeReply(lane, node));
     unit.awaited = false;
   }
   if (!awaited && state.partials_due) {

@@ -39,15 +39,15 @@ class MemoryExchange {
   // What puts are made from. Errors: the transport's.
   absl::Status RegisterSources();
 
-  // Puts the rows of the lane's slice. Errors: as Peers::Put(); `blamed` names the node then.
-  absl::Status Send(Lane& lane, std::string& blamed);
+  // Puts the rows of the lane's slice. Errors: as Peers::Put().
+  absl::Status Send(Lane& lane);
 
   // From now on Take() waits for the outputs of the slice before the lane's.
   void Await(const Lane& lane);
 
   // Takes the outputs that have come. Whether none is awaited any more.
-  // Errors: as Peers::CheckWindow(); `blamed` names the node then.
-  absl::StatusOr<bool> Take(Lane& lane, std::string& blamed);
+  // Errors: as Peers::CheckWindow().
+  absl::StatusOr<bool> Take(Lane& lane);
 
   // Appends the signals that Take() still waits for.
   void AppendAwaited(const Lane& lane, std::vector<AwaitedSignal>& awaited) const;

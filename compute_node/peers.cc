@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
+#include "control/blame.h"
 #include "plan/epoch_shape.h"
 #include "transport/put_all.h"
 
@@ -76,7 +77,7 @@ absl::Status Peers::Put(PeerId peer, size_t offset, absl::Span<const std::byte> 
   if (!put.ok() && !absl::IsCancelled(put)) {
     telemetry::AddTo(Link(peer).failures, 1);
   }
-  return put;
+  return control::Blame(std::move(put), Name(peer));
 }
 
 void Peers::CountSent(PeerId peer, size_t bytes, Nanos spent) {
@@ -98,12 +99,13 @@ absl::Status Peers::CheckWindow(PeerId sender, const plan::WindowHeader& header,
     counters_.refusals.Count(telemetry::RefusalOf(header, expected));
     LogWarning("refused a window of ", Name(sender), " ", checked.message());
   }
-  return checked;
+  return control::Blame(std::move(checked), Name(sender));
 }
 
 absl::Status Peers::NothingFrom(PeerId peer, Nanos waited) const {
-  return absl::DeadlineExceededError(
-      absl::StrCat("nothing from ", Name(peer), " for ", ToSeconds(waited), " s"));
+  return control::Blame(absl::DeadlineExceededError(absl::StrCat("nothing from ", Name(peer),
+                                                                 " for ", ToSeconds(waited), " s")),
+                        Name(peer));
 }
 
 }  // namespace lamina::compute_node

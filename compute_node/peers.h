@@ -58,7 +58,8 @@ class Peers {
   transport::RemoteRegion* Region(PeerId peer) const;
   bool AnyPending() const;  // Puts that have not left yet.
 
-  // As transport::PutAll(). Errors: the transport's; kDeadlineExceeded; kCancelled.
+  // As transport::PutAll(). Errors: the transport's; kDeadlineExceeded; kCancelled; blamed on the
+  // peer.
   absl::Status Put(PeerId peer, size_t offset, absl::Span<const std::byte> source,
                    const transport::SignalUpdate* signal);
 
@@ -69,11 +70,11 @@ class Peers {
   void CountWait(PeerId peer, Nanos waited);
 
   // Whether a window of the peer's has the header that it must have. Errors: as
-  // core::CheckHeader(); it is then counted and logged.
+  // plan::CheckHeader(), blamed on the sender; it is then counted and logged.
   absl::Status CheckWindow(PeerId sender, const plan::WindowHeader& header,
                            const plan::WindowHeader& expected);
 
-  // The error of a wait for the peer in vain.
+  // The error of a wait for the peer in vain, blamed on it.
   absl::Status NothingFrom(PeerId peer, Nanos waited) const;
 
  private:

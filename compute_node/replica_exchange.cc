@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "control/blame.h"
 #include "transport/put_all.h"
 
 namespace lamina::compute_node {
@@ -60,7 +61,7 @@ std::vector<absl::Span<std::byte>> ReplicaExchange::ContextOf(Lane& lane, uint32
   return values;
 }
 
-absl::Status ReplicaExchange::SendContext(Lane& lane, std::string& blamed) {
+absl::Status ReplicaExchange::SendContext(Lane& lane) {
   const auto rows = static_cast<uint32_t>(lane.positions.size());
   const PeerId target = ComputePeer(context_.NodeOf(lane, lane.slice + 1));
   plan::WindowHeader& header = lanes_[lane.index].context_header;
@@ -68,7 +69,6 @@ absl::Status ReplicaExchange::SendContext(Lane& lane, std::string& blamed) {
   const transport::SignalUpdate signal{
       .word = context_.layout.context_word(context_.node, lane.index),
       .value = context_.UnitValue(lane, lane.slice)};
-  blamed = context_.peers.Name(target);
   const size_t first = context_.layout.ContextWindow(context_.node, lane.index);
   LAMINA_RETURN_IF_ERROR(
       context_.executor.ContextToHost(lane.slice, rows, lane.decode_rows, lane.buffers));
@@ -81,7 +81,6 @@ absl::Status ReplicaExchange::SendContext(Lane& lane, std::string& blamed) {
         context_.peers.Put(target, offset, values[i], i + 1 == values.size() ? &signal : nullptr));
     offset += values[i].size();
   }
-  blamed.clear();
   const size_t bytes = offset - first;
   context_.peers.CountSent(
       target, bytes,
@@ -100,7 +99,7 @@ AwaitedSignal ReplicaExchange::ContextSignal(const Lane& lane) const {
           .value = context_.UnitValue(lane, lane.slice - 1)};
 }
 
-absl::StatusOr<bool> ReplicaExchange::TakeContext(Lane& lane, std::string& blamed) {
+absl::StatusOr<bool> ReplicaExchange::TakeContext(Lane& lane) {
   LaneState& state = lanes_[lane.index];
   if (!state.awaited) {
     return true;
@@ -109,10 +108,7 @@ absl::StatusOr<bool> ReplicaExchange::TakeContext(Lane& lane, std::string& blame
   if (context_.region.LoadSignal(signal.word) < signal.value) {
     return false;
   }
-  if (const absl::Status taken = TakeContextWindow(lane, signal.peer); !taken.ok()) {
-    blamed = context_.peers.Name(signal.peer);
-    return taken;
-  }
+  LAMINA_RETURN_IF_ERROR(TakeContextWindow(lane, signal.peer));
   state.awaited = false;
   return true;
 }
@@ -137,8 +133,7 @@ absl::Status ReplicaExchange::TakeContextWindow(Lane& lane, PeerId sender) {
   return absl::OkStatus();
 }
 
-absl::Status ReplicaExchange::SendTokens(Lane& lane, const plan::StepResult& result,
-                                         std::string& blamed) {
+absl::Status ReplicaExchange::SendTokens(Lane& lane, const plan::StepResult& result) {
   if (context_.config.compute_nodes.size() == 1) {
     return absl::OkStatus();
   }
@@ -169,7 +164,7 @@ absl::Status ReplicaExchange::SendTokens(Lane& lane, const plan::StepResult& res
       continue;
     }
     LAMINA_RETURN_IF_ERROR(context_.Tell(lane, ComputePeer(node), telemetry::WorkPart::kContext,
-                                         window, {message.data(), bytes}, signal, blamed));
+                                         window, {message.data(), bytes}, signal));
   }
   return absl::OkStatus();
 }
@@ -181,15 +176,12 @@ AwaitedSignal ReplicaExchange::TokenSignal(const Lane& lane) const {
           .value = lane.plan.step};
 }
 
-absl::StatusOr<bool> ReplicaExchange::TakeTokens(Lane& lane, std::string& blamed) {
+absl::StatusOr<bool> ReplicaExchange::TakeTokens(Lane& lane) {
   const AwaitedSignal signal = TokenSignal(lane);
   if (context_.region.LoadSignal(signal.word) < signal.value) {
     return false;
   }
-  if (const absl::Status taken = TakeTokenWindow(lane, signal.peer); !taken.ok()) {
-    blamed = context_.peers.Name(signal.peer);
-    return taken;
-  }
+  LAMINA_RETURN_IF_ERROR(TakeTokenWindow(lane, signal.peer));
   return true;
 }
 
@@ -202,7 +194,8 @@ absl::Status ReplicaExchange::TakeTokenWindow(Lane& lane, PeerId sender) {
   const uint32_t rows = std::min(header.rows, context_.layout.token_rows_max());
   LAMINA_RETURN_IF_ERROR(
       context_.peers.CheckWindow(sender, header, context_.HeaderOf(lane, last, rows, sender)));
-  LAMINA_RETURN_IF_ERROR(ApplyTokens(lane, window + sizeof(header), header.rows));
+  LAMINA_RETURN_IF_ERROR(control::Blame(ApplyTokens(lane, window + sizeof(header), header.rows),
+                                        context_.peers.Name(sender)));
   const size_t received = sizeof(header) + header.rows * sizeof(plan::TokenEntry);
   telemetry::AddTo(context_.counters.bytes_received, received);
   context_.laps.LapOf(lane, telemetry::WorkPart::kTake, last, sender, received);

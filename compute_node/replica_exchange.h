@@ -31,8 +31,8 @@ class ReplicaExchange {
 
   // Puts the context behind the lane's slice to the node that runs the next one. The attention
   // outputs of this slice go to the same node; whatever comes last makes the lane ready there.
-  // Errors: as Peers::Put(); `blamed` names the node then.
-  absl::Status SendContext(Lane& lane, std::string& blamed);
+  // Errors: as Peers::Put().
+  absl::Status SendContext(Lane& lane);
 
   // From now on TakeContext() waits for the context of the slice before the lane's, if that ran on
   // another node.
@@ -40,18 +40,18 @@ class ReplicaExchange {
   bool awaits_context(const Lane& lane) const { return lanes_[lane.index].awaited; }
 
   // Takes the context, if it has come. Whether none is awaited any more.
-  // Errors: as Peers::CheckWindow(); `blamed` names the node then.
-  absl::StatusOr<bool> TakeContext(Lane& lane, std::string& blamed);
+  // Errors: as Peers::CheckWindow().
+  absl::StatusOr<bool> TakeContext(Lane& lane);
 
   // To every other node that keeps the lane's sequences: they may run the next step's slices, and
-  // sample these too. Errors: as Peers::Put(); `blamed` names the node then.
-  absl::Status SendTokens(Lane& lane, const plan::StepResult& result, std::string& blamed);
+  // sample these too. Errors: as Peers::Put().
+  absl::Status SendTokens(Lane& lane, const plan::StepResult& result);
 
   // Appends the tokens that another node has sampled to their sequences, if they have come, and
   // tells whether they have.
-  // Errors: as Peers::CheckWindow(); `blamed` names the node then. kInternal  tokens that do not
+  // Errors: as Peers::CheckWindow(); kInternal  tokens that do not
   // follow from the tables.
-  absl::StatusOr<bool> TakeTokens(Lane& lane, std::string& blamed);
+  absl::StatusOr<bool> TakeTokens(Lane& lane);
 
   // The signal that TakeContext() or TakeTokens() waits for.
   AwaitedSignal ContextSignal(const Lane& lane) const;

@@ -69,7 +69,7 @@ plan::WindowHeader ShardExchange::PartHeader(const Lane& lane, uint32_t sender) 
 }
 
 // The part lies in OwnPart() behind its header, and goes out with it at once.
-absl::Status ShardExchange::Send(Lane& lane, std::string& blamed) {
+absl::Status ShardExchange::Send(Lane& lane) {
   const uint64_t sums = lanes_[lane.index].sums;
   std::vector<std::byte>& part = OwnPart(lane);
   const plan::WindowHeader header = PartHeader(lane, context_.node);
@@ -84,7 +84,7 @@ absl::Status ShardExchange::Send(Lane& lane, std::string& blamed) {
       continue;
     }
     LAMINA_RETURN_IF_ERROR(context_.Tell(lane, ComputePeer(node), telemetry::WorkPart::kReduce,
-                                         window, {part.data(), bytes}, signal, blamed));
+                                         window, {part.data(), bytes}, signal));
   }
   context_.transport.Progress();
   return absl::OkStatus();
@@ -108,7 +108,7 @@ AwaitedSignal ShardExchange::NextSignal(const Lane& lane) const {
           .value = lanes_[lane.index].sums};
 }
 
-absl::StatusOr<bool> ShardExchange::Take(Lane& lane, std::string& blamed) {
+absl::StatusOr<bool> ShardExchange::Take(Lane& lane) {
   for (uint32_t shard = 0; shard < nodes_.size(); ++shard) {
     if (!IsHere(lane, shard)) {
       return false;
@@ -126,13 +126,11 @@ absl::StatusOr<bool> ShardExchange::Take(Lane& lane, std::string& blamed) {
              context_.layout.PartWindow(shard, lane.index, lanes_[lane.index].sums);
       plan::WindowHeader header;
       std::memcpy(&header, part, sizeof(header));
-      blamed = context_.peers.Name(peer);
       LAMINA_RETURN_IF_ERROR(context_.peers.CheckWindow(peer, header, PartHeader(lane, node)));
       telemetry::AddTo(context_.counters.bytes_received, sizeof(header) + bytes);
     }
     parts_.push_back(reinterpret_cast<const float*>(part + sizeof(plan::WindowHeader)));
   }
-  blamed.clear();
   if (rows > 0) {
     context_.executor.Reduce(lane.slice, lane.op, parts_, rows, lane.buffers);
   }

@@ -38,13 +38,12 @@ class ShardExchange {
   // The same without rows, so that shards meet all the same.
   void BeginEmptySum(const Lane& lane) { ++lanes_[lane.index].sums; }
 
-  // Puts the own part, of the sum at lane.op. Errors: as Peers::Put(); `blamed` names the node
-  // then.
-  absl::Status Send(Lane& lane, std::string& blamed);
+  // Puts the own part, of the sum at lane.op. Errors: as Peers::Put().
+  absl::Status Send(Lane& lane);
 
   // Sums, if all parts have come. Whether they have.
-  // Errors: as Peers::CheckWindow(); `blamed` names the node then.
-  absl::StatusOr<bool> Take(Lane& lane, std::string& blamed);
+  // Errors: as Peers::CheckWindow().
+  absl::StatusOr<bool> Take(Lane& lane);
 
   // The signal of the next part that is missing; if none is, of any other shard's.
   AwaitedSignal NextSignal(const Lane& lane) const;

@@ -79,17 +79,17 @@ void StepWorker::Stop() {
   inbox_.Wake();
 }
 
-absl::Status StepWorker::Run(std::string& blamed) {
+absl::Status StepWorker::Run() {
   LAMINA_RETURN_IF_ERROR(executor_.device().Begin());
   if (local_ != nullptr) {
     LAMINA_RETURN_IF_ERROR(local_->Begin());
   }
   device_.Open();
   LAMINA_RETURN_IF_ERROR(control::TransportFault(RegisterSources()));
-  absl::Status status = control::TransportFault(MeasureLinks(context_, abort_, reporter_, blamed));
+  absl::Status status = control::TransportFault(MeasureLinks(context_, abort_, reporter_));
   if (status.ok()) {
     executor_.SetBetweenOps(BetweenOps());
-    status = Loop(blamed);
+    status = Loop();
     executor_.SetBetweenOps(nullptr);
   }
   device_.Abort();
@@ -109,7 +109,7 @@ std::function<void()> StepWorker::BetweenOps() {
   };
 }
 
-absl::Status StepWorker::Loop(std::string& blamed) {
+absl::Status StepWorker::Loop() {
   laps_.Begin();
   while (abort_.load(std::memory_order_acquire) == 0) {
     counters_.beat.Raise();
@@ -117,11 +117,11 @@ absl::Status StepWorker::Loop(std::string& blamed) {
     // A transport that carries messages moves none but here and in waits: those of other lanes must
     // not stay behind a slice.
     transport_.Progress();
-    LAMINA_RETURN_IF_ERROR(TakeArrivals(blamed));
+    LAMINA_RETURN_IF_ERROR(TakeArrivals());
     LAMINA_RETURN_IF_ERROR(BeginSteps());  // After arrivals: these may have ended a lane's step.
     if (const auto next = turns_.Next(); next.has_value()) {
       const Nanos start = RealClock().Now();
-      LAMINA_RETURN_IF_ERROR(RunSlice(lanes_[*next], blamed));
+      LAMINA_RETURN_IF_ERROR(RunSlice(lanes_[*next]));
       NoteSlice(lanes_[*next], RealClock().Now() - start);
       continue;
     }
@@ -132,7 +132,7 @@ absl::Status StepWorker::Loop(std::string& blamed) {
     if (any_is(LanePhase::kAhead)) {
       device_.Nap();
     } else if (any_is(LanePhase::kAway) || any_is(LanePhase::kElsewhere)) {
-      LAMINA_RETURN_IF_ERROR(WaitForArrivals(blamed));
+      LAMINA_RETURN_IF_ERROR(WaitForArrivals());
     } else if (peers_.AnyPending()) {
       std::this_thread::yield();  // Nothing would move while it sleeps for a plan.
     } else {
@@ -243,20 +243,20 @@ void StepWorker::NoteSlice(Lane& lane, Nanos elapsed) {
   }
 }
 
-absl::Status StepWorker::RunSlice(Lane& lane, std::string& blamed) {
+absl::Status StepWorker::RunSlice(Lane& lane) {
   LAMINA_ASSIGN_OR_RETURN(const bool ordered, device_.TakeIfDue(lane));
   if (ordered && InHead(lane)) {
     // The tail waits for the device, so it waits until the last outputs came.
     lane.phase = LanePhase::kAhead;
     return absl::OkStatus();
   }
-  LAMINA_ASSIGN_OR_RETURN(const bool complete, RunOps(lane, blamed));
+  LAMINA_ASSIGN_OR_RETURN(const bool complete, RunOps(lane));
   if (!complete) {
     return absl::OkStatus();
   }
   if (InHead(lane)) {
     if (shards_.shard().index == 0) {
-      return RunTail(lane, blamed);
+      return RunTail(lane);
     }
     telemetry::AddTo(counters_.units, 1);
     GoTo(lane, executor_.slice_count());
@@ -264,12 +264,12 @@ absl::Status StepWorker::RunSlice(Lane& lane, std::string& blamed) {
   }
   telemetry::AddTo(counters_.units, 1);
   telemetry::AddTo(counters_.replayed_units, lane.replayed ? 1 : 0);
-  LAMINA_RETURN_IF_ERROR(RunAttention(lane, blamed));
+  LAMINA_RETURN_IF_ERROR(RunAttention(lane));
   transport_.Progress();  // What was sent and is still here.
   executor_.RunAfterSend(lane.slice, lane.buffers);
   laps_.LapOf(lane, telemetry::WorkPart::kBeside, lane.slice);
   if (context_.NodeOf(lane, lane.slice + 1) != options_.node) {
-    LAMINA_RETURN_IF_ERROR(replicas_.SendContext(lane, blamed));
+    LAMINA_RETURN_IF_ERROR(replicas_.SendContext(lane));
   }
   GoTo(lane, lane.slice + 1);
   return absl::OkStatus();
@@ -277,7 +277,7 @@ absl::Status StepWorker::RunSlice(Lane& lane, std::string& blamed) {
 
 // Runs the slice's ops on, as far as they go without the other shards' parts; of the last slice
 // those that all shards run. Whether all have run.
-absl::StatusOr<bool> StepWorker::RunOps(Lane& lane, std::string& blamed) {
+absl::StatusOr<bool> StepWorker::RunOps(Lane& lane) {
   if (InHead(lane) && lane.op == 0 && executor_.reduces()) {
     LAMINA_RETURN_IF_ERROR(tail_.KeepRows(lane));
   }
@@ -311,7 +311,7 @@ absl::StatusOr<bool> StepWorker::RunOps(Lane& lane, std::string& blamed) {
   if (reduce == end) {
     return true;
   }
-  LAMINA_RETURN_IF_ERROR(shards_.Send(lane, blamed));
+  LAMINA_RETURN_IF_ERROR(shards_.Send(lane));
   lane.reducing = true;
   lane.away_since = RealClock().Now();
   lane.phase = LanePhase::kAway;
@@ -319,14 +319,14 @@ absl::StatusOr<bool> StepWorker::RunOps(Lane& lane, std::string& blamed) {
 }
 
 // Sends the slice's rows to where they attend, or attends.
-absl::Status StepWorker::RunAttention(Lane& lane, std::string& blamed) {
+absl::Status StepWorker::RunAttention(Lane& lane) {
   if (local_ != nullptr) {
     return AttendHere(lane);
   }
   if (lane.by_device) {
     return device_.Send(lane);
   }
-  LAMINA_RETURN_IF_ERROR(memory_.Send(lane, blamed));
+  LAMINA_RETURN_IF_ERROR(memory_.Send(lane));
   return AttendChunks(lane);
 }
 

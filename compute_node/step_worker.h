@@ -102,8 +102,8 @@ class StepWorker {
   void SetPeers(std::vector<std::unique_ptr<transport::RemoteRegion>> queries,
                 std::vector<std::unique_ptr<transport::RemoteRegion>> replicas);
 
-  // Works until Stop() (OK) or until something is wrong; `blamed` then names the peer, if one.
-  absl::Status Run(std::string& blamed);
+  // Works until Stop() (OK) or until something is wrong: an error that names the peer it blames.
+  absl::Status Run();
 
   // For people, after Prepare(): how rows get to a device and from there, and why not by itself.
   // Empty on the processor.
@@ -118,31 +118,31 @@ class StepWorker {
   absl::Status RegisterSources();
 
   std::function<void()> BetweenOps();
-  absl::Status Loop(std::string& blamed);
+  absl::Status Loop();
   void TakePlans();
   absl::Status BeginSteps();
   absl::Status BeginStep(Lane& lane);
   // The lane's next slice from `from` on that runs here, if there is one.
   void GoTo(Lane& lane, uint32_t from);
   void SetReady(Lane& lane);
-  absl::Status RunSlice(Lane& lane, std::string& blamed);
-  absl::StatusOr<bool> RunOps(Lane& lane, std::string& blamed);
-  absl::Status RunAttention(Lane& lane, std::string& blamed);
+  absl::Status RunSlice(Lane& lane);
+  absl::StatusOr<bool> RunOps(Lane& lane);
+  absl::Status RunAttention(Lane& lane);
   absl::Status AttendChunks(Lane& lane);
   absl::Status AttendHere(Lane& lane);
   void NoteSlice(Lane& lane, Nanos elapsed);
 
   // step_worker_tail.cc
-  absl::Status RunTail(Lane& lane, std::string& blamed);
+  absl::Status RunTail(Lane& lane);
   void WakeHeads();
   void EndStep(Lane& lane);
   void ForgetPrefilled(const Lane& lane);
 
   // step_worker_arrivals.cc
-  absl::Status TakeArrivals(std::string& blamed);
-  absl::Status TakeTokens(Lane& lane, std::string& blamed);
-  absl::Status TakeOutputs(Lane& lane, std::string& blamed);
-  absl::Status WaitForArrivals(std::string& blamed);
+  absl::Status TakeArrivals();
+  absl::Status TakeTokens(Lane& lane);
+  absl::Status TakeOutputs(Lane& lane);
+  absl::Status WaitForArrivals();
 
   bool InHead(const Lane& lane) const {
     return lane.phase == LanePhase::kReady && lane.slice + 1 == executor_.slice_count();

@@ -7,6 +7,7 @@
 #include "common/clock.h"
 #include "common/status_macros.h"
 #include "compute_node/step_worker.h"
+#include "control/blame.h"
 
 namespace lamina::compute_node {
 namespace {
@@ -31,25 +32,25 @@ Nanos ReplicaPatience(const Lane& lane, Nanos patience) {
 }  // namespace
 
 // Takes everything that has arrived; lanes that wait for nothing more become ready, or idle.
-absl::Status StepWorker::TakeArrivals(std::string& blamed) {
+absl::Status StepWorker::TakeArrivals() {
   for (Lane& lane : lanes_) {
     if (lane.phase == LanePhase::kElsewhere) {
-      LAMINA_RETURN_IF_ERROR(TakeTokens(lane, blamed));
+      LAMINA_RETURN_IF_ERROR(TakeTokens(lane));
     } else if (lane.phase == LanePhase::kAhead) {
-      LAMINA_ASSIGN_OR_RETURN(const bool got_on, device_.HasGotOn(lane, blamed));
+      LAMINA_ASSIGN_OR_RETURN(const bool got_on, device_.HasGotOn(lane));
       if (got_on) {
         SetReady(lane);
       }
     } else if (lane.phase == LanePhase::kAway) {
-      LAMINA_RETURN_IF_ERROR(TakeOutputs(lane, blamed));
+      LAMINA_RETURN_IF_ERROR(TakeOutputs(lane));
     }
   }
   return absl::OkStatus();
 }
 
 // Ends the step here, if its tokens have come.
-absl::Status StepWorker::TakeTokens(Lane& lane, std::string& blamed) {
-  LAMINA_ASSIGN_OR_RETURN(const bool taken, replicas_.TakeTokens(lane, blamed));
+absl::Status StepWorker::TakeTokens(Lane& lane) {
+  LAMINA_ASSIGN_OR_RETURN(const bool taken, replicas_.TakeTokens(lane));
   if (taken) {
     reporter_.ReportResult(
         {.epoch = lane.plan.epoch, .lane = lane.plan.lane, .step = lane.plan.step});
@@ -58,9 +59,9 @@ absl::Status StepWorker::TakeTokens(Lane& lane, std::string& blamed) {
   return absl::OkStatus();
 }
 
-absl::Status StepWorker::TakeOutputs(Lane& lane, std::string& blamed) {
+absl::Status StepWorker::TakeOutputs(Lane& lane) {
   if (lane.reducing) {
-    LAMINA_ASSIGN_OR_RETURN(const bool summed, shards_.Take(lane, blamed));
+    LAMINA_ASSIGN_OR_RETURN(const bool summed, shards_.Take(lane));
     if (summed) {
       lane.reducing = false;
       ++lane.op;
@@ -68,8 +69,8 @@ absl::Status StepWorker::TakeOutputs(Lane& lane, std::string& blamed) {
     }
     return absl::OkStatus();
   }
-  LAMINA_ASSIGN_OR_RETURN(const bool replied, memory_.Take(lane, blamed));
-  LAMINA_ASSIGN_OR_RETURN(const bool context, replicas_.TakeContext(lane, blamed));
+  LAMINA_ASSIGN_OR_RETURN(const bool replied, memory_.Take(lane));
+  LAMINA_ASSIGN_OR_RETURN(const bool context, replicas_.TakeContext(lane));
   if (replied && context) {
     executor_.AttentionToDevice(lane.slice - 1, 0, lane.decode_rows, lane.buffers);
     SetReady(lane);
@@ -77,7 +78,7 @@ absl::Status StepWorker::TakeOutputs(Lane& lane, std::string& blamed) {
   return absl::OkStatus();
 }
 
-absl::Status StepWorker::WaitForArrivals(std::string& blamed) {
+absl::Status StepWorker::WaitForArrivals() {
   awaited_.clear();
   conditions_.clear();
   Nanos deadline = INT64_MAX;
@@ -131,11 +132,10 @@ absl::Status StepWorker::WaitForArrivals(std::string& blamed) {
   if (absl::IsDeadlineExceeded(ready.status()) && RealClock().Now() < deadline) {
     return absl::OkStatus();
   }
-  if (!awaited_.empty()) {
-    blamed = peers_.Name(late);
+  if (absl::IsDeadlineExceeded(ready.status())) {
+    return peers_.NothingFrom(late, late_patience);
   }
-  return absl::IsDeadlineExceeded(ready.status()) ? peers_.NothingFrom(late, late_patience)
-                                                  : ready.status();
+  return awaited_.empty() ? ready.status() : control::Blame(ready.status(), peers_.Name(late));
 }
 
 }  // namespace lamina::compute_node

@@ -10,7 +10,7 @@
 namespace lamina::compute_node {
 
 // The next chunk of the LM head; behind the last one, tells everybody, and the step ends.
-absl::Status StepWorker::RunTail(Lane& lane, std::string& blamed) {
+absl::Status StepWorker::RunTail(Lane& lane) {
   LAMINA_ASSIGN_OR_RETURN(const StepTail::Outcome outcome, tail_.Run(lane));
   if (outcome == StepTail::Outcome::kOccupied) {
     lane.head_due = true;
@@ -22,7 +22,7 @@ absl::Status StepWorker::RunTail(Lane& lane, std::string& blamed) {
   }
   WakeHeads();
   plan::StepResult result = tail_.TakeResult();
-  LAMINA_RETURN_IF_ERROR(replicas_.SendTokens(lane, result, blamed));
+  LAMINA_RETURN_IF_ERROR(replicas_.SendTokens(lane, result));
   reporter_.ReportResult(std::move(result));
   EndStep(lane);
   return absl::OkStatus();

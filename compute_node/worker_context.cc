@@ -5,10 +5,9 @@ namespace lamina::compute_node {
 
 absl::Status WorkerContext::Tell(const Lane& lane, PeerId peer, telemetry::WorkPart part,
                                  size_t offset, absl::Span<const std::byte> message,
-                                 const transport::SignalUpdate& signal, std::string& blamed) const {
+                                 const transport::SignalUpdate& signal) const {
   absl::Status put = peers.Put(peer, offset, message, &signal);
   if (!put.ok()) {
-    blamed = peers.Name(peer);
     return put;
   }
   peers.CountSent(peer, message.size(), laps.LapOf(lane, part, lane.slice, peer, message.size()));

@@ -65,10 +65,10 @@ struct WorkerContext {
   }
 
   // Puts a whole message to a compute node: one put, timed as `part` of the lane's slice.
-  // Errors: as Peers::Put(); `blamed` names the node then.
+  // Errors: as Peers::Put().
   absl::Status Tell(const Lane& lane, PeerId peer, telemetry::WorkPart part, size_t offset,
-                    absl::Span<const std::byte> message, const transport::SignalUpdate& signal,
-                    std::string& blamed) const;
+                    absl::Span<const std::byte> message,
+                    const transport::SignalUpdate& signal) const;
 
   // Of the rows of the lane's slice that go to the memory node.
   plan::WindowHeader QueryHeader(const Lane& lane, uint32_t memory_node) const {

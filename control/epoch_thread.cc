@@ -8,6 +8,7 @@
 
 #include "common/log.h"
 #include "common/thread_pool.h"
+#include "control/blame.h"
 
 namespace lamina::control {
 
@@ -22,11 +23,10 @@ void EpochThread::Start(const std::vector<int>& cores, uint64_t epoch, Work work
         if (!cores.empty() && !PinThisThread(cores)) {
           LogWarning("could not pin the worker to its cores");
         }
-        std::string blamed;
-        const absl::Status status = work(blamed);
+        const absl::Status status = work();
         if (!status.ok() && reporter != nullptr) {
           LogError("epoch ", epoch, " failed ", status.message());
-          reporter->ReportFault(epoch, status, blamed);
+          reporter->ReportFault(epoch, status);
         }
         beat_.Begin(ThreadActivity::kNone);
         ended.set_value();

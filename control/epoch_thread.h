@@ -29,9 +29,9 @@ class EpochThread {
   // `beat` must outlive this; `work` writes it while it works.
   explicit EpochThread(ThreadBeat& beat) : beat_(beat) {}
 
-  // Works until it is told to stop (OK), or until something is wrong; `blamed` then names the peer,
-  // if one.
-  using Work = std::function<absl::Status(std::string& blamed)>;
+  // Works until it is told to stop (OK), or until something is wrong: an error that names the peer
+  // that it blames, if any (control/blame.h).
+  using Work = std::function<absl::Status()>;
 
   // Reports an error of `work` as a fault. `reporter` may be null; no cores pin nothing.
   void Start(const std::vector<int>& cores, uint64_t epoch, Work work, NodeReporter* reporter);

@@ -93,8 +93,8 @@ class NodeReporter {
  public:
   virtual ~NodeReporter() = default;
   virtual void ReportResult(plan::StepResult result) = 0;
-  // The node cannot go on in `epoch`. `peer` is whom it blames, or empty.
-  virtual void ReportFault(uint64_t epoch, const absl::Status& status, const std::string& peer) = 0;
+  // The node cannot go on in `epoch`; the error names the peer that it blames, if any.
+  virtual void ReportFault(uint64_t epoch, const absl::Status& status) = 0;
   virtual void ReportLinks(uint64_t epoch, std::vector<LinkReport> links) = 0;
 };
 

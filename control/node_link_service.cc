@@ -19,6 +19,7 @@
 #include "common/foreign_text.h"
 #include "common/log.h"
 #include "common/version.h"
+#include "control/blame.h"
 #include "control/counters_codec_service.h"
 #include "control/node_proof_service.h"
 #include "control/plan_codec_service.h"
@@ -119,13 +120,13 @@ v1::NodeMessage HelloMessage(const NodeIdentity& identity) {
   return message;
 }
 
-v1::NodeMessage FaultMessage(uint64_t epoch, const absl::Status& status, const std::string& peer) {
+v1::NodeMessage FaultMessage(uint64_t epoch, const absl::Status& status) {
   v1::NodeMessage message;
   v1::Fault* fault = message.mutable_fault();
   fault->set_epoch(epoch);
   fault->set_code(static_cast<int32_t>(status.code()));
   fault->set_message(std::string(status.message()));
-  fault->set_peer(peer);
+  fault->set_peer(BlamedIn(status));
   fault->set_transport(IsTransportFault(status));
   return message;
 }
@@ -216,7 +217,7 @@ struct NodeLink::Impl {
       case v1::CoordinatorMessage::kPlan: {
         absl::StatusOr<plan::StepPlan> plan = FromProto(message.plan());
         if (!plan.ok()) {
-          Send(FaultMessage(message.plan().epoch(), plan.status(), "coordinator"));
+          Send(FaultMessage(message.plan().epoch(), Blame(plan.status(), "coordinator")));
           return;
         }
         request_log.Note(*plan);
@@ -276,7 +277,7 @@ struct NodeLink::Impl {
         roles.ok() ? handler.Configure(config) : absl::StatusOr<PreparedNode>(roles);
     if (!prepared.ok()) {
       LogError("configure epoch ", config.epoch, " failed ", prepared.status().message());
-      Send(FaultMessage(config.epoch, prepared.status(), identity.name));
+      Send(FaultMessage(config.epoch, Blame(prepared.status(), identity.name)));
       return;
     }
     v1::NodeMessage message;
@@ -294,7 +295,7 @@ struct NodeLink::Impl {
     const absl::Status status = handler.Connect(peers);
     if (!status.ok()) {
       LogError("connect epoch ", peers.epoch, " failed ", status.message());
-      Send(FaultMessage(peers.epoch, status, PeerOf(status)));
+      Send(FaultMessage(peers.epoch, status));
       return;
     }
     v1::NodeMessage message;
@@ -479,8 +480,8 @@ void NodeLink::ReportLinks(uint64_t epoch, std::vector<LinkReport> links) {
   impl_->Send(std::move(message));
 }
 
-void NodeLink::ReportFault(uint64_t epoch, const absl::Status& status, const std::string& peer) {
-  impl_->Send(FaultMessage(epoch, status, peer));
+void NodeLink::ReportFault(uint64_t epoch, const absl::Status& status) {
+  impl_->Send(FaultMessage(epoch, status));
 }
 
 }  // namespace lamina::control

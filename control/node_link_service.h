@@ -42,7 +42,7 @@ class NodeLink final : public NodeReporter {
   bool attached() const;
 
   void ReportResult(plan::StepResult result) override;
-  void ReportFault(uint64_t epoch, const absl::Status& status, const std::string& peer) override;
+  void ReportFault(uint64_t epoch, const absl::Status& status) override;
   void ReportLinks(uint64_t epoch, std::vector<LinkReport> links) override;
 
  private:

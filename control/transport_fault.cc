@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "control/transport_fault.h"
 
-#include <utility>
-
 #include "absl/strings/cord.h"
 
 namespace lamina::control {
@@ -12,23 +10,13 @@ constexpr char kMark[] = "lamina/transport-fault";
 
 }  // namespace
 
-absl::Status TransportFault(absl::Status status, absl::string_view peer) {
+absl::Status TransportFault(absl::Status status) {
   if (!status.ok()) {
-    status.SetPayload(kMark, absl::Cord(peer));
+    status.SetPayload(kMark, absl::Cord());
   }
   return status;
 }
 
-absl::Status TransportFault(absl::Status status, const std::vector<std::string>& peers,
-                            size_t index) {
-  return TransportFault(std::move(status), index < peers.size() ? peers[index] : "");
-}
-
 bool IsTransportFault(const absl::Status& status) { return status.GetPayload(kMark).has_value(); }
-
-std::string PeerOf(const absl::Status& status) {
-  const auto peer = status.GetPayload(kMark);
-  return peer.has_value() ? std::string(*peer) : "";
-}
 
 }  // namespace lamina::control

@@ -15,6 +15,7 @@
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "common/version.h"
+#include "control/blame.h"
 #include "control/counters_codec_service.h"
 #include "control/plan_codec_service.h"
 #include "control/transport_fault.h"
@@ -290,12 +291,12 @@ void NodeStream::Reactor::Handle() {
     }
     case v1::NodeMessage::kFault: {
       const v1::Fault& fault = message_.fault();
-      absl::Status status(static_cast<absl::StatusCode>(fault.code()),
-                          ForeignText(fault.message()));
+      absl::Status status = control::Blame(
+          absl::Status(static_cast<absl::StatusCode>(fault.code()), ForeignText(fault.message())),
+          ForeignText(fault.peer(), kTextBytesMax));
       return engine_.NodeFault(
           source_, fault.epoch(),
-          fault.transport() ? control::TransportFault(std::move(status)) : std::move(status),
-          ForeignText(fault.peer(), kTextBytesMax));
+          fault.transport() ? control::TransportFault(std::move(status)) : std::move(status));
     }
     case v1::NodeMessage::kLinks: {
       std::vector<control::LinkReport> links;

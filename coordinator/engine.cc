@@ -216,11 +216,9 @@ void Engine::NodeLoaded(const NodeSource& from, const absl::Status& status) {
   impl_->PostOf(from, [from, status](Impl& impl) { impl.NodeLoaded(from.name, status); });
 }
 
-void Engine::NodeFault(const NodeSource& from, uint64_t epoch, const absl::Status& status,
-                       const std::string& peer) {
-  impl_->PostOf(from, [from, epoch, status, peer](Impl& impl) {
-    impl.NodeFault(from.name, epoch, status, peer);
-  });
+void Engine::NodeFault(const NodeSource& from, uint64_t epoch, const absl::Status& status) {
+  impl_->PostOf(from,
+                [from, epoch, status](Impl& impl) { impl.NodeFault(from.name, epoch, status); });
 }
 
 void Engine::NodeLinks(const NodeSource& from, uint64_t epoch,

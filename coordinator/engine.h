@@ -155,8 +155,8 @@ class Engine {
   void NodeReady(const NodeSource& from, uint64_t epoch);
   // The answer to NodePort::LoadLayers().
   void NodeLoaded(const NodeSource& from, const absl::Status& status);
-  void NodeFault(const NodeSource& from, uint64_t epoch, const absl::Status& status,
-                 const std::string& peer);
+  // The error names the peer that the node blames, if any (control/blame.h).
+  void NodeFault(const NodeSource& from, uint64_t epoch, const absl::Status& status);
   void NodeLinks(const NodeSource& from, uint64_t epoch, std::vector<control::LinkReport> links);
   void NodeStatus(const NodeSource& from, double busy_share,
                   const telemetry::NodeCounters& counters);

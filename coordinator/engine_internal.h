@@ -142,8 +142,7 @@ struct Engine::Impl {
   void NodeLeft(const NodeSource& from);
   void NoteLosses(const std::function<void()>& change);
   void RetrySetAside();
-  void NodeFault(const std::string& name, uint64_t epoch, const absl::Status& status,
-                 const std::string& peer);
+  void NodeFault(const std::string& name, uint64_t epoch, const absl::Status& status);
   bool PassOverTransport(const std::string& name, uint64_t epoch, const absl::Status& status);
   void NodeReady(const std::string& name, uint64_t epoch);
   void NodePrepared(const std::string& name, uint64_t epoch, const control::PreparedNode& prepared);

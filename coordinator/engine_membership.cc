@@ -12,6 +12,7 @@
 #include "common/status_macros.h"
 #include "common/units.h"
 #include "common/version.h"
+#include "control/blame.h"
 #include "control/transport_fault.h"
 #include "coordinator/engine_internal.h"
 #include "plan/epoch_shape.h"
@@ -390,8 +391,8 @@ void Engine::Impl::NodeReady(const std::string& name, uint64_t epoch) {
   membership.Ready(name, epoch);
 }
 
-void Engine::Impl::NodeFault(const std::string& name, uint64_t epoch, const absl::Status& status,
-                             const std::string& peer) {
+void Engine::Impl::NodeFault(const std::string& name, uint64_t epoch, const absl::Status& status) {
+  std::string peer = control::BlamedIn(status);
   LogError("fault of ", name, " epoch ", epoch, peer.empty() ? "" : " blames ", peer, ": ",
            status.message());
   if (epoch == membership.epoch()) {
@@ -401,8 +402,10 @@ void Engine::Impl::NodeFault(const std::string& name, uint64_t epoch, const absl
     return;
   }
   // A node that says nothing of a peer failed by itself, unless it is the transport that failed.
-  const std::string& blamed = peer.empty() && !control::IsTransportFault(status) ? name : peer;
-  NoteLosses([&] { membership.Fault(name, epoch, status, blamed); });
+  if (peer.empty() && !control::IsTransportFault(status)) {
+    peer = name;
+  }
+  NoteLosses([&] { membership.Fault(name, epoch, status, peer); });
   if (membership.phase() == core::MembershipPhase::kWaiting) {
     StopServing(absl::UnavailableError(absl::StrCat("node ", name, ": ", status.message())));
   }

@@ -90,7 +90,7 @@ void Engine::Impl::StepDone(const std::string& name, plan::StepResult report) {
   }
   if (!status.ok()) {
     LogError("step result refused: ", status.message());
-    NodeFault(name, membership.epoch(), status, "");
+    NodeFault(name, membership.epoch(), status);
   }
   Deliver(events);
   CountTokens();

@@ -11,6 +11,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/status_macros.h"
+#include "control/blame.h"
 #include "memory_node/attention_worker.h"
 
 namespace lamina::memory_node {
@@ -157,7 +158,7 @@ kernels::WaitingUnit AttentionWorker::UnitOf(uint32_t lane_index, uint32_t layer
           .reply_value = value};
 }
 
-absl::Status AttentionWorker::LookAtDevice(std::string& blamed) {
+absl::Status AttentionWorker::LookAtDevice() {
   if (!waits_open_) {
     return absl::OkStatus();
   }
@@ -166,8 +167,7 @@ absl::Status AttentionWorker::LookAtDevice(std::string& blamed) {
     if (lanes_[lane].on_device) {
       uint32_t sender = 0;
       if (absl::Status looked = LookAtLane(lane, sender); !looked.ok()) {
-        blamed = options_.config.compute_nodes[sender];
-        return looked;
+        return control::Blame(std::move(looked), options_.config.compute_nodes[sender]);
       }
     }
   }

@@ -9,6 +9,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/status_macros.h"
+#include "control/blame.h"
 #include "control/transport_fault.h"
 #include "memory_node/step_rows.h"
 #include "plan/epoch_shape.h"
@@ -143,17 +144,17 @@ Nanos AttentionWorker::Lap(telemetry::WorkPart part, uint32_t lane, uint64_t val
   return lap_ - start;
 }
 
-absl::Status AttentionWorker::Run(std::string& blamed) {
+absl::Status AttentionWorker::Run() {
   LAMINA_RETURN_IF_ERROR(device_.Begin());
   OpenWaits();
-  const absl::Status served = Serve(blamed);
+  const absl::Status served = Serve();
   if (waits_open_) {
     waits_->Close();  // The windows outlive what the device does with them.
   }
   return served;
 }
 
-absl::Status AttentionWorker::Serve(std::string& blamed) {
+absl::Status AttentionWorker::Serve() {
   for (const Lane& lane : lanes_) {
     for (const Part& part : lane.parts) {
       LAMINA_RETURN_IF_ERROR(control::TransportFault(
@@ -164,13 +165,13 @@ absl::Status AttentionWorker::Serve(std::string& blamed) {
     LAMINA_RETURN_IF_ERROR(control::TransportFault(
         transport_.RegisterSource(device_replies_, transport::MemoryKind::kDevice)));
   }
-  if (absl::Status answered = AnswerLinks(blamed); !answered.ok()) {
+  if (absl::Status answered = AnswerLinks(); !answered.ok()) {
     return absl::IsCancelled(answered) ? absl::OkStatus() : control::TransportFault(answered);
   }
   lap_ = RealClock().Now();
   while (abort_.load(std::memory_order_acquire) == 0) {
     counters_.beat.Raise();
-    if (const absl::Status looked = LookAtDevice(blamed); !looked.ok()) {
+    if (const absl::Status looked = LookAtDevice(); !looked.ok()) {
       return absl::IsCancelled(looked) ? absl::OkStatus() : looked;
     }
     const absl::StatusOr<size_t> ready = WaitForQueries();
@@ -200,8 +201,7 @@ absl::Status AttentionWorker::Serve(std::string& blamed) {
       return absl::OkStatus();
     }
     if (!status.ok()) {
-      blamed = options_.config.compute_nodes[replica];
-      return status;
+      return control::Blame(status, options_.config.compute_nodes[replica]);
     }
   }
   return absl::OkStatus();
@@ -223,7 +223,7 @@ void AttentionWorker::NoteUnit(const Lane& lane, const Part& part) {
 }
 
 // Compute nodes measure their links before they send anything else.
-absl::Status AttentionWorker::AnswerLinks(std::string& blamed) {
+absl::Status AttentionWorker::AnswerLinks() {
   std::vector<transport::LinkAnswerer> answerers;
   for (uint32_t node = 0; node < replies_.size(); ++node) {
     answerers.push_back({.peer = replies_[node].get(),
@@ -236,8 +236,9 @@ absl::Status AttentionWorker::AnswerLinks(std::string& blamed) {
       {.deadline = RealClock().Now() + kMeasuringMax, .abort = &abort_, .beat = &counters_.beat},
       late);
   if (!status.ok()) {
-    blamed = options_.config.compute_nodes[late];
-    return absl::Status(status.code(), absl::StrCat("link to ", blamed, ": ", status.message()));
+    const std::string& name = options_.config.compute_nodes[late];
+    return control::Blame(
+        absl::Status(status.code(), absl::StrCat("link to ", name, ": ", status.message())), name);
   }
   return absl::OkStatus();
 }

@@ -93,8 +93,8 @@ class AttentionWorker {
   // can, and where it must not (pipeline.device_waits).
   static std::string WaitsObstacle(const plan::EpochConfig& config, transport::Region& region);
 
-  // Works until Stop() (OK) or until something is wrong; `blamed` then names the peer, if one.
-  absl::Status Run(std::string& blamed);
+  // Works until Stop() (OK) or until something is wrong: an error that names the peer it blames.
+  absl::Status Run();
 
   void PushPlan(plan::StepPlan plan);
   void Stop();
@@ -113,7 +113,7 @@ class AttentionWorker {
   // The time since the last lap went into `part` of a unit. Returns how much it was.
   Nanos Lap(telemetry::WorkPart part, uint32_t lane, uint64_t value, uint32_t replica,
             size_t bytes = 0);
-  absl::Status AnswerLinks(std::string& blamed);
+  absl::Status AnswerLinks();
   absl::StatusOr<size_t> WaitForQueries();
   // Those with heads here of one replica that runs the lane.
   std::vector<Part> MakeParts(uint32_t lane) const;
@@ -148,13 +148,13 @@ class AttentionWorker {
   absl::Status LaunchAhead(uint32_t lane_index);
   kernels::WaitingUnit UnitOf(uint32_t lane_index, uint32_t layer) const;
   plan::WindowHeader QueryHeader(uint32_t lane_index, uint32_t layer) const;
-  absl::Status LookAtDevice(std::string& blamed);
+  absl::Status LookAtDevice();
   absl::Status LookAtLane(uint32_t lane_index, uint32_t& sender);
   void NoteDeviceUnit(uint32_t lane_index, Nanos nanos);
   void LapDeviceUnits();
   absl::Status DeviceFailure(uint32_t lane_index, kernels::WaitOutcome outcome);
   Nanos NextLook() const;
-  absl::Status Serve(std::string& blamed);
+  absl::Status Serve();
 
   const Options options_;
   const std::vector<AttentionDescriptor> layers_;  // Over the heads that are here.

@@ -8,6 +8,7 @@
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "common/units.h"
+#include "control/blame.h"
 #include "control/transport_fault.h"
 #include "plan/epoch_shape.h"
 #include "transport/put_all.h"
@@ -134,8 +135,7 @@ absl::Status MemoryNode::Connect(const plan::EpochPeers& peers) {
   }
   LAMINA_RETURN_IF_ERROR(OpenPeers(peers));
   thread_.Start(
-      options_.cores, peers.epoch,
-      [worker = worker_.get()](std::string& blamed) { return worker->Run(blamed); }, reporter_);
+      options_.cores, peers.epoch, [worker = worker_.get()] { return worker->Run(); }, reporter_);
   return absl::OkStatus();
 }
 
@@ -148,7 +148,8 @@ absl::Status MemoryNode::OpenPeers(const plan::EpochPeers& peers) {
       {.bytes = layout.reply_region_bytes(), .signal_words = layout.compute_region_words()},
       &failed);
   if (!replies.ok()) {
-    return control::TransportFault(replies.status(), config_->compute_nodes, failed);
+    return control::TransportFault(
+        control::Blame(replies.status(), config_->compute_nodes, failed));
   }
   worker_->SetPeers(*std::move(replies));
   return absl::OkStatus();

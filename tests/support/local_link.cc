@@ -4,7 +4,7 @@
 #include <chrono>
 #include <utility>
 
-#include "control/transport_fault.h"
+#include "control/blame.h"
 
 namespace lamina::test_support {
 
@@ -117,7 +117,7 @@ void LocalLink::Loop() {
 void LocalLink::HandleConfigure(const plan::EpochConfig& config) {
   const absl::StatusOr<control::PreparedNode> prepared = handler_.Configure(config);
   if (!prepared.ok()) {
-    engine_.NodeFault(source(), config.epoch, prepared.status(), name_);
+    engine_.NodeFault(source(), config.epoch, control::Blame(prepared.status(), name_));
     return;
   }
   {
@@ -131,7 +131,7 @@ void LocalLink::HandleConfigure(const plan::EpochConfig& config) {
 void LocalLink::HandleConnect(const plan::EpochPeers& peers) {
   const absl::Status status = handler_.Connect(peers);
   if (!status.ok()) {
-    engine_.NodeFault(source(), peers.epoch, status, control::PeerOf(status));
+    engine_.NodeFault(source(), peers.epoch, status);
     return;
   }
   engine_.NodeReady(source(), peers.epoch);
@@ -149,11 +149,10 @@ void LocalReporter::ReportResult(plan::StepResult result) {
   }
 }
 
-void LocalReporter::ReportFault(uint64_t epoch, const absl::Status& status,
-                                const std::string& peer) {
+void LocalReporter::ReportFault(uint64_t epoch, const absl::Status& status) {
   const std::lock_guard lock(mutex_);
   if (source_.port != nullptr) {
-    engine_.NodeFault(source_, epoch, status, peer);
+    engine_.NodeFault(source_, epoch, status);
   }
 }
 

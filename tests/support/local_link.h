@@ -85,7 +85,7 @@ class LocalReporter final : public control::NodeReporter {
   void set_port(const coordinator::NodePort* port);
 
   void ReportResult(plan::StepResult result) override;
-  void ReportFault(uint64_t epoch, const absl::Status& status, const std::string& peer) override;
+  void ReportFault(uint64_t epoch, const absl::Status& status) override;
   void ReportLinks(uint64_t epoch, std::vector<control::LinkReport> links) override;
 
  private:

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "common/clock.h"
+#include "control/blame.h"
 #include "model/grammar/grammar_cache.h"
 #include "plan/epoch_shape.h"
 #include "tests/unit/compute_node/slice_program.h"
@@ -39,7 +40,7 @@ class Results final : public control::NodeReporter {
     const std::lock_guard lock(mutex_);
     results_.push_back(std::move(result));
   }
-  void ReportFault(uint64_t, const absl::Status&, const std::string&) override {}
+  void ReportFault(uint64_t, const absl::Status&) override {}
   void ReportLinks(uint64_t, std::vector<control::LinkReport>) override {}
 
   std::vector<plan::StepResult> Take() {
@@ -208,7 +209,7 @@ class StepWorkerTest : public ::testing::TestWithParam<bool> {
     MakeWorker(peer_deadline);
     std::jthread memory([&] { ServeUnits(answer); });
     worker_->PushPlan(Plan(1));
-    const absl::Status status = worker_->Run(blamed_);
+    const absl::Status status = worker_->Run();
     over_.store(1);
     return status;
   }
@@ -248,7 +249,6 @@ class StepWorkerTest : public ::testing::TestWithParam<bool> {
   Results results_;
   StepCounters counters_;
   transport::AbortWord over_{0};
-  std::string blamed_;
   std::unique_ptr<StepWorker> worker_;
 };
 
@@ -257,7 +257,7 @@ TEST_P(StepWorkerTest, StepAfterStepEndsWithATokenOfEachRow) {
   MakeWorker(kLong);
   std::jthread memory([this] { ServeUnits([](uint32_t, plan::WindowHeader&) { return true; }); });
   absl::Status status;
-  std::jthread worker([&] { status = worker_->Run(blamed_); });
+  std::jthread worker([&] { status = worker_->Run(); });
 
   std::vector<plan::StepResult> results;
   for (uint64_t step = 1; step <= kSteps; ++step) {
@@ -293,7 +293,7 @@ TEST_P(StepWorkerTest, AMemoryNodeThatDoesNotAnswerIsBlamed) {
 
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(status.message(), "nothing from m0 for 0.2 s");
-  EXPECT_EQ(blamed_, "m0");
+  EXPECT_EQ(control::BlamedIn(status), "m0");
   EXPECT_EQ(results_.count(), 0u);
 }
 
@@ -307,7 +307,7 @@ TEST_P(StepWorkerTest, AWindowOfAnOlderEpochIsRefused) {
 
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
   EXPECT_EQ(status.message(), "window header: epoch 6 where the plan says 7");
-  EXPECT_EQ(blamed_, "m0");
+  EXPECT_EQ(control::BlamedIn(status), "m0");
   EXPECT_EQ(Refused("stale"), 1u);
   EXPECT_EQ(counters_.refusals.total(), 1u);
 }
@@ -322,7 +322,7 @@ TEST_P(StepWorkerTest, AWindowOfOtherRowsIsRefused) {
 
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
   EXPECT_EQ(status.message(), "window header: rows 3 where the plan says 2");
-  EXPECT_EQ(blamed_, "m0");
+  EXPECT_EQ(control::BlamedIn(status), "m0");
   EXPECT_EQ(Refused("rows"), 1u);
   EXPECT_EQ(results_.count(), 0u);
 }
@@ -359,7 +359,7 @@ TEST_P(StepWorkerTest, BeatsWhileItAwaitsAReply) {
 TEST_P(StepWorkerTest, SaysThatItSleepsForWantOfWorkAndBeats) {
   MakeWorker(kLong);
   std::jthread memory([this] { AnswerLinks(); });
-  std::jthread worker([this] { EXPECT_TRUE(worker_->Run(blamed_).ok()); });
+  std::jthread worker([this] { EXPECT_TRUE(worker_->Run().ok()); });
   const Nanos deadline = RealClock().Now() + kLong;
   while (counters_.beat.activity() != ThreadActivity::kIdle && RealClock().Now() < deadline) {
     std::this_thread::yield();
@@ -381,7 +381,7 @@ class WorkerBesideASilentOneTest : public StepWorkerTest {
     std::jthread peers([this] { AnswerLinks(); });
     plan.lane = 1;
     worker_->PushPlan(std::move(plan));
-    return worker_->Run(blamed_);
+    return worker_->Run();
   }
 };
 
@@ -390,7 +390,7 @@ TEST_P(WorkerBesideASilentOneTest, IsBlamed) {
 
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(status.message(), "nothing from c1 for 0.4 s");
-  EXPECT_EQ(blamed_, "c1");
+  EXPECT_EQ(control::BlamedIn(status), "c1");
 }
 
 TEST_P(WorkerBesideASilentOneTest, IsAwaitedForLongerWhileItComputesAPrompt) {
@@ -402,7 +402,7 @@ TEST_P(WorkerBesideASilentOneTest, IsAwaitedForLongerWhileItComputesAPrompt) {
 
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(status.message(), "nothing from c1 for 0.41875 s");
-  EXPECT_EQ(blamed_, "c1");
+  EXPECT_EQ(control::BlamedIn(status), "c1");
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, WorkerBesideASilentOneTest, ::testing::Values(false),

@@ -18,7 +18,7 @@ TEST(EpochThreadTest, IsJoinedWhenItsWorkHasReturned) {
   thread.Join();  // Nothing has begun.
   thread.Start(
       {}, 1,
-      [&](std::string&) {
+      [&] {
         stop.wait(false);
         EXPECT_EQ(beat.activity(), ThreadActivity::kWorking);
         done = true;
@@ -41,7 +41,7 @@ TEST(EpochThreadDeathTest, WorkThatDoesNotEndEndsTheProcessWithStatus1) {
     std::atomic<bool> never = false;
     thread.Start(
         {}, 1,
-        [&](std::string&) {
+        [&] {
           never.wait(false);
           return absl::OkStatus();
         },

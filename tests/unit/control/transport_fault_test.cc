@@ -13,16 +13,8 @@ TEST(TransportFaultTest, IsTheSameErrorWithAMark) {
   EXPECT_EQ(marked.code(), kBroken.code());
   EXPECT_EQ(marked.message(), kBroken.message());
   EXPECT_TRUE(IsTransportFault(marked));
-  EXPECT_EQ(PeerOf(marked), "");
   EXPECT_FALSE(IsTransportFault(kBroken));
-  EXPECT_EQ(PeerOf(kBroken), "");
-  EXPECT_TRUE(TransportFault(absl::OkStatus(), "m0").ok());
-}
-
-TEST(TransportFaultTest, NamesThePeerThatItHappenedWithIfThereIsOne) {
-  EXPECT_EQ(PeerOf(TransportFault(kBroken, "m0")), "m0");
-  EXPECT_EQ(PeerOf(TransportFault(kBroken, {"m0", "m1"}, 1)), "m1");
-  EXPECT_EQ(PeerOf(TransportFault(kBroken, {"m0", "m1"}, 2)), "");
+  EXPECT_TRUE(TransportFault(absl::OkStatus()).ok());
 }
 
 }  // namespace
