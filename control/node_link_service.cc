@@ -21,6 +21,7 @@
 #include "common/version.h"
 #include "control/blame.h"
 #include "control/counters_codec_service.h"
+#include "control/epoch_codec_service.h"
 #include "control/node_proof_service.h"
 #include "control/plan_codec_service.h"
 #include "control/transport_fault.h"
@@ -39,37 +40,6 @@ constexpr auto kGreetingWait = std::chrono::seconds(10);
 constexpr size_t kMessageBytesMax = size_t{256} << 20;
 
 using Stream = grpc::ClientReaderWriter<v1::NodeMessage, v1::CoordinatorMessage>;
-
-plan::EpochConfig ToEpochConfig(const v1::Configure& proto) {
-  plan::EpochConfig config{
-      .epoch = proto.epoch(),
-      .mode = static_cast<PipelineMode>(proto.pipeline_mode()),
-      .lanes = proto.lanes(),
-      .plan_ahead = proto.plan_ahead(),
-      .rows_max = proto.rows_max(),
-      .chunk_tokens_max = proto.chunk_tokens_max(),
-      .scratch_tokens = proto.scratch_tokens(),
-      .sequence_tokens_max = proto.sequence_tokens_max(),
-      .attention = {.decode = static_cast<AttentionArithmetic>(proto.decode_attention()),
-                    .prefill = static_cast<AttentionArithmetic>(proto.prefill_attention())},
-      .compute_nodes = {proto.compute_nodes().begin(), proto.compute_nodes().end()},
-      .memory_nodes = {proto.memory_nodes().begin(), proto.memory_nodes().end()},
-      .slots = {proto.slots().begin(), proto.slots().end()},
-      .heads = ConsecutiveRanges({proto.kv_heads().begin(), proto.kv_heads().end()}),
-      .span_tokens = proto.span_tokens(),
-      .transport = proto.transport(),
-      .prefill_nodes = proto.prefill_nodes(),
-      .prefill_lanes = proto.prefill_lanes(),
-      .compute_waits = proto.compute_waits(),
-      .memory_waits = proto.memory_waits()};
-  for (const v1::AttentionDescriptor& layer : proto.layers()) {
-    config.layers.push_back(FromProto(layer));
-  }
-  for (const v1::ComputeStage& stage : proto.stages()) {
-    config.stages.push_back(FromProto(stage));
-  }
-  return config;
-}
 
 // Nothing for compute nodes, and where sequences are spread: they have a part in every request.
 std::optional<uint32_t> OwnMemoryIndex(const plan::EpochConfig& config,
@@ -269,7 +239,7 @@ struct NodeLink::Impl {
   }
 
   void HandleConfigure(const v1::Configure& proto, NodeHandler& handler) {
-    const plan::EpochConfig config = ToEpochConfig(proto);
+    const plan::EpochConfig config = FromProto(proto);
     const absl::Status roles = plan::CheckRoles(config);
     request_log.StartEpoch(OwnMemoryIndex(config, identity),
                            roles.ok() && plan::IsPrefillNode(config, identity.name));
@@ -288,10 +258,7 @@ struct NodeLink::Impl {
   }
 
   void HandleConnect(const v1::Connect& proto, NodeHandler& handler) {
-    const plan::EpochPeers peers{
-        .epoch = proto.epoch(),
-        .compute_regions = {proto.compute_regions().begin(), proto.compute_regions().end()},
-        .memory_regions = {proto.memory_regions().begin(), proto.memory_regions().end()}};
+    const plan::EpochPeers peers = FromProto(proto);
     const absl::Status status = handler.Connect(peers);
     if (!status.ok()) {
       LogError("connect epoch ", peers.epoch, " failed ", status.message());

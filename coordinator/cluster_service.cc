@@ -17,6 +17,7 @@
 #include "common/version.h"
 #include "control/blame.h"
 #include "control/counters_codec_service.h"
+#include "control/epoch_codec_service.h"
 #include "control/plan_codec_service.h"
 #include "control/transport_fault.h"
 #include "coordinator/hello_codec_service.h"
@@ -208,54 +209,13 @@ class NodeStream final : public NodePort {
 
 void NodeStream::Configure(const plan::EpochConfig& config) {
   v1::CoordinatorMessage message;
-  v1::Configure* proto = message.mutable_configure();
-  proto->set_epoch(config.epoch);
-  proto->set_lanes(config.lanes);
-  proto->set_pipeline_mode(static_cast<uint32_t>(config.mode));
-  proto->set_plan_ahead(config.plan_ahead);
-  proto->set_rows_max(config.rows_max);
-  proto->set_chunk_tokens_max(config.chunk_tokens_max);
-  proto->set_scratch_tokens(config.scratch_tokens);
-  proto->set_sequence_tokens_max(config.sequence_tokens_max);
-  for (const AttentionDescriptor& layer : config.layers) {
-    control::ToProto(layer, proto->add_layers());
-  }
-  for (const std::string& name : config.compute_nodes) {
-    proto->add_compute_nodes(name);
-  }
-  for (const plan::Stage& stage : config.stages) {
-    control::ToProto(stage, proto->add_stages());
-  }
-  for (const std::string& name : config.memory_nodes) {
-    proto->add_memory_nodes(name);
-  }
-  for (const uint32_t slots : config.slots) {
-    proto->add_slots(slots);
-  }
-  for (const HeadRange& heads : config.heads) {
-    proto->add_kv_heads(heads.count);
-  }
-  proto->set_span_tokens(config.span_tokens);
-  proto->set_decode_attention(static_cast<uint32_t>(config.attention.decode));
-  proto->set_prefill_attention(static_cast<uint32_t>(config.attention.prefill));
-  proto->set_transport(config.transport);
-  proto->set_prefill_nodes(config.prefill_nodes);
-  proto->set_prefill_lanes(config.prefill_lanes);
-  proto->set_compute_waits(config.compute_waits);
-  proto->set_memory_waits(config.memory_waits);
+  control::ToProto(config, message.mutable_configure());
   Send(std::move(message));
 }
 
 void NodeStream::Connect(const plan::EpochPeers& peers) {
   v1::CoordinatorMessage message;
-  v1::Connect* proto = message.mutable_connect();
-  proto->set_epoch(peers.epoch);
-  for (const std::string& region : peers.compute_regions) {
-    proto->add_compute_regions(region);
-  }
-  for (const std::string& region : peers.memory_regions) {
-    proto->add_memory_regions(region);
-  }
+  control::ToProto(peers, message.mutable_connect());
   Send(std::move(message));
 }
 

@@ -49,6 +49,8 @@ struct EpochConfig {
   // device (transport/transport.h, direct()). Peers' regions are written_by_devices then.
   bool compute_waits = false;
   bool memory_waits = false;
+
+  friend bool operator==(const EpochConfig&, const EpochConfig&) = default;
 };
 
 // Region descriptors of all nodes of an epoch.
@@ -56,6 +58,8 @@ struct EpochPeers {
   uint64_t epoch = 0;
   std::vector<std::string> compute_regions;
   std::vector<std::string> memory_regions;
+
+  friend bool operator==(const EpochPeers&, const EpochPeers&) = default;
 };
 
 }  // namespace lamina::plan
