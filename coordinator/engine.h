@@ -54,7 +54,7 @@ struct MemoryNodesOnCores {
 // Policy auto: each epoch has KV on the memory nodes or on the compute node, whichever decodes
 // faster.
 struct PolicyAutoOptions {
-  core::PolicyLoad load;  // That it is chosen for until some has been seen.
+  cost::PolicyLoad load;  // That it is chosen for until some has been seen.
   std::vector<MemoryNodesOnCores> memory = {};
   Nanos idle = Seconds(5);  // For which nothing runs before an epoch of the other policy begins.
 };

@@ -172,9 +172,9 @@ struct Engine::Impl {
   void CountTokens();
   double TokensPerSecond();
   // What the nodes have measured of slices and attentions, put together.
-  core::LaneCosts CostsOfLanes() const;
+  cost::LaneCosts CostsOfLanes() const;
   // The same of the links between compute and memory nodes.
-  core::LinkCosts CostsOfLinks() const;
+  cost::LinkCosts CostsOfLinks() const;
   // Of these memory nodes, from their attentions of late if all have been measured.
   core::ServingBandwidth BandwidthOf(const std::vector<std::string>& names) const;
   void UpdateBandwidths();

@@ -40,9 +40,9 @@ void Engine::Impl::SettlePolicy() {
 core::PolicyChoice Engine::Impl::PolicyFor(core::CurrentPolicy current) const {
   const std::string& compute = membership.compute_members().front()->name;
   const plan::PolicyTimes& times = nodes.at(compute).hello.identity.policy_times;
-  const core::PolicyModel model = {.layers = static_cast<uint32_t>(options.layers.size()),
+  const cost::PolicyModel model = {.layers = static_cast<uint32_t>(options.layers.size()),
                                    .kv_bytes_per_token = static_cast<double>(slot_bytes)};
-  const core::PolicyPools pools = {.attention = AttentionOfPools(times),
+  const cost::PolicyPools pools = {.attention = AttentionOfPools(times),
                                    .lanes_max = options.scheduler.lanes,
                                    .lanes_auto = options.scheduler.lanes_auto};
   const bool seen = load_meter.seconds() >= kServiceSecondsMin;

@@ -128,60 +128,40 @@ double Engine::Impl::TokensPerSecond() {
   return tokens / ToSeconds(std::max(now - token_counts.front().first, Seconds(1)));
 }
 
-// Replicas share the slices evenly; prefill nodes measure none of decode rows. Memory nodes share a
-// lane's context by their speed, or each computes its heads of all of it.
-core::LaneCosts Engine::Impl::CostsOfLanes() const {
-  core::LaneCosts costs;
-  const auto compute = membership.compute_members();
-  const auto counters = [this](const core::Member* member) -> const telemetry::NodeCounters& {
-    return nodes.at(member->name).counters;
-  };
-  uint32_t slices = 0;
-  for (const core::Member* member : compute) {
-    const telemetry::NodeCounters& node = counters(member);
-    slices += node.unit_seconds_fixed + node.unit_seconds_slope > 0;
-    costs.slice_fixed += node.unit_seconds_fixed;
-    costs.slice_per_row += node.unit_seconds_slope;
-  }
-  double speed = 0;
-  double slowest = 0;
-  for (const core::Member* member : membership.memory_members()) {
-    const telemetry::NodeCounters& node = counters(member);
-    costs.attention_fixed = std::max(costs.attention_fixed, node.unit_seconds_fixed);
-    if (node.unit_seconds_slope > 0) {
-      speed += 1 / node.unit_seconds_slope;
-      slowest = std::max(slowest, node.unit_seconds_slope);
-    }
-  }
-  if (slices == 0 || costs.attention_fixed + slowest == 0 || !schedule.has_value()) {
+cost::LaneCosts Engine::Impl::CostsOfLanes() const {
+  if (!schedule.has_value()) {
     return {};
   }
-  // A lane's attention comes in as many parts as there are shards, one after the other.
-  costs.attention_fixed *= shards();
-  slowest *= shards();
-  speed /= shards();
-  costs.slice_fixed /= slices;
-  costs.slice_per_row /= slices;
-  costs.attention_per_token = head_split.has_value() || speed == 0 ? slowest : 1 / speed;
-  costs.replicas = schedule->replicas();
-  costs.busiest_share = 0;
+  cost::PoolTimes pools{.replicas = schedule->replicas(),
+                        .shards = shards(),
+                        .heads_spread = head_split.has_value(),
+                        .busiest_share = 0};
+  const auto times_of = [this](const std::vector<const core::Member*>& members) {
+    std::vector<cost::UnitTimes> times;
+    for (const core::Member* member : members) {
+      const telemetry::NodeCounters& node = nodes.at(member->name).counters;
+      times.push_back({.fixed = node.unit_seconds_fixed, .slope = node.unit_seconds_slope});
+    }
+    return times;
+  };
+  pools.compute = times_of(membership.compute_members());
+  pools.memory = times_of(membership.memory_members());
   for (const ReplicaOptions& replica : options.replicas) {
     const auto split = stage_splits.find(replica.name);
     if (!IsForPrompts(replica) && split != stage_splits.end()) {
-      costs.busiest_share = std::max(costs.busiest_share, split->second.busiest_share);
+      pools.busiest_share = std::max(pools.busiest_share, split->second.busiest_share);
     }
   }
-  if (costs.busiest_share == 0) {
-    costs.busiest_share = 1;  // Whole models.
+  if (pools.busiest_share == 0) {
+    pools.busiest_share = 1;  // Whole models.
   }
-  costs.measured = true;
-  return costs;
+  return cost::LaneCostsOf(pools);
 }
 
 // Links are measured one way; the way back is taken to be as fast. Memory nodes share a lane's
 // rows, and a compute node's link carries those of all.
-core::LinkCosts Engine::Impl::CostsOfLinks() const {
-  core::LinkCosts costs{.kv_heads = window_heads};
+cost::LinkCosts Engine::Impl::CostsOfLinks() const {
+  cost::LinkCosts costs{.kv_heads = window_heads};
   for (const core::Member* member : membership.memory_members()) {
     costs.threads = std::max(costs.threads, nodes.at(member->name).hello.identity.threads);
   }

@@ -30,17 +30,8 @@ std::vector<uint32_t> Candidates(const LaneCountOptions& options, uint32_t rows)
 
 }  // namespace
 
-double LayerSeconds(const LaneCosts& costs, const LaneWork& work, uint32_t lanes) {
-  const double rows = static_cast<double>(work.rows) / lanes;
-  const double context = static_cast<double>(work.context_tokens) / lanes;
-  const double slice = costs.slice_fixed + costs.slice_per_row * rows;
-  const double attention = costs.attention_fixed + costs.attention_per_token * context;
-  return std::max(
-      {lanes * slice * costs.busiest_share / costs.replicas, lanes * attention, slice + attention});
-}
-
-LaneCount ChooseLanes(const LaneCountOptions& options, const LaneCosts& costs, const LaneWork& work,
-                      uint32_t current) {
+LaneCount ChooseLanes(const LaneCountOptions& options, const cost::LaneCosts& costs,
+                      const cost::LaneWork& work, uint32_t current) {
   if (!options.automatic) {
     return {options.lanes_max, absl::StrFormat("%d, %s", options.lanes_max, options.fixed_why)};
   }
@@ -56,21 +47,22 @@ LaneCount ChooseLanes(const LaneCountOptions& options, const LaneCosts& costs, c
   }
   uint32_t best = candidates.front();
   for (const uint32_t lanes : candidates) {
-    if (LayerSeconds(costs, work, lanes) < LayerSeconds(costs, work, best)) {
+    if (cost::LayerSeconds(costs, work, lanes) < cost::LayerSeconds(costs, work, best)) {
       best = lanes;
     }
   }
   const bool may_stay =
       std::find(candidates.begin(), candidates.end(), current) != candidates.end();
-  if (may_stay &&
-      LayerSeconds(costs, work, best) > kWorthAChange * LayerSeconds(costs, work, current)) {
+  if (may_stay && cost::LayerSeconds(costs, work, best) >
+                      kWorthAChange * cost::LayerSeconds(costs, work, current)) {
     best = current;
   }
-  std::string why =
-      of(best) + absl::StrFormat(", a layer takes %.2f ms", LayerSeconds(costs, work, best) * 1e3);
+  std::string why = of(best) + absl::StrFormat(", a layer takes %.2f ms",
+                                               cost::LayerSeconds(costs, work, best) * 1e3);
   const uint32_t other = best == 1 ? candidates.back() : 1;
   if (other != best) {
-    why += absl::StrFormat(", with %d %.2f ms", other, LayerSeconds(costs, work, other) * 1e3);
+    why +=
+        absl::StrFormat(", with %d %.2f ms", other, cost::LayerSeconds(costs, work, other) * 1e3);
   }
   return {best, why};
 }

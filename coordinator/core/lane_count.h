@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Lane count: over how many lanes the running rows are spread. Pure functions of measured times.
+// Lane count: over how many lanes the running rows are spread. A choice by measured times
+// (cost/layer_seconds.h).
 //
 // Lanes hide attention behind slices and the other way round, but each reads the weights once for
 // itself: n lanes of B/n rows take n * (fixed + B/n * per_row) of slice time a layer where one lane
@@ -13,28 +14,9 @@
 #include <cstdint>
 #include <string>
 
+#include "cost/layer_seconds.h"
+
 namespace lamina::core {
-
-// Mean times of one lane's unit, in seconds, as straight lines over its size.
-struct LaneCosts {
-  double slice_fixed = 0;      // Of a slice on a replica, the step's tail spread over its slices.
-  double slice_per_row = 0;    // And for each row of the lane.
-  double attention_fixed = 0;  // Of an attention on the pool of memory nodes.
-  double attention_per_token = 0;  // And for each token of the lane's context.
-  uint32_t replicas = 1;
-  double busiest_share = 1;  // Of a replica's slices on the busiest of its stages.
-  bool measured = false;     // Else the others mean nothing.
-};
-
-// What runs, spread evenly over lanes.
-struct LaneWork {
-  uint32_t rows = 0;
-  uint64_t context_tokens = 0;
-};
-
-// Seconds that one layer of all rows takes with `lanes` lanes: the longest of what a replica, the
-// pool, and one lane after itself need.
-double LayerSeconds(const LaneCosts& costs, const LaneWork& work, uint32_t lanes);
 
 struct LaneCountOptions {
   uint32_t lanes_max = 1;
@@ -51,7 +33,7 @@ struct LaneCount {
 // Without `automatic`: lanes_max. With it, before anything is measured: lanes_max, or one when
 // there are fewer rows than that; then the fastest, but `current` as long as it is within a
 // twentieth of it. Never more lanes than rows, nor too few for the rows.
-LaneCount ChooseLanes(const LaneCountOptions& options, const LaneCosts& costs, const LaneWork& work,
-                      uint32_t current);
+LaneCount ChooseLanes(const LaneCountOptions& options, const cost::LaneCosts& costs,
+                      const cost::LaneWork& work, uint32_t current);
 
 }  // namespace lamina::core

@@ -3,68 +3,17 @@
 // What `policy: auto` picks, and why: the policy whose decode step takes less time for a load, by
 // what the compute node measured when it started. Pure functions.
 //
-// A step of `local`, with all cores of the compute node:
-//
-//   (layers - 1) * slice(rows) + tail(rows) + bytes of K and V / attention
-//
-// A step of `attend_remote` over n lanes of rows / n each, where D and A are what dense layers and
-// attention of one lane take, in the memory nodes' cores and in those that are left to compute:
-//
-//   max(n * D, n * A, D + A), and with several lanes a part of the shorter side (kUnhidden)
-//
-// Attention and slices that share a memory are measured side by side, so that what they take from
-// each other is in the figures; that memory nodes attend as fast as the compute node does with as
-// much bandwidth, and what a layer waits for the exchange (kExchangeSeconds), is assumed. Prompts
-// are left out.
-//
 // Determinism: same arguments, same answer.
 
 #pragma once
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
+#include "cost/policy_step.h"
 #include "plan/policy_times.h"
 
 namespace lamina::core {
-
-// Decode rows of a step, and tokens of context of each.
-struct PolicyLoad {
-  double rows = 0;
-  double context = 0;
-};
-
-struct PolicyModel {
-  uint32_t layers = 0;
-  double kv_bytes_per_token = 0;  // Of all layers.
-};
-
-// The other policy's side.
-struct PolicyPools {
-  double attention = 0;    // Bytes of K and V a second of all memory nodes; 0: there are none.
-  uint32_t lanes_max = 1;  // With `lanes_auto` any number up to it.
-  bool lanes_auto = false;
-};
-
-// Seconds of a step, and of its parts.
-struct PolicyStep {
-  double seconds = 0;
-  double dense = 0;      // Slices and tails of all lanes, on the compute node.
-  double attention = 0;  // Of all lanes, the exchange included.
-  uint32_t lanes = 1;
-};
-
-// By straight lines between the sizes that were measured, and on beyond the last one.
-// Requires: times not empty, rows > 0.
-plan::SliceTimes TimesOf(const std::vector<plan::SliceTimes>& times, double rows);
-
-PolicyStep LocalStep(const plan::PolicyTimes& times, const PolicyModel& model,
-                     const PolicyLoad& load);
-
-// With the fastest number of lanes. Requires: pools.attention > 0.
-PolicyStep PoolsStep(const plan::PolicyTimes& times, const PolicyModel& model,
-                     const PolicyPools& pools, const PolicyLoad& load);
 
 struct PolicyChoice {
   bool local = false;
@@ -83,8 +32,8 @@ enum class CurrentPolicy : uint8_t { kNone, kLocal, kPools };
 
 // The faster one; `local` where there are no memory nodes. The current one, if any, stays unless
 // the other one is faster by kWorthAnEpoch. Requires: times.measured(), load of at least one row.
-PolicyChoice ChoosePolicy(const plan::PolicyTimes& times, const PolicyModel& model,
-                          const PolicyPools& pools, const PolicyLoad& load,
+PolicyChoice ChoosePolicy(const plan::PolicyTimes& times, const cost::PolicyModel& model,
+                          const cost::PolicyPools& pools, const cost::PolicyLoad& load,
                           CurrentPolicy current = CurrentPolicy::kNone);
 
 // The load of late: means over the seconds in which rows ran, which forget.
@@ -94,7 +43,7 @@ class PolicyLoadMeter {
   void Add(double seconds, uint32_t rows, uint64_t context_tokens);
 
   double seconds() const { return seconds_; }  // So far.
-  PolicyLoad load() const;                     // Requires: seconds() > 0.
+  cost::PolicyLoad load() const;               // Requires: seconds() > 0.
 
  private:
   double seconds_ = 0;

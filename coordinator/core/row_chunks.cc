@@ -11,16 +11,9 @@ constexpr double kShareMin = 0.05;
 // A message holds up its sender for no longer, however long it is under way.
 constexpr double kMessageSecondsMax = 50e-6;
 
-// Of one layer, from the first row leaving to the last output arriving.
-double Seconds(uint32_t chunks, double link, double attention, double message) {
-  const double longer = std::max(link, attention);
-  const double shorter = std::min(link, attention);
-  return longer + shorter / chunks + (chunks - 1) * message;
-}
-
 // Of so many rows: each chunk has heads, and rows times heads for every thread, if all together
 // have.
-uint32_t HeadChunksMax(const LinkCosts& link, uint32_t rows) {
+uint32_t HeadChunksMax(const cost::LinkCosts& link, uint32_t rows) {
   const uint64_t items = uint64_t{rows} * link.kv_heads;
   const uint64_t for_threads = std::max<uint64_t>(1, items / std::max(1u, link.threads));
   return static_cast<uint32_t>(std::min<uint64_t>(std::max(1u, link.kv_heads), for_threads));
@@ -28,7 +21,7 @@ uint32_t HeadChunksMax(const LinkCosts& link, uint32_t rows) {
 
 }  // namespace
 
-RowChunkCount ChooseRowChunks(const RowChunkOptions& options, const LinkCosts& link,
+RowChunkCount ChooseRowChunks(const RowChunkOptions& options, const cost::LinkCosts& link,
                               const RowChunkWork& work) {
   const bool measured = link.measured && work.attention_seconds + work.slice_seconds > 0;
   const double seconds = link.seconds_per_row * work.rows;
@@ -61,8 +54,8 @@ RowChunkCount ChooseRowChunks(const RowChunkOptions& options, const LinkCosts& l
         .chunks = plan::kRowChunksMax, .by_heads = by_heads, .query_first = cut.query_first};
     const uint32_t most = slow ? plan::PiecesOf(tried, work.rows_of_node, heads_most).chunks : 1;
     for (tried.chunks = 2; tried.chunks <= most; ++tried.chunks) {
-      if (Seconds(tried.chunks, seconds, work.attention_seconds, message) <
-          Seconds(cut.chunks, seconds, work.attention_seconds, message)) {
+      if (cost::ExchangeSeconds(tried.chunks, seconds, work.attention_seconds, message) <
+          cost::ExchangeSeconds(cut.chunks, seconds, work.attention_seconds, message)) {
         cut = tried;
       }
     }

@@ -18,18 +18,10 @@
 #include <string>
 
 #include "common/query_first.h"
+#include "cost/layer_seconds.h"
 #include "plan/row_pieces.h"
 
 namespace lamina::core {
-
-// What is known of the way between compute and memory nodes.
-struct LinkCosts {
-  double seconds_per_row = 0;      // q, k, v out and the output back, at the slowest link.
-  double seconds_per_message = 0;  // One way, of an empty one.
-  bool measured = false;           // Else these mean nothing.
-  uint32_t kv_heads = 1;           // The fewest of any window: no more chunks of heads than that,
-  uint32_t threads = 1;            // nor such as leave threads of a memory node without work.
-};
 
 struct RowChunkOptions {
   uint32_t chunks = 1;     // As configured.
@@ -54,7 +46,7 @@ struct RowChunkCount {
 // The number with the shortest layer; 1 while nothing is measured, and where the link takes less
 // than a twentieth of a layer: there kAuto keeps k and v beside their queries, too. Chunks are of
 // heads where that gives more of them, and with times measured a shorter layer.
-RowChunkCount ChooseRowChunks(const RowChunkOptions& options, const LinkCosts& link,
+RowChunkCount ChooseRowChunks(const RowChunkOptions& options, const cost::LinkCosts& link,
                               const RowChunkWork& work);
 
 }  // namespace lamina::core

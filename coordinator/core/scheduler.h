@@ -194,9 +194,9 @@ class Scheduler {
                   const plan::PrefillLanes& prefill_lanes = {});
 
   // What was measured of late; decides over how many lanes the rows are spread.
-  void SetLaneCosts(const LaneCosts& costs);
+  void SetLaneCosts(const cost::LaneCosts& costs);
   // The same of links; decides in how many chunks rows leave.
-  void SetLinkCosts(const LinkCosts& costs);
+  void SetLinkCosts(const cost::LinkCosts& costs);
 
   // All rows run in one lane from now on, `why` in words; empty: as the options say. Between
   // epochs. Requires: options.rows_max allows it.

@@ -136,8 +136,8 @@ struct Scheduler::Impl {
   std::vector<plan::SequenceId> preempted;       // Not yet told.
   uint64_t arrivals = 0;
   uint64_t tickets = 0;
-  LaneCosts lane_costs;
-  LinkCosts link_costs;
+  cost::LaneCosts lane_costs;
+  cost::LinkCosts link_costs;
   LaneCount lane_count;
   std::string one_lane_why;   // Of HoldOneLane().
   uint32_t lanes_active = 1;  // The first ones; the others get no newcomers.

@@ -22,9 +22,9 @@ constexpr uint32_t kTokensLeftMin = 8;
 
 }  // namespace
 
-void Scheduler::SetLaneCosts(const LaneCosts& costs) { impl_->lane_costs = costs; }
+void Scheduler::SetLaneCosts(const cost::LaneCosts& costs) { impl_->lane_costs = costs; }
 
-void Scheduler::SetLinkCosts(const LinkCosts& costs) { impl_->link_costs = costs; }
+void Scheduler::SetLinkCosts(const cost::LinkCosts& costs) { impl_->link_costs = costs; }
 
 void Scheduler::SetBandwidths(const std::vector<double>& bytes_per_second) {
   std::vector<MemoryNodeShare>& nodes = impl_->options.memory_nodes;
@@ -51,7 +51,7 @@ void Scheduler::Impl::UpdateLaneCount() {
     lanes_active = 1;
     return;
   }
-  LaneWork work;
+  cost::LaneWork work;
   const size_t rows = Running() + waiting.size() + draining.size();
   work.rows = static_cast<uint32_t>(std::min<size_t>(rows, options.running_max));
   for (const Lane& lane : lanes) {

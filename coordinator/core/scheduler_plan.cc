@@ -429,7 +429,7 @@ bool Scheduler::Impl::FinishStep(uint32_t lane_index, OpenStep& open) {
 }
 
 RowChunkCount Scheduler::Impl::RowChunksFor(const Lane& lane, const plan::StepPlan& plan) {
-  LinkCosts link = link_costs;
+  cost::LinkCosts link = link_costs;
   link.measured = link.measured && lane_costs.measured;
   const auto rows = static_cast<uint32_t>(plan.rows.size());
   const double context = static_cast<double>(lane.context_tokens_all);

@@ -325,7 +325,7 @@ void SimWorld::AddReplica(uint32_t nodes, bool shards) {
 
 // Measured times that ask for one lane or for many.
 void SimWorld::ChangeCosts() {
-  core::LaneCosts costs{.replicas = replicas_, .measured = costs_random_.Chance(0.9)};
+  cost::LaneCosts costs{.replicas = replicas_, .measured = costs_random_.Chance(0.9)};
   if (costs_random_.Chance(0.5)) {
     costs.slice_fixed = 1;
   } else {

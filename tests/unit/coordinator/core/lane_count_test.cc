@@ -11,7 +11,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // Slices bound by reading the weights, attention by reading K and V.
-LaneCosts Costs() {
+cost::LaneCosts Costs() {
   return {.slice_fixed = 1e-3,
           .slice_per_row = 1e-5,
           .attention_fixed = 1e-5,
@@ -50,21 +50,22 @@ TEST(LaneCountTest, ShortContextsAreFasterInOneLane) {
 
 TEST(LaneCountTest, LongContextsAreFasterInTwo) {
   // Attention 2 ms, slices 1.16 ms: 3.2 ms one after the other, 2.3 ms at once.
-  const LaneWork work{.rows = 16, .context_tokens = 2000};
-  EXPECT_LT(LayerSeconds(Costs(), work, 2), LayerSeconds(Costs(), work, 1));
+  const cost::LaneWork work{.rows = 16, .context_tokens = 2000};
+  EXPECT_LT(cost::LayerSeconds(Costs(), work, 2), cost::LayerSeconds(Costs(), work, 1));
   EXPECT_EQ(
       ChooseLanes({.lanes_max = 2, .automatic = true, .rows_max = 64}, Costs(), work, 1).lanes, 2u);
 }
 
 TEST(LaneCountTest, AutomaticTakesTheBestOfAll) {
-  LaneCosts costs = Costs();
+  cost::LaneCosts costs = Costs();
   costs.replicas = 2;
   const LaneCountOptions options{.lanes_max = 8, .automatic = true, .rows_max = 64};
   for (const uint64_t context : {10u, 500u, 2000u, 20000u}) {
-    const LaneWork work{.rows = 32, .context_tokens = context};
+    const cost::LaneWork work{.rows = 32, .context_tokens = context};
     const LaneCount choice = ChooseLanes(options, costs, work, 1);
     for (uint32_t lanes = 1; lanes <= 8; ++lanes) {
-      EXPECT_LE(LayerSeconds(costs, work, choice.lanes), LayerSeconds(costs, work, lanes) / 0.95)
+      EXPECT_LE(cost::LayerSeconds(costs, work, choice.lanes),
+                cost::LayerSeconds(costs, work, lanes) / 0.95)
           << lanes;
     }
   }
@@ -72,12 +73,12 @@ TEST(LaneCountTest, AutomaticTakesTheBestOfAll) {
 
 TEST(LaneCountTest, ASmallGainChangesNothing) {
   const LaneCountOptions options{.lanes_max = 2, .automatic = true, .rows_max = 64};
-  LaneCosts costs = Costs();
+  cost::LaneCosts costs = Costs();
   costs.slice_per_row = 0;
   costs.attention_fixed = 0;
   // 1 + 1.02 ms in one lane, 2 ms with two.
-  const LaneWork work{.rows = 16, .context_tokens = 1020};
-  EXPECT_LT(LayerSeconds(costs, work, 2), LayerSeconds(costs, work, 1));
+  const cost::LaneWork work{.rows = 16, .context_tokens = 1020};
+  EXPECT_LT(cost::LayerSeconds(costs, work, 2), cost::LayerSeconds(costs, work, 1));
   EXPECT_EQ(ChooseLanes(options, costs, work, 1).lanes, 1u);
   EXPECT_EQ(ChooseLanes(options, costs, work, 2).lanes, 2u);
 }
@@ -90,20 +91,20 @@ TEST(LaneCountTest, NeverTooFewForTheRows) {
 
 TEST(LaneCountTest, NeverMoreThanRows) {
   const LaneCountOptions options{.lanes_max = 8, .automatic = true, .rows_max = 8};
-  LaneCosts costs = Costs();
+  cost::LaneCosts costs = Costs();
   costs.replicas = 7;
   EXPECT_LE(ChooseLanes(options, costs, {.rows = 2, .context_tokens = 20000}, 8).lanes, 2u);
 }
 
 // Two equal stages are like a replica that is twice as fast, as soon as there are lanes for both.
 TEST(LaneCountTest, StagesWorkOnOtherLanesAtOnce) {
-  const LaneCosts whole{.slice_fixed = 2, .attention_fixed = 1, .measured = true};
-  LaneCosts staged = whole;
+  const cost::LaneCosts whole{.slice_fixed = 2, .attention_fixed = 1, .measured = true};
+  cost::LaneCosts staged = whole;
   staged.busiest_share = 0.5;
-  const LaneWork work{.rows = 8};
-  EXPECT_DOUBLE_EQ(LayerSeconds(staged, work, 1), LayerSeconds(whole, work, 1));
-  EXPECT_DOUBLE_EQ(LayerSeconds(whole, work, 4), 8);
-  EXPECT_DOUBLE_EQ(LayerSeconds(staged, work, 4), 4);
+  const cost::LaneWork work{.rows = 8};
+  EXPECT_DOUBLE_EQ(cost::LayerSeconds(staged, work, 1), cost::LayerSeconds(whole, work, 1));
+  EXPECT_DOUBLE_EQ(cost::LayerSeconds(whole, work, 4), 8);
+  EXPECT_DOUBLE_EQ(cost::LayerSeconds(staged, work, 4), 4);
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <utility>
+#include "tests/unit/cost/two_cores.h"
 
 namespace lamina::core {
 namespace {
@@ -13,60 +13,9 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// A host of two cores: with few rows, whose time is that of reading weights, both compute little
-// faster than one; they attend at 15 GB/s where one has 8.
-plan::PolicyTimes TwoCores() {
-  plan::PolicyTimes times{.attention_local = 15e9, .attention_shared = 8e9, .read_bandwidth = 30e9};
-  for (const auto& [rows, local] :
-       {std::pair(1u, 2.5e-4), {4u, 5e-4}, {16u, 20e-4}, {64u, 40e-4}}) {
-    const double slice = 1e-4 * (2 + rows);
-    times.pools.push_back({rows, slice, 8 * slice});
-    times.local.push_back({rows, local, 8 * local});
-  }
-  return times;
-}
-
-constexpr PolicyModel kModel = {.layers = 30, .kv_bytes_per_token = 23040};
-constexpr PolicyPools kPools = {.attention = 8e9, .lanes_max = 2, .lanes_auto = true};
-
-TEST(PolicyChoiceTest, TimesAreReadBetweenTheSizesMeasuredAndBeyondThem) {
-  const plan::PolicyTimes times = TwoCores();
-  for (const double rows : {1.0, 3.0, 4.0, 10.0, 64.0, 100.0}) {
-    EXPECT_NEAR(TimesOf(times.pools, rows).slice_seconds, 1e-4 * (2 + rows), 1e-9) << rows;
-    EXPECT_NEAR(TimesOf(times.pools, rows).tail_seconds, 8e-4 * (2 + rows), 1e-8) << rows;
-  }
-  EXPECT_NEAR(TimesOf({{.rows = 4, .slice_seconds = 2}}, 9).slice_seconds, 2, 1e-9);
-  EXPECT_NEAR(TimesOf(times.pools, 0.5).slice_seconds, 3e-4, 1e-9);
-}
-
-TEST(PolicyChoiceTest, ALocalStepIsDenseLayersAndThenAttention) {
-  const PolicyStep step = LocalStep(TwoCores(), kModel, {.rows = 16, .context = 1000});
-  EXPECT_NEAR(step.dense, 20e-4 * (29 + 8), 1e-9);
-  EXPECT_NEAR(step.attention, 16 * 1000 * 23040 / 15e9, 1e-9);
-  EXPECT_NEAR(step.seconds, step.dense + step.attention, 1e-12);
-}
-
-TEST(PolicyChoiceTest, MemoryNodesHideWhatIsShorterAndTwoLanesReadTheWeightsTwice) {
-  const PolicyStep step = PoolsStep(TwoCores(), kModel, kPools, {.rows = 16, .context = 1000});
-  EXPECT_EQ(step.lanes, 2u);
-  EXPECT_NEAR(step.dense, 2 * 10e-4 * (29 + 8), 1e-9);
-  // Longer than attention, most of which is hidden.
-  EXPECT_NEAR(step.seconds, step.dense + 0.2 * step.attention, 1e-12);
-  EXPECT_LT(step.attention, step.dense);
-
-  const PolicyStep one = PoolsStep(TwoCores(), kModel, {.attention = 8e9, .lanes_max = 1},
-                                   {.rows = 16, .context = 1000});
-  EXPECT_NEAR(one.dense, 18e-4 * (29 + 8), 1e-9);
-  EXPECT_NEAR(one.seconds, one.dense + one.attention, 1e-12);
-}
-
-TEST(PolicyChoiceTest, ARowRunsInOneLaneUnlessTheFileSaysOtherwise) {
-  EXPECT_EQ(PoolsStep(TwoCores(), kModel, kPools, {.rows = 1, .context = 100}).lanes, 1u);
-  EXPECT_EQ(
-      PoolsStep(TwoCores(), kModel, {.attention = 8e9, .lanes_max = 2}, {.rows = 1, .context = 100})
-          .lanes,
-      2u);
-}
+using test_support::kModel;
+using test_support::kPools;
+using test_support::TwoCores;
 
 struct Point {
   double rows;
@@ -101,7 +50,7 @@ TEST(PolicyChoiceTest, SaysTheFiguresOfBoth) {
 }
 
 TEST(PolicyChoiceTest, WithoutMemoryNodesItIsLocal) {
-  PolicyPools none = kPools;
+  cost::PolicyPools none = kPools;
   none.attention = 0;
   const PolicyChoice choice =
       ChoosePolicy(TwoCores(), kModel, none, {.rows = 1, .context = 100}, CurrentPolicy::kPools);
@@ -114,11 +63,11 @@ TEST(PolicyChoiceTest, WithoutMemoryNodesItIsLocal) {
 // Around the load where both are equally fast, whichever runs stays.
 TEST(PolicyChoiceTest, TheCurrentPolicyStaysUntilTheOtherIsClearlyFaster) {
   plan::PolicyTimes times = TwoCores();
-  const PolicyLoad load = {.rows = 64, .context = 512};
-  const double remote = PoolsStep(times, kModel, kPools, load).seconds;
+  const cost::PolicyLoad load = {.rows = 64, .context = 512};
+  const double remote = cost::PoolsStep(times, kModel, kPools, load).seconds;
   for (const double factor : {0.85, 0.95, 1.05, 1.2}) {
     // Attention takes what makes local's step so much longer.
-    const double dense = LocalStep(times, kModel, load).dense;
+    const double dense = cost::LocalStep(times, kModel, load).dense;
     times.attention_local =
         load.rows * load.context * kModel.kv_bytes_per_token / (remote * factor - dense);
     const auto local = [&](CurrentPolicy current) {

@@ -7,8 +7,10 @@
 namespace lamina::core {
 namespace {
 
-constexpr LinkCosts kSlow{.seconds_per_row = 80e-6, .seconds_per_message = 10e-6, .measured = true};
-constexpr LinkCosts kFast{.seconds_per_row = 1e-6, .seconds_per_message = 1e-6, .measured = true};
+constexpr cost::LinkCosts kSlow{
+    .seconds_per_row = 80e-6, .seconds_per_message = 10e-6, .measured = true};
+constexpr cost::LinkCosts kFast{
+    .seconds_per_row = 1e-6, .seconds_per_message = 1e-6, .measured = true};
 constexpr RowChunkWork kWork{
     .rows = 16, .rows_of_node = 16, .attention_seconds = 1.5e-3, .slice_seconds = 1e-3};
 
@@ -17,73 +19,6 @@ RowChunkWork WorkOf(uint32_t rows) {
   work.rows = rows;
   work.rows_of_node = rows;
   return work;
-}
-
-TEST(RowChunksTest, TheirValuesGrowAndTheLastIsTheUnits) {
-  for (uint32_t pieces = 1; pieces <= plan::kRowChunksMax; ++pieces) {
-    uint64_t before = 0;
-    for (uint64_t unit = 1; unit < 5; ++unit) {
-      for (uint32_t piece = 0; piece < pieces; ++piece) {
-        const uint64_t value = plan::PieceValue(unit * plan::kRowChunksMax, piece, pieces);
-        EXPECT_GT(value, before);
-        EXPECT_EQ(plan::UnitOf(value), unit);
-        EXPECT_EQ(plan::PiecesHere(value, pieces), piece + 1);
-        before = value;
-      }
-      EXPECT_EQ(before, unit * plan::kRowChunksMax);
-    }
-  }
-}
-
-TEST(RowChunksTest, CoverAllRowsAndNoneIsEmpty) {
-  for (uint32_t rows = 0; rows < 40; ++rows) {
-    for (uint32_t planned = 0; planned < 40; ++planned) {
-      for (const bool query_first : {false, true}) {
-        const plan::RowPieces pieces =
-            plan::PiecesOf({.chunks = planned, .query_first = query_first}, rows, /*kv_heads=*/3);
-        EXPECT_EQ(pieces.query_first, query_first && rows > 0);
-        EXPECT_LE(pieces.count(), plan::kRowChunksMax);
-        EXPECT_LE(pieces.chunks, std::max(1u, rows));
-        EXPECT_EQ(pieces.head_groups(), 1u);
-        ASSERT_GE(pieces.chunks, 1u);
-        uint32_t next = 0;
-        for (uint32_t chunk = 0; chunk < pieces.chunks; ++chunk) {
-          EXPECT_EQ(pieces.FirstRow(chunk), next);
-          EXPECT_TRUE(rows == 0 || pieces.RowsEnd(chunk) > next);
-          EXPECT_EQ(pieces.Heads(chunk), (HeadRange{.count = 3}));
-          next = pieces.RowsEnd(chunk);
-        }
-        EXPECT_EQ(next, rows);
-      }
-    }
-  }
-}
-
-TEST(RowChunksTest, OfHeadsHaveAllRowsAndEveryHeadOnce) {
-  for (uint32_t kv_heads = 1; kv_heads < 40; ++kv_heads) {
-    for (uint32_t planned = 0; planned < 40; ++planned) {
-      for (const bool query_first : {false, true}) {
-        const plan::Chunking cut = {
-            .chunks = planned, .by_heads = true, .query_first = query_first};
-        const plan::RowPieces pieces = plan::PiecesOf(cut, /*rows=*/2, kv_heads);
-        EXPECT_LE(pieces.count(), plan::kRowChunksMax);
-        EXPECT_EQ(pieces.head_groups(), pieces.chunks);
-        uint32_t next = 0;
-        for (uint32_t chunk = 0; chunk < pieces.chunks; ++chunk) {
-          EXPECT_EQ(pieces.FirstRow(chunk), 0u);
-          EXPECT_EQ(pieces.RowsEnd(chunk), 2u);
-          EXPECT_EQ(pieces.Heads(chunk).first, next);
-          EXPECT_GT(pieces.Heads(chunk).count, 0u);
-          next += pieces.Heads(chunk).count;
-        }
-        EXPECT_EQ(next, kv_heads);
-        // Prompts alone.
-        EXPECT_EQ(plan::PiecesOf(cut, /*rows=*/0, kv_heads).head_groups(), 1u);
-        EXPECT_EQ(plan::PiecesOf(cut, /*rows=*/0, kv_heads).Heads(0),
-                  (HeadRange{.count = kv_heads}));
-      }
-    }
-  }
 }
 
 TEST(RowChunksTest, TheConfiguredNumberIsTakenAsItIs) {
@@ -130,7 +65,7 @@ TEST(RowChunksTest, AutoCutsWhereTheLinkTakesLongAndNeverFinerThanRows) {
 }
 
 TEST(RowChunksTest, AutoCutsHeadsWhereRowsAreFew) {
-  LinkCosts link = kSlow;
+  cost::LinkCosts link = kSlow;
   link.seconds_per_row = 1e-3;
   link.kv_heads = 3;
   const RowChunkCount one = ChooseRowChunks({.automatic = true}, link, WorkOf(1));
@@ -146,13 +81,13 @@ TEST(RowChunksTest, AutoCutsHeadsWhereRowsAreFew) {
   link.kv_heads = 8;
   EXPECT_EQ(ChooseRowChunks({.automatic = true}, link, WorkOf(1)).cut.chunks, 4u);
   // Few rows on a fast link go in one, whatever heads there are.
-  LinkCosts fast = kFast;
+  cost::LinkCosts fast = kFast;
   fast.kv_heads = 8;
   EXPECT_EQ(ChooseRowChunks({.automatic = true}, fast, WorkOf(1)).cut, plan::Chunking());
 }
 
 TEST(RowChunksTest, QueriesGoFirstWhereTheLinkIsSlowUnlessSaidOtherwise) {
-  const auto first = [](QueryFirst query_first, const LinkCosts& link) {
+  const auto first = [](QueryFirst query_first, const cost::LinkCosts& link) {
     const RowChunkCount fixed =
         ChooseRowChunks({.chunks = 3, .query_first = query_first}, link, kWork);
     const RowChunkCount automatic =
@@ -169,7 +104,7 @@ TEST(RowChunksTest, QueriesGoFirstWhereTheLinkIsSlowUnlessSaidOtherwise) {
 }
 
 TEST(RowChunksTest, AutoCutsLessWhereMessagesCostMore) {
-  LinkCosts costly = kSlow;
+  cost::LinkCosts costly = kSlow;
   costly.seconds_per_message = 40e-6;
   const uint32_t cheap = ChooseRowChunks({.automatic = true}, kSlow, kWork).cut.chunks;
   EXPECT_LT(ChooseRowChunks({.automatic = true}, costly, kWork).cut.chunks, cheap);

@@ -23,11 +23,11 @@ class SchedulerLanesTest : public SchedulerTest {
   }
 
   // Slices cost what weights cost, whatever the rows.
-  static LaneCosts BoundByWeights() {
+  static cost::LaneCosts BoundByWeights() {
     return {.slice_fixed = 1e-3, .attention_per_token = 1e-9, .measured = true};
   }
   // Slices and attentions take about as long as each other, by rows and by tokens.
-  static LaneCosts Balanced() {
+  static cost::LaneCosts Balanced() {
     return {.slice_per_row = 1e-3, .attention_per_token = 3e-5, .measured = true};
   }
 

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cost/policy_step.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/check.h"
+
+namespace lamina::cost {
+namespace {
+
+// What a lane waits for a layer's windows there and back beside the attention itself, over shared
+// memory: two processes that poll. Assumed; 20 to 90 us were seen (docs/lab/2026-11.md, decode).
+constexpr double kExchangeSeconds = 40e-6;
+// Of the shorter of dense layers and attention: what lanes do not hide after all, since neither
+// side always has work when the other does. Assumed; two lanes took 15% longer than their bound at
+// 16 rows of 1024 tokens, 6% at 1536 (docs/lab/2026-11.md, pipeline).
+constexpr double kUnhidden = 0.2;
+
+double DenseSeconds(const std::vector<plan::SliceTimes>& times, uint32_t layers, double rows) {
+  const plan::SliceTimes at = TimesOf(times, rows);
+  // The tail has the rest of the last layer, slice 0 the little before the first attention.
+  return (layers - 1) * at.slice_seconds + at.tail_seconds;
+}
+
+double BytesOf(const PolicyModel& model, const PolicyLoad& load) {
+  return load.rows * load.context * model.kv_bytes_per_token;
+}
+
+}  // namespace
+
+plan::SliceTimes TimesOf(const std::vector<plan::SliceTimes>& times, double rows) {
+  LAMINA_CHECK(!times.empty() && rows > 0);
+  size_t upper = 0;
+  while (upper + 1 < times.size() && times[upper].rows < rows) {
+    ++upper;
+  }
+  plan::SliceTimes at = times[upper];
+  const double wanted = std::max<double>(rows, times.front().rows);
+  if (upper > 0) {
+    const plan::SliceTimes& low = times[upper - 1];
+    const double part = (wanted - low.rows) / (at.rows - low.rows);
+    const auto between = [part](double a, double b) { return a + part * (b - a); };
+    at.slice_seconds = between(low.slice_seconds, at.slice_seconds);
+    at.tail_seconds = between(low.tail_seconds, at.tail_seconds);
+  }
+  at.rows = static_cast<uint32_t>(std::lround(wanted));
+  return at;
+}
+
+PolicyStep LocalStep(const plan::PolicyTimes& times, const PolicyModel& model,
+                     const PolicyLoad& load) {
+  PolicyStep step{.dense = DenseSeconds(times.local, model.layers, load.rows),
+                  .attention = BytesOf(model, load) / times.attention_local};
+  step.seconds = step.dense + step.attention;
+  return step;
+}
+
+PolicyStep PoolsStep(const plan::PolicyTimes& times, const PolicyModel& model,
+                     const PolicyPools& pools, const PolicyLoad& load) {
+  PolicyStep best;
+  for (uint32_t lanes = pools.lanes_auto ? 1 : pools.lanes_max; lanes <= pools.lanes_max; ++lanes) {
+    if (best.seconds > 0 && lanes > load.rows) {
+      break;  // A lane has a row at least.
+    }
+    const double dense = DenseSeconds(times.pools, model.layers, std::max(1.0, load.rows / lanes));
+    const double attention =
+        BytesOf(model, load) / lanes / pools.attention + model.layers * kExchangeSeconds;
+    PolicyStep step{.seconds = dense + attention,
+                    .dense = lanes * dense,
+                    .attention = lanes * attention,
+                    .lanes = lanes};
+    if (lanes > 1) {
+      step.seconds = std::max({step.dense, step.attention, dense + attention}) +
+                     kUnhidden * std::min(step.dense, step.attention);
+    }
+    if (best.seconds == 0 || step.seconds < best.seconds) {
+      best = step;
+    }
+  }
+  return best;
+}
+
+}  // namespace lamina::cost

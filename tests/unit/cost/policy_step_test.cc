@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cost/policy_step.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/unit/cost/two_cores.h"
+
+namespace lamina::cost {
+namespace {
+
+using test_support::kModel;
+using test_support::kPools;
+using test_support::TwoCores;
+
+TEST(PolicyStepTest, TimesAreReadBetweenTheSizesMeasuredAndBeyondThem) {
+  const plan::PolicyTimes times = TwoCores();
+  for (const double rows : {1.0, 3.0, 4.0, 10.0, 64.0, 100.0}) {
+    EXPECT_NEAR(TimesOf(times.pools, rows).slice_seconds, 1e-4 * (2 + rows), 1e-9) << rows;
+    EXPECT_NEAR(TimesOf(times.pools, rows).tail_seconds, 8e-4 * (2 + rows), 1e-8) << rows;
+  }
+  EXPECT_NEAR(TimesOf({{.rows = 4, .slice_seconds = 2}}, 9).slice_seconds, 2, 1e-9);
+  EXPECT_NEAR(TimesOf(times.pools, 0.5).slice_seconds, 3e-4, 1e-9);
+}
+
+TEST(PolicyStepTest, ALocalStepIsDenseLayersAndThenAttention) {
+  const PolicyStep step = LocalStep(TwoCores(), kModel, {.rows = 16, .context = 1000});
+  EXPECT_NEAR(step.dense, 20e-4 * (29 + 8), 1e-9);
+  EXPECT_NEAR(step.attention, 16 * 1000 * 23040 / 15e9, 1e-9);
+  EXPECT_NEAR(step.seconds, step.dense + step.attention, 1e-12);
+}
+
+TEST(PolicyStepTest, MemoryNodesHideWhatIsShorterAndTwoLanesReadTheWeightsTwice) {
+  const PolicyStep step = PoolsStep(TwoCores(), kModel, kPools, {.rows = 16, .context = 1000});
+  EXPECT_EQ(step.lanes, 2u);
+  EXPECT_NEAR(step.dense, 2 * 10e-4 * (29 + 8), 1e-9);
+  // Longer than attention, most of which is hidden.
+  EXPECT_NEAR(step.seconds, step.dense + 0.2 * step.attention, 1e-12);
+  EXPECT_LT(step.attention, step.dense);
+
+  const PolicyStep one = PoolsStep(TwoCores(), kModel, {.attention = 8e9, .lanes_max = 1},
+                                   {.rows = 16, .context = 1000});
+  EXPECT_NEAR(one.dense, 18e-4 * (29 + 8), 1e-9);
+  EXPECT_NEAR(one.seconds, one.dense + one.attention, 1e-12);
+}
+
+TEST(PolicyStepTest, ARowRunsInOneLaneUnlessTheFileSaysOtherwise) {
+  EXPECT_EQ(PoolsStep(TwoCores(), kModel, kPools, {.rows = 1, .context = 100}).lanes, 1u);
+  EXPECT_EQ(
+      PoolsStep(TwoCores(), kModel, {.attention = 8e9, .lanes_max = 2}, {.rows = 1, .context = 100})
+          .lanes,
+      2u);
+}
+
+}  // namespace
+}  // namespace lamina::cost
