@@ -64,7 +64,7 @@ void ShardExchange::BeginSum(Lane& lane, size_t reduce) {
 plan::WindowHeader ShardExchange::PartHeader(const Lane& lane, uint32_t sender) const {
   plan::WindowHeader header =
       context_.HeaderOf(lane, lane.slice, static_cast<uint32_t>(lane.positions.size()), sender);
-  header.kv_rows = static_cast<uint32_t>(lanes_[lane.index].sums);
+  header.reduction = lanes_[lane.index].sums;
   return header;
 }
 

@@ -20,7 +20,8 @@ enum class WaitOutcome : uint32_t {
   kMismatch = 5,  // The header is no header, or not the expected one in another way.
 };
 
-// What a window must begin with: the first 40 bytes of the coordinator's WindowHeader.
+// What a window must begin with: the first 40 bytes of its WindowHeader
+// (plan/window_layout.h).
 struct WindowStamp {
   uint32_t magic = 0;
   uint32_t lane = 0;

@@ -194,6 +194,9 @@ absl::Status CheckHeader(const WindowHeader& header, const WindowHeader& expecte
   if (header.kv_rows != expected.kv_rows) {
     return absl::InternalError(differs("kv_rows", header.kv_rows, expected.kv_rows));
   }
+  if (header.reduction != expected.reduction) {
+    return absl::InternalError(differs("reduction", header.reduction, expected.reduction));
+  }
   if (header.sender != expected.sender) {
     return absl::InternalError(differs("sender", header.sender, expected.sender));
   }

@@ -60,7 +60,9 @@ struct WindowHeader {
   uint32_t rows = 0;     // Decode rows.
   uint32_t kv_rows = 0;  // Chunk tokens.
   uint32_t sender = 0;   // Index of the sending node in its role.
-  uint64_t reserved[3] = {0, 0, 0};
+  // Part windows: which reduction of the lane the part is of, from 1. Else 0.
+  uint64_t reduction = 0;
+  uint64_t reserved[2] = {0, 0};
 };
 static_assert(sizeof(WindowHeader) == 64);
 

@@ -239,8 +239,14 @@ TEST(WindowLayoutTest, CheckRefusesZerosAndHugeWindows) {
 
 // --- Headers ---
 
-constexpr WindowHeader kExpected{
-    .lane = 1, .epoch = 7, .step = 20, .layer = 2, .rows = 3, .kv_rows = 16, .sender = 1};
+constexpr WindowHeader kExpected{.lane = 1,
+                                 .epoch = 7,
+                                 .step = 20,
+                                 .layer = 2,
+                                 .rows = 3,
+                                 .kv_rows = 16,
+                                 .sender = 1,
+                                 .reduction = 5};
 
 absl::StatusCode Check(void (*change)(WindowHeader&)) {
   WindowHeader header = kExpected;
@@ -276,6 +282,7 @@ TEST(WindowHeaderTest, ThatDiffersOtherwiseIsAFaultOfTheSender) {
       {[](WindowHeader& h) { h.rows = 4; }, "rows 4"},
       {[](WindowHeader& h) { h.kv_rows = 0; }, "kv_rows 0"},
       {[](WindowHeader& h) { h.sender = 0; }, "sender 0"},
+      {[](WindowHeader& h) { h.reduction = 4; }, "reduction 4"},
   };
   for (const auto& [change, words] : changes) {
     WindowHeader header = kExpected;
