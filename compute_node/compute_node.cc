@@ -71,7 +71,7 @@ absl::StatusOr<control::PreparedNode> ComputeNode::Configure(const plan::EpochCo
   LAMINA_ASSIGN_OR_RETURN(const uint32_t own,
                           plan::OwnIndex(config.compute_nodes, options_.name, config.epoch));
   LAMINA_RETURN_IF_ERROR(CheckShapes(config));
-  LAMINA_RETURN_IF_ERROR(plan::CheckStages(config));
+  LAMINA_RETURN_IF_ERROR(plan::CheckEpoch(config));
   UseThreads(config);
   const plan::Stage stage = plan::StageOf(config, own);
   LAMINA_RETURN_IF_ERROR(LoadStage(stage));

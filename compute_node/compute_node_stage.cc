@@ -104,7 +104,7 @@ absl::Status ComputeNode::LoadStage(const plan::Stage& stage) {
 absl::Status ComputeNode::MakeScratch(const plan::EpochConfig& config, const plan::Stage& stage) {
   // Where prompts have nodes of their own, the others need none, nor where prompts attend over KV
   // that is here.
-  const bool prompts = !plan::IsLocal(config) &&
+  const bool prompts = config.attention_paths.Has(plan::AttentionPath::kRemote) &&
                        (config.prefill_nodes == 0 || plan::IsPrefillNode(config, options_.name));
   const uint32_t tokens = prompts ? config.scratch_tokens : 1;
   const auto layers = absl::MakeConstSpan(config.layers).subspan(stage.first_layer, stage.layers);
@@ -124,7 +124,7 @@ absl::Status ComputeNode::MakeScratch(const plan::EpochConfig& config, const pla
 }
 
 absl::Status ComputeNode::MakeKv(const plan::EpochConfig& config) {
-  if (!plan::IsLocal(config)) {
+  if (!config.attention_paths.Has(plan::AttentionPath::kLocal)) {
     kv_.reset();
     return absl::OkStatus();
   }
@@ -137,7 +137,6 @@ absl::Status ComputeNode::MakeKv(const plan::EpochConfig& config) {
         absl::StrCat("policy local with ", config.compute_nodes.size(),
                      " compute nodes is not served by this version; it serves one"));
   }
-  LAMINA_RETURN_IF_ERROR(plan::CheckShares(config));
   if (options_.make_kv == nullptr) {
     return absl::FailedPreconditionError(
         absl::StrCat("the coordinator has KV on ", options_.name,
@@ -154,9 +153,10 @@ absl::Status ComputeNode::MakeKv(const plan::EpochConfig& config) {
 }
 
 void ComputeNode::UseThreads(const plan::EpochConfig& config) {
-  const size_t threads = options_.pools_threads == 0 || plan::IsLocal(config)
-                             ? pool_.threads()
-                             : options_.pools_threads;
+  const size_t threads =
+      options_.pools_threads == 0 || config.attention_paths.Has(plan::AttentionPath::kLocal)
+          ? pool_.threads()
+          : options_.pools_threads;
   if (threads != pool_.threads_in_use()) {
     pool_.UseThreads(threads);
     LogInfo("epoch ", config.epoch, " threads ", threads, " of ", pool_.threads());

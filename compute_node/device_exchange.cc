@@ -32,7 +32,7 @@ kernels::HostWindows WindowsOf(const transport::DirectMemory& memory) {
 void DeviceExchange::Prepare() {
   kernels::ComputeDevice& device = context_.executor.device();
   const plan::EpochConfig& config = context_.config;
-  if (device.is_host() || plan::IsLocal(config)) {
+  if (device.is_host() || !config.attention_paths.Has(plan::AttentionPath::kRemote)) {
     return;
   }
   for (uint32_t lane = 0; lane < config.lanes; ++lane) {

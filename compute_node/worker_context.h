@@ -23,10 +23,12 @@
 namespace lamina::compute_node {
 
 // Whether memory nodes get some columns of every row, and not whole rows.
-inline bool ByHead(const plan::EpochConfig& config) { return !config.heads.empty(); }
+inline bool ByHead(const plan::EpochConfig& config) { return config.partition == Partition::kHead; }
 
 // Whether they get the rows of whose sequences they have a span.
-inline bool BySpan(const plan::EpochConfig& config) { return config.span_tokens > 0; }
+inline bool BySpan(const plan::EpochConfig& config) {
+  return config.partition == Partition::kTokenRange;
+}
 
 // What the parts of a worker share in an epoch, and what follows from that alone.
 struct WorkerContext {

@@ -40,6 +40,8 @@ void ToProto(const plan::EpochConfig& config, v1::Configure* proto) {
   proto->set_prefill_lanes(config.prefill_lanes);
   proto->set_compute_waits(config.compute_waits);
   proto->set_memory_waits(config.memory_waits);
+  proto->set_partition(static_cast<uint32_t>(config.partition));
+  proto->set_attention_paths(config.attention_paths.bits());
 }
 
 plan::EpochConfig FromProto(const v1::Configure& proto) {
@@ -55,8 +57,10 @@ plan::EpochConfig FromProto(const v1::Configure& proto) {
       .attention = {.decode = static_cast<AttentionArithmetic>(proto.decode_attention()),
                     .prefill = static_cast<AttentionArithmetic>(proto.prefill_attention())},
       .compute_nodes = {proto.compute_nodes().begin(), proto.compute_nodes().end()},
+      .attention_paths = plan::AttentionPaths::FromBits(proto.attention_paths()),
       .memory_nodes = {proto.memory_nodes().begin(), proto.memory_nodes().end()},
       .slots = {proto.slots().begin(), proto.slots().end()},
+      .partition = static_cast<Partition>(proto.partition()),
       .heads = ConsecutiveRanges({proto.kv_heads().begin(), proto.kv_heads().end()}),
       .span_tokens = proto.span_tokens(),
       .transport = proto.transport(),

@@ -45,8 +45,7 @@ using Stream = grpc::ClientReaderWriter<v1::NodeMessage, v1::CoordinatorMessage>
 std::optional<uint32_t> OwnMemoryIndex(const plan::EpochConfig& config,
                                        const NodeIdentity& identity) {
   const auto own = std::find(config.memory_nodes.begin(), config.memory_nodes.end(), identity.name);
-  const bool spread = !config.heads.empty() || config.span_tokens > 0;
-  if (!identity.is_memory || spread || own == config.memory_nodes.end()) {
+  if (!identity.is_memory || plan::IsSpread(config) || own == config.memory_nodes.end()) {
     return std::nullopt;
   }
   return static_cast<uint32_t>(own - config.memory_nodes.begin());

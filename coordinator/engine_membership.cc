@@ -175,6 +175,10 @@ plan::EpochConfig Engine::Impl::MakeConfig() const {
     config.memory_nodes.push_back(name);
     config.slots.push_back(head_split.has_value() ? head_split->slots : nodes.at(name).slots);
   }
+  if (membership.local()) {
+    config.attention_paths = {plan::AttentionPath::kLocal};
+  }
+  config.partition = options.partition;
   if (head_split.has_value()) {
     config.heads = head_split->heads;
   }
@@ -182,7 +186,8 @@ plan::EpochConfig Engine::Impl::MakeConfig() const {
   const auto on_device = [this](const std::string& name) {
     return nodes.at(name).hello.identity.device != "cpu";
   };
-  const bool waits = options.device_waits && !plan::IsLocal(config);
+  const bool waits =
+      options.device_waits && config.attention_paths.Has(plan::AttentionPath::kRemote);
   config.compute_waits =
       waits && std::any_of(config.compute_nodes.begin(), config.compute_nodes.end(), on_device);
   config.memory_waits =

@@ -188,8 +188,9 @@ absl::Status AttentionWorker::Reply(uint32_t lane_index, Part& part, const RowCh
   const size_t partial_bytes = shape.query_heads * kernels::PartialWidth(shape) * sizeof(float);
   size_t begin = part.reply_bytes;
   for (const Row& row : chunk.rows) {
-    part.reply_bytes += options_.config.span_tokens > 0 ? row.partials * partial_bytes
-                                                        : shape.q_width() * sizeof(BFloat16);
+    part.reply_bytes += options_.config.partition == Partition::kTokenRange
+                            ? row.partials * partial_bytes
+                            : shape.q_width() * sizeof(BFloat16);
   }
   if (chunk.first) {
     const plan::WindowHeader header{.lane = lane_index,

@@ -41,7 +41,7 @@ std::string AttentionWorker::WaitsObstacle(const plan::EpochConfig& config,
   if (plan::ShardsOf(config) > 1) {
     return absl::StrCat("rows come in parts, of ", plan::ShardsOf(config), " shards");
   }
-  if (config.span_tokens > 0) {
+  if (config.partition == Partition::kTokenRange) {
     return "partition token_range";
   }
   if (config.lanes > kWaitingLanesMax) {

@@ -41,7 +41,7 @@ AttentionWorker::AttentionWorker(const Options& options, transport::Transport& t
       tables_({.node = options.node,
                .slots = device.slots(),
                .span_tokens = options.config.span_tokens,
-               .holds_all = !options.config.heads.empty() || options.config.span_tokens > 0}),
+               .holds_all = plan::IsSpread(options.config)}),
       attention_(layers_, options.config.span_tokens, device, pool, counters) {
   for (uint32_t shard = 0; shard < plan::ShardsMax(options.config.stages); ++shard) {
     schedules_.push_back(plan::ScheduleOf(options.config, shard));
@@ -310,7 +310,7 @@ absl::Status AttentionWorker::Advance(Lane& lane) {
       }
       lane.pinned = !plan.chunks.empty();
       lane.chunking = plan.chunking;
-      if (lane.chunking.query_first && options_.config.span_tokens == 0) {
+      if (lane.chunking.query_first && options_.config.partition != Partition::kTokenRange) {
         LAMINA_ASSIGN_OR_RETURN(const size_t spans, CutAtFullBlocks(tables_, lane));
         attention_.ReserveCuts(lane, spans);
       }

@@ -25,8 +25,7 @@ absl::StatusOr<control::PreparedNode> MemoryNode::Configure(const plan::EpochCon
   const ActivityScope preparing(counters_.beat, ThreadActivity::kPreparing);
   LAMINA_ASSIGN_OR_RETURN(const uint32_t node,
                           plan::OwnIndex(config.memory_nodes, options_.name, config.epoch));
-  LAMINA_RETURN_IF_ERROR(plan::CheckShares(config));
-  LAMINA_RETURN_IF_ERROR(plan::CheckStages(config));
+  LAMINA_RETURN_IF_ERROR(plan::CheckEpoch(config));
   const plan::WindowShape shape = plan::WindowShapeOf(config);
   LAMINA_RETURN_IF_ERROR(plan::WindowLayout::Check(shape));
   const plan::WindowLayout layout(shape);

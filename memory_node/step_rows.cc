@@ -45,7 +45,7 @@ absl::Status CollectRows(const plan::EpochConfig& config, const plan::SlotTables
     if (sequence == nullptr) {
       continue;  // Of another node.
     }
-    if (config.span_tokens > 0) {
+    if (config.partition == Partition::kTokenRange) {
       LAMINA_RETURN_IF_ERROR(CollectSpanRow(config, tables, *sequence, row.position, lane));
       continue;
     }

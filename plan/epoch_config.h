@@ -11,7 +11,9 @@
 
 #include "common/attention_arithmetic.h"
 #include "common/attention_descriptor.h"
+#include "common/partition.h"
 #include "common/pipeline_mode.h"
+#include "plan/attention_paths.h"
 #include "plan/stages.h"
 
 namespace lamina::plan {
@@ -32,8 +34,10 @@ struct EpochConfig {
   // What each compute node runs, where replicas are split into stages. Else empty: each is a
   // replica by itself.
   std::vector<Stage> stages;
-  std::vector<std::string> memory_nodes;  // Policy local: the compute nodes, which hold KV.
-  std::vector<uint32_t> slots;            // Of each memory node.
+  AttentionPaths attention_paths = {AttentionPath::kRemote};
+  std::vector<std::string> memory_nodes;      // Path local: the compute nodes, which hold KV.
+  std::vector<uint32_t> slots;                // Of each memory node.
+  Partition partition = Partition::kRequest;  // Never kAuto.
   // Partition head: what each memory node holds of every sequence. Else empty: a memory node holds
   // all heads of the sequences that live on it.
   std::vector<HeadRange> heads;

@@ -34,7 +34,7 @@ WindowShape WindowShapeOf(const EpochConfig& config) {
       .rows_max = config.rows_max,
       .kv_rows_max = config.chunk_tokens_max,
       .plan_ahead = config.plan_ahead,
-      .spans_max = config.span_tokens == 0
+      .spans_max = config.partition != Partition::kTokenRange
                        ? 0
                        : (config.sequence_tokens_max + config.span_tokens - 1) / config.span_tokens,
       .context_chunk_rows = config.stages.empty() ? 0 : config.chunk_tokens_max,
@@ -119,7 +119,8 @@ absl::Status CheckStages(const EpochConfig& config) {
 }
 
 HeadRange HeadsOf(const EpochConfig& config, const AttentionDescriptor& layer, uint32_t node) {
-  return config.heads.empty() ? HeadRange{.count = layer.kv_heads} : config.heads[node];
+  return config.partition == Partition::kHead ? config.heads[node]
+                                              : HeadRange{.count = layer.kv_heads};
 }
 
 HeadRange HeadsBetween(const EpochConfig& config, const AttentionDescriptor& layer, uint32_t node,
@@ -174,7 +175,16 @@ absl::Status CheckShares(const EpochConfig& config) {
                                                    " gives slots to ", config.slots.size(), " of ",
                                                    nodes, " memory nodes"));
   }
-  if (config.heads.empty()) {
+  const bool by_head = config.partition == Partition::kHead;
+  const bool by_span = config.partition == Partition::kTokenRange;
+  if (config.partition > Partition::kTokenRange || config.heads.empty() == by_head ||
+      (config.span_tokens == 0) == by_span) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the configuration of epoch ", config.epoch, " has ", config.heads.size(),
+        " ranges of KV heads and spans of ", config.span_tokens, " tokens with partition ",
+        static_cast<uint32_t>(config.partition), ": those of another one"));
+  }
+  if (!by_head) {
     return absl::OkStatus();
   }
   uint32_t next = 0;
@@ -190,6 +200,28 @@ absl::Status CheckShares(const EpochConfig& config) {
               : absl::InvalidArgumentError(absl::StrCat(
                     "the configuration of epoch ", config.epoch, " gives ", next, " KV heads to ",
                     config.heads.size(), " of ", nodes, " memory nodes; the layers have others"));
+}
+
+absl::Status CheckPaths(const EpochConfig& config) {
+  const AttentionPaths known = {AttentionPath::kRemote, AttentionPath::kLocal};
+  if (config.attention_paths.empty() || (config.attention_paths.bits() & ~known.bits()) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the configuration of epoch ", config.epoch, " has attention paths ",
+                     config.attention_paths.bits(), "; this version knows ", known.bits()));
+  }
+  if (config.attention_paths.Has(AttentionPath::kLocal) !=
+      (config.memory_nodes == config.compute_nodes)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the configuration of epoch ", config.epoch,
+                     " does not have KV on the nodes that attend by its path"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckEpoch(const EpochConfig& config) {
+  LAMINA_RETURN_IF_ERROR(CheckStages(config));
+  LAMINA_RETURN_IF_ERROR(CheckShares(config));
+  return CheckPaths(config);
 }
 
 uint32_t KvWidthMax(const std::vector<AttentionDescriptor>& layers) {

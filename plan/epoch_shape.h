@@ -57,16 +57,23 @@ EpochConfig OfShard(EpochConfig config, const ShardPart& shard);
 // Whether K and V of a sequence whose join names memory node `named` are on `node`: all, some
 // heads, or perhaps some spans.
 inline bool Holds(const EpochConfig& config, uint32_t node, uint32_t named) {
-  return config.heads.empty() ? config.span_tokens > 0 || node == named
-                              : config.heads[node].count > 0;
+  switch (config.partition) {
+    case Partition::kHead:
+      return config.heads[node].count > 0;
+    case Partition::kTokenRange:
+      return true;
+    case Partition::kRequest:
+    case Partition::kAuto:
+      break;
+  }
+  return node == named;
 }
 
-// Whether compute nodes hold KV and attend themselves (policy local).
-inline bool IsLocal(const EpochConfig& config) {
-  return config.memory_nodes == config.compute_nodes;
-}
+// Whether sequences have parts on several memory nodes, so that each takes part in every request.
+inline bool IsSpread(const EpochConfig& config) { return config.partition != Partition::kRequest; }
 
-// Errors: kInvalidArgument  slots or heads that do not fit the memory nodes or the layers.
+// Errors: kInvalidArgument  slots or heads that do not fit the memory nodes or the layers; heads or
+// spans that are not those of the partition.
 absl::Status CheckShares(const EpochConfig& config);
 
 // The layers that compute node `node` runs.
@@ -80,6 +87,13 @@ inline bool IsPartOfLayers(const EpochConfig& config, uint32_t node) {
 // Errors: kInvalidArgument  stages that do not fit the compute nodes or the layers; as
 // CheckRoles().
 absl::Status CheckStages(const EpochConfig& config);
+
+// Errors: kInvalidArgument  no attention path, one that this version does not know, or path local
+// where compute nodes are not the ones that hold KV.
+absl::Status CheckPaths(const EpochConfig& config);
+
+// Whatever can be wrong with a configuration: as CheckStages(), CheckShares(), CheckPaths().
+absl::Status CheckEpoch(const EpochConfig& config);
 
 // The widest K of a layer, in elements; V is as wide.
 uint32_t KvWidthMax(const std::vector<AttentionDescriptor>& layers);

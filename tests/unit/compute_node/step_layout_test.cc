@@ -131,6 +131,7 @@ TEST_F(StepLayoutTest, EveryTokenThatHasASuccessorIsScored) {
 }
 
 TEST_F(StepLayoutTest, WithHeadsSpreadEveryNodeGetsAllRows) {
+  config_.partition = Partition::kHead;
   config_.heads = {{.first = 0, .count = 1}, {.first = 1, .count = 2}};
   ASSERT_TRUE(LayOutPlan({.joins = {Join(1, 5, 0), Join(2, 6, 0)},
                           .rows = {LastTokenOf(1, 5)},
@@ -147,6 +148,7 @@ TEST_F(StepLayoutTest, WithHeadsSpreadEveryNodeGetsAllRows) {
 // Sequence 1 has spans on m0, m1, m0, and sees the first two and a part of the third; sequence 2
 // has one on m1.
 TEST_F(StepLayoutTest, WithSpansARowGoesToEveryNodeThatItSees) {
+  config_.partition = Partition::kTokenRange;
   config_.span_tokens = kSpanTokens;
   plan::StepPlan plan{.joins = {Join(1, 600, 0), Join(2, 10, 1)},
                       .rows = {LastTokenOf(1, 600), LastTokenOf(2, 10)}};

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// AttentionPaths: by which ways the rows of an epoch's sequences may attend. An epoch prepares for
+// a set of them; each sequence uses one.
+
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+
+namespace lamina::plan {
+
+enum class AttentionPath : uint8_t {
+  kRemote,  // At the memory nodes that hold K and V: q, k, v go out, outputs come back.
+  kLocal,   // At the compute node, which holds K and V itself.
+};
+
+class AttentionPaths {
+ public:
+  AttentionPaths() = default;
+  AttentionPaths(std::initializer_list<AttentionPath> paths) {
+    for (const AttentionPath path : paths) {
+      bits_ |= BitOf(path);
+    }
+  }
+
+  bool Has(AttentionPath path) const { return (bits_ & BitOf(path)) != 0; }
+  bool empty() const { return bits_ == 0; }
+
+  // For messages. Bits of paths that this version does not know stay set.
+  uint32_t bits() const { return bits_; }
+  static AttentionPaths FromBits(uint32_t bits) {
+    AttentionPaths paths;
+    paths.bits_ = bits;
+    return paths;
+  }
+
+  friend bool operator==(const AttentionPaths&, const AttentionPaths&) = default;
+
+ private:
+  static uint32_t BitOf(AttentionPath path) { return 1u << static_cast<uint32_t>(path); }
+
+  uint32_t bits_ = 0;
+};
+
+}  // namespace lamina::plan
