@@ -25,7 +25,7 @@ _MACHINE_PATH = re.compile(r"(?<![\w.$}/-])/(?:work|root|tmp|home|opt/ref)(?:/|\
 _LINK = re.compile(r"!?\[[^\]]*\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)")
 _FILE_NAME = re.compile(r"^[a-z0-9_]+(-inl)?\.(h|cc|cu|cuh)$")
 
-# In coordinator/core all of these; in policy and cost those that are I/O, clocks or chance.
+# In coordinator/core and plan all of these; in policy and cost those that are I/O, clocks or chance.
 _IMPURE_CODE = {
     r"\b\w+_clock\b": "a clock of its own; take common/clock.h's Clock",
     r"\b(?:RealClock|clock_gettime|gettimeofday)\s*\(|(?<![.>\w])time\s*\(": "the real clock",
@@ -70,7 +70,7 @@ def _forbidden(file, patterns, where):
 
 def check_purity(tree):
     for file in filter(lambda f: f.is_cpp(), tree.files):
-        core = file.path.startswith("coordinator/core/")
+        core = file.path.startswith(("coordinator/core/", "plan/"))
         if not core and not file.path.startswith(("policy/", "cost/")):
             continue
         where = file.path.rsplit("/", 1)[0]
