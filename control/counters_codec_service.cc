@@ -39,7 +39,7 @@ void ToProto(const telemetry::NodeCounters& counters, v1::NodeDetail* proto) {
   proto->set_weight_bytes(counters.weight_bytes);
   proto->set_replayed_units(counters.replayed_units);
   proto->set_device_units(counters.device_units);
-  proto->set_data_thread(std::string(telemetry::NameOf(counters.activity)));
+  proto->set_data_thread(std::string(NameOf(counters.activity)));
   proto->set_data_thread_beats(counters.beats);
 }
 

@@ -23,6 +23,7 @@ ROUNDS = 10
 SEED = 1
 ROLES = {"memory": ["m0", "m1"], "compute": ["c0", "c1"]}
 REQUESTS = 4  # Of a round.
+PROGRESS_ROUNDS = 50  # A line is printed after as many.
 # Greedy ones and seeded samples; long enough that a round's kills meet them.
 PROMPTS = ["Once upon a time", "The capital of France is", "List the planets:", "A recipe for bread. " * 12]
 SAMPLING = [["--temperature", "0"], ["--temperature", "0.8", "--seed", "11"]]
@@ -105,6 +106,8 @@ class KillRoundsTest(unittest.TestCase):
             rounds = KillRounds(self, cluster, self.seed)
             for number in range(1, self.rounds + 1):
                 rounds.round(number)
+                if number % PROGRESS_ROUNDS == 0:
+                    print(f"round {number}: {rounds.kills} nodes killed so far", flush=True)
             print(f"{self.rounds} rounds with seed {self.seed}: {rounds.kills} nodes killed, "
                   f"{self.rounds * REQUESTS} requests answered as undisturbed", flush=True)
 
