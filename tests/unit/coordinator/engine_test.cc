@@ -47,7 +47,7 @@ class IdleNode final : public NodePort {
     engine_.NodePrepared(source(), epoch_, {.region = "region"});
   }
   void Connect(const plan::EpochPeers&) override { engine_.NodeReady(source(), epoch_); }
-  void Leave() override {}
+  void Leave(const std::string&) override {}
   void SendPlan(const plan::StepPlan&) override {}
   void StartTrace(Nanos) override {}
   void CollectTrace(uint64_t) override {}

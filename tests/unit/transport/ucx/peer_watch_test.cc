@@ -53,7 +53,7 @@ std::string Receive(const Socket& socket, size_t size) {
 class PeerWatchTest : public testing::Test {
  protected:
   PeerWatchTest() : secret_(SecretOf("0123456789abcdef")), region_(DrawWatchId()) {
-    Listener listener = Listen().value();
+    Listener listener = Listen(PeerReach::kAnyHost).value();
     port_ = listener.port;
     owner_ = DrawWatchId();
     server_ = std::make_unique<PeerWatchServer>(std::move(listener), owner_, secret_);
