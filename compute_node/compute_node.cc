@@ -8,6 +8,8 @@
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "common/units.h"
+#include "compute_node/local_path_maker.h"
+#include "compute_node/remote_path_maker.h"
 #include "control/blame.h"
 #include "control/transport_fault.h"
 #include "plan/epoch_shape.h"
@@ -44,7 +46,11 @@ ComputeNode::ComputeNode(ComputeNodeOptions options, model::Model model,
       device_(std::move(device)),
       pool_(pool),
       progress_(std::move(progress)),
-      grammars_(options_.make_grammars, {}) {}
+      grammars_(options_.make_grammars, {}) {
+  path_makers_.push_back(std::make_unique<RemotePathMaker>(options_.name, *device_));
+  path_makers_.push_back(
+      std::make_unique<LocalPathMaker>(options_.name, *device_, options_.make_kv));
+}
 
 ComputeNode::~ComputeNode() { LeaveEpoch(); }
 
@@ -88,29 +94,41 @@ absl::StatusOr<control::PreparedNode> ComputeNode::Configure(const plan::EpochCo
   const plan::WindowLayout layout(shape);
   LAMINA_RETURN_IF_ERROR(executor_->Prepare(config.rows_max + config.chunk_tokens_max));
   const plan::EpochConfig own_config = plan::OfShard(config, stage.shard);
-  LAMINA_RETURN_IF_ERROR(MakeScratch(own_config, stage));
-  LAMINA_RETURN_IF_ERROR(MakeKv(config));
+  LAMINA_RETURN_IF_ERROR(ReservePaths(own_config, stage));
   config_ = config;
   LAMINA_RETURN_IF_ERROR(control::TransportFault(MakeRegion(config, layout)));
   worker_ = std::make_unique<StepWorker>(StepWorker::Options{.config = own_config,
                                                              .shape = shape,
                                                              .node = own,
                                                              .vocabulary = model_.config.vocabulary,
-                                                             .grammars = &grammars_,
-                                                             .kv = kv_.get()},
-                                         *executor_, *transport_, *region_, *chunks_, pool_,
+                                                             .grammars = &grammars_},
+                                         *executor_, *transport_, *region_, paths_, pool_,
                                          *reporter_, counters_);
   LAMINA_RETURN_IF_ERROR(worker_->Prepare());
   const std::string windows =
       absl::StrCat(transport::DescribeMemory(region_->memory()), worker_->DescribeRows());
-  LogInfo("epoch ", config.epoch, " lanes ", config.lanes, " scratch ",
-          FormatBytes(chunks_->bytes()), " windows ", FormatBytes(layout.compute_region_bytes()),
-          " in ", windows, " transport ", transport_->scheme());
-  if (kv_ != nullptr) {
-    LogInfo("epoch ", config.epoch, " KV here: device ", kv_->name(), " slots ", kv_->slots(),
-            " arena ", FormatBytes(kv_->bytes()));
+  LogInfo("epoch ", config.epoch, " lanes ", config.lanes, " windows ",
+          FormatBytes(layout.compute_region_bytes()), " in ", windows, " transport ",
+          transport_->scheme());
+  for (const PathMaker* const path : paths_) {
+    LogInfo("epoch ", config.epoch, " ", path->Describe());
   }
   return control::PreparedNode{.region = region_->Descriptor(), .windows = windows};
+}
+
+absl::Status ComputeNode::ReservePaths(const plan::EpochConfig& config, const plan::Stage& stage) {
+  paths_.clear();
+  for (const auto& maker : path_makers_) {
+    if (config.attention_paths.Has(maker->kind())) {
+      paths_.push_back(maker.get());
+    } else {
+      maker->Release();
+    }
+  }
+  for (PathMaker* const path : paths_) {
+    LAMINA_RETURN_IF_ERROR(path->Reserve(config, stage));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ComputeNode::MakeRegion(const plan::EpochConfig& config,

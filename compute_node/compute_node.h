@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // ComputeNode: one compute node's part in the cluster, epoch by epoch. Holds the model and its
-// weights, the region that memory nodes write, the scratch KV, and the thread of the StepWorker.
+// weights, the region that memory nodes write, the attention paths, and the thread of the StepWorker.
 //
 // Stateless between epochs: whatever a sequence needs comes with its join.
 //
@@ -98,9 +98,8 @@ class ComputeNode final : public control::NodeHandler {
   // The graph of a shard, and its executor; without weights. Errors: those of ShardGraph().
   absl::Status MakeExecutor(const ShardPart& shard);
   absl::Status DropWeights();
-  absl::Status MakeScratch(const plan::EpochConfig& config, const plan::Stage& stage);
-  // Policy local. Keeps the device of the epoch before if it is of the same shape.
-  absl::Status MakeKv(const plan::EpochConfig& config);
+  // Has the paths of the epoch reserve what they need, and the others give back what they have.
+  absl::Status ReservePaths(const plan::EpochConfig& config, const plan::Stage& stage);
   absl::Status CheckShapes(const plan::EpochConfig& config) const;
   // As many as the epoch's policy leaves to this node.
   void UseThreads(const plan::EpochConfig& config);
@@ -124,15 +123,13 @@ class ComputeNode final : public control::NodeHandler {
   StepCounters counters_;
   std::atomic<uint64_t> weight_bytes_{0};
   model::GrammarCache grammars_;
+  std::vector<std::unique_ptr<PathMaker>> path_makers_;
 
   // Of the current epoch; order matters: the worker goes first, the transport last.
   std::optional<plan::EpochConfig> config_;
+  std::vector<PathMaker*> paths_;  // That it has.
   std::unique_ptr<transport::Transport> transport_;
   std::unique_ptr<transport::Region> region_;
-  std::unique_ptr<kernels::ChunkAttention> chunks_;
-  kernels::ChunkAttentionOptions chunk_options_;
-  kernels::KvDeviceOptions kv_options_;
-  std::unique_ptr<kernels::KvDevice> kv_;
   std::unique_ptr<StepWorker> worker_;
   control::EpochThread thread_{counters_.beat};
 };

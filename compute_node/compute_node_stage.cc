@@ -101,57 +101,6 @@ absl::Status ComputeNode::LoadStage(const plan::Stage& stage) {
   return absl::OkStatus();
 }
 
-absl::Status ComputeNode::MakeScratch(const plan::EpochConfig& config, const plan::Stage& stage) {
-  // Where prompts have nodes of their own, the others need none, nor where prompts attend over KV
-  // that is here.
-  const bool prompts = config.attention_paths.Has(plan::AttentionPath::kRemote) &&
-                       (config.prefill_nodes == 0 || plan::IsPrefillNode(config, options_.name));
-  const uint32_t tokens = prompts ? config.scratch_tokens : 1;
-  const auto layers = absl::MakeConstSpan(config.layers).subspan(stage.first_layer, stage.layers);
-  const kernels::ChunkAttentionOptions options = {
-      .layers = {layers.begin(), layers.end()},
-      .arithmetic = config.attention.prefill,
-      .slots = tokens,
-      .context_tokens_max = prompts ? config.sequence_tokens_max : 1,
-      .query_tokens_max = prompts ? config.chunk_tokens_max : 1};
-  if (chunks_ != nullptr && chunk_options_ == options) {
-    return absl::OkStatus();
-  }
-  chunks_.reset();
-  LAMINA_ASSIGN_OR_RETURN(chunks_, device_->MakeChunkAttention(options));
-  chunk_options_ = options;
-  return absl::OkStatus();
-}
-
-absl::Status ComputeNode::MakeKv(const plan::EpochConfig& config) {
-  if (!config.attention_paths.Has(plan::AttentionPath::kLocal)) {
-    kv_.reset();
-    return absl::OkStatus();
-  }
-  if (!device_->is_host()) {
-    return absl::UnimplementedError(absl::StrCat("policy local with compute on ", device_->name(),
-                                                 " is not served by this version"));
-  }
-  if (config.compute_nodes.size() > 1) {
-    return absl::UnimplementedError(
-        absl::StrCat("policy local with ", config.compute_nodes.size(),
-                     " compute nodes is not served by this version; it serves one"));
-  }
-  if (options_.make_kv == nullptr) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the coordinator has KV on ", options_.name,
-                     " (policy local), whose own cluster file has not; give both the same file"));
-  }
-  const kernels::KvDeviceOptions options = LocalAttention::DeviceOptions(config);
-  if (kv_ != nullptr && kv_options_ == options && kv_->usable()) {
-    return absl::OkStatus();
-  }
-  kv_.reset();
-  LAMINA_ASSIGN_OR_RETURN(kv_, options_.make_kv(options));
-  kv_options_ = options;
-  return absl::OkStatus();
-}
-
 void ComputeNode::UseThreads(const plan::EpochConfig& config) {
   const size_t threads =
       options_.pools_threads == 0 || config.attention_paths.Has(plan::AttentionPath::kLocal)

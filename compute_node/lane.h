@@ -10,21 +10,50 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <vector>
 
 #include "common/clock.h"
-#include "common/extent.h"
 #include "compute_node/slice_executor.h"
 #include "plan/step_plan.h"
 
 namespace lamina::compute_node {
 
 enum class LanePhase : uint8_t {
-  kIdle,       // No step.
-  kReady,      // A slice, or the rest of one, can run.
-  kAway,       // It waits for attention outputs, a context, or other shards' parts of a sum.
-  kAhead,      // The device has been told what comes next.
-  kElsewhere,  // The step goes on on other nodes, whose tokens end it.
+  kIdle,     // No step.
+  kReady,    // A slice, or the rest of one, can run.
+  kWaiting,  // Something is missing: Lane::awaits.
+};
+
+// What a lane may wait for before its slice, or the rest of one, can run.
+enum class Awaited : uint8_t {
+  kAttention,  // Outputs of the attention before the slice.
+  kContext,    // Values that cross that attention, from the node that ran the slice before.
+  kWeights,    // The slice's own.
+  kSum,        // The other shards' parts of a sum.
+  kHead,       // The LM head, which another lane is in.
+  kTokens,     // Those that end the step, which goes on on other nodes.
+};
+
+// A set of these. A lane is ready when the last one has come.
+class AwaitedSet {
+ public:
+  AwaitedSet() = default;
+  AwaitedSet(std::initializer_list<Awaited> all) {
+    for (const Awaited one : all) {
+      Add(one);
+    }
+  }
+
+  void Add(Awaited one) { bits_ |= BitOf(one); }
+  void Remove(Awaited one) { bits_ &= ~BitOf(one); }
+  bool Has(Awaited one) const { return (bits_ & BitOf(one)) != 0; }
+  bool empty() const { return bits_ == 0; }
+
+ private:
+  static uint32_t BitOf(Awaited one) { return 1u << static_cast<uint32_t>(one); }
+
+  uint32_t bits_ = 0;
 };
 
 struct RowRange {
@@ -32,27 +61,17 @@ struct RowRange {
   uint32_t count = 0;
 };
 
-// What of a step concerns one memory node.
-struct NodeRows {
-  RowRange rows;     // Decode rows.
-  RowRange kv_rows;  // Of all k and v of the chunks that go to memory nodes.
-  // Partition token_range: the rows, of which the first `own_rows` have their own token there.
-  std::vector<uint32_t> span_rows;
-  uint32_t own_rows = 0;
-  uint32_t partials = 0;  // That it answers.
-  bool involved() const { return rows.count > 0 || kv_rows.count > 0; }
-};
-
-// Of a row's span: where its reply lies.
-struct SpanPartial {
-  uint32_t node = 0;
-  uint32_t index = 0;  // Among the node's.
-};
-
 struct ChunkRows {
   plan::PrefillChunk plan;
   uint32_t first_row = 0;  // Of the step.
-  Extent scratch;          // All tokens of the sequence up to this chunk's end.
+};
+
+// The rows of a step that attend by one path (attention_path.h): consecutive decode rows, and
+// consecutive ones of the step's chunks.
+struct PathRows {
+  RowRange decode;
+  RowRange chunks;  // Indices into Lane::chunks.
+  bool empty() const { return decode.count == 0 && chunks.count == 0; }
 };
 
 // A row of the last slice and what it is for.
@@ -66,6 +85,7 @@ struct TailRow {
 struct Lane {
   uint32_t index = 0;
   LanePhase phase = LanePhase::kIdle;
+  AwaitedSet awaits;                  // While it is kWaiting.
   std::vector<plan::StepPlan> plans;  // Not yet begun, oldest first.
   plan::StepPlan plan;                // Of the step that runs.
 
@@ -74,19 +94,13 @@ struct Lane {
   std::vector<uint32_t> positions;
   uint32_t decode_rows = 0;
   std::vector<ChunkRows> chunks;
-  std::vector<NodeRows> nodes;  // [memory nodes]
+  std::vector<PathRows> paths;  // [paths of the epoch]
   std::vector<TailRow> tail;
-  // Partition token_range: of each decode row and span, rows by rows; where each row's begin.
-  std::vector<SpanPartial> partials;
-  std::vector<uint32_t> first_partial;
 
-  uint32_t slice = 0;      // Next to run here,
-  size_t op = 0;           // from this op on.
-  bool pinned = false;     // The step stays on one replica.
-  bool by_device = false;  // The device exchanges the step's rows.
-  bool reducing = false;   // Parts of other shards are awaited, for op `op`.
-  bool head_due = false;   // It has come to the LM head, which another lane is in.
-  bool replayed = false;   // The ops that ran last had been recorded.
+  uint32_t slice = 0;     // Next to run here,
+  size_t op = 0;          // from this op on.
+  bool pinned = false;    // The step stays on one replica.
+  bool replayed = false;  // The ops that ran last had been recorded.
   Nanos away_since = 0;
   Nanos slices_nanos = 0;  // Spent on slices of the step here.
   uint32_t slices_run = 0;

@@ -1,94 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compute_node/local_attention.h"
 
-#include <utility>
-
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "compute_node/step_layout.h"
 
 namespace lamina::compute_node {
 
-kernels::KvDeviceOptions LocalAttention::DeviceOptions(const plan::EpochConfig& config) {
-  // As many chunks as tokens at most: each has one.
-  const uint32_t rows_max = config.rows_max + config.chunk_tokens_max;
-  return {.layers = config.layers,
-          .arithmetic = config.attention.decode,
-          .slots = config.slots[0],
-          .context_tokens_max = config.sequence_tokens_max,
-          .items_max = rows_max,
-          .query_tokens_max = config.chunk_tokens_max,
-          .store_tokens_max = rows_max};
-}
-
-LocalAttention::LocalAttention(const plan::EpochConfig& config, kernels::KvDevice& device)
-    : layers_(config.layers),
-      device_(device),
-      tables_({.slots = device.slots()}),
-      steps_(config.lanes) {
-  stored_.reserve(config.rows_max + config.chunk_tokens_max);
-  items_.reserve(config.rows_max + config.chunk_tokens_max);
-}
-
-absl::Status LocalAttention::BeginStep(const plan::StepPlan& plan) {
-  LAMINA_RETURN_IF_ERROR(tables_.Apply(plan));
-  std::vector<Rows>& step = steps_[plan.lane];
-  step.clear();
-  for (const plan::DecodeRow& row : plan.rows) {
-    LAMINA_RETURN_IF_ERROR(Add(row.sequence, row.position, 1, step));
+absl::Status LocalAttention::BeginStep(Lane& lane, const PathRows& rows) {
+  kv_.BeginStep(lane.index);
+  for (uint32_t row = rows.decode.first; row < rows.decode.first + rows.decode.count; ++row) {
+    LAMINA_RETURN_IF_ERROR(
+        kv_.AddRows(lane.index, lane.plan.rows[row].sequence, row, lane.positions[row], 1));
   }
-  for (const plan::PrefillChunk& chunk : plan.chunks) {
-    LAMINA_RETURN_IF_ERROR(Add(chunk.sequence, chunk.first_token, chunk.tokens, step));
+  for (const ChunkRows& chunk : ChunksOf(lane, rows)) {
+    LAMINA_RETURN_IF_ERROR(kv_.AddRows(lane.index, chunk.plan.sequence, chunk.first_row,
+                                       chunk.plan.first_token, chunk.plan.tokens));
   }
   return absl::OkStatus();
 }
 
-absl::Status LocalAttention::Add(plan::SequenceId id, uint32_t first_token, uint32_t tokens,
-                                 std::vector<Rows>& step) const {
-  const plan::SlotTables::Sequence* sequence = tables_.Find(id);
-  if (sequence == nullptr) {
-    return absl::InternalError(
-        absl::StrCat("plan has rows of sequence ", id, ", which is not here"));
-  }
-  LAMINA_ASSIGN_OR_RETURN(std::vector<Extent> slots,
-                          tables_.SlotsOf(*sequence, first_token, tokens));
-  const uint32_t row = step.empty() ? 0 : step.back().first_row + step.back().tokens;
-  step.push_back({.sequence = sequence,
-                  .first_row = row,
-                  .first_token = first_token,
-                  .tokens = tokens,
-                  .slots = std::move(slots)});
+absl::Status LocalAttention::Attend(Lane& lane) {
+  const size_t rows = lane.positions.size();
+  const auto qkv = context_.executor.QkvRows(lane.slice, rows, lane.buffers);
+  const auto out = context_.executor.AttentionRows(lane.slice, rows, lane.buffers);
+  LAMINA_RETURN_IF_ERROR(kv_.Store(lane.index, lane.slice, qkv));
+  context_.laps.LapOf(lane, telemetry::WorkPart::kStore, lane.slice);
+  LAMINA_ASSIGN_OR_RETURN(const uint64_t read, kv_.Attend(lane.index, lane.slice, qkv, out));
+  telemetry::AddTo(context_.counters.kv_bytes_read, read);
+  context_.laps.LapOf(lane, telemetry::WorkPart::kAttend, lane.slice);
   return absl::OkStatus();
-}
-
-absl::Status LocalAttention::Store(uint32_t lane, uint32_t layer,
-                                   const kernels::MatrixView<BFloat16>& qkv) {
-  const AttentionDescriptor& shape = layers_[layer];
-  stored_.clear();
-  for (const Rows& rows : steps_[lane]) {
-    const BFloat16* k = qkv.row(rows.first_row) + shape.q_width();
-    stored_.push_back(
-        {.k = k, .v = k + shape.kv_width(), .stride = qkv.stride, .slots = rows.slots});
-  }
-  return device_.Store(layer, AllHeads(shape), stored_);
-}
-
-absl::StatusOr<uint64_t> LocalAttention::Attend(uint32_t lane, uint32_t layer,
-                                                const kernels::MatrixView<BFloat16>& qkv,
-                                                const kernels::MatrixView<BFloat16>& out) {
-  uint64_t context = 0;
-  items_.clear();
-  for (const Rows& rows : steps_[lane]) {
-    items_.push_back({.extents = rows.sequence->extents,
-                      .first_position = rows.first_token,
-                      .query_tokens = rows.tokens,
-                      .q = qkv.row(rows.first_row),
-                      .q_stride = qkv.stride,
-                      .out = out.row(rows.first_row),
-                      .out_stride = out.stride});
-    context += rows.first_token + rows.tokens;
-  }
-  LAMINA_RETURN_IF_ERROR(device_.Attend(layer, AllHeads(layers_[layer]), items_));
-  return context * 2 * layers_[layer].kv_width() * sizeof(BFloat16);
 }
 
 }  // namespace lamina::compute_node

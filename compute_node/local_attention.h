@@ -1,77 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// LocalAttention: what a compute node does in place of memory nodes under policy local: it keeps
-// the slots of all sequences, stores k and v of a step's rows there, and attends them.
+// LocalAttention: rows attend at the compute node itself, over KV that is here (local_kv.h): the
+// attention of a slice is a call, and nothing is awaited behind it.
 //
-// Decode rows and prompt chunks alike: a chunk attends over the slots of its sequence, so there is
-// no scratch KV. The bits are those of every other policy, as attention's arithmetic is canonical.
-//
-//   BeginStep(plan)            once a step
-//   Store(lane, layer, qkv)    then Attend(lane, layer, qkv, out): once a layer
-//
-// Threading: one thread.   Allocation: per step, none per layer.
+// Threading: as AttentionPath. Allocation: per step, none per slice.
 
 #pragma once
 
-#include <cstdint>
-#include <vector>
-
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "control/node_handler.h"
+#include "compute_node/attention_path.h"
+#include "compute_node/local_kv.h"
+#include "compute_node/worker_context.h"
 #include "kernels/kv_device.h"
-#include "kernels/matrix_view.h"
-#include "plan/slot_tables.h"
-#include "plan/step_plan.h"
 
 namespace lamina::compute_node {
 
-class LocalAttention {
+class LocalAttention final : public AttentionPath {
  public:
-  // What a device is asked for in this epoch.
-  static kernels::KvDeviceOptions DeviceOptions(const plan::EpochConfig& config);
+  // The device is one that was made for the epoch (LocalKv::DeviceOptions()). References must
+  // outlive this.
+  LocalAttention(const WorkerContext& context, kernels::KvDevice& device)
+      : context_(context), kv_(context.config, device) {}
 
-  // The device is one that was made for `config`, and must outlive this.
-  LocalAttention(const plan::EpochConfig& config, kernels::KvDevice& device);
-
-  // By the thread that will call the others, before them. Errors: those of the device.
-  absl::Status Begin() { return device_.Begin(); }
-
-  // Applies the plan's changes and finds the slots of its rows, which are from now on those of its
-  // lane: decode rows first, then the tokens of its chunks.
-  // Errors: kInternal  the plan does not fit the tables, or the arena.
-  absl::Status BeginStep(const plan::StepPlan& plan);
-
-  // Copies k and v of all rows of the lane's step into their slots.
-  // Shapes: qkv  [rows, q | k | v], of the layer. Errors: those of the device.
-  absl::Status Store(uint32_t lane, uint32_t layer, const kernels::MatrixView<BFloat16>& qkv);
-
-  // Attends all rows of the lane's step. Returns how many bytes of K and V that read.
-  // Shapes: out  [rows, query heads * head_dim]. Errors: those of the device.
-  // Cost: as AttentionKernel::Attend.
-  absl::StatusOr<uint64_t> Attend(uint32_t lane, uint32_t layer,
-                                  const kernels::MatrixView<BFloat16>& qkv,
-                                  const kernels::MatrixView<BFloat16>& out);
+  absl::Status Open() override { return kv_.Begin(); }
+  absl::Status Apply(const plan::StepPlan& plan) override { return kv_.Apply(plan); }
+  absl::Status BeginStep(Lane& lane, const PathRows& rows) override;
+  absl::Status Attend(Lane& lane) override;
+  bool Await(Lane& /*lane*/) override { return false; }
+  absl::StatusOr<bool> Poll(Lane& /*lane*/) override { return true; }
 
  private:
-  // Consecutive tokens of a sequence, as rows of the step.
-  struct Rows {
-    const plan::SlotTables::Sequence* sequence = nullptr;
-    uint32_t first_row = 0;
-    uint32_t first_token = 0;
-    uint32_t tokens = 0;
-    std::vector<Extent> slots;  // Of these tokens.
-  };
-
-  absl::Status Add(plan::SequenceId id, uint32_t first_token, uint32_t tokens,
-                   std::vector<Rows>& step) const;
-
-  const std::vector<AttentionDescriptor> layers_;
-  kernels::KvDevice& device_;
-  plan::SlotTables tables_;
-  std::vector<std::vector<Rows>> steps_;  // [lanes]
-  std::vector<kernels::KvRows> stored_;
-  std::vector<kernels::AttentionItem> items_;
+  const WorkerContext& context_;
+  LocalKv kv_;
 };
 
 }  // namespace lamina::compute_node

@@ -88,10 +88,6 @@ absl::Status ReplicaExchange::SendContext(Lane& lane) {
   return absl::OkStatus();
 }
 
-void ReplicaExchange::AwaitContext(const Lane& lane) {
-  lanes_[lane.index].awaited = context_.NodeOf(lane, lane.slice - 1) != context_.node;
-}
-
 AwaitedSignal ReplicaExchange::ContextSignal(const Lane& lane) const {
   const uint32_t sender = context_.NodeOf(lane, lane.slice - 1);
   return {.peer = ComputePeer(sender),
@@ -100,16 +96,11 @@ AwaitedSignal ReplicaExchange::ContextSignal(const Lane& lane) const {
 }
 
 absl::StatusOr<bool> ReplicaExchange::TakeContext(Lane& lane) {
-  LaneState& state = lanes_[lane.index];
-  if (!state.awaited) {
-    return true;
-  }
   const AwaitedSignal signal = ContextSignal(lane);
   if (context_.region.LoadSignal(signal.word) < signal.value) {
     return false;
   }
   LAMINA_RETURN_IF_ERROR(TakeContextWindow(lane, signal.peer));
-  state.awaited = false;
   return true;
 }
 

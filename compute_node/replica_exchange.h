@@ -34,12 +34,12 @@ class ReplicaExchange {
   // Errors: as Peers::Put().
   absl::Status SendContext(Lane& lane);
 
-  // From now on TakeContext() waits for the context of the slice before the lane's, if that ran on
-  // another node.
-  void AwaitContext(const Lane& lane);
-  bool awaits_context(const Lane& lane) const { return lanes_[lane.index].awaited; }
+  // Whether the slice before the lane's ran on another node, so that its context is to come.
+  bool AwaitContext(const Lane& lane) const {
+    return context_.NodeOf(lane, lane.slice - 1) != context_.node;
+  }
 
-  // Takes the context, if it has come. Whether none is awaited any more.
+  // Takes that context, if it has come, and tells whether it has.
   // Errors: as Peers::CheckWindow().
   absl::StatusOr<bool> TakeContext(Lane& lane);
 
@@ -59,7 +59,6 @@ class ReplicaExchange {
 
  private:
   struct LaneState {
-    bool awaited = false;
     plan::WindowHeader context_header;
     // Header and entries, [plan_ahead]: each is free again when its step is done everywhere.
     std::vector<std::vector<std::byte>> token_messages;

@@ -2,45 +2,53 @@
 #include "compute_node/step_layout.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "compute_node/worker_context.h"
-#include "plan/epoch_shape.h"
 
 namespace lamina::compute_node {
 namespace {
 
 class Layouter {
  public:
-  Layouter(const plan::EpochConfig& config, SequenceTable& sequences, Lane& lane)
-      : config_(config), sequences_(sequences), lane_(lane) {}
+  Layouter(const plan::EpochConfig& config, SequenceTable& sequences, PathOf path_of, Lane& lane)
+      : config_(config), sequences_(sequences), path_of_(path_of), lane_(lane) {}
 
   absl::Status Run();
 
  private:
+  void Sort();
   absl::Status PlaceRows();
-  absl::Status PlaceSpans();
-  void PlacePartials();
   absl::Status PlaceChunks();
   void ChooseTailRows();
-  const std::vector<uint32_t>& SpansOf(uint32_t row) {
-    return sequences_.Find(lane_.plan.rows[row].sequence)->spans;
+  uint32_t PathOfSequence(plan::SequenceId id) {
+    const Sequence* sequence = sequences_.Find(id);
+    return sequence == nullptr ? 0 : path_of_(*sequence);
   }
 
   const plan::EpochConfig& config_;
   SequenceTable& sequences_;
+  const PathOf path_of_;
   Lane& lane_;
 };
+
+// One more of a range that ends where the others of its path do.
+void Extend(RowRange& range, size_t index) {
+  range.first = range.count == 0 ? static_cast<uint32_t>(index) : range.first;
+  ++range.count;
+}
 
 absl::Status Layouter::Run() {
   lane_.token_ids.clear();
   lane_.positions.clear();
   lane_.chunks.clear();
-  for (NodeRows& node : lane_.nodes) {
-    node = {};
+  for (PathRows& rows : lane_.paths) {
+    rows = {};
   }
+  Sort();
   LAMINA_RETURN_IF_ERROR(PlaceRows());
   LAMINA_RETURN_IF_ERROR(PlaceChunks());
   const size_t rows_max = config_.rows_max + config_.chunk_tokens_max;
@@ -54,132 +62,56 @@ absl::Status Layouter::Run() {
   return absl::OkStatus();
 }
 
-// Decode rows, sorted by memory node; with spans, which may lie on several, in the plan's order.
-// Their input is the token sampled last.
-absl::Status Layouter::PlaceRows() {
-  const auto node_of = [this](const plan::DecodeRow& row) {
+// By path, and decode rows by memory node; with spans, which may lie on several nodes, in the plan's
+// order.
+void Layouter::Sort() {
+  const auto rank_of = [this](const plan::DecodeRow& row) {
     const Sequence* sequence = sequences_.Find(row.sequence);
-    return sequence == nullptr || BySpan(config_) ? 0 : sequence->join.memory_node;
+    const uint32_t node =
+        sequence == nullptr || BySpan(config_) ? 0 : sequence->join.memory_node;
+    return std::pair(PathOfSequence(row.sequence), node);
   };
   std::stable_sort(
       lane_.plan.rows.begin(), lane_.plan.rows.end(),
-      [&](const plan::DecodeRow& a, const plan::DecodeRow& b) { return node_of(a) < node_of(b); });
+      [&](const plan::DecodeRow& a, const plan::DecodeRow& b) { return rank_of(a) < rank_of(b); });
+  std::stable_sort(lane_.plan.chunks.begin(), lane_.plan.chunks.end(),
+                   [this](const plan::PrefillChunk& a, const plan::PrefillChunk& b) {
+                     return PathOfSequence(a.sequence) < PathOfSequence(b.sequence);
+                   });
+}
+
+// A row's input is the token sampled last.
+absl::Status Layouter::PlaceRows() {
   for (const plan::DecodeRow& row : lane_.plan.rows) {
     const Sequence* sequence = sequences_.Find(row.sequence);
-    if (sequence == nullptr || sequence->join.memory_node >= lane_.nodes.size() ||
+    if (sequence == nullptr || sequence->join.memory_node >= config_.memory_nodes.size() ||
         (!sequence->finished && row.position + 1 != sequence->tokens.size())) {
       return absl::InternalError(absl::StrCat("row of sequence ", row.sequence, " position ",
                                               row.position, " does not follow from the tables"));
     }
-    for (uint32_t node = 0; node < lane_.nodes.size() && !BySpan(config_); ++node) {
-      if (plan::Holds(config_, node, sequence->join.memory_node)) {
-        RowRange& range = lane_.nodes[node].rows;
-        range.first =
-            range.count == 0 ? static_cast<uint32_t>(lane_.positions.size()) : range.first;
-        ++range.count;
-      }
-    }
+    Extend(lane_.paths[path_of_(*sequence)].decode, lane_.positions.size());
     lane_.token_ids.push_back(static_cast<uint32_t>(sequence->tokens.back()));
     lane_.positions.push_back(row.position);
   }
   lane_.decode_rows = static_cast<uint32_t>(lane_.positions.size());
-  return BySpan(config_) ? PlaceSpans() : absl::OkStatus();
-}
-
-// Which rows each memory node gets, in which order, and where its partials lie.
-absl::Status Layouter::PlaceSpans() {
-  const uint32_t span_tokens = config_.span_tokens;
-  lane_.partials.clear();
-  lane_.first_partial.assign(lane_.decode_rows + 1, 0);
-  for (const bool own : {true, false}) {
-    for (uint32_t row = 0; row < lane_.decode_rows; ++row) {
-      const std::vector<uint32_t>& spans = SpansOf(row);
-      const uint32_t last = lane_.positions[row] / span_tokens;
-      if (last >= spans.size()) {
-        return absl::InternalError(absl::StrCat("row ", row, " of lane ", lane_.plan.lane, " sees ",
-                                                last + 1, " spans, of which slots for ",
-                                                spans.size(), " were granted"));
-      }
-      if (*std::max_element(spans.begin(), spans.end()) >= lane_.nodes.size()) {
-        return absl::InternalError(absl::StrCat("row ", row, " of lane ", lane_.plan.lane,
-                                                " has a span on a memory node that is not there"));
-      }
-      for (uint32_t node = 0; node < lane_.nodes.size(); ++node) {
-        const bool sees =
-            std::find(spans.begin(), spans.begin() + last + 1, node) != spans.begin() + last + 1;
-        if (sees && (spans[last] == node) == own) {
-          lane_.nodes[node].span_rows.push_back(row);
-          lane_.nodes[node].own_rows += own;
-        }
-      }
-    }
-  }
-  for (NodeRows& part : lane_.nodes) {
-    part.rows = {.first = 0, .count = static_cast<uint32_t>(part.span_rows.size())};
-  }
-  PlacePartials();
   return absl::OkStatus();
-}
-
-// A node's partials are row by row in the order of its rows, each row's in the order of its spans.
-void Layouter::PlacePartials() {
-  const uint32_t span_tokens = config_.span_tokens;
-  for (uint32_t row = 0; row < lane_.decode_rows; ++row) {
-    lane_.first_partial[row + 1] =
-        lane_.first_partial[row] + lane_.positions[row] / span_tokens + 1;
-  }
-  lane_.partials.resize(lane_.first_partial.back());
-  for (uint32_t node = 0; node < lane_.nodes.size(); ++node) {
-    NodeRows& part = lane_.nodes[node];
-    for (const uint32_t row : part.span_rows) {
-      const std::vector<uint32_t>& spans = SpansOf(row);
-      for (uint32_t span = 0; span <= lane_.positions[row] / span_tokens; ++span) {
-        if (spans[span] == node) {
-          lane_.partials[lane_.first_partial[row] + span] = {.node = node,
-                                                             .index = part.partials++};
-        }
-      }
-    }
-  }
 }
 
 absl::Status Layouter::PlaceChunks() {
   for (const plan::PrefillChunk& chunk : lane_.plan.chunks) {
     const Sequence* sequence = sequences_.Find(chunk.sequence);
-    const uint64_t end = uint64_t{chunk.first_token} + chunk.tokens;
-    if (sequence == nullptr || sequence->join.memory_node >= lane_.nodes.size() ||
-        chunk.tokens == 0 || end > sequence->join.tokens.size() ||
-        (BySpan(config_) && end > sequence->slots) ||
-        chunk.scratch_offset + end > config_.scratch_tokens) {
-      return absl::InternalError(absl::StrCat("chunk [", chunk.first_token, ", +", chunk.tokens,
-                                              ") of sequence ", chunk.sequence,
-                                              " does not follow from the tables"));
+    if (sequence == nullptr || sequence->join.memory_node >= config_.memory_nodes.size() ||
+        chunk.tokens == 0 ||
+        uint64_t{chunk.first_token} + chunk.tokens > sequence->join.tokens.size()) {
+      return ChunkDoesNotFollow(chunk);
     }
+    Extend(lane_.paths[path_of_(*sequence)].chunks, lane_.chunks.size());
     lane_.chunks.push_back(
-        {.plan = chunk,
-         .first_row = static_cast<uint32_t>(lane_.positions.size()),
-         .scratch = {.first_slot = chunk.scratch_offset, .tokens = static_cast<uint32_t>(end)}});
+        {.plan = chunk, .first_row = static_cast<uint32_t>(lane_.positions.size())});
     for (uint32_t i = 0; i < chunk.tokens; ++i) {
       lane_.token_ids.push_back(static_cast<uint32_t>(sequence->tokens[chunk.first_token + i]));
       lane_.positions.push_back(chunk.first_token + i);
     }
-  }
-  // Staging rows: node by node, in the order of chunks. With heads spread every node has them all.
-  uint32_t row = 0;
-  for (uint32_t node = 0; node < lane_.nodes.size(); ++node) {
-    row = ByHead(config_) ? 0 : row;
-    lane_.nodes[node].kv_rows.first = row;
-    for (const ChunkRows& chunk : lane_.chunks) {
-      for (uint32_t i = 0; i < chunk.plan.tokens; ++i) {
-        row += HoldsToken(config_, node, *sequences_.Find(chunk.plan.sequence),
-                          chunk.plan.first_token + i);
-      }
-    }
-    lane_.nodes[node].kv_rows.count = row - lane_.nodes[node].kv_rows.first;
-  }
-  if (row > config_.chunk_tokens_max) {
-    return absl::InternalError(absl::StrCat("plan has ", row, " chunk tokens; at most ",
-                                            config_.chunk_tokens_max, " fit"));
   }
   return absl::OkStatus();
 }
@@ -222,14 +154,15 @@ void Layouter::ChooseTailRows() {
 
 }  // namespace
 
-absl::Status LayOut(const plan::EpochConfig& config, SequenceTable& sequences, Lane& lane) {
-  return Layouter(config, sequences, lane).Run();
+absl::Status LayOut(const plan::EpochConfig& config, SequenceTable& sequences, PathOf path_of,
+                    Lane& lane) {
+  return Layouter(config, sequences, path_of, lane).Run();
 }
 
-bool HoldsToken(const plan::EpochConfig& config, uint32_t node, const Sequence& sequence,
-                uint32_t token) {
-  return BySpan(config) ? sequence.spans[token / config.span_tokens] == node
-                        : plan::Holds(config, node, sequence.join.memory_node);
+absl::Status ChunkDoesNotFollow(const plan::PrefillChunk& chunk) {
+  return absl::InternalError(absl::StrCat("chunk [", chunk.first_token, ", +", chunk.tokens,
+                                          ") of sequence ", chunk.sequence,
+                                          " does not follow from the tables"));
 }
 
 }  // namespace lamina::compute_node

@@ -1,24 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a step is laid out: which rows it has, in which order, for which memory nodes, and which of
-// them are sampled.
+// How a step is laid out: which rows it has, in which order, which of them attend by which path, and
+// which of them are sampled.
+//
+// Threading: the data thread.
 
 #pragma once
 
+#include <cstdint>
+
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "compute_node/lane.h"
 #include "compute_node/sequence_table.h"
-#include "control/node_handler.h"
+#include "plan/epoch_config.h"
 
 namespace lamina::compute_node {
 
-// Lays out the lane's plan, which the sequences have been told of. Sorts the plan's rows.
-// Errors: kInternal  the plan does not follow from the tables, or does not fit the epoch.
-// Requires: lane.nodes has an entry for each memory node.
-absl::Status LayOut(const plan::EpochConfig& config, SequenceTable& sequences, Lane& lane);
+// By which of the epoch's paths a sequence attends.
+using PathOf = absl::FunctionRef<uint32_t(const Sequence&)>;
 
-// Whether K and V of that token of the sequence, all or some heads, are on the memory node.
-bool HoldsToken(const plan::EpochConfig& config, uint32_t node, const Sequence& sequence,
-                uint32_t token);
+// Lays out the lane's plan, which the sequences have been told of. Sorts the plan's rows and chunks
+// by path, rows of a path by memory node.
+// Errors: kInternal  the plan does not follow from the tables, or does not fit the epoch.
+// Requires: lane.paths has an entry for each path.
+absl::Status LayOut(const plan::EpochConfig& config, SequenceTable& sequences, PathOf path_of,
+                    Lane& lane);
+
+inline absl::Span<const ChunkRows> ChunksOf(const Lane& lane, const PathRows& rows) {
+  return absl::MakeConstSpan(lane.chunks).subspan(rows.chunks.first, rows.chunks.count);
+}
+
+// The error of a chunk that the tables or the epoch have no room for.
+absl::Status ChunkDoesNotFollow(const plan::PrefillChunk& chunk);
 
 }  // namespace lamina::compute_node

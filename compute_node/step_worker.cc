@@ -2,11 +2,12 @@
 #include "compute_node/step_worker.h"
 
 #include <algorithm>
+#include <chrono>
+#include <optional>
 #include <thread>
 #include <utility>
 
 #include "common/clock.h"
-#include "common/log.h"
 #include "common/status_macros.h"
 #include "compute_node/link_measurement.h"
 #include "compute_node/step_layout.h"
@@ -14,17 +15,50 @@
 #include "plan/epoch_shape.h"
 
 namespace lamina::compute_node {
+namespace {
+
+// While lanes wait and others idle, plans of the idle ones are looked for this often.
+constexpr Nanos kPlanPoll = Micros(200);
+
+// A step with prompt chunks may keep another compute node busy for minutes (a large model on few
+// cores): it is waited for as long again for each so many of its prompt tokens.
+constexpr Nanos kPromptTokens = 64;
+
+// How long a lane waits for another compute node, which may itself wait for a memory node, for
+// `patience`: so memory nodes are given up on first.
+Nanos ReplicaPatience(const Lane& lane, Nanos patience) {
+  Nanos prompt_tokens = 0;
+  for (const plan::PrefillChunk& chunk : lane.plan.chunks) {
+    prompt_tokens += chunk.tokens;
+  }
+  return 2 * patience + 2 * patience * prompt_tokens / kPromptTokens;
+}
+
+std::unique_ptr<plan::SliceOrder> MakeOrder(const plan::EpochConfig& config, uint32_t node) {
+  if (plan::IsPartOfLayers(config, node)) {
+    return std::make_unique<plan::OldestVisitFirst>(config.lanes);
+  }
+  return std::make_unique<plan::FewestSlicesFirst>(config.lanes);
+}
+
+void Pause(Nanos pause) {
+  if (pause == 0) {
+    std::this_thread::yield();
+  } else {
+    std::this_thread::sleep_for(std::chrono::nanoseconds(pause));
+  }
+}
+
+}  // namespace
 
 StepWorker::StepWorker(const Options& options, SliceExecutor& executor,
                        transport::Transport& transport, transport::Region& region,
-                       kernels::ChunkAttention& chunks, ThreadPool& pool,
+                       absl::Span<PathMaker* const> paths, ThreadPool& pool,
                        control::NodeReporter& reporter, StepCounters& counters)
     : options_(options),
       executor_(executor),
       transport_(transport),
       region_(region),
-      chunks_(chunks),
-      first_layer_(plan::StageOf(options.config, options.node).first_layer),
       reporter_(reporter),
       counters_(counters),
       laps_(counters.meter),
@@ -34,35 +68,35 @@ StepWorker::StepWorker(const Options& options, SliceExecutor& executor,
                .layout = plan::WindowLayout(options.shape),
                .schedule = plan::ScheduleOf(
                    options.config, plan::StageOf(options.config, options.node).shard.index),
+               .peer_deadline = options.peer_deadline,
                .executor = executor,
+               .pool = pool,
                .transport = transport,
                .region = region,
                .peers = peers_,
+               .sequences = sequences_,
                .laps = laps_,
                .counters = counters},
-      memory_(context_, sequences_, pool),
-      device_(context_, options.peer_deadline),
+      paths_(context_, paths),
       replicas_(context_, sequences_, options.vocabulary),
       shards_(context_),
       tail_(context_, sequences_, pool, options.grammars),
-      local_(options.kv == nullptr ? nullptr
-                                   : std::make_unique<LocalAttention>(options.config, *options.kv)),
       lanes_(options.config.lanes),
-      turns_(options.config.lanes,
-             /*by_visit=*/plan::IsPartOfLayers(options.config, options.node)) {
+      order_(MakeOrder(options.config, options.node)),
+      wait_(context_) {
   const size_t rows_max = options.config.rows_max + options.config.chunk_tokens_max;
   for (uint32_t i = 0; i < lanes_.size(); ++i) {
     lanes_[i].index = i;
-    lanes_[i].nodes.resize(options.config.memory_nodes.size());
+    lanes_[i].paths.resize(paths_.count());
     lanes_[i].token_ids.reserve(rows_max);
     lanes_[i].positions.reserve(rows_max);
   }
 }
 
-// A transport may read the sources of its puts until the regions' views are gone, and the exchange
-// has their windows registered.
+// A transport may read the sources of its puts until the regions' views are gone, and a path may
+// have their windows registered.
 StepWorker::~StepWorker() {
-  device_.Close();
+  paths_.Close();
   peers_.Disconnect();
 }
 
@@ -75,16 +109,13 @@ void StepWorker::PushPlan(plan::StepPlan plan) { inbox_.Push(std::move(plan)); }
 
 void StepWorker::Stop() {
   abort_.store(1, std::memory_order_release);
-  device_.Abort();
+  paths_.Abort();
   inbox_.Wake();
 }
 
 absl::Status StepWorker::Run() {
   LAMINA_RETURN_IF_ERROR(executor_.device().Begin());
-  if (local_ != nullptr) {
-    LAMINA_RETURN_IF_ERROR(local_->Begin());
-  }
-  device_.Open();
+  LAMINA_RETURN_IF_ERROR(control::TransportFault(paths_.Open()));
   LAMINA_RETURN_IF_ERROR(control::TransportFault(RegisterSources()));
   absl::Status status = control::TransportFault(MeasureLinks(context_, abort_, reporter_));
   if (status.ok()) {
@@ -92,21 +123,10 @@ absl::Status StepWorker::Run() {
     status = Loop();
     executor_.SetBetweenOps(nullptr);
   }
-  device_.Abort();
+  paths_.Abort();
   // What it still does goes on in memory that the epoch's end frees.
   status.Update(executor_.device().Synchronize());
   return absl::IsCancelled(status) ? absl::OkStatus() : status;
-}
-
-// A transport that carries messages moves them there too.
-std::function<void()> StepWorker::BetweenOps() {
-  if (transport_.capabilities().one_sided) {
-    return [this] { counters_.beat.Raise(); };
-  }
-  return [this] {
-    counters_.beat.Raise();
-    transport_.Progress();
-  };
 }
 
 absl::Status StepWorker::Loop() {
@@ -119,19 +139,16 @@ absl::Status StepWorker::Loop() {
     transport_.Progress();
     LAMINA_RETURN_IF_ERROR(TakeArrivals());
     LAMINA_RETURN_IF_ERROR(BeginSteps());  // After arrivals: these may have ended a lane's step.
-    if (const auto next = turns_.Next(); next.has_value()) {
+    if (const auto next = order_->Next(); next.has_value()) {
       const Nanos start = RealClock().Now();
       LAMINA_RETURN_IF_ERROR(RunSlice(lanes_[*next]));
       NoteSlice(lanes_[*next], RealClock().Now() - start);
       continue;
     }
-    const auto any_is = [this](LanePhase phase) {
-      return std::any_of(lanes_.begin(), lanes_.end(),
-                         [phase](const Lane& lane) { return lane.phase == phase; });
-    };
-    if (any_is(LanePhase::kAhead)) {
-      device_.Nap();
-    } else if (any_is(LanePhase::kAway) || any_is(LanePhase::kElsewhere)) {
+    const bool waiting = std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) {
+      return lane.phase == LanePhase::kWaiting;
+    });
+    if (waiting) {
       LAMINA_RETURN_IF_ERROR(WaitForArrivals());
     } else if (peers_.AnyPending()) {
       std::this_thread::yield();  // Nothing would move while it sleeps for a plan.
@@ -171,18 +188,17 @@ absl::Status StepWorker::BeginSteps() {
 absl::Status StepWorker::BeginStep(Lane& lane) {
   LAMINA_RETURN_IF_ERROR(
       sequences_.Apply(lane.plan, options_.vocabulary, options_.config.span_tokens));
+  LAMINA_RETURN_IF_ERROR(paths_.Apply(lane.plan));
   lane.slices_nanos = 0;
   lane.slices_run = 0;
-  LAMINA_RETURN_IF_ERROR(LayOut(options_.config, sequences_, lane));
-  if (local_ != nullptr) {
-    LAMINA_RETURN_IF_ERROR(local_->BeginStep(lane.plan));
-  }
+  const auto path_of = [this](const Sequence& sequence) { return paths_.IndexOf(sequence); };
+  LAMINA_RETURN_IF_ERROR(LayOut(options_.config, sequences_, path_of, lane));
+  LAMINA_RETURN_IF_ERROR(paths_.BeginStep(lane));
   if (lane.positions.empty()) {  // Only leaves: answered at once.
     reporter_.ReportResult(
         {.epoch = lane.plan.epoch, .lane = lane.plan.lane, .step = lane.plan.step});
     return absl::OkStatus();
   }
-  lane.by_device = device_.Takes(lane);
   if (context_.Runs(lane)) {
     LAMINA_RETURN_IF_ERROR(executor_.SetRows(lane.inputs(), lane.buffers));
   }
@@ -193,13 +209,11 @@ absl::Status StepWorker::BeginStep(Lane& lane) {
 
 void StepWorker::SetReady(Lane& lane) {
   lane.phase = LanePhase::kReady;
-  if (lane.op > 0) {
-    return turns_.SetReady(lane.index);  // In the middle of a slice.
+  if (lane.op == 0 &&  // Else it is in the middle of a slice.
+      (lane.slice == 0 || context_.NodeOf(lane, lane.slice - 1) != options_.node)) {
+    order_->BeginVisit(lane.index);
   }
-  if (lane.slice == 0 || context_.NodeOf(lane, lane.slice - 1) != options_.node) {
-    turns_.BeginVisit(lane.index);
-  }
-  turns_.SetReady(lane.index);
+  order_->SetReady(lane.index);
 }
 
 void StepWorker::GoTo(Lane& lane, uint32_t from) {
@@ -210,33 +224,33 @@ void StepWorker::GoTo(Lane& lane, uint32_t from) {
     ++lane.slice;
   }
   lane.away_since = RealClock().Now();
+  lane.awaits = {};
   if (lane.slice == executor_.slice_count()) {
-    turns_.End(lane.index);
-    lane.phase = LanePhase::kElsewhere;
-    return;
+    order_->End(lane.index);
+    lane.awaits.Add(Awaited::kTokens);
+  } else {
+    order_->Begin(lane.index);
+    if (lane.slice > 0 && paths_.Await(lane)) {
+      lane.awaits.Add(Awaited::kAttention);
+    }
+    if (lane.slice > 0 && replicas_.AwaitContext(lane)) {
+      lane.awaits.Add(Awaited::kContext);
+    }
   }
-  turns_.Begin(lane.index);
-  if (lane.slice == 0 || local_ != nullptr) {
+  if (lane.awaits.empty()) {
     return SetReady(lane);
   }
-  if (lane.by_device) {
-    device_.Await(lane);
-    lane.phase = LanePhase::kAhead;
-    return;
-  }
-  memory_.Await(lane);
-  replicas_.AwaitContext(lane);
-  lane.phase = LanePhase::kAway;
+  lane.phase = LanePhase::kWaiting;
 }
 
 // Steps with prompt chunks say nothing about decode rows.
 void StepWorker::NoteSlice(Lane& lane, Nanos elapsed) {
-  if (lane.phase == LanePhase::kAhead) {
-    return;  // It has been ordered; the exchange hears how long it took.
+  const bool step_ended =
+      lane.phase == LanePhase::kIdle || lane.awaits.Has(Awaited::kTokens);
+  if (!step_ended && lane.phase == LanePhase::kWaiting && paths_.TimesSlices(lane)) {
+    return;  // It has been ordered; the path hears how long it took.
   }
   lane.slices_nanos += elapsed;
-  lane.slices_run += InHead(lane) || lane.reducing ? 0 : 1;
-  const bool step_ended = lane.phase == LanePhase::kIdle || lane.phase == LanePhase::kElsewhere;
   if (step_ended && lane.chunks.empty()) {
     slice_times_.Add(lane.decode_rows, ToSeconds(lane.slices_nanos) / lane.slices_run);
     counters_.unit_line.Set(slice_times_.Line(/*proportional=*/false));
@@ -244,10 +258,10 @@ void StepWorker::NoteSlice(Lane& lane, Nanos elapsed) {
 }
 
 absl::Status StepWorker::RunSlice(Lane& lane) {
-  LAMINA_ASSIGN_OR_RETURN(const bool ordered, device_.TakeIfDue(lane));
-  if (ordered && InHead(lane)) {
-    // The tail waits for the device, so it waits until the last outputs came.
-    lane.phase = LanePhase::kAhead;
+  LAMINA_ASSIGN_OR_RETURN(const bool may_run, paths_.BeforeSlice(lane));
+  if (!may_run) {
+    lane.awaits = {Awaited::kAttention};
+    lane.phase = LanePhase::kWaiting;
     return absl::OkStatus();
   }
   LAMINA_ASSIGN_OR_RETURN(const bool complete, RunOps(lane));
@@ -259,12 +273,14 @@ absl::Status StepWorker::RunSlice(Lane& lane) {
       return RunTail(lane);
     }
     telemetry::AddTo(counters_.units, 1);
+    ++lane.slices_run;
     GoTo(lane, executor_.slice_count());
     return absl::OkStatus();
   }
   telemetry::AddTo(counters_.units, 1);
   telemetry::AddTo(counters_.replayed_units, lane.replayed ? 1 : 0);
-  LAMINA_RETURN_IF_ERROR(RunAttention(lane));
+  lane.slices_run += paths_.TimesSlices(lane) ? 0 : 1;
+  LAMINA_RETURN_IF_ERROR(paths_.Attend(lane));
   transport_.Progress();  // What was sent and is still here.
   executor_.RunAfterSend(lane.slice, lane.buffers);
   laps_.LapOf(lane, telemetry::WorkPart::kBeside, lane.slice);
@@ -301,9 +317,6 @@ absl::StatusOr<bool> StepWorker::RunOps(Lane& lane) {
     if (reduce < end) {
       LAMINA_RETURN_IF_ERROR(
           executor_.PartToHost(lane.slice, reduce, lane.positions.size(), lane.buffers));
-    } else if (!InHead(lane) && !lane.by_device) {
-      LAMINA_RETURN_IF_ERROR(
-          executor_.QkvToHost(lane.slice, lane.positions.size(), lane.decode_rows, lane.buffers));
     }
   }
   lane.op = reduce;
@@ -312,55 +325,171 @@ absl::StatusOr<bool> StepWorker::RunOps(Lane& lane) {
     return true;
   }
   LAMINA_RETURN_IF_ERROR(shards_.Send(lane));
-  lane.reducing = true;
   lane.away_since = RealClock().Now();
-  lane.phase = LanePhase::kAway;
+  lane.awaits = {Awaited::kSum};
+  lane.phase = LanePhase::kWaiting;
   return false;
 }
 
-// Sends the slice's rows to where they attend, or attends.
-absl::Status StepWorker::RunAttention(Lane& lane) {
-  if (local_ != nullptr) {
-    return AttendHere(lane);
-  }
-  if (lane.by_device) {
-    return device_.Send(lane);
-  }
-  LAMINA_RETURN_IF_ERROR(memory_.Send(lane));
-  return AttendChunks(lane);
-}
-
-// Prompt chunks attend here, over the scratch KV, while decode rows attend at the memory nodes.
-absl::Status StepWorker::AttendChunks(Lane& lane) {
-  if (lane.chunks.empty()) {
+// Lanes take turns at the LM head, one step's at a time: runs the next chunk of it. Behind the last
+// one it tells everybody, and the step ends.
+absl::Status StepWorker::RunTail(Lane& lane) {
+  LAMINA_ASSIGN_OR_RETURN(const StepTail::Outcome outcome, tail_.Run(lane));
+  if (outcome == StepTail::Outcome::kOccupied) {
+    lane.awaits = {Awaited::kHead};
+    lane.phase = LanePhase::kWaiting;
     return absl::OkStatus();
   }
-  const uint32_t layer = lane.slice;
-  items_.clear();
-  for (const ChunkRows& chunk : lane.chunks) {
-    items_.push_back({.sequence = chunk.scratch,
-                      .first_position = chunk.plan.first_token,
-                      .tokens = chunk.plan.tokens,
-                      .first_row = chunk.first_row});
+  if (outcome == StepTail::Outcome::kMore) {
+    SetReady(lane);
+    return absl::OkStatus();
   }
-  const size_t rows = lane.positions.size();
-  LAMINA_RETURN_IF_ERROR(chunks_.Attend(layer - first_layer_, items_,
-                                        executor_.DeviceQkvRows(layer, rows, lane.buffers),
-                                        executor_.DeviceAttentionRows(layer, rows, lane.buffers)));
-  laps_.LapOf(lane, telemetry::WorkPart::kChunks, layer);
+  WakeHeads();
+  plan::StepResult result = tail_.TakeResult();
+  LAMINA_RETURN_IF_ERROR(replicas_.SendTokens(lane, result));
+  reporter_.ReportResult(std::move(result));
+  ++lane.slices_run;
+  EndStep(lane);
   return absl::OkStatus();
 }
 
-// Policy local: attention of a slice is a call, not a journey.
-absl::Status StepWorker::AttendHere(Lane& lane) {
-  const auto qkv = executor_.QkvRows(lane.slice, lane.positions.size(), lane.buffers);
-  const auto out = executor_.AttentionRows(lane.slice, lane.positions.size(), lane.buffers);
-  LAMINA_RETURN_IF_ERROR(local_->Store(lane.index, lane.slice, qkv));
-  laps_.LapOf(lane, telemetry::WorkPart::kStore, lane.slice);
-  LAMINA_ASSIGN_OR_RETURN(const uint64_t read, local_->Attend(lane.index, lane.slice, qkv, out));
-  telemetry::AddTo(counters_.kv_bytes_read, read);
-  laps_.LapOf(lane, telemetry::WorkPart::kAttend, lane.slice);
+// Lanes that came to the head meanwhile take their turns again. Had they kept them, one whose turn
+// is always first, as that of the oldest visit on a stage is, would have kept the head from its
+// end.
+void StepWorker::WakeHeads() {
+  for (Lane& lane : lanes_) {
+    if (lane.phase == LanePhase::kWaiting && lane.awaits.Has(Awaited::kHead)) {
+      lane.awaits = {};
+      lane.phase = LanePhase::kReady;
+      order_->SetReady(lane.index);  // Its visit goes on.
+    }
+  }
+}
+
+void StepWorker::EndStep(Lane& lane) {
+  paths_.EndStep(lane);
+  ForgetPrefilled(lane);
+  order_->End(lane.index);
+  lane.awaits = {};
+  lane.phase = LanePhase::kIdle;
+}
+
+// A node for prompts alone is not told of what becomes of them.
+void StepWorker::ForgetPrefilled(const Lane& lane) {
+  if (!context_.schedule.IsPrefillLane(lane.index) || !context_.Runs(lane)) {
+    return;
+  }
+  for (const ChunkRows& chunk : lane.chunks) {
+    if (!chunk.plan.last) {
+      continue;
+    }
+    for (const plan::SequenceId child : sequences_.Find(chunk.plan.sequence)->children) {
+      const Sequence* fork = sequences_.Find(child);
+      if (fork != nullptr && fork->join.parent == chunk.plan.sequence) {
+        sequences_.Erase(child);
+      }
+    }
+    sequences_.Erase(chunk.plan.sequence);
+  }
+}
+
+// Takes everything that has arrived; lanes that wait for nothing more become ready, or idle.
+absl::Status StepWorker::TakeArrivals() {
+  for (Lane& lane : lanes_) {
+    if (lane.phase != LanePhase::kWaiting) {
+      continue;
+    }
+    if (lane.awaits.Has(Awaited::kTokens)) {
+      LAMINA_RETURN_IF_ERROR(TakeTokens(lane));
+    } else {
+      LAMINA_RETURN_IF_ERROR(TakeInputs(lane));
+    }
+  }
   return absl::OkStatus();
+}
+
+// Ends the step here, if its tokens have come.
+absl::Status StepWorker::TakeTokens(Lane& lane) {
+  LAMINA_ASSIGN_OR_RETURN(const bool taken, replicas_.TakeTokens(lane));
+  if (taken) {
+    reporter_.ReportResult(
+        {.epoch = lane.plan.epoch, .lane = lane.plan.lane, .step = lane.plan.step});
+    EndStep(lane);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StepWorker::TakeInputs(Lane& lane) {
+  AwaitedSet& awaits = lane.awaits;
+  if (awaits.Has(Awaited::kSum)) {
+    LAMINA_ASSIGN_OR_RETURN(const bool summed, shards_.Take(lane));
+    if (summed) {
+      awaits.Remove(Awaited::kSum);
+      ++lane.op;
+    }
+  }
+  if (awaits.Has(Awaited::kAttention)) {
+    LAMINA_ASSIGN_OR_RETURN(const bool attended, paths_.Poll(lane));
+    if (attended) {
+      awaits.Remove(Awaited::kAttention);
+    }
+  }
+  if (awaits.Has(Awaited::kContext)) {
+    LAMINA_ASSIGN_OR_RETURN(const bool context, replicas_.TakeContext(lane));
+    if (context) {
+      awaits.Remove(Awaited::kContext);
+    }
+  }
+  if (awaits.empty()) {
+    SetReady(lane);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StepWorker::WaitForArrivals() {
+  wait_.Clear();
+  bool any_idle = false;
+  std::optional<Nanos> pause;  // Of paths that have to be polled.
+  for (const Lane& lane : lanes_) {
+    any_idle = any_idle || (lane.phase == LanePhase::kIdle &&
+                            context_.schedule.TakesPart(options_.node, lane.index));
+    if (lane.phase != LanePhase::kWaiting) {
+      continue;
+    }
+    ExpectSignalsOf(lane);
+    if (lane.awaits.Has(Awaited::kAttention)) {
+      if (const auto path_pause = paths_.PollPause(lane)) {
+        pause = std::min(*path_pause, pause.value_or(*path_pause));
+      }
+    }
+  }
+  if (pause.has_value()) {
+    Pause(*pause);
+    return absl::OkStatus();
+  }
+  return wait_.Wait(any_idle ? kPlanPoll : ThreadBeat::kNapMost, abort_);
+}
+
+void StepWorker::ExpectSignalsOf(const Lane& lane) {
+  const Nanos for_nodes = ReplicaPatience(lane, options_.peer_deadline);
+  Nanos for_outputs = options_.peer_deadline;
+  if (lane.awaits.Has(Awaited::kTokens)) {
+    wait_.signals().push_back(replicas_.TokenSignal(lane));
+    wait_.Expect(lane.away_since, for_nodes);
+  }
+  if (lane.awaits.Has(Awaited::kSum)) {
+    wait_.signals().push_back(shards_.NextSignal(lane));
+    wait_.Expect(lane.away_since, for_nodes);
+  }
+  if (lane.awaits.Has(Awaited::kContext)) {
+    wait_.signals().push_back(replicas_.ContextSignal(lane));
+    wait_.Expect(lane.away_since, for_nodes);
+    for_outputs = for_nodes;  // They cannot come before the node that sends the context has sent q.
+  }
+  if (lane.awaits.Has(Awaited::kAttention)) {
+    paths_.AppendAwaited(lane, wait_.signals());
+    wait_.Expect(lane.away_since, for_outputs);
+  }
 }
 
 }  // namespace lamina::compute_node

@@ -18,7 +18,7 @@ absl::Status StepWorker::Prepare() {
           executor_.MakeBuffers(options_.config.rows_max + options_.config.chunk_tokens_max));
     }
   }
-  device_.Prepare();
+  LAMINA_RETURN_IF_ERROR(paths_.Prepare());
   RecordSlices();
   return absl::OkStatus();
 }
@@ -51,9 +51,19 @@ absl::Status StepWorker::RegisterSources() {
       LAMINA_RETURN_IF_ERROR(transport_.RegisterSource(bytes, transport::MemoryKind::kHost));
     }
   }
-  LAMINA_RETURN_IF_ERROR(memory_.RegisterSources());
   LAMINA_RETURN_IF_ERROR(replicas_.RegisterSources());
   return shards_.RegisterSources();
+}
+
+// A transport that carries messages moves them there too.
+std::function<void()> StepWorker::BetweenOps() {
+  if (transport_.capabilities().one_sided) {
+    return [this] { counters_.beat.Raise(); };
+  }
+  return [this] {
+    counters_.beat.Raise();
+    transport_.Progress();
+  };
 }
 
 }  // namespace lamina::compute_node

@@ -9,9 +9,12 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "common/attention_descriptor.h"
+#include "common/clock.h"
+#include "common/thread_pool.h"
 #include "compute_node/lane.h"
 #include "compute_node/laps.h"
 #include "compute_node/peers.h"
+#include "compute_node/sequence_table.h"
 #include "compute_node/slice_executor.h"
 #include "compute_node/step_counters.h"
 #include "control/node_handler.h"
@@ -36,10 +39,13 @@ struct WorkerContext {
   const uint32_t node;              // Own index among the compute nodes.
   const plan::WindowLayout layout;
   const plan::PipelineSchedule schedule;
+  const Nanos peer_deadline;  // Longest wait for a peer.
   SliceExecutor& executor;
+  ThreadPool& pool;
   transport::Transport& transport;
   transport::Region& region;  // The own windows.
   Peers& peers;
+  SequenceTable& sequences;
   Laps& laps;
   StepCounters& counters;
 
@@ -72,17 +78,6 @@ struct WorkerContext {
                     absl::Span<const std::byte> message,
                     const transport::SignalUpdate& signal) const;
 
-  // Of the rows of the lane's slice that go to the memory node.
-  plan::WindowHeader QueryHeader(const Lane& lane, uint32_t memory_node) const {
-    plan::WindowHeader header =
-        HeaderOf(lane, lane.slice, lane.nodes[memory_node].rows.count, node);
-    header.kv_rows = lane.nodes[memory_node].kv_rows.count;
-    return header;
-  }
-  // What the outputs of the layer that come from it must have.
-  plan::WindowHeader ReplyHeader(const Lane& lane, uint32_t layer, uint32_t memory_node) const {
-    return HeaderOf(lane, layer, lane.nodes[memory_node].rows.count, memory_node);
-  }
   // Of what compute node `sender` tells others about the lane's step.
   plan::WindowHeader HeaderOf(const Lane& lane, uint32_t slice, uint32_t rows,
                               uint32_t sender) const {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// PipelineSchedule and LaneTurns: which compute node (replica) runs which slice of which lane, and
-// in which order a replica runs what is ready. Pure; all nodes compute the same.
+// PipelineSchedule: which compute node (replica) runs which slice of which lane. In which order a
+// node runs what is ready is slice_order.h. Pure; all nodes compute the same.
 //
 // A unit is a slice with the attention after it: unit (step - 1) * layers + slice of its lane. The
 // last slice of a step and slice 0 of the next belong to one unit, hence to one replica.
@@ -36,7 +36,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -118,46 +117,6 @@ class PipelineSchedule {
   std::vector<uint32_t> replica_of_;  // [nodes]
   std::vector<uint32_t> nodes_;       // [replicas, slices]
   std::vector<uint32_t> heads_;       // [replicas]
-};
-
-// Who is next on one replica: of the lanes that are ready the one that has run the fewest units
-// there, and of these the one that has been ready for longest. In the balanced schedule that is the
-// schedule's own order. A lane that was idle starts level with the one furthest behind, so that it
-// neither runs alone until it has caught up nor waits; a ready lane waits for at most two units of
-// each other lane.
-//
-// On a stage of a replica it is another: the one whose visit, its way through the layers here,
-// began first. Taking turns, all lanes would go through the stage together, and leave the next one
-// idle until then. The oldest visit waits for nobody but the unit that runs.
-class LaneTurns {
- public:
-  // `by_visit`: see above.
-  explicit LaneTurns(uint32_t lanes, bool by_visit = false) : lanes_(lanes), by_visit_(by_visit) {}
-
-  // Takes part from now on.
-  void Begin(uint32_t lane);
-  // Its next unit is the first here behind one that ran elsewhere, or of a step.
-  void BeginVisit(uint32_t lane) { lanes_[lane].visit = ++now_; }
-  // Has a unit to run. Requires: Begin() before.
-  void SetReady(uint32_t lane);
-  // Takes the next lane out of those that are ready; none if none is.
-  std::optional<uint32_t> Next();
-  // Takes no part any more, until it begins again.
-  void End(uint32_t lane);
-
- private:
-  struct Lane {
-    bool taking_part = false;
-    uint64_t ready_since = 0;  // 0 is not ready.
-    uint64_t units = 0;
-    uint64_t visit = 0;
-  };
-  // The least is next.
-  std::pair<uint64_t, uint64_t> RankOf(const Lane& lane) const;
-
-  std::vector<Lane> lanes_;
-  bool by_visit_;
-  uint64_t now_ = 0;
 };
 
 }  // namespace lamina::plan

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -38,13 +39,13 @@ class StepLayoutTest : public ::testing::Test {
     config_.rows_max = 4;
     config_.chunk_tokens_max = 32;
     config_.scratch_tokens = 1000;
-    lane_.nodes.resize(2);
+    lane_.paths.resize(1);
   }
 
   absl::Status LayOutPlan(plan::StepPlan plan) {
     lane_.plan = std::move(plan);
     EXPECT_TRUE(sequences_.Apply(lane_.plan, kVocabulary, config_.span_tokens).ok());
-    return LayOut(config_, sequences_, lane_);
+    return LayOut(config_, sequences_, path_of_, lane_);
   }
 
   std::vector<uint32_t> TailRows() const {
@@ -57,6 +58,7 @@ class StepLayoutTest : public ::testing::Test {
 
   plan::EpochConfig config_;
   SequenceTable sequences_;
+  std::function<uint32_t(const Sequence&)> path_of_ = [](const Sequence&) { return 0; };
   Lane lane_;
 };
 
@@ -68,10 +70,6 @@ TEST_F(StepLayoutTest, RowsOfAMemoryNodeAreBesideEachOtherInThePlansOrder) {
   EXPECT_THAT(lane_.positions, ElementsAre(5u, 4u, 6u));
   EXPECT_THAT(lane_.token_ids, ElementsAre(2 + 5u, 1 + 4u, 3 + 6u));
   EXPECT_EQ(lane_.decode_rows, 3u);
-  EXPECT_EQ(lane_.nodes[0].rows.first, 0u);
-  EXPECT_EQ(lane_.nodes[0].rows.count, 1u);
-  EXPECT_EQ(lane_.nodes[1].rows.first, 1u);
-  EXPECT_EQ(lane_.nodes[1].rows.count, 2u);
   EXPECT_THAT(TailRows(), ElementsAre(0u, 1u, 2u));
   EXPECT_FALSE(lane_.pinned);
 }
@@ -85,7 +83,6 @@ TEST_F(StepLayoutTest, ALaterStepForgetsTheOneBefore) {
 
   EXPECT_THAT(lane_.positions, ElementsAre(5u));
   EXPECT_THAT(lane_.chunks, IsEmpty());
-  EXPECT_FALSE(lane_.nodes[1].involved());
   EXPECT_FALSE(lane_.pinned);
 }
 
@@ -110,9 +107,6 @@ TEST_F(StepLayoutTest, OfChunksTheLastTokenOfTheLastIsSampledForForksToo) {
   EXPECT_EQ(lane_.decode_rows, 0u);
   EXPECT_EQ(lane_.positions.size(), 24u);
   EXPECT_EQ(lane_.chunks[1].first_row, 16u);
-  EXPECT_EQ(lane_.nodes[0].kv_rows.count, 16u);
-  EXPECT_EQ(lane_.nodes[1].kv_rows.first, 16u);
-  EXPECT_EQ(lane_.nodes[1].kv_rows.count, 8u);
   ASSERT_EQ(lane_.tail.size(), 2u);
   EXPECT_EQ(lane_.tail[0].sequence, 2u);
   EXPECT_EQ(lane_.tail[1].sequence, 3u);
@@ -130,51 +124,29 @@ TEST_F(StepLayoutTest, EveryTokenThatHasASuccessorIsScored) {
   EXPECT_TRUE(lane_.tail.back().score);
 }
 
-TEST_F(StepLayoutTest, WithHeadsSpreadEveryNodeGetsAllRows) {
-  config_.partition = Partition::kHead;
-  config_.heads = {{.first = 0, .count = 1}, {.first = 1, .count = 2}};
-  ASSERT_TRUE(LayOutPlan({.joins = {Join(1, 5, 0), Join(2, 6, 0)},
-                          .rows = {LastTokenOf(1, 5)},
-                          .chunks = {{.sequence = 2, .tokens = 6, .last = true}}})
+// Of two paths, odd sequences take the second.
+TEST_F(StepLayoutTest, RowsAndChunksOfAPathAreBesideEachOther) {
+  lane_.paths.resize(2);
+  path_of_ = [](const Sequence& sequence) { return static_cast<uint32_t>(sequence.join.id % 2); };
+  ASSERT_TRUE(LayOutPlan({.joins = {Join(1, 5, 0), Join(2, 6, 1), Join(3, 7, 0), Join(4, 8, 0),
+                                    Join(5, 9, 0), Join(6, 4, 0)},
+                          .rows = {LastTokenOf(1, 5), LastTokenOf(2, 6), LastTokenOf(3, 7)},
+                          .chunks = {{.sequence = 5, .tokens = 9, .last = true},
+                                     {.sequence = 4, .tokens = 8, .last = true},
+                                     {.sequence = 6, .tokens = 4, .last = true}}})
                   .ok());
 
-  for (const NodeRows& node : lane_.nodes) {
-    EXPECT_EQ(node.rows.count, 1u);
-    EXPECT_EQ(node.kv_rows.first, 0u);
-    EXPECT_EQ(node.kv_rows.count, 6u);
-  }
-}
-
-// Sequence 1 has spans on m0, m1, m0, and sees the first two and a part of the third; sequence 2
-// has one on m1.
-TEST_F(StepLayoutTest, WithSpansARowGoesToEveryNodeThatItSees) {
-  config_.partition = Partition::kTokenRange;
-  config_.span_tokens = kSpanTokens;
-  plan::StepPlan plan{.joins = {Join(1, 600, 0), Join(2, 10, 1)},
-                      .rows = {LastTokenOf(1, 600), LastTokenOf(2, 10)}};
-  for (const uint32_t node : {0u, 1u, 0u}) {
-    plan.grants.push_back(
-        {.sequence = 1, .extent = {.first_slot = 0, .tokens = kSpanTokens}, .memory_node = node});
-  }
-  plan.grants.push_back(
-      {.sequence = 2, .extent = {.first_slot = 0, .tokens = kSpanTokens}, .memory_node = 1});
-  ASSERT_TRUE(LayOutPlan(plan).ok());
-
-  // Rows whose own token a node has come first.
-  EXPECT_THAT(lane_.nodes[0].span_rows, ElementsAre(0u));
-  EXPECT_EQ(lane_.nodes[0].own_rows, 1u);
-  EXPECT_EQ(lane_.nodes[0].partials, 2u);
-  EXPECT_THAT(lane_.nodes[1].span_rows, ElementsAre(1u, 0u));
-  EXPECT_EQ(lane_.nodes[1].own_rows, 1u);
-  EXPECT_EQ(lane_.nodes[1].partials, 2u);
-  EXPECT_THAT(lane_.first_partial, ElementsAre(0u, 3u, 4u));
-  const auto at = [this](size_t i) {
-    return std::pair(lane_.partials[i].node, lane_.partials[i].index);
-  };
-  EXPECT_EQ(at(0), std::pair(0u, 0u));
-  EXPECT_EQ(at(1), std::pair(1u, 1u));
-  EXPECT_EQ(at(2), std::pair(0u, 1u));
-  EXPECT_EQ(at(3), std::pair(1u, 0u));
+  EXPECT_THAT(lane_.positions.front(), 5u);
+  EXPECT_EQ(lane_.paths[0].decode.first, 0u);
+  EXPECT_EQ(lane_.paths[0].decode.count, 1u);
+  EXPECT_EQ(lane_.paths[1].decode.first, 1u);
+  EXPECT_EQ(lane_.paths[1].decode.count, 2u);
+  ASSERT_EQ(ChunksOf(lane_, lane_.paths[0]).size(), 2u);
+  EXPECT_EQ(ChunksOf(lane_, lane_.paths[0])[0].plan.sequence, 4u);
+  EXPECT_EQ(ChunksOf(lane_, lane_.paths[0])[1].plan.sequence, 6u);
+  ASSERT_EQ(ChunksOf(lane_, lane_.paths[1]).size(), 1u);
+  EXPECT_EQ(ChunksOf(lane_, lane_.paths[1])[0].plan.sequence, 5u);
+  EXPECT_EQ(ChunksOf(lane_, lane_.paths[1])[0].first_row, 3u + 8 + 4);
 }
 
 struct BadPlan {
@@ -204,10 +176,6 @@ std::vector<BadPlan> BadPlans() {
        "has 5 rows; at most 36 fit"},
       {"NoTokens", {.chunks = {{.sequence = 1}}}, "chunk [0, +0)"},
       {"BeyondThePrompt", {.chunks = {{.sequence = 1, .tokens = 6}}}, "chunk [0, +6)"},
-      {"BeyondTheScratch",
-       {.chunks = {{.sequence = 1, .tokens = 5, .scratch_offset = 996}}},
-       "chunk [0, +5)"},
-      {"TooManyTokens", {.chunks = {{.sequence = 2, .tokens = 33}}}, "33 chunk tokens; at most 32"},
   };
 }
 

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "common/clock.h"
+#include "compute_node/remote_path_maker.h"
 #include "control/blame.h"
 #include "model/grammar/grammar_cache.h"
 #include "plan/epoch_shape.h"
@@ -83,10 +84,8 @@ class StepWorkerTest : public ::testing::TestWithParam<bool> {
     }
     layout_.emplace(plan::WindowShapeOf(config_));
     ASSERT_TRUE(executor.Prepare(config_.rows_max + config_.chunk_tokens_max).ok());
-    chunks_ = *executor.device().MakeChunkAttention({.layers = config_.layers,
-                                                     .slots = config_.scratch_tokens,
-                                                     .context_tokens_max = 64,
-                                                     .query_tokens_max = 4});
+    ASSERT_TRUE(
+        path_.Reserve(config_, {.layers = static_cast<uint32_t>(config_.layers.size())}).ok());
     replies_ = *transport_->CreateRegion({.name = "c0 replies",
                                           .bytes = layout_->compute_region_bytes(),
                                           .signal_words = layout_->compute_region_words(),
@@ -112,7 +111,7 @@ class StepWorkerTest : public ::testing::TestWithParam<bool> {
                             .vocabulary = program_.model().config.vocabulary,
                             .grammars = &grammars_,
                             .peer_deadline = peer_deadline},
-        program_.executor(), *transport_, *replies_, *chunks_, pool_, results_, counters_);
+        program_.executor(), *transport_, *replies_, paths_, pool_, results_, counters_);
     ASSERT_TRUE(worker_->Prepare().ok());
     std::vector<std::unique_ptr<transport::RemoteRegion>> queries;
     queries.push_back(*transport_->OpenRegion(queries_->Descriptor(), kEpoch));
@@ -235,6 +234,8 @@ class StepWorkerTest : public ::testing::TestWithParam<bool> {
 
   std::vector<std::string> compute_nodes_ = {"c0"};
   Program program_{Spec("gpt_neox_parallel"), DType::kBF16};
+  RemotePathMaker path_{"c0", program_.executor().device()};
+  PathMaker* const paths_[1] = {&path_};
   ThreadPool pool_{{}};
   model::GrammarCache grammars_{nullptr, {}};
   plan::EpochConfig config_;
@@ -245,7 +246,6 @@ class StepWorkerTest : public ::testing::TestWithParam<bool> {
   std::unique_ptr<transport::Region> queries_;
   std::unique_ptr<transport::Region> contexts_;  // The other compute node's, if there is one.
   std::unique_ptr<transport::RemoteRegion> to_replies_;
-  std::unique_ptr<kernels::ChunkAttention> chunks_;
   Results results_;
   StepCounters counters_;
   transport::AbortWord over_{0};

@@ -6,19 +6,21 @@
 #include <algorithm>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <queue>
 #include <set>
 #include <tuple>
 #include <vector>
 
 #include "common/philox.h"
+#include "plan/slice_order.h"
 
 namespace lamina::plan {
 namespace {
 
 constexpr uint32_t kReplicasMax = 8;
 
-// An event simulation of replicas that follow LaneTurns and one pool that serves attentions in the
+// An event simulation of replicas that follow a SliceOrder and one pool that serves attentions in the
 // order of their coming. Times are integers.
 class Pipeline {
  public:
@@ -33,14 +35,22 @@ class Pipeline {
 
   Pipeline(PipelineMode mode, uint32_t replicas, uint32_t lanes, uint32_t layers, Time slice,
            Time attention)
-      : Pipeline(PipelineSchedule(mode, replicas, layers), LaneTurns(lanes), replicas, lanes,
-                 layers, std::move(slice), std::move(attention)) {}
+      : Pipeline(PipelineSchedule(mode, replicas, layers), replicas, lanes, layers,
+                 std::move(slice), std::move(attention)) {
+    for (uint32_t replica = 0; replica < replicas; ++replica) {
+      turns_.push_back(std::make_unique<FewestSlicesFirst>(lanes));
+    }
+  }
   // Replicas of several nodes.
   Pipeline(absl::Span<const Stage> nodes, uint32_t lanes, uint32_t layers, Time slice,
            Time attention)
       : Pipeline(PipelineSchedule(PipelineMode::kRotational, nodes, layers),
-                 LaneTurns(lanes, /*by_visit=*/true), static_cast<uint32_t>(nodes.size()), lanes,
-                 layers, std::move(slice), std::move(attention)) {}
+                 static_cast<uint32_t>(nodes.size()), lanes, layers, std::move(slice),
+                 std::move(attention)) {
+    for (size_t node = 0; node < nodes.size(); ++node) {
+      turns_.push_back(std::make_unique<OldestVisitFirst>(lanes));
+    }
+  }
 
   // When that unit of the lane began.
   uint64_t StartOf(uint32_t lane, uint64_t unit) const {
@@ -56,13 +66,12 @@ class Pipeline {
   }
 
  private:
-  Pipeline(PipelineSchedule schedule, LaneTurns turns, uint32_t replicas, uint32_t lanes,
-           uint32_t layers, Time slice, Time attention)
+  Pipeline(PipelineSchedule schedule, uint32_t replicas, uint32_t lanes, uint32_t layers,
+           Time slice, Time attention)
       : schedule_(std::move(schedule)),
         layers_(layers),
         slice_(std::move(slice)),
         attention_(std::move(attention)),
-        turns_(replicas, std::move(turns)),
         free_(replicas, 0),
         unit_(lanes, 0),
         ready_(lanes, 0),
@@ -72,8 +81,8 @@ class Pipeline {
   // Lane j's first unit is ready at first_ready(j).
   void Run(const Time& first_ready, uint64_t until) {
     for (uint32_t lane = 0; lane < unit_.size(); ++lane) {
-      for (LaneTurns& turns : turns_) {
-        turns.Begin(lane);
+      for (const auto& turns : turns_) {
+        turns->Begin(lane);
       }
       events_.push({first_ready(lane), ++count_, lane});
     }
@@ -87,9 +96,9 @@ class Pipeline {
           ready_[lane] = now;
           const uint32_t node = NodeOf(lane, unit_[lane]);
           if (unit_[lane] % layers_ == 0 || NodeOf(lane, unit_[lane] - 1) != node) {
-            turns_[node].BeginVisit(lane);
+            turns_[node]->BeginVisit(lane);
           }
-          turns_[node].SetReady(lane);
+          turns_[node]->SetReady(lane);
         }
       }
       for (uint32_t replica = 0; replica < turns_.size(); ++replica) {
@@ -107,7 +116,7 @@ class Pipeline {
     if (free_[replica] > now) {
       return;
     }
-    const auto lane = turns_[replica].Next();
+    const auto lane = turns_[replica]->Next();
     if (!lane) {
       return;
     }
@@ -128,7 +137,7 @@ class Pipeline {
   const uint32_t layers_;
   const Time slice_;
   const Time attention_;
-  std::vector<LaneTurns> turns_;
+  std::vector<std::unique_ptr<SliceOrder>> turns_;  // [nodes]
   std::vector<uint64_t> free_;
   std::vector<uint64_t> unit_;
   std::vector<uint64_t> ready_;
@@ -426,32 +435,6 @@ TEST(PipelineScheduleTest, UnbalancedLanesAreAllServedAndKeepTheirOrder) {
       }
     }
   }
-}
-
-TEST(LaneTurnsTest, ALaneThatWasIdleNeitherRunsAloneNorWaits) {
-  LaneTurns turns(2);
-  turns.Begin(0);
-  for (int i = 0; i < 100; ++i) {
-    turns.SetReady(0);
-    EXPECT_EQ(turns.Next(), 0u);
-  }
-  turns.Begin(1);
-  std::vector<uint32_t> order;
-  turns.SetReady(0);
-  turns.SetReady(1);
-  for (int i = 0; i < 6; ++i) {
-    order.push_back(*turns.Next());
-    turns.SetReady(order.back());
-  }
-  EXPECT_EQ(order, (std::vector<uint32_t>{0, 1, 0, 1, 0, 1}));
-}
-
-TEST(LaneTurnsTest, ALaneThatEndedIsNotNext) {
-  LaneTurns turns(2);
-  turns.Begin(1);
-  turns.SetReady(1);
-  turns.End(1);
-  EXPECT_EQ(turns.Next(), std::nullopt);
 }
 
 TEST(PipelineScheduleTest, PrefillLanesStayOnTheirNodesAndTheOthersRotateWithoutThem) {

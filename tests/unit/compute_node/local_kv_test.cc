@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compute_node/local_attention.h"
+#include "compute_node/local_kv.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,12 +16,12 @@ using ::testing::HasSubstr;
 
 // K and V of whole sequences lie one behind the other in an arena of their own; attention over that
 // by plain loops is what is expected.
-class LocalAttentionTest : public ::testing::Test {
+class LocalKvTest : public ::testing::Test {
  protected:
   static constexpr uint32_t kSlots = 700;
   static constexpr uint32_t kTokensMax = 400;  // Of a sequence.
 
-  LocalAttentionTest() {
+  LocalKvTest() {
     config_ = {
         .epoch = 1,
         .lanes = 2,
@@ -34,11 +34,11 @@ class LocalAttentionTest : public ::testing::Test {
         .memory_nodes = {"c0"},
         .slots = {kSlots}};
     auto device = kernels::CpuKvDevices(kernels::CpuAttention(),
-                                        pool_)(LocalAttention::DeviceOptions(config_));
+                                        pool_)(LocalKv::DeviceOptions(config_));
     EXPECT_TRUE(device.ok()) << device.status();
     device_ = *std::move(device);
-    local_ = std::make_unique<LocalAttention>(config_, *device_);
-    EXPECT_TRUE(local_->Begin().ok());
+    kv_ = std::make_unique<LocalKv>(config_, *device_);
+    EXPECT_TRUE(kv_->Begin().ok());
     for (int i = 0; i < 3; ++i) {
       auto arena = kernels::KvArena::Create(config_.layers, kTokensMax);
       EXPECT_TRUE(arena.ok());
@@ -49,9 +49,11 @@ class LocalAttentionTest : public ::testing::Test {
   // Runs the rows of a plan through both layers; `pieces` are (sequence, first token, tokens), as
   // the plan has them. Sequences are numbered from 1.
   void Step(const plan::StepPlan& plan, const std::vector<std::array<uint32_t, 3>>& pieces) {
-    ASSERT_TRUE(local_->BeginStep(plan).ok());
+    ASSERT_TRUE(kv_->Apply(plan).ok());
+    kv_->BeginStep(plan.lane);
     uint32_t rows = 0;
     for (const auto& [sequence, first, tokens] : pieces) {
+      ASSERT_TRUE(kv_->AddRows(plan.lane, sequence, rows, first, tokens).ok());
       rows += tokens;
     }
     for (uint32_t layer = 0; layer < config_.layers.size(); ++layer) {
@@ -64,8 +66,8 @@ class LocalAttentionTest : public ::testing::Test {
       std::vector<BFloat16> wanted(rows * shape.q_width());
       const auto qkv_rows = kernels::Packed(qkv.data(), rows, shape.qkv_width());
       const auto out_rows = kernels::Packed(out.data(), rows, shape.q_width());
-      ASSERT_TRUE(local_->Store(plan.lane, layer, qkv_rows).ok());
-      const auto read = local_->Attend(plan.lane, layer, qkv_rows, out_rows);
+      ASSERT_TRUE(kv_->Store(plan.lane, layer, qkv_rows).ok());
+      const auto read = kv_->Attend(plan.lane, layer, qkv_rows, out_rows);
       ASSERT_TRUE(read.ok()) << read.status();
       uint64_t seen = 0;
       uint32_t row = 0;
@@ -99,12 +101,12 @@ class LocalAttentionTest : public ::testing::Test {
   std::normal_distribution<float> normal_{0.0f, 1.0f};
   plan::EpochConfig config_;
   std::unique_ptr<kernels::KvDevice> device_;
-  std::unique_ptr<LocalAttention> local_;
+  std::unique_ptr<LocalKv> kv_;
   std::vector<kernels::KvArena> expected_;  // By sequence.
 };
 
 // A prompt in two chunks over scattered slots beside another's, then rows beside a chunk.
-TEST_F(LocalAttentionTest, RowsAndChunksHaveTheBitsOfTheReference) {
+TEST_F(LocalKvTest, RowsAndChunksHaveTheBitsOfTheReference) {
   Step({.lane = 0,
         .joins = {{.id = 1}, {.id = 2}},
         .grants = {{1, {0, 100}}, {1, {300, 170}}, {2, {120, 9}}},
@@ -122,7 +124,7 @@ TEST_F(LocalAttentionTest, RowsAndChunksHaveTheBitsOfTheReference) {
 }
 
 // A fork reads its parent's slots and writes its own.
-TEST_F(LocalAttentionTest, SlotsMayBeShared) {
+TEST_F(LocalKvTest, SlotsMayBeShared) {
   Step({.lane = 1,
         .joins = {{.id = 1}},
         .grants = {{1, {10, 50}}},
@@ -140,14 +142,12 @@ TEST_F(LocalAttentionTest, SlotsMayBeShared) {
        {{2, 50, 1}});
 }
 
-TEST_F(LocalAttentionTest, APlanThatDoesNotFitIsRefused) {
-  EXPECT_THAT(local_->BeginStep({.rows = {{.sequence = 9}}}).ToString(), HasSubstr("sequence 9"));
-  EXPECT_THAT(local_->BeginStep({.joins = {{.id = 1}}, .rows = {{.sequence = 1, .position = 0}}})
-                  .ToString(),
-              HasSubstr("slots for 0"));
-  EXPECT_THAT(
-      local_->BeginStep({.joins = {{.id = 2}}, .grants = {{2, {kSlots - 1, 2}}}}).ToString(),
-      HasSubstr("of an arena of 700"));
+TEST_F(LocalKvTest, APlanThatDoesNotFitIsRefused) {
+  EXPECT_THAT(kv_->AddRows(0, 9, 0, 0, 1).ToString(), HasSubstr("sequence 9"));
+  ASSERT_TRUE(kv_->Apply({.joins = {{.id = 1}}}).ok());
+  EXPECT_THAT(kv_->AddRows(0, 1, 0, 0, 1).ToString(), HasSubstr("slots for 0"));
+  EXPECT_THAT(kv_->Apply({.joins = {{.id = 2}}, .grants = {{2, {kSlots - 1, 2}}}}).ToString(),
+              HasSubstr("of an arena of 700"));
 }
 
 }  // namespace

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "compute_node/partial_merge.h"
+
 #include <algorithm>
 
-#include "compute_node/memory_exchange.h"
 #include "kernels/canonical_math.h"
 
 namespace lamina::compute_node {
 
-size_t MemoryExchange::PartialBytes(uint32_t layer) const {
+size_t PartialMerge::PartialBytes(uint32_t layer) const {
   const AttentionDescriptor& shape = context_.config.layers[layer];
   return shape.query_heads * kernels::PartialWidth(shape) * sizeof(float);
 }
 
-// All replies are in their windows.
-void MemoryExchange::MergePartials(Lane& lane) {
+void PartialMerge::Run(Lane& lane, const RemoteRows& rows) {
   const uint32_t layer = lane.slice - 1;
   const AttentionDescriptor& shape = context_.config.layers[layer];
   const size_t width = kernels::PartialWidth(shape);
@@ -20,14 +20,14 @@ void MemoryExchange::MergePartials(Lane& lane) {
   const plan::RowPieces pieces = plan::PiecesOf(lane.plan.chunking, 1, shape.kv_heads);
   const uint32_t blocks = context_.config.span_tokens / kernels::kBlockTokens;
   const auto out = context_.executor.AttentionRows(layer, lane.positions.size(), lane.buffers);
-  std::vector<kernels::PartialStack>& stacks = partial_stacks_[shape.head_dim];
+  std::vector<kernels::PartialStack>& stacks = stacks_[shape.head_dim];
   if (stacks.empty()) {
-    stacks.assign(pool_.threads(), kernels::PartialStack(shape.head_dim));
+    stacks.assign(context_.pool.threads(), kernels::PartialStack(shape.head_dim));
   }
-  pool_.Run(lane.decode_rows, [&](size_t row, size_t worker) {
+  context_.pool.Run(rows.decode.count, [&](size_t row, size_t worker) {
     kernels::PartialStack& stack = stacks[worker];
-    const uint32_t first = lane.first_partial[row];
-    const uint32_t end = lane.first_partial[row + 1];
+    const uint32_t first = rows.first_partial[row];
+    const uint32_t end = rows.first_partial[row + 1];
     std::vector<float>& folded = folded_[worker];
     folded.resize(shape.head_dim);
     uint32_t group = 0;  // Of heads that came together, with all partials of a node.
@@ -37,13 +37,13 @@ void MemoryExchange::MergePartials(Lane& lane) {
       const uint32_t group_first = pieces.Heads(group).first * shape.group();
       const uint32_t group_heads = pieces.Heads(group).count * shape.group();
       for (uint32_t i = first; i < end; ++i) {
-        const SpanPartial& partial = lane.partials[i];
+        const SpanPartial& partial = rows.partials[i];
         const std::byte* window =
             context_.region.bytes().data() +
             context_.layout.ReplyWindow(partial.node, lane.index, context_.UnitValue(lane, layer)) +
             sizeof(plan::WindowHeader);
         const float* values = reinterpret_cast<const float*>(window) +
-                              (size_t{lane.nodes[partial.node].partials} * group_first +
+                              (size_t{rows.nodes[partial.node].partials} * group_first +
                                size_t{partial.index} * group_heads + head - group_first) *
                                   width;
         // The last one may be a part of a span. What is merged after it is merged from the top.
@@ -51,7 +51,8 @@ void MemoryExchange::MergePartials(Lane& lane) {
       }
       float lse;
       stack.Fold(folded.data(), &lse);
-      std::transform(folded.begin(), folded.end(), out.row(row) + size_t{head} * shape.head_dim,
+      std::transform(folded.begin(), folded.end(),
+                     out.row(rows.decode.first + row) + size_t{head} * shape.head_dim,
                      kernels::canonical::RoundOutput);
     }
   });

@@ -1,26 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compute_node/memory_exchange.h"
+#include "compute_node/remote_attention.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include "common/status_macros.h"
+#include "compute_node/step_layout.h"
 #include "plan/epoch_shape.h"
 #include "transport/put_all.h"
 
 namespace lamina::compute_node {
 
-MemoryExchange::MemoryExchange(const WorkerContext& context, SequenceTable& sequences,
-                               ThreadPool& pool)
+RemoteAttention::RemoteAttention(const WorkerContext& context, kernels::ChunkAttention& chunks,
+                                 uint32_t first_layer)
     : context_(context),
-      sequences_(sequences),
-      pool_(pool),
+      chunks_(chunks),
+      first_layer_(first_layer),
       lanes_(context.config.lanes),
-      folded_(pool.threads()) {
+      merge_(context) {
   const plan::EpochConfig& config = context.config;
   const size_t nodes = config.memory_nodes.size();
   for (uint32_t lane = 0; lane < config.lanes; ++lane) {
     LaneState& state = lanes_[lane];
+    state.rows.nodes.resize(nodes);
     state.units.resize(nodes);
     if (context.schedule.Runs(context.node, lane)) {
       state.headers.resize(nodes);
@@ -32,7 +34,8 @@ MemoryExchange::MemoryExchange(const WorkerContext& context, SequenceTable& sequ
   }
 }
 
-absl::Status MemoryExchange::RegisterSources() {
+// Registers what puts are made from.
+absl::Status RemoteAttention::Open() {
   for (const LaneState& state : lanes_) {
     for (const absl::Span<const std::byte> source :
          {transport::AsBytes(state.headers.data(), state.headers.size()),
@@ -47,15 +50,74 @@ absl::Status MemoryExchange::RegisterSources() {
   return absl::OkStatus();
 }
 
-void MemoryExchange::Await(const Lane& lane) {
+absl::Status RemoteAttention::BeginStep(Lane& lane, const PathRows& rows) {
   LaneState& state = lanes_[lane.index];
-  for (uint32_t node = 0; node < state.units.size(); ++node) {
-    state.units[node].awaited = lane.nodes[node].involved();
+  LAMINA_RETURN_IF_ERROR(
+      PlaceRemoteRows(context_.config, context_.sequences, lane, rows, state.rows));
+  state.path_rows = rows;
+  state.awaited = false;
+  state.chunks.clear();
+  for (const ChunkRows& chunk : ChunksOf(lane, rows)) {
+    // Attends over all tokens of the sequence up to the chunk's end.
+    state.chunks.push_back({.sequence = {.first_slot = chunk.plan.scratch_offset,
+                                         .tokens = chunk.plan.first_token + chunk.plan.tokens},
+                            .first_position = chunk.plan.first_token,
+                            .tokens = chunk.plan.tokens,
+                            .first_row = chunk.first_row});
   }
-  state.partials_due = BySpan(context_.config) && lane.decode_rows > 0;
+  return absl::OkStatus();
 }
 
-void MemoryExchange::AppendAwaited(const Lane& lane, std::vector<AwaitedSignal>& awaited) const {
+plan::WindowHeader RemoteAttention::QueryHeader(const Lane& lane, uint32_t node) const {
+  const NodeRows& rows = RowsTo(lane, node);
+  plan::WindowHeader header =
+      context_.HeaderOf(lane, lane.slice, rows.rows.count, context_.node);
+  header.kv_rows = rows.kv_rows.count;
+  return header;
+}
+
+plan::WindowHeader RemoteAttention::ReplyHeader(const Lane& lane, uint32_t layer,
+                                                uint32_t node) const {
+  return context_.HeaderOf(lane, layer, RowsTo(lane, node).rows.count, node);
+}
+
+absl::Status RemoteAttention::Attend(Lane& lane) {
+  if (!context_.executor.device().is_host()) {
+    LAMINA_RETURN_IF_ERROR(context_.executor.QkvToHost(lane.slice, lane.positions.size(),
+                                                       lane.decode_rows, lane.buffers));
+    context_.laps.LapOf(lane, telemetry::WorkPart::kDense, lane.slice);
+  }
+  LAMINA_RETURN_IF_ERROR(Send(lane));
+  return AttendChunks(lane);
+}
+
+// While decode rows attend at the memory nodes.
+absl::Status RemoteAttention::AttendChunks(Lane& lane) {
+  const std::vector<kernels::ChunkItem>& chunks = lanes_[lane.index].chunks;
+  if (chunks.empty()) {
+    return absl::OkStatus();
+  }
+  const uint32_t layer = lane.slice;
+  const size_t rows = lane.positions.size();
+  LAMINA_RETURN_IF_ERROR(
+      chunks_.Attend(layer - first_layer_, chunks,
+                     context_.executor.DeviceQkvRows(layer, rows, lane.buffers),
+                     context_.executor.DeviceAttentionRows(layer, rows, lane.buffers)));
+  context_.laps.LapOf(lane, telemetry::WorkPart::kChunks, layer);
+  return absl::OkStatus();
+}
+
+bool RemoteAttention::Await(Lane& lane) {
+  LaneState& state = lanes_[lane.index];
+  state.awaited = false;
+  for (uint32_t node = 0; node < state.units.size(); ++node) {
+    state.units[node].awaited = RowsTo(lane, node).involved();
+    state.awaited |= state.units[node].awaited;
+  }
+  return state.awaited;
+}
+
+void RemoteAttention::AppendAwaited(const Lane& lane, std::vector<AwaitedSignal>& awaited) const {
   const std::vector<Unit>& units = lanes_[lane.index].units;
   for (uint32_t node = 0; node < units.size(); ++node) {
     if (units[node].awaited) {
@@ -67,18 +129,18 @@ void MemoryExchange::AppendAwaited(const Lane& lane, std::vector<AwaitedSignal>&
 }
 
 // The first piece to every memory node, then the second, so that all begin early.
-absl::Status MemoryExchange::Send(Lane& lane) {
+absl::Status RemoteAttention::Send(Lane& lane) {
   const std::vector<Unit>& units = lanes_[lane.index].units;
   uint32_t most = 0;
   for (uint32_t node = 0; node < units.size(); ++node) {
-    if (lane.nodes[node].involved()) {
+    if (RowsTo(lane, node).involved()) {
       BeginSend(lane, node);
       most = std::max(most, units[node].pieces.count());
     }
   }
   for (uint32_t piece = 0; piece < most; ++piece) {
     for (uint32_t node = 0; node < units.size(); ++node) {
-      if (!lane.nodes[node].involved() || piece >= units[node].pieces.count()) {
+      if (!RowsTo(lane, node).involved() || piece >= units[node].pieces.count()) {
         continue;
       }
       LAMINA_RETURN_IF_ERROR(SendPiece(lane, node, piece));
@@ -87,29 +149,29 @@ absl::Status MemoryExchange::Send(Lane& lane) {
   return absl::OkStatus();
 }
 
-void MemoryExchange::BeginSend(Lane& lane, uint32_t node) {
+void RemoteAttention::BeginSend(Lane& lane, uint32_t node) {
   LaneState& state = lanes_[lane.index];
   Unit& unit = state.units[node];
   unit.pieces = PiecesTo(lane, lane.slice, node);
-  state.headers[node] = context_.QueryHeader(lane, node);
+  state.headers[node] = QueryHeader(lane, node);
   if (ByHead(context_.config) || BySpan(context_.config) || unit.pieces.query_first ||
       unit.pieces.head_groups() > 1) {
     StageRows(lane, node);
   } else {
     const auto qkv = context_.executor.QkvRows(lane.slice, lane.positions.size(), lane.buffers);
-    const RowRange& rows = lane.nodes[node].rows;
+    const RowRange& rows = RowsTo(lane, node).rows;
     unit.staged = {qkv.row(rows.first), rows.count * qkv.cols};
   }
 }
 
 // How the rows of the layer that go to the node, and their outputs, are cut.
-plan::RowPieces MemoryExchange::PiecesTo(const Lane& lane, uint32_t layer, uint32_t node) const {
-  return plan::PiecesOf(lane.plan.chunking, lane.nodes[node].rows.count,
+plan::RowPieces RemoteAttention::PiecesTo(const Lane& lane, uint32_t layer, uint32_t node) const {
+  return plan::PiecesOf(lane.plan.chunking, RowsTo(lane, node).rows.count,
                         context_.PartOf(layer, node).kv_heads);
 }
 
 // The header goes before the first piece, k and v of prompt chunks behind the last one.
-absl::Status MemoryExchange::SendPiece(Lane& lane, uint32_t node, uint32_t piece) {
+absl::Status RemoteAttention::SendPiece(Lane& lane, uint32_t node, uint32_t piece) {
   const Unit& unit = lanes_[lane.index].units[node];
   const plan::WindowHeader& header = lanes_[lane.index].headers[node];
   const uint32_t pieces = unit.pieces.count();
@@ -118,7 +180,7 @@ absl::Status MemoryExchange::SendPiece(Lane& lane, uint32_t node, uint32_t piece
   const transport::SignalUpdate signal{
       .word = context_.layout.query_word(context_.node, lane.index),
       .value = plan::PieceValue(value, piece, pieces)};
-  const bool kv_follows = piece + 1 == pieces && lane.nodes[node].kv_rows.count > 0;
+  const bool kv_follows = piece + 1 == pieces && RowsTo(lane, node).kv_rows.count > 0;
   size_t bytes = 0;
   if (piece == 0) {
     LAMINA_RETURN_IF_ERROR(Put(node, window, transport::AsBytes(&header, 1), nullptr));
@@ -143,42 +205,51 @@ absl::Status MemoryExchange::SendPiece(Lane& lane, uint32_t node, uint32_t piece
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> MemoryExchange::Take(Lane& lane) {
+absl::StatusOr<bool> RemoteAttention::Poll(Lane& lane) {
   LaneState& state = lanes_[lane.index];
-  bool awaited = false;
+  if (!state.awaited) {
+    return true;
+  }
+  const uint32_t layer = lane.slice - 1;
+  bool missing = false;
   for (uint32_t node = 0; node < state.units.size(); ++node) {
     Unit& unit = state.units[node];
     if (!unit.awaited) {
       continue;
     }
     if (context_.region.LoadSignal(context_.layout.reply_word(node, lane.index)) <
-        context_.UnitValue(lane, lane.slice - 1)) {
-      awaited = true;
+        context_.UnitValue(lane, layer)) {
+      missing = true;
       continue;
     }
     LAMINA_RETURN_IF_ERROR(TakeReply(lane, node));
     unit.awaited = false;
   }
-  if (!awaited && state.partials_due) {
-    state.partials_due = false;
-    MergePartials(lane);
+  if (missing) {
+    return false;
   }
-  return !awaited;
+  state.awaited = false;
+  const RowRange& decode = state.rows.decode;
+  if (BySpan(context_.config) && decode.count > 0) {
+    merge_.Run(lane, state.rows);
+  }
+  context_.executor.AttentionToDevice(layer, decode.first, decode.count, lane.buffers);
+  return true;
 }
 
-absl::Status MemoryExchange::TakeReply(Lane& lane, uint32_t node) {
+absl::Status RemoteAttention::TakeReply(Lane& lane, uint32_t node) {
   const uint32_t layer = lane.slice - 1;
-  const RowRange& rows = lane.nodes[node].rows;
+  const RowRange& rows = RowsTo(lane, node).rows;
   const std::byte* window =
       context_.region.bytes().data() +
       context_.layout.ReplyWindow(node, lane.index, context_.UnitValue(lane, layer));
   plan::WindowHeader header;
   std::memcpy(&header, window, sizeof(header));
   LAMINA_RETURN_IF_ERROR(context_.peers.CheckWindow(MemoryPeer(node), header,
-                                                    context_.ReplyHeader(lane, layer, node)));
+                                                    ReplyHeader(lane, layer, node)));
   const auto out = context_.executor.AttentionRows(layer, lane.positions.size(), lane.buffers);
   if (BySpan(context_.config)) {  // Merged when all nodes have answered.
-    const size_t partials = lane.nodes[node].partials * PartialBytes(layer);
+    const size_t partials = RowsTo(lane, node).partials * merge_.PartialBytes(layer);
     telemetry::AddTo(context_.counters.bytes_received, sizeof(header) + partials);
     context_.laps.LapOf(lane, telemetry::WorkPart::kTake, layer, MemoryPeer(node), partials);
     return absl::OkStatus();

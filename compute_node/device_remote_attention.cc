@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compute_node/device_exchange.h"
+#include "compute_node/device_remote_attention.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,9 +14,9 @@
 namespace lamina::compute_node {
 namespace {
 
-// While nothing can be ordered the thread yields for so long, then it naps.
+// While nothing can be ordered the thread yields for so long, then it pauses.
 constexpr Nanos kYield = Millis(1);
-constexpr Nanos kNap = Micros(50);
+constexpr Nanos kPause = Micros(50);
 
 kernels::HostWindows WindowsOf(const transport::DirectMemory& memory) {
   return {.bytes = memory.bytes,
@@ -29,12 +27,9 @@ kernels::HostWindows WindowsOf(const transport::DirectMemory& memory) {
 
 }  // namespace
 
-void DeviceExchange::Prepare() {
+absl::Status DeviceRemoteAttention::Prepare() {
   kernels::ComputeDevice& device = context_.executor.device();
   const plan::EpochConfig& config = context_.config;
-  if (device.is_host() || !config.attention_paths.Has(plan::AttentionPath::kRemote)) {
-    return;
-  }
   for (uint32_t lane = 0; lane < config.lanes; ++lane) {
     lanes_[lane].stays = Stays(lane);
   }
@@ -44,7 +39,7 @@ void DeviceExchange::Prepare() {
     auto exchange = device.MakeExchange({.own = WindowsOf(context_.region.direct()),
                                          .peers = peers,
                                          .lanes = config.lanes,
-                                         .patience = patience_});
+                                         .patience = context_.peer_deadline});
     if (!exchange.ok()) {
       why_copied_ = std::string(exchange.status().message());
     } else {
@@ -55,16 +50,17 @@ void DeviceExchange::Prepare() {
   LogInfo("epoch ", config.epoch, " rows of decode steps are ",
           exchange_ != nullptr ? "exchanged by " : "copied to ", device.name(),
           exchange_ != nullptr ? "" : ": ", why_copied_);
+  return by_host_->Prepare();
 }
 
-void DeviceExchange::Abort() {
+void DeviceRemoteAttention::Abort() {
   if (exchange_ != nullptr) {
     exchange_->Abort();
   }
 }
 
 // Lanes rotate or they do not, whatever the step; those with chunks are not asked about.
-bool DeviceExchange::Stays(uint32_t lane) const {
+bool DeviceRemoteAttention::Stays(uint32_t lane) const {
   const auto slices = static_cast<uint32_t>(context_.config.layers.size()) + 1;
   for (uint32_t slice = 0; slice < slices; ++slice) {
     if (context_.schedule.NodeOf(lane, /*step=*/1, slice, /*pinned=*/false) != context_.node) {
@@ -75,7 +71,7 @@ bool DeviceExchange::Stays(uint32_t lane) const {
 }
 
 // Of the epoch. Empty: nothing is in the way.
-std::string DeviceExchange::WhyRowsAreCopied() const {
+std::string DeviceRemoteAttention::WhyRowsAreCopied() const {
   const plan::EpochConfig& config = context_.config;
   if (!config.compute_waits) {
     return "device_waits is off";
@@ -105,10 +101,7 @@ std::string DeviceExchange::WhyRowsAreCopied() const {
   return "";
 }
 
-std::string DeviceExchange::Describe() const {
-  if (context_.executor.device().is_host()) {
-    return "";
-  }
+std::string DeviceRemoteAttention::Describe() const {
   const std::string& device = context_.executor.device().name();
   return exchange_ != nullptr
              ? absl::StrCat(", exchanged by ", device, " in steps of decode rows alone")
@@ -116,9 +109,10 @@ std::string DeviceExchange::Describe() const {
                             why_copied_.empty() ? "" : absl::StrCat(" (", why_copied_, ")"));
 }
 
-void DeviceExchange::Open() {
+absl::Status DeviceRemoteAttention::Open() {
+  LAMINA_RETURN_IF_ERROR(by_host_->Open());
   if (exchange_ == nullptr) {
-    return;
+    return absl::OkStatus();
   }
   std::vector<kernels::HostWindows> windows;
   for (uint32_t node = 0; node < context_.peers.memory_nodes(); ++node) {
@@ -130,32 +124,52 @@ void DeviceExchange::Open() {
     LogWarning("epoch ", context_.config.epoch, " rows of all steps are copied to ",
                context_.executor.device().name(), ": ", opened.message());
   }
+  return absl::OkStatus();
+}
+
+absl::Status DeviceRemoteAttention::BeginStep(Lane& lane, const PathRows& rows) {
+  LaneState& state = lanes_[lane.index];
+  state.takes = CanTake(lane, rows);
+  state.take_due = false;
+  return by_host_->BeginStep(lane, rows);
 }
 
 // Prompts' rows attend here and go out through stagings; chunks of rows have several values.
-bool DeviceExchange::Takes(const Lane& lane) const {
+bool DeviceRemoteAttention::CanTake(const Lane& lane, const PathRows& rows) const {
   const plan::Chunking& chunking = lane.plan.chunking;
-  return open_ && lanes_[lane.index].stays && lane.chunks.empty() && lane.decode_rows > 0 &&
+  return open_ && lanes_[lane.index].stays && rows.decode.count > 0 &&
+         rows.decode.count == lane.positions.size() &&
          chunking.chunks <= 1 && !chunking.query_first;
 }
 
-absl::StatusOr<bool> DeviceExchange::TakeIfDue(Lane& lane) {
+bool DeviceRemoteAttention::Await(Lane& lane) {
   LaneState& state = lanes_[lane.index];
-  if (!state.take_due) {
-    return false;
+  state.take_due = state.takes;
+  return state.takes || by_host_->Await(lane);
+}
+
+absl::StatusOr<bool> DeviceRemoteAttention::BeforeSlice(Lane& lane) {
+  if (!lanes_[lane.index].take_due) {
+    return true;
   }
+  LAMINA_RETURN_IF_ERROR(OrderTake(lane));
+  return lane.slice + 1 < context_.executor.slice_count();
+}
+
+absl::Status DeviceRemoteAttention::OrderTake(Lane& lane) {
+  LaneState& state = lanes_[lane.index];
   const uint32_t layer = lane.slice - 1;
   const uint32_t index = lane.index;
   const uint64_t value = context_.UnitValue(lane, layer);
   const auto out =
       context_.executor.DeviceAttentionRows(layer, lane.positions.size(), lane.buffers);
   rows_in_.clear();
-  for (uint32_t node = 0; node < lane.nodes.size(); ++node) {
-    const RowRange& rows = lane.nodes[node].rows;
+  for (uint32_t node = 0; node < by_host_->RowsOf(lane).nodes.size(); ++node) {
+    const RowRange& rows = by_host_->RowsOf(lane).nodes[node].rows;
     if (rows.count > 0) {
       rows_in_.push_back({.peer = node,
                           .window = context_.layout.ReplyWindow(node, index, value),
-                          .stamp = kernels::StampOf(context_.ReplyHeader(lane, layer, node)),
+                          .stamp = kernels::StampOf(by_host_->ReplyHeader(lane, layer, node)),
                           .rows = out.row(rows.first),
                           .bytes = rows.count * out.cols * sizeof(BFloat16),
                           .word = context_.layout.reply_word(node, index),
@@ -165,16 +179,19 @@ absl::StatusOr<bool> DeviceExchange::TakeIfDue(Lane& lane) {
   state.take_due = false;
   state.taking = true;
   state.taking_layer = layer;
-  LAMINA_RETURN_IF_ERROR(exchange_->Take(index, plan::UnitOf(value), rows_in_));
-  return true;
+  return exchange_->Take(index, plan::UnitOf(value), rows_in_);
 }
 
-absl::Status DeviceExchange::Send(Lane& lane) {
+absl::Status DeviceRemoteAttention::Attend(Lane& lane) {
+  return lanes_[lane.index].takes ? Send(lane) : by_host_->Attend(lane);
+}
+
+absl::Status DeviceRemoteAttention::Send(Lane& lane) {
   const uint32_t index = lane.index;
   const uint64_t value = context_.UnitValue(lane, lane.slice);
   const auto qkv = context_.executor.DeviceQkvRows(lane.slice, lane.positions.size(), lane.buffers);
-  for (uint32_t node = 0; node < lane.nodes.size(); ++node) {
-    const RowRange& rows = lane.nodes[node].rows;
+  for (uint32_t node = 0; node < by_host_->RowsOf(lane).nodes.size(); ++node) {
+    const RowRange& rows = by_host_->RowsOf(lane).nodes[node].rows;
     if (rows.count == 0) {
       continue;
     }
@@ -183,7 +200,7 @@ absl::Status DeviceExchange::Send(Lane& lane) {
         exchange_->Send(index, plan::UnitOf(value),
                         {.peer = node,
                          .window = context_.layout.QueryWindow(context_.node, index, value),
-                         .stamp = kernels::StampOf(context_.QueryHeader(lane, node)),
+                         .stamp = kernels::StampOf(by_host_->QueryHeader(lane, node)),
                          .rows = qkv.row(rows.first),
                          .bytes = bytes,
                          .word = context_.layout.query_word(context_.node, index),
@@ -196,8 +213,11 @@ absl::Status DeviceExchange::Send(Lane& lane) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> DeviceExchange::HasGotOn(Lane& lane) {
+absl::StatusOr<bool> DeviceRemoteAttention::Poll(Lane& lane) {
   const uint32_t index = lane.index;
+  if (!lanes_[index].takes) {
+    return by_host_->Poll(lane);
+  }
   LAMINA_ASSIGN_OR_RETURN(const bool taken, exchange_->HasTaken(index));
   if (!taken) {
     return false;
@@ -213,13 +233,13 @@ absl::StatusOr<bool> DeviceExchange::HasGotOn(Lane& lane) {
 }
 
 // What the thread would have said, had it looked at the window itself.
-absl::Status DeviceExchange::FaultOf(const Lane& lane, const kernels::FailedTake& failed) {
+absl::Status DeviceRemoteAttention::FaultOf(const Lane& lane, const kernels::FailedTake& failed) {
   if (failed.outcome == kernels::WaitOutcome::kAborted) {
     return absl::CancelledError("the device's wait was aborted");
   }
   const PeerId peer = MemoryPeer(failed.peer);
   if (failed.outcome == kernels::WaitOutcome::kTimeout) {
-    return context_.peers.NothingFrom(peer, patience_);
+    return context_.peers.NothingFrom(peer, context_.peer_deadline);
   }
   const uint32_t index = lane.index;
   const uint64_t value = context_.UnitValue(lane, lanes_[lane.index].taking_layer);
@@ -229,7 +249,7 @@ absl::Status DeviceExchange::FaultOf(const Lane& lane, const kernels::FailedTake
       context_.region.bytes().data() + context_.layout.ReplyWindow(failed.peer, index, value),
       sizeof(header));
   LAMINA_RETURN_IF_ERROR(context_.peers.CheckWindow(
-      peer, header, context_.ReplyHeader(lane, lanes_[lane.index].taking_layer, failed.peer)));
+      peer, header, by_host_->ReplyHeader(lane, lanes_[lane.index].taking_layer, failed.peer)));
   const std::string& name = context_.peers.Name(peer);
   return control::Blame(
       absl::InternalError(absl::StrCat(context_.executor.device().name(), " refused a window of ",
@@ -239,7 +259,7 @@ absl::Status DeviceExchange::FaultOf(const Lane& lane, const kernels::FailedTake
 
 // The outputs of a layer have come. The device stood still for them until just now, and had work
 // before, by its own clock.
-void DeviceExchange::NoteTaken(Lane& lane) {
+void DeviceRemoteAttention::NoteTaken(Lane& lane) {
   const uint32_t layer = lanes_[lane.index].taking_layer;
   const uint32_t index = lane.index;
   const size_t row_bytes = context_.config.layers[layer].q_width() * sizeof(BFloat16);
@@ -249,14 +269,14 @@ void DeviceExchange::NoteTaken(Lane& lane) {
   Nanos longest = -1;
   uint8_t peer = telemetry::TraceEvent::kNoPeer;
   size_t received = 0;
-  for (uint32_t node = 0; node < lane.nodes.size(); ++node) {
-    if (lane.nodes[node].rows.count == 0) {
+  for (uint32_t node = 0; node < by_host_->RowsOf(lane).nodes.size(); ++node) {
+    if (by_host_->RowsOf(lane).nodes[node].rows.count == 0) {
       continue;
     }
     const Nanos for_node = exchange_->WaitedFor(index, node);
     context_.peers.CountWait(MemoryPeer(node), for_node);
     waited += for_node;
-    received += sizeof(plan::WindowHeader) + lane.nodes[node].rows.count * row_bytes;
+    received += sizeof(plan::WindowHeader) + by_host_->RowsOf(lane).nodes[node].rows.count * row_bytes;
     if (for_node > longest) {
       longest = for_node;
       peer = MemoryPeer(node);
@@ -273,12 +293,19 @@ void DeviceExchange::NoteTaken(Lane& lane) {
   }
 }
 
-void DeviceExchange::Nap() const {
-  if (RealClock().Now() - context_.laps.end() < kYield) {
-    std::this_thread::yield();
-  } else {
-    std::this_thread::sleep_for(std::chrono::nanoseconds(kNap));
+void DeviceRemoteAttention::AppendAwaited(const Lane& lane,
+                                          std::vector<AwaitedSignal>& awaited) const {
+  if (!lanes_[lane.index].takes) {
+    by_host_->AppendAwaited(lane, awaited);
   }
+}
+
+// Device and peers get on without this thread.
+std::optional<Nanos> DeviceRemoteAttention::PollPause(const Lane& lane) const {
+  if (!lanes_[lane.index].takes) {
+    return std::nullopt;
+  }
+  return RealClock().Now() - context_.laps.end() < kYield ? 0 : kPause;
 }
 
 }  // namespace lamina::compute_node

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compute_node/local_kv.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+
+namespace lamina::compute_node {
+
+kernels::KvDeviceOptions LocalKv::DeviceOptions(const plan::EpochConfig& config) {
+  // As many chunks as tokens at most: each has one.
+  const uint32_t rows_max = config.rows_max + config.chunk_tokens_max;
+  return {.layers = config.layers,
+          .arithmetic = config.attention.decode,
+          .slots = config.slots[0],
+          .context_tokens_max = config.sequence_tokens_max,
+          .items_max = rows_max,
+          .query_tokens_max = config.chunk_tokens_max,
+          .store_tokens_max = rows_max};
+}
+
+LocalKv::LocalKv(const plan::EpochConfig& config, kernels::KvDevice& device)
+    : layers_(config.layers),
+      device_(device),
+      tables_({.slots = device.slots()}),
+      steps_(config.lanes) {
+  stored_.reserve(config.rows_max + config.chunk_tokens_max);
+  items_.reserve(config.rows_max + config.chunk_tokens_max);
+}
+
+absl::Status LocalKv::AddRows(uint32_t lane, plan::SequenceId id, uint32_t first_row,
+                              uint32_t first_token, uint32_t tokens) {
+  const plan::SlotTables::Sequence* sequence = tables_.Find(id);
+  if (sequence == nullptr) {
+    return absl::InternalError(
+        absl::StrCat("plan has rows of sequence ", id, ", which is not here"));
+  }
+  LAMINA_ASSIGN_OR_RETURN(std::vector<Extent> slots,
+                          tables_.SlotsOf(*sequence, first_token, tokens));
+  steps_[lane].push_back({.sequence = sequence,
+                          .first_row = first_row,
+                          .first_token = first_token,
+                          .tokens = tokens,
+                          .slots = std::move(slots)});
+  return absl::OkStatus();
+}
+
+absl::Status LocalKv::Store(uint32_t lane, uint32_t layer,
+                                   const kernels::MatrixView<BFloat16>& qkv) {
+  const AttentionDescriptor& shape = layers_[layer];
+  stored_.clear();
+  for (const Rows& rows : steps_[lane]) {
+    const BFloat16* k = qkv.row(rows.first_row) + shape.q_width();
+    stored_.push_back(
+        {.k = k, .v = k + shape.kv_width(), .stride = qkv.stride, .slots = rows.slots});
+  }
+  return device_.Store(layer, AllHeads(shape), stored_);
+}
+
+absl::StatusOr<uint64_t> LocalKv::Attend(uint32_t lane, uint32_t layer,
+                                                const kernels::MatrixView<BFloat16>& qkv,
+                                                const kernels::MatrixView<BFloat16>& out) {
+  uint64_t context = 0;
+  items_.clear();
+  for (const Rows& rows : steps_[lane]) {
+    items_.push_back({.extents = rows.sequence->extents,
+                      .first_position = rows.first_token,
+                      .query_tokens = rows.tokens,
+                      .q = qkv.row(rows.first_row),
+                      .q_stride = qkv.stride,
+                      .out = out.row(rows.first_row),
+                      .out_stride = out.stride});
+    context += rows.first_token + rows.tokens;
+  }
+  LAMINA_RETURN_IF_ERROR(device_.Attend(layer, AllHeads(layers_[layer]), items_));
+  return context * 2 * layers_[layer].kv_width() * sizeof(BFloat16);
+}
+
+}  // namespace lamina::compute_node

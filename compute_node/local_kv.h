@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// LocalKv: the KV that a compute node keeps itself, in slots of its own: it stores k and v of a
+// step's rows there, and attends them.
+//
+// Decode rows and prompt chunks alike: a chunk attends over the slots of its sequence, so there is
+// no scratch KV. The bits are those of every other path, as attention's arithmetic is canonical.
+//
+//   Apply(plan)                       every plan
+//   BeginStep(lane), then AddRows()   once a step
+//   Store(lane, layer, qkv)           then Attend(lane, layer, qkv, out): once a layer
+//
+// Threading: one thread.   Allocation: per step, none per layer.
+
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "control/node_handler.h"
+#include "kernels/kv_device.h"
+#include "kernels/matrix_view.h"
+#include "plan/slot_tables.h"
+#include "plan/step_plan.h"
+
+namespace lamina::compute_node {
+
+class LocalKv {
+ public:
+  // What a device is asked for in this epoch.
+  static kernels::KvDeviceOptions DeviceOptions(const plan::EpochConfig& config);
+
+  // The device is one that was made for `config`, and must outlive this.
+  LocalKv(const plan::EpochConfig& config, kernels::KvDevice& device);
+
+  // By the thread that will call the others, before them. Errors: those of the device.
+  absl::Status Begin() { return device_.Begin(); }
+
+  // The plan's changes to the tables. Errors: kInternal  they do not fit the tables.
+  absl::Status Apply(const plan::StepPlan& plan) { return tables_.Apply(plan); }
+
+  // The lane's next step begins, without rows so far.
+  void BeginStep(uint32_t lane) { steps_[lane].clear(); }
+
+  // Rows [first_row, + tokens) of the lane's step are these consecutive tokens of the sequence.
+  // Errors: kInternal  the sequence is not here, or has no slots for them.
+  absl::Status AddRows(uint32_t lane, plan::SequenceId id, uint32_t first_row, uint32_t first_token,
+                       uint32_t tokens);
+
+  // Copies k and v of all rows of the lane's step into their slots.
+  // Shapes: qkv  [rows, q | k | v], of the layer. Errors: those of the device.
+  absl::Status Store(uint32_t lane, uint32_t layer, const kernels::MatrixView<BFloat16>& qkv);
+
+  // Attends all rows of the lane's step. Returns how many bytes of K and V that read.
+  // Shapes: out  [rows, query heads * head_dim]. Errors: those of the device.
+  // Cost: as AttentionKernel::Attend.
+  absl::StatusOr<uint64_t> Attend(uint32_t lane, uint32_t layer,
+                                  const kernels::MatrixView<BFloat16>& qkv,
+                                  const kernels::MatrixView<BFloat16>& out);
+
+ private:
+  // Consecutive tokens of a sequence, as rows of the step.
+  struct Rows {
+    const plan::SlotTables::Sequence* sequence = nullptr;
+    uint32_t first_row = 0;
+    uint32_t first_token = 0;
+    uint32_t tokens = 0;
+    std::vector<Extent> slots;  // Of these tokens.
+  };
+
+  const std::vector<AttentionDescriptor> layers_;
+  kernels::KvDevice& device_;
+  plan::SlotTables tables_;
+  std::vector<std::vector<Rows>> steps_;  // [lanes]
+  std::vector<kernels::KvRows> stored_;
+  std::vector<kernels::AttentionItem> items_;
+};
+
+}  // namespace lamina::compute_node

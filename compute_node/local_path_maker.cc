@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compute_node/local_path_maker.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "common/units.h"
+#include "compute_node/local_attention.h"
+
+namespace lamina::compute_node {
+
+absl::Status LocalPathMaker::Reserve(const plan::EpochConfig& config,
+                                     const plan::Stage& /*stage*/) {
+  if (!compute_.is_host()) {
+    return absl::UnimplementedError(absl::StrCat("policy local with compute on ", compute_.name(),
+                                                 " is not served by this version"));
+  }
+  if (config.compute_nodes.size() > 1) {
+    return absl::UnimplementedError(
+        absl::StrCat("policy local with ", config.compute_nodes.size(),
+                     " compute nodes is not served by this version; it serves one"));
+  }
+  if (make_kv_ == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the coordinator has KV on ", node_,
+                     " (policy local), whose own cluster file has not; give both the same file"));
+  }
+  const kernels::KvDeviceOptions options = LocalKv::DeviceOptions(config);
+  if (kv_ != nullptr && options_ == options && kv_->usable()) {
+    return absl::OkStatus();
+  }
+  kv_.reset();
+  LAMINA_ASSIGN_OR_RETURN(kv_, make_kv_(options));
+  options_ = options;
+  return absl::OkStatus();
+}
+
+std::string LocalPathMaker::Describe() const {
+  return absl::StrCat("KV here: device ", kv_->name(), " slots ", kv_->slots(), " arena ",
+                      FormatBytes(kv_->bytes()));
+}
+
+std::unique_ptr<AttentionPath> LocalPathMaker::Make(const WorkerContext& context) {
+  return std::make_unique<LocalAttention>(context, *kv_);
+}
+
+}  // namespace lamina::compute_node

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// LocalPathMaker: attention over KV of the compute node. Keeps the KV device between epochs.
+
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "compute_node/path_maker.h"
+#include "kernels/compute_device.h"
+#include "kernels/kv_device.h"
+
+namespace lamina::compute_node {
+
+class LocalPathMaker final : public PathMaker {
+ public:
+  // Of the node `node`, whose slices run on `compute`. `make_kv` is null where the node's cluster
+  // file has no KV there. The device must outlive this.
+  LocalPathMaker(std::string node, const kernels::ComputeDevice& compute,
+                 kernels::KvDeviceMaker make_kv)
+      : node_(std::move(node)), compute_(compute), make_kv_(std::move(make_kv)) {}
+
+  plan::AttentionPath kind() const override { return plan::AttentionPath::kLocal; }
+  absl::Status Reserve(const plan::EpochConfig& config, const plan::Stage& stage) override;
+  void Release() override { kv_.reset(); }
+  std::string Describe() const override;
+  std::unique_ptr<AttentionPath> Make(const WorkerContext& context) override;
+
+ private:
+  const std::string node_;
+  const kernels::ComputeDevice& compute_;
+  const kernels::KvDeviceMaker make_kv_;
+  kernels::KvDeviceOptions options_;
+  std::unique_ptr<kernels::KvDevice> kv_;
+};
+
+}  // namespace lamina::compute_node

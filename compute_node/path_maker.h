@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// PathMaker: makes the attention path of one kind for each epoch of a compute node. It lives as long
+// as the node and keeps what is costly to make, KV or scratch, from epoch to epoch.
+//
+// Threading: the node's control thread.
+
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "compute_node/attention_path.h"
+#include "compute_node/worker_context.h"
+#include "plan/attention_paths.h"
+#include "plan/epoch_config.h"
+#include "plan/stages.h"
+
+namespace lamina::compute_node {
+
+class PathMaker {
+ public:
+  PathMaker() = default;
+  virtual ~PathMaker() = default;
+  PathMaker(const PathMaker&) = delete;
+  PathMaker& operator=(const PathMaker&) = delete;
+
+  virtual plan::AttentionPath kind() const = 0;
+
+  // Takes the memory for an epoch that has this path; what the epoch before had is kept if it fits.
+  // `config` is as the node's shard works with it, `stage` what the node runs.
+  // Errors: those of the device; kUnimplemented, kFailedPrecondition  this node cannot serve it.
+  virtual absl::Status Reserve(const plan::EpochConfig& config, const plan::Stage& stage) = 0;
+
+  // The epoch does not have it: gives the memory back.
+  virtual void Release() = 0;
+
+  // For the log: the memory that is reserved.
+  virtual std::string Describe() const = 0;
+
+  // Requires: Reserve() for the context's epoch. The context outlives the path.
+  virtual std::unique_ptr<AttentionPath> Make(const WorkerContext& context) = 0;
+};
+
+}  // namespace lamina::compute_node

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compute_node/path_set.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/status_macros.h"
+
+namespace lamina::compute_node {
+
+PathSet::PathSet(const WorkerContext& context, absl::Span<PathMaker* const> makers) {
+  LAMINA_CHECK(!makers.empty());
+  for (PathMaker* const maker : makers) {
+    paths_.push_back(maker->Make(context));
+  }
+}
+
+template <typename Call>
+absl::Status PathSet::ForEachOf(const Lane& lane, Call call) const {
+  for (size_t i = 0; i < paths_.size(); ++i) {
+    if (!lane.paths[i].empty()) {
+      LAMINA_RETURN_IF_ERROR(call(*paths_[i], lane.paths[i]));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PathSet::Prepare() {
+  for (const auto& path : paths_) {
+    LAMINA_RETURN_IF_ERROR(path->Prepare());
+  }
+  return absl::OkStatus();
+}
+
+std::string PathSet::Describe() const {
+  std::string words;
+  for (const auto& path : paths_) {
+    absl::StrAppend(&words, path->Describe());
+  }
+  return words;
+}
+
+absl::Status PathSet::Open() {
+  for (const auto& path : paths_) {
+    LAMINA_RETURN_IF_ERROR(path->Open());
+  }
+  return absl::OkStatus();
+}
+
+void PathSet::Close() {
+  for (const auto& path : paths_) {
+    path->Close();
+  }
+}
+
+void PathSet::Abort() {
+  for (const auto& path : paths_) {
+    path->Abort();
+  }
+}
+
+absl::Status PathSet::Apply(const plan::StepPlan& plan) {
+  for (const auto& path : paths_) {
+    LAMINA_RETURN_IF_ERROR(path->Apply(plan));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PathSet::BeginStep(Lane& lane) {
+  return ForEachOf(lane, [&lane](AttentionPath& path, const PathRows& rows) {
+    return path.BeginStep(lane, rows);
+  });
+}
+
+absl::StatusOr<bool> PathSet::BeforeSlice(Lane& lane) {
+  bool may_run = true;
+  LAMINA_RETURN_IF_ERROR(ForEachOf(lane, [&](AttentionPath& path, const PathRows&) -> absl::Status {
+    LAMINA_ASSIGN_OR_RETURN(const bool may, path.BeforeSlice(lane));
+    may_run = may_run && may;
+    return absl::OkStatus();
+  }));
+  return may_run;
+}
+
+absl::Status PathSet::Attend(Lane& lane) {
+  return ForEachOf(
+      lane, [&lane](AttentionPath& path, const PathRows&) { return path.Attend(lane); });
+}
+
+bool PathSet::Await(Lane& lane) {
+  bool any = false;
+  (void)ForEachOf(lane, [&](AttentionPath& path, const PathRows&) {
+    any = path.Await(lane) || any;
+    return absl::OkStatus();
+  });
+  return any;
+}
+
+absl::StatusOr<bool> PathSet::Poll(Lane& lane) {
+  bool all = true;
+  LAMINA_RETURN_IF_ERROR(ForEachOf(lane, [&](AttentionPath& path, const PathRows&) -> absl::Status {
+    LAMINA_ASSIGN_OR_RETURN(const bool taken, path.Poll(lane));
+    all = all && taken;
+    return absl::OkStatus();
+  }));
+  return all;
+}
+
+void PathSet::AppendAwaited(const Lane& lane, std::vector<AwaitedSignal>& awaited) const {
+  (void)ForEachOf(lane, [&](AttentionPath& path, const PathRows&) {
+    path.AppendAwaited(lane, awaited);
+    return absl::OkStatus();
+  });
+}
+
+std::optional<Nanos> PathSet::PollPause(const Lane& lane) const {
+  std::optional<Nanos> shortest;
+  (void)ForEachOf(lane, [&](AttentionPath& path, const PathRows&) {
+    if (const auto pause = path.PollPause(lane)) {
+      shortest = std::min(*pause, shortest.value_or(*pause));
+    }
+    return absl::OkStatus();
+  });
+  return shortest;
+}
+
+bool PathSet::TimesSlices(const Lane& lane) const {
+  bool any = false;
+  (void)ForEachOf(lane, [&](AttentionPath& path, const PathRows&) {
+    any = any || path.TimesSlices(lane);
+    return absl::OkStatus();
+  });
+  return any;
+}
+
+void PathSet::EndStep(Lane& lane) {
+  (void)ForEachOf(lane, [&lane](AttentionPath& path, const PathRows&) {
+    path.EndStep(lane);
+    return absl::OkStatus();
+  });
+}
+
+}  // namespace lamina::compute_node

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// RemoteAttention: rows attend at the memory nodes that hold K and V. The data thread carries them:
+// q, k and v into query windows, attention outputs out of reply windows. Prompt chunks attend here,
+// over the scratch KV of their sequences, while their k and v go to the memory nodes.
+//
+// Rows go in pieces (plan/row_pieces.h), the first to every node, then the second. In partition
+// token_range a row goes to every node that holds a span of its sequence, with k and v to the one
+// that holds its own token; each answers a partial for each span, and these are merged here along
+// the tree that one node alone would have followed (partial_merge.h).
+//
+// Threading: as AttentionPath. Allocation: per epoch; per step for who gets which rows.
+// Files: remote_attention.cc puts and takes; query_staging.cc rows as they lie in windows.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "compute_node/attention_path.h"
+#include "compute_node/partial_merge.h"
+#include "compute_node/remote_rows.h"
+#include "compute_node/worker_context.h"
+#include "kernels/compute_device.h"
+#include "plan/row_pieces.h"
+
+namespace lamina::compute_node {
+
+class RemoteAttention final : public AttentionPath {
+ public:
+  // `chunks` has the layers that run here, from `first_layer` on, and room for the epoch's scratch.
+  // References must outlive this.
+  RemoteAttention(const WorkerContext& context, kernels::ChunkAttention& chunks,
+                  uint32_t first_layer);
+
+  absl::Status Open() override;
+  absl::Status BeginStep(Lane& lane, const PathRows& rows) override;
+  absl::Status Attend(Lane& lane) override;
+  bool Await(Lane& lane) override;
+  absl::StatusOr<bool> Poll(Lane& lane) override;
+  void AppendAwaited(const Lane& lane, std::vector<AwaitedSignal>& awaited) const override;
+
+  // Of the lane's step, once it has begun.
+  const RemoteRows& RowsOf(const Lane& lane) const { return lanes_[lane.index].rows; }
+  // Of the rows of the lane's slice that go to the memory node.
+  plan::WindowHeader QueryHeader(const Lane& lane, uint32_t node) const;
+  // What the outputs of the layer that come from it must have.
+  plan::WindowHeader ReplyHeader(const Lane& lane, uint32_t layer, uint32_t node) const;
+
+ private:
+  // Of one lane and memory node.
+  struct Unit {
+    bool awaited = false;
+    absl::Span<const BFloat16> staged;  // Rows as they lie in the window,
+    plan::RowPieces pieces;             // and how they are cut.
+  };
+  struct LaneState {
+    PathRows path_rows;
+    RemoteRows rows;
+    std::vector<kernels::ChunkItem> chunks;
+    std::vector<Unit> units;                  // [memory nodes]
+    std::vector<plan::WindowHeader> headers;  // The same.
+    bool awaited = false;                     // Outputs that Poll() has not seen complete.
+    // [chunk tokens, k | v] of the memory nodes, one after the other.
+    std::vector<BFloat16> kv_staging;
+    // Rows as they lie in windows: where queries go first or chunks are of heads, and in partition
+    // head: [decode rows, q | k | v] of each memory node's. Partition token_range: [memory nodes,
+    // decode rows, q | k | v]. Else rows are sent as they are.
+    std::vector<BFloat16> row_staging;
+  };
+
+  const NodeRows& RowsTo(const Lane& lane, uint32_t node) const { return RowsOf(lane).nodes[node]; }
+  absl::Status Send(Lane& lane);
+  void BeginSend(Lane& lane, uint32_t node);
+  plan::RowPieces PiecesTo(const Lane& lane, uint32_t layer, uint32_t node) const;
+  absl::Status SendPiece(Lane& lane, uint32_t node, uint32_t piece);
+  absl::Status Put(uint32_t node, size_t offset, absl::Span<const std::byte> source,
+                   const transport::SignalUpdate* signal) {
+    return context_.peers.Put(MemoryPeer(node), offset, source, signal);
+  }
+  absl::Status AttendChunks(Lane& lane);
+  absl::Status TakeReply(Lane& lane, uint32_t node);
+
+  // query_staging.cc
+  absl::Span<BFloat16> RowStaging(const Lane& lane, uint32_t node);
+  absl::Span<BFloat16> KvStaging(const Lane& lane, uint32_t node);
+  void StageRows(Lane& lane, uint32_t node);
+  BFloat16* StageHeads(Lane& lane, uint32_t node, HeadRange heads, uint32_t ahead, BFloat16* to);
+  void StageChunks(Lane& lane, uint32_t node);
+  size_t StagedElements(const Lane& lane, uint32_t node, uint32_t rows, uint32_t kv_heads) const;
+  size_t PieceEnd(const Lane& lane, uint32_t node, uint32_t piece) const;
+
+  const WorkerContext& context_;
+  kernels::ChunkAttention& chunks_;
+  const uint32_t first_layer_;
+  std::vector<LaneState> lanes_;
+  PartialMerge merge_;
+};
+
+}  // namespace lamina::compute_node

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compute_node/signal_wait.h"
+
+#include <algorithm>
+
+#include "control/blame.h"
+
+namespace lamina::compute_node {
+
+void SignalWait::Clear() {
+  signals_.clear();
+  conditions_.clear();
+  deadline_ = INT64_MAX;
+}
+
+void SignalWait::Expect(Nanos since, Nanos patience) {
+  for (size_t i = conditions_.size(); i < signals_.size(); ++i) {
+    conditions_.push_back({.word = signals_[i].word, .at_least = signals_[i].value});
+    if (since + patience < deadline_) {
+      deadline_ = since + patience;
+      patience_ = patience;
+      peer_ = signals_[i].peer;
+    }
+  }
+}
+
+absl::Status SignalWait::Wait(Nanos pause, const transport::AbortWord& abort) {
+  const Nanos until = std::min(deadline_, RealClock().Now() + pause);
+  const absl::StatusOr<size_t> ready = context_.transport.Wait(
+      context_.region, conditions_, {.deadline = until, .abort = &abort});
+  if (!signals_.empty()) {
+    // The thread has stood still for this one, or for one of several of which nothing came.
+    const PeerId peer = signals_[ready.ok() ? *ready : 0].peer;
+    context_.peers.CountWait(
+        peer, context_.laps.Lap({.part = peer >= telemetry::TraceEvent::kMemoryPeer
+                                             ? telemetry::WorkPart::kWaitAttention
+                                             : telemetry::WorkPart::kWaitReplica,
+                                 .peer = peer}));
+  }
+  if (ready.ok()) {
+    return absl::OkStatus();
+  }
+  if (absl::IsDeadlineExceeded(ready.status())) {
+    return RealClock().Now() < deadline_ ? absl::OkStatus()
+                                         : context_.peers.NothingFrom(peer_, patience_);
+  }
+  return signals_.empty() ? ready.status()
+                          : control::Blame(ready.status(), context_.peers.Name(peer_));
+}
+
+}  // namespace lamina::compute_node

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// SignalWait: what a worker whose lanes all wait is waiting for: signals of peers, each with a time
+// by which it must have come. The thread sleeps in the transport until one of them is there.
+//
+// Threading: the data thread. Allocation: none once the vectors have grown.
+
+#pragma once
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/clock.h"
+#include "compute_node/worker_context.h"
+#include "transport/transport.h"
+
+namespace lamina::compute_node {
+
+class SignalWait {
+ public:
+  // The context must outlive this.
+  explicit SignalWait(const WorkerContext& context) : context_(context) {}
+
+  void Clear();
+
+  // Signals are appended here; they become part of the wait with the next Expect().
+  std::vector<AwaitedSignal>& signals() { return signals_; }
+
+  // The signals appended since the last call have been awaited since `since`, and are given up
+  // `patience` later.
+  void Expect(Nanos since, Nanos patience);
+
+  // Waits until a signal has come, `pause` is over or `abort` is raised.
+  // Errors: as Peers::NothingFrom(), of the first to be given up; kCancelled; the transport's.
+  absl::Status Wait(Nanos pause, const transport::AbortWord& abort);
+
+ private:
+  const WorkerContext& context_;
+  std::vector<AwaitedSignal> signals_;
+  std::vector<transport::SignalCondition> conditions_;  // The same.
+  // Of the one to be given up first.
+  Nanos deadline_ = INT64_MAX;
+  Nanos patience_ = 0;
+  PeerId peer_ = 0;
+};
+
+}  // namespace lamina::compute_node
