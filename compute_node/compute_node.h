@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // ComputeNode: one compute node's part in the cluster, epoch by epoch. Holds the model and its
-// weights, the region that memory nodes write, the attention paths, and the thread of the StepWorker.
+// weights, the region that memory nodes write, the attention paths, and the thread of the
+// StepWorker.
 //
 // Stateless between epochs: whatever a sequence needs comes with its join.
 //

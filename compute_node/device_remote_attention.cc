@@ -138,8 +138,8 @@ absl::Status DeviceRemoteAttention::BeginStep(Lane& lane, const PathRows& rows) 
 bool DeviceRemoteAttention::CanTake(const Lane& lane, const PathRows& rows) const {
   const plan::Chunking& chunking = lane.plan.chunking;
   return open_ && lanes_[lane.index].stays && rows.decode.count > 0 &&
-         rows.decode.count == lane.positions.size() &&
-         chunking.chunks <= 1 && !chunking.query_first;
+         rows.decode.count == lane.positions.size() && chunking.chunks <= 1 &&
+         !chunking.query_first;
 }
 
 bool DeviceRemoteAttention::Await(Lane& lane) {
@@ -276,7 +276,8 @@ void DeviceRemoteAttention::NoteTaken(Lane& lane) {
     const Nanos for_node = exchange_->WaitedFor(index, node);
     context_.peers.CountWait(MemoryPeer(node), for_node);
     waited += for_node;
-    received += sizeof(plan::WindowHeader) + by_host_->RowsOf(lane).nodes[node].rows.count * row_bytes;
+    received +=
+        sizeof(plan::WindowHeader) + by_host_->RowsOf(lane).nodes[node].rows.count * row_bytes;
     if (for_node > longest) {
       longest = for_node;
       peer = MemoryPeer(node);

@@ -5,11 +5,12 @@
 // run here: of the only node that decodes, or of a fixed replica. Steps that it cannot take go by
 // way of the host (remote_attention.h).
 //
-// At each of the lane's turns the device is given a unit ahead of time: wait for the outputs before,
-// take them, run the slice, send. The next turn comes when that wait has ended, so that the device
-// always has one unit of the lane to go on with, and other lanes' units between.
+// At each of the lane's turns the device is given a unit ahead of time: wait for the outputs
+// before, take them, run the slice, send. The next turn comes when that wait has ended, so that the
+// device always has one unit of the lane to go on with, and other lanes' units between.
 //
-//   ready --take, slice k, send--> waiting --take k - 1 has ended--> ready (k + 1) ... --tail--> idle
+//   ready --take, slice k, send--> waiting --take k - 1 has ended--> ready (k + 1) ... --tail-->
+//   idle
 //
 // Behind the last outputs the tail goes as in every step: its end waits for the device.
 //

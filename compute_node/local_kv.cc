@@ -47,7 +47,7 @@ absl::Status LocalKv::AddRows(uint32_t lane, plan::SequenceId id, uint32_t first
 }
 
 absl::Status LocalKv::Store(uint32_t lane, uint32_t layer,
-                                   const kernels::MatrixView<BFloat16>& qkv) {
+                            const kernels::MatrixView<BFloat16>& qkv) {
   const AttentionDescriptor& shape = layers_[layer];
   stored_.clear();
   for (const Rows& rows : steps_[lane]) {
@@ -59,8 +59,8 @@ absl::Status LocalKv::Store(uint32_t lane, uint32_t layer,
 }
 
 absl::StatusOr<uint64_t> LocalKv::Attend(uint32_t lane, uint32_t layer,
-                                                const kernels::MatrixView<BFloat16>& qkv,
-                                                const kernels::MatrixView<BFloat16>& out) {
+                                         const kernels::MatrixView<BFloat16>& qkv,
+                                         const kernels::MatrixView<BFloat16>& out) {
   uint64_t context = 0;
   items_.clear();
   for (const Rows& rows : steps_[lane]) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // PartialMerge: partition token_range: the partials of a row, one for each span of its sequence,
-// become its attention output, along the merge tree (kernels/partial.h) that one node with the whole
-// sequence would have followed: so the bits are the same.
+// become its attention output, along the merge tree (kernels/partial.h) that one node with the
+// whole sequence would have followed: so the bits are the same.
 //
 // Threading: the data thread and its pool. Allocation: at first use.
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// PathMaker: makes the attention path of one kind for each epoch of a compute node. It lives as long
-// as the node and keeps what is costly to make, KV or scratch, from epoch to epoch.
+// PathMaker: makes the attention path of one kind for each epoch of a compute node. It lives as
+// long as the node and keeps what is costly to make, KV or scratch, from epoch to epoch.
 //
 // Threading: the node's control thread.
 

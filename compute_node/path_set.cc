@@ -84,8 +84,8 @@ absl::StatusOr<bool> PathSet::BeforeSlice(Lane& lane) {
 }
 
 absl::Status PathSet::Attend(Lane& lane) {
-  return ForEachOf(
-      lane, [&lane](AttentionPath& path, const PathRows&) { return path.Attend(lane); });
+  return ForEachOf(lane,
+                   [&lane](AttentionPath& path, const PathRows&) { return path.Attend(lane); });
 }
 
 bool PathSet::Await(Lane& lane) {

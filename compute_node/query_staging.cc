@@ -52,7 +52,7 @@ void RemoteAttention::StageRows(Lane& lane, uint32_t node) {
 // Of these heads [q | k | v] of each row, q alone where its token lies elsewhere; of the first
 // `ahead` rows, whose queries go first, q of all and then their [k | v]. Returns where they end.
 BFloat16* RemoteAttention::StageHeads(Lane& lane, uint32_t node, HeadRange heads, uint32_t ahead,
-                                     BFloat16* to) {
+                                      BFloat16* to) {
   const NodeRows& to_node = RowsTo(lane, node);
   const AttentionDescriptor& shape = context_.config.layers[lane.slice];
   const AttentionDescriptor part = lamina::PartOf(shape, heads);
@@ -96,7 +96,7 @@ void RemoteAttention::StageChunks(Lane& lane, uint32_t node) {
 
 // Of the first so many rows that go to the node, with so many KV heads.
 size_t RemoteAttention::StagedElements(const Lane& lane, uint32_t node, uint32_t rows,
-                                      uint32_t kv_heads) const {
+                                       uint32_t kv_heads) const {
   const AttentionDescriptor shape =
       lamina::PartOf(context_.config.layers[lane.slice], {.count = kv_heads});
   const uint32_t own = BySpan(context_.config) ? std::min(rows, RowsTo(lane, node).own_rows) : rows;

@@ -70,8 +70,7 @@ absl::Status RemoteAttention::BeginStep(Lane& lane, const PathRows& rows) {
 
 plan::WindowHeader RemoteAttention::QueryHeader(const Lane& lane, uint32_t node) const {
   const NodeRows& rows = RowsTo(lane, node);
-  plan::WindowHeader header =
-      context_.HeaderOf(lane, lane.slice, rows.rows.count, context_.node);
+  plan::WindowHeader header = context_.HeaderOf(lane, lane.slice, rows.rows.count, context_.node);
   header.kv_rows = rows.kv_rows.count;
   return header;
 }
@@ -99,10 +98,9 @@ absl::Status RemoteAttention::AttendChunks(Lane& lane) {
   }
   const uint32_t layer = lane.slice;
   const size_t rows = lane.positions.size();
-  LAMINA_RETURN_IF_ERROR(
-      chunks_.Attend(layer - first_layer_, chunks,
-                     context_.executor.DeviceQkvRows(layer, rows, lane.buffers),
-                     context_.executor.DeviceAttentionRows(layer, rows, lane.buffers)));
+  LAMINA_RETURN_IF_ERROR(chunks_.Attend(
+      layer - first_layer_, chunks, context_.executor.DeviceQkvRows(layer, rows, lane.buffers),
+      context_.executor.DeviceAttentionRows(layer, rows, lane.buffers)));
   context_.laps.LapOf(lane, telemetry::WorkPart::kChunks, layer);
   return absl::OkStatus();
 }
@@ -245,8 +243,8 @@ absl::Status RemoteAttention::TakeReply(Lane& lane, uint32_t node) {
       context_.layout.ReplyWindow(node, lane.index, context_.UnitValue(lane, layer));
   plan::WindowHeader header;
   std::memcpy(&header, window, sizeof(header));
-  LAMINA_RETURN_IF_ERROR(context_.peers.CheckWindow(MemoryPeer(node), header,
-                                                    ReplyHeader(lane, layer, node)));
+  LAMINA_RETURN_IF_ERROR(
+      context_.peers.CheckWindow(MemoryPeer(node), header, ReplyHeader(lane, layer, node)));
   const auto out = context_.executor.AttentionRows(layer, lane.positions.size(), lane.buffers);
   if (BySpan(context_.config)) {  // Merged when all nodes have answered.
     const size_t partials = RowsTo(lane, node).partials * merge_.PartialBytes(layer);

@@ -26,16 +26,16 @@ void SignalWait::Expect(Nanos since, Nanos patience) {
 
 absl::Status SignalWait::Wait(Nanos pause, const transport::AbortWord& abort) {
   const Nanos until = std::min(deadline_, RealClock().Now() + pause);
-  const absl::StatusOr<size_t> ready = context_.transport.Wait(
-      context_.region, conditions_, {.deadline = until, .abort = &abort});
+  const absl::StatusOr<size_t> ready =
+      context_.transport.Wait(context_.region, conditions_, {.deadline = until, .abort = &abort});
   if (!signals_.empty()) {
     // The thread has stood still for this one, or for one of several of which nothing came.
     const PeerId peer = signals_[ready.ok() ? *ready : 0].peer;
-    context_.peers.CountWait(
-        peer, context_.laps.Lap({.part = peer >= telemetry::TraceEvent::kMemoryPeer
-                                             ? telemetry::WorkPart::kWaitAttention
-                                             : telemetry::WorkPart::kWaitReplica,
-                                 .peer = peer}));
+    context_.peers.CountWait(peer,
+                             context_.laps.Lap({.part = peer >= telemetry::TraceEvent::kMemoryPeer
+                                                            ? telemetry::WorkPart::kWaitAttention
+                                                            : telemetry::WorkPart::kWaitReplica,
+                                                .peer = peer}));
   }
   if (ready.ok()) {
     return absl::OkStatus();

@@ -62,13 +62,12 @@ absl::Status Layouter::Run() {
   return absl::OkStatus();
 }
 
-// By path, and decode rows by memory node; with spans, which may lie on several nodes, in the plan's
-// order.
+// By path, and decode rows by memory node; with spans, which may lie on several nodes, in the
+// plan's order.
 void Layouter::Sort() {
   const auto rank_of = [this](const plan::DecodeRow& row) {
     const Sequence* sequence = sequences_.Find(row.sequence);
-    const uint32_t node =
-        sequence == nullptr || BySpan(config_) ? 0 : sequence->join.memory_node;
+    const uint32_t node = sequence == nullptr || BySpan(config_) ? 0 : sequence->join.memory_node;
     return std::pair(PathOfSequence(row.sequence), node);
   };
   std::stable_sort(

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a step is laid out: which rows it has, in which order, which of them attend by which path, and
-// which of them are sampled.
+// How a step is laid out: which rows it has, in which order, which of them attend by which path,
+// and which of them are sampled.
 //
 // Threading: the data thread.
 

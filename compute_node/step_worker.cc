@@ -245,8 +245,7 @@ void StepWorker::GoTo(Lane& lane, uint32_t from) {
 
 // Steps with prompt chunks say nothing about decode rows.
 void StepWorker::NoteSlice(Lane& lane, Nanos elapsed) {
-  const bool step_ended =
-      lane.phase == LanePhase::kIdle || lane.awaits.Has(Awaited::kTokens);
+  const bool step_ended = lane.phase == LanePhase::kIdle || lane.awaits.Has(Awaited::kTokens);
   if (!step_ended && lane.phase == LanePhase::kWaiting && paths_.TimesSlices(lane)) {
     return;  // It has been ordered; the path hears how long it took.
   }

@@ -3,9 +3,9 @@
 // StepWorker: the data thread of a compute node in one epoch. Runs the slices of all lanes, and has
 // its parts send and take what these need.
 //
-// Each lane is a small state machine; the thread runs ready lanes in the order of a plan::SliceOrder.
-// While a lane's attention is away, another lane's slice runs: with two lanes and balanced times
-// neither this node nor the memory nodes wait.
+// Each lane is a small state machine; the thread runs ready lanes in the order of a
+// plan::SliceOrder. While a lane's attention is away, another lane's slice runs: with two lanes and
+// balanced times neither this node nor the memory nodes wait.
 //
 //   idle --plan--> ready --slice k, attention begins--> waiting --all is there--> ready (k + 1) ...
 //
@@ -32,8 +32,8 @@
 // when its tokens come.
 //
 // Parts: step_layout.h the rows of a step; replica_exchange.h what compute nodes tell each other;
-// shard_exchange.h what shards do; step_tail.h the LM head and sampling; signal_wait.h the sleep of a
-// thread all of whose lanes wait; link_measurement.h how fast the links are, before any of that.
+// shard_exchange.h what shards do; step_tail.h the LM head and sampling; signal_wait.h the sleep of
+// a thread all of whose lanes wait; link_measurement.h how fast the links are, before any of that.
 // Files: step_worker.cc the loop and the life of a step; step_worker_prepare.cc what comes before.
 //
 // Threading: Run() on one thread; PushPlan() and Stop() from any other.

@@ -11,11 +11,12 @@ import argparse
 import sys
 from pathlib import Path
 
+import class_rules
 import include_rules
 import text_rules
 from source_tree import SourceTree
 
-RULES = {**include_rules.RULES, **text_rules.RULES}
+RULES = {**class_rules.RULES, **include_rules.RULES, **text_rules.RULES}
 
 
 def findings(root, rules=None):

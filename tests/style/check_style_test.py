@@ -98,6 +98,15 @@ PLANTED = {
         {"kernels/cpu/x.cc": SPDX + "#  if 0\n#endif\n"},
         {"tests/unit/model/x_test.cc": SPDX + "#if 0\n#endif\n"},
     ],
+    "class-size": [
+        {"model/x.h": HEADER + "class Big {\n" + "".join(f"  int Method{i}() const;\n" for i in range(36)) + "};\n"},
+        {
+            "model/x.h": HEADER + "class Spread {\n  void First();\n  void Second();\n  void Third();\n};\n",
+            "model/a.cc": SPDX + "void Spread::First() {}\n",
+            "model/b.cc": SPDX + "void Spread::Second() {}\n",
+            "model/c.cc": SPDX + "void Spread::Third() {}\n",
+        },
+    ],
     "licence": [
         {"model/x.cc": "int x;\n"},
         {"deploy/x.py": "print()\n"},

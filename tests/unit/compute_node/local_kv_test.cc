@@ -33,8 +33,8 @@ class LocalKvTest : public ::testing::Test {
         .compute_nodes = {"c0"},
         .memory_nodes = {"c0"},
         .slots = {kSlots}};
-    auto device = kernels::CpuKvDevices(kernels::CpuAttention(),
-                                        pool_)(LocalKv::DeviceOptions(config_));
+    auto device =
+        kernels::CpuKvDevices(kernels::CpuAttention(), pool_)(LocalKv::DeviceOptions(config_));
     EXPECT_TRUE(device.ok()) << device.status();
     device_ = *std::move(device);
     kv_ = std::make_unique<LocalKv>(config_, *device_);

@@ -45,7 +45,9 @@ class RemoteRowsTest : public ::testing::Test {
   absl::Status Place(plan::StepPlan plan) {
     lane_.plan = std::move(plan);
     EXPECT_TRUE(sequences_.Apply(lane_.plan, kVocabulary, config_.span_tokens).ok());
-    EXPECT_TRUE(LayOut(config_, sequences_, [](const Sequence&) { return 0; }, lane_).ok());
+    EXPECT_TRUE(LayOut(
+                    config_, sequences_, [](const Sequence&) { return 0; }, lane_)
+                    .ok());
     return PlaceRemoteRows(config_, sequences_, lane_, lane_.paths[0], placed_);
   }
 
@@ -67,10 +69,10 @@ TEST_F(RemoteRowsTest, ANodeGetsTheRowsOfItsSequences) {
 }
 
 TEST_F(RemoteRowsTest, ANodeGetsKAndVOfTheChunksOfItsSequences) {
-  ASSERT_TRUE(Place({.joins = {Join(1, 20, 0), Join(2, 8, 1)},
-                     .chunks = {{.sequence = 1, .tokens = 16},
-                                {.sequence = 2, .tokens = 8, .last = true}}})
-                  .ok());
+  ASSERT_TRUE(
+      Place({.joins = {Join(1, 20, 0), Join(2, 8, 1)},
+             .chunks = {{.sequence = 1, .tokens = 16}, {.sequence = 2, .tokens = 8, .last = true}}})
+          .ok());
 
   EXPECT_EQ(placed_.nodes[0].kv_rows.count, 16u);
   EXPECT_EQ(placed_.nodes[1].kv_rows.first, 16u);
@@ -92,8 +94,8 @@ TEST_F(RemoteRowsTest, WithHeadsSpreadEveryNodeGetsAllRows) {
   config_.partition = Partition::kHead;
   config_.heads = {{.first = 0, .count = 1}, {.first = 1, .count = 2}};
   ASSERT_TRUE(Place({.joins = {Join(1, 5, 0), Join(2, 6, 0)},
-                          .rows = {LastTokenOf(1, 5)},
-                          .chunks = {{.sequence = 2, .tokens = 6, .last = true}}})
+                     .rows = {LastTokenOf(1, 5)},
+                     .chunks = {{.sequence = 2, .tokens = 6, .last = true}}})
                   .ok());
 
   for (const NodeRows& node : placed_.nodes) {
@@ -136,9 +138,8 @@ TEST_F(RemoteRowsTest, WithSpansARowGoesToEveryNodeThatItSees) {
 }
 
 TEST_F(RemoteRowsTest, AChunkBeyondTheScratchIsRefused) {
-  const absl::Status status =
-      Place({.joins = {Join(1, 5, 0)},
-             .chunks = {{.sequence = 1, .tokens = 5, .scratch_offset = 996}}});
+  const absl::Status status = Place(
+      {.joins = {Join(1, 5, 0)}, .chunks = {{.sequence = 1, .tokens = 5, .scratch_offset = 996}}});
 
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
   EXPECT_THAT(status.message(), HasSubstr("chunk [0, +5)"));

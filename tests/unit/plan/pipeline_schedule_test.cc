@@ -20,8 +20,8 @@ namespace {
 
 constexpr uint32_t kReplicasMax = 8;
 
-// An event simulation of replicas that follow a SliceOrder and one pool that serves attentions in the
-// order of their coming. Times are integers.
+// An event simulation of replicas that follow a SliceOrder and one pool that serves attentions in
+// the order of their coming. Times are integers.
 class Pipeline {
  public:
   struct Unit {

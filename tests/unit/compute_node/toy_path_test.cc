@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A whole worker whose rows attend by a path that it has never heard of: the tokens are those of
+// the path that needs nothing from elsewhere.
+
+#include "tests/unit/compute_node/toy_path.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "common/clock.h"
+#include "compute_node/local_path_maker.h"
+#include "compute_node/step_worker.h"
+#include "control/inbox.h"
+#include "plan/epoch_shape.h"
+#include "tests/unit/compute_node/slice_program.h"
+#include "transport/fake/fake_network.h"
+
+namespace lamina::compute_node {
+namespace {
+
+constexpr uint64_t kEpoch = 5;
+constexpr uint64_t kSteps = 8;
+constexpr uint32_t kLanes = 2;
+constexpr uint32_t kPrompt = 9;  // Tokens of a lane's sequence.
+constexpr Nanos kLong = Seconds(60);
+
+class Results final : public control::NodeReporter {
+ public:
+  void ReportResult(plan::StepResult result) override { inbox.Push(std::move(result)); }
+  void ReportFault(uint64_t, const absl::Status& status) override { ADD_FAILURE() << status; }
+  void ReportLinks(uint64_t, std::vector<control::LinkReport>) override {}
+
+  control::Inbox<plan::StepResult> inbox;
+};
+
+class ToyPathTest : public ::testing::Test {
+ protected:
+  ToyPathTest() {
+    EXPECT_TRUE(executor().device().Begin().ok());
+    config_ = {.epoch = kEpoch,
+               .lanes = kLanes,
+               .plan_ahead = 1,
+               .rows_max = 4,
+               .chunk_tokens_max = 16,
+               .scratch_tokens = 64,
+               .sequence_tokens_max = 64,
+               .compute_nodes = {"c0"},
+               .attention_paths = {plan::AttentionPath::kLocal},
+               .memory_nodes = {"c0"},
+               .slots = {256},
+               .transport = "fake://unnamed"};
+    for (uint32_t layer = 0; layer + 1 < executor().slice_count(); ++layer) {
+      config_.layers.push_back(executor().attention(layer).descriptor);
+    }
+    EXPECT_TRUE(executor().Prepare(config_.rows_max + config_.chunk_tokens_max).ok());
+  }
+
+  SliceExecutor& executor() { return program_.executor(); }
+
+  // The lane's sequence joins with its prompt and first slot; then a token a step.
+  static plan::StepPlan Plan(uint32_t lane, uint64_t step) {
+    const plan::SequenceId id = lane + 1;
+    plan::StepPlan plan{.epoch = kEpoch, .lane = lane, .step = step};
+    const uint32_t first_slot = 100 * lane;
+    if (step == 1) {
+      plan::SequenceJoin join{.id = id, .prompt_tokens = kPrompt, .tokens_max = 60};
+      for (uint32_t i = 0; i < kPrompt; ++i) {
+        join.tokens.push_back(static_cast<TokenId>((7 * i + 11 * lane + 3) % 96));
+      }
+      plan.joins.push_back(std::move(join));
+      plan.grants.push_back({.sequence = id, .extent = {first_slot, kPrompt}});
+      plan.chunks.push_back({.sequence = id, .tokens = kPrompt, .last = true});
+    } else {
+      const auto position = static_cast<uint32_t>(kPrompt + step - 2);
+      plan.grants.push_back({.sequence = id, .extent = {first_slot + position, 1}});
+      plan.rows.push_back({.sequence = id, .position = position});
+    }
+    return plan;
+  }
+
+  // The tokens of both lanes, by a worker whose path the maker makes.
+  std::vector<std::vector<TokenId>> TokensBy(PathMaker& maker) {
+    EXPECT_TRUE(
+        maker.Reserve(config_, {.layers = static_cast<uint32_t>(config_.layers.size())}).ok());
+    transport::FakeNetwork network(transport::FakeNetworkOptions{});
+    const auto transport = network.MakeTransport();
+    const plan::WindowShape shape = plan::WindowShapeOf(config_);
+    const plan::WindowLayout layout(shape);
+    const auto region = transport->CreateRegion({.name = "c0",
+                                                 .bytes = layout.compute_region_bytes(),
+                                                 .signal_words = layout.compute_region_words(),
+                                                 .epoch = kEpoch});
+    EXPECT_TRUE(region.ok()) << region.status();
+    Results results;
+    StepCounters counters;
+    PathMaker* const makers[] = {&maker};
+    StepWorker worker(
+        {.config = config_, .shape = shape, .vocabulary = program_.model().config.vocabulary},
+        executor(), *transport, **region, makers, pool_, results, counters);
+    EXPECT_TRUE(worker.Prepare().ok());
+    worker.SetPeers({}, std::vector<std::unique_ptr<transport::RemoteRegion>>(1));
+    std::jthread thread([&worker] {
+      const absl::Status status = worker.Run();
+      EXPECT_TRUE(status.ok()) << status;
+    });
+    std::vector<std::vector<TokenId>> tokens(kLanes);
+    for (uint64_t step = 1; step <= kSteps; ++step) {
+      for (uint32_t lane = 0; lane < kLanes; ++lane) {
+        worker.PushPlan(Plan(lane, step));
+      }
+      std::vector<plan::StepResult> found;
+      const Nanos deadline = RealClock().Now() + kLong;
+      while (found.size() < kLanes && RealClock().Now() < deadline) {
+        results.inbox.WaitForItem(Millis(100));
+        results.inbox.TakeAll(found);
+      }
+      for (const plan::StepResult& result : found) {
+        EXPECT_EQ(result.tokens.size(), 1u);
+        tokens[result.lane].push_back(result.tokens.at(0).token);
+      }
+    }
+    worker.Stop();
+    return tokens;
+  }
+
+  Program program_{Spec("llama"), DType::kBF16};
+  ThreadPool pool_{{.threads = 2}};
+  const kernels::KvDeviceMaker kv_ = kernels::CpuKvDevices(kernels::CpuAttention(), pool_);
+  plan::EpochConfig config_;
+};
+
+TEST_F(ToyPathTest, HasTheTokensOfThePathThatIsHere) {
+  LocalPathMaker local("c0", executor().device(), kv_);
+  ToyPathMaker toy(kv_);
+  const std::vector<std::vector<TokenId>> wanted = TokensBy(local);
+  ASSERT_EQ(wanted[0].size(), kSteps);
+  EXPECT_NE(wanted[0], wanted[1]);
+  EXPECT_EQ(TokensBy(toy), wanted);
+  EXPECT_EQ(toy.steps_ended(), static_cast<int>(kLanes * kSteps));
+}
+
+}  // namespace
+}  // namespace lamina::compute_node
