@@ -6,50 +6,86 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "common/status_macros.h"
 #include "common/units.h"
 
 namespace lamina::plan {
 namespace {
 
 constexpr size_t kWindowAlignment = 4096;
-constexpr size_t kElementBytes = 2;  // bf16
+constexpr double kElementBytes = 2;  // bf16
 constexpr double kRegionBytesMax = 64.0 * (uint64_t{1} << 30);
 
 size_t Align(size_t bytes) {
   return (bytes + kWindowAlignment - 1) / kWindowAlignment * kWindowAlignment;
 }
 
+// Of the widest layer of each. Exact: far below 2^53.
 struct RowBytes {
-  size_t qkv = 0;
-  size_t kv = 0;
-  size_t q = 0;
-  size_t partial = 0;
+  double qkv = 0;
+  double kv = 0;
+  double q = 0;
+  double partial = 0;
 };
 
 RowBytes WidestRows(const WindowShape& shape) {
   RowBytes widest;
   for (const AttentionDescriptor& layer : shape.layers) {
-    widest.qkv = std::max(widest.qkv, layer.qkv_width() * kElementBytes);
-    widest.kv = std::max(widest.kv, 2 * layer.kv_width() * kElementBytes);
-    widest.q = std::max(widest.q, layer.q_width() * kElementBytes);
+    widest.qkv = std::max(widest.qkv, kElementBytes * layer.qkv_width());
+    widest.kv = std::max(widest.kv, kElementBytes * 2 * layer.kv_width());
+    widest.q = std::max(widest.q, kElementBytes * layer.q_width());
     widest.partial =
-        std::max(widest.partial, layer.query_heads * (size_t{layer.head_dim} + 1) * sizeof(float));
+        std::max(widest.partial, sizeof(float) * (layer.head_dim + 1.0) * layer.query_heads);
   }
   return widest;
 }
 
-// Of all windows of one kind on one node.
-absl::Status CheckKind(absl::string_view kind, double bytes) {
-  return bytes <= kRegionBytesMax
-             ? absl::OkStatus()
-             : absl::InvalidArgumentError(absl::StrCat(
-                   kind, " would take ", FormatBytes(static_cast<uint64_t>(bytes)), ", more than ",
-                   FormatBytes(static_cast<uint64_t>(kRegionBytesMax)),
-                   "; lower pipeline.lanes, limits.running_max or prefill.chunk_tokens"));
-}
-
 }  // namespace
+
+// The table of window kinds.
+WindowLayout::Groups WindowLayout::GroupsOf(const WindowShape& shape) {
+  const RowBytes rows = WidestRows(shape);
+  const double rows_max = shape.rows_max;
+  const double kv_rows = shape.kv_rows_max;
+  const double chunk_rows = shape.context_chunk_rows;
+  const double reply_row =
+      shape.spans_max == 0 ? rows.q : static_cast<double>(shape.spans_max) * rows.partial;
+  const uint32_t replicas = shape.compute_nodes == 1 ? 0 : shape.compute_nodes;
+  const double tokens = 2 * rows_max + kv_rows;
+  // In the order of WindowKind.
+  Groups groups = {{
+      {.name = "query windows",
+       .to_memory_node = true,
+       .senders = shape.compute_nodes,
+       .lanes = shape.lanes,
+       .turns = 2,
+       .payload_max = rows_max * rows.qkv + kv_rows * rows.kv},
+      {.to_memory_node = true, .senders = shape.compute_nodes},
+      {.name = "reply windows",
+       .senders = shape.memory_nodes,
+       .lanes = shape.lanes,
+       .turns = 2,
+       .payload_max = rows_max * reply_row},
+      {.name = "context windows between compute nodes",
+       .senders = replicas,
+       .lanes = shape.lanes,
+       .turns = 1,
+       .payload_max = (rows_max + chunk_rows) * static_cast<double>(shape.context_row_bytes) +
+                      chunk_rows * rows.q},
+      {.name = "token windows between compute nodes",
+       .senders = replicas,
+       .lanes = shape.lanes,
+       .turns = shape.plan_ahead,
+       .payload_max = tokens * sizeof(TokenEntry)},
+      {.name = "part windows between shards",
+       .senders = shape.shards == 1 ? 0 : shape.shards,
+       .lanes = shape.lanes,
+       .turns = 2,
+       .payload_max = (rows_max + kv_rows) * static_cast<double>(shape.part_row_bytes)},
+      {.senders = shape.memory_nodes},
+      {.senders = shape.compute_nodes},
+  }};
+  return groups;
+}
 
 absl::Status WindowLayout::Check(const WindowShape& shape) {
   if (shape.compute_nodes == 0 || shape.memory_nodes == 0 || shape.lanes == 0 ||
@@ -59,107 +95,32 @@ absl::Status WindowLayout::Check(const WindowShape& shape) {
         shape.memory_nodes, " lanes ", shape.lanes, " rows_max ", shape.rows_max, " plan_ahead ",
         shape.plan_ahead, " layers ", shape.layers.size()));
   }
-  const RowBytes rows = WidestRows(shape);
-  const double lanes = shape.lanes;
-  const double rows_max = shape.rows_max;
-  LAMINA_RETURN_IF_ERROR(
-      CheckKind("query windows", 2 * lanes * shape.compute_nodes *
-                                     (rows_max * static_cast<double>(rows.qkv) +
-                                      shape.kv_rows_max * static_cast<double>(rows.kv))));
-  const double reply_row = shape.spans_max == 0
-                               ? static_cast<double>(rows.q)
-                               : shape.spans_max * static_cast<double>(rows.partial);
-  LAMINA_RETURN_IF_ERROR(
-      CheckKind("reply windows", 2 * lanes * shape.memory_nodes * rows_max * reply_row));
-  const double chunk_rows = shape.context_chunk_rows;
-  LAMINA_RETURN_IF_ERROR(
-      CheckKind("context windows between compute nodes",
-                lanes * shape.compute_nodes *
-                    ((rows_max + chunk_rows) * static_cast<double>(shape.context_row_bytes) +
-                     chunk_rows * static_cast<double>(rows.q))));
-  return shape.shards == 1 ? absl::OkStatus()
-                           : CheckKind("part windows between shards",
-                                       2 * lanes * shape.shards * (rows_max + shape.kv_rows_max) *
-                                           static_cast<double>(shape.part_row_bytes));
-}
-
-WindowLayout::WindowLayout(WindowShape shape) : shape_(std::move(shape)) {
-  const RowBytes rows = WidestRows(shape_);
-  query_window_bytes_ =
-      Align(sizeof(WindowHeader) + shape_.rows_max * rows.qkv + shape_.kv_rows_max * rows.kv);
-  reply_window_bytes_ =
-      Align(sizeof(WindowHeader) +
-            shape_.rows_max * (shape_.spans_max == 0 ? rows.q : shape_.spans_max * rows.partial));
-  const size_t chunk_rows = shape_.context_chunk_rows;
-  context_window_bytes_ =
-      Align(sizeof(WindowHeader) + (shape_.rows_max + chunk_rows) * shape_.context_row_bytes +
-            chunk_rows * rows.q);
-  token_window_bytes_ = Align(sizeof(WindowHeader) + token_rows_max() * sizeof(TokenEntry));
-  part_window_bytes_ =
-      Align(sizeof(WindowHeader) + (shape_.rows_max + shape_.kv_rows_max) * shape_.part_row_bytes);
-}
-
-size_t WindowLayout::query_region_bytes() const { return query_words() * 2 * query_window_bytes_; }
-
-uint32_t WindowLayout::query_word(uint32_t compute_node, uint32_t lane) const {
-  return compute_node * shape_.lanes + lane;
-}
-
-size_t WindowLayout::QueryWindow(uint32_t compute_node, uint32_t lane, uint64_t value) const {
-  return (size_t{query_word(compute_node, lane)} * 2 + UnitOf(value) % 2) * query_window_bytes_;
-}
-
-size_t WindowLayout::reply_region_bytes() const { return reply_words() * 2 * reply_window_bytes_; }
-
-uint32_t WindowLayout::reply_word(uint32_t memory_node, uint32_t lane) const {
-  return memory_node * shape_.lanes + lane;
-}
-
-size_t WindowLayout::ReplyWindow(uint32_t memory_node, uint32_t lane, uint64_t value) const {
-  return (size_t{reply_word(memory_node, lane)} * 2 + UnitOf(value) % 2) * reply_window_bytes_;
-}
-
-size_t WindowLayout::compute_region_bytes() const {
-  if (shape_.compute_nodes == 1) {
-    return reply_region_bytes();
+  for (const WindowGroup& group : GroupsOf(shape)) {
+    const double bytes =
+        static_cast<double>(group.senders) * group.lanes * group.turns * group.payload_max;
+    if (bytes > kRegionBytesMax) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(group.name, " would take ", FormatBytes(static_cast<uint64_t>(bytes)),
+                       ", more than ", FormatBytes(static_cast<uint64_t>(kRegionBytesMax)),
+                       "; lower pipeline.lanes, limits.running_max or prefill.chunk_tokens"));
+    }
   }
-  return reply_region_bytes() +
-         replica_words() * (context_window_bytes_ + shape_.plan_ahead * token_window_bytes_) +
-         part_words() * 2 * part_window_bytes_;
+  return absl::OkStatus();
 }
 
-uint32_t WindowLayout::compute_region_words() const {
-  return data_words() + shape_.memory_nodes + shape_.compute_nodes;
-}
-
-uint32_t WindowLayout::context_word(uint32_t compute_node, uint32_t lane) const {
-  return reply_words() + compute_node * shape_.lanes + lane;
-}
-
-size_t WindowLayout::ContextWindow(uint32_t compute_node, uint32_t lane) const {
-  return reply_region_bytes() +
-         (size_t{compute_node} * shape_.lanes + lane) * context_window_bytes_;
-}
-
-uint32_t WindowLayout::token_word(uint32_t compute_node, uint32_t lane) const {
-  return reply_words() + replica_words() + compute_node * shape_.lanes + lane;
-}
-
-size_t WindowLayout::TokenWindow(uint32_t compute_node, uint32_t lane, uint64_t step) const {
-  const size_t word = size_t{compute_node} * shape_.lanes + lane;
-  return reply_region_bytes() + replica_words() * context_window_bytes_ +
-         (word * shape_.plan_ahead + step % shape_.plan_ahead) * token_window_bytes_;
-}
-
-uint32_t WindowLayout::part_word(uint32_t shard, uint32_t lane) const {
-  return reply_words() + 2 * replica_words() + shard * shape_.lanes + lane;
-}
-
-size_t WindowLayout::PartWindow(uint32_t shard, uint32_t lane, uint64_t count) const {
-  const size_t word = size_t{shard} * shape_.lanes + lane;
-  return reply_region_bytes() +
-         replica_words() * (context_window_bytes_ + shape_.plan_ahead * token_window_bytes_) +
-         (word * 2 + count % 2) * part_window_bytes_;
+WindowLayout::WindowLayout(WindowShape shape)
+    : shape_(std::move(shape)), groups_(GroupsOf(shape_)) {
+  size_t bytes[2] = {0, 0};    // Of the groups before, by receiver.
+  uint32_t words[2] = {0, 0};  // The same.
+  for (WindowGroup& group : groups_) {
+    if (group.turns > 0) {
+      group.window_bytes = Align(sizeof(WindowHeader) + static_cast<size_t>(group.payload_max));
+    }
+    group.first_byte = bytes[group.to_memory_node];
+    group.first_word = words[group.to_memory_node];
+    bytes[group.to_memory_node] = group.bytes_end();
+    words[group.to_memory_node] = static_cast<uint32_t>(group.words_end());
+  }
 }
 
 absl::Status CheckHeader(const WindowHeader& header, const WindowHeader& expected) {

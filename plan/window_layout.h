@@ -13,13 +13,15 @@
 //
 //   query window   header | rows x [q | k | v] bf16 | kv_rows x [k | v] bf16
 //   reply window   header | rows x [attention output] bf16
-//   (kv_rows are those of prompt chunks. With spans, partition token_range: header | own rows x
-//   [q | k | v] | other rows x q | kv_rows x [k | v], and
-//   header | partials x [query heads x [out | lse]] f32)
 //   context window header | for each value of the context: rows x value
 //   (with stages: of decode and chunk rows, then chunk rows x [attention output] bf16)
 //   token window   header | rows x TokenEntry
 //   part window    header | rows x [part of a sum over shards] f32
+//
+// Query and reply windows are written and read by the classes of plan/query_window.h and
+// plan/reply_window.h. Which kinds of windows there are is a table (window_layout.cc): whose
+// region, which senders, how many windows take turns, how large, which signal words. A new path or
+// stream adds a row to it.
 //
 // A unit is one attention: (step, layer). Units count from 1: (step - 1) * layers + layer + 1,
 // steps counting from 1. Rows of a unit go out, and outputs come back, in up to kRowChunksMax
@@ -40,6 +42,7 @@
 
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -47,6 +50,7 @@
 #include "absl/status/status.h"
 #include "common/attention_descriptor.h"
 #include "plan/row_pieces.h"
+#include "plan/window_kinds.h"
 
 namespace lamina::plan {
 
@@ -75,6 +79,14 @@ struct TokenEntry {
   uint32_t reserved = 0;
 };
 static_assert(sizeof(TokenEntry) == 24);
+
+// Bytes [begin, end) of a window, counted from its header.
+struct ByteRange {
+  size_t begin = 0;
+  size_t end = 0;
+  size_t size() const { return end - begin; }
+  friend bool operator==(const ByteRange&, const ByteRange&) = default;
+};
 
 struct WindowShape {
   uint32_t compute_nodes = 0;
@@ -116,56 +128,83 @@ class WindowLayout {
     return static_cast<uint32_t>((UnitOf(value) - 1) % shape_.layers.size());
   }
 
+  const WindowGroup& group(WindowKind kind) const { return groups_[static_cast<size_t>(kind)]; }
+  // The signal word of a (sender, lane), and where its window of turn `turn` begins.
+  uint32_t Word(WindowKind kind, uint32_t sender, uint32_t lane) const {
+    return group(kind).first_word + sender * group(kind).lanes + lane;
+  }
+  size_t Window(WindowKind kind, uint32_t sender, uint32_t lane, uint64_t turn) const {
+    const WindowGroup& of = group(kind);
+    return of.first_byte +
+           ((size_t{sender} * of.lanes + lane) * of.turns + turn % of.turns) * of.window_bytes;
+  }
+
   // Regions of memory nodes.
-  size_t query_region_bytes() const;
-  uint32_t query_word(uint32_t compute_node, uint32_t lane) const;
-  uint32_t query_words() const { return shape_.compute_nodes * shape_.lanes; }
-  // Behind these, one of each compute node, for the measuring of links (transport/link_probe.h).
-  uint32_t query_region_words() const { return query_words() + shape_.compute_nodes; }
-  uint32_t query_probe_word(uint32_t compute_node) const { return query_words() + compute_node; }
-  size_t QueryWindow(uint32_t compute_node, uint32_t lane, uint64_t value) const;
-  size_t query_window_bytes() const { return query_window_bytes_; }
+  size_t query_region_bytes() const { return group(WindowKind::kQuery).bytes(); }
+  uint32_t query_region_words() const {
+    return static_cast<uint32_t>(group(WindowKind::kQueryProbe).words_end());
+  }
+  uint32_t query_words() const { return group(WindowKind::kQuery).words(); }
+  uint32_t query_word(uint32_t compute_node, uint32_t lane) const {
+    return Word(WindowKind::kQuery, compute_node, lane);
+  }
+  size_t QueryWindow(uint32_t compute_node, uint32_t lane, uint64_t value) const {
+    return Window(WindowKind::kQuery, compute_node, lane, UnitOf(value));
+  }
+  size_t query_window_bytes() const { return group(WindowKind::kQuery).window_bytes; }
+  uint32_t query_probe_word(uint32_t compute_node) const {
+    return Word(WindowKind::kQueryProbe, compute_node, 0);
+  }
 
   // Regions of compute nodes.
-  size_t reply_region_bytes() const;
-  uint32_t reply_word(uint32_t memory_node, uint32_t lane) const;
-  uint32_t reply_words() const { return shape_.memory_nodes * shape_.lanes; }
-  size_t ReplyWindow(uint32_t memory_node, uint32_t lane, uint64_t value) const;
-  size_t reply_window_bytes() const { return reply_window_bytes_; }
-
-  // In regions of compute nodes, behind the reply windows. With one replica there are none.
-  size_t compute_region_bytes() const;
-  uint32_t compute_region_words() const;
-  uint32_t context_word(uint32_t compute_node, uint32_t lane) const;
-  size_t ContextWindow(uint32_t compute_node, uint32_t lane) const;
-  uint32_t token_word(uint32_t compute_node, uint32_t lane) const;
-  size_t TokenWindow(uint32_t compute_node, uint32_t lane, uint64_t step) const;
-  // With several shards, behind these.
-  uint32_t part_word(uint32_t shard, uint32_t lane) const;
-  size_t PartWindow(uint32_t shard, uint32_t lane, uint64_t count) const;
-  // For the measuring of links: one of each memory node, then one of each compute node.
-  uint32_t memory_probe_word(uint32_t memory_node) const { return data_words() + memory_node; }
-  uint32_t compute_probe_word(uint32_t compute_node) const {
-    return data_words() + shape_.memory_nodes + compute_node;
+  size_t reply_region_bytes() const { return group(WindowKind::kReply).bytes(); }
+  size_t compute_region_bytes() const { return group(WindowKind::kPart).bytes_end(); }
+  uint32_t compute_region_words() const {
+    return static_cast<uint32_t>(group(WindowKind::kComputeProbe).words_end());
   }
-  size_t context_window_bytes() const { return context_window_bytes_; }
+  uint32_t reply_words() const { return group(WindowKind::kReply).words(); }
+  uint32_t reply_word(uint32_t memory_node, uint32_t lane) const {
+    return Word(WindowKind::kReply, memory_node, lane);
+  }
+  size_t ReplyWindow(uint32_t memory_node, uint32_t lane, uint64_t value) const {
+    return Window(WindowKind::kReply, memory_node, lane, UnitOf(value));
+  }
+  size_t reply_window_bytes() const { return group(WindowKind::kReply).window_bytes; }
+  uint32_t context_word(uint32_t compute_node, uint32_t lane) const {
+    return Word(WindowKind::kContext, compute_node, lane);
+  }
+  size_t ContextWindow(uint32_t compute_node, uint32_t lane) const {
+    return Window(WindowKind::kContext, compute_node, lane, 0);
+  }
+  size_t context_window_bytes() const { return group(WindowKind::kContext).window_bytes; }
+  uint32_t token_word(uint32_t compute_node, uint32_t lane) const {
+    return Word(WindowKind::kToken, compute_node, lane);
+  }
+  size_t TokenWindow(uint32_t compute_node, uint32_t lane, uint64_t step) const {
+    return Window(WindowKind::kToken, compute_node, lane, step);
+  }
+  uint32_t part_word(uint32_t shard, uint32_t lane) const {
+    return Word(WindowKind::kPart, shard, lane);
+  }
+  size_t PartWindow(uint32_t shard, uint32_t lane, uint64_t count) const {
+    return Window(WindowKind::kPart, shard, lane, count);
+  }
+  uint32_t memory_probe_word(uint32_t memory_node) const {
+    return Word(WindowKind::kReplyProbe, memory_node, 0);
+  }
+  uint32_t compute_probe_word(uint32_t compute_node) const {
+    return Word(WindowKind::kComputeProbe, compute_node, 0);
+  }
+
   // One step samples at most so many tokens: of its rows, its chunks, and their forks.
   uint32_t token_rows_max() const { return 2 * shape_.rows_max + shape_.kv_rows_max; }
 
  private:
-  uint32_t replica_words() const { return shape_.compute_nodes * shape_.lanes; }
-  // Of a compute node's region, those for probes left out.
-  uint32_t data_words() const {
-    return reply_words() + (shape_.compute_nodes == 1 ? 0 : 2 * replica_words()) + part_words();
-  }
-  uint32_t part_words() const { return shape_.shards == 1 ? 0 : shape_.shards * shape_.lanes; }
+  using Groups = std::array<WindowGroup, kWindowKinds>;
+  static Groups GroupsOf(const WindowShape& shape);
 
   WindowShape shape_;
-  size_t query_window_bytes_ = 0;
-  size_t reply_window_bytes_ = 0;
-  size_t context_window_bytes_ = 0;
-  size_t token_window_bytes_ = 0;
-  size_t part_window_bytes_ = 0;
+  Groups groups_;
 };
 
 // Compares a received header with what the plan says. Errors: kAborted  older (epoch or unit):

@@ -200,6 +200,62 @@ TEST(WindowLayoutTest, WindowsHoldAHeaderAndTheRowsOfTheWidestLayer) {
   }
 }
 
+// The table of kinds: groups of one receiver lie one behind the other, bytes and words alike.
+TEST(WindowLayoutTest, KindsShareARegionWithoutGaps) {
+  for (WindowShape shape : Shapes()) {
+    shape.compute_nodes = 3;
+    shape.shards = 3;
+    shape.part_row_bytes = 1000;
+    const WindowLayout layout(shape);
+    for (const bool to_memory_node : {false, true}) {
+      size_t bytes = 0;
+      size_t words = 0;
+      for (size_t kind = 0; kind < kWindowKinds; ++kind) {
+        const WindowGroup& group = layout.group(static_cast<WindowKind>(kind));
+        if (group.to_memory_node == to_memory_node) {
+          EXPECT_EQ(group.first_byte, bytes);
+          EXPECT_EQ(group.first_word, words);
+          EXPECT_EQ(group.name.empty(), group.turns == 0);
+          bytes = group.bytes_end();
+          words = group.words_end();
+        }
+      }
+      EXPECT_EQ(bytes,
+                to_memory_node ? layout.query_region_bytes() : layout.compute_region_bytes());
+      EXPECT_EQ(words,
+                to_memory_node ? layout.query_region_words() : layout.compute_region_words());
+    }
+  }
+}
+
+// Regions of nodes of two versions must agree: where things lie is fixed.
+TEST(WindowLayoutTest, OffsetsAreThoseThatNodesAgreeOn) {
+  WindowShape shape = Shapes()[2];
+  shape.plan_ahead = 2;
+  shape.context_row_bytes = 2304;
+  shape.shards = 3;
+  shape.part_row_bytes = 1000;
+  const WindowLayout layout(shape);
+  const size_t query = (64 + 100 * 2560 * 2 + 7 * 512 * 2 + 4095) / 4096 * 4096;
+  const size_t reply = (64 + 100 * 2048 * 2 + 4095) / 4096 * 4096;
+  const size_t context = (64 + 100 * 2304 + 4095) / 4096 * 4096;
+  const size_t token = (64 + 207 * 24 + 4095) / 4096 * 4096;
+  const size_t part = (64 + 107 * 1000 + 4095) / 4096 * 4096;
+  EXPECT_EQ(layout.QueryWindow(2, 3, 5 * kRowChunksMax), (11 * 2 + 1) * query);
+  EXPECT_EQ(layout.ReplyWindow(1, 2, 4 * kRowChunksMax), 6 * 2 * reply);
+  const size_t replies = 2 * 4 * 2 * reply;
+  EXPECT_EQ(layout.ContextWindow(2, 1), replies + 9 * context);
+  EXPECT_EQ(layout.TokenWindow(2, 1, 7), replies + 12 * context + (9 * 2 + 1) * token);
+  EXPECT_EQ(layout.PartWindow(1, 2, 3),
+            replies + 12 * context + 12 * 2 * token + (6 * 2 + 1) * part);
+  EXPECT_EQ(layout.compute_region_bytes(), replies + 12 * context + 24 * token + 24 * part);
+  EXPECT_EQ(layout.context_word(2, 1), 8u + 9u);
+  EXPECT_EQ(layout.token_word(2, 1), 8u + 12u + 9u);
+  EXPECT_EQ(layout.part_word(2, 1), 8u + 24u + 9u);
+  EXPECT_EQ(layout.memory_probe_word(1), 8u + 24u + 12u + 1u);
+  EXPECT_EQ(layout.compute_probe_word(1), 8u + 24u + 12u + 2u + 1u);
+}
+
 TEST(WindowLayoutTest, CheckRefusesZerosAndHugeWindows) {
   for (const WindowShape& shape : Shapes()) {
     EXPECT_TRUE(WindowLayout::Check(shape).ok());
