@@ -48,12 +48,20 @@ absl::Status ComputeNode::LoadLayers(const plan::Stage& stage) {
   return LoadStage(stage);
 }
 
+void ComputeNode::HoldWeights(ModelWeights weights) {
+  if (weights_ == nullptr) {
+    weights_ = std::make_unique<ResidentWeights>(std::move(weights));
+  } else {
+    weights_->Replace(std::move(weights));  // The executor reads them where they are.
+  }
+}
+
 absl::Status ComputeNode::DropWeights() {
   loaded_ = {};
   absl::StatusOr<ModelWeights> none =
       ModelWeights::Load(*graph_, *model_.weights, *device_, {}, progress_);
   LAMINA_RETURN_IF_ERROR(none.status());
-  weights_ = *std::move(none);
+  HoldWeights(*std::move(none));
   weight_bytes_.store(0, std::memory_order_relaxed);
   return absl::OkStatus();
 }
@@ -89,15 +97,15 @@ absl::Status ComputeNode::LoadStage(const plan::Stage& stage) {
         progress_(fraction);
       });
   LAMINA_RETURN_IF_ERROR(weights.status());
-  *weights_ = *std::move(weights);
+  HoldWeights(*std::move(weights));
   loaded_ = wanted;
-  weight_bytes_.store(weights_->bytes(), std::memory_order_relaxed);
+  weight_bytes_.store(weights_->weights().bytes(), std::memory_order_relaxed);
   LogInfo("layers ", stage.first_layer, "-", end - 1, " of ", executor_->slice_count() - 1,
           stage.shard.count == 1
               ? ""
               : absl::StrCat(" shard ", stage.shard.index, " of ", stage.shard.count, " KV heads ",
                              stage.shard.heads, " MLP columns ", stage.shard.columns),
-          " weights ", FormatBytes(weights_->bytes()));
+          " weights ", FormatBytes(weights_->weights().bytes()));
   return absl::OkStatus();
 }
 
@@ -204,7 +212,7 @@ absl::StatusOr<double> ComputeNode::MeasureDenseSpeed() {
   const std::vector<model::OpId> ops = executor_->OpsOf(first, end);
   absl::StatusOr<ModelWeights> some = ModelWeights::Load(model_, *device_, ops, [](double) {});
   LAMINA_RETURN_IF_ERROR(some.status());
-  *weights_ = *std::move(some);
+  HoldWeights(*std::move(some));
   LAMINA_RETURN_IF_ERROR(executor_->Prepare(kSpeedRows));
   LAMINA_ASSIGN_OR_RETURN(ValueBuffers buffers, executor_->MakeBuffers(kSpeedRows));
   std::vector<uint32_t> ids(kSpeedRows, 0);

@@ -22,7 +22,7 @@ bool ReadsRowInputs(const model::Op& op) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SliceExecutor>> SliceExecutor::Create(const model::Graph& graph,
-                                                                     const ModelWeights& weights,
+                                                                     WeightSource& weights,
                                                                      kernels::ComputeDevice& device,
                                                                      size_t head_columns) {
   LAMINA_ASSIGN_OR_RETURN(model::SplitModel split, model::SplitAtAttention(graph));
@@ -47,11 +47,12 @@ absl::StatusOr<std::unique_ptr<SliceExecutor>> SliceExecutor::Create(const model
       new SliceExecutor(graph, weights, device, std::move(split), head_columns));
 }
 
-SliceExecutor::SliceExecutor(const model::Graph& graph, const ModelWeights& weights,
+SliceExecutor::SliceExecutor(const model::Graph& graph, WeightSource& weights,
                              kernels::ComputeDevice& device, model::SplitModel split,
                              size_t head_columns)
     : graph_(graph),
-      weights_(weights),
+      weight_source_(weights),
+      weights_(weights.weights()),
       device_(device),
       dense_(device.dense()),
       split_(std::move(split)),

@@ -43,6 +43,7 @@
 #include "absl/types/span.h"
 #include "common/dtype.h"
 #include "compute_node/model_weights.h"
+#include "compute_node/weight_source.h"
 #include "kernels/compute_device.h"
 #include "kernels/matrix_view.h"
 #include "model/graph.h"
@@ -108,13 +109,14 @@ class SliceExecutor {
   // have one algorithm for (kernels/cuda/dense.h), so that a row keeps its bits.
   static constexpr std::array<size_t, 11> kRecordedRows = {1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128};
 
-  // References must outlive the executor; only slices whose weights are there may run.
+  // References must outlive the executor; only slices whose weights are there may run, which
+  // weight_source() is asked.
   // `head_columns`: of the LM head at once, a multiple of 64; 0 takes as many as have about the
   // weights of a slice, or all where a launch does not keep the caller.
   // Errors: kInvalidArgument  the graph does not split.
   //         kUnimplemented    a reduction in what runs beside the attention.
   static absl::StatusOr<std::unique_ptr<SliceExecutor>> Create(const model::Graph& graph,
-                                                               const ModelWeights& weights,
+                                                               WeightSource& weights,
                                                                kernels::ComputeDevice& device,
                                                                size_t head_columns = 0);
 
@@ -123,6 +125,7 @@ class SliceExecutor {
   void SetBetweenOps(std::function<void()> call) { between_ops_ = std::move(call); }
 
   kernels::ComputeDevice& device() const { return device_; }
+  WeightSource& weight_source() const { return weight_source_; }
 
   // Makes primitives for up to `rows_max` rows, for the weights that are there.
   absl::Status Prepare(size_t rows_max);
@@ -218,8 +221,8 @@ class SliceExecutor {
   size_t ContextRowBytesMax() const;
 
  private:
-  SliceExecutor(const model::Graph& graph, const ModelWeights& weights,
-                kernels::ComputeDevice& device, model::SplitModel split, size_t head_columns);
+  SliceExecutor(const model::Graph& graph, WeightSource& weights, kernels::ComputeDevice& device,
+                model::SplitModel split, size_t head_columns);
   size_t HeadColumnsLikeASlice() const;
   void FindTail();
   const model::Op& OpAt(uint32_t slice, size_t op) const {
@@ -288,7 +291,8 @@ class SliceExecutor {
   bool IsPlaced(model::ValueId value) const { return device_.is_host() && is_part_[value]; }
 
   const model::Graph& graph_;
-  const ModelWeights& weights_;
+  WeightSource& weight_source_;
+  const ModelWeights& weights_;  // The source's.
   kernels::ComputeDevice& device_;
   kernels::Dense& dense_;  // The device's.
   const model::SplitModel split_;
