@@ -90,8 +90,6 @@ class ComputeNode final : public control::NodeHandler {
   ComputeNode(ComputeNodeOptions options, model::Model model,
               std::unique_ptr<kernels::ComputeDevice> device, ThreadPool& pool,
               ModelWeights::Progress progress);
-  // Of their linear layers.
-  double WeightsOf(absl::Span<const model::OpId> ops) const;
   // Errors: kInvalidArgument  the model has no such layers.
   absl::Status CheckLayers(const plan::Stage& stage) const;
   // Loads what the stage needs, if it is not there.

@@ -26,7 +26,7 @@ namespace {
 // A small batch: weights are read for few rows, as in decode.
 constexpr size_t kSpeedRows = 16;
 // So many do not stay in a cache, as those of a stage do not.
-constexpr double kSpeedWeights = 64e6;
+constexpr size_t kSpeedWeights = 64'000'000;
 constexpr int kSpeedRounds = 5;
 
 }  // namespace
@@ -88,8 +88,8 @@ absl::Status ComputeNode::LoadStage(const plan::Stage& stage) {
   }
   const uint32_t end = stage.first_layer + stage.layers;
   const bool last = end + 1 == executor_->slice_count();
-  const std::vector<model::OpId> ops =
-      executor_->OpsOf(stage.first_layer, last ? end + 1 : end, /*head=*/stage.shard.index == 0);
+  const std::vector<model::OpId> ops = executor_->program().OpsOf(
+      stage.first_layer, last ? end + 1 : end, /*head=*/stage.shard.index == 0);
   LAMINA_RETURN_IF_ERROR(DropWeights());  // Not both at once.
   absl::StatusOr<ModelWeights> weights =
       ModelWeights::Load(*graph_, *model_.weights, *device_, ops, [this](double fraction) {
@@ -190,26 +190,16 @@ absl::StatusOr<plan::PolicyTimes> ComputeNode::MeasurePolicies() {
   return times;
 }
 
-double ComputeNode::WeightsOf(absl::Span<const model::OpId> ops) const {
-  double weights = 0;
-  for (const model::OpId op : ops) {
-    const model::Op& made = graph_->ops[op];
-    if (std::holds_alternative<model::LinearOp>(made.body)) {
-      weights += static_cast<double>(graph_->values[made.inputs[0]].width) *
-                 graph_->values[made.output].width;
-    }
-  }
-  return weights;
-}
-
 absl::StatusOr<double> ComputeNode::MeasureDenseSpeed() {
+  const SliceProgram& program = executor_->program();
   const uint32_t layers = executor_->slice_count() - 1;
   const uint32_t first = std::min(1u, layers - 1);  // Slice 0 is shorter than the others.
   uint32_t end = first + 1;
-  while (end < layers && WeightsOf(executor_->OpsOf(first, end)) < kSpeedWeights) {
+  while (end < layers && program.LinearWeights(program.OpsOf(first, end)) < kSpeedWeights) {
     ++end;
   }
-  const std::vector<model::OpId> ops = executor_->OpsOf(first, end);
+  const std::vector<model::OpId> ops = program.OpsOf(first, end);
+  const auto weights = static_cast<double>(program.LinearWeights(ops));
   absl::StatusOr<ModelWeights> some = ModelWeights::Load(model_, *device_, ops, [](double) {});
   LAMINA_RETURN_IF_ERROR(some.status());
   HoldWeights(*std::move(some));
@@ -227,7 +217,7 @@ absl::StatusOr<double> ComputeNode::MeasureDenseSpeed() {
     }
     LAMINA_RETURN_IF_ERROR(device_->Synchronize());
     const double seconds = std::max(1e-9, ToSeconds(RealClock().Now() - start));
-    best = std::max(best, WeightsOf(ops) / seconds);
+    best = std::max(best, weights / seconds);
   }
   LAMINA_RETURN_IF_ERROR(DropWeights());
   LogInfo("dense speed ", absl::StrFormat("%.2f", best / 1e9), "G weights/s over layers ", first,

@@ -34,8 +34,8 @@ class WeightSource {
  public:
   virtual ~WeightSource() = default;
 
-  // The places of all weights. Those of a slice may be read from the time that Ask() finds them
-  // here until Release().
+  // The places of all weights; the same object as long as the source lives. Those of a slice may be
+  // read from the time that Ask() finds them here until Release().
   virtual const ModelWeights& weights() const = 0;
 
   // Whether the weights of `slice` are here; if they are not, when to ask again. Never waits. The

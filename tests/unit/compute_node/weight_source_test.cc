@@ -63,7 +63,7 @@ std::vector<float> RunStep(SliceExecutor& executor) {
   constexpr size_t kRows = 5;
   EXPECT_TRUE(executor.Prepare(kRows).ok());
   ValueBuffers buffers = *executor.MakeBuffers(kRows);
-  ValueBuffers tail = *executor.MakeTailBuffers();
+  ValueBuffers tail = *executor.head().MakeBuffers();
   const std::vector<uint32_t> ids = {3, 80, 1, 44, 9};
   const std::vector<uint32_t> positions = {0, 7, 2, 30, 4};
   EXPECT_TRUE(executor.SetRows({ids, positions}, buffers).ok());
@@ -84,13 +84,13 @@ std::vector<float> RunStep(SliceExecutor& executor) {
   await(executor.slice_count() - 1);
   std::vector<uint32_t> all(kRows);
   std::iota(all.begin(), all.end(), 0);
-  executor.BeginTail(buffers, all, tail);
-  for (size_t column = 0; column < executor.head_width();) {
-    column = executor.RunHead(kRows, column, tail);
+  executor.head().Begin(buffers, all, tail);
+  for (size_t column = 0; column < executor.head().width();) {
+    column = executor.head().Run(kRows, column, tail);
   }
   executor.weight_source().Release(executor.slice_count() - 1);
-  EXPECT_TRUE(executor.LogitsToHost(all, tail).ok());
-  const auto logits = executor.Logits(kRows, tail);
+  EXPECT_TRUE(executor.head().LogitsToHost(all, tail).ok());
+  const auto logits = executor.head().Logits(kRows, tail);
   return {logits.row(0), logits.row(0) + kRows * logits.cols};
 }
 
