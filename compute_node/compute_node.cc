@@ -29,7 +29,7 @@ absl::StatusOr<std::unique_ptr<ComputeNode>> ComputeNode::Create(
   for (uint32_t layer = 0; layer < layers; ++layer) {
     node->layers_.push_back(node->executor_->attention(layer).descriptor);
   }
-  node->context_row_bytes_ = node->executor_->ContextRowBytesMax();
+  node->context_row_bytes_ = node->executor_->program().ContextRowBytesMax();
   const plan::Stage own = node->options_.layers.value_or(plan::Stage{.layers = layers});
   LAMINA_RETURN_IF_ERROR(node->CheckLayers(own));
   if (!node->options_.is_stage || node->options_.layers.has_value()) {
@@ -85,10 +85,10 @@ absl::StatusOr<control::PreparedNode> ComputeNode::Configure(const plan::EpochCo
   shape.context_row_bytes = context_row_bytes_;
   // The same on all, also where some are no shards.
   shape.part_row_bytes = shape.shards == 1 ? 0 : model_.config.width * sizeof(float);
-  if (executor_->PartRowBytesMax() > shape.part_row_bytes) {
-    return absl::InternalError(absl::StrCat("a part of a sum takes ", executor_->PartRowBytesMax(),
-                                            " bytes a row, more ", "than the ",
-                                            shape.part_row_bytes, " of the residual stream"));
+  if (executor_->program().PartRowBytesMax() > shape.part_row_bytes) {
+    return absl::InternalError(absl::StrCat(
+        "a part of a sum takes ", executor_->program().PartRowBytesMax(), " bytes a row, more ",
+        "than the ", shape.part_row_bytes, " of the residual stream"));
   }
   LAMINA_RETURN_IF_ERROR(plan::WindowLayout::Check(shape));
   const plan::WindowLayout layout(shape);

@@ -22,6 +22,7 @@
 #include "compute_node/model_weights.h"
 #include "compute_node/slice_executor.h"
 #include "compute_node/step_worker.h"
+#include "compute_node/weight_source.h"
 #include "control/epoch_thread.h"
 #include "control/node_handler.h"
 #include "kernels/compute_device.h"
@@ -76,7 +77,7 @@ class ComputeNode final : public control::NodeHandler {
   // a thread that is pinned as the data thread will be.
   absl::StatusOr<plan::PolicyTimes> MeasurePolicies();
 
-  uint64_t weight_bytes() const { return weights_->bytes(); }
+  uint64_t weight_bytes() const { return weights_->weights().bytes(); }
 
   absl::Status LoadLayers(const plan::Stage& stage) override;
   absl::StatusOr<control::PreparedNode> Configure(const plan::EpochConfig& config) override;
@@ -90,8 +91,6 @@ class ComputeNode final : public control::NodeHandler {
   ComputeNode(ComputeNodeOptions options, model::Model model,
               std::unique_ptr<kernels::ComputeDevice> device, ThreadPool& pool,
               ModelWeights::Progress progress);
-  // Of their linear layers.
-  double WeightsOf(absl::Span<const model::OpId> ops) const;
   // Errors: kInvalidArgument  the model has no such layers.
   absl::Status CheckLayers(const plan::Stage& stage) const;
   // Loads what the stage needs, if it is not there.
@@ -99,6 +98,7 @@ class ComputeNode final : public control::NodeHandler {
   // The graph of a shard, and its executor; without weights. Errors: those of ShardGraph().
   absl::Status MakeExecutor(const ShardPart& shard);
   absl::Status DropWeights();
+  void HoldWeights(ModelWeights weights);
   // Has the paths of the epoch reserve what they need, and the others give back what they have.
   absl::Status ReservePaths(const plan::EpochConfig& config, const plan::Stage& stage);
   absl::Status CheckShapes(const plan::EpochConfig& config) const;
@@ -115,7 +115,7 @@ class ComputeNode final : public control::NodeHandler {
   // Of the whole model: what all nodes know alike.
   std::vector<AttentionDescriptor> layers_;
   size_t context_row_bytes_ = 0;
-  std::optional<ModelWeights> weights_;
+  std::unique_ptr<ResidentWeights> weights_;
   plan::Stage loaded_;                   // Layers whose weights are there.
   ShardPart shard_;                      // What runs:
   std::unique_ptr<model::Graph> graph_;  // the model's graph, or a shard's.

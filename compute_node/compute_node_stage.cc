@@ -26,7 +26,7 @@ namespace {
 // A small batch: weights are read for few rows, as in decode.
 constexpr size_t kSpeedRows = 16;
 // So many do not stay in a cache, as those of a stage do not.
-constexpr double kSpeedWeights = 64e6;
+constexpr size_t kSpeedWeights = 64'000'000;
 constexpr int kSpeedRounds = 5;
 
 }  // namespace
@@ -48,12 +48,20 @@ absl::Status ComputeNode::LoadLayers(const plan::Stage& stage) {
   return LoadStage(stage);
 }
 
+void ComputeNode::HoldWeights(ModelWeights weights) {
+  if (weights_ == nullptr) {
+    weights_ = std::make_unique<ResidentWeights>(std::move(weights));
+  } else {
+    weights_->Replace(std::move(weights));  // The executor reads them where they are.
+  }
+}
+
 absl::Status ComputeNode::DropWeights() {
   loaded_ = {};
   absl::StatusOr<ModelWeights> none =
       ModelWeights::Load(*graph_, *model_.weights, *device_, {}, progress_);
   LAMINA_RETURN_IF_ERROR(none.status());
-  weights_ = *std::move(none);
+  HoldWeights(*std::move(none));
   weight_bytes_.store(0, std::memory_order_relaxed);
   return absl::OkStatus();
 }
@@ -80,8 +88,8 @@ absl::Status ComputeNode::LoadStage(const plan::Stage& stage) {
   }
   const uint32_t end = stage.first_layer + stage.layers;
   const bool last = end + 1 == executor_->slice_count();
-  const std::vector<model::OpId> ops =
-      executor_->OpsOf(stage.first_layer, last ? end + 1 : end, /*head=*/stage.shard.index == 0);
+  const std::vector<model::OpId> ops = executor_->program().OpsOf(
+      stage.first_layer, last ? end + 1 : end, /*head=*/stage.shard.index == 0);
   LAMINA_RETURN_IF_ERROR(DropWeights());  // Not both at once.
   absl::StatusOr<ModelWeights> weights =
       ModelWeights::Load(*graph_, *model_.weights, *device_, ops, [this](double fraction) {
@@ -89,15 +97,15 @@ absl::Status ComputeNode::LoadStage(const plan::Stage& stage) {
         progress_(fraction);
       });
   LAMINA_RETURN_IF_ERROR(weights.status());
-  *weights_ = *std::move(weights);
+  HoldWeights(*std::move(weights));
   loaded_ = wanted;
-  weight_bytes_.store(weights_->bytes(), std::memory_order_relaxed);
+  weight_bytes_.store(weights_->weights().bytes(), std::memory_order_relaxed);
   LogInfo("layers ", stage.first_layer, "-", end - 1, " of ", executor_->slice_count() - 1,
           stage.shard.count == 1
               ? ""
               : absl::StrCat(" shard ", stage.shard.index, " of ", stage.shard.count, " KV heads ",
                              stage.shard.heads, " MLP columns ", stage.shard.columns),
-          " weights ", FormatBytes(weights_->bytes()));
+          " weights ", FormatBytes(weights_->weights().bytes()));
   return absl::OkStatus();
 }
 
@@ -131,29 +139,19 @@ absl::StatusOr<plan::PolicyTimes> ComputeNode::MeasurePolicies() {
   return times;
 }
 
-double ComputeNode::WeightsOf(absl::Span<const model::OpId> ops) const {
-  double weights = 0;
-  for (const model::OpId op : ops) {
-    const model::Op& made = graph_->ops[op];
-    if (std::holds_alternative<model::LinearOp>(made.body)) {
-      weights += static_cast<double>(graph_->values[made.inputs[0]].width) *
-                 graph_->values[made.output].width;
-    }
-  }
-  return weights;
-}
-
 absl::StatusOr<double> ComputeNode::MeasureDenseSpeed() {
+  const SliceProgram& program = executor_->program();
   const uint32_t layers = executor_->slice_count() - 1;
   const uint32_t first = std::min(1u, layers - 1);  // Slice 0 is shorter than the others.
   uint32_t end = first + 1;
-  while (end < layers && WeightsOf(executor_->OpsOf(first, end)) < kSpeedWeights) {
+  while (end < layers && program.LinearWeights(program.OpsOf(first, end)) < kSpeedWeights) {
     ++end;
   }
-  const std::vector<model::OpId> ops = executor_->OpsOf(first, end);
+  const std::vector<model::OpId> ops = program.OpsOf(first, end);
+  const auto weights = static_cast<double>(program.LinearWeights(ops));
   absl::StatusOr<ModelWeights> some = ModelWeights::Load(model_, *device_, ops, [](double) {});
   LAMINA_RETURN_IF_ERROR(some.status());
-  *weights_ = *std::move(some);
+  HoldWeights(*std::move(some));
   LAMINA_RETURN_IF_ERROR(executor_->Prepare(kSpeedRows));
   LAMINA_ASSIGN_OR_RETURN(ValueBuffers buffers, executor_->MakeBuffers(kSpeedRows));
   std::vector<uint32_t> ids(kSpeedRows, 0);
@@ -168,7 +166,7 @@ absl::StatusOr<double> ComputeNode::MeasureDenseSpeed() {
     }
     LAMINA_RETURN_IF_ERROR(device_->Synchronize());
     const double seconds = std::max(1e-9, ToSeconds(RealClock().Now() - start));
-    best = std::max(best, WeightsOf(ops) / seconds);
+    best = std::max(best, weights / seconds);
   }
   LAMINA_RETURN_IF_ERROR(DropWeights());
   LogInfo("dense speed ", absl::StrFormat("%.2f", best / 1e9), "G weights/s over layers ", first,

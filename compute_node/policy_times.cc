@@ -24,7 +24,7 @@ namespace lamina::compute_node {
 namespace {
 
 constexpr std::array<uint32_t, 6> kRows = {1, 4, 8, 16, 32, 64};
-static_assert(kRows.back() <= SliceExecutor::kTailRows, "a tail runs in one piece");
+static_assert(kRows.back() <= LmHead::kRows, "a tail runs in one piece");
 // Over all sizes, so that what else runs meanwhile does not meet one alone.
 constexpr int kRounds = 3;
 // Of one size in a round; at least kSlicesLeast slices all the same.
@@ -166,7 +166,7 @@ class SliceMeter {
   absl::Status Prepare() {
     LAMINA_RETURN_IF_ERROR(executor_.Prepare(kRows.back()));
     LAMINA_ASSIGN_OR_RETURN(buffers_, executor_.MakeBuffers(kRows.back()));
-    LAMINA_ASSIGN_OR_RETURN(tail_, executor_.MakeTailBuffers());
+    LAMINA_ASSIGN_OR_RETURN(tail_, executor_.head().MakeBuffers());
     for (uint32_t i = 0; i < kRows.back(); ++i) {
       rows_.push_back(i);
     }
@@ -227,9 +227,9 @@ class SliceMeter {
 
   absl::StatusOr<double> TailSeconds(uint32_t rows) {
     const Nanos start = RealClock().Now();
-    executor_.BeginTail(buffers_, absl::MakeConstSpan(rows_).first(rows), tail_);
-    for (size_t column = 0; column < executor_.head_width();) {
-      column = executor_.RunHead(rows, column, tail_);
+    executor_.head().Begin(buffers_, absl::MakeConstSpan(rows_).first(rows), tail_);
+    for (size_t column = 0; column < executor_.head().width();) {
+      column = executor_.head().Run(rows, column, tail_);
     }
     LAMINA_RETURN_IF_ERROR(executor_.device().Synchronize());
     return ToSeconds(std::max<Nanos>(1, RealClock().Now() - start));

@@ -37,7 +37,8 @@ ShardExchange::ShardExchange(const WorkerContext& context)
   for (uint32_t lane = 0; lane < context.config.lanes; ++lane) {
     if (context.schedule.Runs(context.node, lane)) {
       for (std::vector<std::byte>& part : lanes_[lane].parts) {
-        part.resize(sizeof(plan::WindowHeader) + rows_max * context.executor.PartRowBytesMax());
+        part.resize(sizeof(plan::WindowHeader) +
+                    rows_max * context.executor.program().PartRowBytesMax());
       }
     }
   }
@@ -57,8 +58,8 @@ absl::Status ShardExchange::RegisterSources() {
 
 void ShardExchange::BeginSum(Lane& lane, size_t reduce) {
   ++lanes_[lane.index].sums;
-  context_.executor.PlacePart(lane.slice, reduce, OwnPart(lane).data() + sizeof(plan::WindowHeader),
-                              lane.buffers);
+  context_.executor.sums().Place(lane.slice, reduce,
+                                 OwnPart(lane).data() + sizeof(plan::WindowHeader), lane.buffers);
 }
 
 plan::WindowHeader ShardExchange::PartHeader(const Lane& lane, uint32_t sender) const {
@@ -74,8 +75,8 @@ absl::Status ShardExchange::Send(Lane& lane) {
   std::vector<std::byte>& part = OwnPart(lane);
   const plan::WindowHeader header = PartHeader(lane, context_.node);
   std::memcpy(part.data(), &header, sizeof(header));
-  const size_t bytes =
-      sizeof(header) + lane.positions.size() * context_.executor.PartRowBytes(lane.slice, lane.op);
+  const size_t bytes = sizeof(header) + lane.positions.size() *
+                                            context_.executor.sums().RowBytes(lane.slice, lane.op);
   const transport::SignalUpdate signal{.word = context_.layout.part_word(shard_.index, lane.index),
                                        .value = sums};
   const size_t window = context_.layout.PartWindow(shard_.index, lane.index, sums);
@@ -115,7 +116,7 @@ absl::StatusOr<bool> ShardExchange::Take(Lane& lane) {
     }
   }
   const size_t rows = lane.positions.size();
-  const size_t bytes = rows * context_.executor.PartRowBytes(lane.slice, lane.op);
+  const size_t bytes = rows * context_.executor.sums().RowBytes(lane.slice, lane.op);
   parts_.clear();
   for (uint32_t shard = 0; shard < nodes_.size(); ++shard) {
     const uint32_t node = nodes_[shard];
@@ -132,7 +133,7 @@ absl::StatusOr<bool> ShardExchange::Take(Lane& lane) {
     parts_.push_back(reinterpret_cast<const float*>(part + sizeof(plan::WindowHeader)));
   }
   if (rows > 0) {
-    context_.executor.Reduce(lane.slice, lane.op, parts_, rows, lane.buffers);
+    context_.executor.sums().Sum(lane.slice, lane.op, parts_, rows, lane.buffers);
   }
   context_.laps.LapOf(lane, telemetry::WorkPart::kReduce, lane.slice);
   return true;

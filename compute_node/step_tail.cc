@@ -19,13 +19,13 @@ StepTail::StepTail(const WorkerContext& context, SequenceTable& sequences, Threa
 absl::Status StepTail::Prepare(uint32_t vocabulary) {
   SliceExecutor& executor = context_.executor;
   const plan::EpochConfig& config = context_.config;
-  LAMINA_ASSIGN_OR_RETURN(buffers_, executor.MakeTailBuffers());
+  LAMINA_ASSIGN_OR_RETURN(buffers_, executor.head().MakeBuffers());
   LAMINA_ASSIGN_OR_RETURN(
       sampler_, executor.device().MakeSampler({.vocabulary = vocabulary,
-                                               .rows_max = SliceExecutor::kTailRows,
+                                               .rows_max = LmHead::kRows,
                                                .sequence_tokens_max = config.sequence_tokens_max}));
-  device_samples_.reserve(SliceExecutor::kTailRows);
-  host_rows_.reserve(SliceExecutor::kTailRows);
+  device_samples_.reserve(LmHead::kRows);
+  host_rows_.reserve(LmHead::kRows);
   kept_rows_.reserve(config.rows_max + config.chunk_tokens_max);
   return absl::OkStatus();
 }
@@ -60,17 +60,17 @@ absl::StatusOr<StepTail::Outcome> StepTail::Run(Lane& lane) {
     result_ = {.epoch = lane.plan.epoch, .lane = lane.plan.lane, .step = lane.plan.step};
     telemetry::AddTo(context_.counters.units, 1);
   }
-  const size_t count = std::min(SliceExecutor::kTailRows, lane.tail.size() - done_);
+  const size_t count = std::min(LmHead::kRows, lane.tail.size() - done_);
   if (count > 0) {
     if (columns_ == 0) {
-      uint32_t chosen[SliceExecutor::kTailRows];
+      uint32_t chosen[LmHead::kRows];
       for (size_t i = 0; i < count; ++i) {
         chosen[i] = lane.tail[done_ + i].row;
       }
-      executor.BeginTail(lane.buffers, {chosen, count}, buffers_);
+      executor.head().Begin(lane.buffers, {chosen, count}, buffers_);
     }
-    columns_ = executor.RunHead(count, columns_, buffers_);
-    if (columns_ == executor.head_width()) {
+    columns_ = executor.head().Run(count, columns_, buffers_);
+    if (columns_ == executor.head().width()) {
       LAMINA_RETURN_IF_ERROR(Sample(lane, count));
       done_ += count;
       columns_ = 0;
@@ -105,9 +105,9 @@ absl::Status StepTail::SampleOnDevice(const Lane& lane, size_t count) {
   }
   if (host_rows_.size() < count) {
     LAMINA_RETURN_IF_ERROR(
-        sampler_->Sample(context_.executor.DeviceLogits(count, buffers_), device_samples_));
+        sampler_->Sample(context_.executor.head().DeviceLogits(count, buffers_), device_samples_));
   }
-  return context_.executor.LogitsToHost(host_rows_, buffers_);
+  return context_.executor.head().LogitsToHost(host_rows_, buffers_);
 }
 
 // Grammars of the next `count` rows that are still being compiled are waited for here, where the
@@ -128,7 +128,7 @@ void StepTail::AwaitGrammars(const Lane& lane, size_t count) {
 absl::Status StepTail::Sample(const Lane& lane, size_t count) {
   LAMINA_RETURN_IF_ERROR(SampleOnDevice(lane, count));
   AwaitGrammars(lane, count);
-  const auto logits = context_.executor.Logits(count, buffers_);
+  const auto logits = context_.executor.head().Logits(count, buffers_);
   const size_t first = done_;
   std::vector<plan::SampledToken> sampled(count);
   std::vector<float> scored(count);

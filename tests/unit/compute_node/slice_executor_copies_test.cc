@@ -54,7 +54,7 @@ TEST(SliceCopiesTest, TheTailTakesTheRowsThatAreChosen) {
   SliceExecutor& executor = program.executor();
   ASSERT_TRUE(executor.Prepare(8).ok());
   ValueBuffers buffers = *executor.MakeBuffers(8);
-  ValueBuffers tail = *executor.MakeTailBuffers();
+  ValueBuffers tail = *executor.head().MakeBuffers();
   const std::vector<uint32_t> ids = {5, 9, 1, 77, 32, 8, 20, 54};
   std::vector<uint32_t> positions(8);
   std::iota(positions.begin(), positions.end(), 0);
@@ -64,14 +64,14 @@ TEST(SliceCopiesTest, TheTailTakesTheRowsThatAreChosen) {
     executor.RunAfterSend(slice, buffers);
   }
   const auto logits_of = [&](const std::vector<uint32_t>& rows) {
-    executor.BeginTail(buffers, rows, tail);
-    for (size_t column = 0; column < executor.head_width();) {
-      column = executor.RunHead(rows.size(), column, tail);
+    executor.head().Begin(buffers, rows, tail);
+    for (size_t column = 0; column < executor.head().width();) {
+      column = executor.head().Run(rows.size(), column, tail);
     }
     std::vector<uint32_t> all(rows.size());
     std::iota(all.begin(), all.end(), 0);
-    EXPECT_TRUE(executor.LogitsToHost(all, tail).ok());
-    const auto logits = executor.Logits(rows.size(), tail);
+    EXPECT_TRUE(executor.head().LogitsToHost(all, tail).ok());
+    const auto logits = executor.head().Logits(rows.size(), tail);
     std::vector<std::vector<float>> found;
     for (size_t i = 0; i < rows.size(); ++i) {
       found.emplace_back(logits.row(i), logits.row(i) + logits.cols);
@@ -97,16 +97,16 @@ TEST(SliceCopiesTest, TheTailTakesTheRowsThatAreChosen) {
 TEST(SliceCopiesTest, LogitsOfTheseRowsComeToTheHost) {
   Program program(Spec("llama"), DType::kBF16);
   SliceExecutor& executor = program.executor();
-  ValueBuffers tail = *executor.MakeTailBuffers();
-  const auto on_device = executor.DeviceLogits(6, tail);
+  ValueBuffers tail = *executor.head().MakeBuffers();
+  const auto on_device = executor.head().DeviceLogits(6, tail);
   std::vector<float> made(6 * on_device.cols);
   std::iota(made.begin(), made.end(), 1.0f);
   executor.device().Copy(const_cast<float*>(on_device.row(0)), made.data(),
                          made.size() * sizeof(float));
 
-  ASSERT_TRUE(executor.LogitsToHost({{1, 2, 5}}, tail).ok());
+  ASSERT_TRUE(executor.head().LogitsToHost({{1, 2, 5}}, tail).ok());
 
-  const auto on_host = executor.Logits(6, tail);
+  const auto on_host = executor.head().Logits(6, tail);
   for (size_t row = 0; row < 6; ++row) {
     const bool copied = executor.device().is_host() || row == 1 || row == 2 || row == 5;
     EXPECT_EQ(on_host.row(row)[7], copied ? made[row * on_host.cols + 7] : 0.0f) << "row " << row;

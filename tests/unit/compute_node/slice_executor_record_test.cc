@@ -30,7 +30,7 @@ struct Seen {
 class StepRun {
  public:
   StepRun(SliceExecutor& executor, size_t rows, uint64_t seed, ValueBuffers& buffers)
-      : executor_(executor), buffers_(buffers), tail_(*executor.MakeTailBuffers()) {
+      : executor_(executor), buffers_(buffers), tail_(*executor.head().MakeBuffers()) {
     Prng random(seed);
     for (size_t i = 0; i < rows; ++i) {
       ids_.push_back(static_cast<uint32_t>(random.Below(96)));
@@ -60,12 +60,12 @@ class StepRun {
     const size_t rows = ids_.size();
     std::vector<uint32_t> all(rows);
     std::iota(all.begin(), all.end(), 0);
-    executor_.BeginTail(buffers_, all, tail_);
-    for (size_t column = 0; column < executor_.head_width();) {
-      column = executor_.RunHead(rows, column, tail_);
+    executor_.head().Begin(buffers_, all, tail_);
+    for (size_t column = 0; column < executor_.head().width();) {
+      column = executor_.head().Run(rows, column, tail_);
     }
-    EXPECT_TRUE(executor_.LogitsToHost(all, tail_).ok());
-    const auto logits = executor_.Logits(rows, tail_);
+    EXPECT_TRUE(executor_.head().LogitsToHost(all, tail_).ok());
+    const auto logits = executor_.head().Logits(rows, tail_);
     seen_.logits.assign(logits.row(0), logits.row(0) + rows * logits.cols);
     return seen_;
   }

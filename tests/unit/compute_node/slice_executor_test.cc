@@ -29,7 +29,7 @@ class WholeRun {
         executor_(program.executor()),
         tokens_(tokens.begin(), tokens.end()),
         buffers_(*executor_.MakeBuffers(tokens.size())),
-        tail_(*executor_.MakeTailBuffers()) {
+        tail_(*executor_.head().MakeBuffers()) {
     for (uint32_t i = 0; i < tokens.size(); ++i) {
       positions_.push_back(i);
     }
@@ -58,7 +58,7 @@ class WholeRun {
       return;
     }
     const model::Graph& graph = program_.model().graph;
-    const model::Slice& before = executor_.split().slices[slice - 1];
+    const model::Slice& before = executor_.program().split().slices[slice - 1];
     std::vector<model::ValueId> given = before.context;
     given.push_back(graph.ops[before.attention].output);
     std::vector<std::vector<std::byte>> kept;
@@ -124,7 +124,7 @@ class WholeRun {
   void CarryOver(uint32_t slice) {
     const size_t rows = tokens_.size();
     EXPECT_TRUE(executor_.ContextToHost(slice, rows, 0, buffers_).ok());
-    const model::Slice& cut = executor_.split().slices[slice];
+    const model::Slice& cut = executor_.program().split().slices[slice];
     std::vector<model::ValueId> carried = cut.context;
     carried.push_back(program_.model().graph.ops[cut.attention].output);
     for (const model::ValueId value : carried) {
@@ -155,16 +155,16 @@ class WholeRun {
       for (uint32_t i = first; i < std::min<size_t>(first + 3, tokens_.size()); ++i) {
         chosen.push_back(i);
       }
-      executor_.BeginTail(buffers_, chosen, tail_);
-      const auto logits = executor_.Logits(chosen.size(), tail_);
+      executor_.head().Begin(buffers_, chosen, tail_);
+      const auto logits = executor_.head().Logits(chosen.size(), tail_);
       int head_chunks = 0;
       for (size_t column = 0; column < logits.cols; ++head_chunks) {
-        column = executor_.RunHead(chosen.size(), column, tail_);
+        column = executor_.head().Run(chosen.size(), column, tail_);
       }
       EXPECT_GT(head_chunks, 1);
       std::vector<uint32_t> all_rows(chosen.size());
       std::iota(all_rows.begin(), all_rows.end(), 0);
-      EXPECT_TRUE(executor_.LogitsToHost(all_rows, tail_).ok());
+      EXPECT_TRUE(executor_.head().LogitsToHost(all_rows, tail_).ok());
       for (size_t i = 0; i < chosen.size(); ++i) {
         all.emplace_back(logits.row(i), logits.row(i) + logits.cols);
       }
@@ -242,7 +242,7 @@ TEST(SliceExecutorTest, NothingThatRunsBesideAnAttentionSharesItsBuffers) {
   ValueBuffers buffers = *executor.MakeBuffers(4);
   size_t beside = 0;
   for (uint32_t s = 0; s + 1 < executor.slice_count(); ++s) {
-    const model::Slice& slice = executor.split().slices[s];
+    const model::Slice& slice = executor.program().split().slices[s];
     const model::Op& attention = graph.ops[slice.attention];
     for (size_t i = slice.ops_before_send; i < slice.ops.size(); ++i) {
       ++beside;

@@ -60,7 +60,7 @@ class Program {
   model::Model model_;
   ThreadPool pool_{{}};
   std::unique_ptr<kernels::ComputeDevice> device_;
-  std::optional<ModelWeights> weights_;
+  std::optional<ResidentWeights> weights_;
   std::unique_ptr<SliceExecutor> executor_;
 };
 

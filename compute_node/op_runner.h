@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// OpRunner: runs ops of a graph as calls of the device's dense layers, on values in ValueBuffers.
+//
+// Threading: one thread.
+
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <utility>
+
+#include "absl/types/span.h"
+#include "compute_node/model_weights.h"
+#include "compute_node/slice_program.h"
+#include "compute_node/value_buffers.h"
+#include "kernels/dense.h"
+#include "model/graph.h"
+
+namespace lamina::compute_node {
+
+class OpRunner {
+ public:
+  // References must outlive the runner.
+  OpRunner(const SliceProgram& program, const ModelWeights& weights, kernels::Dense& dense)
+      : program_(program), weights_(weights), dense_(dense) {}
+
+  // Called after every op; null: nothing is.
+  void SetBetweenOps(std::function<void()> call) { between_ops_ = std::move(call); }
+  void BetweenOps() const {
+    if (between_ops_) {
+      between_ops_();
+    }
+  }
+
+  // Runs these ops on all rows of the buffers. Requires: the linear ones' weights are here; no
+  // attention, no reduction.
+  void Run(absl::Span<const model::OpId> ops, ValueBuffers& buffers) const;
+
+ private:
+  void RunOp(model::OpId id, ValueBuffers& buffers) const;
+  void RunLinear(model::OpId id, size_t rows, ValueBuffers& buffers) const;
+  void RunNorm(const model::Op& op, size_t rows, ValueBuffers& buffers) const;
+  void RunAdd(const model::Op& op, size_t rows, ValueBuffers& buffers) const;
+  void RunRope(model::OpId id, const RowInputs& rows, ValueBuffers& buffers) const;
+
+  const SliceProgram& program_;
+  const ModelWeights& weights_;
+  kernels::Dense& dense_;
+  std::function<void()> between_ops_;
+};
+
+}  // namespace lamina::compute_node

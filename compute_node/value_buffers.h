@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ValueBuffers: the memory of one batch of rows: its values, in the slots that AssignSlots() gave
+// them, the token ids and positions of its rows, and what has been recorded for this memory.
+//
+// Values are in the device's memory (kernels/compute_device.h). Those that others see (q, k, v,
+// attention outputs, contexts, logits) have a copy in the host's, which is the same memory on the
+// processor. ...ToHost() and ...ToDevice() bring one up to the other; the rest of the time they
+// differ. Copies run in order with what the device does; Settle() waits for them.
+//
+// Threading:  one thread.
+// Ownership:  the program and the device outlive the buffers.
+// Allocation: when they are made.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/dtype.h"
+#include "compute_node/slice_program.h"
+#include "compute_node/slice_recordings.h"
+#include "kernels/compute_device.h"
+#include "kernels/dense.h"
+#include "kernels/matrix_view.h"
+
+namespace lamina::compute_node {
+
+// What rows are, apart from their values.
+struct RowInputs {
+  absl::Span<const uint32_t> token_ids;  // [rows]
+  absl::Span<const uint32_t> positions;  // [rows]
+};
+
+class ValueBuffers {
+ public:
+  // Memory for up to `rows_max` rows. Errors: those of the device.
+  static absl::StatusOr<ValueBuffers> Make(const SliceProgram& program, const ValueSlots& slots,
+                                           size_t rows_max, kernels::ComputeDevice& device);
+
+  ValueBuffers() = default;
+  ValueBuffers(ValueBuffers&&) = default;
+  ValueBuffers& operator=(ValueBuffers&&) = default;
+  ValueBuffers(const ValueBuffers&) = delete;  // It would share the memory.
+  ValueBuffers& operator=(const ValueBuffers&) = delete;
+  ~ValueBuffers() = default;
+
+  size_t rows_max() const { return rows_max_; }
+  // Every allocation of the device, and of the host: these for registration with a transport.
+  std::vector<absl::Span<std::byte>> DeviceAllocations() const;
+  std::vector<absl::Span<std::byte>> Allocations() const;
+
+  // Says what the rows are from now on, for Rows(); the spans stay valid as long.
+  // Errors: those of the device. Requires: at most rows_max() rows.
+  absl::Status SetRows(const RowInputs& rows);
+  // Only how many: for ops that read no ids nor positions, or what lies there.
+  void SetRowCount(size_t count);
+  // Tells that the device has taken what SetRows() copies: the next call need not wait for it.
+  void NoteRun() { copying_ids_ = false; }
+  // As ops read them, where the device has them.
+  const RowInputs& rows() const { return device_rows_; }
+
+  // A value's rows, of the device.
+  std::byte* data(model::ValueId value) {
+    return slot_[value] != model::kNone ? device_[slot_[value]].data : placed_[value];
+  }
+  // The same as matrices. Requires: the value is of that type; rows <= rows_max().
+  kernels::MatrixView<float> Floats(model::ValueId value, size_t rows);
+  kernels::MatrixView<BFloat16> Halves(model::ValueId value, size_t rows);
+  kernels::ActivationView Activations(model::ValueId value, size_t rows);  // Of any type.
+
+  // The host's copy of a value. Requires: it has one (SliceProgram::Crosses()).
+  std::byte* host(model::ValueId value) { return host_[slot_[value]].data; }
+  kernels::MatrixView<BFloat16> HostHalves(model::ValueId value, size_t rows);
+
+  // Copies rows [first, first + count) of a value. On the processor nothing is to do.
+  void ToHost(model::ValueId value, size_t first, size_t count);
+  void ToDevice(model::ValueId value, size_t first, size_t count);
+  // Of these rows what lies from byte `from` on.
+  void ColumnsToHost(model::ValueId value, size_t from, size_t first, size_t count);
+  // Waits for everything that the device was given. Errors: the device's.
+  absl::Status Settle();
+
+  // Copies rows `rows`, ascending, of a value to the front of the same value of `to`, which may be
+  // these buffers. Rows that follow each other go in one copy.
+  void Gather(model::ValueId value, absl::Span<const uint32_t> rows, ValueBuffers& to);
+
+  // Where a part for the other shards goes on the host; before what makes it runs.
+  void Place(model::ValueId value, std::byte* at) { placed_[value] = at; }
+  std::byte* placed(model::ValueId value) const { return placed_[value]; }
+  // Of the device, for another shard's part; none on the processor.
+  std::byte* part_scratch() { return device_part_.data; }
+
+  SliceRecordings& recorded() { return recorded_; }
+  absl::Span<const size_t> recorded_rows() const { return recorded_.rows(); }
+  size_t recordings() const { return recorded_.count(); }
+
+ private:
+  absl::Status Allocate(const ValueSlots& slots);
+  RowInputs DeviceRows(size_t count) const;
+
+  const SliceProgram* program_ = nullptr;
+  kernels::ComputeDevice* device_of_ = nullptr;
+  size_t rows_max_ = 0;
+  std::vector<uint32_t> slot_;           // [values]; kNone for values that do not live here.
+  std::vector<kernels::Buffer> device_;  // [slots]
+  std::vector<kernels::Buffer> host_;    // [slots]: the same, a copy, or none.
+  std::vector<std::byte*> placed_;       // [values]: where the caller wants them, of the host.
+  RowInputs device_rows_;                // As the caller gave them, on the device.
+  // [2][rows_max]: token ids, then positions; none where the device is the host.
+  kernels::Buffer device_ids_;
+  kernels::Buffer host_ids_;
+  bool copying_ids_ = false;     // Perhaps still, from host_ids_.
+  kernels::Buffer device_part_;  // Of another shard; the same.
+  SliceRecordings recorded_;     // Last: it names the others' memory.
+};
+
+}  // namespace lamina::compute_node

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Sources of weights behind one executor: all of them resident, and one slice's at a time.
+
+#include "compute_node/weight_source.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "tests/unit/compute_node/slice_program.h"
+
+namespace lamina::compute_node {
+namespace {
+
+// Loads a slice's weights when it is asked for them, in the place of those of the slice before, and
+// says that they are here when it is asked again.
+class OneSliceAtATime final : public WeightSource {
+ public:
+  OneSliceAtATime(const model::Model& model, kernels::ComputeDevice& device)
+      : model_(model),
+        device_(device),
+        split_(*model::SplitAtAttention(model.graph)),
+        weights_(*ModelWeights::Load(model, device, {}, [](double) {})) {}
+
+  const ModelWeights& weights() const override { return weights_; }
+
+  absl::StatusOr<WeightWait> Ask(uint32_t slice) override {
+    if (ordered_ != slice) {
+      EXPECT_EQ(in_use_, 0) << "slice " << ordered_ << " still needs its weights";
+      LAMINA_ASSIGN_OR_RETURN(
+          weights_, ModelWeights::Load(model_, device_, split_.slices[slice].ops, [](double) {}));
+      ordered_ = slice;
+      ++loads_;
+      return WeightWait{.here = false, .look_again = RealClock().Now()};
+    }
+    ++in_use_;
+    return WeightWait{};
+  }
+
+  // What the device has been given may not have run.
+  void Release(uint32_t slice) override {
+    EXPECT_EQ(slice, ordered_);
+    EXPECT_TRUE(device_.Synchronize().ok());
+    --in_use_;
+  }
+
+  int loads() const { return loads_; }
+
+ private:
+  const model::Model& model_;
+  kernels::ComputeDevice& device_;
+  const model::SplitModel split_;
+  ModelWeights weights_;
+  uint32_t ordered_ = UINT32_MAX;
+  int in_use_ = 0;
+  int loads_ = 0;
+};
+
+// Asks as the worker does, and returns the logits. Attention is stood in for by what the buffers
+// hold, which begins as zeros.
+std::vector<float> RunStep(SliceExecutor& executor) {
+  constexpr size_t kRows = 5;
+  EXPECT_TRUE(executor.Prepare(kRows).ok());
+  ValueBuffers buffers = *executor.MakeBuffers(kRows);
+  ValueBuffers tail = *executor.head().MakeBuffers();
+  const std::vector<uint32_t> ids = {3, 80, 1, 44, 9};
+  const std::vector<uint32_t> positions = {0, 7, 2, 30, 4};
+  EXPECT_TRUE(executor.SetRows({ids, positions}, buffers).ok());
+  const auto await = [&](uint32_t slice) {
+    WeightWait wait{.here = false};
+    for (int asked = 0; !wait.here && asked < 3; ++asked) {
+      wait = *executor.weight_source().Ask(slice);
+    }
+    EXPECT_TRUE(wait.here);
+    EXPECT_TRUE(executor.Prepare(kRows).ok());
+  };
+  for (uint32_t slice = 0; slice + 1 < executor.slice_count(); ++slice) {
+    await(slice);
+    executor.RunBeforeSend(slice, buffers);
+    executor.RunAfterSend(slice, buffers);
+    executor.weight_source().Release(slice);
+  }
+  await(executor.slice_count() - 1);
+  std::vector<uint32_t> all(kRows);
+  std::iota(all.begin(), all.end(), 0);
+  executor.head().Begin(buffers, all, tail);
+  for (size_t column = 0; column < executor.head().width();) {
+    column = executor.head().Run(kRows, column, tail);
+  }
+  executor.weight_source().Release(executor.slice_count() - 1);
+  EXPECT_TRUE(executor.head().LogitsToHost(all, tail).ok());
+  const auto logits = executor.head().Logits(kRows, tail);
+  return {logits.row(0), logits.row(0) + kRows * logits.cols};
+}
+
+TEST(WeightSourceTest, ResidentWeightsAreHereWheneverTheyAreAskedFor) {
+  Program program(Spec("llama"), DType::kBF16);
+  WeightSource& source = program.executor().weight_source();
+
+  for (const uint32_t slice : {2u, 0u, 0u, 3u}) {
+    const auto found = source.Ask(slice);
+    ASSERT_TRUE(found.ok());
+    EXPECT_TRUE(found->here);
+  }
+}
+
+TEST(WeightSourceTest, AStepRunsWithTheWeightsOfOneSliceAtATime) {
+  for (const char* type : {"llama", "opt", "gpt_neox_parallel"}) {
+    SCOPED_TRACE(type);
+    Program program(Spec(type), DType::kBF16);
+    const std::vector<float> expected = RunStep(program.executor());
+    OneSliceAtATime source(program.model(), program.executor().device());
+    const auto executor = SliceExecutor::Create(program.model().graph, source,
+                                                program.executor().device(), /*head_columns=*/64);
+    ASSERT_TRUE(executor.ok()) << executor.status();
+
+    EXPECT_EQ(RunStep(**executor), expected);
+
+    EXPECT_EQ(source.loads(), 4);
+    EXPECT_NE(expected.front(), expected.back());
+  }
+}
+
+}  // namespace
+}  // namespace lamina::compute_node
