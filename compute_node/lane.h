@@ -97,10 +97,12 @@ struct Lane {
   std::vector<PathRows> paths;  // [paths of the epoch]
   std::vector<TailRow> tail;
 
-  uint32_t slice = 0;     // Next to run here,
-  size_t op = 0;          // from this op on.
-  bool pinned = false;    // The step stays on one replica.
-  bool replayed = false;  // The ops that ran last had been recorded.
+  uint32_t slice = 0;            // Next to run here,
+  size_t op = 0;                 // from this op on.
+  bool weights_held = false;     // Those of `slice`, until it has run.
+  Nanos weights_look_again = 0;  // While they are awaited: nothing changes before.
+  bool pinned = false;           // The step stays on one replica.
+  bool replayed = false;         // The ops that ran last had been recorded.
   Nanos away_since = 0;
   Nanos slices_nanos = 0;  // Spent on slices of the step here.
   uint32_t slices_run = 0;

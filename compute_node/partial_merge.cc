@@ -7,16 +7,10 @@
 
 namespace lamina::compute_node {
 
-size_t PartialMerge::PartialBytes(uint32_t layer) const {
-  const AttentionDescriptor& shape = context_.config.layers[layer];
-  return shape.query_heads * kernels::PartialWidth(shape) * sizeof(float);
-}
-
-void PartialMerge::Run(Lane& lane, const RemoteRows& rows) {
+void PartialMerge::Run(Lane& lane, const RemoteRows& rows, ReplyOf reply_of) {
   const uint32_t layer = lane.slice - 1;
   const AttentionDescriptor& shape = context_.config.layers[layer];
-  const size_t width = kernels::PartialWidth(shape);
-  // Alike for all nodes, each of which has all heads.
+  // Heads come in groups, alike from all nodes, each of which has all heads.
   const plan::RowPieces pieces = plan::PiecesOf(lane.plan.chunking, 1, shape.kv_heads);
   const uint32_t blocks = context_.config.span_tokens / kernels::kBlockTokens;
   const auto out = context_.executor.AttentionRows(layer, lane.positions.size(), lane.buffers);
@@ -24,28 +18,25 @@ void PartialMerge::Run(Lane& lane, const RemoteRows& rows) {
   if (stacks.empty()) {
     stacks.assign(context_.pool.threads(), kernels::PartialStack(shape.head_dim));
   }
+  replies_.clear();
+  for (uint32_t node = 0; node < rows.nodes.size(); ++node) {
+    replies_.push_back(reply_of(node));
+  }
   context_.pool.Run(rows.decode.count, [&](size_t row, size_t worker) {
     kernels::PartialStack& stack = stacks[worker];
     const uint32_t first = rows.first_partial[row];
     const uint32_t end = rows.first_partial[row + 1];
     std::vector<float>& folded = folded_[worker];
     folded.resize(shape.head_dim);
-    uint32_t group = 0;  // Of heads that came together, with all partials of a node.
+    uint32_t group = 0;
     for (uint32_t head = 0; head < shape.query_heads; ++head) {
       group += pieces.by_heads &&
                head / shape.group() == pieces.Heads(group).first + pieces.Heads(group).count;
-      const uint32_t group_first = pieces.Heads(group).first * shape.group();
-      const uint32_t group_heads = pieces.Heads(group).count * shape.group();
       for (uint32_t i = first; i < end; ++i) {
         const SpanPartial& partial = rows.partials[i];
-        const std::byte* window =
-            context_.region.bytes().data() +
-            context_.layout.ReplyWindow(partial.node, lane.index, context_.UnitValue(lane, layer)) +
-            sizeof(plan::WindowHeader);
-        const float* values = reinterpret_cast<const float*>(window) +
-                              (size_t{rows.nodes[partial.node].partials} * group_first +
-                               size_t{partial.index} * group_heads + head - group_first) *
-                                  width;
+        const plan::ReplyWindowReader& reply = replies_[partial.node];
+        const plan::ReplyChunk chunk = reply.Chunk(group);
+        const float* values = reply.Partial(chunk, partial.index, head - chunk.first_query_head());
         // The last one may be a part of a span. What is merged after it is merged from the top.
         stack.Push((i - first) * blocks, i + 1 < end ? blocks : 1, values, values[shape.head_dim]);
       }

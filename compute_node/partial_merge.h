@@ -8,14 +8,15 @@
 
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "compute_node/remote_rows.h"
 #include "compute_node/worker_context.h"
 #include "kernels/partial.h"
+#include "plan/reply_window.h"
 
 namespace lamina::compute_node {
 
@@ -25,15 +26,16 @@ class PartialMerge {
   explicit PartialMerge(const WorkerContext& context)
       : context_(context), folded_(context.pool.threads()) {}
 
-  // Of one row's span, all heads.
-  size_t PartialBytes(uint32_t layer) const;
+  // The reply window of a memory node.
+  using ReplyOf = absl::FunctionRef<plan::ReplyWindowReader(uint32_t node)>;
 
   // Merges those of the slice before the lane's, which all lie in their reply windows, into the
   // attention outputs.
-  void Run(Lane& lane, const RemoteRows& rows);
+  void Run(Lane& lane, const RemoteRows& rows, ReplyOf reply_of);
 
  private:
   const WorkerContext& context_;
+  std::vector<plan::ReplyWindowReader> replies_;                   // [memory nodes]
   std::vector<std::vector<float>> folded_;                         // [threads]: a merged head.
   std::map<uint32_t, std::vector<kernels::PartialStack>> stacks_;  // By head_dim: the same.
 };

@@ -133,12 +133,12 @@ absl::Status RemoteAttention::Send(Lane& lane) {
   for (uint32_t node = 0; node < units.size(); ++node) {
     if (RowsTo(lane, node).involved()) {
       BeginSend(lane, node);
-      most = std::max(most, units[node].pieces.count());
+      most = std::max(most, units[node].window.shape().pieces.count());
     }
   }
   for (uint32_t piece = 0; piece < most; ++piece) {
     for (uint32_t node = 0; node < units.size(); ++node) {
-      if (!RowsTo(lane, node).involved() || piece >= units[node].pieces.count()) {
+      if (!RowsTo(lane, node).involved() || piece >= units[node].window.shape().pieces.count()) {
         continue;
       }
       LAMINA_RETURN_IF_ERROR(SendPiece(lane, node, piece));
@@ -150,15 +150,66 @@ absl::Status RemoteAttention::Send(Lane& lane) {
 void RemoteAttention::BeginSend(Lane& lane, uint32_t node) {
   LaneState& state = lanes_[lane.index];
   Unit& unit = state.units[node];
-  unit.pieces = PiecesTo(lane, lane.slice, node);
+  const NodeRows& to_node = RowsTo(lane, node);
+  const bool by_span = BySpan(context_.config);
+  unit.window =
+      plan::QueryWindowWriter({.part = context_.PartOf(lane.slice, node),
+                               .pieces = PiecesTo(lane, lane.slice, node),
+                               .own_rows = by_span ? to_node.own_rows : to_node.rows.count,
+                               .prompt_tokens = to_node.kv_rows.count},
+                              context_.HeadsOf(lane.slice, node).first);
   state.headers[node] = QueryHeader(lane, node);
-  if (ByHead(context_.config) || BySpan(context_.config) || unit.pieces.query_first ||
-      unit.pieces.head_groups() > 1) {
-    StageRows(lane, node);
+  const plan::LayerRows rows = LayerRowsOf(lane);
+  if (!by_span && unit.window.LieAsIn(rows)) {
+    unit.staged = rows.row(to_node.rows.first);
   } else {
-    const auto qkv = context_.executor.QkvRows(lane.slice, lane.positions.size(), lane.buffers);
-    const RowRange& rows = RowsTo(lane, node).rows;
-    unit.staged = {qkv.row(rows.first), rows.count * qkv.cols};
+    BFloat16* const staging = RowStaging(lane, node);
+    unit.window.Gather(rows, {.first = to_node.rows.first, .listed = to_node.span_rows}, staging);
+    unit.staged = staging;
+  }
+}
+
+plan::LayerRows RemoteAttention::LayerRowsOf(Lane& lane) const {
+  const auto qkv = context_.executor.QkvRows(lane.slice, lane.positions.size(), lane.buffers);
+  return {.layer = context_.config.layers[lane.slice], .data = qkv.row(0), .stride = qkv.stride};
+}
+
+// The parts of the stagings where a memory node's rows lie; no two nodes' overlap.
+BFloat16* RemoteAttention::RowStaging(const Lane& lane, uint32_t node) {
+  const AttentionDescriptor part = context_.PartOf(lane.slice, node);
+  std::vector<BFloat16>& all = lanes_[lane.index].row_staging;
+  if (BySpan(context_.config)) {
+    return all.data() + all.size() / RowsOf(lane).nodes.size() * node;
+  }
+  if (ByHead(context_.config)) {
+    const size_t head_width = part.qkv_width() / part.kv_heads;
+    return all.data() +
+           size_t{context_.HeadsOf(lane.slice, node).first} * head_width * context_.config.rows_max;
+  }
+  return all.data() + size_t{RowsTo(lane, node).rows.first} * part.qkv_width();
+}
+
+BFloat16* RemoteAttention::KvStaging(const Lane& lane, uint32_t node) {
+  const AttentionDescriptor part = context_.PartOf(lane.slice, node);
+  return lanes_[lane.index].kv_staging.data() +
+         size_t{context_.HeadsOf(lane.slice, node).first} * 2 * part.head_dim *
+             context_.config.chunk_tokens_max +
+         size_t{RowsTo(lane, node).kv_rows.first} * 2 * part.kv_width();
+}
+
+// Gathers k and v of the chunks' tokens that the node holds.
+void RemoteAttention::GatherPrompts(Lane& lane, uint32_t node) {
+  const LaneState& state = lanes_[lane.index];
+  const plan::LayerRows rows = LayerRowsOf(lane);
+  BFloat16* const staging = KvStaging(lane, node);
+  uint32_t token = 0;
+  for (const ChunkRows& chunk : ChunksOf(lane, state.path_rows)) {
+    const Sequence& sequence = *context_.sequences.Find(chunk.plan.sequence);
+    for (uint32_t i = 0; i < chunk.plan.tokens; ++i) {
+      if (HoldsToken(context_.config, node, sequence, chunk.plan.first_token + i)) {
+        state.units[node].window.GatherPrompt(rows, chunk.first_row + i, token++, staging);
+      }
+    }
   }
 }
 
@@ -172,29 +223,27 @@ plan::RowPieces RemoteAttention::PiecesTo(const Lane& lane, uint32_t layer, uint
 absl::Status RemoteAttention::SendPiece(Lane& lane, uint32_t node, uint32_t piece) {
   const Unit& unit = lanes_[lane.index].units[node];
   const plan::WindowHeader& header = lanes_[lane.index].headers[node];
-  const uint32_t pieces = unit.pieces.count();
+  const uint32_t pieces = unit.window.shape().pieces.count();
   const uint64_t value = context_.UnitValue(lane, lane.slice);
   const size_t window = context_.layout.QueryWindow(context_.node, lane.index, value);
   const transport::SignalUpdate signal{
       .word = context_.layout.query_word(context_.node, lane.index),
       .value = plan::PieceValue(value, piece, pieces)};
-  const bool kv_follows = piece + 1 == pieces && RowsTo(lane, node).kv_rows.count > 0;
+  const bool kv_follows = piece + 1 == pieces && unit.window.prompt_elements() > 0;
   size_t bytes = 0;
   if (piece == 0) {
     LAMINA_RETURN_IF_ERROR(Put(node, window, transport::AsBytes(&header, 1), nullptr));
     bytes += sizeof(header);
   }
-  const size_t begin = piece == 0 ? 0 : PieceEnd(lane, node, piece - 1);
-  const size_t end = PieceEnd(lane, node, piece);
-  const auto rows = transport::AsBytes(unit.staged.data() + begin, end - begin);
-  const size_t offset = window + sizeof(header) + begin * sizeof(BFloat16);
-  LAMINA_RETURN_IF_ERROR(Put(node, offset, rows, kv_follows ? nullptr : &signal));
-  bytes += rows.size();
+  const auto rows = unit.window.StagedPiece(unit.staged, piece);
+  LAMINA_RETURN_IF_ERROR(Put(node, window + unit.window.Piece(piece).begin,
+                             transport::AsBytes(rows.data(), rows.size()),
+                             kv_follows ? nullptr : &signal));
+  bytes += rows.size() * sizeof(BFloat16);
   if (kv_follows) {
-    StageChunks(lane, node);
-    const absl::Span<const BFloat16> staged = KvStaging(lane, node);
-    const auto kv = transport::AsBytes(staged.data(), staged.size());
-    LAMINA_RETURN_IF_ERROR(Put(node, offset + rows.size(), kv, &signal));
+    GatherPrompts(lane, node);
+    const auto kv = transport::AsBytes(KvStaging(lane, node), unit.window.prompt_elements());
+    LAMINA_RETURN_IF_ERROR(Put(node, window + unit.window.Prompts().begin, kv, &signal));
     bytes += kv.size();
   }
   const PeerId peer = MemoryPeer(node);
@@ -229,48 +278,43 @@ absl::StatusOr<bool> RemoteAttention::Poll(Lane& lane) {
   state.awaited = false;
   const RowRange& decode = state.rows.decode;
   if (BySpan(context_.config) && decode.count > 0) {
-    merge_.Run(lane, state.rows);
+    merge_.Run(lane, state.rows, [&](uint32_t node) { return ReplyFrom(lane, node); });
   }
   context_.executor.AttentionToDevice(layer, decode.first, decode.count, lane.buffers);
   return true;
 }
 
+plan::ReplyWindowReader RemoteAttention::ReplyFrom(const Lane& lane, uint32_t node) const {
+  const uint32_t layer = lane.slice - 1;
+  const bool by_span = BySpan(context_.config);
+  return plan::ReplyWindowReader(
+      {.part = context_.PartOf(layer, node),
+       .pieces = PiecesTo(lane, layer, node),
+       .partial_width =
+           by_span ? static_cast<uint32_t>(kernels::PartialWidth(context_.config.layers[layer]))
+                   : 0,
+       .partials = by_span ? RowsTo(lane, node).partials : 0},
+      context_.region.bytes().data() +
+          context_.layout.ReplyWindow(node, lane.index, context_.UnitValue(lane, layer)));
+}
+
 absl::Status RemoteAttention::TakeReply(Lane& lane, uint32_t node) {
   const uint32_t layer = lane.slice - 1;
-  const RowRange& rows = RowsTo(lane, node).rows;
-  const std::byte* window =
-      context_.region.bytes().data() +
-      context_.layout.ReplyWindow(node, lane.index, context_.UnitValue(lane, layer));
+  const plan::ReplyWindowReader window = ReplyFrom(lane, node);
   plan::WindowHeader header;
-  std::memcpy(&header, window, sizeof(header));
+  std::memcpy(&header, window.header(), sizeof(header));
   LAMINA_RETURN_IF_ERROR(
       context_.peers.CheckWindow(MemoryPeer(node), header, ReplyHeader(lane, layer, node)));
-  const auto out = context_.executor.AttentionRows(layer, lane.positions.size(), lane.buffers);
-  if (BySpan(context_.config)) {  // Merged when all nodes have answered.
-    const size_t partials = RowsTo(lane, node).partials * merge_.PartialBytes(layer);
-    telemetry::AddTo(context_.counters.bytes_received, sizeof(header) + partials);
-    context_.laps.LapOf(lane, telemetry::WorkPart::kTake, layer, MemoryPeer(node), partials);
-    return absl::OkStatus();
+  if (!BySpan(context_.config)) {  // Partials are merged when all nodes have answered.
+    const auto out = context_.executor.AttentionRows(layer, lane.positions.size(), lane.buffers);
+    const AttentionDescriptor& shape = context_.config.layers[layer];
+    const size_t first =
+        size_t{context_.HeadsOf(layer, node).first} * shape.group() * shape.head_dim;
+    window.Scatter(out.row(RowsTo(lane, node).rows.first) + first, out.stride);
   }
-  const AttentionDescriptor part = context_.PartOf(layer, node);
-  const size_t bytes = size_t{rows.count} * part.q_width() * sizeof(BFloat16);
-  const plan::RowPieces pieces = PiecesTo(lane, layer, node);
-  if (part.q_width() == out.cols && pieces.head_groups() == 1) {
-    std::memcpy(out.row(rows.first), window + sizeof(header), bytes);
-  } else {
-    const auto* from = reinterpret_cast<const BFloat16*>(window + sizeof(header));
-    for (uint32_t group = 0; group < pieces.head_groups(); ++group) {
-      const HeadRange heads = pieces.Heads(group);
-      const size_t width = lamina::PartOf(part, heads).q_width();
-      const size_t first =
-          size_t{context_.HeadsOf(layer, node).first + heads.first} * part.group() * part.head_dim;
-      for (uint32_t i = 0; i < rows.count; ++i, from += width) {
-        std::copy_n(from, width, out.row(rows.first + i) + first);
-      }
-    }
-  }
-  telemetry::AddTo(context_.counters.bytes_received, sizeof(header) + bytes);
-  context_.laps.LapOf(lane, telemetry::WorkPart::kTake, layer, MemoryPeer(node), bytes);
+  telemetry::AddTo(context_.counters.bytes_received, window.bytes());
+  context_.laps.LapOf(lane, telemetry::WorkPart::kTake, layer, MemoryPeer(node),
+                      window.bytes() - sizeof(header));
   return absl::OkStatus();
 }
 

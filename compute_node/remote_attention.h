@@ -10,7 +10,6 @@
 // the tree that one node alone would have followed (partial_merge.h).
 //
 // Threading: as AttentionPath. Allocation: per epoch; per step for who gets which rows.
-// Files: remote_attention.cc puts and takes; query_staging.cc rows as they lie in windows.
 
 #pragma once
 
@@ -26,6 +25,8 @@
 #include "compute_node/remote_rows.h"
 #include "compute_node/worker_context.h"
 #include "kernels/compute_device.h"
+#include "plan/query_window.h"
+#include "plan/reply_window.h"
 #include "plan/row_pieces.h"
 
 namespace lamina::compute_node {
@@ -55,8 +56,8 @@ class RemoteAttention final : public AttentionPath {
   // Of one lane and memory node.
   struct Unit {
     bool awaited = false;
-    absl::Span<const BFloat16> staged;  // Rows as they lie in the window,
-    plan::RowPieces pieces;             // and how they are cut.
+    plan::QueryWindowWriter window{{}, 0};
+    const BFloat16* staged = nullptr;  // Rows as they lie in the window.
   };
   struct LaneState {
     PathRows path_rows;
@@ -85,14 +86,12 @@ class RemoteAttention final : public AttentionPath {
   absl::Status AttendChunks(Lane& lane);
   absl::Status TakeReply(Lane& lane, uint32_t node);
 
-  // query_staging.cc
-  absl::Span<BFloat16> RowStaging(const Lane& lane, uint32_t node);
-  absl::Span<BFloat16> KvStaging(const Lane& lane, uint32_t node);
-  void StageRows(Lane& lane, uint32_t node);
-  BFloat16* StageHeads(Lane& lane, uint32_t node, HeadRange heads, uint32_t ahead, BFloat16* to);
-  void StageChunks(Lane& lane, uint32_t node);
-  size_t StagedElements(const Lane& lane, uint32_t node, uint32_t rows, uint32_t kv_heads) const;
-  size_t PieceEnd(const Lane& lane, uint32_t node, uint32_t piece) const;
+  plan::LayerRows LayerRowsOf(Lane& lane) const;
+  BFloat16* RowStaging(const Lane& lane, uint32_t node);
+  BFloat16* KvStaging(const Lane& lane, uint32_t node);
+  void GatherPrompts(Lane& lane, uint32_t node);
+  // Outputs of the slice before the lane's.
+  plan::ReplyWindowReader ReplyFrom(const Lane& lane, uint32_t node) const;
 
   const WorkerContext& context_;
   kernels::ChunkAttention& chunks_;

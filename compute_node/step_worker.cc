@@ -217,6 +217,7 @@ void StepWorker::SetReady(Lane& lane) {
 }
 
 void StepWorker::GoTo(Lane& lane, uint32_t from) {
+  ReleaseWeights(lane);
   lane.slice = from;
   lane.op = 0;
   while (lane.slice < executor_.slice_count() &&
@@ -256,7 +257,29 @@ void StepWorker::NoteSlice(Lane& lane, Nanos elapsed) {
   }
 }
 
+// Whether the weights of the lane's slice are here; they stay until it has run.
+absl::StatusOr<bool> StepWorker::HoldWeights(Lane& lane) {
+  if (!lane.weights_held) {
+    LAMINA_ASSIGN_OR_RETURN(const WeightWait weights, executor_.weight_source().Ask(lane.slice));
+    lane.weights_held = weights.here;
+    lane.weights_look_again = weights.look_again;
+  }
+  return lane.weights_held;
+}
+
+void StepWorker::ReleaseWeights(Lane& lane) {
+  if (std::exchange(lane.weights_held, false)) {
+    executor_.weight_source().Release(lane.slice);
+  }
+}
+
 absl::Status StepWorker::RunSlice(Lane& lane) {
+  LAMINA_ASSIGN_OR_RETURN(const bool weights, HoldWeights(lane));
+  if (!weights) {
+    lane.awaits = {Awaited::kWeights};
+    lane.phase = LanePhase::kWaiting;
+    return absl::OkStatus();
+  }
   LAMINA_ASSIGN_OR_RETURN(const bool may_run, paths_.BeforeSlice(lane));
   if (!may_run) {
     lane.awaits = {Awaited::kAttention};
@@ -366,6 +389,7 @@ void StepWorker::WakeHeads() {
 }
 
 void StepWorker::EndStep(Lane& lane) {
+  ReleaseWeights(lane);
   paths_.EndStep(lane);
   ForgetPrefilled(lane);
   order_->End(lane.index);
@@ -439,6 +463,12 @@ absl::Status StepWorker::TakeInputs(Lane& lane) {
       awaits.Remove(Awaited::kContext);
     }
   }
+  if (awaits.Has(Awaited::kWeights) && RealClock().Now() >= lane.weights_look_again) {
+    LAMINA_ASSIGN_OR_RETURN(const bool weights, HoldWeights(lane));
+    if (weights) {
+      awaits.Remove(Awaited::kWeights);
+    }
+  }
   if (awaits.empty()) {
     SetReady(lane);
   }
@@ -447,15 +477,19 @@ absl::Status StepWorker::TakeInputs(Lane& lane) {
 
 absl::Status StepWorker::WaitForArrivals() {
   wait_.Clear();
-  bool any_idle = false;
+  Nanos nap = ThreadBeat::kNapMost;
   std::optional<Nanos> pause;  // Of paths that have to be polled.
   for (const Lane& lane : lanes_) {
-    any_idle = any_idle || (lane.phase == LanePhase::kIdle &&
-                            context_.schedule.TakesPart(options_.node, lane.index));
+    if (lane.phase == LanePhase::kIdle && context_.schedule.TakesPart(options_.node, lane.index)) {
+      nap = std::min(nap, kPlanPoll);
+    }
     if (lane.phase != LanePhase::kWaiting) {
       continue;
     }
     ExpectSignalsOf(lane);
+    if (lane.awaits.Has(Awaited::kWeights)) {
+      nap = std::clamp(lane.weights_look_again - RealClock().Now(), Nanos{0}, nap);
+    }
     if (lane.awaits.Has(Awaited::kAttention)) {
       if (const auto path_pause = paths_.PollPause(lane)) {
         pause = std::min(*path_pause, pause.value_or(*path_pause));
@@ -466,7 +500,7 @@ absl::Status StepWorker::WaitForArrivals() {
     Pause(*pause);
     return absl::OkStatus();
   }
-  return wait_.Wait(any_idle ? kPlanPoll : ThreadBeat::kNapMost, abort_);
+  return wait_.Wait(nap, abort_);
 }
 
 void StepWorker::ExpectSignalsOf(const Lane& lane) {

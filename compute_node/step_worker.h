@@ -127,6 +127,8 @@ class StepWorker {
 
   // A slice, and the end of a step.
   absl::Status RunSlice(Lane& lane);
+  absl::StatusOr<bool> HoldWeights(Lane& lane);
+  void ReleaseWeights(Lane& lane);
   absl::StatusOr<bool> RunOps(Lane& lane);
   absl::Status RunTail(Lane& lane);
   void WakeHeads();

@@ -113,6 +113,8 @@ class ReplyWindowReader : public ReplyWindow {
   ReplyWindowReader(const ReplyShape& shape, const std::byte* window)
       : ReplyWindow(shape), window_(window) {}
 
+  const std::byte* header() const { return window_; }
+
   // Copies all outputs to rows of `stride` elements, which have those of the node's query heads
   // from `out` on. Requires: whole rows.
   void Scatter(BFloat16* out, size_t stride) const;
