@@ -20,6 +20,9 @@ set -euo pipefail
 # shellcheck source=deploy/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
+# Build and tests from a fresh clone, on two idle cores.
+readonly TOTAL_MINUTES_MAX=38
+
 known_labels=(unit conformance fidelity sim integration hostile rdma_vm style)
 preset=release
 labels=()
@@ -91,9 +94,23 @@ if [[ ${#targets[@]} -gt 0 ]]; then
 fi
 log=$REPO/build/$preset/test.log
 arguments+=(--repeat "until-pass:$((retries + 1))")
+# The ten slowest tests of a log, in seconds.
+slowest() {
+  sed -nE 's/.*Test *#[0-9]+: ([^ ]+) .* ([0-9.]+) sec.*/\2 \1/p' "$1" | sort -rn | head -10 |
+    awk '{printf "  %7.1f s  %s\n", $1, $2}'
+}
+
 say "testing"
 status=0
+began=$SECONDS
 ctest "${arguments[@]}" | tee "$log" || status=$?
+say "the slowest tests"
+slowest "$log"
+tests_minutes=$(((SECONDS - began + 59) / 60))
+say "tests took $tests_minutes min; with the build $(((SECONDS + 59) / 60)) min"
+if [[ $SECONDS -gt $((TOTAL_MINUTES_MAX * 60)) ]]; then
+  say "warning: more than $TOTAL_MINUTES_MAX min: a test or a build step has become slow, or the machine was busy"
+fi
 failed=$(sed -nE 's/.*Test *#[0-9]+: ([^ ]+) .*\*\*\*(Failed|Timeout|Exception|Not Run).*/  \1/p' "$log" | sort -u)
 if [[ -n $failed && $retries -gt 0 ]]; then
   say "tests that failed at least once, each a defect of the test or of what it tests:"
