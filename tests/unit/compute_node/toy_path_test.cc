@@ -8,7 +8,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -38,6 +41,38 @@ class Results final : public control::NodeReporter {
   void ReportLinks(uint64_t, std::vector<control::LinkReport>) override {}
 
   control::Inbox<plan::StepResult> inbox;
+};
+
+// Weights that are never here at once: the first time that a slice asks, they are on their way.
+class SlowWeights final : public WeightSource {
+ public:
+  explicit SlowWeights(const ModelWeights& weights) : weights_(weights) {}
+
+  const ModelWeights& weights() const override { return weights_; }
+  absl::StatusOr<WeightWait> Ask(uint32_t slice) override {
+    if (coming_.insert(slice).second) {
+      return WeightWait{.here = false, .look_again = RealClock().Now() + Micros(50)};
+    }
+    coming_.erase(slice);
+    ++held_[slice];
+    return WeightWait{};
+  }
+  void Release(uint32_t slice) override {
+    --held_[slice];
+    ++released_;
+  }
+
+  int released() const { return released_; }
+  bool holds_any() const {
+    return std::any_of(held_.begin(), held_.end(),
+                       [](const auto& held) { return held.second != 0; });
+  }
+
+ private:
+  const ModelWeights& weights_;
+  std::set<uint32_t> coming_;
+  std::map<uint32_t, int> held_;
+  int released_ = 0;
 };
 
 class ToyPathTest : public ::testing::Test {
@@ -87,6 +122,9 @@ class ToyPathTest : public ::testing::Test {
 
   // The tokens of both lanes, by a worker whose path the maker makes.
   std::vector<std::vector<TokenId>> TokensBy(PathMaker& maker) {
+    return TokensBy(maker, executor());
+  }
+  std::vector<std::vector<TokenId>> TokensBy(PathMaker& maker, SliceExecutor& slices) {
     EXPECT_TRUE(
         maker.Reserve(config_, {.layers = static_cast<uint32_t>(config_.layers.size())}).ok());
     transport::FakeNetwork network(transport::FakeNetworkOptions{});
@@ -103,7 +141,7 @@ class ToyPathTest : public ::testing::Test {
     PathMaker* const makers[] = {&maker};
     StepWorker worker(
         {.config = config_, .shape = shape, .vocabulary = program_.model().config.vocabulary},
-        executor(), *transport, **region, makers, pool_, results, counters);
+        slices, *transport, **region, makers, pool_, results, counters);
     EXPECT_TRUE(worker.Prepare().ok());
     worker.SetPeers({}, std::vector<std::unique_ptr<transport::RemoteRegion>>(1));
     std::jthread thread([&worker] {
@@ -144,6 +182,19 @@ TEST_F(ToyPathTest, HasTheTokensOfThePathThatIsHere) {
   EXPECT_NE(wanted[0], wanted[1]);
   EXPECT_EQ(TokensBy(toy), wanted);
   EXPECT_EQ(toy.steps_ended(), static_cast<int>(kLanes * kSteps));
+}
+
+// Other lanes run what they have, and each slice gives its weights back.
+TEST_F(ToyPathTest, SlicesWaitForTheirWeights) {
+  LocalPathMaker local("c0", executor().device(), kv_);
+  const std::vector<std::vector<TokenId>> wanted = TokensBy(local);
+  SlowWeights slow(executor().weight_source().weights());
+  auto slices = SliceExecutor::Create(program_.model().graph, slow, executor().device(), 64);
+  ASSERT_TRUE(slices.ok()) << slices.status();
+  ASSERT_TRUE((*slices)->Prepare(config_.rows_max + config_.chunk_tokens_max).ok());
+  EXPECT_EQ(TokensBy(local, **slices), wanted);
+  EXPECT_EQ(slow.released(), static_cast<int>(kLanes * kSteps * (*slices)->slice_count()));
+  EXPECT_FALSE(slow.holds_any());
 }
 
 }  // namespace
