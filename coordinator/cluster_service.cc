@@ -34,13 +34,17 @@ constexpr size_t kTextBytesMax = 1000;
 class NodeStream final : public NodePort {
  public:
   // `context` lives until Detach().
-  explicit NodeStream(grpc::CallbackServerContext* context) : context_(context) {}
+  explicit NodeStream(grpc::CallbackServerContext* context)
+      : peer_(context->peer()), context_(context) {}
 
   class Reactor final : public grpc::ServerBidiReactor<v1::NodeMessage, v1::CoordinatorMessage> {
    public:
-    Reactor(std::shared_ptr<NodeStream> stream, Engine& engine,
+    Reactor(std::shared_ptr<NodeStream> stream, Engine& engine, LateStreams& streams,
             std::unique_ptr<JoinGate::UnprovedStream> unproved)
-        : stream_(std::move(stream)), engine_(engine), unproved_(std::move(unproved)) {
+        : stream_(std::move(stream)),
+          engine_(engine),
+          streams_(streams),
+          unproved_(std::move(unproved)) {
       v1::CoordinatorMessage message;
       *message.mutable_challenge() = unproved_->challenge();
       stream_->Send(std::move(message));
@@ -70,6 +74,7 @@ class NodeStream final : public NodePort {
     }
     void OnDone() override {
       Leave();
+      streams_.Forget(stream_.get());
       stream_->Detach();
       delete this;
     }
@@ -88,6 +93,7 @@ class NodeStream final : public NodePort {
 
     const std::shared_ptr<NodeStream> stream_;
     Engine& engine_;
+    LateStreams& streams_;
     std::unique_ptr<JoinGate::UnprovedStream> unproved_;  // Null once its node is welcome.
     grpc::Alarm proof_due_;
     v1::NodeMessage message_;
@@ -197,6 +203,7 @@ class NodeStream final : public NodePort {
     }
   }
 
+  const std::string peer_;
   grpc::CallbackServerContext* const context_;
   std::mutex mutex_;
   std::deque<v1::CoordinatorMessage> queue_;  // Bounded by plan_ahead steps of each lane.
@@ -247,6 +254,10 @@ void NodeStream::Reactor::Handle() {
                                           .unit_seconds_fixed = status.unit_seconds_fixed(),
                                           .unit_seconds_slope = status.unit_seconds_slope()};
       control::FromProto(status.detail(), counters);
+      streams_.Heard({.source = source_,
+                      .peer = stream_->peer_,
+                      .busy_share = status.busy_share(),
+                      .counters = counters});
       return engine_.NodeStatus(source_, status.busy_share(), counters);
     }
     case v1::NodeMessage::kFault: {
@@ -401,9 +412,10 @@ class NoPlace final : public grpc::ServerBidiReactor<v1::NodeMessage, v1::Coordi
 
 }  // namespace
 
-ClusterService::ClusterService(Engine& engine, std::string model, const Clock& clock,
-                               ClusterSecret secret)
+ClusterService::ClusterService(Engine& engine, LateStreams& streams, std::string model,
+                               const Clock& clock, ClusterSecret secret)
     : engine_(engine),
+      streams_(streams),
       model_(std::move(model)),
       clock_(clock),
       started_(clock.Now()),
@@ -416,7 +428,7 @@ grpc::ServerBidiReactor<v1::NodeMessage, v1::CoordinatorMessage>* ClusterService
     return new NoPlace();
   }
   auto stream = std::make_shared<NodeStream>(context);
-  auto* reactor = new NodeStream::Reactor(stream, engine_, std::move(unproved));
+  auto* reactor = new NodeStream::Reactor(stream, engine_, streams_, std::move(unproved));
   stream->Attach(reactor);
   return reactor;
 }

@@ -13,15 +13,17 @@
 #include "common/cluster_secret.h"
 #include "coordinator/engine.h"
 #include "coordinator/join_gate_service.h"
+#include "coordinator/late_streams.h"
 #include "lamina/v1/cluster.grpc.pb.h"
 
 namespace lamina::coordinator {
 
 class ClusterService final : public v1::Cluster::CallbackService {
  public:
-  // The engine must outlive the service and every stream.
-  // Nodes prove that they know `secret`.
-  ClusterService(Engine& engine, std::string model, const Clock& clock, ClusterSecret secret);
+  // The engine and `streams` must outlive the service and every stream. `streams` hears what nodes
+  // report. Nodes prove that they know `secret`.
+  ClusterService(Engine& engine, LateStreams& streams, std::string model, const Clock& clock,
+                 ClusterSecret secret);
 
   grpc::ServerBidiReactor<v1::NodeMessage, v1::CoordinatorMessage>* Attach(
       grpc::CallbackServerContext* context) override;
@@ -40,6 +42,7 @@ class ClusterService final : public v1::Cluster::CallbackService {
 
  private:
   Engine& engine_;
+  LateStreams& streams_;
   const std::string model_;
   const Clock& clock_;
   const Nanos started_;

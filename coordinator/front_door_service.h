@@ -11,6 +11,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -33,6 +34,10 @@ class FrontDoor {
   void Stop() { listener_->Stop(); }
 
   uint16_t port() const { return listener_->port(); }
+  // As of Listener.
+  std::optional<Nanos> SinceLastByte(const std::string& peer) const {
+    return listener_->SinceLastByte(peer);
+  }
 
  private:
   explicit FrontDoor(std::unique_ptr<Listener> listener) : listener_(std::move(listener)) {}

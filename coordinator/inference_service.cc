@@ -102,10 +102,9 @@ InferenceService::InferenceService(Engine& engine, const model::Tokenizer& token
   }
 }
 
-absl::Status InferenceService::CheckTextBytes(size_t bytes, bool score) const {
-  const size_t most = tokenizer_.text_bytes_per_token_max();
-  const size_t tokens = most == 0 ? 0 : (bytes + most - 1) / most;
-  return CheckTokens(tokens, score, absl::StrCat(bytes, " bytes, which are at least "));
+absl::Status InferenceService::CheckText(absl::string_view text, bool score) const {
+  return CheckTokens(tokenizer_.tokens_min(text), score,
+                     absl::StrCat(text.size(), " bytes, which are at least "));
 }
 
 // In the words of RequestTable, which looks at those that may fit.
@@ -150,7 +149,7 @@ absl::StatusOr<std::vector<TokenId>> InferenceService::PromptOf(
       return std::vector<TokenId>(request.tokens().ids().begin(), request.tokens().ids().end());
     case v1::GenerateRequest::kChat: {
       LAMINA_ASSIGN_OR_RETURN(const std::string text, Render(request.chat()));
-      LAMINA_RETURN_IF_ERROR(CheckTextBytes(text.size(), /*score=*/false));
+      LAMINA_RETURN_IF_ERROR(CheckText(text, /*score=*/false));
       return EncodeRendered(text);
     }
     case v1::GenerateRequest::PROMPT_NOT_SET:
@@ -207,7 +206,7 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
   call->SetFollowedId(followed.followed_id);
   const absl::Status fits =
       request->has_text()
-          ? CheckTextBytes(request->text().size(), /*score=*/false)
+          ? CheckText(request->text(), /*score=*/false)
           : CheckTokens(static_cast<size_t>(request->tokens().ids_size()), /*score=*/false);
   // The request lives until the call has ended, which it does not before the job.
   const absl::Status added =
@@ -245,9 +244,8 @@ grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* c
   auto call = std::make_shared<ScoreCall>(tokenizer_, response);
   grpc::ServerUnaryReactor* reactor = ScoreCall::Start(call, engine_);
   const size_t tokens = static_cast<size_t>(request->tokens().ids_size());
-  const absl::Status fits = request->has_text()
-                                ? CheckTextBytes(request->text().size(), /*score=*/true)
-                                : CheckTokens(tokens, /*score=*/true);
+  const absl::Status fits = request->has_text() ? CheckText(request->text(), /*score=*/true)
+                                                : CheckTokens(tokens, /*score=*/true);
   const absl::Status added =
       !fits.ok()
           ? fits

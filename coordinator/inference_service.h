@@ -55,8 +55,8 @@ class InferenceService final : public v1::Inference::CallbackService {
 
  private:
   absl::StatusOr<std::vector<TokenId>> PromptOf(const v1::GenerateRequest& request) const;
-  // Whether a text may be a prompt, by its bytes alone.
-  absl::Status CheckTextBytes(size_t bytes, bool score) const;
+  // Whether a text may be a prompt, by its bytes alone: before it is tokenized.
+  absl::Status CheckText(absl::string_view text, bool score) const;
   absl::Status CheckTokens(size_t tokens, bool score, absl::string_view before = "") const;
   absl::StatusOr<std::string> Render(const v1::Chat& chat) const;
   absl::StatusOr<std::vector<TokenId>> EncodeRendered(const std::string& text) const;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/listener.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <linux/tcp.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
@@ -19,6 +20,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "common/host_port.h"
 #include "common/log.h"
 #include "common/status_macros.h"
@@ -77,6 +79,28 @@ absl::StatusOr<OwnedFd> ListenAt(const addrinfo& address, uint16_t port, bool bo
     return Unavailable("listen");
   }
   return socket;
+}
+
+// "ipv4:192.0.2.1:5000" or "ipv6:[2001:db8::1]:5000"; empty if there is no other end.
+std::string PeerOf(int socket) {
+  sockaddr_storage storage{};
+  socklen_t length = sizeof(storage);
+  if (getpeername(socket, reinterpret_cast<sockaddr*>(&storage), &length) != 0) {
+    return "";
+  }
+  char text[INET6_ADDRSTRLEN] = "";
+  if (storage.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(storage);
+    inet_ntop(AF_INET, &v4.sin_addr, text, sizeof(text));
+    return absl::StrCat("ipv4:", text, ":", ntohs(v4.sin_port));
+  }
+  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(storage);
+  if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
+    inet_ntop(AF_INET, &v6.sin6_addr.s6_addr[12], text, sizeof(text));
+    return absl::StrCat("ipv4:", text, ":", ntohs(v6.sin6_port));
+  }
+  inet_ntop(AF_INET6, &v6.sin6_addr, text, sizeof(text));
+  return absl::StrCat("ipv6:[", text, "]:", ntohs(v6.sin6_port));
 }
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
@@ -221,14 +245,17 @@ Listener::Outcome Listener::Accept(int socket) {
   if (fstat(connection.get(), &status) != 0) {
     return Outcome::kFailed;
   }
-  // Who had the same number before was closed, or it would not be had again.
-  open_.erase(connection.get());
-  if (!HasRoom()) {
-    NoteFull(absl::StrCat(open_.size(), " are open, which is the limit"));
-    return Outcome::kNoRoom;
+  {
+    const std::lock_guard lock(mutex_);
+    // Who had the same number before was closed, or it would not be had again.
+    open_.erase(connection.get());
+    if (!HasRoom()) {
+      NoteFull(absl::StrCat(open_.size(), " are open, which is the limit"));
+      return Outcome::kNoRoom;
+    }
+    open_[connection.get()] = status.st_ino;
   }
   full_ = 0;
-  open_[connection.get()] = status.st_ino;
   handler_(std::move(connection));
   return Outcome::kDone;
 }
@@ -237,12 +264,31 @@ bool Listener::HasRoom() {
   if (open_.size() < connections_max_) {
     return true;
   }
-  std::erase_if(open_, [](const auto& connection) {
-    struct stat status {};
-    return fstat(connection.first, &status) != 0 || !S_ISSOCK(status.st_mode) ||
-           status.st_ino != connection.second;
-  });
+  std::erase_if(open_, [](const auto& connection) { return !IsOpen(connection); });
   return open_.size() < connections_max_;
+}
+
+bool Listener::IsOpen(const std::pair<const int, ino_t>& connection) {
+  struct stat status {};
+  return fstat(connection.first, &status) == 0 && S_ISSOCK(status.st_mode) &&
+         status.st_ino == connection.second;
+}
+
+std::optional<Nanos> Listener::SinceLastByte(absl::string_view peer) const {
+  const std::string wanted = absl::StrReplaceAll(peer, {{"%5B", "["}, {"%5D", "]"}});
+  const std::lock_guard lock(mutex_);
+  for (const auto& connection : open_) {
+    if (!IsOpen(connection) || PeerOf(connection.first) != wanted) {
+      continue;
+    }
+    tcp_info info{};
+    socklen_t length = sizeof(info);
+    if (getsockopt(connection.first, IPPROTO_TCP, TCP_INFO, &info, &length) == 0 &&
+        info.tcpi_bytes_received > 0) {
+      return Millis(info.tcpi_last_data_recv);
+    }
+  }
+  return std::nullopt;
 }
 
 void Listener::TurnAway(int socket) {

@@ -19,6 +19,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -27,6 +29,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/clock.h"
 
 namespace lamina::coordinator {
 
@@ -70,6 +73,11 @@ class Listener {
 
   uint16_t port() const { return port_; }
 
+  // For how long no byte has come over the connection of `peer`, which is named as gRPC does:
+  // ipv4:192.0.2.1:5000, ipv6:[2001:db8::1]:5000. Any thread.
+  // Nullopt: there is no such connection, or the kernel does not tell.
+  std::optional<Nanos> SinceLastByte(absl::string_view peer) const;
+
   // Once. Connections that came since Open() have waited.
   void Start(Handler handler);
   // When it returns the handler is not called any more, and new connections are refused by the
@@ -84,7 +92,9 @@ class Listener {
   void Run();
   // Takes one connection, if one waits.
   Outcome Accept(int socket);
-  // Whether there is room for one more; forgets those that were closed.
+  // Whether the descriptor still names the socket that was accepted.
+  static bool IsOpen(const std::pair<const int, ino_t>& connection);
+  // Guarded by mutex_: whether there is room for one more; forgets those that were closed.
   bool HasRoom();
   // Takes and closes connections that wait, with the descriptor in reserve.
   void TurnAway(int socket);
@@ -100,9 +110,10 @@ class Listener {
   Handler handler_;
   std::thread thread_;
 
-  // The listener's thread. By descriptor: the inode of the socket that was accepted.
+  // By descriptor: the inode of the socket that was accepted. Changed by the listener's thread.
+  mutable std::mutex mutex_;
   std::unordered_map<int, ino_t> open_;
-  uint64_t full_ = 0;  // Times in a row that there was no room.
+  uint64_t full_ = 0;  // Times in a row that there was no room. The listener's thread.
 };
 
 }  // namespace lamina::coordinator

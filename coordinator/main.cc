@@ -30,6 +30,7 @@
 #include "coordinator/engine.h"
 #include "coordinator/front_door_service.h"
 #include "coordinator/inference_service.h"
+#include "coordinator/late_streams.h"
 #include "coordinator/span_file.h"
 #include "coordinator/stage_options.h"
 #include "daemon/daemon.h"
@@ -255,13 +256,6 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
     };
   }
   coordinator::Engine engine(options, *tokenizer, RealClock());
-  coordinator::InferenceService inference(engine, *tokenizer, model.config,
-                                          KvBytesPerToken(options.layers));
-  coordinator::ClusterService cluster(engine, model.config.name, RealClock(), std::move(secret));
-
-  grpc::EnableDefaultHealthCheckService(true);
-  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  grpc::ServerBuilder builder;
   const std::string& listen = config.coordinator_listen;
   const auto door = coordinator::FrontDoor::Open(listen);
   if (!door.ok()) {
@@ -269,6 +263,21 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
         absl::StrCat("could not listen on ", listen, ": ", door.status().message(),
                      "; is another coordinator running there? Choose another coordinator.listen"));
   }
+  coordinator::LateStreams streams(
+      [&door](const std::string& peer) { return (*door)->SinceLastByte(peer); },
+      [&engine](const coordinator::NodeWord& word) {
+        engine.NodeStatus(word.source, word.busy_share, word.counters);
+      },
+      RealClock());
+  streams.Start();
+  coordinator::InferenceService inference(engine, *tokenizer, model.config,
+                                          KvBytesPerToken(options.layers));
+  coordinator::ClusterService cluster(engine, streams, model.config.name, RealClock(),
+                                      std::move(secret));
+
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
   (*door)->AddTo(builder, StreamsMax(config));
   builder.SetMaxReceiveMessageSize(kMessageBytesMax);
   control::AllowKeepalive(control::Keepalive(), builder);

@@ -2,7 +2,6 @@
 #include "model/tokenizer/bpe.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -70,30 +69,23 @@ TokenId BpeModel::Find(absl::string_view name) const {
   return found == vocabulary_.end() ? -1 : found->second;
 }
 
-bool BpeModel::HasEveryCharacter(bool spelled) const {
-  const auto known = [](TokenId id) { return id >= 0; };
-  if (byte_fallback_ && std::all_of(bytes_.begin(), bytes_.end(), known)) {
-    return true;
-  }
-  std::string bytes(256, '\0');
-  std::iota(bytes.begin(), bytes.end(), '\0');
-  std::string spelling;
-  AppendAsByteCharacters(bytes, &spelling);
-  absl::string_view alphabet = spelling;
-  bool every = spelled;
-  while (every && !alphabet.empty()) {
-    const Utf8Step step = ReadUtf8(alphabet);
-    every = known(FindCharacter(alphabet.substr(0, step.length), step.codepoint));
-    alphabet.remove_prefix(step.length);
-  }
-  return every;
+bool BpeModel::HasEveryByte() const {
+  return byte_fallback_ &&
+         std::all_of(bytes_.begin(), bytes_.end(), [](TokenId id) { return id >= 0; });
 }
 
-size_t BpeModel::piece_bytes_per_token_max(bool spelled) const {
-  const bool one_each = unknown_ >= 0 && !fuse_unknown_;  // Unknown ones have tokens, too.
-  if (!one_each && !HasEveryCharacter(spelled)) {
-    return 0;
+std::bitset<256> BpeModel::BytesWithoutSpelling() const {
+  std::bitset<256> without;
+  for (size_t byte = 0; byte < without.size(); ++byte) {
+    const char c = static_cast<char>(byte);
+    std::string spelling;
+    AppendAsByteCharacters(absl::string_view(&c, 1), &spelling);
+    without[byte] = FindCharacter(spelling, ReadUtf8(spelling).codepoint) < 0;
   }
+  return without;
+}
+
+size_t BpeModel::LongestEntry(bool spelled) const {
   size_t most = kCharacterBytesMax;
   for (const auto& [name, id] : vocabulary_) {
     // A character of the alphabet is a byte.
@@ -102,6 +94,14 @@ size_t BpeModel::piece_bytes_per_token_max(bool spelled) const {
     most = std::max(most, spelled ? static_cast<size_t>(characters) : name.size());
   }
   return most;
+}
+
+TextBound BpeModel::piece_bound(bool spelled) const {
+  const bool one_each = unknown_ >= 0 && !fuse_unknown_;  // Unknown ones have tokens, too.
+  if (one_each || HasEveryByte()) {
+    return TextBound(LongestEntry(spelled));
+  }
+  return spelled ? TextBound(LongestEntry(spelled), BytesWithoutSpelling()) : TextBound();
 }
 
 TokenId BpeModel::FindCharacter(absl::string_view character, uint32_t codepoint) const {

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <array>
+#include <bitset>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -18,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/sampling_params.h"
+#include "model/tokenizer/text_bound.h"
 
 namespace lamina::model {
 
@@ -60,10 +62,10 @@ class BpeModel {
   // The id of an entry, or -1.
   TokenId Find(absl::string_view name) const;
 
-  // The most bytes of a piece that one token stands for; 0 if characters without entry are dropped
-  // or share a token. `spelled`: pieces are spelled in the alphabet of byte_alphabet.h, and the
-  // bytes are those that they spell.
-  size_t piece_bytes_per_token_max(bool spelled) const;
+  // Of the bytes of pieces. `spelled`: pieces are spelled in the alphabet of byte_alphabet.h, and
+  // the bytes are those that they spell; those without entry are dropped, or share a token.
+  // Otherwise it promises nothing if a character may be dropped.
+  TextBound piece_bound(bool spelled) const;
 
  private:
   struct Merge {
@@ -72,7 +74,9 @@ class BpeModel {
   };
 
   BpeModel() = default;
-  bool HasEveryCharacter(bool spelled) const;
+  bool HasEveryByte() const;
+  std::bitset<256> BytesWithoutSpelling() const;
+  size_t LongestEntry(bool spelled) const;
   TokenId FindCharacter(absl::string_view character, uint32_t codepoint) const;
   void AppendSymbols(absl::string_view piece, Scratch* scratch) const;
   bool AppendBytes(absl::string_view character, Scratch* scratch) const;

@@ -2,11 +2,15 @@
 #include "model/tokenizer/bpe_tokenizer.h"
 
 #include <algorithm>
+#include <bitset>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "common/status_macros.h"
+#include "model/tokenizer/text_bound.h"
+#include "model/tokenizer/utf8.h"
 
 namespace lamina::model {
 namespace {
@@ -23,20 +27,31 @@ size_t LongestOf(const std::vector<AddedToken>& tokens) {
   return longest;
 }
 
-// As of Tokenizer. `raw` and `normalized` added tokens are looked for before and behind the
-// normalizer.
-size_t TextBytesPerTokenMax(const BpePipeline& pipeline, const std::vector<AddedToken>& raw,
-                            const std::vector<AddedToken>& normalized) {
+// Invalid bytes of a text become this character, which must count for no fewer than they do.
+bool DropsReplacement(const std::bitset<256>& dropped) {
+  return std::any_of(kReplacementCharacter.begin(), kReplacementCharacter.end(),
+                     [&](char byte) { return dropped[static_cast<uint8_t>(byte)]; });
+}
+
+// `raw` and `normalized` added tokens are looked for before and behind the normalizer.
+TextBound TextBoundOf(const BpePipeline& pipeline, const std::vector<AddedToken>& raw,
+                      const std::vector<AddedToken>& normalized) {
   const size_t shrink = pipeline.normalizer.shrink_max();
-  const size_t piece =
-      pipeline.model.piece_bytes_per_token_max(pipeline.pre_tokenizer.spells_bytes());
+  const TextBound piece = pipeline.model.piece_bound(pipeline.pre_tokenizer.spells_bytes());
   const size_t longest_raw = LongestOf(raw);
   const size_t longest_normalized = LongestOf(normalized);
-  if (shrink == 0 || piece == 0 || longest_raw == 0 || longest_normalized == 0 ||
-      !pipeline.pre_tokenizer.keeps_all()) {
-    return 0;
+  if (shrink == 0 || piece.bytes_per_token_max() == 0 || longest_raw == 0 ||
+      longest_normalized == 0 || !pipeline.pre_tokenizer.keeps_all()) {
+    return TextBound();
   }
-  return std::max(longest_raw, shrink * std::max(piece, longest_normalized));
+  // A step that turns bytes into others might turn those that count into those that are dropped.
+  const bool keeps = pipeline.normalizer.is_identity() && pipeline.pre_tokenizer.keeps_bytes();
+  if (piece.dropped().any() && (!keeps || DropsReplacement(piece.dropped()))) {
+    return TextBound();
+  }
+  return TextBound(
+      std::max(longest_raw, shrink * std::max(piece.bytes_per_token_max(), longest_normalized)),
+      piece.dropped());
 }
 
 }  // namespace
@@ -55,7 +70,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> BpeTokenizer::Create(BpePipeline pipe
   LAMINA_RETURN_IF_ERROR(CheckAddedTokens(raw));
   LAMINA_RETURN_IF_ERROR(CheckAddedTokens(normalized));
   pipeline.added_tokens.clear();
-  settings.text_bytes_per_token_max = TextBytesPerTokenMax(pipeline, raw, normalized);
+  settings.text_bound = TextBoundOf(pipeline, raw, normalized);
   std::unique_ptr<BpeTokenizer> tokenizer(
       new BpeTokenizer(std::move(pipeline), std::move(settings)));
   tokenizer->raw_tokens_ = AddedTokens(std::move(raw));

@@ -49,6 +49,7 @@ class Normalizer {
   // Errors: of Regex::Cut, and of CheckGrowth: the text may not grow without end.
   absl::StatusOr<std::string> Apply(absl::string_view text) const;
 
+  bool is_identity() const { return steps_.empty(); }
   // The most bytes of a text of which Apply() makes one; 0 where there is no bound.
   size_t shrink_max() const;
 

@@ -186,6 +186,18 @@ bool PreTokenizer::spells_bytes() const {
   });
 }
 
+bool PreTokenizer::keeps_bytes() const {
+  const auto count = [this](const auto& is) {
+    return std::count_if(steps_.begin(), steps_.end(), is);
+  };
+  return count([](const PreTokenizerStep& step) {
+           return std::holds_alternative<ByteLevelStep>(step);
+         }) <= 1 &&
+         count([](const PreTokenizerStep& step) {
+           return std::holds_alternative<MetaspaceStep>(step);
+         }) == 0;
+}
+
 absl::StatusOr<SplitStep> MakeGpt2Split() {
   return MakeSplit(kGpt2Pattern, SplitBehavior::kIsolated);
 }

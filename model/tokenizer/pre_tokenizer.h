@@ -70,6 +70,8 @@ class PreTokenizer {
   bool keeps_all() const;
   // Whether pieces are spelled in the alphabet of byte_alphabet.h.
   bool spells_bytes() const;
+  // Whether that, once, and spaces that are put before pieces are all that is changed.
+  bool keeps_bytes() const;
 
  private:
   std::vector<PreTokenizerStep> steps_;

@@ -45,9 +45,10 @@ class Tokenizer {
   // The raw vocabulary entry, for people: "Ġthe", "<|im_end|>".
   virtual absl::string_view TokenName(TokenId token) const = 0;
 
-  // The most bytes of a text that one of its tokens stands for: Encode() makes at least n / bound
-  // tokens of n bytes. 0 where that cannot be promised, such as of a step that drops what it reads.
-  virtual size_t text_bytes_per_token_max() const = 0;
+  // Encode() makes at least so many tokens of `text`: the bytes that cannot vanish, by the most
+  // that one token stands for. 0 where nothing can be promised, such as of a step that drops what
+  // it reads. Cost: at most O(n), some milliseconds for 4 MiB.
+  virtual size_t tokens_min(absl::string_view text) const = 0;
 
   virtual size_t vocabulary_size() const = 0;
   virtual TokenId bos() const = 0;  // -1 for none.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "model/tokenizer/text_bound.h"
 #include "model/tokenizer/tokenizer.h"
 #include "model/tokenizer/vocabulary.h"
 
@@ -28,7 +29,7 @@ struct TokenizerSettings {
   std::vector<TokenId> suffix;     // special tokens.
   bool strip_first_space = false;  // Decoding drops a space at the beginning of the text.
   std::string chat_template;
-  size_t text_bytes_per_token_max = 0;  // As of Tokenizer.
+  TextBound text_bound;  // What tokens_min() promises.
 };
 
 class VocabularyTokenizer : public Tokenizer {
@@ -40,7 +41,9 @@ class VocabularyTokenizer : public Tokenizer {
                                      bool skip_special) const override;
   std::string TokenBytes(TokenId token, bool skip_special) const override;
   absl::string_view TokenName(TokenId token) const override;
-  size_t text_bytes_per_token_max() const override { return settings_.text_bytes_per_token_max; }
+  size_t tokens_min(absl::string_view text) const override {
+    return settings_.text_bound.TokensMin(text);
+  }
   size_t vocabulary_size() const override { return settings_.vocabulary.size(); }
   TokenId bos() const override { return settings_.bos; }
   TokenId eos() const override { return settings_.eos; }

@@ -20,7 +20,7 @@ import harness
 LEFT_OUT = 77  # CTest's SKIP_RETURN_CODE.
 DATA_THREAD = "lamina-data"
 PROMPTS = ["Once upon a time", "The capital of France is", "A recipe for bread. " * 12]
-TOKENS = 120
+TOKENS = 80
 STUCK_AFTER = "5s"
 
 PTRACE_DETACH = 17
@@ -90,7 +90,7 @@ class FrozenThreadTest(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        harness.require_model(cls("test_memory_node"))
+        harness.require_model(cls("test_while_nothing_runs"))
         cls.cluster = harness.Cluster(compute=[{"name": "c0"}, {"name": "c1"}], limits={"stuck_after": STUCK_AFTER})
         cls.cluster.__enter__()
         cls.coordinator = next(name for name, role in cls.cluster.roles.items() if role == "coordinator")
@@ -116,24 +116,17 @@ class FrozenThreadTest(unittest.TestCase):
         self.addCleanup(frozen.thaw)
         return frozen
 
-    def freeze_while_streams_run(self, name):
-        running = self.streams()
-        self.cluster.await_true(lambda: self.cluster.status()["running"] == len(running), "all of them running")
-        frozen = self.freeze(name)
-        self.finish(running)
-        self.assert_left_out(name)
-        return frozen
-
-    def assert_left_out(self, name):
-        """That node, for that reason, and no other one."""
+    def assert_left_out(self, *names):
+        """Those nodes since the test began, for that reason, and no other one."""
 
         def left_out_lines():
             return [line for line in self.cluster.log(self.coordinator)[self.log_before:].splitlines() if "left out" in line]
 
-        self.cluster.await_true(left_out_lines, f"{name} to be left out")
+        self.cluster.await_true(lambda: len(left_out_lines()) >= len(names), f"{names} to be left out")
         left_out = left_out_lines()
-        self.assertEqual(len(left_out), 1, self.cluster.logs())
-        self.assertIn(f"left out {name}: its data thread has not moved for", left_out[0])
+        self.assertEqual(len(left_out), len(names), self.cluster.logs())
+        for name in names:
+            self.assertIn(f"left out {name}: its data thread has not moved for", "\n".join(left_out))
 
     def await_exit(self, name, frozen):
         """The process of the frozen thread ends with status 1."""
@@ -154,14 +147,20 @@ class FrozenThreadTest(unittest.TestCase):
 
         self.cluster.await_true(there, "serving with all nodes")
 
-    def test_memory_node(self):
-        self.await_exit("m1", self.freeze_while_streams_run("m1"))
-        self.serve_with_all()
-        self.finish(self.streams())
+    def freeze_while_streams_run(self, name):
+        running = self.streams()
+        self.cluster.await_true(lambda: self.cluster.status()["running"] == len(running), "all of them running")
+        frozen = self.freeze(name)
+        self.finish(running)
+        return frozen
 
-    def test_compute_node(self):
-        frozen = self.freeze_while_streams_run("c1")
-        frozen.thaw()  # Perhaps within its 10 s: then it joins again by itself.
+    def test_a_node_of_each_role_while_streams_run(self):
+        memory = self.freeze_while_streams_run("m1")
+        self.assert_left_out("m1")
+        compute = self.freeze_while_streams_run("c1")
+        self.assert_left_out("m1", "c1")
+        compute.thaw()  # Perhaps within its 10 s: then it joins again by itself.
+        self.await_exit("m1", memory)
         self.serve_with_all()
         self.finish(self.streams())
 

@@ -8,6 +8,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEADERS, RST_STREAM, SETTINGS = 1, 3, 4
 END_STREAM, END_HEADERS, ACK = 1, 4, 1
 CANCEL = 8
+MAX_CONCURRENT_STREAMS = 3  # A setting.
 
 
 def frame(kind, flags, stream, payload=b""):
@@ -33,6 +34,15 @@ class CallHeads:
     def call(self, stream):
         block, self._begun = (self._next if self._begun else self._first), True
         return frame(HEADERS, END_HEADERS, stream, block)
+
+
+def first_settings(connection):
+    """What the peer sets, by the number of each setting: the first frame that it sends."""
+    with connection.makefile("rb") as frames:
+        head = frames.read(9)
+        assert head[3] == SETTINGS, head
+        payload = frames.read(int.from_bytes(head[:3], "big"))
+    return dict(struct.iter_unpack(">HI", payload))
 
 
 def connect(address, seconds):

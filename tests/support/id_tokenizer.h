@@ -30,8 +30,8 @@ class IdTokenizer final : public model::Tokenizer {
                                      bool skip_special) const override;
   std::string TokenBytes(TokenId token, bool skip_special) const override;
   absl::string_view TokenName(TokenId) const override { return "token"; }
-  size_t text_bytes_per_token_max() const override {
-    return 1 + std::to_string(vocabulary_).size();
+  size_t tokens_min(absl::string_view text) const override {
+    return text.size() / (1 + std::to_string(vocabulary_).size());
   }
   size_t vocabulary_size() const override { return vocabulary_; }
   TokenId bos() const override { return -1; }

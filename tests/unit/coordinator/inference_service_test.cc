@@ -13,6 +13,7 @@
 
 #include "absl/strings/match.h"
 #include "common/version.h"
+#include "model/tokenizer/text_bound.h"
 #include "tests/support/id_tokenizer.h"
 
 namespace lamina::coordinator {
@@ -67,7 +68,7 @@ class GatedTokenizer final : public model::Tokenizer {
 
   void Open() { open_.set_value(); }
   int long_texts() const { return long_texts_; }
-  void PromiseBytes(size_t per_token) { text_bytes_per_token_max_ = per_token; }
+  void PromiseBytes(size_t per_token) { bound_ = model::TextBound(per_token); }
 
   absl::StatusOr<std::vector<TokenId>> Encode(absl::string_view text,
                                               const model::EncodeOptions& options) const override {
@@ -85,7 +86,7 @@ class GatedTokenizer final : public model::Tokenizer {
     return ids_.TokenBytes(token, skip_special);
   }
   absl::string_view TokenName(TokenId token) const override { return ids_.TokenName(token); }
-  size_t text_bytes_per_token_max() const override { return text_bytes_per_token_max_; }
+  size_t tokens_min(absl::string_view text) const override { return bound_.TokensMin(text); }
   size_t vocabulary_size() const override { return ids_.vocabulary_size(); }
   TokenId bos() const override { return ids_.bos(); }
   TokenId eos() const override { return ids_.eos(); }
@@ -98,7 +99,7 @@ class GatedTokenizer final : public model::Tokenizer {
   std::promise<void> open_;
   std::shared_future<void> opened_ = open_.get_future();
   mutable std::atomic<int> long_texts_ = 0;
-  size_t text_bytes_per_token_max_ = 0;
+  model::TextBound bound_;
 };
 
 // The service over an engine with one node that is never done, within this process.

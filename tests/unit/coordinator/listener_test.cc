@@ -11,7 +11,12 @@
 
 #include <condition_variable>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/clock.h"
 
 namespace lamina::coordinator {
 namespace {
@@ -155,6 +160,30 @@ TEST(ListenerTest, RefusesConnectionsWhenItHasStopped) {
   at.sin_port = htons(port);
   at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   EXPECT_NE(connect(late.get(), reinterpret_cast<const sockaddr*>(&at), sizeof(at)), 0);
+  (*listener)->Stop();
+}
+
+TEST(ListenerTest, TellsForHowLongAPeerHasSentNothing) {
+  const auto listener = Listener::Open("127.0.0.1:0");
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  Kept kept;
+  (*listener)->Start(kept.Handler());
+  const OwnedFd connection = Connect((*listener)->port());
+  ASSERT_FALSE(IsTurnedAway(connection));
+  sockaddr_in own{};
+  socklen_t length = sizeof(own);
+  ASSERT_EQ(getsockname(connection.get(), reinterpret_cast<sockaddr*>(&own), &length), 0);
+  const std::string peer = absl::StrCat("ipv4:127.0.0.1:", ntohs(own.sin_port));
+  EXPECT_FALSE((*listener)->SinceLastByte(peer).has_value()) << "nothing came yet";
+
+  const Nanos before = RealClock().Now();
+  ASSERT_EQ(send(connection.get(), "x", 1, MSG_NOSIGNAL), 1);
+  std::optional<Nanos> since;
+  while (!since.has_value()) {  // The kernel hands it on at once, though nobody reads it.
+    since = (*listener)->SinceLastByte(peer);
+  }
+  EXPECT_LE(*since, RealClock().Now() - before + Millis(20)) << "jiffies are coarse";
+  EXPECT_FALSE((*listener)->SinceLastByte("ipv4:192.0.2.1:9").has_value());
   (*listener)->Stop();
 }
 

@@ -44,7 +44,7 @@ class LetterTokenizer final : public Tokenizer {
   absl::string_view TokenName(TokenId token) const override {
     return bytes_[static_cast<size_t>(token)];
   }
-  size_t text_bytes_per_token_max() const override { return 1; }
+  size_t tokens_min(absl::string_view text) const override { return text.size(); }
   size_t vocabulary_size() const override { return bytes_.size(); }
   TokenId bos() const override { return -1; }
   TokenId eos() const override { return 0; }

@@ -52,7 +52,9 @@ TEST(BpeTest, UnknownStandsForEachCharacterOrForARun) {
 
 TEST(BpeTest, TellsHowMuchATokenStandsForUnlessSomethingIsDropped) {
   const auto most = [](BpeOptions options) {
-    return BpeModel::Create(std::move(options))->piece_bytes_per_token_max(/*spelled=*/false);
+    return BpeModel::Create(std::move(options))
+        ->piece_bound(/*spelled=*/false)
+        .bytes_per_token_max();
   };
   BpeOptions options = Letters();
   EXPECT_EQ(most(options), 0u) << "characters without entry are dropped";

@@ -4,11 +4,19 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <memory>
 #include <random>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "model/tokenizer/bpe_tokenizer.h"
+#include "model/tokenizer/byte_alphabet.h"
 #include "model/tokenizer/normalizer.h"
+#include "model/tokenizer/pre_tokenizer_catalog.h"
 #include "model/tokenizer/tokenizer.h"
 #include "model/tokenizer/utf8.h"
 
@@ -72,31 +80,63 @@ TEST_P(TokenizerStressTest, DecodingGivesTheTextBack) {
   }
 }
 
-// What a text of so many bytes is refused by before it is tokenized.
-TEST_P(TokenizerStressTest, NoTokenStandsForMoreBytesThanPromised) {
-  const size_t most = tokenizer_->text_bytes_per_token_max();
-  std::mt19937 random(3);
-  std::vector<std::string> texts = {std::string(kLongBytes, ' '), std::string(kLongBytes, '=')};
-  for (int i = 0; i < 3000; ++i) {
-    texts.push_back(RandomText(&random));
+// Bytes that no token spells in the vocabulary of SmolLM2: some never occur in UTF-8.
+constexpr absl::string_view kWithoutToken =
+    "\x04\x06\x13\x14\x16\x1D\xC0\xC1\xF1\xF2\xF5\xF6\xF7\xF8\xF9\xFA\xFB\xFC\xFD\xFE\xFF";
+
+std::string Repeated(absl::string_view unit, size_t bytes) {
+  std::string text;
+  while (text.size() < bytes) {
+    absl::StrAppend(&text, unit);
   }
-  for (size_t id = 0; id < tokenizer_->vocabulary_size(); ++id) {
-    texts.push_back(tokenizer_->TokenBytes(static_cast<TokenId>(id), /*skip_special=*/false));
-  }
-  for (const std::string& text : texts) {
-    const auto tokens = tokenizer_->Encode(text, {.add_special = false});
-    ASSERT_TRUE(tokens.ok()) << tokens.status();
-    ASSERT_TRUE(most == 0 || tokens->size() * most >= text.size()) << text.size() << " bytes";
-  }
-  RecordProperty("bytes_per_token_max", static_cast<int>(most));
+  return text;
 }
 
-TEST(TokenizerBoundTest, ByteLevelTokenizersPromiseOne) {
+// Random ones, each entry of the vocabulary, and long runs of what becomes few tokens, or none.
+std::vector<std::string> TextsToBound(const Tokenizer& tokenizer) {
+  std::mt19937 random(3);
+  std::vector<std::string> texts;
+  for (const absl::string_view unit : {" ", "=", "\x04", "a\x04", " the\x06\x1D", "\U00040000",
+                                       "\U00080000\xFF", "\xF1\x80\x80", "\xFF"}) {
+    texts.push_back(Repeated(unit, kLongBytes / 10));
+  }
+  for (int i = 0; i < 3000; ++i) {
+    texts.push_back(RandomText(&random));
+    for (size_t holes = random() % 4; holes > 0; --holes) {
+      texts.back().insert(random() % (texts.back().size() + 1), 1 + random() % 3,
+                          kWithoutToken[random() % kWithoutToken.size()]);
+    }
+  }
+  for (size_t id = 0; id < tokenizer.vocabulary_size(); ++id) {
+    texts.push_back(tokenizer.TokenBytes(static_cast<TokenId>(id), /*skip_special=*/false));
+  }
+  return texts;
+}
+
+void ExpectNoFewerTokensThanPromised(const Tokenizer& tokenizer) {
+  for (const std::string& text : TextsToBound(tokenizer)) {
+    for (const bool parse_special : {false, true}) {
+      const auto tokens =
+          tokenizer.Encode(text, {.add_special = false, .parse_special = parse_special});
+      ASSERT_TRUE(tokens.ok()) << tokens.status();
+      ASSERT_GE(tokens->size(), tokenizer.tokens_min(text)) << text.size() << " bytes";
+    }
+  }
+}
+
+// What a text is refused by before it is tokenized.
+TEST_P(TokenizerStressTest, NoTextHasFewerTokensThanPromised) {
+  ExpectNoFewerTokensThanPromised(*tokenizer_);
+  RecordProperty("tokens_min_of_a_million_bytes",
+                 static_cast<int>(tokenizer_->tokens_min(std::string(kLongBytes, 'a'))));
+}
+
+TEST(TokenizerBoundTest, ByteLevelTokenizersPromiseSome) {
   for (const char* kind : {"llama3", "smollm", "qwen2"}) {
     const auto tokenizer = LoadTokenizer(absl::StrCat(kFolder, kind));
     ASSERT_TRUE(tokenizer.ok());
-    EXPECT_GT((*tokenizer)->text_bytes_per_token_max(), 0u) << kind;
-    EXPECT_LT((*tokenizer)->text_bytes_per_token_max(), 4096u) << kind;
+    EXPECT_GT((*tokenizer)->tokens_min(std::string(kLongBytes, 'a')), kLongBytes / 4096) << kind;
+    EXPECT_GT((*tokenizer)->tokens_min(std::string(kLongBytes, '\x04')), 0u) << kind;
   }
 }
 
@@ -104,7 +144,72 @@ TEST(TokenizerBoundTest, ByteLevelTokenizersPromiseOne) {
 TEST(TokenizerBoundTest, TokensThatTakeWhiteSpacePromiseNothing) {
   const auto tokenizer = LoadTokenizer(absl::StrCat(kFolder, "gpt2"));
   ASSERT_TRUE(tokenizer.ok());
-  EXPECT_EQ((*tokenizer)->text_bytes_per_token_max(), 0u);
+  EXPECT_EQ((*tokenizer)->tokens_min(std::string(kLongBytes, 'a')), 0u);
+}
+
+// A byte-level tokenizer of letters, spaces and what U+FFFD needs, but without kWithoutToken.
+absl::StatusOr<std::unique_ptr<Tokenizer>> MakeTokenizerWithHoles(
+    BpeOptions options, Normalizer normalizer = {}, absl::string_view holes = kWithoutToken) {
+  TokenizerSettings settings{.vocabulary = Vocabulary(300)};
+  const auto add = [&](const std::string& name) {
+    const auto id = static_cast<TokenId>(options.vocabulary.size());
+    options.vocabulary.emplace(name, id);
+    VocabularyEntry entry{.name = name};
+    EXPECT_TRUE(FromByteCharacters(name, &entry.bytes));
+    EXPECT_TRUE(settings.vocabulary.Put(id, std::move(entry)).ok());
+  };
+  for (int byte = 0; byte < 256; ++byte) {
+    std::string spelling;
+    AppendAsByteCharacters(std::string(1, static_cast<char>(byte)), &spelling);
+    if (!absl::StrContains(holes, static_cast<char>(byte))) {
+      add(spelling);
+    }
+  }
+  for (const auto& [left, right] : options.merges) {
+    add(left + right);
+  }
+  LAMINA_ASSIGN_OR_RETURN(NamedPreTokenizer pre, MakeNamedPreTokenizer("smollm"));
+  LAMINA_ASSIGN_OR_RETURN(BpeModel model, BpeModel::Create(std::move(options)));
+  return BpeTokenizer::Create({.normalizer = std::move(normalizer),
+                               .pre_tokenizer = std::move(pre.pre_tokenizer),
+                               .model = std::move(model)},
+                              std::move(settings));
+}
+
+const std::vector<std::pair<std::string, std::string>> kSomeMerges = {
+    {"t", "h"}, {"th", "e"}, {"\u0120", "the"}, {"a", "a"}, {"aa", "aa"}, {"=", "="}, {"==", "=="}};
+
+// Only those bytes count that cannot vanish.
+TEST(TokenizerBoundTest, BytesWithoutTokenDoNotCount) {
+  for (const bool fuse : {false, true}) {
+    const auto tokenizer = MakeTokenizerWithHoles(
+        {.merges = kSomeMerges, .unknown = fuse ? 0 : -1, .fuse_unknown = fuse});
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+    ExpectNoFewerTokensThanPromised(**tokenizer);
+    EXPECT_EQ((*tokenizer)->tokens_min(std::string(kLongBytes, 'a')), kLongBytes / 4);
+    EXPECT_EQ((*tokenizer)->tokens_min(std::string(kLongBytes, '\x04') + "abcd"), 1u);
+  }
+}
+
+TEST(TokenizerBoundTest, EachUnknownByteCountsWhereItHasAToken) {
+  const auto tokenizer = MakeTokenizerWithHoles({.merges = kSomeMerges, .unknown = 0});
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  ExpectNoFewerTokensThanPromised(**tokenizer);
+  EXPECT_EQ((*tokenizer)->tokens_min(std::string(kLongBytes, '\x04')), kLongBytes / 4);
+}
+
+// A normalizer may make bytes without token of those that have one, and so does what stands for
+// invalid ones.
+TEST(TokenizerBoundTest, NothingIsPromisedWhereBytesMayBecomeOnesWithoutToken) {
+  std::vector<NormalizerStep> steps;
+  steps.emplace_back(UnicodeForm::kNfc);
+  const auto normalized =
+      MakeTokenizerWithHoles({.merges = kSomeMerges}, Normalizer(std::move(steps)));
+  ASSERT_TRUE(normalized.ok()) << normalized.status();
+  EXPECT_EQ((*normalized)->tokens_min(std::string(kLongBytes, 'a')), 0u);
+  const auto replaced = MakeTokenizerWithHoles({.merges = kSomeMerges}, {}, "\xBF");
+  ASSERT_TRUE(replaced.ok()) << replaced.status();
+  EXPECT_EQ((*replaced)->tokens_min(std::string(kLongBytes, 'a')), 0u);
 }
 
 TEST_P(TokenizerStressTest, StreamEqualsTheLossyDecodingOfAnyTokens) {
