@@ -176,6 +176,8 @@ SimReport SimWorld::Run() {
   report_.reach.rows_dead = stats.rows_dead;
   report_.reach.lane_moves = stats.lane_moves;
   report_.reach.reservations_revoked = revoked_before_ + scheduler_.kv().ReservationsRevoked();
+  plan_hash_.Add(stats);
+  report_.plan_hash = plan_hash_.value();
   return report_;
 }
 
@@ -347,6 +349,7 @@ void SimWorld::Plan() {
   std::vector<plan::StepPlan> plans;
   scheduler_.Plan(plans);
   for (plan::StepPlan& plan : plans) {
+    plan_hash_.Add(plan);
     Observe(plan);
     Mutate(plan);
     Trace(Describe(plan));
@@ -529,6 +532,7 @@ void SimWorld::Report(plan::StepResult result) {
 }
 
 void SimWorld::Show(const core::Events& events) {
+  plan_hash_.Add(events);
   report_.reach.tokens += events.tokens.size();
   report_.reach.scores += events.scores.size();
   for (const core::TokenEvent& event : events.tokens) {

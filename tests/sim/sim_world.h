@@ -28,6 +28,7 @@
 #include "coordinator/core/step_reports.h"
 #include "plan/pipeline_schedule.h"
 #include "plan/stages.h"
+#include "tests/sim/plan_hash.h"
 #include "tests/sim/sim_auditor.h"
 #include "tests/sim/sim_nodes.h"
 #include "tests/sim/sim_workload.h"
@@ -92,6 +93,7 @@ struct SimReport {
   std::string failure;             // Empty: passed.
   std::vector<std::string> trace;  // The last events.
   uint64_t trace_hash = 0;
+  uint64_t plan_hash = 0;  // Of all plans as the scheduler made them, and of what clients saw.
   uint64_t events = 0;
   SimReach reach;
 };
@@ -164,6 +166,7 @@ class SimWorld {
   std::unique_ptr<SimNodes> nodes_;
   std::vector<LaneLink> links_;
   std::vector<core::MemoryNodeShare> memory_nodes_;
+  PlanHash plan_hash_;
   std::map<plan::SequenceId, core::SequenceRequest> requests_;
   std::map<plan::SequenceId, uint64_t> last_row_;  // Step of the last row.
   std::set<plan::SequenceId> left_prefill_;        // Left a prefill lane.
