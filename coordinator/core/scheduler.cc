@@ -162,7 +162,7 @@ void Scheduler::Impl::TakeOut(Sequence& sequence) {
     lane.border.ticket = ++tickets;
   }
   kv->Release(sequence.request.id, lane.border.ticket);
-  lane.border.leaves.push_back(sequence.request.id);
+  lane.border.leaves.push_back({.id = sequence.request.id});
   if (sequence.has_scratch) {
     lane.border.scratch.push_back(sequence.scratch_offset);
     sequence.has_scratch = false;

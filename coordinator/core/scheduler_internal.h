@@ -79,7 +79,7 @@ using SequenceQueue = std::set<Sequence*, ServiceBefore>;
 
 // What a plan's leaves set free once its step is done.
 struct StepBorder {
-  std::vector<plan::SequenceId> leaves;
+  std::vector<plan::SequenceLeave> leaves;
   uint64_t ticket = 0;                     // Of the KV directory; 0 is none.
   std::vector<uint32_t> scratch;           // Offsets.
   std::vector<plan::SequenceId> draining;  // They wait again.

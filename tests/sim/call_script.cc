@@ -133,7 +133,7 @@ void CallScript::TakePlan(plan::StepPlan plan) {
     planned.tokens.push_back(
         {.sequence = id, .position = position, .token = static_cast<TokenId>(drawn % 60)});
   };
-  for (const plan::SequenceId id : plan.leaves) {
+  for (const auto& [id] : plan.leaves) {
     table_.erase(id);
   }
   for (const plan::SequenceJoin& join : plan.joins) {

@@ -42,7 +42,7 @@ void PlanHash::Add(const plan::StepPlan& plan) {
   Add(plan.lane);
   Add(plan.step);
   Add(plan.leaves.size());
-  for (const plan::SequenceId id : plan.leaves) {
+  for (const auto& [id] : plan.leaves) {
     Add(id);
   }
   Add(plan.joins.size());

@@ -40,7 +40,7 @@ std::unique_ptr<core::ServiceOrder> MakeOrder(bool priority) {
 
 std::string Describe(const plan::StepPlan& plan) {
   std::string line = absl::StrCat("plan lane ", plan.lane, " step ", plan.step);
-  for (const plan::SequenceId id : plan.leaves) {
+  for (const auto& [id] : plan.leaves) {
     absl::StrAppend(&line, " leave ", id);
   }
   for (const plan::SequenceJoin& join : plan.joins) {
@@ -367,7 +367,7 @@ void SimWorld::Observe(const plan::StepPlan& plan) {
   if (IsPrefillLane(plan.lane)) {
     ObservePrefill(plan);
   }
-  for (const plan::SequenceId id : plan.leaves) {
+  for (const auto& [id] : plan.leaves) {
     reach.left_without_row += !last_row_.contains(id);
     last_row_.erase(id);
   }
@@ -403,7 +403,9 @@ void SimWorld::ObservePrefill(const plan::StepPlan& plan) {
   for (const plan::SequenceJoin& join : plan.joins) {
     reach.preempted_in_prefill += left_prefill_.erase(join.id);
   }
-  left_prefill_.insert(plan.leaves.begin(), plan.leaves.end());
+  for (const auto& [id] : plan.leaves) {
+    left_prefill_.insert(id);
+  }
 }
 
 void SimWorld::Mutate(plan::StepPlan& plan) {

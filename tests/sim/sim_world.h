@@ -171,7 +171,7 @@ class SimWorld {
   std::map<plan::SequenceId, uint64_t> last_row_;  // Step of the last row.
   std::set<plan::SequenceId> left_prefill_;        // Left a prefill lane.
   std::map<plan::SequenceId, TokenId> last_token_;
-  std::map<uint32_t, std::vector<plan::SequenceId>> leaves_late_;  // By lane; kLeaveLate.
+  std::map<uint32_t, std::vector<plan::SequenceLeave>> leaves_late_;  // By lane; kLeaveLate.
   std::priority_queue<Event> queue_;
   Nanos now_ = 0;
   Nanos settled_by_ = 0;
