@@ -29,8 +29,10 @@ plan::PrefillLanes DrawPrefillLanes(Prng& random, Prng& stages) {
           .each = stages.Chance(0.5) ? 1 : 2 + static_cast<uint32_t>(stages.Below(2))};
 }
 
-SimWorkload WithPrefillLanes(SimWorkload workload, Prng random, Prng stages) {
+SimWorkload WithPrefillLanes(SimWorkload workload, Prng random, Prng stages,
+                             const core::SchedulerStrategies& strategies) {
   workload.options.prefill_lanes = DrawPrefillLanes(random, stages);
+  workload.options.strategies = strategies;
   return workload;
 }
 
@@ -114,8 +116,8 @@ std::string SimReach::ToString() const {
 SimWorld::SimWorld(const SimOptions& options)
     : sim_(options),
       random_(options.seed),
-      workload_(
-          WithPrefillLanes(MakeWorkload(random_), Prng(options.seed + 3), Prng(options.seed + 5))),
+      workload_(WithPrefillLanes(MakeWorkload(random_), Prng(options.seed + 3),
+                                 Prng(options.seed + 5), options.strategies)),
       scheduler_(workload_.options, MakeOrder(workload_.priority_order)),
       replicas_random_(options.seed + 1),
       costs_random_(options.seed + 2),

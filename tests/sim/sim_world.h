@@ -51,6 +51,7 @@ enum class PlantedBug : uint8_t {
 struct SimOptions {
   uint64_t seed = 0;
   PlantedBug bug = PlantedBug::kNone;
+  core::SchedulerStrategies strategies = {};
 };
 
 // How often rare things happened, over one run.
