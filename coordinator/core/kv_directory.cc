@@ -34,13 +34,21 @@ OpenSpan& KvDirectory::Impl::Insert(const HeldSpan& span, uint32_t node) {
 // Changes the size of a reservation; the slots themselves are the caller's business.
 void KvDirectory::Impl::SetReservation(OpenSpan& span, uint32_t tokens) {
   Pool& pool = pools[span.node];
-  if (span.reserved > 0) {
-    pool.reservations.erase({span.reserved, span.opened});
-  }
   pool.reserved = pool.reserved - span.reserved + tokens;
   span.reserved = tokens;
-  if (tokens > 0) {
-    pool.reservations.emplace(ReservationKey{tokens, span.opened}, &span);
+  if (tokens == 0 || tokens > span.indexed) {
+    Reindex(span);
+  }
+}
+
+void KvDirectory::Impl::Reindex(OpenSpan& span) {
+  Pool& pool = pools[span.node];
+  if (span.indexed > 0) {
+    pool.reservations.erase({span.indexed, span.opened});
+  }
+  span.indexed = span.reserved;
+  if (span.indexed > 0) {
+    pool.reservations.emplace(ReservationKey{span.indexed, span.opened}, &span);
   }
 }
 
@@ -80,7 +88,13 @@ void KvDirectory::Impl::ReserveBehind(OpenSpan& span) {
 
 void KvDirectory::Impl::RevokeOne(Pool& pool) {
   LAMINA_CHECK(!pool.reservations.empty());
-  FreeReservation(*pool.reservations.begin()->second);
+  // The first that is as large as it is said to be: no other one is larger than said.
+  OpenSpan* largest = pool.reservations.begin()->second;
+  while (largest->indexed != largest->reserved) {
+    Reindex(*largest);
+    largest = pool.reservations.begin()->second;
+  }
+  FreeReservation(*largest);
   ++revoked_count;
 }
 
@@ -146,8 +160,27 @@ KvDirectory::KvDirectory(const KvDirectoryOptions& options) : impl_(std::make_un
 
 KvDirectory::~KvDirectory() = default;
 
-void KvDirectory::Open(const HeldSpan& span, uint32_t memory_node) {
-  impl_->Insert(span, memory_node);
+OpenSpan* KvDirectory::Open(const HeldSpan& span, uint32_t memory_node) {
+  return &impl_->Insert(span, memory_node);
+}
+
+OpenSpan* KvDirectory::Get(const HeldSpan& span) { return &impl_->Find(span); }
+
+std::optional<uint32_t> KvDirectory::AppendOne(OpenSpan& span) {
+  Pool& pool = impl_->pools[span.node];
+  if (pool.unreserved + pool.reserved == 0) {
+    return std::nullopt;
+  }
+  const size_t extents_before = span.extents.size();
+  const Extent taken = impl_->TakeNext(span, 1);
+  AppendExtent(span.extents, taken);
+  ++span.tokens;
+  ++pool.tokens_open;
+  pool.extents_open += span.extents.size() - extents_before;
+  if (span.reserved == 0) {
+    impl_->ReserveBehind(span);
+  }
+  return taken.first_slot;
 }
 
 absl::StatusOr<std::vector<Extent>> KvDirectory::Append(const HeldSpan& span, uint32_t tokens) {

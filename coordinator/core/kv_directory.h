@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -22,6 +23,8 @@
 #include "coordinator/core/slot_holder.h"
 
 namespace lamina::core {
+
+struct OpenSpan;  // A span that is open, for who keeps it at hand.
 
 struct KvPoolStats {
   uint32_t slots_total = 0;
@@ -55,12 +58,16 @@ class KvDirectory {
   KvDirectory(const KvDirectory&) = delete;
   KvDirectory& operator=(const KvDirectory&) = delete;
 
-  // Starts a span without slots. Requires: not open.
-  void Open(const HeldSpan& span, uint32_t memory_node);
+  // Starts a span without slots. It stays where it is until it is released. Requires: not open.
+  OpenSpan* Open(const HeldSpan& span, uint32_t memory_node);
+  OpenSpan* Get(const HeldSpan& span);  // Requires: open.
 
   // Appends `tokens` slots and returns them as extents, merged where they continue the last one.
   // Errors: kResourceExhausted  fewer are free, reservations of others included; nothing changed.
   absl::StatusOr<std::vector<Extent>> Append(const HeldSpan& span, uint32_t tokens);
+
+  // The same of one slot; nothing when none is free. Finds nothing by a key: for decode rows.
+  std::optional<uint32_t> AppendOne(OpenSpan& span);
 
   // Opens `child` on the parent's node, sharing the slots of the parent's first `tokens` tokens,
   // and returns them. Nothing is copied: what either appends later goes to slots of its own.

@@ -71,6 +71,13 @@ absl::Status KvDirectory::Impl::AuditPool(uint32_t node) const {
   };
   uint32_t reserved = 0;
   for (const auto& [held, span] : spans) {
+    const auto indexed = pool.reservations.find({span.indexed, span.opened});
+    if (span.node == node &&
+        (span.indexed > 0 ? indexed == pool.reservations.end() || indexed->second != &span ||
+                                span.indexed < span.reserved
+                          : span.reserved > 0)) {
+      return absl::InternalError(absl::StrCat(ToString(held), " is not found by its reservation"));
+    }
     if (span.node == node && span.reserved > 0) {
       reserved += claim({span.TailEnd(), span.reserved});
     }

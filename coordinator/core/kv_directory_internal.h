@@ -22,7 +22,10 @@ struct OpenSpan {
   uint32_t node = 0;
   uint32_t tokens = 0;
   uint32_t reserved = 0;  // Slots behind the last one.
-  uint64_t opened = 0;    // Order of opening.
+  // How large the reservation is in Pool::reservations: as it was when it was made or last looked
+  // at. Appending token by token only makes it smaller.
+  uint32_t indexed = 0;
+  uint64_t opened = 0;  // Order of opening.
   std::vector<Extent> extents;
 
   uint32_t TailEnd() const { return extents.back().first_slot + extents.back().tokens; }
@@ -48,7 +51,7 @@ struct Pool {
   FreeRuns free;              // Unreserved slots only.
   SlotReferences live;        // Open spans that use a slot.
   SlotReferences uses;  // The same, and spans that have ended, until their ticket is recycled.
-  std::map<ReservationKey, OpenSpan*> reservations;
+  std::map<ReservationKey, OpenSpan*> reservations;  // By OpenSpan::indexed.
 };
 
 struct KvDirectory::Impl {
@@ -74,6 +77,7 @@ struct KvDirectory::Impl {
 
   OpenSpan& Insert(const HeldSpan& span, uint32_t node);
   void SetReservation(OpenSpan& span, uint32_t tokens);
+  void Reindex(OpenSpan& span);
   void FreeReservation(OpenSpan& span);
   void ReserveBehind(OpenSpan& span);
   void RevokeOne(Pool& pool);

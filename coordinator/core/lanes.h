@@ -23,8 +23,8 @@ class Lanes {
   struct Lane {
     explicit Lane(ServiceBefore before) : running(before), moving(before) {}
     SequenceQueue running;
-    SequenceQueue moving;                  // Of these, those that are wanted in another lane.
-    std::vector<uint64_t> context_tokens;  // Per memory node.
+    SequenceQueue moving;                  // Those of `running` that are wanted in another lane.
+    std::vector<uint64_t> context_tokens;  // What they have in slots of each memory node.
     uint64_t context_tokens_all = 0;
   };
 
@@ -37,12 +37,12 @@ class Lanes {
   const Lane& operator[](uint32_t lane) const { return lanes_[lane]; }
   bool IsPrefill(uint32_t lane) const { return lane >= decode_; }
   bool has_prefill() const { return lanes_.size() > decode_; }
-  uint32_t running() const { return running_; }  // In all lanes.
-  uint32_t moving() const { return moving_; }    // The same.
+  uint32_t running() const { return running_; }  // How many run, in all lanes together.
+  uint32_t moving() const { return moving_; }    // How many of them are wanted in another lane.
   // Rows and context of each lane, sequences counted where they are wanted. The rest is as in a
   // lane that is open and has room.
   const std::vector<LaneLoad>& loads() const { return loads_; }
-  // Of all lanes, per memory node.
+  // The context of all lanes together, per memory node.
   const std::vector<uint64_t>& context_tokens() const { return context_tokens_; }
 
   // Puts the sequence in its `lane`, with the slots that it has; `next_lane` says where it is

@@ -19,23 +19,22 @@
 
 namespace lamina::core {
 
-// One that lives on a memory node.
+// What a strategy sees of a holder that lives on the full node.
 struct Holding {
   SlotHolder holder;
-  uint32_t slots = 0;        // Of it, on all nodes.
-  uint32_t tokens_left = 0;  // Until it ends by length.
-  bool has_sampled = false;  // Something that was shown is recomputed with it.
+  uint32_t slots = 0;        // What it has on all nodes together.
+  uint32_t tokens_left = 0;  // How many tokens it can still grow by.
+  bool has_sampled = false;  // Whether preempting it recomputes tokens that clients have seen.
 };
 
-// A memory node with too few slots.
+// A memory node that has fewer slots, free or coming free, than rows that wait for one.
 class FullNode {
  public:
   virtual ~FullNode() = default;
 
   virtual uint32_t node() const = 0;
-  virtual SlotHolder needy() const = 0;  // Whose row found no slot.
-  // How many more must be on their way, so that every row that waits for a slot gets one. At least
-  // 1.
+  virtual SlotHolder needy() const = 0;  // The one whose row found no slot.
+  // How many more slots must come free before every row that waits gets one; at least 1.
   virtual uint64_t slots_missing() const = 0;
   // Calls `visit` with those that live on the node, the last in service order first, until it
   // returns false.

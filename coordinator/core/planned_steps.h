@@ -39,8 +39,9 @@ class PlannedSteps {
   // Steps count from 1 again.
   void Reset(uint32_t lanes) { lanes_.assign(lanes, {}); }
 
-  uint64_t planned(uint32_t lane) const { return lanes_[lane].planned; }  // The last one.
-  uint64_t done(uint32_t lane) const { return lanes_[lane].done; }        // The same.
+  // The last step of the lane that is planned, and the last one that is done; 0: none.
+  uint64_t planned(uint32_t lane) const { return lanes_[lane].planned; }
+  uint64_t done(uint32_t lane) const { return lanes_[lane].done; }
   size_t InFlight(uint32_t lane) const { return lanes_[lane].in_flight.size(); }
   bool empty() const;  // All are done.
 

@@ -2,6 +2,7 @@
 
 #include "coordinator/core/row_slots.h"
 
+#include <optional>
 #include <utility>
 
 #include "common/check.h"
@@ -50,7 +51,8 @@ RowSlots::RowSlots(const SchedulerOptions& options, SequenceLife& life,
 
 bool RowSlots::Grant(Sequence& sequence, plan::StepPlan& plan) {
   const plan::SequenceId id = sequence.request.id;
-  const bool new_span = places_.kv.RoomInSpan(id) == 0;
+  HeldSpans& held = *sequence.held;
+  const bool new_span = places_.kv.RoomInSpan(held) == 0;
   if (new_span) {
     const uint32_t node = PickNextNode(sequence);
     if (node != sequence.node) {
@@ -67,11 +69,10 @@ bool RowSlots::Grant(Sequence& sequence, plan::StepPlan& plan) {
   if (new_span) {
     places_.kv.BeginSpan(id, sequence.node);
   }
-  const auto granted = places_.kv.Append(id, 1);
-  LAMINA_CHECK(granted.ok());
-  plan.grants.push_back({.sequence = id,
-                         .extent = granted->front().extent,
-                         .memory_node = granted->front().memory_node});
+  const std::optional<HeldExtent> granted = places_.kv.AppendOne(held);
+  LAMINA_CHECK(granted.has_value());
+  plan.grants.push_back(
+      {.sequence = id, .extent = granted->extent, .memory_node = granted->memory_node});
   places_.lanes.Grow(sequence, sequence.node, 1);
   return true;
 }

@@ -23,6 +23,8 @@
 
 namespace lamina::core {
 
+struct HeldSpans;
+
 enum class SequenceState : uint8_t { kWaiting, kPrefilling, kDecoding, kDraining };
 
 struct Sequence {
@@ -40,6 +42,7 @@ struct Sequence {
   uint64_t last_work = 0;  // The same with a row or a chunk.
   uint32_t node = 0;       // Where its next token goes.
   std::vector<uint32_t> lives_on;  // `node` and those that hold slots of it, each once.
+  HeldSpans* held = nullptr;       // Of SequenceKv.
   uint32_t slots = 0;              // On all nodes.
   uint32_t join_tokens = 0;        // Prompt and committed tokens when it joined.
   uint32_t chunked_tokens = 0;     // Of those, planned in chunks.

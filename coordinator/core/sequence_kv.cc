@@ -22,19 +22,21 @@ void SequenceKv::Reset(const KvDirectoryOptions& options, uint32_t span_tokens) 
   spans_.clear();
 }
 
-void SequenceKv::Open(SlotHolder holder) { LAMINA_CHECK(spans_.emplace(holder, Spans{}).second); }
+void SequenceKv::Open(SlotHolder holder) {
+  LAMINA_CHECK(spans_.emplace(holder, HeldSpans{}).second);
+}
 
 void SequenceKv::BeginSpan(SlotHolder holder, uint32_t node) {
   LAMINA_CHECK(RoomInSpan(holder) == 0);
-  Spans& spans = spans_.at(holder);
+  HeldSpans& spans = spans_.at(holder);
   LAMINA_CHECK(spans.nodes.size() < kSpansMax);
-  directory_->Open(At(holder, spans.nodes.size()), node);
+  spans.last = directory_->Open(At(holder, spans.nodes.size()), node);
   spans.nodes.push_back(node);
 }
 
 absl::StatusOr<std::vector<HeldExtent>> SequenceKv::Append(SlotHolder holder, uint32_t tokens) {
   LAMINA_CHECK(tokens <= RoomInSpan(holder));
-  Spans& spans = spans_.at(holder);
+  HeldSpans& spans = spans_.at(holder);
   LAMINA_ASSIGN_OR_RETURN(const std::vector<Extent> extents,
                           directory_->Append(At(holder, spans.nodes.size() - 1), tokens));
   spans.tokens += tokens;
@@ -45,10 +47,19 @@ absl::StatusOr<std::vector<HeldExtent>> SequenceKv::Append(SlotHolder holder, ui
   return held;
 }
 
+std::optional<HeldExtent> SequenceKv::AppendOne(HeldSpans& held) {
+  const std::optional<uint32_t> slot = directory_->AppendOne(*held.last);
+  if (!slot) {
+    return std::nullopt;
+  }
+  ++held.tokens;
+  return HeldExtent{.extent = {.first_slot = *slot, .tokens = 1}, .memory_node = held.nodes.back()};
+}
+
 std::vector<HeldExtent> SequenceKv::Fork(SlotHolder parent, SlotHolder child, uint32_t tokens) {
-  const Spans& from = spans_.at(parent);
+  const HeldSpans& from = spans_.at(parent);
   LAMINA_CHECK(tokens <= from.tokens);
-  Spans to{.tokens = tokens};
+  HeldSpans to{.tokens = tokens};
   std::vector<HeldExtent> held;
   for (uint32_t left = tokens; left > 0;) {
     const size_t span = to.nodes.size();
@@ -58,6 +69,7 @@ std::vector<HeldExtent> SequenceKv::Fork(SlotHolder parent, SlotHolder child, ui
       held.push_back({.extent = extent, .memory_node = node});
     }
     to.nodes.push_back(node);
+    to.last = directory_->Get(At(child, span));
     left -= shared;
   }
   LAMINA_CHECK(spans_.emplace(child, std::move(to)).second);
@@ -65,7 +77,7 @@ std::vector<HeldExtent> SequenceKv::Fork(SlotHolder parent, SlotHolder child, ui
 }
 
 void SequenceKv::Release(SlotHolder holder, uint64_t ticket) {
-  const Spans& spans = spans_.at(holder);
+  const HeldSpans& spans = spans_.at(holder);
   for (size_t span = 0; span < spans.nodes.size(); ++span) {
     directory_->Release(At(holder, span), ticket);
   }
@@ -84,7 +96,7 @@ uint32_t SequenceKv::TokensOn(SlotHolder holder, uint32_t node) const {
 
 void SequenceKv::VisitSpans(SlotHolder holder,
                             absl::FunctionRef<void(uint32_t, uint32_t)> visit) const {
-  const Spans& spans = spans_.at(holder);
+  const HeldSpans& spans = spans_.at(holder);
   uint32_t left = spans.tokens;
   for (const uint32_t node : spans.nodes) {
     const uint32_t tokens = span_tokens_ == 0 ? left : std::min(left, span_tokens_);
@@ -93,15 +105,14 @@ void SequenceKv::VisitSpans(SlotHolder holder,
   }
 }
 
-uint32_t SequenceKv::RoomInSpan(SlotHolder holder) const {
-  const Spans& spans = spans_.at(holder);
-  if (spans.nodes.empty()) {
+uint32_t SequenceKv::RoomInSpan(const HeldSpans& held) const {
+  if (held.nodes.empty()) {
     return 0;
   }
   if (span_tokens_ == 0) {
     return UINT32_MAX;
   }
-  return static_cast<uint32_t>(spans.nodes.size()) * span_tokens_ - spans.tokens;
+  return static_cast<uint32_t>(held.nodes.size()) * span_tokens_ - held.tokens;
 }
 
 absl::Status SequenceKv::Audit() const {

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -32,6 +33,13 @@ struct HeldExtent {
   uint32_t memory_node = 0;
 };
 
+// What a holder has, for who keeps it at hand.
+struct HeldSpans {
+  std::vector<uint32_t> nodes;  // Of each span.
+  uint32_t tokens = 0;
+  OpenSpan* last = nullptr;
+};
+
 class SequenceKv {
  public:
   // Spans of one holder at most.
@@ -48,11 +56,15 @@ class SequenceKv {
 
   // Starts a holder without spans. Requires: not open.
   void Open(SlotHolder holder);
+  // Stays where it is until Release(). Requires: open.
+  HeldSpans* Get(SlotHolder holder) { return &spans_.at(holder); }
   // The next tokens go to `node`. Requires: RoomInSpan(holder) == 0.
   void BeginSpan(SlotHolder holder, uint32_t node);
   // Requires: tokens <= RoomInSpan(holder).
   // Errors: those of KvDirectory::Append; nothing changed.
   absl::StatusOr<std::vector<HeldExtent>> Append(SlotHolder holder, uint32_t tokens);
+  // The same of one slot, for decode rows; nothing when none is free.
+  std::optional<HeldExtent> AppendOne(HeldSpans& held);
   // As KvDirectory::Fork, span by span. The two may be of different kinds.
   std::vector<HeldExtent> Fork(SlotHolder parent, SlotHolder child, uint32_t tokens);
   void Release(SlotHolder holder, uint64_t ticket);
@@ -62,7 +74,8 @@ class SequenceKv {
   uint32_t TokensOf(SlotHolder holder) const;
   uint32_t TokensOn(SlotHolder holder, uint32_t node) const;
   // Tokens that the last span still takes; 0 before the first.
-  uint32_t RoomInSpan(SlotHolder holder) const;
+  uint32_t RoomInSpan(const HeldSpans& held) const;
+  uint32_t RoomInSpan(SlotHolder holder) const { return RoomInSpan(spans_.at(holder)); }
   // Calls `visit` with the node and the tokens of each span, in order.
   void VisitSpans(SlotHolder holder, absl::FunctionRef<void(uint32_t, uint32_t)> visit) const;
   uint32_t holders() const { return static_cast<uint32_t>(spans_.size()); }
@@ -71,17 +84,13 @@ class SequenceKv {
   absl::Status Audit() const;
 
  private:
-  struct Spans {
-    std::vector<uint32_t> nodes;
-    uint32_t tokens = 0;
-  };
   static HeldSpan At(SlotHolder holder, size_t span) {
     return {holder, static_cast<uint32_t>(span)};
   }
 
   std::unique_ptr<KvDirectory> directory_;
   uint32_t span_tokens_ = 0;
-  std::map<SlotHolder, Spans> spans_;
+  std::map<SlotHolder, HeldSpans> spans_;
 };
 
 // Tokens of a span, for sequences of at most `sequence_tokens_max`: a power of two of attention

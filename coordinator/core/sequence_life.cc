@@ -61,7 +61,8 @@ void SequenceLife::Begin(Sequence& sequence, uint32_t lane, uint32_t node) {
 }
 
 void SequenceLife::Settle(Sequence& sequence) {
-  sequence.slots = places_.kv.TokensOf(sequence.request.id);
+  sequence.held = places_.kv.Get(sequence.request.id);
+  sequence.slots = sequence.held->tokens;
   places_.lanes.Add(sequence, places_.kv);
   places_.residents.Add(sequence, places_.kv);
 }
@@ -93,6 +94,7 @@ void SequenceLife::TakeOut(Sequence& sequence) {
   places_.lanes.Remove(sequence, places_.kv);
   places_.residents.Remove(sequence);
   places_.borders.Leave(sequence);
+  sequence.held = nullptr;
   const bool sampled = sequence.chunked_tokens == sequence.join_tokens;
   for (Sequence* fork : Detach(sequence)) {
     if (!sampled) {
@@ -174,6 +176,7 @@ void SequenceLife::LeaveEpoch(const std::string& lost, Events& events) {
     sequence->parent = 0;
     sequence->attached.clear();
     sequence->lives_on.clear();
+    sequence->held = nullptr;
     waiting_.insert(sequence);
   }
 }

@@ -17,22 +17,22 @@ namespace lamina::core {
 
 struct Sequence;
 
-// A step of one lane that is being packed.
+// What a strategy sees of a step that is being packed, and does with it. The step is of one lane.
 class StepToPack {
  public:
   virtual ~StepToPack() = default;
 
-  virtual uint32_t rows() const = 0;         // Packed so far.
-  virtual uint32_t tokens_left() const = 0;  // Of the step's budget.
-  // Those of the lane that may have a row, in service order. None in a prefill lane. Whoever is
-  // taken out meanwhile is refused by AddRow().
+  virtual uint32_t rows() const = 0;         // How many are packed.
+  virtual uint32_t tokens_left() const = 0;  // What is left of the step's budget.
+  // The sequences of the lane that may have a row, in service order; none in a prefill lane.
+  // AddRow() refuses those that are taken out after this call.
   virtual std::vector<Sequence*> Decoding() const = 0;
-  // Those whose prompt has tokens that no step has, in service order.
+  // The sequences of the lane whose prompt has tokens that no step has, in service order.
   virtual std::vector<Sequence*> Prefilling() const = 0;
-  // The next token of a sequence; false when it has no slot, or the budget is used up.
+  // Adds the next token of a sequence; false when it has no slot, or the budget is used up.
   virtual bool AddRow(Sequence& sequence) = 0;
-  // Its next prompt tokens, so many at most, and within SchedulerOptions::chunk_tokens. Returns how
-  // many; a sequence has one chunk in a step.
+  // Adds the next prompt tokens of a sequence: at most `tokens_max`, chunk_tokens of the options,
+  // and what is left of the budget. Returns how many; a sequence has one chunk in a step.
   virtual uint32_t AddChunk(Sequence& sequence, uint32_t tokens_max) = 0;
 };
 
