@@ -6,54 +6,64 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
+#include "plan/table_changes.h"
 
 namespace lamina::compute_node {
 
 absl::Status SequenceTable::Apply(const plan::StepPlan& plan, uint32_t vocabulary,
                                   uint32_t span_tokens) {
-  for (const plan::SequenceId id : plan.leaves) {
-    sequences_.erase(id);
+  const Limits limits{.vocabulary = vocabulary, .span_tokens = span_tokens};
+  return plan::ApplyChanges(plan, [&](const auto& change) { return ApplyChange(change, limits); });
+}
+
+absl::Status SequenceTable::ApplyChange(const plan::SequenceLeave& leave, const Limits&) {
+  sequences_.erase(leave.id);
+  return absl::OkStatus();
+}
+
+absl::Status SequenceTable::ApplyChange(const plan::SequenceJoin& join, const Limits& limits) {
+  if (join.tokens.empty() || join.prompt_tokens > join.tokens.size()) {
+    return absl::InternalError(absl::StrCat("sequence ", join.id, " joins with ",
+                                            join.tokens.size(), " tokens and a prompt of ",
+                                            join.prompt_tokens));
   }
-  for (const plan::SequenceJoin& join : plan.joins) {
-    if (join.tokens.empty() || join.prompt_tokens > join.tokens.size()) {
-      return absl::InternalError(absl::StrCat("sequence ", join.id, " joins with ",
-                                              join.tokens.size(), " tokens and a prompt of ",
-                                              join.prompt_tokens));
-    }
-    for (const TokenId token : join.tokens) {
-      if (token < 0 || static_cast<uint32_t>(token) >= vocabulary) {
-        return absl::InternalError(absl::StrCat("sequence ", join.id, " has token ", token,
-                                                "; the vocabulary has ", vocabulary));
-      }
-    }
-    const auto [entry, is_new] = sequences_.try_emplace(join.id);
-    if (!is_new) {
-      return absl::InternalError(absl::StrCat("sequence ", join.id, " joins twice"));
-    }
-    entry->second.join = join;
-    entry->second.tokens = join.tokens;
-    entry->second.tokens.reserve(std::max<size_t>(join.tokens_max, join.tokens.size()) + 2);
-    if (join.parent != 0) {
-      Sequence* parent = Find(join.parent);
-      if (parent == nullptr) {
-        return absl::InternalError(
-            absl::StrCat("sequence ", join.id, " has an unknown parent ", join.parent));
-      }
-      parent->children.push_back(join.id);
+  for (const TokenId token : join.tokens) {
+    if (token < 0 || static_cast<uint32_t>(token) >= limits.vocabulary) {
+      return absl::InternalError(absl::StrCat("sequence ", join.id, " has token ", token,
+                                              "; the vocabulary has ", limits.vocabulary));
     }
   }
-  for (size_t i = 0; span_tokens > 0 && i < plan.grants.size(); ++i) {
-    const plan::SlotGrant& grant = plan.grants[i];
-    Sequence* sequence = Find(grant.sequence);
-    if (sequence == nullptr) {
+  const auto [entry, is_new] = sequences_.try_emplace(join.id);
+  if (!is_new) {
+    return absl::InternalError(absl::StrCat("sequence ", join.id, " joins twice"));
+  }
+  entry->second.join = join;
+  entry->second.tokens = join.tokens;
+  entry->second.tokens.reserve(std::max<size_t>(join.tokens_max, join.tokens.size()) + 2);
+  if (join.parent != 0) {
+    Sequence* parent = Find(join.parent);
+    if (parent == nullptr) {
       return absl::InternalError(
-          absl::StrCat("slots are granted to the unknown sequence ", grant.sequence));
+          absl::StrCat("sequence ", join.id, " has an unknown parent ", join.parent));
     }
-    if (sequence->slots / span_tokens == sequence->spans.size()) {
-      sequence->spans.push_back(grant.memory_node);
-    }
-    sequence->slots += grant.extent.tokens;
+    parent->children.push_back(join.id);
   }
+  return absl::OkStatus();
+}
+
+absl::Status SequenceTable::ApplyChange(const plan::SlotGrant& grant, const Limits& limits) {
+  if (limits.span_tokens == 0) {
+    return absl::OkStatus();  // The memory node of the join has them all.
+  }
+  Sequence* sequence = Find(grant.sequence);
+  if (sequence == nullptr) {
+    return absl::InternalError(
+        absl::StrCat("slots are granted to the unknown sequence ", grant.sequence));
+  }
+  if (sequence->slots / limits.span_tokens == sequence->spans.size()) {
+    sequence->spans.push_back(grant.memory_node);
+  }
+  sequence->slots += grant.extent.tokens;
   return absl::OkStatus();
 }
 

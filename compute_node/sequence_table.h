@@ -44,6 +44,14 @@ class SequenceTable {
   void Clear() { sequences_.clear(); }
 
  private:
+  struct Limits {
+    uint32_t vocabulary = 0;
+    uint32_t span_tokens = 0;
+  };
+  absl::Status ApplyChange(const plan::SequenceLeave& leave, const Limits& limits);
+  absl::Status ApplyChange(const plan::SequenceJoin& join, const Limits& limits);
+  absl::Status ApplyChange(const plan::SlotGrant& grant, const Limits& limits);
+
   std::unordered_map<plan::SequenceId, Sequence> sequences_;
 };
 

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "control/plan_codec_service.h"
 
+#include <algorithm>
+#include <tuple>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
+#include "plan/table_changes.h"
 
 namespace lamina::control {
 
@@ -108,23 +113,52 @@ plan::SequenceJoin FromProto(const v1::SequenceJoin& proto) {
   return join;
 }
 
+// A codec for each kind of table change: to the end of its field, and from it.
+
+void AppendTo(v1::StepPlan* proto, const plan::SequenceLeave& leave) {
+  proto->add_leaves(leave.id);
+}
+
+void AppendTo(v1::StepPlan* proto, const plan::SequenceJoin& join) {
+  ToProto(join, proto->add_joins());
+}
+
+void AppendTo(v1::StepPlan* proto, const plan::SlotGrant& grant) {
+  v1::SlotGrant* entry = proto->add_grants();
+  entry->set_sequence(grant.sequence);
+  entry->mutable_extent()->set_first_slot(grant.extent.first_slot);
+  entry->mutable_extent()->set_tokens(grant.extent.tokens);
+  entry->set_memory_node(grant.memory_node);
+}
+
+void ReadFrom(const v1::StepPlan& proto, std::vector<plan::SequenceLeave>& leaves) {
+  for (const plan::SequenceId id : proto.leaves()) {
+    leaves.push_back({.id = id});
+  }
+}
+
+void ReadFrom(const v1::StepPlan& proto, std::vector<plan::SequenceJoin>& joins) {
+  for (const v1::SequenceJoin& join : proto.joins()) {
+    joins.push_back(FromProto(join));
+  }
+}
+
+void ReadFrom(const v1::StepPlan& proto, std::vector<plan::SlotGrant>& grants) {
+  for (const v1::SlotGrant& grant : proto.grants()) {
+    grants.push_back(
+        {.sequence = grant.sequence(),
+         .extent = {.first_slot = grant.extent().first_slot(), .tokens = grant.extent().tokens()},
+         .memory_node = grant.memory_node()});
+  }
+}
+
 }  // namespace
 
 void ToProto(const plan::StepPlan& plan, v1::StepPlan* proto) {
   proto->set_epoch(plan.epoch);
   proto->set_lane(plan.lane);
   proto->set_step(plan.step);
-  proto->mutable_leaves()->Add(plan.leaves.begin(), plan.leaves.end());
-  for (const plan::SequenceJoin& join : plan.joins) {
-    ToProto(join, proto->add_joins());
-  }
-  for (const plan::SlotGrant& grant : plan.grants) {
-    v1::SlotGrant* entry = proto->add_grants();
-    entry->set_sequence(grant.sequence);
-    entry->mutable_extent()->set_first_slot(grant.extent.first_slot);
-    entry->mutable_extent()->set_tokens(grant.extent.tokens);
-    entry->set_memory_node(grant.memory_node);
-  }
+  plan::ForEachChange(plan, [proto](const auto& change) { AppendTo(proto, change); });
   for (const plan::DecodeRow& row : plan.rows) {
     proto->add_row_sequences(row.sequence);
     proto->add_row_positions(row.position);
@@ -152,16 +186,7 @@ absl::StatusOr<plan::StepPlan> FromProto(const v1::StepPlan& proto) {
   plan.epoch = proto.epoch();
   plan.lane = proto.lane();
   plan.step = proto.step();
-  plan.leaves.assign(proto.leaves().begin(), proto.leaves().end());
-  for (const v1::SequenceJoin& join : proto.joins()) {
-    plan.joins.push_back(FromProto(join));
-  }
-  for (const v1::SlotGrant& grant : proto.grants()) {
-    plan.grants.push_back(
-        {.sequence = grant.sequence(),
-         .extent = {.first_slot = grant.extent().first_slot(), .tokens = grant.extent().tokens()},
-         .memory_node = grant.memory_node()});
-  }
+  std::apply([&proto](auto&... lists) { (ReadFrom(proto, lists), ...); }, plan::ChangeLists(plan));
   for (int i = 0; i < proto.row_sequences_size(); ++i) {
     plan.rows.push_back({.sequence = proto.row_sequences(i), .position = proto.row_positions(i)});
   }

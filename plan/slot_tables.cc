@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "plan/table_changes.h"
 
 namespace lamina::plan {
 namespace {
@@ -20,29 +21,34 @@ void Append(std::vector<Extent>& extents, const Extent& extent) {
 }  // namespace
 
 absl::Status SlotTables::Apply(const StepPlan& plan) {
-  for (const SequenceId id : plan.leaves) {
-    sequences_.erase(id);
+  return ApplyChanges(plan, [this](const auto& change) { return Apply(change); });
+}
+
+absl::Status SlotTables::Apply(const SequenceLeave& leave) {
+  sequences_.erase(leave.id);
+  return absl::OkStatus();
+}
+
+absl::Status SlotTables::Apply(const SequenceJoin& join) {
+  if (options_.holds_all || join.memory_node == options_.node) {
+    sequences_[join.id] = {};
   }
-  for (const SequenceJoin& join : plan.joins) {
-    if (options_.holds_all || join.memory_node == options_.node) {
-      sequences_[join.id] = {};
-    }
+  return absl::OkStatus();
+}
+
+absl::Status SlotTables::Apply(const SlotGrant& grant) {
+  const auto found = sequences_.find(grant.sequence);
+  if (found == sequences_.end()) {
+    return absl::OkStatus();  // Of another node.
   }
-  for (const SlotGrant& grant : plan.grants) {
-    const auto found = sequences_.find(grant.sequence);
-    if (found == sequences_.end()) {
-      continue;  // Of another node.
-    }
-    if (!spans() || grant.memory_node == options_.node) {
-      LAMINA_RETURN_IF_ERROR(CheckExtent(grant.extent));
-    }
-    if (spans()) {
-      LAMINA_RETURN_IF_ERROR(GrantToSpan(found->second, grant));
-      continue;
-    }
-    Append(found->second.extents, grant.extent);
-    found->second.tokens += grant.extent.tokens;
+  if (!spans() || grant.memory_node == options_.node) {
+    LAMINA_RETURN_IF_ERROR(CheckExtent(grant.extent));
   }
+  if (spans()) {
+    return GrantToSpan(found->second, grant);
+  }
+  Append(found->second.extents, grant.extent);
+  found->second.tokens += grant.extent.tokens;
   return absl::OkStatus();
 }
 

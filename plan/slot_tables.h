@@ -43,7 +43,7 @@ class SlotTables {
 
   explicit SlotTables(const Options& options) : options_(options) {}
 
-  // Leaves, joins, then grants.
+  // All changes of the plan.
   // Errors: kInternal  slots that the arena does not have, or across the border of two spans.
   absl::Status Apply(const StepPlan& plan);
 
@@ -60,6 +60,9 @@ class SlotTables {
                                                   uint32_t first, uint32_t tokens);
 
  private:
+  absl::Status Apply(const SequenceLeave& leave);
+  absl::Status Apply(const SequenceJoin& join);
+  absl::Status Apply(const SlotGrant& grant);
   bool spans() const { return options_.span_tokens > 0; }
   absl::Status CheckExtent(const Extent& extent) const;
   absl::Status GrantToSpan(Sequence& sequence, const SlotGrant& grant) const;

@@ -4,8 +4,8 @@
 // what it hears back. Plans carry changes to tables that nodes keep; rows are listed in full.
 //
 // A lane is one batch in flight. Steps of a lane count from 1 in every epoch and run in order. A
-// node applies a plan's changes (leaves, joins, grants, in this order) when it starts that step. A
-// plan may consist of leaves alone; it is a step like any other: every node that has a part in it
+// node applies a plan's changes (kind by kind: table_changes.h) when it starts that step. A plan
+// may consist of leaves alone; it is a step like any other: every node that has a part in it
 // reports it done.
 //
 // Life in the tables:
@@ -44,6 +44,12 @@ namespace lamina::plan {
 
 using SequenceId = uint64_t;  // Never used twice in the life of a coordinator; 0 is none.
 
+// A sequence leaves the tables of all nodes.
+struct SequenceLeave {
+  SequenceId id = 0;
+  friend bool operator==(const SequenceLeave&, const SequenceLeave&) = default;
+};
+
 // A sequence enters the tables of the lane's nodes.
 struct SequenceJoin {
   SequenceId id = 0;
@@ -67,6 +73,7 @@ struct SequenceJoin {
   bool score = false;
   // What logs call the request that the sequence is of. Nothing depends on it.
   std::string request_id;
+  friend bool operator==(const SequenceJoin&, const SequenceJoin&) = default;
 };
 
 // Slots for the next tokens of a sequence, appended to those it has. With spans (partition
@@ -75,12 +82,14 @@ struct SlotGrant {
   SequenceId sequence = 0;
   Extent extent;
   uint32_t memory_node = 0;  // Index into the epoch's memory nodes.
+  friend bool operator==(const SlotGrant&, const SlotGrant&) = default;
 };
 
 // One decode token: its id is what the sequence sampled last, known on the compute node.
 struct DecodeRow {
   SequenceId sequence = 0;
   uint32_t position = 0;  // Of the token that is the input of this step.
+  friend bool operator==(const DecodeRow&, const DecodeRow&) = default;
 };
 
 // Consecutive prompt tokens of a sequence; attended locally on the compute node over its scratch
@@ -93,18 +102,22 @@ struct PrefillChunk {
   // chunks.
   uint32_t scratch_offset = 0;
   bool last = false;  // Samples a token (for its forks too).
+  friend bool operator==(const PrefillChunk&, const PrefillChunk&) = default;
 };
 
 struct StepPlan {
   uint64_t epoch = 0;
   uint32_t lane = 0;
   uint64_t step = 0;
-  std::vector<SequenceId> leaves;
+  // Changes of the nodes' tables, a list for each kind (table_changes.h).
+  std::vector<SequenceLeave> leaves;
   std::vector<SequenceJoin> joins;
   std::vector<SlotGrant> grants;
+  // Work.
   std::vector<DecodeRow> rows;
   std::vector<PrefillChunk> chunks;
   Chunking chunking;  // In which chunks the rows go to a memory node.
+  friend bool operator==(const StepPlan&, const StepPlan&) = default;
 };
 
 enum class FinishReason : uint8_t { kNone, kStop, kLength, kCancelled, kError };

@@ -15,11 +15,11 @@ void RequestLog::Note(const plan::StepPlan& plan) {
   if (!LogEnabled(LogLevel::kDebug)) {
     return;
   }
-  for (const plan::SequenceId id : plan.leaves) {
-    if (const auto found = here_.find(id); found != here_.end()) {
+  for (const plan::SequenceLeave& leave : plan.leaves) {
+    if (const auto found = here_.find(leave.id); found != here_.end()) {
       LogEvent(LogLevel::kDebug, "request leaves",
                {{"request_id", found->second},
-                {"sequence", id},
+                {"sequence", leave.id},
                 {"lane", plan.lane},
                 {"step", plan.step}});
       here_.erase(found);

@@ -24,35 +24,41 @@ void AppendExtent(std::vector<Extent>& extents, Extent extent) {
 
 }  // namespace
 
-OpenSequence& KvDirectory::Impl::Insert(plan::SequenceId id, uint32_t node) {
+OpenSpan& KvDirectory::Impl::Insert(const HeldSpan& span, uint32_t node) {
   LAMINA_CHECK(node < pools.size());
-  const auto [it, inserted] =
-      sequences.emplace(id, OpenSequence{.node = node, .opened = ++opened_count});
+  const auto [it, inserted] = spans.emplace(span, OpenSpan{.node = node, .opened = ++opened_count});
   LAMINA_CHECK(inserted);
   return it->second;
 }
 
 // Changes the size of a reservation; the slots themselves are the caller's business.
-void KvDirectory::Impl::SetReservation(plan::SequenceId id, OpenSequence& sequence,
-                                       uint32_t tokens) {
-  Pool& pool = pools[sequence.node];
-  if (sequence.reserved > 0) {
-    pool.reservations.erase({sequence.reserved, sequence.opened});
-  }
-  pool.reserved = pool.reserved - sequence.reserved + tokens;
-  sequence.reserved = tokens;
-  if (tokens > 0) {
-    pool.reservations.emplace(ReservationKey{tokens, sequence.opened}, id);
+void KvDirectory::Impl::SetReservation(OpenSpan& span, uint32_t tokens) {
+  Pool& pool = pools[span.node];
+  pool.reserved = pool.reserved - span.reserved + tokens;
+  span.reserved = tokens;
+  if (tokens == 0 || tokens > span.indexed) {
+    Reindex(span);
   }
 }
 
-void KvDirectory::Impl::FreeReservation(plan::SequenceId id, OpenSequence& sequence) {
-  if (sequence.reserved == 0) {
+void KvDirectory::Impl::Reindex(OpenSpan& span) {
+  Pool& pool = pools[span.node];
+  if (span.indexed > 0) {
+    pool.reservations.erase({span.indexed, span.opened});
+  }
+  span.indexed = span.reserved;
+  if (span.indexed > 0) {
+    pool.reservations.emplace(ReservationKey{span.indexed, span.opened}, &span);
+  }
+}
+
+void KvDirectory::Impl::FreeReservation(OpenSpan& span) {
+  if (span.reserved == 0) {
     return;
   }
-  Pool& pool = pools[sequence.node];
-  const Extent extent{sequence.TailEnd(), sequence.reserved};
-  SetReservation(id, sequence, 0);
+  Pool& pool = pools[span.node];
+  const Extent extent{span.TailEnd(), span.reserved};
+  SetReservation(span, 0);
   pool.free.Add(extent);
   pool.unreserved += extent.tokens;
 }
@@ -60,9 +66,9 @@ void KvDirectory::Impl::FreeReservation(plan::SequenceId id, OpenSequence& seque
 // Reserves the free slots behind the tail, unless they are too few to be worth it. A reservation
 // that could be longer ends at a multiple of the alignment, so that what comes behind it starts
 // there.
-void KvDirectory::Impl::ReserveBehind(plan::SequenceId id, OpenSequence& sequence) {
-  Pool& pool = pools[sequence.node];
-  const uint32_t start = sequence.TailEnd();
+void KvDirectory::Impl::ReserveBehind(OpenSpan& span) {
+  Pool& pool = pools[span.node];
+  const uint32_t start = span.TailEnd();
   const auto run = pool.free.StartingAt(start);
   if (!run) {
     return;
@@ -77,26 +83,31 @@ void KvDirectory::Impl::ReserveBehind(plan::SequenceId id, OpenSequence& sequenc
   }
   pool.free.Remove({start, tokens});
   pool.unreserved -= tokens;
-  SetReservation(id, sequence, tokens);
+  SetReservation(span, tokens);
 }
 
 void KvDirectory::Impl::RevokeOne(Pool& pool) {
   LAMINA_CHECK(!pool.reservations.empty());
-  const plan::SequenceId id = pool.reservations.begin()->second;
-  FreeReservation(id, Find(id));
+  // The first that is as large as it is said to be: no other one is larger than said.
+  OpenSpan* largest = pool.reservations.begin()->second;
+  while (largest->indexed != largest->reserved) {
+    Reindex(*largest);
+    largest = pool.reservations.begin()->second;
+  }
+  FreeReservation(*largest);
   ++revoked_count;
 }
 
-// Where a sequence that cannot continue at its tail goes on, and how far it could.
-Extent KvDirectory::Impl::NextRun(const OpenSequence& sequence, uint32_t tokens) {
-  Pool& pool = pools[sequence.node];
+// Where a span that cannot continue at its tail goes on, and how far it could.
+Extent KvDirectory::Impl::NextRun(const OpenSpan& span, uint32_t tokens) {
+  Pool& pool = pools[span.node];
   if (pool.free.empty()) {
     RevokeOne(pool);
   }
   const uint32_t least = tokens + options.soft_reservation_min;
   std::optional<Extent> run;
-  if (!sequence.extents.empty()) {
-    run = pool.free.LongestNear(sequence.TailEnd(), least);
+  if (!span.extents.empty()) {
+    run = pool.free.LongestNear(span.TailEnd(), least);
   }
   if (!run) {
     run = pool.free.LastFreed(least);
@@ -113,19 +124,19 @@ Extent KvDirectory::Impl::NextRun(const OpenSequence& sequence, uint32_t tokens)
 }
 
 // Takes at most `tokens` consecutive slots for the next tokens. Requires: one is free.
-Extent KvDirectory::Impl::TakeNext(plan::SequenceId id, OpenSequence& sequence, uint32_t tokens) {
-  Pool& pool = pools[sequence.node];
-  if (sequence.reserved > 0) {
-    const Extent taken{sequence.TailEnd(), std::min(tokens, sequence.reserved)};
-    SetReservation(id, sequence, sequence.reserved - taken.tokens);
+Extent KvDirectory::Impl::TakeNext(OpenSpan& span, uint32_t tokens) {
+  Pool& pool = pools[span.node];
+  if (span.reserved > 0) {
+    const Extent taken{span.TailEnd(), std::min(tokens, span.reserved)};
+    SetReservation(span, span.reserved - taken.tokens);
     return taken;
   }
   std::optional<Extent> run;
-  if (!sequence.extents.empty()) {
-    run = pool.free.StartingAt(sequence.TailEnd());
+  if (!span.extents.empty()) {
+    run = pool.free.StartingAt(span.TailEnd());
   }
   if (!run) {
-    run = NextRun(sequence, tokens);
+    run = NextRun(span, tokens);
   }
   const Extent taken{run->first_slot, std::min(tokens, run->tokens)};
   pool.free.Remove(taken);
@@ -149,13 +160,31 @@ KvDirectory::KvDirectory(const KvDirectoryOptions& options) : impl_(std::make_un
 
 KvDirectory::~KvDirectory() = default;
 
-void KvDirectory::Open(plan::SequenceId sequence, uint32_t memory_node) {
-  impl_->Insert(sequence, memory_node);
+OpenSpan* KvDirectory::Open(const HeldSpan& span, uint32_t memory_node) {
+  return &impl_->Insert(span, memory_node);
 }
 
-absl::StatusOr<std::vector<Extent>> KvDirectory::Append(plan::SequenceId sequence,
-                                                        uint32_t tokens) {
-  OpenSequence& open = impl_->Find(sequence);
+OpenSpan* KvDirectory::Get(const HeldSpan& span) { return &impl_->Find(span); }
+
+std::optional<uint32_t> KvDirectory::AppendOne(OpenSpan& span) {
+  Pool& pool = impl_->pools[span.node];
+  if (pool.unreserved + pool.reserved == 0) {
+    return std::nullopt;
+  }
+  const size_t extents_before = span.extents.size();
+  const Extent taken = impl_->TakeNext(span, 1);
+  AppendExtent(span.extents, taken);
+  ++span.tokens;
+  ++pool.tokens_open;
+  pool.extents_open += span.extents.size() - extents_before;
+  if (span.reserved == 0) {
+    impl_->ReserveBehind(span);
+  }
+  return taken.first_slot;
+}
+
+absl::StatusOr<std::vector<Extent>> KvDirectory::Append(const HeldSpan& span, uint32_t tokens) {
+  OpenSpan& open = impl_->Find(span);
   if (tokens > SlotsFree(open.node)) {
     return absl::ResourceExhaustedError(absl::StrCat("memory node ", open.node, ": ", tokens,
                                                      " slots asked for, ", SlotsFree(open.node),
@@ -164,7 +193,7 @@ absl::StatusOr<std::vector<Extent>> KvDirectory::Append(plan::SequenceId sequenc
   std::vector<Extent> granted;
   const size_t extents_before = open.extents.size();
   for (uint32_t left = tokens; left > 0;) {
-    const Extent taken = impl_->TakeNext(sequence, open, left);
+    const Extent taken = impl_->TakeNext(open, left);
     AppendExtent(open.extents, taken);
     AppendExtent(granted, taken);
     left -= taken.tokens;
@@ -173,16 +202,16 @@ absl::StatusOr<std::vector<Extent>> KvDirectory::Append(plan::SequenceId sequenc
   impl_->pools[open.node].tokens_open += tokens;
   impl_->pools[open.node].extents_open += open.extents.size() - extents_before;
   if (tokens > 0 && open.reserved == 0) {
-    impl_->ReserveBehind(sequence, open);
+    impl_->ReserveBehind(open);
   }
   return granted;
 }
 
-std::vector<Extent> KvDirectory::Fork(plan::SequenceId parent, plan::SequenceId child,
+std::vector<Extent> KvDirectory::Fork(const HeldSpan& parent, const HeldSpan& child,
                                       uint32_t tokens) {
-  const OpenSequence& from = impl_->Find(parent);
+  const OpenSpan& from = impl_->Find(parent);
   LAMINA_CHECK(tokens <= from.tokens);
-  OpenSequence& to = impl_->Insert(child, from.node);
+  OpenSpan& to = impl_->Insert(child, from.node);
   Pool& pool = impl_->pools[from.node];
   uint32_t left = tokens;
   for (size_t i = 0; left > 0; ++i) {
@@ -198,10 +227,10 @@ std::vector<Extent> KvDirectory::Fork(plan::SequenceId parent, plan::SequenceId 
   return to.extents;
 }
 
-void KvDirectory::Release(plan::SequenceId sequence, uint64_t ticket) {
-  OpenSequence& open = impl_->Find(sequence);
+void KvDirectory::Release(const HeldSpan& span, uint64_t ticket) {
+  OpenSpan& open = impl_->Find(span);
   Pool& pool = impl_->pools[open.node];
-  impl_->FreeReservation(sequence, open);
+  impl_->FreeReservation(open);
   // Shared slots too: whoever ends last may have a ticket that comes back before this one.
   std::vector<Extent> released;
   for (const Extent& extent : open.extents) {
@@ -213,7 +242,7 @@ void KvDirectory::Release(plan::SequenceId sequence, uint64_t ticket) {
   }
   pool.tokens_open -= open.tokens;
   pool.extents_open -= open.extents.size();
-  impl_->sequences.erase(sequence);
+  impl_->spans.erase(span);
 }
 
 void KvDirectory::Recycle(uint64_t ticket) {
@@ -235,15 +264,11 @@ void KvDirectory::Recycle(uint64_t ticket) {
   impl_->quarantine.erase(it);
 }
 
-bool KvDirectory::IsOpen(plan::SequenceId sequence) const {
-  return impl_->sequences.contains(sequence);
-}
-uint32_t KvDirectory::TokensOf(plan::SequenceId sequence) const {
-  return impl_->Find(sequence).tokens;
-}
-uint32_t KvDirectory::NodeOf(plan::SequenceId sequence) const { return impl_->Find(sequence).node; }
-const std::vector<Extent>& KvDirectory::ExtentsOf(plan::SequenceId sequence) const {
-  return std::as_const(*impl_).Find(sequence).extents;
+bool KvDirectory::IsOpen(const HeldSpan& span) const { return impl_->spans.contains(span); }
+uint32_t KvDirectory::TokensOf(const HeldSpan& span) const { return impl_->Find(span).tokens; }
+uint32_t KvDirectory::NodeOf(const HeldSpan& span) const { return impl_->Find(span).node; }
+const std::vector<Extent>& KvDirectory::ExtentsOf(const HeldSpan& span) const {
+  return std::as_const(*impl_).Find(span).extents;
 }
 
 uint32_t KvDirectory::SlotsFree(uint32_t memory_node) const {
@@ -254,6 +279,8 @@ uint32_t KvDirectory::SlotsFree(uint32_t memory_node) const {
 uint32_t KvDirectory::SlotsQuarantined(uint32_t memory_node) const {
   return impl_->pools[memory_node].quarantined;
 }
+
+size_t KvDirectory::SpansOpen() const { return impl_->spans.size(); }
 
 uint64_t KvDirectory::ReservationsRevoked() const { return impl_->revoked_count; }
 

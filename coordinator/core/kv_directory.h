@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// KvDirectory: which sequence owns which token slots on which memory node. See architecture.md
-// section 3 and algorithms.md section 6.
+// KvDirectory: which holder (slot_holder.h) has which token slots on which memory node.
 //
 // A slot is one token's K and V in all layers. Slots are handed out in token granularity and kept
-// as extents. Behind each tail lies a soft reservation: slots that count as free, that the
-// sequence's next tokens take first, and that are revoked under pressure. The free list is LIFO and
-// coalesces. Slots are reference-counted, so forks share their prefix. A released slot stays in
-// quarantine until the owner has said of every sequence that used it that no node can any more.
+// as extents. Behind each tail lies a soft reservation: slots that count as free, that the span's
+// next tokens take first, and that are revoked under pressure. The free list is LIFO and coalesces.
+// Slots are reference-counted, so forks share their prefix. A released slot stays in quarantine
+// until the owner has said of every span that used it that no node can any more.
 //
 // Threading: one thread. No I/O, no clock.   Determinism: same calls, same answers.
 
@@ -15,22 +14,25 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/extent.h"
-#include "plan/step_plan.h"
+#include "coordinator/core/slot_holder.h"
 
 namespace lamina::core {
 
+struct OpenSpan;  // A span that is open, for who keeps it at hand.
+
 struct KvPoolStats {
   uint32_t slots_total = 0;
-  uint32_t slots_held = 0;  // Referenced by at least one sequence.
+  uint32_t slots_held = 0;  // Referenced by at least one span.
   uint32_t slots_quarantined = 0;
   uint32_t slots_free = 0;        // Soft reservations included. held + quarantined + free = total.
   uint32_t slots_reserved = 0;    // The part of free that is reserved behind tails.
-  double mean_extent_tokens = 0;  // Over the sequences held.
+  double mean_extent_tokens = 0;  // Over the spans held.
 };
 
 struct KvDirectoryOptions {
@@ -41,12 +43,12 @@ struct KvDirectoryOptions {
 };
 
 // Where the next token goes, first that applies:
-//   1. the slot behind the sequence's last one, if it is reserved for it or unreserved;
+//   1. the slot behind the span's last one, if it is reserved for it or unreserved;
 //   2. an unreserved run with room for the tokens asked for and the least soft reservation: the
 //      longest of the few nearest to the last slot, else the most recently freed (LIFO);
 //   3. the longest unreserved run, however short;
 //   4. when no unreserved slot is left: the largest soft reservation is revoked, of equally large
-//      ones that of the sequence opened first, and 1 to 3 apply again.
+//      ones that of the span opened first, and 1 to 3 apply again.
 // Cost: every call O(log runs) for each extent it touches, whatever the number of slots or tokens.
 
 class KvDirectory {
@@ -56,31 +58,35 @@ class KvDirectory {
   KvDirectory(const KvDirectory&) = delete;
   KvDirectory& operator=(const KvDirectory&) = delete;
 
-  // Starts a sequence without slots. Requires: not open.
-  void Open(plan::SequenceId sequence, uint32_t memory_node);
+  // Starts a span without slots. It stays where it is until it is released. Requires: not open.
+  OpenSpan* Open(const HeldSpan& span, uint32_t memory_node);
+  OpenSpan* Get(const HeldSpan& span);  // Requires: open.
 
   // Appends `tokens` slots and returns them as extents, merged where they continue the last one.
   // Errors: kResourceExhausted  fewer are free, reservations of others included; nothing changed.
-  absl::StatusOr<std::vector<Extent>> Append(plan::SequenceId sequence, uint32_t tokens);
+  absl::StatusOr<std::vector<Extent>> Append(const HeldSpan& span, uint32_t tokens);
+
+  // The same of one slot; nothing when none is free. Finds nothing by a key: for decode rows.
+  std::optional<uint32_t> AppendOne(OpenSpan& span);
 
   // Opens `child` on the parent's node, sharing the slots of the parent's first `tokens` tokens,
   // and returns them. Nothing is copied: what either appends later goes to slots of its own.
   // Requires: tokens <= TokensOf(parent); child not open.
-  std::vector<Extent> Fork(plan::SequenceId parent, plan::SequenceId child, uint32_t tokens);
+  std::vector<Extent> Fork(const HeldSpan& parent, const HeldSpan& child, uint32_t tokens);
 
-  // Ends a sequence. Slots that no open sequence uses any more are in quarantine, and free after
-  // Recycle() of the tickets of all that used them: sequences that share slots may run in different
-  // lanes, whose steps end in any order. Its soft reservation, which no node ever saw, is free at
-  // once.
-  void Release(plan::SequenceId sequence, uint64_t ticket);
+  // Ends a span. Slots that no open span uses any more are in quarantine, and free after Recycle()
+  // of the tickets of all that used them: sequences that share slots may run in different lanes,
+  // whose steps end in any order. Its soft reservation, which no node ever saw, is free at once.
+  void Release(const HeldSpan& span, uint64_t ticket);
   void Recycle(uint64_t ticket);
 
-  bool IsOpen(plan::SequenceId sequence) const;
-  uint32_t TokensOf(plan::SequenceId sequence) const;
-  uint32_t NodeOf(plan::SequenceId sequence) const;
-  const std::vector<Extent>& ExtentsOf(plan::SequenceId sequence) const;
+  bool IsOpen(const HeldSpan& span) const;
+  uint32_t TokensOf(const HeldSpan& span) const;
+  uint32_t NodeOf(const HeldSpan& span) const;
+  const std::vector<Extent>& ExtentsOf(const HeldSpan& span) const;
   uint32_t SlotsFree(uint32_t memory_node) const;  // Soft reservations included.
   uint32_t SlotsQuarantined(uint32_t memory_node) const;
+  size_t SpansOpen() const;
   uint64_t ReservationsRevoked() const;           // Since construction.
   KvPoolStats Stats(uint32_t memory_node) const;  // Cost: O(1).
 

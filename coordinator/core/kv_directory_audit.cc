@@ -3,6 +3,7 @@
 // The directory's invariants, recounted slot by slot.
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -10,32 +11,40 @@
 #include "coordinator/core/kv_directory_internal.h"
 
 namespace lamina::core {
+namespace {
 
-// Marks in `owners` how many sequences hold each slot, and checks what is kept about sequences.
+std::string ToString(const HeldSpan& held) {
+  return absl::StrCat("holder ", held.holder.id, " of kind ", static_cast<int>(held.holder.kind),
+                      " span ", held.span);
+}
+
+}  // namespace
+
+// Marks in `owners` how many spans hold each slot, and checks what is kept about spans.
 absl::Status KvDirectory::Impl::AuditHeld(uint32_t node, std::vector<uint32_t>& owners) const {
   const Pool& pool = pools[node];
   uint64_t tokens_open = 0;
   uint64_t extents_open = 0;
-  for (const auto& [id, sequence] : sequences) {
-    if (sequence.node != node) {
+  for (const auto& [held, span] : spans) {
+    if (span.node != node) {
       continue;
     }
     uint32_t tokens = 0;
-    for (const Extent& extent : sequence.extents) {
+    for (const Extent& extent : span.extents) {
       if (extent.tokens == 0 || extent.first_slot + extent.tokens > pool.slots) {
-        return absl::InternalError(absl::StrCat("sequence ", id, " has an extent out of range"));
+        return absl::InternalError(absl::StrCat(ToString(held), " has an extent out of range"));
       }
       tokens += extent.tokens;
       for (uint32_t i = 0; i < extent.tokens; ++i) {
         ++owners[extent.first_slot + i];
       }
     }
-    if (tokens != sequence.tokens) {
+    if (tokens != span.tokens) {
       return absl::InternalError(
-          absl::StrCat("sequence ", id, " has ", sequence.tokens, " tokens, extents ", tokens));
+          absl::StrCat(ToString(held), " has ", span.tokens, " tokens, extents ", tokens));
     }
     tokens_open += tokens;
-    extents_open += sequence.extents.size();
+    extents_open += span.extents.size();
   }
   for (uint32_t slot = 0; slot < pool.slots; ++slot) {
     if (owners[slot] > 0 && pool.live.CountAt(slot) != owners[slot]) {
@@ -61,9 +70,16 @@ absl::Status KvDirectory::Impl::AuditPool(uint32_t node) const {
     return extent.tokens;
   };
   uint32_t reserved = 0;
-  for (const auto& [id, sequence] : sequences) {
-    if (sequence.node == node && sequence.reserved > 0) {
-      reserved += claim({sequence.TailEnd(), sequence.reserved});
+  for (const auto& [held, span] : spans) {
+    const auto indexed = pool.reservations.find({span.indexed, span.opened});
+    if (span.node == node &&
+        (span.indexed > 0 ? indexed == pool.reservations.end() || indexed->second != &span ||
+                                span.indexed < span.reserved
+                          : span.reserved > 0)) {
+      return absl::InternalError(absl::StrCat(ToString(held), " is not found by its reservation"));
+    }
+    if (span.node == node && span.reserved > 0) {
+      reserved += claim({span.TailEnd(), span.reserved});
     }
   }
   std::vector<uint32_t> tickets(pool.slots);

@@ -18,11 +18,14 @@
 
 namespace lamina::core {
 
-struct OpenSequence {
+struct OpenSpan {
   uint32_t node = 0;
   uint32_t tokens = 0;
   uint32_t reserved = 0;  // Slots behind the last one.
-  uint64_t opened = 0;    // Order of opening.
+  // How large the reservation is in Pool::reservations: as it was when it was made or last looked
+  // at. Appending token by token only makes it smaller.
+  uint32_t indexed = 0;
+  uint64_t opened = 0;  // Order of opening.
   std::vector<Extent> extents;
 
   uint32_t TailEnd() const { return extents.back().first_slot + extents.back().tokens; }
@@ -43,18 +46,18 @@ struct Pool {
   uint32_t unreserved = 0;
   uint32_t reserved = 0;
   uint32_t quarantined = 0;
-  uint64_t tokens_open = 0;   // Over open sequences; shared slots count for each.
+  uint64_t tokens_open = 0;   // Over open spans; shared slots count for each.
   uint64_t extents_open = 0;  // The same.
   FreeRuns free;              // Unreserved slots only.
-  SlotReferences live;        // Open sequences that use a slot.
-  SlotReferences uses;  // The same, and sequences that have ended, until their ticket is recycled.
-  std::map<ReservationKey, plan::SequenceId> reservations;
+  SlotReferences live;        // Open spans that use a slot.
+  SlotReferences uses;  // The same, and spans that have ended, until their ticket is recycled.
+  std::map<ReservationKey, OpenSpan*> reservations;  // By OpenSpan::indexed.
 };
 
 struct KvDirectory::Impl {
   KvDirectoryOptions options;
   std::vector<Pool> pools;
-  std::map<plan::SequenceId, OpenSequence> sequences;
+  std::map<HeldSpan, OpenSpan> spans;
   struct Released {
     uint32_t node = 0;
     Extent extent;
@@ -63,22 +66,23 @@ struct KvDirectory::Impl {
   uint64_t opened_count = 0;
   uint64_t revoked_count = 0;
 
-  const OpenSequence& Find(plan::SequenceId id) const {
-    const auto it = sequences.find(id);
-    LAMINA_CHECK(it != sequences.end());
+  const OpenSpan& Find(const HeldSpan& span) const {
+    const auto it = spans.find(span);
+    LAMINA_CHECK(it != spans.end());
     return it->second;
   }
-  OpenSequence& Find(plan::SequenceId id) {
-    return const_cast<OpenSequence&>(std::as_const(*this).Find(id));
+  OpenSpan& Find(const HeldSpan& span) {
+    return const_cast<OpenSpan&>(std::as_const(*this).Find(span));
   }
 
-  OpenSequence& Insert(plan::SequenceId id, uint32_t node);
-  void SetReservation(plan::SequenceId id, OpenSequence& sequence, uint32_t tokens);
-  void FreeReservation(plan::SequenceId id, OpenSequence& sequence);
-  void ReserveBehind(plan::SequenceId id, OpenSequence& sequence);
+  OpenSpan& Insert(const HeldSpan& span, uint32_t node);
+  void SetReservation(OpenSpan& span, uint32_t tokens);
+  void Reindex(OpenSpan& span);
+  void FreeReservation(OpenSpan& span);
+  void ReserveBehind(OpenSpan& span);
   void RevokeOne(Pool& pool);
-  Extent NextRun(const OpenSequence& sequence, uint32_t tokens);
-  Extent TakeNext(plan::SequenceId id, OpenSequence& sequence, uint32_t tokens);
+  Extent NextRun(const OpenSpan& span, uint32_t tokens);
+  Extent TakeNext(OpenSpan& span, uint32_t tokens);
   absl::Status AuditPool(uint32_t node) const;
   absl::Status AuditHeld(uint32_t node, std::vector<uint32_t>& owners) const;
 };

@@ -46,6 +46,20 @@ std::optional<uint32_t> PickLane(const std::vector<LaneLoad>& lanes) {
 }
 
 std::optional<uint32_t> PickMemoryNode(const std::vector<NodeLoad>& nodes, uint32_t tokens) {
+  // The longest time of all, and the longest of all but that node: what the others of a node take.
+  double longest = 0;
+  double second = 0;
+  size_t longest_node = nodes.size();
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const double time = AttentionTime(nodes[i].lane_context_tokens, nodes[i].bandwidth);
+    if (longest_node == nodes.size() || time > longest) {
+      second = longest;
+      longest = time;
+      longest_node = i;
+    } else {
+      second = std::max(second, time);
+    }
+  }
   std::optional<uint32_t> best;
   std::pair<double, double> best_times;
   for (uint32_t i = 0; i < nodes.size(); ++i) {
@@ -53,20 +67,52 @@ std::optional<uint32_t> PickMemoryNode(const std::vector<NodeLoad>& nodes, uint3
       continue;
     }
     const double own = AttentionTime(nodes[i].lane_context_tokens + tokens, nodes[i].bandwidth);
-    double longest = own;
-    for (uint32_t j = 0; j < nodes.size(); ++j) {
-      if (j != i) {
-        longest =
-            std::max(longest, AttentionTime(nodes[j].lane_context_tokens, nodes[j].bandwidth));
-      }
-    }
-    const std::pair<double, double> times{longest, own};
+    const std::pair<double, double> times{std::max(own, i == longest_node ? second : longest), own};
     if (!best || times < best_times) {
       best = i;
       best_times = times;
     }
   }
   return best;
+}
+
+namespace {
+
+class LeastAttentionTime final : public Placement {
+ public:
+  absl::string_view name() const override { return "least attention time"; }
+
+  std::optional<uint32_t> LaneOfNewcomer(const std::vector<LaneLoad>& lanes,
+                                         bool prefill) override {
+    if (!prefill) {
+      return PickLane(lanes);
+    }
+    std::optional<uint32_t> best;
+    uint32_t most_left = 0;
+    for (uint32_t i = 0; i < lanes.size(); ++i) {
+      if (lanes[i].open && lanes[i].has_room && lanes[i].tokens_left > most_left) {
+        best = i;
+        most_left = lanes[i].tokens_left;
+      }
+    }
+    return best;
+  }
+
+  std::optional<uint32_t> NodeOfNewcomer(const std::vector<NodeLoad>& nodes,
+                                         uint32_t tokens) override {
+    return PickMemoryNode(nodes, tokens);
+  }
+
+  std::optional<uint32_t> NodeOfNextSpan(const std::vector<NodeLoad>& nodes,
+                                         uint32_t tokens) override {
+    return PickMemoryNode(nodes, tokens);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Placement> MakeLeastAttentionTime() {
+  return std::make_unique<LeastAttentionTime>();
 }
 
 }  // namespace lamina::core

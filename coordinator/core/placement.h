@@ -1,23 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Placement: on which lane a new sequence runs, and which memory node holds its K and V. Pure
-// functions over the loads of the moment.
+// Placement: on which lane a new sequence runs, and which memory node holds its K and V. A strategy
+// over the loads of the moment; to add one, implement this and hand it to
+// SchedulerOptions::strategies.
 //
 // Determinism: same arguments, same answer; ties go to the lower index.
 
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
+
+#include "absl/strings/string_view.h"
 
 namespace lamina::core {
 
 struct LaneLoad {
   uint32_t rows = 0;
   uint64_t context_tokens = 0;
-  bool has_room = true;  // For one more row.
-  bool open = true;      // Its next step is being planned: a sequence can join it now.
+  bool has_room = true;      // For one more row.
+  bool open = true;          // Its next step is being planned: a sequence can join it now.
+  uint32_t tokens_left = 0;  // Of the budget of that step.
 };
 
 // A lane's work, in tokens of context; a row is charged like so many of them.
@@ -37,6 +42,29 @@ struct NodeLoad {
 
 // The node, among those where it fits, with which the longest attention time of the lane over all
 // nodes (context over bandwidth) grows least; of equally good ones that which is then done first.
+// Cost: O(nodes).
 std::optional<uint32_t> PickMemoryNode(const std::vector<NodeLoad>& nodes, uint32_t tokens);
+
+class Placement {
+ public:
+  virtual ~Placement() = default;
+  virtual absl::string_view name() const = 0;
+
+  // The lane that a newcomer joins, of those that are open and have room; nothing: it waits for the
+  // next step of one. `lanes` are those that decode, or with prefill lanes those: `prefill` says.
+  virtual std::optional<uint32_t> LaneOfNewcomer(const std::vector<LaneLoad>& lanes,
+                                                 bool prefill) = 0;
+  // The node of `tokens` tokens of a newcomer: of all, or of a span when sequences are cut.
+  // Nothing: it has to wait. Requires of the answer: the node's `fits`.
+  virtual std::optional<uint32_t> NodeOfNewcomer(const std::vector<NodeLoad>& nodes,
+                                                 uint32_t tokens) = 0;
+  // The node of the next span of a running sequence, of so many tokens once it is full. Nothing:
+  // the one where it has the most room of its own, which has to make room.
+  virtual std::optional<uint32_t> NodeOfNextSpan(const std::vector<NodeLoad>& nodes,
+                                                 uint32_t tokens) = 0;
+};
+
+// PickLane(), in prefill lanes the one with the most tokens left in its step, and PickMemoryNode().
+std::unique_ptr<Placement> MakeLeastAttentionTime();
 
 }  // namespace lamina::core

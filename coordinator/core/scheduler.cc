@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The life of a sequence outside of steps: submitted, taken out, ended, carried into a new epoch.
+// The scheduler puts its parts together: calls go to them, and what a step brings back is committed
+// here.
 
 #include "coordinator/core/scheduler.h"
 
@@ -11,7 +12,16 @@
 #include "absl/strings/str_join.h"
 #include "common/check.h"
 #include "common/status_macros.h"
-#include "coordinator/core/scheduler_internal.h"
+#include "coordinator/core/admission.h"
+#include "coordinator/core/lane_balance.h"
+#include "coordinator/core/lanes.h"
+#include "coordinator/core/node_residents.h"
+#include "coordinator/core/planned_steps.h"
+#include "coordinator/core/row_slots.h"
+#include "coordinator/core/sequence_kv.h"
+#include "coordinator/core/sequence_life.h"
+#include "coordinator/core/step_borders.h"
+#include "coordinator/core/step_maker.h"
 
 namespace lamina::core {
 namespace {
@@ -23,11 +33,6 @@ KvDirectoryOptions KvOptions(const SchedulerOptions& options) {
     kv.slots.push_back(node.slots);
   }
   return kv;
-}
-
-absl::Status AtLeastOne(absl::string_view field, uint32_t value) {
-  return value >= 1 ? absl::OkStatus()
-                    : absl::InvalidArgumentError(absl::StrCat(field, " is 0; at least 1"));
 }
 
 // What can be said about a request without looking at the nodes.
@@ -57,35 +62,67 @@ absl::Status CheckLengths(const SequenceRequest& request, uint32_t sequence_toke
   return absl::OkStatus();
 }
 
-FinishEvent ErrorEvent(plan::SequenceId id, absl::Status status) {
-  return {.sequence = id, .reason = plan::FinishReason::kError, .status = std::move(status)};
+// The node judges by the same rule; a row that it did not judge is judged here.
+plan::FinishReason Judge(const Sequence& sequence, const plan::SampledToken& token) {
+  if (token.finish != plan::FinishReason::kNone) {
+    return token.finish;
+  }
+  const SequenceRequest& request = sequence.request;
+  const uint32_t tokens = token.position + 1;
+  const auto& ends = request.end_tokens;
+  if (tokens >= request.tokens_min &&
+      std::find(ends.begin(), ends.end(), token.token) != ends.end()) {
+    return plan::FinishReason::kStop;
+  }
+  return tokens >= request.tokens_max ? plan::FinishReason::kLength : plan::FinishReason::kNone;
 }
 
 }  // namespace
 
-absl::Status SchedulerOptions::Validate() const {
-  LAMINA_RETURN_IF_ERROR(AtLeastOne("lanes", lanes));
-  LAMINA_RETURN_IF_ERROR(AtLeastOne("plan_ahead", plan_ahead));
-  LAMINA_RETURN_IF_ERROR(AtLeastOne("rows_max", rows_max));
-  LAMINA_RETURN_IF_ERROR(AtLeastOne("step_tokens_max", step_tokens_max));
-  LAMINA_RETURN_IF_ERROR(AtLeastOne("chunk_tokens", chunk_tokens));
-  LAMINA_RETURN_IF_ERROR(AtLeastOne("sequence_tokens_max", sequence_tokens_max));
-  LAMINA_RETURN_IF_ERROR(AtLeastOne("running_max", running_max));
-  if (sequence_tokens_max > scratch_tokens) {
-    // A prompt lies in the scratch as a whole: with less, the longest one could never be prefilled.
-    return absl::InvalidArgumentError(absl::StrCat("sequence_tokens_max is ", sequence_tokens_max,
-                                                   ", more than scratch_tokens ", scratch_tokens));
-  }
-  return absl::OkStatus();
-}
+struct Scheduler::Impl {
+  Impl(const SchedulerOptions& scheduler_options, std::unique_ptr<ServiceOrder> service_order);
+
+  void ResetNodes(const std::vector<MemoryNodeShare>& memory_nodes,
+                  const plan::PrefillLanes& prefill_lanes);
+  size_t Waits() const { return life.waiting().size() + life.draining().size(); }
+  void Commit(const plan::SampledToken& token, Events& events);
+  void CommitScores(const PlannedStep& planned, const plan::StepResult& result, Events& events);
+  absl::Status Audit() const;
+
+  SchedulerOptions options;
+  std::unique_ptr<ServiceOrder> order;
+  std::unique_ptr<Placement> placement;
+  SequenceKv kv;
+  Lanes lanes;
+  NodeResidents residents;
+  StepBorders borders;
+  SequenceLife::Places places;
+  SequenceLife life;
+  PlannedSteps steps;
+  LaneBalance balance;
+  RowSlots slots;
+  StepMaker maker;
+  Admission admission;
+  uint64_t epoch = 0;
+  cost::LinkCosts link_costs;
+  uint64_t tokens_committed = 0;
+  uint64_t rows_dead = 0;
+};
 
 Scheduler::Impl::Impl(const SchedulerOptions& scheduler_options,
                       std::unique_ptr<ServiceOrder> service_order)
     : options(scheduler_options),
       order(std::move(service_order)),
-      before{order.get()},
-      waiting(before),
-      draining(before) {
+      placement(options.strategies.placement()),
+      lanes(ServiceBefore{order.get()}),
+      residents(ServiceBefore{order.get()}),
+      borders(kv),
+      places{lanes, residents, borders, kv},
+      life(ServiceBefore{order.get()}, places),
+      balance(options, lanes, steps, kv),
+      slots(options, life, places, *placement, options.strategies.out_of_slots()),
+      maker(options, life, places, steps, slots, options.strategies.step_packing()),
+      admission(options, life, places, balance, maker, *placement) {
   LAMINA_CHECK(options.Validate().ok());
   ResetNodes(options.memory_nodes, options.prefill_lanes);
 }
@@ -94,134 +131,88 @@ void Scheduler::Impl::ResetNodes(const std::vector<MemoryNodeShare>& memory_node
                                  const plan::PrefillLanes& prefill_lanes) {
   options.memory_nodes = memory_nodes;
   options.prefill_lanes = prefill_lanes;
-  kv = std::make_unique<SequenceKv>(KvOptions(options), options.span_tokens);
-  scratch.assign(std::max(1u, prefill_lanes.replicas), ScratchSpace(options.scratch_tokens));
-  starving.assign(memory_nodes.size(), {});
-  lanes.clear();
-  lanes.resize(options.lanes + prefill_lanes.count());
-  for (Lane& lane : lanes) {
-    lane.context_tokens.assign(memory_nodes.size(), 0);
-  }
+  kv.Reset(KvOptions(options), options.span_tokens);
+  const auto nodes = static_cast<uint32_t>(memory_nodes.size());
+  lanes.Reset(options.lanes, prefill_lanes, nodes);
+  residents.Reset(nodes);
+  borders.Reset(options.lanes, prefill_lanes, options.scratch_tokens);
+  steps.Reset(lanes.size());
 }
 
-uint32_t Scheduler::Impl::TokensOfLongest() const {
-  uint64_t most = 0;
-  for (const MemoryNodeShare& node : options.memory_nodes) {
-    if (options.span_tokens == 0) {
-      most = std::max<uint64_t>(most, node.slots);
-    } else {
-      most += node.slots / options.span_tokens * options.span_tokens;
+void Scheduler::Impl::Commit(const plan::SampledToken& token, Events& events) {
+  Sequence* sequence = life.Find(token.sequence);
+  if (sequence == nullptr) {
+    return;  // A dead row.
+  }
+  events.tokens.push_back({.sequence = token.sequence,
+                           .index = static_cast<uint32_t>(sequence->committed.size()),
+                           .token = token});
+  sequence->committed.push_back(token.token);
+  sequence->losses.Forget();
+  ++tokens_committed;
+  if (sequence->state == SequenceState::kPrefilling) {
+    life.Decode(*sequence);
+  }
+  const plan::FinishReason reason = Judge(*sequence, token);
+  if (reason == plan::FinishReason::kNone) {
+    return;
+  }
+  FinishEvent& finish = events.finished.emplace_back();
+  finish.sequence = token.sequence;
+  finish.reason = reason;
+  if (reason == plan::FinishReason::kError) {
+    finish.status = absl::InternalError(
+        absl::StrCat("the compute node could not sample position ", token.position));
+  }
+  life.End(*sequence);
+}
+
+void Scheduler::Impl::CommitScores(const PlannedStep& planned, const plan::StepResult& result,
+                                   Events& events) {
+  for (const plan::ScoredTokens& part : result.scores) {
+    if (Sequence* sequence = life.Find(part.sequence); sequence != nullptr) {
+      sequence->logprobs.insert(sequence->logprobs.end(), part.logprobs.begin(),
+                                part.logprobs.end());
+      sequence->ranks.insert(sequence->ranks.end(), part.ranks.begin(), part.ranks.end());
     }
   }
-  return static_cast<uint32_t>(std::min<uint64_t>(most, UINT32_MAX));
-}
-
-void Scheduler::Impl::AddContext(const Sequence& sequence, Lane& lane) {
-  for (uint32_t node = 0; node < lane.context_tokens.size(); ++node) {
-    lane.context_tokens[node] += kv->TokensOn(sequence.request.id, node);
-  }
-  lane.context_tokens_all += kv->TokensOf(sequence.request.id);
-}
-
-void Scheduler::Impl::TakeContext(const Sequence& sequence, Lane& lane) {
-  for (uint32_t node = 0; node < lane.context_tokens.size(); ++node) {
-    lane.context_tokens[node] -= kv->TokensOn(sequence.request.id, node);
-  }
-  lane.context_tokens_all -= kv->TokensOf(sequence.request.id);
-}
-
-bool Scheduler::Impl::LivesOn(const Sequence& sequence, uint32_t node) const {
-  return sequence.node == node || kv->TokensOn(sequence.request.id, node) > 0;
-}
-
-Sequence* Scheduler::Impl::Find(plan::SequenceId id) {
-  const auto it = sequences.find(id);
-  return it == sequences.end() ? nullptr : it->second.get();
-}
-
-uint32_t Scheduler::Impl::Running() const {
-  size_t running = 0;
-  for (const Lane& lane : lanes) {
-    running += lane.running.size();
-  }
-  return static_cast<uint32_t>(running);
-}
-
-void Scheduler::Impl::ClearStarving(Sequence& sequence) {
-  if (sequence.starving) {
-    std::erase(starving[sequence.node], &sequence);
-    sequence.starving = false;
-  }
-}
-
-void Scheduler::Impl::TakeOut(Sequence& sequence) {
-  Lane& lane = lanes[sequence.lane];
-  LAMINA_CHECK(std::erase(lane.running, &sequence) == 1);
-  TakeContext(sequence, lane);
-  if (lane.border.ticket == 0) {
-    lane.border.ticket = ++tickets;
-  }
-  kv->Release(sequence.request.id, lane.border.ticket);
-  lane.border.leaves.push_back(sequence.request.id);
-  if (sequence.has_scratch) {
-    lane.border.scratch.push_back(sequence.scratch_offset);
-    sequence.has_scratch = false;
-  }
-  ClearStarving(sequence);
-
-  const bool sampled = sequence.chunked_tokens == sequence.join_tokens;
-  for (Sequence* fork : Detach(sequence)) {
-    if (!sampled) {
-      Preempt(*fork);  // The chunk it waited for never comes: it prefills on its own, later.
+  for (const PlannedScore& chunk : planned.scores) {
+    Sequence* sequence = life.Find(chunk.sequence);
+    if (sequence == nullptr || !chunk.last) {
+      continue;
     }
+    events.scores.push_back({.sequence = chunk.sequence,
+                             .logprobs = std::move(sequence->logprobs),
+                             .ranks = std::move(sequence->ranks)});
+    events.finished.push_back({.sequence = chunk.sequence, .reason = plan::FinishReason::kLength});
+    life.End(*sequence);
   }
 }
 
-std::vector<Sequence*> Scheduler::Impl::Detach(Sequence& sequence) {
-  if (Sequence* parent = Find(std::exchange(sequence.parent, 0)); parent != nullptr) {
-    std::erase(parent->attached, sequence.request.id);
+absl::Status Scheduler::Impl::Audit() const {
+  LAMINA_RETURN_IF_ERROR(kv.Audit());
+  LAMINA_RETURN_IF_ERROR(steps.Audit(options.plan_ahead));
+  LAMINA_RETURN_IF_ERROR(lanes.Audit(kv));
+  LAMINA_RETURN_IF_ERROR(life.Audit());
+  LAMINA_RETURN_IF_ERROR(residents.Audit(life.Running(), kv));
+  const std::vector<LaneLoad>& loads = lanes.loads();
+  if (std::any_of(loads.begin(), loads.end(),
+                  [this](const LaneLoad& load) { return load.rows > options.rows_max; })) {
+    return absl::InternalError("a lane has more rows than rows_max");
   }
-  std::vector<Sequence*> forks;
-  for (const plan::SequenceId id : std::exchange(sequence.attached, {})) {
-    forks.push_back(Find(id));
-    forks.back()->parent = 0;
+  if (lanes.running() > options.running_max) {
+    return absl::InternalError("more sequences run than running_max");
   }
-  return forks;
-}
-
-void Scheduler::Impl::Preempt(Sequence& sequence) {
-  TakeOut(sequence);
-  sequence.state = SequenceState::kDraining;
-  draining.insert(&sequence);
-  lanes[sequence.lane].border.draining.push_back(sequence.request.id);
-  preempted.push_back(sequence.request.id);
-  ++counters.preemptions;
-}
-
-void Scheduler::Impl::End(Sequence& sequence) {
-  switch (sequence.state) {
-    case SequenceState::kWaiting:
-      waiting.erase(&sequence);
-      break;
-    case SequenceState::kPrefilling:
-    case SequenceState::kDecoding:
-      TakeOut(sequence);
-      break;
-    case SequenceState::kDraining:
-      draining.erase(&sequence);
-      break;
+  if (Waits() > options.waiting_max + options.running_max) {
+    return absl::InternalError("more sequences wait than can have been let in");
   }
-  sequences.erase(sequence.request.id);
-}
-
-// Everything that nodes know of or wait for, in service order.
-std::vector<Sequence*> Scheduler::Impl::TakenFromNodes() {
-  SequenceQueue taken(before);
-  for (const Lane& lane : lanes) {
-    taken.insert(lane.running.begin(), lane.running.end());
+  if (kv.holders() != lanes.running()) {
+    return absl::InternalError("slots are held by one who does not run");
   }
-  taken.insert(draining.begin(), draining.end());
-  return {taken.begin(), taken.end()};
+  if (lanes.running() == 0 && !borders.scratch_empty() && steps.empty() && borders.empty()) {
+    return absl::InternalError("scratch is held by nobody");
+  }
+  return absl::OkStatus();
 }
 
 Scheduler::Scheduler(const SchedulerOptions& options, std::unique_ptr<ServiceOrder> order)
@@ -230,116 +221,130 @@ Scheduler::Scheduler(const SchedulerOptions& options, std::unique_ptr<ServiceOrd
 Scheduler::~Scheduler() = default;
 
 absl::Status Scheduler::Submit(SequenceRequest request) {
-  LAMINA_RETURN_IF_ERROR(CheckLengths(request, impl_->options.sequence_tokens_max));
-  if (impl_->options.memory_nodes.empty()) {
+  const SchedulerOptions& options = impl_->options;
+  LAMINA_RETURN_IF_ERROR(CheckLengths(request, options.sequence_tokens_max));
+  if (options.memory_nodes.empty()) {
     return absl::UnavailableError("no memory node has joined; try again once one has");
   }
-  auto sequence = std::make_unique<Sequence>();
-  sequence->request = std::move(request);
-  const SequenceRequest& kept = sequence->request;
-  if (sequence->slots_max() > impl_->TokensOfLongest()) {
+  const uint32_t slots = Sequence::SlotsMaxOf(request);
+  if (slots > options.SlotsOfLongest()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the request can grow to ", sequence->slots_max(), " slots (prompt ",
-                     kept.prompt.size(), ", tokens_max ", kept.tokens_max, "), ",
-                     impl_->options.span_tokens == 0 ? "the largest memory node has "
-                                                     : "the memory nodes have room for ",
-                     impl_->TokensOfLongest()));
+        absl::StrCat("the request can grow to ", slots, " slots (prompt ", request.prompt.size(),
+                     ", tokens_max ", request.tokens_max, "), ",
+                     options.span_tokens == 0 ? "the largest memory node has "
+                                              : "the memory nodes have room for ",
+                     options.SlotsOfLongest()));
   }
-  if (impl_->waiting.size() + impl_->draining.size() >= impl_->options.waiting_max) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the queue is full: ", impl_->options.waiting_max, " sequences wait; try again later"));
+  if (impl_->Waits() >= options.waiting_max) {
+    return absl::ResourceExhaustedError(absl::StrCat("the queue is full: ", options.waiting_max,
+                                                     " sequences wait; try again later"));
   }
-  LAMINA_CHECK(kept.id != 0 && impl_->Find(kept.id) == nullptr);
-  sequence->arrival = ++impl_->arrivals;
-  if (Sequence* parent = impl_->Find(kept.fork_of); parent != nullptr) {
-    parent->forks.push_back(kept.id);
-  }
-  impl_->waiting.insert(sequence.get());
-  impl_->sequences.emplace(kept.id, std::move(sequence));
+  impl_->life.Submit(std::move(request));
   return absl::OkStatus();
 }
 
 void Scheduler::Finish(plan::SequenceId sequence) {
-  if (Sequence* found = impl_->Find(sequence); found != nullptr) {
-    impl_->End(*found);
+  if (Sequence* found = impl_->life.Find(sequence); found != nullptr) {
+    impl_->life.End(*found);
   }
 }
 
 void Scheduler::StartEpoch(uint64_t epoch, const std::vector<MemoryNodeShare>& memory_nodes,
                            const std::vector<std::string>& lost, Events& events,
                            const plan::PrefillLanes& prefill_lanes) {
-  const std::string loss = absl::StrJoin(lost, " and ");
-  for (Sequence* sequence : impl_->TakenFromNodes()) {
-    if (!loss.empty()) {
-      sequence->losses.Add(loss);
-    }
-    if (sequence->losses.TooMany()) {
-      const plan::SequenceId id = sequence->request.id;
-      events.finished.push_back(ErrorEvent(id, sequence->losses.Why()));
-      impl_->sequences.erase(id);
-      continue;
-    }
-    sequence->state = SequenceState::kWaiting;
-    sequence->starving = false;
-    sequence->has_scratch = false;
-    sequence->parent = 0;
-    sequence->attached.clear();
-    impl_->waiting.insert(sequence);
-  }
-  impl_->draining.clear();
+  impl_->life.LeaveEpoch(absl::StrJoin(lost, " and "), events);
   impl_->ResetNodes(memory_nodes, prefill_lanes);
   impl_->epoch = epoch;
+  impl_->life.EndLongerThan(impl_->options.SlotsOfLongest(), events);
+}
 
-  const uint32_t slots = impl_->TokensOfLongest();
-  const std::vector<Sequence*> waiting(impl_->waiting.begin(), impl_->waiting.end());
-  for (Sequence* sequence : waiting) {
-    if (sequence->slots_max() > slots) {
-      events.finished.push_back(ErrorEvent(
-          sequence->request.id, absl::UnavailableError(absl::StrCat(
-                                    "the request can grow to ", sequence->slots_max(),
-                                    " slots, the largest memory node left has ", slots))));
-      impl_->End(*sequence);
+void Scheduler::SetLaneCosts(const cost::LaneCosts& costs) { impl_->balance.SetCosts(costs); }
+
+void Scheduler::SetLinkCosts(const cost::LinkCosts& costs) { impl_->link_costs = costs; }
+
+void Scheduler::HoldOneLane(std::string why) { impl_->balance.HoldOneLane(std::move(why)); }
+
+void Scheduler::SetBandwidths(const std::vector<double>& bytes_per_second) {
+  std::vector<MemoryNodeShare>& nodes = impl_->options.memory_nodes;
+  LAMINA_CHECK(bytes_per_second.size() == nodes.size());
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    nodes[i].bandwidth_bytes_per_second = bytes_per_second[i];
+  }
+}
+
+void Scheduler::Plan(std::vector<plan::StepPlan>& plans) {
+  Impl& impl = *impl_;
+  impl.balance.Balance(impl.Waits());
+  // Lanes in turn, one step each, so that newcomers find every lane at the same stage.
+  for (bool planned = true; planned;) {
+    OpenSteps open;
+    for (uint32_t lane = 0; lane < impl.lanes.size(); ++lane) {
+      if (impl.steps.InFlight(lane) < impl.options.plan_ahead) {
+        open.emplace(lane, impl.maker.Open(impl.epoch, lane));
+      }
+    }
+    impl.admission.Admit(open);
+    planned = false;
+    for (auto& [lane, step] : open) {
+      if (impl.maker.Close(step, impl.link_costs, impl.balance.costs())) {
+        plans.push_back(std::move(step.plan));
+        planned = true;
+      }
     }
   }
+}
+
+absl::Status Scheduler::OnStepDone(const plan::StepResult& result, Events& events) {
+  Impl& impl = *impl_;
+  if (result.epoch != impl.epoch) {
+    return absl::OkStatus();
+  }
+  LAMINA_RETURN_IF_ERROR(impl.steps.Check(result, impl.life));
+  const PlannedStep planned = impl.steps.TakeOldest(result.lane);
+  for (const PlannedToken& row : planned.tokens) {
+    impl.rows_dead += impl.life.Find(row.sequence) == nullptr ? 1 : 0;
+  }
+  for (const plan::SampledToken& token : result.tokens) {
+    impl.Commit(token, events);
+  }
+  impl.CommitScores(planned, result, events);
+  impl.borders.Pass(result.lane, planned.border);
+  impl.life.WaitAgain(planned.border.draining);
+  impl.life.TellPreempted(events);
+  return absl::OkStatus();
 }
 
 void Scheduler::FailAll(const absl::Status& status, Events& events) {
-  std::vector<Sequence*> all = impl_->TakenFromNodes();
-  all.insert(all.end(), impl_->waiting.begin(), impl_->waiting.end());
-  for (Sequence* sequence : all) {
-    impl_->Detach(*sequence);  // Forks end too; they need no prefill of their own.
-  }
-  for (Sequence* sequence : all) {
-    events.finished.push_back(ErrorEvent(sequence->request.id, status));
-    impl_->End(*sequence);
-  }
+  impl_->life.FailAll(status, events);
 }
 
 bool Scheduler::HasWork() const {
-  if (!impl_->sequences.empty()) {
-    return true;
-  }
-  return std::any_of(impl_->lanes.begin(), impl_->lanes.end(), [](const Lane& lane) {
-    return !lane.in_flight.empty() || !lane.border.leaves.empty();
-  });
+  return !impl_->life.empty() || !impl_->steps.empty() || !impl_->borders.empty();
 }
 
 SchedulerStats Scheduler::Stats() const {
-  SchedulerStats stats = impl_->counters;
-  stats.waiting = static_cast<uint32_t>(impl_->waiting.size() + impl_->draining.size());
-  stats.running = impl_->Running();
-  stats.lane_count = impl_->lane_count;
-  for (const Lane& lane : impl_->lanes) {
-    stats.lanes.push_back({.rows = static_cast<uint32_t>(lane.running.size()),
-                           .context_tokens = lane.context_tokens_all,
-                           .step_planned = lane.step_planned,
-                           .step_done = lane.step_done,
-                           .prefill = stats.lanes.size() >= impl_->options.lanes});
+  const Impl& impl = *impl_;
+  SchedulerStats stats{.waiting = static_cast<uint32_t>(impl.Waits()),
+                       .running = impl.lanes.running(),
+                       .preemptions = impl.life.preemptions(),
+                       .tokens_committed = impl.tokens_committed,
+                       .rows_dead = impl.rows_dead,
+                       .lane_moves = impl.balance.moves(),
+                       .lane_count = impl.balance.count(),
+                       .row_chunks = impl.maker.row_chunks()};
+  for (uint32_t lane = 0; lane < impl.lanes.size(); ++lane) {
+    stats.lanes.push_back({.rows = static_cast<uint32_t>(impl.lanes[lane].running.size()),
+                           .context_tokens = impl.lanes[lane].context_tokens_all,
+                           .step_planned = impl.steps.planned(lane),
+                           .step_done = impl.steps.done(lane),
+                           .prefill = impl.lanes.IsPrefill(lane)});
   }
   return stats;
 }
 
-const KvDirectory& Scheduler::kv() const { return impl_->kv->directory(); }
+const LaneCount& Scheduler::lane_count() const { return impl_->balance.count(); }
+
+const KvDirectory& Scheduler::kv() const { return impl_->kv.directory(); }
 
 absl::Status Scheduler::Audit() const { return impl_->Audit(); }
 

@@ -14,19 +14,26 @@
 // never wait for the coordinator. A row that ends by an end token may run dead in the steps planned
 // meanwhile; its results there are discarded.
 //
-// Preemption: when a decode row gets no slot, the last sequence in service order on its memory node
-// (first come first served: the one submitted last) is taken out at a step border. Results of the
-// steps planned with it still count. Its slots are in quarantine, and it may not join again, until
-// the step that carries its leave is done; then it waits in its old place of the service order, and
-// is later recomputed from prompt and committed tokens. Clients see a pause, never a token twice.
+// Preemption: when a decode row gets no slot, a sequence on its memory node is taken out at a step
+// border: which one, a strategy says (out_of_slots.h; the last in service order, unless another one
+// is chosen). Results of the steps planned with it still count. Its slots are in quarantine, and it
+// may not join again, until the step that carries its leave is done; then it waits in its old place
+// of the service order, and is later recomputed from prompt and committed tokens. Clients see a
+// pause, never a token twice.
 //
-// Lanes: newcomers join the lane with the least work; a sequence changes lanes when the work
-// becomes uneven, or when other rows of its lane have left and fewer lanes are faster
-// (scheduler_lanes.cc).
+// Lanes: newcomers join the lane with the least work (placement.h); a sequence changes lanes when
+// the work becomes uneven, or when other rows of its lane have left and fewer lanes are faster
+// (lane_balance.h).
 //
 // With prefill lanes (prefill.mode dedicated) newcomers join the one of these with the most room in
 // its next step. It plans chunks only, at its own pace; a sequence whose prompt is done goes on in
 // one of the other lanes, which plan rows only.
+//
+// Parts: sequence_life.h (states, queue, forks), lanes.h and node_residents.h (who runs where, and
+// what that weighs), lane_balance.h (who changes lanes), step_maker.h with row_slots.h (what a step
+// is made of), admission.h (who joins it), planned_steps.h (what is under way), step_borders.h
+// (what a step sets free). Strategies: placement.h, out_of_slots.h, step_packing.h,
+// service_order.h.
 //
 // The decode of a sequence is planned when the step of its last chunk is done, that is, when its
 // memory node has confirmed the K and V of the whole prompt.
@@ -43,105 +50,17 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/string_view.h"
-#include "common/clock.h"
 #include "coordinator/core/kv_directory.h"
 #include "coordinator/core/lane_count.h"
 #include "coordinator/core/row_chunks.h"
+#include "coordinator/core/scheduler_options.h"
+#include "coordinator/core/sequence_request.h"
+#include "coordinator/core/service_order.h"
+#include "cost/layer_seconds.h"
 #include "plan/prefill_lanes.h"
 #include "plan/step_plan.h"
 
 namespace lamina::core {
-
-struct MemoryNodeShare {
-  std::string name;
-  uint32_t slots = 0;
-  double bandwidth_bytes_per_second = 0;  // Measured by the node at start; relative size matters.
-};
-
-struct SchedulerOptions {
-  uint32_t lanes = 1;                // That decode.
-  plan::PrefillLanes prefill_lanes;  // Behind these. Of epoch 0.
-  bool lanes_auto = false;           // Any number up to `lanes`, by measured times (lane_count.h).
-  std::string lanes_why = "as configured";  // Without lanes_auto.
-  RowChunkOptions row_chunks;               // In how many chunks a lane's rows go to a memory node.
-  uint32_t plan_ahead = 2;
-  uint32_t rows_max = 256;         // Decode rows of a lane.
-  uint32_t step_tokens_max = 512;  // Decode rows plus chunk tokens of a step.
-  uint32_t chunk_tokens = 512;     // Largest chunk of one prompt.
-  // Of a compute node, for all prompts in prefill of all lanes, or of its replica's prefill lanes.
-  uint32_t scratch_tokens = 8192;
-  uint32_t sequence_tokens_max = 8192;
-  uint32_t running_max = 256;
-  uint32_t waiting_max = 1024;
-  // Slots that must be free for each sequence already on the memory node before another one joins.
-  // More of them: fewer preemptions, less of the memory used.
-  uint32_t admission_headroom = 16;
-  // Partition token_range: sequences are cut into spans of so many tokens, which may lie on
-  // different memory nodes. 0: a sequence lies on one.
-  uint32_t span_tokens = 0;
-  uint32_t soft_reservation_min = 64;  // See KvDirectoryOptions.
-  uint32_t soft_reservation_max = 256;
-  // Of epoch 0. May be empty: then Submit answers kUnavailable until StartEpoch brings some.
-  std::vector<MemoryNodeShare> memory_nodes;
-
-  // Errors: kInvalidArgument  a limit is 0, or sequence_tokens_max is more than scratch_tokens (a
-  //                           prompt lies in the scratch as a whole).
-  absl::Status Validate() const;
-};
-
-// One sequence to generate (or score). A request for n choices is n of these with one `group`.
-struct SequenceRequest {
-  plan::SequenceId id = 0;
-  // The first sequence of the same request, whose prompt's K and V it may share. They do share if
-  // this one is submitted before the first one joins, and there is room for its row.
-  plan::SequenceId fork_of = 0;
-  std::vector<TokenId> prompt;
-  SamplingParams sampling;
-  uint32_t tokens_max = 0;  // In all, the prompt included. Not used when scoring.
-  uint32_t tokens_min = 0;
-  std::vector<TokenId> end_tokens;
-  int32_t priority = 0;  // Higher is sooner, under the priority policy.
-  bool score = false;
-  Nanos submitted = 0;  // For metrics; not used in decisions.
-};
-
-struct TokenEvent {
-  plan::SequenceId sequence = 0;
-  uint32_t index = 0;  // 0 for the first generated token. Each index comes exactly once.
-  plan::SampledToken token;
-};
-struct FinishEvent {
-  plan::SequenceId sequence = 0;
-  plan::FinishReason reason = plan::FinishReason::kNone;
-  absl::Status status;  // Why, for kError.
-};
-// A FinishEvent with kLength follows in the same Events.
-struct ScoreEvent {
-  plan::SequenceId sequence = 0;
-  std::vector<float> logprobs;         // [prompt - 1]: of tokens 1, 2, ...
-  std::vector<plan::TokenRank> ranks;  // The same, or none.
-};
-// In the order in which they are to be shown: per sequence tokens or score, then its end.
-struct Events {
-  std::vector<TokenEvent> tokens;
-  std::vector<ScoreEvent> scores;
-  std::vector<FinishEvent> finished;
-  std::vector<plan::SequenceId> preempted;  // Since the last call that took Events.
-};
-
-// The order in which waiting sequences are served.
-class ServiceOrder {
- public:
-  virtual ~ServiceOrder() = default;
-  virtual absl::string_view name() const = 0;
-  // Whether `a` goes before `b`; a strict weak order. Preempted sequences keep their arrival
-  // number.
-  virtual bool Before(const SequenceRequest& a, uint64_t arrival_a, const SequenceRequest& b,
-                      uint64_t arrival_b) const = 0;
-};
-std::unique_ptr<ServiceOrder> MakeFirstComeFirstServed();
-std::unique_ptr<ServiceOrder> MakePriorityOrder();  // Priority, then arrival.
 
 struct SchedulerStats {
   uint32_t waiting = 0;

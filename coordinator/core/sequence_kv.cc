@@ -16,102 +16,133 @@ constexpr uint32_t kBlockTokens = 256;  // Of attention's merge tree.
 
 }  // namespace
 
-void SequenceKv::Open(plan::SequenceId id) { LAMINA_CHECK(spans_.emplace(id, Spans{}).second); }
+void SequenceKv::Reset(const KvDirectoryOptions& options, uint32_t span_tokens) {
+  directory_ = std::make_unique<KvDirectory>(options);
+  span_tokens_ = span_tokens;
+  spans_.clear();
+}
 
-void SequenceKv::BeginSpan(plan::SequenceId id, uint32_t node) {
-  LAMINA_CHECK(RoomInSpan(id) == 0);
-  Spans& spans = spans_.at(id);
+void SequenceKv::Open(SlotHolder holder) {
+  LAMINA_CHECK(spans_.emplace(holder, HeldSpans{}).second);
+}
+
+void SequenceKv::BeginSpan(SlotHolder holder, uint32_t node) {
+  LAMINA_CHECK(RoomInSpan(holder) == 0);
+  HeldSpans& spans = spans_.at(holder);
   LAMINA_CHECK(spans.nodes.size() < kSpansMax);
-  directory_.Open(KeyOf(id, spans.nodes.size()), node);
+  spans.last = directory_->Open(At(holder, spans.nodes.size()), node);
   spans.nodes.push_back(node);
 }
 
-absl::StatusOr<std::vector<plan::SlotGrant>> SequenceKv::Append(plan::SequenceId id,
-                                                                uint32_t tokens) {
-  LAMINA_CHECK(tokens <= RoomInSpan(id));
-  Spans& spans = spans_.at(id);
+absl::StatusOr<std::vector<HeldExtent>> SequenceKv::Append(SlotHolder holder, uint32_t tokens) {
+  LAMINA_CHECK(tokens <= RoomInSpan(holder));
+  HeldSpans& spans = spans_.at(holder);
   LAMINA_ASSIGN_OR_RETURN(const std::vector<Extent> extents,
-                          directory_.Append(KeyOf(id, spans.nodes.size() - 1), tokens));
+                          directory_->Append(At(holder, spans.nodes.size() - 1), tokens));
   spans.tokens += tokens;
-  std::vector<plan::SlotGrant> grants;
+  std::vector<HeldExtent> held;
   for (const Extent& extent : extents) {
-    grants.push_back({.sequence = id, .extent = extent, .memory_node = spans.nodes.back()});
+    held.push_back({.extent = extent, .memory_node = spans.nodes.back()});
   }
-  return grants;
+  return held;
 }
 
-std::vector<plan::SlotGrant> SequenceKv::Fork(plan::SequenceId parent, plan::SequenceId child,
-                                              uint32_t tokens) {
-  const Spans& from = spans_.at(parent);
+std::optional<HeldExtent> SequenceKv::AppendOne(HeldSpans& held) {
+  const std::optional<uint32_t> slot = directory_->AppendOne(*held.last);
+  if (!slot) {
+    return std::nullopt;
+  }
+  ++held.tokens;
+  return HeldExtent{.extent = {.first_slot = *slot, .tokens = 1}, .memory_node = held.nodes.back()};
+}
+
+std::vector<HeldExtent> SequenceKv::Fork(SlotHolder parent, SlotHolder child, uint32_t tokens) {
+  const HeldSpans& from = spans_.at(parent);
   LAMINA_CHECK(tokens <= from.tokens);
-  Spans to{.tokens = tokens};
-  std::vector<plan::SlotGrant> grants;
+  HeldSpans to{.tokens = tokens};
+  std::vector<HeldExtent> held;
   for (uint32_t left = tokens; left > 0;) {
     const size_t span = to.nodes.size();
     const uint32_t node = from.nodes[span];
     const uint32_t shared = span_tokens_ == 0 ? left : std::min(left, span_tokens_);
-    for (const Extent& extent : directory_.Fork(KeyOf(parent, span), KeyOf(child, span), shared)) {
-      grants.push_back({.sequence = child, .extent = extent, .memory_node = node});
+    for (const Extent& extent : directory_->Fork(At(parent, span), At(child, span), shared)) {
+      held.push_back({.extent = extent, .memory_node = node});
     }
     to.nodes.push_back(node);
+    to.last = directory_->Get(At(child, span));
     left -= shared;
   }
   LAMINA_CHECK(spans_.emplace(child, std::move(to)).second);
-  return grants;
+  return held;
 }
 
-void SequenceKv::Release(plan::SequenceId id, uint64_t ticket) {
-  const Spans& spans = spans_.at(id);
+void SequenceKv::Release(SlotHolder holder, uint64_t ticket) {
+  const HeldSpans& spans = spans_.at(holder);
   for (size_t span = 0; span < spans.nodes.size(); ++span) {
-    directory_.Release(KeyOf(id, span), ticket);
+    directory_->Release(At(holder, span), ticket);
   }
-  spans_.erase(id);
+  spans_.erase(holder);
 }
 
-uint32_t SequenceKv::TokensOf(plan::SequenceId id) const { return spans_.at(id).tokens; }
+uint32_t SequenceKv::TokensOf(SlotHolder holder) const { return spans_.at(holder).tokens; }
 
-uint32_t SequenceKv::TokensOn(plan::SequenceId id, uint32_t node) const {
-  const Spans& spans = spans_.at(id);
+uint32_t SequenceKv::TokensOn(SlotHolder holder, uint32_t node) const {
   uint32_t tokens = 0;
-  for (size_t span = 0; span < spans.nodes.size(); ++span) {
-    if (spans.nodes[span] == node) {
-      tokens += directory_.TokensOf(KeyOf(id, span));
-    }
-  }
+  VisitSpans(holder, [&](uint32_t of_span, uint32_t span_tokens) {
+    tokens += of_span == node ? span_tokens : 0;
+  });
   return tokens;
 }
 
-uint32_t SequenceKv::RoomInSpan(plan::SequenceId id) const {
-  const Spans& spans = spans_.at(id);
-  if (spans.nodes.empty()) {
+void SequenceKv::VisitSpans(SlotHolder holder,
+                            absl::FunctionRef<void(uint32_t, uint32_t)> visit) const {
+  const HeldSpans& spans = spans_.at(holder);
+  uint32_t left = spans.tokens;
+  for (const uint32_t node : spans.nodes) {
+    const uint32_t tokens = span_tokens_ == 0 ? left : std::min(left, span_tokens_);
+    visit(node, tokens);
+    left -= tokens;
+  }
+}
+
+uint32_t SequenceKv::RoomInSpan(const HeldSpans& held) const {
+  if (held.nodes.empty()) {
     return 0;
   }
   if (span_tokens_ == 0) {
     return UINT32_MAX;
   }
-  return static_cast<uint32_t>(spans.nodes.size()) * span_tokens_ - spans.tokens;
+  return static_cast<uint32_t>(held.nodes.size()) * span_tokens_ - held.tokens;
 }
 
 absl::Status SequenceKv::Audit() const {
-  for (const auto& [id, spans] : spans_) {
+  size_t spans_open = 0;
+  for (const auto& [holder, spans] : spans_) {
+    const auto broken = [&id = holder.id](absl::string_view what) {
+      return absl::InternalError(absl::StrCat("holder ", id, ": ", what));
+    };
     uint32_t tokens = 0;
     for (size_t span = 0; span < spans.nodes.size(); ++span) {
-      const plan::SequenceId key = KeyOf(id, span);
-      if (!directory_.IsOpen(key) || directory_.NodeOf(key) != spans.nodes[span]) {
-        return absl::InternalError(absl::StrCat("sequence ", id, ": span ", span, " is astray"));
+      const HeldSpan held = At(holder, span);
+      if (!directory_->IsOpen(held) || directory_->NodeOf(held) != spans.nodes[span]) {
+        return broken(absl::StrCat("span ", span, " is astray"));
       }
-      const uint32_t own = directory_.TokensOf(key);
+      const uint32_t own = directory_->TokensOf(held);
       if (span_tokens_ != 0 &&
           (span + 1 < spans.nodes.size() ? own != span_tokens_ : own > span_tokens_)) {
-        return absl::InternalError(absl::StrCat("sequence ", id, ": span ", span, " has ", own));
+        return broken(absl::StrCat("span ", span, " has ", own));
       }
       tokens += own;
     }
     if (tokens != spans.tokens) {
-      return absl::InternalError(absl::StrCat("sequence ", id, " miscounts its tokens"));
+      return broken("miscounts its tokens");
     }
+    spans_open += spans.nodes.size();
   }
-  return directory_.Audit();
+  if (spans_open != directory_->SpansOpen()) {
+    return absl::InternalError("the directory has a span of nobody");
+  }
+  return directory_->Audit();
 }
 
 uint32_t SpanTokensFor(uint32_t sequence_tokens_max) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SequenceKv: the slots of sequences that may be cut into spans on different memory nodes.
+// SequenceKv: the slots of sequences, and of other holders of their kind of K and V, that may be
+// cut into spans on different memory nodes.
 //
-// Uncut, a sequence is one span on one node. Cut, span i holds tokens [i * span_tokens, (i + 1) *
-// span_tokens), and each span lies on a node of its own choice. Every span is a sequence of the
-// KvDirectory, which knows nothing of cuts.
+// Uncut, a holder is one span on one node. Cut, span i holds tokens [i * span_tokens, (i + 1) *
+// span_tokens), and each span lies on a node of its own choice.
 //
 // Threading: one thread.   Determinism: same calls, same answers.
 
@@ -12,62 +12,85 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <optional>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/attention_descriptor.h"
 #include "coordinator/core/kv_directory.h"
-#include "coordinator/core/scheduler.h"
-#include "plan/step_plan.h"
+#include "coordinator/core/scheduler_options.h"
+#include "coordinator/core/slot_holder.h"
 
 namespace lamina::core {
 
+// Slots that a holder got, on the node of its span.
+struct HeldExtent {
+  Extent extent;
+  uint32_t memory_node = 0;
+};
+
+// What a holder has, for who keeps it at hand.
+struct HeldSpans {
+  std::vector<uint32_t> nodes;  // Of each span.
+  uint32_t tokens = 0;
+  OpenSpan* last = nullptr;
+};
+
 class SequenceKv {
  public:
-  // Spans of one sequence at most.
+  // Spans of one holder at most.
   static constexpr uint32_t kSpansMax = 16;
 
+  // Without memory nodes, until Reset().
+  SequenceKv() : SequenceKv({}, 0) {}
   // `span_tokens` 0 cuts nothing.
-  SequenceKv(const KvDirectoryOptions& options, uint32_t span_tokens)
-      : directory_(options), span_tokens_(span_tokens) {}
+  SequenceKv(const KvDirectoryOptions& options, uint32_t span_tokens) {
+    Reset(options, span_tokens);
+  }
+  // Nothing is held.
+  void Reset(const KvDirectoryOptions& options, uint32_t span_tokens);
 
-  // Starts a sequence without spans. Requires: not open; with cuts an id below 2^60.
-  void Open(plan::SequenceId id);
-  // The next tokens go to `node`. Requires: RoomInSpan(id) == 0.
-  void BeginSpan(plan::SequenceId id, uint32_t node);
-  // Requires: tokens <= RoomInSpan(id).   Errors: those of KvDirectory::Append; nothing changed.
-  absl::StatusOr<std::vector<plan::SlotGrant>> Append(plan::SequenceId id, uint32_t tokens);
-  // As KvDirectory::Fork, span by span.
-  std::vector<plan::SlotGrant> Fork(plan::SequenceId parent, plan::SequenceId child,
-                                    uint32_t tokens);
-  void Release(plan::SequenceId id, uint64_t ticket);
-  void Recycle(uint64_t ticket) { directory_.Recycle(ticket); }
+  // Starts a holder without spans. Requires: not open.
+  void Open(SlotHolder holder);
+  // Stays where it is until Release(). Requires: open.
+  HeldSpans* Get(SlotHolder holder) { return &spans_.at(holder); }
+  // The next tokens go to `node`. Requires: RoomInSpan(holder) == 0.
+  void BeginSpan(SlotHolder holder, uint32_t node);
+  // Requires: tokens <= RoomInSpan(holder).
+  // Errors: those of KvDirectory::Append; nothing changed.
+  absl::StatusOr<std::vector<HeldExtent>> Append(SlotHolder holder, uint32_t tokens);
+  // The same of one slot, for decode rows; nothing when none is free.
+  std::optional<HeldExtent> AppendOne(HeldSpans& held);
+  // As KvDirectory::Fork, span by span. The two may be of different kinds.
+  std::vector<HeldExtent> Fork(SlotHolder parent, SlotHolder child, uint32_t tokens);
+  void Release(SlotHolder holder, uint64_t ticket);
+  void Recycle(uint64_t ticket) { directory_->Recycle(ticket); }
 
-  bool IsOpen(plan::SequenceId id) const { return spans_.contains(id); }
-  uint32_t TokensOf(plan::SequenceId id) const;
-  uint32_t TokensOn(plan::SequenceId id, uint32_t node) const;
+  bool IsOpen(SlotHolder holder) const { return spans_.contains(holder); }
+  uint32_t TokensOf(SlotHolder holder) const;
+  uint32_t TokensOn(SlotHolder holder, uint32_t node) const;
   // Tokens that the last span still takes; 0 before the first.
-  uint32_t RoomInSpan(plan::SequenceId id) const;
-  // Of each span.
-  const std::vector<uint32_t>& NodesOf(plan::SequenceId id) const { return spans_.at(id).nodes; }
+  uint32_t RoomInSpan(const HeldSpans& held) const;
+  uint32_t RoomInSpan(SlotHolder holder) const { return RoomInSpan(spans_.at(holder)); }
+  // Calls `visit` with the node and the tokens of each span, in order.
+  void VisitSpans(SlotHolder holder, absl::FunctionRef<void(uint32_t, uint32_t)> visit) const;
+  uint32_t holders() const { return static_cast<uint32_t>(spans_.size()); }
 
-  const KvDirectory& directory() const { return directory_; }
+  const KvDirectory& directory() const { return *directory_; }
   absl::Status Audit() const;
 
  private:
-  struct Spans {
-    std::vector<uint32_t> nodes;
-    uint32_t tokens = 0;
-  };
-  plan::SequenceId KeyOf(plan::SequenceId id, size_t span) const {
-    return span_tokens_ == 0 ? id : id * kSpansMax + span;
+  static HeldSpan At(SlotHolder holder, size_t span) {
+    return {holder, static_cast<uint32_t>(span)};
   }
 
-  KvDirectory directory_;
-  uint32_t span_tokens_;
-  std::map<plan::SequenceId, Spans> spans_;
+  std::unique_ptr<KvDirectory> directory_;
+  uint32_t span_tokens_ = 0;
+  std::map<SlotHolder, HeldSpans> spans_;
 };
 
 // Tokens of a span, for sequences of at most `sequence_tokens_max`: a power of two of attention

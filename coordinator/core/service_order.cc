@@ -2,7 +2,7 @@
 //
 // The orders of service: first come first served, and priority.
 
-#include "coordinator/core/scheduler.h"
+#include "coordinator/core/service_order.h"
 
 namespace lamina::core {
 namespace {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Replays one seed of the scheduler's simulation: `scheduler_sim_replay SEED [COUNT]` runs COUNT
-// seeds from SEED on and stops at the first that fails, with its last events.
+// seeds from SEED on and stops at the first that fails, with its last events. The hash of all plans
+// at the end says whether two versions of the scheduler plan alike.
 
 #include <cstdlib>
 #include <iostream>
@@ -16,9 +17,11 @@ int main(int argc, char** argv) {
   const uint64_t first = std::strtoull(argv[1], nullptr, 10);
   const uint64_t count = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1;
   lamina::sim::SimReach reach;
+  lamina::sim::PlanHash hash;
   for (uint64_t seed = first; seed < first + count; ++seed) {
     const lamina::sim::SimReport report = lamina::sim::SimWorld({.seed = seed}).Run();
     reach.Add(report.reach);
+    hash.Add(report.plan_hash);
     if (!report.failure.empty() || count == 1) {
       for (const std::string& line : report.trace) {
         std::cout << line << "\n";
@@ -31,6 +34,7 @@ int main(int argc, char** argv) {
       return 1;
     }
   }
-  std::cout << count << " seeds passed: " << reach.ToString() << "\n";
+  std::cout << count << " seeds passed: " << reach.ToString() << "\nplan hash " << hash.value()
+            << "\n";
   return 0;
 }

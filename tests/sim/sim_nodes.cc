@@ -43,7 +43,7 @@ SimNodes::Entry* SimNodes::Find(const plan::StepPlan& plan, plan::SequenceId id)
 
 void SimNodes::Start(const plan::StepPlan& plan) {
   StartLane(plan);
-  for (const plan::SequenceId id : plan.leaves) {
+  for (const auto& [id] : plan.leaves) {
     Leave(plan, id);
   }
   for (const plan::SequenceJoin& join : plan.joins) {

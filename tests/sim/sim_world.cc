@@ -29,8 +29,10 @@ plan::PrefillLanes DrawPrefillLanes(Prng& random, Prng& stages) {
           .each = stages.Chance(0.5) ? 1 : 2 + static_cast<uint32_t>(stages.Below(2))};
 }
 
-SimWorkload WithPrefillLanes(SimWorkload workload, Prng random, Prng stages) {
+SimWorkload WithPrefillLanes(SimWorkload workload, Prng random, Prng stages,
+                             const core::SchedulerStrategies& strategies) {
   workload.options.prefill_lanes = DrawPrefillLanes(random, stages);
+  workload.options.strategies = strategies;
   return workload;
 }
 
@@ -40,7 +42,7 @@ std::unique_ptr<core::ServiceOrder> MakeOrder(bool priority) {
 
 std::string Describe(const plan::StepPlan& plan) {
   std::string line = absl::StrCat("plan lane ", plan.lane, " step ", plan.step);
-  for (const plan::SequenceId id : plan.leaves) {
+  for (const auto& [id] : plan.leaves) {
     absl::StrAppend(&line, " leave ", id);
   }
   for (const plan::SequenceJoin& join : plan.joins) {
@@ -114,8 +116,8 @@ std::string SimReach::ToString() const {
 SimWorld::SimWorld(const SimOptions& options)
     : sim_(options),
       random_(options.seed),
-      workload_(
-          WithPrefillLanes(MakeWorkload(random_), Prng(options.seed + 3), Prng(options.seed + 5))),
+      workload_(WithPrefillLanes(MakeWorkload(random_), Prng(options.seed + 3),
+                                 Prng(options.seed + 5), options.strategies)),
       scheduler_(workload_.options, MakeOrder(workload_.priority_order)),
       replicas_random_(options.seed + 1),
       costs_random_(options.seed + 2),
@@ -176,6 +178,8 @@ SimReport SimWorld::Run() {
   report_.reach.rows_dead = stats.rows_dead;
   report_.reach.lane_moves = stats.lane_moves;
   report_.reach.reservations_revoked = revoked_before_ + scheduler_.kv().ReservationsRevoked();
+  plan_hash_.Add(stats);
+  report_.plan_hash = plan_hash_.value();
   return report_;
 }
 
@@ -347,6 +351,7 @@ void SimWorld::Plan() {
   std::vector<plan::StepPlan> plans;
   scheduler_.Plan(plans);
   for (plan::StepPlan& plan : plans) {
+    plan_hash_.Add(plan);
     Observe(plan);
     Mutate(plan);
     Trace(Describe(plan));
@@ -364,7 +369,7 @@ void SimWorld::Observe(const plan::StepPlan& plan) {
   if (IsPrefillLane(plan.lane)) {
     ObservePrefill(plan);
   }
-  for (const plan::SequenceId id : plan.leaves) {
+  for (const auto& [id] : plan.leaves) {
     reach.left_without_row += !last_row_.contains(id);
     last_row_.erase(id);
   }
@@ -400,7 +405,9 @@ void SimWorld::ObservePrefill(const plan::StepPlan& plan) {
   for (const plan::SequenceJoin& join : plan.joins) {
     reach.preempted_in_prefill += left_prefill_.erase(join.id);
   }
-  left_prefill_.insert(plan.leaves.begin(), plan.leaves.end());
+  for (const auto& [id] : plan.leaves) {
+    left_prefill_.insert(id);
+  }
 }
 
 void SimWorld::Mutate(plan::StepPlan& plan) {
@@ -529,6 +536,7 @@ void SimWorld::Report(plan::StepResult result) {
 }
 
 void SimWorld::Show(const core::Events& events) {
+  plan_hash_.Add(events);
   report_.reach.tokens += events.tokens.size();
   report_.reach.scores += events.scores.size();
   for (const core::TokenEvent& event : events.tokens) {

@@ -28,6 +28,7 @@
 #include "coordinator/core/step_reports.h"
 #include "plan/pipeline_schedule.h"
 #include "plan/stages.h"
+#include "tests/sim/plan_hash.h"
 #include "tests/sim/sim_auditor.h"
 #include "tests/sim/sim_nodes.h"
 #include "tests/sim/sim_workload.h"
@@ -50,6 +51,7 @@ enum class PlantedBug : uint8_t {
 struct SimOptions {
   uint64_t seed = 0;
   PlantedBug bug = PlantedBug::kNone;
+  core::SchedulerStrategies strategies = {};
 };
 
 // How often rare things happened, over one run.
@@ -92,6 +94,7 @@ struct SimReport {
   std::string failure;             // Empty: passed.
   std::vector<std::string> trace;  // The last events.
   uint64_t trace_hash = 0;
+  uint64_t plan_hash = 0;  // Of all plans as the scheduler made them, and of what clients saw.
   uint64_t events = 0;
   SimReach reach;
 };
@@ -164,11 +167,12 @@ class SimWorld {
   std::unique_ptr<SimNodes> nodes_;
   std::vector<LaneLink> links_;
   std::vector<core::MemoryNodeShare> memory_nodes_;
+  PlanHash plan_hash_;
   std::map<plan::SequenceId, core::SequenceRequest> requests_;
   std::map<plan::SequenceId, uint64_t> last_row_;  // Step of the last row.
   std::set<plan::SequenceId> left_prefill_;        // Left a prefill lane.
   std::map<plan::SequenceId, TokenId> last_token_;
-  std::map<uint32_t, std::vector<plan::SequenceId>> leaves_late_;  // By lane; kLeaveLate.
+  std::map<uint32_t, std::vector<plan::SequenceLeave>> leaves_late_;  // By lane; kLeaveLate.
   std::priority_queue<Event> queue_;
   Nanos now_ = 0;
   Nanos settled_by_ = 0;

@@ -135,7 +135,7 @@ TEST_F(LocalKvTest, SlotsMayBeShared) {
   ASSERT_TRUE(arena.ok());
   expected_[0] = *std::move(arena);
   Step({.lane = 1,
-        .leaves = {1},
+        .leaves = {{1}},
         .joins = {{.id = 2}},
         .grants = {{2, {10, 50}}, {2, {90, 1}}},
         .rows = {{.sequence = 2, .position = 50}}},

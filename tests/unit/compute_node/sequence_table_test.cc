@@ -38,7 +38,7 @@ TEST_F(SequenceTableTest, KnowsWhoJoinedAndForgetsWhoLeft) {
   EXPECT_THAT(table_.Find(1)->tokens, ElementsAre(3, 4));
   EXPECT_FALSE(table_.Find(1)->finished);
 
-  ASSERT_TRUE(Apply({.leaves = {1, 77}}).ok());
+  ASSERT_TRUE(Apply({.leaves = {{1}, {77}}}).ok());
 
   EXPECT_EQ(table_.Find(1), nullptr);
   EXPECT_NE(table_.Find(2), nullptr);
@@ -47,7 +47,7 @@ TEST_F(SequenceTableTest, KnowsWhoJoinedAndForgetsWhoLeft) {
 TEST_F(SequenceTableTest, ASequenceMayLeaveAndJoinAgainInOnePlan) {
   ASSERT_TRUE(Apply(Joins({Join(1, {3})})).ok());
   plan::StepPlan plan = Joins({Join(1, {3, 6})});
-  plan.leaves = {1};
+  plan.leaves = {{1}};
 
   ASSERT_TRUE(Apply(plan).ok());
 

@@ -59,10 +59,10 @@ TEST(SlotTablesTest, ASequenceThatLeavesMayJoinAgainInTheSamePlan) {
   SlotTables tables({.slots = 100});
   ASSERT_TRUE(tables.Apply(Joining(1, 0, {{10, 5}})).ok());
   StepPlan again = Joining(1, 0, {{60, 2}});
-  again.leaves = {1};
+  again.leaves = {{1}};
   ASSERT_TRUE(tables.Apply(again).ok());
   EXPECT_EQ(Words(tables.Find(1)->extents), "60+2");
-  ASSERT_TRUE(tables.Apply({.leaves = {1}}).ok());
+  ASSERT_TRUE(tables.Apply({.leaves = {{1}}}).ok());
   EXPECT_EQ(tables.Find(1), nullptr);
 }
 

@@ -35,9 +35,9 @@ TEST(RequestLogTest, SaysWhoComesAndWhoLeaves) {
   const std::string joined = Noted(log, Joining(7, "follow-me", 0));
   EXPECT_THAT(joined, HasSubstr("request joins request_id follow-me sequence 7 lane 1 step 3"));
   EXPECT_THAT(joined, Not(HasSubstr("4711")));
-  EXPECT_THAT(Noted(log, {.step = 9, .leaves = {7}}),
+  EXPECT_THAT(Noted(log, {.step = 9, .leaves = {{7}}}),
               HasSubstr("request leaves request_id follow-me sequence 7"));
-  EXPECT_THAT(Noted(log, {.step = 10, .leaves = {7}}), IsEmpty());
+  EXPECT_THAT(Noted(log, {.step = 10, .leaves = {{7}}}), IsEmpty());
 }
 
 TEST(RequestLogTest, AMemoryNodeSpeaksOfItsOwnAlone) {
@@ -45,7 +45,7 @@ TEST(RequestLogTest, AMemoryNodeSpeaksOfItsOwnAlone) {
   log.StartEpoch(1);
   EXPECT_THAT(Noted(log, Joining(7, "other", 0)), IsEmpty());
   EXPECT_THAT(Noted(log, Joining(8, "own", 1)), HasSubstr("own"));
-  EXPECT_THAT(Noted(log, {.leaves = {7}}), IsEmpty());
+  EXPECT_THAT(Noted(log, {.leaves = {{7}}}), IsEmpty());
 }
 
 TEST(RequestLogTest, AnEpochBeginsWithNobody) {
@@ -53,7 +53,7 @@ TEST(RequestLogTest, AnEpochBeginsWithNobody) {
   log.StartEpoch(std::nullopt);
   Noted(log, Joining(7, "follow-me", 0));
   log.StartEpoch(std::nullopt);
-  EXPECT_THAT(Noted(log, {.leaves = {7}}), IsEmpty());
+  EXPECT_THAT(Noted(log, {.leaves = {{7}}}), IsEmpty());
 }
 
 TEST(RequestLogTest, IsSilentAboveDebug) {

@@ -78,6 +78,33 @@ TEST(KvDirectoryTest, TheLargestReservationIsRevokedFirstThenTheOldest) {
   EXPECT_THAT(*kv.Append(5, 1), ElementsAre(Extent{12, 1}));  // Behind the second's two.
 }
 
+TEST(KvDirectoryTest, AReservationCountsWithWhatIsLeftOfIt) {
+  KvDirectory kv(Options(512));
+  OpenSpan* first = kv.Open(1, 0);
+  ASSERT_TRUE(kv.Append(1, 16).ok());  // 256 are reserved behind it.
+  kv.Open(2, 0);
+  ASSERT_TRUE(kv.Append(2, 16).ok());  // And 224.
+  for (uint32_t i = 0; i < 100; ++i) {
+    EXPECT_EQ(kv.AppendOne(*first), 16 + i);
+  }
+  kv.Open(3, 0);
+  ASSERT_TRUE(kv.Append(3, 1).ok());
+
+  EXPECT_EQ(kv.ReservationsRevoked(), 1u);
+  EXPECT_GE(kv.ExtentsOf(3)[0].first_slot, 288u);
+  EXPECT_TRUE(kv.Audit().ok()) << kv.Audit();
+}
+
+TEST(KvDirectoryTest, AppendOneFindsNoSlotWhereNoneIsFree) {
+  KvDirectory kv(Options(2));
+  OpenSpan* span = kv.Open(1, 0);
+  EXPECT_EQ(kv.AppendOne(*span), 0u);
+  EXPECT_EQ(kv.AppendOne(*span), 1u);
+  EXPECT_EQ(kv.AppendOne(*span), std::nullopt);
+  EXPECT_EQ(kv.TokensOf(1), 2u);
+  EXPECT_TRUE(kv.Audit().ok()) << kv.Audit();
+}
+
 TEST(KvDirectoryTest, AppendFailsWithResourceExhaustedAndChangesNothing) {
   KvDirectory kv(Options(128));
   kv.Open(1, 0);

@@ -117,7 +117,7 @@ TEST_F(SchedulerTest, FinishedSequenceLeavesWithAPlanOfItsOwnWhenNothingElseRuns
   const std::vector<plan::StepPlan> plans = Plan();
 
   ASSERT_THAT(plans, SizeIs(1));
-  EXPECT_THAT(plans[0].leaves, ElementsAre(1));
+  EXPECT_THAT(plans[0].leaves, ElementsAre(plan::SequenceLeave{1}));
   EXPECT_THAT(plans[0].rows, IsEmpty());
   StepDone();
   EXPECT_EQ(scheduler_->kv().SlotsFree(0), 1000u);
@@ -240,7 +240,7 @@ TEST_F(SchedulerTest, ForksOfAParentCancelledInPrefillArePrefilledOnTheirOwn) {
 
   scheduler_->Finish(1);
   StepDone();
-  EXPECT_THAT(Plan().front().leaves, ElementsAre(1, 2));
+  EXPECT_THAT(Plan().front().leaves, ElementsAre(plan::SequenceLeave{1}, plan::SequenceLeave{2}));
   RunUntilIdle();
 
   EXPECT_EQ(joins_[2].parent, 0u);

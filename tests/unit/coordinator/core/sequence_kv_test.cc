@@ -35,18 +35,18 @@ TEST(SequenceKvTest, SpansLieWhereTheyBegan) {
     EXPECT_EQ(kv.RoomInSpan(7), 256u);
     const auto granted = kv.Append(7, 256);
     ASSERT_TRUE(granted.ok()) << granted.status();
-    for (const plan::SlotGrant& grant : *granted) {
-      EXPECT_EQ(grant.memory_node, node);
+    for (const HeldExtent& held : *granted) {
+      EXPECT_EQ(held.memory_node, node);
     }
     EXPECT_EQ(kv.RoomInSpan(7), 0u);
   }
   EXPECT_EQ(kv.TokensOn(7, 0), 256u);
   EXPECT_EQ(kv.TokensOn(7, 1), 512u);
-  const std::vector<plan::SlotGrant> shared = kv.Fork(7, 8, 300);
+  const std::vector<HeldExtent> shared = kv.Fork(7, 8, 300);
   EXPECT_EQ(kv.TokensOn(8, 1), 256u);
   EXPECT_EQ(kv.TokensOn(8, 0), 44u);
   EXPECT_EQ(kv.RoomInSpan(8), 212u);
-  EXPECT_EQ(shared.front().sequence, 8u);
+  EXPECT_EQ(shared.front().memory_node, 1u);
   EXPECT_TRUE(kv.Audit().ok()) << kv.Audit();
   kv.Release(7, 1);
   kv.Recycle(1);
@@ -55,6 +55,29 @@ TEST(SequenceKvTest, SpansLieWhereTheyBegan) {
   kv.Release(8, 2);
   kv.Recycle(2);
   EXPECT_EQ(kv.directory().SlotsFree(1), 1000u);
+  EXPECT_TRUE(kv.Audit().ok()) << kv.Audit();
+}
+
+TEST(SequenceKvTest, HoldersOfOtherKindsShareSlotsWithSequences) {
+  constexpr auto kOther = static_cast<HolderKind>(7);
+  SequenceKv kv({.slots = {1000}}, 256);
+  kv.Open(7);
+  for (int span = 0; span < 2; ++span) {
+    kv.BeginSpan(7, 0);
+    ASSERT_TRUE(kv.Append(7, 256).ok());
+  }
+  // The prefix outlives the sequence, whose id it has, and a later one takes it over.
+  kv.Fork(7, {kOther, 7}, 300);
+  kv.Release(7, 1);
+  kv.Recycle(1);
+  EXPECT_EQ(kv.directory().SlotsFree(0), 700u);
+  kv.Fork({kOther, 7}, 8, 300);
+  EXPECT_EQ(kv.holders(), 2u);
+  EXPECT_TRUE(kv.Audit().ok()) << kv.Audit();
+  kv.Release({kOther, 7}, 2);
+  kv.Recycle(2);
+  EXPECT_EQ(kv.TokensOf(8), 300u);
+  EXPECT_EQ(kv.directory().SlotsFree(0), 700u);
   EXPECT_TRUE(kv.Audit().ok()) << kv.Audit();
 }
 

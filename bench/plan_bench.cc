@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How long the scheduler takes: to let a sequence in, to plan a step of all rows, and to take its
+// result, with many sequences running on many memory nodes. Nothing is computed and nothing sent.
+// In time of the processor, so that others on the machine count for little.
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/scheduler.h"
+
+namespace lamina {
+namespace {
+
+struct Options {
+  uint32_t running = 10'000;
+  uint32_t nodes = 64;
+  uint32_t lanes = 1;
+  uint32_t prompt = 100;
+  uint32_t steps = 40;
+  uint32_t span_tokens = 0;
+  uint32_t slots_percent = 200;  // Of what all prompts take; near 100 slots run out.
+};
+
+core::SchedulerOptions SchedulerOptionsOf(const Options& options) {
+  core::SchedulerOptions scheduler{
+      .lanes = options.lanes,
+      .plan_ahead = 1,
+      .rows_max = options.running,
+      .step_tokens_max = 2 * options.running,
+      .chunk_tokens = options.prompt,
+      .scratch_tokens = 2 * options.running * options.prompt,
+      .sequence_tokens_max = 4096,
+      .running_max = options.running,
+      .waiting_max = options.running,
+      .admission_headroom = options.slots_percent > 150 ? 16u : 0u,
+      .span_tokens = options.span_tokens,
+  };
+  const uint64_t slots =
+      uint64_t{options.running} * options.prompt / options.nodes * options.slots_percent / 100;
+  for (uint32_t i = 0; i < options.nodes; ++i) {
+    scheduler.memory_nodes.push_back({.name = "m" + std::to_string(i),
+                                      .slots = std::max(8192u, static_cast<uint32_t>(slots)),
+                                      .bandwidth_bytes_per_second = 1e9});
+  }
+  return scheduler;
+}
+
+plan::StepResult Answer(const plan::StepPlan& plan) {
+  plan::StepResult result{.epoch = plan.epoch, .lane = plan.lane, .step = plan.step};
+  for (const plan::DecodeRow& row : plan.rows) {
+    result.tokens.push_back({.sequence = row.sequence, .position = row.position + 1, .token = 100});
+  }
+  for (const plan::PrefillChunk& chunk : plan.chunks) {
+    if (chunk.last) {
+      result.tokens.push_back(
+          {.sequence = chunk.sequence, .position = chunk.first_token + chunk.tokens, .token = 100});
+    }
+  }
+  return result;
+}
+
+struct Times {
+  std::vector<double> plan_ms;
+  std::vector<double> done_ms;
+  double rows = 0;
+};
+
+double ProcessorMillis() { return 1e3 * static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+
+// Plans what may be planned, and answers it.
+void Round(core::Scheduler& scheduler, Times& times) {
+  std::vector<plan::StepPlan> plans;
+  double start = ProcessorMillis();
+  scheduler.Plan(plans);
+  times.plan_ms.push_back(ProcessorMillis() - start);
+  double done = 0;
+  for (const plan::StepPlan& plan : plans) {
+    const plan::StepResult result = Answer(plan);
+    core::Events events;
+    start = ProcessorMillis();
+    if (!scheduler.OnStepDone(result, events).ok()) {
+      std::abort();
+    }
+    done += ProcessorMillis() - start;
+    times.rows += static_cast<double>(plan.rows.size());
+  }
+  times.done_ms.push_back(done);
+}
+
+double Median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(values.size() / 2),
+                   values.end());
+  return values[values.size() / 2];
+}
+
+void Run(const Options& options) {
+  core::Scheduler scheduler(SchedulerOptionsOf(options), core::MakeFirstComeFirstServed());
+  for (uint32_t id = 1; id <= options.running; ++id) {
+    core::SequenceRequest request{.id = id, .tokens_max = 4096};
+    request.prompt.assign(options.prompt, 5);
+    if (!scheduler.Submit(std::move(request)).ok()) {
+      std::abort();
+    }
+  }
+  Times joining;
+  while (scheduler.Stats().waiting > 0 && joining.plan_ms.size() < 2000) {
+    Round(scheduler, joining);
+  }
+  double joins_ms = 0;
+  for (const double ms : joining.plan_ms) {
+    joins_ms += ms;
+  }
+  Times times;
+  for (uint32_t i = 0; i < options.steps; ++i) {
+    Round(scheduler, times);
+  }
+  const core::SchedulerStats stats = scheduler.Stats();
+  std::printf(
+      "%u running on %u nodes, %u lanes: joined in %zu steps, %.1f ms of planning; then %.0f rows "
+      "a step, plan %.3f ms, result %.3f ms (medians); %llu preemptions\n",
+      stats.running, options.nodes, options.lanes, joining.plan_ms.size(), joins_ms,
+      times.rows / options.steps, Median(times.plan_ms), Median(times.done_ms),
+      static_cast<unsigned long long>(stats.preemptions));
+}
+
+}  // namespace
+}  // namespace lamina
+
+int main(int argc, char** argv) {
+  lamina::Options options;
+  CLI::App app("Times of the scheduler");
+  app.add_option("--running", options.running, "sequences");
+  app.add_option("--nodes", options.nodes, "memory nodes");
+  app.add_option("--lanes", options.lanes, "lanes");
+  app.add_option("--prompt", options.prompt, "tokens of each prompt");
+  app.add_option("--steps", options.steps, "steps that are timed once all run");
+  app.add_option("--span_tokens", options.span_tokens, "partition token_range: tokens of a span");
+  app.add_option("--slots_percent", options.slots_percent, "slots, of what the prompts take");
+  CLI11_PARSE(app, argc, argv);
+  lamina::Run(options);
+  return 0;
+}

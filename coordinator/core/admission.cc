@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "coordinator/core/admission.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/check.h"
+
+namespace lamina::core {
+namespace {
+
+void AppendJoin(const Sequence& sequence, const std::vector<HeldExtent>& slots,
+                plan::StepPlan& plan) {
+  const SequenceRequest& request = sequence.request;
+  plan::SequenceJoin join{.id = request.id,
+                          .tokens = request.prompt,
+                          .prompt_tokens = static_cast<uint32_t>(request.prompt.size()),
+                          .parent = sequence.parent,
+                          .sampling = request.sampling,
+                          .tokens_max = request.tokens_max,
+                          .end_tokens = request.end_tokens,
+                          .tokens_min = request.tokens_min,
+                          .memory_node = sequence.node,
+                          .score = request.score};
+  join.tokens.insert(join.tokens.end(), sequence.committed.begin(), sequence.committed.end());
+  plan.joins.push_back(std::move(join));
+  for (const HeldExtent& held : slots) {
+    plan.grants.push_back(
+        {.sequence = request.id, .extent = held.extent, .memory_node = held.memory_node});
+  }
+}
+
+}  // namespace
+
+Admission::Admission(const SchedulerOptions& options, SequenceLife& life,
+                     const SequenceLife::Places& places, const LaneBalance& balance,
+                     StepMaker& maker, Placement& placement)
+    : options_(options),
+      life_(life),
+      places_(places),
+      balance_(balance),
+      maker_(maker),
+      placement_(placement) {}
+
+void Admission::Admit(OpenSteps& open) {
+  while (AdmitFirst(open)) {
+  }
+}
+
+bool Admission::AdmitFirst(OpenSteps& open) {
+  if (life_.waiting().empty() || places_.lanes.running() >= options_.running_max) {
+    return false;
+  }
+  Sequence& first = **life_.waiting().begin();
+  if (!life_.draining().empty() && life_.Before(**life_.draining().begin(), first)) {
+    return false;  // It waits again in a moment, in front of this one.
+  }
+  const auto lane = PickLaneToJoin(open);
+  if (!lane) {
+    return false;
+  }
+  OpenStep& step = open.at(*lane);
+  if (maker_.TokensForNewcomer(step) == 0) {
+    return false;  // Prompts before it have taken this step; the next one is soon.
+  }
+  // Those beside which it will decode: of all lanes, if its lane is not decided yet.
+  const Lanes& lanes = places_.lanes;
+  const std::vector<uint32_t> nodes = PickNodesFor(
+      first, lanes.IsPrefill(*lane) ? lanes.context_tokens() : lanes[*lane].context_tokens);
+  if (nodes.empty()) {
+    return false;
+  }
+  const auto offset = places_.borders.TakeScratch(*lane, first.tokens());
+  if (!offset) {
+    return false;
+  }
+  first.scratch_offset = *offset;
+  first.has_scratch = true;
+  Join(first, *lane, nodes, step);
+  return true;
+}
+
+std::optional<uint32_t> Admission::PickLaneToJoin(OpenSteps& open) const {
+  const Lanes& lanes = places_.lanes;
+  std::vector<LaneLoad> loads = balance_.Loads();
+  for (uint32_t i = 0; i < loads.size(); ++i) {
+    const auto step = open.find(i);
+    loads[i].open = step != open.end();
+    loads[i].tokens_left = loads[i].open ? maker_.TokensForNewcomer(step->second) : 0;
+    if (lanes.has_prefill()) {
+      loads[i].has_room = lanes.IsPrefill(i) && balance_.HasRoomForRow(i);
+    }
+  }
+  return placement_.LaneOfNewcomer(loads, lanes.has_prefill());
+}
+
+// Room for the tokens, the next one, and a few for everybody who is already there: without these a
+// newcomer would be preempted, and recomputed, within a few steps.
+bool Admission::NodeHasRoom(uint32_t node, uint32_t tokens) const {
+  if (places_.residents.Starving(node) > 0) {
+    return false;
+  }
+  const uint64_t headroom = uint64_t{options_.admission_headroom} * places_.residents.CountOn(node);
+  const uint64_t needed =
+      std::min<uint64_t>(tokens + 1 + headroom, options_.memory_nodes[node].slots);
+  return places_.kv.directory().SlotsFree(node) >= needed;
+}
+
+// Span by span. What this sequence takes on a node counts for its next span: a node holds so many
+// whole spans of one sequence as fit beside each other, so that the sequence can grow to its end
+// when it is alone.
+std::vector<uint32_t> Admission::PickNodesFor(const Sequence& sequence,
+                                              const std::vector<uint64_t>& context_tokens) const {
+  const uint32_t span_max = options_.span_tokens == 0 ? sequence.slots_max() : options_.span_tokens;
+  std::vector<uint32_t> taken(options_.memory_nodes.size());
+  std::vector<uint32_t> nodes;
+  for (uint32_t left = sequence.tokens(); left > 0;) {
+    const uint32_t tokens = options_.span_tokens == 0 ? left : std::min(left, options_.span_tokens);
+    std::vector<NodeLoad> loads;
+    for (uint32_t node = 0; node < taken.size(); ++node) {
+      const MemoryNodeShare& share = options_.memory_nodes[node];
+      loads.push_back({.lane_context_tokens = context_tokens[node] + taken[node],
+                       .bandwidth = share.bandwidth_bytes_per_second,
+                       .fits = taken[node] + uint64_t{span_max} <= share.slots &&
+                               NodeHasRoom(node, taken[node] + tokens)});
+    }
+    const auto picked = placement_.NodeOfNewcomer(loads, tokens);
+    if (!picked) {
+      return {};
+    }
+    LAMINA_CHECK(loads[*picked].fits);
+    nodes.push_back(*picked);
+    taken[*picked] += tokens;
+    left -= tokens;
+  }
+  return nodes;
+}
+
+void Admission::Join(Sequence& sequence, uint32_t lane, const std::vector<uint32_t>& nodes,
+                     OpenStep& open) {
+  life_.Begin(sequence, lane, nodes.back());
+  const plan::SequenceId id = sequence.request.id;
+  SequenceKv& kv = places_.kv;
+  kv.Open(id);
+  std::vector<HeldExtent> slots;
+  for (const uint32_t node : nodes) {
+    kv.BeginSpan(id, node);
+    const auto granted =
+        kv.Append(id, std::min(kv.RoomInSpan(id), sequence.join_tokens - kv.TokensOf(id)));
+    LAMINA_CHECK(granted.ok());
+    slots.insert(slots.end(), granted->begin(), granted->end());
+  }
+  AppendJoin(sequence, slots, open.plan);
+  life_.Settle(sequence);
+  JoinForks(sequence, open);
+  maker_.AddNewcomer(sequence, open);
+}
+
+bool Admission::MayJoinWith(const Sequence& fork, const Sequence& parent) const {
+  const uint32_t slots_max = options_.span_tokens == 0 ? options_.memory_nodes[parent.node].slots
+                                                       : options_.SlotsOfLongest();
+  return fork.state == SequenceState::kWaiting && !fork.request.score && fork.committed.empty() &&
+         fork.request.prompt == parent.request.prompt && fork.slots_max() <= slots_max &&
+         places_.lanes.running() < options_.running_max && balance_.HasRoomForRow(parent.lane) &&
+         NodeHasRoom(parent.node, 0);
+}
+
+// Forks submitted by now join with their parent, as far as there is room for their rows. Those left
+// over are served in their turn, as ordinary sequences.
+void Admission::JoinForks(Sequence& parent, OpenStep& open) {
+  if (parent.request.score || !parent.committed.empty()) {
+    return;
+  }
+  for (const plan::SequenceId id : parent.forks) {
+    Sequence* fork = life_.Find(id);
+    if (fork == nullptr || !MayJoinWith(*fork, parent)) {
+      continue;
+    }
+    life_.Begin(*fork, parent.lane, parent.node);
+    life_.Attach(parent, *fork);
+    AppendJoin(*fork, places_.kv.Fork(parent.request.id, id, parent.join_tokens), open.plan);
+    life_.Settle(*fork);
+  }
+}
+
+}  // namespace lamina::core

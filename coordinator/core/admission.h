@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Admission: lets waiting sequences into open steps, strictly in service order, so that nobody
+// waits for ever behind smaller ones. A newcomer needs a lane with room for its row, memory nodes
+// with room for its tokens and some more, scratch for its prompt, and tokens of a step's budget.
+//
+// Threading: one thread.   Determinism: same calls, same answers.
+
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "coordinator/core/lane_balance.h"
+#include "coordinator/core/placement.h"
+#include "coordinator/core/scheduler_options.h"
+#include "coordinator/core/sequence_life.h"
+#include "coordinator/core/step_maker.h"
+
+namespace lamina::core {
+
+class Admission {
+ public:
+  Admission(const SchedulerOptions& options, SequenceLife& life, const SequenceLife::Places& places,
+            const LaneBalance& balance, StepMaker& maker, Placement& placement);
+
+  // Lets in as many as there is room for.
+  void Admit(OpenSteps& open);
+
+ private:
+  // Lets the first in service order in, unless something is missing.
+  bool AdmitFirst(OpenSteps& open);
+  // The open lane that a newcomer joins; none when it has to wait for the next step of one.
+  std::optional<uint32_t> PickLaneToJoin(OpenSteps& open) const;
+  // The memory nodes of the spans that a sequence joins with, beside so many tokens of context on
+  // each; empty when there is no room.
+  std::vector<uint32_t> PickNodesFor(const Sequence& sequence,
+                                     const std::vector<uint64_t>& context_tokens) const;
+  bool NodeHasRoom(uint32_t node, uint32_t tokens) const;
+  void Join(Sequence& sequence, uint32_t lane, const std::vector<uint32_t>& nodes, OpenStep& open);
+  void JoinForks(Sequence& parent, OpenStep& open);
+  bool MayJoinWith(const Sequence& fork, const Sequence& parent) const;
+
+  const SchedulerOptions& options_;
+  SequenceLife& life_;
+  SequenceLife::Places places_;
+  const LaneBalance& balance_;
+  StepMaker& maker_;
+  Placement& placement_;
+};
+
+}  // namespace lamina::core

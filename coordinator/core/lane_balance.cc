@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "coordinator/core/lane_balance.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace lamina::core {
+namespace {
+
+// It would have ended before the move pays.
+constexpr uint32_t kTokensLeftMin = 8;
+
+}  // namespace
+
+void LaneBalance::HoldOneLane(std::string why) {
+  if (one_lane_why_ == why) {
+    return;
+  }
+  one_lane_why_ = std::move(why);
+  count_ = {};
+  active_ = 1;
+}
+
+void LaneBalance::UpdateCount(size_t waits) {
+  if (!one_lane_why_.empty()) {
+    count_ = {.lanes = 1, .why = absl::StrCat("1, ", one_lane_why_)};
+    active_ = 1;
+    return;
+  }
+  cost::LaneWork work;
+  work.rows =
+      static_cast<uint32_t>(std::min<size_t>(lanes_.running() + waits, options_.running_max));
+  for (uint32_t lane = 0; lane < lanes_.size(); ++lane) {
+    work.context_tokens += lanes_[lane].context_tokens_all;
+  }
+  // Without work the choice stays, so that status tells of the last.
+  if (work.rows == 0 && active_ > 0) {
+    return;
+  }
+  count_ = ChooseLanes({.lanes_max = options_.lanes,
+                        .automatic = options_.lanes_auto,
+                        .rows_max = rows_max(),
+                        .fixed_why = options_.lanes_why},
+                       costs_, work, active_);
+  active_ = count_.lanes;
+}
+
+std::vector<LaneLoad> LaneBalance::Loads() const {
+  std::vector<LaneLoad> loads = lanes_.loads();
+  for (uint32_t i = 0; i < loads.size(); ++i) {
+    loads[i].has_room = i < active_ && loads[i].rows < rows_max();
+  }
+  return loads;
+}
+
+bool LaneBalance::HasRoomForRow(uint32_t lane) const {
+  return (lanes_.IsPrefill(lane) || lane < active_) && lanes_.loads()[lane].rows < rows_max();
+}
+
+// From a prefill lane it must.
+bool LaneBalance::MayMove(const Sequence& sequence) const {
+  if (sequence.state != SequenceState::kDecoding || sequence.moving()) {
+    return false;
+  }
+  return lanes_.IsPrefill(sequence.lane) ||
+         (!sequence.starving &&
+          sequence.planned_tokens + kTokensLeftMin <= sequence.request.tokens_max);
+}
+
+void LaneBalance::Balance(size_t waits) {
+  UpdateCount(waits);
+  for (uint32_t lane = active_; lane < lanes_.size(); ++lane) {
+    LeaveLane(lane);
+  }
+  if (lanes_.moving() == 0) {
+    EvenOut();
+  }
+  for (uint32_t lane = 0; lane < lanes_.size(); ++lane) {
+    FinishMoves(lane);
+  }
+}
+
+// Sequences of a lane that is given up, or of a prefill lane, are wanted in another one.
+void LaneBalance::LeaveLane(uint32_t lane) {
+  std::optional<uint32_t> target = PickLane(Loads());
+  for (Sequence* sequence : lanes_[lane].running) {
+    if (!target) {
+      return;
+    }
+    if (MayMove(*sequence)) {
+      lanes_.Aim(*sequence, *target);
+      target = PickLane(Loads());
+    }
+  }
+}
+
+// Moves one sequence from the lane with the most work to the one with the least, if that is worth
+// it: the longest lane has to become shorter by an eighth.
+void LaneBalance::EvenOut() {
+  const std::vector<LaneLoad> loads = Loads();
+  const auto less = [](const LaneLoad& a, const LaneLoad& b) { return WorkOf(a) < WorkOf(b); };
+  const auto end = loads.begin() + active_;
+  const auto most = std::max_element(loads.begin(), end, less);
+  const auto least = std::min_element(loads.begin(), end, less);
+  const uint64_t difference = WorkOf(*most) - WorkOf(*least);
+  const auto pays = [&](uint64_t left) { return (difference - left) / 2 * 8 >= WorkOf(*most); };
+  if (!least->has_room || difference == 0 || !pays(0)) {
+    return;
+  }
+  Sequence* best = nullptr;
+  uint64_t best_left = difference;
+  for (Sequence* sequence : lanes_[static_cast<uint32_t>(most - loads.begin())].running) {
+    const uint64_t work = WorkOf({.rows = 1, .context_tokens = sequence->slots});
+    if (!MayMove(*sequence) || work >= difference) {
+      continue;
+    }
+    const uint64_t left = 2 * work > difference ? 2 * work - difference : difference - 2 * work;
+    if (left < best_left) {
+      best = sequence;
+      best_left = left;
+    }
+  }
+  if (best != nullptr && pays(best_left)) {
+    lanes_.Aim(*best, static_cast<uint32_t>(least - loads.begin()));
+  }
+}
+
+// Sequences whose last step in the lane is done go on where they are wanted.
+void LaneBalance::FinishMoves(uint32_t lane) {
+  const SequenceQueue moving = lanes_[lane].moving;
+  for (Sequence* sequence : moving) {
+    if (steps_.done(lane) < sequence->last_step) {
+      continue;
+    }
+    lanes_.Move(*sequence, kv_);
+    sequence->last_step = 0;
+    sequence->last_work = 0;
+    ++moves_;
+  }
+}
+
+}  // namespace lamina::core

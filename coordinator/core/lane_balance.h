@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// LaneBalance: over how many lanes the running sequences are spread, and which of them change
+// lanes.
+//
+// A sequence changes lanes between steps: it sits out until every planned step with its row is
+// done, then its next row is planned in the other lane. Nodes keep one table for all lanes, so
+// nothing is sent for it: K and V, slots and tokens stay where they are. In the same way a sequence
+// leaves its prefill lane once its prompt is done.
+//
+// Threading: one thread.   Determinism: same calls, same answers.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/lane_count.h"
+#include "coordinator/core/lanes.h"
+#include "coordinator/core/planned_steps.h"
+#include "coordinator/core/scheduler_options.h"
+#include "cost/layer_seconds.h"
+
+namespace lamina::core {
+
+class LaneBalance {
+ public:
+  LaneBalance(const SchedulerOptions& options, Lanes& lanes, const PlannedSteps& steps,
+              const SequenceKv& kv)
+      : options_(options), lanes_(lanes), steps_(steps), kv_(kv) {}
+
+  void SetCosts(const cost::LaneCosts& costs) { costs_ = costs; }
+  const cost::LaneCosts& costs() const { return costs_; }
+  void HoldOneLane(std::string why);
+
+  // Decides on the number of lanes for what runs and `waits`, and moves sequences.
+  void Balance(size_t waits);
+
+  // Of each lane, with room for a row in those that take newcomers.
+  std::vector<LaneLoad> Loads() const;
+  bool HasRoomForRow(uint32_t lane) const;
+
+  const LaneCount& count() const { return count_; }
+  uint64_t moves() const { return moves_; }  // Since construction.
+
+ private:
+  uint32_t rows_max() const { return std::min(options_.rows_max, options_.step_tokens_max); }
+  void UpdateCount(size_t waits);
+  bool MayMove(const Sequence& sequence) const;
+  void LeaveLane(uint32_t lane);
+  void EvenOut();
+  void FinishMoves(uint32_t lane);
+
+  const SchedulerOptions& options_;
+  Lanes& lanes_;
+  const PlannedSteps& steps_;
+  const SequenceKv& kv_;
+  cost::LaneCosts costs_;
+  LaneCount count_;
+  std::string one_lane_why_;  // Of HoldOneLane().
+  uint32_t active_ = 1;       // The first ones; the others get no newcomers.
+  uint64_t moves_ = 0;
+};
+
+}  // namespace lamina::core

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Lanes: which sequences run in which lane, and what they weigh there. Counters are kept as
+// sequences come, grow, move and go; none is counted anew for a decision.
+//
+// Threading: one thread.   Determinism: same calls, same answers.
+
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "coordinator/core/placement.h"
+#include "coordinator/core/sequence.h"
+#include "coordinator/core/sequence_kv.h"
+#include "plan/prefill_lanes.h"
+
+namespace lamina::core {
+
+class Lanes {
+ public:
+  struct Lane {
+    explicit Lane(ServiceBefore before) : running(before), moving(before) {}
+    SequenceQueue running;
+    SequenceQueue moving;                  // Those of `running` that are wanted in another lane.
+    std::vector<uint64_t> context_tokens;  // What they have in slots of each memory node.
+    uint64_t context_tokens_all = 0;
+  };
+
+  explicit Lanes(ServiceBefore before) : before_(before) {}
+
+  // Nothing runs any more. Prefill lanes come behind the `decode` ones.
+  void Reset(uint32_t decode, const plan::PrefillLanes& prefill, uint32_t memory_nodes);
+
+  uint32_t size() const { return static_cast<uint32_t>(lanes_.size()); }
+  const Lane& operator[](uint32_t lane) const { return lanes_[lane]; }
+  bool IsPrefill(uint32_t lane) const { return lane >= decode_; }
+  bool has_prefill() const { return lanes_.size() > decode_; }
+  uint32_t running() const { return running_; }  // How many run, in all lanes together.
+  uint32_t moving() const { return moving_; }    // How many of them are wanted in another lane.
+  // Rows and context of each lane, sequences counted where they are wanted. The rest is as in a
+  // lane that is open and has room.
+  const std::vector<LaneLoad>& loads() const { return loads_; }
+  // The context of all lanes together, per memory node.
+  const std::vector<uint64_t>& context_tokens() const { return context_tokens_; }
+
+  // Puts the sequence in its `lane`, with the slots that it has; `next_lane` says where it is
+  // wanted.
+  void Add(Sequence& sequence, const SequenceKv& kv);
+  void Remove(Sequence& sequence, const SequenceKv& kv);
+  // From now on it is wanted in this lane.
+  void Aim(Sequence& sequence, uint32_t lane);
+  // Puts it where it is wanted. Requires: no step with a row of it is under way in its lane.
+  void Move(Sequence& sequence, const SequenceKv& kv);
+  // The sequence got so many more slots on a node.
+  void Grow(Sequence& sequence, uint32_t node, uint32_t slots);
+
+  // Recounts. Errors: kInternal names the first broken invariant.
+  absl::Status Audit(const SequenceKv& kv) const;
+
+ private:
+  // Adds what the sequence has on each node to the counters of its lane, or takes it away.
+  void Weigh(const Sequence& sequence, const SequenceKv& kv, bool add);
+  absl::Status AuditLane(uint32_t lane, const SequenceKv& kv) const;
+
+  ServiceBefore before_;
+  uint32_t decode_ = 0;
+  uint32_t running_ = 0;
+  uint32_t moving_ = 0;
+  std::vector<Lane> lanes_;
+  std::vector<LaneLoad> loads_;
+  std::vector<uint64_t> context_tokens_;
+};
+
+}  // namespace lamina::core

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "coordinator/core/scheduler_options.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+
+namespace lamina::core {
+namespace {
+
+absl::Status AtLeastOne(absl::string_view field, uint32_t value) {
+  return value >= 1 ? absl::OkStatus()
+                    : absl::InvalidArgumentError(absl::StrCat(field, " is 0; at least 1"));
+}
+
+}  // namespace
+
+absl::Status SchedulerOptions::Validate() const {
+  LAMINA_RETURN_IF_ERROR(AtLeastOne("lanes", lanes));
+  LAMINA_RETURN_IF_ERROR(AtLeastOne("plan_ahead", plan_ahead));
+  LAMINA_RETURN_IF_ERROR(AtLeastOne("rows_max", rows_max));
+  LAMINA_RETURN_IF_ERROR(AtLeastOne("step_tokens_max", step_tokens_max));
+  LAMINA_RETURN_IF_ERROR(AtLeastOne("chunk_tokens", chunk_tokens));
+  LAMINA_RETURN_IF_ERROR(AtLeastOne("sequence_tokens_max", sequence_tokens_max));
+  LAMINA_RETURN_IF_ERROR(AtLeastOne("running_max", running_max));
+  if (sequence_tokens_max > scratch_tokens) {
+    // A prompt lies in the scratch as a whole: with less, the longest one could never be prefilled.
+    return absl::InvalidArgumentError(absl::StrCat("sequence_tokens_max is ", sequence_tokens_max,
+                                                   ", more than scratch_tokens ", scratch_tokens));
+  }
+  return absl::OkStatus();
+}
+
+uint32_t SchedulerOptions::SlotsOfLongest() const {
+  uint64_t most = 0;
+  for (const MemoryNodeShare& node : memory_nodes) {
+    if (span_tokens == 0) {
+      most = std::max<uint64_t>(most, node.slots);
+    } else {
+      most += node.slots / span_tokens * span_tokens;
+    }
+  }
+  return static_cast<uint32_t>(std::min<uint64_t>(most, UINT32_MAX));
+}
+
+}  // namespace lamina::core

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// SchedulerOptions: the limits of a scheduler, its memory nodes, and the strategies that it decides
+// by.
+
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "coordinator/core/out_of_slots.h"
+#include "coordinator/core/placement.h"
+#include "coordinator/core/row_chunks.h"
+#include "coordinator/core/step_packing.h"
+#include "plan/prefill_lanes.h"
+
+namespace lamina::core {
+
+struct MemoryNodeShare {
+  std::string name;
+  uint32_t slots = 0;
+  double bandwidth_bytes_per_second = 0;  // Measured by the node at start; relative size matters.
+};
+
+// Each makes the strategy of one scheduler.
+struct SchedulerStrategies {
+  std::function<std::unique_ptr<Placement>()> placement = MakeLeastAttentionTime;
+  std::function<std::unique_ptr<OutOfSlots>()> out_of_slots = MakePreemptLast;
+  std::function<std::unique_ptr<StepPacking>()> step_packing = MakeRowsFirst;
+};
+
+struct SchedulerOptions {
+  uint32_t lanes = 1;                // That decode.
+  plan::PrefillLanes prefill_lanes;  // Behind these. Of epoch 0.
+  bool lanes_auto = false;           // Any number up to `lanes`, by measured times (lane_count.h).
+  std::string lanes_why = "as configured";  // Without lanes_auto.
+  RowChunkOptions row_chunks;               // In how many chunks a lane's rows go to a memory node.
+  uint32_t plan_ahead = 2;
+  uint32_t rows_max = 256;         // Decode rows of a lane.
+  uint32_t step_tokens_max = 512;  // Decode rows plus chunk tokens of a step.
+  uint32_t chunk_tokens = 512;     // Largest chunk of one prompt.
+  // Of a compute node, for all prompts in prefill of all lanes, or of its replica's prefill lanes.
+  uint32_t scratch_tokens = 8192;
+  uint32_t sequence_tokens_max = 8192;
+  uint32_t running_max = 256;
+  uint32_t waiting_max = 1024;
+  // Slots that must be free for each sequence already on the memory node before another one joins.
+  // More of them: fewer preemptions, less of the memory used.
+  uint32_t admission_headroom = 16;
+  // Partition token_range: sequences are cut into spans of so many tokens, which may lie on
+  // different memory nodes. 0: a sequence lies on one.
+  uint32_t span_tokens = 0;
+  uint32_t soft_reservation_min = 64;  // See KvDirectoryOptions.
+  uint32_t soft_reservation_max = 256;
+  // Of epoch 0. May be empty: then Submit answers kUnavailable until StartEpoch brings some.
+  std::vector<MemoryNodeShare> memory_nodes;
+  SchedulerStrategies strategies;
+
+  // Errors: kInvalidArgument  a limit is 0, or sequence_tokens_max is more than scratch_tokens (a
+  //                           prompt lies in the scratch as a whole).
+  absl::Status Validate() const;
+
+  // Of the longest sequence that the memory nodes can hold when it is alone.
+  uint32_t SlotsOfLongest() const;
+};
+
+}  // namespace lamina::core

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Sequence: what the scheduler knows of one sequence, for the parts of the scheduler and for its
+// strategies, which read it. SequenceLife changes its state, Lanes and NodeResidents where it runs.
+//
+// A sequence is in one place at a time:
+//   waiting    in the queue; holds nothing on any node.
+//   prefilling in its lane until the step of its last chunk is done.
+//   decoding   in its lane; one row in every step planned.
+//   draining   preempted; its leave is planned or about to be. Results of steps planned before
+//   still
+//              count. Waits again once the step with its leave is done.
+
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/container/btree_set.h"
+#include "coordinator/core/loss_history.h"
+#include "coordinator/core/sequence_request.h"
+#include "coordinator/core/service_order.h"
+
+namespace lamina::core {
+
+struct HeldSpans;
+
+enum class SequenceState : uint8_t { kWaiting, kPrefilling, kDecoding, kDraining };
+
+struct Sequence {
+  SequenceRequest request;
+  uint64_t arrival = 0;
+  std::vector<TokenId> committed;       // Generated and shown.
+  LossHistory losses;                   // Since the last committed token.
+  std::vector<plan::SequenceId> forks;  // Submitted with fork_of = this one.
+  SequenceState state = SequenceState::kWaiting;
+
+  // While running:
+  uint32_t lane = 0;
+  uint32_t next_lane = 0;  // Where it is wanted; `lane` until then, and its planned rows are done.
+  uint64_t last_step = 0;  // Of the lane: the last one planned with a row of it.
+  uint64_t last_work = 0;  // The same with a row or a chunk.
+  uint32_t node = 0;       // Where its next token goes.
+  std::vector<uint32_t> lives_on;  // `node` and those that hold slots of it, each once.
+  HeldSpans* held = nullptr;       // Of SequenceKv.
+  uint32_t slots = 0;              // On all nodes.
+  uint32_t join_tokens = 0;        // Prompt and committed tokens when it joined.
+  uint32_t chunked_tokens = 0;     // Of those, planned in chunks.
+  uint32_t planned_tokens = 0;     // Tokens in all once every planned step is done.
+  bool has_scratch = false;
+  uint32_t scratch_offset = 0;
+  plan::SequenceId parent = 0;             // Whose last chunk samples its first token.
+  std::vector<plan::SequenceId> attached;  // The reverse of `parent`.
+  bool starving = false;                   // Its next row got no slot.
+  std::vector<float> logprobs;             // Score.
+  std::vector<plan::TokenRank> ranks;      // The same.
+
+  bool runs() const {
+    return state == SequenceState::kPrefilling || state == SequenceState::kDecoding;
+  }
+  bool moving() const { return next_lane != lane; }
+  uint32_t tokens() const {
+    return static_cast<uint32_t>(request.prompt.size() + committed.size());
+  }
+  uint32_t slots_max() const { return SlotsMaxOf(request); }
+  // The last token sampled is never an input, so its K and V are never stored.
+  static uint32_t SlotsMaxOf(const SequenceRequest& request) {
+    return request.score ? static_cast<uint32_t>(request.prompt.size()) : request.tokens_max - 1;
+  }
+};
+
+// Whether the one goes before the other; never ambiguous, since arrivals are unique.
+struct ServiceBefore {
+  const ServiceOrder* order;
+  bool operator()(const Sequence* a, const Sequence* b) const {
+    if (order->Before(a->request, a->arrival, b->request, b->arrival)) {
+      return true;
+    }
+    return !order->Before(b->request, b->arrival, a->request, a->arrival) &&
+           a->arrival < b->arrival;
+  }
+};
+
+// In service order.
+using SequenceQueue = absl::btree_set<Sequence*, ServiceBefore>;
+
+}  // namespace lamina::core

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// SequenceLife: the sequences and their states, from submission to end; the queue, and the ties
+// between forks. See sequence.h for the states.
+//
+// Threading: one thread.   Determinism: same calls, same answers.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/status/status.h"
+#include "coordinator/core/lanes.h"
+#include "coordinator/core/node_residents.h"
+#include "coordinator/core/sequence.h"
+#include "coordinator/core/sequence_kv.h"
+#include "coordinator/core/sequence_request.h"
+#include "coordinator/core/step_borders.h"
+
+namespace lamina::core {
+
+class SequenceLife {
+ public:
+  // Where sequences run, and what they hold.
+  struct Places {
+    Lanes& lanes;
+    NodeResidents& residents;
+    StepBorders& borders;
+    SequenceKv& kv;
+  };
+  SequenceLife(ServiceBefore before, const Places& places);
+
+  bool empty() const { return sequences_.empty(); }
+  const SequenceQueue& waiting() const { return waiting_; }
+  const SequenceQueue& draining() const { return draining_; }
+  uint64_t preemptions() const { return preemptions_; }
+  bool Before(Sequence& a, Sequence& b) const { return before_(&a, &b); }  // In service order.
+  Sequence* Find(plan::SequenceId id);
+  const Sequence* Find(plan::SequenceId id) const;
+
+  // A new sequence, which waits. Requires: the id is not 0 and unknown.
+  void Submit(SequenceRequest request);
+
+  // One that waits begins its prefill in this lane; Settle() follows once it has its slots.
+  void Begin(Sequence& sequence, uint32_t lane, uint32_t node);
+  void Settle(Sequence& sequence);
+  // The fork has no prefill of its own: the parent's last chunk samples its first token.
+  void Attach(Sequence& parent, Sequence& fork);
+  // Its first token is there.
+  void Decode(Sequence& sequence);
+  // Takes a running sequence out of its lane; it waits again once the step with its leave is done.
+  // So do forks that wait for a chunk of it that never comes: they are prefilled on their own.
+  void Preempt(Sequence& sequence);
+  // The step with their leaves is done. Those that have ended meanwhile are passed over.
+  void WaitAgain(const std::vector<plan::SequenceId>& drained);
+  // Takes a sequence out of wherever it is and forgets it.
+  void End(Sequence& sequence);
+
+  // Nodes forget everything: all that ran wait in their old places. They remember `lost`, the names
+  // of nodes that were lost, if any; those that remember too many end.
+  void LeaveEpoch(const std::string& lost, Events& events);
+  // Of those that wait, ends those that can grow to more slots than this.
+  void EndLongerThan(uint32_t slots, Events& events);
+  void FailAll(const absl::Status& status, Events& events);
+  // Moves those that were preempted since the last call, and have not ended, to `events`.
+  void TellPreempted(Events& events);
+
+  // Errors: kInternal names the first broken invariant.
+  absl::Status Audit() const;
+  std::vector<Sequence*> Running() const;
+
+ private:
+  std::vector<Sequence*> TakenFromNodes() const;
+  void TakeOut(Sequence& sequence);
+  // Cuts the ties between a sequence, the parent it waits for and the forks that wait for it, which
+  // are returned.
+  std::vector<Sequence*> Detach(Sequence& sequence);
+  absl::Status AuditSequence(const Sequence& sequence) const;
+
+  ServiceBefore before_;
+  Places places_;
+  absl::btree_map<plan::SequenceId, std::unique_ptr<Sequence>> sequences_;
+  SequenceQueue waiting_;
+  SequenceQueue draining_;
+  std::vector<plan::SequenceId> preempted_;  // Not yet told.
+  uint64_t arrivals_ = 0;
+  uint64_t preemptions_ = 0;
+};
+
+}  // namespace lamina::core

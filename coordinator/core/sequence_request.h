@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// SequenceRequest and Events: what a scheduler is asked, and what it tells those who asked.
+
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/clock.h"
+#include "common/sampling_params.h"
+#include "plan/step_plan.h"
+
+namespace lamina::core {
+
+// One sequence to generate (or score). A request for n choices is n of these with one `group`.
+struct SequenceRequest {
+  plan::SequenceId id = 0;
+  // The first sequence of the same request, whose prompt's K and V it may share. They do share if
+  // this one is submitted before the first one joins, and there is room for its row.
+  plan::SequenceId fork_of = 0;
+  std::vector<TokenId> prompt;
+  SamplingParams sampling;
+  uint32_t tokens_max = 0;  // In all, the prompt included. Not used when scoring.
+  uint32_t tokens_min = 0;
+  std::vector<TokenId> end_tokens;
+  int32_t priority = 0;  // Higher is sooner, under the priority policy.
+  bool score = false;
+  Nanos submitted = 0;  // For metrics; not used in decisions.
+};
+
+struct TokenEvent {
+  plan::SequenceId sequence = 0;
+  uint32_t index = 0;  // 0 for the first generated token. Each index comes exactly once.
+  plan::SampledToken token;
+};
+struct FinishEvent {
+  plan::SequenceId sequence = 0;
+  plan::FinishReason reason = plan::FinishReason::kNone;
+  absl::Status status;  // Why, for kError.
+};
+// A FinishEvent with kLength follows in the same Events.
+struct ScoreEvent {
+  plan::SequenceId sequence = 0;
+  std::vector<float> logprobs;         // [prompt - 1]: of tokens 1, 2, ...
+  std::vector<plan::TokenRank> ranks;  // The same, or none.
+};
+// In the order in which they are to be shown: per sequence tokens or score, then its end.
+struct Events {
+  std::vector<TokenEvent> tokens;
+  std::vector<ScoreEvent> scores;
+  std::vector<FinishEvent> finished;
+  std::vector<plan::SequenceId> preempted;  // Since the last call that took Events.
+};
+
+}  // namespace lamina::core

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "coordinator/core/step_borders.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace lamina::core {
+
+void StepBorders::Reset(uint32_t decode_lanes, const plan::PrefillLanes& prefill,
+                        uint32_t scratch_tokens) {
+  decode_lanes_ = decode_lanes;
+  prefill_ = prefill;
+  scratch_.assign(std::max(1u, prefill.replicas), ScratchSpace(scratch_tokens));
+  lanes_.assign(decode_lanes + prefill.count(), {});
+  making_.reset();
+}
+
+ScratchSpace& StepBorders::ScratchOf(uint32_t lane) {
+  return scratch_[lane >= decode_lanes_ ? prefill_.ReplicaOf(lane - decode_lanes_) : 0];
+}
+
+std::optional<uint32_t> StepBorders::TakeScratch(uint32_t lane, uint32_t tokens) {
+  return ScratchOf(lane).Take(tokens);
+}
+
+StepBorder StepBorders::Seal(uint32_t lane) {
+  making_.reset();
+  StepBorder sealed = std::exchange(lanes_[lane].next, {});
+  lanes_[lane].next = std::exchange(lanes_[lane].later, {});
+  return sealed;
+}
+
+StepBorder& StepBorders::BorderOf(const Sequence& sequence) {
+  Lane& lane = lanes_[sequence.lane];
+  const bool in_step =
+      making_ && making_->lane == sequence.lane && making_->step == sequence.last_work;
+  return in_step ? lane.later : lane.next;
+}
+
+void StepBorders::Leave(Sequence& sequence) {
+  StepBorder& border = BorderOf(sequence);
+  if (border.ticket == 0) {
+    border.ticket = ++tickets_;
+  }
+  kv_.Release(sequence.request.id, border.ticket);
+  border.leaves.push_back({.id = sequence.request.id});
+  if (sequence.has_scratch) {
+    border.scratch.push_back(sequence.scratch_offset);
+    sequence.has_scratch = false;
+  }
+}
+
+void StepBorders::WaitAfter(const Sequence& sequence) {
+  BorderOf(sequence).draining.push_back(sequence.request.id);
+}
+
+void StepBorders::Pass(uint32_t lane, const StepBorder& border) {
+  if (border.ticket != 0) {
+    kv_.Recycle(border.ticket);
+  }
+  for (const uint32_t offset : border.scratch) {
+    ScratchOf(lane).Free(offset);
+  }
+}
+
+bool StepBorders::empty() const {
+  return std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) {
+    return lane.next.leaves.empty() && lane.later.leaves.empty();
+  });
+}
+
+bool StepBorders::scratch_empty() const {
+  return std::all_of(scratch_.begin(), scratch_.end(),
+                     [](const ScratchSpace& space) { return space.empty(); });
+}
+
+}  // namespace lamina::core

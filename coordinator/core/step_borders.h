@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// StepBorders: what comes free once a step is done. A sequence leaves with the next plan of its
+// lane; its slots and its scratch are nobody's until every node has done that step, and if it was
+// preempted it may join again from then on.
+//
+// Threading: one thread.   Determinism: same calls, same answers.
+
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "coordinator/core/scratch_space.h"
+#include "coordinator/core/sequence.h"
+#include "coordinator/core/sequence_kv.h"
+#include "plan/prefill_lanes.h"
+#include "plan/step_plan.h"
+
+namespace lamina::core {
+
+// What one step sets free.
+struct StepBorder {
+  std::vector<plan::SequenceLeave> leaves;
+  uint64_t ticket = 0;                     // Of SequenceKv; 0 is none.
+  std::vector<uint32_t> scratch;           // Offsets.
+  std::vector<plan::SequenceId> draining;  // They wait again.
+};
+
+class StepBorders {
+ public:
+  explicit StepBorders(SequenceKv& kv) : kv_(kv) {}
+
+  // Nothing is held. One scratch for all decode lanes, or one for each replica for prompts.
+  void Reset(uint32_t decode_lanes, const plan::PrefillLanes& prefill, uint32_t scratch_tokens);
+
+  // The offset of so many places in the scratch that the lane's prompts use; nothing: no room.
+  std::optional<uint32_t> TakeScratch(uint32_t lane, uint32_t tokens);
+
+  // The lane's next step is being made from here to Seal(). Who leaves meanwhile leaves with it, or
+  // with the one behind it if this step has work of it already.
+  void Begin(uint32_t lane, uint64_t step) { making_ = Making{lane, step}; }
+  // What the step that is being made sets free.
+  StepBorder Seal(uint32_t lane);
+
+  // The sequence leaves its lane, and gives up its slots and its scratch.
+  void Leave(Sequence& sequence);
+  // One that has just left waits again afterwards.
+  void WaitAfter(const Sequence& sequence);
+
+  // The step is done everywhere: slots and scratch are free.
+  void Pass(uint32_t lane, const StepBorder& border);
+
+  // Whether no leave is to be planned.
+  bool empty() const;
+  bool scratch_empty() const;
+
+ private:
+  struct Making {
+    uint32_t lane = 0;
+    uint64_t step = 0;
+  };
+  struct Lane {
+    StepBorder next;   // Goes out with the lane's next plan,
+    StepBorder later;  // and with the one behind it.
+  };
+  StepBorder& BorderOf(const Sequence& sequence);
+  ScratchSpace& ScratchOf(uint32_t lane);
+
+  SequenceKv& kv_;
+  uint32_t decode_lanes_ = 0;
+  plan::PrefillLanes prefill_;
+  std::vector<ScratchSpace> scratch_;
+  std::vector<Lane> lanes_;
+  std::optional<Making> making_;
+  uint64_t tickets_ = 0;
+};
+
+}  // namespace lamina::core

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "coordinator/core/step_maker.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace lamina::core {
+
+// What the packing strategy sees of an open step, and does with it.
+class StepMaker::Packed final : public StepToPack {
+ public:
+  Packed(StepMaker& maker, OpenStep& open) : maker_(maker), open_(open) {}
+
+  uint32_t rows() const override { return static_cast<uint32_t>(open_.plan.rows.size()); }
+  uint32_t tokens_left() const override { return open_.tokens_left; }
+
+  std::vector<Sequence*> Decoding() const override {
+    if (lanes().IsPrefill(open_.plan.lane)) {
+      return {};  // There who has no prompt left waits for room in another lane.
+    }
+    return Those([](const Sequence& sequence) { return MayHaveRow(sequence); });
+  }
+  std::vector<Sequence*> Prefilling() const override {
+    return Those([](const Sequence& sequence) { return HasPromptLeft(sequence); });
+  }
+
+  bool AddRow(Sequence& sequence) override {
+    return Runs(sequence) && MayHaveRow(sequence) && sequence.last_work != open_.plan.step &&
+           maker_.AddRow(sequence, open_);
+  }
+  uint32_t AddChunk(Sequence& sequence, uint32_t tokens_max) override {
+    if (!Runs(sequence) || !HasPromptLeft(sequence) || sequence.last_work == open_.plan.step) {
+      return 0;
+    }
+    return maker_.AddChunk(sequence, tokens_max, open_);
+  }
+
+ private:
+  const Lanes& lanes() const { return maker_.places_.lanes; }
+  // The strategy may hold on to those that have been taken out meanwhile.
+  bool Runs(const Sequence& sequence) const {
+    return sequence.runs() && sequence.lane == open_.plan.lane;
+  }
+  static bool MayHaveRow(const Sequence& sequence) {
+    return sequence.state == SequenceState::kDecoding && !sequence.moving() &&
+           sequence.planned_tokens < sequence.request.tokens_max;
+  }
+  static bool HasPromptLeft(const Sequence& sequence) {
+    return sequence.state == SequenceState::kPrefilling && sequence.parent == 0 &&
+           sequence.chunked_tokens < sequence.join_tokens;
+  }
+  template <typename Which>
+  std::vector<Sequence*> Those(const Which& which) const {
+    std::vector<Sequence*> those;
+    for (Sequence* sequence : lanes()[open_.plan.lane].running) {
+      if (which(*sequence)) {
+        those.push_back(sequence);
+      }
+    }
+    return those;
+  }
+
+  StepMaker& maker_;
+  OpenStep& open_;
+};
+
+StepMaker::StepMaker(const SchedulerOptions& options, SequenceLife& life,
+                     const SequenceLife::Places& places, PlannedSteps& steps, RowSlots& slots,
+                     std::unique_ptr<StepPacking> packing)
+    : options_(options),
+      life_(life),
+      places_(places),
+      steps_(steps),
+      slots_(slots),
+      packing_(std::move(packing)) {}
+
+OpenStep StepMaker::Open(uint64_t epoch, uint32_t lane) {
+  OpenStep open;
+  open.plan.epoch = epoch;
+  open.plan.lane = lane;
+  open.plan.step = steps_.planned(lane) + 1;
+  open.record.step = open.plan.step;
+  open.tokens_left = options_.step_tokens_max;
+  places_.borders.Begin(lane, open.plan.step);
+  Packed packed(*this, open);
+  packing_->Pack(packed);
+  SortRows(open);
+  StepBorder border = places_.borders.Seal(lane);
+  border.scratch.insert(border.scratch.end(), open.record.border.scratch.begin(),
+                        open.record.border.scratch.end());
+  open.record.border = std::move(border);
+  return open;
+}
+
+bool StepMaker::AddRow(Sequence& sequence, OpenStep& open) {
+  if (open.tokens_left == 0 || !slots_.Grant(sequence, open.plan)) {
+    return false;
+  }
+  const plan::SequenceId id = sequence.request.id;
+  open.plan.rows.push_back({.sequence = id, .position = sequence.planned_tokens - 1});
+  open.row_nodes.push_back(sequence.node);
+  open.record.tokens.push_back({.sequence = id, .position = sequence.planned_tokens});
+  ++sequence.planned_tokens;
+  sequence.last_step = open.plan.step;
+  sequence.last_work = open.plan.step;
+  --open.tokens_left;
+  return true;
+}
+
+// By memory node, else in the order in which they were packed.
+void StepMaker::SortRows(OpenStep& open) {
+  std::vector<uint32_t> begin(options_.memory_nodes.size() + 1);
+  for (const uint32_t node : open.row_nodes) {
+    ++begin[node + 1];
+  }
+  open.rows_of_node = *std::max_element(begin.begin(), begin.end());
+  for (size_t node = 1; node < begin.size(); ++node) {
+    begin[node] += begin[node - 1];
+  }
+  std::vector<plan::DecodeRow> sorted(open.plan.rows.size());
+  for (size_t i = 0; i < sorted.size(); ++i) {
+    sorted[begin[open.row_nodes[i]]++] = open.plan.rows[i];
+  }
+  open.plan.rows = std::move(sorted);
+  open.row_nodes.clear();
+}
+
+uint32_t StepMaker::AddChunk(Sequence& sequence, uint32_t tokens_max, OpenStep& open) {
+  const uint32_t rest = sequence.join_tokens - sequence.chunked_tokens;
+  const uint32_t tokens = std::min({rest, options_.chunk_tokens, open.tokens_left, tokens_max});
+  if (tokens == 0) {
+    return 0;
+  }
+  const plan::SequenceId id = sequence.request.id;
+  const bool last = tokens == rest;
+  open.plan.chunks.push_back({.sequence = id,
+                              .first_token = sequence.chunked_tokens,
+                              .tokens = tokens,
+                              .scratch_offset = sequence.scratch_offset,
+                              .last = last});
+  sequence.chunked_tokens += tokens;
+  sequence.last_work = open.plan.step;
+  for (const plan::SequenceId fork : sequence.attached) {
+    life_.Find(fork)->last_work = open.plan.step;
+  }
+  open.tokens_left -= tokens;
+  if (sequence.request.score) {
+    open.record.scores.push_back({.sequence = id, .last = last});
+  }
+  if (last) {
+    EndPrompt(sequence, open);
+  }
+  return tokens;
+}
+
+// Its last chunk is planned, whose step is the last one to read the scratch.
+void StepMaker::EndPrompt(Sequence& sequence, OpenStep& open) {
+  open.record.border.scratch.push_back(sequence.scratch_offset);
+  sequence.has_scratch = false;
+  if (sequence.request.score) {
+    return;
+  }
+  open.record.tokens.push_back({.sequence = sequence.request.id, .position = sequence.join_tokens});
+  sequence.planned_tokens = sequence.join_tokens + 1;
+  for (const plan::SequenceId fork : sequence.attached) {
+    open.record.tokens.push_back({.sequence = fork, .position = sequence.join_tokens});
+    life_.Find(fork)->planned_tokens = sequence.join_tokens + 1;
+  }
+}
+
+uint32_t StepMaker::TokensForNewcomer(OpenStep& open) {
+  return std::min(open.tokens_left, packing_->TokensForNewcomer(Packed(*this, open)));
+}
+
+void StepMaker::AddNewcomer(Sequence& sequence, OpenStep& open) {
+  AddChunk(sequence, TokensForNewcomer(open), open);
+}
+
+bool StepMaker::Close(OpenStep& open, const cost::LinkCosts& link, const cost::LaneCosts& costs) {
+  plan::StepPlan& plan = open.plan;
+  plan.leaves = open.record.border.leaves;
+  if (plan.leaves.empty() && plan.rows.empty() && plan.chunks.empty()) {
+    return false;
+  }
+  if (!plan.rows.empty()) {
+    row_chunks_ = RowChunksFor(open, link, costs);
+    plan.chunking = row_chunks_.cut;
+  }
+  steps_.Add(plan.lane, std::move(open.record));
+  return true;
+}
+
+RowChunkCount StepMaker::RowChunksFor(const OpenStep& open, cost::LinkCosts link,
+                                      const cost::LaneCosts& costs) const {
+  link.measured = link.measured && costs.measured;
+  const auto rows = static_cast<uint32_t>(open.plan.rows.size());
+  const double context = static_cast<double>(places_.lanes[open.plan.lane].context_tokens_all);
+  return ChooseRowChunks(
+      options_.row_chunks, link,
+      {.rows = rows,
+       // Spans of a row may lie on all.
+       .rows_of_node = options_.span_tokens > 0 ? rows : open.rows_of_node,
+       .attention_seconds = costs.attention_fixed + costs.attention_per_token * context,
+       .slice_seconds = costs.slice_fixed + costs.slice_per_row * rows});
+}
+
+}  // namespace lamina::core

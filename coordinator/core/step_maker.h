@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// StepMaker: makes the steps of lanes. A step is opened with what runs in the lane, as StepPacking
+// packs it; newcomers join it while it is open; then it is closed and counts as planned.
+//
+// Threading: one thread.   Determinism: same calls, same answers.
+
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "coordinator/core/planned_steps.h"
+#include "coordinator/core/row_chunks.h"
+#include "coordinator/core/row_slots.h"
+#include "coordinator/core/scheduler_options.h"
+#include "coordinator/core/sequence_life.h"
+#include "coordinator/core/step_packing.h"
+#include "cost/layer_seconds.h"
+#include "plan/step_plan.h"
+
+namespace lamina::core {
+
+// A step being made.
+struct OpenStep {
+  plan::StepPlan plan;
+  PlannedStep record;
+  uint32_t tokens_left = 0;         // Of the step's budget.
+  std::vector<uint32_t> row_nodes;  // The memory node of each row, while rows are packed.
+  uint32_t rows_of_node = 0;        // The most rows that have their node in common.
+};
+using OpenSteps = std::map<uint32_t, OpenStep>;  // By lane.
+
+class StepMaker {
+ public:
+  StepMaker(const SchedulerOptions& options, SequenceLife& life, const SequenceLife::Places& places,
+            PlannedSteps& steps, RowSlots& slots, std::unique_ptr<StepPacking> packing);
+
+  // Opens the next step of a lane with what runs there, and seals its leaves: who is taken out from
+  // here on leaves a step later.
+  OpenStep Open(uint64_t epoch, uint32_t lane);
+
+  // Tokens that the step takes of a newcomer's prompt; 0: none may join.
+  uint32_t TokensForNewcomer(OpenStep& open);
+  // The first tokens of one that joins. Requires: TokensForNewcomer() > 0.
+  void AddNewcomer(Sequence& sequence, OpenStep& open);
+
+  // Counts the step as planned, unless it is empty.
+  bool Close(OpenStep& open, const cost::LinkCosts& link, const cost::LaneCosts& costs);
+
+  const RowChunkCount& row_chunks() const { return row_chunks_; }  // Of the last step with rows.
+
+ private:
+  class Packed;
+  bool AddRow(Sequence& sequence, OpenStep& open);
+  uint32_t AddChunk(Sequence& sequence, uint32_t tokens_max, OpenStep& open);
+  void EndPrompt(Sequence& sequence, OpenStep& open);
+  void SortRows(OpenStep& open);
+  RowChunkCount RowChunksFor(const OpenStep& open, cost::LinkCosts link,
+                             const cost::LaneCosts& costs) const;
+
+  const SchedulerOptions& options_;
+  SequenceLife& life_;
+  SequenceLife::Places places_;
+  PlannedSteps& steps_;
+  RowSlots& slots_;
+  std::unique_ptr<StepPacking> packing_;
+  RowChunkCount row_chunks_;
+};
+
+}  // namespace lamina::core

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The parts of a scheduler that keep who runs where, without those that decide.
+
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "coordinator/core/lanes.h"
+#include "coordinator/core/node_residents.h"
+#include "coordinator/core/sequence_kv.h"
+#include "coordinator/core/sequence_life.h"
+#include "coordinator/core/service_order.h"
+#include "coordinator/core/step_borders.h"
+
+namespace lamina::core {
+
+class PartsTest : public testing::Test {
+ protected:
+  void MakeNodes(const std::vector<uint32_t>& slots, uint32_t lanes = 2, uint32_t span_tokens = 0,
+                 const plan::PrefillLanes& prefill = {}) {
+    const auto nodes = static_cast<uint32_t>(slots.size());
+    kv_.Reset({.slots = slots}, span_tokens);
+    lanes_.Reset(lanes, prefill, nodes);
+    residents_.Reset(nodes);
+    borders_.Reset(lanes, prefill, /*scratch_tokens=*/1000);
+  }
+
+  static SequenceRequest Request(plan::SequenceId id, uint32_t prompt) {
+    SequenceRequest request{.id = id, .tokens_max = prompt + 100};
+    request.prompt.assign(prompt, 5);
+    return request;
+  }
+
+  Sequence& Wait(plan::SequenceId id, uint32_t prompt) {
+    life_.Submit(Request(id, prompt));
+    return *life_.Find(id);
+  }
+
+  // One that is submitted, and runs with slots for its prompt.
+  Sequence& Run(plan::SequenceId id, uint32_t prompt, uint32_t lane = 0, uint32_t node = 0) {
+    Wait(id, prompt);
+    return Start(id, lane, node);
+  }
+  Sequence& Start(plan::SequenceId id, uint32_t lane = 0, uint32_t node = 0) {
+    Sequence& sequence = *life_.Find(id);
+    life_.Begin(sequence, lane, node);
+    kv_.Open(id);
+    kv_.BeginSpan(id, node);
+    EXPECT_TRUE(kv_.Append(id, sequence.join_tokens).ok());
+    life_.Settle(sequence);
+    return sequence;
+  }
+
+  absl::Status Audit() const {
+    for (const absl::Status& status :
+         {kv_.Audit(), lanes_.Audit(kv_), life_.Audit(), residents_.Audit(life_.Running(), kv_)}) {
+      if (!status.ok()) {
+        return status;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  std::unique_ptr<ServiceOrder> order_ = MakeFirstComeFirstServed();
+  ServiceBefore before_{order_.get()};
+  SequenceKv kv_;
+  Lanes lanes_{before_};
+  NodeResidents residents_{before_};
+  StepBorders borders_{kv_};
+  SequenceLife::Places places_{lanes_, residents_, borders_, kv_};
+  SequenceLife life_{before_, places_};
+};
+
+}  // namespace lamina::core

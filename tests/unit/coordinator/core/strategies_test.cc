@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The scheduler's seams: what ships, and a strategy of a test's own in the place of each. The toys
+// run in whole worlds in tests/sim/toy_strategies_test.cc.
+
+#include <gmock/gmock.h>
+
+#include "coordinator/core/out_of_slots.h"
+#include "coordinator/core/placement.h"
+#include "coordinator/core/step_packing.h"
+#include "tests/sim/toy_strategies.h"
+#include "tests/unit/coordinator/core/scheduler_fixture.h"
+
+namespace lamina::core {
+namespace {
+
+using testing::ElementsAre;
+using testing::SizeIs;
+
+class FakeFullNode final : public FullNode {
+ public:
+  explicit FakeFullNode(std::vector<Holding> from_last) : from_last_(std::move(from_last)) {}
+  uint32_t node() const override { return 0; }
+  SlotHolder needy() const override { return 99; }
+  uint64_t slots_missing() const override { return 1; }
+  void VisitFromLast(absl::FunctionRef<bool(const Holding&)> visit) const override {
+    for (const Holding& holding : from_last_) {
+      if (!visit(holding)) {
+        return;
+      }
+    }
+  }
+
+ private:
+  std::vector<Holding> from_last_;
+};
+
+TEST(PreemptLastTest, TheLastInServiceOrderGivesUpItsSlots) {
+  const FakeFullNode full({{.holder = 7, .slots = 1}, {.holder = 3, .slots = 100}});
+  EXPECT_EQ(MakePreemptLast()->WhoGivesUp(full), SlotHolder(7));
+}
+
+TEST(ToyOutOfSlotsTest, TheLargestButTheFirstGivesUpItsSlots) {
+  const FakeFullNode alone(std::vector<Holding>{{.holder = 3}});
+  const FakeFullNode full(
+      {{.holder = 7, .slots = 1}, {.holder = 5, .slots = 90}, {.holder = 3, .slots = 100}});
+  EXPECT_EQ(sim::MakeLargestGivesUp()->WhoGivesUp(full), SlotHolder(5));
+  EXPECT_EQ(sim::MakeLargestGivesUp()->WhoGivesUp(alone), SlotHolder(3));
+}
+
+class StrategiesTest : public SchedulerTest {};
+
+// Two grow beside each other until the node is full.
+TEST_F(StrategiesTest, OutOfSlotsSaysWhoIsPreempted) {
+  for (const bool toy : {false, true}) {
+    SchedulerOptions options = SmallOptions(100);
+    if (toy) {
+      options.strategies.out_of_slots = sim::MakeLargestGivesUp;
+    }
+    Make(options);
+    in_flight_.clear();
+    events_ = {};
+    ASSERT_TRUE(Submit(1, 30, 90).ok());
+    ASSERT_TRUE(Submit(2, 40, 90).ok());  // Larger, and not the first.
+    ASSERT_TRUE(Submit(3, 10, 90).ok());
+    while (events_.preempted.empty()) {
+      Plan();
+      ASSERT_TRUE(StepDone());
+    }
+    EXPECT_THAT(events_.preempted, ElementsAre(toy ? 2 : 3));
+    RunUntilIdle();
+    for (const plan::SequenceId id : {1, 2, 3}) {
+      ASSERT_NE(EndOf(id), nullptr);
+      EXPECT_EQ(EndOf(id)->reason, plan::FinishReason::kLength);
+    }
+  }
+}
+
+TEST_F(StrategiesTest, StepPackingSaysWhatSharesAStep) {
+  for (const bool toy : {false, true}) {
+    SchedulerOptions options = SmallOptions();
+    options.plan_ahead = 1;
+    options.step_tokens_max = 16;
+    if (toy) {
+      options.strategies.step_packing = sim::MakePromptsGetHalf;
+    }
+    Make(options);
+    in_flight_.clear();
+    ASSERT_TRUE(Submit(1, 5, 40).ok());
+    EXPECT_THAT(Plan(), SizeIs(1));
+    StepDone();
+    ASSERT_TRUE(Submit(2, 30, 40).ok());
+    const std::vector<plan::StepPlan> plans = Plan();
+    ASSERT_THAT(plans, SizeIs(1));
+    EXPECT_THAT(plans[0].rows, SizeIs(1));
+    ASSERT_THAT(plans[0].chunks, SizeIs(1));
+    EXPECT_EQ(plans[0].chunks[0].tokens, toy ? 8u : 15u);
+    RunUntilIdle();
+  }
+}
+
+TEST_F(StrategiesTest, PlacementSaysWhoLivesWhere) {
+  SchedulerOptions options = SmallOptions();
+  options.lanes = 2;
+  options.memory_nodes.push_back({.name = "b", .slots = 1000, .bandwidth_bytes_per_second = 1000});
+  options.strategies.placement = sim::MakeInTurn;
+  Make(options);
+  for (plan::SequenceId id = 1; id <= 4; ++id) {
+    ASSERT_TRUE(Submit(id, 5, 40).ok());
+  }
+  std::vector<uint32_t> nodes;
+  for (const plan::StepPlan& plan : Plan()) {
+    EXPECT_THAT(plan.joins, SizeIs(2));
+    for (const plan::SequenceJoin& join : plan.joins) {
+      nodes.push_back(join.memory_node);
+    }
+  }
+  EXPECT_THAT(nodes, testing::UnorderedElementsAre(0, 0, 1, 1));
+  RunUntilIdle();
+}
+
+TEST(LeastAttentionTimeTest, PromptsGoToThePrefillLaneWithMostTokensLeft) {
+  const auto placement = MakeLeastAttentionTime();
+  const std::vector<LaneLoad> lanes = {{.has_room = false, .tokens_left = 50},
+                                       {.tokens_left = 10},
+                                       {.tokens_left = 20},
+                                       {.tokens_left = 20},
+                                       {.open = false, .tokens_left = 30}};
+  EXPECT_EQ(placement->LaneOfNewcomer(lanes, /*prefill=*/true), 2u);
+  EXPECT_EQ(placement->LaneOfNewcomer({{.tokens_left = 0}}, /*prefill=*/true), std::nullopt);
+}
+
+}  // namespace
+}  // namespace lamina::core

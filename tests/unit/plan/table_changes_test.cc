@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "plan/table_changes.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace lamina::plan {
+namespace {
+
+using testing::ElementsAre;
+
+// Says what it applies; refuses grants for sequence 13.
+struct Recorder {
+  std::vector<std::string> said;
+
+  absl::Status operator()(const SequenceLeave& leave) {
+    said.push_back(absl::StrCat("leave ", leave.id));
+    return absl::OkStatus();
+  }
+  absl::Status operator()(const SequenceJoin& join) {
+    said.push_back(absl::StrCat("join ", join.id));
+    return absl::OkStatus();
+  }
+  absl::Status operator()(const SlotGrant& grant) {
+    said.push_back(absl::StrCat("grant ", grant.sequence));
+    return grant.sequence == 13 ? absl::InternalError("13") : absl::OkStatus();
+  }
+};
+
+TEST(TableChangesTest, LeavesApplyBeforeJoinsAndThoseBeforeGrants) {
+  const StepPlan plan{.leaves = {{4}, {3}},
+                      .joins = {{.id = 2}, {.id = 1}},
+                      .grants = {{.sequence = 2}, {.sequence = 1}, {.sequence = 9}}};
+  Recorder recorder;
+
+  EXPECT_TRUE(ApplyChanges(plan, [&](const auto& change) { return recorder(change); }).ok());
+
+  EXPECT_THAT(recorder.said, ElementsAre("leave 4", "leave 3", "join 2", "join 1", "grant 2",
+                                         "grant 1", "grant 9"));
+}
+
+TEST(TableChangesTest, NothingAppliesBehindAnError) {
+  const StepPlan plan{.grants = {{.sequence = 2}, {.sequence = 13}, {.sequence = 9}}};
+  Recorder recorder;
+
+  const absl::Status status =
+      ApplyChanges(plan, [&](const auto& change) { return recorder(change); });
+
+  EXPECT_EQ(status.message(), "13");
+  EXPECT_THAT(recorder.said, ElementsAre("grant 2", "grant 13"));
+}
+
+}  // namespace
+}  // namespace lamina::plan
