@@ -41,8 +41,8 @@ void OpRunner::RunOp(model::OpId id, ValueBuffers& buffers) const {
   const RowInputs& rows = buffers.rows();
   const size_t count = rows.positions.size();
   if (const auto* embed = std::get_if<model::EmbedOp>(&op.body)) {
-    dense_.Embed(weights_.table(embed->table), weights_.table_type(),
-                 program_.Width(op.output), rows.token_ids, buffers.Floats(op.output, count));
+    dense_.Embed(weights_.table(embed->table), weights_.table_type(), program_.Width(op.output),
+                 rows.token_ids, buffers.Floats(op.output, count));
   } else if (const auto* learned = std::get_if<model::PositionEmbedOp>(&op.body)) {
     const auto out = buffers.Floats(op.output, count);
     dense_.Embed(weights_.table(learned->table), weights_.table_type(), out.cols, rows.positions,
