@@ -45,7 +45,6 @@ using transport::MakeTransport;
 using transport::Region;
 using transport::RemoteRegion;
 using transport::SignalCondition;
-using transport::SignalStrength;
 using transport::SignalUpdate;
 using transport::Transport;
 
@@ -136,8 +135,7 @@ class Side {
     return PingPong(
         messages,
         [&] {
-          const SignalUpdate signal = {
-              .word = 0, .value = ++sent_, .strength = SignalStrength::kWeak};
+          const SignalUpdate signal = {.word = 0, .value = ++sent_};
           LAMINA_CHECK(transport_->Put(*remote_, 0, source, &signal).ok());
         },
         [&] { AwaitWord(0, ++seen_); });
@@ -153,8 +151,7 @@ class Side {
     const Nanos start = RealClock().Now();
     if (side_ == 0) {
       for (uint64_t value = first; value <= streamed_;) {
-        const SignalUpdate signal = {
-            .word = kStreamWord, .value = value, .strength = SignalStrength::kWeak};
+        const SignalUpdate signal = {.word = kStreamWord, .value = value};
         const absl::Status status =
             transport_->Put(*remote_, 0, source, value == streamed_ ? &signal : nullptr);
         LAMINA_CHECK(status.ok() || absl::IsResourceExhausted(status));

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "common/check.h"
+#include "compute_node/slice_slots.h"
 
 namespace lamina::compute_node {
 
@@ -28,7 +29,7 @@ size_t LmHead::ColumnsLikeASlice() const {
 }
 
 absl::StatusOr<ValueBuffers> LmHead::MakeBuffers() const {
-  return ValueBuffers::Make(program_, program_.TailSlots(device_.is_host()), kRows, device_);
+  return ValueBuffers::Make(program_, TailSlots(program_), kRows, device_);
 }
 
 void LmHead::Begin(ValueBuffers& body, absl::Span<const uint32_t> chosen,

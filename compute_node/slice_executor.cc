@@ -6,8 +6,20 @@
 
 #include "common/check.h"
 #include "common/status_macros.h"
+#include "compute_node/slice_slots.h"
 
 namespace lamina::compute_node {
+namespace {
+
+bool HasWeights(const SliceProgram& program, const ModelWeights& weights, const OpRange& range) {
+  const auto ops = program.OpsIn(range);
+  return std::all_of(ops.begin(), ops.end(), [&](const model::OpId op) {
+    return !std::holds_alternative<model::LinearOp>(program.graph().ops[op].body) ||
+           weights.linear(op) != nullptr;
+  });
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<SliceExecutor>> SliceExecutor::Create(const model::Graph& graph,
                                                                      WeightSource& weights,
@@ -48,30 +60,25 @@ absl::Status SliceExecutor::Prepare(size_t rows_max) {
 
 absl::StatusOr<ValueBuffers> SliceExecutor::MakeBuffers(size_t rows_max) const {
   // On the processor parts are made where they are put from.
-  return ValueBuffers::Make(program_, program_.BodySlots(/*parts_elsewhere=*/device_.is_host()),
+  return ValueBuffers::Make(program_, BodySlots(program_, /*parts_elsewhere=*/device_.is_host()),
                             rows_max, device_);
 }
 
-bool SliceExecutor::HasWeights(const OpRange& range) const {
-  const auto ops = program_.OpsIn(range);
-  return std::all_of(ops.begin(), ops.end(), [this](const model::OpId op) {
-    return !std::holds_alternative<model::LinearOp>(program_.graph().ops[op].body) ||
-           weight_source_.weights().linear(op) != nullptr;
-  });
-}
-
 absl::Status SliceExecutor::Record(size_t rows_max, ValueBuffers& buffers) {
-  const absl::Status status = buffers.recorded().Record(
-      {.ranges = program_.Ranges(),
-       .rows_max = rows_max,
-       .rows_limit = buffers.rows_max(),
-       .has_weights = [this](const OpRange& range) { return HasWeights(range); },
-       .run =
-           [this, &buffers](const OpRange& range, size_t rows) {
-             buffers.SetRowCount(rows);
-             runner_.Run(program_.OpsIn(range), buffers);
-           }},
-      device_);
+  const absl::Status status =
+      buffers.recorded().Record({.ranges = program_.Ranges(),
+                                 .rows_max = rows_max,
+                                 .rows_limit = buffers.rows_max(),
+                                 .has_weights =
+                                     [this](const OpRange& range) {
+                                       return HasWeights(program_, weight_source_.weights(), range);
+                                     },
+                                 .run =
+                                     [this, &buffers](const OpRange& range, size_t rows) {
+                                       buffers.SetRowCount(rows);
+                                       runner_.Run(program_.OpsIn(range), buffers);
+                                     }},
+                                device_);
   buffers.SetRowCount(0);
   return status;
 }

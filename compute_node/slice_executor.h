@@ -4,7 +4,7 @@
 // of requests, lanes' plans or the network.
 //
 // Parts: slice_program.h what slices are made of; value_buffers.h the memory of a batch, by
-// liveness (value_slots.h); op_runner.h an op on the device; slice_recordings.h what one call does
+// liveness (slice_slots.h); op_runner.h an op on the device; slice_recordings.h what one call does
 // again; lm_head.h the end of the last slice; part_sums.h reductions over shards; weight_source.h
 // whether a slice's weights are here.
 //
@@ -142,7 +142,6 @@ class SliceExecutor {
  private:
   SliceExecutor(SliceProgram program, WeightSource& weights, kernels::ComputeDevice& device,
                 size_t head_columns);
-  bool HasWeights(const OpRange& range) const;
   bool RunRange(const OpRange& range, ValueBuffers& buffers);
 
   const SliceProgram program_;

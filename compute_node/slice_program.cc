@@ -179,47 +179,6 @@ size_t SliceProgram::PartRowBytesMax() const {
   return most;
 }
 
-// An attention makes its output when q, k, v are sent, since prompt chunks attend then and there,
-// and reads its input until the slice has run to its end, since the transport may.
-ValueSlots SliceProgram::BodySlots(bool parts_elsewhere) const {
-  std::vector<ValueUse> uses;
-  for (uint32_t s = 0; s + 1 < slice_count(); ++s) {
-    const model::Slice& slice = split_.slices[s];
-    for (uint32_t i = 0; i < slice.ops.size(); ++i) {
-      if (i == slice.ops_before_send) {
-        uses.push_back({.op = slice.attention, .reads = false});
-      }
-      uses.push_back({.op = slice.ops[i]});
-    }
-    const bool made = slice.ops_before_send < slice.ops.size();
-    uses.push_back({.op = slice.attention, .makes = !made});
-  }
-  for (const model::OpId op : OpsIn({.slice = slice_count() - 1, .end = tail_begin_})) {
-    uses.push_back({.op = op});
-  }
-  return Assign(uses, {}, parts_elsewhere);
-}
-
-ValueSlots SliceProgram::TailSlots(bool parts_elsewhere) const {
-  std::vector<ValueUse> uses;
-  for (const model::OpId op : OpsIn(Tail())) {
-    uses.push_back({.op = op});
-  }
-  return Assign(uses, tail_inputs_, parts_elsewhere);
-}
-
-ValueSlots SliceProgram::Assign(absl::Span<const ValueUse> uses,
-                                absl::Span<const model::ValueId> inputs,
-                                bool parts_elsewhere) const {
-  std::vector<size_t> row_bytes(graph_->values.size());
-  for (model::ValueId value = 0; value < row_bytes.size(); ++value) {
-    row_bytes[value] = parts_elsewhere && is_part_[value] ? 0 : RowBytes(value);
-  }
-  // What the tail reads stays until it is gathered.
-  return AssignSlots(
-      *graph_, {.uses = uses, .inputs = inputs, .kept = tail_inputs_, .row_bytes = row_bytes});
-}
-
 size_t SliceProgram::LinearWeights(absl::Span<const model::OpId> ops) const {
   size_t weights = 0;
   for (const model::OpId id : ops) {

@@ -18,7 +18,6 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/dtype.h"
-#include "compute_node/value_slots.h"
 #include "model/graph.h"
 #include "model/splitter.h"
 
@@ -95,11 +94,6 @@ class SliceProgram {
   // Whether the host sees it: q, k, v, attention outputs, contexts and logits.
   bool Crosses(model::ValueId value) const { return crosses_[value]; }
 
-  // Slots for the values of all slices up to the last one's body, and for those of the tail. Parts
-  // get none where the caller gives them their place.
-  ValueSlots BodySlots(bool parts_elsewhere) const;
-  ValueSlots TailSlots(bool parts_elsewhere) const;
-
   // How many weights the linear ones of these ops have.
   size_t LinearWeights(absl::Span<const model::OpId> ops) const;
 
@@ -110,8 +104,6 @@ class SliceProgram {
   }
   void FindCrossings();
   void FindTail();
-  ValueSlots Assign(absl::Span<const ValueUse> uses, absl::Span<const model::ValueId> inputs,
-                    bool parts_elsewhere) const;
 
   const model::Graph* graph_;
   DType compute_type_;

@@ -24,6 +24,7 @@
 #include "common/dtype.h"
 #include "compute_node/slice_program.h"
 #include "compute_node/slice_recordings.h"
+#include "compute_node/value_slots.h"
 #include "kernels/compute_device.h"
 #include "kernels/dense.h"
 #include "kernels/matrix_view.h"

@@ -49,6 +49,9 @@ class CpuKvDevice final : public KvDevice {
     return absl::OkStatus();
   }
 
+  KvDeviceRows* device_rows() override { return nullptr; }
+  KvWaits* waits() override { return nullptr; }
+
  private:
   const std::vector<AttentionDescriptor> layers_;
   const AttentionKernel& kernel_;

@@ -4,9 +4,10 @@
 // memory node drives, or under policy local a compute node.
 //
 // Its rows live in the caller's host memory (windows); how they come to the device and back is the
-// device's own business. Or they live in the device's memory, where the caller has said so
-// (UseMemory()), and are read and written where they are. The bits are those of kernels/attention.h
-// on every device, unless another arithmetic is asked for.
+// device's own business. Two more ways are interfaces of their own, which a device may have: rows
+// in its own memory, read and written where they are (device_rows()), and steps that it serves by
+// itself (waits()). The bits are those of kernels/attention.h on every device, unless another
+// arithmetic is asked for.
 //
 //   Store(layer, rows)   k and v into their slots
 //   Attend(layer, items) outputs are in host memory when it returns
@@ -61,6 +62,29 @@ struct KvRows {
   absl::Span<const Extent> slots;
 };
 
+// Rows in the device's memory, of which the processor neither touches nor copies any.
+class KvDeviceRows {
+ public:
+  virtual ~KvDeviceRows() = default;
+
+  // Memory of the device that calls may name from now on, instead of all that was said before: of
+  // one call all sources (k and v; q) lie in it or none, and so do all outputs that are no
+  // partials. K and V there may be overwritten, and outputs are there, once a later Attend() or
+  // Settle() has returned.
+  virtual absl::Status UseMemory(absl::Span<const absl::Span<const std::byte>> ranges) = 0;
+
+  // Orders a copy of `bytes` of that memory to the host, at most kPeekBytesMax: they are at
+  // peeked() once a later Attend() of some items, or Settle(), has returned.
+  // Errors: as KvDevice::Store().
+  static constexpr size_t kPeekBytesMax = 64;
+  virtual absl::Status Peek(const std::byte* from, size_t bytes) = 0;
+  virtual const std::byte* peeked() const = 0;
+
+  // Waits for all that has been ordered. Errors: as KvDevice::Store().
+  // Cost: a trip to the device; none if an Attend() of some items was the last call.
+  virtual absl::Status Settle() = 0;
+};
+
 class KvDevice {
  public:
   virtual ~KvDevice() = default;
@@ -88,32 +112,19 @@ class KvDevice {
   virtual absl::Status Attend(uint32_t layer, HeadRange heads,
                               absl::Span<const AttentionItem> items) = 0;
 
-  // Memory of the device that calls may name from now on, instead of all that was said before: of
-  // one call all sources (k and v; q) lie in it or none, and so do all outputs that are no
-  // partials. The processor neither touches nor copies what lies there. K and V there may be
-  // overwritten, and outputs are there, once a later Attend() or Settle() has returned.
-  // Errors: kUnimplemented  the device takes rows from the host's memory only.
-  virtual absl::Status UseMemory(absl::Span<const absl::Span<const std::byte>> ranges) {
+  // Null: it takes rows from the host's memory only.
+  virtual KvDeviceRows* device_rows() = 0;
+  // As device_rows() does it. Errors: kUnimplemented  it has none, and there are ranges.
+  absl::Status UseMemory(absl::Span<const absl::Span<const std::byte>> ranges) {
+    if (device_rows() != nullptr) {
+      return device_rows()->UseMemory(ranges);
+    }
     return ranges.empty() ? absl::OkStatus()
                           : absl::UnimplementedError(name() + " takes rows from the host's memory");
   }
 
-  // Orders a copy of `bytes` of that memory to the host, at most kPeekBytesMax: they are at
-  // peeked() once a later Attend() of some items, or Settle(), has returned.
-  static constexpr size_t kPeekBytesMax = 64;
-  virtual absl::Status Peek(const std::byte* from, size_t bytes) {
-    static_cast<void>(from);
-    static_cast<void>(bytes);
-    return absl::UnimplementedError(name() + " takes rows from the host's memory");
-  }
-  virtual const std::byte* peeked() const { return nullptr; }
-
-  // Waits for all that has been ordered. Errors: as Store().
-  // Cost: a trip to the device; none if an Attend() of some items was the last call.
-  virtual absl::Status Settle() { return absl::OkStatus(); }
-
-  // Steps that the device serves by itself. Null where it cannot, or without waiting_lanes.
-  virtual KvWaits* waits() { return nullptr; }
+  // Null: it serves no steps by itself, or was made without waiting_lanes.
+  virtual KvWaits* waits() = 0;
 };
 
 // Makes devices of one kind, each with an arena of its own.

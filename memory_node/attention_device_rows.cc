@@ -12,7 +12,7 @@
 
 namespace lamina::memory_node {
 
-static_assert(sizeof(plan::WindowHeader) <= kernels::KvDevice::kPeekBytesMax);
+static_assert(sizeof(plan::WindowHeader) <= kernels::KvDeviceRows::kPeekBytesMax);
 
 size_t AttentionWorker::device_reply_bytes() const {
   size_t parts = 0;
@@ -43,9 +43,9 @@ absl::StatusOr<plan::WindowHeader> AttentionWorker::ReadHeader(uint32_t replica,
   plan::WindowHeader header;
   if (rows_on_device_) {
     LAMINA_RETURN_IF_ERROR(region_.Land(window, sizeof(header)));
-    LAMINA_RETURN_IF_ERROR(device_.Peek(from, sizeof(header)));
-    LAMINA_RETURN_IF_ERROR(device_.Settle());
-    from = device_.peeked();
+    LAMINA_RETURN_IF_ERROR(device_.device_rows()->Peek(from, sizeof(header)));
+    LAMINA_RETURN_IF_ERROR(device_.device_rows()->Settle());
+    from = device_.device_rows()->peeked();
   }
   std::memcpy(&header, from, sizeof(header));
   return header;
@@ -57,20 +57,21 @@ absl::Status AttentionWorker::LandWindow(uint32_t replica, uint32_t lane_index, 
   const size_t window = layout_.QueryWindow(replica, lane_index, value);
   const size_t from = part.header_due ? 0 : part.query_bytes;
   LAMINA_RETURN_IF_ERROR(region_.Land(window + from, layout_.query_window_bytes() - from));
-  return part.header_due ? device_.Peek(region_.bytes().data() + window, sizeof(plan::WindowHeader))
+  return part.header_due ? device_.device_rows()->Peek(region_.bytes().data() + window,
+                                                       sizeof(plan::WindowHeader))
                          : absl::OkStatus();
 }
 
 // Before a piece is answered: the device is done with its rows, and the header is as it should be.
 absl::Status AttentionWorker::SettleWindow(uint32_t replica, uint32_t lane_index, Part& part,
                                            uint64_t value) {
-  LAMINA_RETURN_IF_ERROR(device_.Settle());
+  LAMINA_RETURN_IF_ERROR(device_.device_rows()->Settle());
   if (!part.header_due) {
     return absl::OkStatus();
   }
   part.header_due = false;
   plan::WindowHeader header;
-  std::memcpy(&header, device_.peeked(), sizeof(header));
+  std::memcpy(&header, device_.device_rows()->peeked(), sizeof(header));
   LAMINA_RETURN_IF_ERROR(CheckBySignal(header, replica, lane_index, value));
   return CheckByPlan(header, replica, lane_index, value);
 }

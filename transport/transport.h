@@ -18,7 +18,7 @@
 //
 // Signals:    each word is written by one sender alone, with absolute values that only grow; no
 //             read-modify-write anywhere. Words start at 0.
-// Ordering:   none between Puts, but what a signal promises (SignalStrength). So bytes that two
+// Ordering:   none between Puts, but what a signal promises (SignalUpdate). So bytes that two
 //             Puts both write are unspecified, unless the peer's answer to the first came before
 //             the second; Pending() 0 is no such answer.
 // Threading:  CreateRegion, OpenRegion and RegisterSource from any thread, before data flows. Put,
@@ -26,7 +26,7 @@
 //             may change only with a happens-before edge. Raising an AbortWord: any thread.
 // Progress:   some backends move data only inside Progress() or Wait(), on either side.
 // Devices:    some backends show where a region's memory lies (direct()), so that a device of this
-//             host may write, read and raise it without them.
+//             host may write, read and raise it without them (device_region.h).
 // Allocation: Put, Progress and Wait do not allocate and take no lock while they succeed; the
 //             message of an error may allocate. fake:// is exempt.
 // Ownership:  a Transport outlives its Regions and RemoteRegions, and these the Puts and Waits that
@@ -47,6 +47,7 @@
 #include "absl/types/span.h"
 #include "common/clock.h"
 #include "common/thread_beat.h"
+#include "transport/device_region.h"
 #include "transport/memory_choice.h"
 
 namespace lamina::transport {
@@ -77,25 +78,6 @@ struct RegionOptions {
   bool written_by_devices = false;
 };
 
-// Where a region's memory lies in this process, for another processor that shares it: a GPU for
-// which it has been registered. Empty where the transport alone may move its data. Valid as long as
-// the Region or RemoteRegion that gave it.
-//
-// Word w is a uint64_t at words + w * word_stride, 8-byte aligned and changed as a whole. Who
-// raises words this way keeps the rules of signals: one sender a word, values that only grow, the
-// data first (release order of the system's scope). The word may go on to be raised by Put(), with
-// greater values. No sleeper is woken: waiters look at least every millisecond, those on a region
-// that is written_by_devices sooner. Who waits this way looks by acquire loads of the system's
-// scope.
-struct DirectMemory {
-  absl::Span<std::byte> bytes;  // The data, as Region::bytes().
-  std::byte* words = nullptr;
-  size_t word_stride = 0;
-  absl::Span<std::byte> pages;  // Whole pages of the host that hold all of it: what to register.
-
-  bool empty() const { return pages.empty(); }
-};
-
 // Memory of this process that peers may write. Unmapped and unregistered when destroyed: later Puts
 // of a peer fail there or vanish, they never touch other memory. The same holds when the process
 // dies.
@@ -105,23 +87,17 @@ class Region {
   // 64-byte aligned at least. Of kDevice: addresses of the device, not for the processor.
   virtual absl::Span<std::byte> bytes() = 0;
   virtual uint32_t signal_words() const = 0;
-  // Of kDevice over shm:// it may get worse once, when the first peer opens the region.
-  virtual MemoryChoice memory() const { return {}; }
 
-  // Constant. Empty unless the backend says otherwise, and of a staged Region, whose data Land()
-  // brings to its place.
-  virtual DirectMemory direct() { return {}; }
+  // Null: the data lies in the host's memory. Else what there is to know and to do for a device's.
+  virtual const DeviceRegion* device() const = 0;
+  // Where the memory lies for a device that uses it by itself. Constant. Empty where the backend
+  // does not show it, and where device() is not null.
+  virtual DirectMemory direct() = 0;
 
-  // Of kDevice: of what visible signals cover, the part in [offset, offset + bytes) is there for
-  // work that the device is given from now on. Signals of such a Region say that data has come, and
-  // this brings it the last step; the host's memory needs none. By the thread that waits.
-  // Errors: kInternal  the device failed.
-  // Cost:   staging: a copy of the range to the device; else what the device asks for a flush.
-  // Requires: the range lies in the Region.
-  virtual absl::Status Land(size_t offset, size_t bytes) {
-    static_cast<void>(offset);
-    static_cast<void>(bytes);
-    return absl::OkStatus();
+  // Those of device(); of the host's memory, which needs no last step.
+  MemoryChoice memory() const { return device() == nullptr ? MemoryChoice{} : device()->memory(); }
+  absl::Status Land(size_t offset, size_t bytes) const {
+    return device() == nullptr ? absl::OkStatus() : device()->Land(offset, bytes);
   }
 
   // The last value raised that is visible here, with acquire ordering: the data that its signal
@@ -143,23 +119,18 @@ class RemoteRegion {
   // What carries the data, for people: "shm", "ucx tcp/eth0". Constant.
   virtual std::string path() const = 0;
 
-  // The peer's memory. Constant. Empty unless the backend says otherwise. Who writes it asks nobody
-  // whether the peer is still there: what is written to a region that is gone is lost.
-  virtual DirectMemory direct() { return {}; }
+  // The peer's memory. Constant. Empty where the backend does not show it. Who writes it asks
+  // nobody whether the peer is still there: what is written to a region that is gone is lost.
+  virtual DirectMemory direct() = 0;
 };
 
-// What a receiver that sees a value may rely on. Values of one word become visible in the order of
-// their Puts, so a word that shows v stands for all the values put to it up to v; those of
+// A receiver that sees a value sees the bytes of the Put that carries it, and of all earlier Puts
+// of this Transport to this peer (any Region of it). Values of one word become visible in the order
+// of their Puts, so a word that shows v stands for all the values put to it up to v; those of
 // different words may overtake each other, and a later one may hide an earlier one.
-enum class SignalStrength : uint8_t {
-  kWeak,    // The bytes of the Put that carries it are visible when the word is.
-  kStrong,  // Those of all earlier Puts of this Transport to this peer (any Region of it) are too.
-};
-
 struct SignalUpdate {
   uint32_t word = 0;
   uint64_t value = 0;  // Greater than any value raised on this word before, by whatever way.
-  SignalStrength strength = SignalStrength::kStrong;
 };
 
 struct SignalCondition {

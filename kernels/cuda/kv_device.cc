@@ -52,7 +52,7 @@ struct Sizes {
   uint64_t entry_lses() const { return items * entries_max * query_heads; }
 
   uint64_t RowBytes() const {
-    return KvDevice::kPeekBytesMax + 2 * BytesOf<BFloat16>(items * q_width) +
+    return KvDeviceRows::kPeekBytesMax + 2 * BytesOf<BFloat16>(items * q_width) +
            BytesOf<BFloat16>(2 * store_tokens * kv_width) + BytesOf<uint32_t>(store_tokens) +
            BytesOf<float>(entry_floats()) + BytesOf<float>(entry_lses()) +
            kPieces * kPieceAlignment;
@@ -92,7 +92,7 @@ CudaKvWaits::Options WaitOptionsOf(const KvDeviceOptions& options) {
                         .extents_max = static_cast<uint32_t>(sizes.extents)}};
 }
 
-class CudaKvDevice final : public KvDevice {
+class CudaKvDevice final : public KvDevice, private KvDeviceRows {
  public:
   static absl::StatusOr<std::unique_ptr<KvDevice>> Create(int index,
                                                           const KvDeviceOptions& options);
@@ -109,6 +109,10 @@ class CudaKvDevice final : public KvDevice {
                       absl::Span<const AttentionItem> items) override {
     return Noted(TryAttend(layers_[layer].Part(heads), items));
   }
+  KvDeviceRows* device_rows() override { return this; }
+  KvWaits* waits() override { return waits_.get(); }
+
+ private:
   absl::Status UseMemory(absl::Span<const absl::Span<const std::byte>> ranges) override {
     ranges_.assign(ranges.begin(), ranges.end());
     return absl::OkStatus();
@@ -120,9 +124,7 @@ class CudaKvDevice final : public KvDevice {
   }
   const std::byte* peeked() const override { return peeked_; }
   absl::Status Settle() override { return ordered_ ? Noted(Synchronize()) : absl::OkStatus(); }
-  KvWaits* waits() override { return waits_.get(); }
 
- private:
   using Layer = KvLayers::Layer;
   // Of all items of a call, in the device's memory.
   struct Queries {

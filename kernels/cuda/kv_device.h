@@ -3,7 +3,7 @@
 // KvDevice on a CUDA device; in canonical arithmetic it has the bits of the processor's.
 //
 // Rows go through pinned host memory: gathered by the processor, one copy to the device for all
-// rows of a Store and of an Attend, one copy back. Those in the device's memory (UseMemory()) are
+// rows of a Store and of an Attend, one copy back. Those in the device's memory (KvDeviceRows) are
 // read by the kernels where they are, a launch for each run of rows at one distance, and outputs
 // are written there. Tables of extents are sent only when they
 // change, that is once for all layers of a step, unless its sequences share so many slots that an

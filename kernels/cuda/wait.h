@@ -76,8 +76,8 @@ struct RaiseRequest {
   uint64_t sequence = 0;               // For `unit`.
 };
 
-// Raises a signal word after everything that the stream did before, in the order of
-// SignalStrength::kStrong. Errors: kInvalidArgument  a null signal, or a unit without a record.
+// Raises a signal word after everything that the stream did before, as a transport's signal covers
+// all earlier puts. Errors: kInvalidArgument  a null signal, or a unit without a record.
 absl::Status RaiseSignal(const RaiseRequest& request, const Stream& stream);
 
 struct PutRequest {

@@ -49,7 +49,7 @@ TEST(ShmIpcTest, DeadOwnersMemoryIsNotWrittenAndUnmappedWhenThatIsSeen) {
   owner.Kill();
 
   const std::vector<std::byte> source(kBytes, std::byte{1});
-  const SignalUpdate signal = Strong(0, 1);
+  const SignalUpdate signal = Signal(0, 1);
   for (int i = 0; i < 2; ++i) {
     const absl::Status put = transport->Put(*first, 0, source, &signal);
     EXPECT_TRUE(absl::IsUnavailable(put)) << put;

@@ -40,7 +40,7 @@ TEST_P(TransportTest, RemoteRegionKnowsItsSize) {
 
 TEST_P(TransportTest, RegionsWithoutBytesOrWithoutWordsWork) {
   const Link words_only = MakeLink(0, 1);
-  const SignalUpdate signal = Strong(0, 1);
+  const SignalUpdate signal = Signal(0, 1);
   ASSERT_TRUE(words_only.Put(0, {}, &signal).ok());
   EXPECT_TRUE(words_only.Await(0, 1));
 
@@ -50,7 +50,7 @@ TEST_P(TransportTest, RegionsWithoutBytesOrWithoutWordsWork) {
 
 TEST_P(TransportTest, EmptyPutWithSignalOnlyRaisesIt) {
   const Link link = MakeLink(64, 2);
-  const SignalUpdate signal = Weak(1, 9);
+  const SignalUpdate signal = Signal(1, 9);
 
   ASSERT_TRUE(link.Put(64, {}, &signal).ok());
 
@@ -68,7 +68,7 @@ TEST_P(TransportTest, EmptyPutWithoutSignalDoesNothing) {
 
 TEST_P(TransportTest, SignalsTakeTheLargestValue) {
   const Link link = MakeLink(0, 1);
-  const SignalUpdate signal = Strong(0, UINT64_MAX);
+  const SignalUpdate signal = Signal(0, UINT64_MAX);
 
   ASSERT_TRUE(link.Put(0, {}, &signal).ok());
 
@@ -83,7 +83,7 @@ TEST_P(TransportTest, CarriesOneByteTo64MiB) {
   for (const size_t size : {size_t{1}, size_t{7}, size_t{64}, size_t{4095}, size_t{4097},
                             size_t{1} << 16, (size_t{1} << 20) + 3, kLargest}) {
     SCOPED_TRACE(size);
-    const SignalUpdate signal = Weak(0, ++value);
+    const SignalUpdate signal = Signal(0, ++value);
 
     ASSERT_TRUE(PutAll(*link.sender, *link.remote, 0, source.first(size), &signal).ok());
 
@@ -103,7 +103,7 @@ TEST_P(TransportTest, UnalignedPutsTouchNothingElse) {
     const size_t from = prng.Below(kBytes - size);
     const size_t to = prng.Below(kBytes - size);
     std::copy_n(Seen(source).begin() + from, size, expected.begin() + to);
-    const SignalUpdate signal = Weak(0, round);
+    const SignalUpdate signal = Signal(0, round);
 
     ASSERT_TRUE(link.Put(to, source.subspan(from, size), &signal).ok());
 
@@ -116,7 +116,7 @@ TEST_P(TransportTest, SourceInsideAnOwnRegionNeedsNoRegistration) {
   const Link link = MakeLink(64, 1);
   const auto own = MakeRegion(*link.sender, 64, 1);
   std::fill(Seen(own->bytes()).begin(), Seen(own->bytes()).end(), std::byte{5});
-  const SignalUpdate signal = Weak(0, 1);
+  const SignalUpdate signal = Signal(0, 1);
 
   ASSERT_TRUE(link.Put(0, own->bytes(), &signal).ok());
 
@@ -130,7 +130,7 @@ class FrontOfRegion {
   explicit FrontOfRegion(const Link& link) : link_(link) {}
 
   void Put(absl::Span<std::byte> source) {
-    const SignalUpdate signal = Weak(0, ++round_);
+    const SignalUpdate signal = Signal(0, ++round_);
     ASSERT_TRUE(link_.Put(0, source, &signal).ok());
     ASSERT_TRUE(link_.Await(0, round_));
     ASSERT_TRUE(Equal(Arrived(*link_.region, 0, source.size()), Seen(source)));
@@ -188,7 +188,7 @@ TEST_P(TransportTest, SourceMayBeOverwrittenOncePendingIsZero) {
   const absl::Span<std::byte> seen = Seen(source);
   for (uint64_t round = 1; round <= 200; ++round) {
     std::fill(seen.begin(), seen.end(), static_cast<std::byte>(round));
-    const SignalUpdate signal = Weak(0, round);
+    const SignalUpdate signal = Signal(0, round);
     ASSERT_TRUE(PutAll(*link.sender, *link.remote, 0, source, &signal).ok());
     for (const Nanos deadline = Soon(); link.sender->Pending(*link.remote) > 0;) {
       ASSERT_LT(RealClock().Now(), deadline);
@@ -209,7 +209,7 @@ TEST_P(TransportTest, DestroyedRemoteRegionReadsNoSourceAnyMore) {
   const absl::Span<std::byte> source = MakeSource(*link.sender, 64, 7);
   const absl::Span<std::byte> seen = Seen(source);
   const std::vector<std::byte> sent(seen.begin(), seen.end());
-  const SignalUpdate signal = Strong(0, 1);
+  const SignalUpdate signal = Signal(0, 1);
   ASSERT_TRUE(link.Put(0, source, &signal).ok());
 
   link.remote.reset();
@@ -237,7 +237,7 @@ TEST_P(TransportTest, DataIsVisibleBeforeItsSignal) {
   std::jthread sender([&] {
     for (uint64_t value = 1; value <= messages; ++value) {
       std::fill(seen.begin(), seen.end(), static_cast<std::byte>(value * 37));
-      const SignalUpdate signal = Weak(0, value);
+      const SignalUpdate signal = Signal(0, value);
       ASSERT_TRUE(PutAll(*link.sender, *link.remote, 0, source, &signal).ok());
       const std::array ack = {SignalCondition{.word = 0, .at_least = value}};
       ASSERT_TRUE(link.sender->Wait(*acks, ack, {.deadline = Soon()}).ok());
@@ -250,7 +250,7 @@ TEST_P(TransportTest, DataIsVisibleBeforeItsSignal) {
     const auto expected = static_cast<std::byte>(value * 37);
     const auto bytes = Arrived(*link.region);
     ASSERT_EQ(std::count(bytes.begin(), bytes.end(), expected), static_cast<long>(kBytes));
-    const SignalUpdate ack = Weak(0, value);
+    const SignalUpdate ack = Signal(0, value);
     ASSERT_TRUE(PutAll(*link.receiver, *remote_acks, 0, {}, &ack).ok());
   }
   // Some backends need the sender of the last message to drive it out.
@@ -261,8 +261,18 @@ TEST_P(TransportTest, DataIsVisibleBeforeItsSignal) {
   sender.join();
 }
 
+// Data in a device's memory is landed by the region, and no other device uses it by itself.
+TEST_P(TransportTest, RegionsOfADeviceAloneSayHowTheyAreReached) {
+  const Link link = MakeLink(64, 1);
+
+  const bool on_device = kind() == MemoryKind::kDevice;
+  EXPECT_EQ(link.region->device() != nullptr, on_device);
+  EXPECT_EQ(link.region->memory().path == MemoryPath::kHost, !on_device);
+  EXPECT_TRUE(!on_device || link.region->direct().empty());
+}
+
 // Slots of 64 bytes are filled in any order; nothing is reused.
-TEST_P(TransportTest, StrongSignalCoversAllEarlierPutsToThatPeer) {
+TEST_P(TransportTest, SignalCoversAllEarlierPutsToThatPeer) {
   constexpr uint64_t kPuts = 2000;
   constexpr size_t kSlot = 64;
   const Link link = MakeLink(kPuts * kSlot, 1);
@@ -271,18 +281,18 @@ TEST_P(TransportTest, StrongSignalCoversAllEarlierPutsToThatPeer) {
   const absl::Span<std::byte> source = MakeSource(*link.sender, kPuts * kSlot, 9);
   std::jthread sender([&] {
     Prng prng(10);
-    uint64_t weak = 0;
+    uint64_t of_second = 0;
     for (uint64_t i = 0; i < kPuts; ++i) {
-      const SignalUpdate own = Weak(1, ++weak);
+      const SignalUpdate own = Signal(1, ++of_second);
       const bool to_second = prng.Chance(0.5);
       RemoteRegion& target = to_second ? *remote_second : *link.remote;
-      const bool with_weak = to_second && prng.Chance(0.5);
+      const bool with_own = to_second && prng.Chance(0.5);
       ASSERT_TRUE(PutAll(*link.sender, target, i * kSlot, source.subspan(i * kSlot, kSlot),
-                         with_weak ? &own : nullptr)
+                         with_own ? &own : nullptr)
                       .ok());
       if (i % 10 == 9) {
-        const SignalUpdate strong = Strong(0, i + 1);
-        ASSERT_TRUE(PutAll(*link.sender, *link.remote, 0, {}, &strong).ok());
+        const SignalUpdate covering = Signal(0, i + 1);
+        ASSERT_TRUE(PutAll(*link.sender, *link.remote, 0, {}, &covering).ok());
       }
     }
     while (link.sender->Pending(*link.remote) + link.sender->Pending(*remote_second) > 0) {
@@ -313,7 +323,7 @@ TEST_P(TransportTest, WordThatShowsAValueStandsForAllUpToIt) {
   ASSERT_TRUE(link.sender->RegisterSource(source, MemoryKind::kHost).ok());
   std::jthread sender([&] {
     for (uint64_t i = 0; i < kPuts; ++i) {
-      const SignalUpdate signal = Weak(0, i + 1);
+      const SignalUpdate signal = Signal(0, i + 1);
       ASSERT_TRUE(
           PutAll(*link.sender, *link.remote, i * 8, source.subspan(i * 8, 8), &signal).ok());
     }
@@ -355,7 +365,7 @@ TEST_P(TransportTest, ManyPeersWriteOneRegionEachItsOwnPart) {
   std::jthread all_senders([&] {
     for (uint64_t round = 1; round <= kRounds; ++round) {
       for (uint32_t peer = 0; peer < peers; ++peer) {
-        const SignalUpdate signal = Weak(peer, round);
+        const SignalUpdate signal = Signal(peer, round);
         ASSERT_TRUE(
             PutAll(*senders[peer], *remotes[peer], peer * kPart, sources[peer], &signal).ok());
       }
@@ -381,7 +391,7 @@ TEST_P(TransportTest, FullQueueRefusesAndNothingIsLost) {
       std::min<uint64_t>(2 * uint64_t{link.sender->capabilities().in_flight_max}, 5000);
   uint64_t accepted = 0;
   for (uint64_t i = 0; i < puts; ++i) {
-    const SignalUpdate signal = Strong(0, accepted + 1);
+    const SignalUpdate signal = Signal(0, accepted + 1);
     const absl::Status status = link.Put(0, {}, &signal);
     accepted += status.ok() ? 1 : 0;
     ASSERT_TRUE(status.ok() || absl::IsResourceExhausted(status)) << status;
@@ -389,7 +399,7 @@ TEST_P(TransportTest, FullQueueRefusesAndNothingIsLost) {
   ASSERT_TRUE(link.Await(0, accepted));
   EXPECT_EQ(link.region->LoadSignal(0), accepted) << "a refused put raised its signal";
 
-  const SignalUpdate signal = Strong(0, accepted + 1);
+  const SignalUpdate signal = Signal(0, accepted + 1);
   ASSERT_TRUE(PutAll(*link.sender, *link.remote, 0, {}, &signal).ok());
 
   EXPECT_TRUE(link.Await(0, accepted + 1));

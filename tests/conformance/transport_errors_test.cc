@@ -31,7 +31,7 @@ bool Untouched(const Link& link) {
 TEST_P(TransportTest, PutOutsideTheTargetIsInvalid) {
   const Link link = MakeLink(100, 1);
   const absl::Span<std::byte> source = MakeSource(*link.sender, 200, 1);
-  const SignalUpdate signal = Strong(0, 1);
+  const SignalUpdate signal = Signal(0, 1);
   struct Range {
     size_t offset;
     size_t size;
@@ -61,7 +61,7 @@ TEST_P(TransportTest, PutLargerThanTheLimitIsInvalid) {
 TEST_P(TransportTest, UnregisteredSourceIsInvalidOrArrivesWhole) {
   const Link link = MakeLink(64, 1);
   const std::vector<std::byte> source = Pattern(64, 9);
-  const SignalUpdate signal = Strong(0, 1);
+  const SignalUpdate signal = Signal(0, 1);
 
   const absl::Status status = link.Put(0, source, &signal);
 
@@ -78,7 +78,7 @@ TEST_P(TransportTest, SignalWordThatTheTargetLacksIsInvalid) {
   const Link link = MakeLink(64, 2);
   const absl::Span<std::byte> source = MakeSource(*link.sender, 64, 1);
   for (const uint32_t word : {2u, 3u, UINT32_MAX}) {
-    const SignalUpdate signal = Strong(word, 1);
+    const SignalUpdate signal = Signal(word, 1);
 
     EXPECT_TRUE(absl::IsInvalidArgument(link.Put(0, source, &signal))) << word;
   }
@@ -87,12 +87,12 @@ TEST_P(TransportTest, SignalWordThatTheTargetLacksIsInvalid) {
 
 TEST_P(TransportTest, SignalValueThatDoesNotGrowIsInvalid) {
   const Link link = MakeLink(64, 1);
-  const SignalUpdate zero = Strong(0, 0);
+  const SignalUpdate zero = Signal(0, 0);
   EXPECT_TRUE(absl::IsInvalidArgument(link.Put(0, {}, &zero)));
-  const SignalUpdate five = Strong(0, 5);
+  const SignalUpdate five = Signal(0, 5);
   ASSERT_TRUE(link.Put(0, {}, &five).ok());
   for (const uint64_t value : {uint64_t{5}, uint64_t{4}, uint64_t{1}}) {
-    const SignalUpdate signal = Strong(0, value);
+    const SignalUpdate signal = Signal(0, value);
 
     EXPECT_TRUE(absl::IsInvalidArgument(link.Put(0, {}, &signal))) << value;
   }
@@ -187,7 +187,7 @@ TEST_P(TransportTest, PutToADestroyedRegionIsUnavailableAndStaysSo) {
   absl::Status status;
   uint64_t value = 0;
   for (const Nanos deadline = Soon(); status.ok() && RealClock().Now() < deadline;) {
-    const SignalUpdate signal = Strong(0, ++value);
+    const SignalUpdate signal = Signal(0, ++value);
     status = PutAll(*link.sender, *link.remote, 0, source, &signal);
     link.receiver->Progress();
   }
@@ -203,7 +203,7 @@ TEST_P(TransportTest, PutsInFlightToADestroyedRegionVanish) {
   Link link = MakeLink(4096, 1);
   const absl::Span<std::byte> source = MakeSource(*link.sender, 4096, 1);
   for (uint64_t value = 1; value <= 10; ++value) {
-    const SignalUpdate signal = Weak(0, value);
+    const SignalUpdate signal = Signal(0, value);
     ASSERT_TRUE(link.Put(0, source, &signal).ok());
   }
 

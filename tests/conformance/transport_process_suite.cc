@@ -52,7 +52,7 @@ TEST_P(TransportProcessTest, MessagesCrossProcessesBothWays) {
     for (uint64_t round = 1; round <= rounds; ++round) {
       const std::array come = {SignalCondition{.word = 0, .at_least = round}};
       ASSERT_TRUE(sender.transport->Wait(*own, come, {.deadline = Soon()}).ok());
-      const SignalUpdate signal = Weak(0, round);
+      const SignalUpdate signal = Signal(0, round);
       // Sent back from where it arrived.
       ASSERT_TRUE(own->Land(0, kBytes).ok());
       ASSERT_TRUE(PutAll(*sender.transport, *sender.remote, 0, own->bytes(), &signal).ok());
@@ -69,7 +69,7 @@ TEST_P(TransportProcessTest, MessagesCrossProcessesBothWays) {
 
   for (uint64_t round = 1; round <= rounds; ++round) {
     std::fill(source.begin(), source.end(), static_cast<std::byte>(round * 41));
-    const SignalUpdate signal = Weak(0, round);
+    const SignalUpdate signal = Signal(0, round);
     ASSERT_TRUE(PutAll(*transport, *remote, 0, source, &signal).ok());
     const std::array come = {SignalCondition{.word = 0, .at_least = round}};
     ASSERT_TRUE(transport->Wait(*region, come, {.deadline = Soon()}).ok());
@@ -106,7 +106,7 @@ TEST_P(TransportProcessTest, AnotherPeerUsesTheRegionAfterTheFirstWasKilled) {
     const SenderInChild sender(Make(), pipe);
     pipe.Send("ready");
     for (uint64_t value = 1;; ++value) {
-      const SignalUpdate signal = Weak(0, value);
+      const SignalUpdate signal = Signal(0, value);
       if (!PutAll(*sender.transport, *sender.remote, 0, sender.source, &signal).ok()) {
         pause();
       }
@@ -114,7 +114,7 @@ TEST_P(TransportProcessTest, AnotherPeerUsesTheRegionAfterTheFirstWasKilled) {
   });
   Child second("second", start(), [](const Pipe& pipe) {
     const SenderInChild sender(Make(), pipe);
-    const SignalUpdate signal = Strong(1, 1);
+    const SignalUpdate signal = Signal(1, 1);
     EXPECT_TRUE(PutAll(*sender.transport, *sender.remote, 0, sender.source, &signal).ok());
     Drain(sender);
     pipe.Receive();
@@ -144,7 +144,7 @@ TEST_P(TransportProcessTest, PeerKilledAtRandomMomentsHarmsNobody) {
       const auto own = MakeRegion(*sender.transport, 1 << 16, 1);
       pipe.Send(own->Descriptor());
       for (uint64_t value = 1;; ++value) {
-        const SignalUpdate signal = Weak(0, value);
+        const SignalUpdate signal = Signal(0, value);
         if (!PutAll(*sender.transport, *sender.remote, 0, sender.source, &signal).ok()) {
           pause();
         }
@@ -167,7 +167,7 @@ TEST_P(TransportProcessTest, PeerKilledAtRandomMomentsHarmsNobody) {
       if (value == killed_after) {
         child.Kill();
       }
-      const SignalUpdate signal = Weak(0, value);
+      const SignalUpdate signal = Signal(0, value);
       const absl::Status status = transport->Put(*remote, 0, source, &signal);
       ASSERT_TRUE(status.ok() || absl::IsUnavailable(status) || absl::IsResourceExhausted(status))
           << status;
@@ -208,7 +208,7 @@ TEST_P(TransportProcessTest, PeerRestartedUnderTheSameNameNeedsANewDescriptor) {
   EXPECT_TRUE(absl::IsUnavailable(transport->OpenRegion(old_descriptor, 3).status()));
   EXPECT_NE(descriptor, old_descriptor);
   const auto remote = Open(*transport, descriptor);
-  const SignalUpdate signal = Strong(0, 1);
+  const SignalUpdate signal = Signal(0, 1);
   const absl::Status to_the_dead = transport->Put(*old_remote, 0, source, &signal);
   EXPECT_TRUE(to_the_dead.ok() || absl::IsUnavailable(to_the_dead)) << to_the_dead;
   EXPECT_TRUE(PutAll(*transport, *remote, 0, source, &signal).ok());
@@ -239,7 +239,7 @@ TEST_P(TransportProcessTest, PeerThatDestroyedItsRegionIsUnavailable) {
   absl::Status status;
   uint64_t value = 0;
   for (const Nanos deadline = Soon(); status.ok() && RealClock().Now() < deadline;) {
-    const SignalUpdate signal = Strong(0, ++value);
+    const SignalUpdate signal = Signal(0, ++value);
     status = PutAll(*transport, *remote, 0, {}, &signal);
   }
 
@@ -254,7 +254,7 @@ TEST_P(TransportProcessTest, WindowIsReachedAsItSaysAndSourcesLieWhereItDoes) {
     SenderInChild sender(Make(), pipe);
     const auto source = MakeRegion(*sender.transport, kBytes, 0);
     Fill(*source, Pattern(kBytes, 5));
-    const SignalUpdate signal = Strong(0, 1);
+    const SignalUpdate signal = Signal(0, 1);
     EXPECT_TRUE(
         PutAll(*sender.transport, *sender.remote, 7, source->bytes().first(kBytes - 7), &signal)
             .ok());
@@ -299,7 +299,7 @@ TEST_P(TransportProcessTest, WindowsMadeAnewGetWhatIsPutToThem) {
     auto remote = Open(*transport, child.pipe_to().Receive());
     const std::vector<std::byte> pattern = Pattern(5000, round);
     std::copy(pattern.begin(), pattern.end(), source.begin());
-    const SignalUpdate signal = Strong(0, 1);
+    const SignalUpdate signal = Signal(0, 1);
     ASSERT_TRUE(PutAll(*transport, *remote, 0, source, &signal).ok());
     for (const Nanos deadline = Soon();
          transport->Pending(*remote) > 0 && RealClock().Now() < deadline;) {

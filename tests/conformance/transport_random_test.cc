@@ -4,7 +4,7 @@
 //
 // Method: one thread drives a few nodes, each with a Transport, a Region and a view of every other
 // node's Region. A round is a handful of Puts, with bounds errors among them, to ranges that no
-// other Put of the round touches; every Put of a sender to a peer is then covered by one strong
+// other Put of the round touches; every Put of a sender to a peer is then covered by one
 // signal, and once all of them have come, each region must equal its model. Between rounds nodes
 // restart with a new Region, and views are closed and opened anew.
 #include <algorithm>
@@ -22,7 +22,7 @@ constexpr size_t kNodes = 4;
 constexpr size_t kCells = 32;
 constexpr size_t kCellBytes = 700;
 constexpr size_t kRegionBytes = kCells * kCellBytes;
-// Of each sender: word 2s carries weak signals of Puts, word 2s + 1 ends its rounds.
+// Of each sender: word 2s carries signals of Puts, word 2s + 1 ends its rounds.
 constexpr uint32_t kWords = 2 * kNodes;
 constexpr uint64_t kOperations = 100'000;
 
@@ -132,7 +132,7 @@ class World {
     const auto source =
         nodes_[from].source.subspan(prng_.Below(nodes_[from].source.size() - size + 1), size);
     if (prng_.Chance(0.05)) {
-      const SignalUpdate bad = Weak(kWords + static_cast<uint32_t>(from), 1);
+      const SignalUpdate bad = Signal(kWords + static_cast<uint32_t>(from), 1);
       ASSERT_TRUE(absl::IsInvalidArgument(Put(from, to, offset, source, &bad)));
       ASSERT_TRUE(absl::IsInvalidArgument(Put(from, to, kRegionBytes + 1, source, nullptr)));
       return;
@@ -142,10 +142,7 @@ class World {
       return;
     }
     const auto word = static_cast<uint32_t>(2 * from);
-    const SignalUpdate signal = {
-        .word = word,
-        .value = target.words[word] + 1 + prng_.Below(5),
-        .strength = prng_.Chance(0.3) ? SignalStrength::kStrong : SignalStrength::kWeak};
+    const SignalUpdate signal = {.word = word, .value = target.words[word] + 1 + prng_.Below(5)};
     const bool with_signal = prng_.Chance(0.5);
     const absl::Status status = Put(from, to, offset, source, with_signal ? &signal : nullptr);
     ASSERT_TRUE(status.ok()) << status;
@@ -158,7 +155,7 @@ class World {
     for (size_t from = 0; from < kNodes; ++from) {
       for (size_t to = 0; to < kNodes; ++to) {
         const auto word = static_cast<uint32_t>(2 * from + 1);
-        const SignalUpdate signal = Strong(word, ++nodes_[to].words[word]);
+        const SignalUpdate signal = Signal(word, ++nodes_[to].words[word]);
         const absl::Status status = Put(from, to, 0, {}, &signal);
         ASSERT_TRUE(status.ok()) << status;
       }
@@ -167,7 +164,7 @@ class World {
     std::array<std::array<bool, kNodes>, kNodes> seen = {};
     for (const Nanos deadline = Soon(); missing > 0;) {
       ASSERT_LT(RealClock().Now(), deadline);
-      // One at a time: what a strong signal covers must be there the moment it shows.
+      // One at a time: what a signal covers must be there the moment it shows.
       nodes_[prng_.Below(kNodes)].transport->Progress();
       for (size_t to = 0; to < kNodes; ++to) {
         for (size_t from = 0; from < kNodes; ++from) {
@@ -196,7 +193,7 @@ class World {
       const auto bytes = Arrived(*node.region);
       ASSERT_TRUE(std::equal(bytes.begin(), bytes.end(), node.model.begin()));
       for (uint32_t word = 0; word < kWords; ++word) {
-        // The words of other signals are not covered by the strong ones: they come in time.
+        // The words of other signals are not covered by those that end rounds: they come in time.
         for (const Nanos deadline = Soon(); node.region->LoadSignal(word) < node.words[word];) {
           ASSERT_LT(RealClock().Now(), deadline);
           ProgressAll();

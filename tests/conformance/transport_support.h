@@ -18,12 +18,7 @@ namespace lamina::transport {
 // Generous: it ends a test that hangs, and is no claim about speed.
 inline Nanos Soon() { return RealClock().Now() + Seconds(60); }
 
-inline SignalUpdate Weak(uint32_t word, uint64_t value) {
-  return {.word = word, .value = value, .strength = SignalStrength::kWeak};
-}
-inline SignalUpdate Strong(uint32_t word, uint64_t value) {
-  return {.word = word, .value = value, .strength = SignalStrength::kStrong};
-}
+inline SignalUpdate Signal(uint32_t word, uint64_t value) { return {.word = word, .value = value}; }
 
 // Rounds of a test that repeats itself: `full`, or fewer where LAMINA_CONFORMANCE_DIVISOR asks for
 // it (a guest whose processor is emulated). At least one.

@@ -34,7 +34,7 @@ TEST_P(TransportTest, WaitEndsAtItsDeadline) {
 
 TEST_P(TransportTest, ConditionThatHoldsIsReturnedAfterTheDeadlineAndTheAbort) {
   const Link link = MakeLink(0, 1);
-  const SignalUpdate signal = Strong(0, 1);
+  const SignalUpdate signal = Signal(0, 1);
   ASSERT_TRUE(link.Put(0, {}, &signal).ok());
   ASSERT_TRUE(link.Await(0, 1));
   const AbortWord abort{1};
@@ -51,7 +51,7 @@ TEST_P(TransportTest, WaitReturnsTheFirstConditionThatHolds) {
   for (uint32_t word = 0; word < 64; ++word) {
     conditions.push_back({.word = word, .at_least = 2});
   }
-  const std::array signals = {Strong(9, 1), Strong(40, 2), Strong(50, 3)};
+  const std::array signals = {Signal(9, 1), Signal(40, 2), Signal(50, 3)};
   for (const SignalUpdate& signal : signals) {
     ASSERT_TRUE(PutAll(*link.sender, *link.remote, 0, {}, &signal).ok());
     ASSERT_TRUE(link.Await(signal.word, signal.value));
@@ -160,7 +160,7 @@ TEST_P(TransportTest, WordsRaisedDirectlyGoOnToBeRaisedByPuts) {
     return;  // The same.
   }
   const absl::Span<std::byte> source = MakeSource(*link.sender, 64, 1);
-  const std::array signals = {Strong(1, 3), Strong(1, 9), Strong(1, 10)};
+  const std::array signals = {Signal(1, 3), Signal(1, 9), Signal(1, 10)};
   ASSERT_TRUE(link.Put(0, source, &signals[0]).ok());
 
   auto* const word = reinterpret_cast<uint64_t*>(direct.words + direct.word_stride);
@@ -184,7 +184,7 @@ TEST_P(TransportTest, WaitWatchesManyWords) {
     std::array<uint64_t, kWords> values = {};
     for (int i = 0; i < kRaises; ++i) {
       const auto word = static_cast<uint32_t>(prng.Below(kWords));
-      const SignalUpdate signal = Weak(word, ++values[word]);
+      const SignalUpdate signal = Signal(word, ++values[word]);
       ASSERT_TRUE(PutAll(*link.sender, *link.remote, 0, {}, &signal).ok());
       BusyPause(static_cast<Nanos>(prng.Below(100)) * (prng.Chance(0.02) ? 1000 : 10));
     }
@@ -230,7 +230,7 @@ TEST_P(TransportTest, PingPongWithRandomPausesNeverStops) {
       const std::array come = {SignalCondition{.word = 0, .at_least = round}};
       const auto result = there.receiver->Wait(*there.region, come, {.deadline = Soon()});
       pause(prng);
-      const SignalUpdate signal = Weak(0, round);
+      const SignalUpdate signal = Signal(0, round);
       failed = !result.ok() || !PutAll(*there.receiver, *remote_back, 0, {}, &signal).ok();
     }
     while (!failed && back->LoadSignal(0) < rounds) {
@@ -241,7 +241,7 @@ TEST_P(TransportTest, PingPongWithRandomPausesNeverStops) {
   Prng prng(14);
   for (uint64_t round = 1; round <= rounds && !failed; ++round) {
     pause(prng);
-    const SignalUpdate signal = Weak(0, round);
+    const SignalUpdate signal = Signal(0, round);
     const std::array come = {SignalCondition{.word = 0, .at_least = round}};
     failed = !PutAll(*there.sender, *there.remote, 0, {}, &signal).ok() ||
              !there.sender->Wait(*back, come, {.deadline = Soon()}).ok();

@@ -71,7 +71,7 @@ class CountedMemory final : public DeviceMemory {
 };
 
 // Another device, whose headers that come beside an attention are once those of an older epoch.
-class StaleHeaderDevice final : public kernels::KvDevice {
+class StaleHeaderDevice final : public kernels::KvDevice, private kernels::KvDeviceRows {
  public:
   StaleHeaderDevice(std::unique_ptr<kernels::KvDevice> inner, std::atomic<int>& stale_at)
       : inner_(std::move(inner)), stale_at_(stale_at) {}
@@ -90,23 +90,26 @@ class StaleHeaderDevice final : public kernels::KvDevice {
     attended_ = true;
     return inner_->Attend(layer, heads, items);
   }
+  kernels::KvDeviceRows* device_rows() override { return this; }
+  kernels::KvWaits* waits() override { return nullptr; }
+
+ private:
   absl::Status UseMemory(absl::Span<const absl::Span<const std::byte>> ranges) override {
-    return inner_->UseMemory(ranges);
+    return inner_->device_rows()->UseMemory(ranges);
   }
   absl::Status Peek(const std::byte* from, size_t bytes) override {
     attended_ = false;
-    return inner_->Peek(from, bytes);
+    return inner_->device_rows()->Peek(from, bytes);
   }
-  absl::Status Settle() override { return inner_->Settle(); }
+  absl::Status Settle() override { return inner_->device_rows()->Settle(); }
   const std::byte* peeked() const override {
-    std::memcpy(&header_, inner_->peeked(), sizeof(header_));
+    std::memcpy(&header_, inner_->device_rows()->peeked(), sizeof(header_));
     if (attended_ && stale_at_.fetch_sub(1) == 1) {
       --header_.epoch;
     }
     return reinterpret_cast<const std::byte*>(&header_);
   }
 
- private:
   const std::unique_ptr<kernels::KvDevice> inner_;
   std::atomic<int>& stale_at_;  // How many from now on.
   bool attended_ = false;       // Since the last Peek().

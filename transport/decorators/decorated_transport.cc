@@ -33,6 +33,9 @@ class DecoratedRegion final : public Region {
   uint32_t signal_words() const override { return inner_->signal_words(); }
   uint64_t LoadSignal(uint32_t word) const override { return inner_->LoadSignal(word); }
   std::string Descriptor() const override { return inner_->Descriptor(); }
+  // Nobody goes past what the link does to data.
+  const DeviceRegion* device() const override { return nullptr; }
+  DirectMemory direct() override { return {}; }
 
   const Region& inner() const { return *inner_; }
 
@@ -52,6 +55,7 @@ class DecoratedRemoteRegion final : public RemoteRegion {
   size_t size_bytes() const override { return inner_->size_bytes(); }
   uint32_t signal_words() const override { return inner_->signal_words(); }
   std::string path() const override { return absl::StrCat(inner_->path(), " (decorated)"); }
+  DirectMemory direct() override { return {}; }
 
  private:
   friend class DecoratedTransport;
@@ -217,7 +221,7 @@ absl::Status DecoratedTransport::Put(RemoteRegion& target, size_t offset,
   return absl::OkStatus();
 }
 
-// The head goes by itself, out of a copy with a bit flipped; the rest follows with a strong signal.
+// The head goes by itself, out of a copy with a bit flipped; the rest follows with the signal.
 bool DecoratedTransport::SendBrokenHead(Queued& put) {
   const size_t bytes = std::min(kHeadBytes, put.source.size());
   const absl::Span<std::byte> head = absl::MakeSpan(heads_).subspan(next_head_, bytes);
@@ -231,9 +235,6 @@ bool DecoratedTransport::SendBrokenHead(Queued& put) {
   put.offset += bytes;
   put.source.remove_prefix(bytes);
   put.head_sent = true;
-  if (put.signal) {
-    put.signal->strength = SignalStrength::kStrong;
-  }
   return true;
 }
 
@@ -267,7 +268,7 @@ void DecoratedTransport::Advance() {
   }
   bool any_left = false;
   std::erase_if(queue_, [&](Queued& put) {
-    const bool barrier = put.signal && put.signal->strength == SignalStrength::kStrong && any_left;
+    const bool barrier = put.signal && any_left;
     const bool lost = !put.view->failure_.ok();
     const bool leaves =
         lost || (put.fate.due <= now && !put.view->blocked_ && !barrier && HandOn(put));

@@ -4,7 +4,7 @@
 // is late waits at the sender and is handed on in Progress() and Wait(); so the sender must call
 // them while Pending() is not 0.
 //
-// Order kept: Puts to one region leave in order; a strong signal leaves after every earlier Put.
+// Order kept: Puts to one region leave in order; one with a signal leaves after every earlier Put.
 // Errors: where the transport below refuses a Put that was accepted here, all Waits that follow
 // return its error, and the Puts to that region.
 // Not kept, on purpose: what a Fault drops or corrupts.

@@ -227,7 +227,7 @@ bool FakeHub::MayRaise(const Flight& flight) const {
     }
     const bool same_peer = earlier.view->sender == flight.view->sender &&
                            earlier.view->target->owner == flight.view->target->owner;
-    if (flight.signal->strength == SignalStrength::kStrong && same_peer && !earlier.data_done()) {
+    if (same_peer && !earlier.data_done()) {
       return false;
     }
     const bool same_word = earlier.view->target == flight.view->target && earlier.signal &&

@@ -33,7 +33,7 @@ absl::StatusOr<DescriptorFields> Decode(absl::string_view bytes) {
   return fields;
 }
 
-class FakeRegion final : public Region {
+class FakeRegion final : public Region, private DeviceRegion {
  public:
   FakeRegion(std::shared_ptr<FakeHub> hub, std::shared_ptr<FakeMemory> memory)
       : hub_(std::move(hub)), memory_(std::move(memory)) {}
@@ -42,17 +42,10 @@ class FakeRegion final : public Region {
   FakeRegion& operator=(const FakeRegion&) = delete;
 
   absl::Span<std::byte> bytes() override { return memory_->bytes; }
-  MemoryChoice memory() const override {
-    const DeviceMemory* const device = memory_->device.memory();
-    return device == nullptr
-               ? MemoryChoice{}
-               : MemoryChoice{
-                     .path = MemoryPath::kPeermem, .device = device->name(), .why_not = ""};
+  const DeviceRegion* device() const override {
+    return memory_->device.memory() == nullptr ? nullptr : this;
   }
-  absl::Status Land(size_t offset, size_t bytes) override {
-    LAMINA_CHECK(offset <= memory_->bytes.size() && bytes <= memory_->bytes.size() - offset);
-    return hub_->Land(*memory_, offset, bytes);
-  }
+  DirectMemory direct() override { return {}; }
   uint32_t signal_words() const override { return static_cast<uint32_t>(memory_->signals.size()); }
   uint64_t LoadSignal(uint32_t word) const override {
     LAMINA_CHECK(word < signal_words());
@@ -65,6 +58,15 @@ class FakeRegion final : public Region {
   }
 
  private:
+  MemoryChoice memory() const override {
+    return {
+        .path = MemoryPath::kPeermem, .device = memory_->device.memory()->name(), .why_not = ""};
+  }
+  absl::Status Land(size_t offset, size_t bytes) const override {
+    LAMINA_CHECK(offset <= memory_->bytes.size() && bytes <= memory_->bytes.size() - offset);
+    return hub_->Land(*memory_, offset, bytes);
+  }
+
   const std::shared_ptr<FakeHub> hub_;
   const std::shared_ptr<FakeMemory> memory_;
 };
@@ -82,6 +84,7 @@ class FakeRemoteRegion final : public RemoteRegion {
     return static_cast<uint32_t>(view_->target->signals.size());
   }
   std::string path() const override { return "fake"; }
+  DirectMemory direct() override { return {}; }
   const std::shared_ptr<FakeView>& view() const { return view_; }
 
  private:

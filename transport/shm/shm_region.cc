@@ -172,9 +172,6 @@ ShmRegion::~ShmRegion() {
 }
 
 MemoryChoice ShmRegion::memory() const {
-  if (device_data_.memory() == nullptr) {
-    return {};
-  }
   const bool staged = header_->decision.reach.load(std::memory_order_acquire) == ShmReach::kStaged;
   return {.path = staged ? MemoryPath::kStaging : MemoryPath::kIpc,
           .device = device_data_.memory()->name(),
@@ -185,11 +182,10 @@ DirectMemory ShmRegion::direct() {
   return device_data_.memory() == nullptr ? DirectMemoryOf(mapping_, bytes_) : DirectMemory{};
 }
 
-absl::Status ShmRegion::Land(size_t offset, size_t bytes) {
+absl::Status ShmRegion::Land(size_t offset, size_t bytes) const {
   LAMINA_CHECK(offset <= bytes_.size() && bytes <= bytes_.size() - offset);
   // Acquire: as the signal, which came later.
-  if (bytes == 0 || device_data_.memory() == nullptr ||
-      header_->decision.reach.load(std::memory_order_acquire) != ShmReach::kStaged) {
+  if (bytes == 0 || header_->decision.reach.load(std::memory_order_acquire) != ShmReach::kStaged) {
     return absl::OkStatus();
   }
   return device_data_.memory()->CopyIn(bytes_.data() + offset, shared_.data() + offset, bytes);
@@ -318,7 +314,7 @@ absl::Status ShmRemoteRegion::Put(size_t offset, absl::Span<const std::byte> sou
 
 void ShmRemoteRegion::Raise(const SignalUpdate& signal) {
   raised_[signal.word] = signal.value;
-  // Release: this Put's bytes, and those of all earlier ones, come first. Weak is strong here.
+  // Release: this Put's bytes, and those of all earlier ones, come first.
   signals_[signal.word].value.store(signal.value, std::memory_order_release);
   // Pairs with Sleep().
   std::atomic_thread_fence(std::memory_order_seq_cst);

@@ -67,7 +67,7 @@ struct ShmLayout {
 // Requires: within kShmDataBytesMax and kShmSignalWordsMax.
 ShmLayout MakeShmLayout(uint64_t data_bytes, uint32_t signal_words);
 
-class ShmRegion final : public Region {
+class ShmRegion final : public Region, private DeviceRegion {
  public:
   // `windows`, which outlives it, where there is a device.
   // Errors: those of CreateRegion(), and
@@ -79,9 +79,10 @@ class ShmRegion final : public Region {
   ~ShmRegion() override;  // Tells the senders.
 
   absl::Span<std::byte> bytes() override { return bytes_; }
-  MemoryChoice memory() const override;
+  const DeviceRegion* device() const override {
+    return device_data_.memory() == nullptr ? nullptr : this;
+  }
   DirectMemory direct() override;
-  absl::Status Land(size_t offset, size_t bytes) override;
   uint32_t signal_words() const override { return descriptor_.signal_words; }
   uint64_t LoadSignal(uint32_t word) const override;
   std::string Descriptor() const override { return EncodeShmDescriptor(descriptor_); }
@@ -107,6 +108,8 @@ class ShmRegion final : public Region {
  private:
   ShmRegion(FileDescriptor file, SharedMapping mapping, const ShmDescriptor& descriptor,
             bool written_by_devices, DeviceAllocation data, DeviceWindows* windows);
+  MemoryChoice memory() const override;
+  absl::Status Land(size_t offset, size_t bytes) const override;
 
   // Constant until it is destroyed.
   FileDescriptor file_;  // Peers open it under our number in /proc.

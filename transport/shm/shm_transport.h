@@ -2,7 +2,7 @@
 //
 // shm://: a Put is a memcpy into memory that both processes map, and a signal is a store.
 //
-// Weak signals are strong. A Put is complete when it returns, so nothing is ever pending and no
+// A Put is complete when it returns, so nothing is ever pending and no
 // queue can be full. There is no system call in a Put, unless the waiter sleeps or a device copies.
 //
 // Data may lie in a device's memory, with the signal words in the host's: senders map it by CUDA's

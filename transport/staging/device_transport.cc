@@ -38,9 +38,8 @@ class PlainRegion : public Region {
 
   absl::Span<std::byte> bytes() override { return inner_->bytes(); }
   uint32_t signal_words() const override { return inner_->signal_words(); }
-  MemoryChoice memory() const override { return inner_->memory(); }
+  const DeviceRegion* device() const override { return inner_->device(); }
   DirectMemory direct() override { return inner_->direct(); }
-  absl::Status Land(size_t offset, size_t bytes) override { return inner_->Land(offset, bytes); }
   uint64_t LoadSignal(uint32_t word) const override { return inner_->LoadSignal(word); }
   std::string Descriptor() const override { return inner_->Descriptor(); }
 
@@ -50,7 +49,7 @@ class PlainRegion : public Region {
   const std::unique_ptr<Region> inner_;
 };
 
-class StagedRegion final : public PlainRegion {
+class StagedRegion final : public PlainRegion, private DeviceRegion {
  public:
   StagedRegion(DeviceTransport& transport, DeviceAllocation device, std::unique_ptr<Region> landing,
                std::unique_ptr<Region> mirror, size_t bytes, std::string why_not)
@@ -67,9 +66,12 @@ class StagedRegion final : public PlainRegion {
   StagedRegion& operator=(const StagedRegion&) = delete;
 
   absl::Span<std::byte> bytes() override { return bytes_; }
-  MemoryChoice memory() const override { return choice_; }
+  const DeviceRegion* device() const override { return this; }
   DirectMemory direct() override { return {}; }
-  absl::Status Land(size_t offset, size_t bytes) override {
+
+ private:
+  MemoryChoice memory() const override { return choice_; }
+  absl::Status Land(size_t offset, size_t bytes) const override {
     LAMINA_CHECK(offset <= bytes_.size() && bytes <= bytes_.size() - offset);
     if (bytes == 0) {
       return absl::OkStatus();
@@ -77,7 +79,6 @@ class StagedRegion final : public PlainRegion {
     return device_.memory()->CopyIn(bytes_.data() + offset, inner().bytes().data() + offset, bytes);
   }
 
- private:
   DeviceTransport& transport_;
   const DeviceAllocation device_;
   const std::unique_ptr<Region> mirror_;  // For puts that read this region.
@@ -172,7 +173,7 @@ absl::StatusOr<std::unique_ptr<Region>> DeviceTransport::CreateStaged(const Regi
   auto region =
       std::make_unique<StagedRegion>(*this, *std::move(device), std::move(landing),
                                      std::move(mirror), options.bytes, std::move(why_not));
-  LogWarning(options.name, ": ", DescribeMemory(region->memory()));
+  LogWarning(options.name, ": ", DescribeMemory(region->device()->memory()));
   const std::lock_guard lock(set_up_);
   mirrors_.push_back({.device = region->bytes(), .host = mirrored});
   return region;

@@ -24,16 +24,12 @@ std::atomic_ref<uint64_t> UcxRegion::Signal(uint32_t word) const {
 }
 
 MemoryChoice UcxRegion::memory() const {
-  DeviceMemory* const device = memory_.device_memory();
-  return device == nullptr
-             ? MemoryChoice{}
-             : MemoryChoice{
-                   .path = MemoryPath::kRegistered, .device = device->name(), .why_not = ""};
+  return {
+      .path = MemoryPath::kRegistered, .device = memory_.device_memory()->name(), .why_not = ""};
 }
 
-absl::Status UcxRegion::Land(size_t, size_t bytes) {
-  DeviceMemory* const device = memory_.device_memory();
-  return device == nullptr || bytes == 0 ? absl::OkStatus() : device->FlushPeerWrites();
+absl::Status UcxRegion::Land(size_t, size_t bytes) const {
+  return bytes == 0 ? absl::OkStatus() : memory_.device_memory()->FlushPeerWrites();
 }
 
 uint64_t UcxRegion::LoadSignal(uint32_t word) const {

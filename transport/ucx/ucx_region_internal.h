@@ -47,7 +47,7 @@ struct UcxMemory {
   DeviceMemory* device_memory() const { return device.memory(); }
 };
 
-class UcxRegion final : public Region {
+class UcxRegion final : public Region, private DeviceRegion {
  public:
   // Called when the region is destroyed; takes its memory, to which a peer may still put for a
   // while.
@@ -60,8 +60,10 @@ class UcxRegion final : public Region {
 
   absl::Span<std::byte> bytes() override { return data_; }
   uint32_t signal_words() const override { return descriptor_.signal_words; }
-  MemoryChoice memory() const override;
-  absl::Status Land(size_t offset, size_t bytes) override;
+  const DeviceRegion* device() const override {
+    return memory_.device_memory() == nullptr ? nullptr : this;
+  }
+  DirectMemory direct() override { return {}; }
   uint64_t LoadSignal(uint32_t word) const override;
   std::string Descriptor() const override { return EncodeUcxDescriptor(descriptor_); }
 
@@ -71,6 +73,8 @@ class UcxRegion final : public Region {
   bool Deliver(const UcxMessage& message, const void* data, size_t bytes);
 
  private:
+  MemoryChoice memory() const override;
+  absl::Status Land(size_t offset, size_t bytes) const override;
   std::atomic_ref<uint64_t> Signal(uint32_t word) const;
 
   UcxMemory memory_;
@@ -131,6 +135,7 @@ class UcxRemoteRegion final : public RemoteRegion {
   size_t size_bytes() const override { return data_bytes_; }
   uint32_t signal_words() const override { return static_cast<uint32_t>(raised_.size()); }
   std::string path() const override;
+  DirectMemory direct() override { return {}; }
 
   absl::Status CheckPut(size_t offset, size_t bytes, const SignalUpdate* signal) const;
   // Whether the peer is known to be gone, and how.

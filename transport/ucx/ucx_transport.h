@@ -17,7 +17,7 @@
 // Data:       over shared memory and RDMA by put, and a signal by a put of eight bytes behind a
 // fence;
 //             elsewhere by active messages. All views of one peer share an endpoint, so that a
-//             strong signal is no more than a weak one.
+//             fence covers all earlier puts to it.
 //             See: docs/adr/0020-ucx-puts-and-messages.md.
 // Progress:   with messages the target must call Progress() or Wait(), and the sender too while
 //             Pending() is not 0, or a while longer where a socket was full.

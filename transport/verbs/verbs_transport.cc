@@ -34,7 +34,7 @@ constexpr uint64_t kPiecesMax = 63;
 // For what is in flight when a view is destroyed; then its queue pair goes.
 constexpr Nanos kDrainWait = Seconds(2);
 
-class VerbsRegion final : public Region {
+class VerbsRegion final : public Region, private DeviceRegion {
  public:
   VerbsRegion(ControlThread& control, SourceTable& sources, const RegionMemory& memory,
               const VerbsDescriptor& descriptor)
@@ -48,11 +48,10 @@ class VerbsRegion final : public Region {
 
   absl::Span<std::byte> bytes() override { return memory_.bytes(); }
   uint32_t signal_words() const override { return memory_.signal_words(); }
-  MemoryChoice memory() const override { return memory_.choice(); }
-  absl::Status Land(size_t, size_t bytes) override {
-    return memory_.device() == nullptr || bytes == 0 ? absl::OkStatus()
-                                                     : memory_.device()->FlushPeerWrites();
+  const DeviceRegion* device() const override {
+    return memory_.device() == nullptr ? nullptr : this;
   }
+  DirectMemory direct() override { return {}; }
   uint64_t LoadSignal(uint32_t word) const override {
     LAMINA_CHECK(word < signal_words());
     // Acquire: the device wrote the data before.
@@ -61,6 +60,11 @@ class VerbsRegion final : public Region {
   std::string Descriptor() const override { return EncodeVerbsDescriptor(descriptor_); }
 
  private:
+  MemoryChoice memory() const override { return memory_.choice(); }
+  absl::Status Land(size_t, size_t bytes) const override {
+    return bytes == 0 ? absl::OkStatus() : memory_.device()->FlushPeerWrites();
+  }
+
   ControlThread& control_;
   SourceTable& sources_;
   const RegionMemory& memory_;  // The control thread's; lasts at least until CloseRegion().
@@ -93,6 +97,7 @@ class VerbsRemoteRegion final : public RemoteRegion {
   size_t size_bytes() const override { return descriptor_.data_bytes; }
   uint32_t signal_words() const override { return descriptor_.signal_words; }
   std::string path() const override { return path_; }
+  DirectMemory direct() override { return {}; }
 
   VerbsLink& link() const { return *link_; }
   ViewState& state() const { return *view_.state; }

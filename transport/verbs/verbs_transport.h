@@ -10,7 +10,7 @@
 // first OpenRegion(). It is set up over a TCP connection to the owner of the region, whose address
 // stands in the descriptor; that connection stays, and its end says that the peer is gone.
 //
-// Signals:  weak ones are strong. All Puts to a peer use one queue pair, which writes in order. The
+// Signals:  all Puts to a peer use one queue pair, which writes in order. The
 //           signal is inline, on one doorbell with its data, and the only part that is completed.
 // Progress: the target's processor takes no part. The sender reaps completions in Progress() and
 //           Wait(); a Put to a peer that is idle costs no call.

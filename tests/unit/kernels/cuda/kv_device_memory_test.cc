@@ -50,7 +50,7 @@ class KvDeviceMemoryTest : public testing::Test {
     window_ = DeviceAllocation::Make(*memory_, kWindow * sizeof(BFloat16)).value();
     replies_ = DeviceAllocation::Make(*memory_, kWindow * sizeof(BFloat16)).value();
     const std::array<absl::Span<const std::byte>, 2> ranges = {window_.bytes(), replies_.bytes()};
-    ASSERT_TRUE(device_->UseMemory(ranges).ok());
+    ASSERT_TRUE(device_->device_rows()->UseMemory(ranges).ok());
     Refill();
   }
 
@@ -209,11 +209,11 @@ TEST_F(KvDeviceMemoryTest, RowsAnywhereHaveTheBitsOfTheHosts) {
 TEST_F(KvDeviceMemoryTest, SettlesWhatWasOrdered) {
   const std::vector<Extent> slots = {{.first_slot = 0, .tokens = 300}};
   Store({{.k = 0, .v = kKv, .stride = 2 * kKv, .slots = slots}});
-  ASSERT_TRUE(device_->Peek(window_.bytes().data() + 64, 64).ok());
+  ASSERT_TRUE(device_->device_rows()->Peek(window_.bytes().data() + 64, 64).ok());
 
-  ASSERT_TRUE(device_->Settle().ok());
+  ASSERT_TRUE(device_->device_rows()->Settle().ok());
 
-  EXPECT_EQ(std::memcmp(device_->peeked(), rows_.data() + 32, 64), 0);
+  EXPECT_EQ(std::memcmp(device_->device_rows()->peeked(), rows_.data() + 32, 64), 0);
   Refill();
   Attend({{.extents = slots, .first_position = 299, .q = 640, .out = 0}}, true);
 }

@@ -131,6 +131,7 @@ TEST(DeviceTransportTest, HostWindowsStayWhatTheyAre) {
   const auto region = transport->CreateRegion({.name = "w", .bytes = kBytes}).value();
 
   EXPECT_EQ(region->memory().path, MemoryPath::kHost);
+  EXPECT_EQ(region->device(), nullptr);
   EXPECT_EQ(device.allocated_bytes(), 0u);
   EXPECT_TRUE(region->Land(0, kBytes).ok());
   EXPECT_EQ(device.copies_in(), 0u);

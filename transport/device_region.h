@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What regions have to do with devices: DeviceRegion, for data that lies in a device's memory, and
+// DirectMemory, for data in the host's that a device uses by itself.
+//
+// Threading: as Region's.
+
+#pragma once
+
+#include <cstddef>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "transport/memory_choice.h"
+
+namespace lamina::transport {
+
+// Where a region's memory lies in this process, for another processor that shares it: a GPU for
+// which it has been registered. Empty where the transport alone may move its data. Valid as long as
+// the Region or RemoteRegion that gave it.
+//
+// Word w is a uint64_t at words + w * word_stride, 8-byte aligned and changed as a whole. Who
+// raises words this way keeps the rules of signals: one sender a word, values that only grow, the
+// data first (release order of the system's scope). The word may go on to be raised by Put(), with
+// greater values. No sleeper is woken: waiters look at least every millisecond, those on a region
+// that is written_by_devices sooner. Who waits this way looks by acquire loads of the system's
+// scope.
+struct DirectMemory {
+  absl::Span<std::byte> bytes;  // The data, as Region::bytes().
+  std::byte* words = nullptr;
+  size_t word_stride = 0;
+  absl::Span<std::byte> pages;  // Whole pages of the host that hold all of it: what to register.
+
+  bool empty() const { return pages.empty(); }
+};
+
+// A Region of MemoryKind::kDevice. Its signals say that data has come; Land() brings the data the
+// last step.
+class DeviceRegion {
+ public:
+  virtual ~DeviceRegion() = default;
+
+  // Whose memory it is, and how the network reaches it. Over shm:// it may get worse once, when the
+  // first peer opens the region.
+  virtual MemoryChoice memory() const = 0;
+
+  // Of what visible signals cover, the part in [offset, offset + bytes) is there for work that the
+  // device is given from now on. By the thread that waits.
+  // Errors: kInternal  the device failed.
+  // Cost:   staging: a copy of the range to the device; else what the device asks for a flush.
+  // Requires: the range lies in the Region.
+  virtual absl::Status Land(size_t offset, size_t bytes) const = 0;
+};
+
+}  // namespace lamina::transport
