@@ -15,7 +15,7 @@
 #include "control/blame.h"
 #include "control/transport_fault.h"
 #include "coordinator/engine_internal.h"
-#include "plan/epoch_shape.h"
+#include "plan/epoch_topology.h"
 
 namespace lamina::coordinator {
 
@@ -63,14 +63,15 @@ void Engine::Impl::Configure() {
   memory_names = names;
   shares_words = BandwidthOf(names).words;
   const plan::EpochConfig config = MakeConfig();
-  schedule = plan::ScheduleOf(config);
-  window_heads = plan::WindowHeadsMin(config);
+  const plan::EpochView epoch(config);
+  schedule = epoch.Schedule();
+  window_heads = epoch.window_heads_min();
   scheduler.SetLinkCosts(CostsOfLinks());
   chunks_planned.assign(config.lanes, {});
   reports.Reset(static_cast<uint32_t>(config.compute_nodes.size()), config.lanes, *schedule);
   core::Events events;
   // Without a prefill node prompts run inline.
-  scheduler.StartEpoch(membership.epoch(), *shares, lost, events, plan::PrefillLanesOf(config));
+  scheduler.StartEpoch(membership.epoch(), *shares, lost, events, epoch.prefill_lanes());
   Deliver(events);
   LogInfo("configuring epoch ", config.epoch, " compute ", absl::StrJoin(config.compute_nodes, ","),
           " memory ", absl::StrJoin(config.memory_nodes, ","), " partition ", partition,
