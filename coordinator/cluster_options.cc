@@ -194,14 +194,6 @@ std::vector<AttentionDescriptor> LayersOf(const model::Graph& graph) {
   return layers;
 }
 
-uint64_t KvBytesPerToken(const std::vector<AttentionDescriptor>& layers) {
-  uint64_t bytes = 0;
-  for (const AttentionDescriptor& layer : layers) {
-    bytes += 2 * uint64_t{layer.kv_width()} * 2;
-  }
-  return bytes;
-}
-
 absl::StatusOr<EngineOptions> EngineOptionsOf(const ClusterConfig& config,
                                               const model::Graph& graph,
                                               const model::ModelConfig& model) {

@@ -7,7 +7,6 @@
 
 #pragma once
 
-#include <cstdint>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -21,9 +20,6 @@ namespace lamina::coordinator {
 
 // The attention of each layer.
 std::vector<AttentionDescriptor> LayersOf(const model::Graph& graph);
-
-// Bytes of K and V of one token, in all layers.
-uint64_t KvBytesPerToken(const std::vector<AttentionDescriptor>& layers);
 
 // The options but for the model's fingerprint and who is told of requests. The partition is
 // decided by what the file alone tells: bandwidths are not known yet. A model that was made for

@@ -13,6 +13,7 @@
 #include "common/attention_arithmetic.h"
 #include "common/attention_descriptor.h"
 #include "common/clock.h"
+#include "common/dtype.h"
 #include "common/partition.h"
 #include "common/pipeline_mode.h"
 #include "coordinator/core/membership.h"
@@ -71,5 +72,14 @@ struct EngineOptions {
   // Called in the engine's thread for every request that was taken in, when it has ended.
   RequestEndFunction on_request_end;
 };
+
+// Bytes of K and V of one token, in all layers.
+inline uint64_t KvBytesPerToken(const std::vector<AttentionDescriptor>& layers) {
+  uint64_t bytes = 0;
+  for (const AttentionDescriptor& layer : layers) {
+    bytes += 2 * uint64_t{layer.kv_width()} * sizeof(BFloat16);
+  }
+  return bytes;
+}
 
 }  // namespace lamina::coordinator
