@@ -20,21 +20,15 @@
 #include "config/policy_internal.h"
 #include "config/replicas.h"
 #include "config/verbs_keys_internal.h"
+#include "plan/limits.h"
+#include "plan/row_pieces.h"
 
 namespace lamina {
 namespace {
 
-constexpr int kCoreMax = 4095;              // Linux's CPU_SETSIZE allows 1024; big hosts have more.
-constexpr uint32_t kThreadsMax = 1024;      // Of one node.
-constexpr size_t kNodeNameBytesMax = 63;    // Names become file names and host labels.
-constexpr size_t kComputeNodesMax = 8;      // Replicas.
-constexpr size_t kMemoryNodesMax = 16;      // Bounds the windows of a compute node.
-constexpr uint32_t kChunksMax = 16;         // As coordinator/core/row_chunks.h.
-constexpr uint32_t kLanesMax = 8;           // Bounds the windows of every node.
-constexpr uint32_t kChunkTokensMax = 8192;  // Bounds the activations of a step.
-constexpr uint32_t kSequenceTokensMax = 1u << 20;
-constexpr uint32_t kRunningMax = 4096;
-constexpr uint32_t kWaitingMax = 1u << 20;
+constexpr int kCoreMax = 4095;            // Linux's CPU_SETSIZE allows 1024; big hosts have more.
+constexpr uint32_t kThreadsMax = 1024;    // Of one node.
+constexpr size_t kNodeNameBytesMax = 63;  // Names become file names and host labels.
 constexpr Nanos kStuckAfterMin = Seconds(2);  // Nodes report twice a second.
 constexpr Nanos kStuckAfterMax = Seconds(3600);
 constexpr uint64_t kBodyBytesLeast = 1 << 10;
@@ -291,8 +285,9 @@ absl::Status CheckValues(const ClusterConfig& config) {
                    "one of attend_remote, fetch_heads, fetch_recompute, fetch_hybrid, "
                    "fetch_sparse, local, auto");
   }
-  LAMINA_RETURN_IF_ERROR(CheckRange("pipeline.lanes", config.pipeline.lanes, 1, kLanesMax));
-  LAMINA_RETURN_IF_ERROR(CheckRange("pipeline.chunks", config.pipeline.chunks, 1, kChunksMax));
+  LAMINA_RETURN_IF_ERROR(CheckRange("pipeline.lanes", config.pipeline.lanes, 1, plan::kLanesMax));
+  LAMINA_RETURN_IF_ERROR(
+      CheckRange("pipeline.chunks", config.pipeline.chunks, 1, plan::kRowChunksMax));
   if (config.pipeline.mode == PipelineMode::kSequential && config.pipeline.lanes != 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("pipeline.lanes: ", config.pipeline.lanes,
@@ -309,11 +304,11 @@ absl::Status CheckValues(const ClusterConfig& config) {
                      "others or choose rotational or fixed"));
   }
   LAMINA_RETURN_IF_ERROR(
-      CheckRange("prefill.chunk_tokens", config.prefill.chunk_tokens, 1, kChunkTokensMax));
+      CheckRange("prefill.chunk_tokens", config.prefill.chunk_tokens, 1, plan::kChunkTokensMax));
   LAMINA_RETURN_IF_ERROR(CheckRange("limits.sequence_tokens_max", config.limits.sequence_tokens_max,
-                                    2, kSequenceTokensMax));
+                                    2, plan::kSequenceTokensMax));
   LAMINA_RETURN_IF_ERROR(
-      CheckRange("limits.running_max", config.limits.running_max, 1, kRunningMax));
+      CheckRange("limits.running_max", config.limits.running_max, 1, plan::kRunningMax));
   if (config.pipeline.lanes > config.limits.running_max) {
     return absl::InvalidArgumentError(
         absl::StrCat("pipeline.lanes: ", config.pipeline.lanes, " contradicts limits.running_max ",
@@ -323,7 +318,7 @@ absl::Status CheckValues(const ClusterConfig& config) {
     return Invalid("limits.stuck_after", absl::StrCat(ToSeconds(config.limits.stuck_after), "s"),
                    "in [2s, 1h]");
   }
-  return CheckRange("limits.waiting_max", config.limits.waiting_max, 1, kWaitingMax);
+  return CheckRange("limits.waiting_max", config.limits.waiting_max, 1, plan::kWaitingMax);
 }
 
 template <typename Node>
@@ -355,13 +350,13 @@ absl::Status CheckReachable(const ClusterConfig& config) {
 }
 
 absl::Status CheckServed(const ClusterConfig& config) {
-  if (config.compute.size() > kComputeNodesMax) {
+  if (config.compute.size() > plan::kComputeNodesMax) {
     return NotServed("compute", absl::StrCat(config.compute.size(), " nodes"),
-                     absl::StrCat("1 to ", kComputeNodesMax));
+                     absl::StrCat("1 to ", plan::kComputeNodesMax));
   }
-  if (config.memory.size() > kMemoryNodesMax) {
+  if (config.memory.size() > plan::kMemoryNodesMax) {
     return NotServed("memory", absl::StrCat(config.memory.size(), " nodes"),
-                     absl::StrCat("1 to ", kMemoryNodesMax));
+                     absl::StrCat("1 to ", plan::kMemoryNodesMax));
   }
   const bool other_hosts =
       !std::all_of(config.transport.begin(), config.transport.end(),

@@ -10,11 +10,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/status_macros.h"
+#include "plan/limits.h"
 
 namespace lamina {
 namespace {
-
-constexpr uint32_t kLayersMax = 1u << 16;  // More than any model has.
 
 std::string KeyOf(size_t index, absl::string_view key) {
   return absl::StrCat("compute.", index, ".", key);
@@ -232,7 +231,8 @@ absl::StatusOr<LayerRange> ParseLayers(absl::string_view text) {
   };
   LayerRange range;
   if (!is_number(ends.first) || !is_number(last) || !absl::SimpleAtoi(ends.first, &range.first) ||
-      !absl::SimpleAtoi(last, &range.last) || range.first > range.last || range.last > kLayersMax) {
+      !absl::SimpleAtoi(last, &range.last) || range.first > range.last ||
+      range.last > plan::kLayersMax) {
     return absl::InvalidArgumentError(
         absl::StrCat("'", text, "' is not a range of layers; write it like 0-14"));
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Configurations of epochs, and the regions of their nodes, to protobuf and back. What comes from
-// the wire is not checked here: plan/epoch_shape.h says what a configuration must satisfy.
+// the wire is not checked here: plan/epoch_topology.h says what a configuration must satisfy.
 
 #pragma once
 

@@ -6,123 +6,28 @@
 //
 // Threading: public calls from any thread post to the engine's thread and return at once, except
 // GetStatus(), which waits for its turn.
-// Limits: those of Options; queued requests beyond them are refused with kResourceExhausted.
+// Limits: those of EngineOptions; queued requests beyond them are refused with kResourceExhausted.
 
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/types/span.h"
-#include "common/attention_arithmetic.h"
-#include "common/attention_descriptor.h"
 #include "common/clock.h"
-#include "common/partition.h"
-#include "common/pipeline_mode.h"
-#include "coordinator/core/membership.h"
-#include "coordinator/core/policy_choice.h"
-#include "coordinator/core/scheduler.h"
+#include "coordinator/engine_options.h"
+#include "coordinator/engine_status.h"
 #include "coordinator/node_port.h"
 #include "coordinator/request.h"
 #include "coordinator/request_metrics.h"
 #include "coordinator/request_record.h"
 #include "coordinator/trace_log.h"
 #include "model/tokenizer/tokenizer.h"
-#include "plan/stages.h"
 
 namespace lamina::coordinator {
-
-// A model replica that several compute nodes hold together.
-struct ReplicaOptions {
-  std::string name;
-  std::vector<std::string> nodes;  // By stage, and of each stage by shard.
-  uint32_t shards = 1;             // Of each stage; all replicas that decode have as many.
-  std::vector<uint32_t> layers;    // Of each stage, as the cluster file says; empty: to be chosen.
-};
-
-// Memory nodes whose cores are the same, or overlap.
-struct MemoryNodesOnCores {
-  std::vector<std::string> names = {};
-  bool shared = false;  // Some of the cores are the compute node's too.
-};
-
-// Policy auto: each epoch has KV on the memory nodes or on the compute node, whichever decodes
-// faster.
-struct PolicyAutoOptions {
-  cost::PolicyLoad load;  // That it is chosen for until some has been seen.
-  std::vector<MemoryNodesOnCores> memory = {};
-  Nanos idle = Seconds(5);  // For which nothing runs before an epoch of the other policy begins.
-};
-
-struct EngineOptions {
-  std::vector<core::Member> nodes;          // Of the cluster file, compute nodes first.
-  std::vector<AttentionDescriptor> layers;  // Of the model.
-  ClusterAttention attention;
-  bool device_waits = false;             // Nodes on a device may use them (EpochConfig).
-  std::vector<ReplicaOptions> replicas;  // Those of several nodes.
-  std::vector<double> slice_costs;       // [layers + 1], in weights; for these.
-  plan::ShardCosts shard_costs;          // The same, for those of several shards.
-  uint32_t vocabulary = 0;
-  std::string model_fingerprint;
-  std::vector<std::string> transports = {"shm://"};  // URIs; the first that works for all nodes.
-  PipelineMode mode = PipelineMode::kRotational;
-  Partition partition = Partition::kRequest;  // Not kAuto.
-  std::string partition_why;                  // Of one that was chosen; status tells it.
-  std::optional<PolicyAutoOptions> policy_auto;
-  core::SchedulerOptions scheduler;  // memory_nodes, prefill_lanes: filled in at each epoch.
-  bool priority_order = false;
-  // A node that has not been heard of for so long is taken for dead (stopped, or its cable pulled):
-  // its stream is ended as if it had left. 0 waits for the stream to break by itself.
-  Nanos node_silence_max = 0;
-  // The same of one whose data thread stands still for so long while the others of its process
-  // live.
-  Nanos stuck_after = 0;
-  // Called in the engine's thread for every request that was taken in, when it has ended.
-  RequestEndFunction on_request_end;
-};
-
-struct NodeReport {
-  core::Member member;
-  std::string layers;   // Of a stage: "0-18"; of a shard "0-29, KV heads 0-1, MLP columns 0-703".
-  std::string windows;  // Where those that peers write lie.
-  NodeHello hello;
-  double busy_share = 0;
-  telemetry::NodeCounters counters;
-  Nanos thread_still = 0;  // For which its data thread has not moved.
-  core::KvPoolStats kv;
-};
-
-// What joins two nodes of the current epoch.
-struct PairLink {
-  std::string from;
-  control::LinkReport report;
-};
-
-struct EngineStatus {
-  uint64_t epoch = 0;
-  std::string state;
-  std::string transport;              // Scheme.
-  std::vector<std::string> warnings;  // What works, and not as the cluster file would have it.
-  std::vector<PairLink> links;        // As they are measured.
-  std::vector<NodeReport> nodes;
-  core::SchedulerStats scheduler;
-  // "r0: c0 0-18, c1 19-29, by cost"; "r0: c0 0-29, c1 0-29; shards of 3 KV heads and ..."
-  std::string stages;
-  std::string policy;         // "local", "attend_remote"; empty before policy auto has chosen.
-  std::string policy_choice;  // Why, and
-  std::optional<core::PolicyChoice> policy_figures;  // by what; with policy auto.
-  std::string partition;  // "request"; "head: m0 2, m1 1 of 3 KV heads; ..."
-  std::string prefill;    // "inline"; "dedicated: p0"
-  double tokens_per_second = 0;
-  uint64_t tokens_generated = 0;
-  uint64_t requests_finished = 0;
-  uint64_t requests_failed = 0;
-};
 
 class Engine {
  public:

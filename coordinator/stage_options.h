@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "config/cluster_config.h"
-#include "coordinator/engine.h"
+#include "coordinator/engine_options.h"
 #include "model/graph.h"
 
 namespace lamina::coordinator {

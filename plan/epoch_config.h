@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // EpochConfig: what the coordinator tells all nodes when an epoch begins, and EpochPeers, where
-// their regions are. What follows from it is in epoch_shape.h.
+// their regions are. What follows from it, and what can be wrong with it, is in
+// epoch_topology.h.
 
 #pragma once
 

@@ -4,11 +4,12 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "plan/limits.h"
 
 namespace lamina::plan {
 namespace {
 
-constexpr uint32_t kRowsMax = 4096;  // The most rows of a batch that a node measures.
+constexpr uint32_t kRowsMax = kRunningMax;  // Of a batch that a node measures.
 
 }  // namespace
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "cost/price.h"
+#include "plan/limits.h"
 
 namespace lamina::planner {
 namespace {
@@ -13,8 +14,8 @@ using cost::Cluster;
 using cost::Estimate;
 using cost::KvPolicy;
 
-constexpr double kRunningMax = 4096;      // As limits.running_max of the cluster file.
-constexpr double kChunkTokensMax = 8192;  // As prefill.chunk_tokens.
+constexpr double kRunningMax = plan::kRunningMax;
+constexpr double kChunkTokensMax = plan::kChunkTokensMax;
 constexpr double kChunkTokensLeast = 512;
 constexpr double kPromptShareMax = 0.9;  // Of prompt replicas' time: beyond, queues grow long.
 constexpr double kSecondsPerHour = 3600;

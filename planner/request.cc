@@ -17,11 +17,12 @@
 #include "common/status_macros.h"
 #include "common/string_distance.h"
 #include "common/units.h"
+#include "plan/limits.h"
 
 namespace lamina::planner {
 namespace {
 
-constexpr double kTokensMax = 1 << 20;  // As limits.sequence_tokens_max may be at most.
+constexpr double kTokensMax = plan::kSequenceTokensMax;
 constexpr double kRateMax = 1e6;
 
 using Pairs = std::vector<std::pair<std::string, std::string>>;

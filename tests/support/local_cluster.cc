@@ -13,8 +13,7 @@
 #include "common/status_macros.h"
 #include "common/version.h"
 #include "compute_node/compute_node.h"
-#include "coordinator/core/sequence_kv.h"
-#include "coordinator/stage_options.h"
+#include "coordinator/cluster_options.h"
 #include "kernels/attention.h"
 #include "kernels/dense.h"
 #include "memory_node/memory_node.h"
@@ -49,16 +48,6 @@ class TemporaryFolder {
  private:
   std::filesystem::path path_;
 };
-
-std::vector<AttentionDescriptor> LayersOf(const model::Graph& graph) {
-  std::vector<AttentionDescriptor> layers;
-  for (const model::Op& op : graph.ops) {
-    if (const auto* attention = std::get_if<model::AttentionOp>(&op.body)) {
-      layers.push_back(attention->descriptor);
-    }
-  }
-  return layers;
-}
 
 const kernels::AttentionKernel& Attention(const LocalClusterOptions& options) {
   return options.reference_kernels ? kernels::ReferenceAttention() : kernels::CpuAttention();
@@ -141,12 +130,10 @@ absl::Status LocalCluster::Start() {
   const TemporaryFolder folder;
   LAMINA_RETURN_IF_ERROR(WriteRandomModel(options_.model, folder.path()));
   LAMINA_ASSIGN_OR_RETURN(model::Model model, model::OpenModel(folder.path()));
-  layers_ = LayersOf(model.graph);
-  LAMINA_ASSIGN_OR_RETURN(slice_costs_, coordinator::SliceCosts(model.graph));
-  LAMINA_ASSIGN_OR_RETURN(shard_costs_, coordinator::ShardCostsOf(model.graph));
+  layers_ = coordinator::LayersOf(model.graph);
   LAMINA_ASSIGN_OR_RETURN(fingerprint_, model::Fingerprint(model));
-  const coordinator::EngineOptions engine_options = MakeEngineOptions();
-  LAMINA_RETURN_IF_ERROR(engine_options.scheduler.Validate());
+  LAMINA_ASSIGN_OR_RETURN(const coordinator::EngineOptions engine_options,
+                          MakeEngineOptions(model));
   engine_ = std::make_unique<coordinator::Engine>(engine_options, tokenizer_, RealClock());
   for (uint32_t i = 0; i < options_.compute_nodes; ++i) {
     LAMINA_ASSIGN_OR_RETURN(model::Model replica, model::OpenModel(folder.path()));
@@ -170,62 +157,72 @@ absl::Status LocalCluster::Start() {
   return WaitForState("serving");
 }
 
-coordinator::EngineOptions LocalCluster::MakeEngineOptions() const {
-  coordinator::EngineOptions options{.layers = layers_,
-                                     .attention = options_.attention,
-                                     .device_waits = options_.device_waits,
-                                     .vocabulary = options_.model.vocabulary,
-                                     .model_fingerprint = fingerprint_,
-                                     .transports = options_.transports,
-                                     .mode = options_.mode,
-                                     .partition = options_.partition,
-                                     .policy_auto = options_.policy_auto};
-  AddComputeNodes("c", "r", options_.compute_nodes, options_.stages, options_.shards, options);
-  AddComputeNodes("p", "q", options_.prefill_nodes, options_.prefill_stages,
-                  options_.prefill_shards, options);
+ClusterConfig LocalCluster::MakeConfig() const {
+  ClusterConfig config;
+  AddComputeNodes(ComputeRole::kCompute, config);
+  AddComputeNodes(ComputeRole::kPrefill, config);
   for (uint32_t i = 0; i < memory_nodes(); ++i) {
-    options.nodes.push_back({.name = absl::StrCat("m", i), .is_memory = true});
+    config.memory.push_back(
+        {.name = absl::StrCat("m", i),
+         .capacity_bytes = coordinator::KvBytesPerToken(layers_) * options_.slots});
   }
-  const uint32_t rows_max = options_.policy_auto.has_value()
-                                ? options_.running_max
-                                : (options_.running_max + options_.lanes - 1) / options_.lanes;
-  const uint32_t step_tokens_max = std::max(options_.chunk_tokens, 2 * rows_max);
-  options.scheduler = {.lanes = options_.lanes,
-                       .row_chunks = options_.row_chunks,
-                       .rows_max = rows_max,
-                       .step_tokens_max = step_tokens_max,
-                       .chunk_tokens = options_.chunk_tokens,
-                       .scratch_tokens = std::max(options_.sequence_tokens_max, step_tokens_max),
-                       .sequence_tokens_max = options_.sequence_tokens_max,
-                       .running_max = options_.running_max,
-                       .waiting_max = options_.waiting_max};
-  if (options_.partition == Partition::kTokenRange) {
-    options.scheduler.span_tokens = core::SpanTokensFor(options_.sequence_tokens_max);
-  }
+  config.pipeline = {
+      .mode = options_.mode,
+      .lanes = options_.lanes,
+      .chunks = options_.row_chunks.chunks,
+      .chunks_auto = options_.row_chunks.automatic,
+      .query_first = options_.row_chunks.query_first,
+      .device_waits = options_.device_waits ? DeviceWaits::kAuto : DeviceWaits::kOff};
+  config.partition = options_.partition;
+  config.attention = options_.attention;
+  config.policy = std::string(options_.policy_auto.has_value() ? kPolicyAuto
+                              : options_.local                 ? kPolicyLocal
+                                                               : kPolicyAttendRemote);
+  config.prefill.chunk_tokens = options_.chunk_tokens;
+  config.limits = {.sequence_tokens_max = options_.sequence_tokens_max,
+                   .running_max = options_.running_max,
+                   .waiting_max = options_.waiting_max};
+  return config;
+}
+
+// As the coordinator has them, but for what no cluster file can say: transports of tests, and loads
+// that are chosen for. No node says that it lives.
+absl::StatusOr<coordinator::EngineOptions> LocalCluster::MakeEngineOptions(
+    const model::Model& model) const {
+  model::ModelConfig model_config = model.config;
+  model_config.positions_max = 0;  // Tests go beyond what a random model is made for.
+  LAMINA_ASSIGN_OR_RETURN(coordinator::EngineOptions options,
+                          coordinator::EngineOptionsOf(MakeConfig(), model.graph, model_config));
+  options.model_fingerprint = fingerprint_;
+  options.transports = options_.transports;
+  options.policy_auto = options_.policy_auto;
+  options.node_silence_max = 0;
+  options.stuck_after = 0;
+  LAMINA_RETURN_IF_ERROR(options.scheduler.Validate());
   return options;
 }
 
-void LocalCluster::AddComputeNodes(const std::string& prefix, const std::string& replica,
-                                   uint32_t count, uint32_t stages, uint32_t shards,
-                                   coordinator::EngineOptions& options) const {
-  const bool prefill = prefix == "p";
+void LocalCluster::AddComputeNodes(ComputeRole role, ClusterConfig& config) const {
+  const bool prefill = role == ComputeRole::kPrefill;
+  const uint32_t count = prefill ? options_.prefill_nodes : options_.compute_nodes;
+  const uint32_t stages = prefill ? options_.prefill_stages : options_.stages;
+  const uint32_t shards = prefill ? options_.prefill_shards : options_.shards;
+  const uint32_t nodes = stages * shards;
+  const std::vector<HeadRange> layers =
+      ConsecutiveRanges(prefill ? std::vector<uint32_t>() : options_.stage_layers);
   for (uint32_t i = 0; i < count; ++i) {
-    options.nodes.push_back(
-        {.name = absl::StrCat(prefix, i), .prefill = prefill, .holds_kv = HoldsKv() && !prefill});
-    const uint32_t nodes = stages * shards;
-    if (nodes == 1) {
-      continue;
+    ComputeNodeConfig node{.name = absl::StrCat(prefill ? "p" : "c", i), .role = role};
+    if (nodes > 1) {
+      const uint32_t stage = i % nodes / shards;
+      node.replica = absl::StrCat(prefill ? "q" : "r", i / nodes);
+      node.stage = stage;
+      node.shard = i % shards;
+      if (!layers.empty()) {
+        node.layers = {.first = layers[stage].first,
+                       .last = layers[stage].first + layers[stage].count - 1};
+      }
     }
-    options.nodes.back().replica = absl::StrCat(replica, i / nodes);
-    if (i % nodes == 0) {
-      options.replicas.push_back(
-          {.name = options.nodes.back().replica,
-           .shards = shards,
-           .layers = prefill ? std::vector<uint32_t>() : options_.stage_layers});
-    }
-    options.replicas.back().nodes.push_back(options.nodes.back().name);
-    options.slice_costs = slice_costs_;
-    options.shard_costs = shard_costs_;
+    config.compute.push_back(std::move(node));
   }
 }
 
@@ -306,11 +303,7 @@ void LocalCluster::Attach(const std::string& name) {
   node.reporter->set_port(node.link.get());
   control::NodeIdentity identity{.name = name, .is_memory = is_memory, .device = DeviceOf(name)};
   if (is_memory || HoldsKv()) {
-    uint64_t slot_bytes = 0;
-    for (const AttentionDescriptor& layer : layers_) {
-      slot_bytes += 2 * uint64_t{layer.kv_width()} * sizeof(BFloat16);
-    }
-    identity.capacity_bytes = slot_bytes * options_.slots;
+    identity.capacity_bytes = coordinator::KvBytesPerToken(layers_) * options_.slots;
   }
   if (is_memory) {
     identity.threads = static_cast<uint32_t>(options_.threads);

@@ -29,6 +29,7 @@
 #include "common/dtype.h"
 #include "common/thread_pool.h"
 #include "common/window_place.h"
+#include "config/cluster_config.h"
 #include "control/node_handler.h"
 #include "coordinator/engine.h"
 #include "kernels/compute_device.h"
@@ -193,12 +194,13 @@ class LocalCluster {
   absl::Status MakeComputeNode(const std::string& name, model::Model model, bool is_stage);
   absl::StatusOr<std::unique_ptr<kernels::ComputeDevice>> MakeComputeDevice(const std::string& name,
                                                                             ThreadPool& pool) const;
-  // Nodes `prefix`0, ... of replicas `replica`0, ...
-  void AddComputeNodes(const std::string& prefix, const std::string& replica, uint32_t count,
-                       uint32_t stages, uint32_t shards, coordinator::EngineOptions& options) const;
+  // The nodes of that role: c0, ... of replicas r0, ..., or p0, ... of q0, ....
+  void AddComputeNodes(ComputeRole role, ClusterConfig& config) const;
   void MakeMemoryNode(const std::string& name);
   std::string DeviceOf(const std::string& name) const;
-  coordinator::EngineOptions MakeEngineOptions() const;
+  // What a cluster file would say of this cluster.
+  ClusterConfig MakeConfig() const;
+  absl::StatusOr<coordinator::EngineOptions> MakeEngineOptions(const model::Model& model) const;
   template <typename Condition>
   absl::Status WaitUntil(const Condition& condition);
 
@@ -208,8 +210,6 @@ class LocalCluster {
   const LocalClusterOptions options_;
   const IdTokenizer tokenizer_;
   std::vector<AttentionDescriptor> layers_;
-  std::vector<double> slice_costs_;
-  plan::ShardCosts shard_costs_;
   std::string fingerprint_;
   std::map<std::string, Node> nodes_;
   std::unique_ptr<coordinator::Engine> engine_;

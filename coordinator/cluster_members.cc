@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/cluster_members.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "common/log.h"
+#include "common/status_macros.h"
+#include "common/units.h"
+#include "control/blame.h"
+#include "control/transport_fault.h"
+
+namespace lamina::coordinator {
+namespace {
+
+std::vector<std::string> NamesOf(const std::vector<const core::Member*>& members) {
+  std::vector<std::string> names;
+  for (const core::Member* member : members) {
+    names.push_back(member->name);
+  }
+  return names;
+}
+
+std::vector<EpochMember> EpochMembersOf(const std::vector<const core::Member*>& members,
+                                        const AttachedNodes& nodes) {
+  std::vector<EpochMember> list;
+  for (const core::Member* member : members) {
+    const AttachedNode& node = nodes.at(member->name);
+    list.push_back({.name = member->name,
+                    .on_device = node.hello.identity.device != "cpu",
+                    .slots = node.slots,
+                    .capacity_bytes = node.hello.identity.capacity_bytes});
+  }
+  return list;
+}
+
+}  // namespace
+
+ClusterMembers::ClusterMembers(const EngineOptions& options, const Clock& clock, EpochOwner& owner)
+    : options_(options),
+      clock_(clock),
+      owner_(owner),
+      admission_(options),
+      forming_(options),
+      membership_(options.nodes),
+      transport_(options.transports),
+      nodes_({.silence_max = options.node_silence_max, .stuck_after = options.stuck_after},
+             clock.Now()),
+      splits_(options) {
+  if (options.policy_auto.has_value()) {
+    policy_.emplace(options);
+  }
+}
+
+// What was set aside is tried again with the first transport, as a node that joins is.
+void ClusterMembers::BeginTurn() {
+  if (const Nanos late = nodes_.Turn(clock_.Now()); late > 0) {
+    LogWarning("the coordinator itself stood still for ", ToSeconds(late),
+               " s; it does not count that time as silence of its nodes");
+  }
+  if (membership_.Tick(clock_.Now())) {
+    LogInfo("tries again what was set aside: ", membership_.Describe());
+    transport_.Reset();
+  }
+}
+
+void ClusterMembers::DropLostNodes() {
+  for (const AttachedNodes::Lost& lost : nodes_.Silent()) {
+    LeaveOut(lost);
+  }
+  for (const AttachedNodes::Lost& lost : nodes_.Stuck()) {
+    LeaveOut(lost);
+  }
+}
+
+void ClusterMembers::LeaveOut(const AttachedNodes::Lost& lost) {
+  LogWarning(lost.why);
+  const std::shared_ptr<NodePort> port = nodes_.at(lost.name).port;
+  port->Leave(lost.why);
+  port->End();
+  Left({.name = lost.name, .port = port.get()});
+}
+
+void ClusterMembers::WatchLoad(bool works, const std::function<Load()>& load) {
+  if (!policy_.has_value() || !serving()) {
+    return;
+  }
+  const Nanos now = clock_.Now();
+  if (works) {
+    if (policy_->SawWork(now)) {
+      const Load seen = load();
+      policy_->SawLoad(now, seen.rows, seen.context_tokens);
+    }
+    return;
+  }
+  if (!policy_->SawNothing(now)) {
+    return;
+  }
+  const bool local = membership_.local();
+  const core::PolicyChoice& choice = policy_->Choose(
+      local ? core::CurrentPolicy::kLocal : core::CurrentPolicy::kPools, Measures());
+  if (choice.local != local && membership_.StartAnew()) {
+    LogInfo("nothing runs: an epoch of policy ", PolicyNameOf(choice), " begins");
+  }
+}
+
+void ClusterMembers::Advance() {
+  for (;;) {
+    switch (membership_.Next()) {
+      case core::MembershipAction::kNone:
+        return;
+      case core::MembershipAction::kConfigure:
+        Configure();
+        break;
+      case core::MembershipAction::kConnect:
+        Connect();
+        break;
+      case core::MembershipAction::kServe:
+        LogInfo("serving epoch ", membership_.epoch());
+        break;
+    }
+  }
+}
+
+void ClusterMembers::Configure() {
+  SettlePolicy();
+  absl::StatusOr<FormedEpoch> formed = Form();
+  if (!formed.ok()) {
+    LogError("cannot serve: ", formed.status().message());
+    membership_.CannotServe(formed.status().message());
+    return owner_.StopServing(
+        absl::UnavailableError(absl::StrCat("cannot serve: ", formed.status().message())));
+  }
+  epoch_ = *std::move(formed);
+  owner_.BeginEpoch(*epoch_, std::exchange(lost_, {}));
+  const plan::EpochConfig& config = epoch_->config();
+  LogInfo("configuring epoch ", config.epoch, " compute ", absl::StrJoin(config.compute_nodes, ","),
+          " memory ", absl::StrJoin(config.memory_nodes, ","), " partition ", epoch_->partition,
+          " prefill ", DescribePrefill(membership_), " transport ", config.transport);
+  TellMembers();
+}
+
+absl::StatusOr<FormedEpoch> ClusterMembers::Form() {
+  std::map<std::string, double> speeds;
+  for (const auto& [name, node] : nodes_.all()) {
+    speeds[name] = node.hello.identity.dense_speed;
+  }
+  LAMINA_RETURN_IF_ERROR(splits_.Split(speeds));
+  const std::vector<const core::Member*> compute = membership_.compute_members();
+  const std::vector<const core::Member*> kv = membership_.kv_members();
+  return forming_.Form({.epoch = membership_.epoch(),
+                        .transport = transport_.uri(),
+                        .local = membership_.local(),
+                        .compute = EpochMembersOf(compute, nodes_),
+                        .prefill_nodes = membership_.prefill_members(),
+                        .stages = splits_.StagesOf(compute),
+                        .kv = EpochMembersOf(kv, nodes_),
+                        .bandwidth = nodes_.BandwidthOf(NamesOf(kv))});
+}
+
+// Members get the configuration; who is attached and has no part is told so.
+void ClusterMembers::TellMembers() {
+  const std::vector<std::string> members = NamesOf(Members());
+  for (auto& [name, node] : nodes_.all()) {
+    node.links.clear();
+    node.windows.clear();
+    if (std::find(members.begin(), members.end(), name) != members.end()) {
+      nodes_.Asked(name, ThreadActivity::kPreparing);
+      node.port->Configure(epoch_->config());
+    } else {
+      nodes_.Answered(name);
+      node.port->Leave("");
+    }
+  }
+}
+
+void ClusterMembers::Connect() {
+  const plan::EpochPeers peers = PeersOf(membership_);
+  for (const core::Member* member : Members()) {
+    nodes_.Asked(member->name, ThreadActivity::kConnecting);
+    nodes_.at(member->name).port->Connect(peers);
+  }
+}
+
+std::vector<const core::Member*> ClusterMembers::Members() const {
+  std::vector<const core::Member*> members = membership_.compute_members();
+  const std::vector<const core::Member*> memory = membership_.memory_members();
+  members.insert(members.end(), memory.begin(), memory.end());
+  return members;
+}
+
+void ClusterMembers::SettlePolicy() {
+  if (!policy_.has_value()) {
+    return;
+  }
+  const core::PolicyChoice& choice = policy_->Choose(policy_->current(), Measures());
+  LogInfo("policy ", PolicyNameOf(choice), " ", choice.why);
+  membership_.KeepKvOnCompute(choice.local);
+}
+
+PolicyMeasures ClusterMembers::Measures() const {
+  PolicyMeasures measures;
+  for (const core::Member& member : membership_.all()) {
+    if (member.is_memory && membership_.IsThere(member.name)) {
+      measures.bandwidth[member.name] =
+          nodes_.at(member.name).hello.identity.bandwidth_bytes_per_second;
+    }
+  }
+  const std::string& compute = membership_.compute_members().front()->name;
+  measures.times = nodes_.at(compute).hello.identity.policy_times;
+  return measures;
+}
+
+void ClusterMembers::Joined(const NodeHello& hello, std::shared_ptr<NodePort> port) {
+  const control::NodeIdentity& identity = hello.identity;
+  const std::string& name = identity.name;
+  absl::Status status = admission_.Check(hello, membership_.HoldsKv(name));
+  const std::optional<plan::Stage> layers =
+      identity.is_memory ? std::nullopt : splits_.LayersToLoad(name);
+  if (status.ok() && layers.has_value() && nodes_.Find(name) != nullptr) {
+    status = absl::AlreadyExistsError(
+        absl::StrCat("a node named ", name, " is already part of this cluster; stop it first"));
+  } else if (status.ok() && !layers.has_value()) {
+    status = membership_.Join(name, identity.is_memory);
+  }
+  if (!status.ok()) {
+    LogWarning("refused node ", name, ": ", status.message());
+    port->Refuse(std::string(status.message()));
+    return;
+  }
+  const AttachedNode& node = nodes_.Add({.hello = hello,
+                                         .port = std::move(port),
+                                         .slots = admission_.SlotsOf(hello),
+                                         .loading = layers.has_value()});
+  if (node.loading) {
+    LogInfo("loading layers ", name, " pid ", hello.pid);
+    nodes_.Asked(name, ThreadActivity::kLoading);
+    return node.port->LoadLayers(*layers);
+  }
+  transport_.Reset();
+  LogInfo("joined ", name, " pid ", hello.pid, " kernels ", identity.kernels);
+}
+
+void ClusterMembers::Loaded(const std::string& name, const absl::Status& status) {
+  AttachedNode& node = nodes_.at(name);
+  if (!node.loading) {
+    return;
+  }
+  node.loading = false;
+  nodes_.Answered(name);
+  const absl::Status joined = status.ok() ? membership_.Join(name, /*is_memory=*/false) : status;
+  if (!joined.ok()) {
+    LogError("refused node ", name, ": ", joined.message());
+    node.port->Refuse(std::string(joined.message()));
+    nodes_.Remove(name);
+    return;
+  }
+  transport_.Reset();
+  LogInfo("joined ", name, " pid ", node.hello.pid, " with its layers");
+}
+
+void ClusterMembers::Left(const NodeSource& from) {
+  if (!nodes_.Has(from)) {
+    return;
+  }
+  const std::string name = from.name;
+  LogWarning("lost ", name);
+  nodes_.Remove(name);
+  NoteLosses([&] { membership_.Leave(name); });
+  StopIfWaiting(absl::StrCat("node ", name, " is gone and the cluster cannot go on without it"));
+}
+
+void ClusterMembers::NoteLosses(const std::function<void()>& change) {
+  const std::vector<std::string> before = NamesOf(Members());
+  change();
+  for (const std::string& name : before) {
+    if (!membership_.IsThere(name)) {  // Else it only has no part for now, like a stage that waits.
+      lost_.push_back(name);
+    }
+  }
+}
+
+void ClusterMembers::StopIfWaiting(const std::string& why) {
+  if (membership_.phase() == core::MembershipPhase::kWaiting) {
+    owner_.StopServing(absl::UnavailableError(why));
+  }
+}
+
+void ClusterMembers::Ready(const std::string& name, uint64_t epoch) {
+  if (epoch == membership_.epoch()) {
+    nodes_.Answered(name);
+  }
+  membership_.Ready(name, epoch);
+}
+
+void ClusterMembers::Fault(const std::string& name, uint64_t epoch, const absl::Status& status) {
+  std::string peer = control::BlamedIn(status);
+  LogError("fault of ", name, " epoch ", epoch, peer.empty() ? "" : " blames ", peer, ": ",
+           status.message());
+  if (epoch == membership_.epoch()) {
+    nodes_.Answered(name);
+  }
+  if (control::IsTransportFault(status) && PassOverTransport(name, epoch, status)) {
+    return;
+  }
+  // A node that says nothing of a peer failed by itself, unless it is the transport that failed.
+  if (peer.empty() && !control::IsTransportFault(status)) {
+    peer = name;
+  }
+  NoteLosses([&] { membership_.Fault(name, epoch, status, peer); });
+  StopIfWaiting(absl::StrCat("node ", name, ": ", status.message()));
+}
+
+bool ClusterMembers::PassOverTransport(const std::string& name, uint64_t epoch,
+                                       const absl::Status& status) {
+  core::TransportChoice next = transport_;
+  if (!next.PassOver(name, std::string(status.message())) || !membership_.StartAnew(name, epoch)) {
+    return false;
+  }
+  transport_ = next;
+  LogWarning(transport_.Warning());
+  return true;
+}
+
+void ClusterMembers::Prepared(const std::string& name, uint64_t epoch,
+                              const control::PreparedNode& prepared) {
+  membership_.Prepared(name, epoch, prepared.region);
+  if (epoch == membership_.epoch()) {
+    nodes_.at(name).windows = prepared.windows;
+    nodes_.Answered(name);
+    LogInfo("prepared ", name, " epoch ", epoch, " windows in ", prepared.windows);
+  }
+}
+
+void ClusterMembers::Links(const std::string& name, uint64_t epoch,
+                           std::vector<control::LinkReport> links) {
+  if (epoch != membership_.epoch()) {
+    return;
+  }
+  for (const control::LinkReport& link : links) {
+    LogInfo("link ", name, " ", link.peer, " by ", link.path,
+            absl::StrFormat(" latency %.1f us bandwidth ", link.latency_seconds * 1e6),
+            FormatBytes(static_cast<uint64_t>(link.bytes_per_second)), "/s");
+  }
+  nodes_.at(name).links = std::move(links);
+}
+
+void ClusterMembers::TakeStatus(const std::string& name, double busy_share,
+                                const telemetry::NodeCounters& counters) {
+  nodes_.TakeStatus(name, busy_share, counters);
+}
+
+}  // namespace lamina::coordinator

@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/log.h"
+#include "common/log_event.h"
+#include "common/status_macros.h"
+#include "coordinator/engine_internal.h"
+#include "coordinator/node_costs.h"
+
+namespace lamina::coordinator {
+namespace {
+
+std::unique_ptr<core::ServiceOrder> MakeOrder(bool priority) {
+  return priority ? core::MakePriorityOrder() : core::MakeFirstComeFirstServed();
+}
+
+ClusterMembers::Load LoadOf(const core::SchedulerStats& stats) {
+  ClusterMembers::Load load;
+  for (const core::SchedulerStats::Lane& lane : stats.lanes) {
+    load.rows += lane.rows;
+    load.context_tokens += lane.context_tokens;
+  }
+  return load;
+}
+
+}  // namespace
+
+Engine::Impl::Impl(const EngineOptions& o, const model::Tokenizer& tokenizer, const Clock& c)
+    : options(o),
+      clock(c),
+      scheduler(o.scheduler, MakeOrder(o.priority_order)),
+      requests(tokenizer, c, o.scheduler.sequence_tokens_max),
+      members(options, c, *this),
+      status_builder(options),
+      loop({.begin_turn = [this] { members.BeginTurn(); }, .end_turn = [this] { EndTurn(); }}) {
+  requests.SetOnEnd([this](const RequestRecord& record) {
+    trace.Ended(record);
+    if (options.on_request_end != nullptr) {
+      options.on_request_end(record);
+    }
+  });
+}
+
+void Engine::Impl::PostOf(const NodeSource& from, std::function<void(Impl&)> event) {
+  loop.Post([this, from, event = std::move(event)] {
+    if (members.IsFrom(from)) {
+      event(*this);
+    }
+  });
+}
+
+void Engine::Impl::EndTurn() {
+  members.DropLostNodes();
+  members.WatchLoad(scheduler.HasWork() || !requests.empty(),
+                    [this] { return LoadOf(scheduler.Stats()); });
+  members.Advance();
+  PlanSteps();
+  if (draining && requests.empty() && drained) {
+    std::exchange(drained, nullptr)();
+  }
+}
+
+void Engine::Impl::NoteRefused(const std::string& request_id, const absl::Status& status) {
+  LogEvent(LogLevel::kInfo, "refused",
+           {{"request_id", request_id},
+            {"status", absl::StatusCodeToString(status.code())},
+            {"error", status.message()}});
+  requests.metrics().CountFailure(status.code());
+}
+
+void Engine::Impl::Submit(GenerateSpec spec, uint64_t key,
+                          const std::shared_ptr<RequestSink>& sink) {
+  const std::string id = spec.followed_id.empty() ? spec.request_id : spec.followed_id;
+  if (const absl::Status serving = CheckServing(); !serving.ok()) {
+    NoteRefused(id, serving);
+    sink->OnDone(serving);
+    return;
+  }
+  auto sequences = requests.Admit(std::move(spec), key, sink);
+  if (!sequences.ok()) {
+    NoteRefused(id, sequences.status());
+    sink->OnDone(sequences.status());
+    return;
+  }
+  for (core::SequenceRequest& sequence : *sequences) {
+    const absl::Status submitted = scheduler.Submit(std::move(sequence));
+    if (!submitted.ok()) {
+      EndRequest(key, submitted);
+      return;
+    }
+  }
+}
+
+absl::Status Engine::Impl::CheckServing() const {
+  if (draining) {
+    return absl::UnavailableError("the coordinator is stopping; try again when it is back");
+  }
+  const core::Membership& membership = members.membership();
+  if (membership.phase() == core::MembershipPhase::kWaiting) {
+    return absl::UnavailableError(
+        absl::StrCat("the cluster is not serving: ", membership.Describe()));
+  }
+  return absl::OkStatus();
+}
+
+void Engine::Impl::Deliver(core::Events& events) {
+  for (const plan::SequenceId id : requests.Deliver(events)) {
+    scheduler.Finish(id);
+  }
+}
+
+void Engine::Impl::EndRequest(uint64_t key, const absl::Status& status) {
+  for (const plan::SequenceId id : requests.End(key, status)) {
+    scheduler.Finish(id);
+  }
+}
+
+void Engine::Impl::BeginEpoch(const FormedEpoch& epoch, const std::vector<std::string>& lost) {
+  const plan::EpochConfig& config = epoch.config();
+  if (options.policy_auto.has_value()) {
+    scheduler.HoldOneLane(epoch.topology.attends_at(plan::AttentionPath::kLocal)
+                              ? "for no attention is away that another lane would hide"
+                              : "");
+  }
+  schedule = epoch.topology.Schedule();
+  shares_by = epoch.shares_by;
+  scheduler.SetLinkCosts(CostsOfLinks(epoch, MeasuredNodesOf(members)));
+  chunks_planned.assign(config.lanes, {});
+  reports.Reset(epoch.topology.compute_nodes(), config.lanes, *schedule);
+  core::Events events;
+  // Without a prefill node prompts run inline.
+  scheduler.StartEpoch(config.epoch, epoch.shares, lost, events, epoch.topology.prefill_lanes());
+  Deliver(events);
+}
+
+void Engine::Impl::StopServing(const absl::Status& status) {
+  core::Events events;
+  scheduler.FailAll(status, events);
+  Deliver(events);
+}
+
+void Engine::Impl::PlanSteps() {
+  if (!members.serving()) {
+    return;
+  }
+  plans.clear();
+  scheduler.Plan(plans);
+  if (plans.empty()) {
+    return;
+  }
+  if (const core::LaneCount& choice = scheduler.lane_count(); choice.lanes != lanes_told) {
+    LogInfo("lanes: ", choice.why);
+    lanes_told = choice.lanes;
+  }
+  const Nanos now = clock.Now();
+  for (plan::StepPlan& plan : plans) {
+    if (trace.on(now)) {
+      trace.Planned(plan, now, [this](plan::SequenceId id) { return requests.FollowedId(id); });
+    }
+    for (const plan::PrefillChunk& chunk : plan.chunks) {
+      if (!chunk.last) {
+        chunks_planned[plan.lane].emplace_back(plan.step, chunk);
+      }
+    }
+    for (plan::SequenceJoin& join : plan.joins) {
+      requests.Started(join.id);
+      join.request_id = requests.FollowedId(join.id);
+    }
+    SendPlan(plan);
+  }
+}
+
+void Engine::Impl::SendPlan(plan::StepPlan& plan) {
+  const std::vector<const core::Member*> compute = members.membership().compute_members();
+  for (uint32_t i = 0; i < compute.size(); ++i) {
+    if (schedule->TakesPart(i, plan.lane)) {
+      members.nodes().at(compute[i]->name).port->SendPlan(plan);
+    }
+  }
+  // Memory nodes need no tokens.
+  for (plan::SequenceJoin& join : plan.joins) {
+    join.tokens.clear();
+    join.end_tokens.clear();
+    join.sampling = {};
+  }
+  for (const core::Member* member : members.membership().memory_members()) {
+    members.nodes().at(member->name).port->SendPlan(plan);
+  }
+}
+
+void Engine::Impl::StepDone(const std::string& name, plan::StepResult report) {
+  // The places of compute nodes in an epoch's plans are those of its own members.
+  const core::Membership& membership = members.membership();
+  if (report.epoch != membership.epoch() || membership.epoch_ended()) {
+    return;
+  }
+  const std::vector<const core::Member*> compute = membership.compute_members();
+  const auto node = std::find_if(compute.begin(), compute.end(),
+                                 [&](const core::Member* member) { return member->name == name; });
+  if (node == compute.end()) {
+    return;
+  }
+  core::Events events;
+  const absl::Status status =
+      TakeReport(static_cast<uint32_t>(node - compute.begin()), std::move(report), events);
+  if (!status.ok()) {
+    LogError("step result refused: ", status.message());
+    members.Fault(name, membership.epoch(), status);
+  }
+  Deliver(events);
+  token_rate.Count(clock.Now(), requests.tokens());
+}
+
+absl::Status Engine::Impl::TakeReport(uint32_t node, plan::StepResult report,
+                                      core::Events& events) {
+  LAMINA_RETURN_IF_ERROR(core::CheckTokens(report, options.vocabulary));
+  LAMINA_ASSIGN_OR_RETURN(const std::optional<plan::StepResult> result,
+                          reports.Add(node, std::move(report)));
+  if (!result.has_value()) {
+    return absl::OkStatus();
+  }
+  LAMINA_RETURN_IF_ERROR(scheduler.OnStepDone(*result, events));
+  members.NoteProgress();
+  trace.Done(result->epoch, result->lane, result->step, clock.Now());
+  ReportChunks(*result);
+  return absl::OkStatus();
+}
+
+void Engine::Impl::ReportChunks(const plan::StepResult& result) {
+  auto& planned = chunks_planned[result.lane];
+  while (!planned.empty() && planned.front().first <= result.step) {
+    const plan::PrefillChunk& chunk = planned.front().second;
+    requests.Progress(chunk.sequence, chunk.first_token + chunk.tokens);
+    planned.pop_front();
+  }
+}
+
+void Engine::Impl::UseCosts() {
+  const FormedEpoch* epoch = members.epoch();
+  if (epoch == nullptr) {
+    return;
+  }
+  const MeasuredNodes nodes = MeasuredNodesOf(members);
+  scheduler.SetLaneCosts(CostsOfLanes(*epoch, members.splits(), nodes));
+  scheduler.SetLinkCosts(CostsOfLinks(*epoch, nodes));
+  if (!members.serving() || members.membership().epoch_ended()) {
+    return;  // Nodes that hold KV may be gone.
+  }
+  const core::ServingBandwidth bandwidth =
+      members.nodes().BandwidthOf(epoch->config().memory_nodes);
+  shares_by = bandwidth.words;
+  // With heads spread the shares stay until the next epoch, which moves K and V anyway.
+  if (!epoch->heads_spread()) {
+    scheduler.SetBandwidths(bandwidth.bytes_per_second);
+  }
+}
+
+EngineStatus Engine::Impl::Status() {
+  EngineStatus status = status_builder.Build(
+      {.membership = members.membership(),
+       .transport = members.transport(),
+       .nodes = members.nodes(),
+       .splits = members.splits(),
+       .scheduler = scheduler,
+       .epoch = members.epoch(),
+       .shares_by = shares_by,
+       .policy_choice = members.policy() == nullptr ? std::nullopt : members.policy()->choice(),
+       .draining = draining});
+  status.tokens_per_second = token_rate.PerSecond(clock.Now(), requests.tokens());
+  status.tokens_generated = requests.tokens();
+  status.requests_finished = requests.finished();
+  status.requests_failed = requests.failed();
+  return status;
+}
+
+EngineTrace Engine::Impl::TakeTrace() {
+  const core::Membership& membership = members.membership();
+  const uint64_t id = trace.Collect(clock.Now());
+  EngineTrace taken = trace.Take(requests.Running());
+  taken.epoch = membership.epoch();
+  for (const core::Member* member : membership.compute_members()) {
+    taken.compute_nodes.push_back(member->name);
+  }
+  taken.prefill_nodes = membership.prefill_members();
+  taken.prefill_lane = options.scheduler.lanes;
+  for (const core::Member* member : membership.memory_members()) {
+    taken.memory_nodes.push_back(member->name);
+  }
+  for (const auto& [name, node] : members.nodes().all()) {
+    node.port->CollectTrace(id);
+  }
+  return taken;
+}
+
+}  // namespace lamina::coordinator

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// EngineOptions: what the engine is told of the cluster and the model before any node has joined.
+// cluster_options.h makes them from the cluster file.
+
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/attention_arithmetic.h"
+#include "common/attention_descriptor.h"
+#include "common/clock.h"
+#include "common/dtype.h"
+#include "common/partition.h"
+#include "common/pipeline_mode.h"
+#include "coordinator/core/membership.h"
+#include "coordinator/core/scheduler.h"
+#include "coordinator/request_record.h"
+#include "cost/policy_step.h"
+#include "plan/stages.h"
+
+namespace lamina::coordinator {
+
+// A model replica that several compute nodes hold together.
+struct ReplicaOptions {
+  std::string name;
+  std::vector<std::string> nodes;  // By stage, and of each stage by shard.
+  uint32_t shards = 1;             // Of each stage; all replicas that decode have as many.
+  std::vector<uint32_t> layers;    // Of each stage, as the cluster file says; empty: to be chosen.
+};
+
+// Memory nodes whose cores are the same, or overlap.
+struct MemoryNodesOnCores {
+  std::vector<std::string> names = {};
+  bool shared = false;  // Some of the cores are the compute node's too.
+};
+
+// Policy auto: each epoch has KV on the memory nodes or on the compute node, whichever decodes
+// faster.
+struct PolicyAutoOptions {
+  cost::PolicyLoad load;  // That it is chosen for until some has been seen.
+  std::vector<MemoryNodesOnCores> memory = {};
+  Nanos idle = Seconds(5);  // For which nothing runs before an epoch of the other policy begins.
+};
+
+struct EngineOptions {
+  std::vector<core::Member> nodes;          // Of the cluster file, compute nodes first.
+  std::vector<AttentionDescriptor> layers;  // Of the model.
+  ClusterAttention attention;
+  bool device_waits = false;             // Nodes on a device may use them (EpochConfig).
+  std::vector<ReplicaOptions> replicas;  // Those of several nodes.
+  std::vector<double> slice_costs;       // [layers + 1], in weights; for these.
+  plan::ShardCosts shard_costs;          // The same, for those of several shards.
+  uint32_t vocabulary = 0;
+  std::string model_fingerprint;
+  std::vector<std::string> transports = {"shm://"};  // URIs; the first that works for all nodes.
+  PipelineMode mode = PipelineMode::kRotational;
+  Partition partition = Partition::kRequest;  // Not kAuto.
+  std::string partition_why;                  // Of one that was chosen; status tells it.
+  std::optional<PolicyAutoOptions> policy_auto;
+  core::SchedulerOptions scheduler;  // memory_nodes, prefill_lanes: filled in at each epoch.
+  bool priority_order = false;
+  // A node that has not been heard of for so long is taken for dead (stopped, or its cable pulled):
+  // its stream is ended as if it had left. 0 waits for the stream to break by itself.
+  Nanos node_silence_max = 0;
+  // The same of one whose data thread stands still for so long while the others of its process
+  // live.
+  Nanos stuck_after = 0;
+  // Called in the engine's thread for every request that was taken in, when it has ended.
+  RequestEndFunction on_request_end;
+};
+
+// Bytes of K and V of one token, in all layers.
+inline uint64_t KvBytesPerToken(const std::vector<AttentionDescriptor>& layers) {
+  uint64_t bytes = 0;
+  for (const AttentionDescriptor& layer : layers) {
+    bytes += 2 * uint64_t{layer.kv_width()} * sizeof(BFloat16);
+  }
+  return bytes;
+}
+
+}  // namespace lamina::coordinator

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/engine_status.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/attention_arithmetic.h"
+
+namespace lamina::coordinator {
+
+EngineStatus StatusBuilder::Build(const StatusSources& sources) const {
+  const core::Membership& membership = sources.membership;
+  const std::string& uri = sources.transport.uri();
+  EngineStatus status{.epoch = membership.epoch(),
+                      .state = sources.draining ? "draining" : membership.Describe(),
+                      .transport = uri.substr(0, uri.find(':')),
+                      .scheduler = sources.scheduler.Stats(),
+                      .stages = sources.splits.Describe(),
+                      .policy = membership.local() ? "local" : "attend_remote",
+                      .partition = DescribePartition(sources),
+                      .prefill = DescribePrefill(membership)};
+  if (options_.policy_auto.has_value()) {
+    const bool chosen = sources.policy_choice.has_value();
+    status.policy_figures = sources.policy_choice;
+    status.policy_choice = chosen ? sources.policy_choice->why : "";
+    status.policy = chosen ? status.policy : "";
+  }
+  if (membership.memory_members().empty() && !membership.kv_members().empty()) {
+    status.scheduler.row_chunks.why.clear();  // Policy local: rows leave for nowhere.
+  }
+  status.warnings = Warnings(sources, status.prefill);
+  for (const core::Member& member : membership.all()) {
+    status.nodes.push_back(ReportOf(member, sources));
+    if (const AttachedNode* node = sources.nodes.Find(member.name); node != nullptr) {
+      for (const control::LinkReport& link : node->links) {
+        status.links.push_back({.from = member.name, .report = link});
+      }
+    }
+  }
+  return status;
+}
+
+std::vector<std::string> StatusBuilder::Warnings(const StatusSources& sources,
+                                                 const std::string& prefill) const {
+  const core::Membership& membership = sources.membership;
+  std::vector<std::string> warnings = {sources.transport.Warning(), membership.Warning()};
+  if (membership.phase() == core::MembershipPhase::kServing &&
+      absl::StartsWith(prefill, "inline,")) {
+    warnings.push_back(absl::StrCat("prefill.mode dedicated runs ", prefill));
+  }
+  warnings.push_back(sources.splits.PrefillShardsWarning(membership.compute_members()));
+  if (options_.attention.decode != options_.attention.prefill) {
+    const bool prompts = options_.attention.prefill == AttentionArithmetic::kTensor;
+    warnings.push_back(
+        absl::StrCat("bits may differ: ", prompts ? "prompts attend" : "decode attends",
+                     " on tensor cores, ", prompts ? "decode does" : "prompts do",
+                     " not; a request that is preempted or recovered may go on with other text"));
+  }
+  std::erase_if(warnings, [](const std::string& warning) { return warning.empty(); });
+  return warnings;
+}
+
+std::string StatusBuilder::DescribePartition(const StatusSources& sources) const {
+  const std::string partition = sources.epoch == nullptr ? "" : sources.epoch->partition;
+  return sources.shares_by.empty() ? partition : absl::StrCat(partition, "; ", sources.shares_by);
+}
+
+NodeReport StatusBuilder::ReportOf(const core::Member& member, const StatusSources& sources) const {
+  NodeReport report{.member = member, .layers = sources.splits.DescribeLayers(member.name)};
+  if (const AttachedNode* node = sources.nodes.Find(member.name); node != nullptr) {
+    report.hello = node->hello;
+    report.windows = node->windows;
+    report.busy_share = node->busy_share;
+    report.counters = node->counters;
+    report.thread_still = sources.nodes.StillFor(member.name);
+  }
+  if (sources.epoch == nullptr) {
+    return report;
+  }
+  if (const auto holder = sources.epoch->topology.FindMemory(member.name); holder.ok()) {
+    // With heads spread over the nodes all have the same slots, counted once.
+    report.kv = sources.scheduler.kv().Stats(sources.epoch->heads_spread() ? 0 : holder->index());
+  }
+  return report;
+}
+
+}  // namespace lamina::coordinator

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// EngineStatus: what the cluster says of itself, and StatusBuilder, which puts it together.
+//
+// Threading: the engine's thread.
+
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/clock.h"
+#include "coordinator/attached_nodes.h"
+#include "coordinator/core/membership.h"
+#include "coordinator/core/policy_choice.h"
+#include "coordinator/core/scheduler.h"
+#include "coordinator/core/transport_choice.h"
+#include "coordinator/engine_options.h"
+#include "coordinator/epoch_forming.h"
+#include "coordinator/node_port.h"
+#include "coordinator/replica_splits.h"
+
+namespace lamina::coordinator {
+
+struct NodeReport {
+  core::Member member;
+  std::string layers;   // Of a stage: "0-18"; of a shard "0-29, KV heads 0-1, MLP columns 0-703".
+  std::string windows;  // Where those that peers write lie.
+  NodeHello hello;
+  double busy_share = 0;
+  telemetry::NodeCounters counters;
+  Nanos thread_still = 0;  // For which its data thread has not moved.
+  core::KvPoolStats kv;
+};
+
+// What joins two nodes of the current epoch.
+struct PairLink {
+  std::string from;
+  control::LinkReport report;
+};
+
+struct EngineStatus {
+  uint64_t epoch = 0;
+  std::string state;
+  std::string transport;              // Scheme.
+  std::vector<std::string> warnings;  // What works, and not as the cluster file would have it.
+  std::vector<PairLink> links;        // As they are measured.
+  std::vector<NodeReport> nodes;
+  core::SchedulerStats scheduler;
+  // "r0: c0 0-18, c1 19-29, by cost"; "r0: c0 0-29, c1 0-29; shards of 3 KV heads and ..."
+  std::string stages;
+  std::string policy;         // "local", "attend_remote"; empty before policy auto has chosen.
+  std::string policy_choice;  // Why, and
+  std::optional<core::PolicyChoice> policy_figures;  // by what; with policy auto.
+  std::string partition;  // "request"; "head: m0 2, m1 1 of 3 KV heads; ..."
+  std::string prefill;    // "inline"; "dedicated: p0"
+  double tokens_per_second = 0;
+  uint64_t tokens_generated = 0;
+  uint64_t requests_finished = 0;
+  uint64_t requests_failed = 0;
+};
+
+// Where a status comes from.
+struct StatusSources {
+  const core::Membership& membership;
+  const core::TransportChoice& transport;
+  const AttachedNodes& nodes;
+  const ReplicaSplits& splits;
+  const core::Scheduler& scheduler;
+  const FormedEpoch* epoch = nullptr;  // The last one; null before the first.
+  // By what new sequences are shared out now, in words.
+  std::string shares_by;
+  std::optional<core::PolicyChoice> policy_choice;  // With policy auto, once it has chosen.
+  bool draining = false;
+};
+
+class StatusBuilder {
+ public:
+  // The options must outlive this.
+  explicit StatusBuilder(const EngineOptions& options) : options_(options) {}
+
+  // All but the counts of tokens and requests.
+  EngineStatus Build(const StatusSources& sources) const;
+
+ private:
+  std::vector<std::string> Warnings(const StatusSources& sources, const std::string& prefill) const;
+  std::string DescribePartition(const StatusSources& sources) const;
+  NodeReport ReportOf(const core::Member& member, const StatusSources& sources) const;
+
+  const EngineOptions& options_;
+};
+
+}  // namespace lamina::coordinator

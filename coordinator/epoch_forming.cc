@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/epoch_forming.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/status_macros.h"
+#include "coordinator/core/sequence_kv.h"
+#include "plan/prefill_lanes.h"
+
+namespace lamina::coordinator {
+namespace {
+
+std::vector<std::string> NamesOf(const std::vector<EpochMember>& members) {
+  std::vector<std::string> names;
+  for (const EpochMember& member : members) {
+    names.push_back(member.name);
+  }
+  return names;
+}
+
+bool AnyOnDevice(const std::vector<EpochMember>& members) {
+  return std::any_of(members.begin(), members.end(),
+                     [](const EpochMember& member) { return member.on_device; });
+}
+
+// As many for each replica as keep the one with the most stages busy.
+uint32_t PrefillLanesOf(const EpochMembers& members) {
+  if (members.stages.empty()) {
+    return members.prefill_nodes;
+  }
+  const auto replicas = plan::ByReplica(
+      absl::MakeConstSpan(members.stages).subspan(members.stages.size() - members.prefill_nodes));
+  uint32_t each = 0;
+  for (const std::vector<plan::Stage>& replica : replicas) {
+    const uint32_t count = replica.front().shard.count;
+    each =
+        std::max(each, plan::PrefillLanesOf(static_cast<uint32_t>(replica.size()) / count, count));
+  }
+  return static_cast<uint32_t>(replicas.size()) * each;
+}
+
+}  // namespace
+
+absl::StatusOr<FormedEpoch> EpochForming::Form(const EpochMembers& members) const {
+  LAMINA_ASSIGN_OR_RETURN(Placement placement, Place(members));
+  LAMINA_ASSIGN_OR_RETURN(plan::EpochTopology topology,
+                          plan::EpochTopology::Create(ConfigOf(members, placement)));
+  return FormedEpoch{.topology = std::move(topology),
+                     .shares = std::move(placement.shares),
+                     .partition = DescribePartition(members, placement.words),
+                     .shares_by = members.bandwidth.words};
+}
+
+absl::StatusOr<EpochForming::Placement> EpochForming::Place(const EpochMembers& members) const {
+  return options_.partition == Partition::kHead ? PlaceHeads(members) : PlaceSequences(members);
+}
+
+absl::StatusOr<EpochForming::Placement> EpochForming::PlaceHeads(
+    const EpochMembers& members) const {
+  std::vector<core::HeadNode> nodes;
+  double bandwidth = 0;
+  for (size_t i = 0; i < members.kv.size(); ++i) {
+    nodes.push_back({.name = members.kv[i].name,
+                     .bandwidth = members.bandwidth.bytes_per_second[i],
+                     .capacity_bytes = members.kv[i].capacity_bytes});
+    bandwidth += nodes.back().bandwidth;
+  }
+  LAMINA_ASSIGN_OR_RETURN(
+      const core::HeadSplit split,
+      core::ShareHeads(options_.layers, nodes, options_.scheduler.sequence_tokens_max));
+  return Placement{.shares = {{.name = absl::StrJoin(NamesOf(members.kv), "+"),
+                               .slots = split.slots,
+                               .bandwidth_bytes_per_second = bandwidth}},
+                   .heads = split.heads,
+                   .slots = std::vector<uint32_t>(members.kv.size(), split.slots),
+                   .words = absl::StrCat("head: ", core::DescribeSplit(split, nodes))};
+}
+
+absl::StatusOr<EpochForming::Placement> EpochForming::PlaceSequences(
+    const EpochMembers& members) const {
+  Placement placement{.words = "request"};
+  for (size_t i = 0; i < members.kv.size(); ++i) {
+    placement.shares.push_back(
+        {.name = members.kv[i].name,
+         .slots = members.kv[i].slots,
+         .bandwidth_bytes_per_second = members.bandwidth.bytes_per_second[i]});
+    placement.slots.push_back(members.kv[i].slots);
+  }
+  if (const uint32_t span_tokens = options_.scheduler.span_tokens; span_tokens > 0) {
+    LAMINA_RETURN_IF_ERROR(core::CheckSpans(options_.layers, placement.shares, span_tokens,
+                                            options_.scheduler.sequence_tokens_max));
+    placement.words = absl::StrCat("token_range: spans of ", span_tokens, " tokens over ",
+                                   placement.shares.size(), " memory nodes");
+  }
+  return placement;
+}
+
+plan::EpochConfig EpochForming::ConfigOf(const EpochMembers& members,
+                                         const Placement& placement) const {
+  const core::SchedulerOptions& limits = options_.scheduler;
+  const uint32_t prefill_lanes = PrefillLanesOf(members);
+  plan::EpochConfig config{.epoch = members.epoch,
+                           .mode = options_.mode,
+                           .lanes = limits.lanes + prefill_lanes,
+                           .plan_ahead = limits.plan_ahead,
+                           .rows_max = limits.rows_max,
+                           .chunk_tokens_max = limits.step_tokens_max,
+                           .scratch_tokens = limits.scratch_tokens,
+                           .sequence_tokens_max = limits.sequence_tokens_max,
+                           .layers = options_.layers,
+                           .attention = options_.attention,
+                           .compute_nodes = NamesOf(members.compute),
+                           .stages = members.stages,
+                           .memory_nodes = NamesOf(members.kv),
+                           .slots = placement.slots,
+                           .partition = options_.partition,
+                           .heads = placement.heads,
+                           .span_tokens = limits.span_tokens,
+                           .transport = members.transport,
+                           .prefill_nodes = members.prefill_nodes,
+                           .prefill_lanes = prefill_lanes};
+  if (members.local) {
+    config.attention_paths = {plan::AttentionPath::kLocal};
+  }
+  const bool waits =
+      options_.device_waits && config.attention_paths.Has(plan::AttentionPath::kRemote);
+  config.compute_waits = waits && AnyOnDevice(members.compute);
+  config.memory_waits = waits && AnyOnDevice(members.kv);
+  return config;
+}
+
+std::string EpochForming::DescribePartition(const EpochMembers& members,
+                                            const std::string& words) const {
+  if (options_.policy_auto.has_value() && members.local) {
+    return absl::StrCat(words, "; policy local: K and V stay on ", members.compute.front().name,
+                        ", which attends itself");
+  }
+  return options_.partition_why.empty() ? words : absl::StrCat(words, "; ", options_.partition_why);
+}
+
+plan::EpochPeers PeersOf(const core::Membership& membership) {
+  plan::EpochPeers peers{.epoch = membership.epoch()};
+  for (const core::Member* member : membership.compute_members()) {
+    peers.compute_regions.push_back(member->region);
+  }
+  for (const core::Member* member : membership.memory_members()) {
+    peers.memory_regions.push_back(member->region);
+  }
+  return peers;
+}
+
+std::string DescribePrefill(const core::Membership& membership) {
+  std::vector<std::string> names;
+  absl::string_view replica;
+  for (const core::Member* member : membership.compute_members()) {
+    if (!member->prefill) {
+      continue;
+    }
+    if (!member->replica.empty() && member->replica == replica) {
+      absl::StrAppend(&names.back(), "+", member->name);
+    } else {
+      names.push_back(member->name);
+    }
+    replica = member->replica;
+  }
+  if (!names.empty()) {
+    return absl::StrCat("dedicated: ", absl::StrJoin(names, ", "));
+  }
+  const bool expected = std::any_of(membership.all().begin(), membership.all().end(),
+                                    [](const core::Member& member) { return member.prefill; });
+  return expected ? "inline, for no prefill node is there" : "inline";
+}
+
+}  // namespace lamina::coordinator

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// EpochForming: from the nodes that take part to an epoch: its configuration, what the scheduler
+// places sequences on, and how people are told of it. Pure: it asks no node and changes none.
+//
+// Determinism: same arguments, same answer.
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "coordinator/core/head_shares.h"
+#include "coordinator/core/membership.h"
+#include "coordinator/core/scheduler.h"
+#include "coordinator/core/serving_bandwidth.h"
+#include "coordinator/engine_options.h"
+#include "plan/epoch_config.h"
+#include "plan/epoch_topology.h"
+#include "plan/stages.h"
+
+namespace lamina::coordinator {
+
+// A node that takes part.
+struct EpochMember {
+  std::string name;
+  bool on_device = false;  // It computes on another device than the processor.
+  // Of those that hold KV.
+  uint32_t slots = 0;
+  uint64_t capacity_bytes = 0;
+};
+
+struct EpochMembers {
+  uint64_t epoch = 0;
+  std::string transport;             // URI
+  bool local = false;                // Compute nodes hold KV and attend.
+  std::vector<EpochMember> compute;  // Those for prompts alone last.
+  uint32_t prefill_nodes = 0;
+  std::vector<plan::Stage> stages;   // Of each compute node; empty: all have whole replicas.
+  std::vector<EpochMember> kv;       // Those that hold KV,
+  core::ServingBandwidth bandwidth;  // and how fast each attends.
+};
+
+struct FormedEpoch {
+  plan::EpochTopology topology;
+  // What sequences are placed on: each node that holds KV, or (partition head) all as one.
+  std::vector<core::MemoryNodeShare> shares;
+  std::string partition;  // As status tells it.
+  std::string shares_by;  // The same: by what new sequences are shared out.
+
+  const plan::EpochConfig& config() const { return topology.config(); }
+  // Whether nodes have the same slots, each with its heads of every sequence.
+  bool heads_spread() const { return config().partition == Partition::kHead; }
+};
+
+class EpochForming {
+ public:
+  // The options must outlive this.
+  explicit EpochForming(const EngineOptions& options) : options_(options) {}
+
+  // Requires: at least one compute node that decodes, and one that holds KV.
+  // Errors: of core::ShareHeads() and core::CheckSpans(), where K and V do not fit the nodes that
+  //         are there; of plan::EpochTopology::Create(), which only a bug of ours can bring about.
+  absl::StatusOr<FormedEpoch> Form(const EpochMembers& members) const;
+
+ private:
+  struct Placement {
+    std::vector<core::MemoryNodeShare> shares;
+    std::vector<HeadRange> heads;  // Partition head.
+    std::vector<uint32_t> slots;   // Of each node.
+    std::string words;
+  };
+  absl::StatusOr<Placement> Place(const EpochMembers& members) const;
+  absl::StatusOr<Placement> PlaceHeads(const EpochMembers& members) const;
+  absl::StatusOr<Placement> PlaceSequences(const EpochMembers& members) const;
+  plan::EpochConfig ConfigOf(const EpochMembers& members, const Placement& placement) const;
+  std::string DescribePartition(const EpochMembers& members, const std::string& words) const;
+
+  const EngineOptions& options_;
+};
+
+// Where the regions of the members are, once all have prepared.
+plan::EpochPeers PeersOf(const core::Membership& membership);
+
+// Which nodes run prompts: "inline", "dedicated: p0, p1+p2".
+std::string DescribePrefill(const core::Membership& membership);
+
+}  // namespace lamina::coordinator

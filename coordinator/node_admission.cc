@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/node_admission.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "common/units.h"
+#include "common/version.h"
+#include "coordinator/core/sequence_kv.h"
+#include "plan/policy_times.h"
+
+namespace lamina::coordinator {
+namespace {
+
+constexpr uint64_t kSlotsMax = uint64_t{1} << 31;
+
+}  // namespace
+
+absl::Status NodeAdmission::Check(const NodeHello& hello, bool holds_kv) const {
+  const control::NodeIdentity& identity = hello.identity;
+  if (hello.version != kVersion) {
+    return absl::FailedPreconditionError(absl::StrCat("node ", identity.name, " is of version ",
+                                                      hello.version, ", the coordinator of ",
+                                                      kVersion, "; install the same version"));
+  }
+  if (!identity.is_memory && identity.model_fingerprint != options_.model_fingerprint) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the model of ", identity.name, " is not the coordinator's; give both the same file"));
+  }
+  if (!identity.is_memory && identity.capacity_bytes == 0 && holds_kv) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("compute node ", identity.name,
+                     " has no capacity for KV, which policy local keeps there; start it with the "
+                     "coordinator's cluster file"));
+  }
+  if (!identity.is_memory && options_.policy_auto.has_value()) {
+    LAMINA_RETURN_IF_ERROR(CheckPolicyAuto(identity));
+  }
+  return CheckRoom(hello, holds_kv);
+}
+
+absl::Status NodeAdmission::CheckPolicyAuto(const control::NodeIdentity& identity) const {
+  LAMINA_RETURN_IF_ERROR(plan::CheckPolicyTimes(identity.policy_times));
+  return identity.policy_times.measured()
+             ? absl::OkStatus()
+             : absl::FailedPreconditionError(absl::StrCat(
+                   "compute node ", identity.name,
+                   " has measured nothing for policy auto; start it with the coordinator's "
+                   "cluster file"));
+}
+
+absl::Status NodeAdmission::CheckRoom(const NodeHello& hello, bool holds_kv) const {
+  const control::NodeIdentity& identity = hello.identity;
+  const uint32_t least = options_.scheduler.sequence_tokens_max;
+  if (identity.is_memory && options_.scheduler.span_tokens > 0) {
+    // One span at least; whether a longest request has room, only all nodes together tell.
+    return core::CheckSpans(options_.layers, {{.name = identity.name, .slots = SlotsOf(hello)}},
+                            options_.scheduler.span_tokens, options_.scheduler.span_tokens);
+  }
+  if (identity.is_memory && options_.partition == Partition::kHead) {
+    // One head at least; whether all have room for all heads, only all of them tell.
+    const uint64_t least_bytes = slot_bytes_ * least / options_.layers[0].kv_heads;
+    return identity.capacity_bytes >= least_bytes
+               ? absl::OkStatus()
+               : absl::FailedPreconditionError(absl::StrCat(
+                     "memory node ", identity.name, " has ", FormatBytes(identity.capacity_bytes),
+                     ", too little for its share: one KV head of one request of ", least,
+                     " tokens (limits.sequence_tokens_max) takes ", FormatBytes(least_bytes),
+                     "; raise its capacity or lower the limit"));
+  }
+  const uint64_t slots = identity.capacity_bytes / slot_bytes_;
+  return !holds_kv || slots >= least
+             ? absl::OkStatus()
+             : absl::FailedPreconditionError(
+                   absl::StrCat(identity.is_memory ? "memory node " : "compute node ",
+                                identity.name, " has ", FormatBytes(identity.capacity_bytes),
+                                ": room for ", slots, " tokens, but one request may have ", least,
+                                " (limits.sequence_tokens_max); raise its capacity to ",
+                                FormatBytes(slot_bytes_ * least), " or lower the limit"));
+}
+
+uint32_t NodeAdmission::SlotsOf(const NodeHello& hello) const {
+  return static_cast<uint32_t>(
+      std::min<uint64_t>(hello.identity.capacity_bytes / slot_bytes_, kSlotsMax));
+}
+
+}  // namespace lamina::coordinator

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// NodeAdmission: whether a node that says Hello can serve this cluster: version, model, room for
+// KV, what policy auto wants to know. Whether it is named in the cluster file is
+// core/membership.h's.
+//
+// Determinism: same arguments, same answer.
+
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "coordinator/engine_options.h"
+#include "coordinator/node_port.h"
+
+namespace lamina::coordinator {
+
+class NodeAdmission {
+ public:
+  // The options must outlive this.
+  explicit NodeAdmission(const EngineOptions& options)
+      : options_(options), slot_bytes_(KvBytesPerToken(options.layers)) {}
+
+  // `holds_kv`: whether it does in some epoch.
+  // Errors: kFailedPrecondition  another version or model; too little room for what one request may
+  //                              need of the node; nothing measured under policy auto.
+  //         kInvalidArgument     times under policy auto that cannot be.
+  absl::Status Check(const NodeHello& hello, bool holds_kv) const;
+
+  // Tokens that the node has room for.
+  uint32_t SlotsOf(const NodeHello& hello) const;
+
+ private:
+  absl::Status CheckRoom(const NodeHello& hello, bool holds_kv) const;
+  absl::Status CheckPolicyAuto(const control::NodeIdentity& identity) const;
+
+  const EngineOptions& options_;
+  const uint64_t slot_bytes_;
+};
+
+}  // namespace lamina::coordinator

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/node_costs.h"
+
+#include <algorithm>
+#include <string>
+
+#include "common/dtype.h"
+
+namespace lamina::coordinator {
+namespace {
+
+std::vector<cost::UnitTimes> TimesOf(const std::vector<const AttachedNode*>& nodes) {
+  std::vector<cost::UnitTimes> times;
+  for (const AttachedNode* node : nodes) {
+    times.push_back(
+        {.fixed = node->counters.unit_seconds_fixed, .slope = node->counters.unit_seconds_slope});
+  }
+  return times;
+}
+
+// Bytes of a decode row's q, k, v and output, of a layer on average.
+double RowBytes(const std::vector<AttentionDescriptor>& layers) {
+  double bytes = 0;
+  for (const AttentionDescriptor& layer : layers) {
+    bytes += static_cast<double>((layer.qkv_width() + layer.q_width()) * sizeof(BFloat16));
+  }
+  return bytes / static_cast<double>(layers.size());
+}
+
+}  // namespace
+
+MeasuredNodes MeasuredNodesOf(const ClusterMembers& members) {
+  MeasuredNodes nodes;
+  for (const core::Member* member : members.membership().compute_members()) {
+    nodes.compute.push_back(&members.nodes().at(member->name));
+  }
+  for (const core::Member* member : members.membership().memory_members()) {
+    nodes.memory.push_back(&members.nodes().at(member->name));
+  }
+  return nodes;
+}
+
+cost::LaneCosts CostsOfLanes(const FormedEpoch& epoch, const ReplicaSplits& splits,
+                             const MeasuredNodes& nodes) {
+  return cost::LaneCostsOf({.compute = TimesOf(nodes.compute),
+                            .memory = TimesOf(nodes.memory),
+                            .replicas = epoch.topology.Schedule().replicas(),
+                            .shards = splits.shards(),
+                            .heads_spread = epoch.heads_spread(),
+                            .busiest_share = splits.busiest_share()});
+}
+
+cost::LinkCosts CostsOfLinks(const FormedEpoch& epoch, const MeasuredNodes& nodes) {
+  cost::LinkCosts costs{.kv_heads = epoch.topology.window_heads_min()};
+  for (const AttachedNode* node : nodes.memory) {
+    costs.threads = std::max(costs.threads, node->hello.identity.threads);
+  }
+  const std::vector<std::string>& memory = epoch.config().memory_nodes;
+  double slowest = 0;
+  for (const AttachedNode* node : nodes.compute) {
+    const auto compute = epoch.topology.FindCompute(node->hello.identity.name);
+    if (!compute.ok() || compute->is_for_prompts()) {
+      continue;
+    }
+    for (const control::LinkReport& link : node->links) {
+      if (std::find(memory.begin(), memory.end(), link.peer) == memory.end() ||
+          link.bytes_per_second <= 0) {
+        continue;
+      }
+      slowest = slowest == 0 ? link.bytes_per_second : std::min(slowest, link.bytes_per_second);
+      costs.seconds_per_message = std::max(costs.seconds_per_message, link.latency_seconds);
+    }
+  }
+  if (slowest > 0) {
+    costs.seconds_per_row = RowBytes(epoch.config().layers) / slowest;
+    costs.measured = true;
+  }
+  return costs;
+}
+
+}  // namespace lamina::coordinator

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// NodeCosts: what the nodes of an epoch have measured of slices, attentions and links, put together
+// for the scheduler.
+//
+// Determinism: pure functions.
+
+#pragma once
+
+#include <vector>
+
+#include "coordinator/attached_nodes.h"
+#include "coordinator/cluster_members.h"
+#include "coordinator/epoch_forming.h"
+#include "coordinator/replica_splits.h"
+#include "cost/layer_seconds.h"
+
+namespace lamina::coordinator {
+
+// The members of an epoch that are there.
+struct MeasuredNodes {
+  std::vector<const AttachedNode*> compute;
+  std::vector<const AttachedNode*> memory;
+};
+MeasuredNodes MeasuredNodesOf(const ClusterMembers& members);
+
+// Slices and attentions of these nodes.
+cost::LaneCosts CostsOfLanes(const FormedEpoch& epoch, const ReplicaSplits& splits,
+                             const MeasuredNodes& nodes);
+
+// Links from compute nodes that decode to memory nodes. They are measured one way; the way back is
+// taken to be as fast. Memory nodes share a lane's rows, and a compute node's link carries those of
+// all.
+cost::LinkCosts CostsOfLinks(const FormedEpoch& epoch, const MeasuredNodes& nodes);
+
+}  // namespace lamina::coordinator

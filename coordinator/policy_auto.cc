@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/policy_auto.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+
+namespace lamina::coordinator {
+namespace {
+
+// The load is looked at so often while requests run.
+constexpr Nanos kLoadEvery = Millis(5);
+// Of service, before the load seen counts instead of the cluster file's.
+constexpr double kServiceSecondsMin = 1;
+
+}  // namespace
+
+const char* PolicyNameOf(const core::PolicyChoice& choice) {
+  return choice.local ? "local" : "attend_remote";
+}
+
+PolicyAuto::PolicyAuto(const EngineOptions& options) : options_(options) {
+  LAMINA_CHECK(options.policy_auto.has_value());
+}
+
+bool PolicyAuto::SawWork(Nanos now) {
+  idle_since_.reset();
+  return now - load_seen_ >= kLoadEvery;
+}
+
+void PolicyAuto::SawLoad(Nanos now, uint32_t rows, uint64_t context_tokens) {
+  meter_.Add(std::min(1.0, ToSeconds(now - load_seen_)), rows, context_tokens);
+  load_seen_ = now;
+}
+
+bool PolicyAuto::SawNothing(Nanos now) {
+  load_seen_ = now;
+  idle_since_ = idle_since_.value_or(now);
+  if (now - *idle_since_ < options_.policy_auto->idle) {
+    return false;
+  }
+  idle_since_ = now;
+  return true;
+}
+
+const core::PolicyChoice& PolicyAuto::Choose(core::CurrentPolicy current,
+                                             const PolicyMeasures& measures) {
+  const cost::PolicyModel model = {
+      .layers = static_cast<uint32_t>(options_.layers.size()),
+      .kv_bytes_per_token = static_cast<double>(KvBytesPerToken(options_.layers))};
+  const cost::PolicyPools pools = {.attention = AttentionOfPools(measures),
+                                   .lanes_max = options_.scheduler.lanes,
+                                   .lanes_auto = options_.scheduler.lanes_auto};
+  const bool seen = meter_.seconds() >= kServiceSecondsMin;
+  choice_ = core::ChoosePolicy(measures.times, model, pools,
+                               seen ? meter_.load() : options_.policy_auto->load, current);
+  absl::StrAppend(&choice_->why, seen ? "; the load of late" : "; the load of the cluster file");
+  return *choice_;
+}
+
+core::CurrentPolicy PolicyAuto::current() const {
+  return !choice_.has_value() ? core::CurrentPolicy::kNone
+         : choice_->local     ? core::CurrentPolicy::kLocal
+                              : core::CurrentPolicy::kPools;
+}
+
+// Memory nodes on cores of the compute node attend as fast as that did there; others as much of
+// their bandwidth as it of its own. Of nodes that share cores one is counted: each has measured
+// what all of them have.
+double PolicyAuto::AttentionOfPools(const PolicyMeasures& measures) const {
+  const plan::PolicyTimes& times = measures.times;
+  const double share =
+      times.read_bandwidth > 0 ? std::min(1.0, times.attention_local / times.read_bandwidth) : 1;
+  bool shared = false;
+  double rate = 0;
+  for (const MemoryNodesOnCores& group : options_.policy_auto->memory) {
+    double fastest = 0;
+    for (const std::string& name : group.names) {
+      if (const auto node = measures.bandwidth.find(name); node != measures.bandwidth.end()) {
+        shared = shared || group.shared;
+        fastest = std::max(fastest, node->second);
+      }
+    }
+    rate += group.shared ? 0 : share * fastest;
+  }
+  return rate + (shared ? times.attention_shared : 0);
+}
+
+}  // namespace lamina::coordinator

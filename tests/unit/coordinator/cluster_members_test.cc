@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/cluster_members.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/version.h"
+#include "control/blame.h"
+#include "control/transport_fault.h"
+#include "coordinator/node_costs.h"
+#include "tests/unit/coordinator/stub_port.h"
+
+namespace lamina::coordinator {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class ManualClock final : public Clock {
+ public:
+  Nanos Now() const override { return now; }
+  Nanos now = Seconds(1000);
+};
+
+class NotingOwner final : public EpochOwner {
+ public:
+  void BeginEpoch(const FormedEpoch& epoch, const std::vector<std::string>& lost) override {
+    begun.push_back(epoch.config());
+    losses.push_back(lost);
+  }
+  void StopServing(const absl::Status& status) override { stopped.push_back(status); }
+
+  std::vector<plan::EpochConfig> begun;
+  std::vector<std::vector<std::string>> losses;
+  std::vector<absl::Status> stopped;
+};
+
+EngineOptions Options() {
+  return {.nodes = {{.name = "c0"},
+                    {.name = "m0", .is_memory = true},
+                    {.name = "m1", .is_memory = true}},
+          .layers = {{.query_heads = 2, .kv_heads = 2, .head_dim = 16}},
+          .model_fingerprint = "model",
+          .transports = {"ucx://", "shm://"},
+          .scheduler = {.rows_max = 4,
+                        .step_tokens_max = 16,
+                        .chunk_tokens = 8,
+                        .scratch_tokens = 64,
+                        .sequence_tokens_max = 64,
+                        .running_max = 4,
+                        .waiting_max = 4},
+          .node_silence_max = Seconds(10)};
+}
+
+class ClusterMembersTest : public ::testing::Test {
+ protected:
+  void SetOptions(const EngineOptions& options) {
+    options_ = options;
+    members_.emplace(options_, clock_, owner_);
+  }
+
+  StubPort& Join(const std::string& name) {
+    const bool is_memory = name[0] == 'm';
+    ports_[name] = std::make_shared<StubPort>();
+    members_->Joined({.identity = {.name = name,
+                                   .is_memory = is_memory,
+                                   .capacity_bytes = is_memory ? uint64_t{1} << 20 : 0,
+                                   .bandwidth_bytes_per_second = 1e9,
+                                   .model_fingerprint = is_memory ? "" : "model"},
+                      .version = std::string(kVersion)},
+                     ports_[name]);
+    members_->Advance();
+    return *ports_[name];
+  }
+  void Leave(const std::string& name) {
+    members_->Left({.name = name, .port = ports_.at(name).get()});
+    members_->Advance();
+  }
+  // All that were configured prepare and are ready.
+  void Serve() {
+    const uint64_t epoch = members_->membership().epoch();
+    for (const auto& [name, port] : ports_) {
+      if (members_->IsFrom({.name = name, .port = port.get()})) {
+        members_->Prepared(name, epoch, {.region = "of " + name});
+      }
+    }
+    members_->Advance();
+    for (const auto& [name, port] : ports_) {
+      if (members_->IsFrom({.name = name, .port = port.get()})) {
+        members_->Ready(name, epoch);
+      }
+    }
+    members_->Advance();
+  }
+  void ServeAll() {
+    for (const core::Member& member : options_.nodes) {
+      Join(member.name);
+    }
+    Serve();
+    ASSERT_TRUE(members_->serving());
+  }
+
+  EngineOptions options_;
+  ManualClock clock_;
+  NotingOwner owner_;
+  std::map<std::string, std::shared_ptr<StubPort>> ports_;
+  std::optional<ClusterMembers> members_;
+};
+
+TEST_F(ClusterMembersTest, TheFirstEpochWaitsForAllNodes) {
+  SetOptions(Options());
+  Join("c0");
+  Join("m0");
+  EXPECT_THAT(owner_.begun, IsEmpty());
+  EXPECT_EQ(members_->epoch(), nullptr);
+  Join("m1");
+  ASSERT_THAT(owner_.begun, SizeIs(1));
+  for (const auto& [name, port] : ports_) {
+    ASSERT_THAT(port->configured, SizeIs(1)) << name;
+    EXPECT_EQ(port->configured[0], owner_.begun[0]) << name;
+  }
+  Serve();
+  EXPECT_TRUE(members_->serving());
+  ASSERT_THAT(ports_["m1"]->connected, SizeIs(1));
+  EXPECT_THAT(ports_["m1"]->connected[0].compute_regions, ElementsAre("of c0"));
+  EXPECT_THAT(ports_["m1"]->connected[0].memory_regions, ElementsAre("of m0", "of m1"));
+}
+
+TEST_F(ClusterMembersTest, ANodeThatIsNotNamedIsRefused) {
+  SetOptions(Options());
+  EXPECT_THAT(Join("m7").refused, ElementsAre(HasSubstr("m7")));
+  EXPECT_EQ(members_->nodes().Find("m7"), nullptr);
+}
+
+TEST_F(ClusterMembersTest, AnEpochOfThoseLeftFollowsALoss) {
+  SetOptions(Options());
+  ServeAll();
+  Leave("m0");
+  ASSERT_THAT(owner_.begun, SizeIs(2));
+  EXPECT_THAT(owner_.begun[1].memory_nodes, ElementsAre("m1"));
+  EXPECT_THAT(owner_.losses[1], ElementsAre("m0"));
+  EXPECT_THAT(owner_.stopped, IsEmpty());
+  Serve();
+  Join("m0");
+  ASSERT_THAT(owner_.begun, SizeIs(3));
+  EXPECT_THAT(owner_.losses[2], IsEmpty());
+}
+
+TEST_F(ClusterMembersTest, WithoutAComputeNodeNobodyIsServed) {
+  SetOptions(Options());
+  ServeAll();
+  Leave("c0");
+  EXPECT_THAT(owner_.begun, SizeIs(1));
+  ASSERT_THAT(owner_.stopped, SizeIs(1));
+  EXPECT_EQ(owner_.stopped[0].code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(owner_.stopped[0].message()), HasSubstr("node c0 is gone"));
+}
+
+TEST_F(ClusterMembersTest, ADepartureOverAnotherPortIsNone) {
+  SetOptions(Options());
+  ServeAll();
+  const StubPort other;
+  members_->Left({.name = "m0", .port = &other});
+  members_->Advance();
+  EXPECT_THAT(owner_.begun, SizeIs(1));
+}
+
+TEST_F(ClusterMembersTest, MembersThatCannotServeTogetherWaitForOthers) {
+  EngineOptions options = Options();
+  options.partition = Partition::kHead;
+  options.nodes.push_back({.name = "m2", .is_memory = true});
+  SetOptions(options);
+  for (const core::Member& member : options.nodes) {
+    Join(member.name);
+  }
+  EXPECT_THAT(owner_.begun, IsEmpty()) << "three nodes, two heads";
+  ASSERT_THAT(owner_.stopped, SizeIs(1));
+  EXPECT_THAT(std::string(owner_.stopped[0].message()), HasSubstr("cannot serve: "));
+  Leave("m2");
+  EXPECT_THAT(owner_.begun, SizeIs(1));
+}
+
+TEST_F(ClusterMembersTest, AFaultOfTheTransportTriesTheNext) {
+  SetOptions(Options());
+  ServeAll();
+  EXPECT_EQ(owner_.begun[0].transport, "ucx://");
+  members_->Fault("c0", 1, control::TransportFault(absl::UnavailableError("no device")));
+  members_->Advance();
+  ASSERT_THAT(owner_.begun, SizeIs(2));
+  EXPECT_EQ(owner_.begun[1].transport, "shm://");
+  EXPECT_THAT(members_->transport().Warning(), HasSubstr("no device"));
+  Serve();
+  Leave("m0");
+  Join("m0");
+  EXPECT_EQ(owner_.begun.back().transport, "ucx://") << "what was missing may have come with it";
+}
+
+TEST_F(ClusterMembersTest, ANodeThatSaysNothingIsLeftOut) {
+  SetOptions(Options());
+  ServeAll();
+  for (int i = 0; i < 12; ++i) {
+    clock_.now += Seconds(1);
+    members_->BeginTurn();
+    for (const char* name : {"c0", "m0"}) {
+      members_->TakeStatus(name, 0, {});
+    }
+    members_->DropLostNodes();
+    members_->Advance();
+  }
+  EXPECT_EQ(members_->nodes().Find("m1"), nullptr);
+  EXPECT_EQ(ports_["m1"]->ended, 1);
+  EXPECT_THAT(ports_["m1"]->left, ElementsAre(HasSubstr("no sign of life from m1")));
+  ASSERT_THAT(owner_.begun, SizeIs(2));
+  EXPECT_THAT(owner_.begun[1].memory_nodes, ElementsAre("m0"));
+}
+
+TEST_F(ClusterMembersTest, AStageThatComesBackLoadsItsLayersBeforeItJoins) {
+  EngineOptions options = Options();
+  options.layers.resize(2, options.layers[0]);
+  options.nodes = {{.name = "c0", .replica = "r"},
+                   {.name = "c1", .replica = "r"},
+                   {.name = "m0", .is_memory = true}};
+  options.replicas = {{.name = "r", .nodes = {"c0", "c1"}}};
+  options.slice_costs = {1, 1, 1};
+  SetOptions(options);
+  ServeAll();
+  EXPECT_THAT(ports_["c1"]->loaded, IsEmpty()) << "configured with them";
+  Leave("c1");
+  StubPort& port = Join("c1");
+  ASSERT_THAT(port.loaded, SizeIs(1));
+  EXPECT_EQ(port.loaded[0].first_layer, 1u);
+  EXPECT_THAT(owner_.begun, SizeIs(1));
+  members_->Loaded("c1", absl::OkStatus());
+  members_->Advance();
+  EXPECT_THAT(owner_.begun, SizeIs(2));
+  Leave("c1");
+  StubPort& again = Join("c1");
+  members_->Loaded("c1", absl::DataLossError("a damaged file"));
+  EXPECT_THAT(again.refused, ElementsAre("a damaged file"));
+  EXPECT_EQ(members_->nodes().Find("c1"), nullptr);
+}
+
+TEST_F(ClusterMembersTest, LinksAndWindowsAreThoseOfTheEpoch) {
+  SetOptions(Options());
+  ServeAll();
+  members_->Links("c0", 1, {{.peer = "m0", .path = "memory"}});
+  EXPECT_THAT(members_->nodes().at("c0").links, SizeIs(1));
+  members_->Links("c0", 0, {});
+  EXPECT_THAT(members_->nodes().at("c0").links, SizeIs(1)) << "of another epoch";
+  Leave("m1");
+  EXPECT_THAT(members_->nodes().at("c0").links, IsEmpty());
+}
+
+// m1 has no part in what is measured of an epoch without it.
+TEST_F(ClusterMembersTest, CostsAreWhatTheMembersHaveMeasured) {
+  SetOptions(Options());
+  ServeAll();
+  const auto links = [this] {
+    return CostsOfLinks(*members_->epoch(), MeasuredNodesOf(*members_));
+  };
+  EXPECT_FALSE(links().measured);
+  members_->Links("c0", 1,
+                  {{.peer = "m0", .latency_seconds = 1e-6, .bytes_per_second = 2e9},
+                   {.peer = "m1", .latency_seconds = 5e-6, .bytes_per_second = 1e9},
+                   {.peer = "c9", .latency_seconds = 9e-6, .bytes_per_second = 1}});
+  EXPECT_TRUE(links().measured);
+  EXPECT_EQ(links().kv_heads, 2u);
+  EXPECT_DOUBLE_EQ(links().seconds_per_message, 5e-6);
+  // q, k, v and the output of two heads of 16 elements in bf16, at the slowest link.
+  EXPECT_DOUBLE_EQ(links().seconds_per_row, 4 * 2 * 16 * 2 / 1e9);
+
+  const auto lanes = [this] {
+    return CostsOfLanes(*members_->epoch(), members_->splits(), MeasuredNodesOf(*members_));
+  };
+  EXPECT_FALSE(lanes().measured);
+  for (const char* name : {"c0", "m0", "m1"}) {
+    members_->TakeStatus(name, 0, {.unit_seconds_fixed = 1e-3, .unit_seconds_slope = 1e-6});
+  }
+  EXPECT_TRUE(lanes().measured);
+  EXPECT_DOUBLE_EQ(lanes().slice_fixed, 1e-3);
+  EXPECT_EQ(lanes().replicas, 1u);
+}
+
+}  // namespace
+}  // namespace lamina::coordinator

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/cluster_options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace lamina::coordinator {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Two layers of 512 bytes of K and V a token, 1 KiB in all.
+constexpr AttentionDescriptor kLayer = {.query_heads = 8, .kv_heads = 4, .head_dim = 32};
+
+model::Graph GraphOf(const std::vector<AttentionDescriptor>& layers) {
+  model::Graph graph;
+  for (const AttentionDescriptor& layer : layers) {
+    graph.ops.push_back({.body = model::AttentionOp{.descriptor = layer}});
+  }
+  return graph;
+}
+
+absl::StatusOr<EngineOptions> OptionsOf(const std::string& lines,
+                                        const std::vector<AttentionDescriptor>& layers = {kLayer,
+                                                                                          kLayer},
+                                        uint32_t positions_max = 0) {
+  const auto config = ParseClusterConfig("model: m\n" + lines, "test", {});
+  EXPECT_TRUE(config.ok()) << config.status();
+  return EngineOptionsOf(*config, GraphOf(layers),
+                         {.width = 256, .vocabulary = 100, .positions_max = positions_max});
+}
+
+// One compute node and memory nodes of these capacities.
+std::string Nodes(const std::vector<std::string>& capacities) {
+  std::string lines = "compute: [{name: c0}]\nmemory:\n";
+  for (size_t i = 0; i < capacities.size(); ++i) {
+    lines += "  - {name: m" + std::to_string(i) + ", capacity: " + capacities[i] + "}\n";
+  }
+  return lines;
+}
+
+const std::string kTwoNodes = Nodes({"1GiB", "1GiB"});
+
+void ExpectRefused(const absl::StatusOr<EngineOptions>& options, absl::StatusCode code,
+                   const ::testing::Matcher<std::string>& message) {
+  EXPECT_EQ(options.status().code(), code) << options.status();
+  EXPECT_THAT(std::string(options.status().message()), message);
+}
+
+TEST(EngineOptionsOfTest, TellsNodesLayersAndTransports) {
+  const auto options = OptionsOf(kTwoNodes + "transport: [throttle(bandwidth=100MB)+ucx, shm]\n");
+  ASSERT_TRUE(options.ok()) << options.status();
+  ASSERT_EQ(options->nodes.size(), 3u);
+  EXPECT_EQ(options->nodes[0].name, "c0");
+  EXPECT_FALSE(options->nodes[0].is_memory || options->nodes[0].holds_kv);
+  EXPECT_TRUE(options->nodes[2].is_memory);
+  EXPECT_THAT(options->layers, ElementsAre(kLayer, kLayer));
+  EXPECT_EQ(KvBytesPerToken(options->layers), 1024u);
+  EXPECT_EQ(options->vocabulary, 100u);
+  EXPECT_THAT(options->transports,
+              ElementsAre("throttle(bandwidth=100MB)+ucx://?peers=local", "shm://"));
+  EXPECT_GT(options->node_silence_max, 0);
+}
+
+TEST(EngineOptionsOfTest, RowsAreSharedOutOverLanes) {
+  const auto options =
+      OptionsOf(kTwoNodes +
+                "pipeline: {lanes: 3}\nlimits: {running_max: 100}\nprefill: {chunk_tokens: 16}\n");
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->scheduler.lanes, 3u);
+  EXPECT_EQ(options->scheduler.rows_max, 34u);
+  EXPECT_EQ(options->scheduler.step_tokens_max, 68u) << "half of them for prompts";
+  EXPECT_TRUE(options->scheduler.Validate().ok());
+}
+
+TEST(EngineOptionsOfTest, AModelForShorterSequencesLowersTheLimit) {
+  const std::string lines = kTwoNodes + "limits: {sequence_tokens_max: 4000}\n";
+  EXPECT_EQ(OptionsOf(lines, {kLayer}, 1000)->scheduler.sequence_tokens_max, 1000u);
+  EXPECT_EQ(OptionsOf(lines, {kLayer}, 5000)->scheduler.sequence_tokens_max, 4000u);
+  EXPECT_EQ(OptionsOf(lines, {kLayer})->scheduler.sequence_tokens_max, 4000u) << "not known";
+}
+
+TEST(EngineOptionsOfTest, PolicyLocalHasOneLaneAndSaysWhereKvIs) {
+  const auto options =
+      OptionsOf("compute: [{name: c0, capacity: 1GiB}]\npolicy: local\npipeline: {lanes: auto}\n");
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_TRUE(options->nodes[0].holds_kv);
+  EXPECT_FALSE(options->scheduler.lanes_auto);
+  EXPECT_THAT(options->scheduler.lanes_why, HasSubstr("no attention is away"));
+  EXPECT_THAT(options->partition_why, HasSubstr("K and V stay on c0"));
+  EXPECT_FALSE(options->policy_auto.has_value());
+}
+
+TEST(EngineOptionsOfTest, PolicyAutoHasRoomForAllRowsInOneLaneAndKnowsWhoSharesCores) {
+  const auto options = OptionsOf(
+      "compute: [{name: c0, cores: \"0-1\", capacity: 1GiB}]\n"
+      "memory: [{name: m0, cores: \"1\", capacity: 1GiB}, {name: m1, cores: \"2\", capacity: 1GiB}]"
+      "\npolicy: auto\npolicy_load: {rows: 9, context: 70}\n"
+      "pipeline: {lanes: 2}\nlimits: {running_max: 100}\n");
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->scheduler.rows_max, 100u);
+  EXPECT_TRUE(options->nodes[0].holds_kv);
+  ASSERT_TRUE(options->policy_auto.has_value());
+  EXPECT_EQ(options->policy_auto->load.rows, 9);
+  EXPECT_EQ(options->policy_auto->load.context, 70);
+  ASSERT_EQ(options->policy_auto->memory.size(), 2u);
+  EXPECT_THAT(options->policy_auto->memory[0].names, ElementsAre("m0"));
+  EXPECT_TRUE(options->policy_auto->memory[0].shared);
+  EXPECT_FALSE(options->policy_auto->memory[1].shared);
+  EXPECT_EQ(options->partition, Partition::kRequest);
+}
+
+// A request of 8192 tokens takes 8 MiB.
+TEST(EngineOptionsOfTest, PartitionAutoIsDecidedAndSaysWhy) {
+  const auto whole = OptionsOf(kTwoNodes + "partition: auto\n");
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  EXPECT_EQ(whole->partition, Partition::kRequest);
+  EXPECT_THAT(whole->partition_why, HasSubstr("chosen because every memory node has room"));
+  const auto heads = OptionsOf(Nodes({"6MiB", "6MiB"}) + "partition: auto\n");
+  ASSERT_TRUE(heads.ok()) << heads.status();
+  EXPECT_EQ(heads->partition, Partition::kHead);
+  const auto spans = OptionsOf(Nodes({"4MiB", "4MiB", "4MiB"}) + "partition: auto\n");
+  ASSERT_TRUE(spans.ok()) << spans.status();
+  EXPECT_EQ(spans->partition, Partition::kTokenRange);
+  EXPECT_GT(spans->scheduler.span_tokens, 0u);
+}
+
+TEST(EngineOptionsOfTest, PartitionAutoThatCannotBeServedIsRefused) {
+  ExpectRefused(OptionsOf(Nodes({"1MiB", "1MiB"}) + "partition: auto\n"),
+                absl::StatusCode::kFailedPrecondition, HasSubstr("no partition can be served"));
+}
+
+TEST(EngineOptionsOfTest, PartitionHeadOfMoreNodesThanHeadsIsRefused) {
+  ExpectRefused(OptionsOf(Nodes({"1GiB", "1GiB", "1GiB", "1GiB", "1GiB"}) + "partition: head\n"),
+                absl::StatusCode::kInvalidArgument,
+                HasSubstr("5 memory nodes, but the model has 4 KV heads"));
+}
+
+TEST(EngineOptionsOfTest, PartitionHeadOfUnlikeLayersIsRefused) {
+  AttentionDescriptor other = kLayer;
+  other.kv_heads = 8;
+  ExpectRefused(OptionsOf(kTwoNodes + "partition: head\n", {kLayer, other}),
+                absl::StatusCode::kInvalidArgument, HasSubstr("layers have 4 and 8 KV heads"));
+}
+
+TEST(EngineOptionsOfTest, PartitionHeadWithoutRoomForAHeadIsRefused) {
+  ExpectRefused(OptionsOf(Nodes({"1GiB", "1MiB"}) + "partition: head\n"),
+                absl::StatusCode::kFailedPrecondition,
+                AllOf(HasSubstr("memory node m1 has 1.0 MiB"), HasSubstr("one KV head")));
+}
+
+TEST(EngineOptionsOfTest, PartitionHeadWithoutRoomForAllHeadsIsRefused) {
+  ExpectRefused(OptionsOf(Nodes({"3MiB", "3MiB"}) + "partition: head\n"),
+                absl::StatusCode::kFailedPrecondition,
+                HasSubstr("memory nodes m0, m1 have room for 2 of 4 KV heads"));
+}
+
+TEST(EngineOptionsOfTest, PartitionTokenRangeOfASlidingWindowIsRefused) {
+  AttentionDescriptor windowed = kLayer;
+  windowed.window = 100;
+  ExpectRefused(OptionsOf(kTwoNodes + "partition: token_range\n", {windowed}),
+                absl::StatusCode::kInvalidArgument, HasSubstr("sliding window of 100 tokens"));
+}
+
+TEST(EngineOptionsOfTest, PartitionTokenRangeWithoutRoomForASpanIsRefused) {
+  ExpectRefused(OptionsOf(Nodes({"1GiB", "10KiB"}) + "partition: token_range\n"),
+                absl::StatusCode::kFailedPrecondition,
+                HasSubstr("memory node m1 has room for 10 tokens, too little for its share"));
+}
+
+// The node is refused by itself when it joins, and the others serve.
+TEST(EngineOptionsOfTest, PartitionRequestTakesANodeThatIsTooSmall) {
+  EXPECT_TRUE(OptionsOf(Nodes({"1GiB", "1MiB"}) + "partition: request\n").ok());
+}
+
+TEST(EngineOptionsOfTest, WindowsBeyondAllBoundsAreRefused) {
+  AttentionDescriptor wide = kLayer;
+  wide.query_heads = 32768;
+  wide.head_dim = 256;
+  ExpectRefused(OptionsOf(kTwoNodes + "limits: {running_max: 4096}\n", {wide}),
+                absl::StatusCode::kInvalidArgument,
+                AllOf(HasSubstr("query windows would take"), HasSubstr("limits.running_max")));
+}
+
+TEST(EngineOptionsOfTest, StagesThatTheModelDoesNotHaveAreRefused) {
+  ExpectRefused(OptionsOf("compute: [{name: c0, replica: r, stage: 0, layers: 0-0}, "
+                          "{name: c1, replica: r, stage: 1, layers: 1-2}]\n"
+                          "memory: [{name: m0, capacity: 1GiB}]\n"),
+                absl::StatusCode::kInvalidArgument,
+                HasSubstr("must end with layer 1, the last of the model"));
+}
+
+}  // namespace
+}  // namespace lamina::coordinator

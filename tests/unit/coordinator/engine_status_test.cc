@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/engine_status.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+
+#include "tests/unit/coordinator/stub_port.h"
+
+namespace lamina::coordinator {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+EngineOptions Options() {
+  return {.nodes = {{.name = "c0"},
+                    {.name = "m0", .is_memory = true},
+                    {.name = "m1", .is_memory = true}},
+          .layers = {{.query_heads = 2, .kv_heads = 2, .head_dim = 16}},
+          .scheduler = {.rows_max = 4,
+                        .step_tokens_max = 16,
+                        .chunk_tokens = 8,
+                        .scratch_tokens = 64,
+                        .sequence_tokens_max = 64,
+                        .running_max = 4,
+                        .waiting_max = 4}};
+}
+
+// What an engine of these options has, its nodes attached.
+class StatusBuilderTest : public ::testing::Test {
+ protected:
+  void SetOptions(const EngineOptions& options) {
+    options_ = options;
+    membership_.emplace(options_.nodes);
+    transport_.emplace(options_.transports);
+    nodes_.emplace(AttachedNodes::Limits{}, 0);
+    splits_.emplace(options_);
+    scheduler_.emplace(options_.scheduler, core::MakeFirstComeFirstServed());
+    for (const core::Member& member : options_.nodes) {
+      nodes_->Add({.hello = {.identity = {.name = member.name, .is_memory = member.is_memory}},
+                   .port = std::make_shared<StubPort>(),
+                   .slots = 100});
+      ASSERT_TRUE(membership_->Join(member.name, member.is_memory).ok());
+    }
+  }
+
+  void BeginEpoch() {
+    ASSERT_EQ(membership_->Next(), core::MembershipAction::kConfigure);
+    EpochMembers members{.epoch = membership_->epoch(), .transport = transport_->uri()};
+    for (const core::Member* member : membership_->compute_members()) {
+      members.compute.push_back({.name = member->name});
+    }
+    members.local = membership_->local();
+    members.prefill_nodes = membership_->prefill_members();
+    for (const core::Member* member : membership_->kv_members()) {
+      members.kv.push_back({.name = member->name, .slots = 100, .capacity_bytes = 12800});
+      members.bandwidth.bytes_per_second.push_back(1e9);
+    }
+    auto formed = EpochForming(options_).Form(members);
+    ASSERT_TRUE(formed.ok()) << formed.status();
+    epoch_ = *std::move(formed);
+    core::Events events;
+    scheduler_->StartEpoch(membership_->epoch(), epoch_->shares, {}, events);
+  }
+
+  void Serve() {
+    for (const core::Member& member : options_.nodes) {
+      membership_->Prepared(member.name, membership_->epoch(), "region");
+    }
+    ASSERT_EQ(membership_->Next(), core::MembershipAction::kConnect);
+    for (const core::Member& member : options_.nodes) {
+      membership_->Ready(member.name, membership_->epoch());
+    }
+    ASSERT_EQ(membership_->Next(), core::MembershipAction::kServe);
+  }
+
+  StatusSources Sources() const {
+    return {.membership = *membership_,
+            .transport = *transport_,
+            .nodes = *nodes_,
+            .splits = *splits_,
+            .scheduler = *scheduler_,
+            .epoch = epoch_.has_value() ? &*epoch_ : nullptr};
+  }
+  EngineStatus Build(const StatusSources& sources) const {
+    return StatusBuilder(options_).Build(sources);
+  }
+  EngineStatus Build() const { return Build(Sources()); }
+
+  EngineOptions options_;
+  std::optional<core::Membership> membership_;
+  std::optional<core::TransportChoice> transport_;
+  std::optional<AttachedNodes> nodes_;
+  std::optional<ReplicaSplits> splits_;
+  std::optional<core::Scheduler> scheduler_;
+  std::optional<FormedEpoch> epoch_;
+};
+
+TEST_F(StatusBuilderTest, BeforeTheFirstEpochThereAreNodesAndNoSlots) {
+  SetOptions(Options());
+  const EngineStatus status = Build();
+  EXPECT_EQ(status.epoch, 0u);
+  EXPECT_EQ(status.transport, "shm");
+  EXPECT_EQ(status.policy, "attend_remote");
+  EXPECT_EQ(status.partition, "");
+  ASSERT_EQ(status.nodes.size(), 3u);
+  EXPECT_EQ(status.nodes[1].kv.slots_total, 0u);
+  EXPECT_THAT(status.warnings, IsEmpty());
+}
+
+TEST_F(StatusBuilderTest, AnEpochHasAPartitionAndSlots) {
+  SetOptions(Options());
+  BeginEpoch();
+  Serve();
+  StatusSources sources = Sources();
+  sources.shares_by = "by attention of late m0 50%, m1 50%";
+  const EngineStatus status = Build(sources);
+  EXPECT_EQ(status.epoch, 1u);
+  EXPECT_EQ(status.state, "serving");
+  EXPECT_EQ(status.partition, "request; by attention of late m0 50%, m1 50%");
+  EXPECT_EQ(status.prefill, "inline");
+  EXPECT_EQ(status.nodes[0].kv.slots_total, 0u) << "a compute node";
+  EXPECT_EQ(status.nodes[2].kv.slots_total, 100u);
+}
+
+TEST_F(StatusBuilderTest, WithHeadsSpreadAllMemoryNodesHaveTheSameSlots) {
+  EngineOptions options = Options();
+  options.partition = Partition::kHead;
+  SetOptions(options);
+  BeginEpoch();
+  const EngineStatus status = Build();
+  EXPECT_EQ(status.nodes[1].kv.slots_total, 200u) << "half the heads of twice as many tokens";
+  EXPECT_EQ(status.nodes[2].kv.slots_total, 200u);
+}
+
+TEST_F(StatusBuilderTest, TellsWhatNodesSayOfThemselves) {
+  SetOptions(Options());
+  nodes_->TakeStatus("m1", 0.25, {.units = 9});
+  nodes_->at("c0").links = {{.peer = "m1", .path = "memory"}};
+  nodes_->at("m1").windows = "host memory";
+  nodes_->Remove("m0");
+  const EngineStatus status = Build();
+  EXPECT_EQ(status.nodes[2].busy_share, 0.25);
+  EXPECT_EQ(status.nodes[2].counters.units, 9u);
+  EXPECT_EQ(status.nodes[2].windows, "host memory");
+  EXPECT_EQ(status.nodes[1].hello.identity.name, "") << "not attached";
+  ASSERT_EQ(status.links.size(), 1u);
+  EXPECT_EQ(status.links[0].from, "c0");
+  EXPECT_EQ(status.links[0].report.peer, "m1");
+}
+
+TEST_F(StatusBuilderTest, DrainingGoesBeforeWhatTheMembersDo) {
+  SetOptions(Options());
+  StatusSources sources = Sources();
+  sources.draining = true;
+  EXPECT_EQ(Build(sources).state, "draining");
+}
+
+TEST_F(StatusBuilderTest, PolicyAutoTellsNothingUntilItHasChosen) {
+  EngineOptions options = Options();
+  options.policy_auto.emplace();
+  SetOptions(options);
+  EXPECT_EQ(Build().policy, "");
+  StatusSources sources = Sources();
+  sources.policy_choice = core::PolicyChoice{.why = "faster"};
+  const EngineStatus status = Build(sources);
+  EXPECT_EQ(status.policy, "attend_remote");
+  EXPECT_EQ(status.policy_choice, "faster");
+  EXPECT_TRUE(status.policy_figures.has_value());
+}
+
+TEST_F(StatusBuilderTest, UnderPolicyLocalRowsLeaveForNowhere) {
+  EngineOptions options = Options();
+  options.nodes = {{.name = "c0", .holds_kv = true}};
+  SetOptions(options);
+  membership_->KeepKvOnCompute(true);
+  BeginEpoch();
+  const EngineStatus status = Build();
+  EXPECT_EQ(status.policy, "local");
+  EXPECT_EQ(status.scheduler.row_chunks.why, "");
+  EXPECT_EQ(status.nodes[0].kv.slots_total, 100u);
+}
+
+TEST_F(StatusBuilderTest, WarnsOfATransportThatWasPassedOver) {
+  EngineOptions options = Options();
+  options.transports = {"ucx://", "shm://"};
+  SetOptions(options);
+  ASSERT_TRUE(transport_->PassOver("c0", "no device"));
+  EXPECT_THAT(Build().warnings, Contains(HasSubstr("no device")));
+  EXPECT_EQ(Build().transport, "shm");
+}
+
+TEST_F(StatusBuilderTest, WarnsThatPromptsRunInlineForWantOfANode) {
+  EngineOptions options = Options();
+  options.nodes.insert(options.nodes.begin() + 1, {.name = "p0", .prefill = true});
+  SetOptions(options);
+  BeginEpoch();
+  Serve();
+  EXPECT_EQ(Build().prefill, "dedicated: p0");
+  EXPECT_THAT(Build().warnings, IsEmpty());
+  membership_->Leave("p0");
+  ASSERT_EQ(membership_->Next(), core::MembershipAction::kConfigure);
+  EXPECT_THAT(Build().warnings, IsEmpty()) << "not while it forms";
+  Serve();
+  EXPECT_THAT(Build().warnings,
+              ElementsAre("prefill.mode dedicated runs inline, for no prefill node is there"));
+}
+
+TEST_F(StatusBuilderTest, WarnsThatBitsMayDifferWherePromptsAndDecodeAttendOtherwise) {
+  EngineOptions options = Options();
+  options.attention.prefill = AttentionArithmetic::kTensor;
+  SetOptions(options);
+  EXPECT_THAT(Build().warnings,
+              ElementsAre(HasSubstr("prompts attend on tensor cores, decode does not")));
+}
+
+TEST_F(StatusBuilderTest, WarnsThatBitsMayDifferWherePromptsRunInOtherShards) {
+  EngineOptions options = Options();
+  options.nodes.insert(options.nodes.begin() + 1,
+                       {{.name = "p0", .prefill = true, .replica = "q"},
+                        {.name = "p1", .prefill = true, .replica = "q"}});
+  options.replicas = {{.name = "q", .nodes = {"p0", "p1"}, .shards = 2}};
+  options.slice_costs = {1, 1};
+  options.shard_costs = {.heads = 2, .columns = 64, .head = 1, .column = 1};
+  SetOptions(options);
+  ASSERT_TRUE(splits_->Split({{"p0", 0.0}, {"p1", 0.0}}).ok());
+  BeginEpoch();
+  EXPECT_THAT(Build().warnings, Contains(HasSubstr("prompts run in 2 shards (p0), decode in 1")));
+  EXPECT_THAT(Build().nodes[2].layers, HasSubstr("KV heads 1-1"));
+}
+
+}  // namespace
+}  // namespace lamina::coordinator

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/epoch_forming.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace lamina::coordinator {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// Two layers of three KV heads: 768 bytes a token.
+EngineOptions Options() {
+  return {.layers = {{.query_heads = 3, .kv_heads = 3, .head_dim = 32},
+                     {.query_heads = 3, .kv_heads = 3, .head_dim = 32}},
+          .scheduler = {.lanes = 2,
+                        .rows_max = 4,
+                        .step_tokens_max = 16,
+                        .chunk_tokens = 8,
+                        .scratch_tokens = 64,
+                        .sequence_tokens_max = 64,
+                        .running_max = 8,
+                        .waiting_max = 4}};
+}
+
+// c0 and c1 are whole replicas; m0 has twice the bandwidth of m1.
+EpochMembers Members() {
+  return {.epoch = 7,
+          .transport = "shm://",
+          .compute = {{.name = "c0"}, {.name = "c1"}},
+          .kv = {{.name = "m0", .slots = 100, .capacity_bytes = 76800},
+                 {.name = "m1", .slots = 200, .capacity_bytes = 153600}},
+          .bandwidth = {.bytes_per_second = {2e9, 1e9}, .words = "by attention of late"}};
+}
+
+TEST(EpochFormingTest, AnEpochHasTheLimitsOfTheOptionsAndTheNodesInTheirOrder) {
+  const EngineOptions options = Options();
+  const auto formed = EpochForming(options).Form(Members());
+  ASSERT_TRUE(formed.ok()) << formed.status();
+  const plan::EpochConfig& config = formed->config();
+  EXPECT_EQ(config.epoch, 7u);
+  EXPECT_EQ(config.lanes, 2u);
+  EXPECT_EQ(config.rows_max, 4u);
+  EXPECT_EQ(config.chunk_tokens_max, 16u);
+  EXPECT_EQ(config.scratch_tokens, 64u);
+  EXPECT_EQ(config.sequence_tokens_max, 64u);
+  EXPECT_EQ(config.transport, "shm://");
+  EXPECT_THAT(config.compute_nodes, ElementsAre("c0", "c1"));
+  EXPECT_THAT(config.memory_nodes, ElementsAre("m0", "m1"));
+  EXPECT_THAT(config.slots, ElementsAre(100, 200));
+  EXPECT_TRUE(config.attention_paths.Has(plan::AttentionPath::kRemote));
+  EXPECT_FALSE(formed->heads_spread());
+}
+
+TEST(EpochFormingTest, SequencesArePlacedOnEachNodeByItsBandwidth) {
+  const EngineOptions options = Options();
+  const auto formed = EpochForming(options).Form(Members());
+  ASSERT_TRUE(formed.ok()) << formed.status();
+  ASSERT_EQ(formed->shares.size(), 2u);
+  EXPECT_EQ(formed->shares[0].name, "m0");
+  EXPECT_EQ(formed->shares[0].slots, 100u);
+  EXPECT_EQ(formed->shares[0].bandwidth_bytes_per_second, 2e9);
+  EXPECT_EQ(formed->partition, "request");
+  EXPECT_EQ(formed->shares_by, "by attention of late");
+}
+
+TEST(EpochFormingTest, HeadsAreSpreadOverAllNodesAsOne) {
+  EngineOptions options = Options();
+  options.partition = Partition::kHead;
+  options.partition_why = "chosen because";
+  const auto formed = EpochForming(options).Form(Members());
+  ASSERT_TRUE(formed.ok()) << formed.status();
+  ASSERT_EQ(formed->shares.size(), 1u);
+  EXPECT_EQ(formed->shares[0].name, "m0+m1");
+  EXPECT_EQ(formed->shares[0].bandwidth_bytes_per_second, 3e9);
+  ASSERT_EQ(formed->config().heads.size(), 2u);
+  EXPECT_EQ(formed->config().heads[0].count, 2u);
+  EXPECT_THAT(formed->config().slots,
+              ElementsAre(formed->shares[0].slots, formed->shares[0].slots));
+  EXPECT_TRUE(formed->heads_spread());
+  EXPECT_THAT(formed->partition, HasSubstr("head: m0 2, m1 1 of 3 KV heads"));
+  EXPECT_THAT(formed->partition, HasSubstr("; chosen because"));
+}
+
+TEST(EpochFormingTest, HeadsThatDoNotFitTheNodesThatAreThereAreRefused) {
+  EngineOptions options = Options();
+  options.partition = Partition::kHead;
+  EpochMembers members = Members();
+  members.kv = {{.name = "m0", .slots = 40, .capacity_bytes = 40 * 768}};
+  members.bandwidth.bytes_per_second = {1e9};
+  const absl::Status refused = EpochForming(options).Form(members).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("m0"));
+}
+
+TEST(EpochFormingTest, SpansThatDoNotFitTheNodesThatAreThereAreRefused) {
+  EngineOptions options = Options();
+  options.partition = Partition::kTokenRange;
+  options.scheduler.span_tokens = 16;
+  const auto formed = EpochForming(options).Form(Members());
+  ASSERT_TRUE(formed.ok()) << formed.status();
+  EXPECT_EQ(formed->config().span_tokens, 16u);
+  EXPECT_EQ(formed->partition, "token_range: spans of 16 tokens over 2 memory nodes");
+  EpochMembers members = Members();
+  members.kv = {{.name = "m0", .slots = 40}};
+  members.bandwidth.bytes_per_second = {1e9};
+  EXPECT_EQ(EpochForming(options).Form(members).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(EpochFormingTest, LocalEpochsAttendWhereKvIs) {
+  EngineOptions options = Options();
+  options.policy_auto.emplace();
+  options.device_waits = true;
+  EpochMembers members = Members();
+  members.local = true;
+  members.compute = {{.name = "c0", .on_device = true, .slots = 300}};
+  members.kv = members.compute;
+  members.bandwidth.bytes_per_second = {1e9};
+  const auto formed = EpochForming(options).Form(members);
+  ASSERT_TRUE(formed.ok()) << formed.status();
+  EXPECT_TRUE(formed->config().attention_paths.Has(plan::AttentionPath::kLocal));
+  EXPECT_FALSE(formed->config().attention_paths.Has(plan::AttentionPath::kRemote));
+  EXPECT_EQ(formed->partition, "request; policy local: K and V stay on c0, which attends itself");
+  EXPECT_FALSE(formed->config().compute_waits) << "there is nobody to wait for";
+}
+
+TEST(EpochFormingTest, DevicesWaitWhereThereAreSome) {
+  EngineOptions options = Options();
+  EpochMembers members = Members();
+  members.compute[1].on_device = true;
+  EXPECT_FALSE(EpochForming(options).Form(members)->config().compute_waits) << "not wanted";
+  options.device_waits = true;
+  const auto formed = EpochForming(options).Form(members);
+  EXPECT_TRUE(formed->config().compute_waits);
+  EXPECT_FALSE(formed->config().memory_waits);
+  members.kv[0].on_device = true;
+  EXPECT_TRUE(EpochForming(options).Form(members)->config().memory_waits);
+}
+
+TEST(EpochFormingTest, PromptsHaveALaneForEachReplicaOrStage) {
+  const EngineOptions options = Options();
+  EpochMembers members = Members();
+  members.compute.push_back({.name = "p0"});
+  members.prefill_nodes = 1;
+  const auto whole = EpochForming(options).Form(members);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  EXPECT_EQ(whole->config().lanes, 3u);
+  EXPECT_EQ(whole->config().prefill_lanes, 1u);
+
+  members.compute.push_back({.name = "p1"});
+  members.prefill_nodes = 2;
+  members.stages = {{.replica = 0, .layers = 2},
+                    {.replica = 1, .layers = 2},
+                    {.replica = 2, .layers = 1},
+                    {.replica = 2, .first_layer = 1, .layers = 1}};
+  const auto staged = EpochForming(options).Form(members);
+  ASSERT_TRUE(staged.ok()) << staged.status();
+  EXPECT_EQ(staged->config().prefill_lanes, 2u) << "one for each stage";
+  EXPECT_EQ(staged->topology.prefill_lanes().replicas, 1u);
+}
+
+// Nothing that a node says brings it about; nodes would refuse it one after the other.
+TEST(EpochFormingTest, AConfigurationThatNoNodeWouldTakeIsRefused) {
+  const EngineOptions options = Options();
+  EpochMembers members = Members();
+  members.prefill_nodes = 2;
+  EXPECT_EQ(EpochForming(options).Form(members).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+core::Membership Prepared(const std::vector<core::Member>& nodes) {
+  core::Membership membership(nodes);
+  for (const core::Member& node : nodes) {
+    EXPECT_TRUE(membership.Join(node.name, node.is_memory).ok());
+  }
+  EXPECT_EQ(membership.Next(), core::MembershipAction::kConfigure);
+  for (const core::Member& node : nodes) {
+    membership.Prepared(node.name, membership.epoch(), "region of " + node.name);
+  }
+  return membership;
+}
+
+TEST(PeersOfTest, RegionsStandInTheOrderOfTheConfiguration) {
+  const plan::EpochPeers peers = PeersOf(Prepared(
+      {{.name = "p0", .prefill = true}, {.name = "c0"}, {.name = "m0", .is_memory = true}}));
+  EXPECT_EQ(peers.epoch, 1u);
+  EXPECT_THAT(peers.compute_regions, ElementsAre("region of c0", "region of p0"));
+  EXPECT_THAT(peers.memory_regions, ElementsAre("region of m0"));
+}
+
+TEST(PeersOfTest, NodesThatHoldKvThemselvesHaveNoMemoryRegions) {
+  core::Membership membership({{.name = "c0", .holds_kv = true}});
+  ASSERT_TRUE(membership.Join("c0", /*is_memory=*/false).ok());
+  ASSERT_EQ(membership.Next(), core::MembershipAction::kConfigure);
+  membership.Prepared("c0", 1, "region");
+  EXPECT_THAT(PeersOf(membership).memory_regions, IsEmpty());
+}
+
+TEST(DescribePrefillTest, NamesTheNodesThatRunPromptsAlone) {
+  EXPECT_EQ(DescribePrefill(Prepared({{.name = "c0"}, {.name = "m0", .is_memory = true}})),
+            "inline");
+  EXPECT_EQ(DescribePrefill(Prepared({{.name = "c0"},
+                                      {.name = "p0", .prefill = true},
+                                      {.name = "p1", .prefill = true, .replica = "q"},
+                                      {.name = "p2", .prefill = true, .replica = "q"},
+                                      {.name = "m0", .is_memory = true}})),
+            "dedicated: p0, p1+p2");
+}
+
+TEST(DescribePrefillTest, SaysThatExpectedNodesAreMissing) {
+  core::Membership membership = Prepared(
+      {{.name = "c0"}, {.name = "p0", .prefill = true}, {.name = "m0", .is_memory = true}});
+  membership.Leave("p0");
+  EXPECT_EQ(DescribePrefill(membership), "inline, for no prefill node is there");
+}
+
+}  // namespace
+}  // namespace lamina::coordinator

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/node_admission.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "common/version.h"
+
+namespace lamina::coordinator {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Two layers of two KV heads, 512 bytes a token; a request has at most 64 tokens: 32 KiB.
+EngineOptions Options() {
+  return {.layers = {{.query_heads = 2, .kv_heads = 2, .head_dim = 32},
+                     {.query_heads = 2, .kv_heads = 2, .head_dim = 32}},
+          .model_fingerprint = "model",
+          .scheduler = {.sequence_tokens_max = 64}};
+}
+
+NodeHello Memory(uint64_t capacity_bytes) {
+  return {.identity = {.name = "m0", .is_memory = true, .capacity_bytes = capacity_bytes},
+          .version = std::string(kVersion)};
+}
+
+NodeHello Compute() {
+  return {.identity = {.name = "c0", .model_fingerprint = "model"},
+          .version = std::string(kVersion)};
+}
+
+void ExpectRefused(const absl::Status& status, const std::string& words) {
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(words));
+}
+
+TEST(NodeAdmissionTest, NodesOfTheClusterAreTaken) {
+  const EngineOptions options = Options();
+  const NodeAdmission admission(options);
+  EXPECT_TRUE(admission.Check(Compute(), /*holds_kv=*/false).ok());
+  EXPECT_TRUE(admission.Check(Memory(64 * 512), /*holds_kv=*/true).ok());
+  EXPECT_EQ(admission.SlotsOf(Memory(64 * 512 + 511)), 64u);
+  EXPECT_EQ(admission.SlotsOf(Memory(uint64_t{1} << 60)), uint32_t{1} << 31);
+}
+
+TEST(NodeAdmissionTest, AnotherVersionIsRefused) {
+  const EngineOptions options = Options();
+  NodeHello hello = Compute();
+  hello.version = "0.0";
+  ExpectRefused(NodeAdmission(options).Check(hello, false), "node c0 is of version 0.0");
+}
+
+TEST(NodeAdmissionTest, AnotherModelIsRefused) {
+  const EngineOptions options = Options();
+  NodeHello hello = Compute();
+  hello.identity.model_fingerprint = "other";
+  ExpectRefused(NodeAdmission(options).Check(hello, false), "the model of c0");
+}
+
+TEST(NodeAdmissionTest, AMemoryNodeWithoutRoomForALongestRequestIsRefused) {
+  const EngineOptions options = Options();
+  ExpectRefused(NodeAdmission(options).Check(Memory(63 * 512), true),
+                "room for 63 tokens, but one request may have 64");
+}
+
+TEST(NodeAdmissionTest, AMemoryNodeWithoutRoomForAHeadIsRefused) {
+  EngineOptions options = Options();
+  options.partition = Partition::kHead;
+  EXPECT_TRUE(NodeAdmission(options).Check(Memory(64 * 256), true).ok());
+  ExpectRefused(NodeAdmission(options).Check(Memory(64 * 256 - 1), true),
+                "one KV head of one request of 64 tokens");
+}
+
+TEST(NodeAdmissionTest, AMemoryNodeWithoutRoomForASpanIsRefused) {
+  EngineOptions options = Options();
+  options.partition = Partition::kTokenRange;
+  options.scheduler.span_tokens = 16;
+  EXPECT_TRUE(NodeAdmission(options).Check(Memory(16 * 512), true).ok());
+  ExpectRefused(NodeAdmission(options).Check(Memory(15 * 512), true), "a span of 16");
+}
+
+TEST(NodeAdmissionTest, AComputeNodeThatIsToHoldKvWithoutCapacityIsRefused) {
+  const EngineOptions options = Options();
+  ExpectRefused(NodeAdmission(options).Check(Compute(), /*holds_kv=*/true),
+                "compute node c0 has no capacity for KV");
+}
+
+TEST(NodeAdmissionTest, AComputeNodeThatIsToHoldKvWithoutRoomIsRefused) {
+  const EngineOptions options = Options();
+  NodeHello hello = Compute();
+  hello.identity.capacity_bytes = 512;
+  ExpectRefused(NodeAdmission(options).Check(hello, /*holds_kv=*/true), "room for 1 tokens");
+}
+
+TEST(NodeAdmissionTest, AComputeNodeThatHasMeasuredNothingIsRefusedUnderPolicyAuto) {
+  EngineOptions options = Options();
+  options.policy_auto.emplace();
+  ExpectRefused(NodeAdmission(options).Check(Compute(), false),
+                "c0 has measured nothing for policy auto");
+}
+
+TEST(NodeAdmissionTest, TimesThatCannotBeAreRefusedUnderPolicyAuto) {
+  EngineOptions options = Options();
+  options.policy_auto.emplace();
+  NodeHello hello = Compute();
+  hello.identity.policy_times.local = {{.rows = 1, .slice_seconds = -1, .tail_seconds = 1}};
+  EXPECT_EQ(NodeAdmission(options).Check(hello, false).code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace lamina::coordinator
