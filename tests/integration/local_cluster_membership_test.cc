@@ -212,20 +212,15 @@ TEST_F(HeadPartitionTest, NodesLeftWithTooLittleRoomSaySoAndWaitForTheOthers) {
   EXPECT_TRUE(cluster->Generate(Endless()).status.ok());
 }
 
-TEST_F(HeadPartitionTest, MoreNodesThanHeadsNeverServe) {
+// Before any node joins; what the engine says of members that cannot serve is
+// cluster_members_test's.
+TEST_F(HeadPartitionTest, MoreNodesThanHeadsAreRefused) {
   LocalClusterOptions options = Options(4096);
   options.memory_nodes = 3;
-  options.attach = false;
-  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
-  ASSERT_NE(cluster, nullptr);
-  for (const std::string name : {"c0", "m0", "m1", "m2"}) {
-    cluster->Attach(name);
-  }
-  // When this is answered the engine has seen all nodes, and decides before it is asked again.
-  EXPECT_FALSE(cluster->Generate(Endless()).status.ok());
-  EXPECT_THAT(
-      cluster->engine().GetStatus().state,
-      AllOf(HasSubstr("cannot serve"), HasSubstr("3 memory nodes"), HasSubstr("2 KV heads")));
+  const absl::Status refused = LocalCluster::Create(options).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()),
+              AllOf(HasSubstr("3 memory nodes"), HasSubstr("2 KV heads")));
 }
 
 TEST(JoinTest, RequestsBeforeAllNodesAreThereAreToldWhoIsMissing) {
