@@ -8,10 +8,9 @@
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "common/units.h"
-#include "control/blame.h"
 #include "control/transport_fault.h"
+#include "memory_node/device_queries.h"
 #include "plan/epoch_shape.h"
-#include "transport/put_all.h"
 
 namespace lamina::memory_node {
 
@@ -35,8 +34,7 @@ absl::StatusOr<control::PreparedNode> MemoryNode::Configure(const plan::EpochCon
       AttentionWorker::DeviceOptions(config, plan::LayersOf(config, node), config.slots[node]);
   const bool on_device = options_.device != "cpu";
   const bool waits_wanted = on_device && config.memory_waits;
-  std::string obstacle =
-      waits_wanted ? AttentionWorker::WaitsObstacle(config, *windows_.region) : "";
+  std::string obstacle = waits_wanted ? DeviceQueries::Obstacle(config, *windows_.region) : "";
   if (waits_wanted && obstacle.empty()) {
     wanted.waiting_lanes = config.lanes;
     wanted.waiting_rows_max = config.rows_max;
@@ -140,17 +138,9 @@ absl::Status MemoryNode::Connect(const plan::EpochPeers& peers) {
 
 absl::Status MemoryNode::OpenPeers(const plan::EpochPeers& peers) {
   const ActivityScope connecting(counters_.beat, ThreadActivity::kConnecting);
-  const plan::WindowLayout layout(plan::WindowShapeOf(*config_));
-  size_t failed = 0;
-  auto replies = transport::OpenRegions(
-      *windows_.transport, peers.compute_regions, peers.epoch,
-      {.bytes = layout.reply_region_bytes(), .signal_words = layout.compute_region_words()},
-      &failed);
-  if (!replies.ok()) {
-    return control::TransportFault(
-        control::Blame(replies.status(), config_->compute_nodes, failed));
-  }
-  worker_->SetPeers(*std::move(replies));
+  LAMINA_ASSIGN_OR_RETURN(PeerRegions regions, OpenPeerRegions(*windows_.transport, *config_,
+                                                               worker_->epoch().node, peers));
+  worker_->SetPeers(std::move(regions));
   return absl::OkStatus();
 }
 

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
-#include "memory_node/attention_worker.h"
+#include "memory_node/device_queries.h"
 #include "plan/epoch_shape.h"
 #include "plan/window_layout.h"
 #include "transport/registry.h"
@@ -45,7 +45,7 @@ absl::StatusOr<QueryWindows> MakeQueryWindows(const plan::EpochConfig& config,
                                      .written_by_devices = config.compute_waits};
   if (!wanted || (options.place == WindowPlace::kAuto && options.device_waits)) {
     LAMINA_ASSIGN_OR_RETURN(made.region, made.transport->CreateRegion(region));
-    if (!wanted || AttentionWorker::WaitsObstacle(config, *made.region).empty()) {
+    if (!wanted || DeviceQueries::Obstacle(config, *made.region).empty()) {
       return made;
     }
   }

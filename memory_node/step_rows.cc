@@ -66,7 +66,14 @@ absl::Status CollectRows(const plan::EpochConfig& config, const plan::SlotTables
     lane.chunks.push_back({.tokens = tokens, .slots = std::move(slots)});
     lane.chunk_tokens += tokens;
   }
-  std::stable_partition(lane.rows.begin(), lane.rows.end(), [](const Row& row) { return row.own; });
+  const auto others = std::stable_partition(lane.rows.begin(), lane.rows.end(),
+                                            [](const Row& row) { return row.own; });
+  lane.own_rows = static_cast<uint32_t>(others - lane.rows.begin());
+  lane.partials = 0;
+  for (Row& row : lane.rows) {
+    row.first_partial = lane.partials;
+    lane.partials += row.partials;
+  }
   if (lane.rows.size() > config.rows_max || lane.chunk_tokens > config.chunk_tokens_max) {
     return absl::InternalError(absl::StrCat("plan has ", lane.rows.size(), " rows and ",
                                             lane.chunk_tokens, " chunk tokens for a window of ",

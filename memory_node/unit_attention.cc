@@ -7,132 +7,89 @@
 #include "telemetry/work_meter.h"
 
 namespace lamina::memory_node {
-namespace {
-
-// Walks the rows of a chunk as they lie in the window.
-class RowPlaces {
- public:
-  RowPlaces(const RowChunk& chunk, const AttentionDescriptor& shape)
-      : shape_(shape),
-        q_(reinterpret_cast<const BFloat16*>(chunk.window)),
-        kv_(q_ + (chunk.query_first ? chunk.rows.size() : 1) * shape.q_width()),
-        query_first_(chunk.query_first) {}
-  const BFloat16* q() const { return q_; }
-  const BFloat16* kv() const { return kv_; }  // [k | v], if the row is own.
-  void Next(const Row& row) {
-    const size_t kv_width = row.own ? 2 * size_t{shape_.kv_width()} : 0;
-    q_ += shape_.q_width() + (query_first_ ? 0 : kv_width);
-    kv_ += kv_width + (query_first_ ? 0 : shape_.q_width());
-  }
-  // Behind the last row, when all have been walked.
-  const BFloat16* end() const { return query_first_ ? kv_ : q_; }
-
- private:
-  const AttentionDescriptor& shape_;
-  const BFloat16* q_;
-  const BFloat16* kv_;
-  bool query_first_;
-};
-
-}  // namespace
-
-// Copies k and v of the chunk's rows from the window into their slots, and with the last one those
-// of prompt chunks. Returns how many bytes of the window that was.
-absl::StatusOr<size_t> UnitAttention::Store(const Lane& lane, const Part& part,
-                                            const RowChunk& chunk) {
+absl::Status UnitAttention::Store(const Lane& lane, const RowChunk& chunk) {
   const AttentionDescriptor shape = ShapeOf(chunk);
   kv_rows_.clear();
-  RowPlaces places(chunk, shape);
-  for (const Row& row : chunk.rows) {
-    if (row.own) {
-      kv_rows_.push_back({.k = places.kv(),
-                          .v = places.kv() + shape.kv_width(),
-                          .stride = shape.qkv_width(),
-                          .slots = {&row.slot, 1}});
-    }
-    places.Next(row);
+  for (uint32_t i = chunk.in.first_row(); i < chunk.in.rows_end() && chunk.in.own(i); ++i) {
+    kv_rows_.push_back({.k = chunk.queries.At(chunk.in.k(i)),
+                        .v = chunk.queries.At(chunk.in.v(i)),
+                        .stride = shape.qkv_width(),
+                        .slots = {&lane.rows[i].slot, 1}});
   }
-  const BFloat16* end = chunk.rows.empty() ? places.q() : places.end();
   const bool prompts = chunk.last && !lane.chunks.empty();
-  if (prompts && chunk.heads != part.heads) {
+  if (prompts && chunk.heads != chunk.all_heads) {
     LAMINA_RETURN_IF_ERROR(device_.Store(chunk.layer, chunk.heads, kv_rows_));
     kv_rows_.clear();
   }
-  const size_t kv_width = PartOf(shape, part.heads).kv_width();  // Prompts come with all heads.
+  const size_t width = chunk.queries.prompt_width();
+  uint32_t token = 0;
   for (size_t i = 0; prompts && i < lane.chunks.size(); ++i) {
     const Chunk& prompt = lane.chunks[i];
-    kv_rows_.push_back(
-        {.k = end, .v = end + kv_width, .stride = 2 * kv_width, .slots = prompt.slots});
-    end += prompt.tokens * 2 * kv_width;
+    const BFloat16* k = chunk.queries.Prompt(token);
+    kv_rows_.push_back({.k = k, .v = k + width / 2, .stride = width, .slots = prompt.slots});
+    token += prompt.tokens;
   }
-  LAMINA_RETURN_IF_ERROR(device_.Store(chunk.layer, prompts ? part.heads : chunk.heads, kv_rows_));
-  return static_cast<size_t>(reinterpret_cast<const std::byte*>(end) - chunk.window);
+  return device_.Store(chunk.layer, prompts ? chunk.all_heads : chunk.heads, kv_rows_);
 }
 
-// Returns how many bytes of KV it has read.
-absl::StatusOr<uint64_t> UnitAttention::Attend(Part& part, const RowChunk& chunk, Tokens tokens) {
-  const AttentionDescriptor shape = ShapeOf(chunk);
+absl::StatusOr<uint64_t> UnitAttention::Attend(const RowChunk& chunk, Tokens tokens) {
   items_.clear();
   cut_rows_.clear();
   const uint64_t context =
-      span_tokens_ > 0 ? CollectSpanRows(part, chunk, tokens) : CollectItems(part, chunk, tokens);
-  const uint64_t bytes = context * 2 * shape.kv_width() * sizeof(BFloat16);
+      span_tokens_ > 0 ? CollectSpanRows(chunk, tokens) : CollectItems(chunk, tokens);
+  const uint64_t bytes = context * 2 * ShapeOf(chunk).kv_width() * sizeof(BFloat16);
   if (!items_.empty()) {
     LAMINA_RETURN_IF_ERROR(device_.Attend(chunk.layer, chunk.heads, items_));
     telemetry::AddTo(kv_bytes_read_, bytes);
   }
   if (tokens == Tokens::kOpen && !cut_rows_.empty()) {
-    MergeCutRows(part, chunk);
+    MergeCutRows(chunk);
   }
   return bytes;
 }
 
 // Rows whose sequences lie here as a whole. Returns how many tokens they see.
-uint64_t UnitAttention::CollectItems(Part& part, const RowChunk& chunk, Tokens tokens) {
+uint64_t UnitAttention::CollectItems(const RowChunk& chunk, Tokens tokens) {
   const AttentionDescriptor shape = ShapeOf(chunk);
-  std::byte* const reply = RepliesFromDevice(part, chunk) ? part.device_reply : part.reply.data();
-  auto* out = reinterpret_cast<BFloat16*>(reply + part.reply_bytes);
-  float* partial = part.closed_partials.data();
+  float* partial = chunk.closed_partials;
   uint64_t context = 0;
-  RowPlaces places(chunk, shape);
+  uint32_t i = chunk.in.first_row();
   for (const Row& row : chunk.rows) {
+    const BFloat16* const q = chunk.queries.At(chunk.in.q(i));
     if (tokens != Tokens::kAll && Cuts(row, shape)) {
-      context += CollectCutRow(row, places.q(), tokens, shape, partial);
+      context += CollectCutRow(row, q, tokens, shape, partial);
     } else if (tokens != Tokens::kClosed) {
       items_.push_back({.extents = row.sequence->extents,
                         .first_position = row.position,
                         .query_tokens = 1,
-                        .q = places.q(),
+                        .q = q,
                         .q_stride = shape.qkv_width(),
-                        .out = out,
+                        .out = chunk.outputs.Row(chunk.out, i),
                         .out_stride = shape.q_width()});
       context += row.position + 1;
     }
-    places.Next(row);
-    out += shape.q_width();
+    ++i;
   }
   return context;
 }
 
 // Rows of which some spans lie here. Returns how many tokens they see.
-uint64_t UnitAttention::CollectSpanRows(Part& part, const RowChunk& chunk, Tokens tokens) {
-  const AttentionDescriptor shape = ShapeOf(chunk);
-  auto* partial = reinterpret_cast<float*>(part.reply.data() + part.reply_bytes);
+uint64_t UnitAttention::CollectSpanRows(const RowChunk& chunk, Tokens tokens) {
   uint64_t context = 0;
-  RowPlaces places(chunk, shape);
+  uint32_t i = chunk.in.first_row();
   for (const Row& row : chunk.rows) {
-    context += CollectSpanItems(row, places.q(), tokens, shape, partial);
-    places.Next(row);
+    context += CollectSpanItems(chunk, row, chunk.queries.At(chunk.in.q(i++)), tokens);
   }
   return context;
 }
 
 // A span is attended as a sequence of its own, with positions counted from its start. Only the one
 // of the row's own token waits for k and v.
-uint64_t UnitAttention::CollectSpanItems(const Row& row, const BFloat16* q, Tokens tokens,
-                                         const AttentionDescriptor& shape, float*& partial) {
+uint64_t UnitAttention::CollectSpanItems(const RowChunk& chunk, const Row& row, const BFloat16* q,
+                                         Tokens tokens) {
   const uint32_t span_tokens = span_tokens_;
   uint64_t context = 0;
+  uint32_t partial = row.first_partial;
   for (const plan::SlotTables::Span& span : row.sequence->spans) {
     const uint32_t start = span.index * span_tokens;
     if (start > row.position) {
@@ -145,11 +102,11 @@ uint64_t UnitAttention::CollectSpanItems(const Row& row, const BFloat16* q, Toke
                         .first_position = last,
                         .query_tokens = 1,
                         .q = q,
-                        .q_stride = shape.qkv_width(),
-                        .partial = partial});
+                        .q_stride = ShapeOf(chunk).qkv_width(),
+                        .partial = chunk.outputs.Partial(chunk.out, partial)});
       context += last + 1;
     }
-    partial += shape.query_heads * kernels::PartialWidth(shape);
+    ++partial;
   }
   return context;
 }

@@ -22,19 +22,28 @@
 #include "kernels/partial.h"
 #include "memory_node/lane.h"
 #include "memory_node/worker_counters.h"
+#include "plan/query_window.h"
+#include "plan/reply_window.h"
 
 namespace lamina::memory_node {
 
-// Some rows of a lane that are here, with some heads.
+// Some rows of a lane that are here, with some heads: where they lie in the query window, and where
+// their outputs go.
 struct RowChunk {
-  uint64_t value = 0;
-  uint32_t layer = 0;
+  uint64_t value;  // Announces it, and its outputs.
+  uint32_t layer;
   absl::Span<const Row> rows;
-  HeadRange heads;  // Of those here.
-  bool first = false;
-  bool last = false;
-  bool query_first = false;           // Their queries came first and stand together.
-  const std::byte* window = nullptr;  // Where they begin in it.
+  HeadRange heads;      // Of those here.
+  HeadRange all_heads;  // Of the unit: prompts come with these.
+  bool first;
+  bool last;
+  bool query_first;  // Their queries came first and stand together.
+  bool on_device;    // Outputs go to the device's memory.
+  plan::QueryWindowReader queries;
+  plan::QueryChunk in;
+  plan::ReplyWindowWriter outputs;
+  plan::ReplyChunk out;
+  float* closed_partials;  // Room for those of ReserveCuts().
 };
 
 // Which tokens of a row are attended: all, or, where queries go first, those of full blocks, and
@@ -58,8 +67,9 @@ class UnitAttention {
     kv_rows_.reserve(rows + 1);
     items_.reserve(items);
   }
-  // The same for the lane's step, whose rows have been cut into so many spans.
-  void ReserveCuts(Lane& lane, size_t spans);
+  // The same for the lane's step, whose rows have been cut into so many spans, with
+  // `closed_partials` of one of its parts.
+  void ReserveCuts(const Lane& lane, size_t spans, std::vector<float>& closed_partials);
 
   // The attention of the chunk's layer over its heads.
   AttentionDescriptor ShapeOf(const RowChunk& chunk) const {
@@ -67,30 +77,25 @@ class UnitAttention {
   }
 
   // Copies k and v of the chunk's rows from the window into their slots, and with the last one
-  // those of prompt chunks. Returns how many bytes of the window that was. Errors: the device's.
-  absl::StatusOr<size_t> Store(const Lane& lane, const Part& part, const RowChunk& chunk);
+  // those of prompt chunks. Errors: the device's.
+  absl::Status Store(const Lane& lane, const RowChunk& chunk);
 
-  // Whether the chunk's outputs go to the device's memory. Those that the processor merges do not.
-  bool RepliesFromDevice(const Part& part, const RowChunk& chunk) const {
-    return part.device_reply != nullptr && !chunk.query_first && span_tokens_ == 0;
-  }
-
-  // Attends the chunk's rows; outputs go to where part.reply_bytes are in part.reply, or
-  // part.device_reply. Returns how many bytes of KV it has read. Errors: the device's.
-  absl::StatusOr<uint64_t> Attend(Part& part, const RowChunk& chunk, Tokens tokens);
+  // Attends the chunk's rows; outputs go to chunk.outputs. Returns how many bytes of KV it has
+  // read. Errors: the device's.
+  absl::StatusOr<uint64_t> Attend(const RowChunk& chunk, Tokens tokens);
 
  private:
-  uint64_t CollectItems(Part& part, const RowChunk& chunk, Tokens tokens);
-  uint64_t CollectSpanRows(Part& part, const RowChunk& chunk, Tokens tokens);
-  uint64_t CollectSpanItems(const Row& row, const BFloat16* q, Tokens tokens,
-                            const AttentionDescriptor& shape, float*& partial);
+  uint64_t CollectItems(const RowChunk& chunk, Tokens tokens);
+  uint64_t CollectSpanRows(const RowChunk& chunk, Tokens tokens);
+  uint64_t CollectSpanItems(const RowChunk& chunk, const Row& row, const BFloat16* q,
+                            Tokens tokens);
   // unit_attention_cuts.cc
   static bool Cuts(const Row& row, const AttentionDescriptor& shape) {
     return !row.closed.empty() && shape.window == 0;
   }
   uint64_t CollectCutRow(const Row& row, const BFloat16* q, Tokens tokens,
                          const AttentionDescriptor& shape, float*& partial);
-  void MergeCutRows(Part& part, const RowChunk& chunk);
+  void MergeCutRows(const RowChunk& chunk);
 
   const std::vector<AttentionDescriptor>& layers_;
   const uint32_t span_tokens_;

@@ -10,14 +10,13 @@
 
 namespace lamina::memory_node {
 
-void UnitAttention::ReserveCuts(Lane& lane, size_t spans) {
+void UnitAttention::ReserveCuts(const Lane& lane, size_t spans,
+                                std::vector<float>& closed_partials) {
   size_t widest = 0;
   for (const AttentionDescriptor& layer : layers_) {
     widest = std::max(widest, layer.query_heads * kernels::PartialWidth(layer));
   }
-  for (Part& part : lane.parts) {
-    part.closed_partials.resize(std::max(part.closed_partials.size(), spans * widest));
-  }
+  closed_partials.resize(std::max(closed_partials.size(), spans * widest));
   items_.reserve(std::max(items_.capacity(), spans + lane.rows.size()));
   cut_rows_.reserve(std::max(cut_rows_.capacity(), lane.rows.size()));
 }
@@ -48,7 +47,7 @@ uint64_t UnitAttention::CollectCutRow(const Row& row, const BFloat16* q, Tokens 
 }
 
 // Into the reply, along the tree that one call would have followed.
-void UnitAttention::MergeCutRows(Part& part, const RowChunk& chunk) {
+void UnitAttention::MergeCutRows(const RowChunk& chunk) {
   const AttentionDescriptor shape = ShapeOf(chunk);
   const size_t head_width = kernels::PartialWidth(shape);
   std::vector<kernels::PartialStack>& stacks = stacks_[shape.head_dim];
@@ -56,16 +55,15 @@ void UnitAttention::MergeCutRows(Part& part, const RowChunk& chunk) {
     stacks.assign(pool_.threads(), kernels::PartialStack(shape.head_dim));
     folded_.resize(pool_.threads());
   }
-  auto* const out = reinterpret_cast<BFloat16*>(part.reply.data() + part.reply_bytes);
   pool_.Run(cut_rows_.size(), [&](size_t i, size_t worker) {
     const Row& row = *cut_rows_[i];
     size_t before = 0;  // Spans of the rows before it.
     for (size_t j = 0; j < i; ++j) {
       before += cut_rows_[j]->closed.size() + 1;
     }
-    const float* const partials =
-        part.closed_partials.data() + before * shape.query_heads * head_width;
-    BFloat16* const to = out + static_cast<size_t>(&row - chunk.rows.data()) * shape.q_width();
+    const float* const partials = chunk.closed_partials + before * shape.query_heads * head_width;
+    const auto index = static_cast<uint32_t>(&row - chunk.rows.data());
+    BFloat16* const to = chunk.outputs.Row(chunk.out, chunk.in.first_row() + index);
     kernels::PartialStack& stack = stacks[worker];
     std::vector<float>& folded = folded_[worker];
     folded.resize(shape.head_dim);

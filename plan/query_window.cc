@@ -27,13 +27,11 @@ ByteRange QueryWindow::Piece(uint32_t piece) const {
   if (first && piece <= 1) {
     (piece == 0 ? end : begin) = chunk.queries_end();
   }
-  return {.begin = sizeof(WindowHeader) + begin * sizeof(BFloat16),
-          .end = sizeof(WindowHeader) + end * sizeof(BFloat16)};
+  return {.begin = ByteOf(begin), .end = ByteOf(end)};
 }
 
 ByteRange QueryWindow::Prompts() const {
-  const size_t begin =
-      sizeof(WindowHeader) + Chunk(shape_.pieces.chunks - 1).end() * sizeof(BFloat16);
+  const size_t begin = ByteOf(Chunk(shape_.pieces.chunks - 1).end());
   return {.begin = begin, .end = begin + shape_.prompt_tokens * prompt_width() * sizeof(BFloat16)};
 }
 

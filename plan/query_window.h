@@ -29,7 +29,7 @@
 #include "common/attention_descriptor.h"
 #include "common/dtype.h"
 #include "plan/row_pieces.h"
-#include "plan/window_layout.h"
+#include "plan/window_header.h"
 
 namespace lamina::plan {
 
@@ -92,6 +92,8 @@ class QueryWindow {
 
   const QueryShape& shape() const { return shape_; }
   QueryChunk Chunk(uint32_t chunk) const { return {shape_, chunk}; }
+  // Of an offset in elements, the byte of the window.
+  static size_t ByteOf(size_t element) { return sizeof(WindowHeader) + element * sizeof(BFloat16); }
 
   // The bytes of the window that piece `piece` covers, without the header and prompt tokens.
   // Requires: piece < shape().pieces.count().

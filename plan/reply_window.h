@@ -27,7 +27,7 @@
 #include "common/attention_descriptor.h"
 #include "common/dtype.h"
 #include "plan/row_pieces.h"
-#include "plan/window_layout.h"
+#include "plan/window_header.h"
 
 namespace lamina::plan {
 

@@ -50,43 +50,10 @@
 #include "absl/status/status.h"
 #include "common/attention_descriptor.h"
 #include "plan/row_pieces.h"
+#include "plan/window_header.h"
 #include "plan/window_kinds.h"
 
 namespace lamina::plan {
-
-struct WindowHeader {
-  static constexpr uint32_t kMagic = 0x314e414c;  // "LAN1"
-  uint32_t magic = kMagic;
-  uint32_t lane = 0;
-  uint64_t epoch = 0;
-  uint64_t step = 0;
-  uint32_t layer = 0;
-  uint32_t rows = 0;     // Decode rows.
-  uint32_t kv_rows = 0;  // Chunk tokens.
-  uint32_t sender = 0;   // Index of the sending node in its role.
-  // Part windows: which reduction of the lane the part is of, from 1. Else 0.
-  uint64_t reduction = 0;
-  uint64_t reserved[2] = {0, 0};
-};
-static_assert(sizeof(WindowHeader) == 64);
-
-// A sampled token, as replicas tell each other.
-struct TokenEntry {
-  uint64_t sequence = 0;
-  uint32_t position = 0;
-  int32_t token = 0;
-  uint32_t finish = 0;  // FinishReason
-  uint32_t reserved = 0;
-};
-static_assert(sizeof(TokenEntry) == 24);
-
-// Bytes [begin, end) of a window, counted from its header.
-struct ByteRange {
-  size_t begin = 0;
-  size_t end = 0;
-  size_t size() const { return end - begin; }
-  friend bool operator==(const ByteRange&, const ByteRange&) = default;
-};
 
 struct WindowShape {
   uint32_t compute_nodes = 0;
@@ -206,9 +173,5 @@ class WindowLayout {
   WindowShape shape_;
   Groups groups_;
 };
-
-// Compares a received header with what the plan says. Errors: kAborted  older (epoch or unit):
-// refuse and count; kInternal  anything else that differs: a fault of the sender.
-absl::Status CheckHeader(const WindowHeader& header, const WindowHeader& expected);
 
 }  // namespace lamina::plan

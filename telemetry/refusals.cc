@@ -4,8 +4,8 @@
 namespace lamina::telemetry {
 namespace {
 
-constexpr const char* kNames[kRefusals] = {"damaged", "stale", "epoch",  "lane",    "step",
-                                           "layer",   "rows",  "sender", "schedule"};
+constexpr const char* kNames[kRefusals] = {"damaged", "stale", "epoch",  "lane",     "step",
+                                           "layer",   "rows",  "sender", "schedule", "unplanned"};
 
 }  // namespace
 

@@ -26,9 +26,10 @@ enum class Refusal : uint8_t {
   kLayer,
   kRows,  // More or fewer than planned.
   kSender,
-  kSchedule,  // Right, but not this sender's turn.
+  kSchedule,   // Right, but not this sender's turn.
+  kUnplanned,  // Right, but no plan of its step came in time.
 };
-inline constexpr int kRefusals = static_cast<int>(Refusal::kSchedule) + 1;
+inline constexpr int kRefusals = static_cast<int>(Refusal::kUnplanned) + 1;
 
 // Why CheckHeader() refuses `header`. Requires: it does.
 Refusal RefusalOf(const plan::WindowHeader& header, const plan::WindowHeader& expected);

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory_node/device_queries.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/status_macros.h"
+#include "control/blame.h"
+#include "plan/epoch_shape.h"
+#include "plan/row_pieces.h"
+
+namespace lamina::memory_node {
+namespace {
+
+// A lane has a stream with a kernel that polls. Each wants a queue of the driver to itself, as does
+// the stream that stores: it has 32 (daemon/daemon.h, GiveCudaStreamsTheirOwnQueues()).
+constexpr uint32_t kWaitingLanesMax = 8;
+// Units of a lane ahead of those seen to be done. Some launches each, of about a thousand that a
+// driver takes before a launch waits; and far more than pass between two looks.
+constexpr uint32_t kUnitsAhead = 16;
+// Looks come as often as this while units pass, more seldom the longer nothing does.
+constexpr Nanos kLookMin = Micros(50);
+constexpr Nanos kLookMax = Millis(50);
+constexpr int kLooksSlower = 4;  // The pause is this part of the time since.
+// Without progress for so long the device is asked whether it still works.
+constexpr Nanos kDoubtful = Millis(10);
+
+uint64_t* WordOf(const transport::DirectMemory& memory, uint32_t word) {
+  return reinterpret_cast<uint64_t*>(memory.words + word * memory.word_stride);
+}
+
+}  // namespace
+
+DeviceQueries::DeviceQueries(const NodeEpoch& epoch, const QueryChecks& checks, StepFeed& feed,
+                             UnitMeter& meter, QueryParts& parts, kernels::KvWaits& waits)
+    : epoch_(epoch),
+      checks_(checks),
+      feed_(feed),
+      meter_(meter),
+      parts_(parts),
+      waits_(waits),
+      progress_(epoch.config.lanes) {}
+
+std::string DeviceQueries::Obstacle(const plan::EpochConfig& config, transport::Region& region) {
+  if (plan::ShardsOf(config) > 1) {
+    return absl::StrCat("rows come in parts, of ", plan::ShardsOf(config), " shards");
+  }
+  if (config.partition == Partition::kTokenRange) {
+    return "partition token_range";
+  }
+  if (config.lanes > kWaitingLanesMax) {
+    return absl::StrCat(config.lanes, " lanes, at most ", kWaitingLanesMax);
+  }
+  if (region.memory().path != transport::MemoryPath::kHost) {
+    return "windows lie in its memory, and it waits for those in the host's";
+  }
+  if (region.direct().empty()) {
+    return absl::StrCat("the device does not reach windows of ", config.transport);
+  }
+  return "";
+}
+
+absl::Status DeviceQueries::Open() {
+  const absl::Status opened = OpenWindows();
+  open_ = opened.ok();
+  if (!open_) {
+    LogWarning("epoch ", epoch_.config.epoch,
+               " the device cannot wait for windows: ", opened.message(),
+               "; rows are copied to it instead");
+    return absl::OkStatus();
+  }
+  done_.reserve(feed_.lanes().size() * epoch_.layout.layer_count());
+  waiting_rows_.reserve(epoch_.config.rows_max);
+  return absl::OkStatus();
+}
+
+// The own ones, and those of all compute nodes: each may be the next to be answered.
+absl::Status DeviceQueries::OpenWindows() {
+  queries_ = epoch_.region.direct();
+  std::vector<absl::Span<std::byte>> pages = {queries_.pages};
+  for (uint32_t node = 0; node < epoch_.peers.compute.size(); ++node) {
+    reply_windows_.push_back(epoch_.peers.compute[node]->direct());
+    if (queries_.empty() || reply_windows_.back().empty()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the windows of ", epoch_.NameOf(node), " are not direct memory"));
+    }
+    pages.push_back(reply_windows_.back().pages);
+  }
+  return waits_.Open(pages, epoch_.peer_deadline);
+}
+
+void DeviceQueries::Close() {
+  if (open_) {
+    waits_.Close();  // The windows outlive what the device does with them.
+  }
+}
+
+// Steps of decode rows in one piece, which come in one part.
+bool DeviceQueries::Fits(const Lane& lane) {
+  if (!open_ || lane.rows.empty() || lane.chunk_tokens > 0 || parts_.of(lane).size() != 1) {
+    return false;
+  }
+  const auto rows = static_cast<uint32_t>(lane.rows.size());
+  for (const AttentionDescriptor& layer : epoch_.layers) {
+    if (plan::PiecesOf(lane.chunking, rows, layer.kv_heads).count() > 1) {
+      return false;
+    }
+  }
+  waiting_rows_.clear();
+  for (const Row& row : lane.rows) {
+    waiting_rows_.push_back(
+        {.extents = row.sequence->extents, .position = row.position, .slot = row.slot.first_slot});
+  }
+  return waits_.Fits(waiting_rows_);
+}
+
+absl::StatusOr<bool> DeviceQueries::TakeStep(Lane& lane) {
+  if (!Fits(lane)) {
+    return false;
+  }
+  LAMINA_RETURN_IF_ERROR(waits_.BeginStep(lane.index, waiting_rows_));
+  progress_[lane.index] = {};
+  LAMINA_RETURN_IF_ERROR(LaunchAhead(lane));
+  return true;
+}
+
+absl::Status DeviceQueries::LaunchAhead(const Lane& lane) {
+  Progress& progress = progress_[lane.index];
+  const uint32_t end = std::min(epoch_.layout.layer_count(), progress.seen + kUnitsAhead);
+  for (; progress.launched < end; ++progress.launched) {
+    LAMINA_RETURN_IF_ERROR(waits_.Launch(lane.index, UnitOf(lane, progress.launched)));
+    progressed_ = RealClock().Now();
+  }
+  return absl::OkStatus();
+}
+
+// From the compute node that runs the layer's slice to the one that runs the next.
+kernels::WaitingUnit DeviceQueries::UnitOf(const Lane& lane, uint32_t layer) {
+  const plan::WindowLayout& layout = epoch_.layout;
+  const uint64_t value = layout.SignalValue(lane.step, layer);
+  const plan::WindowHeader query = checks_.Planned(RunnerOf(lane, layer), lane, layer);
+  plan::WindowHeader reply = query;
+  reply.sender = epoch_.node;
+  const transport::DirectMemory& to = reply_windows_[RunnerOf(lane, layer + 1)];
+  return {.layer = layer,
+          .signal = WordOf(queries_, layout.query_word(query.sender, lane.index)),
+          .at_least = value,
+          .query = queries_.bytes.data() + layout.QueryWindow(query.sender, lane.index, value),
+          .expected = kernels::StampOf(query),
+          .reply = to.bytes.data() + layout.ReplyWindow(epoch_.node, lane.index, value),
+          .stamp = kernels::StampOf(reply),
+          .reply_signal = WordOf(to, layout.reply_word(epoch_.node, lane.index)),
+          .reply_value = value};
+}
+
+void DeviceQueries::AppendAwaited(std::vector<transport::SignalCondition>& conditions) {
+  for (const Lane& lane : feed_.lanes()) {
+    for (uint32_t node = 0; lane.server == this && node < epoch_.peers.compute.size(); ++node) {
+      conditions.push_back(
+          {.word = epoch_.layout.query_word(node, lane.index), .at_least = epoch_.StepEnd(lane)});
+    }
+  }
+}
+
+Nanos DeviceQueries::LookAt(Nanos) const {
+  return open_ ? looked_ + std::clamp((looked_ - progressed_) / kLooksSlower, kLookMin, kLookMax)
+               : kNever;
+}
+
+absl::Status DeviceQueries::Look() {
+  waits_.Beat();
+  for (Lane& lane : feed_.lanes()) {
+    uint32_t sender = 0;
+    if (absl::Status looked = LookAtLane(lane, sender); !looked.ok()) {
+      return control::Blame(std::move(looked), epoch_.NameOf(sender));
+    }
+  }
+  LapUnits();
+  LAMINA_RETURN_IF_ERROR(feed_.TakePlans());
+  looked_ = RealClock().Now();
+  return absl::OkStatus();
+}
+
+// Also ends the step, and begins the next one if its plan is here.
+absl::Status DeviceQueries::LookAtLane(Lane& lane, uint32_t& sender) {
+  Progress& progress = progress_[lane.index];
+  while (lane.server == this && progress.seen < progress.launched) {
+    sender = RunnerOf(lane, progress.seen);
+    const kernels::UnitState state = waits_.Look(lane.index, progress.seen);
+    if (state.outcome == kernels::WaitOutcome::kPending) {
+      return RealClock().Now() - progressed_ > kDoubtful ? waits_.Check(lane.index)
+                                                         : absl::OkStatus();
+    }
+    if (state.outcome != kernels::WaitOutcome::kOk) {
+      return Failure(lane, state.outcome);
+    }
+    NoteUnit(lane, state.nanos);
+    if (++progress.seen < epoch_.layout.layer_count()) {
+      LAMINA_RETURN_IF_ERROR(LaunchAhead(lane));
+      continue;
+    }
+    LapUnits();  // While the lane's rows are those of the step.
+    LAMINA_RETURN_IF_ERROR(feed_.EndStep(lane));
+    meter_.Lap(telemetry::WorkPart::kTables, lane, parts_.of(lane).front().value, sender);
+  }
+  return absl::OkStatus();
+}
+
+// Counts what the data thread counts of a unit that it serves.
+void DeviceQueries::NoteUnit(const Lane& lane, Nanos nanos) {
+  const uint32_t layer = progress_[lane.index].seen;
+  const uint64_t value = epoch_.layout.SignalValue(lane.step, layer);
+  parts_.of(lane).front().value = value;
+  const AttentionDescriptor& shape = epoch_.layers[layer];
+  const uint64_t read = lane.context_tokens() * 2 * shape.kv_width() * sizeof(BFloat16);
+  const size_t header = sizeof(plan::WindowHeader);
+  const size_t sent = header + lane.rows.size() * shape.q_width() * sizeof(BFloat16);
+  progressed_ = RealClock().Now();
+  done_.push_back({.lane = &lane,
+                   .sender = RunnerOf(lane, layer),
+                   .value = value,
+                   .nanos = nanos,
+                   .read_bytes = read});
+  WorkerCounters& counters = epoch_.counters;
+  telemetry::AddTo(counters.kv_bytes_read, read);
+  telemetry::AddTo(counters.bytes_received,
+                   header + lane.rows.size() * shape.qkv_width() * sizeof(BFloat16));
+  telemetry::AddTo(counters.bytes_sent, sent);
+  telemetry::AddTo(counters.units, 1);
+  telemetry::AddTo(counters.device_units, 1);
+  telemetry::LinkCounters& link = meter_.link(RunnerOf(lane, layer + 1));
+  telemetry::AddTo(link.bytes, sent);
+  telemetry::AddTo(link.puts, 1);
+  meter_.NoteUnit(lane, layer, nanos);
+}
+
+// The time since the last lap: first waiting, then, as far as the device worked in it, attention.
+// Lanes that worked side by side share it, and their senders the wait.
+void DeviceQueries::LapUnits() {
+  if (done_.empty()) {
+    return;
+  }
+  const Nanos now = RealClock().Now();
+  Nanos worked = 0;
+  for (const DoneUnit& unit : done_) {
+    worked += unit.nanos;
+  }
+  Nanos at = std::max(meter_.end(), now - worked);
+  const auto waited = static_cast<uint64_t>(at - meter_.end()) / done_.size();
+  meter_.LapUntil({.start = meter_.end(), .end = at, .part = telemetry::WorkPart::kWaitQuery});
+  for (const DoneUnit& unit : done_) {
+    telemetry::AddTo(meter_.link(unit.sender).waited_nanos, waited);
+    const Nanos end = std::min(now, at + unit.nanos);
+    meter_.LapUntil(
+        {.start = at,
+         .end = end,
+         .part = telemetry::WorkPart::kAttend,
+         .lane = static_cast<uint8_t>(unit.lane->index),
+         .peer = static_cast<uint8_t>(unit.sender),
+         .layer = static_cast<uint16_t>(epoch_.layout.LayerOf(unit.value)),
+         .rows = static_cast<uint16_t>(unit.lane->rows.size()),
+         .step = static_cast<uint32_t>(epoch_.layout.StepOf(unit.value)),
+         .bytes = static_cast<uint32_t>(std::min<uint64_t>(unit.read_bytes, UINT32_MAX))});
+    at = end;
+  }
+  done_.clear();
+}
+
+absl::Status DeviceQueries::Failure(const Lane& lane, kernels::WaitOutcome outcome) {
+  const uint32_t layer = progress_[lane.index].seen;
+  const std::string where =
+      absl::StrCat("lane ", lane.index, " step ", lane.step, " layer ", layer);
+  if (outcome == kernels::WaitOutcome::kAborted) {
+    return absl::CancelledError(absl::StrCat(where, ": stopped while the device waited"));
+  }
+  if (outcome == kernels::WaitOutcome::kTimeout) {
+    return absl::DeadlineExceededError(absl::StrCat(where,
+                                                    ": the device has not heard of the worker for ",
+                                                    ToSeconds(epoch_.peer_deadline), " s"));
+  }
+  // The window is still what the device saw: its sender waits for the reply.
+  const uint32_t sender = RunnerOf(lane, layer);
+  const size_t window =
+      epoch_.layout.QueryWindow(sender, lane.index, epoch_.layout.SignalValue(lane.step, layer));
+  plan::WindowHeader header;
+  std::memcpy(&header, queries_.bytes.data() + window, sizeof(header));
+  LAMINA_RETURN_IF_ERROR(checks_.ByPlan(header, sender, lane, layer));
+  return absl::InternalError(
+      absl::StrCat(where, ": the device refused a window that now fits the plan"));
+}
+
+}  // namespace lamina::memory_node

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory_node/node_epoch.h"
+
+namespace lamina::memory_node {
+namespace {
+
+std::vector<plan::PipelineSchedule> SchedulesOf(const plan::EpochConfig& config) {
+  std::vector<plan::PipelineSchedule> schedules;
+  for (uint32_t shard = 0; shard < plan::ShardsMax(config.stages); ++shard) {
+    schedules.push_back(plan::ScheduleOf(config, shard));
+  }
+  return schedules;
+}
+
+}  // namespace
+
+NodeEpoch::NodeEpoch(const plan::EpochConfig& epoch_config, uint32_t own_index, Nanos deadline,
+                     transport::Transport& epoch_transport, transport::Region& own_region,
+                     kernels::KvDevice& kv_device, WorkerCounters& worker_counters)
+    : config(epoch_config),
+      node(own_index),
+      peer_deadline(deadline),
+      layers(plan::LayersOf(epoch_config, own_index)),
+      layout(plan::WindowShapeOf(epoch_config)),
+      schedules(SchedulesOf(epoch_config)),
+      transport(epoch_transport),
+      region(own_region),
+      device(kv_device),
+      counters(worker_counters) {}
+
+}  // namespace lamina::memory_node

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// NodeEpoch: what a memory node's sources share in an epoch, and what follows from it alone.
+//
+// Threading: made and connected before the data thread starts; `abort` is raised by any thread.
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/attention_descriptor.h"
+#include "common/clock.h"
+#include "kernels/kv_device.h"
+#include "memory_node/lane.h"
+#include "memory_node/peer_regions.h"
+#include "memory_node/worker_counters.h"
+#include "plan/epoch_shape.h"
+#include "plan/pipeline_schedule.h"
+#include "plan/window_layout.h"
+#include "transport/transport.h"
+
+namespace lamina::memory_node {
+
+struct NodeEpoch {
+  // References must outlive this.
+  NodeEpoch(const plan::EpochConfig& epoch_config, uint32_t own_index, Nanos deadline,
+            transport::Transport& epoch_transport, transport::Region& own_region,
+            kernels::KvDevice& kv_device, WorkerCounters& worker_counters);
+
+  // The compute node that runs a slice of the lane's step, among those of a shard.
+  uint32_t RunnerOf(uint32_t shard, const Lane& lane, uint32_t slice) const {
+    return schedules[shard].NodeOf(lane.index, lane.step, slice, lane.pinned);
+  }
+  bool by_span() const { return config.partition == Partition::kTokenRange; }
+  const std::string& NameOf(uint32_t compute_node) const {
+    return config.compute_nodes[compute_node];
+  }
+  // Of the first signal value of the lane's step that is not one of its units.
+  uint64_t StepEnd(const Lane& lane) const {
+    return layout.SignalValue(lane.step, layout.layer_count() - 1) + 1;
+  }
+
+  const plan::EpochConfig config;
+  const uint32_t node;        // Own index among the memory nodes.
+  const Nanos peer_deadline;  // Longest wait inside a started unit, and for a window's plan.
+  const std::vector<AttentionDescriptor> layers;  // Over the heads that are here.
+  const plan::WindowLayout layout;
+  const std::vector<plan::PipelineSchedule> schedules;  // By shard.
+  transport::Transport& transport;
+  transport::Region& region;  // The own query windows.
+  kernels::KvDevice& device;
+  WorkerCounters& counters;
+  PeerRegions peers;  // Until the epoch's end: sources of puts are read as long.
+  transport::AbortWord abort{0};
+};
+
+}  // namespace lamina::memory_node

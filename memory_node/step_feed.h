@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// StepFeed: takes step plans, applies their changes to the slot tables, and knows which step each
+// lane is in.
+//
+// Plans of a lane are begun in the order in which they come. One without rows here is over at once;
+// of one with rows the sources are asked who serves it (WorkSource::TakeStep), and it lasts until
+// EndStep().
+//
+// A query window may come before its plan: shared memory outruns gRPC. Whoever finds one calls
+// Await(), and goes on with other lanes: the lane is then awaited, and Look() says whether its plan
+// came in time.
+//
+// Threading:  PushPlan() from any thread; everything else the data thread.
+// Allocation: tables grow when sequences join.
+// Limits:     plans in the inbox: plan_ahead steps of each lane, by the protocol.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/clock.h"
+#include "control/inbox.h"
+#include "memory_node/lane.h"
+#include "memory_node/node_epoch.h"
+#include "memory_node/query_checks.h"
+#include "memory_node/work_source.h"
+#include "plan/slot_tables.h"
+#include "plan/step_plan.h"
+
+namespace lamina::memory_node {
+
+class StepFeed {
+ public:
+  // References must outlive this.
+  StepFeed(const NodeEpoch& epoch, const QueryChecks& checks);
+
+  // Who is asked to serve steps, in this order. Call before anything else.
+  void SetSources(std::vector<WorkSource*> sources) { sources_ = std::move(sources); }
+
+  void PushPlan(plan::StepPlan plan) { inbox_.Push(std::move(plan)); }
+
+  std::vector<Lane>& lanes() { return lanes_; }
+  const plan::SlotTables& tables() const { return tables_; }
+
+  // Takes what has come, in the order of its coming: a sequence may leave one lane and join
+  // another. Errors: kInternal  a plan that does not follow from the tables; those of TakeStep().
+  absl::Status TakePlans();
+
+  // All units of the lane's step have been served. Begins the next one if its plan is here.
+  // Errors: as TakePlans().
+  absl::Status EndStep(Lane& lane);
+
+  // A window of `sender` with this signal value is here. True: so is the lane's plan. False: it is
+  // awaited from now on, until the peer deadline. Errors: as TakePlans().
+  absl::StatusOr<bool> Await(Lane& lane, uint32_t sender, uint64_t value);
+
+  // Whether the lane's plan is awaited, and that of any lane.
+  bool Awaits(const Lane& lane) const { return waits_[lane.index].since != 0; }
+  bool awaits_any() const { return awaited_ > 0; }
+
+  // While a lane's plan is awaited: when Look() is due.
+  Nanos LookAt() const { return look_at_; }
+
+  // Takes what has come. Errors: as TakePlans(); kDeadlineExceeded  a lane's plan has not come in
+  // time, blamed on the sender of its window.
+  absl::Status Look();
+
+ private:
+  // Of a lane whose window came before its plan.
+  struct PlanWait {
+    Nanos since = 0;  // 0: none.
+    uint32_t sender = 0;
+    uint64_t value = 0;
+  };
+
+  absl::Status Advance(Lane& lane);
+  absl::Status Begin(const plan::StepPlan& plan, Lane& lane);
+  absl::Status CheckWaits(Nanos now);
+
+  const NodeEpoch& epoch_;
+  const QueryChecks& checks_;
+  std::vector<WorkSource*> sources_;
+  control::Inbox<plan::StepPlan> inbox_;
+  std::vector<plan::StepPlan> taken_;
+  std::vector<Lane> lanes_;
+  std::vector<PlanWait> waits_;  // [lanes]
+  uint32_t awaited_ = 0;         // Lanes whose plan is awaited.
+  Nanos look_at_ = 0;
+  plan::SlotTables tables_;
+};
+
+}  // namespace lamina::memory_node
