@@ -194,8 +194,8 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
       node.worker = std::make_unique<memory_node::AttentionWorker>(
           memory_node::AttentionWorker::Options{.config = config_, .node = i}, *node.transport,
           *node.region, *node.device, memory_pool_, node.counters);
-      std::vector<std::unique_ptr<transport::RemoteRegion>> replies;
-      replies.push_back(*node.transport->OpenRegion(region_->Descriptor(), kEpoch));
+      memory_node::PeerRegions replies;
+      replies.compute.push_back(*node.transport->OpenRegion(region_->Descriptor(), kEpoch));
       node.worker->SetPeers(std::move(replies));
       queries.push_back(*transport_->OpenRegion(node.region->Descriptor(), kEpoch));
       node.thread = std::thread([&node] { EXPECT_TRUE(node.worker->Run().ok()); });
