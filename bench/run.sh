@@ -14,6 +14,7 @@ Usage: bench/run.sh SUITE [--json FILE] [-- ARGUMENTS OF THE SUITE]
 Suites:
   attention  decode attention against the read bandwidth measured beside it
   dense      linear layers against oneDNN called directly, and against the GEMM peak
+  plan       the scheduler's own time for a step and its result, with many sequences on many memory nodes
   transport  put and signal between two processes: shm against a raw cache-line ping-pong, ucx against bare UCP
              and ucx_perftest (Debian: ucx-utils)
   decode     steps of a running cluster against their floor, for rows x context
@@ -59,11 +60,15 @@ case "$suite" in
     [[ -x $program ]] || { echo "$program is missing; run deploy/build.sh" >&2; exit 1; }
     exec "$program" "${json[@]}" "$@"
     ;;
+  plan)
+    [[ ${#json[@]} -eq 0 ]] || { echo "plan prints its figures and has no --json" >&2; exit 2; }
+    exec "$bin/lamina-bench-plan" "$@"
+    ;;
   decode | gateway | local | overlap | paper | peers | pipeline | prefill | trace | transport)
     exec python3 "$root/bench/$suite.py" "${json[@]}" "$@"
     ;;
   *)
-    echo "unknown suite $suite; known: attention dense transport decode overlap prefill pipeline local gateway trace paper peers" >&2
+    echo "unknown suite $suite; known: attention dense plan transport decode overlap prefill pipeline local gateway trace paper peers" >&2
     exit 2
     ;;
 esac

@@ -55,7 +55,8 @@ class AttentionPath {
   virtual std::string Describe() const { return ""; }
 
   // The peers are connected. First call of the data thread.
-  // Errors: those of the transport and the device; the epoch ends with them.
+  // Errors: those of the device; those of the transport, marked as its faults
+  // (control/transport_fault.h). The epoch ends with them.
   virtual absl::Status Open() { return absl::OkStatus(); }
 
   // The peers are about to be disconnected: nothing of this path may reach for their regions later.

@@ -2,22 +2,8 @@
 #include "compute_node/local_attention.h"
 
 #include "common/status_macros.h"
-#include "compute_node/step_layout.h"
 
 namespace lamina::compute_node {
-
-absl::Status LocalAttention::BeginStep(Lane& lane, const PathRows& rows) {
-  kv_.BeginStep(lane.index);
-  for (uint32_t row = rows.decode.first; row < rows.decode.first + rows.decode.count; ++row) {
-    LAMINA_RETURN_IF_ERROR(
-        kv_.AddRows(lane.index, lane.plan.rows[row].sequence, row, lane.positions[row], 1));
-  }
-  for (const ChunkRows& chunk : ChunksOf(lane, rows)) {
-    LAMINA_RETURN_IF_ERROR(kv_.AddRows(lane.index, chunk.plan.sequence, chunk.first_row,
-                                       chunk.plan.first_token, chunk.plan.tokens));
-  }
-  return absl::OkStatus();
-}
 
 absl::Status LocalAttention::Attend(Lane& lane) {
   const size_t rows = lane.positions.size();

@@ -23,7 +23,9 @@ class LocalAttention final : public AttentionPath {
 
   absl::Status Open() override { return kv_.Begin(); }
   absl::Status Apply(const plan::StepPlan& plan) override { return kv_.Apply(plan); }
-  absl::Status BeginStep(Lane& lane, const PathRows& rows) override;
+  absl::Status BeginStep(Lane& lane, const PathRows& rows) override {
+    return kv_.BeginStep(lane, rows);
+  }
   absl::Status Attend(Lane& lane) override;
   bool Await(Lane& /*lane*/) override { return false; }
   absl::StatusOr<bool> Poll(Lane& /*lane*/) override { return true; }

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "compute_node/step_layout.h"
 
 namespace lamina::compute_node {
 
@@ -27,6 +28,19 @@ LocalKv::LocalKv(const plan::EpochConfig& config, kernels::KvDevice& device)
       steps_(config.lanes) {
   stored_.reserve(config.rows_max + config.chunk_tokens_max);
   items_.reserve(config.rows_max + config.chunk_tokens_max);
+}
+
+absl::Status LocalKv::BeginStep(const Lane& lane, const PathRows& rows) {
+  BeginStep(lane.index);
+  for (uint32_t row = rows.decode.first; row < rows.decode.first + rows.decode.count; ++row) {
+    LAMINA_RETURN_IF_ERROR(
+        AddRows(lane.index, lane.plan.rows[row].sequence, row, lane.positions[row], 1));
+  }
+  for (const ChunkRows& chunk : ChunksOf(lane, rows)) {
+    LAMINA_RETURN_IF_ERROR(AddRows(lane.index, chunk.plan.sequence, chunk.first_row,
+                                   chunk.plan.first_token, chunk.plan.tokens));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status LocalKv::AddRows(uint32_t lane, plan::SequenceId id, uint32_t first_row,

@@ -7,7 +7,7 @@
 // no scratch KV. The bits are those of every other path, as attention's arithmetic is canonical.
 //
 //   Apply(plan)                       every plan
-//   BeginStep(lane), then AddRows()   once a step
+//   BeginStep(lane, rows)             once a step
 //   Store(lane, layer, qkv)           then Attend(lane, layer, qkv, out): once a layer
 //
 // Threading: one thread.   Allocation: per step, none per layer.
@@ -19,6 +19,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "compute_node/lane.h"
 #include "control/node_handler.h"
 #include "kernels/kv_device.h"
 #include "kernels/matrix_view.h"
@@ -41,8 +42,10 @@ class LocalKv {
   // The plan's changes to the tables. Errors: kInternal  they do not fit the tables.
   absl::Status Apply(const plan::StepPlan& plan) { return tables_.Apply(plan); }
 
-  // The lane's next step begins, without rows so far.
+  // The lane's next step begins, without rows so far, or with these of a step that is laid out.
+  // Errors: as AddRows().
   void BeginStep(uint32_t lane) { steps_[lane].clear(); }
+  absl::Status BeginStep(const Lane& lane, const PathRows& rows);
 
   // Rows [first_row, + tokens) of the lane's step are these consecutive tokens of the sequence.
   // Errors: kInternal  the sequence is not here, or has no slots for them.

@@ -24,7 +24,7 @@ class PartSums {
   PartSums(const SliceProgram& program, kernels::ComputeDevice& device)
       : program_(program), device_(device) {}
 
-  // Of a part, which is [rows, width] f32.
+  // How many bytes a row of a part takes, which is [rows, width] f32.
   size_t RowBytes(uint32_t slice, size_t reduce) const {
     return program_.RowBytes(Part(slice, reduce));
   }

@@ -36,7 +36,7 @@ class PathMaker {
   // The epoch does not have it: gives the memory back.
   virtual void Release() = 0;
 
-  // For the log: the memory that is reserved.
+  // Describes the memory that is reserved, for the log.
   virtual std::string Describe() const = 0;
 
   // Requires: Reserve() for the context's epoch. The context outlives the path.

@@ -12,8 +12,13 @@ namespace lamina::compute_node {
 PathSet::PathSet(const WorkerContext& context, absl::Span<PathMaker* const> makers) {
   LAMINA_CHECK(!makers.empty());
   for (PathMaker* const maker : makers) {
+    kinds_.push_back(maker->kind());
     paths_.push_back(maker->Make(context));
   }
+}
+
+uint32_t PathSet::IndexOf(plan::AttentionPath kind) const {
+  return static_cast<uint32_t>(std::find(kinds_.begin(), kinds_.end(), kind) - kinds_.begin());
 }
 
 template <typename Call>

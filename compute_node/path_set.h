@@ -18,7 +18,6 @@
 #include "absl/types/span.h"
 #include "compute_node/attention_path.h"
 #include "compute_node/path_maker.h"
-#include "compute_node/sequence_table.h"
 #include "compute_node/worker_context.h"
 
 namespace lamina::compute_node {
@@ -30,8 +29,8 @@ class PathSet {
   PathSet(const WorkerContext& context, absl::Span<PathMaker* const> makers);
 
   uint32_t count() const { return static_cast<uint32_t>(paths_.size()); }
-  // Which one a sequence's rows take.
-  uint32_t IndexOf(const Sequence& /*sequence*/) const { return 0; }
+  // Of the path of that kind; count() if the epoch has none.
+  uint32_t IndexOf(plan::AttentionPath kind) const;
 
   absl::Status Prepare();
   std::string Describe() const;
@@ -56,7 +55,8 @@ class PathSet {
   template <typename Call>
   absl::Status ForEachOf(const Lane& lane, Call call) const;
 
-  std::vector<std::unique_ptr<AttentionPath>> paths_;
+  std::vector<plan::AttentionPath> kinds_;
+  std::vector<std::unique_ptr<AttentionPath>> paths_;  // The same.
 };
 
 }  // namespace lamina::compute_node

@@ -6,6 +6,7 @@
 
 #include "common/status_macros.h"
 #include "compute_node/step_layout.h"
+#include "control/transport_fault.h"
 #include "plan/epoch_shape.h"
 #include "transport/put_all.h"
 
@@ -42,8 +43,8 @@ absl::Status RemoteAttention::Open() {
           transport::AsBytes(state.kv_staging.data(), state.kv_staging.size()),
           transport::AsBytes(state.row_staging.data(), state.row_staging.size())}) {
       if (!source.empty()) {
-        LAMINA_RETURN_IF_ERROR(
-            context_.transport.RegisterSource(source, transport::MemoryKind::kHost));
+        LAMINA_RETURN_IF_ERROR(control::TransportFault(
+            context_.transport.RegisterSource(source, transport::MemoryKind::kHost)));
       }
     }
   }

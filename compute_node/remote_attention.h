@@ -45,7 +45,7 @@ class RemoteAttention final : public AttentionPath {
   absl::StatusOr<bool> Poll(Lane& lane) override;
   void AppendAwaited(const Lane& lane, std::vector<AwaitedSignal>& awaited) const override;
 
-  // Of the lane's step, once it has begun.
+  // The rows of the lane's step, which has begun, by memory node.
   const RemoteRows& RowsOf(const Lane& lane) const { return lanes_[lane.index].rows; }
   // Of the rows of the lane's slice that go to the memory node.
   plan::WindowHeader QueryHeader(const Lane& lane, uint32_t node) const;
@@ -53,7 +53,7 @@ class RemoteAttention final : public AttentionPath {
   plan::WindowHeader ReplyHeader(const Lane& lane, uint32_t layer, uint32_t node) const;
 
  private:
-  // Of one lane and memory node.
+  // What one lane exchanges with one memory node.
   struct Unit {
     bool awaited = false;
     plan::QueryWindowWriter window{{}, 0};

@@ -28,7 +28,7 @@ struct NodeRows {
   bool involved() const { return rows.count > 0 || kv_rows.count > 0; }
 };
 
-// Of a row's span: where its reply lies.
+// Where the reply to one span of a row lies.
 struct SpanPartial {
   uint32_t node = 0;
   uint32_t index = 0;  // Among the node's.

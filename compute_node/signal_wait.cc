@@ -48,4 +48,15 @@ absl::Status SignalWait::Wait(Nanos pause, const transport::AbortWord& abort) {
                           : control::Blame(ready.status(), context_.peers.Name(peer_));
 }
 
+absl::Status SignalWait::CheckDeadline() const {
+  if (RealClock().Now() < deadline_) {
+    return absl::OkStatus();
+  }
+  const bool any_here = std::any_of(
+      conditions_.begin(), conditions_.end(), [this](const transport::SignalCondition& condition) {
+        return context_.region.LoadSignal(condition.word) >= condition.at_least;
+      });
+  return any_here ? absl::OkStatus() : context_.peers.NothingFrom(peer_, patience_);
+}
+
 }  // namespace lamina::compute_node

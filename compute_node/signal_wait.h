@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SignalWait: what a worker whose lanes all wait is waiting for: signals of peers, each with a time
-// by which it must have come. The thread sleeps in the transport until one of them is there.
+// SignalWait: signals of peers that a thread waits for, each with a time by which it must have
+// come. The thread sleeps in the transport until one of them is there.
 //
 // Threading: the data thread. Allocation: none once the vectors have grown.
 
@@ -34,11 +34,15 @@ class SignalWait {
   // Errors: as Peers::NothingFrom(), of the first to be given up; kCancelled; the transport's.
   absl::Status Wait(Nanos pause, const transport::AbortWord& abort);
 
+  // The same without waiting, and without counting time: whether somebody is to be given up now.
+  // Errors: as Peers::NothingFrom().
+  absl::Status CheckDeadline() const;
+
  private:
   const WorkerContext& context_;
   std::vector<AwaitedSignal> signals_;
   std::vector<transport::SignalCondition> conditions_;  // The same.
-  // Of the one to be given up first.
+  // The signal that is given up first: when, after how long, and whose it is.
   Nanos deadline_ = INT64_MAX;
   Nanos patience_ = 0;
   PeerId peer_ = 0;

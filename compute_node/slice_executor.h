@@ -70,7 +70,7 @@ class SliceExecutor {
   // Errors: those of the device. Nothing is recorded then; everything runs op by op.
   absl::Status Record(size_t rows_max, ValueBuffers& buffers);
 
-  // As ValueBuffers::SetRows() and NoteRun().
+  // These are what ValueBuffers::SetRows() and NoteRun() say.
   absl::Status SetRows(const RowInputs& rows, ValueBuffers& buffers) const {
     return buffers.SetRows(rows);
   }

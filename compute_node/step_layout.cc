@@ -24,6 +24,7 @@ class Layouter {
   absl::Status PlaceRows();
   absl::Status PlaceChunks();
   void ChooseTailRows();
+  absl::StatusOr<PathRows*> PathFor(const Sequence& sequence);
   uint32_t PathOfSequence(plan::SequenceId id) {
     const Sequence* sequence = sequences_.Find(id);
     return sequence == nullptr ? 0 : path_of_(*sequence);
@@ -79,6 +80,16 @@ void Layouter::Sort() {
                    });
 }
 
+absl::StatusOr<PathRows*> Layouter::PathFor(const Sequence& sequence) {
+  const uint32_t path = path_of_(sequence);
+  if (path >= lane_.paths.size()) {
+    return absl::InternalError(absl::StrCat("sequence ", sequence.join.id, " attends by path ",
+                                            static_cast<uint32_t>(sequence.join.path),
+                                            ", which the epoch does not have"));
+  }
+  return &lane_.paths[path];
+}
+
 // A row's input is the token sampled last.
 absl::Status Layouter::PlaceRows() {
   for (const plan::DecodeRow& row : lane_.plan.rows) {
@@ -88,7 +99,8 @@ absl::Status Layouter::PlaceRows() {
       return absl::InternalError(absl::StrCat("row of sequence ", row.sequence, " position ",
                                               row.position, " does not follow from the tables"));
     }
-    Extend(lane_.paths[path_of_(*sequence)].decode, lane_.positions.size());
+    LAMINA_ASSIGN_OR_RETURN(PathRows* const path, PathFor(*sequence));
+    Extend(path->decode, lane_.positions.size());
     lane_.token_ids.push_back(static_cast<uint32_t>(sequence->tokens.back()));
     lane_.positions.push_back(row.position);
   }
@@ -104,7 +116,8 @@ absl::Status Layouter::PlaceChunks() {
         uint64_t{chunk.first_token} + chunk.tokens > sequence->join.tokens.size()) {
       return ChunkDoesNotFollow(chunk);
     }
-    Extend(lane_.paths[path_of_(*sequence)].chunks, lane_.chunks.size());
+    LAMINA_ASSIGN_OR_RETURN(PathRows* const path, PathFor(*sequence));
+    Extend(path->chunks, lane_.chunks.size());
     lane_.chunks.push_back(
         {.plan = chunk, .first_row = static_cast<uint32_t>(lane_.positions.size())});
     for (uint32_t i = 0; i < chunk.tokens; ++i) {

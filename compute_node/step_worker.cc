@@ -2,8 +2,6 @@
 #include "compute_node/step_worker.h"
 
 #include <algorithm>
-#include <chrono>
-#include <optional>
 #include <thread>
 #include <utility>
 
@@ -17,36 +15,11 @@
 namespace lamina::compute_node {
 namespace {
 
-// While lanes wait and others idle, plans of the idle ones are looked for this often.
-constexpr Nanos kPlanPoll = Micros(200);
-
-// A step with prompt chunks may keep another compute node busy for minutes (a large model on few
-// cores): it is waited for as long again for each so many of its prompt tokens.
-constexpr Nanos kPromptTokens = 64;
-
-// How long a lane waits for another compute node, which may itself wait for a memory node, for
-// `patience`: so memory nodes are given up on first.
-Nanos ReplicaPatience(const Lane& lane, Nanos patience) {
-  Nanos prompt_tokens = 0;
-  for (const plan::PrefillChunk& chunk : lane.plan.chunks) {
-    prompt_tokens += chunk.tokens;
-  }
-  return 2 * patience + 2 * patience * prompt_tokens / kPromptTokens;
-}
-
 std::unique_ptr<plan::SliceOrder> MakeOrder(const plan::EpochConfig& config, uint32_t node) {
   if (plan::IsPartOfLayers(config, node)) {
     return std::make_unique<plan::OldestVisitFirst>(config.lanes);
   }
   return std::make_unique<plan::FewestSlicesFirst>(config.lanes);
-}
-
-void Pause(Nanos pause) {
-  if (pause == 0) {
-    std::this_thread::yield();
-  } else {
-    std::this_thread::sleep_for(std::chrono::nanoseconds(pause));
-  }
 }
 
 }  // namespace
@@ -83,7 +56,7 @@ StepWorker::StepWorker(const Options& options, SliceExecutor& executor,
       tail_(context_, sequences_, pool, options.grammars),
       lanes_(options.config.lanes),
       order_(MakeOrder(options.config, options.node)),
-      wait_(context_) {
+      wait_(context_, paths_, replicas_, shards_) {
   const size_t rows_max = options.config.rows_max + options.config.chunk_tokens_max;
   for (uint32_t i = 0; i < lanes_.size(); ++i) {
     lanes_[i].index = i;
@@ -115,7 +88,7 @@ void StepWorker::Stop() {
 
 absl::Status StepWorker::Run() {
   LAMINA_RETURN_IF_ERROR(executor_.device().Begin());
-  LAMINA_RETURN_IF_ERROR(control::TransportFault(paths_.Open()));
+  LAMINA_RETURN_IF_ERROR(paths_.Open());
   LAMINA_RETURN_IF_ERROR(control::TransportFault(RegisterSources()));
   absl::Status status = control::TransportFault(MeasureLinks(context_, abort_, reporter_));
   if (status.ok()) {
@@ -149,7 +122,7 @@ absl::Status StepWorker::Loop() {
       return lane.phase == LanePhase::kWaiting;
     });
     if (waiting) {
-      LAMINA_RETURN_IF_ERROR(WaitForArrivals());
+      LAMINA_RETURN_IF_ERROR(wait_.Run(lanes_, abort_));
     } else if (peers_.AnyPending()) {
       std::this_thread::yield();  // Nothing would move while it sleeps for a plan.
     } else {
@@ -191,7 +164,9 @@ absl::Status StepWorker::BeginStep(Lane& lane) {
   LAMINA_RETURN_IF_ERROR(paths_.Apply(lane.plan));
   lane.slices_nanos = 0;
   lane.slices_run = 0;
-  const auto path_of = [this](const Sequence& sequence) { return paths_.IndexOf(sequence); };
+  const auto path_of = [this](const Sequence& sequence) {
+    return paths_.IndexOf(sequence.join.path);
+  };
   LAMINA_RETURN_IF_ERROR(LayOut(options_.config, sequences_, path_of, lane));
   LAMINA_RETURN_IF_ERROR(paths_.BeginStep(lane));
   if (lane.positions.empty()) {  // Only leaves: answered at once.
@@ -473,56 +448,6 @@ absl::Status StepWorker::TakeInputs(Lane& lane) {
     SetReady(lane);
   }
   return absl::OkStatus();
-}
-
-absl::Status StepWorker::WaitForArrivals() {
-  wait_.Clear();
-  Nanos nap = ThreadBeat::kNapMost;
-  std::optional<Nanos> pause;  // Of paths that have to be polled.
-  for (const Lane& lane : lanes_) {
-    if (lane.phase == LanePhase::kIdle && context_.schedule.TakesPart(options_.node, lane.index)) {
-      nap = std::min(nap, kPlanPoll);
-    }
-    if (lane.phase != LanePhase::kWaiting) {
-      continue;
-    }
-    ExpectSignalsOf(lane);
-    if (lane.awaits.Has(Awaited::kWeights)) {
-      nap = std::clamp(lane.weights_look_again - RealClock().Now(), Nanos{0}, nap);
-    }
-    if (lane.awaits.Has(Awaited::kAttention)) {
-      if (const auto path_pause = paths_.PollPause(lane)) {
-        pause = std::min(*path_pause, pause.value_or(*path_pause));
-      }
-    }
-  }
-  if (pause.has_value()) {
-    Pause(*pause);
-    return absl::OkStatus();
-  }
-  return wait_.Wait(nap, abort_);
-}
-
-void StepWorker::ExpectSignalsOf(const Lane& lane) {
-  const Nanos for_nodes = ReplicaPatience(lane, options_.peer_deadline);
-  Nanos for_outputs = options_.peer_deadline;
-  if (lane.awaits.Has(Awaited::kTokens)) {
-    wait_.signals().push_back(replicas_.TokenSignal(lane));
-    wait_.Expect(lane.away_since, for_nodes);
-  }
-  if (lane.awaits.Has(Awaited::kSum)) {
-    wait_.signals().push_back(shards_.NextSignal(lane));
-    wait_.Expect(lane.away_since, for_nodes);
-  }
-  if (lane.awaits.Has(Awaited::kContext)) {
-    wait_.signals().push_back(replicas_.ContextSignal(lane));
-    wait_.Expect(lane.away_since, for_nodes);
-    for_outputs = for_nodes;  // They cannot come before the node that sends the context has sent q.
-  }
-  if (lane.awaits.Has(Awaited::kAttention)) {
-    paths_.AppendAwaited(lane, wait_.signals());
-    wait_.Expect(lane.away_since, for_outputs);
-  }
 }
 
 }  // namespace lamina::compute_node

@@ -32,8 +32,8 @@
 // when its tokens come.
 //
 // Parts: step_layout.h the rows of a step; replica_exchange.h what compute nodes tell each other;
-// shard_exchange.h what shards do; step_tail.h the LM head and sampling; signal_wait.h the sleep of
-// a thread all of whose lanes wait; link_measurement.h how fast the links are, before any of that.
+// shard_exchange.h what shards do; step_tail.h the LM head and sampling; lane_wait.h the sleep of a
+// thread all of whose lanes wait; link_measurement.h how fast the links are, before any of that.
 // Files: step_worker.cc the loop and the life of a step; step_worker_prepare.cc what comes before.
 //
 // Threading: Run() on one thread; PushPlan() and Stop() from any other.
@@ -52,6 +52,7 @@
 #include "common/line_fit.h"
 #include "common/thread_pool.h"
 #include "compute_node/lane.h"
+#include "compute_node/lane_wait.h"
 #include "compute_node/laps.h"
 #include "compute_node/path_maker.h"
 #include "compute_node/path_set.h"
@@ -59,7 +60,6 @@
 #include "compute_node/replica_exchange.h"
 #include "compute_node/sequence_table.h"
 #include "compute_node/shard_exchange.h"
-#include "compute_node/signal_wait.h"
 #include "compute_node/slice_executor.h"
 #include "compute_node/step_counters.h"
 #include "compute_node/step_tail.h"
@@ -136,12 +136,10 @@ class StepWorker {
   void ForgetPrefilled(const Lane& lane);
   void NoteSlice(Lane& lane, Nanos elapsed);
 
-  // What lanes wait for: taken when it has come, awaited when no lane is ready.
+  // What lanes wait for is taken when it has come.
   absl::Status TakeArrivals();
   absl::Status TakeTokens(Lane& lane);
   absl::Status TakeInputs(Lane& lane);
-  absl::Status WaitForArrivals();
-  void ExpectSignalsOf(const Lane& lane);
 
   const Options options_;
   SliceExecutor& executor_;
@@ -165,7 +163,7 @@ class StepWorker {
   std::unique_ptr<plan::SliceOrder> order_;
   std::vector<plan::StepPlan> taken_;
   LineFit slice_times_;
-  SignalWait wait_;
+  LaneWait wait_;
 };
 
 }  // namespace lamina::compute_node

@@ -62,7 +62,7 @@ class ValueBuffers {
   void SetRowCount(size_t count);
   // Tells that the device has taken what SetRows() copies: the next call need not wait for it.
   void NoteRun() { copying_ids_ = false; }
-  // As ops read them, where the device has them.
+  // The ids and positions as ops read them, where the device has them.
   const RowInputs& rows() const { return device_rows_; }
 
   // A value's rows, of the device.

@@ -124,6 +124,10 @@ void Engine::Impl::BeginEpoch(const FormedEpoch& epoch, const std::vector<std::s
                               ? "for no attention is away that another lane would hide"
                               : "");
   }
+  // An epoch has one kind of path.
+  scheduler.SetAttentionPath(epoch.topology.attends_at(plan::AttentionPath::kLocal)
+                                 ? plan::AttentionPath::kLocal
+                                 : plan::AttentionPath::kRemote);
   schedule = epoch.topology.Schedule();
   shares_by = epoch.shares_by;
   scheduler.SetLinkCosts(CostsOfLinks(epoch, MeasuredNodesOf(members)));

@@ -38,6 +38,7 @@
 
 #include "common/extent.h"
 #include "common/sampling_params.h"
+#include "plan/attention_paths.h"
 #include "plan/row_pieces.h"
 
 namespace lamina::plan {
@@ -67,7 +68,8 @@ struct SequenceJoin {
   // only.
   std::vector<TokenId> end_tokens;
   uint32_t tokens_min = 0;
-  uint32_t memory_node = 0;  // Index into the epoch's memory nodes.
+  uint32_t memory_node = 0;                     // Index into the epoch's memory nodes.
+  AttentionPath path = AttentionPath::kRemote;  // By which its rows attend; one of the epoch's.
   // Report the log-probability of every token given those before it (Score), and its rank if
   // sampling.logprobs is not negative; nothing is sampled.
   bool score = false;

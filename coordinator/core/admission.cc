@@ -10,8 +10,8 @@
 namespace lamina::core {
 namespace {
 
-void AppendJoin(const Sequence& sequence, const std::vector<HeldExtent>& slots,
-                plan::StepPlan& plan) {
+void AppendJoin(const Sequence& sequence, plan::AttentionPath path,
+                const std::vector<HeldExtent>& slots, plan::StepPlan& plan) {
   const SequenceRequest& request = sequence.request;
   plan::SequenceJoin join{.id = request.id,
                           .tokens = request.prompt,
@@ -22,6 +22,7 @@ void AppendJoin(const Sequence& sequence, const std::vector<HeldExtent>& slots,
                           .end_tokens = request.end_tokens,
                           .tokens_min = request.tokens_min,
                           .memory_node = sequence.node,
+                          .path = path,
                           .score = request.score};
   join.tokens.insert(join.tokens.end(), sequence.committed.begin(), sequence.committed.end());
   plan.joins.push_back(std::move(join));
@@ -151,7 +152,7 @@ void Admission::Join(Sequence& sequence, uint32_t lane, const std::vector<uint32
     LAMINA_CHECK(granted.ok());
     slots.insert(slots.end(), granted->begin(), granted->end());
   }
-  AppendJoin(sequence, slots, open.plan);
+  AppendJoin(sequence, options_.attention_path, slots, open.plan);
   life_.Settle(sequence);
   JoinForks(sequence, open);
   maker_.AddNewcomer(sequence, open);
@@ -179,7 +180,8 @@ void Admission::JoinForks(Sequence& parent, OpenStep& open) {
     }
     life_.Begin(*fork, parent.lane, parent.node);
     life_.Attach(parent, *fork);
-    AppendJoin(*fork, places_.kv.Fork(parent.request.id, id, parent.join_tokens), open.plan);
+    AppendJoin(*fork, options_.attention_path,
+               places_.kv.Fork(parent.request.id, id, parent.join_tokens), open.plan);
     life_.Settle(*fork);
   }
 }

@@ -121,6 +121,9 @@ class Scheduler {
   // epochs. Requires: options.rows_max allows it.
   void HoldOneLane(std::string why);
 
+  // By which path sequences attend that join from now on. Between epochs.
+  void SetAttentionPath(plan::AttentionPath path);
+
   // How fast the memory nodes are, in the order of StartEpoch: new sequences and spans are shared
   // out by it; those that are there stay. Requires: as many as there are.
   void SetBandwidths(const std::vector<double>& bytes_per_second);

@@ -16,6 +16,7 @@
 #include "coordinator/core/placement.h"
 #include "coordinator/core/row_chunks.h"
 #include "coordinator/core/step_packing.h"
+#include "plan/attention_paths.h"
 #include "plan/prefill_lanes.h"
 
 namespace lamina::core {
@@ -54,7 +55,8 @@ struct SchedulerOptions {
   // Partition token_range: sequences are cut into spans of so many tokens, which may lie on
   // different memory nodes. 0: a sequence lies on one.
   uint32_t span_tokens = 0;
-  uint32_t soft_reservation_min = 64;  // See KvDirectoryOptions.
+  plan::AttentionPath attention_path = plan::AttentionPath::kRemote;  // Of all sequences.
+  uint32_t soft_reservation_min = 64;                                 // See KvDirectoryOptions.
   uint32_t soft_reservation_max = 256;
   // Of epoch 0. May be empty: then Submit answers kUnavailable until StartEpoch brings some.
   std::vector<MemoryNodeShare> memory_nodes;

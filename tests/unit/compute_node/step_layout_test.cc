@@ -149,6 +149,17 @@ TEST_F(StepLayoutTest, RowsAndChunksOfAPathAreBesideEachOther) {
   EXPECT_EQ(ChunksOf(lane_, lane_.paths[1])[0].first_row, 3u + 8 + 4);
 }
 
+TEST_F(StepLayoutTest, APathThatTheEpochDoesNotHaveIsRefused) {
+  path_of_ = [](const Sequence&) { return 1; };
+  plan::SequenceJoin join = Join(7, 5, 0);
+  join.path = plan::AttentionPath::kLocal;
+  const absl::Status status =
+      LayOutPlan({.joins = {join}, .chunks = {{.sequence = 7, .tokens = 5, .last = true}}});
+
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(status.message(), "sequence 7 attends by path 1, which the epoch does not have");
+}
+
 struct BadPlan {
   const char* name;
   plan::StepPlan plan;

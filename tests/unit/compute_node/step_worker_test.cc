@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <utility>
@@ -235,7 +236,7 @@ class StepWorkerTest : public ::testing::TestWithParam<bool> {
   std::vector<std::string> compute_nodes_ = {"c0"};
   Program program_{Spec("gpt_neox_parallel"), DType::kBF16};
   RemotePathMaker path_{"c0", program_.executor().device()};
-  PathMaker* const paths_[1] = {&path_};
+  std::vector<PathMaker*> paths_ = {&path_};
   ThreadPool pool_{{}};
   model::GrammarCache grammars_{nullptr, {}};
   plan::EpochConfig config_;
@@ -403,6 +404,60 @@ TEST_P(WorkerBesideASilentOneTest, IsAwaitedForLongerWhileItComputesAPrompt) {
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(status.message(), "nothing from c1 for 0.41875 s");
   EXPECT_EQ(control::BlamedIn(status), "c1");
+}
+
+// A path whose outputs never come, and which raises no signal for them.
+class EndlessPath final : public AttentionPath {
+ public:
+  absl::Status BeginStep(Lane&, const PathRows&) override { return absl::OkStatus(); }
+  absl::Status Attend(Lane&) override { return absl::OkStatus(); }
+  bool Await(Lane&) override { return true; }
+  absl::StatusOr<bool> Poll(Lane&) override { return false; }
+  std::optional<Nanos> PollPause(const Lane&) const override { return Micros(50); }
+};
+
+class EndlessPathMaker final : public PathMaker {
+ public:
+  plan::AttentionPath kind() const override { return plan::AttentionPath::kRemote; }
+  absl::Status Reserve(const plan::EpochConfig&, const plan::Stage&) override {
+    return absl::OkStatus();
+  }
+  void Release() override {}
+  std::string Describe() const override { return ""; }
+  std::unique_ptr<AttentionPath> Make(const WorkerContext&) override {
+    return std::make_unique<EndlessPath>();
+  }
+};
+
+TEST_P(WorkerBesideASilentOneTest, IsBlamedWhileAnotherLaneIsPolled) {
+  EndlessPathMaker endless;
+  paths_ = {&endless};
+  config_.mode = PipelineMode::kFixed;
+  MakeWorker(Millis(200));
+  std::jthread peers([this] { AnswerLinks(); });
+  worker_->PushPlan(Plan(1));
+  plan::StepPlan elsewhere = Plan(1);
+  elsewhere.lane = 1;
+  for (plan::SequenceJoin& join : elsewhere.joins) {
+    join.id += 10;
+  }
+  for (plan::DecodeRow& row : elsewhere.rows) {
+    row.sequence += 10;
+  }
+  worker_->PushPlan(std::move(elsewhere));
+  // Without an end of its own the run would not end.
+  std::jthread watch([this](const std::stop_token& over) {
+    const Nanos deadline = RealClock().Now() + kLong;
+    while (!over.stop_requested() && RealClock().Now() < deadline) {
+      std::this_thread::yield();
+    }
+    worker_->Stop();
+  });
+  const absl::Status status = worker_->Run();
+
+  EXPECT_EQ(status.message(), "nothing from c1 for 0.4 s");
+  EXPECT_EQ(control::BlamedIn(status), "c1");
+  watch.request_stop();
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, WorkerBesideASilentOneTest, ::testing::Values(false),

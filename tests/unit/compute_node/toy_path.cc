@@ -6,22 +6,12 @@
 #include <utility>
 
 #include "common/status_macros.h"
-#include "compute_node/step_layout.h"
 
 namespace lamina::compute_node {
 
 absl::Status ToyPath::BeginStep(Lane& lane, const PathRows& rows) {
   lanes_[lane.index] = {};
-  store_.BeginStep(lane.index);
-  for (uint32_t row = rows.decode.first; row < rows.decode.first + rows.decode.count; ++row) {
-    LAMINA_RETURN_IF_ERROR(
-        store_.AddRows(lane.index, lane.plan.rows[row].sequence, row, lane.positions[row], 1));
-  }
-  for (const ChunkRows& chunk : ChunksOf(lane, rows)) {
-    LAMINA_RETURN_IF_ERROR(store_.AddRows(lane.index, chunk.plan.sequence, chunk.first_row,
-                                          chunk.plan.first_token, chunk.plan.tokens));
-  }
-  return absl::OkStatus();
+  return store_.BeginStep(lane, rows);
 }
 
 // New K and V go to the store at once; the rows attend when the sequences' KV has come.

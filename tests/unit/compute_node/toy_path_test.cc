@@ -105,7 +105,10 @@ class ToyPathTest : public ::testing::Test {
     plan::StepPlan plan{.epoch = kEpoch, .lane = lane, .step = step};
     const uint32_t first_slot = 100 * lane;
     if (step == 1) {
-      plan::SequenceJoin join{.id = id, .prompt_tokens = kPrompt, .tokens_max = 60};
+      plan::SequenceJoin join{.id = id,
+                              .prompt_tokens = kPrompt,
+                              .tokens_max = 60,
+                              .path = plan::AttentionPath::kLocal};
       for (uint32_t i = 0; i < kPrompt; ++i) {
         join.tokens.push_back(static_cast<TokenId>((7 * i + 11 * lane + 3) % 96));
       }

@@ -97,6 +97,7 @@ plan::StepPlan FullPlan() {
                  .end_tokens = {2, 0},
                  .tokens_min = 4,
                  .memory_node = 2,
+                 .path = plan::AttentionPath::kLocal,
                  .score = true},
                 {.id = 10, .tokens = {0}, .prompt_tokens = 1}},
       .grants = {{.sequence = 9, .extent = {.first_slot = 4096, .tokens = 3}},
@@ -120,6 +121,7 @@ void Draw(Prng& random, plan::SequenceJoin& join) {
           .tokens_max = Below(random, 1000),
           .tokens_min = Below(random, 10),
           .memory_node = Below(random, 4),
+          .path = random.Chance(0.5) ? plan::AttentionPath::kLocal : plan::AttentionPath::kRemote,
           .score = random.Chance(0.5),
           .request_id = std::string(random.Below(3), 'r')};
   join.sampling = random.Chance(0.5) ? kSampling : SamplingParams{};

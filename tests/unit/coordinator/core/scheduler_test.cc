@@ -43,6 +43,17 @@ TEST_F(SchedulerTest, JoinBringsSlotsForThePromptAndItsFirstChunk) {
   EXPECT_TRUE(plans[1].chunks[0].last);
 }
 
+TEST_F(SchedulerTest, AJoinNamesThePathOfItsEpoch) {
+  Make(SmallOptions());
+  ASSERT_TRUE(Submit(1, 4, 50).ok());
+  EXPECT_EQ(Plan().at(0).joins.at(0).path, plan::AttentionPath::kRemote);
+
+  Make(SmallOptions());
+  scheduler_->SetAttentionPath(plan::AttentionPath::kLocal);
+  ASSERT_TRUE(Submit(1, 4, 50).ok());
+  EXPECT_EQ(Plan().at(0).joins.at(0).path, plan::AttentionPath::kLocal);
+}
+
 TEST_F(SchedulerTest, DecodeBeginsAfterTheLastChunkIsDone) {
   Make(SmallOptions());
   ASSERT_TRUE(Submit(1, 10, 20).ok());

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// LaneWait: the sleep of a data thread none of whose lanes is ready: until something comes that a
+// lane waits for, until a path wants to be polled, or until somebody is given up.
+//
+// Threading: the data thread. Allocation: none once vectors have grown.
+
+#pragma once
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "compute_node/lane.h"
+#include "compute_node/path_set.h"
+#include "compute_node/replica_exchange.h"
+#include "compute_node/shard_exchange.h"
+#include "compute_node/signal_wait.h"
+#include "compute_node/worker_context.h"
+#include "transport/transport.h"
+
+namespace lamina::compute_node {
+
+class LaneWait {
+ public:
+  // References must outlive this.
+  LaneWait(const WorkerContext& context, const PathSet& paths, const ReplicaExchange& replicas,
+           const ShardExchange& shards)
+      : context_(context), paths_(paths), replicas_(replicas), shards_(shards), signals_(context) {}
+
+  // Errors: as SignalWait::Wait().
+  absl::Status Run(absl::Span<const Lane> lanes, const transport::AbortWord& abort);
+
+ private:
+  void ExpectSignalsOf(const Lane& lane);
+
+  const WorkerContext& context_;
+  const PathSet& paths_;
+  const ReplicaExchange& replicas_;
+  const ShardExchange& shards_;
+  SignalWait signals_;
+};
+
+}  // namespace lamina::compute_node
