@@ -264,9 +264,7 @@ void Scheduler::SetLinkCosts(const cost::LinkCosts& costs) { impl_->link_costs =
 
 void Scheduler::HoldOneLane(std::string why) { impl_->balance.HoldOneLane(std::move(why)); }
 
-void Scheduler::SetAttentionPath(plan::AttentionPath path) {
-  impl_->options.attention_path = path;
-}
+void Scheduler::SetAttentionPath(plan::AttentionPath path) { impl_->options.attention_path = path; }
 
 void Scheduler::SetBandwidths(const std::vector<double>& bytes_per_second) {
   std::vector<MemoryNodeShare>& nodes = impl_->options.memory_nodes;

@@ -248,7 +248,8 @@ TEST_F(InferenceServiceTest, ATextWhoseClientHasGoneIsNotTokenized) {
   for (const auto& call : calls) {  // The client is told at once.
     EXPECT_EQ(call->ended.get_future().get().error_code(), grpc::StatusCode::CANCELLED);
   }
-  // A call behind the cancellations on the same connection: the server has read them when it answers.
+  // A call behind the cancellations on the same connection: the server has read them when it
+  // answers.
   grpc::ClientContext listing;
   v1::ListModelsResponse models;
   EXPECT_TRUE(stub_->ListModels(&listing, {}, &models).ok());
