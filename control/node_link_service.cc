@@ -37,6 +37,8 @@ constexpr auto kRetryPauseMin = std::chrono::milliseconds(100);
 constexpr auto kRetryPauseMax = std::chrono::milliseconds(2000);
 // For the coordinator to challenge a node and to welcome it.
 constexpr auto kGreetingWait = std::chrono::seconds(10);
+// For the coordinator to see the end of the stream that a member had before.
+constexpr auto kFormerStreamWait = std::chrono::seconds(60);
 constexpr size_t kMessageBytesMax = size_t{256} << 20;
 
 using Stream = grpc::ClientReaderWriter<v1::NodeMessage, v1::CoordinatorMessage>;
@@ -269,8 +271,11 @@ struct NodeLink::Impl {
     Send(std::move(message));
   }
 
+  // AlreadyExists for a name that is taken, else FailedPrecondition.
   static absl::Status RefusedFor(const v1::Refused& refused) {
-    return absl::FailedPreconditionError(
+    const bool taken = refused.code() == static_cast<int32_t>(absl::StatusCode::kAlreadyExists);
+    return absl::Status(
+        taken ? absl::StatusCode::kAlreadyExists : absl::StatusCode::kFailedPrecondition,
         absl::StrCat("refused by coordinator ", ForeignText(refused.reason())));
   }
 
@@ -391,12 +396,20 @@ absl::Status NodeLink::Run(NodeHandler& handler, const std::function<void()>& on
       grpc::CreateCustomChannel(impl_->coordinator, grpc::InsecureChannelCredentials(), arguments);
   const auto stub = v1::Cluster::NewStub(channel);
   auto pause = kRetryPauseMin;
-  absl::Status refused;
   bool announced = false;
+  std::optional<std::chrono::steady_clock::time_point> was_member;  // When its last stream ended.
   for (;;) {
-    const bool reached = impl_->ServeOnce(*stub, handler, on_attached, refused);
-    if (!refused.ok()) {
+    absl::Status refused;
+    bool reached = impl_->ServeOnce(*stub, handler, on_attached, refused);
+    const auto now = std::chrono::steady_clock::now();
+    if (absl::IsAlreadyExists(refused) && was_member.has_value() &&
+        now < *was_member + kFormerStreamWait) {
+      LogWarning(refused.message(), "; it may mean this node's own former stream: trying again");
+      reached = false;
+    } else if (!refused.ok()) {
       return refused;
+    } else if (reached) {
+      was_member = now;
     }
     std::unique_lock lock(impl_->mutex);
     if (impl_->stopping) {

@@ -229,7 +229,7 @@ void ClusterMembers::Joined(const NodeHello& hello, std::shared_ptr<NodePort> po
   }
   if (!status.ok()) {
     LogWarning("refused node ", name, ": ", status.message());
-    port->Refuse(std::string(status.message()));
+    port->Refuse(status);
     return;
   }
   const AttachedNode& node = nodes_.Add({.hello = hello,
@@ -255,7 +255,7 @@ void ClusterMembers::Loaded(const std::string& name, const absl::Status& status)
   const absl::Status joined = status.ok() ? membership_.Join(name, /*is_memory=*/false) : status;
   if (!joined.ok()) {
     LogError("refused node ", name, ": ", joined.message());
-    node.port->Refuse(std::string(joined.message()));
+    node.port->Refuse(joined);
     nodes_.Remove(name);
     return;
   }

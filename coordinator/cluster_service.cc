@@ -126,9 +126,10 @@ class NodeStream final : public NodePort {
     control::ToProto(plan, message.mutable_plan());
     Send(std::move(message));
   }
-  void Refuse(const std::string& reason) override {
+  void Refuse(const absl::Status& why) override {
     v1::CoordinatorMessage message;
-    message.mutable_refused()->set_reason(reason);
+    message.mutable_refused()->set_reason(std::string(why.message()));
+    message.mutable_refused()->set_code(static_cast<int32_t>(why.code()));
     Send(std::move(message));
     End();
   }
@@ -310,7 +311,7 @@ void NodeStream::Reactor::HandleHello(const v1::Hello& hello) {
   }
   if (const absl::Status admitted = Admit(hello); !admitted.ok()) {
     LogWarning("refused a node: ", admitted.message());
-    return stream_->Refuse(std::string(admitted.message()));
+    return stream_->Refuse(admitted);
   }
   {
     const std::lock_guard lock(leave_mutex_);

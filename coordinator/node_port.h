@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "common/clock.h"
 #include "control/node_handler.h"
 #include "plan/step_plan.h"
@@ -31,7 +32,7 @@ class NodePort {
   // The node tells its clock.
   virtual void PingClock() = 0;
   // Tells the node why it cannot take part, and ends the stream.
-  virtual void Refuse(const std::string& reason) = 0;
+  virtual void Refuse(const absl::Status& why) = 0;
   // Ends the stream; the node may come back on a new one.
   virtual void End() = 0;
 };

@@ -19,6 +19,12 @@ struct Case {
   auto operator<=>(const Case&) const = default;
 };
 
+bool IsDispensable(const std::vector<FaultEvidence::Suspect>& nodes, absl::string_view name) {
+  return std::any_of(nodes.begin(), nodes.end(), [&](const FaultEvidence::Suspect& node) {
+    return node.name == name && !node.needed;
+  });
+}
+
 }  // namespace
 
 void FaultEvidence::Accuse(const std::string& reporter, const std::string& blamed, uint64_t epoch,
@@ -103,6 +109,11 @@ std::optional<FaultEvidence::Verdict> FaultEvidence::Decide(const std::vector<Su
   const std::vector<std::string> accusers = AccusersOf(worst->name, since);
   const std::string& message = words_.at({worst->name, accusers.front()}).message;
   const bool alone = accusers.size() == 1 && accusers.front() == worst->name;
+  if (worst->needed && accusers.size() == 1 && !alone && IsDispensable(nodes, accusers.front())) {
+    return Verdict{.name = accusers.front(),
+                   .problem = absl::StrCat("blames ", worst->name,
+                                           ", without which nothing can serve: ", message)};
+  }
   return Verdict{
       .name = worst->name,
       .problem = alone ? message

@@ -51,6 +51,9 @@ class FaultEvidence {
   // blamed, or when two that nothing tells apart are both needed: setting aside either would be a
   // guess, and leave no cluster. Two that are not needed are told apart by role (a memory node
   // goes, which others can replace) and place in the cluster file (the later one goes).
+  //
+  // A needed node that only one accuses, who is not needed, stays, and the accuser goes: the others
+  // may not have been heard yet, and without the accuser there is a cluster to hear them in.
   std::optional<Verdict> Decide(const std::vector<Suspect>& nodes, uint64_t since) const;
 
  private:

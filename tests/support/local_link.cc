@@ -83,9 +83,9 @@ void LocalLink::PingClock() {
   });
 }
 
-void LocalLink::Refuse(const std::string& reason) {
+void LocalLink::Refuse(const absl::Status& why) {
   const std::lock_guard lock(mutex_);
-  refused_ = reason;
+  refused_ = why.message();
 }
 
 void LocalLink::Post(std::function<void()> message) {

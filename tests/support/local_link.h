@@ -48,7 +48,7 @@ class LocalLink final : public coordinator::NodePort {
   void StartTrace(Nanos length) override;
   void CollectTrace(uint64_t id) override;
   void PingClock() override;
-  void Refuse(const std::string& reason) override;
+  void Refuse(const absl::Status& why) override;
   void End() override {}  // The engine forgets the node by itself.
 
  private:

@@ -21,6 +21,8 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "control/node_proof_service.h"
@@ -35,7 +37,8 @@ using testing::HasSubstr;
 // Takes part in nothing, and stops the link when its stream has ended.
 class IdleHandler final : public NodeHandler {
  public:
-  explicit IdleHandler(NodeLink& link) : link_(link) {}
+  // It stops the link when as many streams have ended.
+  explicit IdleHandler(NodeLink& link, int streams = 1) : link_(link), streams_(streams) {}
 
   absl::Status LoadLayers(const plan::Stage&) override { return absl::OkStatus(); }
   absl::StatusOr<PreparedNode> Configure(const plan::EpochConfig&) override {
@@ -45,7 +48,9 @@ class IdleHandler final : public NodeHandler {
   void TakePlan(plan::StepPlan) override {}
   void LeaveEpoch() override {
     attached_at_the_end = link_.attached();
-    link_.Stop();
+    if (--streams_ == 0) {
+      link_.Stop();
+    }
   }
   telemetry::NodeCounters Counters() const override { return {}; }
   telemetry::TraceRing& ring() override { return ring_; }
@@ -54,6 +59,7 @@ class IdleHandler final : public NodeHandler {
 
  private:
   NodeLink& link_;
+  int streams_;
   telemetry::TraceRing ring_;
 };
 
@@ -303,6 +309,61 @@ std::string EndAt(std::function<void(ServerStream&)> greet, const ClusterSecret&
   EXPECT_FALSE(attached);
   server->Shutdown(std::chrono::system_clock::now());
   return status.ToString();
+}
+
+// Welcomes the node, and then refuses it or ends the stream, as `taken` says for one stream after
+// the other. After the last it ends each at once.
+class ForgetfulCoordinator final : public v1::Cluster::Service {
+ public:
+  explicit ForgetfulCoordinator(std::vector<bool> taken) : taken_(std::move(taken)) {}
+
+  grpc::Status Attach(grpc::ServerContext*, ServerStream* stream) override {
+    Welcome(*stream);
+    const size_t turn = streams++;
+    if (turn < taken_.size() && taken_[turn]) {
+      v1::CoordinatorMessage message;
+      message.mutable_refused()->set_reason("a node named c0 is already part of this cluster");
+      message.mutable_refused()->set_code(static_cast<int32_t>(absl::StatusCode::kAlreadyExists));
+      stream->Write(message);
+    }
+    return grpc::Status::OK;
+  }
+  std::atomic<size_t> streams = 0;
+
+ private:
+  const std::vector<bool> taken_;
+};
+
+// The end of a node at such a coordinator, which it leaves after so many streams.
+absl::Status EndAtForgetful(ForgetfulCoordinator& coordinator, int streams) {
+  const std::string address = absl::StrCat("unix:", testing::TempDir(), "/forgetful.sock");
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort(address, grpc::InsecureServerCredentials());
+  builder.RegisterService(&coordinator);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  NodeLink link(address, {.name = "c0"}, ClusterSecret());
+  IdleHandler handler(link, streams);
+  const absl::Status status = link.Run(handler, [] {});
+  server->Shutdown(std::chrono::system_clock::now());
+  return status;
+}
+
+TEST(NodeLinkTest, ANameThatAnotherHasIsNoReasonToTryAgain) {
+  ForgetfulCoordinator coordinator({true});
+
+  const absl::Status status = EndAtForgetful(coordinator, /*streams=*/2);
+
+  EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists) << status;
+  EXPECT_EQ(coordinator.streams, 1u);
+}
+
+TEST(NodeLinkTest, AMemberThatLostItsStreamWaitsUntilItsNameIsFree) {
+  ForgetfulCoordinator coordinator({false, true, true, false});
+
+  const absl::Status status = EndAtForgetful(coordinator, /*streams=*/4);
+
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(coordinator.streams, 4u);
 }
 
 TEST(NodeLinkTest, ANodeWithTheSecretIsWelcome) {

@@ -52,7 +52,7 @@ class IdleNode final : public NodePort {
   void StartTrace(Nanos) override {}
   void CollectTrace(uint64_t) override {}
   void PingClock() override {}
-  void Refuse(const std::string& reason) override { ADD_FAILURE() << name_ << ": " << reason; }
+  void Refuse(const absl::Status& why) override { ADD_FAILURE() << name_ << ": " << why; }
   void End() override {}
 
  private:

@@ -53,7 +53,7 @@ class IdleNode final : public NodePort {
   void StartTrace(Nanos) override {}
   void CollectTrace(uint64_t) override {}
   void PingClock() override {}
-  void Refuse(const std::string& reason) override { ADD_FAILURE() << reason; }
+  void Refuse(const absl::Status& why) override { ADD_FAILURE() << why; }
   void End() override {}
 
  private:

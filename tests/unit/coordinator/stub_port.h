@@ -21,7 +21,7 @@ class StubPort final : public NodePort {
   void StartTrace(Nanos) override {}
   void CollectTrace(uint64_t) override {}
   void PingClock() override {}
-  void Refuse(const std::string& reason) override { refused.push_back(reason); }
+  void Refuse(const absl::Status& why) override { refused.emplace_back(why.message()); }
   void End() override { ++ended; }
 
   std::vector<plan::Stage> loaded;

@@ -118,6 +118,20 @@ TEST_F(FaultsTest, WhoFindsARegionGoneAfterTheEpochAccusesNobody) {
   }
 }
 
+// Each time m1 is heard first, and c0 then finds gone what m0 had opened, before it comes to m1.
+TEST_F(FaultsTest, ANeededNodeThatOneAloneAccusesStaysAndTheAccuserGoes) {
+  JoinAll();
+  for (uint32_t i = 0; i < kMost; ++i) {
+    Actions();
+    const uint64_t epoch = members_.epoch();
+    ConnectAndFail({"c0", "m0", "m1"}, {}, {{"m1", "c0"}});
+    members_.Fault("c0", epoch, kBroken, "m0");
+  }
+  EXPECT_THAT(Left(), ElementsAre("c0", "m0"));
+  EXPECT_THAT(members_.Describe(),
+              HasSubstr("m1 failed: blames c0, without which nothing can serve: broken"));
+}
+
 // m0 has not yet said that it could connect when the first epoch ends, and is heard later.
 TEST_F(FaultsTest, TheNodeThatMostBlameIsSetAsideInAnyOrder) {
   std::vector<Report> reports = {{"c0", "m1"}, {"c1", "m1"}, {"m1", "c0"}};
