@@ -262,7 +262,7 @@ class RefusalTest : public ::testing::Test {
     void StartTrace(Nanos) override {}
     void CollectTrace(uint64_t) override {}
     void PingClock() override {}
-    void Refuse(const absl::Status& why) override { reason = why.message(); }
+    void Refuse(const absl::Status& why) override { reason = std::string(why.message()); }
     void End() override {}
     std::string reason;
   };

@@ -251,7 +251,7 @@ struct SilentPort final : coordinator::NodePort {
   void StartTrace(Nanos) override {}
   void CollectTrace(uint64_t) override {}
   void PingClock() override {}
-  void Refuse(const absl::Status& why) override { refused = why.message(); }
+  void Refuse(const absl::Status& why) override { refused = std::string(why.message()); }
   void End() override {}
 
   plan::Stage layers;

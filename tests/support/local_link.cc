@@ -85,7 +85,7 @@ void LocalLink::PingClock() {
 
 void LocalLink::Refuse(const absl::Status& why) {
   const std::lock_guard lock(mutex_);
-  refused_ = why.message();
+  refused_ = std::string(why.message());
 }
 
 void LocalLink::Post(std::function<void()> message) {
