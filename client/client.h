@@ -97,6 +97,7 @@ struct Usage {
   double tpot_ms = 0;  // Mean time per token after the first.
   uint64_t seed = 0;
   uint32_t preemptions = 0;
+  uint32_t cached_tokens = 0;  // Of the prompt, whose K and V were there already.
 };
 
 // A piece of one choice. The last one of a choice has a finish reason and the usage.
@@ -163,6 +164,7 @@ struct NodeStatus {
   std::string kernels;
   uint32_t slots_used = 0;
   uint32_t slots_total = 0;
+  uint32_t slots_kept = 0;  // Not used, but kept for prompts that begin alike.
   double busy_share = 0;
   uint64_t bytes_sent = 0;
   uint64_t bytes_received = 0;

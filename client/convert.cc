@@ -83,6 +83,7 @@ NodeStatus FromProto(const v1::Node& node) {
                        .kernels = node.kernels(),
                        .slots_used = node.slots_used(),
                        .slots_total = node.slots_total(),
+                       .slots_kept = node.slots_kept(),
                        .busy_share = node.busy_share(),
                        .bytes_sent = node.bytes_sent(),
                        .bytes_received = node.bytes_received(),
@@ -186,7 +187,8 @@ Chunk FromProto(const v1::GenerateResponse& response) {
                  .ttft_ms = usage.ttft_ms(),
                  .tpot_ms = usage.tpot_ms(),
                  .seed = usage.seed(),
-                 .preemptions = usage.preemptions()};
+                 .preemptions = usage.preemptions(),
+                 .cached_tokens = usage.cached_tokens()};
   return chunk;
 }
 

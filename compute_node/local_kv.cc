@@ -32,9 +32,17 @@ LocalKv::LocalKv(const plan::EpochConfig& config, kernels::KvDevice& device)
 
 absl::Status LocalKv::BeginStep(const Lane& lane, const PathRows& rows) {
   BeginStep(lane.index);
-  for (uint32_t row = rows.decode.first; row < rows.decode.first + rows.decode.count; ++row) {
-    LAMINA_RETURN_IF_ERROR(
-        AddRows(lane.index, lane.plan.rows[row].sequence, row, lane.positions[row], 1));
+  const std::vector<plan::DecodeRow>& planned = lane.plan.rows;
+  const uint32_t end = rows.decode.first + rows.decode.count;
+  for (uint32_t row = rows.decode.first; row < end;) {
+    const plan::SequenceId id = planned[row].sequence;
+    uint32_t tokens = 1;
+    while (row + tokens < end && planned[row + tokens].sequence == id &&
+           lane.positions[row + tokens] == lane.positions[row] + tokens) {
+      ++tokens;
+    }
+    LAMINA_RETURN_IF_ERROR(AddRows(lane.index, id, row, lane.positions[row], tokens));
+    row += tokens;
   }
   for (const ChunkRows& chunk : ChunksOf(lane, rows)) {
     LAMINA_RETURN_IF_ERROR(AddRows(lane.index, chunk.plan.sequence, chunk.first_row,

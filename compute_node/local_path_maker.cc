@@ -30,6 +30,11 @@ absl::Status LocalPathMaker::Reserve(const plan::EpochConfig& config,
   }
   kv_.reset();
   LAMINA_ASSIGN_OR_RETURN(kv_, make_kv_(options));
+  if (kv_->query_tokens_max() < options.query_tokens_max) {
+    return absl::UnimplementedError(absl::StrCat(
+        "policy local on ", kv_->name(), ": it attends ", kv_->query_tokens_max(),
+        " query tokens of a prompt at a time, and chunks have ", options.query_tokens_max));
+  }
   options_ = options;
   return absl::OkStatus();
 }

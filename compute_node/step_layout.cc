@@ -24,6 +24,8 @@ class Layouter {
   absl::Status PlaceRows();
   absl::Status PlaceChunks();
   void ChooseTailRows();
+  void Score(const Sequence& sequence, uint32_t row, uint32_t position);
+  void Sample(const Sequence& sequence, uint32_t row, uint32_t position);
   absl::StatusOr<PathRows*> PathFor(const Sequence& sequence);
   uint32_t PathOfSequence(plan::SequenceId id) {
     const Sequence* sequence = sequences_.Find(id);
@@ -90,18 +92,26 @@ absl::StatusOr<PathRows*> Layouter::PathFor(const Sequence& sequence) {
   return &lane_.paths[path];
 }
 
-// A row's input is the token sampled last.
+// Whether the tables know the row's input: the token sampled last, or one that the sequence joined
+// with. Rows of one that has finished are discarded.
+bool Follows(const Sequence& sequence, const plan::DecodeRow& row) {
+  return sequence.finished || row.position + 1 == sequence.tokens.size() ||
+         row.position + 1 < sequence.join.tokens.size();
+}
+
 absl::Status Layouter::PlaceRows() {
   for (const plan::DecodeRow& row : lane_.plan.rows) {
     const Sequence* sequence = sequences_.Find(row.sequence);
     if (sequence == nullptr || sequence->join.memory_node >= config_.memory_nodes.size() ||
-        (!sequence->finished && row.position + 1 != sequence->tokens.size())) {
+        !Follows(*sequence, row)) {
       return absl::InternalError(absl::StrCat("row of sequence ", row.sequence, " position ",
                                               row.position, " does not follow from the tables"));
     }
     LAMINA_ASSIGN_OR_RETURN(PathRows* const path, PathFor(*sequence));
     Extend(path->decode, lane_.positions.size());
-    lane_.token_ids.push_back(static_cast<uint32_t>(sequence->tokens.back()));
+    lane_.token_ids.push_back(static_cast<uint32_t>(row.position < sequence->tokens.size()
+                                                        ? sequence->tokens[row.position]
+                                                        : sequence->tokens.back()));
     lane_.positions.push_back(row.position);
   }
   lane_.decode_rows = static_cast<uint32_t>(lane_.positions.size());
@@ -128,38 +138,50 @@ absl::Status Layouter::PlaceChunks() {
   return absl::OkStatus();
 }
 
-// Decode rows that are not dead, the last token of last chunks, and every token that is scored.
+// The token behind the row's is scored, if it is one of those that the sequence joined with.
+void Layouter::Score(const Sequence& sequence, uint32_t row, uint32_t position) {
+  if (position + 1 < sequence.tokens.size()) {
+    lane_.tail.push_back(
+        {.row = row, .sequence = sequence.join.id, .position = position, .score = true});
+  }
+}
+
+// The token behind the row's is sampled, and if it is the first one, that of forks too.
+void Layouter::Sample(const Sequence& sequence, uint32_t row, uint32_t position) {
+  lane_.tail.push_back({.row = row, .sequence = sequence.join.id, .position = position});
+  if (position + 1 > sequence.join.tokens.size()) {
+    return;
+  }
+  for (const plan::SequenceId child : sequence.children) {
+    // It may have left, or be back on its own.
+    const Sequence* fork = sequences_.Find(child);
+    if (fork != nullptr && fork->join.parent == sequence.join.id) {
+      lane_.tail.push_back({.row = row, .sequence = child, .position = position});
+    }
+  }
+}
+
+// Rows of a sequence's last token that are not discarded, the last token of last chunks, and every
+// token that is scored.
 void Layouter::ChooseTailRows() {
   lane_.tail.clear();
   for (uint32_t row = 0; row < lane_.decode_rows; ++row) {
-    const plan::SequenceId id = lane_.plan.rows[row].sequence;
-    if (!sequences_.Find(id)->finished) {
-      lane_.tail.push_back({.row = row, .sequence = id, .position = lane_.positions[row]});
+    const Sequence& sequence = *sequences_.Find(lane_.plan.rows[row].sequence);
+    const uint32_t position = lane_.positions[row];
+    if (sequence.join.score) {
+      Score(sequence, row, position);
+    } else if (!sequence.finished && position + 1 == sequence.tokens.size()) {
+      Sample(sequence, row, position);
     }
   }
   for (const ChunkRows& chunk : lane_.chunks) {
     const plan::PrefillChunk& plan = chunk.plan;
     const Sequence& sequence = *sequences_.Find(plan.sequence);
-    if (sequence.join.score) {
-      for (uint32_t i = 0; i < plan.tokens; ++i) {
-        if (plan.first_token + i + 1 < sequence.tokens.size()) {
-          lane_.tail.push_back({.row = chunk.first_row + i,
-                                .sequence = plan.sequence,
-                                .position = plan.first_token + i,
-                                .score = true});
-        }
-      }
-    } else if (plan.last) {
-      const uint32_t row = chunk.first_row + plan.tokens - 1;
-      const uint32_t position = plan.first_token + plan.tokens - 1;
-      lane_.tail.push_back({.row = row, .sequence = plan.sequence, .position = position});
-      for (const plan::SequenceId child : sequence.children) {
-        // It may have left, or be back on its own.
-        const Sequence* fork = sequences_.Find(child);
-        if (fork != nullptr && fork->join.parent == plan.sequence) {
-          lane_.tail.push_back({.row = row, .sequence = child, .position = position});
-        }
-      }
+    for (uint32_t i = 0; sequence.join.score && i < plan.tokens; ++i) {
+      Score(sequence, chunk.first_row + i, plan.first_token + i);
+    }
+    if (!sequence.join.score && plan.last) {
+      Sample(sequence, chunk.first_row + plan.tokens - 1, plan.first_token + plan.tokens - 1);
     }
   }
 }

@@ -120,6 +120,7 @@ struct VerbsConfig {
 };
 
 enum class PrefillMode : uint8_t { kInline, kDedicated };
+enum class PrefixCacheMode : uint8_t { kAuto, kOff };
 enum class ServiceOrderKind : uint8_t { kFirstComeFirstServed, kPriority };
 
 struct ClusterConfig {
@@ -160,6 +161,9 @@ struct ClusterConfig {
     // work between two beats, or a slow node is; less finds a hanging one sooner.
     Nanos stuck_after = Seconds(30);
   } limits;
+  // Whether K and V outlive their requests, for prompts that begin alike. kAuto: where all nodes
+  // serve it.
+  PrefixCacheMode prefix_cache = PrefixCacheMode::kAuto;
   ServiceOrderKind order = ServiceOrderKind::kFirstComeFirstServed;  // fcfs | priority
   struct {
     LogLevel level = LogLevel::kInfo;

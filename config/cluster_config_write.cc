@@ -241,6 +241,7 @@ std::string ToYaml(const ClusterConfig& config) {
   number("waiting_max", config.limits.waiting_max);
   word("stuck_after", FormatExactDuration(config.limits.stuck_after));
   out << YAML::EndMap;
+  word("prefix_cache", EnumName(internal::kPrefixCacheModes, config.prefix_cache));
   word("order", EnumName(internal::kServiceOrders, config.order));
   section("log");
   word("level", EnumName(internal::kLogLevels, config.log.level));

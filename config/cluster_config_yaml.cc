@@ -406,6 +406,7 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
                           {"running_max", Number(c.limits.running_max)},
                           {"waiting_max", Number(c.limits.waiting_max)},
                           {"stuck_after", Duration(c.limits.stuck_after)}})},
+      {"prefix_cache", Choice(internal::kPrefixCacheModes, c.prefix_cache)},
       {"order", Choice(internal::kServiceOrders, c.order)},
       {"log", Section({{"level", Choice(internal::kLogLevels, c.log.level)},
                        {"format", Choice(internal::kLogFormats, c.log.format)}})}};

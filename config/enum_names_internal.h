@@ -37,6 +37,8 @@ inline constexpr EnumNames<PrefillMode, 2> kPrefillModes = {
     {{"inline", PrefillMode::kInline}, {"dedicated", PrefillMode::kDedicated}}};
 inline constexpr EnumNames<ServiceOrderKind, 2> kServiceOrders = {
     {{"fcfs", ServiceOrderKind::kFirstComeFirstServed}, {"priority", ServiceOrderKind::kPriority}}};
+inline constexpr EnumNames<PrefixCacheMode, 2> kPrefixCacheModes = {
+    {{"auto", PrefixCacheMode::kAuto}, {"off", PrefixCacheMode::kOff}}};
 inline constexpr EnumNames<LogLevel, 4> kLogLevels = {{{"debug", LogLevel::kDebug},
                                                        {"info", LogLevel::kInfo},
                                                        {"warning", LogLevel::kWarning},

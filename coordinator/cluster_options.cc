@@ -42,6 +42,16 @@ std::string TransportUri(const ClusterConfig& config, const std::string& name) {
                                      : name + "://";
 }
 
+// Rows of prompts attend as decode rows do, so that both need the same arithmetic, and on devices
+// they are not served yet.
+bool KeepsPrefixes(const ClusterConfig& config) {
+  const auto on_processor = [](const auto& node) { return node.device == "cpu"; };
+  return config.prefix_cache == PrefixCacheMode::kAuto &&
+         config.attention.decode == config.attention.prefill &&
+         std::all_of(config.memory.begin(), config.memory.end(), on_processor) &&
+         std::all_of(config.compute.begin(), config.compute.end(), on_processor);
+}
+
 core::SchedulerOptions SchedulerOptionsOf(const ClusterConfig& config,
                                           const model::ModelConfig& model) {
   const uint32_t lanes =
@@ -64,7 +74,8 @@ core::SchedulerOptions SchedulerOptionsOf(const ClusterConfig& config,
                                  .scratch_tokens = std::max(sequence_tokens_max, step_tokens_max),
                                  .sequence_tokens_max = sequence_tokens_max,
                                  .running_max = config.limits.running_max,
-                                 .waiting_max = config.limits.waiting_max};
+                                 .waiting_max = config.limits.waiting_max,
+                                 .prefix_cache = KeepsPrefixes(config)};
   if (config.policy == kPolicyLocal) {
     options.lanes_auto = false;
     options.lanes_why = "for no attention is away that another lane would hide";

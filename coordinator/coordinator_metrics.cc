@@ -49,6 +49,11 @@ void AddRequests(MetricsPage& page, const EngineStatus& status, const RequestMet
              CacheUsage(status));
   page.Counter("vllm:num_preemptions_total", "Sequences that lost their KV cache to others.",
                labels, static_cast<double>(status.scheduler.preemptions));
+  page.Counter("vllm:prefix_cache_queries_total",
+               "Tokens of sequences that looked for K and V of their first tokens.", labels,
+               static_cast<double>(status.scheduler.prefix_cache.tokens_asked));
+  page.Counter("vllm:prefix_cache_hits_total", "Of these, tokens whose K and V were there.", labels,
+               static_cast<double>(status.scheduler.prefix_cache.tokens_found));
   page.Counter("vllm:prompt_tokens_total", "Tokens of prompts that have been read.", labels,
                Read(metrics.prompt_tokens));
   page.Counter("vllm:generation_tokens_total", "Tokens generated.", labels,
@@ -113,6 +118,8 @@ void AddNodes(MetricsPage& page, const EngineStatus& status) {
       page.Gauge("lamina_node_slots", "KV slots, each for one token.", labels, node.kv.slots_total);
       page.Gauge("lamina_node_slots_used", "KV slots that hold tokens.", labels,
                  node.kv.slots_held);
+      page.Gauge("lamina_node_slots_kept", "KV slots that the prefix cache alone holds.", labels,
+                 node.kv.slots_kept);
     }
   }
 }

@@ -81,7 +81,7 @@ NodeReport StatusBuilder::ReportOf(const core::Member& member, const StatusSourc
   }
   if (const auto holder = sources.epoch->topology.FindMemory(member.name); holder.ok()) {
     // With heads spread over the nodes all have the same slots, counted once.
-    report.kv = sources.scheduler.kv().Stats(sources.epoch->heads_spread() ? 0 : holder->index());
+    report.kv = sources.scheduler.KvStats(sources.epoch->heads_spread() ? 0 : holder->index());
   }
   return report;
 }

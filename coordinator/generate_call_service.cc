@@ -31,6 +31,7 @@ void ToProto(const ChoiceUsage& usage, v1::Usage* proto) {
   proto->set_tpot_ms(usage.tpot_ms);
   proto->set_seed(usage.seed);
   proto->set_preemptions(usage.preemptions);
+  proto->set_cached_tokens(usage.cached_tokens);
 }
 
 v1::GenerateResponse ToProto(const std::string& request_id, const ChoiceOutput& output,

@@ -167,7 +167,8 @@ absl::StatusOr<GenerateSpec> InferenceService::SpecOf(const v1::GenerateRequest&
                     .stop_tokens = {request.stop_tokens().begin(), request.stop_tokens().end()},
                     .ignore_eos = request.ignore_eos(),
                     .choices = request.has_n() ? request.n() : 1,
-                    .priority = request.priority()};
+                    .priority = request.priority(),
+                    .cache_salt = request.cache_salt()};
   if (request.has_max_tokens() && request.max_tokens() == 0) {
     return absl::InvalidArgumentError("max_tokens is 0; ask for at least 1");
   }

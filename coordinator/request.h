@@ -30,7 +30,8 @@ struct GenerateSpec {
   bool ignore_eos = false;
   uint32_t choices = 1;
   int32_t priority = 0;
-  bool score = false;  // Log-probabilities of the prompt; generates nothing.
+  std::string cache_salt;  // Shares K and V with requests of the same salt only (prefix_cache.h).
+  bool score = false;      // Log-probabilities of the prompt; generates nothing.
 };
 
 struct ChoiceUsage {
@@ -40,6 +41,7 @@ struct ChoiceUsage {
   double tpot_ms = 0;
   uint64_t seed = 0;
   uint32_t preemptions = 0;
+  uint32_t cached_tokens = 0;  // Of the prompt, whose K and V were there already.
 };
 
 // New output of one choice.

@@ -129,6 +129,7 @@ core::SequenceRequest RequestTable::MakeSequence(const Request& request, uint32_
       .end_tokens = spec.stop_tokens,
       .priority = spec.priority,
       .score = spec.score,
+      .cache_salt = spec.cache_salt,
       .submitted = request.arrived};
   sequence.sampling.seed = request.choices[choice].seed;
   if (!spec.ignore_eos) {
@@ -269,6 +270,7 @@ void RequestTable::TakeToken(const Request& request, Choice& choice, core::Token
     metrics_.inter_token_latency.Observe(ToSeconds(now - choice.last_token));
   }
   choice.last_token = now;
+  choice.cached_tokens = event.cached_tokens;
   ++choice.completion_tokens;
   ++tokens_;
   metrics_.generated_tokens.fetch_add(1, std::memory_order_relaxed);
@@ -294,7 +296,8 @@ void RequestTable::Close(Request& request, Choice& choice, plan::FinishReason re
       .tpot_ms =
           tokens < 2 ? 0 : ToSeconds(choice.last_token - choice.first_token) * 1e3 / (tokens - 1),
       .seed = choice.seed,
-      .preemptions = choice.preemptions};
+      .preemptions = choice.preemptions,
+      .cached_tokens = choice.cached_tokens};
   Measure(request, choice, reason);
   choice.has_pending = true;
   choice.done = true;

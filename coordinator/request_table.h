@@ -79,6 +79,7 @@ class RequestTable {
     bool has_pending = false;
     bool done = false;
     uint32_t completion_tokens = 0;
+    uint32_t cached_tokens = 0;
     uint32_t preemptions = 0;
     uint64_t seed = 0;
     Nanos started = 0;

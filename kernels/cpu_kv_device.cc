@@ -18,6 +18,7 @@ class CpuKvDevice final : public KvDevice {
         kernel_(kernel),
         pool_(pool),
         name_(kernel.name()),
+        query_tokens_max_(options.query_tokens_max),
         arena_(std::move(arena)) {
     // Scratch of the layer with most to a row serves all.
     const auto widest =
@@ -30,6 +31,7 @@ class CpuKvDevice final : public KvDevice {
   const std::string& name() const override { return name_; }
   uint32_t slots() const override { return arena_.slots(); }
   uint64_t bytes() const override { return arena_.bytes(); }
+  uint32_t query_tokens_max() const override { return query_tokens_max_; }
   bool usable() const override { return true; }
   absl::Status Begin() override { return absl::OkStatus(); }
 
@@ -57,6 +59,7 @@ class CpuKvDevice final : public KvDevice {
   const AttentionKernel& kernel_;
   ThreadPool& pool_;
   const std::string name_;
+  const uint32_t query_tokens_max_;
   KvArena arena_;
   std::unique_ptr<AttentionScratch> scratch_;
 };

@@ -45,7 +45,7 @@ struct KvDeviceOptions {
   uint32_t slots = 0;
   uint32_t context_tokens_max = 0;  // Of one sequence.
   uint32_t items_max = 0;           // Of one Attend.
-  uint32_t query_tokens_max = 1;    // Of an item.
+  uint32_t query_tokens_max = 1;    // Of an item; the device may serve fewer.
   uint32_t store_tokens_max = 0;    // Of one Store.
   uint32_t waiting_lanes = 0;       // Whose steps waits() serves, where the device has them;
   uint32_t waiting_rows_max = 0;    // rows of one's step.
@@ -93,6 +93,8 @@ class KvDevice {
   virtual const std::string& name() const = 0;
   virtual uint32_t slots() const = 0;
   virtual uint64_t bytes() const = 0;  // Of K and V.
+  // Of an item: as many as were asked for, or fewer.
+  virtual uint32_t query_tokens_max() const = 0;
 
   // False once a call has failed: make another one. Any thread.
   virtual bool usable() const = 0;
@@ -104,7 +106,7 @@ class KvDevice {
   // Errors: kInternal  the device failed and is not usable() any more; says how.
   virtual absl::Status Store(uint32_t layer, HeadRange heads, absl::Span<const KvRows> rows) = 0;
 
-  // Attends all items, each of at most `query_tokens_max` tokens, after all that was stored before.
+  // Attends all items, each of at most query_tokens_max() tokens, after all that was stored before.
   // Items are those of the attention over these KV heads alone (PartOf()); of it they have the
   // bits.
   // Errors: as Store; no output may be used then.

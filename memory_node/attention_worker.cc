@@ -59,6 +59,7 @@ kernels::KvDeviceOptions AttentionWorker::DeviceOptions(const plan::EpochConfig&
           .slots = slots,
           .context_tokens_max = config.sequence_tokens_max,
           .items_max = config.rows_max * items_of_row,
+          .query_tokens_max = config.rows_max,
           .store_tokens_max = config.rows_max + config.chunk_tokens_max};
 }
 

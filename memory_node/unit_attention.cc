@@ -48,27 +48,46 @@ absl::StatusOr<uint64_t> UnitAttention::Attend(const RowChunk& chunk, Tokens tok
   return bytes;
 }
 
-// Rows whose sequences lie here as a whole. Returns how many tokens they see.
+namespace {
+
+// How many of the first rows are consecutive tokens of one sequence; `most` of them at most.
+uint32_t RunLength(absl::Span<const Row> rows, uint32_t most) {
+  uint32_t length = 1;
+  while (length < std::min<size_t>(most, rows.size()) &&
+         rows[length].sequence == rows[0].sequence &&
+         rows[length].position == rows[0].position + length) {
+    ++length;
+  }
+  return length;
+}
+
+}  // namespace
+
+// Rows whose sequences lie here as a whole. Consecutive tokens of one sequence, a prompt's, are one
+// item: its K and V are read once for many of them. Returns how many tokens the items see.
 uint64_t UnitAttention::CollectItems(const RowChunk& chunk, Tokens tokens) {
   const AttentionDescriptor shape = ShapeOf(chunk);
   float* partial = chunk.closed_partials;
   uint64_t context = 0;
-  uint32_t i = chunk.in.first_row();
-  for (const Row& row : chunk.rows) {
+  for (size_t at = 0; at < chunk.rows.size();) {
+    const Row& row = chunk.rows[at];
+    const uint32_t i = chunk.in.first_row() + static_cast<uint32_t>(at);
     const BFloat16* const q = chunk.queries.At(chunk.in.q(i));
+    uint32_t run = 1;
     if (tokens != Tokens::kAll && Cuts(row, shape)) {
       context += CollectCutRow(row, q, tokens, shape, partial);
     } else if (tokens != Tokens::kClosed) {
+      run = tokens == Tokens::kAll ? RunLength(chunk.rows.subspan(at), query_tokens_max_) : 1;
       items_.push_back({.extents = row.sequence->extents,
                         .first_position = row.position,
-                        .query_tokens = 1,
+                        .query_tokens = run,
                         .q = q,
                         .q_stride = shape.qkv_width(),
                         .out = chunk.outputs.Row(chunk.out, i),
                         .out_stride = shape.q_width()});
-      context += row.position + 1;
+      context += row.position + run;
     }
-    ++i;
+    at += run;
   }
   return context;
 }

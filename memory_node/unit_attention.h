@@ -60,6 +60,7 @@ class UnitAttention {
         span_tokens_(span_tokens),
         device_(device),
         pool_(pool),
+        query_tokens_max_(device.query_tokens_max()),
         kv_bytes_read_(counters.kv_bytes_read) {}
 
   // Memory for calls of so many rows and items, without cuts.
@@ -101,6 +102,7 @@ class UnitAttention {
   const uint32_t span_tokens_;
   kernels::KvDevice& device_;
   ThreadPool& pool_;
+  const uint32_t query_tokens_max_;
   std::atomic<uint64_t>& kv_bytes_read_;
   std::vector<kernels::KvRows> kv_rows_;
   std::vector<kernels::AttentionItem> items_;

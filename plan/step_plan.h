@@ -11,7 +11,11 @@
 // Life in the tables:
 // - A sequence joins with grants for all of joins.tokens and with its first chunk in the same plan.
 //   Its other chunks follow in order in later steps of the lane, one per step, not always in
-//   consecutive ones.
+//   consecutive ones. Tokens that no chunk has are either there already, before the first one
+//   (a prefix whose slots are shared with whoever stored it), or come as prompt rows, behind the
+//   last one: several in a step, in order. They attend over all tokens before them where these lie,
+//   so that no scratch holds them. A step with prompt rows does not send queries first, since the
+//   tokens of full blocks may come with the same rows.
 // - Decode rows of a sequence begin after the step of its last chunk is done everywhere. Row by row
 //   the positions are tokens.size(), tokens.size() + 1, ...; the slot of a row's token is granted
 //   in the row's own plan. A sequence may sit out a step.
@@ -87,7 +91,9 @@ struct SlotGrant {
   friend bool operator==(const SlotGrant&, const SlotGrant&) = default;
 };
 
-// One decode token: its id is what the sequence sampled last, known on the compute node.
+// One token that attends where the K and V of its sequence lie. A decode row's is the token sampled
+// last, whose id the compute node knows; it samples the next one. A prompt row's is one that the
+// sequence joined with, whose slot came with the join; the last of these samples the first token.
 struct DecodeRow {
   SequenceId sequence = 0;
   uint32_t position = 0;  // Of the token that is the input of this step.

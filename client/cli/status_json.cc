@@ -37,6 +37,7 @@ Json ToJson(const client::NodeStatus& node) {
           {"kernels", node.kernels},
           {"slots_used", node.slots_used},
           {"slots_total", node.slots_total},
+          {"slots_kept", node.slots_kept},
           {"busy_share", node.busy_share},
           {"bytes_sent", node.bytes_sent},
           {"bytes_received", node.bytes_received},

@@ -32,6 +32,11 @@ void AppendJoin(const Sequence& sequence, plan::AttentionPath path,
   }
 }
 
+// Whether another sequence is making K and V of most of what this one would compute.
+bool IsWorthWaiting(const PrefixCache::Found& found, const Sequence& sequence) {
+  return 2 * uint64_t{found.pending} > sequence.tokens() - found.tokens;
+}
+
 }  // namespace
 
 Admission::Admission(const SchedulerOptions& options, SequenceLife& life,
@@ -72,14 +77,29 @@ bool Admission::AdmitFirst(OpenSteps& open) {
   if (nodes.empty()) {
     return false;
   }
-  const auto offset = places_.borders.TakeScratch(*lane, first.tokens());
-  if (!offset) {
+  const PrefixCache::Found found = places_.cache.Find(first, nodes[0]);
+  if (IsWorthWaiting(found, first) || !MakeRoomFor(first, nodes[0])) {
     return false;
   }
-  first.scratch_offset = *offset;
-  first.has_scratch = true;
+  if (found.tokens == 0) {  // Else the rest of its prompt is rows.
+    const auto offset = places_.borders.TakeScratch(*lane, first.tokens());
+    if (!offset) {
+      return false;
+    }
+    first.scratch_offset = *offset;
+    first.has_scratch = true;
+  }
   Join(first, *lane, nodes, step);
   return true;
+}
+
+bool Admission::MakeRoomFor(Sequence& sequence, uint32_t node) {
+  if (options_.span_tokens > 0) {
+    return true;  // Nothing is kept.
+  }
+  const uint64_t wanted = SlotsWanted(node, sequence.tokens(), places_.cache.Find(sequence, node));
+  places_.cache.MakeRoomFor(sequence, node, wanted);
+  return places_.kv.directory().SlotsFree(node) >= wanted;
 }
 
 std::optional<uint32_t> Admission::PickLaneToJoin(OpenSteps& open) const {
@@ -98,14 +118,20 @@ std::optional<uint32_t> Admission::PickLaneToJoin(OpenSteps& open) const {
 
 // Room for the tokens, the next one, and a few for everybody who is already there: without these a
 // newcomer would be preempted, and recomputed, within a few steps.
-bool Admission::NodeHasRoom(uint32_t node, uint32_t tokens) const {
+bool Admission::NodeHasRoom(uint32_t node, uint32_t tokens, const PrefixCache::Found& found) const {
   if (places_.residents.Starving(node) > 0) {
     return false;
   }
+  const uint64_t free = uint64_t{places_.kv.directory().SlotsFree(node)} +
+                        places_.cache.UnusedOn(node) - found.unused;
+  return free >= SlotsWanted(node, tokens, found);
+}
+
+uint64_t Admission::SlotsWanted(uint32_t node, uint32_t tokens,
+                                const PrefixCache::Found& found) const {
   const uint64_t headroom = uint64_t{options_.admission_headroom} * places_.residents.CountOn(node);
-  const uint64_t needed =
-      std::min<uint64_t>(tokens + 1 + headroom, options_.memory_nodes[node].slots);
-  return places_.kv.directory().SlotsFree(node) >= needed;
+  return std::min<uint64_t>(tokens + 1 + headroom, options_.memory_nodes[node].slots) -
+         found.tokens;
 }
 
 // Span by span. What this sequence takes on a node counts for its next span: a node holds so many
@@ -121,10 +147,12 @@ std::vector<uint32_t> Admission::PickNodesFor(const Sequence& sequence,
     std::vector<NodeLoad> loads;
     for (uint32_t node = 0; node < taken.size(); ++node) {
       const MemoryNodeShare& share = options_.memory_nodes[node];
+      const PrefixCache::Found found = places_.cache.Find(sequence, node);
       loads.push_back({.lane_context_tokens = context_tokens[node] + taken[node],
                        .bandwidth = share.bandwidth_bytes_per_second,
                        .fits = taken[node] + uint64_t{span_max} <= share.slots &&
-                               NodeHasRoom(node, taken[node] + tokens)});
+                               NodeHasRoom(node, taken[node] + tokens, found),
+                       .kept_tokens = found.tokens});
     }
     const auto picked = placement_.NodeOfNewcomer(loads, tokens);
     if (!picked) {
@@ -147,11 +175,16 @@ void Admission::Join(Sequence& sequence, uint32_t lane, const std::vector<uint32
   std::vector<HeldExtent> slots;
   for (const uint32_t node : nodes) {
     kv.BeginSpan(id, node);
+    if (slots.empty()) {
+      slots = places_.cache.Join(sequence, node);
+      sequence.chunked_tokens = sequence.cached_tokens;
+    }
     const auto granted =
         kv.Append(id, std::min(kv.RoomInSpan(id), sequence.join_tokens - kv.TokensOf(id)));
     LAMINA_CHECK(granted.ok());
     slots.insert(slots.end(), granted->begin(), granted->end());
   }
+  places_.cache.Announce(sequence);
   AppendJoin(sequence, options_.attention_path, slots, open.plan);
   life_.Settle(sequence);
   JoinForks(sequence, open);
@@ -182,6 +215,7 @@ void Admission::JoinForks(Sequence& parent, OpenStep& open) {
     life_.Attach(parent, *fork);
     AppendJoin(*fork, options_.attention_path,
                places_.kv.Fork(parent.request.id, id, parent.join_tokens), open.plan);
+    places_.cache.JoinFork(*fork, parent);
     life_.Settle(*fork);
   }
 }

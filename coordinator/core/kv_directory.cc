@@ -227,6 +227,34 @@ std::vector<Extent> KvDirectory::Fork(const HeldSpan& parent, const HeldSpan& ch
   return to.extents;
 }
 
+std::vector<Extent> KvDirectory::Share(const HeldSpan& from, uint32_t first, uint32_t tokens,
+                                       const HeldSpan& to) {
+  const OpenSpan& source = impl_->Find(from);
+  OpenSpan& target = impl_->Find(to);
+  LAMINA_CHECK(source.node == target.node && target.reserved == 0);
+  LAMINA_CHECK(uint64_t{first} + tokens <= source.tokens);
+  Pool& pool = impl_->pools[source.node];
+  const size_t extents_before = target.extents.size();
+  std::vector<Extent> shared;
+  uint32_t passed = 0;  // Tokens of the source before the extent.
+  for (const Extent& extent : source.extents) {
+    const uint32_t begin = std::max(first, passed);
+    const uint32_t end = std::min(first + tokens, passed + extent.tokens);
+    if (begin < end) {
+      const Extent part{extent.first_slot + (begin - passed), end - begin};
+      pool.live.Add(part);
+      pool.uses.Add(part);
+      AppendExtent(target.extents, part);
+      AppendExtent(shared, part);
+    }
+    passed += extent.tokens;
+  }
+  target.tokens += tokens;
+  pool.tokens_open += tokens;
+  pool.extents_open += target.extents.size() - extents_before;
+  return shared;
+}
+
 void KvDirectory::Release(const HeldSpan& span, uint64_t ticket) {
   OpenSpan& open = impl_->Find(span);
   Pool& pool = impl_->pools[open.node];

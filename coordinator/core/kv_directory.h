@@ -29,8 +29,9 @@ struct OpenSpan;  // A span that is open, for who keeps it at hand.
 struct KvPoolStats {
   uint32_t slots_total = 0;
   uint32_t slots_held = 0;  // Referenced by at least one span.
+  uint32_t slots_kept = 0;  // By the prefix cache alone; not part of slots_held then.
   uint32_t slots_quarantined = 0;
-  uint32_t slots_free = 0;        // Soft reservations included. held + quarantined + free = total.
+  uint32_t slots_free = 0;        // Soft reservations included. The four are all.
   uint32_t slots_reserved = 0;    // The part of free that is reserved behind tails.
   double mean_extent_tokens = 0;  // Over the spans held.
 };
@@ -73,6 +74,13 @@ class KvDirectory {
   // and returns them. Nothing is copied: what either appends later goes to slots of its own.
   // Requires: tokens <= TokensOf(parent); child not open.
   std::vector<Extent> Fork(const HeldSpan& parent, const HeldSpan& child, uint32_t tokens);
+
+  // Appends the slots of tokens [first, first + tokens) of `from` to `to`, which shares them from
+  // then on and never writes them, and returns them. Nothing is copied.
+  // Requires: both are open on one node; first + tokens <= TokensOf(from); `to` has appended no
+  // slots of its own.
+  std::vector<Extent> Share(const HeldSpan& from, uint32_t first, uint32_t tokens,
+                            const HeldSpan& to);
 
   // Ends a span. Slots that no open span uses any more are in quarantine, and free after Recycle()
   // of the tickets of all that used them: sequences that share slots may run in different lanes,

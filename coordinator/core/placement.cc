@@ -78,6 +78,9 @@ std::optional<uint32_t> PickMemoryNode(const std::vector<NodeLoad>& nodes, uint3
 
 namespace {
 
+// A node that keeps K and V of a newcomer may take so much longer than the best one.
+constexpr double kKeeperTimesMax = 2;
+
 class LeastAttentionTime final : public Placement {
  public:
   absl::string_view name() const override { return "least attention time"; }
@@ -100,7 +103,17 @@ class LeastAttentionTime final : public Placement {
 
   std::optional<uint32_t> NodeOfNewcomer(const std::vector<NodeLoad>& nodes,
                                          uint32_t tokens) override {
-    return PickMemoryNode(nodes, tokens);
+    const std::optional<uint32_t> picked = PickMemoryNode(nodes, tokens);
+    std::optional<uint32_t> keeper;
+    for (uint32_t i = 0; i < nodes.size(); ++i) {
+      if (nodes[i].fits && nodes[i].kept_tokens > (keeper ? nodes[*keeper].kept_tokens : 0)) {
+        keeper = i;
+      }
+    }
+    const auto time = [&](uint32_t node) {
+      return AttentionTime(nodes[node].lane_context_tokens + tokens, nodes[node].bandwidth);
+    };
+    return keeper && time(*keeper) <= kKeeperTimesMax * time(*picked) ? keeper : picked;
   }
 
   std::optional<uint32_t> NodeOfNextSpan(const std::vector<NodeLoad>& nodes,

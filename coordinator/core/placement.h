@@ -38,6 +38,7 @@ struct NodeLoad {
   uint64_t lane_context_tokens = 0;  // Of the lane that the sequence will run on.
   double bandwidth = 0;              // Any unit, the same for all.
   bool fits = true;
+  uint32_t kept_tokens = 0;  // Of the newcomer, whose K and V it has (prefix_cache.h).
 };
 
 // The node, among those where it fits, with which the longest attention time of the lane over all
@@ -64,7 +65,9 @@ class Placement {
                                                  uint32_t tokens) = 0;
 };
 
-// PickLane(), in prefill lanes the one with the most tokens left in its step, and PickMemoryNode().
+// PickLane(), in prefill lanes the one with the most tokens left in its step, and PickMemoryNode();
+// but a newcomer goes where K and V of its first tokens are kept, unless the lane's attention there
+// would take more than twice as long.
 std::unique_ptr<Placement> MakeLeastAttentionTime();
 
 }  // namespace lamina::core

@@ -61,6 +61,9 @@ bool RowSlots::Grant(Sequence& sequence, plan::StepPlan& plan) {
   }
   const size_t ahead = places_.residents.StarvingBefore(sequence);
   if (places_.kv.directory().SlotsFree(sequence.node) <= ahead) {
+    places_.cache.MakeRoom(sequence.node, ahead + 1);
+  }
+  if (places_.kv.directory().SlotsFree(sequence.node) <= ahead) {
     places_.residents.Starve(sequence);
     MakeRoom(sequence);
     return false;
@@ -82,6 +85,7 @@ void RowSlots::MakeRoom(Sequence& sequence) {
   const uint32_t node = sequence.node;
   while (sequence.starving) {
     const KvDirectory& slots = places_.kv.directory();
+    places_.cache.MakeRoom(node, places_.residents.Starving(node));
     const uint64_t coming = uint64_t{slots.SlotsFree(node)} + slots.SlotsQuarantined(node);
     const uint64_t wanted = places_.residents.Starving(node);
     if (coming >= wanted) {

@@ -17,6 +17,7 @@
 #include "coordinator/core/lanes.h"
 #include "coordinator/core/node_residents.h"
 #include "coordinator/core/planned_steps.h"
+#include "coordinator/core/prefix_cache.h"
 #include "coordinator/core/row_slots.h"
 #include "coordinator/core/sequence_kv.h"
 #include "coordinator/core/sequence_life.h"
@@ -96,6 +97,7 @@ struct Scheduler::Impl {
   Lanes lanes;
   NodeResidents residents;
   StepBorders borders;
+  PrefixCache cache;
   SequenceLife::Places places;
   SequenceLife life;
   PlannedSteps steps;
@@ -117,7 +119,8 @@ Scheduler::Impl::Impl(const SchedulerOptions& scheduler_options,
       lanes(ServiceBefore{order.get()}),
       residents(ServiceBefore{order.get()}),
       borders(kv),
-      places{lanes, residents, borders, kv},
+      cache(kv),
+      places{lanes, residents, borders, kv, cache},
       life(ServiceBefore{order.get()}, places),
       balance(options, lanes, steps, kv),
       slots(options, life, places, *placement, options.strategies.out_of_slots()),
@@ -137,6 +140,8 @@ void Scheduler::Impl::ResetNodes(const std::vector<MemoryNodeShare>& memory_node
   residents.Reset(nodes);
   borders.Reset(options.lanes, prefill_lanes, options.scratch_tokens);
   steps.Reset(lanes.size());
+  cache.Reset(nodes,
+              options.prefix_cache && options.span_tokens == 0 && prefill_lanes.count() == 0);
 }
 
 void Scheduler::Impl::Commit(const plan::SampledToken& token, Events& events) {
@@ -146,6 +151,7 @@ void Scheduler::Impl::Commit(const plan::SampledToken& token, Events& events) {
   }
   events.tokens.push_back({.sequence = token.sequence,
                            .index = static_cast<uint32_t>(sequence->committed.size()),
+                           .cached_tokens = sequence->cached_at_first,
                            .token = token});
   sequence->committed.push_back(token.token);
   sequence->losses.Forget();
@@ -206,7 +212,8 @@ absl::Status Scheduler::Impl::Audit() const {
   if (Waits() > options.waiting_max + options.running_max) {
     return absl::InternalError("more sequences wait than can have been let in");
   }
-  if (kv.holders() != lanes.running()) {
+  LAMINA_RETURN_IF_ERROR(cache.Audit(life.Running()));
+  if (kv.holders() != lanes.running() + cache.blocks()) {
     return absl::InternalError("slots are held by one who does not run");
   }
   if (lanes.running() == 0 && !borders.scratch_empty() && steps.empty() && borders.empty()) {
@@ -333,7 +340,8 @@ SchedulerStats Scheduler::Stats() const {
                        .rows_dead = impl.rows_dead,
                        .lane_moves = impl.balance.moves(),
                        .lane_count = impl.balance.count(),
-                       .row_chunks = impl.maker.row_chunks()};
+                       .row_chunks = impl.maker.row_chunks(),
+                       .prefix_cache = impl.cache.stats()};
   for (uint32_t lane = 0; lane < impl.lanes.size(); ++lane) {
     stats.lanes.push_back({.rows = static_cast<uint32_t>(impl.lanes[lane].running.size()),
                            .context_tokens = impl.lanes[lane].context_tokens_all,
@@ -347,6 +355,15 @@ SchedulerStats Scheduler::Stats() const {
 const LaneCount& Scheduler::lane_count() const { return impl_->balance.count(); }
 
 const KvDirectory& Scheduler::kv() const { return impl_->kv.directory(); }
+
+KvPoolStats Scheduler::KvStats(uint32_t memory_node) const {
+  KvPoolStats stats = kv().Stats(memory_node);
+  stats.slots_kept = std::min(impl_->cache.UnusedOn(memory_node), stats.slots_held);
+  stats.slots_held -= stats.slots_kept;
+  return stats;
+}
+
+const PrefixCache& Scheduler::prefix_cache() const { return impl_->cache; }
 
 absl::Status Scheduler::Audit() const { return impl_->Audit(); }
 

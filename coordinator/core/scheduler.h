@@ -52,6 +52,7 @@
 #include "absl/status/status.h"
 #include "coordinator/core/kv_directory.h"
 #include "coordinator/core/lane_count.h"
+#include "coordinator/core/prefix_cache.h"
 #include "coordinator/core/row_chunks.h"
 #include "coordinator/core/scheduler_options.h"
 #include "coordinator/core/sequence_request.h"
@@ -71,6 +72,7 @@ struct SchedulerStats {
   uint64_t lane_moves = 0;   // Of sequences from lane to lane.
   LaneCount lane_count;      // Over how many lanes sequences are spread now, and why.
   RowChunkCount row_chunks;  // Of the last step with rows.
+  PrefixCacheStats prefix_cache;
   struct Lane {
     uint32_t rows = 0;
     uint64_t context_tokens = 0;
@@ -144,9 +146,12 @@ class Scheduler {
 
   bool HasWork() const;
   SchedulerStats Stats() const;
+  // Of a memory node: slots that only the prefix cache holds count as kept, not as held.
+  KvPoolStats KvStats(uint32_t memory_node) const;
   // Of the last Plan().
   const LaneCount& lane_count() const;
   const KvDirectory& kv() const;
+  const PrefixCache& prefix_cache() const;
 
   // Audit of every invariant, KV directory included; kInternal names the first broken one.
   absl::Status Audit() const;

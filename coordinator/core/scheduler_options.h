@@ -60,6 +60,9 @@ struct SchedulerOptions {
   uint32_t soft_reservation_max = 256;
   // Of epoch 0. May be empty: then Submit answers kUnavailable until StartEpoch brings some.
   std::vector<MemoryNodeShare> memory_nodes;
+  // K and V stay when their sequences have ended, for others with the same first tokens
+  // (prefix_cache.h). Not with span_tokens, nor with prefill lanes.
+  bool prefix_cache = false;
   SchedulerStrategies strategies;
 
   // Errors: kInvalidArgument  a limit is 0, or sequence_tokens_max is more than scratch_tokens (a

@@ -23,6 +23,7 @@
 
 namespace lamina::core {
 
+struct CachedBlock;  // Of PrefixCache.
 struct HeldSpans;
 
 enum class SequenceState : uint8_t { kWaiting, kPrefilling, kDecoding, kDraining };
@@ -47,6 +48,9 @@ struct Sequence {
   uint32_t join_tokens = 0;        // Prompt and committed tokens when it joined.
   uint32_t chunked_tokens = 0;     // Of those, planned in chunks.
   uint32_t planned_tokens = 0;     // Tokens in all once every planned step is done.
+  uint32_t cached_tokens = 0;      // The first ones, whose K and V were there when it joined.
+  uint32_t cached_at_first = 0;    // The same when it joined for the first time.
+  std::vector<CachedBlock*> cached_blocks;  // Of PrefixCache: those of its first tokens.
   bool has_scratch = false;
   uint32_t scratch_offset = 0;
   plan::SequenceId parent = 0;             // Whose last chunk samples its first token.

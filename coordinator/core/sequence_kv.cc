@@ -76,6 +76,18 @@ std::vector<HeldExtent> SequenceKv::Fork(SlotHolder parent, SlotHolder child, ui
   return held;
 }
 
+std::vector<HeldExtent> SequenceKv::Share(SlotHolder from, uint32_t first, uint32_t tokens,
+                                          SlotHolder to) {
+  HeldSpans& target = spans_.at(to);
+  LAMINA_CHECK(span_tokens_ == 0 && target.nodes.size() == 1);
+  target.tokens += tokens;
+  std::vector<HeldExtent> held;
+  for (const Extent& extent : directory_->Share(At(from, 0), first, tokens, At(to, 0))) {
+    held.push_back({.extent = extent, .memory_node = target.nodes[0]});
+  }
+  return held;
+}
+
 void SequenceKv::Release(SlotHolder holder, uint64_t ticket) {
   const HeldSpans& spans = spans_.at(holder);
   for (size_t span = 0; span < spans.nodes.size(); ++span) {

@@ -67,6 +67,8 @@ class SequenceKv {
   std::optional<HeldExtent> AppendOne(HeldSpans& held);
   // As KvDirectory::Fork, span by span. The two may be of different kinds.
   std::vector<HeldExtent> Fork(SlotHolder parent, SlotHolder child, uint32_t tokens);
+  // As KvDirectory::Share. Requires: nothing is cut; both are open, with a span on one node.
+  std::vector<HeldExtent> Share(SlotHolder from, uint32_t first, uint32_t tokens, SlotHolder to);
   void Release(SlotHolder holder, uint64_t ticket);
   void Recycle(uint64_t ticket) { directory_->Recycle(ticket); }
 

@@ -55,6 +55,7 @@ void SequenceLife::Begin(Sequence& sequence, uint32_t lane, uint32_t node) {
   sequence.node = node;
   sequence.join_tokens = sequence.tokens();
   sequence.chunked_tokens = 0;
+  sequence.cached_tokens = 0;
   sequence.planned_tokens = sequence.join_tokens;
   sequence.logprobs.clear();
   sequence.ranks.clear();
@@ -87,12 +88,17 @@ std::vector<Sequence*> SequenceLife::Detach(Sequence& sequence) {
 
 void SequenceLife::Decode(Sequence& sequence) {
   sequence.state = SequenceState::kDecoding;
+  places_.cache.Stored(sequence, sequence.join_tokens);
   Detach(sequence);
 }
 
 void SequenceLife::TakeOut(Sequence& sequence) {
   places_.lanes.Remove(sequence, places_.kv);
   places_.residents.Remove(sequence);
+  if (sequence.state == SequenceState::kDecoding) {
+    places_.cache.Stored(sequence, sequence.tokens() - 1);  // The last one was never an input.
+  }
+  places_.cache.Leave(sequence);
   places_.borders.Leave(sequence);
   sequence.held = nullptr;
   const bool sampled = sequence.chunked_tokens == sequence.join_tokens;
@@ -177,6 +183,7 @@ void SequenceLife::LeaveEpoch(const std::string& lost, Events& events) {
     sequence->attached.clear();
     sequence->lives_on.clear();
     sequence->held = nullptr;
+    sequence->cached_blocks.clear();
     waiting_.insert(sequence);
   }
 }

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "coordinator/core/lanes.h"
 #include "coordinator/core/node_residents.h"
+#include "coordinator/core/prefix_cache.h"
 #include "coordinator/core/sequence.h"
 #include "coordinator/core/sequence_kv.h"
 #include "coordinator/core/sequence_request.h"
@@ -31,6 +32,7 @@ class SequenceLife {
     NodeResidents& residents;
     StepBorders& borders;
     SequenceKv& kv;
+    PrefixCache& cache;
   };
   SequenceLife(ServiceBefore before, const Places& places);
 

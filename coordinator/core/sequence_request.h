@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -27,12 +28,16 @@ struct SequenceRequest {
   std::vector<TokenId> end_tokens;
   int32_t priority = 0;  // Higher is sooner, under the priority policy.
   bool score = false;
+  // K and V are shared with requests of the same salt only, so that others cannot probe by latency
+  // what was asked.
+  std::string cache_salt;
   Nanos submitted = 0;  // For metrics; not used in decisions.
 };
 
 struct TokenEvent {
   plan::SequenceId sequence = 0;
-  uint32_t index = 0;  // 0 for the first generated token. Each index comes exactly once.
+  uint32_t index = 0;          // 0 for the first generated token. Each index comes exactly once.
+  uint32_t cached_tokens = 0;  // Of the prompt, whose K and V were there when the sequence came.
   plan::SampledToken token;
 };
 struct FinishEvent {

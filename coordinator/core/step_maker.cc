@@ -85,7 +85,6 @@ OpenStep StepMaker::Open(uint64_t epoch, uint32_t lane) {
   places_.borders.Begin(lane, open.plan.step);
   Packed packed(*this, open);
   packing_->Pack(packed);
-  SortRows(open);
   StepBorder border = places_.borders.Seal(lane);
   border.scratch.insert(border.scratch.end(), open.record.border.scratch.begin(),
                         open.record.border.scratch.end());
@@ -128,17 +127,24 @@ void StepMaker::SortRows(OpenStep& open) {
 
 uint32_t StepMaker::AddChunk(Sequence& sequence, uint32_t tokens_max, OpenStep& open) {
   const uint32_t rest = sequence.join_tokens - sequence.chunked_tokens;
-  const uint32_t tokens = std::min({rest, options_.chunk_tokens, open.tokens_left, tokens_max});
+  uint32_t tokens = std::min({rest, options_.chunk_tokens, open.tokens_left, tokens_max});
+  if (!sequence.has_scratch) {
+    tokens = std::min(tokens, rows_max() - static_cast<uint32_t>(open.plan.rows.size()));
+  }
   if (tokens == 0) {
     return 0;
   }
   const plan::SequenceId id = sequence.request.id;
   const bool last = tokens == rest;
-  open.plan.chunks.push_back({.sequence = id,
-                              .first_token = sequence.chunked_tokens,
-                              .tokens = tokens,
-                              .scratch_offset = sequence.scratch_offset,
-                              .last = last});
+  if (sequence.has_scratch) {
+    open.plan.chunks.push_back({.sequence = id,
+                                .first_token = sequence.chunked_tokens,
+                                .tokens = tokens,
+                                .scratch_offset = sequence.scratch_offset,
+                                .last = last});
+  } else {
+    AddPromptRows(sequence, tokens, open);
+  }
   sequence.chunked_tokens += tokens;
   sequence.last_work = open.plan.step;
   for (const plan::SequenceId fork : sequence.attached) {
@@ -154,10 +160,23 @@ uint32_t StepMaker::AddChunk(Sequence& sequence, uint32_t tokens_max, OpenStep& 
   return tokens;
 }
 
-// Its last chunk is planned, whose step is the last one to read the scratch.
+// The next tokens of its prompt attend where K and V of those before them lie.
+void StepMaker::AddPromptRows(const Sequence& sequence, uint32_t tokens, OpenStep& open) {
+  for (uint32_t i = 0; i < tokens; ++i) {
+    open.plan.rows.push_back(
+        {.sequence = sequence.request.id, .position = sequence.chunked_tokens + i});
+    open.row_nodes.push_back(sequence.node);
+  }
+  open.has_prompt_rows = true;
+}
+
+// The last of its prompt is planned. If that is a chunk, its step is the last one to read the
+// scratch.
 void StepMaker::EndPrompt(Sequence& sequence, OpenStep& open) {
-  open.record.border.scratch.push_back(sequence.scratch_offset);
-  sequence.has_scratch = false;
+  if (sequence.has_scratch) {
+    open.record.border.scratch.push_back(sequence.scratch_offset);
+    sequence.has_scratch = false;
+  }
   if (sequence.request.score) {
     return;
   }
@@ -184,6 +203,7 @@ bool StepMaker::Close(OpenStep& open, const cost::LinkCosts& link, const cost::L
     return false;
   }
   if (!plan.rows.empty()) {
+    SortRows(open);
     row_chunks_ = RowChunksFor(open, link, costs);
     plan.chunking = row_chunks_.cut;
   }
@@ -196,8 +216,12 @@ RowChunkCount StepMaker::RowChunksFor(const OpenStep& open, cost::LinkCosts link
   link.measured = link.measured && costs.measured;
   const auto rows = static_cast<uint32_t>(open.plan.rows.size());
   const double context = static_cast<double>(places_.lanes[open.plan.lane].context_tokens_all);
+  RowChunkOptions chunks = options_.row_chunks;
+  if (open.has_prompt_rows) {
+    chunks.query_first = QueryFirst::kNever;  // Tokens of full blocks may come with the rows.
+  }
   return ChooseRowChunks(
-      options_.row_chunks, link,
+      chunks, link,
       {.rows = rows,
        // Spans of a row may lie on all.
        .rows_of_node = options_.span_tokens > 0 ? rows : open.rows_of_node,

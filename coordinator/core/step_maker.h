@@ -7,6 +7,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -30,6 +31,7 @@ struct OpenStep {
   uint32_t tokens_left = 0;         // Of the step's budget.
   std::vector<uint32_t> row_nodes;  // The memory node of each row, while rows are packed.
   uint32_t rows_of_node = 0;        // The most rows that have their node in common.
+  bool has_prompt_rows = false;
 };
 using OpenSteps = std::map<uint32_t, OpenStep>;  // By lane.
 
@@ -56,7 +58,9 @@ class StepMaker {
   class Packed;
   bool AddRow(Sequence& sequence, OpenStep& open);
   uint32_t AddChunk(Sequence& sequence, uint32_t tokens_max, OpenStep& open);
+  void AddPromptRows(const Sequence& sequence, uint32_t tokens, OpenStep& open);
   void EndPrompt(Sequence& sequence, OpenStep& open);
+  uint32_t rows_max() const { return std::min(options_.rows_max, options_.step_tokens_max); }
   void SortRows(OpenStep& open);
   RowChunkCount RowChunksFor(const OpenStep& open, cost::LinkCosts link,
                              const cost::LaneCosts& costs) const;

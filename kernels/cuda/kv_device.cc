@@ -100,6 +100,7 @@ class CudaKvDevice final : public KvDevice, private KvDeviceRows {
   const std::string& name() const override { return name_; }
   uint32_t slots() const override { return options_.slots; }
   uint64_t bytes() const override { return sizes_.slot_bytes * options_.slots; }
+  uint32_t query_tokens_max() const override { return 1; }
   bool usable() const override { return usable_.load(std::memory_order_relaxed); }
   absl::Status Begin() override { return OpenDevice(info_.index).status(); }
   absl::Status Store(uint32_t layer, HeadRange heads, absl::Span<const KvRows> rows) override {
@@ -205,9 +206,6 @@ absl::StatusOr<std::unique_ptr<KvDevice>> CudaKvDevice::Create(int index,
   const Sizes sizes(options);
   if (options.layers.empty() || options.slots == 0) {
     return absl::InvalidArgumentError("a KV device needs layers and slots");
-  }
-  if (options.query_tokens_max != 1) {
-    return absl::InvalidArgumentError("a KV device of CUDA attends one query token of an item");
   }
   const KvLayers::Options layers = LayerOptionsOf(options, sizes);
   uint64_t device_bytes = KvLayers::DeviceBytes(layers) + sizes.RowBytes();

@@ -79,6 +79,7 @@ class StaleHeaderDevice final : public kernels::KvDevice, private kernels::KvDev
   const std::string& name() const override { return inner_->name(); }
   uint32_t slots() const override { return inner_->slots(); }
   uint64_t bytes() const override { return inner_->bytes(); }
+  uint32_t query_tokens_max() const override { return 1; }
   bool usable() const override { return inner_->usable(); }
   absl::Status Begin() override { return inner_->Begin(); }
   absl::Status Store(uint32_t layer, HeadRange heads,

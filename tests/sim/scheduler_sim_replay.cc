@@ -2,24 +2,28 @@
 //
 // Replays one seed of the scheduler's simulation: `scheduler_sim_replay SEED [COUNT]` runs COUNT
 // seeds from SEED on and stops at the first that fails, with its last events. The hash of all plans
-// at the end says whether two versions of the scheduler plan alike.
+// at the end says whether two versions of the scheduler plan alike. With `kept` behind them K and V
+// are kept (SimOptions::prefix_cache).
 
 #include <cstdlib>
 #include <iostream>
+#include <string_view>
 
 #include "tests/sim/sim_world.h"
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    std::cerr << "usage: " << argv[0] << " SEED [COUNT]\n";
+    std::cerr << "usage: " << argv[0] << " SEED [COUNT [kept]]\n";
     return 2;
   }
   const uint64_t first = std::strtoull(argv[1], nullptr, 10);
   const uint64_t count = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1;
+  const bool kept = argc > 3 && std::string_view(argv[3]) == "kept";
   lamina::sim::SimReach reach;
   lamina::sim::PlanHash hash;
   for (uint64_t seed = first; seed < first + count; ++seed) {
-    const lamina::sim::SimReport report = lamina::sim::SimWorld({.seed = seed}).Run();
+    const lamina::sim::SimReport report =
+        lamina::sim::SimWorld({.seed = seed, .prefix_cache = kept}).Run();
     reach.Add(report.reach);
     hash.Add(report.plan_hash);
     if (!report.failure.empty() || count == 1) {

@@ -68,6 +68,24 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensAndEverythingEndsUnderAThousandSe
   EXPECT_GT(reach.tokens_waited, 1000);
 }
 
+// K and V outlive their sequences: none is ever read that was made of other tokens.
+TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereKvIsKept) {
+  SimReach reach;
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    const SimReport report = SimWorld({.seed = seed, .prefix_cache = true}).Run();
+    ASSERT_EQ(report.failure, "") << HowToReplay(seed, report);
+    reach.Add(report.reach);
+  }
+  std::cout << kSeeds << " seeds: " << reach.ToString() << "\n";
+
+  EXPECT_GT(reach.tokens_kept, 10'000);
+  EXPECT_GT(reach.blocks_dropped, 1000);
+  EXPECT_GT(reach.prompts_in_rows, 1000);
+  EXPECT_GT(reach.preemptions, 100);
+  EXPECT_GT(reach.forks_shared, 100);
+  EXPECT_GT(reach.epochs, 100);
+}
+
 TEST(SchedulerSimTest, SeedsThatOnceFailedPass) {
   std::ifstream file(absl::StrCat(LAMINA_SOURCE_DIR, "/tests/sim/regression_seeds.txt"));
   ASSERT_TRUE(file.is_open());
@@ -94,7 +112,9 @@ class PlantedBugTest : public testing::TestWithParam<PlantedBug> {};
 TEST_P(PlantedBugTest, IsFound) {
   uint64_t found = 0;
   for (uint64_t seed = 1; seed <= kSeedsToFindABug; ++seed) {
-    found += !SimWorld({.seed = seed, .bug = GetParam()}).Run().failure.empty();
+    const bool kept = GetParam() == PlantedBug::kPrefixTooLong;
+    found +=
+        !SimWorld({.seed = seed, .bug = GetParam(), .prefix_cache = kept}).Run().failure.empty();
   }
   EXPECT_GT(found, 0);
 }
@@ -103,7 +123,8 @@ INSTANTIATE_TEST_SUITE_P(All, PlantedBugTest,
                          testing::Values(PlantedBug::kLeaveLost, PlantedBug::kLeaveLate,
                                          PlantedBug::kSlotGivenTwice, PlantedBug::kScratchShared,
                                          PlantedBug::kPositionOff, PlantedBug::kCommittedWrong,
-                                         PlantedBug::kTokenStale, PlantedBug::kTokenMissing));
+                                         PlantedBug::kTokenStale, PlantedBug::kTokenMissing,
+                                         PlantedBug::kPrefixTooLong));
 
 }  // namespace
 }  // namespace lamina::sim

@@ -3,12 +3,25 @@
 #include "tests/sim/sim_nodes.h"
 
 #include <algorithm>
-#include <set>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "tests/sim/fake_model.h"
 
 namespace lamina::sim {
+
+namespace {
+
+// Of the first `count` tokens.
+uint64_t HistoryOf(const std::vector<TokenId>& tokens, size_t count) {
+  uint64_t history = 0;
+  for (size_t i = 0; i < count; ++i) {
+    history = Mix(history ^ (static_cast<uint64_t>(tokens[i]) + 0x9e3779b97f4a7c15ULL));
+  }
+  return history;
+}
+
+}  // namespace
 
 SimNodes::SimNodes(const core::SchedulerOptions& options, uint64_t epoch, uint64_t seed)
     : options_(options),
@@ -137,7 +150,10 @@ void SimNodes::Grant(const plan::StepPlan& plan, const plan::SlotGrant& grant) {
     const bool prefix = entry->join.parent != 0 && index < entry->join.tokens.size();
     const bool shared =
         prefix && parent != nullptr && index < parent->slots.size() && parent->slots[index] == slot;
-    if (prefix != shared || (!shared && !slots[slot].owners.empty())) {
+    // What others have stored of the same tokens.
+    const bool kept = index < entry->join.tokens.size() &&
+                      slots[slot].history == HistoryOf(entry->join.tokens, index + 1);
+    if (prefix != shared || (!shared && !kept && !slots[slot].owners.empty())) {
       return Fail(absl::StrCat("slot ", slot, " of node ", entry->join.memory_node,
                                " is given to sequence ", grant.sequence,
                                " while another one holds it"));
@@ -163,23 +179,39 @@ void SimNodes::CheckRows(const plan::StepPlan& plan) {
       (plan.rows.empty() && plan.chunking != plan::Chunking())) {
     return Fail(absl::StrCat("rows go in ", plan.chunking.chunks, " chunks"));
   }
-  std::set<plan::SequenceId> seen;
+  std::map<plan::SequenceId, uint32_t> seen;  // Its last position.
   uint32_t last_node = 0;
   for (const plan::DecodeRow& row : plan.rows) {
     Entry* entry = Find(plan, row.sequence);
     if (entry == nullptr) {
       return;
     }
-    entry->row_under_way = true;
-    if (!seen.insert(row.sequence).second || entry->join.memory_node < last_node) {
+    const auto [last, first] = seen.emplace(row.sequence, row.position);
+    if ((!first && (entry->prefilled || row.position != ++last->second)) ||
+        entry->join.memory_node < last_node) {
       return Fail("rows are doubled, or not sorted by memory node");
     }
     last_node = entry->join.memory_node;
-    if (!entry->prefilled || entry->slots.size() != row.position + size_t{1}) {
-      return Fail(absl::StrCat("the row of sequence ", row.sequence, " at ", row.position,
-                               " is too early, or has no slot"));
-    }
+    StartRow(*entry, row);
   }
+}
+
+void SimNodes::StartRow(Entry& entry, const plan::DecodeRow& row) {
+  entry.row_under_way = true;
+  if (entry.prefilled) {
+    if (entry.slots.size() != row.position + size_t{1}) {
+      Fail(
+          absl::StrCat("the row of sequence ", row.sequence, " at ", row.position, " has no slot"));
+    }
+    return;
+  }
+  // Of its prompt. The first of them may be anywhere: what is before it, it reads.
+  if (row.position >= entry.join.tokens.size() || entry.join.parent != 0 || entry.has_scratch ||
+      (entry.chunk_started > 0 && row.position != entry.chunk_started)) {
+    Fail(absl::StrCat("the row of sequence ", row.sequence, " at ", row.position,
+                      " does not continue the one before"));
+  }
+  entry.chunk_started = row.position + 1;
 }
 
 void SimNodes::StartChunk(const plan::StepPlan& plan, const plan::PrefillChunk& chunk) {
@@ -237,28 +269,65 @@ void SimNodes::EndRow(const plan::DecodeRow& row, plan::StepResult& result) {
   entry.row_under_way = false;
   std::vector<Slot>& slots = slots_[entry.join.memory_node];
   Slot& target = slots[entry.slots[row.position]];
-  if (target.owners != std::vector<plan::SequenceId>{row.sequence}) {
+  // A prompt's slots are its forks' too.
+  const bool owned =
+      std::all_of(target.owners.begin(), target.owners.end(), [&](plan::SequenceId owner) {
+        return owner == row.sequence ||
+               (!entry.prefilled && table_.at(owner).join.parent == row.sequence);
+      });
+  if (!owned || target.owners.empty()) {
     return Fail(absl::StrCat("sequence ", row.sequence, " writes a shared slot"));
   }
   if (entry.finished) {
     // A dead row: real nodes may compute it or not. Here, what it writes is rubbish.
     target.token = static_cast<TokenId>(random_.Below(kVocabulary));
+    target.history = 0;
     if (random_.Chance(0.5)) {
       result.tokens.push_back(
           {.sequence = row.sequence, .position = row.position + 1, .token = target.token});
     }
     return;
   }
-  if (entry.tokens.size() != row.position + size_t{1}) {
+  if (entry.prefilled && entry.tokens.size() != row.position + size_t{1}) {
     return Fail(absl::StrCat("the row of sequence ", row.sequence, " is at ", row.position,
                              ", its last token at ", entry.tokens.size() - 1));
   }
-  target.token = entry.tokens.back();
+  target.token = entry.tokens[row.position];
+  target.history = HistoryOf(entry.tokens, row.position + size_t{1});
+  for (uint32_t i = 0; i < row.position; ++i) {
+    if (slots[entry.slots[i]].history != HistoryOf(entry.tokens, i + size_t{1})) {
+      return Fail(absl::StrCat("the row of sequence ", row.sequence, " at ", row.position,
+                               " reads K and V of other tokens at ", i));
+    }
+  }
+  if (!entry.prefilled) {
+    if (row.position + size_t{1} == entry.join.tokens.size()) {
+      EndPrompt(entry, result);
+    }
+    return;
+  }
   FakeModel model(entry.join.sampling.seed);
   for (const uint32_t slot : entry.slots) {
     model.See(slots[slot].token);
   }
   Sample(entry, model.Next(), result);
+}
+
+// The first token of the sequence, and of its forks, from what lies in slots.
+void SimNodes::EndPrompt(Entry& entry, plan::StepResult& result) {
+  const std::vector<Slot>& slots = slots_[entry.join.memory_node];
+  const size_t tokens = entry.join.tokens.size();
+  for (auto& [id, other] : table_) {
+    if (&other != &entry && (other.join.parent != entry.join.id || other.prefilled)) {
+      continue;
+    }
+    other.prefilled = true;
+    FakeModel model(other.join.sampling.seed);
+    for (size_t i = 0; i < tokens; ++i) {
+      model.See(slots[entry.slots[i]].token);
+    }
+    Sample(other, model.Next(), result);
+  }
 }
 
 void SimNodes::EndChunk(const plan::PrefillChunk& chunk, plan::StepResult& result) {
@@ -268,6 +337,7 @@ void SimNodes::EndChunk(const plan::PrefillChunk& chunk, plan::StepResult& resul
   for (uint32_t i = chunk.first_token; i < end; ++i) {
     ScratchOf(entry.lane)[entry.scratch_offset + i] = entry.tokens[i];
     slots[entry.slots[i]].token = entry.tokens[i];
+    slots[entry.slots[i]].history = HistoryOf(entry.tokens, i + size_t{1});
   }
   entry.chunked = end;
   if (entry.join.score) {

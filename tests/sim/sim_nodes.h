@@ -48,6 +48,8 @@ class SimNodes {
 
   void Fail(const std::string& what);
   void StartLane(const plan::StepPlan& plan);
+  void StartRow(Entry& entry, const plan::DecodeRow& row);
+  void EndPrompt(Entry& entry, plan::StepResult& result);
   void Leave(const plan::StepPlan& plan, plan::SequenceId id);
   void Join(const plan::StepPlan& plan, const plan::SequenceJoin& join);
   void Grant(const plan::StepPlan& plan, const plan::SlotGrant& grant);
@@ -73,6 +75,7 @@ class SimNodes {
   struct Slot {
     std::vector<plan::SequenceId> owners;
     TokenId token = -1;
+    uint64_t history = 0;  // Of that token and those before it: what K and V follow from.
   };
   std::vector<std::vector<Slot>> slots_;  // By memory node.
   // By replica for prompts, or one of all lanes.

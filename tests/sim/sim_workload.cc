@@ -96,4 +96,46 @@ SimWorkload MakeWorkload(Prng& random) {
   return workload;
 }
 
+namespace {
+
+// A request's prompt and what the model answers.
+std::vector<TokenId> ConversationOf(const core::SequenceRequest& request) {
+  std::vector<TokenId> tokens = request.prompt;
+  FakeModel model(request.sampling.seed);
+  for (const TokenId token : tokens) {
+    model.See(token);
+  }
+  while (tokens.size() < request.tokens_max) {
+    tokens.push_back(model.Next());
+    model.See(tokens.back());
+  }
+  return tokens;
+}
+
+}  // namespace
+
+void ContinueConversations(Prng random, SimWorkload& workload) {
+  const uint32_t longest = workload.options.sequence_tokens_max;
+  std::vector<core::SequenceRequest> earlier;
+  for (SimArrival& arrival : workload.arrivals) {
+    for (core::SequenceRequest& request : arrival.requests) {
+      if (request.fork_of != 0) {
+        request.prompt = earlier.back().prompt;  // Its parent's, or another fork's.
+      } else if (!earlier.empty() && random.Chance(0.8)) {
+        std::vector<TokenId> tokens = ConversationOf(earlier[random.Below(earlier.size())]);
+        tokens.resize(std::min<size_t>(1 + random.Below(tokens.size()), longest - 1));
+        const auto more = static_cast<uint32_t>(random.Below(longest - tokens.size()));
+        for (uint32_t i = 0; i < more / 2; ++i) {
+          tokens.push_back(static_cast<TokenId>(random.Below(kVocabulary)));
+        }
+        request.prompt = std::move(tokens);
+      }
+      const auto size = static_cast<uint32_t>(request.prompt.size());
+      request.tokens_max = Between(random, size + 1, longest);
+      request.tokens_min = request.tokens_min > 0 ? size + 3 : 0;
+      earlier.push_back(request);
+    }
+  }
+}
+
 }  // namespace lamina::sim

@@ -35,4 +35,7 @@ struct SimWorkload {
 
 SimWorkload MakeWorkload(Prng& random);
 
+// Most requests begin as an earlier one of the workload and its answer do, up to a random token.
+void ContinueConversations(Prng random, SimWorkload& workload);
+
 }  // namespace lamina::sim

@@ -30,9 +30,13 @@ plan::PrefillLanes DrawPrefillLanes(Prng& random, Prng& stages) {
 }
 
 SimWorkload WithPrefillLanes(SimWorkload workload, Prng random, Prng stages,
-                             const core::SchedulerStrategies& strategies) {
+                             const SimOptions& sim) {
   workload.options.prefill_lanes = DrawPrefillLanes(random, stages);
-  workload.options.strategies = strategies;
+  workload.options.strategies = sim.strategies;
+  if (sim.prefix_cache) {
+    workload.options.prefix_cache = true;
+    ContinueConversations(Prng(sim.seed + 8), workload);
+  }
   return workload;
 }
 
@@ -94,6 +98,9 @@ void SimReach::Add(const SimReach& other) {
   chunks_on_several_nodes += other.chunks_on_several_nodes;
   prefill_lanes_side_by_side += other.prefill_lanes_side_by_side;
   preempted_in_prefill += other.preempted_in_prefill;
+  tokens_kept += other.tokens_kept;
+  blocks_dropped += other.blocks_dropped;
+  prompts_in_rows += other.prompts_in_rows;
   tokens_waited += other.tokens_waited;
 }
 
@@ -110,14 +117,16 @@ std::string SimReach::ToString() const {
       ", lane moves ", lane_moves, ", chunks dedicated ", chunks_dedicated, ", beside lanes ",
       chunks_beside_lanes, ", side by side ", prefill_nodes_side_by_side, ", on several nodes ",
       chunks_on_several_nodes, ", in several lanes ", prefill_lanes_side_by_side,
-      ", preempted in prefill ", preempted_in_prefill, ", tokens waited ", tokens_waited);
+      ", preempted in prefill ", preempted_in_prefill, ", tokens kept ", tokens_kept,
+      ", blocks dropped ", blocks_dropped, ", prompts in rows ", prompts_in_rows,
+      ", tokens waited ", tokens_waited);
 }
 
 SimWorld::SimWorld(const SimOptions& options)
     : sim_(options),
       random_(options.seed),
       workload_(WithPrefillLanes(MakeWorkload(random_), Prng(options.seed + 3),
-                                 Prng(options.seed + 5), options.strategies)),
+                                 Prng(options.seed + 5), options)),
       scheduler_(workload_.options, MakeOrder(workload_.priority_order)),
       replicas_random_(options.seed + 1),
       costs_random_(options.seed + 2),
@@ -177,6 +186,8 @@ SimReport SimWorld::Run() {
   report_.reach.preemptions = stats.preemptions;
   report_.reach.rows_dead = stats.rows_dead;
   report_.reach.lane_moves = stats.lane_moves;
+  report_.reach.tokens_kept = scheduler_.prefix_cache().stats().tokens_found;
+  report_.reach.blocks_dropped = scheduler_.prefix_cache().stats().blocks_dropped;
   report_.reach.reservations_revoked = revoked_before_ + scheduler_.kv().ReservationsRevoked();
   plan_hash_.Add(stats);
   report_.plan_hash = plan_hash_.value();
@@ -379,7 +390,8 @@ void SimWorld::Observe(const plan::StepPlan& plan) {
   }
   for (const plan::DecodeRow& row : plan.rows) {
     const auto last = last_row_.find(row.sequence);
-    reach.rows_sat_out += last != last_row_.end() && last->second + 1 != plan.step;
+    reach.prompts_in_rows += last != last_row_.end() && last->second == plan.step;
+    reach.rows_sat_out += last != last_row_.end() && last->second + 1 < plan.step;
     last_row_[row.sequence] = plan.step;
   }
 }
@@ -435,6 +447,16 @@ void SimWorld::Mutate(plan::StepPlan& plan) {
     case PlantedBug::kPositionOff:
       for (plan::DecodeRow& row : plan.rows) {
         ++row.position;
+      }
+      return;
+    case PlantedBug::kPrefixTooLong:
+      for (const plan::SequenceJoin& join : plan.joins) {
+        const auto row =
+            std::find_if(plan.rows.begin(), plan.rows.end(),
+                         [&](const plan::DecodeRow& r) { return r.sequence == join.id; });
+        if (row != plan.rows.end() && row->position + 1 < join.tokens.size()) {
+          plan.rows.erase(row);
+        }
       }
       return;
     case PlantedBug::kCommittedWrong:
@@ -573,8 +595,12 @@ void SimWorld::CheckEnd() {
     Fail("the nodes still know a sequence");
   }
   for (uint32_t node = 0; node < memory_nodes_.size(); ++node) {
-    if (scheduler_.kv().SlotsFree(node) != memory_nodes_[node].slots) {
-      Fail(absl::StrCat("slots of memory node ", node, " are not free"));
+    // Blocks of forks may have slots in common. Nobody but blocks holds any: Audit().
+    if (scheduler_.kv().SlotsFree(node) + scheduler_.prefix_cache().UnusedOn(node) <
+        memory_nodes_[node].slots) {
+      Fail(absl::StrCat("slots of memory node ", node, " are not free: of ",
+                        memory_nodes_[node].slots, " ", scheduler_.kv().SlotsFree(node),
+                        " are, and ", scheduler_.prefix_cache().UnusedOn(node), " are kept"));
     }
   }
 }

@@ -46,12 +46,15 @@ enum class PlantedBug : uint8_t {
   kCommittedWrong,  // After a preemption, the last committed token is another one.
   kTokenStale,      // The nodes report the token of the step before once more.
   kTokenMissing,    // The nodes leave a token out.
+  kPrefixTooLong,   // Behind a kept prefix, a prompt's rows begin one too late.
 };
 
 struct SimOptions {
   uint64_t seed = 0;
   PlantedBug bug = PlantedBug::kNone;
   core::SchedulerStrategies strategies = {};
+  // K and V are kept, and requests often begin as earlier ones, answers included.
+  bool prefix_cache = false;
 };
 
 // How often rare things happened, over one run.
@@ -84,6 +87,9 @@ struct SimReach {
   uint64_t chunks_on_several_nodes = 0;     // Of these, of a replica in stages or shards,
   uint64_t prefill_lanes_side_by_side = 0;  // in another lane of which are chunks too.
   uint64_t preempted_in_prefill = 0;        // Left a prefill node, to come again.
+  uint64_t tokens_kept = 0;                 // Of joining sequences, whose K and V were there.
+  uint64_t blocks_dropped = 0;              // For others' slots.
+  uint64_t prompts_in_rows = 0;
   uint64_t tokens_waited = 0;  // Reports with tokens that were not the last of their step.
 
   void Add(const SimReach& other);

@@ -179,6 +179,10 @@ ClusterConfig LocalCluster::MakeConfig() const {
                               : options_.local                 ? kPolicyLocal
                                                                : kPolicyAttendRemote);
   config.prefill.chunk_tokens = options_.chunk_tokens;
+  const bool on_processors =
+      options_.other_device.names.empty() && options_.other_compute.names.empty();
+  config.prefix_cache =
+      options_.prefix_cache && on_processors ? PrefixCacheMode::kAuto : PrefixCacheMode::kOff;
   config.limits = {.sequence_tokens_max = options_.sequence_tokens_max,
                    .running_max = options_.running_max,
                    .waiting_max = options_.waiting_max};

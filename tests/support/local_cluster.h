@@ -90,6 +90,7 @@ struct LocalClusterOptions {
     std::vector<std::string> names;
     std::function<absl::StatusOr<std::unique_ptr<kernels::ComputeDevice>>(DType)> make;
   } other_compute = {};
+  bool prefix_cache = true;     // On processors.
   bool device_waits = false;    // Where the devices and the transport allow them.
   Nanos memory_plan_delay = 0;  // Plans reach memory nodes this much late.
   // Stop there, before the nodes join.

@@ -71,7 +71,8 @@ class PartsTest : public testing::Test {
   Lanes lanes_{before_};
   NodeResidents residents_{before_};
   StepBorders borders_{kv_};
-  SequenceLife::Places places_{lanes_, residents_, borders_, kv_};
+  PrefixCache cache_{kv_};
+  SequenceLife::Places places_{lanes_, residents_, borders_, kv_, cache_};
   SequenceLife life_{before_, places_};
 };
 

@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "coordinator/core/prefix_cache.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+
+namespace lamina::core {
+namespace {
+
+// No node knows of blocks, so that nothing is waited for when one is dropped.
+constexpr uint64_t kDropTicket = UINT64_MAX;
+
+SlotHolder HolderOf(uint64_t block) { return {HolderKind::kCachedBlock, block}; }
+
+}  // namespace
+
+struct CachedBlock {
+  uint64_t id = 0;
+  PrefixCache::Key key;
+  PrefixCache::Tree tree;
+  CachedBlock* parent = nullptr;  // Null: the first one of a tree.
+  uint32_t children = 0;
+  uint32_t users = 0;  // Running sequences.
+  uint64_t last_used = 0;
+  plan::SequenceId maker = 0;  // While it is pending.
+
+  uint32_t node() const { return tree.first; }
+  bool stored() const { return maker == 0; }
+  bool droppable() const { return users == 0 && children == 0; }
+};
+
+PrefixCache::PrefixCache(SequenceKv& kv) : kv_(kv) {}
+PrefixCache::~PrefixCache() = default;
+
+void PrefixCache::Reset(uint32_t memory_nodes, bool keeps) {
+  keeps_ = keeps;
+  nodes_.assign(memory_nodes, {});
+  blocks_.clear();
+  by_tokens_.clear();
+  roots_.clear();
+}
+
+bool PrefixCache::Keeps(const Sequence& sequence) const {
+  return keeps_ && !sequence.request.score;
+}
+
+PrefixCache::Tokens PrefixCache::TokensAt(const Sequence& sequence, uint32_t first) {
+  const std::vector<TokenId>& prompt = sequence.request.prompt;
+  Tokens tokens;
+  for (uint32_t i = 0; i < kCachedBlockTokens; ++i) {
+    const size_t at = first + i;
+    tokens[i] = at < prompt.size() ? prompt[at] : sequence.committed[at - prompt.size()];
+  }
+  return tokens;
+}
+
+CachedBlock* PrefixCache::Find(uint64_t parent, const Tokens& tokens) const {
+  const auto found = by_tokens_.find({.parent = parent, .tokens = tokens});
+  return found == by_tokens_.end() ? nullptr : found->second;
+}
+
+// The block with the sequence's tokens at `depth`; null: there is none.
+CachedBlock* PrefixCache::Below(const Sequence& sequence, uint32_t node, const CachedBlock* parent,
+                                uint32_t depth) const {
+  const Tokens tokens = TokensAt(sequence, depth * kCachedBlockTokens);
+  if (parent != nullptr) {
+    return Find(parent->id, tokens);
+  }
+  const auto root = roots_.find({node, sequence.request.cache_salt});
+  return root == roots_.end() ? nullptr : Find(root->second.id, tokens);
+}
+
+PrefixCache::Found PrefixCache::Find(const Sequence& sequence, uint32_t node) const {
+  Found found;
+  if (!Keeps(sequence)) {
+    return found;
+  }
+  const uint32_t depth_max = (sequence.tokens() - 1) / kCachedBlockTokens;
+  const CachedBlock* block = nullptr;
+  for (uint32_t depth = 0; depth < depth_max; ++depth) {
+    block = Below(sequence, node, block, depth);
+    if (block == nullptr) {
+      break;
+    }
+    if (!block->stored()) {
+      found.pending += kCachedBlockTokens;
+      continue;
+    }
+    LAMINA_CHECK(found.pending == 0 && "what is below a pending block is pending");
+    found.tokens += kCachedBlockTokens;
+    found.unused += block->users == 0 ? kCachedBlockTokens : 0;
+  }
+  return found;
+}
+
+void PrefixCache::Use(CachedBlock& block, Sequence& sequence) {
+  if (block.users == 0) {
+    Node& node = nodes_[block.node()];
+    node.unused -= kCachedBlockTokens;
+    node.droppable.erase({block.last_used, block.id});
+  }
+  ++block.users;
+  sequence.cached_blocks.push_back(&block);
+}
+
+void PrefixCache::Unuse(CachedBlock& block) {
+  LAMINA_CHECK(block.users > 0);
+  block.last_used = clock_;
+  if (--block.users == 0) {
+    Node& node = nodes_[block.node()];
+    node.unused += kCachedBlockTokens;
+    if (block.droppable()) {
+      node.droppable.emplace(block.last_used, block.id);
+    }
+  }
+}
+
+void PrefixCache::Drop(CachedBlock& block) {
+  LAMINA_CHECK(block.droppable());
+  Node& node = nodes_[block.node()];
+  node.unused -= kCachedBlockTokens;
+  node.droppable.erase({block.last_used, block.id});
+  kv_.Release(HolderOf(block.id), kDropTicket);
+  kv_.Recycle(kDropTicket);
+  by_tokens_.erase(block.key);
+  if (CachedBlock* parent = block.parent; parent != nullptr) {
+    --parent->children;
+    if (parent->droppable()) {
+      node.droppable.emplace(parent->last_used, parent->id);
+    }
+  } else if (const auto root = roots_.find(block.tree); --root->second.children == 0) {
+    roots_.erase(root);
+  }
+  ++stats_.blocks_dropped;
+  blocks_.erase(block.id);
+}
+
+// The block behind the last one that the sequence uses, with its own slots.
+CachedBlock& PrefixCache::Add(Sequence& sequence, uint32_t depth) {
+  CachedBlock* const parent =
+      sequence.cached_blocks.empty() ? nullptr : sequence.cached_blocks.back();
+  auto block = std::make_unique<CachedBlock>();
+  block->id = ++ids_;
+  block->tree = {sequence.node, sequence.request.cache_salt};
+  block->parent = parent;
+  if (parent == nullptr) {
+    Root& root = roots_[block->tree];
+    root.id = root.id == 0 ? ++ids_ : root.id;
+    ++root.children;
+    block->key.parent = root.id;
+  } else {
+    if (parent->droppable()) {
+      nodes_[parent->node()].droppable.erase({parent->last_used, parent->id});
+    }
+    ++parent->children;
+    block->key.parent = parent->id;
+  }
+  const uint32_t first = depth * kCachedBlockTokens;
+  block->key.tokens = TokensAt(sequence, first);
+  const SlotHolder holder = HolderOf(block->id);
+  kv_.Open(holder);
+  kv_.BeginSpan(holder, sequence.node);
+  kv_.Share(sequence.request.id, first, kCachedBlockTokens, holder);
+  CachedBlock& added = *block;
+  nodes_[added.node()].unused += kCachedBlockTokens;  // Until it is used.
+  by_tokens_.emplace(added.key, &added);
+  blocks_.emplace(added.id, std::move(block));
+  Use(added, sequence);
+  return added;
+}
+
+void PrefixCache::UseFound(Sequence& sequence, uint32_t node, uint32_t tokens) {
+  for (uint32_t depth = 0; depth * kCachedBlockTokens < tokens; ++depth) {
+    const CachedBlock* parent = depth == 0 ? nullptr : sequence.cached_blocks.back();
+    Use(*Below(sequence, node, parent, depth), sequence);
+  }
+}
+
+std::vector<HeldExtent> PrefixCache::Join(Sequence& sequence, uint32_t node) {
+  LAMINA_CHECK(sequence.cached_blocks.empty() && kv_.TokensOf(sequence.request.id) == 0);
+  std::vector<HeldExtent> slots;
+  sequence.cached_tokens = 0;
+  if (!Keeps(sequence)) {
+    return slots;
+  }
+  sequence.cached_tokens = Find(sequence, node).tokens;
+  if (sequence.committed.empty()) {
+    sequence.cached_at_first = sequence.cached_tokens;
+  }
+  UseFound(sequence, node, sequence.cached_tokens);
+  for (const CachedBlock* block : sequence.cached_blocks) {
+    for (const HeldExtent& held :
+         kv_.Share(HolderOf(block->id), 0, kCachedBlockTokens, sequence.request.id)) {
+      slots.push_back(held);
+    }
+  }
+  stats_.tokens_asked += sequence.tokens();
+  stats_.tokens_found += sequence.cached_tokens;
+  return slots;
+}
+
+void PrefixCache::Announce(Sequence& sequence) {
+  if (!Keeps(sequence)) {
+    return;
+  }
+  const uint32_t depth_max = sequence.join_tokens / kCachedBlockTokens;
+  for (auto depth = static_cast<uint32_t>(sequence.cached_blocks.size()); depth < depth_max;
+       ++depth) {
+    if (Below(sequence, sequence.node, depth == 0 ? nullptr : sequence.cached_blocks.back(),
+              depth) != nullptr) {
+      return;  // Somebody else makes it, or has made the last token's.
+    }
+    Add(sequence, depth).maker = sequence.request.id;
+  }
+}
+
+void PrefixCache::JoinFork(Sequence& fork, const Sequence& parent) {
+  fork.cached_tokens = parent.cached_tokens;
+  fork.cached_at_first = parent.cached_at_first;
+  for (CachedBlock* block : parent.cached_blocks) {
+    if (!block->stored()) {
+      return;
+    }
+    Use(*block, fork);
+  }
+}
+
+void PrefixCache::Stored(Sequence& sequence, uint32_t tokens) {
+  if (!Keeps(sequence)) {
+    return;
+  }
+  const uint32_t depth_max = tokens / kCachedBlockTokens;
+  for (uint32_t depth = 0; depth < depth_max; ++depth) {
+    if (depth < sequence.cached_blocks.size()) {
+      CachedBlock& block = *sequence.cached_blocks[depth];
+      block.maker = block.maker == sequence.request.id ? 0 : block.maker;
+      continue;
+    }
+    CachedBlock* block =
+        Below(sequence, sequence.node, depth == 0 ? nullptr : sequence.cached_blocks.back(), depth);
+    if (block == nullptr) {
+      Add(sequence, depth);
+    } else if (block->stored()) {
+      Use(*block, sequence);  // Somebody has stored the same tokens.
+    } else {
+      return;
+    }
+  }
+}
+
+void PrefixCache::Leave(Sequence& sequence) {
+  ++clock_;
+  while (!sequence.cached_blocks.empty()) {
+    CachedBlock& block = *sequence.cached_blocks.back();
+    sequence.cached_blocks.pop_back();
+    Unuse(block);
+    if (block.maker == sequence.request.id) {
+      Drop(block);
+    }
+  }
+}
+
+void PrefixCache::MakeRoom(uint32_t node, uint64_t slots) {
+  const KvDirectory& directory = kv_.directory();
+  auto& droppable = nodes_[node].droppable;
+  while (!droppable.empty() &&
+         uint64_t{directory.SlotsFree(node)} + directory.SlotsQuarantined(node) < slots) {
+    Drop(*blocks_.at(droppable.begin()->second));
+  }
+}
+
+void PrefixCache::MakeRoomFor(Sequence& sequence, uint32_t node, uint64_t slots) {
+  UseFound(sequence, node, Find(sequence, node).tokens);
+  MakeRoom(node, slots);
+  Leave(sequence);
+}
+
+absl::Status PrefixCache::Audit(const std::vector<Sequence*>& running) const {
+  std::map<const CachedBlock*, uint32_t> users;
+  std::map<const CachedBlock*, uint32_t> children;
+  std::vector<uint32_t> unused(nodes_.size());
+  std::vector<size_t> droppable(nodes_.size());
+  const auto broken = [](uint64_t id, absl::string_view what) {
+    return absl::InternalError(absl::StrCat("cached block ", id, ": ", what));
+  };
+  for (const Sequence* sequence : running) {
+    const CachedBlock* parent = nullptr;
+    for (uint32_t depth = 0; depth < sequence->cached_blocks.size(); ++depth) {
+      const CachedBlock* block = sequence->cached_blocks[depth];
+      ++users[block];
+      if (block->parent != parent || block->node() != sequence->node ||
+          block->key.tokens != TokensAt(*sequence, depth * kCachedBlockTokens)) {
+        return broken(block->id, "is used by a sequence with other tokens");
+      }
+      if (!block->stored() && block->maker != sequence->request.id) {
+        return broken(block->id, "is used before it is stored");
+      }
+      parent = block;
+    }
+  }
+  for (const auto& [id, block] : blocks_) {
+    ++children[block->parent];
+    if (!block->stored() && block->users != 1) {
+      return broken(id, "is pending, and nobody makes it");
+    }
+    if (block->parent != nullptr && !block->parent->stored() && block->stored()) {
+      return broken(id, "is stored below one that is not");
+    }
+    if (kv_.TokensOf(HolderOf(id)) != kCachedBlockTokens) {
+      return broken(id, "has more or fewer slots than tokens");
+    }
+  }
+  for (const auto& [id, block] : blocks_) {
+    if (block->users != users[block.get()] || block->children != children[block.get()]) {
+      return broken(id, "miscounts who uses it or lies below it");
+    }
+    unused[block->node()] += block->users == 0 ? kCachedBlockTokens : 0;
+    if (block->droppable()) {
+      ++droppable[block->node()];
+      if (!nodes_[block->node()].droppable.contains({block->last_used, id})) {
+        return broken(id, "is not found to be dropped");
+      }
+    }
+  }
+  for (uint32_t node = 0; node < nodes_.size(); ++node) {
+    if (unused[node] != nodes_[node].unused || droppable[node] != nodes_[node].droppable.size()) {
+      return absl::InternalError(absl::StrCat("node ", node, " miscounts unused blocks"));
+    }
+  }
+  return by_tokens_.size() == blocks_.size()
+             ? absl::OkStatus()
+             : absl::InternalError("blocks are found by tokens that are not theirs");
+}
+
+}  // namespace lamina::core

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// PrefixCache: K and V that outlive the sequences that made them, so that a sequence that begins
+// with the same tokens does not make them anew.
+//
+// Kept are blocks of kCachedBlockTokens tokens, in one tree for each memory node and salt: a block
+// is its tokens and those of all blocks above it, compared token by token, since K and V of a token
+// follow from the tokens before it alone. A block holds its slots by itself (slot_holder.h), beside
+// the sequences that use them. Nothing is copied, and nothing is sent: that blocks are kept or
+// dropped is known here alone.
+//
+// A block is pending from when the first sequence with it joins until its K and V are stored; a
+// newcomer with the same tokens may wait for it. Once no running sequence has it, it may be dropped
+// for others' slots: the one that has been used least recently first, and none before those below
+// it.
+//
+//            Join           Stored            Leave of the last one
+//   (none) -------> pending -------> in use <----------------------> unused --MakeRoom--> (none)
+//                      |                          Join
+//                      +--Leave of who makes it--> (none)
+//
+// Threading: one thread.   Determinism: same calls, same answers.
+// Cost: O(tokens) for a sequence that joins or leaves.
+
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/btree_set.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "coordinator/core/sequence.h"
+#include "coordinator/core/sequence_kv.h"
+
+namespace lamina::core {
+
+// Tokens of a block: a tile of K (kernels/k_tiles.h), so that no tile is shared in part.
+inline constexpr uint32_t kCachedBlockTokens = 16;
+
+struct PrefixCacheStats {
+  uint64_t tokens_asked = 0;  // Of sequences that joined and might have found some.
+  uint64_t tokens_found = 0;  // Of these, those that were there.
+  uint64_t blocks_dropped = 0;
+};
+
+class PrefixCache {
+ public:
+  explicit PrefixCache(SequenceKv& kv);
+  ~PrefixCache();
+  PrefixCache(const PrefixCache&) = delete;
+  PrefixCache& operator=(const PrefixCache&) = delete;
+
+  // Nothing is kept any more; SequenceKv has been reset. Without `keeps` nothing will be, nor
+  // found.
+  void Reset(uint32_t memory_nodes, bool keeps);
+
+  // What a sequence would find on a node.
+  struct Found {
+    uint32_t tokens = 0;   // Stored; the last token of a sequence is always computed.
+    uint32_t pending = 0;  // Behind these, being made by another one.
+    uint32_t unused = 0;   // Of `tokens`, those that count in UnusedOn() until it joins.
+  };
+  Found Find(const Sequence& sequence, uint32_t node) const;
+
+  // The sequence joins on the node, where it has opened a span without slots: it shares those of
+  // the blocks that are found, which are returned. Its cached_tokens are then theirs.
+  std::vector<HeldExtent> Join(Sequence& sequence, uint32_t node);
+  // It has slots for all tokens that it joined with: the blocks of these that nobody keeps are
+  // pending from now on.
+  void Announce(Sequence& sequence);
+  // The fork shares all that its parent has.
+  void JoinFork(Sequence& fork, const Sequence& parent);
+  // K and V of its first `tokens` tokens are stored.
+  void Stored(Sequence& sequence, uint32_t tokens);
+  // It leaves; call before it gives up its slots.
+  void Leave(Sequence& sequence);
+
+  // Drops unused blocks until so many slots of the node are free, or are in quarantine and come
+  // free, or none is left to drop.
+  void MakeRoom(uint32_t node, uint64_t slots);
+  // The same without those that the sequence would find there.
+  void MakeRoomFor(Sequence& sequence, uint32_t node, uint64_t slots);
+
+  // Slots that blocks hold and no running sequence uses. Those that two blocks have in common,
+  // which forks made of one prompt and different answers, count twice.
+  uint32_t UnusedOn(uint32_t node) const { return nodes_[node].unused; }
+  uint32_t blocks() const { return static_cast<uint32_t>(blocks_.size()); }
+  const PrefixCacheStats& stats() const { return stats_; }
+
+  // Recounts everything. Errors: kInternal names the first broken invariant.
+  absl::Status Audit(const std::vector<Sequence*>& running) const;
+
+ private:
+  friend struct CachedBlock;
+  using Tokens = std::array<TokenId, kCachedBlockTokens>;
+  struct Key {
+    uint64_t parent = 0;  // A block, or the root of a tree.
+    Tokens tokens{};
+    friend bool operator==(const Key&, const Key&) = default;
+    template <typename H>
+    friend H AbslHashValue(H hash, const Key& key) {
+      return H::combine(std::move(hash), key.parent, key.tokens);
+    }
+  };
+  using Tree = std::pair<uint32_t, std::string>;  // Node and salt.
+  struct Root {
+    uint64_t id = 0;
+    uint32_t children = 0;
+  };
+  struct Node {
+    uint32_t unused = 0;
+    absl::btree_set<std::pair<uint64_t, uint64_t>> droppable;  // By last use, and id.
+  };
+
+  bool Keeps(const Sequence& sequence) const;
+  static Tokens TokensAt(const Sequence& sequence, uint32_t first);
+  CachedBlock* Find(uint64_t parent, const Tokens& tokens) const;
+  CachedBlock* Below(const Sequence& sequence, uint32_t node, const CachedBlock* parent,
+                     uint32_t depth) const;
+  CachedBlock& Add(Sequence& sequence, uint32_t depth);
+  void UseFound(Sequence& sequence, uint32_t node, uint32_t tokens);
+  void Use(CachedBlock& block, Sequence& sequence);
+  void Unuse(CachedBlock& block);
+  void Drop(CachedBlock& block);
+
+  SequenceKv& kv_;
+  bool keeps_ = false;
+  std::vector<Node> nodes_;
+  std::map<uint64_t, std::unique_ptr<CachedBlock>> blocks_;  // By id.
+  absl::flat_hash_map<Key, CachedBlock*> by_tokens_;         // Looked up, never walked.
+  std::map<Tree, Root> roots_;
+  uint64_t ids_ = 0;
+  uint64_t clock_ = 0;
+  PrefixCacheStats stats_;
+};
+
+}  // namespace lamina::core

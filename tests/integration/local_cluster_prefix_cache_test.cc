@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// K and V that are kept: conversations go on with the bits that they have where nothing is kept.
+
+#include <string>
+#include <vector>
+
+#include "tests/integration/cluster_test_util.h"
+
+namespace lamina::test_support {
+namespace {
+
+using coordinator::GenerateSpec;
+
+struct Mode {
+  std::string name;
+  void (*apply)(LocalClusterOptions& options);
+  bool keeps = true;
+};
+
+const Mode kModes[] = {
+    {"request", [](LocalClusterOptions&) {}},
+    {"one_row_chunks",
+     [](LocalClusterOptions& options) {
+       options.row_chunks = {.chunks = 4, .query_first = QueryFirst::kAlways};
+       options.chunk_tokens = 16;
+     }},
+    {"head", [](LocalClusterOptions& options) { options.partition = Partition::kHead; }},
+    {"token_range",
+     [](LocalClusterOptions& options) { options.partition = Partition::kTokenRange; },
+     /*keeps=*/false},
+    {"rotational",
+     [](LocalClusterOptions& options) {
+       options.compute_nodes = 2;
+       options.lanes = 3;
+     }},
+    {"stages",
+     [](LocalClusterOptions& options) {
+       options.compute_nodes = 2;
+       options.stages = 2;
+     }},
+    {"shards",
+     [](LocalClusterOptions& options) {
+       options.compute_nodes = 2;
+       options.shards = 2;
+     }},
+    {"dedicated", [](LocalClusterOptions& options) { options.prefill_nodes = 1; },
+     /*keeps=*/false},
+    {"local", [](LocalClusterOptions& options) { options.local = true; }},
+};
+
+LocalClusterOptions Base() {
+  return {.model = SmallModel(), .memory_nodes = 2, .sequence_tokens_max = 768, .threads = 2};
+}
+
+// Whoever goes on with an answer begins with all of it. Lengths lie around the borders of tiles of
+// 16 tokens and of blocks of 256.
+std::vector<std::vector<GenerateResult>> Converse(LocalCluster& cluster) {
+  std::vector<std::vector<GenerateResult>> turns;
+  std::vector<std::vector<TokenId>> said;
+  for (const size_t tokens : {1u, 15u, 16u, 17u, 40u, 250u, 300u}) {
+    said.push_back(RandomPrompt(tokens, tokens));
+  }
+  for (uint32_t turn = 0; turn < 4; ++turn) {
+    std::vector<GenerateSpec> specs;
+    for (size_t i = 0; i < said.size(); ++i) {
+      specs.push_back(i % 2 == 0 ? Greedy(said[i], 9 + turn) : Sampled(said[i], 16, i + turn));
+    }
+    turns.push_back(cluster.GenerateMany(specs));
+    for (size_t i = 0; i < said.size(); ++i) {
+      EXPECT_TRUE(turns.back()[i].status.ok()) << turns.back()[i].status;
+      const std::vector<TokenId>& answer = turns.back()[i].choices[0].tokens;
+      said[i].insert(said[i].end(), answer.begin(), answer.end());
+      const std::vector<TokenId> more = RandomPrompt(3 + 20 * i, 100 + i);
+      said[i].insert(said[i].end(), more.begin(), more.end());
+    }
+  }
+  return turns;
+}
+
+class PrefixCacheTest : public ::testing::TestWithParam<size_t> {};
+
+TEST_P(PrefixCacheTest, ConversationsGoOnWithTheSameBits) {
+  const Mode& mode = kModes[GetParam()];
+  LocalClusterOptions options = Base();
+  mode.apply(options);
+  const std::unique_ptr<LocalCluster> keeping = MakeCluster(options);
+  options.prefix_cache = false;
+  const std::unique_ptr<LocalCluster> forgetting = MakeCluster(options);
+  ASSERT_NE(keeping, nullptr);
+  ASSERT_NE(forgetting, nullptr);
+
+  const std::vector<std::vector<GenerateResult>> found = Converse(*keeping);
+  const std::vector<std::vector<GenerateResult>> expected = Converse(*forgetting);
+
+  uint64_t cached = 0;
+  for (size_t turn = 0; turn < found.size(); ++turn) {
+    SCOPED_TRACE(absl::StrCat("turn ", turn));
+    ExpectSame(found[turn], expected[turn]);
+    for (size_t i = 0; i < found[turn].size(); ++i) {
+      cached += found[turn][i].choices[0].usage.cached_tokens;
+      EXPECT_EQ(expected[turn][i].choices[0].usage.cached_tokens, 0u);
+      EXPECT_EQ(found[turn][i].choices[0].usage.cached_tokens % 16, 0u);
+    }
+  }
+  EXPECT_EQ(cached > 2000, mode.keeps) << cached;
+  EXPECT_TRUE(keeping->WaitForNoSlots().ok());
+  EXPECT_EQ(keeping->engine().GetStatus().epoch, 1u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, PrefixCacheTest, ::testing::Range(size_t{0}, std::size(kModes)),
+                         [](const auto& tested) { return kModes[tested.param].name; });
+
+// Choices of one request share what is found; their answers are those of separate requests.
+TEST(PrefixCacheTest, ChoicesShareAPrefixThatIsKept) {
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(Base());
+  ASSERT_NE(cluster, nullptr);
+  const std::vector<TokenId> prompt = RandomPrompt(70, 3);
+  GenerateSpec spec = Sampled(prompt, 20, 5);
+  spec.choices = 3;
+  const GenerateResult first = cluster->GenerateMany({spec})[0];
+  const GenerateResult again = cluster->GenerateMany({spec})[0];
+  ASSERT_TRUE(first.status.ok() && again.status.ok()) << again.status;
+  for (size_t i = 0; i < 3; ++i) {
+    ExpectSameChoice(again.choices[i], first.choices[i]);
+    EXPECT_EQ(first.choices[i].usage.cached_tokens, 0u);
+    EXPECT_EQ(again.choices[i].usage.cached_tokens, 64u);
+  }
+}
+
+// Another salt finds nothing, and neither does a score.
+TEST(PrefixCacheTest, OtherSaltsAndScoresFindNothing) {
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(Base());
+  ASSERT_NE(cluster, nullptr);
+  GenerateSpec spec = Greedy(RandomPrompt(100, 4), 8);
+  spec.cache_salt = "a";
+  const auto cached = [&] {
+    const GenerateResult result = cluster->GenerateMany({spec})[0];
+    EXPECT_TRUE(result.status.ok()) << result.status;
+    return result.choices[0].usage.cached_tokens;
+  };
+  EXPECT_EQ(cached(), 0u);
+  EXPECT_EQ(cached(), 96u);
+  spec.cache_salt = "b";
+  EXPECT_EQ(cached(), 0u);
+  spec.cache_salt.clear();
+  EXPECT_EQ(cached(), 0u);
+  spec.cache_salt = "a";
+  EXPECT_EQ(cached(), 96u);
+}
+
+// With slots for little more than what runs, blocks make room, and sequences that were preempted
+// find what is left of theirs.
+TEST(PrefixCacheTest, BlocksMakeRoomForWhatRuns) {
+  LocalClusterOptions options = Base();
+  options.memory_nodes = 1;
+  options.slots = 800;
+  const std::unique_ptr<LocalCluster> cramped = MakeCluster(options);
+  options.slots = 4096;
+  options.prefix_cache = false;
+  const std::unique_ptr<LocalCluster> roomy = MakeCluster(options);
+  ASSERT_NE(cramped, nullptr);
+  ASSERT_NE(roomy, nullptr);
+  const auto found = Converse(*cramped);
+  const auto expected = Converse(*roomy);
+  for (size_t turn = 0; turn < found.size(); ++turn) {
+    ExpectSame(found[turn], expected[turn]);
+  }
+  EXPECT_GT(cramped->engine().GetStatus().scheduler.prefix_cache.blocks_dropped, 0u);
+}
+
+}  // namespace
+}  // namespace lamina::test_support
