@@ -21,12 +21,13 @@ namespace lamina::core {
 class PartsTest : public testing::Test {
  protected:
   void MakeNodes(const std::vector<uint32_t>& slots, uint32_t lanes = 2, uint32_t span_tokens = 0,
-                 const plan::PrefillLanes& prefill = {}) {
+                 const plan::PrefillLanes& prefill = {}, bool keeps_prefixes = false) {
     const auto nodes = static_cast<uint32_t>(slots.size());
     kv_.Reset({.slots = slots}, span_tokens);
     lanes_.Reset(lanes, prefill, nodes);
     residents_.Reset(nodes);
     borders_.Reset(lanes, prefill, /*scratch_tokens=*/1000);
+    cache_.Reset(nodes, keeps_prefixes);
   }
 
   static SequenceRequest Request(plan::SequenceId id, uint32_t prompt) {
@@ -57,7 +58,8 @@ class PartsTest : public testing::Test {
 
   absl::Status Audit() const {
     for (const absl::Status& status :
-         {kv_.Audit(), lanes_.Audit(kv_), life_.Audit(), residents_.Audit(life_.Running(), kv_)}) {
+         {kv_.Audit(), lanes_.Audit(kv_), life_.Audit(), residents_.Audit(life_.Running(), kv_),
+          cache_.Audit(life_.Running())}) {
       if (!status.ok()) {
         return status;
       }

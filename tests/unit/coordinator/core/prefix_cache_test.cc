@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What is kept of K and V, who finds it, and what goes first.
+
+#include "coordinator/core/prefix_cache.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/philox.h"
+#include "tests/unit/coordinator/core/parts_fixture.h"
+
+namespace lamina::core {
+namespace {
+
+class PrefixCacheTest : public PartsTest {
+ protected:
+  PrefixCacheTest() { MakeNodes({1000, 1000}, 2, 0, {}, /*keeps_prefixes=*/true); }
+
+  // A block of 16 equal tokens for each letter, and `rest` tokens behind them.
+  Sequence& Submit(const std::string& blocks, uint32_t rest, const std::string& salt = "") {
+    const plan::SequenceId id = ++ids_;
+    SequenceRequest request{.id = id, .cache_salt = salt};
+    for (const char block : blocks) {
+      request.prompt.insert(request.prompt.end(), kCachedBlockTokens, block);
+    }
+    request.prompt.insert(request.prompt.end(), rest, 1);
+    request.tokens_max = static_cast<uint32_t>(request.prompt.size()) + 100;
+    life_.Submit(request);
+    return *life_.Find(id);
+  }
+
+  // Joins as Admission has it. Returns how many tokens it found.
+  uint32_t Join(Sequence& sequence, uint32_t node = 0) {
+    const plan::SequenceId id = sequence.request.id;
+    life_.Begin(sequence, /*lane=*/0, node);
+    kv_.Open(id);
+    kv_.BeginSpan(id, node);
+    cache_.Join(sequence, node);
+    EXPECT_TRUE(kv_.Append(id, sequence.join_tokens - sequence.cached_tokens).ok());
+    cache_.Announce(sequence);
+    life_.Settle(sequence);
+    return sequence.cached_tokens;
+  }
+  uint32_t JoinNew(const std::string& blocks, uint32_t rest, const std::string& salt = "") {
+    return Join(Submit(blocks, rest, salt));
+  }
+  // So many of its answer's tokens are there; each but the last has been an input.
+  void Decode(Sequence& sequence, uint32_t tokens = 1) {
+    sequence.committed.push_back(2);
+    sequence.planned_tokens = sequence.join_tokens + 1;
+    life_.Decode(sequence);
+    for (uint32_t i = 1; i < tokens; ++i) {
+      EXPECT_TRUE(kv_.AppendOne(*sequence.held).has_value());
+      lanes_.Grow(sequence, sequence.node, 1);
+      sequence.committed.push_back(2);
+      ++sequence.planned_tokens;
+    }
+  }
+  void Serve(const std::string& blocks, uint32_t rest) {
+    Sequence& sequence = Submit(blocks, rest);
+    Join(sequence);
+    Decode(sequence);
+    life_.End(sequence);
+    Recycle();
+  }
+  void Recycle() { borders_.Pass(0, borders_.Seal(0)); }
+  uint32_t FoundBy(const std::string& blocks, uint32_t rest, const std::string& salt = "") {
+    Sequence& sequence = Submit(blocks, rest, salt);
+    const uint32_t tokens = cache_.Find(sequence, 0).tokens;
+    life_.End(sequence);
+    return tokens;
+  }
+
+  plan::SequenceId ids_ = 0;
+};
+
+TEST_F(PrefixCacheTest, WhatIsStoredIsFoundAndTheLastTokenIsAlwaysComputed) {
+  EXPECT_EQ(JoinNew("abc", 5), 0u);
+  Decode(*life_.Find(1));
+  EXPECT_EQ(FoundBy("abc", 5), 48u);
+  EXPECT_EQ(FoundBy("abc", 0), 32u);
+  EXPECT_EQ(FoundBy("abd", 1), 32u);
+  EXPECT_EQ(FoundBy("ac", 1), 16u);
+  EXPECT_EQ(FoundBy("b", 7), 0u);
+  EXPECT_TRUE(Audit().ok()) << Audit();
+  life_.End(*life_.Find(1));
+  Recycle();
+  EXPECT_EQ(cache_.UnusedOn(0), 48u);
+  EXPECT_EQ(FoundBy("abc", 5), 48u);
+  EXPECT_TRUE(Audit().ok()) << Audit();
+}
+
+TEST_F(PrefixCacheTest, AnswersAreKeptUpToTheLastTokenThatWasAnInput) {
+  Sequence& sequence = Submit("a", 0);
+  Join(sequence);
+  Decode(sequence, 16);
+  life_.End(sequence);  // The 16th was never an input.
+  EXPECT_EQ(cache_.blocks(), 1u);
+  Sequence& longer = Submit("a", 0);
+  Join(longer);
+  Decode(longer, 17);
+  life_.End(longer);
+  EXPECT_EQ(cache_.blocks(), 2u);
+  EXPECT_TRUE(Audit().ok()) << Audit();
+}
+
+TEST_F(PrefixCacheTest, FoundSlotsAreSharedAndNeverWrittenAgain) {
+  Serve("ab", 4);
+  const std::vector<Extent> kept = kv_.directory().ExtentsOf({{HolderKind::kCachedBlock, 1}});
+  Sequence& next = Submit("ab", 9);
+  EXPECT_EQ(Join(next), 32u);
+  const std::vector<Extent>& slots = kv_.directory().ExtentsOf(next.request.id);
+  EXPECT_EQ(slots.front().first_slot, kept.front().first_slot);
+  EXPECT_EQ(kv_.TokensOf(next.request.id), 41u);
+  EXPECT_EQ(cache_.UnusedOn(0), 0u);
+  EXPECT_TRUE(Audit().ok()) << Audit();
+}
+
+TEST_F(PrefixCacheTest, PendingBlocksAreSeenAndGoWithTheirMaker) {
+  Sequence& maker = Submit("abc", 3);
+  Join(maker);
+  Sequence& other = Submit("abd", 3);
+  EXPECT_EQ(cache_.Find(other, 0).tokens, 0u);
+  EXPECT_EQ(cache_.Find(other, 0).pending, 32u);
+  EXPECT_EQ(cache_.Find(other, 1).pending, 0u);
+  EXPECT_EQ(Join(other), 0u);  // It did not wait, and makes its own.
+  EXPECT_TRUE(Audit().ok()) << Audit();
+  life_.End(maker);
+  EXPECT_EQ(cache_.blocks(), 0u);
+  Decode(other);
+  EXPECT_EQ(cache_.blocks(), 3u);
+  EXPECT_TRUE(Audit().ok()) << Audit();
+}
+
+TEST_F(PrefixCacheTest, SaltsNodesAndScoresAreApart) {
+  Sequence& sequence = Submit("ab", 1, "mine");
+  Join(sequence);
+  Decode(sequence);
+  EXPECT_EQ(FoundBy("ab", 1, "mine"), 32u);
+  EXPECT_EQ(FoundBy("ab", 1), 0u);
+  EXPECT_EQ(FoundBy("ab", 1, "others"), 0u);
+  Sequence& score = Submit("ab", 1, "mine");
+  EXPECT_EQ(cache_.Find(score, 1).tokens, 0u);
+  score.request.score = true;
+  EXPECT_EQ(cache_.Find(score, 0).tokens, 0u);
+}
+
+TEST_F(PrefixCacheTest, TheLeastRecentlyUsedGoesFirstFromItsEnd) {
+  Serve("ab", 1);
+  Serve("acd", 1);
+  Serve("ab", 1);  // Used again.
+  const uint32_t all = 1000;
+  cache_.MakeRoom(0, all - 48);
+  EXPECT_EQ(FoundBy("acd", 1), 32u);
+  EXPECT_EQ(FoundBy("ab", 1), 32u);
+  cache_.MakeRoom(0, all - 32);
+  EXPECT_EQ(FoundBy("acd", 1), 16u);
+  EXPECT_EQ(FoundBy("ab", 1), 32u);
+  cache_.MakeRoom(0, all);
+  EXPECT_EQ(cache_.blocks(), 0u);
+  EXPECT_EQ(kv_.directory().SlotsFree(0), all);
+  EXPECT_TRUE(Audit().ok()) << Audit();
+}
+
+TEST_F(PrefixCacheTest, RoomForANewcomerIsNotMadeFromWhatItFinds) {
+  Serve("ab", 1);  // The oldest.
+  Serve("cd", 1);
+  Sequence& next = Submit("ab", 20);
+  cache_.MakeRoomFor(next, 0, 1000 - 32);
+  EXPECT_EQ(cache_.Find(next, 0).tokens, 32u);
+  EXPECT_EQ(FoundBy("cd", 1), 0u);
+  EXPECT_TRUE(Audit().ok()) << Audit();
+}
+
+TEST_F(PrefixCacheTest, BlocksInUseAreNeverDropped) {
+  Sequence& sequence = Submit("abc", 1);
+  Join(sequence);
+  Decode(sequence);
+  cache_.MakeRoom(0, 1000);
+  EXPECT_EQ(cache_.blocks(), 3u);
+}
+
+// A plain model: blocks by their path, looked through in full.
+class PlainCache {
+ public:
+  struct Block {
+    int users = 0;
+    uint64_t last_used = 0;
+  };
+  uint32_t Find(const std::string& path) const {
+    uint32_t depth = 0;
+    while (depth < path.size() && blocks_.contains(path.substr(0, depth + 1))) {
+      ++depth;
+    }
+    return depth;
+  }
+  void Use(const std::string& path) {
+    for (size_t depth = 1; depth <= path.size(); ++depth) {
+      ++blocks_[path.substr(0, depth)].users;
+    }
+  }
+  void Leave(const std::string& path) {
+    ++clock_;
+    for (size_t depth = 1; depth <= path.size(); ++depth) {
+      Block& block = blocks_.at(path.substr(0, depth));
+      --block.users;
+      block.last_used = clock_;
+    }
+  }
+  // Drops the least recently used block that nobody uses and none lies below.
+  void DropOne() {
+    auto oldest = blocks_.end();
+    for (auto it = blocks_.begin(); it != blocks_.end(); ++it) {
+      const auto below = std::next(it);
+      const bool leaf = below == blocks_.end() || !below->first.starts_with(it->first);
+      if (leaf && it->second.users == 0 &&
+          (oldest == blocks_.end() || it->second.last_used < oldest->second.last_used)) {
+        oldest = it;
+      }
+    }
+    if (oldest != blocks_.end()) {
+      blocks_.erase(oldest);
+    }
+  }
+  size_t size() const { return blocks_.size(); }
+
+ private:
+  std::map<std::string, Block> blocks_;
+  uint64_t clock_ = 0;
+};
+
+// One after the other, each decoded before the next joins, so that nothing is pending for long.
+TEST_F(PrefixCacheTest, RandomHistoriesAreThoseOfAPlainModel) {
+  for (uint64_t seed = 1; seed <= 50; ++seed) {
+    MakeNodes({20000}, 2, 0, {}, /*keeps_prefixes=*/true);
+    PlainCache plain;
+    Prng random(seed);
+    std::map<plan::SequenceId, std::string> running;
+    for (int turn = 0; turn < 200; ++turn) {
+      if (running.size() < 6 && random.Chance(0.6)) {
+        std::string path;
+        for (uint64_t left = 1 + random.Below(6); left > 0; --left) {
+          path += static_cast<char>('a' + random.Below(3));
+        }
+        Sequence& sequence = Submit(path, 1);
+        ASSERT_EQ(Join(sequence), 16 * plain.Find(path)) << "seed " << seed << " turn " << turn;
+        Decode(sequence);
+        plain.Use(path);
+        running[sequence.request.id] = path;
+      } else if (!running.empty() && random.Chance(0.7)) {
+        auto leaving = running.begin();
+        std::advance(leaving, random.Below(running.size()));
+        life_.End(*life_.Find(leaving->first));
+        plain.Leave(leaving->second);
+        running.erase(leaving);
+        Recycle();
+      } else {
+        const size_t before = cache_.blocks();
+        if (cache_.UnusedOn(0) > 0) {
+          cache_.MakeRoom(0, kv_.directory().SlotsFree(0) + 1);
+          plain.DropOne();
+          ASSERT_EQ(cache_.blocks() + 1, before);
+        }
+      }
+      ASSERT_EQ(cache_.blocks(), plain.size()) << "seed " << seed << " turn " << turn;
+      ASSERT_TRUE(Audit().ok()) << Audit();
+    }
+    for (const auto& [id, path] : running) {
+      life_.End(*life_.Find(id));
+    }
+    Recycle();
+  }
+}
+
+}  // namespace
+}  // namespace lamina::core
