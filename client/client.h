@@ -51,6 +51,8 @@ struct GenerateOptions {
   std::vector<TokenId> stop_tokens;
   bool ignore_eos = false;
   int32_t priority = 0;
+  // K and V of the prompt are shared with requests of the same salt only; at most 512 bytes.
+  std::string cache_salt;
   std::optional<float> temperature;
   std::optional<uint32_t> top_k;
   std::optional<float> top_p;

@@ -167,6 +167,7 @@ v1::GenerateRequest ToProto(const GenerateOptions& o) {
   request.mutable_stop_tokens()->Add(o.stop_tokens.begin(), o.stop_tokens.end());
   request.set_ignore_eos(o.ignore_eos);
   request.set_priority(o.priority);
+  request.set_cache_salt(o.cache_salt);
   FillSampling(o, *request.mutable_sampling());
   return request;
 }

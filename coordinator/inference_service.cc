@@ -26,6 +26,7 @@ constexpr size_t kFormsQueuedMax = 128;
 // sequence has.
 constexpr size_t kTokenizeBytesMax = 4 << 20;
 constexpr int kDetokenizeTokensMax = 1 << 20;
+constexpr size_t kCacheSaltBytesMax = 512;
 
 // The value of a header of the call; empty without.
 absl::string_view Header(const grpc::CallbackServerContext& context, const char* name) {
@@ -169,6 +170,11 @@ absl::StatusOr<GenerateSpec> InferenceService::SpecOf(const v1::GenerateRequest&
                     .choices = request.has_n() ? request.n() : 1,
                     .priority = request.priority(),
                     .cache_salt = request.cache_salt()};
+  if (request.cache_salt().size() > kCacheSaltBytesMax) {
+    return absl::InvalidArgumentError(absl::StrCat("cache_salt has ", request.cache_salt().size(),
+                                                   " bytes, at most ", kCacheSaltBytesMax,
+                                                   " are taken"));
+  }
   if (request.has_max_tokens() && request.max_tokens() == 0) {
     return absl::InvalidArgumentError("max_tokens is 0; ask for at least 1");
   }

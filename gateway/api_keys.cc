@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
@@ -22,6 +23,11 @@ std::array<uint8_t, 32> DigestOf(absl::string_view key) {
   std::array<uint8_t, 32> digest{};
   SHA256(reinterpret_cast<const unsigned char*>(key.data()), key.size(), digest.data());
   return digest;
+}
+
+// Requires: it begins with the scheme.
+absl::string_view KeyIn(absl::string_view authorization) {
+  return absl::StripAsciiWhitespace(authorization.substr(kSchemeBytes));
 }
 
 }  // namespace
@@ -65,12 +71,22 @@ bool ApiKeys::Allows(absl::string_view authorization) const {
   if (!absl::StartsWithIgnoreCase(authorization, kScheme)) {
     return false;
   }
-  const Digest given = DigestOf(absl::StripAsciiWhitespace(authorization.substr(kSchemeBytes)));
+  const Digest given = DigestOf(KeyIn(authorization));
   bool allowed = false;
   for (const Digest& digest : digests_) {
     allowed |= CRYPTO_memcmp(digest.data(), given.data(), given.size()) == 0;
   }
   return allowed;
+}
+
+std::string ApiKeys::SaltOf(absl::string_view authorization) const {
+  if (digests_.empty() || !absl::StartsWithIgnoreCase(authorization, kScheme)) {
+    return "";
+  }
+  constexpr size_t kBytes = 16;
+  const Digest digest = DigestOf(absl::StrCat("prefix cache of ", KeyIn(authorization)));
+  return absl::BytesToHexString(
+      absl::string_view(reinterpret_cast<const char*>(digest.data()), kBytes));
 }
 
 }  // namespace lamina::gateway

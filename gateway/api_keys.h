@@ -31,6 +31,9 @@ class ApiKeys {
   bool required() const { return !digests_.empty(); }
   // Of the value of an Authorization header: "Bearer KEY".
   bool Allows(absl::string_view authorization) const;
+  // Of such a value, what tells its key's requests from others' (GenerateOptions::cache_salt); it
+  // tells nothing of the key. Empty where no keys are asked for.
+  std::string SaltOf(absl::string_view authorization) const;
 
  private:
   using Digest = std::array<uint8_t, 32>;

@@ -129,7 +129,8 @@ OrderedJson PromptLogprobs(const std::vector<ShownToken>& tokens) {
 OrderedJson UsageJson(const TokenCounts& counts) {
   return {{"prompt_tokens", counts.prompt},
           {"completion_tokens", counts.completion},
-          {"total_tokens", counts.prompt + counts.completion}};
+          {"total_tokens", counts.prompt + counts.completion},
+          {"prompt_tokens_details", {{"cached_tokens", counts.cached}}}};
 }
 
 // What else can end a choice is an error of the whole request.

@@ -25,6 +25,7 @@ struct CompletionHead {
 struct TokenCounts {
   uint32_t prompt = 0;
   uint32_t completion = 0;
+  uint32_t cached = 0;  // Of the prompts, whose K and V were there already.
 };
 
 // What a choice shows for one of its tokens, or for one of the prompt when it is echoed.

@@ -185,6 +185,7 @@ void CompletionHandler::OnChunk(size_t index, const client::Chunk& chunk) {
   if (chunk.prompt_tokens > 0) {
     prompt.tokens = chunk.prompt_tokens;
   }
+  prompt.cached = std::max(prompt.cached, chunk.usage.cached_tokens);
   const bool has_output = !chunk.tokens.empty() || !chunk.text.empty() ||
                           chunk.finish_reason != client::FinishReason::kNotFinished;
   if (has_output && chunk.index < prompt.choices.size()) {
@@ -309,6 +310,7 @@ TokenCounts CompletionHandler::Counts() const {
   TokenCounts counts;
   for (const Prompt& prompt : prompts_) {
     counts.prompt += prompt.tokens;
+    counts.cached += prompt.cached;
     for (const Choice& choice : prompt.choices) {
       counts.completion += choice.completion_tokens;
     }

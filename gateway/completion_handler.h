@@ -67,6 +67,7 @@ class CompletionHandler final : public RequestHandler,
     bool paused = false;
     bool done = false;
     uint32_t tokens = 0;
+    uint32_t cached = 0;                  // Of these, whose K and V were there already.
     std::string echo;                     // Text of the prompt.
     std::vector<ShownToken> echo_tokens;  // With log-probabilities only.
     std::vector<Choice> choices;

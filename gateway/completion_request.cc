@@ -207,6 +207,8 @@ absl::Status ReadCommon(JsonObject& body, CompletionRequest& request) {
   LAMINA_ASSIGN_OR_RETURN(const std::optional<int64_t> priority,
                           body.Integer("priority", INT32_MIN, INT32_MAX));
   options.priority = static_cast<int32_t>(priority.value_or(0));
+  LAMINA_ASSIGN_OR_RETURN(const std::optional<std::string> salt, body.String("cache_salt"));
+  options.cache_salt = salt.value_or("");
   LAMINA_ASSIGN_OR_RETURN(const std::optional<int64_t> prompt_logprobs,
                           body.Integer("prompt_logprobs", 0, kLogprobsMax));
   if (prompt_logprobs.has_value()) {

@@ -258,8 +258,9 @@ std::shared_ptr<RequestHandler> Router::Completion(HttpRequest& request, Respons
         return ReadBody(chat, body, limits);
       },
       [this, handler, path = request.path, followed_id = request.request_id,
-       trace_parent = request.trace_parent,
-       trace_state = request.trace_state](absl::StatusOr<CompletionRequest> parsed) {
+       trace_parent = request.trace_parent, trace_state = request.trace_state,
+       salt =
+           options_.keys.SaltOf(request.authorization)](absl::StatusOr<CompletionRequest> parsed) {
         if (!parsed.ok()) {
           handler->Respond(ErrorResponse(parsed.status()));
           return;
@@ -267,6 +268,7 @@ std::shared_ptr<RequestHandler> Router::Completion(HttpRequest& request, Respons
         parsed->options.followed_id = followed_id;
         parsed->options.trace_parent = trace_parent;
         parsed->options.trace_state = trace_state;
+        parsed->options.cache_salt = absl::StrCat(salt, parsed->options.cache_salt);
         Complete(std::make_shared<CompletionRequest>(*std::move(parsed)), path, handler);
       });
   if (!begun.ok()) {

@@ -110,10 +110,10 @@ class LeastAttentionTime final : public Placement {
         keeper = i;
       }
     }
-    const auto time = [&](uint32_t node) {
+    const auto attention = [&](uint32_t node) {
       return AttentionTime(nodes[node].lane_context_tokens + tokens, nodes[node].bandwidth);
     };
-    return keeper && time(*keeper) <= kKeeperTimesMax * time(*picked) ? keeper : picked;
+    return keeper && attention(*keeper) <= kKeeperTimesMax * attention(*picked) ? keeper : picked;
   }
 
   std::optional<uint32_t> NodeOfNextSpan(const std::vector<NodeLoad>& nodes,

@@ -69,59 +69,6 @@ std::string Describe(const plan::StepPlan& plan) {
 
 }  // namespace
 
-void SimReach::Add(const SimReach& other) {
-  tokens += other.tokens;
-  scores += other.scores;
-  preemptions += other.preemptions;
-  left_without_row += other.left_without_row;
-  reservations_revoked += other.reservations_revoked;
-  forks_shared += other.forks_shared;
-  forks_unshared += other.forks_unshared;
-  rows_dead += other.rows_dead;
-  rows_sat_out += other.rows_sat_out;
-  leave_only_plans += other.leave_only_plans;
-  chunks_beside_rows += other.chunks_beside_rows;
-  several_prompts_in_a_step += other.several_prompts_in_a_step;
-  rows_in_chunks += other.rows_in_chunks;
-  heads_in_chunks += other.heads_in_chunks;
-  epochs += other.epochs;
-  requeued += other.requeued;
-  ended_too_long += other.ended_too_long;
-  ended_by_losses += other.ended_by_losses;
-  queue_full += other.queue_full;
-  refused += other.refused;
-  cancels += other.cancels;
-  lane_moves += other.lane_moves;
-  chunks_dedicated += other.chunks_dedicated;
-  chunks_beside_lanes += other.chunks_beside_lanes;
-  prefill_nodes_side_by_side += other.prefill_nodes_side_by_side;
-  chunks_on_several_nodes += other.chunks_on_several_nodes;
-  prefill_lanes_side_by_side += other.prefill_lanes_side_by_side;
-  preempted_in_prefill += other.preempted_in_prefill;
-  tokens_kept += other.tokens_kept;
-  blocks_dropped += other.blocks_dropped;
-  prompts_in_rows += other.prompts_in_rows;
-  tokens_waited += other.tokens_waited;
-}
-
-std::string SimReach::ToString() const {
-  return absl::StrCat(
-      "tokens ", tokens, ", scores ", scores, ", preemptions ", preemptions,
-      ", left without a row ", left_without_row, ", reservations revoked ", reservations_revoked,
-      ", forks shared ", forks_shared, ", unshared ", forks_unshared, ", rows dead ", rows_dead,
-      ", sat out ", rows_sat_out, ", leave-only plans ", leave_only_plans, ", chunks beside rows ",
-      chunks_beside_rows, ", several prompts in a step ", several_prompts_in_a_step,
-      ", rows in chunks ", rows_in_chunks, ", heads in chunks ", heads_in_chunks, ", epochs ",
-      epochs, ", requeued ", requeued, ", ended as too long ", ended_too_long, ", by losses ",
-      ended_by_losses, ", queue full ", queue_full, ", refused ", refused, ", cancels ", cancels,
-      ", lane moves ", lane_moves, ", chunks dedicated ", chunks_dedicated, ", beside lanes ",
-      chunks_beside_lanes, ", side by side ", prefill_nodes_side_by_side, ", on several nodes ",
-      chunks_on_several_nodes, ", in several lanes ", prefill_lanes_side_by_side,
-      ", preempted in prefill ", preempted_in_prefill, ", tokens kept ", tokens_kept,
-      ", blocks dropped ", blocks_dropped, ", prompts in rows ", prompts_in_rows,
-      ", tokens waited ", tokens_waited);
-}
-
 SimWorld::SimWorld(const SimOptions& options)
     : sim_(options),
       random_(options.seed),

@@ -65,8 +65,8 @@ TEST(CompletionFormatTest, UsageIsAbsentNullOrCounted) {
   const TokenCounts counts = {.prompt = 3, .completion = 4};
   const Json null = ObjectOf(Chat().TextEvent(0, "x", {}, 0, Usage::kNull, counts));
   EXPECT_TRUE(null["usage"].is_null());
-  const Json expected =
-      Json::parse(R"({"prompt_tokens":3,"completion_tokens":4,"total_tokens":7})");
+  const Json expected = Json::parse(
+      R"({"prompt_tokens":3,"completion_tokens":4,"total_tokens":7,"prompt_tokens_details":{"cached_tokens":0}})");
   EXPECT_EQ(ObjectOf(Chat().TextEvent(0, "x", {}, 0, Usage::kCounts, counts))["usage"], expected);
   const Json last = ObjectOf(Chat().UsageEvent(counts));
   EXPECT_EQ(last["usage"], expected);

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// SimReach: how often a simulation met what is rare.
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace lamina::sim {
+
+// How often rare things happened, over one run.
+struct SimReach {
+  uint64_t tokens = 0;
+  uint64_t scores = 0;
+  uint64_t preemptions = 0;
+  uint64_t left_without_row = 0;
+  uint64_t reservations_revoked = 0;
+  uint64_t forks_shared = 0;
+  uint64_t forks_unshared = 0;
+  uint64_t rows_dead = 0;
+  uint64_t rows_sat_out = 0;
+  uint64_t leave_only_plans = 0;
+  uint64_t chunks_beside_rows = 0;
+  uint64_t several_prompts_in_a_step = 0;
+  uint64_t rows_in_chunks = 0;   // Steps of these,
+  uint64_t heads_in_chunks = 0;  // and of these.
+  uint64_t epochs = 0;
+  uint64_t requeued = 0;         // Running in an epoch that a loss ended, and not ended by it.
+  uint64_t ended_too_long = 0;   // No node left could hold them.
+  uint64_t ended_by_losses = 0;  // Too many without a token.
+  uint64_t queue_full = 0;
+  uint64_t refused = 0;
+  uint64_t cancels = 0;
+  uint64_t lane_moves = 0;
+  uint64_t chunks_dedicated = 0;     // Steps of prefill nodes with chunks.
+  uint64_t chunks_beside_lanes = 0;  // Of these, while steps with rows are planned elsewhere.
+  uint64_t prefill_nodes_side_by_side = 0;  // Of these, while another replica has chunks too.
+  uint64_t chunks_on_several_nodes = 0;     // Of these, of a replica in stages or shards,
+  uint64_t prefill_lanes_side_by_side = 0;  // in another lane of which are chunks too.
+  uint64_t preempted_in_prefill = 0;        // Left a prefill node, to come again.
+  uint64_t tokens_kept = 0;                 // Of joining sequences, whose K and V were there.
+  uint64_t blocks_dropped = 0;              // For others' slots.
+  uint64_t prompts_in_rows = 0;
+  uint64_t tokens_waited = 0;  // Reports with tokens that were not the last of their step.
+
+  void Add(const SimReach& other);
+  std::string ToString() const;
+};
+
+}  // namespace lamina::sim
