@@ -305,6 +305,8 @@ absl::Status CheckValues(const ClusterConfig& config) {
   }
   LAMINA_RETURN_IF_ERROR(
       CheckRange("prefill.chunk_tokens", config.prefill.chunk_tokens, 1, plan::kChunkTokensMax));
+  LAMINA_RETURN_IF_ERROR(CheckRange("prefill.scratch_tokens", config.prefill.scratch_tokens, 1,
+                                    plan::kSequenceTokensMax));
   LAMINA_RETURN_IF_ERROR(CheckRange("limits.sequence_tokens_max", config.limits.sequence_tokens_max,
                                     2, plan::kSequenceTokensMax));
   LAMINA_RETURN_IF_ERROR(

@@ -152,6 +152,7 @@ struct ClusterConfig {
   struct {
     PrefillMode mode = PrefillMode::kInline;
     uint32_t chunk_tokens = 512;
+    uint32_t scratch_tokens = 8192;
   } prefill;
   struct {
     uint32_t sequence_tokens_max = 8192;

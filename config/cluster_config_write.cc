@@ -234,6 +234,7 @@ std::string ToYaml(const ClusterConfig& config) {
   section("prefill");
   word("mode", EnumName(internal::kPrefillModes, config.prefill.mode));
   number("chunk_tokens", config.prefill.chunk_tokens);
+  number("scratch_tokens", config.prefill.scratch_tokens);
   out << YAML::EndMap;
   section("limits");
   number("sequence_tokens_max", config.limits.sequence_tokens_max);

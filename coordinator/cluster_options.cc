@@ -42,11 +42,11 @@ std::string TransportUri(const ClusterConfig& config, const std::string& name) {
                                      : name + "://";
 }
 
-// Rows of prompts attend as decode rows do, so that both need the same arithmetic, and on devices
-// they are not served yet.
-bool KeepsPrefixes(const ClusterConfig& config) {
+// Whether tokens of prompts may be rows: these attend as decode rows do, so that both need the same
+// arithmetic, and on devices they are not served yet.
+bool ServesPromptRows(const ClusterConfig& config) {
   const auto on_processor = [](const auto& node) { return node.device == "cpu"; };
-  return config.prefix_cache == PrefixCacheMode::kAuto &&
+  return config.prefill.mode == PrefillMode::kInline &&
          config.attention.decode == config.attention.prefill &&
          std::all_of(config.memory.begin(), config.memory.end(), on_processor) &&
          std::all_of(config.compute.begin(), config.compute.end(), on_processor);
@@ -63,19 +63,23 @@ core::SchedulerOptions SchedulerOptionsOf(const ClusterConfig& config,
   // Half of a step's tokens at least are for prompts, so that full lanes do not starve them.
   const uint32_t step_tokens_max = std::max(config.prefill.chunk_tokens, 2 * rows_max);
   const uint32_t sequence_tokens_max = SequenceTokensMax(config, model);
-  core::SchedulerOptions options{.lanes = lanes,
-                                 .lanes_auto = config.pipeline.lanes_auto,
-                                 .row_chunks = {.chunks = config.pipeline.chunks,
-                                                .automatic = config.pipeline.chunks_auto,
-                                                .query_first = config.pipeline.query_first},
-                                 .rows_max = rows_max,
-                                 .step_tokens_max = step_tokens_max,
-                                 .chunk_tokens = config.prefill.chunk_tokens,
-                                 .scratch_tokens = std::max(sequence_tokens_max, step_tokens_max),
-                                 .sequence_tokens_max = sequence_tokens_max,
-                                 .running_max = config.limits.running_max,
-                                 .waiting_max = config.limits.waiting_max,
-                                 .prefix_cache = KeepsPrefixes(config)};
+  const uint32_t scratch_tokens = ServesPromptRows(config)
+                                      ? std::min(sequence_tokens_max, config.prefill.scratch_tokens)
+                                      : sequence_tokens_max;
+  core::SchedulerOptions options{
+      .lanes = lanes,
+      .lanes_auto = config.pipeline.lanes_auto,
+      .row_chunks = {.chunks = config.pipeline.chunks,
+                     .automatic = config.pipeline.chunks_auto,
+                     .query_first = config.pipeline.query_first},
+      .rows_max = rows_max,
+      .step_tokens_max = step_tokens_max,
+      .chunk_tokens = config.prefill.chunk_tokens,
+      .scratch_tokens = std::max(scratch_tokens, step_tokens_max),
+      .sequence_tokens_max = sequence_tokens_max,
+      .running_max = config.limits.running_max,
+      .waiting_max = config.limits.waiting_max,
+      .prefix_cache = config.prefix_cache == PrefixCacheMode::kAuto && ServesPromptRows(config)};
   if (config.policy == kPolicyLocal) {
     options.lanes_auto = false;
     options.lanes_why = "for no attention is away that another lane would hide";

@@ -168,6 +168,16 @@ void Engine::Impl::PlanSteps() {
         chunks_planned[plan.lane].emplace_back(plan.step, chunk);
       }
     }
+    for (size_t row = 1; row < plan.rows.size(); ++row) {
+      // Several rows of one sequence are a prompt's.
+      const auto& [sequence, position] = plan.rows[row];
+      const bool last = row + 1 == plan.rows.size() || plan.rows[row + 1].sequence != sequence;
+      if (last && plan.rows[row - 1].sequence == sequence) {
+        chunks_planned[plan.lane].emplace_back(
+            plan.step,
+            plan::PrefillChunk{.sequence = sequence, .first_token = position, .tokens = 1});
+      }
+    }
     for (plan::SequenceJoin& join : plan.joins) {
       requests.Started(join.id);
       join.request_id = requests.FollowedId(join.id);

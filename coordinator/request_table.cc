@@ -352,7 +352,7 @@ void RequestTable::Flush(uint64_t key) {
 
 void RequestTable::Progress(plan::SequenceId sequence, uint32_t tokens_done) {
   Request* request = nullptr;
-  if (Find(sequence, &request) != nullptr) {
+  if (Find(sequence, &request) != nullptr && tokens_done < request->spec.prompt.size()) {
     request->sink->OnProgress(tokens_done);
   }
 }

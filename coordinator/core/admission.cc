@@ -82,7 +82,8 @@ bool Admission::AdmitFirst(OpenSteps& open) {
     return false;
   }
   if (found.tokens == 0) {  // Else the rest of its prompt is rows.
-    const auto offset = places_.borders.TakeScratch(*lane, first.tokens());
+    first.scratch_tokens = std::min(first.tokens(), options_.scratch_tokens);
+    const auto offset = places_.borders.TakeScratch(*lane, first.scratch_tokens);
     if (!offset) {
       return false;
     }

@@ -25,8 +25,9 @@ absl::Status SchedulerOptions::Validate() const {
   LAMINA_RETURN_IF_ERROR(AtLeastOne("chunk_tokens", chunk_tokens));
   LAMINA_RETURN_IF_ERROR(AtLeastOne("sequence_tokens_max", sequence_tokens_max));
   LAMINA_RETURN_IF_ERROR(AtLeastOne("running_max", running_max));
-  if (sequence_tokens_max > scratch_tokens) {
-    // A prompt lies in the scratch as a whole: with less, the longest one could never be prefilled.
+  LAMINA_RETURN_IF_ERROR(AtLeastOne("scratch_tokens", scratch_tokens));
+  if (prefill_lanes.count() > 0 && sequence_tokens_max > scratch_tokens) {
+    // A prompt lies there as a whole: with less, the longest one could never be prefilled.
     return absl::InvalidArgumentError(absl::StrCat("sequence_tokens_max is ", sequence_tokens_max,
                                                    ", more than scratch_tokens ", scratch_tokens));
   }

@@ -45,6 +45,7 @@ struct SchedulerOptions {
   uint32_t step_tokens_max = 512;  // Decode rows plus chunk tokens of a step.
   uint32_t chunk_tokens = 512;     // Largest chunk of one prompt.
   // Of a compute node, for all prompts in prefill of all lanes, or of its replica's prefill lanes.
+  // What a prompt has beyond it attends where K and V lie, as rows; not in prefill lanes.
   uint32_t scratch_tokens = 8192;
   uint32_t sequence_tokens_max = 8192;
   uint32_t running_max = 256;
@@ -65,8 +66,8 @@ struct SchedulerOptions {
   bool prefix_cache = false;
   SchedulerStrategies strategies;
 
-  // Errors: kInvalidArgument  a limit is 0, or sequence_tokens_max is more than scratch_tokens (a
-  //                           prompt lies in the scratch as a whole).
+  // Errors: kInvalidArgument  a limit is 0, or with prefill lanes sequence_tokens_max is more
+  //                           than scratch_tokens.
   absl::Status Validate() const;
 
   // Of the longest sequence that the memory nodes can hold when it is alone.

@@ -53,6 +53,7 @@ struct Sequence {
   std::vector<CachedBlock*> cached_blocks;  // Of PrefixCache: those of its first tokens.
   bool has_scratch = false;
   uint32_t scratch_offset = 0;
+  uint32_t scratch_tokens = 0;             // Of its first tokens; those behind them are rows.
   plan::SequenceId parent = 0;             // Whose last chunk samples its first token.
   std::vector<plan::SequenceId> attached;  // The reverse of `parent`.
   bool starving = false;                   // Its next row got no slot.

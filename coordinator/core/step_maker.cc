@@ -128,9 +128,10 @@ void StepMaker::SortRows(OpenStep& open) {
 uint32_t StepMaker::AddChunk(Sequence& sequence, uint32_t tokens_max, OpenStep& open) {
   const uint32_t rest = sequence.join_tokens - sequence.chunked_tokens;
   uint32_t tokens = std::min({rest, options_.chunk_tokens, open.tokens_left, tokens_max});
-  if (!sequence.has_scratch) {
-    tokens = std::min(tokens, rows_max() - static_cast<uint32_t>(open.plan.rows.size()));
-  }
+  const uint32_t room = sequence.has_scratch
+                            ? sequence.scratch_tokens - sequence.chunked_tokens
+                            : rows_max() - static_cast<uint32_t>(open.plan.rows.size());
+  tokens = std::min(tokens, room);
   if (tokens == 0) {
     return 0;
   }
@@ -146,6 +147,9 @@ uint32_t StepMaker::AddChunk(Sequence& sequence, uint32_t tokens_max, OpenStep& 
     AddPromptRows(sequence, tokens, open);
   }
   sequence.chunked_tokens += tokens;
+  if (sequence.has_scratch && sequence.chunked_tokens == sequence.scratch_tokens) {
+    LeaveScratch(sequence, open);
+  }
   sequence.last_work = open.plan.step;
   for (const plan::SequenceId fork : sequence.attached) {
     life_.Find(fork)->last_work = open.plan.step;
@@ -170,13 +174,14 @@ void StepMaker::AddPromptRows(const Sequence& sequence, uint32_t tokens, OpenSte
   open.has_prompt_rows = true;
 }
 
-// The last of its prompt is planned. If that is a chunk, its step is the last one to read the
-// scratch.
+// The step is the last one to read its scratch.
+void StepMaker::LeaveScratch(Sequence& sequence, OpenStep& open) {
+  open.record.border.scratch.push_back(sequence.scratch_offset);
+  sequence.has_scratch = false;
+}
+
+// The last of its prompt is planned.
 void StepMaker::EndPrompt(Sequence& sequence, OpenStep& open) {
-  if (sequence.has_scratch) {
-    open.record.border.scratch.push_back(sequence.scratch_offset);
-    sequence.has_scratch = false;
-  }
   if (sequence.request.score) {
     return;
   }

@@ -59,6 +59,7 @@ class StepMaker {
   bool AddRow(Sequence& sequence, OpenStep& open);
   uint32_t AddChunk(Sequence& sequence, uint32_t tokens_max, OpenStep& open);
   void AddPromptRows(const Sequence& sequence, uint32_t tokens, OpenStep& open);
+  static void LeaveScratch(Sequence& sequence, OpenStep& open);
   void EndPrompt(Sequence& sequence, OpenStep& open);
   uint32_t rows_max() const { return std::min(options_.rows_max, options_.step_tokens_max); }
   void SortRows(OpenStep& open);

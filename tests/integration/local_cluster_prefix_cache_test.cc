@@ -111,6 +111,36 @@ TEST_P(PrefixCacheTest, ConversationsGoOnWithTheSameBits) {
 INSTANTIATE_TEST_SUITE_P(Modes, PrefixCacheTest, ::testing::Range(size_t{0}, std::size(kModes)),
                          [](const auto& tested) { return kModes[tested.param].name; });
 
+// Prompts that are longer than the scratch end in rows, and have the same bits.
+class BoundedScratchTest : public ::testing::TestWithParam<size_t> {};
+
+TEST_P(BoundedScratchTest, LongPromptsHaveTheSameBits) {
+  const Mode& mode = kModes[GetParam()];
+  LocalClusterOptions options = Base();
+  options.chunk_tokens = 32;
+  options.running_max = 8;
+  mode.apply(options);
+  const std::unique_ptr<LocalCluster> roomy = MakeCluster(options);
+  options.scratch_tokens = 50;
+  const std::unique_ptr<LocalCluster> cramped = MakeCluster(options);
+  ASSERT_NE(roomy, nullptr);
+  ASSERT_NE(cramped, nullptr);
+  std::vector<GenerateSpec> specs;
+  for (const size_t tokens : {20u, 49u, 50u, 51u, 64u, 200u, 300u, 600u}) {
+    specs.push_back(Sampled(RandomPrompt(tokens, tokens), 12, tokens));
+  }
+  ExpectSame(cramped->GenerateMany(specs), roomy->GenerateMany(specs));
+  const std::vector<TokenId> scored = RandomPrompt(300, 9);
+  const GenerateResult score = cramped->Score({.prompt = scored, .score = true});
+  const GenerateResult expected = roomy->Score({.prompt = scored, .score = true});
+  ASSERT_TRUE(score.status.ok()) << score.status;
+  EXPECT_EQ(Bits(score.scores), Bits(expected.scores));
+  EXPECT_EQ(cramped->engine().GetStatus().epoch, 1u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, BoundedScratchTest, ::testing::Range(size_t{0}, std::size(kModes)),
+                         [](const auto& tested) { return kModes[tested.param].name; });
+
 // Choices of one request share what is found; their answers are those of separate requests.
 TEST(PrefixCacheTest, ChoicesShareAPrefixThatIsKept) {
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(Base());

@@ -236,10 +236,10 @@ void SimNodes::StartChunk(const plan::StepPlan& plan, const plan::PrefillChunk& 
 
 void SimNodes::ClaimScratch(Entry& entry, const plan::PrefillChunk& chunk) {
   const size_t begin = chunk.scratch_offset;
-  const size_t end = begin + entry.join.tokens.size();
+  const size_t end = begin + ScratchTokensOf(entry);
   for (const auto& [id, other] : table_) {
     if (other.has_scratch && &ScratchOf(other.lane) == &ScratchOf(entry.lane) &&
-        other.scratch_offset < end && begin < other.scratch_offset + other.join.tokens.size()) {
+        other.scratch_offset < end && begin < other.scratch_offset + ScratchTokensOf(other)) {
       return Fail(absl::StrCat("sequences ", chunk.sequence, " and ", id, " share scratch"));
     }
   }
@@ -300,6 +300,9 @@ void SimNodes::EndRow(const plan::DecodeRow& row, plan::StepResult& result) {
                                " reads K and V of other tokens at ", i));
     }
   }
+  if (entry.join.score) {
+    return ScoreRow(entry, row, result);
+  }
   if (!entry.prefilled) {
     if (row.position + size_t{1} == entry.join.tokens.size()) {
       EndPrompt(entry, result);
@@ -311,6 +314,22 @@ void SimNodes::EndRow(const plan::DecodeRow& row, plan::StepResult& result) {
     model.See(slots[slot].token);
   }
   Sample(entry, model.Next(), result);
+}
+
+// Of the token behind the row's, if there is one.
+void SimNodes::ScoreRow(Entry& entry, const plan::DecodeRow& row, plan::StepResult& result) {
+  if (row.position + size_t{1} == entry.join.tokens.size()) {
+    entry.prefilled = true;
+    return;
+  }
+  FakeModel model(entry.join.sampling.seed);
+  for (uint32_t i = 0; i <= row.position; ++i) {
+    model.See(slots_[entry.join.memory_node][entry.slots[i]].token);
+  }
+  if (result.scores.empty() || result.scores.back().sequence != row.sequence) {
+    result.scores.push_back({.sequence = row.sequence, .first_token = row.position + 1});
+  }
+  result.scores.back().logprobs.push_back(model.Logprob(entry.join.tokens[row.position + 1]));
 }
 
 // The first token of the sequence, and of its forks, from what lies in slots.
@@ -343,10 +362,10 @@ void SimNodes::EndChunk(const plan::PrefillChunk& chunk, plan::StepResult& resul
   if (entry.join.score) {
     Score(entry, chunk, result);
   }
+  entry.has_scratch = end < ScratchTokensOf(entry);
   if (!chunk.last) {
     return;
   }
-  entry.has_scratch = false;
   for (auto& [id, other] : table_) {
     if (id != chunk.sequence && (other.join.parent != chunk.sequence || other.prefilled)) {
       continue;

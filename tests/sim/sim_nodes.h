@@ -9,6 +9,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -49,6 +50,10 @@ class SimNodes {
   void Fail(const std::string& what);
   void StartLane(const plan::StepPlan& plan);
   void StartRow(Entry& entry, const plan::DecodeRow& row);
+  void ScoreRow(Entry& entry, const plan::DecodeRow& row, plan::StepResult& result);
+  uint32_t ScratchTokensOf(const Entry& entry) const {
+    return std::min(static_cast<uint32_t>(entry.join.tokens.size()), options_.scratch_tokens);
+  }
   void EndPrompt(Entry& entry, plan::StepResult& result);
   void Leave(const plan::StepPlan& plan, plan::SequenceId id);
   void Join(const plan::StepPlan& plan, const plan::SequenceJoin& join);

@@ -35,6 +35,10 @@ SimWorkload WithPrefillLanes(SimWorkload workload, Prng random, Prng stages,
   workload.options.strategies = sim.strategies;
   if (sim.prefix_cache) {
     workload.options.prefix_cache = true;
+    if (workload.options.prefill_lanes.count() == 0 && sim.seed % 2 == 0) {
+      // Longer prompts end in rows. No prefill nodes come later, either.
+      workload.options.scratch_tokens = 1 + static_cast<uint32_t>(sim.seed / 2 % 40);
+    }
     ContinueConversations(Prng(sim.seed + 8), workload);
   }
   return workload;

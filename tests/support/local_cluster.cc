@@ -179,6 +179,7 @@ ClusterConfig LocalCluster::MakeConfig() const {
                               : options_.local                 ? kPolicyLocal
                                                                : kPolicyAttendRemote);
   config.prefill.chunk_tokens = options_.chunk_tokens;
+  config.prefill.scratch_tokens = options_.scratch_tokens;
   const bool on_processors =
       options_.other_device.names.empty() && options_.other_compute.names.empty();
   config.prefix_cache =

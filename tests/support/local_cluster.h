@@ -71,6 +71,7 @@ struct LocalClusterOptions {
   uint32_t lanes = 1;
   core::RowChunkOptions row_chunks = {};
   uint32_t chunk_tokens = 512;
+  uint32_t scratch_tokens = 8192;
   uint32_t running_max = 32;
   uint32_t waiting_max = 256;
   uint32_t sequence_tokens_max = 256;

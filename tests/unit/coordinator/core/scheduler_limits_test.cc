@@ -128,12 +128,15 @@ TEST(SchedulerOptionsTest, ValidateNamesWhatIsWrong) {
   EXPECT_TRUE(SmallOptions().Validate().ok());
   SchedulerOptions options = SmallOptions();
   options.scratch_tokens = 100;
+  EXPECT_TRUE(options.Validate().ok());
+  options.prefill_lanes = {.replicas = 1, .each = 1};
   ExpectError(options.Validate(), absl::StatusCode::kInvalidArgument,
               "sequence_tokens_max is 128, more than scratch_tokens 100");
   for (uint32_t SchedulerOptions::*field :
        {&SchedulerOptions::lanes, &SchedulerOptions::plan_ahead, &SchedulerOptions::rows_max,
         &SchedulerOptions::step_tokens_max, &SchedulerOptions::chunk_tokens,
-        &SchedulerOptions::sequence_tokens_max, &SchedulerOptions::running_max}) {
+        &SchedulerOptions::scratch_tokens, &SchedulerOptions::sequence_tokens_max,
+        &SchedulerOptions::running_max}) {
     options = SmallOptions();
     options.*field = 0;
     ExpectError(options.Validate(), absl::StatusCode::kInvalidArgument, "is 0; at least 1");
