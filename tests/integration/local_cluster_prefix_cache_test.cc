@@ -131,8 +131,8 @@ TEST_P(BoundedScratchTest, LongPromptsHaveTheSameBits) {
   }
   ExpectSame(cramped->GenerateMany(specs), roomy->GenerateMany(specs));
   const std::vector<TokenId> scored = RandomPrompt(300, 9);
-  const GenerateResult score = cramped->Score({.prompt = scored, .score = true});
-  const GenerateResult expected = roomy->Score({.prompt = scored, .score = true});
+  const GenerateResult score = cramped->Score(scored);
+  const GenerateResult expected = roomy->Score(scored);
   ASSERT_TRUE(score.status.ok()) << score.status;
   EXPECT_EQ(Bits(score.scores), Bits(expected.scores));
   EXPECT_EQ(cramped->engine().GetStatus().epoch, 1u);
