@@ -30,6 +30,9 @@ struct LinkReport {
 struct PreparedNode {
   std::string region;   // Its descriptor.
   std::string windows;  // For people: where it lies, and how the network reaches it.
+  // Of a memory node: which memory its slots lie in. The same as in the epoch before: they hold
+  // what they held. 0: not known.
+  uint64_t kv_arena = 0;
 };
 
 // What a node says of itself when it joins.

@@ -255,6 +255,7 @@ struct NodeLink::Impl {
     message.mutable_prepared()->set_epoch(config.epoch);
     message.mutable_prepared()->set_region(std::move(prepared->region));
     message.mutable_prepared()->set_windows(std::move(prepared->windows));
+    message.mutable_prepared()->set_kv_arena(prepared->kv_arena);
     Send(std::move(message));
   }
 

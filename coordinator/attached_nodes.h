@@ -30,6 +30,7 @@ struct AttachedNode {
   // Of the current epoch: links as measured, and where windows that peers write lie.
   std::vector<control::LinkReport> links;
   std::string windows;
+  uint64_t kv_arena = 0;  // In which its slots lie since it was prepared; 0: not known.
   core::AttentionRate attention_rate;  // Memory nodes.
   uint32_t slots = 0;
   bool loading = false;  // A stage that takes part when it has its layers.

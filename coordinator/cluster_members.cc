@@ -121,6 +121,7 @@ void ClusterMembers::Advance() {
         break;
       case core::MembershipAction::kServe:
         LogInfo("serving epoch ", membership_.epoch());
+        owner_.EpochServes(*epoch_);
         break;
     }
   }
@@ -331,6 +332,7 @@ void ClusterMembers::Prepared(const std::string& name, uint64_t epoch,
   membership_.Prepared(name, epoch, prepared.region);
   if (epoch == membership_.epoch()) {
     nodes_.at(name).windows = prepared.windows;
+    nodes_.at(name).kv_arena = prepared.kv_arena;
     nodes_.Answered(name);
     LogInfo("prepared ", name, " epoch ", epoch, " windows in ", prepared.windows);
   }

@@ -37,6 +37,8 @@ class EpochOwner {
   // The epoch replaces the one before: whatever was running is recomputed. Its nodes are told
   // afterwards. `lost` names the members that were lost since the epoch before began.
   virtual void BeginEpoch(const FormedEpoch& epoch, const std::vector<std::string>& lost) = 0;
+  // Its nodes are ready: steps may be planned.
+  virtual void EpochServes(const FormedEpoch& epoch) = 0;
   // The cluster waits for nodes: every request ends with this status.
   virtual void StopServing(const absl::Status& status) = 0;
 };

@@ -235,7 +235,8 @@ void NodeStream::Reactor::Handle() {
       return engine_.NodePrepared(
           source_, message_.prepared().epoch(),
           {.region = message_.prepared().region(),
-           .windows = ForeignText(message_.prepared().windows(), kTextBytesMax)});
+           .windows = ForeignText(message_.prepared().windows(), kTextBytesMax),
+           .kv_arena = message_.prepared().kv_arena()});
     case v1::NodeMessage::kLayersLoaded:
       return engine_.NodeLoaded(
           source_, absl::Status(static_cast<absl::StatusCode>(message_.layers_loaded().code()),

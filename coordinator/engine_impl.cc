@@ -134,9 +134,26 @@ void Engine::Impl::BeginEpoch(const FormedEpoch& epoch, const std::vector<std::s
   chunks_planned.assign(config.lanes, {});
   reports.Reset(epoch.topology.compute_nodes(), config.lanes, *schedule);
   core::Events events;
+  std::vector<core::MemoryNodeShare> shares = epoch.shares;
+  const std::vector<uint64_t> arenas = ArenasOf(epoch);
+  for (size_t i = 0; i < shares.size(); ++i) {
+    shares[i].arena = arenas[i];
+  }
   // Without a prefill node prompts run inline.
-  scheduler.StartEpoch(config.epoch, epoch.shares, lost, events, epoch.topology.prefill_lanes());
+  scheduler.StartEpoch(config.epoch, shares, lost, events, epoch.topology.prefill_lanes());
   Deliver(events);
+}
+
+void Engine::Impl::EpochServes(const FormedEpoch& epoch) { scheduler.SetArenas(ArenasOf(epoch)); }
+
+// In which their slots have been since they were prepared last; 0 for all nodes as one.
+std::vector<uint64_t> Engine::Impl::ArenasOf(const FormedEpoch& epoch) const {
+  std::vector<uint64_t> arenas;
+  for (const core::MemoryNodeShare& share : epoch.shares) {
+    const AttachedNode* node = members.nodes().Find(share.name);
+    arenas.push_back(node == nullptr ? 0 : node->kv_arena);
+  }
+  return arenas;
 }
 
 void Engine::Impl::StopServing(const absl::Status& status) {

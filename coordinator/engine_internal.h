@@ -66,6 +66,8 @@ struct Engine::Impl final : public EpochOwner {
 
   // --- Epochs (EpochOwner) ---
   void BeginEpoch(const FormedEpoch& epoch, const std::vector<std::string>& lost) override;
+  void EpochServes(const FormedEpoch& epoch) override;
+  std::vector<uint64_t> ArenasOf(const FormedEpoch& epoch) const;
   void StopServing(const absl::Status& status) override;
 
   // --- Steps ---

@@ -2,6 +2,7 @@
 #include "memory_node/memory_node.h"
 
 #include <algorithm>
+#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +14,19 @@
 #include "plan/epoch_shape.h"
 
 namespace lamina::memory_node {
+namespace {
+
+// Unlike that of any other arena, of this process or another one.
+uint64_t DrawArena() {
+  std::random_device random;
+  uint64_t arena = 0;
+  while (arena == 0) {
+    arena = uint64_t{random()} << 32 | random();
+  }
+  return arena;
+}
+
+}  // namespace
 
 MemoryNode::MemoryNode(MemoryNodeOptions options, ThreadPool& pool)
     : options_(std::move(options)), pool_(pool) {}
@@ -62,7 +76,8 @@ absl::StatusOr<control::PreparedNode> MemoryNode::Configure(const plan::EpochCon
           " arena ", FormatBytes(device_->bytes()), " windows ",
           FormatBytes(layout.query_region_bytes()), " in ", windows, " transport ",
           windows_.transport->scheme());
-  return control::PreparedNode{.region = windows_.region->Descriptor(), .windows = windows};
+  return control::PreparedNode{
+      .region = windows_.region->Descriptor(), .windows = windows, .kv_arena = arena_};
 }
 
 // Why the device cannot use the own windows, if so. The driver has the last word on the host's
@@ -114,14 +129,15 @@ absl::Status MemoryNode::UseDeviceWindows() {
   return worker_->UseDeviceMemory(device_replies_.bytes());
 }
 
-// Keeps the device's arena of the epoch before when its shape is the same: nothing in it is
-// referred to any more.
+// Keeps the device's arena of the epoch before when its shape is the same: what the coordinator
+// knows to be stored there is there still.
 absl::Status MemoryNode::MakeDevice(const kernels::KvDeviceOptions& options) {
   if (device_ != nullptr && device_options_ == options && device_->usable()) {
     return absl::OkStatus();
   }
   device_.reset();
   LAMINA_ASSIGN_OR_RETURN(device_, options_.make_device(options));
+  arena_ = DrawArena();
   device_options_ = options;
   return absl::OkStatus();
 }

@@ -73,6 +73,7 @@ class MemoryNode final : public control::NodeHandler {
   QueryWindows windows_;
   kernels::KvDeviceOptions device_options_;
   std::unique_ptr<kernels::KvDevice> device_;
+  uint64_t arena_ = 0;  // PreparedNode::kv_arena of the device.
   std::unique_ptr<AttentionWorker> worker_;
   control::EpochThread thread_{counters_.beat};
 };

@@ -3,6 +3,7 @@
 #include "coordinator/core/kv_directory.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -253,6 +254,37 @@ std::vector<Extent> KvDirectory::Share(const HeldSpan& from, uint32_t first, uin
   pool.tokens_open += tokens;
   pool.extents_open += target.extents.size() - extents_before;
   return shared;
+}
+
+OpenSpan* KvDirectory::Claim(const HeldSpan& span, uint32_t memory_node,
+                             const std::vector<Extent>& slots) {
+  OpenSpan& open = impl_->Insert(span, memory_node);
+  Pool& pool = impl_->pools[memory_node];
+  for (const Extent& extent : slots) {
+    const uint32_t end = extent.first_slot + extent.tokens;
+    LAMINA_CHECK(end <= pool.slots);
+    for (uint32_t at = extent.first_slot; at < end;) {
+      // The run that contains `at`, or else the next one.
+      auto run = pool.free.runs().upper_bound(at);
+      if (run != pool.free.runs().begin() &&
+          std::prev(run)->first + std::prev(run)->second.tokens > at) {
+        const uint32_t stop = std::min(end, std::prev(run)->first + std::prev(run)->second.tokens);
+        pool.free.Remove({at, stop - at});
+        pool.unreserved -= stop - at;
+        at = stop;
+        continue;
+      }
+      const uint32_t stop = run == pool.free.runs().end() ? end : std::min(end, run->first);
+      pool.live.Add({at, stop - at});
+      pool.uses.Add({at, stop - at});
+      at = stop;
+    }
+    AppendExtent(open.extents, extent);
+    open.tokens += extent.tokens;
+  }
+  pool.tokens_open += open.tokens;
+  pool.extents_open += open.extents.size();
+  return &open;
 }
 
 void KvDirectory::Release(const HeldSpan& span, uint64_t ticket) {

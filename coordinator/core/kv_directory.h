@@ -82,6 +82,10 @@ class KvDirectory {
   std::vector<Extent> Share(const HeldSpan& from, uint32_t first, uint32_t tokens,
                             const HeldSpan& to);
 
+  // Opens a span that has these slots already. Those that are free become its own; others it
+  // shares. Requires: not open; no slot is reserved or in quarantine.
+  OpenSpan* Claim(const HeldSpan& span, uint32_t memory_node, const std::vector<Extent>& slots);
+
   // Ends a span. Slots that no open span uses any more are in quarantine, and free after Recycle()
   // of the tickets of all that used them: sequences that share slots may run in different lanes,
   // whose steps end in any order. Its soft reservation, which no node ever saw, is free at once.

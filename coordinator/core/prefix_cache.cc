@@ -43,6 +43,45 @@ void PrefixCache::Reset(uint32_t memory_nodes, bool keeps) {
   roots_.clear();
 }
 
+std::vector<PrefixCache::Saved> PrefixCache::Save() const {
+  std::vector<Saved> saved;
+  for (const auto& [id, block] : blocks_) {
+    if (block->stored()) {
+      saved.push_back({.id = id,
+                       .parent = block->parent == nullptr ? 0 : block->parent->id,
+                       .tokens = block->key.tokens,
+                       .node = block->node(),
+                       .salt = block->tree.second,
+                       .last_used = block->last_used,
+                       .slots = kv_.directory().ExtentsOf(HolderOf(id))});
+    }
+  }
+  return saved;
+}
+
+void PrefixCache::Restore(const std::vector<Saved>& blocks,
+                          const std::vector<std::optional<uint32_t>>& nodes) {
+  for (const Saved& saved : blocks) {
+    const std::optional<uint32_t> node = nodes[saved.node];
+    const auto parent = blocks_.find(saved.parent);
+    if (!keeps_ || !node || (saved.parent != 0 && parent == blocks_.end())) {
+      continue;
+    }
+    kv_.Claim(HolderOf(saved.id), *node, saved.slots);
+    CachedBlock& block = Insert(saved.id, {*node, saved.salt},
+                                saved.parent == 0 ? nullptr : parent->second.get(), saved.tokens);
+    block.last_used = saved.last_used;
+    nodes_[*node].droppable.emplace(block.last_used, block.id);
+  }
+}
+
+void PrefixCache::Forget(uint32_t node) {
+  auto& droppable = nodes_[node].droppable;
+  while (!droppable.empty()) {
+    Drop(*blocks_.at(droppable.begin()->second));
+  }
+}
+
 bool PrefixCache::Keeps(const Sequence& sequence) const {
   return keeps_ && !sequence.request.score;
 }
@@ -138,16 +177,16 @@ void PrefixCache::Drop(CachedBlock& block) {
   blocks_.erase(block.id);
 }
 
-// The block behind the last one that the sequence uses, with its own slots.
-CachedBlock& PrefixCache::Add(Sequence& sequence, uint32_t depth) {
-  CachedBlock* const parent =
-      sequence.cached_blocks.empty() ? nullptr : sequence.cached_blocks.back();
+// A block that nobody uses yet, and which has its slots.
+CachedBlock& PrefixCache::Insert(uint64_t id, const Tree& tree, CachedBlock* parent,
+                                 const Tokens& tokens) {
   auto block = std::make_unique<CachedBlock>();
-  block->id = ++ids_;
-  block->tree = {sequence.node, sequence.request.cache_salt};
+  block->id = id;
+  block->tree = tree;
   block->parent = parent;
+  block->key.tokens = tokens;
   if (parent == nullptr) {
-    Root& root = roots_[block->tree];
+    Root& root = roots_[tree];
     root.id = root.id == 0 ? ++ids_ : root.id;
     ++root.children;
     block->key.parent = root.id;
@@ -158,16 +197,24 @@ CachedBlock& PrefixCache::Add(Sequence& sequence, uint32_t depth) {
     ++parent->children;
     block->key.parent = parent->id;
   }
+  CachedBlock& inserted = *block;
+  nodes_[inserted.node()].unused += kCachedBlockTokens;
+  by_tokens_.emplace(inserted.key, &inserted);
+  blocks_.emplace(id, std::move(block));
+  return inserted;
+}
+
+// The block behind the last one that the sequence uses, with its own slots.
+CachedBlock& PrefixCache::Add(Sequence& sequence, uint32_t depth) {
+  CachedBlock* const parent =
+      sequence.cached_blocks.empty() ? nullptr : sequence.cached_blocks.back();
   const uint32_t first = depth * kCachedBlockTokens;
-  block->key.tokens = TokensAt(sequence, first);
-  const SlotHolder holder = HolderOf(block->id);
-  kv_.Open(holder);
-  kv_.BeginSpan(holder, sequence.node);
-  kv_.Share(sequence.request.id, first, kCachedBlockTokens, holder);
-  CachedBlock& added = *block;
-  nodes_[added.node()].unused += kCachedBlockTokens;  // Until it is used.
-  by_tokens_.emplace(added.key, &added);
-  blocks_.emplace(added.id, std::move(block));
+  const uint64_t id = ++ids_;
+  kv_.Open(HolderOf(id));
+  kv_.BeginSpan(HolderOf(id), sequence.node);
+  kv_.Share(sequence.request.id, first, kCachedBlockTokens, HolderOf(id));
+  CachedBlock& added =
+      Insert(id, {sequence.node, sequence.request.cache_salt}, parent, TokensAt(sequence, first));
   Use(added, sequence);
   return added;
 }

@@ -29,6 +29,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -60,6 +61,23 @@ class PrefixCache {
   // Nothing is kept any more; SequenceKv has been reset. Without `keeps` nothing will be, nor
   // found.
   void Reset(uint32_t memory_nodes, bool keeps);
+
+  // The stored blocks, those above others first, to be kept over a Reset().
+  struct Saved {
+    uint64_t id = 0;
+    uint64_t parent = 0;  // 0: none.
+    std::array<TokenId, kCachedBlockTokens> tokens{};
+    uint32_t node = 0;
+    std::string salt;
+    uint64_t last_used = 0;
+    std::vector<Extent> slots;
+  };
+  std::vector<Saved> Save() const;
+  // Directly after Reset(): they lie where they did, on the node that has taken the place of
+  // theirs, if any. Those without a node are dropped.
+  void Restore(const std::vector<Saved>& blocks, const std::vector<std::optional<uint32_t>>& nodes);
+  // Drops all of a node, whose slots hold nothing any more. Requires: no sequence runs.
+  void Forget(uint32_t node);
 
   // What a sequence would find on a node.
   struct Found {
@@ -120,6 +138,7 @@ class PrefixCache {
   CachedBlock* Find(uint64_t parent, const Tokens& tokens) const;
   CachedBlock* Below(const Sequence& sequence, uint32_t node, const CachedBlock* parent,
                      uint32_t depth) const;
+  CachedBlock& Insert(uint64_t id, const Tree& tree, CachedBlock* parent, const Tokens& tokens);
   CachedBlock& Add(Sequence& sequence, uint32_t depth);
   void UseFound(Sequence& sequence, uint32_t node, uint32_t tokens);
   void Use(CachedBlock& block, Sequence& sequence);

@@ -6,6 +6,7 @@
 #include "coordinator/core/scheduler.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -34,6 +35,20 @@ KvDirectoryOptions KvOptions(const SchedulerOptions& options) {
     kv.slots.push_back(node.slots);
   }
   return kv;
+}
+
+// Where the slots of each node before lie now, with what they hold.
+std::vector<std::optional<uint32_t>> SuccessorsOf(const std::vector<MemoryNodeShare>& before,
+                                                  const std::vector<MemoryNodeShare>& now) {
+  std::vector<std::optional<uint32_t>> successors;
+  for (const MemoryNodeShare& node : before) {
+    const auto same = std::find_if(now.begin(), now.end(), [&](const MemoryNodeShare& other) {
+      return node.arena != 0 && other.arena == node.arena && other.slots == node.slots;
+    });
+    successors.push_back(same == now.end() ? std::nullopt
+                                           : std::optional<uint32_t>(same - now.begin()));
+  }
+  return successors;
 }
 
 // What can be said about a request without looking at the nodes.
@@ -260,7 +275,11 @@ void Scheduler::StartEpoch(uint64_t epoch, const std::vector<MemoryNodeShare>& m
                            const std::vector<std::string>& lost, Events& events,
                            const plan::PrefillLanes& prefill_lanes) {
   impl_->life.LeaveEpoch(absl::StrJoin(lost, " and "), events);
+  const std::vector<PrefixCache::Saved> kept = impl_->cache.Save();
+  const std::vector<std::optional<uint32_t>> successors =
+      SuccessorsOf(impl_->options.memory_nodes, memory_nodes);
   impl_->ResetNodes(memory_nodes, prefill_lanes);
+  impl_->cache.Restore(kept, successors);
   impl_->epoch = epoch;
   impl_->life.EndLongerThan(impl_->options.SlotsOfLongest(), events);
 }
@@ -278,6 +297,17 @@ void Scheduler::SetBandwidths(const std::vector<double>& bytes_per_second) {
   LAMINA_CHECK(bytes_per_second.size() == nodes.size());
   for (size_t i = 0; i < nodes.size(); ++i) {
     nodes[i].bandwidth_bytes_per_second = bytes_per_second[i];
+  }
+}
+
+void Scheduler::SetArenas(const std::vector<uint64_t>& arenas) {
+  std::vector<MemoryNodeShare>& nodes = impl_->options.memory_nodes;
+  LAMINA_CHECK(arenas.size() == nodes.size() && impl_->lanes.running() == 0);
+  for (uint32_t i = 0; i < nodes.size(); ++i) {
+    if (nodes[i].arena == 0 || nodes[i].arena != arenas[i]) {
+      impl_->cache.Forget(i);
+    }
+    nodes[i].arena = arenas[i];
   }
 }
 

@@ -105,14 +105,20 @@ class Scheduler {
 
   // Starts an epoch with these memory nodes: step numbers start again, nothing is held. Sequences
   // that were running go back to the front of the queue with what they have committed, and are
-  // recomputed, wherever their K and V were. `lost` names the nodes of any role whose loss ended
-  // the epoch before: sequences that were running then remember it, and those that have lived
-  // through too many losses without a new token (loss_history.h) end with kError and
-  // kUnavailable. So do sequences that no node of the new epoch could hold. With `prefill_lanes`
-  // prompts run in these alone; without them in the same steps as rows.
+  // recomputed, but for what the prefix cache has of them on nodes that keep their arena. `lost`
+  // names the nodes of any role whose loss ended the epoch before: sequences that were running then
+  // remember it, and those that have lived through too many losses without a new token
+  // (loss_history.h) end with kError and kUnavailable. So do sequences that no node of the new
+  // epoch could hold. With `prefill_lanes` prompts run in these alone; without them in the same
+  // steps as rows.
   void StartEpoch(uint64_t epoch, const std::vector<MemoryNodeShare>& memory_nodes,
                   const std::vector<std::string>& lost, Events& events,
                   const plan::PrefillLanes& prefill_lanes = {});
+
+  // In which memory the slots of each node lie, in the order of StartEpoch, before anything runs in
+  // the epoch: what the cache has of nodes whose slots lie elsewhere than they were said to is
+  // gone. Requires: as many as there are; nothing runs.
+  void SetArenas(const std::vector<uint64_t>& arenas);
 
   // What was measured of late; decides over how many lanes the rows are spread.
   void SetLaneCosts(const cost::LaneCosts& costs);

@@ -24,6 +24,9 @@ namespace lamina::core {
 struct MemoryNodeShare {
   std::string name;
   uint32_t slots = 0;
+  // Of the memory that its slots lie in; another one holds nothing. 0: not known, taken for
+  // another.
+  uint64_t arena = 0;
   double bandwidth_bytes_per_second = 0;  // Measured by the node at start; relative size matters.
 };
 

@@ -88,6 +88,14 @@ std::vector<HeldExtent> SequenceKv::Share(SlotHolder from, uint32_t first, uint3
   return held;
 }
 
+void SequenceKv::Claim(SlotHolder holder, uint32_t node, const std::vector<Extent>& slots) {
+  LAMINA_CHECK(span_tokens_ == 0);
+  HeldSpans spans{.nodes = {node}};
+  spans.last = directory_->Claim(At(holder, 0), node, slots);
+  spans.tokens = directory_->TokensOf(At(holder, 0));
+  LAMINA_CHECK(spans_.emplace(holder, std::move(spans)).second);
+}
+
 void SequenceKv::Release(SlotHolder holder, uint64_t ticket) {
   const HeldSpans& spans = spans_.at(holder);
   for (size_t span = 0; span < spans.nodes.size(); ++span) {

@@ -69,6 +69,8 @@ class SequenceKv {
   std::vector<HeldExtent> Fork(SlotHolder parent, SlotHolder child, uint32_t tokens);
   // As KvDirectory::Share. Requires: nothing is cut; both are open, with a span on one node.
   std::vector<HeldExtent> Share(SlotHolder from, uint32_t first, uint32_t tokens, SlotHolder to);
+  // As KvDirectory::Claim, for a holder of one span. Requires: nothing is cut.
+  void Claim(SlotHolder holder, uint32_t node, const std::vector<Extent>& slots);
   void Release(SlotHolder holder, uint64_t ticket);
   void Recycle(uint64_t ticket) { directory_->Recycle(ticket); }
 

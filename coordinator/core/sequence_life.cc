@@ -92,13 +92,18 @@ void SequenceLife::Decode(Sequence& sequence) {
   Detach(sequence);
 }
 
-void SequenceLife::TakeOut(Sequence& sequence) {
-  places_.lanes.Remove(sequence, places_.kv);
-  places_.residents.Remove(sequence);
+// It leaves what is stored of it to the cache.
+void SequenceLife::Keep(Sequence& sequence) {
   if (sequence.state == SequenceState::kDecoding) {
     places_.cache.Stored(sequence, sequence.tokens() - 1);  // The last one was never an input.
   }
   places_.cache.Leave(sequence);
+}
+
+void SequenceLife::TakeOut(Sequence& sequence) {
+  places_.lanes.Remove(sequence, places_.kv);
+  places_.residents.Remove(sequence);
+  Keep(sequence);
   places_.borders.Leave(sequence);
   sequence.held = nullptr;
   const bool sampled = sequence.chunked_tokens == sequence.join_tokens;
@@ -167,6 +172,7 @@ void SequenceLife::LeaveEpoch(const std::string& lost, Events& events) {
   const std::vector<Sequence*> taken = TakenFromNodes();
   draining_.clear();
   for (Sequence* sequence : taken) {
+    Keep(*sequence);
     if (!lost.empty()) {
       sequence->losses.Add(lost);
     }
@@ -183,7 +189,6 @@ void SequenceLife::LeaveEpoch(const std::string& lost, Events& events) {
     sequence->attached.clear();
     sequence->lives_on.clear();
     sequence->held = nullptr;
-    sequence->cached_blocks.clear();
     waiting_.insert(sequence);
   }
 }

@@ -62,8 +62,8 @@ class SequenceLife {
   // Takes a sequence out of wherever it is and forgets it.
   void End(Sequence& sequence);
 
-  // Nodes forget everything: all that ran wait in their old places. They remember `lost`, the names
-  // of nodes that were lost, if any; those that remember too many end.
+  // Nodes forget their tables: all that ran wait in their old places. They remember `lost`, the
+  // names of nodes that were lost, if any; those that remember too many end.
   void LeaveEpoch(const std::string& lost, Events& events);
   // Of those that wait, ends those that can grow to more slots than this.
   void EndLongerThan(uint32_t slots, Events& events);
@@ -77,6 +77,7 @@ class SequenceLife {
 
  private:
   std::vector<Sequence*> TakenFromNodes() const;
+  void Keep(Sequence& sequence);
   void TakeOut(Sequence& sequence);
   // Cuts the ties between a sequence, the parent it waits for and the forks that wait for it, which
   // are returned.

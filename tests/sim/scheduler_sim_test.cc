@@ -80,6 +80,7 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereKvIsKept) {
 
   EXPECT_GT(reach.tokens_kept, 10'000);
   EXPECT_GT(reach.blocks_dropped, 1000);
+  EXPECT_GT(reach.blocks_outlived, 100);
   EXPECT_GT(reach.prompts_in_rows, 1000);
   EXPECT_GT(reach.preemptions, 100);
   EXPECT_GT(reach.forks_shared, 100);
@@ -112,7 +113,8 @@ class PlantedBugTest : public testing::TestWithParam<PlantedBug> {};
 TEST_P(PlantedBugTest, IsFound) {
   uint64_t found = 0;
   for (uint64_t seed = 1; seed <= kSeedsToFindABug; ++seed) {
-    const bool kept = GetParam() == PlantedBug::kPrefixTooLong;
+    const bool kept =
+        GetParam() == PlantedBug::kPrefixTooLong || GetParam() == PlantedBug::kArenaWiped;
     found +=
         !SimWorld({.seed = seed, .bug = GetParam(), .prefix_cache = kept}).Run().failure.empty();
   }
@@ -124,7 +126,7 @@ INSTANTIATE_TEST_SUITE_P(All, PlantedBugTest,
                                          PlantedBug::kSlotGivenTwice, PlantedBug::kScratchShared,
                                          PlantedBug::kPositionOff, PlantedBug::kCommittedWrong,
                                          PlantedBug::kTokenStale, PlantedBug::kTokenMissing,
-                                         PlantedBug::kPrefixTooLong));
+                                         PlantedBug::kPrefixTooLong, PlantedBug::kArenaWiped));
 
 }  // namespace
 }  // namespace lamina::sim

@@ -23,7 +23,8 @@ uint64_t HistoryOf(const std::vector<TokenId>& tokens, size_t count) {
 
 }  // namespace
 
-SimNodes::SimNodes(const core::SchedulerOptions& options, uint64_t epoch, uint64_t seed)
+SimNodes::SimNodes(const core::SchedulerOptions& options, uint64_t epoch, uint64_t seed,
+                   const SimArenas& arenas)
     : options_(options),
       epoch_(epoch),
       random_(seed),
@@ -31,8 +32,22 @@ SimNodes::SimNodes(const core::SchedulerOptions& options, uint64_t epoch, uint64
                std::vector<TokenId>(options.scratch_tokens, -1)),
       step_started_(options.lanes + options.prefill_lanes.count()) {
   for (const core::MemoryNodeShare& node : options.memory_nodes) {
-    slots_.emplace_back(node.slots);
+    const auto kept = arenas.find(node.arena);
+    slots_.push_back(kept == arenas.end() ? std::vector<Slot>(node.slots) : kept->second);
+    for (Slot& slot : slots_.back()) {
+      slot.owners.clear();
+    }
   }
+}
+
+SimArenas SimNodes::Arenas() const {
+  SimArenas arenas;
+  for (size_t node = 0; node < slots_.size(); ++node) {
+    if (const uint64_t arena = options_.memory_nodes[node].arena; arena != 0) {
+      arenas[arena] = slots_[node];
+    }
+  }
+  return arenas;
 }
 
 void SimNodes::Fail(const std::string& what) {

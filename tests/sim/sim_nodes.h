@@ -20,9 +20,22 @@
 
 namespace lamina::sim {
 
+// What lies in a slot.
+struct SimSlot {
+  std::vector<plan::SequenceId> owners;
+  TokenId token = -1;
+  uint64_t history = 0;  // Of that token and those before it: what K and V follow from.
+};
+// By arena.
+using SimArenas = std::map<uint64_t, std::vector<SimSlot>>;
+
 class SimNodes {
  public:
-  SimNodes(const core::SchedulerOptions& options, uint64_t epoch, uint64_t seed);
+  // Nodes whose arena is in `arenas` find there what they had.
+  SimNodes(const core::SchedulerOptions& options, uint64_t epoch, uint64_t seed,
+           const SimArenas& arenas = {});
+
+  SimArenas Arenas() const;
 
   void Start(const plan::StepPlan& plan);
   plan::StepResult End(const plan::StepPlan& plan);
@@ -77,11 +90,7 @@ class SimNodes {
   uint64_t epoch_;
   Prng random_;
   Table table_;
-  struct Slot {
-    std::vector<plan::SequenceId> owners;
-    TokenId token = -1;
-    uint64_t history = 0;  // Of that token and those before it: what K and V follow from.
-  };
+  using Slot = SimSlot;
   std::vector<std::vector<Slot>> slots_;  // By memory node.
   // By replica for prompts, or one of all lanes.
   std::vector<std::vector<TokenId>> scratch_;

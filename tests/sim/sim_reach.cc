@@ -37,6 +37,7 @@ void SimReach::Add(const SimReach& other) {
   preempted_in_prefill += other.preempted_in_prefill;
   tokens_kept += other.tokens_kept;
   blocks_dropped += other.blocks_dropped;
+  blocks_outlived += other.blocks_outlived;
   prompts_in_rows += other.prompts_in_rows;
   tokens_waited += other.tokens_waited;
 }
@@ -55,8 +56,8 @@ std::string SimReach::ToString() const {
       chunks_beside_lanes, ", side by side ", prefill_nodes_side_by_side, ", on several nodes ",
       chunks_on_several_nodes, ", in several lanes ", prefill_lanes_side_by_side,
       ", preempted in prefill ", preempted_in_prefill, ", tokens kept ", tokens_kept,
-      ", blocks dropped ", blocks_dropped, ", prompts in rows ", prompts_in_rows,
-      ", tokens waited ", tokens_waited);
+      ", blocks dropped ", blocks_dropped, ", outlived an epoch ", blocks_outlived,
+      ", prompts in rows ", prompts_in_rows, ", tokens waited ", tokens_waited);
 }
 
 }  // namespace lamina::sim

@@ -41,6 +41,7 @@ struct SimReach {
   uint64_t preempted_in_prefill = 0;        // Left a prefill node, to come again.
   uint64_t tokens_kept = 0;                 // Of joining sequences, whose K and V were there.
   uint64_t blocks_dropped = 0;              // For others' slots.
+  uint64_t blocks_outlived = 0;             // That were there when an epoch began.
   uint64_t prompts_in_rows = 0;
   uint64_t tokens_waited = 0;  // Reports with tokens that were not the last of their step.
 

@@ -35,6 +35,9 @@ SimWorkload WithPrefillLanes(SimWorkload workload, Prng random, Prng stages,
   workload.options.strategies = sim.strategies;
   if (sim.prefix_cache) {
     workload.options.prefix_cache = true;
+    for (uint64_t arena = 0; core::MemoryNodeShare & node : workload.options.memory_nodes) {
+      node.arena = ++arena;
+    }
     if (workload.options.prefill_lanes.count() == 0 && sim.seed % 2 == 0) {
       // Longer prompts end in rows. No prefill nodes come later, either.
       workload.options.scratch_tokens = 1 + static_cast<uint32_t>(sim.seed / 2 % 40);
@@ -84,10 +87,12 @@ SimWorld::SimWorld(const SimOptions& options)
       prefill_random_(options.seed + 4),
       stages_random_(options.seed + 6),
       loss_random_(options.seed + 7),
+      arenas_random_(options.seed + 9),
       prefill_lanes_(workload_.options.prefill_lanes),
       nodes_(std::make_unique<SimNodes>(workload_.options, 0, random_())),
       links_(workload_.options.lanes + prefill_lanes_.count()),
       memory_nodes_(workload_.options.memory_nodes) {
+  arenas_drawn_ = memory_nodes_.size();
   ChangeReplicas();
 }
 
@@ -206,6 +211,7 @@ void SimWorld::ChangeEpoch() {
       continue;
     }
     lost.push_back(memory_nodes_[i].name);
+    memory_nodes_[i].arena = 0;
     if (memory_nodes_.size() > 1 && random_.Chance(0.5)) {
       memory_nodes_.erase(memory_nodes_.begin() + static_cast<std::ptrdiff_t>(i));
     } else {
@@ -221,10 +227,13 @@ void SimWorld::ChangeEpoch() {
   const uint32_t running = scheduler_.Stats().running;
   scheduler_.StartEpoch(++epoch_, memory_nodes_, lost, events, prefill_lanes_);
   Trace(absl::StrCat("epoch ", epoch_, " lost ", lost.size()));
+  if (sim_.prefix_cache) {
+    DrawArenas();
+  }
   core::SchedulerOptions options = workload_.options;
   options.memory_nodes = memory_nodes_;
   options.prefill_lanes = prefill_lanes_;
-  nodes_ = std::make_unique<SimNodes>(options, epoch_, random_());
+  nodes_ = std::make_unique<SimNodes>(options, epoch_, random_(), arenas_);
   links_.assign(workload_.options.lanes + prefill_lanes_.count(), {});
   ChangeReplicas();
   last_row_.clear();
@@ -241,6 +250,28 @@ void SimWorld::ChangeEpoch() {
   report_.reach.requeued += lost.empty() ? 0 : running - std::min<uint64_t>(running, by_losses);
   auditor_.NodesLost(lost, SlotsOfLongest());
   Show(events);
+}
+
+// Nodes that were lost come back with another arena, and some of the others take a new one when
+// they are prepared. What was under way may have written before the nodes heard of the epoch.
+void SimWorld::DrawArenas() {
+  for (LaneLink& link : links_) {
+    if (link.busy && arenas_random_.Chance(0.5)) {
+      nodes_->End(link.plans.front());
+    }
+  }
+  arenas_ = nodes_->Arenas();
+  std::vector<uint64_t> arenas;
+  for (core::MemoryNodeShare& node : memory_nodes_) {
+    if (node.arena == 0 || arenas_random_.Chance(0.1)) {
+      node.arena = ++arenas_drawn_;
+    } else if (sim_.bug == PlantedBug::kArenaWiped) {
+      arenas_.erase(node.arena);
+    }
+    arenas.push_back(node.arena);
+  }
+  scheduler_.SetArenas(arenas);
+  report_.reach.blocks_outlived += scheduler_.prefix_cache().blocks();
 }
 
 // What the memory nodes can hold of one sequence that is alone.
@@ -376,6 +407,7 @@ void SimWorld::ObservePrefill(const plan::StepPlan& plan) {
 void SimWorld::Mutate(plan::StepPlan& plan) {
   switch (sim_.bug) {
     case PlantedBug::kNone:
+    case PlantedBug::kArenaWiped:
     case PlantedBug::kTokenStale:
     case PlantedBug::kTokenMissing:
       return;

@@ -48,6 +48,7 @@ enum class PlantedBug : uint8_t {
   kTokenStale,      // The nodes report the token of the step before once more.
   kTokenMissing,    // The nodes leave a token out.
   kPrefixTooLong,   // Behind a kept prefix, a prompt's rows begin one too late.
+  kArenaWiped,      // A node says that it kept its slots over an epoch's end, and has not.
 };
 
 struct SimOptions {
@@ -98,6 +99,7 @@ class SimWorld {
   void Arrive(const SimArrival& arrival);
   void Cancel(plan::SequenceId sequence);
   void ChangeEpoch();
+  void DrawArenas();
   void ChangeReplicas();
   void AddReplica(uint32_t nodes, bool shards);
   bool IsPrefillLane(uint32_t lane) const { return lane >= workload_.options.lanes; }
@@ -126,6 +128,9 @@ class SimWorld {
   Prng prefill_random_;
   Prng stages_random_;
   Prng loss_random_;
+  Prng arenas_random_;
+  SimArenas arenas_;
+  uint64_t arenas_drawn_ = 0;
   uint32_t replicas_ = 1;             // Compute nodes of the epoch, those for prompts left out.
   plan::PrefillLanes prefill_lanes_;  // Of the replicas for prompts.
   std::vector<plan::Stage> stages_;   // Of all compute nodes.
