@@ -199,5 +199,53 @@ TEST(PrefixCacheTest, BlocksMakeRoomForWhatRuns) {
   EXPECT_GT(cramped->engine().GetStatus().scheduler.prefix_cache.blocks_dropped, 0u);
 }
 
+// What lives on nodes that stay is not computed anew when another node leaves, or comes back.
+TEST(PrefixCacheTest, KvOfNodesThatStayOutlivesAnEpoch) {
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(Base());
+  ASSERT_NE(cluster, nullptr);
+  std::vector<GenerateSpec> specs;
+  for (uint64_t i = 0; i < 6; ++i) {
+    specs.push_back(Sampled(RandomPrompt(300, i), 200, i));
+  }
+  const std::vector<GenerateResult> undisturbed = cluster->GenerateMany(specs);
+  for (GenerateSpec& spec : specs) {
+    spec.cache_salt = "again";  // Nothing is found of the first time.
+  }
+  for (const std::string node : {"m1", "c0"}) {
+    SCOPED_TRACE(node);
+    std::vector<std::shared_ptr<LocalRequest>> requests;
+    for (const GenerateSpec& spec : specs) {
+      requests.push_back(cluster->Start(spec));
+    }
+    for (const auto& request : requests) {
+      request->WaitForTokens(20);
+    }
+    const uint64_t found = cluster->engine().GetStatus().scheduler.prefix_cache.tokens_found;
+    cluster->Detach(node);
+    if (node == "c0") {
+      cluster->Attach(node);
+    }
+    for (size_t i = 0; i < requests.size(); ++i) {
+      const GenerateResult result = requests[i]->Wait();
+      if (node == "m1") {  // Without its only compute node the cluster ends all requests.
+        ASSERT_TRUE(result.status.ok()) << result.status;
+        ExpectSameChoice(result.choices[0], undisturbed[i].choices[0]);
+      }
+    }
+    if (node == "m1") {
+      // Half of them lived on m0: all of their tokens but those of a block that was not full.
+      EXPECT_GE(cluster->engine().GetStatus().scheduler.prefix_cache.tokens_found - found,
+                3u * 304);
+      cluster->Attach(node);
+    }
+    ASSERT_TRUE(cluster->WaitForState("serving").ok());
+  }
+  // The compute node has come back as another one; memory nodes have what they had.
+  const uint64_t found = cluster->engine().GetStatus().scheduler.prefix_cache.tokens_found;
+  ExpectSame(cluster->GenerateMany(specs), undisturbed);
+  EXPECT_GE(cluster->engine().GetStatus().scheduler.prefix_cache.tokens_found - found, 6u * 288);
+  EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+}
+
 }  // namespace
 }  // namespace lamina::test_support
