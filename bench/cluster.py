@@ -56,9 +56,11 @@ class Cluster:
 
     def __init__(self, lanes, compute_cores="0", memory_cores="1", memory_nodes=2, capacity="2GiB",
                  running_max=256, chunk_tokens=512, coordinator_cores="", transport="shm", chunks="auto",
-                 query_first="auto", prefill_cores=None, local=False, auto_load=None, model=MODEL):
+                 query_first="auto", prefill_cores=None, local=False, auto_load=None, model=MODEL,
+                 prefix_cache="off"):
         """`prefill_cores`: prompts run on a node of their own there, "p0". `local`: policy local, without memory nodes.
-        `auto_load`: policy auto, for (rows, context); `compute_cores` then has those of the memory nodes too."""
+        `auto_load`: policy auto, for (rows, context); `compute_cores` then has those of the memory nodes too. Loads repeat
+        their prompts, so that K and V of these are not kept unless it says so."""
         self.address = f"127.0.0.1:{free_port()}"
         self.folder = tempfile.TemporaryDirectory(prefix="lamina-bench-")
         self.processes = []
@@ -82,7 +84,7 @@ class Cluster:
             f'compute:\n  - {{name: c0, cores: "{compute_cores}", http: {ANY_PORT}{kv}}}\n{prefill}'
             f"policy: {policy}\n{load}{'' if local else memory}\n"
             f"pipeline: {{mode: rotational, lanes: {lanes}, chunks: {chunks}, query_first: {query_first}}}\n"
-            f'transport: "{transport}"\n'
+            f'transport: "{transport}"\nprefix_cache: {prefix_cache}\n'
             f"prefill: {{mode: {'dedicated' if prefill else 'inline'}, chunk_tokens: {chunk_tokens}}}\n"
             f"limits: {{sequence_tokens_max: {SEQUENCE_TOKENS_MAX}, running_max: {running_max}}}\n")
         compute = ["c0", "p0"] if prefill else ["c0"]

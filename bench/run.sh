@@ -21,6 +21,7 @@ Suites:
   overlap    network time hidden behind attention, on a link throttled to a third of the step
   prefill    time per output token of running requests while a long prompt arrives: prompts beside rows, and on a node
              of their own
+  chat       time to the first token of each turn of a chat, with K and V of the turns before kept and without
   pipeline   two lanes against one, beside the bound of an event simulation with the measured times, and with what dense
              layers and attention take from each other
   local      memory nodes against policy local on the same cores, in turns: what the other process costs, and which wins where
@@ -64,11 +65,11 @@ case "$suite" in
     [[ ${#json[@]} -eq 0 ]] || { echo "plan prints its figures and has no --json" >&2; exit 2; }
     exec "$bin/lamina-bench-plan" "$@"
     ;;
-  decode | gateway | local | overlap | paper | peers | pipeline | prefill | trace | transport)
+  chat | decode | gateway | local | overlap | paper | peers | pipeline | prefill | trace | transport)
     exec python3 "$root/bench/$suite.py" "${json[@]}" "$@"
     ;;
   *)
-    echo "unknown suite $suite; known: attention dense plan transport decode overlap prefill pipeline local gateway trace paper peers" >&2
+    echo "unknown suite $suite; known: attention dense plan transport decode overlap prefill chat pipeline local gateway trace paper peers" >&2
     exit 2
     ;;
 esac

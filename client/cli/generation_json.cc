@@ -37,6 +37,7 @@ Json ToJson(const Choice& choice, uint32_t index) {
     line["logprobs"] = logprobs;
   }
   line["prompt_tokens"] = choice.usage.prompt_tokens;
+  line["cached_tokens"] = choice.usage.cached_tokens;
   line["completion_tokens"] = choice.usage.completion_tokens;
   line["ttft_ms"] = choice.usage.ttft_ms;
   line["tpot_ms"] = choice.usage.tpot_ms;
