@@ -36,9 +36,11 @@ class NotingOwner final : public EpochOwner {
     begun.push_back(epoch.config());
     losses.push_back(lost);
   }
+  void EpochServes(const FormedEpoch& epoch) override { served.push_back(epoch.config().epoch); }
   void StopServing(const absl::Status& status) override { stopped.push_back(status); }
 
   std::vector<plan::EpochConfig> begun;
+  std::vector<uint64_t> served;
   std::vector<std::vector<std::string>> losses;
   std::vector<absl::Status> stopped;
 };
@@ -127,8 +129,10 @@ TEST_F(ClusterMembersTest, TheFirstEpochWaitsForAllNodes) {
     ASSERT_THAT(port->configured, SizeIs(1)) << name;
     EXPECT_EQ(port->configured[0], owner_.begun[0]) << name;
   }
+  EXPECT_THAT(owner_.served, IsEmpty());
   Serve();
   EXPECT_TRUE(members_->serving());
+  EXPECT_THAT(owner_.served, ElementsAre(owner_.begun[0].epoch));
   ASSERT_THAT(ports_["m1"]->connected, SizeIs(1));
   EXPECT_THAT(ports_["m1"]->connected[0].compute_regions, ElementsAre("of c0"));
   EXPECT_THAT(ports_["m1"]->connected[0].memory_regions, ElementsAre("of m0", "of m1"));
