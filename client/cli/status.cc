@@ -93,7 +93,14 @@ void PrintStatus(const client::ClusterStatus& status, const std::string& bubbles
     std::printf("policy:   %s, %s\n", status.policy.c_str(), status.policy_choice.c_str());
   }
   if (!status.partition.empty()) {
-    std::printf("KV:       by %s\n", status.partition.c_str());
+    uint64_t kept = 0;
+    for (const client::NodeStatus& node : status.nodes) {
+      kept += node.slots_kept;
+    }
+    std::printf("KV:       by %s%s\n", status.partition.c_str(),
+                kept == 0 ? ""
+                          : absl::StrCat("; ", kept, " tokens kept for prompts that begin alike")
+                                .c_str());
   }
   if (!status.prefill.empty() && status.prefill != "inline") {
     std::printf("prompts:  %s\n", status.prefill.c_str());
