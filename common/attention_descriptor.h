@@ -23,6 +23,10 @@ struct AttentionDescriptor {
   // Logit soft cap: s becomes cap * tanh(s / cap) before the softmax. 0 means none.
   float soft_cap = 0.0f;
 
+  // Sinks: a learned score for each query head, which takes part in the softmax without a value.
+  // It joins once, at the root of the merge tree. Empty for none; else [query_heads].
+  std::vector<float> sinks = {};
+
   uint32_t group() const { return query_heads / kv_heads; }
   uint32_t q_width() const { return query_heads * head_dim; }
   uint32_t kv_width() const { return kv_heads * head_dim; }
@@ -64,6 +68,10 @@ inline AttentionDescriptor PartOf(const AttentionDescriptor& layer, HeadRange he
   AttentionDescriptor part = layer;
   part.query_heads = heads.count * layer.group();
   part.kv_heads = heads.count;
+  if (!layer.sinks.empty()) {
+    const auto first = layer.sinks.begin() + heads.first * layer.group();
+    part.sinks.assign(first, first + part.query_heads);
+  }
   return part;
 }
 

@@ -50,6 +50,10 @@ size_t LmHead::Run(size_t rows, size_t first, ValueBuffers& tail) const {
   const size_t columns = std::min(columns_, logits.cols - first);
   device_.dense().Linear(*weights_.linear(id), tail.Activations(head.inputs[0], rows), first,
                          logits.Cols(first, columns));
+  if (const model::Graph::LogitShape& shape = program_.graph().logit_shape; !shape.plain()) {
+    const kernels::MatrixView<float> made = logits.Cols(first, columns);
+    device_.dense().Scale(made, shape.scale, shape.soft_cap, made);
+  }
   return first + columns;
 }
 

@@ -108,7 +108,9 @@ absl::StatusOr<OpenedNode> OpenNode(const ClusterConfig& config, const ComputeNo
                                     const NodeThreads& threads, const ClusterSecret& secret,
                                     std::unique_ptr<kernels::ComputeDevice> device,
                                     ThreadPool& pool) {
-  LAMINA_ASSIGN_OR_RETURN(model::Model model, model::OpenModel(config.model));
+  LAMINA_ASSIGN_OR_RETURN(
+      model::Model model,
+      model::OpenModel(config.model, {.sequence_tokens_max = config.limits.sequence_tokens_max}));
   OpenedNode opened;
   LAMINA_ASSIGN_OR_RETURN(opened.fingerprint, model::Fingerprint(model));
   const uint32_t vocabulary = model.config.vocabulary;

@@ -5,6 +5,7 @@
 #include <utility>
 #include <variant>
 
+#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 
 namespace lamina::compute_node {
@@ -40,6 +41,7 @@ absl::StatusOr<ModelWeights> ModelWeights::Load(const model::Graph& graph,
   ModelWeights weights;
   weights.table_type_ = device.dense().compute_type();
   weights.linears_.resize(model.graph.ops.size());
+  weights.experts_.resize(model.graph.ops.size());
   weights.frequencies_.resize(model.graph.ops.size());
   weights.vectors_.resize(model.graph.weights.size());
   weights.tables_.resize(model.graph.weights.size());
@@ -63,8 +65,16 @@ absl::Status ModelWeights::LoadOp(const Origin& model, model::OpId op,
     LAMINA_RETURN_IF_ERROR(LoadVector(model, norm->weight, device));
     return norm->bias == model::kNone ? absl::OkStatus() : LoadVector(model, norm->bias, device);
   }
-  if (std::holds_alternative<model::LinearOp>(body)) {
-    return LoadLinear(model, op, device.dense());
+  if (const auto* norm = std::get_if<model::HeadNormOp>(&body)) {
+    LAMINA_RETURN_IF_ERROR(LoadVector(model, norm->q_weight, device));
+    return LoadVector(model, norm->k_weight, device);
+  }
+  if (const auto* linear = std::get_if<model::LinearOp>(&body)) {
+    LAMINA_ASSIGN_OR_RETURN(linears_[op], Pack(model, linear->parts, device.dense()));
+    return absl::OkStatus();
+  }
+  if (std::holds_alternative<model::ExpertsOp>(body)) {
+    return LoadExperts(model, op, device);
   }
   if (const auto* rope = std::get_if<model::RopeOp>(&body)) {
     LAMINA_ASSIGN_OR_RETURN(frequencies_[op], kernels::MoveToDevice(rope->frequencies, device));
@@ -93,20 +103,36 @@ absl::Status ModelWeights::LoadVector(const Origin& model, model::WeightId weigh
   return absl::OkStatus();
 }
 
-absl::Status ModelWeights::LoadLinear(const Origin& model, model::OpId op, kernels::Dense& dense) {
-  const auto& linear = std::get<model::LinearOp>(model.graph.ops[op].body);
+absl::Status ModelWeights::LoadExperts(const Origin& model, model::OpId op,
+                                       kernels::ComputeDevice& device) {
+  if (!device.is_host()) {
+    return absl::UnimplementedError(
+        absl::StrCat(model.graph.ops[op].name, ": experts run on the processor alone, not on ",
+                     device.name(), "; give the compute node no device"));
+  }
+  for (const auto& expert : std::get<model::ExpertsOp>(model.graph.ops[op].body).experts) {
+    kernels::Expert packed;
+    LAMINA_ASSIGN_OR_RETURN(packed.gate_up, Pack(model, expert.gate_up, device.dense()));
+    LAMINA_ASSIGN_OR_RETURN(packed.down, Pack(model, {&expert.down, 1}, device.dense()));
+    experts_[op].push_back(std::move(packed));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<kernels::PackedLinear>> ModelWeights::Pack(
+    const Origin& model, absl::Span<const model::LinearOp::Part> parts, kernels::Dense& dense) {
   size_t rows = 0;
   bool any_bias = false;
-  for (const model::LinearOp::Part& part : linear.parts) {
+  for (const model::LinearOp::Part& part : parts) {
     rows += model.graph.weights[part.weight].rows;
     any_bias = any_bias || part.bias != model::kNone;
   }
-  const size_t cols = model.graph.weights[linear.parts[0].weight].cols;
+  const size_t cols = model.graph.weights[parts[0].weight].cols;
   const size_t element = DTypeBytes(dense.compute_type());
   std::vector<std::byte> stacked(rows * cols * element);
   std::vector<float> bias(any_bias ? rows : 0, 0.0f);
   size_t row = 0;
-  for (const model::LinearOp::Part& part : linear.parts) {
+  for (const model::LinearOp::Part& part : parts) {
     LAMINA_ASSIGN_OR_RETURN(const std::vector<float> values, model.Read(part.weight));
     AppendAs(dense.compute_type(), values, stacked.data() + row * cols * element);
     if (part.bias != model::kNone) {
@@ -116,10 +142,10 @@ absl::Status ModelWeights::LoadLinear(const Origin& model, model::OpId op, kerne
     }
     row += model.graph.weights[part.weight].rows;
   }
-  LAMINA_ASSIGN_OR_RETURN(linears_[op],
+  LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<kernels::PackedLinear> packed,
                           dense.Pack(stacked.data(), dense.compute_type(), rows, cols, bias));
-  bytes_ += linears_[op]->bytes();
-  return absl::OkStatus();
+  bytes_ += packed->bytes();
+  return packed;
 }
 
 }  // namespace lamina::compute_node

@@ -19,6 +19,7 @@
 #include "absl/types/span.h"
 #include "common/dtype.h"
 #include "kernels/compute_device.h"
+#include "kernels/experts.h"
 #include "model/model.h"
 
 namespace lamina::compute_node {
@@ -30,6 +31,7 @@ class ModelWeights {
 
   // Reads, dequantises and packs the weights of these ops, and no others. The device outlives them.
   // Errors: those of ReadWeight() and of the device.
+  //         kUnimplemented  experts on a device that is not the processor.
   static absl::StatusOr<ModelWeights> Load(const model::Model& model,
                                            kernels::ComputeDevice& device,
                                            absl::Span<const model::OpId> ops,
@@ -45,6 +47,8 @@ class ModelWeights {
 
   // Of a LinearOp: its parts stacked. nullptr for other ops.
   const kernels::PackedLinear* linear(model::OpId op) const { return linears_[op].get(); }
+  // Of an ExpertsOp, by id; none for other ops.
+  absl::Span<const kernels::Expert> experts(model::OpId op) const { return experts_[op]; }
   // A norm's weight or bias, or another vector.
   absl::Span<const float> vector(model::WeightId weight) const { return Floats(vectors_[weight]); }
   // Of a RopeOp.
@@ -66,7 +70,9 @@ class ModelWeights {
   static absl::Span<const float> Floats(const kernels::Buffer& buffer) {
     return {reinterpret_cast<const float*>(buffer.data), buffer.bytes / sizeof(float)};
   }
-  absl::Status LoadLinear(const Origin& model, model::OpId op, kernels::Dense& dense);
+  absl::StatusOr<std::unique_ptr<kernels::PackedLinear>> Pack(
+      const Origin& model, absl::Span<const model::LinearOp::Part> parts, kernels::Dense& dense);
+  absl::Status LoadExperts(const Origin& model, model::OpId op, kernels::ComputeDevice& device);
   absl::Status LoadTable(const Origin& model, model::WeightId weight,
                          kernels::ComputeDevice& device);
   absl::Status LoadVector(const Origin& model, model::WeightId weight,
@@ -76,6 +82,7 @@ class ModelWeights {
   DType table_type_ = DType::kBF16;
   uint64_t bytes_ = 0;
   std::vector<std::unique_ptr<kernels::PackedLinear>> linears_;  // [ops]
+  std::vector<std::vector<kernels::Expert>> experts_;            // [ops][experts]
   std::vector<kernels::Buffer> frequencies_;                     // [ops]
   std::vector<kernels::Buffer> vectors_;                         // [weights]
   std::vector<kernels::Buffer> tables_;                          // [weights]

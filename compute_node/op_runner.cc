@@ -23,8 +23,22 @@ kernels::Activation ToKernel(model::ActivationKind kind) {
       return kernels::Activation::kGeluErf;
     case model::ActivationKind::kGeluTanh:
       return kernels::Activation::kGeluTanh;
+    case model::ActivationKind::kClampedSwiglu:
+      return kernels::Activation::kClampedSwiglu;
   }
   return kernels::Activation::kRelu;
+}
+
+kernels::RouteKind ToKernel(model::RouterKind kind) {
+  switch (kind) {
+    case model::RouterKind::kSoftmax:
+      return kernels::RouteKind::kSoftmax;
+    case model::RouterKind::kSoftmaxNormalised:
+      return kernels::RouteKind::kSoftmaxNormalised;
+    case model::RouterKind::kChosenSoftmax:
+      return kernels::RouteKind::kChosenSoftmax;
+  }
+  return kernels::RouteKind::kSoftmax;
 }
 
 }  // namespace
@@ -64,6 +78,19 @@ void OpRunner::RunOp(model::OpId id, ValueBuffers& buffers) const {
     } else {
       dense_.Activate(ToKernel(activation->kind), in, out);
     }
+  } else if (const auto* scale = std::get_if<model::ScaleOp>(&op.body)) {
+    dense_.Scale(buffers.Floats(op.inputs[0], count), scale->factor, /*soft_cap=*/0.0f,
+                 buffers.Floats(op.output, count));
+  } else if (std::holds_alternative<model::HeadNormOp>(op.body)) {
+    RunHeadNorm(op, count, buffers);
+  } else if (const auto* route = std::get_if<model::RouteOp>(&op.body)) {
+    kernels::RouteRows(ToKernel(route->kind), buffers.Floats(op.inputs[0], count), route->chosen,
+                       buffers.Floats(op.output, count));
+  } else if (std::holds_alternative<model::ExpertsOp>(op.body)) {
+    RunExperts(id, count, buffers);
+  } else if (std::holds_alternative<model::ConvertOp>(op.body) &&
+             program_.TypeOf(op.inputs[0]) == DType::kF32) {
+    dense_.Round(buffers.Floats(op.inputs[0], count), buffers.Activations(op.output, count));
   } else if (std::holds_alternative<model::ConvertOp>(op.body)) {
     dense_.Convert(buffers.Halves(op.inputs[0], count), buffers.Activations(op.output, count));
   } else {
@@ -88,6 +115,32 @@ void OpRunner::RunNorm(const model::Op& op, size_t rows, ValueBuffers& buffers) 
   const absl::Span<const float> bias =
       norm.bias == model::kNone ? absl::Span<const float>() : weights_.vector(norm.bias);
   dense_.LayerNorm(in, weights_.vector(norm.weight), bias, norm.epsilon, out);
+}
+
+void OpRunner::RunHeadNorm(const model::Op& op, size_t rows, ValueBuffers& buffers) const {
+  const auto& norm = std::get<model::HeadNormOp>(op.body);
+  dense_.NormHeads(buffers.Floats(op.inputs[0], rows),
+                   {.query_heads = norm.query_heads,
+                    .kv_heads = norm.kv_heads,
+                    .head_dim = norm.head_dim,
+                    .whole = norm.whole,
+                    .epsilon = norm.epsilon,
+                    .q_weight = weights_.vector(norm.q_weight),
+                    .k_weight = weights_.vector(norm.k_weight)},
+                   buffers.Floats(op.output, rows));
+}
+
+void OpRunner::RunExperts(model::OpId id, size_t rows, ValueBuffers& buffers) const {
+  const model::Op& op = program_.graph().ops[id];
+  const auto& experts = std::get<model::ExpertsOp>(op.body);
+  expert_layers_.Run({.experts = weights_.experts(id),
+                      .chosen = experts.chosen,
+                      .hidden = experts.hidden,
+                      .activation = ToKernel(experts.kind),
+                      .in = buffers.Activations(op.inputs[0], rows),
+                      .route = buffers.Floats(op.inputs[1], rows),
+                      .out = buffers.Floats(op.output, rows)},
+                     dense_);
 }
 
 void OpRunner::RunAdd(const model::Op& op, size_t rows, ValueBuffers& buffers) const {

@@ -15,6 +15,7 @@
 #include "compute_node/slice_program.h"
 #include "compute_node/value_buffers.h"
 #include "kernels/dense.h"
+#include "kernels/experts.h"
 #include "model/graph.h"
 
 namespace lamina::compute_node {
@@ -42,12 +43,15 @@ class OpRunner {
   void RunLinear(model::OpId id, size_t rows, ValueBuffers& buffers) const;
   void RunNorm(const model::Op& op, size_t rows, ValueBuffers& buffers) const;
   void RunAdd(const model::Op& op, size_t rows, ValueBuffers& buffers) const;
+  void RunHeadNorm(const model::Op& op, size_t rows, ValueBuffers& buffers) const;
+  void RunExperts(model::OpId id, size_t rows, ValueBuffers& buffers) const;
   void RunRope(model::OpId id, const RowInputs& rows, ValueBuffers& buffers) const;
 
   const SliceProgram& program_;
   const ModelWeights& weights_;
   kernels::Dense& dense_;
   std::function<void()> between_ops_;
+  mutable kernels::ExpertLayers expert_layers_;  // Its scratch.
 };
 
 }  // namespace lamina::compute_node

@@ -42,9 +42,11 @@ void PartialMerge::Run(Lane& lane, const RemoteRows& rows, ReplyOf reply_of) {
       }
       float lse;
       stack.Fold(folded.data(), &lse);
+      const float share =
+          shape.sinks.empty() ? 1.0f : kernels::ShareBesideSink(lse, shape.sinks[head]);
       std::transform(folded.begin(), folded.end(),
                      out.row(rows.decode.first + row) + size_t{head} * shape.head_dim,
-                     kernels::canonical::RoundOutput);
+                     [share](float x) { return kernels::canonical::RoundOutput(share * x); });
     }
   });
   context_.laps.LapOf(lane, telemetry::WorkPart::kTake, layer);

@@ -14,8 +14,10 @@ namespace {
 bool HasWeights(const SliceProgram& program, const ModelWeights& weights, const OpRange& range) {
   const auto ops = program.OpsIn(range);
   return std::all_of(ops.begin(), ops.end(), [&](const model::OpId op) {
-    return !std::holds_alternative<model::LinearOp>(program.graph().ops[op].body) ||
-           weights.linear(op) != nullptr;
+    const model::OpBody& body = program.graph().ops[op].body;
+    return std::holds_alternative<model::LinearOp>(body)    ? weights.linear(op) != nullptr
+           : std::holds_alternative<model::ExpertsOp>(body) ? !weights.experts(op).empty()
+                                                            : true;
   });
 }
 
@@ -46,6 +48,10 @@ absl::Status SliceExecutor::Prepare(size_t rows_max) {
     for (const model::OpId op : program_.OpsIn(range)) {
       if (const kernels::PackedLinear* linear = weight_source_.weights().linear(op)) {
         LAMINA_RETURN_IF_ERROR(device_.dense().Prepare(*linear, rows));
+      }
+      for (const kernels::Expert& expert : weight_source_.weights().experts(op)) {
+        LAMINA_RETURN_IF_ERROR(device_.dense().Prepare(*expert.gate_up, rows));
+        LAMINA_RETURN_IF_ERROR(device_.dense().Prepare(*expert.down, rows));
       }
     }
     return absl::OkStatus();

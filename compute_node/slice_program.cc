@@ -182,10 +182,7 @@ size_t SliceProgram::PartRowBytesMax() const {
 size_t SliceProgram::LinearWeights(absl::Span<const model::OpId> ops) const {
   size_t weights = 0;
   for (const model::OpId id : ops) {
-    const model::Op& op = graph_->ops[id];
-    if (std::holds_alternative<model::LinearOp>(op.body)) {
-      weights += size_t{Width(op.inputs[0])} * Width(op.output);
-    }
+    weights += model::MatrixWeightsOfRow(*graph_, graph_->ops[id]);
   }
   return weights;
 }

@@ -94,7 +94,7 @@ class SliceProgram {
   // Whether the host sees it: q, k, v, attention outputs, contexts and logits.
   bool Crosses(model::ValueId value) const { return crosses_[value]; }
 
-  // How many weights the linear ones of these ops have.
+  // How many weights the linear ones of these ops have; of experts those of one row.
   size_t LinearWeights(absl::Span<const model::OpId> ops) const;
 
  private:

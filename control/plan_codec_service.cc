@@ -282,6 +282,7 @@ void ToProto(const AttentionDescriptor& descriptor, v1::AttentionDescriptor* pro
   proto->set_scale(descriptor.scale);
   proto->set_window(descriptor.window);
   proto->set_soft_cap(descriptor.soft_cap);
+  proto->mutable_sinks()->Assign(descriptor.sinks.begin(), descriptor.sinks.end());
 }
 
 AttentionDescriptor FromProto(const v1::AttentionDescriptor& proto) {
@@ -290,7 +291,8 @@ AttentionDescriptor FromProto(const v1::AttentionDescriptor& proto) {
           .head_dim = proto.head_dim(),
           .scale = proto.scale(),
           .window = proto.window(),
-          .soft_cap = proto.soft_cap()};
+          .soft_cap = proto.soft_cap(),
+          .sinks = {proto.sinks().begin(), proto.sinks().end()}};
 }
 
 void ToProto(const plan::Stage& stage, v1::ComputeStage* proto) {

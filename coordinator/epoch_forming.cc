@@ -90,8 +90,8 @@ absl::StatusOr<EpochForming::Placement> EpochForming::PlaceSequences(
     placement.slots.push_back(members.kv[i].slots);
   }
   if (const uint32_t span_tokens = options_.scheduler.span_tokens; span_tokens > 0) {
-    LAMINA_RETURN_IF_ERROR(core::CheckSpans(options_.layers, placement.shares, span_tokens,
-                                            options_.scheduler.sequence_tokens_max));
+    LAMINA_RETURN_IF_ERROR(
+        core::CheckSpans(placement.shares, span_tokens, options_.scheduler.sequence_tokens_max));
     placement.words = absl::StrCat("token_range: spans of ", span_tokens, " tokens over ",
                                    placement.shares.size(), " memory nodes");
   }

@@ -70,7 +70,9 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
   LAMINA_ASSIGN_OR_RETURN(const ClusterConfig config, daemon::LoadDaemonConfig(flags));
   LAMINA_ASSIGN_OR_RETURN(ClusterSecret secret, JoinSecret(flags, config));
   daemon::KeepToCores(config.coordinator_cores);
-  LAMINA_ASSIGN_OR_RETURN(const model::Model model, model::OpenModel(config.model));
+  LAMINA_ASSIGN_OR_RETURN(
+      const model::Model model,
+      model::OpenModel(config.model, {.sequence_tokens_max = config.limits.sequence_tokens_max}));
   LAMINA_ASSIGN_OR_RETURN(const auto tokenizer, model::LoadTokenizer(config.model));
   LAMINA_ASSIGN_OR_RETURN(coordinator::EngineOptions options,
                           coordinator::EngineOptionsOf(config, model.graph, model.config));

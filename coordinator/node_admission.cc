@@ -55,7 +55,7 @@ absl::Status NodeAdmission::CheckRoom(const NodeHello& hello, bool holds_kv) con
   const uint32_t least = options_.scheduler.sequence_tokens_max;
   if (identity.is_memory && options_.scheduler.span_tokens > 0) {
     // One span at least; whether a longest request has room, only all nodes together tell.
-    return core::CheckSpans(options_.layers, {{.name = identity.name, .slots = SlotsOf(hello)}},
+    return core::CheckSpans({{.name = identity.name, .slots = SlotsOf(hello)}},
                             options_.scheduler.span_tokens, options_.scheduler.span_tokens);
   }
   if (identity.is_memory && options_.partition == Partition::kHead) {

@@ -46,15 +46,15 @@ bool PolicyAuto::SawNothing(Nanos now) {
 
 const core::PolicyChoice& PolicyAuto::Choose(core::CurrentPolicy current,
                                              const PolicyMeasures& measures) {
-  const cost::PolicyModel model = {
-      .layers = static_cast<uint32_t>(options_.layers.size()),
-      .kv_bytes_per_token = static_cast<double>(KvBytesPerToken(options_.layers))};
+  const bool seen = meter_.seconds() >= kServiceSecondsMin;
+  const cost::PolicyLoad load = seen ? meter_.load() : options_.policy_auto->load;
+  const cost::PolicyModel model = {.layers = static_cast<uint32_t>(options_.layers.size()),
+                                   .kv_bytes_per_token = core::KvBytesReadPerToken(
+                                       options_.layers, std::max(1.0, load.context))};
   const cost::PolicyPools pools = {.attention = AttentionOfPools(measures),
                                    .lanes_max = options_.scheduler.lanes,
                                    .lanes_auto = options_.scheduler.lanes_auto};
-  const bool seen = meter_.seconds() >= kServiceSecondsMin;
-  choice_ = core::ChoosePolicy(measures.times, model, pools,
-                               seen ? meter_.load() : options_.policy_auto->load, current);
+  choice_ = core::ChoosePolicy(measures.times, model, pools, load, current);
   absl::StrAppend(&choice_->why, seen ? "; the load of late" : "; the load of the cluster file");
   return *choice_;
 }

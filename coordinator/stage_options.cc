@@ -2,7 +2,6 @@
 #include "coordinator/stage_options.h"
 
 #include <utility>
-#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
@@ -18,10 +17,7 @@ absl::StatusOr<std::vector<double>> SliceCosts(const model::Graph& graph) {
   for (const model::Slice& slice : split.slices) {
     double weights = 0;
     for (const model::OpId op : slice.ops) {
-      if (std::holds_alternative<model::LinearOp>(graph.ops[op].body)) {
-        weights += static_cast<double>(graph.values[graph.ops[op].inputs[0]].width) *
-                   graph.values[graph.ops[op].output].width;
-      }
+      weights += static_cast<double>(model::MatrixWeightsOfRow(graph, graph.ops[op]));
     }
     costs.push_back(weights);
   }

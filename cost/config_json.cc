@@ -60,25 +60,25 @@ const std::vector<Family>& Families() {
       {"mistral", "intermediate_size", nullptr, nullptr, 3, {true, "LLaMA's graph"}},
       {"qwen2", "intermediate_size", nullptr, nullptr, 3, {true, "Qwen2's graph"}},
       {"opt", "ffn_dim", nullptr, nullptr, 2, {true, "OPT's graph"}},
-      {"qwen3", "intermediate_size", nullptr, nullptr, 3, {false, "no norms of q and k"}},
+      {"qwen3", "intermediate_size", nullptr, nullptr, 3, {true, "Qwen3's graph"}},
       {"mixtral",
        "intermediate_size",
        "num_local_experts",
        "num_experts_per_tok",
        3,
-       {false, "no mixtures of experts"}},
+       {true, "its graph; compute nodes on processors alone"}},
       {"qwen3_moe",
        "moe_intermediate_size",
        "num_experts",
        "num_experts_per_tok",
        3,
-       {false, "no mixtures of experts"}},
+       {true, "its graph; compute nodes on processors alone"}},
       {"gpt_oss",
        "intermediate_size",
        "num_local_experts",
        "num_experts_per_tok",
        3,
-       {false, "no mixtures of experts and no attention sinks"}}};
+       {true, "its graph; compute nodes on processors alone"}}};
   return *kFamilies;
 }
 

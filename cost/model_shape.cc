@@ -74,8 +74,9 @@ ModelShape ShapeOf(const model::ModelConfig& config) {
   shape.vocabulary = config.vocabulary;
   shape.tied_embeddings = config.tied_embeddings;
   shape.window = config.window;
-  shape.window_layers =
-      config.window > 0 ? config.layers - std::min(config.layers, config.window_first_layer) : 0;
+  shape.window_layers = config.window > 0 ? config.WindowLayers() : 0;
+  shape.experts = std::max(1u, config.experts);
+  shape.experts_per_token = std::max(1u, config.experts_per_token);
   shape.positions_max = config.positions_max;
   shape.runs = {.yes = true, .why = "its files were opened"};
   shape.source = "its files";

@@ -8,6 +8,7 @@
 //   s_i = scale * dot(q[p,h], k_i[g])          then the soft cap, if any
 //   lse = ln(sum_i exp(s_i))                    natural logarithm
 //   out = sum_i exp(s_i - lse) * v_i[g]         already normalised
+//   out = out / (1 + exp(sink[h] - lse))        where the layer has sinks, not in partials
 //
 // The order of every sum is fixed by docs/design/attention_numerics.md: blocks of kBlockTokens
 // counted from token 0 are the leaves, merged as a binary counter does. So the bits of a row depend
@@ -55,6 +56,9 @@ struct AttentionItem {
   absl::Span<const Extent> extents;
   uint32_t first_position = 0;  // Position of the first query token.
   uint32_t query_tokens = 1;
+  // Tokens before this one are seen by none of the queries: what a window hides of a part of a
+  // sequence, whose queries stand behind its end. Requires: at most first_position.
+  uint32_t first_seen = 0;
   const BFloat16* q = nullptr;
   size_t q_stride = 0;
   BFloat16* out = nullptr;
@@ -63,9 +67,9 @@ struct AttentionItem {
   // Shape: [query_tokens, query_heads, PartialWidth()]: out, then lse.
   //
   // The tokens may then be a part of a sequence that begins at a block border b, with positions
-  // counted from there, if it has no window and ends where its last query does or is an aligned
-  // span (its length a power of two of blocks that divides b): its partial is one node of the
-  // sequence's own merge tree.
+  // counted from there, if it ends where its last query does or is an aligned span (its length a
+  // power of two of blocks that divides b): its partial is one node of the sequence's own merge
+  // tree. A window counts from first_position, so that `first_seen` says what it hides here.
   float* partial = nullptr;
 };
 

@@ -67,6 +67,22 @@ enum class Activation : uint8_t {
   kSilu,
   kGeluErf,
   kGeluTanh,
+  // Gated alone, gpt-oss': with gate at most 7 and up in [-7, 7],
+  // gate / (1 + exp(-1.702 gate)) * (up + 1).
+  kClampedSwiglu,
+};
+
+// RMS norms of the heads of a row [q | k | v] (kernels/dense.h: NormHeads).
+// Shapes: q_weight, k_weight  [head_dim], shared by heads; with `whole` [heads * head_dim] each,
+//         and one norm is over all query heads, one over all KV heads
+struct HeadNorms {
+  size_t query_heads = 0;
+  size_t kv_heads = 0;
+  size_t head_dim = 0;
+  bool whole = false;
+  float epsilon = 0;
+  absl::Span<const float> q_weight;
+  absl::Span<const float> k_weight;
 };
 
 class Dense {
@@ -121,6 +137,19 @@ class Dense {
 
   // Copies bf16 rows to the compute type (the attention output before its projection).
   virtual void Convert(MatrixView<const BFloat16> x, const ActivationView& out) = 0;
+
+  // out = x in the type of `out`, rounded where that is bf16.
+  virtual void Round(MatrixView<const float> x, const ActivationView& out) = 0;
+
+  // q and k of rows [q | k | v] through RMS norms, v as it is. `out` may not be `x`.
+  // Shapes: x, out  [rows, (query_heads + 2 kv_heads) * head_dim]
+  virtual void NormHeads(MatrixView<const float> x, const HeadNorms& norms,
+                         MatrixView<float> out) = 0;
+
+  // out = factor * x, then, where soft_cap is not 0, out = soft_cap * tanh(out / soft_cap). `out`
+  // may be `x`.
+  virtual void Scale(MatrixView<const float> x, float factor, float soft_cap,
+                     MatrixView<float> out) = 0;
 
   // out[i, :] = table[ids[i], :], from bf16 or f32 rows `width` wide, to f32.
   // Requires: every id is inside the table (the caller has checked).

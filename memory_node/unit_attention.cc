@@ -2,11 +2,28 @@
 #include "memory_node/unit_attention.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "common/status_macros.h"
 #include "telemetry/work_meter.h"
 
 namespace lamina::memory_node {
+namespace {
+
+// The first position that a row at `position` sees.
+uint32_t FirstSeen(const AttentionDescriptor& shape, uint32_t position) {
+  return shape.window != 0 && position + 1 > shape.window ? position + 1 - shape.window : 0;
+}
+
+void WriteEmptyPartial(const AttentionDescriptor& shape, float* partial) {
+  for (uint32_t head = 0; head < shape.query_heads; ++head) {
+    partial = std::fill_n(partial, shape.head_dim, 0.0f);
+    *partial++ = -std::numeric_limits<float>::infinity();
+  }
+}
+
+}  // namespace
+
 absl::Status UnitAttention::Store(const Lane& lane, const RowChunk& chunk) {
   const AttentionDescriptor shape = ShapeOf(chunk);
   kv_rows_.clear();
@@ -85,7 +102,7 @@ uint64_t UnitAttention::CollectItems(const RowChunk& chunk, Tokens tokens) {
                         .q_stride = shape.qkv_width(),
                         .out = chunk.outputs.Row(chunk.out, i),
                         .out_stride = shape.q_width()});
-      context += row.position + run;
+      context += row.position + run - FirstSeen(shape, row.position);
     }
     at += run;
   }
@@ -102,11 +119,14 @@ uint64_t UnitAttention::CollectSpanRows(const RowChunk& chunk, Tokens tokens) {
   return context;
 }
 
-// A span is attended as a sequence of its own, with positions counted from its start. Only the one
-// of the row's own token waits for k and v.
+// A span is attended as a sequence of its own, with positions counted from its start; one that a
+// window hides as a whole gives an empty partial. Only the one of the row's own token waits for k
+// and v.
 uint64_t UnitAttention::CollectSpanItems(const RowChunk& chunk, const Row& row, const BFloat16* q,
                                          Tokens tokens) {
   const uint32_t span_tokens = span_tokens_;
+  const AttentionDescriptor shape = ShapeOf(chunk);
+  const uint32_t first_seen = FirstSeen(shape, row.position);
   uint64_t context = 0;
   uint32_t partial = row.first_partial;
   for (const plan::SlotTables::Span& span : row.sequence->spans) {
@@ -117,13 +137,20 @@ uint64_t UnitAttention::CollectSpanItems(const RowChunk& chunk, const Row& row, 
     const bool open = row.own && row.position - start < span_tokens;
     if (tokens == Tokens::kAll || open == (tokens == Tokens::kOpen)) {
       const uint32_t last = std::min(row.position - start, span_tokens - 1);
-      items_.push_back({.extents = span.extents,
-                        .first_position = last,
-                        .query_tokens = 1,
-                        .q = q,
-                        .q_stride = ShapeOf(chunk).qkv_width(),
-                        .partial = chunk.outputs.Partial(chunk.out, partial)});
-      context += last + 1;
+      const uint32_t hidden = first_seen > start ? first_seen - start : 0;
+      float* const to = chunk.outputs.Partial(chunk.out, partial);
+      if (hidden > last) {
+        WriteEmptyPartial(shape, to);
+      } else {
+        items_.push_back({.extents = span.extents,
+                          .first_position = last,
+                          .query_tokens = 1,
+                          .first_seen = hidden,
+                          .q = q,
+                          .q_stride = shape.qkv_width(),
+                          .partial = to});
+        context += last + 1 - hidden;
+      }
     }
     ++partial;
   }

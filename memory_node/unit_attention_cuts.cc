@@ -77,8 +77,10 @@ void UnitAttention::MergeCutRows(const RowChunk& chunk) {
       }
       float lse;
       stack.Fold(folded.data(), &lse);
+      const float share =
+          shape.sinks.empty() ? 1.0f : kernels::ShareBesideSink(lse, shape.sinks[head]);
       std::transform(folded.begin(), folded.end(), to + size_t{head} * shape.head_dim,
-                     kernels::canonical::RoundOutput);
+                     [share](float x) { return kernels::canonical::RoundOutput(share * x); });
     }
   });
 }

@@ -40,24 +40,60 @@ class BodyChecker {
   }
 
   absl::Status operator()(const NormOp& body) const {
-    LAMINA_RETURN_IF_ERROR(CheckTypes(ValueType::kF32, ValueType::kCompute));
+    const bool f32 = out().type == ValueType::kF32;
+    LAMINA_RETURN_IF_ERROR(
+        CheckTypes(ValueType::kF32, f32 ? ValueType::kF32 : ValueType::kCompute));
     LAMINA_RETURN_IF_ERROR(CheckSameWidth());
     LAMINA_RETURN_IF_ERROR(CheckVector("weight", body.weight, out().width));
     return body.bias == kNone ? absl::OkStatus() : CheckVector("bias", body.bias, out().width);
   }
 
+  absl::Status operator()(const HeadNormOp& body) const {
+    LAMINA_RETURN_IF_ERROR(CheckTypes(ValueType::kF32, ValueType::kF32));
+    LAMINA_RETURN_IF_ERROR(CheckSameWidth());
+    const uint64_t heads = uint64_t{body.query_heads} + 2 * uint64_t{body.kv_heads};
+    LAMINA_RETURN_IF_ERROR(CheckWidth("input", in().width, heads * body.head_dim));
+    const uint64_t q = body.whole ? body.query_heads : 1;
+    const uint64_t k = body.whole ? body.kv_heads : 1;
+    LAMINA_RETURN_IF_ERROR(CheckVector("q_weight", body.q_weight, q * body.head_dim));
+    return CheckVector("k_weight", body.k_weight, k * body.head_dim);
+  }
+
+  absl::Status operator()(const ScaleOp&) const {
+    LAMINA_RETURN_IF_ERROR(CheckTypes(ValueType::kF32, ValueType::kF32));
+    return CheckSameWidth();
+  }
+
   absl::Status operator()(const LinearOp& body) const {
     LAMINA_RETURN_IF_ERROR(CheckTypes(ValueType::kCompute, ValueType::kF32));
-    uint64_t rows = 0;
-    for (const LinearOp::Part& part : body.parts) {
-      LAMINA_RETURN_IF_ERROR(CheckTable("weight", part.weight, in().width));
-      const Weight& weight = graph_.weights[part.weight];
-      rows += weight.rows;
-      if (part.bias != kNone) {
-        LAMINA_RETURN_IF_ERROR(CheckVector("bias", part.bias, weight.rows));
-      }
+    return CheckParts(body.parts, in().width, "output", out().width);
+  }
+
+  absl::Status operator()(const RouteOp& body) const {
+    LAMINA_RETURN_IF_ERROR(CheckTypes(ValueType::kF32, ValueType::kF32));
+    LAMINA_RETURN_IF_ERROR(CheckWidth("input", in().width, body.experts));
+    if (body.chosen == 0 || body.chosen > body.experts) {
+      return OpError(op_, absl::StrCat(body.chosen, " experts of a row, of ", body.experts));
     }
-    return CheckWidth("output", out().width, rows);
+    return CheckWidth("output", out().width, uint64_t{2} * body.chosen);
+  }
+
+  absl::Status operator()(const ExpertsOp& body) const {
+    const Value& route = graph_.values[op_.inputs[1]];
+    if (in().type != ValueType::kCompute || route.type != ValueType::kF32 ||
+        out().type != ValueType::kF32) {
+      return OpError(op_, "takes a row in the compute type and a route, and makes f32");
+    }
+    LAMINA_RETURN_IF_ERROR(CheckWidth("route", route.width, uint64_t{2} * body.chosen));
+    if (body.chosen == 0 || body.chosen > body.experts.size()) {
+      return OpError(op_, absl::StrCat(body.chosen, " experts of a row, of ", body.experts.size()));
+    }
+    for (const ExpertsOp::Expert& expert : body.experts) {
+      LAMINA_RETURN_IF_ERROR(
+          CheckParts(expert.gate_up, in().width, "gate_up", uint64_t{2} * body.hidden));
+      LAMINA_RETURN_IF_ERROR(CheckParts({expert.down}, body.hidden, "output", out().width));
+    }
+    return absl::OkStatus();
   }
 
   absl::Status operator()(const RopeOp& body) const {
@@ -89,6 +125,10 @@ class BodyChecker {
       return OpError(
           op_, absl::StrCat("head_dim ", d.head_dim, " must be a multiple of 16 in [16, 256]"));
     }
+    if (!d.sinks.empty() && d.sinks.size() != d.query_heads) {
+      return OpError(op_,
+                     absl::StrCat(d.sinks.size(), " sinks for ", d.query_heads, " query heads"));
+    }
     LAMINA_RETURN_IF_ERROR(CheckWidth("input", in().width, QkvWidth(d)));
     return CheckWidth("output", out().width, uint64_t{d.query_heads} * d.head_dim);
   }
@@ -100,6 +140,9 @@ class BodyChecker {
 
   absl::Status operator()(const ActivationOp& body) const {
     LAMINA_RETURN_IF_ERROR(CheckTypes(ValueType::kF32, ValueType::kCompute));
+    if (body.kind == ActivationKind::kClampedSwiglu && !body.gated) {
+      return OpError(op_, "this activation takes a gate");
+    }
     return CheckWidth("input", in().width, uint64_t{out().width} * (body.gated ? 2 : 1));
   }
 
@@ -109,7 +152,9 @@ class BodyChecker {
   }
 
   absl::Status operator()(const ConvertOp&) const {
-    LAMINA_RETURN_IF_ERROR(CheckTypes(ValueType::kBF16, ValueType::kCompute));
+    const bool f32 = in().type == ValueType::kF32;
+    LAMINA_RETURN_IF_ERROR(
+        CheckTypes(f32 ? ValueType::kF32 : ValueType::kBF16, ValueType::kCompute));
     return CheckSameWidth();
   }
 
@@ -140,6 +185,21 @@ class BodyChecker {
       return absl::OkStatus();
     }
     return OpError(op_, absl::StrCat(what, " is ", found, " wide, expected ", expected));
+  }
+
+  // Parts stacked, from rows of `in` elements to rows of `out`.
+  absl::Status CheckParts(const std::vector<LinearOp::Part>& parts, uint64_t in,
+                          absl::string_view what, uint64_t out) const {
+    uint64_t rows = 0;
+    for (const LinearOp::Part& part : parts) {
+      LAMINA_RETURN_IF_ERROR(CheckTable("weight", part.weight, in));
+      const Weight& weight = graph_.weights[part.weight];
+      rows += weight.rows;
+      if (part.bias != kNone) {
+        LAMINA_RETURN_IF_ERROR(CheckVector("bias", part.bias, weight.rows));
+      }
+    }
+    return CheckWidth(what, out, rows);
   }
 
   absl::Status CheckTable(absl::string_view what, WeightId id, uint64_t cols) const {
@@ -174,6 +234,9 @@ absl::Status CheckInputCount(const Op& op) {
   }
   if (std::holds_alternative<AddOp>(op.body)) {
     return op.inputs.size() >= 2 ? absl::OkStatus() : OpError(op, "a sum takes two inputs or more");
+  }
+  if (std::holds_alternative<ExpertsOp>(op.body)) {
+    return op.inputs.size() == 2 ? absl::OkStatus() : OpError(op, "takes a row and its route");
   }
   return op.inputs.size() == 1 ? absl::OkStatus() : OpError(op, "takes exactly one input");
 }
@@ -215,6 +278,12 @@ absl::Status CheckWeights(const Graph& graph) {
   for (const Weight& weight : graph.weights) {
     const uint64_t rows = weight.rows == 1 ? weight.cols : weight.rows;
     const uint64_t length = weight.slice.has_value() ? weight.slice->whole_rows : rows;
+    if (weight.row_step == 0 ||
+        (weight.stack.count != 0 && weight.stack.index >= weight.stack.count)) {
+      return absl::InvalidArgumentError(absl::StrCat("weight ", weight.name, ": number ",
+                                                     weight.stack.index, " of ", weight.stack.count,
+                                                     ", every ", weight.row_step, "-th row"));
+    }
     if (weight.order == WeightRows::kSplitFusedQkv &&
         (weight.heads == 0 || length % (uint64_t{3} * weight.heads) != 0)) {
       return absl::InvalidArgumentError(absl::StrCat("weight ", weight.name, ": ", length,
@@ -264,16 +333,40 @@ absl::Status Graph::Validate() const {
   return CheckLogits(*this);
 }
 
+uint64_t MatrixWeights(const Graph& graph, const Op& op) {
+  if (const auto* experts = std::get_if<ExpertsOp>(&op.body)) {
+    return MatrixWeightsOfRow(graph, op) / experts->chosen * experts->experts.size();
+  }
+  return MatrixWeightsOfRow(graph, op);
+}
+
+uint64_t MatrixWeightsOfRow(const Graph& graph, const Op& op) {
+  if (const auto* experts = std::get_if<ExpertsOp>(&op.body)) {
+    const uint64_t width =
+        uint64_t{2} * graph.values[op.inputs[0]].width + graph.values[op.output].width;
+    return width * experts->hidden * experts->chosen;
+  }
+  if (std::holds_alternative<LinearOp>(op.body)) {
+    return uint64_t{graph.values[op.inputs[0]].width} * graph.values[op.output].width;
+  }
+  return 0;
+}
+
 WeightId GraphBuilder::AddWeight(Weight weight) {
-  for (WeightId id = 0; id < graph_.weights.size(); ++id) {
-    const Weight& known = graph_.weights[id];
-    if (known.name == weight.name && known.rows == weight.rows && known.cols == weight.cols &&
-        known.first_row == weight.first_row && known.order == weight.order) {
-      return id;
+  const auto named = weights_by_name_.equal_range(weight.name);
+  for (auto at = named.first; at != named.second; ++at) {
+    const Weight& known = graph_.weights[at->second];
+    if (known.rows == weight.rows && known.cols == weight.cols &&
+        known.first_row == weight.first_row && known.order == weight.order &&
+        known.stack == weight.stack && known.row_step == weight.row_step &&
+        known.offset == weight.offset) {
+      return at->second;
     }
   }
+  const auto id = static_cast<WeightId>(graph_.weights.size());
+  weights_by_name_.emplace(weight.name, id);
   graph_.weights.push_back(std::move(weight));
-  return static_cast<WeightId>(graph_.weights.size() - 1);
+  return id;
 }
 
 uint32_t GraphBuilder::WidthOf(ValueId id) const {
@@ -299,8 +392,25 @@ ValueId GraphBuilder::PositionEmbed(absl::string_view name, ValueId in, WeightId
   return Append(name, {in}, WidthOf(in), ValueType::kF32, PositionEmbedOp{table});
 }
 
-ValueId GraphBuilder::Norm(absl::string_view name, ValueId in, NormOp norm) {
-  return Append(name, {in}, WidthOf(in), ValueType::kCompute, norm);
+ValueId GraphBuilder::Norm(absl::string_view name, ValueId in, NormOp norm, ValueType type) {
+  return Append(name, {in}, WidthOf(in), type, norm);
+}
+
+ValueId GraphBuilder::HeadNorm(absl::string_view name, ValueId qkv, HeadNormOp norm) {
+  return Append(name, {qkv}, WidthOf(qkv), ValueType::kF32, norm);
+}
+
+ValueId GraphBuilder::Scale(absl::string_view name, ValueId in, float factor) {
+  return Append(name, {in}, WidthOf(in), ValueType::kF32, ScaleOp{factor});
+}
+
+ValueId GraphBuilder::Route(absl::string_view name, ValueId scores, RouteOp route) {
+  return Append(name, {scores}, 2 * route.chosen, ValueType::kF32, route);
+}
+
+ValueId GraphBuilder::Experts(absl::string_view name, ValueId in, ValueId route, uint32_t width,
+                              ExpertsOp experts) {
+  return Append(name, {in, route}, width, ValueType::kF32, std::move(experts));
 }
 
 ValueId GraphBuilder::Linear(absl::string_view name, ValueId in,

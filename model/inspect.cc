@@ -35,7 +35,13 @@ ModelSummary Inspect(const Model& model) {
   summary.bf16_bytes = 2 * summary.parameters;
   for (const Op& op : model.graph.ops) {
     if (const auto* attention = std::get_if<AttentionOp>(&op.body)) {
-      summary.kv_bytes_per_token += uint64_t{2} * attention->descriptor.kv_width() * 2;
+      const AttentionDescriptor& layer = attention->descriptor;
+      const uint64_t bytes = uint64_t{2} * layer.kv_width() * 2;
+      const uint64_t tokens = model.config.positions_max;
+      summary.kv_bytes_per_token += bytes;
+      summary.kv_bytes_kept += bytes * tokens;
+      summary.kv_bytes_read +=
+          bytes * (layer.window == 0 ? tokens : std::min<uint64_t>(tokens, layer.window));
     }
   }
   return summary;

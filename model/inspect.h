@@ -29,6 +29,10 @@ struct ModelSummary {
   uint64_t bf16_bytes = 0;          // The weights of the graph as a compute node holds them.
   std::vector<TypeSummary> types;   // By bytes, largest first.
   uint64_t kv_bytes_per_token = 0;  // bf16 keys and values of all layers.
+  // Of a sequence of config.positions_max tokens: what is kept, and what its last token reads, less
+  // where layers have a window. Slots hold all layers, so what only windows hide is kept.
+  uint64_t kv_bytes_kept = 0;
+  uint64_t kv_bytes_read = 0;
   // All tensors of the files, in their order.
   std::vector<TensorInfo> tensor_list;
 };

@@ -35,11 +35,42 @@ std::string ShapeText(absl::Span<const uint64_t> shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
 }
 
+// How a weight lies in its tensor: a vector of n as n rows of one.
+struct Layout {
+  explicit Layout(const Weight& weight)
+      : vector(weight.slice.has_value()
+                   ? weight.slice->whole_cols == 1
+                   : weight.rows == 1 && (weight.first_row == 0 || weight.row_step > 1)),
+        rows(weight.slice.has_value() ? weight.slice->whole_rows
+             : vector                 ? weight.cols
+                                      : weight.rows),
+        cols(weight.slice.has_value() ? weight.slice->whole_cols
+             : vector                 ? 1
+                                      : weight.cols),
+        stored_rows(weight.row_step > 1 ? rows * weight.row_step : rows + weight.first_row),
+        begin(weight.stack.index * stored_rows * cols) {}
+
+  bool vector;
+  uint64_t rows;  // Of the weight, and
+  uint64_t cols;
+  uint64_t stored_rows;  // of what is stored of it.
+  uint64_t begin;        // Its first element in the tensor.
+};
+
 std::vector<uint64_t> ExpectedShape(const Weight& weight) {
-  if (weight.rows == 1 && weight.first_row == 0) {
-    return {weight.cols};
+  const Layout layout(weight);
+  std::vector<uint64_t> shape;
+  if (weight.stack.count != 0) {
+    shape.push_back(weight.stack.count);
   }
-  return {uint64_t{weight.rows} + weight.first_row, weight.cols};
+  if (weight.order == WeightRows::kTransposed) {
+    shape.push_back(layout.cols);
+  }
+  shape.push_back(layout.stored_rows);
+  if (weight.order != WeightRows::kTransposed && !layout.vector) {
+    shape.push_back(layout.cols);
+  }
+  return shape;
 }
 
 absl::Status CheckWeight(const Weight& weight, FileFormat format, const WeightSource& source) {
@@ -58,7 +89,8 @@ absl::Status CheckWeight(const Weight& weight, FileFormat format, const WeightSo
   if (format == FileFormat::kHuggingFace && !IsReadableSafetensorsType(info->type)) {
     return absl::UnimplementedError(absl::StrCat("tensor \"", weight.name, "\" has type ",
                                                  info->type,
-                                                 "; the known ones are F32, F16, BF16"));
+                                                 "; the known ones are F32, F16, BF16, and MXFP4 "
+                                                 "in pairs of _blocks and _scales"));
   }
   return absl::OkStatus();
 }
@@ -92,7 +124,25 @@ void AddEndToken(uint64_t token, ModelConfig& config) {
   config.end_tokens.push_back(id);
 }
 
-absl::StatusOr<Model> OpenGguf(const std::string& path) {
+// The text part of a model that also takes images, with the settings that all of it shares.
+absl::StatusOr<JsonConfig> TextPart(const Architecture& architecture, const std::string& type,
+                                    const JsonConfig& json) {
+  if (std::find(architecture.types_with_text.begin(), architecture.types_with_text.end(), type) ==
+      architecture.types_with_text.end()) {
+    return json;
+  }
+  LAMINA_ASSIGN_OR_RETURN(JsonConfig text, json.Section("text_config"));
+  LAMINA_ASSIGN_OR_RETURN(const std::string text_type, text.GetString("model_type", ""));
+  const auto& known = architecture.hugging_face_types;
+  if (std::find(known.begin(), known.end(), text_type) == known.end()) {
+    return absl::UnimplementedError(
+        absl::StrCat("config.json: the text part of \"", type, "\" is of model_type \"", text_type,
+                     "\"; the known ones are ", absl::StrJoin(known, ", ")));
+  }
+  return text;
+}
+
+absl::StatusOr<Model> OpenGguf(const std::string& path, const OpenOptions& options) {
   LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<GgufFile> file, GgufFile::Open(path));
   LAMINA_ASSIGN_OR_RETURN(const std::string name, file->GetString("general.architecture"));
   LAMINA_ASSIGN_OR_RETURN(const Architecture* architecture, FindArchitectureForGguf(name));
@@ -101,6 +151,7 @@ absl::StatusOr<Model> OpenGguf(const std::string& path) {
   }
   Model model;
   model.config.format = FileFormat::kGguf;
+  model.config.sequence_tokens_max = options.sequence_tokens_max;
   model.config.architecture = std::string(architecture->name);
   LAMINA_RETURN_IF_ERROR(architecture->read_gguf(*file, model.config));
   model.config.name = file->GetString("general.name").value_or(path);
@@ -148,7 +199,20 @@ std::string LastPathPart(std::string path) {
   return path.substr(path.rfind('/') + 1);
 }
 
-absl::StatusOr<Model> OpenHuggingFace(const std::string& directory) {
+// Whether the weights are quantised in a way that is read: MXFP4, as gpt-oss has it.
+absl::Status CheckQuantisation(const JsonConfig& json) {
+  LAMINA_ASSIGN_OR_RETURN(const JsonConfig section, json.Section("quantization_config"));
+  LAMINA_ASSIGN_OR_RETURN(const std::string method, section.GetString("quant_method", "unnamed"));
+  if (!json.Has("quantization_config") || method == "mxfp4") {
+    return absl::OkStatus();
+  }
+  return absl::UnimplementedError(
+      absl::StrCat("config.json: quantised Hugging Face weights (quant_method \"", method,
+                   "\": FP8, AWQ, GPTQ and others) are not supported; use the unquantised model or "
+                   "a GGUF file"));
+}
+
+absl::StatusOr<Model> OpenHuggingFace(const std::string& directory, const OpenOptions& options) {
   absl::StatusOr<JsonConfig> json = ReadJsonFile(directory + "/config.json");
   if (absl::IsNotFound(json.status())) {
     return absl::NotFoundError(absl::StrCat(
@@ -157,17 +221,18 @@ absl::StatusOr<Model> OpenHuggingFace(const std::string& directory) {
   LAMINA_RETURN_IF_ERROR(json.status());
   LAMINA_ASSIGN_OR_RETURN(const std::string type, json->GetString("model_type", ""));
   LAMINA_ASSIGN_OR_RETURN(const Architecture* architecture, FindArchitectureForJson(type));
-  if (json->Has("quantization_config")) {
-    return absl::UnimplementedError(
-        "config.json: quantised Hugging Face weights are not supported; use the unquantised model "
-        "or a GGUF file");
-  }
+  LAMINA_RETURN_IF_ERROR(CheckQuantisation(*json));
+  LAMINA_ASSIGN_OR_RETURN(const JsonConfig text, TextPart(*architecture, type, *json));
   Model model;
+  model.config.sequence_tokens_max = options.sequence_tokens_max;
   model.config.format = FileFormat::kHuggingFace;
   model.config.architecture = std::string(architecture->name);
   model.config.name = LastPathPart(directory);
-  LAMINA_RETURN_IF_ERROR(architecture->read_json(*json, model.config));
+  LAMINA_RETURN_IF_ERROR(architecture->read_json(text, model.config));
   LAMINA_RETURN_IF_ERROR(ReadEndTokens(directory, *json, model.config));
+  if (json->Has("text_config")) {
+    LAMINA_RETURN_IF_ERROR(ReadEndTokens(directory, text, model.config));
+  }
   LAMINA_ASSIGN_OR_RETURN(model.weights, SafetensorsSource::OpenDirectory(directory));
   LAMINA_RETURN_IF_ERROR(Complete(*architecture, model));
   return model;
@@ -187,19 +252,44 @@ absl::Status ReadFusedQkv(const WeightSource& source, const Weight& weight, absl
   return absl::OkStatus();
 }
 
+// Rows that do not follow one another in the tensor: those of a transposed one, or every
+// row_step-th.
+absl::Status ReadScattered(const WeightSource& source, const Weight& weight, const Layout& layout,
+                           absl::Span<float> out) {
+  std::vector<float> stored(layout.stored_rows * layout.cols);
+  LAMINA_RETURN_IF_ERROR(source.Read(weight.name, layout.begin, absl::MakeSpan(stored)));
+  const bool transposed = weight.order == WeightRows::kTransposed;
+  for (uint64_t row = 0; row < layout.rows; ++row) {
+    const uint64_t from = weight.first_row + row * weight.row_step;
+    for (uint64_t col = 0; col < layout.cols; ++col) {
+      out[row * layout.cols + col] =
+          transposed ? stored[col * layout.stored_rows + from] : stored[from * layout.cols + col];
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool IsScattered(const Weight& weight) {
+  return weight.order == WeightRows::kTransposed || weight.row_step > 1;
+}
+
 absl::Status ReadWhole(const WeightSource& source, const Weight& weight, absl::Span<float> out) {
   if (weight.order == WeightRows::kSplitFusedQkv) {
     return ReadFusedQkv(source, weight, out);
   }
-  const uint64_t cols = weight.slice.has_value() ? weight.slice->whole_cols : weight.cols;
-  return source.Read(weight.name, weight.first_row * cols, out);
+  const Layout layout(weight);
+  if (IsScattered(weight)) {
+    return ReadScattered(source, weight, layout, out);
+  }
+  return source.Read(weight.name, layout.begin + weight.first_row * layout.cols, out);
 }
 
 // Of a matrix only the rows asked for; vectors, and rows that are stored in another order, as a
 // whole.
 absl::Status ReadSlice(const WeightSource& source, const Weight& weight, absl::Span<float> out) {
   const WeightSlice& slice = *weight.slice;
-  const bool as_whole = weight.order != WeightRows::kAsStored || slice.whole_cols == 1;
+  const bool as_whole =
+      weight.order != WeightRows::kAsStored || slice.whole_cols == 1 || IsScattered(weight);
   std::vector<float> rows(as_whole ? size_t{slice.whole_rows} * slice.whole_cols : 0);
   if (as_whole) {
     LAMINA_RETURN_IF_ERROR(ReadWhole(source, weight, absl::MakeSpan(rows)));
@@ -209,9 +299,10 @@ absl::Status ReadSlice(const WeightSource& source, const Weight& weight, absl::S
     const uint64_t first = as_whole ? uint64_t{range.first} * slice.whole_cols : 0;
     if (!as_whole) {
       rows.resize(size_t{range.count} * slice.whole_cols);
-      LAMINA_RETURN_IF_ERROR(
-          source.Read(weight.name, (uint64_t{weight.first_row} + range.first) * slice.whole_cols,
-                      absl::MakeSpan(rows)));
+      LAMINA_RETURN_IF_ERROR(source.Read(
+          weight.name,
+          Layout(weight).begin + (uint64_t{weight.first_row} + range.first) * slice.whole_cols,
+          absl::MakeSpan(rows)));
     }
     for (size_t row = 0; row < range.count; ++row) {
       const float* from = rows.data() + first + row * slice.whole_cols + slice.cols.first;
@@ -223,12 +314,13 @@ absl::Status ReadSlice(const WeightSource& source, const Weight& weight, absl::S
 
 }  // namespace
 
-absl::StatusOr<Model> OpenModel(const std::string& path) {
+absl::StatusOr<Model> OpenModel(const std::string& path, const OpenOptions& options) {
   struct stat info = {};
   if (::stat(path.c_str(), &info) != 0) {
     return absl::ErrnoToStatus(errno, absl::StrCat("model ", path));
   }
-  absl::StatusOr<Model> model = S_ISDIR(info.st_mode) ? OpenHuggingFace(path) : OpenGguf(path);
+  absl::StatusOr<Model> model =
+      S_ISDIR(info.st_mode) ? OpenHuggingFace(path, options) : OpenGguf(path, options);
   if (model.ok() || absl::StrContains(model.status().message(), path)) {
     return model;
   }
@@ -250,7 +342,14 @@ absl::Status ReadWeight(const Graph& graph, const WeightSource& source, WeightId
                                                    " x ", weight.cols, " elements, not ",
                                                    out.size()));
   }
-  return weight.slice.has_value() ? ReadSlice(source, weight, out) : ReadWhole(source, weight, out);
+  LAMINA_RETURN_IF_ERROR(weight.slice.has_value() ? ReadSlice(source, weight, out)
+                                                  : ReadWhole(source, weight, out));
+  if (weight.offset != 0.0f) {
+    for (float& x : out) {
+      x += weight.offset;
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace lamina::model

@@ -21,6 +21,12 @@ struct Model {
   std::unique_ptr<WeightSource> weights;
 };
 
+struct OpenOptions {
+  // The longest sequence of the deployment (limits.sequence_tokens_max); 0: what the model was
+  // trained for. All processes of a cluster say the same: it decides longrope's angles.
+  uint32_t sequence_tokens_max = 0;
+};
+
 // `path` is a GGUF file or a Hugging Face directory (config.json and safetensors, one or many).
 // Reads headers and metadata only: weights are read when asked for.
 //
@@ -28,7 +34,7 @@ struct Model {
 //         kUnimplemented    unknown architecture (lists the known ones) or tensor type.
 //         kInvalidArgument  a setting that contradicts another, or a tensor whose shape does not
 //         fit. kDataLoss         truncated or damaged file.
-absl::StatusOr<Model> OpenModel(const std::string& path);
+absl::StatusOr<Model> OpenModel(const std::string& path, const OpenOptions& options = {});
 
 // Reads weight `id` of the graph as f32 [rows, cols], in the order that Weight::order asks for.
 absl::Status ReadWeight(const Model& model, WeightId id, absl::Span<float> out);

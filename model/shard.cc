@@ -59,7 +59,7 @@ class Anatomy {
       if (const Body* body = std::get_if<Body>(&op.body); body != nullptr) {
         return body;
       }
-      if (Is<RopeOp>(op)) {
+      if (Is<RopeOp>(op) || Is<HeadNormOp>(op)) {
         return Behind<Body>(op.output);
       }
     }
@@ -79,13 +79,16 @@ class Anatomy {
              : Behind<ActivationOp>(op.output) != nullptr ? Spread::kColumns
                                                           : Spread::kWhole;
     }
+    if (Is<ExpertsOp>(op)) {
+      return Spread::kPart;
+    }
     if (Is<AddOp>(op)) {
       const bool any_part = std::any_of(op.inputs.begin(), op.inputs.end(), [this](ValueId value) {
         return spread(value) == Spread::kPart;
       });
       return any_part ? Spread::kPart : Spread::kWhole;
     }
-    return spread(op.inputs[0]);  // Rope, attention, activation, conversion.
+    return spread(op.inputs[0]);  // Rope, norms of heads, attention, activation, conversion, ...
   }
 
   const Graph& graph_;
@@ -105,6 +108,7 @@ class Sharder {
       Append(op);
     }
     shard_.logits = value_[whole_.logits];
+    shard_.logit_shape = whole_.logit_shape;
     LAMINA_RETURN_IF_ERROR(shard_.Validate());
     return std::move(shard_);
   }
@@ -159,9 +163,17 @@ class Sharder {
         return TakeColumns(*linear, in, op);
       }
       const std::vector<WeightRange> rows = RowsOf(op);
-      return rows.empty() ? void() : TakeRows(*linear, rows, width);
+      return rows.empty() ? void() : TakeRows(linear->parts, rows, width);
     }
-    if (auto* rope = std::get_if<RopeOp>(&added.body)) {
+    if (auto* experts = std::get_if<ExpertsOp>(&added.body)) {
+      return NarrowExperts(*experts);
+    }
+    if (auto* norm = std::get_if<HeadNormOp>(&added.body)) {
+      const AttentionDescriptor layer = LayerBehind(op.output);
+      norm->query_heads = layer.query_heads;
+      norm->kv_heads = layer.kv_heads;
+      width = layer.qkv_width();
+    } else if (auto* rope = std::get_if<RopeOp>(&added.body)) {
       const AttentionDescriptor layer = LayerBehind(op.output);
       rope->heads = layer.query_heads + layer.kv_heads;
       width = layer.qkv_width();
@@ -176,11 +188,23 @@ class Sharder {
     }
   }
 
-  AttentionDescriptor Narrowed(AttentionDescriptor layer) const {
-    layer.query_heads = part_.heads * layer.group();
-    layer.kv_heads = part_.heads;
-    return layer;
+  AttentionDescriptor Narrowed(const AttentionDescriptor& layer) const {
+    return PartOf(layer, {.first = part_.first_head, .count = part_.heads});
   }
+
+  // Every shard has the same columns of all experts.
+  void NarrowExperts(ExpertsOp& experts) {
+    const std::vector<WeightRange> rows = {
+        {.first = part_.first_column, .count = part_.columns},
+        {.first = experts.hidden + part_.first_column, .count = part_.columns}};
+    for (ExpertsOp::Expert& expert : experts.experts) {
+      uint32_t width = 0;
+      TakeRows(expert.gate_up, rows, width);
+      TakeColumns(expert.down, {.first = part_.first_column, .count = part_.columns});
+    }
+    experts.hidden = part_.columns;
+  }
+
   AttentionDescriptor LayerBehind(ValueId value) const {
     return Narrowed(anatomy_.Behind<AttentionOp>(value)->descriptor);
   }
@@ -207,11 +231,12 @@ class Sharder {
   }
 
   // Rows of the parts stacked, which may end inside a range.
-  void TakeRows(LinearOp& linear, const std::vector<WeightRange>& rows, uint32_t& width) {
+  void TakeRows(std::vector<LinearOp::Part>& whole, const std::vector<WeightRange>& rows,
+                uint32_t& width) {
     uint32_t begin = 0;  // Of the part.
     width = 0;
     std::vector<LinearOp::Part> parts;
-    for (const LinearOp::Part& part : linear.parts) {
+    for (const LinearOp::Part& part : whole) {
       const uint32_t end = begin + whole_.weights[part.weight].rows;
       std::vector<WeightRange> own;
       uint32_t count = 0;
@@ -230,7 +255,7 @@ class Sharder {
       width += count;
       begin = end;
     }
-    linear.parts = std::move(parts);
+    whole = std::move(parts);
   }
 
   // Of a matrix, or of a bias: elements.
@@ -254,15 +279,19 @@ class Sharder {
       cols = {.first = part_.first_head * head_width, .count = part_.heads * head_width};
     }
     for (LinearOp::Part& part : linear.parts) {
-      Weight piece = whole_.weights[part.weight];
-      piece.slice = WeightSlice{.whole_rows = piece.rows,
-                                .whole_cols = piece.cols,
-                                .rows = {{.first = 0, .count = piece.rows}},
-                                .cols = cols};
-      piece.cols = cols.count;
-      part.weight = AddWeight(std::move(piece));
-      part.bias = part_.index == 0 ? part.bias : kNone;
+      TakeColumns(part, cols);
     }
+  }
+
+  void TakeColumns(LinearOp::Part& part, const WeightRange& cols) {
+    Weight piece = whole_.weights[part.weight];
+    piece.slice = WeightSlice{.whole_rows = piece.rows,
+                              .whole_cols = piece.cols,
+                              .rows = {{.first = 0, .count = piece.rows}},
+                              .cols = cols};
+    piece.cols = cols.count;
+    part.weight = AddWeight(std::move(piece));
+    part.bias = part_.index == 0 ? part.bias : kNone;
   }
 
   // The attention that made the value, or what it was converted from.
@@ -287,7 +316,7 @@ class Sharder {
 };
 
 double WeightsOf(const Graph& graph, const Op& op) {
-  return static_cast<double>(graph.values[op.inputs[0]].width) * graph.values[op.output].width;
+  return static_cast<double>(MatrixWeights(graph, op));
 }
 
 }  // namespace
@@ -307,6 +336,13 @@ absl::StatusOr<ShardWidths> ShardWidthsOf(const Graph& graph) {
   for (const Op& op : graph.ops) {
     if (const auto* attention = std::get_if<AttentionOp>(&op.body)) {
       LAMINA_RETURN_IF_ERROR(settle(widths.heads, attention->descriptor.kv_heads, op));
+    } else if (const auto* norm = std::get_if<HeadNormOp>(&op.body);
+               norm != nullptr && norm->whole) {
+      return absl::UnimplementedError(absl::StrCat(
+          op.name, ": norms over all heads at once are not split into shards; use stages"));
+    } else if (const auto* experts = std::get_if<ExpertsOp>(&op.body)) {
+      LAMINA_RETURN_IF_ERROR(settle(widths.columns, experts->hidden, op));
+      columns += WeightsOf(graph, op);
     } else if (Is<ActivationOp>(op)) {
       LAMINA_RETURN_IF_ERROR(settle(widths.columns, graph.values[op.output].width, op));
     } else if (Is<LinearOp>(op)) {
@@ -343,8 +379,8 @@ absl::StatusOr<Graph> ShardGraph(const Graph& whole, const ShardPart& part) {
 uint64_t LinearBytes(const Graph& graph, bool head) {
   uint64_t bytes = 0;
   for (const Op& op : graph.ops) {
-    if (Is<LinearOp>(op) && (head || op.output != graph.logits)) {
-      bytes += static_cast<uint64_t>(WeightsOf(graph, op)) * 2;
+    if (head || op.output != graph.logits) {
+      bytes += MatrixWeights(graph, op) * 2;
     }
   }
   return bytes;

@@ -32,7 +32,9 @@ struct ShardWidths {
   double column_weights = 0;
 };
 
-// Errors: kUnimplemented  layers that differ in KV heads or in the MLP's width; names one.
+// Errors: kUnimplemented  layers that differ in KV heads or in the MLP's width, norms over all
+// heads;
+//                         names one.
 absl::StatusOr<ShardWidths> ShardWidthsOf(const Graph& graph);
 
 // The graph of one shard; with count 1 the whole. Weights keep their ids; pieces of them come

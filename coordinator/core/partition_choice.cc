@@ -45,8 +45,7 @@ absl::Status CheckTokenRanges(const PartitionNeeds& needs) {
                       .slots = static_cast<uint32_t>(std::min<uint64_t>(
                           node.capacity_bytes / slot_bytes, uint64_t{1} << 31))});
   }
-  return CheckSpans(needs.layers, shares, SpanTokensFor(needs.sequence_tokens_max),
-                    needs.sequence_tokens_max);
+  return CheckSpans(shares, SpanTokensFor(needs.sequence_tokens_max), needs.sequence_tokens_max);
 }
 
 absl::StatusOr<HeadSplit> SplitHeads(const PartitionNeeds& needs) {

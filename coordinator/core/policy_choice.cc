@@ -24,6 +24,15 @@ std::string Words(const cost::PolicyStep& step, bool local) {
 
 }  // namespace
 
+double KvBytesReadPerToken(absl::Span<const AttentionDescriptor> layers, double context) {
+  double bytes = 0;
+  for (const AttentionDescriptor& layer : layers) {
+    const double seen = layer.window == 0 ? context : std::min<double>(context, layer.window);
+    bytes += 2.0 * 2.0 * layer.kv_width() * (seen / context);
+  }
+  return bytes;
+}
+
 PolicyChoice ChoosePolicy(const plan::PolicyTimes& times, const cost::PolicyModel& model,
                           const cost::PolicyPools& pools, const cost::PolicyLoad& load,
                           CurrentPolicy current) {

@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/types/span.h"
+#include "common/attention_descriptor.h"
 #include "cost/policy_step.h"
 #include "plan/policy_times.h"
 
@@ -35,6 +37,10 @@ enum class CurrentPolicy : uint8_t { kNone, kLocal, kPools };
 PolicyChoice ChoosePolicy(const plan::PolicyTimes& times, const cost::PolicyModel& model,
                           const cost::PolicyPools& pools, const cost::PolicyLoad& load,
                           CurrentPolicy current = CurrentPolicy::kNone);
+
+// Bytes of K and V that one row with so much context reads, a token of its context: less where
+// layers have a window that is shorter. Requires: context > 0.
+double KvBytesReadPerToken(absl::Span<const AttentionDescriptor> layers, double context);
 
 // The load of late: means over the seconds in which rows ran, which forget.
 class PolicyLoadMeter {

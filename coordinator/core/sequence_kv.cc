@@ -171,16 +171,8 @@ uint32_t SpanTokensFor(uint32_t sequence_tokens_max) {
   return kBlockTokens * std::bit_ceil((blocks + kSpans - 1) / kSpans);
 }
 
-absl::Status CheckSpans(absl::Span<const AttentionDescriptor> layers,
-                        const std::vector<MemoryNodeShare>& nodes, uint32_t span_tokens,
+absl::Status CheckSpans(const std::vector<MemoryNodeShare>& nodes, uint32_t span_tokens,
                         uint32_t tokens_least) {
-  for (const AttentionDescriptor& layer : layers) {
-    if (layer.window != 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("partition token_range: the model attends over a sliding window of ",
-                       layer.window, " tokens; choose partition request or head"));
-    }
-  }
   uint64_t room = 0;
   for (const MemoryNodeShare& node : nodes) {
     if (node.slots < span_tokens) {

@@ -103,13 +103,10 @@ class SequenceKv {
 uint32_t SpanTokensFor(uint32_t sequence_tokens_max);
 
 // Whether sequences of `tokens_least` can be cut into spans over these nodes.
-// Errors: kInvalidArgument     a layer has a sliding window, which a partial of a span does not
-// know.
-//         kFailedPrecondition  a node without room for one span, or all without room for the
+// Errors: kFailedPrecondition  a node without room for one span, or all without room for the
 //         longest
 //                              sequence; says what there is and what it takes.
-absl::Status CheckSpans(absl::Span<const AttentionDescriptor> layers,
-                        const std::vector<MemoryNodeShare>& nodes, uint32_t span_tokens,
+absl::Status CheckSpans(const std::vector<MemoryNodeShare>& nodes, uint32_t span_tokens,
                         uint32_t tokens_least);
 
 }  // namespace lamina::core

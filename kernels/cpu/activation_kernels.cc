@@ -14,20 +14,25 @@ HWY_BEFORE_NAMESPACE();
 namespace lamina::kernels::cpu {
 namespace HWY_NAMESPACE {
 
-struct Relu {
+// What the gate is multiplied by: for most activations `up` itself.
+struct PlainUp {
+  HWY_INLINE V Up(V up) const { return up; }
+};
+
+struct Relu : PlainUp {
   // Written so that NaN stays NaN.
   HWY_INLINE V operator()(V x) const {
     return hn::IfThenElse(hn::Lt(x, hn::Zero(Floats())), hn::Zero(Floats()), x);
   }
 };
 
-struct Silu {
+struct Silu : PlainUp {
   HWY_INLINE V operator()(V x) const {
     return hn::Div(x, hn::Add(Constant(1.0f), Exp(hn::Neg(x))));
   }
 };
 
-struct GeluErf {
+struct GeluErf : PlainUp {
   // x/2 erfc(-x / sqrt 2), by erfc of the magnitude, which loses no digits on either side.
   HWY_INLINE V operator()(V x) const {
     const V tail = ErfcOfPositive(hn::Mul(hn::Abs(x), Constant(0.70710678f)));
@@ -37,12 +42,26 @@ struct GeluErf {
   }
 };
 
-struct GeluTanh {
+struct GeluTanh : PlainUp {
   // (1 + tanh y) / 2 is 1 / (1 + exp(-2y)).
   HWY_INLINE V operator()(V x) const {
     const V cubic = hn::MulAdd(hn::Mul(hn::Mul(x, x), x), Constant(0.044715f), x);
     const V minus_2y = hn::Mul(cubic, Constant(-1.59576912f));  // -2 sqrt(2 / pi)
     return hn::Div(x, hn::Add(Constant(1.0f), Exp(minus_2y)));
+  }
+};
+
+struct ClampedSwiglu {
+  // Comparisons, so that NaN stays NaN.
+  static HWY_INLINE V AtMost(V x, V most) { return hn::IfThenElse(hn::Gt(x, most), most, x); }
+  HWY_INLINE V operator()(V x) const {
+    const V gate = AtMost(x, Constant(7.0f));
+    return hn::Div(gate, hn::Add(Constant(1.0f), Exp(hn::Mul(Constant(-1.702f), gate))));
+  }
+  HWY_INLINE V Up(V x) const {
+    const V least = Constant(-7.0f);
+    const V up = AtMost(x, Constant(7.0f));
+    return hn::Add(hn::IfThenElse(hn::Lt(up, least), least, up), Constant(1.0f));
   }
 };
 
@@ -56,7 +75,7 @@ HWY_INLINE void Rows(const ActivationTask& task) {
       MapRow(gate, gate, out, task.out.cols, 0.0f, [&](V x, V) { return function(x); });
     } else {
       MapRow(gate, task.up + i * task.gate.stride, out, task.out.cols, 0.0f,
-             [&](V x, V up) { return hn::Mul(function(x), up); });
+             [&](V x, V up) { return hn::Mul(function(x), function.Up(up)); });
     }
   }
 }
@@ -76,6 +95,8 @@ void Activate(const ActivationTask& task) {
       return RowsOfType<GeluErf>(task);
     case Activation::kGeluTanh:
       return RowsOfType<GeluTanh>(task);
+    case Activation::kClampedSwiglu:
+      return RowsOfType<ClampedSwiglu>(task);
   }
 }
 

@@ -193,6 +193,8 @@ class TaskCursor {
         .scale = d.scale,
         .soft_cap = d.soft_cap,
         .window = d.window,
+        .first_seen = item().first_seen,
+        .sinks = d.sinks.empty() ? nullptr : d.sinks.data() + kv_head * d.group(),
         .group = d.group(),
         .first_position = item().first_position + first,
         .query_tokens = std::min(TileTokens(d.group()), item().query_tokens - first),

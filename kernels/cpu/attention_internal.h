@@ -36,6 +36,8 @@ struct Tile {
   float scale = 0;
   float soft_cap = 0;
   uint32_t window = 0;
+  uint32_t first_seen = 0;       // Of the item.
+  const float* sinks = nullptr;  // [group], of the KV head; null for none.
   uint32_t group = 0;
   uint32_t first_position = 0;
   uint32_t query_tokens = 0;
@@ -54,7 +56,7 @@ struct Tile {
   // Tokens that a query token sees: [FirstSeen, EndSeen).
   uint32_t FirstSeen(uint32_t token) const {
     const uint32_t end = EndSeen(token);
-    return window != 0 && end > window ? end - window : 0;
+    return std::max(first_seen, window != 0 && end > window ? end - window : 0);
   }
   uint32_t EndSeen(uint32_t token) const { return first_position + token + 1; }
 };

@@ -14,6 +14,7 @@
 
 #include "kernels/canonical_math.h"
 #include "kernels/cpu/attention_internal.h"
+#include "kernels/partial.h"
 
 #define HWY_WANT_AVX3_DL
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
@@ -80,6 +81,13 @@ void EndTile(const Tile& tile, Workspace& work) {
     }
     BFloat16* to =
         tile.out + row / tile.group * tile.out_stride + size_t{row % tile.group} * tile.head_dim;
+    if (tile.sinks != nullptr) {
+      const float share = ShareBesideSink(work.stack_lse[row], tile.sinks[row % tile.group]);
+      for (uint32_t i = 0; i < tile.head_dim; ++i) {
+        to[i] = canonical::RoundOutput(share * from[PlaceOnStack<D>(i)]);
+      }
+      continue;
+    }
     for (uint32_t i = 0; i < tile.head_dim; ++i) {
       to[i] = canonical::RoundOutput(from[PlaceOnStack<D>(i)]);
     }

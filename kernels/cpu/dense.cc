@@ -6,6 +6,7 @@
 #include "kernels/dense.h"
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <utility>
 
@@ -15,6 +16,7 @@
 #include "kernels/cpu/linear_engine.h"
 #include "kernels/cpu/rope_angles.h"
 #include "kernels/cpu/row_kernels.h"
+#include "kernels/cpu/scale_kernels.h"
 
 namespace lamina::kernels {
 namespace cpu {
@@ -119,7 +121,8 @@ class CpuDense final : public Dense {
     LAMINA_CHECK(positions.size() == x.rows && out.rows == x.rows && out.cols == x.cols);
     LAMINA_CHECK(heads * head_dim <= x.cols && table.rotary_dim <= head_dim);
     LAMINA_CHECK(table.frequencies.size() * 2 == table.rotary_dim);
-    angles_.Update(table, positions);
+    RopeAngles& angles = AnglesOf(table);
+    angles.Update(table, positions);
     const size_t half = table.rotary_dim / 2;
     ForRows(x.rows, x.cols, [&](size_t first, size_t count) {
       RopeRows({.x = x.Rows(first, count),
@@ -127,8 +130,8 @@ class CpuDense final : public Dense {
                 .head_dim = head_dim,
                 .layout = table.layout,
                 .rotary_dim = table.rotary_dim,
-                .cosines = angles_.cosines() + first * half,
-                .sines = angles_.sines() + first * half,
+                .cosines = angles.cosines() + first * half,
+                .sines = angles.sines() + first * half,
                 .out = out.Rows(first, count)});
     });
   }
@@ -161,6 +164,30 @@ class CpuDense final : public Dense {
     LAMINA_CHECK(x.rows == out.rows && x.cols == out.cols);
     ForRows(x.rows, x.cols, [&](size_t first, size_t count) {
       ConvertRows(x.Rows(first, count), Rows(out, first, count));
+    });
+  }
+
+  void Round(MatrixView<const float> x, const ActivationView& out) override {
+    LAMINA_CHECK(x.rows == out.rows && x.cols == out.cols);
+    ForRows(x.rows, x.cols, [&](size_t first, size_t count) {
+      RoundRows(x.Rows(first, count), Rows(out, first, count));
+    });
+  }
+
+  void NormHeads(MatrixView<const float> x, const HeadNorms& norms,
+                 MatrixView<float> out) override {
+    LAMINA_CHECK(x.rows == out.rows && x.cols == out.cols);
+    LAMINA_CHECK(x.cols == (norms.query_heads + 2 * norms.kv_heads) * norms.head_dim);
+    ForRows(x.rows, x.cols, [&](size_t first, size_t count) {
+      NormHeadsRows(x.Rows(first, count), norms, out.Rows(first, count));
+    });
+  }
+
+  void Scale(MatrixView<const float> x, float factor, float soft_cap,
+             MatrixView<float> out) override {
+    LAMINA_CHECK(x.rows == out.rows && x.cols == out.cols);
+    ForRows(x.rows, x.cols, [&](size_t first, size_t count) {
+      ScaleRows(x.Rows(first, count), factor, soft_cap, out.Rows(first, count));
     });
   }
 
@@ -197,12 +224,23 @@ class CpuDense final : public Dense {
     pool_.Run(tasks, std::ref(task));
   }
 
+  // Layers of one kind follow layers of another: each kind keeps its angles of the rows at hand.
+  RopeAngles& AnglesOf(const RopeTable& table) {
+    for (RopeAngles& angles : angles_) {
+      if (angles.Is(table)) {
+        return angles;
+      }
+    }
+    std::rotate(angles_.begin(), angles_.end() - 1, angles_.end());
+    return angles_.front();
+  }
+
   DType compute_type_;
   const std::unique_ptr<ThreadPool> own_pool_;  // Null: the caller's.
   ThreadPool& pool_;
   std::unique_ptr<LinearEngine> own_;
   std::unique_ptr<LinearEngine> onednn_;  // Null where oneDNN is not row-invariant.
-  RopeAngles angles_;
+  std::array<RopeAngles, 3> angles_;
 };
 
 }  // namespace

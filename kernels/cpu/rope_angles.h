@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RopeAngles: cosines and sines of the rows of a step. Every layer of a step asks for the same
-// ones, so the last answer is kept.
+// RopeAngles: cosines and sines of the rows of a step. Every layer of a kind asks for the same ones
+// in a step, so the last answer is kept.
 //
 // Threading: one caller at a time.
 
@@ -19,6 +19,11 @@ class RopeAngles {
  public:
   // Makes cosines() and sines() those of `positions`. Allocates when there are more than ever.
   void Update(const RopeTable& table, absl::Span<const uint32_t> positions);
+
+  // Whether the last Update() was for this table.
+  bool Is(const RopeTable& table) const {
+    return magnitude_ == table.magnitude && table.frequencies == absl::MakeConstSpan(frequencies_);
+  }
 
   // [positions, rotary_dim / 2] f32, times the table's magnitude.
   const float* cosines() const { return cosines_.data(); }

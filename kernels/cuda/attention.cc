@@ -64,6 +64,10 @@ absl::Status Check(const CudaAttentionOptions& o, const DeviceInfo& device) {
                                                    rows_max, " for each of ", d.kv_heads,
                                                    " KV heads"));
   }
+  if (d.sinks.size() > kSinksMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sinks: ", d.sinks.size(), " of a layer; a launch takes ", kSinksMax));
+  }
   const size_t shared = SharedBytes(o, rows_max);
   if (shared > device.shared_bytes_max) {
     return absl::InvalidArgumentError(absl::StrCat("head_dim: ", d.head_dim, " needs ", shared,
@@ -144,6 +148,8 @@ class CudaAttentionImpl final : public CudaAttention {
     MergeBlocksArguments merge = MergeArguments(descriptor);
     merge.out = Raw(out);
     merge.out_stride = out_stride;
+    merge.has_sinks = !descriptor.sinks.empty();
+    std::copy(descriptor.sinks.begin(), descriptor.sinks.end(), merge.sinks);
     return LaunchMerge(merge);
   }
 
@@ -174,10 +180,10 @@ class CudaAttentionImpl final : public CudaAttention {
     const AttentionDescriptor& mine = options_.descriptor;
     if (d.kv_heads == 0 || d.kv_heads > mine.kv_heads ||
         d.query_heads != d.kv_heads * mine.group() || d.head_dim != mine.head_dim ||
-        d.window != mine.window) {
+        d.window != mine.window || d.sinks.size() > kSinksMax) {
       return absl::InvalidArgumentError(
-          "descriptor: heads, head size or window are not those that this CudaAttention was made "
-          "for");
+          "descriptor: heads, head size, window or sinks are not those that this CudaAttention was "
+          "made for");
     }
     if (loaded_.units.empty()) {
       return absl::OkStatus();

@@ -54,6 +54,7 @@ struct StepItem {
   uint32_t held_token = 0;  // A multiple of kBlockTokens.
   uint32_t first_position = 0;
   uint32_t query_tokens = 1;
+  uint32_t first_seen = 0;  // As in AttentionItem.
 };
 
 // A partial over blocks [first_block, first_block + blocks) that is left on a row's stack.
@@ -71,7 +72,8 @@ class CudaAttention {
 
   // Errors: kInvalidArgument    a head size that is no multiple of 16 in [16, 256], more query
   // heads
-  //                             to a KV head than a tile has rows (32, tensor 64), more shared
+  //                             to a KV head than a tile has rows (32, tensor 64), more sinks than
+  //                             kSinksMax, more shared
   //                             memory than the device has.
   //         kResourceExhausted  the arenas have less than DeviceBytes() and PinnedBytes().
   static absl::StatusOr<std::unique_ptr<CudaAttention>> Create(const CudaAttentionOptions& options,

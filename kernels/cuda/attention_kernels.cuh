@@ -36,6 +36,7 @@ struct AttentionUnit {
   uint32_t extent = 0;          // Where the block's first token lies: the extent,
   uint32_t extent_skip = 0;     // and the tokens of it before.
   uint32_t partial = 0;         // Partial of the first query token; the others follow.
+  uint32_t first_seen = 0;      // No query token sees tokens before it.
   friend bool operator==(const AttentionUnit&, const AttentionUnit&) = default;
 };
 
@@ -93,6 +94,9 @@ size_t AttendBlocksTensorSharedBytes(uint32_t head_dim, uint32_t rows_max);
 cudaError_t AttendBlocksTensor(const AttendBlocksArguments& arguments, uint32_t units,
                                cudaStream_t stream);
 
+// Query heads of a layer with sinks, at most: they travel with the launch.
+inline constexpr uint32_t kSinksMax = 256;
+
 // Writes bf16 outputs [rows, query_heads, head_dim], or, where `entry_out` is not null, the entries
 // that are left on each row's stack, bottom first: entry_out [rows, query_heads, entries_max,
 // head_dim] and entry_lse [rows, query_heads, entries_max], both f32.
@@ -107,6 +111,8 @@ struct MergeBlocksArguments {
   float* entry_out = nullptr;
   float* entry_lse = nullptr;
   uint32_t entries_max = 0;
+  bool has_sinks = false;  // Of outputs alone: entries leave them to whoever folds.
+  float sinks[kSinksMax] = {};
 };
 
 cudaError_t MergeBlocks(const MergeBlocksArguments& arguments, uint32_t rows, cudaStream_t stream);

@@ -26,7 +26,8 @@ struct Seen {
 __device__ inline Seen SeenBy(const AttentionUnit& unit, uint32_t window, uint32_t query_token) {
   const int64_t position = int64_t{unit.first_position} + query_token;
   const int64_t base = int64_t{unit.block} * kTokens;
-  const int64_t first = window != 0 && position + 1 > window ? position + 1 - window : 0;
+  const int64_t windowed = window != 0 && position + 1 > window ? position + 1 - window : 0;
+  const int64_t first = windowed > int64_t{unit.first_seen} ? windowed : int64_t{unit.first_seen};
   const int64_t begin = first - base;
   const int64_t end = position + 1 - base;
   const int held = static_cast<int>(unit.tokens);

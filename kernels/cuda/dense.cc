@@ -39,6 +39,8 @@ RowActivation Translate(Activation activation) {
       return RowActivation::kGeluErf;
     case Activation::kGeluTanh:
       return RowActivation::kGeluTanh;
+    case Activation::kClampedSwiglu:
+      return RowActivation::kClampedSwiglu;
   }
   LAMINA_CHECK(false && "every activation has its kernel");
   return RowActivation::kRelu;
@@ -201,6 +203,42 @@ class CudaDenseImpl final : public CudaDense {
                       .out = Out(out)},
                      handle()),
          "Convert");
+  }
+
+  void Round(MatrixView<const float> x, const ActivationView& out) override {
+    LAMINA_CHECK(x.rows == out.rows && x.cols == out.cols);
+    Note(ScaleRows({.shape = ShapeOf(x.rows, x.cols), .x = In(x), .out = Out(out)}, handle()),
+         "Round");
+  }
+
+  void NormHeads(MatrixView<const float> x, const HeadNorms& norms,
+                 MatrixView<float> out) override {
+    LAMINA_CHECK(x.rows == out.rows && x.cols == out.cols);
+    Note(NormHeadsRows({.shape = ShapeOf(x.rows, x.cols),
+                        .x = In(x),
+                        .query_heads = static_cast<uint32_t>(norms.query_heads),
+                        .kv_heads = static_cast<uint32_t>(norms.kv_heads),
+                        .head_dim = static_cast<uint32_t>(norms.head_dim),
+                        .whole = norms.whole,
+                        .epsilon = norms.epsilon,
+                        .q_weight = norms.q_weight.data(),
+                        .k_weight = norms.k_weight.data(),
+                        .out = out.data,
+                        .out_stride = out.stride},
+                       handle()),
+         "NormHeads");
+  }
+
+  void Scale(MatrixView<const float> x, float factor, float soft_cap,
+             MatrixView<float> out) override {
+    LAMINA_CHECK(x.rows == out.rows && x.cols == out.cols);
+    Note(ScaleRows({.shape = ShapeOf(x.rows, x.cols),
+                    .x = In(x),
+                    .factor = factor,
+                    .soft_cap = soft_cap,
+                    .out = {.data = out.data, .stride = out.stride, .type = Element::kF32}},
+                   handle()),
+         "Scale");
   }
 
   void Embed(const void* table, DType dtype, size_t width, absl::Span<const uint32_t> ids,

@@ -343,7 +343,9 @@ absl::Status CudaKvDevice::LoadTables(CudaAttention& attention,
       return absl::InternalError(
           absl::StrCat(name_, ": an item of ", item.query_tokens, " query tokens; 1 is served"));
     }
-    step_items_.push_back({.extents = item.extents, .first_position = item.first_position});
+    step_items_.push_back({.extents = item.extents,
+                           .first_position = item.first_position,
+                           .first_seen = item.first_seen});
   }
   return attention.LoadStep(step_items_);
 }
@@ -438,8 +440,9 @@ absl::Status CudaKvDevice::AttendParts(const Layer& layer, absl::Span<const Atte
           item.partial != nullptr ? item.partial + head * PartialWidth(d) : folded_.data();
       stack.Fold(to, to + d.head_dim);
       if (item.partial == nullptr) {
+        const float share = d.sinks.empty() ? 1.0f : ShareBesideSink(to[d.head_dim], d.sinks[head]);
         std::transform(to, to + d.head_dim, item.out + size_t{head} * d.head_dim,
-                       canonical::RoundOutput);
+                       [share](float x) { return canonical::RoundOutput(share * x); });
       }
     }
   }

@@ -105,8 +105,16 @@ __global__ void MergeBlocksKernel(const MergeBlocksArguments a) {
     MergeTopTwo(stack);
   }
   uint16_t* out = a.out + blockIdx.x * a.out_stride + size_t{blockIdx.y} * head_dim;
+  float share = 1.0f;
+  if (a.has_sinks && stack.size != 0) {  // ShareBesideSink.
+    const float lse = stack.lse[0];
+    const float sink = a.sinks[blockIdx.y];
+    const float m = lse > sink ? lse : sink;
+    const float weight = ExpCanonical(lse - m);
+    share = weight / (weight + ExpCanonical(sink - m));
+  }
   for (int d = static_cast<int>(threadIdx.x); d < head_dim; d += blockDim.x) {
-    out[d] = RoundOutputCanonical(stack.size != 0 ? stack.out[d] : 0.0f);
+    out[d] = RoundOutputCanonical(stack.size != 0 ? share * stack.out[d] : 0.0f);
   }
 }
 

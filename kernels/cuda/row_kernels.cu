@@ -67,6 +67,42 @@ __global__ void NormKernel(const NormArguments a) {
   }
 }
 
+// A block of threads to a norm, and one more to v.
+__global__ void NormHeadsKernel(const NormHeadsArguments a) {
+  const size_t row = blockIdx.x;
+  const float* x = a.x.data + row * a.x.stride;
+  float* out = a.out + row * a.out_stride;
+  const uint32_t q_norms = a.whole ? 1 : a.query_heads;
+  const uint32_t norms = q_norms + (a.whole ? 1 : a.kv_heads);
+  const uint32_t norm = blockIdx.y;
+  const bool is_q = norm < q_norms;
+  uint32_t first = norm * a.head_dim;
+  uint32_t cols = a.head_dim;
+  if (norm == norms) {
+    first = (a.query_heads + a.kv_heads) * a.head_dim;
+    cols = a.shape.cols - first;
+  } else if (a.whole) {
+    first = is_q ? 0 : a.query_heads * a.head_dim;
+    cols = (is_q ? a.query_heads : a.kv_heads) * a.head_dim;
+  }
+  if (norm == norms) {
+    for (uint32_t i = threadIdx.x; i < cols; i += kThreads) {
+      out[first + i] = x[first + i];
+    }
+    return;
+  }
+  const float* weight = is_q ? a.q_weight : a.k_weight;
+  double squares = 0;
+  for (uint32_t i = threadIdx.x; i < cols; i += kThreads) {
+    squares = squares + static_cast<double>(x[first + i]) * static_cast<double>(x[first + i]);
+  }
+  const double scale = 1 / sqrt(SumOverBlock(squares) / cols + static_cast<double>(a.epsilon));
+  for (uint32_t i = threadIdx.x; i < cols; i += kThreads) {
+    out[first + i] = static_cast<float>(static_cast<double>(x[first + i]) * scale *
+                                        static_cast<double>(weight[i]));
+  }
+}
+
 __global__ void RopeKernel(const RopeArguments a) {
   __shared__ double cosines[kRotaryMax / 2];
   __shared__ double sines[kRotaryMax / 2];
@@ -109,8 +145,21 @@ __device__ inline float Activated(RowActivation activation, float x) {
     case RowActivation::kGeluTanh:
       // (1 + tanh y) / 2 = 1 / (1 + exp(-2y)), without cancellation; 2 sqrt(2 / pi) = 1.595...
       return x / (1.0f + expf(-1.59576912f * (x + 0.044715f * x * x * x)));
+    case RowActivation::kClampedSwiglu: {
+      const float gate = x > 7.0f ? 7.0f : x;
+      return gate / (1.0f + expf(-1.702f * gate));
+    }
   }
   return x;
+}
+
+// What a gated activation multiplies by.
+__device__ inline float UpOf(RowActivation activation, float up) {
+  if (activation != RowActivation::kClampedSwiglu) {
+    return up;
+  }
+  const float most = up > 7.0f ? 7.0f : up;
+  return (most < -7.0f ? -7.0f : most) + 1.0f;
 }
 
 // Calls `body(row, col)` for this thread's columns; the grid is Pieces().
@@ -127,7 +176,8 @@ __global__ void ActivateKernel(const ActivateArguments a) {
   ForEachColumn(a.shape.cols, [&](size_t row, uint32_t col) {
     const float* x = a.x.data + row * a.x.stride;
     const float activated = Activated(a.activation, x[col]);
-    Put(a.out, row, col, a.gated ? activated * x[a.shape.cols + col] : activated);
+    Put(a.out, row, col,
+        a.gated ? activated * UpOf(a.activation, x[a.shape.cols + col]) : activated);
   });
 }
 
@@ -135,6 +185,13 @@ __global__ void AddKernel(const AddArguments a) {
   ForEachColumn(a.shape.cols, [&](size_t row, uint32_t col) {
     a.out[row * a.out_stride + col] =
         a.a.data[row * a.a.stride + col] + a.b.data[row * a.b.stride + col];
+  });
+}
+
+__global__ void ScaleKernel(const ScaleArguments a) {
+  ForEachColumn(a.shape.cols, [&](size_t row, uint32_t col) {
+    const float scaled = a.factor * a.x.data[row * a.x.stride + col];
+    Put(a.out, row, col, a.soft_cap == 0.0f ? scaled : a.soft_cap * tanhf(scaled / a.soft_cap));
   });
 }
 
@@ -170,12 +227,25 @@ bool Empty(const RowsShape& shape) { return shape.rows == 0 || shape.cols == 0; 
 }  // namespace
 
 cudaError_t LoadRowKernels(KernelLimits& limits) {
-  return LoadEach(limits, NormKernel, RopeKernel, ActivateKernel, AddKernel, ConvertKernel,
-                  EmbedKernel);
+  return LoadEach(limits, NormKernel, NormHeadsKernel, RopeKernel, ActivateKernel, AddKernel,
+                  ScaleKernel, ConvertKernel, EmbedKernel);
 }
 
 cudaError_t NormRows(const NormArguments& a, cudaStream_t stream) {
   return Empty(a.shape) ? cudaSuccess : Launch(NormKernel, WholeRows(a.shape, stream), a);
+}
+
+cudaError_t NormHeadsRows(const NormHeadsArguments& a, cudaStream_t stream) {
+  const uint32_t norms = a.whole ? 2 : a.query_heads + a.kv_heads;
+  const LaunchShape shape = {.grid = dim3(a.shape.rows, norms + 1),
+                             .block = dim3(kThreads),
+                             .shared_bytes = 0,
+                             .stream = stream};
+  return Empty(a.shape) ? cudaSuccess : Launch(NormHeadsKernel, shape, a);
+}
+
+cudaError_t ScaleRows(const ScaleArguments& a, cudaStream_t stream) {
+  return Empty(a.shape) ? cudaSuccess : Launch(ScaleKernel, Pieces(a.shape, stream), a);
 }
 
 cudaError_t RopeRows(const RopeArguments& a, cudaStream_t stream) {

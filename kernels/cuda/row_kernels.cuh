@@ -28,7 +28,7 @@ struct RowsOut {
   Element type = Element::kF32;
 };
 
-enum class RowActivation : uint8_t { kRelu, kSilu, kGeluErf, kGeluTanh };
+enum class RowActivation : uint8_t { kRelu, kSilu, kGeluErf, kGeluTanh, kClampedSwiglu };
 
 // Rows and columns of the output.
 struct RowsShape {
@@ -46,6 +46,32 @@ struct NormArguments {
   RowsOut out;
 };
 cudaError_t NormRows(const NormArguments& arguments, cudaStream_t stream);
+
+// Dense::NormHeads. A norm is over one head, or with `whole` over all of q or of k.
+struct NormHeadsArguments {
+  RowsShape shape;  // Of the rows [q | k | v].
+  RowsIn x;
+  uint32_t query_heads = 0;
+  uint32_t kv_heads = 0;
+  uint32_t head_dim = 0;
+  bool whole = false;
+  float epsilon = 0;
+  const float* q_weight = nullptr;
+  const float* k_weight = nullptr;
+  float* out = nullptr;
+  size_t out_stride = 0;
+};
+cudaError_t NormHeadsRows(const NormHeadsArguments& arguments, cudaStream_t stream);
+
+// out = factor * x, with a soft cap where that is not 0.
+struct ScaleArguments {
+  RowsShape shape;
+  RowsIn x;
+  float factor = 1;
+  float soft_cap = 0;
+  RowsOut out;
+};
+cudaError_t ScaleRows(const ScaleArguments& arguments, cudaStream_t stream);
 
 // Rotates the first `heads` heads of each row and rounds all columns to bf16.
 struct RopeArguments {

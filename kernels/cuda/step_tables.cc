@@ -82,7 +82,7 @@ class Filler {
     const uint64_t position = uint64_t{item.first_position} + first;
     const uint64_t window = options_.descriptor.window;
     const uint64_t hidden = window != 0 && position + 1 > window ? position + 1 - window : 0;
-    const uint64_t begin = std::max<uint64_t>(hidden, item.held_token);
+    const uint64_t begin = std::max<uint64_t>({hidden, item.held_token, item.first_seen});
     const uint64_t end = std::min(position + count, held_end);
     const bool empty = begin >= end;
     const auto first_block = static_cast<uint32_t>(begin / kAttentionBlockTokens);
@@ -92,7 +92,8 @@ class Filler {
     AttentionUnit unit = {.row = static_cast<uint32_t>(tables_.rows.size()),
                           .query_tokens = count,
                           .first_position = static_cast<uint32_t>(position),
-                          .partial = tables_.partials};
+                          .partial = tables_.partials,
+                          .first_seen = item.first_seen};
     ExtentWalker walker(item.extents, first_extent);
     for (uint32_t i = 0; i < blocks; ++i) {
       const uint64_t token = (uint64_t{first_block} + i) * kAttentionBlockTokens;

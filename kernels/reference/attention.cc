@@ -117,7 +117,7 @@ void PushHidden(size_t end_block, ReferenceScratch& scratch) {
   }
 }
 
-void AttendRow(const Row& row, const BFloat16* q, BFloat16* out, float* partial,
+void AttendRow(const Row& row, const BFloat16* q, BFloat16* out, float* partial, const float* sink,
                ReferenceScratch& scratch) {
   Widen(q, scratch.head_dim, scratch.q.data());
   PushHidden(row.first_token / kBlockTokens, scratch);
@@ -135,8 +135,9 @@ void AttendRow(const Row& row, const BFloat16* q, BFloat16* out, float* partial,
     partial[scratch.head_dim] = lse;
     return;
   }
+  const float share = sink == nullptr ? 1.0f : ShareBesideSink(lse, *sink);
   for (size_t d = 0; d < scratch.head_dim; ++d) {
-    out[d] = canonical::RoundOutput(scratch.out[d]);
+    out[d] = canonical::RoundOutput(share * scratch.out[d]);
   }
 }
 
@@ -177,7 +178,8 @@ class ReferenceKernel final : public AttentionKernel {
                      .extents = item.extents,
                      .k = kv.k + kv_head * kv.head_stride,
                      .v = kv.v + kv_head * kv.head_stride,
-                     .first_token = window != 0 && end > window ? end - window : 0,
+                     .first_token = std::max<size_t>(
+                         item.first_seen, window != 0 && end > window ? end - window : 0),
                      .end_token = end};
     const size_t column = size_t{head} * descriptor.head_dim;
     float* partial = item.partial == nullptr
@@ -185,7 +187,8 @@ class ReferenceKernel final : public AttentionKernel {
                          : item.partial + (size_t{token} * descriptor.query_heads + head) *
                                               PartialWidth(descriptor);
     BFloat16* out = partial == nullptr ? item.out + token * item.out_stride + column : nullptr;
-    AttendRow(row, item.q + token * item.q_stride + column, out, partial, scratch);
+    const float* sink = descriptor.sinks.empty() ? nullptr : &descriptor.sinks[head];
+    AttendRow(row, item.q + token * item.q_stride + column, out, partial, sink, scratch);
   }
 };
 

@@ -10,6 +10,7 @@
 
 #include "kernels/dense.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <numbers>
@@ -75,8 +76,20 @@ double Activated(Activation activation, double x) {
     case Activation::kGeluTanh:
       // (1 + tanh y) / 2 = 1 / (1 + exp(-2y)), without cancellation
       return x / (1 + std::exp(-std::sqrt(8 * std::numbers::inv_pi) * (x + 0.044715 * x * x * x)));
+    case Activation::kClampedSwiglu: {
+      const double gate = x > 7 ? 7 : x;  // So that NaN stays NaN.
+      return gate / (1 + std::exp(-1.702 * gate));
+    }
   }
   return x;
+}
+
+// What a gated activation multiplies by.
+double UpOf(Activation activation, double up) {
+  if (activation != Activation::kClampedSwiglu) {
+    return up;
+  }
+  return (up > 7 ? 7 : up < -7 ? -7 : up) + 1;
 }
 
 class ReferenceDense final : public Dense {
@@ -175,7 +188,8 @@ class ReferenceDense final : public Dense {
     LAMINA_CHECK(x.rows == out.rows && x.cols == 2 * out.cols);
     for (size_t i = 0; i < x.rows; ++i) {
       for (size_t j = 0; j < out.cols; ++j) {
-        Put(out, i, j, Activated(activation, x.row(i)[j]) * double{x.row(i)[out.cols + j]});
+        Put(out, i, j,
+            Activated(activation, x.row(i)[j]) * UpOf(activation, x.row(i)[out.cols + j]));
       }
     }
   }
@@ -204,6 +218,49 @@ class ReferenceDense final : public Dense {
     for (size_t i = 0; i < x.rows; ++i) {
       for (size_t j = 0; j < x.cols; ++j) {
         Put(out, i, j, ToFloat(x.row(i)[j]));
+      }
+    }
+  }
+
+  void Round(MatrixView<const float> x, const ActivationView& out) override {
+    CheckShape(x, out);
+    for (size_t i = 0; i < x.rows; ++i) {
+      for (size_t j = 0; j < x.cols; ++j) {
+        Put(out, i, j, double{x.row(i)[j]});
+      }
+    }
+  }
+
+  void NormHeads(MatrixView<const float> x, const HeadNorms& norms,
+                 MatrixView<float> out) override {
+    LAMINA_CHECK(x.rows == out.rows && x.cols == out.cols);
+    const auto norm = [&](size_t first, size_t heads, absl::Span<const float> weight) {
+      const size_t cols = (norms.whole ? heads : 1) * norms.head_dim;
+      for (size_t at = first; at < first + heads * norms.head_dim; at += cols) {
+        const MatrixView<float> to = out.Cols(at, cols);
+        RmsNorm(x.Cols(at, cols), weight, norms.epsilon,
+                {to.data, to.rows, to.cols, to.stride, DType::kF32});
+      }
+    };
+    const size_t k = norms.query_heads * norms.head_dim;
+    const size_t v = k + norms.kv_heads * norms.head_dim;
+    LAMINA_CHECK(x.cols == v + norms.kv_heads * norms.head_dim);
+    norm(0, norms.query_heads, norms.q_weight);
+    norm(k, norms.kv_heads, norms.k_weight);
+    for (size_t i = 0; i < x.rows; ++i) {
+      std::copy_n(x.row(i) + v, x.cols - v, out.row(i) + v);
+    }
+  }
+
+  void Scale(MatrixView<const float> x, float factor, float soft_cap,
+             MatrixView<float> out) override {
+    LAMINA_CHECK(x.rows == out.rows && x.cols == out.cols);
+    for (size_t i = 0; i < x.rows; ++i) {
+      for (size_t j = 0; j < x.cols; ++j) {
+        const float scaled = x.row(i)[j] * factor;
+        out.row(i)[j] = soft_cap == 0.0f
+                            ? scaled
+                            : static_cast<float>(soft_cap * std::tanh(double{scaled} / soft_cap));
       }
     }
   }

@@ -25,6 +25,14 @@ absl::Status ReadUintOr(const GgufFile& file, const std::string& key, uint32_t o
   return file.Has(key) ? ReadUint(file, key, value) : absl::OkStatus();
 }
 
+// Layers that are listed before CheckConfig() has seen their number; more are refused there.
+constexpr uint32_t kListedLayersMax = 1024;
+
+void SetLayerWindows(std::vector<uint32_t> windows, ModelConfig& config) {
+  config.window = windows.empty() ? 0 : *std::max_element(windows.begin(), windows.end());
+  config.layer_windows = std::move(windows);
+}
+
 }  // namespace
 
 absl::Status ReadCommon(const JsonConfig& json, ModelConfig& config) {
@@ -69,15 +77,52 @@ absl::Status ReadCommon(const GgufFile& file, const std::string& prefix, ModelCo
     return absl::UnimplementedError(absl::StrCat("keys of ", config.head_dim, " and values of ",
                                                  value_length, " elements are not supported"));
   }
-  uint32_t experts = 0;
-  LAMINA_RETURN_IF_ERROR(ReadUintOr(file, prefix + ".expert_count", 0, experts));
-  if (experts != 0) {
-    return absl::UnimplementedError("models with experts are not supported");
+  LAMINA_RETURN_IF_ERROR(ReadUintOr(file, prefix + ".expert_count", 0, config.experts));
+  LAMINA_RETURN_IF_ERROR(
+      ReadUintOr(file, prefix + ".expert_used_count", 0, config.experts_per_token));
+  if (config.experts != 0) {
+    LAMINA_RETURN_IF_ERROR(ReadUintOr(file, prefix + ".expert_feed_forward_length",
+                                      config.ffn_width, config.ffn_width));
   }
   const TensorInfo* embedding = file.Find("token_embd.weight");
   const uint64_t rows = embedding == nullptr ? 0 : embedding->shape.front();
   return ReadUintOr(file, prefix + ".vocab_size",
                     static_cast<uint32_t>(std::min<uint64_t>(rows, UINT32_MAX)), config.vocabulary);
+}
+
+absl::Status ReadLayerWindows(const JsonConfig& json, uint32_t window, ModelConfig& config) {
+  LAMINA_ASSIGN_OR_RETURN(const std::vector<std::string> types, json.GetStrings("layer_types"));
+  if (types.size() < config.layers) {
+    return absl::InvalidArgumentError(absl::StrCat("config.json: \"layer_types\" names ",
+                                                   types.size(), " of ", config.layers, " layers"));
+  }
+  std::vector<uint32_t> windows;
+  for (uint32_t layer = 0; layer < std::min(config.layers, kListedLayersMax); ++layer) {
+    if (types[layer] != "sliding_attention" && types[layer] != "full_attention") {
+      return absl::UnimplementedError(absl::StrCat(
+          "config.json: layer_types[", layer, "] is \"", types[layer],
+          "\"; only \"full_attention\" and \"sliding_attention\" keep their state as KV"));
+    }
+    windows.push_back(types[layer] == "sliding_attention" ? window : 0);
+  }
+  SetLayerWindows(std::move(windows), config);
+  return absl::OkStatus();
+}
+
+void SetWindowPattern(uint32_t window, uint32_t period, ModelConfig& config) {
+  std::vector<uint32_t> windows(std::min(config.layers, kListedLayersMax), window);
+  for (size_t layer = period - 1; layer < windows.size(); layer += period) {
+    windows[layer] = 0;
+  }
+  SetLayerWindows(std::move(windows), config);
+}
+
+absl::Status ReadFactor(const GgufFile& file, const std::string& key, float& value) {
+  if (file.Has(key)) {
+    LAMINA_ASSIGN_OR_RETURN(const double number, file.GetFloat(key));
+    value = static_cast<float>(number);
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<ActivationKind> ParseActivation(absl::string_view name) {
@@ -92,6 +137,9 @@ absl::StatusOr<ActivationKind> ParseActivation(absl::string_view name) {
   }
   if (name == "gelu_new" || name == "gelu_fast" || name == "gelu_pytorch_tanh") {
     return ActivationKind::kGeluTanh;
+  }
+  if (name == "clamped_swiglu") {
+    return ActivationKind::kClampedSwiglu;
   }
   return absl::UnimplementedError(
       absl::StrCat("activation \"", name,
@@ -126,8 +174,11 @@ AttentionOp MakeAttention(const ModelConfig& config, uint32_t layer) {
   op.descriptor.query_heads = config.query_heads;
   op.descriptor.kv_heads = config.kv_heads;
   op.descriptor.head_dim = config.head_dim;
-  op.descriptor.scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
-  op.descriptor.window = layer < config.window_first_layer ? 0 : config.window;
+  op.descriptor.scale = config.attention_scale != 0.0f
+                            ? config.attention_scale
+                            : 1.0f / std::sqrt(static_cast<float>(config.head_dim));
+  op.descriptor.window = config.WindowOf(layer);
+  op.descriptor.soft_cap = config.attention_soft_cap;
   return op;
 }
 

@@ -23,6 +23,16 @@ absl::Status ReadCommon(const JsonConfig& json, ModelConfig& config);
 // The same, and feed-forward width and KV heads, of "<prefix>.block_count" and so on.
 absl::Status ReadCommon(const GgufFile& file, const std::string& prefix, ModelConfig& config);
 
+// "layer_types": which layers have a window of `window` tokens.
+// Errors: kInvalidArgument  fewer than layers. kUnimplemented  another type, by name.
+absl::Status ReadLayerWindows(const JsonConfig& json, uint32_t window, ModelConfig& config);
+
+// The last of every `period` layers attends to everything, the others to `window` tokens.
+void SetWindowPattern(uint32_t window, uint32_t period, ModelConfig& config);
+
+// The number under `key`, where the file has it.
+absl::Status ReadFactor(const GgufFile& file, const std::string& key, float& value);
+
 // "silu", "gelu", ... Errors: kUnimplemented, listing the known ones.
 absl::StatusOr<ActivationKind> ParseActivation(absl::string_view name);
 
@@ -37,7 +47,7 @@ LinearOp::Part AddPart(GraphBuilder& builder, const std::string& name, uint32_t 
 // LayerNorm with "<name>.weight" and "<name>.bias".
 NormOp AddLayerNorm(GraphBuilder& builder, const std::string& name, const ModelConfig& config);
 
-// The attention op of `layer`, scaled by 1/sqrt(head size), with the config's window.
+// The attention op of `layer`, with the config's scale, window and soft cap.
 AttentionOp MakeAttention(const ModelConfig& config, uint32_t layer);
 
 // "model.layers.3." of "model.layers." and 3.

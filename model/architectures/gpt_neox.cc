@@ -204,6 +204,8 @@ const Architecture& GptNeoxArchitecture() {
       new Architecture{.name = "gpt_neox",
                        .hugging_face_types = {"gpt_neox"},
                        .gguf_name = "gptneox",
+                       .models = "Pythia, GPT-NeoX-20B",
+                       .features = "MLP beside the attention, partial rotary positions",
                        .read_json = ReadJson,
                        .read_gguf = ReadGguf,
                        .build = Build};

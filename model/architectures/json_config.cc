@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/check.h"
 #include "common/status_macros.h"
 #include "model/architectures/json_config_internal.h"
 #include "model/json_text.h"
@@ -126,6 +127,42 @@ absl::StatusOr<std::vector<std::string>> JsonConfig::GetStrings(const char* key)
     values.push_back(item.get<std::string>());
   }
   return values;
+}
+
+absl::StatusOr<std::vector<float>> JsonConfig::GetFloats(const char* key) const {
+  std::vector<float> values;
+  if (!Has(key)) {
+    return values;
+  }
+  if (!json_[key].is_array()) {
+    return Wrong(key, "a list of numbers");
+  }
+  for (const nlohmann::json& item : json_[key]) {
+    if (!item.is_number() ||
+        !(std::abs(item.get<double>()) <= double{std::numeric_limits<float>::max()})) {
+      return Wrong(key, "a list of numbers that fit 32 bits");
+    }
+    values.push_back(static_cast<float>(item.get<double>()));
+  }
+  return values;
+}
+
+JsonConfig JsonConfig::WithDefaults(absl::string_view object) const {
+  JsonConfig all;
+  all.json_ = nlohmann::json::parse(object, nullptr, /*allow_exceptions=*/false);
+  LAMINA_CHECK(all.json_.is_object());
+  for (const auto& [key, value] : json_.items()) {
+    if (!value.is_null() || !all.json_.contains(key)) {
+      all.json_[key] = value;
+    }
+  }
+  return all;
+}
+
+JsonConfig JsonConfig::Without(const char* key) const {
+  JsonConfig rest = *this;
+  rest.json_.erase(key);
+  return rest;
 }
 
 absl::StatusOr<JsonConfig> JsonConfig::Section(const char* key) const {

@@ -39,6 +39,10 @@ class JsonConfig {
   // One number or an array of them; absent gives none.
   absl::StatusOr<std::vector<uint32_t>> GetUints(const char* key) const;
   absl::StatusOr<std::vector<std::string>> GetStrings(const char* key) const;
+  absl::StatusOr<std::vector<float>> GetFloats(const char* key) const;
+  // The same settings, with these for what is missing: an object as JSON text.
+  JsonConfig WithDefaults(absl::string_view object) const;
+  JsonConfig Without(const char* key) const;
   // The object under `key`; an empty one when it is absent.
   absl::StatusOr<JsonConfig> Section(const char* key) const;
   // Whether any value is itself an object.

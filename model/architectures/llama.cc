@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// LLaMA 1 to 3, Mistral, SmolLM2 and whatever else calls itself "llama".
+// LLaMA 1 to 3, Mistral, SmolLM2 and whatever else calls itself "llama": in GGUF files Mixtral too.
 //
 // GGUF files have the rows of q and k of each head reordered so that rotated pairs are neighbours:
 // there the rope layout is interleaved.
@@ -45,7 +45,13 @@ absl::StatusOr<Graph> Build(const ModelConfig& config, const WeightSource& weigh
   options.output_bias =
       gguf ? weights.Find("blk.0.attn_output.bias") != nullptr : config.attention_bias;
   options.mlp_bias = config.mlp_bias;
-  return BuildGatedDecoder(config, options);
+  DecoderNames names = NamesFor(config, weights);
+  if (config.experts != 0 && weights.Find("blk.0.ffn_gate_exps.weight") == nullptr) {
+    return absl::UnimplementedError(
+        "a GGUF file with a tensor for each expert, as they were written until 2024, is not "
+        "supported; convert the model again");
+  }
+  return BuildGatedDecoder(config, names, weights, options);
 }
 
 }  // namespace
@@ -54,7 +60,10 @@ const Architecture& LlamaArchitecture() {
   static const Architecture* const kArchitecture =
       new Architecture{.name = "llama",
                        .hugging_face_types = {"llama", "mistral"},
+                       .types_with_text = {"mistral3"},
                        .gguf_name = "llama",
+                       .models = "LLaMA 1 to 3, Mistral, SmolLM2; Mixtral in GGUF files",
+                       .features = "windows in some of Mistral's",
                        .read_json = ReadJson,
                        .read_gguf = ReadGguf,
                        .build = Build};

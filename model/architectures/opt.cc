@@ -147,8 +147,13 @@ absl::StatusOr<Graph> Build(const ModelConfig& config, const WeightSource& weigh
 }  // namespace
 
 const Architecture& OptArchitecture() {
-  static const Architecture* const kArchitecture = new Architecture{
-      .name = "opt", .hugging_face_types = {"opt"}, .read_json = ReadJson, .build = Build};
+  static const Architecture* const kArchitecture =
+      new Architecture{.name = "opt",
+                       .hugging_face_types = {"opt"},
+                       .models = "OPT 125M to 66B, not 350M",
+                       .features = "learned positions, biases, no gate",
+                       .read_json = ReadJson,
+                       .build = Build};
   return *kArchitecture;
 }
 

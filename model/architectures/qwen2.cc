@@ -42,19 +42,22 @@ absl::Status ReadGguf(const GgufFile& file, ModelConfig& config) {
   return ReadGatedDecoder(file, "qwen2", config);
 }
 
-absl::StatusOr<Graph> Build(const ModelConfig& config, const WeightSource&) {
-  return BuildGatedDecoder(config, {.qkv_bias = true});
+absl::StatusOr<Graph> Build(const ModelConfig& config, const WeightSource& weights) {
+  return BuildGatedDecoder(config, weights, {.qkv_bias = true});
 }
 
 }  // namespace
 
 const Architecture& Qwen2Architecture() {
-  static const Architecture* const kArchitecture = new Architecture{.name = "qwen2",
-                                                                    .hugging_face_types = {"qwen2"},
-                                                                    .gguf_name = "qwen2",
-                                                                    .read_json = ReadJson,
-                                                                    .read_gguf = ReadGguf,
-                                                                    .build = Build};
+  static const Architecture* const kArchitecture =
+      new Architecture{.name = "qwen2",
+                       .hugging_face_types = {"qwen2"},
+                       .gguf_name = "qwen2",
+                       .models = "Qwen2, Qwen2.5",
+                       .features = "biases of q, k and v, windows in the upper layers of some",
+                       .read_json = ReadJson,
+                       .read_gguf = ReadGguf,
+                       .build = Build};
   return *kArchitecture;
 }
 

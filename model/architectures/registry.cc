@@ -18,15 +18,20 @@ namespace {
 constexpr uint32_t kLayersMax = 1024;
 constexpr uint32_t kWidthMax = 1u << 18;
 constexpr uint32_t kHeadsMax = 4096;
+constexpr uint32_t kExpertsMax = 1024;
 constexpr uint32_t kVocabularyMax = 1u << 24;
 constexpr uint32_t kPositionsMax = 1u << 28;
 
-std::vector<const Architecture*> All() {
-  return {&LlamaArchitecture(), &Qwen2Architecture(), &OptArchitecture(), &GptNeoxArchitecture()};
-}
-
 absl::Status Unknown(absl::string_view what, absl::string_view name,
                      const std::vector<absl::string_view>& known) {
+  for (const RefusedArchitecture& refused : RefusedArchitectures()) {
+    for (const absl::string_view type : refused.types) {
+      if (type == name) {
+        return absl::UnimplementedError(absl::StrCat("architecture \"", name, "\" (", what,
+                                                     ") is not supported: ", refused.missing));
+      }
+    }
+  }
   return absl::UnimplementedError(absl::StrCat("architecture \"", name, "\" (", what,
                                                ") is not supported; the known ones are ",
                                                absl::StrJoin(known, ", ")));
@@ -73,7 +78,8 @@ absl::Status CheckRope(const ModelConfig& config) {
       (blends &&
        (!IsPositive(rope.low_frequency_factor) || !IsPositive(rope.high_frequency_factor) ||
         rope.low_frequency_factor == rope.high_frequency_factor)) ||
-      (rope.scaling != RopeScaling::kUnscaled && rope.original_positions == 0)) {
+      (rope.scaling != RopeScaling::kUnscaled && rope.original_positions == 0) ||
+      (rope.scaling == RopeScaling::kLongRope && rope.original_positions < 2)) {
     return absl::InvalidArgumentError(absl::StrCat("impossible rope scaling: factor ", rope.factor,
                                                    ", original positions ",
                                                    rope.original_positions));
@@ -81,19 +87,49 @@ absl::Status CheckRope(const ModelConfig& config) {
   if (!std::all_of(rope.factors.begin(), rope.factors.end(), IsPositive)) {
     return absl::InvalidArgumentError("a factor in rope_freqs.weight is not a positive number");
   }
+  for (const std::vector<float>* factors : {&rope.short_factors, &rope.long_factors}) {
+    const size_t needed = rope.scaling == RopeScaling::kLongRope ? rope.rotary_dim / 2 : 0;
+    if (factors->size() != needed || !std::all_of(factors->begin(), factors->end(), IsPositive)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("longrope has ", factors->size(), " short or long factors; ", needed,
+                       " positive ones are needed, half the rotary dimensions"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckExperts(const ModelConfig& config) {
+  if (config.experts > kExpertsMax ||
+      (config.experts != 0 &&
+       (config.experts_per_token == 0 || config.experts_per_token > config.experts))) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the model has ", config.experts, " experts in a layer, ", config.experts_per_token,
+        " of them for a token; there should be at most ", kExpertsMax, ", and 1 to all of them"));
+  }
   return absl::OkStatus();
 }
 
 }  // namespace
 
+std::vector<const Architecture*> AllArchitectures() {
+  return {&GemmaArchitecture(),   &Gemma2Architecture(),  &Gemma3Architecture(),
+          &GptNeoxArchitecture(), &GptOssArchitecture(),  &GraniteArchitecture(),
+          &LlamaArchitecture(),   &MixtralArchitecture(), &Olmo2Architecture(),
+          &OlmoeArchitecture(),   &OptArchitecture(),     &Phi3Architecture(),
+          &Qwen2Architecture(),   &Qwen3Architecture(),   &Qwen3MoeArchitecture(),
+          &SmolLm3Architecture()};
+}
+
 absl::StatusOr<const Architecture*> FindArchitectureForJson(absl::string_view model_type) {
   std::vector<absl::string_view> known;
-  for (const Architecture* architecture : All()) {
-    for (const absl::string_view type : architecture->hugging_face_types) {
-      if (type == model_type) {
-        return architecture;
+  for (const Architecture* architecture : AllArchitectures()) {
+    for (const auto* types : {&architecture->hugging_face_types, &architecture->types_with_text}) {
+      for (const absl::string_view type : *types) {
+        if (type == model_type) {
+          return architecture;
+        }
+        known.push_back(type);
       }
-      known.push_back(type);
     }
   }
   return Unknown("model_type in config.json", model_type, known);
@@ -101,7 +137,7 @@ absl::StatusOr<const Architecture*> FindArchitectureForJson(absl::string_view mo
 
 absl::StatusOr<const Architecture*> FindArchitectureForGguf(absl::string_view name) {
   std::vector<absl::string_view> known;
-  for (const Architecture* architecture : All()) {
+  for (const Architecture* architecture : AllArchitectures()) {
     if (architecture->gguf_name.empty()) {
       continue;
     }
@@ -125,6 +161,12 @@ absl::Status CheckConfig(const ModelConfig& config) {
   if (!std::isfinite(config.norm_epsilon) || config.norm_epsilon < 0.0f) {
     return absl::InvalidArgumentError(
         absl::StrCat("a norm epsilon of ", config.norm_epsilon, " is impossible"));
+  }
+  LAMINA_RETURN_IF_ERROR(CheckExperts(config));
+  if (config.window_rope.has_value()) {
+    ModelConfig windowed = config;
+    windowed.rope = *config.window_rope;
+    LAMINA_RETURN_IF_ERROR(CheckRope(windowed));
   }
   return CheckRope(config);
 }

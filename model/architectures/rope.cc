@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Scalings: linear divides every frequency; llama3 divides the long wavelengths and blends between;
-// yarn (arXiv:2309.00071) blends by dimension and scales the result.
+// yarn (arXiv:2309.00071) blends by dimension and scales the result; longrope has divisors for
+// each.
 
 #include <algorithm>
 #include <cmath>
@@ -9,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "model/architectures/common_internal.h"
 #include "model/architectures/rope_internal.h"
 
 namespace lamina::model {
@@ -27,9 +29,12 @@ absl::StatusOr<RopeScaling> ParseScaling(const std::string& name) {
   if (name == "yarn") {
     return RopeScaling::kYarn;
   }
-  return absl::UnimplementedError(
-      absl::StrCat("rope scaling \"", name,
-                   "\" is not supported; the known ones are default, linear, llama3 and yarn"));
+  if (name == "longrope" || name == "su") {  // "su" in the first files of Phi-3.
+    return RopeScaling::kLongRope;
+  }
+  return absl::UnimplementedError(absl::StrCat(
+      "rope scaling \"", name,
+      "\" is not supported; the known ones are default, linear, llama3, yarn and longrope"));
 }
 
 // 0.1 m ln(s) + 1, equation 22 of the paper with its m.
@@ -57,28 +62,56 @@ absl::Status ReadYarn(const JsonConfig& section, uint32_t positions_max, RopeCon
   return absl::OkStatus();
 }
 
-// "<prefix>.rope.<key>" as a float when it is there.
-absl::Status ReadOptional(const GgufFile& file, const std::string& key, float& value) {
-  if (!file.Has(key)) {
-    return absl::OkStatus();
-  }
-  LAMINA_ASSIGN_OR_RETURN(const double number, file.GetFloat(key));
-  value = static_cast<float>(number);
+absl::Status ReadLongRope(const JsonConfig& section, uint32_t positions_max, RopeConfig& rope) {
+  LAMINA_ASSIGN_OR_RETURN(rope.short_factors, section.GetFloats("short_factor"));
+  LAMINA_ASSIGN_OR_RETURN(rope.long_factors, section.GetFloats("long_factor"));
+  LAMINA_ASSIGN_OR_RETURN(
+      rope.factor,
+      section.GetFloat("factor", static_cast<float>(positions_max) /
+                                     static_cast<float>(std::max(1u, rope.original_positions))));
+  LAMINA_ASSIGN_OR_RETURN(rope.attention_factor, section.GetFloat("attention_factor", 0.0f));
   return absl::OkStatus();
 }
 
-absl::Status ReadFactors(const GgufFile& file, RopeConfig& rope) {
-  const TensorInfo* info = file.Find("rope_freqs.weight");
+// How longrope's magnitude grows with the ratio of contexts (arXiv:2402.13753).
+double LongRopeMagnitude(const RopeConfig& rope) {
+  if (rope.factor <= 1.0f) {
+    return 1.0;
+  }
+  return std::sqrt(1.0 + std::log(double{rope.factor}) /
+                             std::log(static_cast<double>(rope.original_positions)));
+}
+
+absl::Status ReadFactors(const GgufFile& file, absl::string_view name, uint32_t rotary_dim,
+                         std::vector<float>& factors) {
+  const TensorInfo* info = file.Find(name);
   if (info == nullptr) {
     return absl::OkStatus();
   }
-  if (info->elements != rope.rotary_dim / 2) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("tensor \"rope_freqs.weight\" has ", info->elements, " elements; ",
-                     rope.rotary_dim / 2, " are needed, half the rotary dimensions"));
+  if (info->elements != rotary_dim / 2) {
+    return absl::InvalidArgumentError(absl::StrCat("tensor \"", name, "\" has ", info->elements,
+                                                   " elements; ", rotary_dim / 2,
+                                                   " are needed, half the rotary dimensions"));
   }
-  rope.factors.resize(info->elements);
-  return file.Read(info->name, 0, absl::MakeSpan(rope.factors));
+  factors.resize(info->elements);
+  return file.Read(info->name, 0, absl::MakeSpan(factors));
+}
+
+// Files with factors for short and for long sequences are longrope's, whatever else they say.
+absl::Status ReadLongRope(const GgufFile& file, const std::string& key, ModelConfig& config) {
+  RopeConfig& rope = config.rope;
+  LAMINA_RETURN_IF_ERROR(
+      ReadFactors(file, "rope_factors_short.weight", rope.rotary_dim, rope.short_factors));
+  LAMINA_RETURN_IF_ERROR(
+      ReadFactors(file, "rope_factors_long.weight", rope.rotary_dim, rope.long_factors));
+  if (rope.short_factors.empty() && rope.long_factors.empty()) {
+    return absl::OkStatus();
+  }
+  rope.scaling = RopeScaling::kLongRope;
+  rope.factor = static_cast<float>(config.positions_max) /
+                static_cast<float>(std::max(1u, rope.original_positions));
+  rope.attention_factor = 1.0f;
+  return ReadFactor(file, key + "scaling.attn_factor", rope.attention_factor);
 }
 
 std::vector<float> PlainFrequencies(const RopeConfig& rope) {
@@ -103,6 +136,14 @@ void ScaleLlama3(const RopeConfig& rope, std::vector<float>& frequencies) {
                            (rope.high_frequency_factor - rope.low_frequency_factor);
       frequency = (1.0f - smooth) * frequency / rope.factor + smooth * frequency;
     }
+  }
+}
+
+void ScaleLongRope(const RopeConfig& rope, bool is_long, std::vector<float>& frequencies) {
+  const std::vector<float>& factors = is_long ? rope.long_factors : rope.short_factors;
+  for (size_t i = 0; i < frequencies.size(); ++i) {
+    const float exponent = static_cast<float>(2 * i) / static_cast<float>(rope.rotary_dim);
+    frequencies[i] = 1.0f / (factors[i] * std::pow(rope.base, exponent));
   }
 }
 
@@ -139,7 +180,6 @@ void ScaleYarn(const RopeConfig& rope, std::vector<float>& frequencies) {
 }  // namespace
 
 absl::Status ReadRope(const JsonConfig& json, ModelConfig& config) {
-  RopeConfig& rope = config.rope;
   LAMINA_ASSIGN_OR_RETURN(
       const JsonConfig section,
       json.Section(json.Has("rope_scaling") ? "rope_scaling" : "rope_parameters"));
@@ -147,6 +187,24 @@ absl::Status ReadRope(const JsonConfig& json, ModelConfig& config) {
     return absl::UnimplementedError(
         "config.json: rope settings for each layer type are not supported");
   }
+  return ReadRopeSection(json, section, config, config.rope);
+}
+
+absl::Status ReadRotaryShare(const JsonConfig& json, ModelConfig& config) {
+  LAMINA_ASSIGN_OR_RETURN(const JsonConfig section, json.Section("rope_parameters"));
+  LAMINA_ASSIGN_OR_RETURN(const float old_share, json.GetFloat("partial_rotary_factor", 1.0f));
+  LAMINA_ASSIGN_OR_RETURN(const float share, section.GetFloat("partial_rotary_factor", old_share));
+  if (!(share >= 0.0f && share <= 1.0f)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("config.json: a rotary share of ", share, " should be in [0, 1]"));
+  }
+  config.rope.rotary_dim =
+      static_cast<uint32_t>(static_cast<float>(config.head_dim) * share);  // Rounded down.
+  return absl::OkStatus();
+}
+
+absl::Status ReadRopeSection(const JsonConfig& json, const JsonConfig& section,
+                             const ModelConfig& config, RopeConfig& rope) {
   LAMINA_ASSIGN_OR_RETURN(const float base, json.GetFloat("rope_theta", rope.base));
   LAMINA_ASSIGN_OR_RETURN(rope.base, section.GetFloat("rope_theta", base));
   LAMINA_ASSIGN_OR_RETURN(const std::string old_name, section.GetString("type", "default"));
@@ -162,6 +220,8 @@ absl::Status ReadRope(const JsonConfig& json, ModelConfig& config) {
       return absl::OkStatus();
     case RopeScaling::kYarn:
       return ReadYarn(section, config.positions_max, rope);
+    case RopeScaling::kLongRope:
+      return ReadLongRope(section, config.positions_max, rope);
     case RopeScaling::kLlama3: {
       LAMINA_ASSIGN_OR_RETURN(rope.low_frequency_factor, section.GetFloat("low_freq_factor"));
       LAMINA_ASSIGN_OR_RETURN(rope.high_frequency_factor, section.GetFloat("high_freq_factor"));
@@ -182,18 +242,18 @@ absl::Status ReadRope(const GgufFile& file, const std::string& prefix, ModelConf
     LAMINA_ASSIGN_OR_RETURN(const uint64_t dimensions, file.GetUint(key + "dimension_count"));
     rope.rotary_dim = static_cast<uint32_t>(std::min<uint64_t>(dimensions, UINT32_MAX));
   }
-  LAMINA_RETURN_IF_ERROR(ReadOptional(file, key + "freq_base", rope.base));
+  LAMINA_RETURN_IF_ERROR(ReadFactor(file, key + "freq_base", rope.base));
   rope.original_positions = config.positions_max;
   if (file.Has(key + "scaling.type")) {
     LAMINA_ASSIGN_OR_RETURN(const std::string name, file.GetString(key + "scaling.type"));
     LAMINA_ASSIGN_OR_RETURN(rope.scaling, ParseScaling(name));
   } else if (file.Has(key + "scale_linear")) {  // Files of 2023.
     rope.scaling = RopeScaling::kLinear;
-    LAMINA_RETURN_IF_ERROR(ReadOptional(file, key + "scale_linear", rope.factor));
+    LAMINA_RETURN_IF_ERROR(ReadFactor(file, key + "scale_linear", rope.factor));
   }
-  LAMINA_RETURN_IF_ERROR(ReadOptional(file, key + "scaling.factor", rope.factor));
-  LAMINA_RETURN_IF_ERROR(ReadOptional(file, key + "scaling.yarn_beta_fast", rope.beta_fast));
-  LAMINA_RETURN_IF_ERROR(ReadOptional(file, key + "scaling.yarn_beta_slow", rope.beta_slow));
+  LAMINA_RETURN_IF_ERROR(ReadFactor(file, key + "scaling.factor", rope.factor));
+  LAMINA_RETURN_IF_ERROR(ReadFactor(file, key + "scaling.yarn_beta_fast", rope.beta_fast));
+  LAMINA_RETURN_IF_ERROR(ReadFactor(file, key + "scaling.yarn_beta_slow", rope.beta_slow));
   if (file.Has(key + "scaling.original_context_length")) {
     LAMINA_ASSIGN_OR_RETURN(const uint64_t positions,
                             file.GetUint(key + "scaling.original_context_length"));
@@ -204,7 +264,8 @@ absl::Status ReadRope(const GgufFile& file, const std::string& prefix, ModelConf
     LAMINA_ASSIGN_OR_RETURN(const double factor, file.GetFloat(key + "scaling.attn_factor"));
     rope.attention_factor = static_cast<float>(factor * YarnMagnitude(rope.factor, 1.0));
   }
-  return ReadFactors(file, rope);
+  LAMINA_RETURN_IF_ERROR(ReadLongRope(file, key, config));
+  return ReadFactors(file, "rope_freqs.weight", rope.rotary_dim, rope.factors);
 }
 
 RopeOp MakeRope(const ModelConfig& config, RopeLayout layout) {
@@ -232,11 +293,27 @@ RopeOp MakeRope(const ModelConfig& config, RopeLayout layout) {
                          ? rope.attention_factor
                          : static_cast<float>(YarnMagnitude(rope.factor, 1.0));
       break;
+    case RopeScaling::kLongRope:
+      ScaleLongRope(rope, config.LongRope(), op.frequencies);
+      op.magnitude = rope.attention_factor != 0.0f ? rope.attention_factor
+                                                   : static_cast<float>(LongRopeMagnitude(rope));
+      break;
   }
   for (size_t i = 0; i < rope.factors.size(); ++i) {
     op.frequencies[i] /= rope.factors[i];
   }
   return op;
+}
+
+RopeOp MakeLayerRope(const ModelConfig& config, uint32_t layer, RopeLayout layout) {
+  ModelConfig own = config;
+  if (std::binary_search(config.layers_without_rope.begin(), config.layers_without_rope.end(),
+                         layer)) {
+    own.rope = RopeConfig();  // Of no dimensions.
+  } else if (config.window_rope.has_value() && config.WindowOf(layer) != 0) {
+    own.rope = *config.window_rope;
+  }
+  return MakeRope(own, layout);
 }
 
 }  // namespace lamina::model

@@ -17,17 +17,28 @@ namespace lamina::model {
 
 // Reads "rope_parameters" or the older "rope_scaling" with "rope_theta". Keeps what the caller has
 // put into `rope` where the file says nothing. config.positions_max must be known.
-// Errors: kUnimplemented    another scaling than linear, llama3 and yarn, or one for each layer
-//                           type.
+// Errors: kUnimplemented    another scaling than linear, llama3, yarn and longrope, or one for each
+//                           layer type.
 //         kInvalidArgument  a setting is missing or impossible.
 absl::Status ReadRope(const JsonConfig& json, ModelConfig& config);
 
 // Reads "<prefix>.rope.*" and the tensor rope_freqs.weight.
 absl::Status ReadRope(const GgufFile& file, const std::string& prefix, ModelConfig& config);
 
+// The settings under `section`, which is rope_parameters or one of its parts, into `rope`.
+absl::Status ReadRopeSection(const JsonConfig& json, const JsonConfig& section,
+                             const ModelConfig& config, RopeConfig& rope);
+
+// rotary_dim from "partial_rotary_factor", of the settings or of rope_parameters. Requires:
+// head_dim is known. Errors: kInvalidArgument  a share outside [0, 1].
+absl::Status ReadRotaryShare(const JsonConfig& json, ModelConfig& config);
+
 // Fills frequencies, magnitude, rotary_dim and heads of the op. The arithmetic is float32 in the
 // order that transformers uses (modeling_rope_utils.py), so that angles agree at large positions.
 // Requires: config is checked; rotary_dim may be 0.
 RopeOp MakeRope(const ModelConfig& config, RopeLayout layout);
+
+// That of one layer: none, of a window, or the model's.
+RopeOp MakeLayerRope(const ModelConfig& config, uint32_t layer, RopeLayout layout);
 
 }  // namespace lamina::model

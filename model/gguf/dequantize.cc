@@ -6,6 +6,7 @@
 
 #include "model/gguf/dequantize.h"
 
+#include <cmath>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -185,12 +186,23 @@ void Q6_K(const uint8_t* block, float* out) {
   }
 }
 
+// e, qs[16]: 2^(e - 127) times a value of E2M1; byte i of qs holds elements i and i + 16, the low
+// half first. The smallest scales are subnormal.
+void Mxfp4(const uint8_t* block, float* out) {
+  static constexpr float kDoubled[] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+  const float half = std::ldexp(1.0f, static_cast<int>(block[0]) - 128);
+  for (int i = 0; i < 16; ++i) {
+    out[i] = half * kDoubled[block[1 + i] & 15];
+    out[i + 16] = half * kDoubled[block[1 + i] >> 4];
+  }
+}
+
 constexpr GgufTensorType kTypes[] = {
     {0, "F32", 1, 4, F32},        {1, "F16", 1, 2, F16},        {30, "BF16", 1, 2, BF16},
     {2, "Q4_0", 32, 18, Q4_0},    {3, "Q4_1", 32, 20, Q4_1},    {6, "Q5_0", 32, 22, Q5_0},
     {7, "Q5_1", 32, 24, Q5_1},    {8, "Q8_0", 32, 34, Q8_0},    {10, "Q2_K", 256, 84, Q2_K},
     {11, "Q3_K", 256, 110, Q3_K}, {12, "Q4_K", 256, 144, Q4_K}, {13, "Q5_K", 256, 176, Q5_K},
-    {14, "Q6_K", 256, 210, Q6_K},
+    {14, "Q6_K", 256, 210, Q6_K}, {39, "MXFP4", 32, 17, Mxfp4},
 };
 
 struct UnreadType {
@@ -203,7 +215,7 @@ constexpr UnreadType kUnread[] = {
     {9, "Q8_1"},   {15, "Q8_K"},   {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"},
     {19, "IQ1_S"}, {20, "IQ4_NL"}, {21, "IQ3_S"},   {22, "IQ2_S"},  {23, "IQ4_XS"},
     {24, "I8"},    {25, "I16"},    {26, "I32"},     {27, "I64"},    {28, "F64"},
-    {29, "IQ1_M"}, {34, "TQ1_0"},  {35, "TQ2_0"},   {39, "MXFP4"},  {40, "NVFP4"},
+    {29, "IQ1_M"}, {34, "TQ1_0"},  {35, "TQ2_0"},   {40, "NVFP4"},
 };
 
 }  // namespace

@@ -4,11 +4,14 @@
 
 #include "model/safetensors/safetensors_source.h"
 
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/dtype.h"
 #include "common/status_macros.h"
@@ -31,6 +34,21 @@ void ConvertHalves(const uint8_t* in, absl::Span<float> out, Convert convert) {
   }
 }
 
+constexpr uint64_t kMxfp4Block = 32;
+
+// Element `index` (Open Compute Project, Microscaling Formats 1.0: E2M1 with a scale of E8M0).
+float Mxfp4(const uint8_t* blocks, const uint8_t* scales, uint64_t index) {
+  static constexpr float kValues[] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
+  const uint8_t byte = blocks[index / 2];
+  const unsigned code = index % 2 == 0 ? byte & 15u : byte >> 4u;
+  const uint8_t scale = scales[index / kMxfp4Block];
+  if (scale == 255) {
+    return std::numeric_limits<float>::quiet_NaN();
+  }
+  const float value = std::ldexp(kValues[code & 7u], static_cast<int>(scale) - 127);
+  return (code & 8u) != 0 ? -value : value;
+}
+
 absl::Status WithPath(const absl::Status& status, absl::string_view path) {
   return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
 }
@@ -41,6 +59,7 @@ struct SafetensorsSource::Storage {
   struct Tensor {
     const uint8_t* data = nullptr;
     uint64_t element_bytes = 0;
+    const uint8_t* scales = nullptr;  // Of MXFP4.
   };
   std::vector<MappedFile> files;                           // Empty when the caller owns the bytes.
   std::vector<Tensor> tensors;                             // Parallel to tensors_.
@@ -51,7 +70,7 @@ SafetensorsSource::SafetensorsSource() : storage_(std::make_unique<Storage>()) {
 SafetensorsSource::~SafetensorsSource() = default;
 
 bool IsReadableSafetensorsType(absl::string_view type) {
-  return type == "F32" || type == "F16" || type == "BF16";
+  return type == "F32" || type == "F16" || type == "BF16" || type == "MXFP4";
 }
 
 absl::Status SafetensorsSource::AddFile(absl::Span<const uint8_t> bytes,
@@ -69,7 +88,42 @@ absl::Status SafetensorsSource::AddFile(absl::Span<const uint8_t> bytes,
   return absl::OkStatus();
 }
 
+// MXFP4 comes as two tensors of bytes: "<name>_blocks" [.., blocks, 16], of which a byte is two
+// elements, the low half first, and "<name>_scales" [.., blocks]. Both stay listed; "<name>" [..,
+// 32 blocks] is added.
+void SafetensorsSource::AddPairs() {
+  constexpr absl::string_view kBlocks = "_blocks";
+  absl::flat_hash_map<std::string, size_t> scales;
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    if (tensors_[i].type == "U8" && absl::EndsWith(tensors_[i].name, "_scales")) {
+      scales.emplace(tensors_[i].name, i);
+    }
+  }
+  for (size_t i = 0, count = tensors_.size(); i < count; ++i) {
+    const absl::string_view name = tensors_[i].name;
+    std::vector<uint64_t> shape = tensors_[i].shape;
+    if (tensors_[i].type != "U8" || !absl::EndsWith(name, kBlocks) || shape.size() < 2 ||
+        shape.back() != kMxfp4Block / 2) {
+      continue;
+    }
+    const std::string base(name.substr(0, name.size() - kBlocks.size()));
+    const auto pair = scales.find(base + "_scales");
+    shape.pop_back();
+    if (pair == scales.end() || tensors_[pair->second].shape != shape) {
+      continue;
+    }
+    shape.back() *= kMxfp4Block;
+    tensors_.push_back({.name = base,
+                        .type = "MXFP4",
+                        .shape = std::move(shape),
+                        .elements = tensors_[i].elements * 2});
+    storage_->tensors.push_back(
+        {.data = storage_->tensors[i].data, .scales = storage_->tensors[pair->second].data});
+  }
+}
+
 absl::Status SafetensorsSource::BuildIndex() {
+  AddPairs();
   for (size_t i = 0; i < tensors_.size(); ++i) {
     if (!storage_->by_name.emplace(tensors_[i].name, i).second) {
       return absl::DataLossError(absl::StrCat("tensor \"", absl::CHexEscape(tensors_[i].name),
@@ -152,6 +206,10 @@ absl::Status SafetensorsSource::Read(absl::string_view name, uint64_t first,
   if (info.type == "F32") {
     if (!out.empty()) {
       std::memcpy(out.data(), data, out.size() * sizeof(float));
+    }
+  } else if (tensor.scales != nullptr) {
+    for (size_t i = 0; i < out.size(); ++i) {
+      out[i] = Mxfp4(tensor.data, tensor.scales, first + i);
     }
   } else if (info.type == "F16") {
     ConvertHalves(data, out, HalfToFloat);

@@ -4,7 +4,8 @@
 //
 // Headers are checked against the files before anything is read: lengths, offsets, shapes, and that
 // the tensors of a file cover its data once and without gaps, as the format demands. F32, F16 and
-// BF16 can be read; tensors of other types are listed, for old checkpoints carry masks that nobody
+// BF16 can be read, and MXFP4 in two tensors of bytes, <name>_blocks and <name>_scales, as <name>;
+// tensors of other types are listed, for old checkpoints carry masks that nobody
 // reads.
 //
 // Threading: immutable after Open().
@@ -46,13 +47,14 @@ class SafetensorsSource final : public WeightSource {
   struct Storage;  // The mappings and where each tensor lies.
   SafetensorsSource();
   absl::Status AddFile(absl::Span<const uint8_t> bytes, absl::string_view file_name);
+  void AddPairs();
   absl::Status BuildIndex();
 
   std::vector<TensorInfo> tensors_;
   std::unique_ptr<Storage> storage_;
 };
 
-// Whether Read() can read a tensor of this type: "F32", "F16", "BF16".
+// Whether Read() can read a tensor of this type: "F32", "F16", "BF16", "MXFP4".
 bool IsReadableSafetensorsType(absl::string_view type);
 
 }  // namespace lamina::model

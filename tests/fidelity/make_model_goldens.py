@@ -59,6 +59,68 @@ CASES = {
                                   kv_heads=1, head_dim=128),
 }
 
+# Families of tests/support/random_decoders.cc. "extra" are members of config.json as it stands there and
+# goes to transformers; "gguf_floats" settings of GGUF files, and "gguf" whether these can say what it is.
+DECODER_DEFAULTS = dict(experts=0, experts_per_token=0, extra={}, gguf=True, gguf_floats={})
+FOUR_LAYERS = ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]
+TWO_ROPES = {"full_attention": dict(rope_type="linear", factor=4.0, rope_theta=200000.0),
+             "sliding_attention": dict(rope_type="default", rope_theta=10000.0)}
+LONG_ROPE = dict(rope_type="longrope", short_factor=[1.0 + i / 8 for i in range(6)],
+                 long_factor=[1.5 + i / 2 for i in range(6)], original_max_position_embeddings=32,
+                 partial_rotary_factor=0.75)
+GRANITE = dict(embedding_multiplier=6.0, residual_multiplier=0.22, attention_multiplier=0.09, logits_scaling=3.0)
+GRANITE_GGUF = {"embedding_scale": 6.0, "residual_scale": 0.22, "attention.scale": 0.09, "logit_scale": 3.0}
+GEMMA2 = dict(query_pre_attn_scalar=24, attn_logit_softcapping=20.0, final_logit_softcapping=10.0,
+              sliding_window=6)
+
+DECODERS = {
+    "qwen3": dict(seed=41, model_type="qwen3", kv_heads=2, head_dim=32),
+    "qwen3_tied_bias": dict(seed=42, model_type="qwen3", tied=True, attention_bias=True),
+    "qwen3_windows": dict(seed=43, model_type="qwen3", layers=4, window=7, gguf=False,
+                          extra=dict(use_sliding_window=True, sliding_window=7, max_window_layers=1,
+                                     layer_types=FOUR_LAYERS)),
+    "olmo2": dict(seed=44, model_type="olmo2", kv_heads=2),
+    "granite": dict(seed=45, model_type="granite", kv_heads=2, extra=GRANITE, gguf_floats=GRANITE_GGUF),
+    "granite_tied_biases": dict(seed=46, model_type="granite", tied=True, attention_bias=True, mlp_bias=True,
+                                extra=dict(GRANITE, logits_scaling=8.0), gguf_floats=dict(GRANITE_GGUF, logit_scale=8.0)),
+    "phi3": dict(seed=47, model_type="phi3", kv_heads=2, rotary_share=0.75, window=9,
+                 extra=dict(sliding_window=9, rope_parameters=dict(rope_type="default", rope_theta=10000.0,
+                                                                   partial_rotary_factor=0.75))),
+    "phi3_longrope_short": dict(seed=48, model_type="phi3", positions_max=256, gguf=False, lengths=[1, 5, 30],
+                                sequence_tokens_max=32, extra=dict(rope_parameters=LONG_ROPE | dict(rope_theta=10000.0))),
+    "phi3_longrope_long": dict(seed=49, model_type="phi3", positions_max=256, gguf=False, lengths=[33, 60],
+                               extra=dict(rope_parameters=LONG_ROPE | dict(rope_theta=10000.0))),
+    "smollm3": dict(seed=50, model_type="smollm3", layers=4, kv_heads=2, tied=True, rope_theta=2000000.0),
+    "smollm3_listed": dict(seed=51, model_type="smollm3", layers=3, gguf=False, extra=dict(no_rope_layers=[1, 0, 1])),
+    "gemma": dict(seed=52, model_type="gemma", kv_heads=1, head_dim=32, tied=True),
+    "gemma2": dict(seed=53, model_type="gemma2", layers=3, width=96, kv_heads=2, head_dim=32, tied=True, window=6,
+                   extra=dict(GEMMA2, query_pre_attn_scalar=32), checkpoint="F32",
+                   gguf_floats={"attn_logit_softcapping": 20.0, "final_logit_softcapping": 10.0}),
+    "gemma2_bf16": dict(seed=53, model_type="gemma2", layers=3, width=96, kv_heads=2, head_dim=32, tied=True, window=6,
+                        extra=GEMMA2, checkpoint="BF16", gguf=False),
+    "gemma3": dict(seed=54, model_type="gemma3_text", layers=7, kv_heads=2, head_dim=32, tied=True, window=5,
+                   rope_theta=1000000.0,
+                   extra=dict(query_pre_attn_scalar=32, sliding_window=5,
+                              rope_parameters={"full_attention": dict(rope_type="default", rope_theta=1000000.0),
+                                               "sliding_attention": dict(rope_type="default", rope_theta=10000.0)})),
+    "gemma3_bf16_ropes": dict(seed=55, model_type="gemma3_text", layers=4, width=96, kv_heads=2, tied=True, window=8,
+                              gguf=False, checkpoint="BF16",
+                              extra=dict(query_pre_attn_scalar=16, sliding_window=8, rope_parameters=TWO_ROPES,
+                                         layer_types=FOUR_LAYERS)),
+    "mixtral": dict(seed=56, model_type="mixtral", kv_heads=2, experts=5, experts_per_token=2, ffn_width=96),
+    "qwen3_moe": dict(seed=57, model_type="qwen3_moe", kv_heads=2, experts=9, experts_per_token=3, ffn_width=48,
+                      extra=dict(norm_topk_prob=True)),
+    "qwen3_moe_shares": dict(seed=58, model_type="qwen3_moe", experts=6, experts_per_token=4, gguf=False,
+                             ffn_width=32, extra=dict(norm_topk_prob=False)),
+    "olmoe": dict(seed=59, model_type="olmoe", kv_heads=2, experts=8, experts_per_token=3, ffn_width=64),
+    "gpt_oss": dict(seed=60, model_type="gpt_oss", layers=3, kv_heads=2, head_dim=32, experts=6, experts_per_token=2,
+                    ffn_width=64, attention_bias=True, window=6, extra=dict(sliding_window=6)),
+    "gpt_oss_yarn": dict(seed=61, model_type="gpt_oss", layers=2, experts=4, experts_per_token=4, ffn_width=32,
+                         attention_bias=True, gguf=False,
+                         extra=dict(sliding_window=128,
+                                    rope_parameters=dict(YARN, rope_theta=150000.0, truncate=False))),
+}
+
 PROMPT_LENGTHS = [1, 5, 48]
 COLUMNS = 12
 TOP = 4
@@ -101,6 +163,52 @@ def random_values(name, shape, seed):
     return values.astype(np.float32).reshape(shape)
 
 
+MXFP4 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
+
+
+def stored_values(name, shape, spec):
+    """What a checkpoint of the family has under this name."""
+    values = random_values(name, shape, spec["seed"])
+    if spec["model_type"].startswith("gemma") and "norm" in name:
+        values -= 1
+    if spec["model_type"] == "gpt_oss" and "mlp.experts." in name and not name.endswith("_bias"):
+        unit = 2.0 ** (scale_exponent(name, shape) - 3)
+        steps = np.array(MXFP4, np.float32) * unit
+        values = np.copysign(steps[np.searchsorted(steps, np.abs(values), side="right") - 1], values)
+    return values.astype(np.float32)
+
+
+def parameter_values(name, shape, spec):
+    """What transformers keeps under this name in memory: experts of a layer in one tensor."""
+    if spec["model_type"] not in ("mixtral", "qwen3_moe", "olmoe"):
+        return stored_values(name, shape, spec)
+    mixtral = spec["model_type"] == "mixtral"
+    name = name.replace(".mlp.", ".block_sparse_moe.") if mixtral else name
+    gate, up, down = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
+    stem = name.rsplit(".", 1)[0]
+    if name.endswith("experts.gate_up_proj"):
+        half = (shape[1] // 2, shape[2])
+        return np.stack([np.concatenate([stored_values(f"{stem}.{e}.{part}.weight", half, spec) for part in (gate, up)])
+                         for e in range(shape[0])])
+    if name.endswith("experts.down_proj"):
+        return np.stack([stored_values(f"{stem}.{e}.{down}.weight", shape[1:], spec) for e in range(shape[0])])
+    return stored_values(name, shape, spec)
+
+
+def make_decoder_config(spec, common):
+    common.update(intermediate_size=spec["ffn_width"], num_key_value_heads=spec["kv_heads"], rms_norm_eps=1e-6,
+                  head_dim=spec["head_dim"], attention_bias=spec["attention_bias"], mlp_bias=spec["mlp_bias"],
+                  rope_parameters=dict(rope_type="default", rope_theta=spec["rope_theta"]))
+    if not spec["model_type"].startswith("gemma"):
+        common.update(hidden_act=spec["activation"])
+    if spec["experts"]:
+        common.update(num_local_experts=spec["experts"], num_experts=spec["experts"],
+                      num_experts_per_tok=spec["experts_per_token"], moe_intermediate_size=spec["ffn_width"],
+                      experts_implementation="eager")
+    common.update(spec["extra"])
+    return transformers.AutoConfig.for_model(spec["model_type"], **common)
+
+
 def make_config(spec):
     common = dict(num_hidden_layers=spec["layers"], hidden_size=spec["width"],
                   num_attention_heads=spec["query_heads"], vocab_size=spec["vocabulary"],
@@ -108,6 +216,8 @@ def make_config(spec):
                   bos_token_id=None, eos_token_id=None, pad_token_id=None, attn_implementation="eager")
     rope = dict(dict(rope_type="default"), **spec["rope_scaling"], rope_theta=spec["rope_theta"])
     kind = spec["model_type"]
+    if "extra" in spec:
+        return make_decoder_config(spec, common)
     if kind == "opt":
         return transformers.OPTConfig(**common, ffn_dim=spec["ffn_width"],
                                       activation_function=spec["activation"],
@@ -131,17 +241,20 @@ def make_config(spec):
                                     mlp_bias=spec["mlp_bias"])
 
 
-def run_case(spec):
+def run_case(spec, checkpoint=None, lengths=PROMPT_LENGTHS):
     model = transformers.AutoModelForCausalLM.from_config(make_config(spec), dtype=torch.float32).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if spec["model_type"] == "gpt_neox" and name == "lm_head.weight":
                 name = "embed_out.weight"  # As it is called in the files.
-            parameter.copy_(torch.from_numpy(random_values(name, tuple(parameter.shape), spec["seed"])))
+            parameter.copy_(torch.from_numpy(parameter_values(name, tuple(parameter.shape), spec)))
+        if checkpoint == "BF16":  # A number of the checkpoint's type; all else is exact in it.
+            scale = model.get_input_embeddings().embed_scale
+            scale.copy_(scale.bfloat16().float())
     rng = np.random.default_rng(spec["seed"])
     columns = sorted(rng.choice(spec["vocabulary"], COLUMNS, replace=False).tolist())
     prompts = []
-    for length in PROMPT_LENGTHS:
+    for length in lengths:
         tokens = rng.integers(0, spec["vocabulary"], length).tolist()
         with torch.no_grad():
             logits = model(torch.tensor([tokens])).logits[0].double().numpy()
@@ -165,6 +278,17 @@ def main():
         spec = dict(SPEC_DEFAULTS, **changes)
         columns, prompts = run_case(spec)
         cases.append({"name": name, "spec": spec, "columns": columns, "prompts": prompts})
+    for name, changes in DECODERS.items():
+        spec = SPEC_DEFAULTS | DECODER_DEFAULTS | changes
+        checkpoint = spec.pop("checkpoint", None)
+        tokens_max = spec.pop("sequence_tokens_max", 0)
+        columns, prompts = run_case(spec, checkpoint, spec.pop("lengths", PROMPT_LENGTHS))
+        case = {"name": name, "spec": spec, "columns": columns, "prompts": prompts}
+        if checkpoint:
+            case["checkpoint"] = checkpoint  # The tensors' type that these logits are for; else for any.
+        if tokens_max:
+            case["sequence_tokens_max"] = tokens_max  # Of the deployment.
+        cases.append(case)
     with open(output, "w", encoding="utf-8") as file:
         file.write("[\n")
         file.write(",\n".join(json.dumps(case, separators=(",", ":")) for case in cases))

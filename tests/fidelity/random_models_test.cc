@@ -58,7 +58,10 @@ class RandomModels : public ::testing::TestWithParam<size_t> {
   void TearDown() override { std::filesystem::remove_all(directory_); }
 
   void Check(const std::string& path) const {
-    const absl::StatusOr<model::Model> model = model::OpenModel(path);
+    const auto tokens_max =
+        RandomModelCases()[GetParam()].value("sequence_tokens_max", uint32_t{0});
+    const absl::StatusOr<model::Model> model =
+        model::OpenModel(path, {.sequence_tokens_max = tokens_max});
     ASSERT_TRUE(model.ok()) << model.status();
     const absl::StatusOr<ReferenceModel> reference = ReferenceModel::Load(*model);
     ASSERT_TRUE(reference.ok()) << reference.status();
@@ -70,7 +73,16 @@ class RandomModels : public ::testing::TestWithParam<size_t> {
 
 TEST_P(RandomModels, HuggingFaceDirectoryGivesTheLogitsOfTransformers) {
   const RandomModelSpec spec = ParseRandomModelSpec(RandomModelCases()[GetParam()].at("spec"));
-  for (const char* type : {"F32", "BF16"}) {  // The weights are exact in both.
+  const nlohmann::json& golden = RandomModelCases()[GetParam()];
+  // The weights are exact in all of these.
+  for (const char* type : {"F32", "BF16", "MXFP4"}) {
+    if (absl::string_view(type) == "MXFP4" && spec.model_type != "gpt_oss") {
+      continue;
+    }
+    // Of some models not all that follows from the checkpoint's type.
+    if (golden.contains("checkpoint") && golden.at("checkpoint") != type) {
+      continue;
+    }
     ASSERT_TRUE(WriteRandomModel(spec, directory_, type).ok());
     Check(directory_);
   }
@@ -88,7 +100,7 @@ TEST_P(RandomGgufModels, GgufFileGivesTheLogitsOfTransformersToo) {
 // What GGUF files can say, and the writer does: no rope scaling; Qwen2 without its windows;
 // GPT-NeoX with biases and its usual activation.
 bool HasGgufForm(const RandomModelSpec& spec) {
-  if (!spec.rope_scaling.empty() || spec.model_type == "opt") {
+  if (!spec.gguf || !spec.rope_scaling.empty() || spec.model_type == "opt") {
     return false;
   }
   if (spec.model_type == "qwen2") {

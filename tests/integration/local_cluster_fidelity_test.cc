@@ -165,10 +165,20 @@ TEST_P(FidelityTest, ScoresAreThoseOfThePlainExecutor) {
 std::vector<Case> AllCases() {
   std::vector<Case> cases;
   for (size_t i = 0; i < RandomModelCases().size(); ++i) {
+    const nlohmann::json& golden = RandomModelCases()[i];
+    // Of files in bf16, or of another deployment: random_models_test has them.
+    if (golden.value("checkpoint", "F32") != "F32" || golden.contains("sequence_tokens_max")) {
+      continue;
+    }
+    const RandomModelSpec spec = ParseRandomModelSpec(golden.at("spec"));
+    const bool is_decoder = golden.at("spec").contains("extra");
     cases.push_back({.golden = i, .compute_type = DType::kF32});
-    cases.push_back({.golden = i, .compute_type = DType::kBF16});
-    const RandomModelSpec spec = ParseRandomModelSpec(RandomModelCases()[i].at("spec"));
-    if (spec.kv_heads > 1) {  // Over shards the same tolerances hold.
+    if (!is_decoder || i % 3 == 0) {
+      cases.push_back({.golden = i, .compute_type = DType::kBF16});
+    }
+    // Over shards the same tolerances hold. OLMo's norms are over all heads.
+    if (spec.kv_heads > 1 && spec.model_type != "olmo2" && spec.model_type != "olmoe" &&
+        (!is_decoder || i % 3 != 0)) {
       const uint32_t shards = std::min(spec.kv_heads, 3u);
       cases.push_back({.golden = i, .compute_type = DType::kF32, .shards = shards});
     }

@@ -35,6 +35,16 @@ RandomModelSpec ParseRandomModelSpec(const nlohmann::json& json) {
   json.at("rotary_share").get_to(spec.rotary_share);
   json.at("rope_theta").get_to(spec.rope_theta);
   json.at("old_config").get_to(spec.old_config);
+  if (json.contains("extra")) {
+    json.at("experts").get_to(spec.experts);
+    json.at("experts_per_token").get_to(spec.experts_per_token);
+    json.at("gguf").get_to(spec.gguf);
+    const std::string extra = json.at("extra").dump();
+    spec.extra = extra.substr(1, extra.size() - 2);
+    for (const auto& [key, value] : json.at("gguf_floats").items()) {
+      spec.gguf_floats.emplace_back(key, value.get<float>());
+    }
+  }
   const std::string scaling = json.at("rope_scaling").dump();
   spec.rope_scaling = scaling.substr(1, scaling.size() - 2);  // Without the braces.
   return spec;

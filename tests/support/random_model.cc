@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "common/check.h"
 #include "tests/support/gguf_writer.h"
+#include "tests/support/random_decoders.h"
 #include "tests/support/safetensors_writer.h"
 #include "tests/support/tiny_tokenizer.h"
 
@@ -54,6 +55,52 @@ int ScaleExponent(const RandomTensor& tensor) {
   const bool sharper = absl::StrContains(name, "q_proj") || absl::StrContains(name, "k_proj") ||
                        absl::StrContains(name, "query_key_value");
   return (sharper ? 1 : 0) - half_log;
+}
+
+// MXFP4's values, in units of their block's scale, and the scale that all blocks of a tensor have.
+constexpr float kMxfp4Values[] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
+
+int Mxfp4Exponent(const RandomTensor& tensor) { return ScaleExponent(tensor) - 3; }
+
+// The largest value of MXFP4 that is not larger in magnitude.
+float ToMxfp4(float x, const RandomTensor& tensor) {
+  const float unit = std::ldexp(1.0f, Mxfp4Exponent(tensor));
+  float nearest = 0.0f;
+  for (const float value : kMxfp4Values) {
+    nearest = value * unit <= std::abs(x) ? value * unit : nearest;
+  }
+  return std::copysign(nearest, x);
+}
+
+// Stored [experts, out, in / 32, 16] and [experts, out, in / 32], from values [experts, in, out].
+void AddMxfp4(const RandomTensor& tensor, const std::vector<float>& values,
+              SafetensorsWriter& writer) {
+  const uint64_t experts = tensor.shape[0];
+  const uint64_t in = tensor.shape[1];
+  const uint64_t out = tensor.shape[2];
+  LAMINA_CHECK(in % 32 == 0);
+  const float unit = std::ldexp(1.0f, Mxfp4Exponent(tensor));
+  std::string blocks;
+  for (uint64_t expert = 0; expert < experts; ++expert) {
+    for (uint64_t row = 0; row < out; ++row) {
+      for (uint64_t col = 0; col < in; col += 2) {
+        unsigned byte = 0;
+        for (unsigned half = 0; half < 2; ++half) {
+          const float x = values[(expert * in + col + half) * out + row];
+          unsigned code = std::signbit(x) ? 8 : 0;
+          for (unsigned i = 0; i < 8; ++i) {
+            code += kMxfp4Values[i] * unit == std::abs(x) ? i : 0;
+          }
+          byte |= code << (4 * half);
+        }
+        blocks.push_back(static_cast<char>(byte));
+      }
+    }
+  }
+  writer.AddTensor(tensor.name + "_blocks", {{experts, out, in / 32, 16}}, "U8", blocks);
+  writer.AddTensor(
+      tensor.name + "_scales", {{experts, out, in / 32}}, "U8",
+      std::string(experts * out * in / 32, static_cast<char>(127 + Mxfp4Exponent(tensor))));
 }
 
 class TensorList {
@@ -289,6 +336,9 @@ std::string GgufArchitecture(const RandomModelSpec& spec) {
   if (spec.model_type == "gpt_neox") {
     return "gptneox";
   }
+  if (IsRandomDecoder(spec)) {
+    return DecoderGgufName(spec);
+  }
   return spec.model_type == "qwen2" ? "qwen2" : "llama";
 }
 
@@ -308,6 +358,9 @@ void AddGgufMetadata(const RandomModelSpec& spec, GgufWriter& writer) {
                    static_cast<uint32_t>(static_cast<float>(spec.head_dim) * spec.rotary_share));
     return;
   }
+  if (IsRandomDecoder(spec)) {
+    return AddDecoderGgufMetadata(spec, writer);
+  }
   writer.AddUint(prefix + "attention.head_count_kv", spec.kv_heads);
   writer.AddUint(prefix + "attention.key_length", spec.head_dim);
   writer.AddUint(prefix + "attention.value_length", spec.head_dim);
@@ -323,6 +376,9 @@ void AddGgufMetadata(const RandomModelSpec& spec, GgufWriter& writer) {
 }  // namespace
 
 std::vector<RandomTensor> RandomTensors(const RandomModelSpec& spec) {
+  if (IsRandomDecoder(spec)) {
+    return DecoderTensors(spec);
+  }
   if (spec.model_type == "opt") {
     return OptTensors(spec);
   }
@@ -344,6 +400,26 @@ std::vector<float> RandomValues(const RandomTensor& tensor, uint64_t seed) {
   return values;
 }
 
+std::vector<float> InterleaveForGguf(const std::vector<float>& values, uint64_t heads,
+                                     uint64_t head_dim) {
+  return Interleave(values, heads, head_dim);
+}
+
+std::vector<float> RandomValues(const RandomModelSpec& spec, const RandomTensor& tensor) {
+  std::vector<float> values = RandomValues(tensor, spec.seed);
+  if (absl::StartsWith(spec.model_type, "gemma") && IsNormWeight(tensor.name)) {
+    for (float& x : values) {
+      x -= 1.0f;
+    }
+  }
+  if (IsMxfp4Tensor(spec, tensor.name)) {
+    for (float& x : values) {
+      x = ToMxfp4(x, tensor);
+    }
+  }
+  return values;
+}
+
 std::string RandomConfig(const RandomModelSpec& spec) {
   const bool has_tokenizer = spec.vocabulary >= kTinyTokenizerSizeMin;
   return absl::StrCat(
@@ -352,15 +428,17 @@ std::string RandomConfig(const RandomModelSpec& spec) {
       ",\"vocab_size\":", spec.vocabulary, ",\"max_position_embeddings\":", spec.positions_max,
       ",\"tie_word_embeddings\":", Bool(spec.tied),
       ",\"eos_token_id\":", has_tokenizer ? absl::StrCat(kTinyTokenizerEos) : "null",
-      FamilyText(spec), "}\n");
+      IsRandomDecoder(spec) ? DecoderConfigText(spec) : FamilyText(spec), "}\n");
 }
 
 absl::Status WriteRandomModel(const RandomModelSpec& spec, const std::string& directory,
                               absl::string_view type) {
   SafetensorsWriter writer;
   for (const RandomTensor& tensor : RandomTensors(spec)) {
-    const std::vector<float> values = RandomValues(tensor, spec.seed);
-    if (type == "BF16") {
+    const std::vector<float> values = RandomValues(spec, tensor);
+    if (type == "MXFP4" && IsMxfp4Tensor(spec, tensor.name)) {
+      AddMxfp4(tensor, values, writer);
+    } else if (type != "F32") {
       writer.AddTensorBF16(tensor.name, tensor.shape, values);
     } else {
       writer.AddTensorF32(tensor.name, tensor.shape, values);
@@ -382,6 +460,12 @@ absl::Status WriteRandomGguf(const RandomModelSpec& spec, const std::string& pat
   AddGgufMetadata(spec, writer);
   if (spec.vocabulary >= kTinyTokenizerSizeMin) {
     AddTinyTokenizer(spec.vocabulary, writer);
+  }
+  if (IsRandomDecoder(spec)) {
+    for (const GgufTensor& tensor : DecoderGgufTensors(spec)) {
+      writer.AddTensorF32(tensor.name, tensor.shape, tensor.values);
+    }
+    return WriteFile(path, writer.Finish());
   }
   for (const RandomTensor& tensor : RandomTensors(spec)) {
     const std::vector<float> values = GgufOrder(spec, tensor, RandomValues(tensor, spec.seed));

@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -25,7 +26,8 @@
 namespace lamina::test_support {
 
 struct RandomModelSpec {
-  std::string model_type = "llama";  // llama, mistral, qwen2, opt, gpt_neox
+  // llama, mistral, qwen2, opt, gpt_neox, and those of random_decoders.cc.
+  std::string model_type = "llama";
   uint64_t seed = 1;
   uint32_t layers = 2;
   uint32_t width = 64;
@@ -49,6 +51,13 @@ struct RandomModelSpec {
   std::string rope_scaling;
   // Write rope_scaling, rope_theta and rotary_pct as transformers 4 did.
   bool old_config = false;
+  // Those of random_decoders.cc alone:
+  uint32_t experts = 0;
+  uint32_t experts_per_token = 0;
+  std::string extra;  // More members of config.json.
+  // GGUF files of it: can they say what it is, and settings under the architecture's name.
+  bool gguf = true;
+  std::vector<std::pair<std::string, float>> gguf_floats;
 };
 
 struct RandomTensor {
@@ -60,11 +69,18 @@ struct RandomTensor {
 std::vector<RandomTensor> RandomTensors(const RandomModelSpec& spec);
 
 std::vector<float> RandomValues(const RandomTensor& tensor, uint64_t seed);
+// As the family stores them: Gemma's norms less one, gpt-oss' experts exact in MXFP4.
+std::vector<float> RandomValues(const RandomModelSpec& spec, const RandomTensor& tensor);
+
+// Rows of q or k as converters to GGUF order them for interleaved rope.
+std::vector<float> InterleaveForGguf(const std::vector<float>& values, uint64_t heads,
+                                     uint64_t head_dim);
 
 // The content of config.json.
 std::string RandomConfig(const RandomModelSpec& spec);
 
-// Writes config.json, model.safetensors (type "F32" or "BF16") and, for large enough vocabularies,
+// Writes config.json, model.safetensors (type "F32" or "BF16", or "MXFP4": that for gpt-oss'
+// experts, and BF16) and, for large enough vocabularies,
 // tokenizer.json into an existing directory.
 absl::Status WriteRandomModel(const RandomModelSpec& spec, const std::string& directory,
                               absl::string_view type = "F32");

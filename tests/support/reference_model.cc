@@ -5,8 +5,10 @@
 
 #include "tests/support/reference_model.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <numeric>
 #include <utility>
 #include <variant>
 
@@ -33,15 +35,29 @@ double Activate(ActivationKind kind, double x) {
     case ActivationKind::kGeluTanh:
       return 0.5 * x *
              (1.0 + std::tanh(std::sqrt(2.0 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+    case ActivationKind::kClampedSwiglu: {
+      const double gate = std::min(x, 7.0);
+      return gate / (1.0 + std::exp(-1.702 * gate));
+    }
   }
   LAMINA_CHECK(false);
+}
+
+// What a gated activation multiplies by.
+double Up(ActivationKind kind, double up) {
+  return kind == ActivationKind::kClampedSwiglu ? std::clamp(up, -7.0, 7.0) + 1.0 : up;
 }
 
 // Runs ops over `values`, the rows of every value made so far.
 class Interpreter {
  public:
-  Interpreter(const Graph& graph, const std::vector<Row>& weights, absl::Span<const TokenId> tokens)
-      : graph_(graph), weights_(weights), tokens_(tokens), values_(graph.values.size()) {}
+  Interpreter(const Graph& graph, const std::vector<Row>& weights, bool round_compute,
+              absl::Span<const TokenId> tokens)
+      : graph_(graph),
+        weights_(weights),
+        round_compute_(round_compute),
+        tokens_(tokens),
+        values_(graph.values.size()) {}
 
   void Run(const Op& op) {
     op_ = &op;
@@ -94,21 +110,119 @@ class Interpreter {
     }
   }
 
-  void Run(const LinearOp& body, Rows& out) const {
+  void Run(const HeadNormOp& body, Rows& out) const {
+    const size_t q = size_t{body.query_heads} * body.head_dim;
+    const size_t k = size_t{body.kv_heads} * body.head_dim;
     for (size_t t = 0; t < out.size(); ++t) {
-      const Row& in = In()[t];
-      size_t to = 0;
-      for (const LinearOp::Part& part : body.parts) {
-        const float* row = weights_[part.weight].data();
-        for (uint32_t r = 0; r < graph_.weights[part.weight].rows; ++r, row += in.size()) {
-          double sum = part.bias == kNone ? 0.0 : weights_[part.bias][r];
-          for (size_t i = 0; i < in.size(); ++i) {
-            sum += double{row[i]} * in[i];
+      out[t] = In()[t];
+      const auto norm = [&](size_t first, size_t count, WeightId weight) {
+        double square = 0.0;
+        for (size_t i = first; i < first + count; ++i) {
+          square += double{out[t][i]} * out[t][i] / static_cast<double>(count);
+        }
+        const double scale = 1.0 / std::sqrt(square + double{body.epsilon});
+        for (size_t i = 0; i < count; ++i) {
+          out[t][first + i] = static_cast<float>(out[t][first + i] * scale * weights_[weight][i]);
+        }
+      };
+      for (size_t at = 0; at < q; at += body.whole ? q : body.head_dim) {
+        norm(at, body.whole ? q : body.head_dim, body.q_weight);
+      }
+      for (size_t at = q; at < q + k; at += body.whole ? k : body.head_dim) {
+        norm(at, body.whole ? k : body.head_dim, body.k_weight);
+      }
+    }
+  }
+
+  void Run(const ScaleOp& body, Rows& out) const {
+    for (size_t t = 0; t < out.size(); ++t) {
+      for (size_t i = 0; i < out[t].size(); ++i) {
+        out[t][i] = body.factor * In()[t][i];
+      }
+    }
+  }
+
+  void Run(const RouteOp& body, Rows& out) const {
+    for (size_t t = 0; t < out.size(); ++t) {
+      const Row& scores = In()[t];
+      std::vector<size_t> order(scores.size());
+      std::iota(order.begin(), order.end(), 0);
+      std::stable_sort(order.begin(), order.end(),
+                       [&](size_t a, size_t b) { return scores[a] > scores[b]; });
+      const float largest = scores[order[0]];
+      order.resize(body.chosen);
+      double all = 0.0;
+      double chosen = 0.0;
+      for (const float score : scores) {
+        all += std::exp(double{score} - largest);
+      }
+      for (const size_t expert : order) {
+        chosen += std::exp(double{scores[expert]} - largest);
+      }
+      std::sort(order.begin(), order.end());
+      for (size_t i = 0; i < order.size(); ++i) {
+        out[t][i] = static_cast<float>(order[i]);
+        out[t][body.chosen + i] =
+            static_cast<float>(std::exp(double{scores[order[i]]} - largest) /
+                               (body.kind == RouterKind::kSoftmax ? all : chosen));
+      }
+    }
+  }
+
+  void Run(const ExpertsOp& body, Rows& out) const {
+    for (size_t t = 0; t < out.size(); ++t) {
+      const Row& route = In(1)[t];
+      for (size_t i = 0; i < body.chosen; ++i) {
+        const ExpertsOp::Expert& expert = body.experts[static_cast<size_t>(route[i])];
+        const Row gate_up = Product(expert.gate_up, In()[t]);
+        Row activated(body.hidden);
+        for (size_t h = 0; h < body.hidden; ++h) {
+          activated[h] = static_cast<float>(Activate(body.kind, gate_up[h]) *
+                                            Up(body.kind, gate_up[body.hidden + h]));
+          if (round_compute_) {
+            activated[h] = ToFloat(ToBFloat16(activated[h]));
           }
-          out[t][to++] = static_cast<float>(sum);
+        }
+        const Row down = Product({expert.down}, activated);
+        for (size_t c = 0; c < out[t].size(); ++c) {
+          out[t][c] += route[body.chosen + i] * down[c];
         }
       }
     }
+  }
+
+  // in W^T + b of the parts, one behind the other.
+  Row Product(const std::vector<LinearOp::Part>& parts, const Row& in) const {
+    Row out;
+    for (const LinearOp::Part& part : parts) {
+      const float* row = weights_[part.weight].data();
+      for (uint32_t r = 0; r < graph_.weights[part.weight].rows; ++r, row += in.size()) {
+        double sum = part.bias == kNone ? 0.0 : weights_[part.bias][r];
+        for (size_t i = 0; i < in.size(); ++i) {
+          sum += double{row[i]} * in[i];
+        }
+        out.push_back(static_cast<float>(sum));
+      }
+    }
+    return out;
+  }
+
+  void Run(const LinearOp& body, Rows& out) const {
+    const bool logits = op_->output == graph_.logits;
+    for (size_t t = 0; t < out.size(); ++t) {
+      out[t] = Product(body.parts, In()[t]);
+      for (float& x : out[t]) {
+        x = logits ? Shaped(x) : x;
+      }
+    }
+  }
+
+  float Shaped(float x) const {
+    const Graph::LogitShape& shape = graph_.logit_shape;
+    x *= shape.scale;
+    return shape.soft_cap == 0.0f
+               ? x
+               : static_cast<float>(shape.soft_cap * std::tanh(double{x} / shape.soft_cap));
   }
 
   void Run(const RopeOp& body, Rows& out) const {
@@ -160,8 +274,11 @@ class Interpreter {
       scores.push_back(score);
       largest = std::max(largest, score);
     }
+    if (!d.sinks.empty()) {
+      largest = std::max(largest, double{d.sinks[head]});
+    }
     std::vector<double> sum(dh, 0.0);
-    double total = 0.0;
+    double total = d.sinks.empty() ? 0.0 : std::exp(double{d.sinks[head]} - largest);
     for (size_t s = first; s <= t; ++s) {
       const double p = std::exp(scores[s - first] - largest);
       total += p;
@@ -189,7 +306,7 @@ class Interpreter {
     for (size_t t = 0; t < out.size(); ++t) {
       const Row& in = In()[t];
       for (size_t i = 0; i < out[t].size(); ++i) {
-        const double gate = body.gated ? in[out[t].size() + i] : 1.0;
+        const double gate = body.gated ? Up(body.kind, in[out[t].size() + i]) : 1.0;
         out[t][i] = static_cast<float>(Activate(body.kind, in[i]) * gate);
       }
     }
@@ -201,6 +318,7 @@ class Interpreter {
 
   const Graph& graph_;
   const std::vector<Row>& weights_;
+  const bool round_compute_;  // Of values inside ops.
   const absl::Span<const TokenId> tokens_;
   std::vector<Rows> values_;
   const Op* op_ = nullptr;
@@ -238,7 +356,8 @@ std::vector<std::vector<float>> ReferenceModel::Logits(absl::Span<const Referenc
   std::vector<Interpreter> interpreters;
   interpreters.reserve(shards.size());
   for (const ReferenceModel& shard : shards) {
-    interpreters.emplace_back(shard.model_->graph, shard.weights_, tokens);
+    interpreters.emplace_back(shard.model_->graph, shard.weights_, shard.options_.round_compute,
+                              tokens);
   }
   std::vector<size_t> next(shards.size(), 0);  // Op of each.
   while (next[0] < shards[0].model_->graph.ops.size()) {

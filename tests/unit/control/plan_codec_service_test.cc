@@ -241,7 +241,8 @@ TEST(PlanCodecTest, AnAttentionDescriptorComesBackWhole) {
                                        .head_dim = 64,
                                        .scale = 0.125f,
                                        .window = 4096,
-                                       .soft_cap = 50.0f};
+                                       .soft_cap = 50.0f,
+                                       .sinks = {1, 2, 3, 4, 5, 6, 7, 8, -9.5f}};
   v1::AttentionDescriptor proto;
   ToProto(descriptor, &proto);
 

@@ -79,8 +79,8 @@ TEST(ConfigJsonTest, ReadsAShapeWithoutWeights) {
   ASSERT_TRUE(shape.ok()) << shape.status();
   EXPECT_EQ(shape->Parameters(), ShapeOfTree("Mixtral-8x7B").Parameters());
   EXPECT_EQ(shape->window_layers, 0u);
-  EXPECT_FALSE(shape->runs.yes);
-  EXPECT_THAT(shape->runs.why, HasSubstr("experts"));
+  EXPECT_TRUE(shape->runs.yes);
+  EXPECT_THAT(shape->runs.why, HasSubstr("processors"));
 }
 
 TEST(ConfigJsonTest, ReadsWindowsByLayer) {

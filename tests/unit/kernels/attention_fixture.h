@@ -35,6 +35,15 @@ inline AttentionDescriptor Descriptor(uint32_t head_dim, uint32_t kv_heads, uint
           .soft_cap = soft_cap};
 }
 
+// With sinks: some far below all scores, some far above, most among them.
+inline AttentionDescriptor WithSinks(AttentionDescriptor descriptor) {
+  for (uint32_t head = 0; head < descriptor.query_heads; ++head) {
+    const float among = 0.7f * static_cast<float>(head % 8) - 2.0f;
+    descriptor.sinks.push_back(head % 5 == 3 ? -200.0f : head % 5 == 4 ? 90.0f : among);
+  }
+  return descriptor;
+}
+
 class AttentionProblem {
  public:
   explicit AttentionProblem(const AttentionCase& c) : case_(c), random_(c.seed) {
@@ -150,6 +159,10 @@ class AttentionProblem {
       m = std::max(m, scores[t]);
     }
     double sum = 0;
+    if (!d.sinks.empty()) {
+      m = std::max(m, double{d.sinks[head]});
+      sum = std::exp(double{d.sinks[head]} - m);
+    }
     std::vector<double> row(d.head_dim, 0.0);
     for (size_t t = begin; t < end; ++t) {
       const double p = std::exp(scores[t] - m);

@@ -76,7 +76,8 @@ std::vector<Extent> Cut(absl::Span<const Extent> extents, uint32_t first, uint32
   return cut;
 }
 
-// One row's attention from the partials of spans of `span` tokens, merged as they come.
+// One row's attention from the partials of spans of `span` tokens, merged as they come; a span that
+// a window hides is an empty one.
 std::vector<BFloat16> FromSpans(const AttentionProblem& problem, const AttentionKernel& kernel,
                                 ThreadPool& pool, uint32_t tokens, uint32_t span) {
   const AttentionDescriptor& d = problem.descriptor();
@@ -86,11 +87,19 @@ std::vector<BFloat16> FromSpans(const AttentionProblem& problem, const Attention
   for (uint32_t first = 0; first < tokens; first += span) {
     const uint32_t count = std::min(span, tokens - first);
     const std::vector<Extent> extents = Cut(problem.Item(0, 1, nullptr).extents, first, count);
-    std::vector<float> partial(d.query_heads * PartialWidth(d));
+    std::vector<float> partial(d.query_heads * PartialWidth(d), 0.0f);
+    const uint32_t seen = d.window != 0 && tokens > d.window ? tokens - d.window : 0;
     item.extents = extents;
     item.first_position = count - 1;
+    item.first_seen = seen > first ? seen - first : 0;
     item.partial = partial.data();
-    kernel.Attend(d, problem.kv(), {&item, 1}, *scratch, pool);
+    if (item.first_seen < count) {
+      kernel.Attend(d, problem.kv(), {&item, 1}, *scratch, pool);
+    } else {
+      for (uint32_t head = 0; head < d.query_heads; ++head) {
+        partial[(head + 1) * PartialWidth(d) - 1] = -std::numeric_limits<float>::infinity();
+      }
+    }
     for (uint32_t head = 0; head < d.query_heads; ++head) {
       const float* own = partial.data() + head * PartialWidth(d);
       stacks[head].Push(first / kBlockTokens, count == span ? span / kBlockTokens : 1, own,
@@ -99,11 +108,12 @@ std::vector<BFloat16> FromSpans(const AttentionProblem& problem, const Attention
   }
   std::vector<BFloat16> out;
   std::vector<float> folded(d.head_dim);
-  for (PartialStack& stack : stacks) {
+  for (uint32_t head = 0; head < d.query_heads; ++head) {
     float lse;
-    stack.Fold(folded.data(), &lse);
+    stacks[head].Fold(folded.data(), &lse);
+    const float share = d.sinks.empty() ? 1.0f : ShareBesideSink(lse, d.sinks[head]);
     for (const float x : folded) {
-      out.push_back(canonical::RoundOutput(x));
+      out.push_back(canonical::RoundOutput(share * x));
     }
   }
   return out;
@@ -119,6 +129,38 @@ TEST(AttentionInvarianceTest, PartialsOfSpansMergeToTheBitsOfTheWhole) {
         ASSERT_EQ(Bits(FromSpans(problem, *kernel, pool, tokens, blocks * kBlockTokens)), whole)
             << kernel->name() << " " << tokens << " tokens in spans of " << blocks << " blocks";
       }
+    }
+  }
+}
+
+TEST(AttentionInvarianceTest, PartialsOfSpansWithAWindowAndSinksMergeToTheBitsOfTheWhole) {
+  ThreadPool pool({.threads = 2});
+  for (const uint32_t window : {1u, 100u, 256u, 300u, 1000u}) {
+    for (const uint32_t tokens : {1u, 257u, 700u, 1024u, 2049u}) {
+      const AttentionDescriptor d = WithSinks(Descriptor(32, 2, 3, window));
+      const AttentionProblem problem({d, tokens, 1, 200, tokens});
+      const std::vector<uint16_t> whole = Bits(problem.Attend(ReferenceAttention(), pool));
+      for (const AttentionKernel* kernel : AllKernels()) {
+        for (const uint32_t blocks : {1u, 2u, 4u}) {
+          ASSERT_EQ(Bits(FromSpans(problem, *kernel, pool, tokens, blocks * kBlockTokens)), whole)
+              << kernel->name() << " " << tokens << " tokens, window " << window << ", spans of "
+              << blocks << " blocks";
+        }
+      }
+    }
+  }
+}
+
+TEST(ShareBesideSinkTest, IsTheMergeWithAPartialOfZeros) {
+  for (const float lse : {-50.0f, -1.5f, 0.0f, 3.0f, 80.0f}) {
+    for (const float sink : {-200.0f, -1.0f, 0.0f, 3.0f, 90.0f}) {
+      float out[2] = {1.0f, -2.75f};
+      const float zeros[2] = {0.0f, 0.0f};
+      float merged = lse;
+      MergePartials(out, &merged, zeros, sink, 2);
+      const float share = ShareBesideSink(lse, sink);
+      EXPECT_EQ(out[0], share);
+      EXPECT_EQ(out[1], share * -2.75f);
     }
   }
 }

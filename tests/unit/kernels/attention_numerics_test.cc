@@ -27,15 +27,17 @@ TEST_P(AttentionNumericsTest, AgreesWithDoubleWithinOneRoundingToBFloat16) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, AttentionNumericsTest,
-                         testing::Values(AttentionCase{Descriptor(64, 3, 3), 700, 3, 50},
-                                         AttentionCase{Descriptor(128, 1, 4), 1025, 2, 300},
-                                         AttentionCase{Descriptor(16, 2, 1), 1, 1, 4},
-                                         AttentionCase{Descriptor(80, 2, 2), 300, 40, 7},
-                                         AttentionCase{Descriptor(256, 1, 2, 100), 600, 2, 64},
-                                         AttentionCase{Descriptor(64, 1, 2, 0, 30.0f), 513, 2, 64},
-                                         AttentionCase{Descriptor(112, 1, 1, 300, 2.0f), 1100, 2,
-                                                       64}));
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, AttentionNumericsTest,
+    testing::Values(AttentionCase{Descriptor(64, 3, 3), 700, 3, 50},
+                    AttentionCase{Descriptor(128, 1, 4), 1025, 2, 300},
+                    AttentionCase{Descriptor(16, 2, 1), 1, 1, 4},
+                    AttentionCase{Descriptor(80, 2, 2), 300, 40, 7},
+                    AttentionCase{Descriptor(256, 1, 2, 100), 600, 2, 64},
+                    AttentionCase{Descriptor(64, 1, 2, 0, 30.0f), 513, 2, 64},
+                    AttentionCase{Descriptor(112, 1, 1, 300, 2.0f), 1100, 2, 64},
+                    AttentionCase{WithSinks(Descriptor(64, 2, 4)), 300, 3, 64},
+                    AttentionCase{WithSinks(Descriptor(32, 1, 5, 128)), 700, 2, 64}));
 
 }  // namespace
 }  // namespace lamina::kernels

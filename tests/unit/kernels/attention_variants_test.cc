@@ -24,7 +24,8 @@ std::vector<AttentionCase> ShapeCases() {
       const uint32_t tokens = kTokens[seed * 7 % 11];
       const uint32_t window = seed % 3 == 0 ? 1 + seed * 37 % 400 : 0;
       const float cap = seed % 5 == 0 ? 3.0f : 0.0f;
-      cases.push_back({.descriptor = Descriptor(head_dim, 1 + seed % 2, group, window, cap),
+      const AttentionDescriptor plain = Descriptor(head_dim, 1 + seed % 2, group, window, cap);
+      cases.push_back({.descriptor = seed % 4 == 0 ? WithSinks(plain) : plain,
                        .tokens = tokens,
                        .queries = 1 + seed % std::min(tokens, 4u),
                        .run_max = kRuns[seed % 4],
@@ -50,8 +51,8 @@ TEST(AttentionVariantsTest, EveryShapeHasTheReferenceBits) {
       ASSERT_EQ(Bits(problem.Attend(*kernel, pool)), want)
           << kernel->name() << " head_dim " << c.descriptor.head_dim << " group "
           << c.descriptor.group() << " window " << c.descriptor.window << " cap "
-          << c.descriptor.soft_cap << " tokens " << c.tokens << " queries " << c.queries
-          << " run_max " << c.run_max;
+          << c.descriptor.soft_cap << " sinks " << c.descriptor.sinks.size() << " tokens "
+          << c.tokens << " queries " << c.queries << " run_max " << c.run_max;
     }
   }
 }

@@ -30,6 +30,13 @@ AttentionDescriptor Layer(uint32_t head_dim, uint32_t kv_heads, uint32_t group, 
           .soft_cap = soft_cap};
 }
 
+AttentionDescriptor WithSinks(AttentionDescriptor layer) {
+  for (uint32_t head = 0; head < layer.query_heads; ++head) {
+    layer.sinks.push_back(static_cast<float>(head) - 1.5f);
+  }
+  return layer;
+}
+
 // Some sequences of unlike lengths that grow side by side, so that their slots are scattered.
 class KvDeviceTest : public testing::TestWithParam<Shape> {
  protected:
@@ -250,6 +257,7 @@ TEST_P(KvDeviceTest, HeadsByThemselvesAreAsAllTogether) {
       }
       item.extents = closed;
       item.first_position = kBlockTokens - 1;
+      item.first_seen = 77;
       item.partial = partial.data() + size_t{head} * d.group() * PartialWidth(d);
       ASSERT_TRUE(device_->Attend(layer, heads, {&item, 1}).ok());
     }
@@ -266,6 +274,7 @@ TEST_P(KvDeviceTest, HeadsByThemselvesAreAsAllTogether) {
     if (d.window == 0) {
       whole.extents = closed;
       whole.first_position = kBlockTokens - 1;
+      whole.first_seen = 77;
       whole.partial = expected_partial.data();
       ReferenceAttention().Attend(d, arena_->View(layer), {&whole, 1}, *scratch, pool_);
       EXPECT_EQ(std::memcmp(partial.data(), expected_partial.data(), partial.size() * 4), 0);
@@ -279,12 +288,13 @@ TEST_P(KvDeviceTest, NothingToDoIsDone) {
   EXPECT_TRUE(device_->usable());
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, KvDeviceTest,
-                         testing::Values(Shape{{Layer(64, 3, 3), Layer(64, 3, 3)}, "Grouped"},
-                                         Shape{{Layer(16, 2, 1), Layer(16, 2, 1, 100)},
-                                               "AWindowInOneLayer"},
-                                         Shape{{Layer(128, 1, 8, 0, 20.0f)}, "OneKvHeadAndACap"}),
-                         [](const auto& test) { return test.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, KvDeviceTest,
+    testing::Values(Shape{{Layer(64, 3, 3), Layer(64, 3, 3)}, "Grouped"},
+                    Shape{{Layer(16, 2, 1), Layer(16, 2, 1, 100)}, "AWindowInOneLayer"},
+                    Shape{{Layer(128, 1, 8, 0, 20.0f)}, "OneKvHeadAndACap"},
+                    Shape{{WithSinks(Layer(32, 2, 3)), WithSinks(Layer(32, 2, 3, 70))}, "Sinks"}),
+    [](const auto& test) { return test.param.name; });
 
 TEST(KvDeviceMakerTest, RefusesAnArenaOfNothing) {
   ThreadPool pool({.threads = 1});

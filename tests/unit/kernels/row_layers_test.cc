@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <string>
@@ -139,10 +140,15 @@ TEST_F(RowLayersTest, ActivationsMatch) {
 }
 
 TEST_F(RowLayersTest, GatedActivationsMatch) {
-  for (const Activation activation :
-       {Activation::kRelu, Activation::kSilu, Activation::kGeluErf, Activation::kGeluTanh}) {
+  for (const Activation activation : {Activation::kRelu, Activation::kSilu, Activation::kGeluErf,
+                                      Activation::kGeluTanh, Activation::kClampedSwiglu}) {
     OverSizes([&](size_t rows, size_t cols, DType dtype) {
       Activations x = Activations::Random(rows, 2 * cols, DType::kF32, cols, 2);
+      for (size_t i = 0; activation == Activation::kClampedSwiglu && i < rows; ++i) {
+        for (size_t j = 0; j < 2 * cols; ++j) {
+          x.Set(i, j, 5 * x.Get(i, j));  // Beyond its limits too.
+        }
+      }
       Activations got(rows, cols, dtype, 1);
       Activations expected(rows, cols, dtype, 1);
       cpu_->GatedActivation(activation, x.floats(), got.view());
@@ -150,6 +156,70 @@ TEST_F(RowLayersTest, GatedActivationsMatch) {
       Compare(got, expected, 0x1p-19 + OutputStep(dtype), kActivationAbsolute, "gated");
     });
   }
+}
+
+// As RmsNormMatches, of pieces of a row.
+TEST_F(RowLayersTest, NormsOfHeadsMatch) {
+  for (const bool whole : {false, true}) {
+    for (const size_t head_dim : {size_t{16}, size_t{80}}) {
+      for (const size_t rows : {0, 1, 3, 40}) {
+        const size_t cols = (6 + 2 * 2) * head_dim;
+        Activations x = Activations::Random(rows, cols, DType::kF32, cols, 3);
+        const std::vector<float> q_weight = RandomFloats((whole ? 6 : 1) * head_dim, 2);
+        const std::vector<float> k_weight = RandomFloats((whole ? 2 : 1) * head_dim, 3);
+        const HeadNorms norms = {.query_heads = 6,
+                                 .kv_heads = 2,
+                                 .head_dim = head_dim,
+                                 .whole = whole,
+                                 .epsilon = 1e-5f,
+                                 .q_weight = q_weight,
+                                 .k_weight = k_weight};
+        Activations got(rows, cols, DType::kF32, 1);
+        Activations expected(rows, cols, DType::kF32, 1);
+        cpu_->NormHeads(x.floats(), norms, got.floats());
+        reference_->NormHeads(x.floats(), norms, expected.floats());
+        Compare(got, expected, 0x1p-22, 1e-36, "norms of heads");
+        ASSERT_FALSE(HasFatalFailure());
+        for (size_t i = 0; i < rows; ++i) {
+          for (size_t j = 8 * head_dim; j < cols; ++j) {
+            ASSERT_EQ(got.Get(i, j), x.Get(i, j)) << "v of row " << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+// tanh is good to 2^-21 or so of itself; without a cap there is one rounding, the reference's.
+TEST_F(RowLayersTest, FactorsAndSoftCapsMatch) {
+  const std::vector<float> values = StrangeValues();
+  for (const float soft_cap : {0.0f, 2.0f, 30.0f}) {
+    Activations x(1, values.size(), DType::kF32);
+    std::copy(values.begin(), values.end(), x.floats().data);
+    Activations got(1, values.size(), DType::kF32);
+    Activations expected(1, values.size(), DType::kF32);
+    cpu_->Scale(x.floats(), 0.3f, soft_cap, got.floats());
+    reference_->Scale(x.floats(), 0.3f, soft_cap, expected.floats());
+    Compare(got, expected, soft_cap == 0.0f ? 0 : 0x1p-20, 1e-36, "soft cap");
+    cpu_->Scale(x.floats(), 0.3f, soft_cap, x.floats());
+    for (size_t j = 0; j < values.size(); ++j) {
+      ASSERT_TRUE(x.Get(0, j) == got.Get(0, j) || std::isnan(got.Get(0, j))) << "in place";
+    }
+  }
+}
+
+TEST_F(RowLayersTest, RoundingIsThatOfTheScalarFunction) {
+  OverSizes([&](size_t rows, size_t cols, DType dtype) {
+    Activations x = Activations::Random(rows, cols, DType::kF32, cols, 2);
+    Activations got(rows, cols, dtype, 1);
+    cpu_->Round(x.floats(), got.view());
+    for (size_t i = 0; i < rows; ++i) {
+      for (size_t j = 0; j < cols; ++j) {
+        const float value = x.Get(i, j);
+        ASSERT_EQ(got.Get(i, j), dtype == DType::kF32 ? value : ToFloat(ToBFloat16(value)));
+      }
+    }
+  });
 }
 
 // Products and one sum in f32, over cosines and sines rounded to f32: 2^-22 of |a| + |b|, here

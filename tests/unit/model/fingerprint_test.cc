@@ -27,6 +27,13 @@ class FingerprintTest : public ::testing::Test {
     return OfPath(directory);
   }
 
+  std::string OfDeployment(const RandomModelSpec& spec, uint32_t sequence_tokens_max) {
+    const std::string directory = absl::StrCat(folder_, "/", next_++);
+    std::filesystem::create_directories(directory);
+    EXPECT_TRUE(test_support::WriteRandomModel(spec, directory).ok());
+    return OfPath(directory, {.sequence_tokens_max = sequence_tokens_max});
+  }
+
   std::string OfGguf(const RandomModelSpec& spec, const char* type) {
     std::filesystem::create_directories(folder_);
     const std::string path = absl::StrCat(folder_, "/", next_++, ".gguf");
@@ -35,8 +42,8 @@ class FingerprintTest : public ::testing::Test {
   }
 
  private:
-  static std::string OfPath(const std::string& path) {
-    const absl::StatusOr<Model> model = OpenModel(path);
+  static std::string OfPath(const std::string& path, const OpenOptions& options = {}) {
+    const absl::StatusOr<Model> model = OpenModel(path, options);
     EXPECT_TRUE(model.ok()) << model.status();
     const absl::StatusOr<std::string> fingerprint = Fingerprint(*model);
     EXPECT_TRUE(fingerprint.ok()) << fingerprint.status();
@@ -52,6 +59,19 @@ TEST_F(FingerprintTest, IsTheSameForCopies) {
 
   EXPECT_EQ(first.size(), 16u);
   EXPECT_EQ(Of({}), first);
+}
+
+// Nodes whose deployments differ in it would rotate by other angles.
+TEST_F(FingerprintTest, DiffersForLongropesOtherFactorsAlone) {
+  RandomModelSpec phi = {.model_type = "phi3"};
+  phi.rope_scaling =
+      "\"rope_type\":\"longrope\",\"short_factor\":[1,1,1,1,1,1,1,1],"
+      "\"long_factor\":[2,2,2,2,2,2,2,2],\"original_max_position_embeddings\":64";
+
+  EXPECT_EQ(OfDeployment(phi, 32), OfDeployment(phi, 64));
+  EXPECT_NE(OfDeployment(phi, 64), OfDeployment(phi, 65));
+  EXPECT_EQ(OfDeployment(phi, 65), OfDeployment(phi, 0));
+  EXPECT_EQ(OfDeployment({}, 64), OfDeployment({}, 65));
 }
 
 TEST_F(FingerprintTest, DiffersForOtherValuesShapesNamesAndTypes) {

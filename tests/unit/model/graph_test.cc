@@ -228,6 +228,60 @@ TEST(GraphValidateTest, RefusesHeadsThatAttentionCannotCompute) {
   ExpectInvalid(graph, "head_dim 24 must be a multiple of 16");
 }
 
+// A router and two experts behind a row of the compute type.
+Graph Mixture() {
+  GraphBuilder b;
+  const WeightId table = b.AddWeight({.name = "embed", .rows = kVocabulary, .cols = kWidth});
+  const WeightId gain = b.AddWeight({.name = "gain", .rows = 1, .cols = kWidth});
+  const WeightId router = b.AddWeight({.name = "router", .rows = 2, .cols = kWidth});
+  const ValueId normed = b.Norm("norm", b.Embed("embed", table, kWidth), {.weight = gain});
+  ExpertsOp experts{.chosen = 1, .hidden = 24};
+  for (uint32_t i = 0; i < 2; ++i) {
+    const Weight::Stack stack = {.count = 2, .index = i};
+    experts.experts.push_back(
+        {.gate_up = {{.weight =
+                          b.AddWeight({.name = "up", .rows = 48, .cols = kWidth, .stack = stack})}},
+         .down = {.weight =
+                      b.AddWeight({.name = "down", .rows = kWidth, .cols = 24, .stack = stack})}});
+  }
+  const ValueId route = b.Route("route", b.Linear("router", normed, {{.weight = router}}),
+                                {.experts = 2, .chosen = 1});
+  const ValueId out = b.Experts("experts", normed, route, kWidth, std::move(experts));
+  const ValueId logits =
+      b.Linear("head", b.Norm("final", out, {.weight = gain}), {{.weight = table}});
+  absl::StatusOr<Graph> graph = std::move(b).Finish(logits);
+  EXPECT_TRUE(graph.ok()) << graph.status();
+  return *std::move(graph);
+}
+
+TEST(GraphValidateTest, RefusesExpertsThatDoNotFit) {
+  Graph graph = Mixture();
+  EXPECT_EQ(graph.weights.size(), 7u) << "experts of one tensor are weights of their own";
+  EXPECT_EQ(MatrixWeights(graph, graph.ops[Find(graph, "experts")]), 2u * 3 * kWidth * 24);
+  EXPECT_EQ(MatrixWeightsOfRow(graph, graph.ops[Find(graph, "experts")]), 3u * kWidth * 24);
+  std::get<ExpertsOp>(graph.ops[Find(graph, "experts")].body).hidden = 23;
+  EXPECT_THAT(std::string(graph.Validate().message()), HasSubstr("gate_up"));
+  graph = Mixture();
+  std::get<ExpertsOp>(graph.ops[Find(graph, "experts")].body).chosen = 3;
+  EXPECT_FALSE(graph.Validate().ok());
+  graph = Mixture();
+  std::get<RouteOp>(graph.ops[Find(graph, "route")].body).chosen = 0;
+  EXPECT_THAT(std::string(graph.Validate().message()), HasSubstr("0 experts"));
+  graph = Mixture();
+  graph.ops[Find(graph, "experts")].inputs.pop_back();
+  EXPECT_THAT(std::string(graph.Validate().message()), HasSubstr("its route"));
+  graph = Mixture();
+  graph.weights.back().stack.index = 2;
+  EXPECT_THAT(std::string(graph.Validate().message()), HasSubstr("number 2 of 2"));
+}
+
+TEST(GraphValidateTest, RefusesSinksThatAreNotOneForEachQueryHead) {
+  Graph graph = ValidGraph();
+  std::get<AttentionOp>(graph.ops[Find(graph, "layers.0.attention")].body).descriptor.sinks = {
+      1.0f};
+  EXPECT_THAT(std::string(graph.Validate().message()), HasSubstr("1 sinks for 2 query heads"));
+}
+
 TEST(GraphValidateTest, RefusesAttentionOutOfLayerOrder) {
   Graph graph = ValidGraph();
   std::get<AttentionOp>(graph.ops[Find(graph, "layers.0.attention")].body).layer = 1;

@@ -108,13 +108,16 @@ TEST_F(ModelTest, AConfigurationThatNestsWithoutEndIsRefused) {
 }
 
 TEST_F(ModelTest, UnknownArchitecturesListTheKnownOnes) {
-  const absl::Status status = OpenEdited("\"llama\"", "\"mamba\"");
-  ExpectError(status, absl::StatusCode::kUnimplemented, "mamba");
-  ExpectError(status, absl::StatusCode::kUnimplemented, "llama, mistral, qwen2, opt, gpt_neox");
+  const absl::Status status = OpenEdited("\"llama\"", "\"unheard_of\"");
+  ExpectError(status, absl::StatusCode::kUnimplemented, "unheard_of");
+  ExpectError(status, absl::StatusCode::kUnimplemented, "llama, mistral, mistral3, mixtral");
+  ExpectError(OpenEdited("\"llama\"", "\"mamba\""), absl::StatusCode::kUnimplemented,
+              "recurrent state");
   GgufWriter writer;
-  writer.AddString("general.architecture", "rwkv");
+  writer.AddString("general.architecture", "deepseek2");
   Write("model.gguf", writer.Finish());
-  ExpectError(OpenModel(Path("model.gguf")).status(), absl::StatusCode::kUnimplemented, "rwkv");
+  ExpectError(OpenModel(Path("model.gguf")).status(), absl::StatusCode::kUnimplemented,
+              "latent attention");
 }
 
 TEST_F(ModelTest, DamagedConfigIsDataLoss) {
@@ -144,12 +147,26 @@ TEST_F(ModelTest, ContradictingSettingsAreNamed) {
 TEST_F(ModelTest, WhatWeDoNotSupportIsUnimplementedAndNamed) {
   const auto unimplemented = absl::StatusCode::kUnimplemented;
   ExpectError(OpenEdited("\"silu\"", "\"softplus\""), unimplemented, "softplus");
-  ExpectError(OpenEdited("\"rope_type\":\"default\"", "\"rope_type\":\"longrope\""), unimplemented,
-              "longrope");
+  ExpectError(OpenEdited("\"rope_type\":\"default\"", "\"rope_type\":\"dynamic\""), unimplemented,
+              "dynamic");
   ExpectError(OpenEdited("\"rope_type\":\"default\"", "\"full_attention\":{}"), unimplemented,
               "each layer type");
+  for (const char* method : {"fp8", "awq", "gptq", "bitsandbytes"}) {
+    ExpectError(
+        OpenEdited("\"vocab_size\"", absl::StrCat("\"quantization_config\":{\"quant_method\":\"",
+                                                  method, "\"},\"vocab_size\"")),
+        unimplemented, method);
+  }
   ExpectError(OpenEdited("\"vocab_size\"", "\"quantization_config\":{},\"vocab_size\""),
               unimplemented, "quantised");
+  RandomModelSpec moe = {.model_type = "qwen3_moe", .experts = 4, .experts_per_token = 2};
+  moe.extra = "\"mlp_only_layers\":[0]";
+  ExpectError(OpenEdited("\"vocab_size\"", "\"vocab_size\"", moe), unimplemented,
+              "mlp_only_layers");
+  RandomModelSpec oss = {.model_type = "gpt_oss", .experts = 4, .experts_per_token = 2};
+  oss.attention_bias = true;
+  oss.extra = "\"swiglu_limit\":5.0";
+  ExpectError(OpenEdited("\"vocab_size\"", "\"vocab_size\"", oss), unimplemented, "swiglu_limit");
   ExpectError(OpenEdited("\"num_attention_heads\":4", "\"head_dim\":24,\"num_attention_heads\":4"),
               unimplemented, "head size 24");
   const RandomModelSpec opt = {.model_type = "opt", .activation = "relu"};
@@ -165,6 +182,66 @@ TEST_F(ModelTest, WhatWeDoNotSupportIsUnimplementedAndNamed) {
   ExpectError(
       OpenEdited("\"vocab_size\"", "\"layer_types\":[\"sliding_attention\"],\"vocab_size\"", qwen),
       unimplemented, "layer_types[0]");
+}
+
+TEST_F(ModelTest, MoreExpertsOfATokenThanThereAreAreRefused) {
+  RandomModelSpec moe = {.model_type = "mixtral", .experts = 4, .experts_per_token = 2};
+  ExpectError(OpenEdited("\"num_experts_per_tok\":2", "\"num_experts_per_tok\":5", moe),
+              absl::StatusCode::kInvalidArgument, "4 experts");
+}
+
+TEST_F(ModelTest, LongropeWithTooFewFactorsIsRefused) {
+  const RandomModelSpec phi = {.model_type = "phi3"};
+  const char* const kShort =
+      "\"rope_type\":\"longrope\",\"short_factor\":[1.0],\"long_factor\":[1.0],"
+      "\"original_max_position_embeddings\":64";
+  ExpectError(OpenEdited("\"rope_type\":\"default\"", kShort, phi),
+              absl::StatusCode::kInvalidArgument, "longrope has 1");
+}
+
+// As transformers 4 and 5 save models of text and images.
+TEST_F(ModelTest, TheTextPartOfAModelWithImagesIsOpened) {
+  const RandomModelSpec spec = {.model_type = "gemma3_text", .tied = true};
+  for (const char* prefix : {"language_model.model.", "model.language_model."}) {
+    test_support::SafetensorsWriter writer;
+    for (const test_support::RandomTensor& tensor : RandomTensors(spec)) {
+      writer.AddTensorF32(absl::StrCat(prefix, tensor.name.substr(6)), tensor.shape,
+                          RandomValues(spec, tensor));
+    }
+    writer.AddTensorF32("vision_tower.patches", {2}, {1.0f, 2.0f});
+    Write("model.safetensors", writer.Finish());
+    const std::string text = RandomConfig(spec);
+    Write("config.json", absl::StrCat(R"({"model_type":"gemma3","eos_token_id":[3,257],)",
+                                      R"("vision_config":{},"text_config":)", text, "}"));
+    const absl::StatusOr<Model> model = OpenModel(directory_);
+    ASSERT_TRUE(model.ok()) << model.status();
+    EXPECT_EQ(model->config.layers, spec.layers);
+    EXPECT_EQ(model->config.architecture, "gemma3");
+    EXPECT_EQ(model->config.end_tokens.front(), 3);
+  }
+  Write("config.json", R"({"model_type":"gemma3","text_config":{"model_type":"clip"}})");
+  ExpectError(Open(), absl::StatusCode::kUnimplemented, "clip");
+}
+
+// With the settings of google/gemma-3-4b-it but fewer layers, which leave out what its class has as
+// defaults.
+TEST_F(ModelTest, SettingsThatGemma3LeavesOutAreThoseOfItsClass) {
+  WriteModel({});
+  Write("config.json", R"({"model_type":"gemma3","text_config":{"model_type":"gemma3_text",
+      "hidden_size":2560,"intermediate_size":10240,"num_hidden_layers":20,"sliding_window":1024,
+      "rope_scaling":{"factor":8.0,"rope_type":"linear"}}})");
+  // The files are another model's: the first tensor that is asked for has the shape that follows.
+  ExpectError(Open(), absl::StatusCode::kInvalidArgument, "[262208, 2560]");
+}
+
+TEST_F(ModelTest, InspectCountsWhatWindowsHide) {
+  RandomModelSpec spec = {.model_type = "mistral", .kv_heads = 2, .window = 100};
+  WriteModel(spec);
+  const absl::StatusOr<Model> model = OpenModel(directory_);
+  ASSERT_TRUE(model.ok()) << model.status();
+  const ModelSummary summary = Inspect(*model);
+  EXPECT_EQ(summary.kv_bytes_kept, 512 * summary.kv_bytes_per_token);
+  EXPECT_EQ(summary.kv_bytes_read, 100 * summary.kv_bytes_per_token);
 }
 
 TEST_F(ModelTest, ATensorOfAnotherShapeIsNamedWithBothShapes) {

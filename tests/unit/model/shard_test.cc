@@ -100,8 +100,22 @@ uint32_t Reductions(const Graph& graph) {
 
 class ShardTest : public ::testing::TestWithParam<RandomModelSpec> {};
 
+// A spec of a family of random_decoders.cc.
+RandomModelSpec Decoder(const std::string& type, const std::string& extra = "") {
+  RandomModelSpec spec = Spec(type);
+  spec.attention_bias = type == "gpt_oss";
+  spec.extra = extra;
+  if (type == "gpt_oss" || type == "mixtral") {
+    spec.experts = 4;
+    spec.experts_per_token = 2;
+  }
+  return spec;
+}
+
+using ShardSumTest = ShardTest;
+
 // Against the whole model, sums in double.
-TEST_P(ShardTest, PartsSumToTheWhole) {
+TEST_P(ShardSumTest, PartsSumToTheWhole) {
   const Files files(GetParam());
   const Model whole = files.Open();
   const uint32_t heads = GetParam().kv_heads;
@@ -168,18 +182,36 @@ TEST_P(ShardTest, ReductionsAreFewAndBeforeQKV) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, ShardTest,
-                         ::testing::Values(Spec("llama"), Spec("mistral"), Spec("qwen2"),
-                                           Spec("opt"), Spec("gpt_neox"),
-                                           [] {
-                                             RandomModelSpec spec = Spec("gpt_neox");
-                                             spec.parallel_residual = false;
-                                             return spec;
-                                           }()),
-                         [](const ::testing::TestParamInfo<RandomModelSpec>& test) {
-                           return absl::StrCat(test.param.model_type,
-                                               test.param.parallel_residual ? "" : "_sequential");
-                         });
+std::vector<RandomModelSpec> Models() {
+  RandomModelSpec sequential = Spec("gpt_neox");
+  sequential.parallel_residual = false;
+  return {Spec("llama"),    Spec("mistral"),
+          Spec("qwen2"),    Spec("opt"),
+          Spec("gpt_neox"), sequential,
+          Decoder("qwen3"), Decoder("gemma2", R"("sliding_window":4)")};
+}
+
+// Their routers are on all shards.
+std::vector<RandomModelSpec> ModelsAndMixtures() {
+  std::vector<RandomModelSpec> models = Models();
+  models.push_back(Decoder("mixtral"));
+  models.push_back(Decoder("gpt_oss", R"("sliding_window":4)"));
+  return models;
+}
+
+std::string ModelName(const ::testing::TestParamInfo<RandomModelSpec>& test) {
+  return absl::StrCat(test.param.model_type, test.param.parallel_residual ? "" : "_sequential");
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, ShardTest, ::testing::ValuesIn(Models()), ModelName);
+INSTANTIATE_TEST_SUITE_P(Models, ShardSumTest, ::testing::ValuesIn(ModelsAndMixtures()), ModelName);
+
+TEST(ShardTest, RefusesNormsOverAllHeadsByName) {
+  const Files files(Decoder("olmo2"));
+  const absl::Status status = ShardWidthsOf(files.Open().graph).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("norms over all heads"));
+}
 
 // Quantised rows are read as a whole, since a block does not end where a shard's columns do.
 TEST(ShardTest, PiecesOfQuantisedWeightsAreThoseOfTheWhole) {

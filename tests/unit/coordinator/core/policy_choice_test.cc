@@ -23,6 +23,15 @@ struct Point {
   bool local;
 };
 
+TEST(KvBytesReadPerTokenTest, CountsNoMoreThanTheWindowOfEachLayer) {
+  const AttentionDescriptor whole = {.query_heads = 8, .kv_heads = 2, .head_dim = 64};
+  AttentionDescriptor windowed = whole;
+  windowed.window = 100;
+
+  EXPECT_EQ(KvBytesReadPerToken({whole, windowed}, 100), 2 * 4 * 128);
+  EXPECT_EQ(KvBytesReadPerToken({whole, windowed}, 400), 4 * 128 + 4 * 128 / 4);
+}
+
 class PolicyChoicePointTest : public ::testing::TestWithParam<Point> {};
 
 // Much context beside few rows keeps both cores busy on two pools; many rows, or so much context

@@ -55,6 +55,9 @@ INSTANTIATE_TEST_SUITE_P(
         AttentionCase{Descriptor(64, 1, 2, 300), 2600, 1, 300, 17},
         // Soft cap.
         AttentionCase{Descriptor(64, 1, 4, 0, 30.0f), 333, 1, 300, 18},
+        // Sinks.
+        AttentionCase{WithSinks(Descriptor(64, 2, 4)), 334, 1, 300, 18},
+        AttentionCase{WithSinks(Descriptor(32, 1, 8, 128)), 901, 3, 300, 18},
         // Queries of length over 1: tiles that end inside, at and behind blocks.
         AttentionCase{Descriptor(64, 2, 3), 40, 40, 300, 19},
         AttentionCase{Descriptor(128, 1, 4), 520, 19, 300, 20},

@@ -120,8 +120,8 @@ TEST_P(CudaDenseTest, Activations) {
   const auto [rows, cols] = GetParam();
   const std::vector<float> x = RandomFloats(rows * 2 * cols, 4, 4);
   const auto device_x = Upload(x, rows, 2 * cols);
-  for (const Activation activation :
-       {Activation::kRelu, Activation::kSilu, Activation::kGeluErf, Activation::kGeluTanh}) {
+  for (const Activation activation : {Activation::kRelu, Activation::kSilu, Activation::kGeluErf,
+                                      Activation::kGeluTanh, Activation::kClampedSwiglu}) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       Compare(rows, cols, dtype, [&](Dense& dense, bool device, const ActivationView& out) {
         dense.GatedActivation(activation, device ? device_x : Packed(x.data(), rows, 2 * cols),
@@ -153,6 +153,48 @@ TEST_P(CudaDenseTest, SumsAndConversions) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     Compare(rows, cols, dtype, [&](Dense& dense, bool device, const ActivationView& out) {
       dense.Convert(Packed<const BFloat16>(device ? device_half : half.data(), rows, cols), out);
+    });
+  }
+}
+
+TEST_P(CudaDenseTest, FactorsSoftCapsAndRounding) {
+  const auto [rows, cols] = GetParam();
+  const std::vector<float> x = RandomFloats(rows * cols, 8, 4);
+  const auto device_x = Upload(x, rows, cols);
+  for (const float soft_cap : {0.0f, 3.0f}) {
+    Compare(rows, cols, DType::kF32, [&](Dense& dense, bool device, const ActivationView& out) {
+      dense.Scale(device ? device_x : Packed(x.data(), rows, cols), 0.3f, soft_cap,
+                  {static_cast<float*>(out.data), out.rows, out.cols, out.stride});
+    });
+  }
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    Compare(rows, cols, dtype, [&](Dense& dense, bool device, const ActivationView& out) {
+      dense.Round(device ? device_x : Packed(x.data(), rows, cols), out);
+    });
+  }
+}
+
+TEST_F(CudaDenseTest, NormsOfHeads) {
+  constexpr size_t kRows = 5;
+  constexpr size_t kHeadDim = 48;
+  constexpr size_t kCols = (6 + 2 * 2) * kHeadDim;
+  const std::vector<float> x = RandomFloats(kRows * kCols, 9, 3);
+  const auto device_x = Upload(x, kRows, kCols);
+  for (const bool whole : {false, true}) {
+    const std::vector<float> q_weight = RandomFloats((whole ? 6 : 1) * kHeadDim, 2);
+    const std::vector<float> k_weight = RandomFloats((whole ? 2 : 1) * kHeadDim, 3);
+    const float* device_q = DeviceTest::Upload(q_weight);
+    const float* device_k = DeviceTest::Upload(k_weight);
+    Compare(kRows, kCols, DType::kF32, [&](Dense& dense, bool device, const ActivationView& out) {
+      dense.NormHeads(device ? device_x : Packed(x.data(), kRows, kCols),
+                      {.query_heads = 6,
+                       .kv_heads = 2,
+                       .head_dim = kHeadDim,
+                       .whole = whole,
+                       .epsilon = 1e-5f,
+                       .q_weight = {device ? device_q : q_weight.data(), q_weight.size()},
+                       .k_weight = {device ? device_k : k_weight.data(), k_weight.size()}},
+                      {static_cast<float*>(out.data), out.rows, out.cols, out.stride});
     });
   }
 }

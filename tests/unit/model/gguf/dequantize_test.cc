@@ -54,7 +54,7 @@ TEST_P(DequantizeTest, EqualsTheReferenceToTheBit) {
 
 INSTANTIATE_TEST_SUITE_P(Types, DequantizeTest,
                          testing::Values("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1",
-                                         "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"),
+                                         "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "MXFP4"),
                          [](const auto& test) { return std::string(test.param); });
 
 TEST(GgufTensorTypeTest, UnknownTypeIsNamedTogetherWithTheKnownOnes) {

@@ -71,6 +71,38 @@ TEST(SafetensorsTest, TensorsOfEachFloatTypeAreRead) {
   EXPECT_EQ((*source)->Find("none"), nullptr);
 }
 
+// Two blocks of one row: 2^1 and 2^-1 as scales; of a byte the low half comes first.
+TEST(SafetensorsTest, Mxfp4InTwoTensorsIsReadAsOne) {
+  SafetensorsWriter writer;
+  std::string blocks(32, '\0');
+  blocks[0] = '\x21';   // 0.5, 1
+  blocks[1] = '\x7f';   // -6, 6
+  blocks[15] = '\xa0';  // 0, -1
+  blocks[16] = '\x53';  // 1.5, 3
+  writer.AddTensor("w_blocks", {1, 2, 16}, "U8", blocks);
+  writer.AddTensor("w_scales", {1, 2}, "U8", absl::string_view("\x80\x7e", 2));
+  writer.AddTensor("alone_blocks", {1, 2, 16}, "U8", blocks);
+  const std::string file = writer.Finish();
+  const auto source = Parse(file);
+  ASSERT_TRUE(source.ok()) << source.status();
+
+  const TensorInfo* info = (*source)->Find("w");
+  ASSERT_NE(info, nullptr);
+  EXPECT_EQ(info->type, "MXFP4");
+  EXPECT_THAT(info->shape, ElementsAre(1, 64));
+  std::vector<float> values(64);
+  ASSERT_TRUE((*source)->Read("w", 0, absl::MakeSpan(values)).ok());
+  EXPECT_THAT(std::vector<float>(values.begin(), values.begin() + 5),
+              ElementsAre(1.0f, 2.0f, -12.0f, 12.0f, 0.0f));
+  EXPECT_EQ(values[31], -2.0f);
+  EXPECT_EQ(values[32], 0.75f);
+  EXPECT_EQ(values[33], 1.5f);
+  std::vector<float> two(2);
+  ASSERT_TRUE((*source)->Read("w", 32, absl::MakeSpan(two)).ok());
+  EXPECT_THAT(two, ElementsAre(0.75f, 1.5f));
+  EXPECT_EQ((*source)->Find("alone"), nullptr) << "without its scales it is bytes";
+}
+
 TEST(SafetensorsTest, ReadRefusesWhatItCannotRead) {
   const std::string file = SmallFile();
   const auto source = Parse(file);
