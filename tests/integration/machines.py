@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts (hosts.py) that are more like machines: processes, mounts, shared memory, host name, home and /tmp of their own,
-and an sshd each. One of them, the operator's, sees this machine's files instead and has no sshd; the others see no model. Needs root.
+"""Hosts (hosts.py) that are more like machines: processes, mounts, shared memory, host name, home and temporary folder of their
+own, and an sshd each. One of them, the operator's, sees this machine's files instead and has no sshd; the others see no model. Needs root.
 """
 
 import os
@@ -24,7 +24,7 @@ START_SECONDS = 30
 # Process 1 of a machine. bash reaps what is left to it; its end ends the machine.
 NODE = r"""
 set -eu
-name=$1 space=$2 folder=$3 models=$4
+name=$1 space=$2 folder=$3 models=$4 temporary=$5
 hostname "$name"
 mount --make-rprivate /
 mount --bind "$folder" /mnt
@@ -33,8 +33,8 @@ mount --bind /mnt/resolv.conf /etc/resolv.conf
 mount -t tmpfs tmpfs /dev/shm
 if [ "$space" != - ]; then
   mount -t tmpfs tmpfs /run
-  mount -t tmpfs -o "size=$space" tmpfs /root
-  mount -t tmpfs -o "size=$space" tmpfs /tmp
+  mount -t tmpfs -o "size=$space" tmpfs ~root
+  mount -t tmpfs -o "size=$space" tmpfs "$temporary"
   mkdir /run/sshd
   [ ! -d "$models" ] || mount -t tmpfs tmpfs "$models"
 fi
@@ -137,7 +137,8 @@ class Machines(Hosts):
         # Ends with this process, however that ends.
         command = ["setpriv", "--pdeathsig", "KILL", "nsenter", f"--net=/run/netns/{self.namespace(name)}", "unshare", "-m",
                    "-u", "-i", "-p", "-f", "--mount-proc", "--kill-child", "bash", str(self.folder / "node.sh"), name,
-                   self.space.get(name, "-"), str(self.folder), str(MODEL.parent)]
+                   self.space.get(name, "-"), str(self.folder), str(MODEL.parent),
+                   tempfile.gettempdir()]
         log = open(self.folder / f"boot.{name}.log", "wb")
         with log:
             self._processes[name] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,

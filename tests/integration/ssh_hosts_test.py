@@ -18,6 +18,7 @@ PROMPT = "Once upon a time there were two little dogs who"
 # So that copies take seconds, and rows milliseconds.
 RATE = "400mbit"
 SLOW = "50mbit"
+HOME = os.path.expanduser("~root")
 
 
 def generate(server, prefix=()):
@@ -148,14 +149,14 @@ class SshHostsTest(unittest.TestCase):
 
             up = subprocess.Popen(self.command(machines, "up"), stderr=subprocess.PIPE, text=True)
             end = time.monotonic() + 60
-            while not list(machines.path("n4", "/root/.lamina").glob("bundles/*.partial/lib/*")):
+            while not list(machines.path("n4", f"{HOME}/.lamina").glob("bundles/*.partial/lib/*")):
                 self.assertLess(time.monotonic(), end, "nothing comes to n4")
                 time.sleep(0.02)
             machines.set_link("n4", "down")
             said = up.communicate(timeout=120)[1]
 
             self.assertEqual(up.returncode, 1)
-            self.assertRegex(said, r"n1: \d+ MiB are free in /root, and the bundle needs \d+ MiB: make room")
+            self.assertRegex(said, rf"n1: \d+ MiB are free in {HOME}, and the bundle needs \d+ MiB: make room")
             self.assertRegex(said, r"n2: .*Host key verification failed.*; its host key is not known")
             self.assertRegex(said, r"n3: .*Connection refused; nothing listens at its ssh port")
             self.assertRegex(said, r"n4: could not copy the programs: ")
