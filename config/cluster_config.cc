@@ -265,6 +265,14 @@ absl::Status CheckTransport(const ClusterConfig& config) {
       return absl::InvalidArgumentError(absl::StrCat("transport: names ", name, " twice"));
     }
   }
+  const bool on_verbs =
+      std::any_of(config.transport.begin(), config.transport.end(),
+                  [](const std::string& name) { return WithoutThrottle(name) == "verbs"; });
+  if (on_verbs && !config.network.empty() && config.verbs.device.empty()) {
+    return Invalid("network", config.network,
+                   "for verbs to choose by: name its device (verbs.device), and with several "
+                   "addresses verbs.gid, beside it");
+  }
   return CheckVerbs(config.verbs);
 }
 
@@ -273,7 +281,6 @@ absl::Status CheckValues(const ClusterConfig& config) {
     return absl::InvalidArgumentError(
         "model: missing; give a GGUF file or a Hugging Face directory");
   }
-  LAMINA_RETURN_IF_ERROR(CheckTls(config.tls));
   LAMINA_RETURN_IF_ERROR(CheckNetwork("network", config.network));
   LAMINA_RETURN_IF_ERROR(CheckRange("drain_seconds", config.drain_seconds, 0, kDrainSecondsMax));
   LAMINA_RETURN_IF_ERROR(CheckListen("coordinator.listen", config.coordinator_listen));

@@ -22,6 +22,7 @@
 #include "common/partition.h"
 #include "common/pipeline_mode.h"
 #include "common/query_first.h"
+#include "common/tls.h"
 #include "common/window_place.h"
 #include "config/hosts_config.h"
 
@@ -127,7 +128,7 @@ struct ClusterConfig {
   std::string model;  // Relative paths: to the working directory.
   // The secret of its members (common/cluster_secret.h); paths as of `model`. Empty: none.
   std::string cluster_token_file;
-  TlsConfig tls;        // Of gRPC between all processes of the cluster; paths as of `model`.
+  TlsFiles tls;         // Of gRPC between all processes of the cluster; paths as of `model`.
   BundleConfig bundle;  // The programs on other hosts, for deploy/cluster.sh.
   std::string network;  // Where data between nodes goes: "10.1.0.0/16" or "eth1". Empty: anywhere.
   // For a node that was asked to stop until it leaves without the coordinator's consent.

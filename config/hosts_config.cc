@@ -36,19 +36,6 @@ bool IsInterface(absl::string_view network) {
 
 }  // namespace
 
-absl::Status CheckTls(const TlsConfig& tls) {
-  if (tls.certificate.empty() != tls.key.empty()) {
-    return absl::InvalidArgumentError(
-        "tls: certificate and key go together; give both files or none");
-  }
-  if (tls.ca.empty() && !tls.certificate.empty()) {
-    return absl::InvalidArgumentError(
-        "tls: certificate and key need ca, the file of the CA that the others' certificates are "
-        "of");
-  }
-  return absl::OkStatus();
-}
-
 absl::Status CheckNetwork(absl::string_view key, absl::string_view network) {
   if (network.empty() || IsPrefix(network) || IsInterface(network)) {
     return absl::OkStatus();

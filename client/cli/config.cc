@@ -49,7 +49,7 @@ Json Daemons(const ClusterConfig& config) {
   return daemons;
 }
 
-Json Tls(const TlsConfig& tls) {
+Json Tls(const TlsFiles& tls) {
   return {{"ca", tls.ca}, {"certificate", tls.certificate}, {"key", tls.key}};
 }
 
