@@ -17,7 +17,17 @@ shift 2
 pid_of() {
   pid=$(cat "$state/$1.pid" 2> /dev/null) || return 1
   case $pid in '' | *[!0-9]*) return 1 ;; esac
-  { tr '\0' '\n' < "/proc/$pid/cmdline"; } 2> /dev/null | grep -Fxq -- "$state/cluster.yaml" || return 1
+  looks=0
+  while :; do
+    words=$({ tr '\0' '\n' < "/proc/$pid/cmdline"; } 2> /dev/null) || return 1
+    [ -z "$words" ] || break
+    # Empty in the moment of an exec; and of a process that has ended, until its parent knows.
+    case $(sed 's/.*) //' "/proc/$pid/stat" 2> /dev/null) in '' | Z*) return 1 ;; esac
+    looks=$((looks + 1))
+    [ "$looks" -lt 50 ] || return 1
+    sleep 0.02
+  done
+  printf '%s\n' "$words" | grep -Fxq -- "$state/cluster.yaml" || return 1
   printf '%s' "$pid"
 }
 

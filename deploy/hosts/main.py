@@ -13,7 +13,7 @@ usage: deploy/cluster.sh up            [--cluster FILE] [--set KEY=VALUE]... [--
   --cluster FILE     the cluster file (default: deploy/clusters/local.yaml)
   --set KEY=VALUE    override a key of it, like pipeline.mode=fixed; `down` and the others need none
   --wait SECONDS     for the whole cluster to serve (default: 120)
-  --grace SECONDS    for a daemon to drain, before it is killed (default: 10)
+  --grace SECONDS    for a daemon to drain, before it is killed (default: 40; see drain_seconds)
   --state DIR        pid files and logs (default: run/NAME OF THE FILE; of a bundle state/NAME)
   --bin DIR          the programs (default: build/release/bin, or those of the bundle)
   --keep-going       what was started stays when another daemon or host fails
@@ -43,11 +43,14 @@ import signal
 import sys
 
 import actions
+import certificates
+import doctor
 from output import Failure, Interrupted, Usage, complain
 from settings import Settings, check_action
 
 ACTIONS = {"up": actions.up, "down": actions.down, "status": actions.status, "logs": actions.logs,
-           "restart": actions.restart}
+           "restart": actions.restart, "certificates": certificates.make,
+           "doctor": doctor.matrix}
 SECONDS_DIGITS_MAX = 7
 VALUES = {"--cluster": "cluster", "--state": "state_flag", "--bin": "bin_flag", "--ssh": "ssh"}
 NUMBERS = {"--wait": "wait", "--grace": "grace", "--days": "days"}

@@ -36,7 +36,8 @@ class Interrupted(BaseException):
 
 def say(words):
     """A step."""
-    print(f"{_painted(1, '==>')} {words}", file=sys.stderr, flush=True)
+    sys.stderr.write(f"{_painted(1, '==>')} {words}\n")  # In one piece: hosts are worked on at the same time.
+    sys.stderr.flush()
 
 
 def complain(words):

@@ -22,7 +22,7 @@ class Settings:
     cluster: str = str(REPO / "deploy/clusters/local.yaml")
     overrides: list = field(default_factory=list)
     wait: int = 120
-    grace: int = 10
+    grace: int = 40
     state_flag: str = ""
     bin_flag: str = ""
     follow: bool = False

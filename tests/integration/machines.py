@@ -82,11 +82,12 @@ class Machines(Hosts):
 
     operator = "operator"
 
-    def __init__(self, names, with_sshd=True):
+    def __init__(self, names, with_sshd=True, with_models=False):
         super().__init__([*names, self.operator])
         self.remote = list(names)
         self.space = {name: "2g" for name in names}
         self._with_sshd = with_sshd
+        self._with_models = with_models
         self._processes = {}
         self._temporary = None
 
@@ -108,10 +109,14 @@ class Machines(Hosts):
         (self.folder / "hosts").write_text("\n".join(lines) + "\n")
         (self.folder / "resolv.conf").write_text("")
         (self.folder / "node.sh").write_text(NODE)
-        if self._with_sshd:
-            self._make_keys()
+        self._make_files()
         for name in self.names:
             self.boot(name)
+
+    def _make_files(self):
+        """Before the machines start: what is to run there (start.NAME.*), and what that reads."""
+        if self._with_sshd:
+            self._make_keys()
 
     def _make_keys(self):
         known = []
@@ -137,7 +142,7 @@ class Machines(Hosts):
         # Ends with this process, however that ends.
         command = ["setpriv", "--pdeathsig", "KILL", "nsenter", f"--net=/run/netns/{self.namespace(name)}", "unshare", "-m",
                    "-u", "-i", "-p", "-f", "--mount-proc", "--kill-child", "bash", str(self.folder / "node.sh"), name,
-                   self.space.get(name, "-"), str(self.folder), str(MODEL.parent),
+                   self.space.get(name, "-"), str(self.folder), "-" if self._with_models else str(MODEL.parent),
                    tempfile.gettempdir()]
         log = open(self.folder / f"boot.{name}.log", "wb")
         with log:

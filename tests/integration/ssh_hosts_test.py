@@ -85,6 +85,7 @@ class SshHostsTest(unittest.TestCase):
             self.assertRegex(up.stderr, "n1: copying the model")
             self.assertNotRegex(up.stderr, "n[23]: copying the model")
 
+            self.check_doctor(machines)
             self.check_status(machines)
             self.check_idempotence(machines)
             self.check_loss(machines, wanted)
@@ -96,6 +97,16 @@ class SshHostsTest(unittest.TestCase):
                 listening = machines.run(name, "cat", "/proc/net/tcp").stdout.splitlines()[1:]
                 ports = {int(line.split()[1].split(":")[1], 16) for line in listening if line.split()[3] == "0A"}
                 self.assertEqual(ports, {PORT}, name)
+
+    def check_doctor(self, machines):
+        """Six pairs, each looked at once; the host with the slowest link is in the slowest."""
+        doctor = self.script(machines, "doctor")
+        lines = doctor.stdout.splitlines()
+        self.assertEqual(lines[0].split(), ["us,", "GB/s", "localhost", "n1", "n2", "n3"], doctor.stderr)
+        self.assertEqual(sum(line.count(" -  ") or line.rstrip().endswith(" -") for line in lines[1:5]), 4, doctor.stdout)
+        self.assertEqual(len(re.findall(r"[0-9]+, 0\.0[0-9]", "\n".join(lines[1:5]))), 12, doctor.stdout)
+        self.assertRegex(lines[5], r"^slowest: (localhost|n[123]) and n[123], 0\.0[0-9] GB/s at [0-9]+ us$")
+        self.assertEqual([line for line in machines.processes("n2") if "doctor" in line], [])
 
     def check_status(self, machines):
         status = self.must(machines, "status")
