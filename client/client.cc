@@ -14,6 +14,7 @@
 #include "common/check.h"
 #include "common/status_macros.h"
 #include "common/trace_context.h"
+#include "control/tls_service.h"
 #include "grpcpp/grpcpp.h"
 #include "lamina/v1/cluster.grpc.pb.h"
 #include "lamina/v1/inference.grpc.pb.h"
@@ -30,18 +31,19 @@ std::chrono::system_clock::time_point After(Nanos wait) {
   return std::chrono::system_clock::now() + std::chrono::nanoseconds(wait);
 }
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& server) {
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& server, const TlsFiles& tls) {
   grpc::ChannelArguments arguments;
   // The coordinator is on this network: a web proxy of the environment must not come between.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetMaxReceiveMessageSize(kMessageBytesMax);
   arguments.SetMaxSendMessageSize(kMessageBytesMax);
-  return grpc::CreateCustomChannel(server, grpc::InsecureChannelCredentials(), arguments);
+  return grpc::CreateCustomChannel(server, control::ChannelCredentials(tls), arguments);
 }
 
 // Explains why the channel is not ready, by a call that fails at once with the library's reason.
 absl::Status ExplainFailure(const std::shared_ptr<grpc::Channel>& channel,
-                            const std::string& server) {
+                            const std::string& server, const TlsFiles& tls) {
+  LAMINA_RETURN_IF_ERROR(ExplainTls(server, tls));
   grpc::ClientContext context;
   context.set_deadline(After(Seconds(1)));
   v1::ListModelsResponse response;
@@ -222,7 +224,7 @@ Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Client::~Client() { impl_->open_calls->AwaitNone(); }
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ConnectOptions& options) {
-  const std::shared_ptr<grpc::Channel> channel = MakeChannel(options.server);
+  const std::shared_ptr<grpc::Channel> channel = MakeChannel(options.server, options.tls);
   const auto deadline = After(options.connect_deadline);
   for (;;) {
     const grpc_connectivity_state state = channel->GetState(/*try_to_connect=*/true);
@@ -232,7 +234,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ConnectOptions& op
     }
     // The first failure is final: a caller that wants to wait for a server calls again.
     if (state == GRPC_CHANNEL_TRANSIENT_FAILURE || state == GRPC_CHANNEL_SHUTDOWN) {
-      return ExplainFailure(channel, options.server);
+      return ExplainFailure(channel, options.server, options.tls);
     }
     if (!channel->WaitForStateChange(state, deadline)) {
       return absl::DeadlineExceededError(absl::StrCat("no answer from ", options.server, " within ",

@@ -27,6 +27,7 @@
 #include "client/cancellation.h"
 #include "common/clock.h"
 #include "common/sampling_params.h"
+#include "common/tls.h"
 
 namespace lamina::client {
 
@@ -239,6 +240,7 @@ struct ClusterStatus {
 
 struct ConnectOptions {
   std::string server = "127.0.0.1:7400";
+  TlsFiles tls = {};  // Of the server's CA; no certificate is asked for.
   Nanos connect_deadline = Seconds(5);
   Nanos call_deadline = Seconds(600);  // Of Score, the longest; the others take a tenth.
 };

@@ -54,6 +54,9 @@ int Main(int argc, char** argv) {
   if (const char* server = std::getenv("LAMINA_SERVER"); server != nullptr && *server != '\0') {
     invocation.server = server;
   }
+  if (const char* ca = std::getenv("LAMINA_TLS_CA"); ca != nullptr) {
+    invocation.tls_ca = ca;
+  }
   CLI::App app(kPurpose, "lamina");
   app.footer(kFooter);
   app.set_version_flag("--version", absl::StrCat("lamina ", invocation.version));

@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "client/convert_internal.h"
 #include "common/status_macros.h"
+#include "control/tls_service.h"
 #include "grpcpp/grpcpp.h"
 #include "lamina/v1/cluster.grpc.pb.h"
 
@@ -25,12 +26,12 @@ constexpr auto kCallSeconds = std::chrono::seconds(30);
 constexpr Nanos kPartMax = Seconds(20);
 constexpr auto kPartPoll = std::chrono::milliseconds(20);
 
-std::unique_ptr<v1::Cluster::Stub> MakeStub(const std::string& server) {
+std::unique_ptr<v1::Cluster::Stub> MakeStub(const std::string& server, const TlsFiles& tls) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetMaxReceiveMessageSize(kMessageBytesMax);
   return v1::Cluster::NewStub(
-      grpc::CreateCustomChannel(server, grpc::InsecureChannelCredentials(), arguments));
+      grpc::CreateCustomChannel(server, control::ChannelCredentials(tls), arguments));
 }
 
 template <typename Response, typename Request>
@@ -121,7 +122,7 @@ void TakeOwn(const v1::CollectTraceResponse& response, Timeline& timeline) {
 
 absl::StatusOr<Timeline> RecordTimeline(const ConnectOptions& options, Nanos length,
                                         const Cancellation& cancellation) {
-  const auto stub = MakeStub(options.server);
+  const auto stub = MakeStub(options.server, options.tls);
   v1::StartTraceRequest start;
   start.set_seconds(static_cast<double>(length) / 1e9);  // Exact at whole seconds, so at the limit.
   LAMINA_RETURN_IF_ERROR(

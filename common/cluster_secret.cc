@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/host_port.h"
+#include "common/private_file.h"
 
 namespace lamina {
 namespace {
@@ -71,7 +72,7 @@ absl::Status CheckFile(const std::string& path, int fd) {
     return absl::InvalidArgumentError(
         absl::StrCat("the cluster's token file '", path, "' is no file"));
   }
-  if ((about.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
+  if (!IsPrivate(about.st_mode, about.st_uid, geteuid())) {
     return absl::PermissionDeniedError(
         absl::StrCat("the cluster's token file '", path,
                      "' is open to its group or to others, who could join the cluster: chmod 600 '",

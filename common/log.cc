@@ -101,6 +101,7 @@ spdlog::logger& Logger() {
 struct Form {
   std::string process_name;
   bool json = false;
+  bool times = true;
 };
 Form& TheForm() {
   static Form* const form = new Form();  // Never destroyed: logs are written until the end.
@@ -108,8 +109,8 @@ Form& TheForm() {
 }
 
 void SetPattern() {
-  Logger().set_pattern(
-      TheForm().json ? "%v" : "%Y-%m-%dT%H:%M:%S.%e %^%L%$ " + TheForm().process_name + " %v");
+  const std::string times = TheForm().times ? "%Y-%m-%dT%H:%M:%S.%e " : "";
+  Logger().set_pattern(TheForm().json ? "%v" : times + "%^%L%$ " + TheForm().process_name + " %v");
 }
 
 std::string UtcNow() {
@@ -154,6 +155,7 @@ void SetUpLogging(absl::string_view process_name, LogLevel least) {
 
 void SetLogFormat(LogFormat format) {
   TheForm().json = format == LogFormat::kJson;
+  TheForm().times = format != LogFormat::kJournal;
   SetPattern();
 }
 

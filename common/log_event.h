@@ -21,7 +21,8 @@
 
 namespace lamina {
 
-enum class LogFormat : uint8_t { kText, kJson };
+// kJournal is text without times, which the journal knows itself.
+enum class LogFormat : uint8_t { kText, kJson, kJournal };
 
 // Text is what there is before the call.
 void SetLogFormat(LogFormat format);

@@ -25,6 +25,7 @@
 #include "daemon/daemon.h"
 #include "daemon/http_server.h"
 #include "daemon/metrics_page.h"
+#include "daemon/service_manager.h"
 #include "kernels/attention.h"
 #include "kernels/compute_device.h"
 #include "kernels/dense.h"
@@ -172,10 +173,12 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
   }
   LAMINA_ASSIGN_OR_RETURN(const std::string coordinator, daemon::CoordinatorAddress(flags, config));
   LAMINA_ASSIGN_OR_RETURN(const ClusterSecret secret, daemon::LoadClusterSecret(flags, config));
+  LAMINA_RETURN_IF_ERROR(CheckTlsFiles(config.tls));
+  LAMINA_RETURN_IF_ERROR(daemon::KeepToNetwork(config.network));
   const NodeThreads threads = ThreadsOf(config, *node);
   LAMINA_RETURN_IF_ERROR(
       CheckThreads(absl::StrCat("compute node ", flags.name, ": threads"), threads.pool.threads));
-  daemon::TellOfMissingCores(node->cores);
+  LAMINA_RETURN_IF_ERROR(daemon::RequireCores(node->cores));
   daemon::TakeMemoryNear(node->cores);
   ThreadPool pool(threads.pool);
   const DType compute_type = node->compute_type == "f32" ? DType::kF32 : DType::kBF16;
@@ -209,12 +212,24 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
                           .model_fingerprint = opened.fingerprint,
                           .dense_speed = dense_speed,
                           .policy_times = policy_times},
-                         secret);
+                         secret, config.tls);
   opened.node->SetReporter(&link);
   LAMINA_ASSIGN_OR_RETURN(const std::unique_ptr<daemon::HttpServer> http,
                           ServePages(*node, *opened.node, link, bandwidth));
-  daemon::OnTermination([&link] { link.Stop(); }, [] { _exit(1); });
-  return link.Run(*opened.node, [&flags] {
+  const auto manager = daemon::ServiceManagerOfEnvironment();
+  manager->Watch(
+      [&link] { return std::string(link.attached() ? "attached" : "waiting for the coordinator"); },
+      [&opened, watch = daemon::ProgressWatch()]() mutable {
+        return watch.Alive(opened.node->Counters());
+      });
+  daemon::OnTermination(
+      [&link, &manager, grace = Seconds(config.drain_seconds)] {
+        manager->Stopping();
+        link.Drain(grace);
+      },
+      [] { _exit(1); });
+  return link.Run(*opened.node, [&flags, &manager] {
+    manager->Ready();
     const absl::Status written = daemon::WriteReadyFile(flags, "ready");
     if (!written.ok()) {
       LogWarning(written.message());

@@ -36,6 +36,7 @@ constexpr uint64_t kBodyBytesMost = 64 << 20;  // What a gRPC message of ours ma
 constexpr uint32_t kConnectionsMax = 1u << 16;
 constexpr uint32_t kChoicesMax = 4096;
 constexpr uint32_t kGatewaySecondsMax = 86400;
+constexpr uint32_t kDrainSecondsMax = 86400;
 constexpr char kLocalPeers[] = "?peers=local";
 
 absl::Status Invalid(absl::string_view key, absl::string_view value, absl::string_view allowed) {
@@ -264,6 +265,14 @@ absl::Status CheckTransport(const ClusterConfig& config) {
       return absl::InvalidArgumentError(absl::StrCat("transport: names ", name, " twice"));
     }
   }
+  const bool on_verbs =
+      std::any_of(config.transport.begin(), config.transport.end(),
+                  [](const std::string& name) { return WithoutThrottle(name) == "verbs"; });
+  if (on_verbs && !config.network.empty() && config.verbs.device.empty()) {
+    return Invalid("network", config.network,
+                   "for verbs to choose by: name its device (verbs.device), and with several "
+                   "addresses verbs.gid, beside it");
+  }
   return CheckVerbs(config.verbs);
 }
 
@@ -272,7 +281,12 @@ absl::Status CheckValues(const ClusterConfig& config) {
     return absl::InvalidArgumentError(
         "model: missing; give a GGUF file or a Hugging Face directory");
   }
+  LAMINA_RETURN_IF_ERROR(CheckNetwork("network", config.network));
+  LAMINA_RETURN_IF_ERROR(CheckRange("drain_seconds", config.drain_seconds, 0, kDrainSecondsMax));
   LAMINA_RETURN_IF_ERROR(CheckListen("coordinator.listen", config.coordinator_listen));
+  if (const std::string& at = config.coordinator_advertise; !at.empty() && !IsServerAddress(at)) {
+    return Invalid("coordinator.advertise", at, "an address like 10.1.0.5:7400, with its port");
+  }
   LAMINA_RETURN_IF_ERROR(CheckCores("coordinator.cores", config.coordinator_cores));
   if (!config.coordinator_http.empty()) {
     LAMINA_RETURN_IF_ERROR(CheckListen("coordinator.http", config.coordinator_http));

@@ -22,7 +22,9 @@
 #include "common/partition.h"
 #include "common/pipeline_mode.h"
 #include "common/query_first.h"
+#include "common/tls.h"
 #include "common/window_place.h"
+#include "config/hosts_config.h"
 
 namespace lamina {
 
@@ -127,10 +129,17 @@ struct ClusterConfig {
   std::string model;  // Relative paths: to the working directory.
   // The secret of its members (common/cluster_secret.h); paths as of `model`. Empty: none.
   std::string cluster_token_file;
+  TlsFiles tls;         // Of gRPC between all processes of the cluster; paths as of `model`.
+  BundleConfig bundle;  // The programs on other hosts, for deploy/cluster.sh.
+  std::string network;  // Where data between nodes goes: "10.1.0.0/16" or "eth1". Empty: anywhere.
+  // For a node that was asked to stop until it leaves without the coordinator's consent.
+  uint32_t drain_seconds = 30;
   std::string coordinator_listen = "127.0.0.1:7400";  // host:port; port 0 picks one.
-  std::string coordinator_http;                       // Of /metrics and /health. Empty: none.
-  std::string coordinator_spans;                      // File of spans. Empty: none.
-  std::vector<int> coordinator_cores;                 // As of nodes; empty pins nothing.
+  // Where others find it, when that is not where it listens. Empty: it is.
+  std::string coordinator_advertise;
+  std::string coordinator_http;        // Of /metrics and /health. Empty: none.
+  std::string coordinator_spans;       // File of spans. Empty: none.
+  std::vector<int> coordinator_cores;  // As of nodes; empty pins nothing.
   GatewayConfig gateway;
   std::vector<ComputeNodeConfig> compute;
   std::vector<MemoryNodeConfig> memory;

@@ -169,6 +169,24 @@ void EmitVerbs(YAML::Emitter& out, const VerbsConfig& verbs) {
   out << YAML::EndMap;
 }
 
+// What only clusters of several hosts have.
+void EmitHosts(YAML::Emitter& out, const ClusterConfig& config) {
+  if (config.tls.is_set()) {
+    out << YAML::Key << "tls" << YAML::Value << YAML::Flow << YAML::BeginMap << YAML::Key << "ca"
+        << YAML::Value << config.tls.ca << YAML::Key << "certificate" << YAML::Value
+        << config.tls.certificate << YAML::Key << "key" << YAML::Value << config.tls.key
+        << YAML::EndMap;
+  }
+  if (!config.bundle.dir.empty()) {
+    out << YAML::Key << "bundle" << YAML::Value << YAML::Flow << YAML::BeginMap << YAML::Key
+        << "dir" << YAML::Value << config.bundle.dir << YAML::EndMap;
+  }
+  if (!config.network.empty()) {
+    out << YAML::Key << "network" << YAML::Value << config.network;
+  }
+  out << YAML::Key << "drain_seconds" << YAML::Value << config.drain_seconds;
+}
+
 }  // namespace
 
 std::string ToYaml(const ClusterConfig& config) {
@@ -188,8 +206,12 @@ std::string ToYaml(const ClusterConfig& config) {
   if (!config.cluster_token_file.empty()) {
     word("cluster_token_file", config.cluster_token_file);
   }
+  EmitHosts(out, config);
   section("coordinator");
   word("listen", config.coordinator_listen);
+  if (!config.coordinator_advertise.empty()) {
+    word("advertise", config.coordinator_advertise);
+  }
   if (!config.coordinator_http.empty()) {
     word("http", config.coordinator_http);
   }

@@ -24,6 +24,7 @@
 #include "control/epoch_codec_service.h"
 #include "control/node_proof_service.h"
 #include "control/plan_codec_service.h"
+#include "control/tls_service.h"
 #include "control/transport_fault.h"
 #include "lamina/v1/cluster.grpc.pb.h"
 #include "plan/epoch_shape.h"
@@ -125,6 +126,7 @@ struct NodeLink::Impl {
   std::string coordinator;
   NodeIdentity identity;
   ClusterSecret secret;
+  TlsFiles tls;
   Keepalive keepalive;
   telemetry::RequestLog request_log;  // Reader thread.
   std::atomic<bool> attached{false};
@@ -135,7 +137,8 @@ struct NodeLink::Impl {
   std::deque<v1::NodeMessage> outgoing;
   bool connected = false;
   bool stopping = false;
-  grpc::ClientContext* context = nullptr;
+  std::shared_ptr<grpc::ClientContext> context;
+  grpc::Alarm drain_over;
 
   void Send(v1::NodeMessage message) {
     {
@@ -146,6 +149,13 @@ struct NodeLink::Impl {
       outgoing.push_back(std::move(message));
     }
     wake.notify_one();
+  }
+
+  // The stream that is to end, behind which Run() does; null where there is none.
+  std::shared_ptr<grpc::ClientContext> BeginDrain() {
+    const std::lock_guard lock(mutex);
+    stopping = connected;
+    return connected ? context : nullptr;
   }
 
   // The only writer of the stream: messages in order, and a status twice a second.
@@ -339,7 +349,7 @@ struct NodeLink::Impl {
       if (stopping) {
         return false;
       }
-      context = stream_context.get();
+      context = stream_context;
     }
     std::unique_ptr<Stream> stream = stub.Attach(stream_context.get());
     const bool reached = GreetInTime(stream_context, *stream, refused);
@@ -376,11 +386,12 @@ struct NodeLink::Impl {
 };
 
 NodeLink::NodeLink(std::string coordinator, NodeIdentity identity, ClusterSecret secret,
-                   Keepalive keepalive)
+                   TlsFiles tls, Keepalive keepalive)
     : impl_(std::make_unique<Impl>()) {
   impl_->coordinator = std::move(coordinator);
   impl_->identity = std::move(identity);
   impl_->secret = std::move(secret);
+  impl_->tls = std::move(tls);
   impl_->keepalive = keepalive;
 }
 
@@ -394,7 +405,7 @@ absl::Status NodeLink::Run(NodeHandler& handler, const std::function<void()>& on
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   SetKeepalive(impl_->keepalive, arguments);
   const auto channel =
-      grpc::CreateCustomChannel(impl_->coordinator, grpc::InsecureChannelCredentials(), arguments);
+      grpc::CreateCustomChannel(impl_->coordinator, ChannelCredentials(impl_->tls), arguments);
   const auto stub = v1::Cluster::NewStub(channel);
   auto pause = kRetryPauseMin;
   bool announced = false;
@@ -421,8 +432,15 @@ absl::Status NodeLink::Run(NodeHandler& handler, const std::function<void()>& on
       pause = kRetryPauseMin;
       announced = true;
     } else if (!announced) {
-      LogInfo("waiting for coordinator ", impl_->coordinator);
       announced = true;
+      lock.unlock();
+      const absl::Status why = ExplainTls(impl_->coordinator, impl_->tls);
+      lock.lock();
+      if (!why.ok()) {
+        LogError(why.message(), "; trying again");
+      } else {
+        LogInfo("waiting for coordinator ", impl_->coordinator);
+      }
     }
     impl_->wake.wait_for(lock, pause, [&] { return impl_->stopping; });
     pause = std::min(pause * 2, kRetryPauseMax);
@@ -436,6 +454,23 @@ void NodeLink::Stop() {
     impl_->context->TryCancel();
   }
   impl_->wake.notify_all();
+}
+
+void NodeLink::Drain(Nanos grace) {
+  const std::shared_ptr<grpc::ClientContext> stream = impl_->BeginDrain();
+  if (stream == nullptr || grace <= 0) {
+    return Stop();
+  }
+  v1::NodeMessage message;
+  message.mutable_leaving();
+  impl_->Send(std::move(message));
+  impl_->drain_over.Set(std::chrono::system_clock::now() + std::chrono::nanoseconds(grace),
+                        [stream](bool expired) {
+                          if (expired) {
+                            LogWarning("the coordinator did not let this node go in time; leaving");
+                            stream->TryCancel();
+                          }
+                        });
 }
 
 bool NodeLink::attached() const { return impl_->attached; }

@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "common/cluster_secret.h"
+#include "common/tls.h"
 #include "control/keepalive_service.h"
 #include "control/node_handler.h"
 
@@ -24,7 +25,8 @@ namespace lamina::control {
 class NodeLink final : public NodeReporter {
  public:
   // Proves that it knows `secret`, and serves only a coordinator that proves the same.
-  NodeLink(std::string coordinator, NodeIdentity identity, ClusterSecret secret,
+  // With `tls` it speaks to the coordinator over TLS, and shows its certificate.
+  NodeLink(std::string coordinator, NodeIdentity identity, ClusterSecret secret, TlsFiles tls = {},
            Keepalive keepalive = {});
   ~NodeLink() override;
   NodeLink(const NodeLink&) = delete;
@@ -37,6 +39,10 @@ class NodeLink final : public NodeReporter {
   absl::Status Run(NodeHandler& handler, const std::function<void()>& on_attached);
 
   void Stop();
+
+  // Asks the coordinator to let this node go, and goes on serving until it does: Run() then ends.
+  // After `grace`, or while no coordinator is there, as Stop().
+  void Drain(Nanos grace);
 
   // Whether the stream to the coordinator is open. From any thread.
   bool attached() const;

@@ -275,6 +275,32 @@ void ClusterMembers::Left(const NodeSource& from) {
   StopIfWaiting(absl::StrCat("node ", name, " is gone and the cluster cannot go on without it"));
 }
 
+bool ClusterMembers::CanServeWithout(const std::vector<std::string>& names) const {
+  core::Membership without = membership_;
+  for (const std::string& name : names) {
+    without.Leave(name);
+  }
+  return without.Next() == core::MembershipAction::kConfigure ||
+         without.phase() == core::MembershipPhase::kServing;
+}
+
+void ClusterMembers::Release(const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    LogInfo("lets go ", name);
+    const std::shared_ptr<NodePort> port = nodes_.at(name).port;
+    port->Leave("");
+    port->End();
+    nodes_.Remove(name);
+  }
+  NoteLosses([&] {
+    for (const std::string& name : names) {
+      membership_.Leave(name);
+    }
+  });
+  StopIfWaiting(absl::StrCat("the cluster cannot go on without ", absl::StrJoin(names, ", "),
+                             ", told to stop"));
+}
+
 void ClusterMembers::NoteLosses(const std::function<void()>& change) {
   const std::vector<std::string> before = NamesOf(Members());
   change();

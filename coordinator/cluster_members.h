@@ -76,6 +76,10 @@ class ClusterMembers {
   void Links(const std::string& name, uint64_t epoch, std::vector<control::LinkReport> links);
   void TakeStatus(const std::string& name, double busy_share,
                   const telemetry::NodeCounters& counters);
+  // Whether the nodes that are there could serve if these were not.
+  bool CanServeWithout(const std::vector<std::string>& names) const;
+  // Ends the streams of nodes that asked for it, and goes on without them.
+  void Release(const std::vector<std::string>& names);
   // A step was done in the current epoch.
   void NoteProgress() { membership_.NoteProgress(); }
 

@@ -241,6 +241,8 @@ void NodeStream::Reactor::Handle() {
       return engine_.NodeLoaded(
           source_, absl::Status(static_cast<absl::StatusCode>(message_.layers_loaded().code()),
                                 ForeignText(message_.layers_loaded().message())));
+    case v1::NodeMessage::kLeaving:
+      return engine_.NodeLeaving(source_);
     case v1::NodeMessage::kReady:
       return engine_.NodeReady(source_, message_.ready().epoch());
     case v1::NodeMessage::kStepResult:
@@ -297,6 +299,7 @@ absl::Status NodeStream::Reactor::Admit(const v1::Hello& hello) {
   if (std::string problem = ProblemOf(hello); !problem.empty()) {
     return absl::InvalidArgumentError(problem);
   }
+  LAMINA_RETURN_IF_ERROR(unproved_->CheckCertificate(hello, *stream_->context_));
   LAMINA_ASSIGN_OR_RETURN(v1::Welcome welcome, unproved_->Welcome(hello));
   unproved_.reset();
   proof_due_.Cancel();
@@ -416,13 +419,13 @@ class NoPlace final : public grpc::ServerBidiReactor<v1::NodeMessage, v1::Coordi
 }  // namespace
 
 ClusterService::ClusterService(Engine& engine, LateStreams& streams, std::string model,
-                               const Clock& clock, ClusterSecret secret)
+                               const Clock& clock, ClusterSecret secret, TlsFiles tls)
     : engine_(engine),
       streams_(streams),
       model_(std::move(model)),
       clock_(clock),
       started_(clock.Now()),
-      gate_(std::move(secret)) {}
+      gate_(std::move(secret), std::move(tls)) {}
 
 grpc::ServerBidiReactor<v1::NodeMessage, v1::CoordinatorMessage>* ClusterService::Attach(
     grpc::CallbackServerContext* context) {

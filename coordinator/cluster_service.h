@@ -11,6 +11,7 @@
 
 #include "common/clock.h"
 #include "common/cluster_secret.h"
+#include "common/tls.h"
 #include "coordinator/engine.h"
 #include "coordinator/join_gate_service.h"
 #include "coordinator/late_streams.h"
@@ -21,9 +22,9 @@ namespace lamina::coordinator {
 class ClusterService final : public v1::Cluster::CallbackService {
  public:
   // The engine and `streams` must outlive the service and every stream. `streams` hears what nodes
-  // report. Nodes prove that they know `secret`.
+  // report. Nodes prove that they know `secret`, and with `tls` show a certificate of their name.
   ClusterService(Engine& engine, LateStreams& streams, std::string model, const Clock& clock,
-                 ClusterSecret secret);
+                 ClusterSecret secret, TlsFiles tls = {});
 
   grpc::ServerBidiReactor<v1::NodeMessage, v1::CoordinatorMessage>* Attach(
       grpc::CallbackServerContext* context) override;

@@ -62,6 +62,10 @@ void Engine::NodeLeft(const NodeSource& from) {
   impl_->loop.Post([impl = impl_.get(), from] { impl->members.Left(from); });
 }
 
+void Engine::NodeLeaving(const NodeSource& from) {
+  impl_->PostOf(from, [from](Impl& impl) { impl.departures.Asked(from, impl.clock.Now()); });
+}
+
 void Engine::NodePrepared(const NodeSource& from, uint64_t epoch, control::PreparedNode prepared) {
   impl_->PostOf(from, [from, epoch, prepared = std::move(prepared)](Impl& impl) {
     impl.members.Prepared(from.name, epoch, prepared);

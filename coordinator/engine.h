@@ -56,6 +56,8 @@ class Engine {
   void NodeJoined(const NodeHello& hello, std::shared_ptr<NodePort> port);
   void NodeLeft(const NodeSource& from);
   // Nothing happens where `from` is not, or no longer, accepted.
+  // It was told to stop, and asks to be let go: its stream ends then.
+  void NodeLeaving(const NodeSource& from);
   void NodePrepared(const NodeSource& from, uint64_t epoch, control::PreparedNode prepared);
   void NodeReady(const NodeSource& from, uint64_t epoch);
   // The answer to NodePort::LoadLayers().

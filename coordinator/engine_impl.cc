@@ -53,12 +53,28 @@ void Engine::Impl::PostOf(const NodeSource& from, std::function<void(Impl&)> eve
 
 void Engine::Impl::EndTurn() {
   members.DropLostNodes();
+  LetGo();
   members.WatchLoad(scheduler.HasWork() || !requests.empty(),
                     [this] { return LoadOf(scheduler.Stats()); });
   members.Advance();
   PlanSteps();
   if (draining && requests.empty() && drained) {
     std::exchange(drained, nullptr)();
+  }
+}
+
+void Engine::Impl::LetGo() {
+  departures.Keep([this](const NodeSource& node) { return members.IsFrom(node); });
+  const std::vector<std::string> names = departures.Due(clock.Now());
+  if (names.empty()) {
+    return;
+  }
+  const bool spared = members.CanServeWithout(names);
+  if (spared || requests.empty()) {
+    members.Release(names);
+    departures.Keep([this](const NodeSource& node) { return members.IsFrom(node); });
+  } else {
+    departures.Hold(true);
   }
 }
 
@@ -96,6 +112,10 @@ void Engine::Impl::Submit(GenerateSpec spec, uint64_t key,
 absl::Status Engine::Impl::CheckServing() const {
   if (draining) {
     return absl::UnavailableError("the coordinator is stopping; try again when it is back");
+  }
+  if (const std::string& held = departures.held(); !held.empty()) {
+    return absl::UnavailableError(
+        absl::StrCat("the cluster is stopping: ", held, " leave; try again when they are back"));
   }
   const core::Membership& membership = members.membership();
   if (membership.phase() == core::MembershipPhase::kWaiting) {

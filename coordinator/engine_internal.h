@@ -18,6 +18,7 @@
 #include "coordinator/cluster_members.h"
 #include "coordinator/core/scheduler.h"
 #include "coordinator/core/step_reports.h"
+#include "coordinator/departures.h"
 #include "coordinator/engine.h"
 #include "coordinator/event_loop.h"
 #include "coordinator/request_table.h"
@@ -38,6 +39,7 @@ struct Engine::Impl final : public EpochOwner {
   RequestTable requests;
   TraceLog trace;
   ClusterMembers members;
+  Departures departures;
   const StatusBuilder status_builder;
   std::optional<plan::PipelineSchedule> schedule;  // Of the epoch: who runs which lane.
   core::StepReports reports;                       // Of steps that some compute nodes have done.
@@ -55,6 +57,8 @@ struct Engine::Impl final : public EpochOwner {
   // An event of a node, dropped unless the node is accepted over that port when its turn comes.
   void PostOf(const NodeSource& from, std::function<void(Impl&)> event);
   void EndTurn();
+  // Nodes that ask for it.
+  void LetGo();
   // Any thread.
   void NoteRefused(const std::string& request_id, const absl::Status& status);
 

@@ -13,26 +13,27 @@ constexpr int kHandshakeMillis = 20'000;
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<FrontDoor>> FrontDoor::Open(const std::string& listen) {
+absl::StatusOr<std::unique_ptr<FrontDoor>> FrontDoor::Open(const std::string& listen, bool tls) {
   LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener, Listener::Open(listen));
-  return std::unique_ptr<FrontDoor>(new FrontDoor(std::move(listener)));
+  return std::unique_ptr<FrontDoor>(new FrontDoor(std::move(listener), tls));
 }
 
-void FrontDoor::AddTo(grpc::ServerBuilder& builder, int streams_max) {
+void FrontDoor::AddTo(grpc::ServerBuilder& builder, int streams_max,
+                      const std::shared_ptr<grpc::ServerCredentials>& credentials) {
   acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
-      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-      grpc::InsecureServerCredentials());
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMillis);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, streams_max);
 }
 
 void FrontDoor::Start() {
-  listener_->Start([this](OwnedFd connection) {
+  first_byte_.Start([this](OwnedFd connection) {
     // The library owns the descriptor from here on, and closes it with the connection.
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
     parameters.fd = connection.Release();
     acceptor_->HandleNewConnection(&parameters);
   });
+  listener_->Start([this](OwnedFd connection) { first_byte_.Add(std::move(connection)); });
 }
 
 }  // namespace lamina::coordinator

@@ -13,9 +13,13 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/cluster_secret.h"
+#include "common/foreign_text.h"
+#include "common/tls.h"
 #include "control/node_proof_service.h"
+#include "control/tls_service.h"
 #include "lamina/v1/cluster.pb.h"
 
 namespace lamina::coordinator {
@@ -42,12 +46,23 @@ class JoinGate {
       return control::WelcomeNode(gate_.secret_, challenge_, hello);
     }
 
+    // Errors: of control::CheckMember(), with the node's name.
+    absl::Status CheckCertificate(const v1::Hello& hello,
+                                  const grpc::ServerContextBase& context) const {
+      const absl::Status checked = control::CheckMember(gate_.tls_, context, hello.name());
+      return checked.ok()
+                 ? checked
+                 : absl::Status(checked.code(), absl::StrCat(ForeignText(hello.name(), 100), ": ",
+                                                             checked.message()));
+    }
+
    private:
     JoinGate& gate_;
     const v1::Challenge challenge_;
   };
 
-  explicit JoinGate(ClusterSecret secret) : secret_(std::move(secret)) {}
+  explicit JoinGate(ClusterSecret secret, TlsFiles tls = {})
+      : secret_(std::move(secret)), tls_(std::move(tls)) {}
   JoinGate(const JoinGate&) = delete;
   JoinGate& operator=(const JoinGate&) = delete;
 
@@ -62,6 +77,7 @@ class JoinGate {
 
  private:
   const ClusterSecret secret_;
+  const TlsFiles tls_;
   std::atomic<int> unproved_{0};
 };
 

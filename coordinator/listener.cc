@@ -81,8 +81,23 @@ absl::StatusOr<OwnedFd> ListenAt(const addrinfo& address, uint16_t port, bool bo
   return socket;
 }
 
-// "ipv4:192.0.2.1:5000" or "ipv6:[2001:db8::1]:5000"; empty if there is no other end.
-std::string PeerOf(int socket) {
+using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+absl::StatusOr<Addresses> Resolve(const std::string& host) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* found = nullptr;
+  if (const int code = getaddrinfo(host.c_str(), /*service=*/nullptr, &hints, &found); code != 0) {
+    return absl::UnavailableError(absl::StrCat("cannot resolve ", host, ": ", gai_strerror(code)));
+  }
+  return Addresses(found, freeaddrinfo);
+}
+
+}  // namespace
+
+std::string PeerAddress(int socket) {
   sockaddr_storage storage{};
   socklen_t length = sizeof(storage);
   if (getpeername(socket, reinterpret_cast<sockaddr*>(&storage), &length) != 0) {
@@ -102,22 +117,6 @@ std::string PeerOf(int socket) {
   inet_ntop(AF_INET6, &v6.sin6_addr, text, sizeof(text));
   return absl::StrCat("ipv6:[", text, "]:", ntohs(v6.sin6_port));
 }
-
-using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
-
-absl::StatusOr<Addresses> Resolve(const std::string& host) {
-  addrinfo hints{};
-  hints.ai_family = AF_UNSPEC;
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE;
-  addrinfo* found = nullptr;
-  if (const int code = getaddrinfo(host.c_str(), /*service=*/nullptr, &hints, &found); code != 0) {
-    return absl::UnavailableError(absl::StrCat("cannot resolve ", host, ": ", gai_strerror(code)));
-  }
-  return Addresses(found, freeaddrinfo);
-}
-
-}  // namespace
 
 OwnedFd& OwnedFd::operator=(OwnedFd&& other) noexcept {
   if (this != &other) {
@@ -278,7 +277,7 @@ std::optional<Nanos> Listener::SinceLastByte(absl::string_view peer) const {
   const std::string wanted = absl::StrReplaceAll(peer, {{"%5B", "["}, {"%5D", "]"}});
   const std::lock_guard lock(mutex_);
   for (const auto& connection : open_) {
-    if (!IsOpen(connection) || PeerOf(connection.first) != wanted) {
+    if (!IsOpen(connection) || PeerAddress(connection.first) != wanted) {
       continue;
     }
     tcp_info info{};

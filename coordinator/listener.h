@@ -55,6 +55,9 @@ inline constexpr size_t kConnectionsMax = 4096;
 inline constexpr size_t kDescriptorsKept = 128;
 size_t ConnectionsMax();
 
+// "ipv4:192.0.2.1:5000" or "ipv6:[2001:db8::1]:5000"; empty if there is no other end.
+std::string PeerAddress(int socket);
+
 class Listener {
  public:
   // Owns `connection`, which does not block. Must not wait.

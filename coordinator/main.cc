@@ -18,6 +18,7 @@
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "control/keepalive_service.h"
+#include "control/tls_service.h"
 #include "coordinator/cluster_options.h"
 #include "coordinator/cluster_service.h"
 #include "coordinator/coordinator_metrics.h"
@@ -65,11 +66,27 @@ absl::StatusOr<ClusterSecret> JoinSecret(const daemon::DaemonFlags& flags,
   return secret;
 }
 
+// What the service manager shows: "serving; epoch 3; 1200 of 93206 slots; 2 running, 0 waiting".
+std::string StatusLine(const coordinator::EngineStatus& status) {
+  uint64_t used = 0;
+  uint64_t slots = 0;
+  for (const coordinator::NodeReport& node : status.nodes) {
+    used += node.kv.slots_held + node.kv.slots_quarantined;
+    slots += node.kv.slots_total;
+  }
+  return absl::StrCat(status.state, "; epoch ", status.epoch, "; ", used, " of ", slots, " slots; ",
+                      status.scheduler.running, " running, ", status.scheduler.waiting, " waiting");
+}
+
 absl::Status Serve(const daemon::DaemonFlags& flags) {
   daemon::EndOnTermination();
   LAMINA_ASSIGN_OR_RETURN(const ClusterConfig config, daemon::LoadDaemonConfig(flags));
   LAMINA_ASSIGN_OR_RETURN(ClusterSecret secret, JoinSecret(flags, config));
-  daemon::KeepToCores(config.coordinator_cores);
+  LAMINA_RETURN_IF_ERROR(CheckTlsFiles(config.tls));
+  if (config.tls.is_set() && config.tls.certificate.empty()) {
+    return absl::InvalidArgumentError("tls: a coordinator needs certificate and key beside ca");
+  }
+  LAMINA_RETURN_IF_ERROR(daemon::KeepToCores(config.coordinator_cores));
   LAMINA_ASSIGN_OR_RETURN(
       const model::Model model,
       model::OpenModel(config.model, {.sequence_tokens_max = config.limits.sequence_tokens_max}));
@@ -87,7 +104,7 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
   }
   coordinator::Engine engine(options, *tokenizer, RealClock());
   const std::string& listen = config.coordinator_listen;
-  const auto door = coordinator::FrontDoor::Open(listen);
+  const auto door = coordinator::FrontDoor::Open(listen, config.tls.is_set());
   if (!door.ok()) {
     return absl::UnavailableError(
         absl::StrCat("could not listen on ", listen, ": ", door.status().message(),
@@ -103,12 +120,12 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
   coordinator::InferenceService inference(engine, *tokenizer, model.config,
                                           coordinator::KvBytesPerToken(options.layers));
   coordinator::ClusterService cluster(engine, streams, model.config.name, RealClock(),
-                                      std::move(secret));
+                                      std::move(secret), config.tls);
 
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
-  (*door)->AddTo(builder, StreamsMax(config));
+  (*door)->AddTo(builder, StreamsMax(config), control::ServerCredentials(config.tls));
   builder.SetMaxReceiveMessageSize(kMessageBytesMax);
   control::AllowKeepalive(control::Keepalive(), builder);
   builder.RegisterService(&inference);
@@ -135,7 +152,19 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
   }
   LAMINA_RETURN_IF_ERROR(daemon::WriteReadyFile(flags, address));
   coordinator::DrainedServer drained(engine, *server);
-  daemon::OnTermination([&drained] { drained.Stop(); }, [] { _exit(1); });
+  const auto manager = daemon::ServiceManagerOfEnvironment();
+  manager->Ready();
+  manager->Watch([&engine] { return StatusLine(engine.GetStatus()); },
+                 [&engine] {
+                   engine.GetStatus();  // An answer of its thread.
+                   return true;
+                 });
+  daemon::OnTermination(
+      [&drained, &manager] {
+        manager->Stopping();
+        drained.Stop();
+      },
+      [] { _exit(1); });
   drained.Wait(kShutdownGrace, [&door] { (*door)->Stop(); });
   return absl::OkStatus();
 }

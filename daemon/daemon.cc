@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -17,6 +18,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
@@ -25,8 +27,10 @@
 #include "common/host_port.h"
 #include "common/log.h"
 #include "common/log_event.h"
+#include "common/network.h"
 #include "common/numa.h"
 #include "common/standard_streams.h"
+#include "common/status_macros.h"
 #include "common/thread_pool.h"
 #include "common/version.h"
 #include "daemon/grpc_log_service.h"
@@ -46,6 +50,33 @@ LogLevel ToLogLevel(const std::string& name) {
 
 LogFormat ToLogFormat(const std::string& name) {
   return name == "json" ? LogFormat::kJson : LogFormat::kText;
+}
+
+std::string Variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+Nanos WatchdogOfEnvironment() {
+  const std::string pid = Variable("WATCHDOG_PID");
+  uint64_t micros = 0;
+  if ((!pid.empty() && pid != absl::StrCat(getpid())) ||
+      !absl::SimpleAtoi(Variable("WATCHDOG_USEC"), &micros)) {
+    return 0;
+  }
+  return static_cast<Nanos>(micros) * 1000;
+}
+
+// Whether stderr is the journal's, by what systemd says of it.
+bool LogsToJournal() {
+  const std::string stream = Variable("JOURNAL_STREAM");
+  struct stat status {};
+  return fstat(STDERR_FILENO, &status) == 0 &&
+         stream == absl::StrCat(status.st_dev, ":", status.st_ino);
+}
+
+LogFormat FormatHere(LogFormat wanted) {
+  return wanted == LogFormat::kText && LogsToJournal() ? LogFormat::kJournal : wanted;
 }
 
 sigset_t TerminationSignals() {
@@ -176,7 +207,7 @@ ParsedFlags ParseDaemonFlags(int argc, char** argv, const std::string& purpose,
     return parsed;
   }
   SetUpLogging(flags.name, ToLogLevel(flags.log_level));
-  SetLogFormat(ToLogFormat(flags.log_format));
+  SetLogFormat(FormatHere(ToLogFormat(flags.log_format)));
   RaiseFileLimit();
   RouteGrpcLog();
   const sigset_t set = TerminationSignals();
@@ -189,7 +220,8 @@ absl::StatusOr<ClusterConfig> LoadDaemonConfig(const DaemonFlags& flags) {
   if (config.ok()) {
     SetUpLogging(flags.name,
                  flags.log_level.empty() ? config->log.level : ToLogLevel(flags.log_level));
-    SetLogFormat(flags.log_format.empty() ? config->log.format : ToLogFormat(flags.log_format));
+    SetLogFormat(
+        FormatHere(flags.log_format.empty() ? config->log.format : ToLogFormat(flags.log_format)));
     LogDebug("effective configuration\n", ToYaml(*config));
   }
   return config;
@@ -225,18 +257,24 @@ absl::Status NoNodeNamed(absl::string_view role, const std::string& name,
                                           names.empty() ? "none" : absl::StrJoin(names, ", ")));
 }
 
-void TellOfMissingCores(const std::vector<int>& cores) {
-  if (const std::vector<int> missing = CoresMissing(cores); !missing.empty()) {
-    LogWarning("cores ", absl::StrJoin(cores, ","), ": this process may not use ",
-               absl::StrJoin(missing, ","), "; threads meant for it run on any core");
+absl::Status RequireCores(const std::vector<int>& cores) {
+  const std::vector<int> missing = CoresMissing(cores);
+  if (missing.empty()) {
+    return absl::OkStatus();
   }
+  return absl::InvalidArgumentError(absl::StrCat("cores ", absl::StrJoin(cores, ","),
+                                                 ": this process may not use ",
+                                                 absl::StrJoin(missing, ","),
+                                                 ", which this host does not have or keeps from it "
+                                                 "(taskset, a container); name others"));
 }
 
-void KeepToCores(const std::vector<int>& cores) {
-  TellOfMissingCores(cores);
+absl::Status KeepToCores(const std::vector<int>& cores) {
+  LAMINA_RETURN_IF_ERROR(RequireCores(cores));
   if (!cores.empty() && !PinThisThread(cores)) {
     LogWarning("could not pin this daemon to its cores");
   }
+  return absl::OkStatus();
 }
 
 void TakeMemoryNear(const std::vector<int>& cores) {
@@ -292,6 +330,22 @@ void EnsureHugePagesForMalloc(char** argv) {
 }
 
 void GiveCudaStreamsTheirOwnQueues() { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); }
+
+absl::Status KeepToNetwork(const std::string& network) {
+  if (network.empty()) {
+    return absl::OkStatus();
+  }
+  const absl::StatusOr<std::string> interface = InterfaceOf(network);
+  if (interface.ok()) {
+    LogInfo("data goes over ", *interface, ", the interface of ", network);
+    setenv("UCX_NET_DEVICES", interface->c_str(), 0);
+  }
+  return interface.status();
+}
+
+std::unique_ptr<ServiceManager> ServiceManagerOfEnvironment() {
+  return std::make_unique<ServiceManager>(Variable("NOTIFY_SOCKET"), WatchdogOfEnvironment());
+}
 
 int ExitStatus(const absl::Status& status) {
   if (status.ok()) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "common/cluster_secret.h"
 #include "config/cluster_config.h"
+#include "daemon/service_manager.h"
 
 namespace lamina::daemon {
 
@@ -58,13 +60,13 @@ absl::StatusOr<std::string> CoordinatorAddress(const DaemonFlags& flags,
 absl::Status NoNodeNamed(absl::string_view role, const std::string& name,
                          const std::vector<std::string>& names);
 
-// Warns of those of `cores` that this process may not use: threads that are meant for them are not
-// pinned.
-void TellOfMissingCores(const std::vector<int>& cores);
+// Errors: kInvalidArgument  this process may not use some of `cores`; names them.
+absl::Status RequireCores(const std::vector<int>& cores);
 
 // Keeps this thread, and those that it starts from now on, to `cores`; empty: to none. A host that
 // refuses is a warning.
-void KeepToCores(const std::vector<int>& cores);
+// Errors: of RequireCores().
+absl::Status KeepToCores(const std::vector<int>& cores);
 
 // Has this thread, and those that it starts from now on, take memory near `cores`; empty: as it is.
 // A host that refuses is a warning.
@@ -93,6 +95,15 @@ void EnsureHugePagesForMalloc(char** argv);
 // this setting from the environment when a device is first used; one that is there already stays.
 // Call it before any other thread starts.
 void GiveCudaStreamsTheirOwnQueues();
+
+// Who started this daemon, by NOTIFY_SOCKET, and by WATCHDOG_USEC and WATCHDOG_PID if that is this
+// process.
+std::unique_ptr<ServiceManager> ServiceManagerOfEnvironment();
+
+// Has UCX take data over the interface of `network` (common/network.h) alone; empty: as UCX
+// chooses. UCX reads this from the environment when it is first used; what is there already stays.
+// Call it before UCX is used. Errors: of InterfaceOf().
+absl::Status KeepToNetwork(const std::string& network);
 
 // Logs `status` and returns the exit status: 0 ok, 1 the work failed, 2 wrong usage.
 int ExitStatus(const absl::Status& status);

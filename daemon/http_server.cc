@@ -54,8 +54,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     const auto& request = parser_->get();
     HttpAnswer answer{.status = 405, .body = "only GET\n"};
     if (request.method() == http::verb::get || request.method() == http::verb::head) {
-      const std::string target(request.target());
-      answer = handler_(absl::string_view(target).substr(0, target.find('?')));
+      answer = handler_(std::string(request.target()));
     }
     response_ = {};
     response_.version(request.version());
@@ -177,7 +176,11 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string&
 HttpServer::Handler DaemonPages(std::function<std::string()> metrics,
                                 std::function<std::string()> health) {
   return [metrics = std::move(metrics),
-          health = std::move(health)](absl::string_view path) -> HttpAnswer {
+          health = std::move(health)](absl::string_view target) -> HttpAnswer {
+    const absl::string_view path = target.substr(0, target.find('?'));
+    if (target == "/health?live") {
+      return {.body = "live\n"};
+    }
     if (path == "/metrics") {
       return {.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = metrics()};
     }

@@ -29,8 +29,9 @@ struct HttpAnswer {
 
 class HttpServer {
  public:
-  // Answers a GET of `path`, which is without its query. Status 404 for one that is not known.
-  using Handler = std::function<HttpAnswer(absl::string_view path)>;
+  // Answers a GET of `target`, a path and maybe a query behind it. Status 404 for a path that is
+  // not known.
+  using Handler = std::function<HttpAnswer(absl::string_view target)>;
 
   // `listen`: host:port; port 0 picks one.
   // Errors: kInvalidArgument  not host:port.
@@ -54,7 +55,7 @@ class HttpServer {
 };
 
 // The handler of a daemon: /metrics from `metrics`, and /health, which is 200 while `health` is
-// empty and 503 with its text otherwise.
+// empty and 503 with its text otherwise. /health?live is 200 while the process lives.
 HttpServer::Handler DaemonPages(std::function<std::string()> metrics,
                                 std::function<std::string()> health);
 

@@ -4,12 +4,13 @@
 # Makes a relocatable folder of the programs and the libraries they need, that runs on a machine without
 # our packages; not with the C library and the C++ runtime, which that machine has: Debian 12's or newer.
 #
-# usage: deploy/bundle.sh [--cuda] [--model FILE] [--out DIR] [--help]
+# usage: deploy/bundle.sh [--cuda] [--model FILE] [--build DIR] [--out DIR] [--help]
 #   --cuda      of what preset cuda built: the GPU tests and the GPU benchmark, with deploy/gpu_check.sh,
 #               and those of the programs that were built; lamina and lamina-coordinator, which need no
 #               CUDA, of preset release where preset cuda has none. Without CUDA's own libraries and the
 #               driver: they are looked for on the machine it is started on
 #   --model FILE  also this model file, as models/NAME (default: none)
+#   --build DIR  the build whose programs it takes (default: build/release, or with --cuda build/cuda)
 #   --out DIR   default: build/bundle; it must not exist, or be a bundle
 # Then, on another machine: DIR/bin/lamina, DIR/deploy/cluster.sh, and with --cuda DIR/deploy/gpu_check.sh
 set -euo pipefail
@@ -19,10 +20,12 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 out=$REPO/build/bundle
 cuda=false
 model=
+build=
 while [[ $# -gt 0 ]]; do
   case $1 in
     --cuda) cuda=true ;;
     --model) model=$(value_of "$@"); shift ;;
+    --build) build=$(value_of "$@"); shift ;;
     --out) out=$(value_of "$@"); shift ;;
     -h | --help) print_help; exit 0 ;;
     *) usage_error "unknown argument '$1'" ;;
@@ -32,12 +35,12 @@ done
 all=(lamina lamina-coordinator lamina-compute lamina-memory lamina-gateway)
 gpu=()
 if $cuda; then
-  build=$REPO/build/cuda
+  build=${build:-$REPO/build/cuda}
   gpu=("$build/tests/cuda_gpu_test" "$build/tests/cuda_node_gpu_test" "$build/tests/cuda_ipc_gpu_test" "$build/bin/lamina-gpu-bench")
   needed=("${gpu[@]}")
   remedy=deploy/build_cuda.sh
 else
-  build=$REPO/build/release
+  build=${build:-$REPO/build/release}
   needed=("${all[@]/#/$build/bin/}")
   remedy=deploy/build.sh
 fi
@@ -80,7 +83,7 @@ fi
 # Where `lamina plan` looks for catalogues: in share/ beside libexec/.
 mkdir -p "$out/share/catalogues"
 cp "$REPO"/cost/catalogues/*.yaml "$out/share/catalogues/"
-cp -r "$REPO/deploy/cluster.sh" "$REPO/deploy/lib.sh" "$REPO/deploy/clusters" "$out/deploy/"
+cp -r "$REPO/deploy/cluster.sh" "$REPO/deploy/hosts" "$REPO/deploy/lib.sh" "$REPO/deploy/clusters" "$out/deploy/"
 # Programs load these themselves: SentencePiece, and beside UCX's libraries its transports.
 loaded=("$build/lib/lamina-sentencepiece.so")
 [[ ! -f ${loaded[0]} ]] || cp "${loaded[0]}" "$out/lib/"

@@ -4,19 +4,26 @@
 # Installs the Debian packages that building Lamina and most of its tests need: deploy/packages.txt.
 # Quick when all are there. Needs root, or sudo.
 #
-# usage: deploy/install_packages.sh [--list] [--tests] [--help]
+# usage: deploy/install_packages.sh [--list] [--tests] [--cluster-tests] [--help]
 #   --list    print the packages that are missing, install nothing
 #   --tests   those of deploy/packages_test.txt too, which one test each needs
+#   --cluster-tests  those of deploy/packages_cluster_tests.txt too: sshd, Slurm and the like, of which no
+#             service is started
 set -euo pipefail
 # shellcheck source=deploy/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 only_list=false
+start_nothing=false
 lists=("$REPO/deploy/packages.txt")
 while [[ $# -gt 0 ]]; do
   case $1 in
     --list) only_list=true ;;
     --tests) lists+=("$REPO/deploy/packages_test.txt") ;;
+    --cluster-tests)
+      lists+=("$REPO/deploy/packages_cluster_tests.txt")
+      start_nothing=true
+      ;;
     -h | --help) print_help; exit 0 ;;
     *) usage_error "unknown argument '$1'" ;;
   esac
@@ -48,7 +55,14 @@ install=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive
   apt-get install --yes --no-install-recommends -qq -o Dpkg::Use-Pty=0
   -o DPkg::Lock::Timeout=600) # A fresh machine installs its own updates first.
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+policy=
+trap 'rm -f "$log"; [[ -z $policy ]] || "${as_root[@]}" rm -f "$policy"' EXIT
+if $start_nothing && [[ ! -e /usr/sbin/policy-rc.d ]]; then
+  # Debian's way to have packages installed whose services stay off.
+  policy=/usr/sbin/policy-rc.d
+  printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee "$policy" > /dev/null
+  "${as_root[@]}" chmod 755 "$policy"
+fi
 # With the lists at hand this saves the update; lists that are old or absent fail, and are renewed.
 if ! "${install[@]}" "${missing[@]}" > "$log" 2>&1; then
   "${as_root[@]}" apt-get update -qq >> "$log" 2>&1 || true

@@ -15,7 +15,8 @@
 #   --retries N       run a test that failed up to N times more, and name those that needed it
 #                     (default: 0)
 # Environment: LAMINA_REQUIRE_MODEL=1 fails when the model cannot be had; without it the tests that
-# need it are left out, and named. LAMINA_REQUIRE_RDMA_VM=1 does the same for the guest of tests/rdma_vm.
+# need it are left out, and named. LAMINA_REQUIRE_RDMA_VM=1 does the same for the guest of tests/rdma_vm,
+# LAMINA_REQUIRE_CLUSTER_TESTS=1 for sshd, Slurm and the like.
 set -euo pipefail
 # shellcheck source=deploy/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -72,6 +73,9 @@ if $quick; then
   "$REPO/deploy/install_packages.sh"
 else
   "$REPO/deploy/install_packages.sh" --tests
+  # Without them the tests of clusters of hosts are left out, by name.
+  "$REPO/deploy/install_packages.sh" --cluster-tests || [[ ${LAMINA_REQUIRE_CLUSTER_TESTS:-0} != 1 ]] ||
+    fail "packages of deploy/packages_cluster_tests.txt are missing and LAMINA_REQUIRE_CLUSTER_TESTS is 1"
 fi
 if ! $quick && [[ ${#targets[@]} -eq 0 ]]; then
   if "$REPO/deploy/get_model.sh"; then

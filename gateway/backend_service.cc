@@ -9,6 +9,7 @@
 #include "absl/synchronization/mutex.h"
 #include "client/convert_internal.h"
 #include "common/check.h"
+#include "control/tls_service.h"
 #include "grpcpp/grpcpp.h"
 #include "lamina/v1/cluster.grpc.pb.h"
 #include "lamina/v1/inference.grpc.pb.h"
@@ -24,7 +25,7 @@ constexpr int kReconnectMillisMax = 1000;
 constexpr auto kCallSeconds = std::chrono::seconds(30);
 constexpr auto kScoreSeconds = std::chrono::seconds(600);
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& server) {
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& server, const TlsFiles& tls) {
   grpc::ChannelArguments arguments;
   // The coordinator is on this network: a web proxy of the environment must not come between.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
@@ -33,7 +34,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& server) {
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kReconnectMillisMax);
-  return grpc::CreateCustomChannel(server, grpc::InsecureChannelCredentials(), arguments);
+  return grpc::CreateCustomChannel(server, control::ChannelCredentials(tls), arguments);
 }
 
 // What the library says of a coordinator that is not there is of no use to an HTTP client.
@@ -169,9 +170,9 @@ struct UnaryCall {
 
 class GrpcBackend final : public Backend {
  public:
-  GrpcBackend(const std::string& server, PostFunction post)
+  GrpcBackend(const std::string& server, PostFunction post, const TlsFiles& tls)
       : post_(std::move(post)),
-        channel_(MakeChannel(server)),
+        channel_(MakeChannel(server, tls)),
         inference_(v1::Inference::NewStub(channel_)),
         cluster_(v1::Cluster::NewStub(channel_)) {}
   ~GrpcBackend() override { open_calls_->AwaitNone(); }
@@ -294,8 +295,9 @@ class GrpcBackend final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> MakeGrpcBackend(const std::string& server, PostFunction post) {
-  return std::make_unique<GrpcBackend>(server, std::move(post));
+std::unique_ptr<Backend> MakeGrpcBackend(const std::string& server, PostFunction post,
+                                         const TlsFiles& tls) {
+  return std::make_unique<GrpcBackend>(server, std::move(post), tls);
 }
 
 }  // namespace lamina::gateway

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "common/tls.h"
 #include "gateway/backend.h"
 #include "gateway/side_work.h"
 
@@ -15,6 +16,7 @@ namespace lamina::gateway {
 
 // Limits: calls with one answer wait 30 s (Score 600 s); generations have no deadline but end with
 // max_tokens. Errors are the coordinator's, code for code; kUnavailable when it cannot be reached.
-std::unique_ptr<Backend> MakeGrpcBackend(const std::string& server, PostFunction post);
+std::unique_ptr<Backend> MakeGrpcBackend(const std::string& server, PostFunction post,
+                                         const TlsFiles& tls = {});
 
 }  // namespace lamina::gateway

@@ -7,7 +7,9 @@
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
+#include <chrono>
 #include <filesystem>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,6 +33,9 @@ constexpr char kPurpose[] =
     "lamina-gateway speaks OpenAI-compatible HTTP in front of the coordinator of a Lamina "
     "cluster.\nUsually started by deploy/cluster.sh, when the cluster file has gateway.listen.\n\n"
     "Example: lamina-gateway --cluster deploy/clusters/local.yaml";
+
+// For a turn of the thread that serves all connections; the service manager hears of it.
+constexpr auto kTurnMax = std::chrono::seconds(1);
 
 bool IsLoopback(const std::string& listen) {
   return absl::StartsWith(listen, "127.") || absl::StartsWith(listen, "localhost:") ||
@@ -66,7 +71,8 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
     return absl::InvalidArgumentError(
         "gateway.listen: the cluster file has no gateway; add gateway: {listen: 127.0.0.1:8000}");
   }
-  daemon::KeepToCores(own.cores);
+  LAMINA_RETURN_IF_ERROR(CheckTlsFiles(config.tls));
+  LAMINA_RETURN_IF_ERROR(daemon::KeepToCores(own.cores));
   LAMINA_ASSIGN_OR_RETURN(gateway::RouterOptions options, RouterOptionsOf(config));
   if (!IsLoopback(own.listen) && !options.keys.required()) {
     LogWarning("gateway.listen ", own.listen,
@@ -83,7 +89,7 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
   const gateway::PostFunction post = [&io](std::function<void()> work) {
     boost::asio::post(io, std::move(work));
   };
-  const auto backend = gateway::MakeGrpcBackend(coordinator, post);
+  const auto backend = gateway::MakeGrpcBackend(coordinator, post, config.tls);
   gateway::SideWork side_work(post);
   gateway::Router router(*backend, side_work, std::move(options));
   gateway::Server server(io, SettingsOf(own), router, with_tls ? &tls : nullptr,
@@ -93,8 +99,17 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
   LogInfo("listening on ", with_tls ? "https://" : "http://", address, " coordinator ",
           coordinator);
   LAMINA_RETURN_IF_ERROR(daemon::WriteReadyFile(flags, address));
+  const auto manager = daemon::ServiceManagerOfEnvironment();
+  manager->Ready();
+  manager->Watch([address] { return absl::StrCat("listening on ", address); },
+                 [&io] {
+                   const auto turn = std::make_shared<std::promise<void>>();  // Of its thread.
+                   boost::asio::post(io, [turn] { turn->set_value(); });
+                   return turn->get_future().wait_for(kTurnMax) == std::future_status::ready;
+                 });
   daemon::OnTermination(
       [&] {
+        manager->Stopping();
         boost::asio::post(io, [&] {
           router.Drain();
           server.Drain([&io] { io.stop(); });

@@ -179,7 +179,10 @@ std::shared_ptr<RequestHandler> Router::Handle(HttpRequest request, ResponseWrit
   return (this->*Find(request.path)->endpoint)(request, writer);
 }
 
-std::shared_ptr<RequestHandler> Router::Health(HttpRequest&, ResponseWriter& writer) {
+std::shared_ptr<RequestHandler> Router::Health(HttpRequest& request, ResponseWriter& writer) {
+  if (request.query == "live") {  // Of this process alone.
+    return Answer(writer, {.body = Dump({{"state", draining_ ? "stopping" : "live"}})});
+  }
   if (draining_) {
     return Answer(writer, ErrorResponse(absl::UnavailableError("the gateway is stopping")));
   }

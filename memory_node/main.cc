@@ -17,6 +17,7 @@
 #include "daemon/daemon.h"
 #include "daemon/http_server.h"
 #include "daemon/metrics_page.h"
+#include "daemon/service_manager.h"
 #include "memory_node/memory_node.h"
 #include "memory_node/node_device.h"
 
@@ -46,11 +47,13 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
   LAMINA_ASSIGN_OR_RETURN(const std::string coordinator,
                           daemon::CoordinatorAddress(flags, *config));
   LAMINA_ASSIGN_OR_RETURN(const ClusterSecret secret, daemon::LoadClusterSecret(flags, *config));
+  LAMINA_RETURN_IF_ERROR(CheckTlsFiles(config->tls));
+  LAMINA_RETURN_IF_ERROR(daemon::KeepToNetwork(config->network));
   const size_t threads =
       node->threads != 0 ? node->threads : std::max<size_t>(1, node->cores.size());
   LAMINA_RETURN_IF_ERROR(
       CheckThreads(absl::StrCat("memory node ", flags.name, ": threads"), threads));
-  daemon::TellOfMissingCores(node->cores);
+  LAMINA_RETURN_IF_ERROR(daemon::RequireCores(node->cores));
   daemon::TakeMemoryNear(node->cores);
   const ThreadPoolOptions pinning = {.threads = threads, .cores = node->cores};
   ThreadPool pool(pinning);
@@ -67,7 +70,7 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
                           .capacity_bytes = node->capacity_bytes,
                           .bandwidth_bytes_per_second = bandwidth,
                           .kernels = device.kernels},
-                         secret);
+                         secret, config->tls);
   memory_node::MemoryNode handler({.name = flags.name,
                                    .cores = CallerCores(pinning),
                                    .make_device = device.make,
@@ -94,8 +97,20 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
                                   },
                                   [&link] { return daemon::AttachedOrWhyNot(link.attached()); })));
   }
-  daemon::OnTermination([&link] { link.Stop(); }, [] { _exit(1); });
-  return link.Run(handler, [&flags] {
+  const auto manager = daemon::ServiceManagerOfEnvironment();
+  manager->Watch(
+      [&link] { return std::string(link.attached() ? "attached" : "waiting for the coordinator"); },
+      [&handler, watch = daemon::ProgressWatch()]() mutable {
+        return watch.Alive(handler.Counters());
+      });
+  daemon::OnTermination(
+      [&link, &manager, grace = Seconds(config->drain_seconds)] {
+        manager->Stopping();
+        link.Drain(grace);
+      },
+      [] { _exit(1); });
+  return link.Run(handler, [&flags, &manager] {
+    manager->Ready();
     const absl::Status written = daemon::WriteReadyFile(flags, "ready");
     if (!written.ok()) {
       LogWarning(written.message());

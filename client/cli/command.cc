@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/host_port.h"
+#include "common/status_macros.h"
 #include "common/trace_context.h"
 
 namespace lamina::cli {
@@ -35,6 +36,11 @@ void AddServerFlag(CLI::App* command, Invocation& invocation) {
       ->add_option("--server", invocation.server,
                    "The coordinator (default: LAMINA_SERVER, else 127.0.0.1:7400)")
       ->type_name("HOST:PORT");
+  command
+      ->add_option(
+          "--tls-ca", invocation.tls_ca,
+          "Speak TLS, and believe certificates of this CA, a PEM file (default: LAMINA_TLS_CA)")
+      ->type_name("FILE");
 }
 
 void AddGenerationFlags(CLI::App* command, client::GenerateOptions& o) {
@@ -131,7 +137,9 @@ absl::StatusOr<std::unique_ptr<client::Client>> Connect(const Invocation& invoca
         absl::StrCat("'", invocation.server,
                      "' is not an address like 127.0.0.1:7400; see --server and LAMINA_SERVER"));
   }
-  return client::Client::Connect({.server = invocation.server});
+  const TlsFiles tls = {.ca = invocation.tls_ca};
+  LAMINA_RETURN_IF_ERROR(CheckTlsFiles(tls));
+  return client::Client::Connect({.server = invocation.server, .tls = tls});
 }
 
 int Fail(const absl::Status& status) {

@@ -31,6 +31,7 @@ inline constexpr int kExitInterrupted = 130;
 struct Invocation {
   std::string version;
   std::string server = "127.0.0.1:7400";
+  std::string tls_ca;  // Empty: no TLS.
   bool json = false;
   Interrupts* interrupts = nullptr;
   std::function<int()> run;

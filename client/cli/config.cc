@@ -49,6 +49,10 @@ Json Daemons(const ClusterConfig& config) {
   return daemons;
 }
 
+Json Tls(const TlsFiles& tls) {
+  return {{"ca", tls.ca}, {"certificate", tls.certificate}, {"key", tls.key}};
+}
+
 int Run(const Invocation& invocation, const ConfigFlags& flags) {
   const absl::StatusOr<ClusterConfig> config = LoadClusterConfig(flags.cluster, flags.overrides);
   if (!config.ok()) {
@@ -56,7 +60,14 @@ int Run(const Invocation& invocation, const ConfigFlags& flags) {
   }
   const Json daemons = Daemons(*config);
   if (invocation.json) {
-    PrintJson({{"model", config->model}, {"daemons", daemons}, {"yaml", ToYaml(*config)}});
+    PrintJson({{"model", config->model},
+               {"cluster_token_file", config->cluster_token_file},
+               {"advertise", config->coordinator_advertise},
+               {"bundle_dir", config->bundle.dir},
+               {"tls", Tls(config->tls)},
+               {"gateway_tls", !config->gateway.tls_certificate.empty()},
+               {"daemons", daemons},
+               {"yaml", ToYaml(*config)}});
   } else if (flags.list) {
     for (const Json& daemon : daemons) {
       std::vector<std::string> words;

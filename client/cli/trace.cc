@@ -51,8 +51,8 @@ absl::StatusOr<Json> Record(const Invocation& invocation, const TraceFlags& flag
   LAMINA_RETURN_IF_ERROR(Connect(invocation).status());
   LAMINA_ASSIGN_OR_RETURN(
       client::Timeline timeline,
-      client::RecordTimeline({.server = invocation.server}, static_cast<Nanos>(flags.seconds * 1e9),
-                             cancellation));
+      client::RecordTimeline({.server = invocation.server, .tls = {.ca = invocation.tls_ca}},
+                             static_cast<Nanos>(flags.seconds * 1e9), cancellation));
   const std::vector<NodeClock> clocks = PutOnOneClock(timeline);
   const std::string text = ToTraceEvents(timeline);
   LAMINA_RETURN_IF_ERROR(WriteFile(flags.output, text));

@@ -51,6 +51,27 @@ fi
 while :; do sleep 0.05; done
 """
 
+# The same of the gateway, whose /health is 503 while the file `unhealthy` is there.
+GATEWAY = """#!/usr/bin/env python3
+import http.server, os, pathlib, signal, sys
+class Pages(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        asked = pathlib.Path("{dir}/asked")
+        asked.write_text(asked.read_text() + self.path if asked.exists() else self.path)
+        self.send_response(503 if os.path.exists("{dir}/unhealthy") else 200)
+        self.end_headers()
+    def log_message(self, *_):
+        pass
+def end(*_):
+    print("gateway ends", flush=True)
+    os._exit(0)
+print("gateway begins", flush=True)
+signal.signal(signal.SIGTERM, end)
+server = http.server.HTTPServer(("127.0.0.1", 0), Pages)
+pathlib.Path(sys.argv[sys.argv.index("--ready-file") + 1]).write_text("127.0.0.1:%d" % server.server_port)
+server.serve_forever()
+"""
+
 
 class ClusterScriptTest(unittest.TestCase):
     def setUp(self):
@@ -60,8 +81,9 @@ class ClusterScriptTest(unittest.TestCase):
         self.state = self.directory / "run"
         self.bin = self.directory / "bin"
         self.bin.mkdir()
-        for program in ("lamina-coordinator", "lamina-compute", "lamina-memory", "lamina-gateway"):
+        for program in ("lamina-coordinator", "lamina-compute", "lamina-memory"):
             self.write(self.bin / program, DAEMON.format(dir=self.directory))
+        self.write(self.bin / "lamina-gateway", GATEWAY.format(dir=self.directory))
         self.write(self.bin / "lamina", LAMINA.format(dir=self.directory, bin=BIN))
         self.model = self.directory / "model.gguf"
         self.model.write_text("")
@@ -128,7 +150,7 @@ class ClusterScriptTest(unittest.TestCase):
             memory=[{"name": "m0", "capacity": "256MiB", "host": "192.0.2.7"}]))
         (self.directory / "address").write_text("0.0.0.0:7999")
 
-        result = self.script("up")
+        result = self.script("up", "--no-ssh")
 
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("serves at 127.0.0.1:7999", result.stderr)
@@ -259,10 +281,44 @@ class ClusterScriptTest(unittest.TestCase):
     def test_the_gateway_is_started_and_its_address_told(self):
         result = self.script("up", "--set", "gateway.listen=127.0.0.1:0")
         self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertIn("OpenAI's API is at http://127.0.0.1:7999/v1", result.stderr)
+        self.assertRegex(result.stderr, "OpenAI's API is at http://127.0.0.1:[0-9]+/v1")
         self.assertIn("gateway begins", (self.state / "gateway.log").read_text())
         self.assertEqual(self.script("down").returncode, 0)
         self.assertIn("gateway ends", (self.state / "gateway.log").read_text())
+
+    def test_up_and_restart_return_when_the_gateway_serves(self):
+        self.assertEqual(self.script("up", "--set", "gateway.listen=127.0.0.1:0").returncode, 0)
+        self.assertIn("/health", (self.directory / "asked").read_text())
+        (self.directory / "unhealthy").touch()
+        for action in (["restart", "coordinator"], ["up", "--set", "gateway.listen=127.0.0.1:0"]):
+            result = self.script(*action, "--wait", "1")
+            self.assertEqual(result.returncode, 1, action)
+            self.assertIn("the gateway's /health is not 200 after 1 s", result.stderr)
+        (self.directory / "unhealthy").unlink()
+        self.assertEqual(self.script("restart", "coordinator").returncode, 0)
+
+    def test_a_cluster_that_serves_without_a_node_is_left_so(self):
+        (self.directory / "state").write_text("serving; m0 failed: capacity of 9 TiB: no such memory")
+        result = self.script("up")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("serves at 127.0.0.1:7999 without m0", result.stderr)
+        self.assertIn("no such memory", result.stderr)
+        self.assertEqual(sorted(self.pids()), ["c0", "coordinator", "m1"])
+        self.assertTrue(all(self.lives(pid) for pid in self.pids().values()))
+
+    def test_advice_names_the_flags_that_were_given(self):
+        self.script("up")
+        result = self.script("up", "--set", "pipeline.lanes=1")
+        for flag in (f"--cluster {self.file}", f"--state {self.state}", f"--bin {self.bin}"):
+            self.assertIn(flag, result.stderr)
+
+    def test_what_runs_on_is_said_with_keep_going(self):
+        (self.directory / "state").write_text("waiting for m1")
+        (self.directory / "m1.fault").write_text("exit")
+        result = self.script("up", "--keep-going")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("runs on (--keep-going)", result.stderr)
+        self.assertTrue(self.lives(self.pids()["m0"]))
 
     def test_a_port_of_the_gateway_that_is_in_use_is_named(self):
         with socket.socket() as taken:

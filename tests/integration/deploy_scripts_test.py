@@ -13,7 +13,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from cluster_script_test import DAEMON, LAMINA
+from cluster_script_test import DAEMON, GATEWAY, LAMINA
 from harness import BIN, REPO, run
 
 # Keeps its command lines, and configures as far as deploy/build.sh looks.
@@ -67,8 +67,9 @@ class DeployScriptsTest(unittest.TestCase):
         (self.repository / "models").mkdir()
         (self.repository / "models/smollm2-135m-instruct.gguf").touch()
         binaries = self.repository / "build/release/bin"
-        for role in ("coordinator", "compute", "memory", "gateway"):
+        for role in ("coordinator", "compute", "memory"):
             self.write(binaries / f"lamina-{role}", DAEMON.format(dir=self.folder))
+        self.write(binaries / "lamina-gateway", GATEWAY.format(dir=self.folder))
         lamina = LAMINA.replace("else\n", "elif [[ $1 == generate ]]; then\n  echo An answer.\nelse\n")
         self.write(binaries / "lamina", lamina.format(dir=self.folder, bin=BIN))
         (self.folder / "state").write_text("serving")
@@ -87,7 +88,7 @@ class DeployScriptsTest(unittest.TestCase):
         self.assertEqual(kept.returncode, 0, kept.stderr)
         self.assertIn("An answer.", kept.stdout)
         self.assertIn("export LAMINA_SERVER=127.0.0.1:7999", kept.stdout)
-        self.assertIn("curl http://127.0.0.1:7999/v1/chat/completions", kept.stdout)
+        self.assertRegex(kept.stdout, "curl http://127.0.0.1:[0-9]+/v1/chat/completions")
         self.assertEqual(self.run_script("cluster.sh", "down", "--grace", "1").returncode, 0)
 
     def builds(self, repository=None):

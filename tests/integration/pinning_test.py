@@ -69,9 +69,10 @@ class PinningTest(unittest.TestCase):
     def test_a_core_that_is_not_there_is_named(self):
         compute = [{"name": "c0", "cores": "0,1000"}]
         memory = [{"name": "m0", "cores": "1001", "capacity": "256MiB"}]
-        with harness.Cluster(compute=compute, memory=memory) as cluster:
-            self.assertIn("cores 0,1000: this process may not use 1000;", cluster.log("c0"))
-            self.assertIn("cores 1001: this process may not use 1001;", cluster.log("m0"))
+        with harness.Cluster(compute=compute, memory=memory, wait=False) as cluster:
+            for name, words in (("c0", "cores 0,1000: this process may not use 1000,"), ("m0", "cores 1001: this process may not use 1001,")):
+                self.assertEqual(cluster.processes[name].wait(harness.START_SECONDS), 1)
+                self.assertIn(words, cluster.log(name))
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ THIRD_PARTY = [
     (r"prometheus/", r"daemon/metrics_page\.cc$"),
     (r"boost/(asio|beast)/", r"daemon/http_server\.cc$|gateway/"),
     (r"boost/system/", r"gateway/"),
-    (r"openssl/", r"gateway/|common/cluster_secret\.cc$"),
+    (r"openssl/", r"gateway/|common/(cluster_secret|tls)\.cc$"),
 ]
 
 # The one header that may look at the platform.

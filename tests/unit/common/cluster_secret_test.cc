@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "absl/strings/escaping.h"
+#include "common/private_file.h"
 
 namespace lamina {
 namespace {
@@ -160,6 +161,18 @@ TEST(ClusterSecretTest, OnlyLoopbackIsServedWithoutASecret) {
                 AllOf(HasSubstr("listen"), HasSubstr(address), HasSubstr("cluster_token_file")));
     EXPECT_TRUE(RequireSecretBeyondLoopback(secret, "listen", address).ok()) << address;
   }
+}
+
+TEST(PrivateFileTest, RootMayHandASecretToAGroup) {
+  constexpr uid_t kUser = 10001;
+  EXPECT_TRUE(IsPrivate(0600, kUser, kUser));
+  EXPECT_TRUE(IsPrivate(0440, 0, kUser));
+  EXPECT_TRUE(IsPrivate(0640, 0, kUser));
+  for (const mode_t open : {0460, 0444, 0441, 0450}) {
+    EXPECT_FALSE(IsPrivate(open, 0, kUser)) << open;
+  }
+  EXPECT_FALSE(IsPrivate(0640, kUser, kUser)) << "its group was not root's choice";
+  EXPECT_FALSE(IsPrivate(0640, 0, 0));
 }
 
 }  // namespace

@@ -43,6 +43,10 @@ TEST(LogEventTest, AValueCannotBeginALineOrColourATerminal) {
       << line;
 }
 
+TEST(LogEventTest, TheJournalGetsNoTimes) {
+  EXPECT_EQ(Captured(LogFormat::kJournal, [] { LogInfo("attached"); }), "I m0 attached\n");
+}
+
 TEST(LogEventTest, JsonIsOneObjectALine) {
   const std::string text = Captured(LogFormat::kJson, [] {
     LogEvent(LogLevel::kWarning, "finished",

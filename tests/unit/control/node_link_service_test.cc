@@ -152,6 +152,69 @@ TEST(NodeLinkTest, IsAttachedWhileItsStreamIsOpen) {
   server->Shutdown();
 }
 
+// A coordinator that is asked by a node to let it go, and does or does not.
+class AskedCoordinator final : public v1::Cluster::Service {
+ public:
+  explicit AskedCoordinator(bool lets_go) : lets_go_(lets_go) {}
+  grpc::Status Attach(grpc::ServerContext*, ServerStream* stream) override {
+    Welcome(*stream);
+    v1::NodeMessage message;
+    bool first = true;
+    while (stream->Read(&message)) {
+      if (std::exchange(first, false)) {
+        heard.set_value();
+      }
+      asked = asked || message.has_leaving();
+      if (asked && lets_go_) {
+        break;
+      }
+    }
+    return grpc::Status::OK;
+  }
+  std::promise<void> heard;
+  std::atomic<bool> asked{false};
+
+ private:
+  const bool lets_go_;
+};
+
+// How long a node with that grace serves on; whether it asked.
+bool AsksAndEnds(bool lets_go, Nanos grace) {
+  const std::string address = absl::StrCat("unix:", testing::TempDir(), "/node_link_leave.sock");
+  AskedCoordinator coordinator(lets_go);
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort(address, grpc::InsecureServerCredentials());
+  builder.RegisterService(&coordinator);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  NodeLink link(address, {.name = "c0"}, ClusterSecret());
+  IdleHandler handler(link);
+  std::thread told([&] {
+    coordinator.heard.get_future().wait();
+    link.Drain(grace);
+  });
+  const absl::Status status = link.Run(handler, [] {});
+  told.join();
+  server->Shutdown(std::chrono::system_clock::now());
+  EXPECT_TRUE(status.ok()) << status;
+  return coordinator.asked;
+}
+
+TEST(NodeLinkTest, ANodeThatIsToldToStopAsksAndServesUntilItIsLetGo) {
+  EXPECT_TRUE(AsksAndEnds(/*lets_go=*/true, Seconds(3600)));
+}
+
+TEST(NodeLinkTest, ANodeThatIsNotLetGoLeavesWhenItsGraceIsOver) {
+  EXPECT_TRUE(AsksAndEnds(/*lets_go=*/false, Millis(200)));
+}
+
+TEST(NodeLinkTest, WithoutACoordinatorThereIsNobodyToAsk) {
+  NodeLink link("unix:/no/such/socket", {.name = "c0"}, ClusterSecret());
+  IdleHandler handler(link);
+  std::thread told([&link] { link.Drain(Seconds(3600)); });
+  EXPECT_TRUE(link.Run(handler, [] {}).ok());
+  told.join();
+}
+
 // Carries one connection to a server, until it is told to say nothing more: a host that vanished.
 class Relay {
  public:
@@ -245,7 +308,7 @@ TEST(NodeLinkTest, ACoordinatorThatVanishedIsNoticedAndAnIdleOneKept) {
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   ASSERT_NE(server, nullptr);
   Relay relay(relay_path, server_path);
-  NodeLink link("unix:" + relay_path, {.name = "c0"}, ClusterSecret(), keepalive);
+  NodeLink link("unix:" + relay_path, {.name = "c0"}, ClusterSecret(), TlsFiles(), keepalive);
   IdleHandler handler(link);
   std::promise<void> attached;
   auto run = std::async(std::launch::async,

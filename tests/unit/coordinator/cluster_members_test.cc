@@ -158,6 +158,21 @@ TEST_F(ClusterMembersTest, AnEpochOfThoseLeftFollowsALoss) {
   EXPECT_THAT(owner_.losses[2], IsEmpty());
 }
 
+TEST_F(ClusterMembersTest, NodesThatAreLetGoCostOneEpoch) {
+  SetOptions(Options());
+  ServeAll();
+  EXPECT_TRUE(members_->CanServeWithout({"m0"}));
+  EXPECT_FALSE(members_->CanServeWithout({"m0", "m1"}));
+  EXPECT_FALSE(members_->CanServeWithout({"c0"}));
+  members_->Release({"m0"});
+  members_->Advance();
+  EXPECT_EQ(ports_["m0"]->ended, 1);
+  ASSERT_THAT(owner_.begun, SizeIs(2));
+  EXPECT_THAT(owner_.begun[1].memory_nodes, ElementsAre("m1"));
+  EXPECT_THAT(owner_.losses[1], ElementsAre("m0"));
+  EXPECT_THAT(owner_.stopped, IsEmpty());
+}
+
 TEST_F(ClusterMembersTest, WithoutAComputeNodeNobodyIsServed) {
   SetOptions(Options());
   ServeAll();

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs, and the model, on other hosts: copied once, by their content, to ~/.lamina of the user there."""
+
+import hashlib
+import os
+import shlex
+import subprocess
+import time
+from pathlib import Path
+
+import settings as config
+from output import Failure, HostFailure, say
+
+PARTS = ("bin", "lib", "libexec", "run", "share")
+DIGEST_LETTERS = 16
+CHUNK_BYTES = 1 << 20
+PROGRESS_SECONDS = 2
+BUNDLES_KEPT = 3
+
+
+def make_bundle(settings):
+    """The folder of a bundle of this host's programs; made by deploy/bundle.sh where there is none of this build."""
+    if (settings.bin.parent / "BUNDLE").is_file():
+        return settings.bin.parent
+    build = settings.bin.resolve().parent
+    out = build / "bundle"
+    stamp = out / "made_of"
+    files = sorted([*settings.bin.glob("lamina*"), *(build / "lib").glob("*.so")])
+    wanted = "".join(f"{file.name} {file.stat().st_size} {file.stat().st_mtime_ns}\n" for file in files)
+    if not stamp.is_file() or stamp.read_text() != wanted:
+        say("making a bundle of the programs, for the other hosts")
+        made = subprocess.run([str(config.REPO / "deploy/bundle.sh"), "--build", str(build), "--out", str(out)],
+                              capture_output=True, text=True)
+        if made.returncode != 0:
+            raise Failure(made.stderr.strip())
+        stamp.write_text(wanted)
+    return out
+
+
+def digest(bundle):
+    """Of names, modes and bytes, so that equal programs are one version however they came to be."""
+    total = hashlib.sha256()
+    for part in PARTS:
+        top = bundle / part
+        for path in sorted([top, *top.rglob("*")]):
+            if path.is_file():
+                mode = "x" if os.access(path, os.X_OK) else "-"
+                total.update(f"{path.relative_to(bundle)} {mode} ".encode())
+                total.update(hashlib.sha256(path.read_bytes()).digest())
+    return total.hexdigest()[:DIGEST_LETTERS]
+
+
+def size_of(bundle):
+    return sum(path.stat().st_size for part in PARTS for path in [bundle / part, *(bundle / part).rglob("*")]
+               if path.is_file())
+
+
+def _mib(count):
+    return f"{count / 2**20:.0f} MiB"
+
+
+def need_space(host, count, what):
+    # A tenth more, for what else a host writes meanwhile.
+    if host.free_bytes < count * 1.1:
+        raise HostFailure(host.name, f"{_mib(host.free_bytes)} are free in {host.home}, and {what} needs {_mib(count)}: "
+                          "make room there, or name a bundle that lies elsewhere (bundle.dir)")
+
+
+def put_bundle(host, bundle, key):
+    """Sees to it that the host has that bundle, and has `host.bin` point into it. Errors: HostFailure."""
+    target = f"{host.home}/.lamina/bundles/{key}"
+    host.bin = f"{target}/bin"
+    if host.command(f"test -x {shlex.quote(target)}/bin/lamina && echo there || true").strip() == "there":
+        return
+    count = size_of(bundle)
+    need_space(host, count, "the bundle")
+    say(f"{host.name}: copying the programs, {_mib(count)}")
+    partial = f"{target}.partial"
+    host.command(f"mkdir -p {shlex.quote(partial)}")
+    if host.has_rsync and _have_rsync():
+        _rsync(host, bundle, partial)
+    else:
+        _tar(host, bundle, partial)
+    tried = host.command(f"{shlex.quote(partial)}/bin/lamina --version 2>&1 || echo \"failed: $?\"")
+    if not tried.startswith("lamina "):
+        raise HostFailure(host.name, f"the programs do not run there ({host.system}): {tried.strip().splitlines()[0]}; "
+                          "a bundle needs Debian 12's C library or a newer one, and the same kind of processor")
+    host.command(f"rm -rf {shlex.quote(target)} && mv {shlex.quote(partial)} {shlex.quote(target)}")
+    _prune(host)
+
+
+def check_bundle_dir(host, folder, version):
+    """Has `host.bin` point into a bundle that is there. Errors: HostFailure when it is none, or another version."""
+    host.bin = f"{folder}/bin"
+    found = host.version()
+    if found == "no programs":
+        raise HostFailure(host.name, f"bundle.dir: {folder} has no bin/lamina that runs; put a bundle there (deploy/bundle.sh), "
+                          "or leave bundle.dir out, and it is copied")
+    if found != version:
+        raise HostFailure(host.name, f"bundle.dir: {folder} has version {found}, and this host {version}; install the same "
+                          "everywhere, or leave bundle.dir out")
+
+
+def _have_rsync():
+    return any(os.access(f"{folder}/rsync", os.X_OK) for folder in os.get_exec_path())
+
+
+def _rsync(host, bundle, target):
+    sources = [f"{bundle}/{part}" for part in PARTS if (bundle / part).exists()]
+    done = subprocess.run(["rsync", "-a", "--delete", "-e", shlex.join(host.ssh), *sources, f"{host.name}:{target}/"],
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise HostFailure(host.name, f"could not copy the programs: {host.explain(0, done.stderr)}")
+
+
+def _tar(host, bundle, target):
+    parts = [part for part in PARTS if (bundle / part).exists()]
+    source = subprocess.Popen(["tar", "-C", str(bundle), "-cz", *parts], stdout=subprocess.PIPE)
+    with source:
+        send(host, f"tar -C {shlex.quote(target)} -xzf -", source.stdout, 0, "the programs")
+
+
+def _prune(host):
+    """Old versions that nothing runs from go."""
+    host.command(f'cd {shlex.quote(host.home)}/.lamina/bundles && ls -1t | tail -n +{BUNDLES_KEPT + 1} | '
+                 'while read -r old; do ls -l /proc/[0-9]*/exe 2> /dev/null | grep -qF "/$old/" || rm -rf "./$old"; done')
+
+
+def send(host, command, source, total, what):
+    """Streams a file object into a command of the host, telling how far it is where that takes long."""
+    sent = 0
+    told = time.monotonic()
+    with subprocess.Popen([*host.ssh, host.name, command], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                          stderr=subprocess.PIPE) as process:
+        try:
+            while chunk := source.read(CHUNK_BYTES):
+                process.stdin.write(chunk)
+                sent += len(chunk)
+                if total > 0 and time.monotonic() > told + PROGRESS_SECONDS:
+                    told = time.monotonic()
+                    say(f"{host.name}: {what}: {100 * sent // total}% of {_mib(total)}")
+            process.stdin.close()
+        except BrokenPipeError:
+            pass  # What it wrote says why.
+        words = process.stderr.read().decode(errors="replace")
+        if process.wait() != 0:
+            raise HostFailure(host.name, f"could not copy {what}: {host.explain(process.returncode, words)}")
+
+
+# --- the model -----------------------------------------------------------------------------------
+
+# Prints the SHA-256 of a file, or of a folder's files with their names; remembered while sizes and times stay.
+_HASH = r"""set -e
+list() { if [ -d "$p" ]; then cd "$p" && find . -type f -printf "%P %s %T@\n" | LC_ALL=C sort; else stat -L -c "%s %Y" "$p"; fi; }
+memory="$HOME/.lamina/hashes/$(printf "%s\n%s" "$p" "$(list)" | sha256sum | cut -c1-32)"
+if [ ! -s "$memory" ]; then
+  mkdir -p "$HOME/.lamina/hashes"
+  if [ -d "$p" ]; then
+    (cd "$p" && find . -type f | LC_ALL=C sort | while read -r f; do sha256sum "$f"; done | sha256sum) > "$memory.$$"
+  else
+    sha256sum < "$p" > "$memory.$$"
+  fi
+  mv "$memory.$$" "$memory"
+fi
+cut -c1-64 "$memory"
+"""
+
+
+def hash_of(host, path):
+    return host.command(f"p={shlex.quote(path)}\n{_HASH}").strip()
+
+
+def model_bytes(path):
+    path = Path(path)
+    return sum(f.stat().st_size for f in path.rglob("*") if f.is_file()) if path.is_dir() else path.stat().st_size
+
+
+def put_model(host, local, path):
+    """Where the host has the same model: at the same path, or else copied there. Errors: HostFailure."""
+    count = model_bytes(path)
+    there = host.command(f"p={shlex.quote(path)}; if [ -d \"$p\" ]; then echo folder; elif [ -e \"$p\" ]; then wc -c < \"$p\"; "
+                         "else echo none; fi").strip()
+    own = hash_of(local, path)
+    if there != "none":
+        if there not in ("folder", str(count)):
+            raise HostFailure(host.name, f"{path} has {there} bytes there and {count} here: another model, or a copy that was cut "
+                              "short; copy it again, or remove it there and it is copied")
+        if hash_of(host, path) != own:
+            raise HostFailure(host.name, f"{path} is another file there, of the same size: copy it again, or remove it there and it "
+                              "is copied")
+        return path
+    name = Path(path).name
+    folder = f"{host.home}/.lamina/models/{own[:DIGEST_LETTERS]}"
+    target = f"{folder}/{name}"
+    if host.command(f"test -e {shlex.quote(target)} && echo there || true").strip() == "there":
+        return target
+    _copy_model(host, Path(path), f"{folder}/partial/{name}", count)
+    if hash_of(host, f"{folder}/partial/{name}") != own:
+        host.command(f"rm -rf {shlex.quote(folder)}")
+        raise HostFailure(host.name, f"the copy of {name} differs from the original: the network or the disk damaged it; try again")
+    host.command(f"mv {shlex.quote(folder)}/partial/{shlex.quote(name)} {shlex.quote(folder)} && rmdir {shlex.quote(folder)}/partial")
+    return target
+
+
+def _copy_model(host, path, target, count):
+    """Goes on where a copy that was cut short has ended."""
+    need_space(host, count, "the model")
+    say(f"{host.name}: copying the model, {_mib(count)}")
+    files = [f for f in sorted(path.rglob("*")) if f.is_file()] if path.is_dir() else [path]
+    for file in files:
+        at = target if file == path else f"{target}/{file.relative_to(path)}"
+        place = shlex.quote(at)
+        had = int(host.command(f"mkdir -p {shlex.quote(os.path.dirname(at))}; wc -c < {place} 2> /dev/null || echo 0"))
+        with open(file, "rb") as source:
+            had = had if had <= file.stat().st_size else 0
+            source.seek(had)
+            send(host, f"cat {'>>' if had else '>'} {place}", source, file.stat().st_size - had, file.name)

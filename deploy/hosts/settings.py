@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the command line and the cluster file say: Settings, and the ClusterFile that `lamina config` reads."""
+
+import json
+import os
+import shlex
+import socket
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from output import Failure, Usage
+
+REPO = Path(__file__).resolve().parents[2]
+IS_BUNDLE = (REPO / "BUNDLE").is_file()
+
+
+@dataclass
+class Settings:
+    action: str = ""
+    node: str = ""
+    cluster: str = str(REPO / "deploy/clusters/local.yaml")
+    overrides: list = field(default_factory=list)
+    wait: int = 120
+    grace: int = 40
+    state_flag: str = ""
+    bin_flag: str = ""
+    follow: bool = False
+    keep_going: bool = False
+    no_ssh: bool = False
+    ssh: str = os.environ.get("LAMINA_SSH", "ssh")
+    days: int = 825
+
+    @property
+    def bin(self):
+        if self.bin_flag:
+            return Path(self.bin_flag)
+        return REPO / "bin" if IS_BUNDLE else REPO / "build/release/bin"
+
+    @property
+    def state(self):
+        """Daemons are known by this path, so it is the same however it is written."""
+        if self.state_flag:
+            return Path(os.path.realpath(self.state_flag))
+        name = Path(self.cluster).name
+        for suffix in (".yaml", ".yml"):
+            name = name[:-len(suffix)] if name.endswith(suffix) else name
+        states = REPO / ("state" if IS_BUNDLE else "run")  # In a bundle `run` is a program.
+        return Path(os.path.realpath(states / name))
+
+    def flags(self):
+        """The flags that name the same cluster again, quoted for a shell."""
+        given = [("--cluster", self.cluster), ("--state", self.state_flag), ("--bin", self.bin_flag)]
+        return [f"{flag} {shlex.quote(value)}" for flag, value in given if value]
+
+
+@dataclass(frozen=True)
+class Daemon:
+    role: str
+    name: str
+    host: str
+    address: str
+
+
+class ClusterFile:
+    """The effective cluster file. `lamina config` does the reading."""
+
+    def __init__(self, settings, path, overrides=()):
+        words = [str(settings.bin / "lamina"), "config", "--json", "--cluster", str(path)]
+        for override in overrides:
+            words += ["--set", override]
+        result = subprocess.run(words, capture_output=True, text=True)
+        if result.returncode != 0:
+            raise Failure(_reason_of(result))
+        read = json.loads(result.stdout)
+        self.yaml = read["yaml"]
+        self.model = read["model"]
+        self.token_file = read["cluster_token_file"]
+        self.advertise = read["advertise"]
+        self.bundle_dir = read["bundle_dir"]
+        self.tls = read["tls"]
+        self.gateway_tls = read["gateway_tls"]
+        self.daemons = [Daemon(d["role"], d["name"], d["host"], d["address"]) for d in read["daemons"]]
+
+    def daemon(self, name):
+        return next((d for d in self.daemons if d.name == name), None)
+
+    def hosts(self):
+        """Names of the other hosts, each once."""
+        return list(dict.fromkeys(d.host for d in self.daemons if not is_here(d)))
+
+
+def _reason_of(result):
+    try:
+        return json.loads(result.stdout)["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        return result.stderr.strip() or result.stdout.strip()
+
+
+def quoted(text):
+    """As a text of YAML."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def is_here(daemon):
+    """Whether it runs on this host. The coordinator and the gateway always do."""
+    return daemon.role in ("coordinator", "gateway") or is_this_host(daemon.host)
+
+
+def is_this_host(host):
+    if host in ("localhost", socket.gethostname()) or host.startswith("127."):
+        return True
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+    except OSError:
+        return False  # ssh may know it by that name.
+    for family, kind, protocol, _, address in found:
+        with socket.socket(family, kind, protocol) as probe:
+            try:
+                probe.bind(address)  # Only an address of this host can be had.
+                return True
+            except OSError:
+                continue
+    return False
+
+
+def need_programs(settings):
+    for program in ("lamina", "lamina-coordinator", "lamina-compute", "lamina-memory"):
+        if not os.access(settings.bin / program, os.X_OK):
+            raise Failure(f"{settings.bin / program} is not there; build it with deploy/build.sh")
+
+
+def check_action(settings, actions):
+    if not settings.action:
+        raise Usage(f"say what to do: {', '.join(actions)}")
+    if settings.action not in actions:
+        raise Usage(f"unknown action '{settings.action}'; it is one of {', '.join(actions)}")
+    if settings.node and settings.action not in ("logs", "restart"):
+        raise Usage(f"{settings.action} is of the whole cluster and takes no NAME, here '{settings.node}'; only logs "
+                    "and restart do")
+    if settings.action == "restart" and settings.overrides:
+        raise Usage("restart takes no --set: a daemon comes back with the settings of the cluster; for others: down, "
+                    "then up --set")
