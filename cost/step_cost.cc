@@ -6,58 +6,14 @@
 
 #include "common/check.h"
 #include "cost/kv_policies.h"
+#include "cost/unit_seconds.h"
 
 namespace lamina::cost {
 namespace {
 
-constexpr double kResidualBytes = 4;   // Of one element of the residual, which is f32.
 constexpr double kSparseRatio = 0.2;   // Of fetch_sparse: 80% sparsity, as the paper's result.
-constexpr double kReducesOfLayer = 2;  // Behind attention's output and behind the MLP.
 
 double Share(double whole, uint32_t parts) { return whole / std::max(1u, parts); }
-
-// Share of a lane's K and V that the busiest memory node reads.
-double BusiestShare(const ModelShape& shape, const Cluster& cluster, double rows) {
-  const double nodes = cluster.memory_nodes;
-  switch (cluster.partition) {
-    case Partition::kHead:
-      return std::ceil(shape.kv_heads / nodes) / shape.kv_heads;
-    case Partition::kTokenRange:
-      return 1 / nodes;
-    case Partition::kRequest:
-    case Partition::kAuto:
-      return std::max(1 / nodes, 1 / std::max(1.0, rows));
-  }
-  return 1;
-}
-
-// Operations of causal attention over a prompt, for each of its tokens and a layer.
-double PromptAttentionFlops(const ModelShape& shape, double length) {
-  return 4.0 * shape.query_heads * shape.head_dim * shape.AttendedTokens(length / 2) / shape.layers;
-}
-
-// One layer's dense part for a lane; every shard has its share of weights and operations, and puts
-// its part of the sums to each other shard.
-Estimate SliceSeconds(const ModelShape& shape, const Cluster& cluster, const StepLoad& lane) {
-  const double tokens = lane.rows + lane.prompt_tokens;
-  const double bytes = kElementBytes * shape.LayerWeightsRead(tokens);
-  const double prompt_flops = lane.prompt_tokens * PromptAttentionFlops(shape, lane.prompt_length);
-  const double flops = tokens * shape.LayerFlopsPerRow() + prompt_flops;
-  const Estimate dense = DenseSeconds(cluster.compute.dense, Share(bytes, cluster.shards),
-                                      Share(flops, cluster.shards));
-  if (cluster.shards <= 1) {
-    return dense;
-  }
-  const double sum_bytes = (cluster.shards - 1) * kResidualBytes * shape.width * tokens;
-  return dense + kReducesOfLayer *
-                     (cluster.shard_link.latency + sum_bytes * cluster.shard_link.seconds_per_byte);
-}
-
-// The LM head is whole on one shard.
-Estimate HeadSeconds(const ModelShape& shape, const Cluster& cluster, double rows) {
-  const double weights = shape.HeadWeights();
-  return DenseSeconds(cluster.compute.dense, kElementBytes * weights, 2 * weights * rows);
-}
 
 double MeanAttended(const ModelShape& shape, double context) {
   return shape.AttendedTokens(context) / shape.layers;
@@ -67,38 +23,10 @@ double KvBytesRead(const ModelShape& shape, const StepLoad& lane) {
   return lane.rows * MeanAttended(shape, lane.context) * shape.KvBytesPerTokenLayer();
 }
 
-Estimate AttentionSeconds(const AttentionRates& rates, double bytes) {
-  return rates.fixed + bytes * rates.seconds_per_byte;
-}
-
-// Hops of a lane's residual from stage to stage.
-Estimate HopSeconds(const ModelShape& shape, const Cluster& cluster, double tokens) {
-  if (cluster.stages <= 1) {
-    return {};
-  }
-  return Real(cluster.stages) *
-         (cluster.compute_link.latency +
-          kResidualBytes * shape.width * tokens * cluster.compute_link.seconds_per_byte);
-}
-
-// Bytes of a lane in one layer, over all nodes.
-struct Traffic {
-  double out = 0;
-  double back = 0;
-};
-
-Traffic TrafficOf(const ModelShape& shape, const Cluster& cluster, const StepLoad& lane) {
-  Traffic traffic{.out = lane.rows * shape.RowBytesOut(), .back = lane.rows * shape.RowBytesBack()};
-  if (cluster.partition == Partition::kTokenRange) {
-    // Queries go to every node; each returns f32 partials.
-    const double queries = shape.RowBytesBack();
-    const double partials = 4.0 * shape.query_heads * (shape.head_dim + 1.0);
-    traffic.out += lane.rows * queries * (cluster.memory_nodes - 1.0);
-    traffic.back = lane.rows * partials * cluster.memory_nodes;
-  }
-  // K and V of prompts leave without coming back.
-  traffic.out += lane.prompt_tokens * shape.KvBytesPerTokenLayer();
-  return traffic;
+// Hops of a lane's residual from stage to stage, and back to the first.
+Estimate HopsSeconds(const ModelShape& shape, const Cluster& cluster, double tokens) {
+  return cluster.stages <= 1 ? Estimate{}
+                             : Real(cluster.stages) * HopSeconds(shape, cluster, tokens);
 }
 
 struct Candidate {
@@ -129,7 +57,7 @@ StepTimes LocalStep(const ModelShape& shape, const Cluster& cluster, const StepL
       AttentionSeconds(cluster.compute.attention, Share(KvBytesRead(shape, lane), cluster.shards));
   const double tokens = lane.rows + lane.prompt_tokens;
   const Estimate layers = Real(shape.layers) * (times.slice + times.attention);
-  const Estimate path = layers + times.head + HopSeconds(shape, cluster, tokens);
+  const Estimate path = layers + times.head + HopsSeconds(shape, cluster, tokens);
   Choose({{ComputeBusy(cluster, layers, times), Bottleneck::kCompute}, {path, Bottleneck::kPath}},
          times);
   return times;
@@ -154,7 +82,7 @@ StepTimes RemoteStep(const ModelShape& shape, const Cluster& cluster, const Step
   const double layers = shape.layers;
   const double tokens = lane.rows + lane.prompt_tokens;
   const Estimate path = layers * (times.slice + times.network + times.attention) + times.head +
-                        HopSeconds(shape, cluster, tokens);
+                        HopsSeconds(shape, cluster, tokens);
   const double lanes = cluster.lanes;
   Choose({{ComputeBusy(cluster, layers * times.slice, times), Bottleneck::kCompute},
           {lanes * layers * times.attention, Bottleneck::kMemory},
@@ -200,7 +128,7 @@ StepTimes FetchStep(const ModelShape& shape, const Cluster& cluster, const StepL
   times.network = layer.kv_transfer;
   const Estimate layers = Real(shape.layers) * fetched.layer;
   const Estimate path = layers + cluster.compute_link.latency + times.head +
-                        HopSeconds(shape, cluster, lane.rows + lane.prompt_tokens);
+                        HopsSeconds(shape, cluster, lane.rows + lane.prompt_tokens);
   const bool waits = fetched.layer.value > times.slice.value + times.attention.value;
   Choose(
       {{ComputeBusy(cluster, layers, times), waits ? Bottleneck::kNetwork : Bottleneck::kCompute},
@@ -261,7 +189,7 @@ Estimate ComputeSeconds(const ModelShape& shape, const Cluster& cluster, const S
 Estimate PromptSeconds(const ModelShape& shape, const Cluster& cluster, double length) {
   const StepLoad prompt = {.rows = 0, .prompt_tokens = length, .prompt_length = length};
   return Real(shape.layers) * SliceSeconds(shape, cluster, prompt) +
-         HeadSeconds(shape, cluster, 1) + HopSeconds(shape, cluster, length);
+         HeadSeconds(shape, cluster, 1) + HopsSeconds(shape, cluster, length);
 }
 
 double WeightBytesOfNode(const ModelShape& shape, const Cluster& cluster) {

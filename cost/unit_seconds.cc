@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cost/unit_seconds.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace lamina::cost {
+namespace {
+
+constexpr double kResidualBytes = 4;  // Of one element of the residual, which is f32.
+
+double Share(double whole, uint32_t parts) { return whole / std::max(1u, parts); }
+
+// Operations of causal attention over a prompt, for each of its tokens and a layer.
+double PromptAttentionFlops(const ModelShape& shape, double length) {
+  return 4.0 * shape.query_heads * shape.head_dim * shape.AttendedTokens(length / 2) / shape.layers;
+}
+
+}  // namespace
+
+Estimate SliceSeconds(const ModelShape& shape, const Cluster& cluster, const StepLoad& lane) {
+  const double tokens = lane.rows + lane.prompt_tokens;
+  const double bytes = kElementBytes * shape.LayerWeightsRead(tokens);
+  const double prompt_flops = lane.prompt_tokens * PromptAttentionFlops(shape, lane.prompt_length);
+  const double flops = tokens * shape.LayerFlopsPerRow() + prompt_flops;
+  const Estimate dense = DenseSeconds(cluster.compute.dense, Share(bytes, cluster.shards),
+                                      Share(flops, cluster.shards));
+  if (cluster.shards <= 1) {
+    return dense;
+  }
+  const double sum_bytes = (cluster.shards - 1) * kResidualBytes * shape.width * tokens;
+  return dense + kReducesOfLayer *
+                     (cluster.shard_link.latency + sum_bytes * cluster.shard_link.seconds_per_byte);
+}
+
+Estimate HeadSeconds(const ModelShape& shape, const Cluster& cluster, double rows) {
+  const double weights = shape.HeadWeights();
+  return DenseSeconds(cluster.compute.dense, kElementBytes * weights, 2 * weights * rows);
+}
+
+Estimate AttentionSeconds(const AttentionRates& rates, double bytes) {
+  return rates.fixed + bytes * rates.seconds_per_byte;
+}
+
+Estimate HopSeconds(const ModelShape& shape, const Cluster& cluster, double tokens) {
+  return cluster.compute_link.latency +
+         kResidualBytes * shape.width * tokens * cluster.compute_link.seconds_per_byte;
+}
+
+double BusiestShare(const ModelShape& shape, const Cluster& cluster, double rows) {
+  const double nodes = cluster.memory_nodes;
+  switch (cluster.partition) {
+    case Partition::kHead:
+      return std::ceil(shape.kv_heads / nodes) / shape.kv_heads;
+    case Partition::kTokenRange:
+      return 1 / nodes;
+    case Partition::kRequest:
+    case Partition::kAuto:
+      return std::max(1 / nodes, 1 / std::max(1.0, rows));
+  }
+  return 1;
+}
+
+Traffic TrafficOf(const ModelShape& shape, const Cluster& cluster, const StepLoad& lane) {
+  Traffic traffic{.out = lane.rows * shape.RowBytesOut(), .back = lane.rows * shape.RowBytesBack()};
+  if (cluster.partition == Partition::kTokenRange) {
+    // Queries go to every node; each returns f32 partials.
+    const double queries = shape.RowBytesBack();
+    const double partials = 4.0 * shape.query_heads * (shape.head_dim + 1.0);
+    traffic.out += lane.rows * queries * (cluster.memory_nodes - 1.0);
+    traffic.back = lane.rows * partials * cluster.memory_nodes;
+  }
+  // K and V of prompts leave without coming back.
+  traffic.out += lane.prompt_tokens * shape.KvBytesPerTokenLayer();
+  return traffic;
+}
+
+}  // namespace lamina::cost
