@@ -54,6 +54,19 @@ absl::Status ExplainFailure(const std::shared_ptr<grpc::Channel>& channel,
     return absl::UnavailableError(
         absl::StrCat("server not running at ", server, "; start it with deploy/cluster.sh up"));
   }
+  if (absl::StrContains(status.error_message(), "http1.x") ||
+      absl::StrContains(status.error_message(), "HTTP/1")) {
+    return absl::UnavailableError(
+        absl::StrCat("what listens at ", server,
+                     " speaks HTTP, as the gateway does; --server "
+                     "takes the coordinator's address (coordinator.listen, port 7400 by default)"));
+  }
+  if (absl::StrContains(status.error_message(), "DNS resolution") ||
+      absl::StrContains(status.error_message(), "C-ares") ||
+      absl::StrContains(status.error_message(), "getaddrinfo")) {
+    return absl::UnavailableError(
+        absl::StrCat("the host of ", server, " is not known here; check --server HOST:PORT"));
+  }
   return absl::UnavailableError(absl::StrCat("cannot reach the server at ", server, ": ",
                                              status.error_message(), "; check --server HOST:PORT"));
 }
@@ -291,7 +304,7 @@ absl::StatusOr<TokenizeResult> Client::Tokenize(const Prompt& prompt, bool add_s
   } else {
     const auto* messages = std::get_if<std::vector<ChatMessage>>(&prompt);
     LAMINA_CHECK(messages != nullptr);
-    internal::FillChat(*messages, *request.mutable_chat());
+    internal::FillChat(*messages, ChatOptions(), *request.mutable_chat());
   }
   request.set_add_special(add_special);
   LAMINA_ASSIGN_OR_RETURN(const v1::TokenizeResponse response,

@@ -40,17 +40,34 @@ struct ChatMessage {
 // Text, token ids, or a conversation that the server renders with the model's chat form.
 using Prompt = std::variant<std::string, std::vector<TokenId>, std::vector<ChatMessage>>;
 
+// How the server renders a conversation.
+struct ChatOptions {
+  std::string tools_json;  // A JSON array; empty for none.
+  std::string
+      arguments_json;  // A JSON object of further variables of the template; empty for none.
+  bool add_generation_prompt = true;
+  bool continue_final_message = false;  // Not with add_generation_prompt.
+  std::string suffix;                   // How the answer begins; special tokens in it are tokens.
+
+  friend bool operator==(const ChatOptions&, const ChatOptions&) = default;
+};
+
 // What is absent takes the server's default; proto/lamina/v1/inference.proto has them.
 struct GenerateOptions {
   std::string request_id;
   Prompt prompt;
-  std::string tools_json;  // Of a chat: a JSON array; empty for none.
+  ChatOptions chat;  // Of messages only.
   std::optional<uint32_t> max_tokens;
   std::optional<uint32_t> min_tokens;
   std::optional<uint32_t> n;
   std::vector<std::string> stop;
   std::vector<TokenId> stop_tokens;
   bool ignore_eos = false;
+  bool keep_special = false;                  // Special tokens are part of the text.
+  bool include_stop = false;                  // What ended the text is part of it.
+  std::optional<uint32_t> prompt_tokens_max;  // A longer prompt is cut at its beginning,
+  bool truncate_end = false;                  // or at its end.
+  bool return_prompt = false;  // The first chunk with output has the prompt's tokens.
   int32_t priority = 0;
   // K and V of the prompt are shared with requests of the same salt only; at most 512 bytes.
   std::string cache_salt;
@@ -113,7 +130,8 @@ struct Chunk {
   Usage usage;
   // Not 0 in chunks without output that say how far a long prompt is.
   uint32_t prompt_tokens_done = 0;
-  uint32_t prompt_tokens = 0;  // Of the whole prompt.
+  uint32_t prompt_tokens = 0;   // Of the whole prompt.
+  std::vector<TokenId> prompt;  // With return_prompt.
 };
 
 // A token of a prompt among all of the vocabulary.
@@ -136,6 +154,15 @@ struct TokenizeResult {
   std::vector<std::string> pieces;
 };
 
+// What the model's makers advise; absent where they do not.
+struct SamplingDefaults {
+  std::optional<float> temperature;
+  std::optional<uint32_t> top_k;
+  std::optional<float> top_p;
+  std::optional<float> min_p;
+  std::optional<float> repetition_penalty;
+};
+
 struct ModelInfo {
   std::string id;
   std::string architecture;
@@ -143,6 +170,11 @@ struct ModelInfo {
   uint32_t vocabulary = 0;
   uint32_t sequence_tokens_max = 0;
   uint64_t kv_bytes_per_token = 0;
+  std::string chat_template;  // Jinja; empty for none.
+  std::string bos_token;      // Names in the vocabulary; empty for none.
+  std::string eos_token;
+  SamplingDefaults sampling;
+  std::vector<std::string> names;  // What clients may call it, besides its id.
 };
 
 // What a node put into windows of another one, and how long it stood still for it.

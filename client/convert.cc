@@ -37,6 +37,9 @@ void FillSampling(const GenerateOptions& o, v1::Sampling& sampling) {
     case OutputForm::Kind::kGrammar:
       sampling.mutable_form()->set_grammar(o.form.text);
       break;
+    case OutputForm::Kind::kStructuralTag:
+      sampling.mutable_form()->set_structural_tag(o.form.text);
+      break;
   }
 }
 
@@ -134,13 +137,21 @@ void FillMetadata(const GenerateOptions& options, grpc::ClientContext& context) 
   }
 }
 
-void FillChat(const std::vector<ChatMessage>& messages, v1::Chat& chat) {
+void FillChat(const std::vector<ChatMessage>& messages, const ChatOptions& options,
+              v1::Chat& chat) {
   for (const ChatMessage& message : messages) {
     v1::ChatMessage& entry = *chat.add_messages();
     entry.set_role(message.role);
     entry.set_content(message.content);
     entry.set_json(message.json);
   }
+  chat.set_tools_json(options.tools_json);
+  chat.set_template_arguments_json(options.arguments_json);
+  if (!options.add_generation_prompt) {
+    chat.set_add_generation_prompt(false);
+  }
+  chat.set_continue_final_message(options.continue_final_message);
+  chat.set_suffix(options.suffix);
 }
 
 v1::GenerateRequest ToProto(const GenerateOptions& o) {
@@ -151,8 +162,7 @@ v1::GenerateRequest ToProto(const GenerateOptions& o) {
   } else if (const auto* tokens = std::get_if<std::vector<TokenId>>(&o.prompt)) {
     request.mutable_tokens()->mutable_ids()->Add(tokens->begin(), tokens->end());
   } else {
-    FillChat(std::get<std::vector<ChatMessage>>(o.prompt), *request.mutable_chat());
-    request.mutable_chat()->set_tools_json(o.tools_json);
+    FillChat(std::get<std::vector<ChatMessage>>(o.prompt), o.chat, *request.mutable_chat());
   }
   if (o.max_tokens.has_value()) {
     request.set_max_tokens(*o.max_tokens);
@@ -166,6 +176,13 @@ v1::GenerateRequest ToProto(const GenerateOptions& o) {
   request.mutable_stop()->Add(o.stop.begin(), o.stop.end());
   request.mutable_stop_tokens()->Add(o.stop_tokens.begin(), o.stop_tokens.end());
   request.set_ignore_eos(o.ignore_eos);
+  request.set_keep_special(o.keep_special);
+  request.set_include_stop(o.include_stop);
+  if (o.prompt_tokens_max.has_value()) {
+    request.set_prompt_tokens_max(*o.prompt_tokens_max);
+  }
+  request.set_truncate_end(o.truncate_end);
+  request.set_return_prompt(o.return_prompt);
   request.set_priority(o.priority);
   request.set_cache_salt(o.cache_salt);
   FillSampling(o, *request.mutable_sampling());
@@ -178,7 +195,8 @@ Chunk FromProto(const v1::GenerateResponse& response) {
                  .text = response.text(),
                  .finish_reason = FromProto(response.finish_reason()),
                  .prompt_tokens_done = response.prompt_tokens_done(),
-                 .prompt_tokens = response.prompt_tokens()};
+                 .prompt_tokens = response.prompt_tokens(),
+                 .prompt = {response.prompt().begin(), response.prompt().end()}};
   for (const v1::TokenOutput& token : response.tokens()) {
     chunk.tokens.push_back(FromProto(token));
   }
@@ -206,12 +224,29 @@ ScoreResult FromProto(const v1::ScoreResponse& response) {
 }
 
 ModelInfo FromProto(const v1::Model& model) {
+  const v1::Sampling& advised = model.sampling_defaults();
+  SamplingDefaults sampling;
+  const auto take = [](bool given, auto value, auto& out) {
+    if (given) {
+      out = value;
+    }
+  };
+  take(advised.has_temperature(), advised.temperature(), sampling.temperature);
+  take(advised.has_top_k(), advised.top_k(), sampling.top_k);
+  take(advised.has_top_p(), advised.top_p(), sampling.top_p);
+  take(advised.has_min_p(), advised.min_p(), sampling.min_p);
+  take(advised.has_repetition_penalty(), advised.repetition_penalty(), sampling.repetition_penalty);
   return {.id = model.id(),
           .architecture = model.architecture(),
           .layers = model.layers(),
           .vocabulary = model.vocabulary(),
           .sequence_tokens_max = model.sequence_tokens_max(),
-          .kv_bytes_per_token = model.kv_bytes_per_token()};
+          .kv_bytes_per_token = model.kv_bytes_per_token(),
+          .chat_template = model.chat_template(),
+          .bos_token = model.bos_token(),
+          .eos_token = model.eos_token(),
+          .sampling = sampling,
+          .names = {model.names().begin(), model.names().end()}};
 }
 
 ClusterStatus FromProto(const v1::GetStatusResponse& response) {

@@ -20,7 +20,7 @@ absl::Status FromGrpc(const grpc::Status& status);
 v1::GenerateRequest ToProto(const GenerateOptions& options);
 // The names by which the request is followed, as metadata of the call.
 void FillMetadata(const GenerateOptions& options, grpc::ClientContext& context);
-void FillChat(const std::vector<ChatMessage>& messages, v1::Chat& chat);
+void FillChat(const std::vector<ChatMessage>& messages, const ChatOptions& options, v1::Chat& chat);
 Chunk FromProto(const v1::GenerateResponse& response);
 ScoreResult FromProto(const v1::ScoreResponse& response);
 ModelInfo FromProto(const v1::Model& model);

@@ -52,8 +52,15 @@ absl::StatusOr<OutputForm> ResponseFormat(const Json& value) {
     }
     return JsonSchema(outer["schema"], "json_schema.schema");
   }
+  if (type == "structural_tag") {
+    if (!value.contains("format") || !value["format"].is_object()) {
+      return absl::InvalidArgumentError(
+          "a structural_tag must have a format, as XGrammar's structural tags have");
+    }
+    return OutputForm{OutputForm::Kind::kStructuralTag, value.dump()};
+  }
   return absl::InvalidArgumentError(
-      R"(type must be "text", "json_object" or "json_schema"; for a regular expression use )"
+      R"(type must be "text", "json_object", "json_schema" or "structural_tag"; for a regular expression use )"
       R"(structured_outputs: {"regex": ...})");
 }
 

@@ -11,9 +11,9 @@
 
 namespace lamina::client {
 
-// OpenAI's `response_format`: {"type": "text"}, {"type": "json_object"}, or {"type": "json_schema",
-// "json_schema": {"schema": {...}}}. Properties come in the order of the schema.
-// Errors: kInvalidArgument says what is wrong with it.
+// OpenAI's `response_format`: {"type": "text"}, {"type": "json_object"}, {"type": "json_schema",
+// "json_schema": {"schema": {...}}}, or vLLM's {"type": "structural_tag", "format": {...}}.
+// Properties come in the order of the schema. Errors: kInvalidArgument says what is wrong with it.
 absl::StatusOr<OutputForm> ResponseFormat(const nlohmann::ordered_json& value);
 
 // vLLM's `structured_outputs`: an object with one of `json` (a schema, or its text), `regex`,

@@ -17,9 +17,10 @@ inline constexpr size_t kOutputFormDepthMax = 64;
 struct OutputForm {
   enum class Kind : uint8_t {
     kAny,
-    kJsonSchema,  // `text` is a JSON schema.
-    kRegex,       // A regular expression that the whole output matches.
-    kGrammar,     // A grammar in EBNF, as XGrammar reads it, with the rule "root".
+    kJsonSchema,     // `text` is a JSON schema.
+    kRegex,          // A regular expression that the whole output matches.
+    kGrammar,        // A grammar in EBNF, as XGrammar reads it, with the rule "root".
+    kStructuralTag,  // JSON, {"format": {...}}, as XGrammar reads it.
   };
   Kind kind = Kind::kAny;
   std::string text;

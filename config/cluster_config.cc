@@ -176,6 +176,13 @@ absl::Status CheckRoles(const ClusterConfig& config) {
   return absl::OkStatus();
 }
 
+absl::Status CheckWord(const char* key, const std::string& value,
+                       const std::vector<absl::string_view>& words) {
+  return std::find(words.begin(), words.end(), value) != words.end()
+             ? absl::OkStatus()
+             : Invalid(key, value, absl::StrCat("one of ", absl::StrJoin(words, ", ")));
+}
+
 absl::Status CheckGateway(const GatewayConfig& gateway) {
   if (gateway == GatewayConfig()) {
     return absl::OkStatus();
@@ -191,6 +198,10 @@ absl::Status CheckGateway(const GatewayConfig& gateway) {
       return Invalid("gateway.model_names", name, "a list of names that are not empty");
     }
   }
+  LAMINA_RETURN_IF_ERROR(CheckWord("gateway.tool_parser", gateway.tool_parser,
+                                   {"auto", "none", "hermes", "llama3", "mistral"}));
+  LAMINA_RETURN_IF_ERROR(
+      CheckWord("gateway.reasoning_parser", gateway.reasoning_parser, {"auto", "none", "think"}));
   LAMINA_RETURN_IF_ERROR(CheckRange("gateway.body_bytes_max", gateway.body_bytes_max,
                                     kBodyBytesLeast, kBodyBytesMost));
   LAMINA_RETURN_IF_ERROR(
@@ -292,6 +303,8 @@ absl::Status CheckValues(const ClusterConfig& config) {
     LAMINA_RETURN_IF_ERROR(CheckListen("coordinator.http", config.coordinator_http));
   }
   LAMINA_RETURN_IF_ERROR(CheckGateway(config.gateway));
+  LAMINA_RETURN_IF_ERROR(CheckWord("generation_config", config.generation_config,
+                                   {kGenerationConfigAuto, kGenerationConfigNone}));
   LAMINA_RETURN_IF_ERROR(CheckTransport(config));
   if (!IsOneOf(config.policy, {"attend_remote", "fetch_heads", "fetch_recompute", "fetch_hybrid",
                                "fetch_sparse", "local", "auto"})) {

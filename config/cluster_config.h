@@ -90,6 +90,9 @@ struct GatewayConfig {
   std::string api_keys_file;             // One key per line; empty: no keys are asked for.
   std::string tls_certificate;           // PEM files; both or none.
   std::string tls_key;
+  std::string tool_parser = "auto";  // How answers write calls: auto, none, or a family.
+  std::string reasoning_parser =
+      "auto";  // Whether answers have thoughts in tags: auto, none, think.
   std::vector<std::string> cors_origins;        // Origins whose pages may call; "*" for any.
   uint64_t body_bytes_max = uint64_t{4} << 20;  // Of one request.
   uint32_t connections_max = 4096;
@@ -125,8 +128,15 @@ enum class PrefillMode : uint8_t { kInline, kDedicated };
 enum class PrefixCacheMode : uint8_t { kAuto, kOff };
 enum class ServiceOrderKind : uint8_t { kFirstComeFirstServed, kPriority };
 
+// Of `generation_config`.
+inline constexpr absl::string_view kGenerationConfigAuto = "auto";
+inline constexpr absl::string_view kGenerationConfigNone = "none";
+
 struct ClusterConfig {
-  std::string model;  // Relative paths: to the working directory.
+  std::string model;          // Relative paths: to the working directory.
+  std::string chat_template;  // File with a template instead of the model's own. Empty: that one.
+  // Whether sampling defaults of the model's generation_config.json are advised: auto or none.
+  std::string generation_config = std::string(kGenerationConfigAuto);
   // The secret of its members (common/cluster_secret.h); paths as of `model`. Empty: none.
   std::string cluster_token_file;
   TlsFiles tls;         // Of gRPC between all processes of the cluster; paths as of `model`.

@@ -143,6 +143,8 @@ void EmitGateway(YAML::Emitter& out, const GatewayConfig& gateway) {
   word("body_bytes_max", FormatExactBytes(gateway.body_bytes_max));
   number("connections_max", gateway.connections_max);
   number("choices_max", gateway.choices_max);
+  word("tool_parser", gateway.tool_parser);
+  word("reasoning_parser", gateway.reasoning_parser);
   number("request_seconds", gateway.request_seconds);
   number("idle_seconds", gateway.idle_seconds);
   number("write_seconds", gateway.write_seconds);
@@ -203,6 +205,12 @@ std::string ToYaml(const ClusterConfig& config) {
   };
   out << YAML::BeginMap;
   word("model", config.model);
+  if (!config.chat_template.empty()) {
+    word("chat_template", config.chat_template);
+  }
+  if (config.generation_config != kGenerationConfigAuto) {
+    word("generation_config", config.generation_config);
+  }
   if (!config.cluster_token_file.empty()) {
     word("cluster_token_file", config.cluster_token_file);
   }

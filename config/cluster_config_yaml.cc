@@ -129,7 +129,9 @@ absl::Status ClusterFileReader::ReadKeys(const YAML::Node& node, const std::stri
                                          const std::vector<Key>& keys) const {
   if (!node.IsMap()) {
     return Error(node, path,
-                 absl::StrCat(path.empty() ? "the file" : path, ": wants keys and values"));
+                 path.empty() ? std::string("it is no cluster file: that is keys and values in "
+                                            "YAML, as in deploy/clusters/local.yaml")
+                              : absl::StrCat(path, ": wants keys and values"));
   }
   std::set<std::string> seen;
   for (const auto& entry : node) {
@@ -357,6 +359,8 @@ std::vector<Key> ClusterFileReader::GatewayKeys(GatewayConfig& gateway) const {
           {"body_bytes_max", Size(gateway.body_bytes_max)},
           {"connections_max", Number(gateway.connections_max)},
           {"choices_max", Number(gateway.choices_max)},
+          {"tool_parser", Text(gateway.tool_parser)},
+          {"reasoning_parser", Text(gateway.reasoning_parser)},
           {"request_seconds", Number(gateway.request_seconds)},
           {"idle_seconds", Number(gateway.idle_seconds)},
           {"write_seconds", Number(gateway.write_seconds)},
@@ -376,6 +380,8 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
   std::optional<uint32_t> lanes;
   const std::vector<Key> keys = {
       {"model", Text(c.model)},
+      {"chat_template", Text(c.chat_template)},
+      {"generation_config", Text(c.generation_config)},
       {"cluster_token_file", Text(c.cluster_token_file)},
       {"tls", Section({{"ca", Text(c.tls.ca)},
                        {"certificate", Text(c.tls.certificate)},

@@ -39,6 +39,9 @@ void ToProto(const SamplingParams& params, v1::Sampling* proto) {
     case OutputForm::Kind::kGrammar:
       proto->mutable_form()->set_grammar(params.form.text);
       break;
+    case OutputForm::Kind::kStructuralTag:
+      proto->mutable_form()->set_structural_tag(params.form.text);
+      break;
   }
 }
 
@@ -52,6 +55,8 @@ OutputForm FromProto(const v1::OutputForm& proto) {
       return {OutputForm::Kind::kRegex, proto.regex()};
     case v1::OutputForm::kGrammar:
       return {OutputForm::Kind::kGrammar, proto.grammar()};
+    case v1::OutputForm::kStructuralTag:
+      return {OutputForm::Kind::kStructuralTag, proto.structural_tag()};
     case v1::OutputForm::FORM_NOT_SET:
       break;
   }

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/json_bounds.h"
@@ -100,17 +101,33 @@ absl::StatusOr<Json> MessageOf(const ChatMessage& message, size_t index, bool ta
   return out;
 }
 
+// Cuts what the template puts behind the last message.
+absl::Status EndWithFinalMessage(const Json& messages, std::string* text) {
+  const Json& message = messages.empty() ? Json() : messages.back();
+  const Json content = message.is_object() ? message.value("content", Json()) : Json();
+  const std::string shown(absl::StripAsciiWhitespace(
+      content.is_array() ? JoinParts(content)
+                         : (content.is_string() ? content.get<std::string>() : std::string())));
+  const size_t place = shown.empty() ? std::string::npos : text->rfind(shown);
+  if (place == std::string::npos) {
+    return absl::InvalidArgumentError(
+        "continue_final_message: the last message has no text, or the chat template changes it");
+  }
+  text->resize(place + shown.size());
+  return absl::OkStatus();
+}
+
 }  // namespace
 
-ChatForm::ChatForm(const model::Tokenizer& tokenizer) {
-  if (tokenizer.chat_template().empty()) {
+ChatForm::ChatForm(const model::Tokenizer& tokenizer, const std::string& source) {
+  const absl::string_view chosen = source.empty() ? tokenizer.chat_template() : source;
+  if (chosen.empty()) {
     status_ = absl::UnimplementedError(
         "the model has no chat template, so it takes no chats; send a plain prompt");
     return;
   }
-  absl::StatusOr<model::ChatTemplate> created =
-      model::ChatTemplate::Create(tokenizer.chat_template(), NameOf(tokenizer, tokenizer.bos()),
-                                  NameOf(tokenizer, tokenizer.eos()));
+  absl::StatusOr<model::ChatTemplate> created = model::ChatTemplate::Create(
+      chosen, NameOf(tokenizer, tokenizer.bos()), NameOf(tokenizer, tokenizer.eos()));
   if (!created.ok()) {
     // A template that is wrong is no fault of the request.
     status_ = absl::UnimplementedError(absl::StrCat(
@@ -133,6 +150,10 @@ absl::StatusOr<bool> ChatForm::ProbeParts() const {
 
 absl::StatusOr<std::string> ChatForm::Render(const ChatRequest& request, const std::tm& now) const {
   LAMINA_RETURN_IF_ERROR(status_);
+  if (request.continue_final_message && request.add_generation_prompt) {
+    return absl::InvalidArgumentError(
+        "continue_final_message and add_generation_prompt exclude each other");
+  }
   model::ChatTemplateInput input{.messages = Json::array(),
                                  .add_generation_prompt = request.add_generation_prompt};
   for (const ChatMessage& message : request.messages) {
@@ -147,8 +168,15 @@ absl::StatusOr<std::string> ChatForm::Render(const ChatRequest& request, const s
     LAMINA_ASSIGN_OR_RETURN(
         input.arguments,
         ParseJson(request.arguments_json, "the template's arguments", Json::value_t::object));
+    if (input.arguments.contains("documents")) {
+      input.documents = std::exchange(input.arguments["documents"], nullptr);
+    }
   }
-  return template_->Render(input, now);
+  LAMINA_ASSIGN_OR_RETURN(std::string text, template_->Render(input, now));
+  if (request.continue_final_message) {
+    LAMINA_RETURN_IF_ERROR(EndWithFinalMessage(input.messages, &text));
+  }
+  return text + request.suffix;
 }
 
 }  // namespace lamina::coordinator

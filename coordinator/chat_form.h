@@ -30,22 +30,26 @@ struct ChatMessage {
 
 struct ChatRequest {
   std::vector<ChatMessage> messages;
-  std::string tools_json;      // A JSON array; empty for none.
-  std::string arguments_json;  // A JSON object with further variables; empty for none.
+  std::string tools_json;  // A JSON array; empty for none.
+  // A JSON object with further variables, `documents` among them; empty for none.
+  std::string arguments_json;
   bool add_generation_prompt = true;
+  bool continue_final_message = false;  // The text ends with that of the last message.
+  std::string suffix;                   // Put behind the text.
 };
 
 class ChatForm {
  public:
-  // Takes the template of `tokenizer`, which is not needed afterwards.
-  explicit ChatForm(const model::Tokenizer& tokenizer);
+  // Takes the template of `tokenizer`, which is not needed afterwards, or `source` unless empty.
+  explicit ChatForm(const model::Tokenizer& tokenizer, const std::string& source = "");
 
   // Why chats cannot be rendered; OK when they can.
   const absl::Status& status() const { return status_; }
 
   // `now`: local time.
   // Errors: status(). kInvalidArgument  JSON that is none or of another shape, a part of a message
-  //                                     that is no text, or model::ChatTemplate::Render's.
+  //                                     that is no text, a last message to continue that the
+  //                                     template does not show, or model::ChatTemplate::Render's.
   absl::StatusOr<std::string> Render(const ChatRequest& request, const std::tm& now) const;
 
  private:

@@ -161,6 +161,8 @@ void GenerateCall::OnAccepted(const std::string& request_id) {
 void GenerateCall::OnOutput(ChoiceOutput output) {
   v1::GenerateResponse response = ToProto(request_id_, output, with_logprobs_, tokenizer_);
   response.set_prompt_tokens(prompt_tokens_);
+  const std::vector<TokenId> prompt = std::exchange(returned_, {});
+  response.mutable_prompt()->Add(prompt.begin(), prompt.end());
   const std::lock_guard lock(mutex_);
   queue_.push_back(std::move(response));
   Pump();

@@ -12,6 +12,8 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "coordinator/engine.h"
 #include "lamina/v1/inference.grpc.pb.h"
@@ -37,9 +39,11 @@ class GenerateCall final : public RequestSink {
   static grpc::ServerWriteReactor<v1::GenerateResponse>* Start(
       const std::shared_ptr<GenerateCall>& call, Engine& engine);
 
-  // Both before the request is submitted.
+  // These before the request is submitted.
   void SetFollowedId(const std::string& id) { followed_id_ = id; }
   void SetPromptTokens(size_t tokens) { prompt_tokens_ = static_cast<uint32_t>(tokens); }
+  // The first message with output has them.
+  void ReturnPrompt(std::vector<TokenId> prompt) { returned_ = std::move(prompt); }
 
   // Ends the call of a request that is not submitted, and has the engine note it. After Start().
   static void Refuse(const std::shared_ptr<GenerateCall>& call, Engine& engine,
@@ -75,8 +79,9 @@ class GenerateCall final : public RequestSink {
   grpc::CallbackServerContext* const context_;
   const uint64_t key_ = Engine::NewKey();
   uint32_t prompt_tokens_ = 0;
-  std::string request_id_;   // Engine's thread.
-  std::string followed_id_;  // The same until `final_` is set.
+  std::vector<TokenId> returned_;  // Engine's thread once submitted; empty when sent.
+  std::string request_id_;         // Engine's thread.
+  std::string followed_id_;        // The same until `final_` is set.
 
   std::mutex mutex_;
   std::deque<v1::GenerateResponse> queue_;  // At most one entry per token of the request.

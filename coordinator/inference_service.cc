@@ -48,7 +48,8 @@ void TakeHeaders(const grpc::CallbackServerContext& context, GenerateSpec& spec)
 }
 
 size_t BytesOf(const v1::Chat& chat) {
-  size_t bytes = chat.tools_json().size() + chat.template_arguments_json().size();
+  size_t bytes =
+      chat.tools_json().size() + chat.template_arguments_json().size() + chat.suffix().size();
   for (const v1::ChatMessage& message : chat.messages()) {
     bytes += message.role().size() + message.content().size() + message.json().size();
   }
@@ -77,6 +78,20 @@ absl::Status CheckTokenizeBytes(size_t bytes) {
                                                        kTokenizeBytesMax, " are tokenized"));
 }
 
+// Cuts the prompt to what the request keeps of it.
+absl::Status Truncate(const v1::GenerateRequest& request, std::vector<TokenId>* prompt) {
+  const size_t most = request.prompt_tokens_max();
+  if (most == 0) {
+    return absl::InvalidArgumentError("prompt_tokens_max is 0; keep at least 1 token");
+  }
+  if (prompt->size() > most && request.truncate_end()) {
+    prompt->resize(most);
+  } else if (prompt->size() > most) {
+    prompt->erase(prompt->begin(), prompt->end() - static_cast<std::ptrdiff_t>(most));
+  }
+  return absl::OkStatus();
+}
+
 grpc::ServerUnaryReactor* FinishWith(grpc::CallbackServerContext* context,
                                      const absl::Status& status) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
@@ -84,13 +99,28 @@ grpc::ServerUnaryReactor* FinishWith(grpc::CallbackServerContext* context,
   return reactor;
 }
 
+void FillDefaults(const model::SamplingDefaults& defaults, v1::Sampling& sampling) {
+  const auto set = [&sampling](const auto& value, auto setter) {
+    if (value.has_value()) {
+      (sampling.*setter)(*value);
+    }
+  };
+  set(defaults.temperature, &v1::Sampling::set_temperature);
+  set(defaults.top_k, &v1::Sampling::set_top_k);
+  set(defaults.top_p, &v1::Sampling::set_top_p);
+  set(defaults.min_p, &v1::Sampling::set_min_p);
+  set(defaults.repetition_penalty, &v1::Sampling::set_repetition_penalty);
+}
+
 }  // namespace
 
 InferenceService::InferenceService(Engine& engine, const model::Tokenizer& tokenizer,
-                                   const model::ModelConfig& config, uint64_t kv_bytes_per_token)
+                                   const model::ModelConfig& config, uint64_t kv_bytes_per_token,
+                                   ChatAdvice advice)
     : engine_(engine),
       tokenizer_(tokenizer),
-      chat_form_(tokenizer),
+      advice_(std::move(advice)),
+      chat_form_(tokenizer, advice_.chat_template),
       config_(config),
       kv_bytes_per_token_(kv_bytes_per_token),
       grammars_([this] { return model::MakeGrammarCompiler(tokenizer_, config_.vocabulary); },
@@ -116,16 +146,19 @@ absl::Status InferenceService::CheckTokens(size_t tokens, bool score,
   if (tokens <= room) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("the prompt has ", before, tokens, " tokens; at most ", room,
-                   " fit (limits.sequence_tokens_max is ", limit, ")"));
+  return absl::InvalidArgumentError(absl::StrCat("the prompt has ", before, tokens,
+                                                 " tokens; at most ", room,
+                                                 " fit: this model's maximum context length is ",
+                                                 limit, " tokens (limits.sequence_tokens_max)"));
 }
 
 absl::StatusOr<std::string> InferenceService::Render(const v1::Chat& chat) const {
   ChatRequest request{
       .tools_json = chat.tools_json(),
       .arguments_json = chat.template_arguments_json(),
-      .add_generation_prompt = !chat.has_add_generation_prompt() || chat.add_generation_prompt()};
+      .add_generation_prompt = !chat.has_add_generation_prompt() || chat.add_generation_prompt(),
+      .continue_final_message = chat.continue_final_message(),
+      .suffix = chat.suffix()};
   for (const v1::ChatMessage& message : chat.messages()) {
     request.messages.push_back(
         {.role = message.role(), .content = message.content(), .json = message.json()});
@@ -150,7 +183,8 @@ absl::StatusOr<std::vector<TokenId>> InferenceService::PromptOf(
       return std::vector<TokenId>(request.tokens().ids().begin(), request.tokens().ids().end());
     case v1::GenerateRequest::kChat: {
       LAMINA_ASSIGN_OR_RETURN(const std::string text, Render(request.chat()));
-      LAMINA_RETURN_IF_ERROR(CheckText(text, /*score=*/false));
+      LAMINA_RETURN_IF_ERROR(request.has_prompt_tokens_max() ? CheckTokenizeBytes(text.size())
+                                                             : CheckText(text, /*score=*/false));
       return EncodeRendered(text);
     }
     case v1::GenerateRequest::PROMPT_NOT_SET:
@@ -167,6 +201,8 @@ absl::StatusOr<GenerateSpec> InferenceService::SpecOf(const v1::GenerateRequest&
                     .stop = {request.stop().begin(), request.stop().end()},
                     .stop_tokens = {request.stop_tokens().begin(), request.stop_tokens().end()},
                     .ignore_eos = request.ignore_eos(),
+                    .keep_special = request.keep_special(),
+                    .include_stop = request.include_stop(),
                     .choices = request.has_n() ? request.n() : 1,
                     .priority = request.priority(),
                     .cache_salt = request.cache_salt()};
@@ -187,6 +223,9 @@ absl::StatusOr<GenerateSpec> InferenceService::SpecOf(const v1::GenerateRequest&
     spec.sampling.seed = uint64_t{entropy()} << 32 | entropy();
   }
   LAMINA_ASSIGN_OR_RETURN(spec.prompt, PromptOf(request));
+  if (request.has_prompt_tokens_max()) {
+    LAMINA_RETURN_IF_ERROR(Truncate(request, &spec.prompt));
+  }
   return spec;
 }
 
@@ -200,6 +239,9 @@ void InferenceService::Submit(const std::shared_ptr<GenerateCall>& call,
   spec->followed_id = followed.followed_id;
   spec->caller = followed.caller;
   call->SetPromptTokens(spec->prompt.size());
+  if (request.return_prompt()) {
+    call->ReturnPrompt(spec->prompt);
+  }
   GenerateCall::Submit(call, engine_, grammars_, *std::move(spec));
 }
 
@@ -212,7 +254,8 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
   TakeHeaders(*context, followed);
   call->SetFollowedId(followed.followed_id);
   const absl::Status fits =
-      request->has_text()
+      request->has_prompt_tokens_max() ? CheckTokenizeBytes(BytesOf(*request))
+      : request->has_text()
           ? CheckText(request->text(), /*score=*/false)
           : CheckTokens(static_cast<size_t>(request->tokens().ids_size()), /*score=*/false);
   // The request lives until the call has ended, which it does not before the job.
@@ -365,6 +408,17 @@ grpc::ServerUnaryReactor* InferenceService::ListModels(grpc::CallbackServerConte
   model->set_vocabulary(config_.vocabulary);
   model->set_sequence_tokens_max(engine_.sequence_tokens_max());
   model->set_kv_bytes_per_token(kv_bytes_per_token_);
+  model->set_chat_template(advice_.chat_template.empty() ? std::string(tokenizer_.chat_template())
+                                                         : advice_.chat_template);
+  const auto name = [this](TokenId token) {
+    return token < 0 ? std::string() : std::string(tokenizer_.TokenName(token));
+  };
+  model->set_bos_token(name(tokenizer_.bos()));
+  model->set_eos_token(name(tokenizer_.eos()));
+  FillDefaults(advice_.sampling, *model->mutable_sampling_defaults());
+  for (const std::string& known : advice_.names) {
+    model->add_names(known);
+  }
   return FinishWith(context, absl::OkStatus());
 }
 

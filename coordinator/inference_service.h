@@ -23,17 +23,26 @@
 #include "coordinator/score_call_service.h"
 #include "coordinator/text_pool.h"
 #include "lamina/v1/inference.grpc.pb.h"
+#include "model/generation_config.h"
 #include "model/grammar/grammar_cache.h"
 #include "model/model_config.h"
 #include "model/tokenizer/tokenizer.h"
 
 namespace lamina::coordinator {
 
+// What the server knows of a model besides what its tokenizer says.
+struct ChatAdvice {
+  std::string chat_template;  // Instead of the model's own; empty: that one.
+  model::SamplingDefaults sampling;
+  std::vector<std::string> names;  // What clients may call it, besides its own name.
+};
+
 class InferenceService final : public v1::Inference::CallbackService {
  public:
   // All references must outlive the service and every call.
   InferenceService(Engine& engine, const model::Tokenizer& tokenizer,
-                   const model::ModelConfig& config, uint64_t kv_bytes_per_token);
+                   const model::ModelConfig& config, uint64_t kv_bytes_per_token,
+                   ChatAdvice advice = {});
 
   grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(
       grpc::CallbackServerContext* context, const v1::GenerateRequest* request) override;
@@ -75,6 +84,7 @@ class InferenceService final : public v1::Inference::CallbackService {
 
   Engine& engine_;
   const model::Tokenizer& tokenizer_;
+  const ChatAdvice advice_;
   const ChatForm chat_form_;
   const model::ModelConfig& config_;
   const uint64_t kv_bytes_per_token_;

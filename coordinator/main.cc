@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <memory>
 #include <utility>
 
@@ -31,6 +32,7 @@
 #include "daemon/daemon.h"
 #include "daemon/http_server.h"
 #include "model/fingerprint.h"
+#include "model/generation_config.h"
 #include "model/model.h"
 #include "model/tokenizer/tokenizer.h"
 
@@ -78,6 +80,20 @@ std::string StatusLine(const coordinator::EngineStatus& status) {
                       status.scheduler.running, " running, ", status.scheduler.waiting, " waiting");
 }
 
+absl::StatusOr<coordinator::ChatAdvice> AdviceOf(const ClusterConfig& config) {
+  coordinator::ChatAdvice advice{.names = config.gateway.model_names};
+  if (advice.names.empty()) {
+    advice.names.push_back(std::filesystem::path(config.model).stem().string());
+  }
+  if (!config.chat_template.empty()) {
+    LAMINA_ASSIGN_OR_RETURN(advice.chat_template, model::ReadChatTemplate(config.chat_template));
+  }
+  if (config.generation_config != kGenerationConfigNone) {
+    LAMINA_ASSIGN_OR_RETURN(advice.sampling, model::ReadSamplingDefaults(config.model));
+  }
+  return advice;
+}
+
 absl::Status Serve(const daemon::DaemonFlags& flags) {
   daemon::EndOnTermination();
   LAMINA_ASSIGN_OR_RETURN(const ClusterConfig config, daemon::LoadDaemonConfig(flags));
@@ -117,8 +133,10 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
       },
       RealClock());
   streams.Start();
+  LAMINA_ASSIGN_OR_RETURN(coordinator::ChatAdvice advice, AdviceOf(config));
   coordinator::InferenceService inference(engine, *tokenizer, model.config,
-                                          coordinator::KvBytesPerToken(options.layers));
+                                          coordinator::KvBytesPerToken(options.layers),
+                                          std::move(advice));
   coordinator::ClusterService cluster(engine, streams, model.config.name, RealClock(),
                                       std::move(secret), config.tls);
 

@@ -28,6 +28,9 @@ struct GenerateSpec {
   std::vector<std::string> stop;
   std::vector<TokenId> stop_tokens;
   bool ignore_eos = false;
+  bool keep_special = false;   // Special tokens are part of the text.
+  bool include_stop = false;   // What ends the text is part of it.
+  bool return_prompt = false;  // The first output has the prompt.
   uint32_t choices = 1;
   int32_t priority = 0;
   std::string cache_salt;  // Shares K and V with requests of the same salt only (prefix_cache.h).

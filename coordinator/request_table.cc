@@ -38,6 +38,11 @@ absl::Status CheckStops(const GenerateSpec& spec) {
   return absl::OkStatus();
 }
 
+bool IsStopToken(const GenerateSpec& spec, TokenId token) {
+  return std::find(spec.stop_tokens.begin(), spec.stop_tokens.end(), token) !=
+         spec.stop_tokens.end();
+}
+
 }  // namespace
 
 absl::Status RequestTable::Check(const GenerateSpec& spec) const {
@@ -60,7 +65,8 @@ absl::Status RequestTable::Check(const GenerateSpec& spec) const {
   if (spec.prompt.size() > room) {
     return absl::InvalidArgumentError(
         absl::StrCat("the prompt has ", spec.prompt.size(), " tokens; at most ", room,
-                     " fit (limits.sequence_tokens_max is ", sequence_tokens_max_, ")"));
+                     " fit: this model's maximum context length is ", sequence_tokens_max_,
+                     " tokens (limits.sequence_tokens_max)"));
   }
   const auto vocabulary = static_cast<TokenId>(tokenizer_.vocabulary_size());
   for (const std::vector<TokenId>* list : {&spec.prompt, &spec.stop_tokens}) {
@@ -87,11 +93,11 @@ absl::StatusOr<std::vector<core::SequenceRequest>> RequestTable::Admit(
   std::vector<core::SequenceRequest> sequences;
   for (uint32_t i = 0; i < request.spec.choices; ++i) {
     const plan::SequenceId id = next_sequence_++;
-    request.choices.push_back(
-        {.sequence = id,
-         .decoder = model::StreamDecoder(tokenizer_, /*skip_special=*/true, request.spec.prompt),
-         .stops = StopMatcher(request.spec.stop),
-         .seed = request.spec.sampling.seed + i});
+    request.choices.push_back({.sequence = id,
+                               .decoder = model::StreamDecoder(
+                                   tokenizer_, !request.spec.keep_special, request.spec.prompt),
+                               .stops = StopMatcher(request.spec.stop, request.spec.include_stop),
+                               .seed = request.spec.sampling.seed + i});
     places_[id] = {.key = key, .choice = i};
     sequences.push_back(MakeSequence(request, i));
   }
@@ -152,10 +158,12 @@ std::vector<plan::SequenceId> RequestTable::End(uint64_t key, const absl::Status
     }
     places_.erase(choice.sequence);
   }
-  ++(status.ok() ? finished_ : failed_);
-  if (absl::IsCancelled(status)) {
+  if (status.ok()) {
+    ++finished_;
+  } else if (absl::IsCancelled(status)) {
     metrics_.aborted.fetch_add(1, std::memory_order_relaxed);
-  } else if (!status.ok()) {
+  } else {
+    ++failed_;
     metrics_.CountFailure(status.code());
   }
   const RequestRecord record = RecordOf(request, status);
@@ -274,8 +282,10 @@ void RequestTable::TakeToken(const Request& request, Choice& choice, core::Token
   ++choice.completion_tokens;
   ++tokens_;
   metrics_.generated_tokens.fetch_add(1, std::memory_order_relaxed);
-  // The text of an end token is not part of the answer.
+  // The text of an end token is not part of the answer, unless the client named it and asked.
   if (event.token.finish != plan::FinishReason::kStop) {
+    choice.pending.text += choice.stops.Push(choice.decoder.Push(event.token.token));
+  } else if (request.spec.include_stop && IsStopToken(request.spec, event.token.token)) {
     choice.pending.text += choice.stops.Push(choice.decoder.Push(event.token.token));
   }
   choice.pending.tokens.push_back(std::move(event.token));

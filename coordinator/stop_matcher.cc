@@ -26,13 +26,19 @@ std::string StopMatcher::Push(absl::string_view text) {
   held_.append(text.data(), text.size());
   size_t first = std::string::npos;
   size_t open = 0;
+  size_t length = 0;
   for (const std::string& stop : stops_) {
-    first = std::min(first, held_.find(stop));
+    const size_t place = held_.find(stop);
+    // Of two that begin together the shorter one was whole first.
+    if (place < first || (place == first && stop.size() < length)) {
+      first = place;
+      length = stop.size();
+    }
     open = std::max(open, OpenPrefix(held_, stop));
   }
   if (first != std::string::npos) {
     stopped_ = true;
-    std::string shown = held_.substr(0, first);
+    std::string shown = held_.substr(0, first + (inclusive_ ? length : 0));
     held_.clear();
     return shown;
   }

@@ -2,7 +2,7 @@
 //
 // StopMatcher: passes text through until a stop string appears, over any cuts of the text. Text
 // that may be the beginning of a stop string is held back; nothing of a stop string is ever passed
-// on.
+// on, unless that was asked for.
 
 #pragma once
 
@@ -15,7 +15,9 @@ namespace lamina::coordinator {
 
 class StopMatcher {
  public:
-  explicit StopMatcher(std::vector<std::string> stops) : stops_(std::move(stops)) {}
+  // `inclusive`: the stop string is passed on too.
+  explicit StopMatcher(std::vector<std::string> stops, bool inclusive = false)
+      : stops_(std::move(stops)), inclusive_(inclusive) {}
 
   // Returns what can be shown. After a match `stopped()` holds and further text is dropped.
   std::string Push(absl::string_view text);
@@ -27,6 +29,7 @@ class StopMatcher {
 
  private:
   std::vector<std::string> stops_;
+  bool inclusive_;
   std::string held_;
   bool stopped_ = false;
 };

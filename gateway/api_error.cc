@@ -119,6 +119,11 @@ ApiError ToApiError(const absl::Status& status) {
       absl::StrContains(error.message, "limits.sequence_tokens_max")) {
     error.code = "context_length_exceeded";
   }
+  if (error.http_status == 400 && error.code.empty() &&
+      (absl::StrContains(error.message, "not in the vocabulary") ||
+       absl::StartsWith(error.message, "token id "))) {
+    error.code = "invalid_value";
+  }
   if (error.http_status == 400 && error.param.empty() &&
       absl::StartsWith(error.message, "the form of the output: ")) {
     error.param = "response_format";

@@ -47,9 +47,9 @@ class Backend {
   // result does not cancel. Requires: a prompt of text or token ids.
   virtual CancelFunction Score(const client::Prompt& prompt, std::optional<uint32_t> alternatives,
                                AnswerFunction<client::ScoreResult> done) = 0;
-  // Requires: a prompt of text or messages.
-  virtual void Tokenize(const client::Prompt& prompt, bool add_special,
-                        AnswerFunction<client::TokenizeResult> done) = 0;
+  // Requires: a prompt of text or messages. `chat`: of messages.
+  virtual void Tokenize(const client::Prompt& prompt, const client::ChatOptions& chat,
+                        bool add_special, AnswerFunction<client::TokenizeResult> done) = 0;
   virtual void Detokenize(const std::vector<TokenId>& tokens, AnswerFunction<std::string> done) = 0;
   virtual void ListModels(AnswerFunction<std::vector<client::ModelInfo>> done) = 0;
   virtual void GetStatus(AnswerFunction<client::ClusterStatus> done) = 0;

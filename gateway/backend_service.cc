@@ -206,7 +206,7 @@ class GrpcBackend final : public Backend {
         std::move(done), [](const v1::ScoreResponse& response) { return FromProto(response); });
   }
 
-  void Tokenize(const client::Prompt& prompt, bool add_special,
+  void Tokenize(const client::Prompt& prompt, const client::ChatOptions& chat, bool add_special,
                 AnswerFunction<client::TokenizeResult> done) override {
     v1::TokenizeRequest request;
     if (const auto* text = std::get_if<std::string>(&prompt)) {
@@ -214,7 +214,7 @@ class GrpcBackend final : public Backend {
     } else {
       const auto* messages = std::get_if<std::vector<client::ChatMessage>>(&prompt);
       LAMINA_CHECK(messages != nullptr);
-      client::internal::FillChat(*messages, *request.mutable_chat());
+      client::internal::FillChat(*messages, chat, *request.mutable_chat());
     }
     request.set_add_special(add_special);
     Call<v1::TokenizeResponse>(

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gateway/chat_messages.h"
 
+#include <algorithm>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -52,38 +54,129 @@ absl::StatusOr<std::string> ParseContent(const Json* value, const std::string& p
   return text;
 }
 
+constexpr absl::string_view kRoles[] = {"system", "user", "assistant", "tool"};
+
+absl::Status WrongType(const std::string& path, absl::string_view expected, const Json& value) {
+  return BadField(
+      path, "invalid_type",
+      absl::StrCat("'", path, "' must be ", expected, ", and is ", JsonTypeName(value)));
+}
+
+absl::Status Missing(const std::string& path) {
+  return BadField(path, "missing_required_parameter", absl::StrCat("'", path, "' is missing"));
+}
+
+// {"name", "arguments"} of a call; arguments are JSON in a text, as OpenAI has them, or an object.
+absl::StatusOr<Json> ParseFunction(const Json& value, const std::string& path) {
+  if (!value.is_object()) {
+    return WrongType(path, "an object", value);
+  }
+  JsonObject function(value, path + ".");
+  LAMINA_ASSIGN_OR_RETURN(const std::optional<std::string> name, function.String("name"));
+  if (!name.has_value()) {
+    return Missing(function.PathOf("name"));
+  }
+  const Json* arguments = function.Find("arguments");
+  if (arguments != nullptr && !arguments->is_string() && !arguments->is_object()) {
+    return WrongType(function.PathOf("arguments"), "a string", *arguments);
+  }
+  LAMINA_RETURN_IF_ERROR(function.RefuseUnknown());
+  return Json{{"name", *name}, {"arguments", arguments == nullptr ? Json("{}") : *arguments}};
+}
+
+absl::StatusOr<Json> ParseCalls(const Json& calls, const std::string& path) {
+  if (!calls.is_array()) {
+    return WrongType(path, "an array", calls);
+  }
+  Json out = Json::array();
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const std::string place = absl::StrCat(path, "[", i, "]");
+    if (!calls[i].is_object()) {
+      return WrongType(place, "an object", calls[i]);
+    }
+    JsonObject call(calls[i], place + ".");
+    LAMINA_ASSIGN_OR_RETURN(const std::optional<std::string> id, call.String("id"));
+    LAMINA_RETURN_IF_ERROR(call.Refuse("type", {"function"}, "all calls are of functions"));
+    call.Ignore("index");
+    const Json* function = call.Find("function");
+    if (function == nullptr) {
+      return Missing(call.PathOf("function"));
+    }
+    LAMINA_ASSIGN_OR_RETURN(Json read, ParseFunction(*function, call.PathOf("function")));
+    LAMINA_RETURN_IF_ERROR(call.RefuseUnknown());
+    out.push_back({{"id", id.value_or("")}, {"type", "function"}, {"function", std::move(read)}});
+  }
+  return out;
+}
+
+// What templates read of a message besides its role and text.
+absl::StatusOr<Json> ParseExtras(JsonObject& message, const std::string& role) {
+  Json extras = Json::object();
+  if (const Json* calls = message.Find("tool_calls"); calls != nullptr && !calls->empty()) {
+    LAMINA_ASSIGN_OR_RETURN(extras["tool_calls"], ParseCalls(*calls, message.PathOf("tool_calls")));
+  }
+  // The older way to write a call.
+  if (const Json* call = message.Find("function_call"); call != nullptr) {
+    LAMINA_ASSIGN_OR_RETURN(Json function, ParseFunction(*call, message.PathOf("function_call")));
+    extras["tool_calls"] =
+        Json::array({Json{{"id", ""}, {"type", "function"}, {"function", std::move(function)}}});
+  }
+  if (extras.contains("tool_calls") && role != "assistant") {
+    return BadField(
+        message.PathOf("tool_calls"), "invalid_value",
+        absl::StrCat("'", message.PathOf("tool_calls"), "' is only for messages of the assistant"));
+  }
+  LAMINA_ASSIGN_OR_RETURN(const std::optional<std::string> id, message.String("tool_call_id"));
+  LAMINA_ASSIGN_OR_RETURN(const std::optional<std::string> name, message.String("name"));
+  if (role == "tool" && id.has_value()) {
+    extras["tool_call_id"] = *id;
+  }
+  if (role == "tool" && name.has_value()) {
+    extras["name"] = *name;
+  }
+  for (const char* word : {"reasoning", "reasoning_content"}) {
+    LAMINA_ASSIGN_OR_RETURN(const std::optional<std::string> thought, message.String(word));
+    if (thought.has_value() && !thought->empty()) {
+      extras["reasoning_content"] = *thought;
+    }
+  }
+  return extras;
+}
+
 absl::StatusOr<client::ChatMessage> ParseMessage(const Json& value, const std::string& path) {
   if (!value.is_object()) {
-    return BadField(path, "invalid_type",
-                    absl::StrCat("'", path, "' must be an object, and is ", JsonTypeName(value)));
+    return WrongType(path, "an object", value);
   }
   JsonObject message(value, path + ".");
   LAMINA_ASSIGN_OR_RETURN(const std::optional<std::string> role, message.String("role"));
   if (!role.has_value()) {
-    return BadField(message.PathOf("role"), "missing_required_parameter",
-                    absl::StrCat("'", message.PathOf("role"), "' is missing"));
+    return Missing(message.PathOf("role"));
   }
-  // OpenAI's newer word for the system's part; templates know the older one.
-  const std::string known = *role == "developer" ? "system" : *role;
-  if (known != "system" && known != "user" && known != "assistant") {
+  // OpenAI's newer word for the system's part, and its older one for a tool's; templates know the
+  // others.
+  const std::string known = *role == "developer" ? "system" : *role == "function" ? "tool" : *role;
+  if (std::find(std::begin(kRoles), std::end(kRoles), known) == std::end(kRoles)) {
     return BadField(message.PathOf("role"), "invalid_value",
                     absl::StrCat("'", message.PathOf("role"), "' is '", *role,
-                                 "'; it must be system, developer, user or assistant"));
+                                 "'; it must be system, developer, user, assistant or tool"));
   }
   const Json* content = message.Find("content");
   if (content == nullptr && known != "assistant") {
-    return BadField(message.PathOf("content"), "missing_required_parameter",
-                    absl::StrCat("'", message.PathOf("content"), "' is missing"));
+    return Missing(message.PathOf("content"));
   }
-  message.Ignore("name");
   message.Ignore("refusal");
   message.Ignore("annotations");
-  for (const char* name : {"tool_calls", "function_call", "audio"}) {
-    LAMINA_RETURN_IF_ERROR(message.Refuse(name, {Json::array()}, "messages are text only"));
-  }
+  LAMINA_RETURN_IF_ERROR(message.Refuse("audio", {}, "messages are text only"));
+  LAMINA_ASSIGN_OR_RETURN(const Json extras, ParseExtras(message, known));
   LAMINA_RETURN_IF_ERROR(message.RefuseUnknown());
   LAMINA_ASSIGN_OR_RETURN(std::string text, ParseContent(content, message.PathOf("content")));
-  return client::ChatMessage{.role = known, .content = std::move(text)};
+  client::ChatMessage out{.role = known, .content = std::move(text)};
+  if (!extras.empty() || known == "tool") {
+    Json whole = {{"role", known}, {"content", out.content}};
+    whole.update(extras);
+    out.json = whole.dump(-1, ' ', false, Json::error_handler_t::replace);
+  }
+  return out;
 }
 
 }  // namespace

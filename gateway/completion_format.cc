@@ -53,37 +53,45 @@ OrderedJson Bytes(const std::string& text) {
   return bytes;
 }
 
-OrderedJson ChatEntry(const std::string& text, float logprob) {
-  return {{"token", TokenName(text, "")}, {"logprob", Shown(logprob)}, {"bytes", Bytes(text)}};
+std::string IdName(TokenId token) { return absl::StrCat("token_id:", token); }
+
+OrderedJson ChatEntry(TokenId token, const std::string& text, float logprob, bool as_ids) {
+  return {{"token", as_ids ? IdName(token) : TokenName(text, "")},
+          {"logprob", Shown(logprob)},
+          {"bytes", Bytes(text)}};
 }
 
-OrderedJson ChatLogprobs(const std::vector<ShownToken>& tokens) {
+OrderedJson ChatLogprobs(const std::vector<ShownToken>& tokens, bool as_ids) {
   OrderedJson content = OrderedJson::array();
   for (const ShownToken& token : tokens) {
-    OrderedJson entry = ChatEntry(token.text, token.logprob.value_or(0));
+    OrderedJson entry = ChatEntry(token.token, token.text, token.logprob.value_or(0), as_ids);
     entry["top_logprobs"] = OrderedJson::array();
     for (const client::TokenLogprob& top : token.top) {
-      entry["top_logprobs"].push_back(ChatEntry(top.text, top.logprob));
+      entry["top_logprobs"].push_back(ChatEntry(top.token, top.text, top.logprob, as_ids));
     }
     content.push_back(std::move(entry));
   }
   return {{"content", std::move(content)}, {"refusal", nullptr}};
 }
 
-OrderedJson TopLogprobs(const ShownToken& token) {
+std::string CompletionName(TokenId token, const std::string& text, bool as_ids) {
+  return as_ids ? IdName(token) : TokenName(text, "bytes:");
+}
+
+OrderedJson TopLogprobs(const ShownToken& token, bool as_ids) {
   if (!token.logprob.has_value()) {
     return nullptr;
   }
   OrderedJson top = OrderedJson::object();
   for (const client::TokenLogprob& alternative : token.top) {
-    top[TokenName(alternative.text, "bytes:")] = Shown(alternative.logprob);
+    top[CompletionName(alternative.token, alternative.text, as_ids)] = Shown(alternative.logprob);
   }
-  top[TokenName(token.text, "bytes:")] = Shown(*token.logprob);
+  top[CompletionName(token.token, token.text, as_ids)] = Shown(*token.logprob);
   return top;
 }
 
 OrderedJson CompletionLogprobs(const std::vector<ShownToken>& tokens, uint32_t text_offset,
-                               bool with_top) {
+                               const TokenForm& form) {
   OrderedJson offsets = OrderedJson::array();
   OrderedJson logprobs = OrderedJson::array();
   OrderedJson names = OrderedJson::array();
@@ -93,13 +101,13 @@ OrderedJson CompletionLogprobs(const std::vector<ShownToken>& tokens, uint32_t t
     text_offset += CountCharacters(token.text);
     logprobs.push_back(token.logprob.has_value() ? OrderedJson(Shown(*token.logprob))
                                                  : OrderedJson(nullptr));
-    names.push_back(TokenName(token.text, "bytes:"));
-    top.push_back(TopLogprobs(token));
+    names.push_back(CompletionName(token.token, token.text, form.as_ids));
+    top.push_back(TopLogprobs(token, form.as_ids));
   }
   return {{"text_offset", std::move(offsets)},
           {"token_logprobs", std::move(logprobs)},
           {"tokens", std::move(names)},
-          {"top_logprobs", with_top ? std::move(top) : OrderedJson(nullptr)}};
+          {"top_logprobs", form.alternatives > 0 ? std::move(top) : OrderedJson(nullptr)}};
 }
 
 // vLLM's shape: null for the first token, then {"token id": {...}} for each: the prompt's own token
@@ -127,15 +135,44 @@ OrderedJson PromptLogprobs(const std::vector<ShownToken>& tokens) {
 }
 
 OrderedJson UsageJson(const TokenCounts& counts) {
-  return {{"prompt_tokens", counts.prompt},
-          {"completion_tokens", counts.completion},
-          {"total_tokens", counts.prompt + counts.completion},
-          {"prompt_tokens_details", {{"cached_tokens", counts.cached}}}};
+  OrderedJson usage = {{"prompt_tokens", counts.prompt},
+                       {"completion_tokens", counts.completion},
+                       {"total_tokens", counts.prompt + counts.completion},
+                       {"prompt_tokens_details", {{"cached_tokens", counts.cached}}}};
+  if (counts.reasoning.has_value()) {
+    usage["completion_tokens_details"] = {{"reasoning_tokens", *counts.reasoning}};
+  }
+  return usage;
 }
 
 // What else can end a choice is an error of the whole request.
-absl::string_view ReasonName(client::FinishReason reason) {
-  return reason == client::FinishReason::kLength ? "length" : "stop";
+absl::string_view ReasonName(client::FinishReason reason, bool called) {
+  return reason == client::FinishReason::kLength ? "length" : called ? "tool_calls" : "stop";
+}
+
+OrderedJson CallJson(const CalledFunction& call) {
+  return {{"id", call.id},
+          {"type", "function"},
+          {"function", {{"name", call.name}, {"arguments", call.arguments}}}};
+}
+
+OrderedJson MessageJson(const FinishedChoice& choice) {
+  const bool only_calls = choice.text.empty() && !choice.calls.empty();
+  OrderedJson message = {{"role", "assistant"},
+                         {"content", only_calls ? OrderedJson(nullptr) : OrderedJson(choice.text)},
+                         {"refusal", nullptr},
+                         {"annotations", OrderedJson::array()}};
+  if (!choice.calls.empty()) {
+    message["tool_calls"] = OrderedJson::array();
+    for (const CalledFunction& call : choice.calls) {
+      message["tool_calls"].push_back(CallJson(call));
+    }
+  }
+  if (!choice.reasoning.empty()) {
+    message["reasoning"] = choice.reasoning;
+    message["reasoning_content"] = choice.reasoning;
+  }
+  return message;
 }
 
 OrderedJson Head(const CompletionHead& head, absl::string_view object) {
@@ -155,11 +192,8 @@ std::string EventPrefix(const CompletionHead& head) {
 
 }  // namespace
 
-CompletionFormat::CompletionFormat(CompletionHead head, bool logprobs, uint32_t alternatives)
-    : head_(std::move(head)),
-      logprobs_(logprobs),
-      alternatives_(alternatives),
-      event_prefix_(EventPrefix(head_)) {}
+CompletionFormat::CompletionFormat(CompletionHead head, TokenForm form)
+    : head_(std::move(head)), form_(form), event_prefix_(EventPrefix(head_)) {}
 
 std::string CompletionFormat::Whole(const std::vector<FinishedChoice>& choices,
                                     const TokenCounts& usage) const {
@@ -168,21 +202,22 @@ std::string CompletionFormat::Whole(const std::vector<FinishedChoice>& choices,
   for (const FinishedChoice& choice : choices) {
     OrderedJson entry = {{"index", choice.index}};
     if (head_.chat) {
-      entry["message"] = {{"role", "assistant"},
-                          {"content", choice.text},
-                          {"refusal", nullptr},
-                          {"annotations", OrderedJson::array()}};
+      entry["message"] = MessageJson(choice);
     } else {
       entry["text"] = choice.text;
     }
-    entry["logprobs"] = !logprobs_   ? OrderedJson(nullptr)
-                        : head_.chat ? ChatLogprobs(choice.tokens)
-                                     : CompletionLogprobs(choice.tokens, 0, alternatives_ > 0);
+    entry["logprobs"] = !form_.logprobs ? OrderedJson(nullptr)
+                        : head_.chat    ? ChatLogprobs(choice.tokens, form_.as_ids)
+                                        : CompletionLogprobs(choice.tokens, 0, form_);
+    if (choice.ids.has_value()) {
+      entry["token_ids"] = *choice.ids;
+      (head_.chat ? body : entry)["prompt_token_ids"] = choice.prompt_ids;
+    }
     if (!choice.prompt_tokens.empty()) {
       // A chat has one prompt, whatever its choices.
       (head_.chat ? body : entry)["prompt_logprobs"] = PromptLogprobs(choice.prompt_tokens);
     }
-    entry["finish_reason"] = std::string(ReasonName(choice.finish));
+    entry["finish_reason"] = std::string(ReasonName(choice.finish, choice.called));
     body["choices"].push_back(std::move(entry));
   }
   body["usage"] = UsageJson(usage);
@@ -190,21 +225,21 @@ std::string CompletionFormat::Whole(const std::vector<FinishedChoice>& choices,
 }
 
 std::string CompletionFormat::Event(absl::string_view choice, Usage usage,
-                                    const TokenCounts& counts) const {
+                                    const TokenCounts& counts, absl::string_view beside) const {
   const std::string field = usage == Usage::kAbsent ? ""
                             : usage == Usage::kNull
                                 ? ",\"usage\":null"
                                 : absl::StrCat(",\"usage\":", Dump(UsageJson(counts)));
-  return absl::StrCat(event_prefix_, choice, "]", field, "}\n\n");
+  return absl::StrCat(event_prefix_, choice, "]", beside, field, "}\n\n");
 }
 
 std::string CompletionFormat::Logprobs(const std::vector<ShownToken>& tokens,
                                        uint32_t text_offset) const {
-  if (!logprobs_ || tokens.empty()) {
+  if (!form_.logprobs || tokens.empty()) {
     return "null";
   }
-  return Dump(head_.chat ? ChatLogprobs(tokens)
-                         : CompletionLogprobs(tokens, text_offset, alternatives_ > 0));
+  return Dump(head_.chat ? ChatLogprobs(tokens, form_.as_ids)
+                         : CompletionLogprobs(tokens, text_offset, form_));
 }
 
 std::string CompletionFormat::RoleEvent(uint32_t index, Usage usage,
@@ -226,11 +261,52 @@ std::string CompletionFormat::TextEvent(uint32_t index, absl::string_view text,
                usage, counts);
 }
 
-std::string CompletionFormat::FinishEvent(uint32_t index, client::FinishReason finish, Usage usage,
-                                          const TokenCounts& counts) const {
+std::string CompletionFormat::PartEvent(uint32_t index, const AnswerPart& part, size_t number,
+                                        const std::string& id,
+                                        const std::vector<ShownToken>& tokens, Usage usage,
+                                        const TokenCounts& counts) const {
+  OrderedJson delta;
+  switch (part.kind) {
+    case AnswerPart::Kind::kText:
+      delta = {{"content", part.text}};
+      break;
+    case AnswerPart::Kind::kReasoning:
+      delta = {{"reasoning", part.text}, {"reasoning_content", part.text}};
+      break;
+    case AnswerPart::Kind::kCall: {
+      OrderedJson call = {{"index", number}};
+      call.update(CallJson({.id = id, .name = part.text}));
+      delta = {{"tool_calls", OrderedJson::array({std::move(call)})}};
+      break;
+    }
+    case AnswerPart::Kind::kArguments:
+      delta = {{"tool_calls", OrderedJson::array({OrderedJson{
+                                  {"index", number}, {"function", {{"arguments", part.text}}}}})}};
+      break;
+  }
+  return Event(absl::StrCat("{\"index\":", index, ",\"delta\":", Dump(delta),
+                            ",\"logprobs\":", Logprobs(tokens, 0), ",\"finish_reason\":null}"),
+               usage, counts);
+}
+
+std::string CompletionFormat::IdsEvent(uint32_t index, const std::vector<TokenId>& ids,
+                                       const std::vector<TokenId>& prompt_ids, Usage usage,
+                                       const TokenCounts& counts) const {
+  const std::string prompt =
+      prompt_ids.empty() ? ""
+                         : absl::StrCat(",\"prompt_token_ids\":", Dump(OrderedJson(prompt_ids)));
   return Event(
       absl::StrCat("{\"index\":", index, ",", head_.chat ? "\"delta\":{}" : "\"text\":\"\"",
-                   ",\"logprobs\":null,\"finish_reason\":\"", ReasonName(finish), "\"}"),
+                   ",\"logprobs\":null,\"finish_reason\":null,\"token_ids\":",
+                   Dump(OrderedJson(ids)), head_.chat ? "" : prompt, "}"),
+      usage, counts, head_.chat ? prompt : "");
+}
+
+std::string CompletionFormat::FinishEvent(uint32_t index, client::FinishReason finish, bool called,
+                                          Usage usage, const TokenCounts& counts) const {
+  return Event(
+      absl::StrCat("{\"index\":", index, ",", head_.chat ? "\"delta\":{}" : "\"text\":\"\"",
+                   ",\"logprobs\":null,\"finish_reason\":\"", ReasonName(finish, called), "\"}"),
       usage, counts);
 }
 

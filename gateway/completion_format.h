@@ -12,6 +12,8 @@
 
 #include "absl/strings/string_view.h"
 #include "client/client.h"
+#include "gateway/answer_part.h"
+#include "gateway/tools/called_function.h"
 
 namespace lamina::gateway {
 
@@ -26,6 +28,7 @@ struct TokenCounts {
   uint32_t prompt = 0;
   uint32_t completion = 0;
   uint32_t cached = 0;  // Of the prompts, whose K and V were there already.
+  std::optional<uint32_t> reasoning;  // Of the completion; of models that think in tags.
 };
 
 // What a choice shows for one of its tokens, or for one of the prompt when it is echoed.
@@ -41,17 +44,27 @@ struct ShownToken {
 struct FinishedChoice {
   uint32_t index = 0;
   std::string text;
-  std::vector<ShownToken> tokens;  // With log-probabilities only.
+  std::string reasoning;
+  std::vector<CalledFunction> calls;
+  std::vector<ShownToken> tokens;           // With log-probabilities only.
+  std::optional<std::vector<TokenId>> ids;  // With return_token_ids, and the prompt's:
+  std::vector<TokenId> prompt_ids;
   // With prompt_logprobs only; of a chat, in choice 0 alone.
   std::vector<ShownToken> prompt_tokens;
   client::FinishReason finish = client::FinishReason::kNotFinished;
+  bool called = false;  // It has ended with calls that the model chose to make.
+};
+
+// How answers show tokens.
+struct TokenForm {
+  bool logprobs = false;      // Events and choices have them, else null.
+  uint32_t alternatives = 0;  // Beside each token: 0 leaves the list of a plain completion null.
+  bool as_ids = false;        // "token_id:12" instead of the text.
 };
 
 class CompletionFormat {
  public:
-  // `logprobs`: events and choices have them, else null. `alternatives` beside each token: 0 leaves
-  // the list of a plain completion null.
-  CompletionFormat(CompletionHead head, bool logprobs, uint32_t alternatives);
+  CompletionFormat(CompletionHead head, TokenForm form);
 
   std::string Whole(const std::vector<FinishedChoice>& choices, const TokenCounts& usage) const;
 
@@ -64,18 +77,28 @@ class CompletionFormat {
   std::string TextEvent(uint32_t index, absl::string_view text,
                         const std::vector<ShownToken>& tokens, uint32_t text_offset, Usage usage,
                         const TokenCounts& counts) const;
-  std::string FinishEvent(uint32_t index, client::FinishReason finish, Usage usage,
+  // Of a chat: a thought, the beginning of call `number` (with its id), or more of its arguments.
+  std::string PartEvent(uint32_t index, const AnswerPart& part, size_t number,
+                        const std::string& id, const std::vector<ShownToken>& tokens, Usage usage,
+                        const TokenCounts& counts) const;
+  // Ids of new tokens, or of the prompt's.
+  std::string IdsEvent(uint32_t index, const std::vector<TokenId>& ids,
+                       const std::vector<TokenId>& prompt_ids, Usage usage,
+                       const TokenCounts& counts) const;
+  // `called`: as of FinishedChoice.
+  std::string FinishEvent(uint32_t index, client::FinishReason finish, bool called, Usage usage,
                           const TokenCounts& counts) const;
   // The last event, without choices.
   std::string UsageEvent(const TokenCounts& counts) const;
 
  private:
-  std::string Event(absl::string_view choice, Usage usage, const TokenCounts& counts) const;
+  // `beside`: further members of the event, each with a comma before it.
+  std::string Event(absl::string_view choice, Usage usage, const TokenCounts& counts,
+                    absl::string_view beside = "") const;
   std::string Logprobs(const std::vector<ShownToken>& tokens, uint32_t text_offset) const;
 
   const CompletionHead head_;
-  const bool logprobs_;
-  const uint32_t alternatives_;
+  const TokenForm form_;
   const std::string event_prefix_;
 };
 

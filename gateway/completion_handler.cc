@@ -11,11 +11,15 @@
 namespace lamina::gateway {
 
 CompletionHandler::CompletionHandler(CompletionRequest request, CompletionHead head,
-                                     Backend& backend, ResponseWriter& writer,
-                                     GatewayMetrics& metrics, DoneFunction done)
+                                     std::shared_ptr<AnswerFormat> format, Backend& backend,
+                                     ResponseWriter& writer, GatewayMetrics& metrics,
+                                     DoneFunction done)
     : request_(std::move(request)),
       head_(head),
-      format_(std::move(head), request_.logprobs, request_.options.logprobs.value_or(0)),
+      format_(std::move(head), {.logprobs = request_.logprobs,
+                                .alternatives = request_.options.logprobs.value_or(0),
+                                .as_ids = request_.tokens_as_ids}),
+      other_format_(std::move(format)),
       backend_(backend),
       writer_(&writer),
       metrics_(metrics),
@@ -26,6 +30,9 @@ CompletionHandler::CompletionHandler(CompletionRequest request, CompletionHead h
 void CompletionHandler::Start() {
   for (size_t i = 0; i < prompts_.size(); ++i) {
     prompts_[i].choices.resize(*request_.options.n);
+    for (Choice& choice : prompts_[i].choices) {
+      choice.parts = ChoiceParts(request_);
+    }
     if (const auto* text = std::get_if<std::string>(&request_.prompts[i]); text != nullptr) {
       prompts_[i].echo = *text;
     }
@@ -62,7 +69,7 @@ void CompletionHandler::PrepareOne(size_t index) {
       self->Prepared(text.status());
     });
   } else {
-    backend_.Tokenize(prompt, /*add_special=*/true,
+    backend_.Tokenize(prompt, {}, /*add_special=*/true,
                       [self, index](const absl::StatusOr<client::TokenizeResult>& result) {
                         if (result.ok()) {
                           self->prompts_[index].tokens =
@@ -76,7 +83,7 @@ void CompletionHandler::PrepareOne(size_t index) {
 // What the template makes of the messages is scored as tokens.
 void CompletionHandler::ScoreChat(size_t index) {
   backend_.Tokenize(
-      request_.prompts[index], /*add_special=*/true,
+      request_.prompts[index], request_.options.chat, /*add_special=*/true,
       [self = shared_from_this(), index](const absl::StatusOr<client::TokenizeResult>& result) {
         if (!result.ok()) {
           self->Prepared(result.status());
@@ -144,7 +151,8 @@ void CompletionHandler::FinishWithoutTokens() {
       choice.finish = client::FinishReason::kLength;
       if (request_.stream) {
         Begin(i, c);
-        Send(format_.FinishEvent(IndexOf(i, c), choice.finish, usage_of_events(), Counts()));
+        Send(format_.FinishEvent(IndexOf(i, c), choice.finish, /*called=*/false, usage_of_events(),
+                                 Counts()));
       }
     }
   }
@@ -186,12 +194,20 @@ void CompletionHandler::OnChunk(size_t index, const client::Chunk& chunk) {
     prompt.tokens = chunk.prompt_tokens;
   }
   prompt.cached = std::max(prompt.cached, chunk.usage.cached_tokens);
+  if (!chunk.prompt.empty()) {
+    prompt.ids = chunk.prompt;
+  }
   const bool has_output = !chunk.tokens.empty() || !chunk.text.empty() ||
                           chunk.finish_reason != client::FinishReason::kNotFinished;
   if (has_output && chunk.index < prompt.choices.size()) {
     Choice& choice = prompt.choices[chunk.index];
     choice.completion_tokens += static_cast<uint32_t>(chunk.tokens.size());
     choice.finish = chunk.finish_reason;
+    if (request_.return_ids) {
+      for (const client::TokenOutput& token : chunk.tokens) {
+        choice.ids.push_back(token.token);
+      }
+    }
     if (request_.stream) {
       Stream(index, chunk);
     } else {
@@ -242,7 +258,9 @@ std::vector<ShownToken> CompletionHandler::Shown(const client::Chunk& chunk) con
 }
 
 void CompletionHandler::Gather(Choice& choice, const client::Chunk& chunk) const {
-  choice.text += chunk.text;
+  for (const AnswerPart& part : choice.parts.Read(chunk)) {
+    choice.parts.Take(part);
+  }
   std::vector<ShownToken> tokens = Shown(chunk);
   choice.tokens.insert(choice.tokens.end(), std::make_move_iterator(tokens.begin()),
                        std::make_move_iterator(tokens.end()));
@@ -262,7 +280,9 @@ void CompletionHandler::Begin(size_t index, uint32_t c) {
   if (std::exchange(choice.begun, true)) {
     return;
   }
-  if (request_.chat) {
+  if (other_format_ != nullptr) {
+    Send(other_format_->Begin(Counts()));
+  } else if (request_.chat) {
     Send(format_.RoleEvent(IndexOf(index, c), usage_of_events(), Counts()));
   } else if (request_.echo) {
     const Prompt& prompt = prompts_[index];
@@ -277,9 +297,19 @@ void CompletionHandler::Stream(size_t index, const client::Chunk& chunk) {
   const uint32_t shown_index = IndexOf(index, chunk.index);
   Begin(index, chunk.index);
   choice.times.Observe(metrics_, began_, std::chrono::steady_clock::now(), chunk.tokens.size());
+  if (other_format_ != nullptr) {
+    SendInOtherFormat(choice, chunk);
+    return;
+  }
   const std::vector<ShownToken> tokens = Shown(chunk);
+  if (request_.return_ids && (!choice.ids.empty() || !prompts_[index].ids.empty())) {
+    Send(format_.IdsEvent(shown_index, std::exchange(choice.ids, {}),
+                          std::exchange(prompts_[index].ids, {}), usage_of_events(), Counts()));
+  }
   // Text may lag behind tokens while a character or a stop string is open.
-  if (!chunk.text.empty() || !tokens.empty()) {
+  if (choice.parts.mixed()) {
+    SendParts(shown_index, choice, chunk, tokens);
+  } else if (!chunk.text.empty() || !tokens.empty()) {
     Send(format_.TextEvent(shown_index, chunk.text, tokens, choice.characters, usage_of_events(),
                            Counts()));
     for (const ShownToken& token : tokens) {
@@ -287,7 +317,37 @@ void CompletionHandler::Stream(size_t index, const client::Chunk& chunk) {
     }
   }
   if (chunk.finish_reason != client::FinishReason::kNotFinished) {
-    Send(format_.FinishEvent(shown_index, chunk.finish_reason, usage_of_events(), Counts()));
+    Send(format_.FinishEvent(shown_index, chunk.finish_reason, choice.parts.called(),
+                             usage_of_events(), Counts()));
+  }
+}
+
+// What ends the answer is sent in Complete(), with the counts.
+void CompletionHandler::SendInOtherFormat(Choice& choice, const client::Chunk& chunk) {
+  for (const AnswerPart& part : choice.parts.Read(chunk)) {
+    if (part.kind == AnswerPart::Kind::kCall) {
+      choice.parts.Take(part);
+    }
+    Send(other_format_->Part(part, choice.parts.call_id()));
+  }
+}
+
+// Log-probabilities go with the first of the chunk's parts.
+void CompletionHandler::SendParts(uint32_t index, Choice& choice, const client::Chunk& chunk,
+                                  const std::vector<ShownToken>& tokens) {
+  std::vector<AnswerPart> parts = choice.parts.Read(chunk);
+  if (parts.empty() && !tokens.empty()) {
+    parts.push_back({AnswerPart::Kind::kText, ""});
+  }
+  std::vector<ShownToken> shown = tokens;
+  for (const AnswerPart& part : parts) {
+    if (part.kind == AnswerPart::Kind::kCall) {
+      choice.parts.Take(part);
+    }
+    const size_t calls = choice.parts.calls.size();
+    Send(format_.PartEvent(index, part, calls > 0 ? calls - 1 : 0, choice.parts.call_id(), shown,
+                           usage_of_events(), Counts()));
+    shown.clear();
   }
 }
 
@@ -313,14 +373,25 @@ TokenCounts CompletionHandler::Counts() const {
     counts.cached += prompt.cached;
     for (const Choice& choice : prompt.choices) {
       counts.completion += choice.completion_tokens;
+      if (request_.thought != AnswerReader::Thought::kNone) {
+        counts.reasoning = counts.reasoning.value_or(0) + choice.parts.reasoning_tokens;
+      }
     }
   }
   return counts;
 }
 
 FinishedChoice CompletionHandler::Finished(Prompt& prompt, Choice& choice, uint32_t index) const {
-  FinishedChoice finished = {.index = index, .finish = choice.finish};
-  finished.text = request_.echo ? prompt.echo + choice.text : std::move(choice.text);
+  FinishedChoice finished = {.index = index,
+                             .reasoning = std::move(choice.parts.reasoning),
+                             .finish = choice.finish,
+                             .called = choice.parts.called()};
+  finished.calls = std::move(choice.parts.calls);
+  if (request_.return_ids) {
+    finished.ids = std::move(choice.ids);
+    finished.prompt_ids = prompt.ids;
+  }
+  finished.text = request_.echo ? prompt.echo + choice.parts.text : std::move(choice.parts.text);
   if (request_.echo && request_.logprobs) {
     finished.tokens = EchoedTokens(prompt);
   }
@@ -357,6 +428,13 @@ std::vector<FinishedChoice> CompletionHandler::FinishedChoices() {
 
 void CompletionHandler::Complete() {
   const TokenCounts counts = Counts();
+  if (other_format_ != nullptr && request_.stream) {
+    const Choice& choice = prompts_[0].choices[0];
+    Begin(0, 0);
+    Send(other_format_->End(choice.finish, !choice.parts.calls.empty(), counts));
+    End(absl::OkStatus());
+    return;
+  }
   if (request_.stream) {
     if (request_.include_usage) {
       Send(format_.UsageEvent(counts));
@@ -365,7 +443,9 @@ void CompletionHandler::Complete() {
     End(absl::OkStatus());
     return;
   }
-  HttpResponse response = {.body = format_.Whole(FinishedChoices(), counts)};
+  HttpResponse response = {.body = other_format_ != nullptr
+                                       ? other_format_->Whole(FinishedChoices()[0], counts)
+                                       : format_.Whole(FinishedChoices(), counts)};
   ResponseWriter* writer = writer_;
   End(absl::OkStatus());
   writer->Respond(std::move(response));
@@ -373,10 +453,13 @@ void CompletionHandler::Complete() {
 
 void CompletionHandler::Fail(const absl::Status& status) {
   HttpResponse response = ErrorResponse(status);
+  if (other_format_ != nullptr) {
+    response.body = other_format_->ErrorBody(ToApiError(status));
+  }
   if (streaming_) {
     metrics_.CountBrokenStream(response.error_code);
-    Send(ErrorEvent(response.body));
-    Send(kDoneEvent);
+    Send(other_format_ != nullptr ? other_format_->ErrorEvent(ToApiError(status))
+                                  : ErrorEvent(response.body) + kDoneEvent);
     End(status);
     return;
   }

@@ -20,7 +20,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "gateway/apis/answer_format.h"
 #include "gateway/backend.h"
+#include "gateway/choice_parts.h"
 #include "gateway/completion_format.h"
 #include "gateway/completion_request.h"
 #include "gateway/gateway_metrics.h"
@@ -41,9 +43,11 @@ class CompletionHandler final : public RequestHandler,
   using DoneFunction = std::function<void(const Report& report)>;
 
   // `backend` and `metrics` must outlive this; `writer` must live until the answer has ended or
-  // OnGone().
-  CompletionHandler(CompletionRequest request, CompletionHead head, Backend& backend,
-                    ResponseWriter& writer, GatewayMetrics& metrics, DoneFunction done);
+  // OnGone(). `format`: of another API than OpenAI's completions, for one choice of a chat; or
+  // null.
+  CompletionHandler(CompletionRequest request, CompletionHead head,
+                    std::shared_ptr<AnswerFormat> format, Backend& backend, ResponseWriter& writer,
+                    GatewayMetrics& metrics, DoneFunction done);
 
   void Start();
 
@@ -53,8 +57,9 @@ class CompletionHandler final : public RequestHandler,
 
  private:
   struct Choice {
-    std::string text;
+    ChoiceParts parts;
     std::vector<ShownToken> tokens;
+    std::vector<TokenId> ids;
     client::FinishReason finish = client::FinishReason::kNotFinished;
     uint32_t completion_tokens = 0;
     uint32_t characters = 0;  // Of tokens shown so far.
@@ -68,6 +73,7 @@ class CompletionHandler final : public RequestHandler,
     bool done = false;
     uint32_t tokens = 0;
     uint32_t cached = 0;                  // Of these, whose K and V were there already.
+    std::vector<TokenId> ids;             // With return_token_ids.
     std::string echo;                     // Text of the prompt.
     std::vector<ShownToken> echo_tokens;  // With log-probabilities only.
     std::vector<Choice> choices;
@@ -91,6 +97,9 @@ class CompletionHandler final : public RequestHandler,
   void Stream(size_t index, const client::Chunk& chunk);
   void Begin(size_t index, uint32_t choice);
   void Gather(Choice& choice, const client::Chunk& chunk) const;
+  void SendParts(uint32_t index, Choice& choice, const client::Chunk& chunk,
+                 const std::vector<ShownToken>& tokens);
+  void SendInOtherFormat(Choice& choice, const client::Chunk& chunk);
   std::vector<ShownToken> Shown(const client::Chunk& chunk) const;
 
   void Send(const std::string& event);
@@ -110,6 +119,7 @@ class CompletionHandler final : public RequestHandler,
   const CompletionRequest request_;
   const CompletionHead head_;
   const CompletionFormat format_;
+  const std::shared_ptr<AnswerFormat> other_format_;
   Backend& backend_;
   ResponseWriter* writer_;  // Null once the answer has ended or the client is gone.
   GatewayMetrics& metrics_;

@@ -11,6 +11,7 @@
 #include "common/status_macros.h"
 #include "gateway/api_error.h"
 #include "gateway/chat_messages.h"
+#include "gateway/extra_parameters.h"
 
 namespace lamina::gateway {
 namespace {
@@ -23,8 +24,7 @@ constexpr int64_t kLogprobsMax = 20;   // As the coordinator allows.
 constexpr size_t kStopsMax = 16;       // As the coordinator allows.
 constexpr size_t kStopBytesMax = 256;  // As the coordinator allows.
 constexpr size_t kStopTokensMax = 128;
-constexpr size_t kLogitBiasMax = 1024;       // As the coordinator allows.
-constexpr float kTemperatureDefault = 1.0f;  // OpenAI's; the coordinator's own is greedy.
+constexpr size_t kLogitBiasMax = 1024;  // As the coordinator allows.
 
 absl::Status ReadSampling(JsonObject& body, client::GenerateOptions& options) {
   const auto real = [&body](const char* name, double least, double most,
@@ -35,7 +35,6 @@ absl::Status ReadSampling(JsonObject& body, client::GenerateOptions& options) {
     }
     return absl::OkStatus();
   };
-  options.temperature = kTemperatureDefault;
   LAMINA_RETURN_IF_ERROR(real("temperature", 0, 2, options.temperature));
   LAMINA_RETURN_IF_ERROR(real("top_p", 0, 1, options.top_p));
   LAMINA_RETURN_IF_ERROR(real("min_p", 0, 1, options.min_p));
@@ -162,23 +161,16 @@ absl::Status ReadForm(JsonObject& body, client::GenerateOptions& options) {
 
 // Fields that change nothing here, and fields that would and that this server does not obey.
 absl::Status ReadOthers(JsonObject& body) {
-  for (const char* name : {"user", "metadata", "store", "service_tier", "safety_identifier",
-                           "prompt_cache_key", "prompt_cache_retention", "request_id",
-                           "parallel_tool_calls", "spaces_between_special_tokens", "prediction"}) {
+  for (const char* name :
+       {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
+        "prompt_cache_retention", "request_id", "spaces_between_special_tokens", "prediction"}) {
     body.Ignore(name);
   }
   for (const char* name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar"}) {
     LAMINA_RETURN_IF_ERROR(body.Refuse(name, {}, "use structured_outputs"));
   }
-  LAMINA_RETURN_IF_ERROR(
-      body.Refuse("skip_special_tokens", {true}, "special tokens are never part of the text"));
-  LAMINA_RETURN_IF_ERROR(body.Refuse("include_stop_str_in_output", {false},
-                                     "stop strings are never part of the text"));
   LAMINA_RETURN_IF_ERROR(body.Refuse("use_beam_search", {false}, "there is no beam search"));
   LAMINA_RETURN_IF_ERROR(body.Refuse("length_penalty", {1, 1.0}, "there is no beam search"));
-  LAMINA_RETURN_IF_ERROR(body.Refuse("truncate_prompt_tokens", {}, "prompts are never cut"));
-  LAMINA_RETURN_IF_ERROR(body.Refuse("allowed_token_ids", {}, "use logit_bias"));
-  LAMINA_RETURN_IF_ERROR(body.Refuse("bad_words", {Json::array()}, "use logit_bias"));
   return body.RefuseUnknown();
 }
 
@@ -199,6 +191,7 @@ absl::Status ReadCommon(JsonObject& body, CompletionRequest& request) {
   LAMINA_ASSIGN_OR_RETURN(const std::optional<bool> ignore_eos, body.Bool("ignore_eos"));
   options.ignore_eos = ignore_eos.value_or(false);
   LAMINA_RETURN_IF_ERROR(ReadForm(body, options));
+  LAMINA_RETURN_IF_ERROR(ReadExtraParameters(body, request));
   LAMINA_ASSIGN_OR_RETURN(const std::optional<int64_t> min_tokens,
                           body.Integer("min_tokens", 0, kTokensMax));
   if (min_tokens.has_value()) {
@@ -336,31 +329,6 @@ absl::Status ReadChatLogprobs(JsonObject& body, CompletionRequest& request) {
   return absl::OkStatus();
 }
 
-absl::Status ReadChatOthers(JsonObject& body) {
-  for (const char* name : {"tools", "functions"}) {
-    LAMINA_RETURN_IF_ERROR(body.Refuse(name, {Json::array()}, "there are no tool calls"));
-  }
-  for (const char* name : {"tool_choice", "function_call"}) {
-    LAMINA_RETURN_IF_ERROR(body.Refuse(name, {"none", "auto"}, "there are no tool calls"));
-  }
-  LAMINA_RETURN_IF_ERROR(body.Refuse("modalities", {Json::array({"text"})}, "output is text only"));
-  LAMINA_RETURN_IF_ERROR(body.Refuse("audio", {}, "output is text only"));
-  LAMINA_RETURN_IF_ERROR(body.Refuse("web_search_options", {}, "there is no web search"));
-  LAMINA_RETURN_IF_ERROR(
-      body.Refuse("reasoning_effort", {"none"}, "reasoning cannot be told apart"));
-  LAMINA_RETURN_IF_ERROR(body.Refuse("verbosity", {"medium"}, "say it in the prompt"));
-  LAMINA_RETURN_IF_ERROR(
-      body.Refuse("add_generation_prompt", {true}, "the assistant's turn is always opened"));
-  LAMINA_RETURN_IF_ERROR(
-      body.Refuse("continue_final_message", {false}, "the assistant's turn is always opened"));
-  LAMINA_RETURN_IF_ERROR(
-      body.Refuse("add_special_tokens", {false}, "the chat template has the special tokens"));
-  LAMINA_RETURN_IF_ERROR(body.Refuse("echo", {false}, "a chat is not echoed"));
-  LAMINA_RETURN_IF_ERROR(body.Refuse("chat_template", {}, "the model's own chat template is used"));
-  return body.Refuse("chat_template_kwargs", {Json::object()},
-                     "the model's own chat template is used");
-}
-
 }  // namespace
 
 absl::StatusOr<std::vector<TokenId>> ParseTokens(const Json& tokens, absl::string_view path) {
@@ -399,6 +367,7 @@ absl::StatusOr<CompletionRequest> ParseCompletion(const Json& json, const Reques
   LAMINA_ASSIGN_OR_RETURN(const std::optional<int64_t> max_tokens,
                           body.Integer("max_tokens", request.echo ? 0 : 1, kTokensMax));
   request.no_tokens = max_tokens == 0;
+  request.max_tokens_given = max_tokens.value_or(0) > 0;
   request.options.max_tokens = static_cast<uint32_t>(max_tokens.value_or(kCompletionTokensDefault));
   LAMINA_RETURN_IF_ERROR(CheckMinTokens(request));
   LAMINA_RETURN_IF_ERROR(ReadCompletionLogprobs(body, request));
@@ -407,6 +376,7 @@ absl::StatusOr<CompletionRequest> ParseCompletion(const Json& json, const Reques
   LAMINA_RETURN_IF_ERROR(body.Refuse("suffix", {""}, "text cannot be inserted"));
   LAMINA_RETURN_IF_ERROR(
       body.Refuse("add_special_tokens", {true}, "send token ids to have no special tokens added"));
+  LAMINA_RETURN_IF_ERROR(body.Refuse("parallel_tool_calls", {true}, "tools are for chats"));
   LAMINA_RETURN_IF_ERROR(ReadOthers(body));
   return request;
 }
@@ -427,13 +397,14 @@ absl::StatusOr<CompletionRequest> ParseChatCompletion(const Json& json,
                           body.Integer("max_tokens", 1, kTokensMax));
   LAMINA_ASSIGN_OR_RETURN(const std::optional<int64_t> newer,
                           body.Integer("max_completion_tokens", 1, kTokensMax));
+  request.max_tokens_given = max_tokens.has_value() || newer.has_value();
   // The coordinator ends at the longest sequence that it serves.
   request.options.max_tokens =
       static_cast<uint32_t>(newer.value_or(max_tokens.value_or(kTokensMax)));
   LAMINA_RETURN_IF_ERROR(CheckMinTokens(request));
   LAMINA_RETURN_IF_ERROR(ReadChatLogprobs(body, request));
   LAMINA_RETURN_IF_ERROR(CheckChoices(request, limits));
-  LAMINA_RETURN_IF_ERROR(ReadChatOthers(body));
+  LAMINA_RETURN_IF_ERROR(ReadChatParameters(body, request));
   LAMINA_RETURN_IF_ERROR(ReadOthers(body));
   return request;
 }

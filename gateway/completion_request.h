@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,9 +16,14 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "client/client.h"
+#include "gateway/answer_reader.h"
 #include "gateway/json_object.h"
+#include "gateway/tools/tool_family.h"
+#include "gateway/tools/tool_request.h"
 
 namespace lamina::gateway {
+
+class AnswerFormat;
 
 struct CompletionRequest {
   bool chat = false;
@@ -29,8 +35,24 @@ struct CompletionRequest {
   bool logprobs = false;   // Show them; options.logprobs says how many alternatives.
   bool echo = false;       // Show the prompt before the text.
   bool no_tokens = false;  // Of echo: max_tokens was 0.
+  bool max_tokens_given = false;
   // Show so many alternatives beside each token of the prompt. Not streamed.
   std::optional<uint32_t> prompt_logprobs;
+
+  std::vector<std::string> bad_words;
+  std::vector<TokenId> allowed_tokens;  // Empty: all.
+  bool truncate_to_fit = false;         // Cut a prompt that would not fit.
+  bool return_ids = false;              // Show ids of tokens, and of the prompt's.
+  bool tokens_as_ids = false;           // Log-probabilities name tokens by their ids.
+
+  ToolRequest tools;
+  bool include_reasoning = true;
+  std::optional<uint32_t> thinking_tokens_max;
+  // Set by FitToModel().
+  const ToolFamily* family = nullptr;  // Null: answers have no calls.
+  AnswerReader::Thought thought = AnswerReader::Thought::kNone;
+
+  std::shared_ptr<AnswerFormat> format;  // Of another API; null for OpenAI's completions.
 
   bool stream = false;
   bool include_usage = false;

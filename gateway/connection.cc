@@ -215,6 +215,11 @@ bool Connection::OnHead() {
     request_.query = std::string(target.substr(question + 1));
   }
   request_.authorization = std::string(View(head[http::field::authorization]));
+  // Where Anthropic's clients send the key.
+  if (const auto key = head.find("x-api-key");
+      request_.authorization.empty() && key != head.end()) {
+    request_.authorization = absl::StrCat("Bearer ", View(key->value()));
+  }
   request_.content_type = std::string(View(head[http::field::content_type]));
   request_.origin = std::string(View(head[http::field::origin]));
   request_.request_id = std::string(View(head[kRequestIdHeader]));

@@ -109,6 +109,15 @@ absl::StatusOr<std::optional<int64_t>> JsonObject::Integer(absl::string_view nam
   if (value == nullptr) {
     return std::nullopt;
   }
+  // What is too large for an integer is read as a decimal.
+  const bool whole =
+      value->is_number_float() && std::abs(value->get<double>()) >= static_cast<double>(INT64_MAX);
+  if (whole) {
+    const bool above = value->get<double>() > 0;
+    return BadField(PathOf(name), above ? "integer_above_max_value" : "integer_below_min_value",
+                    absl::StrCat("'", PathOf(name), "' is ", value->dump(), "; it must be in [",
+                                 least, ", ", most, "]"));
+  }
   if (!value->is_number_integer()) {
     return WrongType(name, "an integer", *value);
   }

@@ -53,6 +53,8 @@ gateway::Connection::Settings SettingsOf(const GatewayConfig& config) {
 absl::StatusOr<gateway::RouterOptions> RouterOptionsOf(const ClusterConfig& config) {
   gateway::RouterOptions options = {.cors_origins = config.gateway.cors_origins,
                                     .model_names = config.gateway.model_names,
+                                    .shape = {.tool_parser = config.gateway.tool_parser,
+                                              .reasoning_parser = config.gateway.reasoning_parser},
                                     .limits = {.choices_max = config.gateway.choices_max}};
   if (options.model_names.empty()) {
     options.model_names.push_back(std::filesystem::path(config.model).stem().string());

@@ -30,7 +30,8 @@ void ModelDirectory::Get(
       done(absl::UnavailableError("the coordinator serves no model"));
       return;
     }
-    model_ = {.info = models->front(), .names = names_};
+    ChatShape shape(models->front(), shape_);
+    model_ = {.info = models->front(), .names = names_, .shape = std::move(shape)};
     if (!model_.Has(model_.info.id)) {
       model_.names.push_back(model_.info.id);
     }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gateway/router.h"
 
-#include "absl/random/random.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
@@ -15,9 +14,12 @@
 #include "common/trace_context.h"
 #include "common/version.h"
 #include "gateway/api_error.h"
+#include "gateway/apis/answer_format.h"
 #include "gateway/completion_handler.h"
 #include "gateway/deferred_handler.h"
 #include "gateway/page_endpoints.h"
+#include "gateway/random_hex.h"
+#include "gateway/request_form.h"
 #include "gateway/static_files.h"
 #include "gateway/token_endpoints.h"
 
@@ -29,16 +31,6 @@ using OrderedJson = nlohmann::ordered_json;
 constexpr char kModelPrefix[] = "/v1/models/";
 constexpr char kJsonType[] = "application/json";
 constexpr char kMetricsType[] = "text/plain; version=0.0.4; charset=utf-8";
-
-std::string RandomHex(size_t digits) {
-  thread_local absl::BitGen bits;
-  std::string text;
-  while (text.size() < digits) {
-    absl::StrAppend(&text, absl::Hex(absl::Uniform<uint64_t>(bits), absl::kZeroPad16));
-  }
-  text.resize(digits);
-  return text;
-}
 
 // "%2F" and the like. Broken escapes stay as they are.
 std::string PercentDecode(absl::string_view text) {
@@ -70,10 +62,33 @@ OrderedJson ModelJson(const std::string& name, const ServedModel& model, int64_t
           {"max_model_len", model.info.sequence_tokens_max}};
 }
 
-absl::StatusOr<CompletionRequest> ReadBody(bool chat, const std::string& body,
+constexpr char kMessages[] = "/v1/messages";
+constexpr char kCountTokens[] = "/v1/messages/count_tokens";
+constexpr char kResponses[] = "/v1/responses";
+
+absl::StatusOr<CompletionRequest> ReadBody(const std::string& path, const std::string& body,
                                            const RequestLimits& limits) {
   LAMINA_ASSIGN_OR_RETURN(const Json json, ParseBody(body));
-  return chat ? ParseChatCompletion(json, limits) : ParseCompletion(json, limits);
+  if (path == kMessages || path == kCountTokens || path == kResponses) {
+    LAMINA_ASSIGN_OR_RETURN(TranslatedRequest translated,
+                            path == kResponses ? TranslateResponses(json)
+                                               : TranslateMessages(json, path == kCountTokens));
+    LAMINA_ASSIGN_OR_RETURN(CompletionRequest request,
+                            ParseChatCompletion(translated.chat, limits));
+    request.format = std::move(translated.format);
+    return request;
+  }
+  return absl::EndsWith(path, "chat/completions") ? ParseChatCompletion(json, limits)
+                                                  : ParseCompletion(json, limits);
+}
+
+// An error in the shape of the path's API.
+HttpResponse ErrorFor(const std::string& path, const absl::Status& status) {
+  HttpResponse response = ErrorResponse(status);
+  if (absl::StartsWith(path, kMessages)) {
+    response.body = MessagesErrorBody(ToApiError(status));
+  }
+  return response;
 }
 
 std::shared_ptr<RequestHandler> Answer(ResponseWriter& writer, HttpResponse response) {
@@ -87,7 +102,7 @@ Router::Router(Backend& backend, SideWork& side_work, RouterOptions options)
     : backend_(backend),
       side_work_(side_work),
       options_(std::move(options)),
-      models_(backend, options_.model_names),
+      models_(backend, options_.model_names, options_.shape),
       started_(absl::ToUnixSeconds(absl::Now())),
       routes_({{"/", {"GET", &Router::Page, true, true}},
                {"/page.css", {"GET", &Router::Page, true, true}},
@@ -101,6 +116,12 @@ Router::Router(Backend& backend, SideWork& side_work, RouterOptions options)
                {kModelPrefix, {"GET", &Router::Models}},
                {"/tokenize", {"POST", &Router::Tokenize}},
                {"/detokenize", {"POST", &Router::Detokenize}},
+               {"/ping", {"GET", &Router::Health, true, true}},
+               {"/tokenizer_info", {"GET", &Router::TokenizerInfo}},
+               {"/v1/embeddings", {"POST", &Router::Embeddings}},
+               {kResponses, {"POST", &Router::Completion}},
+               {kMessages, {"POST", &Router::Completion}},
+               {kCountTokens, {"POST", &Router::Completion}},
                {"/v1/completions", {"POST", &Router::Completion}},
                {"/v1/chat/completions", {"POST", &Router::Completion}}}) {}
 
@@ -123,7 +144,8 @@ std::optional<HttpResponse> Router::Refuse(const HttpRequest& head) {
     return HttpResponse{.status = 204,
                         .headers = {{"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
                                     {"Access-Control-Allow-Headers",
-                                     "authorization, content-type, x-request-id, traceparent"},
+                                     "authorization, x-api-key, content-type, x-request-id, "
+                                     "traceparent"},
                                     {"Access-Control-Max-Age", "600"}}};
   }
   if (!matches) {
@@ -204,8 +226,19 @@ std::shared_ptr<RequestHandler> Router::Version(HttpRequest&, ResponseWriter& wr
   return Answer(writer, {.body = Dump({{"version", kVersion}})});
 }
 
+// With the model's own bound of token ids, once it is known.
 std::shared_ptr<RequestHandler> Router::OpenApi(HttpRequest&, ResponseWriter& writer) {
-  return Answer(writer, {.body = std::string(StaticFile("openapi.json"))});
+  const auto handler = std::make_shared<DeferredHandler>(writer);
+  models_.Get([handler](const absl::StatusOr<ServedModel>& model) {
+    std::string body(StaticFile("openapi.json"));
+    if (model.ok() && model->info.vocabulary > 0) {
+      OrderedJson description = OrderedJson::parse(body, nullptr, /*allow_exceptions=*/false);
+      description["components"]["schemas"]["TokenId"]["maximum"] = model->info.vocabulary - 1;
+      body = Dump(description);
+    }
+    handler->Respond({.body = std::move(body)});
+  });
+  return handler;
 }
 
 std::shared_ptr<RequestHandler> Router::Metrics(HttpRequest&, ResponseWriter& writer) {
@@ -252,20 +285,19 @@ std::shared_ptr<RequestHandler> Router::Detokenize(HttpRequest& request, Respons
 }
 
 std::shared_ptr<RequestHandler> Router::Completion(HttpRequest& request, ResponseWriter& writer) {
-  const bool chat = absl::EndsWith(request.path, "chat/completions");
   const size_t bytes = request.body.size();
   const auto handler = std::make_shared<DeferredHandler>(writer);
   const absl::Status begun = side_work_.Do(
       bytes,
-      [chat, limits = options_.limits, body = std::move(request.body)] {
-        return ReadBody(chat, body, limits);
+      [path = request.path, limits = options_.limits, body = std::move(request.body)] {
+        return ReadBody(path, body, limits);
       },
       [this, handler, path = request.path, followed_id = request.request_id,
        trace_parent = request.trace_parent, trace_state = request.trace_state,
        salt =
            options_.keys.SaltOf(request.authorization)](absl::StatusOr<CompletionRequest> parsed) {
         if (!parsed.ok()) {
-          handler->Respond(ErrorResponse(parsed.status()));
+          handler->Respond(ErrorFor(path, parsed.status()));
           return;
         }
         parsed->options.followed_id = followed_id;
@@ -285,12 +317,20 @@ void Router::Complete(std::shared_ptr<CompletionRequest> request, const std::str
                       const std::shared_ptr<DeferredHandler>& handler) {
   models_.Get([this, handler, request, path](const absl::StatusOr<ServedModel>& model) {
     if (!model.ok()) {
-      handler->Respond(ErrorResponse(model.status()));
+      handler->Respond(ErrorFor(path, model.status()));
       return;
     }
     if (!model->Has(request->model)) {
       handler->Respond(
-          ErrorResponse(UnknownModel(request->model, absl::StrJoin(model->names, ", "))));
+          ErrorFor(path, UnknownModel(request->model, absl::StrJoin(model->names, ", "))));
+      return;
+    }
+    if (const absl::Status fits = FitToModel(model->info, model->shape, *request); !fits.ok()) {
+      handler->Respond(ErrorFor(path, fits));
+      return;
+    }
+    if (path == kCountTokens) {
+      CountTokens(*request, handler);
       return;
     }
     const bool chat = request->chat;
@@ -310,12 +350,51 @@ void Router::Complete(std::shared_ptr<CompletionRequest> request, const std::str
                 {"ms", absl::ToInt64Milliseconds(absl::Now() - began)}});
     };
     handler->Continue([&](ResponseWriter& to) {
-      auto completion = std::make_shared<CompletionHandler>(std::move(*request), head, backend_, to,
-                                                            metrics_, log);
+      const std::shared_ptr<AnswerFormat> format = request->format;
+      auto completion = std::make_shared<CompletionHandler>(std::move(*request), head, format,
+                                                            backend_, to, metrics_, log);
       completion->Start();
       return completion;
     });
   });
+}
+
+void Router::CountTokens(const CompletionRequest& request,
+                         const std::shared_ptr<DeferredHandler>& handler) {
+  backend_.Tokenize(
+      request.prompts[0], request.options.chat, /*add_special=*/false,
+      [handler](const absl::StatusOr<client::TokenizeResult>& result) {
+        handler->Respond(result.ok()
+                             ? HttpResponse{.body = Dump({{"input_tokens", result->tokens.size()}})}
+                             : ErrorFor(kCountTokens, result.status()));
+      });
+}
+
+// As a tokenizer_config.json has it.
+std::shared_ptr<RequestHandler> Router::TokenizerInfo(HttpRequest&, ResponseWriter& writer) {
+  const auto handler = std::make_shared<DeferredHandler>(writer);
+  models_.Get([handler](const absl::StatusOr<ServedModel>& model) {
+    if (!model.ok()) {
+      handler->Respond(ErrorResponse(model.status()));
+      return;
+    }
+    const client::ModelInfo& info = model->info;
+    const auto or_null = [](const std::string& text) {
+      return text.empty() ? OrderedJson(nullptr) : OrderedJson(text);
+    };
+    handler->Respond({.body = Dump({{"bos_token", or_null(info.bos_token)},
+                                    {"eos_token", or_null(info.eos_token)},
+                                    {"chat_template", or_null(info.chat_template)},
+                                    {"model_max_length", info.sequence_tokens_max},
+                                    {"vocab_size", info.vocabulary}})});
+  });
+  return handler;
+}
+
+std::shared_ptr<RequestHandler> Router::Embeddings(HttpRequest&, ResponseWriter& writer) {
+  return Answer(writer, ErrorResponse(HttpError(400, "unsupported_endpoint",
+                                                "there are no embeddings: this server's model "
+                                                "continues text; use a server of embeddings")));
 }
 
 }  // namespace lamina::gateway

@@ -16,6 +16,7 @@
 
 #include "gateway/api_keys.h"
 #include "gateway/backend.h"
+#include "gateway/chat_shape.h"
 #include "gateway/completion_request.h"
 #include "gateway/connection.h"
 #include "gateway/deferred_handler.h"
@@ -28,6 +29,7 @@ struct RouterOptions {
   ApiKeys keys;
   std::vector<std::string> cors_origins;
   std::vector<std::string> model_names;
+  ShapeOptions shape;
   RequestLimits limits;
 };
 
@@ -66,10 +68,14 @@ class Router final : public RequestRouter {
   std::shared_ptr<RequestHandler> Models(HttpRequest& request, ResponseWriter& writer);
   std::shared_ptr<RequestHandler> Tokenize(HttpRequest& request, ResponseWriter& writer);
   std::shared_ptr<RequestHandler> Detokenize(HttpRequest& request, ResponseWriter& writer);
+  std::shared_ptr<RequestHandler> TokenizerInfo(HttpRequest& request, ResponseWriter& writer);
+  std::shared_ptr<RequestHandler> Embeddings(HttpRequest& request, ResponseWriter& writer);
   std::shared_ptr<RequestHandler> Completion(HttpRequest& request, ResponseWriter& writer);
 
   void Complete(std::shared_ptr<CompletionRequest> request, const std::string& path,
                 const std::shared_ptr<DeferredHandler>& handler);
+  void CountTokens(const CompletionRequest& request,
+                   const std::shared_ptr<DeferredHandler>& handler);
 
   Backend& backend_;
   SideWork& side_work_;

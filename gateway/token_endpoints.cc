@@ -12,6 +12,7 @@
 #include "gateway/chat_messages.h"
 #include "gateway/completion_request.h"
 #include "gateway/deferred_handler.h"
+#include "gateway/extra_parameters.h"
 #include "gateway/json_object.h"
 
 namespace lamina::gateway {
@@ -22,6 +23,7 @@ using OrderedJson = nlohmann::ordered_json;
 struct TokenizeRequest {
   std::string model;
   client::Prompt prompt;
+  client::ChatOptions chat;
   bool add_special = true;
   bool with_strings = false;
 };
@@ -54,8 +56,9 @@ absl::StatusOr<TokenizeRequest> ParseTokenize(const std::string& text) {
       return BadField("add_special_tokens", "unsupported_parameter",
                       "'add_special_tokens' is not for 'messages': the chat template has them");
     }
-    LAMINA_RETURN_IF_ERROR(
-        body.Refuse("add_generation_prompt", {true}, "the assistant's turn is always opened"));
+    LAMINA_RETURN_IF_ERROR(ReadTemplateParameters(body, request.chat));
+    LAMINA_ASSIGN_OR_RETURN(const ToolRequest tools, ReadTools(body));
+    request.chat.tools_json = tools.json;
   }
   LAMINA_RETURN_IF_ERROR(body.RefuseUnknown());
   return request;
@@ -154,7 +157,7 @@ std::shared_ptr<RequestHandler> AnswerTokenize(std::string body, const TokenServ
             {"token_strs", strings ? OrderedJson(result.pieces) : OrderedJson(nullptr)}};
       };
       services.backend.Tokenize(
-          request->prompt, request->add_special,
+          request->prompt, request->chat, request->add_special,
           [services, handler, write](absl::StatusOr<client::TokenizeResult> result) {
             const size_t bytes = result.ok() ? result->tokens.size() * kTokenBytes : 0;
             RespondWith(services.side_work, handler, std::move(result), bytes, write);

@@ -32,13 +32,16 @@ A request: {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions",
             "body": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 20}}
 Results are appended in the order they come. Run again, it goes on with what has no result yet: what
 was cut off, and what failed for reasons that pass. A request that can never be answered has a
-result with status_code 400. Exit status: 0 every request has a result, 1 some have none, 130 Ctrl-C.
+result with status_code 400, or 404 for a model that is not served. A line that is no request with a
+custom_id of its own is told and left out; with --strict nothing is answered then.
+Exit status: 0 every line has a result, 1 some have none, 2 wrong usage, 130 Ctrl-C.
 )";
 
 struct BatchFlags {
   std::string input;
   std::string output;
   uint32_t concurrency = 32;
+  bool strict = false;
 };
 
 // The results, appended line by line.
@@ -219,13 +222,14 @@ class BatchRunner {
 };
 
 void PrintSummary(const Invocation& invocation, const BatchRunner& runner, size_t had, size_t left,
-                  double seconds) {
+                  size_t left_out, double seconds) {
   const double rate = static_cast<double>(runner.output_tokens()) / std::max(seconds, 1e-9);
   if (invocation.json) {
     PrintJson({{"results", runner.written()},
                {"refused", runner.refused()},
                {"resumed", had},
                {"left", left},
+               {"lines_left_out", left_out},
                {"output_tokens", runner.output_tokens()},
                {"seconds", seconds},
                {"output_tokens_per_second", rate}});
@@ -243,11 +247,14 @@ int Run(const Invocation& invocation, const BatchFlags& flags) {
   if (!text.ok()) {
     return Fail(text.status());
   }
-  const auto requests = ParseBatch(*text);
-  if (!requests.ok()) {
-    return Fail(
-        absl::InvalidArgumentError(absl::StrCat(flags.input, ": ", requests.status().message())));
+  BatchFile file = ParseBatch(*text);
+  if (flags.strict && !file.problems.empty()) {
+    return Fail(absl::InvalidArgumentError(absl::StrCat(flags.input, ": ", file.problems.front())));
   }
+  for (const std::string& problem : file.problems) {
+    std::fprintf(stderr, "lamina: %s: %s; left out\n", flags.input.c_str(), problem.c_str());
+  }
+  std::vector<BatchRequest>* const requests = &file.requests;
   ResultFile results;
   const absl::StatusOr<std::set<std::string>> had = results.Open(flags.output);
   if (!had.ok()) {
@@ -263,26 +270,33 @@ int Run(const Invocation& invocation, const BatchFlags& flags) {
   if (!client.ok()) {
     return Fail(client.status());
   }
-  const auto status = (*client)->Status();
-  if (!status.ok()) {
-    return Fail(status.status());
+  const absl::StatusOr<std::vector<client::ModelInfo>> models = (*client)->ListModels();
+  if (!models.ok() || models->empty()) {
+    return Fail(models.ok() ? absl::UnavailableError("the server serves no model")
+                            : models.status());
   }
+  std::vector<std::string> names = models->front().names;
+  names.push_back(models->front().id);
+  CheckModels(names, *requests);
   const client::Cancellation cancellation;
   const Interrupts::Scoped scoped(*invocation.interrupts,
                                   [&cancellation] { cancellation.Cancel(); });
-  BatchRunner runner(**client, status->model, results);
+  BatchRunner runner(**client, models->front().id, results);
   const Nanos start = RealClock().Now();
   const absl::Status ran = runner.Run(left, flags.concurrency, cancellation);
   if (!ran.ok()) {
     return Fail(ran);
   }
   const size_t unanswered = left.size() - runner.written();
-  PrintSummary(invocation, runner, requests->size() - left.size(), unanswered,
+  PrintSummary(invocation, runner, requests->size() - left.size(), unanswered, file.problems.size(),
                ToSeconds(RealClock().Now() - start));
   if (cancellation.cancelled()) {
     return kExitInterrupted;
   }
-  return unanswered == 0 ? kExitOk : Fail(runner.last_failure());
+  if (unanswered > 0) {
+    return Fail(runner.last_failure());
+  }
+  return file.problems.empty() ? kExitOk : kExitFailed;
 }
 
 }  // namespace
@@ -301,6 +315,7 @@ void AddBatchCommand(CLI::App& app, Invocation& invocation) {
   command->add_option("--concurrency", flags->concurrency, "Requests in flight")
       ->transform(Whole(1, 4096))
       ->capture_default_str();
+  command->add_flag("--strict", flags->strict, "Answer nothing if a line is no request");
   command->callback([&invocation, flags] {
     invocation.run = [&invocation, flags] { return Run(invocation, *flags); };
   });

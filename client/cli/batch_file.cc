@@ -7,6 +7,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/output_form_json.h"
 #include "common/status_macros.h"
 
@@ -60,7 +61,7 @@ absl::Status ReadTools(const Json& value, const std::string& name, BatchRequest*
   if (!value.is_array()) {
     return Wrong(name, "a list");
   }
-  request->options.tools_json = value.dump();
+  request->options.chat.tools_json = value.dump();
   return absl::OkStatus();
 }
 
@@ -126,6 +127,14 @@ absl::Status ReadStructuredOutputs(const Json& value, const std::string&, BatchR
   return absl::OkStatus();
 }
 
+absl::Status ReadModel(const Json& value, const std::string& name, BatchRequest* request) {
+  if (!value.is_string()) {
+    return Wrong(name, "a text");
+  }
+  request->model = value.get<std::string>();
+  return absl::OkStatus();
+}
+
 absl::Status Ignore(const Json&, const std::string&, BatchRequest*) { return absl::OkStatus(); }
 
 struct Field {
@@ -134,7 +143,7 @@ struct Field {
 };
 using client::GenerateOptions;
 constexpr Field kFields[] = {
-    {"model", Ignore},
+    {"model", ReadModel},
     {"user", Ignore},
     {"metadata", Ignore},
     {"store", Ignore},
@@ -207,16 +216,15 @@ bool IsBlank(absl::string_view line) {
 
 // Calls `take` with each line that is not empty, and its number.
 template <typename Take>
-absl::Status ForLines(absl::string_view text, const Take& take) {
+void ForLines(absl::string_view text, const Take& take) {
   for (size_t number = 1; !text.empty(); ++number) {
     const size_t end = std::min(text.find('\n'), text.size());
     const absl::string_view line = text.substr(0, end);
     text.remove_prefix(std::min(end + 1, text.size()));
     if (!IsBlank(line)) {
-      LAMINA_RETURN_IF_ERROR(take(line, number));
+      take(line, number);
     }
   }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<Json> ParseLine(absl::string_view line, size_t number) {
@@ -239,21 +247,37 @@ Json Envelope(const BatchRequest& request, int status_code, const std::string& r
 
 }  // namespace
 
-absl::StatusOr<std::vector<BatchRequest>> ParseBatch(absl::string_view text) {
-  std::vector<BatchRequest> out;
+BatchFile ParseBatch(absl::string_view text) {
+  BatchFile out;
   std::set<std::string> seen;
-  LAMINA_RETURN_IF_ERROR(ForLines(text, [&](absl::string_view line, size_t number) -> absl::Status {
-    LAMINA_ASSIGN_OR_RETURN(const Json json, ParseLine(line, number));
-    BatchRequest request{.custom_id = json["custom_id"].get<std::string>()};
-    if (!seen.insert(request.custom_id).second) {
-      return absl::InvalidArgumentError(absl::StrCat("line ", number, ": the custom_id ",
-                                                     request.custom_id, " was there before"));
+  ForLines(text, [&](absl::string_view line, size_t number) {
+    const absl::StatusOr<Json> json = ParseLine(line, number);
+    if (!json.ok()) {
+      out.problems.emplace_back(json.status().message());
+      return;
     }
-    request.status = ReadRequest(json, &request);
-    out.push_back(std::move(request));
-    return absl::OkStatus();
-  }));
+    BatchRequest request{.custom_id = (*json)["custom_id"].get<std::string>()};
+    if (!seen.insert(request.custom_id).second) {
+      out.problems.push_back(absl::StrCat("line ", number, ": the custom_id ", request.custom_id,
+                                          " was there before"));
+      return;
+    }
+    request.status = ReadRequest(*json, &request);
+    out.requests.push_back(std::move(request));
+  });
   return out;
+}
+
+void CheckModels(const std::vector<std::string>& names, std::vector<BatchRequest>& requests) {
+  for (BatchRequest& request : requests) {
+    const bool served = request.model.empty() ||
+                        std::find(names.begin(), names.end(), request.model) != names.end();
+    if (request.status.ok() && !served) {
+      request.status = absl::NotFoundError(
+          absl::StrCat("the model '", request.model,
+                       "' is not served here; served: ", absl::StrJoin(names, ", ")));
+    }
+  }
 }
 
 absl::StatusOr<BatchDone> ReadBatchResults(std::istream& in) {
@@ -308,12 +332,17 @@ Json BatchResult(const BatchRequest& request, const std::string& model,
 
 Json BatchError(const BatchRequest& request, const absl::Status& status) {
   const bool ours = status.code() == absl::StatusCode::kInternal;
-  return Envelope(request, ours ? 500 : 400, "",
+  const bool no_model = status.code() == absl::StatusCode::kNotFound;
+  return Envelope(request,
+                  ours       ? 500
+                  : no_model ? 404
+                             : 400,
+                  "",
                   {{"error",
                     {{"message", std::string(status.message())},
                      {"type", ours ? "server_error" : "invalid_request_error"},
-                     {"param", nullptr},
-                     {"code", nullptr}}}});
+                     {"param", no_model ? Json("model") : Json()},
+                     {"code", no_model ? Json("model_not_found") : Json()}}}});
 }
 
 bool IsTransient(const absl::Status& status) {

@@ -22,16 +22,26 @@ namespace lamina::cli {
 
 struct BatchRequest {
   std::string custom_id;
+  std::string model;  // Empty: any.
   bool chat = false;  // /v1/chat/completions, else /v1/completions.
   // Why it cannot be sent; the result line then says so. OK for one that can.
   absl::Status status;
   client::GenerateOptions options;
 };
 
-// The requests of a file, one a line; empty lines are skipped.
-// Errors: kInvalidArgument  a line that is no JSON object, or without a custom_id of its own; names
-//                           the line. What is wrong with one request's body is its status.
-absl::StatusOr<std::vector<BatchRequest>> ParseBatch(absl::string_view text);
+struct BatchFile {
+  std::vector<BatchRequest> requests;
+  // Of lines that can have no result: no JSON object, or without a custom_id of their own. Each
+  // names its line.
+  std::vector<std::string> problems;
+};
+
+// The requests of a file, one a line; empty lines are skipped. What is wrong with one request's
+// body is its status.
+BatchFile ParseBatch(absl::string_view text);
+
+// Has requests for another model than the one of these names fail.
+void CheckModels(const std::vector<std::string>& names, std::vector<BatchRequest>& requests);
 
 // What a result file already has.
 struct BatchDone {

@@ -75,7 +75,7 @@ absl::StatusOr<Json> Measure(const BenchFlags& flags, client::Client& client,
   }
   LAMINA_ASSIGN_OR_RETURN(const client::ClusterStatus after, client.Status());
   first_error = runner.report().first_error();
-  Json report = runner.report().ToJson(runner.seconds(), before, after);
+  Json report = runner.report().ToJson(runner.seconds(), before, after, options.in_flight_max > 1);
   report["model"] = models[0].id;
   report["load"] = closed_loop              ? Json{{"concurrency", options.in_flight_max}}
                    : flags.rate.has_value() ? Json{{"rate", *flags.rate}}
@@ -84,13 +84,23 @@ absl::StatusOr<Json> Measure(const BenchFlags& flags, client::Client& client,
   return report;
 }
 
+// With --json an error is an object too, in place of the report.
+int FailInForm(const Invocation& invocation, const absl::Status& status) {
+  if (invocation.json) {
+    PrintJson({{"error",
+                {{"code", absl::StatusCodeToString(status.code())},
+                 {"message", std::string(status.message())}}}});
+  }
+  return Fail(status);
+}
+
 int Run(const Invocation& invocation, const BenchFlags& flags) {
   if (flags.concurrency.has_value() + flags.rate.has_value() + flags.trace.has_value() > 1) {
     return FailUsage("bench", "give only one of --concurrency, --rate, --trace");
   }
   const auto client = Connect(invocation);
   if (!client.ok()) {
-    return Fail(client.status());
+    return FailInForm(invocation, client.status());
   }
   const client::Cancellation cancellation;
   const Interrupts::Scoped scoped(*invocation.interrupts,
@@ -98,7 +108,10 @@ int Run(const Invocation& invocation, const BenchFlags& flags) {
   absl::Status first_error;
   const absl::StatusOr<Json> report = Measure(flags, **client, cancellation, first_error);
   if (!report.ok()) {
-    return Fail(report.status());
+    return FailInForm(invocation, report.status());
+  }
+  if (!first_error.ok() && (*report)["failed"] == (*report)["requests"]) {
+    return FailInForm(invocation, first_error);  // There is nothing to report.
   }
   if (invocation.json) {
     PrintJson(*report);

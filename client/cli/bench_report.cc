@@ -77,7 +77,7 @@ void BenchReport::AddFailed(const absl::Status& status) {
 }
 
 Json BenchReport::ToJson(double seconds, const client::ClusterStatus& before,
-                         const client::ClusterStatus& after) const {
+                         const client::ClusterStatus& after, bool several) const {
   Json nodes = Json::array();
   for (const client::NodeStatus& node : after.nodes) {
     const auto old =
@@ -97,7 +97,7 @@ Json BenchReport::ToJson(double seconds, const client::ClusterStatus& before,
           {"tpot_ms", Percentiles(tpot_ms_)},
           {"itl_ms", Percentiles(itl_ms_)},
           {"nodes", nodes},
-          {"bubbles", LargestBubble(before, after, seconds)},
+          {"bubbles", LargestBubble(before, after, seconds, several)},
           {"errors", errors_}};
 }
 

@@ -49,8 +49,9 @@ class BenchReport {
   const absl::Status& first_error() const { return first_error_; }
 
   // The object that interfaces document; `nodes` from the difference of two statuses.
+  // `several`: as of LargestBubble().
   Json ToJson(double seconds, const client::ClusterStatus& before,
-              const client::ClusterStatus& after) const;
+              const client::ClusterStatus& after, bool several = true) const;
 
  private:
   uint64_t finished_ = 0;

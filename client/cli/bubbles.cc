@@ -100,7 +100,7 @@ Json PartShares(const client::NodeStatus& before, const client::NodeStatus& afte
 }
 
 std::string LargestBubble(const client::ClusterStatus& before, const client::ClusterStatus& after,
-                          double seconds) {
+                          double seconds, bool several) {
   std::string busy;
   Bubble largest;
   Bubble idle;
@@ -125,6 +125,9 @@ std::string LargestBubble(const client::ClusterStatus& before, const client::Clu
                   .reason = ReasonInWords(part, AwaitedPeer(old, node, after, part))};
       }
     }
+  }
+  if (!several && largest.share >= kShareLeast) {
+    return busy;  // One request at a time: each node waits for the other, and nothing helps.
   }
   const Bubble& told = largest.share >= kShareLeast ? largest : idle;
   if (busy.empty() || told.share < kShareLeast) {

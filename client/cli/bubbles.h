@@ -17,8 +17,9 @@ Json PartShares(const client::NodeStatus& before, const client::NodeStatus& afte
 
 // "busy: c0 71.0%, m0 ...", and on a line of its own "largest bubble: m0 stands still 41.0% of the
 // time for queries of c0". Waits for plans count only when there is nothing else: then there was no
-// work. Empty without nodes that report parts.
+// work. `several`: more than one request ran at a time; without, only who was busy is told.
+// Empty without nodes that report parts.
 std::string LargestBubble(const client::ClusterStatus& before, const client::ClusterStatus& after,
-                          double seconds);
+                          double seconds, bool several = true);
 
 }  // namespace lamina::cli

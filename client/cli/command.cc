@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -19,6 +20,9 @@
 
 namespace lamina::cli {
 namespace {
+
+// Marks a status as wrong usage of the command.
+constexpr char kUsagePayload[] = "lamina/usage";
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kSmallest = 1e-6;  // What "above 0" means for a flag.
 }  // namespace
@@ -133,7 +137,7 @@ CLI::Validator Whole(int64_t least, uint64_t most) {
 
 absl::StatusOr<std::unique_ptr<client::Client>> Connect(const Invocation& invocation) {
   if (!IsServerAddress(invocation.server)) {
-    return absl::InvalidArgumentError(
+    return UsageError(
         absl::StrCat("'", invocation.server,
                      "' is not an address like 127.0.0.1:7400; see --server and LAMINA_SERVER"));
   }
@@ -151,7 +155,13 @@ int Fail(const absl::Status& status) {
     words += " (request " + std::string(*id) + ")";
   }
   std::fprintf(stderr, "%s %s\n", Terminal::Error().Red("lamina: error:").c_str(), words.c_str());
-  return kExitFailed;
+  return status.GetPayload(kUsagePayload).has_value() ? kExitUsage : kExitFailed;
+}
+
+absl::Status UsageError(absl::string_view message) {
+  absl::Status status = absl::InvalidArgumentError(message);
+  status.SetPayload(kUsagePayload, absl::Cord());
+  return status;
 }
 
 int FailUsage(const std::string& command, const std::string& message) {

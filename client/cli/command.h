@@ -53,6 +53,9 @@ CLI::Validator Whole(int64_t least, uint64_t most);
 
 absl::StatusOr<std::unique_ptr<client::Client>> Connect(const Invocation& invocation);
 
+// What the command line says cannot be: Fail() returns kExitUsage for it.
+absl::Status UsageError(absl::string_view message);
+
 // Prints the error on stderr and returns the exit status for it. Not for the user's own Ctrl-C: a
 // request that others cancelled has failed.
 int Fail(const absl::Status& status);

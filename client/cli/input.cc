@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "client/cli/command.h"
 #include "common/status_macros.h"
 #include "common/units.h"
 #include "model/tokenizer/utf8.h"
@@ -75,8 +76,7 @@ absl::StatusOr<std::vector<TokenId>> ParseTokens(absl::string_view text) {
        absl::StrSplit(text, absl::ByAnyChar(", \t\r\n[]"), absl::SkipEmpty())) {
     TokenId token = 0;
     if (!absl::SimpleAtoi(part, &token) || token < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("'", part, "' is not a token id; write them like 1,2,3"));
+      return UsageError(absl::StrCat("'", part, "' is not a token id; write them like 1,2,3"));
     }
     tokens.push_back(token);
   }

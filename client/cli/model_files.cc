@@ -7,6 +7,7 @@
 #include "client/cli/command.h"
 #include "common/status_macros.h"
 #include "common/units.h"
+#include "model/generation_config.h"
 #include "model/inspect.h"
 #include "model/model.h"
 #include "model/shard.h"
@@ -221,16 +222,41 @@ int RunSplit(const Invocation& invocation, const std::string& path, uint32_t sha
   return kExitOk;
 }
 
+// What the makers advise, by the names that requests have for it.
+Json AdviceToJson(const model::SamplingDefaults& advice) {
+  Json out = Json::object();
+  const auto add = [&out](const char* name, const auto& value) {
+    if (value.has_value()) {
+      out[name] = *value;
+    }
+  };
+  add("temperature", advice.temperature);
+  add("top_k", advice.top_k);
+  add("top_p", advice.top_p);
+  add("min_p", advice.min_p);
+  add("repetition_penalty", advice.repetition_penalty);
+  return out;
+}
+
 int RunInspect(const Invocation& invocation, const std::string& path, bool list_tensors) {
   const absl::StatusOr<model::Model> opened = model::OpenModel(path);
   if (!opened.ok()) {
     return Fail(opened.status());
   }
+  const absl::StatusOr<model::SamplingDefaults> advice = model::ReadSamplingDefaults(path);
+  if (!advice.ok()) {
+    return Fail(advice.status());
+  }
   const model::ModelSummary summary = model::Inspect(*opened);
   if (invocation.json) {
-    PrintJson(SummaryToJson(summary));
+    Json json = SummaryToJson(summary);
+    json["sampling_defaults"] = AdviceToJson(*advice);
+    PrintJson(json);
   } else {
     PrintSummary(summary, list_tensors);
+    if (const Json advised = AdviceToJson(*advice); !advised.empty()) {
+      std::printf("sampling     %s, where a request leaves it open\n", advised.dump().c_str());
+    }
   }
   return kExitOk;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // lamina status: what the cluster and each node do now.
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <thread>
@@ -161,7 +162,8 @@ absl::StatusOr<Looks> Look(const Invocation& invocation) {
   std::this_thread::sleep_for(kBetweenLooks);
   LAMINA_ASSIGN_OR_RETURN(looks.status, client->Status());
   looks.bubbles =
-      LargestBubble(before, looks.status, looks.status.uptime_seconds - before.uptime_seconds);
+      LargestBubble(before, looks.status, looks.status.uptime_seconds - before.uptime_seconds,
+                    std::max(before.running, looks.status.running) > 1);
   return looks;
 }
 

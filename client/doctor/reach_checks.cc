@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "client/doctor/tcp_reach.h"
 #include "client/doctor/window_checks.h"
 #include "common/cluster_secret.h"
@@ -82,6 +83,19 @@ absl::StatusOr<Speed> Measure(const std::string& uri, Nanos each) {
   return Speed{latency * 1e6, static_cast<double>(source.size()) / large * 1e-9};
 }
 
+// How to leave a transport out of the list.
+std::string WithoutScheme(const std::vector<std::string>& transports, const std::string& scheme) {
+  std::vector<std::string> others;
+  for (const std::string& other : transports) {
+    if (other != scheme) {
+      others.push_back(other);
+    }
+  }
+  return others.empty() ? "lamina config --cluster FILE --set transport=shm"
+                        : absl::StrCat("lamina config --cluster FILE --set 'transport=[",
+                                       absl::StrJoin(others, ", "), "]'   # if it need not be");
+}
+
 }  // namespace
 
 Findings CheckTransports(const std::vector<std::string>& transports, Nanos each) {
@@ -100,7 +114,7 @@ Findings CheckTransports(const std::vector<std::string>& transports, Nanos each)
       finding.state = State::kWarn;
       finding.found = std::string(speed.status().message());
       finding.why = "a cluster file that names it first is served by the next one";
-      finding.fix = "lamina doctor   # its other findings say what is missing";
+      finding.fix = WithoutScheme(transports, scheme);
       if (chosen.empty()) {
         absl::StrAppend(&passed_over, passed_over.empty() ? "" : "; ", scheme, ": ",
                         speed.status().message());

@@ -265,7 +265,9 @@ struct Header {
 absl::StatusOr<Header> ReadHeader(ByteReader& reader) {
   LAMINA_ASSIGN_OR_RETURN(const uint32_t magic, reader.Number<uint32_t>("the magic number"));
   if (magic != kMagic) {
-    return DamagedGguf("it does not begin with \"GGUF\"", 0);
+    return absl::InvalidArgumentError(
+        "it is no model: neither a GGUF file, which begins with \"GGUF\", nor a folder with "
+        "config.json and safetensors");
   }
   LAMINA_ASSIGN_OR_RETURN(const uint32_t version, reader.Number<uint32_t>("the version"));
   if (version == 0x02000000 || version == 0x03000000) {

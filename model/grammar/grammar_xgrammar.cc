@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
+#include "common/status_macros.h"
+#include "model/grammar/schema_keywords.h"
+#include "model/grammar/xgrammar_warnings.h"
 
 namespace lamina::model {
 namespace {
@@ -100,20 +104,40 @@ class XGrammarCompiler final : public GrammarCompiler {
       : compiler_(tokens, /*max_threads=*/1, /*cache_enabled=*/false), vocabulary_(vocabulary) {}
 
   absl::StatusOr<std::shared_ptr<const Grammar>> Compile(const OutputForm& form) override {
+    LAMINA_RETURN_IF_ERROR(CheckKeywords(form));
+    TakeDropped();
     try {
-      return std::make_shared<XGrammar>(CompileOrThrow(form), vocabulary_);
+      auto grammar = std::make_shared<XGrammar>(CompileOrThrow(form), vocabulary_);
+      if (const std::string dropped = TakeDropped(); !dropped.empty()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("part of it would not be obeyed: ", dropped));
+      }
+      return grammar;
     } catch (const std::exception& error) {
       return absl::InvalidArgumentError(Reason(error));
     }
   }
 
  private:
+  // Text that is no JSON is left to the compiler.
+  static absl::Status CheckKeywords(const OutputForm& form) {
+    if (form.kind != OutputForm::Kind::kJsonSchema &&
+        form.kind != OutputForm::Kind::kStructuralTag) {
+      return absl::OkStatus();
+    }
+    const auto json = nlohmann::ordered_json::parse(form.text, nullptr, false);
+    return form.kind == OutputForm::Kind::kJsonSchema ? CheckSchemaKeywords(json)
+                                                      : CheckStructuralTagSchemas(json);
+  }
+
   xgrammar::CompiledGrammar CompileOrThrow(const OutputForm& form) {
     switch (form.kind) {
       case OutputForm::Kind::kRegex:
         return compiler_.CompileRegex(form.text);
       case OutputForm::Kind::kGrammar:
         return compiler_.CompileGrammar(form.text);
+      case OutputForm::Kind::kStructuralTag:
+        return compiler_.CompileStructuralTag(form.text);
       case OutputForm::Kind::kAny:
       case OutputForm::Kind::kJsonSchema:
         break;

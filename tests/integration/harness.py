@@ -41,16 +41,14 @@ def run(*arguments, server=None, stdin="", timeout=COMMAND_SECONDS, program="lam
                           env=environment)
 
 
-def run_in_environment(*requirements):
-    """Runs this script again in a virtual environment that has the packages, unless it does.
+def environment_with(*requirements):
+    """The Python of a virtual environment that has the packages.
 
     The environment stays in the build folder for the next time. Where the packages cannot be had, the
     tests are skipped, or fail where everything must be there.
     """
     folder = BIN.parent / "environments" / "-".join(requirements)
     python = folder / "bin/python"
-    if Path(sys.prefix).resolve() == folder.resolve():
-        return
     folder.parent.mkdir(parents=True, exist_ok=True)
     done = folder / "installed"
     with open(f"{folder}.lock", "w", encoding="utf-8") as lock:
@@ -72,6 +70,15 @@ def run_in_environment(*requirements):
                 print(f"skipped: {reason}")
                 sys.exit(0)
             done.touch()
+    return python
+
+
+def run_in_environment(*requirements):
+    """Runs this script again in a virtual environment that has the packages, unless it does."""
+    folder = BIN.parent / "environments" / "-".join(requirements)
+    if Path(sys.prefix).resolve() == folder.resolve():
+        return
+    python = environment_with(*requirements)
     os.execv(python, [str(python), "-B", *sys.argv])
 
 

@@ -137,8 +137,8 @@ TEST(ClusterConfigTest, RefusesAKeyThatIsGivenTwice) {
 TEST(ClusterConfigTest, RefusesWhatIsNotYaml) {
   EXPECT_THAT(ErrorOf("model: [a\ncompute: }"),
               AllOf(HasSubstr("INVALID_ARGUMENT"), HasSubstr("not YAML")));
-  EXPECT_THAT(ErrorOf(""), HasSubstr("wants keys and values"));
-  EXPECT_THAT(ErrorOf("just a sentence"), HasSubstr("wants keys and values"));
+  EXPECT_THAT(ErrorOf(""), HasSubstr("no cluster file"));
+  EXPECT_THAT(ErrorOf("just a sentence"), HasSubstr("no cluster file"));
 }
 
 // Its keys would go unheard.

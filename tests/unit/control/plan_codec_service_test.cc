@@ -60,7 +60,8 @@ TEST(PlanCodecTest, SamplingComesBackWhole) {
   EXPECT_EQ(RoundTrip(kSampling), kSampling);
   EXPECT_EQ(RoundTrip(SamplingParams{}), SamplingParams{});
   for (const OutputForm::Kind kind :
-       {OutputForm::Kind::kJsonSchema, OutputForm::Kind::kRegex, OutputForm::Kind::kGrammar}) {
+       {OutputForm::Kind::kJsonSchema, OutputForm::Kind::kRegex, OutputForm::Kind::kGrammar,
+        OutputForm::Kind::kStructuralTag}) {
     SamplingParams formed = kSampling;
     formed.form = {kind, "text"};
     EXPECT_EQ(RoundTrip(formed), formed);

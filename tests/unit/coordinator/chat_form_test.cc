@@ -46,6 +46,33 @@ TEST(ChatFormTest, PassesToolsArgumentsAndTheGenerationPromptOn) {
             R"(<user>U[{"b": 1, "a": 2}]calm)");
 }
 
+TEST(ChatFormTest, ALastMessageMayGoOn) {
+  const auto continued = [](const std::string& content, bool open = false) {
+    return Render(
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}<end>{% endfor %}",
+        {.messages = {{.role = "user", .content = "U"}, {.role = "assistant", .content = content}},
+         .add_generation_prompt = open,
+         .continue_final_message = true,
+         .suffix = "!"});
+  };
+  EXPECT_EQ(*continued("Because "), "<user>U<end><assistant>Because!");
+  EXPECT_EQ(continued("").status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(continued("Because", true).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(ChatFormTest, DocumentsAndASuffixComeWithArguments) {
+  EXPECT_EQ(*Render("{{ messages[0].content }}{{ documents | tojson }}{{ mood }}",
+                    {.messages = {{.role = "user", .content = "U"}},
+                     .arguments_json = R"({"documents": [{"t": 1}], "mood": "calm"})",
+                     .suffix = "[X]"}),
+            R"(U[{"t": 1}]calm[X])");
+}
+
+TEST(ChatFormTest, ATemplateOfTheServersReplacesTheModelsOwn) {
+  const ChatForm form(test_support::IdTokenizer(100, {}, kTexts), "own {{ messages[0].content }}");
+  EXPECT_EQ(*form.Render({.messages = {{.role = "user", .content = "U"}}}, std::tm{}), "own U");
+}
+
 TEST(ChatFormTest, AMessageMayBeJson) {
   EXPECT_EQ(*Render(kTexts, {.messages = {{.json = R"({"role":"user","content":"J","x":null})"}}}),
             "<user>J<assistant>");

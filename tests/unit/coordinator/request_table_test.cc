@@ -123,7 +123,8 @@ TEST_F(RequestTableTest, AdmitRefusesWithTheFieldAndItsBound) {
   const auto kBad = absl::StatusCode::kInvalidArgument;
   expect({.prompt = {}}, kBad, "empty");
   expect({.prompt = std::vector<TokenId>(100, 1)}, kBad,
-         "100 tokens; at most 99 fit (limits.sequence_tokens_max is 100)");
+         "100 tokens; at most 99 fit: this model's maximum context length is 100 tokens "
+         "(limits.sequence_tokens_max)");
   expect({.prompt = std::vector<TokenId>(101, 1), .score = true}, kBad, "at most 100");
   expect({.prompt = {1000}}, kBad, "token 1000");
   expect({.prompt = {-5}}, kBad, "token -5");
@@ -304,9 +305,26 @@ TEST_F(RequestTableTest, EndReturnsWhatStillRunsAndFreesTheId) {
   EXPECT_THAT(table_.End(1, absl::CancelledError("by client")), ElementsAre(sequences[1].id));
 
   EXPECT_THAT(sink_->done, ElementsAre(absl::CancelledError("by client")));
+  EXPECT_EQ(table_.failed(), 0u) << "nothing failed";
+  EXPECT_EQ(table_.metrics().aborted, 1u);
   EXPECT_EQ(table_.KeyOf("mine"), 0u);
   EXPECT_THAT(table_.End(1, absl::OkStatus()), IsEmpty());
   EXPECT_EQ(sink_->done.size(), 1u);
+}
+
+TEST_F(RequestTableTest, AStopTokenIsShownWhereThatWasAskedFor) {
+  for (const bool shown : {false, true}) {
+    sink_->text.clear();
+    const plan::SequenceId id =
+        Admit({.prompt = {1}, .stop_tokens = {7}, .include_stop = shown})[0].id;
+    Token(id, 7, FinishReason::kStop);
+    EXPECT_EQ(!sink_->text.empty(), shown);
+    const plan::SequenceId other =
+        Admit({.prompt = {1}, .stop_tokens = {7}, .include_stop = shown})[0].id;
+    sink_->text.clear();
+    Token(other, 999, FinishReason::kStop);
+    EXPECT_EQ(sink_->text, "") << "the model's own end is no stop of the client's";
+  }
 }
 
 TEST_F(RequestTableTest, ScoresGoOutBeforeTheEnd) {

@@ -31,6 +31,14 @@ TEST(StopMatcherTest, HoldsBackWhatMayBecomeAStopAndDropsIt) {
   EXPECT_EQ(matcher.Finish(), "");
 }
 
+TEST(StopMatcherTest, ShowsTheStopItselfWhereThatWasAskedFor) {
+  StopMatcher matcher({"END", "E"}, /*inclusive=*/true);
+
+  EXPECT_EQ(matcher.Push("the END and more"), "the E");
+  EXPECT_TRUE(matcher.stopped());
+  EXPECT_EQ(matcher.Push("more"), "");
+}
+
 TEST(StopMatcherTest, ShowsHeldTextOnceItCannotBecomeAStop) {
   StopMatcher matcher({"END"});
 

@@ -43,7 +43,8 @@ TEST(ApiErrorTest, CoordinatorsErrorsKeepTheirMeaning) {
 
 TEST(ApiErrorTest, APromptThatIsTooLongHasOpenAisCode) {
   const ApiError error = ToApiError(absl::InvalidArgumentError(
-      "the prompt has 9000 tokens; at most 8191 fit (limits.sequence_tokens_max is 8192)"));
+      "the prompt has 9000 tokens; at most 8191 fit: this model's maximum context length is 8192 "
+      "tokens (limits.sequence_tokens_max)"));
   EXPECT_EQ(error.code, "context_length_exceeded");
 }
 

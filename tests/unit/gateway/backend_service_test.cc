@@ -106,7 +106,7 @@ TEST_F(BackendTest, CallsWithOneAnswer) {
     EXPECT_EQ(models->at(0).id, "fake");
     ++answers;
   });
-  backend_->Tokenize(std::string("ab"), true, [&](const auto& result) {
+  backend_->Tokenize(std::string("ab"), {}, true, [&](const auto& result) {
     ASSERT_TRUE(result.ok());
     EXPECT_EQ(result->tokens.size(), 2u);
     ++answers;

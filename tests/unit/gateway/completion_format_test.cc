@@ -21,11 +21,12 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 CompletionFormat Plain(bool logprobs = false, uint32_t alternatives = 0) {
-  return CompletionFormat({.id = "cmpl-1", .model = "m\"", .created = 5}, logprobs, alternatives);
+  return CompletionFormat({.id = "cmpl-1", .model = "m\"", .created = 5},
+                          {.logprobs = logprobs, .alternatives = alternatives});
 }
 CompletionFormat Chat(bool logprobs = false) {
-  return CompletionFormat({.chat = true, .id = "chatcmpl-1", .model = "m", .created = 5}, logprobs,
-                          2);
+  return CompletionFormat({.chat = true, .id = "chatcmpl-1", .model = "m", .created = 5},
+                          {.logprobs = logprobs, .alternatives = 2});
 }
 
 // The object of an event, after checking how it is framed.
@@ -56,9 +57,53 @@ TEST(CompletionFormatTest, ChatEventsAreRoleThenContentThenReason) {
   const Json text = ObjectOf(format.TextEvent(0, "x", {}, 0, Usage::kAbsent, {}));
   EXPECT_EQ(text["object"], "chat.completion.chunk");
   EXPECT_EQ(text["choices"][0]["delta"], Json::parse(R"({"content":"x"})"));
-  const Json end = ObjectOf(format.FinishEvent(0, client::FinishReason::kStop, Usage::kAbsent, {}));
+  const Json end = ObjectOf(
+      format.FinishEvent(0, client::FinishReason::kStop, /*called=*/false, Usage::kAbsent, {}));
   EXPECT_EQ(end["choices"],
             Json::parse(R"([{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}])"));
+}
+
+TEST(CompletionFormatTest, CallsAndThoughtsHaveTheirEvents) {
+  const CompletionFormat format = Chat();
+  const auto delta = [&format](AnswerPart::Kind kind, const std::string& text) {
+    return ObjectOf(format.PartEvent(0, {kind, text}, 1, "call_1", {}, Usage::kAbsent,
+                                     {}))["choices"][0]["delta"];
+  };
+  EXPECT_EQ(delta(AnswerPart::Kind::kText, "x"), Json::parse(R"({"content":"x"})"));
+  EXPECT_EQ(delta(AnswerPart::Kind::kReasoning, "x"),
+            Json::parse(R"({"reasoning":"x","reasoning_content":"x"})"));
+  EXPECT_EQ(delta(AnswerPart::Kind::kCall, "f"),
+            Json::parse(R"({"tool_calls":[{"index":1,"id":"call_1","type":"function",)"
+                        R"("function":{"name":"f","arguments":""}}]})"));
+  EXPECT_EQ(delta(AnswerPart::Kind::kArguments, "{\"a"),
+            Json::parse(R"({"tool_calls":[{"index":1,"function":{"arguments":"{\"a"}}]})"));
+  const Json end = ObjectOf(
+      format.FinishEvent(0, client::FinishReason::kStop, /*called=*/true, Usage::kAbsent, {}));
+  EXPECT_EQ(end["choices"][0]["finish_reason"], "tool_calls");
+}
+
+TEST(CompletionFormatTest, AWholeMessageOfCallsHasNoText) {
+  const FinishedChoice choice = {.reasoning = "t",
+                                 .calls = {{.id = "call_1", .name = "f", .arguments = "{}"}},
+                                 .finish = client::FinishReason::kStop,
+                                 .called = true};
+  const Json body =
+      Json::parse(Chat().Whole({choice}, {.prompt = 1, .completion = 2, .reasoning = 1}));
+  EXPECT_EQ(body["choices"][0]["message"],
+            Json::parse(R"({"role":"assistant","content":null,"refusal":null,"annotations":[],)"
+                        R"("tool_calls":[{"id":"call_1","type":"function","function":)"
+                        R"({"name":"f","arguments":"{}"}}],"reasoning":"t",)"
+                        R"("reasoning_content":"t"})"));
+  EXPECT_EQ(body["choices"][0]["finish_reason"], "tool_calls");
+  EXPECT_EQ(body["usage"]["completion_tokens_details"]["reasoning_tokens"], 1);
+}
+
+TEST(CompletionFormatTest, IdsAreShownWhereTheyAreAskedFor) {
+  const Json event = ObjectOf(Chat().IdsEvent(0, {1, 2}, {3}, Usage::kAbsent, {}));
+  EXPECT_EQ(event["choices"][0]["token_ids"], Json::parse("[1,2]"));
+  EXPECT_EQ(event["prompt_token_ids"], Json::parse("[3]"));
+  const Json plain = ObjectOf(Plain().IdsEvent(0, {1}, {3}, Usage::kAbsent, {}));
+  EXPECT_EQ(plain["choices"][0]["prompt_token_ids"], Json::parse("[3]"));
 }
 
 TEST(CompletionFormatTest, UsageIsAbsentNullOrCounted) {

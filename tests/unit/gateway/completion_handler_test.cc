@@ -26,8 +26,8 @@ class CompletionHandlerTest : public testing::Test {
     auto request = chat ? ParseChatCompletion(*body, {}) : ParseCompletion(*body, {});
     ASSERT_TRUE(request.ok()) << request.status();
     handler_ = std::make_shared<CompletionHandler>(
-        *std::move(request), CompletionHead{.chat = chat, .id = "id-1", .model = "m"}, backend_,
-        writer_, metrics_,
+        *std::move(request), CompletionHead{.chat = chat, .id = "id-1", .model = "m"}, nullptr,
+        backend_, writer_, metrics_,
         [this](const CompletionHandler::Report& report) { reports_.push_back(report); });
     handler_->Start();
   }

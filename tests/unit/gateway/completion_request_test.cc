@@ -29,7 +29,7 @@ TEST(CompletionRequestTest, DefaultsAreOpenAis) {
 
   EXPECT_EQ(std::get<std::string>(request->prompts.at(0)), "x");
   EXPECT_EQ(request->options.max_tokens, 16u);
-  EXPECT_EQ(request->options.temperature, 1.0f);
+  EXPECT_FALSE(request->options.temperature.has_value()) << "the model's makers may advise one";
   EXPECT_EQ(request->options.n, 1u);
   EXPECT_FALSE(request->options.seed.has_value());
   EXPECT_FALSE(request->stream || request->echo || request->logprobs);
@@ -203,29 +203,67 @@ INSTANTIATE_TEST_SUITE_P(
 
 INSTANTIATE_TEST_SUITE_P(
     Chat, CompletionMistakeTest,
-    testing::Values(Mistake{R"("messages":[])", "messages", "empty_array"},
-                    Mistake{R"("messages":{})", "messages", "invalid_type"},
-                    Mistake{R"("messages":["hi"])", "messages[0]", "invalid_type"},
-                    Mistake{R"("messages":[{"content":"x"}])", "messages[0].role",
-                            "missing_required_parameter"},
-                    Mistake{R"("messages":[{"role":"robot","content":"x"}])", "messages[0].role",
-                            "invalid_value"},
-                    Mistake{R"("messages":[{"role":"user"}])", "messages[0].content",
-                            "missing_required_parameter"},
-                    Mistake{R"("messages":[{"role":"user","content":[{"type":"image_url"}]}])",
-                            "messages[0].content[0].type", "unsupported_parameter"},
-                    Mistake{R"("messages":[{"role":"user","content":"x","colour":1}])",
-                            "messages[0].colour", "unknown_parameter"},
-                    Mistake{R"("messages":[{"role":"assistant","tool_calls":[1]}])",
-                            "messages[0].tool_calls", "unsupported_parameter"},
-                    Mistake{R"("messages":[{"role":"user","content":"x"}],"tools":[{}])", "tools",
-                            "unsupported_parameter"},
-                    Mistake{R"("messages":[{"role":"user","content":"x"}],"top_logprobs":2)",
-                            "top_logprobs", "invalid_value"},
-                    Mistake{R"("messages":[{"role":"user","content":"x"}],"prompt":"y")", "prompt",
-                            "unknown_parameter"},
-                    Mistake{R"("messages":[{"role":"user","content":"x"}],"max_tokens":0)",
-                            "max_tokens", "integer_below_min_value"}));
+    testing::Values(
+        Mistake{R"("messages":[])", "messages", "empty_array"},
+        Mistake{R"("messages":{})", "messages", "invalid_type"},
+        Mistake{R"("messages":["hi"])", "messages[0]", "invalid_type"},
+        Mistake{R"("messages":[{"content":"x"}])", "messages[0].role",
+                "missing_required_parameter"},
+        Mistake{R"("messages":[{"role":"robot","content":"x"}])", "messages[0].role",
+                "invalid_value"},
+        Mistake{R"("messages":[{"role":"user"}])", "messages[0].content",
+                "missing_required_parameter"},
+        Mistake{R"("messages":[{"role":"user","content":[{"type":"image_url"}]}])",
+                "messages[0].content[0].type", "unsupported_parameter"},
+        Mistake{R"("messages":[{"role":"user","content":"x","colour":1}])", "messages[0].colour",
+                "unknown_parameter"},
+        Mistake{R"("messages":[{"role":"assistant","tool_calls":[1]}])",
+                "messages[0].tool_calls[0]", "invalid_type"},
+        Mistake{R"("messages":[{"role":"assistant","tool_calls":[{"id":"1"}]}])",
+                "messages[0].tool_calls[0].function", "missing_required_parameter"},
+        Mistake{
+            R"("messages":[{"role":"user","content":"x","tool_calls":[{"function":{"name":"f"}}]}])",
+            "messages[0].tool_calls", "invalid_value"},
+        Mistake{R"("messages":[{"role":"user","content":"x"}],"tools":[{}])", "tools[0].type",
+                "unsupported_parameter"},
+        Mistake{
+            R"("messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{}}])",
+            "tools[0].function.name", "missing_required_parameter"},
+        Mistake{
+            R"("messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"a b"}}])",
+            "tools[0].function.name", "invalid_value"},
+        Mistake{R"("messages":[{"role":"user","content":"x"}],"tool_choice":"required")",
+                "tool_choice", "invalid_value"},
+        Mistake{
+            R"("messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":{"type":"function","function":{"name":"g"}})",
+            "tool_choice", "invalid_value"},
+        Mistake{R"("messages":[{"role":"user","content":"x"}],"functions":[{}])", "functions",
+                "unsupported_parameter"},
+        Mistake{R"("messages":[{"role":"user","content":"x"}],"chat_template":"x")",
+                "chat_template", "unsupported_parameter"},
+        Mistake{
+            R"("messages":[{"role":"user","content":"x"}],"chat_template_kwargs":{"messages":[]})",
+            "chat_template_kwargs", "invalid_value"},
+        Mistake{
+            R"("messages":[{"role":"user","content":"x"}],"continue_final_message":true,"add_generation_prompt":true)",
+            "continue_final_message", "invalid_value"},
+        Mistake{R"("messages":[{"role":"user","content":"x"}],"reasoning_effort":"great")",
+                "reasoning_effort", "invalid_value"},
+        Mistake{R"("messages":[{"role":"user","content":"x"}],"bad_words":[""])", "bad_words",
+                "empty_string"},
+        Mistake{
+            R"("messages":[{"role":"user","content":"x"}],"bad_words":["a"],"response_format":{"type":"json_object"})",
+            "bad_words", "invalid_value"},
+        Mistake{R"("messages":[{"role":"user","content":"x"}],"truncate_prompt_tokens":0)",
+                "truncate_prompt_tokens", "integer_below_min_value"},
+        Mistake{R"("messages":[{"role":"user","content":"x"}],"truncation_side":"up")",
+                "truncation_side", "invalid_value"},
+        Mistake{R"("messages":[{"role":"user","content":"x"}],"top_logprobs":2)", "top_logprobs",
+                "invalid_value"},
+        Mistake{R"("messages":[{"role":"user","content":"x"}],"prompt":"y")", "prompt",
+                "unknown_parameter"},
+        Mistake{R"("messages":[{"role":"user","content":"x"}],"max_tokens":0)", "max_tokens",
+                "integer_below_min_value"}));
 
 TEST(CompletionRequestTest, FormsOfOutputAreRead) {
   const auto form = [](const std::string& fields) {
@@ -248,6 +286,41 @@ TEST(CompletionRequestTest, FormsOfOutputAreRead) {
             (OutputForm{Kind::kGrammar, R"(root ::= "a" | "b\"\n")"}));
   EXPECT_EQ(form(R"(,"structured_outputs":{"grammar":"root ::= \"x\""})"),
             (OutputForm{Kind::kGrammar, "root ::= \"x\""}));
+}
+
+TEST(CompletionRequestTest, ToolsAndTheirHistoryAreRead) {
+  const auto request = Chat(
+      R"("messages":[{"role":"user","content":"x"},{"role":"assistant","content":null,)"
+      R"("tool_calls":[{"id":"c1","type":"function","function":{"name":"f","arguments":"{}"}}]},)"
+      R"({"role":"tool","tool_call_id":"c1","content":[{"type":"text","text":"42"}]},)"
+      R"({"role":"function","name":"f","content":"43"}],)"
+      R"("tools":[{"type":"function","function":{"name":"f","parameters":{}}}],)"
+      R"("parallel_tool_calls":false,"chat_template_kwargs":{"enable_thinking":true},)"
+      R"("reasoning_effort":"none")");
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ(request->tools.choice, ToolChoice::kAuto);
+  EXPECT_FALSE(request->tools.parallel);
+  EXPECT_TRUE(request->tools.Has("f"));
+  EXPECT_EQ(Json::parse(request->options.chat.arguments_json),
+            Json::parse(R"({"enable_thinking":true,"reasoning_effort":"none"})"));
+  const auto& messages = std::get<std::vector<client::ChatMessage>>(request->prompts[0]);
+  ASSERT_EQ(messages.size(), 4u);
+  EXPECT_TRUE(messages[0].json.empty());
+  EXPECT_EQ(Json::parse(messages[1].json),
+            Json::parse(R"({"role":"assistant","content":"","tool_calls":[{"id":"c1","type":)"
+                        R"("function","function":{"name":"f","arguments":"{}"}}]})"));
+  EXPECT_EQ(Json::parse(messages[2].json),
+            Json::parse(R"({"role":"tool","content":"42","tool_call_id":"c1"})"));
+  EXPECT_EQ(Json::parse(messages[3].json),
+            Json::parse(R"({"role":"tool","content":"43","name":"f"})"));
+}
+
+TEST(CompletionRequestTest, WithoutAChoiceOfToolsTheTemplateGetsNone) {
+  const auto request =
+      Chat(std::string(kMessages) +
+           R"(,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"none")");
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ(request->tools.json, "");
 }
 
 TEST(CompletionRequestTest, BodiesThatAreNoObjectsAreRefused) {

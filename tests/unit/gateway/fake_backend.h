@@ -59,7 +59,9 @@ class FakeBackend : public Backend {
     }
     return [this] { ++scores_cancelled; };
   }
-  void Tokenize(const client::Prompt&, bool, AnswerFunction<client::TokenizeResult> done) override {
+  void Tokenize(const client::Prompt&, const client::ChatOptions& chat, bool,
+                AnswerFunction<client::TokenizeResult> done) override {
+    tokenized_chat = chat;
     done(tokens);
   }
   void Detokenize(const std::vector<TokenId>&, AnswerFunction<std::string> done) override {
@@ -71,6 +73,7 @@ class FakeBackend : public Backend {
   std::vector<std::shared_ptr<FakeGeneration>> generations;
   client::TokenizeResult tokens = {.tokens = {1, 2}, .pieces = {"a", "b"}};
   absl::StatusOr<client::ScoreResult> score = client::ScoreResult();
+  client::ChatOptions tokenized_chat;
   bool answers_scores = true;
   int scores_cancelled = 0;
   std::optional<client::Prompt> scored_prompt;

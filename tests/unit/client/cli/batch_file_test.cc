@@ -22,9 +22,9 @@ constexpr char kText[] =
     R"("temperature":0,"n":2,"stop":["x","y"],"seed":3}})";
 
 BatchRequest One(const std::string& line) {
-  const auto requests = ParseBatch(line);
-  EXPECT_TRUE(requests.ok()) << requests.status();
-  return requests.ok() && requests->size() == 1 ? requests->front() : BatchRequest();
+  const BatchFile file = ParseBatch(line);
+  EXPECT_THAT(file.problems, ::testing::IsEmpty());
+  return file.requests.size() == 1 ? file.requests.front() : BatchRequest();
 }
 
 std::string Body(const std::string& body) {
@@ -40,7 +40,7 @@ TEST(BatchFileTest, ReadsAChat) {
   const auto& messages = std::get<std::vector<client::ChatMessage>>(request.options.prompt);
   ASSERT_EQ(messages.size(), 1u);
   EXPECT_EQ(messages[0].json, R"({"role":"user","content":"Hi"})");
-  EXPECT_EQ(request.options.tools_json, R"([{"type":"function"}])");
+  EXPECT_EQ(request.options.chat.tools_json, R"([{"type":"function"}])");
   EXPECT_EQ(request.options.max_tokens, 7u);
   EXPECT_EQ(request.options.temperature, 1.0f) << "OpenAI's default";
   EXPECT_THAT(request.options.stop, ElementsAre("x"));
@@ -91,14 +91,25 @@ TEST(BatchFileTest, WhatIsWrongWithOneRequestIsItsOwn) {
   }
 }
 
-TEST(BatchFileTest, AFileThatIsNoneIsRefusedWithItsLine) {
-  const auto not_json = ParseBatch(std::string(kChat) + "\n\nnot json\n");
-  const auto twice = ParseBatch(std::string(kChat) + "\n" + kChat);
-  const auto nameless = ParseBatch("{}");
+TEST(BatchFileTest, LinesThatCanHaveNoResultAreToldAndTheOthersKept) {
+  const BatchFile file =
+      ParseBatch(std::string(kChat) + "\n\nnot json\n" + kChat + "\n{}\n" + kText);
 
-  EXPECT_THAT(std::string(not_json.status().message()), HasSubstr("line 3"));
-  EXPECT_THAT(std::string(twice.status().message()), HasSubstr("line 2: the custom_id a"));
-  EXPECT_FALSE(nameless.ok());
+  EXPECT_EQ(file.requests.size(), 2u);
+  EXPECT_THAT(file.problems,
+              ::testing::ElementsAre(HasSubstr("line 3"), HasSubstr("line 4: the custom_id a"),
+                                     HasSubstr("line 5")));
+}
+
+TEST(BatchFileTest, ARequestForAnotherModelIsNotAnswered) {
+  BatchFile file = ParseBatch(std::string(kChat) + "\n" + kText);
+  CheckModels({"other", "n"}, file.requests);
+
+  EXPECT_EQ(file.requests[0].status.code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(file.requests[1].status.ok()) << "names none";
+  const Json error = BatchError(file.requests[0], file.requests[0].status);
+  EXPECT_EQ(error["response"]["status_code"], 404);
+  EXPECT_EQ(error["response"]["body"]["error"]["code"], "model_not_found");
 }
 
 TEST(BatchFileTest, ResultsTellWhatIsDoneAndWhereTheyWereCutOff) {

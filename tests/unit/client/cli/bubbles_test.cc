@@ -56,6 +56,17 @@ TEST(BubblesTest, AWaitForReplicasIsNotForAMemoryNode) {
             "busy: c0 0.0%\nlargest bubble: c0 stands still 60.0% of the time for attention of m0");
 }
 
+// Nothing can be done about the waits of one request.
+TEST(BubblesTest, OneRequestAtATimeIsNoBubble) {
+  client::ClusterStatus before;
+  before.nodes = {Node("c0", 0, {{"dense", 0}, {"wait_attention", 0}}, {Link("m0", 0)})};
+  client::ClusterStatus after;
+  after.nodes = {Node("c0", 4, {{"dense", 4}, {"wait_attention", 6}}, {Link("m0", 6)})};
+
+  EXPECT_EQ(LargestBubble(before, after, 10, /*several=*/false), "busy: c0 40.0%");
+  EXPECT_NE(LargestBubble(before, after, 10), "busy: c0 40.0%");
+}
+
 TEST(BubblesTest, WithoutWorkThereAreNoPlans) {
   client::ClusterStatus before;
   before.nodes = {Node("c0", 0, {{"dense", 0}, {"wait_plan", 0}})};

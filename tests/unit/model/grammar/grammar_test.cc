@@ -248,5 +248,113 @@ INSTANTIATE_TEST_SUITE_P(
                       WrongForm{OutputForm::Kind::kGrammar, "start ::= \"a\""},
                       WrongForm{OutputForm::Kind::kGrammar, "root ::= \"a"}));
 
+// Schemas of which XGrammar leaves something out are refused, and the message names what.
+struct Dropped {
+  const char* schema;
+  const char* keyword;
+};
+class DroppedKeywordTest : public ::testing::TestWithParam<Dropped> {};
+
+TEST_P(DroppedKeywordTest, IsRefusedByName) {
+  for (const std::string& around : {std::string("$"), std::string(R"({"type":"array","items":$})"),
+                                    std::string(R"({"type":"object","properties":{"p":$}})"),
+                                    std::string(R"({"anyOf":[{"type":"null"},$]})"),
+                                    std::string(R"({"$ref":"#/$defs/d","$defs":{"d":$}})")}) {
+    std::string schema = around;
+    schema.replace(schema.rfind('$'), 1, GetParam().schema);
+    const auto grammar = Compiler().Compile({OutputForm::Kind::kJsonSchema, schema});
+    ASSERT_EQ(grammar.status().code(), absl::StatusCode::kInvalidArgument) << schema;
+    EXPECT_THAT(std::string(grammar.status().message()), HasSubstr(GetParam().keyword)) << schema;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, DroppedKeywordTest,
+    ::testing::Values(
+        Dropped{R"({"not":{"type":"string"}})", "not"},
+        Dropped{R"({"type":"string","not":{"const":"a"}})", "not"},
+        Dropped{R"({"type":"object","if":{},"then":{}})", "if"},
+        Dropped{R"({"type":"object","else":{}})", "else"},
+        Dropped{R"({"allOf":[{"type":"string"},{"maxLength":3}]})", "allOf"},
+        Dropped{R"({"type":"object","allOf":[{"properties":{}}]})", "type"},
+        Dropped{R"({"anyOf":[{"type":"string"}],"minLength":3})", "minLength"},
+        Dropped{R"({"type":"string","anyOf":[{"minLength":3}]})", "type"},
+        Dropped{R"({"oneOf":[{"type":"string"},{"type":"string","minLength":1}]})", "oneOf"},
+        Dropped{R"({"enum":["a",1],"type":"string"})", "type"},
+        Dropped{R"({"enum":["a"],"minLength":3})", "minLength"},
+        Dropped{R"({"const":1,"minimum":3})", "minimum"},
+        Dropped{R"({"type":"array","items":{},"uniqueItems":true})", "uniqueItems"},
+        Dropped{R"({"type":"array","contains":{"const":1}})", "contains"},
+        Dropped{R"({"type":"array","minContains":2})", "minContains"},
+        Dropped{R"({"type":"array","maxContains":2})", "maxContains"},
+        Dropped{R"({"type":"array","items":{},"additionalItems":false})", "additionalItems"},
+        Dropped{R"({"type":"array","items":{},"unevaluatedItems":false})", "unevaluatedItems"},
+        Dropped{R"({"type":"number","multipleOf":0.5})", "multipleOf"},
+        Dropped{R"({"type":"integer","multipleOf":5000})", "multipleOf"},
+        Dropped{R"({"type":"integer","multipleOf":3,"minimum":0})", "multipleOf"},
+        Dropped{R"({"type":"integer","divisibleBy":2})", "divisibleBy"},
+        Dropped{R"({"type":"integer","minimum":1,"exclusiveMinimum":true})", "exclusiveMinimum"},
+        Dropped{R"({"type":"string","format":"idn-email"})", "format"},
+        Dropped{R"({"type":"string","format":"date","maxLength":4})", "maxLength"},
+        Dropped{R"({"type":"string","pattern":"a+","minLength":4})", "minLength"},
+        Dropped{R"({"type":"string","pattern":"a+","format":"date"})", "pattern"},
+        Dropped{R"({"type":"string","contentEncoding":"base64"})", "contentEncoding"},
+        Dropped{R"({"type":"object","dependentRequired":{"a":["b"]}})", "dependentRequired"},
+        Dropped{R"({"type":"object","dependentSchemas":{}})", "dependentSchemas"},
+        Dropped{R"({"type":"object","dependencies":{}})", "dependencies"},
+        Dropped{R"({"type":"object","patternProperties":{"a":{}},"propertyNames":{}})",
+                "propertyNames"},
+        Dropped{R"({"minimum":3})", "minimum"}, Dropped{R"({"pattern":"a"})", "pattern"},
+        Dropped{R"({"required":["a"]})", "required"},
+        Dropped{R"({"$dynamicRef":"#x"})", "$dynamicRef"},
+        Dropped{R"({"$ref":"https://example.org/schema"})", "$ref"},
+        Dropped{R"({"$ref":"#","minLength":3})", "minLength"}));
+
+class ObeyedKeywordTest : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(ObeyedKeywordTest, IsTaken) {
+  const auto grammar = Compiler().Compile({OutputForm::Kind::kJsonSchema, GetParam()});
+  EXPECT_TRUE(grammar.ok()) << GetParam() << ": " << grammar.status();
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, ObeyedKeywordTest,
+    ::testing::Values(
+        "{}", "true", R"({"type":"object"})",
+        R"({"$schema":"x","$id":"y","title":"T","description":"d","default":1,"examples":[1],"deprecated":true,"x-own":1,"type":"integer"})",
+        R"({"type":"string","enum":["a","b"]})", R"({"type":"integer","const":3})",
+        R"({"anyOf":[{"type":"string","maxLength":3},{"type":"null"}],"default":null})",
+        R"({"type":["string","null"],"maxLength":3,"minimum":1})",
+        R"({"oneOf":[{"type":"string"},{"type":"integer"}]})",
+        R"({"type":"string","anyOf":[{"type":"string","minLength":3}]})",
+        R"({"allOf":[{"$ref":"#/$defs/d"}],"$defs":{"d":{"type":"null"},"unused":{"not":{}}}})",
+        R"({"type":"array","items":{"type":"integer"},"minItems":1,"maxItems":3,"uniqueItems":false})",
+        R"({"type":"array","prefixItems":[{"type":"null"}],"items":false})",
+        R"({"type":"integer","minimum":1,"maximum":9,"multipleOf":3})",
+        R"({"type":"number","exclusiveMinimum":0,"maximum":1})",
+        R"({"type":"string","format":"date-time"})", R"({"type":"string","pattern":"^[a-z]+$"})",
+        R"({"type":"object","properties":{"a":{"type":"null"}},"required":["a"],"additionalProperties":{"type":"integer"}})",
+        R"({"type":"object","properties":{"a":{"$ref":"#"}}})",
+        R"({"type":"object","patternProperties":{"^a":{"type":"integer"}}})"));
+
+TEST(StructuralTagTest, WhatItSaysMayCome) {
+  const auto grammar = Compiler().Compile(
+      {OutputForm::Kind::kStructuralTag,
+       R"({"type":"structural_tag","format":{"type":"tag","begin":"ab","content":)"
+       R"({"type":"json_schema","json_schema":{"type":"integer"},"max_whitespace_cnt":1},"end":"]"}})"});
+  ASSERT_TRUE(grammar.ok()) << grammar.status();
+  const auto state = (*grammar)->Begin();
+  for (const char letter : {'a', 'b', '1', '2', ']'}) {
+    EXPECT_TRUE(state->Accept(static_cast<TokenId>(1 + letter))) << letter;
+  }
+  EXPECT_TRUE(state->Accept(0));
+  EXPECT_TRUE(state->ended());
+  const auto wrong = Compiler().Compile(
+      {OutputForm::Kind::kStructuralTag,
+       R"({"format":{"type":"json_schema","json_schema":{"type":"array","uniqueItems":true}}})"});
+  EXPECT_THAT(std::string(wrong.status().message()), HasSubstr("uniqueItems"));
+  EXPECT_FALSE(Compiler().Compile({OutputForm::Kind::kStructuralTag, "{}"}).ok());
+}
+
 }  // namespace
 }  // namespace lamina::model

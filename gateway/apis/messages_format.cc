@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gateway/apis/messages_format.h"
+
+#include "absl/strings/str_cat.h"
+#include "gateway/random_hex.h"
+
+namespace lamina::gateway {
+namespace {
+
+constexpr size_t kIdDigits = 24;
+
+std::string Dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+// A stop sequence cannot be told from the model's own end.
+const char* StopReason(client::FinishReason finish, bool called) {
+  return finish == client::FinishReason::kLength ? "max_tokens" : called ? "tool_use" : "end_turn";
+}
+
+Json ErrorJson(const ApiError& error) {
+  const char* type = error.http_status == 401   ? "authentication_error"
+                     : error.http_status == 404 ? "not_found_error"
+                     : error.http_status == 413 ? "request_too_large"
+                     : error.http_status == 429 ? "rate_limit_error"
+                     : error.http_status == 503 ? "overloaded_error"
+                     : error.http_status >= 500 ? "api_error"
+                                                : "invalid_request_error";
+  return {{"type", "error"}, {"error", {{"type", type}, {"message", error.message}}}};
+}
+
+Json Parsed(const std::string& arguments) {
+  const Json json = Json::parse(arguments, nullptr, /*allow_exceptions=*/false);
+  return json.is_object() ? json : Json::object();  // Of a call that max_tokens cut.
+}
+
+}  // namespace
+
+std::string NamedEvent(const std::string& name, const Json& data) {
+  return absl::StrCat("event: ", name, "\ndata: ", Dump(data), "\n\n");
+}
+
+std::string MessagesErrorBody(const ApiError& error) { return Dump(ErrorJson(error)); }
+
+MessagesFormat::MessagesFormat(std::string model)
+    : id_("msg_" + RandomHex(kIdDigits)), model_(std::move(model)) {}
+
+std::string MessagesFormat::Whole(const FinishedChoice& choice, const TokenCounts& counts) {
+  Json content = Json::array();
+  if (!choice.reasoning.empty()) {
+    content.push_back({{"type", "thinking"}, {"thinking", choice.reasoning}, {"signature", ""}});
+  }
+  if (!choice.text.empty()) {
+    content.push_back({{"type", "text"}, {"text", choice.text}});
+  }
+  for (const CalledFunction& call : choice.calls) {
+    content.push_back({{"type", "tool_use"},
+                       {"id", call.id},
+                       {"name", call.name},
+                       {"input", Parsed(call.arguments)}});
+  }
+  return Dump({{"id", id_},
+               {"type", "message"},
+               {"role", "assistant"},
+               {"model", model_},
+               {"content", std::move(content)},
+               {"stop_reason", StopReason(choice.finish, !choice.calls.empty())},
+               {"stop_sequence", nullptr},
+               {"usage", {{"input_tokens", counts.prompt}, {"output_tokens", counts.completion}}}});
+}
+
+std::string MessagesFormat::Begin(const TokenCounts& counts) {
+  return NamedEvent("message_start",
+                    {{"type", "message_start"},
+                     {"message",
+                      {{"id", id_},
+                       {"type", "message"},
+                       {"role", "assistant"},
+                       {"model", model_},
+                       {"content", Json::array()},
+                       {"stop_reason", nullptr},
+                       {"stop_sequence", nullptr},
+                       {"usage", {{"input_tokens", counts.prompt}, {"output_tokens", 0}}}}}});
+}
+
+std::string MessagesFormat::OpenBlock(AnswerPart::Kind kind, Json block) {
+  std::string events = CloseBlock();
+  open_ = true;
+  kind_ = kind;
+  return events + NamedEvent("content_block_start", {{"type", "content_block_start"},
+                                                     {"index", blocks_++},
+                                                     {"content_block", std::move(block)}});
+}
+
+std::string MessagesFormat::CloseBlock() {
+  if (!std::exchange(open_, false)) {
+    return "";
+  }
+  return NamedEvent("content_block_stop", {{"type", "content_block_stop"}, {"index", blocks_ - 1}});
+}
+
+std::string MessagesFormat::Part(const AnswerPart& part, const std::string& call_id) {
+  // Each piece is written before the next: they count blocks.
+  std::string events;
+  const auto open = [this, &events, &part](Json block) {
+    if (!open_ || kind_ != part.kind || part.kind == AnswerPart::Kind::kCall) {
+      events += OpenBlock(part.kind, std::move(block));
+    }
+  };
+  const auto delta = [this, &events](Json value) {
+    events += NamedEvent(
+        "content_block_delta",
+        {{"type", "content_block_delta"}, {"index", blocks_ - 1}, {"delta", std::move(value)}});
+  };
+  switch (part.kind) {
+    case AnswerPart::Kind::kText:
+      open({{"type", "text"}, {"text", ""}});
+      delta({{"type", "text_delta"}, {"text", part.text}});
+      break;
+    case AnswerPart::Kind::kReasoning:
+      open({{"type", "thinking"}, {"thinking", ""}, {"signature", ""}});
+      delta({{"type", "thinking_delta"}, {"thinking", part.text}});
+      break;
+    case AnswerPart::Kind::kCall:
+      open({{"type", "tool_use"}, {"id", call_id}, {"name", part.text}, {"input", Json::object()}});
+      break;
+    case AnswerPart::Kind::kArguments:
+      delta({{"type", "input_json_delta"}, {"partial_json", part.text}});
+      break;
+  }
+  return events;
+}
+
+std::string MessagesFormat::End(client::FinishReason finish, bool called,
+                                const TokenCounts& counts) {
+  return CloseBlock() +
+         NamedEvent(
+             "message_delta",
+             {{"type", "message_delta"},
+              {"delta", {{"stop_reason", StopReason(finish, called)}, {"stop_sequence", nullptr}}},
+              {"usage", {{"input_tokens", counts.prompt}, {"output_tokens", counts.completion}}}}) +
+         NamedEvent("message_stop", {{"type", "message_stop"}});
+}
+
+std::string MessagesFormat::ErrorEvent(const ApiError& error) {
+  return NamedEvent("error", ErrorJson(error));
+}
+
+}  // namespace lamina::gateway

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gateway/tools/tool_request.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "gateway/api_error.h"
+
+namespace lamina::gateway {
+namespace {
+
+constexpr size_t kToolsMax = 128;
+constexpr size_t kNameBytesMax = 64;
+
+bool IsName(const std::string& name) {
+  return !name.empty() && name.size() <= kNameBytesMax &&
+         std::all_of(name.begin(), name.end(), [](unsigned char c) {
+           return absl::ascii_isalnum(c) || c == '_' || c == '-' || c == '.' || c == ':';
+         });
+}
+
+absl::Status Missing(const std::string& path) {
+  return BadField(path, "missing_required_parameter", absl::StrCat("'", path, "' is missing"));
+}
+
+absl::Status NotAnObject(const std::string& path, const Json& value) {
+  return BadField(path, "invalid_type",
+                  absl::StrCat("'", path, "' must be an object, and is ", JsonTypeName(value)));
+}
+
+absl::StatusOr<ToolFunction> ReadFunction(const Json& value, const std::string& path) {
+  if (!value.is_object()) {
+    return NotAnObject(path, value);
+  }
+  JsonObject function(value, path + ".");
+  LAMINA_ASSIGN_OR_RETURN(const std::optional<std::string> name, function.String("name"));
+  if (!name.has_value()) {
+    return Missing(function.PathOf("name"));
+  }
+  if (!IsName(*name)) {
+    return BadField(function.PathOf("name"), "invalid_value",
+                    absl::StrCat("'", function.PathOf("name"), "' must be 1 to ", kNameBytesMax,
+                                 " letters, digits and any of _-.:"));
+  }
+  LAMINA_RETURN_IF_ERROR(function.String("description").status());
+  LAMINA_RETURN_IF_ERROR(function.Bool("strict").status());
+  ToolFunction out{.name = *name,
+                   .parameters = {{"type", "object"}, {"properties", Json::object()}}};
+  if (const Json* parameters = function.Find("parameters"); parameters != nullptr) {
+    if (!parameters->is_object()) {
+      return NotAnObject(function.PathOf("parameters"), *parameters);
+    }
+    if (!parameters->empty()) {
+      out.parameters = *parameters;
+    }
+  }
+  LAMINA_RETURN_IF_ERROR(function.RefuseUnknown());
+  return out;
+}
+
+absl::StatusOr<ToolFunction> ReadTool(const Json& value, const std::string& path) {
+  if (!value.is_object()) {
+    return NotAnObject(path, value);
+  }
+  JsonObject tool(value, path + ".");
+  LAMINA_ASSIGN_OR_RETURN(const std::optional<std::string> given_type, tool.String("type"));
+  const std::string type = given_type.value_or("");
+  if (type != "function") {
+    return BadField(tool.PathOf("type"), "unsupported_parameter",
+                    absl::StrCat("'", tool.PathOf("type"), "' is '", type,
+                                 "'; only tools of type 'function' are served"));
+  }
+  const Json* function = tool.Find("function");
+  if (function == nullptr) {
+    return Missing(tool.PathOf("function"));
+  }
+  return ReadFunction(*function, tool.PathOf("function"));
+}
+
+absl::Status ReadList(const Json& tools, ToolRequest& request) {
+  if (!tools.is_array()) {
+    return BadField("tools", "invalid_type",
+                    absl::StrCat("'tools' must be an array, and is ", JsonTypeName(tools)));
+  }
+  if (tools.size() > kToolsMax) {
+    return BadField(
+        "tools", "array_above_max_length",
+        absl::StrCat("'tools' has ", tools.size(), " tools; at most ", kToolsMax, " are allowed"));
+  }
+  for (size_t i = 0; i < tools.size(); ++i) {
+    const std::string path = absl::StrCat("tools[", i, "]");
+    LAMINA_ASSIGN_OR_RETURN(ToolFunction function, ReadTool(tools[i], path));
+    if (request.Has(function.name)) {
+      return BadField(path + ".function.name", "invalid_value",
+                      absl::StrCat("two tools have the name '", function.name, "'"));
+    }
+    request.functions.push_back(std::move(function));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadChoice(const Json& value, ToolRequest& request) {
+  if (value.is_string()) {
+    const auto word = value.get<std::string>();
+    if (word != "none" && word != "auto" && word != "required") {
+      return BadField("tool_choice", "invalid_value",
+                      absl::StrCat("'tool_choice' is '", word,
+                                   "'; it must be none, auto, required or a function"));
+    }
+    request.choice = word == "none"   ? ToolChoice::kNone
+                     : word == "auto" ? ToolChoice::kAuto
+                                      : ToolChoice::kRequired;
+    return absl::OkStatus();
+  }
+  if (!value.is_object()) {
+    return NotAnObject("tool_choice", value);
+  }
+  JsonObject choice(value, "tool_choice.");
+  LAMINA_ASSIGN_OR_RETURN(const std::optional<std::string> given_type, choice.String("type"));
+  const std::string type = given_type.value_or("");
+  const Json* function = choice.Find("function");
+  if (type != "function" || function == nullptr || !function->is_object() ||
+      !function->value("name", Json()).is_string()) {
+    return BadField("tool_choice", "invalid_value",
+                    "'tool_choice' must be a word or {\"type\": \"function\", \"function\": "
+                    "{\"name\": ...}}");
+  }
+  request.choice = ToolChoice::kNamed;
+  request.named = (*function)["name"].get<std::string>();
+  if (!request.Has(request.named)) {
+    return BadField(
+        "tool_choice", "invalid_value",
+        absl::StrCat("'tool_choice' names '", request.named, "', which is none of the tools"));
+  }
+  return choice.RefuseUnknown();
+}
+
+}  // namespace
+
+bool ToolRequest::Has(const std::string& name) const {
+  return std::any_of(functions.begin(), functions.end(),
+                     [&name](const ToolFunction& function) { return function.name == name; });
+}
+
+absl::StatusOr<ToolRequest> ReadTools(JsonObject& body) {
+  ToolRequest request;
+  const Json* tools = body.Find("tools");
+  if (tools != nullptr) {
+    LAMINA_RETURN_IF_ERROR(ReadList(*tools, request));
+  }
+  request.choice = request.functions.empty() ? ToolChoice::kNone : ToolChoice::kAuto;
+  if (const Json* choice = body.Find("tool_choice"); choice != nullptr) {
+    LAMINA_RETURN_IF_ERROR(ReadChoice(*choice, request));
+  }
+  if (request.functions.empty()) {
+    if (request.enforced()) {
+      return BadField("tool_choice", "invalid_value", "'tool_choice' asks for a call of no tools");
+    }
+    request.choice = ToolChoice::kNone;
+  }
+  LAMINA_ASSIGN_OR_RETURN(const std::optional<bool> parallel, body.Bool("parallel_tool_calls"));
+  request.parallel = parallel.value_or(true);
+  if (request.choice != ToolChoice::kNone) {
+    request.json = tools->dump();
+  }
+  return request;
+}
+
+}  // namespace lamina::gateway

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Responses and Messages: what requests become, and what answers look like.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_split.h"
+#include "gateway/apis/answer_format.h"
+
+namespace lamina::gateway {
+namespace {
+
+using ::testing::ElementsAre;
+using Kind = AnswerPart::Kind;
+
+Json Chat(const absl::StatusOr<TranslatedRequest>& translated) {
+  EXPECT_TRUE(translated.ok()) << translated.status();
+  return translated.ok() ? translated->chat : Json();
+}
+
+// The names and the data of events.
+std::vector<std::pair<std::string, Json>> Events(const std::string& stream) {
+  std::vector<std::pair<std::string, Json>> events;
+  for (const absl::string_view event : absl::StrSplit(stream, "\n\n", absl::SkipEmpty())) {
+    const std::vector<std::string> lines = absl::StrSplit(event, '\n');
+    EXPECT_EQ(lines.size(), 2u);
+    events.emplace_back(lines[0].substr(7), Json::parse(lines[1].substr(6)));
+    EXPECT_EQ(events.back().first, events.back().second["type"]);
+  }
+  return events;
+}
+
+std::vector<std::string> Names(const std::string& stream) {
+  std::vector<std::string> names;
+  for (const auto& [name, data] : Events(stream)) {
+    names.push_back(name);
+  }
+  return names;
+}
+
+FinishedChoice Everything() {
+  return {.text = "Well.",
+          .reasoning = "Hm.",
+          .calls = {{.id = "c1", .name = "f", .arguments = R"({"x":1})"}},
+          .finish = client::FinishReason::kStop,
+          .called = true};
+}
+
+std::string StreamOf(AnswerFormat& format) {
+  const TokenCounts counts = {.prompt = 3, .completion = 9, .reasoning = 2};
+  std::string stream = format.Begin({.prompt = 3});
+  for (const AnswerPart& part : std::vector<AnswerPart>{{Kind::kReasoning, "H"},
+                                                        {Kind::kReasoning, "m."},
+                                                        {Kind::kText, "Well."},
+                                                        {Kind::kCall, "f"},
+                                                        {Kind::kArguments, "{\"x\""},
+                                                        {Kind::kArguments, ":1}"}}) {
+    stream += format.Part(part, "c1");
+  }
+  stream += format.End(client::FinishReason::kStop, true, counts);
+  return stream;
+}
+
+TEST(MessagesTest, ARequestBecomesAChat) {
+  const Json chat = Chat(TranslateMessages(
+      Json::parse(R"({"model":"m","max_tokens":9,"system":[{"type":"text","text":"S"}],
+        "messages":[{"role":"user","content":"Hi"},
+          {"role":"assistant","content":[{"type":"thinking","thinking":"T","signature":""},
+            {"type":"text","text":"Let me."},
+            {"type":"tool_use","id":"c1","name":"f","input":{"x":1}}]},
+          {"role":"user","content":[{"type":"tool_result","tool_use_id":"c1","content":"42"},
+            {"type":"text","text":"And?"}]}],
+        "tools":[{"name":"f","description":"d","input_schema":{"type":"object"}}],
+        "tool_choice":{"type":"any","disable_parallel_tool_use":true},
+        "stop_sequences":["x"],"temperature":0.5,"metadata":{"user_id":"u"}})"),
+      /*count=*/false));
+  EXPECT_EQ(chat["messages"], Json::parse(R"([{"role":"system","content":"S"},
+      {"role":"user","content":"Hi"},
+      {"role":"assistant","content":"Let me.","tool_calls":[{"id":"c1","type":"function",
+        "function":{"name":"f","arguments":"{\"x\":1}"}}],"reasoning_content":"T"},
+      {"role":"tool","tool_call_id":"c1","content":"42"},{"role":"user","content":"And?"}])"));
+  EXPECT_EQ(chat["tools"], Json::parse(R"([{"type":"function","function":
+      {"name":"f","description":"d","parameters":{"type":"object"}}}])"));
+  EXPECT_EQ(chat["tool_choice"], "required");
+  EXPECT_EQ(chat["parallel_tool_calls"], false);
+  EXPECT_EQ(chat["stop"], Json::parse(R"(["x"])"));
+}
+
+TEST(MessagesTest, AnAnswerThatWasBegunIsContinued) {
+  const Json chat = Chat(TranslateMessages(
+      Json::parse(R"({"model":"m","max_tokens":9,"messages":[{"role":"user","content":"Hi"},
+        {"role":"assistant","content":"I am"}],"thinking":{"type":"enabled","budget_tokens":5}})"),
+      false));
+  EXPECT_EQ(chat["continue_final_message"], true);
+  EXPECT_EQ(chat["thinking_token_budget"], 5);
+}
+
+TEST(MessagesTest, WhatIsNotServedIsNamed) {
+  for (
+      const char* fields :
+      {R"("messages":[])", R"("messages":[{"role":"system","content":"x"}])",
+       R"("messages":[{"role":"user","content":[{"type":"image","source":{}}]}])",
+       R"("messages":[{"role":"user","content":"x"}],"tools":[{"type":"bash_20250124","name":"b"}])",
+       R"("messages":[{"role":"user","content":"x"}],"mcp_servers":[])",
+       R"("messages":[{"role":"user","content":"x"}],"tool_choice":{"type":"all"})"}) {
+    const Json body = Json::parse(R"({"model":"m","max_tokens":1,)" + std::string(fields) + "}");
+    EXPECT_EQ(TranslateMessages(body, false).status().code(), absl::StatusCode::kInvalidArgument)
+        << fields;
+  }
+  const Json no_maximum =
+      Json::parse(R"({"model":"m","messages":[{"role":"user","content":"x"}]})");
+  EXPECT_FALSE(TranslateMessages(no_maximum, false).ok());
+  EXPECT_TRUE(TranslateMessages(no_maximum, true).ok());
+}
+
+TEST(MessagesTest, AnswersHaveBlocks) {
+  const auto translated = TranslateMessages(
+      Json::parse(R"({"model":"m","max_tokens":1,"messages":[{"role":"user","content":"x"}]})"),
+      false);
+  const Json whole =
+      Json::parse(translated->format->Whole(Everything(), {.prompt = 3, .completion = 9}));
+  EXPECT_EQ(whole["content"], Json::parse(R"([{"type":"thinking","thinking":"Hm.","signature":""},
+      {"type":"text","text":"Well."},{"type":"tool_use","id":"c1","name":"f","input":{"x":1}}])"));
+  EXPECT_EQ(whole["stop_reason"], "tool_use");
+  EXPECT_EQ(whole["usage"], Json::parse(R"({"input_tokens":3,"output_tokens":9})"));
+
+  const std::string stream = StreamOf(*translated->format);
+  EXPECT_THAT(Names(stream),
+              ElementsAre("message_start", "content_block_start", "content_block_delta",
+                          "content_block_delta", "content_block_stop", "content_block_start",
+                          "content_block_delta", "content_block_stop", "content_block_start",
+                          "content_block_delta", "content_block_delta", "content_block_stop",
+                          "message_delta", "message_stop"));
+  EXPECT_EQ(Events(stream)[8].second["index"], 2);
+  EXPECT_EQ(Events(stream)[8].second["content_block"]["name"], "f");
+}
+
+TEST(ResponsesTest, ARequestBecomesAChat) {
+  const Json chat =
+      Chat(TranslateResponses(Json::parse(R"({"model":"m","instructions":"S","max_output_tokens":9,
+        "input":[{"role":"user","content":[{"type":"input_text","text":"Hi"}]},
+          {"type":"reasoning","id":"r","summary":[],"content":[{"type":"reasoning_text","text":"T"}]},
+          {"type":"function_call","call_id":"c1","name":"f","arguments":"{}"},
+          {"type":"function_call","call_id":"c2","name":"f","arguments":"{}"},
+          {"type":"function_call_output","call_id":"c1","output":"42"}],
+        "tools":[{"type":"function","name":"f","parameters":{"type":"object"},"strict":true}],
+        "tool_choice":{"type":"function","name":"f"},"truncation":"auto",
+        "text":{"format":{"type":"json_schema","name":"n","schema":{"type":"object"}}},
+        "reasoning":{"effort":"low","summary":null},"store":false})")));
+  EXPECT_EQ(chat["messages"], Json::parse(R"([{"role":"system","content":"S"},
+      {"role":"user","content":"Hi"},
+      {"role":"assistant","content":"","reasoning_content":"T","tool_calls":[
+        {"id":"c1","type":"function","function":{"name":"f","arguments":"{}"}},
+        {"id":"c2","type":"function","function":{"name":"f","arguments":"{}"}}]},
+      {"role":"tool","tool_call_id":"c1","content":"42"}])"));
+  EXPECT_EQ(chat["tools"][0]["function"]["name"], "f");
+  EXPECT_EQ(chat["tool_choice"]["function"]["name"], "f");
+  EXPECT_EQ(chat["truncate_prompt_tokens"], -1);
+  EXPECT_EQ(chat["response_format"]["json_schema"]["schema"], Json::parse(R"({"type":"object"})"));
+  EXPECT_EQ(chat["reasoning_effort"], "low");
+  EXPECT_EQ(chat["max_tokens"], 9);
+}
+
+TEST(ResponsesTest, WhatIsNotServedIsNamed) {
+  for (const char* fields :
+       {R"("input":5)", R"("input":"x","previous_response_id":"r")",
+        R"("input":"x","background":true)", R"("input":"x","tools":[{"type":"web_search"}])",
+        R"("input":"x","colour":1)", R"("input":[{"type":"item_reference","id":"i"}])",
+        R"("input":[{"role":"user","content":[{"type":"input_image"}]}])"}) {
+    const Json body = Json::parse(R"({"model":"m",)" + std::string(fields) + "}");
+    EXPECT_EQ(TranslateResponses(body).status().code(), absl::StatusCode::kInvalidArgument)
+        << fields;
+  }
+}
+
+TEST(ResponsesTest, AnswersHaveItems) {
+  const auto translated = TranslateResponses(Json::parse(R"({"model":"m","input":"x"})"));
+  const Json whole = Json::parse(
+      translated->format->Whole(Everything(), {.prompt = 3, .completion = 9, .reasoning = 2}));
+  EXPECT_EQ(whole["status"], "completed");
+  ASSERT_EQ(whole["output"].size(), 3u);
+  EXPECT_EQ(whole["output"][0]["content"][0]["text"], "Hm.");
+  EXPECT_EQ(whole["output"][1]["content"][0]["text"], "Well.");
+  EXPECT_EQ(whole["output"][2]["arguments"], R"({"x":1})");
+  EXPECT_EQ(whole["usage"]["output_tokens_details"]["reasoning_tokens"], 2);
+
+  const auto events = Events(StreamOf(*translated->format));
+  for (size_t i = 0; i < events.size(); ++i) {
+    EXPECT_EQ(events[i].second["sequence_number"], i);
+  }
+  EXPECT_EQ(events.front().first, "response.created");
+  EXPECT_EQ(events.back().first, "response.completed");
+  const Json& output = events.back().second["response"]["output"];
+  ASSERT_EQ(output.size(), 3u);
+  EXPECT_EQ(output[0]["content"][0]["text"], "Hm.");
+  EXPECT_EQ(output[2]["arguments"], R"({"x":1})");
+  FinishedChoice cut = {.text = "a", .finish = client::FinishReason::kLength};
+  EXPECT_EQ(Json::parse(translated->format->Whole(cut, {}))["incomplete_details"]["reason"],
+            "max_output_tokens");
+}
+
+}  // namespace
+}  // namespace lamina::gateway

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gateway/request_form.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace lamina::gateway {
+namespace {
+
+constexpr char kHermes[] =
+    "{% if tools %}{{ tools | tojson }}<tool_call>{% endif %}{{ messages[0].content }}";
+constexpr char kThinker[] =
+    "{{ messages[0].content }}{% if add_generation_prompt %}{% if enable_thinking is defined and "
+    "enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}{% endif %}";
+constexpr char kOpener[] =
+    "{{ messages[0].content }}{% if add_generation_prompt %}<think>\n{% endif %}{# </think> #}";
+
+CompletionRequest Parsed(const std::string& fields) {
+  const auto json =
+      ParseBody(R"({"model":"m","messages":[{"role":"user","content":"x"}])" + fields + "}");
+  const auto request = ParseChatCompletion(*json, {});
+  EXPECT_TRUE(request.ok()) << request.status();
+  return request.ok() ? *request : CompletionRequest();
+}
+
+absl::Status Fit(const client::ModelInfo& model, CompletionRequest& request) {
+  return FitToModel(model, ChatShape(model, {}), request);
+}
+
+Json FormatOf(const CompletionRequest& request) {
+  EXPECT_EQ(request.options.form.kind, OutputForm::Kind::kStructuralTag);
+  return Json::parse(request.options.form.text)["format"];
+}
+
+constexpr char kTools[] = R"(,"tools":[{"type":"function","function":{"name":"f"}}])";
+
+TEST(RequestFormTest, SamplingIsWhatTheMakersAdviseUnlessTheClientSaysOtherwise) {
+  const client::ModelInfo model = {.sampling = {.temperature = 0.6f, .top_k = 20}};
+  CompletionRequest request = Parsed("");
+  ASSERT_TRUE(Fit(model, request).ok());
+  EXPECT_EQ(request.options.temperature, 0.6f);
+  EXPECT_EQ(request.options.top_k, 20u);
+  EXPECT_FALSE(request.options.top_p.has_value());
+
+  request = Parsed(R"(,"temperature":0,"top_k":-1)");
+  ASSERT_TRUE(Fit(model, request).ok());
+  EXPECT_EQ(request.options.temperature, 0.0f);
+  EXPECT_EQ(request.options.top_k, 0u);
+
+  request = Parsed("");
+  ASSERT_TRUE(Fit({}, request).ok());
+  EXPECT_EQ(request.options.temperature, 1.0f) << "OpenAI's";
+}
+
+TEST(RequestFormTest, ToolsNeedATemplateThatShowsThem) {
+  CompletionRequest request = Parsed(kTools);
+  EXPECT_EQ(Fit({.chat_template = "{{ messages }}"}, request).code(),
+            absl::StatusCode::kInvalidArgument);
+  request = Parsed(kTools);
+  ASSERT_TRUE(Fit({.chat_template = kHermes}, request).ok());
+  EXPECT_EQ(request.family, &HermesFamily());
+  EXPECT_TRUE(request.options.form.any());
+  EXPECT_EQ(Json::parse(request.options.chat.tools_json)[0]["function"]["name"], "f");
+}
+
+TEST(RequestFormTest, ARequiredCallIsAFormOfTheOutput) {
+  CompletionRequest request = Parsed(std::string(kTools) + R"(,"tool_choice":"required")");
+  ASSERT_TRUE(Fit({.chat_template = kHermes}, request).ok());
+  EXPECT_EQ(FormatOf(request)["type"], "tags_with_separator");
+  request = Parsed(std::string(kTools) +
+                   R"(,"tool_choice":"required","response_format":{"type":"json_object"})");
+  EXPECT_FALSE(Fit({.chat_template = kHermes}, request).ok());
+  request = Parsed(std::string(kTools) + R"(,"tool_choice":"required","ignore_eos":true)");
+  EXPECT_FALSE(Fit({.chat_template = kHermes}, request).ok());
+  request = Parsed(std::string(kTools) + R"(,"tool_choice":"required")");
+  ASSERT_TRUE(Fit({.chat_template = "tools [TOOL_CALLS]"}, request).ok());
+  EXPECT_EQ(request.options.chat.suffix, "[TOOL_CALLS]");
+  EXPECT_TRUE(request.options.keep_special);
+}
+
+TEST(RequestFormTest, TheTemplateSaysWhetherAnAnswerBeginsInsideAThought) {
+  using T = AnswerReader::Thought;
+  const auto thought = [](const char* chat_template, const std::string& fields) {
+    CompletionRequest request = Parsed(fields);
+    EXPECT_TRUE(Fit({.chat_template = chat_template}, request).ok());
+    return request.thought;
+  };
+  EXPECT_EQ(thought(kHermes, ""), T::kNone);
+  EXPECT_EQ(thought(kThinker, ""), T::kMayBe);
+  EXPECT_EQ(thought(kThinker, R"(,"chat_template_kwargs":{"enable_thinking":false})"), T::kMayBe);
+  EXPECT_EQ(thought(kOpener, ""), T::kOpen);
+  EXPECT_EQ(thought(kOpener, R"(,"add_generation_prompt":false)"), T::kMayBe);
+}
+
+TEST(RequestFormTest, AThoughtComesBeforeWhatHasAForm) {
+  CompletionRequest request = Parsed(R"(,"response_format":{"type":"json_object"})");
+  ASSERT_TRUE(Fit({.chat_template = kThinker}, request).ok());
+  Json format = FormatOf(request);
+  EXPECT_EQ(format["elements"][0]["type"], "optional");
+  EXPECT_EQ(format["elements"][1]["type"], "json_schema");
+
+  request = Parsed(R"(,"thinking_token_budget":7)");
+  ASSERT_TRUE(Fit({.chat_template = kOpener}, request).ok());
+  format = FormatOf(request);
+  EXPECT_EQ(format["elements"][0]["elements"][0]["elements"][0]["max_tokens"], 7);
+  EXPECT_EQ(format["elements"][1]["type"], "any_text");
+
+  request = Parsed(R"(,"thinking_token_budget":7)");
+  EXPECT_FALSE(Fit({.chat_template = kHermes}, request).ok());
+}
+
+TEST(RequestFormTest, WordsAreAFormAndTokensABias) {
+  CompletionRequest request = Parsed(R"(,"bad_words":["no"])");
+  ASSERT_TRUE(Fit({}, request).ok());
+  EXPECT_EQ(FormatOf(request)["excludes"], Json::parse(R"(["no"])"));
+  request = Parsed(R"(,"allowed_token_ids":[5,6])");
+  ASSERT_TRUE(Fit({}, request).ok());
+  EXPECT_EQ(request.options.logit_bias,
+            (std::vector<std::pair<TokenId, float>>{{5, 100.0f}, {6, 100.0f}}));
+}
+
+TEST(RequestFormTest, APromptIsCutToWhatLeavesRoom) {
+  CompletionRequest request = Parsed(R"(,"truncate_prompt_tokens":-1,"max_tokens":30)");
+  ASSERT_TRUE(Fit({.sequence_tokens_max = 100}, request).ok());
+  EXPECT_EQ(request.options.prompt_tokens_max, 70u);
+  request = Parsed(R"(,"truncate_prompt_tokens":-1,"max_tokens":3000)");
+  ASSERT_TRUE(Fit({.sequence_tokens_max = 100}, request).ok());
+  EXPECT_EQ(request.options.prompt_tokens_max, 1u);
+}
+
+}  // namespace
+}  // namespace lamina::gateway
