@@ -27,7 +27,7 @@ struct CompletionHead {
 struct TokenCounts {
   uint32_t prompt = 0;
   uint32_t completion = 0;
-  uint32_t cached = 0;  // Of the prompts, whose K and V were there already.
+  uint32_t cached = 0;                // Of the prompts, whose K and V were there already.
   std::optional<uint32_t> reasoning;  // Of the completion; of models that think in tags.
 };
 
