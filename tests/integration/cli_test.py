@@ -73,7 +73,7 @@ class UsageTest(unittest.TestCase):
         self.assert_fails(run("config"), 2, "--cluster")
 
     def test_bad_input_exits_with_1_and_names_it(self):
-        self.assert_fails(run("generate", "--tokens", "1,x"), 1, "'x' is not a token id")
+        self.assert_fails(run("generate", "--tokens", "1,x"), 2, "'x' is not a token id")
         self.assert_fails(run("generate", "--prompt-file", "/nonexistent/p"), 1, "/nonexistent/p")
         self.assert_fails(run("bench", "--trace", "/nonexistent/t", server=f"127.0.0.1:{unused_port()}"),
                           1, "not running")
@@ -94,7 +94,7 @@ class UsageTest(unittest.TestCase):
 
     def test_an_address_without_a_port_is_refused(self):
         for server in ("host", ":7400", "host:", "host:x", "host:0", "host:65536"):
-            self.assert_fails(run("status", server=server), 1, f"'{server}' is not an address")
+            self.assert_fails(run("status", server=server), 2, f"'{server}' is not an address")
 
     def test_server_that_is_not_running(self):
         server = f"127.0.0.1:{unused_port()}"

@@ -59,7 +59,7 @@ TEST_F(CommandTest, TextThatIsNotUtf8IsRefusedWithItsPlace) {
 }
 
 TEST_F(CommandTest, AServerWithoutAPortIsNoAddress) {
-  EXPECT_EQ(Run({"status", "--server", "localhost"}), kExitFailed);
+  EXPECT_EQ(Run({"status", "--server", "localhost"}), kExitUsage);
   EXPECT_THAT(error_, HasSubstr("'localhost' is not an address like 127.0.0.1:7400"));
   EXPECT_EQ(Run({"status"}), kExitOk) << error_;
 }
