@@ -97,10 +97,10 @@ void PrintStatus(const client::ClusterStatus& status, const std::string& bubbles
     for (const client::NodeStatus& node : status.nodes) {
       kept += node.slots_kept;
     }
-    std::printf("KV:       by %s%s\n", status.partition.c_str(),
-                kept == 0 ? ""
-                          : absl::StrCat("; ", kept, " tokens kept for prompts that begin alike")
-                                .c_str());
+    std::printf(
+        "KV:       by %s%s\n", status.partition.c_str(),
+        kept == 0 ? ""
+                  : absl::StrCat("; ", kept, " tokens kept for prompts that begin alike").c_str());
   }
   if (!status.prefill.empty() && status.prefill != "inline") {
     std::printf("prompts:  %s\n", status.prefill.c_str());

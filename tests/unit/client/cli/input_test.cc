@@ -81,7 +81,8 @@ TEST(ChoiceTest, JoinsItsChunksIntoOneLine) {
             "{\"request_id\":\"r\",\"index\":1,\"text\":\"Hello\",\"token_ids\":[1,2],"
             "\"finish_reason\":\"stop\",\"logprobs\":[{\"token\":1,\"logprob\":-0.5,\"top\":[]},"
             "{\"token\":2,\"logprob\":-1.0,\"top\":[{\"token\":3,\"logprob\":-2.0}]}],"
-            "\"prompt_tokens\":4,\"cached_tokens\":0,\"completion_tokens\":2,\"ttft_ms\":1.5,\"tpot_ms\":0.0,"
+            "\"prompt_tokens\":4,\"cached_tokens\":0,\"completion_tokens\":2,\"ttft_ms\":1.5,"
+            "\"tpot_ms\":0.0,"
             "\"seed\":9,\"preemptions\":0}");
 }
 
