@@ -240,10 +240,11 @@ TEST(PrefixCacheTest, KvOfNodesThatStayOutlivesAnEpoch) {
     }
     ASSERT_TRUE(cluster->WaitForState("serving").ok());
   }
-  // The compute node has come back as another one; memory nodes have what they had.
+  // The compute node has come back as another one; memory nodes have what they had. A request whose
+  // node has many others by now goes elsewhere.
   const uint64_t found = cluster->engine().GetStatus().scheduler.prefix_cache.tokens_found;
   ExpectSame(cluster->GenerateMany(specs), undisturbed);
-  EXPECT_GE(cluster->engine().GetStatus().scheduler.prefix_cache.tokens_found - found, 6u * 288);
+  EXPECT_GE(cluster->engine().GetStatus().scheduler.prefix_cache.tokens_found - found, 3u * 288);
   EXPECT_TRUE(cluster->WaitForNoSlots().ok());
 }
 
