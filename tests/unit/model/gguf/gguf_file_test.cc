@@ -129,8 +129,8 @@ TEST(GgufFileTest, EveryTruncationIsDataLossThatSaysWhatToDo) {
 
 TEST(GgufFileTest, WrongMagicVersionAndByteOrder) {
   std::string bytes = SmallFile().Finish();
-  bytes[0] = 'X';
-  EXPECT_EQ(ParseStatus(bytes).code(), absl::StatusCode::kDataLoss);
+  bytes[0] = 'X';  // No model at all, rather than a damaged one.
+  EXPECT_EQ(ParseStatus(bytes).code(), absl::StatusCode::kInvalidArgument);
   bytes = SmallFile().Finish();
   bytes[4] = 1;
   EXPECT_EQ(ParseStatus(bytes).code(), absl::StatusCode::kUnimplemented);
