@@ -150,7 +150,11 @@ class Machines(Hosts):
                                                      start_new_session=True)
         self._await(name, up.exists)
         if self._with_sshd and name in self.remote:
-            self._await(name, lambda: "listening" in (self.folder / f"sshd.{name}.log").read_text())
+            self._await(name, lambda: self._listens(name))
+
+    def _listens(self, name):
+        log = self.folder / f"sshd.{name}.log"
+        return log.exists() and "listening" in log.read_text()
 
     def _await(self, name, condition):
         end = time.monotonic() + START_SECONDS
