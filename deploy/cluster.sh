@@ -429,7 +429,7 @@ up() {
 # say_gateway: where HTTP is served, if it is.
 say_gateway() {
   local scheme=http
-  daemons | grep -q '^gateway ' || return 0
+  daemons | grep '^gateway ' > /dev/null || return 0  # grep -q would end before daemons has written all.
   await_ready gateway
   ! grep -q '^ *tls_certificate:' "$state/cluster.yaml" || scheme=https
   say "OpenAI's API is at $scheme://$(head -n 1 "$state/gateway.ready")/v1"
