@@ -23,7 +23,7 @@ if [[ ! -x $peers/llama-batched-bench ]]; then
     -DLLAMA_CURL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF \
     -DBUILD_SHARED_LIBS=OFF > llama-configure.log
   ninja -C llama-build llama-batched-bench > llama-build.log
-  cp "$(find llama-build -name llama-batched-bench -type f | head -n 1)" .
+  cp "$(find llama-build -name llama-batched-bench -type f -print -quit)" .
   rm -rf llama llama-build
 fi
 

@@ -63,7 +63,8 @@ core::SchedulerOptions SchedulerOptionsOf(const ClusterConfig& config,
   // Half of a step's tokens at least are for prompts, so that full lanes do not starve them.
   const uint32_t step_tokens_max = std::max(config.prefill.chunk_tokens, 2 * rows_max);
   const uint32_t sequence_tokens_max = SequenceTokensMax(config, model);
-  const uint32_t scratch_tokens = ServesPromptRows(config)
+  const bool prompt_rows = ServesPromptRows(config);
+  const uint32_t scratch_tokens = prompt_rows
                                       ? std::min(sequence_tokens_max, config.prefill.scratch_tokens)
                                       : sequence_tokens_max;
   core::SchedulerOptions options{
@@ -73,13 +74,15 @@ core::SchedulerOptions SchedulerOptionsOf(const ClusterConfig& config,
                      .automatic = config.pipeline.chunks_auto,
                      .query_first = config.pipeline.query_first},
       .rows_max = rows_max,
+      // As many as a chunk would have, so that prompts get on as fast beside full lanes.
+      .prompt_rows_max = prompt_rows ? config.prefill.chunk_tokens : 0,
       .step_tokens_max = step_tokens_max,
       .chunk_tokens = config.prefill.chunk_tokens,
       .scratch_tokens = std::max(scratch_tokens, step_tokens_max),
       .sequence_tokens_max = sequence_tokens_max,
       .running_max = config.limits.running_max,
       .waiting_max = config.limits.waiting_max,
-      .prefix_cache = config.prefix_cache == PrefixCacheMode::kAuto && ServesPromptRows(config)};
+      .prefix_cache = config.prefix_cache == PrefixCacheMode::kAuto && prompt_rows};
   if (config.policy == kPolicyLocal) {
     options.lanes_auto = false;
     options.lanes_why = "for no attention is away that another lane would hide";
@@ -153,6 +156,7 @@ absl::Status SettlePartition(const ClusterConfig& config, EngineOptions& options
   }
   if (options.partition == Partition::kTokenRange) {
     options.scheduler.span_tokens = core::SpanTokensFor(tokens_max);
+    options.scheduler.prompt_rows_max = 0;  // A row there takes a partial for each span.
   }
   return absl::OkStatus();
 }
@@ -188,7 +192,7 @@ absl::Status CheckWindows(const ClusterConfig& config, const EngineOptions& opti
       {.compute_nodes = static_cast<uint32_t>(config.compute.size()),
        .memory_nodes = static_cast<uint32_t>(std::max<size_t>(1, config.memory.size())),
        .lanes = limits.lanes + PrefillLanes(config),
-       .rows_max = limits.rows_max,
+       .rows_max = limits.rows_max + limits.prompt_rows_max,
        .kv_rows_max = limits.step_tokens_max,
        .plan_ahead = limits.plan_ahead,
        .spans_max = spans_max,

@@ -23,7 +23,7 @@ while [[ $# -gt 0 ]]; do
   shift
 done
 
-if ! command -v nvcc > /dev/null || ! nvcc --version | grep -q 'release 1[3-9]'; then
+if ! command -v nvcc > /dev/null || ! nvcc --version | grep 'release 1[3-9]' > /dev/null; then
   found=$(command -v nvcc || echo 'none')
   [[ ${LAMINA_REQUIRE_CUDA:-0} != 1 ]] || fail "nvcc 13 or later is not on the PATH (found: $found)"
   say "left out: the CUDA kernels and cuda_gpu_test are not compiled; nvcc 13 or later is not on the PATH (found: $found)"

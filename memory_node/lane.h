@@ -53,11 +53,13 @@ struct Lane {
   std::vector<Chunk> chunks;
   uint32_t chunk_tokens = 0;
 
-  // How many tokens the rows see together.
+  // How many tokens the rows see together. Consecutive rows of one sequence, a prompt's, read K and
+  // V once for many of them, and count as the last of them.
   uint64_t context_tokens() const {
     uint64_t tokens = 0;
-    for (const Row& row : rows) {
-      tokens += row.position + 1;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const bool goes_on = i + 1 < rows.size() && rows[i + 1].sequence == rows[i].sequence;
+      tokens += goes_on ? 0 : rows[i].position + 1;
     }
     return tokens;
   }

@@ -19,17 +19,17 @@ SlotHolder HolderOf(uint64_t block) { return {HolderKind::kCachedBlock, block}; 
 
 struct CachedBlock {
   uint64_t id = 0;
-  PrefixCache::Key key;
+  PrefixCache::Tokens tokens{};
   PrefixCache::Tree tree;
-  CachedBlock* parent = nullptr;  // Null: the first one of a tree.
-  uint32_t children = 0;
+  CachedBlock* parent = nullptr;  // Null for the first one on its way.
+  PrefixCache::Children children;
   uint32_t users = 0;  // Running sequences.
   uint64_t last_used = 0;
   plan::SequenceId maker = 0;  // While it is pending.
 
   uint32_t node() const { return tree.first; }
   bool stored() const { return maker == 0; }
-  bool droppable() const { return users == 0 && children == 0; }
+  bool droppable() const { return users == 0 && children.empty(); }
 };
 
 PrefixCache::PrefixCache(SequenceKv& kv) : kv_(kv) {}
@@ -38,9 +38,8 @@ PrefixCache::~PrefixCache() = default;
 void PrefixCache::Reset(uint32_t memory_nodes, bool keeps) {
   keeps_ = keeps;
   nodes_.assign(memory_nodes, {});
+  trees_.clear();
   blocks_.clear();
-  by_tokens_.clear();
-  roots_.clear();
 }
 
 std::vector<PrefixCache::Saved> PrefixCache::Save() const {
@@ -49,7 +48,7 @@ std::vector<PrefixCache::Saved> PrefixCache::Save() const {
     if (block->stored()) {
       saved.push_back({.id = id,
                        .parent = block->parent == nullptr ? 0 : block->parent->id,
-                       .tokens = block->key.tokens,
+                       .tokens = block->tokens,
                        .node = block->node(),
                        .salt = block->tree.second,
                        .last_used = block->last_used,
@@ -96,20 +95,20 @@ PrefixCache::Tokens PrefixCache::TokensAt(const Sequence& sequence, uint32_t fir
   return tokens;
 }
 
-CachedBlock* PrefixCache::Find(uint64_t parent, const Tokens& tokens) const {
-  const auto found = by_tokens_.find({.parent = parent, .tokens = tokens});
-  return found == by_tokens_.end() ? nullptr : found->second;
-}
-
 // The block with the sequence's tokens at `depth`; null: there is none.
 CachedBlock* PrefixCache::Below(const Sequence& sequence, uint32_t node, const CachedBlock* parent,
                                 uint32_t depth) const {
-  const Tokens tokens = TokensAt(sequence, depth * kCachedBlockTokens);
+  const Children* children = nullptr;
   if (parent != nullptr) {
-    return Find(parent->id, tokens);
+    children = &parent->children;
+  } else if (const auto tree = trees_.find({node, sequence.request.cache_salt});
+             tree != trees_.end()) {
+    children = &tree->second;
+  } else {
+    return nullptr;
   }
-  const auto root = roots_.find({node, sequence.request.cache_salt});
-  return root == roots_.end() ? nullptr : Find(root->second.id, tokens);
+  const auto found = children->find(TokensAt(sequence, depth * kCachedBlockTokens));
+  return found == children->end() ? nullptr : found->second;
 }
 
 PrefixCache::Found PrefixCache::Find(const Sequence& sequence, uint32_t node) const {
@@ -164,14 +163,17 @@ void PrefixCache::Drop(CachedBlock& block) {
   node.droppable.erase({block.last_used, block.id});
   kv_.Release(HolderOf(block.id), kDropTicket);
   kv_.Recycle(kDropTicket);
-  by_tokens_.erase(block.key);
   if (CachedBlock* parent = block.parent; parent != nullptr) {
-    --parent->children;
+    parent->children.erase(block.tokens);
     if (parent->droppable()) {
       node.droppable.emplace(parent->last_used, parent->id);
     }
-  } else if (const auto root = roots_.find(block.tree); --root->second.children == 0) {
-    roots_.erase(root);
+  } else {
+    const auto tree = trees_.find(block.tree);
+    tree->second.erase(block.tokens);
+    if (tree->second.empty()) {
+      trees_.erase(tree);
+    }
   }
   ++stats_.blocks_dropped;
   blocks_.erase(block.id);
@@ -184,22 +186,13 @@ CachedBlock& PrefixCache::Insert(uint64_t id, const Tree& tree, CachedBlock* par
   block->id = id;
   block->tree = tree;
   block->parent = parent;
-  block->key.tokens = tokens;
-  if (parent == nullptr) {
-    Root& root = roots_[tree];
-    root.id = root.id == 0 ? ++ids_ : root.id;
-    ++root.children;
-    block->key.parent = root.id;
-  } else {
-    if (parent->droppable()) {
-      nodes_[parent->node()].droppable.erase({parent->last_used, parent->id});
-    }
-    ++parent->children;
-    block->key.parent = parent->id;
+  block->tokens = tokens;
+  if (parent != nullptr && parent->droppable()) {
+    nodes_[parent->node()].droppable.erase({parent->last_used, parent->id});
   }
   CachedBlock& inserted = *block;
+  (parent == nullptr ? trees_[tree] : parent->children).emplace(tokens, &inserted);
   nodes_[inserted.node()].unused += kCachedBlockTokens;
-  by_tokens_.emplace(inserted.key, &inserted);
   blocks_.emplace(id, std::move(block));
   return inserted;
 }
@@ -327,7 +320,7 @@ void PrefixCache::MakeRoomFor(Sequence& sequence, uint32_t node, uint64_t slots)
 
 absl::Status PrefixCache::Audit(const std::vector<Sequence*>& running) const {
   std::map<const CachedBlock*, uint32_t> users;
-  std::map<const CachedBlock*, uint32_t> children;
+  std::map<const CachedBlock*, size_t> children;
   std::vector<uint32_t> unused(nodes_.size());
   std::vector<size_t> droppable(nodes_.size());
   const auto broken = [](uint64_t id, absl::string_view what) {
@@ -339,7 +332,7 @@ absl::Status PrefixCache::Audit(const std::vector<Sequence*>& running) const {
       const CachedBlock* block = sequence->cached_blocks[depth];
       ++users[block];
       if (block->parent != parent || block->node() != sequence->node ||
-          block->key.tokens != TokensAt(*sequence, depth * kCachedBlockTokens)) {
+          block->tokens != TokensAt(*sequence, depth * kCachedBlockTokens)) {
         return broken(block->id, "is used by a sequence with other tokens");
       }
       if (!block->stored() && block->maker != sequence->request.id) {
@@ -361,7 +354,7 @@ absl::Status PrefixCache::Audit(const std::vector<Sequence*>& running) const {
     }
   }
   for (const auto& [id, block] : blocks_) {
-    if (block->users != users[block.get()] || block->children != children[block.get()]) {
+    if (block->users != users[block.get()] || block->children.size() != children[block.get()]) {
       return broken(id, "miscounts who uses it or lies below it");
     }
     unused[block->node()] += block->users == 0 ? kCachedBlockTokens : 0;
@@ -377,9 +370,12 @@ absl::Status PrefixCache::Audit(const std::vector<Sequence*>& running) const {
       return absl::InternalError(absl::StrCat("node ", node, " miscounts unused blocks"));
     }
   }
-  return by_tokens_.size() == blocks_.size()
-             ? absl::OkStatus()
-             : absl::InternalError("blocks are found by tokens that are not theirs");
+  size_t first = 0;
+  for (const auto& [tree, blocks] : trees_) {
+    first += blocks.size();
+  }
+  return first == children[nullptr] ? absl::OkStatus()
+                                    : absl::InternalError("a tree has a block of nobody");
 }
 
 }  // namespace lamina::core

@@ -20,12 +20,12 @@
 //                      +--Leave of who makes it--> (none)
 //
 // Threading: one thread.   Determinism: same calls, same answers.
-// Cost: O(tokens log blocks) for a sequence that joins or leaves.
+// Cost: O(tokens) for a sequence that looks, joins or leaves; each block on its way takes the
+// logarithm of the number of blocks that follow the same tokens.
 
 #pragma once
 
 #include <array>
-#include <compare>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -46,8 +46,8 @@ namespace lamina::core {
 inline constexpr uint32_t kCachedBlockTokens = 16;
 
 struct PrefixCacheStats {
-  uint64_t tokens_asked = 0;  // Of sequences that joined and might have found some.
-  uint64_t tokens_found = 0;  // Of these, those that were there.
+  uint64_t tokens_asked = 0;  // Sequences that might have found some joined with so many tokens,
+  uint64_t tokens_found = 0;  // and found K and V of so many of them.
   uint64_t blocks_dropped = 0;
 };
 
@@ -118,16 +118,8 @@ class PrefixCache {
  private:
   friend struct CachedBlock;
   using Tokens = std::array<TokenId, kCachedBlockTokens>;
-  struct Key {
-    uint64_t parent = 0;  // A block, or the root of a tree.
-    Tokens tokens{};
-    friend auto operator<=>(const Key&, const Key&) = default;
-  };
+  using Children = absl::btree_map<Tokens, CachedBlock*>;
   using Tree = std::pair<uint32_t, std::string>;  // Node and salt.
-  struct Root {
-    uint64_t id = 0;
-    uint32_t children = 0;
-  };
   struct Node {
     uint32_t unused = 0;
     absl::btree_set<std::pair<uint64_t, uint64_t>> droppable;  // By last use, and id.
@@ -135,7 +127,6 @@ class PrefixCache {
 
   bool Keeps(const Sequence& sequence) const;
   static Tokens TokensAt(const Sequence& sequence, uint32_t first);
-  CachedBlock* Find(uint64_t parent, const Tokens& tokens) const;
   CachedBlock* Below(const Sequence& sequence, uint32_t node, const CachedBlock* parent,
                      uint32_t depth) const;
   CachedBlock& Insert(uint64_t id, const Tree& tree, CachedBlock* parent, const Tokens& tokens);
@@ -149,8 +140,7 @@ class PrefixCache {
   bool keeps_ = false;
   std::vector<Node> nodes_;
   std::map<uint64_t, std::unique_ptr<CachedBlock>> blocks_;  // By id.
-  absl::btree_map<Key, CachedBlock*> by_tokens_;
-  std::map<Tree, Root> roots_;
+  std::map<Tree, Children> trees_;
   uint64_t ids_ = 0;
   uint64_t clock_ = 0;
   PrefixCacheStats stats_;

@@ -45,6 +45,7 @@ struct SchedulerOptions {
   RowChunkOptions row_chunks;               // In how many chunks a lane's rows go to a memory node.
   uint32_t plan_ahead = 2;
   uint32_t rows_max = 256;         // Decode rows of a lane.
+  uint32_t prompt_rows_max = 0;    // Rows that a step has room for beyond these, for prompts.
   uint32_t step_tokens_max = 512;  // Decode rows plus chunk tokens of a step.
   uint32_t chunk_tokens = 512;     // Largest chunk of one prompt.
   // Of a compute node, for all prompts in prefill of all lanes, or of its replica's prefill lanes.

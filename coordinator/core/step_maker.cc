@@ -92,8 +92,14 @@ OpenStep StepMaker::Open(uint64_t epoch, uint32_t lane) {
   return open;
 }
 
+uint32_t StepMaker::RoomForRows(const OpenStep& open) const {
+  const uint32_t most = options_.rows_max + options_.prompt_rows_max;
+  const auto rows = static_cast<uint32_t>(open.plan.rows.size());
+  return most - std::min(most, rows);
+}
+
 bool StepMaker::AddRow(Sequence& sequence, OpenStep& open) {
-  if (open.tokens_left == 0 || !slots_.Grant(sequence, open.plan)) {
+  if (open.tokens_left == 0 || RoomForRows(open) == 0 || !slots_.Grant(sequence, open.plan)) {
     return false;
   }
   const plan::SequenceId id = sequence.request.id;
@@ -128,9 +134,8 @@ void StepMaker::SortRows(OpenStep& open) {
 uint32_t StepMaker::AddChunk(Sequence& sequence, uint32_t tokens_max, OpenStep& open) {
   const uint32_t rest = sequence.join_tokens - sequence.chunked_tokens;
   uint32_t tokens = std::min({rest, options_.chunk_tokens, open.tokens_left, tokens_max});
-  const uint32_t room = sequence.has_scratch
-                            ? sequence.scratch_tokens - sequence.chunked_tokens
-                            : rows_max() - static_cast<uint32_t>(open.plan.rows.size());
+  const uint32_t room =
+      sequence.has_scratch ? sequence.scratch_tokens - sequence.chunked_tokens : RoomForRows(open);
   tokens = std::min(tokens, room);
   if (tokens == 0) {
     return 0;

@@ -7,7 +7,6 @@
 
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -61,7 +60,7 @@ class StepMaker {
   void AddPromptRows(const Sequence& sequence, uint32_t tokens, OpenStep& open);
   static void LeaveScratch(Sequence& sequence, OpenStep& open);
   void EndPrompt(Sequence& sequence, OpenStep& open);
-  uint32_t rows_max() const { return std::min(options_.rows_max, options_.step_tokens_max); }
+  uint32_t RoomForRows(const OpenStep& open) const;  // For so many more.
   void SortRows(OpenStep& open);
   RowChunkCount RowChunksFor(const OpenStep& open, cost::LinkCosts link,
                              const cost::LaneCosts& costs) const;

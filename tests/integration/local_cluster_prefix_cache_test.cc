@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/integration/cluster_modes.h"
 #include "tests/integration/cluster_test_util.h"
 
 namespace lamina::test_support {
@@ -12,42 +13,19 @@ namespace {
 
 using coordinator::GenerateSpec;
 
-struct Mode {
-  std::string name;
-  void (*apply)(LocalClusterOptions& options);
-  bool keeps = true;
-};
+std::vector<ClusterMode> Modes() {
+  std::vector<ClusterMode> modes = ClusterModes();
+  modes.push_back({"small_chunks", [](LocalClusterOptions& options) {
+                     options.row_chunks = {.chunks = 4, .query_first = QueryFirst::kAlways};
+                     options.chunk_tokens = 16;
+                   }});
+  modes.push_back({"local", [](LocalClusterOptions& options) { options.local = true; }});
+  return modes;
+}
 
-const Mode kModes[] = {
-    {"request", [](LocalClusterOptions&) {}},
-    {"one_row_chunks",
-     [](LocalClusterOptions& options) {
-       options.row_chunks = {.chunks = 4, .query_first = QueryFirst::kAlways};
-       options.chunk_tokens = 16;
-     }},
-    {"head", [](LocalClusterOptions& options) { options.partition = Partition::kHead; }},
-    {"token_range",
-     [](LocalClusterOptions& options) { options.partition = Partition::kTokenRange; },
-     /*keeps=*/false},
-    {"rotational",
-     [](LocalClusterOptions& options) {
-       options.compute_nodes = 2;
-       options.lanes = 3;
-     }},
-    {"stages",
-     [](LocalClusterOptions& options) {
-       options.compute_nodes = 2;
-       options.stages = 2;
-     }},
-    {"shards",
-     [](LocalClusterOptions& options) {
-       options.compute_nodes = 2;
-       options.shards = 2;
-     }},
-    {"dedicated", [](LocalClusterOptions& options) { options.prefill_nodes = 1; },
-     /*keeps=*/false},
-    {"local", [](LocalClusterOptions& options) { options.local = true; }},
-};
+bool Keeps(const LocalClusterOptions& options) {
+  return options.partition != Partition::kTokenRange && options.prefill_nodes == 0;
+}
 
 LocalClusterOptions Base() {
   return {.model = SmallModel(), .memory_nodes = 2, .sequence_tokens_max = 768, .threads = 2};
@@ -81,7 +59,7 @@ std::vector<std::vector<GenerateResult>> Converse(LocalCluster& cluster) {
 class PrefixCacheTest : public ::testing::TestWithParam<size_t> {};
 
 TEST_P(PrefixCacheTest, ConversationsGoOnWithTheSameBits) {
-  const Mode& mode = kModes[GetParam()];
+  const ClusterMode mode = Modes()[GetParam()];
   LocalClusterOptions options = Base();
   mode.apply(options);
   const std::unique_ptr<LocalCluster> keeping = MakeCluster(options);
@@ -103,19 +81,19 @@ TEST_P(PrefixCacheTest, ConversationsGoOnWithTheSameBits) {
       EXPECT_EQ(found[turn][i].choices[0].usage.cached_tokens % 16, 0u);
     }
   }
-  EXPECT_EQ(cached > 2000, mode.keeps) << cached;
+  EXPECT_EQ(cached > 2000, Keeps(options)) << cached;
   EXPECT_TRUE(keeping->WaitForNoSlots().ok());
   EXPECT_EQ(keeping->engine().GetStatus().epoch, 1u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Modes, PrefixCacheTest, ::testing::Range(size_t{0}, std::size(kModes)),
-                         [](const auto& tested) { return kModes[tested.param].name; });
+INSTANTIATE_TEST_SUITE_P(Modes, PrefixCacheTest, ::testing::Range(size_t{0}, Modes().size()),
+                         [](const auto& tested) { return Modes()[tested.param].name; });
 
 // Prompts that are longer than the scratch end in rows, and have the same bits.
 class BoundedScratchTest : public ::testing::TestWithParam<size_t> {};
 
 TEST_P(BoundedScratchTest, LongPromptsHaveTheSameBits) {
-  const Mode& mode = kModes[GetParam()];
+  const ClusterMode mode = Modes()[GetParam()];
   LocalClusterOptions options = Base();
   options.chunk_tokens = 32;
   options.running_max = 8;
@@ -138,8 +116,8 @@ TEST_P(BoundedScratchTest, LongPromptsHaveTheSameBits) {
   EXPECT_EQ(cramped->engine().GetStatus().epoch, 1u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Modes, BoundedScratchTest, ::testing::Range(size_t{0}, std::size(kModes)),
-                         [](const auto& tested) { return kModes[tested.param].name; });
+INSTANTIATE_TEST_SUITE_P(Modes, BoundedScratchTest, ::testing::Range(size_t{0}, Modes().size()),
+                         [](const auto& tested) { return Modes()[tested.param].name; });
 
 // Choices of one request share what is found; their answers are those of separate requests.
 TEST(PrefixCacheTest, ChoicesShareAPrefixThatIsKept) {

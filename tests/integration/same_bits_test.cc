@@ -9,47 +9,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/integration/cluster_modes.h"
 #include "tests/integration/cluster_test_util.h"
 
 namespace lamina::test_support {
 namespace {
 
 using coordinator::GenerateSpec;
-
-struct Mode {
-  std::string name;
-  void (*apply)(LocalClusterOptions& options);
-};
-
-// Two memory nodes unless it says otherwise.
-const Mode kModes[] = {
-    {"request", [](LocalClusterOptions&) {}},
-    {"head", [](LocalClusterOptions& options) { options.partition = Partition::kHead; }},
-    {"token_range",
-     [](LocalClusterOptions& options) { options.partition = Partition::kTokenRange; }},
-    {"rotational",
-     [](LocalClusterOptions& options) {
-       options.compute_nodes = 2;
-       options.lanes = 3;
-     }},
-    {"fixed",
-     [](LocalClusterOptions& options) {
-       options.compute_nodes = 2;
-       options.mode = PipelineMode::kFixed;
-       options.lanes = 2;
-     }},
-    {"stages",
-     [](LocalClusterOptions& options) {
-       options.compute_nodes = 2;
-       options.stages = 2;
-     }},
-    {"shards",
-     [](LocalClusterOptions& options) {
-       options.compute_nodes = 2;
-       options.shards = 2;
-     }},
-    {"dedicated", [](LocalClusterOptions& options) { options.prefill_nodes = 1; }},
-};
 
 LocalClusterOptions Simplest() {
   RandomModelSpec model = SmallModel();
@@ -103,15 +69,15 @@ TEST_P(SameBitsTest, OverUcx) {
   options.row_chunks = {
       .chunks = 1 + variation / 2 % 2,
       .query_first = variation % 2 == 0 ? QueryFirst::kAlways : QueryFirst::kNever};
-  kModes[mode].apply(options);
+  ClusterModes()[mode].apply(options);
   ExpectSameBits(options);
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, SameBitsTest,
-                         ::testing::Combine(::testing::Range(size_t{0}, std::size(kModes)),
+                         ::testing::Combine(::testing::Range(size_t{0}, ClusterModes().size()),
                                             ::testing::Values("ucx://", "ucx://tcp")),
                          [](const auto& tested) {
-                           return absl::StrCat(kModes[std::get<0>(tested.param)].name,
+                           return absl::StrCat(ClusterModes()[std::get<0>(tested.param)].name,
                                                std::get<1>(tested.param) == "ucx://" ? "" : "_tcp");
                          });
 

@@ -12,7 +12,7 @@ namespace lamina::sim {
 
 namespace {
 
-// Of the first `count` tokens.
+// What K and V of the last of the first `count` tokens follow from.
 uint64_t HistoryOf(const std::vector<TokenId>& tokens, size_t count) {
   uint64_t history = 0;
   for (size_t i = 0; i < count; ++i) {
@@ -98,7 +98,8 @@ void SimNodes::StartLane(const plan::StepPlan& plan) {
   for (const plan::PrefillChunk& chunk : plan.chunks) {
     tokens += chunk.tokens;
   }
-  if (tokens > options_.step_tokens_max || plan.rows.size() > options_.rows_max) {
+  if (tokens > options_.step_tokens_max ||
+      plan.rows.size() > options_.rows_max + options_.prompt_rows_max) {
     Fail("the step is over its budget");
   }
   if (tokens == 0 && plan.leaves.empty()) {

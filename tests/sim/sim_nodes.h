@@ -26,7 +26,7 @@ struct SimSlot {
   TokenId token = -1;
   uint64_t history = 0;  // Of that token and those before it: what K and V follow from.
 };
-// By arena.
+// What lies in the slots of each arena.
 using SimArenas = std::map<uint64_t, std::vector<SimSlot>>;
 
 class SimNodes {

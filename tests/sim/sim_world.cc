@@ -35,6 +35,7 @@ SimWorkload WithPrefillLanes(SimWorkload workload, Prng random, Prng stages,
   workload.options.strategies = sim.strategies;
   if (sim.prefix_cache) {
     workload.options.prefix_cache = true;
+    workload.options.prompt_rows_max = static_cast<uint32_t>(sim.seed % 5 * 4);
     for (uint64_t arena = 0; core::MemoryNodeShare & node : workload.options.memory_nodes) {
       node.arena = ++arena;
     }

@@ -62,6 +62,9 @@ class SchedulerTest : public testing::Test {
   plan::StepResult Answer(const plan::StepPlan& plan) {
     plan::StepResult result{.epoch = plan.epoch, .lane = plan.lane, .step = plan.step};
     for (const plan::DecodeRow& row : plan.rows) {
+      if (row.position + 1 < joins_[row.sequence].tokens.size()) {
+        continue;  // Of a prompt, and not its last.
+      }
       Sample(row.sequence, row.position + 1, result);
     }
     for (const plan::PrefillChunk& chunk : plan.chunks) {

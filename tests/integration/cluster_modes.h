@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The modes of a cluster that give the same bits, for suites that run a workload in each.
+
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tests/support/local_cluster.h"
+
+namespace lamina::test_support {
+
+struct ClusterMode {
+  std::string name;
+  void (*apply)(LocalClusterOptions& options);
+};
+
+// Sums over shards have an order of their own: shards are compared with shards.
+inline const std::vector<ClusterMode>& ClusterModes() {
+  static const std::vector<ClusterMode> modes = {
+      {"request", [](LocalClusterOptions&) {}},
+      {"head", [](LocalClusterOptions& options) { options.partition = Partition::kHead; }},
+      {"token_range",
+       [](LocalClusterOptions& options) { options.partition = Partition::kTokenRange; }},
+      {"rotational",
+       [](LocalClusterOptions& options) {
+         options.compute_nodes = 2;
+         options.lanes = 3;
+       }},
+      {"fixed",
+       [](LocalClusterOptions& options) {
+         options.compute_nodes = 2;
+         options.mode = PipelineMode::kFixed;
+         options.lanes = 2;
+       }},
+      {"stages",
+       [](LocalClusterOptions& options) {
+         options.compute_nodes = 2;
+         options.stages = 2;
+       }},
+      {"shards",
+       [](LocalClusterOptions& options) {
+         options.compute_nodes = 2;
+         options.shards = 2;
+       }},
+      {"dedicated", [](LocalClusterOptions& options) { options.prefill_nodes = 1; }}};
+  return modes;
+}
+
+}  // namespace lamina::test_support

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the scheduler makes of a prefix that is kept: who waits for it, where newcomers go, and how
+// fast the rest of their prompts gets on.
+
+#include "tests/unit/coordinator/core/scheduler_fixture.h"
+
+namespace lamina::core {
+namespace {
+
+class SchedulerPrefixTest : public SchedulerTest {
+ protected:
+  static SchedulerOptions Keeping() {
+    SchedulerOptions options = SmallOptions();
+    options.prefix_cache = true;
+    options.plan_ahead = 1;
+    return options;
+  }
+
+  // The plan in which the sequence joins, after as many steps as that takes.
+  plan::StepPlan PlanOfJoin(plan::SequenceId id) {
+    for (int i = 0; i < 100; ++i) {
+      for (const plan::StepPlan& plan : Plan()) {
+        for (const plan::SequenceJoin& join : plan.joins) {
+          if (join.id == id) {
+            return plan;
+          }
+        }
+      }
+      StepDone();
+    }
+    ADD_FAILURE() << "sequence " << id << " does not join";
+    return {};
+  }
+
+  static uint32_t RowsOf(const plan::StepPlan& plan, plan::SequenceId id) {
+    return static_cast<uint32_t>(
+        std::count_if(plan.rows.begin(), plan.rows.end(),
+                      [id](const plan::DecodeRow& row) { return row.sequence == id; }));
+  }
+};
+
+TEST_F(SchedulerPrefixTest, TheRestOfAPromptIsRowsAndTheLastOneSamples) {
+  Make(Keeping());
+  ASSERT_TRUE(Submit(1, 40, 42).ok());
+  RunUntilIdle();
+  ASSERT_TRUE(Submit(2, 45, 48).ok());
+  const plan::StepPlan plan = PlanOfJoin(2);
+  EXPECT_TRUE(plan.chunks.empty());
+  ASSERT_EQ(plan.rows.size(), 13u);  // Behind two blocks of 16.
+  EXPECT_EQ(plan.rows.front().position, 32u);
+  EXPECT_EQ(plan.rows.back().position, 44u);
+  EXPECT_FALSE(plan.chunking.query_first);
+  RunUntilIdle();
+  EXPECT_EQ(IndicesOf(2), (std::vector<uint32_t>{0, 1, 2}));
+}
+
+TEST_F(SchedulerPrefixTest, ASuffixGetsOnBesideAFullLane) {
+  for (const uint32_t prompt_rows_max : {0u, 24u}) {
+    SCOPED_TRACE(prompt_rows_max);
+    SchedulerOptions options = Keeping();
+    options.rows_max = 4;
+    options.prompt_rows_max = prompt_rows_max;
+    Make(options);
+    events_ = {};
+    ASSERT_TRUE(Submit(1, 40, 42).ok());
+    RunUntilIdle();
+    for (plan::SequenceId id = 2; id <= 4; ++id) {
+      ASSERT_TRUE(Submit(id, 2, 100).ok());
+    }
+    for (int i = 0; i < 4; ++i) {
+      Plan();
+      StepDone();
+    }
+    ASSERT_TRUE(Submit(5, 60, 64).ok());
+    const plan::StepPlan plan = PlanOfJoin(5);
+    EXPECT_EQ(RowsOf(plan, 5), 1 + prompt_rows_max);
+    EXPECT_EQ(plan.rows.size(), 4 + prompt_rows_max);
+    RunUntilIdle();
+    EXPECT_EQ(IndicesOf(5), (std::vector<uint32_t>{0, 1, 2, 3}));
+  }
+}
+
+TEST_F(SchedulerPrefixTest, ANewcomerWaitsForMostOfItsPromptAndNotForLittle) {
+  Make(Keeping());
+  ASSERT_TRUE(Submit(1, 96, 100).ok());  // Three chunks.
+  SequenceRequest alike = Request(2, 100, 110);
+  SequenceRequest other = Request(3, 100, 110);
+  std::fill(other.prompt.begin() + 16, other.prompt.end(), 6);  // One block in common.
+  ASSERT_EQ(Plan().at(0).joins.size(), 1u);
+  ASSERT_TRUE(scheduler_->Submit(other).ok());
+  StepDone();
+  EXPECT_EQ(Plan().at(0).joins.size(), 1u);
+  ASSERT_TRUE(scheduler_->Submit(alike).ok());
+  StepDone();
+  EXPECT_TRUE(Plan().at(0).joins.empty());
+  const plan::StepPlan plan = PlanOfJoin(2);
+  EXPECT_EQ(IndicesOf(1).empty(), false);  // Its prompt is done.
+  EXPECT_EQ(plan.rows.back().position - RowsOf(plan, 2) + 1, 96u);
+  RunUntilIdle();
+}
+
+TEST_F(SchedulerPrefixTest, NewcomersGoWhereTheirPrefixIsUnlessThatIsCrowded) {
+  SchedulerOptions options = Keeping();
+  options.memory_nodes.push_back({.name = "b", .slots = 1000, .bandwidth_bytes_per_second = 1});
+  Make(options);
+  ASSERT_TRUE(Submit(1, 100, 102).ok());
+  RunUntilIdle();
+  const uint32_t keeper = joins_[1].memory_node;
+  for (plan::SequenceId id = 2; id <= 4; ++id) {
+    ASSERT_TRUE(Submit(id, 100, 120).ok());
+  }
+  PlanOfJoin(4);
+  EXPECT_EQ(joins_[2].memory_node, keeper);
+  EXPECT_EQ(joins_[3].memory_node, keeper);  // Twice as long as on the other one, no more.
+  EXPECT_NE(joins_[4].memory_node, keeper);
+  RunUntilIdle();
+}
+
+}  // namespace
+}  // namespace lamina::core
