@@ -8,6 +8,7 @@
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "common/units.h"
+#include "compute_node/fetch_path_maker.h"
 #include "compute_node/local_path_maker.h"
 #include "compute_node/remote_path_maker.h"
 #include "control/blame.h"
@@ -50,6 +51,8 @@ ComputeNode::ComputeNode(ComputeNodeOptions options, model::Model model,
   path_makers_.push_back(std::make_unique<RemotePathMaker>(options_.name, *device_));
   path_makers_.push_back(
       std::make_unique<LocalPathMaker>(options_.name, *device_, options_.make_kv));
+  path_makers_.push_back(
+      std::make_unique<FetchPathMaker>(options_.name, *device_, kernels::CpuAttention()));
 }
 
 ComputeNode::~ComputeNode() { LeaveEpoch(); }

@@ -31,7 +31,7 @@ Peers::Peers(const plan::EpochConfig& config, uint32_t node, Nanos patience,
       abort_(abort),
       counters_(counters) {
   for (const std::string& name : config.memory_nodes) {
-    memory_links_.push_back(config.attention_paths.Has(plan::AttentionPath::kRemote)
+    memory_links_.push_back(config.attention_paths.on_memory_nodes()
                                 ? counters.meter.Link(name)
                                 : nullptr);
   }

@@ -12,11 +12,9 @@
 
 namespace lamina::compute_node {
 
-RemoteAttention::RemoteAttention(const WorkerContext& context, kernels::ChunkAttention& chunks,
-                                 uint32_t first_layer)
+RemoteAttention::RemoteAttention(const WorkerContext& context, const ScratchAttention& chunks)
     : context_(context),
       chunks_(chunks),
-      first_layer_(first_layer),
       lanes_(context.config.lanes),
       merge_(context) {
   const plan::EpochConfig& config = context.config;
@@ -57,15 +55,7 @@ absl::Status RemoteAttention::BeginStep(Lane& lane, const PathRows& rows) {
       PlaceRemoteRows(context_.config, context_.sequences, lane, rows, state.rows));
   state.path_rows = rows;
   state.awaited = false;
-  state.chunks.clear();
-  for (const ChunkRows& chunk : ChunksOf(lane, rows)) {
-    // Attends over all tokens of the sequence up to the chunk's end.
-    state.chunks.push_back({.sequence = {.first_slot = chunk.plan.scratch_offset,
-                                         .tokens = chunk.plan.first_token + chunk.plan.tokens},
-                            .first_position = chunk.plan.first_token,
-                            .tokens = chunk.plan.tokens,
-                            .first_row = chunk.first_row});
-  }
+  chunks_.BeginStep(lane, rows);
   return absl::OkStatus();
 }
 
@@ -88,22 +78,7 @@ absl::Status RemoteAttention::Attend(Lane& lane) {
     context_.laps.LapOf(lane, telemetry::WorkPart::kDense, lane.slice);
   }
   LAMINA_RETURN_IF_ERROR(Send(lane));
-  return AttendChunks(lane);
-}
-
-// While decode rows attend at the memory nodes.
-absl::Status RemoteAttention::AttendChunks(Lane& lane) {
-  const std::vector<kernels::ChunkItem>& chunks = lanes_[lane.index].chunks;
-  if (chunks.empty()) {
-    return absl::OkStatus();
-  }
-  const uint32_t layer = lane.slice;
-  const size_t rows = lane.positions.size();
-  LAMINA_RETURN_IF_ERROR(chunks_.Attend(
-      layer - first_layer_, chunks, context_.executor.DeviceQkvRows(layer, rows, lane.buffers),
-      context_.executor.DeviceAttentionRows(layer, rows, lane.buffers)));
-  context_.laps.LapOf(lane, telemetry::WorkPart::kChunks, layer);
-  return absl::OkStatus();
+  return chunks_.Attend(lane);  // While decode rows attend at the memory nodes.
 }
 
 bool RemoteAttention::Await(Lane& lane) {

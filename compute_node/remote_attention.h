@@ -23,8 +23,8 @@
 #include "compute_node/attention_path.h"
 #include "compute_node/partial_merge.h"
 #include "compute_node/remote_rows.h"
+#include "compute_node/scratch_attention.h"
 #include "compute_node/worker_context.h"
-#include "kernels/compute_device.h"
 #include "plan/query_window.h"
 #include "plan/reply_window.h"
 #include "plan/row_pieces.h"
@@ -33,10 +33,8 @@ namespace lamina::compute_node {
 
 class RemoteAttention final : public AttentionPath {
  public:
-  // `chunks` has the layers that run here, from `first_layer` on, and room for the epoch's scratch.
-  // References must outlive this.
-  RemoteAttention(const WorkerContext& context, kernels::ChunkAttention& chunks,
-                  uint32_t first_layer);
+  // `chunks` attends prompt chunks. References must outlive this.
+  RemoteAttention(const WorkerContext& context, const ScratchAttention& chunks);
 
   absl::Status Open() override;
   absl::Status BeginStep(Lane& lane, const PathRows& rows) override;
@@ -62,7 +60,6 @@ class RemoteAttention final : public AttentionPath {
   struct LaneState {
     PathRows path_rows;
     RemoteRows rows;
-    std::vector<kernels::ChunkItem> chunks;
     std::vector<Unit> units;                  // [memory nodes]
     std::vector<plan::WindowHeader> headers;  // The same.
     bool awaited = false;                     // Outputs that Poll() has not seen complete.
@@ -83,7 +80,6 @@ class RemoteAttention final : public AttentionPath {
                    const transport::SignalUpdate* signal) {
     return context_.peers.Put(MemoryPeer(node), offset, source, signal);
   }
-  absl::Status AttendChunks(Lane& lane);
   absl::Status TakeReply(Lane& lane, uint32_t node);
 
   plan::LayerRows LayerRowsOf(Lane& lane) const;
@@ -94,8 +90,7 @@ class RemoteAttention final : public AttentionPath {
   plan::ReplyWindowReader ReplyFrom(const Lane& lane, uint32_t node) const;
 
   const WorkerContext& context_;
-  kernels::ChunkAttention& chunks_;
-  const uint32_t first_layer_;
+  ScratchAttention chunks_;
   std::vector<LaneState> lanes_;
   PartialMerge merge_;
 };

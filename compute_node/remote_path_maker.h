@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "compute_node/path_maker.h"
+#include "compute_node/scratch_kv.h"
 #include "kernels/compute_device.h"
 
 namespace lamina::compute_node {
@@ -17,20 +18,19 @@ class RemotePathMaker final : public PathMaker {
  public:
   // Of the node `node`, whose slices run on the device. The device must outlive this.
   RemotePathMaker(std::string node, kernels::ComputeDevice& device)
-      : node_(std::move(node)), device_(device) {}
+      : device_(device), scratch_(std::move(node), device) {}
 
   plan::AttentionPath kind() const override { return plan::AttentionPath::kRemote; }
-  absl::Status Reserve(const plan::EpochConfig& config, const plan::Stage& stage) override;
-  void Release() override { chunks_.reset(); }
+  absl::Status Reserve(const plan::EpochConfig& config, const plan::Stage& stage) override {
+    return scratch_.Reserve(config, stage);
+  }
+  void Release() override { scratch_.Release(); }
   std::string Describe() const override;
   std::unique_ptr<AttentionPath> Make(const WorkerContext& context) override;
 
  private:
-  const std::string node_;
   kernels::ComputeDevice& device_;
-  uint32_t first_layer_ = 0;
-  kernels::ChunkAttentionOptions options_;
-  std::unique_ptr<kernels::ChunkAttention> chunks_;
+  ScratchKv scratch_;
 };
 
 }  // namespace lamina::compute_node

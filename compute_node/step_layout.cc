@@ -193,6 +193,32 @@ absl::Status LayOut(const plan::EpochConfig& config, SequenceTable& sequences, P
   return Layouter(config, sequences, path_of, lane).Run();
 }
 
+absl::StatusOr<std::vector<RowRun>> RunsOf(SequenceTable& sequences, const Lane& lane,
+                                           const PathRows& rows) {
+  std::vector<RowRun> runs;
+  const uint32_t end = rows.decode.first + rows.decode.count;
+  for (uint32_t row = rows.decode.first; row < end; ++row) {
+    const plan::SequenceId id = lane.plan.rows[row].sequence;
+    const uint32_t position = lane.positions[row];
+    if (!runs.empty() && runs.back().sequence == id &&
+        runs.back().first_token + runs.back().tokens == position) {
+      ++runs.back().tokens;
+      continue;
+    }
+    const Sequence* sequence = sequences.Find(id);
+    if (sequence == nullptr) {
+      return absl::InternalError(
+          absl::StrCat("plan has rows of sequence ", id, ", which is not here"));
+    }
+    runs.push_back({.sequence = id,
+                    .memory_node = sequence->join.memory_node,
+                    .first_row = row,
+                    .first_token = position,
+                    .tokens = 1});
+  }
+  return runs;
+}
+
 absl::Status ChunkDoesNotFollow(const plan::PrefillChunk& chunk) {
   return absl::InternalError(absl::StrCat("chunk [", chunk.first_token, ", +", chunk.tokens,
                                           ") of sequence ", chunk.sequence,

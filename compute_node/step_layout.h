@@ -8,9 +8,11 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "compute_node/lane.h"
 #include "compute_node/sequence_table.h"
@@ -32,6 +34,20 @@ absl::Status LayOut(const plan::EpochConfig& config, SequenceTable& sequences, P
 inline absl::Span<const ChunkRows> ChunksOf(const Lane& lane, const PathRows& rows) {
   return absl::MakeConstSpan(lane.chunks).subspan(rows.chunks.first, rows.chunks.count);
 }
+
+// Rows [first_row, + tokens) of a step are these consecutive tokens of one sequence.
+struct RowRun {
+  plan::SequenceId sequence = 0;
+  uint32_t memory_node = 0;
+  uint32_t first_row = 0;
+  uint32_t first_token = 0;
+  uint32_t tokens = 0;
+};
+
+// The decode rows of `rows`, in order: rows of one sequence that follow each other are a run.
+// Errors: kInternal  a sequence that the tables do not have.
+absl::StatusOr<std::vector<RowRun>> RunsOf(SequenceTable& sequences, const Lane& lane,
+                                           const PathRows& rows);
 
 // The error of a chunk that the tables or the epoch have no room for.
 absl::Status ChunkDoesNotFollow(const plan::PrefillChunk& chunk);

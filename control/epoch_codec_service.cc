@@ -42,6 +42,7 @@ void ToProto(const plan::EpochConfig& config, v1::Configure* proto) {
   proto->set_memory_waits(config.memory_waits);
   proto->set_partition(static_cast<uint32_t>(config.partition));
   proto->set_attention_paths(config.attention_paths.bits());
+  proto->set_fetch_bytes(config.fetch_bytes);
 }
 
 plan::EpochConfig FromProto(const v1::Configure& proto) {
@@ -58,6 +59,7 @@ plan::EpochConfig FromProto(const v1::Configure& proto) {
                     .prefill = static_cast<AttentionArithmetic>(proto.prefill_attention())},
       .compute_nodes = {proto.compute_nodes().begin(), proto.compute_nodes().end()},
       .attention_paths = plan::AttentionPaths::FromBits(proto.attention_paths()),
+      .fetch_bytes = proto.fetch_bytes(),
       .memory_nodes = {proto.memory_nodes().begin(), proto.memory_nodes().end()},
       .slots = {proto.slots().begin(), proto.slots().end()},
       .partition = static_cast<Partition>(proto.partition()),

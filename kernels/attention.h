@@ -122,4 +122,14 @@ void StoreKv(const AttentionDescriptor& descriptor, const BFloat16* k, const BFl
              size_t stride, absl::Span<const Extent> extents, BFloat16* arena_k, BFloat16* arena_v,
              size_t head_stride);
 
+// Copies K and V of tokens [first, first + tokens) of one KV head out of an arena, to slots of the
+// same numbers of another one.
+// Shapes: arena_k, arena_v, k, v  one head's planes as in KvView on the host, from slot 0 on.
+// `extents` name the arena's slots of tokens 0, 1, 2, ...
+// Requires: they name first + tokens of them (CHECKed).
+// Cost: a memcpy where tiles lie alike in both, else some 30 times as much for K.
+void LoadKv(size_t head_dim, const BFloat16* arena_k, const BFloat16* arena_v,
+            absl::Span<const Extent> extents, uint32_t first, uint32_t tokens, BFloat16* k,
+            BFloat16* v);
+
 }  // namespace lamina::kernels

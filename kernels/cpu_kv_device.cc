@@ -10,7 +10,7 @@
 namespace lamina::kernels {
 namespace {
 
-class CpuKvDevice final : public KvDevice {
+class CpuKvDevice final : public KvDevice, public KvReads {
  public:
   CpuKvDevice(const KvDeviceOptions& options, const AttentionKernel& kernel, ThreadPool& pool,
               KvArena arena)
@@ -48,6 +48,14 @@ class CpuKvDevice final : public KvDevice {
                       absl::Span<const AttentionItem> items) override {
     kernel_.Attend(PartOf(layers_[layer], heads), arena_.View(layer, heads.first), items, *scratch_,
                    pool_);
+    return absl::OkStatus();
+  }
+
+  KvReads* reads() override { return this; }
+  absl::Status Load(uint32_t layer, uint32_t head, absl::Span<const Extent> extents, uint32_t first,
+                    uint32_t tokens, BFloat16* k, BFloat16* v) override {
+    const KvView arena = arena_.View(layer, head);
+    LoadKv(layers_[layer].head_dim, arena.k, arena.v, extents, first, tokens, k, v);
     return absl::OkStatus();
   }
 

@@ -85,6 +85,18 @@ class KvDeviceRows {
   virtual absl::Status Settle() = 0;
 };
 
+// K and V out of a device's arena, for those who attend elsewhere.
+class KvReads {
+ public:
+  virtual ~KvReads() = default;
+
+  // Copies K and V of tokens [first, first + tokens) of one KV head to slots of these numbers of
+  // the planes `k` and `v`, after all that was stored before; `extents` name the arena's slots of
+  // the sequence's tokens. As kernels::LoadKv(). Errors: as KvDevice::Store().
+  virtual absl::Status Load(uint32_t layer, uint32_t head, absl::Span<const Extent> extents,
+                            uint32_t first, uint32_t tokens, BFloat16* k, BFloat16* v) = 0;
+};
+
 class KvDevice {
  public:
   virtual ~KvDevice() = default;
@@ -124,6 +136,9 @@ class KvDevice {
     return ranges.empty() ? absl::OkStatus()
                           : absl::UnimplementedError(name() + " takes rows from the host's memory");
   }
+
+  // Null: K and V can be attended there and nowhere else.
+  virtual KvReads* reads() { return nullptr; }
 
   // Null: it serves no steps by itself, or was made without waiting_lanes.
   virtual KvWaits* waits() = 0;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/check.h"
 #include "common/clock.h"
 #include "common/status_macros.h"
 #include "control/blame.h"
@@ -38,6 +39,11 @@ AttentionWorker::AttentionWorker(const Options& options, transport::Transport& t
       waits != nullptr) {
     device_queries_.emplace(epoch_, checks_, feed_, meter_, parts_, *waits);
     sources_.push_back(&*device_queries_);
+  }
+  if (epoch_.config.attention_paths.Has(plan::AttentionPath::kFetch)) {
+    LAMINA_CHECK(device.reads() != nullptr);
+    kv_stream_.emplace(epoch_, feed_, meter_, *device.reads());
+    sources_.push_back(&*kv_stream_);
   }
   sources_.push_back(&host_queries_);
   feed_.SetSources(sources_);

@@ -6,6 +6,7 @@
 //   SourceLoop     serves a list of sources (work_source.h), one bounded piece at a time
 //   DeviceQueries  the source of steps that the device serves by itself
 //   HostQueries    the source of all other queries
+//   KvStream       the source of K and V for rows that attend at the compute node
 //
 // Threading: Run() on one thread; PushPlan() and Stop() from any other; the rest before Run().
 // Allocation: none per unit; tables grow when sequences join.
@@ -23,6 +24,7 @@
 #include "kernels/kv_device.h"
 #include "memory_node/device_queries.h"
 #include "memory_node/host_queries.h"
+#include "memory_node/kv_stream.h"
 #include "memory_node/node_epoch.h"
 #include "memory_node/query_checks.h"
 #include "memory_node/query_parts.h"
@@ -45,7 +47,7 @@ class AttentionWorker {
     Nanos peer_deadline = Seconds(60);  // Longest wait inside a started unit, and for its plan.
   };
 
-  // All references must outlive the worker.
+  // All references must outlive the worker. Requires: with path fetch a device with reads().
   AttentionWorker(const Options& options, transport::Transport& transport,
                   transport::Region& region, kernels::KvDevice& device, ThreadPool& pool,
                   WorkerCounters& counters);
@@ -89,6 +91,7 @@ class AttentionWorker {
   QueryParts parts_;
   std::optional<DeviceQueries> device_queries_;  // None: the device cannot, or must not.
   HostQueries host_queries_;
+  std::optional<KvStream> kv_stream_;  // With path fetch.
   std::vector<WorkSource*> sources_;
 };
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/extent.h"
+#include "plan/fetch_pieces.h"
 #include "plan/row_pieces.h"
 #include "plan/slot_tables.h"
 #include "plan/step_plan.h"
@@ -34,10 +35,18 @@ struct Row {
   plan::SlotTables::Span open = {};
 };
 
-// A prompt chunk of a step: the tokens of it that live here.
+// Tokens of a step that come here without queries, for these attend at the compute node: those of
+// a prompt chunk, or of a row of path fetch, that live here.
 struct Chunk {
   uint32_t tokens = 0;
   std::vector<Extent> slots;
+};
+
+// Consecutive rows of one sequence whose K and V go to the compute node, where they attend (path
+// fetch). Their own K and V come here as those of prompt tokens do.
+struct FetchedRun {
+  const plan::SlotTables::Sequence* sequence = nullptr;
+  plan::FetchRun run;
 };
 
 struct Lane {
@@ -45,13 +54,15 @@ struct Lane {
   std::vector<plan::StepPlan> plans;  // Not yet begun, oldest first.
   uint64_t step = 0;                  // In it; 0 for none: the next plan has not come.
   WorkSource* server = nullptr;       // Serves the step's units.
+  uint32_t users = 0;                 // Sources that are not done with the step.
   bool pinned = false;                // The step stays on one replica.
   plan::Chunking chunking;            // Of the step.
   std::vector<Row> rows;              // Those whose own token lies here come first.
   uint32_t own_rows = 0;
   uint32_t partials = 0;  // With spans: of all rows.
   std::vector<Chunk> chunks;
-  uint32_t chunk_tokens = 0;
+  uint32_t chunk_tokens = 0;          // Of these.
+  std::vector<FetchedRun> fetched;    // In the order of the plan's rows.
 
   // How many tokens the rows see together. Consecutive rows of one sequence, a prompt's, read K and
   // V once for many of them, and count as the last of them.

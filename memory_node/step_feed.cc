@@ -51,6 +51,9 @@ absl::Status StepFeed::TakePlans() {
 }
 
 absl::Status StepFeed::EndStep(Lane& lane) {
+  if (--lane.users > 0) {
+    return absl::OkStatus();
+  }
   lane.step = 0;
   lane.server = nullptr;
   return Advance(lane);
@@ -73,6 +76,7 @@ absl::Status StepFeed::Advance(Lane& lane) {
 
 absl::Status StepFeed::Begin(const plan::StepPlan& plan, Lane& lane) {
   lane.step = plan.step;
+  lane.users = 1;
   lane.pinned = !plan.chunks.empty();
   lane.chunking = plan.chunking;
   if (PlanWait& wait = waits_[lane.index]; wait.since != 0) {

@@ -51,7 +51,12 @@ class StepFeed {
   // another. Errors: kInternal  a plan that does not follow from the tables; those of TakeStep().
   absl::Status TakePlans();
 
-  // All units of the lane's step have been served. Begins the next one if its plan is here.
+  // Called in TakeStep() by a source that has a part in the step beside the one that serves its
+  // units: the step lasts until each of them has ended it.
+  void Join(Lane& lane) { ++lane.users; }
+
+  // All units of the lane's step have been served, or all of a part that joined. The last one
+  // begins the next step if its plan is here.
   // Errors: as TakePlans().
   absl::Status EndStep(Lane& lane);
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "kernels/attention.h"
+#include "plan/epoch_shape.h"
 
 namespace lamina::memory_node {
 namespace {
@@ -33,10 +34,27 @@ absl::Status CollectSpanRow(const plan::EpochConfig& config, const plan::SlotTab
   return absl::OkStatus();
 }
 
+// Rows of one sequence follow each other in order.
+void CollectFetchedRow(const plan::SlotTables::Sequence& sequence, uint32_t position,
+                       std::vector<Extent> slot, Lane& lane) {
+  lane.chunks.push_back({.tokens = 1, .slots = std::move(slot)});
+  ++lane.chunk_tokens;
+  if (!lane.fetched.empty()) {
+    FetchedRun& last = lane.fetched.back();
+    if (last.sequence == &sequence && last.run.before + last.run.tokens == position) {
+      ++last.run.tokens;
+      return;
+    }
+  }
+  lane.fetched.push_back({.sequence = &sequence, .run = {.before = position, .tokens = 1}});
+}
+
 }  // namespace
 
 absl::Status CollectRows(const plan::EpochConfig& config, const plan::SlotTables& tables,
                          const plan::StepPlan& plan, Lane& lane) {
+  const uint32_t kv_rows_max = plan::WindowShapeOf(config).kv_rows_max;
+  lane.fetched.clear();
   lane.rows.clear();
   lane.chunks.clear();
   lane.chunk_tokens = 0;
@@ -49,8 +67,12 @@ absl::Status CollectRows(const plan::EpochConfig& config, const plan::SlotTables
       LAMINA_RETURN_IF_ERROR(CollectSpanRow(config, tables, *sequence, row.position, lane));
       continue;
     }
-    LAMINA_ASSIGN_OR_RETURN(const std::vector<Extent> slot,
+    LAMINA_ASSIGN_OR_RETURN(std::vector<Extent> slot,
                             tables.SlotsOf(*sequence, row.position, 1));
+    if (sequence->path == plan::AttentionPath::kFetch) {
+      CollectFetchedRow(*sequence, row.position, std::move(slot), lane);
+      continue;
+    }
     lane.rows.push_back({.sequence = sequence, .position = row.position, .slot = slot[0]});
   }
   for (const plan::PrefillChunk& chunk : plan.chunks) {
@@ -74,10 +96,10 @@ absl::Status CollectRows(const plan::EpochConfig& config, const plan::SlotTables
     row.first_partial = lane.partials;
     lane.partials += row.partials;
   }
-  if (lane.rows.size() > config.rows_max || lane.chunk_tokens > config.chunk_tokens_max) {
+  if (lane.rows.size() > config.rows_max || lane.chunk_tokens > kv_rows_max) {
     return absl::InternalError(absl::StrCat("plan has ", lane.rows.size(), " rows and ",
                                             lane.chunk_tokens, " chunk tokens for a window of ",
-                                            config.rows_max, " and ", config.chunk_tokens_max));
+                                            config.rows_max, " and ", kv_rows_max));
   }
   return absl::OkStatus();
 }

@@ -13,6 +13,7 @@ namespace lamina::plan {
 enum class AttentionPath : uint8_t {
   kRemote,  // At the memory nodes that hold K and V: q, k, v go out, outputs come back.
   kLocal,   // At the compute node, which holds K and V itself.
+  kFetch,   // At the compute node, over K and V that memory nodes send there layer by layer.
 };
 
 class AttentionPaths {
@@ -26,6 +27,8 @@ class AttentionPaths {
 
   bool Has(AttentionPath path) const { return (bits_ & BitOf(path)) != 0; }
   bool empty() const { return bits_ == 0; }
+  // Whether K and V are at memory nodes, with which compute nodes exchange windows.
+  bool on_memory_nodes() const { return Has(AttentionPath::kRemote) || Has(AttentionPath::kFetch); }
 
   // For messages. Bits of paths that this version does not know stay set.
   uint32_t bits() const { return bits_; }

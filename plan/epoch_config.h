@@ -36,6 +36,9 @@ struct EpochConfig {
   // replica by itself.
   std::vector<Stage> stages;
   AttentionPaths attention_paths = {AttentionPath::kRemote};
+  // Path fetch: bytes of the windows of one compute node in which K and V arrive, of all lanes and
+  // memory nodes together. Else 0.
+  uint64_t fetch_bytes = 0;
   std::vector<std::string> memory_nodes;      // Path local: the compute nodes, which hold KV.
   std::vector<uint32_t> slots;                // Of each memory node.
   Partition partition = Partition::kRequest;  // Never kAuto.

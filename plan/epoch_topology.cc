@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "plan/fetch_pieces.h"
 
 namespace lamina::plan {
 namespace {
@@ -90,7 +91,8 @@ absl::Status CheckShares(const EpochConfig& config) {
 }
 
 absl::Status CheckPaths(const EpochConfig& config) {
-  const AttentionPaths known = {AttentionPath::kRemote, AttentionPath::kLocal};
+  const AttentionPaths known = {AttentionPath::kRemote, AttentionPath::kLocal,
+                                AttentionPath::kFetch};
   if (config.attention_paths.empty() || (config.attention_paths.bits() & ~known.bits()) != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("the configuration of epoch ", config.epoch, " has attention paths ",
@@ -102,7 +104,7 @@ absl::Status CheckPaths(const EpochConfig& config) {
         absl::StrCat("the configuration of epoch ", config.epoch,
                      " does not have KV on the nodes that attend by its path"));
   }
-  return absl::OkStatus();
+  return CheckFetch(config);
 }
 
 // The first `count` indices.
@@ -156,12 +158,13 @@ WindowShape EpochView::window_shape() const {
       .memory_nodes = memory_nodes(),
       .lanes = config.lanes,
       .rows_max = config.rows_max,
-      .kv_rows_max = config.chunk_tokens_max,
+      .kv_rows_max = config.chunk_tokens_max + (attends_at(AttentionPath::kFetch) ? config.rows_max : 0),
       .plan_ahead = config.plan_ahead,
       .spans_max = config.partition != Partition::kTokenRange
                        ? 0
                        : (config.sequence_tokens_max + config.span_tokens - 1) / config.span_tokens,
       .context_chunk_rows = form() == ReplicaForm::kWhole ? 0 : config.chunk_tokens_max,
+      .fetch_bytes = FetchWindowBytes(config),
       .shards = ShardsMax(config.stages),
       .layers = config.layers};
 }
@@ -195,7 +198,7 @@ HeadRange ComputeNodeView::HeadsAt(const AttentionDescriptor& layer, uint32_t no
 
 EpochNodes ComputeNodeView::opens() const {
   EpochNodes nodes;
-  if (epoch_.attends_at(AttentionPath::kRemote)) {
+  if (epoch_.config().attention_paths.on_memory_nodes()) {
     nodes.memory = Indices(epoch_.memory_nodes());
   }
   nodes.compute = Indices(epoch_.compute_nodes());
@@ -265,15 +268,15 @@ bool MemoryNodeView::Holds(uint32_t named) const {
 
 EpochNodes MemoryNodeView::opens() const {
   EpochNodes nodes;
-  if (epoch_.attends_at(AttentionPath::kRemote)) {
+  if (epoch_.config().attention_paths.on_memory_nodes()) {
     nodes.compute = Indices(epoch_.compute_nodes());
   }
   return nodes;
 }
 
 std::vector<uint32_t> MemoryNodeView::lanes() const {
-  return epoch_.attends_at(AttentionPath::kRemote) ? Indices(epoch_.config().lanes)
-                                                   : std::vector<uint32_t>();
+  return epoch_.config().attention_paths.on_memory_nodes() ? Indices(epoch_.config().lanes)
+                                                           : std::vector<uint32_t>();
 }
 
 bool MemoryNodeView::may_wait_on_device() const {

@@ -31,7 +31,7 @@ absl::Status SlotTables::Apply(const SequenceLeave& leave) {
 
 absl::Status SlotTables::Apply(const SequenceJoin& join) {
   if (options_.holds_all || join.memory_node == options_.node) {
-    sequences_[join.id] = {};
+    sequences_[join.id] = {.path = join.path};
   }
   return absl::OkStatus();
 }

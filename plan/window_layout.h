@@ -6,13 +6,14 @@
 //
 // Every receiver has one region. A memory node's region holds a query window for each (compute
 // node, lane, parity); a compute node's holds a reply window for each (memory node, lane, parity),
-// and with several replicas, behind these, a context window for each (compute node, lane) and a
+// with path fetch as many for K and V, and with several replicas, behind these, a context window for each (compute node, lane) and a
 // token window for each (compute node, lane, step modulo plan_ahead), and with shards a part window
 // for each (shard, lane, parity). A window is a WindowHeader and rows. One signal word belongs to
 // each (sender, lane, kind).
 //
 //   query window   header | rows x [q | k | v] bf16 | kv_rows x [k | v] bf16
 //   reply window   header | rows x [attention output] bf16
+//   fetched window header | a piece of K and V, in tiles (plan/fetch_pieces.h)
 //   context window header | for each value of the context: rows x value
 //   (with stages: of decode and chunk rows, then chunk rows x [attention output] bf16)
 //   token window   header | rows x TokenEntry
@@ -69,6 +70,7 @@ struct WindowShape {
   uint32_t context_chunk_rows = 0;
   // Of the widest context between two slices; known to compute nodes, used by them alone.
   size_t context_row_bytes = 0;
+  uint64_t fetch_bytes = 0;  // Of one window for K and V; 0: there are none.
   uint32_t shards = 1;
   size_t part_row_bytes = 0;  // Of the widest sum over shards; known to compute nodes alone too.
   std::vector<AttentionDescriptor> layers;
@@ -109,7 +111,7 @@ class WindowLayout {
   // Regions of memory nodes.
   size_t query_region_bytes() const { return group(WindowKind::kQuery).bytes(); }
   uint32_t query_region_words() const {
-    return static_cast<uint32_t>(group(WindowKind::kQueryProbe).words_end());
+    return static_cast<uint32_t>(group(WindowKind::kFetchCredit).words_end());
   }
   uint32_t query_words() const { return group(WindowKind::kQuery).words(); }
   uint32_t query_word(uint32_t compute_node, uint32_t lane) const {
@@ -124,7 +126,8 @@ class WindowLayout {
   }
 
   // Regions of compute nodes.
-  size_t reply_region_bytes() const { return group(WindowKind::kReply).bytes(); }
+  // As far as memory nodes write there.
+  size_t reply_region_bytes() const { return group(WindowKind::kFetched).bytes_end(); }
   size_t compute_region_bytes() const { return group(WindowKind::kPart).bytes_end(); }
   uint32_t compute_region_words() const {
     return static_cast<uint32_t>(group(WindowKind::kComputeProbe).words_end());
@@ -137,6 +140,18 @@ class WindowLayout {
     return Window(WindowKind::kReply, memory_node, lane, UnitOf(value));
   }
   size_t reply_window_bytes() const { return group(WindowKind::kReply).window_bytes; }
+  // Pieces of K and V count from 1 in each (memory node, lane), over the whole epoch. The word of a
+  // credit shows how many have been used up: a window may be written again then.
+  uint32_t fetch_credit_word(uint32_t compute_node, uint32_t lane) const {
+    return Word(WindowKind::kFetchCredit, compute_node, lane);
+  }
+  uint32_t fetched_word(uint32_t memory_node, uint32_t lane) const {
+    return Word(WindowKind::kFetched, memory_node, lane);
+  }
+  size_t FetchedWindow(uint32_t memory_node, uint32_t lane, uint64_t piece) const {
+    return Window(WindowKind::kFetched, memory_node, lane, piece);
+  }
+  size_t fetched_window_bytes() const { return group(WindowKind::kFetched).window_bytes; }
   uint32_t context_word(uint32_t compute_node, uint32_t lane) const {
     return Word(WindowKind::kContext, compute_node, lane);
   }

@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "compute_node/fetch_path_maker.h"
 #include "compute_node/link_measurement.h"
 #include "compute_node/local_path_maker.h"
 #include "compute_node/path_set.h"
@@ -43,6 +44,9 @@ constexpr uint32_t kTokensMax = 700;
 constexpr uint32_t kSequences = 4;
 constexpr uint32_t kLanes = 2;
 constexpr uint32_t kChunkTokens = 300;  // Of a step.
+constexpr uint32_t kHeadDim = 16;
+// Two windows for each lane and memory node.
+constexpr uint64_t kFetchLeast = uint64_t{2} * kLanes * 2 * (kTokensMax + 4) * 2 * kHeadDim * 2;
 
 struct Case {
   const char* name;
@@ -51,6 +55,7 @@ struct Case {
   uint32_t span_tokens = 0;      // With partition token_range.
   plan::Chunking chunking = {};
   bool toy = false;
+  uint64_t fetch_bytes = 0;
 };
 
 void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
@@ -143,6 +148,7 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
                .sequence_tokens_max = kTokensMax,
                .compute_nodes = {"c0"},
                .attention_paths = {GetParam().kind},
+               .fetch_bytes = GetParam().fetch_bytes,
                .memory_nodes = {"m0", "m1"},
                .slots = {kSlots, kSlots},
                .heads = GetParam().heads,
@@ -168,6 +174,8 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
       maker_ = std::make_unique<ToyPathMaker>(kv);
     } else if (GetParam().kind == plan::AttentionPath::kLocal) {
       maker_ = std::make_unique<LocalPathMaker>("c0", executor().device(), kv);
+    } else if (GetParam().kind == plan::AttentionPath::kFetch) {
+      maker_ = std::make_unique<FetchPathMaker>("c0", executor().device(), kernels::CpuAttention());
     } else {
       maker_ = std::make_unique<RemotePathMaker>("c0", executor().device());
     }
@@ -181,7 +189,7 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
   void ConnectMemoryNodes() {
     const plan::WindowLayout& layout = context_->layout;
     std::vector<std::unique_ptr<transport::RemoteRegion>> queries;
-    const bool remote = GetParam().kind == plan::AttentionPath::kRemote;
+    const bool remote = config_.attention_paths.on_memory_nodes();
     for (uint32_t i = 0; remote && i < config_.memory_nodes.size(); ++i) {
       auto& node = *memory_.emplace_back(std::make_unique<MemoryNode>());
       node.transport = network_->MakeTransport();
@@ -240,7 +248,8 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
                           .tokens = std::vector<TokenId>(tokens, 1),
                           .prompt_tokens = tokens,
                           .tokens_max = kTokensMax,
-                          .memory_node = NodeOf(id)});
+                          .memory_node = NodeOf(id),
+                          .path = GetParam().kind});
     Grant(id, 0, tokens, plan);
     prompt_[id] = tokens;
     done_[id] = 0;
@@ -451,6 +460,10 @@ std::vector<Case> Cases() {
        .chunking = {.chunks = 2, .by_heads = true}},
       {.name = "RemoteBySpan", .kind = AttentionPath::kRemote, .span_tokens = kSpanTokens},
       {.name = "Local", .kind = AttentionPath::kLocal},
+      {.name = "Fetch", .kind = AttentionPath::kFetch, .fetch_bytes = 16 << 20},
+      // Windows in which one head of the longest sequence just fits: several pieces for a head.
+      {.name = "FetchInSmallWindows", .kind = AttentionPath::kFetch, .fetch_bytes = kFetchLeast},
+      {.name = "FetchByHead", .kind = AttentionPath::kFetch, .heads = heads, .fetch_bytes = 1 << 20},
       {.name = "Toy", .kind = AttentionPath::kLocal, .toy = true},
   };
 }

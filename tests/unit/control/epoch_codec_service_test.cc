@@ -76,6 +76,7 @@ class Draw {
             .compute_nodes = List(&Draw::Name),
             .stages = List(&Draw::Stage),
             .attention_paths = plan::AttentionPaths::FromBits(Number()),
+            .fetch_bytes = random_(),
             .memory_nodes = List(&Draw::Name),
             .slots = List(&Draw::Number),
             .partition = Flag() ? Partition::kHead : Partition::kTokenRange,

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compute_node/fetch_attention.h"
+
+#include "common/status_macros.h"
+#include "compute_node/step_layout.h"
+
+namespace lamina::compute_node {
+
+absl::Status FetchAttention::BeginStep(Lane& lane, const PathRows& rows) {
+  LAMINA_ASSIGN_OR_RETURN(runs_, RunsOf(context_.sequences, lane, rows));
+  fetched_.BeginStep(lane, runs_);
+  for (const ChunkRows& chunk : ChunksOf(lane, rows)) {
+    const uint64_t end = uint64_t{chunk.plan.first_token} + chunk.plan.tokens;
+    if (chunk.plan.scratch_offset + end > context_.config.scratch_tokens) {
+      return ChunkDoesNotFollow(chunk.plan);
+    }
+    runs_.push_back({.sequence = chunk.plan.sequence,
+                     .memory_node = context_.sequences.Find(chunk.plan.sequence)->join.memory_node,
+                     .first_row = chunk.first_row,
+                     .first_token = chunk.plan.first_token,
+                     .tokens = chunk.plan.tokens});
+  }
+  chunks_.BeginStep(lane, rows);
+  return sender_.BeginStep(lane, runs_);
+}
+
+absl::Status FetchAttention::Attend(Lane& lane) {
+  LAMINA_RETURN_IF_ERROR(sender_.Send(lane));
+  fetched_.BeginLayer(lane);
+  return chunks_.Attend(lane);
+}
+
+bool FetchAttention::Await(Lane& lane) {
+  // Every row's k and v have gone out, so somebody's reply is missing if anything is.
+  return sender_.Await(lane);
+}
+
+absl::StatusOr<bool> FetchAttention::Poll(Lane& lane) {
+  LAMINA_ASSIGN_OR_RETURN(const bool attended, fetched_.Poll(lane));
+  LAMINA_ASSIGN_OR_RETURN(const bool stored, sender_.Poll(lane));
+  return attended && stored;
+}
+
+void FetchAttention::AppendAwaited(const Lane& lane, std::vector<AwaitedSignal>& awaited) const {
+  fetched_.AppendAwaited(lane, awaited);
+  sender_.AppendAwaited(lane, awaited);
+}
+
+}  // namespace lamina::compute_node

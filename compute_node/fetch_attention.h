@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// FetchAttention: rows attend here, over K and V that lie at memory nodes and come here layer by
+// layer (HeadInfer: groups of KV heads through two windows). Their own k and v go to the memory
+// nodes, so that a lost compute node loses nothing. Prompt chunks attend over the scratch KV.
+//
+// The pieces of a layer may have come long before its slice runs: memory nodes send as far ahead
+// as windows go.
+//
+// Threading: as AttentionPath. Allocation: per epoch; per step for who has which rows.
+
+#pragma once
+
+#include <vector>
+
+#include "compute_node/attention_path.h"
+#include "compute_node/fetched_kv.h"
+#include "compute_node/kv_sender.h"
+#include "compute_node/scratch_attention.h"
+#include "compute_node/worker_context.h"
+#include "kernels/attention.h"
+
+namespace lamina::compute_node {
+
+class FetchAttention final : public AttentionPath {
+ public:
+  // `chunks` attends prompt chunks, `kernel` the other rows. References must outlive this.
+  FetchAttention(const WorkerContext& context, const ScratchAttention& chunks,
+                 const kernels::AttentionKernel& kernel)
+      : context_(context), chunks_(chunks), sender_(context), fetched_(context, kernel) {}
+
+  absl::Status Open() override { return sender_.Open(); }
+  absl::Status BeginStep(Lane& lane, const PathRows& rows) override;
+  absl::Status Attend(Lane& lane) override;
+  bool Await(Lane& lane) override;
+  absl::StatusOr<bool> Poll(Lane& lane) override;
+  void AppendAwaited(const Lane& lane, std::vector<AwaitedSignal>& awaited) const override;
+
+ private:
+  const WorkerContext& context_;
+  ScratchAttention chunks_;
+  KvSender sender_;
+  FetchedKv fetched_;
+  std::vector<RowRun> runs_;  // Of the step that begins.
+};
+
+}  // namespace lamina::compute_node

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compute_node/fetched_kv.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/status_macros.h"
+#include "plan/epoch_shape.h"
+
+namespace lamina::compute_node {
+
+FetchedKv::FetchedKv(const WorkerContext& context, const kernels::AttentionKernel& kernel)
+    : context_(context), kernel_(kernel), lanes_(context.config.lanes) {
+  const plan::EpochConfig& config = context.config;
+  // Scratch of the layer with most to a row serves all.
+  const auto widest =
+      std::max_element(config.layers.begin(), config.layers.end(),
+                       [](const auto& a, const auto& b) { return a.q_width() < b.q_width(); });
+  scratch_ = kernel.MakeScratch(*widest, config.rows_max, config.sequence_tokens_max,
+                                context.pool.threads());
+  extents_.reserve(config.rows_max);
+  items_.reserve(config.rows_max);
+  for (LaneState& lane : lanes_) {
+    lane.streams.resize(config.memory_nodes.size());
+  }
+}
+
+void FetchedKv::BeginStep(const Lane& lane, absl::Span<const RowRun> runs) {
+  LaneState& state = lanes_[lane.index];
+  for (uint32_t node = 0; node < state.streams.size(); ++node) {
+    Stream& stream = state.streams[node];
+    stream.rows.clear();
+    stream.runs.clear();
+    stream.pieces.clear();
+    stream.piece = 0;
+    for (const RowRun& run : runs) {
+      if (plan::Holds(context_.config, node, run.memory_node)) {
+        stream.rows.push_back(run);
+        stream.runs.push_back({.before = run.first_token, .tokens = run.tokens});
+      }
+    }
+  }
+}
+
+bool FetchedKv::BeginLayer(const Lane& lane) {
+  LaneState& state = lanes_[lane.index];
+  state.layer = lane.slice;
+  bool any = false;
+  for (uint32_t node = 0; node < state.streams.size(); ++node) {
+    Stream& stream = state.streams[node];
+    plan::PiecesOf(context_.PartOf(state.layer, node), stream.runs,
+                   context_.layout.shape().fetch_bytes, stream.pieces);
+    stream.piece = 0;
+    any |= !stream.pieces.empty();
+  }
+  return any;
+}
+
+bool FetchedKv::HasCome(const Lane& lane, uint32_t node) const {
+  return context_.region.LoadSignal(context_.layout.fetched_word(node, lane.index)) >
+         lanes_[lane.index].streams[node].taken;
+}
+
+absl::StatusOr<bool> FetchedKv::Poll(Lane& lane) {
+  bool all = true;
+  std::vector<Stream>& streams = lanes_[lane.index].streams;
+  for (uint32_t node = 0; node < streams.size(); ++node) {
+    const Stream& stream = streams[node];
+    if (stream.piece < stream.pieces.size() && HasCome(lane, node)) {
+      LAMINA_RETURN_IF_ERROR(TakePiece(lane, node));
+    }
+    all = all && stream.piece == stream.pieces.size();
+  }
+  return all;
+}
+
+void FetchedKv::AppendAwaited(const Lane& lane, std::vector<AwaitedSignal>& awaited) const {
+  const std::vector<Stream>& streams = lanes_[lane.index].streams;
+  for (uint32_t node = 0; node < streams.size(); ++node) {
+    if (streams[node].piece < streams[node].pieces.size()) {
+      awaited.push_back({.peer = MemoryPeer(node),
+                         .word = context_.layout.fetched_word(node, lane.index),
+                         .value = streams[node].taken + 1});
+    }
+  }
+}
+
+absl::Status FetchedKv::TakePiece(Lane& lane, uint32_t node) {
+  const uint32_t layer = lanes_[lane.index].layer;
+  Stream& stream = lanes_[lane.index].streams[node];
+  const plan::FetchPiece piece = stream.pieces[stream.piece];
+  std::byte* const window = context_.region.bytes().data() +
+                            context_.layout.FetchedWindow(node, lane.index, stream.taken + 1);
+  plan::WindowHeader header;
+  std::memcpy(&header, window, sizeof(header));
+  plan::WindowHeader expected =
+      context_.HeaderOf(lane, layer, static_cast<uint32_t>(stream.piece), node);
+  expected.kv_rows = piece.slots;
+  LAMINA_RETURN_IF_ERROR(context_.peers.CheckWindow(MemoryPeer(node), header, expected));
+  const size_t bytes =
+      2 * piece.elements(context_.config.layers[layer].head_dim) * sizeof(BFloat16);
+  telemetry::AddTo(context_.counters.bytes_received, sizeof(header) + bytes);
+  Attend(lane, node, piece, reinterpret_cast<BFloat16*>(window + sizeof(header)));
+  telemetry::AddTo(context_.counters.kv_bytes_read, bytes);
+  context_.laps.LapOf(lane, telemetry::WorkPart::kAttend, layer, MemoryPeer(node), bytes);
+  ++stream.piece;
+  const transport::SignalUpdate credit{
+      .word = context_.layout.fetch_credit_word(context_.node, lane.index),
+      .value = ++stream.taken};
+  return context_.peers.Put(MemoryPeer(node), 0, {}, &credit);
+}
+
+// K and V of the piece lie from `k` on.
+void FetchedKv::Attend(Lane& lane, uint32_t node, const plan::FetchPiece& piece, BFloat16* k) {
+  const uint32_t layer = lanes_[lane.index].layer;
+  const Stream& stream = lanes_[lane.index].streams[node];
+  const AttentionDescriptor& shape = context_.config.layers[layer];
+  const HeadRange heads{.first = context_.HeadsOf(layer, node).first + piece.heads.first,
+                        .count = piece.heads.count};
+  const AttentionDescriptor part = PartOf(shape, heads);
+  BFloat16* const v = k + piece.elements(shape.head_dim);
+  const size_t head_stride = size_t{piece.slots} * shape.head_dim;
+  const size_t rows = lane.positions.size();
+  const auto qkv = context_.executor.QkvRows(layer, rows, lane.buffers);
+  const auto out = context_.executor.AttentionRows(layer, rows, lane.buffers);
+  const size_t first_q = size_t{heads.first} * shape.group() * shape.head_dim;
+  const size_t first_k = shape.q_width() + size_t{heads.first} * shape.head_dim;
+  extents_.clear();
+  items_.clear();
+  uint32_t slot = 0;
+  for (uint32_t i = piece.first_run; i < piece.runs_end; ++i) {
+    const plan::FetchRun& run = stream.runs[i];
+    const uint32_t row = stream.rows[i].first_row;
+    const Extent own{.first_slot = slot + run.before, .tokens = run.tokens};
+    kernels::StoreKv(part, qkv.row(row) + first_k, qkv.row(row) + first_k + shape.kv_width(),
+                     qkv.stride, {&own, 1}, k, v, head_stride);
+    extents_.push_back({.first_slot = slot, .tokens = run.before + run.tokens});
+    items_.push_back({.extents = {&extents_.back(), 1},
+                      .first_position = run.before,
+                      .query_tokens = run.tokens,
+                      .q = qkv.row(row) + first_q,
+                      .q_stride = qkv.stride,
+                      .out = out.row(row) + first_q,
+                      .out_stride = out.stride});
+    slot += run.slots();
+  }
+  kernel_.Attend(part, {.k = k, .v = v, .head_stride = head_stride}, items_, *scratch_,
+                 context_.pool);
+}
+
+}  // namespace lamina::compute_node

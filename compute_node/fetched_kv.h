@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// FetchedKv: rows attend over K and V that memory nodes put into this node's windows, piece by
+// piece (plan/fetch_pieces.h). A window is a small KV arena: the kernels read it where it lies, and
+// the rows' own K and V are stored into the slots that the piece leaves for them.
+//
+// A piece holds whole sequences of some heads, so a head's outputs are complete with it, and have
+// the bits of any other path.
+//
+// Threading: the data thread. Allocation: per epoch, and when a step begins.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "compute_node/lane.h"
+#include "compute_node/peers.h"
+#include "compute_node/step_layout.h"
+#include "compute_node/worker_context.h"
+#include "kernels/attention.h"
+#include "plan/fetch_pieces.h"
+
+namespace lamina::compute_node {
+
+class FetchedKv {
+ public:
+  // References must outlive this.
+  FetchedKv(const WorkerContext& context, const kernels::AttentionKernel& kernel);
+
+  // These rows of the lane's step attend here; each run is of one sequence.
+  void BeginStep(const Lane& lane, absl::Span<const RowRun> runs);
+
+  // q, k and v of the lane's slice are there: from now on Poll() attends its pieces. Whether there
+  // are any.
+  bool BeginLayer(const Lane& lane);
+
+  // Attends at most one piece of each memory node that has come, and gives its window back. Whether
+  // none is missing. Errors: as Peers::CheckWindow(), Peers::Put().
+  absl::StatusOr<bool> Poll(Lane& lane);
+  void AppendAwaited(const Lane& lane, std::vector<AwaitedSignal>& awaited) const;
+
+ private:
+  // What one memory node sends of one lane.
+  struct Stream {
+    std::vector<RowRun> rows;
+    std::vector<plan::FetchRun> runs;  // The same.
+    std::vector<plan::FetchPiece> pieces;
+    size_t piece = 0;    // Next of these.
+    uint64_t taken = 0;  // Pieces in the epoch.
+  };
+  struct LaneState {
+    uint32_t layer = 0;
+    std::vector<Stream> streams;  // [memory nodes]
+  };
+
+  bool HasCome(const Lane& lane, uint32_t node) const;
+  absl::Status TakePiece(Lane& lane, uint32_t node);
+  void Attend(Lane& lane, uint32_t node, const plan::FetchPiece& piece, BFloat16* k);
+
+  const WorkerContext& context_;
+  const kernels::AttentionKernel& kernel_;
+  std::unique_ptr<kernels::AttentionScratch> scratch_;
+  std::vector<LaneState> lanes_;
+  std::vector<Extent> extents_;  // Of the items.
+  std::vector<kernels::AttentionItem> items_;
+};
+
+}  // namespace lamina::compute_node

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compute_node/scratch_attention.h"
+
+#include "common/status_macros.h"
+#include "compute_node/step_layout.h"
+
+namespace lamina::compute_node {
+
+// Each attends over all tokens of the sequence up to the chunk's end.
+void ScratchAttention::BeginStep(const Lane& lane, const PathRows& rows) {
+  std::vector<kernels::ChunkItem>& items = lanes_[lane.index];
+  items.clear();
+  for (const ChunkRows& chunk : ChunksOf(lane, rows)) {
+    items.push_back({.sequence = {.first_slot = chunk.plan.scratch_offset,
+                                  .tokens = chunk.plan.first_token + chunk.plan.tokens},
+                     .first_position = chunk.plan.first_token,
+                     .tokens = chunk.plan.tokens,
+                     .first_row = chunk.first_row});
+  }
+}
+
+absl::Status ScratchAttention::Attend(Lane& lane) {
+  const std::vector<kernels::ChunkItem>& items = lanes_[lane.index];
+  if (items.empty()) {
+    return absl::OkStatus();
+  }
+  const uint32_t layer = lane.slice;
+  const size_t rows = lane.positions.size();
+  LAMINA_RETURN_IF_ERROR(kernel_.Attend(
+      layer - first_layer_, items, context_.executor.DeviceQkvRows(layer, rows, lane.buffers),
+      context_.executor.DeviceAttentionRows(layer, rows, lane.buffers)));
+  context_.laps.LapOf(lane, telemetry::WorkPart::kChunks, layer);
+  return absl::OkStatus();
+}
+
+}  // namespace lamina::compute_node

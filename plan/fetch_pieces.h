@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// FetchPieces: path fetch: in which pieces K and V of a step's sequences go from a memory node to
+// the compute node where they are attended, one layer at a time. Both sides compute the same list,
+// so nothing of it travels (headinfer.txt 3-4: groups of heads stream through two buffers).
+//
+// A piece is some KV heads of some runs, so that it fits into one window: as many heads as fit of
+// all runs; where one head of all runs does not fit, one head of as many runs as do.
+//
+//   window   header | heads x slots of K | heads x slots of V
+//
+// Slots are those of a KV arena (kernels/attention.h, KvView of the host): K in tiles of
+// kFetchTile. Every run begins with a tile. Its first slots are the tokens that lie at the memory
+// node; the ones behind them are for the rows' own tokens, whose K and V the compute node has.
+//
+// Threading:   plain values.   Allocation: when a list grows.
+// Determinism: pure functions.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "common/attention_descriptor.h"
+#include "plan/epoch_config.h"
+
+namespace lamina::plan {
+
+// Slots of a tile of K.
+inline constexpr uint32_t kFetchTile = 16;
+
+// Consecutive tokens of one sequence that are rows of a step.
+struct FetchRun {
+  uint32_t before = 0;  // Tokens of the sequence in front of them: what is fetched.
+  uint32_t tokens = 0;
+  // In a window.
+  uint32_t slots() const { return (before + tokens + kFetchTile - 1) / kFetchTile * kFetchTile; }
+};
+
+struct FetchPiece {
+  HeadRange heads;         // Of those that the memory node holds.
+  uint32_t first_run = 0;  // Runs [first_run, runs_end).
+  uint32_t runs_end = 0;
+  uint32_t slots = 0;  // Of all its runs.
+
+  // Elements of K, and of V.
+  size_t elements(uint32_t head_dim) const { return size_t{heads.count} * slots * head_dim; }
+  friend bool operator==(const FetchPiece&, const FetchPiece&) = default;
+};
+
+// The pieces of one layer for windows of `window_bytes`, heads in order and runs in order.
+// Shapes: part  the layer over the heads that the memory node holds
+// Requires: every run fits with one head (CheckFetch()).
+void PiecesOf(const AttentionDescriptor& part, absl::Span<const FetchRun> runs,
+              uint64_t window_bytes, std::vector<FetchPiece>& pieces);
+
+// Of one window, with windows in pairs for each lane and memory node; 0 without path fetch.
+uint64_t FetchWindowBytes(const EpochConfig& config);
+
+// Errors: kInvalidArgument  path fetch with several compute nodes or partition token_range; windows
+//                           in which one KV head of the longest sequence does not fit: says how
+//                           many bytes would do.
+absl::Status CheckFetch(const EpochConfig& config);
+
+}  // namespace lamina::plan
