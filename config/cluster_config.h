@@ -43,6 +43,13 @@ struct LayerRange {
 inline constexpr absl::string_view kPolicyAttendRemote = "attend_remote";
 inline constexpr absl::string_view kPolicyLocal = "local";
 inline constexpr absl::string_view kPolicyAuto = "auto";
+inline constexpr absl::string_view kPolicyFetchHeads = "fetch_heads";
+
+// With a policy that fetches: of each compute node, for all its lanes and memory nodes.
+struct FetchConfig {
+  uint64_t window_bytes = uint64_t{64} << 20;
+  friend bool operator==(const FetchConfig&, const FetchConfig&) = default;
+};
 
 // What `policy: auto` chooses for until it has seen the load itself: decode rows of a step, and
 // tokens of context of each.
@@ -168,6 +175,7 @@ struct ClusterConfig {
   ClusterAttention attention;
   std::string policy{kPolicyAttendRemote};
   PolicyLoadConfig policy_load;  // With policy auto.
+  FetchConfig fetch;             // With policy fetch_heads.
   struct {
     PrefillMode mode = PrefillMode::kInline;
     uint32_t chunk_tokens = 512;

@@ -261,6 +261,11 @@ std::string ToYaml(const ClusterConfig& config) {
     number("context", config.policy_load.context);
     out << YAML::EndMap;
   }
+  if (config.policy == kPolicyFetchHeads) {
+    section("fetch");
+    word("window", FormatExactBytes(config.fetch.window_bytes));
+    out << YAML::EndMap;
+  }
   section("prefill");
   word("mode", EnumName(internal::kPrefillModes, config.prefill.mode));
   number("chunk_tokens", config.prefill.chunk_tokens);

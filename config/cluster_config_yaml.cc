@@ -413,6 +413,7 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
       {"policy", Text(c.policy)},
       {"policy_load",
        Section({{"rows", Number(c.policy_load.rows)}, {"context", Number(c.policy_load.context)}})},
+      {"fetch", Section({{"window", Size(c.fetch.window_bytes)}})},
       {"prefill", Section({{"mode", Choice(internal::kPrefillModes, c.prefill.mode)},
                            {"chunk_tokens", Number(c.prefill.chunk_tokens)},
                            {"scratch_tokens", Number(c.prefill.scratch_tokens)}})},

@@ -105,10 +105,33 @@ absl::Status CheckLocal(const ClusterConfig& config) {
   return absl::OkStatus();
 }
 
+absl::Status CheckFetch(const ClusterConfig& config) {
+  if (config.policy != kPolicyFetchHeads) {
+    return config.fetch == FetchConfig()
+               ? absl::OkStatus()
+               : absl::InvalidArgumentError(
+                     absl::StrCat("fetch: says how K and V are fetched, and the policy is ",
+                                  config.policy, "; remove it, or set policy to fetch_heads"));
+  }
+  if (config.compute.size() > 1) {
+    return absl::UnimplementedError(absl::StrCat(
+        "compute: ", config.compute.size(),
+        " nodes are not served by this version with policy fetch_heads; it serves one, without "
+        "stages, shards or nodes for prompts"));
+  }
+  if (config.partition == Partition::kTokenRange) {
+    return absl::UnimplementedError(
+        "partition: token_range is not served by this version with policy fetch_heads; it serves "
+        "request, head and auto");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckPolicy(const ClusterConfig& config) {
   LAMINA_RETURN_IF_ERROR(CheckLoad(config));
+  LAMINA_RETURN_IF_ERROR(CheckFetch(config));
   if (config.policy == kPolicyAuto) {
     return CheckAuto(config);
   }

@@ -13,7 +13,8 @@ namespace lamina::internal {
 //                           compute node under attend_remote, or none under the others; a partition
 //                           or lanes that need memory nodes; no core for compute beside memory
 //                           nodes; a load for auto that cannot be, or under another policy.
-//         kUnimplemented    policy local or auto with several compute nodes.
+//         kUnimplemented    policy local, auto or fetch_heads with several compute nodes; the
+//                           last with spans of sequences.
 absl::Status CheckPolicy(const ClusterConfig& config);
 
 }  // namespace lamina::internal

@@ -16,6 +16,7 @@
 #include "coordinator/core/partition_choice.h"
 #include "coordinator/core/sequence_kv.h"
 #include "coordinator/stage_options.h"
+#include "plan/fetch_pieces.h"
 #include "plan/prefill_lanes.h"
 #include "plan/window_layout.h"
 
@@ -40,6 +41,11 @@ uint32_t SequenceTokensMax(const ClusterConfig& config, const model::ModelConfig
 std::string TransportUri(const ClusterConfig& config, const std::string& name) {
   return absl::EndsWith(name, "ucx") ? name.substr(0, name.size() - 3) + config.UcxUri()
                                      : name + "://";
+}
+
+// In some epoch.
+bool KeepsKvOnCompute(const ClusterConfig& config) {
+  return config.policy == kPolicyLocal || config.policy == kPolicyAuto;
 }
 
 // Whether tokens of prompts may be rows: these attend as decode rows do, so that both need the same
@@ -117,13 +123,16 @@ EngineOptions MakeOptions(const ClusterConfig& config, const model::Graph& graph
   for (const ComputeNodeConfig& node : config.compute) {
     options.nodes.push_back({.name = node.name,
                              .prefill = node.role == ComputeRole::kPrefill,
-                             .holds_kv = config.policy != kPolicyAttendRemote});
+                             .holds_kv = KeepsKvOnCompute(config)});
   }
   for (const MemoryNodeConfig& node : config.memory) {
     options.nodes.push_back({.name = node.name, .is_memory = true});
   }
   if (config.policy == kPolicyAuto) {
     options.policy_auto = PolicyAutoOptionsOf(config);
+  }
+  if (config.policy == kPolicyFetchHeads) {
+    options.fetch_bytes = config.fetch.window_bytes;
   }
   if (config.policy == kPolicyLocal) {
     options.partition_why = absl::StrCat("policy local: K and V stay on ", config.compute[0].name,
@@ -139,7 +148,7 @@ absl::Status SettlePartition(const ClusterConfig& config, EngineOptions& options
   core::PartitionNeeds needs{.layers = options.layers,
                              .sequence_tokens_max = tokens_max,
                              .running_max = options.scheduler.running_max};
-  if (config.policy != kPolicyAttendRemote) {  // Each node has room for a request, or is refused.
+  if (KeepsKvOnCompute(config)) {  // Each node has room for a request, or is refused.
     options.partition = Partition::kRequest;
     return absl::OkStatus();
   }
@@ -153,6 +162,12 @@ absl::Status SettlePartition(const ClusterConfig& config, EngineOptions& options
     options.partition_why = absl::StrCat("chosen because ", choice.why);
   } else if (config.partition != Partition::kRequest) {  // There a small node is refused alone.
     LAMINA_RETURN_IF_ERROR(core::CheckPartition(config.partition, needs));
+  }
+  if (options.partition == Partition::kTokenRange && options.fetch_bytes > 0) {
+    return absl::UnimplementedError(absl::StrCat(
+        "partition: auto chose token_range (", options.partition_why,
+        "), which this version does not serve with policy fetch_heads; set it to request or head, "
+        "or give memory nodes more capacity"));
   }
   if (options.partition == Partition::kTokenRange) {
     options.scheduler.span_tokens = core::SpanTokensFor(tokens_max);
@@ -176,6 +191,24 @@ uint32_t PrefillLanes(const ClusterConfig& config) {
   return replicas * each;
 }
 
+absl::Status CheckFetchWindows(const ClusterConfig& config, const EngineOptions& options) {
+  plan::EpochConfig epoch{.lanes = options.scheduler.lanes,
+                          .sequence_tokens_max = options.scheduler.sequence_tokens_max,
+                          .layers = options.layers,
+                          .fetch_bytes = options.fetch_bytes,
+                          .partition = options.partition};
+  if (options.fetch_bytes > 0) {
+    epoch.attention_paths = {plan::AttentionPath::kFetch};
+  }
+  for (const ComputeNodeConfig& node : config.compute) {
+    epoch.compute_nodes.push_back(node.name);
+  }
+  for (const MemoryNodeConfig& node : config.memory) {
+    epoch.memory_nodes.push_back(node.name);
+  }
+  return plan::CheckFetch(epoch);
+}
+
 // Nodes would find it out one after the other.
 absl::Status CheckWindows(const ClusterConfig& config, const EngineOptions& options,
                           uint32_t width) {
@@ -188,6 +221,7 @@ absl::Status CheckWindows(const ClusterConfig& config, const EngineOptions& opti
       limits.span_tokens == 0
           ? 0
           : (limits.sequence_tokens_max + limits.span_tokens - 1) / limits.span_tokens;
+  LAMINA_RETURN_IF_ERROR(CheckFetchWindows(config, options));
   return plan::WindowLayout::Check(
       {.compute_nodes = static_cast<uint32_t>(config.compute.size()),
        .memory_nodes = static_cast<uint32_t>(std::max<size_t>(1, config.memory.size())),

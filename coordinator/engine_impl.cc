@@ -145,9 +145,7 @@ void Engine::Impl::BeginEpoch(const FormedEpoch& epoch, const std::vector<std::s
                               : "");
   }
   // An epoch has one kind of path.
-  scheduler.SetAttentionPath(epoch.topology.attends_at(plan::AttentionPath::kLocal)
-                                 ? plan::AttentionPath::kLocal
-                                 : plan::AttentionPath::kRemote);
+  scheduler.SetAttentionPath(config.attention_paths.only());
   schedule = epoch.topology.Schedule();
   shares_by = epoch.shares_by;
   scheduler.SetLinkCosts(CostsOfLinks(epoch, MeasuredNodesOf(members)));

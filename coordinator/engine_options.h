@@ -61,6 +61,9 @@ struct EngineOptions {
   Partition partition = Partition::kRequest;  // Not kAuto.
   std::string partition_why;                  // Of one that was chosen; status tells it.
   std::optional<PolicyAutoOptions> policy_auto;
+  // Policy fetch_heads: rows attend at the compute node, over K and V that memory nodes send into
+  // windows of so many bytes in all. Else 0.
+  uint64_t fetch_bytes = 0;
   core::SchedulerOptions scheduler;  // memory_nodes, prefill_lanes: filled in at each epoch.
   bool priority_order = false;
   // A node that has not been heard of for so long is taken for dead (stopped, or its cable pulled):

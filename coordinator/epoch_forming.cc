@@ -124,6 +124,9 @@ plan::EpochConfig EpochForming::ConfigOf(const EpochMembers& members,
                            .prefill_lanes = prefill_lanes};
   if (members.local) {
     config.attention_paths = {plan::AttentionPath::kLocal};
+  } else if (options_.fetch_bytes > 0) {
+    config.attention_paths = {plan::AttentionPath::kFetch};
+    config.fetch_bytes = options_.fetch_bytes;
   }
   const bool waits =
       options_.device_waits && config.attention_paths.Has(plan::AttentionPath::kRemote);

@@ -5,6 +5,7 @@
 
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <initializer_list>
 
@@ -27,6 +28,8 @@ class AttentionPaths {
 
   bool Has(AttentionPath path) const { return (bits_ & BitOf(path)) != 0; }
   bool empty() const { return bits_ == 0; }
+  // The one path of a set of one. Requires: one, that this version knows.
+  AttentionPath only() const { return static_cast<AttentionPath>(std::countr_zero(bits_)); }
   // Whether K and V are at memory nodes, with which compute nodes exchange windows.
   bool on_memory_nodes() const { return Has(AttentionPath::kRemote) || Has(AttentionPath::kFetch); }
 

@@ -23,6 +23,12 @@ inline const std::vector<ClusterMode>& ClusterModes() {
       {"head", [](LocalClusterOptions& options) { options.partition = Partition::kHead; }},
       {"token_range",
        [](LocalClusterOptions& options) { options.partition = Partition::kTokenRange; }},
+      {"fetch_heads", [](LocalClusterOptions& options) { options.fetch_bytes = 2 << 20; }},
+      {"fetch_heads_by_head",
+       [](LocalClusterOptions& options) {
+         options.fetch_bytes = 2 << 20;
+         options.partition = Partition::kHead;
+       }},
       {"rotational",
        [](LocalClusterOptions& options) {
          options.compute_nodes = 2;

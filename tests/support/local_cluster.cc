@@ -177,7 +177,11 @@ ClusterConfig LocalCluster::MakeConfig() const {
   config.attention = options_.attention;
   config.policy = std::string(options_.policy_auto.has_value() ? kPolicyAuto
                               : options_.local                 ? kPolicyLocal
+                              : options_.fetch_bytes > 0       ? kPolicyFetchHeads
                                                                : kPolicyAttendRemote);
+  if (options_.fetch_bytes > 0) {
+    config.fetch.window_bytes = options_.fetch_bytes;
+  }
   config.prefill.chunk_tokens = options_.chunk_tokens;
   config.prefill.scratch_tokens = options_.scratch_tokens;
   const bool on_processors =
