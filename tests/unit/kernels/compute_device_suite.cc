@@ -217,22 +217,22 @@ TEST_P(ComputeDeviceChunks, HaveTheBitsOfTheReference) {
   }
 }
 
-// A vector: GCC 12 takes the temporaries of Values() for used before they are made.
+// One after the other: GCC 12 takes the temporaries of a list for used before they are made.
 std::vector<ChunkCase> ChunkCases() {
-  return {
-      ChunkCase{"OneToken", {.query_heads = 2, .kv_heads = 2, .head_dim = 16}, {1}},
-      ChunkCase{"Grouped",
-                {.query_heads = 6, .kv_heads = 2, .head_dim = 32, .scale = 0.2f},
-                {70, 1, 120}},
-      ChunkCase{"OverBlocks",
-                {.query_heads = 4, .kv_heads = 1, .head_dim = 64, .scale = 0.125f},
-                {200, 56, 130, 200}},
-      ChunkCase{"Window",
-                {.query_heads = 2, .kv_heads = 1, .head_dim = 48, .scale = 0.2f, .window = 100},
-                {150, 200}},
-      ChunkCase{"SoftCap",
-                {.query_heads = 2, .kv_heads = 2, .head_dim = 16, .scale = 1.0f, .soft_cap = 3.0f},
-                {33, 40}}};
+  std::vector<ChunkCase> cases;
+  const auto add = [&cases](const char* name, const AttentionDescriptor& shape,
+                            const std::vector<uint32_t>& chunks) {
+    cases.push_back({.name = name, .shape = shape, .chunk_tokens = chunks});
+  };
+  add("OneToken", {.query_heads = 2, .kv_heads = 2, .head_dim = 16}, {1});
+  add("Grouped", {.query_heads = 6, .kv_heads = 2, .head_dim = 32, .scale = 0.2f}, {70, 1, 120});
+  add("OverBlocks", {.query_heads = 4, .kv_heads = 1, .head_dim = 64, .scale = 0.125f},
+      {200, 56, 130, 200});
+  add("Window", {.query_heads = 2, .kv_heads = 1, .head_dim = 48, .scale = 0.2f, .window = 100},
+      {150, 200});
+  add("SoftCap", {.query_heads = 2, .kv_heads = 2, .head_dim = 16, .scale = 1.0f, .soft_cap = 3.0f},
+      {33, 40});
+  return cases;
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, ComputeDeviceChunks, testing::ValuesIn(ChunkCases()),
