@@ -12,8 +12,7 @@
 namespace lamina::compute_node {
 
 // Over all nodes no more than the rows' k and v, and a header for each.
-KvSender::KvSender(const WorkerContext& context)
-    : context_(context), lanes_(context.config.lanes) {
+KvSender::KvSender(const WorkerContext& context) : context_(context), lanes_(context.config.lanes) {
   const size_t nodes = context.config.memory_nodes.size();
   const size_t row_bytes = 2 * size_t{plan::KvWidthMax(context.config.layers)} * sizeof(BFloat16);
   for (LaneState& lane : lanes_) {
@@ -45,10 +44,9 @@ absl::Status KvSender::BeginStep(const Lane& lane, absl::Span<const RowRun> runs
       }
     }
     if (const uint32_t most = context_.layout.shape().kv_rows_max; part.tokens > most) {
-      return absl::InternalError(absl::StrCat("plan of lane ", lane.plan.lane, " step ",
-                                              lane.plan.step, " has ", part.tokens,
-                                              " tokens for one memory node; at most ", most,
-                                              " fit"));
+      return absl::InternalError(
+          absl::StrCat("plan of lane ", lane.plan.lane, " step ", lane.plan.step, " has ",
+                       part.tokens, " tokens for one memory node; at most ", most, " fit"));
     }
   }
   return absl::OkStatus();
@@ -91,9 +89,9 @@ absl::Status KvSender::SendTo(Lane& lane, uint32_t node, std::byte*& staged) {
   const PeerId peer = MemoryPeer(node);
   LAMINA_RETURN_IF_ERROR(context_.peers.Put(
       peer, context_.layout.QueryWindow(context_.node, lane.index, value), bytes, &signal));
-  context_.peers.CountSent(peer, bytes.size(),
-                           context_.laps.LapOf(lane, telemetry::WorkPart::kSend, lane.slice, peer,
-                                               bytes.size()));
+  context_.peers.CountSent(
+      peer, bytes.size(),
+      context_.laps.LapOf(lane, telemetry::WorkPart::kSend, lane.slice, peer, bytes.size()));
   staged += bytes.size();
   return absl::OkStatus();
 }
@@ -121,10 +119,10 @@ absl::StatusOr<bool> KvSender::Poll(const Lane& lane) {
       continue;
     }
     plan::WindowHeader header;
-    std::memcpy(&header,
-                context_.region.bytes().data() +
-                    context_.layout.ReplyWindow(node, lane.index, value),
-                sizeof(header));
+    std::memcpy(
+        &header,
+        context_.region.bytes().data() + context_.layout.ReplyWindow(node, lane.index, value),
+        sizeof(header));
     LAMINA_RETURN_IF_ERROR(context_.peers.CheckWindow(MemoryPeer(node), header,
                                                       context_.HeaderOf(lane, layer, 0, node)));
     nodes[node].awaited = false;

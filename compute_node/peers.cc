@@ -31,9 +31,8 @@ Peers::Peers(const plan::EpochConfig& config, uint32_t node, Nanos patience,
       abort_(abort),
       counters_(counters) {
   for (const std::string& name : config.memory_nodes) {
-    memory_links_.push_back(config.attention_paths.on_memory_nodes()
-                                ? counters.meter.Link(name)
-                                : nullptr);
+    memory_links_.push_back(config.attention_paths.on_memory_nodes() ? counters.meter.Link(name)
+                                                                     : nullptr);
   }
   for (size_t i = 0; i < config.compute_nodes.size(); ++i) {
     compute_links_.push_back(i == node ? nullptr : counters.meter.Link(config.compute_nodes[i]));

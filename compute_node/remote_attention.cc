@@ -13,10 +13,7 @@
 namespace lamina::compute_node {
 
 RemoteAttention::RemoteAttention(const WorkerContext& context, const ScratchAttention& chunks)
-    : context_(context),
-      chunks_(chunks),
-      lanes_(context.config.lanes),
-      merge_(context) {
+    : context_(context), chunks_(chunks), lanes_(context.config.lanes), merge_(context) {
   const plan::EpochConfig& config = context.config;
   const size_t nodes = config.memory_nodes.size();
   for (uint32_t lane = 0; lane < config.lanes; ++lane) {

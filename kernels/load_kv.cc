@@ -12,8 +12,8 @@ namespace {
 // One token of K from tile to tile.
 void MoveToken(const BFloat16* from, size_t from_slot, BFloat16* to, size_t to_slot,
                size_t head_dim) {
-  const BFloat16* const source =
-      from + from_slot / kTileSlots * kTileSlots * head_dim + PlaceInLine(from_slot % kTileSlots, 0);
+  const BFloat16* const source = from + from_slot / kTileSlots * kTileSlots * head_dim +
+                                 PlaceInLine(from_slot % kTileSlots, 0);
   BFloat16* const target =
       to + to_slot / kTileSlots * kTileSlots * head_dim + PlaceInLine(to_slot % kTileSlots, 0);
   constexpr size_t kOdd = PlaceInLine(0, 1) - PlaceInLine(0, 0);

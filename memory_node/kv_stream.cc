@@ -62,9 +62,8 @@ void KvStream::BeginLayer(Stream& stream) {
 // Of two windows the last but one piece's has been used up.
 bool KvStream::MayPut(const Stream& stream) const {
   return stream.active &&
-         (stream.sent < 2 ||
-          epoch_.region.LoadSignal(epoch_.layout.fetch_credit_word(kComputeNode, IndexOf(stream))) >=
-              stream.sent - 1);
+         (stream.sent < 2 || epoch_.region.LoadSignal(epoch_.layout.fetch_credit_word(
+                                 kComputeNode, IndexOf(stream))) >= stream.sent - 1);
 }
 
 void KvStream::AppendAwaited(std::vector<transport::SignalCondition>& conditions) {
@@ -124,8 +123,8 @@ absl::Status KvStream::PutSome(Lane& lane, Stream& stream) {
   } else {
     LAMINA_RETURN_IF_ERROR(Put(stream, k_begin, bytes, nullptr));
   }
-  const transport::SignalUpdate signal{
-      .word = epoch_.layout.fetched_word(epoch_.node, lane.index), .value = stream.sent + 1};
+  const transport::SignalUpdate signal{.word = epoch_.layout.fetched_word(epoch_.node, lane.index),
+                                       .value = stream.sent + 1};
   LAMINA_RETURN_IF_ERROR(
       Put(stream, k_begin + tiles * tile_bytes, bytes, end == tiles ? &signal : nullptr));
   epoch_.transport.Progress();
@@ -133,8 +132,8 @@ absl::Status KvStream::PutSome(Lane& lane, Stream& stream) {
   telemetry::AddTo(epoch_.counters.bytes_sent, 2 * bytes);
   telemetry::AddTo(link.bytes, 2 * bytes);
   telemetry::AddTo(link.puts, 2);
-  telemetry::AddTo(link.nanos, static_cast<uint64_t>(meter_.Lap(
-                                   telemetry::WorkPart::kReply, lane, value, kComputeNode, 2 * bytes)));
+  telemetry::AddTo(link.nanos, static_cast<uint64_t>(meter_.Lap(telemetry::WorkPart::kReply, lane,
+                                                                value, kComputeNode, 2 * bytes)));
   stream.tiles_done = end;
   return end == tiles ? EndPiece(lane, stream) : absl::OkStatus();
 }
@@ -175,8 +174,7 @@ absl::Status KvStream::Gather(const Lane& lane, const Stream& stream, size_t fir
 
 absl::Status KvStream::Put(Stream& stream, size_t offset, size_t bytes,
                            const transport::SignalUpdate* signal) {
-  const size_t window =
-      epoch_.layout.FetchedWindow(epoch_.node, IndexOf(stream), stream.sent + 1);
+  const size_t window = epoch_.layout.FetchedWindow(epoch_.node, IndexOf(stream), stream.sent + 1);
   return transport::PutAll(epoch_.transport, *epoch_.peers.compute[kComputeNode], window + offset,
                            {Staged(stream) + offset, bytes}, signal,
                            {.deadline = RealClock().Now() + epoch_.peer_deadline,

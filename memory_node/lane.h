@@ -61,8 +61,8 @@ struct Lane {
   uint32_t own_rows = 0;
   uint32_t partials = 0;  // With spans: of all rows.
   std::vector<Chunk> chunks;
-  uint32_t chunk_tokens = 0;          // Of these.
-  std::vector<FetchedRun> fetched;    // In the order of the plan's rows.
+  uint32_t chunk_tokens = 0;        // Of these.
+  std::vector<FetchedRun> fetched;  // In the order of the plan's rows.
 
   // How many tokens the rows see together. Consecutive rows of one sequence, a prompt's, read K and
   // V once for many of them, and count as the last of them.

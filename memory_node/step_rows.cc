@@ -67,8 +67,7 @@ absl::Status CollectRows(const plan::EpochConfig& config, const plan::SlotTables
       LAMINA_RETURN_IF_ERROR(CollectSpanRow(config, tables, *sequence, row.position, lane));
       continue;
     }
-    LAMINA_ASSIGN_OR_RETURN(std::vector<Extent> slot,
-                            tables.SlotsOf(*sequence, row.position, 1));
+    LAMINA_ASSIGN_OR_RETURN(std::vector<Extent> slot, tables.SlotsOf(*sequence, row.position, 1));
     if (sequence->path == plan::AttentionPath::kFetch) {
       CollectFetchedRow(*sequence, row.position, std::move(slot), lane);
       continue;

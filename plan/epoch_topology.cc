@@ -158,7 +158,8 @@ WindowShape EpochView::window_shape() const {
       .memory_nodes = memory_nodes(),
       .lanes = config.lanes,
       .rows_max = config.rows_max,
-      .kv_rows_max = config.chunk_tokens_max + (attends_at(AttentionPath::kFetch) ? config.rows_max : 0),
+      .kv_rows_max =
+          config.chunk_tokens_max + (attends_at(AttentionPath::kFetch) ? config.rows_max : 0),
       .plan_ahead = config.plan_ahead,
       .spans_max = config.partition != Partition::kTokenRange
                        ? 0

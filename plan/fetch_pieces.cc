@@ -35,8 +35,8 @@ void PiecesOf(const AttentionDescriptor& part, absl::Span<const FetchRun> runs,
   }
   const auto runs_end = static_cast<uint32_t>(runs.size());
   if (slots <= slots_max) {
-    const auto group =
-        static_cast<uint32_t>(std::min<uint64_t>(part.kv_heads, slots_max / std::max<uint64_t>(slots, 1)));
+    const auto group = static_cast<uint32_t>(
+        std::min<uint64_t>(part.kv_heads, slots_max / std::max<uint64_t>(slots, 1)));
     for (uint32_t head = 0; head < part.kv_heads; head += group) {
       pieces.push_back({.heads = {.first = head, .count = std::min(group, part.kv_heads - head)},
                         .runs_end = runs_end,
@@ -47,7 +47,8 @@ void PiecesOf(const AttentionDescriptor& part, absl::Span<const FetchRun> runs,
   for (uint32_t head = 0; head < part.kv_heads; ++head) {
     FetchPiece piece{.heads = {.first = head, .count = 1}};
     for (uint32_t run = 0; run < runs_end; ++run) {
-      if (piece.slots + uint64_t{runs[run].slots()} > slots_max && piece.runs_end > piece.first_run) {
+      if (piece.slots + uint64_t{runs[run].slots()} > slots_max &&
+          piece.runs_end > piece.first_run) {
         pieces.push_back(piece);
         piece.first_run = run;
         piece.slots = 0;
@@ -70,9 +71,9 @@ absl::Status CheckFetch(const EpochConfig& config) {
   }
   if (config.compute_nodes.size() != 1 || config.partition == Partition::kTokenRange) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "the configuration of epoch ", config.epoch,
-        " fetches K and V to ", config.compute_nodes.size(),
-        " compute nodes", config.partition == Partition::kTokenRange ? " with spans of sequences" : "",
+        "the configuration of epoch ", config.epoch, " fetches K and V to ",
+        config.compute_nodes.size(), " compute nodes",
+        config.partition == Partition::kTokenRange ? " with spans of sequences" : "",
         "; this version serves one, with whole sequences or some of their heads on a memory node"));
   }
   const FetchRun longest{.before = config.sequence_tokens_max};
@@ -83,13 +84,13 @@ absl::Status CheckFetch(const EpochConfig& config) {
   if (FetchWindowBytes(config) >= least) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "fetch.window: ", FormatBytes(config.fetch_bytes), " is ",
-      FormatBytes(FetchWindowBytes(config)), " for each of ", WindowsOf(config),
-      " windows (two for each lane and memory node), and one KV head of ",
-      config.sequence_tokens_max, " tokens takes ", FormatBytes(least), ": set it to at least ",
-      FormatBytes(least * WindowsOf(config)),
-      ", or lower limits.sequence_tokens_max or pipeline.lanes"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("fetch.window: ", FormatBytes(config.fetch_bytes), " is ",
+                   FormatBytes(FetchWindowBytes(config)), " for each of ", WindowsOf(config),
+                   " windows (two for each lane and memory node), and one KV head of ",
+                   config.sequence_tokens_max, " tokens takes ", FormatBytes(least),
+                   ": set it to at least ", FormatBytes(least * WindowsOf(config)),
+                   ", or lower limits.sequence_tokens_max or pipeline.lanes"));
 }
 
 }  // namespace lamina::plan

@@ -37,7 +37,7 @@ class SlotTables {
   };
   struct Sequence {
     std::vector<Extent> extents;
-    uint32_t tokens = 0;      // With spans those on other nodes too.
+    uint32_t tokens = 0;                          // With spans those on other nodes too.
     AttentionPath path = AttentionPath::kRemote;  // By which its rows attend.
     std::vector<Span> spans;  // With spans, in place of `extents`: those that lie here.
   };

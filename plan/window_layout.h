@@ -6,10 +6,10 @@
 //
 // Every receiver has one region. A memory node's region holds a query window for each (compute
 // node, lane, parity); a compute node's holds a reply window for each (memory node, lane, parity),
-// with path fetch as many for K and V, and with several replicas, behind these, a context window for each (compute node, lane) and a
-// token window for each (compute node, lane, step modulo plan_ahead), and with shards a part window
-// for each (shard, lane, parity). A window is a WindowHeader and rows. One signal word belongs to
-// each (sender, lane, kind).
+// with path fetch as many for K and V, and with several replicas, behind these, a context window
+// for each (compute node, lane) and a token window for each (compute node, lane, step modulo
+// plan_ahead), and with shards a part window for each (shard, lane, parity). A window is a
+// WindowHeader and rows. One signal word belongs to each (sender, lane, kind).
 //
 //   query window   header | rows x [q | k | v] bf16 | kv_rows x [k | v] bf16
 //   reply window   header | rows x [attention output] bf16

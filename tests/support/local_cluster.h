@@ -57,7 +57,7 @@ struct LocalClusterOptions {
   // What compute nodes say they have measured, each; empty: nothing.
   std::vector<double> dense_speeds = {};
   PipelineMode mode = PipelineMode::kRotational;
-  bool local = false;  // Policy local: compute nodes hold KV; memory_nodes is not looked at.
+  bool local = false;        // Policy local: compute nodes hold KV; memory_nodes is not looked at.
   uint64_t fetch_bytes = 0;  // Policy fetch_heads, with windows of so many bytes.
   // Policy auto, in place of these: c0 may hold KV too, and says that it has measured these times.
   std::optional<coordinator::PolicyAutoOptions> policy_auto = std::nullopt;

@@ -463,7 +463,10 @@ std::vector<Case> Cases() {
       {.name = "Fetch", .kind = AttentionPath::kFetch, .fetch_bytes = 16 << 20},
       // Windows in which one head of the longest sequence just fits: several pieces for a head.
       {.name = "FetchInSmallWindows", .kind = AttentionPath::kFetch, .fetch_bytes = kFetchLeast},
-      {.name = "FetchByHead", .kind = AttentionPath::kFetch, .heads = heads, .fetch_bytes = 1 << 20},
+      {.name = "FetchByHead",
+       .kind = AttentionPath::kFetch,
+       .heads = heads,
+       .fetch_bytes = 1 << 20},
       {.name = "Toy", .kind = AttentionPath::kLocal, .toy = true},
   };
 }

@@ -312,7 +312,8 @@ INSTANTIATE_TEST_SUITE_P(
                              "1 to 8"},
                     BadValue{"compute.0.host=node17", "localhost, 127.0.0.1"},
                     BadValue{"memory.0.host=node17", "localhost, 127.0.0.1"},
-                    BadValue{"policy=fetch_heads", "it serves: attend_remote, local, auto"}));
+                    BadValue{"policy=fetch_recompute",
+                             "it serves: attend_remote, local, auto, fetch_heads"}));
 
 TEST(ClusterConfigTest, WithPolicyLocalACudaDeviceIsNotServed) {
   EXPECT_THAT(ErrorOf("model: m\npolicy: local\n"

@@ -360,6 +360,42 @@ TEST(StoreKvTest, PutsEachHeadOfEachTokenInItsSlot) {
   EXPECT_EQ(arena_k[0].bits, 0u) << "other slots are left alone";
 }
 
+// Into tiles that lie alike, and into others; whole ones, and parts.
+TEST(LoadKvTest, TokensLieAsIfTheyHadBeenStoredThere) {
+  std::mt19937 random(3);
+  for (const size_t head_dim : {16u, 48u, 64u, 128u}) {
+    const AttentionDescriptor d = Descriptor(static_cast<uint32_t>(head_dim), 1, 1);
+    constexpr uint32_t kTokens = 150;
+    constexpr size_t kSlots = 512;
+    std::vector<BFloat16> k(kTokens * head_dim), v(k);
+    for (size_t i = 0; i < k.size(); ++i) {
+      k[i].bits = static_cast<uint16_t>(random());
+      v[i].bits = static_cast<uint16_t>(random());
+    }
+    const Extent extents[] = {{.first_slot = 32, .tokens = 70},
+                              {.first_slot = 300, .tokens = 1},
+                              {.first_slot = 163, .tokens = 47},
+                              {.first_slot = 406, .tokens = 32}};
+    std::vector<BFloat16> arena_k(kSlots * head_dim), arena_v(arena_k);
+    StoreKv(d, k.data(), v.data(), head_dim, extents, arena_k.data(), arena_v.data(),
+            kSlots * head_dim);
+    for (const auto& [first, tokens] : std::vector<std::pair<uint32_t, uint32_t>>{
+             {0, kTokens}, {0, 16}, {16, 100}, {64, 86}, {149, 1}, {20, 0}}) {
+      std::vector<BFloat16> wanted_k(160 * head_dim), wanted_v(wanted_k), found_k(wanted_k),
+          found_v(wanted_k);
+      const Extent there = {.first_slot = first, .tokens = tokens};
+      StoreKv(d, k.data() + first * head_dim, v.data() + first * head_dim, head_dim, {&there, 1},
+              wanted_k.data(), wanted_v.data(), 160 * head_dim);
+      LoadKv(head_dim, arena_k.data(), arena_v.data(), extents, first, tokens, found_k.data(),
+             found_v.data());
+      const auto same = [](const BFloat16& a, const BFloat16& b) { return a.bits == b.bits; };
+      EXPECT_TRUE(std::equal(found_k.begin(), found_k.end(), wanted_k.begin(), same))
+          << "head size " << head_dim << " tokens " << first << " + " << tokens;
+      EXPECT_TRUE(std::equal(found_v.begin(), found_v.end(), wanted_v.begin(), same));
+    }
+  }
+}
+
 TEST(StoreKvDeathTest, RefusesSlotsBehindTheArena) {
   const AttentionDescriptor d = Descriptor(16, 1, 1);
   std::vector<BFloat16> memory(16 * 16);

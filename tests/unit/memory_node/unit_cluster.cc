@@ -29,10 +29,14 @@ plan::EpochConfig ConfigOf(const UnitClusterOptions& options) {
                            .scratch_tokens = kChunkTokensMax,
                            .sequence_tokens_max = UnitCluster::kContext,
                            .layers = std::vector(options.layers, options.layer),
+                           .fetch_bytes = options.fetch_bytes,
                            .partition = options.partition,
                            .heads = ConsecutiveRanges(options.heads),
                            .span_tokens = options.span_tokens,
                            .transport = "fake://"};
+  if (options.fetch_bytes > 0) {
+    config.attention_paths = {plan::AttentionPath::kFetch};
+  }
   const auto shards = static_cast<uint32_t>(options.shards.size());
   for (uint32_t node = 0; node < std::max(options.compute_nodes, shards); ++node) {
     config.compute_nodes.push_back(absl::StrCat("c", node));
@@ -290,7 +294,8 @@ UnitCluster::Step UnitCluster::MakeStep(const StepSpec& spec) {
                                  .tokens = std::vector<TokenId>(tokens, 1),
                                  .prompt_tokens = tokens,
                                  .tokens_max = kContext,
-                                 .memory_node = HomeOf(sequence)});
+                                 .memory_node = HomeOf(sequence),
+                                 .path = config_.attention_paths.only()});
     }
     Grow(sequence, tokens, step.plan);
     step.plan.chunks.push_back(

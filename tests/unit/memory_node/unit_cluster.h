@@ -45,6 +45,7 @@ struct UnitClusterOptions {
   std::vector<uint32_t> heads;   // Partition head: of each memory node.
   uint32_t span_tokens = 0;      // Partition token_range.
   std::vector<uint32_t> shards;  // KV heads of each shard of the one replica.
+  uint64_t fetch_bytes = 0;      // Rows attend at the compute node, with windows of so many bytes.
   Nanos peer_deadline = Seconds(60);
   bool device_waits = false;
   // Where K and V lie; the processor's if not set. Query windows lie in `window_memory` if it is.
@@ -124,6 +125,17 @@ class UnitCluster {
   // Compute node c0 raises the word of a memory node that no window has.
   uint32_t spare_word() const { return layout_.query_region_words(); }
   void RaiseSpareWord(uint32_t memory_node, uint64_t value);
+
+  // The payload of a window for K and V of compute node c0, and waiting for its piece.
+  const BFloat16* Fetched(uint32_t memory_node, uint32_t lane, uint64_t piece) const;
+  void AwaitFetched(uint32_t memory_node, uint32_t lane, uint64_t piece);
+  // The last piece that has come.
+  uint64_t LastFetched(uint32_t memory_node, uint32_t lane) const;
+  // c0 has used up so many pieces.
+  void RaiseCredit(uint32_t memory_node, uint32_t lane, uint64_t pieces);
+  // K and V of the sequence's first tokens, of one head, to slots from 0 on.
+  void CopyKv(uint32_t sequence, uint32_t layer, uint32_t head, uint32_t tokens, BFloat16* k,
+              BFloat16* v);
 
   plan::EpochPeers Descriptors() const;
   transport::Transport& transport_of(uint32_t node) { return *nodes_[node]->transport; }

@@ -308,4 +308,39 @@ void UnitCluster::Run(const StepSpec& spec) {
   }
 }
 
+// --- K and V that are fetched ---
+
+const BFloat16* UnitCluster::Fetched(uint32_t memory_node, uint32_t lane, uint64_t piece) const {
+  return reinterpret_cast<const BFloat16*>(compute_[0]->region->bytes().data() +
+                                           layout_.FetchedWindow(memory_node, lane, piece) +
+                                           sizeof(plan::WindowHeader));
+}
+
+uint64_t UnitCluster::LastFetched(uint32_t memory_node, uint32_t lane) const {
+  return compute_[0]->region->LoadSignal(layout_.fetched_word(memory_node, lane));
+}
+
+void UnitCluster::AwaitFetched(uint32_t memory_node, uint32_t lane, uint64_t piece) {
+  const Nanos deadline = RealClock().Now() + kLong;
+  while (LastFetched(memory_node, lane) < piece && RealClock().Now() < deadline) {
+    compute_[0]->transport->Progress();
+    std::this_thread::yield();
+  }
+  ASSERT_GE(LastFetched(memory_node, lane), piece) << "did not come";
+}
+
+void UnitCluster::RaiseCredit(uint32_t memory_node, uint32_t lane, uint64_t pieces) {
+  const transport::SignalUpdate credit{.word = layout_.fetch_credit_word(0, lane), .value = pieces};
+  const absl::Status put =
+      compute_[0]->transport->Put(*compute_[0]->queries[memory_node], 0, {}, &credit);
+  ASSERT_TRUE(put.ok()) << put;
+  compute_[0]->transport->Progress();
+}
+
+void UnitCluster::CopyKv(uint32_t sequence, uint32_t layer, uint32_t head, uint32_t tokens,
+                         BFloat16* k, BFloat16* v) {
+  const Extent slots{.first_slot = sequence * kContext, .tokens = tokens};
+  ASSERT_TRUE(reference_->reads()->Load(layer, head, {&slots, 1}, 0, tokens, k, v).ok());
+}
+
 }  // namespace lamina::memory_node

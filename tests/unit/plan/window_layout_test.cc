@@ -94,8 +94,9 @@ TEST(WindowLayoutTest, QueryWindowsNeverOverlap) {
   }
 }
 
-TEST(WindowLayoutTest, ReplyWindowsNeverOverlap) {
-  for (const WindowShape& shape : Shapes()) {
+TEST(WindowLayoutTest, ReplyWindowsAndThoseForKvNeverOverlap) {
+  for (WindowShape shape : Shapes()) {
+    shape.fetch_bytes = 5000;
     const WindowLayout layout(shape);
     std::vector<std::pair<size_t, size_t>> windows;
     std::set<uint32_t> words;
@@ -105,12 +106,20 @@ TEST(WindowLayoutTest, ReplyWindowsNeverOverlap) {
         for (const uint64_t unit : {8u, 9u}) {
           const size_t first = layout.ReplyWindow(node, lane, unit * kRowChunksMax);
           windows.emplace_back(first, first + layout.reply_window_bytes());
+          const size_t fetched = layout.FetchedWindow(node, lane, unit);
+          windows.emplace_back(fetched, fetched + layout.fetched_window_bytes());
+          EXPECT_EQ(layout.FetchedWindow(node, lane, unit + 2), fetched);
         }
       }
     }
     ExpectApart(windows, layout.reply_region_bytes());
     EXPECT_EQ(words.size(), layout.reply_words());
     EXPECT_EQ(*words.rbegin() + 1, layout.reply_words());
+    for (uint32_t node = 0; node < shape.memory_nodes; ++node) {
+      for (uint32_t lane = 0; lane < shape.lanes; ++lane) {
+        EXPECT_TRUE(words.insert(layout.fetched_word(node, lane)).second);
+      }
+    }
   }
 }
 
@@ -204,6 +213,7 @@ TEST(WindowLayoutTest, WindowsHoldAHeaderAndTheRowsOfTheWidestLayer) {
 TEST(WindowLayoutTest, KindsShareARegionWithoutGaps) {
   for (WindowShape shape : Shapes()) {
     shape.compute_nodes = 3;
+    shape.fetch_bytes = 3000;
     shape.shards = 3;
     shape.part_row_bytes = 1000;
     const WindowLayout layout(shape);

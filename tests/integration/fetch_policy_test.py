@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Policy fetch_heads: K and V lie on memory nodes and come to the compute node, where rows attend."""
+
+import json
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+import harness
+
+# Together they need more slots than there are, each alone does not.
+PROMPTS = ["The capital of France is", " ".join(f"Item {i} of the list." for i in range(16)), "1, 2, 3,",
+           "Once upon a time"]
+TOKENS = 100
+ENDLESS = ["generate", "--prompt", "Once upon a time", "--max-tokens", "200", "--ignore-eos", "--json"]
+
+
+def fetching(window="16MiB", **keys):
+    return {"policy": "fetch_heads", "fetch": {"window": window}, **keys}
+
+
+def answers(test, cluster):
+    """Token ids and log-probabilities of all prompts, at once; one is sampled with a seed."""
+    running = []
+    for i, prompt in enumerate(PROMPTS):
+        sampling = ["--temperature", "0.9", "--seed", "7"] if i == 2 else ["--temperature", "0"]
+        running.append(cluster.popen("generate", "--prompt", prompt, "--max-tokens", str(TOKENS), "--ignore-eos",
+                                     "--logprobs", "1", "--json", *sampling, stdout=subprocess.PIPE,
+                                     stderr=subprocess.PIPE))
+    found = []
+    for process in running:
+        out, error = process.communicate(timeout=harness.COMMAND_SECONDS)
+        test.assertEqual(process.returncode, 0, error)
+        found.append((json.loads(out)["token_ids"], json.loads(out)["logprobs"]))
+    return found
+
+
+class FetchPolicyTest(unittest.TestCase):
+
+    def setUp(self):
+        harness.require_model(self)
+
+    def test_tokens_are_those_of_attention_at_memory_nodes(self):
+        with harness.Cluster() as cluster:
+            expected = answers(self, cluster)
+        limits = {"sequence_tokens_max": 256}
+        # One head of the longest sequence fits into a window, and slots are few.
+        small = fetching("1MiB", limits=limits, memory=[{"name": "m0", "capacity": "7MiB"}])
+        with harness.Cluster(**small) as cluster:
+            self.assertEqual(answers(self, cluster), expected)
+            self.assertGreater(cluster.status()["preemptions"], 0)
+            self.check_status(cluster)
+        with harness.Cluster(memory_nodes=2, transport=["ucx"], **fetching(limits=limits)) as cluster:
+            self.assertEqual(answers(self, cluster), expected)
+            self.check_kill(cluster)
+        with harness.Cluster(memory_nodes=2, partition="head", **fetching(limits=limits)) as cluster:
+            self.assertEqual(answers(self, cluster), expected)
+
+    def check_status(self, cluster):
+        status = cluster.status()
+        self.assertEqual(status["policy"], "fetch_heads")
+        nodes = {node["name"]: node for node in status["nodes"]}
+        # What was read for attention crossed to the compute node, and the memory node read none.
+        self.assertGreater(nodes["c0"]["kv_bytes_read"], 0)
+        self.assertEqual(nodes["m0"]["kv_bytes_read"], 0)
+        # Nodes report at times of their own.
+        self.assertGreater(nodes["m0"]["bytes_sent"], 0.8 * nodes["c0"]["kv_bytes_read"])
+
+    def check_kill(self, cluster):
+        """A lost memory node costs nobody a token."""
+        alone = json.loads(cluster.lamina(*ENDLESS).stdout)["token_ids"]
+        running = [cluster.popen(*ENDLESS, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
+        cluster.await_true(lambda: cluster.status()["running"] == 2, "running requests")
+        cluster.kill("m0")
+        for process in running:
+            out, error = process.communicate(timeout=harness.COMMAND_SECONDS)
+            self.assertEqual(process.returncode, 0, error)
+            self.assertEqual(json.loads(out)["token_ids"], alone)
+
+    def test_windows_too_small_are_refused_with_the_numbers(self):
+        with tempfile.TemporaryDirectory() as directory:
+            path = Path(directory) / "cluster.yaml"
+            path.write_text(harness.cluster_file(memory_nodes=2, **fetching("1MiB")))
+            result = harness.run("--cluster", path, program="lamina-coordinator")
+            self.assertEqual(result.returncode, 1)
+            self.assertIn("fetch.window: 1.0 MiB", result.stderr)
+            self.assertIn("one KV head of 8192 tokens takes 2.0 MiB", result.stderr)
+
+    def test_what_is_not_served_is_refused_by_name(self):
+        for keys, why in [
+            ({"compute": [{"name": "c0"}, {"name": "c1"}]},
+             "2 nodes are not served by this version with policy fetch_heads"),
+            ({"partition": "token_range"}, "token_range is not served by this version with policy fetch_heads"),
+            ({"policy": "attend_remote"}, "fetch: says how K and V are fetched, and the policy is attend_remote"),
+        ]:
+            with self.subTest(why), tempfile.TemporaryDirectory() as directory:
+                path = Path(directory) / "cluster.yaml"
+                path.write_text(harness.cluster_file(memory_nodes=2, **{**fetching(), **keys}))
+                result = harness.run("--cluster", path, "--name", "m0", program="lamina-memory")
+                self.assertEqual(result.returncode, 1)
+                self.assertIn(why, result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

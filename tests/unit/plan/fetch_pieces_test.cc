@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/fetch_pieces.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "common/philox.h"
+
+namespace lamina::plan {
+namespace {
+
+constexpr AttentionDescriptor kLayer = {.query_heads = 9, .kv_heads = 3, .head_dim = 64};
+constexpr uint64_t kSlotBytes = 2 * 64 * 2;  // K and V of one head.
+
+std::vector<FetchPiece> Pieces(const std::vector<FetchRun>& runs, uint64_t slots_of_window) {
+  std::vector<FetchPiece> pieces;
+  PiecesOf(kLayer, runs, slots_of_window * kSlotBytes, pieces);
+  return pieces;
+}
+
+TEST(FetchPiecesTest, RunsBeginWithATile) {
+  EXPECT_EQ((FetchRun{.before = 0, .tokens = 1}).slots(), 16u);
+  EXPECT_EQ((FetchRun{.before = 15, .tokens = 1}).slots(), 16u);
+  EXPECT_EQ((FetchRun{.before = 16, .tokens = 1}).slots(), 32u);
+}
+
+TEST(FetchPiecesTest, AsManyHeadsAsFit) {
+  const std::vector<FetchRun> runs = {{.before = 40, .tokens = 1}, {.before = 10, .tokens = 6}};
+  EXPECT_THAT(Pieces(runs, 3 * 64),
+              testing::ElementsAre(FetchPiece{.heads = {0, 3}, .runs_end = 2, .slots = 64}));
+  EXPECT_THAT(Pieces(runs, 3 * 64 - 1),
+              testing::ElementsAre(FetchPiece{.heads = {0, 2}, .runs_end = 2, .slots = 64},
+                                   FetchPiece{.heads = {2, 1}, .runs_end = 2, .slots = 64}));
+}
+
+TEST(FetchPiecesTest, OneHeadOfSomeRunsWhereAllDoNotFit) {
+  const std::vector<FetchRun> runs = {{.before = 40, .tokens = 1}, {.before = 10, .tokens = 6}};
+  const std::vector<FetchPiece> pieces = Pieces(runs, 63);
+  ASSERT_EQ(pieces.size(), 6u);
+  EXPECT_EQ(pieces[2], (FetchPiece{.heads = {1, 1}, .runs_end = 1, .slots = 48}));
+  EXPECT_EQ(pieces[3], (FetchPiece{.heads = {1, 1}, .first_run = 1, .runs_end = 2, .slots = 16}));
+}
+
+TEST(FetchPiecesTest, NothingToFetchIsNoPiece) { EXPECT_TRUE(Pieces({}, 1000).empty()); }
+
+// Every (head, run) is in one piece, in order, and every piece fits.
+TEST(FetchPiecesTest, AnyRunsAreCoveredOnce) {
+  for (uint64_t seed = 0; seed < 500; ++seed) {
+    Prng random(seed);
+    std::vector<FetchRun> runs(1 + random() % 12);
+    uint64_t longest = 0;
+    for (FetchRun& run : runs) {
+      run = {.before = static_cast<uint32_t>(random() % 700),
+             .tokens = static_cast<uint32_t>(1 + random() % 20)};
+      longest = std::max<uint64_t>(longest, run.slots());
+    }
+    const uint64_t window = longest + random() % 8000;
+    std::set<std::pair<uint32_t, uint32_t>> seen;
+    for (const FetchPiece& piece : Pieces(runs, window)) {
+      uint64_t slots = 0;
+      for (uint32_t run = piece.first_run; run < piece.runs_end; ++run) {
+        slots += runs[run].slots();
+        for (uint32_t head = 0; head < piece.heads.count; ++head) {
+          EXPECT_TRUE(seen.emplace(piece.heads.first + head, run).second) << "seed " << seed;
+        }
+      }
+      EXPECT_EQ(piece.slots, slots);
+      EXPECT_LE(slots * piece.heads.count, window) << "seed " << seed;
+    }
+    EXPECT_EQ(seen.size(), runs.size() * kLayer.kv_heads) << "seed " << seed;
+  }
+}
+
+EpochConfig Fetching() {
+  return {.lanes = 2,
+          .sequence_tokens_max = 1000,
+          .layers = {kLayer},
+          .compute_nodes = {"c0"},
+          .attention_paths = {AttentionPath::kFetch},
+          .fetch_bytes = 8 * 1008 * kSlotBytes,
+          .memory_nodes = {"m0", "m1"}};
+}
+
+TEST(CheckFetchTest, OneHeadOfTheLongestSequenceFitsIntoAWindow) {
+  EpochConfig config = Fetching();
+  EXPECT_TRUE(CheckFetch(config).ok()) << CheckFetch(config);
+  EXPECT_EQ(FetchWindowBytes(config), 1008 * kSlotBytes);
+  config.fetch_bytes -= 8;
+  EXPECT_THAT(CheckFetch(config).ToString(),
+              testing::AllOf(testing::HasSubstr("8 windows"),
+                             testing::HasSubstr("one KV head of 1000 tokens takes 252.0 KiB"),
+                             testing::HasSubstr("at least 2.0 MiB")));
+}
+
+TEST(CheckFetchTest, WhatIsNotServedIsRefused) {
+  EpochConfig config = Fetching();
+  config.compute_nodes.push_back("c1");
+  EXPECT_THAT(CheckFetch(config).ToString(), testing::HasSubstr("to 2 compute nodes"));
+  config = Fetching();
+  config.partition = Partition::kTokenRange;
+  EXPECT_THAT(CheckFetch(config).ToString(), testing::HasSubstr("with spans of sequences"));
+  config.attention_paths = {AttentionPath::kRemote};
+  EXPECT_TRUE(CheckFetch(config).ok());
+  EXPECT_EQ(FetchWindowBytes(config), 0u);
+}
+
+}  // namespace
+}  // namespace lamina::plan
