@@ -57,7 +57,7 @@ bool FetchedKv::BeginLayer(const Lane& lane) {
 }
 
 bool FetchedKv::HasCome(const Lane& lane, uint32_t node) const {
-  return context_.region.LoadSignal(context_.layout.fetched_word(node, lane.index)) >
+  return context_.region.LoadSignal(plan::FetchWindows(context_.layout).word(node, lane.index)) >
          lanes_[lane.index].streams[node].taken;
 }
 
@@ -79,7 +79,7 @@ void FetchedKv::AppendAwaited(const Lane& lane, std::vector<AwaitedSignal>& awai
   for (uint32_t node = 0; node < streams.size(); ++node) {
     if (streams[node].piece < streams[node].pieces.size()) {
       awaited.push_back({.peer = MemoryPeer(node),
-                         .word = context_.layout.fetched_word(node, lane.index),
+                         .word = plan::FetchWindows(context_.layout).word(node, lane.index),
                          .value = streams[node].taken + 1});
     }
   }
@@ -89,8 +89,9 @@ absl::Status FetchedKv::TakePiece(Lane& lane, uint32_t node) {
   const uint32_t layer = lanes_[lane.index].layer;
   Stream& stream = lanes_[lane.index].streams[node];
   const plan::FetchPiece piece = stream.pieces[stream.piece];
-  std::byte* const window = context_.region.bytes().data() +
-                            context_.layout.FetchedWindow(node, lane.index, stream.taken + 1);
+  std::byte* const window =
+      context_.region.bytes().data() +
+      plan::FetchWindows(context_.layout).Window(node, lane.index, stream.taken + 1);
   plan::WindowHeader header;
   std::memcpy(&header, window, sizeof(header));
   plan::WindowHeader expected =
@@ -105,7 +106,7 @@ absl::Status FetchedKv::TakePiece(Lane& lane, uint32_t node) {
   context_.laps.LapOf(lane, telemetry::WorkPart::kAttend, layer, MemoryPeer(node), bytes);
   ++stream.piece;
   const transport::SignalUpdate credit{
-      .word = context_.layout.fetch_credit_word(context_.node, lane.index),
+      .word = plan::FetchWindows(context_.layout).credit_word(context_.node, lane.index),
       .value = ++stream.taken};
   return context_.peers.Put(MemoryPeer(node), 0, {}, &credit);
 }

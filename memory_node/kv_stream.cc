@@ -24,7 +24,7 @@ KvStream::KvStream(const NodeEpoch& epoch, StepFeed& feed, UnitMeter& meter,
                    kernels::KvReads& reads)
     : epoch_(epoch), feed_(feed), meter_(meter), reads_(reads), streams_(epoch.config.lanes) {
   for (Stream& stream : streams_) {
-    stream.staged.resize(2 * epoch.layout.fetched_window_bytes());
+    stream.staged.resize(2 * plan::FetchWindows(epoch.layout).window_bytes());
   }
 }
 
@@ -62,15 +62,18 @@ void KvStream::BeginLayer(Stream& stream) {
 // Of two windows the last but one piece's has been used up.
 bool KvStream::MayPut(const Stream& stream) const {
   return stream.active &&
-         (stream.sent < 2 || epoch_.region.LoadSignal(epoch_.layout.fetch_credit_word(
-                                 kComputeNode, IndexOf(stream))) >= stream.sent - 1);
+         (stream.sent < 2 ||
+          epoch_.region.LoadSignal(
+              plan::FetchWindows(epoch_.layout).credit_word(kComputeNode, IndexOf(stream))) >=
+              stream.sent - 1);
 }
 
 void KvStream::AppendAwaited(std::vector<transport::SignalCondition>& conditions) {
   for (const Stream& stream : streams_) {
     if (stream.active && !MayPut(stream)) {
-      conditions.push_back({.word = epoch_.layout.fetch_credit_word(kComputeNode, IndexOf(stream)),
-                            .at_least = stream.sent - 1});
+      conditions.push_back(
+          {.word = plan::FetchWindows(epoch_.layout).credit_word(kComputeNode, IndexOf(stream)),
+           .at_least = stream.sent - 1});
     }
   }
 }
@@ -123,8 +126,9 @@ absl::Status KvStream::PutSome(Lane& lane, Stream& stream) {
   } else {
     LAMINA_RETURN_IF_ERROR(Put(stream, k_begin, bytes, nullptr));
   }
-  const transport::SignalUpdate signal{.word = epoch_.layout.fetched_word(epoch_.node, lane.index),
-                                       .value = stream.sent + 1};
+  const transport::SignalUpdate signal{
+      .word = plan::FetchWindows(epoch_.layout).word(epoch_.node, lane.index),
+      .value = stream.sent + 1};
   LAMINA_RETURN_IF_ERROR(
       Put(stream, k_begin + tiles * tile_bytes, bytes, end == tiles ? &signal : nullptr));
   epoch_.transport.Progress();
@@ -174,7 +178,8 @@ absl::Status KvStream::Gather(const Lane& lane, const Stream& stream, size_t fir
 
 absl::Status KvStream::Put(Stream& stream, size_t offset, size_t bytes,
                            const transport::SignalUpdate* signal) {
-  const size_t window = epoch_.layout.FetchedWindow(epoch_.node, IndexOf(stream), stream.sent + 1);
+  const size_t window =
+      plan::FetchWindows(epoch_.layout).Window(epoch_.node, IndexOf(stream), stream.sent + 1);
   return transport::PutAll(epoch_.transport, *epoch_.peers.compute[kComputeNode], window + offset,
                            {Staged(stream) + offset, bytes}, signal,
                            {.deadline = RealClock().Now() + epoch_.peer_deadline,

@@ -73,7 +73,8 @@ class KvStream final : public WorkSource {
                    const transport::SignalUpdate* signal);
   absl::Status EndPiece(Lane& lane, Stream& stream);
   std::byte* Staged(Stream& stream) const {
-    return stream.staged.data() + (stream.sent + 1) % 2 * epoch_.layout.fetched_window_bytes();
+    return stream.staged.data() +
+           (stream.sent + 1) % 2 * plan::FetchWindows(epoch_.layout).window_bytes();
   }
   uint32_t IndexOf(const Stream& stream) const {
     return static_cast<uint32_t>(&stream - streams_.data());

@@ -26,6 +26,7 @@
 #include "absl/types/span.h"
 #include "common/attention_descriptor.h"
 #include "plan/epoch_config.h"
+#include "plan/window_layout.h"
 
 namespace lamina::plan {
 
@@ -56,6 +57,31 @@ struct FetchPiece {
 // Requires: every run fits with one head (CheckFetch()).
 void PiecesOf(const AttentionDescriptor& part, absl::Span<const FetchRun> runs,
               uint64_t window_bytes, std::vector<FetchPiece>& pieces);
+
+// Where pieces lie and which words tell of them. Pieces count from 1 in each (memory node, lane),
+// over the whole epoch, and windows take turns. The word of a credit shows how many pieces have
+// been used up: the window of the last but one may be written again then.
+class FetchWindows {
+ public:
+  // The layout must outlive this.
+  explicit FetchWindows(const WindowLayout& layout) : layout_(layout) {}
+
+  // Of a memory node's region.
+  uint32_t credit_word(uint32_t compute_node, uint32_t lane) const {
+    return layout_.Word(WindowKind::kFetchCredit, compute_node, lane);
+  }
+  // Of a compute node's region.
+  uint32_t word(uint32_t memory_node, uint32_t lane) const {
+    return layout_.Word(WindowKind::kFetched, memory_node, lane);
+  }
+  size_t Window(uint32_t memory_node, uint32_t lane, uint64_t piece) const {
+    return layout_.Window(WindowKind::kFetched, memory_node, lane, piece);
+  }
+  size_t window_bytes() const { return layout_.group(WindowKind::kFetched).window_bytes; }
+
+ private:
+  const WindowLayout& layout_;
+};
 
 // Of one window, with windows in pairs for each lane and memory node; 0 without path fetch.
 uint64_t FetchWindowBytes(const EpochConfig& config);

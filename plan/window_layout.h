@@ -140,18 +140,6 @@ class WindowLayout {
     return Window(WindowKind::kReply, memory_node, lane, UnitOf(value));
   }
   size_t reply_window_bytes() const { return group(WindowKind::kReply).window_bytes; }
-  // Pieces of K and V count from 1 in each (memory node, lane), over the whole epoch. The word of a
-  // credit shows how many have been used up: a window may be written again then.
-  uint32_t fetch_credit_word(uint32_t compute_node, uint32_t lane) const {
-    return Word(WindowKind::kFetchCredit, compute_node, lane);
-  }
-  uint32_t fetched_word(uint32_t memory_node, uint32_t lane) const {
-    return Word(WindowKind::kFetched, memory_node, lane);
-  }
-  size_t FetchedWindow(uint32_t memory_node, uint32_t lane, uint64_t piece) const {
-    return Window(WindowKind::kFetched, memory_node, lane, piece);
-  }
-  size_t fetched_window_bytes() const { return group(WindowKind::kFetched).window_bytes; }
   uint32_t context_word(uint32_t compute_node, uint32_t lane) const {
     return Word(WindowKind::kContext, compute_node, lane);
   }

@@ -63,10 +63,13 @@ std::vector<UnitCluster::Window> UnitCluster::MakeWindows(const Step& step, uint
   std::vector<Window> windows;
   for (uint32_t node = 0; node < nodes_.size(); ++node) {
     uint32_t own = 0;
-    const std::vector<uint32_t> listed = RowsFor(step, node, own);
+    // Rows that attend at the compute node come as prompt tokens do.
+    const bool fetched = config_.attention_paths.Has(plan::AttentionPath::kFetch);
+    const std::vector<uint32_t> listed =
+        fetched ? std::vector<uint32_t>() : RowsFor(step, node, own);
     std::vector<uint32_t> prompts;
-    for (auto row = static_cast<uint32_t>(step.plan.rows.size()); row < step.positions.size();
-         ++row) {
+    for (uint32_t row = fetched ? 0 : static_cast<uint32_t>(step.plan.rows.size());
+         row < step.positions.size(); ++row) {
       if (config_.partition == Partition::kHead ||
           NodeOfToken(step.sequences[row], step.positions[row]) == node) {
         prompts.push_back(row);
@@ -284,6 +287,9 @@ void UnitCluster::ExpectReplies(const Step& step, uint32_t layer,
       TakeRows(step, window, reply, out);
     }
   }
+  if (config_.attention_paths.Has(plan::AttentionPath::kFetch)) {
+    return;  // Empty replies.
+  }
   MergePartials(shape, partials, out);
   const std::vector<BFloat16>& expected = expected_[{step.spec.lane, layer}];
   for (size_t i = 0; i < out.size(); ++i) {
@@ -311,13 +317,13 @@ void UnitCluster::Run(const StepSpec& spec) {
 // --- K and V that are fetched ---
 
 const BFloat16* UnitCluster::Fetched(uint32_t memory_node, uint32_t lane, uint64_t piece) const {
-  return reinterpret_cast<const BFloat16*>(compute_[0]->region->bytes().data() +
-                                           layout_.FetchedWindow(memory_node, lane, piece) +
-                                           sizeof(plan::WindowHeader));
+  return reinterpret_cast<const BFloat16*>(
+      compute_[0]->region->bytes().data() +
+      plan::FetchWindows(layout_).Window(memory_node, lane, piece) + sizeof(plan::WindowHeader));
 }
 
 uint64_t UnitCluster::LastFetched(uint32_t memory_node, uint32_t lane) const {
-  return compute_[0]->region->LoadSignal(layout_.fetched_word(memory_node, lane));
+  return compute_[0]->region->LoadSignal(plan::FetchWindows(layout_).word(memory_node, lane));
 }
 
 void UnitCluster::AwaitFetched(uint32_t memory_node, uint32_t lane, uint64_t piece) {
@@ -330,7 +336,8 @@ void UnitCluster::AwaitFetched(uint32_t memory_node, uint32_t lane, uint64_t pie
 }
 
 void UnitCluster::RaiseCredit(uint32_t memory_node, uint32_t lane, uint64_t pieces) {
-  const transport::SignalUpdate credit{.word = layout_.fetch_credit_word(0, lane), .value = pieces};
+  const transport::SignalUpdate credit{.word = plan::FetchWindows(layout_).credit_word(0, lane),
+                                       .value = pieces};
   const absl::Status put =
       compute_[0]->transport->Put(*compute_[0]->queries[memory_node], 0, {}, &credit);
   ASSERT_TRUE(put.ok()) << put;

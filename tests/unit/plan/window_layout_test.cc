@@ -8,6 +8,8 @@
 #include <set>
 #include <string>
 
+#include "plan/fetch_pieces.h"
+
 namespace lamina::plan {
 namespace {
 
@@ -106,9 +108,9 @@ TEST(WindowLayoutTest, ReplyWindowsAndThoseForKvNeverOverlap) {
         for (const uint64_t unit : {8u, 9u}) {
           const size_t first = layout.ReplyWindow(node, lane, unit * kRowChunksMax);
           windows.emplace_back(first, first + layout.reply_window_bytes());
-          const size_t fetched = layout.FetchedWindow(node, lane, unit);
-          windows.emplace_back(fetched, fetched + layout.fetched_window_bytes());
-          EXPECT_EQ(layout.FetchedWindow(node, lane, unit + 2), fetched);
+          const size_t fetched = FetchWindows(layout).Window(node, lane, unit);
+          windows.emplace_back(fetched, fetched + FetchWindows(layout).window_bytes());
+          EXPECT_EQ(FetchWindows(layout).Window(node, lane, unit + 2), fetched);
         }
       }
     }
@@ -117,7 +119,7 @@ TEST(WindowLayoutTest, ReplyWindowsAndThoseForKvNeverOverlap) {
     EXPECT_EQ(*words.rbegin() + 1, layout.reply_words());
     for (uint32_t node = 0; node < shape.memory_nodes; ++node) {
       for (uint32_t lane = 0; lane < shape.lanes; ++lane) {
-        EXPECT_TRUE(words.insert(layout.fetched_word(node, lane)).second);
+        EXPECT_TRUE(words.insert(FetchWindows(layout).word(node, lane)).second);
       }
     }
   }
