@@ -67,9 +67,12 @@ TEST(ClusterFileTest, WhatTheClusterFileRefusesIsNotRunnable) {
   configuration.replicas = 4;
   Evaluation evaluation = Evaluate(problem, Rates(problem), configuration);
   EXPECT_EQ(WhyNotRunnable(problem, configuration, evaluation), "");
+  configuration.policy = cost::KvPolicy::kFetchRecompute;
+  EXPECT_THAT(WhyNotRunnable(problem, configuration, evaluation),
+              HasSubstr("policy: 'fetch_recompute' is not served by this version"));
   configuration.policy = cost::KvPolicy::kFetchHeads;
   EXPECT_THAT(WhyNotRunnable(problem, configuration, evaluation),
-              HasSubstr("policy: 'fetch_heads' is not served by this version"));
+              HasSubstr("4 nodes are not served by this version with policy fetch_heads"));
   configuration.policy = cost::KvPolicy::kAttendRemote;
   configuration.lanes = 16;
   EXPECT_THAT(WhyNotRunnable(problem, configuration, evaluation), HasSubstr("pipeline.lanes"));
