@@ -35,21 +35,133 @@ async function get(path) {
   return response.json();
 }
 
+// --- Markdown ---
+//
+// What models write of it, into elements made here: headings, lists, fenced code, paragraphs; in them
+// code, bold, emphasis and links to http(s). All else stays text.
+
+const INLINE = /(`+)(.+?)\1|\*\*(.+?)\*\*|\*([^*\s][^*]*?)\*|\[([^\]]+)\]\((https?:\/\/[^\s)]+)\)/;
+const MARKED = /^(?:(#{1,6})\s+(.*)|[-*+]\s+(.*)|\d{1,9}[.)]\s+(.*)|(`{3,}|~{3,})(.*))$/;
+
+function element(kind, ...content) {
+  const made = document.createElement(kind);
+  made.append(...content);
+  return made;
+}
+
+function inline(text) {
+  const parts = [];
+  for (let rest = text; rest; ) {
+    const found = INLINE.exec(rest);
+    if (!found) {
+      parts.push(rest);
+      break;
+    }
+    const [whole, , code, bold, emphasis, label, address] = found;
+    parts.push(rest.slice(0, found.index));
+    if (code !== undefined) {
+      parts.push(element("code", code));
+    } else if (bold !== undefined) {
+      parts.push(element("strong", ...inline(bold)));
+    } else if (emphasis !== undefined) {
+      parts.push(element("em", ...inline(emphasis)));
+    } else {
+      const link = element("a", label);
+      link.href = address;
+      link.rel = "noopener noreferrer";
+      link.target = "_blank";
+      parts.push(link);
+    }
+    rest = rest.slice(found.index + whole.length);
+  }
+  return parts;
+}
+
+// The lines of a fence, from the one behind it on; returns where they end.
+function fenced(lines, from, fence, blocks) {
+  let end = from;
+  while (end < lines.length && !lines[end].trimEnd().startsWith(fence)) {
+    end += 1;
+  }
+  blocks.push(element("pre", element("code", lines.slice(from, end).join("\n"))));
+  return end;
+}
+
+function markdown(text) {
+  const blocks = [];
+  const lines = text.split("\n");
+  let paragraph = [];
+  const endParagraph = () => {
+    if (paragraph.length > 0) {
+      blocks.push(element("p", ...inline(paragraph.join("\n"))));
+    }
+    paragraph = [];
+  };
+  const addItem = (kind, content) => {
+    const last = blocks.at(-1);
+    const list = paragraph.length === 0 && last?.localName === kind ? last : element(kind);
+    endParagraph();
+    list.append(element("li", ...inline(content)));
+    if (list !== last) {
+      blocks.push(list);
+    }
+  };
+  for (let at = 0; at < lines.length; at += 1) {
+    const found = MARKED.exec(lines[at].trim());
+    if (!found) {
+      if (lines[at].trim()) {
+        paragraph.push(lines[at]);
+      } else {
+        endParagraph();
+      }
+      continue;
+    }
+    const [, heading, title, bullet, number, fence] = found;
+    if (bullet !== undefined || number !== undefined) {
+      addItem(bullet !== undefined ? "ul" : "ol", bullet ?? number);
+      continue;
+    }
+    endParagraph();
+    if (heading !== undefined) {
+      blocks.push(element("h3", ...inline(title)));
+    } else {
+      at = fenced(lines, at + 1, fence, blocks);
+    }
+  }
+  endParagraph();
+  return blocks;
+}
+
+// --- Notes ---
+
+let noteCause = ""; // Which poll or answer clears it.
+
+function note(text, cause = "") {
+  at("note").textContent = text;
+  noteCause = cause;
+}
+
+function clearNote(cause) {
+  if (noteCause === cause) {
+    note("");
+  }
+}
+
 // --- The conversation ---
 
 function addMessage(role, text) {
   const item = document.createElement("li");
   item.className = role;
-  const who = document.createElement("span");
+  const who = element("span", role === "user" ? "You" : "Model");
   who.className = "who";
-  who.textContent = role === "user" ? "You" : "Model";
-  const body = document.createElement("span");
+  const body = element("div", text);
   body.className = "text";
-  body.textContent = text;
-  item.append(who, body);
+  const how = element("span");
+  how.className = "how";
+  item.append(who, body, how);
   at("log").append(item);
   at("log").scrollTop = at("log").scrollHeight;
-  return body;
+  return { item, body, how };
 }
 
 // The objects of an event stream, as they come.
@@ -75,6 +187,7 @@ async function* eventsOf(response) {
   }
 }
 
+// Calls onText with each piece; returns why the answer ended.
 async function stream(body, onText) {
   const response = await fetch("/v1/chat/completions", {
     method: "POST",
@@ -85,14 +198,17 @@ async function stream(body, onText) {
   if (!response.ok) {
     throw new Error(await failureOf(response));
   }
+  let reason = null;
   for await (const event of eventsOf(response)) {
     if (event.error) {
       throw new Error(event.error.message);
     }
     for (const choice of event.choices) {
+      reason = choice.finish_reason ?? reason;
       onText(choice.delta.content ?? "");
     }
   }
+  return reason;
 }
 
 function setAnswering(controller) {
@@ -103,38 +219,90 @@ function setAnswering(controller) {
   at("log").setAttribute("aria-busy", String(controller !== null));
 }
 
+// How fast an answer came: pieces are tokens, or a few of them where they make one character.
+class Pace {
+  begun = performance.now();
+  first = null;
+  last = null;
+  pieces = 0;
+
+  add() {
+    this.last = performance.now();
+    this.first ??= this.last;
+    this.pieces += 1;
+  }
+
+  toString() {
+    if (this.first === null) {
+      return "";
+    }
+    const first = `first token after ${((this.first - this.begun) / 1000).toFixed(2)} s`;
+    const rate = ((this.pieces - 1) * 1000) / (this.last - this.first);
+    return this.pieces > 1 && Number.isFinite(rate) ? `${first}, then ${rate.toFixed(1)} tokens/s` : first;
+  }
+}
+
+function bodyOf(messages) {
+  const system = at("system").value.trim();
+  return {
+    model,
+    messages: system ? [{ role: "system", content: system }, ...messages] : messages,
+    stream: true,
+    temperature: at("temperature").valueAsNumber,
+    max_tokens: at("tokens").valueAsNumber,
+  };
+}
+
+const CUTS = { length: "cut at the most tokens", stopped: "stopped", failed: "ended early" };
+
+function showEnd(shown, pace, end) {
+  shown.how.replaceChildren(String(pace));
+  if (CUTS[end]) {
+    const cut = element("span", `${pace.first === null ? "" : " · "}${CUTS[end]}`);
+    cut.className = "cut";
+    shown.how.append(cut);
+  }
+}
+
 async function send(text) {
   const mine = new AbortController();
   setAnswering(mine);
-  at("note").textContent = "";
+  note("");
   const messages = [...conversation, { role: "user", content: text }];
-  addMessage("user", text);
+  const asked = addMessage("user", text);
   const shown = addMessage("assistant", "");
+  const pace = new Pace();
   let answer = "";
+  let end = null;
   try {
     model ??= (await get("/v1/models")).data[0].id;
-    const body = {
-      model,
-      messages,
-      stream: true,
-      temperature: at("temperature").valueAsNumber,
-      max_tokens: at("tokens").valueAsNumber,
-    };
-    await stream(body, (piece) => {
+    end = await stream(bodyOf(messages), (piece) => {
+      if (piece) {
+        pace.add();
+      }
       answer += piece;
-      shown.textContent = answer;
+      shown.body.dataset.source = answer;
+      shown.body.replaceChildren(...markdown(answer));
+      shown.how.textContent = String(pace);
       at("log").scrollTop = at("log").scrollHeight;
     });
   } catch (error) {
-    if (error.name !== "AbortError" && answering === mine) {
-      at("note").textContent = error.message;
+    end = error.name === "AbortError" ? "stopped" : "failed";
+    if (end === "failed" && answering === mine) {
+      note(error.message, "answer");
     }
   }
   if (answering !== mine) {
     return; // A new chat has begun.
   }
   if (answer) {
+    showEnd(shown, pace, end);
     conversation.push({ role: "user", content: text }, { role: "assistant", content: answer });
+  } else {
+    // The question goes back to where it can be sent again.
+    asked.item.remove();
+    shown.item.remove();
+    at("prompt").value ||= text;
   }
   setAnswering(null);
 }
@@ -168,9 +336,13 @@ at("clear").addEventListener("click", () => {
   setAnswering(null);
   conversation.length = 0;
   at("log").replaceChildren();
-  at("note").textContent = "";
+  note("");
   at("prompt").focus();
 });
+
+for (const id of ["prompt", "key"]) {
+  at(id).addEventListener("input", () => clearNote("answer"));
+}
 
 // --- The pools ---
 
@@ -185,9 +357,7 @@ function bytes(count) {
 }
 
 function cell(kind, content) {
-  const element = document.createElement(kind);
-  element.append(content);
-  return element;
+  return element(kind, content);
 }
 
 function busy(share) {
@@ -203,13 +373,13 @@ function busy(share) {
 }
 
 function row(node) {
-  const element = document.createElement("tr");
+  const line = document.createElement("tr");
   const name = cell("th", node.name);
   name.scope = "row";
   const last =
     node.role === "memory" ? `${node.slots_used} of ${node.slots_total}` : bytes(node.bytes_sent);
-  element.append(name, cell("td", node.state), cell("td", busy(node.busy_share)), cell("td", last));
-  return element;
+  line.append(name, cell("td", node.state), cell("td", busy(node.busy_share)), cell("td", last));
+  return line;
 }
 
 // So that a screen reader is not told again what has not changed.
@@ -219,7 +389,52 @@ function setText(id, text) {
   }
 }
 
+const MINUTE = 60; // Looks, one a second.
+const SVG = "http://www.w3.org/2000/svg";
+const history = { compute: [], memory: [] };
+let before = null; // The last status, and when it came.
+
+// The mean share of a pool's nodes, as the newest bar at the right.
+function showPool(pool, nodes) {
+  const mean = nodes.reduce((sum, node) => sum + node.busy_share, 0) / Math.max(1, nodes.length);
+  history[pool].push(mean);
+  history[pool].splice(0, history[pool].length - MINUTE);
+  const first = MINUTE - history[pool].length;
+  const bars = history[pool].map((share, i) => {
+    const bar = document.createElementNS(SVG, "rect");
+    const height = Math.max(0.2, 20 * Math.min(1, share));
+    for (const [name, value] of [["x", first + i], ["y", 20 - height], ["width", 0.8], ["height", height]]) {
+      bar.setAttribute(name, String(value));
+    }
+    return bar;
+  });
+  const minute = history[pool].reduce((sum, share) => sum + share, 0) / history[pool].length;
+  at(`${pool}-busy`).replaceChildren(...bars);
+  at(`${pool}-busy`).setAttribute("aria-label", `${pool} pool, mean of the last minute ${Math.round(minute * 100)}%`);
+}
+
+function showLanes(status, now) {
+  const seconds = before === null ? 0 : (now - before.time) / 1000;
+  const rows = status.lanes.map((lane) => {
+    const earlier = before?.status.lanes.find((other) => other.lane === lane.lane);
+    const steps = earlier && lane.step >= earlier.step && seconds > 0 ? (lane.step - earlier.step) / seconds : 0;
+    const name = cell("th", `${lane.lane}${lane.prefill ? " prompts" : ""}`);
+    name.scope = "row";
+    const line = document.createElement("tr");
+    line.append(name, cell("td", String(lane.rows)), cell("td", String(lane.context_tokens)), cell("td", steps.toFixed(1)));
+    return line;
+  });
+  at("lanes").replaceChildren(...rows);
+}
+
+function showKv(memory) {
+  const used = memory.reduce((sum, node) => sum + node.slots_used, 0);
+  const total = memory.reduce((sum, node) => sum + node.slots_total, 0);
+  setText("kv", total === 0 ? "–" : `${used} of ${total} tokens (${Math.round((used / total) * 100)}%)`);
+}
+
 function show(status) {
+  const now = performance.now();
   setText("state", status.state);
   setText("model", status.model);
   setText("running", String(status.running));
@@ -227,15 +442,29 @@ function show(status) {
   setText("rate", status.tokens_per_second.toFixed(1));
   setText("epoch", String(status.epoch));
   const isMemory = (node) => node.role === "memory";
-  at("memory").replaceChildren(...status.nodes.filter(isMemory).map(row));
-  at("compute").replaceChildren(...status.nodes.filter((node) => !isMemory(node)).map(row));
+  const memory = status.nodes.filter(isMemory);
+  const compute = status.nodes.filter((node) => !isMemory(node));
+  at("memory").replaceChildren(...memory.map(row));
+  at("compute").replaceChildren(...compute.map(row));
+  showPool("compute", compute);
+  showPool("memory", memory);
+  showKv(memory);
+  showLanes(status, now);
+  before = { status, time: now };
 }
+
+let lastPollFailed = false;
 
 async function poll() {
   if (document.visibilityState === "visible") {
     try {
       show(await get("/v1/lamina/status"));
+      if (lastPollFailed) {
+        clearNote("answer"); // The cluster is back, or the key is right.
+      }
+      lastPollFailed = false;
     } catch (error) {
+      lastPollFailed = true;
       setText("state", `not known: ${error.message}`);
     }
   }

@@ -85,7 +85,8 @@ class GatewayPageTest(unittest.TestCase):
         self.browser.press("Enter")
 
     def texts(self):
-        return self.browser.evaluate("[...document.querySelectorAll('#log .text')].map((e) => e.textContent)")
+        return self.browser.evaluate(
+            "[...document.querySelectorAll('#log .text')].map((e) => e.dataset.source ?? e.textContent)")
 
     def answer_of(self, messages, tokens):
         body = {"model": "smollm2-135m-instruct", "messages": messages, "max_tokens": tokens, "temperature": 0}
@@ -100,12 +101,14 @@ class GatewayPageTest(unittest.TestCase):
             new MutationObserver((all) => { window.changes += all.length; })
                 .observe(at('log'), {childList: true, subtree: true}); null""")
         self.ask(QUESTION, 24)
-        self.browser.wait(f"document.querySelectorAll('#log li').length === 2 && {ANSWERED}")
+        self.browser.wait(f"document.querySelectorAll('#log > li').length === 2 && {ANSWERED}")
         first = self.answer_of([{"role": "user", "content": QUESTION}], 24)
         self.assertEqual(self.texts(), [QUESTION, first])
+        how = self.browser.evaluate("document.querySelectorAll('#log .how')[1].textContent")
+        self.assertRegex(how, r"^first token after \d+\.\d\d s, then \d+\.\d tokens/s · cut at the most tokens$")
         self.assertGreater(self.browser.evaluate("window.changes"), 4, "the answer came piece by piece")
         self.ask("And three more?", 12)
-        self.browser.wait(f"document.querySelectorAll('#log li').length === 4 && {ANSWERED}")
+        self.browser.wait(f"document.querySelectorAll('#log > li').length === 4 && {ANSWERED}")
         second = self.answer_of([{"role": "user", "content": QUESTION}, {"role": "assistant", "content": first},
                                  {"role": "user", "content": "And three more?"}], 12)
         self.assertEqual(self.texts()[3], second)
@@ -126,12 +129,37 @@ class GatewayPageTest(unittest.TestCase):
         self.browser.press("Escape")
         self.browser.wait(ANSWERED)
         self.assertEqual(self.browser.evaluate("at('note').textContent"), "")
+        self.assertIn("stopped", self.browser.evaluate("document.querySelectorAll('#log .how')[1].textContent"))
 
         def idle():
             status = self.cluster.status()
             return status["running"] + status["waiting"] == 0
 
         self.cluster.await_true(idle, "no request is left", list(self.cluster.processes))
+
+    def test_a_system_prompt_goes_in_front(self):
+        self.enter_key()
+        self.browser.evaluate("at('settings').open = true; at('system').focus()")
+        self.browser.type("You answer in capitals.")
+        self.ask(QUESTION, 8)
+        self.browser.wait(f"document.querySelectorAll('#log > li').length === 2 && {ANSWERED}")
+        answer = self.answer_of([{"role": "system", "content": "You answer in capitals."},
+                                 {"role": "user", "content": QUESTION}], 8)
+        self.assertEqual(self.texts(), [QUESTION, answer])
+
+    def test_markdown_becomes_elements_and_nothing_else(self):
+        text = ("# A *title*\nOne **bold** `x < y`\n- first\n- [link](https://example.org/a)\n\n"
+                "1. one\n2) two\n```js\n<b>&\n**\n```\n<img src=x> [bad](javascript:alert(1)) **open")
+        html = self.browser.evaluate(f"""(() => {{
+            const all = document.createElement('div');
+            all.append(...markdown({json.dumps(text)}));
+            return all.innerHTML;
+        }})()""")
+        self.assertEqual(html, '<h3>A <em>title</em></h3><p>One <strong>bold</strong> <code>x &lt; y</code></p>'
+                               '<ul><li>first</li><li><a href="https://example.org/a" rel="noopener noreferrer" '
+                               'target="_blank">link</a></li></ul><ol><li>one</li><li>two</li></ol>'
+                               '<pre><code>&lt;b&gt;&amp;\n**</code></pre>'
+                               '<p>&lt;img src=x&gt; [bad](javascript:alert(1)) **open</p>')
 
     def test_pools(self):
         self.enter_key()
@@ -142,6 +170,12 @@ class GatewayPageTest(unittest.TestCase):
         self.assertEqual([r[:2] for r in rows["memory"]], [["m0", "ready"], ["m1", "ready"]])
         self.assertRegex(rows["memory"][0][3], r"^\d+ of [1-9]\d+$")
         self.assertEqual(self.browser.evaluate("at('running').textContent"), "0")
+        self.browser.wait("document.querySelectorAll('#memory-busy rect').length > 1")
+        for pool in ("compute", "memory"):
+            self.assertRegex(self.browser.evaluate(f"at('{pool}-busy').getAttribute('aria-label')"),
+                             rf"^{pool} pool, mean of the last minute \d+%$")
+        self.assertRegex(self.browser.evaluate("at('kv').textContent"), r"^\d+ of [1-9]\d+ tokens \(\d+%\)$")
+        self.assertGreaterEqual(self.browser.evaluate("at('lanes').rows.length"), 1)
 
     def test_without_a_key_it_says_so(self):
         self.browser.wait("!at('key-field').hidden")
@@ -149,11 +183,16 @@ class GatewayPageTest(unittest.TestCase):
         self.ask(QUESTION, 4)
         self.assertIn("API key", self.browser.wait("at('note').textContent"))
         self.browser.wait(ANSWERED)
+        # The question is still there, and the note goes with its cause.
+        self.assertEqual(self.browser.evaluate("at('prompt').value"), QUESTION)
+        self.assertEqual(self.texts(), [])
+        self.enter_key()
+        self.browser.wait("at('note').textContent === ''")
 
     def test_nothing_but_the_gateway_is_asked_and_no_markup_is_run(self):
         self.enter_key()
         self.ask("<img src=x onerror='window.bad = 1'><b>hi</b>", 4)
-        self.browser.wait(f"document.querySelectorAll('#log li').length === 2 && {ANSWERED}")
+        self.browser.wait(f"document.querySelectorAll('#log > li').length === 2 && {ANSWERED}")
         self.assertEqual(self.browser.evaluate("document.querySelectorAll('#log img, #log b').length"), 0)
         asked = {r["request"]["url"] for r in self.browser.events["Network.requestWillBeSent"]}
         self.assertEqual({u for u in asked if not u.startswith((f"{self.url}/", "data:"))}, set())
