@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // lamina top: the cluster, live.
+#include <algorithm>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "client/cli/command.h"
 #include "client/cli/status_json.h"
+#include "client/cli/top_screen.h"
 #include "client/cli/top_view.h"
 #include "common/clock.h"
 #include "common/units.h"
@@ -20,7 +22,7 @@ constexpr char kExamples[] = R"(  lamina top
   lamina top --json --frames 10
 busy: share of the last half second spent working. slots: KV cache used. mem: bandwidth that attention
 used, of what was measured at start. first, next: mean times to the first token, and between tokens.
-On a terminal until Ctrl-C; elsewhere, one picture after another, without colour.
+On a terminal until q or Ctrl-C, cut to its window, with the tokens a second of the last looks; elsewhere, one picture after another, without colour.
 )";
 
 constexpr Nanos kIntervalMin = Seconds(1) / 20;
@@ -62,10 +64,21 @@ int Run(const Invocation& invocation, const TopFlags& flags) {
   if (live) {
     std::fputs("\033[2J", stdout);
   }
+  std::optional<KeyWatch> keys;
+  if (live) {
+    keys.emplace();
+  }
+  RateHistory history;
   std::optional<client::ClusterStatus> before;
   Nanos looked = 0;
   for (uint32_t frame = 0; !flags.frames.has_value() || frame < *flags.frames; ++frame) {
-    if (frame > 0 && interrupted.WaitForNotificationWithTimeout(absl::Nanoseconds(*interval))) {
+    if (frame > 0 && live) {
+      const auto ended = [&interrupted] { return interrupted.HasBeenNotified(); };
+      if (keys->WaitForQuit(*interval, ended) || ended()) {
+        break;
+      }
+    } else if (frame > 0 &&
+               interrupted.WaitForNotificationWithTimeout(absl::Nanoseconds(*interval))) {
       break;
     }
     absl::StatusOr<client::ClusterStatus> now = (*client)->Status();
@@ -79,7 +92,12 @@ int Run(const Invocation& invocation, const TopFlags& flags) {
       const std::string view = TopView(*now, before.has_value() ? &*before : nullptr,
                                        ToSeconds(time - looked), Terminal::Output());
       if (live) {
-        Repaint(view);
+        const ScreenSize size = SizeOfScreen();
+        if (before.has_value() && now->tokens_generated >= before->tokens_generated) {
+          history.Add(static_cast<double>(now->tokens_generated - before->tokens_generated) /
+                      ToSeconds(std::max<Nanos>(1, time - looked)));
+        }
+        Repaint(FitScreen(absl::StrCat(view, "\n", history.Line(size.columns)), size));
       } else {
         std::fputs(absl::StrCat(frame == 0 ? "" : "\n", view).c_str(), stdout);
       }
