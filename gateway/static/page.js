@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The gateway's page: a chat over /v1/chat/completions, and the pools from /v1/lamina/status. What
-// comes from the model or the cluster becomes text, never markup.
+// comes from the model or the cluster becomes text, or elements of markdown.js; never markup.
 "use strict";
 
 const POLL_MS = 1000;
@@ -35,103 +35,6 @@ async function get(path) {
   return response.json();
 }
 
-// --- Markdown ---
-//
-// What models write of it, into elements made here: headings, lists, fenced code, paragraphs; in them
-// code, bold, emphasis and links to http(s). All else stays text.
-
-const INLINE = /(`+)(.+?)\1|\*\*(.+?)\*\*|\*([^*\s][^*]*?)\*|\[([^\]]+)\]\((https?:\/\/[^\s)]+)\)/;
-const MARKED = /^(?:(#{1,6})\s+(.*)|[-*+]\s+(.*)|\d{1,9}[.)]\s+(.*)|(`{3,}|~{3,})(.*))$/;
-
-function element(kind, ...content) {
-  const made = document.createElement(kind);
-  made.append(...content);
-  return made;
-}
-
-function inline(text) {
-  const parts = [];
-  for (let rest = text; rest; ) {
-    const found = INLINE.exec(rest);
-    if (!found) {
-      parts.push(rest);
-      break;
-    }
-    const [whole, , code, bold, emphasis, label, address] = found;
-    parts.push(rest.slice(0, found.index));
-    if (code !== undefined) {
-      parts.push(element("code", code));
-    } else if (bold !== undefined) {
-      parts.push(element("strong", ...inline(bold)));
-    } else if (emphasis !== undefined) {
-      parts.push(element("em", ...inline(emphasis)));
-    } else {
-      const link = element("a", label);
-      link.href = address;
-      link.rel = "noopener noreferrer";
-      link.target = "_blank";
-      parts.push(link);
-    }
-    rest = rest.slice(found.index + whole.length);
-  }
-  return parts;
-}
-
-// The lines of a fence, from the one behind it on; returns where they end.
-function fenced(lines, from, fence, blocks) {
-  let end = from;
-  while (end < lines.length && !lines[end].trimEnd().startsWith(fence)) {
-    end += 1;
-  }
-  blocks.push(element("pre", element("code", lines.slice(from, end).join("\n"))));
-  return end;
-}
-
-function markdown(text) {
-  const blocks = [];
-  const lines = text.split("\n");
-  let paragraph = [];
-  const endParagraph = () => {
-    if (paragraph.length > 0) {
-      blocks.push(element("p", ...inline(paragraph.join("\n"))));
-    }
-    paragraph = [];
-  };
-  const addItem = (kind, content) => {
-    const last = blocks.at(-1);
-    const list = paragraph.length === 0 && last?.localName === kind ? last : element(kind);
-    endParagraph();
-    list.append(element("li", ...inline(content)));
-    if (list !== last) {
-      blocks.push(list);
-    }
-  };
-  for (let at = 0; at < lines.length; at += 1) {
-    const found = MARKED.exec(lines[at].trim());
-    if (!found) {
-      if (lines[at].trim()) {
-        paragraph.push(lines[at]);
-      } else {
-        endParagraph();
-      }
-      continue;
-    }
-    const [, heading, title, bullet, number, fence] = found;
-    if (bullet !== undefined || number !== undefined) {
-      addItem(bullet !== undefined ? "ul" : "ol", bullet ?? number);
-      continue;
-    }
-    endParagraph();
-    if (heading !== undefined) {
-      blocks.push(element("h3", ...inline(title)));
-    } else {
-      at = fenced(lines, at + 1, fence, blocks);
-    }
-  }
-  endParagraph();
-  return blocks;
-}
-
 // --- Notes ---
 
 let noteCause = ""; // Which poll or answer clears it.
@@ -147,21 +50,49 @@ function clearNote(cause) {
   }
 }
 
+// --- Settings, kept in this browser; the key is not ---
+
+function kept(id) {
+  try {
+    return localStorage.getItem(`lamina.${id}`);
+  } catch {
+    return null; // The browser keeps nothing of this page.
+  }
+}
+
+for (const id of ["system", "temperature", "tokens"]) {
+  at(id).value = kept(id) ?? at(id).value;
+  at(id).addEventListener("change", () => {
+    try {
+      localStorage.setItem(`lamina.${id}`, at(id).value);
+    } catch {
+      // As above.
+    }
+  });
+}
+
 // --- The conversation ---
 
-function addMessage(role, text) {
-  const item = document.createElement("li");
-  item.className = role;
-  const who = element("span", role === "user" ? "You" : "Model");
-  who.className = "who";
-  const body = element("div", text);
-  body.className = "text";
-  const how = element("span");
-  how.className = "how";
-  item.append(who, body, how);
-  at("log").append(item);
-  at("log").scrollTop = at("log").scrollHeight;
-  return { item, body, how };
+// Changes the log and shows its end, unless somebody has scrolled up to read.
+function changeLog(change) {
+  const log = at("log");
+  const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
+  change();
+  if (atEnd) {
+    log.scrollTop = log.scrollHeight;
+  }
+}
+
+function classed(name, made) {
+  made.className = name;
+  return made;
+}
+
+function addMessage(role, ...content) {
+  const who = classed("who", element("span", role === "user" ? "You" : "Model"));
+  const item = classed(role, element("li", who, ...content));
+  changeLog(() => at("log").append(item));
+  return item;
 }
 
 // The objects of an event stream, as they come.
@@ -187,8 +118,8 @@ async function* eventsOf(response) {
   }
 }
 
-// Calls onText with each piece; returns why the answer ended.
-async function stream(body, onText) {
+// Calls onDelta with each piece; returns why the answer ended.
+async function stream(body, onDelta) {
   const response = await fetch("/v1/chat/completions", {
     method: "POST",
     headers: { "Content-Type": "application/json", ...headers() },
@@ -205,7 +136,7 @@ async function stream(body, onText) {
     }
     for (const choice of event.choices) {
       reason = choice.finish_reason ?? reason;
-      onText(choice.delta.content ?? "");
+      onDelta(choice.delta);
     }
   }
   return reason;
@@ -255,12 +186,54 @@ function bodyOf(messages) {
 
 const CUTS = { length: "cut at the most tokens", stopped: "stopped", failed: "ended early" };
 
-function showEnd(shown, pace, end) {
-  shown.how.replaceChildren(String(pace));
-  if (CUTS[end]) {
-    const cut = element("span", `${pace.first === null ? "" : " · "}${CUTS[end]}`);
-    cut.className = "cut";
-    shown.how.append(cut);
+// A message of the model, as it comes: its thought, if it has one, its text, and how fast it came.
+class Answer {
+  text = "";
+  thought = "";
+  pace = new Pace();
+  frame = undefined; // The one that will draw what has come.
+
+  constructor() {
+    this.thoughtText = classed("text", element("div"));
+    this.details = classed("thought", element("details", element("summary", "Thought"), this.thoughtText));
+    this.details.hidden = true;
+    this.body = classed("text", element("div"));
+    this.how = classed("how", element("span"));
+    this.item = addMessage("assistant", this.details, this.body, this.how);
+  }
+
+  get begun() {
+    return this.text !== "" || this.thought !== "";
+  }
+
+  add(delta) {
+    const [text, thought] = [delta.content ?? "", delta.reasoning ?? ""];
+    if (text || thought) {
+      this.pace.add();
+    }
+    this.text += text;
+    this.thought += thought;
+    // Once a frame: a long answer is not laid out for each of its tokens.
+    this.frame ??= requestAnimationFrame(() => this.draw());
+  }
+
+  draw() {
+    cancelAnimationFrame(this.frame);
+    this.frame = undefined;
+    changeLog(() => {
+      this.details.hidden = this.thought === "";
+      this.thoughtText.replaceChildren(...markdown(this.thought));
+      this.body.dataset.source = this.text;
+      this.body.replaceChildren(...markdown(this.text));
+      this.how.textContent = String(this.pace);
+    });
+  }
+
+  end(reason) {
+    this.draw();
+    if (CUTS[reason]) {
+      this.how.append(classed("cut", element("span", `${this.begun ? " · " : ""}${CUTS[reason]}`)));
+    }
   }
 }
 
@@ -269,23 +242,12 @@ async function send(text) {
   setAnswering(mine);
   note("");
   const messages = [...conversation, { role: "user", content: text }];
-  const asked = addMessage("user", text);
-  const shown = addMessage("assistant", "");
-  const pace = new Pace();
-  let answer = "";
+  const asked = addMessage("user", classed("text", element("div", text)));
+  const answer = new Answer();
   let end = null;
   try {
     model ??= (await get("/v1/models")).data[0].id;
-    end = await stream(bodyOf(messages), (piece) => {
-      if (piece) {
-        pace.add();
-      }
-      answer += piece;
-      shown.body.dataset.source = answer;
-      shown.body.replaceChildren(...markdown(answer));
-      shown.how.textContent = String(pace);
-      at("log").scrollTop = at("log").scrollHeight;
-    });
+    end = await stream(bodyOf(messages), (delta) => answer.add(delta));
   } catch (error) {
     end = error.name === "AbortError" ? "stopped" : "failed";
     if (end === "failed" && answering === mine) {
@@ -295,14 +257,14 @@ async function send(text) {
   if (answering !== mine) {
     return; // A new chat has begun.
   }
-  if (answer) {
-    showEnd(shown, pace, end);
-    conversation.push({ role: "user", content: text }, { role: "assistant", content: answer });
-  } else {
+  if (!answer.begun && ["stopped", "failed"].includes(end)) {
     // The question goes back to where it can be sent again.
-    asked.item.remove();
-    shown.item.remove();
+    asked.remove();
+    answer.item.remove();
     at("prompt").value ||= text;
+  } else {
+    answer.end(end);
+    conversation.push({ role: "user", content: text }, { role: "assistant", content: answer.text });
   }
   setAnswering(null);
 }
@@ -356,30 +318,22 @@ function bytes(count) {
   return `${unit === 0 ? count : count.toFixed(1)} ${units[unit]}`;
 }
 
-function cell(kind, content) {
-  return element(kind, content);
-}
-
 function busy(share) {
-  const meter = document.createElement("meter");
+  const meter = element("meter");
   meter.max = 1;
   meter.value = share;
-  const text = document.createElement("span");
-  text.textContent = ` ${Math.round(share * 100)}%`;
   meter.setAttribute("aria-hidden", "true"); // The text says it.
   const both = document.createDocumentFragment();
-  both.append(meter, text);
+  both.append(meter, element("span", ` ${Math.round(share * 100)}%`));
   return both;
 }
 
 function row(node) {
-  const line = document.createElement("tr");
-  const name = cell("th", node.name);
+  const name = element("th", node.name);
   name.scope = "row";
   const last =
     node.role === "memory" ? `${node.slots_used} of ${node.slots_total}` : bytes(node.bytes_sent);
-  line.append(name, cell("td", node.state), cell("td", busy(node.busy_share)), cell("td", last));
-  return line;
+  return element("tr", name, element("td", node.state), element("td", busy(node.busy_share)), element("td", last));
 }
 
 // So that a screen reader is not told again what has not changed.
@@ -391,26 +345,47 @@ function setText(id, text) {
 
 const MINUTE = 60; // Looks, one a second.
 const SVG = "http://www.w3.org/2000/svg";
-const history = { compute: [], memory: [] };
+const minutes = { compute: [], memory: [] };
 let before = null; // The last status, and when it came.
 
-// The mean share of a pool's nodes, as the newest bar at the right.
+// What share of the time since the last look a node stood still for the other pool, or for a replica.
+function waitShare(node) {
+  const earlier = before?.status.nodes.find((other) => other.name === node.name)?.part_seconds ?? {};
+  let [waits, all] = [0, 0];
+  for (const [part, seconds] of Object.entries(node.part_seconds)) {
+    const grown = Math.max(0, seconds - (earlier[part] ?? seconds));
+    all += grown;
+    waits += ["wait_attention", "wait_query", "wait_replica"].includes(part) ? grown : 0;
+  }
+  return all > 0 ? waits / all : 0;
+}
+
+const mean = (values) => values.reduce((sum, value) => sum + value, 0) / Math.max(1, values.length);
+
+function bar(kind, x, from, share) {
+  const made = document.createElementNS(SVG, "rect");
+  const height = 20 * share;
+  for (const [name, value] of [["class", kind], ["x", x], ["y", 20 - 20 * from - height], ["width", 0.8], ["height", height]]) {
+    made.setAttribute(name, String(value));
+  }
+  return made;
+}
+
+// The mean shares of a pool's nodes, as the newest bar at the right: busy, and above it waiting.
 function showPool(pool, nodes) {
-  const mean = nodes.reduce((sum, node) => sum + node.busy_share, 0) / Math.max(1, nodes.length);
-  history[pool].push(mean);
-  history[pool].splice(0, history[pool].length - MINUTE);
-  const first = MINUTE - history[pool].length;
-  const bars = history[pool].map((share, i) => {
-    const bar = document.createElementNS(SVG, "rect");
-    const height = Math.max(0.2, 20 * Math.min(1, share));
-    for (const [name, value] of [["x", first + i], ["y", 20 - height], ["width", 0.8], ["height", height]]) {
-      bar.setAttribute(name, String(value));
-    }
-    return bar;
-  });
-  const minute = history[pool].reduce((sum, share) => sum + share, 0) / history[pool].length;
+  const busyShare = Math.min(1, mean(nodes.map((node) => node.busy_share)));
+  minutes[pool].push({ busy: busyShare, waits: Math.min(1 - busyShare, mean(nodes.map(waitShare))) });
+  minutes[pool].splice(0, minutes[pool].length - MINUTE);
+  const first = MINUTE - minutes[pool].length;
+  const bars = minutes[pool].flatMap(({ busy, waits }, i) => [
+    bar("busy", first + i, 0, Math.max(0.01, busy)),
+    bar("waits", first + i, busy, waits),
+  ]);
+  const percent = (of) => Math.round(100 * mean(minutes[pool].map((look) => look[of])));
   at(`${pool}-busy`).replaceChildren(...bars);
-  at(`${pool}-busy`).setAttribute("aria-label", `${pool} pool, mean of the last minute ${Math.round(minute * 100)}%`);
+  const words = `${percent("busy")}% busy, ${percent("waits")}% waiting`;
+  at(`${pool}-busy`).setAttribute("aria-label", `${pool} pool, mean of the last minute ${words}`);
+  setText(`${pool}-words`, words);
 }
 
 function showLanes(status, now) {
@@ -418,11 +393,10 @@ function showLanes(status, now) {
   const rows = status.lanes.map((lane) => {
     const earlier = before?.status.lanes.find((other) => other.lane === lane.lane);
     const steps = earlier && lane.step >= earlier.step && seconds > 0 ? (lane.step - earlier.step) / seconds : 0;
-    const name = cell("th", `${lane.lane}${lane.prefill ? " prompts" : ""}`);
+    const name = element("th", `${lane.lane}${lane.prefill ? " prompts" : ""}`);
     name.scope = "row";
-    const line = document.createElement("tr");
-    line.append(name, cell("td", String(lane.rows)), cell("td", String(lane.context_tokens)), cell("td", steps.toFixed(1)));
-    return line;
+    const figures = [lane.rows, lane.context_tokens, steps.toFixed(1)];
+    return element("tr", name, ...figures.map((figure) => element("td", String(figure))));
   });
   at("lanes").replaceChildren(...rows);
 }
