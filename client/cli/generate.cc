@@ -157,7 +157,7 @@ int Run(Invocation& invocation, GenerateFlags& flags) {
       flags.options,
       [&](const client::Chunk& chunk) {
         if (chunk.prompt_tokens_done > 0) {
-          notice.PromptDone(chunk.prompt_tokens_done);
+          notice.PromptDone(chunk.prompt_tokens_done, chunk.prompt_tokens);
           return;
         }
         notice.End();
