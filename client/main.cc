@@ -61,6 +61,7 @@ int Main(int argc, char** argv) {
   }
   CLI::App app(kPurpose, "lamina");
   app.footer(kFooter);
+  app.formatter(MakeHelpFormatter());
   app.set_version_flag("--version", absl::StrCat("lamina ", invocation.version));
   app.require_subcommand(1);
   AddCommands(app, invocation);

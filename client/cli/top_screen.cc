@@ -55,12 +55,13 @@ ScreenSize SizeOfScreen() {
   return {.columns = size.ws_col, .rows = size.ws_row};
 }
 
-std::string FitScreen(absl::string_view picture, const ScreenSize& size) {
+std::string FitScreen(absl::string_view picture, const ScreenSize& size, absl::string_view last) {
   std::vector<absl::string_view> lines = absl::StrSplit(picture, '\n');
   if (!lines.empty() && lines.back().empty()) {
     lines.pop_back();
   }
-  const size_t room = std::max<size_t>(2, size.rows) - 1;  // The cursor stands below.
+  const size_t below = last.empty() ? 1 : 2;  // The cursor stands below.
+  const size_t room = std::max(size.rows, below + 1) - below;
   const size_t shown = lines.size() <= room ? lines.size() : room - 1;
   std::string out;
   for (size_t i = 0; i < shown; ++i) {
@@ -69,6 +70,9 @@ std::string FitScreen(absl::string_view picture, const ScreenSize& size) {
   if (shown < lines.size()) {
     absl::StrAppend(
         &out, Cut(absl::StrFormat("... %d more lines", lines.size() - shown), size.columns), "\n");
+  }
+  if (!last.empty()) {
+    absl::StrAppend(&out, Cut(last, size.columns), "\n");
   }
   return out;
 }
@@ -94,7 +98,7 @@ std::string RateHistory::Line(size_t columns) const {
     bars.push_back(
         kLevels[static_cast<size_t>(share * static_cast<double>(kLevels.size() - 1) + 0.5)]);
   }
-  return absl::StrCat(head, bars, absl::StrFormat("  max %.1f\n", most));
+  return absl::StrCat(head, bars, absl::StrFormat("  max %.1f", most));
 }
 
 struct KeyWatch::Saved {

@@ -27,8 +27,10 @@ struct ScreenSize {
 ScreenSize SizeOfScreen();
 
 // The picture cut to the window: no line longer than its columns, colour not counted, and at most
-// rows - 1 lines, of which the last then says how many are left out.
-std::string FitScreen(absl::string_view picture, const ScreenSize& size);
+// rows - 1 lines, of which the last then says how many are left out. `last` is a line that stands
+// below in any case; empty for none.
+std::string FitScreen(absl::string_view picture, const ScreenSize& size,
+                      absl::string_view last = "");
 
 // Tokens a second of the last looks, as one line of at most `columns` characters, from " " for none
 // to "@" for the most of them.

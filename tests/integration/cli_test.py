@@ -4,6 +4,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -14,8 +15,8 @@ from pathlib import Path
 
 from harness import BIN, MODEL, REPO, cluster_file, require_model, run
 
-COMMANDS = ["generate", "chat", "score", "tokenize", "detokenize", "status", "bench", "split",
-            "inspect", "config", "explain", "version", "help", "completion"]
+COMMANDS = ["generate", "chat", "score", "tokenize", "detokenize", "status", "explain", "top", "trace", "bench", "batch",
+            "split", "inspect", "config", "plan", "doctor", "version", "completion", "help"]
 
 
 def unused_port():
@@ -50,6 +51,19 @@ class UsageTest(unittest.TestCase):
             self.assertIn("Examples:", result.stdout, command)
             if command != "chat":
                 self.assertIn("--json", result.stdout, command)
+
+    def test_help_has_one_style(self):
+        main = run("--help").stdout
+        listed = re.findall(r"^  ([a-z]+) +[A-Z]", main.partition("Subcommands:")[2], re.MULTILINE)
+        self.assertEqual(sorted(listed), sorted(COMMANDS))
+        for command in COMMANDS:
+            text = run(command, "--help").stdout
+            flags = text.partition("Options:")[2].partition("Examples:")[0]
+            for line in flags.splitlines():
+                # A default stands in the words, never behind the value's name.
+                self.assertNotRegex(line, r"Excludes:|^  --[a-z-]+ [A-Z][A-Z=:/]*=\S*[a-z0-9]", command)
+                self.assertNotRegex(line, r"(?<!\()default:", command)
+                self.assertNotRegex(line, r" (UINT|INT|FLOAT)\b", command)
 
     def test_help_is_that_of_the_command(self):
         self.assertEqual(run("help").stdout, run("--help").stdout)

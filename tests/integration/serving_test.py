@@ -103,7 +103,8 @@ class ServingTest(unittest.TestCase):
         lines = picture.splitlines()
         self.assertLessEqual(max(map(len, lines)), 40, lines)
         self.assertLessEqual(len(lines), 8)
-        self.assertIn("more lines", lines[-1])
+        self.assertIn("more lines", lines[-2])
+        self.assertIn("tokens/s ", lines[-1])
 
     def test_a_batch_goes_on_where_it_stopped(self):
         def request(name, **body):

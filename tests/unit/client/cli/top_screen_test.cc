@@ -25,14 +25,20 @@ TEST(FitScreenTest, SaysHowManyLinesALowWindowLeavesOut) {
   EXPECT_EQ(FitScreen("1\n2\n3\n", {.columns = 5, .rows = 1}), "... 3\n");
 }
 
+TEST(FitScreenTest, TheLastLineStandsInAnyCase) {
+  EXPECT_EQ(FitScreen("1\n2\n", {.columns = 80, .rows = 9}, "rates"), "1\n2\nrates\n");
+  EXPECT_EQ(FitScreen("1\n2\n3\n4\n", {.columns = 4, .rows = 4}, "rates"), "1\n... \nrate\n");
+  EXPECT_EQ(FitScreen("1\n2\n", {.columns = 80, .rows = 1}, "rates"), "... 2 more lines\nrates\n");
+}
+
 TEST(RateHistoryTest, ShowsTheNewestThatFitAgainstTheirMost) {
   RateHistory history;
-  EXPECT_EQ(history.Line(80), "tokens/s   max 0.0\n");
+  EXPECT_EQ(history.Line(80), "tokens/s   max 0.0");
   for (const double rate : {9.0, 0.0, 4.5, 9.0}) {
     history.Add(rate);
   }
-  EXPECT_EQ(history.Line(80), "tokens/s @ +@  max 9.0\n");
-  EXPECT_EQ(history.Line(27), "tokens/s +@  max 9.0\n");
+  EXPECT_EQ(history.Line(80), "tokens/s @ +@  max 9.0");
+  EXPECT_EQ(history.Line(27), "tokens/s +@  max 9.0");
 }
 
 }  // namespace
