@@ -14,6 +14,7 @@ Usage: bench/run.sh SUITE [--json FILE] [-- ARGUMENTS OF THE SUITE]
 Suites:
   attention  decode attention against the read bandwidth measured beside it
   dense      linear layers against oneDNN called directly, and against the GEMM peak
+  experts    the experts of one layer of a mixture at 1, 16 and 64 rows: bytes of those hit over the read bandwidth
   plan       the scheduler's own time for a step and its result, with many sequences on many memory nodes
   transport  put and signal between two processes: shm against a raw cache-line ping-pong, ucx against bare UCP
              and ucx_perftest (Debian: ucx-utils)
@@ -56,7 +57,7 @@ fi
 
 bin=$root/build/release/bin
 case "$suite" in
-  attention | dense)
+  attention | dense | experts)
     program=$bin/lamina-bench-$suite
     [[ -x $program ]] || { echo "$program is missing; run deploy/build.sh" >&2; exit 1; }
     exec "$program" "${json[@]}" "$@"
@@ -69,7 +70,7 @@ case "$suite" in
     exec python3 "$root/bench/$suite.py" "${json[@]}" "$@"
     ;;
   *)
-    echo "unknown suite $suite; known: attention dense plan transport decode overlap prefill chat pipeline local gateway trace paper peers" >&2
+    echo "unknown suite $suite; known: attention dense experts plan transport decode overlap prefill chat pipeline local gateway trace paper peers" >&2
     exit 2
     ;;
 esac

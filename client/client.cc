@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <deque>
+#include <optional>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/cord.h"
@@ -282,7 +283,7 @@ absl::Status Client::Generate(const GenerateOptions& options, const ChunkFunctio
   return queue->status();
 }
 
-absl::StatusOr<ScoreResult> Client::Score(const Prompt& prompt) {
+absl::StatusOr<ScoreResult> Client::Score(const Prompt& prompt, const ScoreProgress& on_progress) {
   v1::ScoreRequest request;
   if (const auto* text = std::get_if<std::string>(&prompt)) {
     request.set_text(*text);
@@ -291,10 +292,25 @@ absl::StatusOr<ScoreResult> Client::Score(const Prompt& prompt) {
     LAMINA_CHECK(tokens != nullptr);
     request.mutable_tokens()->mutable_ids()->Add(tokens->begin(), tokens->end());
   }
-  LAMINA_ASSIGN_OR_RETURN(
-      const v1::ScoreResponse response,
-      impl_->Call(*impl_->inference, &v1::Inference::Stub::Score, request, impl_->call_deadline));
-  return FromProto(response);
+  grpc::ClientContext context;
+  context.set_deadline(After(impl_->call_deadline));
+  const auto updates = impl_->inference->ScoreStream(&context, request);
+  v1::ScoreUpdate update;
+  std::optional<ScoreResult> result;
+  while (updates->Read(&update)) {
+    if (update.has_result()) {
+      result = FromProto(update.result());
+    } else if (on_progress != nullptr) {
+      on_progress(update.tokens_done(), update.tokens());
+    }
+  }
+  if (const grpc::Status status = updates->Finish(); !status.ok()) {
+    return FromGrpc(status);
+  }
+  if (!result.has_value()) {
+    return absl::InternalError("the server ended a score without its result");
+  }
+  return *std::move(result);
 }
 
 absl::StatusOr<TokenizeResult> Client::Tokenize(const Prompt& prompt, bool add_special) {

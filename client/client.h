@@ -239,6 +239,13 @@ struct MeasuredLink {
   double bytes_per_second = 0;
 };
 
+// How many values there have been, by upper bounds that rise; one count more than bounds, of what
+// is above all.
+struct Distribution {
+  std::vector<double> upper_seconds;
+  std::vector<uint64_t> counts;
+};
+
 struct ClusterStatus {
   uint64_t epoch = 0;
   std::string state;
@@ -267,6 +274,8 @@ struct ClusterStatus {
   uint64_t ttft_count = 0;
   double itl_seconds_sum = 0;  // Between tokens, the same.
   uint64_t itl_count = 0;
+  Distribution time_to_first_token;  // Of the values that were summed; empty of older servers.
+  Distribution inter_token_latency;
   double uptime_seconds = 0;
 };
 
@@ -302,7 +311,9 @@ class Client {
                      const Cancellation& cancellation = Cancellation());
 
   // Requires: a prompt of text or token ids.
-  absl::StatusOr<ScoreResult> Score(const Prompt& prompt);
+  // `on_progress` is called in this thread: a long prompt has been worked on up to `done` tokens.
+  using ScoreProgress = std::function<void(uint32_t done, uint32_t tokens)>;
+  absl::StatusOr<ScoreResult> Score(const Prompt& prompt, const ScoreProgress& on_progress = {});
   // Requires: a prompt of text or messages.
   absl::StatusOr<TokenizeResult> Tokenize(const Prompt& prompt, bool add_special);
   absl::StatusOr<std::string> Detokenize(const std::vector<TokenId>& tokens, bool skip_special);

@@ -74,6 +74,12 @@ TokenOutput FromProto(const v1::TokenOutput& in) {
   return out;
 }
 
+Distribution FromProto(const v1::Distribution& distribution) {
+  return {
+      .upper_seconds = {distribution.upper_seconds().begin(), distribution.upper_seconds().end()},
+      .counts = {distribution.counts().begin(), distribution.counts().end()}};
+}
+
 NodeStatus FromProto(const v1::Node& node) {
   NodeStatus status = {.name = node.name(),
                        .role = node.role(),
@@ -273,6 +279,8 @@ ClusterStatus FromProto(const v1::GetStatusResponse& response) {
                           .ttft_count = response.ttft_count(),
                           .itl_seconds_sum = response.itl_seconds_sum(),
                           .itl_count = response.itl_count(),
+                          .time_to_first_token = FromProto(response.time_to_first_token()),
+                          .inter_token_latency = FromProto(response.inter_token_latency()),
                           .uptime_seconds = response.uptime_seconds()};
   for (const v1::Node& node : response.nodes()) {
     status.nodes.push_back(FromProto(node));

@@ -21,9 +21,9 @@ constexpr char kPurpose[] =
     "hold the KV cache and compute attention.";
 constexpr char kFooter[] = R"(Start a cluster on this machine:
   deploy/quickstart.sh --keep
-  lamina generate --prompt "The capital of France is" --max-tokens 20
+  lamina generate "The capital of France is" --max-tokens 20
   lamina status
-`lamina COMMAND --help` has the flags and examples of a command.
+`lamina help COMMAND` has the flags and examples of a command.
 Exit status: 0 ok, 1 the work failed, 2 wrong usage, 130 Ctrl-C.
 )";
 
@@ -45,6 +45,8 @@ void AddCommands(CLI::App& app, Invocation& invocation) {
   AddPlanCommand(app, invocation);
   AddDoctorCommand(app, invocation);
   AddVersionCommand(app, invocation);
+  AddCompletionCommand(app, invocation);
+  AddHelpCommand(app, invocation);
 }
 
 int Main(int argc, char** argv) {
@@ -59,6 +61,7 @@ int Main(int argc, char** argv) {
   }
   CLI::App app(kPurpose, "lamina");
   app.footer(kFooter);
+  app.formatter(MakeHelpFormatter());
   app.set_version_flag("--version", absl::StrCat("lamina ", invocation.version));
   app.require_subcommand(1);
   AddCommands(app, invocation);

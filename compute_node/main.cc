@@ -18,6 +18,7 @@
 #include "common/thread_pool.h"
 #include "common/units.h"
 #include "compute_node/compute_node.h"
+#include "compute_node/loading_log.h"
 #include "compute_node/node_device.h"
 #include "config/memory_cores.h"
 #include "config/replicas.h"
@@ -52,12 +53,10 @@ model::GrammarCache::Maker GrammarMaker(const std::string& path, uint32_t vocabu
   };
 }
 
-// Logs every tenth of the loading.
 compute_node::ModelWeights::Progress LogProgress() {
-  return [next = 0.1](double fraction) mutable {
-    if (fraction >= next) {
-      LogInfo("loading weights ", static_cast<int>(fraction * 100 + 0.5), "%");
-      next = std::max(next, fraction) + 0.1;
+  return [log = compute_node::LoadingLog(RealClock())](double fraction) mutable {
+    if (const std::optional<std::string> line = log.Take(fraction); line.has_value()) {
+      LogInfo(*line);
     }
   };
 }

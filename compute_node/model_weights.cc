@@ -23,6 +23,16 @@ void AppendAs(DType type, const std::vector<float>& values, std::byte* out) {
   }
 }
 
+// What an op takes of the time of loading: the elements of its matrices, and a little for the rest.
+double ElementsOf(const model::Graph& graph, model::OpId id) {
+  const model::Op& op = graph.ops[id];
+  uint64_t elements = 1 + model::MatrixWeights(graph, op);
+  if (const auto* embed = std::get_if<model::EmbedOp>(&op.body)) {
+    elements += uint64_t{graph.weights[embed->table].rows} * graph.weights[embed->table].cols;
+  }
+  return static_cast<double>(elements);
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<float>> ModelWeights::Origin::Read(model::WeightId id) const {
@@ -45,9 +55,16 @@ absl::StatusOr<ModelWeights> ModelWeights::Load(const model::Graph& graph,
   weights.frequencies_.resize(model.graph.ops.size());
   weights.vectors_.resize(model.graph.weights.size());
   weights.tables_.resize(model.graph.weights.size());
-  for (size_t i = 0; i < ops.size(); ++i) {
-    LAMINA_RETURN_IF_ERROR(weights.LoadOp(model, ops[i], device));
-    progress(static_cast<double>(i + 1) / static_cast<double>(ops.size()));
+  double all = 0;
+  for (const model::OpId op : ops) {
+    all += ElementsOf(graph, op);
+  }
+  progress(0);
+  double done = 0;
+  for (const model::OpId op : ops) {
+    LAMINA_RETURN_IF_ERROR(weights.LoadOp(model, op, device));
+    done += ElementsOf(graph, op);
+    progress(done / all);
   }
   return weights;
 }

@@ -26,7 +26,7 @@ namespace lamina::compute_node {
 
 class ModelWeights {
  public:
-  // Called while loading, with the share done in [0, 1].
+  // Called while loading, with the share done in [0, 1]: 0 when it begins, and then growing.
   using Progress = std::function<void(double fraction)>;
 
   // Reads, dequantises and packs the weights of these ops, and no others. The device outlives them.

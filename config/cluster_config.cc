@@ -199,7 +199,7 @@ absl::Status CheckGateway(const GatewayConfig& gateway) {
     }
   }
   LAMINA_RETURN_IF_ERROR(CheckWord("gateway.tool_parser", gateway.tool_parser,
-                                   {"auto", "none", "hermes", "llama3", "mistral"}));
+                                   {"auto", "none", "harmony", "hermes", "llama3", "mistral"}));
   LAMINA_RETURN_IF_ERROR(
       CheckWord("gateway.reasoning_parser", gateway.reasoning_parser, {"auto", "none", "think"}));
   LAMINA_RETURN_IF_ERROR(CheckRange("gateway.body_bytes_max", gateway.body_bytes_max,

@@ -367,6 +367,11 @@ void ToProto(const NodeReport& report, const std::string& transport, v1::Node* n
   node->set_bandwidth_bytes_per_second(report.hello.identity.bandwidth_bytes_per_second);
 }
 
+void ToProto(const Histogram::Snapshot& values, v1::Distribution* proto) {
+  proto->mutable_upper_seconds()->Add(values.bounds.begin(), values.bounds.end());
+  proto->mutable_counts()->Add(values.counts.begin(), values.counts.end());
+}
+
 void ToProto(const TracedStep& step, v1::TracedStep* proto) {
   proto->set_epoch(step.epoch);
   proto->set_lane(step.lane);
@@ -488,9 +493,11 @@ grpc::ServerUnaryReactor* ClusterService::GetStatus(grpc::CallbackServerContext*
   const Histogram::Snapshot first = engine_.metrics().time_to_first_token.Take();
   response->set_ttft_seconds_sum(first.sum);
   response->set_ttft_count(first.count);
+  ToProto(first, response->mutable_time_to_first_token());
   const Histogram::Snapshot next = engine_.metrics().inter_token_latency.Take();
   response->set_itl_seconds_sum(next.sum);
   response->set_itl_count(next.count);
+  ToProto(next, response->mutable_inter_token_latency());
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(grpc::Status::OK);
   return reactor;

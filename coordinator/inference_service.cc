@@ -281,18 +281,33 @@ void InferenceService::Refuse(const std::shared_ptr<ScoreCall>& call, const Gene
 grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* context,
                                                   const v1::ScoreRequest* request,
                                                   v1::ScoreResponse* response) {
+  auto call = std::make_shared<ScoreCall>(tokenizer_);
+  grpc::ServerUnaryReactor* reactor = ScoreCall::Start(call, engine_, response);
+  AddScore(*context, request, call);
+  return reactor;
+}
+
+grpc::ServerWriteReactor<v1::ScoreUpdate>* InferenceService::ScoreStream(
+    grpc::CallbackServerContext* context, const v1::ScoreRequest* request) {
+  auto call = std::make_shared<ScoreCall>(tokenizer_);
+  grpc::ServerWriteReactor<v1::ScoreUpdate>* reactor = ScoreCall::StartStream(call, engine_);
+  AddScore(*context, request, call);
+  return reactor;
+}
+
+void InferenceService::AddScore(grpc::CallbackServerContext& context,
+                                const v1::ScoreRequest* request,
+                                const std::shared_ptr<ScoreCall>& call) {
   GenerateSpec spec{.max_tokens = 1, .score = true};
   if (request->has_logprobs()) {
     // Values beyond int32 become INT32_MAX, which is refused as every other above the limit.
     spec.sampling.logprobs =
         static_cast<int32_t>(std::min<uint32_t>(request->logprobs(), INT32_MAX));
   }
-  TakeHeaders(*context, spec);
+  TakeHeaders(context, spec);
   if (!spec.followed_id.empty()) {
-    context->AddTrailingMetadata(kRequestIdHeader, spec.followed_id);
+    context.AddTrailingMetadata(kRequestIdHeader, spec.followed_id);
   }
-  auto call = std::make_shared<ScoreCall>(tokenizer_, response);
-  grpc::ServerUnaryReactor* reactor = ScoreCall::Start(call, engine_);
   const size_t tokens = static_cast<size_t>(request->tokens().ids_size());
   const absl::Status fits = request->has_text() ? CheckText(request->text(), /*score=*/true)
                                                 : CheckTokens(tokens, /*score=*/true);
@@ -307,7 +322,6 @@ grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* c
   if (!added.ok()) {
     Refuse(call, spec, added);
   }
-  return reactor;
 }
 
 void InferenceService::SubmitScore(const std::shared_ptr<ScoreCall>& call,

@@ -49,6 +49,8 @@ class InferenceService final : public v1::Inference::CallbackService {
   grpc::ServerUnaryReactor* Score(grpc::CallbackServerContext* context,
                                   const v1::ScoreRequest* request,
                                   v1::ScoreResponse* response) override;
+  grpc::ServerWriteReactor<v1::ScoreUpdate>* ScoreStream(grpc::CallbackServerContext* context,
+                                                         const v1::ScoreRequest* request) override;
   grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
                                      const v1::TokenizeRequest* request,
                                      v1::TokenizeResponse* response) override;
@@ -74,6 +76,9 @@ class InferenceService final : public v1::Inference::CallbackService {
   // In the pool: what is left to do of a call. `followed` has the names of its headers.
   void Submit(const std::shared_ptr<GenerateCall>& call, const v1::GenerateRequest& request,
               const GenerateSpec& followed);
+  // Of a call that has started: what is left to do, in the pool.
+  void AddScore(grpc::CallbackServerContext& context, const v1::ScoreRequest* request,
+                const std::shared_ptr<ScoreCall>& call);
   void SubmitScore(const std::shared_ptr<ScoreCall>& call, const v1::ScoreRequest& request,
                    GenerateSpec spec);
   void Refuse(const std::shared_ptr<ScoreCall>& call, const GenerateSpec& spec,

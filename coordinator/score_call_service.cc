@@ -8,28 +8,118 @@
 
 namespace lamina::coordinator {
 
-class ScoreCall::Reactor final : public grpc::ServerUnaryReactor {
+class ScoreCall::UnaryReactor final : public grpc::ServerUnaryReactor, public ScoreCall::Listener {
  public:
-  Reactor(std::shared_ptr<ScoreCall> call, Engine& engine)
+  UnaryReactor(std::shared_ptr<ScoreCall> call, Engine& engine)
       : call_(std::move(call)), engine_(engine) {}
 
-  void OnCancel() override {
-    {
-      const std::lock_guard lock(call_->mutex_);
-      call_->cancelled_ = true;
-    }
-    engine_.Cancel(call_->key_);
-  }
+  void OnCancel() override { call_->Cancel(engine_); }
   void OnDone() override { delete this; }
+
+  void TakeProgress(uint32_t, uint32_t) override {}
+  void End(const absl::Status& status) override { Finish(ToGrpc(status)); }
 
  private:
   const std::shared_ptr<ScoreCall> call_;
   Engine& engine_;
 };
 
-grpc::ServerUnaryReactor* ScoreCall::Start(const std::shared_ptr<ScoreCall>& call, Engine& engine) {
-  call->reactor_ = new Reactor(call, engine);
-  return call->reactor_;
+// One write at a time; of progress only the latest waits. All state is guarded by the call's mutex.
+class ScoreCall::StreamReactor final : public grpc::ServerWriteReactor<v1::ScoreUpdate>,
+                                       public ScoreCall::Listener {
+ public:
+  StreamReactor(std::shared_ptr<ScoreCall> call, Engine& engine)
+      : call_(std::move(call)), engine_(engine) {}
+
+  v1::ScoreResponse* result() { return last_.mutable_result(); }
+
+  void OnCancel() override { call_->Cancel(engine_); }
+  void OnWriteDone(bool ok) override {
+    const std::shared_ptr<ScoreCall> call = call_;  // Outlives this, and so its mutex does.
+    if (!ok) {
+      call->Cancel(engine_);
+    }
+    const std::lock_guard lock(call->mutex_);
+    writing_ = false;
+    Pump();
+  }
+  void OnDone() override {
+    const std::shared_ptr<ScoreCall> call = call_;
+    { const std::lock_guard lock(call->mutex_); }  // Whoever ended it has left Pump().
+    delete this;
+  }
+
+  void TakeProgress(uint32_t tokens_done, uint32_t tokens) override {
+    const std::lock_guard lock(call_->mutex_);
+    waits_ = true;
+    done_ = tokens_done;
+    all_ = tokens;
+    Pump();
+  }
+  void End(const absl::Status& status) override {
+    const std::shared_ptr<ScoreCall> call = call_;
+    const std::lock_guard lock(call->mutex_);
+    status_ = status;
+    ended_ = true;
+    Pump();
+  }
+
+ private:
+  void Pump() {
+    if (writing_ || finishing_) {
+      return;
+    }
+    if (ended_) {
+      finishing_ = true;
+      if (status_.ok()) {
+        StartWriteAndFinish(&last_, {}, ToGrpc(status_));
+      } else {
+        Finish(ToGrpc(status_));
+      }
+    } else if (waits_) {
+      waits_ = false;
+      writing_ = true;
+      update_.set_tokens_done(done_);
+      update_.set_tokens(all_);
+      StartWrite(&update_);
+    }
+  }
+
+  const std::shared_ptr<ScoreCall> call_;
+  Engine& engine_;
+  v1::ScoreUpdate update_;  // On its way while writing_.
+  v1::ScoreUpdate last_;
+  bool waits_ = false;  // Progress that is not written yet:
+  uint32_t done_ = 0;
+  uint32_t all_ = 0;
+  absl::Status status_;
+  bool ended_ = false;
+  bool writing_ = false;
+  bool finishing_ = false;
+};
+
+grpc::ServerUnaryReactor* ScoreCall::Start(const std::shared_ptr<ScoreCall>& call, Engine& engine,
+                                           v1::ScoreResponse* response) {
+  auto* reactor = new UnaryReactor(call, engine);
+  call->response_ = response;
+  call->listener_ = reactor;
+  return reactor;
+}
+
+grpc::ServerWriteReactor<v1::ScoreUpdate>* ScoreCall::StartStream(
+    const std::shared_ptr<ScoreCall>& call, Engine& engine) {
+  auto* reactor = new StreamReactor(call, engine);
+  call->response_ = reactor->result();
+  call->listener_ = reactor;
+  return reactor;
+}
+
+void ScoreCall::Cancel(Engine& engine) {
+  {
+    const std::lock_guard lock(mutex_);
+    cancelled_ = true;
+  }
+  engine.Cancel(key_);
 }
 
 void ScoreCall::Submit(const std::shared_ptr<ScoreCall>& call, Engine& engine, GenerateSpec spec) {
@@ -72,6 +162,10 @@ void ScoreCall::OnScores(std::vector<float> logprobs, std::vector<plan::TokenRan
   }
 }
 
-void ScoreCall::OnDone(const absl::Status& status) { reactor_->Finish(ToGrpc(status)); }
+void ScoreCall::OnProgress(uint32_t tokens_done) {
+  listener_->TakeProgress(tokens_done, static_cast<uint32_t>(response_->tokens_size()));
+}
+
+void ScoreCall::OnDone(const absl::Status& status) { listener_->End(status); }
 
 }  // namespace lamina::coordinator

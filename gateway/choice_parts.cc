@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gateway/choice_parts.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -30,7 +31,10 @@ std::vector<AnswerPart> ChoiceParts::Read(const client::Chunk& chunk) {
   }
   const bool thought = reader_->thinking();
   reader_->Push(chunk.text, parts);
-  if (thought || reader_->thinking()) {
+  const bool marked = std::any_of(parts.begin(), parts.end(), [](const AnswerPart& part) {
+    return part.kind == AnswerPart::Kind::kReasoning;
+  });
+  if (thought || reader_->thinking() || marked) {
     reasoning_tokens += static_cast<uint32_t>(chunk.tokens.size());
   }
   if (chunk.finish_reason != client::FinishReason::kNotFinished) {

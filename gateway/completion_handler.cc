@@ -373,7 +373,7 @@ TokenCounts CompletionHandler::Counts() const {
     counts.cached += prompt.cached;
     for (const Choice& choice : prompt.choices) {
       counts.completion += choice.completion_tokens;
-      if (request_.thought != AnswerReader::Thought::kNone) {
+      if (request_.thinks()) {
         counts.reasoning = counts.reasoning.value_or(0) + choice.parts.reasoning_tokens;
       }
     }

@@ -51,6 +51,10 @@ struct CompletionRequest {
   // Set by FitToModel().
   const ToolFamily* family = nullptr;  // Null: answers have no calls.
   AnswerReader::Thought thought = AnswerReader::Thought::kNone;
+  // Whether answers may have thoughts.
+  bool thinks() const {
+    return thought != AnswerReader::Thought::kNone || (family != nullptr && family->always_marks());
+  }
 
   std::shared_ptr<AnswerFormat> format;  // Of another API; null for OpenAI's completions.
 

@@ -14,9 +14,9 @@ constexpr char kPolicy[] =
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 std::string TypeOf(absl::string_view name) {
-  return absl::StartsWith(name, "page.css")  ? "text/css; charset=utf-8"
-         : absl::StartsWith(name, "page.js") ? "text/javascript; charset=utf-8"
-                                             : "text/html; charset=utf-8";
+  return absl::EndsWith(name, ".css")  ? "text/css; charset=utf-8"
+         : absl::EndsWith(name, ".js") ? "text/javascript; charset=utf-8"
+                                       : "text/html; charset=utf-8";
 }
 
 }  // namespace

@@ -14,8 +14,8 @@
 
 namespace lamina::gateway {
 
-// Requires: `path` is "/", "/page.css" or "/page.js". The headers let the page load nothing and
-// talk to nobody but the gateway.
+// Requires: `path` is "/" or that of a file of the page, as "/page.js". The headers let the page
+// load nothing and talk to nobody but the gateway.
 HttpResponse PageFile(const std::string& path);
 
 // The coordinator's status, in the form of `lamina status --json`.

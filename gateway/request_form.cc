@@ -131,6 +131,20 @@ absl::Status AddTools(const ChatShape& shape, CompletionRequest& request) {
   return absl::OkStatus();
 }
 
+// Of a family whose answers are in marks always. What has a form is the answer alone, behind its
+// mark: a form has no place for a thought in other marks than tags.
+void AddMarks(const ChatShape& shape, CompletionRequest& request) {
+  const ToolFamily* family = shape.family();
+  if (family == nullptr || !family->always_marks()) {
+    return;
+  }
+  request.family = family;
+  request.options.keep_special = true;
+  if (!request.options.form.any() && !request.tools.enforced()) {
+    request.options.chat.suffix = family->before_text;
+  }
+}
+
 void AddWords(CompletionRequest& request) {
   if (!request.bad_words.empty()) {
     SetFormat(AnyText(request.bad_words), request.options.form);
@@ -163,6 +177,9 @@ absl::Status FitToModel(const client::ModelInfo& model, const ChatShape& shape,
   }
   AddWords(request);
   AddThought(whole, request);
+  if (request.chat) {
+    AddMarks(shape, request);
+  }
   return absl::OkStatus();
 }
 

@@ -105,6 +105,7 @@ Router::Router(Backend& backend, SideWork& side_work, RouterOptions options)
       models_(backend, options_.model_names, options_.shape),
       started_(absl::ToUnixSeconds(absl::Now())),
       routes_({{"/", {"GET", &Router::Page, true, true}},
+               {"/markdown.js", {"GET", &Router::Page, true, true}},
                {"/page.css", {"GET", &Router::Page, true, true}},
                {"/page.js", {"GET", &Router::Page, true, true}},
                {"/health", {"GET", &Router::Health, true, true}},

@@ -21,6 +21,7 @@
 #include "client/cli/command.h"
 #include "client/cli/input.h"
 #include "common/clock.h"
+#include "common/remaining_time.h"
 #include "common/status_macros.h"
 
 namespace lamina::cli {
@@ -204,9 +205,11 @@ class BatchRunner {
   void Show(ProgressLine& progress, size_t requests, double seconds) const {
     constexpr size_t kCells = 30;
     const size_t filled = kCells * written_ / std::max<size_t>(requests, 1);
-    progress.Show(absl::StrFormat("[%s%s] %u/%u  %.1f tokens/s", std::string(filled, '#'),
-                                  std::string(kCells - filled, '.'), written_, requests,
-                                  static_cast<double>(output_tokens_) / std::max(seconds, 1e-9)));
+    progress.Show(absl::StrFormat(
+        "[%s%s] %u/%u  %.1f tokens/s  %s", std::string(filled, '#'),
+        std::string(kCells - filled, '.'), written_, requests,
+        static_cast<double>(output_tokens_) / std::max(seconds, 1e-9),
+        RemainingTime(static_cast<double>(written_), static_cast<double>(requests), seconds)));
   }
 
   client::Client& client_;
@@ -312,9 +315,9 @@ void AddBatchCommand(CLI::App& app, Invocation& invocation) {
   command->add_option("--output", flags->output, "Results, appended; what is there is kept")
       ->required()
       ->type_name("FILE");
-  command->add_option("--concurrency", flags->concurrency, "Requests in flight")
+  command->add_option("--concurrency", flags->concurrency, "Requests in flight (default: 32)")
       ->transform(Whole(1, 4096))
-      ->capture_default_str();
+      ->type_name("N");
   command->add_flag("--strict", flags->strict, "Answer nothing if a line is no request");
   command->callback([&invocation, flags] {
     invocation.run = [&invocation, flags] { return Run(invocation, *flags); };

@@ -6,6 +6,7 @@
 #include "client/cli/bench_runner.h"
 #include "client/cli/command.h"
 #include "client/cli/input.h"
+#include "common/remaining_time.h"
 #include "common/status_macros.h"
 
 namespace lamina::cli {
@@ -46,10 +47,13 @@ absl::StatusOr<std::vector<Arrival>> Arrivals(const BenchFlags& flags) {
 }
 
 void ShowProgress(ProgressLine& line, const BenchProgress& progress, size_t requests) {
+  const std::string left = RemainingTime(static_cast<double>(progress.finished + progress.failed),
+                                         static_cast<double>(requests), progress.seconds);
   line.Show(absl::StrFormat(
-      "%d/%d finished, %d failed, %d in flight, %.1f tokens/s", progress.finished, requests,
+      "%d/%d finished, %d failed, %d in flight, %.1f tokens/s%s%s", progress.finished, requests,
       progress.failed, progress.in_flight,
-      progress.seconds > 0 ? static_cast<double>(progress.output_tokens) / progress.seconds : 0.0));
+      progress.seconds > 0 ? static_cast<double>(progress.output_tokens) / progress.seconds : 0.0,
+      left.empty() ? "" : ", ", left));
 }
 
 absl::StatusOr<Json> Measure(const BenchFlags& flags, client::Client& client,

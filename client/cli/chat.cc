@@ -91,7 +91,7 @@ class Conversation {
         options,
         [&](const client::Chunk& chunk) {
           if (chunk.prompt_tokens_done > 0) {
-            notice.PromptDone(chunk.prompt_tokens_done);
+            notice.PromptDone(chunk.prompt_tokens_done, chunk.prompt_tokens);
             return;
           }
           notice.End();

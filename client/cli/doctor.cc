@@ -187,8 +187,8 @@ void AddDoctorCommand(CLI::App& app, Invocation& invocation) {
       ->excludes(serve);
   command
       ->add_option("--cluster-token-file", flags->cluster_token_file,
-                   "File with the cluster's secret, for --serve and --peer; default: "
-                   "cluster_token_file of the cluster file")
+                   "File with the cluster's secret, for --serve and --peer (default: "
+                   "cluster_token_file of the cluster file)")
       ->type_name("FILE");
   command->callback([&invocation, flags] {
     invocation.run = [&invocation, flags] { return Run(invocation, *flags); };

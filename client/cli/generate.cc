@@ -15,7 +15,7 @@ namespace lamina::cli {
 namespace {
 
 constexpr char kExamples[] =
-    R"(  lamina generate --prompt "The capital of France is" --max-tokens 20
+    R"(  lamina generate "The capital of France is" --max-tokens 20
   lamina generate --chat --prompt "Why is the sky blue?" --temperature 0.7 --seed 1
   lamina generate --prompt-file story.txt --n 4 --temperature 1 --json
   lamina generate --chat --prompt "Describe a cat." --json-schema cat.json
@@ -157,7 +157,7 @@ int Run(Invocation& invocation, GenerateFlags& flags) {
       flags.options,
       [&](const client::Chunk& chunk) {
         if (chunk.prompt_tokens_done > 0) {
-          notice.PromptDone(chunk.prompt_tokens_done);
+          notice.PromptDone(chunk.prompt_tokens_done, chunk.prompt_tokens);
           return;
         }
         notice.End();
@@ -190,6 +190,8 @@ void AddGenerateCommand(CLI::App& app, Invocation& invocation) {
   const auto flags = std::make_shared<GenerateFlags>();
   AddServerFlag(command, invocation);
   AddPromptFlags(command, flags->prompt, /*with_tokens=*/true);
+  command->add_option("TEXT", flags->prompt.text, "The prompt, as --prompt gives it")
+      ->excludes("--prompt");
   AddGenerationFlags(command, flags->options);
   command
       ->add_option("--min-tokens", flags->options.min_tokens,

@@ -29,7 +29,8 @@ int Run(Invocation& invocation, const PromptFlags& flags) {
     return Fail(client.status());
   }
   WaitNotice notice("scoring");
-  const absl::StatusOr<client::ScoreResult> result = (*client)->Score(*prompt);
+  const absl::StatusOr<client::ScoreResult> result = (*client)->Score(
+      *prompt, [&notice](uint32_t done, uint32_t tokens) { notice.PromptDone(done, tokens); });
   notice.End();
   if (!result.ok()) {
     return Fail(result.status());

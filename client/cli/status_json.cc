@@ -12,6 +12,13 @@ Json ToJson(const client::LinkStatus& link) {
           {"failures", link.failures}, {"waited_seconds", link.waited_seconds}};
 }
 
+Json ToJson(double seconds_sum, uint64_t count, const client::Distribution& distribution) {
+  return {{"seconds_sum", seconds_sum},
+          {"count", count},
+          {"upper_seconds", distribution.upper_seconds},
+          {"counts", distribution.counts}};
+}
+
 template <typename Value>
 Json ObjectOf(const std::vector<std::pair<std::string, Value>>& pairs) {
   Json json = Json::object();
@@ -106,9 +113,9 @@ Json ToJson(const client::ClusterStatus& status) {
           {"preemptions", status.preemptions},
           {"uptime_seconds", status.uptime_seconds},
           {"time_to_first_token",
-           {{"seconds_sum", status.ttft_seconds_sum}, {"count", status.ttft_count}}},
+           ToJson(status.ttft_seconds_sum, status.ttft_count, status.time_to_first_token)},
           {"inter_token_latency",
-           {{"seconds_sum", status.itl_seconds_sum}, {"count", status.itl_count}}}};
+           ToJson(status.itl_seconds_sum, status.itl_count, status.inter_token_latency)}};
 }
 
 }  // namespace lamina::cli

@@ -2,6 +2,8 @@
 #include "client/cli/top_view.h"
 
 #include <algorithm>
+#include <functional>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -64,6 +66,15 @@ std::string Head(const client::ClusterStatus& now, const client::ClusterStatus& 
           MeanMs(now.itl_seconds_sum, before.itl_seconds_sum, now.itl_count, before.itl_count)));
 }
 
+// "50% in 120 ms, 99% in 410 ms"; "-" for nothing.
+std::string Percentiles(const client::Distribution& now, const client::Distribution& before) {
+  const std::optional<double> half = Quantile(now, before, 0.5);
+  const std::optional<double> most = Quantile(now, before, 0.99);
+  return half.has_value() && most.has_value()
+             ? absl::StrFormat("50%% in %.3g ms, 99%% in %.3g ms", 1e3 * *half, 1e3 * *most)
+             : "-";
+}
+
 std::string NodeLine(const client::NodeStatus& node, const client::NodeStatus& before,
                      double seconds, const Terminal& terminal) {
   const std::string state = absl::StrFormat("%-8s", node.state.substr(0, 8));
@@ -86,10 +97,46 @@ std::string NodeLine(const client::NodeStatus& node, const client::NodeStatus& b
 
 }  // namespace
 
+std::optional<double> Quantile(const client::Distribution& now, const client::Distribution& before,
+                               double share) {
+  if (now.counts.empty() || now.counts.size() != now.upper_seconds.size() + 1) {
+    return std::nullopt;
+  }
+  // A coordinator that started again counts from 0.
+  const bool goes_on = before.upper_seconds == now.upper_seconds &&
+                       before.counts.size() == now.counts.size() &&
+                       std::equal(now.counts.begin(), now.counts.end(), before.counts.begin(),
+                                  std::greater_equal<uint64_t>());
+  std::vector<double> grown;
+  double all = 0;
+  for (size_t i = 0; i < now.counts.size(); ++i) {
+    grown.push_back(static_cast<double>(now.counts[i] - (goes_on ? before.counts[i] : 0)));
+    all += grown.back();
+  }
+  if (all == 0) {
+    return std::nullopt;
+  }
+  double below = 0;
+  for (size_t i = 0; i < now.upper_seconds.size(); ++i) {
+    if (below + grown[i] >= share * all && grown[i] > 0) {
+      const double lower = i == 0 ? 0 : now.upper_seconds[i - 1];
+      return lower + (now.upper_seconds[i] - lower) * (share * all - below) / grown[i];
+    }
+    below += grown[i];
+  }
+  return now.upper_seconds.empty() ? std::nullopt : std::optional(now.upper_seconds.back());
+}
+
 std::string TopView(const client::ClusterStatus& now, const client::ClusterStatus* before,
-                    double seconds, const Terminal& terminal) {
-  const client::ClusterStatus& earlier = before == nullptr ? now : *before;
-  std::string out = Head(now, earlier, seconds, terminal);
+                    double seconds, const Terminal& terminal,
+                    const client::ClusterStatus* earlier) {
+  const client::ClusterStatus& last = before == nullptr ? now : *before;
+  const client::ClusterStatus none;
+  const client::ClusterStatus& since = earlier == nullptr ? none : *earlier;
+  std::string out = Head(now, last, seconds, terminal);
+  absl::StrAppend(&out, "first  ", Percentiles(now.time_to_first_token, since.time_to_first_token),
+                  "\nnext   ", Percentiles(now.inter_token_latency, since.inter_token_latency),
+                  "\n");
   absl::StrAppend(
       &out, "\n",
       terminal.Bold(absl::StrFormat("%-8s %-7s %-8s %-16s %5s %5s %12s %12s", "node", "role",
@@ -102,8 +149,8 @@ std::string TopView(const client::ClusterStatus& now, const client::ClusterStatu
   absl::StrAppend(&out, "\n");
   for (const client::LaneStatus& lane : now.lanes) {
     uint64_t step_before = lane.step;
-    if (lane.lane < earlier.lanes.size()) {
-      step_before = earlier.lanes[lane.lane].step;
+    if (lane.lane < last.lanes.size()) {
+      step_before = last.lanes[lane.lane].step;
     }
     absl::StrAppend(&out, absl::StrFormat("lane %-3u %6u rows %10u context tokens %8.1f steps/s\n",
                                           lane.lane, lane.rows, lane.context_tokens,

@@ -12,6 +12,18 @@
 namespace lamina::cli {
 namespace {
 
+// What excludes a flag is said by its group, and defaults by its description.
+class HelpFormatter final : public CLI::Formatter {
+ public:
+  std::string make_option_opts(const CLI::Option* option) const override {
+    std::string text;
+    if (option->get_type_size() != 0 && option->nonpositional()) {
+      absl::StrAppend(&text, " ", option->get_type_name());
+    }
+    return absl::StrCat(text, option->get_required() ? " REQUIRED" : "");
+  }
+};
+
 std::vector<std::string> FlagNames(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) {
@@ -54,6 +66,8 @@ std::string Describe(const CLI::App& app, const CLI::App& chosen, const CLI::Par
 }
 
 }  // namespace
+
+std::shared_ptr<CLI::Formatter> MakeHelpFormatter() { return std::make_shared<HelpFormatter>(); }
 
 int ExplainUsage(const CLI::App& app, const CLI::ParseError& error) {
   if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) {

@@ -9,7 +9,12 @@
 #include <memory>
 #include <string>
 
+#include "absl/strings/string_view.h"
+
 namespace lamina::cli {
+
+// "waiting, 4 s, 300 of 1200 tokens of the prompt, 12 s left": of a prompt only what is known.
+std::string WaitLine(absl::string_view what, uint32_t done, uint32_t all, double seconds);
 
 class WaitNotice {
  public:
@@ -18,8 +23,8 @@ class WaitNotice {
   ~WaitNotice();
   WaitNotice(const WaitNotice&) = delete;
   WaitNotice& operator=(const WaitNotice&) = delete;
-  // Adds how much of the prompt has been worked on to the notice.
-  void PromptDone(uint32_t tokens);
+  // Adds to the notice how much of a prompt of `all` tokens has been worked on, and the time left.
+  void PromptDone(uint32_t tokens, uint32_t all);
   // Takes the notice away. Later calls do nothing.
   void End();
 

@@ -66,10 +66,24 @@ class Client:
         return subprocess.run([*self.command, "--server", self.address], env=self.environment).returncode
 
 
+def loading(cluster, state):
+    """{name: "40% 12 s left"} of the nodes that the cluster waits for while they load weights, by their logs."""
+    waited = re.match(r"(?:.*; )?waiting for ([A-Za-z0-9_, -]+)", state)
+    names = waited[1].split(", ") if waited else []
+    found = {}
+    for daemon, host in cluster.daemons():
+        if daemon.name in names:
+            share = re.search(r"loading weights (\d+%.*)", host.log_tail(daemon.name, 1))
+            if share and not share[1].startswith("100%"):
+                found[daemon.name] = share[1].strip()
+    return found
+
+
 def await_serving(cluster, seconds, name=""):
     """Waits for the whole cluster, or for `name` in it, telling what it waits for. Errors: GaveUp."""
     end = time.monotonic() + seconds
     last, since, looked = "", time.monotonic(), 0.0
+    loaded = {}  # What was last said of each node.
     while True:
         now = time.monotonic()
         look_far = now >= looked + REMOTE_PAUSE
@@ -83,6 +97,10 @@ def await_serving(cluster, seconds, name=""):
         if state and state != last:
             say(state)
             last, since = state, time.monotonic()
+        for node, share in loading(cluster, state).items() if look_far else ():
+            if loaded.get(node) != share:
+                say(f"{node} loads weights: {share}")
+                loaded[node] = share
         if fails(state) and time.monotonic() >= since + FAILING_SECONDS:
             raise GaveUp(list(failed_nodes(state)) or ["coordinator"], f"the cluster cannot serve: {state}")
         if time.monotonic() >= end:

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ToolFamily: how a family of models writes calls of functions. One file each: hermes.cc (Hermes,
-// Qwen), llama3.cc, mistral.cc. Which one a model belongs to is read from its chat template.
+// ToolFamily: how a family of models writes calls of functions. One file each: harmony.cc
+// (gpt-oss), hermes.cc (Hermes, Qwen), llama3.cc, mistral.cc. Which one a model belongs to is read
+// from its chat template.
 //
 // Calls come about in two ways. A model that may call writes them in its own words, and the
 // family's reader finds them; what is no whole, well-formed call of a function that was offered
@@ -45,8 +46,14 @@ struct ToolFamily {
   bool keep_special = false;  // Its marks are special tokens, which must be part of the text.
   std::string id_prefix = "call_";
   size_t id_digits = 24;
+  // Of families whose answers are in marks always, with thoughts among them: what ends the prompt
+  // where an answer must have a form from its first byte on. Empty for the others.
+  std::string before_text = "";
+
+  bool always_marks() const { return !before_text.empty(); }
 };
 
+const ToolFamily& HarmonyFamily();
 const ToolFamily& HermesFamily();
 const ToolFamily& Llama3Family();
 const ToolFamily& MistralFamily();

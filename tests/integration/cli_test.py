@@ -4,6 +4,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -14,8 +15,8 @@ from pathlib import Path
 
 from harness import BIN, MODEL, REPO, cluster_file, require_model, run
 
-COMMANDS = ["generate", "chat", "score", "tokenize", "detokenize", "status", "bench", "split",
-            "inspect", "config", "explain", "version"]
+COMMANDS = ["generate", "chat", "score", "tokenize", "detokenize", "status", "explain", "top", "trace", "bench", "batch",
+            "split", "inspect", "config", "plan", "doctor", "version", "completion", "help"]
 
 
 def unused_port():
@@ -51,6 +52,43 @@ class UsageTest(unittest.TestCase):
             if command != "chat":
                 self.assertIn("--json", result.stdout, command)
 
+    def test_help_has_one_style(self):
+        main = run("--help").stdout
+        listed = re.findall(r"^  ([a-z]+) +[A-Z]", main.partition("Subcommands:")[2], re.MULTILINE)
+        self.assertEqual(sorted(listed), sorted(COMMANDS))
+        for command in COMMANDS:
+            text = run(command, "--help").stdout
+            flags = text.partition("Options:")[2].partition("Examples:")[0]
+            for line in flags.splitlines():
+                # A default stands in the words, never behind the value's name.
+                self.assertNotRegex(line, r"Excludes:|^  --[a-z-]+ [A-Z][A-Z=:/]*=\S*[a-z0-9]", command)
+                self.assertNotRegex(line, r"(?<!\()default:", command)
+                self.assertNotRegex(line, r" (UINT|INT|FLOAT)\b", command)
+
+    def test_help_is_that_of_the_command(self):
+        self.assertEqual(run("help").stdout, run("--help").stdout)
+        self.assertEqual(run("help", "generate").stdout, run("generate", "--help").stdout)
+        self.assertIn("Examples:", json.loads(run("help", "top", "--json").stdout)["help"])
+        self.assert_fails(run("help", "generat"), 2, "did you mean 'generate'?")
+
+    def test_completion_knows_commands_and_flags(self):
+        script = run("completion", "bash").stdout
+
+        def completed(*words):
+            source = (f"{script}\nCOMP_WORDS=(lamina {' '.join(words)}); COMP_CWORD={len(words)}\n"
+                      "_lamina\nprintf '%s\\n' \"${COMPREPLY[@]}\"")
+            return subprocess.run(["bash", "-c", source], capture_output=True, text=True, check=True).stdout.split()
+
+        self.assertEqual(completed("gen"), ["generate"])
+        self.assertEqual(completed("help", "det"), ["detokenize"])
+        self.assertEqual(completed("generate", "--prompt"), ["--prompt", "--prompt-file"])
+        self.assertEqual(completed("completion", "z"), ["zsh"])
+        zsh = run("completion", "zsh").stdout
+        self.assertTrue(zsh.startswith("#compdef lamina\n"))
+        self.assertIn("'generate:Generate text for a prompt, streamed'", zsh)
+        self.assertIn("'--prompt-file:", zsh)
+        self.assert_fails(run("completion", "fish"), 2, "neither bash nor zsh")
+
     def test_version(self):
         self.assertRegex(run("--version").stdout, r"^lamina \d+\.\d+\.\d+\n$")
         self.assertEqual("lamina " + json.loads(run("version", "--json").stdout)["version"] + "\n",
@@ -63,6 +101,8 @@ class UsageTest(unittest.TestCase):
                           "lamina generate --help")
         self.assert_fails(run("generate"), 2, "no prompt")
         self.assert_fails(run("generate", "--prompt", "x", "--tokens", "1"), 2, "more than one")
+        self.assert_fails(run("generate", "x", "--tokens", "1"), 2, "more than one")
+        self.assert_fails(run("generate", "x", "--prompt", "x"), 2, "--prompt")
         self.assert_fails(run("generate", "--tokens", "1", "--chat"), 2, "--chat")
         self.assert_fails(run("generate", "--prompt", "x", "--temperature", "-1"), 2, "--temperature")
         self.assert_fails(run("generate", "--prompt", "x", "--n", "129"), 2, "[1, 128]")

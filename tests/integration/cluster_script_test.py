@@ -47,6 +47,7 @@ if [[ $fault == deaf ]]; then
 else
   trap 'echo "$name ends"; exit 0' TERM
 fi
+[[ $fault == loads ]] && echo "2026-11-25 c0 loading weights 40% 12 s left"
 [[ $fault == slow ]] || {{ cat {dir}/address 2> /dev/null || echo 127.0.0.1:7999; }} > "$ready"
 while :; do sleep 0.05; done
 """
@@ -262,6 +263,14 @@ class ClusterScriptTest(unittest.TestCase):
         self.assertIn("does not serve after 1 s: waiting for m1", result.stderr)
         self.assertIn("m1 begins", result.stderr)
         self.assertEqual(self.pids(), {})
+
+    def test_up_tells_how_far_a_node_is_with_its_weights(self):
+        (self.directory / "state").write_text("waiting for c0, m1")
+        (self.directory / "c0.fault").write_text("loads")
+        result = self.script("up", "--wait", "4")
+        self.assertEqual(result.returncode, 1)
+        self.assertEqual(result.stderr.count("c0 loads weights: 40% 12 s left"), 1, result.stderr)
+        self.assertNotIn("m1 loads", result.stderr)
 
     def test_a_coordinator_that_is_not_ready_in_time(self):
         (self.directory / "coordinator.fault").write_text("slow")

@@ -37,7 +37,7 @@ CONTRAST = """(() => {
     return 'rgb(255, 255, 255)';
   };
   const found = {};
-  for (const e of document.querySelectorAll('h1, h2, p, label, dt, dd, th, td, caption, button, textarea, .who, .text')) {
+  for (const e of document.querySelectorAll('h1, h2, h3, p, li, .hint, label, dt, dd, th, td, caption, button, textarea, summary, a, code, pre, .who, .how, .cut, .text')) {
     if (e.disabled || !e.textContent.trim()) continue;
     const [a, b] = [light(getComputedStyle(e).color), light(behind(e))];
     found[e.tagName + '.' + e.className] = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
@@ -71,6 +71,13 @@ class GatewayPageTest(unittest.TestCase):
         self.browser.prefer("light")
         self.browser.resize(1100, 900)
         self.browser.open(f"{self.url}/")
+        self.browser.evaluate("localStorage.clear()")  # Of the test before.
+        self.reload()
+
+    def reload(self):
+        self.browser.evaluate("window.old = true")
+        self.browser.call("Page.reload")
+        self.browser.wait("!window.old && document.readyState === 'complete'")
 
     def enter_key(self):
         self.browser.wait("!at('key-field').hidden")
@@ -85,7 +92,8 @@ class GatewayPageTest(unittest.TestCase):
         self.browser.press("Enter")
 
     def texts(self):
-        return self.browser.evaluate("[...document.querySelectorAll('#log .text')].map((e) => e.textContent)")
+        return self.browser.evaluate(
+            "[...document.querySelectorAll('#log .text')].map((e) => e.dataset.source ?? e.textContent)")
 
     def answer_of(self, messages, tokens):
         body = {"model": "smollm2-135m-instruct", "messages": messages, "max_tokens": tokens, "temperature": 0}
@@ -100,12 +108,14 @@ class GatewayPageTest(unittest.TestCase):
             new MutationObserver((all) => { window.changes += all.length; })
                 .observe(at('log'), {childList: true, subtree: true}); null""")
         self.ask(QUESTION, 24)
-        self.browser.wait(f"document.querySelectorAll('#log li').length === 2 && {ANSWERED}")
+        self.browser.wait(f"document.querySelectorAll('#log > li').length === 2 && {ANSWERED}")
         first = self.answer_of([{"role": "user", "content": QUESTION}], 24)
         self.assertEqual(self.texts(), [QUESTION, first])
+        how = self.browser.evaluate("document.querySelectorAll('#log .how')[1].textContent")
+        self.assertRegex(how, r"^first token after \d+\.\d\d s, then \d+\.\d tokens/s · cut at the most tokens$")
         self.assertGreater(self.browser.evaluate("window.changes"), 4, "the answer came piece by piece")
         self.ask("And three more?", 12)
-        self.browser.wait(f"document.querySelectorAll('#log li').length === 4 && {ANSWERED}")
+        self.browser.wait(f"document.querySelectorAll('#log > li').length === 4 && {ANSWERED}")
         second = self.answer_of([{"role": "user", "content": QUESTION}, {"role": "assistant", "content": first},
                                  {"role": "user", "content": "And three more?"}], 12)
         self.assertEqual(self.texts()[3], second)
@@ -126,12 +136,82 @@ class GatewayPageTest(unittest.TestCase):
         self.browser.press("Escape")
         self.browser.wait(ANSWERED)
         self.assertEqual(self.browser.evaluate("at('note').textContent"), "")
+        self.assertIn("stopped", self.browser.evaluate("document.querySelectorAll('#log .how')[1].textContent"))
 
         def idle():
             status = self.cluster.status()
             return status["running"] + status["waiting"] == 0
 
         self.cluster.await_true(idle, "no request is left", list(self.cluster.processes))
+
+    def test_a_system_prompt_goes_in_front(self):
+        self.enter_key()
+        self.browser.evaluate("at('settings').open = true; at('system').focus()")
+        self.browser.type("You answer in capitals.")
+        self.ask(QUESTION, 8)
+        self.browser.wait(f"document.querySelectorAll('#log > li').length === 2 && {ANSWERED}")
+        answer = self.answer_of([{"role": "system", "content": "You answer in capitals."},
+                                 {"role": "user", "content": QUESTION}], 8)
+        self.assertEqual(self.texts(), [QUESTION, answer])
+
+    def test_settings_stay_in_the_browser_and_the_key_does_not(self):
+        self.enter_key()
+        self.browser.evaluate("at('settings').open = true; at('system').focus()")
+        self.browser.type("Be brief.")
+        self.browser.evaluate("at('tokens').focus(); at('tokens').select()")
+        self.browser.type("33")
+        self.browser.evaluate("at('prompt').focus()")
+        self.reload()
+        self.assertEqual(self.browser.evaluate("[at('system').value, at('tokens').value, at('temperature').value]"),
+                         ["Be brief.", "33", "0.7"])
+        self.assertEqual(self.browser.evaluate("at('key').value"), "")
+
+    def test_a_thought_is_shown_apart(self):
+        self.enter_key()
+        shown = self.browser.evaluate("""(() => {
+            const answer = new Answer();
+            answer.add({role: 'assistant', reasoning: 'Is it *two*?'});
+            answer.draw();
+            const before = [answer.details.hidden, answer.body.textContent];
+            answer.add({content: 'Two.'});
+            answer.end('length');
+            return [before, answer.details.open, answer.thoughtText.innerHTML, answer.body.textContent,
+                    answer.how.querySelector('.cut').textContent];
+        })()""")
+        self.assertEqual(shown, [[False, ""], False, "<p>Is it <em>two</em>?</p>", "Two.", " · cut at the most tokens"])
+
+    def markdown(self, text):
+        return self.browser.evaluate(f"""(() => {{
+            const all = document.createElement('div');
+            all.append(...markdown({json.dumps(text)}));
+            return all.innerHTML;
+        }})()""")
+
+    def test_markdown_has_lists_in_lists_tables_and_quotes(self):
+        self.assertEqual(self.markdown("2. a\n   - b\n\n     more\n     ```\n       x\n     ```\n3. c\n\n---\n> said\n> - d"),
+                         '<ol start="2"><li>a<ul><li>b<p>more</p><pre><code>  x</code></pre></li></ul></li><li>c</li></ol><hr>'
+                         "<blockquote><p>said</p><ul><li>d</li></ul></blockquote>")
+        self.assertEqual(self.markdown("| a | b \\| c |\n|---|:-:|\n| `1` | **2** |\n\nno | table"),
+                         "<table><thead><tr><th>a</th><th>b | c</th></tr></thead><tbody><tr><td><code>1</code></td>"
+                         "<td><strong>2</strong></td></tr></tbody></table><p>no | table</p>")
+        self.assertEqual(self.markdown("> " * 50 + "deep").count("<blockquote>"), 8)
+
+    def test_markdown_is_done_with_whatever_is_written(self):
+        # A pattern that went through a text again and again would take longer than the browser is waited for.
+        self.browser.evaluate("""(() => {
+            for (const text of ['[', '*', '`', '**a ', '`a``b', '> ', '- ', '\\\\', ' - x\\n', '|-', '_ ']) {
+                markdown(text.repeat(3000));
+            }
+        })()""")
+
+    def test_markdown_becomes_elements_and_nothing_else(self):
+        text = ("# A *title*\nOne **bold** `x < y`\n- first\n- [link](https://example.org/a)\n\n"
+                "1. one\n2) two\n```js\n<b>&\n**\n```\n<img src=x> [bad](javascript:alert(1)) **open")
+        self.assertEqual(self.markdown(text), '<h3>A <em>title</em></h3><p>One <strong>bold</strong> <code>x &lt; y</code></p>'
+                               '<ul><li>first</li><li><a href="https://example.org/a" rel="noopener noreferrer" '
+                               'target="_blank">link</a></li></ul><ol><li>one</li><li>two</li></ol>'
+                               '<pre><code>&lt;b&gt;&amp;\n**</code></pre>'
+                               '<p>&lt;img src=x&gt; [bad](javascript:alert(1)) **open</p>')
 
     def test_pools(self):
         self.enter_key()
@@ -142,6 +222,20 @@ class GatewayPageTest(unittest.TestCase):
         self.assertEqual([r[:2] for r in rows["memory"]], [["m0", "ready"], ["m1", "ready"]])
         self.assertRegex(rows["memory"][0][3], r"^\d+ of [1-9]\d+$")
         self.assertEqual(self.browser.evaluate("at('running').textContent"), "0")
+        self.browser.wait("document.querySelectorAll('#memory-busy rect').length > 1")
+        for pool in ("compute", "memory"):
+            self.assertRegex(self.browser.evaluate(f"at('{pool}-busy').getAttribute('aria-label')"),
+                             rf"^{pool} pool, mean of the last minute \d+% busy, \d+% waiting$")
+        self.assertRegex(self.browser.evaluate("at('kv').textContent"), r"^\d+ of [1-9]\d+ tokens \(\d+%\)$")
+        self.assertGreaterEqual(self.browser.evaluate("at('lanes').rows.length"), 1)
+
+    def test_waits_are_of_the_time_since_the_last_look(self):
+        # Of a node that reports 2 s more, of which 0.5 s for the other pool; one that is new has waited for nobody.
+        self.assertEqual(self.browser.evaluate("""(() => {
+            const node = (dense, attention) => ({name: 'c', part_seconds: {dense, wait_attention: attention, wait_plan: 1}});
+            before = {status: {nodes: [node(10, 5)]}, time: 0};
+            return [waitShare(node(11.5, 5.5)), waitShare({...node(1, 1), name: 'new'}), waitShare(node(0, 0))];
+        })()"""), [0.25, 0, 0])
 
     def test_without_a_key_it_says_so(self):
         self.browser.wait("!at('key-field').hidden")
@@ -149,11 +243,16 @@ class GatewayPageTest(unittest.TestCase):
         self.ask(QUESTION, 4)
         self.assertIn("API key", self.browser.wait("at('note').textContent"))
         self.browser.wait(ANSWERED)
+        # The question is still there, and the note goes with its cause.
+        self.assertEqual(self.browser.evaluate("at('prompt').value"), QUESTION)
+        self.assertEqual(self.texts(), [])
+        self.enter_key()
+        self.browser.wait("at('note').textContent === ''")
 
     def test_nothing_but_the_gateway_is_asked_and_no_markup_is_run(self):
         self.enter_key()
         self.ask("<img src=x onerror='window.bad = 1'><b>hi</b>", 4)
-        self.browser.wait(f"document.querySelectorAll('#log li').length === 2 && {ANSWERED}")
+        self.browser.wait(f"document.querySelectorAll('#log > li').length === 2 && {ANSWERED}")
         self.assertEqual(self.browser.evaluate("document.querySelectorAll('#log img, #log b').length"), 0)
         asked = {r["request"]["url"] for r in self.browser.events["Network.requestWillBeSent"]}
         self.assertEqual({u for u in asked if not u.startswith((f"{self.url}/", "data:"))}, set())
@@ -196,6 +295,7 @@ class GatewayPageTest(unittest.TestCase):
                 self.assertGreaterEqual(contrast, 4.5, f"{element} in {scheme}")
         self.assertEqual(len(backs), 2)
         self.browser.resize(320, 700)
+        self.picture("page_narrow.png")
         self.assertLessEqual(self.browser.evaluate("document.documentElement.scrollWidth"), 320)
 
 

@@ -68,6 +68,14 @@ class GrpcApiTest(unittest.TestCase):
         answer = health_pb2_grpc.HealthStub(self.channel).Check(health_pb2.HealthCheckRequest())
         self.assertEqual(answer.status, health_pb2.HealthCheckResponse.SERVING)
 
+    def test_a_score_tells_how_far_it_is(self):
+        prompt = {"ids": [1 + i % 997 for i in range(700)]}
+        call, request = self.method("lamina.v1.Inference", "ScoreStream")
+        *updates, last = call(request(tokens=prompt))
+        self.assertEqual([(u.tokens_done, u.tokens) for u in updates], [(512, 700)])
+        call, request = self.method("lamina.v1.Inference", "Score")
+        self.assertEqual(list(last.result.logprobs), list(call(request(tokens=prompt)).logprobs))
+
     def test_a_deadline_ends_the_request_and_frees_its_slots(self):
         with self.assertRaises(grpc.RpcError) as raised:
             list(self.generate(text="Once upon a time", max_tokens=8000, ignore_eos=True, timeout=1))

@@ -2,9 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real cluster that serves the quick start's model: the command against real daemons."""
 
+import fcntl
 import json
+import os
+import pty
+import re
+import select
 import signal
+import struct
 import subprocess
+import termios
 import unittest
 
 from harness import COMMAND_SECONDS, Cluster, json_lines, require_model
@@ -75,6 +82,29 @@ class ServingTest(unittest.TestCase):
         frames = json_lines(self.ok("top", "--frames", "2", "--interval", "50ms", "--json"))
         self.assertEqual([frame["state"] for frame in frames], ["serving"] * 2)
         self.assertEqual(self.cluster.lamina("top", "--interval", "soon").returncode, 2)
+
+    def test_top_fits_a_small_terminal_and_q_leaves_it(self):
+        ours, theirs = pty.openpty()
+        self.addCleanup(os.close, ours)
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 8, 40, 0, 0))
+        before = termios.tcgetattr(theirs)
+        process = self.cluster.popen("top", "--interval", "50ms", stdin=theirs, stdout=theirs, stderr=theirs)
+        seen = b""
+        while seen.count(b"epoch") < 2:
+            seen += os.read(ours, 4096)
+        os.write(ours, b"q")
+        while process.poll() is None:  # What is still written must be read.
+            if select.select([ours], [], [], 0.05)[0]:
+                seen += os.read(ours, 4096)
+        self.assertEqual(process.returncode, 0)
+        self.assertEqual(termios.tcgetattr(theirs), before)
+        os.close(theirs)
+        picture = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", seen.decode().split("\x1b[H")[1])
+        lines = picture.splitlines()
+        self.assertLessEqual(max(map(len, lines)), 40, lines)
+        self.assertLessEqual(len(lines), 8)
+        self.assertIn("more lines", lines[-2])
+        self.assertIn("tokens/s ", lines[-1])
 
     def test_a_batch_goes_on_where_it_stopped(self):
         def request(name, **body):

@@ -169,6 +169,13 @@ TEST_F(ClientTest, LeavesAbsentOptionsToTheServer) {
             "tokens { ids: 1 ids: 2 } sampling { }");
 }
 
+TEST_F(ClientTest, AScoreTellsHowFarItIs) {
+  std::vector<std::pair<uint32_t, uint32_t>> told;
+  const auto tell = [&told](uint32_t done, uint32_t tokens) { told.emplace_back(done, tokens); };
+  EXPECT_EQ(client_->Score(std::vector<TokenId>{1, 2, 3, 4, 5}, tell)->logprobs.size(), 4u);
+  EXPECT_THAT(told, ElementsAre(std::pair(3u, 5u)));
+}
+
 TEST_F(ClientTest, AnswersTheOtherCalls) {
   EXPECT_EQ(client_->Score(std::vector<TokenId>{1, 2, 3})->logprobs.size(), 2u);
   EXPECT_THAT(client_->Tokenize("ab", true)->tokens, ElementsAre('a', 'b'));

@@ -73,6 +73,22 @@ class FakeInference : public v1::Inference::Service {
     return grpc::Status::OK;
   }
 
+  grpc::Status ScoreStream(grpc::ServerContext* context, const v1::ScoreRequest* request,
+                           grpc::ServerWriter<v1::ScoreUpdate>* writer) override {
+    if (const int tokens = request->tokens().ids_size(); tokens > 3) {
+      v1::ScoreUpdate update;
+      update.set_tokens(static_cast<uint32_t>(tokens));
+      update.set_tokens_done(3);
+      writer->Write(update);
+    }
+    v1::ScoreUpdate last;
+    const grpc::Status status = Score(context, request, last.mutable_result());
+    if (status.ok()) {
+      writer->Write(last);
+    }
+    return status;
+  }
+
   grpc::Status Tokenize(grpc::ServerContext*, const v1::TokenizeRequest* request,
                         v1::TokenizeResponse* response) override {
     for (const char c :

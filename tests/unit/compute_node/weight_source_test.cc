@@ -6,7 +6,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
+#include <vector>
 
 #include "tests/unit/compute_node/slice_program.h"
 
@@ -103,6 +105,28 @@ TEST(WeightSourceTest, ResidentWeightsAreHereWheneverTheyAreAskedFor) {
     ASSERT_TRUE(found.ok());
     EXPECT_TRUE(found->here);
   }
+}
+
+TEST(ModelWeightsTest, LoadingTellsTheShareOfTheElementsThatAreHere) {
+  Program program(Spec("llama"), DType::kBF16);
+  const auto split = model::SplitAtAttention(program.model().graph);
+  std::vector<model::OpId> ops;
+  for (const model::Slice& slice : split->slices) {
+    ops.insert(ops.end(), slice.ops.begin(), slice.ops.end());
+  }
+
+  std::vector<double> shares;
+  ASSERT_TRUE(ModelWeights::Load(program.model(), program.executor().device(), ops,
+                                 [&shares](double share) { shares.push_back(share); })
+                  .ok());
+
+  ASSERT_EQ(shares.size(), ops.size() + 1);
+  EXPECT_EQ(shares.front(), 0);
+  EXPECT_EQ(shares.back(), 1);
+  EXPECT_TRUE(std::is_sorted(shares.begin(), shares.end()));
+  // The table, 96 rows of 64, is the first op; a layer has six times its elements, the head as
+  // many.
+  EXPECT_NEAR(shares[1], 1.0 / (1 + 3 * 6 + 1), 0.002) << "by elements, not by ops";
 }
 
 TEST(WeightSourceTest, AStepRunsWithTheWeightsOfOneSliceAtATime) {

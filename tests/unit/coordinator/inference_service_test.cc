@@ -176,6 +176,23 @@ TEST_F(InferenceServiceTest, AScoreEndsWhenItsClientGoes) {
   });
 }
 
+TEST_F(InferenceServiceTest, AStreamedScoreEndsWhenItsClientGoes) {
+  grpc::ClientContext context;
+  v1::ScoreRequest request;
+  request.set_text(" 1 2 3");
+  const auto updates = stub_->ScoreStream(&context, request);
+  AwaitStatus([](const EngineStatus& status) { return status.scheduler.running == 1; });
+
+  context.TryCancel();
+
+  v1::ScoreUpdate update;
+  EXPECT_FALSE(updates->Read(&update));
+  EXPECT_EQ(updates->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  AwaitStatus([this](const EngineStatus& status) {
+    return engine_.metrics().aborted == 1 && status.requests_failed == 0;
+  });
+}
+
 TEST_F(InferenceServiceTest, CountsRequestsThatItRefusesItself) {
   v1::GenerateRequest without_prompt;
   v1::GenerateRequest with_form;  // This tokenizer's words are no texts, so that there is no form.
@@ -202,6 +219,13 @@ TEST_F(InferenceServiceTest, CountsScoresThatItRefusesItself) {
 
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(Failures(refused), 1u);
+
+  grpc::ClientContext streaming;
+  const auto updates = stub_->ScoreStream(&streaming, request);
+  v1::ScoreUpdate update;
+  EXPECT_FALSE(updates->Read(&update));
+  EXPECT_EQ(updates->Finish().error_message(), refused.error_message());
+  EXPECT_EQ(Failures(refused), 2u);
 }
 
 // What nodes say comes over the same threads, so that a text on each of them looked like the death

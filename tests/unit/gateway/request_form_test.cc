@@ -82,6 +82,27 @@ TEST(RequestFormTest, ARequiredCallIsAFormOfTheOutput) {
   EXPECT_TRUE(request.options.keep_special);
 }
 
+// Of gpt-oss: its answers are in marks, with tools and without.
+TEST(RequestFormTest, AFormIsOfTheAnswerBehindItsMark) {
+  const client::ModelInfo model = {
+      .chat_template = "{{ tools }}<|start|>assistant {# <|channel|>final<|message|> #}"};
+  CompletionRequest request = Parsed("");
+  ASSERT_TRUE(Fit(model, request).ok());
+  EXPECT_EQ(request.family, &HarmonyFamily());
+  EXPECT_TRUE(request.thinks());
+  EXPECT_TRUE(request.options.keep_special);
+  EXPECT_EQ(request.options.chat.suffix, "");
+
+  request = Parsed(R"(,"response_format":{"type":"json_object"})");
+  ASSERT_TRUE(Fit(model, request).ok());
+  EXPECT_EQ(request.options.chat.suffix, "<|channel|>final<|message|>");
+
+  request = Parsed(std::string(kTools) + R"(,"tool_choice":"required")");
+  ASSERT_TRUE(Fit(model, request).ok());
+  EXPECT_EQ(request.options.chat.suffix,
+            "<|channel|>commentary to=functions <|constrain|>json<|message|>");
+}
+
 TEST(RequestFormTest, TheTemplateSaysWhetherAnAnswerBeginsInsideAThought) {
   using T = AnswerReader::Thought;
   const auto thought = [](const char* chat_template, const std::string& fields) {

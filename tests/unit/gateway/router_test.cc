@@ -128,8 +128,9 @@ TEST_F(RouterTest, MetricsHaveRoutesForPathsAndAreThereWhileDraining) {
 
 TEST_F(RouterTest, ThePageIsForAllAndTheStatusForThoseWithAKey) {
   Router router(backend_, side_work_, {.keys = ApiKeys({"k"})});
-  for (const auto& [path, type] : {std::pair("/", "text/html"), std::pair("/page.css", "text/css"),
-                                   std::pair("/page.js", "text/javascript")}) {
+  for (const auto& [path, type] :
+       {std::pair("/", "text/html"), std::pair("/page.css", "text/css"),
+        std::pair("/markdown.js", "text/javascript"), std::pair("/page.js", "text/javascript")}) {
     EXPECT_EQ(StatusOf(router.Refuse({.method = "GET", .path = path})), 0);
     router.Handle({.method = "GET", .path = path}, writer_);
     EXPECT_THAT(writer_.response->content_type, HasSubstr(type));

@@ -138,9 +138,55 @@ INSTANTIATE_TEST_SUITE_P(
         Answer{"mistral", "[TOOL_CALLS]" + std::string(300, 'a'),
                "|[TOOL_CALLS]" + std::string(300, 'a')}));
 
+const char kThinking[] = "<|channel|>analysis<|message|>Look.<|end|>";
+const char kAssistant[] = "<|start|>assistant";
+
+std::string OnChannel(const std::string& header, const std::string& content) {
+  return "<|channel|>" + header + "<|message|>" + content;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Harmony, ToolFamiliesTest,
+    ::testing::Values(
+        Answer{"harmony", kThinking + (kAssistant + OnChannel("final", "Yes, 1 < 2 <|x|>.")),
+               "|?Look.|Yes, 1 < 2 <|x|>."},
+        Answer{"harmony",
+               kThinking + (kAssistant + OnChannel("commentary to=functions.time <|constrain|>json",
+                                                   R"({"city": "<|x"})")),
+               R"(|?Look.|@time{"city":"<|x"})"},
+        // The recipient may stand before the channel, and after the role in the first header too.
+        Answer{"harmony", " to=functions.time" + OnChannel("commentary json", "{}<|call|>"),
+               "|@time{}"},
+        Answer{"harmony",
+               OnChannel("commentary", "Wait.<|end|>") + kAssistant + " to=functions.weather" +
+                   OnChannel("commentary", ""),
+               "|Wait.|@weather{}"},
+        Answer{"harmony",
+               OnChannel("commentary to=functions.time", "{}<|end|>") + kAssistant +
+                   OnChannel("commentary to=functions.weather", "{}"),
+               "|@time{}", /*parallel=*/false},
+        // An unknown function, arguments that were cut, a tool that is none of the client's.
+        Answer{"harmony", OnChannel("commentary to=functions.rm", "{}"), "|{}"},
+        Answer{"harmony", OnChannel("commentary to=functions.time", R"({"ci)"), R"(|{"ci)"},
+        Answer{"harmony", OnChannel("analysis to=browser.search code", R"({"q":1}<|call|>)"),
+               R"(|?{"q":1})"},
+        Answer{"harmony",
+               kThinking +
+                   (kAssistant + (kThinking + (kAssistant + OnChannel("final", "a<|end|>")))) +
+                   kAssistant + OnChannel("final", "b<|return|>"),
+               "|?Look.\n\nLook.|a\n\nb"},
+        // Without marks, as behind a header that the prompt had; marks that were cut, or are none.
+        Answer{"harmony", "Just text <|en", "|Just text <|en"}, Answer{"harmony", "to", "|to"},
+        Answer{"harmony", "{\"a\": 1}", "|{\"a\": 1}"}, Answer{"harmony", "", ""},
+        Answer{"harmony", "<|channel|>ana", ""},
+        Answer{"harmony", OnChannel("final", "a<|start|>assist"), "|a"},
+        Answer{"harmony", "<|channel|>" + std::string(600, 'a'),
+               "|<|channel|>" + std::string(600, 'a')}));
+
 // What the grammar makes is read byte by byte: each as soon as it is there.
 TEST(EnforcedCallsTest, ArgumentsArePassedOnAsTheyCome) {
-  for (const ToolFamily* family : {&HermesFamily(), &Llama3Family(), &MistralFamily()}) {
+  for (const ToolFamily* family :
+       {&HarmonyFamily(), &HermesFamily(), &Llama3Family(), &MistralFamily()}) {
     const CallSyntax& s = family->syntax;
     const auto call = [&s](const std::string& name, const std::string& arguments) {
       return s.before + name + s.between + arguments + s.end;
@@ -179,6 +225,7 @@ TEST(ToolFamilyTest, IsChosenByTheTemplateOrByName) {
   EXPECT_EQ(ChooseToolFamily("auto", "...<tool_call>..."), &HermesFamily());
   EXPECT_EQ(ChooseToolFamily("auto", "...<|python_tag|>..."), &Llama3Family());
   EXPECT_EQ(ChooseToolFamily("auto", "...[TOOL_CALLS]..."), &MistralFamily());
+  EXPECT_EQ(ChooseToolFamily("auto", "...<|channel|>final<|message|>..."), &HarmonyFamily());
   EXPECT_EQ(ChooseToolFamily("auto", "{{ messages }}"), nullptr);
   EXPECT_EQ(ChooseToolFamily("none", "<tool_call>"), nullptr);
   EXPECT_EQ(ChooseToolFamily("llama3", "<tool_call>"), &Llama3Family());

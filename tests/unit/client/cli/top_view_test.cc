@@ -76,6 +76,35 @@ TEST(TopViewTest, ShowsWhatHappenedBetweenTwoLooks) {
   EXPECT_THAT(view, HasSubstr("10.0 steps/s"));
 }
 
+TEST(TopViewTest, PercentilesAreOfWhatCameSinceAnEarlierLook) {
+  client::ClusterStatus earlier = MakeStatus();
+  earlier.time_to_first_token = {.upper_seconds = {0.1, 0.2, 0.4}, .counts = {50, 0, 0, 0}};
+  client::ClusterStatus now = earlier;
+  now.time_to_first_token.counts = {50, 98, 2, 0};
+
+  EXPECT_THAT(TopView(now, nullptr, 2, Terminal::Output(), &earlier),
+              HasSubstr("first  50% in 151 ms, 99% in 300 ms\nnext   -\n"));
+  EXPECT_THAT(TopView(now, nullptr, 2, Terminal::Output()), HasSubstr("first  50% in 126 ms"))
+      << "of all so far";
+}
+
+TEST(QuantileTest, OfNothingAndOfNonsenseThereIsNone) {
+  const client::Distribution none;
+  const client::Distribution some = {.upper_seconds = {1, 2}, .counts = {3, 0, 0}};
+  EXPECT_EQ(Quantile(none, none, 0.5), std::nullopt);
+  EXPECT_EQ(Quantile(some, some, 0.5), std::nullopt);
+  EXPECT_EQ(Quantile({.upper_seconds = {1, 2}, .counts = {3}}, none, 0.5), std::nullopt);
+}
+
+TEST(QuantileTest, WhatIsAboveAllBoundsIsAtTheHighest) {
+  EXPECT_EQ(Quantile({.upper_seconds = {1, 2}, .counts = {1, 0, 9}}, {}, 0.5), 2.0);
+}
+
+TEST(QuantileTest, ACoordinatorThatStartedAgainCountsFromZero) {
+  const client::Distribution before = {.upper_seconds = {1, 2}, .counts = {100, 0, 0}};
+  EXPECT_EQ(Quantile({.upper_seconds = {1, 2}, .counts = {0, 4, 0}}, before, 0.5), 1.5);
+}
+
 TEST(TopViewTest, TheFirstLookAndANodeThatStartedAgainHaveNoRates) {
   const client::ClusterStatus before = MakeStatus();
   client::ClusterStatus now = MakeStatus();
