@@ -11,7 +11,7 @@
 namespace lamina::cost {
 namespace {
 
-constexpr double kSparseRatio = 0.2;   // Of fetch_sparse: 80% sparsity, as the paper's result.
+constexpr double kSparseRatio = 0.2;  // Of fetch_sparse: 80% sparsity, as the paper's result.
 
 double Share(double whole, uint32_t parts) { return whole / std::max(1u, parts); }
 
