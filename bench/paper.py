@@ -128,7 +128,7 @@ def figure17(out, model, images):
 
 def plan(name, given, tokens):
     command = [os.path.join(BIN, "lamina"), "plan", "--model", name, "--load", f"input={given},output={tokens}", "--slo", "tpot=100ms", "--machines", "12",
-               "--catalogue", os.path.join(ROOT, "cost", "catalogues", "default.yaml"), "--count", "50", "--json"]
+               "--catalogue", os.path.join(ROOT, "cost", "catalogues", "default.yaml"), "--count", "50", "--simulate", "0", "--json"]
     plans = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     two = [p for p in plans["runnable"] + plans["not_runnable"] if p["policy"] == "attend_remote"]
 

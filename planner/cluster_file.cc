@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "plan/limits.h"
 
 namespace lamina::planner {
 namespace {
@@ -12,7 +13,9 @@ using cost::DeviceKind;
 using cost::KvPolicy;
 
 constexpr uint32_t kSequenceTokensLeast = 2;
-constexpr double kSlack = 2;  // Requests are longer than their mean.
+// Requests are longer than their mean. A compute node also has scratch for as many tokens, which
+// the prompts in prefill share: with little more than one prompt's they would wait for each other.
+constexpr double kSlack = 8;
 
 std::string DeviceName(const cost::Device& device, uint32_t index) {
   return device.kind == DeviceKind::kGpu ? absl::StrCat("cuda:", index) : "cpu";
@@ -71,6 +74,13 @@ void AddMemory(const Problem& problem, const Hardware& hardware, ClusterConfig& 
 
 }  // namespace
 
+uint32_t SequenceTokensMax(const Problem& problem) {
+  const double tokens = std::min(kSlack * (problem.load.input + problem.load.output),
+                                 cost::Real(plan::kSequenceTokensMax));
+  return std::max(kSequenceTokensLeast,
+                  std::min(problem.model.positions_max, static_cast<uint32_t>(tokens)));
+}
+
 ClusterConfig ClusterFileOf(const Problem& problem, const Configuration& configuration,
                             const Evaluation& evaluation, const std::string& model) {
   ClusterConfig config;
@@ -86,9 +96,7 @@ ClusterConfig ClusterFileOf(const Problem& problem, const Configuration& configu
       configuration.prompt_replicas > 0 ? PrefillMode::kDedicated : PrefillMode::kInline;
   config.prefill.chunk_tokens = evaluation.chunk_tokens;
   config.limits.running_max = static_cast<uint32_t>(evaluation.rows);
-  const double tokens = kSlack * (problem.load.input + problem.load.output);
-  config.limits.sequence_tokens_max = std::max(
-      kSequenceTokensLeast, std::min(problem.model.positions_max, static_cast<uint32_t>(tokens)));
+  config.limits.sequence_tokens_max = SequenceTokensMax(problem);
   return config;
 }
 

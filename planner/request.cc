@@ -57,12 +57,34 @@ absl::Status ReadNumber(const std::string& key, const std::string& text, double 
   return absl::OkStatus();
 }
 
+// "p95" is 0.95.
+absl::Status ReadPercentile(absl::string_view text, double& share) {
+  absl::string_view number = text;
+  double percent = 0;
+  if (!absl::ConsumePrefix(&number, "p") || !absl::SimpleAtod(number, &percent) ||
+      !(percent >= 1 && percent <= 99.9)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("at: '", text, "' is not a percentile in p1 to p99.9, like p95"));
+  }
+  share = percent / 100;
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<Load> ParseLoad(absl::string_view text) {
-  LAMINA_ASSIGN_OR_RETURN(const Pairs pairs, ParsePairs(text, {"rate", "input", "output"}));
+  LAMINA_ASSIGN_OR_RETURN(const Pairs pairs,
+                          ParsePairs(text, {"rate", "input", "output", "lengths"}));
   Load load;
   for (const auto& [key, value] : pairs) {
+    if (key == "lengths") {
+      const absl::StatusOr<Lengths> lengths = ParseLengths(value);
+      if (!lengths.ok()) {
+        return absl::InvalidArgumentError(absl::StrCat("lengths: ", lengths.status().message()));
+      }
+      load.lengths = *lengths;
+      continue;
+    }
     const bool rate = key == "rate";
     double& out = rate ? load.rate : key == "input" ? load.input : load.output;
     LAMINA_RETURN_IF_ERROR(
@@ -77,9 +99,13 @@ absl::StatusOr<Load> ParseLoad(absl::string_view text) {
 }
 
 absl::StatusOr<Slo> ParseSlo(absl::string_view text) {
-  LAMINA_ASSIGN_OR_RETURN(const Pairs pairs, ParsePairs(text, {"ttft", "tpot"}));
+  LAMINA_ASSIGN_OR_RETURN(const Pairs pairs, ParsePairs(text, {"ttft", "tpot", "at"}));
   Slo slo;
   for (const auto& [key, value] : pairs) {
+    if (key == "at") {
+      LAMINA_RETURN_IF_ERROR(ReadPercentile(value, slo.at));
+      continue;
+    }
     const absl::StatusOr<Nanos> duration = ParseDuration(value);
     if (!duration.ok() || *duration <= 0) {
       return absl::InvalidArgumentError(

@@ -64,7 +64,8 @@ std::vector<Arrival> MakeArrivals(const LoadOptions& options) {
   return arrivals;
 }
 
-absl::StatusOr<std::vector<Arrival>> ParseTrace(absl::string_view text) {
+absl::StatusOr<std::vector<Arrival>> ParseTrace(absl::string_view text,
+                                                std::vector<std::string>* bad_lines) {
   std::vector<Arrival> arrivals;
   size_t number = 0;
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
@@ -75,7 +76,12 @@ absl::StatusOr<std::vector<Arrival>> ParseTrace(absl::string_view text) {
     Arrival arrival;
     const std::string wrong = ParseTraceLine(line, arrival);
     if (!wrong.empty()) {
-      return absl::InvalidArgumentError(absl::StrCat("trace line ", number, ": ", wrong));
+      const std::string what = absl::StrCat("trace line ", number, ": ", wrong);
+      if (bad_lines == nullptr) {
+        return absl::InvalidArgumentError(what);
+      }
+      bad_lines->push_back(what);
+      continue;
     }
     arrivals.push_back(arrival);
     if (arrivals.size() > kRequestsMax) {
@@ -84,7 +90,10 @@ absl::StatusOr<std::vector<Arrival>> ParseTrace(absl::string_view text) {
     }
   }
   if (arrivals.empty()) {
-    return absl::InvalidArgumentError("the trace has no requests");
+    return absl::InvalidArgumentError(
+        bad_lines == nullptr || bad_lines->empty()
+            ? "the trace has no requests"
+            : absl::StrCat("the trace has no line that is right; ", bad_lines->front()));
   }
   std::stable_sort(arrivals.begin(), arrivals.end(),
                    [](const Arrival& a, const Arrival& b) { return a.at < b.at; });

@@ -32,10 +32,12 @@ struct LoadOptions {
 
 std::vector<Arrival> MakeArrivals(const LoadOptions& options);
 
-// Lines of {"arrival_s": 0.5, "input_tokens": 128, "output_tokens": 64}, sorted by arrival.
-// Errors: kInvalidArgument naming the line and what is wrong with it; no lines; more than a
-// million.
-absl::StatusOr<std::vector<Arrival>> ParseTrace(absl::string_view text);
+// Lines of {"arrival_s": 0.5, "input_tokens": 128, "output_tokens": 64}, sorted by arrival. With
+// `bad_lines` lines that are wrong are left out and named there; without, they are errors.
+// Errors: kInvalidArgument naming the line and what is wrong with it; no lines that are right; more
+// than a million.
+absl::StatusOr<std::vector<Arrival>> ParseTrace(absl::string_view text,
+                                                std::vector<std::string>* bad_lines = nullptr);
 
 // Ids drawn evenly from [0, vocabulary); another prompt for each index.
 std::vector<TokenId> RandomPrompt(uint64_t seed, size_t index, uint32_t tokens,
