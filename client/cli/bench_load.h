@@ -20,6 +20,7 @@ struct Arrival {
   Nanos at = 0;  // After the start. 0 for all in a closed loop.
   uint32_t input_tokens = 0;
   uint32_t output_tokens = 0;
+  std::string text = {};  // The prompt; empty: random tokens.
 };
 
 struct LoadOptions {

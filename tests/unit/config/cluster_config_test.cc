@@ -304,15 +304,11 @@ TEST_P(NotServedTest, IsUnimplementedAndSaysWhatIs) {
               AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr(GetParam().expected)));
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Keys, NotServedTest,
-    testing::Values(BadValue{"compute=[{name: a}, {name: b}, {name: c}, {name: d}, "
-                             "{name: e}, {name: f}, {name: g}, {name: h}, "
-                             "{name: i}]",
-                             "1 to 8"},
-                    BadValue{"compute.0.host=node17", "localhost, 127.0.0.1"},
-                    BadValue{"memory.0.host=node17", "localhost, 127.0.0.1"},
-                    BadValue{"policy=fetch_heads", "it serves: attend_remote, local, auto"}));
+INSTANTIATE_TEST_SUITE_P(Keys, NotServedTest,
+                         testing::Values(BadValue{"compute.0.host=node17", "localhost, 127.0.0.1"},
+                                         BadValue{"memory.0.host=node17", "localhost, 127.0.0.1"},
+                                         BadValue{"policy=fetch_heads",
+                                                  "it serves: attend_remote, local, auto"}));
 
 TEST(ClusterConfigTest, WithPolicyLocalACudaDeviceIsNotServed) {
   EXPECT_THAT(ErrorOf("model: m\npolicy: local\n"
@@ -342,12 +338,26 @@ TEST(ClusterConfigTest, MemoryNodesOnCudaSayWhereTheirWindowsLie) {
   EXPECT_EQ(again->memory[1].windows, WindowPlace::kDevice);
 }
 
-TEST(ClusterConfigTest, RefusesMoreMemoryNodesThanItServes) {
-  std::string text = "model: m\ncompute: [{name: c0}]\nmemory:\n";
-  for (int i = 0; i < 17; ++i) {
+// A cluster file with so many nodes.
+std::string WithNodes(int compute, int memory) {
+  std::string text = "model: m\npipeline: {lanes: 2}\ncompute:\n";
+  for (int i = 0; i < compute; ++i) {
+    absl::StrAppend(&text, "  - {name: c", i, "}\n");
+  }
+  absl::StrAppend(&text, "memory:\n");
+  for (int i = 0; i < memory; ++i) {
     absl::StrAppend(&text, "  - {name: m", i, ", capacity: 1MiB}\n");
   }
-  EXPECT_THAT(ErrorOf(text), AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr("1 to 16")));
+  return text;
+}
+
+TEST(ClusterConfigTest, RefusesMoreNodesThanItServes) {
+  EXPECT_EQ(ErrorOf(WithNodes(128, 128)), "no error");
+  EXPECT_EQ(ErrorOf(WithNodes(1, 255)), "no error");
+  EXPECT_THAT(ErrorOf(WithNodes(129, 1)), AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr("1 to 128")));
+  EXPECT_THAT(ErrorOf(WithNodes(1, 256)), AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr("1 to 255")));
+  EXPECT_THAT(ErrorOf(WithNodes(120, 137)),
+              AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr("256 in all; make several clusters")));
 }
 
 TEST(ClusterConfigTest, NodesMayBeElsewhereWhereATransportReachesThem) {

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/cluster_simulation.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "config/replicas.h"
+#include "coordinator/core/sequence_kv.h"
+
+namespace lamina::planner {
+namespace {
+
+using cost::KvPolicy;
+
+absl::StatusOr<KvPolicy> PolicyOf(const ClusterConfig& config) {
+  if (config.policy == kPolicyLocal) {
+    return KvPolicy::kLocal;
+  }
+  if (config.policy == kPolicyAttendRemote) {
+    return KvPolicy::kAttendRemote;
+  }
+  return absl::UnimplementedError(absl::StrCat("policy: '", config.policy,
+                                               "' is not simulated; set it to attend_remote or "
+                                               "local"));
+}
+
+// Replicas, stages and shards of `config`, in `cluster`.
+absl::Status CountNodes(const ClusterConfig& config, cost::Cluster& cluster) {
+  const std::vector<ReplicaConfig> replicas = ReplicasOf(config);
+  cluster.replicas = 0;
+  for (const ReplicaConfig& replica : replicas) {
+    const auto nodes = static_cast<uint32_t>(replica.nodes.size());
+    if (nodes != replicas.front().nodes.size() || replica.shards != replicas.front().shards) {
+      return absl::UnimplementedError(
+          absl::StrCat("compute: replicas ", replicas.front().name, " and ", replica.name,
+                       " differ in stages or shards, which is not simulated"));
+    }
+    (IsForPrompts(config, replica) ? cluster.prompt_replicas : cluster.replicas) += 1;
+    cluster.shards = replica.shards;
+    cluster.stages = nodes / replica.shards;
+  }
+  for (const MemoryNodeConfig& node : config.memory) {
+    if (node.capacity_bytes != config.memory.front().capacity_bytes) {
+      return absl::UnimplementedError(absl::StrCat("memory: ", config.memory.front().name, " and ",
+                                                   node.name,
+                                                   " differ in capacity, which is not simulated"));
+    }
+  }
+  cluster.memory_nodes = static_cast<uint32_t>(config.memory.size());
+  return absl::OkStatus();
+}
+
+// As coordinator/cluster_options.cc makes them.
+core::SchedulerOptions SchedulerOptionsOf(const ClusterConfig& config,
+                                          const cost::ModelShape& shape) {
+  core::SchedulerOptions options;
+  options.lanes = config.pipeline.mode == PipelineMode::kSequential ? 1 : config.pipeline.lanes;
+  options.lanes_auto = config.pipeline.lanes_auto && config.policy != kPolicyLocal;
+  options.running_max = config.limits.running_max;
+  options.rows_max = (options.running_max + options.lanes - 1) / options.lanes;
+  options.step_tokens_max = std::max(config.prefill.chunk_tokens, 2 * options.rows_max);
+  options.chunk_tokens = config.prefill.chunk_tokens;
+  options.sequence_tokens_max =
+      shape.positions_max > 0 ? std::min(shape.positions_max, config.limits.sequence_tokens_max)
+                              : config.limits.sequence_tokens_max;
+  options.scratch_tokens = std::max(options.sequence_tokens_max, options.step_tokens_max);
+  options.waiting_max = config.limits.waiting_max;
+  if (config.partition == Partition::kTokenRange) {
+    options.span_tokens = core::SpanTokensFor(options.sequence_tokens_max);
+  }
+  return options;
+}
+
+}  // namespace
+
+absl::StatusOr<SimFleet> FleetOfClusterFile(const ClusterConfig& config,
+                                            const cost::ModelShape& shape,
+                                            const ClusterDevices& devices,
+                                            const SimFailures& failures) {
+  SimFleet fleet;
+  SimCellSpec& cell = fleet.cell;
+  cell.shape = shape;
+  cell.failures = failures;
+  cost::Cluster& cluster = cell.cluster;
+  LAMINA_ASSIGN_OR_RETURN(cluster.policy, PolicyOf(config));
+  LAMINA_RETURN_IF_ERROR(CountNodes(config, cluster));
+  cluster.compute = devices.compute;
+  cluster.memory = devices.memory;
+  cluster.compute_link = devices.link;
+  cluster.memory_link = devices.link;
+  cluster.shard_link = devices.shard_link;
+  cluster.partition = config.partition == Partition::kAuto ? Partition::kRequest : config.partition;
+  cell.scheduler = SchedulerOptionsOf(config, shape);
+  cluster.lanes = cell.scheduler.lanes;
+  const uint64_t capacity = cluster.policy == KvPolicy::kLocal
+                                ? config.compute.front().capacity_bytes
+                                : config.memory.front().capacity_bytes;
+  cell.kv_tokens = static_cast<uint64_t>(static_cast<double>(capacity) / shape.KvBytesPerToken());
+  if (cell.kv_tokens == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("capacity: ", capacity, " bytes hold no token of ", shape.name,
+                     ", which takes ", shape.KvBytesPerToken(), " bytes"));
+  }
+  return fleet;
+}
+
+}  // namespace lamina::planner
