@@ -39,7 +39,8 @@ import svg
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LAMINA = ROOT / "build/release/bin/lamina"
 CLUSTER_SH = ROOT / "deploy/cluster.sh"
-FIGURES = (("output_tokens_per_second",), ("ttft_ms", "p50"), ("ttft_ms", "p99"), ("tpot_ms", "p50"), ("tpot_ms", "p99"), ("slo", "goodput"))
+FIGURES = (("output_tokens_per_second",), ("ttft_ms", "p50"), ("ttft_ms", "p99"), ("tpot_ms", "p50"), ("tpot_ms", "p99"), ("slo", "goodput"),
+           ("cost", "per_million_input"), ("cost", "per_million_output"))
 KNOWN = {"": {"models", "seeds", "slo", "clusters", "loads"}, "clusters": {"name", "file", "set", "server", "simulate"},
          "simulate": {"compute", "memory", "link", "catalogue", "calibration", "cells", "failures"},
          "loads": {"name", "rate", "concurrency", "trace", "input", "output", "requests", "lengths"}}

@@ -236,6 +236,13 @@ ClusterStatus FromProto(const v1::GetStatusResponse& response) {
                           .itl_seconds_sum = response.itl_seconds_sum(),
                           .itl_count = response.itl_count(),
                           .uptime_seconds = response.uptime_seconds()};
+  const v1::TokenCost& cost = response.token_cost();
+  status.token_cost = {.compute_price = cost.compute_price(),
+                       .prompts_price = cost.prompts_price(),
+                       .memory_price = cost.memory_price(),
+                       .input_seconds = cost.input_seconds(),
+                       .output_seconds = cost.output_seconds(),
+                       .input_tokens = cost.input_tokens()};
   for (const v1::Node& node : response.nodes()) {
     status.nodes.push_back(FromProto(node));
   }

@@ -479,6 +479,13 @@ grpc::ServerUnaryReactor* ClusterService::GetStatus(grpc::CallbackServerContext*
   response->set_uptime_seconds(ToSeconds(clock_.Now() - started_));
   response->set_version(kVersion);
   response->set_tokens_generated(status.tokens_generated);
+  v1::TokenCost* cost = response->mutable_token_cost();
+  cost->set_compute_price(status.pool_prices.compute);
+  cost->set_prompts_price(status.pool_prices.prompts);
+  cost->set_memory_price(status.pool_prices.memory);
+  cost->set_input_seconds(status.token_shares.input);
+  cost->set_output_seconds(status.token_shares.output);
+  cost->set_input_tokens(status.tokens_prefilled);
   const Histogram::Snapshot first = engine_.metrics().time_to_first_token.Take();
   response->set_ttft_seconds_sum(first.sum);
   response->set_ttft_count(first.count);

@@ -163,11 +163,14 @@ void Engine::Impl::PlanSteps() {
     if (trace.on(now)) {
       trace.Planned(plan, now, [this](plan::SequenceId id) { return requests.FollowedId(id); });
     }
+    uint64_t prompt_tokens = 0;
     for (const plan::PrefillChunk& chunk : plan.chunks) {
+      prompt_tokens += chunk.tokens;
       if (!chunk.last) {
         chunks_planned[plan.lane].emplace_back(plan.step, chunk);
       }
     }
+    token_work.Add(plan.rows.size(), prompt_tokens, schedule->IsPrefillLane(plan.lane));
     for (plan::SequenceJoin& join : plan.joins) {
       requests.Started(join.id);
       join.request_id = requests.FollowedId(join.id);
@@ -249,6 +252,8 @@ void Engine::Impl::UseCosts() {
   const MeasuredNodes nodes = MeasuredNodesOf(members);
   scheduler.SetLaneCosts(CostsOfLanes(*epoch, members.splits(), nodes));
   scheduler.SetLinkCosts(CostsOfLinks(*epoch, nodes));
+  const cost::UnitTimes slice = MeanSlice(nodes);
+  token_work.SetTimes(slice.fixed, slice.slope);
   if (!members.serving() || members.membership().epoch_ended()) {
     return;  // Nodes that hold KV may be gone.
   }
@@ -274,6 +279,9 @@ EngineStatus Engine::Impl::Status() {
        .draining = draining});
   status.tokens_per_second = token_rate.PerSecond(clock.Now(), requests.tokens());
   status.tokens_generated = requests.tokens();
+  status.tokens_prefilled = token_work.input_tokens();
+  status.token_shares = token_work.shares();
+  status.pool_prices = options.prices;
   status.requests_finished = requests.finished();
   status.requests_failed = requests.failed();
   return status;

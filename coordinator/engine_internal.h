@@ -22,6 +22,7 @@
 #include "coordinator/event_loop.h"
 #include "coordinator/request_table.h"
 #include "coordinator/token_rate.h"
+#include "coordinator/token_work.h"
 #include "coordinator/trace_log.h"
 #include "plan/pipeline_schedule.h"
 
@@ -47,6 +48,7 @@ struct Engine::Impl final : public EpochOwner {
   // Chunks of planned steps that are not the last of their prompts, oldest first, for each lane.
   std::vector<std::deque<std::pair<uint64_t, plan::PrefillChunk>>> chunks_planned;
   TokenRate token_rate;
+  TokenWork token_work;
   std::function<void()> drained;
   bool draining = false;
 

@@ -28,6 +28,9 @@ MeasuredNodes MeasuredNodesOf(const ClusterMembers& members);
 cost::LaneCosts CostsOfLanes(const FormedEpoch& epoch, const ReplicaSplits& splits,
                              const MeasuredNodes& nodes);
 
+// The mean slice of the compute nodes that decode, over rows; zeros before any is measured.
+cost::UnitTimes MeanSlice(const MeasuredNodes& nodes);
+
 // Links from compute nodes that decode to memory nodes. They are measured one way; the way back is
 // taken to be as fast. Memory nodes share a lane's rows, and a compute node's link carries those of
 // all.

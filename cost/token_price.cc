@@ -50,4 +50,13 @@ TokenBill ShareBill(absl::Span<const MachineWork> machines, double hours,
   return bill;
 }
 
+TokenBill BillOfPools(const PoolPrices& prices, const StepShares& compute, double hours,
+                      const TokenCounts& tokens) {
+  const MachineWork pools[] = {
+      {.price_per_hour = prices.compute, .input = compute.input, .output = compute.output},
+      {.price_per_hour = prices.prompts, .input = 1},
+      {.price_per_hour = prices.memory, .output = 1}};
+  return ShareBill(pools, hours, tokens);
+}
+
 }  // namespace lamina::cost

@@ -62,4 +62,18 @@ struct TokenBill {
 TokenBill ShareBill(absl::Span<const MachineWork> machines, double hours,
                     const TokenCounts& tokens);
 
+// A running cluster's nodes by what they do; prices per hour of all of a kind together.
+struct PoolPrices {
+  double compute = 0;  // That decode; with prompts inline they run these too.
+  double prompts = 0;  // For prompts alone.
+  double memory = 0;
+
+  double total() const { return compute + prompts + memory; }
+};
+
+// The bill of `hours`: nodes for prompts are input's, memory nodes output's, and the others are
+// shared as `compute`, the time that they spent on either.
+TokenBill BillOfPools(const PoolPrices& prices, const StepShares& compute, double hours,
+                      const TokenCounts& tokens);
+
 }  // namespace lamina::cost

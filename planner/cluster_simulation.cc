@@ -73,6 +73,15 @@ core::SchedulerOptions SchedulerOptionsOf(const ClusterConfig& config,
   return options;
 }
 
+template <typename Node>
+double PriceOf(const std::vector<Node>& nodes) {
+  double price = 0;
+  for (const Node& node : nodes) {
+    price += node.price_per_hour;
+  }
+  return nodes.empty() ? 0 : price / static_cast<double>(nodes.size());
+}
+
 }  // namespace
 
 absl::StatusOr<SimFleet> FleetOfClusterFile(const ClusterConfig& config,
@@ -103,6 +112,8 @@ absl::StatusOr<SimFleet> FleetOfClusterFile(const ClusterConfig& config,
         absl::StrCat("capacity: ", capacity, " bytes hold no token of ", shape.name,
                      ", which takes ", shape.KvBytesPerToken(), " bytes"));
   }
+  cell.compute_price = PriceOf(config.compute);
+  cell.memory_price = PriceOf(config.memory);
   return fleet;
 }
 

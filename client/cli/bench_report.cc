@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/cli/bubbles.h"
+#include "client/cli/token_bill.h"
 #include "common/units.h"
 
 namespace lamina::cli {
@@ -120,6 +121,7 @@ Json BenchReport::ToJson(double seconds, const client::ClusterStatus& before,
           {"tpot_ms", Percentiles(tpot_ms_)},
           {"itl_ms", Percentiles(itl_ms_)},
           {"slo", SloToJson(seconds)},
+          {"cost", BillToJson(after, BillBetween(before, after, seconds))},
           {"nodes", nodes},
           {"bubbles", LargestBubble(before, after, seconds)},
           {"errors", errors_}};
@@ -161,6 +163,12 @@ std::string FormatReport(const Json& report) {
         &text, "\nSLO: %.1f%% of requests kept it, p%g asked for: %s, goodput %.3f requests/s\n",
         100 * slo["within_share"].get<double>(), 100 * slo["at"].get<double>(),
         slo["met"].get<bool>() ? "met" : "not met", slo["goodput"].get<double>());
+  }
+  if (const Json cost = report.value("cost", Json()); cost.is_object()) {
+    absl::StrAppendFormat(
+        &text, "\ncost at %.2f/h: %.4f, 1M tokens: %.3f of prompts, %.3f generated (measured)\n",
+        cost["hourly"].get<double>(), cost["input"].get<double>() + cost["output"].get<double>(),
+        cost["per_million_input"].get<double>(), cost["per_million_output"].get<double>());
   }
   if (const std::string words = report.value("bubbles", ""); !words.empty()) {
     absl::StrAppend(&text, "\n", words, "\n");

@@ -156,6 +156,11 @@ Json ResultToJson(const planner::SimResult& result, const planner::Slo& slo) {
             {"within_share", share},
             {"met", met},
             {"goodput", met ? result.requests_per_second : 0.0}}},
+          {"cost",
+           {{"input", result.bill.input},
+            {"output", result.bill.output},
+            {"per_million_input", result.bill.per_million_input},
+            {"per_million_output", result.bill.per_million_output}}},
           {"busy",
            {{"compute", result.compute_busy},
             {"memory", result.memory_busy},
@@ -176,14 +181,16 @@ std::string ResultText(const Json& json) {
       "simulated: %d requests counted, %d answered, %d refused, %d failed; %.2f requests/s, %.1f "
       "output tokens/s\nms           p50        p90        p99\nttft  %s\ntpot  %s\n"
       "within the SLO %.1f%%; busy: compute %.0f%%, memory %.0f%%, coordinator %.0f%%; %d "
-      "preemptions, %d nodes lost, %d epochs\n",
+      "preemptions, %d nodes lost, %d epochs\n1M tokens: %.3f of prompts, %.3f generated\n",
       json["requests"].get<uint64_t>(), json["answered"].get<uint64_t>(),
       json["refused"].get<uint64_t>(), json["failed"].get<uint64_t>(),
       json["requests_per_second"].get<double>(), json["output_tokens_per_second"].get<double>(),
       times("ttft_ms"), times("tpot_ms"), 100 * json["slo"]["within_share"].get<double>(),
       100 * json["busy"]["compute"].get<double>(), 100 * json["busy"]["memory"].get<double>(),
       100 * json["busy"]["coordinator"].get<double>(), json["preemptions"].get<uint64_t>(),
-      json["nodes_lost"].get<uint64_t>(), json["epochs"].get<uint64_t>());
+      json["nodes_lost"].get<uint64_t>(), json["epochs"].get<uint64_t>(),
+      json["cost"]["per_million_input"].get<double>(),
+      json["cost"]["per_million_output"].get<double>());
 }
 
 absl::StatusOr<Json> SimulateFlagsRun(const SimulateFlags& flags) {

@@ -182,6 +182,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"limits.running_max=9999999999", "'9999999999' is more than 4294967295"},
         BadValue{"compute.0.compute_type=int8", "bf16, f32"},
         BadValue{"memory.0.capacity=2 gigs", "memory.0.capacity: '2 gigs'"},
+        BadValue{"memory.0.price=1.2", "memory.0.price: '1.2' is not a price"},
+        BadValue{"compute.0.price=-1/h", "write it like 1.2/h"},
         BadValue{"memory.0.capacity=0", "memory.0.capacity: missing or zero"},
         BadValue{"memory.0.windows=gpu", "auto, host, device"},
         BadValue{"memory.0.windows=device", "'m0' is on the processor; give it a device"},

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 
+#include "coordinator/token_work.h"
 #include "tests/unit/coordinator/stub_port.h"
 
 namespace lamina::coordinator {
@@ -232,6 +233,19 @@ TEST_F(StatusBuilderTest, WarnsThatBitsMayDifferWherePromptsRunInOtherShards) {
   BeginEpoch();
   EXPECT_THAT(Build().warnings, Contains(HasSubstr("prompts run in 2 shards (p0), decode in 1")));
   EXPECT_THAT(Build().nodes[2].layers, HasSubstr("KV heads 1-1"));
+}
+
+TEST(TokenWorkTest, SharesStepsByTheMeasuredLine) {
+  TokenWork work;
+  work.Add(8, 100, false);  // Nothing is measured yet.
+  work.SetTimes(2, 0.5);
+  work.Add(8, 100, false);
+  work.Add(4, 0, false);
+  work.Add(0, 10, true);
+
+  EXPECT_EQ(work.input_tokens(), 210);
+  EXPECT_DOUBLE_EQ(work.shares().input, 1 + 50);
+  EXPECT_DOUBLE_EQ(work.shares().output, 1 + 4 + (2 + 2));
 }
 
 }  // namespace

@@ -65,5 +65,14 @@ TEST(ShareBillTest, WithoutTokensIsStillTheWholeBill) {
   EXPECT_EQ(bill.per_million_output, 0);
 }
 
+TEST(BillOfPoolsTest, GivesEachPoolToWhoUsesIt) {
+  const TokenBill bill = BillOfPools({.compute = 4, .prompts = 2, .memory = 1},
+                                     {.input = 1, .output = 3}, 1, {.input = 1e6, .output = 5e5});
+
+  EXPECT_DOUBLE_EQ(bill.per_million_input, 2 + 1);
+  EXPECT_DOUBLE_EQ(bill.per_million_output, 2 * (3 + 1));
+  EXPECT_DOUBLE_EQ(bill.total(), 7);
+}
+
 }  // namespace
 }  // namespace lamina::cost

@@ -13,11 +13,11 @@ using testing::HasSubstr;
 constexpr char kTwoPools[] = R"(
 model: small
 compute:
-  - {name: c0, replica: r0, stage: 0}
-  - {name: c1, replica: r0, stage: 1}
+  - {name: c0, replica: r0, stage: 0, price: 2/h}
+  - {name: c1, replica: r0, stage: 1, price: 2/h}
 memory:
-  - {name: m0, capacity: 4GiB}
-  - {name: m1, capacity: 4GiB}
+  - {name: m0, capacity: 4GiB, price: 0.5/h}
+  - {name: m1, capacity: 4GiB, price: 0.5/h}
 pipeline: {lanes: auto}
 limits: {sequence_tokens_max: 16384, running_max: 64}
 )";
@@ -38,7 +38,7 @@ absl::StatusOr<SimFleet> FleetOfText(const std::string& text) {
   return FleetOfClusterFile(*config, SmallModel(), Devices(), {});
 }
 
-TEST(ClusterSimulationTest, HasTheFilesNodesAndLimits) {
+TEST(ClusterSimulationTest, HasTheFilesNodesLimitsAndPrices) {
   const auto fleet = FleetOfText(kTwoPools);
 
   ASSERT_TRUE(fleet.ok()) << fleet.status();
@@ -46,9 +46,11 @@ TEST(ClusterSimulationTest, HasTheFilesNodesAndLimits) {
   EXPECT_EQ(cell.cluster.replicas, 1);
   EXPECT_EQ(cell.cluster.stages, 2);
   EXPECT_EQ(cell.cluster.memory_nodes, 2);
-  EXPECT_EQ(cell.kv_tokens, 43690);  // Of 98304 bytes in 4 GiB.
+  EXPECT_EQ(cell.kv_tokens, (uint64_t{4} << 30) / SmallModel().KvBytesPerToken());
   EXPECT_EQ(cell.scheduler.sequence_tokens_max, SmallModel().positions_max);
   EXPECT_TRUE(cell.scheduler.lanes_auto);
+  EXPECT_DOUBLE_EQ(cell.compute_price, 2);
+  EXPECT_DOUBLE_EQ(cell.memory_price, 0.5);
   const auto requests =
       MakeArrivals({.requests = 50, .rate = 50, .input = 100, .output = 50, .tokens_max = 8192});
   const auto result = Simulate(*fleet, requests, {});

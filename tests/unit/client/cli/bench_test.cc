@@ -130,6 +130,28 @@ TEST(BenchReportTest, GoodputIsTheRateWhereTheShareKeepsBothLatencies) {
   EXPECT_TRUE(BenchReport().ToJson(2, {}, {})["slo"].is_null());
 }
 
+TEST(BenchReportTest, SaysWhatTokensCostWhereThereArePrices) {
+  client::ClusterStatus before;
+  before.tokens_generated = 100;
+  before.token_cost = {.compute_price = 3,
+                       .memory_price = 1,
+                       .input_seconds = 2,
+                       .output_seconds = 5,
+                       .input_tokens = 50};
+  client::ClusterStatus after = before;
+  after.tokens_generated = 1100;
+  after.token_cost.input_seconds += 1;
+  after.token_cost.output_seconds += 3;
+  after.token_cost.input_tokens += 500;
+
+  const Json cost = BenchReport().ToJson(3600, before, after)["cost"];
+
+  EXPECT_NEAR(cost["input"].get<double>(), 3 * 0.25, 1e-12);
+  EXPECT_NEAR(cost["output"].get<double>(), 3 * 0.75 + 1, 1e-12);
+  EXPECT_NEAR(cost["per_million_output"].get<double>(), 1e3 * (3 * 0.75 + 1), 1e-9);
+  EXPECT_TRUE(BenchReport().ToJson(1, {}, {})["cost"].is_null());
+}
+
 // What nodes counted between two looks becomes points that cost::ParseCalibration() reads.
 TEST(CalibrationPointsTest, AreSecondsOfAUnitAndReadBack) {
   client::NodeStatus compute{.name = "c0", .role = "compute", .units = 100};
