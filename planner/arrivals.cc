@@ -54,6 +54,13 @@ absl::StatusOr<Lengths> ParseLengths(absl::string_view text) {
       absl::StrCat("'", text, "' is not one of fixed, sharegpt, azure"));
 }
 
+std::vector<TokenId> PromptOf(uint64_t request, const TraceRequest& what) {
+  std::vector<TokenId> prompt(what.input, static_cast<TokenId>(1 + request % INT32_MAX));
+  std::fill_n(prompt.begin(), what.prefix == 0 ? 0 : std::min(what.prefix_tokens, what.input),
+              -static_cast<TokenId>(what.prefix & INT32_MAX));
+  return prompt;
+}
+
 std::vector<TraceRequest> MakeArrivals(const ArrivalOptions& options) {
   LAMINA_CHECK(options.rate > 0 && options.tokens_max >= 2);
   Prng random(options.seed);
@@ -67,6 +74,10 @@ std::vector<TraceRequest> MakeArrivals(const ArrivalOptions& options) {
     request.input = Draw(options.input, spread.input, options.tokens_max - 1, random);
     request.output =
         Draw(options.output, spread.output, options.tokens_max - request.input, random);
+    if (options.prefix_tokens > 0) {
+      request.prefix = 1 + static_cast<uint32_t>(random.Below(options.prefixes));
+      request.prefix_tokens = std::min(options.prefix_tokens, request.input);
+    }
     requests.push_back(request);
   }
   return requests;

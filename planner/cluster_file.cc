@@ -2,8 +2,10 @@
 #include "planner/cluster_file.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "cost/price.h"
 #include "plan/limits.h"
 
 namespace lamina::planner {
@@ -19,6 +21,13 @@ constexpr double kSlack = 8;
 
 std::string DeviceName(const cost::Device& device, uint32_t index) {
   return device.kind == DeviceKind::kGpu ? absl::StrCat("cuda:", index) : "cpu";
+}
+
+// In whole hundredths of a cent, as a person would write it.
+double PriceOfDevice(const Problem& problem, const cost::Machine& machine) {
+  const cost::Estimate load = cost::MeanLoad(problem.catalogue.economics);
+  const double price = cost::HourlyPrice(problem.catalogue, machine, load).value / machine.devices;
+  return std::round(price * 1e4) / 1e4;
 }
 
 uint64_t Capacity(double bytes) {
@@ -53,6 +62,7 @@ void AddCompute(const Problem& problem, const Configuration& configuration, Clus
       const double weights = problem.model.WeightBytes() / of_replica;
       node.capacity_bytes = Capacity((1 - cost::kReserve) * device.capacity.value - weights);
     }
+    node.price_per_hour = PriceOfDevice(problem, machine);
     config.compute.push_back(node);
   }
 }
@@ -68,6 +78,7 @@ void AddMemory(const Problem& problem, const Hardware& hardware, ClusterConfig& 
     node.host = absl::StrCat("memory-", i / hardware.memory->devices);
     node.device = DeviceName(device, i % hardware.memory->devices);
     node.capacity_bytes = Capacity((1 - cost::kReserve) * device.capacity.value);
+    node.price_per_hour = PriceOfDevice(problem, *hardware.memory);
     config.memory.push_back(node);
   }
 }

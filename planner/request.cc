@@ -73,8 +73,8 @@ absl::Status ReadPercentile(absl::string_view text, double& share) {
 }  // namespace
 
 absl::StatusOr<Load> ParseLoad(absl::string_view text) {
-  LAMINA_ASSIGN_OR_RETURN(const Pairs pairs,
-                          ParsePairs(text, {"rate", "input", "output", "lengths"}));
+  LAMINA_ASSIGN_OR_RETURN(const Pairs pairs, ParsePairs(text, {"rate", "input", "output", "lengths",
+                                                               "prefix", "prefixes"}));
   Load load;
   for (const auto& [key, value] : pairs) {
     if (key == "lengths") {
@@ -86,7 +86,11 @@ absl::StatusOr<Load> ParseLoad(absl::string_view text) {
       continue;
     }
     const bool rate = key == "rate";
-    double& out = rate ? load.rate : key == "input" ? load.input : load.output;
+    double& out = rate              ? load.rate
+                  : key == "input"  ? load.input
+                  : key == "output" ? load.output
+                  : key == "prefix" ? load.prefix
+                                    : load.prefixes;
     LAMINA_RETURN_IF_ERROR(
         ReadNumber(key, value, rate ? 1e-6 : 1, rate ? kRateMax : kTokensMax, out));
   }
@@ -94,6 +98,10 @@ absl::StatusOr<Load> ParseLoad(absl::string_view text) {
     return absl::InvalidArgumentError(
         absl::StrCat(load.input == 0 ? "input" : "output",
                      ": missing; write a load like rate=20,input=1024,output=256"));
+  }
+  if (load.prefix > load.input) {
+    return absl::InvalidArgumentError(absl::StrCat("prefix: ", load.prefix, " is more than the ",
+                                                   load.input, " tokens of input"));
   }
   return load;
 }

@@ -18,6 +18,7 @@ using core::Member;
 using core::MembershipAction;
 
 constexpr char kRegion[] = "simulated";
+constexpr Nanos kKeptInterval = Seconds(1);
 
 bool HoldsKv(const SimCellSpec& spec) {
   return spec.cluster.policy != cost::KvPolicy::kAttendRemote;
@@ -88,7 +89,7 @@ void SimCell::Push(SimEventKind kind, Nanos time, uint32_t subject) {
 
 absl::Status SimCell::Submit(uint64_t request, const TraceRequest& what, Nanos now) {
   core::SequenceRequest sequence{.id = request + 1, .tokens_max = what.input + what.output};
-  sequence.prompt.assign(what.input, 1);
+  sequence.prompt = PromptOf(request, what);
   const absl::Status status = scheduler_.Submit(std::move(sequence));
   if (status.ok()) {
     Wake(now);
@@ -140,6 +141,7 @@ void SimCell::Turn(Nanos now) {
   }
   double seconds = spec_.coordinator.turn + TakeReports(now);
   seconds += Plan(now, seconds);
+  CountKept(now);
   busy_until_ = now + NanosOf(seconds);
   stats_.coordinator_busy += seconds;
 }
@@ -174,7 +176,7 @@ double SimCell::Plan(Nanos now, double spent) {
 
 void SimCell::Tell(const core::Events& events, Nanos now) {
   for (const core::TokenEvent& event : events.tokens) {
-    listener_.OnToken(event.sequence - 1, now);
+    listener_.OnToken(event.sequence - 1, event.cached_tokens, now);
   }
   for (const core::FinishEvent& event : events.finished) {
     listener_.OnEnd(event.sequence - 1, event.status.ok());
@@ -221,7 +223,9 @@ void SimCell::Serve(uint64_t epoch, Nanos now) {
   pricer_ = std::make_unique<StepPricer>(spec_.shape, cluster);
   nodes_there_ = static_cast<uint32_t>(names.size()) * cluster.shards;
   core::Events told;
-  scheduler_.StartEpoch(epoch, SharesOf(cluster), std::exchange(lost_, {}), told, prefill_lanes_);
+  const std::vector<core::MemoryNodeShare> shares = SharesOf(cluster);
+  shares_ = static_cast<uint32_t>(shares.size());
+  scheduler_.StartEpoch(epoch, shares, std::exchange(lost_, {}), told, prefill_lanes_);
   if (spec_.scheduler.lanes_auto) {
     scheduler_.SetLaneCosts(CostsOf(cluster));
   }
@@ -290,19 +294,38 @@ std::vector<core::MemoryNodeShare> SimCell::SharesOf(const cost::Cluster& cluste
   const auto tokens = static_cast<double>(spec_.kv_tokens);
   std::vector<core::MemoryNodeShare> shares;
   if (HoldsKv(spec_)) {
-    shares.push_back({.name = "c0", .slots = slots(tokens)});
+    const std::string& name = membership_.compute_members().front()->name;
+    shares.push_back({.name = name, .slots = slots(tokens), .arena = ArenaOf(name)});
   } else if (cluster.partition == Partition::kHead) {
     const double most = std::ceil(cost::Real(spec_.shape.kv_heads) / cluster.memory_nodes);
     shares.push_back({.name = "heads", .slots = slots(tokens * spec_.shape.kv_heads / most)});
   } else {
-    for (uint32_t i = 0; i < cluster.memory_nodes; ++i) {
-      shares.push_back({.name = absl::StrCat("m", i), .slots = slots(tokens)});
+    for (const Member* member : membership_.memory_members()) {
+      shares.push_back(
+          {.name = member->name, .slots = slots(tokens), .arena = ArenaOf(member->name)});
     }
   }
   for (core::MemoryNodeShare& share : shares) {
     share.bandwidth_bytes_per_second = 1;
   }
   return shares;
+}
+
+// K and V that no running request uses, as a share of all that fits; looked at now and then.
+void SimCell::CountKept(Nanos now) {
+  if (!spec_.scheduler.prefix_cache || now - kept_counted_ < kKeptInterval) {
+    return;
+  }
+  uint64_t kept = 0;
+  uint64_t all = 0;
+  for (uint32_t share = 0; share < shares_; ++share) {
+    const core::KvPoolStats pool = scheduler_.KvStats(share);
+    kept += pool.slots_kept;
+    all += pool.slots_total;
+  }
+  stats_.kept_seconds +=
+      ToSeconds(now - kept_counted_) * static_cast<double>(kept) / static_cast<double>(all);
+  kept_counted_ = now;
 }
 
 void SimCell::PlanFailure(Nanos now) {
@@ -317,12 +340,19 @@ void SimCell::PlanFailure(Nanos now) {
   }
 }
 
+// Its memory, which a node loses with its life.
+uint64_t SimCell::ArenaOf(const std::string& name) const {
+  const auto lost = times_lost_.find(name);
+  return 1 + (lost == times_lost_.end() ? 0 : lost->second);
+}
+
 void SimCell::FailOne(Nanos now) {
   const auto node = static_cast<uint32_t>(random_.Below(membership_.all().size()));
   const std::string name = membership_.all()[node].name;
   if (membership_.IsThere(name)) {
     membership_.Leave(name);
     lost_.push_back(name);
+    ++times_lost_[name];
     ++stats_.nodes_lost;
     Push(SimEventKind::kRepair, now + NanosOf(spec_.failures.repair_seconds), node);
     Form(now);
@@ -338,8 +368,7 @@ void SimCell::KeepWork() {
   }
   const auto add = [](const std::vector<SimWork>& from, std::vector<SimWork>& to) {
     for (size_t i = 0; i < from.size(); ++i) {
-      to[i].busy += from[i].busy;
-      to[i].input += from[i].input;
+      to[i] += from[i];
     }
   };
   add(nodes_->stages(), stats_.stages);
@@ -352,11 +381,10 @@ SimCellStats SimCell::Stats() const {
   SimCellStats stats = stats_;
   if (nodes_ != nullptr) {
     for (size_t i = 0; i < nodes_->stages().size(); ++i) {
-      stats.stages[i].busy += nodes_->stages()[i].busy;
-      stats.stages[i].input += nodes_->stages()[i].input;
+      stats.stages[i] += nodes_->stages()[i];
     }
     for (size_t i = 0; i < nodes_->memory().size(); ++i) {
-      stats.memory[i].busy += nodes_->memory()[i].busy;
+      stats.memory[i] += nodes_->memory()[i];
     }
   }
   stats.preemptions = scheduler_.Stats().preemptions;

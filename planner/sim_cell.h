@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -59,7 +60,8 @@ struct SimCellSpec {
 class SimListener {
  public:
   virtual ~SimListener() = default;
-  virtual void OnToken(uint64_t request, Nanos now) = 0;
+  // `cached`: tokens of the prompt that were found computed.
+  virtual void OnToken(uint64_t request, uint32_t cached, Nanos now) = 0;
   virtual void OnEnd(uint64_t request, bool answered) = 0;
 };
 
@@ -70,6 +72,7 @@ struct SimCellStats {
   std::vector<SimWork> stages;  // Of compute nodes (shards are one); those for prompts last.
   std::vector<SimWork> memory;
   double coordinator_busy = 0;
+  double kept_seconds = 0;  // Of a node that holds K and V: times the share kept for nobody yet.
 };
 
 class SimCell {
@@ -102,7 +105,9 @@ class SimCell {
                     std::vector<plan::Stage>& stages) const;
   void FailOne(Nanos now);
   void PlanFailure(Nanos now);
+  uint64_t ArenaOf(const std::string& name) const;
   void KeepWork();
+  void CountKept(Nanos now);
 
   const SimCellSpec& spec_;
   const uint32_t index_;
@@ -119,6 +124,9 @@ class SimCell {
   plan::PrefillLanes prefill_lanes_;
   std::vector<uint32_t> reports_;  // Lanes of what has come.
   std::vector<std::string> lost_;  // Since the last epoch.
+  std::map<std::string, uint64_t> times_lost_;
+  uint32_t shares_ = 0;  // Of KV: memory nodes, or with heads spread 1.
+  Nanos kept_counted_ = 0;
   bool waking_ = false;
   Nanos busy_until_ = 0;
   SimCellStats stats_;

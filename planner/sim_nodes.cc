@@ -105,8 +105,7 @@ void SimNodes::RunNext(uint32_t index, Nanos now) {
   const Lane& lane = lanes_[*stage.lane];
   const SimStep& step = lane.waiting.front();
   const Nanos time = lane.slice < options_.layers ? step.slice : step.head_piece;
-  stage_work_[index].busy += ToSeconds(time);
-  stage_work_[index].input += ToSeconds(time) * step.input_share;
+  stage_work_[index].Add(ToSeconds(time), step.input_share, 0);
   Push(SimEventKind::kSliceDone, now + time, index);
 }
 
@@ -158,7 +157,8 @@ Nanos SimNodes::Attend(const SimStep& step, uint32_t index, Nanos now) {
     memory.link_free = std::max(memory.link_free, now) + attention.arrive;
     const Nanos arrived = std::max(stage.out_free, memory.link_free) + step.latency;
     memory.free = std::max(memory.free, arrived) + attention.attend;
-    memory_work_[attention.node].busy += ToSeconds(attention.attend);
+    memory_work_[attention.node].Add(ToSeconds(attention.attend), attention.input_share,
+                                     attention.cached_share);
     done = std::max(done, memory.free);
   }
   stage.in_free = std::max(stage.in_free, done) + step.back;

@@ -25,10 +25,23 @@
 
 namespace lamina::planner {
 
-// What a node was busy with, in seconds; what is not output's is input's.
+// What a node was busy with, in seconds; the rest is output's.
 struct SimWork {
   double busy = 0;
   double input = 0;
+  double cached = 0;
+
+  SimWork& operator+=(const SimWork& other) {
+    busy += other.busy;
+    input += other.input;
+    cached += other.cached;
+    return *this;
+  }
+  void Add(double seconds, double input_share, double cached_share) {
+    busy += seconds;
+    input += seconds * input_share;
+    cached += seconds * cached_share;
+  }
 };
 
 struct SimNodesOptions {

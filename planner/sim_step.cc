@@ -22,10 +22,48 @@ double StepPricer::AttendedOf(const plan::DecodeRow& row) const {
   return shape_.AttendedTokens(row.position + 1.0) / shape_.layers;
 }
 
-StepPricer::Load StepPricer::LoadOf(const plan::StepPlan& plan) const {
+// What comes before a sequence's first token of work was found computed.
+void StepPricer::Join(const plan::StepPlan& plan) {
+  for (const plan::SequenceLeave& leave : plan.leaves) {
+    joined_.erase(leave.id);
+  }
+  for (const plan::SequenceJoin& join : plan.joins) {
+    const auto tokens = static_cast<uint32_t>(join.tokens.size());
+    uint32_t first = tokens;
+    for (const plan::PrefillChunk& chunk : plan.chunks) {
+      first = chunk.sequence == join.id ? std::min(first, chunk.first_token) : first;
+    }
+    for (const plan::DecodeRow& row : plan.rows) {
+      first = row.sequence == join.id ? std::min(first, row.position) : first;
+    }
+    joined_[join.id] = {.memory_node = join.memory_node, .tokens = tokens, .cached = first};
+  }
+}
+
+bool StepPricer::IsPrompt(const plan::DecodeRow& row) const {
+  const auto joined = joined_.find(row.sequence);
+  return joined != joined_.end() && row.position < joined->second.tokens;
+}
+
+// All do but prompt rows before the last one.
+bool StepPricer::Samples(const plan::DecodeRow& row) const {
+  const auto joined = joined_.find(row.sequence);
+  return joined == joined_.end() || row.position + 1 >= joined->second.tokens;
+}
+
+StepPricer::Load StepPricer::LoadOf(const plan::StepPlan& plan, bool prompts, bool rows) const {
   Load load;
-  load.step.rows = static_cast<double>(plan.rows.size());
-  load.sampled = static_cast<uint32_t>(plan.rows.size());
+  load.step.rows = 0;
+  for (const plan::DecodeRow& row : plan.rows) {
+    if (IsPrompt(row) ? prompts : rows) {
+      ++load.step.rows;
+      load.attended += AttendedOf(row);
+      load.sampled += Samples(row) ? 1 : 0;
+    }
+  }
+  if (!prompts) {
+    return load;
+  }
   double length = 0;
   for (const plan::PrefillChunk& chunk : plan.chunks) {
     load.step.prompt_tokens += chunk.tokens;
@@ -40,26 +78,25 @@ StepPricer::Load StepPricer::LoadOf(const plan::StepPlan& plan) const {
 }
 
 // Of one layer, with the attention where it is the compute node's.
-double StepPricer::SliceSeconds(const Load& load, double attended) const {
+double StepPricer::SliceSeconds(const Load& load) const {
   if (load.step.rows + load.step.prompt_tokens == 0) {
     return 0;
   }
   double seconds = cost::SliceSeconds(shape_, cluster_, load.step).value;
   if (!attends_away() && load.step.rows > 0) {
-    seconds += cost::AttentionSeconds(cluster_.compute.attention,
-                                      attended * shape_.KvBytesPerTokenLayer() / cluster_.shards)
-                   .value;
+    const double bytes = load.attended * shape_.KvBytesPerTokenLayer() / cluster_.shards;
+    seconds += cost::AttentionSeconds(cluster_.compute.attention, bytes).value;
   }
   return seconds;
 }
 
-double StepPricer::ComputeSeconds(const Load& load, double attended) const {
-  return shape_.layers * SliceSeconds(load, attended) +
+double StepPricer::ComputeSeconds(const Load& load) const {
+  return shape_.layers * SliceSeconds(load) +
          (load.sampled > 0 ? cost::HeadSeconds(shape_, cluster_, load.sampled).value : 0);
 }
 
-void StepPricer::FillCompute(const Load& load, double attended, SimStep& step) const {
-  const double slice = SliceSeconds(load, attended);
+void StepPricer::FillCompute(const plan::StepPlan& plan, const Load& load, SimStep& step) const {
+  const double slice = SliceSeconds(load);
   step.slice = NanosOf(slice);
   if (load.sampled > 0) {
     const double head = cost::HeadSeconds(shape_, cluster_, load.sampled).value;
@@ -69,16 +106,20 @@ void StepPricer::FillCompute(const Load& load, double attended, SimStep& step) c
   }
   step.hop =
       NanosOf(cost::HopSeconds(shape_, cluster_, load.step.rows + load.step.prompt_tokens).value);
-  Load prompts = load;
-  prompts.step.rows = 0;
-  prompts.sampled -= static_cast<uint32_t>(load.step.rows);
-  Load rows = load;
-  rows.step.prompt_tokens = 0;
-  rows.sampled = static_cast<uint32_t>(load.step.rows);
-  const double both = ComputeSeconds(load, attended);
-  step.input_share =
-      cost::ShapleyShares(both, ComputeSeconds(prompts, 0), ComputeSeconds(rows, attended)).input /
-      both;
+  const double both = ComputeSeconds(load);
+  step.input_share = cost::ShapleyShares(both, ComputeSeconds(LoadOf(plan, true, false)),
+                                         ComputeSeconds(LoadOf(plan, false, true)))
+                         .input /
+                     both;
+}
+
+StepPricer::Read StepPricer::ReadOf(const plan::DecodeRow& row) const {
+  Read read{.all = AttendedOf(row) * shape_.KvBytesPerTokenLayer()};
+  if (IsPrompt(row)) {
+    read.prompts = read.all;
+    read.cached = read.all * joined_.at(row.sequence).cached / (row.position + 1.0);
+  }
+  return read;
 }
 
 // Which rows a memory node attends, and what crosses its link; all of them with heads or token
@@ -93,42 +134,55 @@ void StepPricer::FillMemory(const plan::StepPlan& plan, const Load& load, SimSte
   }
   step.back = NanosOf(traffic.back * compute_byte);
   step.latency = NanosOf((cluster_.compute_link.latency + cluster_.memory_link.latency).value / 2);
-  bytes_.assign(cluster_.memory_nodes, 0);
+  const bool by_request = cluster_.partition == Partition::kRequest;
+  const double share = by_request ? 1 : cost::BusiestShare(shape_, cluster_, 1);
+  reads_.assign(cluster_.memory_nodes, {});
   double all = 0;
   for (const plan::DecodeRow& row : plan.rows) {
-    const double bytes = AttendedOf(row) * shape_.KvBytesPerTokenLayer();
-    all += bytes;
-    if (cluster_.partition == Partition::kRequest) {
-      bytes_[nodes_.at(row.sequence)] += bytes;
-    }
+    const Read read = ReadOf(row);
+    all += read.all;
+    Read& node = reads_[by_request ? joined_.at(row.sequence).memory_node : 0];
+    node.all += share * read.all;
+    node.prompts += share * read.prompts;
+    node.cached += share * read.cached;
   }
-  if (cluster_.partition != Partition::kRequest) {
-    std::fill(bytes_.begin(), bytes_.end(), all * cost::BusiestShare(shape_, cluster_, 1));
+  if (!by_request) {
+    std::fill(reads_.begin() + 1, reads_.end(), reads_[0]);
   }
-  for (uint32_t node = 0; node < bytes_.size(); ++node) {
-    if (bytes_[node] > 0) {
-      step.attentions.push_back(
-          {.node = node,
-           .arrive = NanosOf(traffic.out * bytes_[node] / all * memory_byte),
-           .attend =
-               NanosOf(cost::AttentionSeconds(cluster_.memory.attention, bytes_[node]).value)});
+  for (uint32_t node = 0; node < reads_.size(); ++node) {
+    if (reads_[node].all > 0) {
+      step.attentions.push_back(AttentionOf(node, reads_[node]));
+      step.attentions.back().arrive = NanosOf(traffic.out * reads_[node].all / all * memory_byte);
     }
   }
 }
 
+SimStep::Attention StepPricer::AttentionOf(uint32_t node, const Read& read) const {
+  const auto seconds = [&](double bytes) {
+    return bytes > 0 ? cost::AttentionSeconds(cluster_.memory.attention, bytes).value : 0;
+  };
+  const double both = seconds(read.all);
+  const double prompts =
+      cost::ShapleyShares(both, seconds(read.prompts), seconds(read.all - read.prompts)).input /
+      both;
+  const double cached = read.prompts > 0 ? read.cached / read.prompts : 0;
+  return {.node = node,
+          .attend = NanosOf(both),
+          .input_share = prompts * (1 - cached),
+          .cached_share = prompts * cached};
+}
+
 SimStep StepPricer::Of(const plan::StepPlan& plan) {
-  for (const plan::SequenceJoin& join : plan.joins) {
-    nodes_[join.id] = join.memory_node;
-  }
+  Join(plan);
   SimStep step;
   step.result = {.epoch = plan.epoch, .lane = plan.lane, .step = plan.step};
   step.pinned = !plan.chunks.empty();
   step.rows = static_cast<uint32_t>(plan.rows.size());
   step.work_rows = static_cast<uint32_t>(plan.rows.size() + plan.chunks.size());
-  double attended = 0;
   for (const plan::DecodeRow& row : plan.rows) {
-    attended += AttendedOf(row);
-    step.result.tokens.push_back({.sequence = row.sequence, .position = row.position + 1});
+    if (Samples(row)) {
+      step.result.tokens.push_back({.sequence = row.sequence, .position = row.position + 1});
+    }
   }
   for (const plan::PrefillChunk& chunk : plan.chunks) {
     if (chunk.last) {
@@ -137,8 +191,8 @@ SimStep StepPricer::Of(const plan::StepPlan& plan) {
     }
   }
   if (step.work_rows > 0) {
-    const Load load = LoadOf(plan);
-    FillCompute(load, attended, step);
+    const Load load = LoadOf(plan, true, true);
+    FillCompute(plan, load, step);
     if (attends_away()) {
       FillMemory(plan, load, step);
     }

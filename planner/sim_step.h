@@ -2,7 +2,8 @@
 //
 // SimStep: what one planned step of a lane asks of simulated nodes: times of its slices, of its
 // rows' attention on each memory node, and of its transfers, by the cost model. StepPricer makes it
-// from the scheduler's plan.
+// from the scheduler's plan. Of rows some are prompts' (plan/step_plan.h): each reads all K and V
+// before it by itself, as a decode row does.
 //
 // Threading: one thread.
 
@@ -36,6 +37,8 @@ struct SimStep {
     uint32_t node = 0;
     Nanos arrive = 0;  // On the memory node's link.
     Nanos attend = 0;
+    double input_share = 0;   // Of that time: prompt rows', for what was computed,
+    double cached_share = 0;  // and for what was found computed.
   };
   std::vector<Attention> attentions;  // Of one layer; empty where rows wait for no memory node.
 };
@@ -50,22 +53,41 @@ class StepPricer {
   SimStep Of(const plan::StepPlan& plan);
 
  private:
+  // What a sequence joined with.
+  struct Joined {
+    uint32_t memory_node = 0;
+    uint32_t tokens = 0;
+    uint32_t cached = 0;
+  };
   struct Load {
-    cost::StepLoad step;
+    cost::StepLoad step;   // Prompt rows count as rows.
+    double attended = 0;   // Tokens of a layer, over all rows.
     uint32_t sampled = 0;  // Rows of the LM head.
   };
-  Load LoadOf(const plan::StepPlan& plan) const;
-  void FillCompute(const Load& load, double attended, SimStep& step) const;
+  // Bytes of K and V of a layer that rows read on a memory node.
+  struct Read {
+    double all = 0;
+    double prompts = 0;  // Of these,
+    double cached = 0;   // and of these.
+  };
+  void Join(const plan::StepPlan& plan);
+  bool IsPrompt(const plan::DecodeRow& row) const;
+  bool Samples(const plan::DecodeRow& row) const;
+  // Of the plan's prompts, of its decode rows, or of both.
+  Load LoadOf(const plan::StepPlan& plan, bool prompts, bool rows) const;
+  Read ReadOf(const plan::DecodeRow& row) const;
+  SimStep::Attention AttentionOf(uint32_t node, const Read& read) const;
+  void FillCompute(const plan::StepPlan& plan, const Load& load, SimStep& step) const;
   void FillMemory(const plan::StepPlan& plan, const Load& load, SimStep& step);
-  double ComputeSeconds(const Load& load, double attended) const;
-  double SliceSeconds(const Load& load, double attended) const;
+  double ComputeSeconds(const Load& load) const;
+  double SliceSeconds(const Load& load) const;
   double AttendedOf(const plan::DecodeRow& row) const;
   bool attends_away() const { return cluster_.policy == cost::KvPolicy::kAttendRemote; }
 
   const cost::ModelShape& shape_;
   cost::Cluster cluster_;
-  absl::flat_hash_map<plan::SequenceId, uint32_t> nodes_;  // Looked up, never walked through.
-  std::vector<double> bytes_;                              // By memory node; scratch of Of().
+  absl::flat_hash_map<plan::SequenceId, Joined> joined_;  // Looked up, never walked through.
+  std::vector<Read> reads_;                               // By memory node; scratch of Of().
 };
 
 Nanos NanosOf(double seconds);

@@ -7,9 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
-#include "coordinator/core/sequence_kv.h"
 #include "cost/price.h"
 #include "planner/cluster_file.h"
+#include "planner/scheduler_options.h"
 
 namespace lamina::planner {
 namespace {
@@ -32,21 +32,15 @@ double PriceOfDevice(const Problem& problem, const cost::Machine* machine) {
   return cost::HourlyPrice(problem.catalogue, *machine, load).value / machine->devices;
 }
 
-// As coordinator/cluster_options.cc makes them from a cluster file.
-core::SchedulerOptions SchedulerOptionsOf(const Problem& problem, const cost::Cluster& cluster,
-                                          const Evaluation& evaluation, uint32_t running) {
-  core::SchedulerOptions options;
-  options.lanes = cluster.lanes;
-  options.running_max = std::max(running, cluster.lanes);
-  options.rows_max = (options.running_max + cluster.lanes - 1) / cluster.lanes;
-  options.chunk_tokens = evaluation.chunk_tokens;
-  options.step_tokens_max = std::max(evaluation.chunk_tokens, 2 * options.rows_max);
-  options.sequence_tokens_max = SequenceTokensMax(problem);
-  options.scratch_tokens = std::max(options.sequence_tokens_max, options.step_tokens_max);
-  if (cluster.policy == KvPolicy::kAttendRemote && cluster.partition == Partition::kTokenRange) {
-    options.span_tokens = core::SpanTokensFor(options.sequence_tokens_max);
-  }
-  return options;
+// Of the plan's cluster file. One pool's is for all replicas: its `lanes` and `running` are a
+// replica's.
+core::SchedulerOptions OptionsOf(const Problem& problem, const Configuration& configuration,
+                                 const Evaluation& evaluation, uint32_t lanes, uint32_t running) {
+  ClusterConfig config = ClusterFileOf(problem, configuration, evaluation, "model");
+  config.pipeline.lanes = lanes;
+  config.pipeline.lanes_auto = false;
+  config.limits.running_max = std::max(running, lanes);
+  return SchedulerOptionsOf(config, problem.model.positions_max);
 }
 
 class Simulator {
@@ -209,7 +203,7 @@ SimFleet FleetOf(const Problem& problem, const Configuration& configuration,
     cell.cluster.replicas = 1;
   }
   cell.kv_tokens = static_cast<uint64_t>(kv_tokens);
-  cell.scheduler = SchedulerOptionsOf(problem, cell.cluster, evaluation, running);
+  cell.scheduler = OptionsOf(problem, configuration, evaluation, cell.cluster.lanes, running);
   cell.compute_price = PriceOfDevice(problem, configuration.hardware.compute);
   cell.memory_price = PriceOfDevice(problem, configuration.hardware.memory);
   const double nodes = fleet.cells * (cell.compute_price * cell.compute_nodes() +

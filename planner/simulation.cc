@@ -6,6 +6,7 @@
 #include <limits>
 #include <memory>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "cost/token_price.h"
@@ -31,12 +32,12 @@ class Fleet final : public SimListener {
   absl::Status Run();
   SimResult Result() const;
 
-  void OnToken(uint64_t request, Nanos now) override;
+  void OnToken(uint64_t request, uint32_t cached, Nanos now) override;
   void OnEnd(uint64_t request, bool answered) override;
 
  private:
   void Submit(uint64_t request);
-  uint32_t Route() const;
+  uint32_t Route(const TraceRequest& what) const;
   bool IsCounted(uint64_t request) const { return request >= first_counted_; }
   Nanos window_begin() const { return requests_[first_counted_].at; }
   Nanos window_end() const { return requests_.back().at; }
@@ -49,11 +50,13 @@ class Fleet final : public SimListener {
   const uint64_t first_counted_;
   SimEvents events_;
   std::vector<std::unique_ptr<SimCell>> cells_;
-  std::vector<uint64_t> outstanding_;  // Tokens by cell.
+  std::vector<uint64_t> outstanding_;                    // Tokens by cell.
+  std::vector<absl::flat_hash_set<uint32_t>> prefixes_;  // Had by cell; never walked through.
   std::vector<Record> records_;
   uint64_t open_ = 0;
   uint64_t output_in_window_ = 0;
   uint64_t input_in_window_ = 0;
+  uint64_t cached_in_window_ = 0;
   Nanos now_ = 0;
 };
 
@@ -66,6 +69,7 @@ Fleet::Fleet(const SimFleet& fleet, const std::vector<TraceRequest>& requests,
           std::min(requests.size() - 1,
                    static_cast<size_t>(options.warm_up * static_cast<double>(requests.size())))),
       outstanding_(fleet.cells),
+      prefixes_(fleet.cells),
       records_(requests.size()) {
   Prng seeds(options.seed);
   for (uint32_t i = 0; i < fleet.cells; ++i) {
@@ -74,30 +78,44 @@ Fleet::Fleet(const SimFleet& fleet, const std::vector<TraceRequest>& requests,
   }
 }
 
-uint32_t Fleet::Route() const {
-  return static_cast<uint32_t>(std::min_element(outstanding_.begin(), outstanding_.end()) -
-                               outstanding_.begin());
+uint32_t Fleet::Route(const TraceRequest& what) const {
+  if (what.prefix == 0 || !fleet_.cell.scheduler.prefix_cache) {
+    return static_cast<uint32_t>(std::min_element(outstanding_.begin(), outstanding_.end()) -
+                                 outstanding_.begin());
+  }
+  const auto work = [&](uint32_t cell) {
+    return outstanding_[cell] + (prefixes_[cell].contains(what.prefix) ? 0 : what.prefix_tokens);
+  };
+  uint32_t best = 0;
+  for (uint32_t cell = 1; cell < fleet_.cells; ++cell) {
+    best = work(cell) < work(best) ? cell : best;
+  }
+  return best;
 }
 
 void Fleet::Submit(uint64_t request) {
   const TraceRequest& what = requests_[request];
   Record& record = records_[request];
-  record.cell = Route();
+  record.cell = Route(what);
   if (!cells_[record.cell]->Submit(request, what, what.at).ok()) {
     record.state = Record::State::kRefused;
     return;
   }
   outstanding_[record.cell] += what.input + what.output;
+  if (what.prefix != 0) {
+    prefixes_[record.cell].insert(what.prefix);
+  }
   ++open_;
 }
 
-void Fleet::OnToken(uint64_t request, Nanos now) {
+void Fleet::OnToken(uint64_t request, uint32_t cached, Nanos now) {
   Record& record = records_[request];
   const bool in_window = now > window_begin() && now <= window_end();
   if (record.tokens++ == 0) {
     record.first = now;
     outstanding_[record.cell] -= requests_[request].input;
-    input_in_window_ += in_window ? requests_[request].input : 0;
+    input_in_window_ += in_window ? requests_[request].input - cached : 0;
+    cached_in_window_ += in_window ? cached : 0;
   }
   record.last = now;
   --outstanding_[record.cell];
@@ -165,6 +183,7 @@ void Fleet::CountRequests(SimResult& result) const {
 
 void Fleet::CountWork(SimResult& result) const {
   const uint32_t shards = fleet_.cell.cluster.shards;
+  const bool local = fleet_.cell.cluster.policy == cost::KvPolicy::kLocal;
   std::vector<cost::MachineWork> machines = {{.price_per_hour = fleet_.other_price}};
   double stages = 0;
   double memory = 0;
@@ -173,12 +192,16 @@ void Fleet::CountWork(SimResult& result) const {
     for (const SimWork& work : stats.stages) {
       machines.push_back({.price_per_hour = shards * fleet_.cell.compute_price,
                           .input = work.input,
-                          .output = work.busy - work.input});
+                          .output = work.busy - work.input,
+                          .cached = local ? stats.kept_seconds : 0});
       result.compute_busy += work.busy;
       ++stages;
     }
     for (const SimWork& work : stats.memory) {
-      machines.push_back({.price_per_hour = fleet_.cell.memory_price, .output = work.busy});
+      machines.push_back({.price_per_hour = fleet_.cell.memory_price,
+                          .input = work.input,
+                          .output = work.busy - work.input - work.cached,
+                          .cached = work.cached + stats.kept_seconds});
       result.memory_busy += work.busy;
       ++memory;
     }
@@ -193,7 +216,8 @@ void Fleet::CountWork(SimResult& result) const {
   result.coordinator_busy /= static_cast<double>(cells_.size()) * whole;
   result.bill = cost::ShareBill(machines, result.seconds / kSecondsPerHour,
                                 {.input = static_cast<double>(input_in_window_),
-                                 .output = static_cast<double>(output_in_window_)});
+                                 .output = static_cast<double>(output_in_window_),
+                                 .cached = static_cast<double>(cached_in_window_)});
 }
 
 SimResult Fleet::Result() const {
@@ -203,6 +227,8 @@ SimResult Fleet::Result() const {
   CountRequests(result);
   result.requests_per_second = static_cast<double>(result.requests - 1) / result.seconds;
   CountWork(result);
+  result.input_tokens = input_in_window_;
+  result.cached_tokens = cached_in_window_;
   result.events = events_.count();
   result.ended = now_;
   return result;

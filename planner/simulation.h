@@ -2,7 +2,8 @@
 //
 // Simulate: a fleet of like cells behind a router, in virtual time: real schedulers, the cost
 // model's times, and requests that arrive one by one. A request goes to the cell with the fewest
-// tokens still to be computed, of equal ones to the first.
+// tokens still to be computed, of equal ones to the first; where cells keep prefixes, tokens of one
+// that the cell had before count as computed.
 //
 // Threading: one thread, pure.   Determinism: same arguments, same result, to the bit.
 // Cost: events in proportion to steps times layers; memory to requests, and to what is in flight.
@@ -44,6 +45,8 @@ struct SimResult {
   double tokens_per_second = 0;
   double requests_per_second = 0;  // Offered;
   double tokens_asked = 0;         // and generated tokens a second of these.
+  uint64_t input_tokens = 0;       // Of prompts, computed in `seconds`,
+  uint64_t cached_tokens = 0;      // and found computed.
   std::vector<float> ttft;
   std::vector<float> tpot;       // Of requests with two tokens or more, the mean of each.
   std::vector<float> ttft_each;  // By request, unsorted: infinite where there was no answer;

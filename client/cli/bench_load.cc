@@ -16,6 +16,7 @@ namespace {
 constexpr size_t kRequestsMax = 1'000'000;
 constexpr double kArrivalSecondsMax = 1e6;
 constexpr int64_t kTokensMax = 1 << 20;
+constexpr int64_t kPrefixesMax = 1 << 20;
 
 // What is wrong with a line, or an empty string.
 std::string ParseTraceLine(absl::string_view line, Arrival& arrival) {
@@ -31,20 +32,32 @@ std::string ParseTraceLine(absl::string_view line, Arrival& arrival) {
         return absl::StrCat("arrival_s must be a number in [0, ", kArrivalSecondsMax, "]");
       }
       arrival.at = static_cast<Nanos>(value.get<double>() * 1e9);
-    } else if (key == "input_tokens" || key == "output_tokens") {
+    } else if (key == "prefix") {
+      if (!value.is_number_integer() || value.get<int64_t>() < 1 ||
+          value.get<int64_t>() > kPrefixesMax) {
+        return absl::StrCat("prefix must be a whole number in [1, ", kPrefixesMax, "]");
+      }
+      arrival.prefix = value.get<uint32_t>();
+    } else if (key == "input_tokens" || key == "output_tokens" || key == "prefix_tokens") {
       if (!value.is_number_integer() || value.get<int64_t>() < 1 ||
           value.get<int64_t>() > kTokensMax) {
         return absl::StrCat(key, " must be a whole number in [1, ", kTokensMax, "]");
       }
-      (key == "input_tokens" ? arrival.input_tokens : arrival.output_tokens) =
-          value.get<uint32_t>();
+      (key == "input_tokens"    ? arrival.input_tokens
+       : key == "output_tokens" ? arrival.output_tokens
+                                : arrival.prefix_tokens) = value.get<uint32_t>();
     } else {
       return absl::StrCat("unknown key '", key, "'");
     }
   }
-  return arrival.input_tokens == 0 || arrival.output_tokens == 0
-             ? "wants arrival_s, input_tokens and output_tokens"
-             : "";
+  if (arrival.input_tokens == 0 || arrival.output_tokens == 0) {
+    return "wants arrival_s, input_tokens and output_tokens";
+  }
+  if ((arrival.prefix == 0) != (arrival.prefix_tokens == 0)) {
+    return "prefix and prefix_tokens come together";
+  }
+  return arrival.prefix_tokens > arrival.input_tokens ? "prefix_tokens is more than input_tokens"
+                                                      : "";
 }
 
 }  // namespace
@@ -107,6 +120,16 @@ std::vector<TokenId> RandomPrompt(uint64_t seed, size_t index, uint32_t tokens,
   for (TokenId& token : prompt) {
     token = static_cast<TokenId>(prng.Below(vocabulary));
   }
+  return prompt;
+}
+
+std::vector<TokenId> PromptOf(uint64_t seed, size_t index, const Arrival& arrival,
+                              uint32_t vocabulary) {
+  std::vector<TokenId> prompt = RandomPrompt(seed, index, arrival.input_tokens, vocabulary);
+  // Indices of requests end where these begin.
+  const std::vector<TokenId> prefix =
+      RandomPrompt(seed, kRequestsMax + arrival.prefix, arrival.prefix_tokens, vocabulary);
+  std::copy(prefix.begin(), prefix.end(), prompt.begin());
   return prompt;
 }
 

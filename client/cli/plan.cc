@@ -65,6 +65,10 @@ absl::Status ReadRequest(const PlanFlags& flags, planner::Problem& problem) {
   if (!load.ok()) {
     return named("--load", load.status());
   }
+  if (load->prefix > 0) {
+    return absl::InvalidArgumentError(
+        "--load: prefix: the formulas of plans know no prefixes; lamina simulate does");
+  }
   problem.load = *load;
   if (!flags.slo.empty()) {
     const absl::StatusOr<planner::Slo> slo = planner::ParseSlo(flags.slo);
@@ -128,8 +132,11 @@ absl::StatusOr<planner::PlanSimulationOptions> SimulationOf(const PlanFlags& fla
     std::fprintf(stderr, "left out: %s\n", line.c_str());
   }
   for (const Arrival& arrival : *arrivals) {
-    options.trace.push_back(
-        {.at = arrival.at, .input = arrival.input_tokens, .output = arrival.output_tokens});
+    options.trace.push_back({.at = arrival.at,
+                             .input = arrival.input_tokens,
+                             .output = arrival.output_tokens,
+                             .prefix = arrival.prefix,
+                             .prefix_tokens = arrival.prefix_tokens});
   }
   if (options.trace.back().at == 0) {
     return absl::InvalidArgumentError(

@@ -29,6 +29,8 @@ TEST(RequestTest, ReadsLoads) {
   EXPECT_THAT(ErrorOf(ParseLoad("input=1,input=2,output=1")), HasSubstr("given twice"));
   EXPECT_THAT(ErrorOf(ParseLoad("")), HasSubstr("unknown key ''"));
   EXPECT_EQ(ParseLoad("input=1,output=2,lengths=azure")->lengths, Lengths::kAzure);
+  EXPECT_EQ(ParseLoad("input=8,output=2,prefix=6,prefixes=3")->prefixes, 3);
+  EXPECT_THAT(ErrorOf(ParseLoad("input=8,output=2,prefix=9")), HasSubstr("prefix: 9 is more"));
   EXPECT_THAT(ErrorOf(ParseLoad("input=1,output=2,lengths=long")), HasSubstr("lengths: 'long'"));
 }
 

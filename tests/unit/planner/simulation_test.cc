@@ -42,6 +42,14 @@ SimFleet OneCell() {
   return fleet;
 }
 
+// Tokens of prompts may be rows.
+SimFleet KeepingPrefixes() {
+  SimFleet fleet = OneCell();
+  fleet.cell.scheduler.prefix_cache = true;
+  fleet.cell.scheduler.prompt_rows_max = 512;
+  return fleet;
+}
+
 double SecondsOf(const SimFleet& fleet, double rows, double context, double prompt) {
   const SimCellSpec& cell = fleet.cell;
   const cost::StepLoad load = {
@@ -110,7 +118,7 @@ TEST(SimulationTest, ManyRowsDecodeAsTheFormulaOfTheSteadyStateSays) {
 }
 
 TEST(SimulationTest, TheSameSeedGivesTheSameResult) {
-  SimFleet fleet = OneCell();
+  SimFleet fleet = KeepingPrefixes();
   fleet.cells = 3;
   fleet.cell.failures.per_node_hour = 400;
   fleet.cell.failures.repair_seconds = 2;
@@ -121,6 +129,8 @@ TEST(SimulationTest, TheSameSeedGivesTheSameResult) {
                                         .output = 100,
                                         .lengths = Lengths::kShareGpt,
                                         .tokens_max = 8192,
+                                        .prefix_tokens = 64,
+                                        .prefixes = 4,
                                         .seed = seed});
     return *Simulate(fleet, requests, {.seed = seed});
   };
@@ -132,6 +142,10 @@ TEST(SimulationTest, TheSameSeedGivesTheSameResult) {
   EXPECT_EQ(a.ttft_each, b.ttft_each);
   EXPECT_EQ(a.tpot_each, b.tpot_each);
   EXPECT_EQ(a.events, b.events);
+  EXPECT_EQ(a.cached_tokens, b.cached_tokens);
+  EXPECT_EQ(a.bill.total(), b.bill.total());
+  EXPECT_GT(a.cached_tokens, 0);
+  EXPECT_GT(a.nodes_lost, 0);
   EXPECT_NE(a.events, c.events);
 }
 
@@ -190,6 +204,75 @@ TEST(SimulationTest, TheBillIsWhatMachinesCostInTheWindow) {
   EXPECT_NEAR(result.bill.total(), (2 + 2 * 1 + 0.5) * result.seconds / 3600, 1e-9);
   EXPECT_GT(result.bill.input, 0);
   EXPECT_GT(result.bill.per_million_output, result.bill.per_million_input);
+}
+
+// 19 of 20 requests find the 640 tokens that the first one made; the last one's first token comes
+// after the window.
+TEST(SimulationTest, PrefixesAreFoundAndHaveAPriceOfTheirOwn) {
+  SimFleet fleet = KeepingPrefixes();
+  const auto requests = [](uint32_t prefix_tokens) {
+    std::vector<TraceRequest> list;
+    for (uint32_t i = 0; i < 20; ++i) {
+      list.push_back({.at = Seconds(2) * i,
+                      .input = 1000,
+                      .output = 50,
+                      .prefix = 1,
+                      .prefix_tokens = prefix_tokens});
+    }
+    return list;
+  };
+
+  const SimResult found = *Simulate(fleet, requests(640), {.warm_up = 0});
+  const SimResult none = *Simulate(fleet, requests(0), {.warm_up = 0});
+
+  EXPECT_EQ(found.answered, 20);
+  EXPECT_EQ(found.cached_tokens, 18 * 640);
+  EXPECT_EQ(found.input_tokens, 1000 + 18 * 360);
+  EXPECT_GT(found.bill.cached, 0);
+  EXPECT_GT(found.bill.per_million_input, found.bill.per_million_cached);
+  EXPECT_NEAR(found.bill.total(), (2 + 2 * 1) * found.seconds / 3600, 1e-9);
+  EXPECT_EQ(none.cached_tokens, 0);
+  EXPECT_EQ(none.input_tokens, 19 * 1000);
+}
+
+TEST(SimulationTest, TheRouterKnowsWhichCellHadAPrefix) {
+  SimFleet fleet = KeepingPrefixes();
+  fleet.cells = 2;
+  const auto of = [](Nanos at, uint32_t prefix) {
+    return TraceRequest{
+        .at = at, .input = 500, .output = 9, .prefix = prefix, .prefix_tokens = 400};
+  };
+  // The second one goes to the second cell, since the first one is busy; so does the third.
+  const std::vector<TraceRequest> requests = {of(0, 1), of(0, 2), of(Seconds(9), 2),
+                                              of(Seconds(20), 1), of(Seconds(40), 3)};
+
+  const SimResult result = *Simulate(fleet, requests, {.warm_up = 0});
+
+  EXPECT_EQ(result.cached_tokens, 2 * 400);
+}
+
+// 256 tokens are a chunk; the other 744 are rows, which attend to what lies on memory nodes.
+TEST(SimulationTest, WhatAPromptHasBeyondTheScratchAreRows) {
+  SimFleet fleet = OneCell();
+  fleet.cell.compute_price = 0;
+  const std::vector<TraceRequest> requests = {{.at = 0, .input = 1000, .output = 101},
+                                              {.at = Seconds(60), .input = 1, .output = 1}};
+  const SimResult chunks = *Simulate(fleet, requests, {.warm_up = 0});
+  fleet.cell.scheduler.scratch_tokens = 256;
+  fleet.cell.scheduler.step_tokens_max = 256;
+  fleet.cell.scheduler.chunk_tokens = 256;
+  fleet.cell.scheduler.prompt_rows_max = 256;
+
+  const SimResult rows = *Simulate(fleet, requests, {.warm_up = 0});
+
+  EXPECT_EQ(rows.answered, 2);
+  EXPECT_EQ(chunks.bill.input, 0) << "memory nodes attend for answers alone";
+  double context = 0;
+  for (int position = 256; position < 1000; ++position) {
+    context += position + 1;
+  }
+  const double answers = 100 * 1050.5;
+  EXPECT_NEAR(rows.bill.input / rows.bill.total(), context / (context + answers), 0.02);
 }
 
 TEST(SimulationTest, TheCoordinatorsTimeIsCharged) {
