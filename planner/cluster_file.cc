@@ -125,6 +125,11 @@ std::string WhyNotRunnable(const Problem& problem, const Configuration& configur
       }
     }
   }
+  const cost::Device& compute =
+      *problem.catalogue.FindDevice(configuration.hardware.compute->device);
+  if (problem.model.experts > 1 && compute.kind == DeviceKind::kGpu) {
+    return absl::StrCat(problem.model.name, ": experts run on processors, not on ", compute.name);
+  }
   const absl::Status valid = ClusterFileOf(problem, configuration, evaluation, "model").Validate();
   return valid.ok() ? "" : std::string(valid.message());
 }

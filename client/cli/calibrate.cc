@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // lamina calibrate: times of slices and attentions of a running cluster, as a calibration file.
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <memory>
@@ -29,7 +30,8 @@ lines and their R2, and links as the cluster measured them. About two minutes.
 
 constexpr absl::Duration kSettle = absl::Seconds(1.5);  // Counters come twice a second.
 constexpr absl::Duration kFirstTokens = absl::Seconds(120);
-constexpr uint32_t kAnswer = 4000;
+constexpr uint32_t kAnswerMost = 4000;
+constexpr uint32_t kAnswerLeast = 200;
 
 struct CalibrateFlags {
   std::string model;
@@ -74,6 +76,11 @@ class SteadyLoad {
     const absl::MutexLock lock(&shared_->mu);
     shared_->mu.Await(absl::Condition(
         +[](Shared* shared) { return shared->open == 0; }, shared_.get()));
+  }
+
+  uint32_t open() const {
+    const absl::MutexLock lock(&shared_->mu);
+    return shared_->open;
   }
 
   // Until all decode. Errors: a request's own; kDeadlineExceeded.
@@ -123,21 +130,32 @@ class Calibrator {
       : client_(client), model_(model), shape_(shape), seconds_(seconds) {}
 
   absl::Status Decode(uint32_t rows, uint32_t context) {
-    if (context + kAnswer > model_.sequence_tokens_max) {
-      return absl::OkStatus();  // Longer than the cluster takes.
+    if (context + kAnswerLeast > model_.sequence_tokens_max) {
+      LeaveOut("longer than the cluster takes");
+      return absl::OkStatus();
     }
-    SteadyLoad load(client_, rows, context, model_.vocabulary, kAnswer);
+    const uint32_t answer = std::min(kAnswerMost, model_.sequence_tokens_max - context);
+    SteadyLoad load(client_, rows, context, model_.vocabulary, answer);
     LAMINA_RETURN_IF_ERROR(load.AwaitDecoding(rows));
     absl::SleepFor(kSettle);
     LAMINA_ASSIGN_OR_RETURN(const client::ClusterStatus before, client_.Status());
     absl::SleepFor(absl::Seconds(seconds_));
     LAMINA_ASSIGN_OR_RETURN(const client::ClusterStatus after, client_.Status());
+    if (load.open() < rows) {
+      LeaveOut("some answers ended before the measurement did; lower --seconds");
+      return absl::OkStatus();
+    }
     AppendPoints(before, after, RowsOfALane(after), shape_.KvBytesPerTokenLayer(), points_);
     return absl::OkStatus();
   }
 
-  // Prompts of so many tokens, one after the other, in one chunk each.
+  // Prompts of so many tokens, one after the other, in one chunk each with the default
+  // prefill.chunk_tokens.
   absl::Status Prompts(uint32_t tokens) {
+    if (tokens + 1 > model_.sequence_tokens_max) {
+      LeaveOut("longer than the cluster takes");
+      return absl::OkStatus();
+    }
     absl::SleepFor(kSettle);
     LAMINA_ASSIGN_OR_RETURN(const client::ClusterStatus before, client_.Status());
     const absl::Time end = absl::Now() + absl::Seconds(seconds_);
@@ -159,6 +177,8 @@ class Calibrator {
   const CalibrationPoints& points() const { return points_; }
 
  private:
+  static void LeaveOut(const char* why) { std::fprintf(stderr, "  left out: %s\n", why); }
+
   client::Client& client_;
   const client::ModelInfo& model_;
   const cost::ModelShape& shape_;

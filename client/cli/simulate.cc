@@ -146,9 +146,35 @@ Json TimesToJson(const std::vector<float>& sorted) {
           {"p99", 1e3 * planner::PercentileOf(sorted, 0.99)}};
 }
 
-Json ResultToJson(const planner::SimResult& result, const planner::Slo& slo) {
+// Where the seconds come from.
+Json BasisOf(const SimulateFlags& flags, const planner::ClusterDevices& devices) {
+  const auto by = [](std::initializer_list<cost::Estimate> estimates) {
+    cost::Provenance worst = cost::Provenance::kMeasured;
+    for (const cost::Estimate& estimate : estimates) {
+      worst = cost::Worse(worst, estimate.provenance);
+    }
+    return cost::ProvenanceName(worst);
+  };
+  const cost::DenseRates& dense = devices.compute.dense;
+  const cost::AttentionRates& attention = devices.memory.attention;
+  return {
+      {"dense layers", by({dense.seconds_per_byte, dense.seconds_per_flop})},
+      {"attention", by({attention.fixed, attention.seconds_per_byte})},
+      {"network",
+       flags.link.empty() ? "left out" : by({devices.link.latency, devices.link.seconds_per_byte})},
+      {"coordinator", cost::ProvenanceName(cost::Provenance::kAssumed)},
+      {"price", "cluster file"}};
+}
+
+Json ResultToJson(const planner::SimResult& result, const planner::Slo& slo, const Json& basis) {
   const double share = planner::ShareWithin(result, slo);
   const bool met = share >= slo.at;
+  const Json cost = {{"input", result.bill.input},
+                     {"output", result.bill.output},
+                     {"cached", result.bill.cached},
+                     {"per_million_input", result.bill.per_million_input},
+                     {"per_million_output", result.bill.per_million_output},
+                     {"per_million_cached", result.bill.per_million_cached}};
   return {{"simulated", true},
           {"requests", result.requests},
           {"answered", result.answered},
@@ -164,13 +190,8 @@ Json ResultToJson(const planner::SimResult& result, const planner::Slo& slo) {
             {"within_share", share},
             {"met", met},
             {"goodput", met ? result.requests_per_second : 0.0}}},
-          {"cost",
-           {{"input", result.bill.input},
-            {"output", result.bill.output},
-            {"cached", result.bill.cached},
-            {"per_million_input", result.bill.per_million_input},
-            {"per_million_output", result.bill.per_million_output},
-            {"per_million_cached", result.bill.per_million_cached}}},
+          {"cost", result.bill.total() > 0 ? cost : Json()},  // Null without prices.
+          {"basis", basis},
           {"input_tokens", result.input_tokens},
           {"cached_tokens", result.cached_tokens},
           {"busy",
@@ -189,11 +210,11 @@ std::string ResultText(const Json& json) {
     return absl::StrFormat("%10.2f %10.2f %10.2f", json[key]["p50"].get<double>(),
                            json[key]["p90"].get<double>(), json[key]["p99"].get<double>());
   };
-  return absl::StrFormat(
+  std::string text = absl::StrFormat(
       "simulated: %d requests counted, %d answered, %d refused, %d failed; %.2f requests/s, %.1f "
       "output tokens/s\nms           p50        p90        p99\nttft  %s\ntpot  %s\n"
       "within the SLO %.1f%%; busy: compute %.0f%%, memory %.0f%%, coordinator %.0f%%; %d "
-      "preemptions, %d nodes lost, %d epochs\n1M tokens: %.3f of prompts, %.3f generated\n",
+      "preemptions, %d nodes lost, %d epochs; %d of %d prompt tokens found\n",
       json["requests"].get<uint64_t>(), json["answered"].get<uint64_t>(),
       json["refused"].get<uint64_t>(), json["failed"].get<uint64_t>(),
       json["requests_per_second"].get<double>(), json["output_tokens_per_second"].get<double>(),
@@ -201,8 +222,19 @@ std::string ResultText(const Json& json) {
       100 * json["busy"]["compute"].get<double>(), 100 * json["busy"]["memory"].get<double>(),
       100 * json["busy"]["coordinator"].get<double>(), json["preemptions"].get<uint64_t>(),
       json["nodes_lost"].get<uint64_t>(), json["epochs"].get<uint64_t>(),
-      json["cost"]["per_million_input"].get<double>(),
-      json["cost"]["per_million_output"].get<double>());
+      json["cached_tokens"].get<uint64_t>(),
+      json["cached_tokens"].get<uint64_t>() + json["input_tokens"].get<uint64_t>());
+  if (const Json& cost = json["cost"]; cost.is_object()) {
+    absl::StrAppendFormat(
+        &text, "1M tokens: %.3f of prompts, %.3f generated, %.3f found computed\n",
+        cost["per_million_input"].get<double>(), cost["per_million_output"].get<double>(),
+        cost["per_million_cached"].get<double>());
+  }
+  std::vector<std::string> basis;
+  for (const auto& [part, by] : json["basis"].items()) {
+    basis.push_back(absl::StrCat(part, " ", by.get<std::string>()));
+  }
+  return absl::StrCat(text, "figures: ", absl::StrJoin(basis, ", "), "\n");
 }
 
 absl::StatusOr<Json> SimulateFlagsRun(const SimulateFlags& flags) {
@@ -230,7 +262,7 @@ absl::StatusOr<Json> SimulateFlagsRun(const SimulateFlags& flags) {
   LAMINA_ASSIGN_OR_RETURN(
       const planner::SimResult result,
       planner::Simulate(fleet, requests, {.seed = flags.seed, .warm_up = flags.warm_up}));
-  return ResultToJson(result, slo);
+  return ResultToJson(result, slo, BasisOf(flags, devices));
 }
 
 int Run(const Invocation& invocation, const SimulateFlags& flags) {
