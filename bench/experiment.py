@@ -10,7 +10,7 @@ FILE.yaml:
   seeds: [0, 1]
   slo: ttft=2s,tpot=80ms,at=p95    # left out: none
   clusters:
-    - {name: started, file: deploy/clusters/local.yaml, set: ["pipeline.lanes=2"]}   # by deploy/cluster.sh, on this host
+    - {name: started, file: deploy/clusters/local.yaml, set: ["pipeline.lanes=2"]}   # by deploy/cluster.sh, on the file's hosts
     - {name: running, server: "10.0.0.1:7400"}                                       # as it is; its own model
     - {name: planned, file: plan.yaml, simulate: {compute: H200, memory: EPYC-9654, link: 200G-rdma}}
   loads:
@@ -41,9 +41,10 @@ LAMINA = ROOT / "build/release/bin/lamina"
 CLUSTER_SH = ROOT / "deploy/cluster.sh"
 FIGURES = (("output_tokens_per_second",), ("ttft_ms", "p50"), ("ttft_ms", "p99"), ("tpot_ms", "p50"), ("tpot_ms", "p99"), ("slo", "goodput"),
            ("cost", "per_million_input"), ("cost", "per_million_output"))
+SPREAD = ("lengths", "prefix", "prefixes")  # As of lamina simulate's --load; what runs on a real cluster has traces for it.
 KNOWN = {"": {"models", "seeds", "slo", "clusters", "loads"}, "clusters": {"name", "file", "set", "server", "simulate"},
          "simulate": {"compute", "memory", "link", "catalogue", "calibration", "cells", "failures"},
-         "loads": {"name", "rate", "concurrency", "trace", "input", "output", "requests", "lengths"}}
+         "loads": {"name", "rate", "concurrency", "trace", "input", "output", "requests", *SPREAD}}
 
 
 class Refused(Exception):
@@ -132,8 +133,8 @@ def simulate(run):
     if "trace" in load:
         flags += ["--trace", load["trace"]]
     else:
-        lengths = f",lengths={load['lengths']}" if "lengths" in load else ""
-        flags += ["--load", f"rate={load['rate']},input={load.get('input', 128)},output={load.get('output', 64)}{lengths}", "--requests",
+        spread = "".join(f",{key}={load[key]}" for key in SPREAD if key in load)
+        flags += ["--load", f"rate={load['rate']},input={load.get('input', 128)},output={load.get('output', 64)}{spread}", "--requests",
                   load.get("requests", 1000)]
     if run["slo"]:
         flags += ["--slo", run["slo"]]
@@ -141,6 +142,9 @@ def simulate(run):
 
 
 def bench(run, server):
+    for key in SPREAD:
+        if key in run["load"]:
+            raise Refused(f"loads.{run['load']['name']}: {key} is of simulated clusters; give a real one a trace")
     flags = [*load_flags(run["load"]), "--seed", run["seed"], "--server", server]
     if run["slo"]:
         flags += ["--slo", run["slo"]]
@@ -148,12 +152,18 @@ def bench(run, server):
 
 
 class Started:
-    """A cluster of a file, started by deploy/cluster.sh on a port of its own, and stopped at the end."""
+    """A cluster of a file, started by deploy/cluster.sh and stopped at the end; on a port of its own where all nodes are on this host."""
 
     def __init__(self, where, model, folder):
-        self.server = f"127.0.0.1:{cluster.free_port()}"
         self.flags = ["--cluster", where["file"], "--state", str(folder / "state")]
-        self.settings = ["--set", f"coordinator.listen={self.server}"]
+        config = yaml.safe_load(pathlib.Path(where["file"]).read_text(encoding="utf-8"))
+        nodes = (config.get("compute") or []) + (config.get("memory") or [])
+        if {node.get("host", "localhost") for node in nodes} <= {"localhost", "127.0.0.1"}:
+            self.server = f"127.0.0.1:{cluster.free_port()}"
+            self.settings = ["--set", f"coordinator.listen={self.server}"]
+        else:  # Other hosts find the coordinator where the file says.
+            self.server = config["coordinator"]["listen"].replace("0.0.0.0:", "127.0.0.1:")
+            self.settings = []
         for setting in where.get("set", []) + ([f"model={model}"] if model else []):
             self.settings += ["--set", setting]
 

@@ -59,7 +59,7 @@ class GatewayPageTest(unittest.TestCase):
         cls.addClassCleanup(folder.cleanup)
         keys = Path(folder.name) / "keys"
         keys.write_text(f"{KEY}\n")
-        cls.cluster = Cluster(gateway={"listen": "127.0.0.1:0", "api_keys_file": str(keys)})
+        cls.cluster = Cluster(gateway={"listen": "127.0.0.1:0", "api_keys_file": str(keys)}, overrides=["memory.0.price=1/h"])
         cls.cluster.__enter__()
         cls.addClassCleanup(cls.cluster.__exit__)
         cls.browser = Browser()
@@ -142,6 +142,8 @@ class GatewayPageTest(unittest.TestCase):
         self.assertEqual([r[:2] for r in rows["memory"]], [["m0", "ready"], ["m1", "ready"]])
         self.assertRegex(rows["memory"][0][3], r"^\d+ of [1-9]\d+$")
         self.assertEqual(self.browser.evaluate("at('running').textContent"), "0")
+        self.assertRegex(self.browser.evaluate("at('cost').textContent"), r"^\d+\.\d{3} in, \d+\.\d{3} out$")
+        self.assertFalse(self.browser.evaluate("at('cost-item').hidden"))
 
     def test_without_a_key_it_says_so(self):
         self.browser.wait("!at('key-field').hidden")
