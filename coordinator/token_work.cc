@@ -10,6 +10,8 @@ double SecondsOf(const cost::UnitTimes& times, double units) {
   return units == 0 ? 0 : times.fixed + times.slope * units;
 }
 
+double SecondsOf(const cost::Work& work) { return work.input + work.output + work.cached; }
+
 cost::StepShares SharesOf(const cost::UnitTimes& times, double prompts, double rows) {
   return cost::ShapleyShares(SecondsOf(times, prompts + rows), SecondsOf(times, prompts),
                              SecondsOf(times, rows));
@@ -84,10 +86,10 @@ void TokenWork::Add(const plan::StepPlan& plan, bool on_prompt_nodes) {
 }
 
 void TokenWork::Hold(double kept_share, bool on_compute_nodes, Nanos now) {
-  if (held_until_ > 0) {
-    const double seconds = kept_share * ToSeconds(now - held_until_);
-    (on_compute_nodes ? work_.compute : work_.memory).cached += seconds;
-  }
+  cost::Work& work = on_compute_nodes ? work_.compute : work_.memory;
+  const cost::Work& before = on_compute_nodes ? held_.compute : held_.memory;
+  work.cached += kept_share * (SecondsOf(work) - SecondsOf(before));
+  held_ = work_;
   held_until_ = now;
 }
 

@@ -35,8 +35,8 @@ class TokenWork {
   // A step is planned, on nodes for prompts alone or on the others. In the order of planning.
   void Add(const plan::StepPlan& plan, bool on_prompt_nodes);
 
-  // Until `now` prefixes that no running request uses have taken this share of all slots, since the
-  // last call; on compute nodes where these hold K and V.
+  // Prefixes that no running request uses have taken this share of all slots since the last call,
+  // on compute nodes where these hold K and V: as much of what the nodes did meanwhile is theirs.
   void Hold(double kept_share, bool on_compute_nodes, Nanos now);
 
   Nanos held_until() const { return held_until_; }
@@ -71,6 +71,7 @@ class TokenWork {
   uint64_t input_tokens_ = 0;
   uint64_t cached_tokens_ = 0;
   Nanos held_until_ = 0;
+  cost::PoolWork held_;  // The work until then.
   cost::PoolWork work_;
 };
 

@@ -71,7 +71,8 @@ struct PoolPrices {
   double total() const { return compute + prompts + memory; }
 };
 
-// What a pool's nodes were busy with, and what kept K and V held of them, in seconds of one node.
+// What a pool's nodes were busy with, in seconds of one node; to `cached` comes, for K and V that
+// are kept for nobody yet, their share of the slots times the busy seconds.
 struct Work {
   double input = 0;
   double output = 0;

@@ -323,9 +323,22 @@ void SimCell::CountKept(Nanos now) {
     kept += pool.slots_kept;
     all += pool.slots_total;
   }
+  const double busy = BusyOfHolders();
   stats_.kept_seconds +=
-      ToSeconds(now - kept_counted_) * static_cast<double>(kept) / static_cast<double>(all);
+      (busy - busy_counted_) * static_cast<double>(kept) / static_cast<double>(all);
   kept_counted_ = now;
+  busy_counted_ = busy;
+}
+
+// Seconds, of a node that holds K and V in the mean.
+double SimCell::BusyOfHolders() const {
+  const SimCellStats stats = Stats();
+  const std::vector<SimWork>& nodes = HoldsKv(spec_) ? stats.stages : stats.memory;
+  double busy = 0;
+  for (const SimWork& node : nodes) {
+    busy += node.busy;
+  }
+  return busy / static_cast<double>(nodes.size());
 }
 
 void SimCell::PlanFailure(Nanos now) {

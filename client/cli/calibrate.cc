@@ -28,7 +28,7 @@ run by themselves; what nodes counted meanwhile becomes t_slice and t_attn of th
 lines and their R2, and links as the cluster measured them. About two minutes.
 )";
 
-constexpr absl::Duration kSettle = absl::Seconds(1.5);  // Counters come twice a second.
+constexpr absl::Duration kSettle = absl::Milliseconds(1500);  // Counters come twice a second.
 constexpr absl::Duration kFirstTokens = absl::Seconds(120);
 constexpr uint32_t kAnswerMost = 4000;
 constexpr uint32_t kAnswerLeast = 200;

@@ -76,14 +76,18 @@ TEST(TokenWorkTest, ASequenceThatLeftOrAnEpochThatEndedIsForgotten) {
   EXPECT_EQ(work.input_tokens(), 8u);
 }
 
-TEST(TokenWorkTest, KeptPrefixesHoldTheirShareOfTheTime) {
+TEST(TokenWorkTest, KeptPrefixesHaveTheirShareOfWhatWasDoneMeanwhile) {
   TokenWork work(1);
+  work.SetTimes({.slice = {.slope = 1}, .attention = {.slope = 1}, .memory_nodes = 1});
+  work.Add(Rows(kA, 99, 1), false);
   work.Hold(0.5, false, Seconds(10));
-  work.Hold(0.25, false, Seconds(14));
-  work.Hold(0.5, true, Seconds(15));
-
-  EXPECT_DOUBLE_EQ(work.work().memory.cached, 1);
+  EXPECT_DOUBLE_EQ(work.work().memory.cached, 50);
+  work.Hold(0.5, false, Seconds(11));  // Nothing was done.
+  EXPECT_DOUBLE_EQ(work.work().memory.cached, 50);
+  work.Add(Rows(kA, 100, 1), false);
+  work.Hold(0.5, true, Seconds(12));
   EXPECT_DOUBLE_EQ(work.work().compute.cached, 0.5);
+  EXPECT_DOUBLE_EQ(work.work().memory.cached, 50);
 }
 
 }  // namespace

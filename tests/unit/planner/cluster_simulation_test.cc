@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/cluster_simulation.h"
 
+#include <cmath>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/planner/problems.h"
@@ -46,7 +48,7 @@ TEST(ClusterSimulationTest, HasTheFilesNodesLimitsAndPrices) {
   EXPECT_EQ(cell.cluster.replicas, 1);
   EXPECT_EQ(cell.cluster.stages, 2);
   EXPECT_EQ(cell.cluster.memory_nodes, 2);
-  EXPECT_EQ(cell.kv_tokens, (uint64_t{4} << 30) / SmallModel().KvBytesPerToken());
+  EXPECT_EQ(cell.kv_tokens, std::floor((uint64_t{4} << 30) / SmallModel().KvBytesPerToken()));
   EXPECT_EQ(cell.scheduler.sequence_tokens_max, SmallModel().positions_max);
   EXPECT_TRUE(cell.scheduler.lanes_auto);
   EXPECT_DOUBLE_EQ(cell.compute_price, 2);
