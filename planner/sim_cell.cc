@@ -311,34 +311,22 @@ std::vector<core::MemoryNodeShare> SimCell::SharesOf(const cost::Cluster& cluste
   return shares;
 }
 
-// K and V that no running request uses, as a share of all that fits; looked at now and then.
+// K and V that no running request uses, looked at now and then. With heads spread all nodes hold
+// alike.
 void SimCell::CountKept(Nanos now) {
   if (!spec_.scheduler.prefix_cache || now - kept_counted_ < kKeptInterval) {
     return;
   }
-  uint64_t kept = 0;
-  uint64_t all = 0;
-  for (uint32_t share = 0; share < shares_; ++share) {
-    const core::KvPoolStats pool = scheduler_.KvStats(share);
-    kept += pool.slots_kept;
-    all += pool.slots_total;
-  }
-  const double busy = BusyOfHolders();
-  stats_.kept_seconds +=
-      (busy - busy_counted_) * static_cast<double>(kept) / static_cast<double>(all);
   kept_counted_ = now;
-  busy_counted_ = busy;
-}
-
-// Seconds, of a node that holds K and V in the mean.
-double SimCell::BusyOfHolders() const {
   const SimCellStats stats = Stats();
   const std::vector<SimWork>& nodes = HoldsKv(spec_) ? stats.stages : stats.memory;
-  double busy = 0;
-  for (const SimWork& node : nodes) {
-    busy += node.busy;
+  stats_.kept.resize(nodes.size());
+  busy_counted_.resize(nodes.size());
+  for (uint32_t i = 0; i < nodes.size(); ++i) {
+    const core::KvPoolStats pool = scheduler_.KvStats(std::min(i, shares_ - 1));
+    stats_.kept[i] += (nodes[i].busy - busy_counted_[i]) * pool.slots_kept / pool.slots_total;
+    busy_counted_[i] = nodes[i].busy;
   }
-  return busy / static_cast<double>(nodes.size());
 }
 
 void SimCell::PlanFailure(Nanos now) {

@@ -72,8 +72,9 @@ struct SimCellStats {
   std::vector<SimWork> stages;  // Of compute nodes (shards are one); those for prompts last.
   std::vector<SimWork> memory;
   double coordinator_busy = 0;
-  // Of a node that holds K and V: its busy time times the share of slots kept for nobody yet.
-  double kept_seconds = 0;
+  // Of each node that holds K and V: its busy time times the share of its slots that is kept for
+  // nobody yet. Not part of its work.
+  std::vector<double> kept;
 };
 
 class SimCell {
@@ -109,7 +110,6 @@ class SimCell {
   uint64_t ArenaOf(const std::string& name) const;
   void KeepWork();
   void CountKept(Nanos now);
-  double BusyOfHolders() const;
 
   const SimCellSpec& spec_;
   const uint32_t index_;
@@ -129,7 +129,7 @@ class SimCell {
   std::map<std::string, uint64_t> times_lost_;
   uint32_t shares_ = 0;  // Of KV: memory nodes, or with heads spread 1.
   Nanos kept_counted_ = 0;
-  double busy_counted_ = 0;
+  std::vector<double> busy_counted_;  // As of stats_.kept.
   bool waking_ = false;
   Nanos busy_until_ = 0;
   SimCellStats stats_;

@@ -184,24 +184,29 @@ void Fleet::CountRequests(SimResult& result) const {
 void Fleet::CountWork(SimResult& result) const {
   const uint32_t shards = fleet_.cell.cluster.shards;
   const bool local = fleet_.cell.cluster.policy == cost::KvPolicy::kLocal;
+  const auto kept = [](const SimCellStats& stats, size_t node) {
+    return node < stats.kept.size() ? stats.kept[node] : 0;
+  };
   std::vector<cost::MachineWork> machines = {{.price_per_hour = fleet_.other_price}};
   double stages = 0;
   double memory = 0;
   for (const auto& cell : cells_) {
     const SimCellStats stats = cell->Stats();
-    for (const SimWork& work : stats.stages) {
+    for (size_t i = 0; i < stats.stages.size(); ++i) {
+      const SimWork& work = stats.stages[i];
       machines.push_back({.price_per_hour = shards * fleet_.cell.compute_price,
                           .input = work.input,
                           .output = work.busy - work.input,
-                          .cached = local ? stats.kept_seconds : 0});
+                          .cached = local ? kept(stats, i) : 0});
       result.compute_busy += work.busy;
       ++stages;
     }
-    for (const SimWork& work : stats.memory) {
+    for (size_t i = 0; i < stats.memory.size(); ++i) {
+      const SimWork& work = stats.memory[i];
       machines.push_back({.price_per_hour = fleet_.cell.memory_price,
                           .input = work.input,
                           .output = work.busy - work.input - work.cached,
-                          .cached = work.cached + stats.kept_seconds});
+                          .cached = work.cached + kept(stats, i)});
       result.memory_busy += work.busy;
       ++memory;
     }
