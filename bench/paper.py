@@ -28,6 +28,8 @@ FIGURE12_PIPELINE = (1.13, 1.63)  # Batches above 128.
 FIGURE13 = (1.48, 12.1)
 LATER_VERSION = (16.1, 90.1)  # Per cent more at equal cost; its set-up is not known here.
 
+END_OF_PRICES = "A ratio above 1 says"
+
 # What a buyer may ask today: model, input, output.
 TODAY = (("Llama-3-8B", 512, 128), ("Llama-3-8B", 6000, 1000), ("Qwen2.5-32B", 2000, 500), ("Qwen2.5-32B", 24000, 2000), ("Llama-3-70B", 2000, 500),
          ("LLaMA-65B", 1500, 400))
@@ -99,6 +101,7 @@ def figure12(out, model, images):
            ("tokens/s at the largest batch", span(tokens), "%g to %g" % FIGURE12_TOKENS, verdict(tokens, *FIGURE12_TOKENS)),
            ("two lanes over one, batch above 128", span(pipeline), "%g to %g" % FIGURE12_PIPELINE, verdict(pipeline, *FIGURE12_PIPELINE)),
            ("latency of two lanes over one, batch 2", span(slow), "nearly 2", verdict(slow, 1.6, 2.0))])
+    out += ["![Tokens a second by batch on LLaMA-13B](images/figure12_llama_13b.svg) ![and on LLaMA-33B](images/figure12_llama_33b.svg)", ""]
 
 
 def figure13(out, model, images):
@@ -106,6 +109,7 @@ def figure13(out, model, images):
     gains = [r["gain"] for r in model["figure13"]]
     table(out, ("model", "context", "one pool", "two pools", "ratio"),
           [(r["model"], f"{r['context']:.0f}", f"{r['one_pool']:.4f}", f"{r['two_pools']:.4f}", f"{r['gain']:.2f}") for r in model["figure13"]])
+    out += ["![Tokens a second for a dollar](images/figure13.svg)", ""]
     out += [f"Ours {span(gains)} times, the paper's {FIGURE13[0]} to {FIGURE13[1]} times: {verdict(gains, *FIGURE13)}.", ""]
     series = [(f"{name}, {text}", [(r["context"], r[key]) for r in model["figure13"] if r["model"] == name])
               for name in ("LLaMA-13B", "LLaMA-33B") for text, key in (("one pool", "one_pool"), ("two pools", "two_pools"))]
@@ -122,13 +126,14 @@ def figure17(out, model, images):
     two = [p["tokens_per_second_per_dollar"] for name, p in best.items() if "attend" in name]
     out += [f"At equal cost the set-ups with two pools give {100 * (min(two) / one - 1):.0f} to {100 * (max(two) / one - 1):.0f}% more than the best of one pool. "
             f"The later version of the paper says {LATER_VERSION[0]} to {LATER_VERSION[1]}%; its set-up is not known here, so no verdict.", ""]
+    out += ["![Latency against throughput](images/figure17.svg)", ""]
     svg.chart(os.path.join(images, "figure17.svg"), "LLaMA-33B, ShareGPT's mean lengths (model)", "tokens/s", "ms a token",
               [(r["name"], [(p["tokens_per_second"], 1e3 * p["seconds_per_token"]) for p in r["points"]]) for r in model["figure17"]], x_log=False)
 
 
 def plan(name, given, tokens):
     command = [os.path.join(BIN, "lamina"), "plan", "--model", name, "--load", f"input={given},output={tokens}", "--slo", "tpot=100ms", "--machines", "12",
-               "--catalogue", os.path.join(ROOT, "cost", "catalogues", "default.yaml"), "--count", "50", "--json"]
+               "--catalogue", os.path.join(ROOT, "cost", "catalogues", "default.yaml"), "--count", "50", "--simulate", "0", "--json"]
     plans = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     two = [p for p in plans["runnable"] + plans["not_runnable"] if p["policy"] == "attend_remote"]
 
@@ -150,12 +155,54 @@ def today(out):
     table(out, ("load", "one pool: USD/1M output tokens", "two pools", "one pool's price of a request over two pools'"), rows)
 
 
+def simulated(name, given, tokens):
+    """The best plan of one pool, and the best of two that was simulated, at the SLO's percentile."""
+    command = [os.path.join(BIN, "lamina"), "plan", "--model", name, "--load", f"input={given},output={tokens},lengths=sharegpt", "--slo",
+               "ttft=5s,tpot=100ms,at=p95", "--machines", "8", "--catalogue", os.path.join(ROOT, "cost", "catalogues", "default.yaml"), "--count", "2",
+               "--simulate", "2", "--json"]
+    plans = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    two = [p for p in plans["runnable"] + plans["not_runnable"] if p["policy"] == "attend_remote" and p["simulated"] and p["simulated"]["goodput"] > 0]
+    one = [p for p in plans["one_pool"] if p["simulated"] and p["simulated"]["goodput"] > 0]
+
+    def price(p):
+        return p["price_per_hour"]["value"] / p["simulated"]["goodput"]
+
+    return min(one, key=price, default=None), min(two, key=price, default=None), price
+
+
+def today_simulated(out):
+    out += ["### The same with queues and unequal lengths", "",
+            "Simulated with the real scheduler: requests that come at random, lengths spread as in ShareGPT, TTFT 5 s and TPOT 100 ms for 95% of the requests, up to 8 machines. "
+            "Goodput is the most requests a second within that. Of two pools the better one of the two best by formula.", ""]
+    rows = []
+    for name, given, tokens in TODAY:
+        one, two, price = simulated(name, given, tokens)
+        cells = []
+        for p in (one, two):
+            cells += [p["machines"], f"{p['simulated']['goodput']:.2f} of {p['goodput_bound']['value']:.2f}", f"{p['simulated']['price_per_million_output']:.2f}"] if p else ["none", "-", "-"]
+        rows.append((f"{name}, {given} in, {tokens} out", *cells, f"{price(one) / price(two):.2f}" if one and two else "-"))
+    table(out, ("load", "one pool", "goodput/s of its bound", "USD/1M out", "two pools", "goodput/s of its bound", "USD/1M out", "one pool's price of a request over two pools'"), rows)
+
+
+def write_page(path, tables, prices):
+    """Puts what was computed into the page; its prose stays."""
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    begin, middle, end = text.index("## Table 1"), text.index("## Where it holds"), text.index("## Today's prices")
+    last = text.index(END_OF_PRICES)
+    page = text[:begin] + "\n".join(tables) + "\n" + text[middle:end] + "\n".join(prices) + "\n" + text[last:]
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(page)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", help="write the model's numbers there")
     parser.add_argument("--only", choices=["lamina"], required=True, help="whose economics: lamina's, the only paper that has them")
     parser.add_argument("--images", default=os.path.join(ROOT, "docs", "experiments", "images"), help="folder of the SVG figures")
     parser.add_argument("--output", help="write the tables there too, as Markdown")
+    parser.add_argument("--page", nargs="?", const=os.path.join(ROOT, "docs", "experiments", "economics.md"),
+                        help="put the tables into this page (default: docs/experiments/economics.md)")
     arguments = parser.parse_args()
     command = [os.path.join(BIN, "lamina-bench-paper"), os.path.join(ROOT, "cost", "catalogues", "paper.yaml")]
     model = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
@@ -167,7 +214,12 @@ def main():
     figure12(out, model, arguments.images)
     figure13(out, model, arguments.images)
     figure17(out, model, arguments.images)
-    today(out)
+    prices = []
+    today(prices)
+    today_simulated(prices)
+    if arguments.page:
+        write_page(arguments.page, out, prices)
+    out += prices
     print("\n".join(out))
     if arguments.output:
         with open(arguments.output, "w", encoding="utf-8") as file:

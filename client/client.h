@@ -270,6 +270,20 @@ struct ClusterStatus {
   uint64_t requests_finished = 0;
   uint64_t requests_failed = 0;
   uint64_t tokens_generated = 0;
+  struct TokenCost {  // As of v1::TokenCost.
+    double compute_price = 0;
+    double prompts_price = 0;
+    double memory_price = 0;
+    struct Work {
+      double input = 0;
+      double output = 0;
+      double cached = 0;
+    };
+    Work compute;
+    Work memory;
+    uint64_t input_tokens = 0;
+    uint64_t cached_tokens = 0;
+  } token_cost;
   double ttft_seconds_sum = 0;  // Of all first tokens so far, and how many they were.
   uint64_t ttft_count = 0;
   double itl_seconds_sum = 0;  // Between tokens, the same.

@@ -255,6 +255,10 @@ ModelInfo FromProto(const v1::Model& model) {
           .names = {model.names().begin(), model.names().end()}};
 }
 
+ClusterStatus::TokenCost::Work FromProto(const v1::TokenWork& work) {
+  return {.input = work.input(), .output = work.output(), .cached = work.cached()};
+}
+
 ClusterStatus FromProto(const v1::GetStatusResponse& response) {
   ClusterStatus status = {.epoch = response.epoch(),
                           .state = response.state(),
@@ -282,6 +286,14 @@ ClusterStatus FromProto(const v1::GetStatusResponse& response) {
                           .time_to_first_token = FromProto(response.time_to_first_token()),
                           .inter_token_latency = FromProto(response.inter_token_latency()),
                           .uptime_seconds = response.uptime_seconds()};
+  const v1::TokenCost& cost = response.token_cost();
+  status.token_cost = {.compute_price = cost.compute_price(),
+                       .prompts_price = cost.prompts_price(),
+                       .memory_price = cost.memory_price(),
+                       .compute = FromProto(cost.compute()),
+                       .memory = FromProto(cost.memory()),
+                       .input_tokens = cost.input_tokens(),
+                       .cached_tokens = cost.cached_tokens()};
   for (const v1::Node& node : response.nodes()) {
     status.nodes.push_back(FromProto(node));
   }

@@ -29,6 +29,7 @@ Exit status: 0 ok, 1 the work failed, 2 wrong usage, 130 Ctrl-C.
 
 void AddCommands(CLI::App& app, Invocation& invocation) {
   AddGenerateCommand(app, invocation);
+  AddCalibrateCommand(app, invocation);
   AddChatCommand(app, invocation);
   AddScoreCommand(app, invocation);
   AddTokenizeCommand(app, invocation);
@@ -43,6 +44,7 @@ void AddCommands(CLI::App& app, Invocation& invocation) {
   AddInspectCommand(app, invocation);
   AddConfigCommand(app, invocation);
   AddPlanCommand(app, invocation);
+  AddSimulateCommand(app, invocation);
   AddDoctorCommand(app, invocation);
   AddVersionCommand(app, invocation);
   AddCompletionCommand(app, invocation);

@@ -267,7 +267,7 @@ void DeviceRemoteAttention::NoteTaken(Lane& lane) {
   telemetry::AddTo(context_.counters.device_units, 1);
   Nanos waited = 0;
   Nanos longest = -1;
-  uint8_t peer = telemetry::TraceEvent::kNoPeer;
+  PeerId peer = telemetry::TraceEvent::kNoPeer;
   size_t received = 0;
   for (uint32_t node = 0; node < by_host_->RowsOf(lane).nodes.size(); ++node) {
     if (by_host_->RowsOf(lane).nodes[node].rows.count == 0) {

@@ -7,7 +7,7 @@ namespace lamina::compute_node {
 namespace {
 
 telemetry::TraceEvent EventOf(const Lane& lane, telemetry::WorkPart part, uint32_t layer,
-                              uint8_t peer) {
+                              uint16_t peer) {
   return {.part = part,
           .lane = static_cast<uint8_t>(lane.index),
           .peer = peer,
@@ -24,7 +24,7 @@ Nanos Laps::Lap(telemetry::TraceEvent event) {
   return end_ - event.start;
 }
 
-Nanos Laps::LapOf(const Lane& lane, telemetry::WorkPart part, uint32_t layer, uint8_t peer,
+Nanos Laps::LapOf(const Lane& lane, telemetry::WorkPart part, uint32_t layer, uint16_t peer,
                   size_t bytes) {
   telemetry::TraceEvent event = EventOf(lane, part, layer, peer);
   event.bytes = static_cast<uint32_t>(bytes);
@@ -32,7 +32,7 @@ Nanos Laps::LapOf(const Lane& lane, telemetry::WorkPart part, uint32_t layer, ui
 }
 
 void Laps::LapUntil(const Lane& lane, telemetry::WorkPart part, uint32_t layer, Nanos end,
-                    uint8_t peer) {
+                    uint16_t peer) {
   telemetry::TraceEvent event = EventOf(lane, part, layer, peer);
   event.start = end_;
   event.end = end;

@@ -32,11 +32,11 @@ class Laps {
 
   // The same, of a lane's `layer`.
   Nanos LapOf(const Lane& lane, telemetry::WorkPart part, uint32_t layer,
-              uint8_t peer = telemetry::TraceEvent::kNoPeer, size_t bytes = 0);
+              uint16_t peer = telemetry::TraceEvent::kNoPeer, size_t bytes = 0);
 
   // The same of what ended at `end`.
   void LapUntil(const Lane& lane, telemetry::WorkPart part, uint32_t layer, Nanos end,
-                uint8_t peer = telemetry::TraceEvent::kNoPeer);
+                uint16_t peer = telemetry::TraceEvent::kNoPeer);
 
  private:
   telemetry::WorkMeter& meter_;

@@ -25,7 +25,7 @@
 namespace lamina::compute_node {
 
 // As timelines number them.
-using PeerId = uint8_t;
+using PeerId = uint16_t;
 inline PeerId ComputePeer(uint32_t node) { return static_cast<PeerId>(node); }
 inline PeerId MemoryPeer(uint32_t node) {
   return static_cast<PeerId>(telemetry::TraceEvent::kMemoryPeer + node);

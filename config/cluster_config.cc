@@ -387,6 +387,11 @@ absl::Status CheckServed(const ClusterConfig& config) {
     return NotServed("memory", absl::StrCat(config.memory.size(), " nodes"),
                      absl::StrCat("1 to ", plan::kMemoryNodesMax));
   }
+  if (config.compute.size() + config.memory.size() > plan::kNodesMax) {
+    return NotServed("compute and memory",
+                     absl::StrCat(config.compute.size() + config.memory.size(), " nodes"),
+                     absl::StrCat(plan::kNodesMax, " in all; make several clusters of them"));
+  }
   const bool other_hosts =
       !std::all_of(config.transport.begin(), config.transport.end(),
                    [](const std::string& name) { return WithoutThrottle(name) == "shm"; });

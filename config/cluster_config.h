@@ -76,6 +76,7 @@ struct ComputeNodeConfig {
   std::optional<uint32_t> shard;     // The same, of the replica or of its stage.
   std::optional<LayerRange> layers;  // Not given: chosen, by cost and by measured speed.
   uint64_t capacity_bytes = 0;       // For KV: with policy local or auto, and then required.
+  double price_per_hour = 0;         // In a currency of the user's; 0: not known.
 };
 
 struct MemoryNodeConfig {
@@ -86,6 +87,7 @@ struct MemoryNodeConfig {
   uint32_t threads = 0;
   uint64_t capacity_bytes = 0;               // For KV. Required.
   WindowPlace windows = WindowPlace::kAuto;  // Where compute nodes put q, k and v.
+  double price_per_hour = 0;                 // As of compute nodes.
   std::string http;                          // host:port of /metrics and /health. Empty: none.
 };
 

@@ -81,6 +81,12 @@ void EmitStage(YAML::Emitter& out, const ComputeNodeConfig& node) {
   }
 }
 
+void EmitPrice(YAML::Emitter& out, double price_per_hour) {
+  if (price_per_hour > 0) {
+    out << YAML::Key << "price" << YAML::Value << absl::StrCat(price_per_hour, "/h");
+  }
+}
+
 void EmitNodes(YAML::Emitter& out, const ClusterConfig& config) {
   out << YAML::Key << "compute" << YAML::Value << YAML::BeginSeq;
   for (const ComputeNodeConfig& node : config.compute) {
@@ -92,6 +98,7 @@ void EmitNodes(YAML::Emitter& out, const ClusterConfig& config) {
     if (node.capacity_bytes > 0) {
       out << YAML::Key << "capacity" << YAML::Value << FormatExactBytes(node.capacity_bytes);
     }
+    EmitPrice(out, node.price_per_hour);
     out << YAML::EndMap;
   }
   out << YAML::EndSeq;
@@ -103,6 +110,7 @@ void EmitNodes(YAML::Emitter& out, const ClusterConfig& config) {
     out << YAML::Flow << YAML::BeginMap;
     EmitNode(out, node);
     out << YAML::Key << "capacity" << YAML::Value << FormatExactBytes(node.capacity_bytes);
+    EmitPrice(out, node.price_per_hour);
     if (node.device != "cpu") {
       out << YAML::Key << "windows" << YAML::Value
           << std::string(internal::EnumName(internal::kWindowPlaces, node.windows));

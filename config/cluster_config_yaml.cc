@@ -16,6 +16,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "common/status_macros.h"
 #include "common/string_distance.h"
 #include "common/units.h"
@@ -30,6 +31,7 @@ namespace lamina {
 namespace {
 
 constexpr size_t kFileBytesMax = 1 << 20;
+constexpr double kPricePerHourMax = 1e6;
 
 // What is wrong with what cannot be read as a uint32_t.
 absl::string_view WhyNoNumber(absl::string_view text) {
@@ -72,6 +74,7 @@ class ClusterFileReader {
   ReadValue Number(std::optional<uint32_t>& out) const;
   ReadValue Size(uint64_t& out) const;
   ReadValue Duration(Nanos& out) const;
+  ReadValue Price(double& out) const;
   ReadValue Cores(std::vector<int>& out) const;
   ReadValue Words(std::vector<std::string>& out) const;
   ReadValue Layers(std::optional<LayerRange>& out) const;
@@ -253,6 +256,23 @@ ReadValue ClusterFileReader::Duration(Nanos& out) const {
   };
 }
 
+// "1.2/h".
+ReadValue ClusterFileReader::Price(double& out) const {
+  return [this, &out](const YAML::Node& node, const std::string& path) -> absl::Status {
+    LAMINA_RETURN_IF_ERROR(RequireScalar(node, path));
+    absl::string_view number = node.Scalar();
+    double price = 0;
+    if (!absl::ConsumeSuffix(&number, "/h") || !absl::SimpleAtod(number, &price) ||
+        !(price >= 0 && price <= kPricePerHourMax)) {
+      return Error(node, path,
+                   absl::StrCat(path, ": '", node.Scalar(), "' is not a price in [0, ",
+                                kPricePerHourMax, "] for an hour; write it like 1.2/h"));
+    }
+    out = price;
+    return absl::OkStatus();
+  };
+}
+
 // "0-3,8" or [0, 1, 2, 3, 8].
 ReadValue ClusterFileReader::Cores(std::vector<int>& out) const {
   return [this, &out](const YAML::Node& node, const std::string& path) -> absl::Status {
@@ -334,6 +354,7 @@ std::vector<Key> ClusterFileReader::ComputeKeys(ComputeNodeConfig& node) const {
           {"shard", Number(node.shard)},
           {"layers", Layers(node.layers)},
           {"capacity", Size(node.capacity_bytes)},
+          {"price", Price(node.price_per_hour)},
           {"role", Choice(internal::kComputeRoles, node.role)}};
 }
 
@@ -344,6 +365,7 @@ std::vector<Key> ClusterFileReader::MemoryKeys(MemoryNodeConfig& node) const {
           {"cores", Cores(node.cores)},
           {"threads", Number(node.threads)},
           {"capacity", Size(node.capacity_bytes)},
+          {"price", Price(node.price_per_hour)},
           {"http", Text(node.http)},
           {"windows", Choice(internal::kWindowPlaces, node.windows)}};
 }

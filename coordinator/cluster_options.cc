@@ -105,6 +105,17 @@ PolicyAutoOptions PolicyAutoOptionsOf(const ClusterConfig& config) {
   return options;
 }
 
+cost::PoolPrices PricesOf(const ClusterConfig& config) {
+  cost::PoolPrices prices;
+  for (const ComputeNodeConfig& node : config.compute) {
+    (node.role == ComputeRole::kPrefill ? prices.prompts : prices.compute) += node.price_per_hour;
+  }
+  for (const MemoryNodeConfig& node : config.memory) {
+    prices.memory += node.price_per_hour;
+  }
+  return prices;
+}
+
 EngineOptions MakeOptions(const ClusterConfig& config, const model::Graph& graph,
                           const model::ModelConfig& model) {
   EngineOptions options{.layers = LayersOf(graph),
@@ -115,7 +126,8 @@ EngineOptions MakeOptions(const ClusterConfig& config, const model::Graph& graph
                         .scheduler = SchedulerOptionsOf(config, model),
                         .priority_order = config.order == ServiceOrderKind::kPriority,
                         .node_silence_max = kNodeSilenceMax,
-                        .stuck_after = config.limits.stuck_after};
+                        .stuck_after = config.limits.stuck_after,
+                        .prices = PricesOf(config)};
   options.transports.clear();
   for (const std::string& name : config.transport) {
     options.transports.push_back(TransportUri(config, name));

@@ -372,6 +372,12 @@ void ToProto(const Histogram::Snapshot& values, v1::Distribution* proto) {
   proto->mutable_counts()->Add(values.counts.begin(), values.counts.end());
 }
 
+void ToProto(const cost::Work& work, v1::TokenWork* proto) {
+  proto->set_input(work.input);
+  proto->set_output(work.output);
+  proto->set_cached(work.cached);
+}
+
 void ToProto(const TracedStep& step, v1::TracedStep* proto) {
   proto->set_epoch(step.epoch);
   proto->set_lane(step.lane);
@@ -490,6 +496,14 @@ grpc::ServerUnaryReactor* ClusterService::GetStatus(grpc::CallbackServerContext*
   response->set_uptime_seconds(ToSeconds(clock_.Now() - started_));
   response->set_version(kVersion);
   response->set_tokens_generated(status.tokens_generated);
+  v1::TokenCost* cost = response->mutable_token_cost();
+  cost->set_compute_price(status.pool_prices.compute);
+  cost->set_prompts_price(status.pool_prices.prompts);
+  cost->set_memory_price(status.pool_prices.memory);
+  ToProto(status.token_work.compute, cost->mutable_compute());
+  ToProto(status.token_work.memory, cost->mutable_memory());
+  cost->set_input_tokens(status.tokens_prefilled);
+  cost->set_cached_tokens(status.tokens_cached);
   const Histogram::Snapshot first = engine_.metrics().time_to_first_token.Take();
   response->set_ttft_seconds_sum(first.sum);
   response->set_ttft_count(first.count);

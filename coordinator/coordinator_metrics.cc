@@ -124,6 +124,24 @@ void AddNodes(MetricsPage& page, const EngineStatus& status) {
   }
 }
 
+// Nothing where the cluster file has no prices.
+void AddCosts(MetricsPage& page, const EngineStatus& status, double hours) {
+  if (status.pool_prices.total() <= 0) {
+    return;
+  }
+  const cost::TokenBill bill =
+      cost::BillOfPools(status.pool_prices, status.token_work, hours,
+                        {.input = static_cast<double>(status.tokens_prefilled),
+                         .output = static_cast<double>(status.tokens_generated),
+                         .cached = static_cast<double>(status.tokens_cached)});
+  page.Gauge("lamina_price_per_hour", "Of all nodes, in the cluster file's currency.", {},
+             status.pool_prices.total());
+  const std::string help = "Cost of 1,000,000 tokens since the coordinator started, by kind.";
+  page.Gauge("lamina_cost_per_million_tokens", help, {{"kind", "input"}}, bill.per_million_input);
+  page.Gauge("lamina_cost_per_million_tokens", help, {{"kind", "output"}}, bill.per_million_output);
+  page.Gauge("lamina_cost_per_million_tokens", help, {{"kind", "cached"}}, bill.per_million_cached);
+}
+
 // With the labels of lamina_node_link_*, so that one divides by the other.
 void AddMeasuredLinks(MetricsPage& page, const EngineStatus& status) {
   for (const PairLink& link : status.links) {
@@ -191,6 +209,7 @@ std::string MetricsText(Engine& engine, const std::string& model_name, const Clo
   AddPolicy(page, status);
   page.Gauge("lamina_uptime_seconds", "Since the coordinator started.", {},
              ToSeconds(clock.Now() - started));
+  AddCosts(page, status, ToSeconds(clock.Now() - started) / 3600);
   AddNodes(page, status);
   AddMeasuredLinks(page, status);
   AddLanes(page, status.scheduler);

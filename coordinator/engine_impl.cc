@@ -12,6 +12,8 @@
 namespace lamina::coordinator {
 namespace {
 
+constexpr Nanos kHoldInterval = Millis(500);  // Nodes report as often, each of them.
+
 std::unique_ptr<core::ServiceOrder> MakeOrder(bool priority) {
   return priority ? core::MakePriorityOrder() : core::MakeFirstComeFirstServed();
 }
@@ -34,6 +36,7 @@ Engine::Impl::Impl(const EngineOptions& o, const model::Tokenizer& tokenizer, co
       requests(tokenizer, c, o.scheduler.sequence_tokens_max),
       members(options, c, *this),
       status_builder(options),
+      token_work(static_cast<uint32_t>(o.layers.size())),
       loop({.begin_turn = [this] { members.BeginTurn(); }, .end_turn = [this] { EndTurn(); }}) {
   requests.SetOnEnd([this](const RequestRecord& record) {
     trace.Ended(record);
@@ -213,6 +216,7 @@ void Engine::Impl::PlanSteps() {
             plan::PrefillChunk{.sequence = sequence, .first_token = position, .tokens = 1});
       }
     }
+    token_work.Add(plan, schedule->IsPrefillLane(plan.lane));
     for (plan::SequenceJoin& join : plan.joins) {
       requests.Started(join.id);
       join.request_id = requests.FollowedId(join.id);
@@ -294,8 +298,15 @@ void Engine::Impl::UseCosts() {
   const MeasuredNodes nodes = MeasuredNodesOf(members);
   scheduler.SetLaneCosts(CostsOfLanes(*epoch, members.splits(), nodes));
   scheduler.SetLinkCosts(CostsOfLinks(*epoch, nodes));
+  token_work.SetTimes({.slice = MeanUnit(nodes.compute),
+                       .attention = MeanUnit(nodes.memory),
+                       .memory_nodes = static_cast<uint32_t>(nodes.memory.size())});
   if (!members.serving() || members.membership().epoch_ended()) {
     return;  // Nodes that hold KV may be gone.
+  }
+  if (const Nanos now = clock.Now();
+      options.prices.total() > 0 && now - token_work.held_until() >= kHoldInterval) {
+    token_work.Hold(KeptShare(*epoch), nodes.memory.empty(), now);
   }
   const core::ServingBandwidth bandwidth =
       members.nodes().BandwidthOf(epoch->config().memory_nodes);
@@ -304,6 +315,18 @@ void Engine::Impl::UseCosts() {
   if (!epoch->heads_spread()) {
     scheduler.SetBandwidths(bandwidth.bytes_per_second);
   }
+}
+
+// Of all slots those that the prefix cache alone holds.
+double Engine::Impl::KeptShare(const FormedEpoch& epoch) const {
+  uint64_t kept = 0;
+  uint64_t all = 0;
+  for (uint32_t share = 0; share < epoch.shares.size(); ++share) {
+    const core::KvPoolStats stats = scheduler.KvStats(share);
+    kept += stats.slots_kept;
+    all += stats.slots_total;
+  }
+  return all == 0 ? 0 : static_cast<double>(kept) / static_cast<double>(all);
 }
 
 EngineStatus Engine::Impl::Status() {
@@ -319,6 +342,10 @@ EngineStatus Engine::Impl::Status() {
        .draining = draining});
   status.tokens_per_second = token_rate.PerSecond(clock.Now(), requests.tokens());
   status.tokens_generated = requests.tokens();
+  status.tokens_prefilled = token_work.input_tokens();
+  status.tokens_cached = token_work.cached_tokens();
+  status.token_work = token_work.work();
+  status.pool_prices = options.prices;
   status.requests_finished = requests.finished();
   status.requests_failed = requests.failed();
   return status;

@@ -23,6 +23,7 @@
 #include "coordinator/event_loop.h"
 #include "coordinator/request_table.h"
 #include "coordinator/token_rate.h"
+#include "coordinator/token_work.h"
 #include "coordinator/trace_log.h"
 #include "plan/pipeline_schedule.h"
 
@@ -49,6 +50,7 @@ struct Engine::Impl final : public EpochOwner {
   // Chunks of planned steps that are not the last of their prompts, oldest first, for each lane.
   std::vector<std::deque<std::pair<uint64_t, plan::PrefillChunk>>> chunks_planned;
   TokenRate token_rate;
+  TokenWork token_work;
   std::function<void()> drained;
   bool draining = false;
 
@@ -83,6 +85,7 @@ struct Engine::Impl final : public EpochOwner {
   void ReportChunks(const plan::StepResult& result);
   // What the nodes have measured of late.
   void UseCosts();
+  double KeptShare(const FormedEpoch& epoch) const;
 
   EngineStatus Status();
   EngineTrace TakeTrace();

@@ -20,6 +20,7 @@
 #include "coordinator/core/scheduler.h"
 #include "coordinator/request_record.h"
 #include "cost/policy_step.h"
+#include "cost/token_price.h"
 #include "plan/stages.h"
 
 namespace lamina::coordinator {
@@ -72,6 +73,7 @@ struct EngineOptions {
   // The same of one whose data thread stands still for so long while the others of its process
   // live.
   Nanos stuck_after = 0;
+  cost::PoolPrices prices;  // Of all nodes of the cluster file, per hour; 0: not known.
   // Called in the engine's thread for every request that was taken in, when it has ended.
   RequestEndFunction on_request_end;
 };

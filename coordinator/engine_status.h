@@ -21,6 +21,7 @@
 #include "coordinator/epoch_forming.h"
 #include "coordinator/node_port.h"
 #include "coordinator/replica_splits.h"
+#include "cost/token_price.h"
 
 namespace lamina::coordinator {
 
@@ -58,6 +59,10 @@ struct EngineStatus {
   std::string prefill;    // "inline"; "dedicated: p0"
   double tokens_per_second = 0;
   uint64_t tokens_generated = 0;
+  uint64_t tokens_prefilled = 0;  // Of prompts, as computed,
+  uint64_t tokens_cached = 0;     // and as found computed.
+  cost::PoolWork token_work;      // What nodes' time went to (token_work.h).
+  cost::PoolPrices pool_prices;   // As the cluster file has them.
   uint64_t requests_finished = 0;
   uint64_t requests_failed = 0;
 };

@@ -50,6 +50,18 @@ cost::LaneCosts CostsOfLanes(const FormedEpoch& epoch, const ReplicaSplits& spli
                             .busiest_share = splits.busiest_share()});
 }
 
+cost::UnitTimes MeanUnit(const std::vector<const AttachedNode*>& nodes) {
+  cost::UnitTimes mean;
+  uint32_t measured = 0;
+  for (const cost::UnitTimes& node : TimesOf(nodes)) {
+    mean.fixed += node.fixed;
+    mean.slope += node.slope;
+    measured += node.fixed + node.slope > 0 ? 1 : 0;
+  }
+  return measured == 0 ? cost::UnitTimes{}
+                       : cost::UnitTimes{mean.fixed / measured, mean.slope / measured};
+}
+
 cost::LinkCosts CostsOfLinks(const FormedEpoch& epoch, const MeasuredNodes& nodes) {
   cost::LinkCosts costs{.kv_heads = epoch.topology.window_heads_min()};
   for (const AttachedNode* node : nodes.memory) {

@@ -28,6 +28,10 @@ MeasuredNodes MeasuredNodesOf(const ClusterMembers& members);
 cost::LaneCosts CostsOfLanes(const FormedEpoch& epoch, const ReplicaSplits& splits,
                              const MeasuredNodes& nodes);
 
+// The mean unit of those of the nodes that have measured one (nodes for prompts alone do not), over
+// rows or tokens; zeros before any is measured.
+cost::UnitTimes MeanUnit(const std::vector<const AttachedNode*>& nodes);
+
 // Links from compute nodes that decode to memory nodes. They are measured one way; the way back is
 // taken to be as fast. Memory nodes share a lane's rows, and a compute node's link carries those of
 // all.

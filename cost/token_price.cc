@@ -50,4 +50,18 @@ TokenBill ShareBill(absl::Span<const MachineWork> machines, double hours,
   return bill;
 }
 
+TokenBill BillOfPools(const PoolPrices& prices, const PoolWork& work, double hours,
+                      const TokenCounts& tokens) {
+  const MachineWork pools[] = {{.price_per_hour = prices.compute,
+                                .input = work.compute.input,
+                                .output = work.compute.output,
+                                .cached = work.compute.cached},
+                               {.price_per_hour = prices.prompts, .input = 1},
+                               {.price_per_hour = prices.memory,
+                                .input = work.memory.input,
+                                .output = work.memory.output,
+                                .cached = work.memory.cached}};
+  return ShareBill(pools, hours, tokens);
+}
+
 }  // namespace lamina::cost

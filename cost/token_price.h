@@ -62,4 +62,29 @@ struct TokenBill {
 TokenBill ShareBill(absl::Span<const MachineWork> machines, double hours,
                     const TokenCounts& tokens);
 
+// A running cluster's nodes by what they do; prices per hour of all of a kind together.
+struct PoolPrices {
+  double compute = 0;  // That decode; with prompts inline they run these too.
+  double prompts = 0;  // For prompts alone.
+  double memory = 0;
+
+  double total() const { return compute + prompts + memory; }
+};
+
+// What a pool's nodes were busy with, in seconds of one node; to `cached` comes, for K and V that
+// are kept for nobody yet, their share of the slots times the busy seconds.
+struct Work {
+  double input = 0;
+  double output = 0;
+  double cached = 0;
+};
+struct PoolWork {
+  Work compute;  // Of those that decode.
+  Work memory;
+};
+
+// The bill of `hours`: nodes for prompts are input's, and the pools are shared as `work`.
+TokenBill BillOfPools(const PoolPrices& prices, const PoolWork& work, double hours,
+                      const TokenCounts& tokens);
+
 }  // namespace lamina::cost

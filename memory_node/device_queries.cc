@@ -260,7 +260,7 @@ void DeviceQueries::LapUnits() {
          .end = end,
          .part = telemetry::WorkPart::kAttend,
          .lane = static_cast<uint8_t>(unit.lane->index),
-         .peer = static_cast<uint8_t>(unit.sender),
+         .peer = static_cast<uint16_t>(unit.sender),
          .layer = static_cast<uint16_t>(epoch_.layout.LayerOf(unit.value)),
          .rows = static_cast<uint16_t>(unit.lane->rows.size()),
          .step = static_cast<uint32_t>(epoch_.layout.StepOf(unit.value)),

@@ -2,8 +2,11 @@
 #include "planner/cluster_file.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "cost/price.h"
+#include "plan/limits.h"
 
 namespace lamina::planner {
 namespace {
@@ -12,10 +15,19 @@ using cost::DeviceKind;
 using cost::KvPolicy;
 
 constexpr uint32_t kSequenceTokensLeast = 2;
-constexpr double kSlack = 2;  // Requests are longer than their mean.
+// Requests are longer than their mean. A compute node also has scratch for as many tokens, which
+// the prompts in prefill share: with little more than one prompt's they would wait for each other.
+constexpr double kSlack = 8;
 
 std::string DeviceName(const cost::Device& device, uint32_t index) {
   return device.kind == DeviceKind::kGpu ? absl::StrCat("cuda:", index) : "cpu";
+}
+
+// In whole hundredths of a cent, as a person would write it.
+double PriceOfDevice(const Problem& problem, const cost::Machine& machine) {
+  const cost::Estimate load = cost::MeanLoad(problem.catalogue.economics);
+  const double price = cost::HourlyPrice(problem.catalogue, machine, load).value / machine.devices;
+  return std::round(price * 1e4) / 1e4;
 }
 
 uint64_t Capacity(double bytes) {
@@ -50,6 +62,7 @@ void AddCompute(const Problem& problem, const Configuration& configuration, Clus
       const double weights = problem.model.WeightBytes() / of_replica;
       node.capacity_bytes = Capacity((1 - cost::kReserve) * device.capacity.value - weights);
     }
+    node.price_per_hour = PriceOfDevice(problem, machine);
     config.compute.push_back(node);
   }
 }
@@ -65,11 +78,19 @@ void AddMemory(const Problem& problem, const Hardware& hardware, ClusterConfig& 
     node.host = absl::StrCat("memory-", i / hardware.memory->devices);
     node.device = DeviceName(device, i % hardware.memory->devices);
     node.capacity_bytes = Capacity((1 - cost::kReserve) * device.capacity.value);
+    node.price_per_hour = PriceOfDevice(problem, *hardware.memory);
     config.memory.push_back(node);
   }
 }
 
 }  // namespace
+
+uint32_t SequenceTokensMax(const Problem& problem) {
+  const double tokens = std::min(kSlack * (problem.load.input + problem.load.output),
+                                 cost::Real(plan::kSequenceTokensMax));
+  return std::max(kSequenceTokensLeast,
+                  std::min(problem.model.positions_max, static_cast<uint32_t>(tokens)));
+}
 
 ClusterConfig ClusterFileOf(const Problem& problem, const Configuration& configuration,
                             const Evaluation& evaluation, const std::string& model) {
@@ -86,9 +107,7 @@ ClusterConfig ClusterFileOf(const Problem& problem, const Configuration& configu
       configuration.prompt_replicas > 0 ? PrefillMode::kDedicated : PrefillMode::kInline;
   config.prefill.chunk_tokens = evaluation.chunk_tokens;
   config.limits.running_max = static_cast<uint32_t>(evaluation.rows);
-  const double tokens = kSlack * (problem.load.input + problem.load.output);
-  config.limits.sequence_tokens_max = std::max(
-      kSequenceTokensLeast, std::min(problem.model.positions_max, static_cast<uint32_t>(tokens)));
+  config.limits.sequence_tokens_max = SequenceTokensMax(problem);
   return config;
 }
 
@@ -105,6 +124,11 @@ std::string WhyNotRunnable(const Problem& problem, const Configuration& configur
         return absl::StrCat(device.name, ": ", device.runs.why);
       }
     }
+  }
+  const cost::Device& compute =
+      *problem.catalogue.FindDevice(configuration.hardware.compute->device);
+  if (problem.model.experts > 1 && compute.kind == DeviceKind::kGpu) {
+    return absl::StrCat(problem.model.name, ": experts run on processors, not on ", compute.name);
   }
   const absl::Status valid = ClusterFileOf(problem, configuration, evaluation, "model").Validate();
   return valid.ok() ? "" : std::string(valid.message());

@@ -14,6 +14,10 @@
 
 namespace lamina::planner {
 
+// The longest sequence that a plan's cluster file allows: longer than the mean request, within the
+// model's positions.
+uint32_t SequenceTokensMax(const Problem& problem);
+
 // Each machine is a host of its own, named after its part and number (compute-0, memory-1), which
 // the user replaces by real ones. `model` is the path that daemons open.
 ClusterConfig ClusterFileOf(const Problem& problem, const Configuration& configuration,

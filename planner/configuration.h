@@ -30,6 +30,9 @@ struct Problem {
   Slo slo;
   double budget = std::numeric_limits<double>::infinity();  // Per hour.
   uint32_t machines_max = 16;                               // Of both kinds together.
+  // A plan carries the rate if its bound is so many times the rate: queues and unequal requests
+  // take their part of the bound.
+  double margin = 1;
 };
 
 // Machines of up to two kinds; `memory` is null for one pool.

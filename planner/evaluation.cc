@@ -158,7 +158,7 @@ void Evaluator::Fill(const Operation& most, cost::Provenance capacity,
       most.rate * problem_.load.output,
       Worse(capacity, Worse(most.times.step.provenance, most.ttft.provenance))};
   evaluation.goodput = evaluation.tokens_per_second / problem_.load.output;
-  evaluation.carries = evaluation.goodput.value >= problem_.load.rate;
+  evaluation.carries = evaluation.goodput.value >= problem_.margin * problem_.load.rate;
   Price(evaluation);
   evaluation.basis = {.dense = Worse(most.times.slice.provenance, most.times.head.provenance),
                       .attention = most.times.attention.provenance,
@@ -282,7 +282,7 @@ Rank BestPossibleRank(const Problem& problem, const Rates& rates, const Hardware
   best.price_per_hour = PricePerHour(problem, hardware);
   // A little more than the bound, so that rounding prunes nothing that is as good.
   best.goodput = {1.000001 * std::min(by_arithmetic, by_memory) / problem.load.output};
-  best.carries = best.goodput.value >= problem.load.rate;
+  best.carries = best.goodput.value >= problem.margin * problem.load.rate;
   return RankOf(problem, best);
 }
 

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,10 +18,30 @@
 
 namespace lamina::planner {
 
+// What the simulator says of a plan (simulated_plan.h).
+struct SimulatedFigures {
+  double rate = 0;       // Requests a second that came; the latencies and prices are at this rate.
+  double goodput = 0;    // The most requests a second of which the SLO's share keeps the latencies.
+  bool carries = false;  // The load's rate is within it.
+  double tokens_per_second = 0;
+  double ttft_p50 = 0;  // Seconds;
+  double ttft_at = 0;   // at the SLO's percentile.
+  double tpot_p50 = 0;
+  double tpot_at = 0;
+  // Of 1,000,000 tokens, at the rate times the mean load of the catalogue, as in Evaluation.
+  double input_price = 0;
+  double output_price = 0;
+  double compute_busy = 0;
+  double memory_busy = 0;
+  double coordinator_busy = 0;
+  uint64_t requests = 0;  // Counted, of one run.
+};
+
 struct Plan {
   Configuration configuration;
   Evaluation evaluation;
   std::string why_not;  // Why this software does not run it; empty where it does.
+  std::optional<SimulatedFigures> simulated = {};
 };
 
 struct Plans {

@@ -57,14 +57,40 @@ absl::Status ReadNumber(const std::string& key, const std::string& text, double 
   return absl::OkStatus();
 }
 
+// "p95" is 0.95.
+absl::Status ReadPercentile(absl::string_view text, double& share) {
+  absl::string_view number = text;
+  double percent = 0;
+  if (!absl::ConsumePrefix(&number, "p") || !absl::SimpleAtod(number, &percent) ||
+      !(percent >= 1 && percent <= 99.9)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("at: '", text, "' is not a percentile in p1 to p99.9, like p95"));
+  }
+  share = percent / 100;
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<Load> ParseLoad(absl::string_view text) {
-  LAMINA_ASSIGN_OR_RETURN(const Pairs pairs, ParsePairs(text, {"rate", "input", "output"}));
+  LAMINA_ASSIGN_OR_RETURN(const Pairs pairs, ParsePairs(text, {"rate", "input", "output", "lengths",
+                                                               "prefix", "prefixes"}));
   Load load;
   for (const auto& [key, value] : pairs) {
+    if (key == "lengths") {
+      const absl::StatusOr<Lengths> lengths = ParseLengths(value);
+      if (!lengths.ok()) {
+        return absl::InvalidArgumentError(absl::StrCat("lengths: ", lengths.status().message()));
+      }
+      load.lengths = *lengths;
+      continue;
+    }
     const bool rate = key == "rate";
-    double& out = rate ? load.rate : key == "input" ? load.input : load.output;
+    double& out = rate              ? load.rate
+                  : key == "input"  ? load.input
+                  : key == "output" ? load.output
+                  : key == "prefix" ? load.prefix
+                                    : load.prefixes;
     LAMINA_RETURN_IF_ERROR(
         ReadNumber(key, value, rate ? 1e-6 : 1, rate ? kRateMax : kTokensMax, out));
   }
@@ -73,13 +99,21 @@ absl::StatusOr<Load> ParseLoad(absl::string_view text) {
         absl::StrCat(load.input == 0 ? "input" : "output",
                      ": missing; write a load like rate=20,input=1024,output=256"));
   }
+  if (load.prefix > load.input) {
+    return absl::InvalidArgumentError(absl::StrCat("prefix: ", load.prefix, " is more than the ",
+                                                   load.input, " tokens of input"));
+  }
   return load;
 }
 
 absl::StatusOr<Slo> ParseSlo(absl::string_view text) {
-  LAMINA_ASSIGN_OR_RETURN(const Pairs pairs, ParsePairs(text, {"ttft", "tpot"}));
+  LAMINA_ASSIGN_OR_RETURN(const Pairs pairs, ParsePairs(text, {"ttft", "tpot", "at"}));
   Slo slo;
   for (const auto& [key, value] : pairs) {
+    if (key == "at") {
+      LAMINA_RETURN_IF_ERROR(ReadPercentile(value, slo.at));
+      continue;
+    }
     const absl::StatusOr<Nanos> duration = ParseDuration(value);
     if (!duration.ok() || *duration <= 0) {
       return absl::InvalidArgumentError(

@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "planner/arrivals.h"
 
 namespace lamina::planner {
 
@@ -17,6 +18,11 @@ struct Load {
   double rate = 0;    // Requests a second; 0: as many as a configuration can answer.
   double input = 0;   // Prompt tokens of a request, in the mean.
   double output = 0;  // Generated tokens of a request, in the mean.
+  // For simulations: how lengths are spread, and how many tokens of a prompt all requests share
+  // that draw the same one of `prefixes`.
+  Lengths lengths = Lengths::kFixed;
+  double prefix = 0;
+  double prefixes = 1;
 
   // Tokens that a decoding sequence holds, in the mean over its life.
   double context() const { return input + output / 2; }
@@ -25,13 +31,15 @@ struct Load {
 struct Slo {
   double ttft_seconds = std::numeric_limits<double>::infinity();
   double tpot_seconds = std::numeric_limits<double>::infinity();
+  double at = 0.95;  // Share of requests that keep both; formulas know means alone.
 };
 
-// "rate=20,input=1024,output=256"; the rate may be left out.
+// "rate=20,input=1024,output=256,lengths=sharegpt,prefix=512,prefixes=8"; all but input and output
+// may be left out.
 // Errors: kInvalidArgument naming the key, the value and what it may be.
 absl::StatusOr<Load> ParseLoad(absl::string_view text);
 
-// "ttft=2s,tpot=80ms"; either may be left out.
+// "ttft=2s,tpot=80ms,at=p95"; each may be left out.
 absl::StatusOr<Slo> ParseSlo(absl::string_view text);
 
 // "20/h", in the catalogue's currency.

@@ -17,7 +17,7 @@ TraceEvent TraceEvent::FromWords(const uint64_t* words) {
   const auto part = static_cast<uint8_t>(words[2]);
   event.part = static_cast<WorkPart>(std::min<uint8_t>(part, kWorkParts - 1));
   event.lane = static_cast<uint8_t>(words[2] >> 8);
-  event.peer = static_cast<uint8_t>(words[2] >> 16);
+  event.peer = static_cast<uint16_t>(words[2] >> 16);
   event.layer = static_cast<uint16_t>(words[2] >> 32);
   event.rows = static_cast<uint16_t>(words[2] >> 48);
   event.step = static_cast<uint32_t>(words[3]);

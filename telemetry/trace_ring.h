@@ -22,15 +22,15 @@
 namespace lamina::telemetry {
 
 struct TraceEvent {
-  static constexpr uint8_t kNoPeer = 255;
-  static constexpr uint8_t kMemoryPeer = 128;  // Added to the index of a memory node.
+  static constexpr uint16_t kNoPeer = 0xffff;
+  static constexpr uint16_t kMemoryPeer = 0x8000;  // Added to the index of a memory node.
   static constexpr uint8_t kNoLane = 255;
 
   Nanos start = 0;
   Nanos end = 0;
   WorkPart part = WorkPart::kDense;
   uint8_t lane = kNoLane;
-  uint8_t peer = kNoPeer;
+  uint16_t peer = kNoPeer;
   uint16_t layer = 0;  // Of the unit: that of its attention.
   uint16_t rows = 0;
   uint32_t step = 0;

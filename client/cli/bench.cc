@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // lamina bench: load on a cluster, and how it answers.
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/cli/bench_runner.h"
 #include "client/cli/command.h"
 #include "client/cli/input.h"
+#include "client/cli/sharegpt.h"
 #include "common/remaining_time.h"
 #include "common/status_macros.h"
+#include "planner/request.h"
 
 namespace lamina::cli {
 namespace {
@@ -16,6 +22,7 @@ constexpr char kExamples[] =
     R"(  lamina bench --concurrency 16 --requests 64 --input-tokens 128 --output-tokens 64
   lamina bench --rate 4 --requests 100 --seed 7 --json
   lamina bench --trace requests.jsonl
+  lamina bench --rate 2 --requests 200 --sharegpt dialogues.json --slo ttft=2s,tpot=80ms,at=p95
 --concurrency keeps N requests in flight (closed loop); --rate starts R requests per second at
 random, whether the cluster keeps up or not (open loop, Poisson); --trace replays lines of
   {"arrival_s": 0.5, "input_tokens": 128, "output_tokens": 64}
@@ -33,17 +40,67 @@ struct BenchFlags {
   std::optional<uint32_t> concurrency;
   std::optional<double> rate;
   std::optional<std::string> trace;
+  bool skip_bad_lines = false;
+  std::string sharegpt;
+  std::string slo;
   LoadOptions load = {.requests = 32, .input_tokens = 128, .output_tokens = 64};
 };
 
-absl::StatusOr<std::vector<Arrival>> Arrivals(const BenchFlags& flags) {
+absl::StatusOr<std::vector<Arrival>> TraceArrivals(const BenchFlags& flags) {
+  LAMINA_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(*flags.trace));
+  std::vector<std::string> bad_lines;
+  LAMINA_ASSIGN_OR_RETURN(std::vector<Arrival> arrivals,
+                          ParseTrace(text, flags.skip_bad_lines ? &bad_lines : nullptr));
+  for (const std::string& line : bad_lines) {
+    std::fprintf(stderr, "left out: %s\n", line.c_str());
+  }
+  return arrivals;
+}
+
+// Dialogues' questions as the arrivals' prompts, for as many tokens as their answers have.
+absl::StatusOr<std::vector<Arrival>> DialogueArrivals(const BenchFlags& flags,
+                                                      const client::ModelInfo& model,
+                                                      std::vector<Arrival> arrivals,
+                                                      client::Client& client) {
+  LAMINA_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(flags.sharegpt));
+  const auto dialogues = ParseShareGpt(text, arrivals.size());
+  if (!dialogues.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--sharegpt: ", dialogues.status().message()));
+  }
+  std::vector<Arrival> used;
+  for (const Dialogue& dialogue : *dialogues) {
+    LAMINA_ASSIGN_OR_RETURN(const auto prompt, client.Tokenize(dialogue.prompt, true));
+    LAMINA_ASSIGN_OR_RETURN(const auto answer, client.Tokenize(dialogue.answer, false));
+    const auto input = static_cast<uint32_t>(prompt.tokens.size());
+    const auto output = std::max<uint32_t>(1, static_cast<uint32_t>(answer.tokens.size()));
+    if (model.sequence_tokens_max > 0 && input + output > model.sequence_tokens_max) {
+      continue;  // Longer than the server takes.
+    }
+    Arrival arrival = arrivals[used.size()];
+    arrival.input_tokens = input;
+    arrival.output_tokens = output;
+    arrival.text = dialogue.prompt;
+    used.push_back(std::move(arrival));
+  }
+  if (used.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--sharegpt: every dialogue is longer than the server's ",
+                     model.sequence_tokens_max, " tokens"));
+  }
+  return used;
+}
+
+absl::StatusOr<std::vector<Arrival>> Arrivals(const BenchFlags& flags,
+                                              const client::ModelInfo& model,
+                                              client::Client& client) {
   if (flags.trace.has_value()) {
-    LAMINA_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(*flags.trace));
-    return ParseTrace(text);
+    return TraceArrivals(flags);
   }
   LoadOptions load = flags.load;
   load.rate = flags.rate.value_or(0);
-  return MakeArrivals(load);
+  std::vector<Arrival> arrivals = MakeArrivals(load);
+  return flags.sharegpt.empty() ? std::move(arrivals)
+                                : DialogueArrivals(flags, model, std::move(arrivals), client);
 }
 
 void ShowProgress(ProgressLine& line, const BenchProgress& progress, size_t requests) {
@@ -59,7 +116,13 @@ void ShowProgress(ProgressLine& line, const BenchProgress& progress, size_t requ
 absl::StatusOr<Json> Measure(const BenchFlags& flags, client::Client& client,
                              const client::Cancellation& cancellation, absl::Status& first_error) {
   BenchRunOptions options = {.seed = flags.load.seed};
-  LAMINA_ASSIGN_OR_RETURN(options.arrivals, Arrivals(flags));
+  if (!flags.slo.empty()) {
+    const absl::StatusOr<planner::Slo> slo = planner::ParseSlo(flags.slo);
+    if (!slo.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("--slo: ", slo.status().message()));
+    }
+    options.slo = *slo;
+  }
   const bool closed_loop = !flags.rate.has_value() && !flags.trace.has_value();
   options.in_flight_max = closed_loop ? flags.concurrency.value_or(1) : kOpenLoopInFlightMax;
   LAMINA_ASSIGN_OR_RETURN(const std::vector<client::ModelInfo> models, client.ListModels());
@@ -67,6 +130,7 @@ absl::StatusOr<Json> Measure(const BenchFlags& flags, client::Client& client,
     return absl::FailedPreconditionError("the server names no model with a vocabulary");
   }
   options.vocabulary = models[0].vocabulary;
+  LAMINA_ASSIGN_OR_RETURN(options.arrivals, Arrivals(flags, models[0], client));
   LAMINA_ASSIGN_OR_RETURN(const client::ClusterStatus before, client.Status());
   BenchRunner runner(options, client, RealClock());
   {
@@ -146,6 +210,19 @@ void AddBenchCommand(CLI::App& app, Invocation& invocation) {
   command->add_option("--trace", flags->trace, "Replay this JSONL file; - is stdin")
       ->group(kKindGroup)
       ->type_name("FILE");
+  command
+      ->add_flag("--skip-bad-lines", flags->skip_bad_lines,
+                 "Name lines of the trace that are wrong, and use the rest")
+      ->needs("--trace");
+  command
+      ->add_option(
+          "--sharegpt", flags->sharegpt,
+          "Questions of these dialogues as prompts, and answers as long as theirs: JSON in "
+          "ShareGPT's form")
+      ->excludes("--trace")
+      ->type_name("FILE");
+  command->add_option("--slo", flags->slo, "Report the goodput within it: ttft=2s,tpot=80ms,at=p95")
+      ->type_name("SLO");
   command->add_option("--requests", flags->load.requests, "Requests in all (default: 32)")
       ->transform(Whole(1, 1'000'000))
       ->type_name("N");

@@ -20,6 +20,10 @@ struct Arrival {
   Nanos at = 0;  // After the start. 0 for all in a closed loop.
   uint32_t input_tokens = 0;
   uint32_t output_tokens = 0;
+  std::string text = {};  // The prompt; empty: random tokens.
+  // Prompts of the same prefix (not 0) begin with the same tokens, this many of them.
+  uint32_t prefix = 0;
+  uint32_t prefix_tokens = 0;
 };
 
 struct LoadOptions {
@@ -32,13 +36,19 @@ struct LoadOptions {
 
 std::vector<Arrival> MakeArrivals(const LoadOptions& options);
 
-// Lines of {"arrival_s": 0.5, "input_tokens": 128, "output_tokens": 64}, sorted by arrival.
-// Errors: kInvalidArgument naming the line and what is wrong with it; no lines; more than a
-// million.
-absl::StatusOr<std::vector<Arrival>> ParseTrace(absl::string_view text);
+// Lines of {"arrival_s": 0.5, "input_tokens": 128, "output_tokens": 64}, sorted by arrival;
+// "prefix": 1, "prefix_tokens": 64 where prompts begin alike. With `bad_lines` lines that are wrong
+// are left out and named there; without, they are errors. Errors: kInvalidArgument naming the line
+// and what is wrong with it; no lines that are right; more than a million.
+absl::StatusOr<std::vector<Arrival>> ParseTrace(absl::string_view text,
+                                                std::vector<std::string>* bad_lines = nullptr);
 
 // Ids drawn evenly from [0, vocabulary); another prompt for each index.
 std::vector<TokenId> RandomPrompt(uint64_t seed, size_t index, uint32_t tokens,
                                   uint32_t vocabulary);
+
+// The same, with the arrival's prefix at its beginning.
+std::vector<TokenId> PromptOf(uint64_t seed, size_t index, const Arrival& arrival,
+                              uint32_t vocabulary);
 
 }  // namespace lamina::cli

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/cli/bubbles.h"
+#include "client/cli/token_bill.h"
 #include "common/units.h"
 
 namespace lamina::cli {
@@ -67,6 +68,9 @@ void BenchReport::AddFinished(uint32_t input_tokens, const RequestTimes& times) 
   if (times.tokens() > 1) {
     tpot_ms_.push_back(static_cast<float>(times.tpot_ms()));
   }
+  const double tpot_ms = times.tokens() > 1 ? times.tpot_ms() : 0;
+  within_slo_ += times.tokens() > 0 && times.ttft_ms() <= 1e3 * slo_.ttft_seconds &&
+                 tpot_ms <= 1e3 * slo_.tpot_seconds;
   itl_ms_.insert(itl_ms_.end(), times.gaps_ms().begin(), times.gaps_ms().end());
 }
 
@@ -74,6 +78,26 @@ void BenchReport::AddFailed(const absl::Status& status) {
   ++failed_;
   ++errors_[absl::StatusCodeToString(status.code())];
   first_error_.Update(status);
+}
+
+// Goodput: requests a second of which the SLO's share kept both latencies; 0 where fewer did.
+// Failed ones kept none. Null without an SLO.
+Json BenchReport::SloToJson(double seconds) const {
+  if (!std::isfinite(slo_.ttft_seconds) && !std::isfinite(slo_.tpot_seconds)) {
+    return nullptr;
+  }
+  const auto all = static_cast<double>(finished_ + failed_);
+  const double share = all > 0 ? static_cast<double>(within_slo_) / all : 0;
+  const bool met = all > 0 && share >= slo_.at;
+  const auto bound = [](double latency) {
+    return std::isfinite(latency) ? Json(1e3 * latency) : Json();
+  };
+  return {{"ttft_ms", bound(slo_.ttft_seconds)},
+          {"tpot_ms", bound(slo_.tpot_seconds)},
+          {"at", slo_.at},
+          {"within_share", share},
+          {"met", met},
+          {"goodput", met && seconds > 0 ? all / seconds : 0.0}};
 }
 
 Json BenchReport::ToJson(double seconds, const client::ClusterStatus& before,
@@ -96,6 +120,8 @@ Json BenchReport::ToJson(double seconds, const client::ClusterStatus& before,
           {"ttft_ms", Percentiles(ttft_ms_)},
           {"tpot_ms", Percentiles(tpot_ms_)},
           {"itl_ms", Percentiles(itl_ms_)},
+          {"slo", SloToJson(seconds)},
+          {"cost", BillToJson(after, BillBetween(before, after, seconds))},
           {"nodes", nodes},
           {"bubbles", LargestBubble(before, after, seconds, several)},
           {"errors", errors_}};
@@ -131,6 +157,22 @@ std::string FormatReport(const Json& report) {
                                FormatBytes(node["bytes_sent"].get<uint64_t>()),
                                FormatBytes(node["bytes_received"].get<uint64_t>()),
                                node["bandwidth_share"].get<double>() * 100));
+  }
+  if (const Json slo = report.value("slo", Json()); slo.is_object()) {
+    absl::StrAppendFormat(
+        &text, "\nSLO: %.1f%% of requests kept it, p%g asked for: %s, goodput %.3f requests/s\n",
+        100 * slo["within_share"].get<double>(), 100 * slo["at"].get<double>(),
+        slo["met"].get<bool>() ? "met" : "not met", slo["goodput"].get<double>());
+  }
+  if (const Json cost = report.value("cost", Json()); cost.is_object()) {
+    absl::StrAppendFormat(
+        &text,
+        "\ncost at %.2f/h: %.4f, 1M tokens: %.3f of prompts, %.3f generated, %.3f found computed "
+        "(measured)\n",
+        cost["hourly"].get<double>(),
+        cost["input"].get<double>() + cost["output"].get<double>() + cost["cached"].get<double>(),
+        cost["per_million_input"].get<double>(), cost["per_million_output"].get<double>(),
+        cost["per_million_cached"].get<double>());
   }
   if (const std::string words = report.value("bubbles", ""); !words.empty()) {
     absl::StrAppend(&text, "\n", words, "\n");

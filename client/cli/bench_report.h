@@ -13,6 +13,7 @@
 #include "client/cli/command.h"
 #include "client/client.h"
 #include "common/clock.h"
+#include "planner/request.h"
 
 namespace lamina::cli {
 
@@ -39,6 +40,8 @@ class RequestTimes {
 
 class BenchReport {
  public:
+  explicit BenchReport(const planner::Slo& slo = {}) : slo_(slo) {}
+
   void AddFinished(uint32_t input_tokens, const RequestTimes& times);
   void AddFailed(const absl::Status& status);
 
@@ -54,6 +57,8 @@ class BenchReport {
               const client::ClusterStatus& after, bool several = true) const;
 
  private:
+  Json SloToJson(double seconds) const;
+
   uint64_t finished_ = 0;
   uint64_t failed_ = 0;
   uint64_t input_tokens_ = 0;
@@ -61,6 +66,8 @@ class BenchReport {
   std::vector<float> ttft_ms_;
   std::vector<float> tpot_ms_;
   std::vector<float> itl_ms_;
+  planner::Slo slo_;
+  uint64_t within_slo_ = 0;  // Requests that kept both latencies.
   std::map<std::string, uint64_t> errors_;
   absl::Status first_error_;
 };

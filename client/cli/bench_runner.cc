@@ -16,7 +16,7 @@ struct BenchRunner::Request {
 };
 
 BenchRunner::BenchRunner(const BenchRunOptions& options, client::Client& client, const Clock& clock)
-    : options_(options), client_(client), clock_(clock) {}
+    : options_(options), client_(client), clock_(clock), report_(options.slo) {}
 
 void BenchRunner::Start(size_t index, const client::Cancellation& cancellation) {
   const Arrival& arrival = options_.arrivals[index];
@@ -29,7 +29,11 @@ void BenchRunner::Start(size_t index, const client::Cancellation& cancellation) 
     ++in_flight_;
   }
   client::GenerateOptions options;
-  options.prompt = RandomPrompt(options_.seed, index, arrival.input_tokens, options_.vocabulary);
+  if (arrival.text.empty()) {
+    options.prompt = PromptOf(options_.seed, index, arrival, options_.vocabulary);
+  } else {
+    options.prompt = arrival.text;
+  }
   options.max_tokens = arrival.output_tokens;
   options.ignore_eos = true;
   client_.StartGenerate(

@@ -24,6 +24,7 @@ struct BenchRunOptions {
   uint32_t in_flight_max = 1;  // Closed loop: the concurrency. Open loop: a bound, reached = wait.
   uint32_t vocabulary = 1;
   uint64_t seed = 0;
+  planner::Slo slo;  // For the report's goodput.
 };
 
 struct BenchProgress {

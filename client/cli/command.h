@@ -76,6 +76,7 @@ int FinishOutput(int exit_status);
 // Each adds one command.
 void AddBatchCommand(CLI::App& app, Invocation& invocation);
 void AddBenchCommand(CLI::App& app, Invocation& invocation);
+void AddCalibrateCommand(CLI::App& app, Invocation& invocation);
 void AddChatCommand(CLI::App& app, Invocation& invocation);
 void AddCompletionCommand(CLI::App& app, Invocation& invocation);
 void AddConfigCommand(CLI::App& app, Invocation& invocation);
@@ -87,6 +88,7 @@ void AddHelpCommand(CLI::App& app, Invocation& invocation);
 void AddInspectCommand(CLI::App& app, Invocation& invocation);
 void AddPlanCommand(CLI::App& app, Invocation& invocation);
 void AddScoreCommand(CLI::App& app, Invocation& invocation);
+void AddSimulateCommand(CLI::App& app, Invocation& invocation);
 void AddSplitCommand(CLI::App& app, Invocation& invocation);
 void AddStatusCommand(CLI::App& app, Invocation& invocation);
 void AddTopCommand(CLI::App& app, Invocation& invocation);

@@ -1,18 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // lamina plan: what to rent or buy for a model and a load. Local; no server needed.
+#include <cstdio>
 #include <fstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "client/cli/bench_load.h"
 #include "client/cli/command.h"
+#include "client/cli/input.h"
 #include "client/cli/plan_files.h"
 #include "client/cli/plan_view.h"
 #include "common/status_macros.h"
 #include "planner/cluster_file.h"
 #include "planner/optimiser.h"
+#include "planner/sensitivity.h"
+#include "planner/simulated_plan.h"
 
 namespace lamina::cli {
 namespace {
@@ -22,9 +27,13 @@ constexpr char kExamples[] =
   lamina plan --model Llama-3-70B --load input=2000,output=500 --slo tpot=100ms --budget 20/h --explain
   lamina plan --model models/smollm2-135m-instruct.gguf --load rate=50,input=512,output=128 --cluster-file plan.yaml
   lamina plan --model Llama-3-8B --load input=512,output=128 --calibration H200=calibration.json --json
-The evaluation is analytic, of the steady state: means by the formulas of the cost model, without
-queues, variance or failures; goodput is a bound. Each plan says which of its figures were measured,
-come from datasheets, or are assumed. Catalogues: docs/formats/catalogue.md.
+  lamina plan --model Llama-3-8B --load rate=5,input=1024,output=256,lengths=sharegpt --slo ttft=2s,tpot=80ms,at=p99
+  lamina plan --model Llama-3-8B --load input=512,output=128 --trace requests.jsonl --sensitivity --pareto plan.svg
+Plans are found by the formulas of the cost model, of the steady state: means, without queues,
+variance or failures; there goodput is a bound. The best few are simulated with the real scheduler
+(--simulate), and then stand in the order of what that says: goodput is the most requests a second
+of which the SLO's percentile keeps both latencies. Each plan says which of its figures were
+measured, come from datasheets, or are assumed. Catalogues: docs/formats/catalogue.md.
 )";
 
 struct PlanFlags {
@@ -37,7 +46,15 @@ struct PlanFlags {
   uint32_t machines = 16;
   uint32_t count = 5;
   std::string cluster_file;
+  bool one_host = false;
   bool explain = false;
+  uint32_t simulate = 3;
+  uint64_t seed = 0;
+  double failures = 0;
+  std::string trace;
+  bool skip_bad_lines = false;
+  bool sensitivity = false;
+  std::string pareto;
 };
 
 absl::Status ReadRequest(const PlanFlags& flags, planner::Problem& problem) {
@@ -47,6 +64,10 @@ absl::Status ReadRequest(const PlanFlags& flags, planner::Problem& problem) {
   const absl::StatusOr<planner::Load> load = planner::ParseLoad(flags.load);
   if (!load.ok()) {
     return named("--load", load.status());
+  }
+  if (load->prefix > 0) {
+    return absl::InvalidArgumentError(
+        "--load: prefix: the formulas of plans know no prefixes; lamina simulate does");
   }
   problem.load = *load;
   if (!flags.slo.empty()) {
@@ -85,6 +106,57 @@ absl::StatusOr<planner::Problem> ProblemOf(const PlanFlags& flags) {
   return problem;
 }
 
+absl::Status WriteText(const char* flag, const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::trunc);
+  file << text;
+  file.close();
+  return file ? absl::OkStatus()
+              : absl::DataLossError(absl::StrCat(flag, ": cannot write '", path, "'"));
+}
+
+absl::StatusOr<planner::PlanSimulationOptions> SimulationOf(const PlanFlags& flags) {
+  planner::PlanSimulationOptions options{.plans = flags.simulate, .seed = flags.seed};
+  options.failures.per_node_hour = flags.failures / 1000;
+  if (flags.trace.empty()) {
+    return options;
+  }
+  LAMINA_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(flags.trace));
+  std::vector<std::string> bad_lines;
+  const auto arrivals = ParseTrace(text, flags.skip_bad_lines ? &bad_lines : nullptr);
+  if (!arrivals.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--trace: ", arrivals.status().message(),
+                     flags.skip_bad_lines ? "" : "; --skip-bad-lines uses the rest"));
+  }
+  for (const std::string& line : bad_lines) {
+    std::fprintf(stderr, "left out: %s\n", line.c_str());
+  }
+  for (const Arrival& arrival : *arrivals) {
+    options.trace.push_back({.at = arrival.at,
+                             .input = arrival.input_tokens,
+                             .output = arrival.output_tokens,
+                             .prefix = arrival.prefix,
+                             .prefix_tokens = arrival.prefix_tokens});
+  }
+  if (options.trace.back().at == 0) {
+    return absl::InvalidArgumentError(
+        "--trace: all requests arrive at 0 s; a rate needs arrivals that are apart");
+  }
+  return options;
+}
+
+// All nodes on this host, joined by shared memory.
+void PutOnOneHost(ClusterConfig& config) {
+  for (ComputeNodeConfig& node : config.compute) {
+    node.host = "localhost";
+  }
+  for (MemoryNodeConfig& node : config.memory) {
+    node.host = "localhost";
+  }
+  config.transport = {"shm"};
+  config.coordinator_listen = "127.0.0.1:7400";
+}
+
 absl::Status WriteClusterFile(const planner::Problem& problem, const planner::Plans& plans,
                               const PlanFlags& flags) {
   if (plans.runnable.empty()) {
@@ -92,51 +164,72 @@ absl::Status WriteClusterFile(const planner::Problem& problem, const planner::Pl
         "--cluster-file: no plan is one that this software runs; the table says why");
   }
   const planner::Plan& best = plans.runnable.front();
-  std::ofstream file(flags.cluster_file, std::ios::trunc);
-  file
-      << "# " << planner::HardwareName(best.configuration.hardware) << ": "
-      << planner::ArrangementName(best.configuration) << ".\n"
-      << "# Written by lamina plan. Replace compute-N and memory-N by your hosts, and model by the "
-         "path of its files.\n"
-      << ToYaml(planner::ClusterFileOf(problem, best.configuration, best.evaluation, flags.model))
-      << "\n";
-  file.close();
-  return file ? absl::OkStatus()
-              : absl::DataLossError(
-                    absl::StrCat("--cluster-file: cannot write '", flags.cluster_file, "'"));
+  ClusterConfig config =
+      planner::ClusterFileOf(problem, best.configuration, best.evaluation, flags.model);
+  if (flags.one_host) {
+    PutOnOneHost(config);
+    if (const absl::Status valid = config.Validate(); !valid.ok()) {
+      return absl::Status(valid.code(), absl::StrCat("--one-host: ", valid.message()));
+    }
+  }
+  return WriteText(
+      "--cluster-file", flags.cluster_file,
+      absl::StrCat("# ", planner::HardwareName(best.configuration.hardware), ": ",
+                   planner::ArrangementName(best.configuration), ".\n# Written by lamina plan. ",
+                   flags.one_host ? "All nodes are on this host"
+                                  : "Replace compute-N and memory-N by your hosts",
+                   "; replace model by the path of its files if it is a name.\n", ToYaml(config),
+                   "\n"));
 }
 
-int Run(const Invocation& invocation, const PlanFlags& flags) {
-  const absl::StatusOr<planner::Problem> problem = ProblemOf(flags);
-  if (!problem.ok()) {
-    return Fail(problem.status());
-  }
-  const planner::WhyNot why_not = [&](const planner::Configuration& configuration,
-                                      const planner::Evaluation& evaluation) {
-    return planner::WhyNotRunnable(*problem, configuration, evaluation);
-  };
-  const absl::StatusOr<planner::Plans> plans =
-      planner::Optimise(*problem, flags.count, why_not, planner::Search::kBounded);
-  if (!plans.ok()) {
-    return Fail(plans.status());
+absl::Status Print(const Invocation& invocation, const planner::Problem& problem,
+                   const planner::Plans& plans, const planner::WhyNot& why_not,
+                   const PlanFlags& flags) {
+  std::vector<planner::Sensitivity> sensitivity;
+  if (flags.sensitivity) {
+    LAMINA_ASSIGN_OR_RETURN(sensitivity, planner::SensitivityOf(problem, plans, why_not));
   }
   const std::string today = absl::FormatTime("%Y-%m-%d", absl::Now(), absl::UTCTimeZone());
   if (invocation.json) {
-    Json json = PlansToJson(*problem, *plans, today);
+    Json json = PlansToJson(problem, plans, today);
     if (flags.explain) {
-      json["explain"] = ExplainText(*problem, *plans);
+      json["explain"] = ExplainText(problem, plans);
+    }
+    if (flags.sensitivity) {
+      json["sensitivity"] = SensitivityToJson(sensitivity);
     }
     PrintJson(json);
-  } else {
-    std::printf("%s", PlansText(*problem, *plans, today).c_str());
-    std::printf("%s", flags.explain ? ExplainText(*problem, *plans).c_str() : "");
+    return absl::OkStatus();
   }
-  if (!flags.cluster_file.empty()) {
-    if (const absl::Status written = WriteClusterFile(*problem, *plans, flags); !written.ok()) {
-      return Fail(written);
-    }
+  std::printf("%s%s%s", PlansText(problem, plans, today).c_str(),
+              flags.explain ? ExplainText(problem, plans).c_str() : "",
+              flags.sensitivity ? SensitivityText(sensitivity).c_str() : "");
+  return absl::OkStatus();
+}
+
+absl::Status PlanAndPrint(const Invocation& invocation, const PlanFlags& flags) {
+  LAMINA_ASSIGN_OR_RETURN(planner::Problem problem, ProblemOf(flags));
+  LAMINA_ASSIGN_OR_RETURN(const planner::PlanSimulationOptions simulation, SimulationOf(flags));
+  const planner::WhyNot why_not = [&](const planner::Configuration& configuration,
+                                      const planner::Evaluation& evaluation) {
+    return planner::WhyNotRunnable(problem, configuration, evaluation);
+  };
+  LAMINA_ASSIGN_OR_RETURN(
+      const planner::Plans plans,
+      flags.simulate == 0
+          ? planner::Optimise(problem, flags.count, why_not, planner::Search::kBounded)
+          : planner::OptimiseAndSimulate(problem, flags.count, why_not, simulation));
+  LAMINA_RETURN_IF_ERROR(Print(invocation, problem, plans, why_not, flags));
+  if (!flags.pareto.empty()) {
+    LAMINA_RETURN_IF_ERROR(WriteText("--pareto", flags.pareto,
+                                     ParetoSvg(problem, planner::ParetoOf(problem, why_not))));
   }
-  return kExitOk;
+  return flags.cluster_file.empty() ? absl::OkStatus() : WriteClusterFile(problem, plans, flags);
+}
+
+int Run(const Invocation& invocation, const PlanFlags& flags) {
+  const absl::Status status = PlanAndPrint(invocation, flags);
+  return status.ok() ? kExitOk : Fail(status);
 }
 
 void AddFlags(CLI::App* command, PlanFlags& flags) {
@@ -148,13 +241,15 @@ void AddFlags(CLI::App* command, PlanFlags& flags) {
   command
       ->add_option("--load", flags.load,
                    "Requests a second (left out: all that a plan can answer), and mean tokens of "
-                   "prompt and answer: rate=20,input=1024,output=256")
+                   "prompt and answer, and how lengths are spread in simulations (fixed, sharegpt, "
+                   "azure): rate=20,input=1024,output=256,lengths=sharegpt")
       ->required()
       ->type_name("LOAD");
   command
-      ->add_option("--slo", flags.slo,
-                   "Mean time to the first token, and per token after it: ttft=2s,tpot=80ms "
-                   "(default: none)")
+      ->add_option(
+          "--slo", flags.slo,
+          "Time to the first token, and the mean per token after it, and the percentile of "
+          "requests that must keep both: ttft=2s,tpot=80ms,at=p95 (default: none, p95)")
       ->type_name("SLO");
   command
       ->add_option("--catalogue", flags.catalogue,
@@ -182,7 +277,49 @@ void AddFlags(CLI::App* command, PlanFlags& flags) {
       ->add_option("--cluster-file", flags.cluster_file,
                    "Write the best plan that runs as a cluster file")
       ->type_name("FILE");
+  command->add_flag("--one-host", flags.one_host,
+                    "In the cluster file all nodes are on this host, over shared memory");
   command->add_flag("--explain", flags.explain, "Why the runner-up lost");
+}
+
+void AddSimulationFlags(CLI::App* command, PlanFlags& flags) {
+  constexpr char kGroup[] = "Simulation, and what if";
+  command
+      ->add_option("--simulate", flags.simulate,
+                   "Plans of each list to simulate; 0: formulas alone (default: 3)")
+      ->transform(Whole(0, 50))
+      ->type_name("N")
+      ->group(kGroup);
+  command->add_option("--seed", flags.seed, "Of arrivals, lengths and failures (default: 0)")
+      ->transform(Whole(0, UINT64_MAX))
+      ->type_name("N")
+      ->group(kGroup);
+  command
+      ->add_option(
+          "--trace", flags.trace,
+          "Simulate these requests (JSONL as of lamina bench) instead of the load's; means "
+          "for the formulas stay the load's")
+      ->type_name("FILE")
+      ->group(kGroup);
+  command
+      ->add_flag("--skip-bad-lines", flags.skip_bad_lines,
+                 "Name lines of the trace that are wrong, and use the rest")
+      ->group(kGroup);
+  command
+      ->add_option("--failures", flags.failures,
+                   "Losses of one node in 1000 hours, in simulations (default: 0)")
+      ->check(Within(0, 1e6))
+      ->type_name("N")
+      ->group(kGroup);
+  command
+      ->add_flag(
+          "--sensitivity", flags.sensitivity,
+          "How the result follows prices, bandwidths and lengths, and where another plan wins")
+      ->group(kGroup);
+  command
+      ->add_option("--pareto", flags.pareto, "Write cost against latency of the best plans as SVG")
+      ->type_name("FILE")
+      ->group(kGroup);
 }
 
 }  // namespace
@@ -192,6 +329,7 @@ void AddPlanCommand(CLI::App& app, Invocation& invocation) {
       AddCommand(app, invocation, "plan", "What to rent or buy for a model and a load", kExamples);
   const auto flags = std::make_shared<PlanFlags>();
   AddFlags(command, *flags);
+  AddSimulationFlags(command, *flags);
   command->callback([&invocation, flags] {
     invocation.run = [&invocation, flags] { return Run(invocation, *flags); };
   });

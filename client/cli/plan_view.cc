@@ -82,6 +82,24 @@ Json PriceToJson(const Problem& problem, const cost::Machine* machine, const std
           {"old", age.old}};
 }
 
+Json SimulatedToJson(const std::optional<planner::SimulatedFigures>& figures) {
+  if (!figures.has_value()) {
+    return nullptr;
+  }
+  return {{"rate", figures->rate},
+          {"goodput", figures->goodput},
+          {"carries_rate", figures->carries},
+          {"tokens_per_second", figures->tokens_per_second},
+          {"ttft_seconds", {{"p50", figures->ttft_p50}, {"at", figures->ttft_at}}},
+          {"tpot_seconds", {{"p50", figures->tpot_p50}, {"at", figures->tpot_at}}},
+          {"price_per_million_input", figures->input_price},
+          {"price_per_million_output", figures->output_price},
+          {"compute_busy", figures->compute_busy},
+          {"memory_busy", figures->memory_busy},
+          {"coordinator_busy", figures->coordinator_busy},
+          {"requests", figures->requests}};
+}
+
 Json PlanToJson(const Problem& problem, const Plan& plan, const std::string& today) {
   const planner::Configuration& c = plan.configuration;
   const Evaluation& e = plan.evaluation;
@@ -110,7 +128,8 @@ Json PlanToJson(const Problem& problem, const Plan& plan, const std::string& tod
           {"step_waits_for", BottleneckName(e.times.bottleneck)},
           {"basis", basis},
           {"prices", prices},
-          {"why_not_runnable", plan.why_not}};
+          {"why_not_runnable", plan.why_not},
+          {"simulated", SimulatedToJson(plan.simulated)}};
 }
 
 Json ListToJson(const Problem& problem, const std::vector<Plan>& plans, const std::string& today) {
@@ -145,6 +164,21 @@ std::string PricesText(const Problem& problem, const Plan& plan, const std::stri
   return text;
 }
 
+// Of the times that the formulas' provenance above is of.
+std::string SimulatedText(const Problem& problem, const planner::SimulatedFigures& figures) {
+  const double percent = 100 * problem.slo.at;
+  return absl::StrFormat(
+      "    simulated: goodput %.2f/s at p%g%s; at %.2f requests/s %.1f tokens/s, TTFT p50 %.2f s, "
+      "p%g %.2f s, TPOT p50 %.1f ms, p%g %.1f ms, %s/1M in %.3f, out %.3f; busy: compute %.0f%%, "
+      "memory %.0f%%, coordinator %.0f%%; %d requests\n",
+      figures.goodput, percent,
+      problem.load.rate > 0 && !figures.carries ? ", which does not carry the rate" : "",
+      figures.rate, figures.tokens_per_second, figures.ttft_p50, percent, figures.ttft_at,
+      1e3 * figures.tpot_p50, percent, 1e3 * figures.tpot_at, problem.catalogue.economics.currency,
+      figures.input_price, figures.output_price, 100 * figures.compute_busy,
+      100 * figures.memory_busy, 100 * figures.coordinator_busy, figures.requests);
+}
+
 std::string PlanText(const Problem& problem, const Plan& plan, const std::string& today) {
   const Evaluation& e = plan.evaluation;
   std::string text = absl::StrFormat(
@@ -156,6 +190,9 @@ std::string PlanText(const Problem& problem, const Plan& plan, const std::string
                   absl::StrFormat(", %.0f rows", e.rows),
                   problem.load.rate > 0 && !e.carries ? "; does not carry the rate" : "", "\n    ",
                   BasisText(e.basis), "\n    prices: ", PricesText(problem, plan, today), "\n");
+  if (plan.simulated.has_value()) {
+    absl::StrAppend(&text, SimulatedText(problem, *plan.simulated));
+  }
   if (!plan.why_not.empty()) {
     absl::StrAppend(&text, "    not runnable: ", plan.why_not, "\n");
   }
@@ -190,6 +227,20 @@ std::string StepText(const Plan& plan) {
 std::string WhyItLost(const Problem& problem, const Plan& winner, const Plan& runner_up) {
   const Evaluation& a = winner.evaluation;
   const Evaluation& b = runner_up.evaluation;
+  if (winner.simulated.has_value() && runner_up.simulated.has_value() &&
+      winner.simulated->carries && !runner_up.simulated->carries && problem.load.rate > 0) {
+    return absl::StrFormat(
+        "Simulated, it answers %.2f requests/s within the SLO, fewer than the %.2f of the load.",
+        runner_up.simulated->goodput, problem.load.rate);
+  }
+  if (winner.simulated.has_value() && runner_up.simulated.has_value() && problem.load.rate > 0 &&
+      !winner.simulated->carries) {
+    return absl::StrFormat(
+        "Simulated, neither carries the load within the SLO; it answers %.2f requests/s, the "
+        "winner "
+        "%.2f.",
+        runner_up.simulated->goodput, winner.simulated->goodput);
+  }
   if (problem.load.rate > 0 && a.carries && !b.carries) {
     return absl::StrFormat("It answers %.2f requests/s, fewer than the %.2f of the load: %s.",
                            b.goodput.value, problem.load.rate, Constraint(b));
@@ -216,7 +267,8 @@ std::string WhyItLost(const Problem& problem, const Plan& winner, const Plan& ru
 Json PlansToJson(const Problem& problem, const Plans& plans, const std::string& today) {
   return {{"model", problem.model.name},
           {"currency", problem.catalogue.economics.currency},
-          {"evaluation", "analytic, steady state"},
+          {"evaluation", "analytic, steady state; simulated where it says so"},
+          {"slo_percentile", 100 * problem.slo.at},
           {"today", today},
           {"load",
            {{"rate", problem.load.rate},
@@ -235,7 +287,8 @@ std::string PlansText(const Problem& problem, const Plans& plans, const std::str
   std::string text = absl::StrFormat(
       "%s, %s of %g input and %g output tokens; %d choices of machines, %d looked at\n"
       "Analytic evaluation of the steady state: means, without queues, variance or failures. "
-      "Goodput is a bound.\n",
+      "Goodput is a bound. Lines that begin with \"simulated\" have queues, unequal requests and "
+      "the coordinator's time in them.\n",
       problem.model.name, rate, problem.load.input, problem.load.output, plans.hardware,
       plans.looked_at);
   absl::StrAppend(&text, ListText(problem, "Plans that this software runs", plans.runnable, today),

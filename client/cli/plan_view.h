@@ -5,9 +5,11 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "client/cli/command.h"
 #include "planner/optimiser.h"
+#include "planner/sensitivity.h"
 
 namespace lamina::cli {
 
@@ -20,5 +22,12 @@ std::string PlansText(const planner::Problem& problem, const planner::Plans& pla
 
 // Why the second of the list lost against the first; a sentence where there is no second.
 std::string ExplainText(const planner::Problem& problem, const planner::Plans& plans);
+
+// How the best plan's price of a request follows prices, bandwidths and lengths.
+Json SensitivityToJson(const std::vector<planner::Sensitivity>& results);
+std::string SensitivityText(const std::vector<planner::Sensitivity>& results);
+
+// Cost of a request against the mean time per token, as one chart in SVG.
+std::string ParetoSvg(const planner::Problem& problem, const planner::Pareto& pareto);
 
 }  // namespace lamina::cli

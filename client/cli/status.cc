@@ -12,6 +12,7 @@
 #include "client/cli/bubbles.h"
 #include "client/cli/command.h"
 #include "client/cli/status_json.h"
+#include "client/cli/token_bill.h"
 #include "common/status_macros.h"
 #include "common/units.h"
 
@@ -86,6 +87,12 @@ void PrintStatus(const client::ClusterStatus& status, const std::string& bubbles
               static_cast<unsigned long long>(status.preemptions));
   std::printf("tokens:   %llu generated, %.1f/s in the last 10 s\n",
               static_cast<unsigned long long>(status.tokens_generated), status.tokens_per_second);
+  if (const auto bill = BillBetween({}, status, status.uptime_seconds); bill.has_value()) {
+    std::printf(
+        "cost:     %.2f in all, 1M tokens: %.3f of prompts, %.3f generated, %.3f found computed; "
+        "since it started\n",
+        bill->total(), bill->per_million_input, bill->per_million_output, bill->per_million_cached);
+  }
   if (!status.stages.empty()) {
     std::printf("stages:   %s\n", status.stages.c_str());
     std::printf("weights:  %s\n", Weights(status).c_str());

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cli/status_json.h"
 
+#include "client/cli/token_bill.h"
+
 namespace lamina::cli {
 namespace {
 
@@ -108,6 +110,8 @@ Json ToJson(const client::ClusterStatus& status) {
           {"waiting", status.waiting},
           {"tokens_per_second", status.tokens_per_second},
           {"tokens_generated", status.tokens_generated},
+          {"tokens_prefilled", status.token_cost.input_tokens},
+          {"cost", BillToJson(status, BillBetween({}, status, status.uptime_seconds))},
           {"requests_finished", status.requests_finished},
           {"requests_failed", status.requests_failed},
           {"preemptions", status.preemptions},

@@ -415,6 +415,11 @@ function show(status) {
   setText("waiting", String(status.waiting));
   setText("rate", status.tokens_per_second.toFixed(1));
   setText("epoch", String(status.epoch));
+  at("cost-item").hidden = status.cost === null;
+  if (status.cost !== null) {
+    const { per_million_input: input, per_million_output: output } = status.cost;
+    setText("cost", `${input.toFixed(3)} in, ${output.toFixed(3)} out`);
+  }
   const isMemory = (node) => node.role === "memory";
   const memory = status.nodes.filter(isMemory);
   const compute = status.nodes.filter((node) => !isMemory(node));

@@ -59,7 +59,7 @@ class GatewayPageTest(unittest.TestCase):
         cls.addClassCleanup(folder.cleanup)
         keys = Path(folder.name) / "keys"
         keys.write_text(f"{KEY}\n")
-        cls.cluster = Cluster(gateway={"listen": "127.0.0.1:0", "api_keys_file": str(keys)})
+        cls.cluster = Cluster(gateway={"listen": "127.0.0.1:0", "api_keys_file": str(keys)}, overrides=["memory.0.price=1/h"])
         cls.cluster.__enter__()
         cls.addClassCleanup(cls.cluster.__exit__)
         cls.browser = Browser()
@@ -228,6 +228,8 @@ class GatewayPageTest(unittest.TestCase):
                              rf"^{pool} pool, mean of the last minute \d+% busy, \d+% waiting$")
         self.assertRegex(self.browser.evaluate("at('kv').textContent"), r"^\d+ of [1-9]\d+ tokens \(\d+%\)$")
         self.assertGreaterEqual(self.browser.evaluate("at('lanes').rows.length"), 1)
+        self.assertRegex(self.browser.evaluate("at('cost').textContent"), r"^\d+\.\d{3} in, \d+\.\d{3} out$")
+        self.assertFalse(self.browser.evaluate("at('cost-item').hidden"))
 
     def test_waits_are_of_the_time_since_the_last_look(self):
         # Of a node that reports 2 s more, of which 0.5 s for the other pool; one that is new has waited for nobody.

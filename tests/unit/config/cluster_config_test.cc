@@ -182,6 +182,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"limits.running_max=9999999999", "'9999999999' is more than 4294967295"},
         BadValue{"compute.0.compute_type=int8", "bf16, f32"},
         BadValue{"memory.0.capacity=2 gigs", "memory.0.capacity: '2 gigs'"},
+        BadValue{"memory.0.price=1.2", "memory.0.price: '1.2' is not a price"},
+        BadValue{"compute.0.price=-1/h", "write it like 1.2/h"},
         BadValue{"memory.0.capacity=0", "memory.0.capacity: missing or zero"},
         BadValue{"memory.0.windows=gpu", "auto, host, device"},
         BadValue{"memory.0.windows=device", "'m0' is on the processor; give it a device"},
@@ -304,16 +306,11 @@ TEST_P(NotServedTest, IsUnimplementedAndSaysWhatIs) {
               AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr(GetParam().expected)));
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Keys, NotServedTest,
-    testing::Values(BadValue{"compute=[{name: a}, {name: b}, {name: c}, {name: d}, "
-                             "{name: e}, {name: f}, {name: g}, {name: h}, "
-                             "{name: i}]",
-                             "1 to 8"},
-                    BadValue{"compute.0.host=node17", "localhost, 127.0.0.1"},
-                    BadValue{"memory.0.host=node17", "localhost, 127.0.0.1"},
-                    BadValue{"policy=fetch_recompute",
-                             "it serves: attend_remote, local, auto, fetch_heads"}));
+INSTANTIATE_TEST_SUITE_P(Keys, NotServedTest,
+                         testing::Values(BadValue{"compute.0.host=node17", "localhost, 127.0.0.1"},
+                                         BadValue{"memory.0.host=node17", "localhost, 127.0.0.1"},
+                                         BadValue{"policy=fetch_heads",
+                                                  "it serves: attend_remote, local, auto"}));
 
 TEST(ClusterConfigTest, WithPolicyLocalACudaDeviceIsNotServed) {
   EXPECT_THAT(ErrorOf("model: m\npolicy: local\n"
@@ -343,12 +340,26 @@ TEST(ClusterConfigTest, MemoryNodesOnCudaSayWhereTheirWindowsLie) {
   EXPECT_EQ(again->memory[1].windows, WindowPlace::kDevice);
 }
 
-TEST(ClusterConfigTest, RefusesMoreMemoryNodesThanItServes) {
-  std::string text = "model: m\ncompute: [{name: c0}]\nmemory:\n";
-  for (int i = 0; i < 17; ++i) {
+// A cluster file with so many nodes.
+std::string WithNodes(int compute, int memory) {
+  std::string text = "model: m\npipeline: {lanes: 2}\ncompute:\n";
+  for (int i = 0; i < compute; ++i) {
+    absl::StrAppend(&text, "  - {name: c", i, "}\n");
+  }
+  absl::StrAppend(&text, "memory:\n");
+  for (int i = 0; i < memory; ++i) {
     absl::StrAppend(&text, "  - {name: m", i, ", capacity: 1MiB}\n");
   }
-  EXPECT_THAT(ErrorOf(text), AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr("1 to 16")));
+  return text;
+}
+
+TEST(ClusterConfigTest, RefusesMoreNodesThanItServes) {
+  EXPECT_EQ(ErrorOf(WithNodes(128, 128)), "no error");
+  EXPECT_EQ(ErrorOf(WithNodes(1, 255)), "no error");
+  EXPECT_THAT(ErrorOf(WithNodes(129, 1)), AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr("1 to 128")));
+  EXPECT_THAT(ErrorOf(WithNodes(1, 256)), AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr("1 to 255")));
+  EXPECT_THAT(ErrorOf(WithNodes(120, 137)),
+              AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr("256 in all; make several clusters")));
 }
 
 TEST(ClusterConfigTest, NodesMayBeElsewhereWhereATransportReachesThem) {

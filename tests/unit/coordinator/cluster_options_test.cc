@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "planner/scheduler_options.h"
+
 namespace lamina::coordinator {
 namespace {
 
@@ -76,6 +78,47 @@ TEST(EngineOptionsOfTest, RowsAreSharedOutOverLanes) {
   EXPECT_EQ(options->scheduler.rows_max, 34u);
   EXPECT_EQ(options->scheduler.step_tokens_max, 68u) << "half of them for prompts";
   EXPECT_TRUE(options->scheduler.Validate().ok());
+}
+
+// What is simulated is what would run.
+TEST(EngineOptionsOfTest, ThePlannersSchedulerIsTheCoordinators) {
+  for (const std::string& lines : {
+           kTwoNodes,
+           kTwoNodes + "pipeline: {lanes: auto}\nlimits: {running_max: 100}\n",
+           kTwoNodes + "pipeline: {mode: sequential, chunks: 4}\nprefix_cache: off\n",
+           kTwoNodes + "partition: token_range\nlimits: {waiting_max: 7}\n",
+           kTwoNodes + "prefill: {chunk_tokens: 64, scratch_tokens: 128}\n",
+           std::string("compute: [{name: c0, capacity: 1GiB}]\npolicy: local\n"),
+           std::string("compute: [{name: c0}, {name: c1, role: prefill}]\n"
+                       "prefill: {mode: dedicated}\nmemory: [{name: m0, capacity: 1GiB}]\n"),
+       }) {
+    const auto config = ParseClusterConfig("model: m\n" + lines, "test", {});
+    ASSERT_TRUE(config.ok()) << config.status();
+    const auto real = OptionsOf(lines, {kLayer}, 5000);
+    ASSERT_TRUE(real.ok()) << real.status();
+    const core::SchedulerOptions& wanted = real->scheduler;
+
+    const core::SchedulerOptions said = planner::SchedulerOptionsOf(*config, 5000);
+
+    EXPECT_EQ(said.lanes, wanted.lanes) << lines;
+    EXPECT_EQ(said.lanes_auto, wanted.lanes_auto) << lines;
+    EXPECT_EQ(said.row_chunks.chunks, wanted.row_chunks.chunks) << lines;
+    EXPECT_EQ(said.row_chunks.automatic, wanted.row_chunks.automatic) << lines;
+    EXPECT_EQ(said.plan_ahead, wanted.plan_ahead) << lines;
+    EXPECT_EQ(said.rows_max, wanted.rows_max) << lines;
+    EXPECT_EQ(said.prompt_rows_max, wanted.prompt_rows_max) << lines;
+    EXPECT_EQ(said.step_tokens_max, wanted.step_tokens_max) << lines;
+    EXPECT_EQ(said.chunk_tokens, wanted.chunk_tokens) << lines;
+    EXPECT_EQ(said.scratch_tokens, wanted.scratch_tokens) << lines;
+    EXPECT_EQ(said.sequence_tokens_max, wanted.sequence_tokens_max) << lines;
+    EXPECT_EQ(said.running_max, wanted.running_max) << lines;
+    EXPECT_EQ(said.waiting_max, wanted.waiting_max) << lines;
+    EXPECT_EQ(said.admission_headroom, wanted.admission_headroom) << lines;
+    EXPECT_EQ(said.span_tokens, wanted.span_tokens) << lines;
+    EXPECT_EQ(said.soft_reservation_min, wanted.soft_reservation_min) << lines;
+    EXPECT_EQ(said.soft_reservation_max, wanted.soft_reservation_max) << lines;
+    EXPECT_EQ(said.prefix_cache, wanted.prefix_cache) << lines;
+  }
 }
 
 TEST(EngineOptionsOfTest, AModelForShorterSequencesLowersTheLimit) {

@@ -65,5 +65,17 @@ TEST(ShareBillTest, WithoutTokensIsStillTheWholeBill) {
   EXPECT_EQ(bill.per_million_output, 0);
 }
 
+TEST(BillOfPoolsTest, GivesEachPoolToWhoUsesIt) {
+  const TokenBill bill = BillOfPools(
+      {.compute = 4, .prompts = 2, .memory = 1},
+      {.compute = {.input = 1, .output = 3}, .memory = {.input = 1, .output = 5, .cached = 2}}, 1,
+      {.input = 1e6, .output = 5e5, .cached = 1e5});
+
+  EXPECT_DOUBLE_EQ(bill.per_million_input, 1 + 2 + 0.125);
+  EXPECT_DOUBLE_EQ(bill.per_million_output, 2 * (3 + 0.625));
+  EXPECT_DOUBLE_EQ(bill.per_million_cached, 10 * 0.25);
+  EXPECT_DOUBLE_EQ(bill.total(), 7);
+}
+
 }  // namespace
 }  // namespace lamina::cost

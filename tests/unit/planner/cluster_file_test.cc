@@ -45,6 +45,8 @@ TEST(ClusterFileTest, ReadsBackAsItWasWritten) {
   EXPECT_EQ(read->compute[3].host, "compute-1");
   EXPECT_EQ(read->compute[3].stage, 1u);
   EXPECT_EQ(read->compute[3].shard, 1u);
+  EXPECT_GT(read->compute[3].price_per_hour, 0);
+  EXPECT_EQ(read->memory[0].price_per_hour, read->compute[3].price_per_hour);
   EXPECT_EQ(read->memory.size(), 4u);
   EXPECT_EQ(read->pipeline.lanes, 4u);
   EXPECT_EQ(WhyNotRunnable(problem, configuration, evaluation), "");

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/optimiser.h"
 
+#include <optional>
+
 #include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -46,6 +48,42 @@ Problem RandomProblem(uint64_t seed) {
   problem.machines_max = 8;
   problem.budget = numbers.Between(2, 30);
   return problem;
+}
+
+// The best rank of all configurations that run, or that do not, one after the other.
+std::optional<Rank> BestByHand(const Problem& problem, bool runs) {
+  const Rates rates(problem);
+  std::optional<Rank> best;
+  for (const Hardware& hardware : AllHardware(problem)) {
+    for (const Configuration& configuration : AllConfigurations(problem, hardware)) {
+      const Evaluation evaluation = Evaluate(problem, rates, configuration);
+      const Rank rank = RankOf(problem, evaluation);
+      const bool better = evaluation.feasible && (!best.has_value() || Compare(rank, *best) < 0);
+      if (better && WhyNotRunnable(problem, configuration, evaluation).empty() == runs) {
+        best = rank;
+      }
+    }
+  }
+  return best;
+}
+
+void ExpectBest(const Problem& problem, const std::vector<Plan>& plans, bool runs, uint64_t seed) {
+  const std::optional<Rank> best = BestByHand(problem, runs);
+  ASSERT_EQ(best.has_value(), !plans.empty()) << "seed " << seed;
+  if (best.has_value()) {
+    EXPECT_EQ(Compare(RankOf(problem, plans[0].evaluation), *best), 0) << "seed " << seed;
+  }
+}
+
+TEST(OptimiserTest, TheFirstPlanIsTheBestOfAllThatThereAre) {
+  for (uint64_t seed = 0; seed < 30; ++seed) {
+    const Problem problem = RandomProblem(seed);
+    const absl::StatusOr<Plans> plans = PlansOf(problem, Search::kBounded);
+    if (plans.ok()) {
+      ExpectBest(problem, plans->runnable, true, seed);
+      ExpectBest(problem, plans->others, false, seed);
+    }
+  }
 }
 
 TEST(OptimiserTest, IsEqualToBruteForce) {

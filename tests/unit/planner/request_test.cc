@@ -28,6 +28,10 @@ TEST(RequestTest, ReadsLoads) {
   EXPECT_THAT(ErrorOf(ParseLoad("input=0,output=1")), HasSubstr("input: '0'"));
   EXPECT_THAT(ErrorOf(ParseLoad("input=1,input=2,output=1")), HasSubstr("given twice"));
   EXPECT_THAT(ErrorOf(ParseLoad("")), HasSubstr("unknown key ''"));
+  EXPECT_EQ(ParseLoad("input=1,output=2,lengths=azure")->lengths, Lengths::kAzure);
+  EXPECT_EQ(ParseLoad("input=8,output=2,prefix=6,prefixes=3")->prefixes, 3);
+  EXPECT_THAT(ErrorOf(ParseLoad("input=8,output=2,prefix=9")), HasSubstr("prefix: 9 is more"));
+  EXPECT_THAT(ErrorOf(ParseLoad("input=1,output=2,lengths=long")), HasSubstr("lengths: 'long'"));
 }
 
 TEST(RequestTest, ReadsSlos) {
@@ -38,7 +42,10 @@ TEST(RequestTest, ReadsSlos) {
   EXPECT_TRUE(std::isinf(ParseSlo("tpot=1ms")->ttft_seconds));
   EXPECT_THAT(ErrorOf(ParseSlo("tpot=80")), HasSubstr("tpot: '80' is not a duration"));
   EXPECT_THAT(ErrorOf(ParseSlo("tpot=0ms")), HasSubstr("above 0"));
-  EXPECT_THAT(ErrorOf(ParseSlo("tpot=1ms,at=p95")), HasSubstr("unknown key 'at'"));
+  EXPECT_DOUBLE_EQ(ParseSlo("tpot=1ms")->at, 0.95);
+  EXPECT_DOUBLE_EQ(ParseSlo("tpot=1ms,at=p99")->at, 0.99);
+  EXPECT_THAT(ErrorOf(ParseSlo("at=95")), HasSubstr("at: '95' is not a percentile"));
+  EXPECT_THAT(ErrorOf(ParseSlo("at=p100")), HasSubstr("like p95"));
 }
 
 TEST(RequestTest, ReadsBudgets) {

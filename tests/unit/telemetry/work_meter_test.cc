@@ -18,7 +18,7 @@ TraceEvent Event(uint32_t i) {
           .end = i + 1,
           .part = WorkPart::kSend,
           .lane = 3,
-          .peer = 129,
+          .peer = TraceEvent::kMemoryPeer + 254,
           .layer = 500,
           .rows = 64,
           .step = i,
@@ -35,7 +35,7 @@ TEST(TraceRingTest, AnEventIsReadAsItWasWritten) {
   EXPECT_EQ(dropped, 0u);
   EXPECT_EQ(events[0].ToWords(), Event(7).ToWords());
   EXPECT_EQ(events[0].start, 7);
-  EXPECT_EQ(events[0].peer, 129);
+  EXPECT_EQ(events[0].peer, TraceEvent::kMemoryPeer + 254);
   EXPECT_EQ(events[0].layer, 500);
   EXPECT_EQ(events[0].rows, 64);
   EXPECT_EQ(events[0].step, 7u);

@@ -7,6 +7,8 @@
 #include "client/cli/bench_load.h"
 #include "client/cli/bench_report.h"
 #include "client/cli/bench_runner.h"
+#include "client/cli/calibration_points.h"
+#include "client/cli/sharegpt.h"
 #include "tests/unit/client/fake_server.h"
 
 namespace lamina::cli {
@@ -75,6 +77,142 @@ TEST(BenchLoadTest, NamesTheLineOfABadTrace) {
     EXPECT_EQ(trace.status().code(), absl::StatusCode::kInvalidArgument) << text;
     EXPECT_THAT(std::string(trace.status().message()), HasSubstr(expected));
   }
+}
+
+TEST(BenchLoadTest, LeavesBadLinesOutWhereAsked) {
+  std::vector<std::string> bad;
+  const auto trace =
+      ParseTrace("{\n{\"arrival_s\": 0, \"input_tokens\": 1, \"output_tokens\": 2}\n7\n", &bad);
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  EXPECT_EQ(trace->size(), 1u);
+  ASSERT_EQ(bad.size(), 2u);
+  EXPECT_THAT(bad[1], HasSubstr("line 3: not a JSON object"));
+  EXPECT_THAT(std::string(ParseTrace("7", &bad).status().message()),
+              HasSubstr("no line that is right"));
+}
+
+TEST(BenchLoadTest, PromptsOfAPrefixBeginAlike) {
+  const auto trace = ParseTrace(
+      "{\"arrival_s\": 0, \"input_tokens\": 9, \"output_tokens\": 2, \"prefix\": 1, "
+      "\"prefix_tokens\": 6}");
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  const std::vector<TokenId> a = PromptOf(1, 0, trace->at(0), 1000);
+  const std::vector<TokenId> b = PromptOf(1, 1, trace->at(0), 1000);
+  ASSERT_EQ(a.size(), 9u);
+  EXPECT_TRUE(std::equal(a.begin(), a.begin() + 6, b.begin()));
+  EXPECT_FALSE(std::equal(a.begin() + 6, a.end(), b.begin() + 6));
+  const auto error = [](const std::string& keys) {
+    return std::string(
+        ParseTrace("{\"arrival_s\": 0, \"input_tokens\": 9, \"output_tokens\": 2, " + keys + "}")
+            .status()
+            .message());
+  };
+  EXPECT_THAT(error("\"prefix\": 1"), HasSubstr("come together"));
+  EXPECT_THAT(error("\"prefix\": 1, \"prefix_tokens\": 10"), HasSubstr("more than input_tokens"));
+  EXPECT_THAT(error("\"prefix\": 0, \"prefix_tokens\": 1"), HasSubstr("line 1: prefix must be"));
+}
+
+TEST(ShareGptTest, TakesQuestionsAndTheirAnswers) {
+  const auto dialogues = ParseShareGpt(
+      R"([{"conversations": [{"from": "human", "value": "why?"}, {"from": "gpt", "value": "so."}]},
+          {"conversations": [{"from": "gpt", "value": "a"}, {"from": "human", "value": "b"}]},
+          {"conversations": []},
+          {"conversations": [{"from": "user", "value": "2"}, {"from": "assistant", "value": "3"}]}])",
+      9);
+  ASSERT_TRUE(dialogues.ok()) << dialogues.status();
+  ASSERT_EQ(dialogues->size(), 2u);
+  EXPECT_EQ(dialogues->at(0).answer, "so.");
+  EXPECT_EQ(dialogues->at(1).prompt, "2");
+  EXPECT_THAT(std::string(ParseShareGpt("{}", 1).status().message()), HasSubstr("not a JSON list"));
+  EXPECT_THAT(std::string(ParseShareGpt("[{}]", 1).status().message()), HasSubstr("entry 1"));
+  EXPECT_THAT(std::string(ParseShareGpt("[]", 1).status().message()), HasSubstr("no dialogue"));
+}
+
+TEST(BenchReportTest, GoodputIsTheRateWhereTheShareKeepsBothLatencies) {
+  const auto times = [](Nanos first, Nanos second) {
+    RequestTimes request(0);
+    request.AddTokens(1, first);
+    request.AddTokens(1, second);
+    return request;
+  };
+  const planner::Slo slo = {.ttft_seconds = 0.010, .tpot_seconds = 0.005, .at = 0.6};
+  BenchReport report(slo);
+  report.AddFinished(1, times(Millis(10), Millis(15)));  // Both.
+  report.AddFinished(1, times(Millis(9), Millis(12)));
+  report.AddFinished(1, times(Millis(9), Millis(15)));  // 6 ms between.
+  Json json = report.ToJson(2, {}, {})["slo"];
+  EXPECT_NEAR(json["within_share"].get<double>(), 2.0 / 3, 1e-12);
+  EXPECT_TRUE(json["met"].get<bool>());
+  EXPECT_DOUBLE_EQ(json["goodput"].get<double>(), 1.5);
+  report.AddFailed(absl::UnavailableError("gone"));
+  json = report.ToJson(2, {}, {})["slo"];
+  EXPECT_FALSE(json["met"].get<bool>());
+  EXPECT_EQ(json["goodput"].get<double>(), 0);
+  EXPECT_TRUE(BenchReport().ToJson(2, {}, {})["slo"].is_null());
+}
+
+TEST(BenchReportTest, SaysWhatTokensCostWhereThereArePrices) {
+  client::ClusterStatus before;
+  before.tokens_generated = 100;
+  before.token_cost = {.compute_price = 3,
+                       .memory_price = 1,
+                       .compute = {.input = 2, .output = 5},
+                       .input_tokens = 50};
+  client::ClusterStatus after = before;
+  after.tokens_generated = 1100;
+  after.token_cost.compute.input += 1;
+  after.token_cost.compute.output += 3;
+  after.token_cost.memory = {.output = 4, .cached = 1};
+  after.token_cost.input_tokens += 500;
+  after.token_cost.cached_tokens += 100;
+
+  const Json cost = BenchReport().ToJson(3600, before, after)["cost"];
+
+  EXPECT_NEAR(cost["input"].get<double>(), 3 * 0.25, 1e-12);
+  EXPECT_NEAR(cost["output"].get<double>(), 3 * 0.75 + 0.8, 1e-12);
+  EXPECT_NEAR(cost["cached"].get<double>(), 0.2, 1e-12);
+  EXPECT_NEAR(cost["per_million_output"].get<double>(), 1e3 * (3 * 0.75 + 0.8), 1e-9);
+  EXPECT_NEAR(cost["per_million_cached"].get<double>(), 1e4 * 0.2, 1e-9);
+  EXPECT_TRUE(BenchReport().ToJson(1, {}, {})["cost"].is_null());
+}
+
+// What nodes counted between two looks becomes points that cost::ParseCalibration() reads.
+TEST(CalibrationPointsTest, AreSecondsOfAUnitAndReadBack) {
+  client::NodeStatus compute{.name = "c0", .role = "compute", .units = 100};
+  compute.parts = {{"dense", 1}, {"head", 5}, {"wait_attention", 9}, {"chunks", 2}};
+  client::NodeStatus memory{.name = "m0", .role = "memory", .kv_bytes_read = 1000, .units = 10};
+  memory.parts = {{"attend", 1}};
+  client::ClusterStatus before;
+  before.nodes = {compute, memory};
+  client::ClusterStatus after = before;
+  after.nodes[0].units = 200;
+  after.nodes[0].parts[0].second = 1.5;
+  after.nodes[0].parts[1].second = 50;
+  after.nodes[1].units = 30;
+  after.nodes[1].parts[0].second = 1.2;
+  after.nodes[1].kv_bytes_read = 1000 + 20 * 64 * 512;
+  after.links = {{.from = "c0", .to = "m0", .path = "shm", .latency_seconds = 1e-6}};
+  CalibrationPoints points;
+  AppendPoints(before, after, 8, 512, points);
+  AppendPoints(after, after, 8, 512, points);  // Nothing was run.
+  ASSERT_EQ(points.slices.size(), 1u);
+  EXPECT_NEAR(points.slices[0].seconds, 0.005, 1e-12);
+  ASSERT_EQ(points.attentions.size(), 1u);
+  EXPECT_NEAR(points.attentions[0].seconds, 0.01, 1e-12);
+  EXPECT_NEAR(points.attentions[0].tokens, 64, 1e-9);
+  cost::ModelShape shape;
+  shape.name = "small";
+  shape.width = 64;
+  shape.query_heads = 4;
+  shape.kv_heads = 2;
+  shape.head_dim = 16;
+  shape.hidden = 128;
+  const Json json = CalibrationToJson("here", "2026-11-25T00:00:00Z", shape, points, after);
+  const auto read = cost::ParseCalibration(json.dump(), "test");
+  ASSERT_TRUE(read.ok()) << read.status();
+  ASSERT_EQ(read->slices.size(), 1u);
+  EXPECT_NEAR(read->slices[0].rows.slope, 0.005 / 8, 1e-12);
+  EXPECT_EQ(json["links"][0]["to"], "m0");
 }
 
 TEST(BenchReportTest, PercentilesAreNearestRanks) {

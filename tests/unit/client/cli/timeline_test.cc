@@ -18,7 +18,7 @@ using nlohmann::json;
 using telemetry::TraceEvent;
 using telemetry::WorkPart;
 
-constexpr uint8_t kM0 = TraceEvent::kMemoryPeer;
+constexpr uint16_t kM0 = TraceEvent::kMemoryPeer;
 constexpr Nanos kWire = 300;
 
 // One compute and one memory node, two layers, one lane; the memory node's clock is `skew` ahead.
@@ -29,7 +29,7 @@ client::Timeline MakeTimeline(Nanos skew, Nanos measured, Nanos error) {
   m0.clock_error = error;
   Nanos t = 1'000'000;
   for (uint32_t step = 1; step <= 3; ++step) {
-    const auto c = [&](WorkPart part, uint16_t layer, Nanos length, uint8_t peer) {
+    const auto c = [&](WorkPart part, uint16_t layer, Nanos length, uint16_t peer) {
       c0.events.push_back({.start = t,
                            .end = t + length,
                            .part = part,
@@ -223,7 +223,7 @@ TEST(TimelineTest, ALaneThatRotatesIsOneRowAndItsContextHasArrows) {
   client::Timeline timeline{
       .epoch = 1, .nodes = {{.name = "c0"}, {.name = "c1"}, {.name = "m0", .is_memory = true}}};
   Nanos t = 1'000;
-  const auto add = [&](size_t node, WorkPart part, uint16_t layer, uint8_t peer) {
+  const auto add = [&](size_t node, WorkPart part, uint16_t layer, uint16_t peer) {
     timeline.nodes[node].events.push_back({.start = t,
                                            .end = t + 1'000,
                                            .part = part,
@@ -234,8 +234,8 @@ TEST(TimelineTest, ALaneThatRotatesIsOneRowAndItsContextHasArrows) {
                                            .step = 1});
     t += 1'000;
   };
-  for (const uint8_t replica : {uint8_t{0}, uint8_t{1}}) {
-    const auto other = static_cast<uint8_t>(1 - replica);
+  for (const uint16_t replica : {uint16_t{0}, uint16_t{1}}) {
+    const auto other = static_cast<uint16_t>(1 - replica);
     add(replica, WorkPart::kDense, replica, TraceEvent::kNoPeer);
     add(replica, WorkPart::kSend, replica, kM0);
     add(replica, WorkPart::kContext, replica, other);

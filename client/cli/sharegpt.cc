@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/cli/sharegpt.h"
+
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+
+namespace lamina::cli {
+namespace {
+
+using nlohmann::json;
+
+std::string TextOf(const json& turn, const char* key) {
+  const auto value = turn.find(key);
+  return value != turn.end() && value->is_string() ? value->get<std::string>() : "";
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<Dialogue>> ParseShareGpt(absl::string_view text, size_t most) {
+  const json list = json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+  if (!list.is_array()) {
+    return absl::InvalidArgumentError(
+        "not a JSON list of dialogues in ShareGPT's form: [{\"conversations\": [...]}, ...]");
+  }
+  std::vector<Dialogue> dialogues;
+  for (size_t i = 0; i < list.size() && dialogues.size() < most; ++i) {
+    const json* turns = nullptr;
+    if (list[i].is_object() && list[i].contains("conversations")) {
+      turns = &list[i]["conversations"];
+    }
+    if (turns == nullptr || !turns->is_array()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("entry ", i + 1, " has no list 'conversations'"));
+    }
+    if (turns->size() < 2 || !(*turns)[0].is_object() || !(*turns)[1].is_object()) {
+      continue;
+    }
+    const std::string from = TextOf((*turns)[0], "from");
+    Dialogue dialogue{TextOf((*turns)[0], "value"), TextOf((*turns)[1], "value")};
+    if ((from == "human" || from == "user") && !dialogue.prompt.empty() &&
+        !dialogue.answer.empty()) {
+      dialogues.push_back(std::move(dialogue));
+    }
+  }
+  if (dialogues.empty()) {
+    return absl::InvalidArgumentError("no dialogue begins with a question and its answer");
+  }
+  return dialogues;
+}
+
+}  // namespace lamina::cli

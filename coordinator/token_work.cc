@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/token_work.h"
+
+#include <algorithm>
+
+namespace lamina::coordinator {
+namespace {
+
+double SecondsOf(const cost::UnitTimes& times, double units) {
+  return units == 0 ? 0 : times.fixed + times.slope * units;
+}
+
+double SecondsOf(const cost::Work& work) { return work.input + work.output + work.cached; }
+
+cost::StepShares SharesOf(const cost::UnitTimes& times, double prompts, double rows) {
+  return cost::ShapleyShares(SecondsOf(times, prompts + rows), SecondsOf(times, prompts),
+                             SecondsOf(times, rows));
+}
+
+}  // namespace
+
+// Whatever comes before a sequence's first token of work was found computed.
+void TokenWork::Join(const plan::StepPlan& plan) {
+  for (const plan::SequenceLeave& leave : plan.leaves) {
+    joined_.erase(leave.id);
+  }
+  for (const plan::SequenceJoin& join : plan.joins) {
+    const auto tokens = static_cast<uint32_t>(join.tokens.size());
+    uint32_t first = tokens;
+    for (const plan::PrefillChunk& chunk : plan.chunks) {
+      first = chunk.sequence == join.id ? std::min(first, chunk.first_token) : first;
+    }
+    for (const plan::DecodeRow& row : plan.rows) {
+      first = row.sequence == join.id ? std::min(first, row.position) : first;
+    }
+    joined_[join.id] = {.tokens = tokens, .cached = first};
+    cached_tokens_ += join.parent == 0 ? first : 0;  // A fork's are its parent's.
+  }
+}
+
+TokenWork::Load TokenWork::LoadOf(const plan::StepPlan& plan) const {
+  Load load;
+  for (const plan::PrefillChunk& chunk : plan.chunks) {
+    load.prompt_tokens += chunk.tokens;
+  }
+  for (const plan::DecodeRow& row : plan.rows) {
+    const auto joined = joined_.find(row.sequence);
+    const double context = row.position + 1.0;
+    if (joined != joined_.end() && row.position < joined->second.tokens) {
+      ++load.prompt_tokens;
+      load.cached_context += joined->second.cached;
+      load.prompt_context += context - joined->second.cached;
+    } else {
+      ++load.generated_tokens;
+      load.generated_context += context;
+    }
+  }
+  return load;
+}
+
+void TokenWork::Add(const plan::StepPlan& plan, bool on_prompt_nodes) {
+  if (plan.epoch != epoch_) {
+    joined_.clear();
+    epoch_ = plan.epoch;
+  }
+  Join(plan);
+  const Load load = LoadOf(plan);
+  input_tokens_ += load.prompt_tokens;
+  if (on_prompt_nodes) {
+    return;
+  }
+  const cost::StepShares compute = SharesOf(times_.slice, static_cast<double>(load.prompt_tokens),
+                                            static_cast<double>(load.generated_tokens));
+  work_.compute.input += layers_ * compute.input;
+  work_.compute.output += layers_ * compute.output;
+  if (times_.memory_nodes == 0) {
+    return;
+  }
+  const double prompts = load.prompt_context + load.cached_context;
+  const cost::StepShares memory = SharesOf(times_.attention, prompts / times_.memory_nodes,
+                                           load.generated_context / times_.memory_nodes);
+  const double cached = prompts > 0 ? load.cached_context / prompts : 0;
+  work_.memory.input += layers_ * memory.input * (1 - cached);
+  work_.memory.cached += layers_ * memory.input * cached;
+  work_.memory.output += layers_ * memory.output;
+}
+
+void TokenWork::Hold(double kept_share, bool on_compute_nodes, Nanos now) {
+  cost::Work& work = on_compute_nodes ? work_.compute : work_.memory;
+  const cost::Work& before = on_compute_nodes ? held_.compute : held_.memory;
+  work.cached += kept_share * (SecondsOf(work) - SecondsOf(before));
+  held_ = work_;
+  held_until_ = now;
+}
+
+}  // namespace lamina::coordinator

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// TokenWork: how much of the nodes' time prompts took, how much generated tokens, and how much the
+// K and V that were kept for others, by the straight lines that the nodes have measured
+// (cost/token_price.h has the rule). Steps that are planned before anything is measured are left
+// out.
+//
+// Threading: one thread.
+
+#pragma once
+
+#include <cstdint>
+
+#include "absl/container/flat_hash_map.h"
+#include "common/clock.h"
+#include "cost/layer_seconds.h"
+#include "cost/token_price.h"
+#include "plan/step_plan.h"
+
+namespace lamina::coordinator {
+
+class TokenWork {
+ public:
+  explicit TokenWork(uint32_t layers) : layers_(layers) {}
+
+  // Of a layer in the mean: a slice of a decoding compute node over rows, an attention of one of
+  // `memory_nodes` over its tokens of context.
+  struct Times {
+    cost::UnitTimes slice;
+    cost::UnitTimes attention;
+    uint32_t memory_nodes = 0;
+  };
+  void SetTimes(const Times& times) { times_ = times; }
+
+  // A step is planned, on nodes for prompts alone or on the others. In the order of planning.
+  void Add(const plan::StepPlan& plan, bool on_prompt_nodes);
+
+  // Prefixes that no running request uses have taken this share of all slots since the last call,
+  // on compute nodes where these hold K and V: as much of what the nodes did meanwhile is theirs.
+  void Hold(double kept_share, bool on_compute_nodes, Nanos now);
+
+  Nanos held_until() const { return held_until_; }
+
+  // Tokens of prompts that were computed, and that were found computed; again after a preemption.
+  uint64_t input_tokens() const { return input_tokens_; }
+  uint64_t cached_tokens() const { return cached_tokens_; }
+  // Seconds of a node of either pool in the mean.
+  const cost::PoolWork& work() const { return work_; }
+
+ private:
+  // What a sequence joined with.
+  struct Joined {
+    uint32_t tokens = 0;
+    uint32_t cached = 0;
+  };
+  // Tokens of a step, and tokens of context that its rows attend to.
+  struct Load {
+    uint64_t prompt_tokens = 0;
+    uint64_t generated_tokens = 0;
+    double prompt_context = 0;  // Without cached tokens,
+    double cached_context = 0;  // and these.
+    double generated_context = 0;
+  };
+  void Join(const plan::StepPlan& plan);
+  Load LoadOf(const plan::StepPlan& plan) const;
+
+  uint32_t layers_;
+  Times times_;
+  uint64_t epoch_ = 0;
+  absl::flat_hash_map<plan::SequenceId, Joined> joined_;  // Looked up, never walked through.
+  uint64_t input_tokens_ = 0;
+  uint64_t cached_tokens_ = 0;
+  Nanos held_until_ = 0;
+  cost::PoolWork held_;  // The work until then.
+  cost::PoolWork work_;
+};
+
+}  // namespace lamina::coordinator

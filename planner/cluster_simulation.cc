@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/cluster_simulation.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "config/replicas.h"
+#include "planner/scheduler_options.h"
+
+namespace lamina::planner {
+namespace {
+
+using cost::KvPolicy;
+
+absl::StatusOr<KvPolicy> PolicyOf(const ClusterConfig& config) {
+  if (config.policy == kPolicyLocal) {
+    return KvPolicy::kLocal;
+  }
+  if (config.policy == kPolicyAttendRemote) {
+    return KvPolicy::kAttendRemote;
+  }
+  return absl::UnimplementedError(absl::StrCat("policy: '", config.policy,
+                                               "' is not simulated; set it to attend_remote or "
+                                               "local"));
+}
+
+// Replicas, stages and shards of `config`, in `cluster`.
+absl::Status CountNodes(const ClusterConfig& config, cost::Cluster& cluster) {
+  const std::vector<ReplicaConfig> replicas = ReplicasOf(config);
+  cluster.replicas = 0;
+  for (const ReplicaConfig& replica : replicas) {
+    const auto nodes = static_cast<uint32_t>(replica.nodes.size());
+    if (nodes != replicas.front().nodes.size() || replica.shards != replicas.front().shards) {
+      return absl::UnimplementedError(
+          absl::StrCat("compute: replicas ", replicas.front().name, " and ", replica.name,
+                       " differ in stages or shards, which is not simulated"));
+    }
+    (IsForPrompts(config, replica) ? cluster.prompt_replicas : cluster.replicas) += 1;
+    cluster.shards = replica.shards;
+    cluster.stages = nodes / replica.shards;
+  }
+  for (const MemoryNodeConfig& node : config.memory) {
+    if (node.capacity_bytes != config.memory.front().capacity_bytes) {
+      return absl::UnimplementedError(absl::StrCat("memory: ", config.memory.front().name, " and ",
+                                                   node.name,
+                                                   " differ in capacity, which is not simulated"));
+    }
+  }
+  cluster.memory_nodes = static_cast<uint32_t>(config.memory.size());
+  return absl::OkStatus();
+}
+
+template <typename Node>
+double PriceOf(const std::vector<Node>& nodes) {
+  double price = 0;
+  for (const Node& node : nodes) {
+    price += node.price_per_hour;
+  }
+  return nodes.empty() ? 0 : price / static_cast<double>(nodes.size());
+}
+
+}  // namespace
+
+absl::StatusOr<SimFleet> FleetOfClusterFile(const ClusterConfig& config,
+                                            const cost::ModelShape& shape,
+                                            const ClusterDevices& devices,
+                                            const SimFailures& failures) {
+  SimFleet fleet;
+  SimCellSpec& cell = fleet.cell;
+  cell.shape = shape;
+  cell.failures = failures;
+  cost::Cluster& cluster = cell.cluster;
+  LAMINA_ASSIGN_OR_RETURN(cluster.policy, PolicyOf(config));
+  LAMINA_RETURN_IF_ERROR(CountNodes(config, cluster));
+  cluster.compute = devices.compute;
+  cluster.memory = devices.memory;
+  cluster.compute_link = devices.link;
+  cluster.memory_link = devices.link;
+  cluster.shard_link = devices.shard_link;
+  cluster.partition = config.partition == Partition::kAuto ? Partition::kRequest : config.partition;
+  cell.scheduler = SchedulerOptionsOf(config, shape.positions_max);
+  cluster.lanes = cell.scheduler.lanes;
+  const uint64_t capacity = cluster.policy == KvPolicy::kLocal
+                                ? config.compute.front().capacity_bytes
+                                : config.memory.front().capacity_bytes;
+  cell.kv_tokens = static_cast<uint64_t>(static_cast<double>(capacity) / shape.KvBytesPerToken());
+  if (cell.kv_tokens == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("capacity: ", capacity, " bytes hold no token of ", shape.name,
+                     ", which takes ", shape.KvBytesPerToken(), " bytes"));
+  }
+  cell.compute_price = PriceOf(config.compute);
+  cell.memory_price = PriceOf(config.memory);
+  return fleet;
+}
+
+}  // namespace lamina::planner

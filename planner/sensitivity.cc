@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/sensitivity.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace lamina::planner {
+namespace {
+
+constexpr int kHalvings = 5;  // Of the way to an end of the span.
+
+// Changes one quantity of a problem by a factor.
+using Change = std::function<void(Problem& problem, double factor)>;
+
+struct Quantity {
+  std::string what;
+  double value = 0;
+  std::string unit;
+  Change change;
+};
+
+void Scale(cost::Figure& figure, double factor) { figure.value *= factor; }
+
+cost::Machine& MachineOf(Problem& problem, const std::string& name) {
+  return *std::find_if(problem.catalogue.machines.begin(), problem.catalogue.machines.end(),
+                       [&](const cost::Machine& machine) { return machine.name == name; });
+}
+
+void ScalePrice(cost::Price& price, double factor) {
+  for (cost::Figure* figure :
+       {&price.host, &price.card, &price.nic, &price.switch_port, &price.hour}) {
+    Scale(*figure, factor);
+  }
+}
+
+Quantity PriceOf(const Problem& problem, const cost::Machine& machine) {
+  const cost::Price& price = machine.price;
+  const bool bought = price.kind == cost::PriceKind::kBought;
+  const double value = bought ? price.host.value + machine.devices * price.card.value +
+                                    price.nic.value + price.switch_port.value
+                              : price.hour.value;
+  return {.what = absl::StrCat("price of ", machine.name),
+          .value = value,
+          .unit = absl::StrCat(problem.catalogue.economics.currency, bought ? "" : "/h"),
+          .change = [name = machine.name](Problem& changed, double factor) {
+            ScalePrice(MachineOf(changed, name).price, factor);
+          }};
+}
+
+Quantity BandwidthOfDevice(const Problem& problem, const cost::Machine& machine) {
+  const cost::Device& device = *problem.catalogue.FindDevice(machine.device);
+  return {.what = absl::StrCat("memory bandwidth of ", device.name),
+          .value = device.bandwidth.value / 1e9,
+          .unit = "GB/s",
+          .change = [name = device.name](Problem& changed, double factor) {
+            for (cost::Device& one : changed.catalogue.devices) {
+              if (one.name == name) {
+                Scale(one.bandwidth, factor);
+              }
+            }
+          }};
+}
+
+Quantity BandwidthOfLink(const Problem& problem, const cost::Machine& machine) {
+  const cost::Link& link = *problem.catalogue.FindLink(machine.link);
+  return {.what = absl::StrCat("bandwidth of ", link.name),
+          .value = link.bandwidth.value / 1e9,
+          .unit = "GB/s",
+          .change = [name = link.name](Problem& changed, double factor) {
+            for (cost::Link& one : changed.catalogue.links) {
+              if (one.name == name) {
+                Scale(one.bandwidth, factor);
+              }
+            }
+          }};
+}
+
+std::vector<Quantity> QuantitiesOf(const Problem& problem, const Hardware& hardware) {
+  std::vector<Quantity> quantities = {PriceOf(problem, *hardware.compute),
+                                      BandwidthOfDevice(problem, *hardware.compute)};
+  if (hardware.memory != nullptr) {
+    if (hardware.memory != hardware.compute) {
+      quantities.push_back(PriceOf(problem, *hardware.memory));
+      quantities.push_back(BandwidthOfDevice(problem, *hardware.memory));
+    }
+    quantities.push_back(BandwidthOfLink(problem, *hardware.memory));
+  }
+  quantities.push_back(
+      {.what = "prompt tokens of a request",
+       .value = problem.load.input,
+       .unit = "tokens",
+       .change = [](Problem& changed, double factor) { changed.load.input *= factor; }});
+  quantities.push_back(
+      {.what = "generated tokens of a request",
+       .value = problem.load.output,
+       .unit = "tokens",
+       .change = [](Problem& changed, double factor) { changed.load.output *= factor; }});
+  return quantities;
+}
+
+struct Winner {
+  std::string machines;  // Without their numbers: these follow the load.
+  std::string name;
+  double cost = 0;
+};
+
+std::string KindsOf(const Hardware& hardware) {
+  return absl::StrCat(hardware.compute->name, "+",
+                      hardware.memory == nullptr ? "" : hardware.memory->name);
+}
+
+double CostOfRequest(const Problem& problem, const Evaluation& evaluation) {
+  const double rate = problem.load.rate > 0 ? std::min(problem.load.rate, evaluation.goodput.value)
+                                            : evaluation.goodput.value;
+  return evaluation.price_per_hour.value / 3600 / rate;
+}
+
+std::optional<Winner> WinnerOf(const Problem& problem, const WhyNot& why_not, bool runnable) {
+  const absl::StatusOr<Plans> plans = Optimise(problem, 1, why_not, Search::kBounded);
+  if (!plans.ok()) {
+    return std::nullopt;
+  }
+  const std::vector<Plan>& list = runnable ? plans->runnable : plans->others;
+  if (list.empty()) {
+    return std::nullopt;
+  }
+  const Plan& best = list.front();
+  return Winner{.machines = KindsOf(best.configuration.hardware),
+                .name = HardwareName(best.configuration.hardware),
+                .cost = CostOfRequest(problem, best.evaluation)};
+}
+
+class Study {
+ public:
+  Study(const Problem& problem, const WhyNot& why_not, const Winner& now, bool runnable)
+      : problem_(problem), why_not_(why_not), now_(now), runnable_(runnable) {}
+
+  Sensitivity Of(const Quantity& quantity) const {
+    Sensitivity result{.what = quantity.what, .value = quantity.value, .unit = quantity.unit};
+    const auto lower = At(quantity, 1 - kSensitivitySpan);
+    const auto upper = At(quantity, 1 + kSensitivitySpan);
+    result.lower = EndOf(lower);
+    result.upper = EndOf(upper);
+    double nearest = 0;
+    for (const double end : {1 - kSensitivitySpan, 1 + kSensitivitySpan}) {
+      const auto& winner = end < 1 ? lower : upper;
+      if (!winner.has_value() || winner->machines == now_.machines) {
+        continue;
+      }
+      const double change = ChangeBetween(quantity, end);
+      if (nearest == 0 || std::abs(change - 1) < std::abs(nearest - 1)) {
+        nearest = change;
+        result.new_winner = winner->name;
+      }
+    }
+    if (nearest != 0) {
+      result.winner_changes_at = nearest * quantity.value;
+    }
+    return result;
+  }
+
+ private:
+  // The problem's pointers into its own catalogue do not outlive it: plans are made and read here.
+  std::optional<Winner> At(const Quantity& quantity, double factor) const {
+    Problem changed = problem_;
+    quantity.change(changed, factor);
+    const WhyNot why_not = why_not_;
+    return WinnerOf(changed, why_not, runnable_);
+  }
+  Sensitivity::End EndOf(const std::optional<Winner>& winner) const {
+    return winner.has_value() ? Sensitivity::End{winner->cost / now_.cost, winner->name}
+                              : Sensitivity::End{};
+  }
+  double ChangeBetween(const Quantity& quantity, double end) const {
+    double same = 1;
+    double other = end;
+    for (int i = 0; i < kHalvings; ++i) {
+      const double middle = (same + other) / 2;
+      const auto winner = At(quantity, middle);
+      (winner.has_value() && winner->machines == now_.machines ? same : other) = middle;
+    }
+    return other;
+  }
+
+  const Problem& problem_;
+  const WhyNot& why_not_;
+  const Winner& now_;
+  const bool runnable_;
+};
+
+void AddPoint(const Problem& problem, double tpot, const std::vector<Plan>& plans,
+              std::vector<ParetoPoint>& points) {
+  if (plans.empty()) {
+    return;
+  }
+  const Plan& best = plans.front();
+  const ParetoPoint point = {.tpot_seconds = std::min(tpot, best.evaluation.times.step.value),
+                             .cost = CostOfRequest(problem, best.evaluation),
+                             .machines = HardwareName(best.configuration.hardware)};
+  // Times grow from call to call: a later plan is one of the front if it is cheaper.
+  if (points.empty() || point.cost < points.back().cost * (1 - 1e-9)) {
+    points.push_back(point);
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<Sensitivity>> SensitivityOf(const Problem& problem, const Plans& plans,
+                                                       const WhyNot& why_not) {
+  const bool runnable = !plans.runnable.empty();
+  const std::optional<Winner> now = WinnerOf(problem, why_not, runnable);
+  if (!now.has_value()) {
+    return Optimise(problem, 1, why_not, Search::kBounded).status();
+  }
+  const std::vector<Plan>& list = runnable ? plans.runnable : plans.others;
+  const Study study(problem, why_not, *now, runnable);
+  std::vector<Sensitivity> results;
+  for (const Quantity& quantity : QuantitiesOf(problem, list.front().configuration.hardware)) {
+    results.push_back(study.Of(quantity));
+  }
+  return results;
+}
+
+Pareto ParetoOf(const Problem& problem, const WhyNot& why_not) {
+  constexpr int kPoints = 12;
+  constexpr double kShortest = 0.005;
+  constexpr double kLongest = 0.5;
+  Pareto pareto;
+  for (int i = 0; i < kPoints; ++i) {
+    Problem changed = problem;
+    changed.slo.tpot_seconds = kShortest * std::pow(kLongest / kShortest, i / (kPoints - 1.0));
+    const absl::StatusOr<Plans> plans = Optimise(changed, 1, why_not, Search::kBounded);
+    if (plans.ok()) {
+      AddPoint(changed, changed.slo.tpot_seconds, plans->runnable, pareto.runnable);
+      AddPoint(changed, changed.slo.tpot_seconds, plans->others, pareto.others);
+      AddPoint(changed, changed.slo.tpot_seconds, plans->one_pool, pareto.one_pool);
+    }
+  }
+  return pareto;
+}
+
+}  // namespace lamina::planner

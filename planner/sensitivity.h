@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Sensitivity: how far the best plan depends on what is not known well: prices, bandwidths and the
+// load's lengths, each changed by itself. And the plans between latency and cost.
+//
+// By the formulas alone, without simulation.
+//
+// Threading: pure.
+
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "planner/optimiser.h"
+
+namespace lamina::planner {
+
+// By how much a quantity is changed, down and up.
+inline constexpr double kSensitivitySpan = 0.25;
+
+struct Sensitivity {
+  std::string what;  // "price of h100-1".
+  double value = 0;  // As it stands, in `unit`.
+  std::string unit;
+  // Cost of a request, best plan's over what it is now, at the lower and the upper value; and the
+  // plans' machines there. Empty where no plan fits.
+  struct End {
+    double cost = 0;
+    std::string machines;
+  };
+  End lower;
+  End upper;
+  // The value nearest to the present one at which other machines win, within the span.
+  std::optional<double> winner_changes_at;
+  std::string new_winner;
+};
+
+// Of the best plan of `plans` (runnable ones first). Requires: Optimise() has made them.
+// Errors: as of Optimise(), of the unchanged problem.
+absl::StatusOr<std::vector<Sensitivity>> SensitivityOf(const Problem& problem, const Plans& plans,
+                                                       const WhyNot& why_not);
+
+// The cheapest plan for a mean time per token, over a range of such times; only those that no other
+// beats in both.
+struct ParetoPoint {
+  double tpot_seconds = 0;
+  double cost = 0;  // Of a request.
+  std::string machines;
+};
+struct Pareto {
+  std::vector<ParetoPoint> runnable;
+  std::vector<ParetoPoint> others;
+  std::vector<ParetoPoint> one_pool;
+};
+Pareto ParetoOf(const Problem& problem, const WhyNot& why_not);
+
+}  // namespace lamina::planner

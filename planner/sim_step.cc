@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/sim_step.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/check.h"
+#include "cost/token_price.h"
+#include "cost/unit_seconds.h"
+
+namespace lamina::planner {
+namespace {
+
+constexpr uint32_t kHeadPiecesMax = 16;
+
+}  // namespace
+
+Nanos NanosOf(double seconds) { return std::max<Nanos>(1, std::llround(seconds * 1e9)); }
+
+// Tokens of a layer that a row attends to, in the mean over layers.
+double StepPricer::AttendedOf(const plan::DecodeRow& row) const {
+  return shape_.AttendedTokens(row.position + 1.0) / shape_.layers;
+}
+
+// What comes before a sequence's first token of work was found computed.
+void StepPricer::Join(const plan::StepPlan& plan) {
+  for (const plan::SequenceLeave& leave : plan.leaves) {
+    joined_.erase(leave.id);
+  }
+  for (const plan::SequenceJoin& join : plan.joins) {
+    const auto tokens = static_cast<uint32_t>(join.tokens.size());
+    uint32_t first = tokens;
+    for (const plan::PrefillChunk& chunk : plan.chunks) {
+      first = chunk.sequence == join.id ? std::min(first, chunk.first_token) : first;
+    }
+    for (const plan::DecodeRow& row : plan.rows) {
+      first = row.sequence == join.id ? std::min(first, row.position) : first;
+    }
+    joined_[join.id] = {.memory_node = join.memory_node, .tokens = tokens, .cached = first};
+  }
+}
+
+bool StepPricer::IsPrompt(const plan::DecodeRow& row) const {
+  const auto joined = joined_.find(row.sequence);
+  return joined != joined_.end() && row.position < joined->second.tokens;
+}
+
+// All do but prompt rows before the last one.
+bool StepPricer::Samples(const plan::DecodeRow& row) const {
+  const auto joined = joined_.find(row.sequence);
+  return joined == joined_.end() || row.position + 1 >= joined->second.tokens;
+}
+
+StepPricer::Load StepPricer::LoadOf(const plan::StepPlan& plan, bool prompts, bool rows) const {
+  Load load;
+  load.step.rows = 0;
+  for (const plan::DecodeRow& row : plan.rows) {
+    if (IsPrompt(row) ? prompts : rows) {
+      ++load.step.rows;
+      load.attended += AttendedOf(row);
+      load.sampled += Samples(row) ? 1 : 0;
+    }
+  }
+  if (!prompts) {
+    return load;
+  }
+  double length = 0;
+  for (const plan::PrefillChunk& chunk : plan.chunks) {
+    load.step.prompt_tokens += chunk.tokens;
+    // A chunk attends to as much as the middle of a prompt of this length.
+    length += chunk.tokens * (2.0 * chunk.first_token + chunk.tokens);
+    load.sampled += chunk.last ? 1 : 0;
+  }
+  if (load.step.prompt_tokens > 0) {
+    load.step.prompt_length = length / load.step.prompt_tokens;
+  }
+  return load;
+}
+
+// Of one layer, with the attention where it is the compute node's.
+double StepPricer::SliceSeconds(const Load& load) const {
+  if (load.step.rows + load.step.prompt_tokens == 0) {
+    return 0;
+  }
+  double seconds = cost::SliceSeconds(shape_, cluster_, load.step).value;
+  if (!attends_away() && load.step.rows > 0) {
+    const double bytes = load.attended * shape_.KvBytesPerTokenLayer() / cluster_.shards;
+    seconds += cost::AttentionSeconds(cluster_.compute.attention, bytes).value;
+  }
+  return seconds;
+}
+
+double StepPricer::ComputeSeconds(const Load& load) const {
+  return shape_.layers * SliceSeconds(load) +
+         (load.sampled > 0 ? cost::HeadSeconds(shape_, cluster_, load.sampled).value : 0);
+}
+
+void StepPricer::FillCompute(const plan::StepPlan& plan, const Load& load, SimStep& step) const {
+  const double slice = SliceSeconds(load);
+  step.slice = NanosOf(slice);
+  if (load.sampled > 0) {
+    const double head = cost::HeadSeconds(shape_, cluster_, load.sampled).value;
+    step.head_pieces =
+        std::clamp(static_cast<uint32_t>(std::lround(head / slice)), 1u, kHeadPiecesMax);
+    step.head_piece = NanosOf(head / step.head_pieces);
+  }
+  step.hop =
+      NanosOf(cost::HopSeconds(shape_, cluster_, load.step.rows + load.step.prompt_tokens).value);
+  const double both = ComputeSeconds(load);
+  step.input_share = cost::ShapleyShares(both, ComputeSeconds(LoadOf(plan, true, false)),
+                                         ComputeSeconds(LoadOf(plan, false, true)))
+                         .input /
+                     both;
+}
+
+StepPricer::Read StepPricer::ReadOf(const plan::DecodeRow& row) const {
+  Read read{.all = AttendedOf(row) * shape_.KvBytesPerTokenLayer()};
+  if (IsPrompt(row)) {
+    read.prompts = read.all;
+    read.cached = read.all * joined_.at(row.sequence).cached / (row.position + 1.0);
+  }
+  return read;
+}
+
+// Which rows a memory node attends, and what crosses its link; all of them with heads or token
+// ranges spread.
+void StepPricer::FillMemory(const plan::StepPlan& plan, const Load& load, SimStep& step) {
+  const cost::Traffic traffic = cost::TrafficOf(shape_, cluster_, load.step);
+  const double compute_byte = cluster_.compute_link.seconds_per_byte.value / cluster_.shards;
+  const double memory_byte = cluster_.memory_link.seconds_per_byte.value;
+  step.out = NanosOf(traffic.out * compute_byte);
+  if (plan.rows.empty()) {
+    return;
+  }
+  step.back = NanosOf(traffic.back * compute_byte);
+  step.latency = NanosOf((cluster_.compute_link.latency + cluster_.memory_link.latency).value / 2);
+  const bool by_request = cluster_.partition == Partition::kRequest;
+  const double share = by_request ? 1 : cost::BusiestShare(shape_, cluster_, 1);
+  reads_.assign(cluster_.memory_nodes, {});
+  double all = 0;
+  for (const plan::DecodeRow& row : plan.rows) {
+    const Read read = ReadOf(row);
+    all += read.all;
+    Read& node = reads_[by_request ? joined_.at(row.sequence).memory_node : 0];
+    node.all += share * read.all;
+    node.prompts += share * read.prompts;
+    node.cached += share * read.cached;
+  }
+  if (!by_request) {
+    std::fill(reads_.begin() + 1, reads_.end(), reads_[0]);
+  }
+  for (uint32_t node = 0; node < reads_.size(); ++node) {
+    if (reads_[node].all > 0) {
+      step.attentions.push_back(AttentionOf(node, reads_[node]));
+      step.attentions.back().arrive = NanosOf(traffic.out * reads_[node].all / all * memory_byte);
+    }
+  }
+}
+
+SimStep::Attention StepPricer::AttentionOf(uint32_t node, const Read& read) const {
+  const auto seconds = [&](double bytes) {
+    return bytes > 0 ? cost::AttentionSeconds(cluster_.memory.attention, bytes).value : 0;
+  };
+  const double both = seconds(read.all);
+  const double prompts =
+      cost::ShapleyShares(both, seconds(read.prompts), seconds(read.all - read.prompts)).input /
+      both;
+  const double cached = read.prompts > 0 ? read.cached / read.prompts : 0;
+  return {.node = node,
+          .attend = NanosOf(both),
+          .input_share = prompts * (1 - cached),
+          .cached_share = prompts * cached};
+}
+
+SimStep StepPricer::Of(const plan::StepPlan& plan) {
+  Join(plan);
+  SimStep step;
+  step.result = {.epoch = plan.epoch, .lane = plan.lane, .step = plan.step};
+  step.pinned = !plan.chunks.empty();
+  step.rows = static_cast<uint32_t>(plan.rows.size());
+  step.work_rows = static_cast<uint32_t>(plan.rows.size() + plan.chunks.size());
+  for (const plan::DecodeRow& row : plan.rows) {
+    if (Samples(row)) {
+      step.result.tokens.push_back({.sequence = row.sequence, .position = row.position + 1});
+    }
+  }
+  for (const plan::PrefillChunk& chunk : plan.chunks) {
+    if (chunk.last) {
+      step.result.tokens.push_back(
+          {.sequence = chunk.sequence, .position = chunk.first_token + chunk.tokens});
+    }
+  }
+  if (step.work_rows > 0) {
+    const Load load = LoadOf(plan, true, true);
+    FillCompute(plan, load, step);
+    if (attends_away()) {
+      FillMemory(plan, load, step);
+    }
+  }
+  return step;
+}
+
+}  // namespace lamina::planner

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// SimStep: what one planned step of a lane asks of simulated nodes: times of its slices, of its
+// rows' attention on each memory node, and of its transfers, by the cost model. StepPricer makes it
+// from the scheduler's plan. Of rows some are prompts' (plan/step_plan.h): each reads all K and V
+// before it by itself, as a decode row does.
+//
+// Threading: one thread.
+
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "common/clock.h"
+#include "cost/model_shape.h"
+#include "cost/step_cost.h"
+#include "plan/step_plan.h"
+
+namespace lamina::planner {
+
+struct SimStep {
+  plan::StepResult result;  // As the nodes will report it.
+  bool pinned = false;      // It has chunks, and runs on the lane's home replica.
+  uint32_t rows = 0;
+  uint32_t work_rows = 0;  // Rows and chunks: what the coordinator lists.
+  Nanos slice = 0;         // Of each layer; with K and V on compute nodes, attention is in it.
+  Nanos head_piece = 0;    // The LM head runs in pieces, between which other lanes run.
+  uint32_t head_pieces = 0;
+  Nanos hop = 0;           // To the next stage.
+  double input_share = 0;  // Of compute nodes' time: prompts' Shapley share.
+  Nanos out = 0;           // Of a layer's rows, on a compute node's link.
+  Nanos back = 0;          // The same.
+  Nanos latency = 0;       // One way.
+  struct Attention {
+    uint32_t node = 0;
+    Nanos arrive = 0;  // On the memory node's link.
+    Nanos attend = 0;
+    double input_share = 0;   // Of that time: prompt rows', for what was computed,
+    double cached_share = 0;  // and for what was found computed.
+  };
+  std::vector<Attention> attentions;  // Of one layer; empty where rows wait for no memory node.
+};
+
+class StepPricer {
+ public:
+  // `cluster` as of an epoch: its replicas and memory nodes are those that are there.
+  StepPricer(const cost::ModelShape& shape, const cost::Cluster& cluster)
+      : shape_(shape), cluster_(cluster) {}
+
+  // In the order of planning: joins of a plan count from then on.
+  SimStep Of(const plan::StepPlan& plan);
+
+ private:
+  // What a sequence joined with.
+  struct Joined {
+    uint32_t memory_node = 0;
+    uint32_t tokens = 0;
+    uint32_t cached = 0;
+  };
+  struct Load {
+    cost::StepLoad step;   // Prompt rows count as rows.
+    double attended = 0;   // Tokens of a layer, over all rows.
+    uint32_t sampled = 0;  // Rows of the LM head.
+  };
+  // Bytes of K and V of a layer that rows read on a memory node.
+  struct Read {
+    double all = 0;
+    double prompts = 0;  // Of these,
+    double cached = 0;   // and of these.
+  };
+  void Join(const plan::StepPlan& plan);
+  bool IsPrompt(const plan::DecodeRow& row) const;
+  bool Samples(const plan::DecodeRow& row) const;
+  // Of the plan's prompts, of its decode rows, or of both.
+  Load LoadOf(const plan::StepPlan& plan, bool prompts, bool rows) const;
+  Read ReadOf(const plan::DecodeRow& row) const;
+  SimStep::Attention AttentionOf(uint32_t node, const Read& read) const;
+  void FillCompute(const plan::StepPlan& plan, const Load& load, SimStep& step) const;
+  void FillMemory(const plan::StepPlan& plan, const Load& load, SimStep& step);
+  double ComputeSeconds(const Load& load) const;
+  double SliceSeconds(const Load& load) const;
+  double AttendedOf(const plan::DecodeRow& row) const;
+  bool attends_away() const { return cluster_.policy == cost::KvPolicy::kAttendRemote; }
+
+  const cost::ModelShape& shape_;
+  cost::Cluster cluster_;
+  absl::flat_hash_map<plan::SequenceId, Joined> joined_;  // Looked up, never walked through.
+  std::vector<Read> reads_;                               // By memory node; scratch of Of().
+};
+
+Nanos NanosOf(double seconds);
+
+}  // namespace lamina::planner

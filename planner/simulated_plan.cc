@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/simulated_plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "cost/price.h"
+#include "planner/cluster_file.h"
+#include "planner/scheduler_options.h"
+
+namespace lamina::planner {
+namespace {
+
+using cost::KvPolicy;
+
+constexpr double kWarmUp = 0.3;
+constexpr double kLives = 5;  // A run takes so many times as long as a request.
+constexpr uint64_t kRequestsLeast = 200;
+constexpr double kKeepsUp = 0.9;  // Tokens a second over those that were asked for.
+constexpr int kHalvings = 6;      // Of the interval in which the goodput lies.
+constexpr int kRounds = 6;        // Of looking for plans with a greater bound.
+constexpr double kAnotherMargin = 1.1;
+
+double PriceOfDevice(const Problem& problem, const cost::Machine* machine) {
+  if (machine == nullptr) {
+    return 0;
+  }
+  const cost::Estimate load = cost::MeanLoad(problem.catalogue.economics);
+  return cost::HourlyPrice(problem.catalogue, *machine, load).value / machine->devices;
+}
+
+// Of the plan's cluster file. One pool's is for all replicas: its `lanes` and `running` are a
+// replica's.
+core::SchedulerOptions OptionsOf(const Problem& problem, const Configuration& configuration,
+                                 const Evaluation& evaluation, uint32_t lanes, uint32_t running) {
+  ClusterConfig config = ClusterFileOf(problem, configuration, evaluation, "model");
+  config.pipeline.lanes = lanes;
+  config.pipeline.lanes_auto = false;
+  config.limits.running_max = std::max(running, lanes);
+  return SchedulerOptionsOf(config, problem.model.positions_max);
+}
+
+class Simulator {
+ public:
+  Simulator(const Problem& problem, const Plan& plan, const PlanSimulationOptions& options)
+      : problem_(problem),
+        plan_(plan),
+        options_(options),
+        fleet_(FleetOf(problem, plan.configuration, plan.evaluation, options.failures)) {}
+
+  absl::StatusOr<SimulatedFigures> Run();
+
+ private:
+  std::vector<TraceRequest> RequestsAt(double rate) const;
+  absl::StatusOr<SimResult> At(double rate) const;
+  bool Holds(const SimResult& result) const;
+  SimulatedFigures FiguresOf(const SimResult& result) const;
+  double TraceRate() const;
+
+  const Problem& problem_;
+  const Plan& plan_;
+  const PlanSimulationOptions& options_;
+  const SimFleet fleet_;
+};
+
+double Simulator::TraceRate() const {
+  const double seconds = std::max(1e-9, ToSeconds(options_.trace.back().at));
+  return static_cast<double>(options_.trace.size()) / seconds;
+}
+
+std::vector<TraceRequest> Simulator::RequestsAt(double rate) const {
+  if (!options_.trace.empty()) {
+    std::vector<TraceRequest> requests = options_.trace;
+    const double stretch = TraceRate() / rate;
+    for (TraceRequest& request : requests) {
+      request.at = static_cast<Nanos>(stretch * static_cast<double>(request.at));
+    }
+    return requests;
+  }
+  const double life =
+      plan_.evaluation.ttft.value + problem_.load.output * plan_.evaluation.times.step.value;
+  const auto count = static_cast<uint64_t>(kLives * rate * life);
+  return MakeArrivals({.requests = std::clamp(count, kRequestsLeast, options_.requests),
+                       .rate = rate,
+                       .input = problem_.load.input,
+                       .output = problem_.load.output,
+                       .lengths = problem_.load.lengths,
+                       .tokens_max = SequenceTokensMax(problem_),
+                       .seed = options_.seed});
+}
+
+absl::StatusOr<SimResult> Simulator::At(double rate) const {
+  return Simulate(fleet_, RequestsAt(rate), {.seed = options_.seed, .warm_up = kWarmUp});
+}
+
+bool Simulator::Holds(const SimResult& result) const {
+  const double answered =
+      static_cast<double>(result.answered) / static_cast<double>(result.requests);
+  const bool keeps_up = result.tokens_per_second >= kKeepsUp * result.tokens_asked;
+  return keeps_up && answered >= problem_.slo.at &&
+         ShareWithin(result, problem_.slo) >= problem_.slo.at;
+}
+
+SimulatedFigures Simulator::FiguresOf(const SimResult& result) const {
+  const double load = cost::MeanLoad(problem_.catalogue.economics).value;
+  return {.rate = result.requests_per_second,
+          .tokens_per_second = result.tokens_per_second,
+          .ttft_p50 = PercentileOf(result.ttft, 0.5),
+          .ttft_at = PercentileOf(result.ttft, problem_.slo.at),
+          .tpot_p50 = PercentileOf(result.tpot, 0.5),
+          .tpot_at = PercentileOf(result.tpot, problem_.slo.at),
+          .input_price = result.bill.per_million_input / load,
+          .output_price = result.bill.per_million_output / load,
+          .compute_busy = result.compute_busy,
+          .memory_busy = result.memory_busy,
+          .coordinator_busy = result.coordinator_busy,
+          .requests = result.requests};
+}
+
+// The goodput lies between 0 and the formulas' bound, found by halving: more requests a second
+// never help. Figures are those at the load's rate, or at the goodput where there is none.
+absl::StatusOr<SimulatedFigures> Simulator::Run() {
+  const double wanted = options_.trace.empty() ? problem_.load.rate : TraceRate();
+  SimulatedFigures figures;
+  double good = 0;
+  double bad = plan_.evaluation.goodput.value;
+  if (wanted > 0) {
+    LAMINA_ASSIGN_OR_RETURN(const SimResult result, At(wanted));
+    figures = FiguresOf(result);
+    figures.carries = Holds(result);
+    (figures.carries ? good : bad) = wanted;
+    bad = std::max(good, bad);
+  }
+  for (int i = 0; i < kHalvings && bad > good; ++i) {
+    const double middle = (good + bad) / 2;
+    LAMINA_ASSIGN_OR_RETURN(const SimResult result, At(middle));
+    const bool holds = Holds(result);
+    (holds ? good : bad) = middle;
+    if (holds && wanted == 0) {
+      figures = FiguresOf(result);
+      figures.carries = true;
+    }
+  }
+  figures.goodput = good;
+  return figures;
+}
+
+// Those that were simulated come first, in the order of what was found.
+void Sort(const Problem& problem, std::vector<Plan>& plans) {
+  const auto rank = [&](const Plan& plan) -> Rank {
+    const SimulatedFigures& figures = *plan.simulated;
+    if (problem.load.rate > 0 && !figures.carries) {
+      return {.carries = false, .cost = -figures.goodput};
+    }
+    const double price = plan.evaluation.price_per_hour.value;
+    return {.carries = true,
+            .cost = problem.load.rate > 0 ? price : price / std::max(1e-12, figures.goodput)};
+  };
+  std::stable_sort(plans.begin(), plans.end(), [&](const Plan& a, const Plan& b) {
+    if (!a.simulated.has_value() || !b.simulated.has_value()) {
+      return a.simulated.has_value() && !b.simulated.has_value();
+    }
+    return Compare(rank(a), rank(b)) < 0;
+  });
+}
+
+absl::Status SimulateList(const Problem& problem, const PlanSimulationOptions& options,
+                          std::vector<Plan>& plans) {
+  for (size_t i = 0; i < plans.size() && i < options.plans; ++i) {
+    absl::StatusOr<SimulatedFigures> figures = SimulatePlan(problem, plans[i], options);
+    if (absl::IsUnimplemented(figures.status())) {
+      continue;
+    }
+    LAMINA_RETURN_IF_ERROR(figures.status());
+    plans[i].simulated = *figures;
+  }
+  Sort(problem, plans);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+SimFleet FleetOf(const Problem& problem, const Configuration& configuration,
+                 const Evaluation& evaluation, const SimFailures& failures) {
+  const Rates rates(problem);
+  SimFleet fleet;
+  SimCellSpec& cell = fleet.cell;
+  cell.shape = problem.model;
+  cell.cluster = rates.ClusterOf(configuration);
+  cell.failures = failures;
+  auto running = static_cast<uint32_t>(evaluation.rows);
+  double kv_tokens = cost::KvTokensMax(problem.model, cell.cluster).value;
+  if (configuration.policy == KvPolicy::kAttendRemote) {
+    kv_tokens = cell.cluster.memory.capacity.value / problem.model.KvBytesPerToken();
+  } else {
+    fleet.cells = configuration.replicas;
+    running = (running + fleet.cells - 1) / fleet.cells;
+    kv_tokens /= fleet.cells;
+    cell.cluster.lanes = configuration.stages;
+    cell.cluster.replicas = 1;
+  }
+  cell.kv_tokens = static_cast<uint64_t>(kv_tokens);
+  cell.scheduler = OptionsOf(problem, configuration, evaluation, cell.cluster.lanes, running);
+  cell.compute_price = PriceOfDevice(problem, configuration.hardware.compute);
+  cell.memory_price = PriceOfDevice(problem, configuration.hardware.memory);
+  const double nodes = fleet.cells * (cell.compute_price * cell.compute_nodes() +
+                                      cell.memory_price * cell.cluster.memory_nodes);
+  fleet.other_price = std::max(0.0, evaluation.price_per_hour.value - nodes);
+  return fleet;
+}
+
+absl::StatusOr<SimulatedFigures> SimulatePlan(const Problem& problem, const Plan& plan,
+                                              const PlanSimulationOptions& options) {
+  const KvPolicy policy = plan.configuration.policy;
+  if (policy != KvPolicy::kLocal && policy != KvPolicy::kAttendRemote) {
+    return absl::UnimplementedError(
+        absl::StrCat("policy ", cost::KvPolicyName(policy), " is not simulated"));
+  }
+  return Simulator(problem, plan, options).Run();
+}
+
+absl::StatusOr<Plans> OptimiseAndSimulate(Problem& problem, size_t count, const WhyNot& why_not,
+                                          const PlanSimulationOptions& options) {
+  for (int round = 1;; ++round) {
+    LAMINA_ASSIGN_OR_RETURN(Plans plans, Optimise(problem, count, why_not, Search::kBounded));
+    LAMINA_RETURN_IF_ERROR(SimulateList(problem, options, plans.runnable));
+    const bool carries =
+        plans.runnable.empty() || problem.load.rate == 0 ||
+        (plans.runnable.front().simulated.has_value() && plans.runnable.front().simulated->carries);
+    if (carries || round == kRounds || !plans.runnable.front().evaluation.carries) {
+      LAMINA_RETURN_IF_ERROR(SimulateList(problem, options, plans.one_pool));
+      LAMINA_RETURN_IF_ERROR(SimulateList(problem, options, plans.others));
+      return plans;
+    }
+    const double goodput = std::max(plans.runnable.front().simulated->goodput, 1e-6);
+    problem.margin *= kAnotherMargin * std::clamp(problem.load.rate / goodput, 1.0, 2.0);
+  }
+}
+
+}  // namespace lamina::planner

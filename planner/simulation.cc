@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/simulation.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "cost/token_price.h"
+
+namespace lamina::planner {
+namespace {
+
+constexpr double kSecondsPerHour = 3600;
+
+struct Record {
+  Nanos first = 0;
+  Nanos last = 0;
+  uint32_t tokens = 0;
+  uint32_t cell = 0;
+  enum class State : uint8_t { kOpen, kAnswered, kRefused, kFailed } state = State::kOpen;
+};
+
+class Fleet final : public SimListener {
+ public:
+  Fleet(const SimFleet& fleet, const std::vector<TraceRequest>& requests,
+        const SimOptions& options);
+
+  absl::Status Run();
+  SimResult Result() const;
+
+  void OnToken(uint64_t request, uint32_t cached, Nanos now) override;
+  void OnEnd(uint64_t request, bool answered) override;
+
+ private:
+  void Submit(uint64_t request);
+  uint32_t Route(const TraceRequest& what) const;
+  bool IsCounted(uint64_t request) const { return request >= first_counted_; }
+  Nanos window_begin() const { return requests_[first_counted_].at; }
+  Nanos window_end() const { return requests_.back().at; }
+  void CountRequests(SimResult& result) const;
+  void CountWork(SimResult& result) const;
+
+  const SimFleet& fleet_;
+  const std::vector<TraceRequest>& requests_;
+  const SimOptions& options_;
+  const uint64_t first_counted_;
+  SimEvents events_;
+  std::vector<std::unique_ptr<SimCell>> cells_;
+  std::vector<uint64_t> outstanding_;                    // Tokens by cell.
+  std::vector<absl::flat_hash_set<uint32_t>> prefixes_;  // Had by cell; never walked through.
+  std::vector<Record> records_;
+  uint64_t open_ = 0;
+  uint64_t output_in_window_ = 0;
+  uint64_t input_in_window_ = 0;
+  uint64_t cached_in_window_ = 0;
+  Nanos now_ = 0;
+};
+
+Fleet::Fleet(const SimFleet& fleet, const std::vector<TraceRequest>& requests,
+             const SimOptions& options)
+    : fleet_(fleet),
+      requests_(requests),
+      options_(options),
+      first_counted_(
+          std::min(requests.size() - 1,
+                   static_cast<size_t>(options.warm_up * static_cast<double>(requests.size())))),
+      outstanding_(fleet.cells),
+      prefixes_(fleet.cells),
+      records_(requests.size()) {
+  Prng seeds(options.seed);
+  for (uint32_t i = 0; i < fleet.cells; ++i) {
+    cells_.push_back(
+        std::make_unique<SimCell>(fleet.cell, i, seeds(), requests.back().at, events_, *this));
+  }
+}
+
+uint32_t Fleet::Route(const TraceRequest& what) const {
+  if (what.prefix == 0 || !fleet_.cell.scheduler.prefix_cache) {
+    return static_cast<uint32_t>(std::min_element(outstanding_.begin(), outstanding_.end()) -
+                                 outstanding_.begin());
+  }
+  const auto work = [&](uint32_t cell) {
+    return outstanding_[cell] + (prefixes_[cell].contains(what.prefix) ? 0 : what.prefix_tokens);
+  };
+  uint32_t best = 0;
+  for (uint32_t cell = 1; cell < fleet_.cells; ++cell) {
+    best = work(cell) < work(best) ? cell : best;
+  }
+  return best;
+}
+
+void Fleet::Submit(uint64_t request) {
+  const TraceRequest& what = requests_[request];
+  Record& record = records_[request];
+  record.cell = Route(what);
+  if (!cells_[record.cell]->Submit(request, what, what.at).ok()) {
+    record.state = Record::State::kRefused;
+    return;
+  }
+  outstanding_[record.cell] += what.input + what.output;
+  if (what.prefix != 0) {
+    prefixes_[record.cell].insert(what.prefix);
+  }
+  ++open_;
+}
+
+void Fleet::OnToken(uint64_t request, uint32_t cached, Nanos now) {
+  Record& record = records_[request];
+  const bool in_window = now > window_begin() && now <= window_end();
+  if (record.tokens++ == 0) {
+    record.first = now;
+    outstanding_[record.cell] -= requests_[request].input;
+    input_in_window_ += in_window ? requests_[request].input - cached : 0;
+    cached_in_window_ += in_window ? cached : 0;
+  }
+  record.last = now;
+  --outstanding_[record.cell];
+  output_in_window_ += in_window ? 1 : 0;
+}
+
+void Fleet::OnEnd(uint64_t request, bool answered) {
+  Record& record = records_[request];
+  const TraceRequest& what = requests_[request];
+  record.state = answered ? Record::State::kAnswered : Record::State::kFailed;
+  outstanding_[record.cell] -= what.output - record.tokens + (record.tokens == 0 ? what.input : 0);
+  --open_;
+}
+
+absl::Status Fleet::Run() {
+  uint64_t next = 0;
+  uint64_t events = 0;
+  while (next < requests_.size() || open_ > 0) {
+    const bool arrival =
+        next < requests_.size() && (events_.empty() || requests_[next].at <= events_.Next().time);
+    if (arrival) {
+      now_ = requests_[next].at;
+      Submit(next++);
+      continue;
+    }
+    LAMINA_CHECK(!events_.empty());  // A request is open, and nothing happens any more.
+    if (++events > options_.events_max) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "the simulation had ", options_.events_max, " events after ", ToSeconds(now_), " s, ",
+          next, " of ", requests_.size(), " requests had come; simulate fewer requests"));
+    }
+    const SimEvent event = events_.Pop();
+    now_ = event.time;
+    cells_[event.cell]->OnEvent(event);
+  }
+  return absl::OkStatus();
+}
+
+void Fleet::CountRequests(SimResult& result) const {
+  constexpr float kNever = std::numeric_limits<float>::infinity();
+  for (uint64_t i = first_counted_; i < requests_.size(); ++i) {
+    const Record& record = records_[i];
+    ++result.requests;
+    result.tokens_asked += requests_[i].output / result.seconds;
+    const bool answered = record.state == Record::State::kAnswered;
+    result.answered += answered ? 1 : 0;
+    result.refused += record.state == Record::State::kRefused ? 1 : 0;
+    result.failed += record.state == Record::State::kFailed ? 1 : 0;
+    float ttft = kNever;
+    float tpot = 0;
+    if (answered) {
+      ttft = static_cast<float>(ToSeconds(record.first - requests_[i].at));
+      result.ttft.push_back(ttft);
+    }
+    if (answered && record.tokens > 1) {
+      tpot = static_cast<float>(ToSeconds(record.last - record.first) / (record.tokens - 1));
+      result.tpot.push_back(tpot);
+    }
+    result.ttft_each.push_back(ttft);
+    result.tpot_each.push_back(tpot);
+  }
+  std::sort(result.ttft.begin(), result.ttft.end());
+  std::sort(result.tpot.begin(), result.tpot.end());
+}
+
+void Fleet::CountWork(SimResult& result) const {
+  const uint32_t shards = fleet_.cell.cluster.shards;
+  const bool local = fleet_.cell.cluster.policy == cost::KvPolicy::kLocal;
+  const auto kept = [](const SimCellStats& stats, size_t node) {
+    return node < stats.kept.size() ? stats.kept[node] : 0;
+  };
+  std::vector<cost::MachineWork> machines = {{.price_per_hour = fleet_.other_price}};
+  double stages = 0;
+  double memory = 0;
+  for (const auto& cell : cells_) {
+    const SimCellStats stats = cell->Stats();
+    for (size_t i = 0; i < stats.stages.size(); ++i) {
+      const SimWork& work = stats.stages[i];
+      machines.push_back({.price_per_hour = shards * fleet_.cell.compute_price,
+                          .input = work.input,
+                          .output = work.busy - work.input,
+                          .cached = local ? kept(stats, i) : 0});
+      result.compute_busy += work.busy;
+      ++stages;
+    }
+    for (size_t i = 0; i < stats.memory.size(); ++i) {
+      const SimWork& work = stats.memory[i];
+      machines.push_back({.price_per_hour = fleet_.cell.memory_price,
+                          .input = work.input,
+                          .output = work.busy - work.input - work.cached,
+                          .cached = work.cached + kept(stats, i)});
+      result.memory_busy += work.busy;
+      ++memory;
+    }
+    result.coordinator_busy += stats.coordinator_busy;
+    result.preemptions += stats.preemptions;
+    result.nodes_lost += stats.nodes_lost;
+    result.epochs += stats.epochs;
+  }
+  const double whole = std::max(1e-9, ToSeconds(now_));
+  result.compute_busy /= stages * whole;
+  result.memory_busy /= std::max(1.0, memory) * whole;
+  result.coordinator_busy /= static_cast<double>(cells_.size()) * whole;
+  result.bill = cost::ShareBill(machines, result.seconds / kSecondsPerHour,
+                                {.input = static_cast<double>(input_in_window_),
+                                 .output = static_cast<double>(output_in_window_),
+                                 .cached = static_cast<double>(cached_in_window_)});
+}
+
+SimResult Fleet::Result() const {
+  SimResult result;
+  result.seconds = std::max(1e-9, ToSeconds(window_end() - window_begin()));
+  result.tokens_per_second = static_cast<double>(output_in_window_) / result.seconds;
+  CountRequests(result);
+  result.requests_per_second = static_cast<double>(result.requests - 1) / result.seconds;
+  CountWork(result);
+  result.input_tokens = input_in_window_;
+  result.cached_tokens = cached_in_window_;
+  result.events = events_.count();
+  result.ended = now_;
+  return result;
+}
+
+}  // namespace
+
+absl::StatusOr<SimResult> Simulate(const SimFleet& fleet, const std::vector<TraceRequest>& requests,
+                                   const SimOptions& options) {
+  if (requests.empty()) {
+    return absl::InvalidArgumentError("there is no request to simulate");
+  }
+  LAMINA_CHECK(fleet.cells > 0);
+  Fleet run(fleet, requests, options);
+  if (const absl::Status status = run.Run(); !status.ok()) {
+    return status;
+  }
+  return run.Result();
+}
+
+double PercentileOf(const std::vector<float>& sorted, double share) {
+  if (sorted.empty()) {
+    return 0;
+  }
+  const auto rank = static_cast<size_t>(std::ceil(share * static_cast<double>(sorted.size())));
+  return sorted[std::clamp<size_t>(rank, 1, sorted.size()) - 1];
+}
+
+double ShareWithin(const SimResult& result, const Slo& slo) {
+  uint64_t within = 0;
+  for (size_t i = 0; i < result.ttft_each.size(); ++i) {
+    within += std::isfinite(result.ttft_each[i]) && result.ttft_each[i] <= slo.ttft_seconds &&
+              result.tpot_each[i] <= slo.tpot_seconds;
+  }
+  return result.ttft_each.empty()
+             ? 0
+             : static_cast<double>(within) / static_cast<double>(result.ttft_each.size());
+}
+
+}  // namespace lamina::planner

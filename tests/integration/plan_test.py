@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""lamina plan and lamina simulate: figures with their provenance, equal runs for equal seeds, and what cannot be, by name."""
+
+import json
+import re
+import tempfile
+import unittest
+from pathlib import Path
+
+from harness import REPO, cluster_file, run
+
+CATALOGUE = REPO / "cost/catalogues/default.yaml"
+PLAN = ("plan", "--catalogue", CATALOGUE, "--model", "Llama-3-8B", "--machines", 2, "--simulate", 1, "--count", 2)
+LOAD = ("--load", "rate=2,input=512,output=64", "--slo", "ttft=2s,tpot=80ms,at=p95")
+
+
+class CommandTest(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory(prefix="lamina-plan-")
+        self.addCleanup(temporary.cleanup)
+        self.folder = Path(temporary.name)
+
+    def write(self, name, text):
+        path = self.folder / name
+        path.write_text(text)
+        return path
+
+    def good(self, *arguments):
+        done = run(*arguments)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    def refused(self, *arguments):
+        done = run(*arguments)
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertEqual(done.stdout, "")
+        return done.stderr
+
+
+class PlanTest(CommandTest):
+    def test_plans_are_the_same_for_a_seed_and_every_figure_says_where_it_is_from(self):
+        text = self.good(*PLAN, *LOAD, "--json")
+        self.assertEqual(text, self.good(*PLAN, *LOAD, "--json"))
+        plans = json.loads(text)
+        best = plans["runnable"][0]
+        self.assertTrue(best["simulated"]["carries_rate"])
+        self.assertLessEqual(best["simulated"]["tpot_seconds"]["at"], 0.08)
+        for plan in plans["runnable"] + plans["not_runnable"] + plans["one_pool"]:
+            for key, value in plan.items():
+                if isinstance(value, dict) and "value" in value:
+                    self.assertIn(value["by"], ("measured", "datasheet", "assumed"), key)
+        self.assertEqual({plan["why_not_runnable"] for plan in plans["runnable"]}, {""})
+        self.assertNotIn("", {plan["why_not_runnable"] for plan in plans["not_runnable"]})
+
+    def test_writes_a_cluster_file_with_prices_that_is_served(self):
+        path = self.folder / "cluster.yaml"
+        self.good(*PLAN, *LOAD, "--cluster-file", path)
+        self.assertIn("price: ", path.read_text())
+        self.good("config", "--cluster", path)
+
+    def test_mixtures_do_not_run_on_gpus(self):
+        plans = json.loads(self.good("plan", "--catalogue", CATALOGUE, "--model", "gpt-oss-20b", "--machines", 1, "--simulate", 0, "--load",
+                                     "input=512,output=64", "--json"))
+        self.assertIn("experts run on processors", plans["not_runnable"][0]["why_not_runnable"])
+
+    def test_what_cannot_be_is_named(self):
+        catalogue = CATALOGUE.read_text()
+        unit = self.write("unit.yaml", catalogue.replace("24.2 GB/s", "24.2 GB/fortnight", 1))
+        self.assertIn("GB/fortnight", self.refused("plan", "--catalogue", unit, "--model", "Llama-3-8B", "--load", "input=1,output=1"))
+        priceless = self.write("priceless.yaml", re.sub("\n    price: .*", "", catalogue, count=1))
+        self.assertIn("price", self.refused("plan", "--catalogue", priceless, "--model", "Llama-3-8B", "--load", "input=1,output=1"))
+        self.assertRegex(self.refused(*PLAN, "--load", "input=512,output=64", "--slo", "tpot=10us"), "no configuration meets the SLO; the nearest is .*TPOT limits it")
+        self.assertIn("too large", self.refused(*PLAN[:4], "LLaMA-65B", *PLAN[5:], "--load", "input=512,output=64", "--budget", "1/h"))
+        self.assertIn("no prefixes", self.refused(*PLAN, "--load", "input=512,output=64,prefix=8"))
+
+
+class SimulateTest(CommandTest):
+    def simulate(self, *arguments):
+        cluster = self.write("cluster.json", cluster_file(model="m", capacity="1GiB"))
+        return ("simulate", "--cluster", cluster, "--catalogue", CATALOGUE, "--model", "SmolLM2-135M", "--compute", "EPYC-9654", "--link", "200G-rdma",
+                *arguments)
+
+    def test_equal_seeds_give_equal_runs(self):
+        load = ("--load", "rate=20,input=300,output=40,lengths=sharegpt,prefix=64,prefixes=3", "--requests", 300, "--failures", 500000, "--json")
+        text = self.good(*self.simulate(*load, "--seed", 3))
+        self.assertEqual(text, self.good(*self.simulate(*load, "--seed", 3)))
+        self.assertNotEqual(text, self.good(*self.simulate(*load, "--seed", 4)))
+        result = json.loads(text)
+        self.assertGreater(result["cached_tokens"], 0)
+        self.assertGreater(result["nodes_lost"], 0)
+        self.assertIsNone(result["cost"], "the cluster file has no prices")
+        self.assertIn(result["basis"]["attention"], ("datasheet", "assumed"))
+
+    def test_prices_of_the_cluster_file_become_prices_of_tokens(self):
+        priced = self.simulate("--load", "rate=5,input=300,output=40", "--requests", 100, "--set", "compute.0.price=2/h", "--set", "memory.0.price=1/h", "--json")
+        result = json.loads(self.good(*priced))
+        parts = sum(result["cost"][kind] for kind in ("input", "output", "cached"))
+        self.assertAlmostEqual(parts, 3 * result["seconds"] / 3600, delta=1e-3 * parts)
+
+    def test_a_trace_s_bad_lines_are_named_and_left_out_where_asked(self):
+        good = '{"arrival_s": 0.1, "input_tokens": 20, "output_tokens": 5}\n'
+        trace = self.write("trace.jsonl", good + '{"arrival_s": -1, "input_tokens": 20, "output_tokens": 5}\n' + good)
+        self.assertIn("trace line 2: arrival_s must be", self.refused(*self.simulate("--trace", trace)))
+        done = run(*self.simulate("--trace", trace, "--skip-bad-lines", "--warm-up", 0, "--json"))
+        self.assertEqual(json.loads(done.stdout)["answered"], 2)
+        self.assertIn("left out: trace line 2", done.stderr)
+
+    def test_what_is_not_simulated_is_named(self):
+        self.assertIn("no device 'H900'", self.refused(*self.simulate("--load", "rate=1,input=9,output=9", "--memory", "H900")))
+        self.assertIn("no link 'rope'", self.refused(*self.simulate("--load", "rate=1,input=9,output=9", "--link", "rope")))
+        self.assertIn("differ in capacity", self.refused(*self.simulate("--load", "rate=1,input=9,output=9", "--set", "memory.0.capacity=2GiB")))
+        self.assertIn("want a rate", self.refused(*self.simulate("--load", "input=9,output=9,lengths=azure")))
+
+
+if __name__ == "__main__":
+    unittest.main()

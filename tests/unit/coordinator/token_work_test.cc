@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/token_work.h"
+
+#include "gtest/gtest.h"
+
+namespace lamina::coordinator {
+namespace {
+
+constexpr plan::SequenceId kA = 7;
+constexpr plan::SequenceId kB = 8;
+
+plan::SequenceJoin JoinOf(plan::SequenceId id, size_t tokens) {
+  plan::SequenceJoin join{.id = id};
+  join.tokens.resize(tokens);
+  return join;
+}
+
+plan::StepPlan Rows(plan::SequenceId id, uint32_t first, uint32_t count) {
+  plan::StepPlan plan{.epoch = 1};
+  for (uint32_t i = 0; i < count; ++i) {
+    plan.rows.push_back({.sequence = id, .position = first + i});
+  }
+  return plan;
+}
+
+TEST(TokenWorkTest, SharesSlicesByTheMeasuredLine) {
+  TokenWork work(3);
+  plan::StepPlan plan = Rows(kA, 100, 8);
+  plan.chunks = {{.sequence = kB, .tokens = 100}};
+  work.Add(plan, false);  // Nothing is measured yet.
+  work.SetTimes({.slice = {.fixed = 2, .slope = 0.5}});
+  work.Add(plan, false);
+  work.Add(Rows(kA, 108, 4), false);
+  plan.rows.clear();
+  work.Add(plan, true);
+
+  EXPECT_EQ(work.input_tokens(), 300u);
+  EXPECT_DOUBLE_EQ(work.work().compute.input, 3 * (1 + 50));
+  EXPECT_DOUBLE_EQ(work.work().compute.output, 3 * (1 + 4 + (2 + 2)));
+  EXPECT_EQ(work.work().memory.output, 0);
+}
+
+// A prompt of 40 tokens, 32 of which are found, comes as rows: each attends to those, to the ones
+// computed before it, and to itself.
+TEST(TokenWorkTest, RowsOfPromptsAreInputAndWhatTheyFindIsCached) {
+  TokenWork work(1);
+  work.SetTimes({.slice = {.slope = 1}, .attention = {.slope = 1}, .memory_nodes = 2});
+  plan::StepPlan plan = Rows(kA, 32, 8);
+  plan.joins = {JoinOf(kA, 40)};
+  work.Add(plan, false);
+  work.Add(Rows(kA, 40, 1), false);
+
+  EXPECT_EQ(work.input_tokens(), 8u);
+  EXPECT_EQ(work.cached_tokens(), 32u);
+  EXPECT_DOUBLE_EQ(work.work().compute.input, 8);
+  EXPECT_DOUBLE_EQ(work.work().compute.output, 1);
+  EXPECT_DOUBLE_EQ(work.work().memory.cached, 8 * 32 / 2.0);
+  EXPECT_NEAR(work.work().memory.input, (1 + 2 + 3 + 4 + 5 + 6 + 7 + 8) / 2.0, 1e-9);
+  EXPECT_DOUBLE_EQ(work.work().memory.output, 41 / 2.0);
+}
+
+TEST(TokenWorkTest, ASequenceThatLeftOrAnEpochThatEndedIsForgotten) {
+  TokenWork work(1);
+  plan::StepPlan join = Rows(kA, 0, 4);
+  join.joins = {JoinOf(kA, 10)};
+  work.Add(join, false);
+  EXPECT_EQ(work.input_tokens(), 4u);
+  plan::StepPlan leave = Rows(kA, 5, 1);
+  leave.leaves = {{.id = kA}};
+  work.Add(leave, false);  // A dead row.
+  EXPECT_EQ(work.input_tokens(), 4u);
+  work.Add(join, false);
+  plan::StepPlan next = Rows(kA, 5, 1);
+  next.epoch = 2;
+  work.Add(next, false);
+  EXPECT_EQ(work.input_tokens(), 8u);
+}
+
+TEST(TokenWorkTest, KeptPrefixesHaveTheirShareOfWhatWasDoneMeanwhile) {
+  TokenWork work(1);
+  work.SetTimes({.slice = {.slope = 1}, .attention = {.slope = 1}, .memory_nodes = 1});
+  work.Add(Rows(kA, 99, 1), false);
+  work.Hold(0.5, false, Seconds(10));
+  EXPECT_DOUBLE_EQ(work.work().memory.cached, 50);
+  work.Hold(0.5, false, Seconds(11));  // Nothing was done.
+  EXPECT_DOUBLE_EQ(work.work().memory.cached, 50);
+  work.Add(Rows(kA, 100, 1), false);
+  work.Hold(0.5, true, Seconds(12));
+  EXPECT_DOUBLE_EQ(work.work().compute.cached, 0.5);
+  EXPECT_DOUBLE_EQ(work.work().memory.cached, 50);
+}
+
+}  // namespace
+}  // namespace lamina::coordinator

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/cluster_simulation.h"
+
+#include <cmath>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/planner/problems.h"
+
+namespace lamina::planner {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr char kTwoPools[] = R"(
+model: small
+compute:
+  - {name: c0, replica: r0, stage: 0, price: 2/h}
+  - {name: c1, replica: r0, stage: 1, price: 2/h}
+memory:
+  - {name: m0, capacity: 4GiB, price: 0.5/h}
+  - {name: m1, capacity: 4GiB, price: 0.5/h}
+pipeline: {lanes: auto}
+limits: {sequence_tokens_max: 16384, running_max: 64}
+)";
+
+ClusterDevices Devices() {
+  const cost::DeviceRates rates = {
+      .dense = {.seconds_per_byte = {1e-12}, .seconds_per_flop = {1e-14}},
+      .attention = {.seconds_per_byte = {1e-12}},
+      .capacity = {1e11}};
+  return {.compute = rates, .memory = rates};
+}
+
+absl::StatusOr<SimFleet> FleetOfText(const std::string& text) {
+  const auto config = ParseClusterConfig(text, "test", {});
+  if (!config.ok()) {
+    return config.status();
+  }
+  return FleetOfClusterFile(*config, SmallModel(), Devices(), {});
+}
+
+TEST(ClusterSimulationTest, HasTheFilesNodesLimitsAndPrices) {
+  const auto fleet = FleetOfText(kTwoPools);
+
+  ASSERT_TRUE(fleet.ok()) << fleet.status();
+  const SimCellSpec& cell = fleet->cell;
+  EXPECT_EQ(cell.cluster.replicas, 1);
+  EXPECT_EQ(cell.cluster.stages, 2);
+  EXPECT_EQ(cell.cluster.memory_nodes, 2);
+  EXPECT_EQ(cell.kv_tokens, std::floor((uint64_t{4} << 30) / SmallModel().KvBytesPerToken()));
+  EXPECT_EQ(cell.scheduler.sequence_tokens_max, SmallModel().positions_max);
+  EXPECT_TRUE(cell.scheduler.lanes_auto);
+  EXPECT_DOUBLE_EQ(cell.compute_price, 2);
+  EXPECT_DOUBLE_EQ(cell.memory_price, 0.5);
+  const auto requests =
+      MakeArrivals({.requests = 50, .rate = 50, .input = 100, .output = 50, .tokens_max = 8192});
+  const auto result = Simulate(*fleet, requests, {});
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->answered, result->requests);
+}
+
+TEST(ClusterSimulationTest, NamesWhatIsNotSimulated) {
+  EXPECT_THAT(std::string(FleetOfText("model: m\npolicy: auto\n"
+                                      "compute: [{name: c0, capacity: 1GiB}]\n"
+                                      "memory: [{name: m0, capacity: 1GiB}]\n")
+                              .status()
+                              .message()),
+              HasSubstr("policy: 'auto' is not simulated"));
+  EXPECT_THAT(std::string(FleetOfText("model: m\ncompute: [{name: c0}]\n"
+                                      "memory: [{name: m0, capacity: 1GiB}, "
+                                      "{name: m1, capacity: 2GiB}]\n")
+                              .status()
+                              .message()),
+              HasSubstr("m0 and m1 differ in capacity"));
+  EXPECT_THAT(std::string(FleetOfText("model: m\ncompute: [{name: c0}]\n"
+                                      "memory: [{name: m0, capacity: 1KiB}]\n")
+                              .status()
+                              .message()),
+              HasSubstr("hold no token"));
+}
+
+}  // namespace
+}  // namespace lamina::planner

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/simulated_plan.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "planner/cluster_file.h"
+#include "planner/sensitivity.h"
+#include "tests/unit/planner/problems.h"
+
+namespace lamina::planner {
+namespace {
+
+Problem SmallProblem() {
+  Problem problem;
+  problem.catalogue = EmptyCatalogue();
+  AddKind(problem.catalogue, "fast", 80, 2000, 300, 1, 2);
+  AddKind(problem.catalogue, "wide", 500, 400, 10, 1, 0.5);
+  problem.model = SmallModel();
+  problem.load = {.rate = 0, .input = 500, .output = 100};
+  problem.slo = {.ttft_seconds = 2, .tpot_seconds = 0.03};
+  problem.machines_max = 3;
+  return problem;
+}
+
+WhyNot WhyNotOf(const Problem& problem) {
+  return [&problem](const Configuration& configuration, const Evaluation& evaluation) {
+    return WhyNotRunnable(problem, configuration, evaluation);
+  };
+}
+
+PlanSimulationOptions Few() {
+  PlanSimulationOptions options;
+  options.plans = 2;
+  options.requests = 300;
+  return options;
+}
+
+TEST(SimulatedPlanTest, GoodputIsWithinTheFormulasBoundAndKeepsTheSlo) {
+  Problem problem = SmallProblem();
+  const auto plans = OptimiseAndSimulate(problem, 3, WhyNotOf(problem), Few());
+  ASSERT_TRUE(plans.ok()) << plans.status();
+  ASSERT_FALSE(plans->runnable.empty());
+  const Plan& best = plans->runnable.front();
+  ASSERT_TRUE(best.simulated.has_value());
+  EXPECT_GT(best.simulated->goodput, 0);
+  EXPECT_LE(best.simulated->goodput, best.evaluation.goodput.value);
+  EXPECT_LE(best.simulated->ttft_at, 2);
+  EXPECT_LE(best.simulated->tpot_at, 0.03);
+  EXPECT_GT(best.simulated->output_price, 0);
+}
+
+TEST(SimulatedPlanTest, ARateThatTheBoundCarriesAndQueuesDoNotGetsALargerPlan) {
+  Problem problem = SmallProblem();
+  const WhyNot why_not = WhyNotOf(problem);
+  const auto free = Optimise(problem, 1, why_not, Search::kBounded);
+  ASSERT_TRUE(free.ok());
+  problem.machines_max = 8;
+  problem.slo.ttft_seconds = 0.2;
+  problem.load.rate = 0.97 * free->runnable.front().evaluation.goodput.value;
+
+  const auto plans = OptimiseAndSimulate(problem, 3, why_not, Few());
+
+  ASSERT_TRUE(plans.ok()) << plans.status();
+  ASSERT_TRUE(plans->runnable.front().simulated.has_value());
+  EXPECT_TRUE(plans->runnable.front().simulated->carries);
+  EXPECT_GE(plans->runnable.front().simulated->goodput, problem.load.rate);
+}
+
+TEST(SimulatedPlanTest, OnePoolIsACellForEachReplica) {
+  Problem problem = SmallProblem();
+  const Configuration configuration = {
+      .hardware = {.compute = &problem.catalogue.machines[0], .compute_machines = 3},
+      .replicas = 3,
+      .lanes = 3};
+  const Evaluation evaluation = Evaluate(problem, Rates(problem), configuration);
+  ASSERT_TRUE(evaluation.feasible);
+
+  const SimFleet fleet = FleetOf(problem, configuration, evaluation, {});
+
+  EXPECT_EQ(fleet.cells, 3);
+  EXPECT_EQ(fleet.cell.compute_nodes(), 1);
+  EXPECT_DOUBLE_EQ(fleet.cell.compute_price, 2);
+  EXPECT_NEAR(fleet.other_price, 0, 1e-9);
+  EXPECT_NEAR(cost::Real(fleet.cell.scheduler.running_max), evaluation.rows / 3, 1);
+}
+
+TEST(SimulatedPlanTest, PoliciesThatFetchAreNotSimulated) {
+  Problem problem = SmallProblem();
+  Plan plan;
+  plan.configuration.hardware = {.compute = &problem.catalogue.machines[0],
+                                 .memory = &problem.catalogue.machines[1],
+                                 .compute_machines = 1,
+                                 .memory_machines = 1};
+  plan.configuration.policy = cost::KvPolicy::kFetchHeads;
+  const auto figures = SimulatePlan(problem, plan, Few());
+  EXPECT_EQ(figures.status().code(), absl::StatusCode::kUnimplemented);
+}
+
+TEST(SensitivityTest, PriceOfTheOnlyMachineIsThePriceOfARequest) {
+  Problem problem = SmallProblem();
+  problem.catalogue.machines.pop_back();
+  const WhyNot why_not = WhyNotOf(problem);
+  const auto plans = Optimise(problem, 1, why_not, Search::kBounded);
+  ASSERT_TRUE(plans.ok());
+
+  const auto results = SensitivityOf(problem, *plans, why_not);
+
+  ASSERT_TRUE(results.ok()) << results.status();
+  ASSERT_EQ(results->front().what, "price of fast");
+  EXPECT_NEAR(results->front().lower.cost, 0.75, 1e-9);
+  EXPECT_NEAR(results->front().upper.cost, 1.25, 1e-9);
+  EXPECT_FALSE(results->front().winner_changes_at.has_value());
+}
+
+// Two machines that differ in price alone: the dearer one wins once the other costs as much.
+TEST(SensitivityTest, FindsTheValueAtWhichAnotherMachineWins) {
+  Problem problem = SmallProblem();
+  problem.catalogue = EmptyCatalogue();
+  AddKind(problem.catalogue, "a", 80, 2000, 300, 1, 2);
+  AddKind(problem.catalogue, "b", 80, 2000, 300, 1, 2.2);
+  problem.machines_max = 1;
+  const WhyNot why_not = WhyNotOf(problem);
+  const auto plans = Optimise(problem, 1, why_not, Search::kBounded);
+  ASSERT_TRUE(plans.ok());
+
+  const auto results = SensitivityOf(problem, *plans, why_not);
+
+  ASSERT_TRUE(results.ok());
+  ASSERT_TRUE(results->front().winner_changes_at.has_value());
+  EXPECT_NEAR(*results->front().winner_changes_at, 2.2, 0.03);
+  EXPECT_EQ(results->front().new_winner, "1 x b");
+}
+
+TEST(ParetoTest, PointsGetCheaperAsTheyGetSlower) {
+  const Problem problem = SmallProblem();
+  const Pareto pareto = ParetoOf(problem, WhyNotOf(problem));
+  ASSERT_GE(pareto.runnable.size(), 2);
+  for (size_t i = 1; i < pareto.runnable.size(); ++i) {
+    EXPECT_GT(pareto.runnable[i].tpot_seconds, pareto.runnable[i - 1].tpot_seconds);
+    EXPECT_LT(pareto.runnable[i].cost, pareto.runnable[i - 1].cost);
+  }
+}
+
+}  // namespace
+}  // namespace lamina::planner
