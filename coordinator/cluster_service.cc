@@ -456,6 +456,8 @@ grpc::ServerUnaryReactor* ClusterService::GetStatus(grpc::CallbackServerContext*
     proto->set_path(link.report.path);
     proto->set_latency_seconds(link.report.latency_seconds);
     proto->set_bytes_per_second(link.report.bytes_per_second);
+    proto->set_exchange_seconds(link.exchange_seconds);
+    proto->set_odd(link.odd);
   }
   for (const std::string& warning : status.warnings) {
     response->add_warnings(warning);
@@ -473,6 +475,7 @@ grpc::ServerUnaryReactor* ClusterService::GetStatus(grpc::CallbackServerContext*
   response->set_policy(status.policy);
   response->set_policy_choice(status.policy_choice);
   response->set_stages(status.stages);
+  response->set_stages_odd(status.stages_odd);
   response->set_chunk_choice(status.scheduler.row_chunks.why);
   response->set_lane_choice(status.scheduler.lane_count.why);
   response->set_lane_moves(status.scheduler.lane_moves);
