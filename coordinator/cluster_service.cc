@@ -20,6 +20,7 @@
 #include "control/epoch_codec_service.h"
 #include "control/plan_codec_service.h"
 #include "control/transport_fault.h"
+#include "coordinator/coordinator_metrics.h"
 #include "coordinator/hello_codec_service.h"
 #include "coordinator/inference_service.h"
 
@@ -494,6 +495,15 @@ grpc::ServerUnaryReactor* ClusterService::GetStatus(grpc::CallbackServerContext*
   const Histogram::Snapshot next = engine_.metrics().inter_token_latency.Take();
   response->set_itl_seconds_sum(next.sum);
   response->set_itl_count(next.count);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* ClusterService::GetRequestMetrics(
+    grpc::CallbackServerContext* context, const v1::GetRequestMetricsRequest*,
+    v1::GetRequestMetricsResponse* response) {
+  response->set_text(RequestMetricsText(engine_, model_));
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(grpc::Status::OK);
   return reactor;
