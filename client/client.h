@@ -234,9 +234,11 @@ struct LaneStatus {
 struct MeasuredLink {
   std::string from;
   std::string to;
-  std::string path;  // "shm", "ucx tcp/eth0".
-  double latency_seconds = 0;
+  std::string path;            // "shm", "ucx tcp/eth0".
+  double latency_seconds = 0;  // These two as measured when the epoch began.
   double bytes_per_second = 0;
+  double exchange_seconds = 0;  // Of late, from rows that leave to their outputs; 0: none.
+  std::string odd;              // What is odd about it, in words; mostly empty.
 };
 
 // How many values there have been, by upper bounds that rise; one count more than bounds, of what
@@ -252,7 +254,8 @@ struct ClusterStatus {
   std::string model;
   std::string version;
   std::string stages;  // Of replicas over several nodes, in words: "r0: c0 0-18, c1 19-29, by cost"
-  std::string policy;  // "local", "attend_remote"; empty before policy auto has chosen.
+  std::string stages_odd;     // What use says against the speeds they were split by; mostly empty.
+  std::string policy;         // "local", "attend_remote"; empty before policy auto has chosen.
   std::string policy_choice;  // Why, with policy auto.
   std::string partition;      // How KV is spread, in words; empty before the first epoch.
   std::string prefill;        // Where prompts run: "inline", "dedicated: p0".

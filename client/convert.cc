@@ -265,6 +265,7 @@ ClusterStatus FromProto(const v1::GetStatusResponse& response) {
                           .model = response.model(),
                           .version = response.version(),
                           .stages = response.stages(),
+                          .stages_odd = response.stages_odd(),
                           .policy = response.policy(),
                           .policy_choice = response.policy_choice(),
                           .partition = response.partition(),
@@ -302,7 +303,9 @@ ClusterStatus FromProto(const v1::GetStatusResponse& response) {
                             .to = link.to(),
                             .path = link.path(),
                             .latency_seconds = link.latency_seconds(),
-                            .bytes_per_second = link.bytes_per_second()});
+                            .bytes_per_second = link.bytes_per_second(),
+                            .exchange_seconds = link.exchange_seconds(),
+                            .odd = link.odd()});
   }
   status.warnings = {response.warnings().begin(), response.warnings().end()};
   for (const v1::Lane& lane : response.lanes()) {

@@ -34,6 +34,11 @@ Peers::Peers(const plan::EpochConfig& config, uint32_t node, Nanos patience,
     memory_links_.push_back(config.attention_paths.on_memory_nodes() ? counters.meter.Link(name)
                                                                      : nullptr);
   }
+  for (telemetry::LinkCounters* link : memory_links_) {
+    if (link != nullptr) {
+      link->exchange.Forget();  // The epoch may have another transport.
+    }
+  }
   for (size_t i = 0; i < config.compute_nodes.size(); ++i) {
     compute_links_.push_back(i == node ? nullptr : counters.meter.Link(config.compute_nodes[i]));
   }
@@ -87,6 +92,12 @@ void Peers::CountSent(PeerId peer, size_t bytes, Nanos spent) {
   telemetry::AddTo(link.bytes, bytes);
   telemetry::AddTo(link.puts, 1);
   telemetry::AddTo(link.nanos, static_cast<uint64_t>(spent));
+}
+
+void Peers::CountExchange(PeerId peer, Nanos began, Nanos ended, size_t bytes) {
+  if (ended > began) {
+    Link(peer).exchange.Note(ended, ended - began, bytes);
+  }
 }
 
 void Peers::CountWait(PeerId peer, Nanos waited) {

@@ -66,6 +66,9 @@ class Peers {
   // `bytes` of puts have gone to the peer in `spent`.
   void CountSent(PeerId peer, size_t bytes, Nanos spent);
 
+  // What left at `began` was answered by the peer and taken at `ended`, `bytes` both ways together.
+  void CountExchange(PeerId peer, Nanos began, Nanos ended, size_t bytes);
+
   // The thread has stood still for the peer.
   void CountWait(PeerId peer, Nanos waited);
 

@@ -194,7 +194,8 @@ plan::RowPieces RemoteAttention::PiecesTo(const Lane& lane, uint32_t layer, uint
 
 // The header goes before the first piece, k and v of prompt chunks behind the last one.
 absl::Status RemoteAttention::SendPiece(Lane& lane, uint32_t node, uint32_t piece) {
-  const Unit& unit = lanes_[lane.index].units[node];
+  Unit& unit = lanes_[lane.index].units[node];
+  unit.sent_at = context_.laps.end();
   const plan::WindowHeader& header = lanes_[lane.index].headers[node];
   const uint32_t pieces = unit.window.shape().pieces.count();
   const uint64_t value = context_.UnitValue(lane, lane.slice);
@@ -219,6 +220,7 @@ absl::Status RemoteAttention::SendPiece(Lane& lane, uint32_t node, uint32_t piec
     LAMINA_RETURN_IF_ERROR(Put(node, window + unit.window.Prompts().begin, kv, &signal));
     bytes += kv.size();
   }
+  unit.sent_bytes = bytes;
   const PeerId peer = MemoryPeer(node);
   context_.peers.CountSent(
       peer, bytes, context_.laps.LapOf(lane, telemetry::WorkPart::kSend, lane.slice, peer, bytes));
@@ -288,6 +290,9 @@ absl::Status RemoteAttention::TakeReply(Lane& lane, uint32_t node) {
   telemetry::AddTo(context_.counters.bytes_received, window.bytes());
   context_.laps.LapOf(lane, telemetry::WorkPart::kTake, layer, MemoryPeer(node),
                       window.bytes() - sizeof(header));
+  const Unit& unit = lanes_[lane.index].units[node];
+  context_.peers.CountExchange(MemoryPeer(node), unit.sent_at, context_.laps.end(),
+                               unit.sent_bytes + window.bytes());
   return absl::OkStatus();
 }
 

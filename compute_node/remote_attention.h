@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/clock.h"
 #include "compute_node/attention_path.h"
 #include "compute_node/partial_merge.h"
 #include "compute_node/remote_rows.h"
@@ -56,6 +57,9 @@ class RemoteAttention final : public AttentionPath {
     bool awaited = false;
     plan::QueryWindowWriter window{{}, 0};
     const BFloat16* staged = nullptr;  // Rows as they lie in the window.
+    // Of the last piece that was sent: when it began to leave, and its bytes.
+    Nanos sent_at = 0;
+    size_t sent_bytes = 0;
   };
   struct LaneState {
     PathRows path_rows;

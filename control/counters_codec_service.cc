@@ -35,6 +35,8 @@ void ToProto(const telemetry::NodeCounters& counters, v1::NodeDetail* proto) {
     entry->set_seconds(link.seconds);
     entry->set_failures(link.failures);
     entry->set_waited_seconds(link.waited_seconds);
+    entry->set_exchange_seconds(link.exchange_seconds);
+    entry->set_exchange_bytes_per_second(link.exchange_bytes_per_second);
   }
   proto->set_weight_bytes(counters.weight_bytes);
   proto->set_replayed_units(counters.replayed_units);
@@ -57,7 +59,9 @@ void FromProto(const v1::NodeDetail& proto, telemetry::NodeCounters& counters) {
                               .puts = link.puts(),
                               .seconds = link.seconds(),
                               .failures = link.failures(),
-                              .waited_seconds = link.waited_seconds()});
+                              .waited_seconds = link.waited_seconds(),
+                              .exchange_seconds = link.exchange_seconds(),
+                              .exchange_bytes_per_second = link.exchange_bytes_per_second()});
   }
   counters.weight_bytes = proto.weight_bytes();
   counters.replayed_units = proto.replayed_units();

@@ -7,6 +7,22 @@
 
 namespace lamina::coordinator {
 
+std::vector<core::KnownLink> KnownLinksOf(const AttachedNode& node) {
+  std::vector<core::KnownLink> known;
+  for (const control::LinkReport& link : node.links) {
+    known.push_back({.path = link.path,
+                     .latency_seconds = link.latency_seconds,
+                     .bytes_per_second = link.bytes_per_second});
+    for (const telemetry::LinkCount& used : node.counters.links) {
+      if (used.peer == link.peer) {
+        known.back().exchange_seconds = used.exchange_seconds;
+        known.back().exchange_bytes_per_second = used.exchange_bytes_per_second;
+      }
+    }
+  }
+  return known;
+}
+
 AttachedNodes::AttachedNodes(const Limits& limits, Nanos now)
     : limits_(limits),
       silence_(limits.silence_max, now),

@@ -15,6 +15,7 @@
 
 #include "common/clock.h"
 #include "common/thread_beat.h"
+#include "coordinator/core/link_belief.h"
 #include "coordinator/core/serving_bandwidth.h"
 #include "coordinator/core/silence.h"
 #include "coordinator/core/thread_watch.h"
@@ -35,6 +36,9 @@ struct AttachedNode {
   uint32_t slots = 0;
   bool loading = false;  // A stage that takes part when it has its layers.
 };
+
+// Of each of the node's links in the epoch what was measured and what use has shown since.
+std::vector<core::KnownLink> KnownLinksOf(const AttachedNode& node);
 
 class AttachedNodes {
  public:

@@ -94,6 +94,11 @@ void ClusterMembers::WatchLoad(bool works, const std::function<Load()>& load) {
     if (policy_->SawWork(now)) {
       const Load seen = load();
       policy_->SawLoad(now, seen.rows, seen.context_tokens);
+      policy_->SawSteps(now, {.local = membership_.local(),
+                              .rows = seen.rows,
+                              .context_tokens = seen.context_tokens,
+                              .tokens = seen.tokens,
+                              .prompts = seen.prompts});
     }
     return;
   }

@@ -49,6 +49,9 @@ class ClusterMembers {
   struct Load {
     uint32_t rows = 0;
     uint64_t context_tokens = 0;
+    // Since the coordinator started: tokens generated, and steps planned with rows of prompts.
+    uint64_t tokens = 0;
+    uint64_t prompts = 0;
   };
 
   // Options, clock and owner must outlive this.

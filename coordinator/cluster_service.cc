@@ -20,6 +20,7 @@
 #include "control/epoch_codec_service.h"
 #include "control/plan_codec_service.h"
 #include "control/transport_fault.h"
+#include "coordinator/coordinator_metrics.h"
 #include "coordinator/hello_codec_service.h"
 #include "coordinator/inference_service.h"
 
@@ -467,6 +468,8 @@ grpc::ServerUnaryReactor* ClusterService::GetStatus(grpc::CallbackServerContext*
     proto->set_path(link.report.path);
     proto->set_latency_seconds(link.report.latency_seconds);
     proto->set_bytes_per_second(link.report.bytes_per_second);
+    proto->set_exchange_seconds(link.exchange_seconds);
+    proto->set_odd(link.odd);
   }
   for (const std::string& warning : status.warnings) {
     response->add_warnings(warning);
@@ -484,6 +487,7 @@ grpc::ServerUnaryReactor* ClusterService::GetStatus(grpc::CallbackServerContext*
   response->set_policy(status.policy);
   response->set_policy_choice(status.policy_choice);
   response->set_stages(status.stages);
+  response->set_stages_odd(status.stages_odd);
   response->set_chunk_choice(status.scheduler.row_chunks.why);
   response->set_lane_choice(status.scheduler.lane_count.why);
   response->set_lane_moves(status.scheduler.lane_moves);
@@ -512,6 +516,15 @@ grpc::ServerUnaryReactor* ClusterService::GetStatus(grpc::CallbackServerContext*
   response->set_itl_seconds_sum(next.sum);
   response->set_itl_count(next.count);
   ToProto(next, response->mutable_inter_token_latency());
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* ClusterService::GetRequestMetrics(
+    grpc::CallbackServerContext* context, const v1::GetRequestMetricsRequest*,
+    v1::GetRequestMetricsResponse* response) {
+  response->set_text(RequestMetricsText(engine_, model_));
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(grpc::Status::OK);
   return reactor;

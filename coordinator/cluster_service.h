@@ -31,6 +31,9 @@ class ClusterService final : public v1::Cluster::CallbackService {
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
                                       const v1::GetStatusRequest* request,
                                       v1::GetStatusResponse* response) override;
+  grpc::ServerUnaryReactor* GetRequestMetrics(grpc::CallbackServerContext* context,
+                                              const v1::GetRequestMetricsRequest* request,
+                                              v1::GetRequestMetricsResponse* response) override;
   grpc::ServerUnaryReactor* StartTrace(grpc::CallbackServerContext* context,
                                        const v1::StartTraceRequest* request,
                                        v1::StartTraceResponse* response) override;

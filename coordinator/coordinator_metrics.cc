@@ -93,6 +93,14 @@ void AddTimes(MetricsPage& page, const RequestMetrics& metrics, const MetricLabe
   }
 }
 
+// All that is called vllm:*.
+void AddRequestFamilies(MetricsPage& page, Engine& engine, const EngineStatus& status,
+                        const std::string& model_name) {
+  const MetricLabels labels = {{"model_name", model_name}, {"engine", "0"}};
+  AddRequests(page, status, engine.metrics(), labels);
+  AddTimes(page, engine.metrics(), labels);
+}
+
 void AddFailures(MetricsPage& page, const RequestMetrics& metrics) {
   for (const absl::StatusCode code :
        {absl::StatusCode::kInvalidArgument, absl::StatusCode::kResourceExhausted,
@@ -194,13 +202,17 @@ void AddPolicy(MetricsPage& page, const EngineStatus& status) {
 
 }  // namespace
 
+std::string RequestMetricsText(Engine& engine, const std::string& model_name) {
+  MetricsPage page;
+  AddRequestFamilies(page, engine, engine.GetStatus(), model_name);
+  return page.Text();
+}
+
 std::string MetricsText(Engine& engine, const std::string& model_name, const Clock& clock,
                         Nanos started) {
   const EngineStatus status = engine.GetStatus();
-  const MetricLabels labels = {{"model_name", model_name}, {"engine", "0"}};
   MetricsPage page;
-  AddRequests(page, status, engine.metrics(), labels);
-  AddTimes(page, engine.metrics(), labels);
+  AddRequestFamilies(page, engine, status, model_name);
   AddFailures(page, engine.metrics());
   page.Gauge("lamina_info", "1, with the version.", {{"version", std::string(kVersion)}}, 1);
   page.Gauge("lamina_serving", "1 while the cluster serves.", {}, IsServing(status) ? 1 : 0);

@@ -18,8 +18,8 @@ std::unique_ptr<core::ServiceOrder> MakeOrder(bool priority) {
   return priority ? core::MakePriorityOrder() : core::MakeFirstComeFirstServed();
 }
 
-ClusterMembers::Load LoadOf(const core::SchedulerStats& stats) {
-  ClusterMembers::Load load;
+ClusterMembers::Load LoadOf(const core::SchedulerStats& stats, uint64_t tokens, uint64_t prompts) {
+  ClusterMembers::Load load{.tokens = tokens, .prompts = prompts};
   for (const core::SchedulerStats::Lane& lane : stats.lanes) {
     load.rows += lane.rows;
     load.context_tokens += lane.context_tokens;
@@ -57,8 +57,9 @@ void Engine::Impl::PostOf(const NodeSource& from, std::function<void(Impl&)> eve
 void Engine::Impl::EndTurn() {
   members.DropLostNodes();
   LetGo();
-  members.WatchLoad(scheduler.HasWork() || !requests.empty(),
-                    [this] { return LoadOf(scheduler.Stats()); });
+  members.WatchLoad(scheduler.HasWork() || !requests.empty(), [this] {
+    return LoadOf(scheduler.Stats(), requests.tokens(), prompts_planned);
+  });
   members.Advance();
   PlanSteps();
   if (draining && requests.empty() && drained) {
@@ -201,6 +202,7 @@ void Engine::Impl::PlanSteps() {
     if (trace.on(now)) {
       trace.Planned(plan, now, [this](plan::SequenceId id) { return requests.FollowedId(id); });
     }
+    prompts_planned += plan.chunks.empty() ? 0 : 1;
     for (const plan::PrefillChunk& chunk : plan.chunks) {
       if (!chunk.last) {
         chunks_planned[plan.lane].emplace_back(plan.step, chunk);
@@ -211,6 +213,7 @@ void Engine::Impl::PlanSteps() {
       const auto& [sequence, position] = plan.rows[row];
       const bool last = row + 1 == plan.rows.size() || plan.rows[row + 1].sequence != sequence;
       if (last && plan.rows[row - 1].sequence == sequence) {
+        ++prompts_planned;
         chunks_planned[plan.lane].emplace_back(
             plan.step,
             plan::PrefillChunk{.sequence = sequence, .first_token = position, .tokens = 1});

@@ -49,6 +49,7 @@ struct Engine::Impl final : public EpochOwner {
   std::vector<plan::StepPlan> plans;
   // Chunks of planned steps that are not the last of their prompts, oldest first, for each lane.
   std::vector<std::deque<std::pair<uint64_t, plan::PrefillChunk>>> chunks_planned;
+  uint64_t prompts_planned = 0;  // Steps with rows of prompts, or more.
   TokenRate token_rate;
   TokenWork token_work;
   std::function<void()> drained;

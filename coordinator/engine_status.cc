@@ -2,6 +2,8 @@
 #include "coordinator/engine_status.h"
 
 #include <algorithm>
+#include <map>
+#include <string>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -9,6 +11,27 @@
 #include "common/attention_arithmetic.h"
 
 namespace lamina::coordinator {
+namespace {
+
+// Before a node has run so many slices, their mean time says little.
+constexpr uint64_t kSlicesMin = 1000;
+
+// By node: the time of a slice with as many rows as lanes have now.
+std::map<std::string, double> SliceSeconds(const StatusSources& sources) {
+  uint32_t rows = 1;
+  for (const core::SchedulerStats::Lane& lane : sources.scheduler.Stats().lanes) {
+    rows = std::max(rows, lane.prefill ? 0u : lane.rows);
+  }
+  std::map<std::string, double> seconds;
+  for (const auto& [name, node] : sources.nodes.all()) {
+    if (node.counters.units >= kSlicesMin) {
+      seconds[name] = node.counters.unit_seconds_fixed + rows * node.counters.unit_seconds_slope;
+    }
+  }
+  return seconds;
+}
+
+}  // namespace
 
 EngineStatus StatusBuilder::Build(const StatusSources& sources) const {
   const core::Membership& membership = sources.membership;
@@ -32,14 +55,24 @@ EngineStatus StatusBuilder::Build(const StatusSources& sources) const {
   if (membership.memory_members().empty() && !membership.kv_members().empty()) {
     status.scheduler.row_chunks.why.clear();  // Policy local: rows leave for nowhere.
   }
+  status.stages_odd = sources.splits.OddSpeeds(SliceSeconds(sources));
   status.warnings = Warnings(sources, status.prefill);
+  std::vector<core::KnownLink> known;
   for (const core::Member& member : membership.all()) {
     status.nodes.push_back(ReportOf(member, sources));
     if (const AttachedNode* node = sources.nodes.Find(member.name); node != nullptr) {
       for (const control::LinkReport& link : node->links) {
         status.links.push_back({.from = member.name, .report = link});
       }
+      for (core::KnownLink& link : KnownLinksOf(*node)) {
+        known.push_back(std::move(link));
+      }
     }
+  }
+  const std::vector<std::string> odd = core::OddLinks(known);
+  for (size_t i = 0; i < known.size(); ++i) {
+    status.links[i].exchange_seconds = known[i].exchange_seconds;
+    status.links[i].odd = odd[i];
   }
   return status;
 }

@@ -39,7 +39,9 @@ struct NodeReport {
 // What joins two nodes of the current epoch.
 struct PairLink {
   std::string from;
-  control::LinkReport report;
+  control::LinkReport report;   // As measured.
+  double exchange_seconds = 0;  // Of late, there and back with attention between; 0: none.
+  std::string odd;              // What is odd about it, in words; mostly empty.
 };
 
 struct EngineStatus {
@@ -52,6 +54,7 @@ struct EngineStatus {
   core::SchedulerStats scheduler;
   // "r0: c0 0-18, c1 19-29, by cost"; "r0: c0 0-29, c1 0-29; shards of 3 KV heads and ..."
   std::string stages;
+  std::string stages_odd;     // What use says against the speeds that stages were split by.
   std::string policy;         // "local", "attend_remote"; empty before policy auto has chosen.
   std::string policy_choice;  // Why, and
   std::optional<core::PolicyChoice> policy_figures;  // by what; with policy auto.

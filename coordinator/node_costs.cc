@@ -74,13 +74,16 @@ cost::LinkCosts CostsOfLinks(const FormedEpoch& epoch, const MeasuredNodes& node
     if (!compute.ok() || compute->is_for_prompts()) {
       continue;
     }
-    for (const control::LinkReport& link : node->links) {
-      if (std::find(memory.begin(), memory.end(), link.peer) == memory.end() ||
-          link.bytes_per_second <= 0) {
+    const std::vector<core::KnownLink> known = KnownLinksOf(*node);
+    for (size_t i = 0; i < known.size(); ++i) {
+      if (std::find(memory.begin(), memory.end(), node->links[i].peer) == memory.end() ||
+          known[i].bytes_per_second <= 0) {
         continue;
       }
-      slowest = slowest == 0 ? link.bytes_per_second : std::min(slowest, link.bytes_per_second);
-      costs.seconds_per_message = std::max(costs.seconds_per_message, link.latency_seconds);
+      const double bandwidth = core::BelievedBandwidth(known[i]);
+      slowest = slowest == 0 ? bandwidth : std::min(slowest, bandwidth);
+      costs.seconds_per_message =
+          std::max(costs.seconds_per_message, core::BelievedLatency(known[i]));
     }
   }
   if (slowest > 0) {

@@ -11,6 +11,8 @@ namespace {
 
 // The load is looked at so often while requests run.
 constexpr Nanos kLoadEvery = Millis(5);
+// After a step with rows of prompts was planned: until it has run, with those planned before.
+constexpr Nanos kSettle = Millis(500);
 // Of service, before the load seen counts instead of the cluster file's.
 constexpr double kServiceSecondsMin = 1;
 
@@ -34,8 +36,22 @@ void PolicyAuto::SawLoad(Nanos now, uint32_t rows, uint64_t context_tokens) {
   load_seen_ = now;
 }
 
+void PolicyAuto::SawSteps(Nanos now, const ServedLoad& served) {
+  if (!served_.has_value() || served.prompts != served_->prompts ||
+      served.local != served_->local) {
+    settled_ = now + kSettle;
+  } else if (served_seen_ >= settled_ && served.rows > 0 && served.rows == served_->rows) {
+    core::PolicyStepMeter& meter = served.local ? local_steps_ : pools_steps_;
+    meter.Add(ToSeconds(now - served_seen_), served.rows, served.context_tokens,
+              served.tokens - served_->tokens);
+  }
+  served_ = served;
+  served_seen_ = now;
+}
+
 bool PolicyAuto::SawNothing(Nanos now) {
   load_seen_ = now;
+  served_.reset();
   idle_since_ = idle_since_.value_or(now);
   if (now - *idle_since_ < options_.policy_auto->idle) {
     return false;
@@ -48,15 +64,35 @@ const core::PolicyChoice& PolicyAuto::Choose(core::CurrentPolicy current,
                                              const PolicyMeasures& measures) {
   const bool seen = meter_.seconds() >= kServiceSecondsMin;
   const cost::PolicyLoad load = seen ? meter_.load() : options_.policy_auto->load;
-  const cost::PolicyModel model = {.layers = static_cast<uint32_t>(options_.layers.size()),
-                                   .kv_bytes_per_token = core::KvBytesReadPerToken(
-                                       options_.layers, std::max(1.0, load.context))};
   const cost::PolicyPools pools = {.attention = AttentionOfPools(measures),
                                    .lanes_max = options_.scheduler.lanes,
                                    .lanes_auto = options_.scheduler.lanes_auto};
-  choice_ = core::ChoosePolicy(measures.times, model, pools, load, current);
+  choice_ = core::ChoosePolicy(measures.times, ModelAt(load.context), pools, load, current,
+                               Corrections(measures, pools));
   absl::StrAppend(&choice_->why, seen ? "; the load of late" : "; the load of the cluster file");
   return *choice_;
+}
+
+cost::PolicyModel PolicyAuto::ModelAt(double context) const {
+  return {.layers = static_cast<uint32_t>(options_.layers.size()),
+          .kv_bytes_per_token = core::KvBytesReadPerToken(options_.layers, std::max(1.0, context))};
+}
+
+// What each policy took against what is predicted of it for the load that it had.
+core::PolicyCorrections PolicyAuto::Corrections(const PolicyMeasures& measures,
+                                                const cost::PolicyPools& pools) const {
+  core::PolicyCorrections corrections;
+  if (local_steps_.measured()) {
+    const cost::PolicyLoad load = local_steps_.load();
+    corrections.local = local_steps_.step_seconds() /
+                        cost::LocalStep(measures.times, ModelAt(load.context), load).seconds;
+  }
+  if (pools_steps_.measured() && pools.attention > 0) {
+    const cost::PolicyLoad load = pools_steps_.load();
+    corrections.pools = pools_steps_.step_seconds() /
+                        cost::PoolsStep(measures.times, ModelAt(load.context), pools, load).seconds;
+  }
+  return corrections;
 }
 
 core::CurrentPolicy PolicyAuto::current() const {

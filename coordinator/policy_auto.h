@@ -30,6 +30,15 @@ struct PolicyMeasures {
   std::map<std::string, double> bandwidth;  // Of each memory node that is there, bytes a second.
 };
 
+// What an epoch serves now, and what has come of it since the coordinator started.
+struct ServedLoad {
+  bool local = false;
+  uint32_t rows = 0;
+  uint64_t context_tokens = 0;
+  uint64_t tokens = 0;   // Generated.
+  uint64_t prompts = 0;  // Steps planned with rows of prompts.
+};
+
 class PolicyAuto {
  public:
   // Requires: options.policy_auto. The options must outlive this.
@@ -39,6 +48,8 @@ class PolicyAuto {
   bool SawWork(Nanos now);
   // Decode rows and all their tokens of context, as they are now.
   void SawLoad(Nanos now, uint32_t rows, uint64_t context_tokens);
+  // The same, of what comes of it. Only time in which no rows of prompts ran counts as steps.
+  void SawSteps(Nanos now, const ServedLoad& served);
   // Nothing runs. True when that has been so for long enough to begin another epoch; then anew.
   bool SawNothing(Nanos now);
 
@@ -51,10 +62,18 @@ class PolicyAuto {
 
  private:
   double AttentionOfPools(const PolicyMeasures& measures) const;
+  core::PolicyCorrections Corrections(const PolicyMeasures& measures,
+                                      const cost::PolicyPools& pools) const;
+  cost::PolicyModel ModelAt(double context) const;
 
   const EngineOptions& options_;
   std::optional<core::PolicyChoice> choice_;
   core::PolicyLoadMeter meter_;
+  core::PolicyStepMeter local_steps_;  // Of the policies, while they served.
+  core::PolicyStepMeter pools_steps_;
+  std::optional<ServedLoad> served_;  // As last seen, at
+  Nanos served_seen_ = 0;
+  Nanos settled_ = 0;                // From when on no step with rows of prompts runs.
   Nanos load_seen_ = 0;              // When the load was last seen,
   std::optional<Nanos> idle_since_;  // and since when nothing runs.
 };

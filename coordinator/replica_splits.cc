@@ -4,11 +4,15 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/log.h"
 #include "common/status_macros.h"
 
 namespace lamina::coordinator {
 namespace {
+
+// What noise of a measurement does not make.
+constexpr double kFarSpeed = 1.5;
 
 // The stages of the replica, each with the speed of all its shards; nothing if a node is missing.
 std::vector<plan::StageNode> StageNodesOf(const ReplicaOptions& replica,
@@ -29,6 +33,35 @@ std::vector<plan::StageNode> StageNodesOf(const ReplicaOptions& replica,
     }
   }
   return stages;
+}
+
+// Whether a stage is that much faster or slower, against the mean of its replica, than it was taken
+// for. Nothing is far where a speed is not known.
+bool IsFar(const std::vector<plan::StageNode>& before, const std::vector<plan::StageNode>& now) {
+  if (std::any_of(now.begin(), now.end(),
+                  [](const plan::StageNode& stage) { return !(stage.speed > 0); })) {
+    return false;
+  }
+  const std::vector<double> taken = plan::RelativeSpeeds(before);
+  const std::vector<double> is = plan::RelativeSpeeds(now);
+  for (size_t i = 0; i < is.size(); ++i) {
+    if (is[i] > kFarSpeed * taken[i] || taken[i] > kFarSpeed * is[i]) {
+      return true;
+    }
+  }
+  return false;
+}
+
+std::string SpeedWords(const std::vector<plan::StageNode>& before,
+                       const std::vector<plan::StageNode>& now) {
+  const std::vector<double> taken = plan::RelativeSpeeds(before);
+  const std::vector<double> is = plan::RelativeSpeeds(now);
+  std::string words;
+  for (size_t i = 0; i < is.size(); ++i) {
+    absl::StrAppendFormat(&words, "%s %s was taken for %.2f of the mean speed and has %.2f",
+                          i == 0 ? "" : ",", now[i].name, taken[i], is[i]);
+  }
+  return words;
 }
 
 }  // namespace
@@ -54,6 +87,7 @@ absl::Status ReplicaSplits::SplitReplica(const ReplicaOptions& replica,
   }
   LAMINA_RETURN_IF_ERROR(SplitIntoShards(replica.shards));
   stages_[replica.name] = split;
+  split_by_[replica.name] = stages;
   return absl::OkStatus();
 }
 
@@ -167,6 +201,31 @@ std::string ReplicaSplits::Describe() const {
   }
   for (const auto& [count, split] : shards_) {
     absl::StrAppend(&words, "; shards ", split.why);
+  }
+  return words;
+}
+
+std::string ReplicaSplits::OddSpeeds(const std::map<std::string, double>& slice_seconds) const {
+  std::string words;
+  for (const ReplicaOptions& replica : options_.replicas) {
+    const auto split = stages_.find(replica.name);
+    if (split == stages_.end() || replica.shards > 1 || !replica.layers.empty()) {
+      continue;
+    }
+    const std::vector<plan::StageNode>& before = split_by_.at(replica.name);
+    std::vector<plan::StageNode> now = before;
+    const std::vector<double> costs = plan::StageCosts(options_.slice_costs, split->second.layers);
+    for (size_t i = 0; i < now.size(); ++i) {
+      const auto seconds = slice_seconds.find(now[i].name);
+      const double slices = split->second.layers[i] + (i + 1 == now.size() ? 1 : 0);
+      now[i].speed = seconds == slice_seconds.end() || seconds->second <= 0
+                         ? 0
+                         : costs[i] / (slices * seconds->second);
+    }
+    if (IsFar(before, now)) {
+      absl::StrAppend(&words, words.empty() ? "" : "; ", replica.name, ":",
+                      SpeedWords(before, now));
+    }
   }
   return words;
 }

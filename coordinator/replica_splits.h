@@ -49,6 +49,9 @@ class ReplicaSplits {
   std::string Describe() const;
   // "0-18"; of a shard "0-29, KV heads 0-1, MLP columns 0-703"; empty if the node is neither.
   std::string DescribeLayers(const std::string& node) const;
+  // Replicas whose layers were split by measured speeds that use has not borne out, in words; empty
+  // if there are none. `slice_seconds`: of nodes that have run many, the mean time of a slice.
+  std::string OddSpeeds(const std::map<std::string, double>& slice_seconds) const;
   // That prompts run in other shards than decode, in words; empty if they do not.
   std::string PrefillShardsWarning(absl::Span<const core::Member* const> compute) const;
 
@@ -59,8 +62,10 @@ class ReplicaSplits {
   bool IsForPrompts(const ReplicaOptions& replica) const;
 
   const EngineOptions& options_;
-  std::map<std::string, plan::StageSplit> stages_;  // By replica.
-  std::map<uint32_t, plan::ShardSplit> shards_;     // By the number of shards.
+  std::map<std::string, plan::StageSplit> stages_;  // By replica,
+  // and by what speeds: of each stage.
+  std::map<std::string, std::vector<plan::StageNode>> split_by_;
+  std::map<uint32_t, plan::ShardSplit> shards_;  // By the number of shards.
 };
 
 }  // namespace lamina::coordinator

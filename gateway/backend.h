@@ -53,6 +53,9 @@ class Backend {
   virtual void Detokenize(const std::vector<TokenId>& tokens, AnswerFunction<std::string> done) = 0;
   virtual void ListModels(AnswerFunction<std::vector<client::ModelInfo>> done) = 0;
   virtual void GetStatus(AnswerFunction<client::ClusterStatus> done) = 0;
+  // What the coordinator counts of requests (vllm:*), in Prometheus's text format. Soon, or an
+  // error: a scrape does not wait for long.
+  virtual void GetRequestMetrics(AnswerFunction<std::string> done) = 0;
 };
 
 }  // namespace lamina::gateway

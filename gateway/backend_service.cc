@@ -24,6 +24,8 @@ constexpr int kMessageBytesMax = 64 << 20;
 constexpr int kReconnectMillisMax = 1000;
 constexpr auto kCallSeconds = std::chrono::seconds(30);
 constexpr auto kScoreSeconds = std::chrono::seconds(600);
+// Prometheus gives up a scrape after 10 s by default.
+constexpr auto kMetricsSeconds = std::chrono::seconds(3);
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& server, const TlsFiles& tls) {
   grpc::ChannelArguments arguments;
@@ -251,6 +253,13 @@ class GrpcBackend final : public Backend {
         *cluster_->async(), &v1::Cluster::Stub::async::GetStatus, v1::GetStatusRequest(),
         kCallSeconds, std::move(done),
         [](const v1::GetStatusResponse& response) { return FromProto(response); });
+  }
+
+  void GetRequestMetrics(AnswerFunction<std::string> done) override {
+    Call<v1::GetRequestMetricsResponse>(
+        *cluster_->async(), &v1::Cluster::Stub::async::GetRequestMetrics,
+        v1::GetRequestMetricsRequest(), kMetricsSeconds, std::move(done),
+        [](const v1::GetRequestMetricsResponse& response) { return response.text(); });
   }
 
  private:

@@ -242,8 +242,14 @@ std::shared_ptr<RequestHandler> Router::OpenApi(HttpRequest&, ResponseWriter& wr
   return handler;
 }
 
+// The gateway's own, and behind them the coordinator's of requests, where it answers.
 std::shared_ptr<RequestHandler> Router::Metrics(HttpRequest&, ResponseWriter& writer) {
-  return Answer(writer, {.content_type = kMetricsType, .body = metrics_.Text()});
+  const auto handler = std::make_shared<DeferredHandler>(writer);
+  backend_.GetRequestMetrics([this, handler](const absl::StatusOr<std::string>& text) {
+    handler->Respond({.content_type = kMetricsType,
+                      .body = absl::StrCat(metrics_.Text(), text.ok() ? *text : "")});
+  });
+  return handler;
 }
 
 std::shared_ptr<RequestHandler> Router::Page(HttpRequest& request, ResponseWriter& writer) {

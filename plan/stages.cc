@@ -20,26 +20,6 @@ constexpr double kAlike = 1.1;
 // Of MLP columns: a block of the packed weights.
 constexpr uint32_t kColumnStep = 64;
 
-// Speeds against their mean; all 1 if they are alike or one is not known.
-std::vector<double> RelativeSpeeds(absl::Span<const StageNode> stages) {
-  double sum = 0;
-  double least = stages.front().speed;
-  double most = 0;
-  for (const StageNode& stage : stages) {
-    sum += stage.speed;
-    least = std::min(least, stage.speed);
-    most = std::max(most, stage.speed);
-  }
-  if (!(least > 0) || most < kAlike * least) {
-    return std::vector<double>(stages.size(), 1.0);
-  }
-  std::vector<double> speeds;
-  for (const StageNode& stage : stages) {
-    speeds.push_back(stage.speed * static_cast<double>(stages.size()) / sum);
-  }
-  return speeds;
-}
-
 // Of slices [first, end); the last stage's include the slice behind the last layer.
 double CostOf(absl::Span<const double> slice_costs, uint32_t first, uint32_t end) {
   const size_t last = end + 1 == slice_costs.size() ? end + 1 : end;
@@ -59,6 +39,36 @@ std::string DescribeShards(const ShardCosts& costs, absl::Span<const std::string
 }
 
 }  // namespace
+
+std::vector<double> RelativeSpeeds(absl::Span<const StageNode> stages) {
+  double sum = 0;
+  double least = stages.front().speed;
+  double most = 0;
+  for (const StageNode& stage : stages) {
+    sum += stage.speed;
+    least = std::min(least, stage.speed);
+    most = std::max(most, stage.speed);
+  }
+  if (!(least > 0) || most < kAlike * least) {
+    return std::vector<double>(stages.size(), 1.0);
+  }
+  std::vector<double> speeds;
+  for (const StageNode& stage : stages) {
+    speeds.push_back(stage.speed * static_cast<double>(stages.size()) / sum);
+  }
+  return speeds;
+}
+
+std::vector<double> StageCosts(absl::Span<const double> slice_costs,
+                               absl::Span<const uint32_t> layers) {
+  std::vector<double> costs;
+  uint32_t first = 0;
+  for (const uint32_t count : layers) {
+    costs.push_back(CostOf(slice_costs, first, first + count));
+    first += count;
+  }
+  return costs;
+}
 
 absl::Status CheckStages(absl::Span<const Stage> nodes, uint32_t layers) {
   std::map<std::pair<uint32_t, uint32_t>, std::vector<Stage>> planes;  // By replica and shard.

@@ -62,6 +62,15 @@ struct StageSplit {
   double busiest_share = 1;
 };
 
+// Speeds against their mean; all 1 if they are alike, which is within a tenth, or one is not known.
+// Requires: one stage at least.
+std::vector<double> RelativeSpeeds(absl::Span<const StageNode> stages);
+
+// Cost of each stage's slices: of these layers, and of the last one also of the slice behind them.
+// Requires: costs of one slice more than all layers.
+std::vector<double> StageCosts(absl::Span<const double> slice_costs,
+                               absl::Span<const uint32_t> layers);
+
 // Splits slices of these costs (any unit; one more than layers, the last with the LM head) so that
 // the slowest stage is as fast as can be; of several such splits that with the fewest layers in the
 // earlier stages. If the speed of one stage is not known, or all are within a tenth, none counts.

@@ -69,7 +69,9 @@ std::vector<LinkCount> WorkMeter::Links() const {
                      .puts = read(link->puts),
                      .seconds = ToSeconds(static_cast<Nanos>(read(link->nanos))),
                      .failures = read(link->failures),
-                     .waited_seconds = ToSeconds(static_cast<Nanos>(read(link->waited_nanos)))});
+                     .waited_seconds = ToSeconds(static_cast<Nanos>(read(link->waited_nanos))),
+                     .exchange_seconds = link->exchange.seconds(),
+                     .exchange_bytes_per_second = link->exchange.bytes_per_second()});
   }
   return links;
 }

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "common/clock.h"
+#include "telemetry/fastest_exchange.h"
 #include "telemetry/trace_ring.h"
 #include "telemetry/work_part.h"
 
@@ -37,6 +38,7 @@ struct LinkCounters {
   std::atomic<uint64_t> nanos{0};     // In puts.
   std::atomic<uint64_t> failures{0};  // Puts that ended with an error.
   std::atomic<uint64_t> waited_nanos{0};
+  FastestExchange exchange;
 };
 
 // What a reader sees of them.
@@ -47,6 +49,8 @@ struct LinkCount {
   double seconds = 0;
   uint64_t failures = 0;
   double waited_seconds = 0;
+  double exchange_seconds = 0;           // FastestExchange; 0: there was none.
+  double exchange_bytes_per_second = 0;  // The same.
 };
 
 class WorkMeter {

@@ -143,7 +143,9 @@ int Run(const Invocation& invocation, const DoctorFlags& flags) {
     findings.insert(findings.end(), more.begin(), more.end());
   };
   add(doctor::CheckGpus(doctor::CollectGpuFacts("")));
-  add(doctor::CheckTransports(TransportsToTry(cluster), kEach));
+  add(doctor::CheckTransports(
+      TransportsToTry(cluster), kEach,
+      cluster ? doctor::TransportsOf::kClusterFile : doctor::TransportsOf::kBuild));
   add(doctor::CheckDeviceWindows(TransportsToTry(cluster), doctor::OpenDoctorDevice()));
   if (cluster) {
     add({doctor::CheckSecret(token_file, cluster->coordinator_listen)});

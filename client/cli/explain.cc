@@ -74,8 +74,9 @@ Choice Transport(const client::ClusterStatus& status) {
   }
   for (const client::MeasuredLink& link : status.links) {
     choice.figures.push_back(absl::StrFormat(
-        "%s to %s by %s: %.1f us, %s/s", link.from, link.to, link.path, link.latency_seconds * 1e6,
-        FormatBytes(static_cast<uint64_t>(link.bytes_per_second))));
+        "%s to %s by %s: %.1f us, %s/s%s%s", link.from, link.to, link.path,
+        link.latency_seconds * 1e6, FormatBytes(static_cast<uint64_t>(link.bytes_per_second)),
+        link.odd.empty() ? "" : "; ", link.odd));
   }
   return choice;
 }
@@ -89,6 +90,9 @@ std::vector<Choice> Choices(const client::ClusterStatus& status) {
       {.what = "prompts", .chosen = status.prefill},
       {.what = "stages", .chosen = status.stages},
       Transport(status)};
+  if (!status.stages_odd.empty()) {
+    choices[5].figures.push_back(status.stages_odd);
+  }
   if (!status.policy_choice.empty()) {
     choices[0].figures.push_back(status.policy_choice);
   }

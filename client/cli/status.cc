@@ -26,7 +26,7 @@ constexpr char kExamples[] = R"(  lamina status
   lamina status --json
 busy: share of the last interval spent working. slots: tokens of KV cache, used of all.
 windows: where the memory lies that peers write, and how the network reaches it.
-link: latency one way and bandwidth, measured when the epoch began.
+link: latency one way and bandwidth, measured when the epoch began, and what is odd about it.
 )";
 
 std::string Slots(const client::NodeStatus& node) {
@@ -95,6 +95,10 @@ void PrintStatus(const client::ClusterStatus& status, const std::string& bubbles
   }
   if (!status.stages.empty()) {
     std::printf("stages:   %s\n", status.stages.c_str());
+    if (!status.stages_odd.empty()) {
+      std::printf("          %s; restart these nodes and the coordinator to split anew\n",
+                  status.stages_odd.c_str());
+    }
     std::printf("weights:  %s\n", Weights(status).c_str());
   }
   if (!status.policy_choice.empty()) {
@@ -138,9 +142,10 @@ void PrintStatus(const client::ClusterStatus& status, const std::string& bubbles
     std::printf("%s\n", line.c_str());
   }
   for (const client::MeasuredLink& link : status.links) {
-    std::printf("link %s %s by %s: %.1f us, %s/s\n", link.from.c_str(), link.to.c_str(),
+    std::printf("link %s %s by %s: %.1f us, %s/s%s%s\n", link.from.c_str(), link.to.c_str(),
                 link.path.c_str(), link.latency_seconds * 1e6,
-                FormatBytes(static_cast<uint64_t>(link.bytes_per_second)).c_str());
+                FormatBytes(static_cast<uint64_t>(link.bytes_per_second)).c_str(),
+                link.odd.empty() ? "" : "; ", link.odd.c_str());
   }
   for (const client::LaneStatus& lane : status.lanes) {
     std::printf("lane %u%s: %u %s, %llu context tokens, step %llu\n", lane.lane,

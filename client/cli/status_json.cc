@@ -88,13 +88,16 @@ Json ToJson(const client::ClusterStatus& status) {
                      {"to", link.to},
                      {"path", link.path},
                      {"latency_seconds", link.latency_seconds},
-                     {"bytes_per_second", link.bytes_per_second}});
+                     {"bytes_per_second", link.bytes_per_second},
+                     {"exchange_seconds", link.exchange_seconds},
+                     {"odd", link.odd}});
   }
   return {{"epoch", status.epoch},
           {"state", status.state},
           {"model", status.model},
           {"version", status.version},
           {"stages", status.stages},
+          {"stages_odd", status.stages_odd},
           {"policy", status.policy},
           {"policy_choice", status.policy_choice},
           {"partition", status.partition},

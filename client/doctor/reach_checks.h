@@ -5,6 +5,7 @@
 
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -14,9 +15,14 @@
 
 namespace lamina::doctor {
 
+// Where a list of transports is from: a cluster file wants them all, and that this build has one
+// says not that anybody does.
+enum class TransportsOf : uint8_t { kClusterFile, kBuild };
+
 // Latency and bandwidth of each scheme of `transports`, like {"shm", "verbs"}, and which of them a
 // cluster file with this list gets. Takes twice `each` for every one that works.
-Findings CheckTransports(const std::vector<std::string>& transports, Nanos each);
+Findings CheckTransports(const std::vector<std::string>& transports, Nanos each,
+                         TransportsOf of = TransportsOf::kClusterFile);
 
 // Whether a coordinator answers, and is of `version`. `server` is "HOST:PORT".
 Findings CheckCoordinator(const std::string& server, const std::string& version);

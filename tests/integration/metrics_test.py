@@ -212,6 +212,10 @@ class MetricsTest(unittest.TestCase):
         # Events may carry several tokens; those of the first have no gap.
         self.assertLessEqual(grown("lamina_gateway_inter_token_latency_seconds_count"), 4)
         self.assertGreater(grown("lamina_gateway_sent_bytes_total"), len(streamed))
+        # What the coordinator counts of requests is passed on, and nothing else of its page.
+        self.assertEqual(grown("vllm:generation_tokens_total", 'model_name="'), 10)
+        theirs = {key for key in self.page("coordinator") if key[0].startswith("vllm:")}
+        self.assertEqual({key for key in after if not key[0].startswith("lamina_gateway_")}, theirs)
         self.assertEqual(self.value(after, "lamina_gateway_streams"), 0)
 
     def labels_of(self, name):
@@ -229,6 +233,11 @@ class MetricsTest(unittest.TestCase):
             of = ('node="c0"', f'peer="{peer}"')
             self.assertGreater(self.value(page, "lamina_node_link_bandwidth_bytes_per_second", *of), 0)
             self.assertGreater(self.value(page, "lamina_node_link_latency_seconds", *of), 0)
+        # Use bounds them: a row has been there and back.
+        generated = self.cluster.lamina("generate", "--prompt", "One two three", "--max-tokens", "4", "--ignore-eos")
+        self.assertEqual(generated.returncode, 0, generated.stderr)
+        self.cluster.await_true(
+            lambda: any(link["exchange_seconds"] > 0 for link in self.cluster.status()["links"]), "an exchange is told")
         # With the labels of what it is compared with, which a node reports a little later.
         self.cluster.await_true(
             lambda: self.labels_of("lamina_node_link_bandwidth_bytes_per_second") <=

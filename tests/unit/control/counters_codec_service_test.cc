@@ -6,6 +6,31 @@
 namespace lamina::control {
 namespace {
 
+TEST(CountersCodecTest, ALinkArrivesAsItWasCounted) {
+  const telemetry::NodeCounters sent{.links = {{.peer = "m0",
+                                                .bytes = 1,
+                                                .puts = 2,
+                                                .seconds = 3,
+                                                .failures = 4,
+                                                .waited_seconds = 5,
+                                                .exchange_seconds = 6,
+                                                .exchange_bytes_per_second = 7}}};
+  v1::NodeDetail detail;
+  ToProto(sent, &detail);
+  telemetry::NodeCounters got;
+
+  FromProto(detail, got);
+
+  ASSERT_EQ(got.links.size(), 1u);
+  const telemetry::LinkCount& link = got.links[0];
+  EXPECT_EQ(link.peer, "m0");
+  EXPECT_EQ(link.bytes + link.puts + link.failures, 7u);
+  EXPECT_EQ(link.seconds, 3);
+  EXPECT_EQ(link.waited_seconds, 5);
+  EXPECT_EQ(link.exchange_seconds, 6);
+  EXPECT_EQ(link.exchange_bytes_per_second, 7);
+}
+
 TEST(CountersCodecTest, NamesAndTheirNumberAreBounded) {
   v1::NodeDetail detail;
   for (int i = 0; i < 10'000; ++i) {

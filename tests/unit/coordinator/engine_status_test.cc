@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 
+#include "coordinator/node_costs.h"
 #include "tests/unit/coordinator/stub_port.h"
 
 namespace lamina::coordinator {
@@ -184,6 +185,51 @@ TEST_F(StatusBuilderTest, UnderPolicyLocalRowsLeaveForNowhere) {
   EXPECT_EQ(status.policy, "local");
   EXPECT_EQ(status.scheduler.row_chunks.why, "");
   EXPECT_EQ(status.nodes[0].kv.slots_total, 100u);
+}
+
+TEST_F(StatusBuilderTest, LinksThatWereMeasuredAtABadMomentAreOddAndNotBelieved) {
+  SetOptions(Options());
+  BeginEpoch();
+  Serve();
+  nodes_->at("c0").links = {
+      {.peer = "m0", .path = "shm", .latency_seconds = 692e-6, .bytes_per_second = 1e9},
+      {.peer = "m1", .path = "shm", .latency_seconds = 4e-6, .bytes_per_second = 2e9}};
+  const MeasuredNodes measured = {.compute = {&nodes_->at("c0")}, .memory = {&nodes_->at("m0")}};
+  EXPECT_DOUBLE_EQ(CostsOfLinks(*epoch_, measured).seconds_per_message, 692e-6);
+  const double row_seconds = CostsOfLinks(*epoch_, measured).seconds_per_row;
+  EXPECT_THAT(Build().links[0].odd, HasSubstr("far from its kind"));
+
+  nodes_->at("c0").counters.links = {
+      {.peer = "m1"}, {.peer = "m0", .exchange_seconds = 40e-6, .exchange_bytes_per_second = 2e9}};
+
+  EXPECT_DOUBLE_EQ(CostsOfLinks(*epoch_, measured).seconds_per_message, 20e-6);
+  EXPECT_DOUBLE_EQ(CostsOfLinks(*epoch_, measured).seconds_per_row, row_seconds / 2);
+  const EngineStatus status = Build();
+  EXPECT_EQ(status.links[0].report.latency_seconds, 692e-6) << "as measured";
+  EXPECT_EQ(status.links[0].exchange_seconds, 40e-6);
+  EXPECT_THAT(status.links[0].odd, HasSubstr("a bad moment"));
+  EXPECT_EQ(status.links[1].odd, "");
+}
+
+TEST_F(StatusBuilderTest, SpeedsThatUseHasNotBorneOutAreToldAfterAThousandSlices) {
+  EngineOptions options = Options();
+  options.nodes = {{.name = "c0", .replica = "r"},
+                   {.name = "c1", .replica = "r"},
+                   {.name = "m0", .is_memory = true}};
+  options.replicas = {{.name = "r", .nodes = {"c0", "c1"}}};
+  options.slice_costs = {1, 1, 1, 1, 1};
+  SetOptions(options);
+  ASSERT_TRUE(splits_->Split({{"c0", 1.0}, {"c1", 3.0}}).ok());
+  for (const char* name : {"c0", "c1"}) {
+    nodes_->at(name).counters.unit_seconds_fixed = 1e-3;
+    nodes_->at(name).counters.units = 999;
+  }
+  EXPECT_EQ(Build().stages_odd, "");
+  for (const char* name : {"c0", "c1"}) {
+    nodes_->at(name).counters.units = 1000;
+  }
+  EXPECT_THAT(Build().stages_odd,
+              HasSubstr("c0 was taken for 0.50 of the mean speed and has 1.00"));
 }
 
 TEST_F(StatusBuilderTest, WarnsOfATransportThatWasPassedOver) {

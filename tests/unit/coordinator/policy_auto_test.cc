@@ -85,6 +85,34 @@ TEST(PolicyAutoTest, AnotherEpochIsWorthATryWhenNothingHasRunForLong) {
   EXPECT_TRUE(policy.SawNothing(Seconds(16)));
 }
 
+// Steps of one layer at one row: 2 ms of slices and the exchange on memory nodes, 9 ms with local.
+TEST(PolicyAutoTest, StepsThatTakeLongerThanPredictedAreCounted) {
+  const EngineOptions options = Options(1);
+  PolicyAuto policy(options);
+  const double predicted = policy.Choose(core::CurrentPolicy::kNone, Measures()).pools_seconds;
+  EXPECT_FALSE(policy.choice()->local);
+  Nanos now = Seconds(100);
+  uint64_t tokens = 0;
+  // A token each 1.2 of what is predicted.
+  const auto step = static_cast<Nanos>(1.2e9 * predicted);
+  const auto serve = [&](int steps, uint64_t prompts_each) {
+    for (int i = 0; i < steps; ++i) {
+      now += step;
+      policy.SawSteps(now, {.rows = 1,
+                            .context_tokens = 100,
+                            .tokens = ++tokens,
+                            .prompts = prompts_each * static_cast<uint64_t>(i)});
+    }
+  };
+  serve(2000, 1);
+  EXPECT_NEAR(policy.Choose(core::CurrentPolicy::kPools, Measures()).pools_seconds, predicted, 1e-9)
+      << "steps with rows of prompts say nothing";
+  serve(2000, 0);
+  const core::PolicyChoice& choice = policy.Choose(core::CurrentPolicy::kPools, Measures());
+  EXPECT_NEAR(choice.pools_seconds, 1.2 * predicted, 0.01 * predicted);
+  EXPECT_THAT(choice.why, HasSubstr("steps on memory nodes took 1.20 of what was predicted"));
+}
+
 TEST(PolicyAutoTest, WithoutMemoryNodesKvStaysOnTheComputeNode) {
   const EngineOptions options = Options(1);
   PolicyAuto policy(options);

@@ -85,6 +85,18 @@ TEST(ReplicaSplitsTest, ASplitStaysThoughSpeedsChange) {
   EXPECT_EQ(splits.StageOf("c1"), stage);
 }
 
+TEST(ReplicaSplitsTest, SpeedsThatUseHasNotBorneOutAreTold) {
+  const EngineOptions options = InStages();
+  ReplicaSplits splits(options);
+  ASSERT_TRUE(splits.Split({{"c0", 1.0}, {"c1", 3.0}}).ok());
+  EXPECT_EQ(splits.OddSpeeds({}), "") << "nothing has been seen";
+  EXPECT_EQ(splits.OddSpeeds({{"c0", 1e-3}}), "") << "of c1 nothing";
+  EXPECT_EQ(splits.OddSpeeds({{"c0", 3e-3}, {"c1", 1e-3}}), "") << "as measured";
+  EXPECT_EQ(splits.OddSpeeds({{"c0", 1e-3}, {"c1", 1e-3}}),
+            "r: c0 was taken for 0.50 of the mean speed and has 1.00, c1 was taken for 1.50 of the "
+            "mean speed and has 1.00");
+}
+
 TEST(ReplicaSplitsTest, LayersAsConfiguredAreNotLoadedAnew) {
   EngineOptions options = InStages();
   options.replicas[0].layers = {1, 3};

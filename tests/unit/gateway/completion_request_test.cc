@@ -76,6 +76,27 @@ TEST(CompletionRequestTest, EveryParameterArrives) {
   EXPECT_EQ(o.priority, -3);
 }
 
+TEST(CompletionRequestTest, WhatTextIsShownIsTheRequestsToSay) {
+  const auto usual = Plain(R"("prompt":"x")");
+  ASSERT_TRUE(usual.ok()) << usual.status();
+  EXPECT_FALSE(usual->options.keep_special || usual->options.include_stop || usual->tokens_as_ids ||
+               usual->return_ids);
+  EXPECT_TRUE(usual->include_reasoning);
+  const auto request =
+      Plain(R"("prompt":"x","skip_special_tokens":false,"include_stop_str_in_output":true,
+               "return_tokens_as_token_ids":true,"return_token_ids":true)");
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_TRUE(request->options.keep_special);
+  EXPECT_TRUE(request->options.include_stop);
+  EXPECT_TRUE(request->tokens_as_ids);
+  EXPECT_TRUE(request->return_ids && request->options.return_prompt);
+  const auto chat = Chat(absl::StrCat(
+      kMessages, R"(,"include_reasoning":false,"thinking_token_budget":0,"logprobs":true)"));
+  ASSERT_TRUE(chat.ok()) << chat.status();
+  EXPECT_FALSE(chat->include_reasoning);
+  EXPECT_EQ(chat->thinking_tokens_max, 0u);
+}
+
 TEST(CompletionRequestTest, NullIsAbsent) {
   const auto request = Plain(
       R"("prompt":"x","max_tokens":null,"stop":null,"n":null,"logit_bias":null,"stream":null,
@@ -148,6 +169,8 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{R"("prompt":["a","b","c"],"n":3)", "prompt", "array_above_max_length"},
         Mistake{R"("prompt":"x","n":9)", "n", "array_above_max_length"},
         Mistake{R"("prompt":"x","n":0)", "n", "integer_below_min_value"},
+        Mistake{R"("prompt":"x","max_tokens":1000000000000000000000000000000)", "max_tokens",
+                "integer_above_max_value"},
         Mistake{R"("prompt":"x","n":1.5)", "n", "invalid_type"},
         Mistake{R"("prompt":"x","max_tokens":18446744073709551615)", "max_tokens",
                 "integer_above_max_value"},

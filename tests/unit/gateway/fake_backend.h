@@ -69,6 +69,7 @@ class FakeBackend : public Backend {
   }
   void ListModels(AnswerFunction<std::vector<client::ModelInfo>> done) override { done(models); }
   void GetStatus(AnswerFunction<client::ClusterStatus> done) override { done(status); }
+  void GetRequestMetrics(AnswerFunction<std::string> done) override { done(request_metrics); }
 
   std::vector<std::shared_ptr<FakeGeneration>> generations;
   client::TokenizeResult tokens = {.tokens = {1, 2}, .pieces = {"a", "b"}};
@@ -80,6 +81,7 @@ class FakeBackend : public Backend {
   std::optional<uint32_t> scored_alternatives;
   absl::StatusOr<std::vector<client::ModelInfo>> models =
       std::vector<client::ModelInfo>{{.id = "m", .sequence_tokens_max = 100}};
+  absl::StatusOr<std::string> request_metrics = std::string();
   absl::StatusOr<client::ClusterStatus> status = client::ClusterStatus{.state = "serving"};
 };
 

@@ -126,6 +126,21 @@ TEST_F(RouterTest, MetricsHaveRoutesForPathsAndAreThereWhileDraining) {
   EXPECT_THAT(writer_.response->body, HasSubstr("lamina_gateway_connections 0\n"));
 }
 
+TEST_F(RouterTest, MetricsHaveThoseOfTheCoordinatorsRequestsWhereItAnswers) {
+  Router router(backend_, side_work_, {});
+  backend_.request_metrics = "vllm:generation_tokens_total{model_name=\"m\"} 7\n";
+  router.Handle({.method = "GET", .path = "/metrics"}, writer_);
+  EXPECT_THAT(writer_.response->body, HasSubstr("lamina_gateway_connections 0\n"));
+  EXPECT_THAT(writer_.response->body,
+              HasSubstr("\nvllm:generation_tokens_total{model_name=\"m\"} 7\n"));
+
+  backend_.request_metrics = absl::UnavailableError("the coordinator cannot be reached");
+  router.Handle({.method = "GET", .path = "/metrics"}, writer_);
+  EXPECT_EQ(writer_.response->status, 200);
+  EXPECT_THAT(writer_.response->body, HasSubstr("lamina_gateway_connections 0\n"));
+  EXPECT_THAT(writer_.response->body, Not(HasSubstr("vllm:")));
+}
+
 TEST_F(RouterTest, ThePageIsForAllAndTheStatusForThoseWithAKey) {
   Router router(backend_, side_work_, {.keys = ApiKeys({"k"})});
   for (const auto& [path, type] :

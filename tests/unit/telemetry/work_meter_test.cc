@@ -134,11 +134,34 @@ TEST(WorkMeterTest, LinksGoByNameAndStay) {
   EXPECT_EQ(meter.Link("m0"), link);
   AddTo(link->bytes, 5);
   AddTo(link->waited_nanos, 2'000'000'000);
+  link->exchange.Note(Seconds(1), Millis(1), 1'000);
   const auto links = meter.Links();
   ASSERT_EQ(links.size(), 2u);
   EXPECT_EQ(links[0].peer, "m0");
   EXPECT_EQ(links[0].bytes, 5u);
   EXPECT_EQ(links[0].waited_seconds, 2.0);
+  EXPECT_DOUBLE_EQ(links[0].exchange_seconds, 1e-3);
+  EXPECT_DOUBLE_EQ(links[0].exchange_bytes_per_second, 1e6);
+  EXPECT_EQ(links[1].exchange_seconds, 0);
+}
+
+TEST(FastestExchangeTest, ShowsTheShortestOfLateAndTheMostBytes) {
+  FastestExchange exchange;
+  EXPECT_EQ(exchange.seconds(), 0);
+  exchange.Note(Seconds(1), Millis(8), 8'000'000);
+  exchange.Note(Seconds(2), Millis(2), 1'000);
+  exchange.Note(Seconds(3), Millis(4), 4'000);
+  EXPECT_DOUBLE_EQ(exchange.seconds(), 2e-3);
+  EXPECT_DOUBLE_EQ(exchange.bytes_per_second(), 1e9);
+  const Nanos later = Seconds(1) + FastestExchange::kWindow;
+  exchange.Note(later, Millis(16), 16'000);
+  EXPECT_DOUBLE_EQ(exchange.seconds(), 2e-3) << "of the window before";
+  exchange.Note(later + FastestExchange::kWindow, Millis(32), 32'000);
+  EXPECT_DOUBLE_EQ(exchange.seconds(), 16e-3) << "what is older is forgotten";
+  EXPECT_DOUBLE_EQ(exchange.bytes_per_second(), 1e6);
+  exchange.Forget();
+  EXPECT_EQ(exchange.seconds(), 0);
+  EXPECT_EQ(exchange.bytes_per_second(), 0);
 }
 
 TEST(RefusalsTest, SaysWhatIsWrongWithAHeader) {

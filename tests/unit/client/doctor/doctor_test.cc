@@ -297,10 +297,21 @@ TEST(DoctorTest, FirstOfTheListThatDoesNotWorkIsAWarningThatNamesBoth) {
   const Findings findings = CheckTransports({"fake", "shm"}, Millis(1));
 
   ExpectExplained(Find(findings, "transport.fake"), State::kWarn);
+  EXPECT_THAT(Find(findings, "transport.fake").fix, HasSubstr("transport=[shm]"));
   const Finding choice = Find(findings, "transport");
   ExpectExplained(choice, State::kWarn);
   EXPECT_THAT(choice.found, HasSubstr("gives shm"));
   EXPECT_THAT(choice.found, HasSubstr("name the network"));
+}
+
+TEST(DoctorTest, TransportThatNobodyAskedForIsNoFault) {
+  const Findings findings = CheckTransports({"fake", "shm"}, Millis(1), TransportsOf::kBuild);
+
+  const Finding missing = Find(findings, "transport.fake");
+  EXPECT_EQ(missing.state, State::kOk);
+  EXPECT_THAT(missing.found, HasSubstr("not here: "));
+  EXPECT_THAT(missing.found, HasSubstr("name the network"));
+  EXPECT_EQ(Find(findings, "transport").state, State::kOk);
 }
 
 TEST(DoctorTest, ListOfWhichNothingWorksFails) {

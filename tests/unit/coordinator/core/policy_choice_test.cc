@@ -88,6 +88,64 @@ TEST(PolicyChoiceTest, TheCurrentPolicyStaysUntilTheOtherIsClearlyFaster) {
   }
 }
 
+// A host on which two pools were predicted to take 113 ms a step where local took 125, and took
+// 130.
+class CorrectedPolicyTest : public ::testing::Test {
+ protected:
+  CorrectedPolicyTest() : times_(TwoCores()) {
+    const double dense = cost::LocalStep(times_, kModel, kLoad).dense;
+    const double remote = cost::PoolsStep(times_, kModel, kPools, kLoad).seconds;
+    times_.attention_local =
+        kLoad.rows * kLoad.context * kModel.kv_bytes_per_token / (remote * 125 / 113 - dense);
+  }
+  PolicyChoice Choose(CurrentPolicy current, const PolicyCorrections& corrections) const {
+    return ChoosePolicy(times_, kModel, kPools, kLoad, current, corrections);
+  }
+
+  static constexpr cost::PolicyLoad kLoad = {.rows = 64, .context = 512};
+  plan::PolicyTimes times_;
+};
+
+TEST_F(CorrectedPolicyTest, WhatServesIsTriedAgainstWhatIsPredicted) {
+  EXPECT_FALSE(Choose(CurrentPolicy::kNone, {}).local);
+  EXPECT_FALSE(Choose(CurrentPolicy::kPools, {}).local);
+  const PolicyChoice choice = Choose(CurrentPolicy::kPools, {.pools = 130.0 / 113});
+  EXPECT_TRUE(choice.local);
+  EXPECT_THAT(choice.why, HasSubstr("; steps on memory nodes took 1.15 of what was predicted"));
+  EXPECT_FALSE(Choose(CurrentPolicy::kPools, {.pools = 120.0 / 113}).local)
+      << "no shorter than now";
+}
+
+TEST_F(CorrectedPolicyTest, OnceBothAreMeasuredNeitherIsLeftForLittle) {
+  const PolicyCorrections both = {.local = 122.0 / 125, .pools = 130.0 / 113};
+  EXPECT_TRUE(Choose(CurrentPolicy::kLocal, both).local);
+  EXPECT_FALSE(Choose(CurrentPolicy::kPools, both).local) << "122 is more than nine tenths of 130";
+}
+
+TEST_F(CorrectedPolicyTest, ABusyHostIsNotTakenForAWrongPrediction) {
+  const PolicyChoice predicted = Choose(CurrentPolicy::kPools, {});
+  EXPECT_NEAR(Choose(CurrentPolicy::kPools, {.pools = 9}).pools_seconds,
+              predicted.pools_seconds * 4 / 3, 1e-9);
+  EXPECT_NEAR(Choose(CurrentPolicy::kPools, {.local = 0.1}).local_seconds,
+              predicted.local_seconds * 0.75, 1e-9);
+}
+
+TEST(PolicyStepMeterTest, AStepIsTheTimeInWhichEachRowGetsAToken) {
+  PolicyStepMeter meter;
+  meter.Add(0.6, 8, 800, 48);
+  EXPECT_FALSE(meter.measured());
+  meter.Add(0.6, 8, 800, 48);
+  ASSERT_TRUE(meter.measured());
+  EXPECT_NEAR(meter.step_seconds(), 0.1, 1e-9);
+  EXPECT_NEAR(meter.load().rows, 8, 1e-9);
+  EXPECT_NEAR(meter.load().context, 100, 1e-9);
+  for (int i = 0; i < 600; ++i) {
+    meter.Add(1, 4, 800, 80);
+  }
+  EXPECT_NEAR(meter.step_seconds(), 0.05, 1e-3) << "it forgets";
+  EXPECT_NEAR(meter.load().context, 200, 1);
+}
+
 TEST(PolicyLoadMeterTest, IsTheMeanOverTheTimeInWhichRowsRan) {
   PolicyLoadMeter meter;
   meter.Add(1, 4, 400);

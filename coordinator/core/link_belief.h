@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// LinkBelief: what is believed of a link: it was measured once, when the epoch began, perhaps at a
+// bad moment, and each exchange over it since bounds it (telemetry/fastest_exchange.h).
+//
+// Determinism: pure functions.
+
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+
+namespace lamina::core {
+
+struct KnownLink {
+  std::string path;  // What carries the data: "shm", "ucx tcp/eth0".
+  // As measured.
+  double latency_seconds = 0;
+  double bytes_per_second = 0;
+  // Of late; 0: there was no exchange.
+  double exchange_seconds = 0;
+  double exchange_bytes_per_second = 0;
+};
+
+// One way, in seconds: the measured one, but no more than half of an exchange.
+double BelievedLatency(const KnownLink& link);
+
+// The measured one, but no less than an exchange had. Requires: a measured one above 0.
+double BelievedBandwidth(const KnownLink& link);
+
+// For each link what is odd about it, in words; empty for most. A link that was measured several
+// times worse than it was used; one that is still far slower than the fastest of its kind, of
+// shared memory also far slower than that is anywhere. Links that are slowed down on purpose, by a
+// decorator, are never odd.
+std::vector<std::string> OddLinks(absl::Span<const KnownLink> links);
+
+}  // namespace lamina::core
