@@ -36,11 +36,11 @@ ServiceManager::~ServiceManager() {
   }
 }
 
-void ServiceManager::Send(const std::string& text, bool waits) const {
+bool ServiceManager::Send(const std::string& text) const {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (socket_.empty() || socket_.size() >= sizeof(address.sun_path)) {
-    return;
+    return true;
   }
   std::memcpy(address.sun_path, socket_.data(), socket_.size());
   if (address.sun_path[0] == '@') {
@@ -49,15 +49,34 @@ void ServiceManager::Send(const std::string& text, bool waits) const {
   const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + socket_.size() +
                                              (address.sun_path[0] == '\0' ? 0 : 1));
   const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  const int flags = MSG_NOSIGNAL | (waits ? 0 : MSG_DONTWAIT);
-  const bool sent = fd >= 0 && sendto(fd, text.data(), text.size(), flags,
+  const bool sent = fd >= 0 && sendto(fd, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT,
                                       reinterpret_cast<const sockaddr*>(&address), length) >= 0;
-  if (!sent && errno != EAGAIN) {
+  const bool is_full = !sent && (errno == EAGAIN || errno == ENOBUFS);
+  if (!sent && !is_full) {
     LogWarning("cannot tell the service manager ", text, ": ", std::strerror(errno));
   }
   if (fd >= 0) {
     close(fd);
   }
+  return !is_full;
+}
+
+void ServiceManager::Tell(const std::string& text) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::find(untold_.begin(), untold_.end(), text) == untold_.end()) {
+      untold_.push_back(text);
+    }
+  }
+  SendUntold();
+}
+
+bool ServiceManager::SendUntold() {
+  const std::lock_guard lock(mutex_);
+  while (!untold_.empty() && Send(untold_.front())) {
+    untold_.erase(untold_.begin());
+  }
+  return untold_.empty();
 }
 
 void ServiceManager::Watch(std::function<std::string()> status, std::function<bool()> alive) {
@@ -75,12 +94,13 @@ void ServiceManager::Run(const std::function<std::string()>& status,
   std::unique_lock lock(mutex_);
   while (!ending_) {
     lock.unlock();
-    if (const std::string now = status(); now != told) {
+    const bool all_told = SendUntold();
+    if (const std::string now = status();
+        all_told && now != told && Send(absl::StrCat("STATUS=", now))) {
       told = now;
-      Send(absl::StrCat("STATUS=", told), /*waits=*/false);
     }
     if (watchdog_ > 0 && alive()) {
-      Send("WATCHDOG=1", /*waits=*/false);
+      Send("WATCHDOG=1");  // Where it finds no room the manager has some to read.
     }
     lock.lock();
     wake_.wait_for(lock, std::chrono::nanoseconds(pause), [this] { return ending_; });

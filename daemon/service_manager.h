@@ -2,6 +2,8 @@
 //
 // ServiceManager: tells systemd, or who speaks its notify protocol (sd_notify(3)), how a daemon is:
 // datagrams of "KEY=value" lines to the socket that NOTIFY_SOCKET names. Does nothing without one.
+// Never waits for the manager: the kernel keeps some ten datagrams that it has not read, and what
+// finds no room is told again later. A node that waited would not answer the coordinator.
 //
 // Threading: any thread; Watch() starts one, which the destructor ends.
 
@@ -12,6 +14,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "common/clock.h"
 #include "telemetry/node_counters.h"
@@ -27,25 +30,32 @@ class ServiceManager {
   ServiceManager(const ServiceManager&) = delete;
   ServiceManager& operator=(const ServiceManager&) = delete;
 
-  // The daemon serves, from now on. Again and again is fine.
-  void Ready() const { Send("READY=1", /*waits=*/true); }
-  // It was told to stop.
-  void Stopping() const { Send("STOPPING=1", /*waits=*/true); }
+  // The daemon serves, from now on. Again and again is fine. Where the manager's socket has no
+  // room, Watch() tells it later.
+  void Ready() { Tell("READY=1"); }
+  // It was told to stop. The same.
+  void Stopping() { Tell("STOPPING=1"); }
 
-  // From now on tells `status`, when it has changed, and that the daemon lives while `alive` says
-  // so in time: a call that does not return is as bad as false. Once.
+  // From now on tells `status`, whenever it is another than the manager was told last, and that the
+  // daemon lives while `alive` says so in time: a call that does not return is as bad as false.
+  // Once.
   void Watch(std::function<std::string()> status, std::function<bool()> alive);
 
  private:
-  // `waits`: for room, where the manager does not read; else the text is lost then.
-  void Send(const std::string& text, bool waits) const;
+  // False where the socket has no room; an error is logged, and is no reason to try again.
+  bool Send(const std::string& text) const;
+  void Tell(const std::string& text);
+  // Sends what waits, in its order. Returns whether nothing is left.
+  bool SendUntold();
   void Run(const std::function<std::string()>& status, const std::function<bool()>& alive);
 
   const std::string socket_;
   const Nanos watchdog_;
   std::mutex mutex_;
   std::condition_variable wake_;
-  bool ending_ = false;  // Guarded by mutex_.
+  // Guarded by mutex_.
+  bool ending_ = false;
+  std::vector<std::string> untold_;  // Each text once.
   std::thread thread_;
 };
 

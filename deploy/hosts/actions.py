@@ -3,7 +3,6 @@
 
 import hashlib
 import os
-import subprocess
 
 import bundle
 import settings as config

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The programs, and the model, on other hosts: copied once, by their content, to ~/.lamina of the user there."""
 
+import fcntl
 import hashlib
 import os
 import shlex
@@ -23,6 +24,12 @@ def make_bundle(settings):
     if (settings.bin.parent / "BUNDLE").is_file():
         return settings.bin.parent
     build = settings.bin.resolve().parent
+    with open(build / "bundle.lock", "w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # Another command may be making it.
+        return _bundle_of(settings, build)
+
+
+def _bundle_of(settings, build):
     out = build / "bundle"
     stamp = out / "made_of"
     files = sorted([*settings.bin.glob("lamina*"), *(build / "lib").glob("*.so")])
@@ -151,7 +158,7 @@ def send(host, command, source, total, what):
 
 # Prints the SHA-256 of a file, or of a folder's files with their names; remembered while sizes and times stay.
 _HASH = r"""set -e
-list() { if [ -d "$p" ]; then cd "$p" && find . -type f -printf "%P %s %T@\n" | LC_ALL=C sort; else stat -L -c "%s %Y" "$p"; fi; }
+list() { if [ -d "$p" ]; then cd "$p" && find . -type f -printf "%P %s %T@\n" | LC_ALL=C sort; else stat -L -c "%s %.Y %i" "$p"; fi; }
 memory="$HOME/.lamina/hashes/$(printf "%s\n%s" "$p" "$(list)" | sha256sum | cut -c1-32)"
 if [ ! -s "$memory" ]; then
   mkdir -p "$HOME/.lamina/hashes"

@@ -100,9 +100,25 @@ class Hosts:
         yield
         _must("tc", "-n", switch, "qdisc", "del", *device)
 
-    def sent(self, name):
-        """Bytes that a host has sent over its link."""
-        return int(_must(*self.prefix(name)[:4], "cat", "/sys/class/net/eth0/statistics/tx_bytes"))
+    def join(self, device, network, addresses):
+        """Another network of all hosts: `addresses` by name, with `network` bits of prefix, on a link called `device`."""
+        switch = self.namespace("switch")
+        _must("ip", "-n", switch, "link", "add", device, "type", "bridge")
+        _must("ip", "-n", switch, "link", "set", device, "up")
+        for name in self.names:
+            own, port = self.namespace(name), f"{device}{self.names.index(name)}"
+            _must("ip", "link", "add", device, "netns", own, "type", "veth", "peer", "name", port, "netns", switch)
+            _must("ip", "-n", switch, "link", "set", port, "master", device, "up")
+            self.add_address(name, device, f"{addresses[name]}/{network}")
+            _must("ip", "-n", own, "link", "set", device, "up")
+
+    def add_address(self, name, device, address):
+        words = ["nodad"] if ":" in address else []  # It would be of no use for a second.
+        _must("ip", "-n", self.namespace(name), "addr", "add", address, "dev", device, *words)
+
+    def sent(self, name, device="eth0"):
+        """Bytes that a host has sent over a link of its own."""
+        return int(_must(*self.prefix(name)[:4], "cat", f"/sys/class/net/{device}/statistics/tx_bytes"))
 
 
 def leave_out_unless_possible():

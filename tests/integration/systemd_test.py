@@ -6,6 +6,7 @@ import os
 import re
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
@@ -13,6 +14,9 @@ from pathlib import Path
 
 import harness
 from machines import leave_out_without
+
+sys.path.insert(0, str(harness.REPO / "tests/hostile"))
+from frozen_thread_test import FrozenThread, data_thread  # noqa: E402
 
 UNITS = sorted((harness.REPO / "deploy/systemd").glob("*.service"))
 # `systemd-analyze security`, times ten; docs/clusters.md states them.
@@ -50,7 +54,7 @@ class UnitsTest(unittest.TestCase):
 
 
 class NotifiedCluster(harness.Cluster):
-    """Each daemon with a socket of its own to tell."""
+    """Each daemon with a socket of its own to tell, and with a log that it takes for the journal."""
 
     def __init__(self, **keys):
         self.sockets = {}
@@ -64,7 +68,10 @@ class NotifiedCluster(harness.Cluster):
         self.sockets[name] = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.sockets[name].bind(str(path))
         self.sockets[name].settimeout(WAIT_SECONDS)
-        return ["env", f"NOTIFY_SOCKET={path}", "WATCHDOG_USEC=600000"]
+        log = self.directory / f"{name}.log"
+        log.touch()
+        stream = f"{log.stat().st_dev}:{log.stat().st_ino}"
+        return ["env", f"NOTIFY_SOCKET={path}", "WATCHDOG_USEC=600000", f"JOURNAL_STREAM={stream}"]
 
     def await_word(self, name, pattern):
         """Reads until a datagram matches; returns those before it."""
@@ -90,16 +97,24 @@ class NotifyTest(unittest.TestCase):
                 cluster.await_word(name, "WATCHDOG=1")
             cluster.await_word("coordinator", r"STATUS=serving; epoch 1; 0 of [0-9]+ slots; 0 running, 0 waiting")
 
-            # One that stands still is not said to live.
-            cluster.processes["m0"].send_signal(19)
-            self.addCleanup(lambda: cluster.processes["m0"].send_signal(18))
-            time.sleep(0.5)
-            self.sockets_empty(cluster, "m0")
-            with self.assertRaises(TimeoutError):
-                cluster.sockets["m0"].settimeout(1)
-                cluster.sockets["m0"].recv(100)
-            cluster.processes["m0"].send_signal(18)
-            cluster.sockets["m0"].settimeout(WAIT_SECONDS)
+            for name in cluster.roles:
+                self.assertNotRegex(cluster.log(name), r"[0-9]{2}:[0-9]{2}:[0-9]{2}", "the journal has times of its own")
+
+            # One whose data thread stands still is not said to live, though all else of it does.
+            try:
+                frozen = FrozenThread(data_thread(cluster.processes["m0"]))
+            except OSError as refused:
+                print(f"the watchdog was not tried: {refused}")
+            else:
+                self.addCleanup(frozen.thaw)
+                time.sleep(0.5)
+                self.sockets_empty(cluster, "m0")
+                with self.assertRaises(TimeoutError):
+                    cluster.sockets["m0"].settimeout(1)
+                    cluster.sockets["m0"].recv(100)
+                frozen.thaw()
+                cluster.sockets["m0"].settimeout(WAIT_SECONDS)
+                cluster.await_word("m0", "WATCHDOG=1")
 
             for name in ("m0", "coordinator"):
                 cluster.processes[name].terminate()

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace lamina::daemon {
@@ -53,7 +54,7 @@ class Manager {
 TEST(ServiceManagerTest, TellsItsLife) {
   const std::string path = testing::TempDir() + "/notify";
   const Manager manager(path);
-  const ServiceManager service(path, /*watchdog=*/0);
+  ServiceManager service(path, /*watchdog=*/0);
   service.Ready();
   service.Stopping();
   EXPECT_EQ(manager.Next(), "READY=1");
@@ -72,17 +73,49 @@ TEST(ServiceManagerTest, TellsTheStatusOnceAndThatItLivesAgainAndAgain) {
 TEST(ServiceManagerTest, SaysNothingOfADaemonThatDoesNotLive) {
   const std::string path = testing::TempDir() + "/notify";
   const Manager manager(path);
-  ServiceManager service(path, Millis(3));
   std::atomic<int> looks{0};
+  ServiceManager service(path, Millis(3));
   service.Watch([&looks] { return std::to_string(++looks); }, [] { return false; });
   EXPECT_THAT(manager.Take(4), Not(Contains("WATCHDOG=1")));
+}
+
+TEST(ServiceManagerTest, NothingWaitsForAManagerThatDoesNotReadAndNothingIsLost) {
+  const std::string path = testing::TempDir() + "/notify";
+  const Manager manager(path);
+  std::atomic<bool> serving{false};
+  std::atomic<int> looks{0};
+  ServiceManager service(path, Micros(30));
+  service.Watch([&serving] { return std::string(serving ? "serving" : "waiting for c0"); },
+                [&looks] {
+                  ++looks;
+                  return true;
+                });
+  while (looks < 1000) {  // Far more than the kernel keeps.
+    std::this_thread::yield();
+  }
+  serving = true;
+  service.Ready();
+  service.Stopping();
+  const int before = looks;
+  while (looks < before + 2) {
+    std::this_thread::yield();
+  }
+
+  std::vector<std::string> told;
+  while (told.empty() || told.back() != "STATUS=serving") {
+    told.push_back(manager.Next());
+  }
+  EXPECT_EQ(told.front(), "STATUS=waiting for c0");
+  std::erase(told, "WATCHDOG=1");
+  EXPECT_EQ(told, (std::vector<std::string>{"STATUS=waiting for c0", "READY=1", "STOPPING=1",
+                                            "STATUS=serving"}));
 }
 
 TEST(ServiceManagerTest, NeedsNobodyWhoListens) {
   ServiceManager nobody("", Millis(3));
   nobody.Ready();
   nobody.Watch([] { return std::string("x"); }, [] { return true; });
-  const ServiceManager gone(testing::TempDir() + "/no-such-socket", 0);
+  ServiceManager gone(testing::TempDir() + "/no-such-socket", 0);
   gone.Ready();
 }
 

@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""deploy/hosts/bundle.py: models and bundles on another host, which is a folder of this one here."""
+
+import os
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from unittest import mock
+
+import harness
+
+sys.path.insert(0, str(harness.REPO / "deploy/hosts"))
+import bundle  # noqa: E402
+from host import Host, SshHost  # noqa: E402
+from output import HostFailure  # noqa: E402
+
+# In place of ssh: runs the command here.
+SHELL = """sh -c 'exec sh -c "$2"' sh"""
+
+
+class FolderHost(SshHost):
+    def __init__(self, home):
+        super().__init__("other", SHELL)
+        self.ssh = self.ssh[:4]  # Without the options of ssh.
+        self.home = str(home)
+        self.free_bytes = 1 << 30
+        self.system = "Linux x86_64"
+
+
+class BundleCopyTest(unittest.TestCase):
+
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory(prefix="lamina-copy-")
+        self.addCleanup(temporary.cleanup)
+        self.folder = Path(temporary.name)
+        self.home = self.folder / "home"
+        self.home.mkdir()
+        environment = mock.patch.dict(os.environ, HOME=str(self.home))
+        environment.start()
+        self.addCleanup(environment.stop)
+        self.host = FolderHost(self.home)
+        self.here = Host(self.folder, self.folder)
+        self.model = self.folder / "model's file.gguf"  # A name that a shell must not read.
+        self.model.write_bytes(os.urandom(3 << 20))
+        self.sent = []
+
+    def put(self, model=None, there="none"):
+        """As for a host that has `there` at the model's path."""
+        command = self.host.command
+        send = bundle.send
+
+        def ask(line, stdin=None):
+            return there if "echo none" in line and there != "same" else command(line, stdin)
+
+        def count(host, line, source, total, what):
+            self.sent.append(total)
+            send(host, line, source, total, what)
+
+        with mock.patch.object(self.host, "command", ask), mock.patch.object(bundle, "send", count):
+            return bundle.put_model(self.host, self.here, str(model or self.model))
+
+    def test_a_model_is_copied_once_by_its_content(self):
+        path = Path(self.put())
+        self.assertEqual(path.read_bytes(), self.model.read_bytes())
+        self.assertTrue(path.is_relative_to(self.home / ".lamina/models"))
+        self.assertEqual(self.put(), str(path))
+        self.assertEqual(self.sent, [3 << 20])
+
+    def test_the_same_file_at_the_same_path_is_taken(self):
+        self.assertEqual(self.put(there="same"), str(self.model))
+        self.assertEqual(self.sent, [])
+
+    def test_another_file_at_that_path_is_named(self):
+        with self.assertRaisesRegex(HostFailure, "has 17 bytes there and 3145728 here"):
+            self.put(there="17")
+        with mock.patch.object(bundle, "hash_of", side_effect=["one", "another"]), self.assertRaisesRegex(HostFailure, "another file there, of the same size"):
+            self.put(there="same")
+
+    def partial(self, content):
+        digest = bundle.hash_of(self.here, str(self.model))[:bundle.DIGEST_LETTERS]
+        path = self.home / ".lamina/models" / digest / "partial" / self.model.name
+        path.parent.mkdir(parents=True)
+        path.write_bytes(content)
+
+    def test_a_copy_that_was_cut_short_goes_on_where_it_ended(self):
+        self.partial(self.model.read_bytes()[:1 << 20])
+        self.assertEqual(Path(self.put()).read_bytes(), self.model.read_bytes())
+        self.assertEqual(self.sent, [2 << 20])
+
+    def test_a_copy_that_differs_is_taken_away_and_said(self):
+        self.partial(b"x" * 100)
+        with self.assertRaisesRegex(HostFailure, "differs from the original"):
+            self.put()
+        self.assertEqual(Path(self.put()).read_bytes(), self.model.read_bytes())
+
+    def test_a_folder_is_a_model_too(self):
+        folder = self.folder / "a model"
+        (folder / "part").mkdir(parents=True)
+        for name in ("config.json", "part/weights"):
+            (folder / name).write_bytes(os.urandom(1000))
+        path = Path(self.put(folder))
+        for name in ("config.json", "part/weights"):
+            self.assertEqual((path / name).read_bytes(), (folder / name).read_bytes())
+        self.assertEqual(self.put(folder), str(path))
+
+    def test_what_does_not_fit_is_not_begun(self):
+        self.host.free_bytes = 3 << 20
+        with self.assertRaisesRegex(HostFailure, "3 MiB are free in .*, and the model needs 3 MiB"):
+            self.put()
+        self.assertEqual(self.sent, [])
+
+    def test_a_bundle_that_is_there_is_taken_if_it_is_of_this_version(self):
+        bin_folder = self.folder / "opt/bin"
+        bin_folder.mkdir(parents=True)
+        with self.assertRaisesRegex(HostFailure, "no bin/lamina that runs"):
+            bundle.check_bundle_dir(self.host, str(self.folder / "opt"), "1.2.3")
+        (bin_folder / "lamina").write_text("#!/bin/sh\necho lamina 1.2.3\n")
+        (bin_folder / "lamina").chmod(0o755)
+        bundle.check_bundle_dir(self.host, str(self.folder / "opt"), "1.2.3")
+        self.assertEqual(self.host.bin, str(bin_folder))
+        with self.assertRaisesRegex(HostFailure, "has version 1.2.3, and this host 1.2.4"):
+            bundle.check_bundle_dir(self.host, str(self.folder / "opt"), "1.2.4")
+
+
+if __name__ == "__main__":
+    unittest.main()
