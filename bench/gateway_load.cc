@@ -44,7 +44,7 @@ struct Load {
 struct Run {
   const Load load;
   boost::asio::io_context io{1};
-  lamina::cli::BenchReport report;
+  lamina::cli::BenchReport report{lamina::planner::Slo()};
   uint32_t next = 0;
 };
 
