@@ -306,11 +306,12 @@ TEST_P(NotServedTest, IsUnimplementedAndSaysWhatIs) {
               AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr(GetParam().expected)));
 }
 
-INSTANTIATE_TEST_SUITE_P(Keys, NotServedTest,
-                         testing::Values(BadValue{"compute.0.host=node17", "localhost, 127.0.0.1"},
-                                         BadValue{"memory.0.host=node17", "localhost, 127.0.0.1"},
-                                         BadValue{"policy=fetch_heads",
-                                                  "it serves: attend_remote, local, auto"}));
+INSTANTIATE_TEST_SUITE_P(
+    Keys, NotServedTest,
+    testing::Values(BadValue{"compute.0.host=node17", "localhost, 127.0.0.1"},
+                    BadValue{"memory.0.host=node17", "localhost, 127.0.0.1"},
+                    BadValue{"policy=fetch_recompute",
+                             "it serves: attend_remote, local, auto, fetch_heads"}));
 
 TEST(ClusterConfigTest, WithPolicyLocalACudaDeviceIsNotServed) {
   EXPECT_THAT(ErrorOf("model: m\npolicy: local\n"
