@@ -87,7 +87,7 @@ class ExperimentTest(unittest.TestCase):
                 (FILE.replace("compute: EPYC-9654, ", ""), "clusters.one.simulate: needs a file, and compute"),
                 (FILE.replace("EPYC-9654", "EPYC-1"), "the catalogue has no device 'EPYC-1'"),
                 (FILE.replace("output: 16", "output: 16, lengths: zipf"), "'zipf' is not one of fixed"),
-                ("clusters: [{{name: a, server: '127.0.0.1:1'}}]\nloads: [{{name: b, rate: 1, prefix: 4}}]\n", "prefix is of simulated clusters"),
+                ("clusters: [{name: a, server: '127.0.0.1:1'}]\nloads: [{name: b, rate: 1, prefix: 4}]\n", "prefix is of simulated clusters"),
                 ("clusters: 7\n", "clusters: should be a list"),
                 ("{", "experiment.yaml:")):
             done = self.run_file(text)
