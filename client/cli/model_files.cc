@@ -273,7 +273,8 @@ void AddSplitCommand(CLI::App& app, Invocation& invocation) {
   const auto flags = std::make_shared<Flags>();
   command->add_option("MODEL", flags->path, "A GGUF file or a Hugging Face folder")->required();
   command->add_option("--shards", flags->shards, "What each of so many shards holds")
-      ->transform(Whole(1, 8));
+      ->transform(Whole(1, 8))
+      ->type_name("N");
   command->callback([&invocation, flags] {
     invocation.run = [&invocation, flags] {
       return RunSplit(invocation, flags->path, flags->shards);

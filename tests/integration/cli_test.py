@@ -16,7 +16,7 @@ from pathlib import Path
 from harness import BIN, MODEL, REPO, cluster_file, require_model, run
 
 COMMANDS = ["generate", "chat", "score", "tokenize", "detokenize", "status", "explain", "top", "trace", "bench", "batch",
-            "split", "inspect", "config", "plan", "doctor", "version", "completion", "help"]
+            "split", "inspect", "config", "plan", "simulate", "calibrate", "doctor", "version", "completion", "help"]
 
 
 def unused_port():
@@ -280,7 +280,7 @@ class ConfigTest(unittest.TestCase):
         self.assertIn("did you mean 'policy'?", result.stderr)
 
     def test_what_is_not_served_says_what_is(self):
-        result = self.config(cluster_file(policy="fetch_heads"))
+        result = self.config(cluster_file(policy="fetch_recompute"))
         self.assertEqual(result.returncode, 1)
         self.assertIn("it serves: attend_remote, local", result.stderr)
 

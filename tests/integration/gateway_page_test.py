@@ -93,7 +93,7 @@ class GatewayPageTest(unittest.TestCase):
 
     def texts(self):
         return self.browser.evaluate(
-            "[...document.querySelectorAll('#log .text')].map((e) => e.dataset.source ?? e.textContent)")
+            "[...document.querySelectorAll('#log .text:not(.thought > .text)')].map((e) => e.dataset.source ?? e.textContent)")
 
     def answer_of(self, messages, tokens):
         body = {"model": "smollm2-135m-instruct", "messages": messages, "max_tokens": tokens, "temperature": 0}
@@ -111,7 +111,7 @@ class GatewayPageTest(unittest.TestCase):
         self.browser.wait(f"document.querySelectorAll('#log > li').length === 2 && {ANSWERED}")
         first = self.answer_of([{"role": "user", "content": QUESTION}], 24)
         self.assertEqual(self.texts(), [QUESTION, first])
-        how = self.browser.evaluate("document.querySelectorAll('#log .how')[1].textContent")
+        how = self.browser.evaluate("[...document.querySelectorAll('#log .how')].at(-1).textContent")
         self.assertRegex(how, r"^first token after \d+\.\d\d s, then \d+\.\d tokens/s · cut at the most tokens$")
         self.assertGreater(self.browser.evaluate("window.changes"), 4, "the answer came piece by piece")
         self.ask("And three more?", 12)
@@ -132,11 +132,11 @@ class GatewayPageTest(unittest.TestCase):
     def test_escape_ends_an_answer_and_the_request(self):
         self.enter_key()
         self.ask("Tell me a very long story.", 8000, temperature=1)
-        self.browser.wait("document.querySelectorAll('#log .text')[1]?.textContent")
+        self.browser.wait("document.querySelectorAll('#log .text:not(.thought > .text)')[1]?.textContent")
         self.browser.press("Escape")
         self.browser.wait(ANSWERED)
         self.assertEqual(self.browser.evaluate("at('note').textContent"), "")
-        self.assertIn("stopped", self.browser.evaluate("document.querySelectorAll('#log .how')[1].textContent"))
+        self.assertIn("stopped", self.browser.evaluate("[...document.querySelectorAll('#log .how')].at(-1).textContent"))
 
         def idle():
             status = self.cluster.status()
