@@ -7,33 +7,14 @@ import subprocess
 import unittest
 
 import harness
+from policies import PROMPTS, answers
 
-# Together they need more slots than there are, each alone does not.
-PROMPTS = ["The capital of France is", " ".join(f"Item {i} of the list." for i in range(16)), "1, 2, 3,",
-           "Once upon a time"]
-TOKENS = 100
 ENDLESS = ["generate", "--prompt", "Once upon a time", "--max-tokens", "240", "--ignore-eos"]
 SOON_SECONDS = 60  # For what happens at once on a machine that may be busy.
 
 
 def local(capacity, **keys):
     return {"policy": "local", "memory": [], "compute": [{"name": "c0", "threads": 2, "capacity": capacity}], **keys}
-
-
-def answers(test, cluster):
-    """Token ids and log-probabilities of all prompts, at once; one is sampled with a seed."""
-    running = []
-    for i, prompt in enumerate(PROMPTS):
-        sampling = ["--temperature", "0.9", "--seed", "7"] if i == 2 else ["--temperature", "0"]
-        running.append(cluster.popen("generate", "--prompt", prompt, "--max-tokens", str(TOKENS), "--ignore-eos",
-                                     "--logprobs", "1", "--json", *sampling, stdout=subprocess.PIPE,
-                                     stderr=subprocess.PIPE))
-    found = []
-    for process in running:
-        out, error = process.communicate(timeout=harness.COMMAND_SECONDS)
-        test.assertEqual(process.returncode, 0, error)
-        found.append((json.loads(out)["token_ids"], json.loads(out)["logprobs"]))
-    return found
 
 
 class LocalPolicyTest(unittest.TestCase):

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A load that every policy must answer alike: prompts at once, greedy and drawn, with their log-probabilities."""
+
+import json
+import subprocess
+
+import harness
+
+# Together they need more slots than there are, each alone does not.
+PROMPTS = ["The capital of France is", " ".join(f"Item {i} of the list." for i in range(16)), "1, 2, 3,",
+           "Once upon a time"]
+TOKENS = 100
+
+
+def answers(test, cluster):
+    """Token ids and log-probabilities of all prompts, at once; one is sampled with a seed."""
+    running = []
+    for i, prompt in enumerate(PROMPTS):
+        sampling = ["--temperature", "0.9", "--seed", "7"] if i == 2 else ["--temperature", "0"]
+        running.append(cluster.popen("generate", "--prompt", prompt, "--max-tokens", str(TOKENS), "--ignore-eos",
+                                     "--logprobs", "1", "--json", *sampling, stdout=subprocess.PIPE,
+                                     stderr=subprocess.PIPE))
+    found = []
+    for process in running:
+        out, error = process.communicate(timeout=harness.COMMAND_SECONDS)
+        test.assertEqual(process.returncode, 0, error)
+        found.append((json.loads(out)["token_ids"], json.loads(out)["logprobs"]))
+    return found
