@@ -24,7 +24,7 @@ class ScratchKv {
   ScratchKv(std::string node, kernels::ComputeDevice& device)
       : node_(std::move(node)), device_(device) {}
 
-  // As PathMaker::Reserve() and Release().
+  // Both do what PathMaker::Reserve() and Release() say of the scratch.
   absl::Status Reserve(const plan::EpochConfig& config, const plan::Stage& stage);
   void Release() { kernel_.reset(); }
   uint64_t bytes() const { return kernel_->bytes(); }

@@ -43,7 +43,7 @@ std::string TransportUri(const ClusterConfig& config, const std::string& name) {
                                      : name + "://";
 }
 
-// In some epoch.
+// Whether compute nodes keep K and V in some epoch.
 bool KeepsKvOnCompute(const ClusterConfig& config) {
   return config.policy == kPolicyLocal || config.policy == kPolicyAuto;
 }
@@ -203,7 +203,8 @@ uint32_t PrefillLanes(const ClusterConfig& config) {
   return replicas * each;
 }
 
-absl::Status CheckFetchWindows(const ClusterConfig& config, const EngineOptions& options) {
+// What of an epoch decides on the windows for K and V, with all nodes there.
+plan::EpochConfig FetchingEpoch(const ClusterConfig& config, const EngineOptions& options) {
   plan::EpochConfig epoch{.lanes = options.scheduler.lanes,
                           .sequence_tokens_max = options.scheduler.sequence_tokens_max,
                           .layers = options.layers,
@@ -218,7 +219,7 @@ absl::Status CheckFetchWindows(const ClusterConfig& config, const EngineOptions&
   for (const MemoryNodeConfig& node : config.memory) {
     epoch.memory_nodes.push_back(node.name);
   }
-  return plan::CheckFetch(epoch);
+  return epoch;
 }
 
 // Nodes would find it out one after the other.
@@ -233,15 +234,18 @@ absl::Status CheckWindows(const ClusterConfig& config, const EngineOptions& opti
       limits.span_tokens == 0
           ? 0
           : (limits.sequence_tokens_max + limits.span_tokens - 1) / limits.span_tokens;
-  LAMINA_RETURN_IF_ERROR(CheckFetchWindows(config, options));
+  const plan::EpochConfig epoch = FetchingEpoch(config, options);
+  LAMINA_RETURN_IF_ERROR(plan::CheckFetch(epoch));
+  const uint32_t rows_max = limits.rows_max + limits.prompt_rows_max;
   return plan::WindowLayout::Check(
       {.compute_nodes = static_cast<uint32_t>(config.compute.size()),
        .memory_nodes = static_cast<uint32_t>(std::max<size_t>(1, config.memory.size())),
        .lanes = limits.lanes + PrefillLanes(config),
-       .rows_max = limits.rows_max + limits.prompt_rows_max,
-       .kv_rows_max = limits.step_tokens_max,
+       .rows_max = rows_max,
+       .kv_rows_max = limits.step_tokens_max + (options.fetch_bytes > 0 ? rows_max : 0),
        .plan_ahead = limits.plan_ahead,
        .spans_max = spans_max,
+       .fetch_bytes = plan::FetchWindowBytes(epoch),
        .shards = shards,
        .part_row_bytes = width * sizeof(float),
        .layers = options.layers});

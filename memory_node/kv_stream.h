@@ -32,7 +32,7 @@ namespace lamina::memory_node {
 
 class KvStream final : public WorkSource {
  public:
-  // Of one turn, K and V together.
+  // One turn puts at most so many bytes of K and V together.
   static constexpr size_t kTurnBytes = size_t{256} << 10;
 
   // References must outlive this. Requires: a device with reads().

@@ -68,7 +68,7 @@ WindowLayout::Groups WindowLayout::GroupsOf(const WindowShape& shape) {
        .lanes = shape.lanes,
        .turns = 2,
        .payload_max = rows_max * reply_row},
-      {.name = "windows for K and V",
+      {.name = "windows for K and V (fetch.window)",
        .senders = shape.fetch_bytes == 0 ? 0 : shape.memory_nodes,
        .lanes = shape.lanes,
        .turns = 2,

@@ -68,6 +68,10 @@ class FetchPolicyTest(unittest.TestCase):
             self.assertEqual(result.returncode, 1)
             self.assertIn("fetch.window: 1.0 MiB", result.stderr)
             self.assertIn("one KV head of 8192 tokens takes 2.0 MiB", result.stderr)
+            path.write_text(harness.cluster_file(memory_nodes=2, **fetching("100TiB")))
+            result = harness.run("--cluster", path, program="lamina-coordinator")
+            self.assertEqual(result.returncode, 1)
+            self.assertIn("windows for K and V (fetch.window) would take 100.0 TiB", result.stderr)
 
     def test_what_is_not_served_is_refused_by_name(self):
         for keys, why in [
