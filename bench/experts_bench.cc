@@ -151,7 +151,7 @@ class Bench {
     }
   }
 
-  // Of one pass over all choices.
+  // The best time of one pass over all choices.
   double BestSeconds(const Shape& shape, size_t rows, const std::vector<kernels::Expert>& experts,
                      const std::vector<Choice>& choices) {
     Prng prng(2);

@@ -38,7 +38,7 @@ class ServiceManager {
 
   // From now on tells `status`, whenever it is another than the manager was told last, and that the
   // daemon lives while `alive` says so in time: a call that does not return is as bad as false.
-  // Once.
+  // Called once.
   void Watch(std::function<std::string()> status, std::function<bool()> alive);
 
  private:

@@ -7,7 +7,7 @@
 namespace lamina::cli {
 namespace {
 
-// Of the time of compute nodes, besides waits.
+// These parts of a compute node's time, besides waits, belong to no slice.
 const std::set<std::string>& NotOfASlice() {
   static const std::set<std::string> parts = {"chunks", "head"};
   return parts;

@@ -16,10 +16,10 @@ namespace lamina::core {
 
 struct KnownLink {
   std::string path;  // What carries the data: "shm", "ucx tcp/eth0".
-  // As measured.
+  // What the link was measured as when the epoch began.
   double latency_seconds = 0;
   double bytes_per_second = 0;
-  // Of late; 0: there was no exchange.
+  // The fastest exchange of late bounds both; 0 says that there was none.
   double exchange_seconds = 0;
   double exchange_bytes_per_second = 0;
 };
