@@ -57,9 +57,10 @@ class Cluster:
     def __init__(self, lanes, compute_cores="0", memory_cores="1", memory_nodes=2, capacity="2GiB",
                  running_max=256, chunk_tokens=512, coordinator_cores="", transport="shm", chunks="auto",
                  query_first="auto", prefill_cores=None, local=False, auto_load=None, model=MODEL,
-                 prefix_cache="off"):
+                 prefix_cache="off", fetch=None):
         """`prefill_cores`: prompts run on a node of their own there, "p0". `local`: policy local, without memory nodes.
-        `auto_load`: policy auto, for (rows, context); `compute_cores` then has those of the memory nodes too. Loads repeat
+        `auto_load`: policy auto, for (rows, context); `compute_cores` then has those of the memory nodes too.
+        `fetch`: (policy, its keys of `fetch:`). Loads repeat
         their prompts, so that K and V of these are not kept unless it says so."""
         self.address = f"127.0.0.1:{free_port()}"
         self.folder = tempfile.TemporaryDirectory(prefix="lamina-bench-")
@@ -75,8 +76,10 @@ class Cluster:
             f'  - {{name: {name}, cores: "{memory_cores}", capacity: {capacity}, http: {ANY_PORT}}}'
             for name in names)
         kv = f", capacity: {capacity}" if local or auto_load else ""
-        policy = "local" if local else "auto" if auto_load else "attend_remote"
+        policy = "local" if local else "auto" if auto_load else fetch[0] if fetch else "attend_remote"
         load = "policy_load: {{rows: {}, context: {}}}\n".format(*auto_load) if auto_load else ""
+        if fetch:
+            load = f"fetch: {json.dumps(fetch[1])}\n"
         prefill = "" if prefill_cores is None else (
             f'  - {{name: p0, role: prefill, cores: "{prefill_cores}", http: {ANY_PORT}}}\n')
         self.config.write_text(
@@ -215,6 +218,9 @@ class Cluster:
 
     def decode_rate(self, rows, context):
         """The best of some stretches in which all rows decode. The prompts before them take the longest."""
+        return max(self.decode_stretches(rows, context), key=lambda one: one.tokens_per_second)
+
+    def decode_stretches(self, rows, context):
         self.begin_load(rows, context)
         while not self.all_decode():
             time.sleep(0.2)
@@ -222,7 +228,7 @@ class Cluster:
         stretches = [self.stretch(STRETCH_SECONDS) for _ in range(STRETCHES)]
         self.chunk_choice = self.status().get("chunk_choice", "")
         self.end_load()
-        return max(stretches, key=lambda one: one.tokens_per_second)
+        return stretches
 
 
 def machine():

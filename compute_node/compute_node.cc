@@ -217,6 +217,7 @@ telemetry::NodeCounters ComputeNode::Counters() const {
       .units = counters_.units.load(std::memory_order_relaxed),
       .replayed_units = counters_.replayed_units.load(std::memory_order_relaxed),
       .device_units = counters_.device_units.load(std::memory_order_relaxed),
+      .recomputed_tokens = counters_.recomputed_tokens.load(std::memory_order_relaxed),
       .weight_bytes = weight_bytes_.load(std::memory_order_relaxed),
       .activity = counters_.beat.activity(),
       .beats = counters_.beat.beats() + pool_.caller_steps()};

@@ -7,6 +7,9 @@
 namespace lamina::compute_node {
 
 absl::Status FetchAttention::BeginStep(Lane& lane, const PathRows& rows) {
+  if (lane.plan.recomputed > 0 && context_.config.activation_width == 0) {
+    return absl::InternalError("plan recomputes from activations in an epoch that keeps none");
+  }
   LAMINA_ASSIGN_OR_RETURN(runs_, RunsOf(context_.sequences, lane, rows));
   fetched_.BeginStep(lane, runs_);
   for (const ChunkRows& chunk : ChunksOf(lane, rows)) {

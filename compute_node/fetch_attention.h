@@ -29,6 +29,7 @@ class FetchAttention final : public AttentionPath {
                  const kernels::AttentionKernel& kernel)
       : context_(context), chunks_(chunks), sender_(context), fetched_(context, kernel) {}
 
+  absl::Status Prepare() override { return fetched_.Prepare(); }
   absl::Status Open() override { return sender_.Open(); }
   absl::Status BeginStep(Lane& lane, const PathRows& rows) override;
   absl::Status Attend(Lane& lane) override;

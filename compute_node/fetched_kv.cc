@@ -10,7 +10,10 @@
 namespace lamina::compute_node {
 
 FetchedKv::FetchedKv(const WorkerContext& context, const kernels::AttentionKernel& kernel)
-    : context_(context), kernel_(kernel), lanes_(context.config.lanes) {
+    : context_(context),
+      kernel_(kernel),
+      recompute_(context.config, context.executor),
+      lanes_(context.config.lanes) {
   const plan::EpochConfig& config = context.config;
   // Scratch of the layer with most to a row serves all.
   const auto widest =
@@ -18,11 +21,26 @@ FetchedKv::FetchedKv(const WorkerContext& context, const kernels::AttentionKerne
                        [](const auto& a, const auto& b) { return a.q_width() < b.q_width(); });
   scratch_ = kernel.MakeScratch(*widest, config.rows_max, config.sequence_tokens_max,
                                 context.pool.threads());
-  extents_.reserve(config.rows_max);
+  extents_.reserve(2 * size_t{config.rows_max});
   items_.reserve(config.rows_max);
   for (LaneState& lane : lanes_) {
     lane.streams.resize(config.memory_nodes.size());
   }
+}
+
+absl::Status FetchedKv::Prepare() {
+  if (context_.config.activation_width == 0) {
+    return absl::OkStatus();
+  }
+  positions_.reserve(plan::FetchWindows(context_.layout).window_bytes() /
+                     (context_.config.activation_width * sizeof(BFloat16)));
+  LAMINA_RETURN_IF_ERROR(recompute_.Prepare());
+  // The profile that the coordinator splits by until recomputations tell more.
+  const Nanos start = RealClock().Now();
+  LAMINA_ASSIGN_OR_RETURN(const uint32_t tokens, recompute_.Try());
+  context_.counters.meter.Lap({.start = start, .part = telemetry::WorkPart::kRecompute});
+  telemetry::AddTo(context_.counters.recomputed_tokens, tokens);
+  return absl::OkStatus();
 }
 
 void FetchedKv::BeginStep(const Lane& lane, absl::Span<const RowRun> runs) {
@@ -36,7 +54,7 @@ void FetchedKv::BeginStep(const Lane& lane, absl::Span<const RowRun> runs) {
     for (const RowRun& run : runs) {
       if (plan::Holds(context_.config, node, run.memory_node)) {
         stream.rows.push_back(run);
-        stream.runs.push_back({.before = run.first_token, .tokens = run.tokens});
+        stream.runs.push_back(plan::FetchRunOf(run.first_token, run.tokens, lane.plan.recomputed));
       }
     }
   }
@@ -49,7 +67,8 @@ bool FetchedKv::BeginLayer(const Lane& lane) {
   for (uint32_t node = 0; node < state.streams.size(); ++node) {
     Stream& stream = state.streams[node];
     plan::PiecesOf(context_.PartOf(state.layer, node), stream.runs,
-                   context_.layout.shape().fetch_bytes, stream.pieces);
+                   context_.layout.shape().fetch_bytes, context_.config.activation_width,
+                   stream.pieces);
     stream.piece = 0;
     any |= !stream.pieces.empty();
   }
@@ -85,30 +104,64 @@ void FetchedKv::AppendAwaited(const Lane& lane, std::vector<AwaitedSignal>& awai
   }
 }
 
+BFloat16* FetchedKv::Payload(const Lane& lane, uint32_t node, uint64_t piece) const {
+  return reinterpret_cast<BFloat16*>(
+      context_.region.bytes().data() +
+      plan::FetchWindows(context_.layout).Window(node, lane.index, piece) +
+      sizeof(plan::WindowHeader));
+}
+
 absl::Status FetchedKv::TakePiece(Lane& lane, uint32_t node) {
   const uint32_t layer = lanes_[lane.index].layer;
   Stream& stream = lanes_[lane.index].streams[node];
   const plan::FetchPiece piece = stream.pieces[stream.piece];
-  std::byte* const window =
-      context_.region.bytes().data() +
-      plan::FetchWindows(context_.layout).Window(node, lane.index, stream.taken + 1);
+  BFloat16* const payload = Payload(lane, node, stream.taken + 1);
   plan::WindowHeader header;
-  std::memcpy(&header, window, sizeof(header));
+  std::memcpy(&header, reinterpret_cast<std::byte*>(payload) - sizeof(header), sizeof(header));
   plan::WindowHeader expected =
       context_.HeaderOf(lane, layer, static_cast<uint32_t>(stream.piece), node);
-  expected.kv_rows = piece.slots;
+  expected.kv_rows = piece.activations() ? piece.recomputed : piece.slots;
   LAMINA_RETURN_IF_ERROR(context_.peers.CheckWindow(MemoryPeer(node), header, expected));
-  const size_t bytes =
-      2 * piece.elements(context_.config.layers[layer].head_dim) * sizeof(BFloat16);
+  const size_t elements = piece.activations()
+                              ? size_t{piece.recomputed} * context_.config.activation_width
+                              : 2 * (piece.elements(context_.config.layers[layer].head_dim) -
+                                     size_t{piece.heads.count} * piece.recomputed *
+                                         context_.config.layers[layer].head_dim);
+  const size_t bytes = elements * sizeof(BFloat16);
   telemetry::AddTo(context_.counters.bytes_received, sizeof(header) + bytes);
-  Attend(lane, node, piece, reinterpret_cast<BFloat16*>(window + sizeof(header)));
-  telemetry::AddTo(context_.counters.kv_bytes_read, bytes);
-  context_.laps.LapOf(lane, telemetry::WorkPart::kAttend, layer, MemoryPeer(node), bytes);
+  if (piece.activations()) {
+    LAMINA_RETURN_IF_ERROR(Recompute(lane, node, piece, payload));
+    telemetry::AddTo(context_.counters.recomputed_tokens, piece.recomputed);
+    context_.laps.LapOf(lane, telemetry::WorkPart::kRecompute, layer, MemoryPeer(node), bytes);
+  } else {
+    Attend(lane, node, piece, payload);
+    telemetry::AddTo(context_.counters.kv_bytes_read, bytes);
+    context_.laps.LapOf(lane, telemetry::WorkPart::kAttend, layer, MemoryPeer(node), bytes);
+  }
   ++stream.piece;
   const transport::SignalUpdate credit{
       .word = plan::FetchWindows(context_.layout).credit_word(context_.node, lane.index),
       .value = ++stream.taken};
   return context_.peers.Put(MemoryPeer(node), 0, {}, &credit);
+}
+
+// Into the first slots of the piece behind, whose window is this side's to write: what was there
+// has been used up, and the memory node writes none of these slots.
+absl::Status FetchedKv::Recompute(Lane& lane, uint32_t node, const plan::FetchPiece& piece,
+                                  const BFloat16* activations) {
+  const uint32_t layer = lanes_[lane.index].layer;
+  const Stream& stream = lanes_[lane.index].streams[node];
+  const plan::FetchPiece& rest = stream.pieces[stream.piece + 1];
+  const uint32_t head_dim = context_.config.layers[layer].head_dim;
+  positions_.clear();
+  for (uint32_t i = piece.first_run; i < piece.runs_end; ++i) {
+    for (uint32_t token = 0; token < stream.runs[i].recomputed; ++token) {
+      positions_.push_back(token);
+    }
+  }
+  BFloat16* const k = Payload(lane, node, stream.taken + 2);
+  return recompute_.Run(layer, activations, positions_, k, k + rest.elements(head_dim),
+                        size_t{rest.slots} * head_dim);
 }
 
 // K and V of the piece lie from `k` on.
@@ -128,15 +181,21 @@ void FetchedKv::Attend(Lane& lane, uint32_t node, const plan::FetchPiece& piece,
   const size_t first_k = shape.q_width() + size_t{heads.first} * shape.head_dim;
   extents_.clear();
   items_.clear();
-  uint32_t slot = 0;
+  uint32_t recomputed = 0;
+  uint32_t slot = piece.recomputed;
   for (uint32_t i = piece.first_run; i < piece.runs_end; ++i) {
     const plan::FetchRun& run = stream.runs[i];
     const uint32_t row = stream.rows[i].first_row;
-    const Extent own{.first_slot = slot + run.before, .tokens = run.tokens};
+    const Extent own{.first_slot = slot + run.fetched(), .tokens = run.tokens};
     kernels::StoreKv(part, qkv.row(row) + first_k, qkv.row(row) + first_k + shape.kv_width(),
                      qkv.stride, {&own, 1}, k, v, head_stride);
-    extents_.push_back({.first_slot = slot, .tokens = run.before + run.tokens});
-    items_.push_back({.extents = {&extents_.back(), 1},
+    const auto first_extent = extents_.size();
+    if (run.recomputed > 0) {
+      extents_.push_back({.first_slot = recomputed, .tokens = run.recomputed});
+      recomputed += run.recomputed;
+    }
+    extents_.push_back({.first_slot = slot, .tokens = run.fetched() + run.tokens});
+    items_.push_back({.extents = absl::MakeConstSpan(extents_).subspan(first_extent),
                       .first_position = run.before,
                       .query_tokens = run.tokens,
                       .q = qkv.row(row) + first_q,

@@ -5,7 +5,8 @@
 // the rows' own K and V are stored into the slots that the piece leaves for them.
 //
 // A piece holds whole sequences of some heads, so a head's outputs are complete with it, and have
-// the bits of any other path.
+// the bits of any other path. Where a step recomputes, K and V of a sequence's first tokens are
+// made here from a piece of activations, while the piece with the others is on its way.
 //
 // Threading: the data thread. Allocation: per epoch, and when a step begins.
 
@@ -19,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "compute_node/kv_recompute.h"
 #include "compute_node/lane.h"
 #include "compute_node/peers.h"
 #include "compute_node/step_layout.h"
@@ -32,6 +34,9 @@ class FetchedKv {
  public:
   // References must outlive this.
   FetchedKv(const WorkerContext& context, const kernels::AttentionKernel& kernel);
+
+  // Errors: as KvRecompute::Prepare(), where the epoch keeps activations.
+  absl::Status Prepare();
 
   // These rows of the lane's step attend here; each run is of one sequence.
   void BeginStep(const Lane& lane, absl::Span<const RowRun> runs);
@@ -61,13 +66,18 @@ class FetchedKv {
 
   bool HasCome(const Lane& lane, uint32_t node) const;
   absl::Status TakePiece(Lane& lane, uint32_t node);
+  absl::Status Recompute(Lane& lane, uint32_t node, const plan::FetchPiece& piece,
+                         const BFloat16* activations);
   void Attend(Lane& lane, uint32_t node, const plan::FetchPiece& piece, BFloat16* k);
+  BFloat16* Payload(const Lane& lane, uint32_t node, uint64_t piece) const;
 
   const WorkerContext& context_;
   const kernels::AttentionKernel& kernel_;
   std::unique_ptr<kernels::AttentionScratch> scratch_;
+  KvRecompute recompute_;
   std::vector<LaneState> lanes_;
-  std::vector<Extent> extents_;  // Of the items.
+  std::vector<Extent> extents_;      // Of the items.
+  std::vector<uint32_t> positions_;  // Of tokens that are recomputed.
   std::vector<kernels::AttentionItem> items_;
 };
 

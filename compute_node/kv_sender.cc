@@ -11,10 +11,12 @@
 
 namespace lamina::compute_node {
 
-// Over all nodes no more than the rows' k and v, and a header for each.
+// Over all nodes no more than what the rows bring, and a header for each.
 KvSender::KvSender(const WorkerContext& context) : context_(context), lanes_(context.config.lanes) {
   const size_t nodes = context.config.memory_nodes.size();
-  const size_t row_bytes = 2 * size_t{plan::KvWidthMax(context.config.layers)} * sizeof(BFloat16);
+  const size_t row_bytes =
+      (2 * size_t{plan::KvWidthMax(context.config.layers)} + context.config.activation_width) *
+      sizeof(BFloat16);
   for (LaneState& lane : lanes_) {
     lane.nodes.resize(nodes);
     lane.staged.resize(nodes * sizeof(plan::WindowHeader) +
@@ -67,7 +69,8 @@ absl::Status KvSender::SendTo(Lane& lane, uint32_t node, std::byte*& staged) {
   const Part& part = lanes_[lane.index].nodes[node];
   const plan::QueryWindowWriter window({.part = context_.PartOf(lane.slice, node),
                                         .pieces = plan::PiecesOf(lane.plan.chunking, 0, 1),
-                                        .prompt_tokens = part.tokens},
+                                        .prompt_tokens = part.tokens,
+                                        .activation_width = context_.config.activation_width},
                                        context_.HeadsOf(lane.slice, node).first);
   plan::WindowHeader header = context_.HeaderOf(lane, lane.slice, 0, context_.node);
   header.kv_rows = part.tokens;
@@ -75,11 +78,22 @@ absl::Status KvSender::SendTo(Lane& lane, uint32_t node, std::byte*& staged) {
   const auto qkv = context_.executor.QkvRows(lane.slice, lane.positions.size(), lane.buffers);
   const plan::LayerRows rows{
       .layer = context_.config.layers[lane.slice], .data = qkv.row(0), .stride = qkv.stride};
+  const kernels::ActivationView activations =
+      context_.config.activation_width == 0
+          ? kernels::ActivationView()
+          : lane.buffers.Activations(KvInputOf(context_.executor.program(), lane.slice),
+                                     lane.positions.size());
   auto* const tokens = reinterpret_cast<BFloat16*>(staged + sizeof(header));
   uint32_t token = 0;
   for (const RowRange& range : part.rows) {
     for (uint32_t i = 0; i < range.count; ++i) {
-      window.GatherPrompt(rows, range.first + i, token++, tokens);
+      window.GatherPrompt(rows, range.first + i, token, tokens);
+      if (activations.data != nullptr) {
+        window.GatherActivation(
+            static_cast<const BFloat16*>(activations.data) + (range.first + i) * activations.stride,
+            token, tokens);
+      }
+      ++token;
     }
   }
   const uint64_t value = context_.UnitValue(lane, lane.slice);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // KvSender: k and v of a step's rows go to the memory nodes that hold their sequences, without
-// queries, for the rows attend here. A memory node's empty reply is the credit for the window.
+// queries, for the rows attend here; and with them what they were made from, where memory nodes
+// keep activations. A memory node's empty reply is the credit for the window.
 //
 // Threading: the data thread. Allocation: per epoch, and per step for who gets which rows.
 

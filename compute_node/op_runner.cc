@@ -50,6 +50,13 @@ void OpRunner::Run(absl::Span<const model::OpId> ops, ValueBuffers& buffers) con
   }
 }
 
+void OpRunner::RunColumns(absl::Span<const model::OpId> ops, size_t first_column,
+                          ValueBuffers& buffers) const {
+  RunLinear(ops.front(), buffers.rows().positions.size(), first_column, buffers);
+  BetweenOps();
+  Run(ops.subspan(1), buffers);
+}
+
 void OpRunner::RunOp(model::OpId id, ValueBuffers& buffers) const {
   const model::Op& op = program_.graph().ops[id];
   const RowInputs& rows = buffers.rows();
@@ -65,7 +72,7 @@ void OpRunner::RunOp(model::OpId id, ValueBuffers& buffers) const {
   } else if (std::holds_alternative<model::NormOp>(op.body)) {
     RunNorm(op, count, buffers);
   } else if (std::holds_alternative<model::LinearOp>(op.body)) {
-    RunLinear(id, count, buffers);
+    RunLinear(id, count, /*first_column=*/0, buffers);
   } else if (std::holds_alternative<model::RopeOp>(op.body)) {
     RunRope(id, rows, buffers);
   } else if (std::holds_alternative<model::AddOp>(op.body)) {
@@ -98,10 +105,13 @@ void OpRunner::RunOp(model::OpId id, ValueBuffers& buffers) const {
   }
 }
 
-void OpRunner::RunLinear(model::OpId id, size_t rows, ValueBuffers& buffers) const {
+void OpRunner::RunLinear(model::OpId id, size_t rows, size_t first_column,
+                         ValueBuffers& buffers) const {
   const model::Op& op = program_.graph().ops[id];
-  dense_.Linear(*weights_.linear(id), buffers.Activations(op.inputs[0], rows), 0,
-                buffers.Floats(op.output, rows));
+  kernels::MatrixView<float> out = buffers.Floats(op.output, rows);
+  out.data += first_column;
+  out.cols -= first_column;
+  dense_.Linear(*weights_.linear(id), buffers.Activations(op.inputs[0], rows), first_column, out);
 }
 
 void OpRunner::RunNorm(const model::Op& op, size_t rows, ValueBuffers& buffers) const {

@@ -38,9 +38,14 @@ class OpRunner {
   // attention, no reduction.
   void Run(absl::Span<const model::OpId> ops, ValueBuffers& buffers) const;
 
+  // The same of ops of which the first is a linear one, and of its output only columns from
+  // `first_column` on, a multiple of 64: the others are not to be looked at.
+  void RunColumns(absl::Span<const model::OpId> ops, size_t first_column,
+                  ValueBuffers& buffers) const;
+
  private:
   void RunOp(model::OpId id, ValueBuffers& buffers) const;
-  void RunLinear(model::OpId id, size_t rows, ValueBuffers& buffers) const;
+  void RunLinear(model::OpId id, size_t rows, size_t first_column, ValueBuffers& buffers) const;
   void RunNorm(const model::Op& op, size_t rows, ValueBuffers& buffers) const;
   void RunAdd(const model::Op& op, size_t rows, ValueBuffers& buffers) const;
   void RunHeadNorm(const model::Op& op, size_t rows, ValueBuffers& buffers) const;

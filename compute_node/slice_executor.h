@@ -118,6 +118,11 @@ class SliceExecutor {
                                                     ValueBuffers& buffers) const {
     return buffers.Halves(program_.AttentionOutput(slice), rows);
   }
+  // Makes columns from `first_column` on, a multiple of 64, of q, k and v of the rows again, whose
+  // values of KvInputOf() and positions are there.
+  void RunKvOps(uint32_t slice, size_t first_column, ValueBuffers& buffers) {
+    runner_.RunColumns(program_.KvOps(slice), first_column, buffers);
+  }
   // Of the first `whole_rows` rows everything, of the others k and v alone: queries of prompts stay
   // where they attend. Errors: those of the device.
   absl::Status QkvToHost(uint32_t slice, size_t rows, size_t whole_rows,

@@ -48,6 +48,28 @@ SliceProgram::SliceProgram(const model::Graph& graph, DType compute_type, model:
     : graph_(&graph), compute_type_(compute_type), split_(std::move(split)) {
   FindCrossings();
   FindTail();
+  FindKvOps();
+}
+
+// A chain: nothing but norms of heads and rope stands between the linear layer and the attention.
+void SliceProgram::FindKvOps() {
+  for (uint32_t slice = 0; slice + 1 < slice_count(); ++slice) {
+    std::vector<model::OpId> ops;
+    model::ValueId value = Qkv(slice);
+    bool linear = false;
+    while (!linear) {
+      ops.push_back(graph_->values[value].producer);
+      const model::Op& op = graph_->ops[ops.back()];
+      if (op.inputs.size() != 1) {
+        ops.clear();
+        break;
+      }
+      linear = std::holds_alternative<model::LinearOp>(op.body);
+      value = op.inputs[0];
+    }
+    std::reverse(ops.begin(), ops.end());
+    kv_ops_.push_back(std::move(ops));
+  }
 }
 
 void SliceProgram::FindCrossings() {

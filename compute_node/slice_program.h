@@ -78,6 +78,9 @@ class SliceProgram {
   const model::AttentionOp& attention(uint32_t slice) const;
   model::ValueId Qkv(uint32_t slice) const { return AttentionOf(slice).inputs[0]; }
   model::ValueId AttentionOutput(uint32_t slice) const { return AttentionOf(slice).output; }
+  // The ops that make q, k and v of one value, KvInputOf(), in order: its linear layer first. None
+  // where they are made in another way.
+  absl::Span<const model::OpId> KvOps(uint32_t slice) const { return kv_ops_[slice]; }
   // What must be carried across the attention after `slice`, besides its output.
   const std::vector<model::ValueId>& Context(uint32_t slice) const {
     return split_.slices[slice].context;
@@ -104,6 +107,7 @@ class SliceProgram {
   }
   void FindCrossings();
   void FindTail();
+  void FindKvOps();
 
   const model::Graph* graph_;
   DType compute_type_;
@@ -111,8 +115,15 @@ class SliceProgram {
   size_t tail_begin_ = 0;  // Of the last slice: behind its last reduction.
   std::vector<model::ValueId> last_inputs_;
   std::vector<model::ValueId> tail_inputs_;
-  std::vector<bool> is_part_;  // [values]
-  std::vector<bool> crosses_;  // [values]
+  std::vector<std::vector<model::OpId>> kv_ops_;  // [attentions]
+  std::vector<bool> is_part_;                     // [values]
+  std::vector<bool> crosses_;                     // [values]
 };
+
+// What q, k and v of the slice are made from, in the compute type; kNone without KvOps().
+inline model::ValueId KvInputOf(const SliceProgram& program, uint32_t slice) {
+  const absl::Span<const model::OpId> ops = program.KvOps(slice);
+  return ops.empty() ? model::kNone : program.graph().ops[ops.front()].inputs[0];
+}
 
 }  // namespace lamina::compute_node

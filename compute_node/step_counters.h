@@ -21,6 +21,7 @@ struct StepCounters {
   std::atomic<uint64_t> units{0};
   std::atomic<uint64_t> replayed_units{0};
   std::atomic<uint64_t> device_units{0};
+  std::atomic<uint64_t> recomputed_tokens{0};  // Times layers: K and V made from activations.
   telemetry::UnitLine unit_line;
   telemetry::Refusals refusals;
   telemetry::WorkMeter meter;

@@ -33,14 +33,26 @@ class SlotPool {
   std::vector<uint32_t> free_;  // In the order in which they became free.
 };
 
+// What the use reads, each once.
+std::vector<model::ValueId> ReadBy(const model::Graph& graph, const ValueUse& use) {
+  std::vector<model::ValueId> read;
+  if (use.reads) {
+    read = graph.ops[use.op].inputs;
+  }
+  if (use.also_read != model::kNone) {
+    read.push_back(use.also_read);
+  }
+  std::sort(read.begin(), read.end());
+  read.erase(std::unique(read.begin(), read.end()), read.end());
+  return read;
+}
+
 // [values]: the last use that reads each.
 std::vector<size_t> LastReaders(const model::Graph& graph, const ValueLives& lives) {
   std::vector<size_t> last(graph.values.size(), 0);
   for (size_t i = 0; i < lives.uses.size(); ++i) {
-    if (lives.uses[i].reads) {
-      for (const model::ValueId value : graph.ops[lives.uses[i].op].inputs) {
-        last[value] = i;
-      }
+    for (const model::ValueId value : ReadBy(graph, lives.uses[i])) {
+      last[value] = i;
     }
   }
   for (const model::ValueId value : lives.kept) {
@@ -65,13 +77,7 @@ ValueSlots AssignSlots(const model::Graph& graph, const ValueLives& lives) {
     if (use.makes) {
       take(graph.ops[use.op].output);
     }
-    if (!use.reads) {
-      continue;
-    }
-    std::vector<model::ValueId> read = graph.ops[use.op].inputs;
-    std::sort(read.begin(), read.end());
-    read.erase(std::unique(read.begin(), read.end()), read.end());
-    for (const model::ValueId value : read) {
+    for (const model::ValueId value : ReadBy(graph, use)) {
       if (last[value] == i && lives.row_bytes[value] > 0) {
         pool.GiveBack(value);
       }

@@ -23,6 +23,7 @@ struct ValueUse {
   model::OpId op = model::kNone;
   bool reads = true;
   bool makes = true;
+  model::ValueId also_read = model::kNone;  // Besides the op's inputs.
 };
 
 struct ValueLives {

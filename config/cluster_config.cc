@@ -406,9 +406,10 @@ absl::Status CheckServed(const ClusterConfig& config) {
   }
   for (size_t i = 0; i < config.memory.size(); ++i) {
     LAMINA_RETURN_IF_ERROR(CheckNodeServed("memory", i, config.memory[i], other_hosts));
-    if (config.memory[i].device != "cpu" && config.policy == kPolicyFetchHeads) {
-      return NotServed(absl::StrCat("memory.", i, ".device"), config.memory[i].device,
-                       "cpu, with policy fetch_heads; cuda with policy attend_remote");
+    if (config.memory[i].device != "cpu" && config.Fetches()) {
+      return NotServed(
+          absl::StrCat("memory.", i, ".device"), config.memory[i].device,
+          absl::StrCat("cpu, with policy ", config.policy, "; cuda with policy attend_remote"));
     }
     if (config.memory[i].device != "cpu" && config.policy == kPolicyAuto) {
       return NotServed(absl::StrCat("memory.", i, ".device"), config.memory[i].device,
@@ -480,8 +481,9 @@ std::string ClusterConfig::VerbsUri() const {
 
 absl::Status ClusterConfig::Validate() const {
   LAMINA_RETURN_IF_ERROR(CheckValues(*this));
-  if (!IsOneOf(policy, {kPolicyAttendRemote, kPolicyLocal, kPolicyAuto, kPolicyFetchHeads})) {
-    return NotServed("policy", policy, "attend_remote, local, auto, fetch_heads");
+  if (!IsOneOf(policy, {kPolicyAttendRemote, kPolicyLocal, kPolicyAuto, kPolicyFetchHeads,
+                        kPolicyFetchRecompute})) {
+    return NotServed("policy", policy, "attend_remote, local, auto, fetch_heads, fetch_recompute");
   }
   LAMINA_RETURN_IF_ERROR(CheckNodes(*this));
   LAMINA_RETURN_IF_ERROR(CheckReplicas(*this));

@@ -44,10 +44,14 @@ inline constexpr absl::string_view kPolicyAttendRemote = "attend_remote";
 inline constexpr absl::string_view kPolicyLocal = "local";
 inline constexpr absl::string_view kPolicyAuto = "auto";
 inline constexpr absl::string_view kPolicyFetchHeads = "fetch_heads";
+inline constexpr absl::string_view kPolicyFetchRecompute = "fetch_recompute";
 
 // With a policy that fetches: of each compute node, for all its lanes and memory nodes.
 struct FetchConfig {
   uint64_t window_bytes = uint64_t{64} << 20;
+  // Policy fetch_recompute: of how many tokens K and V are made again from activations.
+  uint32_t recompute_percent = 0;
+  bool recompute_auto = true;  // By measured times.
   friend bool operator==(const FetchConfig&, const FetchConfig&) = default;
 };
 
@@ -177,7 +181,7 @@ struct ClusterConfig {
   ClusterAttention attention;
   std::string policy{kPolicyAttendRemote};
   PolicyLoadConfig policy_load;  // With policy auto.
-  FetchConfig fetch;             // With policy fetch_heads.
+  FetchConfig fetch;             // With a policy that fetches.
   struct {
     PrefillMode mode = PrefillMode::kInline;
     uint32_t chunk_tokens = 512;
@@ -207,6 +211,8 @@ struct ClusterConfig {
 
   // Whether all nodes run on this host: nobody else needs to reach them.
   bool IsOneHost() const;
+  // Whether rows attend at the compute node, over K and V that memory nodes send there.
+  bool Fetches() const { return policy == kPolicyFetchHeads || policy == kPolicyFetchRecompute; }
   // What "ucx" and "verbs" mean here as URIs: on one host they listen on loopback alone.
   std::string UcxUri() const;
   std::string VerbsUri() const;

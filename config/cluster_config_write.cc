@@ -269,9 +269,13 @@ std::string ToYaml(const ClusterConfig& config) {
     number("context", config.policy_load.context);
     out << YAML::EndMap;
   }
-  if (config.policy == kPolicyFetchHeads) {
+  if (config.Fetches()) {
     section("fetch");
     word("window", FormatExactBytes(config.fetch.window_bytes));
+    if (config.policy == kPolicyFetchRecompute) {
+      word("recompute_percent",
+           config.fetch.recompute_auto ? "auto" : absl::StrCat(config.fetch.recompute_percent));
+    }
     out << YAML::EndMap;
   }
   section("prefill");

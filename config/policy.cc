@@ -105,26 +105,48 @@ absl::Status CheckLocal(const ClusterConfig& config) {
   return absl::OkStatus();
 }
 
+absl::Status CheckHeads(const ClusterConfig& config) {
+  const FetchConfig& fetch = config.fetch;
+  if (!fetch.recompute_auto) {
+    return absl::InvalidArgumentError(
+        "fetch.recompute_percent: says what policy fetch_recompute recomputes, and the policy is "
+        "fetch_heads; remove it, or set policy to fetch_recompute");
+  }
+  return config.partition != Partition::kTokenRange
+             ? absl::OkStatus()
+             : absl::UnimplementedError(
+                   "partition: token_range is not served by this version with policy fetch_heads; "
+                   "it serves request, head and auto");
+}
+
+absl::Status CheckRecompute(const ClusterConfig& config) {
+  if (config.fetch.recompute_percent > 100) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("fetch.recompute_percent: ", config.fetch.recompute_percent,
+                     " is no number from 0 to 100, nor auto"));
+  }
+  return config.partition == Partition::kRequest || config.partition == Partition::kAuto
+             ? absl::OkStatus()
+             : absl::UnimplementedError(
+                   "partition: only request is served by this version with policy "
+                   "fetch_recompute, since activations are kept where all heads are; set it to "
+                   "request or auto");
+}
+
 absl::Status CheckFetch(const ClusterConfig& config) {
-  if (config.policy != kPolicyFetchHeads) {
+  if (!config.Fetches()) {
     return config.fetch == FetchConfig()
                ? absl::OkStatus()
-               : absl::InvalidArgumentError(
-                     absl::StrCat("fetch: says how K and V are fetched, and the policy is ",
-                                  config.policy, "; remove it, or set policy to fetch_heads"));
+               : absl::InvalidArgumentError(absl::StrCat(
+                     "fetch: says how K and V are fetched, and the policy is ", config.policy,
+                     "; remove it, or set policy to fetch_heads or fetch_recompute"));
   }
   if (config.compute.size() > 1) {
     return absl::UnimplementedError(absl::StrCat(
-        "compute: ", config.compute.size(),
-        " nodes are not served by this version with policy fetch_heads; it serves one, without "
-        "stages, shards or nodes for prompts"));
+        "compute: ", config.compute.size(), " nodes are not served by this version with policy ",
+        config.policy, "; it serves one, without stages, shards or nodes for prompts"));
   }
-  if (config.partition == Partition::kTokenRange) {
-    return absl::UnimplementedError(
-        "partition: token_range is not served by this version with policy fetch_heads; it serves "
-        "request, head and auto");
-  }
-  return absl::OkStatus();
+  return config.policy == kPolicyFetchRecompute ? CheckRecompute(config) : CheckHeads(config);
 }
 
 }  // namespace

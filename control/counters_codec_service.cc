@@ -41,6 +41,7 @@ void ToProto(const telemetry::NodeCounters& counters, v1::NodeDetail* proto) {
   proto->set_weight_bytes(counters.weight_bytes);
   proto->set_replayed_units(counters.replayed_units);
   proto->set_device_units(counters.device_units);
+  proto->set_recomputed_tokens(counters.recomputed_tokens);
   proto->set_data_thread(std::string(NameOf(counters.activity)));
   proto->set_data_thread_beats(counters.beats);
 }
@@ -66,6 +67,7 @@ void FromProto(const v1::NodeDetail& proto, telemetry::NodeCounters& counters) {
   counters.weight_bytes = proto.weight_bytes();
   counters.replayed_units = proto.replayed_units();
   counters.device_units = proto.device_units();
+  counters.recomputed_tokens = proto.recomputed_tokens();
   counters.activity = ThreadActivityOf(proto.data_thread());
   counters.beats = proto.data_thread_beats();
 }

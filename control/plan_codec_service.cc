@@ -182,6 +182,7 @@ void ToProto(const plan::StepPlan& plan, v1::StepPlan* proto) {
   proto->set_row_chunks(plan.chunking.chunks);
   proto->set_head_chunks(plan.chunking.by_heads);
   proto->set_query_first(plan.chunking.query_first);
+  proto->set_recomputed(plan.recomputed);
 }
 
 absl::StatusOr<plan::StepPlan> FromProto(const v1::StepPlan& proto) {
@@ -189,6 +190,10 @@ absl::StatusOr<plan::StepPlan> FromProto(const v1::StepPlan& proto) {
     return absl::InvalidArgumentError(absl::StrCat("plan has ", proto.row_sequences_size(),
                                                    " row sequences and ",
                                                    proto.row_positions_size(), " row positions"));
+  }
+  if (proto.recomputed() > plan::kRecomputeUnit) {
+    return absl::InvalidArgumentError(absl::StrCat("plan recomputes ", proto.recomputed(), " of ",
+                                                   plan::kRecomputeUnit, " parts"));
   }
   plan::StepPlan plan;
   plan.epoch = proto.epoch();
@@ -208,6 +213,7 @@ absl::StatusOr<plan::StepPlan> FromProto(const v1::StepPlan& proto) {
   plan.chunking = {.chunks = proto.row_chunks(),
                    .by_heads = proto.head_chunks(),
                    .query_first = proto.query_first()};
+  plan.recomputed = proto.recomputed();
   return plan;
 }
 

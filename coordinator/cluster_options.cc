@@ -116,6 +116,22 @@ cost::PoolPrices PricesOf(const ClusterConfig& config) {
   return prices;
 }
 
+void UseRecompute(const ClusterConfig& config, uint32_t width, EngineOptions& options) {
+  options.activation_width = width;
+  const core::RecomputeBytes bytes{.kv = static_cast<double>(KvBytesPerToken(options.layers)) /
+                                         static_cast<double>(options.layers.size()),
+                                   .activation = static_cast<double>(width * sizeof(BFloat16))};
+  if (config.fetch.recompute_auto) {
+    options.scheduler.strategies.fetch_planning = [bytes] {
+      return core::MakeFetchRecompute(bytes);
+    };
+  } else {
+    options.scheduler.strategies.fetch_planning = [percent = config.fetch.recompute_percent] {
+      return core::MakeFetchRecomputeShare(percent);
+    };
+  }
+}
+
 EngineOptions MakeOptions(const ClusterConfig& config, const model::Graph& graph,
                           const model::ModelConfig& model) {
   EngineOptions options{.layers = LayersOf(graph),
@@ -143,8 +159,11 @@ EngineOptions MakeOptions(const ClusterConfig& config, const model::Graph& graph
   if (config.policy == kPolicyAuto) {
     options.policy_auto = PolicyAutoOptionsOf(config);
   }
-  if (config.policy == kPolicyFetchHeads) {
+  if (config.Fetches()) {
     options.fetch_bytes = config.fetch.window_bytes;
+  }
+  if (config.policy == kPolicyFetchRecompute) {
+    UseRecompute(config, model.width, options);
   }
   if (config.policy == kPolicyLocal) {
     options.partition_why = absl::StrCat("policy local: K and V stay on ", config.compute[0].name,
@@ -168,7 +187,9 @@ absl::Status SettlePartition(const ClusterConfig& config, EngineOptions& options
     needs.nodes.push_back({.name = node.name, .capacity_bytes = node.capacity_bytes});
   }
   options.partition = config.partition;
-  if (config.partition == Partition::kAuto) {
+  if (options.activation_width > 0) {  // Activations are where all heads are.
+    options.partition = Partition::kRequest;
+  } else if (config.partition == Partition::kAuto) {
     LAMINA_ASSIGN_OR_RETURN(const core::PartitionChoice choice, core::ChoosePartition(needs));
     options.partition = choice.partition;
     options.partition_why = absl::StrCat("chosen because ", choice.why);
@@ -176,10 +197,11 @@ absl::Status SettlePartition(const ClusterConfig& config, EngineOptions& options
     LAMINA_RETURN_IF_ERROR(core::CheckPartition(config.partition, needs));
   }
   if (options.partition == Partition::kTokenRange && options.fetch_bytes > 0) {
-    return absl::UnimplementedError(absl::StrCat(
-        "partition: auto chose token_range (", options.partition_why,
-        "), which this version does not serve with policy fetch_heads; set it to request or head, "
-        "or give memory nodes more capacity"));
+    return absl::UnimplementedError(
+        absl::StrCat("partition: auto chose token_range (", options.partition_why,
+                     "), which this version does not serve with policy ", config.policy,
+                     "; set it to request "
+                     "or head, or give memory nodes more capacity"));
   }
   if (options.partition == Partition::kTokenRange) {
     options.scheduler.span_tokens = core::SpanTokensFor(tokens_max);
@@ -209,6 +231,7 @@ plan::EpochConfig FetchingEpoch(const ClusterConfig& config, const EngineOptions
                           .sequence_tokens_max = options.scheduler.sequence_tokens_max,
                           .layers = options.layers,
                           .fetch_bytes = options.fetch_bytes,
+                          .activation_width = options.activation_width,
                           .partition = options.partition};
   if (options.fetch_bytes > 0) {
     epoch.attention_paths = {plan::AttentionPath::kFetch};
@@ -246,6 +269,7 @@ absl::Status CheckWindows(const ClusterConfig& config, const EngineOptions& opti
        .plan_ahead = limits.plan_ahead,
        .spans_max = spans_max,
        .fetch_bytes = plan::FetchWindowBytes(epoch),
+       .activation_width = options.activation_width,
        .shards = shards,
        .part_row_bytes = width * sizeof(float),
        .layers = options.layers});

@@ -153,6 +153,7 @@ void Engine::Impl::BeginEpoch(const FormedEpoch& epoch, const std::vector<std::s
   schedule = epoch.topology.Schedule();
   shares_by = epoch.shares_by;
   scheduler.SetLinkCosts(CostsOfLinks(epoch, MeasuredNodesOf(members)));
+  scheduler.SetFetchRates(FetchRatesOf(epoch, MeasuredNodesOf(members)));
   chunks_planned.assign(config.lanes, {});
   reports.Reset(epoch.topology.compute_nodes(), config.lanes, *schedule);
   core::Events events;
@@ -301,6 +302,7 @@ void Engine::Impl::UseCosts() {
   const MeasuredNodes nodes = MeasuredNodesOf(members);
   scheduler.SetLaneCosts(CostsOfLanes(*epoch, members.splits(), nodes));
   scheduler.SetLinkCosts(CostsOfLinks(*epoch, nodes));
+  scheduler.SetFetchRates(FetchRatesOf(*epoch, nodes));
   token_work.SetTimes({.slice = MeanUnit(nodes.compute),
                        .attention = MeanUnit(nodes.memory),
                        .memory_nodes = static_cast<uint32_t>(nodes.memory.size())});

@@ -62,9 +62,11 @@ struct EngineOptions {
   Partition partition = Partition::kRequest;  // Not kAuto.
   std::string partition_why;                  // Of one that was chosen; status tells it.
   std::optional<PolicyAutoOptions> policy_auto;
-  // Policy fetch_heads: rows attend at the compute node, over K and V that memory nodes send into
+  // Policies that fetch: rows attend at the compute node, over K and V that memory nodes send into
   // windows of so many bytes in all. Else 0.
   uint64_t fetch_bytes = 0;
+  // Policy fetch_recompute: EpochConfig::activation_width. Else 0.
+  uint32_t activation_width = 0;
   core::SchedulerOptions scheduler;  // memory_nodes, prefill_lanes: filled in at each epoch.
   bool priority_order = false;
   // A node that has not been heard of for so long is taken for dead (stopped, or its cable pulled):
@@ -85,6 +87,13 @@ inline uint64_t KvBytesPerToken(const std::vector<AttentionDescriptor>& layers) 
     bytes += 2 * uint64_t{layer.kv_width()} * sizeof(BFloat16);
   }
   return bytes;
+}
+
+// Bytes that a memory node keeps of one token: K and V, and under policy fetch_recompute the
+// activations that they were made from.
+inline uint64_t SlotBytes(const EngineOptions& options) {
+  return KvBytesPerToken(options.layers) +
+         options.layers.size() * uint64_t{options.activation_width} * sizeof(BFloat16);
 }
 
 }  // namespace lamina::coordinator

@@ -41,9 +41,10 @@ EngineStatus StatusBuilder::Build(const StatusSources& sources) const {
                       .transport = uri.substr(0, uri.find(':')),
                       .scheduler = sources.scheduler.Stats(),
                       .stages = sources.splits.Describe(),
-                      .policy = membership.local()         ? "local"
-                                : options_.fetch_bytes > 0 ? "fetch_heads"
-                                                           : "attend_remote",
+                      .policy = membership.local()              ? "local"
+                                : options_.activation_width > 0 ? "fetch_recompute"
+                                : options_.fetch_bytes > 0      ? "fetch_heads"
+                                                                : "attend_remote",
                       .partition = DescribePartition(sources),
                       .prefill = DescribePrefill(membership)};
   if (options_.policy_auto.has_value()) {

@@ -127,6 +127,7 @@ plan::EpochConfig EpochForming::ConfigOf(const EpochMembers& members,
   } else if (options_.fetch_bytes > 0) {
     config.attention_paths = {plan::AttentionPath::kFetch};
     config.fetch_bytes = options_.fetch_bytes;
+    config.activation_width = options_.activation_width;
   }
   const bool waits =
       options_.device_waits && config.attention_paths.Has(plan::AttentionPath::kRemote);

@@ -20,7 +20,7 @@ class NodeAdmission {
  public:
   // The options must outlive this.
   explicit NodeAdmission(const EngineOptions& options)
-      : options_(options), slot_bytes_(KvBytesPerToken(options.layers)) {}
+      : options_(options), slot_bytes_(SlotBytes(options)) {}
 
   // `holds_kv`: whether it does in some epoch.
   // Errors: kFailedPrecondition  another version or model; too little room for what one request may

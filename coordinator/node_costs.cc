@@ -5,6 +5,7 @@
 #include <string>
 
 #include "common/dtype.h"
+#include "telemetry/work_part.h"
 
 namespace lamina::coordinator {
 namespace {
@@ -60,6 +61,25 @@ cost::UnitTimes MeanUnit(const std::vector<const AttachedNode*>& nodes) {
   }
   return measured == 0 ? cost::UnitTimes{}
                        : cost::UnitTimes{mean.fixed / measured, mean.slope / measured};
+}
+
+core::FetchRates FetchRatesOf(const FormedEpoch& epoch, const MeasuredNodes& nodes) {
+  core::FetchRates rates;
+  if (epoch.config().activation_width == 0) {
+    return rates;
+  }
+  for (const AttachedNode* node : nodes.compute) {
+    for (const core::KnownLink& link : KnownLinksOf(*node)) {
+      rates.bytes_per_second += link.bytes_per_second > 0 ? core::BelievedBandwidth(link) : 0;
+    }
+    const uint64_t tokens = node->counters.recomputed_tokens;
+    for (const auto& [part, seconds] : node->counters.parts) {
+      if (tokens > 0 && part == telemetry::NameOf(telemetry::WorkPart::kRecompute)) {
+        rates.recompute_seconds = seconds / static_cast<double>(tokens);
+      }
+    }
+  }
+  return rates;
 }
 
 cost::LinkCosts CostsOfLinks(const FormedEpoch& epoch, const MeasuredNodes& nodes) {

@@ -11,6 +11,7 @@
 
 #include "coordinator/attached_nodes.h"
 #include "coordinator/cluster_members.h"
+#include "coordinator/core/fetch_planning.h"
 #include "coordinator/epoch_forming.h"
 #include "coordinator/replica_splits.h"
 #include "cost/layer_seconds.h"
@@ -37,5 +38,10 @@ cost::UnitTimes MeanUnit(const std::vector<const AttachedNode*>& nodes);
 // taken to be as fast. Memory nodes share a lane's rows, and a compute node's link carries those of
 // all.
 cost::LinkCosts CostsOfLinks(const FormedEpoch& epoch, const MeasuredNodes& nodes);
+
+// What of tokens comes over all links from memory nodes together in a second, and how long the
+// compute node takes to make K and V of one in a layer: since it started, from the profile that it
+// makes then on. Zeros: not known, or an epoch that keeps no activations.
+core::FetchRates FetchRatesOf(const FormedEpoch& epoch, const MeasuredNodes& nodes);
 
 }  // namespace lamina::coordinator

@@ -105,6 +105,9 @@ void AddNodeCounters(MetricsPage& page, const std::string& prefix, const MetricL
   page.Counter(prefix + "replayed_units_total",
                "Slices that the device had recorded, so that each was one call.", labels,
                static_cast<double>(counters.replayed_units));
+  page.Counter(prefix + "recomputed_tokens_total",
+               "Tokens, times layers, whose K and V were made again from activations.", labels,
+               static_cast<double>(counters.recomputed_tokens));
   page.Counter(prefix + "device_units_total",
                "Units for whose windows the device waited itself, without the processor.", labels,
                static_cast<double>(counters.device_units));

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "common/check.h"
 #include "common/status_macros.h"
+#include "kernels/activation_arena.h"
 #include "kernels/kv_arena.h"
 #include "kernels/kv_device.h"
 
@@ -13,13 +15,14 @@ namespace {
 class CpuKvDevice final : public KvDevice, public KvReads {
  public:
   CpuKvDevice(const KvDeviceOptions& options, const AttentionKernel& kernel, ThreadPool& pool,
-              KvArena arena)
+              KvArena arena, std::optional<ActivationArena> activations)
       : layers_(options.layers),
         kernel_(kernel),
         pool_(pool),
         name_(kernel.name()),
         query_tokens_max_(options.query_tokens_max),
-        arena_(std::move(arena)) {
+        arena_(std::move(arena)),
+        activations_(std::move(activations)) {
     // Scratch of the layer with most to a row serves all.
     const auto widest =
         std::max_element(layers_.begin(), layers_.end(),
@@ -30,7 +33,9 @@ class CpuKvDevice final : public KvDevice, public KvReads {
 
   const std::string& name() const override { return name_; }
   uint32_t slots() const override { return arena_.slots(); }
-  uint64_t bytes() const override { return arena_.bytes(); }
+  uint64_t bytes() const override {
+    return arena_.bytes() + (activations_.has_value() ? activations_->bytes() : 0);
+  }
   uint32_t query_tokens_max() const override { return query_tokens_max_; }
   bool usable() const override { return true; }
   absl::Status Begin() override { return absl::OkStatus(); }
@@ -59,6 +64,10 @@ class CpuKvDevice final : public KvDevice, public KvReads {
     return absl::OkStatus();
   }
 
+  KvActivations* activations() override {
+    return activations_.has_value() ? &*activations_ : nullptr;
+  }
+
   KvDeviceRows* device_rows() override { return nullptr; }
   KvWaits* waits() override { return nullptr; }
 
@@ -69,6 +78,7 @@ class CpuKvDevice final : public KvDevice, public KvReads {
   const std::string name_;
   const uint32_t query_tokens_max_;
   KvArena arena_;
+  std::optional<ActivationArena> activations_;
   std::unique_ptr<AttentionScratch> scratch_;
 };
 
@@ -82,7 +92,14 @@ KvDeviceMaker CpuKvDevices(const AttentionKernel& kernel, ThreadPool& pool) {
           "attention on tensor cores needs a CUDA device; this one is the processor");
     }
     LAMINA_ASSIGN_OR_RETURN(KvArena arena, KvArena::Create(options.layers, options.slots));
-    return std::make_unique<CpuKvDevice>(options, kernel, pool, std::move(arena));
+    std::optional<ActivationArena> activations;
+    if (options.activation_width > 0) {
+      LAMINA_ASSIGN_OR_RETURN(activations,
+                              ActivationArena::Create(static_cast<uint32_t>(options.layers.size()),
+                                                      options.slots, options.activation_width));
+    }
+    return std::make_unique<CpuKvDevice>(options, kernel, pool, std::move(arena),
+                                         std::move(activations));
   };
 }
 

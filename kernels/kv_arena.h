@@ -4,8 +4,7 @@
 // scratch.
 //
 // Layout: for each layer a K plane and a V plane, as in KvView: tokens inside heads
-// (docs/adr/0005-kv-layout.md), K in tiles (docs/adr/0084-k-in-tiles.md). Anonymous memory, so that
-// transparent huge pages apply.
+// (docs/adr/0005-kv-layout.md), K in tiles (docs/adr/0084-k-in-tiles.md).
 //
 // Nobody outside this process reads or writes it: data crosses in windows and is copied here.
 //
@@ -21,6 +20,7 @@
 #include "absl/types/span.h"
 #include "common/attention_descriptor.h"
 #include "common/dtype.h"
+#include "kernels/arena_memory.h"
 #include "kernels/attention.h"
 
 namespace lamina::kernels {
@@ -35,17 +35,11 @@ class KvArena {
   static absl::StatusOr<KvArena> Create(absl::Span<const AttentionDescriptor> layers,
                                         uint32_t slots);
 
-  KvArena(KvArena&& other) noexcept;
-  KvArena& operator=(KvArena&& other) noexcept;
-  KvArena(const KvArena&) = delete;
-  KvArena& operator=(const KvArena&) = delete;
-  ~KvArena();
-
   uint32_t slots() const { return slots_; }
-  uint64_t bytes() const { return bytes_; }
+  uint64_t bytes() const { return memory_.bytes(); }
 
-  BFloat16* k(uint32_t layer) { return data_ + planes_[layer].k; }
-  BFloat16* v(uint32_t layer) { return data_ + planes_[layer].v; }
+  BFloat16* k(uint32_t layer) { return data() + planes_[layer].k; }
+  BFloat16* v(uint32_t layer) { return data() + planes_[layer].v; }
   // Elements between two heads.
   size_t head_stride(uint32_t layer) const { return planes_[layer].head_stride; }
   // From KV head `head` on.
@@ -56,14 +50,15 @@ class KvArena {
 
  private:
   struct Plane {
-    size_t k = 0;  // Elements from data_.
+    size_t k = 0;  // Elements from data().
     size_t v = 0;
     size_t head_stride = 0;
   };
   KvArena() = default;
 
-  BFloat16* data_ = nullptr;
-  uint64_t bytes_ = 0;
+  BFloat16* data() { return reinterpret_cast<BFloat16*>(memory_.data()); }
+
+  ArenaMemory memory_;
   uint32_t slots_ = 0;
   std::vector<Plane> planes_;
 };

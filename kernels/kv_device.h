@@ -49,6 +49,9 @@ struct KvDeviceOptions {
   uint32_t store_tokens_max = 0;    // Of one Store.
   uint32_t waiting_lanes = 0;       // Whose steps waits() serves, where the device has them;
   uint32_t waiting_rows_max = 0;    // rows of one's step.
+  // Elements of the activation that each slot has in every layer, beside K and V. A device without
+  // activations() has none, and is refused.
+  uint32_t activation_width = 0;
   friend bool operator==(const KvDeviceOptions&, const KvDeviceOptions&) = default;
 };
 
@@ -97,6 +100,31 @@ class KvReads {
                             uint32_t first, uint32_t tokens, BFloat16* k, BFloat16* v) = 0;
 };
 
+// Activations of consecutive tokens, and their slots in order.
+// Shapes: activation  [tokens, activation_width] bf16, `stride` elements between tokens
+struct ActivationRows {
+  const BFloat16* activation = nullptr;
+  size_t stride = 0;
+  absl::Span<const Extent> slots;
+};
+
+// What a device keeps of token slots beside K and V: the activations that k and v were made from,
+// for those who make them again.
+class KvActivations {
+ public:
+  virtual ~KvActivations() = default;
+
+  // Copies all rows into their slots. They may be overwritten when it returns.
+  // Errors: as KvDevice::Store().
+  virtual absl::Status Store(uint32_t layer, absl::Span<const ActivationRows> rows) = 0;
+
+  // Copies those of tokens [first, first + tokens) of a sequence to `to`, one behind the other,
+  // after all that was stored before. `extents` name the slots of its tokens 0, 1, 2, ...
+  // Errors: as KvDevice::Store().   Requires: they name first + tokens of them.
+  virtual absl::Status Load(uint32_t layer, absl::Span<const Extent> extents, uint32_t first,
+                            uint32_t tokens, BFloat16* to) = 0;
+};
+
 class KvDevice {
  public:
   virtual ~KvDevice() = default;
@@ -139,6 +167,8 @@ class KvDevice {
 
   // Null: K and V can be attended there and nowhere else.
   virtual KvReads* reads() { return nullptr; }
+  // Null: it keeps K and V alone, as it does without KvDeviceOptions::activation_width.
+  virtual KvActivations* activations() { return nullptr; }
 
   // Null: it serves no steps by itself, or was made without waiting_lanes.
   virtual KvWaits* waits() = 0;

@@ -42,7 +42,9 @@ AttentionWorker::AttentionWorker(const Options& options, transport::Transport& t
   }
   if (epoch_.config.attention_paths.Has(plan::AttentionPath::kFetch)) {
     LAMINA_CHECK(device.reads() != nullptr);
-    kv_stream_.emplace(epoch_, feed_, meter_, *device.reads());
+    LAMINA_CHECK(epoch_.config.activation_width == 0 || device.activations() != nullptr);
+    kv_stream_.emplace(epoch_, feed_, meter_,
+                       KvStream::Stored{*device.reads(), device.activations()});
     sources_.push_back(&*kv_stream_);
   }
   sources_.push_back(&host_queries_);
@@ -66,7 +68,8 @@ kernels::KvDeviceOptions AttentionWorker::DeviceOptions(const plan::EpochConfig&
           .context_tokens_max = config.sequence_tokens_max,
           .items_max = config.rows_max * items_of_row,
           .query_tokens_max = config.rows_max,
-          .store_tokens_max = config.rows_max + config.chunk_tokens_max};
+          .store_tokens_max = config.rows_max + config.chunk_tokens_max,
+          .activation_width = config.activation_width};
 }
 
 size_t AttentionWorker::device_reply_bytes() const {

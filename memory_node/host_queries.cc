@@ -171,7 +171,8 @@ void HostQueries::Shape(const From& from, uint32_t layer) {
   from.part.query = {.part = shape,
                      .pieces = pieces,
                      .own_rows = lane.own_rows,
-                     .prompt_tokens = lane.chunk_tokens};
+                     .prompt_tokens = lane.chunk_tokens,
+                     .activation_width = epoch_.config.activation_width};
   from.part.outputs = {
       .part = shape,
       .pieces = pieces,

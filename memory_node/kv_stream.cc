@@ -20,9 +20,8 @@ constexpr uint32_t kComputeNode = 0;
 
 }  // namespace
 
-KvStream::KvStream(const NodeEpoch& epoch, StepFeed& feed, UnitMeter& meter,
-                   kernels::KvReads& reads)
-    : epoch_(epoch), feed_(feed), meter_(meter), reads_(reads), streams_(epoch.config.lanes) {
+KvStream::KvStream(const NodeEpoch& epoch, StepFeed& feed, UnitMeter& meter, const Stored& stored)
+    : epoch_(epoch), feed_(feed), meter_(meter), stored_(stored), streams_(epoch.config.lanes) {
   for (Stream& stream : streams_) {
     stream.staged.resize(2 * plan::FetchWindows(epoch.layout).window_bytes());
   }
@@ -54,9 +53,9 @@ absl::StatusOr<bool> KvStream::TakeStep(Lane& lane) {
 
 void KvStream::BeginLayer(Stream& stream) {
   plan::PiecesOf(epoch_.layers[stream.layer], stream.runs, epoch_.layout.shape().fetch_bytes,
-                 stream.pieces);
+                 epoch_.config.activation_width, stream.pieces);
   stream.piece = 0;
-  stream.tiles_done = 0;
+  stream.done = 0;
 }
 
 // Of two windows the last but one piece's has been used up.
@@ -98,80 +97,146 @@ absl::Status KvStream::Look() {
   return absl::OkStatus();
 }
 
-// Tiles of all heads follow each other, in K and in V, so a turn is one range of each.
 absl::Status KvStream::PutSome(Lane& lane, Stream& stream) {
+  return stream.pieces[stream.piece].activations() ? PutActivations(lane, stream)
+                                                   : PutTiles(lane, stream);
+}
+
+// The slots that are sent of all heads follow each other, in K and in V, unless each head begins
+// with slots of recomputed tokens: a turn is one range of each.
+absl::Status KvStream::PutTiles(Lane& lane, Stream& stream) {
   const AttentionDescriptor& layer = epoch_.layers[stream.layer];
   const plan::FetchPiece& piece = stream.pieces[stream.piece];
   const size_t tile_bytes = plan::kFetchTile * size_t{layer.head_dim} * sizeof(BFloat16);
-  const size_t tiles = size_t{piece.heads.count} * piece.slots / plan::kFetchTile;
-  const size_t first = stream.tiles_done;
-  const size_t end = std::min(tiles, first + std::max<size_t>(1, kTurnBytes / (2 * tile_bytes)));
+  const size_t per_head = (piece.slots - piece.recomputed) / plan::kFetchTile;
+  const size_t tiles = piece.heads.count * per_head;
+  const size_t first = stream.done;
+  size_t end = std::min(tiles, first + std::max<size_t>(1, kTurnBytes / (2 * tile_bytes)));
+  if (piece.recomputed > 0) {
+    end = std::min(end, (first / per_head + 1) * per_head);
+  }
   std::byte* const window = Staged(stream);
   auto* const k = reinterpret_cast<BFloat16*>(window + sizeof(plan::WindowHeader));
   BFloat16* const v = k + piece.elements(layer.head_dim);
-  const uint64_t value = epoch_.layout.SignalValue(lane.step, stream.layer);
   LAMINA_RETURN_IF_ERROR(Gather(lane, stream, first, end, k, v));
-  const size_t k_begin = sizeof(plan::WindowHeader) + first * tile_bytes;
+  const size_t before = (first / per_head + 1) * (piece.recomputed / plan::kFetchTile);
+  const size_t k_begin = sizeof(plan::WindowHeader) + (before + first) * tile_bytes;
   const size_t bytes = (end - first) * tile_bytes;
   if (first == 0) {
-    const plan::WindowHeader header{.lane = lane.index,
-                                    .epoch = epoch_.config.epoch,
-                                    .step = lane.step,
-                                    .layer = stream.layer,
-                                    .rows = static_cast<uint32_t>(stream.piece),
-                                    .kv_rows = piece.slots,
-                                    .sender = epoch_.node};
-    std::memcpy(window, &header, sizeof(header));
-    LAMINA_RETURN_IF_ERROR(Put(stream, 0, sizeof(header) + bytes, nullptr));
-  } else {
-    LAMINA_RETURN_IF_ERROR(Put(stream, k_begin, bytes, nullptr));
+    LAMINA_RETURN_IF_ERROR(PutHeader(lane, stream));
   }
-  const transport::SignalUpdate signal{
-      .word = plan::FetchWindows(epoch_.layout).word(epoch_.node, lane.index),
-      .value = stream.sent + 1};
-  LAMINA_RETURN_IF_ERROR(
-      Put(stream, k_begin + tiles * tile_bytes, bytes, end == tiles ? &signal : nullptr));
-  epoch_.transport.Progress();
-  telemetry::LinkCounters& link = meter_.link(kComputeNode);
-  telemetry::AddTo(epoch_.counters.bytes_sent, 2 * bytes);
-  telemetry::AddTo(link.bytes, 2 * bytes);
-  telemetry::AddTo(link.puts, 2);
-  telemetry::AddTo(link.nanos, static_cast<uint64_t>(meter_.Lap(telemetry::WorkPart::kReply, lane,
-                                                                value, kComputeNode, 2 * bytes)));
-  stream.tiles_done = end;
-  return end == tiles ? EndPiece(lane, stream) : absl::OkStatus();
+  LAMINA_RETURN_IF_ERROR(Put(stream, k_begin, bytes, nullptr));
+  const transport::SignalUpdate signal = SignalOf(lane, stream);
+  LAMINA_RETURN_IF_ERROR(Put(stream, k_begin + piece.elements(layer.head_dim) * sizeof(BFloat16),
+                             bytes, end == tiles ? &signal : nullptr));
+  return EndTurn(lane, stream, 2 * bytes, 2, end, tiles);
 }
 
-// Tiles [first_tile, end_tile) of the piece, counted over its heads. Slots without a token that
-// lies here are zero: what an earlier piece left there is another sequence's.
+absl::Status KvStream::PutActivations(Lane& lane, Stream& stream) {
+  const plan::FetchPiece& piece = stream.pieces[stream.piece];
+  const size_t token_bytes = epoch_.config.activation_width * sizeof(BFloat16);
+  const size_t first = stream.done;
+  const size_t end =
+      std::min<size_t>(piece.recomputed, first + std::max<size_t>(1, kTurnBytes / token_bytes));
+  const size_t begin = sizeof(plan::WindowHeader) + first * token_bytes;
+  LAMINA_RETURN_IF_ERROR(GatherActivations(lane, stream, first, end,
+                                           reinterpret_cast<BFloat16*>(Staged(stream) + begin)));
+  if (first == 0) {
+    LAMINA_RETURN_IF_ERROR(PutHeader(lane, stream));
+  }
+  const size_t bytes = (end - first) * token_bytes;
+  const transport::SignalUpdate signal = SignalOf(lane, stream);
+  LAMINA_RETURN_IF_ERROR(Put(stream, begin, bytes, end == piece.recomputed ? &signal : nullptr));
+  return EndTurn(lane, stream, bytes, 1, end, piece.recomputed);
+}
+
+absl::Status KvStream::PutHeader(const Lane& lane, Stream& stream) {
+  const plan::FetchPiece& piece = stream.pieces[stream.piece];
+  const plan::WindowHeader header{.lane = lane.index,
+                                  .epoch = epoch_.config.epoch,
+                                  .step = lane.step,
+                                  .layer = stream.layer,
+                                  .rows = static_cast<uint32_t>(stream.piece),
+                                  .kv_rows = piece.activations() ? piece.recomputed : piece.slots,
+                                  .sender = epoch_.node};
+  std::memcpy(Staged(stream), &header, sizeof(header));
+  return Put(stream, 0, sizeof(header), nullptr);
+}
+
+transport::SignalUpdate KvStream::SignalOf(const Lane& lane, const Stream& stream) const {
+  return {.word = plan::FetchWindows(epoch_.layout).word(epoch_.node, lane.index),
+          .value = stream.sent + 1};
+}
+
+absl::Status KvStream::EndTurn(Lane& lane, Stream& stream, size_t bytes, uint32_t puts, size_t done,
+                               size_t all) {
+  epoch_.transport.Progress();
+  telemetry::LinkCounters& link = meter_.link(kComputeNode);
+  telemetry::AddTo(epoch_.counters.bytes_sent, bytes);
+  telemetry::AddTo(link.bytes, bytes);
+  telemetry::AddTo(link.puts, puts);
+  const uint64_t value = epoch_.layout.SignalValue(lane.step, stream.layer);
+  telemetry::AddTo(link.nanos, static_cast<uint64_t>(meter_.Lap(telemetry::WorkPart::kReply, lane,
+                                                                value, kComputeNode, bytes)));
+  stream.done = done;
+  return done == all ? EndPiece(lane, stream) : absl::OkStatus();
+}
+
+// Tiles [first_tile, end_tile) of those that the piece sends, counted over its heads. Slots without
+// a token that lies here are zero: what an earlier piece left there is another sequence's.
 absl::Status KvStream::Gather(const Lane& lane, const Stream& stream, size_t first_tile,
                               size_t end_tile, BFloat16* k, BFloat16* v) {
   const plan::FetchPiece& piece = stream.pieces[stream.piece];
   const size_t head_dim = epoch_.layers[stream.layer].head_dim;
-  const size_t begin = first_tile * plan::kFetchTile;  // In slots, over all heads.
+  const size_t per_head = piece.slots - piece.recomputed;  // Slots that are sent.
+  const size_t begin = first_tile * plan::kFetchTile;      // In these, over all heads.
   const size_t end = end_tile * plan::kFetchTile;
-  size_t slot = begin / piece.slots * piece.slots;
-  for (auto head = static_cast<uint32_t>(begin / piece.slots); slot < end; ++head) {
+  size_t slot = begin / per_head * per_head;
+  for (auto head = static_cast<uint32_t>(begin / per_head); slot < end; ++head) {
+    // Where slot 0 would lie, had no head slots of recomputed tokens.
+    const size_t skipped = (head + size_t{1}) * piece.recomputed;
     for (uint32_t run = piece.first_run; run < piece.runs_end && slot < end; ++run) {
       const plan::FetchRun& tokens = stream.runs[run];
       // Of the run's slots those in the range, and of these those with a token.
       const size_t from = std::max(slot, begin);
       const size_t to = std::min(slot + tokens.slots(), end);
-      const size_t tokens_end = std::clamp(slot + tokens.before, from, std::max(from, to));
+      const size_t tokens_end = std::clamp(slot + tokens.fetched(), from, std::max(from, to));
       if (from < to) {
         const size_t zeros = tokens_end / plan::kFetchTile * plan::kFetchTile;
         const size_t first_zero = std::max(zeros, from);
-        std::fill(k + first_zero * head_dim, k + to * head_dim, BFloat16());
-        std::fill(v + tokens_end * head_dim, v + to * head_dim, BFloat16());
+        std::fill(k + (skipped + first_zero) * head_dim, k + (skipped + to) * head_dim, BFloat16());
+        std::fill(v + (skipped + tokens_end) * head_dim, v + (skipped + to) * head_dim, BFloat16());
         if (from < tokens_end) {
-          LAMINA_RETURN_IF_ERROR(reads_.Load(
+          // Tokens go to slots of their numbers, counted from token 0, which may come otherwise.
+          const size_t token_0 = (skipped + slot - tokens.recomputed) * head_dim;
+          LAMINA_RETURN_IF_ERROR(stored_.kv.Load(
               stream.layer, piece.heads.first + head, lane.fetched[run].sequence->extents,
-              static_cast<uint32_t>(from - slot), static_cast<uint32_t>(tokens_end - from),
-              k + slot * head_dim, v + slot * head_dim));
+              static_cast<uint32_t>(from - slot) + tokens.recomputed,
+              static_cast<uint32_t>(tokens_end - from), k + token_0, v + token_0));
         }
       }
       slot += tokens.slots();
     }
+  }
+  return absl::OkStatus();
+}
+
+// Tokens [first, end) of the piece's, counted over its runs.
+absl::Status KvStream::GatherActivations(const Lane& lane, const Stream& stream, size_t first,
+                                         size_t end, BFloat16* to) {
+  const plan::FetchPiece& piece = stream.pieces[stream.piece];
+  size_t token = 0;
+  for (uint32_t run = piece.first_run; run < piece.runs_end && token < end; ++run) {
+    const size_t run_end = token + stream.runs[run].recomputed;
+    const size_t from = std::max(token, first);
+    const size_t upto = std::min(run_end, end);
+    if (from < upto) {
+      LAMINA_RETURN_IF_ERROR(stored_.activations->Load(
+          stream.layer, lane.fetched[run].sequence->extents, static_cast<uint32_t>(from - token),
+          static_cast<uint32_t>(upto - from), to));
+      to += (upto - from) * epoch_.config.activation_width;
+    }
+    token = run_end;
   }
   return absl::OkStatus();
 }
@@ -190,7 +255,7 @@ absl::Status KvStream::Put(Stream& stream, size_t offset, size_t bytes,
 absl::Status KvStream::EndPiece(Lane& lane, Stream& stream) {
   ++stream.sent;
   ++stream.piece;
-  stream.tiles_done = 0;
+  stream.done = 0;
   if (stream.piece < stream.pieces.size()) {
     return absl::OkStatus();
   }

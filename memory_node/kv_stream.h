@@ -6,6 +6,7 @@
 // What a layer needs from here is the tokens before the step, all of which are stored when the step
 // begins: so the stream does not wait for the step's own rows, and runs ahead as far as windows go.
 // Two of them take turns; a piece goes out when the compute node has used up the last but one.
+// Tokens that the step recomputes go as activations (policy fetch_recompute).
 //
 // A turn gathers and puts at most kTurnBytes, so that attention of other lanes waits no longer.
 // What leaves is K and V of the piece's tokens and zeros, of no other sequence.
@@ -35,8 +36,14 @@ class KvStream final : public WorkSource {
   // One turn puts at most so many bytes of K and V together.
   static constexpr size_t kTurnBytes = size_t{256} << 10;
 
-  // References must outlive this. Requires: a device with reads().
-  KvStream(const NodeEpoch& epoch, StepFeed& feed, UnitMeter& meter, kernels::KvReads& reads);
+  // What is sent: of an epoch that keeps no activations K and V alone.
+  struct Stored {
+    kernels::KvReads& kv;
+    kernels::KvActivations* activations = nullptr;
+  };
+
+  // References must outlive this.
+  KvStream(const NodeEpoch& epoch, StepFeed& feed, UnitMeter& meter, const Stored& stored);
 
   // Registers what is put. Errors: the transport's, marked as its.
   absl::Status Open() override;
@@ -58,7 +65,8 @@ class KvStream final : public WorkSource {
     uint32_t layer = 0;
     std::vector<plan::FetchPiece> pieces;  // Of the layer.
     size_t piece = 0;                      // The next one of these, and
-    size_t tiles_done = 0;                 // how much of it has left, heads in order.
+    size_t done = 0;                       // how much of it has left: tiles, heads in order; or
+                                           // tokens, of activations.
     uint64_t sent = 0;                     // Whole pieces, in the epoch.
     // Two windows as they are to lie at the compute node. A source of puts, until its credit.
     std::vector<std::byte> staged;
@@ -67,8 +75,17 @@ class KvStream final : public WorkSource {
   bool MayPut(const Stream& stream) const;
   void BeginLayer(Stream& stream);
   absl::Status PutSome(Lane& lane, Stream& stream);
+  absl::Status PutTiles(Lane& lane, Stream& stream);
+  absl::Status PutActivations(Lane& lane, Stream& stream);
+  absl::Status PutHeader(const Lane& lane, Stream& stream);
+  // A turn's puts have been made, of so many bytes, up to `done`; of `all`.
+  absl::Status EndTurn(Lane& lane, Stream& stream, size_t bytes, uint32_t puts, size_t done,
+                       size_t all);
   absl::Status Gather(const Lane& lane, const Stream& stream, size_t first_tile, size_t end_tile,
                       BFloat16* k, BFloat16* v);
+  absl::Status GatherActivations(const Lane& lane, const Stream& stream, size_t first, size_t end,
+                                 BFloat16* to);
+  transport::SignalUpdate SignalOf(const Lane& lane, const Stream& stream) const;
   absl::Status Put(Stream& stream, size_t offset, size_t bytes,
                    const transport::SignalUpdate* signal);
   absl::Status EndPiece(Lane& lane, Stream& stream);
@@ -83,7 +100,7 @@ class KvStream final : public WorkSource {
   const NodeEpoch& epoch_;
   StepFeed& feed_;
   UnitMeter& meter_;
-  kernels::KvReads& reads_;
+  const Stored stored_;
   std::vector<Stream> streams_;  // [lanes]
   uint32_t next_lane_ = 0;       // Lanes take turns.
 };

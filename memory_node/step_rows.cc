@@ -95,6 +95,12 @@ absl::Status CollectRows(const plan::EpochConfig& config, const plan::SlotTables
     row.first_partial = lane.partials;
     lane.partials += row.partials;
   }
+  if (plan.recomputed > 0 && config.activation_width == 0) {
+    return absl::InternalError("plan recomputes from activations in an epoch that keeps none");
+  }
+  for (FetchedRun& fetched : lane.fetched) {
+    fetched.run = plan::FetchRunOf(fetched.run.before, fetched.run.tokens, plan.recomputed);
+  }
   if (lane.rows.size() > config.rows_max || lane.chunk_tokens > kv_rows_max) {
     return absl::InternalError(absl::StrCat("plan has ", lane.rows.size(), " rows and ",
                                             lane.chunk_tokens, " chunk tokens for a window of ",

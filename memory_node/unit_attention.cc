@@ -39,12 +39,19 @@ absl::Status UnitAttention::Store(const Lane& lane, const RowChunk& chunk) {
     kv_rows_.clear();
   }
   const size_t width = chunk.queries.prompt_width();
+  const size_t kv_width = chunk.queries.shape().part.kv_width();
+  activation_rows_.clear();
   uint32_t token = 0;
   for (size_t i = 0; prompts && i < lane.chunks.size(); ++i) {
     const Chunk& prompt = lane.chunks[i];
     const BFloat16* k = chunk.queries.Prompt(token);
-    kv_rows_.push_back({.k = k, .v = k + width / 2, .stride = width, .slots = prompt.slots});
+    kv_rows_.push_back({.k = k, .v = k + kv_width, .stride = width, .slots = prompt.slots});
+    activation_rows_.push_back(
+        {.activation = k + 2 * kv_width, .stride = width, .slots = prompt.slots});
     token += prompt.tokens;
+  }
+  if (device_.activations() != nullptr) {
+    LAMINA_RETURN_IF_ERROR(device_.activations()->Store(chunk.layer, activation_rows_));
   }
   return device_.Store(chunk.layer, prompts ? chunk.all_heads : chunk.heads, kv_rows_);
 }

@@ -105,6 +105,7 @@ class UnitAttention {
   const uint32_t query_tokens_max_;
   std::atomic<uint64_t>& kv_bytes_read_;
   std::vector<kernels::KvRows> kv_rows_;
+  std::vector<kernels::ActivationRows> activation_rows_;
   std::vector<kernels::AttentionItem> items_;
   std::vector<const Row*> cut_rows_;                               // Of the chunk at hand.
   std::map<uint32_t, std::vector<kernels::PartialStack>> stacks_;  // By head_dim: one a thread.

@@ -39,6 +39,9 @@ struct EpochConfig {
   // Path fetch: bytes of the windows of one compute node in which K and V arrive, of all lanes and
   // memory nodes together. Else 0.
   uint64_t fetch_bytes = 0;
+  // Path fetch: elements of the activation that memory nodes keep beside K and V of every token in
+  // every layer, the input of the layer that makes k and v. 0: they keep none.
+  uint32_t activation_width = 0;
   std::vector<std::string> memory_nodes;      // Path local: the compute nodes, which hold KV.
   std::vector<uint32_t> slots;                // Of each memory node.
   Partition partition = Partition::kRequest;  // Never kAuto.

@@ -166,6 +166,7 @@ WindowShape EpochView::window_shape() const {
                        : (config.sequence_tokens_max + config.span_tokens - 1) / config.span_tokens,
       .context_chunk_rows = form() == ReplicaForm::kWhole ? 0 : config.chunk_tokens_max,
       .fetch_bytes = FetchWindowBytes(config),
+      .activation_width = config.activation_width,
       .shards = ShardsMax(config.stages),
       .layers = config.layers};
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "common/dtype.h"
 #include "common/units.h"
@@ -20,20 +21,64 @@ uint64_t WindowsOf(const EpochConfig& config) {
   return 2 * uint64_t{config.lanes} * config.memory_nodes.size();
 }
 
+// As many runs to a piece as fit, each once. Requires: every run fits.
+void AddByRuns(HeadRange heads, absl::Span<const FetchRun> runs, uint64_t slots_max,
+               absl::FunctionRef<void(const FetchPiece&)> add) {
+  FetchPiece piece{.heads = heads};
+  for (uint32_t run = 0; run < runs.size(); ++run) {
+    const uint32_t slots = runs[run].recomputed + runs[run].slots();
+    if (piece.slots + uint64_t{slots} > slots_max && piece.runs_end > piece.first_run) {
+      add(piece);
+      piece = {.heads = heads, .first_run = run};
+    }
+    piece.runs_end = run + 1;
+    piece.slots += slots;
+    piece.recomputed += runs[run].recomputed;
+  }
+  add(piece);
+}
+
+// All heads of some runs, behind the activations of these.
+void AddWithActivations(const AttentionDescriptor& part, absl::Span<const FetchRun> runs,
+                        uint64_t slots_max, std::vector<FetchPiece>& pieces) {
+  AddByRuns({.count = part.kv_heads}, runs, slots_max, [&](const FetchPiece& piece) {
+    if (piece.recomputed > 0) {
+      pieces.push_back({.first_run = piece.first_run,
+                        .runs_end = piece.runs_end,
+                        .recomputed = piece.recomputed});
+    }
+    pieces.push_back(piece);
+  });
+}
+
 }  // namespace
 
+FetchRun FetchRunOf(uint32_t before, uint32_t tokens, uint32_t recomputed) {
+  const uint64_t first = uint64_t{before} * recomputed / kRecomputeUnit;
+  return {.before = before,
+          .tokens = tokens,
+          .recomputed = static_cast<uint32_t>(first / kFetchTile * kFetchTile)};
+}
+
 void PiecesOf(const AttentionDescriptor& part, absl::Span<const FetchRun> runs,
-              uint64_t window_bytes, std::vector<FetchPiece>& pieces) {
+              uint64_t window_bytes, uint32_t activation_width, std::vector<FetchPiece>& pieces) {
   pieces.clear();
   if (runs.empty() || part.kv_heads == 0) {
     return;
   }
   const uint64_t slots_max = window_bytes / SlotBytes(part);
   uint64_t slots = 0;
+  uint64_t recomputed = 0;
   for (const FetchRun& run : runs) {
     slots += run.slots();
+    recomputed += run.recomputed;
   }
   const auto runs_end = static_cast<uint32_t>(runs.size());
+  if (recomputed > 0) {
+    const uint64_t tokens_max = window_bytes / (activation_width * sizeof(BFloat16));
+    AddWithActivations(part, runs, std::min(slots_max / part.kv_heads, tokens_max), pieces);
+    return;
+  }
   if (slots <= slots_max) {
     const auto group = static_cast<uint32_t>(
         std::min<uint64_t>(part.kv_heads, slots_max / std::max<uint64_t>(slots, 1)));
@@ -45,18 +90,8 @@ void PiecesOf(const AttentionDescriptor& part, absl::Span<const FetchRun> runs,
     return;
   }
   for (uint32_t head = 0; head < part.kv_heads; ++head) {
-    FetchPiece piece{.heads = {.first = head, .count = 1}};
-    for (uint32_t run = 0; run < runs_end; ++run) {
-      if (piece.slots + uint64_t{runs[run].slots()} > slots_max &&
-          piece.runs_end > piece.first_run) {
-        pieces.push_back(piece);
-        piece.first_run = run;
-        piece.slots = 0;
-      }
-      piece.runs_end = run + 1;
-      piece.slots += runs[run].slots();
-    }
-    pieces.push_back(piece);
+    AddByRuns({.first = head, .count = 1}, runs, slots_max,
+              [&](const FetchPiece& piece) { pieces.push_back(piece); });
   }
 }
 
@@ -76,21 +111,32 @@ absl::Status CheckFetch(const EpochConfig& config) {
         config.partition == Partition::kTokenRange ? " with spans of sequences" : "",
         "; this version serves one, with whole sequences or some of their heads on a memory node"));
   }
+  if (config.activation_width > 0 && config.partition != Partition::kRequest) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the configuration of epoch ", config.epoch,
+        " keeps activations beside some heads of a sequence; this version keeps them where all "
+        "heads are: set partition to request"));
+  }
   const FetchRun longest{.before = config.sequence_tokens_max};
+  const bool whole = config.activation_width > 0;
   uint64_t least = 0;
   for (const AttentionDescriptor& layer : config.layers) {
-    least = std::max(least, longest.slots() * SlotBytes(layer));
+    const uint64_t slot = SlotBytes(layer) * (whole ? layer.kv_heads : 1);
+    least = std::max(
+        least, longest.slots() *
+                   std::max<uint64_t>(slot, uint64_t{config.activation_width} * sizeof(BFloat16)));
   }
   if (FetchWindowBytes(config) >= least) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("fetch.window: ", FormatBytes(config.fetch_bytes), " is ",
-                   FormatBytes(FetchWindowBytes(config)), " for each of ", WindowsOf(config),
-                   " windows (two for each lane and memory node), and one KV head of ",
-                   config.sequence_tokens_max, " tokens takes ", FormatBytes(least),
-                   ": set it to at least ", FormatBytes(least * WindowsOf(config)),
-                   ", or lower limits.sequence_tokens_max or pipeline.lanes"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "fetch.window: ", FormatBytes(config.fetch_bytes), " is ",
+      FormatBytes(FetchWindowBytes(config)), " for each of ", WindowsOf(config),
+      " windows (two for each lane and memory node), and ",
+      whole ? "K and V, or the activations, of " : "one KV head of ", config.sequence_tokens_max,
+      " tokens", whole ? " in a layer take " : " takes ", FormatBytes(least),
+      ": set it to at least ", FormatBytes(least * WindowsOf(config)),
+      ", or lower limits.sequence_tokens_max or pipeline.lanes"));
 }
 
 }  // namespace lamina::plan

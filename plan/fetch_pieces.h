@@ -13,6 +13,14 @@
 // kFetchTile. Every run begins with a tile. Its first slots are the tokens that lie at the memory
 // node; the ones behind them are for the rows' own tokens, whose K and V the compute node has.
 //
+// Where a step recomputes (kvpr.txt 3), the first tokens of a run come as activations, in a piece
+// of their own ahead of the run's K and V, and all heads together:
+//
+//   window   header | tokens x activation
+//
+// The slots of their K and V are the first ones of each head in the window of the piece behind it:
+// the compute node writes them there while the others come.
+//
 // Threading:   plain values.   Allocation: when a list grows.
 // Determinism: pure functions.
 
@@ -26,6 +34,7 @@
 #include "absl/types/span.h"
 #include "common/attention_descriptor.h"
 #include "plan/epoch_config.h"
+#include "plan/step_plan.h"
 #include "plan/window_layout.h"
 
 namespace lamina::plan {
@@ -37,15 +46,26 @@ inline constexpr uint32_t kFetchTile = 16;
 struct FetchRun {
   uint32_t before = 0;  // Tokens of the sequence in front of them: what is fetched.
   uint32_t tokens = 0;
-  // In a window.
-  uint32_t slots() const { return (before + tokens + kFetchTile - 1) / kFetchTile * kFetchTile; }
+  uint32_t recomputed = 0;  // The first of those before, which come as activations; whole tiles.
+  // Tokens whose K and V come.
+  uint32_t fetched() const { return before - recomputed; }
+  // In a window: of the tokens that are fetched, and the own ones.
+  uint32_t slots() const { return (fetched() + tokens + kFetchTile - 1) / kFetchTile * kFetchTile; }
 };
+
+// The run of a step that recomputes `recomputed` kRecomputeUnit-ths (StepPlan).
+FetchRun FetchRunOf(uint32_t before, uint32_t tokens, uint32_t recomputed);
 
 struct FetchPiece {
   HeadRange heads;         // Of those that the memory node holds.
   uint32_t first_run = 0;  // Runs [first_run, runs_end).
   uint32_t runs_end = 0;
-  uint32_t slots = 0;  // Of all its runs.
+  uint32_t slots = 0;  // Of all its runs, in each head.
+  // The first of these, whose K and V follow from the piece before. Of a piece of activations these
+  // are its tokens, and it has no heads.
+  uint32_t recomputed = 0;
+
+  bool activations() const { return heads.count == 0; }
 
   // Elements of K, and of V.
   size_t elements(uint32_t head_dim) const { return size_t{heads.count} * slots * head_dim; }
@@ -54,9 +74,11 @@ struct FetchPiece {
 
 // The pieces of one layer for windows of `window_bytes`, heads in order and runs in order.
 // Shapes: part  the layer over the heads that the memory node holds
-// Requires: every run fits with one head (CheckFetch()).
+//         activation_width  elements of a token's activation; 0: nothing is recomputed
+// Requires: every run fits with one head (CheckFetch()), and where something is recomputed with all
+// heads, and its activations.
 void PiecesOf(const AttentionDescriptor& part, absl::Span<const FetchRun> runs,
-              uint64_t window_bytes, std::vector<FetchPiece>& pieces);
+              uint64_t window_bytes, uint32_t activation_width, std::vector<FetchPiece>& pieces);
 
 // Where pieces lie and which words tell of them. Pieces count from 1 in each (memory node, lane),
 // over the whole epoch, and windows take turns. The word of a credit shows how many pieces have
@@ -87,8 +109,9 @@ class FetchWindows {
 uint64_t FetchWindowBytes(const EpochConfig& config);
 
 // Errors: kInvalidArgument  path fetch with several compute nodes or partition token_range; windows
-//                           in which one KV head of the longest sequence does not fit: says how
-//                           many bytes would do.
+//                           in which one KV head of the longest sequence does not fit, or where
+//                           activations are kept all of its heads: says how many bytes would do;
+//                           activations with partition head.
 absl::Status CheckFetch(const EpochConfig& config);
 
 }  // namespace lamina::plan

@@ -3,7 +3,7 @@
 // QueryWindowWriter, QueryWindowReader: how the rows of one unit lie in a query window, for the
 // compute node that writes them and the memory node that reads them. The layout stands here alone.
 //
-//   window   header | chunks, one behind the other | prompt tokens x [k | v]
+//   window   header | chunks, one behind the other | prompt tokens x [k | v | activation]
 //   chunk    rows x [q | k | v], of the chunk's heads. Rows whose own token lies on another memory
 //            node come last and are q alone.
 //   first chunk, where queries go first
@@ -39,6 +39,7 @@ struct QueryShape {
   RowPieces pieces;          // pieces.kv_heads is part.kv_heads.
   uint32_t own_rows = 0;     // So many rows, the first ones, bring k and v.
   uint32_t prompt_tokens = 0;
+  uint32_t activation_width = 0;  // Elements of the activation of a prompt token; 0: it has none.
 };
 
 // Where the rows of one chunk lie. Offsets are in elements from the end of the header.
@@ -101,7 +102,9 @@ class QueryWindow {
   // Those of prompt tokens, behind the last piece.
   ByteRange Prompts() const;
   // Elements between two prompt tokens.
-  size_t prompt_width() const { return 2 * size_t{shape_.part.kv_width()}; }
+  size_t prompt_width() const {
+    return 2 * size_t{shape_.part.kv_width()} + shape_.activation_width;
+  }
   size_t bytes() const { return Prompts().end; }
 
  private:
@@ -148,6 +151,11 @@ class QueryWindowWriter : public QueryWindow {
   // Writes k and v of prompt token `token`, whose row of the layer is `row`, behind `to`, where
   // those of token 0 begin.
   void GatherPrompt(const LayerRows& rows, uint32_t row, uint32_t token, BFloat16* to) const;
+  // The same of its activation.
+  void GatherActivation(const BFloat16* activation, uint32_t token, BFloat16* to) const {
+    std::copy_n(activation, shape().activation_width,
+                to + token * prompt_width() + 2 * size_t{shape().part.kv_width()});
+  }
 
   // Piece(piece) in elements of what Gather() wrote.
   absl::Span<const BFloat16> StagedPiece(const BFloat16* staged, uint32_t piece) const {
@@ -169,8 +177,8 @@ class QueryWindowReader : public QueryWindow {
         rows_(reinterpret_cast<const BFloat16*>(window + sizeof(WindowHeader))) {}
 
   const BFloat16* At(size_t element) const { return rows_ + element; }
-  // k of the prompt tokens from `token` on; v is part.kv_width() elements behind, the next token
-  // prompt_width().
+  // k of the prompt tokens from `token` on; v is part.kv_width() elements behind, the activation
+  // as many behind v, the next token prompt_width().
   const BFloat16* Prompt(uint32_t token) const {
     return At((Prompts().begin - sizeof(WindowHeader)) / sizeof(BFloat16) + token * prompt_width());
   }

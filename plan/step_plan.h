@@ -113,6 +113,9 @@ struct PrefillChunk {
   friend bool operator==(const PrefillChunk&, const PrefillChunk&) = default;
 };
 
+// What StepPlan::recomputed counts in.
+inline constexpr uint32_t kRecomputeUnit = 1024;
+
 struct StepPlan {
   uint64_t epoch = 0;
   uint32_t lane = 0;
@@ -125,6 +128,9 @@ struct StepPlan {
   std::vector<DecodeRow> rows;
   std::vector<PrefillChunk> chunks;
   Chunking chunking;  // In which chunks the rows go to a memory node.
+  // Path fetch: of the tokens before each run of rows the first kRecomputeUnit-ths that come as
+  // activations, from which the compute node makes K and V again (FetchRunOf()).
+  uint32_t recomputed = 0;
   friend bool operator==(const StepPlan&, const StepPlan&) = default;
 };
 

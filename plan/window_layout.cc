@@ -31,7 +31,8 @@ RowBytes WidestRows(const WindowShape& shape) {
   RowBytes widest;
   for (const AttentionDescriptor& layer : shape.layers) {
     widest.qkv = std::max(widest.qkv, kElementBytes * layer.qkv_width());
-    widest.kv = std::max(widest.kv, kElementBytes * 2 * layer.kv_width());
+    widest.kv =
+        std::max(widest.kv, kElementBytes * (2.0 * layer.kv_width() + shape.activation_width));
     widest.q = std::max(widest.q, kElementBytes * layer.q_width());
     widest.partial =
         std::max(widest.partial, sizeof(float) * (layer.head_dim + 1.0) * layer.query_heads);

@@ -11,9 +11,9 @@
 // plan_ahead), and with shards a part window for each (shard, lane, parity). A window is a
 // WindowHeader and rows. One signal word belongs to each (sender, lane, kind).
 //
-//   query window   header | rows x [q | k | v] bf16 | kv_rows x [k | v] bf16
+//   query window   header | rows x [q | k | v] bf16 | kv_rows x [k | v | activation] bf16
 //   reply window   header | rows x [attention output] bf16
-//   fetched window header | a piece of K and V, in tiles (plan/fetch_pieces.h)
+//   fetched window header | a piece of K and V, in tiles, or of activations (fetch_pieces.h)
 //   context window header | for each value of the context: rows x value
 //   (with stages: of decode and chunk rows, then chunk rows x [attention output] bf16)
 //   token window   header | rows x TokenEntry
@@ -70,7 +70,8 @@ struct WindowShape {
   uint32_t context_chunk_rows = 0;
   // Of the widest context between two slices; known to compute nodes, used by them alone.
   size_t context_row_bytes = 0;
-  uint64_t fetch_bytes = 0;  // Of one window for K and V; 0: there are none.
+  uint64_t fetch_bytes = 0;       // Of one window for K and V; 0: there are none.
+  uint32_t activation_width = 0;  // Elements of what tokens without queries bring beside k and v.
   uint32_t shards = 1;
   size_t part_row_bytes = 0;  // Of the widest sum over shards; known to compute nodes alone too.
   std::vector<AttentionDescriptor> layers;

@@ -23,9 +23,10 @@ struct NodeCounters {
   uint64_t refused_messages = 0;
   uint64_t kv_bytes_read = 0;
   uint64_t units = 0;
-  uint64_t replayed_units = 0;  // Of these, slices that a device had recorded: one call each.
-  uint64_t device_units = 0;    // Of units, those for whose windows a device waited itself.
-  uint64_t weight_bytes = 0;    // Of compute nodes, as they hold them.
+  uint64_t replayed_units = 0;     // Of these, slices that a device had recorded: one call each.
+  uint64_t device_units = 0;       // Of units, those for whose windows a device waited itself.
+  uint64_t recomputed_tokens = 0;  // Of compute nodes, times layers: K and V made again.
+  uint64_t weight_bytes = 0;       // Of compute nodes, as they hold them.
   // A line through the times of units of late: of a slice over rows (compute nodes, the tail of a
   // step spread over its slices), of an attention over tokens of context (memory nodes). Zeros:
   // nothing measured yet.

@@ -13,6 +13,8 @@ absl::string_view NameOf(WorkPart part) {
       return "send";
     case WorkPart::kChunks:
       return "chunks";
+    case WorkPart::kRecompute:
+      return "recompute";
     case WorkPart::kBeside:
       return "beside";
     case WorkPart::kContext:

@@ -87,6 +87,7 @@ std::vector<Choice> Choices(const client::ClusterStatus& status) {
       {.what = "KV", .chosen = status.partition, .figures = Bandwidths(status)},
       {.what = "lanes", .chosen = status.lane_choice},
       {.what = "rows", .chosen = status.chunk_choice},
+      {.what = "fetch", .chosen = status.fetch_choice},
       {.what = "prompts", .chosen = status.prefill},
       {.what = "stages", .chosen = status.stages},
       Transport(status)};

@@ -120,6 +120,9 @@ void PrintStatus(const client::ClusterStatus& status, const std::string& bubbles
   if (!status.lane_choice.empty()) {
     std::printf("lanes:    %s\n", status.lane_choice.c_str());
   }
+  if (!status.fetch_choice.empty()) {
+    std::printf("fetch:    %s\n", status.fetch_choice.c_str());
+  }
   if (!status.chunk_choice.empty()) {
     std::printf("rows:     leave in %s\n", status.chunk_choice.c_str());
   }

@@ -103,6 +103,7 @@ Json ToJson(const client::ClusterStatus& status) {
           {"partition", status.partition},
           {"prefill", status.prefill},
           {"chunk_choice", status.chunk_choice},
+          {"fetch_choice", status.fetch_choice},
           {"lane_choice", status.lane_choice},
           {"lane_moves", status.lane_moves},
           {"nodes", nodes},

@@ -139,7 +139,8 @@ Scheduler::Impl::Impl(const SchedulerOptions& scheduler_options,
       life(ServiceBefore{order.get()}, places),
       balance(options, lanes, steps, kv),
       slots(options, life, places, *placement, options.strategies.out_of_slots()),
-      maker(options, life, places, steps, slots, options.strategies.step_packing()),
+      maker(options, life, places, steps, slots, options.strategies.step_packing(),
+            options.strategies.fetch_planning()),
       admission(options, life, places, balance, maker, *placement) {
   LAMINA_CHECK(options.Validate().ok());
   ResetNodes(options.memory_nodes, options.prefill_lanes);
@@ -288,6 +289,8 @@ void Scheduler::SetLaneCosts(const cost::LaneCosts& costs) { impl_->balance.SetC
 
 void Scheduler::SetLinkCosts(const cost::LinkCosts& costs) { impl_->link_costs = costs; }
 
+void Scheduler::SetFetchRates(const FetchRates& rates) { impl_->maker.SetFetchRates(rates); }
+
 void Scheduler::HoldOneLane(std::string why) { impl_->balance.HoldOneLane(std::move(why)); }
 
 void Scheduler::SetAttentionPath(plan::AttentionPath path) { impl_->options.attention_path = path; }
@@ -371,6 +374,7 @@ SchedulerStats Scheduler::Stats() const {
                        .lane_moves = impl.balance.moves(),
                        .lane_count = impl.balance.count(),
                        .row_chunks = impl.maker.row_chunks(),
+                       .fetch_share = impl.maker.fetch_share(),
                        .prefix_cache = impl.cache.stats()};
   for (uint32_t lane = 0; lane < impl.lanes.size(); ++lane) {
     stats.lanes.push_back({.rows = static_cast<uint32_t>(impl.lanes[lane].running.size()),

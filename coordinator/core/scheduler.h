@@ -72,6 +72,7 @@ struct SchedulerStats {
   uint64_t lane_moves = 0;   // Of sequences from lane to lane.
   LaneCount lane_count;      // Over how many lanes sequences are spread now, and why.
   RowChunkCount row_chunks;  // Of the last step with rows.
+  FetchShare fetch_share;    // The same.
   PrefixCacheStats prefix_cache;
   struct Lane {
     uint32_t rows = 0;
@@ -124,6 +125,9 @@ class Scheduler {
   void SetLaneCosts(const cost::LaneCosts& costs);
   // The same of links; decides in how many chunks rows leave.
   void SetLinkCosts(const cost::LinkCosts& costs);
+
+  // What nodes have measured of fetching. Used by later steps (fetch_planning.h).
+  void SetFetchRates(const FetchRates& rates);
 
   // All rows run in one lane from now on, `why` in words; empty: as the options say. Between
   // epochs. Requires: options.rows_max allows it.

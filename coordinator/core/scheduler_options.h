@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "coordinator/core/fetch_planning.h"
 #include "coordinator/core/out_of_slots.h"
 #include "coordinator/core/placement.h"
 #include "coordinator/core/row_chunks.h"
@@ -35,6 +36,7 @@ struct SchedulerStrategies {
   std::function<std::unique_ptr<Placement>()> placement = MakeLeastAttentionTime;
   std::function<std::unique_ptr<OutOfSlots>()> out_of_slots = MakePreemptLast;
   std::function<std::unique_ptr<StepPacking>()> step_packing = MakeRowsFirst;
+  std::function<std::unique_ptr<FetchPlanning>()> fetch_planning = MakeFetchAll;  // Path fetch.
 };
 
 struct SchedulerOptions {

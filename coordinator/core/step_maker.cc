@@ -67,13 +67,14 @@ class StepMaker::Packed final : public StepToPack {
 
 StepMaker::StepMaker(const SchedulerOptions& options, SequenceLife& life,
                      const SequenceLife::Places& places, PlannedSteps& steps, RowSlots& slots,
-                     std::unique_ptr<StepPacking> packing)
+                     std::unique_ptr<StepPacking> packing, std::unique_ptr<FetchPlanning> fetching)
     : options_(options),
       life_(life),
       places_(places),
       steps_(steps),
       slots_(slots),
-      packing_(std::move(packing)) {}
+      packing_(std::move(packing)),
+      fetching_(std::move(fetching)) {}
 
 OpenStep StepMaker::Open(uint64_t epoch, uint32_t lane) {
   OpenStep open;
@@ -216,6 +217,8 @@ bool StepMaker::Close(OpenStep& open, const cost::LinkCosts& link, const cost::L
     SortRows(open);
     row_chunks_ = RowChunksFor(open, link, costs);
     plan.chunking = row_chunks_.cut;
+    fetch_share_ = fetching_->Plan(places_.lanes[plan.lane].context_tokens_all, fetch_rates_);
+    plan.recomputed = fetch_share_.recomputed;
   }
   steps_.Add(plan.lane, std::move(open.record));
   return true;

@@ -12,6 +12,7 @@
 #include <memory>
 #include <vector>
 
+#include "coordinator/core/fetch_planning.h"
 #include "coordinator/core/planned_steps.h"
 #include "coordinator/core/row_chunks.h"
 #include "coordinator/core/row_slots.h"
@@ -37,7 +38,8 @@ using OpenSteps = std::map<uint32_t, OpenStep>;  // By lane.
 class StepMaker {
  public:
   StepMaker(const SchedulerOptions& options, SequenceLife& life, const SequenceLife::Places& places,
-            PlannedSteps& steps, RowSlots& slots, std::unique_ptr<StepPacking> packing);
+            PlannedSteps& steps, RowSlots& slots, std::unique_ptr<StepPacking> packing,
+            std::unique_ptr<FetchPlanning> fetching);
 
   // Opens the next step of a lane with what runs there, and seals its leaves: who is taken out from
   // here on leaves a step later.
@@ -51,6 +53,9 @@ class StepMaker {
   // Counts the step as planned, unless it is empty.
   bool Close(OpenStep& open, const cost::LinkCosts& link, const cost::LaneCosts& costs);
 
+  // What steps with rows are closed with from now on.
+  void SetFetchRates(const FetchRates& rates) { fetch_rates_ = rates; }
+  const FetchShare& fetch_share() const { return fetch_share_; }   // The same as row_chunks().
   const RowChunkCount& row_chunks() const { return row_chunks_; }  // Of the last step with rows.
 
  private:
@@ -71,7 +76,10 @@ class StepMaker {
   PlannedSteps& steps_;
   RowSlots& slots_;
   std::unique_ptr<StepPacking> packing_;
+  std::unique_ptr<FetchPlanning> fetching_;
+  FetchRates fetch_rates_;
   RowChunkCount row_chunks_;
+  FetchShare fetch_share_;
 };
 
 }  // namespace lamina::core

@@ -280,7 +280,7 @@ class ConfigTest(unittest.TestCase):
         self.assertIn("did you mean 'policy'?", result.stderr)
 
     def test_what_is_not_served_says_what_is(self):
-        result = self.config(cluster_file(policy="fetch_recompute"))
+        result = self.config(cluster_file(policy="fetch_hybrid"))
         self.assertEqual(result.returncode, 1)
         self.assertIn("it serves: attend_remote, local", result.stderr)
 

@@ -29,6 +29,11 @@ inline const std::vector<ClusterMode>& ClusterModes() {
          options.fetch_bytes = 2 << 20;
          options.partition = Partition::kHead;
        }},
+      {"fetch_recompute",
+       [](LocalClusterOptions& options) {
+         options.fetch_bytes = 8 << 20;
+         options.recompute_percent = 40;
+       }},
       {"rotational",
        [](LocalClusterOptions& options) {
          options.compute_nodes = 2;

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Policy fetch_heads: K and V lie on memory nodes and come to the compute node, where rows attend."""
+"""Policies that fetch: K and V lie on memory nodes and come to the compute node, where rows attend."""
 
 import json
 import subprocess
@@ -16,6 +16,10 @@ ENDLESS = ["generate", "--prompt", "Once upon a time", "--max-tokens", "200", "-
 
 def fetching(window="16MiB", **keys):
     return {"policy": "fetch_heads", "fetch": {"window": window}, **keys}
+
+
+def recomputing(percent, **keys):
+    return {"policy": "fetch_recompute", "fetch": {"window": "16MiB", "recompute_percent": percent}, **keys}
 
 
 class FetchPolicyTest(unittest.TestCase):
@@ -38,6 +42,32 @@ class FetchPolicyTest(unittest.TestCase):
             self.check_kill(cluster)
         with harness.Cluster(memory_nodes=2, partition="head", **fetching(limits=limits)) as cluster:
             self.assertEqual(answers(self, cluster), expected)
+
+    def test_recomputed_k_and_v_are_what_they_were(self):
+        with harness.Cluster() as cluster:
+            expected = answers(self, cluster)
+        limits = {"sequence_tokens_max": 256}
+        # All heads of the longest sequence fit into a window; slots are few, and larger.
+        small = recomputing(30, limits=limits, memory=[{"name": "m0", "capacity": "17MiB"}])
+        with harness.Cluster(**small) as cluster:
+            self.assertEqual(answers(self, cluster), expected)
+            status = cluster.status()
+            self.assertGreater(status["preemptions"], 0)
+            self.assertEqual(status["policy"], "fetch_recompute")
+            self.assertEqual(status["fetch_choice"], "30% of tokens recomputed, as configured")
+            self.assertIn("30% of tokens recomputed", cluster.lamina("status").stdout)
+        with harness.Cluster(memory_nodes=2, transport=["ucx"], **recomputing(100, limits=limits)) as cluster:
+            self.assertEqual(answers(self, cluster), expected)
+            self.check_kill(cluster)
+
+    def test_a_model_with_grouped_queries_says_why_nothing_is_recomputed(self):
+        with harness.Cluster(**recomputing("auto", limits={"sequence_tokens_max": 256})) as cluster:
+            cluster.lamina(*ENDLESS)
+
+            def explained():
+                return cluster.status()["fetch_choice"].startswith("nothing recomputed: an activation takes")
+
+            cluster.await_true(explained, "the reason")
 
     def check_status(self, cluster):
         status = cluster.status()
@@ -78,6 +108,9 @@ class FetchPolicyTest(unittest.TestCase):
             ({"compute": [{"name": "c0"}, {"name": "c1"}]},
              "2 nodes are not served by this version with policy fetch_heads"),
             ({"partition": "token_range"}, "token_range is not served by this version with policy fetch_heads"),
+            ({"fetch": {"recompute_percent": 10}}, "and the policy is fetch_heads"),
+            ({**recomputing(10), "partition": "head"}, "only request is served by this version with policy fetch_recompute"),
+            (recomputing(101), "fetch.recompute_percent: 101 is no number from 0 to 100"),
             ({"policy": "attend_remote"}, "fetch: says how K and V are fetched, and the policy is attend_remote"),
         ]:
             with self.subTest(why), tempfile.TemporaryDirectory() as directory:

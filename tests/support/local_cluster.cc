@@ -131,6 +131,7 @@ absl::Status LocalCluster::Start() {
   LAMINA_RETURN_IF_ERROR(WriteRandomModel(options_.model, folder.path()));
   LAMINA_ASSIGN_OR_RETURN(model::Model model, model::OpenModel(folder.path()));
   layers_ = coordinator::LayersOf(model.graph);
+  width_ = model.config.width;
   LAMINA_ASSIGN_OR_RETURN(fingerprint_, model::Fingerprint(model));
   LAMINA_ASSIGN_OR_RETURN(const coordinator::EngineOptions engine_options,
                           MakeEngineOptions(model));
@@ -157,14 +158,19 @@ absl::Status LocalCluster::Start() {
   return WaitForState("serving");
 }
 
+// As coordinator::SlotBytes().
+uint64_t LocalCluster::SlotBytes() const {
+  return coordinator::KvBytesPerToken(layers_) +
+         (options_.recompute_percent.has_value() ? layers_.size() * 2 * width_ : 0);
+}
+
 ClusterConfig LocalCluster::MakeConfig() const {
   ClusterConfig config;
   AddComputeNodes(ComputeRole::kCompute, config);
   AddComputeNodes(ComputeRole::kPrefill, config);
   for (uint32_t i = 0; i < memory_nodes(); ++i) {
     config.memory.push_back(
-        {.name = absl::StrCat("m", i),
-         .capacity_bytes = coordinator::KvBytesPerToken(layers_) * options_.slots});
+        {.name = absl::StrCat("m", i), .capacity_bytes = SlotBytes() * options_.slots});
   }
   config.pipeline = {
       .mode = options_.mode,
@@ -177,10 +183,13 @@ ClusterConfig LocalCluster::MakeConfig() const {
   config.attention = options_.attention;
   config.policy = std::string(options_.policy_auto.has_value() ? kPolicyAuto
                               : options_.local                 ? kPolicyLocal
+                              : options_.recompute_percent     ? kPolicyFetchRecompute
                               : options_.fetch_bytes > 0       ? kPolicyFetchHeads
                                                                : kPolicyAttendRemote);
   if (options_.fetch_bytes > 0) {
     config.fetch.window_bytes = options_.fetch_bytes;
+    config.fetch.recompute_auto = !options_.recompute_percent.has_value();
+    config.fetch.recompute_percent = options_.recompute_percent.value_or(0);
   }
   config.prefill.chunk_tokens = options_.chunk_tokens;
   config.prefill.scratch_tokens = options_.scratch_tokens;
@@ -312,7 +321,7 @@ void LocalCluster::Attach(const std::string& name) {
   node.reporter->set_port(node.link.get());
   control::NodeIdentity identity{.name = name, .is_memory = is_memory, .device = DeviceOf(name)};
   if (is_memory || HoldsKv()) {
-    identity.capacity_bytes = coordinator::KvBytesPerToken(layers_) * options_.slots;
+    identity.capacity_bytes = SlotBytes() * options_.slots;
   }
   if (is_memory) {
     identity.threads = static_cast<uint32_t>(options_.threads);

@@ -59,6 +59,8 @@ struct LocalClusterOptions {
   PipelineMode mode = PipelineMode::kRotational;
   bool local = false;        // Policy local: compute nodes hold KV; memory_nodes is not looked at.
   uint64_t fetch_bytes = 0;  // Policy fetch_heads, with windows of so many bytes.
+  // With fetch_bytes: policy fetch_recompute, of so many per cent of the tokens.
+  std::optional<uint32_t> recompute_percent;
   // Policy auto, in place of these: c0 may hold KV too, and says that it has measured these times.
   std::optional<coordinator::PolicyAutoOptions> policy_auto = std::nullopt;
   plan::PolicyTimes policy_times = {};
@@ -203,6 +205,7 @@ class LocalCluster {
   std::string DeviceOf(const std::string& name) const;
   // What a cluster file would say of this cluster.
   ClusterConfig MakeConfig() const;
+  uint64_t SlotBytes() const;
   absl::StatusOr<coordinator::EngineOptions> MakeEngineOptions(const model::Model& model) const;
   template <typename Condition>
   absl::Status WaitUntil(const Condition& condition);
@@ -213,6 +216,7 @@ class LocalCluster {
   const LocalClusterOptions options_;
   const IdTokenizer tokenizer_;
   std::vector<AttentionDescriptor> layers_;
+  uint64_t width_ = 0;  // Of the model.
   std::string fingerprint_;
   std::map<std::string, Node> nodes_;
   std::unique_ptr<coordinator::Engine> engine_;

@@ -56,6 +56,7 @@ struct Case {
   plan::Chunking chunking = {};
   bool toy = false;
   uint64_t fetch_bytes = 0;
+  uint32_t recomputed = 0;  // Of StepPlan; activations are kept then.
 };
 
 void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
@@ -139,21 +140,25 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
   }
 
   void MakeConfig() {
-    config_ = {.epoch = kEpoch,
-               .lanes = kLanes,
-               .plan_ahead = 1,
-               .rows_max = kSequences,
-               .chunk_tokens_max = kChunkTokens,
-               .scratch_tokens = kSequences * kTokensMax,
-               .sequence_tokens_max = kTokensMax,
-               .compute_nodes = {"c0"},
-               .attention_paths = {GetParam().kind},
-               .fetch_bytes = GetParam().fetch_bytes,
-               .memory_nodes = {"m0", "m1"},
-               .slots = {kSlots, kSlots},
-               .heads = GetParam().heads,
-               .span_tokens = GetParam().span_tokens,
-               .transport = "fake://unnamed"};
+    config_ = {
+        .epoch = kEpoch,
+        .lanes = kLanes,
+        .plan_ahead = 1,
+        .rows_max = kSequences,
+        .chunk_tokens_max = kChunkTokens,
+        .scratch_tokens = kSequences * kTokensMax,
+        .sequence_tokens_max = kTokensMax,
+        .compute_nodes = {"c0"},
+        .attention_paths = {GetParam().kind},
+        .fetch_bytes = GetParam().fetch_bytes,
+        .activation_width = GetParam().recomputed == 0
+                                ? 0
+                                : executor().program().Width(KvInputOf(executor().program(), 0)),
+        .memory_nodes = {"m0", "m1"},
+        .slots = {kSlots, kSlots},
+        .heads = GetParam().heads,
+        .span_tokens = GetParam().span_tokens,
+        .transport = "fake://unnamed"};
     if (!config_.heads.empty()) {
       config_.partition = Partition::kHead;
     } else if (config_.span_tokens > 0) {
@@ -279,6 +284,7 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
     plan.lane = index;
     plan.step = ++steps_[index];
     plan.chunking = GetParam().chunking;
+    plan.recomputed = GetParam().recomputed;
     for (const auto& node : memory_) {
       node->worker->PushPlan(plan);
     }
@@ -293,14 +299,23 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
     ASSERT_TRUE(executor().SetRows(lane.inputs(), lane.buffers).ok());
   }
 
-  // q, k and v of the slice are random; the rows' attention begins.
+  // q, k and v of the slice are random, or what they are made from is; the rows' attention begins.
   void BeginLayer(Lane& lane, uint32_t layer) {
     lane.slice = layer;
     const auto may_run = paths_->BeforeSlice(lane);
     ASSERT_TRUE(may_run.ok() && *may_run);
+    const auto next = [this] { return ToBFloat16(normal_(random_)); };
     const auto qkv = executor().QkvRows(layer, lane.positions.size(), lane.buffers);
     for (size_t row = 0; row < qkv.rows; ++row) {
-      std::generate_n(qkv.row(row), qkv.cols, [this] { return ToBFloat16(normal_(random_)); });
+      std::generate_n(qkv.row(row), qkv.cols, next);
+    }
+    if (config_.activation_width > 0) {
+      const auto in =
+          lane.buffers.Activations(KvInputOf(executor().program(), layer), lane.positions.size());
+      for (size_t row = 0; row < in.rows; ++row) {
+        std::generate_n(static_cast<BFloat16*>(in.data) + row * in.stride, in.cols, next);
+      }
+      executor().RunKvOps(layer, 0, lane.buffers);
     }
     wanted_[lane.index] = Expect(lane, layer);
     const absl::Status attended = paths_->Attend(lane);
@@ -467,6 +482,15 @@ std::vector<Case> Cases() {
        .kind = AttentionPath::kFetch,
        .heads = heads,
        .fetch_bytes = 1 << 20},
+      {.name = "FetchAndRecompute",
+       .kind = AttentionPath::kFetch,
+       .fetch_bytes = 16 << 20,
+       .recomputed = 400},
+      // All that fills tiles, in windows in which the longest sequence just fits.
+      {.name = "RecomputeInSmallWindows",
+       .kind = AttentionPath::kFetch,
+       .fetch_bytes = 2 * kFetchLeast,
+       .recomputed = plan::kRecomputeUnit},
       {.name = "Toy", .kind = AttentionPath::kLocal, .toy = true},
   };
 }

@@ -204,7 +204,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"transport=throttle(shm", "throttle(...)+shm"},
         BadValue{"transport=throttle(latency=1us)+tcp", "one of shm, ucx, verbs"},
         BadValue{"partition=rows", "request, head, token_range"},
-        BadValue{"policy=magic", "attend_remote, fetch_heads"},
+        BadValue{"policy=magic", "attend_remote, fetch_heads, fetch_recompute"},
         BadValue{"prefill.mode=lazy", "inline, dedicated"},
         BadValue{"prefill.mode=dedicated", "none has role prefill"},
         BadValue{"compute.0.role=prefill", "contradict prefill.mode inline"},
@@ -310,8 +310,9 @@ INSTANTIATE_TEST_SUITE_P(
     Keys, NotServedTest,
     testing::Values(BadValue{"compute.0.host=node17", "localhost, 127.0.0.1"},
                     BadValue{"memory.0.host=node17", "localhost, 127.0.0.1"},
-                    BadValue{"policy=fetch_recompute",
-                             "it serves: attend_remote, local, auto, fetch_heads"}));
+                    BadValue{
+                        "policy=fetch_hybrid",
+                        "it serves: attend_remote, local, auto, fetch_heads, fetch_recompute"}));
 
 TEST(ClusterConfigTest, WithPolicyLocalACudaDeviceIsNotServed) {
   EXPECT_THAT(ErrorOf("model: m\npolicy: local\n"

@@ -159,6 +159,7 @@ plan::StepPlan DrawPlan(Prng& random) {
   plan.chunking = {.chunks = Below(random, 8),
                    .by_heads = random.Chance(0.5),
                    .query_first = random.Chance(0.5)};
+  plan.recomputed = static_cast<uint32_t>(random.Below(plan::kRecomputeUnit + 1));
   return plan;
 }
 
@@ -168,6 +169,12 @@ TEST(PlanCodecTest, PlansDrawnAtRandomComeBackWhole) {
     const plan::StepPlan plan = DrawPlan(random);
     ASSERT_EQ(RoundTrip(plan), plan) << i;
   }
+}
+
+TEST(PlanCodecTest, APlanThatRecomputesMoreThanAllIsRefused) {
+  v1::StepPlan proto;
+  proto.set_recomputed(plan::kRecomputeUnit + 1);
+  EXPECT_EQ(FromProto(proto).status().message(), "plan recomputes 1025 of 1024 parts");
 }
 
 TEST(PlanCodecTest, APlanWhoseRowListsDifferIsRefusedWithBothLengths) {

@@ -29,11 +29,65 @@ std::vector<plan::FetchRun> RunsOf(const Step& step, uint32_t node, uint32_t nod
   std::vector<plan::FetchRun> runs;
   for (size_t row = 0; row < step.plan.rows.size(); ++row) {
     if (nodes == 1 || step.sequences[row] % nodes == node) {
-      runs.push_back({.before = step.positions[row], .tokens = 1});
+      runs.push_back(plan::FetchRunOf(step.positions[row], 1, step.plan.recomputed));
       sequences.push_back(step.sequences[row]);
     }
   }
   return runs;
+}
+
+// A piece in its window.
+struct Place {
+  uint32_t node = 0;
+  uint32_t lane = 0;
+  uint64_t piece = 0;
+};
+
+void ExpectActivations(UnitCluster& cluster, const Place& at, const plan::FetchPiece& piece,
+                       const std::vector<plan::FetchRun>& runs,
+                       const std::vector<uint32_t>& sequences, uint32_t layer) {
+  const BFloat16* come = cluster.Fetched(at.node, at.lane, at.piece);
+  for (uint32_t run = piece.first_run; run < piece.runs_end; ++run) {
+    for (uint32_t token = 0; token < runs[run].recomputed; ++token) {
+      for (uint32_t i = 0; i < cluster.config().activation_width; ++i) {
+        ASSERT_EQ((come++)->bits, UnitCluster::Activation(sequences[run], token, layer, i).bits)
+            << "run " << run << " token " << token << " element " << i;
+      }
+    }
+  }
+}
+
+constexpr BFloat16 kMine = {.bits = 0xabcd};
+
+// The first slots of each head are the compute node's to write: they are as it left them.
+void ExpectBehindRecomputed(UnitCluster& cluster, const Place& at, const plan::FetchPiece& piece,
+                            const std::vector<plan::FetchRun>& runs,
+                            const std::vector<uint32_t>& sequences, uint32_t layer) {
+  const uint32_t head_dim = cluster.config().layers[layer].head_dim;
+  const BFloat16* const come = cluster.Fetched(at.node, at.lane, at.piece);
+  for (uint32_t head = 0; head < piece.heads.count; ++head) {
+    for (const size_t plane : {size_t{0}, piece.elements(head_dim)}) {
+      const BFloat16* const slots = come + plane + size_t{head} * piece.slots * head_dim;
+      for (size_t i = 0; i < size_t{piece.recomputed} * head_dim; ++i) {
+        ASSERT_EQ(slots[i].bits, kMine.bits) << "head " << head << " element " << i;
+      }
+      size_t slot = piece.recomputed;
+      for (uint32_t run = piece.first_run; run < piece.runs_end; ++run) {
+        std::vector<BFloat16> whole[2];
+        for (std::vector<BFloat16>& one : whole) {
+          one.resize((runs[run].recomputed + runs[run].slots()) * head_dim);
+        }
+        cluster.CopyKv(sequences[run], layer, head, runs[run].before, whole[0].data(),
+                       whole[1].data());
+        EXPECT_EQ(std::memcmp(slots + slot * head_dim,
+                              whole[plane > 0].data() + runs[run].recomputed * head_dim,
+                              runs[run].slots() * head_dim * sizeof(BFloat16)),
+                  0)
+            << "layer " << layer << " head " << head << " run " << run;
+        slot += runs[run].slots();
+      }
+    }
+  }
 }
 
 // Takes the pieces of a step from `first` on, and gives each window back. A window has K and V of
@@ -49,9 +103,22 @@ uint64_t ExpectPieces(UnitCluster& cluster, const Step& step, uint32_t node, uin
   for (uint32_t layer = 0; layer < config.layers.size(); ++layer) {
     const AttentionDescriptor part = plan::LayersOf(config, node)[layer];
     const uint32_t first_head = config.partition == Partition::kHead ? config.heads[node].first : 0;
-    plan::PiecesOf(part, runs, plan::FetchWindowBytes(config), pieces);
+    plan::PiecesOf(part, runs, plan::FetchWindowBytes(config), config.activation_width, pieces);
     for (const plan::FetchPiece& piece : pieces) {
       cluster.AwaitFetched(node, step.spec.lane, next);
+      if (piece.activations()) {
+        ExpectActivations(cluster, {node, step.spec.lane, next}, piece, runs, sequences, layer);
+        cluster.FillFetched(node, step.spec.lane, next, kMine);
+        cluster.RaiseCredit(node, step.spec.lane, next++);
+        continue;
+      }
+      if (piece.recomputed > 0) {
+        ExpectBehindRecomputed(cluster, {node, step.spec.lane, next}, piece, runs, sequences,
+                               layer);
+        cluster.FillFetched(node, step.spec.lane, next, kMine);
+        cluster.RaiseCredit(node, step.spec.lane, next++);
+        continue;
+      }
       std::vector<BFloat16> wanted(2 * piece.elements(part.head_dim));
       size_t slot = 0;
       for (uint32_t head = 0; head < piece.heads.count; ++head) {
@@ -108,6 +175,32 @@ TEST(KvStreamTest, HeadsAndRequestsAreTheNodesOwn) {
     cluster.PushPlan(step);
     ExpectPieces(cluster, step, 0, 1);
     ExpectPieces(cluster, step, 1, 1);
+    cluster.Stop();
+  }
+}
+
+// What is recomputed comes as activations and not as K and V, in windows of all sizes.
+TEST(KvStreamTest, RecomputedTokensComeAsActivations) {
+  constexpr uint32_t kWidth = 40;
+  // Windows with all heads of the longest sequence; then of several.
+  for (const uint64_t bytes : {3 * kLeast, 16 * kLeast}) {
+    UnitCluster cluster({.fetch_bytes = bytes, .activation_width = kWidth});
+    for (const uint64_t turn : {0, 1}) {
+      cluster.FillFetched(0, 0, turn, kMine);
+    }
+    cluster.Start();
+    cluster.Run({.step = 1, .prompts = {{0, 40}, {1, 700}, {2, 16}}});
+    uint64_t pieces = 0;
+    for (uint64_t number = 2; number <= 5; ++number) {
+      const Step step = cluster.MakeStep(
+          {.step = number, .rows = {1, 0, 2}, .recomputed = static_cast<uint32_t>(number) * 200});
+      cluster.PushPlan(step);
+      pieces += ExpectPieces(cluster, step, 0, pieces + 1);
+      for (uint32_t layer = 0; layer < cluster.config().layers.size(); ++layer) {
+        cluster.RunUnit(step, layer);
+      }
+    }
+    EXPECT_GE(pieces, 16u);
     cluster.Stop();
   }
 }

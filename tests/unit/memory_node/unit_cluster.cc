@@ -30,6 +30,7 @@ plan::EpochConfig ConfigOf(const UnitClusterOptions& options) {
                            .sequence_tokens_max = UnitCluster::kContext,
                            .layers = std::vector(options.layers, options.layer),
                            .fetch_bytes = options.fetch_bytes,
+                           .activation_width = options.activation_width,
                            .partition = options.partition,
                            .heads = ConsecutiveRanges(options.heads),
                            .span_tokens = options.span_tokens,
@@ -274,7 +275,11 @@ void UnitCluster::Grow(uint32_t sequence, uint32_t tokens, plan::StepPlan& plan)
 
 UnitCluster::Step UnitCluster::MakeStep(const StepSpec& spec) {
   Step step{.spec = spec};
-  step.plan = {.epoch = kEpoch, .lane = spec.lane, .step = spec.step, .chunking = spec.chunking};
+  step.plan = {.epoch = kEpoch,
+               .lane = spec.lane,
+               .step = spec.step,
+               .chunking = spec.chunking,
+               .recomputed = spec.recomputed};
   std::vector<uint32_t> rows = spec.rows;
   if (config_.partition == Partition::kRequest) {  // As compute nodes sort them.
     std::stable_sort(rows.begin(), rows.end(),

@@ -42,10 +42,11 @@ struct UnitClusterOptions {
   AttentionDescriptor layer = {.query_heads = 6, .kv_heads = 3, .head_dim = 16, .scale = 0.25f};
   PipelineMode mode = PipelineMode::kFixed;
   Partition partition = Partition::kRequest;
-  std::vector<uint32_t> heads;   // Partition head: of each memory node.
-  uint32_t span_tokens = 0;      // Partition token_range.
-  std::vector<uint32_t> shards;  // KV heads of each shard of the one replica.
-  uint64_t fetch_bytes = 0;      // Rows attend at the compute node, with windows of so many bytes.
+  std::vector<uint32_t> heads;    // Partition head: of each memory node.
+  uint32_t span_tokens = 0;       // Partition token_range.
+  std::vector<uint32_t> shards;   // KV heads of each shard of the one replica.
+  uint64_t fetch_bytes = 0;       // Rows attend at the compute node, with windows of so many bytes.
+  uint32_t activation_width = 0;  // With fetch_bytes: tokens bring activations.
   Nanos peer_deadline = Seconds(60);
   bool device_waits = false;
   // Where K and V lie; the processor's if not set. Query windows lie in `window_memory` if it is.
@@ -63,6 +64,7 @@ struct StepSpec {
   std::vector<uint32_t> rows;                          // Each one more token.
   std::vector<std::pair<uint32_t, uint32_t>> prompts;  // So many more tokens.
   plan::Chunking chunking = {};
+  uint32_t recomputed = 0;
 };
 
 class UnitCluster {
@@ -133,6 +135,11 @@ class UnitCluster {
   uint64_t LastFetched(uint32_t memory_node, uint32_t lane) const;
   // c0 has used up so many pieces.
   void RaiseCredit(uint32_t memory_node, uint32_t lane, uint64_t pieces);
+  // Fills the whole window of the piece. Before its credit, or that of the last but one.
+  void FillFetched(uint32_t memory_node, uint32_t lane, uint64_t piece, BFloat16 value);
+  // What tokens bring with `activation_width`.
+  static BFloat16 Activation(uint32_t sequence, uint32_t position, uint32_t layer,
+                             uint32_t element);
   // K and V of the sequence's first tokens, of one head, to slots from 0 on.
   void CopyKv(uint32_t sequence, uint32_t layer, uint32_t head, uint32_t tokens, BFloat16* k,
               BFloat16* v);

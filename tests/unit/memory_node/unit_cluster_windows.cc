@@ -96,12 +96,19 @@ std::vector<UnitCluster::Window> UnitCluster::MakeWindows(const Step& step, uint
       window.shape = {.part = PartOf(shape, heads),
                       .pieces = plan::PiecesOf(step.spec.chunking, window.header.rows, heads.count),
                       .own_rows = own,
-                      .prompt_tokens = window.header.kv_rows};
+                      .prompt_tokens = window.header.kv_rows,
+                      .activation_width = config_.activation_width};
       const plan::QueryWindowWriter writer(window.shape, heads.first);
       std::vector<BFloat16> staged(writer.staged_elements() + writer.prompt_elements());
       writer.Gather(rows, {.listed = listed}, staged.data());
       for (uint32_t i = 0; i < prompts.size(); ++i) {
         writer.GatherPrompt(rows, prompts[i], i, staged.data() + writer.staged_elements());
+        std::vector<BFloat16> activation(config_.activation_width);
+        for (uint32_t element = 0; element < activation.size(); ++element) {
+          activation[element] =
+              Activation(step.sequences[prompts[i]], step.positions[prompts[i]], layer, element);
+        }
+        writer.GatherActivation(activation.data(), i, staged.data() + writer.staged_elements());
       }
       window.bytes.resize(writer.bytes());
       std::memcpy(window.bytes.data(), &window.header, sizeof(window.header));
@@ -315,6 +322,18 @@ void UnitCluster::Run(const StepSpec& spec) {
 }
 
 // --- K and V that are fetched ---
+
+BFloat16 UnitCluster::Activation(uint32_t sequence, uint32_t position, uint32_t layer,
+                                 uint32_t element) {
+  return {.bits = static_cast<uint16_t>((sequence * 31 + position) * 257 + layer * 101 + element)};
+}
+
+void UnitCluster::FillFetched(uint32_t memory_node, uint32_t lane, uint64_t piece, BFloat16 value) {
+  const plan::FetchWindows windows(layout_);
+  auto* const window = reinterpret_cast<BFloat16*>(compute_[0]->region->bytes().data() +
+                                                   windows.Window(memory_node, lane, piece));
+  std::fill_n(window, windows.window_bytes() / sizeof(BFloat16), value);
+}
 
 const BFloat16* UnitCluster::Fetched(uint32_t memory_node, uint32_t lane, uint64_t piece) const {
   return reinterpret_cast<const BFloat16*>(

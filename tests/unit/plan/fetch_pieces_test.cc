@@ -16,10 +16,11 @@ namespace {
 
 constexpr AttentionDescriptor kLayer = {.query_heads = 9, .kv_heads = 3, .head_dim = 64};
 constexpr uint64_t kSlotBytes = 2 * 64 * 2;  // K and V of one head.
+constexpr uint32_t kWidth = 200;             // Of an activation.
 
 std::vector<FetchPiece> Pieces(const std::vector<FetchRun>& runs, uint64_t slots_of_window) {
   std::vector<FetchPiece> pieces;
-  PiecesOf(kLayer, runs, slots_of_window * kSlotBytes, pieces);
+  PiecesOf(kLayer, runs, slots_of_window * kSlotBytes, kWidth, pieces);
   return pieces;
 }
 
@@ -76,6 +77,74 @@ TEST(FetchPiecesTest, AnyRunsAreCoveredOnce) {
   }
 }
 
+TEST(FetchPiecesTest, AShareOfTheTokensComesAsActivationsInWholeTiles) {
+  EXPECT_EQ(FetchRunOf(100, 1, 0).recomputed, 0u);
+  EXPECT_EQ(FetchRunOf(100, 1, kRecomputeUnit / 2).recomputed, 48u);
+  EXPECT_EQ(FetchRunOf(100, 1, kRecomputeUnit / 2).slots(), 64u);
+  EXPECT_EQ(FetchRunOf(96, 3, kRecomputeUnit).recomputed, 96u);
+  EXPECT_EQ(FetchRunOf(96, 3, kRecomputeUnit).slots(), 16u);
+  EXPECT_EQ(FetchRunOf(UINT32_MAX - 16, 1, kRecomputeUnit).recomputed, UINT32_MAX - 31);
+}
+
+TEST(FetchPiecesTest, ActivationsGoAheadOfAllHeadsOfTheirRuns) {
+  const std::vector<FetchRun> runs = {{.before = 40, .tokens = 1, .recomputed = 32},
+                                      {.before = 10, .tokens = 6}};
+  EXPECT_THAT(Pieces(runs, 3 * 64),
+              testing::ElementsAre(
+                  FetchPiece{.runs_end = 2, .recomputed = 32},
+                  FetchPiece{.heads = {0, 3}, .runs_end = 2, .slots = 64, .recomputed = 32}));
+  // Runs without activations have none ahead of them.
+  EXPECT_THAT(Pieces(runs, 3 * 63),
+              testing::ElementsAre(
+                  FetchPiece{.runs_end = 1, .recomputed = 32},
+                  FetchPiece{.heads = {0, 3}, .runs_end = 1, .slots = 48, .recomputed = 32},
+                  FetchPiece{.heads = {0, 3}, .first_run = 1, .runs_end = 2, .slots = 16}));
+}
+
+// Every run is in one piece with all heads, behind one with its activations; both fit.
+TEST(FetchPiecesTest, AnyRunsThatRecomputeAreCoveredOnce) {
+  for (uint64_t seed = 0; seed < 500; ++seed) {
+    Prng random(seed);
+    const auto share = static_cast<uint32_t>(random() % (kRecomputeUnit + 1));
+    const auto width = static_cast<uint32_t>(16 + random() % 1000);
+    std::vector<FetchRun> runs(1 + random() % 12);
+    uint64_t longest = 0;
+    for (FetchRun& run : runs) {
+      run = FetchRunOf(static_cast<uint32_t>(16 + random() % 700),
+                       static_cast<uint32_t>(1 + random() % 20), share);
+      longest = std::max<uint64_t>(longest, run.recomputed + run.slots());
+    }
+    const uint64_t window =
+        longest * std::max<uint64_t>(kLayer.kv_heads * kSlotBytes, 2 * width) + random() % 90000;
+    std::vector<FetchPiece> pieces;
+    PiecesOf(kLayer, runs, window, width, pieces);
+    uint64_t recomputed = 0;
+    for (const FetchRun& run : runs) {
+      recomputed += run.recomputed;
+    }
+    if (recomputed == 0) {
+      continue;
+    }
+    uint32_t next = 0;
+    uint32_t ahead = 0;  // Activations that have come.
+    for (const FetchPiece& piece : pieces) {
+      EXPECT_EQ(piece.first_run, next);
+      if (piece.activations()) {
+        EXPECT_EQ(ahead, 0u);
+        ahead = piece.recomputed;
+        EXPECT_LE(uint64_t{ahead} * width * 2, window) << "seed " << seed;
+        continue;
+      }
+      EXPECT_EQ(piece.recomputed, ahead) << "seed " << seed;
+      EXPECT_EQ(piece.heads, (HeadRange{.count = 3}));
+      EXPECT_LE(piece.slots * kLayer.kv_heads * kSlotBytes, window) << "seed " << seed;
+      next = piece.runs_end;
+      ahead = 0;
+    }
+    EXPECT_EQ(next, runs.size()) << "seed " << seed;
+  }
+}
+
 EpochConfig Fetching() {
   return {.lanes = 2,
           .sequence_tokens_max = 1000,
@@ -97,6 +166,17 @@ TEST(CheckFetchTest, OneHeadOfTheLongestSequenceFitsIntoAWindow) {
                              testing::HasSubstr("at least 2.0 MiB")));
 }
 
+TEST(CheckFetchTest, WithActivationsAllHeadsFitAndTheActivations) {
+  EpochConfig config = Fetching();
+  config.activation_width = kWidth;
+  EXPECT_THAT(CheckFetch(config).ToString(),
+              testing::HasSubstr("K and V, or the activations, of 1000 tokens in a layer take"));
+  config.fetch_bytes *= 3;
+  EXPECT_TRUE(CheckFetch(config).ok()) << CheckFetch(config);
+  config.activation_width = 3 * 128 + 1;
+  EXPECT_FALSE(CheckFetch(config).ok());
+}
+
 TEST(CheckFetchTest, WhatIsNotServedIsRefused) {
   EpochConfig config = Fetching();
   config.compute_nodes.push_back("c1");
@@ -104,6 +184,10 @@ TEST(CheckFetchTest, WhatIsNotServedIsRefused) {
   config = Fetching();
   config.partition = Partition::kTokenRange;
   EXPECT_THAT(CheckFetch(config).ToString(), testing::HasSubstr("with spans of sequences"));
+  config = Fetching();
+  config.activation_width = kWidth;
+  config.partition = Partition::kHead;
+  EXPECT_THAT(CheckFetch(config).ToString(), testing::HasSubstr("keeps activations beside some"));
   config.attention_paths = {AttentionPath::kRemote};
   EXPECT_TRUE(CheckFetch(config).ok());
   EXPECT_EQ(FetchWindowBytes(config), 0u);

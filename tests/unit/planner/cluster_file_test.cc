@@ -69,9 +69,9 @@ TEST(ClusterFileTest, WhatTheClusterFileRefusesIsNotRunnable) {
   configuration.replicas = 4;
   Evaluation evaluation = Evaluate(problem, Rates(problem), configuration);
   EXPECT_EQ(WhyNotRunnable(problem, configuration, evaluation), "");
-  configuration.policy = cost::KvPolicy::kFetchRecompute;
+  configuration.policy = cost::KvPolicy::kFetchHybrid;
   EXPECT_THAT(WhyNotRunnable(problem, configuration, evaluation),
-              HasSubstr("policy: 'fetch_recompute' is not served by this version"));
+              HasSubstr("policy: 'fetch_hybrid' is not served by this version"));
   configuration.policy = cost::KvPolicy::kFetchHeads;
   EXPECT_THAT(WhyNotRunnable(problem, configuration, evaluation),
               HasSubstr("4 nodes are not served by this version with policy fetch_heads"));

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compute_node/kv_recompute.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "common/philox.h"
+#include "common/status_macros.h"
+#include "kernels/attention.h"
+
+namespace lamina::compute_node {
+namespace {
+
+// Of first columns (kernels::Dense::Linear).
+constexpr size_t kColumnsStep = 64;
+
+}  // namespace
+
+absl::Status KvRecompute::Prepare() {
+  const SliceProgram& program = executor_.program();
+  for (uint32_t slice = 0; slice + 1 < program.slice_count(); ++slice) {
+    const model::ValueId input = KvInputOf(program, slice);
+    if (input == model::kNone || program.Width(input) != config_.activation_width) {
+      return absl::UnimplementedError(absl::StrCat(
+          "layer ", slice, " of this model makes k and v from no activation of ",
+          config_.activation_width, " elements, so that they cannot be made again from one"));
+    }
+    if (program.TypeOf(input) != DType::kBF16) {
+      return absl::UnimplementedError(
+          "compute_type f32: activations of 4 bytes an element are no fewer bytes than K and V; "
+          "set compute_type to bf16, or policy to fetch_heads");
+    }
+  }
+  LAMINA_ASSIGN_OR_RETURN(buffers_, executor_.MakeBuffers(kRows));
+  ids_.assign(kRows, 0);
+  first_columns_.assign(config_.layers.size(), 0);
+  for (uint32_t layer = 0; layer < config_.layers.size(); ++layer) {
+    // Layers of one shape have one answer.
+    if (layer > 0 && config_.layers[layer] == config_.layers[layer - 1]) {
+      first_columns_[layer] = first_columns_[layer - 1];
+      continue;
+    }
+    LAMINA_ASSIGN_OR_RETURN(const bool same, SameWithoutQueries(layer));
+    if (!same) {
+      first_columns_[layer] = 0;
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Whether K and V are bitwise what they are with all columns. Leaves queries out from here on.
+absl::StatusOr<bool> KvRecompute::SameWithoutQueries(uint32_t layer) {
+  const AttentionDescriptor& shape = config_.layers[layer];
+  Prng random(/*seed=*/1);
+  std::vector<BFloat16> activations(kRows * config_.activation_width);
+  for (BFloat16& value : activations) {
+    value = ToBFloat16(static_cast<float>(random.Below(2001)) / 1000.0f - 1.0f);
+  }
+  std::vector<uint32_t> positions(kRows);
+  std::iota(positions.begin(), positions.end(), 0);
+  const size_t plane = kRows * shape.kv_width();
+  std::vector<BFloat16> with(2 * plane);
+  std::vector<BFloat16> without(2 * plane);
+  for (std::vector<BFloat16>* kv : {&with, &without}) {
+    LAMINA_RETURN_IF_ERROR(Run(layer, activations.data(), positions, kv->data(), kv->data() + plane,
+                               kRows * shape.head_dim));
+    first_columns_[layer] = shape.q_width() / kColumnsStep * kColumnsStep;
+  }
+  return std::memcmp(with.data(), without.data(), 2 * plane * sizeof(BFloat16)) == 0;
+}
+
+absl::StatusOr<uint32_t> KvRecompute::Try() {
+  const AttentionDescriptor& shape = config_.layers[0];
+  const std::vector<BFloat16> activations(kRows * config_.activation_width);
+  std::vector<uint32_t> positions(kRows);
+  std::iota(positions.begin(), positions.end(), 0);
+  const size_t plane = kRows * shape.kv_width();
+  std::vector<BFloat16> kv(2 * plane);
+  LAMINA_RETURN_IF_ERROR(
+      Run(0, activations.data(), positions, kv.data(), kv.data() + plane, kRows * shape.head_dim));
+  return static_cast<uint32_t>(kRows);
+}
+
+absl::Status KvRecompute::Run(uint32_t layer, const BFloat16* activations,
+                              absl::Span<const uint32_t> positions, BFloat16* k, BFloat16* v,
+                              size_t head_stride) {
+  const AttentionDescriptor& shape = config_.layers[layer];
+  const size_t width = config_.activation_width;
+  for (size_t first = 0; first < positions.size(); first += kRows) {
+    const size_t rows = std::min(kRows, positions.size() - first);
+    LAMINA_RETURN_IF_ERROR(buffers_.SetRows({.token_ids = absl::MakeConstSpan(ids_).first(rows),
+                                             .positions = positions.subspan(first, rows)}));
+    const kernels::ActivationView in =
+        buffers_.Activations(KvInputOf(executor_.program(), layer), rows);
+    for (size_t i = 0; i < rows; ++i) {
+      std::copy_n(activations + (first + i) * width, width,
+                  static_cast<BFloat16*>(in.data) + i * in.stride);
+    }
+    executor_.RunKvOps(layer, first_columns_[layer], buffers_);
+    const auto qkv = executor_.QkvRows(layer, rows, buffers_);
+    const Extent slots{.first_slot = static_cast<uint32_t>(first),
+                       .tokens = static_cast<uint32_t>(rows)};
+    kernels::StoreKv(shape, qkv.row(0) + shape.q_width(),
+                     qkv.row(0) + shape.q_width() + shape.kv_width(), qkv.stride, {&slots, 1}, k, v,
+                     head_stride);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace lamina::compute_node

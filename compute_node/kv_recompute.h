@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// KvRecompute: makes K and V of tokens again from the activations that memory nodes have sent of
+// them (kvpr.txt 3): the linear layer of the slice with its biases, norms of heads, and rope at the
+// tokens' own positions. They have the bits of those that were made first, since rows do not depend
+// on each other. Queries are left out, where columns of k and v alone have the same bits.
+//
+// Threading: the data thread. Allocation: in Prepare().
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/attention_descriptor.h"
+#include "common/dtype.h"
+#include "compute_node/slice_executor.h"
+#include "compute_node/value_buffers.h"
+#include "plan/epoch_config.h"
+
+namespace lamina::compute_node {
+
+class KvRecompute {
+ public:
+  // Rows that run together.
+  static constexpr size_t kRows = 256;
+
+  // References must outlive this.
+  KvRecompute(const plan::EpochConfig& config, SliceExecutor& executor)
+      : config_(config), executor_(executor) {}
+
+  // Errors: those of the device.
+  //         kUnimplemented  activations in f32, or of a model in which nothing is k and v's alone.
+  absl::Status Prepare();
+
+  // Runs once for as many rows as run together, of the first layer, to be timed; returns how many.
+  // Errors: as Run().
+  absl::StatusOr<uint32_t> Try();
+
+  // Stores K and V of the layer's tokens at these positions into slots 0, 1, 2, ... of the planes.
+  // Shapes: activations  [positions, activation_width]; k, v  as kernels::KvView of the host
+  // Errors: those of the device.
+  // Cost: 4 * activation_width * kv_width flops for each token, or with queries as much more.
+  absl::Status Run(uint32_t layer, const BFloat16* activations,
+                   absl::Span<const uint32_t> positions, BFloat16* k, BFloat16* v,
+                   size_t head_stride);
+
+ private:
+  absl::StatusOr<bool> SameWithoutQueries(uint32_t layer);
+
+  const plan::EpochConfig& config_;
+  SliceExecutor& executor_;
+  ValueBuffers buffers_;
+  std::vector<size_t> first_columns_;  // [layers]: of q, k, v that are computed.
+  std::vector<uint32_t> ids_;          // Nobody reads them.
+};
+
+}  // namespace lamina::compute_node

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/core/fetch_planning.h"
+
+#include "absl/strings/str_cat.h"
+#include "plan/fetch_pieces.h"
+#include "policy/fetch_recompute.h"
+
+namespace lamina::core {
+namespace {
+
+class FetchAll final : public FetchPlanning {
+ public:
+  FetchShare Plan(uint64_t /*tokens*/, const FetchRates& /*rates*/) const override { return {}; }
+};
+
+class FetchRecompute final : public FetchPlanning {
+ public:
+  explicit FetchRecompute(const RecomputeBytes& bytes) : bytes_(bytes) {}
+
+  FetchShare Plan(uint64_t tokens, const FetchRates& rates) const override {
+    if (tokens == 0 || !rates.measured()) {
+      return {.why = "nothing recomputed: links or recomputation are not measured yet"};
+    }
+    const policy::RecomputeProfile profile{.activation = bytes_.activation / rates.bytes_per_second,
+                                           .kv = bytes_.kv / rates.bytes_per_second,
+                                           .make = rates.recompute_seconds};
+    const double share =
+        static_cast<double>(policy::BestRecomputeSplit(profile, tokens).recomputed) /
+        static_cast<double>(tokens);
+    return {.recomputed = static_cast<uint32_t>(share * plan::kRecomputeUnit),
+            .why = policy::DescribeRecompute(profile, share)};
+  }
+
+ private:
+  const RecomputeBytes bytes_;
+};
+
+class FetchRecomputeShare final : public FetchPlanning {
+ public:
+  explicit FetchRecomputeShare(uint32_t percent) : percent_(percent) {}
+
+  FetchShare Plan(uint64_t /*tokens*/, const FetchRates& /*rates*/) const override {
+    return {.recomputed = percent_ * plan::kRecomputeUnit / 100,
+            .why = absl::StrCat(percent_, "% of tokens recomputed, as configured")};
+  }
+
+ private:
+  const uint32_t percent_;
+};
+
+}  // namespace
+
+std::unique_ptr<FetchPlanning> MakeFetchAll() { return std::make_unique<FetchAll>(); }
+
+std::unique_ptr<FetchPlanning> MakeFetchRecompute(const RecomputeBytes& bytes) {
+  return std::make_unique<FetchRecompute>(bytes);
+}
+
+std::unique_ptr<FetchPlanning> MakeFetchRecomputeShare(uint32_t percent) {
+  return std::make_unique<FetchRecomputeShare>(percent);
+}
+
+}  // namespace lamina::core

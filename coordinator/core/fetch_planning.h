@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// FetchPlanning: path fetch: which of a step's tokens come to the compute node as K and V, and
+// which as activations, to be computed again. A strategy, one for each policy that fetches; the
+// arithmetic is in policy/.
+//
+// Determinism: same calls, same answers.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace lamina::core {
+
+// What nodes have measured. Zeros: nothing yet.
+struct FetchRates {
+  double bytes_per_second = 0;   // Of all links from memory nodes together.
+  double recompute_seconds = 0;  // To make K and V of a token in one layer.
+  bool measured() const { return bytes_per_second > 0 && recompute_seconds > 0; }
+};
+
+struct FetchShare {
+  uint32_t recomputed = 0;  // StepPlan::recomputed
+  std::string why;          // For people; empty where nothing was to be chosen.
+};
+
+class FetchPlanning {
+ public:
+  virtual ~FetchPlanning() = default;
+  // For a step whose rows see so many tokens together.
+  virtual FetchShare Plan(uint64_t tokens, const FetchRates& rates) const = 0;
+};
+
+// K and V of all tokens.
+std::unique_ptr<FetchPlanning> MakeFetchAll();
+
+// Of one token in one layer, on average over layers.
+struct RecomputeBytes {
+  double kv = 0;
+  double activation = 0;
+};
+
+// Policy fetch_recompute by measured rates; K and V alone while nothing is measured.
+std::unique_ptr<FetchPlanning> MakeFetchRecompute(const RecomputeBytes& bytes);
+// So many per cent of the tokens, whatever is measured.
+std::unique_ptr<FetchPlanning> MakeFetchRecomputeShare(uint32_t percent);
+
+}  // namespace lamina::core

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "policy/fetch_recompute.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/philox.h"
+
+namespace lamina::policy {
+namespace {
+
+double Draw(Prng& random) {  // From 1e-3 to 1e3.
+  return std::exp((static_cast<double>(random.Below(1000001)) / 1e6 - 0.5) * 13.8);
+}
+
+// Every l is tried.
+TEST(BestRecomputeSplitTest, IsTheBestOfAll) {
+  for (uint64_t seed = 0; seed < 3000; ++seed) {
+    Prng random(seed);
+    const RecomputeProfile profile{.activation = random.Below(4) == 0 ? 0 : Draw(random),
+                                   .kv = Draw(random),
+                                   .make = Draw(random)};
+    const uint64_t tokens = random.Below(200);
+    double best = RecomputeSeconds(profile, tokens, 0);
+    for (uint64_t l = 1; l <= tokens; ++l) {
+      best = std::min(best, RecomputeSeconds(profile, tokens, l));
+    }
+    const RecomputeSplit split = BestRecomputeSplit(profile, tokens);
+    ASSERT_LE(split.recomputed, tokens);
+    EXPECT_EQ(split.seconds, RecomputeSeconds(profile, tokens, split.recomputed));
+    EXPECT_LE(split.seconds, best) << "seed " << seed << " tokens " << tokens;
+  }
+}
+
+// Closed forms of multi-head models, whose activations have half the bytes of K and V: with c the
+// time to make K and V over that to send them, the best step takes (1/2 + c) / (1 + c).
+TEST(BestRecomputeSplitTest, HasTheBoundsOfThePaper) {
+  for (const double c : {0.125, 0.25, 0.5, 1.0, 2.0, 4.0}) {
+    const RecomputeProfile profile{.activation = 0.5, .kv = 1, .make = c};
+    const uint64_t tokens = 1000000;
+    const double full = RecomputeSeconds(profile, tokens, 0);
+    const double wanted = std::min(1.0, (0.5 + c) / (1 + c));
+    EXPECT_NEAR(BestRecomputeSplit(profile, tokens).seconds / full, wanted, 1e-5) << "c " << c;
+  }
+  // Without activations on the link (row by row) it is c / (1 + c).
+  EXPECT_NEAR(BestRecomputeSplit({.activation = 0, .kv = 1, .make = 0.25}, 1000000).seconds / 1e6,
+              0.2, 1e-5);
+}
+
+TEST(BestRecomputeSplitTest, NothingIsGainedWhereActivationsAreAsLarge) {
+  const RecomputeProfile grouped{.activation = 576, .kv = 384, .make = 0.001};
+  EXPECT_EQ(BestRecomputeSplit(grouped, 1000).recomputed, 0u);
+  EXPECT_THAT(DescribeRecompute(grouped, 0), testing::StartsWith("nothing recomputed: "));
+  EXPECT_EQ(BestRecomputeSplit({.activation = 1, .kv = 1, .make = 0.1}, 7).recomputed, 0u);
+}
+
+TEST(BestRecomputeSplitTest, NoTokensAreNoSplit) {
+  const RecomputeSplit split = BestRecomputeSplit({.activation = 1, .kv = 2, .make = 1}, 0);
+  EXPECT_EQ(split.recomputed, 0u);
+  EXPECT_EQ(split.seconds, 0);
+}
+
+TEST(DescribeRecomputeTest, SaysWhatWasMeasured) {
+  EXPECT_EQ(DescribeRecompute({.activation = 1e-6, .kv = 2e-6, .make = 0.5e-6}, 0.8),
+            "80% of tokens recomputed: K and V of one take 2 us on the link, its activation 1 us, "
+            "and making them 0.5 us");
+}
+
+}  // namespace
+}  // namespace lamina::policy
