@@ -37,6 +37,11 @@ struct ActivationView {
   size_t cols = 0;
   size_t stride = 0;  // Elements.
   DType dtype = DType::kBF16;
+
+  ActivationView Rows(size_t first, size_t count) const {
+    return {static_cast<std::byte*>(data) + first * stride * DTypeBytes(dtype), count, cols, stride,
+            dtype};
+  }
 };
 
 // Weights in a layout of the backend's choosing; immutable, shareable between threads.
@@ -85,6 +90,13 @@ struct HeadNorms {
   absl::Span<const float> k_weight;
 };
 
+// One product of LinearEach(): all features of its weights.
+struct LinearPart {
+  const PackedLinear* weights = nullptr;
+  ActivationView in;
+  MatrixView<float> out;
+};
+
 class Dense {
  public:
   virtual ~Dense() = default;
@@ -108,6 +120,10 @@ class Dense {
   // first_out a multiple of 64.
   virtual void Linear(const PackedLinear& weights, const ActivationView& in, size_t first_out,
                       MatrixView<float> out) = 0;
+
+  // Linear() of every part, with the same bits, in one run of the threads: small products do not
+  // wait for each other. Requires: no part's output is another's input or output.
+  virtual void LinearEach(absl::Span<const LinearPart> parts) = 0;
 
   // out = x / sqrt(mean(x^2) + epsilon) * weight, rounded to out.dtype.
   virtual void RmsNorm(MatrixView<const float> x, absl::Span<const float> weight, float epsilon,

@@ -91,41 +91,69 @@ void ExpertLayers::Run(const ExpertsTask& task, Dense& dense) {
   for (size_t row = 0; row < task.out.rows; ++row) {
     std::fill_n(task.out.row(row), task.out.cols, 0.0f);
   }
-  for (size_t expert = 0; expert < task.experts.size(); ++expert) {
-    if (first_[expert + 1] > first_[expert]) {
-      RunExpert(task, expert, dense);
+  for (size_t first = 0; first < task.experts.size();) {
+    size_t last = first + 1;
+    while (last < task.experts.size() && first_[last + 1] - first_[first] <= kRowsTogether) {
+      ++last;
     }
+    RunExperts(task, first, last, dense);
+    first = last;
   }
 }
 
-void ExpertLayers::RunExpert(const ExpertsTask& task, size_t expert, Dense& dense) {
-  const size_t begin = first_[expert];
-  const size_t rows = first_[expert + 1] - begin;
+void ExpertLayers::Gather(const ExpertsTask& task, size_t begin, size_t end) {
   const size_t element = DTypeBytes(task.in.dtype);
   const size_t row_bytes = task.in.cols * element;
-  in_.resize(std::max(in_.size(), rows * row_bytes));
-  gate_up_.resize(std::max(gate_up_.size(), rows * 2 * task.hidden));
-  activated_.resize(std::max(activated_.size(), rows * task.hidden * element));
-  down_.resize(std::max(down_.size(), rows * task.out.cols));
-  for (size_t i = 0; i < rows; ++i) {
-    std::memcpy(in_.data() + i * row_bytes,
-                static_cast<const std::byte*>(task.in.data) +
-                    size_t{rows_[begin + i]} * task.in.stride * element,
-                row_bytes);
+  in_.resize(std::max(in_.size(), (end - begin) * row_bytes));
+  for (size_t i = begin; i < end; ++i) {
+    std::memcpy(
+        in_.data() + (i - begin) * row_bytes,
+        static_cast<const std::byte*>(task.in.data) + size_t{rows_[i]} * task.in.stride * element,
+        row_bytes);
   }
-  const ActivationView in = {in_.data(), rows, task.in.cols, task.in.cols, task.in.dtype};
-  const ActivationView activated = {activated_.data(), rows, task.hidden, task.hidden,
-                                    task.in.dtype};
+}
+
+void ExpertLayers::RunExperts(const ExpertsTask& task, size_t first, size_t last, Dense& dense) {
+  const size_t begin = first_[first];
+  const size_t rows = first_[last] - begin;
+  if (rows == 0) {
+    return;
+  }
+  const DType dtype = task.in.dtype;
+  Gather(task, begin, begin + rows);
+  gate_up_.resize(std::max(gate_up_.size(), rows * 2 * task.hidden));
+  activated_.resize(std::max(activated_.size(), rows * task.hidden * DTypeBytes(dtype)));
+  down_.resize(std::max(down_.size(), rows * task.out.cols));
+  const ActivationView in = {in_.data(), rows, task.in.cols, task.in.cols, dtype};
+  const ActivationView activated = {activated_.data(), rows, task.hidden, task.hidden, dtype};
   const MatrixView<float> gate_up = Packed(gate_up_.data(), rows, 2 * task.hidden);
   const MatrixView<float> down = Packed(down_.data(), rows, task.out.cols);
-  dense.Linear(*task.experts[expert].gate_up, in, 0, gate_up);
+  gate_up_parts_.clear();
+  down_parts_.clear();
+  for (size_t expert = first; expert < last; ++expert) {
+    const size_t row = first_[expert] - begin;
+    const size_t count = first_[expert + 1] - first_[expert];
+    if (count != 0) {
+      const Expert& weights = task.experts[expert];
+      gate_up_parts_.push_back(
+          {weights.gate_up.get(), in.Rows(row, count), gate_up.Rows(row, count)});
+      down_parts_.push_back(
+          {weights.down.get(), activated.Rows(row, count), down.Rows(row, count)});
+    }
+  }
+  dense.LinearEach(gate_up_parts_);
   dense.GatedActivation(task.activation, gate_up, activated);
-  dense.Linear(*task.experts[expert].down, activated, 0, down);
-  for (size_t i = 0; i < rows; ++i) {
-    float* const out = task.out.row(rows_[begin + i]);
-    const float weight = weights_[begin + i];
+  dense.LinearEach(down_parts_);
+  AddUp(task, begin, begin + rows);
+}
+
+// A row's experts come in ascending order, over all calls.
+void ExpertLayers::AddUp(const ExpertsTask& task, size_t begin, size_t end) const {
+  for (size_t i = begin; i < end; ++i) {
+    const float* const from = down_.data() + (i - begin) * task.out.cols;
+    float* const out = task.out.row(rows_[i]);
     for (size_t col = 0; col < task.out.cols; ++col) {
-      out[col] += weight * down.row(i)[col];
+      out[col] += weights_[i] * from[col];
     }
   }
 }

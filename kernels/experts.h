@@ -55,23 +55,32 @@ struct ExpertsTask {
 class ExpertLayers {
  public:
   // out[r] = sum over the row's experts e, ascending, of weight_e * down_e(act(gate_up_e(in[r]))).
+  // Experts are taken together, so that threads do not wait for each other behind every small
+  // product, as long as they have kRowsTogether rows at most.
   // Cost: the weights of every expert that some row goes to are read once for up to 64 of its rows.
-  // Allocation: scratch for the most rows that one expert has had.
+  // Allocation: scratch for kRowsTogether rows, or the most that one expert has had.
   void Run(const ExpertsTask& task, Dense& dense);
 
  private:
-  void RunExpert(const ExpertsTask& task, size_t expert, Dense& dense);
+  static constexpr size_t kRowsTogether = 512;
+
+  // Those of experts [first, last).
+  void RunExperts(const ExpertsTask& task, size_t first, size_t last, Dense& dense);
+  void Gather(const ExpertsTask& task, size_t begin, size_t end);
+  void AddUp(const ExpertsTask& task, size_t begin, size_t end) const;
   void ListRows(const ExpertsTask& task);
 
   // Rows by expert: those of expert e are rows_[first_[e]], ..., with their weights.
   std::vector<uint32_t> first_;  // [experts + 1]
   std::vector<uint32_t> rows_;
   std::vector<float> weights_;
-  // Of one expert's rows.
+  // Of the rows of experts that are taken together, by expert.
   std::vector<std::byte> in_;         // [rows, in]
   std::vector<float> gate_up_;        // [rows, 2 * hidden]
   std::vector<std::byte> activated_;  // [rows, hidden]
   std::vector<float> down_;           // [rows, out]
+  std::vector<LinearPart> gate_up_parts_;
+  std::vector<LinearPart> down_parts_;
 };
 
 }  // namespace lamina::kernels

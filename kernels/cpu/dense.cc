@@ -9,6 +9,7 @@
 #include <array>
 #include <functional>
 #include <utility>
+#include <vector>
 
 #include "common/check.h"
 #include "common/log.h"
@@ -25,13 +26,6 @@ namespace {
 // Elements below which a second thread costs more than it saves: a wake-up is some microseconds,
 // a row kernel does an element in about half a nanosecond.
 constexpr size_t kElementsPerTask = 16384;
-
-ActivationView Rows(const ActivationView& view, size_t first, size_t count) {
-  ActivationView rows = view;
-  rows.data = static_cast<char*>(view.data) + first * view.stride * DTypeBytes(view.dtype);
-  rows.rows = count;
-  return rows;
-}
 
 class CpuDense final : public Dense {
  public:
@@ -88,12 +82,25 @@ class CpuDense final : public Dense {
 
   void Linear(const PackedLinear& weights, const ActivationView& in, size_t first_out,
               MatrixView<float> out) override {
-    const auto& packed = static_cast<const EngineWeights&>(weights);
-    LAMINA_CHECK(in.dtype == compute_type_ && in.cols == packed.in_features());
-    LAMINA_CHECK(in.rows == out.rows && first_out + out.cols <= packed.out_features());
-    LAMINA_CHECK(first_out % 64 == 0);
+    const EngineProduct product = ProductOf(weights, in, first_out, out);
     if (in.rows != 0 && out.cols != 0) {
-      packed.engine().Linear(packed, in, first_out, out);
+      product.weights->engine().Multiply({&product, 1});
+    }
+  }
+
+  void LinearEach(absl::Span<const LinearPart> parts) override {
+    for (LinearEngine* engine : {onednn_.get(), own_.get()}) {
+      products_.clear();
+      for (const LinearPart& part : parts) {
+        const EngineProduct product = ProductOf(*part.weights, part.in, 0, part.out);
+        LAMINA_CHECK(part.out.cols == product.weights->out_features());
+        if (&product.weights->engine() == engine && part.in.rows != 0) {
+          products_.push_back(product);
+        }
+      }
+      if (!products_.empty()) {
+        engine->Multiply(products_);
+      }
     }
   }
 
@@ -101,7 +108,7 @@ class CpuDense final : public Dense {
                const ActivationView& out) override {
     LAMINA_CHECK(weight.size() == x.cols && x.rows == out.rows && x.cols == out.cols);
     ForRows(x.rows, x.cols, [&](size_t first, size_t count) {
-      RmsNormRows({x.Rows(first, count), weight.data(), nullptr, epsilon, Rows(out, first, count)});
+      RmsNormRows({x.Rows(first, count), weight.data(), nullptr, epsilon, out.Rows(first, count)});
     });
   }
 
@@ -111,7 +118,7 @@ class CpuDense final : public Dense {
     LAMINA_CHECK(x.rows == out.rows && x.cols == out.cols);
     ForRows(x.rows, x.cols, [&](size_t first, size_t count) {
       LayerNormRows(
-          {x.Rows(first, count), weight.data(), bias.data(), epsilon, Rows(out, first, count)});
+          {x.Rows(first, count), weight.data(), bias.data(), epsilon, out.Rows(first, count)});
     });
   }
 
@@ -141,7 +148,7 @@ class CpuDense final : public Dense {
     LAMINA_CHECK(x.rows == out.rows && x.cols == 2 * out.cols);
     ForRows(x.rows, x.cols, [&](size_t first, size_t count) {
       ActivateRows(
-          {activation, x.Rows(first, count), x.row(first) + out.cols, Rows(out, first, count)});
+          {activation, x.Rows(first, count), x.row(first) + out.cols, out.Rows(first, count)});
     });
   }
 
@@ -149,7 +156,7 @@ class CpuDense final : public Dense {
                 const ActivationView& out) override {
     LAMINA_CHECK(x.rows == out.rows && x.cols == out.cols);
     ForRows(x.rows, x.cols, [&](size_t first, size_t count) {
-      ActivateRows({activation, x.Rows(first, count), nullptr, Rows(out, first, count)});
+      ActivateRows({activation, x.Rows(first, count), nullptr, out.Rows(first, count)});
     });
   }
 
@@ -163,14 +170,14 @@ class CpuDense final : public Dense {
   void Convert(MatrixView<const BFloat16> x, const ActivationView& out) override {
     LAMINA_CHECK(x.rows == out.rows && x.cols == out.cols);
     ForRows(x.rows, x.cols, [&](size_t first, size_t count) {
-      ConvertRows(x.Rows(first, count), Rows(out, first, count));
+      ConvertRows(x.Rows(first, count), out.Rows(first, count));
     });
   }
 
   void Round(MatrixView<const float> x, const ActivationView& out) override {
     LAMINA_CHECK(x.rows == out.rows && x.cols == out.cols);
     ForRows(x.rows, x.cols, [&](size_t first, size_t count) {
-      RoundRows(x.Rows(first, count), Rows(out, first, count));
+      RoundRows(x.Rows(first, count), out.Rows(first, count));
     });
   }
 
@@ -208,6 +215,15 @@ class CpuDense final : public Dense {
   }
 
  private:
+  EngineProduct ProductOf(const PackedLinear& weights, const ActivationView& in, size_t first_out,
+                          MatrixView<float> out) const {
+    const auto& packed = static_cast<const EngineWeights&>(weights);
+    LAMINA_CHECK(in.dtype == compute_type_ && in.cols == packed.in_features());
+    LAMINA_CHECK(in.rows == out.rows && first_out + out.cols <= packed.out_features());
+    LAMINA_CHECK(first_out % 64 == 0);
+    return {.weights = &packed, .in = in, .first_out = first_out, .out = out};
+  }
+
   // Calls body(first, count) over all rows, from several threads when there is enough to do.
   template <class Body>
   void ForRows(size_t rows, size_t cols, const Body& body) {
@@ -240,6 +256,7 @@ class CpuDense final : public Dense {
   ThreadPool& pool_;
   std::unique_ptr<LinearEngine> own_;
   std::unique_ptr<LinearEngine> onednn_;  // Null where oneDNN is not row-invariant.
+  std::vector<EngineProduct> products_;   // Of one LinearEach().
   std::array<RopeAngles, 3> angles_;
 };
 

@@ -45,6 +45,14 @@ class EngineWeights : public PackedLinear {
   size_t out_;
 };
 
+// One product: columns [first_out, first_out + out.cols) of `in` times the weights.
+struct EngineProduct {
+  const EngineWeights* weights = nullptr;
+  ActivationView in;
+  size_t first_out = 0;
+  MatrixView<float> out;
+};
+
 class LinearEngine {
  public:
   virtual ~LinearEngine() = default;
@@ -54,8 +62,9 @@ class LinearEngine {
   //         kUnimplemented      this engine has no row-invariant loop for the shape.
   virtual absl::StatusOr<std::unique_ptr<EngineWeights>> Pack(const WeightView& weights) = 0;
   virtual absl::Status Prepare(const EngineWeights& weights, size_t rows_max) = 0;
-  virtual void Linear(const EngineWeights& weights, const ActivationView& in, size_t first_out,
-                      MatrixView<float> out) = 0;
+  // All of them in one run of the pool. Each is of weights that this engine packed, has rows and
+  // columns, and writes what no other reads or writes.
+  virtual void Multiply(absl::Span<const EngineProduct> products) = 0;
 };
 
 // Panels of 64 features, f32 fused multiply-adds in the order of the input features.

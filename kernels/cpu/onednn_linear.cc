@@ -140,14 +140,9 @@ class OnednnLinearEngine final : public LinearEngine {
     return absl::OkStatus();
   }
 
-  void Linear(const EngineWeights& weights, const ActivationView& in, size_t first_out,
-              MatrixView<float> out) override {
-    const auto& packed = static_cast<const OnednnWeights&>(weights);
-    LAMINA_CHECK(MakeTasks(packed, in.rows, first_out, out));
-    const char* rows_in = Dense(in);
-    const auto body = [&](size_t index, size_t worker) {
-      RunTask(tasks_[index], worker, rows_in, first_out, out);
-    };
+  void Multiply(absl::Span<const EngineProduct> products) override {
+    LAMINA_CHECK(MakeTasks(products));
+    const auto body = [&](size_t index, size_t worker) { RunTask(tasks_[index], worker); };
     pool_.Run(tasks_.size(), std::ref(body));
   }
 
@@ -156,9 +151,10 @@ class OnednnLinearEngine final : public LinearEngine {
   struct Task {
     const OnednnWeights::Block* block;
     const OnednnMatmul* matmul;
-    size_t row;
-    size_t rows;
-    size_t call;  // Rows that the primitive computes; more than `rows` where the call is padded.
+    const char* in;
+    MatrixView<float> out;  // The piece's rows of the product's output, whose first column is
+    size_t first_out;       // this feature.
+    size_t call;  // Rows that the primitive computes; more than out.rows where the call is padded.
     bool direct;  // One row, all features of the block asked for: no need of a copy.
   };
 
@@ -238,10 +234,14 @@ class OnednnLinearEngine final : public LinearEngine {
   }
 
   // False: oneDNN refused a primitive that Prepare() was not asked for.
-  bool MakeTasks(const OnednnWeights& weights, size_t rows, size_t first_out,
-                 MatrixView<float> out) {
+  bool MakeTasks(absl::Span<const EngineProduct> products) {
     try {
-      ListTasks(weights, rows, first_out, out);
+      tasks_.clear();
+      ReserveDense(products);
+      char* dense = dense_in_.data();
+      for (const EngineProduct& product : products) {
+        ListTasks(product, Dense(product.in, dense));
+      }
       return true;
     } catch (const dnnl::error& error) {
       LogError("onednn made no primitive ", error.what());
@@ -249,23 +249,25 @@ class OnednnLinearEngine final : public LinearEngine {
     }
   }
 
-  // Fills tasks_. Blocks outside, rows inside: neighbouring tasks share a block's weights.
-  void ListTasks(const OnednnWeights& weights, size_t row_count, size_t first_out,
-                 MatrixView<float> out) {
+  // Adds to tasks_. Blocks outside, rows inside: neighbouring tasks share a block's weights.
+  void ListTasks(const EngineProduct& product, const char* in) {
+    const auto& weights = static_cast<const OnednnWeights&>(*product.weights);
+    const MatrixView<float>& out = product.out;
+    const size_t first_out = product.first_out;
     const size_t last_out = first_out + out.cols;
-    tasks_.clear();
     for (const OnednnWeights::Block& block : weights.blocks) {
       const size_t block_end = block.first + block.features;
       if (block_end <= first_out || block.first >= last_out) {
         continue;
       }
       const bool whole = first_out <= block.first && block_end <= last_out;
-      for (size_t row = 0; row < row_count;) {
-        const RowPieces::Piece piece = block.pieces->First(row_count - row);
+      for (size_t row = 0; row < out.rows;) {
+        const RowPieces::Piece piece = block.pieces->First(out.rows - row);
         tasks_.push_back({.block = &block,
                           .matmul = Matmul(weights, block, piece.call),
-                          .row = row,
-                          .rows = piece.rows,
+                          .in = in + row * RowBytes(product.in),
+                          .out = out.Rows(row, piece.rows),
+                          .first_out = first_out,
                           .call = piece.call,
                           .direct = whole && piece.call == 1});
         row += piece.rows;
@@ -273,42 +275,49 @@ class OnednnLinearEngine final : public LinearEngine {
     }
   }
 
-  // The rows without gaps.
-  const char* Dense(const ActivationView& in) {
-    const char* data = static_cast<const char*>(in.data);
-    const size_t row_bytes = in.cols * DTypeBytes(in.dtype);
-    if (in.stride == in.cols || in.rows == 1) {
-      return data;
+  static size_t RowBytes(const ActivationView& in) { return in.cols * DTypeBytes(in.dtype); }
+  static bool HasGaps(const ActivationView& in) { return in.stride != in.cols && in.rows != 1; }
+
+  void ReserveDense(absl::Span<const EngineProduct> products) {
+    size_t bytes = 0;
+    for (const EngineProduct& product : products) {
+      bytes += HasGaps(product.in) ? product.in.rows * RowBytes(product.in) : 0;
     }
-    dense_in_.resize(std::max(dense_in_.size(), in.rows * row_bytes));
-    for (size_t i = 0; i < in.rows; ++i) {
-      std::copy_n(data + i * in.stride * DTypeBytes(in.dtype), row_bytes,
-                  dense_in_.data() + i * row_bytes);
-    }
-    return dense_in_.data();
+    dense_in_.resize(std::max(dense_in_.size(), bytes));
   }
 
-  void RunTask(const Task& task, size_t worker, const char* in, size_t first_out,
-               MatrixView<float> out) {
+  // The rows without gaps, at `dense`, which moves behind them, if they must be copied.
+  static const char* Dense(const ActivationView& in, char*& dense) {
+    const char* const data = static_cast<const char*>(in.data);
+    if (!HasGaps(in)) {
+      return data;
+    }
+    const char* const copy = dense;
+    for (size_t i = 0; i < in.rows; ++i) {
+      dense = std::copy_n(data + i * in.stride * DTypeBytes(in.dtype), RowBytes(in), dense);
+    }
+    return copy;
+  }
+
+  void RunTask(const Task& task, size_t worker) {
     const OnednnWeights::Block& block = *task.block;
-    const size_t row_bytes = task.matmul->in_row_bytes();
-    const char* rows_in = in + task.row * row_bytes;
-    if (task.call > task.rows) {  // What stands in the rows behind is never looked at.
-      std::copy_n(rows_in, task.rows * row_bytes, padded_in_[worker].data());
-      rows_in = padded_in_[worker].data();
+    const char* in = task.in;
+    if (task.call > task.out.rows) {  // What stands in the rows behind is never looked at.
+      std::copy_n(in, task.out.rows * task.matmul->in_row_bytes(), padded_in_[worker].data());
+      in = padded_in_[worker].data();
     }
     float* to =
-        task.direct ? out.row(task.row) + (block.first - first_out) : buffers_[worker].get();
-    task.matmul->Run(worker, streams_[worker], block.weights, block.bias, rows_in, to);
+        task.direct ? task.out.data + (block.first - task.first_out) : buffers_[worker].get();
+    task.matmul->Run(worker, streams_[worker], block.weights, block.bias, in, to);
     if (task.direct) {
       return;
     }
-    const size_t begin = std::max(block.first, first_out);
-    const size_t end = std::min(block.first + block.features, first_out + out.cols);
-    for (size_t i = 0; i < task.rows; ++i) {
+    const size_t begin = std::max(block.first, task.first_out);
+    const size_t end = std::min(block.first + block.features, task.first_out + task.out.cols);
+    for (size_t i = 0; i < task.out.rows; ++i) {
       std::copy(to + i * block.features + (begin - block.first),
                 to + i * block.features + (end - block.first),
-                out.row(task.row + i) + (begin - first_out));
+                task.out.row(i) + (begin - task.first_out));
     }
   }
 

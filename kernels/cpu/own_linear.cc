@@ -64,9 +64,8 @@ class OwnWeights final : public EngineWeights {
     return word_count() * sizeof(uint32_t) + bias_.size() * sizeof(float);
   }
   size_t steps() const { return steps_; }
-  // Null behind the last.
   const uint32_t* panel(size_t index) const {
-    return index < panels_ ? words_.get() + index * steps_ * kPanelFeatures : nullptr;
+    return words_.get() + index * steps_ * kPanelFeatures;
   }
   const float* bias(size_t panel) const { return bias_.data() + panel * kPanelFeatures; }
 
@@ -107,71 +106,104 @@ class OwnLinearEngine final : public LinearEngine {
   }
 
   absl::Status Prepare(const EngineWeights& weights, size_t rows_max) override {
-    Reserve(static_cast<const OwnWeights&>(weights), rows_max);
+    Reserve(rows_max * 2 * static_cast<const OwnWeights&>(weights).steps());
     return absl::OkStatus();
   }
 
-  void Linear(const EngineWeights& weights, const ActivationView& in, size_t first_out,
-              MatrixView<float> out) override {
-    const auto& own = static_cast<const OwnWeights&>(weights);
-    LAMINA_CHECK(first_out % kPanelFeatures == 0);
-    const MatrixView<const float> x = Widen(own, in);
-    const size_t panels = (out.cols + kPanelFeatures - 1) / kPanelFeatures;
-    const size_t row_blocks = (x.rows + kRowsAtOnce - 1) / kRowsAtOnce;
-    const auto body = [&](size_t index, size_t /*worker*/) {
-      const size_t row_block = index / panels;
-      Multiply(
-          own,
-          x.Rows(row_block * kRowsAtOnce, std::min(kRowsAtOnce, x.rows - row_block * kRowsAtOnce)),
-          first_out / kPanelFeatures, index % panels, row_block * kRowsAtOnce, out);
-    };
-    pool_.Run(panels * row_blocks, std::ref(body));
+  void Multiply(absl::Span<const EngineProduct> products) override {
+    tasks_.clear();
+    WidenAll(products);
+    for (size_t i = 0; i < products.size(); ++i) {
+      ListTasks(products[i], inputs_[i]);
+    }
+    const auto body = [&](size_t index, size_t /*worker*/) { Run(index); };
+    pool_.Run(tasks_.size(), std::ref(body));
   }
 
  private:
-  void Reserve(const OwnWeights& weights, size_t rows) {
-    if (compute_type_ == DType::kBF16 && widened_.size() < rows * 2 * weights.steps()) {
-      widened_.resize(rows * 2 * weights.steps());
+  // One panel for at most kRowsAtOnce rows.
+  struct Task {
+    const OwnWeights* weights;
+    size_t panel;
+    MatrixView<const float> in;
+    MatrixView<float> out;  // The panel's columns.
+  };
+
+  void Reserve(size_t floats) {
+    if (compute_type_ == DType::kBF16 && widened_.size() < floats) {
+      widened_.resize(floats);
     }
   }
 
-  // The input as f32, an odd last feature completed by a zero.
-  MatrixView<const float> Widen(const OwnWeights& weights, const ActivationView& in) {
-    if (compute_type_ == DType::kF32) {
-      return {static_cast<const float*>(in.data), in.rows, in.cols, in.stride};
+  // inputs_: each product's input as f32, an odd last feature completed by a zero.
+  void WidenAll(absl::Span<const EngineProduct> products) {
+    size_t floats = 0;
+    for (const EngineProduct& product : products) {
+      floats += product.in.rows * 2 * WeightsOf(product).steps();
     }
-    Reserve(weights, in.rows);
-    const size_t stride = 2 * weights.steps();
-    for (size_t i = 0; i < in.rows; ++i) {
-      const BFloat16* from = static_cast<const BFloat16*>(in.data) + i * in.stride;
-      float* to = widened_.data() + i * stride;
-      for (size_t k = 0; k < in.cols; ++k) {
-        to[k] = ToFloat(from[k]);
+    Reserve(floats);
+    inputs_.clear();
+    float* to = widened_.data();
+    for (const EngineProduct& product : products) {
+      const ActivationView& in = product.in;
+      if (compute_type_ == DType::kF32) {
+        inputs_.push_back({static_cast<const float*>(in.data), in.rows, in.cols, in.stride});
+        continue;
       }
-      std::fill(to + in.cols, to + stride, 0.0f);
+      const size_t stride = 2 * WeightsOf(product).steps();
+      inputs_.push_back({to, in.rows, stride, stride});
+      for (size_t i = 0; i < in.rows; ++i, to += stride) {
+        const BFloat16* from = static_cast<const BFloat16*>(in.data) + i * in.stride;
+        std::transform(from, from + in.cols, to, [](BFloat16 x) { return ToFloat(x); });
+        std::fill(to + in.cols, to + stride, 0.0f);
+      }
     }
-    return {widened_.data(), in.rows, stride, stride};
   }
 
-  void Multiply(const OwnWeights& weights, MatrixView<const float> x, size_t first_panel,
-                size_t panel, size_t row, MatrixView<float> out) const {
-    PanelTask task;
-    task.panel = weights.panel(first_panel + panel);
-    task.next = weights.panel(first_panel + panel + pool_.threads_in_use());
-    task.steps = weights.steps();
-    task.in = x.data;
-    task.in_stride = x.stride;
-    task.rows = x.rows;
-    task.bias = weights.bias(first_panel + panel);
-    task.out = out.row(row) + panel * kPanelFeatures;
-    task.out_stride = out.stride;
-    task.features = std::min(kPanelFeatures, out.cols - panel * kPanelFeatures);
-    compute_type_ == DType::kBF16 ? MultiplyPanelBF16(task) : MultiplyPanelF32(task);
+  void ListTasks(const EngineProduct& product, MatrixView<const float> x) {
+    LAMINA_CHECK(product.first_out % kPanelFeatures == 0);
+    const MatrixView<float>& out = product.out;
+    const size_t first_panel = product.first_out / kPanelFeatures;
+    for (size_t row = 0; row < x.rows; row += kRowsAtOnce) {
+      const size_t rows = std::min(kRowsAtOnce, x.rows - row);
+      for (size_t col = 0; col < out.cols; col += kPanelFeatures) {
+        tasks_.push_back(
+            {&WeightsOf(product),
+             first_panel + col / kPanelFeatures,
+             x.Rows(row, rows),
+             {out.row(row) + col, rows, std::min(kPanelFeatures, out.cols - col), out.stride}});
+      }
+    }
+  }
+
+  void Run(size_t index) const {
+    const Task& task = tasks_[index];
+    PanelTask panel;
+    panel.panel = task.weights->panel(task.panel);
+    panel.steps = task.weights->steps();
+    const size_t next = index + pool_.threads_in_use();
+    if (next < tasks_.size() && tasks_[next].weights->steps() == panel.steps) {
+      panel.next = tasks_[next].weights->panel(tasks_[next].panel);
+    }
+    panel.in = task.in.data;
+    panel.in_stride = task.in.stride;
+    panel.rows = task.in.rows;
+    panel.bias = task.weights->bias(task.panel);
+    panel.out = task.out.data;
+    panel.out_stride = task.out.stride;
+    panel.features = task.out.cols;
+    compute_type_ == DType::kBF16 ? MultiplyPanelBF16(panel) : MultiplyPanelF32(panel);
+  }
+
+  static const OwnWeights& WeightsOf(const EngineProduct& product) {
+    return static_cast<const OwnWeights&>(*product.weights);
   }
 
   DType compute_type_;
   ThreadPool& pool_;
   std::vector<float> widened_;
+  std::vector<MatrixView<const float>> inputs_;
+  std::vector<Task> tasks_;
 };
 
 }  // namespace

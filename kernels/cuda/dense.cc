@@ -112,6 +112,12 @@ class CudaDenseImpl final : public CudaDense {
     }
   }
 
+  void LinearEach(absl::Span<const LinearPart> parts) override {
+    for (const LinearPart& part : parts) {
+      Linear(*part.weights, part.in, 0, part.out);
+    }
+  }
+
   void RmsNorm(MatrixView<const float> x, absl::Span<const float> weight, float epsilon,
                const ActivationView& out) override {
     LAMINA_CHECK(x.rows == out.rows && x.cols == out.cols && weight.size() == x.cols);

@@ -128,6 +128,12 @@ class ReferenceDense final : public Dense {
     }
   }
 
+  void LinearEach(absl::Span<const LinearPart> parts) override {
+    for (const LinearPart& part : parts) {
+      Linear(*part.weights, part.in, 0, part.out);
+    }
+  }
+
   void RmsNorm(MatrixView<const float> x, absl::Span<const float> weight, float epsilon,
                const ActivationView& out) override {
     CheckShape(x, out);

@@ -142,7 +142,7 @@ TEST_P(ExpertLayersTest, IsTheWeightedSumOfTheChosenExperts) {
 TEST_P(ExpertLayersTest, ARowsBitsDoNotDependOnTheOthers) {
   const auto cpu = MakeDense(GetParam(), false, 2);
   const auto experts = Pack(*cpu);
-  constexpr size_t kRows = 150;
+  constexpr size_t kRows = 600;  // More than are taken together.
   Activations in = Activations::Random(kRows, kIn, GetParam(), 3);
   const std::vector<float> route = RandomRoutes(kRows);
   const std::vector<float> all = Run(*cpu, experts, in, route);

@@ -133,6 +133,44 @@ TEST_P(LinearTest, RowsHaveTheSameBitsInEveryCompany) {
   }
 }
 
+// Layers of several shapes, with gaps between rows and without, one of them without rows.
+TEST_P(LinearTest, EachOfSeveralHasTheBitsThatItHasAlone) {
+  const std::unique_ptr<Dense> dense = Make();
+  struct Part {
+    Layer layer;
+    size_t rows;
+    size_t gap;
+  };
+  std::vector<std::unique_ptr<PackedLinear>> packed;
+  std::vector<Activations> inputs;
+  std::vector<Activations> together;
+  std::vector<LinearPart> parts;
+  const std::vector<Part> shapes = {{{576, 960, true}, 3, 5},  {{576, 960, true}, 70, 0},
+                                    {{101, 77, false}, 2, 1},  {{64, 65, true}, 0, 0},
+                                    {{1536, 64, false}, 1, 3}, {{101, 77, false}, 130, 7}};
+  for (const Part& part : shapes) {
+    packed.push_back(Pack(*dense, part.layer, Weights(part.layer, packed.size())));
+    inputs.push_back(
+        Activations::Random(part.rows, part.layer.in, type(), 40 + part.rows, part.gap));
+    together.emplace_back(part.rows, part.layer.out, DType::kF32, part.gap);
+  }
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    parts.push_back({packed[i].get(), inputs[i].view(), together[i].floats()});
+  }
+
+  dense->LinearEach(parts);
+
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    Activations alone(shapes[i].rows, shapes[i].layer.out, DType::kF32, shapes[i].gap);
+    dense->Linear(*packed[i], inputs[i].view(), 0, alone.floats());
+    const MatrixView<float> expected = alone.floats();
+    const MatrixView<float> got = together[i].floats();
+    EXPECT_EQ(std::memcmp(got.data, expected.data, got.rows * got.stride * sizeof(float)), 0)
+        << dense->description() << ", part " << i;
+  }
+  dense->LinearEach({});
+}
+
 TEST_P(LinearTest, ThreadsDoNotChangeBits) {
   const Layer layer = {576, 1600, true};
   const Weights weights(layer, 23);
