@@ -15,6 +15,7 @@
 #include "common/check.h"
 #include "common/status_macros.h"
 #include "common/trace_context.h"
+#include "control/reconnect_service.h"
 #include "control/tls_service.h"
 #include "grpcpp/grpcpp.h"
 #include "lamina/v1/cluster.grpc.pb.h"
@@ -34,8 +35,7 @@ std::chrono::system_clock::time_point After(Nanos wait) {
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& server, const TlsFiles& tls) {
   grpc::ChannelArguments arguments;
-  // The coordinator is on this network: a web proxy of the environment must not come between.
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  control::SetReconnect(arguments);
   arguments.SetMaxReceiveMessageSize(kMessageBytesMax);
   arguments.SetMaxSendMessageSize(kMessageBytesMax);
   return grpc::CreateCustomChannel(server, control::ChannelCredentials(tls), arguments);

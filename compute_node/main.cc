@@ -16,6 +16,7 @@
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "common/thread_pool.h"
+#include "common/ucx_environment.h"
 #include "common/units.h"
 #include "compute_node/compute_node.h"
 #include "compute_node/loading_log.h"
@@ -140,23 +141,25 @@ absl::StatusOr<OpenedNode> OpenNode(const ClusterConfig& config, const ComputeNo
 // Metrics and health; null where the file asks for none. `bandwidth` 0: no KV here.
 absl::StatusOr<std::unique_ptr<daemon::HttpServer>> ServePages(
     const ComputeNodeConfig& config, const compute_node::ComputeNode& node,
-    const control::NodeLink& link, double bandwidth) {
+    const control::NodeLink& link, const PortRange& ports, double bandwidth) {
   if (config.http.empty()) {
     return nullptr;
   }
   const daemon::MetricLabels labels = {{"node", config.name}, {"role", "compute"}};
   return daemon::HttpServer::Start(
-      config.http, daemon::DaemonPages(
-                       [&node, labels, bandwidth] {
-                         daemon::MetricsPage page;
-                         const telemetry::NodeCounters counters = node.Counters();
-                         daemon::AddNodeCounters(page, "lamina_", labels, counters);
-                         if (bandwidth > 0) {
-                           daemon::AddBandwidth(page, "lamina_", labels, bandwidth, counters);
-                         }
-                         return page.Text();
-                       },
-                       [&link] { return daemon::AttachedOrWhyNot(link.attached()); }));
+      config.http,
+      daemon::DaemonPages(
+          [&node, labels, bandwidth] {
+            daemon::MetricsPage page;
+            const telemetry::NodeCounters counters = node.Counters();
+            daemon::AddNodeCounters(page, "lamina_", labels, counters);
+            if (bandwidth > 0) {
+              daemon::AddBandwidth(page, "lamina_", labels, bandwidth, counters);
+            }
+            return page.Text();
+          },
+          [&link] { return daemon::AttachedOrWhyNot(link.attached()); }),
+      ports);
 }
 
 absl::Status Serve(const daemon::DaemonFlags& flags) {
@@ -173,7 +176,10 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
   LAMINA_ASSIGN_OR_RETURN(const std::string coordinator, daemon::CoordinatorAddress(flags, config));
   LAMINA_ASSIGN_OR_RETURN(const ClusterSecret secret, daemon::LoadClusterSecret(flags, config));
   LAMINA_RETURN_IF_ERROR(CheckTlsFiles(config.tls));
-  LAMINA_RETURN_IF_ERROR(daemon::KeepToNetwork(config.network));
+  LAMINA_ASSIGN_OR_RETURN(const std::string interface, KeepUcxTo(config.network, config.ports));
+  if (!interface.empty()) {
+    LogInfo("data goes over ", interface, ", the interface of ", config.network);
+  }
   const NodeThreads threads = ThreadsOf(config, *node);
   LAMINA_RETURN_IF_ERROR(
       CheckThreads(absl::StrCat("compute node ", flags.name, ": threads"), threads.pool.threads));
@@ -214,7 +220,7 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
                          secret, config.tls);
   opened.node->SetReporter(&link);
   LAMINA_ASSIGN_OR_RETURN(const std::unique_ptr<daemon::HttpServer> http,
-                          ServePages(*node, *opened.node, link, bandwidth));
+                          ServePages(*node, *opened.node, link, config.ports, bandwidth));
   const auto manager = daemon::ServiceManagerOfEnvironment();
   manager->Watch(
       [&link] { return std::string(link.attached() ? "attached" : "waiting for the coordinator"); },

@@ -37,7 +37,7 @@ constexpr uint32_t kConnectionsMax = 1u << 16;
 constexpr uint32_t kChoicesMax = 4096;
 constexpr uint32_t kGatewaySecondsMax = 86400;
 constexpr uint32_t kDrainSecondsMax = 86400;
-constexpr char kLocalPeers[] = "?peers=local";
+constexpr char kLocalPeers[] = "peers=local";
 
 absl::Status Invalid(absl::string_view key, absl::string_view value, absl::string_view allowed) {
   return absl::InvalidArgumentError(absl::StrCat(key, ": '", value, "' is not ", allowed));
@@ -287,6 +287,14 @@ absl::Status CheckTransport(const ClusterConfig& config) {
   return CheckVerbs(config.verbs);
 }
 
+std::string WithOption(const std::string& uri, absl::string_view option) {
+  return absl::StrCat(uri, absl::StrContains(uri, '?') ? "&" : "?", option);
+}
+
+std::string WithPorts(const std::string& uri, const PortRange& ports) {
+  return ports.is_set() ? WithOption(uri, absl::StrCat("ports=", ToString(ports))) : uri;
+}
+
 absl::Status CheckValues(const ClusterConfig& config) {
   if (config.model.empty()) {
     return absl::InvalidArgumentError(
@@ -468,15 +476,18 @@ bool ClusterConfig::IsOneHost() const {
          std::all_of(memory.begin(), memory.end(), here);
 }
 
+std::string ClusterConfig::UcxUriBetweenHosts() const { return WithPorts("ucx://", ports); }
+
+std::string ClusterConfig::VerbsUriBetweenHosts() const { return WithPorts(verbs.Uri(), ports); }
+
 std::string ClusterConfig::UcxUri() const {
-  return absl::StrCat("ucx://", IsOneHost() ? kLocalPeers : "");
+  const std::string uri = UcxUriBetweenHosts();
+  return IsOneHost() ? WithOption(uri, kLocalPeers) : uri;
 }
 
 std::string ClusterConfig::VerbsUri() const {
-  const std::string uri = verbs.Uri();
-  return !IsOneHost()                  ? uri
-         : absl::StrContains(uri, '?') ? absl::StrCat(uri, "&", kLocalPeers + 1)
-                                       : absl::StrCat(uri, kLocalPeers);
+  const std::string uri = VerbsUriBetweenHosts();
+  return IsOneHost() ? WithOption(uri, kLocalPeers) : uri;
 }
 
 absl::Status ClusterConfig::Validate() const {

@@ -21,6 +21,7 @@
 #include "common/log_event.h"
 #include "common/partition.h"
 #include "common/pipeline_mode.h"
+#include "common/port_range.h"
 #include "common/query_first.h"
 #include "common/tls.h"
 #include "common/window_place.h"
@@ -155,6 +156,7 @@ struct ClusterConfig {
   TlsFiles tls;         // Of gRPC between all processes of the cluster; paths as of `model`.
   BundleConfig bundle;  // The programs on other hosts, for deploy/cluster.sh.
   std::string network;  // Where data between nodes goes: "10.1.0.0/16" or "eth1". Empty: anywhere.
+  PortRange ports;      // Of all that listens where the system would pick a port. Not set: it does.
   // For a node that was asked to stop until it leaves without the coordinator's consent.
   uint32_t drain_seconds = 30;
   std::string coordinator_listen = "127.0.0.1:7400";  // host:port; port 0 picks one.
@@ -216,6 +218,9 @@ struct ClusterConfig {
   // What "ucx" and "verbs" mean here as URIs: on one host they listen on loopback alone.
   std::string UcxUri() const;
   std::string VerbsUri() const;
+  // The same for peers on other hosts, whichever nodes the file has.
+  std::string UcxUriBetweenHosts() const;
+  std::string VerbsUriBetweenHosts() const;
 
   const ComputeNodeConfig* FindCompute(absl::string_view name) const;
   // Compute nodes of that role.

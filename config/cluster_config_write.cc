@@ -194,6 +194,9 @@ void EmitHosts(YAML::Emitter& out, const ClusterConfig& config) {
   if (!config.network.empty()) {
     out << YAML::Key << "network" << YAML::Value << config.network;
   }
+  if (config.ports.is_set()) {
+    out << YAML::Key << "ports" << YAML::Value << ToString(config.ports);
+  }
   out << YAML::Key << "drain_seconds" << YAML::Value << config.drain_seconds;
 }
 

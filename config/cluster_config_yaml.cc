@@ -76,6 +76,7 @@ class ClusterFileReader {
   ReadValue Duration(Nanos& out) const;
   ReadValue Price(double& out) const;
   ReadValue Cores(std::vector<int>& out) const;
+  ReadValue Ports(PortRange& out) const;
   ReadValue Words(std::vector<std::string>& out) const;
   ReadValue Layers(std::optional<LayerRange>& out) const;
   template <typename Enum, size_t N>
@@ -188,6 +189,18 @@ ReadValue ClusterFileReader::Text(std::string& out) const {
   return [this, &out](const YAML::Node& node, const std::string& path) -> absl::Status {
     LAMINA_RETURN_IF_ERROR(RequireScalar(node, path));
     out = node.Scalar();
+    return absl::OkStatus();
+  };
+}
+
+ReadValue ClusterFileReader::Ports(PortRange& out) const {
+  return [this, &out](const YAML::Node& node, const std::string& path) -> absl::Status {
+    LAMINA_RETURN_IF_ERROR(RequireScalar(node, path));
+    const absl::StatusOr<PortRange> range = ParsePortRange(node.Scalar());
+    if (!range.ok()) {
+      return Error(node, path, absl::StrCat(path, ": ", range.status().message()));
+    }
+    out = *range;
     return absl::OkStatus();
   };
 }
@@ -410,6 +423,7 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
                        {"key", Text(c.tls.key)}})},
       {"bundle", Section({{"dir", Text(c.bundle.dir)}})},
       {"network", Text(c.network)},
+      {"ports", Ports(c.ports)},
       {"drain_seconds", Number(c.drain_seconds)},
       {"coordinator", Section({{"listen", Text(c.coordinator_listen)},
                                {"advertise", Text(c.coordinator_advertise)},

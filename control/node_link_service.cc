@@ -24,6 +24,7 @@
 #include "control/epoch_codec_service.h"
 #include "control/node_proof_service.h"
 #include "control/plan_codec_service.h"
+#include "control/reconnect_service.h"
 #include "control/tls_service.h"
 #include "control/transport_fault.h"
 #include "lamina/v1/cluster.grpc.pb.h"
@@ -401,8 +402,7 @@ absl::Status NodeLink::Run(NodeHandler& handler, const std::function<void()>& on
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, static_cast<int>(kRetryPauseMax.count()));
   arguments.SetMaxReceiveMessageSize(static_cast<int>(kMessageBytesMax));
-  // The coordinator is on this network: a web proxy of the environment must not come between.
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  SetReconnect(arguments);
   SetKeepalive(impl_->keepalive, arguments);
   const auto channel =
       grpc::CreateCustomChannel(impl_->coordinator, ChannelCredentials(impl_->tls), arguments);

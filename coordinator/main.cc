@@ -17,6 +17,7 @@
 #include "common/cluster_secret.h"
 #include "common/host_port.h"
 #include "common/log.h"
+#include "common/port_range.h"
 #include "common/status_macros.h"
 #include "control/keepalive_service.h"
 #include "control/tls_service.h"
@@ -120,7 +121,9 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
   }
   coordinator::Engine engine(options, *tokenizer, RealClock());
   const std::string& listen = config.coordinator_listen;
-  const auto door = coordinator::FrontDoor::Open(listen, config.tls.is_set());
+  const auto door = OpenWithin(config.ports, listen, [&config](const std::string& address) {
+    return coordinator::FrontDoor::Open(address, config.tls.is_set());
+  });
   if (!door.ok()) {
     return absl::UnavailableError(
         absl::StrCat("could not listen on ", listen, ": ", door.status().message(),
@@ -158,15 +161,15 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
           options.nodes.size(), " nodes");
   std::unique_ptr<daemon::HttpServer> http;
   if (!config.coordinator_http.empty()) {
-    LAMINA_ASSIGN_OR_RETURN(
-        http,
-        daemon::HttpServer::Start(config.coordinator_http,
-                                  daemon::DaemonPages(
-                                      [&engine, &model, started = RealClock().Now()] {
-                                        return coordinator::MetricsText(engine, model.config.name,
-                                                                        RealClock(), started);
-                                      },
-                                      [&engine] { return coordinator::HealthProblem(engine); })));
+    LAMINA_ASSIGN_OR_RETURN(http, daemon::HttpServer::Start(
+                                      config.coordinator_http,
+                                      daemon::DaemonPages(
+                                          [&engine, &model, started = RealClock().Now()] {
+                                            return coordinator::MetricsText(
+                                                engine, model.config.name, RealClock(), started);
+                                          },
+                                          [&engine] { return coordinator::HealthProblem(engine); }),
+                                      config.ports));
   }
   LAMINA_RETURN_IF_ERROR(daemon::WriteReadyFile(flags, address));
   coordinator::DrainedServer drained(engine, *server);

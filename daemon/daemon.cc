@@ -27,7 +27,6 @@
 #include "common/host_port.h"
 #include "common/log.h"
 #include "common/log_event.h"
-#include "common/network.h"
 #include "common/numa.h"
 #include "common/standard_streams.h"
 #include "common/status_macros.h"
@@ -330,18 +329,6 @@ void EnsureHugePagesForMalloc(char** argv) {
 }
 
 void GiveCudaStreamsTheirOwnQueues() { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); }
-
-absl::Status KeepToNetwork(const std::string& network) {
-  if (network.empty()) {
-    return absl::OkStatus();
-  }
-  const absl::StatusOr<std::string> interface = InterfaceOf(network);
-  if (interface.ok()) {
-    LogInfo("data goes over ", *interface, ", the interface of ", network);
-    setenv("UCX_NET_DEVICES", interface->c_str(), 0);
-  }
-  return interface.status();
-}
 
 std::unique_ptr<ServiceManager> ServiceManagerOfEnvironment() {
   return std::make_unique<ServiceManager>(Variable("NOTIFY_SOCKET"), WatchdogOfEnvironment());

@@ -100,11 +100,6 @@ void GiveCudaStreamsTheirOwnQueues();
 // process.
 std::unique_ptr<ServiceManager> ServiceManagerOfEnvironment();
 
-// Has UCX take data over the interface of `network` (common/network.h) alone; empty: as UCX
-// chooses. UCX reads this from the environment when it is first used; what is there already stays.
-// Call it before UCX is used. Errors: of InterfaceOf().
-absl::Status KeepToNetwork(const std::string& network);
-
 // Logs `status` and returns the exit status: 0 ok, 1 the work failed, 2 wrong usage.
 int ExitStatus(const absl::Status& status);
 

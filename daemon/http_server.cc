@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/host_port.h"
 #include "common/log.h"
+#include "common/status_macros.h"
 #include "common/version.h"
 
 namespace lamina::daemon {
@@ -110,16 +111,19 @@ struct HttpServer::Impl {
     });
   }
 
-  // `listen` is host:port, for messages.
-  absl::Status Listen(const std::string& listen, std::string host, uint16_t port) {
-    if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
-      host = host.substr(1, host.size() - 2);  // IPv6 in brackets.
+  // `listen` is host:port.
+  absl::Status Listen(const std::string& listen) {
+    const std::optional<HostPort> at = ParseHostPort(listen);
+    if (!at.has_value()) {
+      return absl::InvalidArgumentError(absl::StrCat("'", listen, "' is not host:port"));
     }
     beast::error_code error;
+    acceptor.close(error);  // Of a port that was tried before.
     tcp::resolver resolver(context);
-    const auto found = resolver.resolve(host, std::to_string(port), error);
+    const auto found = resolver.resolve(at->host, std::to_string(at->port), error);
     if (error || found.empty()) {
-      return absl::UnavailableError(absl::StrCat("cannot resolve ", host, ": ", error.message()));
+      return absl::UnavailableError(
+          absl::StrCat("cannot resolve ", at->host, ": ", error.message()));
     }
     const tcp::endpoint endpoint = found.begin()->endpoint();
     acceptor.open(endpoint.protocol(), error);
@@ -156,15 +160,11 @@ HttpServer::~HttpServer() {
 }
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& listen,
-                                                              Handler handler) {
-  const std::optional<HostPort> at = ParseHostPort(listen);
-  if (!at.has_value()) {
-    return absl::InvalidArgumentError(absl::StrCat("'", listen, "' is not host:port"));
-  }
+                                                              Handler handler,
+                                                              const PortRange& ports) {
   auto impl = std::make_unique<Impl>(std::move(handler));
-  if (absl::Status status = impl->Listen(listen, at->host, at->port); !status.ok()) {
-    return status;
-  }
+  LAMINA_RETURN_IF_ERROR(OpenWithin(
+      ports, listen, [&impl](const std::string& address) { return impl->Listen(address); }));
   std::unique_ptr<HttpServer> server(new HttpServer(std::move(impl)));
   server->address_ = WithPort(listen, server->impl_->acceptor.local_endpoint().port());
   server->impl_->Accept();

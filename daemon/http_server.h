@@ -14,6 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/port_range.h"
 
 namespace lamina::daemon {
 
@@ -33,11 +34,12 @@ class HttpServer {
   // not known.
   using Handler = std::function<HttpAnswer(absl::string_view target)>;
 
-  // `listen`: host:port; port 0 picks one.
+  // `listen`: host:port; port 0 picks one, of `ports`.
   // Errors: kInvalidArgument  not host:port.
   //         kUnavailable      the port is taken, or the host is not ours.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const std::string& listen,
-                                                           Handler handler);
+                                                           Handler handler,
+                                                           const PortRange& ports = {});
   // Closes all connections.
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;

@@ -83,7 +83,10 @@ fi
 # Where `lamina plan` looks for catalogues: in share/ beside libexec/.
 mkdir -p "$out/share/catalogues"
 cp "$REPO"/cost/catalogues/*.yaml "$out/share/catalogues/"
-cp -r "$REPO/deploy/cluster.sh" "$REPO/deploy/hosts" "$REPO/deploy/lib.sh" "$REPO/deploy/clusters" "$out/deploy/"
+for part in cluster.sh lib.sh hosts clusters systemd slurm kubernetes; do
+  cp -r "$REPO/deploy/$part" "$out/deploy/"
+done
+cp -r "$REPO/docs" "$out/"
 # Programs load these themselves: SentencePiece, and beside UCX's libraries its transports.
 loaded=("$build/lib/lamina-sentencepiece.so")
 [[ ! -f ${loaded[0]} ]] || cp "${loaded[0]}" "$out/lib/"

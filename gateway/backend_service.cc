@@ -9,6 +9,7 @@
 #include "absl/synchronization/mutex.h"
 #include "client/convert_internal.h"
 #include "common/check.h"
+#include "control/reconnect_service.h"
 #include "control/tls_service.h"
 #include "grpcpp/grpcpp.h"
 #include "lamina/v1/cluster.grpc.pb.h"
@@ -29,12 +30,10 @@ constexpr auto kMetricsSeconds = std::chrono::seconds(3);
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& server, const TlsFiles& tls) {
   grpc::ChannelArguments arguments;
-  // The coordinator is on this network: a web proxy of the environment must not come between.
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  control::SetReconnect(arguments);
   arguments.SetMaxReceiveMessageSize(kMessageBytesMax);
   arguments.SetMaxSendMessageSize(kMessageBytesMax);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kReconnectMillisMax);
   return grpc::CreateCustomChannel(server, control::ChannelCredentials(tls), arguments);
 }

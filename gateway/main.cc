@@ -96,7 +96,7 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
   gateway::Router router(*backend, side_work, std::move(options));
   gateway::Server server(io, SettingsOf(own), router, with_tls ? &tls : nullptr,
                          own.connections_max);
-  LAMINA_RETURN_IF_ERROR(server.Listen(own.listen));
+  LAMINA_RETURN_IF_ERROR(server.Listen(own.listen, config.ports));
   const std::string address = WithPort(own.listen, server.port());
   LogInfo("listening on ", with_tls ? "https://" : "http://", address, " coordinator ",
           coordinator);

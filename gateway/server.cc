@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/host_port.h"
 #include "common/log.h"
+#include "common/status_macros.h"
 
 namespace lamina::gateway {
 namespace {
@@ -60,7 +61,15 @@ Server::Server(asio::io_context& io, const Connection::Settings& settings, Reque
       ticker_(io),
       accept_pause_(io) {}
 
-absl::Status Server::Listen(const std::string& listen) {
+absl::Status Server::Listen(const std::string& listen, const PortRange& ports) {
+  LAMINA_RETURN_IF_ERROR(
+      OpenWithin(ports, listen, [this](const std::string& address) { return Bind(address); }));
+  Accept();
+  Tick();
+  return absl::OkStatus();
+}
+
+absl::Status Server::Bind(const std::string& listen) {
   const std::optional<HostPort> at = ParseHostPort(listen);
   if (!at.has_value()) {
     return absl::InvalidArgumentError(
@@ -76,6 +85,7 @@ absl::Status Server::Listen(const std::string& listen) {
         absl::StrCat("gateway.listen '", listen, "': ", error.message()));
   }
   const tcp::endpoint endpoint = found.begin()->endpoint();
+  acceptor_.close(error);  // Of a port that was tried before.
   acceptor_.open(endpoint.protocol(), error);
   if (!error) {
     acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
@@ -91,8 +101,6 @@ absl::Status Server::Listen(const std::string& listen) {
                                                error.message(), "; choose another gateway.listen"));
   }
   port_ = acceptor_.local_endpoint(error).port();
-  Accept();
-  Tick();
   return absl::OkStatus();
 }
 

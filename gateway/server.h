@@ -20,6 +20,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "common/port_range.h"
 #include "gateway/connection.h"
 
 namespace lamina::gateway {
@@ -34,9 +35,9 @@ class Server {
   Server(boost::asio::io_context& io, const Connection::Settings& settings, RequestRouter& router,
          boost::asio::ssl::context* tls, size_t connections_max);
 
-  // `listen`: host:port; port 0 picks one.
+  // `listen`: host:port; port 0 picks one, of `ports`.
   // Errors: kInvalidArgument  the host is not known here. kUnavailable  the port is taken.
-  absl::Status Listen(const std::string& listen);
+  absl::Status Listen(const std::string& listen, const PortRange& ports = {});
   uint16_t port() const { return port_; }
 
   // Lets every request in hand end, then calls `done`. Until then new ones are still read, for the
@@ -44,6 +45,7 @@ class Server {
   void Drain(std::function<void()> done);
 
  private:
+  absl::Status Bind(const std::string& listen);
   void Accept();
   void OnAccepted(const boost::system::error_code& error, boost::asio::ip::tcp::socket socket);
   void TellOfFailure(const boost::system::error_code& error);

@@ -12,6 +12,7 @@
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "common/thread_pool.h"
+#include "common/ucx_environment.h"
 #include "common/units.h"
 #include "control/node_link_service.h"
 #include "daemon/daemon.h"
@@ -48,7 +49,10 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
                           daemon::CoordinatorAddress(flags, *config));
   LAMINA_ASSIGN_OR_RETURN(const ClusterSecret secret, daemon::LoadClusterSecret(flags, *config));
   LAMINA_RETURN_IF_ERROR(CheckTlsFiles(config->tls));
-  LAMINA_RETURN_IF_ERROR(daemon::KeepToNetwork(config->network));
+  LAMINA_ASSIGN_OR_RETURN(const std::string interface, KeepUcxTo(config->network, config->ports));
+  if (!interface.empty()) {
+    LogInfo("data goes over ", interface, ", the interface of ", config->network);
+  }
   const size_t threads =
       node->threads != 0 ? node->threads : std::max<size_t>(1, node->cores.size());
   LAMINA_RETURN_IF_ERROR(
@@ -86,16 +90,17 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
     const daemon::MetricLabels labels = {{"node", flags.name}, {"role", "memory"}};
     LAMINA_ASSIGN_OR_RETURN(
         http, daemon::HttpServer::Start(
-                  node->http, daemon::DaemonPages(
-                                  [&handler, labels, bandwidth] {
-                                    daemon::MetricsPage page;
-                                    const telemetry::NodeCounters counters = handler.Counters();
-                                    daemon::AddNodeCounters(page, "lamina_", labels, counters);
-                                    daemon::AddBandwidth(page, "lamina_", labels, bandwidth,
-                                                         counters);
-                                    return page.Text();
-                                  },
-                                  [&link] { return daemon::AttachedOrWhyNot(link.attached()); })));
+                  node->http,
+                  daemon::DaemonPages(
+                      [&handler, labels, bandwidth] {
+                        daemon::MetricsPage page;
+                        const telemetry::NodeCounters counters = handler.Counters();
+                        daemon::AddNodeCounters(page, "lamina_", labels, counters);
+                        daemon::AddBandwidth(page, "lamina_", labels, bandwidth, counters);
+                        return page.Text();
+                      },
+                      [&link] { return daemon::AttachedOrWhyNot(link.attached()); }),
+                  config->ports));
   }
   const auto manager = daemon::ServiceManagerOfEnvironment();
   manager->Watch(

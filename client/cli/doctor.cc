@@ -15,6 +15,7 @@
 #include "client/doctor/reach_checks.h"
 #include "client/doctor/window_checks.h"
 #include "common/cluster_secret.h"
+#include "common/ucx_environment.h"
 #include "config/cluster_config.h"
 #include "transport/registry.h"
 
@@ -42,6 +43,7 @@ struct DoctorFlags {
   std::vector<std::string> overrides;
   std::string serve;
   std::string peer;
+  bool only_peer = false;
   std::string cluster_token_file;
 };
 
@@ -71,6 +73,11 @@ void Print(const Findings& findings) {
   }
 }
 
+bool Failed(const Findings& findings) {
+  return std::any_of(findings.begin(), findings.end(),
+                     [](const Finding& finding) { return finding.state == State::kFail; });
+}
+
 Json ToJson(const Findings& findings) {
   Json list = Json::array();
   for (const Finding& finding : findings) {
@@ -93,6 +100,29 @@ std::vector<std::string> TransportsToTry(const std::optional<ClusterConfig>& clu
   return schemes;
 }
 
+std::string UcxUri(const std::optional<ClusterConfig>& cluster) {
+  return cluster ? cluster->UcxUriBetweenHosts() : "ucx://";
+}
+
+std::string VerbsUri(const std::optional<ClusterConfig>& cluster) {
+  return cluster ? cluster->VerbsUriBetweenHosts() : "verbs://";
+}
+
+// What is measured goes by the network of the cluster file, as data does.
+Findings CheckNetwork(const ClusterConfig& cluster) {
+  Finding finding = {.check = "network",
+                     .why = "nodes of this host would not start: data goes over that network"};
+  const absl::StatusOr<std::string> interface = KeepUcxTo(cluster.network, cluster.ports);
+  if (interface.ok()) {
+    finding.found = absl::StrCat(*interface, ", the interface of ", cluster.network);
+  } else {
+    finding.state = State::kFail;
+    finding.found = std::string(interface.status().message());
+    finding.fix = "ip -brief address   # and name one of these networks, the same on every host";
+  }
+  return cluster.network.empty() ? Findings() : Findings{finding};
+}
+
 // The flag's, else the cluster file's; empty: none.
 std::string TokenFile(const DoctorFlags& flags, const std::optional<ClusterConfig>& cluster) {
   return flags.cluster_token_file.empty() && cluster ? cluster->cluster_token_file
@@ -102,13 +132,14 @@ std::string TokenFile(const DoctorFlags& flags, const std::optional<ClusterConfi
 // Until Ctrl-C.
 int Serve(const Invocation& invocation, const DoctorFlags& flags,
           const std::optional<ClusterConfig>& cluster, const ClusterSecret& secret) {
-  const auto server =
-      doctor::PeerServer::Start({.listen = flags.serve,
-                                 .version = invocation.version,
-                                 .verbs_uri = cluster ? cluster->verbs.Uri() : "verbs://",
-                                 .unix_nanos = &doctor::UnixNanos,
-                                 .interfaces = doctor::ListInterfaces(),
-                                 .secret = secret});
+  const auto server = doctor::PeerServer::Start({.listen = flags.serve,
+                                                 .version = invocation.version,
+                                                 .ucx_uri = UcxUri(cluster),
+                                                 .verbs_uri = VerbsUri(cluster),
+                                                 .ports = cluster ? cluster->ports : PortRange(),
+                                                 .unix_nanos = &doctor::UnixNanos,
+                                                 .interfaces = doctor::ListInterfaces(),
+                                                 .secret = secret});
   if (!server.ok()) {
     return Fail(server.status());
   }
@@ -122,21 +153,8 @@ int Serve(const Invocation& invocation, const DoctorFlags& flags,
   return kExitOk;
 }
 
-int Run(const Invocation& invocation, const DoctorFlags& flags) {
-  std::optional<ClusterConfig> cluster;
-  if (!flags.cluster.empty()) {
-    const auto loaded = LoadClusterConfig(flags.cluster, flags.overrides);
-    if (!loaded.ok()) {
-      return Fail(loaded.status());
-    }
-    cluster = *loaded;
-  }
-  const std::string token_file = TokenFile(flags, cluster);
-  const absl::StatusOr<ClusterSecret> secret =
-      token_file.empty() ? ClusterSecret() : ClusterSecret::Read(token_file);
-  if (!flags.serve.empty()) {
-    return secret.ok() ? Serve(invocation, flags, cluster, *secret) : Fail(secret.status());
-  }
+Findings CheckThisHost(const std::optional<ClusterConfig>& cluster, const std::string& token_file,
+                       const std::string& version) {
   Findings findings =
       doctor::CheckHost(doctor::CollectHostFacts(""), cluster ? &*cluster : nullptr);
   const auto add = [&findings](Findings more) {
@@ -149,13 +167,43 @@ int Run(const Invocation& invocation, const DoctorFlags& flags) {
   add(doctor::CheckDeviceWindows(TransportsToTry(cluster), doctor::OpenDoctorDevice()));
   if (cluster) {
     add({doctor::CheckSecret(token_file, cluster->coordinator_listen)});
-    add(doctor::CheckCoordinator(cluster->coordinator_listen, invocation.version));
+    add(doctor::CheckCoordinator(cluster->coordinator_listen, version));
+  }
+  return findings;
+}
+
+int Run(const Invocation& invocation, const DoctorFlags& flags) {
+  std::optional<ClusterConfig> cluster;
+  if (!flags.cluster.empty()) {
+    const auto loaded = LoadClusterConfig(flags.cluster, flags.overrides);
+    if (!loaded.ok()) {
+      return Fail(loaded.status());
+    }
+    cluster = *loaded;
+  }
+  // Before anything uses UCX.
+  Findings findings = cluster ? CheckNetwork(*cluster) : Findings();
+  const std::string token_file = TokenFile(flags, cluster);
+  const absl::StatusOr<ClusterSecret> secret =
+      token_file.empty() ? ClusterSecret() : ClusterSecret::Read(token_file);
+  if (!flags.serve.empty()) {
+    if (Failed(findings)) {
+      return Fail(absl::FailedPreconditionError(findings.front().found));
+    }
+    return secret.ok() ? Serve(invocation, flags, cluster, *secret) : Fail(secret.status());
+  }
+  const auto add = [&findings](Findings more) {
+    findings.insert(findings.end(), more.begin(), more.end());
+  };
+  if (!flags.only_peer) {
+    add(CheckThisHost(cluster, token_file, invocation.version));
   }
   if (!flags.peer.empty()) {
     add(doctor::CheckPeer({.address = flags.peer,
                            .transports = TransportsToTry(cluster),
                            .version = invocation.version,
-                           .verbs_uri = cluster ? cluster->verbs.Uri() : "verbs://",
+                           .ucx_uri = UcxUri(cluster),
+                           .verbs_uri = VerbsUri(cluster),
                            .secret = secret.value_or(ClusterSecret())}));
   }
   if (invocation.json) {
@@ -163,10 +211,7 @@ int Run(const Invocation& invocation, const DoctorFlags& flags) {
   } else {
     Print(findings);
   }
-  const bool failed = std::any_of(findings.begin(), findings.end(), [](const Finding& finding) {
-    return finding.state == State::kFail;
-  });
-  return failed ? kExitFailed : kExitOk;
+  return Failed(findings) ? kExitFailed : kExitOk;
 }
 
 }  // namespace
@@ -184,9 +229,13 @@ void AddDoctorCommand(CLI::App& app, Invocation& invocation) {
   CLI::Option* serve =
       command->add_option("--serve", flags->serve, "Be the other end of a --peer, until Ctrl-C")
           ->type_name("HOST:PORT");
-  command->add_option("--peer", flags->peer, "Look also at what is between this host and that one")
-      ->type_name("HOST:PORT")
-      ->excludes(serve);
+  CLI::Option* peer =
+      command
+          ->add_option("--peer", flags->peer, "Look also at what is between this host and that one")
+          ->type_name("HOST:PORT")
+          ->excludes(serve);
+  command->add_flag("--only-peer", flags->only_peer, "With --peer: look at nothing else")
+      ->needs(peer);
   command
       ->add_option("--cluster-token-file", flags->cluster_token_file,
                    "File with the cluster's secret, for --serve and --peer (default: "

@@ -69,9 +69,8 @@ absl::Status At(const std::string& where, const absl::Status& status) {
 absl::StatusOr<Measured> Measure(Stub& stub, const std::string& scheme,
                                  const PeerCheckOptions& options) {
   LAMINA_ASSIGN_OR_RETURN(
-      const auto own,
-      transport::MakeTransport(scheme == "verbs" ? options.verbs_uri : scheme + "://", nullptr,
-                               options.secret));
+      const auto own, transport::MakeTransport(UriOf(scheme, options.ucx_uri, options.verbs_uri),
+                                               nullptr, options.secret));
   LAMINA_ASSIGN_OR_RETURN(
       const auto region,
       own->CreateRegion({.name = "doctor", .bytes = kPeerRegionBytes, .signal_words = kPeerWords}));

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "absl/strings/string_view.h"
 #include "common/clock.h"
@@ -25,5 +26,11 @@ inline constexpr absl::string_view kAskerLabel = "lamina doctor 1: asker";
 
 // For a message to cross, and for what is asked of the other end.
 inline constexpr Nanos kPeerWait = Seconds(10);
+
+// The URI of a transport with this host's options.
+inline std::string UriOf(const std::string& scheme, const std::string& ucx_uri,
+                         const std::string& verbs_uri) {
+  return scheme == "ucx" ? ucx_uri : scheme == "verbs" ? verbs_uri : scheme + "://";
+}
 
 }  // namespace lamina::doctor

@@ -145,7 +145,7 @@ class Service final : public v1::Doctor::Service {
     }
     const std::lock_guard lock(mutex_);
     end_.reset();
-    auto end = AnsweringEnd::Open(scheme == "verbs" ? options_.verbs_uri : scheme + "://",
+    auto end = AnsweringEnd::Open(UriOf(scheme, options_.ucx_uri, options_.verbs_uri),
                                   request->region(), options_.secret);
     if (!end.ok()) {
       return ToGrpc(end.status());
@@ -191,10 +191,15 @@ PeerServer::~PeerServer() {
   impl_->server->Wait();
 }
 
-absl::StatusOr<std::unique_ptr<PeerServer>> PeerServer::Start(PeerServerOptions options) {
-  const std::string listen = options.listen;
-  LAMINA_RETURN_IF_ERROR(RequireSecretBeyondLoopback(options.secret, "--serve", listen));
-  auto impl = std::make_unique<Impl>(std::move(options));
+absl::StatusOr<std::unique_ptr<PeerServer>> PeerServer::Start(const PeerServerOptions& options) {
+  LAMINA_RETURN_IF_ERROR(RequireSecretBeyondLoopback(options.secret, "--serve", options.listen));
+  return OpenWithin(options.ports, options.listen,
+                    [&options](const std::string& listen) { return StartAt(listen, options); });
+}
+
+absl::StatusOr<std::unique_ptr<PeerServer>> PeerServer::StartAt(const std::string& listen,
+                                                                const PeerServerOptions& options) {
+  auto impl = std::make_unique<Impl>(options);
   int port = 0;
   grpc::ServerBuilder builder;
   builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), &port);

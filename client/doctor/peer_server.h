@@ -17,13 +17,16 @@
 #include "absl/strings/string_view.h"
 #include "client/doctor/interfaces.h"
 #include "common/cluster_secret.h"
+#include "common/port_range.h"
 
 namespace lamina::doctor {
 
 struct PeerServerOptions {
   std::string listen;  // HOST:PORT; port 0 picks one.
   std::string version;
-  std::string verbs_uri = "verbs://";   // With this host's options.
+  std::string ucx_uri = "ucx://";       // With this host's options.
+  std::string verbs_uri = "verbs://";   // The same.
+  PortRange ports = {};                 // Of port 0.
   std::function<int64_t()> unix_nanos;  // This host's clock.
   std::vector<Interface> interfaces;    // Of this host.
   ClusterSecret secret = {};            // Links are opened for those who prove that they know it.
@@ -33,7 +36,7 @@ class PeerServer {
  public:
   // Errors: kUnavailable         it cannot listen there.
   //         kFailedPrecondition  that is not this host's loopback, and there is no secret.
-  static absl::StatusOr<std::unique_ptr<PeerServer>> Start(PeerServerOptions options);
+  static absl::StatusOr<std::unique_ptr<PeerServer>> Start(const PeerServerOptions& options);
   ~PeerServer();
   PeerServer(const PeerServer&) = delete;
   PeerServer& operator=(const PeerServer&) = delete;
@@ -44,6 +47,8 @@ class PeerServer {
   struct Impl;
 
   PeerServer();
+  static absl::StatusOr<std::unique_ptr<PeerServer>> StartAt(const std::string& listen,
+                                                             const PeerServerOptions& options);
 
   std::unique_ptr<Impl> impl_;
   std::string address_;

@@ -3,6 +3,9 @@
 """Where clusters of several hosts meet: networks and IPv6. Hosts are namespaces (hosts.py)."""
 
 import json
+import subprocess
+import sys
+import tempfile
 import unittest
 
 import harness
@@ -18,11 +21,13 @@ PROMPT = ["--prompt", "They liked to run and to play in the sun. " * 8, "--max-t
 class TwoHosts(harness.Cluster):
     """The coordinator and c0 on host a, m0 on host b, which are known by `addresses`."""
 
-    def __init__(self, hosts, addresses, **keys):
+    def __init__(self, hosts, addresses, http=None, **keys):
         self._hosts = hosts
         at = addresses["a"]
-        super().__init__(token=TOKEN, coordinator={"listen": f"[{at}]:0" if ":" in at else f"{at}:0"}, transport="ucx",
-                         compute=[{"name": "c0", "host": at}], memory=[{"name": "m0", "host": addresses["b"], "capacity": "256MiB"}], **keys)
+        pages = {"http": http} if http else {}
+        super().__init__(token=TOKEN, coordinator={"listen": f"[{at}]:0" if ":" in at else f"{at}:0", **pages}, transport="ucx",
+                         compute=[{"name": "c0", "host": at, **pages}],
+                         memory=[{"name": "m0", "host": addresses["b"], "capacity": "256MiB", **pages}], **keys)
 
     def prefix(self, name):
         return self._hosts.prefix("b" if name == "m0" else "a")
@@ -32,6 +37,34 @@ class TwoHosts(harness.Cluster):
         if done.returncode != 0:
             raise AssertionError(done.stderr + self.logs())
         return json.loads(done.stdout)["token_ids"]
+
+
+class NamedCoordinator(harness.Cluster):
+    """A coordinator that all others know by a name, which a file of hosts has; the nodes and the gateway are on host b."""
+
+    # With a mount of its own: the rest of this machine keeps its file.
+    WITH_FILE = ["unshare", "--mount", "sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"']
+
+    def __init__(self, hosts, **keys):
+        self._hosts = hosts
+        self.known = tempfile.NamedTemporaryFile("w", prefix="lamina-hosts-")
+        self.move("a")
+        super().__init__(token=TOKEN, coordinator={"listen": "coordinator.test:0"}, gateway={"listen": "127.0.0.1:0"}, transport="ucx",
+                         compute=[{"name": "c0", "host": "b"}], memory=[{"name": "m0", "host": "b", "capacity": "256MiB"}], **keys)
+
+    def __exit__(self, *words):
+        super().__exit__(*words)
+        self.known.close()
+
+    def move(self, host):
+        self._at = host
+        self.known.seek(0)
+        self.known.truncate()
+        self.known.write(f"127.0.0.1 localhost\n{self._hosts.addresses[host]} coordinator.test\n")
+        self.known.flush()
+
+    def prefix(self, name):
+        return [*self._hosts.prefix(self._at if name == "coordinator" else "b"), *self.WITH_FILE, self.known.name]
 
 
 class AddressesTest(unittest.TestCase):
@@ -49,10 +82,38 @@ class AddressesTest(unittest.TestCase):
                     sent = {each: hosts.sent("a", each) - before[each] for each in (device, other)}
                     self.assertGreater(sent[device], 10 * sent[other], sent)
 
+    def test_all_listen_at_the_ports_that_are_named(self):
+        ports = range(23000, 23060)
+        with namespaces.Hosts(["a", "b"]) as hosts:
+            keys = {"ports": f"{ports[0]}-{ports[-1]}", "gateway": {"listen": "0.0.0.0:0"}}
+            with TwoHosts(hosts, hosts.addresses, http="0.0.0.0:0", **keys) as cluster:
+                cluster.tokens()
+                for name, least in (("a", 6), ("b", 4)):  # gRPC, HTTP of daemons, two workers and a watch of each node.
+                    listening = hosts.listening(name)
+                    self.assertGreaterEqual(len(listening), least)
+                    self.assertEqual([port for port in listening if port not in ports], [], name)
+
+    def test_a_range_that_is_too_small_is_named(self):
+        with namespaces.Hosts(["a", "b"]) as hosts, TwoHosts(hosts, hosts.addresses, wait=False, ports="23000-23001") as cluster:
+            cluster.await_true(lambda: "each node needs two for each network interface" in cluster.logs(), "the reason")
+
     def test_a_network_that_a_host_lacks_is_named(self):
         with namespaces.Hosts(["a", "b"]) as hosts, TwoHosts(hosts, hosts.addresses, wait=False, network="10.99.0.0/16") as cluster:
             self.assertEqual(cluster.processes["m0"].wait(harness.COMMAND_SECONDS), 1)
             self.assertRegex(cluster.log("m0"), "network: no interface of this host that is up is 10.99.0.0/16; there are: .*eth0 10.77.0.2")
+
+    def test_a_name_is_looked_up_at_each_connect(self):
+        with namespaces.Hosts(["a", "b", "c"]) as hosts, NamedCoordinator(hosts) as cluster:
+            cluster.kill("coordinator")
+            cluster.await_true(lambda: all("is gone; trying again" in cluster.log(name) for name in ("c0", "m0")), "the loss")
+            before = hosts.refused("a")
+            cluster.move("c")
+            cluster.start("coordinator")
+            cluster.await_state("serving")
+            health = [*cluster.prefix(""), sys.executable, "-c", f"import urllib.request as u; u.urlopen('http://{cluster.gateway}/health')"]
+            cluster.await_true(lambda: subprocess.run(health, capture_output=True).returncode == 0, "the gateway's health")
+            # Of three processes that try again and again. Who remembers an address for the library's 30 s is refused more often: 12 times.
+            self.assertLess(hosts.refused("a") - before, 8)
 
     def test_ipv6(self):
         with namespaces.Hosts(["a", "b"]) as hosts:

@@ -9,6 +9,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import unittest
 from pathlib import Path
@@ -44,7 +45,7 @@ class DeployScriptsTest(unittest.TestCase):
         self.addCleanup(temporary.cleanup)
         self.folder = Path(temporary.name)
         self.repository = self.folder / "a clone"
-        for part in ("deploy", "cost/catalogues"):
+        for part in ("deploy", "docs", "cost/catalogues"):
             shutil.copytree(REPO / part, self.repository / part)
         self.path = self.folder / "path"
         self.path.mkdir()
@@ -133,7 +134,8 @@ class DeployScriptsTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         for name in ("lib/lamina-sentencepiece.so", "bin/lamina-gateway", "bin/lamina", "BUNDLE", "run",
                      "deploy/gpu_check.sh", "deploy/gpu_tests.py", "deploy/gpu_serve.py",
-                     "deploy/gpu_calibration.py", "deploy/gpu_torch.py", "models/small.gguf"):
+                     "deploy/gpu_calibration.py", "deploy/gpu_torch.py", "models/small.gguf", "deploy/slurm/lamina.sbatch",
+                     "deploy/systemd/lamina-memory@.service", "deploy/kubernetes/base/kustomization.yaml", "docs/clusters.md"):
             self.assertTrue((out / name).exists(), name)
         # The one of preset release knows no CUDA.
         self.assertFalse((out / "bin/lamina-memory").exists())
@@ -182,6 +184,25 @@ class DeployScriptsTest(unittest.TestCase):
             done = self.run_script("test.sh", *wrong)
             self.assertEqual((done.returncode, done.stdout), (2, ""))
             self.assertIn(words, done.stderr)
+
+    def test_a_missing_package_of_cluster_tests_is_red_in_continuous_integration(self):
+        shutil.copytree(REPO / ".ci", self.repository / ".ci")
+        deploy = self.repository / "deploy"
+        self.write(deploy / "install_packages.sh", '#!/bin/sh\n[ "$1" != --cluster-tests ]\n')
+        self.write(deploy / "build_cuda.sh", "#!/bin/sh\n")
+        for script in ("get_model.sh", "build.sh"):
+            self.write(deploy / script, "#!/bin/sh\necho started\n")
+        done = subprocess.run([str(self.repository / ".ci/run")], capture_output=True, text=True, timeout=120)
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn("deploy/packages_cluster_tests.txt are missing and LAMINA_REQUIRE_CLUSTER_TESTS is 1", done.stderr)
+
+        # So is a program that no package brought; elsewhere the test is left out by its name.
+        look = [sys.executable, "-B", "-c", "import machines; machines.leave_out_without('no-such-program')"]
+        for required, status in (("1", 1), ("0", 77)):
+            done = subprocess.run(look, cwd=Path(__file__).parent, env={**os.environ, "LAMINA_REQUIRE_CLUSTER_TESTS": required},
+                                  capture_output=True, text=True)
+            self.assertEqual(done.returncode, status)
+            self.assertIn("no-such-program missing: deploy/install_packages.sh --cluster-tests", done.stdout)
 
     def test_packages_wait_for_others_who_install(self):
         self.write(self.path / "apt-get", APT_GET)

@@ -116,6 +116,20 @@ class Hosts:
         words = ["nodad"] if ":" in address else []  # It would be of no use for a second.
         _must("ip", "-n", self.namespace(name), "addr", "add", address, "dev", device, *words)
 
+    def remove_address(self, name, device, address):
+        _must("ip", "-n", self.namespace(name), "addr", "del", address, "dev", device)
+
+    def listening(self, name):
+        """TCP ports of a host at which somebody listens."""
+        lines = _must(*self.prefix(name)[:4], "cat", "/proc/net/tcp", "/proc/net/tcp6").splitlines()
+        words = [line.split() for line in lines]
+        return sorted({int(fields[1].rpartition(":")[2], 16) for fields in words if fields[3] == "0A"})
+
+    def refused(self, name):
+        """Connections that a host has refused, for nobody listened."""
+        lines = [line.split() for line in _must(*self.prefix(name)[:4], "cat", "/proc/net/snmp").splitlines() if line.startswith("Tcp:")]
+        return int(lines[1][lines[0].index("OutRsts")])
+
     def sent(self, name, device="eth0"):
         """Bytes that a host has sent over a link of its own."""
         return int(_must(*self.prefix(name)[:4], "cat", f"/sys/class/net/{device}/statistics/tx_bytes"))

@@ -4,6 +4,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -101,6 +102,31 @@ class TlsTest(unittest.TestCase):
             while self.generate(cluster, env={"LAMINA_TLS_CA": f"{other}/ca.pem"}).returncode != 0:
                 self.assertLess(time.monotonic(), end, "the files that changed were not read again")
                 time.sleep(0.5)
+
+    def test_no_version_before_1_2(self):
+        """Of the coordinator and of the gateway. A server of openssl's own shows that the client would speak 1.1."""
+        own = {"tls_certificate": f"{self.tls}/localhost.pem", "tls_key": f"{self.tls}/localhost.key"}
+        with harness.Cluster(token=TOKEN, tls=self.keys(), wait=False, gateway={"listen": "127.0.0.1:0", **own}) as cluster:
+            with subprocess.Popen(["openssl", "s_server", "-accept", "127.0.0.1:0", "-cert", own["tls_certificate"], "-key", own["tls_key"], "-tls1_1",
+                                   "-cipher", "ALL:@SECLEVEL=0"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as old:
+                line = ""
+                while not line.startswith("ACCEPT"):
+                    line = old.stdout.readline()
+                self.assertEqual(self.handshake(line.split()[1], "-tls1_1"), "TLSv1.1")
+                old.kill()
+            for server in (cluster.server, cluster.gateway):
+                with self.subTest(server=server):
+                    self.assertIsNone(self.handshake(server, "-tls1_1"))
+                    self.assertEqual(self.handshake(server, "-tls1_2"), "TLSv1.2")
+
+    @staticmethod
+    def handshake(server, version):
+        """The version that was agreed on; None if there is none."""
+        done = subprocess.run(["openssl", "s_client", "-connect", server, version, "-cipher", "ALL:@SECLEVEL=0", "-alpn", "h2"], input="",
+                              capture_output=True, text=True, errors="replace", timeout=WAIT_SECONDS)
+        agreed = re.search("^New, (TLSv[0-9.]+), Cipher is (?!.NONE)", done.stdout, re.M)
+        protocol = re.search(r"^ *Protocol *: (TLSv[0-9.]+)$", done.stdout, re.M)
+        return protocol[1] if agreed and protocol else None
 
     def test_members_need_both_a_certificate_of_their_name_and_the_secret(self):
         os.environ["LAMINA_TLS_CA"] = str(self.tls / "ca.pem")

@@ -206,8 +206,9 @@ WatchId DrawWatchId() {
 }
 
 absl::StatusOr<std::unique_ptr<PeerWatch>> PeerWatch::Start(PeerReach reach,
-                                                            const ClusterSecret& secret) {
-  LAMINA_ASSIGN_OR_RETURN(Listener listener, Listen(reach));
+                                                            const ClusterSecret& secret,
+                                                            const PortRange& ports) {
+  LAMINA_ASSIGN_OR_RETURN(Listener listener, Listen(reach, ports));
   WatchAddress address = {
       .head = {.owner = DrawWatchId(), .host = HostFingerprint(), .port = listener.port},
       .addresses =

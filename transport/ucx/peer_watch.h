@@ -28,6 +28,7 @@
 #include "absl/strings/string_view.h"
 #include "common/clock.h"
 #include "common/cluster_secret.h"
+#include "common/port_range.h"
 
 namespace lamina::transport {
 
@@ -52,9 +53,10 @@ class PeerWatch {
   // Openers that one owner serves at a time; later ones find it unavailable.
   static constexpr size_t kOpenersMax = 4096;
 
-  // Listens on all addresses, or on loopback alone.
+  // Listens on all addresses, or on loopback alone, at a port of `ports`.
   static absl::StatusOr<std::unique_ptr<PeerWatch>> Start(PeerReach reach,
-                                                          const ClusterSecret& secret = {});
+                                                          const ClusterSecret& secret = {},
+                                                          const PortRange& ports = {});
   // All that it watches is forgotten; all that it announced is withdrawn.
   ~PeerWatch();
   PeerWatch(const PeerWatch&) = delete;

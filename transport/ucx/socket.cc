@@ -57,25 +57,31 @@ Target TargetOf(const IpAddress& ip, uint16_t port) {
 
 constexpr int kKind = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
 
-Socket MakeListeningV4(const in_addr& at) {
+Socket MakeListeningV4(const in_addr& at, const PortRange& ports) {
   Socket v4(socket(AF_INET, kKind, 0));
-  const sockaddr_in address = {.sin_family = AF_INET, .sin_addr = at};
-  const bool bound = v4.get() >= 0 && bind(v4.get(), reinterpret_cast<const sockaddr*>(&address),
-                                           sizeof address) == 0;
+  const bool bound =
+      v4.get() >= 0 && BindWithin(ports, [&](uint16_t port) {
+        const sockaddr_in address = {
+            .sin_family = AF_INET, .sin_port = htons(port), .sin_addr = at};
+        return bind(v4.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+      });
   return bound ? std::move(v4) : Socket();
 }
 
 // IPv6 for both families where the host has it, else IPv4.
-Socket MakeListening() {
+Socket MakeListening(const PortRange& ports) {
   Socket v6(socket(AF_INET6, kKind, 0));
   const int off = 0;
   if (v6.get() >= 0 && setsockopt(v6.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) == 0) {
-    const Target any = TargetOf(IpAddress{}, 0);
-    if (bind(v6.get(), reinterpret_cast<const sockaddr*>(&any.address), any.size) == 0) {
+    const bool bound = BindWithin(ports, [&](uint16_t port) {
+      const Target any = TargetOf(IpAddress{}, port);
+      return bind(v6.get(), reinterpret_cast<const sockaddr*>(&any.address), any.size) == 0;
+    });
+    if (bound) {
       return v6;
     }
   }
-  return MakeListeningV4({.s_addr = htonl(INADDR_ANY)});
+  return MakeListeningV4({.s_addr = htonl(INADDR_ANY)}, ports);
 }
 
 }  // namespace
@@ -124,16 +130,18 @@ std::vector<IpAddress> LocalAddresses(size_t count_max) {
   return found;
 }
 
-absl::StatusOr<Listener> Listen(PeerReach reach) {
+absl::StatusOr<Listener> Listen(PeerReach reach, const PortRange& ports) {
   Listener listener{.socket = reach == PeerReach::kAnyHost
-                                  ? MakeListening()
-                                  : MakeListeningV4({.s_addr = htonl(INADDR_LOOPBACK)})};
+                                  ? MakeListening(ports)
+                                  : MakeListeningV4({.s_addr = htonl(INADDR_LOOPBACK)}, ports)};
   sockaddr_storage bound = {};
   socklen_t size = sizeof bound;
   if (listener.socket.get() < 0 || listen(listener.socket.get(), kBacklog) != 0 ||
       getsockname(listener.socket.get(), reinterpret_cast<sockaddr*>(&bound), &size) != 0) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("ucx: cannot listen for peers on TCP: ", std::strerror(errno)));
+        absl::StrCat("ucx: cannot listen for peers on TCP",
+                     ports.is_set() ? absl::StrCat(" at any port of ", ToString(ports)) : "", ": ",
+                     std::strerror(errno)));
   }
   listener.port =
       ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(bound).sin6_port

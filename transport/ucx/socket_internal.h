@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/port_range.h"
 #include "transport/ucx/peer_watch.h"
 
 namespace lamina::transport {
@@ -48,8 +49,9 @@ struct Listener {
   Socket socket;
   uint16_t port = 0;
 };
-// On all addresses, or on loopback alone, at a port that the system picks. Does not block.
-absl::StatusOr<Listener> Listen(PeerReach reach);
+// On all addresses, or on loopback alone, at a port of `ports`. Does not block.
+// Errors: kResourceExhausted  none of them is free.
+absl::StatusOr<Listener> Listen(PeerReach reach, const PortRange& ports = {});
 
 // Begins to connect; does not block. Its socket becomes writable or shows an error.
 absl::StatusOr<Socket> BeginConnect(const IpAddress& address, uint16_t port);

@@ -9,8 +9,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "common/check.h"
 #include "common/host_memory.h"
+#include "common/port_range.h"
 #include "common/status_macros.h"
 #include "transport/ucx/ucx_transport_internal.h"
 
@@ -46,16 +49,38 @@ absl::Status CheckOptions(const RegionOptions& options, const DeviceMemory* devi
   return absl::OkStatus();
 }
 
-// "", or "?peers=local".
-absl::StatusOr<PeerReach> ParseReach(absl::string_view options) {
-  if (options.empty()) {
-    return PeerReach::kAnyHost;
+struct UcxOptions {
+  PeerReach reach = PeerReach::kAnyHost;
+  PortRange ports;  // Of the watch; UCX's own listeners obey its variable UCX_TCP_PORT_RANGE.
+};
+
+// "", or "?peers=local&ports=23000-23099" or a part of it.
+absl::StatusOr<UcxOptions> ParseOptions(absl::string_view text) {
+  UcxOptions options;
+  if (!absl::ConsumePrefix(&text, "?")) {
+    return options;
   }
-  if (options == "?peers=local") {
-    return PeerReach::kThisHost;
+  for (absl::string_view option : absl::StrSplit(text, '&')) {
+    if (option == "peers=local") {
+      options.reach = PeerReach::kThisHost;
+    } else if (absl::ConsumePrefix(&option, "ports=")) {
+      LAMINA_ASSIGN_OR_RETURN(options.ports, ParsePortRange(option));
+    } else {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "ucx: unknown option \"", option, "\"; known are peers=local and ports=FIRST-LAST"));
+    }
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("ucx: unknown option \"", options, "\"; known is ?peers=local"));
+  return options;
+}
+
+// Of workers and of the watch, which listen in the range.
+absl::Status WithRange(const absl::Status& status, const PortRange& ports) {
+  return status.ok() || !ports.is_set()
+             ? status
+             : absl::Status(status.code(),
+                            absl::StrCat(status.message(), " (ports: ", ToString(ports),
+                                         ": each node needs two for each network interface of its "
+                                         "host, and one)"));
 }
 
 }  // namespace
@@ -71,16 +96,22 @@ absl::StatusOr<std::unique_ptr<Transport>> UcxTransport::Make(absl::string_view 
 absl::Status UcxTransport::SetUp(absl::string_view uri_name, const ClusterSecret& secret) {
   const size_t question = std::min(uri_name.find('?'), uri_name.size());
   const absl::string_view name = uri_name.substr(0, question);
-  LAMINA_ASSIGN_OR_RETURN(const PeerReach reach, ParseReach(uri_name.substr(question)));
-  LAMINA_ASSIGN_OR_RETURN(context_, MakeUcpContext(name, reach));
+  LAMINA_ASSIGN_OR_RETURN(const UcxOptions options, ParseOptions(uri_name.substr(question)));
+  LAMINA_ASSIGN_OR_RETURN(context_, MakeUcpContext(name, options.reach));
   LAMINA_ASSIGN_OR_RETURN(knows_cuda_, HasCudaMemory(context_.get()));
   LAMINA_ASSIGN_OR_RETURN(takes_rdma_, TakesRdma(name));
   capabilities_.device_memory = device_ != nullptr;
   capabilities_.device_sources = device_ != nullptr;
-  LAMINA_ASSIGN_OR_RETURN(receiver_, MakeUcpWorker(context_.get()));
-  LAMINA_ASSIGN_OR_RETURN(sender_, MakeUcpWorker(context_.get()));
+  for (UcpWorker* worker : {&receiver_, &sender_}) {
+    absl::StatusOr<UcpWorker> made = MakeUcpWorker(context_.get());
+    LAMINA_RETURN_IF_ERROR(WithRange(made.status(), options.ports));
+    *worker = *std::move(made);
+  }
   LAMINA_ASSIGN_OR_RETURN(receiver_address_, AddressOf(receiver_.get()));
-  LAMINA_ASSIGN_OR_RETURN(watch_, PeerWatch::Start(reach, secret));
+  absl::StatusOr<std::unique_ptr<PeerWatch>> watch =
+      PeerWatch::Start(options.reach, secret, options.ports);
+  LAMINA_RETURN_IF_ERROR(WithRange(watch.status(), options.ports));
+  watch_ = *std::move(watch);
   ucp_am_handler_param_t handler = {};
   handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
                        UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;

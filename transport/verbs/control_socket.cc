@@ -132,18 +132,22 @@ std::vector<ControlAddress> OwnAddresses(size_t count_max) {
   return addresses;
 }
 
-absl::StatusOr<ControlListener> ListenForPeers(const ControlAddress& at) {
+absl::StatusOr<ControlListener> ListenForPeers(const ControlAddress& at, const PortRange& ports) {
   ControlSocket socket(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int both = 0;
   setsockopt(socket.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &both, sizeof both);
-  sockaddr_in6 address = SocketAddress(at, 0);
+  sockaddr_in6 address = {};
   socklen_t size = sizeof address;
-  if (socket.fd() < 0 ||
-      bind(socket.fd(), reinterpret_cast<const sockaddr*>(&address), size) != 0 ||
-      listen(socket.fd(), kBacklog) != 0 ||
+  const auto bind_at = [&](uint16_t port) {
+    address = SocketAddress(at, port);
+    return bind(socket.fd(), reinterpret_cast<const sockaddr*>(&address), size) == 0;
+  };
+  if (socket.fd() < 0 || !BindWithin(ports, bind_at) || listen(socket.fd(), kBacklog) != 0 ||
       getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
     return absl::UnavailableError(
-        absl::StrCat("verbs: cannot listen for peers: ", std::strerror(errno)));
+        absl::StrCat("verbs: cannot listen for peers",
+                     ports.is_set() ? absl::StrCat(" at any port of ", ToString(ports)) : "", ": ",
+                     std::strerror(errno)));
   }
   return ControlListener{std::move(socket), ntohs(address.sin6_port)};
 }

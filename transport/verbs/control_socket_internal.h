@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/clock.h"
+#include "common/port_range.h"
 #include "transport/verbs/control_frame_internal.h"
 
 namespace lamina::transport {
@@ -82,8 +83,9 @@ struct ControlListener {
   ControlSocket socket;
   uint16_t port = 0;
 };
-// On this address, by default on all, at a port that the system picks.
-absl::StatusOr<ControlListener> ListenForPeers(const ControlAddress& at = {});
+// On this address, by default on all, at a port of `ports`.
+absl::StatusOr<ControlListener> ListenForPeers(const ControlAddress& at = {},
+                                               const PortRange& ports = {});
 // No socket (fd -1) when none waits.
 ControlSocket AcceptPeer(const ControlSocket& listener);
 

@@ -29,8 +29,9 @@ constexpr auto kCloseWait = std::chrono::seconds(2);
 absl::StatusOr<std::unique_ptr<ControlThread>> ControlThread::Start(const VerbsLocal& local,
                                                                     const ClusterSecret& secret,
                                                                     const ControlLimits& limits) {
-  LAMINA_ASSIGN_OR_RETURN(ControlListener listener,
-                          ListenForPeers(local.options.local_peers ? kOwnHost : ControlAddress{}));
+  LAMINA_ASSIGN_OR_RETURN(
+      ControlListener listener,
+      ListenForPeers(local.options.local_peers ? kOwnHost : ControlAddress{}, local.options.ports));
   std::unique_ptr<ControlThread> control(
       new ControlThread(local, secret, limits, std::move(listener)));
   if (control->wake_ < 0) {

@@ -33,14 +33,14 @@ constexpr std::array kKeys = {
 };
 
 absl::Status UnknownKey(absl::string_view name) {
-  std::vector<std::string> known = {"near", "peers"};
+  std::vector<std::string> known = {"near", "peers", "ports"};
   for (const Key& key : kKeys) {
     known.push_back(std::string(key.name));
   }
   const std::string nearest = NearestName(name, known);
   return absl::InvalidArgumentError(absl::StrCat(
       "verbs: unknown option \"", name,
-      "\"; known are near, peers, port, gid, mtu, timeout, retries, rnr_retries, queue",
+      "\"; known are near, peers, ports, port, gid, mtu, timeout, retries, rnr_retries, queue",
       nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?")));
 }
 
@@ -56,6 +56,10 @@ absl::Status SetOption(absl::string_view text, VerbsOptions& options) {
     return options.local_peers ? absl::OkStatus()
                                : absl::InvalidArgumentError(absl::StrCat(
                                      "verbs: option peers=\"", parts.second, "\": expected local"));
+  }
+  if (parts.first == "ports") {
+    LAMINA_ASSIGN_OR_RETURN(options.ports, ParsePortRange(parts.second));
+    return absl::OkStatus();
   }
   const auto* key = std::find_if(kKeys.begin(), kKeys.end(),
                                  [&](const Key& known) { return known.name == parts.first; });

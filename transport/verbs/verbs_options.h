@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/port_range.h"
 
 namespace lamina::transport {
 
@@ -17,7 +18,8 @@ struct VerbsOptions {
   std::string device;            // Empty: the nearest to `near`, then the fastest active port.
   std::string near;              // A device on PCI like 0000:41:00.0, a GPU say; empty: none.
   bool local_peers = false;      // peers=local: of this host alone; it listens on loopback.
-  std::optional<uint32_t> port;  // 1 to 254.
+  PortRange ports;               // At which it listens for the handshakes of connections.
+  std::optional<uint32_t> port;  // Of the device, 1 to 254.
   std::optional<uint32_t> gid;   // Index into the port's GID table, 0 to 255.
   std::optional<uint32_t> mtu;   // 256, 512, 1024, 2048 or 4096 bytes; at most the port's.
   uint32_t timeout = 14;         // Until a packet is sent again: 4.096 us * 2^timeout; 1 to 31.

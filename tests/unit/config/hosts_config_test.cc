@@ -16,6 +16,7 @@ cluster_token_file: token
 tls: {ca: ca.pem, certificate: a.pem, key: a.key}
 bundle: {dir: /opt/lamina}
 network: 10.1.0.0/16
+ports: 23000-23099
 drain_seconds: 7
 coordinator: {listen: "0.0.0.0:7400", advertise: "10.1.0.5:7400"}
 compute: [{name: c0}]
@@ -34,6 +35,7 @@ TEST(HostsConfigTest, ReadsAndWritesEveryKey) {
   EXPECT_EQ(config->tls, (TlsFiles{.ca = "ca.pem", .certificate = "a.pem", .key = "a.key"}));
   EXPECT_EQ(config->bundle.dir, "/opt/lamina");
   EXPECT_EQ(config->network, "10.1.0.0/16");
+  EXPECT_EQ(config->ports, (PortRange{.first = 23000, .last = 23099}));
   EXPECT_EQ(config->drain_seconds, 7);
   EXPECT_EQ(config->coordinator_advertise, "10.1.0.5:7400");
 
@@ -50,6 +52,18 @@ TEST(HostsConfigTest, TakesNetworksAndInterfaces) {
                           "averyveryverylongname"}) {
     EXPECT_FALSE(CheckNetwork("network", bad).ok()) << bad;
   }
+}
+
+TEST(HostsConfigTest, TransportsAreToldThePorts) {
+  auto config = *ParseClusterConfig(kTwoHosts, "test.yaml", {});
+  EXPECT_EQ(config.UcxUri(), "ucx://?ports=23000-23099");
+  EXPECT_EQ(config.VerbsUri(), "verbs://?ports=23000-23099");
+  config.memory[0].host = "localhost";
+  config.verbs.gid = 3;
+  EXPECT_EQ(config.UcxUri(), "ucx://?ports=23000-23099&peers=local");
+  EXPECT_EQ(config.VerbsUri(), "verbs://?gid=3&ports=23000-23099&peers=local");
+  EXPECT_EQ(config.UcxUriBetweenHosts(), "ucx://?ports=23000-23099");
+  EXPECT_THAT(ErrorOf("ports=23099-23000"), HasSubstr("ports: '23099-23000' is not a range"));
 }
 
 TEST(HostsConfigTest, RefusesAddressesThatNobodyCanConnectTo) {
