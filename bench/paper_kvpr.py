@@ -15,6 +15,7 @@ import statistics
 import tempfile
 
 import cluster
+import processor
 import random_llama
 import svg
 
@@ -65,7 +66,7 @@ def main():
     parser.add_argument("--sweep", default="0,20,40,60,80,100", help="per cent of tokens recomputed, at c = 1/4")
     parser.add_argument("--images", default=os.path.join(ROOT, "docs", "experiments", "images"), help="folder of the SVG figure")
     arguments = parser.parse_args()
-    print(f"machine {cluster.machine()}")
+    print(f"machine {processor.machine()}")
     with tempfile.TemporaryDirectory(prefix="lamina-kvpr-") as folder:
         random_llama.write(pathlib.Path(folder), SHAPE)
         bench = Bench(folder, arguments.rows, arguments.context)
@@ -102,7 +103,7 @@ def main():
               [("measured", [(point["c"], point["ratio"]) for point in points]), ("formula", [(point["c"], point["formula"]) for point in points])])
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:
-            json.dump({"machine": cluster.machine(), "arguments": vars(arguments), "make_s": make, "points": points, "sweep": sweep}, out, indent=1)
+            json.dump({"machine": processor.machine(), "arguments": vars(arguments), "make_s": make, "points": points, "sweep": sweep}, out, indent=1)
 
 
 if __name__ == "__main__":

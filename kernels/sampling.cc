@@ -1,88 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sampling without a sort of the vocabulary: greedy is a scan; top-k a heap of k; top-p a histogram
-// that finds the bucket in which the mass is reached, and a sort of that bucket alone.
+// Sampling without a sort of the vocabulary: greedy is a scan; top-k and top-p are a cut of the
+// logits that halving finds (cpu/logit_cut.h); a draw looks for the block of tokens in which it
+// falls, and at that block's tokens alone.
 //
 // The candidates are always walked in the order of their ids, so every sum has one order. Nothing
-// here calls libm between the logits and the token: Exp() below is plain IEEE arithmetic, so the
-// same logits give the same token on every processor.
+// here calls libm between the logits and the token, and no product is fused: the same logits give
+// the same token on every processor.
 
 #include "kernels/sampling.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
 
 #include "common/check.h"
 #include "common/philox.h"
+#include "kernels/cpu/logit_cut.h"
+#include "kernels/cpu/logit_passes.h"
 
 namespace lamina::kernels {
 namespace {
 
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
+constexpr double kLog2E = 1.4426950408889634;
 
-// Buckets of top-p: 64 to a unit of logit over temperature. The last one takes everything below
-// -64, where a whole vocabulary weighs less than 1e-22 of the most likely token.
-constexpr size_t kBuckets = 4096;
-constexpr double kBucketsPerUnit = 64;
+// What passes may write behind a list of candidates.
+constexpr size_t kListSlack = 16;
 
-// exp(x) for x <= 0 with a relative error below 1e-15; 0 below -708. Without branches or calls, so
-// that a loop over it becomes vector code.
-double Exp(double x) {
-  constexpr double kLog2E = 1.4426950408889634;
-  constexpr double kLn2High = 0x1.62e42fefa3800p-1;  // 42 bits: times n < 1024 it is exact.
-  constexpr double kLn2Low = 0x1.ef35793c76730p-45;
-  constexpr double kShift = 0x1.8p52;  // Adding it rounds to an integer, kept in the low bits.
-  const double clamped = x < -708.0 ? -708.0 : x;
-  const double shifted = clamped * kLog2E + kShift;
-  const double n = shifted - kShift;
-  const double r = (clamped - n * kLn2High) - n * kLn2Low;  // |r| <= ln(2) / 2
-  double p = 1.0 / 6227020800;                              // Taylor to r^13: the rest is 4e-18.
-  p = p * r + 1.0 / 479001600;
-  p = p * r + 1.0 / 39916800;
-  p = p * r + 1.0 / 3628800;
-  p = p * r + 1.0 / 362880;
-  p = p * r + 1.0 / 40320;
-  p = p * r + 1.0 / 5040;
-  p = p * r + 1.0 / 720;
-  p = p * r + 1.0 / 120;
-  p = p * r + 1.0 / 24;
-  p = p * r + 1.0 / 6;
-  p = p * r + 0.5;
-  p = p * r + 1.0;
-  p = p * r + 1.0;
-  const double power =
-      std::bit_cast<double>((std::bit_cast<uint64_t>(shifted) + uint64_t{1023}) << 52);
-  return x < -708.0 ? 0.0 : p * power;
-}
-
-// The largest element, NaN counting as -inf. Sixteen running maxima, because one would wait for
-// itself.
-float Largest(absl::Span<const float> logits) {
-  constexpr size_t kLanes = 16;
-  std::array<float, kLanes> lanes;
-  lanes.fill(kLowest);
-  size_t i = 0;
-  for (; i + kLanes <= logits.size(); i += kLanes) {
-    for (size_t lane = 0; lane < kLanes; ++lane) {
-      lanes[lane] = logits[i + lane] > lanes[lane] ? logits[i + lane] : lanes[lane];
-    }
+// ln(x) for normal x, relative error below 1e-15: the exponent, and twice the area tangent of
+// (m - 1) / (m + 1) for the fraction m in [sqrt(1/2), sqrt(2)).
+double Ln(double x) {
+  constexpr uint64_t kSqrtHalfBits = 0x3fe6a09e667f3bcd;
+  constexpr double kLn2 = 0.6931471805599453;
+  const uint64_t bits = std::bit_cast<uint64_t>(x);
+  const int64_t exponent = static_cast<int64_t>(bits - kSqrtHalfBits) >> 52;
+  const double m = std::bit_cast<double>(bits - (static_cast<uint64_t>(exponent) << 52));
+  const double s = (m - 1) / (m + 1);  // |s| < 0.1716
+  const double square = s * s;
+  double series = 1.0 / 21;
+  for (int odd = 19; odd >= 1; odd -= 2) {
+    series = series * square + 1.0 / odd;
   }
-  float best = kLowest;
-  for (const float lane : lanes) {
-    best = lane > best ? lane : best;
-  }
-  for (; i < logits.size(); ++i) {
-    best = logits[i] > best ? logits[i] : best;
-  }
-  return best;
+  return static_cast<double>(exponent) * kLn2 + 2 * s * series;
 }
 
 // The smallest id with the largest logit; 0 when there is nothing above -inf.
 TokenId Greedy(absl::Span<const float> logits) {
-  const float largest = Largest(logits);
+  const float largest = cpu::LargestLogit(logits);
   if (largest == kLowest) {
     return 0;
   }
@@ -105,13 +71,13 @@ void SelectBest(absl::Span<const float> logits, size_t count, std::vector<uint32
   }
   std::make_heap(order.begin(), order.end(), better);  // The worst of the best is in front.
   float worst = key(order.front());
-  for (uint32_t id = static_cast<uint32_t>(count); id < logits.size(); ++id) {
-    if (logits[id] > worst) {  // An equal one has a larger id: it loses.
-      std::pop_heap(order.begin(), order.end(), better);
-      order.back() = id;
-      std::push_heap(order.begin(), order.end(), better);
-      worst = key(order.front());
-    }
+  // An equal one has a larger id: it loses.
+  for (size_t id = cpu::NextAbove(logits, count, worst); id < logits.size();
+       id = cpu::NextAbove(logits, id + 1, worst)) {
+    std::pop_heap(order.begin(), order.end(), better);
+    order.back() = static_cast<uint32_t>(id);
+    std::push_heap(order.begin(), order.end(), better);
+    worst = key(order.front());
   }
   std::sort_heap(order.begin(), order.end(), better);
 }
@@ -164,11 +130,17 @@ void PenalisePresenceAndFrequency(const SamplingParams& params, absl::Span<const
   }
 }
 
-void KeepAllowed(absl::Span<const uint32_t> allowed, std::vector<float>& logits) {
-  for (size_t i = 0; i < logits.size(); ++i) {
-    const size_t word = i / 32;
-    if (word >= allowed.size() || ((allowed[word] >> (i % 32)) & 1) == 0) {
-      logits[i] = kLowest;
+void KeepAllowed(absl::Span<const uint32_t> allowed, absl::Span<float> logits) {
+  for (size_t first = 0; first < logits.size(); first += 32) {
+    const size_t word = first / 32;
+    const uint32_t bits = word < allowed.size() ? allowed[word] : 0;
+    const absl::Span<float> tokens = logits.subspan(first, 32);
+    if (bits == 0) {
+      std::fill(tokens.begin(), tokens.end(), kLowest);
+    } else if (~bits != 0) {
+      for (size_t i = 0; i < tokens.size(); ++i) {
+        tokens[i] = ((bits >> i) & 1) != 0 ? tokens[i] : kLowest;
+      }
     }
   }
 }
@@ -182,7 +154,7 @@ absl::Span<const float> Adjusted(absl::Span<const float> logits, const SamplingP
   }
   scratch.logits.assign(logits.begin(), logits.end());
   if (!allowed.empty()) {
-    KeepAllowed(allowed, scratch.logits);
+    KeepAllowed(allowed, absl::MakeSpan(scratch.logits));
   }
   if (scratch.counts.size() < logits.size()) {
     scratch.counts.resize(logits.size(), 0);
@@ -197,151 +169,145 @@ absl::Span<const float> Adjusted(absl::Span<const float> logits, const SamplingP
   return scratch.logits;
 }
 
-// (logit - largest) / temperature; the largest gives 0 even at +inf, NaN gives -inf. Monotone in
-// the logit, as subtraction and division round monotonically; and finite for the largest however
-// small the temperature.
-double Exponent(float logit, float largest, double temperature) {
-  if (logit == largest) {
-    return 0;
-  }
-  const double x = (double{logit} - double{largest}) / temperature;
-  return x < 0 ? x : -std::numeric_limits<double>::infinity();
-}
-
-size_t BucketOf(double exponent) {
-  const double bucket = -exponent * kBucketsPerUnit;
-  return bucket < kBuckets - 1 ? static_cast<size_t>(bucket) : kBuckets - 1;
-}
-
-// Where top-p cuts: candidates of better buckets stay, those of `bucket` when they are in `kept`.
-struct TopPCut {
-  size_t bucket = 0;
-  double mass_before = 0;  // Of the better buckets.
+// Candidates of a draw: all tokens, or those in `order`, ascending.
+struct Candidates {
+  absl::Span<const float> logits;
+  bool all = true;
 };
 
-TopPCut FindBucket(absl::Span<const double> exponents, absl::Span<const double> weights,
-                   double wanted) {
-  std::array<double, kBuckets> mass{};
-  for (size_t j = 0; j < weights.size(); ++j) {
-    mass[BucketOf(exponents[j])] += weights[j];
+Candidates ListCandidates(absl::Span<const float> logits, uint32_t top_k, SampleScratch& scratch) {
+  if (top_k == 0 || top_k >= logits.size()) {
+    return {.logits = logits};
   }
-  TopPCut cut;
-  while (cut.bucket + 1 < kBuckets && cut.mass_before + mass[cut.bucket] < wanted) {
-    cut.mass_before += mass[cut.bucket];
-    ++cut.bucket;
+  const cpu::LogitCut cut = cpu::CutByCount(logits, top_k, scratch.cut);
+  scratch.order.resize(top_k + kListSlack);
+  scratch.order.resize(cpu::ListKept(logits, cut, scratch.order.data()));
+  scratch.candidates.clear();
+  for (const uint32_t id : scratch.order) {
+    scratch.candidates.push_back(logits[id]);
   }
-  return cut;
+  return {.logits = scratch.candidates, .all = false};
 }
 
-// Zeroes the weights outside the smallest set with at least `wanted` mass.
-void KeepMass(absl::Span<const double> exponents, double wanted, absl::Span<double> weights,
-              std::vector<uint32_t>& edge) {
-  const TopPCut cut = FindBucket(exponents, weights, wanted);
-  edge.clear();
-  for (size_t j = 0; j < weights.size(); ++j) {
-    const size_t bucket = BucketOf(exponents[j]);
-    if (bucket == cut.bucket) {
-      edge.push_back(static_cast<uint32_t>(j));
-    } else if (bucket > cut.bucket) {
-      weights[j] = 0;
-    }
-  }
-  std::sort(edge.begin(), edge.end(), [&](uint32_t a, uint32_t b) {
-    return exponents[a] > exponents[b] || (exponents[a] == exponents[b] && a < b);
-  });
-  double mass = cut.mass_before;
-  for (const uint32_t j : edge) {
-    // The first of the best bucket always stays, whatever rounding did to `wanted`.
-    const bool enough = mass >= wanted && mass > 0;
-    mass += weights[j];
-    weights[j] = enough ? 0 : weights[j];
-  }
-}
-
-void ListCandidates(absl::Span<const float> logits, uint32_t top_k, std::vector<uint32_t>& order) {
-  if (top_k != 0 && top_k < logits.size()) {
-    SelectBest(logits, top_k, order);
-    std::sort(order.begin(), order.end());
-    return;
-  }
-  order.resize(logits.size());
-  for (size_t i = 0; i < order.size(); ++i) {
-    order[i] = static_cast<uint32_t>(i);
-  }
-}
-
-// Draws one of order[] with probability weights[j] / sum. The last one with weight catches what
-// rounding lets through.
-TokenId Draw(absl::Span<const uint32_t> order, absl::Span<const double> weights, double uniform) {
+double Total(absl::Span<const double> sums) {
   double total = 0;
-  for (const double weight : weights) {
-    total += weight;
+  for (const double sum : sums) {
+    total += sum;
   }
-  const double wanted = uniform * total;
+  return total;
+}
+
+// What top-p and min-p leave of the candidates.
+struct Likely {
+  cpu::LogitCut cut;
+  float smallest = 0;  // Weight; the most likely token's is 1, so it compares with min_p itself.
+
+  bool Has(float logit, float weight, size_t index) const {
+    return weight > 0 && weight >= smallest && cpu::InCut(cut, logit, index);
+  }
+};
+
+// The index of a likely candidate, drawn with probability weight / sum. The last one with weight
+// catches what rounding lets through, in its block and in the row.
+size_t Draw(absl::Span<const float> logits, const Likely& likely, double uniform,
+            const SampleScratch& scratch) {
+  const double wanted = uniform * Total(scratch.sums);
+  size_t block = 0;
+  double before = 0;
   double sum = 0;
-  uint32_t last = 0;
-  for (size_t j = 0; j < weights.size(); ++j) {
-    if (weights[j] > 0) {
-      last = order[j];
-      sum += weights[j];
-      if (sum > wanted) {
-        break;
-      }
+  for (size_t b = 0; b < scratch.sums.size() && sum <= wanted; ++b) {
+    if (scratch.sums[b] > 0) {
+      block = b;
+      before = sum;
+      sum += scratch.sums[b];
     }
   }
-  return static_cast<TokenId>(last);
+  const size_t first = block * cpu::kWeightBlock;
+  const size_t end = std::min(first + cpu::kWeightBlock, logits.size());
+  size_t last = first;
+  for (size_t i = first; i < end && before <= wanted; ++i) {
+    if (likely.Has(logits[i], scratch.weights[i], i)) {
+      last = i;
+      before += double{scratch.weights[i]};
+    }
+  }
+  return last;
+}
+
+// Cuts the candidates by top-p and min-p, and sums what is left.
+Likely KeepLikely(absl::Span<const float> logits, const SamplingParams& params,
+                  SampleScratch& scratch) {
+  Likely likely = {.cut = {.bound = kLowest, .ties_end = logits.size()}, .smallest = params.min_p};
+  if (params.top_p >= 1.0f && params.min_p <= 0.0f) {
+    return likely;
+  }
+  if (params.top_p < 1.0f) {
+    likely.cut = cpu::CutByWeight(logits, scratch.weights, Total(scratch.sums),
+                                  double{params.top_p}, scratch.cut);
+  }
+  cpu::SumKept({.logits = logits,
+                .cut = likely.cut,
+                .smallest = likely.smallest,
+                .weights = scratch.weights.data(),
+                .sums = scratch.sums.data()});
+  return likely;
 }
 
 TokenId DrawToken(absl::Span<const float> logits, const SamplingParams& params, uint64_t position,
                   SampleScratch& scratch) {
-  const float largest = Largest(logits);
+  const float largest = cpu::LargestLogit(logits);
   if (largest == kLowest) {
     return 0;
   }
-  ListCandidates(logits, params.top_k, scratch.order);
-  const size_t count = scratch.order.size();
-  scratch.weights.resize(2 * count);
-  const absl::Span<double> exponents(scratch.weights.data(), count);
-  const absl::Span<double> weights(scratch.weights.data() + count, count);
-  double total = 0;
-  for (size_t j = 0; j < count; ++j) {
-    exponents[j] = Exponent(logits[scratch.order[j]], largest, double{params.temperature});
-  }
-  for (size_t j = 0; j < count; ++j) {
-    weights[j] = Exp(exponents[j]);
-  }
-  for (size_t j = 0; j < count; ++j) {
-    total += weights[j];
-  }
-  if (params.top_p < 1.0f) {
-    KeepMass(exponents, double{params.top_p} * total, weights, scratch.edge);
-  }
-  if (params.min_p > 0.0f) {
-    // The most likely token weighs 1, so weights compare with min_p itself.
-    for (double& weight : weights) {
-      weight = weight < double{params.min_p} ? 0 : weight;
-    }
-  }
-  return Draw(scratch.order, weights, PhiloxUniform(params.seed, position, 0));
+  const Candidates candidates = ListCandidates(logits, params.top_k, scratch);
+  scratch.weights.resize(candidates.logits.size());
+  scratch.sums.resize(cpu::WeightBlocks(candidates.logits.size()));
+  constexpr double kScaleMax = std::numeric_limits<float>::max();
+  const double scale = std::min(kLog2E / double{params.temperature}, kScaleMax);
+  cpu::WeighLogits({.logits = candidates.logits,
+                    .largest = largest,
+                    .scale = static_cast<float>(scale),
+                    .weights = scratch.weights.data(),
+                    .sums = scratch.sums.data()});
+  const Likely likely = KeepLikely(candidates.logits, params, scratch);
+  const size_t drawn =
+      Draw(candidates.logits, likely, PhiloxUniform(params.seed, position, 0), scratch);
+  return static_cast<TokenId>(candidates.all ? drawn : scratch.order[drawn]);
 }
 
 // ln of the sum of exp(logits), split so that it survives a largest logit of +inf.
-struct LogNormaliser {
-  float largest;
-  double log_sum;  // ln sum exp(logit - largest)
-
-  explicit LogNormaliser(absl::Span<const float> logits) : largest(Largest(logits)), log_sum(0) {
-    double sum = 0;
-    for (const float logit : logits) {
-      sum += Exp(Exponent(logit, largest, 1.0));
-    }
-    log_sum = std::log(sum);
-  }
+class LogNormaliser {
+ public:
+  explicit LogNormaliser(absl::Span<const float> logits)
+      : largest_(cpu::LargestLogit(logits)), log_sum_(largest_ == kLowest ? 0 : LnSum(logits)) {}
 
   float Of(float logit) const {
-    return largest == kLowest ? kLowest
-                              : static_cast<float>(Exponent(logit, largest, 1.0) - log_sum);
+    if (logit == largest_) {
+      return largest_ == kLowest ? kLowest : static_cast<float>(-log_sum_);
+    }
+    const double below = double{logit} - double{largest_};
+    return below < 0 ? static_cast<float>(below - log_sum_) : kLowest;  // NaN is not.
   }
+
+ private:
+  // ln sum exp(logit - largest)
+  double LnSum(absl::Span<const float> logits) const {
+    constexpr size_t kBlocks = 64;
+    double sums[kBlocks];
+    double sum = 0;
+    for (size_t first = 0; first < logits.size(); first += kBlocks * cpu::kWeightBlock) {
+      const auto some = logits.subspan(first, kBlocks * cpu::kWeightBlock);
+      cpu::WeighLogits(
+          {.logits = some, .largest = largest_, .scale = static_cast<float>(kLog2E), .sums = sums});
+      for (size_t block = 0; block < cpu::WeightBlocks(some.size()); ++block) {
+        sum += sums[block];
+      }
+    }
+    return Ln(sum);
+  }
+
+  const float largest_;
+  const double log_sum_;
 };
 
 std::vector<TokenLogprob> MostLikely(absl::Span<const float> logits,
@@ -387,15 +353,17 @@ float LogProbability(absl::Span<const float> logits, TokenId token) {
 TokenRank RankOf(absl::Span<const float> logits, TokenId token, uint32_t alternatives,
                  SampleScratch& scratch) {
   LAMINA_CHECK(token >= 0 && static_cast<size_t>(token) < logits.size());
-  const auto key = [&](size_t id) { return std::isnan(logits[id]) ? kLowest : logits[id]; };
-  const float own = key(static_cast<size_t>(token));
-  TokenRank result{.rank = 1};
-  for (size_t id = 0; id < logits.size(); ++id) {
-    const float other = key(id);
-    result.rank += other > own || (other == own && id < static_cast<size_t>(token)) ? 1 : 0;
+  const auto id = static_cast<size_t>(token);
+  size_t better = 0;
+  if (logits[id] > kLowest) {
+    better = cpu::CountAtLeast(logits, logits[id], id);
+  } else {
+    // All that are above -inf, and of the others, NaN among them, those of smaller ids.
+    better = cpu::CountAtLeast(logits, kLowest, 0) + id -
+             cpu::CountAtLeast(logits.first(id), kLowest, 0);
   }
-  result.top = MostLikely(logits, LogNormaliser(logits), alternatives, scratch);
-  return result;
+  return {.rank = static_cast<uint32_t>(better + 1),
+          .top = MostLikely(logits, LogNormaliser(logits), alternatives, scratch)};
 }
 
 }  // namespace lamina::kernels

@@ -7,7 +7,9 @@
 // penalties, [greedy stops here], temperature, top-k, softmax, top-p, min-p, one draw Philox(seed,
 // position). Log-probabilities are those of the raw logits (before any of this), natural logarithm.
 //
-// Determinism: sums in f64 in a fixed order; ties go to the smaller token id.
+// Determinism: weights in f32, within 1e-6 of themselves, their sums in f32 over 256 tokens and f64
+// above, in a fixed order and without fused operations: the same draws on every processor. Ties go
+// to the smaller token id.
 
 #pragma once
 
@@ -16,6 +18,7 @@
 
 #include "absl/types/span.h"
 #include "common/sampling_params.h"
+#include "kernels/cpu/logit_cut.h"
 
 namespace lamina::kernels {
 
@@ -42,9 +45,11 @@ struct SampleResult {
 struct SampleScratch {
   std::vector<float> logits;
   std::vector<uint32_t> order;
-  std::vector<uint32_t> counts;  // [vocabulary]; all zero between calls.
-  std::vector<double> weights;
-  std::vector<uint32_t> edge;
+  std::vector<uint32_t> counts;   // [vocabulary]; all zero between calls.
+  std::vector<float> candidates;  // Logits of those that top-k keeps.
+  std::vector<float> weights;     // Of the candidates,
+  std::vector<double> sums;       // summed in blocks.
+  cpu::CutScratch cut;
 };
 
 // `prompt` and `output` are the tokens so far; `position` is the index of the new token in the
@@ -52,7 +57,8 @@ struct SampleScratch {
 // or NaN the result is token 0. `allowed` has a bit for each token, the lowest of the first word
 // for token 0; empty, it allows all, and what lies behind its end is not allowed. Ids outside the
 // vocabulary in `prompt`, `output` and logit_bias are passed over. Requires: at least one logit.
-// Cost: one or two passes over the logits; sorts only top_k, or a 1/64 slice of top_p's edge.
+// Cost: a pass over the logits for the largest, one for the weights; top-k and top-p copy and halve
+// what is in question, a few passes of which most see little.
 SampleResult Sample(absl::Span<const float> logits, const SamplingParams& params,
                     absl::Span<const TokenId> prompt, absl::Span<const TokenId> output,
                     uint64_t position, SampleScratch& scratch,

@@ -22,12 +22,13 @@ constexpr char kExamples[] =
     R"(  lamina bench --concurrency 16 --requests 64 --input-tokens 128 --output-tokens 64
   lamina bench --rate 4 --requests 100 --seed 7 --json
   lamina bench --trace requests.jsonl
+  lamina bench --concurrency 16 --temperature 1 --top-p 0.9
   lamina bench --rate 2 --requests 200 --sharegpt dialogues.json --slo ttft=2s,tpot=80ms,at=p95
 --concurrency keeps N requests in flight (closed loop); --rate starts R requests per second at
 random, whether the cluster keeps up or not (open loop, Poisson); --trace replays lines of
   {"arrival_s": 0.5, "input_tokens": 128, "output_tokens": 64}
-Prompts are random token ids, generation is greedy and goes on to --output-tokens. Times are the
-client's: ttft from arrival to first token, tpot the mean per later token, itl between tokens.
+Prompts are random token ids; generation is greedy, or drawn as --temperature, --top-k and --top-p
+say with seeds that follow from --seed, and goes on to --output-tokens. Times are the client's: ttft from arrival to first token, tpot the mean per later token, itl between tokens.
 Exit status: 0 all answered, 1 some request failed, 2 wrong usage, 130 Ctrl-C.
 )";
 
@@ -43,6 +44,7 @@ struct BenchFlags {
   bool skip_bad_lines = false;
   std::string sharegpt;
   std::string slo;
+  client::GenerateOptions draws;  // --temperature, --top-k and --top-p.
   LoadOptions load = {.requests = 32, .input_tokens = 128, .output_tokens = 64};
 };
 
@@ -115,7 +117,10 @@ void ShowProgress(ProgressLine& line, const BenchProgress& progress, size_t requ
 
 absl::StatusOr<Json> Measure(const BenchFlags& flags, client::Client& client,
                              const client::Cancellation& cancellation, absl::Status& first_error) {
-  BenchRunOptions options = {.seed = flags.load.seed};
+  BenchRunOptions options = {.seed = flags.load.seed,
+                             .temperature = flags.draws.temperature,
+                             .top_k = flags.draws.top_k,
+                             .top_p = flags.draws.top_p};
   if (!flags.slo.empty()) {
     const absl::StatusOr<planner::Slo> slo = planner::ParseSlo(flags.slo);
     if (!slo.ok()) {
@@ -149,6 +154,9 @@ absl::StatusOr<Json> Measure(const BenchFlags& flags, client::Client& client,
                    : flags.rate.has_value() ? Json{{"rate", *flags.rate}}
                                             : Json{{"trace", *flags.trace}};
   report["load"]["seed"] = flags.load.seed;
+  report["load"]["temperature"] = flags.draws.temperature.value_or(0);
+  report["load"]["top_k"] = flags.draws.top_k.value_or(0);
+  report["load"]["top_p"] = flags.draws.top_p.value_or(1);
   return report;
 }
 
@@ -232,7 +240,8 @@ void AddBenchCommand(CLI::App& app, Invocation& invocation) {
   command->add_option("--output-tokens", flags->load.output_tokens, "Of each answer (default: 64)")
       ->transform(Whole(1, 1 << 20))
       ->type_name("N");
-  command->add_option("--seed", flags->load.seed, "Of prompts and arrivals (default: 0)")
+  AddDrawFlags(command, flags->draws);
+  command->add_option("--seed", flags->load.seed, "Of prompts, arrivals and draws (default: 0)")
       ->transform(Whole(0, UINT64_MAX))
       ->type_name("N");
   command->callback([&invocation, flags] {

@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -24,6 +25,11 @@ struct BenchRunOptions {
   uint32_t in_flight_max = 1;  // Closed loop: the concurrency. Open loop: a bound, reached = wait.
   uint32_t vocabulary = 1;
   uint64_t seed = 0;
+  // How tokens are drawn; none greedily. A request's seed is `seed` and its index, so that the same
+  // load gets the same answers.
+  std::optional<float> temperature;
+  std::optional<uint32_t> top_k;
+  std::optional<float> top_p;
   planner::Slo slo;  // For the report's goodput.
 };
 

@@ -47,12 +47,7 @@ void AddServerFlag(CLI::App* command, Invocation& invocation) {
       ->type_name("FILE");
 }
 
-void AddGenerationFlags(CLI::App* command, client::GenerateOptions& o) {
-  command
-      ->add_option("--max-tokens", o.max_tokens,
-                   "Tokens to generate at most (default: to the sequence limit, at most 512)")
-      ->transform(Whole(1, 1 << 20))
-      ->type_name("N");
+void AddDrawFlags(CLI::App* command, client::GenerateOptions& o) {
   command->add_option("--temperature", o.temperature, "0 is greedy (default: 0)")
       ->check(Within(0, kInfinity))
       ->type_name("T");
@@ -64,6 +59,15 @@ void AddGenerationFlags(CLI::App* command, client::GenerateOptions& o) {
                    "Draw from the smallest set of tokens with this mass, in (0, 1] (default: 1)")
       ->check(Within(kSmallest, 1))
       ->type_name("P");
+}
+
+void AddGenerationFlags(CLI::App* command, client::GenerateOptions& o) {
+  command
+      ->add_option("--max-tokens", o.max_tokens,
+                   "Tokens to generate at most (default: to the sequence limit, at most 512)")
+      ->transform(Whole(1, 1 << 20))
+      ->type_name("N");
+  AddDrawFlags(command, o);
   command
       ->add_option("--min-p", o.min_p,
                    "Drop tokens below this share of the likeliest, in [0, 1] (default: 0)")

@@ -42,7 +42,9 @@ CLI::App* AddCommand(CLI::App& app, Invocation& invocation, const std::string& n
                      const std::string& purpose, const std::string& examples);
 // Adds --server.
 void AddServerFlag(CLI::App* command, Invocation& invocation);
-// Adds the flags of sampling and length that generate and chat have in common.
+// Adds --temperature, --top-k and --top-p.
+void AddDrawFlags(CLI::App* command, client::GenerateOptions& options);
+// Adds these and the other flags of sampling and length that generate and chat have in common.
 void AddGenerationFlags(CLI::App* command, client::GenerateOptions& options);
 
 // A check of a number's range for CLI11: [least, most], said in words when it fails.

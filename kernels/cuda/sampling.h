@@ -4,9 +4,9 @@
 //
 // Greedy tokens are those of Sample(), to the bit: bias and penalties are the same operations.
 // Draws take the same random number and the same candidates, but weigh them in integers of 2^-44 of
-// the likeliest token's weight: so a token differs from Sample()'s only where the draw, or the edge
-// of top-p, falls within about the vocabulary times 2^-45 of the border between two candidates.
-// Log-probabilities are not computed here.
+// the likeliest token's weight, which Sample() weighs in f32: so a token differs from Sample()'s
+// only where the draw, or the edge of top-p, falls within about 1e-6 of the border between two
+// candidates. Log-probabilities are not computed here.
 //
 // Ownership: the stream and the arenas outlive it.
 // Threading: the stream's thread. Memory: all from the arenas in Create(); rows_max * vocabulary *

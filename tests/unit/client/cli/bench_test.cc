@@ -290,6 +290,25 @@ TEST_F(BenchRunnerTest, RunsAnOpenLoopAtItsTimes) {
   EXPECT_GE(runner.seconds(), 0.06);
 }
 
+TEST_F(BenchRunnerTest, DrawsAsAskedWithASeedForEachRequest) {
+  const BenchRunOptions options = {
+      .arrivals = MakeArrivals({.requests = 3, .input_tokens = 1, .output_tokens = 1}),
+      .vocabulary = 100,
+      .seed = 40,
+      .temperature = 0.5f,
+      .top_k = 7,
+      .top_p = 0.25f};
+  BenchRunner runner(options, *client_, RealClock());
+
+  runner.Run([](const BenchProgress&) {}, {});
+
+  const v1::Sampling sampling = server_.inference.last_request().sampling();
+  EXPECT_EQ(sampling.temperature(), 0.5f);
+  EXPECT_EQ(sampling.top_k(), 7u);
+  EXPECT_EQ(sampling.top_p(), 0.25f);
+  EXPECT_EQ(sampling.seed(), 42u) << "one request after the other: the last is the third";
+}
+
 TEST_F(BenchRunnerTest, CountsWhatFailed) {
   const BenchRunOptions options = {.arrivals = {{.input_tokens = 1, .output_tokens = 1}},
                                    .vocabulary = 100};

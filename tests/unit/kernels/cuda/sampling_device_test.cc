@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sampling on the device against kernels/sampling.h. Draws agree unless one falls within 2^-27 of a
+// Sampling on the device against kernels/sampling.h. Draws agree unless one falls within 1e-6 of a
 // border between candidates; none of these fixed seeds does.
 
 #include <gtest/gtest.h>
