@@ -201,7 +201,10 @@ Estimate KvTokensMax(const ModelShape& shape, const Cluster& cluster) {
   if (room.value < 0) {
     return {0, room.provenance};
   }
-  const double token = shape.KvBytesPerToken();
+  // Memory nodes keep activations beside K and V where some are recomputed.
+  const double activations =
+      cluster.policy == KvPolicy::kFetchRecompute ? kElementBytes * shape.layers * shape.width : 0;
+  const double token = shape.KvBytesPerToken() + activations;
   if (cluster.policy == KvPolicy::kLocal) {
     return Real(cluster.replicas) * cluster.stages * cluster.shards * room / token;
   }

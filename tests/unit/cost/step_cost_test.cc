@@ -156,6 +156,9 @@ TEST(StepCostTest, MemoryIsWhatTheWeightsLeave) {
   EXPECT_NEAR(KvTokensMax(shape, cluster).value, 50e9 / shape.KvBytesPerToken(), 1);
   cluster.memory_nodes = 3;  // Of 40 heads one node has 14.
   EXPECT_NEAR(KvTokensMax(shape, cluster).value, 150e9 / shape.KvBytesPerToken(), 1);
+  cluster.policy = KvPolicy::kFetchRecompute;  // With as many heads of queries as of keys.
+  EXPECT_NEAR(KvTokensMax(shape, cluster).value, 100e9 / shape.KvBytesPerToken(), 1);
+  cluster.policy = KvPolicy::kAttendRemote;
   cluster.partition = Partition::kHead;
   EXPECT_NEAR(KvTokensMax(shape, cluster).value, 50e9 * 40 / 14 / shape.KvBytesPerToken(), 1);
   cluster.policy = KvPolicy::kLocal;
