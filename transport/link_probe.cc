@@ -12,10 +12,14 @@
 namespace lamina::transport {
 namespace {
 
+constexpr size_t kRoundsMin = 3;
 constexpr size_t kRoundsMax = 33;
 constexpr Nanos kRoundsTime = Millis(20);
-constexpr size_t kPutsMax = 16;
-constexpr Nanos kPutsTime = Millis(20);
+constexpr size_t kPutsMax = 16;  // Of a burst.
+constexpr Nanos kPutsTime = Millis(10);
+constexpr size_t kBurstsMin = 2;
+constexpr size_t kBurstsMax = 8;
+constexpr Nanos kBurstsTime = Millis(20);
 constexpr uint64_t kLast = UINT64_MAX;
 
 absl::Status Ask(Transport& transport, const LinkAsker& asker, absl::Span<const std::byte> bytes,
@@ -30,31 +34,28 @@ absl::Status AwaitAnswer(Transport& transport, const LinkAsker& asker, uint64_t 
   return WaitInNaps(transport, *asker.region, come, wait).status();
 }
 
-double Median(std::vector<Nanos>& times) {
-  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-  std::nth_element(times.begin(), middle, times.end());
-  return ToSeconds(*middle);
-}
-
-}  // namespace
-
-absl::StatusOr<LinkSpeed> MeasureLink(Transport& transport, const LinkAsker& asker,
-                                      const WaitOptions& wait) {
-  const Clock& clock = RealClock();
-  uint64_t value = 0;
-  // The first round waits for the answerer, and for connections to be made: it does not count.
-  LAMINA_RETURN_IF_ERROR(Ask(transport, asker, {}, ++value, wait));
-  LAMINA_RETURN_IF_ERROR(AwaitAnswer(transport, asker, value, wait));
-  std::vector<Nanos> rounds;
+// Half of the fastest round. The last value that was asked for is in `value`.
+absl::StatusOr<double> MeasureLatency(Transport& transport, const LinkAsker& asker,
+                                      const WaitOptions& wait, const Clock& clock,
+                                      uint64_t& value) {
   const Nanos begin = clock.Now();
-  for (Nanos now = begin;
-       rounds.empty() || (rounds.size() < kRoundsMax && now < begin + kRoundsTime);) {
+  Nanos fastest = INT64_MAX;
+  Nanos now = begin;
+  for (size_t rounds = 0; rounds < kRoundsMin || (rounds < kRoundsMax && now < begin + kRoundsTime);
+       ++rounds) {
     LAMINA_RETURN_IF_ERROR(Ask(transport, asker, {}, ++value, wait));
     LAMINA_RETURN_IF_ERROR(AwaitAnswer(transport, asker, value, wait));
-    rounds.push_back(clock.Now() - now);
-    now += rounds.back();
+    const Nanos end = clock.Now();
+    fastest = std::min(fastest, end - now);
+    now = end;
   }
-  LinkSpeed speed{.latency_seconds = Median(rounds) / 2};
+  return ToSeconds(fastest) / 2;
+}
+
+// The bandwidth of some Puts, of which the last is answered.
+absl::StatusOr<double> MeasureBurst(Transport& transport, const LinkAsker& asker,
+                                    const WaitOptions& wait, const Clock& clock, double latency,
+                                    uint64_t& value) {
   const Nanos start = clock.Now();
   size_t puts = 0;
   while (puts == 0 || (puts < kPutsMax && clock.Now() < start + kPutsTime)) {
@@ -64,8 +65,29 @@ absl::StatusOr<LinkSpeed> MeasureLink(Transport& transport, const LinkAsker& ask
   LAMINA_RETURN_IF_ERROR(AwaitAnswer(transport, asker, value, wait));
   // Less the way of the answer; of a link that is all latency half a round is left.
   const double took = ToSeconds(std::max<Nanos>(clock.Now() - start, 1));
-  speed.bytes_per_second = static_cast<double>(puts * asker.bytes.size()) /
-                           std::max(took - speed.latency_seconds, took / 2);
+  return static_cast<double>(puts * asker.bytes.size()) / std::max(took - latency, took / 2);
+}
+
+}  // namespace
+
+absl::StatusOr<LinkSpeed> MeasureLink(Transport& transport, const LinkAsker& asker,
+                                      const WaitOptions& wait, const Clock& clock) {
+  uint64_t value = 0;
+  // The first round waits for the answerer, and for connections to be made: it does not count.
+  LAMINA_RETURN_IF_ERROR(Ask(transport, asker, {}, ++value, wait));
+  LAMINA_RETURN_IF_ERROR(AwaitAnswer(transport, asker, value, wait));
+  LinkSpeed speed;
+  LAMINA_ASSIGN_OR_RETURN(speed.latency_seconds,
+                          MeasureLatency(transport, asker, wait, clock, value));
+  const Nanos begin = clock.Now();
+  for (size_t bursts = 0;
+       bursts < kBurstsMin || (bursts < kBurstsMax && clock.Now() < begin + kBurstsTime);
+       ++bursts) {
+    LAMINA_ASSIGN_OR_RETURN(
+        const double bytes_per_second,
+        MeasureBurst(transport, asker, wait, clock, speed.latency_seconds, value));
+    speed.bytes_per_second = std::max(speed.bytes_per_second, bytes_per_second);
+  }
   LAMINA_RETURN_IF_ERROR(Ask(transport, asker, {}, kLast, wait));
   LAMINA_RETURN_IF_ERROR(DrainPuts(transport, *asker.peer, wait));
   return speed;

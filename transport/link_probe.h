@@ -7,7 +7,8 @@
 //   Put(ask word := 1)        -->
 //                             <--      Put(answer word := 1)      latency: half of such a round
 //   Put(bytes) ... (ask := n) -->
-//                             <--      Put(answer word := n)      bandwidth
+//                             <--      Put(answer word := n)      bandwidth: the fastest of some
+//                             such
 //   Put(ask word := the last) -->      stops
 //
 // Each word has one writer and serves for this alone, once in the life of its region.
@@ -25,12 +26,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/clock.h"
 #include "transport/transport.h"
 
 namespace lamina::transport {
 
 struct LinkSpeed {
-  double latency_seconds = 0;  // One way: half of the median round of an empty Put.
+  double latency_seconds = 0;  // One way: half of the fastest round of an empty Put.
   double bytes_per_second = 0;
 };
 
@@ -44,10 +46,11 @@ struct LinkAsker {
   uint32_t answer_word = 0;           // Of the own region.
 };
 
-// Measures for about 40 ms at most, once the answerer is there.
+// Measures for about 40 ms, once the answerer is there; longer over a link of which three rounds
+// and two bursts take longer. The fastest count: during the others the host did something else too.
 // Errors: those of Put() and Wait(). kDeadlineExceeded: no answer came.
 absl::StatusOr<LinkSpeed> MeasureLink(Transport& transport, const LinkAsker& asker,
-                                      const WaitOptions& wait);
+                                      const WaitOptions& wait, const Clock& clock = RealClock());
 
 // Answers all askers until each has said its last. `late` is the index of one that did not, when
 // the result is not OK.

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Writes goldens/random_models.json: logits of small random models of every architecture, computed by
-transformers in float32 with eager attention.
+transformers in float32 with eager attention; and goldens/random_models_bf16.json: of those where a rounding or
+a choice decides the bits, what transformers makes of them in bf16.
 
 The weights follow from seed, tensor name and index as tests/support/random_model.h says; the keys of a
 case's "spec" are the fields of RandomModelSpec there.
 
-Needs: numpy, torch, transformers. Run: make_model_goldens.py [OUTPUT]
+Needs: numpy, torch, transformers. Run: make_model_goldens.py [--bf16]    (then only the second file)
 """
 import json
 import pathlib
@@ -120,6 +121,9 @@ DECODERS = {
                          extra=dict(sliding_window=128,
                                     rope_parameters=dict(YARN, rope_theta=150000.0, truncate=False))),
 }
+
+# Embedding scales, sets of rope factors, sinks.
+BF16 = ["gemma2_bf16", "gemma3_bf16_ropes", "phi3_longrope_short", "phi3_longrope_long", "gpt_oss", "gpt_oss_yarn"]
 
 PROMPT_LENGTHS = [1, 5, 48]
 COLUMNS = 12
@@ -241,14 +245,20 @@ def make_config(spec):
                                     mlp_bias=spec["mlp_bias"])
 
 
-def run_case(spec, checkpoint=None, lengths=PROMPT_LENGTHS):
-    model = transformers.AutoModelForCausalLM.from_config(make_config(spec), dtype=torch.float32).eval()
+def make_model(spec, dtype):
+    model = transformers.AutoModelForCausalLM.from_config(make_config(spec), dtype=dtype).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if spec["model_type"] == "gpt_neox" and name == "lm_head.weight":
                 name = "embed_out.weight"  # As it is called in the files.
             parameter.copy_(torch.from_numpy(parameter_values(name, tuple(parameter.shape), spec)))
-        if checkpoint == "BF16":  # A number of the checkpoint's type; all else is exact in it.
+    return model
+
+
+def run_case(spec, checkpoint=None, lengths=PROMPT_LENGTHS):
+    model = make_model(spec, torch.float32)
+    if checkpoint == "BF16":  # A number of the checkpoint's type; all else is exact in it.
+        with torch.no_grad():
             scale = model.get_input_embeddings().embed_scale
             scale.copy_(scale.bfloat16().float())
     rng = np.random.default_rng(spec["seed"])
@@ -269,10 +279,43 @@ def run_case(spec, checkpoint=None, lengths=PROMPT_LENGTHS):
     return columns, prompts
 
 
+def run_bf16_case(name, golden):
+    """The rows of the float32 golden in bf16, the scaled embeddings of the longest prompt, and its rotations."""
+    spec = SPEC_DEFAULTS | DECODER_DEFAULTS | DECODERS[name]
+    model = make_model({k: v for k, v in spec.items() if k in golden["spec"]}, torch.bfloat16)
+    case = {"name": name, "prompts": []}
+    for prompt in golden["prompts"]:
+        with torch.no_grad():
+            out = model(torch.tensor([prompt["tokens"]]), output_hidden_states=True)
+        logits = out.logits[0].float().numpy()
+        case["prompts"].append([[float(logits[row["position"]][c]) for c in golden["columns"]] for row in prompt["rows"]])
+    case["embedded"] = out.hidden_states[0][0, :, :COLUMNS].float().tolist()
+    if name.startswith("phi3"):
+        positions = torch.arange(len(prompt["tokens"]))[None]
+        cosines, sines = model.model.rotary_emb(out.hidden_states[0], positions)
+        half = cosines.shape[-1] // 2
+        case["cosines"] = cosines[0, :, :half].float().tolist()
+        case["sines"] = sines[0, :, :half].float().tolist()
+    return case
+
+
+def write(path, cases):
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("[\n")
+        file.write(",\n".join(json.dumps(case, separators=(",", ":")) for case in cases))
+        file.write("\n]\n")
+
+
 def main():
-    here = pathlib.Path(__file__).parent
-    output = sys.argv[1] if len(sys.argv) > 1 else here / "goldens" / "random_models.json"
+    goldens = pathlib.Path(__file__).parent / "goldens"
     torch.manual_seed(0)
+    if sys.argv[1:] != ["--bf16"]:
+        write(goldens / "random_models.json", float32_cases())
+    float32 = {case["name"]: case for case in json.loads((goldens / "random_models.json").read_text())}
+    write(goldens / "random_models_bf16.json", [run_bf16_case(name, float32[name]) for name in BF16])
+
+
+def float32_cases():
     cases = []
     for name, changes in CASES.items():
         spec = dict(SPEC_DEFAULTS, **changes)
@@ -289,10 +332,7 @@ def main():
         if tokens_max:
             case["sequence_tokens_max"] = tokens_max  # Of the deployment.
         cases.append(case)
-    with open(output, "w", encoding="utf-8") as file:
-        file.write("[\n")
-        file.write(",\n".join(json.dumps(case, separators=(",", ":")) for case in cases))
-        file.write("\n]\n")
+    return cases
 
 
 main()

@@ -5,11 +5,24 @@
 
 namespace lamina::test_support {
 
+namespace {
+
+const nlohmann::json* Read(const char* path) {
+  std::ifstream file(path);
+  return new nlohmann::json(nlohmann::json::parse(file));
+}
+
+}  // namespace
+
 const nlohmann::json& RandomModelCases() {
-  static const auto* const kCases = [] {
-    std::ifstream file(LAMINA_SOURCE_DIR "/tests/fidelity/goldens/random_models.json");
-    return new nlohmann::json(nlohmann::json::parse(file));
-  }();
+  static const auto* const kCases =
+      Read(LAMINA_SOURCE_DIR "/tests/fidelity/goldens/random_models.json");
+  return *kCases;
+}
+
+const nlohmann::json& RandomModelBf16Cases() {
+  static const auto* const kCases =
+      Read(LAMINA_SOURCE_DIR "/tests/fidelity/goldens/random_models_bf16.json");
   return *kCases;
 }
 

@@ -34,7 +34,8 @@ struct End {
 };
 
 // `askers` of words 1, 2, ... measure one after the other what node 0 answers.
-std::vector<absl::StatusOr<LinkSpeed>> Measure(const std::string& uri, uint32_t askers) {
+std::vector<absl::StatusOr<LinkSpeed>> Measure(const std::string& uri, uint32_t askers,
+                                               const Clock& clock = RealClock()) {
   const End answerer(uri);
   std::vector<std::unique_ptr<End>> ends;
   std::vector<std::unique_ptr<RemoteRegion>> to_askers;
@@ -59,7 +60,7 @@ std::vector<absl::StatusOr<LinkSpeed>> Measure(const std::string& uri, uint32_t 
                                   .bytes = ends[i]->region->bytes(),
                                   .region = ends[i]->region.get(),
                                   .answer_word = 0},
-                                 {.deadline = Soon()}));
+                                 {.deadline = Soon()}, clock));
   }
   answering.join();
   return speeds;
@@ -70,6 +71,32 @@ TEST(LinkProbeTest, EveryAskerIsAnswered) {
     ASSERT_TRUE(speed.ok()) << speed.status();
     EXPECT_GT(speed->latency_seconds, 0);
     EXPECT_GT(speed->bytes_per_second, 0);
+  }
+}
+
+// A microsecond passes from one look to the next, and once a second: the host did something else.
+class JumpingClock final : public Clock {
+ public:
+  explicit JumpingClock(int jump) : jump_(jump) {}
+  Nanos Now() const override {
+    now_ += looks_++ == jump_ ? Seconds(1) : Micros(1);
+    return now_;
+  }
+
+ private:
+  const int jump_;
+  mutable int looks_ = 0;
+  mutable Nanos now_ = 0;
+};
+
+TEST(LinkProbeTest, ABadMomentIsNotTakenForTheLink) {
+  const LinkSpeed undisturbed = Measure("shm://", 1, JumpingClock(-1))[0].value();
+  for (int look = 0; look < 75; look += 3) {
+    const absl::StatusOr<LinkSpeed> speed = Measure("shm://", 1, JumpingClock(look))[0];
+
+    ASSERT_TRUE(speed.ok()) << speed.status();
+    EXPECT_EQ(speed->latency_seconds, undisturbed.latency_seconds) << look;
+    EXPECT_EQ(speed->bytes_per_second, undisturbed.bytes_per_second) << look;
   }
 }
 
