@@ -11,7 +11,6 @@ import json
 import subprocess
 import tempfile
 
-import cluster
 from programs import program
 
 WEIGHT_BYTES = 269e6  # SmolLM2-135M in bf16.

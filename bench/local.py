@@ -14,7 +14,6 @@ How turns are taken: turns.py.
 import argparse
 import json
 
-import cluster
 import processor
 from turns import Side, compare, points, print_parts
 

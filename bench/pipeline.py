@@ -22,7 +22,6 @@ import json
 import subprocess
 import tempfile
 
-import cluster
 import processor
 import pipeline_model
 import small_vocabulary
