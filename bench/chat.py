@@ -11,12 +11,14 @@ import json
 import subprocess
 
 import cluster
+import processor
+from programs import program
 
 WORD = "Item {} of the list."
 
 
 def turn(running, prompt, tokens):
-    result = subprocess.run([cluster.BIN / "lamina", "generate", "--server", running.address, "--prompt", prompt, "--max-tokens",
+    result = subprocess.run([program("lamina"), "generate", "--server", running.address, "--prompt", prompt, "--max-tokens",
                              str(tokens), "--ignore-eos", "--temperature", "0", "--json"],
                             check=True, capture_output=True, text=True)
     return json.loads(result.stdout)
@@ -29,7 +31,7 @@ def main():
     parser.add_argument("--new-tokens", type=int, default=180, help="of each turn, about")
     parser.add_argument("--answer-tokens", type=int, default=32)
     arguments = parser.parse_args()
-    print(f"machine {cluster.machine()}; compute node on core 0, memory node on core 1, nothing else runs")
+    print(f"machine {processor.machine()}; compute node on core 0, memory node on core 1, nothing else runs")
     rows = []
     said = {"kept": "", "off": ""}
     before = 0.0
@@ -53,7 +55,7 @@ def main():
                   f"{row['new_alone_ms']:6.1f}", flush=True)
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:
-            json.dump({"machine": cluster.machine(), "arguments": vars(arguments), "rows": rows}, out, indent=1)
+            json.dump({"machine": processor.machine(), "arguments": vars(arguments), "rows": rows}, out, indent=1)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 
 import dataclasses
 import json
-import os
 import pathlib
 import re
 import signal
@@ -14,8 +13,8 @@ import tempfile
 import time
 import urllib.request
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-BIN = ROOT / "build/release/bin"
+from programs import BIN, ROOT, need
+
 MODEL = ROOT / "models/smollm2-135m-instruct.gguf"
 START_SECONDS_MAX = 180
 STRETCH_SECONDS = 2.0
@@ -93,6 +92,7 @@ class Cluster:
         self.names += [("lamina-memory", name) for name in names]
 
     def __enter__(self):
+        need("lamina", *{program for program, _ in self.names})
         for program, name in self.names:
             log = open(pathlib.Path(self.folder.name) / f"{name}.log", "wb")
             self.processes.append(subprocess.Popen(
@@ -223,12 +223,3 @@ class Cluster:
         self.chunk_choice = self.status().get("chunk_choice", "")
         self.end_load()
         return max(stretches, key=lambda one: one.tokens_per_second)
-
-
-def machine():
-    """The processor's name, its cores and its vector extensions, for the record."""
-    text = pathlib.Path("/proc/cpuinfo").read_text()
-    name = next((l.split(":")[1].strip() for l in text.splitlines() if l.startswith("model name")),
-                "unknown")
-    flags = [f for f in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if f" {f}" in text]
-    return f"{name}, {os.cpu_count()} cores, {' '.join(flags)}"

@@ -10,6 +10,7 @@ import argparse
 import json
 
 import cluster
+import processor
 from floor import bounds, bounds_text, floor_ms, parts_of, parts_text
 
 
@@ -26,7 +27,7 @@ def main():
     parser.add_argument("--lanes", type=int, default=2)
     arguments = parser.parse_args()
     limits = bounds()
-    print(f"machine   {cluster.machine()}")
+    print(f"machine   {processor.machine()}")
     print(bounds_text(limits))
     print(f"{'rows':>5} {'context':>8} {'step ms':>8} {'floor ms':>9} {'floor/step':>10} {'tok/s':>8}"
           "  parts of a step, ms")
@@ -47,7 +48,7 @@ def main():
                       f"{rate:8.0f}  {parts_text(parts)}", flush=True)
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:
-            json.dump({"machine": cluster.machine(), "bounds": limits, "rows": rows_out}, out, indent=1)
+            json.dump({"machine": processor.machine(), "bounds": limits, "rows": rows_out}, out, indent=1)
 
 
 if __name__ == "__main__":

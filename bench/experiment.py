@@ -34,6 +34,7 @@ import time
 import yaml
 
 import cluster
+import processor
 import svg
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -181,7 +182,7 @@ def provenance(run):
     commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True, check=False).stdout.strip()
     calibration = run["cluster"].get("simulate", {}).get("calibration")
     file = pathlib.Path(calibration.split("=", 1)[1]) if calibration else None
-    return {"commit": commit, "machine": cluster.machine(), "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    return {"commit": commit, "machine": processor.machine(), "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "calibration": hashlib.sha256(file.read_bytes()).hexdigest()[:16] if file else None}
 
 

@@ -11,7 +11,7 @@ import json
 import subprocess
 import tempfile
 
-import cluster
+from programs import program
 
 WEIGHT_BYTES = 269e6  # SmolLM2-135M in bf16.
 PARAMETERS = 134.5e6
@@ -21,7 +21,7 @@ KV_BYTES = 23040  # A token, in all layers.
 def bounds():
     """Read bandwidth of all cores (bytes/s) and the GEMM peak of one core (flop/s)."""
     with tempfile.NamedTemporaryFile() as out:
-        subprocess.run([cluster.BIN / "lamina-bench-bounds", "--json", out.name], check=True,
+        subprocess.run([program("lamina-bench-bounds"), "--json", out.name], check=True,
                        stdout=subprocess.DEVNULL)
         return json.load(open(out.name))
 

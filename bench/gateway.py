@@ -18,6 +18,8 @@ import statistics
 import subprocess
 
 import cluster
+import processor
+from programs import program
 
 MODEL = cluster.MODEL.stem
 LIMIT_SECONDS = 600
@@ -49,14 +51,14 @@ def run(*command):
 
 
 def grpc(running, load):
-    report = json.loads(run(*running.client, cluster.BIN / "lamina", "bench", "--json", "--server", running.address,
+    report = json.loads(run(*running.client, program("lamina"), "bench", "--json", "--server", running.address,
                             *load))
     return report["output_tokens_per_second"], report["tpot_ms"]
 
 
 def http(running, load):
     before = running.gateway_seconds()
-    report = json.loads(run(*running.client, cluster.BIN / "lamina-bench-gateway", "--server", running.gateway,
+    report = json.loads(run(*running.client, program("lamina-bench-gateway"), "--server", running.gateway,
                             "--model", MODEL, *load))
     report["tpot_ms"]["gateway_us"] = 1e6 * (running.gateway_seconds() - before) / report["output_tokens"]
     return report["output_tokens_per_second"], report["tpot_ms"]
@@ -72,7 +74,7 @@ def batch(running, load):
         "custom_id": f"r{i}", "method": "POST", "url": "/v1/completions",
         "body": {"model": MODEL, "prompt": [p + i for p in prompt], "temperature": 0, "ignore_eos": True,
                  "max_tokens": int(keys["--output-tokens"])}}) + "\n" for i in range(int(keys["--requests"]))))
-    report = json.loads(run(*running.client, cluster.BIN / "lamina", "batch", "--json", "--input", lines, "--output",
+    report = json.loads(run(*running.client, program("lamina"), "batch", "--json", "--input", lines, "--output",
                             answers, "--concurrency", keys["--concurrency"], "--server", running.address))
     return report["output_tokens_per_second"], {"p50": 0.0, "p99": 0.0}
 
@@ -90,7 +92,7 @@ def main():
     other = batch if arguments.batch else http
     points = [int(part) for part in arguments.concurrency.split(",")]
     rows = []
-    print(f"machine   {cluster.machine()}")
+    print(f"machine   {processor.machine()}")
     print(f"{'in flight':>9} {'gRPC tok/s':>11} {other.__name__ + ' tok/s':>11} {'ratio':>6}"
           f" {'gRPC tpot p50/p99 ms':>22} {other.__name__ + ' tpot p50/p99 ms':>22}")
     with GatewayCluster(running_max=max(points), cores=arguments.cores) as running:
@@ -115,7 +117,7 @@ def main():
                   f"   rounds {' '.join(f'{a:.0f}:{b:.0f}' for a, b in zip(*row['rounds'].values()))}"
                   + (f"   gateway {row['gateway_us_per_token']:.0f} us/token" if cpu else ""), flush=True)
     if arguments.json:
-        pathlib.Path(arguments.json).write_text(json.dumps({"machine": cluster.machine(), "rows": rows}, indent=1))
+        pathlib.Path(arguments.json).write_text(json.dumps({"machine": processor.machine(), "rows": rows}, indent=1))
 
 
 if __name__ == "__main__":

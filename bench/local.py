@@ -14,7 +14,7 @@ How turns are taken: turns.py.
 import argparse
 import json
 
-import cluster
+import processor
 from turns import Side, compare, points, print_parts
 
 
@@ -73,11 +73,11 @@ def main():
     for part in arguments.parts:
         if part not in PARTS:
             parser.error(f"--parts: '{part}' is not one of {', '.join(PARTS)}")
-    print(f"machine   {cluster.machine()}")
+    print(f"machine   {processor.machine()}")
     found = {part: PARTS[part](arguments) for part in arguments.parts}
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:
-            json.dump({"machine": cluster.machine(), "turn_seconds": arguments.seconds, **found}, out, indent=1)
+            json.dump({"machine": processor.machine(), "turn_seconds": arguments.seconds, **found}, out, indent=1)
 
 
 if __name__ == "__main__":

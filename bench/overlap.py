@@ -15,6 +15,7 @@ import argparse
 import json
 
 import cluster
+import processor
 
 LAYERS = 30
 ROW_BYTES = (2 * 960, 2 * 576)  # q, k, v out and the output back: SmolLM2-135M, each layer.
@@ -46,7 +47,7 @@ def main():
     parser.add_argument("--chunks", default=["auto"], type=lambda text: text.split(","))
     parser.add_argument("--bandwidth", type=float, help="bytes/s, instead of one by --share")
     arguments = parser.parse_args()
-    print(f"machine {cluster.machine()}")
+    print(f"machine {processor.machine()}")
     free_step, free, _ = measure(arguments, "shm", 1, "never")
     network_bytes = arguments.rows * LAYERS * sum(ROW_BYTES)
     # Each direction has a link of its own, and nothing else runs while one is used.
@@ -64,7 +65,7 @@ def main():
         rows.append({"chunks": chunks, "step_ms": step, "exposed_ms": exposed, "hidden": hidden, "choice": choice})
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:
-            json.dump({"machine": cluster.machine(), "arguments": vars(arguments), "free_ms": free_step,
+            json.dump({"machine": processor.machine(), "arguments": vars(arguments), "free_ms": free_step,
                        "free_exposed_ms": free, "bandwidth": bandwidth, "serial_ms": serial_step,
                        "serial_exposed_ms": serial, "overlapped": rows}, out, indent=1)
 

@@ -11,9 +11,9 @@ import os
 import subprocess
 
 import svg
+from programs import program
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-BIN = os.path.join(ROOT, "build", "release", "bin")
 
 TABLE1 = {"A100-80G": (219, 9.04), "H100": (456, 10.90), "RTX-3090": (67, 1.71), "RX-7900-XTX": (42, 1.04), "Arc-A770": (22, 0.63)}
 TABLE3 = {
@@ -132,7 +132,7 @@ def figure17(out, model, images):
 
 
 def plan(name, given, tokens):
-    command = [os.path.join(BIN, "lamina"), "plan", "--model", name, "--load", f"input={given},output={tokens}", "--slo", "tpot=100ms", "--machines", "12",
+    command = [program("lamina"), "plan", "--model", name, "--load", f"input={given},output={tokens}", "--slo", "tpot=100ms", "--machines", "12",
                "--catalogue", os.path.join(ROOT, "cost", "catalogues", "default.yaml"), "--count", "50", "--simulate", "0", "--json"]
     plans = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     two = [p for p in plans["runnable"] + plans["not_runnable"] if p["policy"] == "attend_remote"]
@@ -157,7 +157,7 @@ def today(out):
 
 def simulated(name, given, tokens):
     """The best plan of one pool, and the best of two that was simulated, at the SLO's percentile."""
-    command = [os.path.join(BIN, "lamina"), "plan", "--model", name, "--load", f"input={given},output={tokens},lengths=sharegpt", "--slo",
+    command = [program("lamina"), "plan", "--model", name, "--load", f"input={given},output={tokens},lengths=sharegpt", "--slo",
                "ttft=5s,tpot=100ms,at=p95", "--machines", "8", "--catalogue", os.path.join(ROOT, "cost", "catalogues", "default.yaml"), "--count", "2",
                "--simulate", "2", "--json"]
     plans = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
@@ -204,7 +204,7 @@ def main():
     parser.add_argument("--page", nargs="?", const=os.path.join(ROOT, "docs", "experiments", "economics.md"),
                         help="put the tables into this page (default: docs/experiments/economics.md)")
     arguments = parser.parse_args()
-    command = [os.path.join(BIN, "lamina-bench-paper"), os.path.join(ROOT, "cost", "catalogues", "paper.yaml")]
+    command = [program("lamina-bench-paper"), os.path.join(ROOT, "cost", "catalogues", "paper.yaml")]
     model = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     os.makedirs(arguments.images, exist_ok=True)
     out = []

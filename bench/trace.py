@@ -11,6 +11,8 @@ import subprocess
 import time
 
 import cluster
+import processor
+from programs import program
 
 EDGE_SECONDS = 0.3  # Of each window: until recording has begun, and before it ends.
 
@@ -24,7 +26,7 @@ def tokens_per_second(running, seconds):
 
 def traced(running, seconds, path):
     recording = subprocess.Popen(
-        [cluster.BIN / "lamina", "trace", "--json", "--server", running.address, "--seconds",
+        [program("lamina"), "trace", "--json", "--server", running.address, "--seconds",
          str(seconds + 2 * EDGE_SECONDS), "--output", path], stdout=subprocess.PIPE, text=True)
     time.sleep(EDGE_SECONDS)
     rate = tokens_per_second(running, seconds)
@@ -40,11 +42,11 @@ def main():
     parser.add_argument("--seconds", type=float, default=2.0, help="of a window")
     parser.add_argument("--turns", type=int, default=10)
     arguments = parser.parse_args()
-    print(f"machine {cluster.machine()}")
-    subprocess.run([cluster.BIN / "lamina-bench-lap"], check=True)
+    print(f"machine {processor.machine()}")
+    subprocess.run([program("lamina-bench-lap")], check=True)
     with cluster.Cluster(lanes=2) as running:
         load = subprocess.Popen(
-            [cluster.BIN / "lamina", "bench", "--server", running.address, "--concurrency",
+            [program("lamina"), "bench", "--server", running.address, "--concurrency",
              str(arguments.rows), "--requests", str(arguments.rows), "--input-tokens",
              str(arguments.context), "--output-tokens", "8000"],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -16,15 +16,16 @@ import tempfile
 import time
 from pathlib import Path
 
-REPO = Path(__file__).resolve().parents[1]
-PROGRAM = REPO / "build/release/bin/lamina-bench-transport"
+import processor
+from programs import program
+
 URIS = ["shm://", "ucx://sm", "ucx://tcp"]
 MIB = 1 << 20  # ucx_perftest's MB.
 
 
 def ours(uri, arguments, *more):
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        subprocess.run([PROGRAM, "--transport", uri, "--rounds", str(arguments.rounds), "--json", file.name, *more],
+        subprocess.run([program("lamina-bench-transport"), "--transport", uri, "--rounds", str(arguments.rounds), "--json", file.name, *more],
                        check=True, stdout=subprocess.DEVNULL)
         return json.load(open(file.name, encoding="utf-8"))
 
@@ -68,8 +69,7 @@ def main():
     parser.add_argument("--perftest-rounds", type=int, default=3)
     parser.add_argument("--json", help="write the rows to this file")
     arguments = parser.parse_args()
-    if not PROGRAM.exists():
-        sys.exit(f"{PROGRAM} is missing; run deploy/build.sh")
+    print(f"machine {processor.machine()}", flush=True)
     rows = []
     for uri in arguments.transport or URIS:
         measured = ours(uri, arguments, "--cores", "two")

@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What bench/run.sh does before and around a measurement: programs that are missing, systems that nobody knows, peers that
+crash, the class of the processor. Nothing is measured here."""
+
+import contextlib
+import io
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from unittest import mock
+
+REPO = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(REPO / "bench"))
+import peers  # noqa: E402
+import processor  # noqa: E402
+
+BUILDS = """#!/usr/bin/env bash
+mkdir -p build/release/bin
+printf '#!/bin/sh\\necho "measured with $*"\\n' > build/release/bin/lamina-bench-dense
+chmod +x build/release/bin/lamina-bench-dense
+echo "built $*"
+"""
+BUILDS_NOTHING = "#!/usr/bin/env bash\necho 'no compiler' >&2\nexit 1\n"
+
+# Fails as a program does that reads beside its memory, at 16 rows.
+LLAMA = """#!/usr/bin/env bash
+while [[ $# -gt 0 ]]; do [[ $1 == -npl ]] && rows=$2; shift; done
+[[ $rows == 16 ]] && kill -SEGV $$
+echo "{\\"speed_tg\\": $rows.5}"
+"""
+VLLM = """#!/usr/bin/env bash
+echo '{"rows": 1, "context": 1024, "tokens_per_second": 40}'
+kill -SEGV $$
+"""
+
+CPUINFO = """processor : 0
+cpu family : 25
+model : 17
+model name : AMD EPYC
+flags : fpu avx2 fma avx512f avx512bw avx512_bf16
+"""
+
+
+def write_program(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+class RunScriptTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.tree = pathlib.Path(folder.name)
+        (self.tree / "bench").mkdir()
+        for path in [*(REPO / "bench").glob("*.py"), REPO / "bench/run.sh"]:
+            shutil.copy(path, self.tree / "bench")
+
+    def run_suite(self, *arguments):
+        return subprocess.run([self.tree / "bench/run.sh", *arguments], cwd=self.tree, capture_output=True, text=True,
+                              timeout=120, check=False)
+
+    def test_builds_what_is_missing_and_says_on_what_it_runs(self):
+        write_program(self.tree / "deploy/build.sh", BUILDS)
+
+        done = self.run_suite("dense", "--", "--rounds", "3")
+
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("built --target lamina_bench_dense", done.stderr)
+        self.assertEqual(done.stdout.splitlines(), [f"machine {processor.machine()}", "measured with --rounds 3"])
+        self.assertNotIn("built", self.run_suite("dense").stderr, "it is there now")
+
+    def test_names_the_command_when_it_cannot_be_built(self):
+        write_program(self.tree / "deploy/build.sh", BUILDS_NOTHING)
+        for suite, target in (("dense", "lamina_bench_dense"), ("plan", "lamina_bench_plan"),
+                              ("peers", "lamina_bench_bounds"), ("chat", "lamina-coordinator")):
+            done = self.run_suite(suite)
+            self.assertEqual(done.returncode, 1, done.stdout)
+            self.assertIn(f"--target {target}", done.stderr)
+            self.assertIn("deploy/build.sh", done.stderr)
+            self.assertNotIn("Traceback", done.stderr)
+
+    def test_refuses_systems_that_nobody_knows(self):
+        for systems in ("vllm", "lamina,gpu", ""):
+            done = self.run_suite("peers", "--", "--systems", systems)
+            self.assertEqual(done.returncode, 2, done.stdout)
+            self.assertIn("known: lamina, local, auto, llama.cpp, vLLM", done.stderr)
+
+
+class PeersTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        patch = mock.patch.object(peers, "PEERS", self.folder)
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def printed(self, run, *arguments):
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            found = run(*arguments)
+        return found, out.getvalue()
+
+    def test_goes_on_behind_a_point_at_which_llama_cpp_crashes(self):
+        write_program(self.folder / "llama-batched-bench", LLAMA)
+
+        rates, text = self.printed(peers.run_llama, [(1, 1024), (16, 1024), (64, 512)], 64)
+
+        self.assertEqual(rates, {(1, 1024): 1.5, (64, 512): 64.5})
+        self.assertIn("SIGSEGV at 16 rows of 1024 tokens", text)
+
+    def test_keeps_what_vllm_measured_before_it_crashed(self):
+        write_program(self.folder / "vllm/bin/python", VLLM)
+
+        rates, text = self.printed(peers.run_vllm, [(1, 1024), (16, 1024)], 64, "bfloat16")
+
+        self.assertEqual(rates, {(1, 1024): 40})
+        self.assertIn("SIGSEGV", text)
+
+    def test_names_what_installs_a_peer(self):
+        for run in (lambda: peers.run_llama([(1, 1)], 1), lambda: peers.run_vllm([(1, 1)], 1, "float32")):
+            rates, text = self.printed(run)
+            self.assertEqual(rates, {})
+            self.assertIn("bench/setup_peers.sh", text)
+
+
+class ProcessorTest(unittest.TestCase):
+    def test_knows_the_classes(self):
+        for flags, name in (("avx2 fma", "AVX2"), ("avx2 fma avx512f avx512bw", "AVX-512"),
+                            ("avx2 fma avx512f avx512bw avx512_bf16", "AVX-512 BF16"),
+                            ("avx512f avx512_bf16 amx_bf16 amx_tile", "AMX"), ("sse2", "x86-64 without AVX2")):
+            self.assertEqual(processor.class_of(flags.split()), name)
+
+    def test_describes_a_processor(self):
+        self.assertEqual(processor.describe(CPUINFO, 2), "class AVX-512 BF16: AMD EPYC (family 25, model 17), 2 cores")
+        self.assertTrue(json.dumps(processor.machine()).startswith('"class '))
+
+
+if __name__ == "__main__":
+    unittest.main()
