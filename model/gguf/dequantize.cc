@@ -186,6 +186,34 @@ void Q6_K(const uint8_t* block, float* out) {
   }
 }
 
+// The values that four bits choose in IQ4 types; a table of the format.
+constexpr float kIq4Values[] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                1,    13,   25,  38,  53,  69,  89,  113};
+
+// qs[16]: low halves choose elements 0-15, high ones 16-31.
+void Iq4Group(const uint8_t* qs, float scale, float* out) {
+  for (int i = 0; i < 16; ++i) {
+    out[i] = scale * kIq4Values[qs[i] & 15];
+    out[i + 16] = scale * kIq4Values[qs[i] >> 4];
+  }
+}
+
+// d, qs[16].
+void Iq4Nl(const uint8_t* block, float* out) { Iq4Group(block + 2, LoadHalf(block), out); }
+
+// d, the upper two bits of eight scales, their lower four in 4 bytes, qs[128]: scales are of groups
+// of 32 elements; offset 32.
+void Iq4Xs(const uint8_t* block, float* out) {
+  const float d = LoadHalf(block);
+  const auto upper = Load<uint16_t>(block + 2);
+  for (int group = 0; group < 8; ++group) {
+    const int low = (block[4 + group / 2] >> (group % 2 * 4)) & 15;
+    const int high = (upper >> (2 * group)) & 3;
+    const float dl = d * static_cast<float>((low | (high << 4)) - 32);
+    Iq4Group(block + 8 + 16 * group, dl, out + 32 * group);
+  }
+}
+
 // e, qs[16]: 2^(e - 127) times a value of E2M1; byte i of qs holds elements i and i + 16, the low
 // half first. The smallest scales are subnormal.
 void Mxfp4(const uint8_t* block, float* out) {
@@ -198,11 +226,12 @@ void Mxfp4(const uint8_t* block, float* out) {
 }
 
 constexpr GgufTensorType kTypes[] = {
-    {0, "F32", 1, 4, F32},        {1, "F16", 1, 2, F16},        {30, "BF16", 1, 2, BF16},
-    {2, "Q4_0", 32, 18, Q4_0},    {3, "Q4_1", 32, 20, Q4_1},    {6, "Q5_0", 32, 22, Q5_0},
-    {7, "Q5_1", 32, 24, Q5_1},    {8, "Q8_0", 32, 34, Q8_0},    {10, "Q2_K", 256, 84, Q2_K},
-    {11, "Q3_K", 256, 110, Q3_K}, {12, "Q4_K", 256, 144, Q4_K}, {13, "Q5_K", 256, 176, Q5_K},
-    {14, "Q6_K", 256, 210, Q6_K}, {39, "MXFP4", 32, 17, Mxfp4},
+    {0, "F32", 1, 4, F32},           {1, "F16", 1, 2, F16},        {30, "BF16", 1, 2, BF16},
+    {2, "Q4_0", 32, 18, Q4_0},       {3, "Q4_1", 32, 20, Q4_1},    {6, "Q5_0", 32, 22, Q5_0},
+    {7, "Q5_1", 32, 24, Q5_1},       {8, "Q8_0", 32, 34, Q8_0},    {10, "Q2_K", 256, 84, Q2_K},
+    {11, "Q3_K", 256, 110, Q3_K},    {12, "Q4_K", 256, 144, Q4_K}, {13, "Q5_K", 256, 176, Q5_K},
+    {14, "Q6_K", 256, 210, Q6_K},    {39, "MXFP4", 32, 17, Mxfp4}, {20, "IQ4_NL", 32, 18, Iq4Nl},
+    {23, "IQ4_XS", 256, 136, Iq4Xs},
 };
 
 struct UnreadType {
@@ -212,10 +241,9 @@ struct UnreadType {
 
 // Types that exist and that we do not read, so that the message can name them.
 constexpr UnreadType kUnread[] = {
-    {9, "Q8_1"},   {15, "Q8_K"},   {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"},
-    {19, "IQ1_S"}, {20, "IQ4_NL"}, {21, "IQ3_S"},   {22, "IQ2_S"},  {23, "IQ4_XS"},
-    {24, "I8"},    {25, "I16"},    {26, "I32"},     {27, "I64"},    {28, "F64"},
-    {29, "IQ1_M"}, {34, "TQ1_0"},  {35, "TQ2_0"},   {40, "NVFP4"},
+    {9, "Q8_1"},   {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"},
+    {21, "IQ3_S"}, {22, "IQ2_S"}, {24, "I8"},      {25, "I16"},    {26, "I32"},     {27, "I64"},
+    {28, "F64"},   {29, "IQ1_M"}, {34, "TQ1_0"},   {35, "TQ2_0"},  {40, "NVFP4"},
 };
 
 }  // namespace
