@@ -123,7 +123,7 @@ LogitCut CutByWeight(absl::Span<const float> logits, absl::Span<const float> wei
   // of it leaves room for roundings. As they seldom all are just below it, a larger one is tried
   // first, which is right if what it leaves in question weighs enough.
   const double bound = (1 - share) * total / static_cast<double>(logits.size()) / 2;
-  constexpr double kTried = 8;
+  constexpr double kTried = 24;
   constexpr double kRoundings = 1 + 1e-6;
   const auto collect = [&](double smallest) {
     search.count = Collect(
