@@ -18,6 +18,7 @@ Suites:
   plan       the scheduler's own time for a step and its result, with many sequences on many memory nodes
   transport  put and signal between two processes: shm against a raw cache-line ping-pong, ucx against bare UCP
              and ucx_perftest (Debian: ucx-utils)
+  fetch      K and V that come to the compute node (policy fetch_heads) against a plain copy
   decode     steps of a running cluster against their floor, for rows x context
   overlap    network time hidden behind attention, on a link throttled to a third of the step
   prefill    time per output token of running requests while a long prompt arrives: prompts beside rows, and on a node
@@ -85,11 +86,11 @@ case "$suite" in
       *) exec python3 "$root/bench/paper.py" "${json[@]}" "$@" ;;
     esac
     ;;
-  chat | decode | gateway | local | overlap | peers | pipeline | predict | prefill | trace | transport)
+  chat | decode | fetch | gateway | local | overlap | peers | pipeline | predict | prefill | trace | transport)
     exec python3 "$root/bench/$suite.py" "${json[@]}" "$@"
     ;;
   *)
-    echo "unknown suite $suite; known: attention dense experts plan transport decode overlap prefill chat pipeline local gateway trace paper experiment predict peers" >&2
+    echo "unknown suite $suite; known: attention dense experts plan transport fetch decode overlap prefill chat pipeline local gateway trace paper experiment predict peers" >&2
     exit 2
     ;;
 esac

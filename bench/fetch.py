@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How fast K and V come to the compute node under policy fetch_heads, against a plain copy of as many bytes.
+
+One compute and one memory node, a core each, over shared memory. The rate of the stream is what the memory node has sent over the time in
+which its thread gathered and put it (part `reply`); a copy is memmove() between two buffers of --copy MiB, in this process, before and after
+the cluster has run. A step's time stands beside what the stream alone would take.
+"""
+
+import argparse
+import ctypes
+import json
+import time
+
+import cluster
+import processor
+
+WINDOW = "64MiB"
+COPIES = 5
+SENT = 'lamina_sent_bytes_total{node="m0",role="memory"}'
+
+
+def copy_rate(mebibytes):
+    """Bytes a second of the best copy."""
+    size = mebibytes << 20
+    source, target = ctypes.create_string_buffer(size), ctypes.create_string_buffer(size)
+    ctypes.memset(source, 1, size)
+    ctypes.memmove(target, source, size)  # Pages are there.
+    best = float("inf")
+    for _ in range(COPIES):
+        begin = time.perf_counter()
+        ctypes.memmove(target, source, size)
+        best = min(best, time.perf_counter() - begin)
+    return size / best
+
+
+class Fetching(cluster.Cluster):
+    """Counts what the memory node sends in each stretch."""
+
+    def stretch(self, seconds):
+        sent = self.metrics("m0")[SENT]
+        begin = time.monotonic()
+        found = super().stretch(seconds)
+        sent_per_second = (self.metrics("m0")[SENT] - sent) / (time.monotonic() - begin)
+        self.rates.append(sent_per_second / found.shares[("m0", "reply")])
+        return found
+
+
+def measure(rows, context):
+    with Fetching(1, memory_nodes=1, fetch=("fetch_heads", {"window": WINDOW})) as running:
+        running.rates = []
+        best = running.decode_rate(rows, context)
+        return {"rows": rows, "context": context, "step_s": rows / best.tokens_per_second,
+                "streaming": best.shares[("m0", "reply")], "bytes_per_second": max(running.rates)}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", help="write the figures here")
+    parser.add_argument("--points", default="1x4096,4x1024,16x1024", help="ROWSxCONTEXT, ...")
+    parser.add_argument("--copy", type=int, default=384, help="MiB of the buffers that are copied")
+    arguments = parser.parse_args()
+    print(f"machine {processor.machine()}")
+    before = copy_rate(arguments.copy)
+    points = [measure(*map(int, point.split("x"))) for point in arguments.points.split(",")]
+    copy = max(before, copy_rate(arguments.copy))
+    print(f"plain copy {copy / 1e9:.1f} GB/s\n\n| rows | context | ms a step | of it streaming | stream, GB/s | of a copy |\n|---|---|---|---|---|---|")
+    for point in points:
+        point["of_copy"] = point["bytes_per_second"] / copy
+        print(f"| {point['rows']} | {point['context']} | {1e3 * point['step_s']:.1f} | {point['streaming']:.2f} | "
+              f"{point['bytes_per_second'] / 1e9:.1f} | {point['of_copy']:.2f} |")
+    if arguments.json:
+        with open(arguments.json, "w", encoding="utf-8") as out:
+            json.dump({"machine": processor.machine(), "copy_bytes_per_second": copy, "points": points}, out, indent=1)
+
+
+if __name__ == "__main__":
+    main()
