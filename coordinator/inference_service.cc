@@ -264,7 +264,7 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
                  : texts_.Add({.bytes = BytesOf(*request),
                                .run = [this, call, request,
                                        followed] { Submit(call, *request, followed); },
-                               .gone = [call] { return call->IsCancelled(); },
+                               .gone = [context] { return context->IsCancelled(); },
                                .drop = [call] { call->EndCancelled(); }});
   if (!added.ok()) {
     GenerateCall::Refuse(call, engine_, added);
@@ -317,7 +317,7 @@ void InferenceService::AddScore(grpc::CallbackServerContext& context,
           : texts_.Add(
                 {.bytes = request->text().size() + tokens * sizeof(TokenId),
                  .run = [this, call, request, spec] { SubmitScore(call, *request, spec); },
-                 .gone = [call] { return call->IsCancelled(); },
+                 .gone = [&context] { return context.IsCancelled(); },
                  .drop = [call] { call->OnDone(absl::CancelledError("the client has gone")); }});
   if (!added.ok()) {
     Refuse(call, spec, added);

@@ -139,11 +139,6 @@ void ScoreCall::Submit(const std::shared_ptr<ScoreCall>& call, Engine& engine, G
   call->OnDone(absl::CancelledError("the client has gone"));
 }
 
-bool ScoreCall::IsCancelled() {
-  const std::lock_guard lock(mutex_);
-  return cancelled_;
-}
-
 void ScoreCall::OnScores(std::vector<float> logprobs, std::vector<plan::TokenRank> ranks) {
   double nll = 0;
   for (const float logprob : logprobs) {

@@ -34,7 +34,6 @@ class ScoreCall final : public RequestSink {
   // Any thread, once, after Start(): gives the request, with its tokens and their texts in the
   // answer, to the engine, or ends the call of a client that has gone.
   static void Submit(const std::shared_ptr<ScoreCall>& call, Engine& engine, GenerateSpec spec);
-  bool IsCancelled();
 
   void OnAccepted(const std::string&) override {}
   void OnOutput(ChoiceOutput) override {}

@@ -388,15 +388,42 @@ function showPool(pool, nodes) {
   setText(`${pool}-words`, words);
 }
 
-function showLanes(status, now) {
+// By lane: its steps per second, a look each.
+let laneMinutes = new Map();
+
+// Adds the steps since the last look. A lane that is new, or began anew, has made none.
+function noteSteps(lanes, now) {
   const seconds = before === null ? 0 : (now - before.time) / 1000;
+  laneMinutes = new Map(lanes.map(({ lane, step }) => {
+    const earlier = before?.status.lanes.find((other) => other.lane === lane);
+    const steps = earlier && step >= earlier.step && seconds > 0 ? (step - earlier.step) / seconds : 0;
+    return [lane, [...(laneMinutes.get(lane) ?? []), steps].slice(-MINUTE)];
+  }));
+}
+
+// A lane's minute, as high as it can be in the second of `most` steps, the most of any lane.
+function laneStrip(lane, most) {
+  const steps = laneMinutes.get(lane);
+  const strip = document.createElementNS(SVG, "svg");
+  const words = `lane ${lane}, mean of the last minute ${mean(steps).toFixed(1)} steps/s`;
+  for (const [name, value] of [["role", "img"], ["viewBox", "0 0 60 20"], ["preserveAspectRatio", "none"], ["aria-label", words]]) {
+    strip.setAttribute(name, value);
+  }
+  const first = MINUTE - steps.length;
+  strip.append(...steps.map((count, i) => bar("busy", first + i, 0, Math.max(0.01, count / most))));
+  return strip;
+}
+
+function showLanes(status, now) {
+  noteSteps(status.lanes, now);
+  const most = Math.max(1, ...[...laneMinutes.values()].flat());
   const rows = status.lanes.map((lane) => {
-    const earlier = before?.status.lanes.find((other) => other.lane === lane.lane);
-    const steps = earlier && lane.step >= earlier.step && seconds > 0 ? (lane.step - earlier.step) / seconds : 0;
     const name = element("th", `${lane.lane}${lane.prefill ? " prompts" : ""}`);
     name.scope = "row";
-    const figures = [lane.rows, lane.context_tokens, steps.toFixed(1)];
-    return element("tr", name, ...figures.map((figure) => element("td", String(figure))));
+    const figures = [lane.rows, lane.context_tokens, laneMinutes.get(lane.lane).at(-1).toFixed(1)];
+    const minute = element("td", "");
+    minute.append(laneStrip(lane.lane, most));
+    return element("tr", name, ...figures.map((figure) => element("td", String(figure))), minute);
   });
   at("lanes").replaceChildren(...rows);
 }

@@ -2,6 +2,8 @@
 """What the clients of this folder are told: where the gateway is, and what it serves."""
 import json
 import os
+import shutil
+from pathlib import Path
 
 URL = os.environ["LAMINA_URL"]
 MODEL = os.environ["LAMINA_MODEL"]
@@ -19,3 +21,12 @@ def weather_schema():
 
 def weather_tool():
     return {"type": "function", "function": {"name": "weather", "parameters": weather_schema()}}
+
+
+def tokenizer_folder(folder):
+    """A tokenizer as load generators want one to make prompts and count tokens with; returns its folder."""
+    folder = Path(folder, "tokenizer")
+    folder.mkdir()
+    shutil.copy(Path(__file__).resolve().parents[1] / "fidelity/tokenizers/smollm/tokenizer.json", folder)
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    return folder

@@ -228,6 +228,9 @@ class GatewayPageTest(unittest.TestCase):
                              rf"^{pool} pool, mean of the last minute \d+% busy, \d+% waiting$")
         self.assertRegex(self.browser.evaluate("at('kv').textContent"), r"^\d+ of [1-9]\d+ tokens \(\d+%\)$")
         self.assertGreaterEqual(self.browser.evaluate("at('lanes').rows.length"), 1)
+        self.browser.wait("document.querySelectorAll('#lanes tr:first-child rect').length > 2")
+        self.assertRegex(self.browser.evaluate("document.querySelector('#lanes svg').getAttribute('aria-label')"),
+                         r"^lane \d+, mean of the last minute \d+\.\d steps/s$")
         self.assertRegex(self.browser.evaluate("at('cost').textContent"), r"^\d+\.\d{3} in, \d+\.\d{3} out$")
         self.assertFalse(self.browser.evaluate("at('cost-item').hidden"))
 
@@ -238,6 +241,25 @@ class GatewayPageTest(unittest.TestCase):
             before = {status: {nodes: [node(10, 5)]}, time: 0};
             return [waitShare(node(11.5, 5.5)), waitShare({...node(1, 1), name: 'new'}), waitShare(node(0, 0))];
         })()"""), [0.25, 0, 0])
+
+    def test_lanes_show_their_steps_of_the_last_minute(self):
+        # Lane 0 makes 4 steps in 2 s, then 8; lane 1 rests, then begins anew. Heights are shares of the most.
+        self.assertEqual(self.browser.evaluate("""(() => {
+            const look = (time, ...steps) => {
+                const status = {lanes: steps.map((step, lane) => ({lane, step, rows: 1, context_tokens: 9}))};
+                showLanes(status, time);
+                before = {status, time};
+            };
+            before = null;
+            laneMinutes = new Map();
+            look(0, 10, 7);
+            look(2000, 14, 7);
+            look(4000, 22, 1);
+            return [...at('lanes').rows].map((row) => [row.cells[3].textContent,
+                row.querySelector('svg').getAttribute('aria-label'),
+                ...[...row.querySelectorAll('rect')].map((bar) => Number(bar.getAttribute('height')))]);
+        })()"""), [["4.0", "lane 0, mean of the last minute 2.0 steps/s", 0.2, 10, 20],
+                   ["0.0", "lane 1, mean of the last minute 0.0 steps/s", 0.2, 0.2, 0.2]])
 
     def test_without_a_key_it_says_so(self):
         self.browser.wait("!at('key-field').hidden")
