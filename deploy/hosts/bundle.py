@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import settings as config
+from host import bracketed
 from output import Failure, HostFailure, say
 
 PARTS = ("bin", "lib", "libexec", "run", "share")
@@ -114,7 +115,7 @@ def _have_rsync():
 
 def _rsync(host, bundle, target):
     sources = [f"{bundle}/{part}" for part in PARTS if (bundle / part).exists()]
-    done = subprocess.run(["rsync", "-a", "--delete", "-e", shlex.join(host.ssh), *sources, f"{host.name}:{target}/"],
+    done = subprocess.run(["rsync", "-a", "--delete", "-e", shlex.join(host.ssh), *sources, f"{bracketed(host.name)}:{target}/"],
                           stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode != 0:
         raise HostFailure(host.name, f"could not copy the programs: {host.explain(0, done.stderr)}")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import settings as config
 import watch
-from host import Host, SshHost
+from host import Host, SshHost, bracketed
 from output import Failure, HostFailure, own_command, say, show_log
 
 HOSTS_AT_ONCE = 32
@@ -266,7 +266,7 @@ def own_address_towards(host):
         with socket.socket(family, kind, protocol) as probe:
             probe.connect(address)  # Sends nothing.
             own = probe.getsockname()[0]
-            return f"[{own}]" if family == socket.AF_INET6 else own
+            return bracketed(own)
     except OSError:
         return socket.gethostname()
 

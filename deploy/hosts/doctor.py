@@ -16,10 +16,10 @@ from pathlib import Path
 import bundle
 import settings as config
 from cluster import Cluster, make_token, on_all, own_address_towards
-from host import SshHost
-from output import Failure, say
+from host import SshHost, bracketed
+from output import Failure, HostFailure, say
 
-PAIR_SECONDS = 60
+PAIR_SECONDS = 30
 HERE = "localhost"
 
 
@@ -47,7 +47,7 @@ class Doctor:
         found = re.search(r"serving at (\S+);", self.process.stdout.readline())
         if found is None:
             self.end()
-            raise Failure(f"{host.name}: no doctor could serve at {address}: is the host's name or address right, and the port free?")
+            raise HostFailure(host.name, f"no doctor could serve at {address}: is the host's name or address right, and the port free?")
         self.port = found[1].rpartition(":")[2]
 
     def end(self):
@@ -102,12 +102,14 @@ def _prepare(cluster, names, secret):
 
 def _examine(hosts, file):
     others = [name for name in hosts if name != HERE]
-    addresses = {name: name for name in others}
+    addresses = {name: bracketed(name) for name in others}
     addresses[HERE] = file.advertise.rpartition(":")[0] or own_address_towards(others[0])
     doctors = {}
     try:
-        for name, host in hosts.items():
-            doctors[name] = Doctor(host, "0.0.0.0:0")
+        started, failures = on_all(list(hosts.values()), lambda host: Doctor(host, "0.0.0.0:0"))
+        doctors.update(started)
+        for failure in failures.values():
+            raise failure
         results = {}
         with ThreadPoolExecutor(len(hosts)) as pool:
             for pairs in rounds(hosts):
@@ -122,12 +124,12 @@ def _examine(hosts, file):
 
 def _ask(host, address):
     """{check: finding} of what `lamina doctor --peer` finds from that host."""
-    line = f"{shlex.quote(host.bin)}/lamina doctor --json --cluster {shlex.quote(host.file)} --peer {shlex.quote(address)} --cluster-token-file "
+    line = f"{shlex.quote(host.bin)}/lamina doctor --json --only-peer --cluster {shlex.quote(host.file)} --peer {shlex.quote(address)} --cluster-token-file "
     line += shlex.quote(host.token)
     words = ["sh", "-c", line] if host.is_local else [*host.ssh, host.name, line]
     try:
         result = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PAIR_SECONDS)
-        return {finding["check"]: finding for finding in json.loads(result.stdout) if finding["check"].startswith("peer")}
+        return {finding["check"]: finding for finding in json.loads(result.stdout) }
     except (ValueError, subprocess.TimeoutExpired):
         return {"peer": {"check": "peer", "state": "fail", "found": f"no answer within {PAIR_SECONDS} s", "fix": "try by hand: " + line}}
 

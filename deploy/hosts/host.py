@@ -22,6 +22,11 @@ COMMAND_SECONDS = 300
 SSH_FAILED = 255
 
 
+def bracketed(host):
+    """As it stands before a port: an IPv6 address in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
 class Host:
     """One host, with the folder of this cluster's pid files and logs there."""
 

@@ -47,7 +47,6 @@ while :; do sleep 3600 & wait; done
 """
 
 SSHD_CONFIG = """Port {port}
-ListenAddress 0.0.0.0
 HostKey {mount}/key.{name}
 PidFile none
 AuthorizedKeysFile {mount}/user.pub

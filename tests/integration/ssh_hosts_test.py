@@ -7,12 +7,17 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 import unittest
 
 import harness
 import hosts as namespaces
 from machines import PORT, Machines, leave_out_without
+
+sys.path.insert(0, str(harness.REPO / "deploy/hosts"))
+import bundle  # noqa: E402
+import settings  # noqa: E402
 
 PROMPT = "Once upon a time there were two little dogs who"
 # So that copies take seconds, and rows milliseconds.
@@ -37,8 +42,9 @@ class SshHostsTest(unittest.TestCase):
     def write_file(self, machines, **keys):
         address = machines.addresses[machines.operator]
         text = harness.cluster_file(
-            coordinator={"listen": f"{address}:0"}, gateway={"listen": "127.0.0.1:0"},
-            **{"compute": [{"name": "c0", "host": "n1"}],
+            gateway={"listen": "127.0.0.1:0"},
+            **{"coordinator": {"listen": f"{address}:0"},
+               "compute": [{"name": "c0", "host": "n1"}],
                "memory": [{"name": "m0", "host": "n2", "capacity": "256MiB"}, {"name": "m1", "host": "n3", "capacity": "256MiB"}],
                "transport": ["throttle(latency=200us)+ucx"], **keys})
         self.file = machines.folder / "three.yaml"
@@ -173,6 +179,39 @@ class SshHostsTest(unittest.TestCase):
             self.assertRegex(said, r"n4: could not copy the programs: ")
             self.assertIn("4 of 4 other hosts cannot take part", said)
             self.assertEqual(self.script(machines, "status").returncode, 1, "nothing was started")
+
+    def test_hosts_known_by_ipv6_alone(self):
+        """One by a name, one by its address: ssh, rsync, the coordinator's port, rows, the doctor."""
+        with Machines(["n1", "n2"]) as machines:
+            at = {"operator": "fd77::1", "n1": "fd77::2", "n2": "fd77::3"}
+            for name, address in at.items():
+                machines.add_address(name, "eth0", f"{address}/64")
+                machines.remove_address(name, "eth0", f"{machines.addresses[name]}/24")
+            (machines.folder / "hosts").write_text("::1 localhost\n" + "".join(f"{a} {n}\n" for n, a in at.items()))
+            known = (machines.folder / "known_hosts").read_text()
+            (machines.folder / "known_hosts").write_text(known.replace("[n2]", f"[{at['n2']}]"))
+            self.write_file(machines, coordinator={"listen": "[::]:0"}, compute=[{"name": "c0"}], transport=["ucx"],
+                            memory=[{"name": "m0", "host": "n1", "capacity": "256MiB"}, {"name": "m1", "host": at["n2"], "capacity": "256MiB"}])
+            self.must(machines, "up")
+            self.assertEqual(len(generate(self.server(machines), machines.prefix(machines.operator))), 12)
+            doctor = self.must(machines, "doctor")
+            self.assertEqual(len(re.findall(r"[0-9]+, [0-9]+\.[0-9]{2}", doctor.stdout.rpartition("slowest")[0])), 6, doctor.stdout)
+            self.must(machines, "down")
+
+    def test_doctor_of_ten_hosts(self):
+        names = [f"n{i}" for i in range(1, 10)]
+        with Machines(names) as machines:
+            machines.limit("n5", SLOW)
+            folder = bundle.make_bundle(settings.Settings(bin_flag=str(harness.BIN)))
+            self.write_file(machines, compute=[{"name": "c0"}], transport=["ucx"], bundle={"dir": str(folder)},
+                            memory=[{"name": f"m{i}", "host": name, "capacity": "64MiB"} for i, name in enumerate(names)])
+            start = time.monotonic()
+            doctor = self.must(machines, "doctor")
+            print(f"{len(names) + 1} hosts in {time.monotonic() - start:.0f} s")
+            lines = doctor.stdout.splitlines()
+            self.assertEqual(lines[0].split()[2:], ["localhost", *names])
+            self.assertEqual(len(re.findall(r"[0-9]+, [0-9]+\.[0-9]{2}", "\n".join(lines[1:11]))), 90, doctor.stdout)
+            self.assertRegex(lines[11], r"^slowest: .*\bn5\b.*, 0\.0[0-9] GB/s")
 
     def test_another_version_and_a_node_that_cannot_start(self):
         with Machines(["n1", "n2"]) as machines:
