@@ -27,7 +27,7 @@ class ClientsTest(unittest.TestCase):
     def test_a_client_that_is_not_there_is_wrong_usage(self):
         result = run_script("--only", "nobody")
         self.assertEqual(result.returncode, 2)
-        self.assertIn("no client nobody; there are anthropic_messages, ", result.stderr)
+        self.assertIn("no client nobody; there are aiperf_profile, anthropic_messages, ", result.stderr)
 
     def test_clients_do_what_the_page_says(self):
         require_model(self)

@@ -219,7 +219,7 @@ class SshHostsTest(unittest.TestCase):
             lamina.parent.mkdir(parents=True)
             lamina.write_text("#!/bin/sh\necho lamina 0.0.1\n")
             lamina.chmod(0o755)
-            memory = [{"name": "m0", "host": "n1", "capacity": "64MiB"}, {"name": "m1", "host": "n2", "capacity": "64MiB"}]
+            memory = [{"name": "m0", "host": "n1", "capacity": "256MiB"}, {"name": "m1", "host": "n2", "capacity": "256MiB"}]
             self.write_file(machines, compute=[{"name": "c0"}], memory=memory, bundle={"dir": "/mnt/other"})
             other = self.script(machines, "up")
             self.assertEqual(other.returncode, 1)
