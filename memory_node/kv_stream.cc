@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
 
+#include "absl/strings/match.h"
 #include "common/status_macros.h"
 #include "control/blame.h"
 #include "control/transport_fault.h"
@@ -18,21 +20,38 @@ static_assert(plan::kFetchTile == kernels::kTileSlots);
 // Path fetch has one compute node (plan::CheckFetch()).
 constexpr uint32_t kComputeNode = 0;
 
+// Whether bytes may be written where a peer has them, past the transport: those of a decorator,
+// "throttle(...)+shm://", are counted by their puts.
+bool IsPlainSharedMemory(const std::string& transport) {
+  return absl::StartsWith(transport, "shm://");
+}
+
 }  // namespace
 
 KvStream::KvStream(const NodeEpoch& epoch, StepFeed& feed, UnitMeter& meter, const Stored& stored)
-    : epoch_(epoch), feed_(feed), meter_(meter), stored_(stored), streams_(epoch.config.lanes) {
-  for (Stream& stream : streams_) {
-    stream.staged.resize(2 * plan::FetchWindows(epoch.layout).window_bytes());
-  }
-}
+    : epoch_(epoch), feed_(feed), meter_(meter), stored_(stored), streams_(epoch.config.lanes) {}
 
 absl::Status KvStream::Open() {
+  const transport::DirectMemory windows = epoch_.peers.compute[kComputeNode]->direct();
+  if (!windows.empty() && IsPlainSharedMemory(epoch_.config.transport)) {
+    direct_ = windows.bytes.data();
+    return absl::OkStatus();
+  }
+  for (Stream& stream : streams_) {
+    stream.staged.resize(2 * plan::FetchWindows(epoch_.layout).window_bytes());
+  }
   for (const Stream& stream : streams_) {
     LAMINA_RETURN_IF_ERROR(control::TransportFault(
         epoch_.transport.RegisterSource(stream.staged, transport::MemoryKind::kHost)));
   }
   return absl::OkStatus();
+}
+
+std::byte* KvStream::Gathered(Stream& stream) const {
+  const plan::FetchWindows windows(epoch_.layout);
+  return direct_ != nullptr
+             ? direct_ + windows.Window(epoch_.node, IndexOf(stream), stream.sent + 1)
+             : stream.staged.data() + (stream.sent + 1) % 2 * windows.window_bytes();
 }
 
 absl::StatusOr<bool> KvStream::TakeStep(Lane& lane) {
@@ -115,7 +134,7 @@ absl::Status KvStream::PutTiles(Lane& lane, Stream& stream) {
   if (piece.recomputed > 0) {
     end = std::min(end, (first / per_head + 1) * per_head);
   }
-  std::byte* const window = Staged(stream);
+  std::byte* const window = Gathered(stream);
   auto* const k = reinterpret_cast<BFloat16*>(window + sizeof(plan::WindowHeader));
   BFloat16* const v = k + piece.elements(layer.head_dim);
   LAMINA_RETURN_IF_ERROR(Gather(lane, stream, first, end, k, v));
@@ -140,7 +159,7 @@ absl::Status KvStream::PutActivations(Lane& lane, Stream& stream) {
       std::min<size_t>(piece.recomputed, first + std::max<size_t>(1, kTurnBytes / token_bytes));
   const size_t begin = sizeof(plan::WindowHeader) + first * token_bytes;
   LAMINA_RETURN_IF_ERROR(GatherActivations(lane, stream, first, end,
-                                           reinterpret_cast<BFloat16*>(Staged(stream) + begin)));
+                                           reinterpret_cast<BFloat16*>(Gathered(stream) + begin)));
   if (first == 0) {
     LAMINA_RETURN_IF_ERROR(PutHeader(lane, stream));
   }
@@ -159,7 +178,7 @@ absl::Status KvStream::PutHeader(const Lane& lane, Stream& stream) {
                                   .rows = static_cast<uint32_t>(stream.piece),
                                   .kv_rows = piece.activations() ? piece.recomputed : piece.slots,
                                   .sender = epoch_.node};
-  std::memcpy(Staged(stream), &header, sizeof(header));
+  std::memcpy(Gathered(stream), &header, sizeof(header));
   return Put(stream, 0, sizeof(header), nullptr);
 }
 
@@ -243,10 +262,16 @@ absl::Status KvStream::GatherActivations(const Lane& lane, const Stream& stream,
 
 absl::Status KvStream::Put(Stream& stream, size_t offset, size_t bytes,
                            const transport::SignalUpdate* signal) {
+  if (direct_ != nullptr && signal == nullptr) {
+    return absl::OkStatus();
+  }
+  const absl::Span<const std::byte> put =
+      direct_ != nullptr ? absl::Span<const std::byte>()
+                         : absl::Span<const std::byte>(Gathered(stream) + offset, bytes);
   const size_t window =
       plan::FetchWindows(epoch_.layout).Window(epoch_.node, IndexOf(stream), stream.sent + 1);
   return transport::PutAll(epoch_.transport, *epoch_.peers.compute[kComputeNode], window + offset,
-                           {Staged(stream) + offset, bytes}, signal,
+                           put, signal,
                            {.deadline = RealClock().Now() + epoch_.peer_deadline,
                             .abort = &epoch_.abort,
                             .beat = &epoch_.counters.beat});

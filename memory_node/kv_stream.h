@@ -9,9 +9,10 @@
 // Tokens that the step recomputes go as activations (policy fetch_recompute).
 //
 // A turn gathers and puts at most kTurnBytes, so that attention of other lanes waits no longer.
-// What leaves is K and V of the piece's tokens and zeros, of no other sequence.
+// Over shared memory it gathers into the window itself, elsewhere into a copy of it from which it
+// puts. What leaves is K and V of the piece's tokens and zeros, of no other sequence.
 //
-// Threading: the data thread. Allocation: when a step begins.
+// Threading: the data thread. Allocation: in Open(), and when a step begins.
 
 #pragma once
 
@@ -68,7 +69,8 @@ class KvStream final : public WorkSource {
     size_t done = 0;                       // how much of it has left: tiles, heads in order; or
                                            // tokens, of activations.
     uint64_t sent = 0;                     // Whole pieces, in the epoch.
-    // Two windows as they are to lie at the compute node. A source of puts, until its credit.
+    // Two windows as they are to lie at the compute node. A source of puts, until its credit. Empty
+    // over shared memory.
     std::vector<std::byte> staged;
   };
 
@@ -89,10 +91,8 @@ class KvStream final : public WorkSource {
   absl::Status Put(Stream& stream, size_t offset, size_t bytes,
                    const transport::SignalUpdate* signal);
   absl::Status EndPiece(Lane& lane, Stream& stream);
-  std::byte* Staged(Stream& stream) const {
-    return stream.staged.data() +
-           (stream.sent + 1) % 2 * plan::FetchWindows(epoch_.layout).window_bytes();
-  }
+  // Where the piece at hand is gathered.
+  std::byte* Gathered(Stream& stream) const;
   uint32_t IndexOf(const Stream& stream) const {
     return static_cast<uint32_t>(&stream - streams_.data());
   }
@@ -101,6 +101,7 @@ class KvStream final : public WorkSource {
   StepFeed& feed_;
   UnitMeter& meter_;
   const Stored stored_;
+  std::byte* direct_ = nullptr;  // The compute node's region, where it is shared memory.
   std::vector<Stream> streams_;  // [lanes]
   uint32_t next_lane_ = 0;       // Lanes take turns.
 };
