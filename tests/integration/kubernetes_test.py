@@ -22,7 +22,7 @@ VALIDATE, YAML = "kubernetes-validate==1.37.0", "pyyaml==6.0.2"
 API = "1.32.0"
 KUBECTL_LEAST = (1, 27)
 OVERLAYS = ("cpu", "gpu", "rdma")
-WAIT_SECONDS = 60
+WAIT_SECONDS = 300
 FOLDER = harness.REPO / "deploy/kubernetes"
 
 # What a container sees: this machine's /usr, the bundle, its mounts; nothing else, and all of it read-only.
@@ -168,14 +168,29 @@ class PodsTest(unittest.TestCase):
                 self.await_probe(name, pod, "readinessProbe")
 
             server = f"{machines.addresses['lamina-gateway']}:8000"
-            answer = machines.run(machines.operator, "curl", "-s", f"http://{server}/v1/completions", "-H", f"Authorization: Bearer {self.key}",
-                                  "-H", "Content-Type: application/json", "-d", json.dumps({"model": "smollm2-135m-instruct", "prompt": "Once", "max_tokens": 3}))
-            self.assertIn('"text"', answer.stdout, f"{answer.stdout}{answer.stderr}\n{self.logs()}")
+            answer = self.ask(server, max_tokens=3).communicate(timeout=WAIT_SECONDS)[0]
+            self.assertIn('"text"', answer, f"{answer}\n{self.logs()}")
 
+            # All pods are told to stop while a request runs.
+            running_request = self.ask(server, max_tokens=150, stream=True)
+            self.assertIn("data:", running_request.stdout.readline(), self.logs())
             for name, _ in pods:
                 machines.run(name, "pkill", "-TERM", "-u", "10001")
+            text = running_request.communicate(timeout=WAIT_SECONDS)[0]
+            self.assertIn('"finish_reason":"length"', text.replace(" ", ""), self.logs())
+            self.assertIn("[DONE]", text)
             for name, process in running.items():
                 self.assertEqual(process.wait(WAIT_SECONDS), 0, f"{name}: {self.log(name)[-2000:]}")
+
+    def ask(self, server, **keys):
+        """A request by curl, which runs."""
+        body = json.dumps({"model": "smollm2-135m-instruct", "prompt": "Once", "ignore_eos": True, **keys})
+        words = ["curl", "-s", "-N", f"http://{server}/v1/completions", "-H", f"Authorization: Bearer {self.key}", "-H",
+                 "Content-Type: application/json", "-d", body]
+        process = subprocess.Popen([*self.machines.prefix(self.machines.operator), *words], stdout=subprocess.PIPE, text=True)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process
 
     def prepare(self, documents):
         """The volumes: cluster file, secrets of a CA of `cluster.sh certificates`."""
@@ -199,8 +214,8 @@ class PodsTest(unittest.TestCase):
     def start(self, name, pod):
         container = pod["containers"][0]
         command = [word.replace("$(POD_NAME)", name) for word in container["command"]]
-        # Of this size, and not of the manifests'.
-        command += ["--set", "memory.m-0.capacity=256MiB", "--set", "memory.m-1.capacity=256MiB"]
+        # Of this size, and of a machine that may be slow.
+        command += ["--set", "memory.m-0.capacity=256MiB", "--set", "memory.m-1.capacity=256MiB", "--set", "drain_seconds=600"]
         words = ["unshare", "-m", "bash", "/mnt/pod.sh", str(self.bundle()), str(harness.MODEL.parent), str(pod["securityContext"]["runAsUser"]),
                  *command]
         with open(self.machines.folder / f"pod.{name}.log", "wb") as log:
