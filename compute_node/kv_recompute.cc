@@ -13,7 +13,7 @@
 namespace lamina::compute_node {
 namespace {
 
-// Of first columns (kernels::Dense::Linear).
+// First columns are multiples of it (kernels::Dense::Linear).
 constexpr size_t kColumnsStep = 64;
 
 }  // namespace

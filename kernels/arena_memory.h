@@ -15,7 +15,7 @@ namespace lamina::kernels {
 
 class ArenaMemory {
  public:
-  // Of `bytes`, rounded up to whole huge pages.
+  // Takes `bytes`, rounded up to whole huge pages.
   // Errors: kResourceExhausted  the host refused; says the size asked for.
   static absl::StatusOr<ArenaMemory> Create(uint64_t bytes);
 

@@ -151,7 +151,7 @@ class QueryWindowWriter : public QueryWindow {
   // Writes k and v of prompt token `token`, whose row of the layer is `row`, behind `to`, where
   // those of token 0 begin.
   void GatherPrompt(const LayerRows& rows, uint32_t row, uint32_t token, BFloat16* to) const;
-  // The same of its activation.
+  // Writes the token's activation behind them.
   void GatherActivation(const BFloat16* activation, uint32_t token, BFloat16* to) const {
     std::copy_n(activation, shape().activation_width,
                 to + token * prompt_width() + 2 * size_t{shape().part.kv_width()});

@@ -20,7 +20,7 @@
 
 namespace lamina::policy {
 
-// Of one token in one layer, in seconds.
+// What one token takes in one layer, in seconds.
 struct RecomputeProfile {
   double activation = 0;  // A
   double kv = 0;          // K
