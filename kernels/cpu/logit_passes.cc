@@ -29,7 +29,7 @@ constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
 HWY_INLINE V Constant(float value) { return hn::Set(Floats(), value); }
 
-// Sixteen partial sums.
+// Holds sixteen partial sums.
 struct Partials {
   V lanes[kVectors];
 

@@ -158,7 +158,7 @@ absl::Status LocalCluster::Start() {
   return WaitForState("serving");
 }
 
-// As coordinator::SlotBytes().
+// What coordinator::SlotBytes() says of the options.
 uint64_t LocalCluster::SlotBytes() const {
   return coordinator::KvBytesPerToken(layers_) +
          (options_.recompute_percent.has_value() ? layers_.size() * 2 * width_ : 0);
