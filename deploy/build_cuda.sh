@@ -5,6 +5,8 @@
 # and lamina-memory with them; with preset cuda, into build/cuda. Needs no GPU. The continuous
 # integration runs it.
 #
+# Then deploy/check_ptx.sh compiles the kernels' PTX for cards that the build has no code for.
+#
 # usage: deploy/build_cuda.sh [--jobs N] [--help]
 #   --jobs N   at the same time (default: as deploy/build.sh)
 # Without nvcc 13 on the PATH it says so and exits with 0, having built nothing; with
@@ -29,4 +31,5 @@ if ! command -v nvcc > /dev/null || ! nvcc --version | grep 'release 1[3-9]' > /
   say "left out: the CUDA kernels and cuda_gpu_test are not compiled; nvcc 13 or later is not on the PATH (found: $found)"
   exit 0
 fi
-exec "$REPO/deploy/build.sh" --preset cuda --target lamina_gpu_tests --target lamina-gpu-bench --target lamina-compute --target lamina-memory "${arguments[@]}"
+"$REPO/deploy/build.sh" --preset cuda --target lamina_gpu_tests --target lamina-gpu-bench --target lamina-compute --target lamina-memory "${arguments[@]}"
+exec "$REPO/deploy/check_ptx.sh" "${arguments[@]}"

@@ -345,18 +345,13 @@ cudaError_t LoadAttendBlocks(KernelLimits& limits) {
                   AttendBlocksKernel<256>, AttendBlocksKernel<0>);
 }
 
-size_t AttendBlocksSharedBytes(uint32_t head_dim, uint32_t rows_max, uint32_t stage_tokens) {
-  return size_t{stage_tokens} * head_dim * sizeof(uint16_t) +
-         size_t{rows_max} * (head_dim + kTokens + 1) * sizeof(float) + kTokens * sizeof(uint32_t);
-}
-
 cudaError_t AttendBlocks(const AttendBlocksArguments& arguments, uint32_t units,
                          cudaStream_t stream) {
   const LaunchShape shape = {
       .grid = dim3(units, arguments.shape.kv_heads),
       .block = dim3(kAttentionThreads),
-      .shared_bytes = AttendBlocksSharedBytes(arguments.shape.head_dim, arguments.rows_max,
-                                              arguments.stage_tokens),
+      .shared_bytes = CanonicalSharedBytes(arguments.shape.head_dim, arguments.rows_max,
+                                           arguments.stage_tokens),
       .stream = stream};
   switch (arguments.shape.head_dim) {
     case 64:

@@ -282,10 +282,9 @@ __device__ inline void SeenByTiles(const AttendBlocksArguments& a, const Attenti
   }
 }
 
-template <int kHeadDim, int kRowTiles>
+template <int kHeadDim, int kRowTiles, int kRing>
 __global__ void __launch_bounds__(kAttentionThreads)
     AttendBlocksTensorKernel(const AttendBlocksArguments a) {
-  constexpr int kRing = RingOf(kHeadDim);
   constexpr int kHeadDimMax = kHeadDim != 0 ? kHeadDim : 256;
   constexpr int kColumnGroups = (kHeadDimMax / kSide + kWarps - 1) / kWarps;  // Of each warp.
   const AttentionUnit unit = a.units[blockIdx.x];
@@ -339,51 +338,48 @@ __global__ void __launch_bounds__(kAttentionThreads)
   WritePartials<kRowTiles, kColumnGroups>(a, unit, head_dim, group, shared, out);
 }
 
-uint32_t RowTilesOf(uint32_t rows_max) {
-  return rows_max <= kSide ? 1 : rows_max <= 2 * kSide ? 2 : 4;
-}
-
-template <int kHeadDim>
+template <int kHeadDim, int kRing>
 cudaError_t LaunchRows(const AttendBlocksArguments& arguments, const LaunchShape& shape) {
   switch (RowTilesOf(arguments.rows_max)) {
     case 1:
-      return Launch(AttendBlocksTensorKernel<kHeadDim, 1>, shape, arguments);
+      return Launch(AttendBlocksTensorKernel<kHeadDim, 1, kRing>, shape, arguments);
     case 2:
-      return Launch(AttendBlocksTensorKernel<kHeadDim, 2>, shape, arguments);
+      return Launch(AttendBlocksTensorKernel<kHeadDim, 2, kRing>, shape, arguments);
     default:
-      return Launch(AttendBlocksTensorKernel<kHeadDim, 4>, shape, arguments);
+      return Launch(AttendBlocksTensorKernel<kHeadDim, 4, kRing>, shape, arguments);
   }
 }
 
-// The head sizes that have kernels of their own.
-constexpr int OwnHeadDim(uint32_t head_dim) {
-  return head_dim == 64 || head_dim == 80 || head_dim == 96 || head_dim == 128 || head_dim == 256
-             ? static_cast<int>(head_dim)
-             : 0;
+template <int kHeadDim>
+cudaError_t LaunchRing(const AttendBlocksArguments& arguments, const LaunchShape& shape) {
+  return arguments.ring == LongestRing(kHeadDim)
+             ? LaunchRows<kHeadDim, LongestRing(kHeadDim)>(arguments, shape)
+             : LaunchRows<kHeadDim, ShortestRing(kHeadDim)>(arguments, shape);
+}
+
+template <int kHeadDim, int kRing>
+cudaError_t LoadRows(KernelLimits& limits) {
+  return LoadEach(limits, AttendBlocksTensorKernel<kHeadDim, 1, kRing>,
+                  AttendBlocksTensorKernel<kHeadDim, 2, kRing>,
+                  AttendBlocksTensorKernel<kHeadDim, 4, kRing>);
 }
 
 template <int kHeadDim>
-cudaError_t LoadRows(KernelLimits& limits) {
-  return LoadEach(limits, AttendBlocksTensorKernel<kHeadDim, 1>,
-                  AttendBlocksTensorKernel<kHeadDim, 2>, AttendBlocksTensorKernel<kHeadDim, 4>);
+cudaError_t LoadRings(KernelLimits& limits) {
+  const cudaError_t error = LoadRows<kHeadDim, LongestRing(kHeadDim)>(limits);
+  return error == cudaSuccess ? LoadRows<kHeadDim, ShortestRing(kHeadDim)>(limits) : error;
 }
 
 }  // namespace
 
 cudaError_t LoadAttendBlocksTensor(KernelLimits& limits) {
   for (const auto load :
-       {LoadRows<64>, LoadRows<80>, LoadRows<96>, LoadRows<128>, LoadRows<256>, LoadRows<0>}) {
+       {LoadRings<64>, LoadRings<80>, LoadRings<96>, LoadRings<128>, LoadRings<256>, LoadRings<0>}) {
     if (const cudaError_t error = load(limits); error != cudaSuccess) {
       return error;
     }
   }
   return cudaSuccess;
-}
-
-size_t AttendBlocksTensorSharedBytes(uint32_t head_dim, uint32_t rows_max) {
-  const uint32_t row_tiles = RowTilesOf(rows_max);
-  return RingBytes(head_dim, RingOf(OwnHeadDim(head_dim))) + RowBytes(head_dim, row_tiles) +
-         size_t{2} * kWarps * row_tiles * kSide * sizeof(float) + kTokens * sizeof(uint32_t);
 }
 
 cudaError_t AttendBlocksTensor(const AttendBlocksArguments& arguments, uint32_t units,
@@ -392,21 +388,21 @@ cudaError_t AttendBlocksTensor(const AttendBlocksArguments& arguments, uint32_t 
   const LaunchShape shape = {
       .grid = dim3(units, arguments.shape.kv_heads),
       .block = dim3(kAttentionThreads),
-      .shared_bytes = AttendBlocksTensorSharedBytes(head_dim, arguments.rows_max),
+      .shared_bytes = TensorSharedBytes(head_dim, arguments.rows_max, arguments.ring),
       .stream = stream};
   switch (OwnHeadDim(head_dim)) {
     case 64:
-      return LaunchRows<64>(arguments, shape);
+      return LaunchRing<64>(arguments, shape);
     case 80:
-      return LaunchRows<80>(arguments, shape);
+      return LaunchRing<80>(arguments, shape);
     case 96:
-      return LaunchRows<96>(arguments, shape);
+      return LaunchRing<96>(arguments, shape);
     case 128:
-      return LaunchRows<128>(arguments, shape);
+      return LaunchRing<128>(arguments, shape);
     case 256:
-      return LaunchRows<256>(arguments, shape);
+      return LaunchRing<256>(arguments, shape);
     default:
-      return LaunchRows<0>(arguments, shape);
+      return LaunchRing<0>(arguments, shape);
   }
 }
 

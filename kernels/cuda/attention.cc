@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "kernels/cuda/attention_kernels.cuh"
+#include "kernels/cuda/attention_tiling.h"
 #include "kernels/cuda/cuda_status_internal.h"
 #include "kernels/cuda/step_tables.h"
 
@@ -18,19 +19,8 @@ static_assert(kAttentionBlockTokens == kBlockTokens);
 
 // Blocks of the longest sequence: more would not fit on the stack of kStackMax partials.
 constexpr uint32_t kBlocksMax = 1u << 18;
-// Most of V in shared memory at a time: so three thread blocks fit on a multiprocessor of 228 KB.
-constexpr uint32_t kStageBytes = 64 * 1024;
 // Pieces taken from an arena are padded to this.
 constexpr uint64_t kAlignment = 256;
-
-// The most tokens of V, a power of two, that fit into kStageBytes.
-uint32_t StageTokens(uint32_t head_dim) {
-  uint32_t tokens = kAttentionBlockTokens;
-  while (tokens * head_dim * sizeof(BFloat16) > kStageBytes) {
-    tokens /= 2;
-  }
-  return tokens;
-}
 
 const uint16_t* Raw(const BFloat16* data) { return reinterpret_cast<const uint16_t*>(data); }
 uint16_t* Raw(BFloat16* data) { return reinterpret_cast<uint16_t*>(data); }
@@ -43,21 +33,19 @@ uint64_t TableBytes(const CudaAttentionOptions& o) {
          Padded(o.query_rows_max * sizeof(AttentionRow)) + Padded(o.extents_max * sizeof(Extent));
 }
 
-// Dynamic shared memory of a thread block with `rows_max` rows.
-size_t SharedBytes(const CudaAttentionOptions& o, uint32_t rows_max) {
-  const uint32_t head_dim = o.descriptor.head_dim;
-  return o.arithmetic == AttentionArithmetic::kTensor
-             ? AttendBlocksTensorSharedBytes(head_dim, rows_max)
-             : AttendBlocksSharedBytes(head_dim, rows_max, StageTokens(head_dim));
-}
-
 absl::Status Check(const CudaAttentionOptions& o, const DeviceInfo& device) {
   const AttentionDescriptor& d = o.descriptor;
   if (d.head_dim % 16 != 0 || d.head_dim < 16 || d.head_dim > 256) {
     return absl::InvalidArgumentError(
         absl::StrCat("head_dim: ", d.head_dim, " is no multiple of 16 in [16, 256]"));
   }
-  const uint32_t rows_max = TileRowsMax(o.arithmetic);
+  const uint32_t rows_max = TileRowsMax(o.arithmetic, d.head_dim, device.shared_bytes_max);
+  if (rows_max == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("head_dim: tiles of heads of ", d.head_dim,
+                     " do not fit into the shared memory of a thread block; ", device.name, " has ",
+                     device.shared_bytes_max, " bytes, and 99 KiB are enough"));
+  }
   if (d.kv_heads == 0 || d.query_heads % d.kv_heads != 0 || d.group() == 0 ||
       d.group() > rows_max) {
     return absl::InvalidArgumentError(absl::StrCat("query_heads: ", d.query_heads, " must be 1 to ",
@@ -67,12 +55,6 @@ absl::Status Check(const CudaAttentionOptions& o, const DeviceInfo& device) {
   if (d.sinks.size() > kSinksMax) {
     return absl::InvalidArgumentError(
         absl::StrCat("sinks: ", d.sinks.size(), " of a layer; a launch takes ", kSinksMax));
-  }
-  const size_t shared = SharedBytes(o, rows_max);
-  if (shared > device.shared_bytes_max) {
-    return absl::InvalidArgumentError(absl::StrCat("head_dim: ", d.head_dim, " needs ", shared,
-                                                   " bytes of shared memory in a thread block; ",
-                                                   device.name, " has ", device.shared_bytes_max));
   }
   return absl::OkStatus();
 }
@@ -100,8 +82,14 @@ struct Table {
 
 class CudaAttentionImpl final : public CudaAttention {
  public:
-  CudaAttentionImpl(const CudaAttentionOptions& options, const Stream& stream, Event fetched)
-      : options_(options), stream_(stream), fetched_(std::move(fetched)) {}
+  CudaAttentionImpl(const CudaAttentionOptions& options, size_t shared_bytes_max,
+                    const Stream& stream, Event fetched)
+      : options_(options),
+        shared_bytes_max_(shared_bytes_max),
+        tile_rows_(
+            TileRowsMax(options.arithmetic, options.descriptor.head_dim, shared_bytes_max)),
+        stream_(stream),
+        fetched_(std::move(fetched)) {}
 
   absl::Status Take(MemoryArena& device_arena, MemoryArena& pinned_arena) {
     LAMINA_RETURN_IF_ERROR(units_.Take(options_.partials_max, device_arena, pinned_arena));
@@ -121,7 +109,7 @@ class CudaAttentionImpl final : public CudaAttention {
   }
 
   absl::Status LoadStep(absl::Span<const StepItem> items) override {
-    LAMINA_RETURN_IF_ERROR(FillStepTables(options_, items, next_));
+    LAMINA_RETURN_IF_ERROR(FillStepTables(options_, tile_rows_, items, next_));
     for (const AttentionRow& row : next_.rows) {
       if (uint64_t{row.first_block} + row.blocks > kBlocksMax) {
         return absl::ResourceExhaustedError(
@@ -197,7 +185,10 @@ class CudaAttentionImpl final : public CudaAttention {
                                        .units = units_.device,
                                        .extents = extents_.device,
                                        .rows_max = loaded_.tile_rows_max,
-                                       .stage_tokens = StageTokens(d.head_dim),
+                                       .stage_tokens = StageTokensOf(
+                                           d.head_dim, loaded_.tile_rows_max, shared_bytes_max_),
+                                       .ring = RingOf(d.head_dim, loaded_.tile_rows_max,
+                                                      shared_bytes_max_),
                                        .q = Raw(q),
                                        .q_stride = q_stride,
                                        .k = Raw(kv.k),
@@ -229,6 +220,8 @@ class CudaAttentionImpl final : public CudaAttention {
   }
 
   const CudaAttentionOptions options_;
+  const size_t shared_bytes_max_;  // Of a thread block of the device.
+  const uint32_t tile_rows_;
   const Stream& stream_;
   Event fetched_;  // The device has read the pinned tables.
   Table<AttentionUnit> units_;
@@ -255,7 +248,8 @@ absl::StatusOr<std::unique_ptr<CudaAttention>> CudaAttention::Create(
     MemoryArena& pinned_arena, const Stream& stream) {
   LAMINA_RETURN_IF_ERROR(Check(options, device));
   LAMINA_ASSIGN_OR_RETURN(Event fetched, Event::Create());
-  auto attention = std::make_unique<CudaAttentionImpl>(options, stream, std::move(fetched));
+  auto attention = std::make_unique<CudaAttentionImpl>(options, device.shared_bytes_max,
+                                                       stream, std::move(fetched));
   LAMINA_RETURN_IF_ERROR(attention->Take(device_arena, pinned_arena));
   return attention;
 }

@@ -14,15 +14,11 @@
 #include <cstdint>
 
 #include "common/extent.h"
+#include "kernels/cuda/attention_tiling.h"
 #include "kernels/cuda/kernel_limits.h"
 
 namespace lamina::kernels::cuda {
 
-inline constexpr uint32_t kAttentionBlockTokens = 256;
-inline constexpr int kAttentionThreads = 128;
-// Query tokens times heads of one KV head that one thread block computes, of either kernel.
-inline constexpr uint32_t kAttentionRowsMax = 32;
-inline constexpr uint32_t kTensorRowsMax = 64;
 // Partials on the stack of a row: two for each power of two up to 2^18 blocks, and one to merge.
 inline constexpr int kStackMax = 40;
 
@@ -72,6 +68,8 @@ struct AttendBlocksArguments {
   uint32_t rows_max = 0;  // Largest query_tokens * group of the units.
   // AttendBlocks alone: tokens of V in shared memory at a time; divides 256.
   uint32_t stage_tokens = 0;
+  // AttendBlocksTensor alone: pieces of its ring, as RingOf() has them.
+  int ring = 0;
   const uint16_t* q = nullptr;
   size_t q_stride = 0;
   const uint16_t* k = nullptr;
@@ -81,16 +79,11 @@ struct AttendBlocksArguments {
   float* partial_lse = nullptr;
 };
 
-// Dynamic shared memory of AttendBlocks.
-size_t AttendBlocksSharedBytes(uint32_t head_dim, uint32_t rows_max, uint32_t stage_tokens);
-
 cudaError_t AttendBlocks(const AttendBlocksArguments& arguments, uint32_t units,
                          cudaStream_t stream);
 
 // The same partials with products on tensor cores, P in bf16 (docs/design/attention_numerics.md,
 // "On tensor cores").
-size_t AttendBlocksTensorSharedBytes(uint32_t head_dim, uint32_t rows_max);
-
 cudaError_t AttendBlocksTensor(const AttendBlocksArguments& arguments, uint32_t units,
                                cudaStream_t stream);
 

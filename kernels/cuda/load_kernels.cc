@@ -32,8 +32,11 @@ absl::Status LoadAll(const DeviceInfo& device) {
       return absl::UnimplementedError(
           absl::StrCat(device.name, " has compute capability ", device.capability_major, ".",
                        device.capability_minor,
-                       ", for which this program has no kernels: it was built for 9.0 and later; "
-                       "CMAKE_CUDA_ARCHITECTURES says for what to build"));
+                       ", for which this program has no kernels: ",
+                       device.capability_major < 8
+                           ? "they need 8.0 or later (products of bf16 on tensor cores, asynchronous "
+                             "copies)"
+                           : "it was built for others; CMAKE_CUDA_ARCHITECTURES says for which"));
     }
     LAMINA_RETURN_IF_ERROR(CudaToStatus(error, "loading a kernel"));
   }

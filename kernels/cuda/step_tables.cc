@@ -42,8 +42,8 @@ class ExtentWalker {
 
 class Filler {
  public:
-  Filler(const CudaAttentionOptions& options, StepTables& tables)
-      : options_(options), tables_(tables) {}
+  Filler(const CudaAttentionOptions& options, uint32_t tile_rows, StepTables& tables)
+      : options_(options), tile_rows_(tile_rows), tables_(tables) {}
 
   absl::Status Add(const StepItem& item) {
     uint64_t held = 0;
@@ -66,7 +66,7 @@ class Filler {
     const auto first_extent = static_cast<uint32_t>(tables_.extents.size());
     tables_.extents.insert(tables_.extents.end(), item.extents.begin(), item.extents.end());
     const uint32_t group = options_.descriptor.group();
-    const uint32_t tile = std::max<uint32_t>(1, TileRowsMax(options_.arithmetic) / group);
+    const uint32_t tile = std::max<uint32_t>(1, tile_rows_ / group);
     for (uint32_t first = 0; first < item.query_tokens; first += tile) {
       const uint32_t count = std::min(tile, item.query_tokens - first);
       LAMINA_RETURN_IF_ERROR(AddTile(item, item.held_token + held, first_extent, first, count));
@@ -130,19 +130,20 @@ class Filler {
   }
 
   const CudaAttentionOptions& options_;
+  const uint32_t tile_rows_;
   StepTables& tables_;
 };
 
 }  // namespace
 
-absl::Status FillStepTables(const CudaAttentionOptions& options, absl::Span<const StepItem> items,
-                            StepTables& tables) {
+absl::Status FillStepTables(const CudaAttentionOptions& options, uint32_t tile_rows,
+                            absl::Span<const StepItem> items, StepTables& tables) {
   tables.units.clear();
   tables.rows.clear();
   tables.extents.clear();
   tables.partials = 0;
   tables.tile_rows_max = 0;
-  Filler filler(options, tables);
+  Filler filler(options, tile_rows, tables);
   for (const StepItem& item : items) {
     LAMINA_RETURN_IF_ERROR(filler.Add(item));
   }

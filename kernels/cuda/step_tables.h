@@ -11,7 +11,6 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "common/attention_arithmetic.h"
 #include "common/extent.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_kernels.cuh"
@@ -27,14 +26,10 @@ struct StepTables {
   friend bool operator==(const StepTables&, const StepTables&) = default;
 };
 
-// The rows (query tokens times heads of one KV head) of a tile, at most.
-inline uint32_t TileRowsMax(AttentionArithmetic arithmetic) {
-  return arithmetic == AttentionArithmetic::kTensor ? kTensorRowsMax : kAttentionRowsMax;
-}
-
-// Fills `tables` anew. Errors: those of CudaAttention::LoadStep.
-absl::Status FillStepTables(const CudaAttentionOptions& options, absl::Span<const StepItem> items,
-                            StepTables& tables);
+// Fills `tables` anew, with tiles of at most `tile_rows` rows (query tokens times heads of one KV
+// head), or one query token. Errors: those of CudaAttention::LoadStep.
+absl::Status FillStepTables(const CudaAttentionOptions& options, uint32_t tile_rows,
+                            absl::Span<const StepItem> items, StepTables& tables);
 
 // What is left on the stack of a row after all of its blocks were pushed.
 std::vector<StackEntry> EntriesOf(const AttentionRow& row);

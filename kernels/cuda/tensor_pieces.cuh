@@ -9,24 +9,14 @@
 #include <cstdint>
 
 #include "kernels/cuda/attention_kernels.cuh"
+#include "kernels/cuda/attention_tiling.h"
 #include "kernels/cuda/block_partials.cuh"
 #include "kernels/cuda/ptx.cuh"
 
 namespace lamina::kernels::cuda {
 
-inline constexpr int kWarps = kAttentionThreads / 32;
-// What a product takes: rows of a tile, tokens of a group, columns.
-inline constexpr int kSide = 16;
-inline constexpr int kPieceTokens = kWarps * kSide;
 inline constexpr int kPieces = kTokens / kPieceTokens;
 inline constexpr int kGroups = kTokens / kSide;  // Of 16 tokens.
-// Elements behind each row in shared memory: rows are then an odd number of 16 bytes apart, so that
-// the eight rows of a matrix lie in different banks, for every head size.
-inline constexpr int kPadding = 8;
-
-// Pieces in the ring: with 16 or 64 rows two thread blocks fit on a multiprocessor of 228 KB up to
-// heads of 128, with 16 rows up to heads of 256.
-constexpr int RingOf(int head_dim) { return head_dim != 0 && head_dim <= 128 ? 4 : 3; }
 
 struct SharedPlaces {
   uint16_t* ring;     // [ring, 64, head_dim + 8]: pieces of K, then of V
@@ -37,18 +27,6 @@ struct SharedPlaces {
   uint32_t* slots;    // [256]
 };
 
-constexpr size_t LargerOf(size_t a, size_t b) { return a > b ? a : b; }
-
-// Of queries and weights, which are never there together.
-constexpr size_t RowBytes(uint32_t head_dim, uint32_t row_tiles) {
-  return row_tiles *
-         LargerOf(kSide * (head_dim + kPadding) * sizeof(uint16_t), kGroups * 32 * sizeof(uint4));
-}
-
-constexpr size_t RingBytes(uint32_t head_dim, int ring) {
-  return size_t{kPieceTokens} * ring * (head_dim + kPadding) * sizeof(uint16_t);
-}
-
 __device__ inline SharedPlaces Divide(unsigned char* shared, int head_dim, int row_tiles,
                                       int ring) {
   SharedPlaces places;
@@ -56,7 +34,7 @@ __device__ inline SharedPlaces Divide(unsigned char* shared, int head_dim, int r
   shared += RingBytes(static_cast<uint32_t>(head_dim), ring);
   places.queries = reinterpret_cast<uint16_t*>(shared);
   places.weights = reinterpret_cast<uint4*>(shared);
-  shared += RowBytes(static_cast<uint32_t>(head_dim), static_cast<uint32_t>(row_tiles));
+  shared += row_tiles * RowTileBytes(static_cast<uint32_t>(head_dim));
   places.largest = reinterpret_cast<float*>(shared);
   places.sums = places.largest + kWarps * row_tiles * kSide;
   places.slots = reinterpret_cast<uint32_t*>(places.sums + kWarps * row_tiles * kSide);

@@ -14,6 +14,7 @@
 #include "tests/support/cuda_emulation/device_heap.h"
 #include "tests/support/cuda_emulation/emulation.h"
 #include "tests/support/cuda_emulation/host_memory.h"
+#include "tests/support/cuda_emulation/launches.h"
 #include "tests/support/cuda_emulation/streams.h"
 
 using dim3 = lamina::cuda_emulation::Dim3;
@@ -60,8 +61,11 @@ inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   return cudaSuccess;
 }
 inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
-  *value = attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin ? 227 * 1024
-           : attribute == cudaDevAttrComputeCapabilityMajor     ? 9
+  const lamina::cuda_emulation::Card card = lamina::cuda_emulation::CurrentCard();
+  *value = attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin
+               ? static_cast<int>(card.shared_bytes_max)
+           : attribute == cudaDevAttrComputeCapabilityMajor ? card.capability_major
+           : attribute == cudaDevAttrComputeCapabilityMinor ? card.capability_minor
            : attribute == cudaDevAttrGPUDirectRDMAFlushWritesOptions
                ? cudaFlushGPUDirectRDMAWritesOptionHost
            : attribute == cudaDevAttrMultiProcessorCount ? 1

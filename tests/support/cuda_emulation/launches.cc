@@ -8,10 +8,12 @@
 namespace lamina::cuda_emulation {
 namespace {
 
-// Of compute capability 9.0.
+// Alike on all cards.
 constexpr unsigned kGridYMax = 65535;
 constexpr unsigned kBlockThreadsMax = 1024;
-constexpr size_t kSharedBytesMax = 227 * 1024;
+
+std::mutex card_mutex;
+Card current_card;
 
 struct Kernels {
   std::mutex mutex;
@@ -26,6 +28,21 @@ Kernels& All() {
 std::atomic<bool> loads_fail{false};
 
 }  // namespace
+
+OtherCard::OtherCard(const Card& card) {
+  const std::lock_guard lock(card_mutex);
+  current_card = card;
+}
+
+OtherCard::~OtherCard() {
+  const std::lock_guard lock(card_mutex);
+  current_card = {};
+}
+
+Card CurrentCard() {
+  const std::lock_guard lock(card_mutex);
+  return current_card;
+}
 
 void NoteLoaded(const void* kernel) {
   Kernels& kernels = All();
@@ -47,7 +64,7 @@ cudaError_t CheckLaunch(const void* kernel, const Dim3& grid, const Dim3& block,
       block.x > kBlockThreadsMax) {
     return cudaErrorInvalidConfiguration;
   }
-  return shared_bytes > kSharedBytesMax ? cudaErrorInvalidValue : cudaSuccess;
+  return shared_bytes > CurrentCard().shared_bytes_max ? cudaErrorInvalidValue : cudaSuccess;
 }
 
 void FailLoads(bool fail) { loads_fail.store(fail); }

@@ -14,6 +14,24 @@
 
 namespace lamina::cuda_emulation {
 
+// What the emulated device says of itself, and is held to.
+struct Card {
+  int capability_major = 9;
+  int capability_minor = 0;
+  size_t shared_bytes_max = size_t{227} * 1024;  // Of a thread block, after opting in.
+};
+
+// The device is another card while this lives. One at a time, and no kernel runs when it changes.
+class OtherCard {
+ public:
+  explicit OtherCard(const Card& card);
+  ~OtherCard();
+  OtherCard(const OtherCard&) = delete;
+  OtherCard& operator=(const OtherCard&) = delete;
+};
+
+Card CurrentCard();
+
 void NoteLoaded(const void* kernel);
 
 // Errors: cudaErrorInvalidDeviceFunction  the kernel was not loaded.

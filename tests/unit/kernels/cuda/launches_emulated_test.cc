@@ -48,9 +48,9 @@ TEST(LaunchTest, GridsBlocksAndSharedMemoryThatNoDeviceHasAreRefused) {
   EXPECT_EQ(LaunchLoaded(dim3(1), dim3(32), 227 * 1024), cudaSuccess);
 }
 
-TEST(LoadKernelsTest, ADeviceOfAnotherKindIsUnimplementedAndNamed) {
+TEST(LoadKernelsTest, ADeviceThatIsTooOldIsToldWhatItWouldNeed) {
   const DeviceInfo device = {
-      .name = "Older", .index = 64, .capability_major = 8, .capability_minor = 6};
+      .name = "Older", .index = 64, .capability_major = 7, .capability_minor = 5};
   cuda_emulation::FailLoads(true);
 
   const absl::Status refused = LoadKernels(device);
@@ -58,8 +58,21 @@ TEST(LoadKernelsTest, ADeviceOfAnotherKindIsUnimplementedAndNamed) {
   cuda_emulation::FailLoads(false);
   EXPECT_EQ(refused.code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(std::string(refused.message()),
-              AllOf(HasSubstr("Older"), HasSubstr("8.6"), HasSubstr("9.0 and later")));
+              AllOf(HasSubstr("Older"), HasSubstr("7.5"), HasSubstr("they need 8.0 or later")));
   EXPECT_TRUE(LoadKernels(device).ok());
+}
+
+TEST(LoadKernelsTest, ADeviceThatNothingWasBuiltForIsNamed) {
+  const DeviceInfo device = {
+      .name = "Other", .index = 64, .capability_major = 8, .capability_minor = 6};
+  cuda_emulation::FailLoads(true);
+
+  const absl::Status refused = LoadKernels(device);
+
+  cuda_emulation::FailLoads(false);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(refused.message()),
+              AllOf(HasSubstr("Other"), HasSubstr("8.6"), HasSubstr("CMAKE_CUDA_ARCHITECTURES")));
 }
 
 TEST(CudaToStatusTest, WhatADeviceDoesNotHaveIsUnimplemented) {

@@ -10,6 +10,8 @@
 namespace lamina::kernels::cuda {
 namespace {
 
+constexpr uint32_t kTileRows = 32;
+
 CudaAttentionOptions Options(uint32_t group, uint32_t window = 0) {
   return {.descriptor = {.query_heads = group, .kv_heads = 1, .head_dim = 64, .window = window},
           .query_rows_max = 1000,
@@ -22,7 +24,7 @@ TEST(StepTablesTest, UnitsNameWhereTheirBlockBegins) {
   StepTables tables;
 
   ASSERT_TRUE(
-      FillStepTables(Options(1), {{.extents = extents, .first_position = 599}}, tables).ok());
+      FillStepTables(Options(1), kTileRows, {{.extents = extents, .first_position = 599}}, tables).ok());
 
   ASSERT_EQ(tables.units.size(), 3u);
   EXPECT_EQ(tables.units[0].extent, 0u);
@@ -34,19 +36,21 @@ TEST(StepTablesTest, UnitsNameWhereTheirBlockBegins) {
   EXPECT_EQ(tables.rows[0].blocks, 3u);
 }
 
-TEST(StepTablesTest, TilesAreAsLargeAsTheArithmeticTakes) {
+TEST(StepTablesTest, TilesAreAsLargeAsTheDeviceTakes) {
+  struct Case {
+    uint32_t tile_rows;
+    size_t units;
+    uint32_t rows_max;
+  };
   const std::vector<Extent> extents = {{0, 100}};
-  CudaAttentionOptions options = Options(3);
-  StepTables tables;
-
-  ASSERT_TRUE(FillStepTables(options, {{.extents = extents, .query_tokens = 50}}, tables).ok());
-  EXPECT_EQ(tables.units.size(), 5u);
-  EXPECT_EQ(tables.tile_rows_max, 30u);
-
-  options.arithmetic = AttentionArithmetic::kTensor;
-  ASSERT_TRUE(FillStepTables(options, {{.extents = extents, .query_tokens = 50}}, tables).ok());
-  EXPECT_EQ(tables.units.size(), 3u);
-  EXPECT_EQ(tables.tile_rows_max, 63u);
+  for (const Case& c : {Case{32, 5, 30}, Case{64, 3, 63}, Case{16, 10, 15}, Case{3, 50, 3}}) {
+    StepTables tables;
+    ASSERT_TRUE(FillStepTables(Options(3), c.tile_rows,
+                               {{.extents = extents, .query_tokens = 50}}, tables)
+                    .ok());
+    EXPECT_EQ(tables.units.size(), c.units);
+    EXPECT_EQ(tables.tile_rows_max, c.rows_max);
+  }
 }
 
 TEST(StepTablesTest, HiddenBlocksHaveNoUnits) {
@@ -54,7 +58,7 @@ TEST(StepTablesTest, HiddenBlocksHaveNoUnits) {
   StepTables tables;
 
   ASSERT_TRUE(
-      FillStepTables(Options(1, 300), {{.extents = extents, .first_position = 1999}}, tables).ok());
+      FillStepTables(Options(1, 300), kTileRows, {{.extents = extents, .first_position = 1999}}, tables).ok());
 
   EXPECT_EQ(tables.units.size(), 2u);
   EXPECT_EQ(tables.rows[0].first_block, 6u);
@@ -64,7 +68,7 @@ TEST(StepTablesTest, TokensOfAnotherHolderAreNotSeen) {
   const std::vector<Extent> extents = {{0, 512}};
   StepTables tables;
 
-  ASSERT_TRUE(FillStepTables(Options(1),
+  ASSERT_TRUE(FillStepTables(Options(1), kTileRows,
                              {{.extents = extents, .held_token = 256, .first_position = 9000},
                               {.extents = extents, .held_token = 256, .first_position = 100}},
                              tables)
@@ -80,7 +84,7 @@ TEST(StepTablesTest, AWindowMayHideAllThatIsHeld) {
   const std::vector<Extent> extents = {{0, 300}};
   StepTables tables;
 
-  ASSERT_TRUE(FillStepTables(Options(1, 50),
+  ASSERT_TRUE(FillStepTables(Options(1, 50), kTileRows,
                              {{.extents = extents, .held_token = 256, .first_position = 5000}},
                              tables)
                   .ok());
