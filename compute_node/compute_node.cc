@@ -50,7 +50,7 @@ ComputeNode::ComputeNode(ComputeNodeOptions options, model::Model model,
       grammars_(options_.make_grammars, {}) {
   path_makers_.push_back(std::make_unique<RemotePathMaker>(options_.name, *device_));
   path_makers_.push_back(
-      std::make_unique<LocalPathMaker>(options_.name, *device_, options_.make_kv));
+      std::make_unique<LocalPathMaker>(options_.name, *device_, options_.holds_kv));
   path_makers_.push_back(
       std::make_unique<FetchPathMaker>(options_.name, *device_, kernels::CpuAttention()));
 }

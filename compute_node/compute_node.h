@@ -26,7 +26,6 @@
 #include "control/epoch_thread.h"
 #include "control/node_handler.h"
 #include "kernels/compute_device.h"
-#include "kernels/kv_device.h"
 #include "model/model.h"
 #include "transport/transport.h"
 
@@ -45,8 +44,7 @@ struct ComputeNodeOptions {
   // loaded at once all the same.
   bool is_stage = false;
   std::optional<plan::Stage> layers = {};
-  // Policy local, and auto: of the device that holds KV.
-  kernels::KvDeviceMaker make_kv = nullptr;
+  bool holds_kv = false;  // Policy local, and auto: K and V may be on the node's device.
   // Policy auto: threads of the pool in use while KV is on memory nodes, which have the cores of
   // the others; these cores. 0: all.
   size_t pools_threads = 0;
@@ -72,6 +70,9 @@ class ComputeNode final : public control::NodeHandler {
   // are loaded, run, and let go. Takes about a second. Before the link runs.
   // Errors: those of ModelWeights::Load.
   absl::StatusOr<double> MeasureDenseSpeed();
+
+  // Bytes/s that attention over K and V of the node's own may read. Errors: those of the device.
+  absl::StatusOr<double> MeasureReads() { return device_->MeasureReads(); }
 
   // For policy auto, once the weights are there. Before the link runs. As MeasurePolicyTimes(), in
   // a thread that is pinned as the data thread will be.

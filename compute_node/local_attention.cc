@@ -7,8 +7,8 @@ namespace lamina::compute_node {
 
 absl::Status LocalAttention::Attend(Lane& lane) {
   const size_t rows = lane.positions.size();
-  const auto qkv = context_.executor.QkvRows(lane.slice, rows, lane.buffers);
-  const auto out = context_.executor.AttentionRows(lane.slice, rows, lane.buffers);
+  const auto qkv = context_.executor.DeviceQkvRows(lane.slice, rows, lane.buffers);
+  const auto out = context_.executor.DeviceAttentionRows(lane.slice, rows, lane.buffers);
   LAMINA_RETURN_IF_ERROR(kv_.Store(lane.index, lane.slice, qkv));
   context_.laps.LapOf(lane, telemetry::WorkPart::kStore, lane.slice);
   LAMINA_ASSIGN_OR_RETURN(const uint64_t read, kv_.Attend(lane.index, lane.slice, qkv, out));

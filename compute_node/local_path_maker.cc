@@ -10,16 +10,12 @@ namespace lamina::compute_node {
 
 absl::Status LocalPathMaker::Reserve(const plan::EpochConfig& config,
                                      const plan::Stage& /*stage*/) {
-  if (!compute_.is_host()) {
-    return absl::UnimplementedError(absl::StrCat("policy local with compute on ", compute_.name(),
-                                                 " is not served by this version"));
-  }
   if (config.compute_nodes.size() > 1) {
     return absl::UnimplementedError(
         absl::StrCat("policy local with ", config.compute_nodes.size(),
                      " compute nodes is not served by this version; it serves one"));
   }
-  if (make_kv_ == nullptr) {
+  if (!holds_kv_) {
     return absl::FailedPreconditionError(
         absl::StrCat("the coordinator has KV on ", node_,
                      " (policy local), whose own cluster file has not; give both the same file"));
@@ -29,7 +25,7 @@ absl::Status LocalPathMaker::Reserve(const plan::EpochConfig& config,
     return absl::OkStatus();
   }
   kv_.reset();
-  LAMINA_ASSIGN_OR_RETURN(kv_, make_kv_(options));
+  LAMINA_ASSIGN_OR_RETURN(kv_, compute_.MakeKvDevice(options));
   if (kv_->query_tokens_max() < options.query_tokens_max) {
     return absl::UnimplementedError(absl::StrCat(
         "policy local on ", kv_->name(), ": it attends ", kv_->query_tokens_max(),

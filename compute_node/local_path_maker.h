@@ -16,11 +16,10 @@ namespace lamina::compute_node {
 
 class LocalPathMaker final : public PathMaker {
  public:
-  // Of the node `node`, whose slices run on `compute`. `make_kv` is null where the node's cluster
-  // file has no KV there. The device must outlive this.
-  LocalPathMaker(std::string node, const kernels::ComputeDevice& compute,
-                 kernels::KvDeviceMaker make_kv)
-      : node_(std::move(node)), compute_(compute), make_kv_(std::move(make_kv)) {}
+  // Of the node `node`, whose slices run on `compute`, which must outlive this. `holds_kv`: the
+  // node's cluster file has KV there.
+  LocalPathMaker(std::string node, kernels::ComputeDevice& compute, bool holds_kv)
+      : node_(std::move(node)), compute_(compute), holds_kv_(holds_kv) {}
 
   plan::AttentionPath kind() const override { return plan::AttentionPath::kLocal; }
   absl::Status Reserve(const plan::EpochConfig& config, const plan::Stage& stage) override;
@@ -30,8 +29,8 @@ class LocalPathMaker final : public PathMaker {
 
  private:
   const std::string node_;
-  const kernels::ComputeDevice& compute_;
-  const kernels::KvDeviceMaker make_kv_;
+  kernels::ComputeDevice& compute_;
+  const bool holds_kv_;
   kernels::KvDeviceOptions options_;
   std::unique_ptr<kernels::KvDevice> kv_;
 };

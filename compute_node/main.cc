@@ -31,7 +31,6 @@
 #include "kernels/attention.h"
 #include "kernels/compute_device.h"
 #include "kernels/dense.h"
-#include "kernels/kv_device.h"
 #include "kernels/read_bandwidth.h"
 #include "model/fingerprint.h"
 #include "model/grammar/grammar_cache.h"
@@ -119,19 +118,17 @@ absl::StatusOr<OpenedNode> OpenNode(const ClusterConfig& config, const ComputeNo
           config.model);
   LAMINA_ASSIGN_OR_RETURN(
       opened.node,
-      compute_node::ComputeNode::Create(
-          {.name = node.name,
-           .cores = threads.caller_cores,
-           .make_grammars = GrammarMaker(config.model, vocabulary),
-           .verbs_uri = config.VerbsUri(),
-           .secret = secret,
-           .is_stage = IsStage(config, node),
-           .layers = LayersOf(node),
-           .make_kv =
-               HoldsKv(config) ? kernels::CpuKvDevices(kernels::CpuAttention(), pool) : nullptr,
-           .pools_threads = threads.beside_memory_nodes,
-           .shared_cores = threads.shared_cores},
-          std::move(model), std::move(device), pool, LogProgress()));
+      compute_node::ComputeNode::Create({.name = node.name,
+                                         .cores = threads.caller_cores,
+                                         .make_grammars = GrammarMaker(config.model, vocabulary),
+                                         .verbs_uri = config.VerbsUri(),
+                                         .secret = secret,
+                                         .is_stage = IsStage(config, node),
+                                         .layers = LayersOf(node),
+                                         .holds_kv = HoldsKv(config),
+                                         .pools_threads = threads.beside_memory_nodes,
+                                         .shared_cores = threads.shared_cores},
+                                        std::move(model), std::move(device), pool, LogProgress()));
   if (opened.node->weight_bytes() > 0) {
     LogInfo("weights ", FormatBytes(opened.node->weight_bytes()));
   }
@@ -202,8 +199,10 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
   if (config.policy == kPolicyAuto) {
     LAMINA_ASSIGN_OR_RETURN(policy_times, opened.node->MeasurePolicies());
   }
-  const double bandwidth = config.policy == kPolicyLocal ? kernels::MeasureReadBandwidth(pool)
-                                                         : policy_times.read_bandwidth;
+  double bandwidth = policy_times.read_bandwidth;
+  if (config.policy == kPolicyLocal) {
+    LAMINA_ASSIGN_OR_RETURN(bandwidth, opened.node->MeasureReads());
+  }
   double dense_speed = 0;
   if (IsStage(config, *node) && node->stage.has_value() && !node->layers.has_value()) {
     LAMINA_ASSIGN_OR_RETURN(dense_speed, opened.node->MeasureDenseSpeed());

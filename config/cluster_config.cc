@@ -406,10 +406,11 @@ absl::Status CheckServed(const ClusterConfig& config) {
   for (size_t i = 0; i < config.compute.size(); ++i) {
     const ComputeNodeConfig& node = config.compute[i];
     LAMINA_RETURN_IF_ERROR(CheckNodeServed("compute", i, node, other_hosts));
-    if (node.device != "cpu" && config.policy != kPolicyAttendRemote) {
-      return NotServed(
-          absl::StrCat("compute.", i, ".device"), node.device,
-          absl::StrCat("cpu, with policy ", config.policy, "; cuda with policy attend_remote"));
+    if (node.device != "cpu" && config.policy != kPolicyAttendRemote &&
+        config.policy != kPolicyLocal) {
+      return NotServed(absl::StrCat("compute.", i, ".device"), node.device,
+                       absl::StrCat("cpu, with policy ", config.policy,
+                                    "; cuda with policies attend_remote and local"));
     }
   }
   for (size_t i = 0; i < config.memory.size(); ++i) {

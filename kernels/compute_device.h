@@ -15,8 +15,8 @@
 // To add a device: implement this, and run tests/unit/kernels/compute_device_suite.cc on it.
 //
 // Threading:  made by any thread, then used by one at a time, which calls Begin() first.
-// Allocation: Allocate(), AllocateHost(), MakeChunkAttention(), MakeSampler(), MakeExchange(),
-//             Record() and Dense::Pack() take memory; they are for loading and for the beginning
+// Allocation: Allocate(), AllocateHost(), all that is called Make...(), MeasureReads(), Record()
+// and Dense::Pack() take memory; they are for loading and for the beginning
 //             of an epoch.
 
 #pragma once
@@ -42,6 +42,7 @@
 #include "common/thread_pool.h"
 #include "kernels/attention.h"
 #include "kernels/dense.h"
+#include "kernels/kv_device.h"
 #include "kernels/matrix_view.h"
 #include "kernels/sampling.h"
 #include "kernels/window_exchange.h"
@@ -168,6 +169,17 @@ class ComputeDevice {
   //         kResourceExhausted  says how much was asked for.
   virtual absl::StatusOr<std::unique_ptr<ChunkAttention>> MakeChunkAttention(
       const ChunkAttentionOptions& options) = 0;
+
+  // K and V of token slots in the device's memory, for rows of one query token or many. Its calls
+  // take rows from the device's memory and leave outputs there, in the order of this device's
+  // calls, and wait for nothing: outputs are there for whatever is called next. No partials.
+  // Errors: kInvalidArgument    layers, an arithmetic, or other options that it does not serve.
+  //         kResourceExhausted  says how much was asked for.
+  virtual absl::StatusOr<std::unique_ptr<KvDevice>> MakeKvDevice(
+      const KvDeviceOptions& options) = 0;
+
+  // Bytes/s that attention over such K and V may read. Measures: some 0.1 s on the processor.
+  virtual absl::StatusOr<double> MeasureReads() = 0;
 
   // Null: the host samples all rows. Errors: kResourceExhausted  says how much was asked for.
   virtual absl::StatusOr<std::unique_ptr<RowSampler>> MakeSampler(

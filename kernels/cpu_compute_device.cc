@@ -5,6 +5,7 @@
 #include "common/status_macros.h"
 #include "kernels/compute_device.h"
 #include "kernels/kv_arena.h"
+#include "kernels/read_bandwidth.h"
 
 namespace lamina::kernels {
 namespace {
@@ -93,6 +94,12 @@ class CpuComputeDevice final : public ComputeDevice {
     LAMINA_ASSIGN_OR_RETURN(KvArena arena, KvArena::Create(options.layers, options.slots));
     return std::make_unique<CpuChunkAttention>(options, attention_, pool_, std::move(arena));
   }
+
+  absl::StatusOr<std::unique_ptr<KvDevice>> MakeKvDevice(const KvDeviceOptions& options) override {
+    return CpuKvDevices(attention_, pool_)(options);
+  }
+
+  absl::StatusOr<double> MeasureReads() override { return MeasureReadBandwidth(pool_); }
 
   absl::StatusOr<std::unique_ptr<RowSampler>> MakeSampler(const RowSamplerOptions&) override {
     return nullptr;

@@ -373,8 +373,8 @@ cudaError_t LoadRings(KernelLimits& limits) {
 }  // namespace
 
 cudaError_t LoadAttendBlocksTensor(KernelLimits& limits) {
-  for (const auto load :
-       {LoadRings<64>, LoadRings<80>, LoadRings<96>, LoadRings<128>, LoadRings<256>, LoadRings<0>}) {
+  for (const auto load : {LoadRings<64>, LoadRings<80>, LoadRings<96>, LoadRings<128>,
+                          LoadRings<256>, LoadRings<0>}) {
     if (const cudaError_t error = load(limits); error != cudaSuccess) {
       return error;
     }

@@ -86,8 +86,7 @@ class CudaAttentionImpl final : public CudaAttention {
                     const Stream& stream, Event fetched)
       : options_(options),
         shared_bytes_max_(shared_bytes_max),
-        tile_rows_(
-            TileRowsMax(options.arithmetic, options.descriptor.head_dim, shared_bytes_max)),
+        tile_rows_(TileRowsMax(options.arithmetic, options.descriptor.head_dim, shared_bytes_max)),
         stream_(stream),
         fetched_(std::move(fetched)) {}
 
@@ -176,26 +175,25 @@ class CudaAttentionImpl final : public CudaAttention {
     if (loaded_.units.empty()) {
       return absl::OkStatus();
     }
-    AttendBlocksArguments arguments = {.shape = {.query_heads = d.query_heads,
-                                                 .kv_heads = d.kv_heads,
-                                                 .head_dim = d.head_dim,
-                                                 .window = d.window,
-                                                 .scale = d.scale,
-                                                 .soft_cap = d.soft_cap},
-                                       .units = units_.device,
-                                       .extents = extents_.device,
-                                       .rows_max = loaded_.tile_rows_max,
-                                       .stage_tokens = StageTokensOf(
-                                           d.head_dim, loaded_.tile_rows_max, shared_bytes_max_),
-                                       .ring = RingOf(d.head_dim, loaded_.tile_rows_max,
-                                                      shared_bytes_max_),
-                                       .q = Raw(q),
-                                       .q_stride = q_stride,
-                                       .k = Raw(kv.k),
-                                       .v = Raw(kv.v),
-                                       .head_stride = kv.head_stride,
-                                       .partial_out = partial_out_,
-                                       .partial_lse = partial_lse_};
+    AttendBlocksArguments arguments = {
+        .shape = {.query_heads = d.query_heads,
+                  .kv_heads = d.kv_heads,
+                  .head_dim = d.head_dim,
+                  .window = d.window,
+                  .scale = d.scale,
+                  .soft_cap = d.soft_cap},
+        .units = units_.device,
+        .extents = extents_.device,
+        .rows_max = loaded_.tile_rows_max,
+        .stage_tokens = StageTokensOf(d.head_dim, loaded_.tile_rows_max, shared_bytes_max_),
+        .ring = RingOf(d.head_dim, loaded_.tile_rows_max, shared_bytes_max_),
+        .q = Raw(q),
+        .q_stride = q_stride,
+        .k = Raw(kv.k),
+        .v = Raw(kv.v),
+        .head_stride = kv.head_stride,
+        .partial_out = partial_out_,
+        .partial_lse = partial_lse_};
     const auto units = static_cast<uint32_t>(loaded_.units.size());
     if (options_.arithmetic == AttentionArithmetic::kTensor) {
       return CudaToStatus(AttendBlocksTensor(arguments, units, HandleOf(stream_)),
@@ -248,8 +246,8 @@ absl::StatusOr<std::unique_ptr<CudaAttention>> CudaAttention::Create(
     MemoryArena& pinned_arena, const Stream& stream) {
   LAMINA_RETURN_IF_ERROR(Check(options, device));
   LAMINA_ASSIGN_OR_RETURN(Event fetched, Event::Create());
-  auto attention = std::make_unique<CudaAttentionImpl>(options, device.shared_bytes_max,
-                                                       stream, std::move(fetched));
+  auto attention = std::make_unique<CudaAttentionImpl>(options, device.shared_bytes_max, stream,
+                                                       std::move(fetched));
   LAMINA_RETURN_IF_ERROR(attention->Take(device_arena, pinned_arena));
   return attention;
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CudaChunkAttention: kernels/compute_device.h's ChunkAttention on a CUDA device: K and V of
-// prompts in its memory, and the kernels of decode attention over tiles of query tokens.
+// CudaChunkAttention: kernels/compute_device.h's ChunkAttention on a CUDA device: a
+// StreamKvDevice for the K and V of prompts, and the kernels of decode attention over tiles of
+// query tokens.
 //
 // Canonical arithmetic (docs/adr/0050-canonical-arithmetic-on-gpus.md) is on ordinary cores: right
 // to the bit, not fast. That of tensor cores (docs/adr/0074-attention-on-tensor-cores.md) has bits

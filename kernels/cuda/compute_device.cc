@@ -10,7 +10,9 @@
 #include "kernels/cuda/chunk_attention.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/graph.h"
+#include "kernels/cuda/kv_device.h"
 #include "kernels/cuda/row_sampler.h"
+#include "kernels/cuda/stream_kv_device.h"
 #include "kernels/cuda/window_exchange.h"
 
 namespace lamina::kernels::cuda {
@@ -85,6 +87,12 @@ class CudaComputeDevice final : public ComputeDevice {
       const ChunkAttentionOptions& options) override {
     return MakeCudaChunkAttention(options, options_.partial_bytes_max, info_, stream_);
   }
+
+  absl::StatusOr<std::unique_ptr<KvDevice>> MakeKvDevice(const KvDeviceOptions& options) override {
+    return MakeStreamKvDevice(options, options_.partial_bytes_max, info_, stream_);
+  }
+
+  absl::StatusOr<double> MeasureReads() override { return MeasureReadBandwidth(info_.index); }
 
   absl::StatusOr<std::unique_ptr<RowSampler>> MakeSampler(
       const RowSamplerOptions& options) override {

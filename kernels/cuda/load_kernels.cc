@@ -29,14 +29,13 @@ absl::Status LoadAll(const DeviceInfo& device) {
   for (const LoadFunction load : kLoad) {
     const cudaError_t error = load(limits);
     if (error == cudaErrorNoKernelImageForDevice) {
-      return absl::UnimplementedError(
-          absl::StrCat(device.name, " has compute capability ", device.capability_major, ".",
-                       device.capability_minor,
-                       ", for which this program has no kernels: ",
-                       device.capability_major < 8
-                           ? "they need 8.0 or later (products of bf16 on tensor cores, asynchronous "
-                             "copies)"
-                           : "it was built for others; CMAKE_CUDA_ARCHITECTURES says for which"));
+      return absl::UnimplementedError(absl::StrCat(
+          device.name, " has compute capability ", device.capability_major, ".",
+          device.capability_minor, ", for which this program has no kernels: ",
+          device.capability_major < 8
+              ? "they need 8.0 or later (products of bf16 on tensor cores, asynchronous "
+                "copies)"
+              : "it was built for others; CMAKE_CUDA_ARCHITECTURES says for which"));
     }
     LAMINA_RETURN_IF_ERROR(CudaToStatus(error, "loading a kernel"));
   }

@@ -32,12 +32,15 @@ struct CudaCluster {
   uint32_t chunk_tokens = 64;
   core::RowChunkOptions row_chunks = {};
   PipelineMode mode = PipelineMode::kRotational;
+  bool local = false;        // KV beside the compute node: one pool.
   bool parallel = false;     // A model with work left to do beside attention.
   bool long_prompt = false;  // One of several chunks and blocks, besides.
 };
 
 inline std::vector<CudaCluster> CudaClusters() {
   return {{.name = "Compute", .long_prompt = true},
+          {.name = "OnePool", .lanes = 2, .local = true, .long_prompt = true},
+          {.name = "OnePoolWholePrompts", .chunk_tokens = 1024, .local = true},
           {.name = "Memory", .cuda = {"m0"}},
           {.name = "Both", .cuda = {"c0", "m0"}, .memory_nodes = 2},
           {.name = "TwoLanes", .memory_nodes = 2, .lanes = 2},
@@ -57,6 +60,7 @@ inline std::vector<CudaCluster> CudaClusters() {
 inline std::vector<CudaCluster> TensorClusters() {
   std::vector<CudaCluster> clusters = {
       {.name = "TensorAlone", .cuda = {"c0", "m0"}, .long_prompt = true},
+      {.name = "TensorOnePool", .cuda = {"c0"}, .lanes = 2, .local = true},
       {.name = "TensorWholePrompts", .cuda = {"c0", "m0"}, .chunk_tokens = 1024},
       {.name = "TensorTwoLanes", .cuda = {"c0", "m0", "m1"}, .memory_nodes = 2, .lanes = 2},
       {.name = "TensorByHead",
@@ -112,6 +116,7 @@ inline LocalClusterOptions OptionsOf(const CudaCluster& wanted, const RandomMode
   options.prefill_nodes = wanted.prefill_nodes;
   options.stages = wanted.stages;
   options.shards = wanted.shards;
+  options.local = wanted.local;
   options.memory_nodes = wanted.memory_nodes;
   options.mode = wanted.mode;
   options.lanes = wanted.lanes;

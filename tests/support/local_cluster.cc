@@ -252,13 +252,12 @@ absl::Status LocalCluster::MakeComputeNode(const std::string& name, model::Model
   LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<kernels::ComputeDevice> device,
                           MakeComputeDevice(name, *node.pool));
   LAMINA_ASSIGN_OR_RETURN(
-      auto handler,
-      compute_node::ComputeNode::Create(
-          {.name = name,
-           .is_stage = is_stage,
-           .make_kv = HoldsKv() ? kernels::CpuKvDevices(Attention(options_), *node.pool) : nullptr,
-           .pools_threads = options_.pools_threads},
-          std::move(model), std::move(device), *node.pool, [](double) {}));
+      auto handler, compute_node::ComputeNode::Create({.name = name,
+                                                       .is_stage = is_stage,
+                                                       .holds_kv = HoldsKv(),
+                                                       .pools_threads = options_.pools_threads},
+                                                      std::move(model), std::move(device),
+                                                      *node.pool, [](double) {}));
   handler->SetReporter(node.reporter.get());
   node.handler = std::move(handler);
   return absl::OkStatus();

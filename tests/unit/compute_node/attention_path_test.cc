@@ -178,7 +178,7 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
     if (GetParam().toy) {
       maker_ = std::make_unique<ToyPathMaker>(kv);
     } else if (GetParam().kind == plan::AttentionPath::kLocal) {
-      maker_ = std::make_unique<LocalPathMaker>("c0", executor().device(), kv);
+      maker_ = std::make_unique<LocalPathMaker>("c0", executor().device(), /*holds_kv=*/true);
     } else if (GetParam().kind == plan::AttentionPath::kFetch) {
       maker_ = std::make_unique<FetchPathMaker>("c0", executor().device(), kernels::CpuAttention());
     } else {

@@ -53,6 +53,11 @@ class CountingDevice final : public kernels::ComputeDevice {
       const kernels::ChunkAttentionOptions& options) override {
     return cpu_->MakeChunkAttention(options);
   }
+  absl::StatusOr<std::unique_ptr<kernels::KvDevice>> MakeKvDevice(
+      const kernels::KvDeviceOptions& options) override {
+    return cpu_->MakeKvDevice(options);
+  }
+  absl::StatusOr<double> MeasureReads() override { return cpu_->MeasureReads(); }
   absl::StatusOr<std::unique_ptr<kernels::RowSampler>> MakeSampler(
       const kernels::RowSamplerOptions& options) override {
     return cpu_->MakeSampler(options);

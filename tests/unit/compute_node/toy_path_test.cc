@@ -178,7 +178,7 @@ class ToyPathTest : public ::testing::Test {
 };
 
 TEST_F(ToyPathTest, HasTheTokensOfThePathThatIsHere) {
-  LocalPathMaker local("c0", executor().device(), kv_);
+  LocalPathMaker local("c0", executor().device(), /*holds_kv=*/true);
   ToyPathMaker toy(kv_);
   const std::vector<std::vector<TokenId>> wanted = TokensBy(local);
   ASSERT_EQ(wanted[0].size(), kSteps);
@@ -189,7 +189,7 @@ TEST_F(ToyPathTest, HasTheTokensOfThePathThatIsHere) {
 
 // Other lanes run what they have, and each slice gives its weights back.
 TEST_F(ToyPathTest, SlicesWaitForTheirWeights) {
-  LocalPathMaker local("c0", executor().device(), kv_);
+  LocalPathMaker local("c0", executor().device(), /*holds_kv=*/true);
   const std::vector<std::vector<TokenId>> wanted = TokensBy(local);
   SlowWeights slow(executor().weight_source().weights());
   auto slices = SliceExecutor::Create(program_.model().graph, slow, executor().device(), 64);

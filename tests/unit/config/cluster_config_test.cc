@@ -314,11 +314,18 @@ INSTANTIATE_TEST_SUITE_P(
                         "policy=fetch_hybrid",
                         "it serves: attend_remote, local, auto, fetch_heads, fetch_recompute"}));
 
-TEST(ClusterConfigTest, WithPolicyLocalACudaDeviceIsNotServed) {
-  EXPECT_THAT(ErrorOf("model: m\npolicy: local\n"
-                      "compute: [{name: c0, capacity: 1GiB, device: 'cuda:0'}]\n"),
+TEST(ClusterConfigTest, PolicyLocalHasCudaDevicesToo) {
+  EXPECT_EQ(ErrorOf("model: m\npolicy: local\n"
+                    "compute: [{name: c0, capacity: 1GiB, device: 'cuda:0'}]\n"),
+            "no error");
+}
+
+TEST(ClusterConfigTest, WithPolicyFetchHeadsACudaDeviceIsNotServed) {
+  EXPECT_THAT(ErrorOf("model: m\npolicy: fetch_heads\n"
+                      "compute: [{name: c0, device: 'cuda:0'}]\n"
+                      "memory: [{name: m0, capacity: 1GiB}]\n"),
               AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr("compute.0.device: 'cuda:0'"),
-                    HasSubstr("cpu, with policy local")));
+                    HasSubstr("cpu, with policy fetch_heads")));
 }
 
 TEST(ClusterConfigTest, NodesMayHaveACudaDevice) {
@@ -526,8 +533,8 @@ TEST(ClusterConfigTest, SaysWhenTheFileIsADirectory) {
 }
 
 TEST(ClusterConfigTest, TheExamplesAreValid) {
-  for (const char* name :
-       {"local", "minimal", "eight_cores", "one_node", "auto", "stages", "shards"}) {
+  for (const char* name : {"local", "minimal", "eight_cores", "one_node", "auto", "stages",
+                           "shards", "gpu_and_host"}) {
     const auto config =
         LoadClusterConfig(absl::StrCat(LAMINA_SOURCE_DIR, "/deploy/clusters/", name, ".yaml"), {});
     EXPECT_TRUE(config.ok()) << name << ": " << config.status();

@@ -24,7 +24,8 @@ TEST(StepTablesTest, UnitsNameWhereTheirBlockBegins) {
   StepTables tables;
 
   ASSERT_TRUE(
-      FillStepTables(Options(1), kTileRows, {{.extents = extents, .first_position = 599}}, tables).ok());
+      FillStepTables(Options(1), kTileRows, {{.extents = extents, .first_position = 599}}, tables)
+          .ok());
 
   ASSERT_EQ(tables.units.size(), 3u);
   EXPECT_EQ(tables.units[0].extent, 0u);
@@ -45,9 +46,9 @@ TEST(StepTablesTest, TilesAreAsLargeAsTheDeviceTakes) {
   const std::vector<Extent> extents = {{0, 100}};
   for (const Case& c : {Case{32, 5, 30}, Case{64, 3, 63}, Case{16, 10, 15}, Case{3, 50, 3}}) {
     StepTables tables;
-    ASSERT_TRUE(FillStepTables(Options(3), c.tile_rows,
-                               {{.extents = extents, .query_tokens = 50}}, tables)
-                    .ok());
+    ASSERT_TRUE(
+        FillStepTables(Options(3), c.tile_rows, {{.extents = extents, .query_tokens = 50}}, tables)
+            .ok());
     EXPECT_EQ(tables.units.size(), c.units);
     EXPECT_EQ(tables.tile_rows_max, c.rows_max);
   }
@@ -57,8 +58,9 @@ TEST(StepTablesTest, HiddenBlocksHaveNoUnits) {
   const std::vector<Extent> extents = {{0, 2000}};
   StepTables tables;
 
-  ASSERT_TRUE(
-      FillStepTables(Options(1, 300), kTileRows, {{.extents = extents, .first_position = 1999}}, tables).ok());
+  ASSERT_TRUE(FillStepTables(Options(1, 300), kTileRows,
+                             {{.extents = extents, .first_position = 1999}}, tables)
+                  .ok());
 
   EXPECT_EQ(tables.units.size(), 2u);
   EXPECT_EQ(tables.rows[0].first_block, 6u);
