@@ -9,6 +9,7 @@
 #include "client/cli/command.h"
 #include "client/cli/trace.h"
 #include "client/cli/usage.h"
+#include "common/name_lookup.h"
 #include "common/standard_streams.h"
 
 namespace lamina::cli {
@@ -53,6 +54,7 @@ void AddCommands(CLI::App& app, Invocation& invocation) {
 
 int Main(int argc, char** argv) {
   KeepStandardStreams(argv);
+  LookUpNamesAsTheSystemDoes();
   Interrupts interrupts;
   Invocation invocation = {.version = LAMINA_VERSION, .interrupts = &interrupts};
   if (const char* server = std::getenv("LAMINA_SERVER"); server != nullptr && *server != '\0') {

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/cores.h"
 #include "common/log.h"
+#include "common/name_lookup.h"
 #include "common/status_macros.h"
 #include "common/thread_pool.h"
 #include "common/ucx_environment.h"
@@ -252,5 +253,6 @@ int main(int argc, char** argv) {
   }
   lamina::daemon::EnsureHugePagesForMalloc(argv);
   lamina::daemon::GiveCudaStreamsTheirOwnQueues();
+  lamina::LookUpNamesAsTheSystemDoes();
   return lamina::daemon::ExitStatus(lamina::Serve(parsed.flags));
 }

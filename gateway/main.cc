@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/host_port.h"
 #include "common/log.h"
+#include "common/name_lookup.h"
 #include "common/status_macros.h"
 #include "daemon/daemon.h"
 #include "gateway/api_keys.h"
@@ -133,5 +134,6 @@ int main(int argc, char** argv) {
   if (parsed.exit_status.has_value()) {
     return *parsed.exit_status;
   }
+  lamina::LookUpNamesAsTheSystemDoes();
   return lamina::daemon::ExitStatus(lamina::Serve(parsed.flags));
 }

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/cores.h"
 #include "common/log.h"
+#include "common/name_lookup.h"
 #include "common/status_macros.h"
 #include "common/thread_pool.h"
 #include "common/ucx_environment.h"
@@ -133,5 +134,6 @@ int main(int argc, char** argv) {
     return *parsed.exit_status;
   }
   lamina::daemon::GiveCudaStreamsTheirOwnQueues();
+  lamina::LookUpNamesAsTheSystemDoes();
   return lamina::daemon::ExitStatus(lamina::Serve(parsed.flags));
 }

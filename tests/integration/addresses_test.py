@@ -42,8 +42,8 @@ class TwoHosts(harness.Cluster):
 class NamedCoordinator(harness.Cluster):
     """A coordinator that all others know by a name, which a file of hosts has; the nodes and the gateway are on host b."""
 
-    # With a mount of its own: the rest of this machine keeps its file.
-    WITH_FILE = ["unshare", "--mount", "sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"']
+    # With mounts of its own: the rest of this machine keeps its files. Who wants a name server asks each host itself.
+    WITH_FILE = ["unshare", "--mount", "sh", "-c", 'mount --bind "$0" /etc/hosts && mount --bind /dev/null /etc/resolv.conf && exec "$@"']
 
     def __init__(self, hosts, **keys):
         self._hosts = hosts
@@ -114,6 +114,11 @@ class AddressesTest(unittest.TestCase):
             cluster.await_true(lambda: subprocess.run(health, capture_output=True).returncode == 0, "the gateway's health")
             # Of three processes that try again and again. Who remembers an address for the library's 30 s is refused more often: 12 times.
             self.assertLess(hosts.refused("a") - before, 8)
+
+    def test_names_of_the_hosts_file_need_no_name_server(self):
+        with namespaces.Hosts(["a", "b"]) as hosts, NamedCoordinator(hosts) as cluster:
+            self.assertEqual(cluster.status()["state"], "serving")
+            self.assertEqual({name: hosts.unheard(name) for name in ("a", "b")}, {"a": 0, "b": 0})
 
     def test_ipv6(self):
         with namespaces.Hosts(["a", "b"]) as hosts:

@@ -130,6 +130,11 @@ class Hosts:
         lines = [line.split() for line in _must(*self.prefix(name)[:4], "cat", "/proc/net/snmp").splitlines() if line.startswith("Tcp:")]
         return int(lines[1][lines[0].index("OutRsts")])
 
+    def unheard(self, name):
+        """Datagrams that came to ports of a host at which nobody listens."""
+        lines = [line.split() for line in _must(*self.prefix(name)[:4], "cat", "/proc/net/snmp").splitlines() if line.startswith("Udp:")]
+        return int(lines[1][lines[0].index("NoPorts")])
+
     def sent(self, name, device="eth0"):
         """Bytes that a host has sent over a link of its own."""
         return int(_must(*self.prefix(name)[:4], "cat", f"/sys/class/net/{device}/statistics/tx_bytes"))

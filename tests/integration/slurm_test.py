@@ -2,10 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """deploy/slurm under Slurm: slurmctld on the operator's machine, a slurmd on each of three others (machines.py)."""
 
-import json
 import os
 import re
-import threading
+import subprocess
 import time
 import unittest
 
@@ -13,7 +12,8 @@ import harness
 import hosts as namespaces
 from machines import MOUNT, Machines, leave_out_without
 
-WAIT_SECONDS = 90
+WAIT_SECONDS = 300
+TOKENS = 200
 MUNGE_SOCKET = "/dev/shm/munge.sock"
 
 MUNGED = ("munged --key-file={mount}/munge.key --socket={socket} --pid-file=/dev/shm/munge.pid --log-file={mount}/munge.{name}.log "
@@ -25,7 +25,7 @@ SLURM_CONF = """ClusterName=test
 SlurmctldHost=operator({address})
 SlurmUser=root
 AuthType=auth/munge
-AuthInfo=socket={socket}
+AuthInfo=socket={socket},cred_expire=5
 CryptoType=crypto/munge
 StateSaveLocation={mount}/slurm.state
 SlurmdSpoolDir={mount}/spool.%n
@@ -43,7 +43,7 @@ SchedulerParameters=bf_interval=1,sched_interval=1,sched_min_interval=0,bf_hetjo
 SlurmdParameters=config_overrides
 PropagateResourceLimits=NONE
 ReturnToService=2
-KillWait=20
+KillWait=300
 SlurmdTimeout=30
 {nodes}
 PartitionName=compute Nodes=n1 Default=YES State=UP
@@ -89,56 +89,163 @@ class SlurmMachines(Machines):
                 raise AssertionError(f"waited {WAIT_SECONDS} s for {what}\n{self.log()[-4000:]}")
             time.sleep(0.1)
 
+    def submit(self, *options):
+        """A job that serves: its number."""
+        submitted = self.slurm("sbatch", "--parsable", "--output", f"{MOUNT}/job.log", *options, "-p", "compute", "-N", "1", "--mem=1500", ":",
+                               *options, "-p", "memory", "-N", "2", "--mem=320", str(harness.REPO / "deploy/slurm/lamina.sbatch"),
+                               str(harness.MODEL), "transport=ucx")
+        self.await_serving()
+        return submitted.split("+")[0].strip()
+
+    def await_serving(self, times=1):
+        """The log has said so often that the cluster serves; the last address is the server's."""
+        self.await_true(lambda: self.log().count("lamina: serving at") >= times, "a cluster that serves")
+        self.server = re.findall("lamina: serving at (n1:[0-9]+)", self.log())[-1]
+
+    def await_idle(self):
+        self.await_true(lambda: self.slurm("sinfo", "-h", "-N", "-o", "%T", check=False).split() == ["idle"] * 3, "three idle nodes")
+
+    def await_nothing_left(self):
+        """Of the job, its processes and their shared memory."""
+        self.await_true(lambda: not self.slurm("squeue", "-h").strip(), "the end of the job")
+        self.await_true(lambda: not self.ours(), "the end of the daemons")
+        left = [path for name in self.remote for path in os.listdir(self.path(name, "/dev/shm")) if not path.startswith(("munge", "slurm"))]
+        if left:
+            raise AssertionError(f"left in /dev/shm: {left}")
+
     def ours(self):
         return [line for name in self.remote for line in self.processes(name) if "lamina" in line]
 
 
-class SlurmTest(unittest.TestCase):
+PROMPT = ["--prompt", "Once upon a time", "--ignore-eos", "--temperature", "0"]
+
+
+class SlurmCase(unittest.TestCase):
+
+    whole = []  # The text of TOKENS tokens; that of fewer is its beginning.
 
     def setUp(self):
         harness.require_model(self)
 
-    def generate(self, machines, server, tokens):
-        return harness.run("generate", "--prompt", "Once upon a time", "--max-tokens", str(tokens), "--ignore-eos", "--json", server=server,
-                           prefix=machines.prefix(machines.operator))
+    def wanted(self):
+        if not self.whole:
+            with harness.Cluster() as cluster:
+                self.whole.append(cluster.lamina("generate", *PROMPT, "--max-tokens", str(TOKENS)).stdout)
+        return self.whole[0]
 
-    def test_a_job_serves_loses_a_step_and_drains(self):
-        with harness.Cluster() as cluster:
-            wanted = json.loads(cluster.lamina("generate", "--prompt", "Once upon a time", "--max-tokens", "16", "--ignore-eos",
-                                               "--json").stdout)["token_ids"]
+    def check_text(self, machines):
+        done = harness.run("generate", *PROMPT, "--max-tokens", "16", server=machines.server, prefix=machines.prefix(machines.operator))
+        self.assertEqual(done.returncode, 0, done.stderr + machines.log())
+        self.assertTrue(self.wanted().startswith(done.stdout.rstrip("\n")), done.stdout)
+
+    def popen(self, machines, *words):
+        command = [*machines.prefix(machines.operator), str(harness.BIN / "lamina"), *words, "--server", machines.server]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        return process
+
+    def begin(self, machines, tokens=TOKENS):
+        """A request, of which the first text has come; (it, that text)."""
+        process = self.popen(machines, "generate", *PROMPT, "--max-tokens", str(tokens))
+        first = process.stdout.read(4)
+        self.assertEqual(len(first), 4, machines.log())
+        return process, first
+
+    def finish(self, machines, begun):
+        process, first = begun
+        text = first + process.stdout.read()
+        self.assertEqual(process.wait(WAIT_SECONDS), 0, process.stderr.read() + machines.log())
+        self.assertEqual(text, self.wanted())
+
+
+class CancelTest(SlurmCase):
+
+    def test_a_job_serves_loses_a_step_and_drains_when_it_is_cancelled(self):
+        self.wanted()
         with SlurmMachines() as machines:
-            machines.await_true(lambda: machines.slurm("sinfo", "-h", "-N", "-o", "%T", check=False).split() == ["idle"] * 3, "three idle nodes")
-            submitted = machines.slurm("sbatch", "--parsable", "--output", f"{MOUNT}/job.log", "-p", "compute", "-N", "1", "--mem=1500", ":", "-p",
-                                       "memory", "-N", "2", "--mem=320", str(harness.REPO / "deploy/slurm/lamina.sbatch"), str(harness.MODEL),
-                                       "transport=ucx")
-            job = submitted.split("+")[0].strip()
-            machines.await_true(lambda: "lamina: serving at" in machines.log(), "a cluster that serves")
-            server = re.search("lamina: serving at (n1:[0-9]+)", machines.log())[1]
+            machines.await_idle()
+            job = machines.submit()
             config = (machines.folder / "job/cluster.yaml").read_text()
             self.assertRegex(config, "name: m1, host: n3, .*threads: 1, .*capacity: 256MiB")
-            self.assertEqual(json.loads(self.generate(machines, server, 16).stdout)["token_ids"], wanted)
+            self.check_text(machines)
 
             # A task that is killed ends no other: the cluster goes on.
             machines.run("n3", "pkill", "-KILL", "-x", "lamina-memory")
             machines.await_true(lambda: "serving; without m1" in machines.log(), "the loss")
-            self.assertEqual(json.loads(self.generate(machines, server, 16).stdout)["token_ids"], wanted)
+            self.check_text(machines)
 
             # Who runs when the job is cancelled gets the whole text.
-            answers = []
-            long = threading.Thread(target=lambda: answers.append(self.generate(machines, server, 100)))
-            long.start()
-            machines.await_true(lambda: '"running":1' in self.status(machines, server), "a running request")
+            running = self.begin(machines)
             machines.slurm("scancel", job)
-            long.join()
-            self.assertEqual(answers[0].returncode, 0, answers[0].stderr + machines.log())
-            self.assertEqual(len(json.loads(answers[0].stdout)["token_ids"]), 100)
-            machines.await_true(lambda: not machines.slurm("squeue", "-h").strip(), "the end of the job")
-            machines.await_true(lambda: not machines.ours(), "the end of the daemons")
+            self.finish(machines, running)
+            machines.await_nothing_left()
             self.assertIn("asks to be let go", machines.log())
 
+
+class TimeLimitTest(SlurmCase):
+
+    def test_requests_finish_before_the_time_limit_and_a_job_after_it_can_be_cancelled(self):
+        self.wanted()
+        with SlurmMachines() as machines:
+            machines.await_idle()
+            job = machines.submit("--time=10")
+            # Slurm looks at time limits every half a minute, and warns when less than 90 s and that are left.
+            self.shorten(machines, job)
+            running = [self.begin(machines)]
+            while "the time limit is near" not in machines.log():
+                # One more while the last one runs.
+                begun = self.begin(machines)
+                self.finish(machines, running.pop())
+                running.append(begun)
+            self.finish(machines, running.pop())
+            machines.await_nothing_left()
+            log = machines.log()
+            self.assertRegex(log, "asks to be let go|was told to stop")
+            self.assertNotIn("DUE TO TIME LIMIT", log)
+            self.assertTrue(log.rstrip().endswith("lamina: ended"), log[-500:])
+
+            machines.await_idle()
+            second = self.resubmit(machines)
+            running = self.begin(machines)
+            machines.slurm("scancel", second)
+            self.finish(machines, running)
+            machines.await_nothing_left()
+
     @staticmethod
-    def status(machines, server):
-        return harness.run("status", "--json", server=server, prefix=machines.prefix(machines.operator)).stdout.replace(" ", "")
+    def resubmit(machines):
+        (machines.folder / "job.log").unlink()
+        return machines.submit()
+
+    @staticmethod
+    def shorten(machines, job):
+        """A time limit that is near, and not so near that the job would be killed."""
+        run = re.search("RunTime=00:([0-9]+):([0-9]+)", machines.slurm("scontrol", "show", "job", job))
+        minutes = int(run[1]) + (2 if int(run[2]) > 30 else 1)
+        for component in (f"{job}+0", f"{job}+1"):
+            machines.slurm("scontrol", "update", f"jobid={component}", f"timelimit={minutes}")
+
+
+class RequeueTest(SlurmCase):
+
+    def test_after_a_requeue_new_requests_are_served(self):
+        self.wanted()
+        with SlurmMachines() as machines:
+            machines.await_idle()
+            job = machines.submit()
+            # The host of the coordinator is lost: who runs is told, and keeps what came. The job is queued again, and serves.
+            long = self.popen(machines, "generate", *PROMPT, "--max-tokens", "3000")
+            measured = self.popen(machines, "bench", "--requests", "1", "--output-tokens", "3000", "--json")
+            self.assertTrue(long.stdout.read(20))
+            machines.kill("n1")
+            self.assertEqual(long.wait(WAIT_SECONDS), 1)
+            self.assertIn("UNAVAILABLE", measured.communicate(timeout=WAIT_SECONDS)[0])
+            machines.slurm("scontrol", "update", "nodename=n1", "state=down", "reason=power")
+            machines.boot("n1")
+            machines.slurm("scontrol", "update", "nodename=n1", "state=resume")
+            machines.await_serving(times=2)
+            self.assertIn("Restarts=1", machines.slurm("scontrol", "show", "job", job))
+            self.check_text(machines)
 
 
 if __name__ == "__main__":
