@@ -48,8 +48,9 @@ class LocalClusterWindowsTest : public ::testing::Test {
 
   static void ExpectKeptBits(const char* what, const LocalClusterOptions& options) {
     SCOPED_TRACE(what);
-    for (const GenerateResult& result : Kept()) {
-      ASSERT_TRUE(result.status.ok()) << result.status;
+    for (size_t i = 0; i < Kept().size(); ++i) {
+      ASSERT_TRUE(Kept()[i].status.ok()) << Kept()[i].status;
+      ASSERT_EQ(Kept()[i].choices[0].tokens.size(), Requests()[i].max_tokens);
     }
     const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
     ASSERT_NE(cluster, nullptr);
@@ -114,11 +115,14 @@ TEST_F(LocalClusterWindowsTest, FetchedKvDoesNotShow) {
   }
 }
 
-// What cannot be served beside the others waits, and is recomputed from its tokens.
+// Two that grow beside each other: one gives up everything, and is recomputed from its tokens.
 TEST_F(LocalClusterWindowsTest, PreemptionDoesNotShow) {
+  const std::vector<coordinator::GenerateSpec> two = {Greedy(RandomPrompt(20, 5), 700),
+                                                      Sampled(RandomPrompt(30, 6), 700, 6)};
+  const std::vector<GenerateResult> kept = MakeCluster(Keeping())->GenerateMany(two);
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(Freeing());
   ASSERT_NE(cluster, nullptr);
-  ExpectSame(cluster->GenerateMany(Requests()), Kept());
+  ExpectSame(cluster->GenerateMany(two), kept);
   EXPECT_GT(cluster->engine().GetStatus().scheduler.preemptions, 0u);
 }
 
