@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compute_node/local_kv.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -93,7 +94,9 @@ absl::StatusOr<uint64_t> LocalKv::Attend(uint32_t lane, uint32_t layer,
                       .q_stride = qkv.stride,
                       .out = out.row(rows.first_row),
                       .out_stride = out.stride});
-    context += rows.first_token + rows.tokens;
+    const uint32_t window = layers_[layer].window;
+    context +=
+        rows.tokens + (window == 0 ? rows.first_token : std::min(rows.first_token, window - 1));
   }
   LAMINA_RETURN_IF_ERROR(device_.Attend(layer, AllHeads(layers_[layer]), items_));
   return context * 2 * layers_[layer].kv_width() * sizeof(BFloat16);

@@ -21,6 +21,11 @@ absl::Status SequenceTable::ApplyChange(const plan::SequenceLeave& leave, const 
   return absl::OkStatus();
 }
 
+// Slots are the holders' business, and a span without any still sends its partial.
+absl::Status SequenceTable::ApplyChange(const plan::SlotRelease&, const Limits&) {
+  return absl::OkStatus();
+}
+
 absl::Status SequenceTable::ApplyChange(const plan::SequenceJoin& join, const Limits& limits) {
   if (join.tokens.empty() || join.prompt_tokens > join.tokens.size()) {
     return absl::InternalError(absl::StrCat("sequence ", join.id, " joins with ",

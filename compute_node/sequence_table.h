@@ -49,6 +49,7 @@ class SequenceTable {
     uint32_t span_tokens = 0;
   };
   absl::Status ApplyChange(const plan::SequenceLeave& leave, const Limits& limits);
+  static absl::Status ApplyChange(const plan::SlotRelease& release, const Limits& limits);
   absl::Status ApplyChange(const plan::SequenceJoin& join, const Limits& limits);
   absl::Status ApplyChange(const plan::SlotGrant& grant, const Limits& limits);
 

@@ -127,6 +127,12 @@ void AppendTo(v1::StepPlan* proto, const plan::SequenceLeave& leave) {
   proto->add_leaves(leave.id);
 }
 
+void AppendTo(v1::StepPlan* proto, const plan::SlotRelease& release) {
+  v1::SlotRelease* entry = proto->add_releases();
+  entry->set_sequence(release.sequence);
+  entry->set_tokens(release.tokens);
+}
+
 void AppendTo(v1::StepPlan* proto, const plan::SequenceJoin& join) {
   ToProto(join, proto->add_joins());
 }
@@ -142,6 +148,12 @@ void AppendTo(v1::StepPlan* proto, const plan::SlotGrant& grant) {
 void ReadFrom(const v1::StepPlan& proto, std::vector<plan::SequenceLeave>& leaves) {
   for (const plan::SequenceId id : proto.leaves()) {
     leaves.push_back({.id = id});
+  }
+}
+
+void ReadFrom(const v1::StepPlan& proto, std::vector<plan::SlotRelease>& releases) {
+  for (const v1::SlotRelease& release : proto.releases()) {
+    releases.push_back({.sequence = release.sequence(), .tokens = release.tokens()});
   }
 }
 

@@ -2,6 +2,7 @@
 #include "coordinator/cluster_options.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 #include <variant>
@@ -148,6 +149,7 @@ EngineOptions MakeOptions(const ClusterConfig& config, const model::Graph& graph
   for (const std::string& name : config.transport) {
     options.transports.push_back(TransportUri(config, name));
   }
+  options.scheduler.windows = cost::LayerWindows(options.layers);
   for (const ComputeNodeConfig& node : config.compute) {
     options.nodes.push_back({.name = node.name,
                              .prefill = node.role == ComputeRole::kPrefill,
@@ -158,6 +160,10 @@ EngineOptions MakeOptions(const ClusterConfig& config, const model::Graph& graph
   }
   if (config.policy == kPolicyAuto) {
     options.policy_auto = PolicyAutoOptionsOf(config);
+    // As lanes count it.
+    double& context = options.policy_auto->load.context;
+    context = static_cast<double>(
+        options.scheduler.windows.SeenOf(static_cast<uint64_t>(std::llround(context))));
   }
   if (config.Fetches()) {
     options.fetch_bytes = config.fetch.window_bytes;

@@ -430,7 +430,7 @@ class NoPlace final : public grpc::ServerBidiReactor<v1::NodeMessage, v1::Coordi
 
 }  // namespace
 
-ClusterService::ClusterService(Engine& engine, LateStreams& streams, std::string model,
+ClusterService::ClusterService(Engine& engine, LateStreams& streams, ModelNames model,
                                const Clock& clock, ClusterSecret secret, TlsFiles tls)
     : engine_(engine),
       streams_(streams),
@@ -457,7 +457,7 @@ grpc::ServerUnaryReactor* ClusterService::GetStatus(grpc::CallbackServerContext*
   const EngineStatus status = engine_.GetStatus();
   response->set_epoch(status.epoch);
   response->set_state(status.state);
-  response->set_model(model_);
+  response->set_model(model_.own);
   for (const NodeReport& report : status.nodes) {
     ToProto(report, status.transport, response->add_nodes());
   }
@@ -525,7 +525,7 @@ grpc::ServerUnaryReactor* ClusterService::GetStatus(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* ClusterService::GetRequestMetrics(
     grpc::CallbackServerContext* context, const v1::GetRequestMetricsRequest*,
     v1::GetRequestMetricsResponse* response) {
-  response->set_text(RequestMetricsText(engine_, model_));
+  response->set_text(RequestMetricsText(engine_, model_.served));
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(grpc::Status::OK);
   return reactor;

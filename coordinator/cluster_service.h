@@ -19,11 +19,17 @@
 
 namespace lamina::coordinator {
 
+// Of the model: its own, and the first of those by which clients ask for it.
+struct ModelNames {
+  std::string own;
+  std::string served;
+};
+
 class ClusterService final : public v1::Cluster::CallbackService {
  public:
   // The engine and `streams` must outlive the service and every stream. `streams` hears what nodes
   // report. Nodes prove that they know `secret`, and with `tls` show a certificate of their name.
-  ClusterService(Engine& engine, LateStreams& streams, std::string model, const Clock& clock,
+  ClusterService(Engine& engine, LateStreams& streams, ModelNames model, const Clock& clock,
                  ClusterSecret secret, TlsFiles tls = {});
 
   grpc::ServerBidiReactor<v1::NodeMessage, v1::CoordinatorMessage>* Attach(
@@ -47,7 +53,7 @@ class ClusterService final : public v1::Cluster::CallbackService {
  private:
   Engine& engine_;
   LateStreams& streams_;
-  const std::string model_;
+  const ModelNames model_;
   const Clock& clock_;
   const Nanos started_;
   JoinGate gate_;

@@ -70,7 +70,8 @@ absl::StatusOr<EpochForming::Placement> EpochForming::PlaceHeads(
   }
   LAMINA_ASSIGN_OR_RETURN(
       const core::HeadSplit split,
-      core::ShareHeads(options_.layers, nodes, options_.scheduler.sequence_tokens_max));
+      core::ShareHeads(options_.layers, nodes,
+                       options_.scheduler.SlotsAtOnce(options_.scheduler.sequence_tokens_max)));
   return Placement{.shares = {{.name = absl::StrJoin(NamesOf(members.kv), "+"),
                                .slots = split.slots,
                                .bandwidth_bytes_per_second = bandwidth}},
@@ -91,7 +92,8 @@ absl::StatusOr<EpochForming::Placement> EpochForming::PlaceSequences(
   }
   if (const uint32_t span_tokens = options_.scheduler.span_tokens; span_tokens > 0) {
     LAMINA_RETURN_IF_ERROR(
-        core::CheckSpans(placement.shares, span_tokens, options_.scheduler.sequence_tokens_max));
+        core::CheckSpans(placement.shares, span_tokens,
+                         options_.scheduler.SlotsAtOnce(options_.scheduler.sequence_tokens_max)));
     placement.words = absl::StrCat("token_range: spans of ", span_tokens, " tokens over ",
                                    placement.shares.size(), " memory nodes");
   }

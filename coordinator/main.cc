@@ -138,11 +138,12 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
       RealClock());
   streams.Start();
   LAMINA_ASSIGN_OR_RETURN(coordinator::ChatAdvice advice, AdviceOf(config));
+  const coordinator::ModelNames names{.own = model.config.name, .served = advice.names.front()};
   coordinator::InferenceService inference(engine, *tokenizer, model.config,
                                           coordinator::KvBytesPerToken(options.layers),
                                           std::move(advice));
-  coordinator::ClusterService cluster(engine, streams, model.config.name, RealClock(),
-                                      std::move(secret), config.tls);
+  coordinator::ClusterService cluster(engine, streams, names, RealClock(), std::move(secret),
+                                      config.tls);
 
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
@@ -165,9 +166,9 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
     LAMINA_ASSIGN_OR_RETURN(http, daemon::HttpServer::Start(
                                       config.coordinator_http,
                                       daemon::DaemonPages(
-                                          [&engine, &model, started = RealClock().Now()] {
-                                            return coordinator::MetricsText(
-                                                engine, model.config.name, RealClock(), started);
+                                          [&engine, &names, started = RealClock().Now()] {
+                                            return coordinator::MetricsText(engine, names.served,
+                                                                            RealClock(), started);
                                           },
                                           [&engine] { return coordinator::HealthProblem(engine); }),
                                       config.ports));

@@ -52,7 +52,7 @@ absl::Status NodeAdmission::CheckPolicyAuto(const control::NodeIdentity& identit
 
 absl::Status NodeAdmission::CheckRoom(const NodeHello& hello, bool holds_kv) const {
   const control::NodeIdentity& identity = hello.identity;
-  const uint32_t least = options_.scheduler.sequence_tokens_max;
+  const uint32_t least = options_.scheduler.SlotsAtOnce(options_.scheduler.sequence_tokens_max);
   if (identity.is_memory && options_.scheduler.span_tokens > 0) {
     // One span at least; whether a longest request has room, only all nodes together tell.
     return core::CheckSpans({{.name = identity.name, .slots = SlotsOf(hello)}},

@@ -225,13 +225,19 @@ absl::Status KvStream::Gather(const Lane& lane, const Stream& stream, size_t fir
         const size_t first_zero = std::max(zeros, from);
         std::fill(k + (skipped + first_zero) * head_dim, k + (skipped + to) * head_dim, BFloat16());
         std::fill(v + (skipped + tokens_end) * head_dim, v + (skipped + to) * head_dim, BFloat16());
-        if (from < tokens_end) {
+        // What lies nowhere any more is not seen by any row.
+        const plan::SlotTables::Sequence& sequence = *lane.fetched[run].sequence;
+        const uint32_t hidden = sequence.released - std::min(sequence.released, tokens.recomputed);
+        const size_t first = std::clamp(slot + hidden, from, std::max(from, tokens_end));
+        std::fill(k + (skipped + from) * head_dim, k + (skipped + first) * head_dim, BFloat16());
+        std::fill(v + (skipped + from) * head_dim, v + (skipped + first) * head_dim, BFloat16());
+        if (first < tokens_end) {
           // Tokens go to slots of their numbers, counted from token 0, which may come otherwise.
           const size_t token_0 = (skipped + slot - tokens.recomputed) * head_dim;
-          LAMINA_RETURN_IF_ERROR(stored_.kv.Load(
-              stream.layer, piece.heads.first + head, lane.fetched[run].sequence->extents,
-              static_cast<uint32_t>(from - slot) + tokens.recomputed,
-              static_cast<uint32_t>(tokens_end - from), k + token_0, v + token_0));
+          LAMINA_RETURN_IF_ERROR(
+              stored_.kv.Load(stream.layer, piece.heads.first + head, sequence.extents,
+                              static_cast<uint32_t>(first - slot) + tokens.recomputed,
+                              static_cast<uint32_t>(tokens_end - first), k + token_0, v + token_0));
         }
       }
       slot += tokens.slots();
@@ -250,10 +256,13 @@ absl::Status KvStream::GatherActivations(const Lane& lane, const Stream& stream,
     const size_t from = std::max(token, first);
     const size_t upto = std::min(run_end, end);
     if (from < upto) {
-      LAMINA_RETURN_IF_ERROR(stored_.activations->Load(
-          stream.layer, lane.fetched[run].sequence->extents, static_cast<uint32_t>(from - token),
-          static_cast<uint32_t>(upto - from), to));
-      to += (upto - from) * epoch_.config.activation_width;
+      const plan::SlotTables::Sequence& sequence = *lane.fetched[run].sequence;
+      const size_t kept = std::clamp<size_t>(token + sequence.released, from, upto);
+      to = std::fill_n(to, (kept - from) * epoch_.config.activation_width, BFloat16());
+      LAMINA_RETURN_IF_ERROR(stored_.activations->Load(stream.layer, sequence.extents,
+                                                       static_cast<uint32_t>(kept - token),
+                                                       static_cast<uint32_t>(upto - kept), to));
+      to += (upto - kept) * epoch_.config.activation_width;
     }
     token = run_end;
   }

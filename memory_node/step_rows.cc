@@ -118,6 +118,9 @@ absl::StatusOr<size_t> CutAtFullBlocks(const plan::SlotTables& tables, Lane& lan
   for (uint32_t i = 0; i < ahead; ++i) {
     Row& row = lane.rows[i];
     const plan::SlotTables::Sequence& sequence = *row.sequence;
+    if (sequence.released > 0) {
+      continue;  // Every layer has a window, where no row is cut.
+    }
     const uint32_t blocks = row.position / kernels::kBlockTokens;
     uint32_t block = 0;
     const auto span_of = [&](uint32_t first, uint32_t tokens) -> absl::StatusOr<Span> {

@@ -9,6 +9,24 @@
 
 namespace lamina::model {
 
+namespace {
+
+constexpr uint64_t kBlockTokens = 256;  // Of attention, in which slots come free.
+
+// Of a sequence of positions_max tokens.
+uint64_t TokensKept(const Model& model) {
+  uint64_t longest = 0;
+  for (const Op& op : model.graph.ops) {
+    if (const auto* attention = std::get_if<AttentionOp>(&op.body)) {
+      const uint32_t window = attention->descriptor.window;
+      longest = window == 0 ? UINT64_MAX - kBlockTokens : std::max<uint64_t>(longest, window);
+    }
+  }
+  return std::min<uint64_t>(model.config.positions_max, longest + kBlockTokens);
+}
+
+}  // namespace
+
 ModelSummary Inspect(const Model& model) {
   ModelSummary summary;
   summary.config = model.config;
@@ -33,13 +51,14 @@ ModelSummary Inspect(const Model& model) {
     summary.parameters += uint64_t{weight.rows} * weight.cols;
   }
   summary.bf16_bytes = 2 * summary.parameters;
+  const uint64_t kept = TokensKept(model);
   for (const Op& op : model.graph.ops) {
     if (const auto* attention = std::get_if<AttentionOp>(&op.body)) {
       const AttentionDescriptor& layer = attention->descriptor;
       const uint64_t bytes = uint64_t{2} * layer.kv_width() * 2;
       const uint64_t tokens = model.config.positions_max;
       summary.kv_bytes_per_token += bytes;
-      summary.kv_bytes_kept += bytes * tokens;
+      summary.kv_bytes_kept += bytes * kept;
       summary.kv_bytes_read +=
           bytes * (layer.window == 0 ? tokens : std::min<uint64_t>(tokens, layer.window));
     }

@@ -30,7 +30,8 @@ struct ModelSummary {
   std::vector<TypeSummary> types;   // By bytes, largest first.
   uint64_t kv_bytes_per_token = 0;  // bf16 keys and values of all layers.
   // Of a sequence of config.positions_max tokens: what is kept, and what its last token reads, less
-  // where layers have a window. Slots hold all layers, so what only windows hide is kept.
+  // where layers have a window. Slots hold all layers: what windows hide is kept where a layer sees
+  // everything, else as far as the longest window reaches, in whole blocks of attention.
   uint64_t kv_bytes_kept = 0;
   uint64_t kv_bytes_read = 0;
   // All tensors of the files, in their order.

@@ -18,6 +18,22 @@ void Append(std::vector<Extent>& extents, const Extent& extent) {
   }
 }
 
+// Has the first `tokens` tokens lie nowhere.
+void ReleaseFirst(std::vector<Extent>& extents, uint32_t tokens) {
+  uint32_t left = tokens;
+  auto kept = extents.begin();
+  while (left > 0 && kept->tokens <= left) {
+    left -= kept->tokens;
+    ++kept;
+  }
+  if (left > 0) {
+    kept->first_slot += left;
+    kept->tokens -= left;
+  }
+  extents.erase(extents.begin(), kept);
+  extents.insert(extents.begin(), Extent{.first_slot = 0, .tokens = tokens});
+}
+
 }  // namespace
 
 absl::Status SlotTables::Apply(const StepPlan& plan) {
@@ -26,6 +42,30 @@ absl::Status SlotTables::Apply(const StepPlan& plan) {
 
 absl::Status SlotTables::Apply(const SequenceLeave& leave) {
   sequences_.erase(leave.id);
+  return absl::OkStatus();
+}
+
+absl::Status SlotTables::Apply(const SlotRelease& release) {
+  const auto found = sequences_.find(release.sequence);
+  if (found == sequences_.end()) {
+    return absl::OkStatus();  // Of another node.
+  }
+  Sequence& sequence = found->second;
+  if (release.tokens <= sequence.released || release.tokens > sequence.tokens) {
+    return absl::InternalError(absl::StrCat(
+        "plan releases the first ", release.tokens, " of ", sequence.tokens, " tokens of sequence ",
+        release.sequence, ", of which ", sequence.released, " are released"));
+  }
+  sequence.released = release.tokens;
+  if (!spans()) {
+    ReleaseFirst(sequence.extents, release.tokens);
+  }
+  for (Span& span : sequence.spans) {
+    const uint32_t start = span.index * options_.span_tokens;
+    if (start < release.tokens) {
+      ReleaseFirst(span.extents, std::min(release.tokens - start, span.tokens));
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -89,6 +129,11 @@ absl::Status SlotTables::GrantToSpan(Sequence& sequence, const SlotGrant& grant)
 
 absl::StatusOr<std::vector<Extent>> SlotTables::SlotsOf(const Sequence& sequence, uint32_t first,
                                                         uint32_t tokens) const {
+  if (first < sequence.released) {
+    return absl::InternalError(absl::StrCat("plan uses token ", first,
+                                            " of a sequence whose first ", sequence.released,
+                                            " have no slots any more"));
+  }
   if (!spans()) {
     return Part(sequence.extents, sequence.tokens, first, tokens);
   }

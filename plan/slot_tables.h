@@ -35,9 +35,12 @@ class SlotTables {
     std::vector<Extent> extents;
     uint32_t tokens = 0;
   };
+  // Tokens whose slots are released are an extent of slot 0 at the front, which nothing reads: so
+  // tokens keep their numbers.
   struct Sequence {
     std::vector<Extent> extents;
     uint32_t tokens = 0;                          // With spans those on other nodes too.
+    uint32_t released = 0;                        // The first ones of these.
     AttentionPath path = AttentionPath::kRemote;  // By which its rows attend.
     std::vector<Span> spans;  // With spans, in place of `extents`: those that lie here.
   };
@@ -45,14 +48,15 @@ class SlotTables {
   explicit SlotTables(const Options& options) : options_(options) {}
 
   // All changes of the plan.
-  // Errors: kInternal  slots that the arena does not have, or across the border of two spans.
+  // Errors: kInternal  slots that the arena does not have, or across the border of two spans; a
+  //                    release of more tokens than there are, or of fewer than before.
   absl::Status Apply(const StepPlan& plan);
 
   // Null: it is not here. Stays where it is until it leaves.
   const Sequence* Find(SequenceId id) const;
 
   // The slots of tokens [first, first + tokens) of a sequence; with spans of those that lie here.
-  // Errors: kInternal  it has no slots for them.
+  // Errors: kInternal  it has no slots for them, or no more.
   absl::StatusOr<std::vector<Extent>> SlotsOf(const Sequence& sequence, uint32_t first,
                                               uint32_t tokens) const;
 
@@ -62,6 +66,7 @@ class SlotTables {
 
  private:
   absl::Status Apply(const SequenceLeave& leave);
+  absl::Status Apply(const SlotRelease& release);
   absl::Status Apply(const SequenceJoin& join);
   absl::Status Apply(const SlotGrant& grant);
   bool spans() const { return options_.span_tokens > 0; }

@@ -5,11 +5,13 @@
 //
 // A lane is one batch in flight. Steps of a lane count from 1 in every epoch and run in order. A
 // node applies a plan's changes (kind by kind: table_changes.h) when it starts that step. A plan
-// may consist of leaves alone; it is a step like any other: every node that has a part in it
-// reports it done.
+// may consist of leaves and releases alone; it is a step like any other: every node that has a part
+// in it reports it done.
 //
 // Life in the tables:
-// - A sequence joins with grants for all of joins.tokens and with its first chunk in the same plan.
+// - A sequence joins with grants for joins.tokens and with its first chunk in the same plan. Where
+//   every layer has a window the grants may be for the first tokens alone; those behind come with
+//   the steps that need them, and tokens that no query reaches any more give their slots up.
 //   Its other chunks follow in order in later steps of the lane, one per step, not always in
 //   consecutive ones. Tokens that no chunk has are either there already, before the first one
 //   (a prefix whose slots are shared with whoever stored it), or come as prompt rows, behind the
@@ -23,8 +25,8 @@
 //   planned before may still have rows of it (dead rows, if the sequence has ended): nodes may
 //   compute them or not, and the coordinator discards what comes back.
 // - Slots and scratch of a sequence are given to nobody else until every node has reported the step
-//   that carries its leave (scratch: or its last chunk). A preempted sequence joins again under its
-//   own id, on any lane, and only after that too.
+//   that carries its leave or release (scratch: or its last chunk). A preempted sequence joins
+//   again under its own id, on any lane, and only after that too.
 // - Forks join in their parent's plan, behind it. The prefix's slots are shared and never written
 //   again by either; the first token of each goes to slots of its own. A fork may leave before the
 //   parent's last chunk; then that chunk samples nothing for it. If the parent leaves before its
@@ -53,6 +55,15 @@ using SequenceId = uint64_t;  // Never used twice in the life of a coordinator; 
 struct SequenceLeave {
   SequenceId id = 0;
   friend bool operator==(const SequenceLeave&, const SequenceLeave&) = default;
+};
+
+// The first `tokens` tokens of a sequence have no slots any more: all layers have windows, and no
+// row of this step or a later one reaches them. Whole blocks of attention, so that what is summed
+// stays the same.
+struct SlotRelease {
+  SequenceId sequence = 0;
+  uint32_t tokens = 0;  // From token 0 on; more than with the release before.
+  friend bool operator==(const SlotRelease&, const SlotRelease&) = default;
 };
 
 // A sequence enters the tables of the lane's nodes.
@@ -122,6 +133,7 @@ struct StepPlan {
   uint64_t step = 0;
   // Changes of the nodes' tables, a list for each kind (table_changes.h).
   std::vector<SequenceLeave> leaves;
+  std::vector<SlotRelease> releases;
   std::vector<SequenceJoin> joins;
   std::vector<SlotGrant> grants;
   // Work.

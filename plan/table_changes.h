@@ -22,9 +22,11 @@ namespace lamina::plan {
 
 // References to the lists of a plan, in the order in which kinds apply.
 inline auto ChangeLists(const StepPlan& plan) {
-  return std::tie(plan.leaves, plan.joins, plan.grants);
+  return std::tie(plan.leaves, plan.releases, plan.joins, plan.grants);
 }
-inline auto ChangeLists(StepPlan& plan) { return std::tie(plan.leaves, plan.joins, plan.grants); }
+inline auto ChangeLists(StepPlan& plan) {
+  return std::tie(plan.leaves, plan.releases, plan.joins, plan.grants);
+}
 
 // Calls `apply`, which returns a Status for a change of any kind, with each change in order.
 // Errors: the first of `apply`; it is not called again.

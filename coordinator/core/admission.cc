@@ -98,7 +98,8 @@ bool Admission::MakeRoomFor(Sequence& sequence, uint32_t node) {
   if (options_.span_tokens > 0) {
     return true;  // Nothing is kept.
   }
-  const uint64_t wanted = SlotsWanted(node, sequence.tokens(), places_.cache.Find(sequence, node));
+  const uint64_t wanted = SlotsWanted(node, options_.SlotsAtOnce(sequence.tokens()),
+                                      places_.cache.Find(sequence, node));
   places_.cache.MakeRoomFor(sequence, node, wanted);
   return places_.kv.directory().SlotsFree(node) >= wanted;
 }
@@ -131,8 +132,9 @@ bool Admission::NodeHasRoom(uint32_t node, uint32_t tokens, const PrefixCache::F
 uint64_t Admission::SlotsWanted(uint32_t node, uint32_t tokens,
                                 const PrefixCache::Found& found) const {
   const uint64_t headroom = uint64_t{options_.admission_headroom} * places_.residents.CountOn(node);
-  return std::min<uint64_t>(tokens + 1 + headroom, options_.memory_nodes[node].slots) -
-         found.tokens;
+  const uint64_t wanted =
+      std::min<uint64_t>(tokens + 1 + headroom, options_.memory_nodes[node].slots);
+  return wanted - std::min<uint64_t>(wanted, found.tokens);
 }
 
 // Span by span. What this sequence takes on a node counts for its next span: a node holds so many
@@ -140,28 +142,34 @@ uint64_t Admission::SlotsWanted(uint32_t node, uint32_t tokens,
 // when it is alone.
 std::vector<uint32_t> Admission::PickNodesFor(const Sequence& sequence,
                                               const std::vector<uint64_t>& context_tokens) const {
-  const uint32_t span_max = options_.span_tokens == 0 ? sequence.slots_max() : options_.span_tokens;
+  const uint32_t span_max =
+      options_.span_tokens == 0 ? options_.SlotsAtOnce(sequence.slots_max()) : options_.span_tokens;
+  const uint32_t joins = options_.SlotsAtOnce(sequence.tokens());
+  std::vector<uint64_t> seen(options_.memory_nodes.size());
   std::vector<uint32_t> taken(options_.memory_nodes.size());
   std::vector<uint32_t> nodes;
-  for (uint32_t left = sequence.tokens(); left > 0;) {
+  for (uint32_t left = joins; left > 0;) {
     const uint32_t tokens = options_.span_tokens == 0 ? left : std::min(left, options_.span_tokens);
     std::vector<NodeLoad> loads;
     for (uint32_t node = 0; node < taken.size(); ++node) {
       const MemoryNodeShare& share = options_.memory_nodes[node];
       const PrefixCache::Found found = places_.cache.Find(sequence, node);
-      loads.push_back({.lane_context_tokens = context_tokens[node] + taken[node],
+      loads.push_back({.lane_context_tokens = context_tokens[node] + seen[node],
                        .bandwidth = share.bandwidth_bytes_per_second,
                        .fits = taken[node] + uint64_t{span_max} <= share.slots &&
                                NodeHasRoom(node, taken[node] + tokens, found),
                        .kept_tokens = found.tokens});
     }
-    const auto picked = placement_.NodeOfNewcomer(loads, tokens);
+    const uint64_t first = joins - left;
+    const uint64_t reads = options_.windows.SeenIn(first, first + tokens, joins);
+    const auto picked = placement_.NodeOfNewcomer(loads, static_cast<uint32_t>(reads));
     if (!picked) {
       return {};
     }
     LAMINA_CHECK(loads[*picked].fits);
     nodes.push_back(*picked);
     taken[*picked] += tokens;
+    seen[*picked] += reads;
     left -= tokens;
   }
   return nodes;
@@ -173,6 +181,7 @@ void Admission::Join(Sequence& sequence, uint32_t lane, const std::vector<uint32
   const plan::SequenceId id = sequence.request.id;
   SequenceKv& kv = places_.kv;
   kv.Open(id);
+  const uint32_t joins = options_.SlotsAtOnce(sequence.join_tokens);
   std::vector<HeldExtent> slots;
   for (const uint32_t node : nodes) {
     kv.BeginSpan(id, node);
@@ -180,8 +189,8 @@ void Admission::Join(Sequence& sequence, uint32_t lane, const std::vector<uint32
       slots = places_.cache.Join(sequence, node);
       sequence.chunked_tokens = sequence.cached_tokens;
     }
-    const auto granted =
-        kv.Append(id, std::min(kv.RoomInSpan(id), sequence.join_tokens - kv.TokensOf(id)));
+    const uint32_t left = joins - std::min(joins, kv.TokensOf(id));
+    const auto granted = kv.Append(id, std::min(kv.RoomInSpan(id), left));
     LAMINA_CHECK(granted.ok());
     slots.insert(slots.end(), granted->begin(), granted->end());
   }
@@ -196,7 +205,8 @@ bool Admission::MayJoinWith(const Sequence& fork, const Sequence& parent) const 
   const uint32_t slots_max = options_.span_tokens == 0 ? options_.memory_nodes[parent.node].slots
                                                        : options_.SlotsOfLongest();
   return fork.state == SequenceState::kWaiting && !fork.request.score && fork.committed.empty() &&
-         fork.request.prompt == parent.request.prompt && fork.slots_max() <= slots_max &&
+         fork.request.prompt == parent.request.prompt &&
+         options_.SlotsAtOnce(fork.slots_max()) <= slots_max &&
          places_.lanes.running() < options_.running_max && balance_.HasRoomForRow(parent.lane) &&
          NodeHasRoom(parent.node, 0);
 }
@@ -204,7 +214,8 @@ bool Admission::MayJoinWith(const Sequence& fork, const Sequence& parent) const 
 // Forks submitted by now join with their parent, as far as there is room for their rows. Those left
 // over are served in their turn, as ordinary sequences.
 void Admission::JoinForks(Sequence& parent, OpenStep& open) {
-  if (parent.request.score || !parent.committed.empty()) {
+  const bool whole = places_.kv.TokensOf(parent.request.id) == parent.join_tokens;
+  if (parent.request.score || !parent.committed.empty() || !whole) {
     return;
   }
   for (const plan::SequenceId id : parent.forks) {

@@ -87,6 +87,20 @@ void KvDirectory::Impl::ReserveBehind(OpenSpan& span) {
   SetReservation(span, tokens);
 }
 
+// Shared slots too: whoever ends last may have a ticket that comes back before this one.
+void KvDirectory::Impl::Quarantine(uint32_t node, const std::vector<Extent>& extents,
+                                   uint64_t ticket) {
+  Pool& pool = pools[node];
+  std::vector<Extent> released;
+  for (const Extent& extent : extents) {
+    quarantine[ticket].push_back({node, extent});
+    pool.live.Drop(extent, released);
+  }
+  for (const Extent& extent : released) {
+    pool.quarantined += extent.tokens;
+  }
+}
+
 void KvDirectory::Impl::RevokeOne(Pool& pool) {
   LAMINA_CHECK(!pool.reservations.empty());
   // The first that is as large as it is said to be: no other one is larger than said.
@@ -211,7 +225,7 @@ absl::StatusOr<std::vector<Extent>> KvDirectory::Append(const HeldSpan& span, ui
 std::vector<Extent> KvDirectory::Fork(const HeldSpan& parent, const HeldSpan& child,
                                       uint32_t tokens) {
   const OpenSpan& from = impl_->Find(parent);
-  LAMINA_CHECK(tokens <= from.tokens);
+  LAMINA_CHECK(tokens <= from.tokens && from.released == 0);
   OpenSpan& to = impl_->Insert(child, from.node);
   Pool& pool = impl_->pools[from.node];
   uint32_t left = tokens;
@@ -233,11 +247,11 @@ std::vector<Extent> KvDirectory::Share(const HeldSpan& from, uint32_t first, uin
   const OpenSpan& source = impl_->Find(from);
   OpenSpan& target = impl_->Find(to);
   LAMINA_CHECK(source.node == target.node && target.reserved == 0);
-  LAMINA_CHECK(uint64_t{first} + tokens <= source.tokens);
+  LAMINA_CHECK(uint64_t{first} + tokens <= source.tokens && first >= source.released);
   Pool& pool = impl_->pools[source.node];
   const size_t extents_before = target.extents.size();
   std::vector<Extent> shared;
-  uint32_t passed = 0;  // Tokens of the source before the extent.
+  uint32_t passed = source.released;  // Tokens of the source before the extent.
   for (const Extent& extent : source.extents) {
     const uint32_t begin = std::max(first, passed);
     const uint32_t end = std::min(first + tokens, passed + extent.tokens);
@@ -291,18 +305,34 @@ void KvDirectory::Release(const HeldSpan& span, uint64_t ticket) {
   OpenSpan& open = impl_->Find(span);
   Pool& pool = impl_->pools[open.node];
   impl_->FreeReservation(open);
-  // Shared slots too: whoever ends last may have a ticket that comes back before this one.
-  std::vector<Extent> released;
-  for (const Extent& extent : open.extents) {
-    impl_->quarantine[ticket].push_back({open.node, extent});
-    pool.live.Drop(extent, released);
-  }
-  for (const Extent& extent : released) {
-    pool.quarantined += extent.tokens;
-  }
-  pool.tokens_open -= open.tokens;
+  impl_->Quarantine(open.node, open.extents, ticket);
+  pool.tokens_open -= open.tokens - open.released;
   pool.extents_open -= open.extents.size();
   impl_->spans.erase(span);
+}
+
+void KvDirectory::ReleaseFirst(const HeldSpan& span, uint32_t tokens, uint64_t ticket) {
+  OpenSpan& open = impl_->Find(span);
+  LAMINA_CHECK(tokens <= open.tokens);
+  if (tokens == open.tokens) {
+    impl_->FreeReservation(open);  // It would lie behind nothing.
+  }
+  Pool& pool = impl_->pools[open.node];
+  pool.extents_open -= open.extents.size();
+  std::vector<Extent> given;
+  while (open.released < tokens) {
+    Extent& first = open.extents.front();
+    const uint32_t count = std::min(tokens - open.released, first.tokens);
+    given.push_back({first.first_slot, count});
+    open.released += count;
+    pool.tokens_open -= count;
+    first = {first.first_slot + count, first.tokens - count};
+    if (first.tokens == 0) {
+      open.extents.erase(open.extents.begin());
+    }
+  }
+  pool.extents_open += open.extents.size();
+  impl_->Quarantine(open.node, given, ticket);
 }
 
 void KvDirectory::Recycle(uint64_t ticket) {

@@ -72,13 +72,13 @@ class KvDirectory {
 
   // Opens `child` on the parent's node, sharing the slots of the parent's first `tokens` tokens,
   // and returns them. Nothing is copied: what either appends later goes to slots of its own.
-  // Requires: tokens <= TokensOf(parent); child not open.
+  // Requires: tokens <= TokensOf(parent), none of them released; child not open.
   std::vector<Extent> Fork(const HeldSpan& parent, const HeldSpan& child, uint32_t tokens);
 
   // Appends the slots of tokens [first, first + tokens) of `from` to `to`, which shares them from
   // then on and never writes them, and returns them. Nothing is copied.
-  // Requires: both are open on one node; first + tokens <= TokensOf(from); `to` has appended no
-  // slots of its own.
+  // Requires: both are open on one node; first + tokens <= TokensOf(from), none of them released;
+  // `to` has appended no slots of its own.
   std::vector<Extent> Share(const HeldSpan& from, uint32_t first, uint32_t tokens,
                             const HeldSpan& to);
 
@@ -92,11 +92,16 @@ class KvDirectory {
   void Release(const HeldSpan& span, uint64_t ticket);
   void Recycle(uint64_t ticket);
 
+  // Gives up the slots of the span's first `tokens` tokens, which keep their numbers: they are in
+  // quarantine as those of spans that end. Nothing for those that have none any more.
+  // Requires: tokens <= TokensOf(span).
+  void ReleaseFirst(const HeldSpan& span, uint32_t tokens, uint64_t ticket);
+
   bool IsOpen(const HeldSpan& span) const;
-  uint32_t TokensOf(const HeldSpan& span) const;
+  uint32_t TokensOf(const HeldSpan& span) const;  // Those without slots any more, too.
   uint32_t NodeOf(const HeldSpan& span) const;
-  const std::vector<Extent>& ExtentsOf(const HeldSpan& span) const;
-  uint32_t SlotsFree(uint32_t memory_node) const;  // Soft reservations included.
+  const std::vector<Extent>& ExtentsOf(const HeldSpan& span) const;  // Of those with slots.
+  uint32_t SlotsFree(uint32_t memory_node) const;                    // Soft reservations included.
   uint32_t SlotsQuarantined(uint32_t memory_node) const;
   size_t SpansOpen() const;
   uint64_t ReservationsRevoked() const;           // Since construction.

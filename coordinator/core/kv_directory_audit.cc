@@ -39,9 +39,9 @@ absl::Status KvDirectory::Impl::AuditHeld(uint32_t node, std::vector<uint32_t>& 
         ++owners[extent.first_slot + i];
       }
     }
-    if (tokens != span.tokens) {
-      return absl::InternalError(
-          absl::StrCat(ToString(held), " has ", span.tokens, " tokens, extents ", tokens));
+    if (tokens + span.released != span.tokens) {
+      return absl::InternalError(absl::StrCat(ToString(held), " has ", span.tokens, " tokens, ",
+                                              span.released, " released, extents ", tokens));
     }
     tokens_open += tokens;
     extents_open += span.extents.size();

@@ -21,6 +21,7 @@ namespace lamina::core {
 struct OpenSpan {
   uint32_t node = 0;
   uint32_t tokens = 0;
+  uint32_t released = 0;  // The first ones of these, which have no slots any more.
   uint32_t reserved = 0;  // Slots behind the last one.
   // How large the reservation is in Pool::reservations: as it was when it was made or last looked
   // at. Appending token by token only makes it smaller.
@@ -46,7 +47,7 @@ struct Pool {
   uint32_t unreserved = 0;
   uint32_t reserved = 0;
   uint32_t quarantined = 0;
-  uint64_t tokens_open = 0;   // Over open spans; shared slots count for each.
+  uint64_t tokens_open = 0;   // With slots, over open spans; shared slots count for each.
   uint64_t extents_open = 0;  // The same.
   FreeRuns free;              // Unreserved slots only.
   SlotReferences live;        // Open spans that use a slot.
@@ -81,6 +82,7 @@ struct KvDirectory::Impl {
   void FreeReservation(OpenSpan& span);
   void ReserveBehind(OpenSpan& span);
   void RevokeOne(Pool& pool);
+  void Quarantine(uint32_t node, const std::vector<Extent>& extents, uint64_t ticket);
   Extent NextRun(const OpenSpan& span, uint32_t tokens);
   Extent TakeNext(OpenSpan& span, uint32_t tokens);
   absl::Status AuditPool(uint32_t node) const;

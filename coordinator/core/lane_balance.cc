@@ -113,7 +113,7 @@ void LaneBalance::EvenOut() {
   Sequence* best = nullptr;
   uint64_t best_left = difference;
   for (Sequence* sequence : lanes_[static_cast<uint32_t>(most - loads.begin())].running) {
-    const uint64_t work = WorkOf({.rows = 1, .context_tokens = sequence->slots});
+    const uint64_t work = WorkOf({.rows = 1, .context_tokens = sequence->seen_tokens()});
     if (!MayMove(*sequence) || work >= difference) {
       continue;
     }

@@ -8,7 +8,9 @@
 
 namespace lamina::core {
 
-void Lanes::Reset(uint32_t decode, const plan::PrefillLanes& prefill, uint32_t memory_nodes) {
+void Lanes::Reset(uint32_t decode, const plan::PrefillLanes& prefill, uint32_t memory_nodes,
+                  const cost::LayerWindows& windows) {
+  windows_ = windows;
   decode_ = decode;
   running_ = 0;
   moving_ = 0;
@@ -20,23 +22,36 @@ void Lanes::Reset(uint32_t decode, const plan::PrefillLanes& prefill, uint32_t m
   context_tokens_.assign(memory_nodes, 0);
 }
 
-void Lanes::Weigh(const Sequence& sequence, const SequenceKv& kv, bool add) {
-  Lane& lane = lanes_[sequence.lane];
-  kv.VisitSpans(sequence.request.id, [&](uint32_t node, uint32_t tokens) {
-    const uint64_t change = add ? tokens : -uint64_t{tokens};
-    lane.context_tokens[node] += change;
-    lane.context_tokens_all += change;
-    context_tokens_[node] += change;
+std::vector<SeenTokens> Lanes::SeenBy(const Sequence& sequence, const SequenceKv& kv) const {
+  const uint32_t context = kv.TokensOf(sequence.request.id);
+  std::vector<SeenTokens> seen;
+  kv.VisitSpans(sequence.request.id, [&](const SequenceKv::Span& span) {
+    const uint64_t tokens = windows_.SeenIn(span.first, span.first + span.tokens, context);
+    if (seen.empty() || seen.back().node != span.node) {
+      seen.push_back({.node = span.node});
+    }
+    seen.back().tokens += tokens;
   });
+  return seen;
+}
+
+void Lanes::Weigh(const Sequence& sequence, bool add) {
+  Lane& lane = lanes_[sequence.lane];
+  for (const SeenTokens& seen : sequence.seen) {
+    const uint64_t change = add ? seen.tokens : -seen.tokens;
+    lane.context_tokens[seen.node] += change;
+    lane.context_tokens_all += change;
+    context_tokens_[seen.node] += change;
+    loads_[sequence.next_lane].context_tokens += change;
+  }
 }
 
 void Lanes::Add(Sequence& sequence, const SequenceKv& kv) {
   Lane& lane = lanes_[sequence.lane];
   LAMINA_CHECK(lane.running.insert(&sequence).second);
-  Weigh(sequence, kv, /*add=*/true);
-  LaneLoad& load = loads_[sequence.next_lane];
-  ++load.rows;
-  load.context_tokens += sequence.slots;
+  sequence.seen = SeenBy(sequence, kv);
+  Weigh(sequence, /*add=*/true);
+  ++loads_[sequence.next_lane].rows;
   ++running_;
   if (sequence.moving()) {
     lane.moving.insert(&sequence);
@@ -44,13 +59,11 @@ void Lanes::Add(Sequence& sequence, const SequenceKv& kv) {
   }
 }
 
-void Lanes::Remove(Sequence& sequence, const SequenceKv& kv) {
+void Lanes::Remove(Sequence& sequence) {
   Lane& lane = lanes_[sequence.lane];
   LAMINA_CHECK(lane.running.erase(&sequence) == 1);
-  Weigh(sequence, kv, /*add=*/false);
-  LaneLoad& load = loads_[sequence.next_lane];
-  --load.rows;
-  load.context_tokens -= sequence.slots;
+  Weigh(sequence, /*add=*/false);
+  --loads_[sequence.next_lane].rows;
   --running_;
   if (sequence.moving()) {
     lane.moving.erase(&sequence);
@@ -61,13 +74,13 @@ void Lanes::Remove(Sequence& sequence, const SequenceKv& kv) {
 void Lanes::Aim(Sequence& sequence, uint32_t lane) {
   LaneLoad& from = loads_[sequence.next_lane];
   --from.rows;
-  from.context_tokens -= sequence.slots;
+  from.context_tokens -= sequence.seen_tokens();
   moving_ -= sequence.moving() ? 1 : 0;
   lanes_[sequence.lane].moving.erase(&sequence);
   sequence.next_lane = lane;
   LaneLoad& to = loads_[lane];
   ++to.rows;
-  to.context_tokens += sequence.slots;
+  to.context_tokens += sequence.seen_tokens();
   if (sequence.moving()) {
     lanes_[sequence.lane].moving.insert(&sequence);
     ++moving_;
@@ -75,18 +88,22 @@ void Lanes::Aim(Sequence& sequence, uint32_t lane) {
 }
 
 void Lanes::Move(Sequence& sequence, const SequenceKv& kv) {
-  Remove(sequence, kv);
+  Remove(sequence);
   sequence.lane = sequence.next_lane;
   Add(sequence, kv);
 }
 
-void Lanes::Grow(Sequence& sequence, uint32_t node, uint32_t slots) {
-  Lane& lane = lanes_[sequence.lane];
-  lane.context_tokens[node] += slots;
-  lane.context_tokens_all += slots;
-  context_tokens_[node] += slots;
-  loads_[sequence.next_lane].context_tokens += slots;
+void Lanes::Grow(Sequence& sequence, uint32_t node, uint32_t slots, const SequenceKv& kv) {
   sequence.slots += slots;
+  Weigh(sequence, /*add=*/false);
+  if (!windows_.empty()) {
+    sequence.seen = SeenBy(sequence, kv);
+  } else if (!sequence.seen.empty() && sequence.seen.back().node == node) {
+    sequence.seen.back().tokens += slots;
+  } else {
+    sequence.seen.push_back({.node = node, .tokens = slots});
+  }
+  Weigh(sequence, /*add=*/true);
 }
 
 absl::Status Lanes::AuditLane(uint32_t index, const SequenceKv& kv) const {
@@ -110,9 +127,13 @@ absl::Status Lanes::AuditLane(uint32_t index, const SequenceKv& kv) const {
     if (sequence->slots != kv.TokensOf(sequence->request.id)) {
       return broken("has a sequence that miscounts its slots");
     }
-    kv.VisitSpans(sequence->request.id,
-                  [&](uint32_t node, uint32_t tokens) { context[node] += tokens; });
-    all += sequence->slots;
+    if (sequence->seen != SeenBy(*sequence, kv)) {
+      return broken("has a sequence that miscounts what it sees");
+    }
+    for (const SeenTokens& seen : sequence->seen) {
+      context[seen.node] += seen.tokens;
+    }
+    all += sequence->seen_tokens();
     moving += sequence->moving() ? 1 : 0;
     if (sequence->moving() != lane.moving.contains(sequence)) {
       return broken("miscounts those that move");
@@ -133,7 +154,7 @@ absl::Status Lanes::Audit(const SequenceKv& kv) const {
     LAMINA_RETURN_IF_ERROR(AuditLane(index, kv));
     for (const Sequence* sequence : lanes_[index].running) {
       ++loads[sequence->next_lane].rows;
-      loads[sequence->next_lane].context_tokens += sequence->slots;
+      loads[sequence->next_lane].context_tokens += sequence->seen_tokens();
     }
     for (size_t node = 0; node < context.size(); ++node) {
       context[node] += lanes_[index].context_tokens[node];

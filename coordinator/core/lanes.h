@@ -14,6 +14,7 @@
 #include "coordinator/core/placement.h"
 #include "coordinator/core/sequence.h"
 #include "coordinator/core/sequence_kv.h"
+#include "cost/layer_windows.h"
 #include "plan/prefill_lanes.h"
 
 namespace lamina::core {
@@ -23,15 +24,18 @@ class Lanes {
   struct Lane {
     explicit Lane(ServiceBefore before) : running(before), moving(before) {}
     SequenceQueue running;
-    SequenceQueue moving;                  // Those of `running` that are wanted in another lane.
-    std::vector<uint64_t> context_tokens;  // What they have in slots of each memory node.
+    SequenceQueue moving;  // Those of `running` that are wanted in another lane.
+    // What their next rows read on each memory node, the mean over the layers: of layers with
+    // windows what these hide does not count.
+    std::vector<uint64_t> context_tokens;
     uint64_t context_tokens_all = 0;
   };
 
   explicit Lanes(ServiceBefore before) : before_(before) {}
 
   // Nothing runs any more. Prefill lanes come behind the `decode` ones.
-  void Reset(uint32_t decode, const plan::PrefillLanes& prefill, uint32_t memory_nodes);
+  void Reset(uint32_t decode, const plan::PrefillLanes& prefill, uint32_t memory_nodes,
+             const cost::LayerWindows& windows = {});
 
   uint32_t size() const { return static_cast<uint32_t>(lanes_.size()); }
   const Lane& operator[](uint32_t lane) const { return lanes_[lane]; }
@@ -48,23 +52,26 @@ class Lanes {
   // Puts the sequence in its `lane`, with the slots that it has; `next_lane` says where it is
   // wanted.
   void Add(Sequence& sequence, const SequenceKv& kv);
-  void Remove(Sequence& sequence, const SequenceKv& kv);
+  void Remove(Sequence& sequence);
   // From now on it is wanted in this lane.
   void Aim(Sequence& sequence, uint32_t lane);
   // Puts it where it is wanted. Requires: no step with a row of it is under way in its lane.
   void Move(Sequence& sequence, const SequenceKv& kv);
-  // The sequence got so many more slots on a node.
-  void Grow(Sequence& sequence, uint32_t node, uint32_t slots);
+  // The sequence got so many more slots on a node. With windows, spans before see less of it.
+  void Grow(Sequence& sequence, uint32_t node, uint32_t slots, const SequenceKv& kv);
 
   // Recounts. Errors: kInternal names the first broken invariant.
   absl::Status Audit(const SequenceKv& kv) const;
 
  private:
-  // Adds what the sequence has on each node to the counters of its lane, or takes it away.
-  void Weigh(const Sequence& sequence, const SequenceKv& kv, bool add);
+  // What the sequence's next row reads on each node.
+  std::vector<SeenTokens> SeenBy(const Sequence& sequence, const SequenceKv& kv) const;
+  // Adds it to the counters of its lanes, or takes it away.
+  void Weigh(const Sequence& sequence, bool add);
   absl::Status AuditLane(uint32_t lane, const SequenceKv& kv) const;
 
   ServiceBefore before_;
+  cost::LayerWindows windows_;
   uint32_t decode_ = 0;
   uint32_t running_ = 0;
   uint32_t moving_ = 0;

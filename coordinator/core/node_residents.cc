@@ -12,9 +12,9 @@ namespace {
 
 std::vector<uint32_t> HomesOf(const Sequence& sequence, const SequenceKv& kv) {
   std::vector<uint32_t> homes = {sequence.node};
-  kv.VisitSpans(sequence.request.id, [&homes](uint32_t node, uint32_t) {
-    if (std::find(homes.begin(), homes.end(), node) == homes.end()) {
-      homes.push_back(node);
+  kv.VisitSpans(sequence.request.id, [&homes](const SequenceKv::Span& span) {
+    if (span.slots > 0 && std::find(homes.begin(), homes.end(), span.node) == homes.end()) {
+      homes.push_back(span.node);
     }
   });
   return homes;
@@ -43,6 +43,14 @@ void NodeResidents::SetNode(Sequence& sequence, uint32_t node, const SequenceKv&
   Remove(sequence);
   sequence.node = node;
   Add(sequence, kv);
+}
+
+void NodeResidents::Resettle(Sequence& sequence, const SequenceKv& kv) {
+  const bool starving = sequence.starving;
+  SetNode(sequence, sequence.node, kv);
+  if (starving) {
+    Starve(sequence);
+  }
 }
 
 void NodeResidents::Starve(Sequence& sequence) {

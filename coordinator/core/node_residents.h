@@ -30,6 +30,9 @@ class NodeResidents {
   // Its next token goes to `node`. A row of it that waited elsewhere waits no more.
   void SetNode(Sequence& sequence, uint32_t node, const SequenceKv& kv);
 
+  // Some of its slots are gone: it lives where it has some. What waits goes on waiting.
+  void Resettle(Sequence& sequence, const SequenceKv& kv);
+
   const SequenceQueue& On(uint32_t node) const { return nodes_[node].residents; }
   uint32_t CountOn(uint32_t node) const {
     return static_cast<uint32_t>(nodes_[node].residents.size());

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "common/status_macros.h"
 #include "common/units.h"
+#include "coordinator/core/scheduler_options.h"
 #include "coordinator/core/sequence_kv.h"
 
 namespace lamina::core {
@@ -23,15 +24,22 @@ uint64_t SlotBytes(absl::Span<const AttentionDescriptor> layers) {
   return bytes;
 }
 
+// What the longest request needs at once, cut into spans of so many tokens or, with 0, not.
+uint32_t SlotsOfLongest(const PartitionNeeds& needs, uint32_t span_tokens) {
+  return SchedulerOptions{.span_tokens = span_tokens, .windows = cost::LayerWindows(needs.layers)}
+      .SlotsAtOnce(needs.sequence_tokens_max);
+}
+
 absl::Status CheckWholeSequences(const PartitionNeeds& needs) {
   const uint64_t slot_bytes = SlotBytes(needs.layers);
+  const uint32_t slots = SlotsOfLongest(needs, 0);
   for (const HeadNode& node : needs.nodes) {
-    if (node.capacity_bytes / slot_bytes < needs.sequence_tokens_max) {
+    if (node.capacity_bytes / slot_bytes < slots) {
       return absl::FailedPreconditionError(absl::StrCat(
           "partition request: memory node ", node.name, " has ", FormatBytes(node.capacity_bytes),
           ": room for ", node.capacity_bytes / slot_bytes, " tokens, but one request may have ",
-          needs.sequence_tokens_max, " (limits.sequence_tokens_max); raise its capacity to ",
-          FormatBytes(slot_bytes * needs.sequence_tokens_max), " or lower the limit"));
+          slots, " (limits.sequence_tokens_max); raise its capacity to ",
+          FormatBytes(slot_bytes * slots), " or lower the limit"));
     }
   }
   return absl::OkStatus();
@@ -45,11 +53,12 @@ absl::Status CheckTokenRanges(const PartitionNeeds& needs) {
                       .slots = static_cast<uint32_t>(std::min<uint64_t>(
                           node.capacity_bytes / slot_bytes, uint64_t{1} << 31))});
   }
-  return CheckSpans(shares, SpanTokensFor(needs.sequence_tokens_max), needs.sequence_tokens_max);
+  const uint32_t span_tokens = SpanTokensFor(needs.sequence_tokens_max);
+  return CheckSpans(shares, span_tokens, SlotsOfLongest(needs, span_tokens));
 }
 
 absl::StatusOr<HeadSplit> SplitHeads(const PartitionNeeds& needs) {
-  return ShareHeads(needs.layers, needs.nodes, needs.sequence_tokens_max);
+  return ShareHeads(needs.layers, needs.nodes, SlotsOfLongest(needs, 0));
 }
 
 }  // namespace

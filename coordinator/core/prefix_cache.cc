@@ -35,7 +35,8 @@ struct CachedBlock {
 PrefixCache::PrefixCache(SequenceKv& kv) : kv_(kv) {}
 PrefixCache::~PrefixCache() = default;
 
-void PrefixCache::Reset(uint32_t memory_nodes, bool keeps) {
+void PrefixCache::Reset(uint32_t memory_nodes, bool keeps, uint32_t found_max) {
+  found_max_ = found_max;
   keeps_ = keeps;
   nodes_.assign(memory_nodes, {});
   trees_.clear();
@@ -82,7 +83,8 @@ void PrefixCache::Forget(uint32_t node) {
 }
 
 bool PrefixCache::Keeps(const Sequence& sequence) const {
-  return keeps_ && !sequence.request.score;
+  const bool whole = sequence.held == nullptr || sequence.held->released == 0;
+  return keeps_ && !sequence.request.score && whole;
 }
 
 PrefixCache::Tokens PrefixCache::TokensAt(const Sequence& sequence, uint32_t first) {
@@ -116,7 +118,7 @@ PrefixCache::Found PrefixCache::Find(const Sequence& sequence, uint32_t node) co
   if (!Keeps(sequence)) {
     return found;
   }
-  const uint32_t depth_max = (sequence.tokens() - 1) / kCachedBlockTokens;
+  const uint32_t depth_max = std::min(sequence.tokens() - 1, found_max_) / kCachedBlockTokens;
   const CachedBlock* block = nullptr;
   for (uint32_t depth = 0; depth < depth_max; ++depth) {
     block = Below(sequence, node, block, depth);
@@ -246,7 +248,9 @@ void PrefixCache::Announce(Sequence& sequence) {
   if (!Keeps(sequence)) {
     return;
   }
-  const uint32_t depth_max = sequence.join_tokens / kCachedBlockTokens;
+  // Those behind the slots that it joins with are kept once they are stored.
+  const uint32_t depth_max =
+      std::min(sequence.join_tokens, kv_.TokensOf(sequence.request.id)) / kCachedBlockTokens;
   for (auto depth = static_cast<uint32_t>(sequence.cached_blocks.size()); depth < depth_max;
        ++depth) {
     if (Below(sequence, sequence.node, depth == 0 ? nullptr : sequence.cached_blocks.back(),
@@ -298,6 +302,18 @@ void PrefixCache::Leave(Sequence& sequence) {
     sequence.cached_blocks.pop_back();
     Unuse(block);
     if (block.maker == sequence.request.id) {
+      Drop(block);
+    }
+  }
+}
+
+void PrefixCache::Forget(Sequence& sequence) {
+  ++clock_;
+  while (!sequence.cached_blocks.empty()) {
+    CachedBlock& block = *sequence.cached_blocks.back();
+    sequence.cached_blocks.pop_back();
+    Unuse(block);
+    if (block.droppable()) {
       Drop(block);
     }
   }

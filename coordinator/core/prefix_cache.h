@@ -60,7 +60,8 @@ class PrefixCache {
 
   // Nothing is kept any more; SequenceKv has been reset. Without `keeps` nothing will be, nor
   // found.
-  void Reset(uint32_t memory_nodes, bool keeps);
+  // A sequence finds at most `found_max` tokens.
+  void Reset(uint32_t memory_nodes, bool keeps, uint32_t found_max = UINT32_MAX);
 
   // The stored blocks, those above others first, to be kept over a Reset().
   struct Saved {
@@ -99,6 +100,9 @@ class PrefixCache {
   void Stored(Sequence& sequence, uint32_t tokens);
   // It leaves; call before it gives up its slots.
   void Leave(Sequence& sequence);
+  // It gives up its first tokens and runs on: call before. Blocks that no other sequence uses are
+  // dropped, and it makes no more.
+  void Forget(Sequence& sequence);
 
   // Drops unused blocks until so many slots of the node are free, or are in quarantine and come
   // free, or none is left to drop.
@@ -138,6 +142,7 @@ class PrefixCache {
 
   SequenceKv& kv_;
   bool keeps_ = false;
+  uint32_t found_max_ = UINT32_MAX;
   std::vector<Node> nodes_;
   std::map<uint64_t, std::unique_ptr<CachedBlock>> blocks_;  // By id.
   std::map<Tree, Children> trees_;

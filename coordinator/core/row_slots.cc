@@ -2,6 +2,7 @@
 
 #include "coordinator/core/row_slots.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -23,7 +24,7 @@ class FullNodeView final : public FullNode {
     for (auto one = residents.rbegin(); one != residents.rend(); ++one) {
       const Sequence& sequence = **one;
       if (!visit({.holder = sequence.request.id,
-                  .slots = sequence.slots,
+                  .slots = sequence.slots - sequence.held->released,
                   .tokens_left =
                       sequence.request.score ? 0 : sequence.request.tokens_max - sequence.tokens(),
                   .has_sampled = !sequence.committed.empty()})) {
@@ -50,9 +51,7 @@ RowSlots::RowSlots(const SchedulerOptions& options, SequenceLife& life,
       out_of_slots_(std::move(out_of_slots)) {}
 
 bool RowSlots::Grant(Sequence& sequence, plan::StepPlan& plan) {
-  const plan::SequenceId id = sequence.request.id;
-  HeldSpans& held = *sequence.held;
-  const bool new_span = places_.kv.RoomInSpan(held) == 0;
+  const bool new_span = places_.kv.RoomInSpan(*sequence.held) == 0;
   if (new_span) {
     const uint32_t node = PickNextNode(sequence);
     if (node != sequence.node) {
@@ -70,14 +69,72 @@ bool RowSlots::Grant(Sequence& sequence, plan::StepPlan& plan) {
   }
   places_.residents.Feed(sequence);
   if (new_span) {
-    places_.kv.BeginSpan(id, sequence.node);
+    places_.kv.BeginSpan(sequence.request.id, sequence.node);
   }
-  const std::optional<HeldExtent> granted = places_.kv.AppendOne(held);
+  const std::optional<HeldExtent> granted = places_.kv.AppendOne(*sequence.held);
   LAMINA_CHECK(granted.has_value());
-  plan.grants.push_back(
-      {.sequence = id, .extent = granted->extent, .memory_node = granted->memory_node});
-  places_.lanes.Grow(sequence, sequence.node, 1);
+  AddGrant(sequence, *granted, plan);
   return true;
+}
+
+uint32_t RowSlots::GrantPrompt(Sequence& sequence, uint32_t end, plan::StepPlan& plan) {
+  const plan::SequenceId id = sequence.request.id;
+  // The first slot as any row's, then as many as are there for nobody else. With some it goes on
+  // without waiting for more.
+  const auto goes_on = [&] {
+    return sequence.held->tokens > sequence.chunked_tokens &&
+           (places_.kv.RoomInSpan(*sequence.held) == 0 ||
+            places_.kv.directory().SlotsFree(sequence.node) <=
+                places_.residents.Starving(sequence.node));
+  };
+  while (sequence.held->tokens < end && !goes_on() && Grant(sequence, plan)) {
+    const uint32_t wanted =
+        std::min(end - sequence.held->tokens, places_.kv.RoomInSpan(*sequence.held));
+    const uint64_t waited = places_.residents.Starving(sequence.node);
+    places_.cache.MakeRoom(sequence.node, waited + wanted);
+    const uint64_t free = places_.kv.directory().SlotsFree(sequence.node);
+    const auto tokens =
+        static_cast<uint32_t>(std::min<uint64_t>(wanted, free - std::min(free, waited)));
+    const auto granted = places_.kv.Append(id, tokens);
+    LAMINA_CHECK(granted.ok());
+    for (const HeldExtent& held : *granted) {
+      AddGrant(sequence, held, plan);
+    }
+  }
+  return sequence.runs() ? std::min(end, sequence.held->tokens) : 0;
+}
+
+void RowSlots::AddGrant(Sequence& sequence, const HeldExtent& held, plan::StepPlan& plan) {
+  plan.grants.push_back(
+      {.sequence = sequence.request.id, .extent = held.extent, .memory_node = held.memory_node});
+  places_.lanes.Grow(sequence, held.memory_node, held.extent.tokens, places_.kv);
+}
+
+void RowSlots::ReleaseBehindWindow(Sequence& sequence, plan::StepPlan& plan) {
+  const uint32_t window = options_.windows.longest();
+  if (window == 0 || sequence.parent != 0 || !sequence.attached.empty()) {
+    return;  // A fork and its parent share all slots until both decode.
+  }
+  // In its lane no step of it may be under way when it goes on in another one.
+  const bool decodes = sequence.state == SequenceState::kDecoding;
+  if (decodes ? sequence.moving() || places_.lanes.IsPrefill(sequence.lane)
+              : sequence.chunked_tokens == sequence.join_tokens) {
+    return;
+  }
+  const uint32_t next = decodes ? sequence.planned_tokens - 1 : sequence.chunked_tokens;
+  const uint32_t hidden = next + 1 - std::min(next + 1, window);
+  const uint32_t tokens =
+      std::min(hidden, sequence.held->tokens) / options_.release_tokens * options_.release_tokens;
+  if (tokens <= sequence.held->released) {
+    return;
+  }
+  places_.cache.Forget(sequence);  // What lacks its first tokens is no prefix of anything.
+  places_.borders.ReleaseFirst(sequence, tokens);
+  sequence.last_step = decodes ? plan.step : sequence.last_step;
+  if (options_.span_tokens > 0) {
+    places_.residents.Resettle(sequence, places_.kv);
+  }
+  plan.releases.push_back({.sequence = sequence.request.id, .tokens = tokens});
 }
 
 // Free slots that older starving rows will take count as on their way, like those in quarantine.
@@ -104,12 +161,13 @@ void RowSlots::MakeRoom(Sequence& sequence) {
 // they leave room on. If others fill it, that is the one where room is made.
 uint32_t RowSlots::PickNextNode(const Sequence& sequence) const {
   const std::vector<uint64_t>& context = places_.lanes[sequence.lane].context_tokens;
+  const auto span_seen = options_.windows.SeenOf(options_.span_tokens);
   std::vector<NodeLoad> loads;
   uint32_t roomiest = 0;
   uint64_t room_most = 0;
   for (uint32_t node = 0; node < options_.memory_nodes.size(); ++node) {
     const MemoryNodeShare& share = options_.memory_nodes[node];
-    const uint64_t room = share.slots - places_.kv.TokensOn(sequence.request.id, node);
+    const uint64_t room = share.slots - places_.kv.SlotsOn(sequence.request.id, node);
     loads.push_back({.lane_context_tokens = context[node],
                      .bandwidth = share.bandwidth_bytes_per_second,
                      .fits = room >= options_.span_tokens &&
@@ -120,7 +178,7 @@ uint32_t RowSlots::PickNextNode(const Sequence& sequence) const {
       room_most = room;
     }
   }
-  return placement_.NodeOfNextSpan(loads, options_.span_tokens).value_or(roomiest);
+  return placement_.NodeOfNextSpan(loads, static_cast<uint32_t>(span_seen)).value_or(roomiest);
 }
 
 }  // namespace lamina::core

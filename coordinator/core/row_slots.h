@@ -35,7 +35,16 @@ class RowSlots {
   // sequence itself, may have been preempted then.
   bool Grant(Sequence& sequence, plan::StepPlan& plan);
 
+  // Grants slots for the tokens of a prompt up to `end` that have none yet, as far as there are.
+  // Returns how many of its tokens have had slots then, at most `end`; 0 if it has been preempted.
+  uint32_t GrantPrompt(Sequence& sequence, uint32_t end, plan::StepPlan& plan);
+
+  // Has a sequence give up the slots of tokens that no row of this step or a later one reaches,
+  // where every layer has a window. It leaves the prefix cache with them.
+  void ReleaseBehindWindow(Sequence& sequence, plan::StepPlan& plan);
+
  private:
+  void AddGrant(Sequence& sequence, const HeldExtent& held, plan::StepPlan& plan);
   // Where the next span of a running sequence goes; a node with room, if there is one.
   uint32_t PickNextNode(const Sequence& sequence) const;
   void MakeRoom(Sequence& sequence);

@@ -152,12 +152,12 @@ void Scheduler::Impl::ResetNodes(const std::vector<MemoryNodeShare>& memory_node
   options.prefill_lanes = prefill_lanes;
   kv.Reset(KvOptions(options), options.span_tokens);
   const auto nodes = static_cast<uint32_t>(memory_nodes.size());
-  lanes.Reset(options.lanes, prefill_lanes, nodes);
+  lanes.Reset(options.lanes, prefill_lanes, nodes, options.windows);
   residents.Reset(nodes);
   borders.Reset(options.lanes, prefill_lanes, options.scratch_tokens);
   steps.Reset(lanes.size());
-  cache.Reset(nodes,
-              options.prefix_cache && options.span_tokens == 0 && prefill_lanes.count() == 0);
+  cache.Reset(nodes, options.prefix_cache && options.span_tokens == 0 && prefill_lanes.count() == 0,
+              options.SlotsAtOnce(UINT32_MAX) - 1);
 }
 
 void Scheduler::Impl::Commit(const plan::SampledToken& token, Events& events) {
@@ -249,7 +249,7 @@ absl::Status Scheduler::Submit(SequenceRequest request) {
   if (options.memory_nodes.empty()) {
     return absl::UnavailableError("no memory node has joined; try again once one has");
   }
-  const uint32_t slots = Sequence::SlotsMaxOf(request);
+  const uint32_t slots = options.SlotsAtOnce(Sequence::SlotsMaxOf(request));
   if (slots > options.SlotsOfLongest()) {
     return absl::InvalidArgumentError(
         absl::StrCat("the request can grow to ", slots, " slots (prompt ", request.prompt.size(),
@@ -282,7 +282,7 @@ void Scheduler::StartEpoch(uint64_t epoch, const std::vector<MemoryNodeShare>& m
   impl_->ResetNodes(memory_nodes, prefill_lanes);
   impl_->cache.Restore(kept, successors);
   impl_->epoch = epoch;
-  impl_->life.EndLongerThan(impl_->options.SlotsOfLongest(), events);
+  impl_->life.EndLongerThan(impl_->options, events);
 }
 
 void Scheduler::SetLaneCosts(const cost::LaneCosts& costs) { impl_->balance.SetCosts(costs); }

@@ -26,12 +26,26 @@ absl::Status SchedulerOptions::Validate() const {
   LAMINA_RETURN_IF_ERROR(AtLeastOne("sequence_tokens_max", sequence_tokens_max));
   LAMINA_RETURN_IF_ERROR(AtLeastOne("running_max", running_max));
   LAMINA_RETURN_IF_ERROR(AtLeastOne("scratch_tokens", scratch_tokens));
+  LAMINA_RETURN_IF_ERROR(AtLeastOne("release_tokens", release_tokens));
   if (prefill_lanes.count() > 0 && sequence_tokens_max > scratch_tokens) {
     // A prompt lies there as a whole: with less, the longest one could never be prefilled.
     return absl::InvalidArgumentError(absl::StrCat("sequence_tokens_max is ", sequence_tokens_max,
                                                    ", more than scratch_tokens ", scratch_tokens));
   }
   return absl::OkStatus();
+}
+
+// A window begins in one block and ends in another. Cut, what it reaches may begin and end within
+// spans, and the next span needs a place before the first one has none.
+uint32_t SchedulerOptions::SlotsAtOnce(uint32_t tokens) const {
+  if (windows.longest() == 0) {
+    return tokens;
+  }
+  uint64_t reach = uint64_t{windows.longest()} + release_tokens;
+  if (span_tokens > 0) {
+    reach = ((reach + span_tokens - 1) / span_tokens + 2) * span_tokens;
+  }
+  return static_cast<uint32_t>(std::min<uint64_t>(tokens, reach));
 }
 
 uint32_t SchedulerOptions::SlotsOfLongest() const {

@@ -17,6 +17,7 @@
 #include "coordinator/core/placement.h"
 #include "coordinator/core/row_chunks.h"
 #include "coordinator/core/step_packing.h"
+#include "cost/layer_windows.h"
 #include "plan/attention_paths.h"
 #include "plan/prefill_lanes.h"
 
@@ -62,6 +63,10 @@ struct SchedulerOptions {
   // Partition token_range: sequences are cut into spans of so many tokens, which may lie on
   // different memory nodes. 0: a sequence lies on one.
   uint32_t span_tokens = 0;
+  // What the layers see. Where each has a window, tokens that no query reaches any more give their
+  // slots up, so many at a time: whole blocks of attention.
+  cost::LayerWindows windows;
+  uint32_t release_tokens = 256;
   plan::AttentionPath attention_path = plan::AttentionPath::kRemote;  // Of all sequences.
   uint32_t soft_reservation_min = 64;                                 // See KvDirectoryOptions.
   uint32_t soft_reservation_max = 256;
@@ -75,6 +80,10 @@ struct SchedulerOptions {
   // Errors: kInvalidArgument  a limit is 0, or with prefill lanes sequence_tokens_max is more
   //                           than scratch_tokens.
   absl::Status Validate() const;
+
+  // Slots that a sequence of so many tokens needs at once to go on when it is alone: all of them,
+  // or where every layer has a window what its next row reaches, in whole blocks and spans.
+  uint32_t SlotsAtOnce(uint32_t tokens) const;
 
   // Of the longest sequence that the memory nodes can hold when it is alone.
   uint32_t SlotsOfLongest() const;

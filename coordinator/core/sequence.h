@@ -26,6 +26,12 @@ namespace lamina::core {
 struct CachedBlock;  // Of PrefixCache.
 struct HeldSpans;
 
+struct SeenTokens {
+  uint32_t node = 0;
+  uint64_t tokens = 0;
+  friend bool operator==(const SeenTokens&, const SeenTokens&) = default;
+};
+
 enum class SequenceState : uint8_t { kWaiting, kPrefilling, kDecoding, kDraining };
 
 struct Sequence {
@@ -44,12 +50,15 @@ struct Sequence {
   uint32_t node = 0;       // Where its next token goes.
   std::vector<uint32_t> lives_on;  // `node` and those that hold slots of it, each once.
   HeldSpans* held = nullptr;       // Of SequenceKv.
-  uint32_t slots = 0;              // On all nodes.
-  uint32_t join_tokens = 0;        // Prompt and committed tokens when it joined.
-  uint32_t chunked_tokens = 0;     // Of those, planned in chunks.
-  uint32_t planned_tokens = 0;     // Tokens in all once every planned step is done.
-  uint32_t cached_tokens = 0;      // The first ones, whose K and V were there when it joined.
-  uint32_t cached_at_first = 0;    // The same when it joined for the first time.
+  uint32_t slots = 0;              // On all nodes; those that it has given up count on.
+  // Tokens on nodes that its next row reads, the mean over the layers; those of one node together
+  // as far as they follow each other.
+  std::vector<SeenTokens> seen;
+  uint32_t join_tokens = 0;      // Prompt and committed tokens when it joined.
+  uint32_t chunked_tokens = 0;   // Of those, planned in chunks.
+  uint32_t planned_tokens = 0;   // Tokens in all once every planned step is done.
+  uint32_t cached_tokens = 0;    // The first ones, whose K and V were there when it joined.
+  uint32_t cached_at_first = 0;  // The same when it joined for the first time.
   std::vector<CachedBlock*> cached_blocks;  // Of PrefixCache: those of its first tokens.
   bool has_scratch = false;
   uint32_t scratch_offset = 0;
@@ -62,6 +71,13 @@ struct Sequence {
 
   bool runs() const {
     return state == SequenceState::kPrefilling || state == SequenceState::kDecoding;
+  }
+  uint64_t seen_tokens() const {
+    uint64_t tokens = 0;
+    for (const SeenTokens& on_node : seen) {
+      tokens += on_node.tokens;
+    }
+    return tokens;
   }
   bool moving() const { return next_lane != lane; }
   uint32_t tokens() const {

@@ -104,24 +104,37 @@ void SequenceKv::Release(SlotHolder holder, uint64_t ticket) {
   spans_.erase(holder);
 }
 
-uint32_t SequenceKv::TokensOf(SlotHolder holder) const { return spans_.at(holder).tokens; }
-
-uint32_t SequenceKv::TokensOn(SlotHolder holder, uint32_t node) const {
-  uint32_t tokens = 0;
-  VisitSpans(holder, [&](uint32_t of_span, uint32_t span_tokens) {
-    tokens += of_span == node ? span_tokens : 0;
+void SequenceKv::ReleaseFirst(SlotHolder holder, uint32_t tokens, uint64_t ticket) {
+  HeldSpans& spans = spans_.at(holder);
+  LAMINA_CHECK(tokens <= spans.tokens && tokens >= spans.released);
+  uint32_t index = 0;
+  VisitSpans(holder, [&](const Span& span) {
+    if (span.slots > 0 && span.first < tokens) {
+      directory_->ReleaseFirst(At(holder, index), std::min(tokens - span.first, span.tokens),
+                               ticket);
+    }
+    ++index;
   });
-  return tokens;
+  spans.released = tokens;
 }
 
-void SequenceKv::VisitSpans(SlotHolder holder,
-                            absl::FunctionRef<void(uint32_t, uint32_t)> visit) const {
+uint32_t SequenceKv::TokensOf(SlotHolder holder) const { return spans_.at(holder).tokens; }
+
+uint32_t SequenceKv::SlotsOn(SlotHolder holder, uint32_t node) const {
+  uint32_t slots = 0;
+  VisitSpans(holder, [&](const Span& span) { slots += span.node == node ? span.slots : 0; });
+  return slots;
+}
+
+void SequenceKv::VisitSpans(SlotHolder holder, absl::FunctionRef<void(const Span&)> visit) const {
   const HeldSpans& spans = spans_.at(holder);
-  uint32_t left = spans.tokens;
+  uint32_t first = 0;
   for (const uint32_t node : spans.nodes) {
+    const uint32_t left = spans.tokens - first;
     const uint32_t tokens = span_tokens_ == 0 ? left : std::min(left, span_tokens_);
-    visit(node, tokens);
-    left -= tokens;
+    const uint32_t released = std::min(tokens, spans.released - std::min(spans.released, first));
+    visit({.node = node, .first = first, .tokens = tokens, .slots = tokens - released});
+    first += tokens;
   }
 }
 

@@ -37,6 +37,7 @@ struct HeldExtent {
 struct HeldSpans {
   std::vector<uint32_t> nodes;  // Of each span.
   uint32_t tokens = 0;
+  uint32_t released = 0;  // The first ones of these, which have no slots any more.
   OpenSpan* last = nullptr;
 };
 
@@ -72,16 +73,25 @@ class SequenceKv {
   // As KvDirectory::Claim, for a holder of one span. Requires: nothing is cut.
   void Claim(SlotHolder holder, uint32_t node, const std::vector<Extent>& slots);
   void Release(SlotHolder holder, uint64_t ticket);
+  // As KvDirectory::ReleaseFirst, span by span.
+  void ReleaseFirst(SlotHolder holder, uint32_t tokens, uint64_t ticket);
   void Recycle(uint64_t ticket) { directory_->Recycle(ticket); }
 
   bool IsOpen(SlotHolder holder) const { return spans_.contains(holder); }
   uint32_t TokensOf(SlotHolder holder) const;
-  uint32_t TokensOn(SlotHolder holder, uint32_t node) const;
+  uint32_t SlotsOn(SlotHolder holder, uint32_t node) const;
   // Tokens that the last span still takes; 0 before the first.
   uint32_t RoomInSpan(const HeldSpans& held) const;
   uint32_t RoomInSpan(SlotHolder holder) const { return RoomInSpan(spans_.at(holder)); }
-  // Calls `visit` with the node and the tokens of each span, in order.
-  void VisitSpans(SlotHolder holder, absl::FunctionRef<void(uint32_t, uint32_t)> visit) const;
+  // Tokens of a holder on one node.
+  struct Span {
+    uint32_t node = 0;
+    uint32_t first = 0;
+    uint32_t tokens = 0;
+    uint32_t slots = 0;  // Of the tokens that have some.
+  };
+  // Calls `visit` with each span, in order.
+  void VisitSpans(SlotHolder holder, absl::FunctionRef<void(const Span&)> visit) const;
   uint32_t holders() const { return static_cast<uint32_t>(spans_.size()); }
 
   const KvDirectory& directory() const { return *directory_; }

@@ -101,7 +101,7 @@ void SequenceLife::Keep(Sequence& sequence) {
 }
 
 void SequenceLife::TakeOut(Sequence& sequence) {
-  places_.lanes.Remove(sequence, places_.kv);
+  places_.lanes.Remove(sequence);
   places_.residents.Remove(sequence);
   Keep(sequence);
   places_.borders.Leave(sequence);
@@ -193,14 +193,16 @@ void SequenceLife::LeaveEpoch(const std::string& lost, Events& events) {
   }
 }
 
-void SequenceLife::EndLongerThan(uint32_t slots, Events& events) {
+void SequenceLife::EndLongerThan(const SchedulerOptions& options, Events& events) {
+  const uint32_t slots = options.SlotsOfLongest();
   const std::vector<Sequence*> waiting(waiting_.begin(), waiting_.end());
   for (Sequence* sequence : waiting) {
-    if (sequence->slots_max() > slots) {
-      events.finished.push_back(ErrorEvent(
-          sequence->request.id, absl::UnavailableError(absl::StrCat(
-                                    "the request can grow to ", sequence->slots_max(),
-                                    " slots, the largest memory node left has ", slots))));
+    if (options.SlotsAtOnce(sequence->slots_max()) > slots) {
+      events.finished.push_back(
+          ErrorEvent(sequence->request.id,
+                     absl::UnavailableError(absl::StrCat(
+                         "the request can grow to ", options.SlotsAtOnce(sequence->slots_max()),
+                         " slots, the largest memory node left has ", slots))));
       End(*sequence);
     }
   }
@@ -260,8 +262,9 @@ absl::Status SequenceLife::AuditSequence(const Sequence& sequence) const {
   if (sequence.state == SequenceState::kDecoding && slots + 1 != sequence.planned_tokens) {
     return broken("has more or fewer slots than planned inputs");
   }
-  if (sequence.state == SequenceState::kPrefilling && slots != sequence.join_tokens) {
-    return broken("has more or fewer slots than prompt tokens");
+  if (sequence.state == SequenceState::kPrefilling &&
+      (slots < sequence.chunked_tokens || slots > sequence.join_tokens)) {
+    return broken("has fewer slots than planned prompt tokens, or more than prompt tokens");
   }
   return absl::OkStatus();
 }

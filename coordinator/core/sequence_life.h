@@ -17,6 +17,7 @@
 #include "coordinator/core/lanes.h"
 #include "coordinator/core/node_residents.h"
 #include "coordinator/core/prefix_cache.h"
+#include "coordinator/core/scheduler_options.h"
 #include "coordinator/core/sequence.h"
 #include "coordinator/core/sequence_kv.h"
 #include "coordinator/core/sequence_request.h"
@@ -65,8 +66,8 @@ class SequenceLife {
   // Nodes forget their tables: all that ran wait in their old places. They remember `lost`, the
   // names of nodes that were lost, if any; those that remember too many end.
   void LeaveEpoch(const std::string& lost, Events& events);
-  // Of those that wait, ends those that can grow to more slots than this.
-  void EndLongerThan(uint32_t slots, Events& events);
+  // Of those that wait, ends those that no memory node could hold alone.
+  void EndLongerThan(const SchedulerOptions& options, Events& events);
   void FailAll(const absl::Status& status, Events& events);
   // Moves those that were preempted since the last call, and have not ended, to `events`.
   void TellPreempted(Events& events);

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/check.h"
+
 namespace lamina::core {
 
 void StepBorders::Reset(uint32_t decode_lanes, const plan::PrefillLanes& prefill,
@@ -38,12 +40,21 @@ StepBorder& StepBorders::BorderOf(const Sequence& sequence) {
   return in_step ? lane.later : lane.next;
 }
 
-void StepBorders::Leave(Sequence& sequence) {
-  StepBorder& border = BorderOf(sequence);
+uint64_t StepBorders::TicketOf(StepBorder& border) {
   if (border.ticket == 0) {
     border.ticket = ++tickets_;
   }
-  kv_.Release(sequence.request.id, border.ticket);
+  return border.ticket;
+}
+
+void StepBorders::ReleaseFirst(const Sequence& sequence, uint32_t tokens) {
+  LAMINA_CHECK(making_ && making_->lane == sequence.lane && making_->step != sequence.last_work);
+  kv_.ReleaseFirst(sequence.request.id, tokens, TicketOf(lanes_[sequence.lane].next));
+}
+
+void StepBorders::Leave(Sequence& sequence) {
+  StepBorder& border = BorderOf(sequence);
+  kv_.Release(sequence.request.id, TicketOf(border));
   border.leaves.push_back({.id = sequence.request.id});
   if (sequence.has_scratch) {
     border.scratch.push_back(sequence.scratch_offset);

@@ -46,6 +46,9 @@ class StepBorders {
 
   // The sequence leaves its lane, and gives up its slots and its scratch.
   void Leave(Sequence& sequence);
+  // The sequence gives up the slots of its first tokens with the step that is being made, which has
+  // no work of it yet.
+  void ReleaseFirst(const Sequence& sequence, uint32_t tokens);
   // One that has just left waits again afterwards.
   void WaitAfter(const Sequence& sequence);
 
@@ -65,6 +68,7 @@ class StepBorders {
     StepBorder next;   // Goes out with the lane's next plan,
     StepBorder later;  // and with the one behind it.
   };
+  uint64_t TicketOf(StepBorder& border);
   StepBorder& BorderOf(const Sequence& sequence);
   ScratchSpace& ScratchOf(uint32_t lane);
 

@@ -84,11 +84,20 @@ OpenStep StepMaker::Open(uint64_t epoch, uint32_t lane) {
   open.record.step = open.plan.step;
   open.tokens_left = options_.step_tokens_max;
   places_.borders.Begin(lane, open.plan.step);
+  for (Sequence* sequence : places_.lanes[lane].running) {
+    slots_.ReleaseBehindWindow(*sequence, open.plan);
+  }
   Packed packed(*this, open);
   packing_->Pack(packed);
   StepBorder border = places_.borders.Seal(lane);
   border.scratch.insert(border.scratch.end(), open.record.border.scratch.begin(),
                         open.record.border.scratch.end());
+  // Who was taken out meanwhile gives up everything.
+  std::erase_if(open.plan.releases, [&border](const plan::SlotRelease& release) {
+    return std::any_of(
+        border.leaves.begin(), border.leaves.end(),
+        [&](const plan::SequenceLeave& leave) { return leave.id == release.sequence; });
+  });
   open.record.border = std::move(border);
   return open;
 }
@@ -141,6 +150,12 @@ uint32_t StepMaker::AddChunk(Sequence& sequence, uint32_t tokens_max, OpenStep& 
   if (tokens == 0) {
     return 0;
   }
+  const uint32_t granted =
+      slots_.GrantPrompt(sequence, sequence.chunked_tokens + tokens, open.plan);
+  if (granted <= sequence.chunked_tokens) {
+    return 0;  // It waits for slots, or has been taken out.
+  }
+  tokens = granted - sequence.chunked_tokens;
   const plan::SequenceId id = sequence.request.id;
   const bool last = tokens == rest;
   if (sequence.has_scratch) {
@@ -210,7 +225,7 @@ void StepMaker::AddNewcomer(Sequence& sequence, OpenStep& open) {
 bool StepMaker::Close(OpenStep& open, const cost::LinkCosts& link, const cost::LaneCosts& costs) {
   plan::StepPlan& plan = open.plan;
   plan.leaves = open.record.border.leaves;
-  if (plan.leaves.empty() && plan.rows.empty() && plan.chunks.empty()) {
+  if (plan.leaves.empty() && plan.releases.empty() && plan.rows.empty() && plan.chunks.empty()) {
     return false;
   }
   if (!plan.rows.empty()) {

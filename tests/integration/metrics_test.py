@@ -133,7 +133,8 @@ class MetricsTest(unittest.TestCase):
         def grown(name, *parts):
             return self.value(after, name, *parts) - self.value(before, name, *parts)
 
-        self.assertEqual(grown("vllm:generation_tokens_total"), 7)
+        # By the name of the model in /v1/models.
+        self.assertEqual(grown("vllm:generation_tokens_total", f'model_name="{MODEL.stem}"'), 7)
         self.assertEqual(grown("vllm:prompt_tokens_total"), prompt)
         self.assertEqual(grown("vllm:request_success_total", 'finished_reason="length"'), 1)
         self.assertEqual(grown("vllm:request_success_total", 'finished_reason="stop"'), 0)

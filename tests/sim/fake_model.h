@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The model of the simulation: the next token is a hash of the request's seed and of every token
-// before it. So one token lost, repeated, or read from somebody else's slot changes all that
-// follow.
+// before it that its window reaches. So one token lost, repeated, or read from somebody else's slot
+// changes all that follow.
 
 #pragma once
 
 #include <cstdint>
+#include <deque>
 
 #include "common/sampling_params.h"
 
@@ -22,19 +23,34 @@ inline uint64_t Mix(uint64_t value) {
   return value ^ (value >> 33);
 }
 
-// The state after some tokens; starts with the seed.
+// The state after some tokens; starts with the seed. With a window only the last tokens matter.
 class FakeModel {
  public:
-  explicit FakeModel(uint64_t seed) : state_(Mix(seed + 1)) {}
-  void See(TokenId token) { state_ = Mix(state_ ^ (static_cast<uint64_t>(token) + 0x9e3779b9)); }
-  TokenId Next() const { return static_cast<TokenId>(Mix(state_ + 7) % kVocabulary); }
+  explicit FakeModel(uint64_t seed, uint32_t window = 0) : seed_(seed), window_(window) {}
+  void See(TokenId token) {
+    tokens_.push_back(token);
+    if (window_ > 0 && tokens_.size() > window_) {
+      tokens_.pop_front();
+    }
+  }
+  TokenId Next() const { return static_cast<TokenId>(Mix(State() + 7) % kVocabulary); }
   // Log-probability of `token` coming next.
   float Logprob(TokenId token) const {
-    return -static_cast<float>(Mix(state_ ^ static_cast<uint64_t>(token)) % 4096) / 256.0f;
+    return -static_cast<float>(Mix(State() ^ static_cast<uint64_t>(token)) % 4096) / 256.0f;
   }
 
  private:
-  uint64_t state_;
+  uint64_t State() const {
+    uint64_t state = Mix(seed_ + 1);
+    for (const TokenId token : tokens_) {
+      state = Mix(state ^ (static_cast<uint64_t>(token) + 0x9e3779b9));
+    }
+    return state;
+  }
+
+  uint64_t seed_;
+  uint32_t window_;
+  std::deque<TokenId> tokens_;
 };
 
 }  // namespace lamina::sim

@@ -45,6 +45,10 @@ void PlanHash::Add(const plan::StepPlan& plan) {
   for (const auto& [id] : plan.leaves) {
     Add(id);
   }
+  for (const plan::SlotRelease& release : plan.releases) {
+    Add(release.sequence);
+    Add(release.tokens);
+  }
   Add(plan.joins.size());
   for (const plan::SequenceJoin& join : plan.joins) {
     AddJoin(join, *this);

@@ -5,6 +5,7 @@
 // at the end says whether two versions of the scheduler plan alike. With `kept` behind them K and V
 // are kept (SimOptions::prefix_cache).
 
+#include <algorithm>
 #include <cstdlib>
 #include <iostream>
 #include <string_view>
@@ -13,17 +14,22 @@
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    std::cerr << "usage: " << argv[0] << " SEED [COUNT [kept]]\n";
+    std::cerr << "usage: " << argv[0] << " SEED [COUNT [kept] [windows]]\n";
     return 2;
   }
   const uint64_t first = std::strtoull(argv[1], nullptr, 10);
   const uint64_t count = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1;
-  const bool kept = argc > 3 && std::string_view(argv[3]) == "kept";
+  const auto asks = [&](std::string_view word) {
+    return std::any_of(argv + std::min(argc, 3), argv + argc,
+                       [word](const char* argument) { return argument == word; });
+  };
+  const bool kept = asks("kept");
+  const bool windows = asks("windows");
   lamina::sim::SimReach reach;
   lamina::sim::PlanHash hash;
   for (uint64_t seed = first; seed < first + count; ++seed) {
     const lamina::sim::SimReport report =
-        lamina::sim::SimWorld({.seed = seed, .prefix_cache = kept}).Run();
+        lamina::sim::SimWorld({.seed = seed, .prefix_cache = kept, .windows = windows}).Run();
     reach.Add(report.reach);
     hash.Add(report.plan_hash);
     if (!report.failure.empty() || count == 1) {

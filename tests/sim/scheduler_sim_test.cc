@@ -87,6 +87,28 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereKvIsKept) {
   EXPECT_GT(reach.epochs, 100);
 }
 
+// Slots behind windows come free while their sequences run, and sequences grow beyond all slots.
+TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereEveryLayerHasAWindow) {
+  for (const bool kept : {false, true}) {
+    SimReach reach;
+    for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+      const SimReport report =
+          SimWorld({.seed = seed, .prefix_cache = kept, .windows = true}).Run();
+      ASSERT_EQ(report.failure, "") << "kept " << kept << " " << HowToReplay(seed, report);
+      reach.Add(report.reach);
+    }
+    std::cout << kSeeds << " seeds: " << reach.ToString() << "\n";
+
+    EXPECT_GT(reach.releases, 10'000);
+    EXPECT_GT(reach.releases_beyond_nodes, 100);
+    EXPECT_GT(reach.preemptions, 100);
+    EXPECT_GT(reach.forks_shared, 100);
+    EXPECT_GT(reach.epochs, 100);
+    EXPECT_GT(reach.prompts_in_rows, 100);
+    EXPECT_EQ(reach.tokens_kept > 1000, kept);
+  }
+}
+
 TEST(SchedulerSimTest, SeedsThatOnceFailedPass) {
   std::ifstream file(absl::StrCat(LAMINA_SOURCE_DIR, "/tests/sim/regression_seeds.txt"));
   ASSERT_TRUE(file.is_open());
@@ -115,8 +137,10 @@ TEST_P(PlantedBugTest, IsFound) {
   for (uint64_t seed = 1; seed <= kSeedsToFindABug; ++seed) {
     const bool kept =
         GetParam() == PlantedBug::kPrefixTooLong || GetParam() == PlantedBug::kArenaWiped;
-    found +=
-        !SimWorld({.seed = seed, .bug = GetParam(), .prefix_cache = kept}).Run().failure.empty();
+    const bool windows = GetParam() == PlantedBug::kReleaseTooEarly;
+    found += !SimWorld({.seed = seed, .bug = GetParam(), .prefix_cache = kept, .windows = windows})
+                  .Run()
+                  .failure.empty();
   }
   EXPECT_GT(found, 0);
 }
@@ -126,7 +150,8 @@ INSTANTIATE_TEST_SUITE_P(All, PlantedBugTest,
                                          PlantedBug::kSlotGivenTwice, PlantedBug::kScratchShared,
                                          PlantedBug::kPositionOff, PlantedBug::kCommittedWrong,
                                          PlantedBug::kTokenStale, PlantedBug::kTokenMissing,
-                                         PlantedBug::kPrefixTooLong, PlantedBug::kArenaWiped));
+                                         PlantedBug::kPrefixTooLong, PlantedBug::kArenaWiped,
+                                         PlantedBug::kReleaseTooEarly));
 
 }  // namespace
 }  // namespace lamina::sim

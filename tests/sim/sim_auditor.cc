@@ -63,7 +63,7 @@ void SimAuditor::SawToken(const core::TokenEvent& event) {
     return Fail(event.sequence, absl::StrCat("token index ", event.index, " instead of ",
                                              client.tokens.size() - prompt));
   }
-  FakeModel model(client.request.sampling.seed);
+  FakeModel model(client.request.sampling.seed, window_);
   for (const TokenId token : client.tokens) {
     model.See(token);
   }
@@ -80,7 +80,7 @@ void SimAuditor::SawScore(const core::ScoreEvent& event) {
     return Fail(event.sequence, "a score that nobody waits for");
   }
   client.scored = true;
-  FakeModel model(client.request.sampling.seed);
+  FakeModel model(client.request.sampling.seed, window_);
   model.See(client.tokens[0]);
   std::vector<float> expected;
   for (size_t i = 1; i < client.tokens.size(); ++i) {
@@ -97,7 +97,9 @@ void SimAuditor::SawScore(const core::ScoreEvent& event) {
 void SimAuditor::SawError(const Client& client, const core::FinishEvent& event) {
   const core::SequenceRequest& request = client.request;
   const uint64_t slots = request.score ? request.prompt.size() : request.tokens_max - 1;
-  const bool too_long = slots > slots_of_longest_;
+  // What hides behind a window takes none; the block that it begins in does.
+  const uint64_t at_once = window_ > 0 ? std::min<uint64_t>(slots, window_ + block_) : slots;
+  const bool too_long = at_once > slots_of_longest_;
   const bool too_many = client.losses.size() >= core::LossHistory::kLossesMax &&
                         absl::StrContains(event.status.message(), client.losses.back());
   if (!just_lost_ || !absl::IsUnavailable(event.status) || !(too_long || too_many)) {

@@ -16,6 +16,10 @@ namespace lamina::sim {
 
 class SimAuditor {
  public:
+  // `window`: of the model; 0: its tokens follow from all before them. Slots behind it are given up
+  // by blocks.
+  SimAuditor(uint32_t window, uint32_t block) : window_(window), block_(block) {}
+
   void Submitted(const core::SequenceRequest& request);
   void Cancelled(plan::SequenceId sequence);
   // Nodes were lost; the longest sequence that those left can hold takes so many slots. What this
@@ -42,6 +46,8 @@ class SimAuditor {
   void Fail(plan::SequenceId sequence, const std::string& what);
 
   std::map<plan::SequenceId, Client> clients_;
+  const uint32_t window_;
+  const uint32_t block_;
   uint64_t slots_of_longest_ = 0;  // Of the last loss.
   bool just_lost_ = false;         // Since the last events.
   std::string failure_;

@@ -12,6 +12,8 @@ namespace lamina::sim {
 
 namespace {
 
+constexpr uint32_t kNoSlot = UINT32_MAX;  // Of a token that has given up its own.
+
 // What K and V of the last of the first `count` tokens follow from.
 uint64_t HistoryOf(const std::vector<TokenId>& tokens, size_t count) {
   uint64_t history = 0;
@@ -74,6 +76,9 @@ void SimNodes::Start(const plan::StepPlan& plan) {
   for (const auto& [id] : plan.leaves) {
     Leave(plan, id);
   }
+  for (const plan::SlotRelease& release : plan.releases) {
+    Release(plan, release);
+  }
   for (const plan::SequenceJoin& join : plan.joins) {
     Join(plan, join);
   }
@@ -102,7 +107,7 @@ void SimNodes::StartLane(const plan::StepPlan& plan) {
       plan.rows.size() > options_.rows_max + options_.prompt_rows_max) {
     Fail("the step is over its budget");
   }
-  if (tokens == 0 && plan.leaves.empty()) {
+  if (tokens == 0 && plan.leaves.empty() && plan.releases.empty()) {
     Fail("the step is empty");
   }
 }
@@ -123,10 +128,33 @@ void SimNodes::Leave(const plan::StepPlan& plan, plan::SequenceId id) {
   if (entry == nullptr) {
     return;
   }
-  for (const uint32_t slot : entry->slots) {
-    std::erase(slots_[entry->join.memory_node][slot].owners, id);
+  for (size_t i = entry->released; i < entry->slots.size(); ++i) {
+    std::erase(slots_[entry->join.memory_node][entry->slots[i]].owners, id);
   }
   table_.erase(id);
+}
+
+uint32_t SimNodes::FirstSeen(uint32_t position) const {
+  const uint32_t window = options_.windows.longest();
+  return window > 0 && position + 1 > window ? position + 1 - window : 0;
+}
+
+// Who reads a token later that has no slot any more is found out then.
+void SimNodes::Release(const plan::StepPlan& plan, const plan::SlotRelease& release) {
+  Entry* entry = Find(plan, release.sequence);
+  if (entry == nullptr) {
+    return;
+  }
+  if (release.tokens <= entry->released || release.tokens > entry->slots.size() ||
+      release.tokens % options_.release_tokens != 0) {
+    return Fail(absl::StrCat("sequence ", release.sequence, " releases ", release.tokens, " of ",
+                             entry->slots.size(), " tokens, ", entry->released, " before"));
+  }
+  for (; entry->released < release.tokens; ++entry->released) {
+    uint32_t& slot = entry->slots[entry->released];
+    std::erase(slots_[entry->join.memory_node][slot].owners, release.sequence);
+    slot = kNoSlot;
+  }
 }
 
 void SimNodes::Join(const plan::StepPlan& plan, const plan::SequenceJoin& join) {
@@ -182,7 +210,10 @@ void SimNodes::Grant(const plan::StepPlan& plan, const plan::SlotGrant& grant) {
 void SimNodes::CheckGrantsOfJoins(const plan::StepPlan& plan) {
   for (const plan::SequenceJoin& join : plan.joins) {
     const auto it = table_.find(join.id);
-    if (it != table_.end() && it->second.slots.size() != join.tokens.size()) {
+    const size_t tokens = join.tokens.size();
+    const size_t least = options_.windows.longest() > 0 ? std::min<size_t>(tokens, 1) : tokens;
+    if (it != table_.end() &&
+        (it->second.slots.size() < least || it->second.slots.size() > tokens)) {
       Fail(absl::StrCat("sequence ", join.id, " joins with ", it->second.slots.size(),
                         " slots for ", join.tokens.size(), " tokens"));
     }
@@ -221,6 +252,10 @@ void SimNodes::StartRow(Entry& entry, const plan::DecodeRow& row) {
     }
     return;
   }
+  if (row.position >= entry.slots.size()) {
+    return Fail(
+        absl::StrCat("the row of sequence ", row.sequence, " at ", row.position, " has no slot"));
+  }
   // Of its prompt. The first of them may be anywhere: what is before it, it reads.
   if (row.position >= entry.join.tokens.size() || entry.join.parent != 0 || entry.has_scratch ||
       (entry.chunk_started > 0 && row.position != entry.chunk_started)) {
@@ -237,7 +272,7 @@ void SimNodes::StartChunk(const plan::StepPlan& plan, const plan::PrefillChunk& 
   }
   const uint32_t end = chunk.first_token + chunk.tokens;
   if (chunk.tokens == 0 || chunk.tokens > options_.chunk_tokens || entry->join.parent != 0 ||
-      chunk.first_token != entry->chunk_started || end > entry->join.tokens.size() ||
+      chunk.first_token != entry->chunk_started || end > entry->slots.size() ||
       chunk.last != (end == entry->join.tokens.size())) {
     return Fail(absl::StrCat("the chunk of sequence ", chunk.sequence, " at ", chunk.first_token,
                              " does not continue the one before"));
@@ -284,6 +319,10 @@ void SimNodes::EndRow(const plan::DecodeRow& row, plan::StepResult& result) {
   Entry& entry = table_.at(row.sequence);
   entry.row_under_way = false;
   std::vector<Slot>& slots = slots_[entry.join.memory_node];
+  if (row.position < entry.released) {
+    return Fail(absl::StrCat("the row of sequence ", row.sequence, " at ", row.position,
+                             " has no slot any more"));
+  }
   Slot& target = slots[entry.slots[row.position]];
   // A prompt's slots are its forks' too.
   const bool owned =
@@ -310,8 +349,9 @@ void SimNodes::EndRow(const plan::DecodeRow& row, plan::StepResult& result) {
   }
   target.token = entry.tokens[row.position];
   target.history = HistoryOf(entry.tokens, row.position + size_t{1});
-  for (uint32_t i = 0; i < row.position; ++i) {
-    if (slots[entry.slots[i]].history != HistoryOf(entry.tokens, i + size_t{1})) {
+  for (uint32_t i = FirstSeen(row.position); i < row.position; ++i) {
+    if (i < entry.released ||
+        slots[entry.slots[i]].history != HistoryOf(entry.tokens, i + size_t{1})) {
       return Fail(absl::StrCat("the row of sequence ", row.sequence, " at ", row.position,
                                " reads K and V of other tokens at ", i));
     }
@@ -325,9 +365,9 @@ void SimNodes::EndRow(const plan::DecodeRow& row, plan::StepResult& result) {
     }
     return;
   }
-  FakeModel model(entry.join.sampling.seed);
-  for (const uint32_t slot : entry.slots) {
-    model.See(slots[slot].token);
+  FakeModel model(entry.join.sampling.seed, options_.windows.longest());
+  for (size_t i = entry.released; i < entry.slots.size(); ++i) {
+    model.See(slots[entry.slots[i]].token);
   }
   Sample(entry, model.Next(), result);
 }
@@ -338,8 +378,8 @@ void SimNodes::ScoreRow(Entry& entry, const plan::DecodeRow& row, plan::StepResu
     entry.prefilled = true;
     return;
   }
-  FakeModel model(entry.join.sampling.seed);
-  for (uint32_t i = 0; i <= row.position; ++i) {
+  FakeModel model(entry.join.sampling.seed, options_.windows.longest());
+  for (uint32_t i = entry.released; i <= row.position; ++i) {
     model.See(slots_[entry.join.memory_node][entry.slots[i]].token);
   }
   if (result.scores.empty() || result.scores.back().sequence != row.sequence) {
@@ -357,8 +397,8 @@ void SimNodes::EndPrompt(Entry& entry, plan::StepResult& result) {
       continue;
     }
     other.prefilled = true;
-    FakeModel model(other.join.sampling.seed);
-    for (size_t i = 0; i < tokens; ++i) {
+    FakeModel model(other.join.sampling.seed, options_.windows.longest());
+    for (size_t i = entry.released; i < tokens; ++i) {
       model.See(slots[entry.slots[i]].token);
     }
     Sample(other, model.Next(), result);
@@ -369,6 +409,9 @@ void SimNodes::EndChunk(const plan::PrefillChunk& chunk, plan::StepResult& resul
   Entry& entry = table_.at(chunk.sequence);
   std::vector<Slot>& slots = slots_[entry.join.memory_node];
   const uint32_t end = chunk.first_token + chunk.tokens;
+  if (chunk.first_token < entry.released) {
+    return Fail(absl::StrCat("the chunk of sequence ", chunk.sequence, " has no slots any more"));
+  }
   for (uint32_t i = chunk.first_token; i < end; ++i) {
     ScratchOf(entry.lane)[entry.scratch_offset + i] = entry.tokens[i];
     slots[entry.slots[i]].token = entry.tokens[i];
@@ -390,7 +433,7 @@ void SimNodes::EndChunk(const plan::PrefillChunk& chunk, plan::StepResult& resul
     if (other.join.score) {
       continue;
     }
-    FakeModel model(other.join.sampling.seed);
+    FakeModel model(other.join.sampling.seed, options_.windows.longest());
     for (uint32_t i = 0; i < end; ++i) {
       model.See(ScratchOf(entry.lane)[entry.scratch_offset + i]);
     }
@@ -402,7 +445,7 @@ void SimNodes::EndChunk(const plan::PrefillChunk& chunk, plan::StepResult& resul
 void SimNodes::Score(const Entry& entry, const plan::PrefillChunk& chunk,
                      plan::StepResult& result) {
   plan::ScoredTokens scored{.sequence = chunk.sequence, .first_token = chunk.first_token + 1};
-  FakeModel model(entry.join.sampling.seed);
+  FakeModel model(entry.join.sampling.seed, options_.windows.longest());
   const uint32_t end = chunk.first_token + chunk.tokens;
   for (uint32_t i = 0; i < end && i + 1 < entry.join.tokens.size(); ++i) {
     model.See(ScratchOf(entry.lane)[entry.scratch_offset + i]);

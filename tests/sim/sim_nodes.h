@@ -50,6 +50,7 @@ class SimNodes {
     uint32_t lane = 0;
     std::vector<TokenId> tokens;  // Known on the compute node.
     std::vector<uint32_t> slots;  // By token.
+    uint32_t released = 0;        // The first ones, which have none any more.
     uint32_t chunked = 0;         // Prefix tokens whose chunk has ended.
     uint32_t chunk_started = 0;
     bool prefilled = false;  // Ended its last chunk, or its parent's.
@@ -71,6 +72,9 @@ class SimNodes {
   void Leave(const plan::StepPlan& plan, plan::SequenceId id);
   void Join(const plan::StepPlan& plan, const plan::SequenceJoin& join);
   void Grant(const plan::StepPlan& plan, const plan::SlotGrant& grant);
+  void Release(const plan::StepPlan& plan, const plan::SlotRelease& release);
+  // The first token that a query at `position` reads.
+  uint32_t FirstSeen(uint32_t position) const;
   void CheckGrantsOfJoins(const plan::StepPlan& plan);
   void CheckRows(const plan::StepPlan& plan);
   void StartChunk(const plan::StepPlan& plan, const plan::PrefillChunk& chunk);

@@ -35,6 +35,8 @@ void SimReach::Add(const SimReach& other) {
   chunks_on_several_nodes += other.chunks_on_several_nodes;
   prefill_lanes_side_by_side += other.prefill_lanes_side_by_side;
   preempted_in_prefill += other.preempted_in_prefill;
+  releases += other.releases;
+  releases_beyond_nodes += other.releases_beyond_nodes;
   tokens_kept += other.tokens_kept;
   blocks_dropped += other.blocks_dropped;
   blocks_outlived += other.blocks_outlived;
@@ -55,9 +57,10 @@ std::string SimReach::ToString() const {
       ", lane moves ", lane_moves, ", chunks dedicated ", chunks_dedicated, ", beside lanes ",
       chunks_beside_lanes, ", side by side ", prefill_nodes_side_by_side, ", on several nodes ",
       chunks_on_several_nodes, ", in several lanes ", prefill_lanes_side_by_side,
-      ", preempted in prefill ", preempted_in_prefill, ", tokens kept ", tokens_kept,
-      ", blocks dropped ", blocks_dropped, ", outlived an epoch ", blocks_outlived,
-      ", prompts in rows ", prompts_in_rows, ", tokens waited ", tokens_waited);
+      ", preempted in prefill ", preempted_in_prefill, ", releases ", releases, " beyond nodes ",
+      releases_beyond_nodes, ", tokens kept ", tokens_kept, ", blocks dropped ", blocks_dropped,
+      ", outlived an epoch ", blocks_outlived, ", prompts in rows ", prompts_in_rows,
+      ", tokens waited ", tokens_waited);
 }
 
 }  // namespace lamina::sim

@@ -42,6 +42,8 @@ struct SimReach {
   uint64_t tokens_kept = 0;                 // Of joining sequences, whose K and V were there.
   uint64_t blocks_dropped = 0;              // For others' slots.
   uint64_t blocks_outlived = 0;             // That were there when an epoch began.
+  uint64_t releases = 0;                    // Of slots behind a window,
+  uint64_t releases_beyond_nodes = 0;  // and of these, after more tokens than any node has slots.
   uint64_t prompts_in_rows = 0;
   uint64_t tokens_waited = 0;  // Reports with tokens that were not the last of their step.
 

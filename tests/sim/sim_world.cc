@@ -33,6 +33,18 @@ SimWorkload WithPrefillLanes(SimWorkload workload, Prng random, Prng stages,
                              const SimOptions& sim) {
   workload.options.prefill_lanes = DrawPrefillLanes(random, stages);
   workload.options.strategies = sim.strategies;
+  if (sim.windows) {
+    // What is kept is found in blocks of 16 tokens.
+    const std::vector<AttentionDescriptor> layers = {
+        {.window = 1 + static_cast<uint32_t>(sim.seed % (sim.prefix_cache ? 41 : 13))},
+        {.window = 1 + static_cast<uint32_t>(sim.seed % 7)}};
+    workload.options.windows = cost::LayerWindows(layers);
+    workload.options.release_tokens = 1 + static_cast<uint32_t>(sim.seed % 5);
+    if (workload.options.prefill_lanes.count() == 0 && sim.seed % 2 == 0) {
+      workload.options.scratch_tokens = 1 + static_cast<uint32_t>(sim.seed / 2 % 40);
+      workload.options.prompt_rows_max = static_cast<uint32_t>(1 + sim.seed % 5 * 4);
+    }
+  }
   if (sim.prefix_cache) {
     workload.options.prefix_cache = true;
     workload.options.prompt_rows_max = static_cast<uint32_t>(sim.seed % 5 * 4);
@@ -56,6 +68,9 @@ std::string Describe(const plan::StepPlan& plan) {
   std::string line = absl::StrCat("plan lane ", plan.lane, " step ", plan.step);
   for (const auto& [id] : plan.leaves) {
     absl::StrAppend(&line, " leave ", id);
+  }
+  for (const plan::SlotRelease& release : plan.releases) {
+    absl::StrAppend(&line, " release ", release.sequence, " first ", release.tokens);
   }
   for (const plan::SequenceJoin& join : plan.joins) {
     absl::StrAppend(&line, " join ", join.id, " tokens ", join.tokens.size(), " node ",
@@ -90,6 +105,7 @@ SimWorld::SimWorld(const SimOptions& options)
       loss_random_(options.seed + 7),
       arenas_random_(options.seed + 9),
       prefill_lanes_(workload_.options.prefill_lanes),
+      auditor_(workload_.options.windows.longest(), workload_.options.release_tokens),
       nodes_(std::make_unique<SimNodes>(workload_.options, 0, random_())),
       links_(workload_.options.lanes + prefill_lanes_.count()),
       memory_nodes_(workload_.options.memory_nodes) {
@@ -355,6 +371,10 @@ void SimWorld::Plan() {
 
 void SimWorld::Observe(const plan::StepPlan& plan) {
   SimReach& reach = report_.reach;
+  reach.releases += plan.releases.size();
+  for (const plan::SlotRelease& release : plan.releases) {
+    reach.releases_beyond_nodes += release.tokens > SlotsOfLongest();
+  }
   reach.leave_only_plans += plan.rows.empty() && plan.chunks.empty();
   reach.chunks_beside_rows += !plan.rows.empty() && !plan.chunks.empty();
   reach.several_prompts_in_a_step += plan.chunks.size() > 1;
@@ -402,52 +422,6 @@ void SimWorld::ObservePrefill(const plan::StepPlan& plan) {
   }
   for (const auto& [id] : plan.leaves) {
     left_prefill_.insert(id);
-  }
-}
-
-void SimWorld::Mutate(plan::StepPlan& plan) {
-  switch (sim_.bug) {
-    case PlantedBug::kNone:
-    case PlantedBug::kArenaWiped:
-    case PlantedBug::kTokenStale:
-    case PlantedBug::kTokenMissing:
-      return;
-    case PlantedBug::kLeaveLost:
-      plan.leaves.clear();
-      return;
-    case PlantedBug::kLeaveLate:
-      std::swap(plan.leaves, leaves_late_[plan.lane]);
-      return;
-    case PlantedBug::kSlotGivenTwice:
-      for (plan::SlotGrant& grant : plan.grants) {
-        grant.extent.first_slot -= plan.joins.empty() && grant.extent.first_slot > 0;
-      }
-      return;
-    case PlantedBug::kScratchShared:
-      for (plan::PrefillChunk& chunk : plan.chunks) {
-        chunk.scratch_offset = 0;
-      }
-      return;
-    case PlantedBug::kPositionOff:
-      for (plan::DecodeRow& row : plan.rows) {
-        ++row.position;
-      }
-      return;
-    case PlantedBug::kPrefixTooLong:
-      for (const plan::SequenceJoin& join : plan.joins) {
-        const auto row =
-            std::find_if(plan.rows.begin(), plan.rows.end(),
-                         [&](const plan::DecodeRow& r) { return r.sequence == join.id; });
-        if (row != plan.rows.end() && row->position + 1 < join.tokens.size()) {
-          plan.rows.erase(row);
-        }
-      }
-      return;
-    case PlantedBug::kCommittedWrong:
-      for (plan::SequenceJoin& join : plan.joins) {
-        join.tokens.back() ^= join.tokens.size() > join.prompt_tokens;
-      }
-      return;
   }
 }
 

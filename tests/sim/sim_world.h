@@ -39,16 +39,17 @@ namespace lamina::sim {
 // A bug put between the scheduler and the nodes, to see that the checkers bite.
 enum class PlantedBug : uint8_t {
   kNone,
-  kLeaveLost,       // A leave does not reach the nodes.
-  kLeaveLate,       // A leave reaches the nodes a step later: as if quarantine ended a step early.
-  kSlotGivenTwice,  // A decode grant names the slot before the right one.
-  kScratchShared,   // Every prompt is told to begin at 0 in the scratch.
-  kPositionOff,     // A row is told the next position.
-  kCommittedWrong,  // After a preemption, the last committed token is another one.
-  kTokenStale,      // The nodes report the token of the step before once more.
-  kTokenMissing,    // The nodes leave a token out.
-  kPrefixTooLong,   // Behind a kept prefix, a prompt's rows begin one too late.
-  kArenaWiped,      // A node says that it kept its slots over an epoch's end, and has not.
+  kLeaveLost,        // A leave does not reach the nodes.
+  kLeaveLate,        // A leave reaches the nodes a step later: as if quarantine ended a step early.
+  kSlotGivenTwice,   // A decode grant names the slot before the right one.
+  kScratchShared,    // Every prompt is told to begin at 0 in the scratch.
+  kPositionOff,      // A row is told the next position.
+  kCommittedWrong,   // After a preemption, the last committed token is another one.
+  kTokenStale,       // The nodes report the token of the step before once more.
+  kTokenMissing,     // The nodes leave a token out.
+  kPrefixTooLong,    // Behind a kept prefix, a prompt's rows begin one too late.
+  kReleaseTooEarly,  // A sequence gives up slots that its next row still reads.
+  kArenaWiped,       // A node says that it kept its slots over an epoch's end, and has not.
 };
 
 struct SimOptions {
@@ -57,6 +58,8 @@ struct SimOptions {
   core::SchedulerStrategies strategies = {};
   // K and V are kept, and requests often begin as earlier ones, answers included.
   bool prefix_cache = false;
+  // Every layer of the model has a window.
+  bool windows = false;
 };
 
 struct SimReport {

@@ -216,6 +216,9 @@ absl::StatusOr<coordinator::EngineOptions> LocalCluster::MakeEngineOptions(
   options.policy_auto = options_.policy_auto;
   options.node_silence_max = 0;
   options.stuck_after = 0;
+  if (options_.keeps_all_slots) {
+    options.scheduler.release_tokens = 1U << 30;  // More than any sequence has.
+  }
   LAMINA_RETURN_IF_ERROR(options.scheduler.Validate());
   return options;
 }

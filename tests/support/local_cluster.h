@@ -71,6 +71,7 @@ struct LocalClusterOptions {
   std::vector<double> memory_bandwidths = {};
   // That each memory node (or c0, of policy local) has room for, all KV heads included.
   uint32_t slots = 4096;
+  bool keeps_all_slots = false;  // Those behind windows too.
   uint32_t lanes = 1;
   core::RowChunkOptions row_chunks = {};
   uint32_t chunk_tokens = 512;

@@ -89,6 +89,7 @@ plan::StepPlan FullPlan() {
       .lane = 3,
       .step = (1ULL << 33) + 1,
       .leaves = {{5}, {1ULL << 50}},
+      .releases = {{.sequence = 1ULL << 51, .tokens = 512}, {.sequence = 6, .tokens = 256}},
       .joins = {{.id = 9,
                  .tokens = {1, 2, 49151},
                  .prompt_tokens = 2,
@@ -115,6 +116,9 @@ uint32_t Below(Prng& random, uint32_t bound) { return static_cast<uint32_t>(rand
 
 // One for each kind of change.
 void Draw(Prng& random, plan::SequenceLeave& leave) { leave.id = random(); }
+void Draw(Prng& random, plan::SlotRelease& release) {
+  release = {.sequence = random(), .tokens = Below(random, 1U << 30)};
+}
 void Draw(Prng& random, plan::SequenceJoin& join) {
   join = {.id = random(),
           .prompt_tokens = Below(random, 100),

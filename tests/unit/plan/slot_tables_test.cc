@@ -66,6 +66,40 @@ TEST(SlotTablesTest, ASequenceThatLeavesMayJoinAgainInTheSamePlan) {
   EXPECT_EQ(tables.Find(1), nullptr);
 }
 
+TEST(SlotTablesTest, TokensWhoseSlotsAreReleasedKeepTheirNumbers) {
+  SlotTables tables({.slots = 100});
+  ASSERT_TRUE(tables.Apply(Joining(1, 0, {{10, 5}, {40, 6}})).ok());
+  ASSERT_TRUE(tables.Apply({.releases = {{.sequence = 1, .tokens = 2}}}).ok());
+  const SlotTables::Sequence* sequence = tables.Find(1);
+  EXPECT_EQ(Words(sequence->extents), "0+2, 12+3, 40+6");
+  ASSERT_TRUE(tables
+                  .Apply({.releases = {{.sequence = 1, .tokens = 7}, {.sequence = 77, .tokens = 1}},
+                          .grants = {{.sequence = 1, .extent = {10, 1}}}})
+                  .ok());
+
+  EXPECT_EQ(Words(sequence->extents), "0+7, 42+4, 10+1");
+  EXPECT_EQ(sequence->tokens, 12u);
+  EXPECT_EQ(Words(*tables.SlotsOf(*sequence, 7, 5)), "42+4, 10+1");
+  EXPECT_THAT(tables.SlotsOf(*sequence, 6, 2).status().ToString(),
+              HasSubstr("token 6 of a sequence whose first 7 have no slots any more"));
+  for (const uint32_t bad : {7u, 3u, 13u}) {
+    EXPECT_EQ(tables.Apply({.releases = {{.sequence = 1, .tokens = bad}}}).code(),
+              absl::StatusCode::kInternal);
+  }
+}
+
+TEST(SlotTablesTest, ASpanWhoseSlotsAreAllReleasedIsStillOne) {
+  SlotTables tables({.node = 1, .slots = 100, .span_tokens = 4, .holds_all = true});
+  ASSERT_TRUE(tables.Apply(Joining(1, 1, {{10, 4}, {20, 4}, {30, 2}})).ok());
+  ASSERT_TRUE(tables.Apply({.releases = {{.sequence = 1, .tokens = 6}}}).ok());
+
+  const SlotTables::Sequence* sequence = tables.Find(1);
+  ASSERT_EQ(sequence->spans.size(), 3u);
+  EXPECT_EQ(Words(sequence->spans[0].extents), "0+4");
+  EXPECT_EQ(Words(sequence->spans[1].extents), "0+2, 22+2");
+  EXPECT_EQ(Words(*tables.SlotsOf(*sequence, 6, 4)), "22+2, 30+2");
+}
+
 TEST(SlotTablesTest, SlotsThatTheArenaDoesNotHaveAreRefused) {
   for (const Extent& bad : {Extent{100, 1}, Extent{98, 3}, Extent{5, 0}, Extent{99, UINT32_MAX}}) {
     SlotTables tables({.slots = 100});

@@ -23,6 +23,10 @@ struct Recorder {
     said.push_back(absl::StrCat("leave ", leave.id));
     return absl::OkStatus();
   }
+  absl::Status operator()(const SlotRelease& release) {
+    said.push_back(absl::StrCat("release ", release.sequence));
+    return absl::OkStatus();
+  }
   absl::Status operator()(const SequenceJoin& join) {
     said.push_back(absl::StrCat("join ", join.id));
     return absl::OkStatus();
@@ -33,16 +37,17 @@ struct Recorder {
   }
 };
 
-TEST(TableChangesTest, LeavesApplyBeforeJoinsAndThoseBeforeGrants) {
+TEST(TableChangesTest, LeavesApplyBeforeReleasesAndJoinsAndThoseBeforeGrants) {
   const StepPlan plan{.leaves = {{4}, {3}},
+                      .releases = {{.sequence = 5, .tokens = 256}},
                       .joins = {{.id = 2}, {.id = 1}},
                       .grants = {{.sequence = 2}, {.sequence = 1}, {.sequence = 9}}};
   Recorder recorder;
 
   EXPECT_TRUE(ApplyChanges(plan, [&](const auto& change) { return recorder(change); }).ok());
 
-  EXPECT_THAT(recorder.said, ElementsAre("leave 4", "leave 3", "join 2", "join 1", "grant 2",
-                                         "grant 1", "grant 9"));
+  EXPECT_THAT(recorder.said, ElementsAre("leave 4", "leave 3", "release 5", "join 2", "join 1",
+                                         "grant 2", "grant 1", "grant 9"));
 }
 
 TEST(TableChangesTest, NothingAppliesBehindAnError) {

@@ -28,6 +28,42 @@ TEST_F(LanesTest, ASequenceWeighsOnItsLaneAndOnItsNodes) {
   EXPECT_TRUE(Audit().ok()) << Audit();
 }
 
+// One layer sees the last 100 tokens, the other all.
+const std::vector<AttentionDescriptor> kHalfWindows = {{.window = 100}, {}};
+
+TEST_F(LanesTest, WhatWindowsHideDoesNotWeigh) {
+  MakeNodes({1000}, /*lanes=*/2, 0, {}, false, cost::LayerWindows(kHalfWindows));
+  Sequence& sequence = Run(1, 300);
+  EXPECT_EQ(lanes_[0].context_tokens_all, 200u);
+
+  ASSERT_TRUE(kv_.Append(1, 100).ok());
+  lanes_.Grow(sequence, 0, 100, kv_);
+
+  EXPECT_THAT(lanes_[0].context_tokens, ElementsAre(250));
+  EXPECT_EQ(lanes_.loads()[0].context_tokens, 250u);
+  EXPECT_EQ(sequence.slots, 400u);
+  EXPECT_TRUE(lanes_.Audit(kv_).ok()) << lanes_.Audit(kv_);
+  lanes_.Aim(sequence, 1);
+  lanes_.Move(sequence, kv_);
+  EXPECT_EQ(lanes_[0].context_tokens_all, 0u);
+  EXPECT_EQ(lanes_.loads()[1].context_tokens, 250u);
+}
+
+// The window moves on to the next span, and weighs there.
+TEST_F(LanesTest, SpansWeighWhatTheWindowReachesOfThem) {
+  const std::vector<AttentionDescriptor> layers = {{.window = 100}};
+  MakeNodes({1000, 1000}, /*lanes=*/1, 256, {}, false, cost::LayerWindows(layers));
+  Sequence& sequence = Run(1, 256);
+  EXPECT_THAT(lanes_[0].context_tokens, ElementsAre(100, 0));
+
+  kv_.BeginSpan(1, 1);
+  ASSERT_TRUE(kv_.Append(1, 30).ok());
+  lanes_.Grow(sequence, 1, 30, kv_);
+
+  EXPECT_THAT(lanes_[0].context_tokens, ElementsAre(70, 30));
+  EXPECT_TRUE(lanes_.Audit(kv_).ok()) << lanes_.Audit(kv_);
+}
+
 TEST_F(LanesTest, OneThatIsWantedElsewhereCountsThereButRunsHere) {
   MakeNodes({100});
   Sequence& sequence = Run(1, 10);
@@ -61,7 +97,7 @@ TEST_F(LanesTest, OneThatIsWantedBackDoesNotMove) {
 TEST_F(LanesTest, TheAuditFindsALoadThatIsMiscounted) {
   MakeNodes({100});
   Sequence& sequence = Run(1, 10);
-  lanes_.Grow(sequence, 0, 1);  // The directory knows nothing of it.
+  lanes_.Grow(sequence, 0, 1, kv_);  // The directory knows nothing of it.
 
   EXPECT_FALSE(lanes_.Audit(kv_).ok());
   sequence.slots = 10;

@@ -21,10 +21,11 @@ namespace lamina::core {
 class PartsTest : public testing::Test {
  protected:
   void MakeNodes(const std::vector<uint32_t>& slots, uint32_t lanes = 2, uint32_t span_tokens = 0,
-                 const plan::PrefillLanes& prefill = {}, bool keeps_prefixes = false) {
+                 const plan::PrefillLanes& prefill = {}, bool keeps_prefixes = false,
+                 const cost::LayerWindows& windows = {}) {
     const auto nodes = static_cast<uint32_t>(slots.size());
     kv_.Reset({.slots = slots}, span_tokens);
-    lanes_.Reset(lanes, prefill, nodes);
+    lanes_.Reset(lanes, prefill, nodes, windows);
     residents_.Reset(nodes);
     borders_.Reset(lanes, prefill, /*scratch_tokens=*/1000);
     cache_.Reset(nodes, keeps_prefixes);

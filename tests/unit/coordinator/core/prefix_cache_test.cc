@@ -56,7 +56,7 @@ class PrefixCacheTest : public PartsTest {
     life_.Decode(sequence);
     for (uint32_t i = 1; i < tokens; ++i) {
       EXPECT_TRUE(kv_.AppendOne(*sequence.held).has_value());
-      lanes_.Grow(sequence, sequence.node, 1);
+      lanes_.Grow(sequence, sequence.node, 1, kv_);
       sequence.committed.push_back(2);
       ++sequence.planned_tokens;
     }

@@ -27,6 +27,52 @@ TEST(SequenceKvTest, UncutIsOneSpan) {
   EXPECT_TRUE(kv.Audit().ok()) << kv.Audit();
 }
 
+TEST(SequenceKvTest, WhatIsReleasedIsFreeOnceItsTicketComesBack) {
+  SequenceKv kv({.slots = {1000}}, 0);
+  kv.Open(7);
+  kv.BeginSpan(7, 0);
+  ASSERT_TRUE(kv.Append(7, 600).ok());
+  const std::vector<HeldExtent> fork = kv.Fork(7, 8, 300);
+
+  kv.ReleaseFirst(7, 256, /*ticket=*/1);
+  kv.ReleaseFirst(7, 512, /*ticket=*/2);
+
+  EXPECT_EQ(kv.TokensOf(7), 600u);
+  EXPECT_EQ(kv.SlotsOn(7, 0), 88u);
+  EXPECT_EQ(kv.directory().ExtentsOf({7, 0}), (std::vector<Extent>{{512, 88}}));
+  EXPECT_EQ(kv.directory().SlotsQuarantined(0), 212u);  // The fork has the first 300.
+  EXPECT_TRUE(kv.Audit().ok()) << kv.Audit();
+  kv.Recycle(2);
+  EXPECT_EQ(kv.directory().SlotsFree(0), 612u);
+  ASSERT_TRUE(kv.Append(7, 10).ok());
+  kv.Release(8, /*ticket=*/3);
+  kv.Release(7, /*ticket=*/3);
+  kv.Recycle(3);
+  EXPECT_EQ(kv.directory().SlotsFree(0), 744u);  // Those that ticket 1 knows are still to come.
+  kv.Recycle(1);
+  EXPECT_EQ(kv.directory().SlotsFree(0), 1000u);
+  EXPECT_TRUE(kv.Audit().ok()) << kv.Audit();
+}
+
+TEST(SequenceKvTest, SpansThatAreReleasedHaveNoSlotsAndGoOnBehind) {
+  SequenceKv kv({.slots = {512, 512}}, 256);
+  kv.Open(7);
+  for (const uint32_t node : {0u, 0u, 1u}) {
+    kv.BeginSpan(7, node);
+    ASSERT_TRUE(kv.Append(7, node == 1 ? 100 : 256).ok());
+  }
+  kv.ReleaseFirst(7, 512, /*ticket=*/1);
+  EXPECT_EQ(kv.SlotsOn(7, 0), 0u);
+  EXPECT_EQ(kv.SlotsOn(7, 1), 100u);
+  EXPECT_TRUE(kv.Audit().ok()) << kv.Audit();
+  kv.Recycle(1);
+  EXPECT_EQ(kv.directory().SlotsFree(0), 512u);
+  ASSERT_TRUE(kv.Append(7, 156).ok());
+  kv.BeginSpan(7, 0);
+  ASSERT_TRUE(kv.Append(7, 1).ok());
+  EXPECT_TRUE(kv.Audit().ok()) << kv.Audit();
+}
+
 TEST(SequenceKvTest, SpansLieWhereTheyBegan) {
   SequenceKv kv({.slots = {1000, 1000}}, 256);
   kv.Open(7);
@@ -40,11 +86,11 @@ TEST(SequenceKvTest, SpansLieWhereTheyBegan) {
     }
     EXPECT_EQ(kv.RoomInSpan(7), 0u);
   }
-  EXPECT_EQ(kv.TokensOn(7, 0), 256u);
-  EXPECT_EQ(kv.TokensOn(7, 1), 512u);
+  EXPECT_EQ(kv.SlotsOn(7, 0), 256u);
+  EXPECT_EQ(kv.SlotsOn(7, 1), 512u);
   const std::vector<HeldExtent> shared = kv.Fork(7, 8, 300);
-  EXPECT_EQ(kv.TokensOn(8, 1), 256u);
-  EXPECT_EQ(kv.TokensOn(8, 0), 44u);
+  EXPECT_EQ(kv.SlotsOn(8, 1), 256u);
+  EXPECT_EQ(kv.SlotsOn(8, 0), 44u);
   EXPECT_EQ(kv.RoomInSpan(8), 212u);
   EXPECT_EQ(shared.front().memory_node, 1u);
   EXPECT_TRUE(kv.Audit().ok()) << kv.Audit();

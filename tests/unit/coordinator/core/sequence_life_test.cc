@@ -96,7 +96,7 @@ TEST_F(SequenceLifeTest, ThoseThatNoNodeCouldHoldEnd) {
   Wait(1, 10);  // It can grow to 109 slots.
   Wait(2, 50);
   Events events;
-  life_.EndLongerThan(109, events);
+  life_.EndLongerThan({.memory_nodes = {{.name = "m0", .slots = 109}}}, events);
 
   ASSERT_THAT(events.finished, SizeIs(1));
   EXPECT_EQ(events.finished[0].sequence, 2u);

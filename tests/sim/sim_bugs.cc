@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Plans as a scheduler with a planted bug would make them.
+
+#include <algorithm>
+
+#include "tests/sim/sim_world.h"
+
+namespace lamina::sim {
+
+void SimWorld::Mutate(plan::StepPlan& plan) {
+  switch (sim_.bug) {
+    case PlantedBug::kNone:
+    case PlantedBug::kArenaWiped:
+    case PlantedBug::kTokenStale:
+    case PlantedBug::kTokenMissing:
+      return;
+    case PlantedBug::kLeaveLost:
+      plan.leaves.clear();
+      return;
+    case PlantedBug::kReleaseTooEarly:
+      for (plan::SlotRelease& release : plan.releases) {
+        release.tokens += workload_.options.release_tokens;
+      }
+      return;
+    case PlantedBug::kLeaveLate:
+      std::swap(plan.leaves, leaves_late_[plan.lane]);
+      return;
+    case PlantedBug::kSlotGivenTwice:
+      for (plan::SlotGrant& grant : plan.grants) {
+        grant.extent.first_slot -= plan.joins.empty() && grant.extent.first_slot > 0;
+      }
+      return;
+    case PlantedBug::kScratchShared:
+      for (plan::PrefillChunk& chunk : plan.chunks) {
+        chunk.scratch_offset = 0;
+      }
+      return;
+    case PlantedBug::kPositionOff:
+      for (plan::DecodeRow& row : plan.rows) {
+        ++row.position;
+      }
+      return;
+    case PlantedBug::kPrefixTooLong:
+      for (const plan::SequenceJoin& join : plan.joins) {
+        const auto row =
+            std::find_if(plan.rows.begin(), plan.rows.end(),
+                         [&](const plan::DecodeRow& r) { return r.sequence == join.id; });
+        if (row != plan.rows.end() && row->position + 1 < join.tokens.size()) {
+          plan.rows.erase(row);
+        }
+      }
+      return;
+    case PlantedBug::kCommittedWrong:
+      for (plan::SequenceJoin& join : plan.joins) {
+        join.tokens.back() ^= join.tokens.size() > join.prompt_tokens;
+      }
+      return;
+  }
+}
+
+}  // namespace lamina::sim

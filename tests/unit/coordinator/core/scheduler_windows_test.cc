@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Models whose layers all have windows: what no query reaches any more gives its slots back.
+
+#include <gmock/gmock.h>
+
+#include "tests/unit/coordinator/core/scheduler_fixture.h"
+
+namespace lamina::core {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+const std::vector<AttentionDescriptor> kWindows = {{.window = 10}, {.window = 6}};
+
+SchedulerOptions WindowOptions(uint32_t slots) {
+  SchedulerOptions options = SmallOptions(slots);
+  options.windows = cost::LayerWindows(kWindows);
+  options.release_tokens = 8;
+  return options;
+}
+
+class SchedulerWindowsTest : public SchedulerTest {};
+
+TEST_F(SchedulerWindowsTest, ARowThatReachesABlockNoMoreReleasesIt) {
+  Make(WindowOptions(100));
+  ASSERT_TRUE(Submit(1, 16, 40).ok());
+  Plan();
+  StepDone();
+
+  // The row at 16 reaches back to 7, the one at 17 to 8.
+  const std::vector<plan::StepPlan> plans = Plan();
+  ASSERT_THAT(plans, SizeIs(2));
+  EXPECT_THAT(plans[0].releases, IsEmpty());
+  EXPECT_THAT(plans[1].releases, ElementsAre(plan::SlotRelease{.sequence = 1, .tokens = 8}));
+  EXPECT_EQ(scheduler_->kv().SlotsQuarantined(0), 8u);
+  StepDone();
+  EXPECT_EQ(scheduler_->kv().SlotsQuarantined(0), 8u);
+  StepDone();
+  EXPECT_EQ(scheduler_->kv().SlotsQuarantined(0), 0u);
+  EXPECT_EQ(scheduler_->KvStats(0).slots_held, 18u - 8);
+}
+
+TEST_F(SchedulerWindowsTest, ASequenceOutgrowsTheSlotsThatThereAre) {
+  Make(WindowOptions(18));
+  ASSERT_TRUE(Submit(1, 5, 120).ok());
+  ASSERT_TRUE(Submit(2, 100, 120).ok());
+
+  RunUntilIdle();
+
+  EXPECT_THAT(IndicesOf(1), SizeIs(115));
+  EXPECT_THAT(IndicesOf(2), SizeIs(20));
+  EXPECT_EQ(scheduler_->kv().SlotsFree(0), 18u);
+}
+
+TEST_F(SchedulerWindowsTest, WithoutRoomForItsWindowARequestIsRefused) {
+  Make(WindowOptions(17));
+  EXPECT_TRUE(Submit(1, 5, 18).ok());
+  EXPECT_THAT(Submit(2, 5, 60).message(), HasSubstr("can grow to 18 slots"));
+}
+
+// One layer without a window needs everything.
+TEST_F(SchedulerWindowsTest, NothingIsReleasedWhereALayerSeesEverything) {
+  SchedulerOptions options = WindowOptions(100);
+  const std::vector<AttentionDescriptor> layers = {{.window = 10}, {}};
+  options.windows = cost::LayerWindows(layers);
+  Make(options);
+  ASSERT_TRUE(Submit(1, 16, 60).ok());
+  do {
+    for (const plan::StepPlan& plan : Plan()) {
+      EXPECT_THAT(plan.releases, IsEmpty());
+    }
+  } while (StepDone());
+  EXPECT_THAT(IndicesOf(1), SizeIs(44));
+}
+
+// Blocks are found as long as those who use them have all their slots.
+TEST_F(SchedulerWindowsTest, APrefixWhoseFirstBlocksAreReleasedIsNoHit) {
+  SchedulerOptions options = WindowOptions(200);
+  const std::vector<AttentionDescriptor> layers = {{.window = 40}};
+  options.windows = cost::LayerWindows(layers);
+  options.prefix_cache = true;
+  options.prompt_rows_max = 64;
+  Make(options);
+  const auto found_by = [this](plan::SequenceId id, uint32_t prompt, uint32_t tokens_max) {
+    const uint64_t before = scheduler_->Stats().prefix_cache.tokens_found;
+    EXPECT_TRUE(Submit(id, prompt, tokens_max).ok());
+    RunUntilIdle();
+    return scheduler_->Stats().prefix_cache.tokens_found - before;
+  };
+
+  EXPECT_EQ(found_by(1, 32, 36), 0u);
+  EXPECT_EQ(found_by(2, 33, 36), 32u);
+  EXPECT_EQ(found_by(3, 90, 100), 32u);  // More than a window and a block is of no use to it.
+  EXPECT_EQ(found_by(4, 33, 36), 0u);
+}
+
+}  // namespace
+}  // namespace lamina::core
