@@ -241,8 +241,7 @@ class RequeueTest(SlurmCase):
             self.assertEqual(long.wait(WAIT_SECONDS), 1)
             self.assertIn("UNAVAILABLE", measured.communicate(timeout=WAIT_SECONDS)[0])
             machines.slurm("scontrol", "update", "nodename=n1", "state=down", "reason=power")
-            machines.boot("n1")
-            machines.slurm("scontrol", "update", "nodename=n1", "state=resume")
+            machines.boot("n1")  # It is up again once it has registered (ReturnToService).
             machines.await_serving(times=2)
             self.assertIn("Restarts=1", machines.slurm("scontrol", "show", "job", job))
             self.check_text(machines)
