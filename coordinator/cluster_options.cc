@@ -160,7 +160,7 @@ EngineOptions MakeOptions(const ClusterConfig& config, const model::Graph& graph
   }
   if (config.policy == kPolicyAuto) {
     options.policy_auto = PolicyAutoOptionsOf(config);
-    // As lanes count it.
+    // Lanes count a context as the layers see it, and so does the policy.
     double& context = options.policy_auto->load.context;
     context = static_cast<double>(
         options.scheduler.windows.SeenOf(static_cast<uint64_t>(std::llround(context))));

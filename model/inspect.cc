@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint64_t kBlockTokens = 256;  // Of attention, in which slots come free.
 
-// Of a sequence of positions_max tokens.
+// The sequence has positions_max tokens.
 uint64_t TokensKept(const Model& model) {
   uint64_t longest = 0;
   for (const Op& op : model.graph.ops) {

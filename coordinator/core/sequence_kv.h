@@ -73,7 +73,7 @@ class SequenceKv {
   // As KvDirectory::Claim, for a holder of one span. Requires: nothing is cut.
   void Claim(SlotHolder holder, uint32_t node, const std::vector<Extent>& slots);
   void Release(SlotHolder holder, uint64_t ticket);
-  // As KvDirectory::ReleaseFirst, span by span.
+  // This does what KvDirectory::ReleaseFirst does, span by span.
   void ReleaseFirst(SlotHolder holder, uint32_t tokens, uint64_t ticket);
   void Recycle(uint64_t ticket) { directory_->Recycle(ticket); }
 
