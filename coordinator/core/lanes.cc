@@ -35,14 +35,17 @@ std::vector<SeenTokens> Lanes::SeenBy(const Sequence& sequence, const SequenceKv
   return seen;
 }
 
-void Lanes::Weigh(const Sequence& sequence, bool add) {
+void Lanes::WeighOn(const Sequence& sequence, uint32_t node, uint64_t change) {
   Lane& lane = lanes_[sequence.lane];
+  lane.context_tokens[node] += change;
+  lane.context_tokens_all += change;
+  context_tokens_[node] += change;
+  loads_[sequence.next_lane].context_tokens += change;
+}
+
+void Lanes::Weigh(const Sequence& sequence, bool add) {
   for (const SeenTokens& seen : sequence.seen) {
-    const uint64_t change = add ? seen.tokens : -seen.tokens;
-    lane.context_tokens[seen.node] += change;
-    lane.context_tokens_all += change;
-    context_tokens_[seen.node] += change;
-    loads_[sequence.next_lane].context_tokens += change;
+    WeighOn(sequence, seen.node, add ? seen.tokens : -seen.tokens);
   }
 }
 
@@ -95,15 +98,17 @@ void Lanes::Move(Sequence& sequence, const SequenceKv& kv) {
 
 void Lanes::Grow(Sequence& sequence, uint32_t node, uint32_t slots, const SequenceKv& kv) {
   sequence.slots += slots;
-  Weigh(sequence, /*add=*/false);
   if (!windows_.empty()) {
+    Weigh(sequence, /*add=*/false);
     sequence.seen = SeenBy(sequence, kv);
-  } else if (!sequence.seen.empty() && sequence.seen.back().node == node) {
-    sequence.seen.back().tokens += slots;
-  } else {
-    sequence.seen.push_back({.node = node, .tokens = slots});
+    Weigh(sequence, /*add=*/true);
+    return;
   }
-  Weigh(sequence, /*add=*/true);
+  if (sequence.seen.empty() || sequence.seen.back().node != node) {
+    sequence.seen.push_back({.node = node});
+  }
+  sequence.seen.back().tokens += slots;
+  WeighOn(sequence, node, slots);
 }
 
 absl::Status Lanes::AuditLane(uint32_t index, const SequenceKv& kv) const {

@@ -66,7 +66,8 @@ class Lanes {
  private:
   // What the sequence's next row reads on each node.
   std::vector<SeenTokens> SeenBy(const Sequence& sequence, const SequenceKv& kv) const;
-  // Adds it to the counters of its lanes, or takes it away.
+  // Adds it to the counters of its lanes, or takes it away; of one node so many tokens more.
+  void WeighOn(const Sequence& sequence, uint32_t node, uint64_t change);
   void Weigh(const Sequence& sequence, bool add);
   absl::Status AuditLane(uint32_t lane, const SequenceKv& kv) const;
 

@@ -112,7 +112,7 @@ void RowSlots::AddGrant(Sequence& sequence, const HeldExtent& held, plan::StepPl
 
 void RowSlots::ReleaseBehindWindow(Sequence& sequence, plan::StepPlan& plan) {
   const uint32_t window = options_.windows.longest();
-  if (window == 0 || sequence.parent != 0 || !sequence.attached.empty()) {
+  if (sequence.parent != 0 || !sequence.attached.empty()) {
     return;  // A fork and its parent share all slots until both decode.
   }
   // In its lane no step of it may be under way when it goes on in another one.

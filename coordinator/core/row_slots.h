@@ -40,7 +40,7 @@ class RowSlots {
   uint32_t GrantPrompt(Sequence& sequence, uint32_t end, plan::StepPlan& plan);
 
   // Has a sequence give up the slots of tokens that no row of this step or a later one reaches,
-  // where every layer has a window. It leaves the prefix cache with them.
+  // and leave the prefix cache with them. Requires: every layer has a window.
   void ReleaseBehindWindow(Sequence& sequence, plan::StepPlan& plan);
 
  private:

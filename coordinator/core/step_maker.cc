@@ -84,8 +84,10 @@ OpenStep StepMaker::Open(uint64_t epoch, uint32_t lane) {
   open.record.step = open.plan.step;
   open.tokens_left = options_.step_tokens_max;
   places_.borders.Begin(lane, open.plan.step);
-  for (Sequence* sequence : places_.lanes[lane].running) {
-    slots_.ReleaseBehindWindow(*sequence, open.plan);
+  if (options_.windows.longest() > 0) {
+    for (Sequence* sequence : places_.lanes[lane].running) {
+      slots_.ReleaseBehindWindow(*sequence, open.plan);
+    }
   }
   Packed packed(*this, open);
   packing_->Pack(packed);

@@ -71,10 +71,9 @@ class CudaAttention {
   static uint64_t PinnedBytes(const CudaAttentionOptions& options);
 
   // Errors: kInvalidArgument    a head size that is no multiple of 16 in [16, 256], more query
-  // heads
-  //                             to a KV head than a tile has rows (32, tensor 64), more sinks than
-  //                             kSinksMax, more shared
-  //                             memory than the device has.
+  //                             heads to a KV head than a tile has rows on this device (32, tensor
+  //                             32 or 64: TileRowsMax() of attention_tiling.h), a device without
+  //                             room for a tile, more sinks than kSinksMax.
   //         kResourceExhausted  the arenas have less than DeviceBytes() and PinnedBytes().
   static absl::StatusOr<std::unique_ptr<CudaAttention>> Create(const CudaAttentionOptions& options,
                                                                const DeviceInfo& device,
@@ -96,8 +95,8 @@ class CudaAttention {
 
   // Attends all rows of the loaded step in one layer. Does not synchronise.
   // Shapes: q, out [rows, query_heads, head_dim] bf16, strides in elements between rows.
-  // Cost: reads K and V of each (sequence, KV head) once for up to 32 / group query tokens, tensor
-  //       64 / group.
+  // Cost: reads K and V of each (sequence, KV head) once for as many query tokens as a tile has
+  //       rows, over the group.
   virtual absl::Status Attend(const AttentionDescriptor& descriptor, const KvView& kv,
                               const BFloat16* q, size_t q_stride, BFloat16* out,
                               size_t out_stride) = 0;

@@ -108,11 +108,33 @@ TEST_F(LocalClusterWindowsTest, FetchedKvDoesNotShow) {
   options.fetch_bytes = 1 << 20;
   ExpectKeptBits("policy fetch_heads", options);
   options.recompute_percent = 40;
+  ExpectKeptBits("policy fetch_recompute", options);
+}
+
+// What is left of a sequence whose slots came free is no prefix: it is computed anew from its
+// tokens.
+TEST_F(LocalClusterWindowsTest, ALostNodeDoesNotShow) {
+  LocalClusterOptions options = Freeing();
+  options.memory_nodes = 2;
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
   ASSERT_NE(cluster, nullptr);
-  for (const GenerateResult& result : cluster->GenerateMany(Requests())) {
-    EXPECT_TRUE(result.status.ok()) << result.status;
+  std::vector<std::shared_ptr<LocalRequest>> running;
+  for (const coordinator::GenerateSpec& spec : Requests()) {
+    running.push_back(cluster->Start(spec));
   }
+  running[0]->WaitForTokens(700);  // Slots of the first blocks have come free.
+  cluster->Detach("m0");
+  running[0]->WaitForTokens(1000);
+  cluster->Attach("m0");
+
+  std::vector<GenerateResult> found;
+  for (const auto& request : running) {
+    found.push_back(request->Wait());
+  }
+
+  ExpectSame(found, Kept());
+  EXPECT_GT(cluster->engine().GetStatus().epoch, 1u);
+  EXPECT_TRUE(cluster->WaitForNoSlots().ok());
 }
 
 // Two that grow beside each other: one gives up everything, and is recomputed from its tokens.
