@@ -25,6 +25,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/cancellation.h"
+#include "common/beam_params.h"
 #include "common/clock.h"
 #include "common/sampling_params.h"
 #include "common/tls.h"
@@ -60,6 +61,8 @@ struct GenerateOptions {
   std::optional<uint32_t> max_tokens;
   std::optional<uint32_t> min_tokens;
   std::optional<uint32_t> n;
+  std::optional<uint32_t> best_of;  // So many are generated; the best n come, at the end.
+  BeamParams beams;                 // With a width: a beam search, whose best n answers come.
   std::vector<std::string> stop;
   std::vector<TokenId> stop_tokens;
   bool ignore_eos = false;
@@ -117,7 +120,8 @@ struct Usage {
   double tpot_ms = 0;  // Mean time per token after the first.
   uint64_t seed = 0;
   uint32_t preemptions = 0;
-  uint32_t cached_tokens = 0;  // Of the prompt, whose K and V were there already.
+  uint32_t cached_tokens = 0;    // Of the prompt, whose K and V were there already.
+  uint32_t left_out_tokens = 0;  // Of the first choice with best_of: of those that do not come.
 };
 
 // A piece of one choice. The last one of a choice has a finish reason and the usage.

@@ -125,6 +125,18 @@ NodeStatus FromProto(const v1::Node& node) {
   return status;
 }
 
+v1::BeamSearch::EarlyStopping ToProto(BeamStop stop) {
+  switch (stop) {
+    case BeamStop::kHeuristic:
+      return v1::BeamSearch::EARLY_STOPPING_HEURISTIC;
+    case BeamStop::kFull:
+      return v1::BeamSearch::EARLY_STOPPING_FULL;
+    case BeamStop::kNever:
+      return v1::BeamSearch::EARLY_STOPPING_NEVER;
+  }
+  return v1::BeamSearch::EARLY_STOPPING_HEURISTIC;
+}
+
 }  // namespace
 
 absl::Status FromGrpc(const grpc::Status& status) {
@@ -179,6 +191,15 @@ v1::GenerateRequest ToProto(const GenerateOptions& o) {
   if (o.n.has_value()) {
     request.set_n(*o.n);
   }
+  if (o.best_of.has_value()) {
+    request.set_best_of(*o.best_of);
+  }
+  if (o.beams.width > 0) {
+    v1::BeamSearch& search = *request.mutable_beam_search();
+    search.set_width(o.beams.width);
+    search.set_length_penalty(o.beams.length_penalty);
+    search.set_early_stopping(ToProto(o.beams.early_stopping));
+  }
   request.mutable_stop()->Add(o.stop.begin(), o.stop.end());
   request.mutable_stop_tokens()->Add(o.stop_tokens.begin(), o.stop_tokens.end());
   request.set_ignore_eos(o.ignore_eos);
@@ -213,7 +234,8 @@ Chunk FromProto(const v1::GenerateResponse& response) {
                  .tpot_ms = usage.tpot_ms(),
                  .seed = usage.seed(),
                  .preemptions = usage.preemptions(),
-                 .cached_tokens = usage.cached_tokens()};
+                 .cached_tokens = usage.cached_tokens(),
+                 .left_out_tokens = usage.left_out_tokens()};
   return chunk;
 }
 

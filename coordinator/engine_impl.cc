@@ -201,7 +201,9 @@ void Engine::Impl::PlanSteps() {
   const Nanos now = clock.Now();
   for (plan::StepPlan& plan : plans) {
     if (trace.on(now)) {
-      trace.Planned(plan, now, [this](plan::SequenceId id) { return requests.FollowedId(id); });
+      trace.Planned(plan, now, [this](plan::SequenceId id) {
+        return requests.FollowedId(scheduler.AnswerOf(id));
+      });
     }
     prompts_planned += plan.chunks.empty() ? 0 : 1;
     for (const plan::PrefillChunk& chunk : plan.chunks) {
@@ -222,8 +224,9 @@ void Engine::Impl::PlanSteps() {
     }
     token_work.Add(plan, schedule->IsPrefillLane(plan.lane));
     for (plan::SequenceJoin& join : plan.joins) {
-      requests.Started(join.id);
-      join.request_id = requests.FollowedId(join.id);
+      const plan::SequenceId id = scheduler.AnswerOf(join.id);
+      requests.Started(id);
+      join.request_id = requests.FollowedId(id);
     }
     SendPlan(plan);
   }

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/trace_context.h"
+#include "coordinator/best_choices.h"
 
 namespace lamina::coordinator {
 namespace {
@@ -32,6 +33,7 @@ void ToProto(const ChoiceUsage& usage, v1::Usage* proto) {
   proto->set_seed(usage.seed);
   proto->set_preemptions(usage.preemptions);
   proto->set_cached_tokens(usage.cached_tokens);
+  proto->set_left_out_tokens(usage.left_out_tokens);
 }
 
 v1::GenerateResponse ToProto(const std::string& request_id, const ChoiceOutput& output,
@@ -136,6 +138,9 @@ void GenerateCall::Submit(const std::shared_ptr<GenerateCall>& call, Engine& eng
 // The engine forgets a cancellation that comes before the request.
 void GenerateCall::SubmitUnlessCancelled(Engine& engine, GenerateSpec spec,
                                          std::shared_ptr<RequestSink> self) {
+  if (spec.best > 0) {
+    self = std::make_shared<BestChoices>(std::move(self), spec.best);
+  }
   std::unique_lock lock(mutex_);
   if (!cancelled_) {
     engine.Submit(std::move(spec), key_, std::move(self));

@@ -112,6 +112,35 @@ void FillDefaults(const model::SamplingDefaults& defaults, v1::Sampling& samplin
   set(defaults.repetition_penalty, &v1::Sampling::set_repetition_penalty);
 }
 
+absl::Status ReadBestOf(const v1::GenerateRequest& request, GenerateSpec& spec) {
+  if (!request.has_best_of() || request.best_of() == spec.choices) {
+    return absl::OkStatus();
+  }
+  if (request.best_of() < spec.choices) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("best_of is ", request.best_of(), ", less than n, which is ", spec.choices));
+  }
+  spec.best = spec.choices;
+  spec.choices = request.best_of();
+  spec.sampling.logprobs = std::max(spec.sampling.logprobs, 0);
+  return absl::OkStatus();
+}
+
+absl::Status ReadBeams(const v1::BeamSearch& search, GenerateSpec& spec) {
+  if (search.width() == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("beam_width is 0; it must be in [1, ", BeamParams::kWidthMax, "]"));
+  }
+  spec.beams = {.width = search.width(),
+                .length_penalty = search.has_length_penalty() ? search.length_penalty() : 1,
+                .early_stopping = search.early_stopping() == v1::BeamSearch::EARLY_STOPPING_FULL
+                                      ? BeamStop::kFull
+                                  : search.early_stopping() == v1::BeamSearch::EARLY_STOPPING_NEVER
+                                      ? BeamStop::kNever
+                                      : BeamStop::kHeuristic};
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 InferenceService::InferenceService(Engine& engine, const model::Tokenizer& tokenizer,
@@ -210,6 +239,10 @@ absl::StatusOr<GenerateSpec> InferenceService::SpecOf(const v1::GenerateRequest&
     return absl::InvalidArgumentError(absl::StrCat("cache_salt has ", request.cache_salt().size(),
                                                    " bytes, at most ", kCacheSaltBytesMax,
                                                    " are taken"));
+  }
+  LAMINA_RETURN_IF_ERROR(ReadBestOf(request, spec));
+  if (request.has_beam_search()) {
+    LAMINA_RETURN_IF_ERROR(ReadBeams(request.beam_search(), spec));
   }
   if (request.has_max_tokens() && request.max_tokens() == 0) {
     return absl::InvalidArgumentError("max_tokens is 0; ask for at least 1");

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/beam_params.h"
 #include "common/sampling_params.h"
 #include "common/trace_context.h"
 #include "plan/step_plan.h"
@@ -32,6 +33,8 @@ struct GenerateSpec {
   bool include_stop = false;   // What ends the text is part of it.
   bool return_prompt = false;  // The first output has the prompt.
   uint32_t choices = 1;
+  uint32_t best = 0;  // Only so many are told, those of the highest mean log-probability; 0: all.
+  BeamParams beams;   // With a width: the choices are the best answers of a beam search.
   int32_t priority = 0;
   std::string cache_salt;  // Shares K and V with requests of the same salt only (prefix_cache.h).
   bool score = false;      // Log-probabilities of the prompt; generates nothing.
@@ -44,7 +47,8 @@ struct ChoiceUsage {
   double tpot_ms = 0;
   uint64_t seed = 0;
   uint32_t preemptions = 0;
-  uint32_t cached_tokens = 0;  // Of the prompt, whose K and V were there already.
+  uint32_t cached_tokens = 0;    // Of the prompt, whose K and V were there already.
+  uint32_t left_out_tokens = 0;  // Of the first choice: of those that are not told (best).
 };
 
 // New output of one choice.

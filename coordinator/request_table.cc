@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "coordinator/beam_request.h"
 #include "coordinator/engine.h"
 
 namespace lamina::coordinator {
@@ -51,6 +52,9 @@ absl::Status RequestTable::Check(const GenerateSpec& spec) const {
   if (spec.choices == 0 || spec.choices > kChoicesMax) {
     return absl::InvalidArgumentError(
         absl::StrCat("n is ", spec.choices, "; it must be in [1, ", kChoicesMax, "]"));
+  }
+  if (spec.beams.width > 0) {
+    LAMINA_RETURN_IF_ERROR(CheckBeamRequest(spec));
   }
   if (spec.request_id.size() > kRequestIdBytesMax) {
     return absl::InvalidArgumentError(absl::StrCat("request_id has ", spec.request_id.size(),
@@ -99,7 +103,16 @@ absl::StatusOr<std::vector<core::SequenceRequest>> RequestTable::Admit(
                                .stops = StopMatcher(request.spec.stop, request.spec.include_stop),
                                .seed = request.spec.sampling.seed + i});
     places_[id] = {.key = key, .choice = i};
-    sequences.push_back(MakeSequence(request, i));
+  }
+  if (request.spec.beams.width > 0) {
+    sequences.push_back(MakeSequence(request, 0));
+    for (const Choice& choice : request.choices) {
+      sequences[0].answers.push_back(choice.sequence);
+    }
+  } else {
+    for (uint32_t i = 0; i < request.spec.choices; ++i) {
+      sequences.push_back(MakeSequence(request, i));
+    }
   }
   request.choices_left = request.spec.choices;
   ids_[request.id] = key;
@@ -135,6 +148,7 @@ core::SequenceRequest RequestTable::MakeSequence(const Request& request, uint32_
       .end_tokens = spec.stop_tokens,
       .priority = spec.priority,
       .score = spec.score,
+      .beams = spec.beams,
       .cache_salt = spec.cache_salt,
       .submitted = request.arrived};
   sequence.sampling.seed = request.choices[choice].seed;
@@ -274,7 +288,7 @@ void RequestTable::TakeToken(const Request& request, Choice& choice, core::Token
     choice.first_token = now;
     metrics_.time_to_first_token.Observe(ToSeconds(now - request.arrived));
     metrics_.prompt_tokens.fetch_add(request.spec.prompt.size(), std::memory_order_relaxed);
-  } else {
+  } else if (request.spec.beams.width == 0) {  // Those of a search come all at once.
     metrics_.inter_token_latency.Observe(ToSeconds(now - choice.last_token));
   }
   choice.last_token = now;

@@ -194,6 +194,7 @@ void CompletionHandler::OnChunk(size_t index, const client::Chunk& chunk) {
     prompt.tokens = chunk.prompt_tokens;
   }
   prompt.cached = std::max(prompt.cached, chunk.usage.cached_tokens);
+  prompt.left_out += chunk.usage.left_out_tokens;
   if (!chunk.prompt.empty()) {
     prompt.ids = chunk.prompt;
   }
@@ -371,6 +372,7 @@ TokenCounts CompletionHandler::Counts() const {
   for (const Prompt& prompt : prompts_) {
     counts.prompt += prompt.tokens;
     counts.cached += prompt.cached;
+    counts.completion += prompt.left_out;
     for (const Choice& choice : prompt.choices) {
       counts.completion += choice.completion_tokens;
       if (request_.thinks()) {
@@ -403,22 +405,10 @@ FinishedChoice CompletionHandler::Finished(Prompt& prompt, Choice& choice, uint3
   return finished;
 }
 
-// With best_of: the choices of the highest mean log-probability, best first.
 std::vector<FinishedChoice> CompletionHandler::FinishedChoices() {
-  const auto mean = [](const Choice& choice) {
-    double sum = 0;
-    for (const ShownToken& token : choice.tokens) {
-      sum += token.logprob.value_or(0);
-    }
-    return choice.tokens.empty() ? 0 : sum / static_cast<double>(choice.tokens.size());
-  };
   std::vector<FinishedChoice> finished;
   for (size_t i = 0; i < prompts_.size(); ++i) {
     std::vector<Choice>& choices = prompts_[i].choices;
-    if (choices.size() > request_.choices) {
-      std::stable_sort(choices.begin(), choices.end(),
-                       [&mean](const Choice& a, const Choice& b) { return mean(a) > mean(b); });
-    }
     for (uint32_t c = 0; c < request_.choices; ++c) {
       finished.push_back(Finished(prompts_[i], choices[c], IndexOf(i, c)));
     }

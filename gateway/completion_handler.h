@@ -73,6 +73,7 @@ class CompletionHandler final : public RequestHandler,
     bool done = false;
     uint32_t tokens = 0;
     uint32_t cached = 0;                  // Of these, whose K and V were there already.
+    uint32_t left_out = 0;                // Generated for choices that best_of does not show.
     std::vector<TokenId> ids;             // With return_token_ids.
     std::string echo;                     // Text of the prompt.
     std::vector<ShownToken> echo_tokens;  // With log-probabilities only.

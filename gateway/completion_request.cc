@@ -19,7 +19,8 @@ namespace {
 // OpenAI's default for plain completions; a chat goes on until the context is full.
 constexpr uint32_t kCompletionTokensDefault = 16;
 constexpr int64_t kTokensMax = std::numeric_limits<int32_t>::max();
-constexpr int64_t kChoicesMax = 128;   // Of one prompt, as the coordinator allows.
+constexpr int64_t kChoicesMax = 128;  // Of one prompt, as the coordinator allows.
+constexpr uint32_t kBeamWidthDefault = 4;
 constexpr int64_t kLogprobsMax = 20;   // As the coordinator allows.
 constexpr size_t kStopsMax = 16;       // As the coordinator allows.
 constexpr size_t kStopBytesMax = 256;  // As the coordinator allows.
@@ -169,8 +170,6 @@ absl::Status ReadOthers(JsonObject& body) {
   for (const char* name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar"}) {
     LAMINA_RETURN_IF_ERROR(body.Refuse(name, {}, "use structured_outputs"));
   }
-  LAMINA_RETURN_IF_ERROR(body.Refuse("use_beam_search", {false}, "there is no beam search"));
-  LAMINA_RETURN_IF_ERROR(body.Refuse("length_penalty", {1, 1.0}, "there is no beam search"));
   return body.RefuseUnknown();
 }
 
@@ -226,12 +225,14 @@ absl::Status CheckMinTokens(const CompletionRequest& request) {
 }
 
 absl::Status CheckChoices(const CompletionRequest& request, const RequestLimits& limits) {
-  const uint64_t all = uint64_t{request.prompts.size()} * *request.options.n;
+  const client::GenerateOptions& options = request.options;
+  const uint32_t each = std::max({*options.n, options.best_of.value_or(0), options.beams.width});
+  const uint64_t all = uint64_t{request.prompts.size()} * each;
   if (all > limits.choices_max) {
-    return BadField(request.prompts.size() > 1 ? "prompt" : "n", "array_above_max_length",
-                    absl::StrCat(request.prompts.size(), " prompts of ", *request.options.n,
-                                 " choices each are ", all, "; at most ", limits.choices_max,
-                                 " are allowed in one request"));
+    return BadField(
+        request.prompts.size() > 1 ? "prompt" : "n", "array_above_max_length",
+        absl::StrCat(request.prompts.size(), " prompts of ", each, " choices each are ", all,
+                     "; at most ", limits.choices_max, " are allowed in one request"));
   }
   return absl::OkStatus();
 }
@@ -291,6 +292,62 @@ absl::Status ReadCompletionLogprobs(JsonObject& body, CompletionRequest& request
   return absl::OkStatus();
 }
 
+// vLLM's and transformers' words. Without a width it is best_of or n, if these are above 1.
+absl::Status ReadBeams(JsonObject& body, CompletionRequest& request) {
+  client::GenerateOptions& options = request.options;
+  LAMINA_ASSIGN_OR_RETURN(const std::optional<bool> search, body.Bool("use_beam_search"));
+  LAMINA_ASSIGN_OR_RETURN(const std::optional<int64_t> width,
+                          body.Integer("beam_width", 1, BeamParams::kWidthMax));
+  LAMINA_ASSIGN_OR_RETURN(const std::optional<double> penalty,
+                          body.Number("length_penalty", -100, 100));
+  const Json* stop = body.Find("early_stopping");
+  if (!search.value_or(false)) {
+    if (width.has_value() || penalty.value_or(1) != 1 || (stop != nullptr && *stop != false)) {
+      return BadField(width.has_value()     ? "beam_width"
+                      : penalty.has_value() ? "length_penalty"
+                                            : "early_stopping",
+                      "invalid_value",
+                      "'beam_width', 'length_penalty' and 'early_stopping' are only for requests "
+                      "with 'use_beam_search': true");
+    }
+    return absl::OkStatus();
+  }
+  if (request.stream) {
+    return BadField("use_beam_search", "invalid_value",
+                    "'use_beam_search' is only for requests that are not streamed");
+  }
+  const uint32_t asked = std::max(request.choices, options.best_of.value_or(1));
+  options.best_of.reset();
+  options.beams.width = width.has_value() ? static_cast<uint32_t>(*width)
+                        : asked > 1       ? asked
+                                          : kBeamWidthDefault;
+  options.beams.length_penalty = penalty.value_or(1);
+  if (stop != nullptr) {
+    if (stop->is_boolean()) {
+      options.beams.early_stopping = *stop ? BeamStop::kFull : BeamStop::kHeuristic;
+    } else if (*stop == "never") {
+      options.beams.early_stopping = BeamStop::kNever;
+    } else {
+      return BadField("early_stopping", "invalid_value",
+                      "'early_stopping' must be true, false or \"never\"");
+    }
+  }
+  if (options.beams.width > BeamParams::kWidthMax || options.beams.width < request.choices) {
+    return BadField(
+        "beam_width", "invalid_value",
+        absl::StrCat("a search of ", options.beams.width, " beams for ", request.choices,
+                     " answers: it must have as many beams as 'n' at "
+                     "least, and at most ",
+                     BeamParams::kWidthMax));
+  }
+  if (options.temperature.value_or(0) != 0) {
+    return BadField("temperature", "invalid_value",
+                    absl::StrCat("'temperature' is ", *options.temperature,
+                                 "; a beam search draws nothing: leave it out, or set 0"));
+  }
+  return absl::OkStatus();
+}
+
 // best_of: so many are made, and those of the highest mean log-probability are shown.
 absl::Status ReadBestOf(JsonObject& body, CompletionRequest& request) {
   LAMINA_ASSIGN_OR_RETURN(const std::optional<int64_t> best_of,
@@ -307,10 +364,7 @@ absl::Status ReadBestOf(JsonObject& body, CompletionRequest& request) {
     return BadField("best_of", "invalid_value",
                     "'best_of' above 'n' is only for requests that are not streamed");
   }
-  request.options.n = static_cast<uint32_t>(*best_of);
-  if (!request.options.logprobs.has_value()) {
-    request.options.logprobs = 0;
-  }
+  request.options.best_of = static_cast<uint32_t>(*best_of);
   return absl::OkStatus();
 }
 
@@ -372,6 +426,7 @@ absl::StatusOr<CompletionRequest> ParseCompletion(const Json& json, const Reques
   LAMINA_RETURN_IF_ERROR(CheckMinTokens(request));
   LAMINA_RETURN_IF_ERROR(ReadCompletionLogprobs(body, request));
   LAMINA_RETURN_IF_ERROR(ReadBestOf(body, request));
+  LAMINA_RETURN_IF_ERROR(ReadBeams(body, request));
   LAMINA_RETURN_IF_ERROR(CheckChoices(request, limits));
   LAMINA_RETURN_IF_ERROR(body.Refuse("suffix", {""}, "text cannot be inserted"));
   LAMINA_RETURN_IF_ERROR(
@@ -403,6 +458,7 @@ absl::StatusOr<CompletionRequest> ParseChatCompletion(const Json& json,
       static_cast<uint32_t>(newer.value_or(max_tokens.value_or(kTokensMax)));
   LAMINA_RETURN_IF_ERROR(CheckMinTokens(request));
   LAMINA_RETURN_IF_ERROR(ReadChatLogprobs(body, request));
+  LAMINA_RETURN_IF_ERROR(ReadBeams(body, request));
   LAMINA_RETURN_IF_ERROR(CheckChoices(request, limits));
   LAMINA_RETURN_IF_ERROR(ReadChatParameters(body, request));
   LAMINA_RETURN_IF_ERROR(ReadOthers(body));

@@ -31,7 +31,7 @@ struct CompletionRequest {
   std::vector<client::Prompt> prompts;  // One for a chat.
   client::GenerateOptions options;      // Of every prompt; its own prompt and request id are empty.
 
-  uint32_t choices = 1;    // Shown for each prompt; options.n may be more (best_of).
+  uint32_t choices = 1;    // For each prompt; options.n is the same.
   bool logprobs = false;   // Show them; options.logprobs says how many alternatives.
   bool echo = false;       // Show the prompt before the text.
   bool no_tokens = false;  // Of echo: max_tokens was 0.

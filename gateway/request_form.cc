@@ -21,6 +21,9 @@ void TakeAdvice(const client::SamplingDefaults& advised, client::GenerateOptions
       option = advice;
     }
   };
+  if (options.beams.width > 0) {
+    return;  // Advice is on how to draw.
+  }
   fill(advised.temperature, options.temperature);
   fill(advised.top_k, options.top_k);
   fill(advised.top_p, options.top_p);

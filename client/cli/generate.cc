@@ -201,6 +201,38 @@ void AddGenerateCommand(CLI::App& app, Invocation& invocation) {
   command->add_option("--n", flags->options.n, "Choices, 1 to 128 (default: 1)")
       ->transform(Whole(1, 128))
       ->type_name("N");
+  CLI::Option* best_of =
+      command
+          ->add_option("--best-of", flags->options.best_of,
+                       "Generate so many and print the --n of the highest mean log-probability")
+          ->transform(Whole(1, 128))
+          ->type_name("N");
+  constexpr char kBeams[] = "Beam search";
+  CLI::Option* beams = command
+                           ->add_option("--beam-width", flags->options.beams.width,
+                                        "Search with so many beams, 1 to 10, and print the --n "
+                                        "best answers (default: no beam search)")
+                           ->transform(Whole(1, BeamParams::kWidthMax))
+                           ->type_name("N")
+                           ->group(kBeams)
+                           ->excludes(best_of);
+  command
+      ->add_option("--length-penalty", flags->options.beams.length_penalty,
+                   "An answer of n tokens is worth its log-probability / n^P (default: 1)")
+      ->type_name("P")
+      ->group(kBeams)
+      ->needs(beams);
+  const std::map<std::string, BeamStop> stops = {
+      {"false", BeamStop::kHeuristic}, {"true", BeamStop::kFull}, {"never", BeamStop::kNever}};
+  command
+      ->add_option("--early-stopping", flags->options.beams.early_stopping,
+                   "When a search ends, as in transformers: true (once as many answers as beams "
+                   "have ended), false (and what goes on is no better) or never (and nothing can "
+                   "become better) (default: false)")
+      ->transform(CLI::CheckedTransformer(stops))
+      ->type_name("WHEN")
+      ->group(kBeams)
+      ->needs(beams);
   command
       ->add_option(
           "--logprobs", flags->options.logprobs,

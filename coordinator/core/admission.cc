@@ -10,28 +10,6 @@
 namespace lamina::core {
 namespace {
 
-void AppendJoin(const Sequence& sequence, plan::AttentionPath path,
-                const std::vector<HeldExtent>& slots, plan::StepPlan& plan) {
-  const SequenceRequest& request = sequence.request;
-  plan::SequenceJoin join{.id = request.id,
-                          .tokens = request.prompt,
-                          .prompt_tokens = static_cast<uint32_t>(request.prompt.size()),
-                          .parent = sequence.parent,
-                          .sampling = request.sampling,
-                          .tokens_max = request.tokens_max,
-                          .end_tokens = request.end_tokens,
-                          .tokens_min = request.tokens_min,
-                          .memory_node = sequence.node,
-                          .path = path,
-                          .score = request.score};
-  join.tokens.insert(join.tokens.end(), sequence.committed.begin(), sequence.committed.end());
-  plan.joins.push_back(std::move(join));
-  for (const HeldExtent& held : slots) {
-    plan.grants.push_back(
-        {.sequence = request.id, .extent = held.extent, .memory_node = held.memory_node});
-  }
-}
-
 // Whether another sequence is making K and V of most of what this one would compute.
 bool IsWorthWaiting(const PrefixCache::Found& found, const Sequence& sequence) {
   return 2 * uint64_t{found.pending} > sequence.tokens() - found.tokens;
@@ -195,7 +173,7 @@ void Admission::Join(Sequence& sequence, uint32_t lane, const std::vector<uint32
     slots.insert(slots.end(), granted->begin(), granted->end());
   }
   places_.cache.Announce(sequence);
-  AppendJoin(sequence, options_.attention_path, slots, open.plan);
+  maker_.AddJoin(sequence, slots, open);
   life_.Settle(sequence);
   JoinForks(sequence, open);
   maker_.AddNewcomer(sequence, open);
@@ -225,8 +203,7 @@ void Admission::JoinForks(Sequence& parent, OpenStep& open) {
     }
     life_.Begin(*fork, parent.lane, parent.node);
     life_.Attach(parent, *fork);
-    AppendJoin(*fork, options_.attention_path,
-               places_.kv.Fork(parent.request.id, id, parent.join_tokens), open.plan);
+    maker_.AddJoin(*fork, places_.kv.Fork(parent.request.id, id, parent.join_tokens), open);
     places_.cache.JoinFork(*fork, parent);
     life_.Settle(*fork);
   }

@@ -14,6 +14,7 @@
 #include "common/check.h"
 #include "common/status_macros.h"
 #include "coordinator/core/admission.h"
+#include "coordinator/core/beam_groups.h"
 #include "coordinator/core/lane_balance.h"
 #include "coordinator/core/lanes.h"
 #include "coordinator/core/node_residents.h"
@@ -101,6 +102,7 @@ struct Scheduler::Impl {
   void ResetNodes(const std::vector<MemoryNodeShare>& memory_nodes,
                   const plan::PrefillLanes& prefill_lanes);
   size_t Waits() const { return life.waiting().size() + life.draining().size(); }
+  OpenStep Open(uint32_t lane);
   void Commit(const plan::SampledToken& token, Events& events);
   void CommitScores(const PlannedStep& planned, const plan::StepResult& result, Events& events);
   absl::Status Audit() const;
@@ -120,6 +122,7 @@ struct Scheduler::Impl {
   RowSlots slots;
   StepMaker maker;
   Admission admission;
+  BeamGroups beams;
   uint64_t epoch = 0;
   cost::LinkCosts link_costs;
   uint64_t tokens_committed = 0;
@@ -141,7 +144,8 @@ Scheduler::Impl::Impl(const SchedulerOptions& scheduler_options,
       slots(options, life, places, *placement, options.strategies.out_of_slots()),
       maker(options, life, places, steps, slots, options.strategies.step_packing(),
             options.strategies.fetch_planning()),
-      admission(options, life, places, balance, maker, *placement) {
+      admission(options, life, places, balance, maker, *placement),
+      beams(options, life, places, balance, maker) {
   LAMINA_CHECK(options.Validate().ok());
   ResetNodes(options.memory_nodes, options.prefill_lanes);
 }
@@ -160,10 +164,22 @@ void Scheduler::Impl::ResetNodes(const std::vector<MemoryNodeShare>& memory_node
               options.SlotsAtOnce(UINT32_MAX) - 1);
 }
 
+// The next step of a lane with what runs there. Beams go first: they are rows that decode.
+OpenStep Scheduler::Impl::Open(uint32_t lane) {
+  OpenStep step = maker.Open(epoch, lane);
+  beams.Join(step);
+  maker.Pack(step);
+  return step;
+}
+
 void Scheduler::Impl::Commit(const plan::SampledToken& token, Events& events) {
   Sequence* sequence = life.Find(token.sequence);
   if (sequence == nullptr) {
     return;  // A dead row.
+  }
+  if (beams.Owns(token.sequence)) {
+    tokens_committed += beams.Report(*sequence, token, events);
+    return;
   }
   events.tokens.push_back({.sequence = token.sequence,
                            .index = static_cast<uint32_t>(sequence->committed.size()),
@@ -225,11 +241,12 @@ absl::Status Scheduler::Impl::Audit() const {
   if (lanes.running() > options.running_max) {
     return absl::InternalError("more sequences run than running_max");
   }
-  if (Waits() > options.waiting_max + options.running_max) {
+  LAMINA_RETURN_IF_ERROR(beams.Audit());
+  if (Waits() > options.waiting_max + options.running_max + beams.members()) {
     return absl::InternalError("more sequences wait than can have been let in");
   }
   LAMINA_RETURN_IF_ERROR(cache.Audit(life.Running()));
-  if (kv.holders() != lanes.running() + cache.blocks()) {
+  if (kv.holders() != lanes.running() + cache.blocks() + beams.holders()) {
     return absl::InternalError("slots are held by one who does not run");
   }
   if (lanes.running() == 0 && !borders.scratch_empty() && steps.empty() && borders.empty()) {
@@ -262,11 +279,19 @@ absl::Status Scheduler::Submit(SequenceRequest request) {
     return absl::ResourceExhaustedError(absl::StrCat("the queue is full: ", options.waiting_max,
                                                      " sequences wait; try again later"));
   }
-  impl_->life.Submit(std::move(request));
+  if (request.beams.width > 0) {
+    LAMINA_RETURN_IF_ERROR(impl_->beams.Check(request));
+    impl_->beams.Begin(std::move(request));
+  } else {
+    impl_->life.Submit(std::move(request));
+  }
   return absl::OkStatus();
 }
 
 void Scheduler::Finish(plan::SequenceId sequence) {
+  if (impl_->beams.Finish(sequence)) {
+    return;
+  }
   if (Sequence* found = impl_->life.Find(sequence); found != nullptr) {
     impl_->life.End(*found);
   }
@@ -276,6 +301,7 @@ void Scheduler::StartEpoch(uint64_t epoch, const std::vector<MemoryNodeShare>& m
                            const std::vector<std::string>& lost, Events& events,
                            const plan::PrefillLanes& prefill_lanes) {
   impl_->life.LeaveEpoch(absl::StrJoin(lost, " and "), events);
+  impl_->beams.LeaveEpoch();
   const std::vector<PrefixCache::Saved> kept = impl_->cache.Save();
   const std::vector<std::optional<uint32_t>> successors =
       SuccessorsOf(impl_->options.memory_nodes, memory_nodes);
@@ -283,6 +309,7 @@ void Scheduler::StartEpoch(uint64_t epoch, const std::vector<MemoryNodeShare>& m
   impl_->cache.Restore(kept, successors);
   impl_->epoch = epoch;
   impl_->life.EndLongerThan(impl_->options, events);
+  impl_->beams.Translate(events);
 }
 
 void Scheduler::SetLaneCosts(const cost::LaneCosts& costs) { impl_->balance.SetCosts(costs); }
@@ -317,12 +344,13 @@ void Scheduler::SetArenas(const std::vector<uint64_t>& arenas) {
 void Scheduler::Plan(std::vector<plan::StepPlan>& plans) {
   Impl& impl = *impl_;
   impl.balance.Balance(impl.Waits());
+  impl.beams.GiveWay();
   // Lanes in turn, one step each, so that newcomers find every lane at the same stage.
   for (bool planned = true; planned;) {
     OpenSteps open;
     for (uint32_t lane = 0; lane < impl.lanes.size(); ++lane) {
       if (impl.steps.InFlight(lane) < impl.options.plan_ahead) {
-        open.emplace(lane, impl.maker.Open(impl.epoch, lane));
+        open.emplace(lane, impl.Open(lane));
       }
     }
     impl.admission.Admit(open);
@@ -353,15 +381,23 @@ absl::Status Scheduler::OnStepDone(const plan::StepResult& result, Events& event
   impl.borders.Pass(result.lane, planned.border);
   impl.life.WaitAgain(planned.border.draining);
   impl.life.TellPreempted(events);
+  impl.beams.Translate(events);
   return absl::OkStatus();
 }
 
 void Scheduler::FailAll(const absl::Status& status, Events& events) {
+  impl_->beams.FailAll(status, events);
   impl_->life.FailAll(status, events);
 }
 
+plan::SequenceId Scheduler::AnswerOf(plan::SequenceId sequence) const {
+  const plan::SequenceId answer = impl_->beams.AnswerOf(sequence);
+  return answer == 0 ? sequence : answer;
+}
+
 bool Scheduler::HasWork() const {
-  return !impl_->life.empty() || !impl_->steps.empty() || !impl_->borders.empty();
+  return !impl_->life.empty() || !impl_->beams.empty() || !impl_->steps.empty() ||
+         !impl_->borders.empty();
 }
 
 SchedulerStats Scheduler::Stats() const {

@@ -31,9 +31,9 @@
 //
 // Parts: sequence_life.h (states, queue, forks), lanes.h and node_residents.h (who runs where, and
 // what that weighs), lane_balance.h (who changes lanes), step_maker.h with row_slots.h (what a step
-// is made of), admission.h (who joins it), planned_steps.h (what is under way), step_borders.h
-// (what a step sets free). Strategies: placement.h, out_of_slots.h, step_packing.h,
-// service_order.h.
+// is made of), admission.h (who joins it), beam_groups.h (beams of a search), planned_steps.h (what
+// is under way), step_borders.h (what a step sets free). Strategies: placement.h, out_of_slots.h,
+// step_packing.h, service_order.h.
 //
 // The decode of a sequence is planned when the step of its last chunk is done, that is, when its
 // memory node has confirmed the K and V of the whole prompt.
@@ -96,7 +96,8 @@ class Scheduler {
   //                             memory node could ever hold (slots needed and slots there).
   //         kResourceExhausted  waiting_max reached; says the limit.
   //         kUnavailable        no memory node has joined.
-  // Requires: the id is not 0 and was never used.
+  //         kUnimplemented      a beam search where prompts run on nodes of their own.
+  // Requires: the id is not 0 and was never used. Those of a beam search's answers too.
   absl::Status Submit(SequenceRequest request);
 
   // Ends a sequence early: by the client, or (kStop) by a stop string seen in the text. Its slots
@@ -162,6 +163,9 @@ class Scheduler {
   const LaneCount& lane_count() const;
   const KvDirectory& kv() const;
   const PrefixCache& prefix_cache() const;
+
+  // A beam search runs under ids of its own: the id of the request that `sequence` works for.
+  plan::SequenceId AnswerOf(plan::SequenceId sequence) const;
 
   // Audit of every invariant, KV directory included; kInternal names the first broken one.
   absl::Status Audit() const;

@@ -31,18 +31,26 @@ const Sequence* SequenceLife::Find(plan::SequenceId id) const {
   return it == sequences_.end() ? nullptr : it->second.get();
 }
 
-void SequenceLife::Submit(SequenceRequest request) {
+uint64_t SequenceLife::ReserveArrivals(uint32_t count) {
+  arrivals_ += count;
+  return arrivals_ - count + 1;
+}
+
+Sequence& SequenceLife::Enter(SequenceRequest request, uint64_t arrival,
+                              std::vector<TokenId> committed) {
   auto sequence = std::make_unique<Sequence>();
   sequence->request = std::move(request);
   const SequenceRequest& kept = sequence->request;
   LAMINA_CHECK(kept.id != 0 && Find(kept.id) == nullptr);
-  sequence->arrival = ++arrivals_;
+  sequence->arrival = arrival;
+  sequence->committed = std::move(committed);
   if (Sequence* parent = Find(kept.fork_of); parent != nullptr) {
     parent->forks.push_back(kept.id);
   }
-  waiting_.insert(sequence.get());
+  const bool entered = waiting_.insert(sequence.get()).second;
+  LAMINA_CHECK(entered);
   const plan::SequenceId id = kept.id;
-  sequences_.emplace(id, std::move(sequence));
+  return *sequences_.emplace(id, std::move(sequence)).first->second;
 }
 
 void SequenceLife::Begin(Sequence& sequence, uint32_t lane, uint32_t node) {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/btree_map.h"
@@ -46,7 +47,12 @@ class SequenceLife {
   const Sequence* Find(plan::SequenceId id) const;
 
   // A new sequence, which waits. Requires: the id is not 0 and unknown.
-  void Submit(SequenceRequest request);
+  void Submit(SequenceRequest request) { Enter(std::move(request), ReserveArrivals(1), {}); }
+  // So many places in the order of arrival that follow each other; the first one.
+  uint64_t ReserveArrivals(uint32_t count);
+  // One that waits at a place reserved for it, with tokens that another one has generated.
+  // Requires: the id is not 0 and unknown; nobody else is at that place.
+  Sequence& Enter(SequenceRequest request, uint64_t arrival, std::vector<TokenId> committed);
 
   // One that waits begins its prefill in this lane; Settle() follows once it has its slots.
   void Begin(Sequence& sequence, uint32_t lane, uint32_t node);

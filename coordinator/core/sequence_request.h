@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/beam_params.h"
 #include "common/clock.h"
 #include "common/sampling_params.h"
 #include "plan/step_plan.h"
@@ -28,6 +29,10 @@ struct SequenceRequest {
   std::vector<TokenId> end_tokens;
   int32_t priority = 0;  // Higher is sooner, under the priority policy.
   bool score = false;
+  // With a width: the request is a beam search, and this its only sequence.
+  BeamParams beams;
+  // Of a beam search: who gets its answers, the best one first; `id` is the first.
+  std::vector<plan::SequenceId> answers;
   // K and V are shared with requests of the same salt only, so that others cannot probe by latency
   // what was asked.
   std::string cache_salt;

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/check.h"
+
 namespace lamina::core {
 
 // What the packing strategy sees of an open step, and does with it.
@@ -89,9 +91,13 @@ OpenStep StepMaker::Open(uint64_t epoch, uint32_t lane) {
       slots_.ReleaseBehindWindow(*sequence, open.plan);
     }
   }
+  return open;
+}
+
+void StepMaker::Pack(OpenStep& open) {
   Packed packed(*this, open);
   packing_->Pack(packed);
-  StepBorder border = places_.borders.Seal(lane);
+  StepBorder border = places_.borders.Seal(open.plan.lane);
   border.scratch.insert(border.scratch.end(), open.record.border.scratch.begin(),
                         open.record.border.scratch.end());
   // Who was taken out meanwhile gives up everything.
@@ -101,7 +107,6 @@ OpenStep StepMaker::Open(uint64_t epoch, uint32_t lane) {
         [&](const plan::SequenceLeave& leave) { return leave.id == release.sequence; });
   });
   open.record.border = std::move(border);
-  return open;
 }
 
 uint32_t StepMaker::RoomForRows(const OpenStep& open) const {
@@ -218,6 +223,32 @@ void StepMaker::EndPrompt(Sequence& sequence, OpenStep& open) {
 
 uint32_t StepMaker::TokensForNewcomer(OpenStep& open) {
   return std::min(open.tokens_left, packing_->TokensForNewcomer(Packed(*this, open)));
+}
+
+void StepMaker::AddJoin(const Sequence& sequence, const std::vector<HeldExtent>& slots,
+                        OpenStep& open) const {
+  const SequenceRequest& request = sequence.request;
+  plan::SequenceJoin join{.id = request.id,
+                          .tokens = request.prompt,
+                          .prompt_tokens = static_cast<uint32_t>(request.prompt.size()),
+                          .parent = sequence.parent,
+                          .sampling = request.sampling,
+                          .tokens_max = request.tokens_max,
+                          .end_tokens = request.end_tokens,
+                          .tokens_min = request.tokens_min,
+                          .memory_node = sequence.node,
+                          .path = options_.attention_path,
+                          .score = request.score};
+  join.tokens.insert(join.tokens.end(), sequence.committed.begin(), sequence.committed.end());
+  open.plan.joins.push_back(std::move(join));
+  for (const HeldExtent& held : slots) {
+    open.plan.grants.push_back(
+        {.sequence = request.id, .extent = held.extent, .memory_node = held.memory_node});
+  }
+}
+
+void StepMaker::AddLastToken(Sequence& sequence, OpenStep& open) {
+  LAMINA_CHECK(AddChunk(sequence, 1, open) == 1 && sequence.chunked_tokens == sequence.join_tokens);
 }
 
 void StepMaker::AddNewcomer(Sequence& sequence, OpenStep& open) {

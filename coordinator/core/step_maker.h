@@ -41,9 +41,19 @@ class StepMaker {
             PlannedSteps& steps, RowSlots& slots, std::unique_ptr<StepPacking> packing,
             std::unique_ptr<FetchPlanning> fetching);
 
-  // Opens the next step of a lane with what runs there, and seals its leaves: who is taken out from
-  // here on leaves a step later.
+  // Opens the next step of a lane, without work yet.
   OpenStep Open(uint64_t epoch, uint32_t lane);
+  // Packs what runs in the lane, and seals the step's leaves: who is taken out from here on leaves
+  // a step later.
+  void Pack(OpenStep& open);
+
+  // Whether the step takes one more row.
+  bool HasRoom(const OpenStep& open) const { return open.tokens_left > 0 && RoomForRows(open) > 0; }
+  // A sequence joins with these slots.
+  void AddJoin(const Sequence& sequence, const std::vector<HeldExtent>& slots,
+               OpenStep& open) const;
+  // The only token of one that joins and is not stored yet. Requires: HasRoom(), and a free slot.
+  void AddLastToken(Sequence& sequence, OpenStep& open);
 
   // Tokens that the step takes of a newcomer's prompt; 0: none may join.
   uint32_t TokensForNewcomer(OpenStep& open);

@@ -283,6 +283,18 @@ class GatewayClientTest(unittest.TestCase):
         self.assertEqual(len(best.choices), 1)
         self.assertEqual(best.usage.completion_tokens, 36)
 
+    def test_beams_are_searched(self):
+        greedy = self.complete(temperature=0).choices[0].text
+        one = self.complete(extra_body={"use_beam_search": True, "beam_width": 1})
+        self.assertEqual(one.choices[0].text, greedy)
+        answers = self.complete(n=3, logprobs=0, extra_body={"use_beam_search": True, "beam_width": 5})
+        sums = [sum(choice.logprobs.token_logprobs) / len(choice.logprobs.token_logprobs)
+                for choice in answers.choices]
+        self.assertEqual(len(sums), 3)
+        self.assertEqual(sums, sorted(sums, reverse=True))
+        chat = self.chat(extra_body={"use_beam_search": True, "early_stopping": "never"})
+        self.assertTrue(chat.choices[0].message.content)
+
     def test_errors_name_what_is_wrong(self):
         bad = openai.BadRequestError
         body = self.refused(openai.NotFoundError, self.complete, model="gpt-9")

@@ -8,8 +8,10 @@
 
 #include <cstdint>
 #include <deque>
+#include <vector>
 
 #include "common/sampling_params.h"
+#include "plan/step_plan.h"
 
 namespace lamina::sim {
 
@@ -34,6 +36,20 @@ class FakeModel {
     }
   }
   TokenId Next() const { return static_cast<TokenId>(Mix(State() + 7) % kVocabulary); }
+  // The most likely next tokens, best first; Next() need not be one of them.
+  std::vector<plan::TokenLogprob> Top(int32_t count) const {
+    std::vector<plan::TokenLogprob> top;
+    const uint64_t state = State();
+    float logprob = 0;
+    for (int32_t i = 0; i < count; ++i) {
+      logprob -= static_cast<float>(Mix(state + static_cast<uint64_t>(i)) % 256) / 256.0f;
+      // Steps of 37 meet no token twice.
+      top.push_back({.token = static_cast<TokenId>((state + 37 * static_cast<uint64_t>(i)) %
+                                                   static_cast<uint64_t>(kVocabulary)),
+                     .logprob = logprob});
+    }
+    return top;
+  }
   // Log-probability of `token` coming next.
   float Logprob(TokenId token) const {
     return -static_cast<float>(Mix(State() ^ static_cast<uint64_t>(token)) % 4096) / 256.0f;

@@ -109,6 +109,30 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereEveryLayerHasAWindow) {
   }
 }
 
+// Each answer of a beam search is that of the same search without a scheduler.
+TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereBeamsAreSearched) {
+  for (const bool kept : {false, true}) {
+    for (const bool windows : {false, true}) {
+      SimReach reach;
+      for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+        const SimReport report =
+            SimWorld({.seed = seed, .prefix_cache = kept, .windows = windows, .beams = true}).Run();
+        ASSERT_EQ(report.failure, "")
+            << "kept " << kept << " windows " << windows << " " << HowToReplay(seed, report);
+        reach.Add(report.reach);
+      }
+      std::cout << kSeeds << " seeds: " << reach.ToString() << "\n";
+
+      EXPECT_GT(reach.beam_answers, 1000);
+      EXPECT_GT(reach.beams_shared, 10'000);
+      EXPECT_GT(reach.beams_queued, 100);
+      EXPECT_GT(reach.preemptions, 100);
+      EXPECT_GT(reach.epochs, 100);
+      EXPECT_GT(reach.cancels, 100);
+    }
+  }
+}
+
 TEST(SchedulerSimTest, SeedsThatOnceFailedPass) {
   std::ifstream file(absl::StrCat(LAMINA_SOURCE_DIR, "/tests/sim/regression_seeds.txt"));
   ASSERT_TRUE(file.is_open());
@@ -138,7 +162,12 @@ TEST_P(PlantedBugTest, IsFound) {
     const bool kept =
         GetParam() == PlantedBug::kPrefixTooLong || GetParam() == PlantedBug::kArenaWiped;
     const bool windows = GetParam() == PlantedBug::kReleaseTooEarly;
-    found += !SimWorld({.seed = seed, .bug = GetParam(), .prefix_cache = kept, .windows = windows})
+    const bool beams = GetParam() == PlantedBug::kBeamsSwapped;
+    found += !SimWorld({.seed = seed,
+                        .bug = GetParam(),
+                        .prefix_cache = kept,
+                        .windows = windows,
+                        .beams = beams})
                   .Run()
                   .failure.empty();
   }
@@ -151,7 +180,7 @@ INSTANTIATE_TEST_SUITE_P(All, PlantedBugTest,
                                          PlantedBug::kPositionOff, PlantedBug::kCommittedWrong,
                                          PlantedBug::kTokenStale, PlantedBug::kTokenMissing,
                                          PlantedBug::kPrefixTooLong, PlantedBug::kArenaWiped,
-                                         PlantedBug::kReleaseTooEarly));
+                                         PlantedBug::kReleaseTooEarly, PlantedBug::kBeamsSwapped));
 
 }  // namespace
 }  // namespace lamina::sim

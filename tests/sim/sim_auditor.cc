@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "coordinator/core/beam_search.h"
 #include "coordinator/core/loss_history.h"
 #include "tests/sim/fake_model.h"
 
@@ -20,6 +21,41 @@ void SimAuditor::Fail(plan::SequenceId sequence, const std::string& what) {
 
 void SimAuditor::Submitted(const core::SequenceRequest& request) {
   clients_[request.id] = {.request = request, .tokens = request.prompt};
+  if (request.beams.width > 0) {
+    SearchedBeams(request);
+  }
+}
+
+// The same search over the model, without a scheduler.
+void SimAuditor::SearchedBeams(const core::SequenceRequest& request) {
+  core::BeamSearch search(request.beams,
+                          {.prompt_tokens = static_cast<uint32_t>(request.prompt.size()),
+                           .tokens_max = request.tokens_max,
+                           .tokens_min = request.tokens_min,
+                           .end_tokens = request.end_tokens});
+  const auto candidates =
+      static_cast<int32_t>(core::BeamCandidates(request.beams, request.end_tokens.size()));
+  while (!search.beams().empty()) {
+    std::vector<std::vector<plan::TokenLogprob>> rows;
+    for (const core::BeamSearch::Beam& beam : search.beams()) {
+      FakeModel model(request.sampling.seed, window_);
+      for (const TokenId token : request.prompt) {
+        model.See(token);
+      }
+      for (const core::BeamSearch::BeamToken& token : beam.tokens) {
+        model.See(token.token);
+      }
+      rows.push_back(model.Top(candidates));
+    }
+    search.Advance(rows);
+  }
+  for (size_t i = 0; i < request.answers.size(); ++i) {
+    Client& client = clients_[request.answers[i]];
+    client = {.request = request, .expected = request.prompt, .tokens = request.prompt};
+    for (const core::BeamSearch::BeamToken& token : search.answers().at(i).tokens) {
+      client.expected.push_back(token.token);
+    }
+  }
 }
 
 void SimAuditor::Cancelled(plan::SequenceId sequence) { clients_[sequence].ended = true; }
@@ -67,7 +103,11 @@ void SimAuditor::SawToken(const core::TokenEvent& event) {
   for (const TokenId token : client.tokens) {
     model.See(token);
   }
-  if (event.token.token != model.Next()) {
+  const size_t shown = client.tokens.size();
+  const TokenId right = client.expected.empty()          ? model.Next()
+                        : shown < client.expected.size() ? client.expected[shown]
+                                                         : -1;
+  if (event.token.token != right) {
     return Fail(event.sequence, absl::StrCat("wrong token at index ", event.index));
   }
   client.tokens.push_back(event.token.token);
@@ -122,6 +162,9 @@ void SimAuditor::SawEnd(const core::FinishEvent& event) {
   }
   if (client.tokens.size() == request.prompt.size()) {
     return Fail(event.sequence, "ended without a token");
+  }
+  if (client.tokens.size() < client.expected.size()) {
+    return Fail(event.sequence, "ended before the end of its answer");
   }
   const bool stop = client.tokens.size() >= request.tokens_min &&
                     std::find(request.end_tokens.begin(), request.end_tokens.end(),

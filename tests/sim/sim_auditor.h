@@ -34,11 +34,13 @@ class SimAuditor {
  private:
   struct Client {
     core::SequenceRequest request;
+    std::vector<TokenId> expected;    // Of an answer of a beam search: prompt and answer.
     std::vector<TokenId> tokens;      // Prompt and what was shown.
     std::vector<std::string> losses;  // Since the last token.
     bool scored = false;
     bool ended = false;
   };
+  void SearchedBeams(const core::SequenceRequest& request);
   void SawToken(const core::TokenEvent& event);
   void SawScore(const core::ScoreEvent& event);
   void SawEnd(const core::FinishEvent& event);

@@ -51,6 +51,15 @@ void SimWorld::Mutate(plan::StepPlan& plan) {
         }
       }
       return;
+    case PlantedBug::kBeamsSwapped:
+      for (size_t i = 1; i < plan.joins.size(); ++i) {
+        plan::SequenceJoin& a = plan.joins[i - 1];
+        plan::SequenceJoin& b = plan.joins[i];
+        if (scheduler_.AnswerOf(a.id) == scheduler_.AnswerOf(b.id)) {
+          std::swap(a.tokens.back(), b.tokens.back());
+        }
+      }
+      return;
     case PlantedBug::kCommittedWrong:
       for (plan::SequenceJoin& join : plan.joins) {
         join.tokens.back() ^= join.tokens.size() > join.prompt_tokens;

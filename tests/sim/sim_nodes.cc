@@ -369,7 +369,7 @@ void SimNodes::EndRow(const plan::DecodeRow& row, plan::StepResult& result) {
   for (size_t i = entry.released; i < entry.slots.size(); ++i) {
     model.See(slots[entry.slots[i]].token);
   }
-  Sample(entry, model.Next(), result);
+  Sample(entry, model, result);
 }
 
 // Of the token behind the row's, if there is one.
@@ -401,7 +401,7 @@ void SimNodes::EndPrompt(Entry& entry, plan::StepResult& result) {
     for (size_t i = entry.released; i < tokens; ++i) {
       model.See(slots[entry.slots[i]].token);
     }
-    Sample(other, model.Next(), result);
+    Sample(other, model, result);
   }
 }
 
@@ -437,7 +437,7 @@ void SimNodes::EndChunk(const plan::PrefillChunk& chunk, plan::StepResult& resul
     for (uint32_t i = 0; i < end; ++i) {
       model.See(ScratchOf(entry.lane)[entry.scratch_offset + i]);
     }
-    Sample(other, model.Next(), result);
+    Sample(other, model, result);
   }
 }
 
@@ -458,10 +458,12 @@ void SimNodes::Score(const Entry& entry, const plan::PrefillChunk& chunk,
   }
 }
 
-void SimNodes::Sample(Entry& entry, TokenId token, plan::StepResult& result) {
+void SimNodes::Sample(Entry& entry, const FakeModel& model, plan::StepResult& result) {
+  const TokenId token = model.Next();
   plan::SampledToken sampled{.sequence = entry.join.id,
                              .position = static_cast<uint32_t>(entry.tokens.size()),
-                             .token = token};
+                             .token = token,
+                             .top = model.Top(entry.join.sampling.logprobs)};
   entry.tokens.push_back(token);
   const auto& ends = entry.join.end_tokens;
   if (entry.tokens.size() >= entry.join.tokens_min &&

@@ -17,6 +17,7 @@
 
 #include "common/philox.h"
 #include "coordinator/core/scheduler.h"
+#include "tests/sim/fake_model.h"
 
 namespace lamina::sim {
 
@@ -83,7 +84,7 @@ class SimNodes {
   void EndRow(const plan::DecodeRow& row, plan::StepResult& result);
   void EndChunk(const plan::PrefillChunk& chunk, plan::StepResult& result);
   void Score(const Entry& entry, const plan::PrefillChunk& chunk, plan::StepResult& result);
-  void Sample(Entry& entry, TokenId token, plan::StepResult& result);
+  void Sample(Entry& entry, const FakeModel& model, plan::StepResult& result);
   Entry* Find(const plan::StepPlan& plan, plan::SequenceId id);
   std::vector<TokenId>& ScratchOf(uint32_t lane) {
     return scratch_[lane >= options_.lanes ? options_.prefill_lanes.ReplicaOf(lane - options_.lanes)

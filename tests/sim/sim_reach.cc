@@ -41,6 +41,9 @@ void SimReach::Add(const SimReach& other) {
   blocks_dropped += other.blocks_dropped;
   blocks_outlived += other.blocks_outlived;
   prompts_in_rows += other.prompts_in_rows;
+  beam_answers += other.beam_answers;
+  beams_shared += other.beams_shared;
+  beams_queued += other.beams_queued;
   tokens_waited += other.tokens_waited;
 }
 
@@ -60,6 +63,7 @@ std::string SimReach::ToString() const {
       ", preempted in prefill ", preempted_in_prefill, ", releases ", releases, " beyond nodes ",
       releases_beyond_nodes, ", tokens kept ", tokens_kept, ", blocks dropped ", blocks_dropped,
       ", outlived an epoch ", blocks_outlived, ", prompts in rows ", prompts_in_rows,
+      ", beam answers ", beam_answers, ", beams shared ", beams_shared, " queued ", beams_queued,
       ", tokens waited ", tokens_waited);
 }
 

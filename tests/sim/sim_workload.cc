@@ -3,6 +3,7 @@
 #include "tests/sim/sim_workload.h"
 
 #include <algorithm>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "tests/sim/fake_model.h"
@@ -134,6 +135,34 @@ void ContinueConversations(Prng random, SimWorkload& workload) {
       request.tokens_max = Between(random, size + 1, longest);
       request.tokens_min = request.tokens_min > 0 ? size + 3 : 0;
       earlier.push_back(request);
+    }
+  }
+}
+
+void SearchBeams(Prng random, SimWorkload& workload) {
+  plan::SequenceId last_id = 0;
+  std::set<plan::SequenceId> parents;
+  for (const SimArrival& arrival : workload.arrivals) {
+    for (const core::SequenceRequest& request : arrival.requests) {
+      last_id = std::max(last_id, request.id);
+      parents.insert(request.fork_of);
+    }
+  }
+  for (SimArrival& arrival : workload.arrivals) {
+    for (core::SequenceRequest& request : arrival.requests) {
+      if (request.score || request.fork_of != 0 || parents.contains(request.id) ||
+          random.Chance(0.3)) {
+        continue;
+      }
+      constexpr BeamStop kStops[] = {BeamStop::kHeuristic, BeamStop::kFull, BeamStop::kNever};
+      request.beams = {.width = Between(random, 1, 5),
+                       .length_penalty = random.Uniform() * 3 - 1,
+                       .early_stopping = kStops[random.Below(3)]};
+      request.end_tokens.resize(std::min<size_t>(request.end_tokens.size(), 12));
+      request.answers = {request.id};
+      while (request.answers.size() < Between(random, 1, request.beams.width)) {
+        request.answers.push_back(++last_id);
+      }
     }
   }
 }

@@ -38,4 +38,7 @@ SimWorkload MakeWorkload(Prng& random);
 // Most requests begin as an earlier one of the workload and its answer do, up to a random token.
 void ContinueConversations(Prng random, SimWorkload& workload);
 
+// Many requests are beam searches.
+void SearchBeams(Prng random, SimWorkload& workload);
+
 }  // namespace lamina::sim

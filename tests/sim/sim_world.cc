@@ -57,6 +57,9 @@ SimWorkload WithPrefillLanes(SimWorkload workload, Prng random, Prng stages,
     }
     ContinueConversations(Prng(sim.seed + 8), workload);
   }
+  if (sim.beams) {
+    SearchBeams(Prng(sim.seed + 10), workload);
+  }
   return workload;
 }
 
@@ -199,15 +202,24 @@ void SimWorld::Arrive(const SimArrival& arrival) {
       case absl::StatusCode::kInvalidArgument:
         ++report_.reach.refused;
         continue;
+      case absl::StatusCode::kUnimplemented:  // Beams where prompts have nodes of their own.
+        ++report_.reach.refused;
+        continue;
       default:
         Fail(absl::StrCat("Submit answered ", status.ToString()));
         return;
     }
     requests_[request.id] = request;
     auditor_.Submitted(request);
+    report_.reach.beam_answers += request.answers.size();
     if (random_.Chance(workload_.faults.cancel)) {
       const plan::SequenceId id = request.id;
       At(now_ + Delay(Millis(3)), [this, id] { Cancel(id); });
+      for (const plan::SequenceId answer : request.answers) {
+        if (answer != id && random_.Chance(0.7)) {
+          At(now_ + Delay(Millis(3)), [this, answer] { Cancel(answer); });
+        }
+      }
     }
   }
 }
@@ -389,7 +401,15 @@ void SimWorld::Observe(const plan::StepPlan& plan) {
   }
   for (const plan::SequenceJoin& join : plan.joins) {
     reach.forks_shared += join.parent != 0;
-    reach.forks_unshared += join.parent == 0 && requests_.at(join.id).fork_of != 0;
+    const core::SequenceRequest& request = requests_.at(scheduler_.AnswerOf(join.id));
+    reach.forks_unshared += join.parent == 0 && request.fork_of != 0;
+    if (request.beams.width > 0 && join.tokens.size() > join.prompt_tokens) {
+      const bool row =
+          std::any_of(plan.rows.begin(), plan.rows.end(), [&](const plan::DecodeRow& one) {
+            return one.sequence == join.id && one.position + 1 == join.tokens.size();
+          });
+      ++(row ? reach.beams_shared : reach.beams_queued);
+    }
   }
   for (const plan::DecodeRow& row : plan.rows) {
     const auto last = last_row_.find(row.sequence);

@@ -49,6 +49,7 @@ enum class PlantedBug : uint8_t {
   kTokenMissing,     // The nodes leave a token out.
   kPrefixTooLong,    // Behind a kept prefix, a prompt's rows begin one too late.
   kReleaseTooEarly,  // A sequence gives up slots that its next row still reads.
+  kBeamsSwapped,     // A beam is told that it continues with another one's last token.
   kArenaWiped,       // A node says that it kept its slots over an epoch's end, and has not.
 };
 
@@ -60,6 +61,8 @@ struct SimOptions {
   bool prefix_cache = false;
   // Every layer of the model has a window.
   bool windows = false;
+  // Many requests are beam searches.
+  bool beams = false;
 };
 
 struct SimReport {

@@ -396,5 +396,58 @@ TEST_F(RequestTableTest, ARequestWithoutANameIsFollowedByItsId) {
   EXPECT_EQ(ended[0].first_token, 0);
 }
 
+TEST_F(RequestTableTest, ABeamSearchIsOneSequenceForAllItsAnswers) {
+  GenerateSpec spec{.prompt = {1, 2, 3}, .max_tokens = 5, .choices = 2, .beams = {.width = 3}};
+  const std::vector<core::SequenceRequest> sequences = Admit(spec);
+  ASSERT_EQ(sequences.size(), 1u);
+  EXPECT_EQ(sequences[0].beams.width, 3u);
+  ASSERT_EQ(sequences[0].answers.size(), 2u);
+  EXPECT_EQ(sequences[0].answers[0], sequences[0].id);
+  // Each answer is a choice.
+  core::Events events;
+  for (const plan::SequenceId answer : sequences[0].answers) {
+    events.tokens.push_back({.sequence = answer, .token = {.sequence = answer, .token = 7}});
+    events.finished.push_back({.sequence = answer, .reason = FinishReason::kLength});
+  }
+  EXPECT_THAT(table_.Deliver(events), IsEmpty());
+  ASSERT_EQ(sink_->outputs.size(), 2u);
+  EXPECT_EQ(sink_->outputs[1].index, 1u);
+  ASSERT_EQ(sink_->done.size(), 1u);
+  EXPECT_TRUE(sink_->done[0].ok());
+}
+
+TEST_F(RequestTableTest, ABeamSearchRefusesWhatItWouldNotObey) {
+  const GenerateSpec plain{.prompt = {1}, .max_tokens = 5, .beams = {.width = 2}};
+  const std::pair<const char*, void (*)(GenerateSpec&)> wrong[] = {
+      {"temperature", [](GenerateSpec& spec) { spec.sampling.temperature = 0.5f; }},
+      {"top_k", [](GenerateSpec& spec) { spec.sampling.top_k = 5; }},
+      {"top_p", [](GenerateSpec& spec) { spec.sampling.top_p = 0.5f; }},
+      {"min_p", [](GenerateSpec& spec) { spec.sampling.min_p = 0.5f; }},
+      {"repetition_penalty", [](GenerateSpec& spec) { spec.sampling.repetition_penalty = 2; }},
+      {"presence_penalty", [](GenerateSpec& spec) { spec.sampling.presence_penalty = 1; }},
+      {"frequency_penalty", [](GenerateSpec& spec) { spec.sampling.frequency_penalty = 1; }},
+      {"logit_bias",
+       [](GenerateSpec& spec) {
+         spec.sampling.logit_bias = {{1, 1.0f}};
+       }},
+      {"form",
+       [](GenerateSpec& spec) {
+         spec.sampling.form = {.kind = OutputForm::Kind::kRegex, .text = "a"};
+       }},
+      {"stop", [](GenerateSpec& spec) { spec.stop = {"x"}; }},
+      {"best_of", [](GenerateSpec& spec) { spec.best = 1; }},
+      {"beam_width is 11", [](GenerateSpec& spec) { spec.beams.width = 11; }},
+      {"length_penalty", [](GenerateSpec& spec) { spec.beams.length_penalty = 1e9; }},
+      {"n is 3 and beam_width 2", [](GenerateSpec& spec) { spec.choices = 3; }}};
+  for (const auto& [what, spoil] : wrong) {
+    GenerateSpec spec = plain;
+    spoil(spec);
+    const absl::Status status = Refusal(spec);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << what;
+    EXPECT_THAT(status.message(), HasSubstr(what));
+  }
+  Admit(plain);
+}
+
 }  // namespace
 }  // namespace lamina::coordinator

@@ -184,14 +184,14 @@ TEST_F(CompletionHandlerTest, ChoicesOfABatchAreNumberedThrough) {
   EXPECT_EQ(whole["usage"]["completion_tokens"], 4);
 }
 
-TEST_F(CompletionHandlerTest, BestOfShowsTheLikeliest) {
+TEST_F(CompletionHandlerTest, BestOfCountsWhatIsNotShown) {
   Start(R"("prompt":"x","best_of":3,"n":1)");
-  EXPECT_EQ(generation().options.n, 3u);
-  const float logprobs[] = {-2, -0.5, -1};
-  for (uint32_t c = 0; c < 3; ++c) {
-    generation().Send(Text(std::string(1, static_cast<char>('a' + c)), c, logprobs[c]));
-    generation().Send(Last(c));
-  }
+  EXPECT_EQ(generation().options.n, 1u);
+  EXPECT_EQ(generation().options.best_of, 3u);
+  generation().Send(Text("b"));
+  client::Chunk last = Last();
+  last.usage.left_out_tokens = 2;
+  generation().Send(last);
   generation().Finish(absl::OkStatus());
 
   const Json whole = Json::parse(writer_.response->body);

@@ -39,6 +39,29 @@ TEST(CompletionRequestTest, DefaultsAreOpenAis) {
   EXPECT_GT(*chat->options.max_tokens, 1u << 30) << "a chat goes on until the context is full";
 }
 
+TEST(CompletionRequestTest, BeamSearchesTakeTheWordsOfVllmAndTransformers) {
+  const auto plain = Plain(R"("prompt":"x","use_beam_search":true)");
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  EXPECT_EQ(plain->options.beams, (BeamParams{.width = 4}));
+  const auto all = Plain(
+      R"("prompt":"x","use_beam_search":true,"beam_width":6,"n":2,"length_penalty":0.5,
+         "early_stopping":"never","temperature":0)");
+  ASSERT_TRUE(all.ok()) << all.status();
+  EXPECT_EQ(all->options.beams,
+            (BeamParams{.width = 6, .length_penalty = 0.5, .early_stopping = BeamStop::kNever}));
+  EXPECT_EQ(all->options.n, 2u);
+  const auto chat = Chat(R"("messages":[{"role":"user","content":"x"}],"use_beam_search":true,
+                            "n":3,"early_stopping":true)");
+  ASSERT_TRUE(chat.ok()) << chat.status();
+  EXPECT_EQ(chat->options.beams, (BeamParams{.width = 3, .early_stopping = BeamStop::kFull}));
+  const auto best_of = Plain(R"("prompt":"x","use_beam_search":true,"best_of":5)");
+  ASSERT_TRUE(best_of.ok()) << best_of.status();
+  EXPECT_EQ(best_of->options.beams.width, 5u);
+  EXPECT_FALSE(best_of->options.best_of.has_value());
+  EXPECT_EQ(
+      Plain(R"("prompt":"x","use_beam_search":false,"length_penalty":1)")->options.beams.width, 0u);
+}
+
 TEST(CompletionRequestTest, EveryParameterArrives) {
   const auto request = Plain(
       R"("prompt":[1,2],"max_tokens":3,"temperature":0.5,"top_p":0.9,"top_k":-1,"min_p":0.1,
@@ -65,8 +88,9 @@ TEST(CompletionRequestTest, EveryParameterArrives) {
   EXPECT_EQ(o.frequency_penalty, -1.0f);
   EXPECT_EQ(o.repetition_penalty, 1.1f);
   EXPECT_EQ(o.seed, UINT64_MAX);
-  EXPECT_EQ(o.n, 3u) << "best_of are made";
-  EXPECT_EQ(shut->choices, 2u) << "n are shown";
+  EXPECT_EQ(o.n, 2u);
+  EXPECT_EQ(o.best_of, 3u);
+  EXPECT_EQ(shut->choices, 2u);
   EXPECT_THAT(o.stop, ElementsAre("a", "b"));
   EXPECT_THAT(o.stop_tokens, ElementsAre(5));
   EXPECT_THAT(o.logit_bias, ElementsAre(std::pair(7, -100.0f)));
@@ -191,6 +215,21 @@ INSTANTIATE_TEST_SUITE_P(
                 "invalid_value"},
         Mistake{R"("prompt":"x","best_of":1,"n":2)", "best_of", "invalid_value"},
         Mistake{R"("prompt":"x","best_of":2,"stream":true)", "best_of", "invalid_value"},
+        Mistake{R"("prompt":"x","use_beam_search":1)", "use_beam_search", "invalid_type"},
+        Mistake{R"("prompt":"x","use_beam_search":true,"stream":true)", "use_beam_search",
+                "invalid_value"},
+        Mistake{R"("prompt":"x","use_beam_search":true,"beam_width":11)", "beam_width",
+                "integer_above_max_value"},
+        Mistake{R"("prompt":"x","use_beam_search":true,"n":11)", "beam_width", "invalid_value"},
+        Mistake{R"("prompt":"x","use_beam_search":true,"beam_width":2,"n":3)", "beam_width",
+                "invalid_value"},
+        Mistake{R"("prompt":"x","use_beam_search":true,"temperature":0.5)", "temperature",
+                "invalid_value"},
+        Mistake{R"("prompt":"x","use_beam_search":true,"early_stopping":"soon")", "early_stopping",
+                "invalid_value"},
+        Mistake{R"("prompt":"x","beam_width":4)", "beam_width", "invalid_value"},
+        Mistake{R"("prompt":"x","length_penalty":2)", "length_penalty", "invalid_value"},
+        Mistake{R"("prompt":"x","early_stopping":true)", "early_stopping", "invalid_value"},
         Mistake{R"("prompt":"x","stream_options":{})", "stream_options", "invalid_value"},
         Mistake{R"("prompt":"x","stream":true,"stream_options":{"x":1})", "stream_options.x",
                 "unknown_parameter"},

@@ -146,10 +146,15 @@ class SchedulerTest : public testing::Test {
  private:
   void Sample(plan::SequenceId id, uint32_t position, plan::StepResult& result) {
     const auto chosen = tokens_.find({id, position});
+    std::vector<plan::TokenLogprob> top;
+    for (int32_t i = 0; i < joins_[id].sampling.logprobs; ++i) {
+      top.push_back({.token = 200 + i, .logprob = -1.0f - 0.25f * static_cast<float>(i)});
+    }
     result.tokens.push_back(
         {.sequence = id,
          .position = position,
-         .token = chosen == tokens_.end() ? static_cast<TokenId>(100 + position) : chosen->second});
+         .token = chosen == tokens_.end() ? static_cast<TokenId>(100 + position) : chosen->second,
+         .top = std::move(top)});
   }
 };
 

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Beam searches through a cluster: the answers are those of a search that asks the same cluster for
+// the next tokens of each beam, request by request, and have the same bits however the cluster is
+// made.
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/beam_search.h"
+#include "tests/integration/cluster_modes.h"
+#include "tests/integration/cluster_test_util.h"
+
+namespace lamina::test_support {
+namespace {
+
+using coordinator::GenerateSpec;
+using ::testing::HasSubstr;
+
+GenerateSpec Search(std::vector<TokenId> prompt, uint32_t max_tokens, BeamParams beams,
+                    uint32_t answers) {
+  GenerateSpec spec = Greedy(std::move(prompt), max_tokens);
+  spec.beams = beams;
+  spec.choices = answers;
+  return spec;
+}
+
+// Around the borders of tiles (16) and of attention blocks (256).
+std::vector<GenerateSpec> Searches() {
+  std::vector<GenerateSpec> specs;
+  specs.push_back(Search(RandomPrompt(1, 1), 20, {.width = 4}, 4));
+  specs.push_back(Search(RandomPrompt(15, 2), 12, {.width = 3, .length_penalty = 0.5}, 1));
+  specs.push_back(
+      Search(RandomPrompt(250, 3), 24, {.width = 5, .early_stopping = BeamStop::kNever}, 2));
+  specs.push_back(
+      Search(RandomPrompt(300, 4), 16, {.width = 2, .early_stopping = BeamStop::kFull}, 2));
+  specs[2].ignore_eos = false;
+  specs[2].stop_tokens = {5, 17, 40, 63};
+  specs[3].stop_tokens = {11};
+  return specs;
+}
+
+void ExpectSameAnswers(const std::vector<GenerateResult>& found,
+                       const std::vector<GenerateResult>& expected) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (size_t i = 0; i < found.size(); ++i) {
+    SCOPED_TRACE(absl::StrCat("search ", i));
+    ASSERT_TRUE(found[i].status.ok()) << found[i].status;
+    ASSERT_EQ(found[i].choices.size(), expected[i].choices.size());
+    for (size_t c = 0; c < found[i].choices.size(); ++c) {
+      ExpectSameChoice(found[i].choices[c], expected[i].choices[c]);
+    }
+  }
+}
+
+class LocalClusterBeamsTest : public ::testing::Test {
+ protected:
+  static LocalClusterOptions Options() {
+    LocalClusterOptions options;
+    options.model = SmallModel();
+    options.sequence_tokens_max = 512;
+    return options;
+  }
+  static const std::vector<GenerateResult>& Expected() {
+    static const std::vector<GenerateResult> expected =
+        MakeCluster(Options())->GenerateMany(Searches());
+    return expected;
+  }
+  static void ExpectBits(const std::string& what, const LocalClusterOptions& options) {
+    SCOPED_TRACE(what);
+    const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+    ASSERT_NE(cluster, nullptr);
+    ExpectSameAnswers(cluster->GenerateMany(Searches()), Expected());
+    EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+  }
+};
+
+TEST_F(LocalClusterBeamsTest, AnswersAreThoseOfASearchRequestByRequest) {
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(Options());
+  ASSERT_NE(cluster, nullptr);
+  for (size_t i = 0; i < Searches().size(); ++i) {
+    SCOPED_TRACE(absl::StrCat("search ", i));
+    const GenerateSpec spec = Searches()[i];
+    const auto prompt = static_cast<uint32_t>(spec.prompt.size());
+    core::BeamSearch search(spec.beams, {.prompt_tokens = prompt,
+                                         .tokens_max = prompt + spec.max_tokens,
+                                         .end_tokens = spec.stop_tokens});
+    while (!search.beams().empty()) {
+      std::vector<GenerateSpec> rows;
+      for (const core::BeamSearch::Beam& beam : search.beams()) {
+        GenerateSpec row = Greedy(spec.prompt, 1);
+        for (const core::BeamSearch::BeamToken& token : beam.tokens) {
+          row.prompt.push_back(token.token);
+        }
+        row.sampling.logprobs =
+            static_cast<int32_t>(core::BeamCandidates(spec.beams, spec.stop_tokens.size()));
+        rows.push_back(std::move(row));
+      }
+      std::vector<std::vector<plan::TokenLogprob>> next;
+      for (GenerateResult& result : cluster->GenerateMany(rows)) {
+        ASSERT_TRUE(result.status.ok()) << result.status;
+        next.push_back(result.choices.at(0).top.at(0));
+      }
+      search.Advance(next);
+    }
+    const GenerateResult& found = Expected()[i];
+    ASSERT_TRUE(found.status.ok()) << found.status;
+    ASSERT_LE(found.choices.size(), search.answers().size());
+    for (size_t c = 0; c < found.choices.size(); ++c) {
+      const core::BeamSearch::Answer& answer = search.answers()[c];
+      std::vector<TokenId> tokens;
+      std::vector<float> logprobs;
+      for (const core::BeamSearch::BeamToken& token : answer.tokens) {
+        tokens.push_back(token.token);
+        logprobs.push_back(token.logprob);
+      }
+      EXPECT_EQ(found.choices[c].tokens, tokens);
+      EXPECT_EQ(Bits(found.choices[c].logprobs), Bits(logprobs));
+      EXPECT_EQ(found.choices[c].finish, answer.reason);
+    }
+  }
+  EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+}
+
+TEST_F(LocalClusterBeamsTest, HowTheClusterIsMadeDoesNotShow) {
+  for (const ClusterMode& mode : ClusterModes()) {
+    LocalClusterOptions options = Options();
+    options.memory_nodes = 2;
+    mode.apply(options);
+    if (mode.name == "shards" || mode.name == "dedicated") {
+      continue;  // Sums of their own; refused, below.
+    }
+    ExpectBits(mode.name, options);
+  }
+  LocalClusterOptions local = Options();
+  local.local = true;
+  ExpectBits("local", local);
+  LocalClusterOptions plain = Options();
+  plain.prefix_cache = false;
+  plain.lanes = 2;
+  ExpectBits("no prefix cache, two lanes", plain);
+}
+
+// Other requests beside the searches take slots, so that beams wait and are computed anew.
+TEST_F(LocalClusterBeamsTest, FullMemoryNodesAndOtherRequestsDoNotShow) {
+  LocalClusterOptions options = Options();
+  options.slots = 420;
+  options.sequence_tokens_max = 330;
+  options.prefix_cache = false;
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+  std::vector<GenerateSpec> specs = Searches();
+  for (uint64_t i = 0; i < 4; ++i) {
+    specs.push_back(Greedy(RandomPrompt(60 + 30 * i, 100 + i), 150));
+  }
+  std::vector<GenerateResult> results = cluster->GenerateMany(specs);
+  for (size_t i = Searches().size(); i < results.size(); ++i) {
+    EXPECT_TRUE(results[i].status.ok()) << results[i].status;
+  }
+  results.resize(Searches().size());
+  ExpectSameAnswers(results, Expected());
+  EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+}
+
+TEST_F(LocalClusterBeamsTest, WithNodesForPromptsASearchIsRefused) {
+  LocalClusterOptions options = Options();
+  options.prefill_nodes = 1;
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+  const absl::Status status = cluster->Generate(Searches()[0]).status;
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(status.message(), HasSubstr("prefill.mode dedicated"));
+}
+
+}  // namespace
+}  // namespace lamina::test_support

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "coordinator/core/beam_search.h"
+#include "tests/unit/coordinator/core/scheduler_fixture.h"
+
+namespace lamina::core {
+namespace {
+
+class SchedulerBeamsTest : public SchedulerTest {
+ protected:
+  static SequenceRequest Search(plan::SequenceId id, uint32_t prompt, uint32_t tokens_max,
+                                uint32_t width) {
+    SequenceRequest request = Request(id, prompt, tokens_max);
+    request.beams = {.width = width};
+    request.answers = {id};
+    return request;
+  }
+  // All plans until nothing is left.
+  std::vector<plan::StepPlan> Run() {
+    std::vector<plan::StepPlan> all;
+    do {
+      const std::vector<plan::StepPlan> plans = Plan();
+      all.insert(all.end(), plans.begin(), plans.end());
+    } while (StepDone());
+    return all;
+  }
+};
+
+TEST_F(SchedulerBeamsTest, BeamsShareTheSlotsOfThoseThatTheyContinue) {
+  Make(SmallOptions());
+  ASSERT_TRUE(scheduler_->Submit(Search(1, 20, 24, 3)).ok());
+  const std::vector<plan::StepPlan> plans = Run();
+
+  // Prompt, then three beams at 20, 21 and 22, then nothing but leaves.
+  ASSERT_EQ(plans.size(), 5u);
+  EXPECT_EQ(plans[0].chunks.size(), 1u);
+  for (uint32_t step = 1; step < 4; ++step) {
+    EXPECT_TRUE(plans[step].chunks.empty());
+    ASSERT_EQ(plans[step].rows.size(), 3u);
+    ASSERT_EQ(plans[step].joins.size(), 3u);
+    for (size_t i = 0; i < 3; ++i) {
+      EXPECT_EQ(plans[step].rows[i].position, 19 + step);
+      EXPECT_EQ(plans[step].joins[i].tokens.size(), 20 + step);
+      EXPECT_EQ(plans[step].joins[i].prompt_tokens, 20u);
+      EXPECT_EQ(scheduler_->AnswerOf(plans[step].joins[i].id), plans[step].joins[i].id)
+          << "the search is over";
+    }
+    EXPECT_EQ(plans[step].leaves.size(), step == 1 ? 1u : 3u);
+  }
+  // Of the 20 slots of the prompt each has been granted four times, and of the other nine three
+  // may be granted to several.
+  std::map<uint32_t, int> granted;
+  for (const plan::StepPlan& plan : plans) {
+    for (const plan::SlotGrant& grant : plan.grants) {
+      for (uint32_t i = 0; i < grant.extent.tokens; ++i) {
+        ++granted[grant.extent.first_slot + i];
+      }
+    }
+  }
+  EXPECT_LE(granted.size(), 29u);
+  EXPECT_EQ(granted[0], 10);
+  EXPECT_EQ(IndicesOf(1), (std::vector<uint32_t>{0, 1, 2, 3}));
+  ASSERT_NE(EndOf(1), nullptr);
+  EXPECT_EQ(EndOf(1)->reason, plan::FinishReason::kLength);
+  EXPECT_FALSE(scheduler_->HasWork());
+  EXPECT_EQ(scheduler_->KvStats(0).slots_free, 1000u);
+}
+
+TEST_F(SchedulerBeamsTest, AnswersComeBestFirstEachUnderItsId) {
+  Make(SmallOptions());
+  SequenceRequest request = Search(1, 4, 7, 2);
+  request.answers = {1, 2};
+  ASSERT_TRUE(scheduler_->Submit(request).ok());
+  Run();
+  EXPECT_EQ(IndicesOf(1), (std::vector<uint32_t>{0, 1, 2}));
+  EXPECT_EQ(IndicesOf(2), (std::vector<uint32_t>{0, 1, 2}));
+  double sums[2] = {};
+  for (const TokenEvent& event : events_.tokens) {
+    sums[event.sequence - 1] += static_cast<double>(event.token.logprob);
+  }
+  EXPECT_GT(sums[0], sums[1]);
+}
+
+TEST_F(SchedulerBeamsTest, ASearchEndsWithItsLastAnswer) {
+  Make(SmallOptions());
+  SequenceRequest request = Search(1, 4, 100, 3);
+  request.answers = {1, 2};
+  ASSERT_TRUE(scheduler_->Submit(request).ok());
+  for (int i = 0; i < 5; ++i) {
+    Plan();
+    StepDone();
+  }
+  scheduler_->Finish(1);
+  EXPECT_TRUE(scheduler_->Audit().ok());
+  Plan();
+  StepDone();
+  EXPECT_TRUE(scheduler_->HasWork());
+  scheduler_->Finish(2);
+  RunUntilIdle();
+  EXPECT_EQ(EndOf(1), nullptr);
+  EXPECT_EQ(EndOf(2), nullptr);
+  EXPECT_EQ(scheduler_->KvStats(0).slots_free, 1000u);
+}
+
+TEST_F(SchedulerBeamsTest, WithoutSlotsBeamsWaitAndAreComputedAnew) {
+  Make(SmallOptions(24));
+  ASSERT_TRUE(scheduler_->Submit(Search(1, 16, 25, 4)).ok());
+  const std::vector<plan::StepPlan> plans = Run();
+  uint32_t chunks = 0;
+  for (const plan::StepPlan& plan : plans) {
+    chunks += static_cast<uint32_t>(plan.chunks.size());
+  }
+  EXPECT_GT(chunks, 4u);
+  EXPECT_EQ(IndicesOf(1).size(), 9u);
+  EXPECT_FALSE(scheduler_->HasWork());
+}
+
+TEST_F(SchedulerBeamsTest, ANodeThatIsLostCostsOnlyTime) {
+  Make(SmallOptions());
+  ASSERT_TRUE(scheduler_->Submit(Search(1, 8, 20, 3)).ok());
+  for (int i = 0; i < 4; ++i) {
+    Plan();
+    StepDone();
+  }
+  in_flight_.clear();
+  scheduler_->StartEpoch(1, SmallOptions().memory_nodes, {"a"}, events_);
+  EXPECT_TRUE(scheduler_->Audit().ok()) << scheduler_->Audit();
+  Run();
+  EXPECT_EQ(IndicesOf(1).size(), 12u);
+  ASSERT_NE(EndOf(1), nullptr);
+  EXPECT_TRUE(EndOf(1)->status.ok());
+}
+
+TEST_F(SchedulerBeamsTest, WhatFailsEndsTheSearchUnderItsOwnId) {
+  Make(SmallOptions());
+  SequenceRequest request = Search(1, 8, 20, 3);
+  request.answers = {1, 2};
+  ASSERT_TRUE(scheduler_->Submit(request).ok());
+  for (int i = 0; i < 3; ++i) {
+    Plan();
+    StepDone();
+  }
+  scheduler_->FailAll(absl::UnavailableError("gone"), events_);
+  ASSERT_EQ(events_.finished.size(), 2u);
+  EXPECT_EQ(EndOf(1)->status.message(), "gone");
+  EXPECT_EQ(EndOf(2)->status.message(), "gone");
+  EXPECT_TRUE(scheduler_->Audit().ok()) << scheduler_->Audit();
+}
+
+TEST_F(SchedulerBeamsTest, RefusesWhatCannotWork) {
+  Make(SmallOptions());
+  SequenceRequest request = Search(1, 4, 8, 10);
+  request.end_tokens = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+  EXPECT_EQ(scheduler_->Submit(request).message(),
+            "a beam search with 10 beams and 11 end and stop tokens needs the 21 most likely "
+            "tokens of a row, at most 20 are reported; ask for fewer beams or stop tokens");
+  EXPECT_FALSE(scheduler_->Submit(Search(2, 4, 8, 11)).ok());
+  SchedulerOptions options = SmallOptions();
+  options.prefill_lanes = {.replicas = 1, .each = 1};
+  Make(options);
+  EXPECT_EQ(scheduler_->Submit(Search(3, 4, 8, 2)).code(), absl::StatusCode::kUnimplemented);
+}
+
+}  // namespace
+}  // namespace lamina::core
