@@ -56,6 +56,9 @@ bool Admission::AdmitFirst(OpenSteps& open) {
     return false;
   }
   const PrefixCache::Found found = places_.cache.Find(first, nodes[0]);
+  if (found.tokens > 0 && !maker_.HasRoom(step)) {
+    return false;  // What follows a found prefix is rows, and those of this step are given away.
+  }
   if (IsWorthWaiting(found, first) || !MakeRoomFor(first, nodes[0])) {
     return false;
   }

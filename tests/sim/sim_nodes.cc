@@ -86,6 +86,7 @@ void SimNodes::Start(const plan::StepPlan& plan) {
     Grant(plan, grant);
   }
   CheckGrantsOfJoins(plan);
+  CheckWorkOfJoins(plan);
   CheckRoles(plan);
   CheckRows(plan);
   for (const plan::PrefillChunk& chunk : plan.chunks) {
@@ -216,6 +217,17 @@ void SimNodes::CheckGrantsOfJoins(const plan::StepPlan& plan) {
         (it->second.slots.size() < least || it->second.slots.size() > tokens)) {
       Fail(absl::StrCat("sequence ", join.id, " joins with ", it->second.slots.size(),
                         " slots for ", join.tokens.size(), " tokens"));
+    }
+  }
+}
+
+// Who joins has work in the same step, if only its parent's.
+void SimNodes::CheckWorkOfJoins(const plan::StepPlan& plan) {
+  for (const plan::SequenceJoin& join : plan.joins) {
+    const auto is_its = [id = join.id](const auto& work) { return work.sequence == id; };
+    if (join.parent == 0 && std::none_of(plan.rows.begin(), plan.rows.end(), is_its) &&
+        std::none_of(plan.chunks.begin(), plan.chunks.end(), is_its)) {
+      Fail(absl::StrCat("sequence ", join.id, " joins without a row or a chunk"));
     }
   }
 }

@@ -77,6 +77,7 @@ class SimNodes {
   // The first token that a query at `position` reads.
   uint32_t FirstSeen(uint32_t position) const;
   void CheckGrantsOfJoins(const plan::StepPlan& plan);
+  void CheckWorkOfJoins(const plan::StepPlan& plan);
   void CheckRows(const plan::StepPlan& plan);
   void StartChunk(const plan::StepPlan& plan, const plan::PrefillChunk& chunk);
   void ClaimScratch(Entry& entry, const plan::PrefillChunk& chunk);
