@@ -7,6 +7,8 @@
 // finds little of the one before in the caches. The best of several rounds, since other work
 // disturbs them.
 
+#include <time.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -55,7 +57,40 @@ constexpr Shape kShapes[] = {
     {"mixtral-8x7b", 4096, 14336, 8, 2},
 };
 constexpr size_t kChoices = 8;  // Taken in turns.
-constexpr double kSecondsPerRound = 0.02;
+constexpr double kSecondsPerRound = 0.1;
+
+// What one kind of work took, by the clock and of the processors' time.
+struct Times {
+  double wall = 0;
+  double processor = 0;
+};
+
+double ProcessorSeconds() {
+  timespec now = {};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+template <class Work>
+Times TimesOf(const Work& work) {
+  const double processor = ProcessorSeconds();
+  const Nanos start = RealClock().Now();
+  work();
+  return {.wall = ToSeconds(std::max<Nanos>(1, RealClock().Now() - start)),
+          .processor = std::max(1e-9, ProcessorSeconds() - processor)};
+}
+
+// Of several turns: bytes a second. A processor's second counts for all threads together.
+struct Rates {
+  double read_best = 0;
+  double layer_best = 0;
+  std::vector<double> shares;  // Of processors' time, one for each turn.
+
+  double MedianShare() {
+    std::sort(shares.begin(), shares.end());
+    return shares[shares.size() / 2];
+  }
+};
 
 std::vector<std::byte> RandomElements(Prng& prng, size_t count, DType dtype) {
   std::vector<std::byte> bytes(count * DTypeBytes(dtype));
@@ -100,15 +135,15 @@ class Bench {
         dtype_(options.type == "f32" ? DType::kF32 : DType::kBF16),
         pool_({.threads = options.threads}) {
     auto dense = kernels::MakeCpuDense({.compute_type = dtype_, .threads = options.threads});
-    LAMINA_CHECK(dense.ok());
+    LAMINA_CHECK(dense.ok() && reads_.ok());
     dense_ = *std::move(dense);
   }
 
   nlohmann::json RunAll() {
     std::printf("loop: %s   type %s   threads %zu\n", dense_->description().c_str(),
                 options_.type.c_str(), options_.threads);
-    std::printf("%-16s %5s %8s %10s %10s %8s %8s %10s\n", "shape", "rows", "experts", "bytes hit",
-                "us", "GB/s", "reads", "of-reading");
+    std::printf("%-16s %5s %8s %10s %10s %8s %8s %10s %10s\n", "shape", "rows", "experts",
+                "bytes hit", "us", "GB/s", "reads", "of-reading", "by-cpu");
     nlohmann::json results = {{"loop", dense_->description()},
                               {"type", options_.type},
                               {"threads", options_.threads},
@@ -145,23 +180,25 @@ class Bench {
       for (size_t i = 0; i < kChoices; ++i) {
         choices.push_back(MakeChoice(prng, shape, rows));
       }
-      // The reads before and after, the faster: other work slows both down.
-      const double before = kernels::MeasureReadBandwidth(pool_);
-      const double seconds = BestSeconds(shape, rows, experts, choices);
-      const double bandwidth = std::max(before, kernels::MeasureReadBandwidth(pool_));
-      Report(shape, rows, choices, seconds, bandwidth, results);
+      Rates rates = TakeTurns(shape, rows, experts, choices);
+      Report(shape, rows, choices, rates, results);
     }
   }
 
-  // The best time of one pass over all choices.
-  double BestSeconds(const Shape& shape, size_t rows, const std::vector<kernels::Expert>& experts,
-                     const std::vector<Choice>& choices) {
+  // Bytes of the experts that are hit, of one pass over all choices.
+  double BytesOf(const Shape& shape, const std::vector<Choice>& choices) const {
+    const size_t hit = std::accumulate(choices.begin(), choices.end(), size_t{0},
+                                       [](size_t sum, const Choice& c) { return sum + c.hit; });
+    return static_cast<double>(hit * 3 * shape.width * shape.hidden * DTypeBytes(dtype_));
+  }
+
+  Rates TakeTurns(const Shape& shape, size_t rows, const std::vector<kernels::Expert>& experts,
+                  const std::vector<Choice>& choices) {
     Prng prng(2);
     std::vector<std::byte> in = RandomElements(prng, rows * shape.width, dtype_);
     std::vector<float> out(rows * shape.width);
     kernels::ExpertLayers layers;
     const auto pass = [&] {
-      const Nanos start = RealClock().Now();
       for (const Choice& choice : choices) {
         layers.Run({.experts = experts,
                     .chosen = shape.chosen,
@@ -171,43 +208,53 @@ class Bench {
                     .out = kernels::Packed(out.data(), rows, shape.width)},
                    *dense_);
       }
-      return ToSeconds(std::max<Nanos>(1, RealClock().Now() - start));
     };
-    double best = pass();  // Makes the scratch.
+    pass();  // Makes the scratch.
+    const double layer_bytes = BytesOf(shape, choices);
+    const double read_bytes = static_cast<double>(reads_.bytes());
+    Rates rates;
     for (int round = 0; round < options_.rounds; ++round) {
       for (double spent = 0; spent < kSecondsPerRound;) {
-        const double seconds = pass();
-        best = std::min(best, seconds);
-        spent += seconds;
+        const Times before = TimesOf([&] { reads_.Read(pool_); });
+        const Times layer = TimesOf(pass);
+        const Times after = TimesOf([&] { reads_.Read(pool_); });
+        spent += layer.wall;
+        rates.read_best = std::max(rates.read_best, read_bytes / std::min(before.wall, after.wall));
+        rates.layer_best = std::max(rates.layer_best, layer_bytes / layer.wall);
+        const double read_rate = 2 * read_bytes / (before.processor + after.processor);
+        rates.shares.push_back(layer_bytes / layer.processor / read_rate);
       }
     }
-    return best;
+    return rates;
   }
 
-  void Report(const Shape& shape, size_t rows, const std::vector<Choice>& choices, double seconds,
-              double bandwidth, nlohmann::json& results) const {
-    const size_t hit = std::accumulate(choices.begin(), choices.end(), size_t{0},
-                                       [](size_t sum, const Choice& c) { return sum + c.hit; });
+  void Report(const Shape& shape, size_t rows, const std::vector<Choice>& choices, Rates& rates,
+              nlohmann::json& results) const {
     const double calls = static_cast<double>(choices.size());
-    const double bytes =
-        static_cast<double>(hit * 3 * shape.width * shape.hidden * DTypeBytes(dtype_)) / calls;
-    const double time = seconds / calls;
-    const double mean_hit = static_cast<double>(hit) / calls;
-    std::printf("%-16s %5zu %8.1f %10s %10.1f %8.1f %8.1f %10.2f\n", shape.name, rows, mean_hit,
-                FormatBytes(static_cast<uint64_t>(bytes)).c_str(), time * 1e6, bytes / time / 1e9,
-                bandwidth / 1e9, bytes / time / bandwidth);
+    const double bytes = BytesOf(shape, choices) / calls;
+    const double mean_hit =
+        bytes / static_cast<double>(3 * shape.width * shape.hidden * DTypeBytes(dtype_));
+    const double share = rates.layer_best / rates.read_best;
+    const double processor_share = rates.MedianShare();
+    std::printf("%-16s %5zu %8.1f %10s %10.1f %8.1f %8.1f %10.2f %10.2f\n", shape.name, rows,
+                mean_hit, FormatBytes(static_cast<uint64_t>(bytes)).c_str(),
+                bytes / rates.layer_best * 1e6, rates.layer_best / 1e9, rates.read_best / 1e9,
+                share, processor_share);
+    std::fflush(stdout);
     results.push_back({{"shape", shape.name},
                        {"rows", rows},
                        {"experts_hit", mean_hit},
                        {"bytes_hit", bytes},
-                       {"us", time * 1e6},
-                       {"read_bytes_per_s", bandwidth},
-                       {"share_of_read_bandwidth", bytes / time / bandwidth}});
+                       {"us", bytes / rates.layer_best * 1e6},
+                       {"read_bytes_per_s", rates.read_best},
+                       {"share_of_read_bandwidth", share},
+                       {"share_of_processor_time", processor_share}});
   }
 
   Options options_;
   DType dtype_;
   ThreadPool pool_;  // Of the plain reads.
+  kernels::PlainReads reads_;
   std::unique_ptr<kernels::Dense> dense_;
 };
 

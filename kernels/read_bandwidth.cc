@@ -29,27 +29,46 @@ uint64_t SumPiece(const uint64_t* words, size_t count) {
 
 }  // namespace
 
-double MeasureReadBandwidth(ThreadPool& pool) {
+PlainReads::PlainReads() {
   void* buffer =
       mmap(nullptr, kBufferBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (buffer == MAP_FAILED) {
-    return 0;
+    return;
   }
   madvise(buffer, kBufferBytes, MADV_HUGEPAGE);
   std::memset(buffer, 1, kBufferBytes);
-  const auto* words = static_cast<const uint64_t*>(buffer);
+  buffer_ = buffer;
+}
+
+PlainReads::~PlainReads() {
+  if (buffer_ != nullptr) {
+    munmap(buffer_, kBufferBytes);
+  }
+}
+
+size_t PlainReads::bytes() const { return kBufferBytes; }
+
+void PlainReads::Read(ThreadPool& pool) const {
+  if (buffer_ == nullptr) {
+    return;
+  }
+  const auto* words = static_cast<const uint64_t*>(buffer_);
   constexpr size_t kWords = kPieceBytes / sizeof(uint64_t);
   std::atomic<uint64_t> sink{0};
+  pool.Run(kBufferBytes / kPieceBytes, [&](size_t piece, size_t) {
+    sink.fetch_add(SumPiece(words + piece * kWords, kWords), std::memory_order_relaxed);
+  });
+}
+
+double MeasureReadBandwidth(ThreadPool& pool) {
+  const PlainReads reads;
   double best = 0;
-  for (int pass = 0; pass < kPasses; ++pass) {
+  for (int pass = 0; pass < kPasses && reads.ok(); ++pass) {
     const Nanos start = RealClock().Now();
-    pool.Run(kBufferBytes / kPieceBytes, [&](size_t piece, size_t) {
-      sink.fetch_add(SumPiece(words + piece * kWords, kWords), std::memory_order_relaxed);
-    });
+    reads.Read(pool);
     const Nanos taken = std::max<Nanos>(1, RealClock().Now() - start);
     best = std::max(best, static_cast<double>(kBufferBytes) / ToSeconds(taken));
   }
-  munmap(buffer, kBufferBytes);
   return best;
 }
 

@@ -5,9 +5,29 @@
 
 #pragma once
 
+#include <cstddef>
+
 #include "common/thread_pool.h"
 
 namespace lamina::kernels {
+
+// A buffer larger than the caches, to be read over and over. Owns its pages.
+class PlainReads {
+ public:
+  PlainReads();
+  PlainReads(const PlainReads&) = delete;
+  PlainReads& operator=(const PlainReads&) = delete;
+  ~PlainReads();
+
+  // False: the host refused the pages, and Read() does nothing.
+  bool ok() const { return buffer_ != nullptr; }
+  size_t bytes() const;
+  // Reads all of it once on all threads of the pool.
+  void Read(ThreadPool& pool) const;
+
+ private:
+  void* buffer_ = nullptr;
+};
 
 // Reads a buffer larger than the caches a few times on all threads of the pool; best of the passes,
 // in bytes per second. Cost: about 0.1 s and 256 MiB for its duration.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // CpuDense: the dense layers on this processor. Linear goes to oneDNN where its loops are
-// row-invariant and to our own loop elsewhere; the rest is vector code over rows.
+// row-invariant and faster than ours (pair_products.h), and to our own loop elsewhere; the rest is
+// vector code over rows.
 
 #include "kernels/dense.h"
 
@@ -11,10 +12,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/string_view.h"
 #include "common/check.h"
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "kernels/cpu/linear_engine.h"
+#include "kernels/cpu/pair_products.h"
 #include "kernels/cpu/rope_angles.h"
 #include "kernels/cpu/row_kernels.h"
 #include "kernels/cpu/scale_kernels.h"
@@ -29,7 +33,7 @@ constexpr size_t kElementsPerTask = 16384;
 
 class CpuDense final : public Dense {
  public:
-  explicit CpuDense(const DenseOptions& options)
+  CpuDense(const DenseOptions& options, bool pairs_are_slow)
       : compute_type_(options.compute_type),
         own_pool_(options.pool != nullptr ? nullptr
                                           : std::make_unique<ThreadPool>(
@@ -43,7 +47,10 @@ class CpuDense final : public Dense {
     }
     absl::StatusOr<std::unique_ptr<LinearEngine>> onednn =
         MakeOnednnLinearEngine(options.compute_type, pool_);
-    if (onednn.ok()) {
+    if (onednn.ok() && pairs_are_slow && MultipliesPairs((*onednn)->description())) {
+      LogInfo("dense layers take our own loop, which is faster here than ",
+              (*onednn)->description());
+    } else if (onednn.ok()) {
       onednn_ = *std::move(onednn);
     } else if (absl::IsFailedPrecondition(onednn.status())) {
       LogWarning("dense layers are slow: this processor's fast loop is refused, ours is taken: ",
@@ -224,6 +231,11 @@ class CpuDense final : public Dense {
     return {.weights = &packed, .in = in, .first_out = first_out, .out = out};
   }
 
+  // Not in the tiles of AMX, which are faster than either.
+  static bool MultipliesPairs(absl::string_view loop) {
+    return absl::EndsWith(loop, "avx512_core_bf16");
+  }
+
   // Calls body(first, count) over all rows, from several threads when there is enough to do.
   template <class Body>
   void ForRows(size_t rows, size_t cols, const Body& body) {
@@ -261,13 +273,18 @@ class CpuDense final : public Dense {
 };
 
 }  // namespace
+
+std::unique_ptr<Dense> MakeCpuDenseOfOnednn(const DenseOptions& options) {
+  return std::make_unique<CpuDense>(options, /*pairs_are_slow=*/false);
+}
+
 }  // namespace cpu
 
 absl::StatusOr<std::unique_ptr<Dense>> MakeCpuDense(const DenseOptions& options) {
   if (options.pool == nullptr && options.threads == 0) {
     return absl::InvalidArgumentError("threads is 0; it must be at least 1");
   }
-  return std::make_unique<cpu::CpuDense>(options);
+  return std::make_unique<cpu::CpuDense>(options, cpu::PairProductsAreSlow());
 }
 
 }  // namespace lamina::kernels

@@ -21,17 +21,28 @@ namespace {
 // Rows that go through a panel before the next panel: their f32 copy stays in the second cache.
 constexpr size_t kRowsAtOnce = 64;
 
-uint32_t Bits(const WeightView& weights, DType compute_type, size_t out, size_t in) {
-  if (out >= weights.out_features || in >= weights.in_features) {
-    return 0;
+// Steps of a strip that are filled feature by feature: what is read and what is written stay in the
+// first cache.
+constexpr size_t kStepsAtOnce = 64;
+
+uint32_t Half(BFloat16 value) { return value.bits; }
+uint32_t Half(float value) { return ToBFloat16(value).bits; }
+uint32_t Whole(BFloat16 value) { return std::bit_cast<uint32_t>(ToFloat(value)); }
+uint32_t Whole(float value) { return std::bit_cast<uint32_t>(value); }
+
+// Words [first, last) of one feature, whose `inputs` weights are at `row`, to every 16th word from
+// `to` on. An odd last input is completed by a zero.
+template <class Element>
+void FillFeature(const Element* row, size_t inputs, DType compute_type, size_t first, size_t last,
+                 uint32_t* to) {
+  for (size_t step = first; step < last; ++step, to += kStripFeatures) {
+    if (compute_type == DType::kF32) {
+      *to = Whole(row[step]);
+    } else {
+      const uint32_t odd = 2 * step + 1 < inputs ? Half(row[2 * step + 1]) : 0;
+      *to = Half(row[2 * step]) | odd << 16;
+    }
   }
-  const size_t index = out * weights.in_features + in;
-  if (weights.dtype == DType::kBF16) {
-    const BFloat16 value = static_cast<const BFloat16*>(weights.data)[index];
-    return compute_type == DType::kBF16 ? value.bits : std::bit_cast<uint32_t>(ToFloat(value));
-  }
-  const float value = static_cast<const float*>(weights.data)[index];
-  return compute_type == DType::kBF16 ? ToBFloat16(value).bits : std::bit_cast<uint32_t>(value);
 }
 
 class OwnWeights final : public EngineWeights {
@@ -48,15 +59,16 @@ class OwnWeights final : public EngineWeights {
   bool allocated() const { return words_ != nullptr; }
 
   void Fill(const WeightView& weights, DType compute_type) {
-    uint32_t* word = words_.get();
-    for (size_t panel = 0; panel < panels_; ++panel) {
-      for (size_t strip = 0; strip < kPanelFeatures; strip += kStripFeatures) {
-        for (size_t step = 0; step < steps_; ++step) {
-          for (size_t feature = strip; feature < strip + kStripFeatures; ++feature) {
-            *word++ = Word(weights, compute_type, panel * kPanelFeatures + feature, step);
-          }
+    uint32_t* strip = words_.get();
+    for (size_t first = 0; first < panels_ * kPanelFeatures; first += kStripFeatures) {
+      for (size_t step = 0; step < steps_; step += kStepsAtOnce) {
+        const size_t end = std::min(step + kStepsAtOnce, steps_);
+        for (size_t feature = 0; feature < kStripFeatures; ++feature) {
+          FillWords(weights, compute_type, first + feature, step, end,
+                    strip + step * kStripFeatures + feature);
         }
       }
+      strip += steps_ * kStripFeatures;
     }
   }
 
@@ -70,12 +82,24 @@ class OwnWeights final : public EngineWeights {
   const float* bias(size_t panel) const { return bias_.data() + panel * kPanelFeatures; }
 
  private:
-  static uint32_t Word(const WeightView& weights, DType compute_type, size_t out, size_t step) {
-    if (compute_type == DType::kF32) {
-      return Bits(weights, compute_type, out, step);
+  // Features behind the last are zeros.
+  static void FillWords(const WeightView& weights, DType compute_type, size_t feature, size_t first,
+                        size_t last, uint32_t* to) {
+    if (feature >= weights.out_features) {
+      for (size_t step = first; step < last; ++step, to += kStripFeatures) {
+        *to = 0;
+      }
+      return;
     }
-    return Bits(weights, compute_type, out, 2 * step) |
-           Bits(weights, compute_type, out, 2 * step + 1) << 16;
+    const size_t inputs = weights.in_features;
+    const size_t row = feature * inputs;
+    if (weights.dtype == DType::kBF16) {
+      FillFeature(static_cast<const BFloat16*>(weights.data) + row, inputs, compute_type, first,
+                  last, to);
+    } else {
+      FillFeature(static_cast<const float*>(weights.data) + row, inputs, compute_type, first, last,
+                  to);
+    }
   }
   size_t word_count() const { return panels_ * steps_ * kPanelFeatures; }
 

@@ -119,6 +119,7 @@ class GatewayPageTest(unittest.TestCase):
         second = self.answer_of([{"role": "user", "content": QUESTION}, {"role": "assistant", "content": first},
                                  {"role": "user", "content": "And three more?"}], 12)
         self.assertEqual(self.texts()[3], second)
+        self.browser.resize(1100, 1120)  # All of both pools.
         self.picture("page_light.png")
         self.browser.prefer("dark")
         self.picture("page_dark.png")
@@ -233,6 +234,9 @@ class GatewayPageTest(unittest.TestCase):
                          r"^lane \d+, mean of the last minute \d+\.\d steps/s$")
         self.assertRegex(self.browser.evaluate("at('cost').textContent"), r"^\d+\.\d{3} in, \d+\.\d{3} out$")
         self.assertFalse(self.browser.evaluate("at('cost-item').hidden"))
+        # Two numbers with three decimals stand on one line.
+        self.assertLess(self.browser.evaluate("at('cost').textContent = '1117.636 in, 12245.303 out';"
+                                              "at('cost').getBoundingClientRect().height"), 40)
 
     def test_waits_are_of_the_time_since_the_last_look(self):
         # Of a node that reports 2 s more, of which 0.5 s for the other pool; one that is new has waited for nobody.

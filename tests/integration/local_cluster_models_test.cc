@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Models with windows, soft caps, sinks, experts and norms of q and k: a request's tokens are the
-// same to the bit however the cluster is made. Windows end inside spans and blocks, and hide whole
-// spans of the longest requests.
+// Models with windows, soft caps, sinks, experts, norms of q and k, fused projections, factors and
+// layers without rope: a request's tokens are the same to the bit however the cluster is made.
+// Windows end inside spans and blocks, and hide whole spans of the longest requests.
 
 #include <algorithm>
 
@@ -64,6 +64,28 @@ Base Qwen3Moe() {
   model.extra = R"("norm_topk_prob":true)";
   return {.model = model, .compute_type = DType::kF32};
 }
+
+// Fused projections, which shards cut in pieces; rope on part of a head, with longrope's divisors.
+Base Phi3() {
+  RandomModelSpec model = Decoder("phi3");
+  model.rotary_share = 0.75f;
+  model.extra =
+      R"("sliding_window":150,"rope_parameters":{"rope_type":"longrope","rope_theta":10000.0,)"
+      R"("partial_rotary_factor":0.75,"original_max_position_embeddings":512,)"
+      R"("short_factor":[1,1,1,1,1,1,1,1,1,1,1,1],)"
+      R"("long_factor":[1.0,1.1,1.2,1.4,1.6,1.8,2.0,2.2,2.5,3.0,3.5,4.0]})";
+  return {.model = model};
+}
+
+Base Granite() {
+  RandomModelSpec model = Decoder("granite");
+  model.extra = R"("embedding_multiplier":6.0,"residual_multiplier":0.22,)"
+                R"("attention_multiplier":0.09,"logits_scaling":3.0)";
+  return {.model = model};
+}
+
+// Every fourth layer has no rope, so the last of these four.
+Base SmolLm3() { return {.model = Decoder("smollm3"), .compute_type = DType::kF32}; }
 
 Base Olmo2() { return {.model = Decoder("olmo2"), .shards = false}; }
 
@@ -161,7 +183,8 @@ TEST_P(ModelsTest, ShardsHaveTheSameBitsInEveryPartition) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, ModelsTest,
-                         ::testing::Values(Gemma3(), Mistral(), GptOss(), Qwen3Moe(), Olmo2()),
+                         ::testing::Values(Gemma3(), Mistral(), GptOss(), Qwen3Moe(), Olmo2(),
+                                           Phi3(), Granite(), SmolLm3()),
                          [](const ::testing::TestParamInfo<Base>& test) {
                            return test.param.model.model_type;
                          });

@@ -9,7 +9,9 @@
 #include <tuple>
 
 #include "hwy/targets.h"
+#include "kernels/cpu/linear_engine.h"
 #include "kernels/cpu/own_linear_tiles.h"
+#include "kernels/cpu/pair_products.h"
 #include "kernels/dense.h"
 #include "tests/unit/kernels/dense_test_util.h"
 
@@ -34,24 +36,44 @@ std::unique_ptr<PackedLinear> Pack(Dense& dense, const Layer& layer, const Weigh
   return *dense.Pack(weights.values.data(), DType::kF32, layer.out, layer.in, weights.bias);
 }
 
-// (compute type, own loop, threads)
-using Variant = std::tuple<DType, bool, size_t>;
+// What MakeCpuDense() takes here; our own loop; oneDNN's, also where ours is faster.
+enum class Loop : uint8_t { kBest, kOwn, kOnednn };
+
+const char* LoopName(Loop loop) {
+  switch (loop) {
+    case Loop::kBest:
+      return "_best_";
+    case Loop::kOwn:
+      return "_own_";
+    case Loop::kOnednn:
+      return "_onednn_";
+  }
+  return "";
+}
+
+// (compute type, loop, threads)
+using Variant = std::tuple<DType, Loop, size_t>;
 
 class LinearTest : public testing::TestWithParam<Variant> {
  protected:
   DType type() const { return std::get<0>(GetParam()); }
-  bool own_loop() const { return std::get<1>(GetParam()); }
-  std::unique_ptr<Dense> Make() const {
-    return MakeDense(type(), own_loop(), std::get<2>(GetParam()));
+  bool own_loop() const { return std::get<1>(GetParam()) == Loop::kOwn; }
+  std::unique_ptr<Dense> Make() const { return Make(std::get<2>(GetParam())); }
+  std::unique_ptr<Dense> Make(size_t threads) const {
+    if (std::get<1>(GetParam()) == Loop::kOnednn) {
+      return cpu::MakeCpuDenseOfOnednn({.compute_type = type(), .threads = threads});
+    }
+    return MakeDense(type(), own_loop(), threads);
   }
 };
 
 INSTANTIATE_TEST_SUITE_P(Variants, LinearTest,
                          testing::Combine(testing::Values(DType::kBF16, DType::kF32),
-                                          testing::Bool(), testing::Values(1, 2)),
+                                          testing::Values(Loop::kBest, Loop::kOwn, Loop::kOnednn),
+                                          testing::Values(1, 2)),
                          [](const auto& param_info) {
                            return std::string(DTypeName(std::get<0>(param_info.param))) +
-                                  (std::get<1>(param_info.param) ? "_own_" : "_best_") +
+                                  LoopName(std::get<1>(param_info.param)) +
                                   std::to_string(std::get<2>(param_info.param));
                          });
 
@@ -175,11 +197,11 @@ TEST_P(LinearTest, ThreadsDoNotChangeBits) {
   const Layer layer = {576, 1600, true};
   const Weights weights(layer, 23);
   Activations in = Activations::Random(75, layer.in, type(), 5);
-  const std::unique_ptr<Dense> one = MakeDense(type(), own_loop(), 1);
+  const std::unique_ptr<Dense> one = Make(1);
   Activations expected(75, layer.out, DType::kF32);
   one->Linear(*Pack(*one, layer, weights), in.view(), 0, expected.floats());
   for (const size_t threads : {2, 3, 5}) {
-    const std::unique_ptr<Dense> many = MakeDense(type(), own_loop(), threads);
+    const std::unique_ptr<Dense> many = Make(threads);
     Activations got(75, layer.out, DType::kF32);
     many->Linear(*Pack(*many, layer, weights), in.view(), 0, got.floats());
     ASSERT_EQ(std::memcmp(got.floats().data, expected.floats().data, 75 * layer.out * 4), 0)
@@ -303,6 +325,9 @@ TEST(CpuDenseTest, SaysWhichLoopRuns) {
     const std::string best = MakeDense(type, false, 1)->description();
     EXPECT_EQ(own.find("highway rows "), 0u) << own;
     EXPECT_TRUE(best == own || best.find("onednn 2.") == 0) << best;
+    if (cpu::PairProductsAreSlow()) {
+      EXPECT_EQ(best.find("avx512_core_bf16"), std::string::npos) << best;
+    }
     RecordProperty(std::string(DTypeName(type)), best);
   }
 }
