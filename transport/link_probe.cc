@@ -17,7 +17,10 @@ constexpr size_t kRoundsMax = 33;
 constexpr Nanos kRoundsTime = Millis(20);
 constexpr size_t kPutsMax = 16;  // Of a burst.
 constexpr Nanos kPutsTime = Millis(10);
-constexpr size_t kBurstsMin = 2;
+// Of a burst, so that the way there, which counts, is little of it.
+constexpr double kWaysMin = 16;
+// The first is one Put; one that had a bad moment, and one by which the others are sized.
+constexpr size_t kBurstsMin = 3;
 constexpr size_t kBurstsMax = 8;
 constexpr Nanos kBurstsTime = Millis(20);
 constexpr uint64_t kLast = UINT64_MAX;
@@ -52,20 +55,49 @@ absl::StatusOr<double> MeasureLatency(Transport& transport, const LinkAsker& ask
   return ToSeconds(fastest) / 2;
 }
 
-// The bandwidth of some Puts, of which the last is answered.
-absl::StatusOr<double> MeasureBurst(Transport& transport, const LinkAsker& asker,
-                                    const WaitOptions& wait, const Clock& clock, double latency,
-                                    uint64_t& value) {
-  const Nanos start = clock.Now();
+// Some Puts, of which the last was answered.
+struct Burst {
   size_t puts = 0;
-  while (puts == 0 || (puts < kPutsMax && clock.Now() < start + kPutsTime)) {
+  double seconds = 0;
+};
+
+absl::StatusOr<Burst> RunBurst(Transport& transport, const LinkAsker& asker,
+                               const WaitOptions& wait, const Clock& clock, size_t puts_max,
+                               uint64_t& value) {
+  const Nanos start = clock.Now();
+  Burst burst;
+  while (burst.puts == 0 || (burst.puts < puts_max && clock.Now() < start + kPutsTime)) {
     LAMINA_RETURN_IF_ERROR(Ask(transport, asker, asker.bytes, ++value, wait));
-    ++puts;
+    ++burst.puts;
   }
   LAMINA_RETURN_IF_ERROR(AwaitAnswer(transport, asker, value, wait));
-  // Less the way of the answer; of a link that is all latency half a round is left.
-  const double took = ToSeconds(std::max<Nanos>(clock.Now() - start, 1));
-  return static_cast<double>(puts * asker.bytes.size()) / std::max(took - latency, took / 2);
+  burst.seconds = ToSeconds(std::max<Nanos>(clock.Now() - start, 1));
+  return burst;
+}
+
+// The fastest of some bursts. A transport takes Puts long before they have crossed, so each burst
+// is as long as the ones before say: a slow link would carry more for seconds.
+absl::StatusOr<double> MeasureBandwidth(Transport& transport, const LinkAsker& asker,
+                                        const WaitOptions& wait, const Clock& clock, double latency,
+                                        uint64_t& value) {
+  const double burst_seconds = std::max(ToSeconds(kPutsTime), kWaysMin * latency);
+  const Nanos begin = clock.Now();
+  double fastest = 0;
+  double put_seconds = burst_seconds;
+  for (size_t bursts = 0;
+       bursts < kBurstsMin || (bursts < kBurstsMax && clock.Now() < begin + kBurstsTime);
+       ++bursts) {
+    const double puts = std::min<double>(kPutsMax, burst_seconds / put_seconds);
+    LAMINA_ASSIGN_OR_RETURN(
+        const Burst burst,
+        RunBurst(transport, asker, wait, clock, static_cast<size_t>(std::max(puts, 1.0)), value));
+    // Less the way of the answer; of a link that is all latency half a round is left.
+    const double took = std::max(burst.seconds - latency, burst.seconds / 2);
+    fastest = std::max(fastest, static_cast<double>(burst.puts * asker.bytes.size()) / took);
+    const double crossing = std::max(burst.seconds - 2 * latency, ToSeconds(1));
+    put_seconds = std::min(put_seconds, crossing / static_cast<double>(burst.puts));
+  }
+  return fastest;
 }
 
 }  // namespace
@@ -79,15 +111,8 @@ absl::StatusOr<LinkSpeed> MeasureLink(Transport& transport, const LinkAsker& ask
   LinkSpeed speed;
   LAMINA_ASSIGN_OR_RETURN(speed.latency_seconds,
                           MeasureLatency(transport, asker, wait, clock, value));
-  const Nanos begin = clock.Now();
-  for (size_t bursts = 0;
-       bursts < kBurstsMin || (bursts < kBurstsMax && clock.Now() < begin + kBurstsTime);
-       ++bursts) {
-    LAMINA_ASSIGN_OR_RETURN(
-        const double bytes_per_second,
-        MeasureBurst(transport, asker, wait, clock, speed.latency_seconds, value));
-    speed.bytes_per_second = std::max(speed.bytes_per_second, bytes_per_second);
-  }
+  LAMINA_ASSIGN_OR_RETURN(speed.bytes_per_second, MeasureBandwidth(transport, asker, wait, clock,
+                                                                   speed.latency_seconds, value));
   LAMINA_RETURN_IF_ERROR(Ask(transport, asker, {}, kLast, wait));
   LAMINA_RETURN_IF_ERROR(DrainPuts(transport, *asker.peer, wait));
   return speed;

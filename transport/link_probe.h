@@ -47,8 +47,8 @@ struct LinkAsker {
 };
 
 // Measures for about 40 ms, once the answerer is there; longer over a link of which three rounds
-// and two bursts take longer. The fastest count: during the others the host did something else too.
-// Errors: those of Put() and Wait(). kDeadlineExceeded: no answer came.
+// and three Puts of all bytes take longer. The fastest count: during the others the host did
+// something else too. Errors: those of Put() and Wait(). kDeadlineExceeded: no answer came.
 absl::StatusOr<LinkSpeed> MeasureLink(Transport& transport, const LinkAsker& asker,
                                       const WaitOptions& wait, const Clock& clock = RealClock());
 

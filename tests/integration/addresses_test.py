@@ -67,6 +67,20 @@ class NamedCoordinator(harness.Cluster):
         return [*self._hosts.prefix(self._at if name == "coordinator" else "b"), *self.WITH_FILE, self.known.name]
 
 
+class LateCoordinator(TwoHosts):
+    """The nodes and the gateway look for a coordinator that comes after them, last."""
+
+    def __enter__(self):
+        self.server = f"{self._hosts.addresses['a']}:7400"
+        others = [name for name, role in self.roles.items() if role != "coordinator"]
+        for name in others:
+            self.start(name)
+        self.await_true(lambda: all("waiting for coordinator" in self.log(name) for name in ("c0", "m0")), "nodes that wait", others)
+        self.start("coordinator")
+        self.await_state("serving")
+        return self
+
+
 class AddressesTest(unittest.TestCase):
 
     def setUp(self):
@@ -119,6 +133,11 @@ class AddressesTest(unittest.TestCase):
         with namespaces.Hosts(["a", "b"]) as hosts, NamedCoordinator(hosts) as cluster:
             self.assertEqual(cluster.status()["state"], "serving")
             self.assertEqual({name: hosts.unheard(name) for name in ("a", "b")}, {"a": 0, "b": 0})
+
+    def test_hosts_start_in_any_order(self):
+        with namespaces.Hosts(["a", "b"]) as hosts:
+            with LateCoordinator(hosts, hosts.addresses, gateway={"listen": "127.0.0.1:0"}) as cluster:
+                self.assertEqual(len(cluster.tokens()), 8)
 
     def test_ipv6(self):
         with namespaces.Hosts(["a", "b"]) as hosts:

@@ -104,8 +104,9 @@ class TlsTest(unittest.TestCase):
                 time.sleep(0.5)
 
     def test_no_version_before_1_2(self):
-        """Of the coordinator and of the gateway. A server of openssl's own shows that the client would speak 1.1."""
-        own = {"tls_certificate": f"{self.tls}/localhost.pem", "tls_key": f"{self.tls}/localhost.key"}
+        """Of the coordinator and of the gateway, which has keys of its own. A server of openssl's own shows that the client would speak 1.1."""
+        other = self.make("other")
+        own = {"tls_certificate": f"{other}/localhost.pem", "tls_key": f"{other}/localhost.key"}
         with harness.Cluster(token=TOKEN, tls=self.keys(), wait=False, gateway={"listen": "127.0.0.1:0", **own}) as cluster:
             with subprocess.Popen(["openssl", "s_server", "-accept", "127.0.0.1:0", "-cert", own["tls_certificate"], "-key", own["tls_key"], "-tls1_1",
                                    "-cipher", "ALL:@SECLEVEL=0"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as old:
@@ -118,11 +119,13 @@ class TlsTest(unittest.TestCase):
                 with self.subTest(server=server):
                     self.assertIsNone(self.handshake(server, "-tls1_1"))
                     self.assertEqual(self.handshake(server, "-tls1_2"), "TLSv1.2")
+            for server, ca in ((cluster.server, self.tls), (cluster.gateway, other)):
+                self.assertEqual(self.handshake(server, "-tls1_2", "-CAfile", f"{ca}/ca.pem", "-verify_return_error"), "TLSv1.2", server)
 
     @staticmethod
-    def handshake(server, version):
+    def handshake(server, version, *words):
         """The version that was agreed on; None if there is none."""
-        done = subprocess.run(["openssl", "s_client", "-connect", server, version, "-cipher", "ALL:@SECLEVEL=0", "-alpn", "h2"], input="",
+        done = subprocess.run(["openssl", "s_client", "-connect", server, version, "-cipher", "ALL:@SECLEVEL=0", "-alpn", "h2", *words], input="",
                               capture_output=True, text=True, errors="replace", timeout=WAIT_SECONDS)
         agreed = re.search("^New, (TLSv[0-9.]+), Cipher is (?!.NONE)", done.stdout, re.M)
         protocol = re.search(r"^ *Protocol *: (TLSv[0-9.]+)$", done.stdout, re.M)

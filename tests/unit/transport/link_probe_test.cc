@@ -33,9 +33,11 @@ struct End {
   std::unique_ptr<Region> region;
 };
 
-// `askers` of words 1, 2, ... measure one after the other what node 0 answers.
+// `askers` of words 1, 2, ... measure one after the other what node 0 answers; the last of them
+// has asked `asked` times, but for its end.
 std::vector<absl::StatusOr<LinkSpeed>> Measure(const std::string& uri, uint32_t askers,
-                                               const Clock& clock = RealClock()) {
+                                               const Clock& clock = RealClock(),
+                                               uint64_t* asked = nullptr) {
   const End answerer(uri);
   std::vector<std::unique_ptr<End>> ends;
   std::vector<std::unique_ptr<RemoteRegion>> to_askers;
@@ -63,6 +65,9 @@ std::vector<absl::StatusOr<LinkSpeed>> Measure(const std::string& uri, uint32_t 
                                  {.deadline = Soon()}, clock));
   }
   answering.join();
+  if (asked != nullptr) {
+    *asked = ends.back()->region->LoadSignal(0);
+  }
   return speeds;
 }
 
@@ -106,6 +111,16 @@ TEST(LinkProbeTest, SlowLinkLooksNoFasterThanItIs) {
   ASSERT_TRUE(speeds[0].ok()) << speeds[0].status();
   EXPECT_GE(speeds[0]->latency_seconds, 0.002);
   EXPECT_LE(speeds[0]->bytes_per_second, 2.2 * static_cast<double>(MiB(100)));
+}
+
+TEST(LinkProbeTest, SlowLinkIsNotLoadedForSeconds) {
+  uint64_t asked = 0;
+  const auto speeds =
+      Measure("throttle(bandwidth=2MiB,latency=5ms)+shm://", 1, RealClock(), &asked);
+
+  ASSERT_TRUE(speeds[0].ok()) << speeds[0].status();
+  // The first round, three for the latency, and three Puts of 125 ms each.
+  EXPECT_LE(asked, 7u);
 }
 
 TEST(LinkProbeTest, PeerThatDoesNotAnswerEndsAtTheDeadline) {
