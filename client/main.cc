@@ -38,6 +38,7 @@ void AddCommands(CLI::App& app, Invocation& invocation) {
   AddStatusCommand(app, invocation);
   AddExplainCommand(app, invocation);
   AddTopCommand(app, invocation);
+  AddNodeCommand(app, invocation);
   AddTraceCommand(app, invocation);
   AddBenchCommand(app, invocation);
   AddBatchCommand(app, invocation);

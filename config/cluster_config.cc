@@ -14,6 +14,7 @@
 #include "absl/strings/strip.h"
 #include "common/host_port.h"
 #include "common/link_options.h"
+#include "common/node_name.h"
 #include "common/status_macros.h"
 #include "config/cluster_attention_internal.h"
 #include "config/cuda_host.h"
@@ -26,9 +27,8 @@
 namespace lamina {
 namespace {
 
-constexpr int kCoreMax = 4095;            // Linux's CPU_SETSIZE allows 1024; big hosts have more.
-constexpr uint32_t kThreadsMax = 1024;    // Of one node.
-constexpr size_t kNodeNameBytesMax = 63;  // Names become file names and host labels.
+constexpr int kCoreMax = 4095;          // Linux's CPU_SETSIZE allows 1024; big hosts have more.
+constexpr uint32_t kThreadsMax = 1024;  // Of one node.
 constexpr Nanos kStuckAfterMin = Seconds(2);  // Nodes report twice a second.
 constexpr Nanos kStuckAfterMax = Seconds(3600);
 constexpr uint64_t kBodyBytesLeast = 1 << 10;
@@ -63,17 +63,12 @@ bool IsThisHost(absl::string_view host) { return IsOneOf(host, {"localhost", "12
 
 absl::Status CheckNodeName(absl::string_view key, absl::string_view name,
                            std::set<std::string>& seen) {
-  const bool spelled =
-      !name.empty() && name.size() <= kNodeNameBytesMax && absl::ascii_isalnum(name[0]) &&
-      std::all_of(name.begin(), name.end(), [](char c) {
-        return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-';
-      });
-  if (!spelled) {
+  if (!IsNodeName(name)) {
     return Invalid(key, name,
                    absl::StrCat("a node name: 1 to ", kNodeNameBytesMax,
                                 " letters, digits, '_' or '-', beginning with a letter or digit"));
   }
-  if (IsOneOf(name, {"coordinator", "gateway"})) {
+  if (IsDaemonName(name)) {
     return Invalid(key, name, "free: it is the name of another daemon; choose another");
   }
   if (!seen.insert(std::string(name)).second) {

@@ -217,6 +217,11 @@ struct NodeLink::Impl {
           LogWarning("the coordinator goes on without this node: ",
                      ForeignText(message.leave().reason()));
         }
+        if (message.leave().for_good()) {
+          LogInfo("drained: this node leaves the cluster for good");
+          const std::lock_guard lock(mutex);
+          stopping = true;
+        }
         return handler.LeaveEpoch();
       case v1::CoordinatorMessage::kTrace:
         return HandleTrace(message.trace(), handler.ring());

@@ -32,9 +32,10 @@ class NodeLink final : public NodeReporter {
   NodeLink(const NodeLink&) = delete;
   NodeLink& operator=(const NodeLink&) = delete;
 
-  // Serves until Stop(). A lost coordinator is tried again, with a pause that grows to two seconds.
-  // `on_attached` is called whenever a coordinator has welcomed the node.
-  // Errors: kFailedPrecondition  the coordinator refused this node, or did not prove that it knows
+  // Serves until Stop(), or until the coordinator drains this node. A lost coordinator is tried
+  // again, with a pause that grows to two seconds. `on_attached` is called whenever a coordinator
+  // has welcomed the node. Errors: kFailedPrecondition  the coordinator refused this node, or did
+  // not prove that it knows
   //                              the secret; says why. Do not retry unchanged.
   absl::Status Run(NodeHandler& handler, const std::function<void()>& on_attached);
 

@@ -37,4 +37,15 @@ absl::StatusOr<v1::Welcome> WelcomeNode(const ClusterSecret& secret, const v1::C
 absl::Status CheckWelcome(const ClusterSecret& secret, const v1::Challenge& challenge,
                           const v1::Hello& hello, const v1::Welcome& welcome);
 
+// The same of who changes members (ChangeMembers of cluster.proto): over the challenge's nonce, the
+// kind of change and the node's name. All else of the change is set before.
+// Errors: of ProveNode().
+absl::Status ProveChange(const ClusterSecret& secret, const v1::Challenge& challenge,
+                         v1::MemberChange& change);
+
+// Errors: kPermissionDenied  the proof is not that of this secret, challenge, kind and node; says
+//                            what the caller may lack.
+absl::Status CheckChange(const ClusterSecret& secret, const v1::Challenge& challenge,
+                         const v1::MemberChange& change);
+
 }  // namespace lamina::control

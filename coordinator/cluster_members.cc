@@ -13,6 +13,7 @@
 #include "common/units.h"
 #include "control/blame.h"
 #include "control/transport_fault.h"
+#include "coordinator/epoch_members.h"
 
 namespace lamina::coordinator {
 namespace {
@@ -25,17 +26,11 @@ std::vector<std::string> NamesOf(const std::vector<const core::Member*>& members
   return names;
 }
 
-std::vector<EpochMember> EpochMembersOf(const std::vector<const core::Member*>& members,
-                                        const AttachedNodes& nodes) {
-  std::vector<EpochMember> list;
-  for (const core::Member* member : members) {
-    const AttachedNode& node = nodes.at(member->name);
-    list.push_back({.name = member->name,
-                    .on_device = node.hello.identity.device != "cpu",
-                    .slots = node.slots,
-                    .capacity_bytes = node.hello.identity.capacity_bytes});
-  }
-  return list;
+std::vector<const core::Member*> MembersOf(const core::Membership& membership) {
+  std::vector<const core::Member*> members = membership.compute_members();
+  const std::vector<const core::Member*> memory = membership.memory_members();
+  members.insert(members.end(), memory.begin(), memory.end());
+  return members;
 }
 
 }  // namespace
@@ -156,21 +151,12 @@ absl::StatusOr<FormedEpoch> ClusterMembers::Form() {
     speeds[name] = node.hello.identity.dense_speed;
   }
   LAMINA_RETURN_IF_ERROR(splits_.Split(speeds));
-  const std::vector<const core::Member*> compute = membership_.compute_members();
-  const std::vector<const core::Member*> kv = membership_.kv_members();
-  return forming_.Form({.epoch = membership_.epoch(),
-                        .transport = transport_.uri(),
-                        .local = membership_.local(),
-                        .compute = EpochMembersOf(compute, nodes_),
-                        .prefill_nodes = membership_.prefill_members(),
-                        .stages = splits_.StagesOf(compute),
-                        .kv = EpochMembersOf(kv, nodes_),
-                        .bandwidth = nodes_.BandwidthOf(NamesOf(kv))});
+  return forming_.Form(EpochMembersOf(membership_, nodes_, splits_, transport_.uri()));
 }
 
 // Members get the configuration; who is attached and has no part is told so.
 void ClusterMembers::TellMembers() {
-  const std::vector<std::string> members = NamesOf(Members());
+  const std::vector<std::string> members = NamesOf(MembersOf(membership_));
   for (auto& [name, node] : nodes_.all()) {
     node.links.clear();
     node.windows.clear();
@@ -186,17 +172,10 @@ void ClusterMembers::TellMembers() {
 
 void ClusterMembers::Connect() {
   const plan::EpochPeers peers = PeersOf(membership_);
-  for (const core::Member* member : Members()) {
+  for (const core::Member* member : MembersOf(membership_)) {
     nodes_.Asked(member->name, ThreadActivity::kConnecting);
     nodes_.at(member->name).port->Connect(peers);
   }
-}
-
-std::vector<const core::Member*> ClusterMembers::Members() const {
-  std::vector<const core::Member*> members = membership_.compute_members();
-  const std::vector<const core::Member*> memory = membership_.memory_members();
-  members.insert(members.end(), memory.begin(), memory.end());
-  return members;
 }
 
 void ClusterMembers::SettlePolicy() {
@@ -280,15 +259,6 @@ void ClusterMembers::Left(const NodeSource& from) {
   StopIfWaiting(absl::StrCat("node ", name, " is gone and the cluster cannot go on without it"));
 }
 
-bool ClusterMembers::CanServeWithout(const std::vector<std::string>& names) const {
-  core::Membership without = membership_;
-  for (const std::string& name : names) {
-    without.Leave(name);
-  }
-  return without.Next() == core::MembershipAction::kConfigure ||
-         without.phase() == core::MembershipPhase::kServing;
-}
-
 void ClusterMembers::Release(const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     LogInfo("lets go ", name);
@@ -306,8 +276,25 @@ void ClusterMembers::Release(const std::vector<std::string>& names) {
                              ", told to stop"));
 }
 
+void ClusterMembers::Expect(const std::string& name) {
+  LogInfo("memory node ", name, " may join");
+  membership_.Expect({.name = name, .is_memory = true});
+}
+
+// Requests that ran on it have not lost it: nothing speaks against them.
+void ClusterMembers::Dismiss(const std::string& name) {
+  LogInfo("drained ", name);
+  if (const AttachedNode* node = nodes_.Find(name); node != nullptr) {
+    const std::shared_ptr<NodePort> port = node->port;
+    port->Dismiss();
+    nodes_.Remove(name);
+  }
+  membership_.Dismiss(name);
+  StopIfWaiting(absl::StrCat("the cluster cannot go on without ", name, ", which was drained"));
+}
+
 void ClusterMembers::NoteLosses(const std::function<void()>& change) {
-  const std::vector<std::string> before = NamesOf(Members());
+  const std::vector<std::string> before = NamesOf(MembersOf(membership_));
   change();
   for (const std::string& name : before) {
     if (!membership_.IsThere(name)) {  // Else it only has no part for now, like a stage that waits.

@@ -79,10 +79,14 @@ class ClusterMembers {
   void Links(const std::string& name, uint64_t epoch, std::vector<control::LinkReport> links);
   void TakeStatus(const std::string& name, double busy_share,
                   const telemetry::NodeCounters& counters);
-  // Whether the nodes that are there could serve if these were not.
-  bool CanServeWithout(const std::vector<std::string>& names) const;
   // Ends the streams of nodes that asked for it, and goes on without them.
   void Release(const std::vector<std::string>& names);
+  // --- What the operator says (member_changes.h) ---
+  // A memory node of that name may join. Requires: no node has it.
+  void Expect(const std::string& name);
+  // The node, attached or not, leaves for good: it is told so, and expected no more.
+  void Dismiss(const std::string& name);
+
   // A step was done in the current epoch.
   void NoteProgress() { membership_.NoteProgress(); }
 
@@ -103,7 +107,6 @@ class ClusterMembers {
   absl::StatusOr<FormedEpoch> Form();
   void TellMembers();
   void Connect();
-  std::vector<const core::Member*> Members() const;
   // With policy auto, for the epoch that is being formed.
   void SettlePolicy();
   PolicyMeasures Measures() const;

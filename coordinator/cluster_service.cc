@@ -23,6 +23,7 @@
 #include "coordinator/coordinator_metrics.h"
 #include "coordinator/hello_codec_service.h"
 #include "coordinator/inference_service.h"
+#include "coordinator/member_change_service.h"
 
 namespace lamina::coordinator {
 namespace {
@@ -121,6 +122,12 @@ class NodeStream final : public NodePort {
     v1::CoordinatorMessage message;
     message.mutable_leave()->set_reason(why);
     Send(std::move(message));
+  }
+  void Dismiss() override {
+    v1::CoordinatorMessage message;
+    message.mutable_leave()->set_for_good(true);
+    Send(std::move(message));
+    End();
   }
   void SendPlan(const plan::StepPlan& plan) override {
     v1::CoordinatorMessage message;
@@ -449,6 +456,11 @@ grpc::ServerBidiReactor<v1::NodeMessage, v1::CoordinatorMessage>* ClusterService
   auto* reactor = new NodeStream::Reactor(stream, engine_, streams_, std::move(unproved));
   stream->Attach(reactor);
   return reactor;
+}
+
+grpc::ServerBidiReactor<v1::MemberChange, v1::MemberAnswer>* ClusterService::ChangeMembers(
+    grpc::CallbackServerContext* context) {
+  return AnswerMemberChange(engine_, gate_.Enter(), *context);
 }
 
 grpc::ServerUnaryReactor* ClusterService::GetStatus(grpc::CallbackServerContext* context,

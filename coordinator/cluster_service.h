@@ -34,6 +34,8 @@ class ClusterService final : public v1::Cluster::CallbackService {
 
   grpc::ServerBidiReactor<v1::NodeMessage, v1::CoordinatorMessage>* Attach(
       grpc::CallbackServerContext* context) override;
+  grpc::ServerBidiReactor<v1::MemberChange, v1::MemberAnswer>* ChangeMembers(
+      grpc::CallbackServerContext* context) override;
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
                                       const v1::GetStatusRequest* request,
                                       v1::GetStatusResponse* response) override;

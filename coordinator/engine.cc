@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/log.h"
 #include "coordinator/engine_internal.h"
 
 namespace lamina::coordinator {
@@ -54,8 +55,25 @@ void Engine::CancelById(const std::string& request_id,
 }
 
 void Engine::NodeJoined(const NodeHello& hello, std::shared_ptr<NodePort> port) {
+  impl_->loop.Post([impl = impl_.get(), hello, port = std::move(port)] {
+    if (const absl::Status may = impl->changes.CheckJoin(hello); !may.ok()) {
+      LogWarning("refused node ", hello.identity.name, ": ", may.message());
+      return port->Refuse(may);
+    }
+    impl->members.Joined(hello, port);
+  });
+}
+
+void Engine::AddNode(const std::string& name,
+                     std::function<void(const absl::StatusOr<std::string>&)> done) {
   impl_->loop.Post(
-      [impl = impl_.get(), hello, port = std::move(port)] { impl->members.Joined(hello, port); });
+      [impl = impl_.get(), name, done = std::move(done)] { done(impl->changes.Add(name)); });
+}
+
+void Engine::DrainNode(const std::string& name,
+                       std::function<void(const absl::StatusOr<std::string>&)> done) {
+  impl_->loop.Post(
+      [impl = impl_.get(), name, done = std::move(done)] { done(impl->changes.Drain(name)); });
 }
 
 void Engine::NodeLeft(const NodeSource& from) {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/clock.h"
 #include "coordinator/engine_options.h"
 #include "coordinator/engine_status.h"
@@ -68,6 +69,13 @@ class Engine {
   void NodeStatus(const NodeSource& from, double busy_share,
                   const telemetry::NodeCounters& counters);
   void StepDone(const NodeSource& from, plan::StepResult result);
+
+  // --- Members (member_changes.h) ---
+  // What has become of it, in words; errors of MemberChanges::Add() and Drain().
+  void AddNode(const std::string& name,
+               std::function<void(const absl::StatusOr<std::string>&)> done);
+  void DrainNode(const std::string& name,
+                 std::function<void(const absl::StatusOr<std::string>&)> done);
 
   EngineStatus GetStatus();
 

@@ -35,6 +35,8 @@ Engine::Impl::Impl(const EngineOptions& o, const model::Tokenizer& tokenizer, co
       scheduler(o.scheduler, MakeOrder(o.priority_order)),
       requests(tokenizer, c, o.scheduler.sequence_tokens_max),
       members(options, c, *this),
+      trial(options, members),
+      changes(options, members),
       status_builder(options),
       token_work(static_cast<uint32_t>(o.layers.size())),
       loop({.begin_turn = [this] { members.BeginTurn(); }, .end_turn = [this] { EndTurn(); }}) {
@@ -73,7 +75,7 @@ void Engine::Impl::LetGo() {
   if (names.empty()) {
     return;
   }
-  const bool spared = members.CanServeWithout(names);
+  const bool spared = trial.CanServeWithout(names);
   if (spared || requests.empty()) {
     members.Release(names);
     departures.Keep([this](const NodeSource& node) { return members.IsFrom(node); });
@@ -348,6 +350,9 @@ EngineStatus Engine::Impl::Status() {
        .shares_by = shares_by,
        .policy_choice = members.policy() == nullptr ? std::nullopt : members.policy()->choice(),
        .draining = draining});
+  for (std::string& warning : changes.Warnings()) {
+    status.warnings.push_back(std::move(warning));
+  }
   status.tokens_per_second = token_rate.PerSecond(clock.Now(), requests.tokens());
   status.tokens_generated = requests.tokens();
   status.tokens_prefilled = token_work.input_tokens();

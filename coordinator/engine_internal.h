@@ -21,6 +21,8 @@
 #include "coordinator/departures.h"
 #include "coordinator/engine.h"
 #include "coordinator/event_loop.h"
+#include "coordinator/member_changes.h"
+#include "coordinator/member_trial.h"
 #include "coordinator/request_table.h"
 #include "coordinator/token_rate.h"
 #include "coordinator/token_work.h"
@@ -40,6 +42,8 @@ struct Engine::Impl final : public EpochOwner {
   RequestTable requests;
   TraceLog trace;
   ClusterMembers members;
+  const MemberTrial trial;
+  MemberChanges changes;
   Departures departures;
   const StatusBuilder status_builder;
   std::optional<plan::PipelineSchedule> schedule;  // Of the epoch: who runs which lane.

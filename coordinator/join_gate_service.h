@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // JoinGate: what stands before the control streams of nodes. A stream that comes is challenged, and
-// until its node has proved that it knows the cluster's secret it has one of few places.
+// until its node has proved that it knows the cluster's secret it has one of few places. So is who
+// would change members.
 //
 // Threading: JoinGate any thread. UnprovedStream one at a time.
 // Limits:    kUnprovedMax streams, each for kProofWait.
@@ -17,6 +18,7 @@
 #include "common/clock.h"
 #include "common/cluster_secret.h"
 #include "common/foreign_text.h"
+#include "common/status_macros.h"
 #include "common/tls.h"
 #include "control/node_proof_service.h"
 #include "control/tls_service.h"
@@ -54,6 +56,14 @@ class JoinGate {
                  ? checked
                  : absl::Status(checked.code(), absl::StrCat(ForeignText(hello.name(), 100), ": ",
                                                              checked.message()));
+    }
+
+    // The same of who changes members: a proof, and with TLS a certificate of the node's name, as
+    // the node itself would have. Errors: of control::CheckChange() and control::CheckMember().
+    absl::Status CheckChange(const v1::MemberChange& change,
+                             const grpc::ServerContextBase& context) const {
+      LAMINA_RETURN_IF_ERROR(control::CheckMember(gate_.tls_, context, change.node()));
+      return control::CheckChange(gate_.secret_, challenge_, change);
     }
 
    private:

@@ -33,6 +33,8 @@ class NodePort {
   virtual void PingClock() = 0;
   // Tells the node why it cannot take part, and ends the stream.
   virtual void Refuse(const absl::Status& why) = 0;
+  // The node was drained: it ends, and does not come back. Ends the stream.
+  virtual void Dismiss() = 0;
   // Ends the stream; the node may come back on a new one.
   virtual void End() = 0;
 };

@@ -88,6 +88,7 @@ void AddExplainCommand(CLI::App& app, Invocation& invocation);
 void AddGenerateCommand(CLI::App& app, Invocation& invocation);
 void AddHelpCommand(CLI::App& app, Invocation& invocation);
 void AddInspectCommand(CLI::App& app, Invocation& invocation);
+void AddNodeCommand(CLI::App& app, Invocation& invocation);
 void AddPlanCommand(CLI::App& app, Invocation& invocation);
 void AddScoreCommand(CLI::App& app, Invocation& invocation);
 void AddSimulateCommand(CLI::App& app, Invocation& invocation);

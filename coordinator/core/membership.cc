@@ -19,6 +19,21 @@ constexpr char kCluster[] = "";
 
 bool KeepsKv(const Member& node) { return node.is_memory || node.holds_kv; }
 
+// Null where there is none.
+Member* FindIn(std::vector<Member>& nodes, const std::string& name) {
+  const auto found = std::find_if(nodes.begin(), nodes.end(),
+                                  [&](const Member& member) { return member.name == name; });
+  return found == nodes.end() ? nullptr : &*found;
+}
+
+// Whether it is there, and with it all of its replica.
+bool IsWhole(const std::vector<Member>& nodes, const Member& node) {
+  return IsAttached(node) &&
+         (node.replica.empty() || std::all_of(nodes.begin(), nodes.end(), [&](const Member& other) {
+            return other.replica != node.replica || IsAttached(other);
+          }));
+}
+
 }  // namespace
 
 absl::string_view RoleOf(const Member& member) {
@@ -30,14 +45,17 @@ Membership::Membership(std::vector<Member> expected) : nodes_(std::move(expected
       std::none_of(nodes_.begin(), nodes_.end(), [](const Member& node) { return node.is_memory; });
 }
 
-Member* Membership::Find(const std::string& name) {
-  const auto found = std::find_if(nodes_.begin(), nodes_.end(),
-                                  [&](const Member& member) { return member.name == name; });
-  return found == nodes_.end() ? nullptr : &*found;
+void Membership::Expect(Member member) { nodes_.push_back(std::move(member)); }
+
+void Membership::Dismiss(const std::string& name) {
+  Leave(name);
+  std::erase_if(nodes_, [&](const Member& node) { return node.name == name; });
+  // The first epoch may have waited for it alone.
+  changed_ = changed_ || !formed_once_;
 }
 
 absl::Status Membership::Join(const std::string& name, bool is_memory) {
-  Member* member = Find(name);
+  Member* member = FindIn(nodes_, name);
   if (member == nullptr || member->is_memory != is_memory) {
     std::vector<std::string> known;
     for (const Member& node : nodes_) {
@@ -61,7 +79,7 @@ absl::Status Membership::Join(const std::string& name, bool is_memory) {
 }
 
 void Membership::Leave(const std::string& name) {
-  Member* member = Find(name);
+  Member* member = FindIn(nodes_, name);
   if (member == nullptr || member->state == MemberState::kAbsent) {
     return;
   }
@@ -78,7 +96,7 @@ void Membership::Leave(const std::string& name) {
 }
 
 void Membership::Prepared(const std::string& name, uint64_t epoch, std::string region) {
-  Member* member = Find(name);
+  Member* member = FindIn(nodes_, name);
   if (member == nullptr || epoch != epoch_ || member->state != MemberState::kJoined) {
     return;
   }
@@ -87,7 +105,7 @@ void Membership::Prepared(const std::string& name, uint64_t epoch, std::string r
 }
 
 void Membership::Ready(const std::string& name, uint64_t epoch) {
-  Member* member = Find(name);
+  Member* member = FindIn(nodes_, name);
   if (member != nullptr && epoch == epoch_ && member->state == MemberState::kPrepared) {
     member->state = MemberState::kReady;
     evidence_.Connected(name, member->is_memory, epoch);
@@ -96,14 +114,17 @@ void Membership::Ready(const std::string& name, uint64_t epoch) {
 
 void Membership::Fault(const std::string& name, uint64_t epoch, const absl::Status& status,
                        const std::string& peer) {
-  Member* member = Find(name);
+  Member* member = FindIn(nodes_, name);
   if (member == nullptr || epoch > epoch_ || !IsAttached(*member)) {
     return;
   }
   if (!peer.empty()) {
-    const Member* blamed = Find(peer);
-    evidence_.Accuse(name, blamed == nullptr ? name : peer, epoch, /*late=*/epoch != epoch_,
-                     status.message());
+    const Member* blamed = FindIn(nodes_, peer);
+    // Of a node that was dismissed nothing is to be noted, and it says nothing about the reporter.
+    if (blamed != nullptr || epoch == epoch_) {
+      evidence_.Accuse(name, blamed == nullptr ? name : peer, epoch, /*late=*/epoch != epoch_,
+                       status.message());
+    }
   }
   // The epoch is over anyway. Whoever works with a peer that left reports a fault, and one fault is
   // often seen from two sides: neither says anything about the node that reports it.
@@ -117,7 +138,7 @@ void Membership::Fault(const std::string& name, uint64_t epoch, const absl::Stat
   }
   // Later it may fail through a peer of whose end nobody knows yet.
   limits_.NoteFault(epoch, now_);
-  Member* blamed = Find(peer);
+  Member* blamed = FindIn(nodes_, peer);
   if (blamed != nullptr && retries_.OnTrial(peer)) {
     SetAside(*blamed, absl::StrCat("blamed by ", name, ": ", status.message()));
   } else if (retries_.OnTrial(name)) {
@@ -134,7 +155,7 @@ void Membership::Fault(const std::string& name, uint64_t epoch, const absl::Stat
 void Membership::Judge(uint64_t since, absl::string_view message) {
   limits_.Forget();
   if (const auto verdict = evidence_.Decide(Suspects(), since); verdict.has_value()) {
-    return SetAside(*Find(verdict->name), verdict->problem);
+    return SetAside(*FindIn(nodes_, verdict->name), verdict->problem);
   }
   changed_ = false;
   const Nanos pause = retries_.SetAside(kCluster, now_);
@@ -157,7 +178,7 @@ std::vector<FaultEvidence::Suspect> Membership::Suspects() const {
   for (const Member& node : nodes_) {
     if (TakesPart(node)) {
       Membership without = *this;
-      without.Find(node.name)->state = MemberState::kFailed;
+      FindIn(without.nodes_, node.name)->state = MemberState::kFailed;
       suspects.push_back(
           {.name = node.name, .is_memory = node.is_memory, .needed = !without.CanForm()});
     }
@@ -174,7 +195,7 @@ bool Membership::Tick(Nanos now) {
   now_ = now;
   bool again = false;
   for (const std::string& name : retries_.Due(now)) {
-    Member* member = Find(name);
+    Member* member = FindIn(nodes_, name);
     if (member != nullptr && member->state == MemberState::kFailed) {
       member->state = MemberState::kJoined;
       member->problem.clear();
@@ -192,7 +213,7 @@ void Membership::CannotServe(absl::string_view problem) {
 }
 
 bool Membership::StartAnew(const std::string& name, uint64_t epoch) {
-  const Member* member = Find(name);
+  const Member* member = FindIn(nodes_, name);
   if (member == nullptr || epoch != epoch_ || member->state == MemberState::kAbsent ||
       phase_ == MembershipPhase::kWaiting || changed_) {
     return false;
@@ -209,22 +230,15 @@ bool Membership::StartAnew() {
   return true;
 }
 
-bool Membership::IsWhole(const Member& node) const {
-  return IsAttached(node) && (node.replica.empty() ||
-                              std::all_of(nodes_.begin(), nodes_.end(), [&](const Member& other) {
-                                return other.replica != node.replica || IsAttached(other);
-                              }));
-}
-
 bool Membership::TakesPart(const Member& node) const {
-  return IsWhole(node) && !(node.is_memory && local_);
+  return IsWhole(nodes_, node) && !(node.is_memory && local_);
 }
 
 bool Membership::CanForm() const {
   bool compute = false;
   bool kv = false;
   for (const Member& node : nodes_) {
-    const bool part = IsWhole(node);
+    const bool part = IsWhole(nodes_, node);
     if (!part && !formed_once_) {
       return false;
     }
@@ -316,7 +330,7 @@ std::string Membership::Describe() const {
       parts.push_back(absl::StrCat(node.name, " failed: ", node.problem));
     } else if (node.state == MemberState::kAbsent) {
       missing.push_back(node.name);
-    } else if (!IsWhole(node)) {
+    } else if (!IsWhole(nodes_, node)) {
       parts.push_back(
           absl::StrCat(node.name, " waits for the other nodes of replica ", node.replica));
     }

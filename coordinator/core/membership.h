@@ -11,6 +11,8 @@
 // configured; under policy local memory nodes stay attached and have no part in it. Each epoch goes
 // through preparing (regions are made), connecting (regions are opened) and serving.
 //
+// Nodes may be expected, or dismissed, while the cluster runs (member_changes.h).
+//
 // A fault starts an epoch of the same nodes. Too many of them (fault_limits.h) set one node aside,
 // by what all have reported (fault_evidence.h); where that names nobody, the cluster waits and says
 // why. Either is tried again after a while (retry_times.h).
@@ -64,6 +66,12 @@ class Membership {
  public:
   // The nodes of the cluster file, in order.
   explicit Membership(std::vector<Member> expected);
+
+  // One node more may join. Nobody waits for it, unless the first epoch is still to come.
+  // Requires: no node has its name.
+  void Expect(Member member);
+  // Leaves, and is expected no more.
+  void Dismiss(const std::string& name);
 
   // Errors: kNotFound       not in the cluster file; names those that are.
   //         kAlreadyExists  a node of that name is there.
@@ -123,13 +131,10 @@ class Membership {
   std::string Warning() const;
 
  private:
-  Member* Find(const std::string& name);
   std::vector<const Member*> Of(bool memory) const;
   bool CanForm() const;
   bool AllMembers(MemberState least) const;
-  // Whether it is there, and with it all of its replica;
-  bool IsWhole(const Member& node) const;
-  // and it has a part in epochs as this one is.
+  // Whether it is there, with all of its replica, and has a part in epochs as this one is.
   bool TakesPart(const Member& node) const;
   // Acts on too many faults since epoch `since`, the last of which said `message`.
   void Judge(uint64_t since, absl::string_view message);

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from harness import BIN, MODEL, REPO, cluster_file, require_model, run
 
-COMMANDS = ["generate", "chat", "score", "tokenize", "detokenize", "status", "explain", "top", "trace", "bench", "batch",
+COMMANDS = ["generate", "chat", "score", "tokenize", "detokenize", "status", "explain", "top", "node", "trace", "bench", "batch",
             "split", "inspect", "config", "plan", "simulate", "calibrate", "doctor", "version", "completion", "help"]
 
 

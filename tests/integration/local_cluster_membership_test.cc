@@ -257,6 +257,7 @@ class RefusalTest : public ::testing::Test {
     void Configure(const plan::EpochConfig&) override {}
     void Connect(const plan::EpochPeers&) override {}
     void Leave(const std::string&) override {}
+    void Dismiss() override {}
     void LoadLayers(const plan::Stage&) override {}
     void SendPlan(const plan::StepPlan&) override {}
     void StartTrace(Nanos) override {}

@@ -247,6 +247,7 @@ struct SilentPort final : coordinator::NodePort {
   void Configure(const plan::EpochConfig&) override { ++configured; }
   void Connect(const plan::EpochPeers&) override {}
   void Leave(const std::string&) override {}
+  void Dismiss() override {}
   void SendPlan(const plan::StepPlan&) override {}
   void StartTrace(Nanos) override {}
   void CollectTrace(uint64_t) override {}

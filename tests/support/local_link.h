@@ -49,6 +49,7 @@ class LocalLink final : public coordinator::NodePort {
   void CollectTrace(uint64_t id) override;
   void PingClock() override;
   void Refuse(const absl::Status& why) override;
+  void Dismiss() override { Leave("drained"); }
   void End() override {}  // The engine forgets the node by itself.
 
  private:

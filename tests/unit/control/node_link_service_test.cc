@@ -207,6 +207,35 @@ TEST(NodeLinkTest, ANodeThatIsNotLetGoLeavesWhenItsGraceIsOver) {
   EXPECT_TRUE(AsksAndEnds(/*lets_go=*/false, Millis(200)));
 }
 
+// A coordinator that drains whoever comes.
+class DrainingCoordinator final : public v1::Cluster::Service {
+ public:
+  grpc::Status Attach(grpc::ServerContext*, ServerStream* stream) override {
+    ++streams;
+    Welcome(*stream);
+    v1::CoordinatorMessage message;
+    message.mutable_leave()->set_for_good(true);
+    stream->Write(message);
+    return grpc::Status::OK;
+  }
+  std::atomic<int> streams{0};
+};
+
+TEST(NodeLinkTest, ANodeThatIsDrainedEndsAndDoesNotComeBack) {
+  const std::string address = absl::StrCat("unix:", testing::TempDir(), "/node_link_drain.sock");
+  DrainingCoordinator coordinator;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort(address, grpc::InsecureServerCredentials());
+  builder.RegisterService(&coordinator);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  NodeLink link(address, {.name = "m0", .is_memory = true}, ClusterSecret());
+  IdleHandler handler(link, /*streams=*/100);  // It never stops the link.
+  const absl::Status status = link.Run(handler, [] {});
+  server->Shutdown();
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(coordinator.streams, 1);
+}
+
 TEST(NodeLinkTest, WithoutACoordinatorThereIsNobodyToAsk) {
   NodeLink link("unix:/no/such/socket", {.name = "c0"}, ClusterSecret());
   IdleHandler handler(link);

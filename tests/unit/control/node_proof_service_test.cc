@@ -101,6 +101,33 @@ TEST_F(NodeProofTest, ANodeOfAnotherVersionIsToldSo) {
   EXPECT_NE(status.message().find("0.0.1"), absl::string_view::npos) << status;
 }
 
+TEST_F(NodeProofTest, AChangeOfMembersIsProvedForItsKindItsNodeAndItsCall) {
+  v1::MemberChange change;
+  change.set_kind(v1::MEMBER_CHANGE_KIND_DRAIN);
+  change.set_node("m0");
+  ASSERT_TRUE(ProveChange(secret_, challenge_, change).ok());
+  EXPECT_TRUE(CheckChange(secret_, challenge_, change).ok());
+
+  v1::MemberChange other_node = change;
+  other_node.set_node("m1");
+  v1::MemberChange other_kind = change;
+  other_kind.set_kind(v1::MEMBER_CHANGE_KIND_ADD);
+  v1::MemberChange no_proof = change;
+  no_proof.clear_proof();
+  for (const v1::MemberChange& wrong : {other_node, other_kind, no_proof}) {
+    EXPECT_TRUE(absl::IsPermissionDenied(CheckChange(secret_, challenge_, wrong)));
+  }
+  EXPECT_TRUE(absl::IsPermissionDenied(CheckChange(secret_, MakeChallenge(secret_), change)));
+  EXPECT_TRUE(absl::IsPermissionDenied(
+      CheckChange(SecretOf("another-secret-of-another"), challenge_, change)));
+}
+
+TEST_F(NodeProofTest, ACommandWithoutTheSecretSendsNothing) {
+  v1::MemberChange change;
+  EXPECT_TRUE(absl::IsFailedPrecondition(ProveChange(ClusterSecret(), challenge_, change)));
+  EXPECT_TRUE(change.proof().empty());
+}
+
 TEST_F(NodeProofTest, AChallengeOfTheWrongLengthIsNotAnswered) {
   v1::Challenge shortened = challenge_;
   shortened.set_nonce("short");

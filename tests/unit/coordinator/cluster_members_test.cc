@@ -13,6 +13,7 @@
 #include "common/version.h"
 #include "control/blame.h"
 #include "control/transport_fault.h"
+#include "coordinator/member_trial.h"
 #include "coordinator/node_costs.h"
 #include "tests/unit/coordinator/stub_port.h"
 
@@ -161,9 +162,10 @@ TEST_F(ClusterMembersTest, AnEpochOfThoseLeftFollowsALoss) {
 TEST_F(ClusterMembersTest, NodesThatAreLetGoCostOneEpoch) {
   SetOptions(Options());
   ServeAll();
-  EXPECT_TRUE(members_->CanServeWithout({"m0"}));
-  EXPECT_FALSE(members_->CanServeWithout({"m0", "m1"}));
-  EXPECT_FALSE(members_->CanServeWithout({"c0"}));
+  const MemberTrial trial(options_, *members_);
+  EXPECT_TRUE(trial.CanServeWithout({"m0"}));
+  EXPECT_FALSE(trial.CanServeWithout({"m0", "m1"}));
+  EXPECT_FALSE(trial.CanServeWithout({"c0"}));
   members_->Release({"m0"});
   members_->Advance();
   EXPECT_EQ(ports_["m0"]->ended, 1);

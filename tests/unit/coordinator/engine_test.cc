@@ -48,6 +48,7 @@ class IdleNode final : public NodePort {
   }
   void Connect(const plan::EpochPeers&) override { engine_.NodeReady(source(), epoch_); }
   void Leave(const std::string&) override {}
+  void Dismiss() override {}
   void SendPlan(const plan::StepPlan&) override {}
   void StartTrace(Nanos) override {}
   void CollectTrace(uint64_t) override {}

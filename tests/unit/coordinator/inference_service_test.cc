@@ -51,6 +51,7 @@ class IdleNode final : public NodePort {
     engine_.NodeReady({.name = "c0", .port = this}, epoch_);
   }
   void Leave(const std::string&) override {}
+  void Dismiss() override {}
   void SendPlan(const plan::StepPlan&) override {}
   void StartTrace(Nanos) override {}
   void CollectTrace(uint64_t) override {}

@@ -35,5 +35,18 @@ TEST(JoinGateTest, ChallengesEachStreamAnew) {
   EXPECT_TRUE(absl::IsPermissionDenied(second->Welcome(hello).status()));
 }
 
+TEST(JoinGateTest, AChangeOfMembersIsProvedAsAJoinIs) {
+  JoinGate gate{ClusterSecret()};
+  const auto stream = gate.Enter();
+  const auto other = gate.Enter();
+  v1::MemberChange change;
+  change.set_node("m0");
+  ASSERT_TRUE(control::ProveChange(ClusterSecret(), stream->challenge(), change).ok());
+  const grpc::CallbackServerContext context;
+
+  EXPECT_TRUE(stream->CheckChange(change, context).ok());
+  EXPECT_TRUE(absl::IsPermissionDenied(other->CheckChange(change, context)));
+}
+
 }  // namespace
 }  // namespace lamina::coordinator

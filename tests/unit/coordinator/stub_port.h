@@ -22,6 +22,7 @@ class StubPort final : public NodePort {
   void CollectTrace(uint64_t) override {}
   void PingClock() override {}
   void Refuse(const absl::Status& why) override { refused.emplace_back(why.message()); }
+  void Dismiss() override { ++dismissed; }
   void End() override { ++ended; }
 
   std::vector<plan::Stage> loaded;
@@ -29,6 +30,7 @@ class StubPort final : public NodePort {
   std::vector<plan::EpochPeers> connected;
   std::vector<std::string> left;
   std::vector<std::string> refused;
+  int dismissed = 0;
   int ended = 0;
 };
 

@@ -36,6 +36,47 @@ TEST_F(MembershipTest, PreparesConnectsAndServes) {
   EXPECT_THAT(Names(members_.memory_members()), ElementsAre("m0", "m1"));  // As in the file.
 }
 
+TEST_F(MembershipTest, ANodeThatIsExpectedLaterIsNotWaitedForAndJoinsAtTheNextEpoch) {
+  Serve();
+  members_.Expect({.name = "m2", .is_memory = true});
+  EXPECT_THAT(Actions(), ElementsAre());
+  EXPECT_EQ(members_.Describe(), "serving; without m2");
+  EXPECT_TRUE(members_.Join("m2", true).ok());
+  EXPECT_THAT(Actions(), ElementsAre(MembershipAction::kConfigure));
+  EXPECT_EQ(members_.epoch(), 2u);
+  EXPECT_THAT(Names(members_.memory_members()), ElementsAre("m0", "m1", "m2"));
+}
+
+TEST_F(MembershipTest, ANodeThatIsDismissedLeavesAndIsNotKnownAnyMore) {
+  Serve();
+  members_.Dismiss("m0");
+  EXPECT_TRUE(members_.epoch_ended());
+  ServeAgain({"c0", "m1"});
+  EXPECT_EQ(members_.Describe(), "serving");
+  EXPECT_THAT(Names(members_.memory_members()), ElementsAre("m1"));
+  EXPECT_TRUE(absl::IsNotFound(members_.Join("m0", true)));
+}
+
+TEST_F(MembershipTest, WhoeverBlamesADismissedNodeForItsEndIsNotBlamedInstead) {
+  Serve();
+  members_.Dismiss("m0");
+  Actions();
+  for (int i = 0; i < 10; ++i) {
+    members_.Fault("c0", 1, kBroken, "m0");
+  }
+  ServeAgain({"c0", "m1"});
+  EXPECT_EQ(members_.Describe(), "serving");
+  EXPECT_EQ(members_.Warning(), "");
+}
+
+TEST_F(MembershipTest, TheFirstEpochDoesNotWaitForADismissedNode) {
+  EXPECT_TRUE(members_.Join("m0", true).ok());
+  EXPECT_TRUE(members_.Join("c0", false).ok());
+  EXPECT_THAT(Actions(), ElementsAre());
+  members_.Dismiss("m1");
+  EXPECT_THAT(Actions(), ElementsAre(MembershipAction::kConfigure));
+}
+
 // Policy local.
 TEST_F(MembershipTest, AComputeNodeThatHoldsKvServesWithoutMemoryNodes) {
   members_ = Membership({{.name = "c0", .holds_kv = true}});
