@@ -31,6 +31,7 @@ struct GenerateFlags {
   std::optional<std::string> json_schema;  // Files.
   std::optional<std::string> grammar;
   std::optional<std::string> regex;
+  std::string early_stopping = "false";
 };
 
 void PrintUsage(const client::Usage& usage, client::FinishReason reason) {
@@ -116,7 +117,14 @@ absl::StatusOr<OutputForm> ReadForm(const GenerateFlags& flags) {
                     std::move(text)};
 }
 
+BeamStop BeamStopOf(const std::string& word) {
+  return word == "true"    ? BeamStop::kFull
+         : word == "never" ? BeamStop::kNever
+                           : BeamStop::kHeuristic;
+}
+
 absl::Status PrepareOptions(GenerateFlags& flags) {
+  flags.options.beams.early_stopping = BeamStopOf(flags.early_stopping);
   LAMINA_ASSIGN_OR_RETURN(flags.options.form, ReadForm(flags));
   absl::StatusOr<client::Prompt> prompt = ReadPrompt(flags.prompt);
   if (!prompt.ok()) {
@@ -222,14 +230,12 @@ void AddGenerateCommand(CLI::App& app, Invocation& invocation) {
       ->type_name("P")
       ->group(kBeams)
       ->needs(beams);
-  const std::map<std::string, BeamStop> stops = {
-      {"false", BeamStop::kHeuristic}, {"true", BeamStop::kFull}, {"never", BeamStop::kNever}};
   command
-      ->add_option("--early-stopping", flags->options.beams.early_stopping,
+      ->add_option("--early-stopping", flags->early_stopping,
                    "When a search ends, as in transformers: true (once as many answers as beams "
                    "have ended), false (and what goes on is no better) or never (and nothing can "
                    "become better) (default: false)")
-      ->transform(CLI::CheckedTransformer(stops))
+      ->check(CLI::IsMember({"true", "false", "never"}))
       ->type_name("WHEN")
       ->group(kBeams)
       ->needs(beams);

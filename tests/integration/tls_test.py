@@ -131,6 +131,27 @@ class TlsTest(unittest.TestCase):
         protocol = re.search(r"^ *Protocol *: (TLSv[0-9.]+)$", done.stdout, re.M)
         return protocol[1] if agreed and protocol else None
 
+    def test_members_are_changed_with_the_secret_and_a_certificate_of_the_node(self):
+        os.environ["LAMINA_TLS_CA"] = str(self.tls / "ca.pem")
+        self.addCleanup(os.environ.pop, "LAMINA_TLS_CA")
+        self.issue("other-name", "DNS:m7")
+
+        def drain(certificate, token):
+            keys = self.keys(certificate=certificate)
+            shown = [] if certificate is None else ["--tls-certificate", keys["certificate"], "--tls-key", keys["key"]]
+            known = ["--cluster-token-file", str(cluster.token_file)] if token else []
+            return cluster.lamina("node", "drain", "m1", *shown, *known)
+
+        with harness.Cluster(token=TOKEN, tls=self.keys()) as cluster:
+            for certificate, token, reason in ((None, True, "it showed no certificate"), ("other-name", True, "its certificate is not of m1"),
+                                               ("localhost", False, "this command has none")):
+                refused = drain(certificate, token)
+                self.assertEqual(refused.returncode, 1, refused.stdout)
+                self.assertIn(reason, refused.stderr)
+            done = drain("localhost", True)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(cluster.processes["m1"].wait(WAIT_SECONDS), 0)
+
     def test_members_need_both_a_certificate_of_their_name_and_the_secret(self):
         os.environ["LAMINA_TLS_CA"] = str(self.tls / "ca.pem")
         self.addCleanup(os.environ.pop, "LAMINA_TLS_CA")

@@ -53,6 +53,8 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensAndEverythingEndsUnderAThousandSe
   EXPECT_GT(reach.heads_in_chunks, 100);
   EXPECT_GT(reach.epochs, 100);
   EXPECT_GT(reach.requeued, 100);
+  EXPECT_GT(reach.nodes_drained, 20);
+  EXPECT_GT(reach.nodes_added, 20);
   EXPECT_GT(reach.ended_too_long, 0);
   EXPECT_GT(reach.ended_by_losses, 20);
   EXPECT_GT(reach.queue_full, 100);

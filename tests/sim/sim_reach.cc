@@ -23,6 +23,8 @@ void SimReach::Add(const SimReach& other) {
   heads_in_chunks += other.heads_in_chunks;
   epochs += other.epochs;
   requeued += other.requeued;
+  nodes_drained += other.nodes_drained;
+  nodes_added += other.nodes_added;
   ended_too_long += other.ended_too_long;
   ended_by_losses += other.ended_by_losses;
   queue_full += other.queue_full;
@@ -55,16 +57,16 @@ std::string SimReach::ToString() const {
       ", sat out ", rows_sat_out, ", leave-only plans ", leave_only_plans, ", chunks beside rows ",
       chunks_beside_rows, ", several prompts in a step ", several_prompts_in_a_step,
       ", rows in chunks ", rows_in_chunks, ", heads in chunks ", heads_in_chunks, ", epochs ",
-      epochs, ", requeued ", requeued, ", ended as too long ", ended_too_long, ", by losses ",
-      ended_by_losses, ", queue full ", queue_full, ", refused ", refused, ", cancels ", cancels,
-      ", lane moves ", lane_moves, ", chunks dedicated ", chunks_dedicated, ", beside lanes ",
-      chunks_beside_lanes, ", side by side ", prefill_nodes_side_by_side, ", on several nodes ",
-      chunks_on_several_nodes, ", in several lanes ", prefill_lanes_side_by_side,
-      ", preempted in prefill ", preempted_in_prefill, ", releases ", releases, " beyond nodes ",
-      releases_beyond_nodes, ", tokens kept ", tokens_kept, ", blocks dropped ", blocks_dropped,
-      ", outlived an epoch ", blocks_outlived, ", prompts in rows ", prompts_in_rows,
-      ", beam answers ", beam_answers, ", beams shared ", beams_shared, " queued ", beams_queued,
-      ", tokens waited ", tokens_waited);
+      epochs, ", requeued ", requeued, ", nodes drained ", nodes_drained, ", added ", nodes_added,
+      ", ended as too long ", ended_too_long, ", by losses ", ended_by_losses, ", queue full ",
+      queue_full, ", refused ", refused, ", cancels ", cancels, ", lane moves ", lane_moves,
+      ", chunks dedicated ", chunks_dedicated, ", beside lanes ", chunks_beside_lanes,
+      ", side by side ", prefill_nodes_side_by_side, ", on several nodes ", chunks_on_several_nodes,
+      ", in several lanes ", prefill_lanes_side_by_side, ", preempted in prefill ",
+      preempted_in_prefill, ", releases ", releases, " beyond nodes ", releases_beyond_nodes,
+      ", tokens kept ", tokens_kept, ", blocks dropped ", blocks_dropped, ", outlived an epoch ",
+      blocks_outlived, ", prompts in rows ", prompts_in_rows, ", beam answers ", beam_answers,
+      ", beams shared ", beams_shared, " queued ", beams_queued, ", tokens waited ", tokens_waited);
 }
 
 }  // namespace lamina::sim

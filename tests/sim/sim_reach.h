@@ -27,6 +27,8 @@ struct SimReach {
   uint64_t heads_in_chunks = 0;  // and of these.
   uint64_t epochs = 0;
   uint64_t requeued = 0;         // Running in an epoch that a loss ended, and not ended by it.
+  uint64_t nodes_drained = 0;    // Memory nodes that left for good, which was no loss,
+  uint64_t nodes_added = 0;      // and that came.
   uint64_t ended_too_long = 0;   // No node left could hold them.
   uint64_t ended_by_losses = 0;  // Too many without a token.
   uint64_t queue_full = 0;

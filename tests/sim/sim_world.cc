@@ -107,6 +107,7 @@ SimWorld::SimWorld(const SimOptions& options)
       stages_random_(options.seed + 6),
       loss_random_(options.seed + 7),
       arenas_random_(options.seed + 9),
+      members_random_(options.seed + 11),
       prefill_lanes_(workload_.options.prefill_lanes),
       auditor_(workload_.options.windows.longest(), workload_.options.release_tokens),
       nodes_(std::make_unique<SimNodes>(workload_.options, 0, random_())),
@@ -231,7 +232,8 @@ void SimWorld::Cancel(plan::SequenceId sequence) {
   ++report_.reach.cancels;
 }
 
-// Some nodes come back empty, some are lost for good; one always remains.
+// Some nodes come back empty, some are lost for good, or drained, which is no loss; one always
+// remains. Others are added.
 void SimWorld::ChangeEpoch() {
   std::vector<std::string> lost;
   for (size_t i = 0; i < memory_nodes_.size();) {
@@ -239,13 +241,25 @@ void SimWorld::ChangeEpoch() {
       ++i;
       continue;
     }
-    lost.push_back(memory_nodes_[i].name);
+    const std::string name = memory_nodes_[i].name;
     memory_nodes_[i].arena = 0;
-    if (memory_nodes_.size() > 1 && random_.Chance(0.5)) {
+    const bool for_good = memory_nodes_.size() > 1 && random_.Chance(0.5);
+    if (for_good) {
       memory_nodes_.erase(memory_nodes_.begin() + static_cast<std::ptrdiff_t>(i));
     } else {
       ++i;
     }
+    if (for_good && members_random_.Chance(0.3)) {
+      ++report_.reach.nodes_drained;
+    } else {
+      lost.push_back(name);
+    }
+  }
+  if (members_random_.Chance(0.2)) {
+    core::MemoryNodeShare added = memory_nodes_.front();
+    added.name = absl::StrCat("added", ++report_.reach.nodes_added);
+    added.arena = 0;
+    memory_nodes_.push_back(std::move(added));
   }
   revoked_before_ += scheduler_.kv().ReservationsRevoked();
   core::Events events;

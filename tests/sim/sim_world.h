@@ -135,6 +135,7 @@ class SimWorld {
   Prng stages_random_;
   Prng loss_random_;
   Prng arenas_random_;
+  Prng members_random_;
   SimArenas arenas_;
   uint64_t arenas_drawn_ = 0;
   uint32_t replicas_ = 1;             // Compute nodes of the epoch, those for prompts left out.
