@@ -49,14 +49,14 @@ class GatewayApisTest(unittest.TestCase):
 
     def chat(self, **keys):
         return self.openai.chat.completions.create(
-            model=MODEL, max_tokens=12, temperature=0, messages=[{"role": "user", "content": QUESTION}], **keys)
+            model=MODEL, max_tokens=6, temperature=0, messages=[{"role": "user", "content": QUESTION}], **keys)
 
     def respond(self, **keys):
-        keys = {"model": MODEL, "max_output_tokens": 12, "temperature": 0, "input": QUESTION, **keys}
+        keys = {"model": MODEL, "max_output_tokens": 6, "temperature": 0, "input": QUESTION, **keys}
         return self.openai.responses.create(**keys)
 
     def message(self, **keys):
-        keys = {"model": MODEL, "max_tokens": 12, "extra_body": GREEDY,
+        keys = {"model": MODEL, "max_tokens": 6, "extra_body": GREEDY,
                 "messages": [{"role": "user", "content": QUESTION}], **keys}
         return self.anthropic.messages.create(**keys)
 
@@ -107,7 +107,7 @@ class GatewayApisTest(unittest.TestCase):
         message = self.message()
         self.assertEqual(message.content[0].text, chat.choices[0].message.content)
         self.assertEqual((message.usage.input_tokens, message.stop_reason), (chat.usage.prompt_tokens, "max_tokens"))
-        with self.anthropic.messages.stream(model=MODEL, max_tokens=12, extra_body=GREEDY,
+        with self.anthropic.messages.stream(model=MODEL, max_tokens=6, extra_body=GREEDY,
                                             messages=[{"role": "user", "content": QUESTION}]) as stream:
             text = "".join(stream.text_stream)
             final = stream.get_final_message()
