@@ -139,7 +139,11 @@ std::vector<uint32_t> Admission::PickNodesFor(const Sequence& sequence,
                        .bandwidth = share.bandwidth_bytes_per_second,
                        .fits = taken[node] + uint64_t{span_max} <= share.slots &&
                                NodeHasRoom(node, taken[node] + tokens, found),
-                       .kept_tokens = found.tokens});
+                       .kept_tokens = found.tokens,
+                       .drops_unused_for = places_.kv.directory().SlotsFree(node) >=
+                                                   SlotsWanted(node, taken[node] + tokens, found)
+                                               ? NodeLoad::kDropsNothing
+                                               : places_.cache.UnusedFor(node)});
     }
     const uint64_t first = joins - left;
     const uint64_t reads = options_.windows.SeenIn(first, first + tokens, joins);

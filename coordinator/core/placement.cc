@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <limits>
-#include <utility>
+#include <tuple>
 
 namespace lamina::core {
 namespace {
@@ -61,16 +61,17 @@ std::optional<uint32_t> PickMemoryNode(const std::vector<NodeLoad>& nodes, uint3
     }
   }
   std::optional<uint32_t> best;
-  std::pair<double, double> best_times;
+  std::tuple<double, double, uint64_t> best_order;
   for (uint32_t i = 0; i < nodes.size(); ++i) {
     if (!nodes[i].fits) {
       continue;
     }
     const double own = AttentionTime(nodes[i].lane_context_tokens + tokens, nodes[i].bandwidth);
-    const std::pair<double, double> times{std::max(own, i == longest_node ? second : longest), own};
-    if (!best || times < best_times) {
+    const std::tuple order{std::max(own, i == longest_node ? second : longest), own,
+                           NodeLoad::kDropsNothing - nodes[i].drops_unused_for};
+    if (!best || order < best_order) {
       best = i;
-      best_times = times;
+      best_order = order;
     }
   }
   return best;
@@ -80,6 +81,8 @@ namespace {
 
 // A node that keeps K and V of a newcomer may take so much longer than the best one.
 constexpr double kKeeperTimesMax = 2;
+// One that keeps less than half of a newcomer may drop what was used so many times as lately.
+constexpr uint64_t kUnusedTimesMax = 2;
 
 class LeastAttentionTime final : public Placement {
  public:
@@ -113,7 +116,12 @@ class LeastAttentionTime final : public Placement {
     const auto attention = [&](uint32_t node) {
       return AttentionTime(nodes[node].lane_context_tokens + tokens, nodes[node].bandwidth);
     };
-    return keeper && attention(*keeper) <= kKeeperTimesMax * attention(*picked) ? keeper : picked;
+    if (!keeper || attention(*keeper) > kKeeperTimesMax * attention(*picked)) {
+      return picked;
+    }
+    const bool keeps_most = 2 * uint64_t{nodes[*keeper].kept_tokens} >= tokens;
+    const uint64_t elsewhere = nodes[*picked].drops_unused_for / kUnusedTimesMax;
+    return keeps_most || nodes[*keeper].drops_unused_for >= elsewhere ? keeper : picked;
   }
 
   std::optional<uint32_t> NodeOfNextSpan(const std::vector<NodeLoad>& nodes,

@@ -39,10 +39,15 @@ struct NodeLoad {
   double bandwidth = 0;              // Any unit, the same for all.
   bool fits = true;
   uint32_t kept_tokens = 0;  // Of the newcomer, whose K and V it has (prefix_cache.h).
+  // How many sequences have left since what is kept there, and would be dropped first for the
+  // newcomer, was used; kDropsNothing: there is room.
+  uint64_t drops_unused_for = kDropsNothing;
+  static constexpr uint64_t kDropsNothing = UINT64_MAX;
 };
 
 // The node, among those where it fits, with which the longest attention time of the lane over all
-// nodes (context over bandwidth) grows least; of equally good ones that which is then done first.
+// nodes (context over bandwidth) grows least; of equally good ones that which is then done first,
+// and then that which drops what has not been used for the longest time.
 // Cost: O(nodes).
 std::optional<uint32_t> PickMemoryNode(const std::vector<NodeLoad>& nodes, uint32_t tokens);
 
@@ -67,7 +72,8 @@ class Placement {
 
 // PickLane(), in prefill lanes the one with the most tokens left in its step, and PickMemoryNode();
 // but a newcomer goes where K and V of its first tokens are kept, unless the lane's attention there
-// would take more than twice as long.
+// would take more than twice as long, or less than half of its tokens are, and room for the others
+// drops there what was used twice as lately: beginnings that many have in common spread over nodes.
 std::unique_ptr<Placement> MakeLeastAttentionTime();
 
 }  // namespace lamina::core

@@ -328,6 +328,11 @@ void PrefixCache::MakeRoom(uint32_t node, uint64_t slots) {
   }
 }
 
+uint64_t PrefixCache::UnusedFor(uint32_t node) const {
+  const auto& droppable = nodes_[node].droppable;
+  return droppable.empty() ? 0 : clock_ - droppable.begin()->first;
+}
+
 void PrefixCache::MakeRoomFor(Sequence& sequence, uint32_t node, uint64_t slots) {
   UseFound(sequence, node, Find(sequence, node).tokens);
   MakeRoom(node, slots);

@@ -110,6 +110,9 @@ class PrefixCache {
   // The same without those that the sequence would find there.
   void MakeRoomFor(Sequence& sequence, uint32_t node, uint64_t slots);
 
+  // How many sequences have left since the block was used that would be dropped first; 0: none is.
+  uint64_t UnusedFor(uint32_t node) const;
+
   // Slots that blocks hold and no running sequence uses. Those that two blocks have in common,
   // which forks made of one prompt and different answers, count twice.
   uint32_t UnusedOn(uint32_t node) const { return nodes_[node].unused; }
