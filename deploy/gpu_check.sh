@@ -5,10 +5,10 @@
 # clusters with memory nodes on the GPU and with compute nodes on it, nodes whose device waits for
 # windows itself, both attention kernels (decode as a share of the copy bandwidth, and a chunk of a
 # prompt), dense layers against cuBLASLt's free choice, a slice by launches and as a graph, polling round
-# trips, windows in the GPU's memory between two processes, and a model served end to end (deploy/gpu_serve.py: memory node on the GPU, then on the CPU); by
-# name alone also models with random weights beside PyTorch (deploy/gpu_torch.py). Each step writes its
-# own file when it is done, so what finished is kept when the rest is cut off; of tests
-# (deploy/gpu_tests.py) what ran, too.
+# trips, windows in the GPU's memory between two processes, and a model served end to end (deploy/gpu_serve.py:
+# one pool, then two with the memory node on the GPU, then on the CPU); by name alone also models with random
+# weights beside PyTorch (deploy/gpu_torch.py). Each step writes its own file when it is done, so what finished
+# is kept when the rest is cut off; of tests (deploy/gpu_tests.py) what ran, too.
 #
 # usage: deploy/gpu_check.sh [--step S]... [--out DIR] [--limit SECONDS] [--total SECONDS] [--model FILE]
 #                            [--list] [--help]
@@ -176,18 +176,20 @@ for m in results.get("slice", {}).get("models", []):
               f"calls {s['launches_calls_us']} us, {s['graph_calls_us']} us")
     print(f"slice       {m['model']:14} recording {m['record_us']} us, {m['graph_bytes']} bytes a graph")
 for part in results.get("serve", {}).get("parts", []):
-    where = f"serve       compute on {part['compute']}, memory on {part['memory']}"
+    memory = " and ".join(part["memory"]) or part["compute"]
+    where = f"serve       {part['part']}, compute on {part['compute']}, memory on {memory}"
     print(f"{where}: serves after {part['start_s']} s, answers {part['answer']!r}")
     for s in part["points"]:
         print(f"{where}: {s['rows']:4} rows at {s['context']}: {s['tokens_per_s']} tokens/s")
     if part["error"]:
         print(f"{where}: failed, {part['error'].splitlines()[0]}")
 for shape in results.get("torch", {}).get("shapes", []):
-    for by in ("torch", "transformers", "lamina"):
-        for s in shape.get(by, {}).get("points", []):
-            print(f"torch       {shape['shape']:10} {by:12} {s['rows']:4} rows at {s['context']}: {s['tokens_per_s']} tokens/s")
+    parts = [(by, shape.get(by, {})) for by in ("torch", "transformers")]
+    for by, part in parts + [(f"lamina, {part['part']}", part) for part in shape.get("lamina", [])]:
+        for s in part.get("points", []):
+            print(f"torch       {shape['shape']:10} {by:14} {s['rows']:4} rows at {s['context']}: {s['tokens_per_s']} tokens/s")
     for s in shape.get("ratios", []):
-        print(f"torch       {shape['shape']:10} {s['rows']:4} rows at {s['context']}: Lamina {s['lamina_to_torch']} of PyTorch's loop")
+        print(f"torch       {shape['shape']:10} {s['rows']:4} rows at {s['context']}: Lamina, {s['part']}: {s['lamina_to_torch']} of PyTorch's loop")
 if "polling" in results:
     p = results["polling"]
     print(f"polling     device {p['device_polls_us']} us, host {p['host_polls_us']} us a round trip")

@@ -2,19 +2,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Serves a model on the GPU of this machine, end to end, for deploy/gpu_check.sh.
 
-Starts coordinator, compute node and memory node on loopback, asks one question, then measures decode
-tokens a second of a few loads. Two parts: "device" has both nodes on the device (two processes, so
-the waiting is the processor's), "mixed" has the memory node on the CPU.
+Starts a cluster on loopback, asks one question, then measures decode tokens a second of a few loads.
+Four parts: "pool" is one compute node on the device that has K and V too (policy local), "device" has a
+compute node and a memory node there (two processes, so the waiting is the processor's), "mixed" has the
+memory node on the CPU, "both" has one memory node on each.
 
 usage: gpu_serve.py --out FILE [--model PATH] [--device D] [--part P]... [--points LIST]
                     [--limit SECONDS] [--stretch SECONDS] [--capacity SIZE] [--bin DIR]
   --model PATH       default: models/smollm2-135m-instruct.gguf
   --device D         default: cuda:0; with cpu everything runs without a GPU
-  --part P           device or mixed; repeat for more (default: both, each with its share of the time)
+  --part P           pool, device, mixed or both; repeat for more (default: pool, device and mixed, each with
+                     its share of the time)
   --points LIST      ROWSxCONTEXT, separated by commas (default: 1x128,16x1024,64x1024)
   --limit SECONDS    for everything (default: 70)
   --stretch SECONDS  how long each point is measured (default: 2)
-  --capacity SIZE    of the memory node (default: 4GiB)
+  --capacity SIZE    of K and V in each pool (default: 4GiB)
   --bin DIR          where the programs are (default: the bundle's bin, else build/cuda/bin, and for
                      lamina and lamina-coordinator also build/release/bin)
 JSON in FILE, written again after each result: {"model", "device", "parts": [{"part", "compute", "memory",
@@ -48,6 +50,7 @@ LOG_LINES = 12
 POLL_SECONDS = 0.002
 TIME_UP = "time up"
 CUDA_FREE = ("lamina", "lamina-coordinator")
+PARTS = ("pool", "device", "mixed", "both")
 
 
 class Failure(Exception):
@@ -100,7 +103,7 @@ def parse_points(text):
 class Cluster:
     """Starts the daemons; ends them, and only them, on exit. Calls raise Failure or TimeUp."""
 
-    def __init__(self, found, model, compute, memory, capacity, deadline, decode="canonical"):
+    def __init__(self, found, model, part, capacity, deadline, decode="canonical"):
         self.found = found
         self.deadline = deadline
         self.temporary = tempfile.TemporaryDirectory(prefix="lamina-gpu-")
@@ -110,29 +113,35 @@ class Cluster:
         self.load = None
         self.server = None
         self.page = None
-        shared = compute == memory != "cpu"
+        compute, memory = part["compute"], part["memory"]
+        shared = compute in memory and compute != "cpu"
         threads = max(1, min(8, (os.cpu_count() or 1) // 2))
         config = {
             "model": str(model),
             "coordinator": {"listen": ANY_PORT, "http": ANY_PORT},
             "compute": [{"name": "c0", "device": compute}],
-            "memory": [{"name": "m0", "device": memory, "capacity": capacity}],
+            "memory": [{"name": f"m{i}", "device": device, "capacity": capacity} for i, device in enumerate(memory)],
             # Two processes on one device take turns: one that polls there uses up its own.
             "pipeline": {"device_waits": "off" if shared else "auto"},
             "limits": {"sequence_tokens_max": SEQUENCE_TOKENS_MAX, "running_max": RUNNING_MAX},
         }
+        if not memory:
+            config["policy"] = "local"
+            config["compute"][0]["capacity"] = capacity
         if decode != "canonical":
             config["attention"] = {"decode": decode, "prefill": decode}
         for node in (*config["compute"], *config["memory"]):
             if node["device"] == "cpu":
                 node["threads"] = threads
         self.config.write_text(json.dumps(config, indent=1))  # JSON is YAML.
+        self.memory = [node["name"] for node in config["memory"]]
 
     def __enter__(self):
         try:
             self.start("lamina-coordinator", "coordinator")
             self.start("lamina-compute", "c0")
-            self.start("lamina-memory", "m0")
+            for node in self.memory:
+                self.start("lamina-memory", node)
             self.wait(lambda: self.status().get("state") == "serving", "the cluster to serve", 0.2)
             self.page = re.findall(r"metrics at (http://\S+)", self.log("coordinator"))[-1]
         except BaseException:
@@ -275,8 +284,7 @@ def run_part(part, options, found, points, deadline, save, decode="canonical"):
     part.update({"start_s": None, "answer": None, "points": [], "left": list(points), "error": None})
     started = time.monotonic()
     try:
-        with Cluster(found, options.model, part["compute"], part["memory"], options.capacity, deadline,
-                     decode) as cluster:
+        with Cluster(found, options.model, part, options.capacity, deadline, decode) as cluster:
             part["start_s"] = round(time.monotonic() - started, 2)
             save()
             part["answer"] = cluster.ask(QUESTION)
@@ -296,6 +304,18 @@ def save_as(path, results):
     os.replace(part, path)
 
 
+def new_part(name, device):
+    """Where its nodes are; `memory` is a list of devices, one of each memory node."""
+    memory = {"pool": [], "device": [device], "mixed": ["cpu"], "both": [device, "cpu"]}[name]
+    return {"part": name, "compute": device, "memory": memory}
+
+
+def places(part):
+    """For people."""
+    return f"compute on {part['compute']}, " + (f"memory on {' and '.join(part['memory'])}" if part["memory"]
+                                                else "K and V there too")
+
+
 def exit_status(parts):
     errors = [part["error"] for part in parts if part["error"] is not None]
     if not errors:
@@ -308,7 +328,7 @@ def arguments():
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--model", type=pathlib.Path, default=MODEL)
     parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--part", action="append", choices=("device", "mixed"))
+    parser.add_argument("--part", action="append", choices=PARTS)
     parser.add_argument("--points", type=parse_points, default="1x128,16x1024,64x1024")
     parser.add_argument("--limit", type=float, default=70)
     parser.add_argument("--stretch", type=float, default=2)
@@ -323,7 +343,7 @@ def main():
     end = Deadline(options.limit - STOP_SECONDS)
     options.model = options.model.resolve()
     results = {"model": options.model.name, "device": options.device, "parts": []}
-    wanted = options.part or ["device", "mixed"]
+    wanted = options.part or PARTS[:3]
     try:
         found = programs(options.bin)
         if not options.model.exists():
@@ -331,13 +351,13 @@ def main():
     except Failure as failure:
         sys.exit(f"gpu_serve.py: {failure}")
     for i, name in enumerate(wanted):
-        part = {"part": name, "compute": options.device, "memory": options.device if name == "device" else "cpu"}
+        part = new_part(name, options.device)
         results["parts"].append(part)
         seconds = 0
         with contextlib.suppress(TimeUp):
             seconds = end.left() / (len(wanted) - i)
         run_part(part, options, found, options.points, Deadline(seconds), lambda: save_as(options.out, results))
-        print(f"{name}: compute on {part['compute']}, memory on {part['memory']}, serves after {part['start_s']} s")
+        print(f"{name}: {places(part)}, serves after {part['start_s']} s")
         print(f"{name}: {QUESTION}{part['answer'] or ' (no answer)'}")
         for point in part["points"]:
             print(f"{name}: {point['rows']} rows at {point['context']}: {point['tokens_per_s']} tokens/s")

@@ -3,24 +3,24 @@
 """Decode tokens a second of models with random weights, by Lamina and by PyTorch on the same GPU.
 
 For each shape: a plain PyTorch loop (eager, bf16, F.scaled_dot_product_attention over KV that was allocated
-before), transformers' generate where transformers is installed, and Lamina (deploy/gpu_serve.py,
-part "device": compute and memory node on it, attention on tensor cores) on a model of that shape which
-is written for it and removed again. PyTorch's memory is given back before Lamina starts.
+before), transformers' generate where transformers is installed, and Lamina (deploy/gpu_serve.py, attention
+on tensor cores) on a model of that shape which is written for it and removed again: as one pool ("pool"),
+then with a compute and a memory node on the device ("device"). PyTorch's memory is given back before.
 
 usage: gpu_torch.py --out FILE [--shape S]... [--layers N] [--device D] [--points LIST] [--limit SECONDS]
                     [--stretch SECONDS] [--folder DIR] [--bin DIR]
   --shape S          LLaMA-7B, LLaMA-3-8B, or tiny, for tests; repeat for more (default: the first two)
   --layers N         fewer layers, for tests (default: the shape's)
   --device D         default: cuda:0; cpu tries it without a GPU
-  --points LIST      ROWSxCONTEXT, separated by commas (default: 1x512,16x1024,64x1024)
+  --points LIST      ROWSxCONTEXT, separated by commas (default: 1x512,16x1024,64x1024,64x4096)
   --limit SECONDS    for everything (default: 440)
   --stretch SECONDS  how long each point is measured (default: 2)
   --folder DIR       where the models are written, up to 17 GB at a time (default: the system's)
   --bin DIR          as of gpu_serve.py
 Shapes share the time that is left. transformers comes last of each, as what can be missed.
 JSON in FILE, written again after each result: {"device", "torch": version, "shapes": [{"shape", "layers",
-"torch": {"points", "error"}, "transformers": {"points", "error"}, "write_s", "lamina": a part of gpu_serve.py,
-"ratios": [{"rows", "context", "lamina_to_torch"}]}]}
+"torch": {"points", "error"}, "transformers": {"points", "error"}, "write_s", "lamina": [parts of gpu_serve.py],
+"ratios": [{"part", "rows", "context", "lamina_to_torch"}]}]}
 Exit status: 0 all is there, 1 some part failed, 124 the time was up; 1 where PyTorch is missing.
 """
 
@@ -40,7 +40,7 @@ SHAPES = {
     "LLaMA-7B": {"width": 4096, "hidden": 11008, "layers": 32, "heads": 32, "kv_heads": 32, "vocabulary": 32000,
                  "theta": 10000.0, "capacity": "56GiB"},
     "LLaMA-3-8B": {"width": 4096, "hidden": 14336, "layers": 32, "heads": 32, "kv_heads": 8, "vocabulary": 128256,
-                   "theta": 500000.0, "capacity": "16GiB"},
+                   "theta": 500000.0, "capacity": "40GiB"},
     "tiny": {"width": 128, "hidden": 256, "layers": 2, "heads": 4, "kv_heads": 2, "vocabulary": 320,
              "theta": 10000.0, "capacity": "64MiB"},
 }
@@ -49,6 +49,7 @@ END = 256  # Behind the 256 bytes.
 SPREAD = 0.02
 STEPS_MAX = 256  # Of one measurement; KV is allocated for them.
 WARM_STEPS = 3
+LAMINA_PARTS = ("pool", "device")
 GENERATED = 33  # Tokens of transformers' answers.
 
 
@@ -236,11 +237,11 @@ def measure(result, points, rate, save):
     save()
 
 
-def ratios(ours, theirs):
+def ratios(parts, theirs):
     by_point = {(p["rows"], p["context"]): p["tokens_per_s"] for p in theirs}
-    return [{"rows": p["rows"], "context": p["context"],
+    return [{"part": part["part"], "rows": p["rows"], "context": p["context"],
              "lamina_to_torch": round(p["tokens_per_s"] / by_point[p["rows"], p["context"]], 4)}
-            for p in ours if (p["rows"], p["context"]) in by_point]
+            for part in parts for p in part["points"] if (p["rows"], p["context"]) in by_point]
 
 
 def run_torch(result, peer, shape, options, deadline, save):
@@ -266,8 +267,8 @@ def run_transformers(result, peer, shape, options, deadline, save):
 
 
 def run_lamina(result, peer, shape, options, found, deadline, save):
-    part = {"part": "device", "compute": options.device, "memory": options.device, "error": None}
-    result["lamina"] = part
+    parts = [gpu_serve.new_part(name, options.device) | {"points": [], "error": None} for name in LAMINA_PARTS]
+    result["lamina"] = parts
     decode = "canonical" if options.device == "cpu" else "tensor"
     with tempfile.TemporaryDirectory(prefix="lamina-model-", dir=options.folder) as folder:
         options.model = pathlib.Path(folder)
@@ -277,24 +278,30 @@ def run_lamina(result, peer, shape, options, found, deadline, save):
             write_model(peer.torch, options.model, shape, options.device, deadline)
         except (gpu_serve.TimeUp, OSError) as error:
             up = isinstance(error, gpu_serve.TimeUp)
-            part["error"] = gpu_serve.TIME_UP if up else f"writing the model: {error}"
-            part["points"] = []
+            for part in parts:
+                part["error"] = gpu_serve.TIME_UP if up else f"writing the model: {error}"
             save()
             return
         peer.give_back()
         result["write_s"] = round(time.monotonic() - started, 2)
-        gpu_serve.run_part(part, options, found, options.points, deadline, save, decode)
+        for part in parts:
+            gpu_serve.run_part(part, options, found, options.points, deadline, save, decode)
+
+
+def named_parts(result):
+    return [*((name, result[name]) for name in ("torch", "transformers")),
+            *((f"lamina, {part['part']}", part) for part in result["lamina"])]
 
 
 def table(result):
-    for name in ("torch", "transformers", "lamina"):
-        for p in result[name]["points"]:
-            print(f"{result['shape']}: {name:12} {p['rows']:3} rows at {p['context']}: {p['tokens_per_s']} tokens/s")
-        if result[name]["error"] is not None:
-            print(f"{result['shape']}: {name:12} failed: {result[name]['error']}")
+    for name, part in named_parts(result):
+        for p in part["points"]:
+            print(f"{result['shape']}: {name:14} {p['rows']:3} rows at {p['context']}: {p['tokens_per_s']} tokens/s")
+        if part["error"] is not None:
+            print(f"{result['shape']}: {name:14} failed: {part['error']}")
     for p in result["ratios"]:
-        print(f"{result['shape']}: {p['rows']:3} rows at {p['context']}: Lamina {p['lamina_to_torch']} of PyTorch's loop",
-              flush=True)
+        print(f"{result['shape']}: {p['rows']:3} rows at {p['context']}: Lamina, {p['part']}: {p['lamina_to_torch']} of "
+              "PyTorch's loop", flush=True)
 
 
 def arguments():
@@ -303,7 +310,7 @@ def arguments():
     parser.add_argument("--shape", action="append", choices=SHAPES)
     parser.add_argument("--layers", type=int)
     parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--points", type=gpu_serve.parse_points, default="1x512,16x1024,64x1024")
+    parser.add_argument("--points", type=gpu_serve.parse_points, default="1x512,16x1024,64x1024,64x4096")
     parser.add_argument("--limit", type=float, default=440)
     parser.add_argument("--stretch", type=float, default=2)
     parser.add_argument("--folder")
@@ -336,11 +343,11 @@ def main():
             run_lamina(result, peer, shape, options, found, deadline, save)
             run_transformers(result, peer, shape, options, deadline, save)
             peer.give_back()
-        result["ratios"] = ratios(result["lamina"]["points"], result["torch"]["points"])
+        result["ratios"] = ratios(result["lamina"], result["torch"]["points"])
         save()
         table(result)
     missing = "ValueError: transformers is not installed"
-    parts = [result[name] for result in results["shapes"] for name in ("torch", "transformers", "lamina")]
+    parts = [part for result in results["shapes"] for _, part in named_parts(result)]
     return gpu_serve.exit_status([part for part in parts if part["error"] != missing])
 
 

@@ -32,13 +32,22 @@ class GpuServeTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         results = json.loads(self.out.read_text())
         self.assertEqual((results["model"], results["device"]), (MODEL.name, "cpu"))
-        self.assertEqual([part["part"] for part in results["parts"]], ["device", "mixed"])
+        self.assertEqual([part["part"] for part in results["parts"]], ["pool", "device", "mixed"])
+        self.assertEqual([part["memory"] for part in results["parts"]], [[], ["cpu"], ["cpu"]])
         for part in results["parts"]:
             self.assertIn("Paris", part["answer"])
             self.assertEqual([(p["rows"], p["context"]) for p in part["points"]], [(1, 16), (2, 32)])
             self.assertTrue(all(p["tokens_per_s"] > 0 for p in part["points"]))
             self.assertEqual((part["left"], part["error"]), ([], None))
         self.assertIn("The capital of France is Paris", done.stdout)
+
+    def test_two_memory_nodes_serve_together(self):
+        done = self.serve("--device", "cpu", "--points", "2x16", "--part", "both")
+
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        part = json.loads(self.out.read_text())["parts"][0]
+        self.assertEqual((part["memory"], part["error"], part["left"]), (["cpu", "cpu"], None, []))
+        self.assertIn("Paris", part["answer"])
 
     def test_a_daemon_that_ends_is_named_with_its_log(self):
         done = self.serve("--device", NO_DEVICE, "--points", "1x16", "--part", "mixed")

@@ -59,12 +59,15 @@ class GpuTorchTest(unittest.TestCase):
         self.assertIsNotNone(results, done.stdout + done.stderr)
         result = results["shapes"][0]
         self.assertEqual((result["shape"], result["layers"]), ("tiny", 3))
-        for name in ("torch", "lamina"):
-            self.assertIsNone(result[name]["error"], result[name]["error"])
-            self.assertEqual([(p["rows"], p["context"]) for p in result[name]["points"]], [(1, 16), (2, 32)])
-        self.assertEqual([(r["rows"], r["context"]) for r in result["ratios"]], [(1, 16), (2, 32)])
-        for ratio, ours, theirs in zip(result["ratios"], result["lamina"]["points"], result["torch"]["points"]):
-            self.assertAlmostEqual(ratio["lamina_to_torch"], ours["tokens_per_s"] / theirs["tokens_per_s"], places=3)
+        self.assertEqual([part["part"] for part in result["lamina"]], ["pool", "device"])
+        for part in (result["torch"], *result["lamina"]):
+            self.assertIsNone(part["error"], part["error"])
+            self.assertEqual([(p["rows"], p["context"]) for p in part["points"]], [(1, 16), (2, 32)])
+        ours = [point for part in result["lamina"] for point in part["points"]]
+        theirs = 2 * result["torch"]["points"]
+        self.assertEqual([(r["rows"], r["context"]) for r in result["ratios"]], 2 * [(1, 16), (2, 32)])
+        for ratio, our, their in zip(result["ratios"], ours, theirs):
+            self.assertAlmostEqual(ratio["lamina_to_torch"], our["tokens_per_s"] / their["tokens_per_s"], places=3)
         self.assertEqual(left, ["torch.json"], "the model is removed")
 
     def test_the_loop_is_the_model(self):
