@@ -161,11 +161,14 @@ for step in ("tests", "nodes", "compute", "waits", "ipc"):
     if step in results:
         t = results[step]
         left = f", {len(t['left'])} left" if t["left"] else ""
-        print(f"{step:12}{t['tests']} run, {t['failures']} failed{left} {' '.join(t['failed'])}")
+        print(f"{step:12}{t['tests']} run, {t['failures']} failed{left} {' '.join(t['failed'])}".rstrip())
 for s in results.get("attention", {}).get("shapes", []):
     aim = " (aim 0.92)" if s["rows"] == 64 and s["context"] == 4096 else ""
-    print(f"attention   {s['kernel']:9} group {s['group']:2}, {s['rows']:3} rows at {s['context']:5}: {s['ms']:.4f} ms, "
+    print(f"attention   {s['kernel']:9} head {s['head_dim']:3}, group {s['group']:2}, {s['rows']:3} rows at {s['context']:5}: {s['ms']:.4f} ms, "
           f"{s['gb_per_s']} GB/s, {s['share_of_copy']:.3f} of copy{aim}")
+for s in results.get("attention", {}).get("small", []):
+    print(f"attention   {s['kernel']:9} head {s['head_dim']:3}, group {s['group']:2}, {s['rows']:3} rows at {s['context']:5}: {s['ms']:.4f} ms, "
+          f"two empty launches {s['empty_ms']:.4f} ms")
 for s in results.get("attention", {}).get("prefill", []):
     print(f"prompts     {s['kernel']:9} group {s['group']:2}: {s['tokens']} tokens at {s['context']} in {s['ms']:.3f} ms, {s['tflop_per_s']} TFLOP/s")
 for s in results.get("linear", {}).get("shapes", []):

@@ -282,15 +282,15 @@ absl::Status DeviceQueries::Failure(const Lane& lane, kernels::WaitOutcome outco
                                                     ": the device has not heard of the worker for ",
                                                     ToSeconds(epoch_.peer_deadline), " s"));
   }
-  // The window is still what the device saw: its sender waits for the reply.
+  // The window is still what the device saw, since its sender waits for the reply; unless somebody
+  // else writes there.
   const uint32_t sender = RunnerOf(lane, layer);
   const size_t window =
       epoch_.layout.QueryWindow(sender, lane.index, epoch_.layout.SignalValue(lane.step, layer));
   plan::WindowHeader header;
   std::memcpy(&header, queries_.bytes.data() + window, sizeof(header));
   LAMINA_RETURN_IF_ERROR(checks_.ByPlan(header, sender, lane, layer));
-  return absl::InternalError(
-      absl::StrCat(where, ": the device refused a window that now fits the plan"));
+  return checks_.Overwritten(sender, lane, layer, outcome == kernels::WaitOutcome::kStale);
 }
 
 }  // namespace lamina::memory_node

@@ -82,4 +82,14 @@ absl::Status QueryChecks::Unplanned(uint32_t sender, const Lane& lane, uint64_t 
                     ", and no plan of the step within ", ToSeconds(epoch_.peer_deadline), " s")));
 }
 
+absl::Status QueryChecks::Overwritten(uint32_t sender, const Lane& lane, uint32_t layer,
+                                      bool stale) const {
+  return Refuse(
+      stale ? telemetry::Refusal::kStale : telemetry::Refusal::kDamaged,
+      absl::InternalError(absl::StrCat(
+          "window header of compute node ", sender, ", lane ", lane.index, " step ", lane.step,
+          " layer ", layer, ": the device saw ", stale ? "one of the past" : "one of another unit",
+          ", and it was overwritten since")));
+}
+
 }  // namespace lamina::memory_node

@@ -43,6 +43,9 @@ class QueryChecks {
   absl::Status LeftUnit(uint32_t sender, const Lane& lane, uint64_t value) const;
   // The plan of the window's step has not come in time:
   absl::Status Unplanned(uint32_t sender, const Lane& lane, uint64_t value) const;
+  // The device saw a header that was `stale`, or else another one, and since then it was
+  // overwritten with the right one:
+  absl::Status Overwritten(uint32_t sender, const Lane& lane, uint32_t layer, bool stale) const;
 
  private:
   absl::Status Refuse(telemetry::Refusal reason, absl::Status why) const;

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
+#include <random>
 #include <string>
 
 #include "absl/strings/str_format.h"
@@ -35,6 +36,24 @@ absl::StatusOr<double> Milliseconds(const GpuBench& bench, int repeats,
     best = pass == 0 ? mean : std::min(best, mean);
   }
   return best;
+}
+
+absl::Status FillRandom(const GpuBench& bench, BFloat16* to, size_t count) {
+  constexpr size_t kPattern = size_t{1} << 22;
+  using kernels::cuda::ArenaKind;
+  using kernels::cuda::MemoryArena;
+  LAMINA_ASSIGN_OR_RETURN(MemoryArena arena,
+                          MemoryArena::Create(ArenaKind::kPinnedHost, kPattern * sizeof(BFloat16)));
+  LAMINA_ASSIGN_OR_RETURN(BFloat16* const pattern, arena.Take<BFloat16>(kPattern));
+  std::minstd_rand random(1);
+  for (size_t i = 0; i < kPattern; ++i) {
+    pattern[i] = ToBFloat16(static_cast<float>(random()) * 0x1p-30f - 1.0f);
+  }
+  for (size_t first = 0; first < count; first += kPattern) {
+    const size_t some = std::min(kPattern, count - first);
+    LAMINA_RETURN_IF_ERROR(CopyAsync(to + first, pattern, some * sizeof(BFloat16), bench.stream));
+  }
+  return bench.stream.Synchronize();  // The pattern goes.
 }
 
 absl::StatusOr<double> CopyBandwidth(const GpuBench& bench) {

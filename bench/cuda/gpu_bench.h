@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/dtype.h"
 #include "kernels/cuda/device.h"
 
 namespace lamina::bench {
@@ -19,8 +20,8 @@ struct GpuBench {
   const kernels::cuda::Stream& stream;
 };
 
-// Both attention kernels at 4,096 tokens: 64 decode rows as a share of the copy bandwidth, for
-// several groups; and a chunk of 512 prompt tokens.
+// Both attention kernels: decode rows as a share of the copy bandwidth, for several groups and
+// loads; of a small model beside two empty launches; and a chunk of 512 prompt tokens.
 absl::StatusOr<std::string> BenchAttention(const GpuBench& bench);
 
 // Products of LLaMA-3-8B's layers as a share of cuBLASLt with a free choice of algorithms.
@@ -41,6 +42,9 @@ absl::StatusOr<std::string> BenchSlice(const GpuBench& bench);
 // Milliseconds of one call of `work`, the least of five means over `repeats`, after one unmeasured.
 absl::StatusOr<double> Milliseconds(const GpuBench& bench, int repeats,
                                     const std::function<absl::Status()>& work);
+
+// Fills `count` elements with random values in [-1, 1); the same 2^22 again and again.
+absl::Status FillRandom(const GpuBench& bench, BFloat16* to, size_t count);
 
 // GB/s (10^9) of a device-to-device copy, bytes read and written both counted.
 absl::StatusOr<double> CopyBandwidth(const GpuBench& bench);

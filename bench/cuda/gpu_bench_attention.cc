@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cmath>
 #include <memory>
 #include <string>
 #include <utility>
@@ -6,6 +7,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "bench/cuda/empty_launch.h"
 #include "bench/cuda/gpu_bench.h"
 #include "common/status_macros.h"
 #include "kernels/cuda/attention.h"
@@ -31,16 +33,20 @@ constexpr Load kCurve[] = {{1, 256},   {1, 1024},  {1, 4096},   {4, 1024},  {4, 
 constexpr uint32_t kCurveGroup = 4;
 constexpr uint32_t kPromptTokens = 4096;
 constexpr uint32_t kChunkTokens = 512;
-constexpr uint32_t kHeadDim = 128;
 constexpr std::pair<AttentionArithmetic, const char*> kKernels[] = {
     {AttentionArithmetic::kCanonical, "canonical"}, {AttentionArithmetic::kTensor, "tensor"}};
 
-AttentionDescriptor Layer(uint32_t kv_heads, uint32_t group) {
+// Of a small model, SmolLM2-135M, whose layers a launch bounds.
+constexpr Load kSmall[] = {{1, 1024}, {16, 1024}, {64, 1024}};
+
+AttentionDescriptor Layer(uint32_t kv_heads, uint32_t group, uint32_t head_dim) {
   return {.query_heads = kv_heads * group,
           .kv_heads = kv_heads,
-          .head_dim = kHeadDim,
-          .scale = 0.088388348f};
+          .head_dim = head_dim,
+          .scale = 1.0f / std::sqrt(static_cast<float>(head_dim))};
 }
+// LLaMA-3-8B's heads, but for the group.
+AttentionDescriptor Layer(uint32_t group) { return Layer(8, group, 128); }
 
 // Milliseconds of one layer, in which each of `sequences` has `context` tokens, an extent each, of
 // which the last `queries` attend.
@@ -68,13 +74,10 @@ absl::StatusOr<double> MeasureLayer(const GpuBench& bench, const AttentionDescri
   LAMINA_ASSIGN_OR_RETURN(BFloat16* const v, arena.Take<BFloat16>(plane));
   LAMINA_ASSIGN_OR_RETURN(BFloat16* const q, arena.Take<BFloat16>(row_elements));
   LAMINA_ASSIGN_OR_RETURN(BFloat16* const out, arena.Take<BFloat16>(row_elements));
-  // 0x3c3c is 0.0115: a flat softmax. The time does not depend on the values.
   for (BFloat16* const place : {k, v}) {
-    LAMINA_RETURN_IF_ERROR(
-        kernels::cuda::FillAsync(place, 0x3c, plane * sizeof(BFloat16), bench.stream));
+    LAMINA_RETURN_IF_ERROR(FillRandom(bench, place, plane));
   }
-  LAMINA_RETURN_IF_ERROR(
-      kernels::cuda::FillAsync(q, 0x3c, row_elements * sizeof(BFloat16), bench.stream));
+  LAMINA_RETURN_IF_ERROR(FillRandom(bench, q, row_elements));
   LAMINA_ASSIGN_OR_RETURN(const auto attention, CudaAttention::Create(options, bench.device, arena,
                                                                       pinned, bench.stream));
   std::vector<Extent> extents;
@@ -108,6 +111,24 @@ absl::StatusOr<std::string> MeasureDecode(const GpuBench& bench, const Attention
       gb_per_s / copy_gb_per_s);
 }
 
+// One decode step of one layer of the small model, and as many empty launches of one thread block
+// for each unit of the former.
+absl::StatusOr<std::string> MeasureSmall(const GpuBench& bench, AttentionArithmetic arithmetic,
+                                         const char* name, const Load& load) {
+  const AttentionDescriptor d = Layer(3, 3, 64);
+  LAMINA_ASSIGN_OR_RETURN(const double milliseconds,
+                          MeasureLayer(bench, d, arithmetic, load.rows, load.context, 1));
+  const uint32_t units = load.rows * (load.context / kernels::kBlockTokens);
+  LAMINA_ASSIGN_OR_RETURN(const double empty, Milliseconds(bench, 10, [&] {
+                            LAMINA_RETURN_IF_ERROR(LaunchNothing(units, d.kv_heads, bench.stream));
+                            return LaunchNothing(load.rows, d.query_heads, bench.stream);
+                          }));
+  return absl::StrFormat(
+      "{\"kernel\": \"%s\", \"kv_heads\": %d, \"group\": %d, \"head_dim\": %d, \"rows\": %d, "
+      "\"context\": %d, \"ms\": %.4f, \"empty_ms\": %.4f}",
+      name, d.kv_heads, d.group(), d.head_dim, load.rows, load.context, milliseconds, empty);
+}
+
 // The last chunk of one prompt in one layer. Products: two flops for each of Q K and P V.
 absl::StatusOr<std::string> MeasurePrefill(const GpuBench& bench, const AttentionDescriptor& d,
                                            AttentionArithmetic arithmetic, const char* name) {
@@ -126,24 +147,30 @@ absl::StatusOr<std::string> MeasurePrefill(const GpuBench& bench, const Attentio
 absl::StatusOr<std::string> BenchAttention(const GpuBench& bench) {
   LAMINA_ASSIGN_OR_RETURN(const double copy, CopyBandwidth(bench));
   std::vector<std::string> decode;
+  std::vector<std::string> small;
   std::vector<std::string> prefill;
   for (const auto& [arithmetic, name] : kKernels) {
     for (const uint32_t group : {1, 4, 8, 16}) {
-      LAMINA_ASSIGN_OR_RETURN(std::string shape, MeasureDecode(bench, Layer(8, group), arithmetic,
-                                                               name, kFullLoad, copy));
+      LAMINA_ASSIGN_OR_RETURN(
+          std::string shape, MeasureDecode(bench, Layer(group), arithmetic, name, kFullLoad, copy));
       decode.push_back(std::move(shape));
     }
     for (const Load& load : kCurve) {
-      LAMINA_ASSIGN_OR_RETURN(std::string shape, MeasureDecode(bench, Layer(8, kCurveGroup),
+      LAMINA_ASSIGN_OR_RETURN(std::string shape, MeasureDecode(bench, Layer(kCurveGroup),
                                                                arithmetic, name, load, copy));
       decode.push_back(std::move(shape));
     }
+    for (const Load& load : kSmall) {
+      LAMINA_ASSIGN_OR_RETURN(std::string shape, MeasureSmall(bench, arithmetic, name, load));
+      small.push_back(std::move(shape));
+    }
     LAMINA_ASSIGN_OR_RETURN(std::string shape,
-                            MeasurePrefill(bench, Layer(8, 4), arithmetic, name));
+                            MeasurePrefill(bench, Layer(kCurveGroup), arithmetic, name));
     prefill.push_back(std::move(shape));
   }
-  return absl::StrFormat("{\"copy_gb_per_s\": %.1f, \"shapes\": [%s], \"prefill\": [%s]}", copy,
-                         absl::StrJoin(decode, ", "), absl::StrJoin(prefill, ", "));
+  return absl::StrFormat(
+      "{\"copy_gb_per_s\": %.1f, \"shapes\": [%s], \"small\": [%s], \"prefill\": [%s]}", copy,
+      absl::StrJoin(decode, ", "), absl::StrJoin(small, ", "), absl::StrJoin(prefill, ", "));
 }
 
 }  // namespace lamina::bench

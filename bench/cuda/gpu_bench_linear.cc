@@ -2,6 +2,7 @@
 #include <cublasLt.h>
 
 #include <array>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -86,7 +87,11 @@ absl::StatusOr<std::string> MeasureShape(const GpuBench& bench, const Shape& sha
   LAMINA_ASSIGN_OR_RETURN(
       const auto dense,
       kernels::cuda::MakeCudaDense({.workspace_bytes = kWorkspaceBytes}, arena, bench.stream));
-  const std::vector<BFloat16> weights(shape.in * shape.out, ToBFloat16(0.01f));
+  std::vector<BFloat16> weights(shape.in * shape.out);
+  std::minstd_rand random(1);
+  for (BFloat16& weight : weights) {
+    weight = ToBFloat16(static_cast<float>(random()) * 0x1p-36f - 0x1p-6f);
+  }
   LAMINA_ASSIGN_OR_RETURN(const auto packed, dense->Pack(weights.data(), DType::kBF16, shape.out,
                                                          shape.in, absl::Span<const float>()));
   LAMINA_RETURN_IF_ERROR(dense->Prepare(*packed, rows));
@@ -94,10 +99,8 @@ absl::StatusOr<std::string> MeasureShape(const GpuBench& bench, const Shape& sha
   LAMINA_ASSIGN_OR_RETURN(float* const out, arena.Take<float>(rows * shape.out));
   LAMINA_ASSIGN_OR_RETURN(BFloat16* const raw, arena.Take<BFloat16>(weights.size()));
   LAMINA_ASSIGN_OR_RETURN(std::byte* const workspace, arena.Take<std::byte>(kWorkspaceBytes));
-  LAMINA_RETURN_IF_ERROR(
-      kernels::cuda::FillAsync(x, 0x3c, rows * shape.in * sizeof(BFloat16), bench.stream));
-  LAMINA_RETURN_IF_ERROR(
-      kernels::cuda::FillAsync(raw, 0x3c, weights.size() * sizeof(BFloat16), bench.stream));
+  LAMINA_RETURN_IF_ERROR(FillRandom(bench, x, rows * shape.in));
+  LAMINA_RETURN_IF_ERROR(FillRandom(bench, raw, weights.size()));
   LAMINA_ASSIGN_OR_RETURN(const double ours, Milliseconds(bench, 20, [&] {
                             dense->Linear(*packed, {x, rows, shape.in, shape.in, DType::kBF16}, 0,
                                           {out, rows, shape.out, shape.out});

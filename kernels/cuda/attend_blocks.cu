@@ -20,15 +20,13 @@
 #include "kernels/cuda/attention_kernels.cuh"
 #include "kernels/cuda/block_partials.cuh"
 #include "kernels/cuda/canonical.cuh"
+#include "kernels/cuda/canonical_scores.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ptx.cuh"
 
 namespace lamina::kernels::cuda {
 namespace {
 
-constexpr unsigned kWholeWarp = 0xffffffffu;
-// Threads that share one token's dot product, eight elements of 32 each.
-constexpr int kThreadsPerToken = 4;
 constexpr int kTokensAtOnce = kAttentionThreads / kThreadsPerToken;
 // A thread's tokens in one sweep, so that elements of q that it loaded serve twice.
 constexpr int kSweepTokens = 2;
@@ -82,25 +80,6 @@ __device__ inline void StageValues(const uint16_t* v, const uint32_t* slots, int
     const uint16_t* from = v + size_t{slots[first + token]} * head_dim + element;
     CopyAsync16(values + token * head_dim + element, from);
   }
-}
-
-// Adds the products of eight elements to a lane, in their order.
-__device__ inline float MultiplyEight(const uint4& k, const float4& q_low, const float4& q_high,
-                                      float lane) {
-  lane = fmaf(q_low.x, LowBFloat16(k.x), lane);
-  lane = fmaf(q_low.y, HighBFloat16(k.x), lane);
-  lane = fmaf(q_low.z, LowBFloat16(k.y), lane);
-  lane = fmaf(q_low.w, HighBFloat16(k.y), lane);
-  lane = fmaf(q_high.x, LowBFloat16(k.z), lane);
-  lane = fmaf(q_high.y, HighBFloat16(k.z), lane);
-  lane = fmaf(q_high.z, LowBFloat16(k.w), lane);
-  return fmaf(q_high.w, HighBFloat16(k.w), lane);
-}
-
-// The sum of a score's four lanes, of which each of four neighbouring threads has one.
-__device__ inline float SumLanes(float lane) {
-  const float sum = lane + __shfl_xor_sync(kWholeWarp, lane, 2);
-  return sum + __shfl_xor_sync(kWholeWarp, sum, 1);
 }
 
 // The scores of four rows and this thread's two tokens; `key` are those tokens' elements from this
@@ -199,16 +178,8 @@ __device__ inline void Softmax(const AttendBlocksArguments& a, const AttentionUn
     const uint32_t query_token = static_cast<uint32_t>(row / group);
     const Seen seen = mine ? SeenBy(unit, a.shape.window, query_token) : Seen{0, 0};
     float* weights = shared.weights + row * kTokens;
-    float largest = LargestOfLane(seen, lane, weights);
-    for (int offset = 8; offset > 0; offset /= 2) {
-      const float other = __shfl_xor_sync(kWholeWarp, largest, offset);
-      largest = other > largest ? other : largest;
-    }
-    float sum = WeighLane(seen, lane, largest, weights);
-    sum = sum + __shfl_xor_sync(kWholeWarp, sum, 2);
-    sum = sum + __shfl_xor_sync(kWholeWarp, sum, 1);
-    sum = sum + __shfl_xor_sync(kWholeWarp, sum, 8);
-    sum = sum + __shfl_xor_sync(kWholeWarp, sum, 4);
+    const float largest = LargestOfSixteen(LargestOfLane(seen, lane, weights));
+    const float sum = SumSixteen(WeighLane(seen, lane, largest, weights));
     if (mine && lane == 0) {
       const bool empty = seen.begin == seen.end;
       shared.inverses[row] = empty ? 0.0f : 1.0f / sum;

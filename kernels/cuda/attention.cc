@@ -17,7 +17,7 @@ namespace {
 
 static_assert(kAttentionBlockTokens == kBlockTokens);
 
-// Blocks of the longest sequence: more would not fit on the stack of kStackMax partials.
+// Blocks of the longest sequence.
 constexpr uint32_t kBlocksMax = 1u << 18;
 // Pieces taken from an arena are padded to this.
 constexpr uint64_t kAlignment = 256;
@@ -121,6 +121,10 @@ class CudaAttentionImpl final : public CudaAttention {
     }
     LAMINA_RETURN_IF_ERROR(fetched_.Synchronize());
     std::swap(loaded_, next_);
+    depth_ = 1;
+    for (const AttentionRow& row : loaded_.rows) {
+      depth_ = std::max(depth_, StackDepth(row.held_block, row.first_block + row.blocks));
+    }
     LAMINA_RETURN_IF_ERROR(units_.Send(loaded_.units, stream_));
     LAMINA_RETURN_IF_ERROR(rows_.Send(loaded_.rows, stream_));
     LAMINA_RETURN_IF_ERROR(extents_.Send(loaded_.extents, stream_));
@@ -199,6 +203,10 @@ class CudaAttentionImpl final : public CudaAttention {
       return CudaToStatus(AttendBlocksTensor(arguments, units, HandleOf(stream_)),
                           "AttendBlocksTensor");
     }
+    if (loaded_.tile_tokens_max == 1 && HasDecodeKernel(d.head_dim, d.group())) {
+      return CudaToStatus(AttendBlocksDecode(arguments, units, HandleOf(stream_)),
+                          "AttendBlocksDecode");
+    }
     return CudaToStatus(AttendBlocks(arguments, units, HandleOf(stream_)), "AttendBlocks");
   }
 
@@ -207,7 +215,8 @@ class CudaAttentionImpl final : public CudaAttention {
             .head_dim = d.head_dim,
             .rows = rows_.device,
             .partial_out = partial_out_,
-            .partial_lse = partial_lse_};
+            .partial_lse = partial_lse_,
+            .depth = depth_};
   }
 
   absl::Status LaunchMerge(const MergeBlocksArguments& merge) {
@@ -227,6 +236,7 @@ class CudaAttentionImpl final : public CudaAttention {
   Table<Extent> extents_;
   float* partial_out_ = nullptr;  // [partials_max, query_heads, head_dim]
   float* partial_lse_ = nullptr;  // [partials_max, query_heads]
+  uint32_t depth_ = 1;            // Of the stacks of the loaded rows.
   StepTables loaded_;
   StepTables next_;
 };

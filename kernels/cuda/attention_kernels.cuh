@@ -2,14 +2,16 @@
 //
 // The kernels of attention as attention.cc calls them: plain structs, no abseil.
 //
-// AttendBlocks and AttendBlocksTensor compute one block partial for each (query token, head, block
-// of 256 tokens), in canonical arithmetic and in that of tensor cores; MergeBlocks joins a row's
-// partials along the fixed tree; StoreRows copies K and V into slots.
+// AttendBlocks (and AttendBlocksDecode, for one query token) and AttendBlocksTensor compute one
+// block partial for each (query token, head, block of 256 tokens), in canonical arithmetic and in
+// that of tensor cores; MergeBlocks joins a row's partials along the fixed tree; StoreRows copies K
+// and V into slots.
 
 #pragma once
 
 #include <cuda_runtime_api.h>
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -19,8 +21,15 @@
 
 namespace lamina::kernels::cuda {
 
-// Partials on the stack of a row: two for each power of two up to 2^18 blocks, and one to merge.
-inline constexpr int kStackMax = 40;
+// Partials on the stack of a row that holds blocks [held_block, end_block), at most: one for each
+// power of two, on either side of the largest, and one to merge.
+constexpr uint32_t StackDepth(uint32_t held_block, uint32_t end_block) {
+  const auto powers = static_cast<uint32_t>(std::bit_width(end_block));
+  return (held_block == 0 ? powers : 2 * powers) + 1;
+}
+
+// A block's tokens lie in more than one extent.
+inline constexpr uint32_t kScattered = 0xffffffffu;
 
 // A tile of consecutive query tokens of one sequence, and one block of its tokens.
 struct AttentionUnit {
@@ -33,6 +42,9 @@ struct AttentionUnit {
   uint32_t extent_skip = 0;     // and the tokens of it before.
   uint32_t partial = 0;         // Partial of the first query token; the others follow.
   uint32_t first_seen = 0;      // No query token sees tokens before it.
+  // The slot of the block's first token, if those that lie here have slots in a row: so nothing
+  // has to wait for extents.
+  uint32_t first_slot = kScattered;
   friend bool operator==(const AttentionUnit&, const AttentionUnit&) = default;
 };
 
@@ -82,6 +94,10 @@ struct AttendBlocksArguments {
 cudaError_t AttendBlocks(const AttendBlocksArguments& arguments, uint32_t units,
                          cudaStream_t stream);
 
+// The same for units of one query token each, where HasDecodeKernel() says so.
+cudaError_t AttendBlocksDecode(const AttendBlocksArguments& arguments, uint32_t units,
+                               cudaStream_t stream);
+
 // The same partials with products on tensor cores, P in bf16 (docs/design/attention_numerics.md,
 // "On tensor cores").
 cudaError_t AttendBlocksTensor(const AttendBlocksArguments& arguments, uint32_t units,
@@ -104,6 +120,7 @@ struct MergeBlocksArguments {
   float* entry_out = nullptr;
   float* entry_lse = nullptr;
   uint32_t entries_max = 0;
+  uint32_t depth = 0;      // Entries that a row's stack has at any time, at most: StackDepth().
   bool has_sinks = false;  // Of outputs alone: entries leave them to whoever folds.
   float sinks[kSinksMax] = {};
 };
@@ -129,6 +146,7 @@ cudaError_t StoreRows(const StoreRowsArguments& arguments, uint32_t tokens, cuda
 
 // For LoadKernels(): every kernel of these files.
 cudaError_t LoadAttendBlocks(KernelLimits& limits);
+cudaError_t LoadAttendBlocksDecode(KernelLimits& limits);
 cudaError_t LoadAttendBlocksTensor(KernelLimits& limits);
 cudaError_t LoadMergeBlocks(KernelLimits& limits);
 

@@ -59,6 +59,15 @@ constexpr uint32_t StageTokensOf(uint32_t head_dim, uint32_t rows, size_t shared
   return 0;
 }
 
+// Query heads of a KV head that AttendBlocksDecode takes, at most.
+inline constexpr uint32_t kDecodeRowsMax = 8;
+
+// Whether AttendBlocksDecode has kernels for these heads.
+constexpr bool HasDecodeKernel(uint32_t head_dim, uint32_t group) {
+  return group <= kDecodeRowsMax &&
+         (head_dim == 64 || head_dim == 96 || head_dim == 128 || head_dim == 256);
+}
+
 // Tiles of 16 rows that AttendBlocksTensor has kernels for.
 constexpr uint32_t RowTilesOf(uint32_t rows) {
   return rows <= kSide ? 1 : rows <= 2 * kSide ? 2 : 4;

@@ -36,12 +36,18 @@ __device__ inline Seen SeenBy(const AttentionUnit& unit, uint32_t window, uint32
   return {clipped_begin, Larger(clipped_begin, clipped_end)};
 }
 
-// Writes the slots of the block's tokens. Tokens past the last one held take its slot: it may be
-// read for them, and is never used.
+// Writes the slots of the block's tokens, by the whole thread block. Tokens past the last one held
+// take its slot: it may be read for them, and is never used.
 __device__ inline void FillSlots(const AttendBlocksArguments& a, const AttentionUnit& unit,
                                  uint32_t* slots) {
-  for (int t = static_cast<int>(threadIdx.x); t < kTokens; t += kAttentionThreads) {
-    uint32_t token = unit.extent_skip + Smaller(t, static_cast<int>(unit.tokens) - 1);
+  const int last = static_cast<int>(unit.tokens) - 1;
+  for (int t = static_cast<int>(threadIdx.x); t < kTokens; t += static_cast<int>(blockDim.x)) {
+    uint32_t token = static_cast<uint32_t>(Smaller(t, last));
+    if (unit.first_slot != kScattered) {
+      slots[t] = unit.first_slot + token;
+      continue;
+    }
+    token += unit.extent_skip;
     const Extent* extent = a.extents + unit.extent;
     while (token >= extent->tokens) {
       token -= extent->tokens;

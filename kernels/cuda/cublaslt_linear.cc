@@ -128,10 +128,11 @@ class Preference {
     const uint64_t workspace = workspace_bytes;
     LAMINA_RETURN_IF_ERROR(
         preference.Set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof(workspace)));
-    // Sums that are split over thread blocks would depend on how many rows there are.
-    const uint32_t no_reduction = CUBLASLT_REDUCTION_SCHEME_NONE;
-    LAMINA_RETURN_IF_ERROR(preference.Set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &no_reduction,
-                                          sizeof(no_reduction)));
+    // Narrow layers need sums that are split over thread blocks. The parts are added in one order,
+    // in the workspace; in place, the order would be that in which thread blocks end.
+    const uint32_t in_workspace = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    LAMINA_RETURN_IF_ERROR(preference.Set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &in_workspace,
+                                          sizeof(in_workspace)));
     for (const auto& [attribute, alignment] :
          {std::pair(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, shape.weights_alignment),
           std::pair(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, shape.in_alignment),
@@ -154,12 +155,24 @@ class Preference {
   cublasLtMatmulPreferenceOpaque_t opaque_;
 };
 
-bool SplitsSums(const cublasLtMatmulAlgo_t& algorithm) {
-  int32_t splits = 0;
+template <typename T>
+std::optional<T> ConfigOf(const cublasLtMatmulAlgo_t& algorithm,
+                          cublasLtMatmulAlgoConfigAttributes_t attribute) {
+  T value{};
   size_t written = 0;
-  const cublasStatus_t status = cublasLtMatmulAlgoConfigGetAttribute(
-      &algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &splits, sizeof(splits), &written);
-  return status != CUBLAS_STATUS_SUCCESS || splits > 1;
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoConfigGetAttribute(&algorithm, attribute, &value, sizeof(value), &written);
+  return status == CUBLAS_STATUS_SUCCESS ? std::optional<T>(value) : std::nullopt;
+}
+
+// Whether the algorithm adds a row's products in an order that it alone determines: in as many
+// parts as it says, which are then added in the workspace.
+bool HasOneOrder(const cublasLtMatmulAlgo_t& algorithm) {
+  const auto splits = ConfigOf<int32_t>(algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM);
+  const auto scheme = ConfigOf<uint32_t>(algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME);
+  return splits.has_value() && scheme.has_value() &&
+         ((*splits >= 0 && *splits <= 1) ||
+          (*splits > 1 && *scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
 }
 
 // Owns a cuBLASLt handle.
@@ -289,7 +302,7 @@ class CublasLtEngine final : public LinearEngine {
       typical.rows = range.typical;
       LAMINA_ASSIGN_OR_RETURN(auto of_range, Choose(typical, range.samples));
       if (!of_range.has_value()) {
-        LogWarning("cuBLASLt has no algorithm without split sums that does for up to ",
+        LogWarning("cuBLASLt has no algorithm with one order of sums that does for up to ",
                    range.samples.back(), " rows of ", shape.in_features, " x ", shape.out_features,
                    ": bits of a row may depend on the rows beside it");
       }
@@ -306,8 +319,8 @@ class CublasLtEngine final : public LinearEngine {
     LAMINA_ASSIGN_OR_RETURN(const auto of_rows, Choose(shape, {}));
     if (!of_rows.has_value()) {
       return absl::UnimplementedError(
-          absl::StrCat("cuBLASLt has no algorithm without split sums for ", shape.rows, " rows of ",
-                       shape.in_features, " x ", shape.out_features));
+          absl::StrCat("cuBLASLt has no algorithm with one order of sums for ", shape.rows,
+                       " rows of ", shape.in_features, " x ", shape.out_features));
     }
     return &chosen.of_rows.emplace(shape.rows, *of_rows).first->second;
   }
@@ -329,7 +342,7 @@ class CublasLtEngine final : public LinearEngine {
     LAMINA_RETURN_IF_ERROR(BlasToStatus(asked, "cublasLtMatmulAlgoGetHeuristic"));
     for (int i = 0; i < count; ++i) {
       const cublasLtMatmulHeuristicResult_t& candidate = candidates[static_cast<size_t>(i)];
-      if (candidate.state == CUBLAS_STATUS_SUCCESS && !SplitsSums(candidate.algo) &&
+      if (candidate.state == CUBLAS_STATUS_SUCCESS && HasOneOrder(candidate.algo) &&
           std::all_of(samples.begin(), samples.end(),
                       [&](size_t rows) { return Serves(shape, rows, candidate.algo); })) {
         return candidate.algo;

@@ -8,9 +8,9 @@
 //
 // Row-invariance: norms, rope, activations, sums and embedding are. Linear is one cuBLASLt
 // algorithm for each shape of weights and each of two ranges of rows, up to kDecodeRows and above,
-// without split sums: within a range a row's bits are meant not to depend on the others, which a
-// test on the device checks, since cuBLASLt does not promise it; between the ranges, on another
-// kind of device or with another cuBLASLt, bits may differ.
+// whose sums have one order, in as many parts as it has: within a range a row's bits are meant not
+// to depend on the others, which a test on the device checks, since cuBLASLt does not promise it;
+// between the ranges, on another kind of device or with another cuBLASLt, bits may differ.
 //
 // Ownership: the stream and the arena outlive it.
 // Threading: the stream's thread. Memory: the workspace comes from the arena; packed weights own

@@ -50,7 +50,7 @@ class LinearEngine {
   virtual ~LinearEngine() = default;
   virtual std::string description() const = 0;
 
-  // Chooses the algorithms for `weights`. Errors: kUnimplemented  there is none that does not split
+  // Chooses the algorithms for `weights`. Errors: kUnimplemented  there is none with one order of
   // sums, for this shape.
   virtual absl::Status Prepare(const DeviceLinear& weights) = 0;
 

@@ -33,6 +33,21 @@ __device__ inline void CopyAsync16OrZero(void* shared, const void* global, bool 
                : "memory");
 }
 
+// Loads what no kernel writes meanwhile, and what this one reads once: past the first-level cache.
+__device__ inline void LoadOnce(const void* from, uint4& to) {
+  asm("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+      : "=r"(to.x), "=r"(to.y), "=r"(to.z), "=r"(to.w)
+      : "l"(from));
+}
+__device__ inline void LoadOnce(const void* from, uint2& to) {
+  asm("ld.global.nc.L1::no_allocate.L2::128B.v2.u32 {%0, %1}, [%2];"
+      : "=r"(to.x), "=r"(to.y)
+      : "l"(from));
+}
+__device__ inline void LoadOnce(const void* from, uint32_t& to) {
+  asm("ld.global.nc.L1::no_allocate.L2::128B.u32 %0, [%1];" : "=r"(to) : "l"(from));
+}
+
 // Ends a group of copies that this thread started since the last one; it may be empty.
 __device__ inline void EndCopyGroup() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 

@@ -23,7 +23,8 @@ class ExtentWalker {
   ExtentWalker(absl::Span<const Extent> extents, uint32_t first_index)
       : extents_(extents), first_index_(first_index) {}
 
-  // Requires: tokens ask for do not decrease, and lie inside.
+  // Where `token`, the first of the unit's, lies. Requires: tokens asked for do not decrease, and
+  // lie inside.
   void Locate(uint64_t token, AttentionUnit& unit) {
     while (token - passed_ >= extents_[index_].tokens) {
       passed_ += extents_[index_].tokens;
@@ -31,6 +32,10 @@ class ExtentWalker {
     }
     unit.extent = first_index_ + index_;
     unit.extent_skip = static_cast<uint32_t>(token - passed_);
+    const Extent& extent = extents_[index_];
+    unit.first_slot = extent.tokens - unit.extent_skip >= unit.tokens
+                          ? extent.first_slot + unit.extent_skip
+                          : kScattered;
   }
 
  private:
@@ -71,6 +76,7 @@ class Filler {
       const uint32_t count = std::min(tile, item.query_tokens - first);
       LAMINA_RETURN_IF_ERROR(AddTile(item, item.held_token + held, first_extent, first, count));
       tables_.tile_rows_max = std::max(tables_.tile_rows_max, count * group);
+      tables_.tile_tokens_max = std::max(tables_.tile_tokens_max, count);
     }
     return absl::OkStatus();
   }
@@ -143,6 +149,7 @@ absl::Status FillStepTables(const CudaAttentionOptions& options, uint32_t tile_r
   tables.extents.clear();
   tables.partials = 0;
   tables.tile_rows_max = 0;
+  tables.tile_tokens_max = 0;
   Filler filler(options, tile_rows, tables);
   for (const StepItem& item : items) {
     LAMINA_RETURN_IF_ERROR(filler.Add(item));

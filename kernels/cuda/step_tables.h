@@ -22,7 +22,8 @@ struct StepTables {
   std::vector<AttentionRow> rows;
   std::vector<Extent> extents;
   uint32_t partials = 0;
-  uint32_t tile_rows_max = 0;  // Largest query_tokens * group of a unit.
+  uint32_t tile_rows_max = 0;    // Largest query_tokens * group of a unit.
+  uint32_t tile_tokens_max = 0;  // Largest query_tokens of a unit.
   friend bool operator==(const StepTables&, const StepTables&) = default;
 };
 

@@ -90,14 +90,20 @@ __device__ inline void BringPiece(PieceStream& stream) {
     const int piece = stream.first + stream.next - (is_value ? stream.count : 0);
     const int stride = stream.head_dim + kPadding;
     uint16_t* const to = stream.ring + stream.next % kRing * kPieceTokens * stride;
-    const int pieces = stream.head_dim / 8;
-    for (int i = static_cast<int>(threadIdx.x); i < kPieceTokens * pieces; i += kAttentionThreads) {
-      const int token = i / pieces;
-      const int element = i % pieces * 8;
-      const int t = piece * kPieceTokens + token;
-      CopyAsync16OrZero(to + token * stride + element,
-                        from + size_t{stream.slots[t]} * stream.head_dim + element,
-                        t >= stream.seen.begin && t < stream.seen.end);
+    const int eights = stream.head_dim / 8;
+    const int first = piece * kPieceTokens;
+    // As a device fetches them, copies that may become zeros cost half as much again.
+    const bool whole = first >= stream.seen.begin && first + kPieceTokens <= stream.seen.end;
+    for (int i = static_cast<int>(threadIdx.x); i < kPieceTokens * eights; i += kAttentionThreads) {
+      const int t = first + i / eights;
+      const int element = i % eights * 8;
+      uint16_t* const place = to + i / eights * stride + element;
+      const uint16_t* const value = from + size_t{stream.slots[t]} * stream.head_dim + element;
+      if (whole) {
+        CopyAsync16(place, value);
+      } else {
+        CopyAsync16OrZero(place, value, t >= stream.seen.begin && t < stream.seen.end);
+      }
     }
   }
   ++stream.next;

@@ -21,6 +21,11 @@ inline void CopyAsync16(void* shared, const void* global) { emulated::Start(shar
 inline void CopyAsync16OrZero(void* shared, const void* global, bool real) {
   emulated::Start(shared, real ? global : nullptr);
 }
+template <typename T>
+void LoadOnce(const void* from, T& to) {
+  emulated::CheckAligned(from, sizeof(T));
+  std::memcpy(&to, from, sizeof(T));
+}
 inline void EndCopyGroup() { emulated::Copies().push_back({nullptr, nullptr, true}); }
 template <int kLeft>
 void WaitForCopyGroups() {
