@@ -3,9 +3,11 @@
 // AttendBlocksDecode: block partials of one query token each, to the bit those of AttendBlocks
 // (docs/design/attention_numerics.md).
 //
-// One warp takes one KV head of one block of 256 tokens, for all of its query heads, and needs
-// nothing of other warps. K and V go from memory into registers, each once: loads of tokens ahead
-// are on their way while those that came are used. "Row" below is a query head of the KV head.
+// One warp takes one KV head of one block of 256 tokens, for up to eight of its query heads, and
+// needs nothing of other warps. K and V go from memory into registers, each once: loads of tokens
+// ahead are on their way while those that came are used. "Row" below is one of the query heads.
+// Where there are more of them, several warps have eight each, side by side, so that all but one
+// find K and V in the second-level cache.
 //
 //   scores   four threads to a token, each with one of a score's four lanes; 16 or 32 tokens at
 //            once, the next ones' K being loaded
@@ -37,7 +39,7 @@ template <int kHeadDim, int kRows>
 struct Plan {
   static constexpr int kChunks = kHeadDim / 32;
   // Tokens of a thread in one sweep over K.
-  static constexpr int kSweepTokens = kChunks <= 4 && kRows <= 4 ? 4 : 2;
+  static constexpr int kSweepTokens = kChunks <= 4 ? 4 : 2;
   static constexpr int kSweep = kTokensAtOnce * kSweepTokens;
   // Neighbouring elements of V that a thread has, as one load.
   static constexpr int kElements = kHeadDim <= 64 ? 2 : kHeadDim <= 128 ? 4 : 8;
@@ -65,15 +67,32 @@ struct Places {
   }
 };
 
+// The query heads of this warp: `count` from `first` on.
+struct Heads {
+  size_t first;
+  int count;
+};
+
+__device__ inline Heads HeadsOf(const AttentionShape& shape, int rows_max) {
+  const int group = static_cast<int>(shape.query_heads / shape.kv_heads);
+  const int shares = (group + rows_max - 1) / rows_max;
+  const int before = static_cast<int>(blockIdx.x) % shares * rows_max;
+  return {size_t{blockIdx.y} * group + before, Smaller(group - before, rows_max)};
+}
+
+__device__ inline const AttentionUnit& UnitOf(const AttendBlocksArguments& a, int rows_max) {
+  const uint32_t group = a.shape.query_heads / a.shape.kv_heads;
+  return a.units[blockIdx.x / ((group + rows_max - 1) / rows_max)];
+}
+
 // Rows past the last take its place: too much is computed, rather than asked about.
 template <int kHeadDim, int kRows>
 __device__ inline void LoadQueries(const AttendBlocksArguments& a, const AttentionUnit& unit,
-                                   int group, float* queries) {
-  const uint16_t* const q =
-      a.q + size_t{unit.row} * a.q_stride + size_t{blockIdx.y} * group * kHeadDim;
+                                   const Heads& heads, float* queries) {
+  const uint16_t* const q = a.q + size_t{unit.row} * a.q_stride + heads.first * kHeadDim;
   constexpr int kEights = kHeadDim / 8;
   for (int i = static_cast<int>(threadIdx.x); i < kRows * kEights; i += kThreads) {
-    const int row = Smaller(i / kEights, group - 1);
+    const int row = Smaller(i / kEights, heads.count - 1);
     const int element = i % kEights * 8;
     const uint4 eight = *reinterpret_cast<const uint4*>(q + row * kHeadDim + element);
     float4* const to = reinterpret_cast<float4*>(queries + i / kEights * kHeadDim + element);
@@ -151,8 +170,9 @@ __device__ inline void Score(const AttentionShape& shape, const uint16_t* k, int
 
 // Turns scores into weights, and leaves the inverse of their sum; writes the partial's lse.
 template <int kHeadDim, int kRows>
-__device__ inline void Weigh(const AttendBlocksArguments& a, const AttentionUnit& unit, int group,
-                             const Seen& seen, const Places<kHeadDim, kRows>& shared) {
+__device__ inline void Weigh(const AttendBlocksArguments& a, const AttentionUnit& unit,
+                             const Heads& heads, const Seen& seen,
+                             const Places<kHeadDim, kRows>& shared) {
   constexpr int kLaneTokens = kTokens / 16;
   const int lane = static_cast<int>(threadIdx.x) % 16;
   const int half = static_cast<int>(threadIdx.x) / 16;
@@ -194,11 +214,10 @@ __device__ inline void Weigh(const AttendBlocksArguments& a, const AttentionUnit
       }
     }
     sum = SumSixteen(sum);
-    if (first + half < group && lane == 0) {
+    if (first + half < heads.count && lane == 0) {
       const bool empty = seen.begin == seen.end;
       shared.inverses[row] = empty ? 0.0f : 1.0f / sum;
-      const size_t head = size_t{blockIdx.y} * group + row;
-      a.partial_lse[size_t{unit.partial} * a.shape.query_heads + head] =
+      a.partial_lse[size_t{unit.partial} * a.shape.query_heads + heads.first + row] =
           empty ? kMinusInfinity : largest + LogCanonical(sum);
     }
   }
@@ -306,19 +325,19 @@ template <int kHeadDim, int kRows>
 __global__ void __launch_bounds__(kThreads, kBlocksAtOnce)
     AttendBlocksDecodeKernel(const AttendBlocksArguments a) {
   constexpr int kElements = Plan<kHeadDim, kRows>::kElements;
-  const AttentionUnit unit = a.units[blockIdx.x];
-  const int group = static_cast<int>(a.shape.query_heads / a.shape.kv_heads);
+  const AttentionUnit unit = UnitOf(a, kRows);
+  const Heads heads = HeadsOf(a.shape, kRows);
   const Places<kHeadDim, kRows> shared(DynamicShared());
   const Seen seen = SeenBy(unit, a.shape.window, 0);
   FillSlots(a, unit, shared.slots);
-  LoadQueries<kHeadDim, kRows>(a, unit, group, shared.queries);
+  LoadQueries<kHeadDim, kRows>(a, unit, heads, shared.queries);
   __syncwarp();
   if (seen.begin < seen.end) {
     Score<kHeadDim, kRows>(a.shape, a.k + size_t{blockIdx.y} * a.head_stride, seen.begin, seen.end,
                            shared);
   }
   __syncwarp();
-  Weigh<kHeadDim, kRows>(a, unit, group, seen, shared);
+  Weigh<kHeadDim, kRows>(a, unit, heads, seen, shared);
   __syncwarp();
   const int element = static_cast<int>(threadIdx.x) * kElements;
   if (element >= kHeadDim) {
@@ -329,13 +348,12 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce)
     AddValues<kHeadDim, kRows>(a.v + size_t{blockIdx.y} * a.head_stride + element, seen.begin,
                                seen.end, shared, acc);
   }
-  float* const out =
-      a.partial_out +
-      (size_t{unit.partial} * a.shape.query_heads + size_t{blockIdx.y} * group) * kHeadDim +
-      element;
+  float* const out = a.partial_out +
+                     (size_t{unit.partial} * a.shape.query_heads + heads.first) * kHeadDim +
+                     element;
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    if (r < group) {
+    if (r < heads.count) {
       const float inverse = shared.inverses[r];
 #pragma unroll
       for (int e = 0; e < kElements; e += 2) {
@@ -356,8 +374,9 @@ cudaError_t LoadRows(KernelLimits& limits) {
 template <int kHeadDim, int kRows>
 cudaError_t LaunchDecode(const AttendBlocksArguments& arguments, uint32_t units,
                          cudaStream_t stream) {
+  const uint32_t group = arguments.shape.query_heads / arguments.shape.kv_heads;
   return Launch(AttendBlocksDecodeKernel<kHeadDim, kRows>,
-                {.grid = dim3(units, arguments.shape.kv_heads),
+                {.grid = dim3(units * ((group + kRows - 1) / kRows), arguments.shape.kv_heads),
                  .block = dim3(kThreads),
                  .shared_bytes = Places<kHeadDim, kRows>::kBytes,
                  .stream = stream},

@@ -40,13 +40,12 @@ __device__ inline void MultiplyKeys(const uint16_t* piece, const uint16_t* queri
                                     float (&dots)[kRowTiles][2][4]) {
   const int lane = LaneOf();
   const int stride = head_dim + kPadding;
-  const uint16_t* const key =
-      piece + (WarpOf() * kSide + lane / 16 * 8 + lane % 8) * stride + lane / 8 % 2 * 8;
+  const int key_row = WarpOf() * kSide + lane / 16 * 8 + lane % 8;
   const uint16_t* const query = queries + lane % 16 * stride + lane / 16 * 8;
 #pragma unroll
   for (int d = 0; d < head_dim; d += kSide) {
     uint32_t k[4];
-    LoadMatrices(key + d, k);
+    LoadMatrices(piece + PlaceInRing(head_dim, key_row, d + lane / 8 % 2 * 8), k);
 #pragma unroll
     for (int tile = 0; tile < kRowTiles; ++tile) {
       if (Reaches(seen[tile], first_token)) {
@@ -191,8 +190,8 @@ __device__ inline void AddValues(const uint16_t* piece, const uint4* weights, in
                                  int warp, int first_token, const Seen (&seen)[kRowTiles],
                                  float (&out)[kRowTiles][kColumnGroups][2][4]) {
   const int lane = LaneOf();
-  const int stride = head_dim + kPadding;
-  const uint16_t* const value = piece + lane % 16 * stride + WarpOf() * kSide + lane / 16 * 8;
+  const uint16_t* const value =
+      piece + PlaceInRing(head_dim, lane % 16, WarpOf() * kSide + lane / 16 * 8);
 #pragma unroll
   for (int t = 0; t < kPieceTokens; t += kSide) {
     uint32_t p[kRowTiles][4] = {};
@@ -215,7 +214,7 @@ __device__ inline void AddValues(const uint16_t* piece, const uint4* weights, in
     for (int i = 0; i < kColumnGroups; ++i) {
       if ((i * kWarps + warp) * kSide < head_dim) {
         uint32_t v[4];
-        LoadTransposed(value + t * stride + i * kWarps * kSide, v);
+        LoadTransposed(value + t * RingStride(head_dim) + i * kWarps * kSide, v);
 #pragma unroll
         for (int tile = 0; tile < kRowTiles; ++tile) {
           if (Reaches(seen[tile], first_token + t)) {

@@ -82,11 +82,13 @@ struct Table {
 
 class CudaAttentionImpl final : public CudaAttention {
  public:
-  CudaAttentionImpl(const CudaAttentionOptions& options, size_t shared_bytes_max,
+  CudaAttentionImpl(const CudaAttentionOptions& options, const DeviceInfo& device,
                     const Stream& stream, Event fetched)
       : options_(options),
-        shared_bytes_max_(shared_bytes_max),
-        tile_rows_(TileRowsMax(options.arithmetic, options.descriptor.head_dim, shared_bytes_max)),
+        shared_bytes_max_(device.shared_bytes_max),
+        multiprocessors_(static_cast<uint32_t>(device.multiprocessors)),
+        tile_rows_(
+            TileRowsMax(options.arithmetic, options.descriptor.head_dim, device.shared_bytes_max)),
         stream_(stream),
         fetched_(std::move(fetched)) {}
 
@@ -203,7 +205,8 @@ class CudaAttentionImpl final : public CudaAttention {
       return CudaToStatus(AttendBlocksTensor(arguments, units, HandleOf(stream_)),
                           "AttendBlocksTensor");
     }
-    if (loaded_.tile_tokens_max == 1 && HasDecodeKernel(d.head_dim, d.group())) {
+    const bool few = uint64_t{units} * d.kv_heads <= uint64_t{kFewBlocks} * multiprocessors_;
+    if (loaded_.tile_tokens_max == 1 && HasDecodeKernel(d.head_dim) && !few) {
       return CudaToStatus(AttendBlocksDecode(arguments, units, HandleOf(stream_)),
                           "AttendBlocksDecode");
     }
@@ -227,7 +230,8 @@ class CudaAttentionImpl final : public CudaAttention {
   }
 
   const CudaAttentionOptions options_;
-  const size_t shared_bytes_max_;  // Of a thread block of the device.
+  const size_t shared_bytes_max_;   // Of a thread block of the device.
+  const uint32_t multiprocessors_;  // Of the device.
   const uint32_t tile_rows_;
   const Stream& stream_;
   Event fetched_;  // The device has read the pinned tables.
@@ -256,8 +260,7 @@ absl::StatusOr<std::unique_ptr<CudaAttention>> CudaAttention::Create(
     MemoryArena& pinned_arena, const Stream& stream) {
   LAMINA_RETURN_IF_ERROR(Check(options, device));
   LAMINA_ASSIGN_OR_RETURN(Event fetched, Event::Create());
-  auto attention = std::make_unique<CudaAttentionImpl>(options, device.shared_bytes_max, stream,
-                                                       std::move(fetched));
+  auto attention = std::make_unique<CudaAttentionImpl>(options, device, stream, std::move(fetched));
   LAMINA_RETURN_IF_ERROR(attention->Take(device_arena, pinned_arena));
   return attention;
 }

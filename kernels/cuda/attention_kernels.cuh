@@ -94,7 +94,7 @@ struct AttendBlocksArguments {
 cudaError_t AttendBlocks(const AttendBlocksArguments& arguments, uint32_t units,
                          cudaStream_t stream);
 
-// The same for units of one query token each, where HasDecodeKernel() says so.
+// The same for units of one query token each, with heads that HasDecodeKernel().
 cudaError_t AttendBlocksDecode(const AttendBlocksArguments& arguments, uint32_t units,
                                cudaStream_t stream);
 

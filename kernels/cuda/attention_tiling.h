@@ -36,6 +36,14 @@ inline constexpr int kPieceTokens = kWarps * kSide;
 // Elements behind each row in shared memory: rows are then an odd number of 16 bytes apart, so that
 // the eight rows of a matrix lie in different banks, for every head size.
 inline constexpr int kPadding = 8;
+// Rows of the ring have none where the head is whole lines of 128 bytes. A row's 16-byte pieces
+// then change places within their line, by its number mod 8: the same banks, and asynchronous
+// copies write whole lines, where those to rows apart fetch half as many sectors again as there
+// are.
+constexpr bool TakesTurns(int head_dim) { return head_dim % 64 == 0; }
+constexpr int RingStride(int head_dim) {
+  return TakesTurns(head_dim) ? head_dim : head_dim + kPadding;
+}
 // Bytes of V in a stage, at most: so three thread blocks fit on a multiprocessor of 228 KB.
 inline constexpr size_t kStageBytesMax = size_t{64} * 1024;
 // Tokens of a stage, at least: with fewer a thread block would wait more than it computes.
@@ -59,14 +67,13 @@ constexpr uint32_t StageTokensOf(uint32_t head_dim, uint32_t rows, size_t shared
   return 0;
 }
 
-// Query heads of a KV head that AttendBlocksDecode takes, at most.
-inline constexpr uint32_t kDecodeRowsMax = 8;
-
-// Whether AttendBlocksDecode has kernels for these heads.
-constexpr bool HasDecodeKernel(uint32_t head_dim, uint32_t group) {
-  return group <= kDecodeRowsMax &&
-         (head_dim == 64 || head_dim == 96 || head_dim == 128 || head_dim == 256);
+// Whether AttendBlocksDecode has kernels for heads of this size.
+constexpr bool HasDecodeKernel(uint32_t head_dim) {
+  return head_dim == 64 || head_dim == 96 || head_dim == 128 || head_dim == 256;
 }
+// Thread blocks for each multiprocessor, up to which the four warps of AttendBlocks are done with a
+// block of tokens before the one warp of AttendBlocksDecode.
+inline constexpr uint32_t kFewBlocks = 2;
 
 // Tiles of 16 rows that AttendBlocksTensor has kernels for.
 constexpr uint32_t RowTilesOf(uint32_t rows) {
@@ -80,15 +87,16 @@ constexpr int OwnHeadDim(uint32_t head_dim) {
              : 0;
 }
 
-// Pieces in the ring, of kernels of a head size: with 16 or 64 rows two thread blocks fit on a
-// multiprocessor of 228 KB up to heads of 128, with 16 rows up to heads of 256.
+// Pieces in the ring, of kernels of a head size: on a multiprocessor of 228 KB three thread blocks
+// fit with 16 rows and heads of 128, five with heads of 64; two with 64 rows up to heads of 128,
+// and with 16 rows up to heads of 256.
 constexpr int LongestRing(int own_head_dim) {
   return own_head_dim != 0 && own_head_dim <= 128 ? 4 : 3;
 }
-// The ring where that does not fit; heads up to 96 never need it.
+// The ring where that does not fit; heads up to 128 never need it.
 constexpr int ShortestRing(int own_head_dim) {
-  return own_head_dim != 0 && own_head_dim < 128 ? LongestRing(own_head_dim)
-                                                 : LongestRing(own_head_dim) - 1;
+  return own_head_dim != 0 && own_head_dim <= 128 ? LongestRing(own_head_dim)
+                                                  : LongestRing(own_head_dim) - 1;
 }
 
 // Queries and weights lie in one place: they are never there together.
@@ -99,8 +107,8 @@ constexpr size_t RowTileBytes(uint32_t head_dim) {
 }
 
 constexpr size_t RingBytes(uint32_t head_dim, int ring) {
-  return size_t{kPieceTokens} * static_cast<size_t>(ring) * (head_dim + kPadding) *
-         sizeof(uint16_t);
+  return size_t{kPieceTokens} * static_cast<size_t>(ring) *
+         static_cast<size_t>(RingStride(static_cast<int>(head_dim))) * sizeof(uint16_t);
 }
 
 // Dynamic shared memory of AttendBlocksTensor.
@@ -158,6 +166,6 @@ static_assert(TileRowsMax(AttentionArithmetic::kTensor, 256, kSharedBytesOf86) =
 static_assert(TileRowsMax(AttentionArithmetic::kTensor, 256, kSharedBytesOf80) == 64);
 static_assert(RingOf(256, 64, kSharedBytesOf80) == 3 && RingOf(128, 64, kSharedBytesOf80) == 4);
 static_assert(StageTokensOf(256, 32, kSharedBytesOf80) == 128);
-static_assert(RingOf(128, 16, kSharedBytesOf86) == 4 && RingOf(128, 64, kSharedBytesOf86) == 3);
+static_assert(RingOf(128, 64, kSharedBytesOf86) == 4 && RingOf(256, 16, kSharedBytesOf86) == 2);
 
 }  // namespace lamina::kernels::cuda

@@ -19,7 +19,7 @@ inline constexpr int kPieces = kTokens / kPieceTokens;
 inline constexpr int kGroups = kTokens / kSide;  // Of 16 tokens.
 
 struct SharedPlaces {
-  uint16_t* ring;     // [ring, 64, head_dim + 8]: pieces of K, then of V
+  uint16_t* ring;     // [ring, 64, RingStride()]: pieces of K, then of V
   uint16_t* queries;  // [row tiles * 16, head_dim + 8]
   uint4* weights;     // [row tiles, 16 groups, 32 lanes]: fragments of P. In the place of queries.
   float* largest;     // [warps, row tiles * 16]
@@ -66,6 +66,11 @@ __device__ inline void LoadQueries(const AttendBlocksArguments& a, const Attenti
   }
 }
 
+// Where an element, a multiple of 8, of a row of a piece in the ring is.
+__device__ inline int PlaceInRing(int head_dim, int row, int element) {
+  return row * RingStride(head_dim) + (TakesTurns(head_dim) ? element ^ row % 8 * 8 : element);
+}
+
 // The pieces of K and then of V that some row sees, on their way through the ring.
 struct PieceStream {
   const uint16_t* k;
@@ -88,8 +93,8 @@ __device__ inline void BringPiece(PieceStream& stream) {
     const bool is_value = stream.next >= stream.count;
     const uint16_t* const from = is_value ? stream.v : stream.k;
     const int piece = stream.first + stream.next - (is_value ? stream.count : 0);
-    const int stride = stream.head_dim + kPadding;
-    uint16_t* const to = stream.ring + stream.next % kRing * kPieceTokens * stride;
+    uint16_t* const to =
+        stream.ring + stream.next % kRing * kPieceTokens * RingStride(stream.head_dim);
     const int eights = stream.head_dim / 8;
     const int first = piece * kPieceTokens;
     // As a device fetches them, copies that may become zeros cost half as much again.
@@ -97,7 +102,7 @@ __device__ inline void BringPiece(PieceStream& stream) {
     for (int i = static_cast<int>(threadIdx.x); i < kPieceTokens * eights; i += kAttentionThreads) {
       const int t = first + i / eights;
       const int element = i % eights * 8;
-      uint16_t* const place = to + i / eights * stride + element;
+      uint16_t* const place = to + PlaceInRing(stream.head_dim, i / eights, element);
       const uint16_t* const value = from + size_t{stream.slots[t]} * stream.head_dim + element;
       if (whole) {
         CopyAsync16(place, value);
@@ -117,7 +122,7 @@ __device__ inline const uint16_t* TakePiece(PieceStream& stream) {
   __syncthreads();
   BringPiece<kRing>(stream);
   const int place = stream.taken++ % kRing;
-  return stream.ring + place * kPieceTokens * (stream.head_dim + kPadding);
+  return stream.ring + place * kPieceTokens * RingStride(stream.head_dim);
 }
 
 // Whether a row that sees `seen` may see some of the 16 tokens from `first` on.
