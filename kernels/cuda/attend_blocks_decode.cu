@@ -39,7 +39,7 @@ template <int kHeadDim, int kRows>
 struct Plan {
   static constexpr int kChunks = kHeadDim / 32;
   // Tokens of a thread in one sweep over K.
-  static constexpr int kSweepTokens = kChunks <= 4 ? 4 : 2;
+  static constexpr int kSweepTokens = kChunks <= 4 && kRows <= 4 ? 4 : 2;
   static constexpr int kSweep = kTokensAtOnce * kSweepTokens;
   // Neighbouring elements of V that a thread has, as one load.
   static constexpr int kElements = kHeadDim <= 64 ? 2 : kHeadDim <= 128 ? 4 : 8;
