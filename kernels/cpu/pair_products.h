@@ -18,7 +18,7 @@ namespace lamina::kernels::cpu {
 //         Intel's cores since Golden Cove, which are those with AVX-512 FP16.
 bool PairProductsAreSlow(std::istream& cpuinfo);
 
-// The same of this processor.
+// Whether it does so on this processor, by its own /proc/cpuinfo.
 bool PairProductsAreSlow();
 
 }  // namespace lamina::kernels::cpu

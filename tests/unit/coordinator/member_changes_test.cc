@@ -74,7 +74,7 @@ class MemberChangesTest : public ::testing::Test {
                          .model_fingerprint = is_memory ? "" : "model"},
             .version = std::string(kVersion)};
   }
-  // As the engine lets nodes in.
+  // Lets a node in as the engine does: asks the changes first, and tells them of it.
   absl::Status Join(const std::string& name, uint64_t capacity = uint64_t{1} << 20,
                     const std::string& device = "cpu") {
     const NodeHello hello = HelloOf(name, capacity, device);
