@@ -11,8 +11,8 @@ usage: gpu_serve.py --out FILE [--model PATH] [--device D] [--part P]... [--poin
                     [--limit SECONDS] [--stretch SECONDS] [--capacity SIZE] [--bin DIR]
   --model PATH       default: models/smollm2-135m-instruct.gguf
   --device D         default: cuda:0; with cpu everything runs without a GPU
-  --part P           pool, device, mixed or both; repeat for more (default: pool, device and mixed, each with
-                     its share of the time)
+  --part P           pool, device, mixed or both; repeat for more (default: all four, each with its share of
+                     the time)
   --points LIST      ROWSxCONTEXT, separated by commas (default: 1x128,16x1024,64x1024)
   --limit SECONDS    for everything (default: 70)
   --stretch SECONDS  how long each point is measured (default: 2)
@@ -343,7 +343,7 @@ def main():
     end = Deadline(options.limit - STOP_SECONDS)
     options.model = options.model.resolve()
     results = {"model": options.model.name, "device": options.device, "parts": []}
-    wanted = options.part or PARTS[:3]
+    wanted = options.part or PARTS
     try:
         found = programs(options.bin)
         if not options.model.exists():

@@ -32,8 +32,8 @@ class GpuServeTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         results = json.loads(self.out.read_text())
         self.assertEqual((results["model"], results["device"]), (MODEL.name, "cpu"))
-        self.assertEqual([part["part"] for part in results["parts"]], ["pool", "device", "mixed"])
-        self.assertEqual([part["memory"] for part in results["parts"]], [[], ["cpu"], ["cpu"]])
+        self.assertEqual([part["part"] for part in results["parts"]], ["pool", "device", "mixed", "both"])
+        self.assertEqual([part["memory"] for part in results["parts"]], [[], ["cpu"], ["cpu"], ["cpu", "cpu"]])
         for part in results["parts"]:
             self.assertIn("Paris", part["answer"])
             self.assertEqual([(p["rows"], p["context"]) for p in part["points"]], [(1, 16), (2, 32)])
