@@ -30,12 +30,21 @@ class CountingDevice final : public kernels::ComputeDevice {
   int replayed() const { return *replayed_; }
   // The `count`-th recording from now on fails.
   void FailRecording(int count) { fails_in_ = count; }
+  // There is no memory of the device from now on.
+  void FailAllocations() { has_memory_ = false; }
+  // What MakeSampler() makes, once.
+  void SampleWith(std::unique_ptr<kernels::RowSampler> sampler) { sampler_ = std::move(sampler); }
 
   const std::string& name() const override { return cpu_->name(); }
   bool is_host() const override { return false; }
   kernels::Dense& dense() override { return cpu_->dense(); }
   absl::Status Begin() override { return absl::OkStatus(); }
-  absl::StatusOr<kernels::Buffer> Allocate(size_t bytes) override { return cpu_->Allocate(bytes); }
+  absl::StatusOr<kernels::Buffer> Allocate(size_t bytes) override {
+    if (!has_memory_) {
+      return absl::ResourceExhaustedError("no memory of the device");
+    }
+    return cpu_->Allocate(bytes);
+  }
   absl::StatusOr<kernels::Buffer> AllocateHost(size_t bytes) override {
     return cpu_->Allocate(bytes);
   }
@@ -60,6 +69,9 @@ class CountingDevice final : public kernels::ComputeDevice {
   absl::StatusOr<double> MeasureReads() override { return cpu_->MeasureReads(); }
   absl::StatusOr<std::unique_ptr<kernels::RowSampler>> MakeSampler(
       const kernels::RowSamplerOptions& options) override {
+    if (sampler_ != nullptr) {
+      return std::move(sampler_);
+    }
     return cpu_->MakeSampler(options);
   }
   absl::StatusOr<std::unique_ptr<kernels::WindowExchange>> MakeExchange(
@@ -91,6 +103,8 @@ class CountingDevice final : public kernels::ComputeDevice {
   int synchronized_ = 0;
   int recorded_ = 0;
   int fails_in_ = 0;
+  bool has_memory_ = true;
+  std::unique_ptr<kernels::RowSampler> sampler_;
   std::shared_ptr<int> replayed_ = std::make_shared<int>(0);
 };
 
