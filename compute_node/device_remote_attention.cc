@@ -39,7 +39,7 @@ absl::Status DeviceRemoteAttention::Prepare() {
     auto exchange = device.MakeExchange({.own = WindowsOf(context_.region.direct()),
                                          .peers = peers,
                                          .lanes = config.lanes,
-                                         .patience = context_.peer_deadline});
+                                         .timeout = context_.peer_deadline});
     if (!exchange.ok()) {
       why_copied_ = std::string(exchange.status().message());
     } else {

@@ -27,7 +27,7 @@ namespace lamina::compute_node {
 // A compute node with what the parts of its worker share.
 struct ExchangeNode {
   ExchangeNode(plan::EpochConfig own_config, uint32_t node, const plan::WindowShape& shape,
-               SliceExecutor& node_executor, ThreadPool& pool, Nanos patience,
+               SliceExecutor& node_executor, ThreadPool& pool, Nanos timeout,
                transport::FakeNetwork& network)
       : config(std::move(own_config)),
         executor(node_executor),
@@ -37,12 +37,12 @@ struct ExchangeNode {
              .bytes = plan::WindowLayout(shape).compute_region_bytes(),
              .signal_words = plan::WindowLayout(shape).compute_region_words(),
              .epoch = config.epoch})),
-        peers(config, node, patience, *transport, abort, counters),
+        peers(config, node, timeout, *transport, abort, counters),
         context{.config = config,
                 .node = node,
                 .layout = plan::WindowLayout(shape),
                 .schedule = plan::ScheduleOf(config, plan::StageOf(config, node).shard.index),
-                .peer_deadline = patience,
+                .peer_deadline = timeout,
                 .executor = executor,
                 .pool = pool,
                 .transport = *transport,
@@ -132,11 +132,11 @@ class ExchangeNodes {
 
   // The next compute node, which runs on `executor`, and whose config is that of its shard.
   ExchangeNode& Add(const plan::EpochConfig& config, const plan::WindowShape& shape,
-                    SliceExecutor& executor, Nanos patience = kLong) {
+                    SliceExecutor& executor, Nanos timeout = kLong) {
     const auto node = static_cast<uint32_t>(nodes_.size());
     nodes_.push_back(
         std::make_unique<ExchangeNode>(plan::OfShard(config, plan::StageOf(config, node).shard),
-                                       node, shape, executor, pool_, patience, network_));
+                                       node, shape, executor, pool_, timeout, network_));
     return *nodes_.back();
   }
 

@@ -22,14 +22,14 @@ using ::testing::UnorderedElementsAre;
 // Two compute nodes and a memory node, each with a region of few bytes.
 class PeersTest : public ::testing::Test {
  protected:
-  void Make(const transport::FakeNetworkOptions& network, Nanos patience = Seconds(60)) {
+  void Make(const transport::FakeNetworkOptions& network, Nanos timeout = Seconds(60)) {
     network_ = std::make_unique<transport::FakeNetwork>(network);
     own_ = network_->MakeTransport();
     other_ = network_->MakeTransport();
     memory_ = network_->MakeTransport();
     other_region_ = *other_->CreateRegion({.name = "c0", .bytes = 64, .signal_words = 1});
     memory_region_ = *memory_->CreateRegion({.name = "m0", .bytes = 64, .signal_words = 1});
-    peers_ = std::make_unique<Peers>(config_, 1, patience, *own_, abort_, counters_);
+    peers_ = std::make_unique<Peers>(config_, 1, timeout, *own_, abort_, counters_);
     std::vector<std::unique_ptr<transport::RemoteRegion>> memory;
     memory.push_back(*own_->OpenRegion(memory_region_->Descriptor(), 0));
     std::vector<std::unique_ptr<transport::RemoteRegion>> compute;
@@ -126,7 +126,7 @@ TEST_F(PeersTest, APutToAPeerThatIsGoneIsBlamedOnItAndCounted) {
   EXPECT_EQ(LinkTo("c0").failures, 0u);
 }
 
-TEST_F(PeersTest, APutThatDoesNotGetThroughEndsAfterThePatience) {
+TEST_F(PeersTest, APutThatDoesNotGetThroughEndsAtItsTimeout) {
   Make({.seed = 3, .delay_steps_max = UINT32_MAX, .in_flight_max = 1}, Millis(20));
   ASSERT_TRUE(peers_->Put(ComputePeer(0), 0, source_, nullptr).ok());
 
