@@ -31,11 +31,11 @@ absl::Status SignalWait::Wait(Nanos pause, const transport::AbortWord& abort) {
   if (!signals_.empty()) {
     // The thread has stood still for this one, or for one of several of which nothing came.
     const PeerId peer = signals_[ready.ok() ? *ready : 0].peer;
-    context_.peers.CountWait(peer,
-                             context_.laps.Lap({.part = peer >= telemetry::TraceEvent::kMemoryPeer
-                                                            ? telemetry::WorkPart::kWaitAttention
-                                                            : telemetry::WorkPart::kWaitReplica,
-                                                .peer = peer}));
+    context_.peers.CountWait(
+        peer, context_.intervals.EndInterval({.part = peer >= telemetry::TraceEvent::kMemoryPeer
+                                                          ? telemetry::WorkPart::kWaitAttention
+                                                          : telemetry::WorkPart::kWaitReplica,
+                                              .peer = peer}));
   }
   if (ready.ok()) {
     return absl::OkStatus();

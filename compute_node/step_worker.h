@@ -51,9 +51,9 @@
 #include "absl/status/statusor.h"
 #include "common/line_fit.h"
 #include "common/thread_pool.h"
+#include "compute_node/intervals.h"
 #include "compute_node/lane.h"
 #include "compute_node/lane_wait.h"
-#include "compute_node/laps.h"
 #include "compute_node/path_maker.h"
 #include "compute_node/path_set.h"
 #include "compute_node/peers.h"
@@ -151,7 +151,7 @@ class StepWorker {
   transport::AbortWord abort_{0};
 
   // Worker thread only.
-  Laps laps_;
+  Intervals intervals_;
   Peers peers_;
   SequenceTable sequences_;
   const WorkerContext context_;

@@ -105,7 +105,7 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
                                    .region = *region_,
                                    .peers = *peers_,
                                    .sequences = sequences_,
-                                   .laps = laps_,
+                                   .intervals = intervals_,
                                    .counters = counters_});
     MakePath();
     ConnectMemoryNodes();
@@ -406,7 +406,7 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
   std::unique_ptr<transport::Region> region_;
   transport::AbortWord abort_{0};
   StepCounters counters_;
-  Laps laps_{counters_.meter};
+  Intervals intervals_{counters_.meter};
   SequenceTable sequences_;
   std::optional<Peers> peers_;
   std::optional<WorkerContext> context_;

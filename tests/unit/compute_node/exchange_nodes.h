@@ -49,7 +49,7 @@ struct ExchangeNode {
                 .region = *region,
                 .peers = peers,
                 .sequences = sequences,
-                .laps = laps,
+                .intervals = intervals,
                 .counters = counters} {}
 
   // Lane `index` with buffers from which puts may be made. Requires: the device has begun.
@@ -90,7 +90,7 @@ struct ExchangeNode {
   const std::unique_ptr<transport::Region> region;
   transport::AbortWord abort{0};
   StepCounters counters;
-  Laps laps{counters.meter};
+  Intervals intervals{counters.meter};
   SequenceTable sequences;
   Peers peers;
   const WorkerContext context;
