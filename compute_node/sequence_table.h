@@ -24,7 +24,7 @@ struct Sequence {
   plan::SequenceJoin join;
   std::vector<TokenId> tokens;             // Prompt, committed and sampled.
   std::vector<plan::SequenceId> children;  // Sample their first token with this one's last chunk.
-  bool finished = false;                   // Further rows are dead.
+  bool finished = false;                   // Further rows are discarded.
   std::unique_ptr<model::GrammarState> grammar;  // Of its form, once it has sampled.
   size_t in_grammar = 0;                         // Tokens up to here are in it.
   std::vector<uint32_t> spans;                   // Partition token_range: the memory node of each.

@@ -22,7 +22,7 @@
 //   the positions are tokens.size(), tokens.size() + 1, ...; the slot of a row's token is granted
 //   in the row's own plan. A sequence may sit out a step.
 // - A leaving sequence has no row and no chunk in the plan that carries its leave, nor later. Steps
-//   planned before may still have rows of it (dead rows, if the sequence has ended): nodes may
+//   planned before may still have rows of it (discarded rows, if the sequence has ended): nodes may
 //   compute them or not, and the coordinator discards what comes back.
 // - Slots and scratch of a sequence are given to nobody else until every node has reported the step
 //   that carries its leave or release (scratch: or its last chunk). A preempted sequence joins
@@ -159,7 +159,7 @@ struct SampledToken {
   TokenId token = 0;
   float logprob = 0;
   std::vector<TokenLogprob> top;
-  // The node's own judgement (end token, length); later rows of the sequence are dead.
+  // The node's own judgement (end token, length); later rows of the sequence are discarded.
   FinishReason finish = FinishReason::kNone;
 };
 

@@ -100,7 +100,7 @@ void PlanHash::Add(const core::SchedulerStats& stats) {
   Add(stats.running);
   Add(stats.preemptions);
   Add(stats.tokens_committed);
-  Add(stats.rows_dead);
+  Add(stats.rows_discarded);
   Add(stats.lane_moves);
   Add(stats.lane_count.lanes);
   for (const core::SchedulerStats::Lane& lane : stats.lanes) {

@@ -346,7 +346,7 @@ void SimNodes::EndRow(const plan::DecodeRow& row, plan::StepResult& result) {
     return Fail(absl::StrCat("sequence ", row.sequence, " writes a shared slot"));
   }
   if (entry.finished) {
-    // A dead row: real nodes may compute it or not. Here, what it writes is rubbish.
+    // A discarded row: real nodes may compute it or not. Here, what it writes is rubbish.
     target.token = static_cast<TokenId>(random_.Below(kVocabulary));
     target.history = 0;
     if (random_.Chance(0.5)) {

@@ -55,7 +55,7 @@ class SimNodes {
     uint32_t chunked = 0;         // Prefix tokens whose chunk has ended.
     uint32_t chunk_started = 0;
     bool prefilled = false;  // Ended its last chunk, or its parent's.
-    bool finished = false;   // Rows are dead.
+    bool finished = false;   // Rows are discarded.
     bool row_under_way = false;
     bool has_scratch = false;
     uint32_t scratch_offset = 0;

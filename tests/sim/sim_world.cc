@@ -161,7 +161,7 @@ SimReport SimWorld::Run() {
   }
   const core::SchedulerStats stats = scheduler_.Stats();
   report_.reach.preemptions = stats.preemptions;
-  report_.reach.rows_dead = stats.rows_dead;
+  report_.reach.rows_discarded = stats.rows_discarded;
   report_.reach.lane_moves = stats.lane_moves;
   report_.reach.tokens_kept = scheduler_.prefix_cache().stats().tokens_found;
   report_.reach.blocks_dropped = scheduler_.prefix_cache().stats().blocks_dropped;

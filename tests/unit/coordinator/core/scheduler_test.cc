@@ -88,7 +88,7 @@ TEST_F(SchedulerTest, StepBudgetIsSharedByRowsAndSeveralPrompts) {
   EXPECT_EQ(plan.chunks[1].scratch_offset, 16u);  // At a tile of K.
 }
 
-TEST_F(SchedulerTest, EndTokenEndsItAndLaterRowsAreDead) {
+TEST_F(SchedulerTest, EndTokenEndsItAndLaterRowsAreDiscarded) {
   Make(SmallOptions());
   SequenceRequest request = Request(1, 10, 50);
   request.end_tokens = {7};
@@ -99,7 +99,7 @@ TEST_F(SchedulerTest, EndTokenEndsItAndLaterRowsAreDead) {
 
   EXPECT_THAT(IndicesOf(1), ElementsAre(0, 1, 2));
   EXPECT_EQ(EndOf(1)->reason, plan::FinishReason::kStop);
-  EXPECT_EQ(scheduler_->Stats().rows_dead, 1u);
+  EXPECT_EQ(scheduler_->Stats().rows_discarded, 1u);
 }
 
 TEST_F(SchedulerTest, EndTokenBeforeTokensMinDoesNotEndIt) {
