@@ -37,14 +37,14 @@ std::unique_ptr<PackedLinear> Pack(Dense& dense, const Layer& layer, const Weigh
 }
 
 // What MakeCpuDense() takes here; the fallback GEMM; oneDNN's, also where ours is faster.
-enum class Loop : uint8_t { kBest, kOwn, kOnednn };
+enum class Loop : uint8_t { kBest, kFallback, kOnednn };
 
 const char* LoopName(Loop loop) {
   switch (loop) {
     case Loop::kBest:
       return "_best_";
     case Loop::kFallback:
-      return "_own_";
+      return "_fallback_";
     case Loop::kOnednn:
       return "_onednn_";
   }
