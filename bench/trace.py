@@ -43,7 +43,7 @@ def main():
     parser.add_argument("--turns", type=int, default=10)
     arguments = parser.parse_args()
     print(f"machine {processor.machine()}")
-    subprocess.run([program("lamina-bench-lap")], check=True)
+    subprocess.run([program("lamina-bench-interval")], check=True)
     with cluster.Cluster(lanes=2) as running:
         load = subprocess.Popen(
             [program("lamina"), "bench", "--server", running.address, "--concurrency",

@@ -39,7 +39,7 @@ absl::Status DeviceRemoteAttention::Prepare() {
     auto exchange = device.MakeExchange({.own = WindowsOf(context_.region.direct()),
                                          .peers = peers,
                                          .lanes = config.lanes,
-                                         .patience = context_.peer_deadline});
+                                         .timeout = context_.peer_deadline});
     if (!exchange.ok()) {
       why_copied_ = std::string(exchange.status().message());
     } else {
@@ -208,7 +208,8 @@ absl::Status DeviceRemoteAttention::Send(Lane& lane) {
     const size_t sent = sizeof(plan::WindowHeader) + bytes;
     const PeerId peer = MemoryPeer(node);
     context_.peers.CountSent(
-        peer, sent, context_.laps.LapOf(lane, telemetry::WorkPart::kSend, lane.slice, peer, sent));
+        peer, sent,
+        context_.intervals.EndIntervalOf(lane, telemetry::WorkPart::kSend, lane.slice, peer, sent));
   }
   return absl::OkStatus();
 }
@@ -285,9 +286,9 @@ void DeviceRemoteAttention::NoteTaken(Lane& lane) {
   }
   telemetry::AddTo(context_.counters.bytes_received, received);
   const Nanos now = RealClock().Now();
-  context_.laps.LapUntil(lane, telemetry::WorkPart::kDense, layer,
-                         std::max(context_.laps.end(), now - waited));
-  context_.laps.LapUntil(lane, telemetry::WorkPart::kWaitAttention, layer, now, peer);
+  context_.intervals.EndIntervalAt(lane, telemetry::WorkPart::kDense, layer,
+                                   std::max(context_.intervals.end(), now - waited));
+  context_.intervals.EndIntervalAt(lane, telemetry::WorkPart::kWaitAttention, layer, now, peer);
   if (layer > 0) {  // Of the step's first slice it is not known when it began.
     lane.slices_nanos += exchange_->SentAfter(index);
     ++lane.slices_run;
@@ -306,7 +307,7 @@ std::optional<Nanos> DeviceRemoteAttention::PollPause(const Lane& lane) const {
   if (!lanes_[lane.index].takes) {
     return std::nullopt;
   }
-  return RealClock().Now() - context_.laps.end() < kYield ? 0 : kPause;
+  return RealClock().Now() - context_.intervals.end() < kYield ? 0 : kPause;
 }
 
 }  // namespace lamina::compute_node

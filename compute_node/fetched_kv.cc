@@ -38,7 +38,7 @@ absl::Status FetchedKv::Prepare() {
   // The profile that the coordinator splits by until recomputations tell more.
   const Nanos start = RealClock().Now();
   LAMINA_ASSIGN_OR_RETURN(const uint32_t tokens, recompute_.Try());
-  context_.counters.meter.Lap({.start = start, .part = telemetry::WorkPart::kRecompute});
+  context_.counters.meter.EndInterval({.start = start, .part = telemetry::WorkPart::kRecompute});
   telemetry::AddTo(context_.counters.recomputed_tokens, tokens);
   return absl::OkStatus();
 }
@@ -132,11 +132,13 @@ absl::Status FetchedKv::TakePiece(Lane& lane, uint32_t node) {
   if (piece.activations()) {
     LAMINA_RETURN_IF_ERROR(Recompute(lane, node, piece, payload));
     telemetry::AddTo(context_.counters.recomputed_tokens, piece.recomputed);
-    context_.laps.LapOf(lane, telemetry::WorkPart::kRecompute, layer, MemoryPeer(node), bytes);
+    context_.intervals.EndIntervalOf(lane, telemetry::WorkPart::kRecompute, layer, MemoryPeer(node),
+                                     bytes);
   } else {
     Attend(lane, node, piece, payload);
     telemetry::AddTo(context_.counters.kv_bytes_read, bytes);
-    context_.laps.LapOf(lane, telemetry::WorkPart::kAttend, layer, MemoryPeer(node), bytes);
+    context_.intervals.EndIntervalOf(lane, telemetry::WorkPart::kAttend, layer, MemoryPeer(node),
+                                     bytes);
   }
   ++stream.piece;
   const transport::SignalUpdate credit{

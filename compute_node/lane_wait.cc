@@ -21,13 +21,13 @@ constexpr Nanos kPlanPoll = Micros(200);
 constexpr Nanos kPromptTokens = 64;
 
 // How long a lane waits for another compute node, which may itself wait for a memory node, for
-// `patience`: so memory nodes are given up on first.
-Nanos ReplicaPatience(const Lane& lane, Nanos patience) {
+// `timeout`: so memory nodes are given up on first.
+Nanos ReplicaTimeout(const Lane& lane, Nanos timeout) {
   Nanos prompt_tokens = 0;
   for (const plan::PrefillChunk& chunk : lane.plan.chunks) {
     prompt_tokens += chunk.tokens;
   }
-  return 2 * patience + 2 * patience * prompt_tokens / kPromptTokens;
+  return 2 * timeout + 2 * timeout * prompt_tokens / kPromptTokens;
 }
 
 void Pause(Nanos pause) {
@@ -71,7 +71,7 @@ absl::Status LaneWait::Run(absl::Span<const Lane> lanes, const transport::AbortW
 }
 
 void LaneWait::ExpectSignalsOf(const Lane& lane) {
-  const Nanos for_nodes = ReplicaPatience(lane, context_.peer_deadline);
+  const Nanos for_nodes = ReplicaTimeout(lane, context_.peer_deadline);
   Nanos for_outputs = context_.peer_deadline;
   if (lane.awaits.Has(Awaited::kTokens)) {
     signals_.signals().push_back(replicas_.TokenSignal(lane));

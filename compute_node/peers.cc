@@ -22,11 +22,11 @@ size_t IndexOf(PeerId peer) {
 
 }  // namespace
 
-Peers::Peers(const plan::EpochConfig& config, uint32_t node, Nanos patience,
+Peers::Peers(const plan::EpochConfig& config, uint32_t node, Nanos timeout,
              transport::Transport& transport, const transport::AbortWord& abort,
              StepCounters& counters)
     : config_(config),
-      patience_(patience),
+      timeout_(timeout),
       transport_(transport),
       abort_(abort),
       counters_(counters) {
@@ -79,7 +79,7 @@ absl::Status Peers::Put(PeerId peer, size_t offset, absl::Span<const std::byte> 
                         const transport::SignalUpdate* signal) {
   absl::Status put = transport::PutAll(
       transport_, *Region(peer), offset, source, signal,
-      {.deadline = RealClock().Now() + patience_, .abort = &abort_, .beat = &counters_.beat});
+      {.deadline = RealClock().Now() + timeout_, .abort = &abort_, .beat = &counters_.beat});
   if (!put.ok() && !absl::IsCancelled(put)) {
     telemetry::AddTo(Link(peer).failures, 1);
   }

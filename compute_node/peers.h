@@ -40,9 +40,9 @@ struct AwaitedSignal {
 
 class Peers {
  public:
-  // Of compute node `node` of `config`. A put that does not get through ends after `patience`, or
+  // Of compute node `node` of `config`. A put that does not get through ends after `timeout`, or
   // when `abort` is raised. All references must outlive this.
-  Peers(const plan::EpochConfig& config, uint32_t node, Nanos patience,
+  Peers(const plan::EpochConfig& config, uint32_t node, Nanos timeout,
         transport::Transport& transport, const transport::AbortWord& abort, StepCounters& counters);
 
   // Memory node i has memory[i], compute node i compute[i], which is null for the own one.
@@ -84,7 +84,7 @@ class Peers {
   telemetry::LinkCounters& Link(PeerId peer) const;
 
   const plan::EpochConfig& config_;
-  const Nanos patience_;
+  const Nanos timeout_;
   transport::Transport& transport_;
   const transport::AbortWord& abort_;
   StepCounters& counters_;

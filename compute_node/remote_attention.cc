@@ -72,7 +72,7 @@ absl::Status RemoteAttention::Attend(Lane& lane) {
   if (!context_.executor.device().is_host()) {
     LAMINA_RETURN_IF_ERROR(context_.executor.QkvToHost(lane.slice, lane.positions.size(),
                                                        lane.decode_rows, lane.buffers));
-    context_.laps.LapOf(lane, telemetry::WorkPart::kDense, lane.slice);
+    context_.intervals.EndIntervalOf(lane, telemetry::WorkPart::kDense, lane.slice);
   }
   LAMINA_RETURN_IF_ERROR(Send(lane));
   return chunks_.Attend(lane);  // While decode rows attend at the memory nodes.
@@ -195,7 +195,7 @@ plan::RowPieces RemoteAttention::PiecesTo(const Lane& lane, uint32_t layer, uint
 // The header goes before the first piece, k and v of prompt chunks behind the last one.
 absl::Status RemoteAttention::SendPiece(Lane& lane, uint32_t node, uint32_t piece) {
   Unit& unit = lanes_[lane.index].units[node];
-  unit.sent_at = context_.laps.end();
+  unit.sent_at = context_.intervals.end();
   const plan::WindowHeader& header = lanes_[lane.index].headers[node];
   const uint32_t pieces = unit.window.shape().pieces.count();
   const uint64_t value = context_.UnitValue(lane, lane.slice);
@@ -223,7 +223,8 @@ absl::Status RemoteAttention::SendPiece(Lane& lane, uint32_t node, uint32_t piec
   unit.sent_bytes = bytes;
   const PeerId peer = MemoryPeer(node);
   context_.peers.CountSent(
-      peer, bytes, context_.laps.LapOf(lane, telemetry::WorkPart::kSend, lane.slice, peer, bytes));
+      peer, bytes,
+      context_.intervals.EndIntervalOf(lane, telemetry::WorkPart::kSend, lane.slice, peer, bytes));
   return absl::OkStatus();
 }
 
@@ -288,10 +289,10 @@ absl::Status RemoteAttention::TakeReply(Lane& lane, uint32_t node) {
     window.Scatter(out.row(RowsTo(lane, node).rows.first) + first, out.stride);
   }
   telemetry::AddTo(context_.counters.bytes_received, window.bytes());
-  context_.laps.LapOf(lane, telemetry::WorkPart::kTake, layer, MemoryPeer(node),
-                      window.bytes() - sizeof(header));
+  context_.intervals.EndIntervalOf(lane, telemetry::WorkPart::kTake, layer, MemoryPeer(node),
+                                   window.bytes() - sizeof(header));
   const Unit& unit = lanes_[lane.index].units[node];
-  context_.peers.CountExchange(MemoryPeer(node), unit.sent_at, context_.laps.end(),
+  context_.peers.CountExchange(MemoryPeer(node), unit.sent_at, context_.intervals.end(),
                                unit.sent_bytes + window.bytes());
   return absl::OkStatus();
 }

@@ -82,9 +82,9 @@ absl::Status ReplicaExchange::SendContext(Lane& lane) {
     offset += values[i].size();
   }
   const size_t bytes = offset - first;
-  context_.peers.CountSent(
-      target, bytes,
-      context_.laps.LapOf(lane, telemetry::WorkPart::kContext, lane.slice, target, bytes));
+  context_.peers.CountSent(target, bytes,
+                           context_.intervals.EndIntervalOf(lane, telemetry::WorkPart::kContext,
+                                                            lane.slice, target, bytes));
   return absl::OkStatus();
 }
 
@@ -120,7 +120,7 @@ absl::Status ReplicaExchange::TakeContextWindow(Lane& lane, PeerId sender) {
   }
   context_.executor.ContextToDevice(slice, rows, lane.decode_rows, lane.buffers);
   telemetry::AddTo(context_.counters.bytes_received, offset);
-  context_.laps.LapOf(lane, telemetry::WorkPart::kTake, slice, sender, offset);
+  context_.intervals.EndIntervalOf(lane, telemetry::WorkPart::kTake, slice, sender, offset);
   return absl::OkStatus();
 }
 
@@ -189,7 +189,7 @@ absl::Status ReplicaExchange::TakeTokenWindow(Lane& lane, PeerId sender) {
                                         context_.peers.Name(sender)));
   const size_t received = sizeof(header) + header.rows * sizeof(plan::TokenEntry);
   telemetry::AddTo(context_.counters.bytes_received, received);
-  context_.laps.LapOf(lane, telemetry::WorkPart::kTake, last, sender, received);
+  context_.intervals.EndIntervalOf(lane, telemetry::WorkPart::kTake, last, sender, received);
   return absl::OkStatus();
 }
 

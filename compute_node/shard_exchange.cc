@@ -135,7 +135,7 @@ absl::StatusOr<bool> ShardExchange::Take(Lane& lane) {
   if (rows > 0) {
     context_.executor.sums().Sum(lane.slice, lane.op, parts_, rows, lane.buffers);
   }
-  context_.laps.LapOf(lane, telemetry::WorkPart::kReduce, lane.slice);
+  context_.intervals.EndIntervalOf(lane, telemetry::WorkPart::kReduce, lane.slice);
   return true;
 }
 

@@ -13,12 +13,12 @@ void SignalWait::Clear() {
   deadline_ = INT64_MAX;
 }
 
-void SignalWait::Expect(Nanos since, Nanos patience) {
+void SignalWait::Expect(Nanos since, Nanos timeout) {
   for (size_t i = conditions_.size(); i < signals_.size(); ++i) {
     conditions_.push_back({.word = signals_[i].word, .at_least = signals_[i].value});
-    if (since + patience < deadline_) {
-      deadline_ = since + patience;
-      patience_ = patience;
+    if (since + timeout < deadline_) {
+      deadline_ = since + timeout;
+      timeout_ = timeout;
       peer_ = signals_[i].peer;
     }
   }
@@ -31,18 +31,18 @@ absl::Status SignalWait::Wait(Nanos pause, const transport::AbortWord& abort) {
   if (!signals_.empty()) {
     // The thread has stood still for this one, or for one of several of which nothing came.
     const PeerId peer = signals_[ready.ok() ? *ready : 0].peer;
-    context_.peers.CountWait(peer,
-                             context_.laps.Lap({.part = peer >= telemetry::TraceEvent::kMemoryPeer
-                                                            ? telemetry::WorkPart::kWaitAttention
-                                                            : telemetry::WorkPart::kWaitReplica,
-                                                .peer = peer}));
+    context_.peers.CountWait(
+        peer, context_.intervals.EndInterval({.part = peer >= telemetry::TraceEvent::kMemoryPeer
+                                                          ? telemetry::WorkPart::kWaitAttention
+                                                          : telemetry::WorkPart::kWaitReplica,
+                                              .peer = peer}));
   }
   if (ready.ok()) {
     return absl::OkStatus();
   }
   if (absl::IsDeadlineExceeded(ready.status())) {
     return RealClock().Now() < deadline_ ? absl::OkStatus()
-                                         : context_.peers.NothingFrom(peer_, patience_);
+                                         : context_.peers.NothingFrom(peer_, timeout_);
   }
   return signals_.empty() ? ready.status()
                           : control::Blame(ready.status(), context_.peers.Name(peer_));
@@ -56,7 +56,7 @@ absl::Status SignalWait::CheckDeadline() const {
       conditions_.begin(), conditions_.end(), [this](const transport::SignalCondition& condition) {
         return context_.region.LoadSignal(condition.word) >= condition.at_least;
       });
-  return any_here ? absl::OkStatus() : context_.peers.NothingFrom(peer_, patience_);
+  return any_here ? absl::OkStatus() : context_.peers.NothingFrom(peer_, timeout_);
 }
 
 }  // namespace lamina::compute_node

@@ -27,8 +27,8 @@ class SignalWait {
   std::vector<AwaitedSignal>& signals() { return signals_; }
 
   // The signals appended since the last call have been awaited since `since`, and are given up
-  // `patience` later.
-  void Expect(Nanos since, Nanos patience);
+  // `timeout` later.
+  void Expect(Nanos since, Nanos timeout);
 
   // Waits until a signal has come, `pause` is over or `abort` is raised.
   // Errors: as Peers::NothingFrom(), of the first to be given up; kCancelled; the transport's.
@@ -44,7 +44,7 @@ class SignalWait {
   std::vector<transport::SignalCondition> conditions_;  // The same.
   // The signal that is given up first: when, after how long, and whose it is.
   Nanos deadline_ = INT64_MAX;
-  Nanos patience_ = 0;
+  Nanos timeout_ = 0;
   PeerId peer_ = 0;
 };
 

@@ -34,7 +34,7 @@ StepWorker::StepWorker(const Options& options, SliceExecutor& executor,
       region_(region),
       reporter_(reporter),
       counters_(counters),
-      laps_(counters.meter),
+      intervals_(counters.meter),
       peers_(options_.config, options.node, options.peer_deadline, transport, abort_, counters),
       context_{.config = options_.config,
                .node = options.node,
@@ -48,7 +48,7 @@ StepWorker::StepWorker(const Options& options, SliceExecutor& executor,
                .region = region,
                .peers = peers_,
                .sequences = sequences_,
-               .laps = laps_,
+               .intervals = intervals_,
                .counters = counters},
       paths_(context_, paths),
       replicas_(context_, sequences_, options.vocabulary),
@@ -103,7 +103,7 @@ absl::Status StepWorker::Run() {
 }
 
 absl::Status StepWorker::Loop() {
-  laps_.Begin();
+  intervals_.Begin();
   while (abort_.load(std::memory_order_acquire) == 0) {
     counters_.beat.Raise();
     TakePlans();
@@ -128,7 +128,7 @@ absl::Status StepWorker::Loop() {
     } else {
       const ActivityScope idle(counters_.beat, ThreadActivity::kIdle);
       inbox_.WaitForItem(ThreadBeat::kNapMost);
-      laps_.Lap(telemetry::WorkPart::kWaitPlan);
+      intervals_.EndInterval(telemetry::WorkPart::kWaitPlan);
     }
   }
   return absl::OkStatus();
@@ -178,7 +178,7 @@ absl::Status StepWorker::BeginStep(Lane& lane) {
     LAMINA_RETURN_IF_ERROR(executor_.SetRows(lane.inputs(), lane.buffers));
   }
   GoTo(lane, 0);
-  laps_.LapOf(lane, telemetry::WorkPart::kLayOut, 0);
+  intervals_.EndIntervalOf(lane, telemetry::WorkPart::kLayOut, 0);
   return absl::OkStatus();
 }
 
@@ -280,7 +280,7 @@ absl::Status StepWorker::RunSlice(Lane& lane) {
   LAMINA_RETURN_IF_ERROR(paths_.Attend(lane));
   transport_.Progress();  // What was sent and is still here.
   executor_.RunAfterSend(lane.slice, lane.buffers);
-  laps_.LapOf(lane, telemetry::WorkPart::kBeside, lane.slice);
+  intervals_.EndIntervalOf(lane, telemetry::WorkPart::kBeside, lane.slice);
   if (context_.NodeOf(lane, lane.slice + 1) != options_.node) {
     LAMINA_RETURN_IF_ERROR(replicas_.SendContext(lane));
   }
@@ -317,7 +317,7 @@ absl::StatusOr<bool> StepWorker::RunOps(Lane& lane) {
     }
   }
   lane.op = reduce;
-  laps_.LapOf(lane, telemetry::WorkPart::kDense, lane.slice);
+  intervals_.EndIntervalOf(lane, telemetry::WorkPart::kDense, lane.slice);
   if (reduce == end) {
     return true;
   }

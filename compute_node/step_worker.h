@@ -51,9 +51,9 @@
 #include "absl/status/statusor.h"
 #include "common/line_fit.h"
 #include "common/thread_pool.h"
+#include "compute_node/intervals.h"
 #include "compute_node/lane.h"
 #include "compute_node/lane_wait.h"
-#include "compute_node/laps.h"
 #include "compute_node/path_maker.h"
 #include "compute_node/path_set.h"
 #include "compute_node/peers.h"
@@ -92,7 +92,7 @@ class StepWorker {
   StepWorker(const StepWorker&) = delete;
   StepWorker& operator=(const StepWorker&) = delete;
 
-  // Takes the memory of the lanes, and records their slices if the device can; if that fails they
+  // Takes the memory of the lanes, and captures their slices if the device can; if that fails they
   // run op by op, and the log says why. Call before SetPeers(). Errors: those of the device.
   absl::Status Prepare();
 
@@ -112,7 +112,7 @@ class StepWorker {
 
  private:
   // step_worker_prepare.cc
-  void RecordSlices();
+  void CaptureSlices();
   absl::Status RegisterSources();
   std::function<void()> BetweenOps();
 
@@ -151,7 +151,7 @@ class StepWorker {
   transport::AbortWord abort_{0};
 
   // Worker thread only.
-  Laps laps_;
+  Intervals intervals_;
   Peers peers_;
   SequenceTable sequences_;
   const WorkerContext context_;

@@ -10,7 +10,8 @@ absl::Status WorkerContext::Tell(const Lane& lane, PeerId peer, telemetry::WorkP
   if (!put.ok()) {
     return put;
   }
-  peers.CountSent(peer, message.size(), laps.LapOf(lane, part, lane.slice, peer, message.size()));
+  peers.CountSent(peer, message.size(),
+                  intervals.EndIntervalOf(lane, part, lane.slice, peer, message.size()));
   return put;
 }
 

@@ -11,8 +11,8 @@
 #include "common/attention_descriptor.h"
 #include "common/clock.h"
 #include "common/thread_pool.h"
+#include "compute_node/intervals.h"
 #include "compute_node/lane.h"
-#include "compute_node/laps.h"
 #include "compute_node/peers.h"
 #include "compute_node/sequence_table.h"
 #include "compute_node/slice_executor.h"
@@ -46,7 +46,7 @@ struct WorkerContext {
   transport::Region& region;  // The own windows.
   Peers& peers;
   SequenceTable& sequences;
-  Laps& laps;
+  Intervals& intervals;
   StepCounters& counters;
 
   bool Runs(const Lane& lane) const { return schedule.Runs(node, lane.index); }

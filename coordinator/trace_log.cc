@@ -31,7 +31,7 @@ void TraceLog::Planned(const plan::StepPlan& plan, Nanos now,
   const auto add = [&](plan::SequenceId sequence) {
     std::string name = name_of(sequence);
     if (name.empty()) {
-      return;  // Its request has ended; the row is dead.
+      return;  // Its request has ended; the row is discarded.
     }
     const auto [found, is_new] =
         indices_.emplace(std::move(name), static_cast<uint32_t>(names_.size()));

@@ -12,8 +12,9 @@
 #   --target T        build only this test program and run it; repeat for more; no model
 #   --sanitizer S     build and run with AddressSanitizer (and UBSan) or ThreadSanitizer
 #   --jobs N          tests at the same time (default: 2)
-#   --retries N       run a test that failed up to N times more, and name those that needed it
-#                     (default: 0)
+#   --retries N       run tests of tests/retried_tests.txt that failed up to N times more, one at a
+#                     time behind all others, and name those that needed it (default: 0). Any other
+#                     test that fails is a failure at once.
 # Environment: LAMINA_REQUIRE_MODEL=1 fails when the model cannot be had; without it the tests that
 # need it are left out, and named. LAMINA_REQUIRE_RDMA_VM=1 does the same for the guest of tests/rdma_vm,
 # LAMINA_REQUIRE_CLUSTER_TESTS=1 for sshd, Slurm and the like.
@@ -96,28 +97,68 @@ fi
 if [[ ${#targets[@]} -gt 0 ]]; then
   arguments+=(--tests-regex "^($(IFS='|'; echo "${targets[*]}"))\$")
 fi
-log=$REPO/build/$preset/test.log
-arguments+=(--repeat "until-pass:$((retries + 1))")
+readonly log=$REPO/build/$preset/test.log
+readonly failed_log=$REPO/build/$preset/Testing/Temporary/LastTestsFailed.log
+
+# Names of the tests that failed in the last run of CTest.
+failed_tests() {
+  [[ ! -e $failed_log ]] || sed 's/^[0-9]*://' "$failed_log"
+}
+
+# Of the names on stdin those that tests/retried_tests.txt has, or, with --not, those that it lacks.
+retried() {
+  local name listed wanted=yes
+  [[ ${1:-} != --not ]] || wanted=no
+  while read -r name; do
+    listed=no
+    # A shard of a test is NAME.CLASS.
+    ! grep -q "^${name%%.*} " "$REPO/tests/retried_tests.txt" || listed=yes
+    [[ $listed != "$wanted" ]] || echo "$name"
+  done
+}
+
 # The ten slowest tests of a log, in seconds.
 slowest() {
   sed -nE 's/.*Test *#[0-9]+: ([^ ]+) .* ([0-9.]+) sec.*/\2 \1/p' "$1" | sort -rn | head -10 |
     awk '{printf "  %7.1f s  %s\n", $1, $2}'
 }
 
+# Minutes of each label in a log, by CTest's own sums: tests that run side by side count each.
+minutes_by_label() {
+  awk '/^Label Time Summary:/ {on = 1; next}
+       on && !NF {exit}
+       on {sub(/^\(/, "", $5); printf "  %7.1f min  %s, tests: %d\n", $3 / 60, $1, $5}' "$1"
+}
+
 say "testing"
 status=0
 began=$SECONDS
+rm -f "$failed_log"
 ctest "${arguments[@]}" | tee "$log" || status=$?
+tests_minutes=$(((SECONDS - began + 59) / 60))
+
+failed=$(failed_tests)
+if [[ -n $failed && $retries -gt 0 ]]; then
+  unlisted=$(retried --not <<< "$failed")
+  if [[ -n $unlisted ]]; then
+    say "failed, and not in tests/retried_tests.txt, so that nothing is run again:"
+    say "  ${unlisted//$'\n'/ }"
+  else
+    say "failed, and each is run up to $retries times more: ${failed//$'\n'/ }"
+    names=${failed//./\\.}
+    status=0
+    ctest --test-dir "$REPO/build/$preset" --output-on-failure --tests-regex "^(${names//$'\n'/|})\$" \
+      --repeat "until-pass:$retries" | tee "$log.retried" || status=$?
+    say "failed at least once, each a defect to be found: ${failed//$'\n'/ }"
+  fi
+fi
+
+say "minutes by label"
+minutes_by_label "$log"
 say "the slowest tests"
 slowest "$log"
-tests_minutes=$(((SECONDS - began + 59) / 60))
 say "tests took $tests_minutes min; with the build $(((SECONDS + 59) / 60)) min"
 if [[ $SECONDS -gt $((TOTAL_MINUTES_MAX * 60)) ]]; then
   say "warning: more than $TOTAL_MINUTES_MAX min: a test or a build step has become slow, or the machine was busy"
-fi
-failed=$(sed -nE 's/.*Test *#[0-9]+: ([^ ]+) .*\*\*\*(Failed|Timeout|Exception|Not Run).*/  \1/p' "$log" | sort -u)
-if [[ -n $failed && $retries -gt 0 ]]; then
-  say "tests that failed at least once, each a defect of the test or of what it tests:"
-  echo "$failed"
 fi
 exit "$status"

@@ -51,7 +51,7 @@ struct ExchangeOptions {
   HostWindows own;     // Where answers come in.
   uint32_t peers = 0;  // Those of a lane.
   uint32_t lanes = 0;
-  Nanos patience = 0;  // Of one take with one peer, from when the device comes to it.
+  Nanos timeout = 0;  // Of one take with one peer, from when the device comes to it.
 };
 
 // Rows of one unit for one peer.

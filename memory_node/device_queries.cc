@@ -205,7 +205,7 @@ absl::Status DeviceQueries::LookAtLane(Lane& lane, uint32_t& sender) {
     }
     LapUnits();  // While the lane's rows are those of the step.
     LAMINA_RETURN_IF_ERROR(feed_.EndStep(lane));
-    meter_.Lap(telemetry::WorkPart::kTables, lane, parts_.of(lane).front().value, sender);
+    meter_.EndInterval(telemetry::WorkPart::kTables, lane, parts_.of(lane).front().value, sender);
   }
   return absl::OkStatus();
 }
@@ -238,8 +238,8 @@ void DeviceQueries::NoteUnit(const Lane& lane, Nanos nanos) {
   meter_.NoteUnit(lane, layer, nanos);
 }
 
-// The time since the last lap: first waiting, then, as far as the device worked in it, attention.
-// Lanes that worked side by side share it, and their senders the wait.
+// The time since the last interval: first waiting, then, as far as the device worked in it,
+// attention. Lanes that worked side by side share it, and their senders the wait.
 void DeviceQueries::LapUnits() {
   if (done_.empty()) {
     return;
@@ -251,11 +251,11 @@ void DeviceQueries::LapUnits() {
   }
   Nanos at = std::max(meter_.end(), now - worked);
   const auto waited = static_cast<uint64_t>(at - meter_.end()) / done_.size();
-  meter_.LapUntil({.start = meter_.end(), .end = at, .part = telemetry::WorkPart::kWaitQuery});
+  meter_.EndIntervalAt({.start = meter_.end(), .end = at, .part = telemetry::WorkPart::kWaitQuery});
   for (const DoneUnit& unit : done_) {
     telemetry::AddTo(meter_.link(unit.sender).waited_nanos, waited);
     const Nanos end = std::min(now, at + unit.nanos);
-    meter_.LapUntil(
+    meter_.EndIntervalAt(
         {.start = at,
          .end = end,
          .part = telemetry::WorkPart::kAttend,

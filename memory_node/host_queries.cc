@@ -89,9 +89,9 @@ absl::Status HostQueries::Serve(size_t condition) {
   Lane& lane = feed_.lanes()[word % epoch_.config.lanes];
   Part* const part = parts_.Find(sender, lane.index);
   const bool waited_for_plan = part != nullptr && part->waited_for_plan;
-  const Nanos waited =
-      meter_.Lap(waited_for_plan ? telemetry::WorkPart::kWaitPlan : telemetry::WorkPart::kWaitQuery,
-                 lane, part == nullptr ? 1 : part->value + 1, sender);
+  const Nanos waited = meter_.EndInterval(
+      waited_for_plan ? telemetry::WorkPart::kWaitPlan : telemetry::WorkPart::kWaitQuery, lane,
+      part == nullptr ? 1 : part->value + 1, sender);
   if (!waited_for_plan) {
     telemetry::AddTo(meter_.link(sender).waited_nanos, static_cast<uint64_t>(waited));
   }
@@ -149,7 +149,7 @@ absl::StatusOr<bool> HostQueries::BeginUnit(const From& from, uint64_t value) {
     if (!planned) {
       return false;
     }
-    meter_.Lap(telemetry::WorkPart::kWaitPlan, lane, value, sender);
+    meter_.EndInterval(telemetry::WorkPart::kWaitPlan, lane, value, sender);
     if (lane.server != this) {
       return false;  // The plan has made it another source's.
     }
@@ -194,14 +194,14 @@ absl::Status HostQueries::ServePiece(const From& from, uint64_t last) {
                                      part.header_due ? 0 : chunk.queries.ByteOf(chunk.in.begin())));
   if (!queries) {
     LAMINA_RETURN_IF_ERROR(attention_.Store(lane, chunk));
-    meter_.Lap(telemetry::WorkPart::kStore, lane, value, sender);
+    meter_.EndInterval(telemetry::WorkPart::kStore, lane, value, sender);
   }
   LAMINA_ASSIGN_OR_RETURN(const uint64_t read,
                           attention_.Attend(chunk, queries             ? Tokens::kClosed
                                                    : chunk.query_first ? Tokens::kOpen
                                                                        : Tokens::kAll));
   LAMINA_RETURN_IF_ERROR(Settle(from, value));
-  meter_.Lap(telemetry::WorkPart::kAttend, lane, value, sender, read);
+  meter_.EndInterval(telemetry::WorkPart::kAttend, lane, value, sender, read);
   if (!queries) {
     LAMINA_RETURN_IF_ERROR(Reply(from, chunk));
   }
@@ -275,8 +275,8 @@ absl::Status HostQueries::Reply(const From& from, const RowChunk& chunk) {
   telemetry::AddTo(epoch_.counters.bytes_sent, bytes);
   telemetry::AddTo(link.bytes, bytes);
   telemetry::AddTo(link.puts, 1);
-  telemetry::AddTo(link.nanos, static_cast<uint64_t>(meter_.Lap(telemetry::WorkPart::kReply, lane,
-                                                                chunk.value, sender, bytes)));
+  telemetry::AddTo(link.nanos, static_cast<uint64_t>(meter_.EndInterval(
+                                   telemetry::WorkPart::kReply, lane, chunk.value, sender, bytes)));
   return absl::OkStatus();
 }
 
@@ -329,7 +329,7 @@ absl::Status HostQueries::EndUnit(const From& from) {
     return absl::OkStatus();  // The tables are still those of the others' step.
   }
   const absl::Status ended = feed_.EndStep(lane);
-  meter_.Lap(telemetry::WorkPart::kTables, lane, value, sender);
+  meter_.EndInterval(telemetry::WorkPart::kTables, lane, value, sender);
   return ended;
 }
 

@@ -195,8 +195,8 @@ absl::Status KvStream::EndTurn(Lane& lane, Stream& stream, size_t bytes, uint32_
   telemetry::AddTo(link.bytes, bytes);
   telemetry::AddTo(link.puts, puts);
   const uint64_t value = epoch_.layout.SignalValue(lane.step, stream.layer);
-  telemetry::AddTo(link.nanos, static_cast<uint64_t>(meter_.Lap(telemetry::WorkPart::kReply, lane,
-                                                                value, kComputeNode, bytes)));
+  telemetry::AddTo(link.nanos, static_cast<uint64_t>(meter_.EndInterval(
+                                   telemetry::WorkPart::kReply, lane, value, kComputeNode, bytes)));
   stream.done = done;
   return done == all ? EndPiece(lane, stream) : absl::OkStatus();
 }

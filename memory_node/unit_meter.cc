@@ -11,10 +11,10 @@ UnitMeter::UnitMeter(const NodeEpoch& epoch) : epoch_(epoch) {
   }
 }
 
-Nanos UnitMeter::Lap(telemetry::WorkPart part, const Lane& lane, uint64_t value,
-                     uint32_t compute_node, size_t bytes) {
+Nanos UnitMeter::EndInterval(telemetry::WorkPart part, const Lane& lane, uint64_t value,
+                             uint32_t compute_node, size_t bytes) {
   const Nanos start = end_;
-  end_ = epoch_.counters.meter.Lap(
+  end_ = epoch_.counters.meter.EndInterval(
       {.start = start,
        .part = part,
        .lane = static_cast<uint8_t>(lane.index),
@@ -27,11 +27,12 @@ Nanos UnitMeter::Lap(telemetry::WorkPart part, const Lane& lane, uint64_t value,
 }
 
 void UnitMeter::LapIdle() {
-  end_ = epoch_.counters.meter.Lap({.start = end_, .part = telemetry::WorkPart::kWaitQuery});
+  end_ =
+      epoch_.counters.meter.EndInterval({.start = end_, .part = telemetry::WorkPart::kWaitQuery});
 }
 
-void UnitMeter::LapUntil(const telemetry::TraceEvent& event) {
-  end_ = epoch_.counters.meter.LapUntil(event);
+void UnitMeter::EndIntervalAt(const telemetry::TraceEvent& event) {
+  end_ = epoch_.counters.meter.EndIntervalAt(event);
 }
 
 void UnitMeter::NoteUnit(const Lane& lane, uint32_t layer, Nanos nanos) {

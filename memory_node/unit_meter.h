@@ -24,17 +24,17 @@ class UnitMeter {
 
   // Time is counted from now on.
   void Start() { end_ = RealClock().Now(); }
-  // The end of the last lap.
+  // The end of the last interval.
   Nanos end() const { return end_; }
 
-  // The time since the last lap went into `part` of the unit of `value`, for a compute node.
+  // The time since the last interval went into `part` of the unit of `value`, for a compute node.
   // Returns how much it was.
-  Nanos Lap(telemetry::WorkPart part, const Lane& lane, uint64_t value, uint32_t compute_node,
-            size_t bytes = 0);
+  Nanos EndInterval(telemetry::WorkPart part, const Lane& lane, uint64_t value,
+                    uint32_t compute_node, size_t bytes = 0);
   // It went into waiting for queries, of nobody.
   void LapIdle();
   // What ended at `event.end`, told of later.
-  void LapUntil(const telemetry::TraceEvent& event);
+  void EndIntervalAt(const telemetry::TraceEvent& event);
 
   telemetry::LinkCounters& link(uint32_t compute_node) { return *links_[compute_node]; }
 

@@ -5,8 +5,8 @@
 //
 // Links go by the peer's name, so that they go on counting when an epoch numbers nodes anew.
 //
-// Threading: Lap() and what it is given from the data thread; everything else from any other.
-// Cost: of Lap() a reading of the clock and an addition; no lock, no allocation.
+// Threading: EndInterval() and its argument from the data thread; all else from any other.
+// Cost: of EndInterval() a reading of the clock and an addition; no lock, no allocation.
 
 #pragma once
 
@@ -59,13 +59,13 @@ class WorkMeter {
 
   // What has been done since `event.start`: adds the time to event.part, records it when a timeline
   // is wanted, and returns the time now.
-  Nanos Lap(TraceEvent event) {
+  Nanos EndInterval(TraceEvent event) {
     event.end = RealClock().Now();
-    return LapUntil(event);
+    return EndIntervalAt(event);
   }
 
   // The same of what ended at `event.end`: work of a device, told of later.
-  Nanos LapUntil(const TraceEvent& event) {
+  Nanos EndIntervalAt(const TraceEvent& event) {
     AddTo(nanos_[static_cast<size_t>(event.part)], static_cast<uint64_t>(event.end - event.start));
     if (ring_.on()) {
       ring_.Record(event);

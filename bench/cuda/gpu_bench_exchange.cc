@@ -37,7 +37,7 @@ constexpr size_t kReplyRowBytes = size_t{2} * 32 * 128;
 constexpr size_t kHeaderBytes = kernels::kWindowHeaderBytes;
 constexpr size_t kPageBytes = 4096;
 constexpr size_t kWindowBytes = size_t{1} << 20;
-constexpr Nanos kPatience = Seconds(5);
+constexpr Nanos kTimeout = Seconds(5);
 
 // Two windows behind a page with their one signal word, as two processes would share them.
 class Windows {
@@ -88,7 +88,7 @@ class Exchange {
     LAMINA_ASSIGN_OR_RETURN(
         exchange->exchange_,
         device.MakeExchange(
-            {.own = exchange->reply_->View(), .peers = 1, .lanes = 1, .patience = kPatience}));
+            {.own = exchange->reply_->View(), .peers = 1, .lanes = 1, .timeout = kTimeout}));
     const HostWindows peer = exchange->query_->View();
     LAMINA_RETURN_IF_ERROR(exchange->exchange_->SetPeers({&peer, 1}));
     return exchange;
@@ -146,7 +146,7 @@ class Exchange {
     std::memcpy(query, &stamp, sizeof(stamp));
     std::memcpy(query + kHeaderBytes, host_out_.data, rows * kQueryRowBytes);
     query_->word().store(unit, std::memory_order_release);
-    const Nanos deadline = RealClock().Now() + kPatience;
+    const Nanos deadline = RealClock().Now() + kTimeout;
     while (reply_->word().load(std::memory_order_acquire) < unit) {
       if (RealClock().Now() > deadline) {
         return absl::DeadlineExceededError(absl::StrCat("no answer to unit ", unit));

@@ -126,7 +126,7 @@ struct Scheduler::Impl {
   uint64_t epoch = 0;
   cost::LinkCosts link_costs;
   uint64_t tokens_committed = 0;
-  uint64_t rows_dead = 0;
+  uint64_t rows_discarded = 0;
 };
 
 Scheduler::Impl::Impl(const SchedulerOptions& scheduler_options,
@@ -175,7 +175,7 @@ OpenStep Scheduler::Impl::Open(uint32_t lane) {
 void Scheduler::Impl::Commit(const plan::SampledToken& token, Events& events) {
   Sequence* sequence = life.Find(token.sequence);
   if (sequence == nullptr) {
-    return;  // A dead row.
+    return;  // A discarded row.
   }
   if (beams.Owns(token.sequence)) {
     tokens_committed += beams.Report(*sequence, token, events);
@@ -372,7 +372,7 @@ absl::Status Scheduler::OnStepDone(const plan::StepResult& result, Events& event
   LAMINA_RETURN_IF_ERROR(impl.steps.Check(result, impl.life));
   const PlannedStep planned = impl.steps.TakeOldest(result.lane);
   for (const PlannedToken& row : planned.tokens) {
-    impl.rows_dead += impl.life.Find(row.sequence) == nullptr ? 1 : 0;
+    impl.rows_discarded += impl.life.Find(row.sequence) == nullptr ? 1 : 0;
   }
   for (const plan::SampledToken& token : result.tokens) {
     impl.Commit(token, events);
@@ -406,7 +406,7 @@ SchedulerStats Scheduler::Stats() const {
                        .running = impl.lanes.running(),
                        .preemptions = impl.life.preemptions(),
                        .tokens_committed = impl.tokens_committed,
-                       .rows_dead = impl.rows_dead,
+                       .rows_discarded = impl.rows_discarded,
                        .lane_moves = impl.balance.moves(),
                        .lane_count = impl.balance.count(),
                        .row_chunks = impl.maker.row_chunks(),

@@ -11,8 +11,8 @@
 //                   +-------- preempted <--------+-------------+
 //
 // Plans run ahead: at most `plan_ahead` steps of a lane are planned and not yet done, so that nodes
-// never wait for the coordinator. A row that ends by an end token may run dead in the steps planned
-// meanwhile; its results there are discarded.
+// never wait for the coordinator. A row that ends by an end token may run in vain in the steps
+// planned meanwhile; its results there are discarded.
 //
 // Preemption: when a decode row gets no slot, a sequence on its memory node is taken out at a step
 // border: which one, a strategy says (out_of_slots.h; the last in service order, unless another one
@@ -68,7 +68,7 @@ struct SchedulerStats {
   uint32_t running = 0;
   uint64_t preemptions = 0;
   uint64_t tokens_committed = 0;
-  uint64_t rows_dead = 0;
+  uint64_t rows_discarded = 0;
   uint64_t lane_moves = 0;   // Of sequences from lane to lane.
   LaneCount lane_count;      // Over how many lanes sequences are spread now, and why.
   RowChunkCount row_chunks;  // Of the last step with rows.

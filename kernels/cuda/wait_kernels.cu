@@ -6,8 +6,8 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/patience.cuh"
 #include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/timeout.cuh"
 #include "kernels/cuda/wait_kernels.cuh"
 
 namespace lamina::kernels::cuda {
@@ -49,7 +49,7 @@ __device__ inline uint64_t BeatOf(const WaitRequest& a) {
 // Polls until the word shows enough, the time is up, or somebody aborts. A signal that is there
 // counts, whatever the clock and the abort word say.
 __device__ inline WaitOutcome Poll(const WaitRequest& a, uint64_t* seen, uint64_t* polls) {
-  Patience patience(a.timeout_nanos, GlobalNanos(), BeatOf(a));
+  Timeout timeout(a.timeout_nanos, GlobalNanos(), BeatOf(a));
   for (*polls = 1;; ++*polls) {
     *seen = LoadAcquire(a.signal);
     if (*seen >= a.at_least) {
@@ -58,7 +58,7 @@ __device__ inline WaitOutcome Poll(const WaitRequest& a, uint64_t* seen, uint64_
     if (LoadRelaxed(a.abort) != 0) {
       return WaitOutcome::kAborted;
     }
-    if (patience.IsOver(GlobalNanos(), BeatOf(a))) {
+    if (timeout.IsOver(GlobalNanos(), BeatOf(a))) {
       return WaitOutcome::kTimeout;
     }
     Pause(kPauseNanos);

@@ -122,7 +122,7 @@ class CudaWindowExchange final : public WindowExchange {
                                        stream_));
     LAMINA_RETURN_IF_ERROR(WaitForWindow({.signal = &trial->word,
                                           .at_least = 1,
-                                          .timeout_nanos = static_cast<uint64_t>(options_.patience),
+                                          .timeout_nanos = static_cast<uint64_t>(options_.timeout),
                                           .abort = &abort_->raised,
                                           .record = &trial->record,
                                           .sequence = 1},
@@ -174,7 +174,7 @@ class CudaWindowExchange final : public WindowExchange {
                          .at_least = rows.value,
                          .window = reinterpret_cast<const WindowStamp*>(window),
                          .expected = rows.stamp,
-                         .timeout_nanos = static_cast<uint64_t>(options_.patience),
+                         .timeout_nanos = static_cast<uint64_t>(options_.timeout),
                          .abort = &abort_->raised,
                          .record = &record,
                          .sequence = own.sequence,
@@ -265,10 +265,10 @@ class CudaWindowExchange final : public WindowExchange {
 
 absl::StatusOr<std::unique_ptr<WindowExchange>> MakeCudaWindowExchange(
     const ExchangeOptions& options, const Stream& stream) {
-  if (options.peers == 0 || options.lanes == 0 || options.patience <= 0) {
+  if (options.peers == 0 || options.lanes == 0 || options.timeout <= 0) {
     return absl::InvalidArgumentError(absl::StrCat("an exchange of ", options.peers, " peers and ",
-                                                   options.lanes, " lanes with a patience of ",
-                                                   options.patience, " ns"));
+                                                   options.lanes, " lanes with a timeout of ",
+                                                   options.timeout, " ns"));
   }
   LAMINA_ASSIGN_OR_RETURN(DeviceWindows own, DeviceWindows::Create(options.own));
   LAMINA_ASSIGN_OR_RETURN(

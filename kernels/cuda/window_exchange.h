@@ -14,7 +14,7 @@
 namespace lamina::kernels::cuda {
 
 // The stream outlives it. By a thread whose device is set (OpenDevice()), as SetPeers().
-// Errors: kInvalidArgument  no peers, no lanes, no patience; those of RegisteredMemory::Create()
+// Errors: kInvalidArgument  no peers, no lanes, a timeout of 0; those of RegisteredMemory::Create()
 //         and MemoryArena::Create().
 absl::StatusOr<std::unique_ptr<WindowExchange>> MakeCudaWindowExchange(
     const ExchangeOptions& options, const Stream& stream);

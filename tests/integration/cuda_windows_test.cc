@@ -291,7 +291,7 @@ TEST_F(CudaWindowsPlaceTest, OnTheDeviceOrNotAtAllIsRefusedBeforeServing) {
   cluster->Attach("c0");
 
   std::string said;
-  for (const Nanos end = RealClock().Now() + LocalCluster::kPatience;
+  for (const Nanos end = RealClock().Now() + LocalCluster::kTimeout;
        said.find("memory.m0.windows") == std::string::npos && RealClock().Now() < end;) {
     said = cluster->engine().GetStatus().state;
   }

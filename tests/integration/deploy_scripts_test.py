@@ -5,6 +5,7 @@
 Each test has a copy of the scripts, in a folder whose name has a space.
 """
 
+import json
 import os
 import shutil
 import socket
@@ -33,6 +34,33 @@ APT_GET = """#!/bin/bash
 [[ " $* " == *" DPkg::Lock::Timeout="* ]] || { echo "E: Could not get lock" >&2; exit 100; }
 """
 
+# Fails the tests that a file names, each as often as it says there, with a log and a summary like CTest's.
+CTEST = """#!/usr/bin/env python3
+import json, pathlib, re, sys
+state = pathlib.Path("{folder}/tests.json")
+tests = json.loads(state.read_text())
+with open("{folder}/ctest.log", "a") as log:
+    log.write(" ".join(sys.argv[1:]) + "\\n")
+chosen = sys.argv[sys.argv.index("--tests-regex") + 1] if "--tests-regex" in sys.argv else "."
+runs = int(sys.argv[sys.argv.index("--repeat") + 1].split(":")[1]) if "--repeat" in sys.argv else 1
+failed = []
+for number, name in enumerate(tests, 1):
+    if re.search(chosen, name):
+        good = False
+        for _ in range(runs):
+            good = good or tests[name] == 0
+            tests[name] = max(0, tests[name] - 1)
+        result = "Passed " if good else "***Failed "
+        print(f"1/9 Test #{{number}}: {{name}} ....   {{result}} {{number}}.00 sec")
+        failed += [] if good else [f"{{number}}:{{name}}"]
+state.write_text(json.dumps(tests))
+print("\\nLabel Time Summary:\\nhostile    =  90.00 sec*proc (1 test)\\nunit       =   6.00 sec*proc (2 tests)\\n")
+folder = pathlib.Path(sys.argv[sys.argv.index("--test-dir") + 1]) / "Testing/Temporary"
+folder.mkdir(parents=True, exist_ok=True)
+if failed:
+    (folder / "LastTestsFailed.log").write_text("\\n".join(failed) + "\\n")
+sys.exit(8 if failed else 0)
+"""
 
 # The C library and the C++ runtime.
 SYSTEM = ("libc.so", "libm.so", "libdl.so", "librt.so", "libpthread.so", "libresolv.so", "libstdc++.so",
@@ -184,6 +212,56 @@ class DeployScriptsTest(unittest.TestCase):
             done = self.run_script("test.sh", *wrong)
             self.assertEqual((done.returncode, done.stdout), (2, ""))
             self.assertIn(words, done.stderr)
+
+    def run_tests(self, tests, *arguments):
+        """deploy/test.sh with tests that fail so often; what it said, and how often CTest was called."""
+        for script in ("install_packages.sh", "get_model.sh", "build.sh"):
+            self.write(self.repository / "deploy" / script, "#!/bin/sh\n")
+        self.write(self.path / "ctest", CTEST.format(folder=self.folder))
+        (self.repository / "build/release").mkdir(parents=True, exist_ok=True)
+        (self.repository / "tests").mkdir(exist_ok=True)
+        shutil.copy(REPO / "tests/retried_tests.txt", self.repository / "tests")
+        (self.folder / "tests.json").write_text(json.dumps(tests))
+        log = self.folder / "ctest.log"
+        log.unlink(missing_ok=True)
+        done = self.run_script("test.sh", *arguments)
+        return done, len(log.read_text().splitlines())
+
+    def test_tests_that_are_listed_are_run_again(self):
+        tests = {"a_unit_test": 0, "integration_slurm_test.JobTest": 1, "hostile_kill_rounds_test": 2}
+        done, calls = self.run_tests(tests, "--retries", "2")
+        self.assertEqual((done.returncode, calls), (0, 2), done.stderr)
+        self.assertIn("failed at least once, each a defect to be found: "
+                      "integration_slurm_test.JobTest hostile_kill_rounds_test", done.stderr)
+        self.assertRegex(done.stdout + done.stderr, r"1.5 min  hostile, tests: 1\n.*0.1 min  unit, tests: 2\n")
+        self.assertRegex(done.stdout + done.stderr, r"3.0 s  hostile_kill_rounds_test\n.*2.0 s  integration_slurm_test.JobTest\n")
+
+        done, calls = self.run_tests({"hostile_kill_rounds_test": 3}, "--retries", "2")
+        self.assertEqual((done.returncode, calls), (8, 2), "it failed each time")
+        done, calls = self.run_tests({"hostile_kill_rounds_test": 1})
+        self.assertEqual((done.returncode, calls), (8, 1), "nothing is run again unless it is asked for")
+
+    def test_any_other_test_that_fails_is_a_failure_at_once(self):
+        tests = {"a_unit_test": 1, "hostile_kill_rounds_test": 1, "integration_slurm_tests": 1}
+        done, calls = self.run_tests(tests, "--retries", "2")
+        self.assertEqual((done.returncode, calls), (8, 1))
+        self.assertIn("not in tests/retried_tests.txt", done.stderr)
+        self.assertRegex(done.stderr, r"==>.*  a_unit_test integration_slurm_tests\n")
+
+        done, calls = self.run_tests({"a_unit_test": 0}, "--retries", "2")
+        self.assertEqual((done.returncode, calls), (0, 1), done.stderr)
+
+    def test_tests_that_are_run_again_exist_and_have_a_reason(self):
+        listed = [line.split(maxsplit=1) for line in (REPO / "tests/retried_tests.txt").read_text().splitlines()
+                  if not line.startswith("#")]
+        names = [entry[0] for entry in listed]
+        self.assertEqual(names, sorted(set(names)))
+        for name, *reason in listed:
+            label = next(label for label in ("integration", "hostile", "rdma_vm") if name.startswith(f"{label}_"))
+            script = name[len(label) + 1:]
+            file = f"guest_{script[:-len('_test')]}.sh" if label == "rdma_vm" else f"{script}.py"
+            self.assertTrue((REPO / "tests" / label / file).exists(), name)
+            self.assertGreater(len(reason[0].split()), 5, f"{name} has no reason")
 
     def test_a_missing_package_of_cluster_tests_is_red_in_continuous_integration(self):
         shutil.copytree(REPO / ".ci", self.repository / ".ci")

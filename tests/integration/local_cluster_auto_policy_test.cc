@@ -78,8 +78,8 @@ TEST(AutoPolicyClusterTest, TakesTheOtherPolicyWhenNothingRunsAndLosesNothing) {
   const std::vector<GenerateSpec> specs = LongRequests(2);
   const std::vector<GenerateResult> expected = cluster->GenerateMany(specs);
   EngineStatus status = cluster->engine().GetStatus();
-  const Nanos patience = RealClock().Now() + LocalCluster::kPatience;
-  while (status.policy == "local" && RealClock().Now() < patience) {
+  const Nanos deadline = RealClock().Now() + LocalCluster::kTimeout;
+  while (status.policy == "local" && RealClock().Now() < deadline) {
     ExpectSame(cluster->GenerateMany(specs), expected);
     const Nanos pause = RealClock().Now() + 3 * options.policy_auto->idle;
     while (RealClock().Now() < pause) {

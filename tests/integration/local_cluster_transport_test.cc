@@ -26,7 +26,7 @@ std::unique_ptr<LocalCluster> Make(const std::vector<std::string>& transports) {
 
 // Status once all links have been measured.
 coordinator::EngineStatus MeasuredStatus(LocalCluster& cluster, size_t links) {
-  const Nanos deadline = RealClock().Now() + LocalCluster::kPatience;
+  const Nanos deadline = RealClock().Now() + LocalCluster::kTimeout;
   coordinator::EngineStatus status = cluster.engine().GetStatus();
   while (status.links.size() < links && RealClock().Now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -91,7 +91,7 @@ TEST(TransportListTest, NoneThatWorksIsTheNodesProblem) {
   (*cluster)->Attach("c0");
   (*cluster)->Attach("m0");
 
-  const Nanos deadline = RealClock().Now() + LocalCluster::kPatience;
+  const Nanos deadline = RealClock().Now() + LocalCluster::kTimeout;
   std::string state;
   do {
     state = (*cluster)->engine().GetStatus().state;

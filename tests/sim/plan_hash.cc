@@ -53,12 +53,12 @@ void PlanHash::Add(const plan::StepPlan& plan) {
   for (const plan::SequenceJoin& join : plan.joins) {
     AddJoin(join, *this);
   }
-  Add(plan.grants.size());
-  for (const plan::SlotGrant& grant : plan.grants) {
-    Add(grant.sequence);
-    Add(grant.extent.first_slot);
-    Add(grant.extent.tokens);
-    Add(grant.memory_node);
+  Add(plan.allocations.size());
+  for (const plan::SlotAllocation& allocation : plan.allocations) {
+    Add(allocation.sequence);
+    Add(allocation.extent.first_slot);
+    Add(allocation.extent.tokens);
+    Add(allocation.memory_node);
   }
   Add(plan.rows.size());
   for (const plan::DecodeRow& row : plan.rows) {
@@ -100,7 +100,7 @@ void PlanHash::Add(const core::SchedulerStats& stats) {
   Add(stats.running);
   Add(stats.preemptions);
   Add(stats.tokens_committed);
-  Add(stats.rows_dead);
+  Add(stats.rows_discarded);
   Add(stats.lane_moves);
   Add(stats.lane_count.lanes);
   for (const core::SchedulerStats::Lane& lane : stats.lanes) {

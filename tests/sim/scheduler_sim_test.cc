@@ -44,7 +44,7 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensAndEverythingEndsUnderAThousandSe
   EXPECT_GT(reach.reservations_revoked, 100);
   EXPECT_GT(reach.forks_shared, 100);
   EXPECT_GT(reach.forks_unshared, 100);
-  EXPECT_GT(reach.rows_dead, 100);
+  EXPECT_GT(reach.rows_discarded, 100);
   EXPECT_GT(reach.rows_sat_out, 100);
   EXPECT_GT(reach.leave_only_plans, 100);
   EXPECT_GT(reach.chunks_beside_rows, 100);

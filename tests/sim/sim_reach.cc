@@ -14,7 +14,7 @@ void SimReach::Add(const SimReach& other) {
   reservations_revoked += other.reservations_revoked;
   forks_shared += other.forks_shared;
   forks_unshared += other.forks_unshared;
-  rows_dead += other.rows_dead;
+  rows_discarded += other.rows_discarded;
   rows_sat_out += other.rows_sat_out;
   leave_only_plans += other.leave_only_plans;
   chunks_beside_rows += other.chunks_beside_rows;
@@ -53,20 +53,21 @@ std::string SimReach::ToString() const {
   return absl::StrCat(
       "tokens ", tokens, ", scores ", scores, ", preemptions ", preemptions,
       ", left without a row ", left_without_row, ", reservations revoked ", reservations_revoked,
-      ", forks shared ", forks_shared, ", unshared ", forks_unshared, ", rows dead ", rows_dead,
-      ", sat out ", rows_sat_out, ", leave-only plans ", leave_only_plans, ", chunks beside rows ",
-      chunks_beside_rows, ", several prompts in a step ", several_prompts_in_a_step,
-      ", rows in chunks ", rows_in_chunks, ", heads in chunks ", heads_in_chunks, ", epochs ",
-      epochs, ", requeued ", requeued, ", nodes drained ", nodes_drained, ", added ", nodes_added,
-      ", ended as too long ", ended_too_long, ", by losses ", ended_by_losses, ", queue full ",
-      queue_full, ", refused ", refused, ", cancels ", cancels, ", lane moves ", lane_moves,
-      ", chunks dedicated ", chunks_dedicated, ", beside lanes ", chunks_beside_lanes,
-      ", side by side ", prefill_nodes_side_by_side, ", on several nodes ", chunks_on_several_nodes,
-      ", in several lanes ", prefill_lanes_side_by_side, ", preempted in prefill ",
-      preempted_in_prefill, ", releases ", releases, " beyond nodes ", releases_beyond_nodes,
-      ", tokens kept ", tokens_kept, ", blocks dropped ", blocks_dropped, ", outlived an epoch ",
-      blocks_outlived, ", prompts in rows ", prompts_in_rows, ", beam answers ", beam_answers,
-      ", beams shared ", beams_shared, " queued ", beams_queued, ", tokens waited ", tokens_waited);
+      ", forks shared ", forks_shared, ", unshared ", forks_unshared, ", rows discarded ",
+      rows_discarded, ", sat out ", rows_sat_out, ", leave-only plans ", leave_only_plans,
+      ", chunks beside rows ", chunks_beside_rows, ", several prompts in a step ",
+      several_prompts_in_a_step, ", rows in chunks ", rows_in_chunks, ", heads in chunks ",
+      heads_in_chunks, ", epochs ", epochs, ", requeued ", requeued, ", nodes drained ",
+      nodes_drained, ", added ", nodes_added, ", ended as too long ", ended_too_long,
+      ", by losses ", ended_by_losses, ", queue full ", queue_full, ", refused ", refused,
+      ", cancels ", cancels, ", lane moves ", lane_moves, ", chunks dedicated ", chunks_dedicated,
+      ", beside lanes ", chunks_beside_lanes, ", side by side ", prefill_nodes_side_by_side,
+      ", on several nodes ", chunks_on_several_nodes, ", in several lanes ",
+      prefill_lanes_side_by_side, ", preempted in prefill ", preempted_in_prefill, ", releases ",
+      releases, " beyond nodes ", releases_beyond_nodes, ", tokens kept ", tokens_kept,
+      ", blocks dropped ", blocks_dropped, ", outlived an epoch ", blocks_outlived,
+      ", prompts in rows ", prompts_in_rows, ", beam answers ", beam_answers, ", beams shared ",
+      beams_shared, " queued ", beams_queued, ", tokens waited ", tokens_waited);
 }
 
 }  // namespace lamina::sim

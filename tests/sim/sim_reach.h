@@ -18,7 +18,7 @@ struct SimReach {
   uint64_t reservations_revoked = 0;
   uint64_t forks_shared = 0;
   uint64_t forks_unshared = 0;
-  uint64_t rows_dead = 0;
+  uint64_t rows_discarded = 0;
   uint64_t rows_sat_out = 0;
   uint64_t leave_only_plans = 0;
   uint64_t chunks_beside_rows = 0;

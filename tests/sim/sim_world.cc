@@ -79,9 +79,9 @@ std::string Describe(const plan::StepPlan& plan) {
     absl::StrAppend(&line, " join ", join.id, " tokens ", join.tokens.size(), " node ",
                     join.memory_node, " parent ", join.parent);
   }
-  for (const plan::SlotGrant& grant : plan.grants) {
-    absl::StrAppend(&line, " grant ", grant.sequence, " ", grant.extent.first_slot, "+",
-                    grant.extent.tokens);
+  for (const plan::SlotAllocation& allocation : plan.allocations) {
+    absl::StrAppend(&line, " allocation ", allocation.sequence, " ", allocation.extent.first_slot,
+                    "+", allocation.extent.tokens);
   }
   for (const plan::DecodeRow& row : plan.rows) {
     absl::StrAppend(&line, " row ", row.sequence, " at ", row.position);
@@ -161,7 +161,7 @@ SimReport SimWorld::Run() {
   }
   const core::SchedulerStats stats = scheduler_.Stats();
   report_.reach.preemptions = stats.preemptions;
-  report_.reach.rows_dead = stats.rows_dead;
+  report_.reach.rows_discarded = stats.rows_discarded;
   report_.reach.lane_moves = stats.lane_moves;
   report_.reach.tokens_kept = scheduler_.prefix_cache().stats().tokens_found;
   report_.reach.blocks_dropped = scheduler_.prefix_cache().stats().blocks_dropped;

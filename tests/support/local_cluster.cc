@@ -57,7 +57,7 @@ const kernels::AttentionKernel& Attention(const LocalClusterOptions& options) {
 
 GenerateResult LocalRequest::Wait() {
   std::unique_lock lock(mutex_);
-  if (!changed_.wait_for(lock, std::chrono::nanoseconds(LocalCluster::kPatience),
+  if (!changed_.wait_for(lock, std::chrono::nanoseconds(LocalCluster::kTimeout),
                          [this] { return ended_; })) {
     return {.status = absl::DeadlineExceededError("the request did not end")};
   }
@@ -69,7 +69,7 @@ GenerateResult LocalRequest::Wait() {
 
 void LocalRequest::WaitForTokens(size_t tokens) {
   std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, std::chrono::nanoseconds(LocalCluster::kPatience),
+  changed_.wait_for(lock, std::chrono::nanoseconds(LocalCluster::kTimeout),
                     [&] { return ended_ || result_.choices[0].tokens.size() >= tokens; });
 }
 
@@ -384,7 +384,7 @@ GenerateResult LocalCluster::Score(std::vector<TokenId> tokens) {
 
 template <typename Condition>
 absl::Status LocalCluster::WaitUntil(const Condition& condition) {
-  const Nanos deadline = RealClock().Now() + kPatience;
+  const Nanos deadline = RealClock().Now() + kTimeout;
   coordinator::EngineStatus status = engine_->GetStatus();
   while (!condition(status)) {
     if (RealClock().Now() > deadline) {

@@ -125,7 +125,7 @@ class LocalRequest final : public coordinator::RequestSink {
  public:
   explicit LocalRequest(uint32_t choices) { result_.choices.resize(choices); }
 
-  // Waits for the end. A request that does not end within kPatience fails with kDeadlineExceeded.
+  // Waits for the end. A request that does not end within kTimeout fails with kDeadlineExceeded.
   GenerateResult Wait();
   // Waits until choice 0 has `tokens` tokens or the request has ended.
   void WaitForTokens(size_t tokens);
@@ -150,7 +150,7 @@ class LocalRequest final : public coordinator::RequestSink {
 class LocalCluster {
  public:
   // Longer than anything here takes on a busy machine under a race detector.
-  static constexpr Nanos kPatience = Seconds(120);
+  static constexpr Nanos kTimeout = Seconds(120);
 
   // Writes the model, loads it, joins all nodes and waits until the cluster serves.
   static absl::StatusOr<std::unique_ptr<LocalCluster>> Create(const LocalClusterOptions& options);

@@ -5,8 +5,8 @@
 
 #include <numeric>
 
-#include "common/philox.h"
 #include "tests/unit/compute_node/counting_device.h"
+#include "tests/unit/compute_node/random_body.h"
 #include "tests/unit/compute_node/slice_program.h"
 
 namespace lamina::compute_node {
@@ -36,29 +36,6 @@ HeadRun RunHead(Program& program, size_t columns, const std::vector<uint32_t>& r
   const auto logits = head.Logits(rows.size(), tail);
   run.logits.assign(logits.row(0), logits.row(0) + rows.size() * logits.cols);
   return run;
-}
-
-// What the last slice reads, drawn at random.
-ValueBuffers RandomBody(Program& program, size_t rows) {
-  SliceExecutor& executor = program.executor();
-  EXPECT_TRUE(executor.Prepare(rows).ok());
-  ValueBuffers body = *executor.MakeBuffers(rows);
-  Prng random(7);
-  for (const model::ValueId value : executor.program().tail_inputs()) {
-    const size_t count = rows * executor.program().Width(value);
-    std::vector<float> floats(count);
-    std::vector<BFloat16> halves(count);
-    for (size_t i = 0; i < count; ++i) {
-      floats[i] = static_cast<float>(random.Below(2000)) / 1000.0f - 1.0f;
-      halves[i] = ToBFloat16(floats[i]);
-    }
-    const bool is_float = executor.program().TypeOf(value) == DType::kF32;
-    executor.device().Copy(body.data(value),
-                           is_float ? static_cast<const void*>(floats.data()) : halves.data(),
-                           rows * executor.program().RowBytes(value));
-    EXPECT_TRUE(executor.device().Synchronize().ok());
-  }
-  return body;
 }
 
 TEST(LmHeadTest, InChunksItHasTheBitsOfTheWhole) {

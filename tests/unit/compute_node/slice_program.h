@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,10 +28,13 @@ namespace lamina::compute_node {
 // A model, its weights and its executor.
 class Program {
  public:
-  // With the weights of the slices before `slices_end`.
+  using DeviceMaker = std::function<std::unique_ptr<kernels::ComputeDevice>(ThreadPool& pool)>;
+
+  // With the weights of the slices before `slices_end`; on the suite's device, or on another one.
   Program(const test_support::RandomModelSpec& spec, DType compute_type,
-          uint32_t slices_end = UINT32_MAX)
-      : device_(kernels::SuiteComputeDevice(compute_type, pool_)) {
+          uint32_t slices_end = UINT32_MAX, const DeviceMaker& make_device = nullptr)
+      : device_(make_device ? make_device(pool_)
+                            : kernels::SuiteComputeDevice(compute_type, pool_)) {
     const std::string directory = absl::StrCat(::testing::TempDir(), "/slices_", getpid());
     std::filesystem::create_directories(directory);
     EXPECT_TRUE(test_support::WriteRandomModel(spec, directory).ok());

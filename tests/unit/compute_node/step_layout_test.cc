@@ -86,7 +86,7 @@ TEST_F(StepLayoutTest, ALaterStepForgetsTheOneBefore) {
   EXPECT_FALSE(lane_.pinned);
 }
 
-TEST_F(StepLayoutTest, ADeadRowRunsAndIsNotSampled) {
+TEST_F(StepLayoutTest, ADiscardedRowRunsAndIsNotSampled) {
   ASSERT_TRUE(LayOutPlan({.joins = {Join(1, 5, 0), Join(2, 6, 0)}}).ok());
   sequences_.Find(1)->finished = true;
 

@@ -143,9 +143,8 @@ class StepWorkerTest : public ::testing::TestWithParam<bool> {
     size_t late = 0;
     const transport::LinkAnswerer asker{
         .peer = to_replies_.get(), .ask_word = ask_word, .answer_word = answer_word};
-    const transport::WaitOptions patience{.deadline = RealClock().Now() + kLong};
-    ASSERT_TRUE(
-        transport::AnswerLinks(*memory_transport_, region, {&asker, 1}, patience, late).ok());
+    const transport::WaitOptions wait{.deadline = RealClock().Now() + kLong};
+    ASSERT_TRUE(transport::AnswerLinks(*memory_transport_, region, {&asker, 1}, wait, late).ok());
   }
 
   void AnswerLinks() {

@@ -29,8 +29,8 @@ constexpr int kAttemptsMax = 1000;
 // Connects over IPv4's loopback, with what a thread that waits for it should take at most.
 OwnedFd Connect(uint16_t port) {
   OwnedFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const timeval patience{.tv_sec = 60, .tv_usec = 0};
-  setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+  const timeval timeout{.tv_sec = 60, .tv_usec = 0};
+  setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
   sockaddr_in at{};
   at.sin_family = AF_INET;
   at.sin_port = htons(port);
@@ -129,8 +129,8 @@ TEST(ListenerTest, GoesOnWhenThereAreFileDescriptorsAgain) {
   setrlimit(RLIMIT_NOFILE, &none);
 
   for (const OwnedFd& client : clients) {
-    const timeval patience{.tv_sec = 1, .tv_usec = 0};
-    setsockopt(client.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    const timeval timeout{.tv_sec = 1, .tv_usec = 0};
+    setsockopt(client.get(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
     EXPECT_EQ(connect(client.get(), reinterpret_cast<const sockaddr*>(&at), sizeof(at)), 0);
   }
   EXPECT_TRUE(IsTurnedAway(clients[0]));  // Or has not been answered yet.

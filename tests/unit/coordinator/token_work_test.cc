@@ -67,7 +67,7 @@ TEST(TokenWorkTest, ASequenceThatLeftOrAnEpochThatEndedIsForgotten) {
   EXPECT_EQ(work.input_tokens(), 4u);
   plan::StepPlan leave = Rows(kA, 5, 1);
   leave.leaves = {{.id = kA}};
-  work.Add(leave, false);  // A dead row.
+  work.Add(leave, false);  // A discarded row.
   EXPECT_EQ(work.input_tokens(), 4u);
   work.Add(join, false);
   plan::StepPlan next = Rows(kA, 5, 1);

@@ -109,10 +109,10 @@ TEST(TraceRingTest, ReadingWhileTheWriterGoesOnGivesWholeEventsInOrder) {
 TEST(WorkMeterTest, EveryMomentBelongsToOnePart) {
   WorkMeter meter;
   const Nanos begin = RealClock().Now();
-  Nanos lap = begin;
-  lap = meter.Lap({.start = lap, .part = WorkPart::kDense});
-  lap = meter.Lap({.start = lap, .part = WorkPart::kWaitAttention});
-  lap = meter.Lap({.start = lap, .part = WorkPart::kDense});
+  Nanos interval = begin;
+  interval = meter.EndInterval({.start = interval, .part = WorkPart::kDense});
+  interval = meter.EndInterval({.start = interval, .part = WorkPart::kWaitAttention});
+  interval = meter.EndInterval({.start = interval, .part = WorkPart::kDense});
   NodeCounters counters;
   Count(meter, Refusals(), /*is_memory=*/false, counters);
   double sum = 0;
@@ -123,7 +123,7 @@ TEST(WorkMeterTest, EveryMomentBelongsToOnePart) {
     EXPECT_EQ(name.rfind("wait_", 0) == 0,
               name == "wait_attention" || name == "wait_replica" || name == "wait_plan");
   }
-  EXPECT_DOUBLE_EQ(sum, ToSeconds(lap - begin));
+  EXPECT_DOUBLE_EQ(sum, ToSeconds(interval - begin));
   EXPECT_DOUBLE_EQ(counters.busy_seconds, meter.Seconds(WorkPart::kDense));
 }
 

@@ -36,8 +36,8 @@ TEST_F(SchedulerTest, JoinBringsSlotsForThePromptAndItsFirstChunk) {
 
   ASSERT_THAT(plans, SizeIs(2));
   EXPECT_THAT(plans[0].joins, SizeIs(1));
-  ASSERT_THAT(plans[0].grants, SizeIs(1));
-  EXPECT_EQ(plans[0].grants[0].extent, (Extent{0, 40}));
+  ASSERT_THAT(plans[0].allocations, SizeIs(1));
+  EXPECT_EQ(plans[0].allocations[0].extent, (Extent{0, 40}));
   EXPECT_EQ(plans[0].chunks[0].tokens, 32u);
   EXPECT_EQ(plans[1].chunks[0].first_token, 32u);
   EXPECT_TRUE(plans[1].chunks[0].last);
@@ -88,7 +88,7 @@ TEST_F(SchedulerTest, StepBudgetIsSharedByRowsAndSeveralPrompts) {
   EXPECT_EQ(plan.chunks[1].scratch_offset, 16u);  // At a tile of K.
 }
 
-TEST_F(SchedulerTest, EndTokenEndsItAndLaterRowsAreDead) {
+TEST_F(SchedulerTest, EndTokenEndsItAndLaterRowsAreDiscarded) {
   Make(SmallOptions());
   SequenceRequest request = Request(1, 10, 50);
   request.end_tokens = {7};
@@ -99,7 +99,7 @@ TEST_F(SchedulerTest, EndTokenEndsItAndLaterRowsAreDead) {
 
   EXPECT_THAT(IndicesOf(1), ElementsAre(0, 1, 2));
   EXPECT_EQ(EndOf(1)->reason, plan::FinishReason::kStop);
-  EXPECT_EQ(scheduler_->Stats().rows_dead, 1u);
+  EXPECT_EQ(scheduler_->Stats().rows_discarded, 1u);
 }
 
 TEST_F(SchedulerTest, EndTokenBeforeTokensMinDoesNotEndIt) {
@@ -220,7 +220,7 @@ TEST_F(SchedulerTest, ForksJoinWithTheirParentAndShareItsSlots) {
 
   ASSERT_THAT(plan.joins, SizeIs(3));
   EXPECT_EQ(plan.joins[1].parent, 1u);
-  EXPECT_EQ(plan.grants[1].extent, plan.grants[0].extent);
+  EXPECT_EQ(plan.allocations[1].extent, plan.allocations[0].extent);
   EXPECT_THAT(plan.chunks, SizeIs(1));
   EXPECT_EQ(scheduler_->kv().SlotsFree(0), 990u);
   RunUntilIdle();

@@ -43,7 +43,7 @@ class WindowExchangeTest : public ::testing::TestWithParam<uint32_t> {
  protected:
   static constexpr uint32_t kLanes = 2;
 
-  void Make(Nanos patience) {
+  void Make(Nanos timeout) {
     auto device = MakeCudaComputeDevice(
         {.dense = {.compute_type = DType::kBF16, .workspace_bytes = size_t{8} << 20}});
     ASSERT_TRUE(device.ok()) << device.status();
@@ -60,7 +60,7 @@ class WindowExchangeTest : public ::testing::TestWithParam<uint32_t> {
     auto exchange = device_->MakeExchange({.own = WindowsOf(replies_->direct()),
                                            .peers = peers(),
                                            .lanes = kLanes,
-                                           .patience = patience});
+                                           .timeout = timeout});
     ASSERT_TRUE(exchange.ok()) << exchange.status();
     exchange_ = *std::move(exchange);
     ASSERT_TRUE(exchange_->SetPeers(windows).ok());
@@ -363,7 +363,7 @@ TEST_P(WindowExchangeTest, RefusesPeersThatItDoesNotReach) {
   Make(kLong);
   const std::vector<HostWindows> none(peers());
   const auto again = device_->MakeExchange(
-      {.own = WindowsOf(replies_->direct()), .peers = peers(), .lanes = kLanes, .patience = kLong});
+      {.own = WindowsOf(replies_->direct()), .peers = peers(), .lanes = kLanes, .timeout = kLong});
   const auto nobody = device_->MakeExchange({.own = {}, .peers = 0});
 
   EXPECT_TRUE(absl::IsInvalidArgument(exchange_->SetPeers(none)));

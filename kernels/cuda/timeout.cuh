@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Patience: how long a wait goes on. The time counts from the peer's last sign of life, which is a
-// change of its heartbeat, or else from the start.
+// Timeout: how long a wait goes on before it times out. The time counts from the peer's last sign
+// of life, which is a change of its heartbeat, or else from the start.
 
 #pragma once
 
@@ -11,9 +11,9 @@
 
 namespace lamina::kernels::cuda {
 
-class Patience {
+class Timeout {
  public:
-  __device__ Patience(uint64_t timeout_nanos, uint64_t now, uint64_t beat)
+  __device__ Timeout(uint64_t timeout_nanos, uint64_t now, uint64_t beat)
       : timeout_(timeout_nanos), since_(now), beat_(beat) {}
 
   // Whether the timeout has passed without a change of `beat`.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compute_node/laps.h"
+#include "compute_node/intervals.h"
 
 #include <algorithm>
 
@@ -18,25 +18,25 @@ telemetry::TraceEvent EventOf(const Lane& lane, telemetry::WorkPart part, uint32
 
 }  // namespace
 
-Nanos Laps::Lap(telemetry::TraceEvent event) {
+Nanos Intervals::EndInterval(telemetry::TraceEvent event) {
   event.start = end_;
-  end_ = meter_.Lap(event);
+  end_ = meter_.EndInterval(event);
   return end_ - event.start;
 }
 
-Nanos Laps::LapOf(const Lane& lane, telemetry::WorkPart part, uint32_t layer, uint16_t peer,
-                  size_t bytes) {
+Nanos Intervals::EndIntervalOf(const Lane& lane, telemetry::WorkPart part, uint32_t layer,
+                               uint16_t peer, size_t bytes) {
   telemetry::TraceEvent event = EventOf(lane, part, layer, peer);
   event.bytes = static_cast<uint32_t>(bytes);
-  return Lap(event);
+  return EndInterval(event);
 }
 
-void Laps::LapUntil(const Lane& lane, telemetry::WorkPart part, uint32_t layer, Nanos end,
-                    uint16_t peer) {
+void Intervals::EndIntervalAt(const Lane& lane, telemetry::WorkPart part, uint32_t layer, Nanos end,
+                              uint16_t peer) {
   telemetry::TraceEvent event = EventOf(lane, part, layer, peer);
   event.start = end_;
   event.end = end;
-  end_ = meter_.LapUntil(event);
+  end_ = meter_.EndIntervalAt(event);
 }
 
 }  // namespace lamina::compute_node
