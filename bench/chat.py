@@ -12,6 +12,7 @@ import subprocess
 
 import cluster
 import processor
+import remote
 from programs import program
 
 WORD = "Item {} of the list."
@@ -24,20 +25,44 @@ def turn(running, prompt, tokens):
     return json.loads(result.stdout)
 
 
+def words_of(number, arguments):
+    return " ".join(WORD.format(100 * number + i) for i in range(arguments.new_tokens // 9))
+
+
+def on_one(arguments):
+    """The conversation on a cluster that serves: what it keeps is its own setting."""
+    rows, said = [], ""
+    with cluster.Remote(arguments.server) as running:
+        what = cluster.described(running)
+        print(what)
+        for number in range(arguments.turns):
+            said += " " + words_of(number, arguments)
+            answer = turn(running, said, arguments.answer_tokens)
+            said += answer["text"]
+            rows.append({key: answer[key] for key in ("prompt_tokens", "cached_tokens", "ttft_ms")})
+            print(f"turn {number:>2}: {answer['prompt_tokens']:>5} tokens, {answer['cached_tokens']:>5} kept: {answer['ttft_ms']:7.1f} ms",
+                  flush=True)
+    remote.write(arguments.json, what, rows)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", help="write the figures here")
     parser.add_argument("--turns", type=int, default=20)
     parser.add_argument("--new-tokens", type=int, default=180, help="of each turn, about")
     parser.add_argument("--answer-tokens", type=int, default=32)
+    cluster.add_server(parser)
     arguments = parser.parse_args()
+    if arguments.server:
+        on_one(arguments)
+        return
     print(f"machine {processor.machine()}; compute node on core 0, memory node on core 1, nothing else runs")
     rows = []
     said = {"kept": "", "off": ""}
     before = 0.0
     with cluster.Cluster("auto", memory_nodes=1, prefix_cache="auto") as kept, cluster.Cluster("auto", memory_nodes=1) as off:
         for number in range(arguments.turns):
-            words = " ".join(WORD.format(100 * number + i) for i in range(arguments.new_tokens // 9))
+            words = words_of(number, arguments)
             answers = {}
             for name, running in (("off", off), ("kept", kept)):
                 said[name] += " " + words

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster of one compute node, if asked for another for prompts, and two memory nodes for benchmarks, on ports of its own."""
+"""A cluster of one compute node, if asked for another for prompts, and two memory nodes for benchmarks, on ports of its own;
+or one that serves already (--server)."""
 
 import dataclasses
 import json
@@ -23,6 +24,7 @@ SETTLE_SECONDS = 1.0
 POLL_SECONDS = 0.003
 SEQUENCE_TOKENS_MAX = 8192
 ANSWER_TOKENS_MAX = 6000  # More than is needed: a load is ended when it has been measured.
+REMOTE_ANSWER_TOKENS = 2000  # The limit of a cluster that was started elsewhere is not known here.
 ANY_PORT = "127.0.0.1:0"
 PART = re.compile(r'lamina_part_seconds_total\{node="([^"]+)",role="[^"]+",part="([^"]+)"\}')
 
@@ -50,109 +52,20 @@ class Stretch:
     context_tokens: float  # Of all rows, in the middle.
 
 
-class Cluster:
-    """Starts the daemons; ends them, and only them, on exit."""
+class Running:
+    """Puts loads on a cluster that serves, and measures how it does. Where the counters come from is the subclass's."""
 
-    def __init__(self, lanes, compute_cores="0", memory_cores="1", memory_nodes=2, capacity="2GiB",
-                 running_max=256, chunk_tokens=512, coordinator_cores="", transport="shm", chunks="auto",
-                 query_first="auto", prefill_cores=None, local=False, auto_load=None, model=MODEL,
-                 prefix_cache="off", fetch=None):
-        """`prefill_cores`: prompts run on a node of their own there, "p0". `local`: policy local, without memory nodes.
-        `auto_load`: policy auto, for (rows, context); `compute_cores` then has those of the memory nodes too.
-        `fetch`: (policy, its keys of `fetch:`). Loads repeat
-        their prompts, so that K and V of these are not kept unless it says so."""
-        self.address = f"127.0.0.1:{free_port()}"
-        self.folder = tempfile.TemporaryDirectory(prefix="lamina-bench-")
-        self.processes = []
-        self.pages = {}
+    def __init__(self, address):
+        self.address = address
         self.load = None
         self.load_rows = 0
         self.chunk_choice = ""  # When a rate was measured.
         self.first_tokens_before = 0.0
-        names = [] if local else [f"m{i}" for i in range(memory_nodes)]
-        self.config = pathlib.Path(self.folder.name) / "cluster.yaml"
-        memory = "memory:\n" + "\n".join(
-            f'  - {{name: {name}, cores: "{memory_cores}", capacity: {capacity}, http: {ANY_PORT}}}'
-            for name in names)
-        kv = f", capacity: {capacity}" if local or auto_load else ""
-        policy = "local" if local else "auto" if auto_load else fetch[0] if fetch else "attend_remote"
-        load = "policy_load: {{rows: {}, context: {}}}\n".format(*auto_load) if auto_load else ""
-        if fetch:
-            load = f"fetch: {json.dumps(fetch[1])}\n"
-        prefill = "" if prefill_cores is None else (
-            f'  - {{name: p0, role: prefill, cores: "{prefill_cores}", http: {ANY_PORT}}}\n')
-        self.config.write_text(
-            f'model: {model}\ncoordinator: {{listen: {self.address}, http: {ANY_PORT}, cores: "{coordinator_cores}"}}\n'
-            f'compute:\n  - {{name: c0, cores: "{compute_cores}", http: {ANY_PORT}{kv}}}\n{prefill}'
-            f"policy: {policy}\n{load}{'' if local else memory}\n"
-            f"pipeline: {{mode: rotational, lanes: {lanes}, chunks: {chunks}, query_first: {query_first}}}\n"
-            f'transport: "{transport}"\nprefix_cache: {prefix_cache}\n'
-            f"prefill: {{mode: {'dedicated' if prefill else 'inline'}, chunk_tokens: {chunk_tokens}}}\n"
-            f"limits: {{sequence_tokens_max: {SEQUENCE_TOKENS_MAX}, running_max: {running_max}}}\n")
-        compute = ["c0", "p0"] if prefill else ["c0"]
-        self.nodes = compute + names
-        self.names = [("lamina-coordinator", "coordinator")] + [("lamina-compute", name) for name in compute]
-        self.names += [("lamina-memory", name) for name in names]
-
-    def __enter__(self):
-        need("lamina", *{program for program, _ in self.names})
-        for program, name in self.names:
-            log = open(pathlib.Path(self.folder.name) / f"{name}.log", "wb")
-            self.processes.append(subprocess.Popen(
-                [BIN / program, "--cluster", self.config, "--name", name], stdout=log, stderr=log))
-        deadline = time.monotonic() + START_SECONDS_MAX
-        while time.monotonic() < deadline:
-            if self.status().get("state") == "serving":
-                return self
-            if any(process.poll() is not None for process in self.processes):
-                break  # Its log says why.
-            time.sleep(0.2)
-        logs = "".join((pathlib.Path(self.folder.name) / f"{n}.log").read_text()[-500:]
-                       for _, n in self.names)
-        self.__exit__()
-        raise RuntimeError(f"the cluster did not start (it has {START_SECONDS_MAX} s for it):\n{logs}")
-
-    def __exit__(self, *_):
-        self.kill_load()
-        for process in self.processes:
-            process.terminate()
-        for process in self.processes:
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        self.folder.cleanup()
 
     def status(self):
         done = subprocess.run([BIN / "lamina", "status", "--json", "--server", self.address],
                               capture_output=True, text=True, check=False)
         return json.loads(done.stdout) if done.returncode == 0 else {}
-
-    def metrics(self, daemon="coordinator"):
-        """{sample: value} of a daemon's /metrics. Far cheaper than status(), which starts a program: that
-        takes tens of milliseconds from the cores that are being measured."""
-        if daemon not in self.pages:
-            log = (pathlib.Path(self.folder.name) / f"{daemon}.log").read_text()
-            self.pages[daemon] = re.findall(r"metrics at (http://\S+)", log)[-1]
-        with urllib.request.urlopen(self.pages[daemon], timeout=START_SECONDS_MAX) as page:
-            lines = page.read().decode().splitlines()
-        samples = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
-        return {name: float(value) for name, value in samples}
-
-    def tokens_generated(self):
-        return sum(value for name, value in self.metrics().items()
-                   if name.startswith("vllm:generation_tokens_total"))
-
-    def part_seconds(self):
-        """{(node, part): seconds} that each node has spent on each part of its work so far."""
-        parts = {}
-        for daemon in self.nodes:
-            for name, value in self.metrics(daemon).items():
-                found = PART.match(name)
-                if found:
-                    parts[found.groups()] = value
-        return parts
 
     def begin_load(self, rows, context):
         """A closed load of `rows` requests, whose answers outlast all prompts and the measurement."""
@@ -160,16 +73,8 @@ class Cluster:
         self.first_tokens_before = self.first_tokens()
         self.load = subprocess.Popen(
             [BIN / "lamina", "bench", "--json", "--server", self.address, "--concurrency", str(rows), "--requests",
-             str(rows), "--input-tokens", str(context), "--output-tokens",
-             str(min(ANSWER_TOKENS_MAX, SEQUENCE_TOKENS_MAX - context))],
+             str(rows), "--input-tokens", str(context), "--output-tokens", str(self.answer_tokens(context))],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-    def first_tokens(self):
-        return sum(value for name, value in self.metrics().items()
-                   if name.startswith("vllm:time_to_first_token_seconds_count"))
-
-    def context_tokens(self):
-        return sum(value for name, value in self.metrics().items() if name.startswith("lamina_lane_context_tokens"))
 
     def check_load(self):
         if self.load.poll() is not None:
@@ -229,3 +134,166 @@ class Cluster:
         self.chunk_choice = self.status().get("chunk_choice", "")
         self.end_load()
         return stretches
+
+
+class Cluster(Running):
+    """Starts the daemons; ends them, and only them, on exit."""
+
+    def __init__(self, lanes, compute_cores="0", memory_cores="1", memory_nodes=2, capacity="2GiB",
+                 running_max=256, chunk_tokens=512, coordinator_cores="", transport="shm", chunks="auto",
+                 query_first="auto", prefill_cores=None, local=False, auto_load=None, model=MODEL,
+                 prefix_cache="off", fetch=None):
+        """`prefill_cores`: prompts run on a node of their own there, "p0". `local`: policy local, without memory nodes.
+        `auto_load`: policy auto, for (rows, context); `compute_cores` then has those of the memory nodes too.
+        `fetch`: (policy, its keys of `fetch:`). Loads repeat
+        their prompts, so that K and V of these are not kept unless it says so."""
+        super().__init__(f"127.0.0.1:{free_port()}")
+        self.folder = tempfile.TemporaryDirectory(prefix="lamina-bench-")
+        self.processes = []
+        self.pages = {}
+        names = [] if local else [f"m{i}" for i in range(memory_nodes)]
+        self.config = pathlib.Path(self.folder.name) / "cluster.yaml"
+        memory = "memory:\n" + "\n".join(
+            f'  - {{name: {name}, cores: "{memory_cores}", capacity: {capacity}, http: {ANY_PORT}}}'
+            for name in names)
+        kv = f", capacity: {capacity}" if local or auto_load else ""
+        policy = "local" if local else "auto" if auto_load else fetch[0] if fetch else "attend_remote"
+        load = "policy_load: {{rows: {}, context: {}}}\n".format(*auto_load) if auto_load else ""
+        if fetch:
+            load = f"fetch: {json.dumps(fetch[1])}\n"
+        prefill = "" if prefill_cores is None else (
+            f'  - {{name: p0, role: prefill, cores: "{prefill_cores}", http: {ANY_PORT}}}\n')
+        self.config.write_text(
+            f'model: {model}\ncoordinator: {{listen: {self.address}, http: {ANY_PORT}, cores: "{coordinator_cores}"}}\n'
+            f'compute:\n  - {{name: c0, cores: "{compute_cores}", http: {ANY_PORT}{kv}}}\n{prefill}'
+            f"policy: {policy}\n{load}{'' if local else memory}\n"
+            f"pipeline: {{mode: rotational, lanes: {lanes}, chunks: {chunks}, query_first: {query_first}}}\n"
+            f'transport: "{transport}"\nprefix_cache: {prefix_cache}\n'
+            f"prefill: {{mode: {'dedicated' if prefill else 'inline'}, chunk_tokens: {chunk_tokens}}}\n"
+            f"limits: {{sequence_tokens_max: {SEQUENCE_TOKENS_MAX}, running_max: {running_max}}}\n")
+        compute = ["c0", "p0"] if prefill else ["c0"]
+        self.nodes = compute + names
+        self.names = [("lamina-coordinator", "coordinator")] + [("lamina-compute", name) for name in compute]
+        self.names += [("lamina-memory", name) for name in names]
+
+    def __enter__(self):
+        need("lamina", *{program for program, _ in self.names})
+        for program, name in self.names:
+            log = open(pathlib.Path(self.folder.name) / f"{name}.log", "wb")
+            self.processes.append(subprocess.Popen(
+                [BIN / program, "--cluster", self.config, "--name", name], stdout=log, stderr=log))
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while time.monotonic() < deadline:
+            if self.status().get("state") == "serving":
+                return self
+            if any(process.poll() is not None for process in self.processes):
+                break  # Its log says why.
+            time.sleep(0.2)
+        logs = "".join((pathlib.Path(self.folder.name) / f"{n}.log").read_text()[-500:]
+                       for _, n in self.names)
+        self.__exit__()
+        raise RuntimeError(f"the cluster did not start (it has {START_SECONDS_MAX} s for it):\n{logs}")
+
+    def __exit__(self, *_):
+        self.kill_load()
+        for process in self.processes:
+            process.terminate()
+        for process in self.processes:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self.folder.cleanup()
+
+    def metrics(self, daemon="coordinator"):
+        """{sample: value} of a daemon's /metrics. Far cheaper than status(), which starts a program: that
+        takes tens of milliseconds from the cores that are being measured."""
+        if daemon not in self.pages:
+            log = (pathlib.Path(self.folder.name) / f"{daemon}.log").read_text()
+            self.pages[daemon] = re.findall(r"metrics at (http://\S+)", log)[-1]
+        with urllib.request.urlopen(self.pages[daemon], timeout=START_SECONDS_MAX) as page:
+            lines = page.read().decode().splitlines()
+        samples = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
+        return {name: float(value) for name, value in samples}
+
+    def tokens_generated(self):
+        return sum(value for name, value in self.metrics().items()
+                   if name.startswith("vllm:generation_tokens_total"))
+
+    def sent_bytes(self, name):
+        return self.metrics(name)[f'lamina_sent_bytes_total{{node="{name}",role="memory"}}']
+
+    def part_seconds(self):
+        """{(node, part): seconds} that each node has spent on each part of its work so far."""
+        parts = {}
+        for daemon in self.nodes:
+            for name, value in self.metrics(daemon).items():
+                found = PART.match(name)
+                if found:
+                    parts[found.groups()] = value
+        return parts
+
+    def answer_tokens(self, context):
+        return min(ANSWER_TOKENS_MAX, SEQUENCE_TOKENS_MAX - context)
+
+    def first_tokens(self):
+        return sum(value for name, value in self.metrics().items()
+                   if name.startswith("vllm:time_to_first_token_seconds_count"))
+
+    def context_tokens(self):
+        return sum(value for name, value in self.metrics().items() if name.startswith("lamina_lane_context_tokens"))
+
+
+class Remote(Running):
+    """A cluster that serves already, here or elsewhere: nothing of it is started, set or ended. Its counters come by `lamina
+    status`, which takes some tens of milliseconds, so that a stretch is measured to within so much."""
+
+    def __init__(self, address, answer_tokens=REMOTE_ANSWER_TOKENS):
+        super().__init__(address)
+        self.tokens_of_answers = answer_tokens
+
+    def __enter__(self):
+        need("lamina")
+        status = self.status()
+        if status.get("state") != "serving":
+            raise SystemExit(f"--server: no cluster serves at {self.address}")
+        if status["running"] + status["waiting"] > 0:
+            raise SystemExit(f"--server: {self.address} has {status['running'] + status['waiting']} requests of others")
+        return self
+
+    def __exit__(self, *_):
+        self.kill_load()
+
+    def nodes(self):
+        return self.status()["nodes"]
+
+    def answer_tokens(self, _):
+        return self.tokens_of_answers
+
+    def tokens_generated(self):
+        return self.status()["tokens_generated"]
+
+    def part_seconds(self):
+        return {(node["name"], part): spent for node in self.nodes() for part, spent in node["part_seconds"].items()}
+
+    def sent_bytes(self, name):
+        return next(node["bytes_sent"] for node in self.nodes() if node["name"] == name)
+
+    def first_tokens(self):
+        return self.status()["time_to_first_token"]["count"]
+
+    def context_tokens(self):
+        return sum(lane["context_tokens"] for lane in self.status()["lanes"])
+
+
+def add_server(parser):
+    parser.add_argument("--server", metavar="HOST:PORT",
+                        help="measure the cluster that serves there, as it is, instead of one that is started here")
+
+
+def described(running):
+    """What a remote cluster is, in a line."""
+    status = running.status()
+    nodes = ", ".join(f"{node['name']} ({node['role']}, {node['device']})" for node in status["nodes"])
+    return f"cluster {running.address}: {status['model']}, policy {status['policy']}, {len(status['lanes'])} lanes, {nodes}"

@@ -11,6 +11,7 @@ import json
 
 import cluster
 import processor
+import remote
 from floor import bounds, bounds_text, floor_ms, parts_of, parts_text
 
 
@@ -25,7 +26,11 @@ def main():
     parser.add_argument("--rows", type=integers, default=[1, 16, 64])
     parser.add_argument("--context", type=integers, default=[128, 1024, 4096])
     parser.add_argument("--lanes", type=int, default=2)
+    cluster.add_server(parser)
     arguments = parser.parse_args()
+    if arguments.server:
+        remote.steps(arguments.server, [(rows, context) for rows in arguments.rows for context in arguments.context], arguments.json)
+        return
     limits = bounds()
     print(f"machine   {processor.machine()}")
     print(bounds_text(limits))

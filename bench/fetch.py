@@ -16,7 +16,6 @@ import processor
 
 WINDOW = "64MiB"
 COPIES = 5
-SENT = 'lamina_sent_bytes_total{node="m0",role="memory"}'
 
 
 def copy_rate(mebibytes):
@@ -33,21 +32,38 @@ def copy_rate(mebibytes):
     return size / best
 
 
-class Fetching(cluster.Cluster):
-    """Counts what the memory node sends in each stretch."""
+class Fetching:
+    """Counts what the memory node `m0` sends in each stretch. Beside a cluster that runs."""
+
+    def __init__(self, *arguments, **keys):
+        super().__init__(*arguments, **keys)
+        self.rates = []
 
     def stretch(self, seconds):
-        sent = self.metrics("m0")[SENT]
+        sent = self.sent_bytes("m0")
         begin = time.monotonic()
         found = super().stretch(seconds)
-        sent_per_second = (self.metrics("m0")[SENT] - sent) / (time.monotonic() - begin)
+        sent_per_second = (self.sent_bytes("m0") - sent) / (time.monotonic() - begin)
         self.rates.append(sent_per_second / found.shares[("m0", "reply")])
         return found
 
 
-def measure(rows, context):
-    with Fetching(1, memory_nodes=1, fetch=("fetch_heads", {"window": WINDOW})) as running:
-        running.rates = []
+class FetchingCluster(Fetching, cluster.Cluster):
+    pass
+
+
+class FetchingRemote(Fetching, cluster.Remote):
+    def __enter__(self):
+        super().__enter__()
+        status = self.status()
+        if not status["policy"].startswith("fetch_") or "m0" not in [node["name"] for node in status["nodes"]]:
+            raise SystemExit(f"--server: {self.address} has policy {status['policy']}; its policy has to be fetch_heads, with a memory node m0")
+        return self
+
+
+def measure(server, rows, context):
+    keys = {"memory_nodes": 1, "fetch": ("fetch_heads", {"window": WINDOW})}
+    with FetchingRemote(server) if server else FetchingCluster(1, **keys) as running:
         best = running.decode_rate(rows, context)
         return {"rows": rows, "context": context, "step_s": rows / best.tokens_per_second,
                 "streaming": best.shares[("m0", "reply")], "bytes_per_second": max(running.rates)}
@@ -58,10 +74,11 @@ def main():
     parser.add_argument("--json", help="write the figures here")
     parser.add_argument("--points", default="1x4096,4x1024,16x1024", help="ROWSxCONTEXT, ...")
     parser.add_argument("--copy", type=int, default=384, help="MiB of the buffers that are copied")
+    cluster.add_server(parser)
     arguments = parser.parse_args()
     print(f"machine {processor.machine()}")
     before = copy_rate(arguments.copy)
-    points = [measure(*map(int, point.split("x"))) for point in arguments.points.split(",")]
+    points = [measure(arguments.server, *map(int, point.split("x"))) for point in arguments.points.split(",")]
     copy = max(before, copy_rate(arguments.copy))
     print(f"plain copy {copy / 1e9:.1f} GB/s\n\n| rows | context | ms a step | of it streaming | stream, GB/s | of a copy |\n|---|---|---|---|---|---|")
     for point in points:

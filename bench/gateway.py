@@ -16,6 +16,7 @@ import os
 import pathlib
 import statistics
 import subprocess
+import tempfile
 
 import cluster
 import processor
@@ -31,6 +32,7 @@ class GatewayCluster(cluster.Cluster):
     def __init__(self, running_max, cores, **keys):
         super().__init__(lanes=2, running_max=running_max, memory_nodes=1, coordinator_cores=cores, **keys)
         self.gateway = f"127.0.0.1:{cluster.free_port()}"
+        self.model = MODEL
         self.client = ["taskset", "-c", cores] if cores else []
         with open(self.config, "a", encoding="utf-8") as out:
             out.write(f'gateway: {{listen: {self.gateway}, model_names: {MODEL}, cores: "{cores}"}}\n')
@@ -40,6 +42,18 @@ class GatewayCluster(cluster.Cluster):
         """Processor time that the gateway has used so far."""
         fields = pathlib.Path(f"/proc/{self.processes[-1].pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class RemoteGateway(cluster.Remote):
+    """A cluster and its gateway that serve; the gateway's processor time is not seen from here."""
+
+    def __init__(self, arguments):
+        super().__init__(arguments.server)
+        self.gateway, self.model = arguments.gateway, arguments.model
+        self.client = ["taskset", "-c", arguments.cores] if arguments.cores else []
+
+    def gateway_seconds(self):
+        return None
 
 
 def run(*command):
@@ -59,20 +73,20 @@ def grpc(running, load):
 def http(running, load):
     before = running.gateway_seconds()
     report = json.loads(run(*running.client, program("lamina-bench-gateway"), "--server", running.gateway,
-                            "--model", MODEL, *load))
-    report["tpot_ms"]["gateway_us"] = 1e6 * (running.gateway_seconds() - before) / report["output_tokens"]
+                            "--model", running.model, *load))
+    if before is not None:
+        report["tpot_ms"]["gateway_us"] = 1e6 * (running.gateway_seconds() - before) / report["output_tokens"]
     return report["output_tokens_per_second"], report["tpot_ms"]
 
 
 def batch(running, load):
     keys = dict(zip(load[::2], load[1::2]))
-    folder = pathlib.Path(running.folder.name)
-    lines, answers = folder / "batch.jsonl", folder / "answers.jsonl"
+    lines, answers = running.answers / "batch.jsonl", running.answers / "answers.jsonl"
     answers.unlink(missing_ok=True)
     prompt = list(range(1000, 1000 + int(keys["--input-tokens"])))
     lines.write_text("".join(json.dumps({
         "custom_id": f"r{i}", "method": "POST", "url": "/v1/completions",
-        "body": {"model": MODEL, "prompt": [p + i for p in prompt], "temperature": 0, "ignore_eos": True,
+        "body": {"model": running.model, "prompt": [p + i for p in prompt], "temperature": 0, "ignore_eos": True,
                  "max_tokens": int(keys["--output-tokens"])}}) + "\n" for i in range(int(keys["--requests"]))))
     report = json.loads(run(*running.client, program("lamina"), "batch", "--json", "--input", lines, "--output",
                             answers, "--concurrency", keys["--concurrency"], "--server", running.address))
@@ -88,14 +102,21 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cores", default="", help="of the coordinator, the gateway and the clients; none for any")
     parser.add_argument("--batch", action="store_true", help="`lamina batch` instead of the gateway")
+    cluster.add_server(parser)
+    parser.add_argument("--gateway", metavar="HOST:PORT", help="with --server: its gateway")
+    parser.add_argument("--model", default=MODEL, help="with --server: the model's name at the gateway")
     arguments = parser.parse_args()
+    if arguments.server and not arguments.gateway and not arguments.batch:
+        parser.error("--server: give its gateway's address too, --gateway HOST:PORT")
     other = batch if arguments.batch else http
     points = [int(part) for part in arguments.concurrency.split(",")]
     rows = []
     print(f"machine   {processor.machine()}")
     print(f"{'in flight':>9} {'gRPC tok/s':>11} {other.__name__ + ' tok/s':>11} {'ratio':>6}"
           f" {'gRPC tpot p50/p99 ms':>22} {other.__name__ + ' tpot p50/p99 ms':>22}")
-    with GatewayCluster(running_max=max(points), cores=arguments.cores) as running:
+    where = RemoteGateway(arguments) if arguments.server else GatewayCluster(max(points), arguments.cores)
+    with where as running, tempfile.TemporaryDirectory(prefix="lamina-gateway-") as folder:
+        running.answers = pathlib.Path(folder)
         for point in points:
             load = ["--concurrency", str(point), "--requests", str(max(point, 16)), "--input-tokens",
                     str(arguments.input_tokens), "--output-tokens", str(arguments.tokens)]

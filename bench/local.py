@@ -14,7 +14,9 @@ How turns are taken: turns.py.
 import argparse
 import json
 
+import cluster
 import processor
+import remote
 from turns import Side, compare, points, print_parts
 
 
@@ -69,10 +71,15 @@ def main():
     parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--seconds", type=float, default=3.0, help="of a turn")
     parser.add_argument("--capacity", default="3GiB", help="for KV, of each cluster")
+    cluster.add_server(parser)
     arguments = parser.parse_args()
     for part in arguments.parts:
         if part not in PARTS:
             parser.error(f"--parts: '{part}' is not one of {', '.join(PARTS)}")
+    if arguments.server:
+        wanted = {"tax": arguments.tax_points, "pools": arguments.pool_points}
+        remote.steps(arguments.server, [point for part in arguments.parts for point in wanted[part]], arguments.json)
+        return
     print(f"machine   {processor.machine()}")
     found = {part: PARTS[part](arguments) for part in arguments.parts}
     if arguments.json:

@@ -16,6 +16,7 @@ import json
 
 import cluster
 import processor
+import remote
 
 LAYERS = 30
 ROW_BYTES = (2 * 960, 2 * 576)  # q, k, v out and the output back: SmolLM2-135M, each layer.
@@ -46,7 +47,11 @@ def main():
     parser.add_argument("--share", type=float, default=1 / 3, help="of the serial step that the link takes")
     parser.add_argument("--chunks", default=["auto"], type=lambda text: text.split(","))
     parser.add_argument("--bandwidth", type=float, help="bytes/s, instead of one by --share")
+    cluster.add_server(parser)
     arguments = parser.parse_args()
+    if arguments.server:
+        remote.steps(arguments.server, [(arguments.rows, arguments.context)], arguments.json)
+        return
     print(f"machine {processor.machine()}")
     free_step, free, _ = measure(arguments, "shm", 1, "never")
     network_bytes = arguments.rows * LAYERS * sum(ROW_BYTES)

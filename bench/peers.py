@@ -17,6 +17,7 @@ import subprocess
 
 import cluster
 import processor
+import remote
 from floor import bounds, bounds_text, floor_ms, parts_of, parts_text
 
 PEERS = cluster.ROOT / "build/peers"
@@ -136,8 +137,12 @@ def main():
                         help="which to run (default lamina,local,auto,llama.cpp,vLLM)")
     parser.add_argument("--lanes", default="2", help="of `lamina` and `auto`: a number or auto (default 2)")
     parser.add_argument("--vllm-dtype", default="bfloat16", help="bfloat16 (default) or float32")
+    cluster.add_server(parser)
     arguments = parser.parse_args()
     print(f"machine {processor.machine()}")
+    if arguments.server:
+        remote.steps(arguments.server, arguments.points, arguments.json)
+        return
     limits = bounds()
     print(bounds_text(limits), flush=True)
     found = {}

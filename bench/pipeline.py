@@ -22,8 +22,10 @@ import json
 import subprocess
 import tempfile
 
+import cluster
 import processor
 import pipeline_model
+import remote
 import small_vocabulary
 from turns import Side, compare, points, words
 from programs import program
@@ -89,7 +91,11 @@ def main():
     parser.add_argument("--seconds", type=float, default=2.0, help="of a turn")
     parser.add_argument("--capacity", default="2GiB", help="for KV, of each cluster")
     parser.add_argument("--vocabulary", type=int, default=small_vocabulary.QUICK_START, help="of a random model")
+    cluster.add_server(parser)
     arguments = parser.parse_args()
+    if arguments.server:
+        remote.steps(arguments.server, arguments.points, arguments.json)
+        return
     print(f"machine   {processor.machine()}")
     print(f"{'rows':>5} {'context':>8} {'t_m':>14} {'t_a':>14} {'head':>6} {'one lane':>9} {'(sim)':>6} {'two lanes':>10} {'(sim)':>6}"
           f" {'gain':>6} {'bound':>6} {'of bound':>9}")

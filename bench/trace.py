@@ -8,6 +8,7 @@ import argparse
 import json
 import statistics
 import subprocess
+import tempfile
 import time
 
 import cluster
@@ -41,19 +42,22 @@ def main():
     parser.add_argument("--context", type=int, default=128)
     parser.add_argument("--seconds", type=float, default=2.0, help="of a window")
     parser.add_argument("--turns", type=int, default=10)
+    cluster.add_server(parser)
     arguments = parser.parse_args()
     print(f"machine {processor.machine()}")
     subprocess.run([program("lamina-bench-interval")], check=True)
-    with cluster.Cluster(lanes=2) as running:
+    with cluster.Remote(arguments.server) if arguments.server else cluster.Cluster(lanes=2) as running, \
+            tempfile.TemporaryDirectory(prefix="lamina-trace-") as folder:
+        tokens_before = running.tokens_generated()
         load = subprocess.Popen(
             [program("lamina"), "bench", "--server", running.address, "--concurrency",
              str(arguments.rows), "--requests", str(arguments.rows), "--input-tokens",
-             str(arguments.context), "--output-tokens", "8000"],
+             str(arguments.context), "--output-tokens", "2000" if arguments.server else "8000"],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            while not running.tokens_generated() > 4 * arguments.rows:
+            while not running.tokens_generated() > tokens_before + 4 * arguments.rows:
                 time.sleep(0.1)
-            path = f"{running.folder.name}/trace.json"
+            path = f"{folder}/trace.json"
             ratios, rates, events = [], {"off": [], "on": []}, []
             errors, shifts = [], []
             for _ in range(arguments.turns):

@@ -83,6 +83,11 @@ struct Machine {
   uint32_t devices = 1;
   std::string link;     // To other machines; all devices of the machine share it.
   std::string between;  // Between its devices; none where it has one.
+  // Its processors, where its devices are cards: they can be memory nodes beside these. Each of
+  // `host_devices` is a device of the catalogue; `host_link` is each card's to their memory.
+  std::string host;
+  uint32_t host_devices = 1;
+  std::string host_link;
   Price price;
   Figure idle_watts;  // Of the host without its devices.
   Figure busy_watts;

@@ -267,6 +267,9 @@ std::vector<Key> CatalogueReader::MachineKeys(Machine& machine) const {
           {"devices", yaml_.Whole(machine.devices)},
           {"link", yaml_.Text(machine.link)},
           {"between", yaml_.Text(machine.between), Presence::kOptional},
+          {"host", yaml_.Text(machine.host), Presence::kOptional},
+          {"host_devices", yaml_.Whole(machine.host_devices), Presence::kOptional},
+          {"host_link", yaml_.Text(machine.host_link), Presence::kOptional},
           {"price",
            [this, &machine](const YAML::Node& node, const std::string& path) {
              return ReadPrice(node, path, machine.price);
@@ -313,6 +316,23 @@ absl::Status CatalogueReader::CheckMachine(const Machine& machine, const std::st
   }
   if (machine.devices > 1 && catalogue_.FindLink(machine.between) == nullptr) {
     return missing("between", machine.between, "links; a machine with several devices has one");
+  }
+  if (machine.host.empty()) {
+    return machine.host_link.empty()
+               ? absl::OkStatus()
+               : absl::InvalidArgumentError(absl::StrCat(
+                     path, ".host_link: the machine has no host; name its processors"));
+  }
+  const Device* host = catalogue_.FindDevice(machine.host);
+  if (host == nullptr || host->kind != DeviceKind::kCpu) {
+    return missing("host", machine.host, "devices of kind cpu");
+  }
+  if (catalogue_.FindLink(machine.host_link) == nullptr) {
+    return missing("host_link", machine.host_link, "links; a machine with a host has one");
+  }
+  if (machine.host_devices < 1 || machine.host_devices > kDevicesMax) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ".host_devices: ", machine.host_devices,
+                                                   " is not in [1, ", kDevicesMax, "]"));
   }
   return absl::OkStatus();
 }

@@ -19,8 +19,23 @@ double MeanAttended(const ModelShape& shape, double context) {
   return shape.AttendedTokens(context) / shape.layers;
 }
 
+// Tokens of a layer whose K and V a lane's rows read.
+double TokensAttended(const ModelShape& shape, const StepLoad& lane) {
+  return lane.rows * MeanAttended(shape, lane.context) +
+         lane.prompt_rows * MeanAttended(shape, lane.prompt_row_context);
+}
+
 double KvBytesRead(const ModelShape& shape, const StepLoad& lane) {
-  return lane.rows * MeanAttended(shape, lane.context) * shape.KvBytesPerTokenLayer();
+  return TokensAttended(shape, lane) * shape.KvBytesPerTokenLayer();
+}
+
+// The part of one lane.
+StepLoad LaneOf(const Cluster& cluster, const StepLoad& load) {
+  StepLoad lane = load;
+  lane.rows /= cluster.lanes;
+  lane.prompt_rows /= cluster.lanes;
+  lane.prompt_tokens = cluster.prompt_replicas > 0 ? 0 : load.prompt_tokens / cluster.lanes;
+  return lane;
 }
 
 // Hops of a lane's residual from stage to stage, and back to the first.
@@ -55,7 +70,7 @@ StepTimes LocalStep(const ModelShape& shape, const Cluster& cluster, const StepL
                   .head = HeadSeconds(shape, cluster, lane.rows)};
   times.attention =
       AttentionSeconds(cluster.compute.attention, Share(KvBytesRead(shape, lane), cluster.shards));
-  const double tokens = lane.rows + lane.prompt_tokens;
+  const double tokens = lane.all_rows() + lane.prompt_tokens;
   const Estimate layers = Real(shape.layers) * (times.slice + times.attention);
   const Estimate path = layers + times.head + HopsSeconds(shape, cluster, tokens);
   Choose({{ComputeBusy(cluster, layers, times), Bottleneck::kCompute}, {path, Bottleneck::kPath}},
@@ -66,7 +81,7 @@ StepTimes LocalStep(const ModelShape& shape, const Cluster& cluster, const StepL
 StepTimes RemoteStep(const ModelShape& shape, const Cluster& cluster, const StepLoad& lane) {
   StepTimes times{.slice = SliceSeconds(shape, cluster, lane),
                   .head = HeadSeconds(shape, cluster, lane.rows)};
-  const double share = BusiestShare(shape, cluster, lane.rows);
+  const double share = BusiestShare(shape, cluster, lane.all_rows());
   times.attention = AttentionSeconds(cluster.memory.attention, share * KvBytesRead(shape, lane));
   const Traffic traffic = TrafficOf(shape, cluster, lane);
   // A shard carries its own heads' rows, a memory node its share of them; the slower side counts.
@@ -80,7 +95,7 @@ StepTimes RemoteStep(const ModelShape& shape, const Cluster& cluster, const Step
   const Estimate link_busy =
       Max(one_way * compute_byte / nodes, one_way * share * cluster.memory_link.seconds_per_byte);
   const double layers = shape.layers;
-  const double tokens = lane.rows + lane.prompt_tokens;
+  const double tokens = lane.all_rows() + lane.prompt_tokens;
   const Estimate path = layers * (times.slice + times.network + times.attention) + times.head +
                         HopsSeconds(shape, cluster, tokens);
   const double lanes = cluster.lanes;
@@ -109,7 +124,7 @@ StepTimes FetchStep(const ModelShape& shape, const Cluster& cluster, const StepL
   StepTimes times{.slice = SliceSeconds(shape, cluster, lane),
                   .head = HeadSeconds(shape, cluster, lane.rows)};
   const double share = 1.0 / cluster.shards;
-  const double attended = lane.rows * MeanAttended(shape, lane.context);
+  const double attended = TokensAttended(shape, lane);
   // All replicas draw on the same memory nodes.
   const Estimate byte = Max(cluster.compute_link.seconds_per_byte,
                             Real(cluster.replicas) * cluster.shards *
@@ -128,7 +143,7 @@ StepTimes FetchStep(const ModelShape& shape, const Cluster& cluster, const StepL
   times.network = layer.kv_transfer;
   const Estimate layers = Real(shape.layers) * fetched.layer;
   const Estimate path = layers + cluster.compute_link.latency + times.head +
-                        HopsSeconds(shape, cluster, lane.rows + lane.prompt_tokens);
+                        HopsSeconds(shape, cluster, lane.all_rows() + lane.prompt_tokens);
   const bool waits = fetched.layer.value > times.slice.value + times.attention.value;
   Choose(
       {{ComputeBusy(cluster, layers, times), waits ? Bottleneck::kNetwork : Bottleneck::kCompute},
@@ -160,9 +175,7 @@ absl::string_view KvPolicyName(KvPolicy policy) {
 StepTimes StepOf(const ModelShape& shape, const Cluster& cluster, const StepLoad& load) {
   LAMINA_CHECK(load.rows > 0 && cluster.lanes > 0);
   LAMINA_CHECK(cluster.policy == KvPolicy::kLocal || cluster.memory_nodes > 0);
-  StepLoad lane = load;
-  lane.rows /= cluster.lanes;
-  lane.prompt_tokens = cluster.prompt_replicas > 0 ? 0 : load.prompt_tokens / cluster.lanes;
+  const StepLoad lane = LaneOf(cluster, load);
   switch (cluster.policy) {
     case KvPolicy::kLocal:
       return LocalStep(shape, cluster, lane);
@@ -174,9 +187,7 @@ StepTimes StepOf(const ModelShape& shape, const Cluster& cluster, const StepLoad
 }
 
 Estimate ComputeSeconds(const ModelShape& shape, const Cluster& cluster, const StepLoad& load) {
-  StepLoad lane = load;
-  lane.rows /= cluster.lanes;
-  lane.prompt_tokens = cluster.prompt_replicas > 0 ? 0 : load.prompt_tokens / cluster.lanes;
+  const StepLoad lane = LaneOf(cluster, load);
   Estimate layer = SliceSeconds(shape, cluster, lane);
   if (cluster.policy != KvPolicy::kAttendRemote) {
     layer = layer + AttentionSeconds(cluster.compute.attention,

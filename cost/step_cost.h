@@ -63,6 +63,12 @@ struct StepLoad {
   double context = 0;        // Tokens of each.
   double prompt_tokens = 0;  // Of prompts' chunks, beside the rows.
   double prompt_length = 0;  // Tokens of the prompts that these belong to.
+  // Prompt tokens behind a found prefix. Each is a row, and reads K and V of the tokens before it
+  // where they lie, as a decode row does.
+  double prompt_rows = 0;
+  double prompt_row_context = 0;  // Tokens that each of them reads, in the mean.
+
+  double all_rows() const { return rows + prompt_rows; }
 };
 
 enum class Bottleneck : uint8_t { kPath, kCompute, kMemory, kNetwork };

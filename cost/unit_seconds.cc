@@ -19,7 +19,7 @@ double PromptAttentionFlops(const ModelShape& shape, double length) {
 }  // namespace
 
 Estimate SliceSeconds(const ModelShape& shape, const Cluster& cluster, const StepLoad& lane) {
-  const double tokens = lane.rows + lane.prompt_tokens;
+  const double tokens = lane.all_rows() + lane.prompt_tokens;
   const double bytes = kElementBytes * shape.LayerWeightsRead(tokens);
   const double prompt_flops = lane.prompt_tokens * PromptAttentionFlops(shape, lane.prompt_length);
   const double flops = tokens * shape.LayerFlopsPerRow() + prompt_flops;
@@ -62,13 +62,14 @@ double BusiestShare(const ModelShape& shape, const Cluster& cluster, double rows
 }
 
 Traffic TrafficOf(const ModelShape& shape, const Cluster& cluster, const StepLoad& lane) {
-  Traffic traffic{.out = lane.rows * shape.RowBytesOut(), .back = lane.rows * shape.RowBytesBack()};
+  const double rows = lane.all_rows();
+  Traffic traffic{.out = rows * shape.RowBytesOut(), .back = rows * shape.RowBytesBack()};
   if (cluster.partition == Partition::kTokenRange) {
     // Queries go to every node; each returns f32 partials.
     const double queries = shape.RowBytesBack();
     const double partials = 4.0 * shape.query_heads * (shape.head_dim + 1.0);
-    traffic.out += lane.rows * queries * (cluster.memory_nodes - 1.0);
-    traffic.back = lane.rows * partials * cluster.memory_nodes;
+    traffic.out += rows * queries * (cluster.memory_nodes - 1.0);
+    traffic.back = rows * partials * cluster.memory_nodes;
   }
   // K and V of prompts leave without coming back.
   traffic.out += lane.prompt_tokens * shape.KvBytesPerTokenLayer();

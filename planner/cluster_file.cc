@@ -67,18 +67,23 @@ void AddCompute(const Problem& problem, const Configuration& configuration, Clus
   }
 }
 
+// Of hosts of the compute machines the price is in these machines' price.
 void AddMemory(const Problem& problem, const Hardware& hardware, ClusterConfig& config) {
-  if (hardware.memory == nullptr) {
+  const cost::Device* device = hardware.MemoryDevice(problem.catalogue);
+  if (device == nullptr) {
     return;
   }
-  const cost::Device& device = *problem.catalogue.FindDevice(hardware.memory->device);
-  for (uint32_t i = 0; i < hardware.memory_machines * hardware.memory->devices; ++i) {
+  const uint32_t of_machine =
+      hardware.on_hosts ? hardware.compute->host_devices : hardware.memory->devices;
+  for (uint32_t i = 0; i < hardware.memory_nodes(); ++i) {
     MemoryNodeConfig node;
     node.name = absl::StrCat("m", i);
-    node.host = absl::StrCat("memory-", i / hardware.memory->devices);
-    node.device = DeviceName(device, i % hardware.memory->devices);
-    node.capacity_bytes = Capacity((1 - cost::kReserve) * device.capacity.value);
-    node.price_per_hour = PriceOfDevice(problem, *hardware.memory);
+    node.host = absl::StrCat(hardware.on_hosts ? "compute-" : "memory-", i / of_machine);
+    node.device = DeviceName(*device, i % of_machine);
+    node.capacity_bytes = Capacity((1 - cost::kReserve) * device->capacity.value);
+    if (!hardware.on_hosts) {
+      node.price_per_hour = PriceOfDevice(problem, *hardware.memory);
+    }
     config.memory.push_back(node);
   }
 }
@@ -116,17 +121,14 @@ std::string WhyNotRunnable(const Problem& problem, const Configuration& configur
   if (!problem.model.runs.yes) {
     return absl::StrCat(problem.model.name, ": ", problem.model.runs.why);
   }
-  for (const cost::Machine* machine :
-       {configuration.hardware.compute, configuration.hardware.memory}) {
-    if (machine != nullptr) {
-      const cost::Device& device = *problem.catalogue.FindDevice(machine->device);
-      if (!device.runs.yes) {
-        return absl::StrCat(device.name, ": ", device.runs.why);
-      }
-    }
-  }
   const cost::Device& compute =
       *problem.catalogue.FindDevice(configuration.hardware.compute->device);
+  for (const cost::Device* device :
+       {&compute, configuration.hardware.MemoryDevice(problem.catalogue)}) {
+    if (device != nullptr && !device->runs.yes) {
+      return absl::StrCat(device->name, ": ", device->runs.why);
+    }
+  }
   if (problem.model.experts > 1 && compute.kind == DeviceKind::kGpu) {
     return absl::StrCat(problem.model.name, ": experts run on processors, not on ", compute.name);
   }

@@ -34,8 +34,7 @@ std::set<uint32_t> LaneChoices(const Configuration& configuration) {
 // K and V on memory nodes, attention there.
 void AppendRemote(const Problem& problem, Configuration configuration,
                   std::vector<Configuration>& out) {
-  const uint32_t nodes =
-      Devices(configuration.hardware.memory, configuration.hardware.memory_machines);
+  const uint32_t nodes = configuration.hardware.memory_nodes();
   configuration.policy = KvPolicy::kAttendRemote;
   for (const Partition partition :
        {Partition::kRequest, Partition::kHead, Partition::kTokenRange}) {
@@ -56,7 +55,7 @@ void AppendRemote(const Problem& problem, Configuration configuration,
 void AppendPolicies(const Problem& problem, Configuration configuration,
                     std::vector<Configuration>& out) {
   const uint32_t all = configuration.replicas;
-  if (configuration.hardware.memory != nullptr) {
+  if (configuration.hardware.two_pools()) {
     for (uint32_t prompts = 0; prompts < all && prompts <= kPromptReplicasMax; ++prompts) {
       configuration.replicas = all - prompts;
       configuration.prompt_replicas = prompts;
@@ -67,7 +66,7 @@ void AppendPolicies(const Problem& problem, Configuration configuration,
   configuration.replicas = all;
   configuration.prompt_replicas = 0;
   configuration.lanes = all * configuration.stages;
-  if (configuration.hardware.memory == nullptr) {
+  if (!configuration.hardware.two_pools()) {
     configuration.policy = KvPolicy::kLocal;
     out.push_back(configuration);
     return;
@@ -81,19 +80,41 @@ void AppendPolicies(const Problem& problem, Configuration configuration,
 
 }  // namespace
 
+uint32_t Hardware::memory_nodes() const {
+  return on_hosts ? compute->host_devices * compute_machines : Devices(memory, memory_machines);
+}
+
+const std::string& Hardware::memory_link() const {
+  return !on_hosts ? memory->link : compute_machines == 1 ? compute->host_link : compute->link;
+}
+
+const cost::Device* Hardware::MemoryDevice(const cost::Catalogue& catalogue) const {
+  return two_pools() ? catalogue.FindDevice(on_hosts ? compute->host : memory->device) : nullptr;
+}
+
 Rates::Rates(const Problem& problem) {
   for (const Machine& machine : problem.catalogue.machines) {
     const cost::Device* device = problem.catalogue.FindDevice(machine.device);
     MachineRates rates = {
-        .device = cost::RatesOf(*device),
         .link = cost::RatesOf(*problem.catalogue.FindLink(machine.link), machine.devices)};
     if (const cost::Link* between = problem.catalogue.FindLink(machine.between);
         between != nullptr) {
       rates.between = cost::RatesOf(*between, 1);
     }
-    const auto calibration = problem.calibrations.find(device->name);
-    if (calibration != problem.calibrations.end()) {
-      rates.device = cost::WithCalibration(rates.device, calibration->second, problem.model);
+    const auto calibrated = [&](const cost::Device& one) {
+      const auto calibration = problem.calibrations.find(one.name);
+      return calibration == problem.calibrations.end()
+                 ? cost::RatesOf(one)
+                 : cost::WithCalibration(cost::RatesOf(one), calibration->second, problem.model);
+    };
+    rates.device = calibrated(*device);
+    if (const cost::Device* host = problem.catalogue.FindDevice(machine.host); host != nullptr) {
+      const cost::Link& bus = *problem.catalogue.FindLink(machine.host_link);
+      const double hosts = machine.host_devices;
+      rates.host = calibrated(*host);
+      rates.card_to_host = cost::RatesOf(bus, 1);
+      rates.host_to_card = cost::RatesOf(bus, hosts / machine.devices);
+      rates.host_network = cost::RatesOf(*problem.catalogue.FindLink(machine.link), hosts);
     }
     machines_[&machine] = rates;
   }
@@ -115,10 +136,25 @@ cost::Cluster Rates::ClusterOf(const Configuration& configuration) const {
     const MachineRates& memory = machines_.at(configuration.hardware.memory);
     cluster.memory = memory.device;
     cluster.memory_link = memory.link;
-    cluster.memory_nodes =
-        Devices(configuration.hardware.memory, configuration.hardware.memory_machines);
+    cluster.memory_nodes = configuration.hardware.memory_nodes();
+  }
+  if (configuration.hardware.on_hosts) {
+    PutOnHosts(configuration.hardware, compute, cluster);
   }
   return cluster;
+}
+
+// On one machine rows cross the bus alone. On several, all are charged as if they crossed the
+// network, though one in as many stays.
+void Rates::PutOnHosts(const Hardware& hardware, const MachineRates& machine,
+                       cost::Cluster& cluster) {
+  cluster.memory = machine.host;
+  cluster.memory_nodes = hardware.memory_nodes();
+  cluster.memory_link = machine.host_network;
+  if (hardware.compute_machines == 1) {
+    cluster.compute_link = machine.card_to_host;
+    cluster.memory_link = machine.host_to_card;
+  }
 }
 
 std::vector<Hardware> AllHardware(const Problem& problem) {
@@ -140,6 +176,9 @@ std::vector<Hardware> AllHardware(const Problem& problem) {
             break;
           }
           all.push_back({kinds[c], memory, nc, nm});
+          if (memory == nullptr && !kinds[c]->host.empty()) {
+            all.push_back({.compute = kinds[c], .compute_machines = nc, .on_hosts = true});
+          }
         }
       }
     }
@@ -168,10 +207,23 @@ std::vector<Configuration> AllConfigurations(const Problem& problem, const Hardw
   return all;
 }
 
+bool KeepsPrefixes(const Problem& problem, const Configuration& configuration) {
+  const auto on_processor = [&](const cost::Device* device) {
+    return device == nullptr || device->kind == cost::DeviceKind::kCpu;
+  };
+  const Hardware& hardware = configuration.hardware;
+  return configuration.prompt_replicas == 0 && configuration.partition != Partition::kTokenRange &&
+         on_processor(problem.catalogue.FindDevice(hardware.compute->device)) &&
+         on_processor(hardware.MemoryDevice(problem.catalogue));
+}
+
 std::string HardwareName(const Hardware& hardware) {
   std::string name = absl::StrCat(hardware.compute_machines, " x ", hardware.compute->name);
   if (hardware.memory != nullptr) {
     absl::StrAppend(&name, " + ", hardware.memory_machines, " x ", hardware.memory->name);
+  }
+  if (hardware.on_hosts) {
+    absl::StrAppend(&name, hardware.compute_machines == 1 ? " + its host" : " + their hosts");
   }
   return name;
 }

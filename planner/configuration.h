@@ -35,12 +35,21 @@ struct Problem {
   double margin = 1;
 };
 
-// Machines of up to two kinds; `memory` is null for one pool.
+// Machines of up to two kinds. Memory nodes are those of `memory`, or the processors of the compute
+// machines themselves; there are none for one pool.
 struct Hardware {
   const cost::Machine* compute = nullptr;
   const cost::Machine* memory = nullptr;
   uint32_t compute_machines = 0;
   uint32_t memory_machines = 0;
+  bool on_hosts = false;  // `memory` is null then.
+
+  bool two_pools() const { return memory != nullptr || on_hosts; }
+  uint32_t memory_nodes() const;
+  // The link over which rows go to memory nodes. Requires: two_pools().
+  const std::string& memory_link() const;
+  // Null for one pool.
+  const cost::Device* MemoryDevice(const cost::Catalogue& catalogue) const;
 };
 
 struct Configuration {
@@ -65,19 +74,30 @@ class Rates {
     cost::DeviceRates device;
     cost::LinkRates link;
     cost::LinkRates between;
+    cost::DeviceRates host;
+    cost::LinkRates card_to_host;  // Of one card,
+    cost::LinkRates host_to_card;  // and of one processor, to which several have links.
+    cost::LinkRates host_network;  // Of one processor, to other machines.
   };
+  static void PutOnHosts(const Hardware& hardware, const MachineRates& machine,
+                         cost::Cluster& cluster);
   std::map<const cost::Machine*, MachineRates> machines_;
 };
 
 // Every choice of machines within the budget and the number of machines. Compute machines may be of
-// any kind, memory machines too; one pool has no memory machines.
+// any kind, memory machines too; one pool has no memory machines, nor have compute machines whose
+// own processors are memory nodes.
 std::vector<Hardware> AllHardware(const Problem& problem);
 
 // Every way to use the machines: replicas of stages of shards (shards within one machine, in powers
 // of two), prompts inline or on up to four replicas, lanes, partitions and policies.
 std::vector<Configuration> AllConfigurations(const Problem& problem, const Hardware& hardware);
 
-// "2 x h100-1 + 3 x epyc-9654".
+// Whether K and V of prompts' beginnings are kept for others that begin alike, in the cluster that
+// a plan's file describes: where tokens of prompts may be rows (SchedulerOptionsOf()).
+bool KeepsPrefixes(const Problem& problem, const Configuration& configuration);
+
+// "2 x h100-1 + 3 x epyc-9654", "1 x h100-8 + its host".
 std::string HardwareName(const Hardware& hardware);
 // "2 replicas of 2 stages, 3 lanes, attend_remote by request, prompts inline".
 std::string ArrangementName(const Configuration& configuration);

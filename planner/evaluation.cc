@@ -35,17 +35,15 @@ class Evaluator {
   Evaluator(const Problem& problem, const Rates& rates, const Configuration& configuration)
       : problem_(problem),
         configuration_(configuration),
-        cluster_(rates.ClusterOf(configuration)) {}
+        cluster_(rates.ClusterOf(configuration)),
+        hit_(KeepsPrefixes(problem, configuration) ? problem.load.hit() : 0) {}
 
   Evaluation Run();
 
  private:
-  cost::StepLoad StepLoadOf(double rows) const {
-    return {.rows = rows,
-            .context = problem_.load.context(),
-            .prompt_tokens = rows * problem_.load.input / problem_.load.output,
-            .prompt_length = problem_.load.input};
-  }
+  cost::StepLoad StepLoadOf(double rows) const;
+  // Tokens of a prompt that are not found; the last one never is.
+  double Computed() const { return std::max(1.0, (1 - hit_) * problem_.load.input); }
   Operation OperateWith(double rows) const;
   // The first limit that `rows` rows break; none if they are fine.
   bool Breaks(const Operation& operation, Limit& limit) const;
@@ -54,11 +52,32 @@ class Evaluator {
   void Fill(const Operation& most, cost::Provenance capacity, Evaluation& evaluation) const;
   void Price(Evaluation& evaluation) const;
   Estimate InputShareOfCompute(double rows) const;
+  // What prompt rows' attention costs, and of that the reads of K and V that were found.
+  struct PromptReads {
+    Estimate all;
+    Estimate found;
+  };
+  PromptReads PriceOfPromptReads(double rows, Estimate compute, Estimate memory) const;
 
   const Problem& problem_;
   const Configuration& configuration_;
   const Cluster cluster_;
+  const double hit_;
 };
+
+// What follows a found prefix is rows, and prompts of which nothing is found are chunks.
+cost::StepLoad Evaluator::StepLoadOf(double rows) const {
+  const Load& load = problem_.load;
+  const double prompts = rows * Computed() / load.output;
+  cost::StepLoad step = {.rows = rows, .context = load.context(), .prompt_length = load.input};
+  if (hit_ > 0) {
+    step.prompt_rows = prompts;
+    step.prompt_row_context = load.input - Computed() / 2;
+  } else {
+    step.prompt_tokens = prompts;
+  }
+  return step;
+}
 
 Operation Evaluator::OperateWith(double rows) const {
   Operation operation;
@@ -67,11 +86,11 @@ Operation Evaluator::OperateWith(double rows) const {
   const Estimate step = operation.times.step;
   operation.rate = rows / step.value / problem_.load.output;
   if (cluster_.prompt_replicas == 0) {
-    const double needed = load.prompt_tokens / cluster_.lanes;
+    const double needed = (load.prompt_tokens + load.prompt_rows) / cluster_.lanes;
     const double power = std::exp2(std::ceil(std::log2(std::max(1.0, needed))));
     operation.chunk_tokens = std::clamp(power, kChunkTokensLeast, kChunkTokensMax);
     operation.prompt_share = needed / kChunkTokensMax;
-    operation.ttft = std::ceil(problem_.load.input / operation.chunk_tokens) * step;
+    operation.ttft = std::ceil(Computed() / operation.chunk_tokens) * step;
     return operation;
   }
   // A prompt waits for those before it as in a queue with Poisson arrivals and equal service.
@@ -123,10 +142,31 @@ Estimate Evaluator::InputShareOfCompute(double rows) const {
   prompts.rows = 0;
   cost::StepLoad decode = both;
   decode.prompt_tokens = 0;
+  decode.prompt_rows = 0;
   const Estimate all = cost::ComputeSeconds(problem_.model, cluster_, both);
   const Estimate alone = cost::ComputeSeconds(problem_.model, cluster_, prompts);
   const Estimate without = cost::ComputeSeconds(problem_.model, cluster_, decode);
   return 0.5 * (alone + all - without) / all;
+}
+
+// Attention takes time in proportion to what it reads, on memory nodes or of compute nodes' time.
+Evaluator::PromptReads Evaluator::PriceOfPromptReads(double rows, Estimate compute,
+                                                     Estimate memory) const {
+  const cost::StepLoad load = StepLoadOf(rows);
+  const double prompts = load.prompt_rows * problem_.model.AttendedTokens(load.prompt_row_context);
+  const double answers = load.rows * problem_.model.AttendedTokens(load.context);
+  Estimate attention = memory;
+  if (cluster_.policy != KvPolicy::kAttendRemote) {
+    cost::StepLoad blind = load;
+    blind.context = 0;
+    blind.prompt_row_context = 0;
+    const Estimate all = cost::ComputeSeconds(problem_.model, cluster_, load);
+    const Estimate dense = cost::ComputeSeconds(problem_.model, cluster_, blind);
+    attention = (all - dense) / all * compute;
+  }
+  PromptReads reads{.all = prompts / (prompts + answers) * attention};
+  reads.found = (problem_.load.input - Computed()) / load.prompt_row_context * reads.all;
+  return reads;
 }
 
 void Evaluator::Price(Evaluation& evaluation) const {
@@ -135,17 +175,29 @@ void Evaluator::Price(Evaluation& evaluation) const {
   const double prompts = configuration_.prompt_replicas / replicas;
   const Estimate compute =
       cost::PriceOfMachines(problem_.catalogue, *hardware.compute, hardware.compute_machines);
-  const Estimate input =
+  Estimate input =
       (prompts * Estimate{1} + (1 - prompts) * InputShareOfCompute(evaluation.rows)) * compute;
-  const Estimate output = evaluation.price_per_hour - input;
+  Estimate cached;
+  if (hit_ > 0) {
+    const PromptReads reads =
+        PriceOfPromptReads(evaluation.rows, compute, evaluation.price_per_hour - compute);
+    const bool attends_away = cluster_.policy == KvPolicy::kAttendRemote;
+    cached = reads.found;
+    // Where compute nodes attend, the reads are in their share already.
+    input = (attends_away ? input + reads.all : input) - cached;
+  }
+  const Estimate output = evaluation.price_per_hour - input - cached;
   const double rate = problem_.load.rate > 0
                           ? std::min(problem_.load.rate, evaluation.goodput.value)
                           : evaluation.goodput.value;
   const Estimate served =
       Estimate{rate, evaluation.goodput.provenance} * cost::MeanLoad(problem_.catalogue.economics);
   const Estimate requests = kSecondsPerHour * served;
-  evaluation.input_price = kMillion * input / (problem_.load.input * requests);
+  evaluation.input_price = kMillion * input / (Computed() * requests);
   evaluation.output_price = kMillion * output / (problem_.load.output * requests);
+  if (hit_ > 0) {
+    evaluation.cached_price = kMillion * cached / ((problem_.load.input - Computed()) * requests);
+  }
   evaluation.tokens_per_price = evaluation.tokens_per_second / evaluation.price_per_hour;
 }
 
@@ -171,6 +223,7 @@ void Evaluator::Fill(const Operation& most, cost::Provenance capacity,
 
 Evaluation Evaluator::Run() {
   Evaluation evaluation;
+  evaluation.hit = hit_;
   evaluation.price_per_hour = PricePerHour(problem_, configuration_.hardware);
   const Estimate kv_tokens = cost::KvTokensMax(problem_.model, cluster_);
   const double fit = std::floor(kv_tokens.value / problem_.load.context());
@@ -230,7 +283,7 @@ Estimate PricePerHour(const Problem& problem, const Hardware& hardware) {
   const auto price = [&](const cost::Machine& machine, uint32_t count) {
     return cost::PriceOfMachines(problem.catalogue, machine, count);
   };
-  if (hardware.memory == nullptr) {
+  if (hardware.memory == nullptr) {  // Hosts are part of the compute machines.
     return price(*hardware.compute, hardware.compute_machines);
   }
   if (hardware.memory == hardware.compute) {  // One kind, and its spares once.
@@ -263,16 +316,17 @@ int Compare(const Rank& a, const Rank& b) {
 Rank BestPossibleRank(const Problem& problem, const Rates& rates, const Hardware& hardware) {
   Configuration configuration;
   configuration.hardware = hardware;
-  configuration.policy = hardware.memory == nullptr ? KvPolicy::kLocal : KvPolicy::kAttendRemote;
+  configuration.policy = hardware.two_pools() ? KvPolicy::kAttendRemote : KvPolicy::kLocal;
   const Cluster cluster = rates.ClusterOf(configuration);
   const double devices = hardware.compute->devices * cost::Real(hardware.compute_machines);
-  const double prompts = problem.load.input / problem.load.output;
+  const double prompts =
+      std::max(1.0, problem.load.input - problem.load.prefix) / problem.load.output;
   const double flops = problem.model.layers * problem.model.LayerFlopsPerRow() * (1 + prompts) +
                        2 * problem.model.HeadWeights();
   const double by_arithmetic = devices / (flops * cluster.compute.dense.seconds_per_flop.value);
-  const double bytes = hardware.memory == nullptr
-                           ? devices * cluster.compute.capacity.value - problem.model.WeightBytes()
-                           : cluster.memory_nodes * cluster.memory.capacity.value;
+  const double bytes = hardware.two_pools()
+                           ? cluster.memory_nodes * cluster.memory.capacity.value
+                           : devices * cluster.compute.capacity.value - problem.model.WeightBytes();
   const double rows =
       std::max(0.0, bytes) / problem.model.KvBytesPerToken() / problem.load.context();
   const double reads = cost::kElementBytes * problem.model.layers *

@@ -52,6 +52,8 @@ struct Evaluation {
   // the load's rate, or the goodput if that is less, times the mean load of the catalogue.
   cost::Estimate input_price;
   cost::Estimate output_price;
+  cost::Estimate cached_price;      // Of as many prompt tokens that were found; 0 where none are.
+  double hit = 0;                   // Share of prompt tokens that are found: the load's, or 0.
   cost::Estimate tokens_per_price;  // Tokens a second for one unit of currency per hour.
   Limit limit = Limit::kKvCapacity;
   uint32_t chunk_tokens = 512;  // prefill.chunk_tokens

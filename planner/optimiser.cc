@@ -101,15 +101,12 @@ std::vector<Candidate> Optimiser::Candidates() const {
 
 bool Optimiser::MayEnter(const Candidate& candidate) const {
   const cost::Device* compute = problem_.catalogue.FindDevice(candidate.hardware.compute->device);
-  const cost::Device* memory =
-      candidate.hardware.memory == nullptr
-          ? compute
-          : problem_.catalogue.FindDevice(candidate.hardware.memory->device);
-  const bool may_run = problem_.model.runs.yes && compute->runs.yes && memory->runs.yes;
+  const cost::Device* memory = candidate.hardware.MemoryDevice(problem_.catalogue);
+  const bool may_run =
+      problem_.model.runs.yes && compute->runs.yes && (memory == nullptr || memory->runs.yes);
   return others_.Admits(candidate.best, candidate.order) ||
          (may_run && runnable_.Admits(candidate.best, candidate.order)) ||
-         (candidate.hardware.memory == nullptr &&
-          one_pool_.Admits(candidate.best, candidate.order));
+         (!candidate.hardware.two_pools() && one_pool_.Admits(candidate.best, candidate.order));
 }
 
 void Optimiser::Remember(const Configuration& configuration, const Evaluation& evaluation) {
@@ -144,7 +141,7 @@ void Optimiser::LookAt(const Candidate& candidate) {
     return;
   }
   any_ = true;
-  if (candidate.hardware.memory == nullptr) {
+  if (!candidate.hardware.two_pools()) {
     Plan baseline = plans.front();
     baseline.why_not = why_not_(baseline.configuration, baseline.evaluation);
     one_pool_.Add(std::move(baseline), candidate.order);

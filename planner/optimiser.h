@@ -31,6 +31,8 @@ struct SimulatedFigures {
   // Of 1,000,000 tokens, at the rate times the mean load of the catalogue, as in Evaluation.
   double input_price = 0;
   double output_price = 0;
+  double cached_price = 0;
+  double hit = 0;  // Share of prompt tokens that were found.
   double compute_busy = 0;
   double memory_busy = 0;
   double coordinator_busy = 0;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -74,8 +75,9 @@ absl::Status ReadPercentile(absl::string_view text, double& share) {
 
 absl::StatusOr<Load> ParseLoad(absl::string_view text) {
   LAMINA_ASSIGN_OR_RETURN(const Pairs pairs, ParsePairs(text, {"rate", "input", "output", "lengths",
-                                                               "prefix", "prefixes"}));
+                                                               "prefix", "prefixes", "hit"}));
   Load load;
+  std::optional<double> hit;
   for (const auto& [key, value] : pairs) {
     if (key == "lengths") {
       const absl::StatusOr<Lengths> lengths = ParseLengths(value);
@@ -83,6 +85,10 @@ absl::StatusOr<Load> ParseLoad(absl::string_view text) {
         return absl::InvalidArgumentError(absl::StrCat("lengths: ", lengths.status().message()));
       }
       load.lengths = *lengths;
+      continue;
+    }
+    if (key == "hit") {
+      LAMINA_RETURN_IF_ERROR(ReadNumber(key, value, 0, 1, hit.emplace()));
       continue;
     }
     const bool rate = key == "rate";
@@ -98,6 +104,13 @@ absl::StatusOr<Load> ParseLoad(absl::string_view text) {
     return absl::InvalidArgumentError(
         absl::StrCat(load.input == 0 ? "input" : "output",
                      ": missing; write a load like rate=20,input=1024,output=256"));
+  }
+  if (hit.has_value() && load.prefix > 0) {
+    return absl::InvalidArgumentError(
+        "hit: prefix is given too; give one of them, a share of the input or tokens");
+  }
+  if (hit.has_value()) {
+    load.prefix = std::round(*hit * load.input);
   }
   if (load.prefix > load.input) {
     return absl::InvalidArgumentError(absl::StrCat("prefix: ", load.prefix, " is more than the ",

@@ -18,14 +18,16 @@ struct Load {
   double rate = 0;    // Requests a second; 0: as many as a configuration can answer.
   double input = 0;   // Prompt tokens of a request, in the mean.
   double output = 0;  // Generated tokens of a request, in the mean.
-  // For simulations: how lengths are spread, and how many tokens of a prompt all requests share
-  // that draw the same one of `prefixes`.
-  Lengths lengths = Lengths::kFixed;
+  Lengths lengths = Lengths::kFixed;  // How they are spread, for simulations.
+  // Tokens of a prompt that all requests share which draw the same one of `prefixes`. Formulas take
+  // them as kept once they were computed, whatever their number: a hit rate of prefix / input.
   double prefix = 0;
   double prefixes = 1;
 
   // Tokens that a decoding sequence holds, in the mean over its life.
   double context() const { return input + output / 2; }
+  // Share of the prompt's tokens whose K and V are found where prefixes are kept.
+  double hit() const { return prefix / input; }
 };
 
 struct Slo {
@@ -35,7 +37,7 @@ struct Slo {
 };
 
 // "rate=20,input=1024,output=256,lengths=sharegpt,prefix=512,prefixes=8"; all but input and output
-// may be left out.
+// may be left out. "hit=0.5" is a prefix of half of the input.
 // Errors: kInvalidArgument naming the key, the value and what it may be.
 absl::StatusOr<Load> ParseLoad(absl::string_view text);
 

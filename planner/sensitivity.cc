@@ -51,8 +51,7 @@ Quantity PriceOf(const Problem& problem, const cost::Machine& machine) {
           }};
 }
 
-Quantity BandwidthOfDevice(const Problem& problem, const cost::Machine& machine) {
-  const cost::Device& device = *problem.catalogue.FindDevice(machine.device);
+Quantity BandwidthOfDevice(const cost::Device& device) {
   return {.what = absl::StrCat("memory bandwidth of ", device.name),
           .value = device.bandwidth.value / 1e9,
           .unit = "GB/s",
@@ -65,8 +64,7 @@ Quantity BandwidthOfDevice(const Problem& problem, const cost::Machine& machine)
           }};
 }
 
-Quantity BandwidthOfLink(const Problem& problem, const cost::Machine& machine) {
-  const cost::Link& link = *problem.catalogue.FindLink(machine.link);
+Quantity BandwidthOfLink(const cost::Link& link) {
   return {.what = absl::StrCat("bandwidth of ", link.name),
           .value = link.bandwidth.value / 1e9,
           .unit = "GB/s",
@@ -80,25 +78,40 @@ Quantity BandwidthOfLink(const Problem& problem, const cost::Machine& machine) {
 }
 
 std::vector<Quantity> QuantitiesOf(const Problem& problem, const Hardware& hardware) {
+  const cost::Device* compute = problem.catalogue.FindDevice(hardware.compute->device);
+  const cost::Device* memory = hardware.MemoryDevice(problem.catalogue);
   std::vector<Quantity> quantities = {PriceOf(problem, *hardware.compute),
-                                      BandwidthOfDevice(problem, *hardware.compute)};
-  if (hardware.memory != nullptr) {
-    if (hardware.memory != hardware.compute) {
-      quantities.push_back(PriceOf(problem, *hardware.memory));
-      quantities.push_back(BandwidthOfDevice(problem, *hardware.memory));
-    }
-    quantities.push_back(BandwidthOfLink(problem, *hardware.memory));
+                                      BandwidthOfDevice(*compute)};
+  if (hardware.memory != nullptr && hardware.memory != hardware.compute) {
+    quantities.push_back(PriceOf(problem, *hardware.memory));
   }
-  quantities.push_back(
-      {.what = "prompt tokens of a request",
-       .value = problem.load.input,
-       .unit = "tokens",
-       .change = [](Problem& changed, double factor) { changed.load.input *= factor; }});
+  if (memory != nullptr) {
+    if (memory != compute) {
+      quantities.push_back(BandwidthOfDevice(*memory));
+    }
+    quantities.push_back(BandwidthOfLink(*problem.catalogue.FindLink(hardware.memory_link())));
+  }
+  quantities.push_back({.what = "prompt tokens of a request",
+                        .value = problem.load.input,
+                        .unit = "tokens",
+                        .change = [](Problem& changed, double factor) {
+                          changed.load.input *= factor;
+                          changed.load.prefix *= factor;  // The hit rate stays.
+                        }});
   quantities.push_back(
       {.what = "generated tokens of a request",
        .value = problem.load.output,
        .unit = "tokens",
        .change = [](Problem& changed, double factor) { changed.load.output *= factor; }});
+  if (problem.load.hit() > 0) {
+    quantities.push_back({.what = "prefix hit rate",
+                          .value = problem.load.hit(),
+                          .unit = "of prompt tokens",
+                          .change = [](Problem& changed, double factor) {
+                            changed.load.prefix =
+                                std::min(changed.load.input, factor * changed.load.prefix);
+                          }});
+  }
   return quantities;
 }
 
@@ -110,7 +123,9 @@ struct Winner {
 
 std::string KindsOf(const Hardware& hardware) {
   return absl::StrCat(hardware.compute->name, "+",
-                      hardware.memory == nullptr ? "" : hardware.memory->name);
+                      hardware.on_hosts            ? "its host"
+                      : hardware.memory == nullptr ? ""
+                                                   : hardware.memory->name);
 }
 
 double CostOfRequest(const Problem& problem, const Evaluation& evaluation) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sensitivity: how far the best plan depends on what is not known well: prices, bandwidths and the
-// load's lengths, each changed by itself. And the plans between latency and cost.
+// Sensitivity: how far the best plan depends on what is not known well: prices, bandwidths, the
+// load's lengths and its hit rate, each changed by itself. And the plans between latency and cost.
 //
 // By the formulas alone, without simulation.
 //

@@ -342,9 +342,14 @@ void SimCell::PlanFailure(Nanos now) {
 }
 
 // Its memory, which a node loses with its life.
+// No two nodes have the same one, nor has a node that came back the one that it had.
 uint64_t SimCell::ArenaOf(const std::string& name) const {
+  const std::vector<Member>& members = membership_.all();
+  const auto node = std::find_if(members.begin(), members.end(),
+                                 [&](const Member& member) { return member.name == name; });
   const auto lost = times_lost_.find(name);
-  return 1 + (lost == times_lost_.end() ? 0 : lost->second);
+  return 1 + static_cast<uint64_t>(node - members.begin()) +
+         members.size() * (lost == times_lost_.end() ? 0 : lost->second);
 }
 
 void SimCell::FailOne(Nanos now) {

@@ -29,14 +29,22 @@ void StepPricer::Join(const plan::StepPlan& plan) {
   }
   for (const plan::SequenceJoin& join : plan.joins) {
     const auto tokens = static_cast<uint32_t>(join.tokens.size());
-    uint32_t first = tokens;
-    for (const plan::PrefillChunk& chunk : plan.chunks) {
-      first = chunk.sequence == join.id ? std::min(first, chunk.first_token) : first;
+    joined_[join.id] = {.memory_node = join.memory_node, .tokens = tokens, .cached = tokens};
+  }
+  if (plan.joins.empty()) {
+    return;
+  }
+  // Of those that joined before, what they have done by now is no less.
+  const auto begins_at = [this](plan::SequenceId sequence, uint32_t position) {
+    if (const auto joined = joined_.find(sequence); joined != joined_.end()) {
+      joined->second.cached = std::min(joined->second.cached, position);
     }
-    for (const plan::DecodeRow& row : plan.rows) {
-      first = row.sequence == join.id ? std::min(first, row.position) : first;
-    }
-    joined_[join.id] = {.memory_node = join.memory_node, .tokens = tokens, .cached = first};
+  };
+  for (const plan::PrefillChunk& chunk : plan.chunks) {
+    begins_at(chunk.sequence, chunk.first_token);
+  }
+  for (const plan::DecodeRow& row : plan.rows) {
+    begins_at(row.sequence, row.position);
   }
 }
 

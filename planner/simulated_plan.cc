@@ -89,6 +89,8 @@ std::vector<TraceRequest> Simulator::RequestsAt(double rate) const {
                        .output = problem_.load.output,
                        .lengths = problem_.load.lengths,
                        .tokens_max = SequenceTokensMax(problem_),
+                       .prefix_tokens = static_cast<uint32_t>(problem_.load.prefix),
+                       .prefixes = static_cast<uint32_t>(problem_.load.prefixes),
                        .seed = options_.seed});
 }
 
@@ -106,6 +108,8 @@ bool Simulator::Holds(const SimResult& result) const {
 
 SimulatedFigures Simulator::FiguresOf(const SimResult& result) const {
   const double load = cost::MeanLoad(problem_.catalogue.economics).value;
+  const auto found = static_cast<double>(result.cached_tokens);
+  const double prompts = found + static_cast<double>(result.input_tokens);
   return {.rate = result.requests_per_second,
           .tokens_per_second = result.tokens_per_second,
           .ttft_p50 = PercentileOf(result.ttft, 0.5),
@@ -114,6 +118,8 @@ SimulatedFigures Simulator::FiguresOf(const SimResult& result) const {
           .tpot_at = PercentileOf(result.tpot, problem_.slo.at),
           .input_price = result.bill.per_million_input / load,
           .output_price = result.bill.per_million_output / load,
+          .cached_price = result.bill.per_million_cached / load,
+          .hit = prompts > 0 ? found / prompts : 0,
           .compute_busy = result.compute_busy,
           .memory_busy = result.memory_busy,
           .coordinator_busy = result.coordinator_busy,

@@ -65,10 +65,6 @@ absl::Status ReadRequest(const PlanFlags& flags, planner::Problem& problem) {
   if (!load.ok()) {
     return named("--load", load.status());
   }
-  if (load->prefix > 0) {
-    return absl::InvalidArgumentError(
-        "--load: prefix: the formulas of plans know no prefixes; lamina simulate does");
-  }
   problem.load = *load;
   if (!flags.slo.empty()) {
     const absl::StatusOr<planner::Slo> slo = planner::ParseSlo(flags.slo);
@@ -241,8 +237,9 @@ void AddFlags(CLI::App* command, PlanFlags& flags) {
   command
       ->add_option("--load", flags.load,
                    "Requests a second (left out: all that a plan can answer), and mean tokens of "
-                   "prompt and answer, and how lengths are spread in simulations (fixed, sharegpt, "
-                   "azure): rate=20,input=1024,output=256,lengths=sharegpt")
+                   "prompt and answer, how lengths are spread in simulations (fixed, sharegpt, "
+                   "azure), and the share of prompt tokens that kept prefixes have: "
+                   "rate=20,input=1024,output=256,lengths=sharegpt,hit=0.4")
       ->required()
       ->type_name("LOAD");
   command

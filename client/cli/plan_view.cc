@@ -94,6 +94,8 @@ Json SimulatedToJson(const std::optional<planner::SimulatedFigures>& figures) {
           {"tpot_seconds", {{"p50", figures->tpot_p50}, {"at", figures->tpot_at}}},
           {"price_per_million_input", figures->input_price},
           {"price_per_million_output", figures->output_price},
+          {"price_per_million_cached", figures->cached_price},
+          {"hit", figures->hit},
           {"compute_busy", figures->compute_busy},
           {"memory_busy", figures->memory_busy},
           {"coordinator_busy", figures->coordinator_busy},
@@ -123,6 +125,8 @@ Json PlanToJson(const Problem& problem, const Plan& plan, const std::string& tod
           {"price_per_hour", EstimateToJson(e.price_per_hour)},
           {"price_per_million_input", EstimateToJson(e.input_price)},
           {"price_per_million_output", EstimateToJson(e.output_price)},
+          {"price_per_million_cached", EstimateToJson(e.cached_price)},
+          {"hit", e.hit},
           {"tokens_per_second_per_price", EstimateToJson(e.tokens_per_price)},
           {"limit", planner::LimitName(e.limit)},
           {"step_waits_for", BottleneckName(e.times.bottleneck)},
@@ -164,19 +168,25 @@ std::string PricesText(const Problem& problem, const Plan& plan, const std::stri
   return text;
 }
 
+std::string FoundText(double hit, double price) {
+  return absl::StrFormat(", %.0f%% of prompt tokens found at %.3f/1M", 100 * hit, price);
+}
+
 // Of the times that the formulas' provenance above is of.
 std::string SimulatedText(const Problem& problem, const planner::SimulatedFigures& figures) {
   const double percent = 100 * problem.slo.at;
   return absl::StrFormat(
       "    simulated: goodput %.2f/s at p%g%s; at %.2f requests/s %.1f tokens/s, TTFT p50 %.2f s, "
-      "p%g %.2f s, TPOT p50 %.1f ms, p%g %.1f ms, %s/1M in %.3f, out %.3f; busy: compute %.0f%%, "
-      "memory %.0f%%, coordinator %.0f%%; %d requests\n",
+      "p%g %.2f s, TPOT p50 %.1f ms, p%g %.1f ms, %s/1M in %.3f, out %.3f%s; busy: compute "
+      "%.0f%%, memory %.0f%%, coordinator %.0f%%; %d requests\n",
       figures.goodput, percent,
       problem.load.rate > 0 && !figures.carries ? ", which does not carry the rate" : "",
       figures.rate, figures.tokens_per_second, figures.ttft_p50, percent, figures.ttft_at,
       1e3 * figures.tpot_p50, percent, 1e3 * figures.tpot_at, problem.catalogue.economics.currency,
-      figures.input_price, figures.output_price, 100 * figures.compute_busy,
-      100 * figures.memory_busy, 100 * figures.coordinator_busy, figures.requests);
+      figures.input_price, figures.output_price,
+      figures.hit > 0 ? FoundText(figures.hit, figures.cached_price) : "",
+      100 * figures.compute_busy, 100 * figures.memory_busy, 100 * figures.coordinator_busy,
+      figures.requests);
 }
 
 std::string PlanText(const Problem& problem, const Plan& plan, const std::string& today) {
@@ -188,6 +198,9 @@ std::string PlanText(const Problem& problem, const Plan& plan, const std::string
       e.input_price.value, e.output_price.value, e.tokens_per_price.value, Constraint(e));
   absl::StrAppend(&text, "    ", planner::ArrangementName(plan.configuration),
                   absl::StrFormat(", %.0f rows", e.rows),
+                  e.hit > 0                ? FoundText(e.hit, e.cached_price.value)
+                  : problem.load.hit() > 0 ? ", keeps no prefixes"
+                                           : "",
                   problem.load.rate > 0 && !e.carries ? "; does not carry the rate" : "", "\n    ",
                   BasisText(e.basis), "\n    prices: ", PricesText(problem, plan, today), "\n");
   if (plan.simulated.has_value()) {
@@ -273,7 +286,8 @@ Json PlansToJson(const Problem& problem, const Plans& plans, const std::string& 
           {"load",
            {{"rate", problem.load.rate},
             {"input", problem.load.input},
-            {"output", problem.load.output}}},
+            {"output", problem.load.output},
+            {"hit", problem.load.hit()}}},
           {"hardware", plans.hardware},
           {"looked_at", plans.looked_at},
           {"runnable", ListToJson(problem, plans.runnable, today)},
@@ -284,12 +298,14 @@ Json PlansToJson(const Problem& problem, const Plans& plans, const std::string& 
 std::string PlansText(const Problem& problem, const Plans& plans, const std::string& today) {
   const std::string rate =
       problem.load.rate > 0 ? absl::StrFormat("%g requests/s", problem.load.rate) : "all it can";
+  const std::string found =
+      problem.load.hit() > 0 ? absl::StrFormat(" (%.0f%% found)", 100 * problem.load.hit()) : "";
   std::string text = absl::StrFormat(
-      "%s, %s of %g input and %g output tokens; %d choices of machines, %d looked at\n"
+      "%s, %s of %g input%s and %g output tokens; %d choices of machines, %d looked at\n"
       "Analytic evaluation of the steady state: means, without queues, variance or failures. "
       "Goodput is a bound. Lines that begin with \"simulated\" have queues, unequal requests and "
       "the coordinator's time in them.\n",
-      problem.model.name, rate, problem.load.input, problem.load.output, plans.hardware,
+      problem.model.name, rate, problem.load.input, found, problem.load.output, plans.hardware,
       plans.looked_at);
   absl::StrAppend(&text, ListText(problem, "Plans that this software runs", plans.runnable, today),
                   ListText(problem, "Baseline: the best one pool (attention on compute nodes)",

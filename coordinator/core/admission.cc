@@ -128,13 +128,15 @@ std::vector<uint32_t> Admission::PickNodesFor(const Sequence& sequence,
   const uint32_t joins = options_.SlotsAtOnce(sequence.tokens());
   std::vector<uint64_t> seen(options_.memory_nodes.size());
   std::vector<uint32_t> taken(options_.memory_nodes.size());
+  const std::vector<PrefixCache::Found> kept = places_.cache.FindOnNodes(sequence);
   std::vector<uint32_t> nodes;
   for (uint32_t left = joins; left > 0;) {
     const uint32_t tokens = options_.span_tokens == 0 ? left : std::min(left, options_.span_tokens);
     std::vector<NodeLoad> loads;
+    loads.reserve(taken.size());
     for (uint32_t node = 0; node < taken.size(); ++node) {
       const MemoryNodeShare& share = options_.memory_nodes[node];
-      const PrefixCache::Found found = places_.cache.Find(sequence, node);
+      const PrefixCache::Found& found = kept[node];
       loads.push_back({.lane_context_tokens = context_tokens[node] + seen[node],
                        .bandwidth = share.bandwidth_bytes_per_second,
                        .fits = taken[node] + uint64_t{span_max} <= share.slots &&

@@ -15,7 +15,8 @@ namespace lamina::core {
 namespace {
 
 // Appends an extent, or lengthens the last one if it continues there.
-void AppendExtent(std::vector<Extent>& extents, Extent extent) {
+template <typename Extents>
+void AppendExtent(Extents& extents, Extent extent) {
   if (!extents.empty() && extents.back().first_slot + extents.back().tokens == extent.first_slot) {
     extents.back().tokens += extent.tokens;
   } else {
@@ -88,7 +89,7 @@ void KvDirectory::Impl::ReserveBehind(OpenSpan& span) {
 }
 
 // Shared slots too: whoever ends last may have a ticket that comes back before this one.
-void KvDirectory::Impl::Quarantine(uint32_t node, const std::vector<Extent>& extents,
+void KvDirectory::Impl::Quarantine(uint32_t node, absl::Span<const Extent> extents,
                                    uint64_t ticket) {
   Pool& pool = pools[node];
   std::vector<Extent> released;
@@ -239,7 +240,7 @@ std::vector<Extent> KvDirectory::Fork(const HeldSpan& parent, const HeldSpan& ch
   to.tokens = tokens;
   pool.tokens_open += tokens;
   pool.extents_open += to.extents.size();
-  return to.extents;
+  return {to.extents.begin(), to.extents.end()};
 }
 
 std::vector<Extent> KvDirectory::Share(const HeldSpan& from, uint32_t first, uint32_t tokens,
@@ -357,7 +358,7 @@ void KvDirectory::Recycle(uint64_t ticket) {
 bool KvDirectory::IsOpen(const HeldSpan& span) const { return impl_->spans.contains(span); }
 uint32_t KvDirectory::TokensOf(const HeldSpan& span) const { return impl_->Find(span).tokens; }
 uint32_t KvDirectory::NodeOf(const HeldSpan& span) const { return impl_->Find(span).node; }
-const std::vector<Extent>& KvDirectory::ExtentsOf(const HeldSpan& span) const {
+absl::Span<const Extent> KvDirectory::ExtentsOf(const HeldSpan& span) const {
   return std::as_const(*impl_).Find(span).extents;
 }
 

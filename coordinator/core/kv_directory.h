@@ -19,6 +19,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "common/extent.h"
 #include "coordinator/core/slot_holder.h"
 
@@ -100,8 +101,9 @@ class KvDirectory {
   bool IsOpen(const HeldSpan& span) const;
   uint32_t TokensOf(const HeldSpan& span) const;  // Those without slots any more, too.
   uint32_t NodeOf(const HeldSpan& span) const;
-  const std::vector<Extent>& ExtentsOf(const HeldSpan& span) const;  // Of those with slots.
-  uint32_t SlotsFree(uint32_t memory_node) const;                    // Soft reservations included.
+  // Of those with slots; valid until the span changes.
+  absl::Span<const Extent> ExtentsOf(const HeldSpan& span) const;
+  uint32_t SlotsFree(uint32_t memory_node) const;  // Soft reservations included.
   uint32_t SlotsQuarantined(uint32_t memory_node) const;
   size_t SpansOpen() const;
   uint64_t ReservationsRevoked() const;           // Since construction.

@@ -10,7 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "common/check.h"
 #include "coordinator/core/free_runs.h"
 #include "coordinator/core/kv_directory.h"
@@ -26,8 +28,8 @@ struct OpenSpan {
   // How large the reservation is in Pool::reservations: as it was when it was made or last looked
   // at. Appending token by token only makes it smaller.
   uint32_t indexed = 0;
-  uint64_t opened = 0;  // Order of opening.
-  std::vector<Extent> extents;
+  uint64_t opened = 0;                     // Order of opening.
+  absl::InlinedVector<Extent, 2> extents;  // Few, as long as slots behind the tail are free.
 
   uint32_t TailEnd() const { return extents.back().first_slot + extents.back().tokens; }
 };
@@ -82,7 +84,7 @@ struct KvDirectory::Impl {
   void FreeReservation(OpenSpan& span);
   void ReserveBehind(OpenSpan& span);
   void RevokeOne(Pool& pool);
-  void Quarantine(uint32_t node, const std::vector<Extent>& extents, uint64_t ticket);
+  void Quarantine(uint32_t node, absl::Span<const Extent> extents, uint64_t ticket);
   Extent NextRun(const OpenSpan& span, uint32_t tokens);
   Extent TakeNext(OpenSpan& span, uint32_t tokens);
   absl::Status AuditPool(uint32_t node) const;

@@ -22,9 +22,10 @@ void Lanes::Reset(uint32_t decode, const plan::PrefillLanes& prefill, uint32_t m
   context_tokens_.assign(memory_nodes, 0);
 }
 
-std::vector<SeenTokens> Lanes::SeenBy(const Sequence& sequence, const SequenceKv& kv) const {
+absl::InlinedVector<SeenTokens, 1> Lanes::SeenBy(const Sequence& sequence,
+                                                 const SequenceKv& kv) const {
   const uint32_t context = kv.TokensOf(sequence.request.id);
-  std::vector<SeenTokens> seen;
+  absl::InlinedVector<SeenTokens, 1> seen;
   kv.VisitSpans(sequence.request.id, [&](const SequenceKv::Span& span) {
     const uint64_t tokens = windows_.SeenIn(span.first, span.first + span.tokens, context);
     if (seen.empty() || seen.back().node != span.node) {
@@ -56,10 +57,18 @@ void Lanes::Add(Sequence& sequence, const SequenceKv& kv) {
   Weigh(sequence, /*add=*/true);
   ++loads_[sequence.next_lane].rows;
   ++running_;
+  if (sequence.state == SequenceState::kPrefilling) {
+    lane.prefilling.insert(&sequence);
+  }
   if (sequence.moving()) {
     lane.moving.insert(&sequence);
     ++moving_;
   }
+}
+
+void Lanes::Decode(Sequence& sequence) {
+  LAMINA_CHECK(lanes_[sequence.lane].prefilling.erase(&sequence) == 1);
+  sequence.state = SequenceState::kDecoding;
 }
 
 void Lanes::Remove(Sequence& sequence) {
@@ -68,6 +77,9 @@ void Lanes::Remove(Sequence& sequence) {
   Weigh(sequence, /*add=*/false);
   --loads_[sequence.next_lane].rows;
   --running_;
+  if (sequence.state == SequenceState::kPrefilling) {
+    lane.prefilling.erase(&sequence);
+  }
   if (sequence.moving()) {
     lane.moving.erase(&sequence);
     --moving_;
@@ -119,6 +131,7 @@ absl::Status Lanes::AuditLane(uint32_t index, const SequenceKv& kv) const {
   std::vector<uint64_t> context(lane.context_tokens.size());
   uint64_t all = 0;
   size_t moving = 0;
+  size_t prefilling = 0;
   for (Sequence* sequence : lane.running) {
     if (sequence->lane != index) {
       return broken("has a row of another lane");
@@ -143,9 +156,17 @@ absl::Status Lanes::AuditLane(uint32_t index, const SequenceKv& kv) const {
     if (sequence->moving() != lane.moving.contains(sequence)) {
       return broken("miscounts those that move");
     }
+    const bool prefills = sequence->state == SequenceState::kPrefilling;
+    prefilling += prefills ? 1 : 0;
+    if (prefills != lane.prefilling.contains(sequence)) {
+      return broken("miscounts those with a prompt left");
+    }
   }
   if (context != lane.context_tokens || all != lane.context_tokens_all) {
     return broken("miscounts its context");
+  }
+  if (prefilling != lane.prefilling.size()) {
+    return broken("has one that prefills elsewhere");
   }
   return moving == lane.moving.size() ? absl::OkStatus() : broken("has one that moves elsewhere");
 }

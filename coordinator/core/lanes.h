@@ -22,9 +22,10 @@ namespace lamina::core {
 class Lanes {
  public:
   struct Lane {
-    explicit Lane(ServiceBefore before) : running(before), moving(before) {}
+    explicit Lane(ServiceBefore before) : running(before), prefilling(before), moving(before) {}
     SequenceQueue running;
-    SequenceQueue moving;  // Those of `running` that are wanted in another lane.
+    SequenceQueue prefilling;  // Those of `running` in that state,
+    SequenceQueue moving;      // and those that are wanted in another lane.
     // What their next rows read on each memory node, the mean over the layers: of layers with
     // windows what these hide does not count.
     std::vector<uint64_t> context_tokens;
@@ -53,6 +54,8 @@ class Lanes {
   // wanted.
   void Add(Sequence& sequence, const SequenceKv& kv);
   void Remove(Sequence& sequence);
+  // A sequence that is there decodes from now on: changes its state.
+  void Decode(Sequence& sequence);
   // From now on it is wanted in this lane.
   void Aim(Sequence& sequence, uint32_t lane);
   // Puts it where it is wanted. Requires: no step with a row of it is under way in its lane.
@@ -65,7 +68,7 @@ class Lanes {
 
  private:
   // What the sequence's next row reads on each node.
-  std::vector<SeenTokens> SeenBy(const Sequence& sequence, const SequenceKv& kv) const;
+  absl::InlinedVector<SeenTokens, 1> SeenBy(const Sequence& sequence, const SequenceKv& kv) const;
   // Adds it to the counters of its lanes, or takes it away; of one node so many tokens more.
   void WeighOn(const Sequence& sequence, uint32_t node, uint64_t change);
   void Weigh(const Sequence& sequence, bool add);

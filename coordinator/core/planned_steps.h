@@ -21,6 +21,7 @@ namespace lamina::core {
 struct PlannedToken {
   plan::SequenceId sequence = 0;
   uint32_t position = 0;  // Of the token that is sampled.
+  uint32_t seat = 0;      // The sequence's.
 };
 struct PlannedScore {
   plan::SequenceId sequence = 0;
@@ -30,7 +31,9 @@ struct PlannedScore {
 struct PlannedStep {
   uint64_t step = 0;
   StepBorder border;
-  std::vector<PlannedToken> tokens;  // One of a sequence at most.
+  // One of a sequence at most; in the order of the plan's rows, and then of its chunks, as nodes
+  // report them: in any other order they are searched.
+  std::vector<PlannedToken> tokens;
   std::vector<PlannedScore> scores;
 };
 

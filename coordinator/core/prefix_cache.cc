@@ -15,6 +15,13 @@ constexpr uint64_t kDropTicket = UINT64_MAX;
 
 SlotHolder HolderOf(uint64_t block) { return {HolderKind::kCachedBlock, block}; }
 
+// Where the block on this node is among blocks that are sorted by node, or would be.
+template <typename Blocks>
+auto OnNode(Blocks& blocks, uint32_t node) {
+  return std::lower_bound(blocks.begin(), blocks.end(), node,
+                          [](const auto* block, uint32_t of) { return block->node() < of; });
+}
+
 }  // namespace
 
 struct CachedBlock {
@@ -39,7 +46,7 @@ void PrefixCache::Reset(uint32_t memory_nodes, bool keeps, uint32_t found_max) {
   found_max_ = found_max;
   keeps_ = keeps;
   nodes_.assign(memory_nodes, {});
-  trees_.clear();
+  firsts_.clear();
   blocks_.clear();
 }
 
@@ -47,13 +54,14 @@ std::vector<PrefixCache::Saved> PrefixCache::Save() const {
   std::vector<Saved> saved;
   for (const auto& [id, block] : blocks_) {
     if (block->stored()) {
+      const absl::Span<const Extent> slots = kv_.directory().ExtentsOf(HolderOf(id));
       saved.push_back({.id = id,
                        .parent = block->parent == nullptr ? 0 : block->parent->id,
                        .tokens = block->tokens,
                        .node = block->node(),
                        .salt = block->tree.second,
                        .last_used = block->last_used,
-                       .slots = kv_.directory().ExtentsOf(HolderOf(id))});
+                       .slots = {slots.begin(), slots.end()}});
     }
   }
   return saved;
@@ -97,31 +105,61 @@ PrefixCache::Tokens PrefixCache::TokensAt(const Sequence& sequence, uint32_t fir
   return tokens;
 }
 
+// Those with the sequence's first tokens on all nodes; null: there are none.
+const std::vector<CachedBlock*>* PrefixCache::FirstBlocks(const Sequence& sequence) const {
+  const auto found = firsts_.find({TokensAt(sequence, 0), sequence.request.cache_salt});
+  return found == firsts_.end() ? nullptr : &found->second;
+}
+
 // The block with the sequence's tokens at `depth`; null: there is none.
 CachedBlock* PrefixCache::Below(const Sequence& sequence, uint32_t node, const CachedBlock* parent,
                                 uint32_t depth) const {
-  const Children* children = nullptr;
-  if (parent != nullptr) {
-    children = &parent->children;
-  } else if (const auto tree = trees_.find({node, sequence.request.cache_salt});
-             tree != trees_.end()) {
-    children = &tree->second;
-  } else {
-    return nullptr;
+  if (parent == nullptr) {
+    const std::vector<CachedBlock*>* firsts = FirstBlocks(sequence);
+    if (firsts == nullptr) {
+      return nullptr;
+    }
+    const auto first = OnNode(*firsts, node);
+    return first != firsts->end() && (*first)->node() == node ? *first : nullptr;
   }
-  const auto found = children->find(TokensAt(sequence, depth * kCachedBlockTokens));
-  return found == children->end() ? nullptr : found->second;
+  const auto found = parent->children.find(TokensAt(sequence, depth * kCachedBlockTokens));
+  return found == parent->children.end() ? nullptr : found->second;
+}
+
+// How many of its blocks a sequence may find.
+uint32_t PrefixCache::DepthOf(const Sequence& sequence) const {
+  return std::min(sequence.tokens() - 1, found_max_) / kCachedBlockTokens;
 }
 
 PrefixCache::Found PrefixCache::Find(const Sequence& sequence, uint32_t node) const {
-  Found found;
-  if (!Keeps(sequence)) {
+  if (!Keeps(sequence) || DepthOf(sequence) == 0) {
+    return {};
+  }
+  return FindFrom(sequence, node, Below(sequence, node, nullptr, 0));
+}
+
+std::vector<PrefixCache::Found> PrefixCache::FindOnNodes(const Sequence& sequence) const {
+  std::vector<Found> found(nodes_.size());
+  if (!Keeps(sequence) || DepthOf(sequence) == 0) {
     return found;
   }
-  const uint32_t depth_max = std::min(sequence.tokens() - 1, found_max_) / kCachedBlockTokens;
-  const CachedBlock* block = nullptr;
-  for (uint32_t depth = 0; depth < depth_max; ++depth) {
-    block = Below(sequence, node, block, depth);
+  if (const std::vector<CachedBlock*>* firsts = FirstBlocks(sequence); firsts != nullptr) {
+    for (const CachedBlock* first : *firsts) {
+      found[first->node()] = FindFrom(sequence, first->node(), first);
+    }
+  }
+  return found;
+}
+
+PrefixCache::Found PrefixCache::FindFrom(const Sequence& sequence, uint32_t node,
+                                         const CachedBlock* first) const {
+  Found found;
+  const uint32_t depth_max = DepthOf(sequence);
+  const CachedBlock* block = first;
+  for (uint32_t depth = 0; depth < depth_max && block != nullptr; ++depth) {
+    if (depth > 0) {
+      block = Below(sequence, node, block, depth);
+    }
     if (block == nullptr) {
       break;
     }
@@ -171,10 +209,10 @@ void PrefixCache::Drop(CachedBlock& block) {
       node.droppable.emplace(parent->last_used, parent->id);
     }
   } else {
-    const auto tree = trees_.find(block.tree);
-    tree->second.erase(block.tokens);
-    if (tree->second.empty()) {
-      trees_.erase(tree);
+    const auto first = firsts_.find({block.tokens, block.tree.second});
+    first->second.erase(OnNode(first->second, block.node()));
+    if (first->second.empty()) {
+      firsts_.erase(first);
     }
   }
   ++stats_.blocks_dropped;
@@ -193,7 +231,12 @@ CachedBlock& PrefixCache::Insert(uint64_t id, const Tree& tree, CachedBlock* par
     nodes_[parent->node()].droppable.erase({parent->last_used, parent->id});
   }
   CachedBlock& inserted = *block;
-  (parent == nullptr ? trees_[tree] : parent->children).emplace(tokens, &inserted);
+  if (parent != nullptr) {
+    parent->children.emplace(tokens, &inserted);
+  } else {
+    std::vector<CachedBlock*>& firsts = firsts_[{tokens, tree.second}];
+    firsts.insert(OnNode(firsts, tree.first), &inserted);
+  }
   nodes_[inserted.node()].unused += kCachedBlockTokens;
   blocks_.emplace(id, std::move(block));
   return inserted;
@@ -392,8 +435,12 @@ absl::Status PrefixCache::Audit(const std::vector<Sequence*>& running) const {
     }
   }
   size_t first = 0;
-  for (const auto& [tree, blocks] : trees_) {
+  for (const auto& [tokens, blocks] : firsts_) {
     first += blocks.size();
+    if (!std::is_sorted(blocks.begin(), blocks.end(),
+                        [](const auto* a, const auto* b) { return a->node() < b->node(); })) {
+      return absl::InternalError("first blocks are not in the order of their nodes");
+    }
   }
   return first == children[nullptr] ? absl::OkStatus()
                                     : absl::InternalError("a tree has a block of nobody");

@@ -85,8 +85,11 @@ class PrefixCache {
     uint32_t tokens = 0;   // Stored; the last token of a sequence is always computed.
     uint32_t pending = 0;  // Behind these, being made by another one.
     uint32_t unused = 0;   // Of `tokens`, those that count in UnusedOn() until it joins.
+    friend bool operator==(const Found&, const Found&) = default;
   };
   Found Find(const Sequence& sequence, uint32_t node) const;
+  // The same of every node.  Cost: O(nodes), and a look at those that keep its first block.
+  std::vector<Found> FindOnNodes(const Sequence& sequence) const;
 
   // The sequence joins on the node, where it has opened a span without slots: it shares those of
   // the blocks that are found, which are returned. Its cached_tokens are then theirs.
@@ -127,6 +130,7 @@ class PrefixCache {
   using Tokens = std::array<TokenId, kCachedBlockTokens>;
   using Children = absl::btree_map<Tokens, CachedBlock*>;
   using Tree = std::pair<uint32_t, std::string>;  // Node and salt.
+  using First = std::pair<Tokens, std::string>;   // What the first blocks of trees have in common.
   struct Node {
     uint32_t unused = 0;
     absl::btree_set<std::pair<uint64_t, uint64_t>> droppable;  // By last use, and id.
@@ -134,6 +138,9 @@ class PrefixCache {
 
   bool Keeps(const Sequence& sequence) const;
   static Tokens TokensAt(const Sequence& sequence, uint32_t first);
+  uint32_t DepthOf(const Sequence& sequence) const;
+  Found FindFrom(const Sequence& sequence, uint32_t node, const CachedBlock* first) const;
+  const std::vector<CachedBlock*>* FirstBlocks(const Sequence& sequence) const;
   CachedBlock* Below(const Sequence& sequence, uint32_t node, const CachedBlock* parent,
                      uint32_t depth) const;
   CachedBlock& Insert(uint64_t id, const Tree& tree, CachedBlock* parent, const Tokens& tokens);
@@ -147,8 +154,8 @@ class PrefixCache {
   bool keeps_ = false;
   uint32_t found_max_ = UINT32_MAX;
   std::vector<Node> nodes_;
-  std::map<uint64_t, std::unique_ptr<CachedBlock>> blocks_;  // By id.
-  std::map<Tree, Children> trees_;
+  std::map<uint64_t, std::unique_ptr<CachedBlock>> blocks_;   // By id.
+  absl::btree_map<First, std::vector<CachedBlock*>> firsts_;  // One on a node at most, by node.
   uint64_t ids_ = 0;
   uint64_t clock_ = 0;
   PrefixCacheStats stats_;

@@ -103,7 +103,8 @@ struct Scheduler::Impl {
                   const plan::PrefillLanes& prefill_lanes);
   size_t Waits() const { return life.waiting().size() + life.draining().size(); }
   OpenStep Open(uint32_t lane);
-  void Commit(const plan::SampledToken& token, Events& events);
+  void CommitTokens(const PlannedStep& planned, const plan::StepResult& result, Events& events);
+  void Commit(Sequence* sequence, const plan::SampledToken& token, Events& events);
   void CommitScores(const PlannedStep& planned, const plan::StepResult& result, Events& events);
   absl::Status Audit() const;
 
@@ -172,8 +173,25 @@ OpenStep Scheduler::Impl::Open(uint32_t lane) {
   return step;
 }
 
-void Scheduler::Impl::Commit(const plan::SampledToken& token, Events& events) {
-  Sequence* sequence = life.Find(token.sequence);
+// Each token's sequence is looked for where the plan has it next.
+void Scheduler::Impl::CommitTokens(const PlannedStep& planned, const plan::StepResult& result,
+                                   Events& events) {
+  const size_t tokens = events.tokens.size() + result.tokens.size();
+  if (tokens > events.tokens.capacity()) {
+    events.tokens.reserve(std::max(tokens, 2 * events.tokens.capacity()));
+  }
+  auto row = planned.tokens.begin();
+  for (const plan::SampledToken& token : result.tokens) {
+    while (row != planned.tokens.end() && row->sequence != token.sequence) {
+      ++row;
+    }
+    const bool in_order = row != planned.tokens.end();
+    Commit(in_order ? life.Find(row->sequence, row->seat) : life.Find(token.sequence), token,
+           events);
+  }
+}
+
+void Scheduler::Impl::Commit(Sequence* sequence, const plan::SampledToken& token, Events& events) {
   if (sequence == nullptr) {
     return;  // A discarded row.
   }
@@ -372,11 +390,9 @@ absl::Status Scheduler::OnStepDone(const plan::StepResult& result, Events& event
   LAMINA_RETURN_IF_ERROR(impl.steps.Check(result, impl.life));
   const PlannedStep planned = impl.steps.TakeOldest(result.lane);
   for (const PlannedToken& row : planned.tokens) {
-    impl.rows_discarded += impl.life.Find(row.sequence) == nullptr ? 1 : 0;
+    impl.rows_discarded += impl.life.Find(row.sequence, row.seat) == nullptr ? 1 : 0;
   }
-  for (const plan::SampledToken& token : result.tokens) {
-    impl.Commit(token, events);
-  }
+  impl.CommitTokens(planned, result, events);
   impl.CommitScores(planned, result, events);
   impl.borders.Pass(result.lane, planned.border);
   impl.life.WaitAgain(planned.border.draining);

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/container/btree_set.h"
+#include "absl/container/inlined_vector.h"
 #include "coordinator/core/loss_history.h"
 #include "coordinator/core/sequence_request.h"
 #include "coordinator/core/service_order.h"
@@ -34,40 +35,46 @@ struct SeenTokens {
 
 enum class SequenceState : uint8_t { kWaiting, kPrefilling, kDecoding, kDraining };
 
-struct Sequence {
-  SequenceRequest request;
-  uint64_t arrival = 0;
-  std::vector<TokenId> committed;       // Generated and shown.
-  LossHistory losses;                   // Since the last committed token.
-  std::vector<plan::SequenceId> forks;  // Submitted with fork_of = this one.
+// Aligned, and in the order of use: what each step reads and writes of a decoding sequence lies in
+// the first two cache lines, but for two members of its request.
+struct alignas(64) Sequence {
   SequenceState state = SequenceState::kWaiting;
 
   // While running:
+  bool starving = false;  // Its next row got no slot.
+  bool has_scratch = false;
   uint32_t lane = 0;
   uint32_t next_lane = 0;  // Where it is wanted; `lane` until then, and its planned rows are done.
+  uint32_t node = 0;       // Where its next token goes.
   uint64_t last_step = 0;  // Of the lane: the last one planned with a row of it.
   uint64_t last_work = 0;  // The same with a row or a chunk.
-  uint32_t node = 0;       // Where its next token goes.
-  std::vector<uint32_t> lives_on;  // `node` and those that hold slots of it, each once.
-  HeldSpans* held = nullptr;       // Of SequenceKv.
-  uint32_t slots = 0;              // On all nodes; those that it has given up count on.
+  uint32_t planned_tokens = 0;  // Tokens in all once every planned step is done.
+  uint32_t slots = 0;           // On all nodes; those that it has given up count on.
+  uint32_t join_tokens = 0;     // Prompt and committed tokens when it joined.
+  uint32_t chunked_tokens = 0;  // Of those, planned in chunks.
+  HeldSpans* held = nullptr;    // Of SequenceKv.
+  uint32_t seat = 0;            // In SequenceLife, for as long as it is known.
+  uint32_t cached_tokens = 0;   // The first ones, whose K and V were there when it joined.
   // Tokens on nodes that its next row reads, the mean over the layers; those of one node together
   // as far as they follow each other.
-  std::vector<SeenTokens> seen;
-  uint32_t join_tokens = 0;      // Prompt and committed tokens when it joined.
-  uint32_t chunked_tokens = 0;   // Of those, planned in chunks.
-  uint32_t planned_tokens = 0;   // Tokens in all once every planned step is done.
-  uint32_t cached_tokens = 0;    // The first ones, whose K and V were there when it joined.
-  uint32_t cached_at_first = 0;  // The same when it joined for the first time.
+  absl::InlinedVector<SeenTokens, 1> seen;
+  plan::SequenceId parent = 0;  // Whose last chunk samples its first token.
+
+  SequenceRequest request;
+  std::vector<TokenId> committed;  // Generated and shown.
+  LossHistory losses;              // Since the last committed token.
+  uint64_t arrival = 0;
+  std::vector<plan::SequenceId> forks;  // Submitted with fork_of = this one.
+
+  // While running:
+  std::vector<plan::SequenceId> attached;   // The reverse of `parent`.
+  std::vector<uint32_t> lives_on;           // `node` and those that hold slots of it, each once.
+  uint32_t cached_at_first = 0;             // As cached_tokens when it joined for the first time.
   std::vector<CachedBlock*> cached_blocks;  // Of PrefixCache: those of its first tokens.
-  bool has_scratch = false;
   uint32_t scratch_offset = 0;
-  uint32_t scratch_tokens = 0;             // Of its first tokens; those behind them are rows.
-  plan::SequenceId parent = 0;             // Whose last chunk samples its first token.
-  std::vector<plan::SequenceId> attached;  // The reverse of `parent`.
-  bool starving = false;                   // Its next row got no slot.
-  std::vector<float> logprobs;             // Score.
-  std::vector<plan::TokenRank> ranks;      // The same.
+  uint32_t scratch_tokens = 0;         // Of its first tokens; those behind them are rows.
+  std::vector<float> logprobs;         // Score.
+  std::vector<plan::TokenRank> ranks;  // The same.
 
   bool runs() const {
     return state == SequenceState::kPrefilling || state == SequenceState::kDecoding;

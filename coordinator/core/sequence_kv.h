@@ -16,6 +16,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -35,7 +36,7 @@ struct HeldExtent {
 
 // What a holder has, for who keeps it at hand.
 struct HeldSpans {
-  std::vector<uint32_t> nodes;  // Of each span.
+  absl::InlinedVector<uint32_t, 2> nodes;  // Of each span.
   uint32_t tokens = 0;
   uint32_t released = 0;  // The first ones of these, which have no slots any more.
   OpenSpan* last = nullptr;

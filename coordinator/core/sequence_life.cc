@@ -50,7 +50,20 @@ Sequence& SequenceLife::Enter(SequenceRequest request, uint64_t arrival,
   const bool entered = waiting_.insert(sequence.get()).second;
   LAMINA_CHECK(entered);
   const plan::SequenceId id = kept.id;
+  if (seats_free_.empty()) {
+    seats_free_.push_back(static_cast<uint32_t>(seats_.size()));
+    seats_.emplace_back();
+  }
+  sequence->seat = seats_free_.back();
+  seats_free_.pop_back();
+  seats_[sequence->seat] = {.id = id, .sequence = sequence.get()};
   return *sequences_.emplace(id, std::move(sequence)).first->second;
+}
+
+void SequenceLife::Forget(const Sequence& sequence) {
+  seats_[sequence.seat] = {};
+  seats_free_.push_back(sequence.seat);
+  sequences_.erase(sequence.request.id);
 }
 
 void SequenceLife::Begin(Sequence& sequence, uint32_t lane, uint32_t node) {
@@ -95,7 +108,7 @@ std::vector<Sequence*> SequenceLife::Detach(Sequence& sequence) {
 }
 
 void SequenceLife::Decode(Sequence& sequence) {
-  sequence.state = SequenceState::kDecoding;
+  places_.lanes.Decode(sequence);
   places_.cache.Stored(sequence, sequence.join_tokens);
   Detach(sequence);
 }
@@ -155,7 +168,7 @@ void SequenceLife::End(Sequence& sequence) {
       draining_.erase(&sequence);
       break;
   }
-  sequences_.erase(sequence.request.id);
+  Forget(sequence);
 }
 
 std::vector<Sequence*> SequenceLife::Running() const {
@@ -187,7 +200,7 @@ void SequenceLife::LeaveEpoch(const std::string& lost, Events& events) {
     if (sequence->losses.TooMany()) {
       const plan::SequenceId id = sequence->request.id;
       events.finished.push_back(ErrorEvent(id, sequence->losses.Why()));
-      sequences_.erase(id);
+      Forget(*sequence);
       continue;
     }
     sequence->state = SequenceState::kWaiting;
@@ -280,6 +293,12 @@ absl::Status SequenceLife::AuditSequence(const Sequence& sequence) const {
 absl::Status SequenceLife::Audit() const {
   for (const auto& [id, sequence] : sequences_) {
     LAMINA_RETURN_IF_ERROR(AuditSequence(*sequence));
+    if (Find(id, sequence->seat) != sequence.get()) {
+      return absl::InternalError(absl::StrCat("sequence ", id, ": another one is in its seat"));
+    }
+  }
+  if (seats_.size() != sequences_.size() + seats_free_.size()) {
+    return absl::InternalError("a seat is taken by nobody");
   }
   if (places_.lanes.running() != Running().size()) {
     return absl::InternalError("a lane has a sequence that does not run");

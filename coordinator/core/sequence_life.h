@@ -45,6 +45,11 @@ class SequenceLife {
   bool Before(Sequence& a, Sequence& b) const { return before_(&a, &b); }  // In service order.
   Sequence* Find(plan::SequenceId id);
   const Sequence* Find(plan::SequenceId id) const;
+  // The same by its `seat`, which may be another one's by now: without a search.
+  Sequence* Find(plan::SequenceId id, uint32_t seat) const {
+    const bool there = seat < seats_.size() && seats_[seat].id == id;
+    return there ? seats_[seat].sequence : nullptr;
+  }
 
   // A new sequence, which waits. Requires: the id is not 0 and unknown.
   void Submit(SequenceRequest request) { Enter(std::move(request), ReserveArrivals(1), {}); }
@@ -83,6 +88,11 @@ class SequenceLife {
   std::vector<Sequence*> Running() const;
 
  private:
+  struct Seat {
+    plan::SequenceId id = 0;  // 0: free.
+    Sequence* sequence = nullptr;
+  };
+  void Forget(const Sequence& sequence);
   std::vector<Sequence*> TakenFromNodes() const;
   void Keep(Sequence& sequence);
   void TakeOut(Sequence& sequence);
@@ -94,6 +104,8 @@ class SequenceLife {
   ServiceBefore before_;
   Places places_;
   absl::btree_map<plan::SequenceId, std::unique_ptr<Sequence>> sequences_;
+  std::vector<Seat> seats_;
+  std::vector<uint32_t> seats_free_;
   SequenceQueue waiting_;
   SequenceQueue draining_;
   std::vector<plan::SequenceId> preempted_;  // Not yet told.

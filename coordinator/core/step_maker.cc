@@ -8,6 +8,37 @@
 #include "common/check.h"
 
 namespace lamina::core {
+namespace {
+
+// Of a token that a chunk samples.
+constexpr uint32_t kNoRow = UINT32_MAX;
+
+// The tokens in the order of their rows, which have moved; those of chunks stay behind them.
+void SortTokens(const std::vector<uint32_t>& moved_to, const std::vector<uint32_t>& token_rows,
+                std::vector<PlannedToken>& tokens) {
+  constexpr uint32_t kNone = UINT32_MAX;
+  std::vector<uint32_t> token_of_row(moved_to.size(), kNone);
+  std::vector<PlannedToken> sorted;
+  sorted.reserve(tokens.size());
+  for (uint32_t i = 0; i < tokens.size(); ++i) {
+    if (token_rows[i] != kNoRow) {
+      token_of_row[moved_to[token_rows[i]]] = i;
+    }
+  }
+  for (const uint32_t token : token_of_row) {
+    if (token != kNone) {
+      sorted.push_back(tokens[token]);
+    }
+  }
+  for (uint32_t i = 0; i < tokens.size(); ++i) {
+    if (token_rows[i] == kNoRow) {
+      sorted.push_back(tokens[i]);
+    }
+  }
+  tokens = std::move(sorted);
+}
+
+}  // namespace
 
 // What the packing strategy sees of an open step, and does with it.
 class StepMaker::Packed final : public StepToPack {
@@ -21,10 +52,11 @@ class StepMaker::Packed final : public StepToPack {
     if (lanes().IsPrefill(open_.plan.lane)) {
       return {};  // There who has no prompt left waits for room in another lane.
     }
-    return Those([](const Sequence& sequence) { return MayHaveRow(sequence); });
+    return Those(lane().running, [](const Sequence& sequence) { return MayHaveRow(sequence); });
   }
   std::vector<Sequence*> Prefilling() const override {
-    return Those([](const Sequence& sequence) { return HasPromptLeft(sequence); });
+    return Those(lane().prefilling,
+                 [](const Sequence& sequence) { return HasPromptLeft(sequence); });
   }
 
   bool AddRow(Sequence& sequence) override {
@@ -40,6 +72,7 @@ class StepMaker::Packed final : public StepToPack {
 
  private:
   const Lanes& lanes() const { return maker_.places_.lanes; }
+  const Lanes::Lane& lane() const { return lanes()[open_.plan.lane]; }
   // The strategy may hold on to those that have been taken out meanwhile.
   bool Runs(const Sequence& sequence) const {
     return sequence.runs() && sequence.lane == open_.plan.lane;
@@ -53,9 +86,10 @@ class StepMaker::Packed final : public StepToPack {
            sequence.chunked_tokens < sequence.join_tokens;
   }
   template <typename Which>
-  std::vector<Sequence*> Those(const Which& which) const {
+  static std::vector<Sequence*> Those(const SequenceQueue& queue, const Which& which) {
     std::vector<Sequence*> those;
-    for (Sequence* sequence : lanes()[open_.plan.lane].running) {
+    those.reserve(queue.size());
+    for (Sequence* sequence : queue) {
       if (which(*sequence)) {
         those.push_back(sequence);
       }
@@ -85,6 +119,12 @@ OpenStep StepMaker::Open(uint64_t epoch, uint32_t lane) {
   open.plan.step = steps_.planned(lane) + 1;
   open.record.step = open.plan.step;
   open.tokens_left = options_.step_tokens_max;
+  const size_t rows = places_.lanes[lane].running.size();
+  open.plan.rows.reserve(rows);
+  open.plan.grants.reserve(rows);
+  open.row_nodes.reserve(rows);
+  open.record.tokens.reserve(rows);
+  open.token_rows.reserve(rows);
   places_.borders.Begin(lane, open.plan.step);
   if (options_.windows.longest() > 0) {
     for (Sequence* sequence : places_.lanes[lane].running) {
@@ -119,10 +159,11 @@ bool StepMaker::AddRow(Sequence& sequence, OpenStep& open) {
   if (open.tokens_left == 0 || RoomForRows(open) == 0 || !slots_.Allocate(sequence, open.plan)) {
     return false;
   }
-  const plan::SequenceId id = sequence.request.id;
-  open.plan.rows.push_back({.sequence = id, .position = sequence.planned_tokens - 1});
+  const auto row = static_cast<uint32_t>(open.plan.rows.size());
+  open.plan.rows.push_back(
+      {.sequence = sequence.request.id, .position = sequence.planned_tokens - 1});
   open.row_nodes.push_back(sequence.node);
-  open.record.tokens.push_back({.sequence = id, .position = sequence.planned_tokens});
+  AddToken(sequence, sequence.planned_tokens, row, open);
   ++sequence.planned_tokens;
   sequence.last_step = open.plan.step;
   sequence.last_work = open.plan.step;
@@ -130,8 +171,15 @@ bool StepMaker::AddRow(Sequence& sequence, OpenStep& open) {
   return true;
 }
 
+void StepMaker::AddToken(const Sequence& sequence, uint32_t position, uint32_t row,
+                         OpenStep& open) {
+  open.record.tokens.push_back(
+      {.sequence = sequence.request.id, .position = position, .seat = sequence.seat});
+  open.token_rows.push_back(row);
+}
+
 // By memory node, else in the order in which they were packed.
-void StepMaker::SortRows(OpenStep& open) {
+void StepMaker::SortRows(OpenStep& open) const {
   std::vector<uint32_t> begin(options_.memory_nodes.size() + 1);
   for (const uint32_t node : open.row_nodes) {
     ++begin[node + 1];
@@ -141,11 +189,15 @@ void StepMaker::SortRows(OpenStep& open) {
     begin[node] += begin[node - 1];
   }
   std::vector<plan::DecodeRow> sorted(open.plan.rows.size());
+  std::vector<uint32_t>& moved_to = open.row_nodes;
   for (size_t i = 0; i < sorted.size(); ++i) {
-    sorted[begin[open.row_nodes[i]]++] = open.plan.rows[i];
+    moved_to[i] = begin[open.row_nodes[i]]++;
+    sorted[moved_to[i]] = open.plan.rows[i];
   }
   open.plan.rows = std::move(sorted);
+  SortTokens(moved_to, open.token_rows, open.record.tokens);
   open.row_nodes.clear();
+  open.token_rows.clear();
 }
 
 uint32_t StepMaker::AddChunk(Sequence& sequence, uint32_t tokens_max, OpenStep& open) {
@@ -165,6 +217,7 @@ uint32_t StepMaker::AddChunk(Sequence& sequence, uint32_t tokens_max, OpenStep& 
   tokens = allocated - sequence.chunked_tokens;
   const plan::SequenceId id = sequence.request.id;
   const bool last = tokens == rest;
+  uint32_t row = kNoRow;
   if (sequence.has_scratch) {
     open.plan.chunks.push_back({.sequence = id,
                                 .first_token = sequence.chunked_tokens,
@@ -173,6 +226,7 @@ uint32_t StepMaker::AddChunk(Sequence& sequence, uint32_t tokens_max, OpenStep& 
                                 .last = last});
   } else {
     AddPromptRows(sequence, tokens, open);
+    row = static_cast<uint32_t>(open.plan.rows.size()) - 1;
   }
   sequence.chunked_tokens += tokens;
   if (sequence.has_scratch && sequence.chunked_tokens == sequence.scratch_tokens) {
@@ -187,7 +241,7 @@ uint32_t StepMaker::AddChunk(Sequence& sequence, uint32_t tokens_max, OpenStep& 
     open.record.scores.push_back({.sequence = id, .last = last});
   }
   if (last) {
-    EndPrompt(sequence, open);
+    EndPrompt(sequence, row, open);
   }
   return tokens;
 }
@@ -208,16 +262,17 @@ void StepMaker::LeaveScratch(Sequence& sequence, OpenStep& open) {
   sequence.has_scratch = false;
 }
 
-// The last of its prompt is planned.
-void StepMaker::EndPrompt(Sequence& sequence, OpenStep& open) {
+// The last of its prompt is planned, in this row or in a chunk.
+void StepMaker::EndPrompt(Sequence& sequence, uint32_t row, OpenStep& open) {
   if (sequence.request.score) {
     return;
   }
-  open.record.tokens.push_back({.sequence = sequence.request.id, .position = sequence.join_tokens});
+  AddToken(sequence, sequence.join_tokens, row, open);
   sequence.planned_tokens = sequence.join_tokens + 1;
-  for (const plan::SequenceId fork : sequence.attached) {
-    open.record.tokens.push_back({.sequence = fork, .position = sequence.join_tokens});
-    life_.Find(fork)->planned_tokens = sequence.join_tokens + 1;
+  for (const plan::SequenceId id : sequence.attached) {
+    Sequence& fork = *life_.Find(id);
+    AddToken(fork, sequence.join_tokens, kNoRow, open);
+    fork.planned_tokens = sequence.join_tokens + 1;
   }
 }
 

@@ -28,9 +28,11 @@ namespace lamina::core {
 struct OpenStep {
   plan::StepPlan plan;
   PlannedStep record;
-  uint32_t tokens_left = 0;         // Of the step's budget.
-  std::vector<uint32_t> row_nodes;  // The memory node of each row, while rows are packed.
-  uint32_t rows_of_node = 0;        // The most rows that have their node in common.
+  uint32_t tokens_left = 0;  // Of the step's budget.
+  // While rows are packed: the memory node of each, and the row of each token of the record.
+  std::vector<uint32_t> row_nodes;
+  std::vector<uint32_t> token_rows;
+  uint32_t rows_of_node = 0;  // The most rows that have their node in common.
   bool has_prompt_rows = false;
 };
 using OpenSteps = std::map<uint32_t, OpenStep>;  // By lane.
@@ -74,9 +76,10 @@ class StepMaker {
   uint32_t AddChunk(Sequence& sequence, uint32_t tokens_max, OpenStep& open);
   void AddPromptRows(const Sequence& sequence, uint32_t tokens, OpenStep& open);
   static void LeaveScratch(Sequence& sequence, OpenStep& open);
-  void EndPrompt(Sequence& sequence, OpenStep& open);
+  static void AddToken(const Sequence& sequence, uint32_t position, uint32_t row, OpenStep& open);
+  void EndPrompt(Sequence& sequence, uint32_t row, OpenStep& open);
   uint32_t RoomForRows(const OpenStep& open) const;  // For so many more.
-  void SortRows(OpenStep& open);
+  void SortRows(OpenStep& open) const;
   RowChunkCount RowChunksFor(const OpenStep& open, cost::LinkCosts link,
                              const cost::LaneCosts& costs) const;
 

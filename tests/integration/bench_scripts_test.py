@@ -16,8 +16,10 @@ from unittest import mock
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO / "bench"))
+import cluster  # noqa: E402
 import peers  # noqa: E402
 import processor  # noqa: E402
+import remote  # noqa: E402
 
 BUILDS = """#!/usr/bin/env bash
 mkdir -p build/release/bin
@@ -38,6 +40,28 @@ echo '{"rows": 1, "context": 1024, "tokens_per_second": 40}'
 kill -SEGV $$
 """
 
+# A cluster of which each call of `status` says ten steps more of what the load has.
+SERVING = """#!/usr/bin/env python3
+import json, pathlib, sys, time
+calls = pathlib.Path(__file__).with_name("calls")
+rows = pathlib.Path(__file__).with_name("rows")
+if sys.argv[1] == "bench":
+    rows.write_text(sys.argv[sys.argv.index("--concurrency") + 1])
+    time.sleep(60)
+if sys.argv[-1] != "here:7400":
+    sys.exit(1)
+count = int(calls.read_text()) + 1 if calls.exists() else 1
+calls.write_text(str(count))
+load = int(rows.read_text()) if rows.exists() else 0
+parts = {"attend": 0.001 * count, "wait_query": 0.001 * count}
+print(json.dumps({
+    "state": "serving", "running": 0, "waiting": WAITING, "model": "m", "policy": "attend_remote", "chunk_choice": "1",
+    "lanes": [{"context_tokens": 40}, {"context_tokens": 2}], "tokens_generated": 10 * load * count,
+    "time_to_first_token": {"count": load},
+    "nodes": [{"name": "m0", "role": "memory", "device": "cpu", "part_seconds": parts, "bytes_sent": 7}]}))
+"""
+SUITES_OF_CLUSTERS = ("fetch", "decode", "overlap", "prefill", "chat", "pipeline", "local", "gateway", "trace", "predict", "peers")
+
 CPUINFO = """processor : 0
 cpu family : 25
 model : 17
@@ -52,7 +76,7 @@ def write_program(path, text):
     path.chmod(0o755)
 
 
-class RunScriptTest(unittest.TestCase):
+class SuiteTest(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
@@ -65,6 +89,8 @@ class RunScriptTest(unittest.TestCase):
         return subprocess.run([self.tree / "bench/run.sh", *arguments], cwd=self.tree, capture_output=True, text=True,
                               timeout=120, check=False)
 
+
+class RunScriptTest(SuiteTest):
     def test_builds_what_is_missing_and_says_on_what_it_runs(self):
         write_program(self.tree / "deploy/build.sh", BUILDS)
 
@@ -127,6 +153,41 @@ class PeersTest(unittest.TestCase):
             rates, text = self.printed(run)
             self.assertEqual(rates, {})
             self.assertIn("bench/setup_peers.sh", text)
+
+
+class ServerTest(SuiteTest):
+    def serve(self, waiting=0):
+        write_program(self.tree / "lamina", SERVING.replace("WAITING", str(waiting)))
+        for name, value in (("BIN", self.tree), ("need", lambda *_: None), ("STRETCH_SECONDS", 0.02), ("SETTLE_SECONDS", 0.0)):
+            patch = mock.patch.object(cluster, name, value)
+            patch.start()
+            self.addCleanup(patch.stop)
+
+    def test_every_suite_of_clusters_measures_one_that_serves(self):
+        for suite in SUITES_OF_CLUSTERS:
+            self.assertIn("--server HOST:PORT", self.run_suite(suite, "--", "--help").stdout, suite)
+
+    def test_steps_come_from_the_counters_of_status(self):
+        self.serve()
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            remote.steps("here:7400", [(4, 100)], self.tree / "steps.json")
+
+        self.assertIn("cluster here:7400: m, policy attend_remote, 2 lanes, m0 (memory, cpu)", out.getvalue())
+        (row,) = json.loads((self.tree / "steps.json").read_text())["rows"]
+        self.assertEqual((row["rows"], row["context"], row["context_tokens"], row["chunks"]), (4, 100, 42, "1"))
+        self.assertGreater(row["tokens_per_second"], 0)
+        self.assertAlmostEqual(row["step_ms"], 4e3 / row["tokens_per_second"])
+        self.assertEqual(set(row["parts_ms"]["m0"]), {"attend", "wait_query"})
+
+    def test_what_cannot_be_measured_is_named(self):
+        self.serve(waiting=3)
+        for address, why in (("there:7400", "no cluster serves at there:7400"), ("here:7400", "here:7400 has 3 requests of others")):
+            with self.assertRaisesRegex(SystemExit, f"--server: {why}"):
+                remote.steps(address, [(4, 100)], None)
+
+    def test_what_a_suite_needs_beside_the_server_is_named(self):
+        self.assertIn("--gateway HOST:PORT", self.run_suite("gateway", "--", "--server", "here:7400").stderr)
+        self.assertIn("--cluster FILE", self.run_suite("predict", "--", "--server", "here:7400").stderr)
 
 
 class ProcessorTest(unittest.TestCase):

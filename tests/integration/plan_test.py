@@ -72,7 +72,19 @@ class PlanTest(CommandTest):
         self.assertIn("price", self.refused("plan", "--catalogue", priceless, "--model", "Llama-3-8B", "--load", "input=1,output=1"))
         self.assertRegex(self.refused(*PLAN, "--load", "input=512,output=64", "--slo", "tpot=10us"), "no configuration meets the SLO; the nearest is .*TPOT limits it")
         self.assertIn("too large", self.refused(*PLAN[:4], "LLaMA-65B", *PLAN[5:], "--load", "input=512,output=64", "--budget", "0.5/h"))
-        self.assertIn("no prefixes", self.refused(*PLAN, "--load", "input=512,output=64,prefix=8"))
+        self.assertIn("hit: '2' is not a number in [0, 1]", self.refused(*PLAN, "--load", "input=512,output=64,hit=2"))
+
+    def test_a_hit_rate_makes_prompts_cheaper_where_prefixes_are_kept(self):
+        plan = ("plan", "--catalogue", CATALOGUE, "--model", "SmolLM2-135M", "--machines", 1, "--simulate", 0, "--count", 50, "--json", "--sensitivity")
+        plain = json.loads(self.good(*plan, "--load", "input=2048,output=16"))
+        found = json.loads(self.good(*plan, "--load", "input=2048,output=16,hit=0.9"))
+        processors = [{p["machines"]: p for p in plans["runnable"]}["1 x epyc-9654"] for plans in (plain, found)]
+        self.assertEqual([p["hit"] for p in processors], [0, found["load"]["hit"]])
+        self.assertGreater(processors[1]["goodput_bound"]["value"], 2 * processors[0]["goodput_bound"]["value"])
+        self.assertGreater(processors[1]["price_per_million_cached"]["value"], 0)
+        quantities = [[q["what"] for q in plans["sensitivity"]] for plans in (plain, found)]
+        self.assertNotIn("prefix hit rate", quantities[0])
+        self.assertIn("prefix hit rate", quantities[1])
 
 
 class SimulateTest(CommandTest):

@@ -30,6 +30,19 @@ TEST(CatalogueTest, CataloguesOfTheTreeAreValid) {
   CatalogueOfTree("paper");
 }
 
+// docs/gpus.md: code for cards from compute capability 8.0 on.
+TEST(CatalogueTest, CardsRunThatTheKernelsAreBuiltFor) {
+  const Catalogue of_today = CatalogueOfTree("default");
+  for (const char* card : {"A100-80G", "H100", "H200", "L40S", "RTX-4090"}) {
+    EXPECT_TRUE(of_today.FindDevice(card)->runs.yes) << card;
+  }
+  const Catalogue of_the_paper = CatalogueOfTree("paper");
+  for (const char* card : {"A100-80G", "A100-40G", "H100", "RTX-3090"}) {
+    EXPECT_TRUE(of_the_paper.FindDevice(card)->runs.yes) << card;
+  }
+  EXPECT_FALSE(of_the_paper.FindDevice("Arc-A770")->runs.yes);
+}
+
 TEST(CatalogueTest, HasThePapersTable1) {
   const Catalogue catalogue = CatalogueOfTree("paper");
   struct Row {
@@ -98,6 +111,19 @@ TEST(CatalogueTest, NamesAreChecked) {
               HasSubstr("is not a date"));
   EXPECT_THAT(ErrorWith("value: 0.5, by: assumed", "value: [0.5, 0.5], by: assumed"),
               HasSubstr("give one share above 0, or 24 by hour of the day"));
+}
+
+TEST(CatalogueTest, HostsAreProcessorsWithALink) {
+  const std::string between = "    between: wire\n";
+  EXPECT_THAT(ErrorWith(between, between + "    host: chop\n    host_link: wire\n"),
+              HasSubstr("machines.0.host: 'chop' is not under devices of kind cpu"));
+  EXPECT_THAT(ErrorWith(between, between + "    host: chip\n"),
+              HasSubstr("machines.0.host_link: '' is not under links"));
+  EXPECT_THAT(ErrorWith(between, between + "    host_link: wire\n"),
+              HasSubstr("machines.0.host_link: the machine has no host"));
+  EXPECT_THAT(
+      ErrorWith(between, between + "    host: chip\n    host_link: wire\n    host_devices: 99\n"),
+      HasSubstr("machines.0.host_devices: 99 is not in [1, 64]"));
 }
 
 TEST(CatalogueTest, OldPricesAreMarkedBySourceAndDate) {

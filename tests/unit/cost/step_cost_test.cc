@@ -128,6 +128,21 @@ TEST(StepCostTest, StagesAndReplicasShareTheLanes) {
   EXPECT_EQ(WeightBytesOfNode(shape, cluster), shape.WeightBytes() / 2);
 }
 
+TEST(StepCostTest, PromptRowsAreRowsThatTheHeadPassesOver) {
+  const ModelShape shape = ShapeOfTree("LLaMA-13B");
+  Cluster cluster = Simple();
+  for (const KvPolicy policy : {KvPolicy::kAttendRemote, KvPolicy::kLocal}) {
+    cluster.policy = policy;
+    const StepLoad both = {.rows = 4, .context = 1000, .prompt_rows = 8, .prompt_row_context = 500};
+    const StepTimes times = StepOf(shape, cluster, both);
+    const StepTimes rows = StepOf(shape, cluster, {.rows = 12, .context = 8000.0 / 12});
+    EXPECT_NEAR(times.slice.value, rows.slice.value, 1e-12);
+    EXPECT_NEAR(times.attention.value, rows.attention.value, 1e-12);
+    EXPECT_NEAR(times.network.value, rows.network.value, 1e-12);
+    EXPECT_EQ(times.head.value, StepOf(shape, cluster, {.rows = 4, .context = 1}).head.value);
+  }
+}
+
 TEST(StepCostTest, PromptsTakeComputeNodesAndDedicatedOnesDoNot) {
   const ModelShape shape = ShapeOfTree("LLaMA-13B");
   Cluster cluster = Simple();

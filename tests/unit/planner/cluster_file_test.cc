@@ -63,6 +63,37 @@ TEST(ClusterFileTest, OnePoolHasItsKvOnTheComputeNode) {
             90e9 - problem.model.WeightBytes());
 }
 
+TEST(ClusterFileTest, HostsAreMemoryNodesOfTheirMachines) {
+  Problem problem = SmallProblem();
+  AddKind(problem.catalogue, "card", 60, 1000, 100, 2, 1);
+  problem.catalogue.devices[1].kind = cost::DeviceKind::kGpu;
+  problem.catalogue.machines[1].host = "node";
+  problem.catalogue.machines[1].host_devices = 2;
+  problem.catalogue.machines[1].host_link = "wire";
+  Configuration configuration = {.hardware = {.compute = &problem.catalogue.machines[1],
+                                              .compute_machines = 1,
+                                              .on_hosts = true},
+                                 .replicas = 2,
+                                 .lanes = 2,
+                                 .policy = cost::KvPolicy::kAttendRemote};
+  const Evaluation evaluation = Evaluate(problem, Rates(problem), configuration);
+  ASSERT_TRUE(evaluation.feasible);
+  EXPECT_EQ(WhyNotRunnable(problem, configuration, evaluation), "");
+  ClusterConfig config = ClusterFileOf(problem, configuration, evaluation, "model.gguf");
+  ASSERT_EQ(config.memory.size(), 2u);
+  EXPECT_EQ(config.memory[1].host, config.compute[1].host);
+  EXPECT_EQ(config.memory[1].device, "cpu");
+  EXPECT_EQ(config.memory[1].price_per_hour, 0);
+  EXPECT_EQ(config.compute[1].device, "cuda:1");
+  configuration.hardware.compute_machines = 2;
+  configuration.replicas = 4;
+  config = ClusterFileOf(problem, configuration, evaluation, "model.gguf");
+  ASSERT_EQ(config.memory.size(), 4u);
+  EXPECT_EQ(config.memory[3].host, "compute-1");
+  problem.catalogue.devices[0].runs = {false, "no cores"};
+  EXPECT_EQ(WhyNotRunnable(problem, configuration, evaluation), "node: no cores");
+}
+
 TEST(ClusterFileTest, WhatTheClusterFileRefusesIsNotRunnable) {
   const Problem problem = SmallProblem();
   Configuration configuration = Shape(problem, 2, 2);

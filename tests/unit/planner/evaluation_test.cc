@@ -2,6 +2,8 @@
 #include "planner/evaluation.h"
 
 #include "gtest/gtest.h"
+#include "planner/cluster_file.h"
+#include "planner/scheduler_options.h"
 #include "tests/unit/planner/problems.h"
 
 namespace lamina::planner {
@@ -71,6 +73,101 @@ TEST(EvaluationTest, PricesOfInputAndOutputAddUpToTheBill) {
       EXPECT_GT(e.input_price.value, 0);
     }
   }
+}
+
+TEST(EvaluationTest, PricesOfInputFoundAndOutputTokensAddUpToTheBill) {
+  Problem problem = SmallProblem();
+  problem.load.prefix = 400;
+  const Rates rates(problem);
+  Configuration one_pool = {
+      .hardware = {.compute = &problem.catalogue.machines[0], .compute_machines = 1}};
+  for (const Configuration& configuration : {TwoPools(problem), one_pool}) {
+    const Evaluation e = Evaluate(problem, rates, configuration);
+    ASSERT_TRUE(e.feasible);
+    EXPECT_DOUBLE_EQ(e.hit, 0.4);
+    const double served = 0.5 * e.goodput.value * 3600;
+    const double bill = served *
+                        (600 * e.input_price.value + 400 * e.cached_price.value +
+                         problem.load.output * e.output_price.value) /
+                        1e6;
+    EXPECT_NEAR(bill, e.price_per_hour.value, 1e-9);
+    EXPECT_GT(e.cached_price.value, 0);
+    EXPECT_LT(e.cached_price.value, e.input_price.value);
+  }
+}
+
+// Where arithmetic bounds the plan, what is found need not be done. Behind a long prefix memory
+// nodes bound it, since each row reads K and V by itself.
+TEST(EvaluationTest, FoundTokensAreNotComputed) {
+  Problem problem = SmallProblem();
+  problem.catalogue.links[0].bandwidth.value = 1e12;
+  const Rates rates(problem);
+  const Configuration configuration = TwoPools(problem);
+  const auto with_hit = [&](double input, double hit) {
+    problem.load = {.rate = 0, .input = input, .output = 10, .prefix = hit * input};
+    return Evaluate(problem, rates, configuration);
+  };
+  const Evaluation none = with_hit(100, 0);
+  const Evaluation half = with_hit(100, 0.5);
+  ASSERT_TRUE(none.feasible && half.feasible);
+  EXPECT_EQ(none.cached_price.value, 0);
+  EXPECT_GT(half.goodput.value, 1.3 * none.goodput.value);
+  EXPECT_LT(half.goodput.value, 2.1 * none.goodput.value);
+  EXPECT_EQ(with_hit(4000, 0.5).times.bottleneck, cost::Bottleneck::kMemory);
+  EXPECT_GT(with_hit(4000, 0.99).goodput.value, with_hit(4000, 0.5).goodput.value);
+}
+
+TEST(EvaluationTest, PrefixesAreKeptWhereTheSchedulerKeepsThem) {
+  Problem problem = SmallProblem();
+  problem.catalogue.devices[0].kind = cost::DeviceKind::kGpu;
+  problem.load.prefix = 400;
+  problem.machines_max = 3;
+  const Rates rates(problem);
+  int keep = 0;
+  int all = 0;
+  for (const Hardware& hardware : AllHardware(problem)) {
+    for (const Configuration& configuration : AllConfigurations(problem, hardware)) {
+      const Evaluation e = Evaluate(problem, rates, configuration);
+      const core::SchedulerOptions options = SchedulerOptionsOf(
+          ClusterFileOf(problem, configuration, e, "model"), problem.model.positions_max);
+      const bool kept = options.prefix_cache && options.span_tokens == 0;
+      EXPECT_EQ(KeepsPrefixes(problem, configuration), kept) << ArrangementName(configuration);
+      EXPECT_EQ(e.hit > 0, kept);
+      keep += kept ? 1 : 0;
+      ++all;
+    }
+  }
+  EXPECT_GT(keep, 0);
+  EXPECT_LT(keep, all);
+}
+
+// The same cluster as with memory machines, but for the links: a bus that each card has for itself
+// on one machine, the network on several.
+TEST(EvaluationTest, HostsAreMemoryNodesBehindABusOrANetwork) {
+  Problem problem = SmallProblem();
+  problem.catalogue.links.push_back({"bus", Measured(40e9), Measured(1e-6)});
+  cost::Machine& machine = problem.catalogue.machines[0];
+  machine.devices = 4;
+  machine.host = "wide";
+  machine.host_devices = 2;
+  machine.host_link = "bus";
+  Configuration configuration = {
+      .hardware = {.compute = &machine, .compute_machines = 1, .on_hosts = true},
+      .replicas = 4,
+      .lanes = 5,
+      .policy = cost::KvPolicy::kAttendRemote};
+  const cost::Cluster one = Rates(problem).ClusterOf(configuration);
+  EXPECT_EQ(one.memory_nodes, 2u);
+  EXPECT_DOUBLE_EQ(one.memory.capacity.value, 0.9 * 500e9);
+  EXPECT_DOUBLE_EQ(one.compute_link.seconds_per_byte.value, 1 / 40e9);
+  EXPECT_DOUBLE_EQ(one.memory_link.seconds_per_byte.value, 1 / 80e9);
+  EXPECT_EQ(PricePerHour(problem, configuration.hardware).value, 2);
+  configuration.hardware.compute_machines = 3;
+  const cost::Cluster three = Rates(problem).ClusterOf(configuration);
+  EXPECT_EQ(three.memory_nodes, 6u);
+  EXPECT_DOUBLE_EQ(three.compute_link.seconds_per_byte.value, 4 / 10e9);
+  EXPECT_DOUBLE_EQ(three.memory_link.seconds_per_byte.value, 2 / 10e9);
+  EXPECT_EQ(PricePerHour(problem, configuration.hardware).value, 6);
 }
 
 TEST(EvaluationTest, APromptReplicaIsABound) {

@@ -47,6 +47,10 @@ Problem RandomProblem(uint64_t seed) {
   }
   problem.machines_max = 8;
   problem.budget = numbers.Between(2, 30);
+  if (numbers.Next() < 0.5) {
+    problem.catalogue.machines[0].host = "c";
+    problem.catalogue.machines[0].host_link = "wire";
+  }
   return problem;
 }
 
@@ -128,6 +132,29 @@ TEST(OptimiserTest, TheCheapestThatCarriesTheRateComesFirst) {
   }
   ASSERT_EQ(plans->one_pool.size(), 1u);
   EXPECT_EQ(plans->one_pool[0].configuration.hardware.memory, nullptr);
+}
+
+// A card too small for K and V, whose machine has much memory beside it that costs nothing more.
+TEST(OptimiserTest, MemoryNodesMayBeTheMachinesOwnProcessors) {
+  Problem problem = SmallProblem();
+  problem.catalogue.devices[0].capacity.value = 1.1 * problem.model.WeightBytes() / 0.9;
+  problem.catalogue.machines[0].host = "wide";
+  problem.catalogue.machines[0].host_link = "wire";
+  problem.machines_max = 1;
+  problem.load.rate = 0;
+  const absl::StatusOr<Plans> plans = PlansOf(problem, Search::kBounded, 10);
+  ASSERT_TRUE(plans.ok()) << plans.status();
+  const Evaluation* alone = nullptr;
+  const Evaluation* with_host = nullptr;
+  for (const Plan& plan : plans->runnable) {
+    const std::string name = HardwareName(plan.configuration.hardware);
+    (name == "1 x fast + its host" ? with_host : alone) =
+        name == "1 x wide" ? alone : &plan.evaluation;
+  }
+  ASSERT_NE(alone, nullptr);
+  ASSERT_NE(with_host, nullptr);
+  EXPECT_EQ(with_host->price_per_hour.value, alone->price_per_hour.value);
+  EXPECT_GT(with_host->goodput.value, 2 * alone->goodput.value);
 }
 
 TEST(OptimiserTest, ARateThatNothingCarriesGivesTheMostGoodput) {

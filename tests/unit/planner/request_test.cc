@@ -31,6 +31,13 @@ TEST(RequestTest, ReadsLoads) {
   EXPECT_EQ(ParseLoad("input=1,output=2,lengths=azure")->lengths, Lengths::kAzure);
   EXPECT_EQ(ParseLoad("input=8,output=2,prefix=6,prefixes=3")->prefixes, 3);
   EXPECT_THAT(ErrorOf(ParseLoad("input=8,output=2,prefix=9")), HasSubstr("prefix: 9 is more"));
+  EXPECT_DOUBLE_EQ(ParseLoad("input=1000,output=2,hit=0.4")->prefix, 400);
+  EXPECT_DOUBLE_EQ(ParseLoad("hit=0.4,input=1000,output=2")->hit(), 0.4);
+  EXPECT_EQ(ParseLoad("input=8,output=2,hit=0")->hit(), 0);
+  EXPECT_THAT(ErrorOf(ParseLoad("input=8,output=2,hit=1.5")), HasSubstr("hit: '1.5'"));
+  EXPECT_THAT(ErrorOf(ParseLoad("input=8,output=2,hit=half")), HasSubstr("hit: 'half'"));
+  EXPECT_THAT(ErrorOf(ParseLoad("input=8,output=2,prefix=4,hit=0.5")),
+              HasSubstr("prefix is given too"));
   EXPECT_THAT(ErrorOf(ParseLoad("input=1,output=2,lengths=long")), HasSubstr("lengths: 'long'"));
 }
 

@@ -84,6 +84,26 @@ TEST(SimulatedPlanTest, OnePoolIsACellForEachReplica) {
   EXPECT_NEAR(cost::Real(fleet.cell.scheduler.running_max), evaluation.rows / 3, 1);
 }
 
+TEST(SimulatedPlanTest, TheHitRateOfTheLoadIsWhatTheSchedulerFinds) {
+  Problem problem = SmallProblem();
+  problem.load.prefix = 256;  // Of 500: sixteen whole blocks.
+  const Configuration configuration = {.hardware = {.compute = &problem.catalogue.machines[0],
+                                                    .memory = &problem.catalogue.machines[1],
+                                                    .compute_machines = 1,
+                                                    .memory_machines = 1},
+                                       .lanes = 2,
+                                       .policy = cost::KvPolicy::kAttendRemote};
+  const Evaluation evaluation = Evaluate(problem, Rates(problem), configuration);
+  ASSERT_TRUE(evaluation.feasible);
+  problem.load.rate = 0.3 * evaluation.goodput.value;
+
+  const auto figures = SimulatePlan(problem, {configuration, evaluation, ""}, Few());
+
+  ASSERT_TRUE(figures.ok()) << figures.status();
+  EXPECT_NEAR(figures->hit, problem.load.hit(), 0.01);
+  EXPECT_GT(figures->cached_price, 0);
+}
+
 TEST(SimulatedPlanTest, PoliciesThatFetchAreNotSimulated) {
   Problem problem = SmallProblem();
   Plan plan;
@@ -110,6 +130,23 @@ TEST(SensitivityTest, PriceOfTheOnlyMachineIsThePriceOfARequest) {
   EXPECT_NEAR(results->front().lower.cost, 0.75, 1e-9);
   EXPECT_NEAR(results->front().upper.cost, 1.25, 1e-9);
   EXPECT_FALSE(results->front().winner_changes_at.has_value());
+}
+
+TEST(SensitivityTest, TheHitRateIsChangedByItself) {
+  Problem problem = SmallProblem();
+  problem.load.output = 5;  // Prompts are what it costs.
+  problem.load.prefix = 400;
+  const WhyNot why_not = WhyNotOf(problem);
+  const auto plans = Optimise(problem, 1, why_not, Search::kBounded);
+  ASSERT_TRUE(plans.ok());
+
+  const auto results = SensitivityOf(problem, *plans, why_not);
+
+  ASSERT_TRUE(results.ok());
+  EXPECT_EQ(results->back().what, "prefix hit rate");
+  EXPECT_DOUBLE_EQ(results->back().value, 0.8);
+  EXPECT_GT(results->back().lower.cost, 1.1);
+  EXPECT_LT(results->back().upper.cost, 0.9);  // Everything is found but the last token.
 }
 
 // Two machines that differ in price alone: the dearer one wins once the other costs as much.

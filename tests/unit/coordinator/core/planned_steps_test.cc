@@ -20,7 +20,10 @@ class PlannedStepsTest : public PartsTest {
     Run(1, 10);
     Run(2, 10);
     steps_.Reset(2);
-    steps_.Add(0, {.step = 1, .tokens = {{.sequence = 2, .position = 11}, {1, 10}, {9, 10}}});
+    steps_.Add(0, {.step = 1,
+                   .tokens = {{.sequence = 9, .position = 10, .seat = life_.Find(1)->seat},
+                              {.sequence = 2, .position = 11, .seat = life_.Find(2)->seat},
+                              {.sequence = 1, .position = 10, .seat = life_.Find(1)->seat}}});
   }
   std::string Check(std::vector<plan::SampledToken> tokens, uint64_t step = 1) {
     return std::string(
@@ -35,6 +38,17 @@ TEST_F(PlannedStepsTest, AResultWithoutThoseThatHaveEndedIsTaken) {
   EXPECT_EQ(steps_.TakeOldest(0).tokens.size(), 3u);
   EXPECT_EQ(steps_.done(0), 1u);
   EXPECT_TRUE(steps_.empty());
+}
+
+TEST_F(PlannedStepsTest, TheOrderOfTheTokensDoesNotMatter) {
+  EXPECT_EQ(Check({{.sequence = 2, .position = 11}, {.sequence = 1, .position = 10}}), "");
+  EXPECT_THAT(Check({{.sequence = 2, .position = 11}}), HasSubstr("no token for sequence 1 at 10"));
+  EXPECT_THAT(Check({{.sequence = 2, .position = 11}, {.sequence = 1, .position = 12}}),
+              HasSubstr("sequence 1 samples position 10, not 12"));
+  EXPECT_THAT(Check({{.sequence = 2, .position = 11},
+                     {.sequence = 1, .position = 10},
+                     {.sequence = 1, .position = 10}}),
+              HasSubstr("or two tokens"));
 }
 
 TEST_F(PlannedStepsTest, ATokenThatWasNotPlannedIsRefused) {

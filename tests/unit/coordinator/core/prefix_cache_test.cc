@@ -111,14 +111,31 @@ TEST_F(PrefixCacheTest, AnswersAreKeptUpToTheLastTokenThatWasAnInput) {
 
 TEST_F(PrefixCacheTest, FoundSlotsAreSharedAndNeverWrittenAgain) {
   Serve("ab", 4);
-  const std::vector<Extent> kept = kv_.directory().ExtentsOf({{HolderKind::kCachedBlock, 1}});
+  const uint32_t kept =
+      kv_.directory().ExtentsOf({{HolderKind::kCachedBlock, 1}}).front().first_slot;
   Sequence& next = Submit("ab", 9);
   EXPECT_EQ(Join(next), 32u);
-  const std::vector<Extent>& slots = kv_.directory().ExtentsOf(next.request.id);
-  EXPECT_EQ(slots.front().first_slot, kept.front().first_slot);
+  EXPECT_EQ(kv_.directory().ExtentsOf(next.request.id).front().first_slot, kept);
   EXPECT_EQ(kv_.TokensOf(next.request.id), 41u);
   EXPECT_EQ(cache_.UnusedOn(0), 0u);
   EXPECT_TRUE(Audit().ok()) << Audit();
+}
+
+TEST_F(PrefixCacheTest, OnAllNodesIsAsOnEachNode) {
+  for (const uint32_t node : {1u, 0u}) {
+    Sequence& sequence = Submit(node == 0 ? "ab" : "a", 4);
+    Join(sequence, node);
+    Decode(sequence);
+  }
+  for (const char* blocks : {"abc", "a", "c", ""}) {
+    Sequence& sequence = Submit(blocks, 1);
+    const std::vector<PrefixCache::Found> found = cache_.FindOnNodes(sequence);
+    ASSERT_EQ(found.size(), 2u);
+    for (const uint32_t node : {0u, 1u}) {
+      EXPECT_EQ(found[node], cache_.Find(sequence, node)) << blocks << " on " << node;
+    }
+    life_.End(sequence);
+  }
 }
 
 TEST_F(PrefixCacheTest, PendingBlocksAreSeenAndGoWithTheirMaker) {
