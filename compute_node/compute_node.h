@@ -20,6 +20,7 @@
 #include "common/cluster_secret.h"
 #include "common/thread_pool.h"
 #include "compute_node/model_weights.h"
+#include "compute_node/node_memory.h"
 #include "compute_node/slice_executor.h"
 #include "compute_node/step_worker.h"
 #include "compute_node/weight_source.h"
@@ -45,6 +46,7 @@ struct ComputeNodeOptions {
   bool is_stage = false;
   std::optional<plan::Stage> layers = {};
   bool holds_kv = false;  // Policy local, and auto: K and V may be on the node's device.
+  uint64_t memory_budget = 0;  // Of the device, in bytes; 0: unbounded.
   // Policy auto: threads of the pool in use while KV is on memory nodes, which have the cores of
   // the others; these cores. 0: all.
   size_t pools_threads = 0;
@@ -105,6 +107,8 @@ class ComputeNode final : public control::NodeHandler {
   absl::Status CheckShapes(const plan::EpochConfig& config) const;
   // As many as the epoch's policy leaves to this node.
   void UseThreads(const plan::EpochConfig& config);
+  // Everything that the epoch needs has been taken. Errors: those of NodeMemory::Check().
+  absl::Status CountMemory();
   absl::Status MakeRegion(const plan::EpochConfig& config, const plan::WindowLayout& layout);
   absl::Status OpenPeers(const plan::EpochPeers& peers);
 
@@ -123,7 +127,7 @@ class ComputeNode final : public control::NodeHandler {
   std::unique_ptr<SliceExecutor> executor_;
   control::NodeReporter* reporter_ = nullptr;
   StepCounters counters_;
-  std::atomic<uint64_t> weight_bytes_{0};
+  NodeMemory memory_;
   model::GrammarCache grammars_;
   std::vector<std::unique_ptr<PathMaker>> path_makers_;
 

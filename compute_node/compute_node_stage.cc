@@ -62,7 +62,7 @@ absl::Status ComputeNode::DropWeights() {
       ModelWeights::Load(*graph_, *model_.weights, *device_, {}, progress_);
   LAMINA_RETURN_IF_ERROR(none.status());
   HoldWeights(*std::move(none));
-  weight_bytes_.store(0, std::memory_order_relaxed);
+  memory_.Set(MemoryPart::kWeights, 0);
   return absl::OkStatus();
 }
 
@@ -99,7 +99,7 @@ absl::Status ComputeNode::LoadStage(const plan::Stage& stage) {
   LAMINA_RETURN_IF_ERROR(weights.status());
   HoldWeights(*std::move(weights));
   loaded_ = wanted;
-  weight_bytes_.store(weights_->weights().bytes(), std::memory_order_relaxed);
+  memory_.Set(MemoryPart::kWeights, weights_->weights().bytes());
   LogInfo("layers ", stage.first_layer, "-", end - 1, " of ", executor_->slice_count() - 1,
           stage.shard.count == 1
               ? ""

@@ -127,6 +127,7 @@ absl::StatusOr<OpenedNode> OpenNode(const ClusterConfig& config, const ComputeNo
                                          .is_stage = IsStage(config, node),
                                          .layers = LayersOf(node),
                                          .holds_kv = HoldsKv(config),
+                                         .memory_budget = node.memory_budget_bytes,
                                          .pools_threads = threads.beside_memory_nodes,
                                          .shared_cores = threads.shared_cores},
                                         std::move(model), std::move(device), pool, LogProgress()));

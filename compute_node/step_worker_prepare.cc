@@ -23,6 +23,14 @@ absl::Status StepWorker::Prepare() {
   return absl::OkStatus();
 }
 
+uint64_t StepWorker::buffer_bytes() const {
+  uint64_t bytes = tail_.buffer_bytes();
+  for (const Lane& lane : lanes_) {
+    bytes += lane.buffers.bytes();
+  }
+  return bytes;
+}
+
 // Of every lane that runs here and has decode rows. Last of what takes memory: it is what a node
 // can do without.
 void StepWorker::RecordSlices() {

@@ -367,6 +367,7 @@ std::vector<Key> ClusterFileReader::ComputeKeys(ComputeNodeConfig& node) const {
           {"shard", Number(node.shard)},
           {"layers", Layers(node.layers)},
           {"capacity", Size(node.capacity_bytes)},
+          {"memory_budget", Size(node.memory_budget_bytes)},
           {"price", Price(node.price_per_hour)},
           {"role", Choice(internal::kComputeRoles, node.role)}};
 }
@@ -450,6 +451,7 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
       {"policy_load",
        Section({{"rows", Number(c.policy_load.rows)}, {"context", Number(c.policy_load.context)}})},
       {"fetch", Section({{"window", Size(c.fetch.window_bytes)},
+                         {"heads", NumberOrAuto(c.fetch.heads, c.fetch.heads_auto)},
                          {"recompute_percent",
                           NumberOrAuto(c.fetch.recompute_percent, c.fetch.recompute_auto)}})},
       {"prefill", Section({{"mode", Choice(internal::kPrefillModes, c.prefill.mode)},

@@ -129,6 +129,7 @@ plan::EpochConfig EpochForming::ConfigOf(const EpochMembers& members,
   } else if (options_.fetch_bytes > 0) {
     config.attention_paths = {plan::AttentionPath::kFetch};
     config.fetch_bytes = options_.fetch_bytes;
+    config.fetch_heads = options_.fetch_heads;
     config.activation_width = options_.activation_width;
   }
   const bool waits =

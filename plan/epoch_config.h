@@ -39,6 +39,8 @@ struct EpochConfig {
   // Path fetch: bytes of the windows of one compute node in which K and V arrive, of all lanes and
   // memory nodes together. Else 0.
   uint64_t fetch_bytes = 0;
+  // Path fetch: KV heads that come together. 0: as many as a window has room for.
+  uint32_t fetch_heads = 0;
   // Path fetch: elements of the activation that memory nodes keep beside K and V of every token in
   // every layer, the input of the layer that makes k and v. 0: they keep none.
   uint32_t activation_width = 0;

@@ -77,6 +77,7 @@ class Draw {
             .stages = List(&Draw::Stage),
             .attention_paths = plan::AttentionPaths::FromBits(Number()),
             .fetch_bytes = random_(),
+            .fetch_heads = Number(),
             .activation_width = Number(),
             .memory_nodes = List(&Draw::Name),
             .slots = List(&Draw::Number),
