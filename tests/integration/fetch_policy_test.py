@@ -116,15 +116,10 @@ class FetchPolicyTest(unittest.TestCase):
             self.assertGreater(node["memory_bytes"]["windows"], 16 << 20)
             self.assertGreater(node["memory_bytes"]["activations"], 0)
             self.assertIn("of 2.0 GiB", cluster.lamina("status").stdout)
-
-            def small():
-                return any("memory_budget 64.0 MiB is less than the" in line for line in cluster.status()["warnings"])
-
-            path = Path(cluster.directory) / "cluster.yaml"
-            path.write_text(path.read_text().replace("2GiB", "64MiB"))
-            cluster.kill("c0")
-            cluster.start("c0")
-            cluster.await_true(small, "the warning")
+        small = [{"name": "c0", "memory_budget": "64MiB"}]
+        with harness.Cluster(wait=False, **fetching(limits=limits), compute=small) as cluster:
+            cluster.await_true(lambda: cluster.status().get("state", "").startswith("c0 failed: memory_budget 64.0 MiB is less than the"),
+                               "the reason")
 
     def test_what_is_not_served_is_refused_by_name(self):
         for keys, why in [
@@ -132,6 +127,7 @@ class FetchPolicyTest(unittest.TestCase):
              "2 nodes are not served by this version with policy fetch_heads"),
             ({"partition": "token_range"}, "token_range is not served by this version with policy fetch_heads"),
             ({"fetch": {"recompute_percent": 10}}, "and the policy is fetch_heads"),
+            ({"compute": [{"name": "c0", "memory_budget": "8MiB"}]}, "compute.0.memory_budget: 8.0 MiB has no room for fetch.window, 16.0 MiB"),
             ({"fetch": {"heads": 0}}, "fetch.heads: 0 KV heads cannot come together"),
             ({"policy": "fetch_recompute", "fetch": {"heads": 1}}, "fetch.heads: says what policy fetch_heads brings together"),
             ({**recomputing(10), "partition": "head"}, "only request is served by this version with policy fetch_recompute"),
