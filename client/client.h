@@ -213,9 +213,9 @@ struct NodeStatus {
   uint64_t kv_bytes_read = 0;
   double busy_seconds = 0;
   uint64_t units = 0;
-  uint64_t weight_bytes = 0;    // Of compute nodes, as they hold them.
-  // Of compute nodes: bytes of the device by what they are for ("weights", "windows", "kv",
-  // "activations"), and their bound, 0 for none.
+  uint64_t weight_bytes = 0;  // Of compute nodes, as they hold them.
+  // Of compute nodes: bytes of the device by what they are for ("activations", "kv", "weights",
+  // "windows"), and their bound, 0 for none.
   std::vector<std::pair<std::string, uint64_t>> memory;
   uint64_t memory_budget = 0;
   uint64_t replayed_units = 0;  // Slices that a device had recorded: one call each.

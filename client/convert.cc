@@ -112,9 +112,8 @@ NodeStatus FromProto(const v1::Node& node) {
   for (const v1::PartTime& part : node.detail().parts()) {
     status.parts.emplace_back(part.part(), part.seconds());
   }
-  for (const v1::MemoryPart& part : node.detail().memory()) {
-    status.memory.emplace_back(part.part(), part.bytes());
-  }
+  status.memory.assign(node.detail().memory().begin(), node.detail().memory().end());
+  std::sort(status.memory.begin(), status.memory.end());
   for (const v1::RefusalCount& refusal : node.detail().refusals()) {
     status.refusals.emplace_back(refusal.reason(), refusal.count());
   }

@@ -96,7 +96,7 @@ absl::StatusOr<control::PreparedNode> ComputeNode::Configure(const plan::EpochCo
   }
   LAMINA_RETURN_IF_ERROR(plan::WindowLayout::Check(shape));
   const plan::WindowLayout layout(shape);
-  LAMINA_RETURN_IF_ERROR(executor_->Prepare(config.rows_max + config.chunk_tokens_max));
+  LAMINA_RETURN_IF_ERROR(executor_->Prepare(plan::StepRowsMax(config)));
   const plan::EpochConfig own_config = plan::OfShard(config, stage.shard);
   LAMINA_RETURN_IF_ERROR(ReservePaths(own_config, stage));
   config_ = config;

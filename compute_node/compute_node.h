@@ -45,7 +45,7 @@ struct ComputeNodeOptions {
   // loaded at once all the same.
   bool is_stage = false;
   std::optional<plan::Stage> layers = {};
-  bool holds_kv = false;  // Policy local, and auto: K and V may be on the node's device.
+  bool holds_kv = false;       // Policy local, and auto: K and V may be on the node's device.
   uint64_t memory_budget = 0;  // Of the device, in bytes; 0: unbounded.
   // Policy auto: threads of the pool in use while KV is on memory nodes, which have the cores of
   // the others; these cores. 0: all.

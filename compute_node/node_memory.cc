@@ -34,9 +34,8 @@ absl::Status NodeMemory::Check() const {
   return absl::FailedPreconditionError(absl::StrCat(
       "memory_budget ", FormatBytes(budget_), " is less than the ", FormatBytes(total()),
       " that are needed: weights ", FormatBytes(bytes(MemoryPart::kWeights)), ", windows ",
-      FormatBytes(bytes(MemoryPart::kWindows)), ", K and V ",
-      FormatBytes(bytes(MemoryPart::kKv)), ", activations ",
-      FormatBytes(bytes(MemoryPart::kActivations)),
+      FormatBytes(bytes(MemoryPart::kWindows)), ", K and V ", FormatBytes(bytes(MemoryPart::kKv)),
+      ", activations ", FormatBytes(bytes(MemoryPart::kActivations)),
       "; raise it, or lower fetch.window (windows), prefill.scratch_tokens (K and V), "
       "prefill.chunk_tokens or pipeline.lanes (activations)"));
 }

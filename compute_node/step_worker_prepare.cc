@@ -2,10 +2,13 @@
 //
 // What an epoch's data thread needs before it runs: buffers, recorded slices, sources of puts.
 
+#include <algorithm>
+
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "compute_node/step_worker.h"
+#include "plan/epoch_shape.h"
 
 namespace lamina::compute_node {
 
@@ -13,9 +16,8 @@ absl::Status StepWorker::Prepare() {
   LAMINA_RETURN_IF_ERROR(tail_.Prepare(options_.vocabulary));
   for (Lane& lane : lanes_) {
     if (context_.Runs(lane)) {
-      LAMINA_ASSIGN_OR_RETURN(
-          lane.buffers,
-          executor_.MakeBuffers(options_.config.rows_max + options_.config.chunk_tokens_max));
+      LAMINA_ASSIGN_OR_RETURN(lane.buffers,
+                              executor_.MakeBuffers(plan::StepRowsMax(options_.config)));
     }
   }
   LAMINA_RETURN_IF_ERROR(paths_.Prepare());
@@ -40,7 +42,9 @@ void StepWorker::RecordSlices() {
     if (!context_.Runs(lane) || context_.schedule.IsPrefillLane(lane.index)) {
       continue;
     }
-    const absl::Status status = executor_.Record(options_.config.rows_max, lane.buffers);
+    const size_t rows_max =
+        std::min<size_t>(options_.config.rows_max, plan::StepRowsMax(options_.config));
+    const absl::Status status = executor_.Record(rows_max, lane.buffers);
     if (!status.ok()) {
       LogWarning("epoch ", options_.config.epoch, " lane ", lane.index,
                  " slices run op by op, since they cannot be recorded: ", status.message());

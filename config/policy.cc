@@ -147,10 +147,10 @@ absl::Status CheckBudgets(const ClusterConfig& config) {
   for (size_t i = 0; i < config.compute.size(); ++i) {
     const ComputeNodeConfig& node = config.compute[i];
     if (node.memory_budget_bytes > 0 && node.memory_budget_bytes < config.fetch.window_bytes) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "compute.", i, ".memory_budget: ", FormatBytes(node.memory_budget_bytes),
-          " has no room for fetch.window, ", FormatBytes(config.fetch.window_bytes),
-          "; raise it, or lower fetch.window"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("compute.", i, ".memory_budget: ", FormatBytes(node.memory_budget_bytes),
+                       " has no room for fetch.window, ", FormatBytes(config.fetch.window_bytes),
+                       "; raise it, or lower fetch.window"));
     }
   }
   return absl::OkStatus();

@@ -40,9 +40,7 @@ void ToProto(const telemetry::NodeCounters& counters, v1::NodeDetail* proto) {
   }
   proto->set_weight_bytes(counters.weight_bytes);
   for (const auto& [name, bytes] : counters.memory) {
-    v1::MemoryPart* part = proto->add_memory();
-    part->set_part(name);
-    part->set_bytes(bytes);
+    (*proto->mutable_memory())[name] = bytes;
   }
   proto->set_memory_budget(counters.memory_budget);
   proto->set_replayed_units(counters.replayed_units);
@@ -71,9 +69,12 @@ void FromProto(const v1::NodeDetail& proto, telemetry::NodeCounters& counters) {
                               .exchange_bytes_per_second = link.exchange_bytes_per_second()});
   }
   counters.weight_bytes = proto.weight_bytes();
-  for (int i = 0; i < std::min(proto.memory_size(), kEntriesMax); ++i) {
-    counters.memory.emplace_back(Name(proto.memory(i).part()), proto.memory(i).bytes());
+  for (const auto& [name, bytes] : proto.memory()) {
+    if (counters.memory.size() < kEntriesMax) {
+      counters.memory.emplace_back(Name(name), bytes);
+    }
   }
+  std::sort(counters.memory.begin(), counters.memory.end());
   counters.memory_budget = proto.memory_budget();
   counters.replayed_units = proto.replayed_units();
   counters.device_units = proto.device_units();

@@ -27,6 +27,8 @@ struct EpochConfig {
   uint32_t plan_ahead = 1;
   uint32_t rows_max = 0;
   uint32_t chunk_tokens_max = 0;
+  // Rows and tokens of chunks of one step together, where that is less than both at most. 0: both.
+  uint32_t step_tokens_max = 0;
   uint32_t scratch_tokens = 0;
   uint32_t sequence_tokens_max = 0;
   std::vector<AttentionDescriptor> layers;

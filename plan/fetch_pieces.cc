@@ -101,18 +101,16 @@ void PiecesOf(const AttentionDescriptor& part, absl::Span<const FetchRun> runs,
   }
   const auto runs_end = static_cast<uint32_t>(runs.size());
   if (recomputed > 0) {
-    const uint64_t tokens_max =
-        limits.window_bytes / (limits.activation_width * sizeof(BFloat16));
+    const uint64_t tokens_max = limits.window_bytes / (limits.activation_width * sizeof(BFloat16));
     AddWithActivations(part, runs, std::min(slots_max / part.kv_heads, tokens_max), pieces);
     return;
   }
   const uint32_t heads_min = std::clamp(limits.heads, 1u, part.kv_heads);
   const uint32_t heads_max = limits.heads == 0 ? part.kv_heads : heads_min;
   const bool whole = slots * heads_min <= slots_max;
-  const uint32_t group =
-      whole ? static_cast<uint32_t>(
-                  std::min<uint64_t>(heads_max, slots_max / std::max<uint64_t>(slots, 1)))
-            : heads_min;
+  const uint32_t group = whole ? static_cast<uint32_t>(std::min<uint64_t>(
+                                     heads_max, slots_max / std::max<uint64_t>(slots, 1)))
+                               : heads_min;
   for (uint32_t head = 0; head < part.kv_heads; head += group) {
     const HeadRange heads{.first = head, .count = std::min(group, part.kv_heads - head)};
     if (whole) {
@@ -158,13 +156,13 @@ absl::Status CheckFetch(const EpochConfig& config) {
   if (FetchWindowBytes(config) >= least) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "fetch.window: ", FormatBytes(config.fetch_bytes), " is ",
-      FormatBytes(FetchWindowBytes(config)), " for each of ", WindowsOf(config),
-      " windows (two for each lane and memory node), and ", LeastOf(config), FormatBytes(least),
-      ": set it to at least ", FormatBytes(least * WindowsOf(config)),
-      ", or lower limits.sequence_tokens_max", config.fetch_heads > 1 ? ", fetch.heads" : "",
-      " or pipeline.lanes"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("fetch.window: ", FormatBytes(config.fetch_bytes), " is ",
+                   FormatBytes(FetchWindowBytes(config)), " for each of ", WindowsOf(config),
+                   " windows (two for each lane and memory node), and ", LeastOf(config),
+                   FormatBytes(least), ": set it to at least ",
+                   FormatBytes(least * WindowsOf(config)), ", or lower limits.sequence_tokens_max",
+                   config.fetch_heads > 1 ? ", fetch.heads" : "", " or pipeline.lanes"));
 }
 
 }  // namespace lamina::plan

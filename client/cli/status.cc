@@ -53,10 +53,9 @@ std::string Memory(const client::NodeStatus& node) {
     parts.push_back(absl::StrCat(name == "kv" ? "K and V" : name, " ", FormatBytes(bytes)));
     total += bytes;
   }
-  return absl::StrCat(absl::StrJoin(parts, ", "), ": ", FormatBytes(total),
-                      node.memory_budget == 0
-                          ? ""
-                          : absl::StrCat(" of ", FormatBytes(node.memory_budget)));
+  return absl::StrCat(
+      absl::StrJoin(parts, ", "), ": ", FormatBytes(total),
+      node.memory_budget == 0 ? "" : absl::StrCat(" of ", FormatBytes(node.memory_budget)));
 }
 
 // Where memory of compute nodes is what a policy is about, or has a bound.

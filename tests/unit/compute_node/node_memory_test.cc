@@ -25,9 +25,8 @@ TEST(NodeMemoryTest, PartsHaveNamesAndASum) {
   Fill(memory);
   memory.Set(MemoryPart::kKv, 4 * kMiB);
   EXPECT_EQ(memory.total(), 125 * kMiB);
-  EXPECT_THAT(memory.Parts(),
-              ElementsAre(Pair("weights", 100 * kMiB), Pair("windows", 20 * kMiB),
-                          Pair("kv", 4 * kMiB), Pair("activations", kMiB)));
+  EXPECT_THAT(memory.Parts(), ElementsAre(Pair("weights", 100 * kMiB), Pair("windows", 20 * kMiB),
+                                          Pair("kv", 4 * kMiB), Pair("activations", kMiB)));
 }
 
 TEST(NodeMemoryTest, WithoutABudgetAnythingFits) {

@@ -69,6 +69,7 @@ class Draw {
             .plan_ahead = Number(),
             .rows_max = Number(),
             .chunk_tokens_max = Number(),
+            .step_tokens_max = Number(),
             .scratch_tokens = Number(),
             .sequence_tokens_max = Number(),
             .layers = List(&Draw::Layer),

@@ -20,8 +20,8 @@ constexpr uint32_t kWidth = 200;             // Of an activation.
 
 std::vector<FetchPiece> Pieces(const std::vector<FetchRun>& runs, uint64_t slots_of_window) {
   std::vector<FetchPiece> pieces;
-  PiecesOf(kLayer, runs,
-           {.window_bytes = slots_of_window * kSlotBytes, .activation_width = kWidth}, pieces);
+  PiecesOf(kLayer, runs, {.window_bytes = slots_of_window * kSlotBytes, .activation_width = kWidth},
+           pieces);
   return pieces;
 }
 
