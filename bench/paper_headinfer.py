@@ -16,6 +16,7 @@ import tempfile
 import time
 
 import cluster
+import node_memory
 import processor
 import random_llama
 import svg
@@ -58,18 +59,6 @@ def table(head, rows):
 
 def tokens(count):
     return f"{count // KIB}k" if count % KIB == 0 else f"{count:,}"
-
-
-class Node:
-    """The compute node's memory: as it accounts for it, and as its process has it."""
-
-    def __init__(self, running):
-        node = next(node for node in running.status()["nodes"] if node["name"] == "c0")
-        self.parts = node["memory_bytes"]
-        self.accounted = sum(self.parts.values())
-        fields = dict(line.split(":", 1) for line in pathlib.Path(f"/proc/{running.pid('c0')}/status").read_text().splitlines())
-        # Without pages of files: the model's file stays in the page cache, whoever reads it.
-        self.resident = sum(KIB * int(fields[name].split()[0]) for name in ("RssAnon", "RssShmem"))
 
 
 class Bench:
@@ -129,7 +118,7 @@ def run_tables(bench, groups, contexts):
                     continue
                 times[heads][context] = measure(running, prompt)
                 print(f"  heads {heads}: {context}k tokens: prompt {times[heads][context][0]:.2f} s, token {1e3 * times[heads][context][1]:.1f} ms", flush=True)
-            nodes[heads] = Node(running)
+            nodes[heads] = node_memory.of(running, "c0")
     return times, nodes
 
 
@@ -146,7 +135,7 @@ def check_resident(bench, nodes):
     longest = 2 * KIB
     with Bench(bench.model, bench.link, 2 * longest * 2 * ELEMENT * SHAPE.head_dim).cluster(1, longest) as running:
         measure(running, KIB)
-        idle = Node(running)
+        idle = node_memory.of(running, "c0")
     rows, near = [], True
     for name, node in nodes:
         grown, accounted = node.resident - idle.resident, node.accounted - idle.accounted
@@ -164,7 +153,7 @@ def llama_accounting(folder):
     window = 2 * MIB * 2 * ELEMENT * LLAMA.head_dim
     with cluster.Cluster(1, memory_nodes=1, model=folder, running_max=1, chunk_tokens=LLAMA_CHUNK, scratch_tokens=LLAMA_CHUNK, sequence_tokens_max=MIB,
                          capacity=f"{2 * MIB * LLAMA.layers * LLAMA.kv_bytes()}B", fetch=("fetch_heads", {"window": f"{window}B", "heads": 1})) as running:
-        return Node(running).parts
+        return node_memory.of(running, "c0").parts
 
 
 def llama_weights():

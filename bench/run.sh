@@ -23,6 +23,7 @@ Suites:
   overlap    network time hidden behind attention, on a link throttled to a third of the step
   prefill    time per output token of running requests while a long prompt arrives: prompts beside rows, and on a node
              of their own
+  long_prompt  a prompt of 128k tokens through a bounded scratch: the process's memory against its bound, and the same bits
   chat       time to the first token of each turn of a chat, with K and V of the turns before kept and without
   pipeline   two lanes against one, beside the bound of an event simulation with the measured times, and with what dense
              layers and attention take from each other
@@ -87,11 +88,11 @@ case "$suite" in
       *) exec python3 "$root/bench/paper.py" "${json[@]}" "$@" ;;
     esac
     ;;
-  chat | decode | fetch | gateway | local | overlap | peers | pipeline | predict | prefill | trace | transport)
+  chat | decode | fetch | gateway | local | long_prompt | overlap | peers | pipeline | predict | prefill | trace | transport)
     exec python3 "$root/bench/$suite.py" "${json[@]}" "$@"
     ;;
   *)
-    echo "unknown suite $suite; known: attention dense experts plan transport fetch decode overlap prefill chat pipeline local gateway trace paper experiment predict peers" >&2
+    echo "unknown suite $suite; known: attention dense experts plan transport fetch decode overlap prefill long_prompt chat pipeline local gateway trace paper experiment predict peers" >&2
     exit 2
     ;;
 esac
