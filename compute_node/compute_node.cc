@@ -11,6 +11,7 @@
 #include "compute_node/fetch_path_maker.h"
 #include "compute_node/local_path_maker.h"
 #include "compute_node/remote_path_maker.h"
+#include "compute_node/streamed_weights.h"
 #include "control/blame.h"
 #include "control/transport_fault.h"
 #include "plan/epoch_shape.h"
@@ -49,6 +50,14 @@ ComputeNode::ComputeNode(ComputeNodeOptions options, model::Model model,
       progress_(std::move(progress)),
       memory_(options_.memory_budget),
       grammars_(options_.make_grammars, {}) {
+  if (options_.weights_budget > 0) {
+    weights_ = std::make_unique<StreamedWeights>(
+        *device_, StreamedWeightsOptions{.budget = options_.weights_budget,
+                                         .lanes = options_.lanes,
+                                         .directory = options_.weights_store});
+  } else {
+    weights_ = std::make_unique<ResidentWeights>(*device_);
+  }
   path_makers_.push_back(std::make_unique<RemotePathMaker>(options_.name, *device_));
   path_makers_.push_back(
       std::make_unique<LocalPathMaker>(options_.name, *device_, options_.holds_kv));

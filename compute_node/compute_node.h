@@ -47,6 +47,11 @@ struct ComputeNodeOptions {
   std::optional<plan::Stage> layers = {};
   bool holds_kv = false;       // Policy local, and auto: K and V may be on the node's device.
   uint64_t memory_budget = 0;  // Of the device, in bytes; 0: unbounded.
+  // Of the weights alone; where they take more, some slices' come from a file in the folder
+  // `weights_store`. 0: all weights stay.
+  uint64_t weights_budget = 0;
+  std::string weights_store = {};
+  uint32_t lanes = 1;  // At most, of all epochs; for weights that come.
   // Policy auto: threads of the pool in use while KV is on memory nodes, which have the cores of
   // the others; these cores. 0: all.
   size_t pools_threads = 0;
@@ -80,7 +85,7 @@ class ComputeNode final : public control::NodeHandler {
   // a thread that is pinned as the data thread will be.
   absl::StatusOr<plan::PolicyTimes> MeasurePolicies();
 
-  uint64_t weight_bytes() const { return weights_->weights().bytes(); }
+  uint64_t weight_bytes() const { return weights_->bytes(); }
 
   absl::Status LoadLayers(const plan::Stage& stage) override;
   absl::StatusOr<control::PreparedNode> Configure(const plan::EpochConfig& config) override;
@@ -100,8 +105,7 @@ class ComputeNode final : public control::NodeHandler {
   absl::Status LoadStage(const plan::Stage& stage);
   // The graph of a shard, and its executor; without weights. Errors: those of ShardGraph().
   absl::Status MakeExecutor(const ShardPart& shard);
-  absl::Status DropWeights();
-  void HoldWeights(ModelWeights weights);
+  void DropWeights();
   // Has the paths of the epoch reserve what they need, and the others give back what they have.
   absl::Status ReservePaths(const plan::EpochConfig& config, const plan::Stage& stage);
   absl::Status CheckShapes(const plan::EpochConfig& config) const;
@@ -120,7 +124,7 @@ class ComputeNode final : public control::NodeHandler {
   // Of the whole model: what all nodes know alike.
   std::vector<AttentionDescriptor> layers_;
   size_t context_row_bytes_ = 0;
-  std::unique_ptr<ResidentWeights> weights_;
+  std::unique_ptr<HeldWeights> weights_;
   plan::Stage loaded_;                   // Layers whose weights are there.
   ShardPart shard_;                      // What runs:
   std::unique_ptr<model::Graph> graph_;  // the model's graph, or a shard's.

@@ -69,6 +69,9 @@ StepWorker::StepWorker(const Options& options, SliceExecutor& executor,
 // A transport may read the sources of its puts until the regions' views are gone, and a path may
 // have their windows registered.
 StepWorker::~StepWorker() {
+  for (Lane& lane : lanes_) {
+    ReleaseWeights(lane);
+  }
   paths_.Close();
   peers_.Disconnect();
 }

@@ -86,7 +86,11 @@ struct ComputeNodeConfig {
   std::optional<LayerRange> layers;  // Not given: chosen, by cost and by measured speed.
   uint64_t capacity_bytes = 0;       // For KV: with policy local or auto, and then required.
   uint64_t memory_budget_bytes = 0;  // Of the device, for weights and all else. 0: unbounded.
-  double price_per_hour = 0;         // In a currency of the user's; 0: not known.
+  // Of the device, for weights; what exceeds it comes from a file in the folder `weights_store`
+  // when it is needed. 0: all weights stay.
+  uint64_t weights_budget_bytes = 0;
+  std::string weights_store = "/var/tmp";
+  double price_per_hour = 0;  // In a currency of the user's; 0: not known.
 };
 
 struct MemoryNodeConfig {

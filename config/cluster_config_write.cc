@@ -102,6 +102,11 @@ void EmitNodes(YAML::Emitter& out, const ClusterConfig& config) {
       out << YAML::Key << "memory_budget" << YAML::Value
           << FormatExactBytes(node.memory_budget_bytes);
     }
+    if (node.weights_budget_bytes > 0) {
+      out << YAML::Key << "weights_budget" << YAML::Value
+          << FormatExactBytes(node.weights_budget_bytes) << YAML::Key << "weights_store"
+          << YAML::Value << node.weights_store;
+    }
     EmitPrice(out, node.price_per_hour);
     out << YAML::EndMap;
   }

@@ -25,6 +25,7 @@
 #include "config/override_internal.h"
 #include "config/replicas.h"
 #include "config/verbs_keys_internal.h"
+#include "config/weights_internal.h"
 #include "yaml-cpp/yaml.h"
 
 namespace lamina {
@@ -368,6 +369,8 @@ std::vector<Key> ClusterFileReader::ComputeKeys(ComputeNodeConfig& node) const {
           {"layers", Layers(node.layers)},
           {"capacity", Size(node.capacity_bytes)},
           {"memory_budget", Size(node.memory_budget_bytes)},
+          {"weights_budget", Size(node.weights_budget_bytes)},
+          {"weights_store", Text(node.weights_store)},
           {"price", Price(node.price_per_hour)},
           {"role", Choice(internal::kComputeRoles, node.role)}};
 }
@@ -477,11 +480,13 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
           return replica.nodes.size() > 1 && !IsForPrompts(c, replica);
         });
     const uint32_t wanted = several ? 2 * nodes : nodes + 1;
-    // One where no attention is ever away.
-    c.pipeline.lanes = c.pipeline.mode == PipelineMode::kSequential || c.policy == kPolicyLocal
-                           ? 1
-                           : std::min({wanted, 8u, std::max(1u, c.limits.running_max)});
-    c.pipeline.lanes_auto = c.pipeline.mode != PipelineMode::kSequential;
+    // One where no attention is ever away, and where weights would come for each.
+    const bool streams = internal::StreamsWeights(c);
+    c.pipeline.lanes =
+        c.pipeline.mode == PipelineMode::kSequential || c.policy == kPolicyLocal || streams
+            ? 1
+            : std::min({wanted, 8u, std::max(1u, c.limits.running_max)});
+    c.pipeline.lanes_auto = c.pipeline.mode != PipelineMode::kSequential && !streams;
   }
   return absl::OkStatus();
 }
