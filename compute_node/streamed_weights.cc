@@ -136,7 +136,9 @@ absl::Status StreamedWeights::Stow(Slice& slice, kernels::PackedLinear& linear) 
   }
   stowed_bytes_ += linear.bytes();
   slice.linears.push_back(&linear);
-  linear.Place(std::vector<std::byte*>(pieces.size(), nullptr));
+  slice.piece_counts.push_back(pieces.size());
+  places_.assign(std::max(places_.size(), pieces.size()), nullptr);
+  linear.Place(absl::MakeSpan(places_).first(pieces.size()));
   return absl::OkStatus();
 }
 
@@ -174,14 +176,13 @@ std::string StreamedWeights::Describe() const {
 }
 
 void StreamedWeights::Place(Slice& slice, std::byte* begin) {
-  std::vector<std::byte*> places;
   auto piece = slice.pieces.begin();
-  for (kernels::PackedLinear* const linear : slice.linears) {
-    places.clear();
-    for (size_t i = 0; i < linear->Pieces().size(); ++i, ++piece) {
-      places.push_back(begin == nullptr ? nullptr : begin + piece->at);
+  for (size_t i = 0; i < slice.linears.size(); ++i) {
+    const size_t count = slice.piece_counts[i];
+    for (size_t k = 0; k < count; ++k, ++piece) {
+      places_[k] = begin == nullptr ? nullptr : begin + piece->at;
     }
-    linear->Place(places);
+    slice.linears[i]->Place(absl::MakeSpan(places_).first(count));
   }
 }
 

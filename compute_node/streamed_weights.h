@@ -74,8 +74,9 @@ class StreamedWeights final : public HeldWeights {
   };
   struct Slice {
     std::vector<kernels::PackedLinear*> linears;
-    std::vector<Piece> pieces;  // Of all linears, in their order.
-    size_t bytes = 0;           // Of a slot.
+    std::vector<size_t> piece_counts;  // [linears]
+    std::vector<Piece> pieces;         // Of all linears, in their order.
+    size_t bytes = 0;                  // Of a slot.
     uint32_t slot = kNoSlot;
     bool streamed() const { return !pieces.empty(); }
   };
@@ -108,6 +109,7 @@ class StreamedWeights final : public HeldWeights {
   std::unique_ptr<WeightStore> store_;
   std::vector<Slice> slices_;  // [slices of the program]
   std::vector<std::unique_ptr<Slot>> slots_;
+  std::vector<std::byte*> places_;  // Of one linear's pieces.
   uint64_t stowed_bytes_ = 0;
   uint32_t streamed_ = 0;
 
