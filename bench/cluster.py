@@ -142,10 +142,10 @@ class Cluster(Running):
     def __init__(self, lanes, compute_cores="0", memory_cores="1", memory_nodes=2, capacity="2GiB",
                  running_max=256, chunk_tokens=512, coordinator_cores="", transport="shm", chunks="auto",
                  query_first="auto", prefill_cores=None, local=False, auto_load=None, model=MODEL,
-                 prefix_cache="off", fetch=None):
+                 prefix_cache="off", fetch=None, sequence_tokens_max=SEQUENCE_TOKENS_MAX, scratch_tokens=None, memory_budget=None):
         """`prefill_cores`: prompts run on a node of their own there, "p0". `local`: policy local, without memory nodes.
         `auto_load`: policy auto, for (rows, context); `compute_cores` then has those of the memory nodes too.
-        `fetch`: (policy, its keys of `fetch:`). Loads repeat
+        `fetch`: (policy, its keys of `fetch:`). `memory_budget`: of the compute node. Loads repeat
         their prompts, so that K and V of these are not kept unless it says so."""
         super().__init__(f"127.0.0.1:{free_port()}")
         self.folder = tempfile.TemporaryDirectory(prefix="lamina-bench-")
@@ -157,6 +157,9 @@ class Cluster(Running):
             f'  - {{name: {name}, cores: "{memory_cores}", capacity: {capacity}, http: {ANY_PORT}}}'
             for name in names)
         kv = f", capacity: {capacity}" if local or auto_load else ""
+        if memory_budget:
+            kv += f", memory_budget: {memory_budget}"
+        scratch = f", scratch_tokens: {scratch_tokens}" if scratch_tokens else ""
         policy = "local" if local else "auto" if auto_load else fetch[0] if fetch else "attend_remote"
         load = "policy_load: {{rows: {}, context: {}}}\n".format(*auto_load) if auto_load else ""
         if fetch:
@@ -169,12 +172,15 @@ class Cluster(Running):
             f"policy: {policy}\n{load}{'' if local else memory}\n"
             f"pipeline: {{mode: rotational, lanes: {lanes}, chunks: {chunks}, query_first: {query_first}}}\n"
             f'transport: "{transport}"\nprefix_cache: {prefix_cache}\n'
-            f"prefill: {{mode: {'dedicated' if prefill else 'inline'}, chunk_tokens: {chunk_tokens}}}\n"
-            f"limits: {{sequence_tokens_max: {SEQUENCE_TOKENS_MAX}, running_max: {running_max}}}\n")
+            f"prefill: {{mode: {'dedicated' if prefill else 'inline'}, chunk_tokens: {chunk_tokens}{scratch}}}\n"
+            f"limits: {{sequence_tokens_max: {sequence_tokens_max}, running_max: {running_max}}}\n")
         compute = ["c0", "p0"] if prefill else ["c0"]
         self.nodes = compute + names
         self.names = [("lamina-coordinator", "coordinator")] + [("lamina-compute", name) for name in compute]
         self.names += [("lamina-memory", name) for name in names]
+
+    def pid(self, name):
+        return self.processes[[node for _, node in self.names].index(name)].pid
 
     def __enter__(self):
         need("lamina", *{program for program, _ in self.names})

@@ -8,7 +8,6 @@ import os
 
 BYTES = 256
 END = BYTES
-POSITIONS = 131072
 # Of a bf16 element the upper byte: plus or minus, between 2^-7 and 2^-5 with any lower byte.
 UPPER = bytes(0x3C if byte & 1 else 0xBC for byte in range(256))
 ONE = b"\x80\x3f"
@@ -21,6 +20,7 @@ class Shape:
     hidden: int
     heads: int
     kv_heads: int
+    positions: int = 131072
 
     @property
     def head_dim(self):
@@ -80,7 +80,7 @@ def write(folder, shape):
     (folder / "config.json").write_text(json.dumps({
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": shape.width, "intermediate_size": shape.hidden,
         "num_hidden_layers": shape.layers, "num_attention_heads": shape.heads, "num_key_value_heads": shape.kv_heads,
-        "vocab_size": BYTES + 1, "max_position_embeddings": POSITIONS, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
+        "vocab_size": BYTES + 1, "max_position_embeddings": shape.positions, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
         "tie_word_embeddings": False, "bos_token_id": END, "eos_token_id": END, "torch_dtype": "bfloat16"}))
     (folder / "tokenizer.json").write_text(json.dumps({
         "version": "1.0", "added_tokens": [end], "normalizer": None, "pre_tokenizer": byte_level, "post_processor": None,

@@ -213,7 +213,11 @@ struct NodeStatus {
   uint64_t kv_bytes_read = 0;
   double busy_seconds = 0;
   uint64_t units = 0;
-  uint64_t weight_bytes = 0;    // Of compute nodes, as they hold them.
+  uint64_t weight_bytes = 0;  // Of compute nodes, as they hold them.
+  // Of compute nodes: bytes of the device by what they are for ("activations", "kv", "weights",
+  // "windows"), and their bound, 0 for none.
+  std::vector<std::pair<std::string, uint64_t>> memory;
+  uint64_t memory_budget = 0;
   uint64_t replayed_units = 0;  // Slices that a device had captured as a graph: one call each.
   uint64_t device_units = 0;    // Units for whose windows a device waited itself.
   double mean_extent_tokens = 0;

@@ -103,6 +103,7 @@ NodeStatus FromProto(const v1::Node& node) {
                        .busy_seconds = node.busy_seconds(),
                        .units = node.units(),
                        .weight_bytes = node.detail().weight_bytes(),
+                       .memory_budget = node.detail().memory_budget(),
                        .replayed_units = node.detail().replayed_units(),
                        .device_units = node.detail().device_units(),
                        .mean_extent_tokens = node.mean_extent_tokens(),
@@ -111,6 +112,8 @@ NodeStatus FromProto(const v1::Node& node) {
   for (const v1::PartTime& part : node.detail().parts()) {
     status.parts.emplace_back(part.part(), part.seconds());
   }
+  status.memory.assign(node.detail().memory().begin(), node.detail().memory().end());
+  std::sort(status.memory.begin(), status.memory.end());
   for (const v1::RefusalCount& refusal : node.detail().refusals()) {
     status.refusals.emplace_back(refusal.reason(), refusal.count());
   }

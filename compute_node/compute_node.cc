@@ -11,6 +11,7 @@
 #include "compute_node/fetch_path_maker.h"
 #include "compute_node/local_path_maker.h"
 #include "compute_node/remote_path_maker.h"
+#include "compute_node/streamed_weights.h"
 #include "control/blame.h"
 #include "control/transport_fault.h"
 #include "plan/epoch_shape.h"
@@ -47,7 +48,16 @@ ComputeNode::ComputeNode(ComputeNodeOptions options, model::Model model,
       device_(std::move(device)),
       pool_(pool),
       progress_(std::move(progress)),
+      memory_(options_.memory_budget),
       grammars_(options_.make_grammars, {}) {
+  if (options_.weights_budget > 0) {
+    weights_ = std::make_unique<StreamedWeights>(
+        *device_, StreamedWeightsOptions{.budget = options_.weights_budget,
+                                         .lanes = options_.lanes,
+                                         .directory = options_.weights_store});
+  } else {
+    weights_ = std::make_unique<ResidentWeights>(*device_);
+  }
   path_makers_.push_back(std::make_unique<RemotePathMaker>(options_.name, *device_));
   path_makers_.push_back(
       std::make_unique<LocalPathMaker>(options_.name, *device_, options_.holds_kv));
@@ -95,7 +105,7 @@ absl::StatusOr<control::PreparedNode> ComputeNode::Configure(const plan::EpochCo
   }
   LAMINA_RETURN_IF_ERROR(plan::WindowLayout::Check(shape));
   const plan::WindowLayout layout(shape);
-  LAMINA_RETURN_IF_ERROR(executor_->Prepare(config.rows_max + config.chunk_tokens_max));
+  LAMINA_RETURN_IF_ERROR(executor_->Prepare(plan::StepRowsMax(config)));
   const plan::EpochConfig own_config = plan::OfShard(config, stage.shard);
   LAMINA_RETURN_IF_ERROR(ReservePaths(own_config, stage));
   config_ = config;
@@ -108,6 +118,7 @@ absl::StatusOr<control::PreparedNode> ComputeNode::Configure(const plan::EpochCo
                                          *executor_, *transport_, *region_, paths_, pool_,
                                          *reporter_, counters_);
   LAMINA_RETURN_IF_ERROR(worker_->Prepare());
+  LAMINA_RETURN_IF_ERROR(CountMemory());
   const std::string windows =
       absl::StrCat(transport::DescribeMemory(region_->memory()), worker_->DescribeRows());
   LogInfo("epoch ", config.epoch, " lanes ", config.lanes, " windows ",
@@ -117,6 +128,21 @@ absl::StatusOr<control::PreparedNode> ComputeNode::Configure(const plan::EpochCo
     LogInfo("epoch ", config.epoch, " ", path->Describe());
   }
   return control::PreparedNode{.region = region_->Descriptor(), .windows = windows};
+}
+
+absl::Status ComputeNode::CountMemory() {
+  uint64_t kv = 0;
+  for (const PathMaker* const path : paths_) {
+    kv += path->kv_bytes();
+  }
+  memory_.Set(MemoryPart::kKv, kv);
+  memory_.Set(MemoryPart::kWindows, region_->bytes().size());
+  memory_.Set(MemoryPart::kActivations, worker_->buffer_bytes());
+  const absl::Status fits = memory_.Check();
+  if (!fits.ok()) {
+    LeaveEpoch();
+  }
+  return fits;
 }
 
 absl::Status ComputeNode::ReservePaths(const plan::EpochConfig& config, const plan::Stage& stage) {
@@ -218,7 +244,9 @@ telemetry::NodeCounters ComputeNode::Counters() const {
       .replayed_units = counters_.replayed_units.load(std::memory_order_relaxed),
       .device_units = counters_.device_units.load(std::memory_order_relaxed),
       .recomputed_tokens = counters_.recomputed_tokens.load(std::memory_order_relaxed),
-      .weight_bytes = weight_bytes_.load(std::memory_order_relaxed),
+      .weight_bytes = memory_.bytes(MemoryPart::kWeights),
+      .memory = memory_.Parts(),
+      .memory_budget = memory_.budget(),
       .activity = counters_.beat.activity(),
       .beats = counters_.beat.beats() + pool_.caller_steps()};
   telemetry::Count(counters_.meter, counters_.refusals, /*is_memory=*/false, counters);

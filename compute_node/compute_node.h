@@ -20,6 +20,7 @@
 #include "common/cluster_secret.h"
 #include "common/thread_pool.h"
 #include "compute_node/model_weights.h"
+#include "compute_node/node_memory.h"
 #include "compute_node/slice_executor.h"
 #include "compute_node/step_worker.h"
 #include "compute_node/weight_source.h"
@@ -44,7 +45,13 @@ struct ComputeNodeOptions {
   // loaded at once all the same.
   bool is_stage = false;
   std::optional<plan::Stage> layers = {};
-  bool holds_kv = false;  // Policy local, and auto: K and V may be on the node's device.
+  bool holds_kv = false;       // Policy local, and auto: K and V may be on the node's device.
+  uint64_t memory_budget = 0;  // Of the device, in bytes; 0: unbounded.
+  // Of the weights alone; where they take more, some slices' come from a file in the folder
+  // `weights_store`. 0: all weights stay.
+  uint64_t weights_budget = 0;
+  std::string weights_store = {};
+  uint32_t lanes = 1;  // At most, of all epochs; for weights that come.
   // Policy auto: threads of the pool in use while KV is on memory nodes, which have the cores of
   // the others; these cores. 0: all.
   size_t pools_threads = 0;
@@ -78,7 +85,7 @@ class ComputeNode final : public control::NodeHandler {
   // a thread that is pinned as the data thread will be.
   absl::StatusOr<plan::PolicyTimes> MeasurePolicies();
 
-  uint64_t weight_bytes() const { return weights_->weights().bytes(); }
+  uint64_t weight_bytes() const { return weights_->bytes(); }
 
   absl::Status LoadLayers(const plan::Stage& stage) override;
   absl::StatusOr<control::PreparedNode> Configure(const plan::EpochConfig& config) override;
@@ -98,13 +105,14 @@ class ComputeNode final : public control::NodeHandler {
   absl::Status LoadStage(const plan::Stage& stage);
   // The graph of a shard, and its executor; without weights. Errors: those of ShardGraph().
   absl::Status MakeExecutor(const ShardPart& shard);
-  absl::Status DropWeights();
-  void HoldWeights(ModelWeights weights);
+  void DropWeights();
   // Has the paths of the epoch reserve what they need, and the others give back what they have.
   absl::Status ReservePaths(const plan::EpochConfig& config, const plan::Stage& stage);
   absl::Status CheckShapes(const plan::EpochConfig& config) const;
   // As many as the epoch's policy leaves to this node.
   void UseThreads(const plan::EpochConfig& config);
+  // Everything that the epoch needs has been taken. Errors: those of NodeMemory::Check().
+  absl::Status CountMemory();
   absl::Status MakeRegion(const plan::EpochConfig& config, const plan::WindowLayout& layout);
   absl::Status OpenPeers(const plan::EpochPeers& peers);
 
@@ -116,14 +124,14 @@ class ComputeNode final : public control::NodeHandler {
   // Of the whole model: what all nodes know alike.
   std::vector<AttentionDescriptor> layers_;
   size_t context_row_bytes_ = 0;
-  std::unique_ptr<ResidentWeights> weights_;
+  std::unique_ptr<HeldWeights> weights_;
   plan::Stage loaded_;                   // Layers whose weights are there.
   ShardPart shard_;                      // What runs:
   std::unique_ptr<model::Graph> graph_;  // the model's graph, or a shard's.
   std::unique_ptr<SliceExecutor> executor_;
   control::NodeReporter* reporter_ = nullptr;
   StepCounters counters_;
-  std::atomic<uint64_t> weight_bytes_{0};
+  NodeMemory memory_;
   model::GrammarCache grammars_;
   std::vector<std::unique_ptr<PathMaker>> path_makers_;
 

@@ -48,29 +48,17 @@ absl::Status ComputeNode::LoadLayers(const plan::Stage& stage) {
   return LoadStage(stage);
 }
 
-void ComputeNode::HoldWeights(ModelWeights weights) {
-  if (weights_ == nullptr) {
-    weights_ = std::make_unique<ResidentWeights>(std::move(weights));
-  } else {
-    weights_->Replace(std::move(weights));  // The executor reads them where they are.
-  }
-}
-
-absl::Status ComputeNode::DropWeights() {
+void ComputeNode::DropWeights() {
   loaded_ = {};
-  absl::StatusOr<ModelWeights> none =
-      ModelWeights::Load(*graph_, *model_.weights, *device_, {}, progress_);
-  LAMINA_RETURN_IF_ERROR(none.status());
-  HoldWeights(*std::move(none));
-  weight_bytes_.store(0, std::memory_order_relaxed);
-  return absl::OkStatus();
+  weights_->Drop();
+  memory_.Set(MemoryPart::kWeights, 0);
 }
 
 absl::Status ComputeNode::MakeExecutor(const ShardPart& shard) {
   LAMINA_ASSIGN_OR_RETURN(model::Graph graph, model::ShardGraph(model_.graph, shard));
   executor_.reset();
   graph_ = std::make_unique<model::Graph>(std::move(graph));
-  LAMINA_RETURN_IF_ERROR(DropWeights());
+  DropWeights();
   LAMINA_ASSIGN_OR_RETURN(executor_, SliceExecutor::Create(*graph_, *weights_, *device_));
   return absl::OkStatus();
 }
@@ -90,22 +78,23 @@ absl::Status ComputeNode::LoadStage(const plan::Stage& stage) {
   const bool last = end + 1 == executor_->slice_count();
   const std::vector<model::OpId> ops = executor_->program().OpsOf(
       stage.first_layer, last ? end + 1 : end, /*head=*/stage.shard.index == 0);
-  LAMINA_RETURN_IF_ERROR(DropWeights());  // Not both at once.
-  absl::StatusOr<ModelWeights> weights =
-      ModelWeights::Load(*graph_, *model_.weights, *device_, ops, [this](double fraction) {
+  DropWeights();  // Not both at once.
+  LAMINA_RETURN_IF_ERROR(
+      weights_->Load(executor_->program(), *model_.weights, ops, [this](double fraction) {
         counters_.beat.Raise();
         progress_(fraction);
-      });
-  LAMINA_RETURN_IF_ERROR(weights.status());
-  HoldWeights(*std::move(weights));
+      }));
   loaded_ = wanted;
-  weight_bytes_.store(weights_->weights().bytes(), std::memory_order_relaxed);
+  memory_.Set(MemoryPart::kWeights, weights_->bytes());
   LogInfo("layers ", stage.first_layer, "-", end - 1, " of ", executor_->slice_count() - 1,
           stage.shard.count == 1
               ? ""
               : absl::StrCat(" shard ", stage.shard.index, " of ", stage.shard.count, " KV heads ",
                              stage.shard.heads, " MLP columns ", stage.shard.columns),
-          " weights ", FormatBytes(weights_->weights().bytes()));
+          " weights ", FormatBytes(weights_->bytes()));
+  if (!weights_->Describe().empty()) {
+    LogInfo("weights: ", weights_->Describe());
+  }
   return absl::OkStatus();
 }
 
@@ -149,9 +138,7 @@ absl::StatusOr<double> ComputeNode::MeasureDenseSpeed() {
   }
   const std::vector<model::OpId> ops = program.OpsOf(first, end);
   const auto weights = static_cast<double>(program.LinearWeights(ops));
-  absl::StatusOr<ModelWeights> some = ModelWeights::Load(model_, *device_, ops, [](double) {});
-  LAMINA_RETURN_IF_ERROR(some.status());
-  HoldWeights(*std::move(some));
+  LAMINA_RETURN_IF_ERROR(weights_->Load(program, *model_.weights, ops, [](double) {}));
   LAMINA_RETURN_IF_ERROR(executor_->Prepare(kSpeedRows));
   LAMINA_ASSIGN_OR_RETURN(ValueBuffers buffers, executor_->MakeBuffers(kSpeedRows));
   std::vector<uint32_t> ids(kSpeedRows, 0);
@@ -168,7 +155,7 @@ absl::StatusOr<double> ComputeNode::MeasureDenseSpeed() {
     const double seconds = std::max(1e-9, ToSeconds(RealClock().Now() - start));
     best = std::max(best, weights / seconds);
   }
-  LAMINA_RETURN_IF_ERROR(DropWeights());
+  DropWeights();
   LogInfo("dense speed ", absl::StrFormat("%.2f", best / 1e9), "G weights/s over layers ", first,
           "-", end - 1);
   return best;

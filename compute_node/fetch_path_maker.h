@@ -26,6 +26,7 @@ class FetchPathMaker final : public PathMaker {
   plan::AttentionPath kind() const override { return plan::AttentionPath::kFetch; }
   absl::Status Reserve(const plan::EpochConfig& config, const plan::Stage& stage) override;
   void Release() override { scratch_.Release(); }
+  uint64_t kv_bytes() const override { return scratch_.bytes(); }
   std::string Describe() const override;
   std::unique_ptr<AttentionPath> Make(const WorkerContext& context) override;
 

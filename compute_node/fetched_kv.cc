@@ -67,8 +67,7 @@ bool FetchedKv::BeginLayer(const Lane& lane) {
   for (uint32_t node = 0; node < state.streams.size(); ++node) {
     Stream& stream = state.streams[node];
     plan::PiecesOf(context_.PartOf(state.layer, node), stream.runs,
-                   context_.layout.shape().fetch_bytes, context_.config.activation_width,
-                   stream.pieces);
+                   plan::FetchLimitsOf(context_.config), stream.pieces);
     stream.piece = 0;
     any |= !stream.pieces.empty();
   }

@@ -7,12 +7,13 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "compute_node/step_layout.h"
+#include "plan/epoch_shape.h"
 
 namespace lamina::compute_node {
 
 kernels::KvDeviceOptions LocalKv::DeviceOptions(const plan::EpochConfig& config) {
   // As many chunks as tokens at most: each has one.
-  const uint32_t rows_max = config.rows_max + config.chunk_tokens_max;
+  const uint32_t rows_max = plan::StepRowsMax(config);
   return {.layers = config.layers,
           .arithmetic = config.attention.decode,
           .slots = config.slots[0],
@@ -27,8 +28,8 @@ LocalKv::LocalKv(const plan::EpochConfig& config, kernels::KvDevice& device)
       device_(device),
       tables_({.slots = device.slots()}),
       steps_(config.lanes) {
-  stored_.reserve(config.rows_max + config.chunk_tokens_max);
-  items_.reserve(config.rows_max + config.chunk_tokens_max);
+  stored_.reserve(plan::StepRowsMax(config));
+  items_.reserve(plan::StepRowsMax(config));
 }
 
 absl::Status LocalKv::BeginStep(const Lane& lane, const PathRows& rows) {

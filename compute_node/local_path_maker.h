@@ -24,6 +24,7 @@ class LocalPathMaker final : public PathMaker {
   plan::AttentionPath kind() const override { return plan::AttentionPath::kLocal; }
   absl::Status Reserve(const plan::EpochConfig& config, const plan::Stage& stage) override;
   void Release() override { kv_.reset(); }
+  uint64_t kv_bytes() const override { return kv_->bytes(); }
   std::string Describe() const override;
   std::unique_ptr<AttentionPath> Make(const WorkerContext& context) override;
 

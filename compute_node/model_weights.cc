@@ -23,17 +23,20 @@ void AppendAs(DType type, const std::vector<float>& values, std::byte* out) {
   }
 }
 
-// What an op takes of the time of loading: the elements of its matrices, and a little for the rest.
-double ElementsOf(const model::Graph& graph, model::OpId id) {
+}  // namespace
+
+uint64_t PackedElementsOf(const model::Graph& graph, model::OpId id) {
+  return model::MatrixWeights(graph, graph.ops[id]);
+}
+
+uint64_t ElementsOf(const model::Graph& graph, model::OpId id) {
   const model::Op& op = graph.ops[id];
   uint64_t elements = 1 + model::MatrixWeights(graph, op);
   if (const auto* embed = std::get_if<model::EmbedOp>(&op.body)) {
     elements += uint64_t{graph.weights[embed->table].rows} * graph.weights[embed->table].cols;
   }
-  return static_cast<double>(elements);
+  return elements;
 }
-
-}  // namespace
 
 absl::StatusOr<std::vector<float>> ModelWeights::Origin::Read(model::WeightId id) const {
   const model::Weight& weight = graph.weights[id];
@@ -46,7 +49,7 @@ absl::StatusOr<ModelWeights> ModelWeights::Load(const model::Graph& graph,
                                                 const model::WeightSource& source,
                                                 kernels::ComputeDevice& device,
                                                 absl::Span<const model::OpId> ops,
-                                                const Progress& progress) {
+                                                const Progress& progress, const Packed& packed) {
   const Origin model{.graph = graph, .source = source};
   ModelWeights weights;
   weights.table_type_ = device.dense().compute_type();
@@ -57,13 +60,14 @@ absl::StatusOr<ModelWeights> ModelWeights::Load(const model::Graph& graph,
   weights.tables_.resize(model.graph.weights.size());
   double all = 0;
   for (const model::OpId op : ops) {
-    all += ElementsOf(graph, op);
+    all += static_cast<double>(ElementsOf(graph, op));
   }
   progress(0);
   double done = 0;
   for (const model::OpId op : ops) {
     LAMINA_RETURN_IF_ERROR(weights.LoadOp(model, op, device));
-    done += ElementsOf(graph, op);
+    LAMINA_RETURN_IF_ERROR(weights.TellPacked(op, packed));
+    done += static_cast<double>(ElementsOf(graph, op));
     progress(done / all);
   }
   return weights;
@@ -95,6 +99,20 @@ absl::Status ModelWeights::LoadOp(const Origin& model, model::OpId op,
   }
   if (const auto* rope = std::get_if<model::RopeOp>(&body)) {
     LAMINA_ASSIGN_OR_RETURN(frequencies_[op], kernels::MoveToDevice(rope->frequencies, device));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ModelWeights::TellPacked(model::OpId op, const Packed& packed) {
+  if (!packed) {
+    return absl::OkStatus();
+  }
+  if (linears_[op] != nullptr) {
+    LAMINA_RETURN_IF_ERROR(packed(op, *linears_[op]));
+  }
+  for (const kernels::Expert& expert : experts_[op]) {
+    LAMINA_RETURN_IF_ERROR(packed(op, *expert.gate_up));
+    LAMINA_RETURN_IF_ERROR(packed(op, *expert.down));
   }
   return absl::OkStatus();
 }

@@ -24,10 +24,25 @@
 
 namespace lamina::compute_node {
 
+// What an op takes of the time and memory of loading: the elements of its matrices and tables, and
+// one more. PackedElementsOf(): of the matrices that are packed alone.
+uint64_t ElementsOf(const model::Graph& graph, model::OpId id);
+uint64_t PackedElementsOf(const model::Graph& graph, model::OpId id);
+
 class ModelWeights {
  public:
   // Called while loading, with the share done in [0, 1]: 0 when it begins, and then growing.
   using Progress = std::function<void(double fraction)>;
+  // Called with each packed matrix of an op, before the next op is loaded. It may move what is in
+  // memory elsewhere. An error ends the loading.
+  using Packed = std::function<absl::Status(model::OpId op, kernels::PackedLinear& linear)>;
+
+  // Of no op.
+  static ModelWeights None(kernels::ComputeDevice& device) {
+    ModelWeights none;
+    none.table_type_ = device.dense().compute_type();
+    return none;
+  }
 
   // Reads, dequantises and packs the weights of these ops, and no others. The device outlives them.
   // Errors: those of ReadWeight() and of the device.
@@ -43,12 +58,17 @@ class ModelWeights {
                                            const model::WeightSource& source,
                                            kernels::ComputeDevice& device,
                                            absl::Span<const model::OpId> ops,
-                                           const Progress& progress);
+                                           const Progress& progress, const Packed& packed = {});
 
   // Of a LinearOp: its parts stacked. nullptr for other ops.
-  const kernels::PackedLinear* linear(model::OpId op) const { return linears_[op].get(); }
+  const kernels::PackedLinear* linear(model::OpId op) const {
+    return op < linears_.size() ? linears_[op].get() : nullptr;
+  }
   // Of an ExpertsOp, by id; none for other ops.
-  absl::Span<const kernels::Expert> experts(model::OpId op) const { return experts_[op]; }
+  absl::Span<const kernels::Expert> experts(model::OpId op) const {
+    return op < experts_.size() ? absl::MakeConstSpan(experts_[op])
+                                : absl::Span<const kernels::Expert>();
+  }
   // A norm's weight or bias, or another vector.
   absl::Span<const float> vector(model::WeightId weight) const { return Floats(vectors_[weight]); }
   // Of a RopeOp.
@@ -78,6 +98,8 @@ class ModelWeights {
   absl::Status LoadVector(const Origin& model, model::WeightId weight,
                           kernels::ComputeDevice& device);
   absl::Status LoadOp(const Origin& model, model::OpId op, kernels::ComputeDevice& device);
+  // Calls `packed`, if there is one, with what the op has.
+  absl::Status TellPacked(model::OpId op, const Packed& packed);
 
   DType table_type_ = DType::kBF16;
   uint64_t bytes_ = 0;

@@ -7,6 +7,7 @@
 
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -35,6 +36,9 @@ class PathMaker {
 
   // The epoch does not have it: gives the memory back.
   virtual void Release() = 0;
+
+  // K and V of the device that are reserved.
+  virtual uint64_t kv_bytes() const = 0;
 
   // Describes the memory that is reserved, for the log.
   virtual std::string Describe() const = 0;

@@ -25,6 +25,7 @@ class RemotePathMaker final : public PathMaker {
     return scratch_.Reserve(config, stage);
   }
   void Release() override { scratch_.Release(); }
+  uint64_t kv_bytes() const override { return scratch_.bytes(); }
   std::string Describe() const override;
   std::unique_ptr<AttentionPath> Make(const WorkerContext& context) override;
 

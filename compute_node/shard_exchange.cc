@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "common/status_macros.h"
+#include "plan/epoch_shape.h"
 #include "transport/put_all.h"
 
 namespace lamina::compute_node {
@@ -33,7 +34,7 @@ ShardExchange::ShardExchange(const WorkerContext& context)
   if (shard_.count == 1) {
     return;
   }
-  const size_t rows_max = context.config.rows_max + context.config.chunk_tokens_max;
+  const size_t rows_max = plan::StepRowsMax(context.config);
   for (uint32_t lane = 0; lane < context.config.lanes; ++lane) {
     if (context.schedule.Runs(context.node, lane)) {
       for (std::vector<std::byte>& part : lanes_[lane].parts) {

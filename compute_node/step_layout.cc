@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "compute_node/worker_context.h"
+#include "plan/epoch_shape.h"
 
 namespace lamina::compute_node {
 namespace {
@@ -54,7 +55,7 @@ absl::Status Layouter::Run() {
   Sort();
   LAMINA_RETURN_IF_ERROR(PlaceRows());
   LAMINA_RETURN_IF_ERROR(PlaceChunks());
-  const size_t rows_max = config_.rows_max + config_.chunk_tokens_max;
+  const size_t rows_max = plan::StepRowsMax(config_);
   if (lane_.positions.size() > rows_max || lane_.decode_rows > config_.rows_max) {
     return absl::InternalError(absl::StrCat("plan of lane ", lane_.plan.lane, " step ",
                                             lane_.plan.step, " has ", lane_.positions.size(),

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/status_macros.h"
+#include "plan/epoch_shape.h"
 
 namespace lamina::compute_node {
 
@@ -26,7 +27,7 @@ absl::Status StepTail::Prepare(uint32_t vocabulary) {
                                                .sequence_tokens_max = config.sequence_tokens_max}));
   device_samples_.reserve(LmHead::kRows);
   host_rows_.reserve(LmHead::kRows);
-  kept_rows_.reserve(config.rows_max + config.chunk_tokens_max);
+  kept_rows_.reserve(plan::StepRowsMax(config));
   return absl::OkStatus();
 }
 

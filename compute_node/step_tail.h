@@ -34,6 +34,8 @@ class StepTail {
   // Takes the memory. Errors: those of the device.
   absl::Status Prepare(uint32_t vocabulary);
 
+  uint64_t buffer_bytes() const { return buffers_.bytes(); }  // Of the device, for logits.
+
   // Before the last slice of a step whose executor sums over shards: that slice runs on the rows
   // that are sampled or scored alone; forks share one. Errors: those of the device.
   absl::Status KeepRows(Lane& lane);

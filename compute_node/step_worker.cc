@@ -57,7 +57,7 @@ StepWorker::StepWorker(const Options& options, SliceExecutor& executor,
       lanes_(options.config.lanes),
       order_(MakeOrder(options.config, options.node)),
       wait_(context_, paths_, replicas_, shards_) {
-  const size_t rows_max = options.config.rows_max + options.config.chunk_tokens_max;
+  const size_t rows_max = plan::StepRowsMax(options.config);
   for (uint32_t i = 0; i < lanes_.size(); ++i) {
     lanes_[i].index = i;
     lanes_[i].paths.resize(paths_.count());
@@ -69,6 +69,9 @@ StepWorker::StepWorker(const Options& options, SliceExecutor& executor,
 // A transport may read the sources of its puts until the regions' views are gone, and a path may
 // have their windows registered.
 StepWorker::~StepWorker() {
+  for (Lane& lane : lanes_) {
+    ReleaseWeights(lane);
+  }
   paths_.Close();
   peers_.Disconnect();
 }

@@ -104,6 +104,9 @@ class StepWorker {
   // Works until Stop() (OK) or until something is wrong: an error that names the peer it blames.
   absl::Status Run();
 
+  // After Prepare(): of the device, for the values of all lanes' rows and for logits.
+  uint64_t buffer_bytes() const;
+
   // For people, after Prepare(): what the paths say of how their rows travel. May be empty.
   std::string DescribeRows() const { return paths_.Describe(); }
 

@@ -2,10 +2,13 @@
 //
 // What an epoch's data thread needs before it runs: buffers, captured slices, sources of puts.
 
+#include <algorithm>
+
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "compute_node/step_worker.h"
+#include "plan/epoch_shape.h"
 
 namespace lamina::compute_node {
 
@@ -13,14 +16,21 @@ absl::Status StepWorker::Prepare() {
   LAMINA_RETURN_IF_ERROR(tail_.Prepare(options_.vocabulary));
   for (Lane& lane : lanes_) {
     if (context_.Runs(lane)) {
-      LAMINA_ASSIGN_OR_RETURN(
-          lane.buffers,
-          executor_.MakeBuffers(options_.config.rows_max + options_.config.chunk_tokens_max));
+      LAMINA_ASSIGN_OR_RETURN(lane.buffers,
+                              executor_.MakeBuffers(plan::StepRowsMax(options_.config)));
     }
   }
   LAMINA_RETURN_IF_ERROR(paths_.Prepare());
   CaptureSlices();
   return absl::OkStatus();
+}
+
+uint64_t StepWorker::buffer_bytes() const {
+  uint64_t bytes = tail_.buffer_bytes();
+  for (const Lane& lane : lanes_) {
+    bytes += lane.buffers.bytes();
+  }
+  return bytes;
 }
 
 // Of every lane that runs here and has decode rows. Last of what takes memory: it is what a node
@@ -32,7 +42,9 @@ void StepWorker::CaptureSlices() {
     if (!context_.Runs(lane) || context_.schedule.IsPrefillLane(lane.index)) {
       continue;
     }
-    const absl::Status status = executor_.Capture(options_.config.rows_max, lane.buffers);
+    const size_t rows_max =
+        std::min<size_t>(options_.config.rows_max, plan::StepRowsMax(options_.config));
+    const absl::Status status = executor_.Capture(rows_max, lane.buffers);
     if (!status.ok()) {
       LogWarning("epoch ", options_.config.epoch, " lane ", lane.index,
                  " slices run op by op, since they cannot be captured: ", status.message());

@@ -54,6 +54,14 @@ std::vector<absl::Span<std::byte>> ValueBuffers::DeviceAllocations() const {
   return all;
 }
 
+uint64_t ValueBuffers::bytes() const {
+  uint64_t bytes = device_ids_.bytes + device_part_.bytes;
+  for (const kernels::Buffer& buffer : device_) {
+    bytes += buffer.bytes;
+  }
+  return bytes;
+}
+
 std::vector<absl::Span<std::byte>> ValueBuffers::Allocations() const {
   std::vector<absl::Span<std::byte>> all;
   for (const kernels::Buffer& buffer : host_) {

@@ -51,6 +51,8 @@ class ValueBuffers {
   ~ValueBuffers() = default;
 
   size_t rows_max() const { return rows_max_; }
+  // Of the device, all allocations together.
+  uint64_t bytes() const;
   // Every allocation of the device, and of the host: these for registration with a transport.
   std::vector<absl::Span<std::byte>> DeviceAllocations() const;
   std::vector<absl::Span<std::byte>> Allocations() const;

@@ -9,18 +9,25 @@
 // some slices' weights at a time and bring the next ones meanwhile; the worker then runs what other
 // lanes have ready. The model's file, which weights are read from, is model::WeightSource.
 //
-// To add a source: implement this, and have ComputeNode make its executor with it.
+// To add a source: implement HeldWeights, and have ComputeNode make it.
 //
 // Threading: the data thread; what brings weights may have threads of its own.
 
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "common/clock.h"
+#include "common/status_macros.h"
 #include "compute_node/model_weights.h"
+#include "compute_node/slice_program.h"
+#include "kernels/compute_device.h"
+#include "model/graph.h"
 
 namespace lamina::compute_node {
 
@@ -48,19 +55,51 @@ class WeightSource {
   virtual void Release(uint32_t slice) = 0;
 };
 
-// All weights that the node runs are in the device's memory.
-class ResidentWeights final : public WeightSource {
+// A source that a node loads from the model's file.
+class HeldWeights : public WeightSource {
  public:
-  explicit ResidentWeights(ModelWeights weights) : weights_(std::move(weights)) {}
+  // Loads what slices [first, end) of the program need, in the place of what was there: `ops`,
+  // those of SliceProgram::OpsOf(). No slice may run meanwhile. Nothing is there after an error.
+  // Errors: those of ModelWeights::Load() and of where else weights are kept.
+  virtual absl::Status Load(const SliceProgram& program, const model::WeightSource& source,
+                            absl::Span<const model::OpId> ops,
+                            const ModelWeights::Progress& progress) = 0;
+  // Gives all memory back.
+  virtual void Drop() = 0;
 
-  // Takes the place of those that are there, at the same address. No slice may run meanwhile.
-  void Replace(ModelWeights weights) { weights_ = std::move(weights); }
+  virtual uint64_t bytes() const = 0;  // Of the device.
+  // Says for people where else weights are; empty where all are on the device.
+  virtual std::string Describe() const = 0;
+};
+
+// All weights that the node runs are in the device's memory.
+class ResidentWeights final : public HeldWeights {
+ public:
+  // The device must outlive this.
+  explicit ResidentWeights(kernels::ComputeDevice& device)
+      : ResidentWeights(device, ModelWeights::None(device)) {}
+  // With these at the beginning.
+  ResidentWeights(kernels::ComputeDevice& device, ModelWeights weights)
+      : device_(device), weights_(std::move(weights)) {}
+
+  absl::Status Load(const SliceProgram& program, const model::WeightSource& source,
+                    absl::Span<const model::OpId> ops,
+                    const ModelWeights::Progress& progress) override {
+    Drop();
+    LAMINA_ASSIGN_OR_RETURN(weights_,
+                            ModelWeights::Load(program.graph(), source, device_, ops, progress));
+    return absl::OkStatus();
+  }
+  void Drop() override { weights_ = ModelWeights::None(device_); }
+  uint64_t bytes() const override { return weights_.bytes(); }
+  std::string Describe() const override { return ""; }
 
   const ModelWeights& weights() const override { return weights_; }
   absl::StatusOr<WeightWait> Ask(uint32_t /*slice*/) override { return WeightWait{}; }
   void Release(uint32_t /*slice*/) override {}
 
  private:
+  kernels::ComputeDevice& device_;
   ModelWeights weights_;
 };
 

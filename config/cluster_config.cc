@@ -21,6 +21,7 @@
 #include "config/policy_internal.h"
 #include "config/replicas.h"
 #include "config/verbs_keys_internal.h"
+#include "config/weights_internal.h"
 #include "plan/limits.h"
 #include "plan/row_pieces.h"
 
@@ -496,6 +497,7 @@ absl::Status ClusterConfig::Validate() const {
   LAMINA_RETURN_IF_ERROR(CheckReplicas(*this));
   LAMINA_RETURN_IF_ERROR(CheckRoles(*this));
   LAMINA_RETURN_IF_ERROR(internal::CheckPolicy(*this));
+  LAMINA_RETURN_IF_ERROR(internal::CheckWeights(*this));
   LAMINA_RETURN_IF_ERROR(internal::CheckAttention(*this));
   LAMINA_RETURN_IF_ERROR(CheckServed(*this));
   return CheckReachable(*this);

@@ -50,6 +50,10 @@ inline constexpr absl::string_view kPolicyFetchRecompute = "fetch_recompute";
 // With a policy that fetches: of each compute node, for all its lanes and memory nodes.
 struct FetchConfig {
   uint64_t window_bytes = uint64_t{64} << 20;
+  // Policy fetch_heads: KV heads that come together; more than a layer has are all of it. With auto
+  // as many as a window has room for.
+  uint32_t heads = 0;
+  bool heads_auto = true;
   // Policy fetch_recompute: of how many tokens K and V are made again from activations.
   uint32_t recompute_percent = 0;
   bool recompute_auto = true;  // By measured times.
@@ -81,7 +85,12 @@ struct ComputeNodeConfig {
   std::optional<uint32_t> shard;     // The same, of the replica or of its stage.
   std::optional<LayerRange> layers;  // Not given: chosen, by cost and by measured speed.
   uint64_t capacity_bytes = 0;       // For KV: with policy local or auto, and then required.
-  double price_per_hour = 0;         // In a currency of the user's; 0: not known.
+  uint64_t memory_budget_bytes = 0;  // Of the device, for weights and all else. 0: unbounded.
+  // Of the device, for weights; what exceeds it comes from a file in the folder `weights_store`
+  // when it is needed. 0: all weights stay.
+  uint64_t weights_budget_bytes = 0;
+  std::string weights_store = "/var/tmp";
+  double price_per_hour = 0;  // In a currency of the user's; 0: not known.
 };
 
 struct MemoryNodeConfig {

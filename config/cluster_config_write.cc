@@ -98,6 +98,15 @@ void EmitNodes(YAML::Emitter& out, const ClusterConfig& config) {
     if (node.capacity_bytes > 0) {
       out << YAML::Key << "capacity" << YAML::Value << FormatExactBytes(node.capacity_bytes);
     }
+    if (node.memory_budget_bytes > 0) {
+      out << YAML::Key << "memory_budget" << YAML::Value
+          << FormatExactBytes(node.memory_budget_bytes);
+    }
+    if (node.weights_budget_bytes > 0) {
+      out << YAML::Key << "weights_budget" << YAML::Value
+          << FormatExactBytes(node.weights_budget_bytes) << YAML::Key << "weights_store"
+          << YAML::Value << node.weights_store;
+    }
     EmitPrice(out, node.price_per_hour);
     out << YAML::EndMap;
   }
@@ -275,7 +284,9 @@ std::string ToYaml(const ClusterConfig& config) {
   if (config.Fetches()) {
     section("fetch");
     word("window", FormatExactBytes(config.fetch.window_bytes));
-    if (config.policy == kPolicyFetchRecompute) {
+    if (config.policy == kPolicyFetchHeads) {
+      word("heads", config.fetch.heads_auto ? "auto" : absl::StrCat(config.fetch.heads));
+    } else {
       word("recompute_percent",
            config.fetch.recompute_auto ? "auto" : absl::StrCat(config.fetch.recompute_percent));
     }

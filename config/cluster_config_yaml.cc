@@ -25,6 +25,7 @@
 #include "config/override_internal.h"
 #include "config/replicas.h"
 #include "config/verbs_keys_internal.h"
+#include "config/weights_internal.h"
 #include "yaml-cpp/yaml.h"
 
 namespace lamina {
@@ -367,6 +368,9 @@ std::vector<Key> ClusterFileReader::ComputeKeys(ComputeNodeConfig& node) const {
           {"shard", Number(node.shard)},
           {"layers", Layers(node.layers)},
           {"capacity", Size(node.capacity_bytes)},
+          {"memory_budget", Size(node.memory_budget_bytes)},
+          {"weights_budget", Size(node.weights_budget_bytes)},
+          {"weights_store", Text(node.weights_store)},
           {"price", Price(node.price_per_hour)},
           {"role", Choice(internal::kComputeRoles, node.role)}};
 }
@@ -450,6 +454,7 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
       {"policy_load",
        Section({{"rows", Number(c.policy_load.rows)}, {"context", Number(c.policy_load.context)}})},
       {"fetch", Section({{"window", Size(c.fetch.window_bytes)},
+                         {"heads", NumberOrAuto(c.fetch.heads, c.fetch.heads_auto)},
                          {"recompute_percent",
                           NumberOrAuto(c.fetch.recompute_percent, c.fetch.recompute_auto)}})},
       {"prefill", Section({{"mode", Choice(internal::kPrefillModes, c.prefill.mode)},
@@ -475,11 +480,13 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
           return replica.nodes.size() > 1 && !IsForPrompts(c, replica);
         });
     const uint32_t wanted = several ? 2 * nodes : nodes + 1;
-    // One where no attention is ever away.
-    c.pipeline.lanes = c.pipeline.mode == PipelineMode::kSequential || c.policy == kPolicyLocal
-                           ? 1
-                           : std::min({wanted, 8u, std::max(1u, c.limits.running_max)});
-    c.pipeline.lanes_auto = c.pipeline.mode != PipelineMode::kSequential;
+    // One where no attention is ever away, and where weights would come for each.
+    const bool streams = internal::StreamsWeights(c);
+    c.pipeline.lanes =
+        c.pipeline.mode == PipelineMode::kSequential || c.policy == kPolicyLocal || streams
+            ? 1
+            : std::min({wanted, 8u, std::max(1u, c.limits.running_max)});
+    c.pipeline.lanes_auto = c.pipeline.mode != PipelineMode::kSequential && !streams;
   }
   return absl::OkStatus();
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "common/units.h"
 #include "config/memory_cores.h"
 #include "config/policy_internal.h"
 
@@ -112,6 +113,10 @@ absl::Status CheckHeads(const ClusterConfig& config) {
         "fetch.recompute_percent: says what policy fetch_recompute recomputes, and the policy is "
         "fetch_heads; remove it, or set policy to fetch_recompute");
   }
+  if (!fetch.heads_auto && fetch.heads == 0) {
+    return absl::InvalidArgumentError(
+        "fetch.heads: 0 KV heads cannot come together; set it to auto, or to a number from 1 on");
+  }
   return config.partition != Partition::kTokenRange
              ? absl::OkStatus()
              : absl::UnimplementedError(
@@ -120,6 +125,11 @@ absl::Status CheckHeads(const ClusterConfig& config) {
 }
 
 absl::Status CheckRecompute(const ClusterConfig& config) {
+  if (!config.fetch.heads_auto) {
+    return absl::InvalidArgumentError(
+        "fetch.heads: says what policy fetch_heads brings together, and the policy is "
+        "fetch_recompute, to which all heads come; remove it, or set policy to fetch_heads");
+  }
   if (config.fetch.recompute_percent > 100) {
     return absl::InvalidArgumentError(
         absl::StrCat("fetch.recompute_percent: ", config.fetch.recompute_percent,
@@ -131,6 +141,19 @@ absl::Status CheckRecompute(const ClusterConfig& config) {
                    "partition: only request is served by this version with policy "
                    "fetch_recompute, since activations are kept where all heads are; set it to "
                    "request or auto");
+}
+
+absl::Status CheckBudgets(const ClusterConfig& config) {
+  for (size_t i = 0; i < config.compute.size(); ++i) {
+    const ComputeNodeConfig& node = config.compute[i];
+    if (node.memory_budget_bytes > 0 && node.memory_budget_bytes < config.fetch.window_bytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("compute.", i, ".memory_budget: ", FormatBytes(node.memory_budget_bytes),
+                       " has no room for fetch.window, ", FormatBytes(config.fetch.window_bytes),
+                       "; raise it, or lower fetch.window"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckFetch(const ClusterConfig& config) {
@@ -146,6 +169,7 @@ absl::Status CheckFetch(const ClusterConfig& config) {
         "compute: ", config.compute.size(), " nodes are not served by this version with policy ",
         config.policy, "; it serves one, without stages, shards or nodes for prompts"));
   }
+  LAMINA_RETURN_IF_ERROR(CheckBudgets(config));
   return config.policy == kPolicyFetchRecompute ? CheckRecompute(config) : CheckHeads(config);
 }
 

@@ -39,6 +39,10 @@ void ToProto(const telemetry::NodeCounters& counters, v1::NodeDetail* proto) {
     entry->set_exchange_bytes_per_second(link.exchange_bytes_per_second);
   }
   proto->set_weight_bytes(counters.weight_bytes);
+  for (const auto& [name, bytes] : counters.memory) {
+    (*proto->mutable_memory())[name] = bytes;
+  }
+  proto->set_memory_budget(counters.memory_budget);
   proto->set_replayed_units(counters.replayed_units);
   proto->set_device_units(counters.device_units);
   proto->set_recomputed_tokens(counters.recomputed_tokens);
@@ -65,6 +69,13 @@ void FromProto(const v1::NodeDetail& proto, telemetry::NodeCounters& counters) {
                               .exchange_bytes_per_second = link.exchange_bytes_per_second()});
   }
   counters.weight_bytes = proto.weight_bytes();
+  for (const auto& [name, bytes] : proto.memory()) {
+    if (counters.memory.size() < kEntriesMax) {
+      counters.memory.emplace_back(Name(name), bytes);
+    }
+  }
+  std::sort(counters.memory.begin(), counters.memory.end());
+  counters.memory_budget = proto.memory_budget();
   counters.replayed_units = proto.replayed_units();
   counters.device_units = proto.device_units();
   counters.recomputed_tokens = proto.recomputed_tokens();

@@ -44,6 +44,8 @@ void ToProto(const plan::EpochConfig& config, v1::Configure* proto) {
   proto->set_attention_paths(config.attention_paths.bits());
   proto->set_fetch_bytes(config.fetch_bytes);
   proto->set_activation_width(config.activation_width);
+  proto->set_fetch_heads(config.fetch_heads);
+  proto->set_step_tokens_max(config.step_tokens_max);
 }
 
 plan::EpochConfig FromProto(const v1::Configure& proto) {
@@ -54,6 +56,7 @@ plan::EpochConfig FromProto(const v1::Configure& proto) {
       .plan_ahead = proto.plan_ahead(),
       .rows_max = proto.rows_max(),
       .chunk_tokens_max = proto.chunk_tokens_max(),
+      .step_tokens_max = proto.step_tokens_max(),
       .scratch_tokens = proto.scratch_tokens(),
       .sequence_tokens_max = proto.sequence_tokens_max(),
       .attention = {.decode = static_cast<AttentionArithmetic>(proto.decode_attention()),
@@ -61,6 +64,7 @@ plan::EpochConfig FromProto(const v1::Configure& proto) {
       .compute_nodes = {proto.compute_nodes().begin(), proto.compute_nodes().end()},
       .attention_paths = plan::AttentionPaths::FromBits(proto.attention_paths()),
       .fetch_bytes = proto.fetch_bytes(),
+      .fetch_heads = proto.fetch_heads(),
       .activation_width = proto.activation_width(),
       .memory_nodes = {proto.memory_nodes().begin(), proto.memory_nodes().end()},
       .slots = {proto.slots().begin(), proto.slots().end()},

@@ -167,6 +167,7 @@ EngineOptions MakeOptions(const ClusterConfig& config, const model::Graph& graph
   }
   if (config.Fetches()) {
     options.fetch_bytes = config.fetch.window_bytes;
+    options.fetch_heads = config.fetch.heads_auto ? 0 : config.fetch.heads;
   }
   if (config.policy == kPolicyFetchRecompute) {
     UseRecompute(config, model.width, options);
@@ -237,6 +238,7 @@ plan::EpochConfig FetchingEpoch(const ClusterConfig& config, const EngineOptions
                           .sequence_tokens_max = options.scheduler.sequence_tokens_max,
                           .layers = options.layers,
                           .fetch_bytes = options.fetch_bytes,
+                          .fetch_heads = options.fetch_heads,
                           .activation_width = options.activation_width,
                           .partition = options.partition};
   if (options.fetch_bytes > 0) {

@@ -65,6 +65,7 @@ struct EngineOptions {
   // Policies that fetch: rows attend at the compute node, over K and V that memory nodes send into
   // windows of so many bytes in all. Else 0.
   uint64_t fetch_bytes = 0;
+  uint32_t fetch_heads = 0;  // EpochConfig::fetch_heads
   // Policy fetch_recompute: EpochConfig::activation_width. Else 0.
   uint32_t activation_width = 0;
   core::SchedulerOptions scheduler;  // memory_nodes, prefill_lanes: filled in at each epoch.

@@ -110,6 +110,7 @@ plan::EpochConfig EpochForming::ConfigOf(const EpochMembers& members,
                            .plan_ahead = limits.plan_ahead,
                            .rows_max = limits.rows_max + limits.prompt_rows_max,
                            .chunk_tokens_max = limits.step_tokens_max,
+                           .step_tokens_max = limits.step_tokens_max,
                            .scratch_tokens = limits.scratch_tokens,
                            .sequence_tokens_max = limits.sequence_tokens_max,
                            .layers = options_.layers,
@@ -129,6 +130,7 @@ plan::EpochConfig EpochForming::ConfigOf(const EpochMembers& members,
   } else if (options_.fetch_bytes > 0) {
     config.attention_paths = {plan::AttentionPath::kFetch};
     config.fetch_bytes = options_.fetch_bytes;
+    config.fetch_heads = options_.fetch_heads;
     config.activation_width = options_.activation_width;
   }
   const bool waits =

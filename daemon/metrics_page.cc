@@ -115,6 +115,10 @@ void AddNodeCounters(MetricsPage& page, const std::string& prefix, const MetricL
     page.Counter(prefix + "part_seconds_total", "Time of the data thread, by what it went into.",
                  With(labels, "part", part), seconds);
   }
+  for (const auto& [part, bytes] : counters.memory) {
+    page.Gauge(prefix + "memory_bytes", "Memory of the device, by what it is for.",
+               With(labels, "part", part), static_cast<double>(bytes));
+  }
   for (const telemetry::LinkCount& link : counters.links) {
     AddLink(page, prefix + "link_", With(labels, "peer", link.peer), link);
   }

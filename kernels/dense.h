@@ -44,13 +44,23 @@ struct ActivationView {
   }
 };
 
-// Weights in a layout of the backend's choosing; immutable, shareable between threads.
+// Weights in a layout of the backend's choosing; their values are immutable, shareable between
+// threads.
 class PackedLinear {
  public:
   virtual ~PackedLinear() = default;
   virtual size_t in_features() const = 0;
   virtual size_t out_features() const = 0;
+  // Of all that was packed, wherever it lies.
   virtual uint64_t bytes() const = 0;
+
+  // What products read, apart from biases, so that it can lie elsewhere between products. None: the
+  // backend cannot move it.
+  virtual std::vector<absl::Span<std::byte>> Pieces() { return {}; }
+  // From now on piece i is read at `at[i]`, which has its bytes and is aligned to a cache line; or
+  // nowhere, where that is null: no product may run then. Memory of its own is given back.
+  // Requires: as many as Pieces().
+  virtual void Place(absl::Span<std::byte* const> /*at*/) {}
 };
 
 enum class RopeLayout : uint8_t {

@@ -71,8 +71,8 @@ absl::StatusOr<bool> KvStream::TakeStep(Lane& lane) {
 }
 
 void KvStream::BeginLayer(Stream& stream) {
-  plan::PiecesOf(epoch_.layers[stream.layer], stream.runs, epoch_.layout.shape().fetch_bytes,
-                 epoch_.config.activation_width, stream.pieces);
+  plan::PiecesOf(epoch_.layers[stream.layer], stream.runs, plan::FetchLimitsOf(epoch_.config),
+                 stream.pieces);
   stream.piece = 0;
   stream.done = 0;
 }

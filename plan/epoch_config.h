@@ -27,6 +27,8 @@ struct EpochConfig {
   uint32_t plan_ahead = 1;
   uint32_t rows_max = 0;
   uint32_t chunk_tokens_max = 0;
+  // Rows and tokens of chunks of one step together, where that is less than both at most. 0: both.
+  uint32_t step_tokens_max = 0;
   uint32_t scratch_tokens = 0;
   uint32_t sequence_tokens_max = 0;
   std::vector<AttentionDescriptor> layers;
@@ -39,6 +41,8 @@ struct EpochConfig {
   // Path fetch: bytes of the windows of one compute node in which K and V arrive, of all lanes and
   // memory nodes together. Else 0.
   uint64_t fetch_bytes = 0;
+  // Path fetch: KV heads that come together. 0: as many as a window has room for.
+  uint32_t fetch_heads = 0;
   // Path fetch: elements of the activation that memory nodes keep beside K and V of every token in
   // every layer, the input of the layer that makes k and v. 0: they keep none.
   uint32_t activation_width = 0;

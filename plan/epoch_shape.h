@@ -5,6 +5,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -23,6 +24,12 @@ inline absl::Status CheckEpoch(const EpochConfig& config) {
 
 inline WindowShape WindowShapeOf(const EpochConfig& config) {
   return EpochView(config).window_shape();
+}
+
+// Rows of a step's matrices at most: its rows, and tokens of chunks.
+inline uint32_t StepRowsMax(const EpochConfig& config) {
+  const uint32_t both = config.rows_max + config.chunk_tokens_max;
+  return config.step_tokens_max == 0 ? both : std::min(both, config.step_tokens_max);
 }
 
 inline PipelineSchedule ScheduleOf(const EpochConfig& config, uint32_t shard = 0) {

@@ -21,6 +21,26 @@ uint64_t WindowsOf(const EpochConfig& config) {
   return 2 * uint64_t{config.lanes} * config.memory_nodes.size();
 }
 
+// KV heads that a window must have room for.
+uint32_t HeadsAtLeast(const EpochConfig& config, const AttentionDescriptor& layer) {
+  if (config.activation_width > 0) {
+    return layer.kv_heads;
+  }
+  return std::clamp(config.fetch_heads, 1u, layer.kv_heads);
+}
+
+// For people: what of the longest sequence a window must have room for.
+std::string LeastOf(const EpochConfig& config) {
+  if (config.activation_width > 0) {
+    return absl::StrCat("K and V, or the activations, of ", config.sequence_tokens_max,
+                        " tokens in a layer take ");
+  }
+  return config.fetch_heads > 1
+             ? absl::StrCat("fetch.heads ", config.fetch_heads, " of ", config.sequence_tokens_max,
+                            " tokens take ")
+             : absl::StrCat("one KV head of ", config.sequence_tokens_max, " tokens takes ");
+}
+
 // As many runs to a piece as fit, each once. Requires: every run fits.
 void AddByRuns(HeadRange heads, absl::Span<const FetchRun> runs, uint64_t slots_max,
                absl::FunctionRef<void(const FetchPiece&)> add) {
@@ -60,13 +80,19 @@ FetchRun FetchRunOf(uint32_t before, uint32_t tokens, uint32_t recomputed) {
           .recomputed = static_cast<uint32_t>(first / kFetchTile * kFetchTile)};
 }
 
+FetchLimits FetchLimitsOf(const EpochConfig& config) {
+  return {.window_bytes = FetchWindowBytes(config),
+          .heads = config.fetch_heads,
+          .activation_width = config.activation_width};
+}
+
 void PiecesOf(const AttentionDescriptor& part, absl::Span<const FetchRun> runs,
-              uint64_t window_bytes, uint32_t activation_width, std::vector<FetchPiece>& pieces) {
+              const FetchLimits& limits, std::vector<FetchPiece>& pieces) {
   pieces.clear();
   if (runs.empty() || part.kv_heads == 0) {
     return;
   }
-  const uint64_t slots_max = window_bytes / SlotBytes(part);
+  const uint64_t slots_max = limits.window_bytes / SlotBytes(part);
   uint64_t slots = 0;
   uint64_t recomputed = 0;
   for (const FetchRun& run : runs) {
@@ -75,23 +101,25 @@ void PiecesOf(const AttentionDescriptor& part, absl::Span<const FetchRun> runs,
   }
   const auto runs_end = static_cast<uint32_t>(runs.size());
   if (recomputed > 0) {
-    const uint64_t tokens_max = window_bytes / (activation_width * sizeof(BFloat16));
+    const uint64_t tokens_max = limits.window_bytes / (limits.activation_width * sizeof(BFloat16));
     AddWithActivations(part, runs, std::min(slots_max / part.kv_heads, tokens_max), pieces);
     return;
   }
-  if (slots <= slots_max) {
-    const auto group = static_cast<uint32_t>(
-        std::min<uint64_t>(part.kv_heads, slots_max / std::max<uint64_t>(slots, 1)));
-    for (uint32_t head = 0; head < part.kv_heads; head += group) {
-      pieces.push_back({.heads = {.first = head, .count = std::min(group, part.kv_heads - head)},
-                        .runs_end = runs_end,
-                        .slots = static_cast<uint32_t>(slots)});
+  const uint32_t heads_min = std::clamp(limits.heads, 1u, part.kv_heads);
+  const uint32_t heads_max = limits.heads == 0 ? part.kv_heads : heads_min;
+  const bool whole = slots * heads_min <= slots_max;
+  const uint32_t group = whole ? static_cast<uint32_t>(std::min<uint64_t>(
+                                     heads_max, slots_max / std::max<uint64_t>(slots, 1)))
+                               : heads_min;
+  for (uint32_t head = 0; head < part.kv_heads; head += group) {
+    const HeadRange heads{.first = head, .count = std::min(group, part.kv_heads - head)};
+    if (whole) {
+      pieces.push_back(
+          {.heads = heads, .runs_end = runs_end, .slots = static_cast<uint32_t>(slots)});
+    } else {
+      AddByRuns(heads, runs, slots_max / group,
+                [&](const FetchPiece& piece) { pieces.push_back(piece); });
     }
-    return;
-  }
-  for (uint32_t head = 0; head < part.kv_heads; ++head) {
-    AddByRuns({.first = head, .count = 1}, runs, slots_max,
-              [&](const FetchPiece& piece) { pieces.push_back(piece); });
   }
 }
 
@@ -118,10 +146,9 @@ absl::Status CheckFetch(const EpochConfig& config) {
         "heads are: set partition to request"));
   }
   const FetchRun longest{.before = config.sequence_tokens_max};
-  const bool whole = config.activation_width > 0;
   uint64_t least = 0;
   for (const AttentionDescriptor& layer : config.layers) {
-    const uint64_t slot = SlotBytes(layer) * (whole ? layer.kv_heads : 1);
+    const uint64_t slot = SlotBytes(layer) * HeadsAtLeast(config, layer);
     least = std::max(
         least, longest.slots() *
                    std::max<uint64_t>(slot, uint64_t{config.activation_width} * sizeof(BFloat16)));
@@ -129,14 +156,13 @@ absl::Status CheckFetch(const EpochConfig& config) {
   if (FetchWindowBytes(config) >= least) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "fetch.window: ", FormatBytes(config.fetch_bytes), " is ",
-      FormatBytes(FetchWindowBytes(config)), " for each of ", WindowsOf(config),
-      " windows (two for each lane and memory node), and ",
-      whole ? "K and V, or the activations, of " : "one KV head of ", config.sequence_tokens_max,
-      " tokens", whole ? " in a layer take " : " takes ", FormatBytes(least),
-      ": set it to at least ", FormatBytes(least * WindowsOf(config)),
-      ", or lower limits.sequence_tokens_max or pipeline.lanes"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("fetch.window: ", FormatBytes(config.fetch_bytes), " is ",
+                   FormatBytes(FetchWindowBytes(config)), " for each of ", WindowsOf(config),
+                   " windows (two for each lane and memory node), and ", LeastOf(config),
+                   FormatBytes(least), ": set it to at least ",
+                   FormatBytes(least * WindowsOf(config)), ", or lower limits.sequence_tokens_max",
+                   config.fetch_heads > 1 ? ", fetch.heads" : "", " or pipeline.lanes"));
 }
 
 }  // namespace lamina::plan

@@ -5,7 +5,8 @@
 // so nothing of it travels (headinfer.txt 3-4: groups of heads stream through two buffers).
 //
 // A piece is some KV heads of some runs, so that it fits into one window: as many heads as fit of
-// all runs; where one head of all runs does not fit, one head of as many runs as do.
+// all runs; where one head of all runs does not fit, one head of as many runs as do. An epoch may
+// fix the number of heads instead: all of them is layer-wise fetching.
 //
 //   window   header | heads x slots of K | heads x slots of V
 //
@@ -72,13 +73,21 @@ struct FetchPiece {
   friend bool operator==(const FetchPiece&, const FetchPiece&) = default;
 };
 
-// The pieces of one layer for windows of `window_bytes`, heads in order and runs in order.
+// What pieces are cut for.
+struct FetchLimits {
+  uint64_t window_bytes = 0;      // Of one window.
+  uint32_t heads = 0;             // KV heads of a piece, or the layer's if these are fewer; 0: any.
+  uint32_t activation_width = 0;  // Elements of a token's activation; 0: nothing is recomputed.
+};
+
+FetchLimits FetchLimitsOf(const EpochConfig& config);
+
+// The pieces of one layer, heads in order and runs in order.
 // Shapes: part  the layer over the heads that the memory node holds
-//         activation_width  elements of a token's activation; 0: nothing is recomputed
-// Requires: every run fits with one head (CheckFetch()), and where something is recomputed with all
-// heads, and its activations.
+// Requires: every run fits with as many heads as a piece has at least (CheckFetch()), and where
+// something is recomputed with all heads, and its activations.
 void PiecesOf(const AttentionDescriptor& part, absl::Span<const FetchRun> runs,
-              uint64_t window_bytes, uint32_t activation_width, std::vector<FetchPiece>& pieces);
+              const FetchLimits& limits, std::vector<FetchPiece>& pieces);
 
 // Where pieces lie and which words tell of them. Pieces count from 1 in each (memory node, lane),
 // over the whole epoch, and windows take turns. The word of a credit shows how many pieces have
@@ -109,9 +118,9 @@ class FetchWindows {
 uint64_t FetchWindowBytes(const EpochConfig& config);
 
 // Errors: kInvalidArgument  path fetch with several compute nodes or partition token_range; windows
-//                           in which one KV head of the longest sequence does not fit, or where
-//                           activations are kept all of its heads: says how many bytes would do;
-//                           activations with partition head.
+//                           in which one KV head of the longest sequence does not fit, or as many
+//                           as the epoch fixes, or where activations are kept all: says how many
+//                           bytes would do; activations with partition head.
 absl::Status CheckFetch(const EpochConfig& config);
 
 }  // namespace lamina::plan

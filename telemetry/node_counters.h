@@ -27,6 +27,9 @@ struct NodeCounters {
   uint64_t device_units = 0;       // Of units, those for whose windows a device waited itself.
   uint64_t recomputed_tokens = 0;  // Of compute nodes, times layers: K and V made again.
   uint64_t weight_bytes = 0;       // Of compute nodes, as they hold them.
+  // Of compute nodes: bytes of the device by what they are for, and their bound, 0 for none.
+  std::vector<std::pair<std::string, uint64_t>> memory;
+  uint64_t memory_budget = 0;
   // A line through the times of units of late: of a slice over rows (compute nodes, the tail of a
   // step spread over its slices), of an attention over tokens of context (memory nodes). Zeros:
   // nothing measured yet.

@@ -59,6 +59,8 @@ Json ToJson(const client::NodeStatus& node) {
           {"replayed_units", node.replayed_units},
           {"device_units", node.device_units},
           {"weight_bytes", node.weight_bytes},
+          {"memory_bytes", ObjectOf(node.memory)},
+          {"memory_budget", node.memory_budget},
           {"mean_extent_tokens", node.mean_extent_tokens},
           {"data_thread", node.data_thread},
           {"data_thread_still_seconds", node.data_thread_still_seconds},

@@ -64,6 +64,7 @@ class OnednnWeights final : public EngineWeights {
     memory weights;
     memory bias;                        // Empty without one.
     const RowPieces* pieces = nullptr;  // The engine's, for this shape.
+    bool moved = false;                 // The weights lie in somebody else's memory.
     // For pieces of 1 to 64 rows and of 128, as far as they have been asked for: found without a
     // search, which costs as much as a row of a small layer.
     mutable std::array<const OnednnMatmul*, kRowsExactMax + 1> matmuls = {};
@@ -78,6 +79,25 @@ class OnednnWeights final : public EngineWeights {
       sum += block.weights.get_desc().get_size() + (has_bias ? block.features * sizeof(float) : 0);
     }
     return sum;
+  }
+
+  std::vector<absl::Span<std::byte>> Pieces() override {
+    std::vector<absl::Span<std::byte>> pieces;
+    for (const Block& block : blocks) {
+      pieces.emplace_back(static_cast<std::byte*>(block.weights.get_data_handle()),
+                          block.weights.get_desc().get_size());
+    }
+    return pieces;
+  }
+  void Place(absl::Span<std::byte* const> at) override {
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      if (!blocks[i].moved) {  // oneDNN's own memory goes with the object that has it.
+        blocks[i].weights =
+            memory(blocks[i].weights.get_desc(), blocks[i].weights.get_engine(), DNNL_MEMORY_NONE);
+        blocks[i].moved = true;
+      }
+      blocks[i].weights.set_data_handle(at[i]);
+    }
   }
 
   const bool has_bias;

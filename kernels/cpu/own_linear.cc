@@ -52,6 +52,7 @@ class OwnWeights final : public EngineWeights {
         steps_(compute_type == DType::kBF16 ? (weights.in_features + 1) / 2 : weights.in_features),
         panels_((weights.out_features + kPanelFeatures - 1) / kPanelFeatures),
         words_(hwy::AllocateAligned<uint32_t>(std::max<size_t>(1, word_count()))),
+        at_(words_.get()),
         bias_(panels_ * kPanelFeatures, 0.0f) {
     std::copy(weights.bias.begin(), weights.bias.end(), bias_.begin());
   }
@@ -75,10 +76,16 @@ class OwnWeights final : public EngineWeights {
   uint64_t bytes() const override {
     return word_count() * sizeof(uint32_t) + bias_.size() * sizeof(float);
   }
-  size_t steps() const { return steps_; }
-  const uint32_t* panel(size_t index) const {
-    return words_.get() + index * steps_ * kPanelFeatures;
+  std::vector<absl::Span<std::byte>> Pieces() override {
+    return {{reinterpret_cast<std::byte*>(at_), word_count() * sizeof(uint32_t)}};
   }
+  void Place(absl::Span<std::byte* const> at) override {
+    words_.reset();
+    at_ = reinterpret_cast<uint32_t*>(at[0]);
+  }
+
+  size_t steps() const { return steps_; }
+  const uint32_t* panel(size_t index) const { return at_ + index * steps_ * kPanelFeatures; }
   const float* bias(size_t panel) const { return bias_.data() + panel * kPanelFeatures; }
 
  private:
@@ -105,7 +112,8 @@ class OwnWeights final : public EngineWeights {
 
   size_t steps_;
   size_t panels_;
-  hwy::AlignedFreeUniquePtr<uint32_t[]> words_;  // [panels][4][steps][16]
+  hwy::AlignedFreeUniquePtr<uint32_t[]> words_;  // [panels][4][steps][16]; none where moved.
+  uint32_t* at_;                                 // Where these are now.
   std::vector<float> bias_;                      // [panels * 64]
 };
 

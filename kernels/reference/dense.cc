@@ -42,6 +42,7 @@ class ReferenceLinear final : public PackedLinear {
                   size_t in_features, absl::Span<const float> bias)
       : in_features_(in_features), out_features_(out_features), bias_(bias.begin(), bias.end()) {
     weights_.resize(out_features * in_features);
+    at_ = weights_.data();
     bytes_ = weights_.size() * DTypeBytes(compute_type) + bias_.size() * sizeof(float);
     for (size_t i = 0; i < weights_.size(); ++i) {
       const float weight = Load(weights, dtype, i);
@@ -54,15 +55,26 @@ class ReferenceLinear final : public PackedLinear {
   // What a packed copy in the compute type takes; this one keeps bf16 values as f32 for simplicity.
   uint64_t bytes() const override { return bytes_; }
 
-  const float* row(size_t out) const { return weights_.data() + out * in_features_; }
+  std::vector<absl::Span<std::byte>> Pieces() override {
+    return {{reinterpret_cast<std::byte*>(at_), in_features_ * out_features_ * sizeof(float)}};
+  }
+  void Place(absl::Span<std::byte* const> at) override {
+    weights_ = {};
+    at_ = reinterpret_cast<float*>(at[0]);
+  }
+
+  const float* row(size_t out) const { return at_ + out * in_features_; }
   double bias(size_t out) const { return bias_.empty() ? 0.0 : bias_[out]; }
 
  private:
   size_t in_features_;
   size_t out_features_;
   uint64_t bytes_ = 0;
-  std::vector<float> weights_;  // [out_features, in_features], rounded to the compute type.
-  std::vector<float> bias_;     // [out_features] or empty.
+  // [out_features, in_features], rounded to the compute type; none where moved, and where it is
+  // now.
+  std::vector<float> weights_;
+  float* at_ = nullptr;
+  std::vector<float> bias_;  // [out_features] or empty.
 };
 
 double Activated(Activation activation, double x) {

@@ -42,6 +42,10 @@ class FetchPolicyTest(unittest.TestCase):
             self.check_kill(cluster)
         with harness.Cluster(memory_nodes=2, partition="head", **fetching(limits=limits)) as cluster:
             self.assertEqual(answers(self, cluster), expected)
+        # Layer by layer.
+        whole = {"policy": "fetch_heads", "fetch": {"window": "16MiB", "heads": 100}}
+        with harness.Cluster(**whole, limits=limits) as cluster:
+            self.assertEqual(answers(self, cluster), expected)
 
     def test_recomputed_k_and_v_are_what_they_were(self):
         with harness.Cluster() as cluster:
@@ -103,12 +107,29 @@ class FetchPolicyTest(unittest.TestCase):
             self.assertEqual(result.returncode, 1)
             self.assertIn("windows for K and V (fetch.window) would take 100.0 TiB", result.stderr)
 
+    def test_a_budget_bounds_the_memory_of_the_compute_node(self):
+        limits = {"sequence_tokens_max": 256}
+        with harness.Cluster(**fetching(limits=limits), compute=[{"name": "c0", "memory_budget": "2GiB"}]) as cluster:
+            node = cluster.status()["nodes"][0]
+            self.assertEqual(sorted(node["memory_bytes"]), ["activations", "kv", "weights", "windows"])
+            self.assertEqual(node["memory_bytes"]["weights"], node["weight_bytes"])
+            self.assertGreater(node["memory_bytes"]["windows"], 16 << 20)
+            self.assertGreater(node["memory_bytes"]["activations"], 0)
+            self.assertIn("of 2.0 GiB", cluster.lamina("status").stdout)
+        small = [{"name": "c0", "memory_budget": "64MiB"}]
+        with harness.Cluster(wait=False, **fetching(limits=limits), compute=small) as cluster:
+            cluster.await_true(lambda: cluster.status().get("state", "").startswith("c0 failed: memory_budget 64.0 MiB is less than the"),
+                               "the reason")
+
     def test_what_is_not_served_is_refused_by_name(self):
         for keys, why in [
             ({"compute": [{"name": "c0"}, {"name": "c1"}]},
              "2 nodes are not served by this version with policy fetch_heads"),
             ({"partition": "token_range"}, "token_range is not served by this version with policy fetch_heads"),
             ({"fetch": {"recompute_percent": 10}}, "and the policy is fetch_heads"),
+            ({"compute": [{"name": "c0", "memory_budget": "8MiB"}]}, "compute.0.memory_budget: 8.0 MiB has no room for fetch.window, 16.0 MiB"),
+            ({"fetch": {"heads": 0}}, "fetch.heads: 0 KV heads cannot come together"),
+            ({"policy": "fetch_recompute", "fetch": {"heads": 1}}, "fetch.heads: says what policy fetch_heads brings together"),
             ({**recomputing(10), "partition": "head"}, "only request is served by this version with policy fetch_recompute"),
             (recomputing(101), "fetch.recompute_percent: 101 is no number from 0 to 100"),
             ({"policy": "attend_remote"}, "fetch: says how K and V are fetched, and the policy is attend_remote"),

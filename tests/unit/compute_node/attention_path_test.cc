@@ -56,6 +56,7 @@ struct Case {
   plan::Chunking chunking = {};
   bool toy = false;
   uint64_t fetch_bytes = 0;
+  uint32_t fetch_heads = 0;
   uint32_t recomputed = 0;  // Of StepPlan; activations are kept then.
 };
 
@@ -151,6 +152,7 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
         .compute_nodes = {"c0"},
         .attention_paths = {GetParam().kind},
         .fetch_bytes = GetParam().fetch_bytes,
+        .fetch_heads = GetParam().fetch_heads,
         .activation_width = GetParam().recomputed == 0
                                 ? 0
                                 : executor().program().Width(KvInputOf(executor().program(), 0)),
@@ -478,6 +480,15 @@ std::vector<Case> Cases() {
       {.name = "Fetch", .kind = AttentionPath::kFetch, .fetch_bytes = 16 << 20},
       // Windows in which one head of the longest sequence just fits: several pieces for a head.
       {.name = "FetchInSmallWindows", .kind = AttentionPath::kFetch, .fetch_bytes = kFetchLeast},
+      // Layer by layer: all heads in each piece, in windows that have room for some sequences.
+      {.name = "FetchWholeLayers",
+       .kind = AttentionPath::kFetch,
+       .fetch_bytes = 4 * kFetchLeast,
+       .fetch_heads = 100},
+      {.name = "FetchHeadByHead",
+       .kind = AttentionPath::kFetch,
+       .fetch_bytes = 16 << 20,
+       .fetch_heads = 1},
       {.name = "FetchByHead",
        .kind = AttentionPath::kFetch,
        .heads = heads,

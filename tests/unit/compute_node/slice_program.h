@@ -50,7 +50,7 @@ class Program {
     }
     auto weights = ModelWeights::Load(model_, *device_, ops, [](double) {});
     EXPECT_TRUE(weights.ok()) << weights.status();
-    weights_.emplace(*std::move(weights));
+    weights_.emplace(*device_, *std::move(weights));
     auto executor = SliceExecutor::Create(model_.graph, *weights_, *device_, /*head_columns=*/64);
     EXPECT_TRUE(executor.ok()) << executor.status();
     executor_ = *std::move(executor);

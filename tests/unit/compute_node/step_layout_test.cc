@@ -160,6 +160,18 @@ TEST_F(StepLayoutTest, APathThatTheEpochDoesNotHaveIsRefused) {
   EXPECT_EQ(status.message(), "sequence 7 attends by path 1, which the epoch does not have");
 }
 
+// Each alone may have its most, both together may not.
+TEST_F(StepLayoutTest, AStepHasAtMostItsRowsAndTokensTogether) {
+  ASSERT_TRUE(LayOutPlan({.joins = {Join(1, 5, 0), Join(2, 40, 0)}}).ok());
+  const plan::StepPlan both{.rows = std::vector<plan::DecodeRow>(4, LastTokenOf(1, 5)),
+                            .chunks = {{.sequence = 2, .tokens = 29}}};
+  ASSERT_TRUE(LayOutPlan(both).ok());
+
+  config_.step_tokens_max = 32;
+
+  EXPECT_THAT(LayOutPlan(both).ToString(), HasSubstr("has 33 rows; at most 32 fit"));
+}
+
 struct BadPlan {
   const char* name;
   plan::StepPlan plan;

@@ -422,6 +422,7 @@ class EndlessPathMaker final : public PathMaker {
     return absl::OkStatus();
   }
   void Release() override {}
+  uint64_t kv_bytes() const override { return 0; }
   std::string Describe() const override { return ""; }
   std::unique_ptr<AttentionPath> Make(const WorkerContext&) override {
     return std::make_unique<EndlessPath>();

@@ -61,6 +61,7 @@ class ToyPathMaker final : public PathMaker {
   plan::AttentionPath kind() const override { return plan::AttentionPath::kLocal; }
   absl::Status Reserve(const plan::EpochConfig& config, const plan::Stage& stage) override;
   void Release() override { store_.reset(); }
+  uint64_t kv_bytes() const override { return store_->bytes(); }
   std::string Describe() const override { return "a store far away"; }
   std::unique_ptr<AttentionPath> Make(const WorkerContext& context) override;
 

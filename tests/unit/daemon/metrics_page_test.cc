@@ -47,6 +47,7 @@ TEST(MetricsPageTest, ShowsTheCountersOfANode) {
                    .units = 8,
                    .replayed_units = 5,
                    .device_units = 6,
+                   .memory = {{"weights", 1024}},
                    .parts = {{"attend", 0.5}},
                    .refusals = {{"stale", 1}, {"rows", 0}},
                    .links = {{.peer = "c0", .bytes = 9, .puts = 2, .failures = 1}}});
@@ -56,6 +57,7 @@ TEST(MetricsPageTest, ShowsTheCountersOfANode) {
   EXPECT_THAT(page.Text(), HasSubstr("lamina_units_total{node=\"m0\"} 8\n"));
   EXPECT_THAT(page.Text(), HasSubstr("lamina_replayed_units_total{node=\"m0\"} 5\n"));
   EXPECT_THAT(page.Text(), HasSubstr("lamina_device_units_total{node=\"m0\"} 6\n"));
+  EXPECT_THAT(page.Text(), HasSubstr("lamina_memory_bytes{node=\"m0\",part=\"weights\"} 1024\n"));
   EXPECT_THAT(page.Text(),
               HasSubstr("lamina_refused_messages_total{node=\"m0\",reason=\"stale\"} 1\n"));
   EXPECT_THAT(page.Text(),

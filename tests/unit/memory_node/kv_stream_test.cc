@@ -103,7 +103,7 @@ uint64_t ExpectPieces(UnitCluster& cluster, const Step& step, uint32_t node, uin
   for (uint32_t layer = 0; layer < config.layers.size(); ++layer) {
     const AttentionDescriptor part = plan::LayersOf(config, node)[layer];
     const uint32_t first_head = config.partition == Partition::kHead ? config.heads[node].first : 0;
-    plan::PiecesOf(part, runs, plan::FetchWindowBytes(config), config.activation_width, pieces);
+    plan::PiecesOf(part, runs, plan::FetchLimitsOf(config), pieces);
     for (const plan::FetchPiece& piece : pieces) {
       cluster.AwaitFetched(node, step.spec.lane, next);
       if (piece.activations()) {

@@ -20,7 +20,15 @@ constexpr uint32_t kWidth = 200;             // Of an activation.
 
 std::vector<FetchPiece> Pieces(const std::vector<FetchRun>& runs, uint64_t slots_of_window) {
   std::vector<FetchPiece> pieces;
-  PiecesOf(kLayer, runs, slots_of_window * kSlotBytes, kWidth, pieces);
+  PiecesOf(kLayer, runs, {.window_bytes = slots_of_window * kSlotBytes, .activation_width = kWidth},
+           pieces);
+  return pieces;
+}
+
+std::vector<FetchPiece> PiecesOfHeads(uint32_t heads, const std::vector<FetchRun>& runs,
+                                      uint64_t slots_of_window) {
+  std::vector<FetchPiece> pieces;
+  PiecesOf(kLayer, runs, {.window_bytes = slots_of_window * kSlotBytes, .heads = heads}, pieces);
   return pieces;
 }
 
@@ -47,12 +55,28 @@ TEST(FetchPiecesTest, OneHeadOfSomeRunsWhereAllDoNotFit) {
   EXPECT_EQ(pieces[3], (FetchPiece{.heads = {1, 1}, .first_run = 1, .runs_end = 2, .slots = 16}));
 }
 
+TEST(FetchPiecesTest, HeadsThatAreFixedComeTogether) {
+  const std::vector<FetchRun> runs = {{.before = 40, .tokens = 1}, {.before = 10, .tokens = 6}};
+  EXPECT_THAT(PiecesOfHeads(2, runs, 1000),
+              testing::ElementsAre(FetchPiece{.heads = {0, 2}, .runs_end = 2, .slots = 64},
+                                   FetchPiece{.heads = {2, 1}, .runs_end = 2, .slots = 64}));
+  EXPECT_THAT(PiecesOfHeads(100, runs, 3 * 64),
+              testing::ElementsAre(FetchPiece{.heads = {0, 3}, .runs_end = 2, .slots = 64}));
+  // Runs that do not fit together come one after the other.
+  EXPECT_THAT(PiecesOfHeads(100, runs, 3 * 64 - 1),
+              testing::ElementsAre(
+                  FetchPiece{.heads = {0, 3}, .runs_end = 1, .slots = 48},
+                  FetchPiece{.heads = {0, 3}, .first_run = 1, .runs_end = 2, .slots = 16}));
+  EXPECT_EQ(PiecesOfHeads(1, runs, 1000).size(), 3u);
+}
+
 TEST(FetchPiecesTest, NothingToFetchIsNoPiece) { EXPECT_TRUE(Pieces({}, 1000).empty()); }
 
 // Every (head, run) is in one piece, in order, and every piece fits.
 TEST(FetchPiecesTest, AnyRunsAreCoveredOnce) {
   for (uint64_t seed = 0; seed < 500; ++seed) {
     Prng random(seed);
+    const auto heads = static_cast<uint32_t>(random() % 5);
     std::vector<FetchRun> runs(1 + random() % 12);
     uint64_t longest = 0;
     for (FetchRun& run : runs) {
@@ -60,9 +84,9 @@ TEST(FetchPiecesTest, AnyRunsAreCoveredOnce) {
              .tokens = static_cast<uint32_t>(1 + random() % 20)};
       longest = std::max<uint64_t>(longest, run.slots());
     }
-    const uint64_t window = longest + random() % 8000;
+    const uint64_t window = longest * std::clamp(heads, 1u, kLayer.kv_heads) + random() % 8000;
     std::set<std::pair<uint32_t, uint32_t>> seen;
-    for (const FetchPiece& piece : Pieces(runs, window)) {
+    for (const FetchPiece& piece : PiecesOfHeads(heads, runs, window)) {
       uint64_t slots = 0;
       for (uint32_t run = piece.first_run; run < piece.runs_end; ++run) {
         slots += runs[run].slots();
@@ -72,6 +96,10 @@ TEST(FetchPiecesTest, AnyRunsAreCoveredOnce) {
       }
       EXPECT_EQ(piece.slots, slots);
       EXPECT_LE(slots * piece.heads.count, window) << "seed " << seed;
+      if (heads > 0) {
+        const uint32_t rest = kLayer.kv_heads - piece.heads.first;
+        EXPECT_EQ(piece.heads.count, std::min(heads, rest)) << "seed " << seed;
+      }
     }
     EXPECT_EQ(seen.size(), runs.size() * kLayer.kv_heads) << "seed " << seed;
   }
@@ -117,7 +145,7 @@ TEST(FetchPiecesTest, AnyRunsThatRecomputeAreCoveredOnce) {
     const uint64_t window =
         longest * std::max<uint64_t>(kLayer.kv_heads * kSlotBytes, 2 * width) + random() % 90000;
     std::vector<FetchPiece> pieces;
-    PiecesOf(kLayer, runs, window, width, pieces);
+    PiecesOf(kLayer, runs, {.window_bytes = window, .activation_width = width}, pieces);
     uint64_t recomputed = 0;
     for (const FetchRun& run : runs) {
       recomputed += run.recomputed;
@@ -164,6 +192,21 @@ TEST(CheckFetchTest, OneHeadOfTheLongestSequenceFitsIntoAWindow) {
               testing::AllOf(testing::HasSubstr("8 windows"),
                              testing::HasSubstr("one KV head of 1000 tokens takes 252.0 KiB"),
                              testing::HasSubstr("at least 2.0 MiB")));
+}
+
+TEST(CheckFetchTest, HeadsThatAreFixedFitIntoAWindow) {
+  EpochConfig config = Fetching();
+  config.fetch_heads = 2;
+  EXPECT_THAT(CheckFetch(config).ToString(),
+              testing::AllOf(testing::HasSubstr("fetch.heads 2 of 1000 tokens take 504.0 KiB"),
+                             testing::HasSubstr("at least 3.9 MiB"),
+                             testing::HasSubstr("lower limits.sequence_tokens_max, fetch.heads")));
+  config.fetch_bytes *= 2;
+  EXPECT_TRUE(CheckFetch(config).ok()) << CheckFetch(config);
+  config.fetch_heads = 100;  // All three.
+  EXPECT_FALSE(CheckFetch(config).ok());
+  config.fetch_bytes = config.fetch_bytes / 2 * 3;
+  EXPECT_TRUE(CheckFetch(config).ok()) << CheckFetch(config);
 }
 
 TEST(CheckFetchTest, WithActivationsAllHeadsFitAndTheActivations) {

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HeadInfer on this machine: policy fetch_heads by groups of KV heads, against whole layers by the same executor in the same run.
+
+The paper's set-up is a GPU behind PCIe with KV in the host's memory; here a compute node on one core fetches from a memory node on another over a
+link of shared memory that is slowed down. Both windows together have the same size in all runs, so that a group of fewer heads leaves room for
+longer contexts. Prompts are prefilled in chunks throughout (the paper's head=8/group=1 is a whole layer with chunked prefill).
+What the compute node takes is what it accounts for itself (`lamina status`), checked against the resident set of its process.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import time
+
+import cluster
+import node_memory
+import processor
+import random_llama
+import svg
+from programs import BIN
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+SHAPE = random_llama.Shape(layers=4, width=256, hidden=512, heads=8, kv_heads=8)
+LONGEST = 64 * KIB  # Tokens that fit with one head to a group.
+CHUNK = 1024
+DECODED = 17
+GROUPS = (8, 4, 2, 1)
+CONTEXTS = (1, 4, 8, 16, 32, 64)  # Ki tokens.
+TILE = 16
+ELEMENT = 2
+RESIDENT_NEAR = (0.05, 32 * MIB)
+
+# Llama-3-8B; a layer of this shape has all the windows and activations of the whole model.
+LLAMA = random_llama.Shape(layers=2, width=4096, hidden=14336, heads=32, kv_heads=8, positions=MIB)
+LLAMA_LAYERS, LLAMA_VOCABULARY = 32, 128256
+LLAMA_CHUNK = 2048
+LOGIT_ROWS = 64  # That are there at once.
+CARD = 24 * GIB
+PAPER_TABLE5 = {"standard": 25, "layer by layer": 45, "chunked prefill": 30, 8: 550, 4: 1100, 2: 2100, 1: 4096}  # Thousands of tokens in 24 GB.
+PAPER_TABLE10 = {"standard": (15.08, 128, 64, 207), "chunked prefill": (15.08, 128, 0.625, 143), "layer by layer": (15.08, 8, 64, 87), "head by head": (15.08, 1, 0.625, 16.7)}
+PAPER_GAIN = PAPER_TABLE5[1] / PAPER_TABLE5[8]
+GAIN_ASKED, DECODE_ASKED, TOTAL_ASKED = 7.0, 1.05, 17.0
+
+
+def verdict(holds):
+    return "reproduced" if holds else "not reproduced"
+
+
+def table(head, rows):
+    print("\n| " + " | ".join(head) + " |\n|" + "---|" * len(head))
+    for row in rows:
+        print("| " + " | ".join(row) + " |")
+    print(flush=True)
+
+
+def tokens(count):
+    return f"{count // KIB}k" if count % KIB == 0 else f"{count:,}"
+
+
+class Bench:
+    def __init__(self, model, link, window):
+        self.model, self.link, self.window = model, link, window
+
+    def cluster(self, heads, longest, **keys):
+        options = {"transport": self.link, "model": self.model, "memory_nodes": 1, "running_max": 1, "chunk_tokens": CHUNK, "scratch_tokens": CHUNK,
+                   "sequence_tokens_max": longest, "capacity": f"{2 * longest * SHAPE.layers * SHAPE.kv_bytes()}B",
+                   "fetch": ("fetch_heads", {"window": f"{self.window}B", "heads": heads}), **keys}
+        return cluster.Cluster(1, **options)
+
+    def accepts(self, heads, longest):
+        """Whether a coordinator takes the cluster file: it checks windows before it waits for nodes."""
+        asked = self.cluster(heads, longest)
+        with tempfile.NamedTemporaryFile("w+") as log:
+            process = subprocess.Popen([BIN / "lamina-coordinator", "--cluster", asked.config, "--name", "coordinator"], stdout=log, stderr=log)
+            try:
+                while process.poll() is None:
+                    text = pathlib.Path(log.name).read_text()
+                    if "listening on" in text:
+                        return True
+                    time.sleep(0.02)
+                return False
+            finally:
+                process.terminate()
+                process.wait()
+                asked.folder.cleanup()
+
+
+def measure(running, context):
+    """Seconds of the prompt, and of a decoded token behind it."""
+    done = subprocess.run([BIN / "lamina", "bench", "--json", "--server", running.address, "--concurrency", "1", "--requests", "1",
+                           "--input-tokens", str(context), "--output-tokens", str(DECODED)], capture_output=True, text=True, check=True)
+    report = json.loads(done.stdout)
+    if report["failed"]:
+        raise RuntimeError(f"the request of {context} tokens failed: {report['errors']}")
+    return report["ttft_ms"]["p50"] / 1e3, report["tpot_ms"]["p50"] / 1e3
+
+
+def longest_of(window, heads):
+    """By the layout of windows: two, each with a header's page, of whole tiles."""
+    return window // 2 // (2 * ELEMENT * SHAPE.head_dim * heads) // TILE * TILE
+
+
+def run_tables(bench, groups, contexts):
+    """{heads: {context: (prefill, decode)}}, and the memory of the nodes that served the longest."""
+    times, nodes = {}, {}
+    for heads in groups:
+        longest = longest_of(bench.window, 1 if heads == "auto" else heads)
+        times[heads] = {}
+        with bench.cluster(heads, longest) as running:
+            measure(running, KIB)  # Memory is touched for the first time.
+            for context in contexts:
+                prompt = context * KIB - DECODED - 1 if context * KIB >= longest else context * KIB
+                if prompt + DECODED > longest:
+                    continue
+                times[heads][context] = measure(running, prompt)
+                print(f"  heads {heads}: {context}k tokens: prompt {times[heads][context][0]:.2f} s, token {1e3 * times[heads][context][1]:.1f} ms", flush=True)
+            nodes[heads] = node_memory.of(running, "c0")
+    return times, nodes
+
+
+def print_times(times, contexts, which, unit):
+    rows = []
+    for heads, points in times.items():
+        rows.append([f"{heads} heads a group" if heads != "auto" else "auto"] +
+                    [f"{unit * points[context][which]:.3g}" if context in points else "-" for context in contexts])
+    table(["", *(f"{context}k" for context in contexts)], rows)
+
+
+def check_resident(bench, nodes):
+    """Peaks of the process over that of a node with little to account for, against what both account for."""
+    longest = 2 * KIB
+    with Bench(bench.model, bench.link, 2 * longest * 2 * ELEMENT * SHAPE.head_dim).cluster(1, longest) as running:
+        measure(running, KIB)
+        idle = node_memory.of(running, "c0")
+    rows, near = [], True
+    for name, node in nodes:
+        grown, accounted = node.resident - idle.resident, node.accounted - idle.accounted
+        holds = abs(grown - accounted) <= max(RESIDENT_NEAR[0] * node.accounted, RESIDENT_NEAR[1])
+        near = near and holds
+        rows.append([name, *(f"{node.parts[part] / MIB:.1f}" for part in ("weights", "windows", "kv", "activations")), f"{node.accounted / MIB:.1f}",
+                     f"{node.resident / MIB:.1f}", f"{accounted / MIB:.1f}", f"{grown / MIB:.1f}"])
+    table(["MiB", "weights", "windows", "scratch K and V", "activations", "accounted", "resident", "accounted over idle", "resident over idle"], rows)
+    return near, rows
+
+
+def llama_accounting(folder):
+    """What a node accounts for with layers of Llama-3-8B's shape, at 1M tokens, one head a group."""
+    random_llama.write(folder, LLAMA)
+    window = 2 * MIB * 2 * ELEMENT * LLAMA.head_dim
+    with cluster.Cluster(1, memory_nodes=1, model=folder, running_max=1, chunk_tokens=LLAMA_CHUNK, scratch_tokens=LLAMA_CHUNK, sequence_tokens_max=MIB,
+                         capacity=f"{2 * MIB * LLAMA.layers * LLAMA.kv_bytes()}B", fetch=("fetch_heads", {"window": f"{window}B", "heads": 1})) as running:
+        return node_memory.of(running, "c0").parts
+
+
+def llama_weights():
+    kv_width = LLAMA.kv_heads * LLAMA.head_dim
+    layer = 2 * LLAMA.width**2 + 2 * LLAMA.width * kv_width + 3 * LLAMA.width * LLAMA.hidden
+    return ELEMENT * (LLAMA_LAYERS * layer + 2 * LLAMA_VOCABULARY * LLAMA.width)
+
+
+def print_llama(parts):
+    """Tables 10 and 5; the parts of a node with fewer layers and words, scaled to all."""
+    weights = llama_weights()
+    scratch = parts["kv"] * LLAMA_LAYERS / LLAMA.layers
+    activations = parts["activations"] + 4 * LOGIT_ROWS * (LLAMA_VOCABULARY - random_llama.BYTES - 1)
+    windows = parts["windows"]
+    head = 2 * ELEMENT * LLAMA.head_dim  # K and V of a token.
+    token_kv = LLAMA_LAYERS * LLAMA.kv_bytes()
+    token = activations / LLAMA_CHUNK
+    ours = {"standard": (weights, token_kv * MIB, token * MIB), "chunked prefill": (weights, token_kv * MIB, activations),
+            "layer by layer": (weights, windows + (LLAMA.kv_heads - 1) * 2 * MIB * head, token * MIB),
+            "head by head": (weights, windows + scratch, activations)}
+    rows = [[name, *(f"{part / GIB:.2f}" for part in of), f"{sum(of) / GIB:.1f}", " / ".join(f"{part:g}" for part in PAPER_TABLE10[name])] for name, of in ours.items()]
+    table(["GiB at 1M tokens", "weights", "K and V", "activations", "all", "paper: weights / K and V / activations / all"], rows)
+    rest = CARD - weights
+    chunked = rest - activations - scratch - (windows - 2 * MIB * head)
+    contexts = {"standard": rest // (token_kv + token), "layer by layer": rest // (2 * LLAMA.kv_heads * head + token), "chunked prefill": (rest - activations) // token_kv}
+    contexts |= {heads: chunked // (2 * head * heads) for heads in GROUPS}
+    table(["", "tokens in 24 GiB", "paper"], [[f"{name} heads a group" if name in GROUPS else name, f"{contexts[name] / 1000:,.0f}k", f"{PAPER_TABLE5[name]:,}k"] for name in contexts])
+    def order(of, values):
+        return sorted(of, key=lambda name: values[name])
+    totals = {name: sum(of) for name, of in ours.items()}
+    same = {"Table 10": order(totals, totals) == order(totals, {name: of[3] for name, of in PAPER_TABLE10.items()}),
+            "Table 5": order(contexts, contexts) == order(contexts, PAPER_TABLE5), "Table 5, groups of heads": order(GROUPS, contexts) == order(GROUPS, PAPER_TABLE5)}
+    return totals["head by head"] / GIB, token, same, contexts
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", help="write the figures here")
+    parser.add_argument("--only", choices=["headinfer"], default="headinfer", help=argparse.SUPPRESS)
+    parser.add_argument("--bandwidth", default="1000MB", help="of the link in each direction, a second")
+    parser.add_argument("--contexts", default=",".join(map(str, CONTEXTS)), help="Ki tokens")
+    parser.add_argument("--images", default=os.path.join(ROOT, "docs", "experiments", "images"), help="folder of the SVG figures")
+    arguments = parser.parse_args()
+    contexts = [int(text) for text in arguments.contexts.split(",")]
+    print(f"machine {processor.machine()}")
+    window = 2 * LONGEST * 2 * ELEMENT * SHAPE.head_dim
+    with tempfile.TemporaryDirectory(prefix="lamina-headinfer-") as folder:
+        random_llama.write(pathlib.Path(folder), SHAPE)
+        bench = Bench(folder, f"throttle(bandwidth={arguments.bandwidth})+shm", window)
+        print(f"{SHAPE.layers} layers, width {SHAPE.width}, {SHAPE.kv_heads} KV heads of {SHAPE.head_dim}; both windows {window / MIB:.0f} MiB; chunks of {CHUNK} tokens; link {arguments.bandwidth}/s")
+        print("\nLongest contexts, by the coordinator's own check of these windows:")
+        longest = {}
+        for heads in GROUPS:
+            longest[heads] = longest_of(window, heads)
+            if not bench.accepts(heads, longest[heads]) or bench.accepts(heads, longest[heads] + TILE):
+                raise RuntimeError(f"{longest[heads]} tokens are not the most that windows of {heads} heads have room for")
+        table(["heads a group", *map(str, GROUPS)], [["tokens", *(tokens(longest[heads]) for heads in GROUPS)]])
+        times, nodes = run_tables(bench, (*GROUPS, "auto"), contexts)
+        print("\nSeconds of a prompt (Table 6):")
+        print_times(times, contexts, 0, 1)
+        print("Milliseconds of a decoded token (Table 7):")
+        print_times(times, contexts, 1, 1e3)
+        print("Memory of the compute node, as it accounts for it and as its process has it:")
+        near, resident = check_resident(bench, [(f"{heads} heads, {tokens(longest[heads])}", nodes[heads]) for heads in (2, 1)])
+    with tempfile.TemporaryDirectory(prefix="lamina-headinfer-") as folder:
+        print(f"Llama-3-8B's shape by the same accounting, chunks of {LLAMA_CHUNK} tokens:")
+        total, token, same, llama_contexts = print_llama(llama_accounting(pathlib.Path(folder)))
+    gain = longest[1] / longest[8]
+    both = [context for context in contexts if context in times[8]]
+    slower = max(times["auto"][context][1] / times[8][context][1] for context in both)
+    prompt = max(times["auto"][context][0] / times[8][context][0] for context in both)
+    print(f"Context at equal windows: {gain:.1f} times that of whole layers (paper {PAPER_GAIN:.1f}, asked {GAIN_ASKED:g}): {verdict(gain >= GAIN_ASKED)}.")
+    print(f"Decode by groups of adaptive size, at worst {slower:.3f} of whole layers where both fit (asked {DECODE_ASKED}): {verdict(slower <= DECODE_ASKED)}; prompts {prompt:.3f}.")
+    print(f"Llama-3-8B's shape at 1M tokens: {total:.1f} GiB (paper 16.7, asked at most {TOTAL_ASKED:g}): {verdict(total <= TOTAL_ASKED)}.")
+    for name, holds in same.items():
+        print(f"Order of {name}: {verdict(holds)}.")
+    print(f"Activations are {token / KIB:.0f} KiB a token here, where products' outputs are f32, and 64 KiB by the paper's formula: whole prompts weigh more against K and V.")
+    print(f"The process has what is accounted for, within 5% or 32 MiB: {'yes' if near else 'no'}.")
+    os.makedirs(arguments.images, exist_ok=True)
+    for which, name, label in ((0, "headinfer_prefill", "seconds of a prompt"), (1, "headinfer_decode", "seconds of a token")):
+        svg.chart(os.path.join(arguments.images, f"{name}.svg"), f"HeadInfer: {label}", "tokens", "s",
+                  [(f"{heads} heads" if heads != "auto" else "auto", [(context * KIB, point[which]) for context, point in points.items()]) for heads, points in times.items()], y_log=True)
+    if arguments.json:
+        with open(arguments.json, "w", encoding="utf-8") as out:
+            json.dump({"machine": processor.machine(), "arguments": vars(arguments), "longest": longest, "times": times, "resident": resident,
+                       "llama_total_gib": total, "llama_contexts": llama_contexts}, out, indent=1)
+
+
+if __name__ == "__main__":
+    main()

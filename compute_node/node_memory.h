@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// NodeMemory: the bytes that a compute node takes on its device, by what they are for, and the
+// budget that bounds them (`compute.N.memory_budget`). Counted as they are allocated, by those who
+// allocate them; the program itself, its threads and the file of the model are not among them.
+//
+// Threading: Set() on one thread, reading on any.
+
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace lamina::compute_node {
+
+enum class MemoryPart : uint8_t {
+  kWeights,
+  kWindows,      // Registered: replies, K and V that come, what other compute nodes send.
+  kKv,           // The scratch of prompts; with policy local the cache.
+  kActivations,  // Values of all lanes' rows, and logits.
+};
+
+class NodeMemory {
+ public:
+  // `budget` 0: unbounded.
+  explicit NodeMemory(uint64_t budget) : budget_(budget) {}
+
+  void Set(MemoryPart part, uint64_t bytes) {
+    bytes_[static_cast<size_t>(part)].store(bytes, std::memory_order_relaxed);
+  }
+  uint64_t bytes(MemoryPart part) const {
+    return bytes_[static_cast<size_t>(part)].load(std::memory_order_relaxed);
+  }
+  uint64_t total() const;
+  uint64_t budget() const { return budget_; }
+
+  // By name: "weights", "windows", "kv", "activations".
+  std::vector<std::pair<std::string, uint64_t>> Parts() const;
+
+  // Errors: kFailedPrecondition  the parts exceed the budget; says each, and what makes it smaller.
+  absl::Status Check() const;
+
+ private:
+  static constexpr size_t kParts = 4;
+  const uint64_t budget_;
+  std::array<std::atomic<uint64_t>, kParts> bytes_ = {};
+};
+
+}  // namespace lamina::compute_node

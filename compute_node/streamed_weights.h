@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// StreamedWeights: weights of a model that is larger than the memory it is given. Some slices'
+// weights stay on the device; those of the others lie in a WeightStore, packed, and come back in
+// the order of the slices, ahead of the slice that needs them, into slots that take turns.
+//
+//   slices   0  1  2  3  4  5 ...     r: resident, s: streamed, as evenly spread as can be, so
+//            r  s  r  s  r  s ...     that one comes while others run
+//
+// A slot is free once no step holds its slice. There is one more than lanes, so that the next slice
+// can come while every lane holds one. What a product reads are the bytes that were packed, so
+// results have the bits of ResidentWeights.
+//
+// Tables, vectors (norms, biases) and the last slice, which has the LM head, stay on the device.
+//
+// Threading: the data thread, and one of its own that reads the store; they share atomics alone.
+// Allocation: when weights are loaded.
+
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "compute_node/slice_program.h"
+#include "compute_node/weight_source.h"
+#include "compute_node/weight_store.h"
+#include "kernels/compute_device.h"
+
+namespace lamina::compute_node {
+
+struct StreamedWeightsOptions {
+  uint64_t budget = 0;         // Bytes of the device for all weights, slots included.
+  uint32_t lanes = 1;          // That may hold a slice at the same time.
+  std::string directory = {};  // Of the store.
+};
+
+// Which of `slices` slices stream, as evenly spread as can be: as few as leave the others, and the
+// slots, within the budget.
+// Shapes: bytes  [slices], of each slice's weights that may stream; 0: it has none
+// Errors: kFailedPrecondition  `fixed` bytes and the slots alone exceed the budget; says both.
+absl::StatusOr<std::vector<bool>> ChooseStreamed(absl::Span<const uint64_t> bytes, uint64_t fixed,
+                                                 uint32_t slots, uint64_t budget);
+
+class StreamedWeights final : public HeldWeights {
+ public:
+  // The device must outlive this.
+  StreamedWeights(kernels::ComputeDevice& device, StreamedWeightsOptions options);
+  ~StreamedWeights() override;
+
+  absl::Status Load(const SliceProgram& program, const model::WeightSource& source,
+                    absl::Span<const model::OpId> ops,
+                    const ModelWeights::Progress& progress) override;
+  void Drop() override;
+  uint64_t bytes() const override;
+  std::string Describe() const override;
+
+  const ModelWeights& weights() const override { return weights_; }
+  absl::StatusOr<WeightWait> Ask(uint32_t slice) override;
+  void Release(uint32_t slice) override;
+
+ private:
+  static constexpr uint32_t kNoSlot = UINT32_MAX;
+  // Where a slice's packed weights lie in the store, and behind which byte of a slot.
+  struct Piece {
+    uint64_t stored = 0;
+    size_t bytes = 0;
+    size_t at = 0;
+  };
+  struct Slice {
+    std::vector<kernels::PackedLinear*> linears;
+    std::vector<size_t> piece_counts;  // [linears]
+    std::vector<Piece> pieces;         // Of all linears, in their order.
+    size_t bytes = 0;                  // Of a slot.
+    uint32_t slot = kNoSlot;
+    bool streamed() const { return !pieces.empty(); }
+  };
+  enum class SlotState : uint32_t { kEmpty, kOrdered, kLoaded, kPlaced, kFailed };
+  struct Slot {
+    kernels::Buffer buffer;
+    uint32_t slice = UINT32_MAX;
+    uint32_t holders = 0;
+    absl::Status error;  // Written before kFailed, read behind it.
+    std::atomic<SlotState> state{SlotState::kEmpty};
+  };
+
+  absl::Status Stow(Slice& slice, kernels::PackedLinear& linear);
+  absl::Status MakeSlots();
+  // Of the slot that holds the slice, or is to hold it; orders it where it is on no slot. With
+  // `now` also in the place of a slice that has come and that nobody has asked for yet.
+  // kNoSlot: no slot is free.
+  uint32_t SlotFor(uint32_t slice, bool now);
+  uint32_t FreeSlot(bool now) const;
+  void Clear(Slot& slot);
+  void Place(Slice& slice, std::byte* begin);
+  // Orders the next slice that streams, if a slot is free for it.
+  void OrderNext(uint32_t slice);
+  void Run();
+  absl::Status Bring(Slot& slot);
+
+  kernels::ComputeDevice& device_;
+  const StreamedWeightsOptions options_;
+  ModelWeights weights_;
+  std::unique_ptr<WeightStore> store_;
+  std::vector<Slice> slices_;  // [slices of the program]
+  std::vector<std::unique_ptr<Slot>> slots_;
+  std::vector<std::byte*> places_;  // Of one linear's pieces.
+  uint64_t stowed_bytes_ = 0;
+  uint32_t streamed_ = 0;
+
+  // Orders: a ring of slots, written by the data thread, read by the other one.
+  std::vector<uint32_t> orders_;
+  std::atomic<uint32_t> ordered_{0};  // So many in all.
+  std::atomic<bool> end_{false};
+  std::thread thread_;
+};
+
+}  // namespace lamina::compute_node

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "config/weights_internal.h"
+
+namespace lamina::internal {
+namespace {
+
+absl::Status CheckStreams(const ClusterConfig& config, absl::string_view key) {
+  const auto not_served = [key](absl::string_view what) {
+    return absl::UnimplementedError(absl::StrCat(
+        key, ": weights that come from a store are not served by this version with ", what));
+  };
+  if (config.compute.size() > 1) {
+    return not_served(absl::StrCat(config.compute.size(), " compute nodes; it serves one"));
+  }
+  if (config.compute[0].device != "cpu") {
+    return not_served(absl::StrCat("compute on ", config.compute[0].device));
+  }
+  if (config.policy == kPolicyAuto || config.policy == kPolicyFetchRecompute) {
+    return not_served(absl::StrCat("policy ", config.policy));
+  }
+  if (config.pipeline.lanes > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("pipeline.lanes: ", config.pipeline.lanes, " contradicts ", key,
+                     ": weights would come once for each lane; set it to 1"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+bool StreamsWeights(const ClusterConfig& config) {
+  return std::any_of(config.compute.begin(), config.compute.end(),
+                     [](const ComputeNodeConfig& node) { return node.weights_budget_bytes > 0; });
+}
+
+absl::Status CheckWeights(const ClusterConfig& config) {
+  for (size_t i = 0; i < config.compute.size(); ++i) {
+    const ComputeNodeConfig& node = config.compute[i];
+    if (node.weights_budget_bytes > 0) {
+      return CheckStreams(config, absl::StrCat("compute.", i, ".weights_budget"));
+    }
+    if (node.weights_store != ComputeNodeConfig().weights_store) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("compute.", i,
+                       ".weights_store: says where weights lie that exceed "
+                       "weights_budget, which the node has not; give it one, or remove this"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace lamina::internal

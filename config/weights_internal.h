@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the keys of a cluster file must be like where weights come from a store.
+
+#pragma once
+
+#include "absl/status/status.h"
+#include "config/cluster_config.h"
+
+namespace lamina::internal {
+
+// Whether some compute node has a weights_budget.
+bool StreamsWeights(const ClusterConfig& config);
+
+// Errors: kInvalidArgument  several lanes; a store without a budget.
+//         kUnimplemented    several compute nodes; a device; policies auto and fetch_recompute.
+absl::Status CheckWeights(const ClusterConfig& config);
+
+}  // namespace lamina::internal

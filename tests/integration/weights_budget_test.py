@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Weights that exceed a compute node's budget come from a file, slice by slice, with the same tokens."""
+
+import tempfile
+import unittest
+from pathlib import Path
+
+import harness
+from policies import answers
+
+MIB = 1 << 20
+
+
+def streaming(budget="160MiB", **keys):
+    return {"compute": [{"name": "c0", "weights_budget": budget, **keys}]}
+
+
+class WeightsBudgetTest(unittest.TestCase):
+
+    def setUp(self):
+        harness.require_model(self)
+
+    def test_tokens_are_those_of_weights_that_stay(self):
+        with harness.Cluster() as cluster:
+            expected = answers(self, cluster)
+            all_weights = cluster.status()["nodes"][0]["weight_bytes"]
+        with tempfile.TemporaryDirectory() as store:
+            with harness.Cluster(**streaming(weights_store=store)) as cluster:
+                self.assertEqual(answers(self, cluster), expected)
+                status = cluster.status()
+                self.assertLess(status["nodes"][0]["weight_bytes"], 161 * MIB)
+                self.assertGreater(all_weights, 240 * MIB)
+                self.assertEqual(len(status["lanes"]), 1)
+                self.assertRegex(cluster.log("c0"), r"weights: \d+ of 31 slices come from")
+                self.assertEqual(list(Path(store).iterdir()), [])
+                # A node that is lost ends an epoch in the middle of a step.
+                cluster.kill("m0")
+                self.assertEqual(answers(self, cluster), expected)
+        with harness.Cluster(policy="fetch_heads", fetch={"window": "16MiB"}, limits={"sequence_tokens_max": 256}, **streaming()) as cluster:
+            self.assertEqual(answers(self, cluster), expected)
+
+    def test_a_budget_without_room_for_a_slice_is_refused_with_the_numbers(self):
+        with tempfile.TemporaryDirectory() as directory:
+            path = Path(directory) / "cluster.yaml"
+            path.write_text(harness.cluster_file(**streaming("100MiB")))
+            result = harness.run("--cluster", path, "--name", "c0", "--coordinator", "127.0.0.1:1", program="lamina-compute")
+            self.assertEqual(result.returncode, 1)
+            self.assertRegex(result.stderr, r"weights_budget 100\.0 MiB is less than 1\d\d\.\d MiB")
+            path.write_text(harness.cluster_file(**streaming(weights_store="/nowhere")))
+            result = harness.run("--cluster", path, "--name", "c0", "--coordinator", "127.0.0.1:1", program="lamina-compute")
+            self.assertEqual(result.returncode, 1)
+            self.assertIn("weights_store /nowhere", result.stderr)
+
+    def test_what_is_not_served_is_refused_by_name(self):
+        two = streaming()["compute"] + [{"name": "c1"}]
+        for keys, why in [
+            ({"compute": two}, "not served by this version with 2 compute nodes"),
+            ({"policy": "fetch_recompute"}, "not served by this version with policy fetch_recompute"),
+            ({"pipeline": {"lanes": 2}}, "pipeline.lanes: 2 contradicts compute.0.weights_budget"),
+            ({"compute": [{"name": "c0", "weights_store": "/nowhere"}]}, "compute.0.weights_store: says where"),
+        ]:
+            with self.subTest(why), tempfile.TemporaryDirectory() as directory:
+                path = Path(directory) / "cluster.yaml"
+                path.write_text(harness.cluster_file(memory_nodes=2, **{**streaming(), **keys}))
+                result = harness.run("--cluster", path, "--name", "m0", program="lamina-memory")
+                self.assertEqual(result.returncode, 1)
+                self.assertIn(why, result.stderr)
+
+    def test_the_cluster_file_is_written_as_it_was_read(self):
+        with tempfile.TemporaryDirectory() as directory:
+            path = Path(directory) / "cluster.yaml"
+            path.write_text(harness.cluster_file(**streaming()))
+            shown = harness.run("config", "--cluster", path)
+            self.assertEqual(shown.returncode, 0, shown.stderr)
+            self.assertIn("weights_budget: 160MiB, weights_store: /var/tmp", shown.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()

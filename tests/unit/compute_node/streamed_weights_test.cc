@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compute_node/streamed_weights.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "compute_node/weight_store.h"
+#include "tests/unit/compute_node/slice_program.h"
+#include "tests/unit/compute_node/step_run.h"
+
+namespace lamina::compute_node {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr uint64_t kAll = uint64_t{1} << 40;
+
+// --- which slices stream ---------------------------------------------------------------------
+
+std::vector<bool> Chosen(const std::vector<uint64_t>& bytes, uint64_t fixed, uint32_t slots,
+                         uint64_t budget) {
+  auto chosen = ChooseStreamed(bytes, fixed, slots, budget);
+  EXPECT_TRUE(chosen.ok()) << chosen.status();
+  return chosen.ok() ? *chosen : std::vector<bool>();
+}
+
+TEST(ChooseStreamedTest, NoneWhereAllFit) {
+  EXPECT_THAT(Chosen({10, 10, 0}, 5, 2, 25), ElementsAre(false, false, false));
+}
+
+TEST(ChooseStreamedTest, AsFewAsNeededEvenlySpread) {
+  // 5 stay, two slots take 20, and there is room for two of four.
+  EXPECT_THAT(Chosen({10, 10, 10, 10, 0}, 5, 2, 45 - 1),
+              ElementsAre(false, true, true, true, false));
+  EXPECT_THAT(Chosen({10, 10, 10, 10, 10, 10, 0}, 5, 2, 55),
+              ElementsAre(false, true, false, true, false, true, false));
+}
+
+TEST(ChooseStreamedTest, ABudgetWithoutRoomForTheSlotsIsRefused) {
+  const auto chosen = ChooseStreamed({10 << 20, 20 << 20}, 5 << 20, 2, 45 << 20);
+  EXPECT_TRUE(chosen.ok()) << chosen.status();
+  const auto refused = ChooseStreamed({20 << 20, 20 << 20, 20 << 20}, 5 << 20, 2, 44 << 20);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(refused.status().ToString(),
+              HasSubstr("weights_budget 44.0 MiB is less than 45.0 MiB"));
+  EXPECT_THAT(refused.status().ToString(), HasSubstr("5.0 MiB of embeddings"));
+  EXPECT_THAT(refused.status().ToString(), HasSubstr("2 slots of 20.0 MiB"));
+}
+
+TEST(ChooseStreamedTest, AnyChoiceFitsAndNoneSmallerWould) {
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    std::mt19937_64 random(seed);
+    std::vector<uint64_t> bytes(2 + random() % 20);
+    for (uint64_t& slice : bytes) {
+      slice = random() % 4 == 0 ? 0 : 1 + random() % 100;
+    }
+    const uint64_t fixed = random() % 100;
+    const uint64_t largest = *std::max_element(bytes.begin(), bytes.end());
+    const uint64_t all = std::accumulate(bytes.begin(), bytes.end(), fixed);
+    const uint64_t budget = fixed + 2 * largest + random() % (all + 1);
+    const std::vector<bool> chosen = Chosen(bytes, fixed, 2, budget);
+    uint64_t resident = fixed;
+    bool any = false;
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      resident += chosen[i] ? 0 : bytes[i];
+      any = any || chosen[i];
+      EXPECT_FALSE(chosen[i] && bytes[i] == 0) << "seed " << seed;
+    }
+    EXPECT_EQ(any, all > budget) << "seed " << seed;
+    EXPECT_LE(resident + (any ? 2 * largest : 0), budget) << "seed " << seed;
+  }
+}
+
+// --- the store -------------------------------------------------------------------------------
+
+TEST(WeightStoreTest, BytesComeBackAndNoNameIsLeft) {
+  const std::string directory = testing::TempDir() + "/weight_store";
+  std::filesystem::create_directories(directory);
+  auto store = WeightStore::Create(directory);
+  ASSERT_TRUE(store.ok()) << store.status();
+  EXPECT_TRUE(std::filesystem::is_empty(directory));
+  std::vector<std::byte> first(1000, std::byte{3});
+  std::vector<std::byte> second(70'000, std::byte{7});
+  EXPECT_EQ(*(*store)->Append(first), 0u);
+  EXPECT_EQ(*(*store)->Append(second), 1000u);
+  EXPECT_EQ((*store)->bytes(), 71'000u);
+
+  std::vector<std::byte> read(70'001);
+  ASSERT_TRUE((*store)->Read(999, absl::MakeSpan(read)).ok());
+  EXPECT_EQ(read[0], std::byte{3});
+  EXPECT_EQ(std::count(read.begin() + 1, read.end(), std::byte{7}), 70'000);
+  EXPECT_EQ((*store)->Read(1000, absl::MakeSpan(read)).code(), absl::StatusCode::kDataLoss);
+}
+
+TEST(WeightStoreTest, AFolderThatIsNotThereIsNamed) {
+  const auto store = WeightStore::Create("/nowhere/at/all");
+  EXPECT_THAT(store.status().ToString(), HasSubstr("weights_store /nowhere/at/all"));
+}
+
+// --- steps -----------------------------------------------------------------------------------
+
+class StreamedWeightsTest : public testing::TestWithParam<DType> {
+ protected:
+  std::vector<model::OpId> Ops(const SliceProgram& program) const {
+    return program.OpsOf(0, program.slice_count());
+  }
+
+  absl::Status Load(Program& program, StreamedWeights& weights) {
+    const SliceProgram& slices = program.executor().program();
+    return weights.Load(slices, *program.model().weights, Ops(slices), [](double) {});
+  }
+};
+
+TEST_P(StreamedWeightsTest, StepsHaveTheBitsOfResidentWeights) {
+  for (const char* type : {"llama", "qwen2", "opt", "gpt_neox_parallel", "gpt_neox_sequential"}) {
+    SCOPED_TRACE(type);
+    test_support::RandomModelSpec spec = Spec(type);
+    spec.layers = 8;
+    Program program(spec, GetParam());
+    kernels::ComputeDevice& device = program.executor().device();
+    const std::vector<float> expected = RunStep(program.executor());
+    const uint64_t all = program.executor().weight_source().weights().bytes();
+    for (const uint64_t percent : {70u, 50u}) {  // Half of it is little more than the slots.
+      StreamedWeights weights(device,
+                              {.budget = all * percent / 100, .directory = testing::TempDir()});
+      const absl::Status loaded = Load(program, weights);
+      ASSERT_TRUE(loaded.ok()) << loaded;
+      EXPECT_THAT(weights.Describe(), HasSubstr("through 2 slots"));
+      EXPECT_LT(weights.bytes(), all);
+      const auto executor =
+          SliceExecutor::Create(program.model().graph, weights, device, /*head_columns=*/64);
+      ASSERT_TRUE(executor.ok()) << executor.status();
+      for (int step = 0; step < 3; ++step) {
+        EXPECT_EQ(RunStep(**executor), expected) << percent;
+      }
+    }
+  }
+}
+
+TEST_P(StreamedWeightsTest, ALargeBudgetKeepsAllWeights) {
+  Program program(Spec("llama"), GetParam());
+  StreamedWeights weights(program.executor().device(), {.budget = kAll, .directory = "/nowhere"});
+  ASSERT_TRUE(Load(program, weights).ok());
+  EXPECT_EQ(weights.Describe(), "");
+  EXPECT_EQ(weights.bytes(), program.executor().weight_source().weights().bytes());
+  for (const uint32_t slice : {2u, 0u, 0u, 3u}) {
+    EXPECT_TRUE(weights.Ask(slice)->here);
+    weights.Release(slice);
+  }
+}
+
+TEST_P(StreamedWeightsTest, AStoreThatCannotBeMadeIsAnError) {
+  test_support::RandomModelSpec spec = Spec("llama");
+  spec.layers = 8;
+  Program program(spec, GetParam());
+  const uint64_t all = program.executor().weight_source().weights().bytes();
+  StreamedWeights weights(program.executor().device(),
+                          {.budget = all * 7 / 10, .directory = "/nowhere/at/all"});
+  EXPECT_THAT(Load(program, weights).ToString(), HasSubstr("weights_store /nowhere/at/all"));
+}
+
+// Two lanes, each of which holds a slice while it waits.
+TEST_P(StreamedWeightsTest, LanesThatHoldSlicesDoNotStarve) {
+  test_support::RandomModelSpec spec = Spec("llama");
+  spec.layers = 8;
+  Program program(spec, GetParam());
+  const uint64_t all = program.executor().weight_source().weights().bytes();
+  StreamedWeights weights(program.executor().device(),
+                          {.budget = all * 7 / 10, .lanes = 2, .directory = testing::TempDir()});
+  ASSERT_TRUE(Load(program, weights).ok());
+  std::mt19937_64 random(1);
+  const uint32_t slices = program.executor().slice_count();
+  for (int round = 0; round < 200; ++round) {
+    const auto first = static_cast<uint32_t>(random() % slices);
+    const auto second = static_cast<uint32_t>(random() % slices);
+    for (const uint32_t slice : {first, second}) {
+      while (!weights.Ask(slice)->here) {
+      }
+    }
+    weights.Release(first);
+    weights.Release(second);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(ComputeTypes, StreamedWeightsTest,
+                         testing::Values(DType::kBF16, DType::kF32),
+                         [](const auto& test) { return std::string(DTypeName(test.param)); });
+
+}  // namespace
+}  // namespace lamina::compute_node
