@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "client/cli/command.h"
+#include "client/cli/memory_view.h"
 #include "common/status_macros.h"
 #include "common/units.h"
 
@@ -20,6 +21,7 @@ policy:    where K and V are, and who attends
 KV:        how sequences are spread over memory nodes, and the bandwidth each reached in attention
 lanes:     batches in flight
 rows:      in how many chunks the rows of a batch leave for attention
+memory:    what compute nodes take of their devices' memory, where it is bounded or K and V are fetched
 transport: what carries data between nodes, and how fast it was when the epoch began
 What is not set to `auto` in the cluster file is what the file says. docs/configuration.md has each key.
 )";
@@ -81,22 +83,24 @@ Choice Transport(const client::ClusterStatus& status) {
   return choice;
 }
 
+// A line for each that says something.
+std::vector<std::string> Lines(std::vector<std::string> lines) {
+  std::erase(lines, "");
+  return lines;
+}
+
 std::vector<Choice> Choices(const client::ClusterStatus& status) {
+  const std::vector<std::string> memory = MemoryLines(status);
   std::vector<Choice> choices = {
-      {.what = "policy", .chosen = status.policy},
+      {.what = "policy", .chosen = status.policy, .figures = Lines({status.policy_choice})},
       {.what = "KV", .chosen = status.partition, .figures = Bandwidths(status)},
       {.what = "lanes", .chosen = status.lane_choice},
       {.what = "rows", .chosen = status.chunk_choice},
       {.what = "fetch", .chosen = status.fetch_choice},
       {.what = "prompts", .chosen = status.prefill},
-      {.what = "stages", .chosen = status.stages},
+      {.what = "stages", .chosen = status.stages, .figures = Lines({status.stages_odd})},
+      {.what = "memory", .chosen = absl::StrJoin(memory, "; ")},
       Transport(status)};
-  if (!status.stages_odd.empty()) {
-    choices[5].figures.push_back(status.stages_odd);
-  }
-  if (!status.policy_choice.empty()) {
-    choices[0].figures.push_back(status.policy_choice);
-  }
   choices.erase(std::remove_if(choices.begin(), choices.end(),
                                [](const Choice& choice) { return choice.chosen.empty(); }),
                 choices.end());

@@ -6,12 +6,12 @@
 #include <map>
 #include <thread>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "client/cli/bubbles.h"
 #include "client/cli/command.h"
+#include "client/cli/memory_view.h"
 #include "client/cli/status_json.h"
 #include "client/cli/token_bill.h"
 #include "common/status_macros.h"
@@ -43,29 +43,6 @@ std::string Weights(const client::ClusterStatus& status) {
     }
   }
   return absl::StrJoin(words, ", ");
-}
-
-// "weights 1.0 GiB, windows ...: 1.2 GiB of 2.0 GiB"
-std::string Memory(const client::NodeStatus& node) {
-  std::vector<std::string> parts;
-  uint64_t total = 0;
-  for (const auto& [name, bytes] : node.memory) {
-    parts.push_back(absl::StrCat(name == "kv" ? "K and V" : name, " ", FormatBytes(bytes)));
-    total += bytes;
-  }
-  return absl::StrCat(
-      absl::StrJoin(parts, ", "), ": ", FormatBytes(total),
-      node.memory_budget == 0 ? "" : absl::StrCat(" of ", FormatBytes(node.memory_budget)));
-}
-
-// Where memory of compute nodes is what a policy is about, or has a bound.
-void PrintMemory(const client::ClusterStatus& status) {
-  for (const client::NodeStatus& node : status.nodes) {
-    if (!node.memory.empty() &&
-        (node.memory_budget > 0 || absl::StartsWith(status.policy, "fetch"))) {
-      std::printf("memory:   %s %s\n", node.name.c_str(), Memory(node).c_str());
-    }
-  }
 }
 
 void PrintNode(const client::NodeStatus& node) {
@@ -147,7 +124,9 @@ void PrintStatus(const client::ClusterStatus& status, const std::string& bubbles
   if (!status.fetch_choice.empty()) {
     std::printf("fetch:    %s\n", status.fetch_choice.c_str());
   }
-  PrintMemory(status);
+  for (const std::string& line : MemoryLines(status)) {
+    std::printf("memory:   %s\n", line.c_str());
+  }
   if (!status.chunk_choice.empty()) {
     std::printf("rows:     leave in %s\n", status.chunk_choice.c_str());
   }

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/cli/memory_view.h"
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/units.h"
+
+namespace lamina::cli {
+namespace {
+
+std::string Line(const client::NodeStatus& node) {
+  std::vector<std::string> parts;
+  uint64_t total = 0;
+  for (const auto& [name, bytes] : node.memory) {
+    parts.push_back(absl::StrCat(name == "kv" ? "K and V" : name, " ", FormatBytes(bytes)));
+    total += bytes;
+  }
+  return absl::StrCat(
+      node.name, " ", absl::StrJoin(parts, ", "), ": ", FormatBytes(total),
+      node.memory_budget == 0 ? "" : absl::StrCat(" of ", FormatBytes(node.memory_budget)));
+}
+
+}  // namespace
+
+std::vector<std::string> MemoryLines(const client::ClusterStatus& status) {
+  std::vector<std::string> lines;
+  for (const client::NodeStatus& node : status.nodes) {
+    if (!node.memory.empty() &&
+        (node.memory_budget > 0 || absl::StartsWith(status.policy, "fetch"))) {
+      lines.push_back(Line(node));
+    }
+  }
+  return lines;
+}
+
+}  // namespace lamina::cli

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/cli/memory_view.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace lamina::cli {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+client::ClusterStatus Status(const std::string& policy, uint64_t budget) {
+  client::ClusterStatus status;
+  status.policy = policy;
+  status.nodes.push_back({.name = "c0"});
+  status.nodes[0].memory = {{"activations", kMiB}, {"kv", 3 * kMiB}};
+  status.nodes[0].memory_budget = budget;
+  status.nodes.push_back({.name = "m0"});
+  return status;
+}
+
+TEST(MemoryViewTest, TellsPartsSumAndBound) {
+  EXPECT_THAT(MemoryLines(Status("attend_remote", 8 * kMiB)),
+              ElementsAre("c0 activations 1.0 MiB, K and V 3.0 MiB: 4.0 MiB of 8.0 MiB"));
+}
+
+TEST(MemoryViewTest, WithoutABoundItIsToldWherePoliciesAreAboutIt) {
+  EXPECT_THAT(MemoryLines(Status("fetch_heads", 0)),
+              ElementsAre("c0 activations 1.0 MiB, K and V 3.0 MiB: 4.0 MiB"));
+  EXPECT_THAT(MemoryLines(Status("attend_remote", 0)), IsEmpty());
+}
+
+}  // namespace
+}  // namespace lamina::cli
