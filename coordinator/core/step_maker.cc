@@ -121,7 +121,7 @@ OpenStep StepMaker::Open(uint64_t epoch, uint32_t lane) {
   open.tokens_left = options_.step_tokens_max;
   const size_t rows = places_.lanes[lane].running.size();
   open.plan.rows.reserve(rows);
-  open.plan.grants.reserve(rows);
+  open.plan.allocations.reserve(rows);
   open.row_nodes.reserve(rows);
   open.record.tokens.reserve(rows);
   open.token_rows.reserve(rows);
