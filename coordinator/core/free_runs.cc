@@ -21,30 +21,32 @@ void FreeRuns::Insert(uint32_t start, Run run) {
   by_freed_.emplace(run.freed, start);
 }
 
-void FreeRuns::Erase(std::map<uint32_t, Run>::iterator it) {
-  by_tokens_.erase({it->second.tokens, it->first});
-  by_freed_.erase(it->second.freed);
-  by_start_.erase(it);
+void FreeRuns::Erase(uint32_t start, Run run) {
+  by_tokens_.erase({run.tokens, start});
+  by_freed_.erase(run.freed);
+  by_start_.erase(start);
 }
 
 void FreeRuns::Add(Extent extent) {
   LAMINA_CHECK(extent.tokens > 0);
-  const auto next = by_start_.lower_bound(extent.first_slot);
-  if (next != by_start_.begin()) {
-    const auto before = std::prev(next);
+  using Neighbour = std::optional<std::pair<uint32_t, Run>>;
+  const auto at = by_start_.lower_bound(extent.first_slot);
+  const Neighbour before = at == by_start_.begin() ? Neighbour() : *std::prev(at);
+  const Neighbour next = at == by_start_.end() ? Neighbour() : *at;
+  if (before) {
     const uint32_t before_end = before->first + before->second.tokens;
     LAMINA_CHECK(before_end <= extent.first_slot);
     if (before_end == extent.first_slot) {
       extent = {before->first, before->second.tokens + extent.tokens};
-      Erase(before);
+      Erase(before->first, before->second);
     }
   }
-  if (next != by_start_.end()) {
+  if (next) {
     const uint32_t end = extent.first_slot + extent.tokens;
     LAMINA_CHECK(end <= next->first);
     if (end == next->first) {
       extent.tokens += next->second.tokens;
-      Erase(next);
+      Erase(next->first, next->second);
     }
   }
   Insert(extent.first_slot, {.tokens = extent.tokens, .freed = ++last_freed_});
@@ -59,7 +61,7 @@ void FreeRuns::Remove(Extent extent) {
   const uint32_t run_end = start + run.tokens;
   const uint32_t end = extent.first_slot + extent.tokens;
   LAMINA_CHECK(end <= run_end);
-  Erase(it);
+  Erase(start, run);
   if (end < run_end) {
     Insert(end, {.tokens = run_end - end, .freed = run.freed});
   }

@@ -11,11 +11,11 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
-#include <set>
 #include <utility>
 
+#include "absl/container/btree_map.h"
+#include "absl/container/btree_set.h"
 #include "common/extent.h"
 
 namespace lamina::core {
@@ -47,15 +47,16 @@ class FreeRuns {
     uint32_t tokens = 0;
     int64_t freed = 0;  // Larger is more recent; unique.
   };
-  const std::map<uint32_t, Run>& runs() const { return by_start_; }
+  using Runs = absl::btree_map<uint32_t, Run>;
+  const Runs& runs() const { return by_start_; }
 
  private:
   void Insert(uint32_t start, Run run);
-  void Erase(std::map<uint32_t, Run>::iterator it);
+  void Erase(uint32_t start, Run run);
 
-  std::map<uint32_t, Run> by_start_;
-  std::set<std::pair<uint32_t, uint32_t>> by_tokens_;  // (tokens, start)
-  std::map<int64_t, uint32_t> by_freed_;               // freed -> start
+  Runs by_start_;
+  absl::btree_set<std::pair<uint32_t, uint32_t>> by_tokens_;  // (tokens, start)
+  absl::btree_map<int64_t, uint32_t> by_freed_;               // freed -> start
   int64_t last_freed_ = 0;
   int64_t oldest_freed_ = 0;
 };

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/btree_map.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
@@ -54,7 +55,7 @@ struct Pool {
   FreeRuns free;              // Unreserved slots only.
   SlotReferences live;        // Open spans that use a slot.
   SlotReferences uses;  // The same, and spans that have ended, until their ticket is recycled.
-  std::map<ReservationKey, OpenSpan*> reservations;  // By OpenSpan::indexed.
+  absl::btree_map<ReservationKey, OpenSpan*> reservations;  // By OpenSpan::indexed.
 };
 
 struct KvDirectory::Impl {

@@ -3,6 +3,7 @@
 #include "coordinator/core/prefix_cache.h"
 
 #include <algorithm>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"

@@ -27,7 +27,6 @@
 
 #include <array>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -154,7 +153,7 @@ class PrefixCache {
   bool keeps_ = false;
   uint32_t found_max_ = UINT32_MAX;
   std::vector<Node> nodes_;
-  std::map<uint64_t, std::unique_ptr<CachedBlock>> blocks_;   // By id.
+  absl::btree_map<uint64_t, std::unique_ptr<CachedBlock>> blocks_;  // By id.
   absl::btree_map<First, std::vector<CachedBlock*>> firsts_;  // One on a node at most, by node.
   uint64_t ids_ = 0;
   uint64_t clock_ = 0;

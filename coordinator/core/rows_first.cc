@@ -12,9 +12,7 @@ class RowsFirst final : public StepPacking {
   absl::string_view name() const override { return "rows first"; }
 
   void Pack(StepToPack& step) override {
-    for (Sequence* sequence : step.Decoding()) {
-      step.AddRow(*sequence);
-    }
+    step.AddRows(step.Decoding());
     for (Sequence* sequence : step.Prefilling()) {
       if (step.tokens_left() == 0) {
         break;

@@ -180,12 +180,16 @@ void Scheduler::Impl::CommitTokens(const PlannedStep& planned, const plan::StepR
   if (tokens > events.tokens.capacity()) {
     events.tokens.reserve(std::max(tokens, 2 * events.tokens.capacity()));
   }
+  constexpr ptrdiff_t kAhead = 12;  // Sequences whose memory is fetched meanwhile.
   auto row = planned.tokens.begin();
   for (const plan::SampledToken& token : result.tokens) {
     while (row != planned.tokens.end() && row->sequence != token.sequence) {
       ++row;
     }
     const bool in_order = row != planned.tokens.end();
+    if (planned.tokens.end() - row > kAhead) {
+      life.Prefetch(row[kAhead].seat);
+    }
     Commit(in_order ? life.Find(row->sequence, row->seat) : life.Find(token.sequence), token,
            events);
   }

@@ -76,6 +76,13 @@ struct alignas(64) Sequence {
   std::vector<float> logprobs;         // Score.
   std::vector<plan::TokenRank> ranks;  // The same.
 
+  // Of what a step reads, the lines of a cache.
+  void Prefetch() const {
+    __builtin_prefetch(this);
+    __builtin_prefetch(&seen);
+    __builtin_prefetch(&request.tokens_max);
+  }
+
   bool runs() const {
     return state == SequenceState::kPrefilling || state == SequenceState::kDecoding;
   }

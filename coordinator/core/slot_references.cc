@@ -34,7 +34,7 @@ void SlotReferences::Add(Extent extent) {
       continue;
     }
     const uint32_t gap_end = it == shared_.end() ? end : std::min(end, it->first);
-    shared_.emplace_hint(it, at, Run{.end = gap_end, .count = 2});
+    it = std::next(shared_.emplace_hint(it, at, Run{.end = gap_end, .count = 2}));
     at = gap_end;
   }
 }

@@ -9,9 +9,9 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <vector>
 
+#include "absl/container/btree_map.h"
 #include "common/extent.h"
 
 namespace lamina::core {
@@ -35,7 +35,7 @@ class SlotReferences {
   // Makes `slot` a border of runs, if a run contains it.
   void SplitAt(uint32_t slot);
 
-  std::map<uint32_t, Run> shared_;  // By first slot; runs are disjoint.
+  absl::btree_map<uint32_t, Run> shared_;  // By first slot; runs are disjoint.
 };
 
 }  // namespace lamina::core
