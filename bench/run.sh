@@ -23,13 +23,13 @@ Suites:
   overlap    network time hidden behind attention, on a link throttled to a third of the step
   prefill    time per output token of running requests while a long prompt arrives: prompts beside rows, and on a node
              of their own
-  long_prompt  a prompt of 128k tokens through a bounded scratch: the process's memory against its bound, and the same bits
   chat       time to the first token of each turn of a chat, with K and V of the turns before kept and without
   pipeline   two lanes against one, beside the bound of an event simulation with the measured times, and with what dense
              layers and attention take from each other
   local      memory nodes against policy local on the same cores, in turns: what the other process costs, and which wins where
   gateway    a load over the gateway's HTTP against the same over gRPC; --batch: `lamina batch` against `lamina bench`
   trace      a steady load with its timeline recorded, and not, in turns
+  long_prompt  a prompt of 128k tokens through a bounded scratch: the process's memory against its bound, and the same bits
   paper      a paper's tables and figures beside its numbers: -- --only lamina (by the cost model), -- --only kvpr, -- --only headinfer (measured here)
   experiment a matrix of clusters, models, loads and seeds, real or simulated: -- run FILE.yaml --out DIR, -- report DIR
   predict    what the simulator says of this machine against what a cluster on it does, at 20 points
