@@ -49,8 +49,13 @@ class RemoteGateway(cluster.Remote):
 
     def __init__(self, arguments):
         super().__init__(arguments.server)
-        self.gateway, self.model = arguments.gateway, arguments.model
+        self.gateway = arguments.gateway
         self.client = ["taskset", "-c", arguments.cores] if arguments.cores else []
+
+    def __enter__(self):
+        super().__enter__()
+        self.model = self.status()["model"]
+        return self
 
     def gateway_seconds(self):
         return None
@@ -104,7 +109,6 @@ def main():
     parser.add_argument("--batch", action="store_true", help="`lamina batch` instead of the gateway")
     cluster.add_server(parser)
     parser.add_argument("--gateway", metavar="HOST:PORT", help="with --server: its gateway")
-    parser.add_argument("--model", default=MODEL, help="with --server: the model's name at the gateway")
     arguments = parser.parse_args()
     if arguments.server and not arguments.gateway and not arguments.batch:
         parser.error("--server: give its gateway's address too, --gateway HOST:PORT")

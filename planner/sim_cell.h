@@ -25,12 +25,12 @@
 
 namespace lamina::planner {
 
-// Seconds of the coordinator's one thread. The defaults: bench/run.sh plan, 10,000 rows on Zen 4
+// Seconds of the coordinator's one thread. The defaults: bench/run.sh plan, 10,000 rows on Zen 5
 // (docs/performance.md); messages and turns are assumed.
 struct CoordinatorSeconds {
   double turn = 20e-6;
-  double row_planned = 0.32e-6;
-  double row_taken = 0.31e-6;
+  double row_planned = 0.12e-6;
+  double row_taken = 0.12e-6;
   double message = 5e-6;        // Encoding and sending one, or taking one.
   double message_way = 100e-6;  // Between coordinator and node, one way.
 };

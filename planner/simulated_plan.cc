@@ -154,17 +154,43 @@ absl::StatusOr<SimulatedFigures> Simulator::Run() {
   return figures;
 }
 
+// By what was found. Requires: it has been simulated.
+Rank RankOfSimulated(const Problem& problem, const Plan& plan) {
+  const SimulatedFigures& figures = *plan.simulated;
+  if (problem.load.rate > 0 && !figures.carries) {
+    return {.carries = false, .cost = -figures.goodput};
+  }
+  const double price = plan.evaluation.price_per_hour.value;
+  return {.carries = true,
+          .cost = problem.load.rate > 0 ? price : price / std::max(1e-12, figures.goodput)};
+}
+
+// The plan with fewer lanes: one for each compute node, and one more. The formulas choose lanes for
+// as many rows as fit. With the rows of a load that queues allow, each lane reads the weights for
+// few of them, and fewer lanes may answer more.
+std::vector<Plan> WithFewerLanes(const Problem& problem, const WhyNot& why_not, const Plan& plan) {
+  std::vector<Plan> plans;
+  if (plan.configuration.policy != KvPolicy::kAttendRemote) {
+    return plans;
+  }
+  const Rates rates(problem);
+  const uint32_t nodes = plan.configuration.replicas * plan.configuration.stages;
+  for (const uint32_t lanes : {nodes + 1, nodes}) {
+    Plan other = plan;
+    other.configuration.lanes = lanes;
+    other.evaluation = Evaluate(problem, rates, other.configuration);
+    other.why_not = why_not(other.configuration, other.evaluation);
+    if (lanes < plan.configuration.lanes && other.evaluation.feasible &&
+        other.why_not.empty() == plan.why_not.empty()) {
+      plans.push_back(std::move(other));
+    }
+  }
+  return plans;
+}
+
 // Those that were simulated come first, in the order of what was found.
 void Sort(const Problem& problem, std::vector<Plan>& plans) {
-  const auto rank = [&](const Plan& plan) -> Rank {
-    const SimulatedFigures& figures = *plan.simulated;
-    if (problem.load.rate > 0 && !figures.carries) {
-      return {.carries = false, .cost = -figures.goodput};
-    }
-    const double price = plan.evaluation.price_per_hour.value;
-    return {.carries = true,
-            .cost = problem.load.rate > 0 ? price : price / std::max(1e-12, figures.goodput)};
-  };
+  const auto rank = [&](const Plan& plan) { return RankOfSimulated(problem, plan); };
   std::stable_sort(plans.begin(), plans.end(), [&](const Plan& a, const Plan& b) {
     if (!a.simulated.has_value() || !b.simulated.has_value()) {
       return a.simulated.has_value() && !b.simulated.has_value();
@@ -173,15 +199,30 @@ void Sort(const Problem& problem, std::vector<Plan>& plans) {
   });
 }
 
-absl::Status SimulateList(const Problem& problem, const PlanSimulationOptions& options,
-                          std::vector<Plan>& plans) {
-  for (size_t i = 0; i < plans.size() && i < options.plans; ++i) {
-    absl::StatusOr<SimulatedFigures> figures = SimulatePlan(problem, plans[i], options);
-    if (absl::IsUnimplemented(figures.status())) {
-      continue;
+// A plan gives way to itself with fewer lanes where these do better; where they do as well too, if
+// they answer more.
+absl::Status SimulateOne(const Problem& problem, const WhyNot& why_not,
+                         const PlanSimulationOptions& options, Plan& plan) {
+  absl::StatusOr<SimulatedFigures> figures = SimulatePlan(problem, plan, options);
+  if (absl::IsUnimplemented(figures.status())) {
+    return absl::OkStatus();
+  }
+  LAMINA_RETURN_IF_ERROR(figures.status());
+  plan.simulated = *figures;
+  for (Plan& other : WithFewerLanes(problem, why_not, plan)) {
+    LAMINA_ASSIGN_OR_RETURN(other.simulated, SimulatePlan(problem, other, options));
+    const int compared = Compare(RankOfSimulated(problem, other), RankOfSimulated(problem, plan));
+    if (compared < 0 || (compared == 0 && other.simulated->goodput > plan.simulated->goodput)) {
+      plan = std::move(other);
     }
-    LAMINA_RETURN_IF_ERROR(figures.status());
-    plans[i].simulated = *figures;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SimulateList(const Problem& problem, const WhyNot& why_not,
+                          const PlanSimulationOptions& options, std::vector<Plan>& plans) {
+  for (size_t i = 0; i < plans.size() && i < options.plans; ++i) {
+    LAMINA_RETURN_IF_ERROR(SimulateOne(problem, why_not, options, plans[i]));
   }
   Sort(problem, plans);
   return absl::OkStatus();
@@ -232,13 +273,13 @@ absl::StatusOr<Plans> OptimiseAndSimulate(Problem& problem, size_t count, const 
                                           const PlanSimulationOptions& options) {
   for (int round = 1;; ++round) {
     LAMINA_ASSIGN_OR_RETURN(Plans plans, Optimise(problem, count, why_not, Search::kBounded));
-    LAMINA_RETURN_IF_ERROR(SimulateList(problem, options, plans.runnable));
+    LAMINA_RETURN_IF_ERROR(SimulateList(problem, why_not, options, plans.runnable));
     const bool carries =
         plans.runnable.empty() || problem.load.rate == 0 ||
         (plans.runnable.front().simulated.has_value() && plans.runnable.front().simulated->carries);
     if (carries || round == kRounds || !plans.runnable.front().evaluation.carries) {
-      LAMINA_RETURN_IF_ERROR(SimulateList(problem, options, plans.one_pool));
-      LAMINA_RETURN_IF_ERROR(SimulateList(problem, options, plans.others));
+      LAMINA_RETURN_IF_ERROR(SimulateList(problem, why_not, options, plans.one_pool));
+      LAMINA_RETURN_IF_ERROR(SimulateList(problem, why_not, options, plans.others));
       return plans;
     }
     const double goodput = std::max(plans.runnable.front().simulated->goodput, 1e-6);

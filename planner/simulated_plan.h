@@ -36,7 +36,8 @@ absl::StatusOr<SimulatedFigures> SimulatePlan(const Problem& problem, const Plan
                                               const PlanSimulationOptions& options);
 
 // Optimise() with the best plans simulated and in the order of what the simulation says: those that
-// carry the rate first, by price; without a rate by price of a request. Where none of the runnable
+// carry the rate first, by price; without a rate by price of a request. Plans of two pools are
+// simulated with fewer lanes too, and keep the number that does best. Where none of the runnable
 // ones carries the rate, it looks again for plans with a greater bound (Problem::margin), a few
 // times.
 // Errors: as of Optimise() and SimulatePlan().

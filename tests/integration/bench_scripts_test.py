@@ -40,7 +40,7 @@ echo '{"rows": 1, "context": 1024, "tokens_per_second": 40}'
 kill -SEGV $$
 """
 
-# A cluster of which each call of `status` says ten steps more of what the load has.
+# A cluster of which each call of `status` says ten steps more of what the load has. Its memory node attends in three tenths of the time.
 SERVING = """#!/usr/bin/env python3
 import json, pathlib, sys, time
 calls = pathlib.Path(__file__).with_name("calls")
@@ -53,7 +53,7 @@ if sys.argv[-1] != "here:7400":
 count = int(calls.read_text()) + 1 if calls.exists() else 1
 calls.write_text(str(count))
 load = int(rows.read_text()) if rows.exists() else 0
-parts = {"attend": 0.001 * count, "wait_query": 0.001 * count}
+parts = {"attend": 0.3 * time.monotonic(), "wait_query": 0.5 * time.monotonic()}
 print(json.dumps({
     "state": "serving", "running": 0, "waiting": WAITING, "model": "m", "policy": "attend_remote", "chunk_choice": "1",
     "lanes": [{"context_tokens": 40}, {"context_tokens": 2}], "tokens_generated": 10 * load * count,

@@ -49,6 +49,35 @@ TEST(SimulatedPlanTest, GoodputIsWithinTheFormulasBoundAndKeepsTheSlo) {
   EXPECT_GT(best.simulated->output_price, 0);
 }
 
+// Of two pools no number of lanes that is looked at answers more than the one that is proposed.
+TEST(SimulatedPlanTest, TwoPoolsHaveTheLanesThatAnswerMostInTheSimulation) {
+  Problem problem = SmallProblem();
+  problem.catalogue = EmptyCatalogue();
+  AddKind(problem.catalogue, "card", 6, 500, 100, 1, 0.3);
+  problem.load.lengths = Lengths::kShareGpt;
+  problem.slo.tpot_seconds = 0.02;
+  problem.machines_max = 4;
+  const WhyNot why_not = WhyNotOf(problem);
+  const auto plans = OptimiseAndSimulate(problem, 6, why_not, Few());
+  ASSERT_TRUE(plans.ok()) << plans.status();
+  int compared = 0;
+  for (const Plan& plan : plans->runnable) {
+    if (plan.simulated.has_value() && plan.configuration.policy == cost::KvPolicy::kAttendRemote) {
+      const uint32_t nodes = plan.configuration.replicas * plan.configuration.stages;
+      for (const uint32_t lanes : {nodes, nodes + 1}) {
+        Plan other = plan;
+        other.configuration.lanes = lanes;
+        other.evaluation = Evaluate(problem, Rates(problem), other.configuration);
+        const auto figures = SimulatePlan(problem, other, Few());
+        ASSERT_TRUE(figures.ok());
+        EXPECT_LE(figures->goodput, plan.simulated->goodput) << lanes << " lanes";
+        ++compared;
+      }
+    }
+  }
+  EXPECT_GT(compared, 0);
+}
+
 TEST(SimulatedPlanTest, ARateThatTheBoundCarriesAndQueuesDoNotGetsALargerPlan) {
   Problem problem = SmallProblem();
   const WhyNot why_not = WhyNotOf(problem);
