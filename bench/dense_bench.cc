@@ -128,9 +128,10 @@ class Bench {
 
   nlohmann::json RunAll() {
     const double bandwidth = ReadBandwidth(options_.threads);
-    std::printf("best loop: %s   own loop: %s   type %s   threads %zu   plain read %.1f GB/s\n",
-                ours_->description().c_str(), own_->description().c_str(), options_.type.c_str(),
-                options_.threads, bandwidth / 1e9);
+    std::printf(
+        "best loop: %s   fallback GEMM: %s   type %s   threads %zu   plain read %.1f GB/s\n",
+        ours_->description().c_str(), own_->description().c_str(), options_.type.c_str(),
+        options_.threads, bandwidth / 1e9);
     std::printf("%-18s %5s %9s %10s %8s %9s %10s %8s\n", "shape", "rows", "us", "GFLOP/s", "GB/s",
                 "of-onednn", "of-reading", "own/best");
     nlohmann::json results = {{"loop", ours_->description()},  {"own_loop", own_->description()},
@@ -145,9 +146,10 @@ class Bench {
   }
 
  private:
-  std::unique_ptr<kernels::Dense> Make(bool own_loop) const {
-    auto dense = kernels::MakeCpuDense(
-        {.compute_type = dtype_, .threads = options_.threads, .force_own_loop = own_loop});
+  std::unique_ptr<kernels::Dense> Make(bool fallback_gemm) const {
+    auto dense = kernels::MakeCpuDense({.compute_type = dtype_,
+                                        .threads = options_.threads,
+                                        .force_fallback_gemm = fallback_gemm});
     LAMINA_CHECK(dense.ok());
     return *std::move(dense);
   }

@@ -180,14 +180,14 @@ struct DenseOptions {
   size_t threads = 1;      // The caller's counted. Own threads: no OpenMP team is ever started.
   std::vector<int> cores;  // For the threads beyond the caller's; see ThreadPoolOptions.
   int spin_us = 50;        // The same.
-  // Take our own row-invariant loop even where oneDNN would do. For tests.
-  bool force_own_loop = false;
+  // Take the fallback GEMM, which is row-invariant, even where oneDNN would do. For tests.
+  bool force_fallback_gemm = false;
 };
 
 // Plain loops in f32, double inside reductions. One thread.
 std::unique_ptr<Dense> MakeReferenceDense(DType compute_type);
 
-// oneDNN where it is row-invariant on this processor (checked by a probe here), our own loop
+// oneDNN where it is row-invariant on this processor (checked by a probe here), the fallback GEMM
 // elsewhere.
 absl::StatusOr<std::unique_ptr<Dense>> MakeCpuDense(const DenseOptions& options);
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // CpuDense: the dense layers on this processor. Linear goes to oneDNN where its loops are
-// row-invariant and faster than ours (pair_products.h), and to our own loop elsewhere; the rest is
-// vector code over rows.
+// row-invariant and faster than ours (pair_products.h), and to the fallback GEMM elsewhere; the
+// rest is vector code over rows.
 
 #include "kernels/dense.h"
 
@@ -42,13 +42,13 @@ class CpuDense final : public Dense {
                                                                   .spin_us = options.spin_us})),
         pool_(options.pool != nullptr ? *options.pool : *own_pool_),
         own_(MakeOwnLinearEngine(options.compute_type, pool_)) {
-    if (options.force_own_loop) {
+    if (options.force_fallback_gemm) {
       return;
     }
     absl::StatusOr<std::unique_ptr<LinearEngine>> onednn =
         MakeOnednnLinearEngine(options.compute_type, pool_);
     if (onednn.ok() && pairs_are_slow && MultipliesPairs((*onednn)->description())) {
-      LogInfo("dense layers take our own loop, which is faster here than ",
+      LogInfo("dense layers take the fallback GEMM, which is faster here than ",
               (*onednn)->description());
     } else if (onednn.ok()) {
       onednn_ = *std::move(onednn);
@@ -56,7 +56,7 @@ class CpuDense final : public Dense {
       LogWarning("dense layers are slow: this processor's fast loop is refused, ours is taken: ",
                  onednn.status().message());
     } else {
-      LogInfo("dense layers take our own loop: ", onednn.status().message());
+      LogInfo("dense layers take the fallback GEMM: ", onednn.status().message());
     }
   }
 
@@ -77,7 +77,7 @@ class CpuDense final : public Dense {
         return packed;
       }
       LogWarning("a linear layer of ", out_features, " x ", in_features,
-                 " takes our own loop, which is slower: ", packed.status().message());
+                 " takes the fallback GEMM, which is slower: ", packed.status().message());
     }
     return own_->Pack(view);
   }

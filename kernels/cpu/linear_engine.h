@@ -76,8 +76,8 @@ std::unique_ptr<LinearEngine> MakeOwnLinearEngine(DType compute_type, ThreadPool
 absl::StatusOr<std::unique_ptr<LinearEngine>> MakeOnednnLinearEngine(DType compute_type,
                                                                      ThreadPool& pool);
 
-// MakeCpuDense() with oneDNN wherever it is row-invariant, also where our own loop is faster. For
-// tests of its loops.
+// MakeCpuDense() with oneDNN wherever it is row-invariant, also where the fallback GEMM is faster.
+// For tests of its loops.
 std::unique_ptr<Dense> MakeCpuDenseOfOnednn(const DenseOptions& options);
 
 }  // namespace lamina::kernels::cpu

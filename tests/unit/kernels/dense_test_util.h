@@ -83,9 +83,9 @@ class Activations {
   std::vector<char> bytes_;
 };
 
-inline std::unique_ptr<Dense> MakeDense(DType compute_type, bool own_loop, size_t threads) {
+inline std::unique_ptr<Dense> MakeDense(DType compute_type, bool fallback_gemm, size_t threads) {
   return *MakeCpuDense(
-      {.compute_type = compute_type, .threads = threads, .force_own_loop = own_loop});
+      {.compute_type = compute_type, .threads = threads, .force_fallback_gemm = fallback_gemm});
 }
 
 inline bool SameBits(float a, float b) {

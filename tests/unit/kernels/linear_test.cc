@@ -36,15 +36,15 @@ std::unique_ptr<PackedLinear> Pack(Dense& dense, const Layer& layer, const Weigh
   return *dense.Pack(weights.values.data(), DType::kF32, layer.out, layer.in, weights.bias);
 }
 
-// What MakeCpuDense() takes here; our own loop; oneDNN's, also where ours is faster.
-enum class Loop : uint8_t { kBest, kOwn, kOnednn };
+// What MakeCpuDense() takes here; the fallback GEMM; oneDNN's, also where ours is faster.
+enum class Loop : uint8_t { kBest, kFallback, kOnednn };
 
 const char* LoopName(Loop loop) {
   switch (loop) {
     case Loop::kBest:
       return "_best_";
-    case Loop::kOwn:
-      return "_own_";
+    case Loop::kFallback:
+      return "_fallback_";
     case Loop::kOnednn:
       return "_onednn_";
   }
@@ -57,19 +57,20 @@ using Variant = std::tuple<DType, Loop, size_t>;
 class LinearTest : public testing::TestWithParam<Variant> {
  protected:
   DType type() const { return std::get<0>(GetParam()); }
-  bool own_loop() const { return std::get<1>(GetParam()) == Loop::kOwn; }
+  bool fallback_gemm() const { return std::get<1>(GetParam()) == Loop::kFallback; }
   std::unique_ptr<Dense> Make() const { return Make(std::get<2>(GetParam())); }
   std::unique_ptr<Dense> Make(size_t threads) const {
     if (std::get<1>(GetParam()) == Loop::kOnednn) {
       return cpu::MakeCpuDenseOfOnednn({.compute_type = type(), .threads = threads});
     }
-    return MakeDense(type(), own_loop(), threads);
+    return MakeDense(type(), fallback_gemm(), threads);
   }
 };
 
 INSTANTIATE_TEST_SUITE_P(Variants, LinearTest,
                          testing::Combine(testing::Values(DType::kBF16, DType::kF32),
-                                          testing::Values(Loop::kBest, Loop::kOwn, Loop::kOnednn),
+                                          testing::Values(Loop::kBest, Loop::kFallback,
+                                                          Loop::kOnednn),
                                           testing::Values(1, 2)),
                          [](const auto& param_info) {
                            return std::string(DTypeName(std::get<0>(param_info.param))) +
