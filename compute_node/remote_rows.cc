@@ -75,7 +75,7 @@ absl::Status Placer::PlaceSpans() {
       if (last >= spans.size()) {
         return absl::InternalError(absl::StrCat("row ", row, " of lane ", lane_.plan.lane, " sees ",
                                                 last + 1, " spans, of which slots for ",
-                                                spans.size(), " were granted"));
+                                                spans.size(), " were allocated"));
       }
       if (*std::max_element(spans.begin(), spans.end()) >= placed_.nodes.size()) {
         return absl::InternalError(absl::StrCat("row ", row, " of lane ", lane_.plan.lane,

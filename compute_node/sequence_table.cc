@@ -56,19 +56,20 @@ absl::Status SequenceTable::ApplyChange(const plan::SequenceJoin& join, const Li
   return absl::OkStatus();
 }
 
-absl::Status SequenceTable::ApplyChange(const plan::SlotGrant& grant, const Limits& limits) {
+absl::Status SequenceTable::ApplyChange(const plan::SlotAllocation& allocation,
+                                        const Limits& limits) {
   if (limits.span_tokens == 0) {
     return absl::OkStatus();  // The memory node of the join has them all.
   }
-  Sequence* sequence = Find(grant.sequence);
+  Sequence* sequence = Find(allocation.sequence);
   if (sequence == nullptr) {
     return absl::InternalError(
-        absl::StrCat("slots are granted to the unknown sequence ", grant.sequence));
+        absl::StrCat("slots are allocated to the unknown sequence ", allocation.sequence));
   }
   if (sequence->slots / limits.span_tokens == sequence->spans.size()) {
-    sequence->spans.push_back(grant.memory_node);
+    sequence->spans.push_back(allocation.memory_node);
   }
-  sequence->slots += grant.extent.tokens;
+  sequence->slots += allocation.extent.tokens;
   return absl::OkStatus();
 }
 

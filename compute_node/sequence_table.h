@@ -34,7 +34,7 @@ struct Sequence {
 class SequenceTable {
  public:
   // Errors: kInternal  a join of a known id, an empty one, or a token outside the vocabulary.
-  // With `span_tokens` (partition token_range) grants are kept too.
+  // With `span_tokens` (partition token_range) allocations are kept too.
   absl::Status Apply(const plan::StepPlan& plan, uint32_t vocabulary, uint32_t span_tokens = 0);
 
   Sequence* Find(plan::SequenceId id);
@@ -51,7 +51,7 @@ class SequenceTable {
   absl::Status ApplyChange(const plan::SequenceLeave& leave, const Limits& limits);
   static absl::Status ApplyChange(const plan::SlotRelease& release, const Limits& limits);
   absl::Status ApplyChange(const plan::SequenceJoin& join, const Limits& limits);
-  absl::Status ApplyChange(const plan::SlotGrant& grant, const Limits& limits);
+  absl::Status ApplyChange(const plan::SlotAllocation& allocation, const Limits& limits);
 
   std::unordered_map<plan::SequenceId, Sequence> sequences_;
 };

@@ -137,12 +137,12 @@ void AppendTo(v1::StepPlan* proto, const plan::SequenceJoin& join) {
   ToProto(join, proto->add_joins());
 }
 
-void AppendTo(v1::StepPlan* proto, const plan::SlotGrant& grant) {
+void AppendTo(v1::StepPlan* proto, const plan::SlotAllocation& allocation) {
   v1::SlotGrant* entry = proto->add_grants();
-  entry->set_sequence(grant.sequence);
-  entry->mutable_extent()->set_first_slot(grant.extent.first_slot);
-  entry->mutable_extent()->set_tokens(grant.extent.tokens);
-  entry->set_memory_node(grant.memory_node);
+  entry->set_sequence(allocation.sequence);
+  entry->mutable_extent()->set_first_slot(allocation.extent.first_slot);
+  entry->mutable_extent()->set_tokens(allocation.extent.tokens);
+  entry->set_memory_node(allocation.memory_node);
 }
 
 void ReadFrom(const v1::StepPlan& proto, std::vector<plan::SequenceLeave>& leaves) {
@@ -163,9 +163,9 @@ void ReadFrom(const v1::StepPlan& proto, std::vector<plan::SequenceJoin>& joins)
   }
 }
 
-void ReadFrom(const v1::StepPlan& proto, std::vector<plan::SlotGrant>& grants) {
+void ReadFrom(const v1::StepPlan& proto, std::vector<plan::SlotAllocation>& allocations) {
   for (const v1::SlotGrant& grant : proto.grants()) {
-    grants.push_back(
+    allocations.push_back(
         {.sequence = grant.sequence(),
          .extent = {.first_slot = grant.extent().first_slot(), .tokens = grant.extent().tokens()},
          .memory_node = grant.memory_node()});

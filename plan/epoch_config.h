@@ -49,7 +49,7 @@ struct EpochConfig {
   // all heads of the sequences that live on it.
   std::vector<HeadRange> heads;
   // Partition token_range: sequences are cut into spans of so many tokens, each on the memory node
-  // that its grants name. Else 0.
+  // that its allocations name. Else 0.
   uint32_t span_tokens = 0;
   std::string transport;  // URI
   // The last of `compute_nodes` run prompts' chunks alone, in the last of `lanes`, as many for each

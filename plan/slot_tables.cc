@@ -76,19 +76,19 @@ absl::Status SlotTables::Apply(const SequenceJoin& join) {
   return absl::OkStatus();
 }
 
-absl::Status SlotTables::Apply(const SlotGrant& grant) {
-  const auto found = sequences_.find(grant.sequence);
+absl::Status SlotTables::Apply(const SlotAllocation& allocation) {
+  const auto found = sequences_.find(allocation.sequence);
   if (found == sequences_.end()) {
     return absl::OkStatus();  // Of another node.
   }
-  if (!spans() || grant.memory_node == options_.node) {
-    LAMINA_RETURN_IF_ERROR(CheckExtent(grant.extent));
+  if (!spans() || allocation.memory_node == options_.node) {
+    LAMINA_RETURN_IF_ERROR(CheckExtent(allocation.extent));
   }
   if (spans()) {
-    return GrantToSpan(found->second, grant);
+    return AllocateToSpan(found->second, allocation);
   }
-  Append(found->second.extents, grant.extent);
-  found->second.tokens += grant.extent.tokens;
+  Append(found->second.extents, allocation.extent);
+  found->second.tokens += allocation.extent.tokens;
   return absl::OkStatus();
 }
 
@@ -100,30 +100,31 @@ const SlotTables::Sequence* SlotTables::Find(SequenceId id) const {
 absl::Status SlotTables::CheckExtent(const Extent& extent) const {
   if (extent.tokens == 0 || extent.first_slot >= options_.slots ||
       extent.tokens > options_.slots - extent.first_slot) {
-    return absl::InternalError(absl::StrCat("plan grants slots [", extent.first_slot, ", +",
+    return absl::InternalError(absl::StrCat("plan allocates slots [", extent.first_slot, ", +",
                                             extent.tokens, ") of an arena of ", options_.slots));
   }
   return absl::OkStatus();
 }
 
 // Every node counts all tokens of every sequence, and keeps the slots of its own spans.
-absl::Status SlotTables::GrantToSpan(Sequence& sequence, const SlotGrant& grant) const {
+absl::Status SlotTables::AllocateToSpan(Sequence& sequence,
+                                        const SlotAllocation& allocation) const {
   const uint32_t index = sequence.tokens / options_.span_tokens;
-  if (grant.extent.tokens > (index + 1) * options_.span_tokens - sequence.tokens) {
+  if (allocation.extent.tokens > (index + 1) * options_.span_tokens - sequence.tokens) {
     return absl::InternalError(absl::StrCat(
-        "plan grants sequence ", grant.sequence, " slots for [", sequence.tokens, ", +",
-        grant.extent.tokens, "), across the border of spans of ", options_.span_tokens));
+        "plan allocates sequence ", allocation.sequence, " slots for [", sequence.tokens, ", +",
+        allocation.extent.tokens, "), across the border of spans of ", options_.span_tokens));
   }
-  sequence.tokens += grant.extent.tokens;
-  if (grant.memory_node != options_.node) {
+  sequence.tokens += allocation.extent.tokens;
+  if (allocation.memory_node != options_.node) {
     return absl::OkStatus();
   }
   if (sequence.spans.empty() || sequence.spans.back().index != index) {
     sequence.spans.push_back({.index = index});
   }
   Span& span = sequence.spans.back();
-  Append(span.extents, grant.extent);
-  span.tokens += grant.extent.tokens;
+  Append(span.extents, allocation.extent);
+  span.tokens += allocation.extent.tokens;
   return absl::OkStatus();
 }
 

@@ -68,10 +68,10 @@ class SlotTables {
   absl::Status Apply(const SequenceLeave& leave);
   absl::Status Apply(const SlotRelease& release);
   absl::Status Apply(const SequenceJoin& join);
-  absl::Status Apply(const SlotGrant& grant);
+  absl::Status Apply(const SlotAllocation& allocation);
   bool spans() const { return options_.span_tokens > 0; }
   absl::Status CheckExtent(const Extent& extent) const;
-  absl::Status GrantToSpan(Sequence& sequence, const SlotGrant& grant) const;
+  absl::Status AllocateToSpan(Sequence& sequence, const SlotAllocation& allocation) const;
 
   const Options options_;
   std::map<SequenceId, Sequence> sequences_;

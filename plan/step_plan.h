@@ -9,9 +9,9 @@
 // in it reports it done.
 //
 // Life in the tables:
-// - A sequence joins with grants for joins.tokens and with its first chunk in the same plan. Where
-//   every layer has a window the grants may be for the first tokens alone; those behind come with
-//   the steps that need them, and tokens that no query reaches any more give their slots up.
+// - A sequence joins with allocations for joins.tokens and its first chunk in one plan. Where
+//   every layer has a window the allocations may be for the first tokens alone; those behind come
+//   with the steps that need them, and tokens that no query reaches any more give their slots up.
 //   Its other chunks follow in order in later steps of the lane, one per step, not always in
 //   consecutive ones. Tokens that no chunk has are either there already, before the first one
 //   (a prefix whose slots are shared with whoever stored it), or come as prompt rows, behind the
@@ -19,7 +19,7 @@
 //   so that no scratch holds them. A step with prompt rows does not send queries first, since the
 //   tokens of full blocks may come with the same rows.
 // - Decode rows of a sequence begin after the step of its last chunk is done everywhere. Row by row
-//   the positions are tokens.size(), tokens.size() + 1, ...; the slot of a row's token is granted
+//   the positions are tokens.size(), tokens.size() + 1, ...; the slot of a row's token is allocated
 //   in the row's own plan. A sequence may sit out a step.
 // - A leaving sequence has no row and no chunk in the plan that carries its leave, nor later. Steps
 //   planned before may still have rows of it (discarded rows, if the sequence has ended): nodes may
@@ -73,8 +73,8 @@ struct SequenceJoin {
   std::vector<TokenId> tokens;
   uint32_t prompt_tokens = 0;
   // When set: no prefill of its own. It shares the K and V of the parent's first tokens.size()
-  // tokens (its slots come as grants), and its first token is sampled, with its own sampling, from
-  // the parent's last chunk. Parent and child join in the same plan, the parent first.
+  // tokens (its slots come as allocations), and its first token is sampled, with its own sampling,
+  // from the parent's last chunk. Parent and child join in the same plan, the parent first.
   SequenceId parent = 0;
   SamplingParams sampling;
   // The sequence ends when it has this many tokens in all, the prompt included.
@@ -95,11 +95,11 @@ struct SequenceJoin {
 
 // Slots for the next tokens of a sequence, appended to those it has. With spans (partition
 // token_range) no extent crosses the border of two.
-struct SlotGrant {
+struct SlotAllocation {
   SequenceId sequence = 0;
   Extent extent;
   uint32_t memory_node = 0;  // Index into the epoch's memory nodes.
-  friend bool operator==(const SlotGrant&, const SlotGrant&) = default;
+  friend bool operator==(const SlotAllocation&, const SlotAllocation&) = default;
 };
 
 // One token that attends where the K and V of its sequence lie. A decode row's is the token sampled
@@ -135,7 +135,7 @@ struct StepPlan {
   std::vector<SequenceLeave> leaves;
   std::vector<SlotRelease> releases;
   std::vector<SequenceJoin> joins;
-  std::vector<SlotGrant> grants;
+  std::vector<SlotAllocation> allocations;
   // Work.
   std::vector<DecodeRow> rows;
   std::vector<PrefillChunk> chunks;

@@ -6,8 +6,8 @@
 //
 // A new kind is a struct and its list in step_plan.h, its place in ChangeLists(), a field and its
 // codec in control/plan_codec_service.cc, and an Apply() in each table; the compiler names those
-// that lack one. Lists of one kind each, and not one list of variants: a step of many rows grants a
-// slot a row, and a variant would be as large as a join.
+// that lack one. Lists of one kind each, and not one list of variants: a step of many rows
+// allocates a slot a row, and a variant would be as large as a join.
 //
 // Threading: pure functions.
 
@@ -22,10 +22,10 @@ namespace lamina::plan {
 
 // References to the lists of a plan, in the order in which kinds apply.
 inline auto ChangeLists(const StepPlan& plan) {
-  return std::tie(plan.leaves, plan.releases, plan.joins, plan.grants);
+  return std::tie(plan.leaves, plan.releases, plan.joins, plan.allocations);
 }
 inline auto ChangeLists(StepPlan& plan) {
-  return std::tie(plan.leaves, plan.releases, plan.joins, plan.grants);
+  return std::tie(plan.leaves, plan.releases, plan.joins, plan.allocations);
 }
 
 // Calls `apply`, which returns a Status for a change of any kind, with each change in order.

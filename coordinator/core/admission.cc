@@ -175,9 +175,9 @@ void Admission::Join(Sequence& sequence, uint32_t lane, const std::vector<uint32
       sequence.chunked_tokens = sequence.cached_tokens;
     }
     const uint32_t left = joins - std::min(joins, kv.TokensOf(id));
-    const auto granted = kv.Append(id, std::min(kv.RoomInSpan(id), left));
-    LAMINA_CHECK(granted.ok());
-    slots.insert(slots.end(), granted->begin(), granted->end());
+    const auto allocated = kv.Append(id, std::min(kv.RoomInSpan(id), left));
+    LAMINA_CHECK(allocated.ok());
+    slots.insert(slots.end(), allocated->begin(), allocated->end());
   }
   places_.cache.Announce(sequence);
   maker_.AddJoin(sequence, slots, open);

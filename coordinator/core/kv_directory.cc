@@ -205,12 +205,12 @@ absl::StatusOr<std::vector<Extent>> KvDirectory::Append(const HeldSpan& span, ui
                                                      " slots asked for, ", SlotsFree(open.node),
                                                      " free"));
   }
-  std::vector<Extent> granted;
+  std::vector<Extent> allocated;
   const size_t extents_before = open.extents.size();
   for (uint32_t left = tokens; left > 0;) {
     const Extent taken = impl_->TakeNext(open, left);
     AppendExtent(open.extents, taken);
-    AppendExtent(granted, taken);
+    AppendExtent(allocated, taken);
     left -= taken.tokens;
   }
   open.tokens += tokens;
@@ -219,7 +219,7 @@ absl::StatusOr<std::vector<Extent>> KvDirectory::Append(const HeldSpan& span, ui
   if (tokens > 0 && open.reserved == 0) {
     impl_->ReserveBehind(open);
   }
-  return granted;
+  return allocated;
 }
 
 std::vector<Extent> KvDirectory::Fork(const HeldSpan& parent, const HeldSpan& child,

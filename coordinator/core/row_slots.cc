@@ -50,7 +50,7 @@ RowSlots::RowSlots(const SchedulerOptions& options, SequenceLife& life,
       placement_(placement),
       out_of_slots_(std::move(out_of_slots)) {}
 
-bool RowSlots::Grant(Sequence& sequence, plan::StepPlan& plan) {
+bool RowSlots::Allocate(Sequence& sequence, plan::StepPlan& plan) {
   const bool new_span = places_.kv.RoomInSpan(*sequence.held) == 0;
   if (new_span) {
     const uint32_t node = PickNextNode(sequence);
@@ -71,13 +71,13 @@ bool RowSlots::Grant(Sequence& sequence, plan::StepPlan& plan) {
   if (new_span) {
     places_.kv.BeginSpan(sequence.request.id, sequence.node);
   }
-  const std::optional<HeldExtent> granted = places_.kv.AppendOne(*sequence.held);
-  LAMINA_CHECK(granted.has_value());
-  AddGrant(sequence, *granted, plan);
+  const std::optional<HeldExtent> allocated = places_.kv.AppendOne(*sequence.held);
+  LAMINA_CHECK(allocated.has_value());
+  AddAllocation(sequence, *allocated, plan);
   return true;
 }
 
-uint32_t RowSlots::GrantPrompt(Sequence& sequence, uint32_t end, plan::StepPlan& plan) {
+uint32_t RowSlots::AllocatePrompt(Sequence& sequence, uint32_t end, plan::StepPlan& plan) {
   const plan::SequenceId id = sequence.request.id;
   // The first slot as any row's, then as many as are there for nobody else. With some it goes on
   // without waiting for more.
@@ -87,7 +87,7 @@ uint32_t RowSlots::GrantPrompt(Sequence& sequence, uint32_t end, plan::StepPlan&
             places_.kv.directory().SlotsFree(sequence.node) <=
                 places_.residents.Starving(sequence.node));
   };
-  while (sequence.held->tokens < end && !goes_on() && Grant(sequence, plan)) {
+  while (sequence.held->tokens < end && !goes_on() && Allocate(sequence, plan)) {
     const uint32_t wanted =
         std::min(end - sequence.held->tokens, places_.kv.RoomInSpan(*sequence.held));
     const uint64_t waited = places_.residents.Starving(sequence.node);
@@ -95,17 +95,17 @@ uint32_t RowSlots::GrantPrompt(Sequence& sequence, uint32_t end, plan::StepPlan&
     const uint64_t free = places_.kv.directory().SlotsFree(sequence.node);
     const auto tokens =
         static_cast<uint32_t>(std::min<uint64_t>(wanted, free - std::min(free, waited)));
-    const auto granted = places_.kv.Append(id, tokens);
-    LAMINA_CHECK(granted.ok());
-    for (const HeldExtent& held : *granted) {
-      AddGrant(sequence, held, plan);
+    const auto allocated = places_.kv.Append(id, tokens);
+    LAMINA_CHECK(allocated.ok());
+    for (const HeldExtent& held : *allocated) {
+      AddAllocation(sequence, held, plan);
     }
   }
   return sequence.runs() ? std::min(end, sequence.held->tokens) : 0;
 }
 
-void RowSlots::AddGrant(Sequence& sequence, const HeldExtent& held, plan::StepPlan& plan) {
-  plan.grants.push_back(
+void RowSlots::AddAllocation(Sequence& sequence, const HeldExtent& held, plan::StepPlan& plan) {
+  plan.allocations.push_back(
       {.sequence = sequence.request.id, .extent = held.extent, .memory_node = held.memory_node});
   places_.lanes.Grow(sequence, held.memory_node, held.extent.tokens, places_.kv);
 }

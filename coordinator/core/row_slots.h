@@ -3,10 +3,10 @@
 // RowSlots: the slot of each decode row, and what happens when a memory node has none.
 //
 // Why rows that get no slot cannot wait for each other for ever: on every memory node, slots go to
-// starving rows in service order before anybody else gets one (Grant, and Admission for newcomers),
-// and as long as too few slots are on their way for all of them, somebody gives up its own
-// (OutOfSlots), never the first in service order. So the first always gets its slot, at the latest
-// when it is alone; and Submit let it in only because it fits alone.
+// starving rows in service order before anybody else gets one (Allocate, and Admission for
+// newcomers), and as long as too few slots are on their way for all of them, somebody gives up its
+// own (OutOfSlots), never the first in service order. So the first always gets its slot, at the
+// latest when it is alone; and Submit let it in only because it fits alone.
 //
 // Threading: one thread.   Determinism: same calls, same answers.
 
@@ -31,20 +31,20 @@ class RowSlots {
   RowSlots(const SchedulerOptions& options, SequenceLife& life, const SequenceLife::Places& places,
            Placement& placement, std::unique_ptr<OutOfSlots> out_of_slots);
 
-  // Grants the slot of the next row in `plan`; false when the row has to sit out. Others, or the
+  // Allocates the slot of the next row in `plan`; false when the row has to sit out. Others, or the
   // sequence itself, may have been preempted then.
-  bool Grant(Sequence& sequence, plan::StepPlan& plan);
+  bool Allocate(Sequence& sequence, plan::StepPlan& plan);
 
-  // Grants slots for the tokens of a prompt up to `end` that have none yet, as far as there are.
+  // Allocates slots for the tokens of a prompt up to `end` that have none yet, as far as there are.
   // Returns how many of its tokens have had slots then, at most `end`; 0 if it has been preempted.
-  uint32_t GrantPrompt(Sequence& sequence, uint32_t end, plan::StepPlan& plan);
+  uint32_t AllocatePrompt(Sequence& sequence, uint32_t end, plan::StepPlan& plan);
 
   // Has a sequence give up the slots of tokens that no row of this step or a later one reaches,
   // and leave the prefix cache with them. Requires: every layer has a window.
   void ReleaseBehindWindow(Sequence& sequence, plan::StepPlan& plan);
 
  private:
-  void AddGrant(Sequence& sequence, const HeldExtent& held, plan::StepPlan& plan);
+  void AddAllocation(Sequence& sequence, const HeldExtent& held, plan::StepPlan& plan);
   // Where the next span of a running sequence goes; a node with room, if there is one.
   uint32_t PickNextNode(const Sequence& sequence) const;
   void MakeRoom(Sequence& sequence);

@@ -116,7 +116,7 @@ uint32_t StepMaker::RoomForRows(const OpenStep& open) const {
 }
 
 bool StepMaker::AddRow(Sequence& sequence, OpenStep& open) {
-  if (open.tokens_left == 0 || RoomForRows(open) == 0 || !slots_.Grant(sequence, open.plan)) {
+  if (open.tokens_left == 0 || RoomForRows(open) == 0 || !slots_.Allocate(sequence, open.plan)) {
     return false;
   }
   const plan::SequenceId id = sequence.request.id;
@@ -157,12 +157,12 @@ uint32_t StepMaker::AddChunk(Sequence& sequence, uint32_t tokens_max, OpenStep& 
   if (tokens == 0) {
     return 0;
   }
-  const uint32_t granted =
-      slots_.GrantPrompt(sequence, sequence.chunked_tokens + tokens, open.plan);
-  if (granted <= sequence.chunked_tokens) {
+  const uint32_t allocated =
+      slots_.AllocatePrompt(sequence, sequence.chunked_tokens + tokens, open.plan);
+  if (allocated <= sequence.chunked_tokens) {
     return 0;  // It waits for slots, or has been taken out.
   }
-  tokens = granted - sequence.chunked_tokens;
+  tokens = allocated - sequence.chunked_tokens;
   const plan::SequenceId id = sequence.request.id;
   const bool last = tokens == rest;
   if (sequence.has_scratch) {
@@ -242,7 +242,7 @@ void StepMaker::AddJoin(const Sequence& sequence, const std::vector<HeldExtent>&
   join.tokens.insert(join.tokens.end(), sequence.committed.begin(), sequence.committed.end());
   open.plan.joins.push_back(std::move(join));
   for (const HeldExtent& held : slots) {
-    open.plan.grants.push_back(
+    open.plan.allocations.push_back(
         {.sequence = request.id, .extent = held.extent, .memory_node = held.memory_node});
   }
 }

@@ -140,9 +140,9 @@ void CallScript::TakePlan(plan::StepPlan plan) {
     table_[join.id] = join;
     report_.forks += join.parent != 0;
   }
-  for (const plan::SlotGrant& grant : plan.grants) {
-    const auto joined = table_.find(grant.sequence);
-    report_.spans += joined != table_.end() && joined->second.memory_node != grant.memory_node;
+  for (const plan::SlotAllocation& allocation : plan.allocations) {
+    const auto joined = table_.find(allocation.sequence);
+    report_.spans += joined != table_.end() && joined->second.memory_node != allocation.memory_node;
   }
   for (const plan::DecodeRow& row : plan.rows) {
     samples(row.sequence, row.position + 1);

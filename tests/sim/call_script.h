@@ -35,7 +35,7 @@ struct CallScriptReport {
   uint64_t hash = 0;
   uint64_t plans = 0;
   uint64_t preemptions = 0;
-  uint64_t spans = 0;  // Grants on another node than that of the join.
+  uint64_t spans = 0;  // Allocations on another node than that of the join.
   uint64_t lane_moves = 0;
   uint64_t forks = 0;
 };

@@ -53,12 +53,12 @@ void PlanHash::Add(const plan::StepPlan& plan) {
   for (const plan::SequenceJoin& join : plan.joins) {
     AddJoin(join, *this);
   }
-  Add(plan.grants.size());
-  for (const plan::SlotGrant& grant : plan.grants) {
-    Add(grant.sequence);
-    Add(grant.extent.first_slot);
-    Add(grant.extent.tokens);
-    Add(grant.memory_node);
+  Add(plan.allocations.size());
+  for (const plan::SlotAllocation& allocation : plan.allocations) {
+    Add(allocation.sequence);
+    Add(allocation.extent.first_slot);
+    Add(allocation.extent.tokens);
+    Add(allocation.memory_node);
   }
   Add(plan.rows.size());
   for (const plan::DecodeRow& row : plan.rows) {

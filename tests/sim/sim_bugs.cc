@@ -27,8 +27,8 @@ void SimWorld::Mutate(plan::StepPlan& plan) {
       std::swap(plan.leaves, leaves_late_[plan.lane]);
       return;
     case PlantedBug::kSlotGivenTwice:
-      for (plan::SlotGrant& grant : plan.grants) {
-        grant.extent.first_slot -= plan.joins.empty() && grant.extent.first_slot > 0;
+      for (plan::SlotAllocation& allocation : plan.allocations) {
+        allocation.extent.first_slot -= plan.joins.empty() && allocation.extent.first_slot > 0;
       }
       return;
     case PlantedBug::kScratchShared:

@@ -82,10 +82,10 @@ void SimNodes::Start(const plan::StepPlan& plan) {
   for (const plan::SequenceJoin& join : plan.joins) {
     Join(plan, join);
   }
-  for (const plan::SlotGrant& grant : plan.grants) {
-    Grant(plan, grant);
+  for (const plan::SlotAllocation& allocation : plan.allocations) {
+    Allocate(plan, allocation);
   }
-  CheckGrantsOfJoins(plan);
+  CheckAllocationsOfJoins(plan);
   CheckWorkOfJoins(plan);
   CheckRoles(plan);
   CheckRows(plan);
@@ -177,8 +177,8 @@ void SimNodes::Join(const plan::StepPlan& plan, const plan::SequenceJoin& join) 
   }
 }
 
-void SimNodes::Grant(const plan::StepPlan& plan, const plan::SlotGrant& grant) {
-  Entry* entry = Find(plan, grant.sequence);
+void SimNodes::Allocate(const plan::StepPlan& plan, const plan::SlotAllocation& allocation) {
+  Entry* entry = Find(plan, allocation.sequence);
   if (entry == nullptr) {
     return;
   }
@@ -186,8 +186,8 @@ void SimNodes::Grant(const plan::StepPlan& plan, const plan::SlotGrant& grant) {
   const Entry* parent = entry->join.parent == 0 || !table_.contains(entry->join.parent)
                             ? nullptr
                             : &table_.at(entry->join.parent);
-  for (uint32_t i = 0; i < grant.extent.tokens; ++i) {
-    const uint32_t slot = grant.extent.first_slot + i;
+  for (uint32_t i = 0; i < allocation.extent.tokens; ++i) {
+    const uint32_t slot = allocation.extent.first_slot + i;
     const size_t index = entry->slots.size();
     if (slot >= slots.size()) {
       return Fail(absl::StrCat("slot ", slot, " does not exist"));
@@ -200,15 +200,15 @@ void SimNodes::Grant(const plan::StepPlan& plan, const plan::SlotGrant& grant) {
                       slots[slot].history == HistoryOf(entry->join.tokens, index + 1);
     if (prefix != shared || (!shared && !kept && !slots[slot].owners.empty())) {
       return Fail(absl::StrCat("slot ", slot, " of node ", entry->join.memory_node,
-                               " is given to sequence ", grant.sequence,
+                               " is given to sequence ", allocation.sequence,
                                " while another one holds it"));
     }
-    slots[slot].owners.push_back(grant.sequence);
+    slots[slot].owners.push_back(allocation.sequence);
     entry->slots.push_back(slot);
   }
 }
 
-void SimNodes::CheckGrantsOfJoins(const plan::StepPlan& plan) {
+void SimNodes::CheckAllocationsOfJoins(const plan::StepPlan& plan) {
   for (const plan::SequenceJoin& join : plan.joins) {
     const auto it = table_.find(join.id);
     const size_t tokens = join.tokens.size();

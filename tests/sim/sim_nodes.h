@@ -72,11 +72,11 @@ class SimNodes {
   void EndPrompt(Entry& entry, plan::StepResult& result);
   void Leave(const plan::StepPlan& plan, plan::SequenceId id);
   void Join(const plan::StepPlan& plan, const plan::SequenceJoin& join);
-  void Grant(const plan::StepPlan& plan, const plan::SlotGrant& grant);
+  void Allocate(const plan::StepPlan& plan, const plan::SlotAllocation& allocation);
   void Release(const plan::StepPlan& plan, const plan::SlotRelease& release);
   // The first token that a query at `position` reads.
   uint32_t FirstSeen(uint32_t position) const;
-  void CheckGrantsOfJoins(const plan::StepPlan& plan);
+  void CheckAllocationsOfJoins(const plan::StepPlan& plan);
   void CheckWorkOfJoins(const plan::StepPlan& plan);
   void CheckRows(const plan::StepPlan& plan);
   void StartChunk(const plan::StepPlan& plan, const plan::PrefillChunk& chunk);

@@ -79,9 +79,9 @@ std::string Describe(const plan::StepPlan& plan) {
     absl::StrAppend(&line, " join ", join.id, " tokens ", join.tokens.size(), " node ",
                     join.memory_node, " parent ", join.parent);
   }
-  for (const plan::SlotGrant& grant : plan.grants) {
-    absl::StrAppend(&line, " grant ", grant.sequence, " ", grant.extent.first_slot, "+",
-                    grant.extent.tokens);
+  for (const plan::SlotAllocation& allocation : plan.allocations) {
+    absl::StrAppend(&line, " allocation ", allocation.sequence, " ", allocation.extent.first_slot,
+                    "+", allocation.extent.tokens);
   }
   for (const plan::DecodeRow& row : plan.rows) {
     absl::StrAppend(&line, " row ", row.sequence, " at ", row.position);

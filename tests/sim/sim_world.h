@@ -41,7 +41,7 @@ enum class PlantedBug : uint8_t {
   kNone,
   kLeaveLost,        // A leave does not reach the nodes.
   kLeaveLate,        // A leave reaches the nodes a step later: as if quarantine ended a step early.
-  kSlotGivenTwice,   // A decode grant names the slot before the right one.
+  kSlotGivenTwice,   // A decode row's allocation names the slot before the right one.
   kScratchShared,    // Every prompt is told to begin at 0 in the scratch.
   kPositionOff,      // A row is told the next position.
   kCommittedWrong,   // After a preemption, the last committed token is another one.

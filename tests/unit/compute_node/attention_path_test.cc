@@ -224,16 +224,16 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
 
   // Slots for tokens [first, first + tokens) of the sequence; with spans those of each by itself,
   // on the nodes in turn.
-  void Grant(plan::SequenceId id, uint32_t first, uint32_t tokens, plan::StepPlan& plan) {
+  void Allocate(plan::SequenceId id, uint32_t first, uint32_t tokens, plan::StepPlan& plan) {
     const uint32_t span = config_.span_tokens;
     while (tokens > 0) {
       const uint32_t count = span == 0 ? tokens : std::min(tokens, span - first % span);
       const uint32_t nodes = static_cast<uint32_t>(config_.memory_nodes.size());
       const uint32_t node =
           span == 0 ? NodeOf(id) : (static_cast<uint32_t>(id) + first / span) % nodes;
-      plan.grants.push_back({.sequence = id,
-                             .extent = {.first_slot = taken_[node], .tokens = count},
-                             .memory_node = node});
+      plan.allocations.push_back({.sequence = id,
+                                  .extent = {.first_slot = taken_[node], .tokens = count},
+                                  .memory_node = node});
       taken_[node] += count + 1;  // Extents do not touch.
       first += count;
       tokens -= count;
@@ -255,7 +255,7 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
                           .tokens_max = kTokensMax,
                           .memory_node = NodeOf(id),
                           .path = GetParam().kind});
-    Grant(id, 0, tokens, plan);
+    Allocate(id, 0, tokens, plan);
     prompt_[id] = tokens;
     done_[id] = 0;
   }
@@ -272,7 +272,7 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
       done_[id] += count;
       return;
     }
-    Grant(id, done_[id], 1, plan);
+    Allocate(id, done_[id], 1, plan);
     plan.rows.push_back({.sequence = id, .position = done_[id]});
     sequences_.Find(id)->tokens.resize(done_[id] + 1, 1);
     ++done_[id];

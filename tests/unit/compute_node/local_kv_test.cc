@@ -111,16 +111,16 @@ class LocalKvTest : public ::testing::Test {
 TEST_F(LocalKvTest, RowsAndChunksHaveTheBitsOfTheReference) {
   Step({.lane = 0,
         .joins = {{.id = 1}, {.id = 2}},
-        .grants = {{1, {0, 100}}, {1, {300, 170}}, {2, {120, 9}}},
+        .allocations = {{1, {0, 100}}, {1, {300, 170}}, {2, {120, 9}}},
         .chunks = {{.sequence = 1, .tokens = 130}, {.sequence = 2, .tokens = 9, .last = true}}},
        {{1, 0, 130}, {2, 0, 9}});
   Step({.lane = 0,
-        .grants = {{2, {200, 1}}},
+        .allocations = {{2, {200, 1}}},
         .rows = {{.sequence = 2, .position = 9}},
         .chunks = {{.sequence = 1, .first_token = 130, .tokens = 140, .last = true}}},
        {{2, 9, 1}, {1, 130, 140}});
   Step({.lane = 0,
-        .grants = {{2, {201, 1}}, {1, {470, 1}}},
+        .allocations = {{2, {201, 1}}, {1, {470, 1}}},
         .rows = {{.sequence = 2, .position = 10}, {.sequence = 1, .position = 270}}},
        {{2, 10, 1}, {1, 270, 1}});
 }
@@ -129,7 +129,7 @@ TEST_F(LocalKvTest, RowsAndChunksHaveTheBitsOfTheReference) {
 TEST_F(LocalKvTest, SlotsMayBeShared) {
   Step({.lane = 1,
         .joins = {{.id = 1}},
-        .grants = {{1, {10, 50}}},
+        .allocations = {{1, {10, 50}}},
         .chunks = {{.sequence = 1, .tokens = 50, .last = true}}},
        {{1, 0, 50}});
   expected_[1] = std::move(expected_[0]);
@@ -139,7 +139,7 @@ TEST_F(LocalKvTest, SlotsMayBeShared) {
   Step({.lane = 1,
         .leaves = {{1}},
         .joins = {{.id = 2}},
-        .grants = {{2, {10, 50}}, {2, {90, 1}}},
+        .allocations = {{2, {10, 50}}, {2, {90, 1}}},
         .rows = {{.sequence = 2, .position = 50}}},
        {{2, 50, 1}});
 }
@@ -148,7 +148,7 @@ TEST_F(LocalKvTest, APlanThatDoesNotFitIsRefused) {
   EXPECT_THAT(kv_->AddRows(0, 9, 0, 0, 1).ToString(), HasSubstr("sequence 9"));
   ASSERT_TRUE(kv_->Apply({.joins = {{.id = 1}}}).ok());
   EXPECT_THAT(kv_->AddRows(0, 1, 0, 0, 1).ToString(), HasSubstr("slots for 0"));
-  EXPECT_THAT(kv_->Apply({.joins = {{.id = 2}}, .grants = {{2, {kSlots - 1, 2}}}}).ToString(),
+  EXPECT_THAT(kv_->Apply({.joins = {{.id = 2}}, .allocations = {{2, {kSlots - 1, 2}}}}).ToString(),
               HasSubstr("of an arena of 700"));
 }
 

@@ -113,10 +113,10 @@ TEST_F(RemoteRowsTest, WithSpansARowGoesToEveryNodeThatItSees) {
   plan::StepPlan plan{.joins = {Join(1, 600, 0), Join(2, 10, 1)},
                       .rows = {LastTokenOf(1, 600), LastTokenOf(2, 10)}};
   for (const uint32_t node : {0u, 1u, 0u}) {
-    plan.grants.push_back(
+    plan.allocations.push_back(
         {.sequence = 1, .extent = {.first_slot = 0, .tokens = kSpanTokens}, .memory_node = node});
   }
-  plan.grants.push_back(
+  plan.allocations.push_back(
       {.sequence = 2, .extent = {.first_slot = 0, .tokens = kSpanTokens}, .memory_node = 1});
   ASSERT_TRUE(Place(plan).ok());
 
@@ -158,20 +158,21 @@ TEST_F(RemoteRowsTest, ASpanWithoutSlotsIsRefused) {
   config_.span_tokens = kSpanTokens;
   const absl::Status status =
       Place({.joins = {Join(1, 600, 0)},
-             .grants = {{.sequence = 1, .extent = {.first_slot = 0, .tokens = kSpanTokens}}},
+             .allocations = {{.sequence = 1, .extent = {.first_slot = 0, .tokens = kSpanTokens}}},
              .rows = {LastTokenOf(1, 600)}});
 
-  EXPECT_THAT(status.message(), HasSubstr("sees 3 spans, of which slots for 1 were granted"));
+  EXPECT_THAT(status.message(), HasSubstr("sees 3 spans, of which slots for 1 were allocated"));
 }
 
 TEST_F(RemoteRowsTest, ASpanOnAnUnknownNodeIsRefused) {
   config_.partition = Partition::kTokenRange;
   config_.span_tokens = kSpanTokens;
-  const absl::Status status = Place({.joins = {Join(1, 5, 0)},
-                                     .grants = {{.sequence = 1,
-                                                 .extent = {.first_slot = 0, .tokens = kSpanTokens},
-                                                 .memory_node = 2}},
-                                     .rows = {LastTokenOf(1, 5)}});
+  const absl::Status status =
+      Place({.joins = {Join(1, 5, 0)},
+             .allocations = {{.sequence = 1,
+                              .extent = {.first_slot = 0, .tokens = kSpanTokens},
+                              .memory_node = 2}},
+             .rows = {LastTokenOf(1, 5)}});
 
   EXPECT_THAT(status.message(), HasSubstr("a memory node that is not there"));
 }

@@ -113,11 +113,11 @@ class ToyPathTest : public ::testing::Test {
         join.tokens.push_back(static_cast<TokenId>((7 * i + 11 * lane + 3) % 96));
       }
       plan.joins.push_back(std::move(join));
-      plan.grants.push_back({.sequence = id, .extent = {first_slot, kPrompt}});
+      plan.allocations.push_back({.sequence = id, .extent = {first_slot, kPrompt}});
       plan.chunks.push_back({.sequence = id, .tokens = kPrompt, .last = true});
     } else {
       const auto position = static_cast<uint32_t>(kPrompt + step - 2);
-      plan.grants.push_back({.sequence = id, .extent = {first_slot + position, 1}});
+      plan.allocations.push_back({.sequence = id, .extent = {first_slot + position, 1}});
       plan.rows.push_back({.sequence = id, .position = position});
     }
     return plan;

@@ -102,8 +102,8 @@ plan::StepPlan FullPlan() {
                  .path = plan::AttentionPath::kLocal,
                  .score = true},
                 {.id = 10, .tokens = {0}, .prompt_tokens = 1}},
-      .grants = {{.sequence = 9, .extent = {.first_slot = 4096, .tokens = 3}},
-                 {.sequence = 10, .extent = {.first_slot = 0, .tokens = 1}}},
+      .allocations = {{.sequence = 9, .extent = {.first_slot = 4096, .tokens = 3}},
+                      {.sequence = 10, .extent = {.first_slot = 0, .tokens = 1}}},
       .rows = {{.sequence = 7, .position = 70}, {.sequence = 6, .position = 0}},
       .chunks = {{.sequence = 9, .first_token = 1, .tokens = 2, .scratch_offset = 55, .last = true},
                  {.sequence = 10, .tokens = 1}},
@@ -133,10 +133,10 @@ void Draw(Prng& random, plan::SequenceJoin& join) {
   join.tokens.assign(random.Below(5), static_cast<TokenId>(random.Below(50'000)));
   join.end_tokens.assign(random.Below(3), static_cast<TokenId>(random.Below(50'000)));
 }
-void Draw(Prng& random, plan::SlotGrant& grant) {
-  grant = {.sequence = random(),
-           .extent = {.first_slot = Below(random, 1'000'000), .tokens = Below(random, 100)},
-           .memory_node = Below(random, 4)};
+void Draw(Prng& random, plan::SlotAllocation& allocation) {
+  allocation = {.sequence = random(),
+                .extent = {.first_slot = Below(random, 1'000'000), .tokens = Below(random, 100)},
+                .memory_node = Below(random, 4)};
 }
 void Draw(Prng& random, plan::DecodeRow& row) {
   row = {.sequence = random(), .position = Below(random, 1'000'000)};

@@ -51,14 +51,14 @@ class ComputeDeviceKv : public testing::TestWithParam<KvCase> {
     Prng random(7);
     uint32_t slot = 5;
     // Runs of 1 to 40 slots, one sequence's beside the other's.
-    for (uint32_t granted[2] = {}; granted[0] < tokens[0] || granted[1] < tokens[1];) {
+    for (uint32_t allocated[2] = {}; allocated[0] < tokens[0] || allocated[1] < tokens[1];) {
       for (uint32_t s = 0; s < 2; ++s) {
         const uint32_t run =
-            std::min(1 + static_cast<uint32_t>(random.Below(40)), tokens[s] - granted[s]);
+            std::min(1 + static_cast<uint32_t>(random.Below(40)), tokens[s] - allocated[s]);
         if (run > 0) {
           sequences_[s].extents.push_back({.first_slot = slot, .tokens = run});
           slot += run + 1;
-          granted[s] += run;
+          allocated[s] += run;
         }
       }
     }

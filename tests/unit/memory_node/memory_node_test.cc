@@ -178,8 +178,8 @@ class WholeMemoryNodeTest : public ::testing::Test {
     plan::StepPlan plan{
         .epoch = epoch,
         .step = step,
-        .grants = {{.sequence = 1,
-                    .extent = {.first_slot = position - earlier, .tokens = earlier + 1}}},
+        .allocations = {{.sequence = 1,
+                         .extent = {.first_slot = position - earlier, .tokens = earlier + 1}}},
         .rows = {{.sequence = 1, .position = position}}};
     if (step == 1) {
       plan.joins = {{.id = 1, .tokens = {1}, .prompt_tokens = 1, .tokens_max = 64}};

@@ -222,7 +222,7 @@ TEST(WrongPlanTest, ThatDoesNotFollowFromTheTablesEndsTheEpoch) {
   UnitCluster cluster({});
   cluster.Start();
   UnitCluster::Step step = cluster.MakeStep({.step = 1, .prompts = {{0, 5}}});
-  step.plan.grants[0].extent.tokens = 4;
+  step.plan.allocations[0].extent.tokens = 4;
 
   cluster.PushPlan(step);
 

@@ -264,9 +264,9 @@ void UnitCluster::Grow(uint32_t sequence, uint32_t tokens, plan::StepPlan& plan)
     const uint32_t node = NodeOfToken(sequence, grown.tokens);
     // Spread over all nodes, the slots are the same on each.
     uint32_t& next = next_slot_[config_.partition == Partition::kHead ? 0 : node];
-    plan.grants.push_back({.sequence = sequence + 1,
-                           .extent = {.first_slot = next + 1, .tokens = here},
-                           .memory_node = node});
+    plan.allocations.push_back({.sequence = sequence + 1,
+                                .extent = {.first_slot = next + 1, .tokens = here},
+                                .memory_node = node});
     next += here + 1;
     grown.tokens += here;
     tokens -= here;

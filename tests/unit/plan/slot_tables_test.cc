@@ -22,15 +22,15 @@ std::string Words(const std::vector<Extent>& extents) {
 StepPlan Joining(SequenceId id, uint32_t memory_node, const std::vector<Extent>& slots) {
   StepPlan plan{.joins = {{.id = id, .memory_node = memory_node}}};
   for (const Extent& extent : slots) {
-    plan.grants.push_back({.sequence = id, .extent = extent, .memory_node = memory_node});
+    plan.allocations.push_back({.sequence = id, .extent = extent, .memory_node = memory_node});
   }
   return plan;
 }
 
-TEST(SlotTablesTest, SlotsAreThoseThatWereGrantedInOrder) {
+TEST(SlotTablesTest, SlotsAreThoseThatWereAllocatedInOrder) {
   SlotTables tables({.slots = 100});
   ASSERT_TRUE(tables.Apply(Joining(1, 0, {{10, 5}, {15, 3}, {40, 2}})).ok());
-  ASSERT_TRUE(tables.Apply({.grants = {{.sequence = 1, .extent = {42, 1}}}}).ok());
+  ASSERT_TRUE(tables.Apply({.allocations = {{.sequence = 1, .extent = {42, 1}}}}).ok());
 
   const SlotTables::Sequence* sequence = tables.Find(1);
   ASSERT_NE(sequence, nullptr);
@@ -74,7 +74,7 @@ TEST(SlotTablesTest, TokensWhoseSlotsAreReleasedKeepTheirNumbers) {
   EXPECT_EQ(Words(sequence->extents), "0+2, 12+3, 40+6");
   ASSERT_TRUE(tables
                   .Apply({.releases = {{.sequence = 1, .tokens = 7}, {.sequence = 77, .tokens = 1}},
-                          .grants = {{.sequence = 1, .extent = {10, 1}}}})
+                          .allocations = {{.sequence = 1, .extent = {10, 1}}}})
                   .ok());
 
   EXPECT_EQ(Words(sequence->extents), "0+7, 42+4, 10+1");
@@ -111,7 +111,7 @@ TEST(SlotTablesTest, SlotsThatTheArenaDoesNotHaveAreRefused) {
 TEST(SlotTablesTest, SpansOfThisNodeHaveTheirSlots) {
   SlotTables tables({.node = 1, .slots = 100, .span_tokens = 8, .holds_all = true});
   StepPlan plan{.joins = {{.id = 1, .memory_node = 0}}};
-  plan.grants = {
+  plan.allocations = {
       {1, {500, 8}, 0}, {1, {10, 5}, 1}, {1, {30, 3}, 1}, {1, {0, 8}, 2}, {1, {50, 2}, 1}};
   ASSERT_TRUE(tables.Apply(plan).ok());
   const SlotTables::Sequence* sequence = tables.Find(1);
@@ -123,7 +123,7 @@ TEST(SlotTablesTest, SpansOfThisNodeHaveTheirSlots) {
   EXPECT_EQ(Words(*tables.SlotsOf(*sequence, 12, 3)), "14+1, 30+2");
   EXPECT_EQ(Words(*tables.SlotsOf(*sequence, 16, 8)), "");
 
-  EXPECT_THAT(tables.Apply({.grants = {{1, {60, 7}, 1}}}).ToString(),
+  EXPECT_THAT(tables.Apply({.allocations = {{1, {60, 7}, 1}}}).ToString(),
               HasSubstr("across the border"));
 }
 

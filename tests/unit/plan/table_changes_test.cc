@@ -15,7 +15,7 @@ namespace {
 
 using testing::ElementsAre;
 
-// Says what it applies; refuses grants for sequence 13.
+// Says what it applies; refuses allocations for sequence 13.
 struct Recorder {
   std::vector<std::string> said;
 
@@ -31,34 +31,34 @@ struct Recorder {
     said.push_back(absl::StrCat("join ", join.id));
     return absl::OkStatus();
   }
-  absl::Status operator()(const SlotGrant& grant) {
-    said.push_back(absl::StrCat("grant ", grant.sequence));
-    return grant.sequence == 13 ? absl::InternalError("13") : absl::OkStatus();
+  absl::Status operator()(const SlotAllocation& allocation) {
+    said.push_back(absl::StrCat("allocation ", allocation.sequence));
+    return allocation.sequence == 13 ? absl::InternalError("13") : absl::OkStatus();
   }
 };
 
-TEST(TableChangesTest, LeavesApplyBeforeReleasesAndJoinsAndThoseBeforeGrants) {
+TEST(TableChangesTest, LeavesApplyBeforeReleasesAndJoinsAndThoseBeforeAllocations) {
   const StepPlan plan{.leaves = {{4}, {3}},
                       .releases = {{.sequence = 5, .tokens = 256}},
                       .joins = {{.id = 2}, {.id = 1}},
-                      .grants = {{.sequence = 2}, {.sequence = 1}, {.sequence = 9}}};
+                      .allocations = {{.sequence = 2}, {.sequence = 1}, {.sequence = 9}}};
   Recorder recorder;
 
   EXPECT_TRUE(ApplyChanges(plan, [&](const auto& change) { return recorder(change); }).ok());
 
   EXPECT_THAT(recorder.said, ElementsAre("leave 4", "leave 3", "release 5", "join 2", "join 1",
-                                         "grant 2", "grant 1", "grant 9"));
+                                         "allocation 2", "allocation 1", "allocation 9"));
 }
 
 TEST(TableChangesTest, NothingAppliesBehindAnError) {
-  const StepPlan plan{.grants = {{.sequence = 2}, {.sequence = 13}, {.sequence = 9}}};
+  const StepPlan plan{.allocations = {{.sequence = 2}, {.sequence = 13}, {.sequence = 9}}};
   Recorder recorder;
 
   const absl::Status status =
       ApplyChanges(plan, [&](const auto& change) { return recorder(change); });
 
   EXPECT_EQ(status.message(), "13");
-  EXPECT_THAT(recorder.said, ElementsAre("grant 2", "grant 13"));
+  EXPECT_THAT(recorder.said, ElementsAre("allocation 2", "allocation 13"));
 }
 
 }  // namespace

@@ -47,18 +47,18 @@ TEST_F(SchedulerBeamsTest, BeamsShareTheSlotsOfThoseThatTheyContinue) {
     }
     EXPECT_EQ(plans[step].leaves.size(), step == 1 ? 1u : 3u);
   }
-  // Of the 20 slots of the prompt each has been granted four times, and of the other nine three
-  // may be granted to several.
-  std::map<uint32_t, int> granted;
+  // Of the 20 slots of the prompt each has been allocated four times, and of the other nine three
+  // may be allocated to several.
+  std::map<uint32_t, int> allocated;
   for (const plan::StepPlan& plan : plans) {
-    for (const plan::SlotGrant& grant : plan.grants) {
-      for (uint32_t i = 0; i < grant.extent.tokens; ++i) {
-        ++granted[grant.extent.first_slot + i];
+    for (const plan::SlotAllocation& allocation : plan.allocations) {
+      for (uint32_t i = 0; i < allocation.extent.tokens; ++i) {
+        ++allocated[allocation.extent.first_slot + i];
       }
     }
   }
-  EXPECT_LE(granted.size(), 29u);
-  EXPECT_EQ(granted[0], 10);
+  EXPECT_LE(allocated.size(), 29u);
+  EXPECT_EQ(allocated[0], 10);
   EXPECT_EQ(IndicesOf(1), (std::vector<uint32_t>{0, 1, 2, 3}));
   ASSERT_NE(EndOf(1), nullptr);
   EXPECT_EQ(EndOf(1)->reason, plan::FinishReason::kLength);

@@ -36,8 +36,8 @@ TEST_F(SchedulerTest, JoinBringsSlotsForThePromptAndItsFirstChunk) {
 
   ASSERT_THAT(plans, SizeIs(2));
   EXPECT_THAT(plans[0].joins, SizeIs(1));
-  ASSERT_THAT(plans[0].grants, SizeIs(1));
-  EXPECT_EQ(plans[0].grants[0].extent, (Extent{0, 40}));
+  ASSERT_THAT(plans[0].allocations, SizeIs(1));
+  EXPECT_EQ(plans[0].allocations[0].extent, (Extent{0, 40}));
   EXPECT_EQ(plans[0].chunks[0].tokens, 32u);
   EXPECT_EQ(plans[1].chunks[0].first_token, 32u);
   EXPECT_TRUE(plans[1].chunks[0].last);
@@ -220,7 +220,7 @@ TEST_F(SchedulerTest, ForksJoinWithTheirParentAndShareItsSlots) {
 
   ASSERT_THAT(plan.joins, SizeIs(3));
   EXPECT_EQ(plan.joins[1].parent, 1u);
-  EXPECT_EQ(plan.grants[1].extent, plan.grants[0].extent);
+  EXPECT_EQ(plan.allocations[1].extent, plan.allocations[0].extent);
   EXPECT_THAT(plan.chunks, SizeIs(1));
   EXPECT_EQ(scheduler_->kv().SlotsFree(0), 990u);
   RunUntilIdle();

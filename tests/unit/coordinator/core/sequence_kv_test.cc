@@ -20,8 +20,8 @@ TEST(SequenceKvTest, UncutIsOneSpan) {
   EXPECT_EQ(kv.RoomInSpan(7), 0u);
   kv.BeginSpan(7, 0);
   EXPECT_EQ(kv.RoomInSpan(7), UINT32_MAX);
-  const auto granted = kv.Append(7, 100);
-  ASSERT_TRUE(granted.ok()) << granted.status();
+  const auto allocated = kv.Append(7, 100);
+  ASSERT_TRUE(allocated.ok()) << allocated.status();
   EXPECT_EQ(kv.TokensOf(7), 100u);
   EXPECT_EQ(kv.Append(7, 1).status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_TRUE(kv.Audit().ok()) << kv.Audit();
@@ -79,9 +79,9 @@ TEST(SequenceKvTest, SpansLieWhereTheyBegan) {
   for (const uint32_t node : {1u, 0u, 1u}) {
     kv.BeginSpan(7, node);
     EXPECT_EQ(kv.RoomInSpan(7), 256u);
-    const auto granted = kv.Append(7, 256);
-    ASSERT_TRUE(granted.ok()) << granted.status();
-    for (const HeldExtent& held : *granted) {
+    const auto allocated = kv.Append(7, 256);
+    ASSERT_TRUE(allocated.ok()) << allocated.status();
+    for (const HeldExtent& held : *allocated) {
       EXPECT_EQ(held.memory_node, node);
     }
     EXPECT_EQ(kv.RoomInSpan(7), 0u);
@@ -167,17 +167,17 @@ class SchedulerSpansTest : public SchedulerTest {
 TEST_F(SchedulerSpansTest, ALongSequenceIsSpreadEvenly) {
   MakeNodes({2000, 2000});
   ASSERT_TRUE(Submit(1, 1000, 1100).ok());
-  std::vector<uint32_t> granted(2);
+  std::vector<uint32_t> allocated(2);
   while (EndOf(1) == nullptr) {
     for (const plan::StepPlan& plan : Plan()) {
-      for (const plan::SlotGrant& grant : plan.grants) {
-        granted[grant.memory_node] += grant.extent.tokens;
+      for (const plan::SlotAllocation& allocation : plan.allocations) {
+        allocated[allocation.memory_node] += allocation.extent.tokens;
       }
     }
     ASSERT_TRUE(StepDone());
   }
-  EXPECT_EQ(granted[0] + granted[1], 1099u);
-  EXPECT_EQ(std::max(granted[0], granted[1]), 587u);  // 2 of 5 spans, of which the last has 75.
+  EXPECT_EQ(allocated[0] + allocated[1], 1099u);
+  EXPECT_EQ(std::max(allocated[0], allocated[1]), 587u);  // 2 of 5 spans, of which the last has 75.
   EXPECT_EQ(IndicesOf(1).size(), 100u);
 }
 
