@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Forms of output as clients of OpenAI's API, and of vLLM's, write them.
+// Structured output as clients of OpenAI's API, and of vLLM's, write them.
 
 #pragma once
 

@@ -50,7 +50,7 @@ if(LAMINA_WITH_VERBS)
     message(STATUS "libibverbs not found: verbs:// is left out (Debian: libibverbs-dev)")
   endif()
 endif()
-# XGrammar is optional, and Debian has none: deploy/get_xgrammar.sh gets its sources. Without them forms of output say how to
+# XGrammar is optional, and Debian has none: deploy/get_xgrammar.sh gets its sources. Without them structured output says how to
 # get it.
 set(LAMINA_XGRAMMAR ${CMAKE_SOURCE_DIR}/build/xgrammar CACHE PATH "Sources of XGrammar (deploy/get_xgrammar.sh)")
 if(LAMINA_WITH_XGRAMMAR AND EXISTS ${LAMINA_XGRAMMAR}/include/xgrammar/xgrammar.h)
@@ -68,7 +68,7 @@ if(LAMINA_WITH_XGRAMMAR AND EXISTS ${LAMINA_XGRAMMAR}/include/xgrammar/xgrammar.
                                   ${LAMINA_XGRAMMAR}/3rdparty/picojson)
   target_link_libraries(lamina_xgrammar PUBLIC Threads::Threads)
 elseif(LAMINA_WITH_XGRAMMAR)
-  message(STATUS "XGrammar not found: forms of output are left out (deploy/get_xgrammar.sh)")
+  message(STATUS "XGrammar not found: structured output is left out (deploy/get_xgrammar.sh)")
 endif()
 if(LAMINA_WITH_CUDA)
   find_package(CUDAToolkit 13 REQUIRED)

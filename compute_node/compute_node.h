@@ -34,7 +34,7 @@ namespace lamina::compute_node {
 struct ComputeNodeOptions {
   std::string name;
   std::vector<int> cores;
-  // For forms of output; runs once, when the first comes.
+  // For structured output; runs once, when the first comes.
   model::GrammarCache::Maker make_grammars;
   std::string verbs_uri = "verbs://";  // With this host's options.
   ClusterSecret secret = {};           // What peers prove to each other in their handshakes.

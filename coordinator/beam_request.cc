@@ -25,7 +25,7 @@ absl::Status CheckBeamRequest(const GenerateSpec& spec) {
                 {"presence_penalty", sampling.presence_penalty != 0},
                 {"frequency_penalty", sampling.frequency_penalty != 0},
                 {"logit_bias", !sampling.logit_bias.empty()},
-                {"a form of output", !sampling.form.any()},
+                {"structured output", !sampling.form.any()},
                 {"stop", !spec.stop.empty()},
                 {"best_of", spec.best != 0}};
   for (const auto& [field, set] : fields) {

@@ -53,8 +53,8 @@ class GenerateCall final : public RequestSink {
   void EndCancelled() { OnDone(absl::CancelledError("the client has gone")); }
   bool IsCancelled();
 
-  // Gives the request to the engine, one with a form of output when that is compiled: what is wrong
-  // with a form ends the call. After Start().
+  // Gives the request to the engine, one with structured output when its form is compiled: what is
+  // wrong with a form ends the call. After Start().
   static void Submit(const std::shared_ptr<GenerateCall>& call, Engine& engine,
                      model::GrammarCache& grammars, GenerateSpec spec);
 

@@ -249,7 +249,7 @@ absl::StatusOr<GenerateSpec> InferenceService::SpecOf(const v1::GenerateRequest&
   }
   if (spec.ignore_eos && !spec.sampling.form.any()) {
     return absl::InvalidArgumentError(
-        "ignore_eos and a form of output exclude each other: what has its form ends");
+        "ignore_eos and structured output exclude each other: what has its form ends");
   }
   if (!request.sampling().has_seed()) {
     std::random_device entropy;

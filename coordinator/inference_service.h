@@ -5,7 +5,7 @@
 // Threading: gRPC's threads, on which nodes tell that they live, only check lengths, in constant
 // time or once over the messages of a chat. A text of which too many tokens are certain is refused
 // there; all others are rendered and tokenized by a pool of threads, which holds a bounded number
-// of them. The engine's thread hands output to the streams. A request with a form of output waits
+// of them. The engine's thread hands output to the streams. A request for structured output waits
 // for its grammar on a thread beside them, so that a form which is wrong or too complex never
 // reaches the engine.
 
