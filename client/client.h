@@ -214,7 +214,7 @@ struct NodeStatus {
   double busy_seconds = 0;
   uint64_t units = 0;
   uint64_t weight_bytes = 0;    // Of compute nodes, as they hold them.
-  uint64_t replayed_units = 0;  // Slices that a device had recorded: one call each.
+  uint64_t replayed_units = 0;  // Slices that a device had captured as a graph: one call each.
   uint64_t device_units = 0;    // Units for whose windows a device waited itself.
   double mean_extent_tokens = 0;
   std::string data_thread;               // "none", "idle", "working", ...: what it does,

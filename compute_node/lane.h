@@ -102,7 +102,7 @@ struct Lane {
   bool weights_held = false;     // Those of `slice`, until it has run.
   Nanos weights_look_again = 0;  // While they are awaited: nothing changes before.
   bool pinned = false;           // The step stays on one replica.
-  bool replayed = false;         // The ops that ran last had been recorded.
+  bool replayed = false;         // The ops that ran last had been captured.
   Nanos away_since = 0;
   Nanos slices_nanos = 0;  // Spent on slices of the step here.
   uint32_t slices_run = 0;

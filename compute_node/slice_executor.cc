@@ -70,33 +70,33 @@ absl::StatusOr<ValueBuffers> SliceExecutor::MakeBuffers(size_t rows_max) const {
                             rows_max, device_);
 }
 
-absl::Status SliceExecutor::Record(size_t rows_max, ValueBuffers& buffers) {
-  const absl::Status status =
-      buffers.recorded().Record({.ranges = program_.Ranges(),
-                                 .rows_max = rows_max,
-                                 .rows_limit = buffers.rows_max(),
-                                 .has_weights =
-                                     [this](const OpRange& range) {
-                                       return HasWeights(program_, weight_source_.weights(), range);
-                                     },
-                                 .run =
-                                     [this, &buffers](const OpRange& range, size_t rows) {
-                                       buffers.SetRowCount(rows);
-                                       runner_.Run(program_.OpsIn(range), buffers);
-                                     }},
-                                device_);
+absl::Status SliceExecutor::Capture(size_t rows_max, ValueBuffers& buffers) {
+  const absl::Status status = buffers.captured().Capture(
+      {.ranges = program_.Ranges(),
+       .rows_max = rows_max,
+       .rows_limit = buffers.rows_max(),
+       .has_weights =
+           [this](const OpRange& range) {
+             return HasWeights(program_, weight_source_.weights(), range);
+           },
+       .run =
+           [this, &buffers](const OpRange& range, size_t rows) {
+             buffers.SetRowCount(rows);
+             runner_.Run(program_.OpsIn(range), buffers);
+           }},
+      device_);
   buffers.SetRowCount(0);
   return status;
 }
 
 bool SliceExecutor::RunRange(const OpRange& range, ValueBuffers& buffers) {
-  kernels::RecordedWork* const recorded =
-      buffers.recorded().Find(range, buffers.rows().positions.size());
-  if (recorded == nullptr) {
+  kernels::CapturedGraph* const captured =
+      buffers.captured().Find(range, buffers.rows().positions.size());
+  if (captured == nullptr) {
     runner_.Run(program_.OpsIn(range), buffers);
     return false;
   }
-  recorded->Replay();
+  captured->Replay();
   runner_.BetweenOps();
   return true;
 }

@@ -4,7 +4,7 @@
 // of requests, lanes' plans or the network.
 //
 // Parts: slice_program.h what slices are made of; value_buffers.h the memory of a batch, by
-// liveness (slice_slots.h); op_runner.h an op on the device; slice_recordings.h what one call does
+// liveness (slice_slots.h); op_runner.h an op on the device; captured_slices.h what one call does
 // again; lm_head.h the end of the last slice; part_sums.h reductions over shards; weight_source.h
 // whether a slice's weights are here.
 //
@@ -65,10 +65,10 @@ class SliceExecutor {
   // For all slices up to the last one's body. Errors: those of the device.
   absl::StatusOr<ValueBuffers> MakeBuffers(size_t rows_max) const;
 
-  // Records what the slices whose weights are there do, for up to `rows_max` rows of these buffers,
-  // as SliceRecordings says. Before the first SetRows(). Takes memory of the device.
-  // Errors: those of the device. Nothing is recorded then; everything runs op by op.
-  absl::Status Record(size_t rows_max, ValueBuffers& buffers);
+  // Captures what the slices whose weights are there do, for up to `rows_max` rows of these
+  // buffers, as CapturedSlices says. Before the first SetRows(). Takes memory of the device.
+  // Errors: those of the device. Nothing is captured then; everything runs op by op.
+  absl::Status Capture(size_t rows_max, ValueBuffers& buffers);
 
   // These are what ValueBuffers::SetRows() and NoteRun() say.
   absl::Status SetRows(const RowInputs& rows, ValueBuffers& buffers) const {
@@ -77,7 +77,7 @@ class SliceExecutor {
   void NoteRun(ValueBuffers& buffers) const { buffers.NoteRun(); }
 
   // Runs the part of slice `slice` before its q, k, v are complete, or the part after. Whether
-  // there was something to run that was recorded.
+  // there was something to run that was captured.
   // Requires: slice < slice_count() - 1; before the send no reductions.
   bool RunBeforeSend(uint32_t slice, ValueBuffers& buffers) {
     return RunRange(program_.BeforeSend(slice), buffers);

@@ -92,7 +92,7 @@ class StepWorker {
   StepWorker(const StepWorker&) = delete;
   StepWorker& operator=(const StepWorker&) = delete;
 
-  // Takes the memory of the lanes, and records their slices if the device can; if that fails they
+  // Takes the memory of the lanes, and captures their slices if the device can; if that fails they
   // run op by op, and the log says why. Call before SetPeers(). Errors: those of the device.
   absl::Status Prepare();
 
@@ -112,7 +112,7 @@ class StepWorker {
 
  private:
   // step_worker_prepare.cc
-  void RecordSlices();
+  void CaptureSlices();
   absl::Status RegisterSources();
   std::function<void()> BetweenOps();
 

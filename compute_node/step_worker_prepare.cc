@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What an epoch's data thread needs before it runs: buffers, recorded slices, sources of puts.
+// What an epoch's data thread needs before it runs: buffers, captured slices, sources of puts.
 
 #include "common/clock.h"
 #include "common/log.h"
@@ -19,28 +19,28 @@ absl::Status StepWorker::Prepare() {
     }
   }
   LAMINA_RETURN_IF_ERROR(paths_.Prepare());
-  RecordSlices();
+  CaptureSlices();
   return absl::OkStatus();
 }
 
 // Of every lane that runs here and has decode rows. Last of what takes memory: it is what a node
 // can do without.
-void StepWorker::RecordSlices() {
+void StepWorker::CaptureSlices() {
   const Nanos start = RealClock().Now();
-  size_t recorded = 0;
+  size_t captured = 0;
   for (Lane& lane : lanes_) {
     if (!context_.Runs(lane) || context_.schedule.IsPrefillLane(lane.index)) {
       continue;
     }
-    const absl::Status status = executor_.Record(options_.config.rows_max, lane.buffers);
+    const absl::Status status = executor_.Capture(options_.config.rows_max, lane.buffers);
     if (!status.ok()) {
       LogWarning("epoch ", options_.config.epoch, " lane ", lane.index,
-                 " slices run op by op, since they cannot be recorded: ", status.message());
+                 " slices run op by op, since they cannot be captured: ", status.message());
     }
-    recorded += lane.buffers.recordings();
+    captured += lane.buffers.captured_graphs();
   }
-  if (recorded > 0) {
-    LogInfo("epoch ", options_.config.epoch, " recorded ", recorded, " runs of slices on ",
+  if (captured > 0) {
+    LogInfo("epoch ", options_.config.epoch, " captured ", captured, " runs of slices on ",
             executor_.device().name(), " in ", ToSeconds(RealClock().Now() - start), " s");
   }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // ValueBuffers: the memory of one batch of rows: its values, in the slots that AssignSlots() gave
-// them, the token ids and positions of its rows, and what has been recorded for this memory.
+// them, the token ids and positions of its rows, and what has been captured for this memory.
 //
 // Values are in the device's memory (kernels/compute_device.h). Those that others see (q, k, v,
 // attention outputs, contexts, logits) have a copy in the host's, which is the same memory on the
@@ -22,8 +22,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/dtype.h"
+#include "compute_node/captured_slices.h"
 #include "compute_node/slice_program.h"
-#include "compute_node/slice_recordings.h"
 #include "compute_node/value_slots.h"
 #include "kernels/compute_device.h"
 #include "kernels/dense.h"
@@ -96,9 +96,9 @@ class ValueBuffers {
   // Of the device, for another shard's part; none on the processor.
   std::byte* part_scratch() { return device_part_.data; }
 
-  SliceRecordings& recorded() { return recorded_; }
-  absl::Span<const size_t> recorded_rows() const { return recorded_.rows(); }
-  size_t recordings() const { return recorded_.count(); }
+  CapturedSlices& captured() { return captured_; }
+  absl::Span<const size_t> captured_rows() const { return captured_.rows(); }
+  size_t captured_graphs() const { return captured_.count(); }
 
  private:
   absl::Status Allocate(const ValueSlots& slots);
@@ -117,7 +117,7 @@ class ValueBuffers {
   kernels::Buffer host_ids_;
   bool copying_ids_ = false;     // Perhaps still, from host_ids_.
   kernels::Buffer device_part_;  // Of another shard; the same.
-  SliceRecordings recorded_;     // Last: it names the others' memory.
+  CapturedSlices captured_;      // Last: it names the others' memory.
 };
 
 }  // namespace lamina::compute_node

@@ -103,7 +103,7 @@ void AddNodeCounters(MetricsPage& page, const std::string& prefix, const MetricL
   page.Counter(prefix + "units_total", "Slices run, or attentions computed.", labels,
                static_cast<double>(counters.units));
   page.Counter(prefix + "replayed_units_total",
-               "Slices that the device had recorded, so that each was one call.", labels,
+               "Slices that the device had captured as a graph, so that each was one call.", labels,
                static_cast<double>(counters.replayed_units));
   page.Counter(prefix + "recomputed_tokens_total",
                "Tokens, times layers, whose K and V were made again from activations.", labels,

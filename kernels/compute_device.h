@@ -15,7 +15,7 @@
 // To add a device: implement this, and run tests/unit/kernels/compute_device_suite.cc on it.
 //
 // Threading:  made by any thread, then used by one at a time, which calls Begin() first.
-// Allocation: Allocate(), AllocateHost(), all that is called Make...(), MeasureReads(), Record()
+// Allocation: Allocate(), AllocateHost(), all that is called Make...(), MeasureReads(), Capture()
 // and Dense::Pack() take memory; they are for loading and for the beginning
 //             of an epoch.
 
@@ -128,9 +128,9 @@ class RowSampler {
 
 // Calls of a device's Dense and copies that one call does again, with the pointers and sizes of
 // then and what memory holds now. Must have run to its end when it is destroyed.
-class RecordedWork {
+class CapturedGraph {
  public:
-  virtual ~RecordedWork() = default;
+  virtual ~CapturedGraph() = default;
 
   // Does all of it, in order behind what was called before. Does not wait; a failure is noted.
   virtual void Replay() = 0;
@@ -194,7 +194,8 @@ class ComputeDevice {
   // wait. Waits for what was called before. Null: one call would save nothing here, and `work` was
   // not called.
   // Errors: the device's, with its name for it; nothing is noted. Then call the work each time.
-  virtual absl::StatusOr<std::unique_ptr<RecordedWork>> Record(absl::FunctionRef<void()> work) = 0;
+  virtual absl::StatusOr<std::unique_ptr<CapturedGraph>> Capture(
+      absl::FunctionRef<void()> work) = 0;
 };
 
 // Moves `values` into the device's memory; on the processor no byte is copied. Waits.

@@ -109,7 +109,7 @@ class CpuComputeDevice final : public ComputeDevice {
     return nullptr;
   }
 
-  absl::StatusOr<std::unique_ptr<RecordedWork>> Record(absl::FunctionRef<void()>) override {
+  absl::StatusOr<std::unique_ptr<CapturedGraph>> Capture(absl::FunctionRef<void()>) override {
     return nullptr;
   }
 

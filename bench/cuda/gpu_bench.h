@@ -36,7 +36,7 @@ absl::StatusOr<std::string> BenchPolling(const GpuBench& bench);
 absl::StatusOr<std::string> BenchExchange(const GpuBench& bench);
 
 // A slice of two models, from the attention's output on the host to q, k, v there: by launches and
-// as a graph; and what recording one takes.
+// as a graph; and what capturing one takes.
 absl::StatusOr<std::string> BenchSlice(const GpuBench& bench);
 
 // Milliseconds of one call of `work`, the least of five means over `repeats`, after one unmeasured.

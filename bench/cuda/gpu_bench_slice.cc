@@ -165,13 +165,13 @@ absl::StatusOr<size_t> FreeBytes() {
   return free_bytes;
 }
 
-// What one recording takes of time and of the device's memory.
-absl::StatusOr<std::string> MeasureRecording(ComputeDevice& device, Slice& slice) {
+// What one capture takes of time and of the device's memory.
+absl::StatusOr<std::string> MeasureCapture(ComputeDevice& device, Slice& slice) {
   LAMINA_ASSIGN_OR_RETURN(const size_t before, FreeBytes());
-  std::vector<std::unique_ptr<kernels::RecordedWork>> graphs(kGraphs);
+  std::vector<std::unique_ptr<kernels::CapturedGraph>> graphs(kGraphs);
   const auto started = std::chrono::steady_clock::now();
   for (auto& graph : graphs) {
-    LAMINA_ASSIGN_OR_RETURN(graph, device.Record([&] { slice.Run(16); }));
+    LAMINA_ASSIGN_OR_RETURN(graph, device.Capture([&] { slice.Run(16); }));
   }
   LAMINA_RETURN_IF_ERROR(device.Synchronize());
   const double micros = MicrosSince(started) / kGraphs;
@@ -186,7 +186,7 @@ absl::StatusOr<std::string> MeasureShape(ComputeDevice& device, const Shape& sha
   for (const size_t rows : {1, 16, 64}) {
     slice->Run(rows);
     LAMINA_RETURN_IF_ERROR(device.Synchronize());
-    LAMINA_ASSIGN_OR_RETURN(const auto graph, device.Record([&] { slice->Run(rows); }));
+    LAMINA_ASSIGN_OR_RETURN(const auto graph, device.Capture([&] { slice->Run(rows); }));
     LAMINA_ASSIGN_OR_RETURN(const Times launches, Measure(device, [&] { slice->Run(rows); }));
     LAMINA_ASSIGN_OR_RETURN(const Times replays, Measure(device, [&] { graph->Replay(); }));
     absl::StrAppendFormat(&lines,
@@ -195,8 +195,8 @@ absl::StatusOr<std::string> MeasureShape(ComputeDevice& device, const Shape& sha
                           lines.empty() ? "" : ", ", rows, launches.whole_us, replays.whole_us,
                           launches.calls_us, replays.calls_us);
   }
-  LAMINA_ASSIGN_OR_RETURN(const std::string recording, MeasureRecording(device, *slice));
-  return absl::StrFormat("{\"model\": \"%s\", %s, \"rows\": [%s]}", shape.model, recording, lines);
+  LAMINA_ASSIGN_OR_RETURN(const std::string capture, MeasureCapture(device, *slice));
+  return absl::StrFormat("{\"model\": \"%s\", %s, \"rows\": [%s]}", shape.model, capture, lines);
 }
 
 }  // namespace

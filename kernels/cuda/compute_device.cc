@@ -107,20 +107,20 @@ class CudaComputeDevice final : public ComputeDevice {
     return exchange;
   }
 
-  absl::StatusOr<std::unique_ptr<RecordedWork>> Record(absl::FunctionRef<void()> work) override {
+  absl::StatusOr<std::unique_ptr<CapturedGraph>> Capture(absl::FunctionRef<void()> work) override {
     LAMINA_RETURN_IF_ERROR(Synchronize());
     absl::StatusOr<Graph> graph = Graph::Capture(stream_, [&] {
       work();
       return TakeFailure();
     });
     LAMINA_RETURN_IF_ERROR(Named(graph.status()));
-    return std::make_unique<RecordedGraph>(*std::move(graph), *this);
+    return std::make_unique<CudaCapturedGraph>(*std::move(graph), *this);
   }
 
  private:
-  class RecordedGraph final : public RecordedWork {
+  class CudaCapturedGraph final : public CapturedGraph {
    public:
-    RecordedGraph(Graph graph, CudaComputeDevice& device)
+    CudaCapturedGraph(Graph graph, CudaComputeDevice& device)
         : graph_(std::move(graph)), device_(device) {}
     void Replay() override { device_.Note(graph_.Launch(device_.stream_)); }
 

@@ -2,7 +2,7 @@
 //
 // In the emulation a row of a product has the same bits beside whatever other rows; so clusters
 // whose compute nodes are all on the device agree to the bit, however they are cut, whether their
-// slices are recorded or run op by op, and so does one that goes on after the device has failed.
+// slices are captured or run op by op, and so does one that goes on after the device has failed.
 
 #include <optional>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A device on the processor with memory of its own, which counts what it is asked for. What it
-// records does nothing when it is replayed but say so.
+// captures does nothing when it is replayed but say so.
 
 #pragma once
 
@@ -26,10 +26,10 @@ class CountingDevice final : public kernels::ComputeDevice {
   // Copies since the last call, as bytes of each.
   std::vector<size_t> TakeCopies() { return std::exchange(copies_, {}); }
   int synchronized() const { return synchronized_; }
-  int recorded() const { return recorded_; }
+  int captured() const { return captured_; }
   int replayed() const { return *replayed_; }
-  // The `count`-th recording from now on fails.
-  void FailRecording(int count) { fails_in_ = count; }
+  // The `count`-th capture from now on fails.
+  void FailCapture(int count) { fails_in_ = count; }
   // There is no memory of the device from now on.
   void FailAllocations() { has_memory_ = false; }
   // What MakeSampler() makes, once.
@@ -78,18 +78,18 @@ class CountingDevice final : public kernels::ComputeDevice {
       const kernels::ExchangeOptions& options) override {
     return cpu_->MakeExchange(options);
   }
-  absl::StatusOr<std::unique_ptr<kernels::RecordedWork>> Record(
+  absl::StatusOr<std::unique_ptr<kernels::CapturedGraph>> Capture(
       absl::FunctionRef<void()> work) override {
     if (--fails_in_ == 0) {
-      return absl::ResourceExhaustedError("no memory for a recording");
+      return absl::ResourceExhaustedError("no memory for a capture");
     }
-    ++recorded_;
+    ++captured_;
     work();
     return std::make_unique<CountedWork>(replayed_);
   }
 
  private:
-  class CountedWork final : public kernels::RecordedWork {
+  class CountedWork final : public kernels::CapturedGraph {
    public:
     explicit CountedWork(std::shared_ptr<int> replayed) : replayed_(std::move(replayed)) {}
     void Replay() override { ++*replayed_; }
@@ -101,7 +101,7 @@ class CountingDevice final : public kernels::ComputeDevice {
   const std::unique_ptr<kernels::ComputeDevice> cpu_;
   std::vector<size_t> copies_;
   int synchronized_ = 0;
-  int recorded_ = 0;
+  int captured_ = 0;
   int fails_in_ = 0;
   bool has_memory_ = true;
   std::unique_ptr<kernels::RowSampler> sampler_;

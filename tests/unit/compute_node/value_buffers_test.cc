@@ -146,13 +146,13 @@ TEST_F(ValueBuffersTest, TheNextRowsWaitForTheCopyOfTheLastUnlessTheyHaveRun) {
 }
 
 TEST_F(ValueBuffersTest, RowsBehindThoseOfAStepAreTokenZeroAtPositionZero) {
-  ASSERT_TRUE(buffers_.recorded()
-                  .Record({.ranges = program_.Ranges(),
-                           .rows_max = 8,
-                           .rows_limit = kRows,
-                           .has_weights = [](const OpRange&) { return true; },
-                           .run = [](const OpRange&, size_t) {}},
-                          device_)
+  ASSERT_TRUE(buffers_.captured()
+                  .Capture({.ranges = program_.Ranges(),
+                            .rows_max = 8,
+                            .rows_limit = kRows,
+                            .has_weights = [](const OpRange&) { return true; },
+                            .run = [](const OpRange&, size_t) {}},
+                           device_)
                   .ok());
   const std::vector<uint32_t> before(8, 77);
   ASSERT_TRUE(buffers_.SetRows({before, before}).ok());

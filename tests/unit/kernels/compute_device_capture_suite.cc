@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What every ComputeDevice does with recorded work: the bits of the calls, in order with others, on
-// what memory holds then; and what cannot be recorded is an error that leaves the device as it was.
+// What every ComputeDevice does with captured work: the bits of the calls, in order with others, on
+// what memory holds then; and what cannot be captured is an error that leaves the device as it was.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace lamina::kernels {
 namespace {
 
 // Dense layers, a copy on the device and one to the host.
-class ComputeDeviceRecords : public testing::Test {
+class ComputeDeviceCaptures : public testing::Test {
  protected:
   static constexpr size_t kRows = 5;
   static constexpr size_t kWidth = 96;
@@ -78,7 +78,7 @@ class ComputeDeviceRecords : public testing::Test {
   int calls_ = 0;
 };
 
-TEST_F(ComputeDeviceRecords, HaveTheBitsOfTheCallsOnWhatMemoryHoldsThen) {
+TEST_F(ComputeDeviceCaptures, HaveTheBitsOfTheCallsOnWhatMemoryHoldsThen) {
   std::vector<std::vector<float>> expected;
   for (uint64_t seed = 0; seed < 3; ++seed) {
     expected.push_back(Result(seed, [this] { Work(); }));
@@ -86,27 +86,27 @@ TEST_F(ComputeDeviceRecords, HaveTheBitsOfTheCallsOnWhatMemoryHoldsThen) {
   EXPECT_NE(expected[0], expected[1]);
   std::memset(host_.data, 0, kBytes);
 
-  const auto recorded = device_->Record([this] { Work(); });
+  const auto captured = device_->Capture([this] { Work(); });
 
-  ASSERT_TRUE(recorded.ok()) << recorded.status();
+  ASSERT_TRUE(captured.ok()) << captured.status();
   ASSERT_TRUE(device_->Synchronize().ok());
-  EXPECT_EQ(*reinterpret_cast<const float*>(host_.data), 0.0f) << "recording ran the work";
-  EXPECT_EQ(*recorded == nullptr, device_->is_host());
+  EXPECT_EQ(*reinterpret_cast<const float*>(host_.data), 0.0f) << "capture ran the work";
+  EXPECT_EQ(*captured == nullptr, device_->is_host());
   EXPECT_EQ(calls_, device_->is_host() ? 3 : 4);
-  if (*recorded == nullptr) {
+  if (*captured == nullptr) {
     return;  // Calls cost no more.
   }
   for (const uint64_t seed : {2, 0, 1, 2}) {
-    EXPECT_EQ(Result(seed, [&] { (*recorded)->Replay(); }), expected[seed]) << "input " << seed;
+    EXPECT_EQ(Result(seed, [&] { (*captured)->Replay(); }), expected[seed]) << "input " << seed;
   }
   EXPECT_EQ(calls_, 4);
 }
 
-TEST_F(ComputeDeviceRecords, RunInOrderWithCallsAndEachOther) {
+TEST_F(ComputeDeviceCaptures, RunInOrderWithCallsAndEachOther) {
   const std::vector<float> once = Result(1, [this] { Work(); });
-  const auto recorded = device_->Record([this] { Work(); });
-  ASSERT_TRUE(recorded.ok()) << recorded.status();
-  if (*recorded == nullptr) {
+  const auto captured = device_->Capture([this] { Work(); });
+  ASSERT_TRUE(captured.ok()) << captured.status();
+  if (*captured == nullptr) {
     return;
   }
   const std::vector<float> twice = Result(1, [this] {
@@ -117,18 +117,18 @@ TEST_F(ComputeDeviceRecords, RunInOrderWithCallsAndEachOther) {
   EXPECT_NE(once, twice);
 
   const std::vector<float> found = Result(1, [&] {
-    (*recorded)->Replay();
+    (*captured)->Replay();
     device_->Copy(in_.data, out_.data, kBytes);
-    (*recorded)->Replay();
+    (*captured)->Replay();
   });
 
   EXPECT_EQ(found, twice);
 }
 
-TEST_F(ComputeDeviceRecords, WhatWaitsOrTakesMemoryCannotBeRecorded) {
+TEST_F(ComputeDeviceCaptures, WhatWaitsOrTakesMemoryCannotBeCaptured) {
   const std::vector<float> expected = Result(4, [this] { Work(); });
   absl::Status inside;
-  const auto waits = device_->Record([&] {
+  const auto waits = device_->Capture([&] {
     Work();
     inside = device_->Synchronize();
     Work();
@@ -138,7 +138,7 @@ TEST_F(ComputeDeviceRecords, WhatWaitsOrTakesMemoryCannotBeRecorded) {
     return;
   }
   EXPECT_FALSE(inside.ok());
-  const auto allocates = device_->Record([&] {
+  const auto allocates = device_->Capture([&] {
     inside = device_->Allocate(1000).status();
     Work();
   });
@@ -151,7 +151,7 @@ TEST_F(ComputeDeviceRecords, WhatWaitsOrTakesMemoryCannotBeRecorded) {
     EXPECT_THAT(std::string(refused.get().status().message()), testing::HasSubstr("cuda:0"));
   }
   EXPECT_EQ(Result(4, [this] { Work(); }), expected) << "calls go on as before";
-  EXPECT_TRUE(device_->Record([this] { Work(); }).ok());
+  EXPECT_TRUE(device_->Capture([this] { Work(); }).ok());
 }
 
 }  // namespace

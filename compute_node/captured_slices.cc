@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compute_node/slice_recordings.h"
+#include "compute_node/captured_slices.h"
 
 #include <algorithm>
 
@@ -7,7 +7,7 @@
 
 namespace lamina::compute_node {
 
-absl::Status SliceRecordings::Record(const Work& work, kernels::ComputeDevice& device) {
+absl::Status CapturedSlices::Capture(const Work& work, kernels::ComputeDevice& device) {
   if (device.is_host() || work.rows_max == 0) {
     return absl::OkStatus();
   }
@@ -18,15 +18,15 @@ absl::Status SliceRecordings::Record(const Work& work, kernels::ComputeDevice& d
     }
   }
   ranges_ = work.ranges;
-  recorded_.resize(ranges_.size() * rows_.size());
-  absl::Status status = RecordRanges(work, device);
+  captured_.resize(ranges_.size() * rows_.size());
+  absl::Status status = CaptureRanges(work, device);
   if (!status.ok() || count() == 0) {
-    *this = SliceRecordings();
+    *this = CapturedSlices();
   }
   return status;
 }
 
-absl::Status SliceRecordings::RecordRanges(const Work& work, kernels::ComputeDevice& device) {
+absl::Status CapturedSlices::CaptureRanges(const Work& work, kernels::ComputeDevice& device) {
   size_t place = 0;
   for (const OpRange& range : ranges_) {
     const bool runs = work.has_weights(range);
@@ -35,7 +35,7 @@ absl::Status SliceRecordings::RecordRanges(const Work& work, kernels::ComputeDev
     }
     for (const size_t rows : rows_) {
       if (runs) {
-        LAMINA_ASSIGN_OR_RETURN(recorded_[place], device.Record([&] { work.run(range, rows); }));
+        LAMINA_ASSIGN_OR_RETURN(captured_[place], device.Capture([&] { work.run(range, rows); }));
       }
       ++place;
     }
@@ -43,7 +43,7 @@ absl::Status SliceRecordings::RecordRanges(const Work& work, kernels::ComputeDev
   return device.Synchronize();
 }
 
-kernels::RecordedWork* SliceRecordings::Find(const OpRange& range, size_t rows) const {
+kernels::CapturedGraph* CapturedSlices::Find(const OpRange& range, size_t rows) const {
   const auto count = std::lower_bound(rows_.begin(), rows_.end(), rows);
   if (count == rows_.end()) {
     return nullptr;
@@ -54,16 +54,16 @@ kernels::RecordedWork* SliceRecordings::Find(const OpRange& range, size_t rows) 
   }
   const auto place = static_cast<size_t>(found - ranges_.begin()) * rows_.size() +
                      static_cast<size_t>(count - rows_.begin());
-  return recorded_[place].get();
+  return captured_[place].get();
 }
 
-size_t SliceRecordings::RowsComputed(size_t count) const {
+size_t CapturedSlices::RowsComputed(size_t count) const {
   const auto next = std::lower_bound(rows_.begin(), rows_.end(), count);
   return next == rows_.end() ? count : *next;
 }
 
-size_t SliceRecordings::count() const {
-  return static_cast<size_t>(std::count_if(recorded_.begin(), recorded_.end(),
+size_t CapturedSlices::count() const {
+  return static_cast<size_t>(std::count_if(captured_.begin(), captured_.end(),
                                            [](const auto& work) { return work != nullptr; }));
 }
 

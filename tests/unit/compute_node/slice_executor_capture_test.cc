@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Recorded runs against runs op by op: the same bits, whatever lies behind the rows. On a device
-// that records nothing both are the same runs.
+// Captured runs against runs op by op: the same bits, whatever lies behind the rows. On a device
+// that captures nothing both are the same runs.
 
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@
 namespace lamina::compute_node {
 namespace {
 
-constexpr size_t kRowsMax = 12;     // For which runs are recorded,
+constexpr size_t kRowsMax = 12;     // For which runs are captured,
 constexpr size_t kBufferRows = 20;  // and that there is room for.
 
 // What a slice was seen to do.
@@ -97,12 +97,12 @@ Seen WholeStep(SliceExecutor& executor, size_t rows, uint64_t seed, ValueBuffers
   return run.Finish();
 }
 
-class SliceRecordTest : public ::testing::TestWithParam<std::tuple<const char*, DType>> {
+class SliceCaptureTest : public ::testing::TestWithParam<std::tuple<const char*, DType>> {
  protected:
-  ValueBuffers Recorded() {
+  ValueBuffers Captured() {
     ValueBuffers buffers = *executor().MakeBuffers(kBufferRows);
-    const absl::Status recorded = executor().Record(kRowsMax, buffers);
-    EXPECT_TRUE(recorded.ok()) << recorded;
+    const absl::Status captured = executor().Capture(kRowsMax, buffers);
+    EXPECT_TRUE(captured.ok()) << captured;
     return buffers;
   }
   SliceExecutor& executor() { return program_.executor(); }
@@ -111,29 +111,29 @@ class SliceRecordTest : public ::testing::TestWithParam<std::tuple<const char*, 
   Program program_{Spec(std::get<0>(GetParam())), std::get<1>(GetParam())};
 };
 
-TEST_P(SliceRecordTest, HasTheBitsOfOpsOneByOne) {
+TEST_P(SliceCaptureTest, HasTheBitsOfOpsOneByOne) {
   EXPECT_TRUE(executor().Prepare(kBufferRows).ok());
-  const bool records = !executor().device().is_host();
+  const bool captures = !executor().device().is_host();
   ValueBuffers plain = *executor().MakeBuffers(kBufferRows);
-  ValueBuffers recorded = Recorded();
-  EXPECT_EQ(recorded.recorded_rows().size(), records ? 5u : 0u);  // 1, 2, 4, 8, 16.
-  EXPECT_TRUE(plain.recorded_rows().empty());
+  ValueBuffers captured = Captured();
+  EXPECT_EQ(captured.captured_rows().size(), captures ? 5u : 0u);  // 1, 2, 4, 8, 16.
+  EXPECT_TRUE(plain.captured_rows().empty());
 
   // Shrinking and growing: rows behind those of a step hold what others left.
   for (const size_t rows : {12, 1, 3, 16, 17, 2}) {
     SCOPED_TRACE(absl::StrCat(rows, " rows"));
     const Seen expected = WholeStep(executor(), rows, rows, plain);
-    const Seen found = WholeStep(executor(), rows, rows, recorded);
+    const Seen found = WholeStep(executor(), rows, rows, captured);
     EXPECT_TRUE(found == expected);
     EXPECT_EQ(expected.replayed, 0u);
-    EXPECT_EQ(found.replayed, records && rows <= 16 ? slices() : 0u);
+    EXPECT_EQ(found.replayed, captures && rows <= 16 ? slices() : 0u);
   }
 }
 
-TEST_P(SliceRecordTest, LanesTakeTurnsWithRowsOfTheirOwn) {
+TEST_P(SliceCaptureTest, LanesTakeTurnsWithRowsOfTheirOwn) {
   EXPECT_TRUE(executor().Prepare(kBufferRows).ok());
-  ValueBuffers first = Recorded();
-  ValueBuffers second = Recorded();
+  ValueBuffers first = Captured();
+  ValueBuffers second = Captured();
   const Seen expected_first = WholeStep(executor(), 3, 1, first);
   const Seen expected_second = WholeStep(executor(), 7, 2, second);
 
@@ -149,17 +149,17 @@ TEST_P(SliceRecordTest, LanesTakeTurnsWithRowsOfTheirOwn) {
 }
 
 // As a new epoch does.
-TEST_P(SliceRecordTest, NewBuffersAreRecordedAnew) {
+TEST_P(SliceCaptureTest, NewBuffersAreCapturedAnew) {
   EXPECT_TRUE(executor().Prepare(kBufferRows).ok());
   ValueBuffers plain = *executor().MakeBuffers(kBufferRows);
   const Seen expected = WholeStep(executor(), 5, 9, plain);
   for (int epoch = 0; epoch < 3; ++epoch) {
-    ValueBuffers buffers = Recorded();
+    ValueBuffers buffers = Captured();
     EXPECT_TRUE(WholeStep(executor(), 5, 9, buffers) == expected) << "epoch " << epoch;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, SliceRecordTest,
+INSTANTIATE_TEST_SUITE_P(Models, SliceCaptureTest,
                          ::testing::Combine(::testing::Values("llama", "opt", "gpt_neox_parallel"),
                                             ::testing::Values(DType::kF32, DType::kBF16)),
                          [](const auto& test) {
@@ -168,26 +168,26 @@ INSTANTIATE_TEST_SUITE_P(Models, SliceRecordTest,
                          });
 
 // Of a stage, which has some slices' weights.
-TEST(SliceRecordStageTest, SlicesWithoutWeightsAreLeftOut) {
+TEST(SliceCaptureStageTest, SlicesWithoutWeightsAreLeftOut) {
   Program all(Spec("llama"), DType::kBF16);
   Program stage(Spec("llama"), DType::kBF16, /*slices_end=*/2);
   ValueBuffers of_all = *all.executor().MakeBuffers(kBufferRows);
   ValueBuffers of_stage = *stage.executor().MakeBuffers(kBufferRows);
-  ASSERT_TRUE(all.executor().Record(2, of_all).ok());
-  ASSERT_TRUE(stage.executor().Record(2, of_stage).ok());
+  ASSERT_TRUE(all.executor().Capture(2, of_all).ok());
+  ASSERT_TRUE(stage.executor().Capture(2, of_stage).ok());
 
   const size_t each = stage.executor().device().is_host() ? 0 : 2;  // For 1 row and 2.
-  EXPECT_EQ(of_all.recordings(), 3 * each);
-  EXPECT_EQ(of_stage.recordings(), 2 * each);
+  EXPECT_EQ(of_all.captured_graphs(), 3 * each);
+  EXPECT_EQ(of_stage.captured_graphs(), 2 * each);
 }
 
-TEST(SliceRecordStageTest, NoRowsAreNotRecorded) {
+TEST(SliceCaptureStageTest, NoRowsAreNotCaptured) {
   Program program(Spec("llama"), DType::kBF16);
   ValueBuffers buffers = *program.executor().MakeBuffers(kBufferRows);
 
-  ASSERT_TRUE(program.executor().Record(0, buffers).ok());
+  ASSERT_TRUE(program.executor().Capture(0, buffers).ok());
 
-  EXPECT_EQ(buffers.recordings(), 0u);
+  EXPECT_EQ(buffers.captured_graphs(), 0u);
 }
 
 }  // namespace
