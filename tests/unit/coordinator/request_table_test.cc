@@ -430,7 +430,7 @@ TEST_F(RequestTableTest, ABeamSearchRefusesWhatItWouldNotObey) {
        [](GenerateSpec& spec) {
          spec.sampling.logit_bias = {{1, 1.0f}};
        }},
-      {"form",
+      {"structured output",
        [](GenerateSpec& spec) {
          spec.sampling.form = {.kind = OutputForm::Kind::kRegex, .text = "a"};
        }},
