@@ -3,8 +3,10 @@
 
 import dataclasses
 import pathlib
+import time
 
 KIB = 2**10
+REPORT_SECONDS = 0.2  # Nodes report at times of their own.
 
 
 @dataclasses.dataclass
@@ -19,7 +21,11 @@ class NodeMemory:
 
 def of(running, name):
     """`running`: a cluster.Cluster. Without pages of files: the model's file stays in the page cache, whoever reads it."""
-    node = next(node for node in running.status()["nodes"] if node["name"] == name)
+    while True:
+        node = next(node for node in running.status()["nodes"] if node["name"] == name)
+        if node["memory_bytes"].get("weights"):
+            break
+        time.sleep(REPORT_SECONDS)
     lines = pathlib.Path(f"/proc/{running.pid(name)}/status").read_text().splitlines()
     fields = dict(line.split(":", 1) for line in lines if ":" in line)
     return NodeMemory(node["memory_bytes"], sum(KIB * int(fields[key].split()[0]) for key in ("RssAnon", "RssShmem")))
