@@ -37,7 +37,7 @@ class ModelWeights {
   // memory elsewhere. An error ends the loading.
   using Packed = std::function<absl::Status(model::OpId op, kernels::PackedLinear& linear)>;
 
-  // Of no op.
+  // Weights of no op at all.
   static ModelWeights None(kernels::ComputeDevice& device) {
     ModelWeights none;
     none.table_type_ = device.dense().compute_type();

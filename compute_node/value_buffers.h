@@ -51,7 +51,7 @@ class ValueBuffers {
   ~ValueBuffers() = default;
 
   size_t rows_max() const { return rows_max_; }
-  // Of the device, all allocations together.
+  // Bytes of all allocations on the device.
   uint64_t bytes() const;
   // Every allocation of the device, and of the host: these for registration with a transport.
   std::vector<absl::Span<std::byte>> DeviceAllocations() const;

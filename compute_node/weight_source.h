@@ -78,7 +78,7 @@ class ResidentWeights final : public HeldWeights {
   // The device must outlive this.
   explicit ResidentWeights(kernels::ComputeDevice& device)
       : ResidentWeights(device, ModelWeights::None(device)) {}
-  // With these at the beginning.
+  // Holds these from the beginning.
   ResidentWeights(kernels::ComputeDevice& device, ModelWeights weights)
       : device_(device), weights_(std::move(weights)) {}
 

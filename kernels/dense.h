@@ -51,7 +51,7 @@ class PackedLinear {
   virtual ~PackedLinear() = default;
   virtual size_t in_features() const = 0;
   virtual size_t out_features() const = 0;
-  // Of all that was packed, wherever it lies.
+  // Bytes of all that was packed, wherever it lies.
   virtual uint64_t bytes() const = 0;
 
   // What products read, apart from biases, so that it can lie elsewhere between products. None: the

@@ -15,6 +15,7 @@
 #include "control/transport_fault.h"
 #include "coordinator/member_trial.h"
 #include "coordinator/node_costs.h"
+#include "tests/unit/coordinator/small_limits.h"
 #include "tests/unit/coordinator/stub_port.h"
 
 namespace lamina::coordinator {
@@ -53,13 +54,7 @@ EngineOptions Options() {
           .layers = {{.query_heads = 2, .kv_heads = 2, .head_dim = 16}},
           .model_fingerprint = "model",
           .transports = {"ucx://", "shm://"},
-          .scheduler = {.rows_max = 4,
-                        .step_tokens_max = 16,
-                        .chunk_tokens = 8,
-                        .scratch_tokens = 64,
-                        .sequence_tokens_max = 64,
-                        .running_max = 4,
-                        .waiting_max = 4},
+          .scheduler = SmallLimits(),
           .node_silence_max = Seconds(10)};
 }
 

@@ -22,6 +22,7 @@
 #include "coordinator/cluster_service.h"
 #include "tests/support/id_tokenizer.h"
 #include "tests/unit/coordinator/node_client.h"
+#include "tests/unit/coordinator/small_limits.h"
 
 namespace lamina::coordinator {
 
@@ -33,13 +34,7 @@ inline EngineOptions MakeOptions() {
           .vocabulary = kVocabulary,
           .model_fingerprint = "model",
           .transports = {"fake://one", "fake://other"},
-          .scheduler = {.rows_max = 4,
-                        .step_tokens_max = 16,
-                        .chunk_tokens = 8,
-                        .scratch_tokens = 64,
-                        .sequence_tokens_max = 64,
-                        .running_max = 4,
-                        .waiting_max = 4}};
+          .scheduler = SmallLimits()};
 }
 
 // The tokens of one request.

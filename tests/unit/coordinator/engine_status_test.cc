@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "coordinator/node_costs.h"
+#include "tests/unit/coordinator/small_limits.h"
 #include "tests/unit/coordinator/stub_port.h"
 
 namespace lamina::coordinator {
@@ -23,13 +24,7 @@ EngineOptions Options() {
                     {.name = "m0", .is_memory = true},
                     {.name = "m1", .is_memory = true}},
           .layers = {{.query_heads = 2, .kv_heads = 2, .head_dim = 16}},
-          .scheduler = {.rows_max = 4,
-                        .step_tokens_max = 16,
-                        .chunk_tokens = 8,
-                        .scratch_tokens = 64,
-                        .sequence_tokens_max = 64,
-                        .running_max = 4,
-                        .waiting_max = 4}};
+          .scheduler = SmallLimits()};
 }
 
 // What an engine of these options has, its nodes attached.

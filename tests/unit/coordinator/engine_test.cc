@@ -11,6 +11,7 @@
 
 #include "common/version.h"
 #include "tests/support/id_tokenizer.h"
+#include "tests/unit/coordinator/small_limits.h"
 
 namespace lamina::coordinator {
 namespace {
@@ -25,13 +26,7 @@ EngineOptions OneComputeTwoMemoryNodes() {
           .layers = {{.query_heads = 1, .kv_heads = 1, .head_dim = 16}},
           .vocabulary = kVocabulary,
           .model_fingerprint = "model",
-          .scheduler = {.rows_max = 4,
-                        .step_tokens_max = 16,
-                        .chunk_tokens = 8,
-                        .scratch_tokens = 64,
-                        .sequence_tokens_max = 64,
-                        .running_max = 4,
-                        .waiting_max = 4}};
+          .scheduler = SmallLimits()};
 }
 
 // A node that takes part in every epoch, and never does a step.

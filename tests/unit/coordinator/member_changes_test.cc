@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/version.h"
+#include "tests/unit/coordinator/small_limits.h"
 #include "tests/unit/coordinator/stub_port.h"
 
 namespace lamina::coordinator {
@@ -47,13 +48,7 @@ EngineOptions Options() {
           .layers = {{.query_heads = 2, .kv_heads = 2, .head_dim = 16},
                      {.query_heads = 2, .kv_heads = 2, .head_dim = 16}},
           .model_fingerprint = "model",
-          .scheduler = {.rows_max = 4,
-                        .step_tokens_max = 16,
-                        .chunk_tokens = 8,
-                        .scratch_tokens = 64,
-                        .sequence_tokens_max = 64,
-                        .running_max = 4,
-                        .waiting_max = 4}};
+          .scheduler = SmallLimits()};
 }
 
 class MemberChangesTest : public ::testing::Test {
