@@ -85,6 +85,17 @@ absl::Status StreamedWeights::Load(const SliceProgram& program, const model::Wei
                                    absl::Span<const model::OpId> ops,
                                    const ModelWeights::Progress& progress) {
   Drop();
+  const absl::Status loaded = LoadAll(program, source, ops, progress);
+  if (!loaded.ok()) {
+    Drop();
+  }
+  return loaded;
+}
+
+absl::Status StreamedWeights::LoadAll(const SliceProgram& program,
+                                      const model::WeightSource& source,
+                                      absl::Span<const model::OpId> ops,
+                                      const ModelWeights::Progress& progress) {
   // Sizes before anything is packed: elements in the compute type.
   const uint64_t element = DTypeBytes(device_.dense().compute_type());
   std::vector<uint64_t> bytes(program.slice_count(), 0);

@@ -89,6 +89,9 @@ class StreamedWeights final : public HeldWeights {
     std::atomic<SlotState> state{SlotState::kEmpty};
   };
 
+  // As Load(), but for what it leaves behind after an error.
+  absl::Status LoadAll(const SliceProgram& program, const model::WeightSource& source,
+                       absl::Span<const model::OpId> ops, const ModelWeights::Progress& progress);
   absl::Status Stow(Slice& slice, kernels::PackedLinear& linear);
   absl::Status MakeSlots();
   // Of the slot that holds the slice, or is to hold it; orders it where it is on no slot. With

@@ -58,8 +58,8 @@ class WeightSource {
 // A source that a node loads from the model's file.
 class HeldWeights : public WeightSource {
  public:
-  // Loads what slices [first, end) of the program need, in the place of what was there: `ops`,
-  // those of SliceProgram::OpsOf(). No slice may run meanwhile. Nothing is there after an error.
+  // Loads what the ops need, in the place of what was there: those of SliceProgram::OpsOf() of the
+  // slices that run here. No slice may run meanwhile. Nothing is there after an error.
   // Errors: those of ModelWeights::Load() and of where else weights are kept.
   virtual absl::Status Load(const SliceProgram& program, const model::WeightSource& source,
                             absl::Span<const model::OpId> ops,

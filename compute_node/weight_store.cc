@@ -15,9 +15,8 @@ namespace lamina::compute_node {
 
 absl::Status WeightStore::Error(const char* what) const {
   const int error = errno;
-  return absl::ErrnoToStatus(error == ENOSPC || error == EDQUOT ? ENOMEM : error,
-                             absl::StrCat("weights_store ", directory_, ": ", what, " behind ",
-                                          FormatBytes(end_), " of weights"));
+  return absl::ErrnoToStatus(error, absl::StrCat("weights_store ", directory_, ": ", what,
+                                                 " behind ", FormatBytes(end_), " of weights"));
 }
 
 absl::StatusOr<std::unique_ptr<WeightStore>> WeightStore::Create(std::string directory) {

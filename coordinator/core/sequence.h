@@ -76,7 +76,7 @@ struct alignas(64) Sequence {
   std::vector<float> logprobs;         // Score.
   std::vector<plan::TokenRank> ranks;  // The same.
 
-  // Of what a step reads, the lines of a cache.
+  // Has the processor fetch the cache lines that a step reads.
   void Prefetch() const {
     __builtin_prefetch(this);
     __builtin_prefetch(&seen);

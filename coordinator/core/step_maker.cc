@@ -10,7 +10,7 @@
 namespace lamina::core {
 namespace {
 
-// Of a token that a chunk samples.
+// Stands for the row of a token that a chunk samples.
 constexpr uint32_t kNoRow = UINT32_MAX;
 
 // The tokens in the order of their rows, which have moved; those of chunks stay behind them.

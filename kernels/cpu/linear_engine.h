@@ -77,7 +77,7 @@ absl::StatusOr<std::unique_ptr<LinearEngine>> MakeOnednnLinearEngine(DType compu
                                                                      ThreadPool& pool);
 
 // MakeCpuDense() with oneDNN wherever it is row-invariant, also where the fallback GEMM is faster.
-// For tests of its loops.
+// Tests of its loops use it.
 std::unique_ptr<Dense> MakeCpuDenseOfOnednn(const DenseOptions& options);
 
 }  // namespace lamina::kernels::cpu

@@ -3,8 +3,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 #include <numeric>
 #include <random>
@@ -100,12 +102,53 @@ TEST(WeightStoreTest, BytesComeBackAndNoNameIsLeft) {
   EXPECT_EQ((*store)->Read(1000, absl::MakeSpan(read)).code(), absl::StatusCode::kDataLoss);
 }
 
+// A limit of the process stands in for a disk that is full.
+TEST(WeightStoreTest, AFileThatCannotGrowIsAnErrorAndKeepsWhatItHas) {
+  auto store = WeightStore::Create(testing::TempDir());
+  ASSERT_TRUE(store.ok()) << store.status();
+  const std::vector<std::byte> first(1000, std::byte{3});
+  ASSERT_TRUE((*store)->Append(first).ok());
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit small{.rlim_cur = 4096, .rlim_max = before.rlim_max};
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const auto second = (*store)->Append(std::vector<std::byte>(10'000, std::byte{7}));
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, handler);
+
+  EXPECT_THAT(second.status().ToString(),
+              testing::AllOf(HasSubstr("cannot write"), HasSubstr("File too large")));
+  EXPECT_EQ((*store)->bytes(), 1000u);
+  std::vector<std::byte> read(1000);
+  ASSERT_TRUE((*store)->Read(0, absl::MakeSpan(read)).ok());
+  EXPECT_EQ(read, first);
+}
+
 TEST(WeightStoreTest, AFolderThatIsNotThereIsNamed) {
   const auto store = WeightStore::Create("/nowhere/at/all");
   EXPECT_THAT(store.status().ToString(), HasSubstr("weights_store /nowhere/at/all"));
 }
 
 // --- steps -----------------------------------------------------------------------------------
+
+// A file that has been cut short.
+class EndingSource final : public model::WeightSource {
+ public:
+  EndingSource(const model::WeightSource& source, int reads) : source_(source), left_(reads) {}
+
+  const std::vector<model::TensorInfo>& tensors() const override { return source_.tensors(); }
+  const model::TensorInfo* Find(absl::string_view name) const override {
+    return source_.Find(name);
+  }
+  absl::Status Read(absl::string_view name, uint64_t first, absl::Span<float> out) const override {
+    return left_-- > 0 ? source_.Read(name, first, out) : absl::DataLossError("it ends here");
+  }
+
+ private:
+  const model::WeightSource& source_;
+  mutable int left_;
+};
 
 class StreamedWeightsTest : public testing::TestWithParam<DType> {
  protected:
@@ -143,6 +186,45 @@ TEST_P(StreamedWeightsTest, StepsHaveTheBitsOfResidentWeights) {
       }
     }
   }
+}
+
+// Experts of a layer come together.
+TEST_P(StreamedWeightsTest, MixturesOfExpertsHaveTheBitsOfResidentWeights) {
+  test_support::RandomModelSpec spec = Spec("llama");
+  spec.model_type = "mixtral";
+  spec.layers = 6;
+  spec.experts = 4;
+  spec.experts_per_token = 2;
+  Program program(spec, GetParam());
+  kernels::ComputeDevice& device = program.executor().device();
+  const std::vector<float> expected = RunStep(program.executor());
+  const uint64_t all = program.executor().weight_source().weights().bytes();
+  StreamedWeights weights(device, {.budget = all * 6 / 10, .directory = testing::TempDir()});
+  const absl::Status loaded = Load(program, weights);
+  ASSERT_TRUE(loaded.ok()) << loaded;
+  EXPECT_THAT(weights.Describe(), HasSubstr("through 2 slots"));
+  const auto executor =
+      SliceExecutor::Create(program.model().graph, weights, device, /*head_columns=*/64);
+  ASSERT_TRUE(executor.ok()) << executor.status();
+  EXPECT_EQ(RunStep(**executor), expected);
+}
+
+// What was there before is gone too.
+TEST_P(StreamedWeightsTest, NothingIsThereAfterAnError) {
+  test_support::RandomModelSpec spec = Spec("llama");
+  spec.layers = 8;
+  Program program(spec, GetParam());
+  const uint64_t all = program.executor().weight_source().weights().bytes();
+  StreamedWeights weights(program.executor().device(),
+                          {.budget = all * 7 / 10, .directory = testing::TempDir()});
+  ASSERT_TRUE(Load(program, weights).ok());
+  const SliceProgram& slices = program.executor().program();
+  const EndingSource ends(*program.model().weights, /*reads=*/20);
+  const absl::Status cut = weights.Load(slices, ends, Ops(slices), [](double) {});
+  EXPECT_EQ(cut.code(), absl::StatusCode::kDataLoss) << cut;
+  EXPECT_EQ(weights.bytes(), 0u);
+  EXPECT_EQ(weights.Describe(), "");
+  EXPECT_TRUE(Load(program, weights).ok());
 }
 
 TEST_P(StreamedWeightsTest, ALargeBudgetKeepsAllWeights) {
