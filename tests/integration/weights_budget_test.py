@@ -16,6 +16,10 @@ def streaming(budget="160MiB", **keys):
     return {"compute": [{"name": "c0", "weights_budget": budget, **keys}]}
 
 
+def serves(cluster):
+    return cluster.status()["state"].startswith("serving")  # Perhaps without a node that is lost.
+
+
 class WeightsBudgetTest(unittest.TestCase):
 
     def setUp(self):
@@ -34,9 +38,17 @@ class WeightsBudgetTest(unittest.TestCase):
                 self.assertEqual(len(status["lanes"]), 1)
                 self.assertRegex(cluster.log("c0"), r"weights: \d+ of 31 slices come from")
                 self.assertEqual(list(Path(store).iterdir()), [])
-                # A node that is lost ends an epoch in the middle of a step.
+                # Nodes that are lost end epochs in the middle of a step; the compute node loads anew.
                 cluster.kill("m0")
                 self.assertEqual(answers(self, cluster), expected)
+                cluster.kill("c0")
+                cluster.await_true(lambda: not serves(cluster), "the loss of c0")
+                cluster.start("c0")
+                cluster.await_true(lambda: serves(cluster), "c0 again", ["c0", "m1"])
+                self.assertEqual(answers(self, cluster), expected)
+                self.assertEqual(list(Path(store).iterdir()), [])
+        with harness.Cluster(policy="local", memory=[], **streaming(capacity="256MiB")) as cluster:
+            self.assertEqual(answers(self, cluster), expected)
         with harness.Cluster(policy="fetch_heads", fetch={"window": "16MiB"}, limits={"sequence_tokens_max": 256}, **streaming()) as cluster:
             self.assertEqual(answers(self, cluster), expected)
 
