@@ -7,11 +7,8 @@
 namespace lamina::compute_node {
 
 absl::Status FetchAttention::BeginStep(Lane& lane, const PathRows& rows) {
-  if (lane.plan.recomputed > 0 && context_.config.activation_width == 0) {
-    return absl::InternalError("plan recomputes from activations in an epoch that keeps none");
-  }
   LAMINA_ASSIGN_OR_RETURN(runs_, RunsOf(context_.sequences, lane, rows));
-  fetched_.BeginStep(lane, runs_);
+  LAMINA_RETURN_IF_ERROR(fetched_.BeginStep(lane, runs_));
   for (const ChunkRows& chunk : ChunksOf(lane, rows)) {
     const uint64_t end = uint64_t{chunk.plan.first_token} + chunk.plan.tokens;
     if (chunk.plan.scratch_offset + end > context_.config.scratch_tokens) {

@@ -31,6 +31,7 @@ class FetchAttention final : public AttentionPath {
 
   absl::Status Prepare() override { return fetched_.Prepare(); }
   absl::Status Open() override { return sender_.Open(); }
+  absl::Status Apply(const plan::StepPlan& plan) override { return fetched_.Apply(plan); }
   absl::Status BeginStep(Lane& lane, const PathRows& rows) override;
   absl::Status Attend(Lane& lane) override;
   bool Await(Lane& lane) override;

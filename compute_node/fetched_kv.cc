@@ -13,6 +13,7 @@ FetchedKv::FetchedKv(const WorkerContext& context, const kernels::AttentionKerne
     : context_(context),
       kernel_(kernel),
       recompute_(context.config, context.executor),
+      splits_(MakeFetchSplits(context.config)),
       lanes_(context.config.lanes) {
   const plan::EpochConfig& config = context.config;
   // Scratch of the layer with most to a row serves all.
@@ -21,7 +22,6 @@ FetchedKv::FetchedKv(const WorkerContext& context, const kernels::AttentionKerne
                        [](const auto& a, const auto& b) { return a.q_width() < b.q_width(); });
   scratch_ = kernel.MakeScratch(*widest, config.rows_max, config.sequence_tokens_max,
                                 context.pool.threads());
-  extents_.reserve(2 * size_t{config.rows_max});
   items_.reserve(config.rows_max);
   for (LaneState& lane : lanes_) {
     lane.streams.resize(config.memory_nodes.size());
@@ -43,21 +43,29 @@ absl::Status FetchedKv::Prepare() {
   return absl::OkStatus();
 }
 
-void FetchedKv::BeginStep(const Lane& lane, absl::Span<const RowRun> runs) {
+absl::Status FetchedKv::BeginStep(const Lane& lane, absl::Span<const RowRun> runs) {
   LaneState& state = lanes_[lane.index];
+  size_t extents = 0;
   for (uint32_t node = 0; node < state.streams.size(); ++node) {
     Stream& stream = state.streams[node];
     stream.rows.clear();
     stream.runs.clear();
+    stream.stretches.clear();
     stream.pieces.clear();
     stream.piece = 0;
     for (const RowRun& run : runs) {
       if (plan::Holds(context_.config, node, run.memory_node)) {
+        LAMINA_ASSIGN_OR_RETURN(plan::FetchSplit split, splits_->Of(run, lane.plan));
         stream.rows.push_back(run);
-        stream.runs.push_back(plan::FetchRunOf(run.first_token, run.tokens, lane.plan.recomputed));
+        stream.runs.push_back(split.run);
+        extents += split.stretches.size() + 1;
+        stream.stretches.push_back(std::move(split.stretches));
       }
     }
   }
+  extents_.reserve(extents);
+  recomputed_.reserve(runs.size());
+  return absl::OkStatus();
 }
 
 bool FetchedKv::BeginLayer(const Lane& lane) {
@@ -155,14 +163,46 @@ absl::Status FetchedKv::Recompute(Lane& lane, uint32_t node, const plan::FetchPi
   const plan::FetchPiece& rest = stream.pieces[stream.piece + 1];
   const uint32_t head_dim = context_.config.layers[layer].head_dim;
   positions_.clear();
+  recomputed_.clear();
+  uint32_t slot = 0;
   for (uint32_t i = piece.first_run; i < piece.runs_end; ++i) {
-    for (uint32_t token = 0; token < stream.runs[i].recomputed; ++token) {
-      positions_.push_back(token);
+    uint32_t position = 0;
+    for (const plan::FetchStretch& stretch : stream.stretches[i]) {
+      for (uint32_t token = 0; stretch.activations && token < stretch.tokens; ++token) {
+        positions_.push_back(position + token);
+      }
+      position += stretch.tokens;
     }
+    if (stream.runs[i].recomputed > 0) {
+      recomputed_.push_back({.first_slot = slot, .tokens = stream.runs[i].recomputed});
+    }
+    slot += stream.runs[i].recomputed_slots();
   }
   BFloat16* const k = Payload(lane, node, stream.taken + 2);
-  return recompute_.Run(layer, activations, positions_, k, k + rest.elements(head_dim),
-                        size_t{rest.slots} * head_dim);
+  return recompute_.Run(layer, {.activations = activations, .positions = positions_},
+                        {.slots = recomputed_,
+                         .k = k,
+                         .v = k + rest.elements(head_dim),
+                         .head_stride = size_t{rest.slots} * head_dim});
+}
+
+// Extents that touch are one: tiles are read whole.
+void FetchedKv::AppendExtents(const Stream& stream, uint32_t run, uint32_t recomputed_slot,
+                              uint32_t slot) {
+  const size_t first = extents_.size();
+  const auto append = [&](uint32_t from, uint32_t tokens) {
+    if (extents_.size() > first && extents_.back().first_slot + extents_.back().tokens == from) {
+      extents_.back().tokens += tokens;
+    } else if (tokens > 0) {
+      extents_.push_back({.first_slot = from, .tokens = tokens});
+    }
+  };
+  for (const plan::FetchStretch& stretch : stream.stretches[run]) {
+    uint32_t& from = stretch.activations ? recomputed_slot : slot;
+    append(from, stretch.tokens);
+    from += stretch.tokens;
+  }
+  append(slot, stream.runs[run].tokens);
 }
 
 // K and V of the piece lie from `k` on.
@@ -191,11 +231,8 @@ void FetchedKv::Attend(Lane& lane, uint32_t node, const plan::FetchPiece& piece,
     kernels::StoreKv(part, qkv.row(row) + first_k, qkv.row(row) + first_k + shape.kv_width(),
                      qkv.stride, {&own, 1}, k, v, head_stride);
     const auto first_extent = extents_.size();
-    if (run.recomputed > 0) {
-      extents_.push_back({.first_slot = recomputed, .tokens = run.recomputed});
-      recomputed += run.recomputed;
-    }
-    extents_.push_back({.first_slot = slot, .tokens = run.fetched() + run.tokens});
+    AppendExtents(stream, i, recomputed, slot);
+    recomputed += run.recomputed_slots();
     items_.push_back({.extents = absl::MakeConstSpan(extents_).subspan(first_extent),
                       .first_position = run.before,
                       .query_tokens = run.tokens,

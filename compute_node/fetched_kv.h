@@ -5,8 +5,8 @@
 // the rows' own K and V are stored into the slots that the piece leaves for them.
 //
 // A piece holds whole sequences of some heads, so a head's outputs are complete with it, and have
-// the bits of any other path. Where a step recomputes, K and V of a sequence's first tokens are
-// made here from a piece of activations, while the piece with the others is on its way.
+// the bits of any other path. Tokens that come as activations (fetch_splits.h) have their K and V
+// made here, while the piece with the others is on its way.
 //
 // Threading: the data thread. Allocation: per epoch, and when a step begins.
 
@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "compute_node/fetch_splits.h"
 #include "compute_node/kv_recompute.h"
 #include "compute_node/lane.h"
 #include "compute_node/peers.h"
@@ -38,8 +39,12 @@ class FetchedKv {
   // Errors: as KvRecompute::Prepare(), where the epoch keeps activations.
   absl::Status Prepare();
 
+  // A plan whose step begins. Errors: as FetchSplits::Apply().
+  absl::Status Apply(const plan::StepPlan& plan) { return splits_->Apply(plan); }
+
   // These rows of the lane's step attend here; each run is of one sequence.
-  void BeginStep(const Lane& lane, absl::Span<const RowRun> runs);
+  // Errors: as FetchSplits::Of().
+  absl::Status BeginStep(const Lane& lane, absl::Span<const RowRun> runs);
 
   // q, k and v of the lane's slice are there: from now on Poll() attends its pieces. Whether there
   // are any.
@@ -54,7 +59,8 @@ class FetchedKv {
   // What one memory node sends of one lane.
   struct Stream {
     std::vector<RowRun> rows;
-    std::vector<plan::FetchRun> runs;  // The same.
+    std::vector<plan::FetchRun> runs;                        // The same.
+    std::vector<std::vector<plan::FetchStretch>> stretches;  // Of the tokens before each.
     std::vector<plan::FetchPiece> pieces;
     size_t piece = 0;    // Next of these.
     uint64_t taken = 0;  // Pieces in the epoch.
@@ -69,15 +75,20 @@ class FetchedKv {
   absl::Status Recompute(Lane& lane, uint32_t node, const plan::FetchPiece& piece,
                          const BFloat16* activations);
   void Attend(Lane& lane, uint32_t node, const plan::FetchPiece& piece, BFloat16* k);
+  // Appends where the tokens before a run are in a piece, and its own behind them: the recomputed
+  // ones from one slot on, the others from another.
+  void AppendExtents(const Stream& stream, uint32_t run, uint32_t recomputed_slot, uint32_t slot);
   BFloat16* Payload(const Lane& lane, uint32_t node, uint64_t piece) const;
 
   const WorkerContext& context_;
   const kernels::AttentionKernel& kernel_;
   std::unique_ptr<kernels::AttentionScratch> scratch_;
   KvRecompute recompute_;
+  std::unique_ptr<FetchSplits> splits_;
   std::vector<LaneState> lanes_;
   std::vector<Extent> extents_;      // Of the items.
-  std::vector<uint32_t> positions_;  // Of tokens that are recomputed.
+  std::vector<uint32_t> positions_;  // Of tokens that are recomputed,
+  std::vector<Extent> recomputed_;   // and their slots.
   std::vector<kernels::AttentionItem> items_;
 };
 

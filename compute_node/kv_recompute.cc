@@ -58,53 +58,67 @@ absl::StatusOr<bool> KvRecompute::SameWithoutQueries(uint32_t layer) {
   for (BFloat16& value : activations) {
     value = ToBFloat16(static_cast<float>(random.Below(2001)) / 1000.0f - 1.0f);
   }
-  std::vector<uint32_t> positions(kRows);
-  std::iota(positions.begin(), positions.end(), 0);
-  const size_t plane = kRows * shape.kv_width();
-  std::vector<BFloat16> with(2 * plane);
-  std::vector<BFloat16> without(2 * plane);
+  std::vector<BFloat16> with(2 * kRows * shape.kv_width());
+  std::vector<BFloat16> without(with.size());
   for (std::vector<BFloat16>* kv : {&with, &without}) {
-    LAMINA_RETURN_IF_ERROR(Run(layer, activations.data(), positions, kv->data(), kv->data() + plane,
-                               kRows * shape.head_dim));
+    LAMINA_RETURN_IF_ERROR(RunTry(layer, activations, absl::MakeSpan(*kv)));
     first_columns_[layer] = shape.q_width() / kColumnsStep * kColumnsStep;
   }
-  return std::memcmp(with.data(), without.data(), 2 * plane * sizeof(BFloat16)) == 0;
+  return std::memcmp(with.data(), without.data(), with.size() * sizeof(BFloat16)) == 0;
+}
+
+absl::Status KvRecompute::RunTry(uint32_t layer, absl::Span<const BFloat16> activations,
+                                 absl::Span<BFloat16> kv) {
+  const AttentionDescriptor& shape = config_.layers[layer];
+  std::vector<uint32_t> positions(kRows);
+  std::iota(positions.begin(), positions.end(), 0);
+  const Extent slots{.first_slot = 0, .tokens = kRows};
+  return Run(layer, {.activations = activations.data(), .positions = positions},
+             {.slots = {&slots, 1},
+              .k = kv.data(),
+              .v = kv.data() + kRows * shape.kv_width(),
+              .head_stride = kRows * shape.head_dim});
 }
 
 absl::StatusOr<uint32_t> KvRecompute::Try() {
   const AttentionDescriptor& shape = config_.layers[0];
   const std::vector<BFloat16> activations(kRows * config_.activation_width);
-  std::vector<uint32_t> positions(kRows);
-  std::iota(positions.begin(), positions.end(), 0);
-  const size_t plane = kRows * shape.kv_width();
-  std::vector<BFloat16> kv(2 * plane);
-  LAMINA_RETURN_IF_ERROR(
-      Run(0, activations.data(), positions, kv.data(), kv.data() + plane, kRows * shape.head_dim));
+  std::vector<BFloat16> kv(2 * kRows * shape.kv_width());
+  LAMINA_RETURN_IF_ERROR(RunTry(0, activations, absl::MakeSpan(kv)));
   return static_cast<uint32_t>(kRows);
 }
 
-absl::Status KvRecompute::Run(uint32_t layer, const BFloat16* activations,
-                              absl::Span<const uint32_t> positions, BFloat16* k, BFloat16* v,
-                              size_t head_stride) {
+absl::Status KvRecompute::Run(uint32_t layer, const Tokens& tokens, const Planes& planes) {
   const AttentionDescriptor& shape = config_.layers[layer];
   const size_t width = config_.activation_width;
-  for (size_t first = 0; first < positions.size(); first += kRows) {
-    const size_t rows = std::min(kRows, positions.size() - first);
+  auto extent = planes.slots.begin();
+  uint32_t taken = 0;  // Of the extent.
+  for (size_t first = 0; first < tokens.positions.size(); first += kRows) {
+    const size_t rows = std::min(kRows, tokens.positions.size() - first);
     LAMINA_RETURN_IF_ERROR(buffers_.SetRows({.token_ids = absl::MakeConstSpan(ids_).first(rows),
-                                             .positions = positions.subspan(first, rows)}));
+                                             .positions = tokens.positions.subspan(first, rows)}));
     const kernels::ActivationView in =
         buffers_.Activations(KvInputOf(executor_.program(), layer), rows);
     for (size_t i = 0; i < rows; ++i) {
-      std::copy_n(activations + (first + i) * width, width,
+      std::copy_n(tokens.activations + (first + i) * width, width,
                   static_cast<BFloat16*>(in.data) + i * in.stride);
     }
     executor_.RunKvOps(layer, first_columns_[layer], buffers_);
     const auto qkv = executor_.QkvRows(layer, rows, buffers_);
-    const Extent slots{.first_slot = static_cast<uint32_t>(first),
-                       .tokens = static_cast<uint32_t>(rows)};
-    kernels::StoreKv(shape, qkv.row(0) + shape.q_width(),
-                     qkv.row(0) + shape.q_width() + shape.kv_width(), qkv.stride, {&slots, 1}, k, v,
-                     head_stride);
+    for (uint32_t row = 0; row < rows;) {
+      const Extent slots{
+          .first_slot = extent->first_slot + taken,
+          .tokens = std::min(static_cast<uint32_t>(rows) - row, extent->tokens - taken)};
+      const BFloat16* const k = qkv.row(row) + shape.q_width();
+      kernels::StoreKv(shape, k, k + shape.kv_width(), qkv.stride, {&slots, 1}, planes.k, planes.v,
+                       planes.head_stride);
+      row += slots.tokens;
+      taken += slots.tokens;
+      if (taken == extent->tokens) {
+        ++extent;
+        taken = 0;
+      }
+    }
   }
   return absl::OkStatus();
 }

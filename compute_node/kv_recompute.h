@@ -18,6 +18,7 @@
 #include "absl/types/span.h"
 #include "common/attention_descriptor.h"
 #include "common/dtype.h"
+#include "common/extent.h"
 #include "compute_node/slice_executor.h"
 #include "compute_node/value_buffers.h"
 #include "plan/epoch_config.h"
@@ -41,16 +42,31 @@ class KvRecompute {
   // Errors: as Run().
   absl::StatusOr<uint32_t> Try();
 
-  // Stores K and V of the layer's tokens at these positions into slots 0, 1, 2, ... of the planes.
-  // Shapes: activations  [positions, activation_width]; k, v  as kernels::KvView of the host
-  // Errors: those of the device.
+  // Tokens of a layer.
+  // Shapes: activations  [positions, activation_width]
+  struct Tokens {
+    const BFloat16* activations = nullptr;
+    absl::Span<const uint32_t> positions;
+  };
+  // Where their K and V go: the slots of one token after the other.
+  // Shapes: k, v  as kernels::KvView of the host
+  struct Planes {
+    absl::Span<const Extent> slots;
+    BFloat16* k = nullptr;
+    BFloat16* v = nullptr;
+    size_t head_stride = 0;
+  };
+
+  // Stores K and V of the layer's tokens.
+  // Errors: those of the device.   Requires: a slot for each token.
   // Cost: 4 * activation_width * kv_width flops for each token, or with queries as much more.
-  absl::Status Run(uint32_t layer, const BFloat16* activations,
-                   absl::Span<const uint32_t> positions, BFloat16* k, BFloat16* v,
-                   size_t head_stride);
+  absl::Status Run(uint32_t layer, const Tokens& tokens, const Planes& planes);
 
  private:
   absl::StatusOr<bool> SameWithoutQueries(uint32_t layer);
+  // Of a try: positions 0, 1, 2, ... in slots of these numbers.
+  absl::Status RunTry(uint32_t layer, absl::Span<const BFloat16> activations,
+                      absl::Span<BFloat16> kv);
 
   const plan::EpochConfig& config_;
   SliceExecutor& executor_;

@@ -44,6 +44,7 @@ void ToProto(const plan::EpochConfig& config, v1::Configure* proto) {
   proto->set_attention_paths(config.attention_paths.bits());
   proto->set_fetch_bytes(config.fetch_bytes);
   proto->set_activation_width(config.activation_width);
+  proto->set_activation_share(config.activation_share);
   proto->set_fetch_heads(config.fetch_heads);
   proto->set_step_tokens_max(config.step_tokens_max);
 }
@@ -66,6 +67,7 @@ plan::EpochConfig FromProto(const v1::Configure& proto) {
       .fetch_bytes = proto.fetch_bytes(),
       .fetch_heads = proto.fetch_heads(),
       .activation_width = proto.activation_width(),
+      .activation_share = proto.activation_share(),
       .memory_nodes = {proto.memory_nodes().begin(), proto.memory_nodes().end()},
       .slots = {proto.slots().begin(), proto.slots().end()},
       .partition = static_cast<Partition>(proto.partition()),

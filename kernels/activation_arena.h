@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ActivationArena: memory for the activations of token slots in all layers, which lie beside K and
-// V (KvArena) in slots of the same numbers.
+// ActivationArena: memory for the activations of tokens in all layers, in slots of its own.
 //
 // Layout: [layers, slots, width] bf16.
 //

@@ -91,12 +91,15 @@ KvDeviceMaker CpuKvDevices(const AttentionKernel& kernel, ThreadPool& pool) {
       return absl::InvalidArgumentError(
           "attention on tensor cores needs a CUDA device; this one is the processor");
     }
-    LAMINA_ASSIGN_OR_RETURN(KvArena arena, KvArena::Create(options.layers, options.slots));
+    // An arena has a slot, be it that all tokens are kept as activations.
+    LAMINA_ASSIGN_OR_RETURN(KvArena arena,
+                            KvArena::Create(options.layers, std::max(1u, options.slots)));
     std::optional<ActivationArena> activations;
     if (options.activation_width > 0) {
       LAMINA_ASSIGN_OR_RETURN(activations,
                               ActivationArena::Create(static_cast<uint32_t>(options.layers.size()),
-                                                      options.slots, options.activation_width));
+                                                      std::max(1u, options.activation_slots),
+                                                      options.activation_width));
     }
     return std::make_unique<CpuKvDevice>(options, kernel, pool, std::move(arena),
                                          std::move(activations));

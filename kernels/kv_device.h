@@ -49,9 +49,13 @@ struct KvDeviceOptions {
   uint32_t store_tokens_max = 0;    // Of one Store.
   uint32_t waiting_lanes = 0;       // Whose steps waits() serves, where the device has them;
   uint32_t waiting_rows_max = 0;    // rows of one's step.
-  // Elements of the activation that each slot has in every layer, beside K and V. A device without
-  // activations() has none, and is refused.
+  // Elements of a token's activation in every layer, which activations() keeps in slots of its own,
+  // so many of them. A device without them is refused. Width 0: it keeps none.
   uint32_t activation_width = 0;
+  uint32_t activation_slots = 0;
+  // What the caller's numbers of slots mean. Nothing to the device: but one that was made for
+  // another meaning holds nothing that the caller knows.
+  uint32_t slot_layout = 0;
   friend bool operator==(const KvDeviceOptions&, const KvDeviceOptions&) = default;
 };
 
@@ -108,8 +112,8 @@ struct ActivationRows {
   absl::Span<const Extent> slots;
 };
 
-// What a device keeps of token slots beside K and V: the activations that k and v were made from,
-// for those who make them again.
+// Activations that k and v of tokens were made from, for those who make them again. Their slots are
+// not those of K and V: the caller says which tokens have which.
 class KvActivations {
  public:
   virtual ~KvActivations() = default;

@@ -14,6 +14,7 @@
 #include "kernels/attention.h"
 #include "memory_node/source_loop.h"
 #include "plan/epoch_shape.h"
+#include "plan/slot_kinds.h"
 #include "transport/link_probe.h"
 
 namespace lamina::memory_node {
@@ -62,14 +63,17 @@ kernels::KvDeviceOptions AttentionWorker::DeviceOptions(const plan::EpochConfig&
   // A row's spans, or its full blocks as aligned spans and the rest.
   const uint32_t items_of_row = std::max(plan::WindowShapeOf(config).spans_max,
                                          static_cast<uint32_t>(std::bit_width(blocks)) + 1);
+  const plan::SlotKinds kinds(config.activation_share);
   return {.layers = std::move(layers),
           .arithmetic = config.attention.decode,
-          .slots = slots,
+          .slots = kinds.KvOf(slots),
           .context_tokens_max = config.sequence_tokens_max,
           .items_max = config.rows_max * items_of_row,
           .query_tokens_max = config.rows_max,
           .store_tokens_max = config.rows_max + config.chunk_tokens_max,
-          .activation_width = config.activation_width};
+          .activation_width = config.activation_width,
+          .activation_slots = kinds.share() > 0 ? kinds.ActivationsOf(slots) : slots,
+          .slot_layout = kinds.share()};
 }
 
 size_t AttentionWorker::device_reply_bytes() const {

@@ -226,17 +226,16 @@ absl::Status KvStream::Gather(const Lane& lane, const Stream& stream, size_t fir
         std::fill(k + (skipped + first_zero) * head_dim, k + (skipped + to) * head_dim, BFloat16());
         std::fill(v + (skipped + tokens_end) * head_dim, v + (skipped + to) * head_dim, BFloat16());
         // What lies nowhere any more is not seen by any row.
-        const plan::SlotTables::Sequence& sequence = *lane.fetched[run].sequence;
-        const uint32_t hidden = sequence.released - std::min(sequence.released, tokens.recomputed);
-        const size_t first = std::clamp(slot + hidden, from, std::max(from, tokens_end));
+        const FetchedRun& fetched = lane.fetched[run];
+        const size_t first = std::clamp(slot + fetched.hidden_kv, from, std::max(from, tokens_end));
         std::fill(k + (skipped + from) * head_dim, k + (skipped + first) * head_dim, BFloat16());
         std::fill(v + (skipped + from) * head_dim, v + (skipped + first) * head_dim, BFloat16());
         if (first < tokens_end) {
-          // Tokens go to slots of their numbers, counted from token 0, which may come otherwise.
-          const size_t token_0 = (skipped + slot - tokens.recomputed) * head_dim;
+          // Tokens go to slots of their numbers among those that come as K and V.
+          const size_t token_0 = (skipped + slot) * head_dim;
           LAMINA_RETURN_IF_ERROR(
-              stored_.kv.Load(stream.layer, piece.heads.first + head, sequence.extents,
-                              static_cast<uint32_t>(first - slot) + tokens.recomputed,
+              stored_.kv.Load(stream.layer, piece.heads.first + head, fetched.slots.kv,
+                              static_cast<uint32_t>(first - slot),
                               static_cast<uint32_t>(tokens_end - first), k + token_0, v + token_0));
         }
       }
@@ -256,10 +255,10 @@ absl::Status KvStream::GatherActivations(const Lane& lane, const Stream& stream,
     const size_t from = std::max(token, first);
     const size_t upto = std::min(run_end, end);
     if (from < upto) {
-      const plan::SlotTables::Sequence& sequence = *lane.fetched[run].sequence;
-      const size_t kept = std::clamp<size_t>(token + sequence.released, from, upto);
+      const FetchedRun& fetched = lane.fetched[run];
+      const size_t kept = std::clamp<size_t>(token + fetched.hidden_activations, from, upto);
       to = std::fill_n(to, (kept - from) * epoch_.config.activation_width, BFloat16());
-      LAMINA_RETURN_IF_ERROR(stored_.activations->Load(stream.layer, sequence.extents,
+      LAMINA_RETURN_IF_ERROR(stored_.activations->Load(stream.layer, fetched.slots.activations,
                                                        static_cast<uint32_t>(kept - token),
                                                        static_cast<uint32_t>(upto - kept), to));
       to += (upto - kept) * epoch_.config.activation_width;

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "common/extent.h"
-#include "plan/fetch_pieces.h"
+#include "plan/fetch_split.h"
 #include "plan/row_pieces.h"
 #include "plan/slot_tables.h"
 #include "plan/step_plan.h"
@@ -35,11 +35,16 @@ struct Row {
   plan::SlotTables::Span open = {};
 };
 
+// What of a token is kept in its slot: K and V, with its activation where the epoch keeps one; or
+// one of them.
+enum class Kept : uint8_t { kAll, kKv, kActivation };
+
 // Tokens of a step that come here without queries, for these attend at the compute node: those of
 // a prompt chunk, or of a row of path fetch, that live here.
 struct Chunk {
   uint32_t tokens = 0;
-  std::vector<Extent> slots;
+  std::vector<Extent> slots;  // Where slots are of kinds: in the arena of what is kept.
+  Kept kept = Kept::kAll;
 };
 
 // Consecutive rows of one sequence whose K and V go to the compute node, where they attend (path
@@ -47,6 +52,10 @@ struct Chunk {
 struct FetchedRun {
   const plan::SlotTables::Sequence* sequence = nullptr;
   plan::FetchRun run;
+  plan::FetchSlots slots;  // Of the tokens before it.
+  // The first of each kind that have no slots any more.
+  uint32_t hidden_kv = 0;
+  uint32_t hidden_activations = 0;
 };
 
 struct Lane {

@@ -26,7 +26,7 @@ StepFeed::StepFeed(const NodeEpoch& epoch, const QueryChecks& checks)
       lanes_(epoch.config.lanes),
       waits_(epoch.config.lanes),
       tables_({.node = epoch.node,
-               .slots = epoch.device.slots(),
+               .slots = epoch.config.slots[epoch.node],
                .span_tokens = epoch.config.span_tokens,
                .holds_all = plan::IsSpread(epoch.config)}) {
   for (uint32_t lane = 0; lane < lanes_.size(); ++lane) {

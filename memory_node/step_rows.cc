@@ -34,11 +34,30 @@ absl::Status CollectSpanRow(const plan::EpochConfig& config, const plan::SlotTab
   return absl::OkStatus();
 }
 
+// Adds tokens with these slots. Where slots are of kinds each part is a chunk of its own.
+void CollectTokens(plan::SlotKinds kinds, std::vector<Extent> slots, Lane& lane) {
+  for (const Extent& extent : slots) {
+    lane.chunk_tokens += extent.tokens;
+  }
+  if (kinds.share() == 0) {
+    const uint32_t tokens =
+        std::accumulate(slots.begin(), slots.end(), 0u,
+                        [](uint32_t sum, const Extent& extent) { return sum + extent.tokens; });
+    lane.chunks.push_back({.tokens = tokens, .slots = std::move(slots)});
+    return;
+  }
+  for (const Extent& extent : slots) {
+    kinds.VisitParts(extent, [&](Extent part, bool activation) {
+      lane.chunks.push_back(
+          {.tokens = part.tokens,
+           .slots = {{.first_slot = kinds.IndexOf(part.first_slot), .tokens = part.tokens}},
+           .kept = activation ? Kept::kActivation : Kept::kKv});
+    });
+  }
+}
+
 // Rows of one sequence follow each other in order.
-void CollectFetchedRow(const plan::SlotTables::Sequence& sequence, uint32_t position,
-                       std::vector<Extent> slot, Lane& lane) {
-  lane.chunks.push_back({.tokens = 1, .slots = std::move(slot)});
-  ++lane.chunk_tokens;
+void CollectFetchedRow(const plan::SlotTables::Sequence& sequence, uint32_t position, Lane& lane) {
   if (!lane.fetched.empty()) {
     FetchedRun& last = lane.fetched.back();
     if (last.sequence == &sequence && last.run.before + last.run.tokens == position) {
@@ -46,7 +65,29 @@ void CollectFetchedRow(const plan::SlotTables::Sequence& sequence, uint32_t posi
       return;
     }
   }
-  lane.fetched.push_back({.sequence = &sequence, .run = {.before = position, .tokens = 1}});
+  lane.fetched.push_back({.sequence = &sequence,
+                          .run = {.before = position, .tokens = 1},
+                          .slots = {},
+                          .hidden_kv = 0,
+                          .hidden_activations = 0});
+}
+
+// Which of the tokens before a run come as what, and where they lie.
+void SplitRun(const plan::EpochConfig& config, const plan::StepPlan& plan, FetchedRun& fetched) {
+  const plan::SlotTables::Sequence& sequence = *fetched.sequence;
+  const plan::SlotKinds kinds(config.activation_share);
+  const plan::FetchSplit split =
+      kinds.share() > 0
+          ? plan::SplitBySlots(fetched.run.before, fetched.run.tokens, sequence, kinds)
+          : plan::SplitByShare(fetched.run.before, fetched.run.tokens, plan.recomputed);
+  fetched.run = split.run;
+  fetched.slots = plan::SlotsOf(split, sequence.extents, kinds);
+  uint32_t released = sequence.released;
+  for (const plan::FetchStretch& stretch : split.stretches) {
+    const uint32_t hidden = std::min(released, stretch.tokens);
+    (stretch.activations ? fetched.hidden_activations : fetched.hidden_kv) += hidden;
+    released -= hidden;
+  }
 }
 
 }  // namespace
@@ -54,6 +95,7 @@ void CollectFetchedRow(const plan::SlotTables::Sequence& sequence, uint32_t posi
 absl::Status CollectRows(const plan::EpochConfig& config, const plan::SlotTables& tables,
                          const plan::StepPlan& plan, Lane& lane) {
   const uint32_t kv_rows_max = plan::WindowShapeOf(config).kv_rows_max;
+  const plan::SlotKinds kinds(config.activation_share);
   lane.fetched.clear();
   lane.rows.clear();
   lane.chunks.clear();
@@ -69,7 +111,8 @@ absl::Status CollectRows(const plan::EpochConfig& config, const plan::SlotTables
     }
     LAMINA_ASSIGN_OR_RETURN(std::vector<Extent> slot, tables.SlotsOf(*sequence, row.position, 1));
     if (sequence->path == plan::AttentionPath::kFetch) {
-      CollectFetchedRow(*sequence, row.position, std::move(slot), lane);
+      CollectTokens(kinds, std::move(slot), lane);
+      CollectFetchedRow(*sequence, row.position, lane);
       continue;
     }
     lane.rows.push_back({.sequence = sequence, .position = row.position, .slot = slot[0]});
@@ -81,11 +124,7 @@ absl::Status CollectRows(const plan::EpochConfig& config, const plan::SlotTables
     }
     LAMINA_ASSIGN_OR_RETURN(std::vector<Extent> slots,
                             tables.SlotsOf(*sequence, chunk.first_token, chunk.tokens));
-    const uint32_t tokens =
-        std::accumulate(slots.begin(), slots.end(), 0u,
-                        [](uint32_t sum, const Extent& extent) { return sum + extent.tokens; });
-    lane.chunks.push_back({.tokens = tokens, .slots = std::move(slots)});
-    lane.chunk_tokens += tokens;
+    CollectTokens(kinds, std::move(slots), lane);
   }
   const auto others = std::stable_partition(lane.rows.begin(), lane.rows.end(),
                                             [](const Row& row) { return row.own; });
@@ -95,11 +134,13 @@ absl::Status CollectRows(const plan::EpochConfig& config, const plan::SlotTables
     row.first_partial = lane.partials;
     lane.partials += row.partials;
   }
-  if (plan.recomputed > 0 && config.activation_width == 0) {
-    return absl::InternalError("plan recomputes from activations in an epoch that keeps none");
+  if (plan.recomputed > 0 && (config.activation_width == 0 || config.activation_share > 0)) {
+    return absl::InternalError(
+        "plan says which tokens are recomputed in an epoch that keeps no activations beside K and "
+        "V");
   }
   for (FetchedRun& fetched : lane.fetched) {
-    fetched.run = plan::FetchRunOf(fetched.run.before, fetched.run.tokens, plan.recomputed);
+    SplitRun(config, plan, fetched);
   }
   if (lane.rows.size() > config.rows_max || lane.chunk_tokens > kv_rows_max) {
     return absl::InternalError(absl::StrCat("plan has ", lane.rows.size(), " rows and ",

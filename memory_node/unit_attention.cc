@@ -45,9 +45,13 @@ absl::Status UnitAttention::Store(const Lane& lane, const RowChunk& chunk) {
   for (size_t i = 0; prompts && i < lane.chunks.size(); ++i) {
     const Chunk& prompt = lane.chunks[i];
     const BFloat16* k = chunk.queries.Prompt(token);
-    kv_rows_.push_back({.k = k, .v = k + kv_width, .stride = width, .slots = prompt.slots});
-    activation_rows_.push_back(
-        {.activation = k + 2 * kv_width, .stride = width, .slots = prompt.slots});
+    if (prompt.kept != Kept::kActivation) {
+      kv_rows_.push_back({.k = k, .v = k + kv_width, .stride = width, .slots = prompt.slots});
+    }
+    if (prompt.kept != Kept::kKv) {
+      activation_rows_.push_back(
+          {.activation = k + 2 * kv_width, .stride = width, .slots = prompt.slots});
+    }
     token += prompt.tokens;
   }
   if (device_.activations() != nullptr) {

@@ -46,6 +46,9 @@ struct EpochConfig {
   // Path fetch: elements of the activation that memory nodes keep beside K and V of every token in
   // every layer, the input of the layer that makes k and v. 0: they keep none.
   uint32_t activation_width = 0;
+  // With activations: of SlotKinds::kUnit slots so many hold a token's activation in place of its K
+  // and V (slot_kinds.h). 0: every slot has both, or with activation_width 0 K and V alone.
+  uint32_t activation_share = 0;
   std::vector<std::string> memory_nodes;      // Path local: the compute nodes, which hold KV.
   std::vector<uint32_t> slots;                // Of each memory node.
   Partition partition = Partition::kRequest;  // Never kAuto.

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/dtype.h"
 #include "common/units.h"
+#include "plan/slot_kinds.h"
 
 namespace lamina::plan {
 namespace {
@@ -46,14 +47,14 @@ void AddByRuns(HeadRange heads, absl::Span<const FetchRun> runs, uint64_t slots_
                absl::FunctionRef<void(const FetchPiece&)> add) {
   FetchPiece piece{.heads = heads};
   for (uint32_t run = 0; run < runs.size(); ++run) {
-    const uint32_t slots = runs[run].recomputed + runs[run].slots();
+    const uint32_t slots = runs[run].recomputed_slots() + runs[run].slots();
     if (piece.slots + uint64_t{slots} > slots_max && piece.runs_end > piece.first_run) {
       add(piece);
       piece = {.heads = heads, .first_run = run};
     }
     piece.runs_end = run + 1;
     piece.slots += slots;
-    piece.recomputed += runs[run].recomputed;
+    piece.recomputed += runs[run].recomputed_slots();
   }
   add(piece);
 }
@@ -63,22 +64,17 @@ void AddWithActivations(const AttentionDescriptor& part, absl::Span<const FetchR
                         uint64_t slots_max, std::vector<FetchPiece>& pieces) {
   AddByRuns({.count = part.kv_heads}, runs, slots_max, [&](const FetchPiece& piece) {
     if (piece.recomputed > 0) {
-      pieces.push_back({.first_run = piece.first_run,
-                        .runs_end = piece.runs_end,
-                        .recomputed = piece.recomputed});
+      FetchPiece activations{.first_run = piece.first_run, .runs_end = piece.runs_end};
+      for (uint32_t run = piece.first_run; run < piece.runs_end; ++run) {
+        activations.recomputed += runs[run].recomputed;
+      }
+      pieces.push_back(activations);
     }
     pieces.push_back(piece);
   });
 }
 
 }  // namespace
-
-FetchRun FetchRunOf(uint32_t before, uint32_t tokens, uint32_t recomputed) {
-  const uint64_t first = uint64_t{before} * recomputed / kRecomputeUnit;
-  return {.before = before,
-          .tokens = tokens,
-          .recomputed = static_cast<uint32_t>(first / kFetchTile * kFetchTile)};
-}
 
 FetchLimits FetchLimitsOf(const EpochConfig& config) {
   return {.window_bytes = FetchWindowBytes(config),
@@ -139,6 +135,13 @@ absl::Status CheckFetch(const EpochConfig& config) {
         config.partition == Partition::kTokenRange ? " with spans of sequences" : "",
         "; this version serves one, with whole sequences or some of their heads on a memory node"));
   }
+  if (config.activation_share > SlotKinds::kUnit ||
+      (config.activation_share > 0 && config.activation_width == 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the configuration of epoch ", config.epoch, " holds activations of ",
+                     config.activation_width, " elements in ", config.activation_share, " of ",
+                     SlotKinds::kUnit, " slots, which cannot be"));
+  }
   if (config.activation_width > 0 && config.partition != Partition::kRequest) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the configuration of epoch ", config.epoch,
@@ -149,9 +152,10 @@ absl::Status CheckFetch(const EpochConfig& config) {
   uint64_t least = 0;
   for (const AttentionDescriptor& layer : config.layers) {
     const uint64_t slot = SlotBytes(layer) * HeadsAtLeast(config, layer);
-    least = std::max(
-        least, longest.slots() *
-                   std::max<uint64_t>(slot, uint64_t{config.activation_width} * sizeof(BFloat16)));
+    // Where tokens of both kinds alternate, each kind ends with a tile of its own.
+    const uint64_t slots = longest.slots() + (config.activation_share > 0 ? kFetchTile : 0);
+    least = std::max(least, slots * std::max<uint64_t>(slot, uint64_t{config.activation_width} *
+                                                                 sizeof(BFloat16)));
   }
   if (FetchWindowBytes(config) >= least) {
     return absl::OkStatus();

@@ -14,13 +14,14 @@
 // kFetchTile. Every run begins with a tile. Its first slots are the tokens that lie at the memory
 // node; the ones behind them are for the rows' own tokens, whose K and V the compute node has.
 //
-// Where a step recomputes (kvpr.txt 3), the first tokens of a run come as activations, in a piece
-// of their own ahead of the run's K and V, and all heads together:
+// Where a step recomputes (kvpr.txt 3, hybridserve.txt 4), some tokens of a run come as activations
+// (fetch_split.h says which), in a piece of their own ahead of the run's K and V, and all heads
+// together:
 //
 //   window   header | tokens x activation
 //
-// The slots of their K and V are the first ones of each head in the window of the piece behind it:
-// the compute node writes them there while the others come.
+// The slots of their K and V are the first ones of each head in the window of the piece behind it,
+// whole tiles for each run: the compute node writes them there while the others come.
 //
 // Threading:   plain values.   Allocation: when a list grows.
 // Determinism: pure functions.
@@ -47,23 +48,26 @@ inline constexpr uint32_t kFetchTile = 16;
 struct FetchRun {
   uint32_t before = 0;  // Tokens of the sequence in front of them: what is fetched.
   uint32_t tokens = 0;
-  uint32_t recomputed = 0;  // The first of those before, which come as activations; whole tiles.
+  uint32_t recomputed = 0;  // Of those before: come as activations.
   // Tokens whose K and V come.
   uint32_t fetched() const { return before - recomputed; }
   // In a window: of the tokens that are fetched, and the own ones.
-  uint32_t slots() const { return (fetched() + tokens + kFetchTile - 1) / kFetchTile * kFetchTile; }
-};
+  uint32_t slots() const { return WholeTiles(fetched() + tokens); }
+  // Of the recomputed ones.
+  uint32_t recomputed_slots() const { return WholeTiles(recomputed); }
 
-// The run of a step that recomputes `recomputed` kRecomputeUnit-ths (StepPlan).
-FetchRun FetchRunOf(uint32_t before, uint32_t tokens, uint32_t recomputed);
+  static uint32_t WholeTiles(uint32_t slots) {
+    return (slots + kFetchTile - 1) / kFetchTile * kFetchTile;
+  }
+};
 
 struct FetchPiece {
   HeadRange heads;         // Of those that the memory node holds.
   uint32_t first_run = 0;  // Runs [first_run, runs_end).
   uint32_t runs_end = 0;
   uint32_t slots = 0;  // Of all its runs, in each head.
-  // The first of these, whose K and V follow from the piece before. Of a piece of activations these
-  // are its tokens, and it has no heads.
+  // The first of these, whose K and V follow from the piece before. Of a piece of activations: how
+  // many tokens it has; it has no heads.
   uint32_t recomputed = 0;
 
   bool activations() const { return heads.count == 0; }

@@ -141,7 +141,7 @@ struct StepPlan {
   std::vector<PrefillChunk> chunks;
   Chunking chunking;  // In which chunks the rows go to a memory node.
   // Path fetch: of the tokens before each run of rows the first kRecomputeUnit-ths that come as
-  // activations, from which the compute node makes K and V again (FetchRunOf()).
+  // activations, from which the compute node makes K and V again (fetch_split.h).
   uint32_t recomputed = 0;
   friend bool operator==(const StepPlan&, const StepPlan&) = default;
 };

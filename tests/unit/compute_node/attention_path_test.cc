@@ -57,7 +57,8 @@ struct Case {
   bool toy = false;
   uint64_t fetch_bytes = 0;
   uint32_t fetch_heads = 0;
-  uint32_t recomputed = 0;  // Of StepPlan; activations are kept then.
+  uint32_t recomputed = 0;        // Of StepPlan; activations are kept then.
+  uint32_t activation_share = 0;  // Of the slots; the same.
 };
 
 void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
@@ -153,9 +154,10 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
         .attention_paths = {GetParam().kind},
         .fetch_bytes = GetParam().fetch_bytes,
         .fetch_heads = GetParam().fetch_heads,
-        .activation_width = GetParam().recomputed == 0
+        .activation_width = GetParam().recomputed + GetParam().activation_share == 0
                                 ? 0
                                 : executor().program().Width(KvInputOf(executor().program(), 0)),
+        .activation_share = GetParam().activation_share,
         .memory_nodes = {"m0", "m1"},
         .slots = {kSlots, kSlots},
         .heads = GetParam().heads,
@@ -502,6 +504,18 @@ std::vector<Case> Cases() {
        .kind = AttentionPath::kFetch,
        .fetch_bytes = 2 * kFetchLeast,
        .recomputed = plan::kRecomputeUnit},
+      {.name = "FetchHybrid",
+       .kind = AttentionPath::kFetch,
+       .fetch_bytes = 16 << 20,
+       .activation_share = 600},
+      {.name = "FetchHybridInSmallWindows",
+       .kind = AttentionPath::kFetch,
+       .fetch_bytes = kFetchLeast / (kTokensMax + 4) * (kTokensMax + 20) * 2,
+       .activation_share = 300},
+      {.name = "FetchActivationsAlone",
+       .kind = AttentionPath::kFetch,
+       .fetch_bytes = 16 << 20,
+       .activation_share = plan::SlotKinds::kUnit},
       {.name = "Toy", .kind = AttentionPath::kLocal, .toy = true},
   };
 }

@@ -80,6 +80,7 @@ class Draw {
             .fetch_bytes = random_(),
             .fetch_heads = Number(),
             .activation_width = Number(),
+            .activation_share = Number(),
             .memory_nodes = List(&Draw::Name),
             .slots = List(&Draw::Number),
             .partition = Flag() ? Partition::kHead : Partition::kTokenRange,

@@ -11,7 +11,9 @@
 #include <cstring>
 #include <vector>
 
+#include "kernels/attention.h"
 #include "plan/fetch_pieces.h"
+#include "plan/fetch_split.h"
 #include "tests/unit/memory_node/unit_cluster.h"
 
 namespace lamina::memory_node {
@@ -23,17 +25,43 @@ constexpr uint64_t kSlotBytes = 2 * 16 * 2;  // K and V of one head.
 // Of two windows for a lane and memory node: one head of the longest sequence fits.
 constexpr uint64_t kLeast = 2 * UnitCluster::kContext * kSlotBytes;
 
-// Of the step's rows whose sequences live on the node.
-std::vector<plan::FetchRun> RunsOf(const Step& step, uint32_t node, uint32_t nodes,
-                                   std::vector<uint32_t>& sequences) {
-  std::vector<plan::FetchRun> runs;
+// A step's rows whose sequences live on a node.
+struct Runs {
+  std::vector<plan::FetchSplit> splits;
+  std::vector<plan::FetchRun> runs;  // The same.
+  std::vector<uint32_t> sequences;
+};
+
+// Kinds of slots are those of `tables`, or of the plan without them.
+Runs RunsOf(const Step& step, uint32_t node, uint32_t nodes, const plan::EpochConfig& config,
+            const plan::SlotTables* tables) {
+  Runs runs;
   for (size_t row = 0; row < step.plan.rows.size(); ++row) {
     if (nodes == 1 || step.sequences[row] % nodes == node) {
-      runs.push_back(plan::FetchRunOf(step.positions[row], 1, step.plan.recomputed));
-      sequences.push_back(step.sequences[row]);
+      const uint32_t before = step.positions[row];
+      runs.splits.push_back(tables == nullptr
+                                ? plan::SplitByShare(before, 1, step.plan.recomputed)
+                                : plan::SplitBySlots(before, 1,
+                                                     *tables->Find(step.plan.rows[row].sequence),
+                                                     plan::SlotKinds(config.activation_share)));
+      runs.runs.push_back(runs.splits.back().run);
+      runs.sequences.push_back(step.sequences[row]);
     }
   }
   return runs;
+}
+
+// The tokens of a run that come in one way, by their numbers.
+std::vector<Extent> TokensOf(const plan::FetchSplit& split, bool activations) {
+  std::vector<Extent> tokens;
+  uint32_t first = 0;
+  for (const plan::FetchStretch& stretch : split.stretches) {
+    if (stretch.activations == activations) {
+      tokens.push_back({.first_slot = first, .tokens = stretch.tokens});
+    }
+    first += stretch.tokens;
+  }
+  return tokens;
 }
 
 // A piece in its window.
@@ -44,14 +72,17 @@ struct Place {
 };
 
 void ExpectActivations(UnitCluster& cluster, const Place& at, const plan::FetchPiece& piece,
-                       const std::vector<plan::FetchRun>& runs,
-                       const std::vector<uint32_t>& sequences, uint32_t layer) {
+                       const Runs& runs, uint32_t layer) {
   const BFloat16* come = cluster.Fetched(at.node, at.lane, at.piece);
   for (uint32_t run = piece.first_run; run < piece.runs_end; ++run) {
-    for (uint32_t token = 0; token < runs[run].recomputed; ++token) {
-      for (uint32_t i = 0; i < cluster.config().activation_width; ++i) {
-        ASSERT_EQ((come++)->bits, UnitCluster::Activation(sequences[run], token, layer, i).bits)
-            << "run " << run << " token " << token << " element " << i;
+    for (const Extent& tokens : TokensOf(runs.splits[run], true)) {
+      for (uint32_t token = 0; token < tokens.tokens; ++token) {
+        for (uint32_t i = 0; i < cluster.config().activation_width; ++i) {
+          ASSERT_EQ((come++)->bits, UnitCluster::Activation(runs.sequences[run],
+                                                            tokens.first_slot + token, layer, i)
+                                        .bits)
+              << "run " << run << " token " << tokens.first_slot + token << " element " << i;
+        }
       }
     }
   }
@@ -61,60 +92,66 @@ constexpr BFloat16 kMine = {.bits = 0xabcd};
 
 // The first slots of each head are the compute node's to write: they are as it left them.
 void ExpectBehindRecomputed(UnitCluster& cluster, const Place& at, const plan::FetchPiece& piece,
-                            const std::vector<plan::FetchRun>& runs,
-                            const std::vector<uint32_t>& sequences, uint32_t layer) {
+                            const Runs& runs, uint32_t layer) {
   const uint32_t head_dim = cluster.config().layers[layer].head_dim;
   const BFloat16* const come = cluster.Fetched(at.node, at.lane, at.piece);
   for (uint32_t head = 0; head < piece.heads.count; ++head) {
-    for (const size_t plane : {size_t{0}, piece.elements(head_dim)}) {
-      const BFloat16* const slots = come + plane + size_t{head} * piece.slots * head_dim;
+    const BFloat16* const slots[2] = {
+        come + size_t{head} * piece.slots * head_dim,
+        come + piece.elements(head_dim) + size_t{head} * piece.slots * head_dim};
+    for (const BFloat16* plane : slots) {
       for (size_t i = 0; i < size_t{piece.recomputed} * head_dim; ++i) {
-        ASSERT_EQ(slots[i].bits, kMine.bits) << "head " << head << " element " << i;
+        ASSERT_EQ(plane[i].bits, kMine.bits) << "head " << head << " element " << i;
       }
-      size_t slot = piece.recomputed;
-      for (uint32_t run = piece.first_run; run < piece.runs_end; ++run) {
-        std::vector<BFloat16> whole[2];
-        for (std::vector<BFloat16>& one : whole) {
-          one.resize((runs[run].recomputed + runs[run].slots()) * head_dim);
-        }
-        cluster.CopyKv(sequences[run], layer, head, runs[run].before, whole[0].data(),
-                       whole[1].data());
-        EXPECT_EQ(std::memcmp(slots + slot * head_dim,
-                              whole[plane > 0].data() + runs[run].recomputed * head_dim,
-                              runs[run].slots() * head_dim * sizeof(BFloat16)),
+    }
+    size_t slot = piece.recomputed;
+    for (uint32_t run = piece.first_run; run < piece.runs_end; ++run) {
+      const plan::FetchRun& tokens = runs.runs[run];
+      std::vector<BFloat16> whole[2];
+      std::vector<BFloat16> wanted[2];
+      for (int plane = 0; plane < 2; ++plane) {
+        whole[plane].resize(plan::FetchRun::WholeTiles(tokens.before + 1) * head_dim);
+        wanted[plane].resize(tokens.slots() * head_dim);
+      }
+      cluster.CopyKv(runs.sequences[run], layer, head, tokens.before, whole[0].data(),
+                     whole[1].data());
+      kernels::LoadKv(head_dim, whole[0].data(), whole[1].data(), TokensOf(runs.splits[run], false),
+                      0, tokens.fetched(), wanted[0].data(), wanted[1].data());
+      for (int plane = 0; plane < 2; ++plane) {
+        EXPECT_EQ(std::memcmp(slots[plane] + slot * head_dim, wanted[plane].data(),
+                              wanted[plane].size() * sizeof(BFloat16)),
                   0)
-            << "layer " << layer << " head " << head << " run " << run;
-        slot += runs[run].slots();
+            << "layer " << layer << " head " << head << " run " << run << " plane " << plane;
       }
+      slot += tokens.slots();
     }
   }
 }
 
 // Takes the pieces of a step from `first` on, and gives each window back. A window has K and V of
 // the piece's tokens and zeros: not a byte of another sequence. Returns how many pieces there were.
-uint64_t ExpectPieces(UnitCluster& cluster, const Step& step, uint32_t node, uint64_t first) {
+uint64_t ExpectPieces(UnitCluster& cluster, const Step& step, uint32_t node, uint64_t first,
+                      const plan::SlotTables* tables = nullptr) {
   const plan::EpochConfig& config = cluster.config();
   const auto nodes =
       config.partition == Partition::kHead ? 1 : static_cast<uint32_t>(config.memory_nodes.size());
-  std::vector<uint32_t> sequences;
-  const std::vector<plan::FetchRun> runs = RunsOf(step, node, nodes, sequences);
+  const Runs runs = RunsOf(step, node, nodes, config, tables);
   std::vector<plan::FetchPiece> pieces;
   uint64_t next = first;
   for (uint32_t layer = 0; layer < config.layers.size(); ++layer) {
     const AttentionDescriptor part = plan::LayersOf(config, node)[layer];
     const uint32_t first_head = config.partition == Partition::kHead ? config.heads[node].first : 0;
-    plan::PiecesOf(part, runs, plan::FetchLimitsOf(config), pieces);
+    plan::PiecesOf(part, runs.runs, plan::FetchLimitsOf(config), pieces);
     for (const plan::FetchPiece& piece : pieces) {
       cluster.AwaitFetched(node, step.spec.lane, next);
       if (piece.activations()) {
-        ExpectActivations(cluster, {node, step.spec.lane, next}, piece, runs, sequences, layer);
+        ExpectActivations(cluster, {node, step.spec.lane, next}, piece, runs, layer);
         cluster.FillFetched(node, step.spec.lane, next, kMine);
         cluster.RaiseCredit(node, step.spec.lane, next++);
         continue;
       }
       if (piece.recomputed > 0) {
-        ExpectBehindRecomputed(cluster, {node, step.spec.lane, next}, piece, runs, sequences,
-                               layer);
+        ExpectBehindRecomputed(cluster, {node, step.spec.lane, next}, piece, runs, layer);
         cluster.FillFetched(node, step.spec.lane, next, kMine);
         cluster.RaiseCredit(node, step.spec.lane, next++);
         continue;
@@ -124,9 +161,9 @@ uint64_t ExpectPieces(UnitCluster& cluster, const Step& step, uint32_t node, uin
       for (uint32_t head = 0; head < piece.heads.count; ++head) {
         for (uint32_t run = piece.first_run; run < piece.runs_end; ++run) {
           BFloat16* const k = wanted.data() + slot * part.head_dim;
-          cluster.CopyKv(sequences[run], layer, first_head + piece.heads.first + head,
-                         runs[run].before, k, k + piece.elements(part.head_dim));
-          slot += runs[run].slots();
+          cluster.CopyKv(runs.sequences[run], layer, first_head + piece.heads.first + head,
+                         runs.runs[run].before, k, k + piece.elements(part.head_dim));
+          slot += runs.runs[run].slots();
         }
       }
       EXPECT_EQ(std::memcmp(cluster.Fetched(node, step.spec.lane, next), wanted.data(),
@@ -201,6 +238,39 @@ TEST(KvStreamTest, RecomputedTokensComeAsActivations) {
       }
     }
     EXPECT_GE(pieces, 16u);
+    cluster.Stop();
+  }
+}
+
+// Slots hold K and V or an activation: each token comes as what is there, however its slots lie.
+TEST(KvStreamTest, TokensComeAsTheirSlotsHoldThem) {
+  constexpr uint32_t kWidth = 40;
+  for (const uint32_t share : {1u, 300u, 700u, 1024u}) {
+    UnitCluster cluster(
+        {.fetch_bytes = 16 * kLeast, .activation_width = kWidth, .activation_share = share});
+    for (const uint64_t turn : {0, 1}) {
+      cluster.FillFetched(0, 0, turn, kMine);
+    }
+    plan::SlotTables tables({.slots = UnitCluster::kSlots});
+    cluster.Start();
+    const Step prompts =
+        cluster.MakeStep({.step = 1, .prompts = {{0, 40}, {1, 700}, {2, 16}, {3, 150}}});
+    ASSERT_TRUE(tables.Apply(prompts.plan).ok());
+    cluster.PushPlan(prompts);
+    for (uint32_t layer = 0; layer < cluster.config().layers.size(); ++layer) {
+      cluster.RunUnit(prompts, layer);
+    }
+    uint64_t pieces = 0;
+    for (uint64_t number = 2; number <= 5; ++number) {
+      const Step step = cluster.MakeStep({.step = number, .rows = {1, 0, 3, 2}});
+      ASSERT_TRUE(tables.Apply(step.plan).ok());
+      cluster.PushPlan(step);
+      pieces += ExpectPieces(cluster, step, 0, pieces + 1, &tables);
+      for (uint32_t layer = 0; layer < cluster.config().layers.size(); ++layer) {
+        cluster.RunUnit(step, layer);
+      }
+    }
+    EXPECT_GE(pieces, share == 1 ? 8u : 16u);
     cluster.Stop();
   }
 }

@@ -31,6 +31,7 @@ plan::EpochConfig ConfigOf(const UnitClusterOptions& options) {
                            .layers = std::vector(options.layers, options.layer),
                            .fetch_bytes = options.fetch_bytes,
                            .activation_width = options.activation_width,
+                           .activation_share = options.activation_share,
                            .partition = options.partition,
                            .heads = ConsecutiveRanges(options.heads),
                            .span_tokens = options.span_tokens,
@@ -76,8 +77,10 @@ UnitCluster::UnitCluster(const UnitClusterOptions& options)
     schedules_.push_back(plan::ScheduleOf(config_, shard));
   }
   next_slot_.resize(config_.memory_nodes.size());
+  plan::EpochConfig every_slot_has_kv = config_;
+  every_slot_has_kv.activation_share = 0;
   auto reference = kernels::CpuKvDevices(kernels::CpuAttention(), pool_)(
-      AttentionWorker::DeviceOptions(config_, config_.layers, kSequences * kContext));
+      AttentionWorker::DeviceOptions(every_slot_has_kv, config_.layers, kSequences * kContext));
   EXPECT_TRUE(reference.ok()) << reference.status();
   reference_ = *std::move(reference);
   EXPECT_TRUE(reference_->Begin().ok());

@@ -46,7 +46,8 @@ struct UnitClusterOptions {
   uint32_t span_tokens = 0;       // Partition token_range.
   std::vector<uint32_t> shards;   // KV heads of each shard of the one replica.
   uint64_t fetch_bytes = 0;       // Rows attend at the compute node, with windows of so many bytes.
-  uint32_t activation_width = 0;  // With fetch_bytes: tokens bring activations.
+  uint32_t activation_width = 0;  // With fetch_bytes: tokens bring activations,
+  uint32_t activation_share = 0;  // which slots hold beside K and V, or so many in their place.
   Nanos peer_deadline = Seconds(60);
   bool device_waits = false;
   // Where K and V lie; the processor's if not set. Query windows lie in `window_memory` if it is.

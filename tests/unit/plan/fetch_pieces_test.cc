@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/philox.h"
+#include "plan/slot_kinds.h"
 
 namespace lamina::plan {
 namespace {
@@ -105,15 +106,6 @@ TEST(FetchPiecesTest, AnyRunsAreCoveredOnce) {
   }
 }
 
-TEST(FetchPiecesTest, AShareOfTheTokensComesAsActivationsInWholeTiles) {
-  EXPECT_EQ(FetchRunOf(100, 1, 0).recomputed, 0u);
-  EXPECT_EQ(FetchRunOf(100, 1, kRecomputeUnit / 2).recomputed, 48u);
-  EXPECT_EQ(FetchRunOf(100, 1, kRecomputeUnit / 2).slots(), 64u);
-  EXPECT_EQ(FetchRunOf(96, 3, kRecomputeUnit).recomputed, 96u);
-  EXPECT_EQ(FetchRunOf(96, 3, kRecomputeUnit).slots(), 16u);
-  EXPECT_EQ(FetchRunOf(UINT32_MAX - 16, 1, kRecomputeUnit).recomputed, UINT32_MAX - 31);
-}
-
 TEST(FetchPiecesTest, ActivationsGoAheadOfAllHeadsOfTheirRuns) {
   const std::vector<FetchRun> runs = {{.before = 40, .tokens = 1, .recomputed = 32},
                                       {.before = 10, .tokens = 6}};
@@ -138,9 +130,10 @@ TEST(FetchPiecesTest, AnyRunsThatRecomputeAreCoveredOnce) {
     std::vector<FetchRun> runs(1 + random() % 12);
     uint64_t longest = 0;
     for (FetchRun& run : runs) {
-      run = FetchRunOf(static_cast<uint32_t>(16 + random() % 700),
-                       static_cast<uint32_t>(1 + random() % 20), share);
-      longest = std::max<uint64_t>(longest, run.recomputed + run.slots());
+      run = {.before = static_cast<uint32_t>(16 + random() % 700),
+             .tokens = static_cast<uint32_t>(1 + random() % 20)};
+      run.recomputed = run.before * share / kRecomputeUnit;
+      longest = std::max<uint64_t>(longest, run.recomputed_slots() + run.slots());
     }
     const uint64_t window =
         longest * std::max<uint64_t>(kLayer.kv_heads * kSlotBytes, 2 * width) + random() % 90000;
@@ -163,7 +156,14 @@ TEST(FetchPiecesTest, AnyRunsThatRecomputeAreCoveredOnce) {
         EXPECT_LE(uint64_t{ahead} * width * 2, window) << "seed " << seed;
         continue;
       }
-      EXPECT_EQ(piece.recomputed, ahead) << "seed " << seed;
+      uint32_t slots = 0;
+      uint32_t tokens = 0;
+      for (uint32_t run = piece.first_run; run < piece.runs_end; ++run) {
+        slots += runs[run].recomputed_slots();
+        tokens += runs[run].recomputed;
+      }
+      EXPECT_EQ(piece.recomputed, slots) << "seed " << seed;
+      EXPECT_EQ(ahead, tokens) << "seed " << seed;
       EXPECT_EQ(piece.heads, (HeadRange{.count = 3}));
       EXPECT_LE(piece.slots * kLayer.kv_heads * kSlotBytes, window) << "seed " << seed;
       next = piece.runs_end;
@@ -218,6 +218,22 @@ TEST(CheckFetchTest, WithActivationsAllHeadsFitAndTheActivations) {
   EXPECT_TRUE(CheckFetch(config).ok()) << CheckFetch(config);
   config.activation_width = 3 * 128 + 1;
   EXPECT_FALSE(CheckFetch(config).ok());
+}
+
+TEST(CheckFetchTest, KindsOfSlotsAreAShareOfActivations) {
+  EpochConfig config = Fetching();
+  config.activation_width = kWidth;
+  config.fetch_bytes = 3 * 8 * (1008 + kFetchTile) * kSlotBytes;
+  config.activation_share = SlotKinds::kUnit;
+  EXPECT_TRUE(CheckFetch(config).ok()) << CheckFetch(config);
+  config.fetch_bytes -= 8;
+  EXPECT_FALSE(CheckFetch(config).ok());
+  config.fetch_bytes += 8;
+  ++config.activation_share;
+  EXPECT_THAT(CheckFetch(config).ToString(), testing::HasSubstr("in 1025 of 1024 slots"));
+  config.activation_share = 1;
+  config.activation_width = 0;
+  EXPECT_THAT(CheckFetch(config).ToString(), testing::HasSubstr("activations of 0 elements"));
 }
 
 TEST(CheckFetchTest, WhatIsNotServedIsRefused) {

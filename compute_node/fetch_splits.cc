@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compute_node/fetch_splits.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "plan/slot_kinds.h"
+#include "plan/slot_tables.h"
+
+namespace lamina::compute_node {
+namespace {
+
+class ByShare final : public FetchSplits {
+ public:
+  explicit ByShare(const plan::EpochConfig& config) : config_(config) {}
+
+  absl::Status Apply(const plan::StepPlan& /*plan*/) override { return absl::OkStatus(); }
+
+  absl::StatusOr<plan::FetchSplit> Of(const RowRun& run,
+                                      const plan::StepPlan& plan) const override {
+    if (plan.recomputed > 0 && config_.activation_width == 0) {
+      return absl::InternalError("plan recomputes from activations in an epoch that keeps none");
+    }
+    return plan::SplitByShare(run.first_token, run.tokens, plan.recomputed);
+  }
+
+ private:
+  const plan::EpochConfig& config_;
+};
+
+class BySlots final : public FetchSplits {
+ public:
+  // Slots of all memory nodes: which of them a sequence's are follows from where it lives.
+  explicit BySlots(const plan::EpochConfig& config)
+      : kinds_(config.activation_share),
+        tables_({.slots = *std::max_element(config.slots.begin(), config.slots.end()),
+                 .holds_all = true}) {}
+
+  absl::Status Apply(const plan::StepPlan& plan) override { return tables_.Apply(plan); }
+
+  absl::StatusOr<plan::FetchSplit> Of(const RowRun& run,
+                                      const plan::StepPlan& plan) const override {
+    const plan::SlotTables::Sequence* sequence = tables_.Find(run.sequence);
+    if (plan.recomputed > 0 || sequence == nullptr || sequence->tokens < run.first_token) {
+      return absl::InternalError(absl::StrCat(
+          "plan of lane ", plan.lane, " step ", plan.step, " fetches ", run.first_token,
+          " tokens of sequence ", run.sequence, ", which has slots for ",
+          sequence == nullptr ? 0 : sequence->tokens, ", and recomputes ", plan.recomputed));
+    }
+    return plan::SplitBySlots(run.first_token, run.tokens, *sequence, kinds_);
+  }
+
+ private:
+  const plan::SlotKinds kinds_;
+  plan::SlotTables tables_;
+};
+
+}  // namespace
+
+std::unique_ptr<FetchSplits> MakeFetchSplits(const plan::EpochConfig& config) {
+  if (config.activation_share > 0) {
+    return std::make_unique<BySlots>(config);
+  }
+  return std::make_unique<ByShare>(config);
+}
+
+}  // namespace lamina::compute_node

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// FetchSplits: path fetch: which of the tokens before a run of rows come as activations
+// (plan/fetch_split.h), as the compute node knows it from plans.
+//
+// Threading: the data thread. Allocation: when sequences join or get slots, and the answers.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "compute_node/step_layout.h"
+#include "plan/epoch_config.h"
+#include "plan/fetch_split.h"
+#include "plan/step_plan.h"
+
+namespace lamina::compute_node {
+
+class FetchSplits {
+ public:
+  virtual ~FetchSplits() = default;
+
+  // A plan whose step begins. Errors: kInternal  it does not follow from the tables.
+  virtual absl::Status Apply(const plan::StepPlan& plan) = 0;
+
+  // Errors: kInternal  the plan does not fit the epoch, or the run not the tables.
+  virtual absl::StatusOr<plan::FetchSplit> Of(const RowRun& run,
+                                              const plan::StepPlan& plan) const = 0;
+};
+
+// As the epoch keeps activations: by the step's plan, or by the tokens' slots. The configuration
+// must outlive it.
+std::unique_ptr<FetchSplits> MakeFetchSplits(const plan::EpochConfig& config);
+
+}  // namespace lamina::compute_node

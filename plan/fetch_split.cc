@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/fetch_split.h"
+
+#include <algorithm>
+
+#include "common/check.h"
+
+namespace lamina::plan {
+namespace {
+
+void Append(FetchSplit& split, uint32_t tokens, bool activations) {
+  if (tokens == 0) {
+    return;
+  }
+  split.run.recomputed += activations ? tokens : 0;
+  if (!split.stretches.empty() && split.stretches.back().activations == activations) {
+    split.stretches.back().tokens += tokens;
+  } else {
+    split.stretches.push_back({.tokens = tokens, .activations = activations});
+  }
+}
+
+void AppendSlots(std::vector<Extent>& extents, Extent extent) {
+  if (!extents.empty() && extents.back().first_slot + extents.back().tokens == extent.first_slot) {
+    extents.back().tokens += extent.tokens;
+  } else {
+    extents.push_back(extent);
+  }
+}
+
+}  // namespace
+
+FetchSplit SplitByShare(uint32_t before, uint32_t tokens, uint32_t share) {
+  FetchSplit split{.run = {.before = before, .tokens = tokens}, .stretches = {}};
+  const auto first = static_cast<uint32_t>(uint64_t{before} * share / kRecomputeUnit);
+  Append(split, first / kFetchTile * kFetchTile, true);
+  Append(split, before - split.run.recomputed, false);
+  return split;
+}
+
+FetchSplit SplitBySlots(uint32_t before, uint32_t tokens, const SlotTables::Sequence& sequence,
+                        SlotKinds kinds) {
+  FetchSplit split{.run = {.before = before, .tokens = tokens}, .stretches = {}};
+  uint32_t left = before;
+  uint32_t released = sequence.released;
+  for (const Extent& extent : sequence.extents) {
+    const uint32_t seen = std::min(left, extent.tokens);
+    const uint32_t hidden = std::min(released, seen);
+    Append(split, hidden, false);
+    kinds.VisitParts(
+        {.first_slot = extent.first_slot + hidden, .tokens = seen - hidden},
+        [&split](Extent part, bool activations) { Append(split, part.tokens, activations); });
+    left -= seen;
+    released -= hidden;
+  }
+  LAMINA_CHECK(left == 0);
+  return split;
+}
+
+FetchSlots SlotsOf(const FetchSplit& split, absl::Span<const Extent> extents, SlotKinds kinds) {
+  FetchSlots slots;
+  auto extent = extents.begin();
+  uint32_t taken = 0;  // Of the extent.
+  for (const FetchStretch& stretch : split.stretches) {
+    std::vector<Extent>& list = stretch.activations ? slots.activations : slots.kv;
+    for (uint32_t left = stretch.tokens; left > 0;) {
+      LAMINA_CHECK(extent != extents.end());
+      const Extent part{.first_slot = extent->first_slot + taken,
+                        .tokens = std::min(left, extent->tokens - taken)};
+      left -= part.tokens;
+      taken += part.tokens;
+      if (taken == extent->tokens) {
+        ++extent;
+        taken = 0;
+      }
+      // Blocks of a kind follow each other in its arena, so each part is one run there.
+      kinds.VisitParts(part, [&](Extent same, bool /*activations*/) {
+        AppendSlots(list, {.first_slot = kinds.IndexOf(same.first_slot), .tokens = same.tokens});
+      });
+    }
+  }
+  return slots;
+}
+
+}  // namespace lamina::plan

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/fetch_split.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "common/philox.h"
+#include "plan/slot_kinds.h"
+
+namespace lamina::plan {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+TEST(SlotKindsTest, WithoutAShareEverySlotHasKAndV) {
+  const SlotKinds kinds;
+  EXPECT_FALSE(kinds.HoldsActivation(0));
+  EXPECT_EQ(kinds.IndexOf(1000), 1000u);
+  EXPECT_EQ(kinds.ActivationsOf(1000), 0u);
+  EXPECT_EQ(kinds.KvOf(1000), 1000u);
+}
+
+TEST(SlotKindsTest, HalfOfTheBlocksTakeTurns) {
+  const SlotKinds kinds(SlotKinds::kUnit / 2);
+  EXPECT_FALSE(kinds.HoldsActivation(63));
+  EXPECT_TRUE(kinds.HoldsActivation(64));
+  EXPECT_TRUE(kinds.HoldsActivation(127));
+  EXPECT_FALSE(kinds.HoldsActivation(128));
+  EXPECT_EQ(kinds.IndexOf(130), 66u);
+  EXPECT_EQ(kinds.IndexOf(200), 72u);
+  EXPECT_EQ(kinds.ActivationsOf(70), 6u);
+}
+
+// Every slot has a place of its own among those of its kind, without gaps.
+TEST(SlotKindsTest, SlotsOfAKindAreNumberedInOrder) {
+  for (const uint32_t share : {0u, 1u, 100u, 333u, 512u, 700u, 1023u, 1024u}) {
+    const SlotKinds kinds(share);
+    uint32_t of_kind[2] = {0, 0};
+    for (uint32_t slot = 0; slot < 64 * 1100; ++slot) {
+      const bool activation = kinds.HoldsActivation(slot);
+      ASSERT_EQ(kinds.IndexOf(slot), of_kind[activation]) << "share " << share << " slot " << slot;
+      ++of_kind[activation];
+      if (slot % 37 == 0) {
+        ASSERT_EQ(kinds.ActivationsOf(slot + 1), of_kind[1]);
+        ASSERT_EQ(kinds.KvOf(slot + 1), of_kind[0]);
+      }
+    }
+    EXPECT_EQ(of_kind[1] / 64, 1100 * share / SlotKinds::kUnit);
+  }
+}
+
+// Slots that follow each other have the share, up to a block: what HybridServe asks of a request.
+TEST(SlotKindsTest, RunsOfSlotsHaveTheShareUpToABlock) {
+  for (uint64_t seed = 0; seed < 2000; ++seed) {
+    Prng random(seed);
+    const SlotKinds kinds(static_cast<uint32_t>(random() % (SlotKinds::kUnit + 1)));
+    const auto first = static_cast<uint32_t>(random() % 100'000);
+    const auto tokens = static_cast<uint32_t>(1 + random() % 5000);
+    const double activations = kinds.ActivationsOf(first + tokens) - kinds.ActivationsOf(first);
+    const double wanted = tokens * (kinds.share() / static_cast<double>(SlotKinds::kUnit));
+    EXPECT_LE(std::abs(activations - wanted), 2 * SlotKinds::kBlockSlots) << "seed " << seed;
+  }
+}
+
+TEST(FetchSplitTest, AShareOfTheTokensComesAsActivationsInWholeTiles) {
+  EXPECT_EQ(SplitByShare(100, 1, 0).run.recomputed, 0u);
+  const FetchSplit half = SplitByShare(100, 1, kRecomputeUnit / 2);
+  EXPECT_EQ(half.run.recomputed, 48u);
+  EXPECT_EQ(half.run.slots(), 64u);
+  EXPECT_THAT(half.stretches, ElementsAre(FetchStretch{.tokens = 48, .activations = true},
+                                          FetchStretch{.tokens = 52}));
+  const FetchSplit all = SplitByShare(96, 3, kRecomputeUnit);
+  EXPECT_EQ(all.run.slots(), 16u);
+  EXPECT_THAT(all.stretches, ElementsAre(FetchStretch{.tokens = 96, .activations = true}));
+  EXPECT_EQ(SplitByShare(UINT32_MAX - 16, 1, kRecomputeUnit).run.recomputed, UINT32_MAX - 31);
+  EXPECT_THAT(SplitByShare(0, 1, 512).stretches, IsEmpty());
+  const FetchSlots slots = SlotsOf(half, std::vector<Extent>{{5, 40}, {100, 100}}, SlotKinds());
+  EXPECT_THAT(slots.activations, ElementsAre(Extent{5, 40}, Extent{100, 8}));
+  EXPECT_THAT(slots.kv, ElementsAre(Extent{108, 52}));
+}
+
+TEST(FetchSplitTest, SlotsSayWhatTheyHold) {
+  const SlotKinds kinds(SlotKinds::kUnit / 2);
+  const SlotTables::Sequence sequence{.extents = {{60, 10}, {200, 60}}, .tokens = 70};
+  const FetchSplit split = SplitBySlots(69, 1, sequence, kinds);
+  EXPECT_THAT(split.stretches, ElementsAre(FetchStretch{.tokens = 4},
+                                           FetchStretch{.tokens = 62, .activations = true},
+                                           FetchStretch{.tokens = 3}));
+  EXPECT_EQ(split.run.recomputed, 62u);
+  const FetchSlots slots = SlotsOf(split, sequence.extents, kinds);
+  EXPECT_THAT(slots.kv, ElementsAre(Extent{60, 4}, Extent{128, 3}));
+  EXPECT_THAT(slots.activations, ElementsAre(Extent{0, 6}, Extent{72, 56}));
+}
+
+// Tokens that have given up their slots are not sent as activations: nothing is computed of them.
+TEST(FetchSplitTest, TokensWithoutSlotsComeAsKAndV) {
+  const SlotKinds kinds(SlotKinds::kUnit);
+  // The second extent touches what stands for the released tokens.
+  const SlotTables::Sequence sequence{.extents = {{0, 300}}, .tokens = 300, .released = 256};
+  EXPECT_THAT(
+      SplitBySlots(290, 1, sequence, kinds).stretches,
+      ElementsAre(FetchStretch{.tokens = 256}, FetchStretch{.tokens = 34, .activations = true}));
+}
+
+// Token by token over random sequences: what it comes as, and from where.
+TEST(FetchSplitTest, AnySequenceIsSplitAsItsSlotsSay) {
+  for (uint64_t seed = 0; seed < 500; ++seed) {
+    Prng random(seed);
+    const SlotKinds kinds(static_cast<uint32_t>(random() % (SlotKinds::kUnit + 1)));
+    SlotTables::Sequence sequence;
+    std::vector<uint32_t> slots;
+    for (uint32_t next = 0; slots.size() < 400;) {
+      next += static_cast<uint32_t>(random() % 3);
+      const Extent extent{.first_slot = next, .tokens = static_cast<uint32_t>(1 + random() % 90)};
+      sequence.extents.push_back(extent);
+      for (uint32_t i = 0; i < extent.tokens; ++i) {
+        slots.push_back(next++);
+      }
+    }
+    sequence.tokens = static_cast<uint32_t>(slots.size());
+    const auto before = static_cast<uint32_t>(random() % (slots.size() + 1));
+    const FetchSplit split = SplitBySlots(before, 1, sequence, kinds);
+    const FetchSlots where = SlotsOf(split, sequence.extents, kinds);
+    std::vector<uint32_t> of_kind[2];
+    for (const auto& [list, activations] : {std::pair{where.kv, 0}, {where.activations, 1}}) {
+      for (const Extent& extent : list) {
+        for (uint32_t i = 0; i < extent.tokens; ++i) {
+          of_kind[activations].push_back(extent.first_slot + i);
+        }
+      }
+    }
+    size_t seen[2] = {0, 0};
+    uint32_t token = 0;
+    for (const FetchStretch& stretch : split.stretches) {
+      for (uint32_t i = 0; i < stretch.tokens; ++i, ++token) {
+        ASSERT_EQ(kinds.HoldsActivation(slots[token]), stretch.activations) << "seed " << seed;
+        ASSERT_EQ(of_kind[stretch.activations].at(seen[stretch.activations]++),
+                  kinds.IndexOf(slots[token]))
+            << "seed " << seed << " token " << token;
+      }
+    }
+    EXPECT_EQ(token, before);
+    EXPECT_EQ(split.run.recomputed, seen[1]);
+  }
+}
+
+}  // namespace
+}  // namespace lamina::plan
